@@ -91,12 +91,4 @@ void carry_out_unchecked(CrossDeviceOps& ops, const BufferCall& call);
 void carry_out(CrossDeviceOps& ops, const BufferCall& call, const CommunicationOptions& options,
                PendingReduction* pending);
 
-/// Throws kInvalidArgument.
-void require_mean_is_possible(ReduceOp op, DType dtype);
-
-/// Checks what the buffers of all members must have in common: counts, types, devices, root,
-/// reduction, and no output overlaps another buffer other than in place. `in_place`: the outputs
-/// are the inputs. Throws kInvalidArgument; `who` is the operation's name.
-void check_buffers(std::string_view who, const BufferCall& call, bool in_place);
-
 }  // namespace tutti::internal

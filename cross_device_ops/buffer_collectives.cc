@@ -2,7 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
+#include "core/names.h"
 #include "cross_device_ops/buffer_call.h"
+#include "cross_device_ops/call_checks.h"
 #include "cross_device_ops/device_work.h"
 #include "tutti/core/logging.h"
 #include "tutti/cross_device_ops/cross_device_ops.h"
@@ -29,10 +31,9 @@ std::vector<std::size_t> counts_of(std::span<const ReplicaBuffer> buffers) {
 std::vector<std::size_t> equal_parts(std::string_view who, std::span<const ReplicaBuffer> inputs) {
   std::vector<std::size_t> counts;
   for (std::size_t r = 0; r < inputs.size(); ++r) {
-    if (inputs[r].count % inputs.size() != 0) {
-      fail(ErrorCode::kInvalidArgument, who, ": equal parts need a multiple of ", inputs.size(),
-           " elements, got ", inputs[r].count, " from replica ", r, "; try counts");
-    }
+    internal::require(inputs[r].count % inputs.size() == 0, who,
+                      ": equal parts need a multiple of ", inputs.size(), " elements, got ",
+                      inputs[r].count, " from replica ", r, "; try counts");
     counts.insert(counts.end(), inputs.size(), inputs[r].count / inputs.size());
   }
   return counts;

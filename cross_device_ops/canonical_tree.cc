@@ -11,8 +11,10 @@
 #include <algorithm>
 #include <vector>
 
+#include "core/names.h"
+#include "cross_device_ops/call_checks.h"
+#include "cross_device_ops/device_work.h"
 #include "cross_device_ops/element_arithmetic.h"
-#include "cross_device_ops/gpu_reductions.h"
 #include "cross_device_ops/reduce_to_all.h"
 #include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/dispatch.h"
@@ -20,8 +22,6 @@
 
 namespace tutti {
 namespace {
-
-using internal::fail_bool;
 
 void add_whole_nodes(CanonicalNode node, int first, int last, std::vector<CanonicalNode>& nodes) {
   const int end = node.first + node.count;
@@ -33,18 +33,6 @@ void add_whole_nodes(CanonicalNode node, int first, int last, std::vector<Canoni
   const auto half = static_cast<int>(internal::left_half(static_cast<std::size_t>(node.count)));
   add_whole_nodes({node.first, half}, first, last, nodes);
   add_whole_nodes({node.first + half, node.count - half}, first, last, nodes);
-}
-
-void require_same(std::span<const Tensor> values) {
-  for (std::size_t r = 1; r < values.size(); ++r) {
-    if (values[r].shape() != values[0].shape() || values[r].dtype() != values[0].dtype()) {
-      fail(ErrorCode::kInvalidArgument,
-           "reduce: values of replicas differ; expected the shape and type of replica 0, ",
-           values[0].dtype(), " ", values[0].shape(), ", got ", values[r].dtype(), " ",
-           values[r].shape(), " from replica ", r,
-           "; try an axis to reduce uneven values, or gather()");
-    }
-  }
 }
 
 bool is_on_gpu(const Tensor& value) { return value.device().type == DeviceType::kGpu; }
@@ -86,10 +74,9 @@ void reduce_along_tree(ReduceOp op, DType dtype, std::span<const std::byte* cons
 }
 
 std::vector<CanonicalNode> canonical_nodes(int first, int count, int num_replicas) {
-  if (first < 0 || count < 1 || first + count > num_replicas) {
-    fail(ErrorCode::kInvalidArgument, "canonical_nodes: replicas [", first, ", ", first + count,
-         "); expected some of [0, ", num_replicas, ")");
-  }
+  internal::require(first >= 0 && count > 0 && first + count <= num_replicas,
+                    "canonical_nodes: replicas [", first, ", ", first + count,
+                    "); expected some of [0, ", num_replicas, ")");
   std::vector<CanonicalNode> nodes;
   add_whole_nodes({0, num_replicas}, first, first + count, nodes);
   return nodes;
@@ -97,10 +84,9 @@ std::vector<CanonicalNode> canonical_nodes(int first, int count, int num_replica
 
 void combine_nodes(ReduceOp op, DType dtype, std::span<const CanonicalNode> nodes,
                    std::span<const std::byte* const> inputs, std::byte* output, std::size_t count) {
-  if (nodes.empty() || nodes.size() != inputs.size()) {
-    fail(ErrorCode::kInvalidArgument, "combine_nodes: ", nodes.size(), " nodes and ", inputs.size(),
-         " inputs; expected one input per node, and one node or more");
-  }
+  internal::require(!nodes.empty() && nodes.size() == inputs.size(),
+                    "combine_nodes: ", nodes.size(), " nodes and ", inputs.size(),
+                    " inputs; expected one input per node, and one node or more");
   int next = 0;
   for (const CanonicalNode& node : nodes) {
     TUTTI_CHECK(node.first == next, "combine_nodes: the value of replica ", next, " is missing");
@@ -111,9 +97,10 @@ void combine_nodes(ReduceOp op, DType dtype, std::span<const CanonicalNode> node
 
 Tensor reduce_tensors_along_tree(ReduceOp op, std::span<const Tensor> values, Device destination) {
   if (values.empty()) fail(ErrorCode::kInvalidArgument, "reduce: expected a value, got none");
-  require_same(values);
+  internal::require_equal("reduce", values);
   if (op == ReduceOp::kMean) {
-    if (values[0].dtype() == DType::kBool) fail_bool(op);
+    if (values[0].dtype() == DType::kBool)
+      internal::require_reduction(op, DType::kBool, "reduce: ");
     return mean(values, destination);
   }
   if (std::ranges::any_of(values, is_on_gpu)) return reduce_with_gpu(op, values, destination);

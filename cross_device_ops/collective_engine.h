@@ -70,10 +70,9 @@ class CollectiveEngine {
 std::vector<std::unique_ptr<CollectiveEngine>> shared_engines(int size);
 
 /// The rank of a transport that has host_memory(); `name` is "canonical" or "auto". Reductions
-/// along the canonical tree, in one of four ways that all ranks choose alike: small buffers are
-/// shown to all, who each combine them; buffers in HostMemory are combined where they lie, a part
-/// by each rank; other all_reduces go through windows step by step; everything else through
-/// messages.
+/// along the canonical tree: each rank combines small buffers for itself; buffers in HostMemory are
+/// combined where they are, a part by each rank; other all_reduces go through windows step by step;
+/// everything else by messages.
 std::unique_ptr<CollectiveEngine> window_engine(std::shared_ptr<Transport> transport,
                                                 std::string_view name);
 
@@ -87,30 +86,26 @@ std::vector<std::string> message_algorithms();
 ///
 /// Every message of a call is received within it. Each rank sends its header (208 bytes) to its
 /// right neighbour, with its first message where that goes there, and returns only when it knows
-/// that all headers are equal; the cost is in docs/algorithms.md. A rank that fails
-/// (mismatch, deadline, a peer that is gone) aborts the transport, so that the others fail with the
-/// same reason, in all groups. At its deadline a rank asks for up to 300 ms where the others are,
-/// to name those that did not come.
+/// that all headers are equal. A rank that fails aborts the transport, so that the others fail with
+/// the same reason, in all groups. At its deadline a rank asks for up to 300 ms where the others
+/// are, to name those that did not come.
 std::unique_ptr<CollectiveEngine> message_engine(std::shared_ptr<Transport> transport,
                                                  std::string_view algorithm);
 
 /// The rank group.first_rank by MPI's collectives; every rank is another process of one MPI job
-/// (MPI_COMM_WORLD), in any order. Called by all of them. Ranks meet as in MeetingEngine, so MPI
-/// never sees two different calls, and a rank that does not come is waited for with messages, which
-/// can be given up. The data goes by a non-blocking MPI collective on the caller's memory. When a
-/// call is ended early although all ranks came, MPI gets 2 s more to finish with that memory; if it
-/// does not, this process calls MPI no more. A rank that leaves while they meet begins its part on
-/// a copy of its data, for those who have begun theirs. Throws kUnimplemented in a build without
-/// MPI, in a process that no MPI launcher started, and for ranks that share a process;
-/// kFailedPrecondition after MPI_Finalize, or when the program initialised MPI without threads.
+/// (MPI_COMM_WORLD), in any order. Collective. Ranks meet as in MeetingEngine; the data goes by a
+/// non-blocking MPI collective on the caller's memory. When a call is ended early although all
+/// ranks came, MPI gets 2 s more to finish with that memory; if it does not, this process calls MPI
+/// no more. Throws kUnimplemented in a build without MPI, in a process that no MPI launcher
+/// started, and for ranks that share a process; kFailedPrecondition after MPI_Finalize, or when the
+/// program initialised MPI without threads.
 std::unique_ptr<CollectiveEngine> mpi_engine(const Group& group, TimePoint deadline);
 
 /// The rank group.first_rank of the operation that `spec` names. Ranks meet as in MeetingEngine;
-/// what the operation does not provide() or support is done with messages altogether, and so is
-/// all_to_all, of which a rank knows its own counts alone. The operation gets a part of group.store
-/// that is empty when it is made. It must span processes (kUnimplemented) and end its calls on
-/// abort(). While it runs, tend() hands aborts of other ranks to it. Throws what making the
-/// operation throws.
+/// what the operation does not provide() or support is done with messages, and so is all_to_all, of
+/// which a rank knows its own counts alone. The operation gets an empty part of group.store. It
+/// must span processes (kUnimplemented) and end its calls on abort(), which tend() makes for other
+/// ranks. Throws what making the operation throws.
 std::unique_ptr<CollectiveEngine> ops_engine(const CrossDeviceOpsSpec& spec, const Group& group,
                                              TimePoint deadline);
 

@@ -3,7 +3,6 @@
 #include "tutti/cross_device_ops/communication_options.h"
 
 #include <algorithm>
-#include <cctype>
 #include <iterator>
 #include <vector>
 
@@ -22,11 +21,7 @@ constexpr std::string_view kPolicies[] = {"ignore", "error", "skip", "zero"};
 /// In upper or lower case.
 template <class Enum, std::size_t n>
 Enum value_named(const std::string_view (&names)[n], std::string_view text, const char* what) {
-  const auto lower = [](char c) { return std::tolower(static_cast<unsigned char>(c)); };
-  const auto is_it = [&](std::string_view name) {
-    return std::ranges::equal(name, text, {}, lower, lower);
-  };
-  const auto found = std::ranges::find_if(names, is_it);
+  const auto found = std::ranges::find(names, internal::lower_case(text), internal::lower_case);
   if (found != std::end(names)) return static_cast<Enum>(found - names);
   const std::vector<std::string_view> known(std::begin(names), std::end(names));
   fail(ErrorCode::kInvalidArgument, what, ": expected one of ", join(known), ", got '", text, "'");

@@ -2,13 +2,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cross_device_ops/cross_device_ops.h"
 
+#include "core/names.h"
 #include "cross_device_ops/buffer_call.h"
-#include "cross_device_ops/gpu_reductions.h"
+#include "cross_device_ops/call_checks.h"
+#include "cross_device_ops/device_work.h"
+#include "cross_device_ops/reduce_to_all.h"
 #include "cross_device_ops/tensor_packer.h"
 #include "tutti/cross_device_ops/gradient_ops.h"
 
 namespace tutti {
 namespace {
+
+using internal::require;
 
 std::string_view kind_of(const Gradient& gradient) {
   if (gradient.is_none()) return "no value";
@@ -16,26 +21,11 @@ std::string_view kind_of(const Gradient& gradient) {
 }
 
 void require_one_kind(const PerReplica<Gradient>& value) {
-  if (value.size() == 0) {
-    fail(ErrorCode::kInvalidArgument, "reduce: expected a value of one replica or more, got none");
-  }
+  require(value.size() > 0, "reduce: expected a value of one replica or more, got none");
+  const std::string_view expected = value[0].is_none() ? "a value" : kind_of(value[0]);
   for (std::size_t r = 0; r < value.size(); ++r) {
-    if (value[r].is_none() || kind_of(value[r]) != kind_of(value[0])) {
-      fail(ErrorCode::kInvalidArgument, "reduce: expected ",
-           value[0].is_none() ? "a value" : kind_of(value[0]), " as from replica 0, got ",
-           kind_of(value[r]), " from replica ", r);
-    }
-  }
-}
-
-void require_equal(std::span<const Tensor> values) {
-  for (std::size_t r = 1; r < values.size(); ++r) {
-    if (values[r].shape() != values[0].shape() || values[r].dtype() != values[0].dtype()) {
-      fail(ErrorCode::kInvalidArgument,
-           "all_reduce: values of replicas differ; expected that of replica 0, ", values[0].dtype(),
-           " ", values[0].shape(), ", got ", values[r].dtype(), " ", values[r].shape(),
-           " from replica ", r);
-    }
+    require(!value[r].is_none() && kind_of(value[r]) == expected, "reduce: expected ", expected,
+            " as from replica 0, got ", kind_of(value[r]), " from replica ", r);
   }
 }
 
@@ -64,8 +54,7 @@ PerReplica<Gradient> copies_on(const Gradient& value, std::span<const Device> de
 }
 
 void require_destinations(std::string_view who, std::span<const Device> destinations) {
-  if (!destinations.empty()) return;
-  fail(ErrorCode::kInvalidArgument, who, ": expected one destination or more, got none");
+  require(!destinations.empty(), who, ": expected one destination or more, got none");
 }
 
 }  // namespace
@@ -112,16 +101,14 @@ std::vector<PerReplica<Gradient>> CrossDeviceOps::batch_all_reduce(
   std::vector<std::size_t> dense;  // places of the dense values
   for (std::size_t i = 0; i < values.size(); ++i) {
     require_one_kind(values[i]);
-    if (values[i].size() != values[0].size()) {
-      fail(ErrorCode::kInvalidArgument, "batch_all_reduce: expected ", values[0].size(),
-           " replicas as in value 0, got ", values[i].size(), " in value ", i);
-    }
+    require(values[i].size() == values[0].size(), "batch_all_reduce: expected ", values[0].size(),
+            " replicas as in value 0, got ", values[i].size(), " in value ", i);
     if (values[i][0].is_slices()) {
       results[i] = sparse_for_all(op, values[i]);
     } else {
       const std::vector<Tensor> tensors = dense_values(values[i]);
-      require_equal(tensors);
-      internal::require_mean_is_possible(op, tensors[0].dtype());
+      internal::require_equal("all_reduce", tensors);
+      internal::require_reduction(op, tensors[0].dtype(), "all_reduce: ");
       dense.push_back(i);
     }
   }

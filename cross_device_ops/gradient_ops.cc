@@ -6,6 +6,7 @@
 #include <cstring>
 #include <vector>
 
+#include "core/names.h"
 #include "tutti/cross_device_ops/canonical_tree.h"
 #include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/dispatch.h"
@@ -14,31 +15,25 @@
 namespace tutti {
 namespace {
 
+using internal::require;
+
 void check(std::span<const IndexedSlices> per_replica) {
-  if (per_replica.empty()) {
-    fail(ErrorCode::kInvalidArgument,
-         "reduce: expected IndexedSlices of one replica or more, got none");
-  }
+  require(!per_replica.empty(), "reduce: expected IndexedSlices of one replica or more, got none");
   const IndexedSlices& first = per_replica.front();
-  if (first.dense_shape.rank() == 0) {
-    fail(ErrorCode::kInvalidArgument,
-         "reduce: IndexedSlices of a scalar; expected a dense shape of rank 1 or more, got []");
-  }
+  require(first.dense_shape.rank() > 0,
+          "reduce: IndexedSlices of a scalar; expected a dense shape of rank 1 or more, got []");
   for (std::size_t r = 0; r < per_replica.size(); ++r) {
     const IndexedSlices& slices = per_replica[r];
-    if (slices.dense_shape != first.dense_shape || slices.values.dtype() != first.values.dtype()) {
-      fail(ErrorCode::kInvalidArgument,
-           "reduce: IndexedSlices of replicas differ; expected those of replica 0, ",
-           first.values.dtype(), " of dense shape ", first.dense_shape, ", got ",
-           slices.values.dtype(), " of dense shape ", slices.dense_shape, " from replica ", r);
-    }
+    require(
+        slices.dense_shape == first.dense_shape && slices.values.dtype() == first.values.dtype(),
+        "reduce: IndexedSlices of replicas differ; expected those of replica 0, ",
+        first.values.dtype(), " of dense shape ", first.dense_shape, ", got ",
+        slices.values.dtype(), " of dense shape ", slices.dense_shape, " from replica ", r);
     const Shape expected = first.dense_shape.with_dim(0, slices.indices.num_elements());
-    if (slices.indices.rank() != 1 || slices.values.shape() != expected) {
-      fail(ErrorCode::kInvalidArgument, "reduce: IndexedSlices do not fit their dense shape ",
-           first.dense_shape, "; expected indices [n] and values of shape ", expected,
-           ", got indices ", slices.indices.shape(), " and values ", slices.values.shape(),
-           " from replica ", r);
-    }
+    require(slices.indices.rank() == 1 && slices.values.shape() == expected,
+            "reduce: IndexedSlices do not fit their dense shape ", first.dense_shape,
+            "; expected indices [n] and values of shape ", expected, ", got indices ",
+            slices.indices.shape(), " and values ", slices.values.shape(), " from replica ", r);
   }
 }
 
@@ -59,10 +54,9 @@ std::vector<std::int64_t> indices_of(const IndexedSlices& slices) {
     }
   });
   for (std::int64_t index : indices) {
-    if (index < 0 || index >= slices.dense_shape.dim(0)) {
-      fail(ErrorCode::kInvalidArgument, "IndexedSlices: expected indices of rows 0 .. ",
-           slices.dense_shape.dim(0) - 1, ", got ", index);
-    }
+    require(index >= 0 && index < slices.dense_shape.dim(0),
+            "IndexedSlices: expected indices of rows 0 .. ", slices.dense_shape.dim(0) - 1,
+            ", got ", index);
   }
   return indices;
 }
@@ -105,9 +99,7 @@ MutableTensor spread(const IndexedSlices& slices, const std::vector<std::int64_t
 }
 
 Tensor divided(const Tensor& values, double divisor) {
-  if (!is_floating(values.dtype())) {
-    fail(ErrorCode::kInvalidArgument, "divide_by: expected a floating type, got ", values.dtype());
-  }
+  require(is_floating(values.dtype()), "divide_by: expected a floating type, got ", values.dtype());
   const SeparateObservers unseen;
   const NoDeviceScope where_it_is;
   return divide(values, divisor);
@@ -123,13 +115,10 @@ IndexedSlices concatenate_slices(ReduceOp op, std::span<const IndexedSlices> per
     return copy_slices(concatenate_slices(op, on_host, Device{}), destination);
   }
   const DType dtype = per_replica[0].values.dtype();
-  if (op != ReduceOp::kSum && op != ReduceOp::kMean) {
-    fail(ErrorCode::kInvalidArgument, "reduce: IndexedSlices have SUM and MEAN only, got ", op);
-  }
-  if (op == ReduceOp::kMean && !is_floating(dtype)) {
-    fail(ErrorCode::kInvalidArgument, "reduce: MEAN of IndexedSlices needs a floating type, got ",
-         dtype, "; try cast() first");
-  }
+  require(op == ReduceOp::kSum || op == ReduceOp::kMean,
+          "reduce: IndexedSlices have SUM and MEAN only, got ", op);
+  require(op == ReduceOp::kSum || is_floating(dtype),
+          "reduce: MEAN of IndexedSlices needs a floating type, got ", dtype, "; try cast() first");
   std::vector<std::int64_t> indices;
   for (const IndexedSlices& slices : per_replica) {
     const auto own = indices_of(slices);
@@ -182,13 +171,11 @@ Gradient aggregate(std::span<const Gradient> gradients) {
     if (gradient.is_dense()) dense.push_back(gradient.dense());
     if (gradient.is_slices()) sparse.push_back(gradient.slices());
   }
-  if (gradients.empty() ||
-      (dense.size() != gradients.size() && sparse.size() != gradients.size())) {
-    fail(ErrorCode::kInvalidArgument,
-         "aggregate: expected one gradient or more, all dense or all IndexedSlices, got ",
-         dense.size(), " dense, ", sparse.size(), " sparse and ",
-         gradients.size() - dense.size() - sparse.size(), " missing");
-  }
+  require(
+      !gradients.empty() && (dense.size() == gradients.size() || sparse.size() == gradients.size()),
+      "aggregate: expected one gradient or more, all dense or all IndexedSlices, got ",
+      dense.size(), " dense, ", sparse.size(), " sparse and ",
+      gradients.size() - dense.size() - sparse.size(), " missing");
   const Device device = device_of(gradients.front());
   if (!sparse.empty()) return concatenate_slices(ReduceOp::kSum, sparse, device);
   return reduce_tensors_along_tree(ReduceOp::kSum, dense, device);

@@ -13,8 +13,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "cross_device_ops/device_work.h"
 #include "cross_device_ops/element_arithmetic.h"
-#include "cross_device_ops/gpu_reductions.h"
 #include "tensor/cpu/vectorized.h"
 #include "tensor/half_conversion.h"
 #include "tutti/tensor/buffer.h"
@@ -263,9 +263,14 @@ void reduce_with(ReduceOp op, Inputs inputs, Nodes nodes, Outputs outputs, std::
 
 }  // namespace
 
-void fail_bool(ReduceOp op) {
-  fail(ErrorCode::kInvalidArgument, "reduce: bool has MIN and MAX only, got ", op,
-       "; try cast() first");
+void require_reduction(ReduceOp op, DType dtype, std::string_view who) {
+  if (has_reduction(op, dtype)) return;
+  if (dtype == DType::kBool) {
+    fail(ErrorCode::kInvalidArgument, who, "bool has MIN and MAX only, got ", op,
+         "; try cast() first");
+  }
+  fail(ErrorCode::kInvalidArgument, who, "MEAN needs a floating type, got ", dtype,
+       "; try SUM, or cast() first");
 }
 
 void reduce_to_all(ReduceOp op, DType dtype, Inputs inputs, Outputs outputs, std::size_t count,
@@ -273,7 +278,7 @@ void reduce_to_all(ReduceOp op, DType dtype, Inputs inputs, Outputs outputs, std
   if (count == 0) return;
   visit_dtype(dtype, [&]<class T>() {
     if constexpr (std::is_same_v<T, bool>) {
-      if (op != ReduceOp::kMin && op != ReduceOp::kMax) fail_bool(op);
+      require_reduction(op, dtype, "reduce: ");
       // A bool is a byte of 0 or 1.
       reduce_with<std::uint8_t>(op, inputs, nodes, outputs, count, ahead);
     } else {

@@ -22,8 +22,12 @@ void reduce_to_all(ReduceOp op, DType dtype, std::span<const std::byte* const> i
                    std::span<std::byte* const> outputs, std::size_t count, std::size_t ahead = 0,
                    std::span<const CanonicalNode> nodes = {});
 
-/// Says which reductions bool has.
-[[noreturn]] void fail_bool(ReduceOp op);
+/// Returns true if elements of this type have the reduction; also of MEAN.
+inline bool has_reduction(ReduceOp op, DType dtype) {
+  return op == ReduceOp::kMean ? is_floating(dtype) : can_combine(op, dtype);
+}
+/// Throws kInvalidArgument, `who` first in the message, where they have it not.
+void require_reduction(ReduceOp op, DType dtype, std::string_view who = "");
 
 }  // namespace tutti::internal
 

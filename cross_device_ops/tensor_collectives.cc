@@ -1,15 +1,16 @@
 // Tensors of several replicas cut and joined: gather, all_gather, reduce_scatter, all_to_all.
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
-#include <cstring>
-
-#include "cross_device_ops/gpu_reductions.h"
+#include "core/names.h"
+#include "cross_device_ops/device_work.h"
 #include "tutti/cross_device_ops/cross_device_ops.h"
+#include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/dispatch.h"
 #include "tutti/tensor/ops/shape_ops.h"
 
 namespace tutti {
 namespace {
+
+using internal::require;
 
 /// The sum of the lengths along `axis` of values that can be concatenated along it.
 std::int64_t concatenated_length(std::string_view who, const PerReplica<Tensor>& value, int axis) {
@@ -17,17 +18,13 @@ std::int64_t concatenated_length(std::string_view who, const PerReplica<Tensor>&
   std::int64_t length = 0;
   for (std::size_t r = 0; r < value.size(); ++r) {
     const Tensor& own = value[r];
-    if (own.rank() != first.rank() || own.dtype() != first.dtype()) {
-      fail(ErrorCode::kInvalidArgument, who, ": expected rank and type of replica 0, ",
-           first.dtype(), " ", first.shape(), ", got ", own.dtype(), " ", own.shape(),
-           " from replica ", r);
-    }
+    require(own.rank() == first.rank() && own.dtype() == first.dtype(), who,
+            ": expected rank and type of replica 0, ", first.dtype(), " ", first.shape(), ", got ",
+            own.dtype(), " ", own.shape(), " from replica ", r);
     for (int d = 0; d < first.rank(); ++d) {
-      if (d != axis && own.shape()[d] != first.shape()[d]) {
-        fail(ErrorCode::kInvalidArgument, who, ": Shape mismatch: dimension ", d,
-             " must be equal in both shapes when gathering along axis ", axis, "; expected ",
-             first.shape(), " as in replica 0, got ", own.shape(), " from replica ", r);
-      }
+      require(d == axis || own.shape()[d] == first.shape()[d], who, ": Shape mismatch: dimension ",
+              d, " must be equal in both shapes when gathering along axis ", axis, "; expected ",
+              first.shape(), " as in replica 0, got ", own.shape(), " from replica ", r);
     }
     length += own.shape()[axis];
   }
@@ -35,27 +32,14 @@ std::int64_t concatenated_length(std::string_view who, const PerReplica<Tensor>&
 }
 
 void require_dimension(std::string_view who, const PerReplica<Tensor>& value) {
-  if (value.size() == 0) {
-    fail(ErrorCode::kInvalidArgument, who,
-         ": expected a value of one replica or more, got "
-         "none");
-  }
-  if (value[0].rank() == 0) {
-    fail(ErrorCode::kInvalidArgument, who,
-         ": scalars cannot be concatenated; expected a rank of 1 or more; try expand_dims()");
-  }
-}
-
-bool any_is_on_gpu(const PerReplica<Tensor>& value) {
-  return std::ranges::any_of(
-      value, [](const Tensor& own) { return own.device().type == DeviceType::kGpu; });
+  require(value.size() > 0, who, ": expected a value of one replica or more, got none");
+  require(value[0].rank() > 0, who,
+          ": scalars cannot be concatenated; expected a rank of 1 or more; try expand_dims()");
 }
 
 std::vector<ReplicaBuffer> input_buffers(const PerReplica<Tensor>& value) {
   std::vector<ReplicaBuffer> buffers;
-  for (const Tensor& own : value) {
-    buffers.push_back(internal::buffer_of(own));
-  }
+  for (const Tensor& own : value) buffers.push_back(internal::buffer_of(own));
   return buffers;
 }
 
@@ -85,24 +69,18 @@ class Outputs {
 std::int64_t equal_part(std::string_view who, std::int64_t rows, std::size_t parts,
                         std::size_t replica) {
   const auto v = static_cast<std::int64_t>(parts);
-  if (rows % v != 0) {
-    fail(ErrorCode::kInvalidArgument, who, ": equal parts need a first dimension that is a ",
-         "multiple of ", v, ", got ", rows, " from replica ", replica, "; try lengths");
-  }
+  require(rows % v == 0, who, ": equal parts need a first dimension that is a multiple of ", v,
+          ", got ", rows, " from replica ", replica, "; try lengths");
   return rows / v;
 }
 
 /// `lengths` must have `expected` entries, none of them negative.
 void require_lengths(std::string_view who, std::span<const std::int64_t> lengths,
                      std::size_t expected) {
-  if (lengths.size() != expected) {
-    fail(ErrorCode::kInvalidArgument, who, ": expected ", expected, " lengths, or none, got ",
-         lengths.size());
-  }
+  require(lengths.size() == expected, who, ": expected ", expected, " lengths, or none, got ",
+          lengths.size());
   for (const std::int64_t length : lengths) {
-    if (length < 0) {
-      fail(ErrorCode::kInvalidArgument, who, ": expected lengths of 0 or more, got ", length);
-    }
+    require(length >= 0, who, ": expected lengths of 0 or more, got ", length);
   }
 }
 
@@ -110,28 +88,13 @@ void require_lengths(std::string_view who, std::span<const std::int64_t> lengths
 
 Tensor CrossDeviceOps::gather(const PerReplica<Tensor>& value, int axis, Device destination) {
   require_dimension("gather", value);
-  const Tensor& first = value[0];
-  const int concatenated = first.shape().normalized_axis(axis, "gather");
-  const std::int64_t length = concatenated_length("gather", value, concatenated);
-  if (destination.type == DeviceType::kGpu || any_is_on_gpu(value)) {
-    const SeparateObservers unseen;
-    std::vector<Tensor> near;
-    for (const Tensor& own : value) near.push_back(own.to(destination));
-    return concat(near, concatenated);
-  }
-  MutableTensor result(first.shape().with_dim(concatenated, length), first.dtype(), destination);
-  // Each value contributes one run of bytes per index of the dimensions before the axis.
-  std::size_t outer = 1;
-  for (int d = 0; d < concatenated; ++d) outer *= static_cast<std::size_t>(first.shape()[d]);
-  std::byte* place = result.data();
-  for (std::size_t o = 0; o < outer; ++o) {
-    for (const Tensor& own : value) {
-      const std::size_t run = own.num_bytes() / outer;
-      if (run > 0) std::memcpy(place, own.bytes().data() + o * run, run);
-      place += run;
-    }
-  }
-  return result.freeze();
+  const int concatenated = value[0].shape().normalized_axis(axis, "gather");
+  concatenated_length("gather", value, concatenated);
+  const SeparateObservers unseen;
+  const NoDeviceScope where_it_is;
+  std::vector<Tensor> near;
+  for (const Tensor& own : value) near.push_back(own.to(destination));
+  return concat(near, concatenated);
 }
 
 Tensor CrossDeviceOps::gather(const PerReplica<IndexedSlices>&, int, Device) {

@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "cross_device_ops/gpu_reductions.h"
+#include "cross_device_ops/device_work.h"
 
 namespace tutti {
 namespace {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "cross_device_ops/collective_engine.h"
 #include "tutti/core/error.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/text.h"
@@ -160,7 +161,21 @@ std::string_view forced(const AlgorithmQuery& query) {
 
 }  // namespace
 
-const internal::Algorithm& internal::AutoAlgorithm::choose(const AlgorithmQuery& query) {
+std::vector<std::string> internal::message_algorithms() {
+  std::vector<std::string> names;
+  for (const Algorithm& algorithm : algorithms()) names.emplace_back(algorithm.name);
+  names.emplace_back("auto");
+  return names;
+}
+
+internal::NamedAlgorithm::NamedAlgorithm(std::string_view name) : fixed_(find_algorithm(name)) {
+  if (fixed_ != nullptr || name == "auto") return;
+  fail(ErrorCode::kNotFound, "no algorithm '", name, "' that works with messages; expected one of ",
+       join(message_algorithms()));
+}
+
+const internal::Algorithm& internal::NamedAlgorithm::choose(const AlgorithmQuery& query) {
+  if (fixed_ != nullptr) return *fixed_;
   const auto name = forced(query).empty() ? row_for(query).name : std::string_view("canonical");
   const Algorithm& algorithm = *find_algorithm(name);
   if (last_.exchange(&algorithm) != &algorithm) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -124,14 +125,31 @@ struct AlgorithmChoice {
 /// A function of its argument alone, so that all ranks choose alike.
 AlgorithmChoice choose_algorithm(const AlgorithmQuery& query);
 
+/// ring, halving_doubling, tree, hierarchical_copy or reduction_to_one_device among the replicas of
+/// a process: the same schedules as between processes, run by one thread, so that a program has the
+/// same bits in both. "auto" chooses for each call among algorithms that add along the canonical
+/// tree: the bits are the same whatever is chosen. Throws kNotFound for another name.
+std::unique_ptr<CrossDeviceOps> scheduled_ops(std::string_view algorithm);
+
 namespace internal {
-/// "auto" as one engine or operation uses it: logs (debug) what choose_algorithm() says when its
-/// choice changes. Thread-safe.
-class AutoAlgorithm {
+/// What an engine or operation works by: an algorithm, or "auto", which chooses one for each call.
+/// Thread-safe.
+class NamedAlgorithm {
  public:
+  /// Throws kNotFound listing the names.
+  explicit NamedAlgorithm(std::string_view name);
+  std::string_view name() const { return fixed_ ? fixed_->name : "auto"; }
+  bool is_auto() const { return fixed_ == nullptr; }
+  Determinism determinism() const { return fixed_ ? fixed_->determinism : Determinism::kCanonical; }
+  /// Not 16-bit types where values are combined in several steps: each would round.
+  bool supports(ReduceOp op, DType dtype) const {
+    return can_combine(op, dtype) && (!is_half(dtype) || is_auto() || fixed_->combines_once);
+  }
+  /// Logs (debug) what choose_algorithm() says when the choice of "auto" changes.
   const Algorithm& choose(const AlgorithmQuery& query);
 
  private:
+  const Algorithm* const fixed_;  // nullptr: auto
   std::atomic<const Algorithm*> last_{nullptr};
 };
 }  // namespace internal

@@ -450,25 +450,18 @@ class RankStates {
 
 namespace {
 
-constexpr std::string_view kAuto = "auto";
-
 class MessageEngine final : public CollectiveEngine {
  public:
-  /// `algorithm`: nullptr for auto.
-  MessageEngine(RankLink link, const Algorithm* algorithm)
+  MessageEngine(RankLink link, std::string_view algorithm)
       : link_(std::move(link)), algorithm_(algorithm), states_(link_) {}
 
   int rank() const override { return link_.rank; }
   int size() const override { return link_.size(); }
-  std::string_view name() const override { return algorithm_ ? algorithm_->name : kAuto; }
+  std::string_view name() const override { return algorithm_.name(); }
   bool supports(Collective collective, ReduceOp op, DType dtype) const override {
-    if (!combines(collective)) return true;
-    if (is_half(dtype) && algorithm_ != nullptr && !algorithm_->combines_once) return false;
-    return can_combine(op, dtype);
+    return !combines(collective) || algorithm_.supports(op, dtype);
   }
-  Determinism determinism() const override {
-    return algorithm_ ? algorithm_->determinism : Determinism::kCanonical;
-  }
+  Determinism determinism() const override { return algorithm_.determinism(); }
   void run(const CollectiveCall& call, const CollectiveHeader& header,
            TimePoint deadline) override {
     throw_if_closed();
@@ -507,7 +500,7 @@ class MessageEngine final : public CollectiveEngine {
   }
   std::unique_ptr<CollectiveEngine> subgroup(const std::vector<int>& ranks,
                                              std::uint32_t number) override {
-    return std::make_unique<MessageEngine>(link_.subgroup(ranks, number), algorithm_);
+    return std::make_unique<MessageEngine>(link_.subgroup(ranks, number), name());
   }
   void tend(const std::function<std::string()>& own_state) override { states_.tend(own_state); }
   std::vector<std::string> whereabouts(TimePoint deadline) override {
@@ -516,18 +509,14 @@ class MessageEngine final : public CollectiveEngine {
 
  private:
   bool spans_processes() const { return link_.transport->spans_processes(); }
-  const Algorithm& algorithm_for(const CollectiveCall& call) {
-    if (algorithm_ != nullptr) return *algorithm_;
-    const AlgorithmQuery query{.collective = call.collective,
-                               .size = size(),
-                               .bytes = call.count * size_of(call.dtype),
-                               .dtype = call.dtype,
-                               .medium = spans_processes() ? Medium::kNetwork : Medium::kInProcess};
-    return auto_.choose(query);
-  }
   /// Made anew for each call: some tenths of a microsecond where that is short.
   CallPlan plan_of(const CollectiveCall& call) {
-    const Algorithm& algorithm = algorithm_for(call);
+    const Algorithm& algorithm =
+        algorithm_.choose({.collective = call.collective,
+                           .size = size(),
+                           .bytes = call.count * size_of(call.dtype),
+                           .dtype = call.dtype,
+                           .medium = spans_processes() ? Medium::kNetwork : Medium::kInProcess});
     CallShape shape{.collective = call.collective,
                     .size = size(),
                     .rank = rank(),
@@ -571,9 +560,8 @@ class MessageEngine final : public CollectiveEngine {
   }
 
   const RankLink link_;
-  const Algorithm* const algorithm_;
+  NamedAlgorithm algorithm_;
   RankStates states_;
-  AutoAlgorithm auto_;
   BufferRef scratch_;
   Mutex mutex_;
   std::optional<Error> closed_ TUTTI_GUARDED_BY(mutex_);
@@ -581,21 +569,9 @@ class MessageEngine final : public CollectiveEngine {
 
 }  // namespace
 
-std::vector<std::string> message_algorithms() {
-  std::vector<std::string> names;
-  for (const Algorithm& algorithm : algorithms()) names.emplace_back(algorithm.name);
-  names.emplace_back(kAuto);
-  return names;
-}
-
 std::unique_ptr<CollectiveEngine> message_engine(std::shared_ptr<Transport> transport,
                                                  std::string_view algorithm) {
-  const Algorithm* const found = find_algorithm(algorithm);
-  if (found == nullptr && algorithm != kAuto) {
-    fail(ErrorCode::kNotFound, "message_engine: no algorithm '", algorithm,
-         "' that works with messages; expected one of ", join(message_algorithms()));
-  }
-  return std::make_unique<MessageEngine>(link_all(std::move(transport)), found);
+  return std::make_unique<MessageEngine>(link_all(std::move(transport)), algorithm);
 }
 
 }  // namespace tutti::internal

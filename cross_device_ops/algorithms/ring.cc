@@ -19,6 +19,8 @@
 #include "cross_device_ops/algorithms/algorithm.h"
 
 #include <algorithm>
+#include <optional>
+#include <utility>
 
 namespace tutti::internal {
 namespace {
@@ -49,33 +51,23 @@ class Ring {
     if (travels(range, k)) schedule.send(shape_.peer(1), range);
   }
 
-  /// A chunk comes from the left, is combined with `own`, and goes on if `onward`.
-  void reduce(Range into, Range own, bool onward) {
+  /// A chunk comes from the left, is combined with `own`, if there is one, and goes on if `onward`.
+  void pass(Range into, bool onward, std::optional<Range> own = std::nullopt) {
     for (std::size_t k = 0; k < num_segments_; ++k) {
       const Range range = segment_of(into, k, segment_);
       if (!travels(range, k)) break;
-      schedule.receive_and_combine(shape_.peer(-1), range, segment_of(own, k, segment_),
-                                   StepKind::kReceiveOnLeft);
-      verify_once();
+      if (own) {
+        schedule.receive_and_combine(shape_.peer(-1), range, segment_of(*own, k, segment_),
+                                     StepKind::kReceiveOnLeft);
+      } else {
+        schedule.receive(shape_.peer(-1), range);
+      }
+      if (!std::exchange(verified_, true)) schedule.verify();
       if (onward) send(into, k);
-    }
-  }
-  void pass(Range chunk, bool onward) {
-    for (std::size_t k = 0; k < num_segments_; ++k) {
-      const Range range = segment_of(chunk, k, segment_);
-      if (!travels(range, k)) break;
-      schedule.receive(shape_.peer(-1), range);
-      verify_once();
-      if (onward) send(chunk, k);
     }
   }
 
  private:
-  void verify_once() {
-    if (!verified_) schedule.verify();
-    verified_ = true;
-  }
-
   const CallShape& shape_;
   std::vector<std::size_t> cuts_;
   std::size_t segment_;
@@ -95,7 +87,7 @@ Schedule ring_all_reduce(const CallShape& shape) {
   Ring ring(shape, std::move(cuts));
   ring.send_all(ring.chunk(Space::kInput, 0));
   for (int s = 0; s + 1 < shape.size; ++s) {
-    ring.reduce(ring.chunk(Space::kOutput, -1 - s), ring.chunk(Space::kInput, -1 - s), true);
+    ring.pass(ring.chunk(Space::kOutput, -1 - s), true, ring.chunk(Space::kInput, -1 - s));
   }
   for (int s = 0; s + 1 < shape.size; ++s) {
     ring.pass(ring.chunk(Space::kOutput, -s), s + 2 < shape.size);
@@ -112,7 +104,7 @@ Schedule ring_reduce_scatter(const CallShape& shape) {
     const bool onward = s + 2 < shape.size;
     const Range passing{Space::kScratch, static_cast<std::size_t>(s % 2) * ring.largest_chunk(),
                         own.count};
-    ring.reduce(onward ? passing : Range{Space::kOutput, 0, own.count}, own, onward);
+    ring.pass(onward ? passing : Range{Space::kOutput, 0, own.count}, onward, own);
   }
   return std::move(ring.schedule);
 }

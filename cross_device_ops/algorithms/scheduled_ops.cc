@@ -1,15 +1,12 @@
 // Algorithms of algorithms/ on the buffers of one process, and "auto".
 // SPDX-License-Identifier: Apache-2.0
-#include "cross_device_ops/algorithms/scheduled_ops.h"
-
 #include <algorithm>
 #include <cstddef>
 #include <deque>
 #include <vector>
 
-#include "cross_device_ops/algorithms/schedule.h"
+#include "cross_device_ops/algorithms/algorithm.h"
 #include "cross_device_ops/device_work.h"
-#include "cross_device_ops/gpu_reductions.h"
 #include "cross_device_ops/reduce_to_all.h"
 #include "tutti/core/error.h"
 #include "tutti/tensor/buffer.h"
@@ -182,49 +179,51 @@ namespace {
 // A segment is a launch or a copy: large ones, for those cost more than on the CPU.
 constexpr std::size_t kGpuSegmentBytes = std::size_t{4} << 20;
 
-const internal::Algorithm* named(std::string_view name) {
-  const internal::Algorithm* const found = internal::find_algorithm(name);
-  if (found == nullptr && name != "auto") {
-    fail(ErrorCode::kNotFound, "ScheduledOps: no algorithm '", name, "'");
+class ScheduledOps final : public CrossDeviceOps {
+ public:
+  explicit ScheduledOps(std::string_view algorithm) : algorithm_(algorithm) {}
+  std::string_view name() const override { return algorithm_.name(); }
+  bool supports(ReduceOp op, DType dtype, DeviceType) const override {
+    return algorithm_.supports(op, dtype);
   }
-  return found;
-}
+  Determinism determinism() const override { return algorithm_.determinism(); }
+
+ protected:
+  void all_reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> buffers) override {
+    const ReplicaBuffer& first = buffers.front();
+    const bool on_gpus = first.work != nullptr;
+    // The table was measured on CPUs; on GPUs canonical moves as few bytes as any.
+    if (algorithm_.is_auto() && on_gpus) return internal::canonical_on_gpus(op, buffers);
+    internal::CallShape shape{.size = static_cast<int>(buffers.size()),
+                              .count = first.count,
+                              .element_bytes = size_of(first.dtype)};
+    const internal::Algorithm& algorithm = algorithm_.choose({.size = shape.size,
+                                                              .bytes = first.num_bytes(),
+                                                              .dtype = first.dtype,
+                                                              .medium = Medium::kLocal});
+    if (algorithm_.is_auto() && algorithm.name == "canonical") {
+      return Canonical().all_reduce_in_place(op, buffers);
+    }
+    if (on_gpus) shape.segment_bytes = kGpuSegmentBytes;
+    std::vector<internal::Schedule> schedules;
+    std::vector<internal::RankMemory> memory;
+    for (const ReplicaBuffer& buffer : buffers) {
+      schedules.push_back(internal::make_schedule(algorithm, shape));
+      memory.push_back(
+          {.input = buffer.data, .output = buffer.data, .op = op, .dtype = buffer.dtype});
+      ++shape.rank;
+    }
+    internal::Lockstep(schedules, memory, buffers).run();
+  }
+
+ private:
+  internal::NamedAlgorithm algorithm_;
+};
 
 }  // namespace
 
-ScheduledOps::ScheduledOps(std::string_view algorithm) : algorithm_(named(algorithm)) {}
-
-bool ScheduledOps::supports(ReduceOp op, DType dtype, DeviceType) const {
-  if (is_half(dtype) && algorithm_ && !algorithm_->combines_once) return false;
-  return internal::can_combine(op, dtype);
-}
-
-void ScheduledOps::all_reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> buffers) {
-  const ReplicaBuffer& first = buffers.front();
-  const bool on_gpus = first.work != nullptr;
-  // The table was measured on CPUs; on GPUs canonical moves as few bytes as any.
-  if (!algorithm_ && on_gpus) return internal::canonical_on_gpus(op, buffers);
-  internal::CallShape shape{.size = static_cast<int>(buffers.size()),
-                            .count = first.count,
-                            .element_bytes = size_of(first.dtype)};
-  const internal::Algorithm& algorithm = algorithm_ ? *algorithm_
-                                                    : auto_.choose({.size = shape.size,
-                                                                    .bytes = first.num_bytes(),
-                                                                    .dtype = first.dtype,
-                                                                    .medium = Medium::kLocal});
-  if (!algorithm_ && algorithm.name == "canonical") {
-    return Canonical().all_reduce_in_place(op, buffers);
-  }
-  if (on_gpus) shape.segment_bytes = kGpuSegmentBytes;
-  std::vector<internal::Schedule> schedules;
-  std::vector<internal::RankMemory> memory;
-  for (const ReplicaBuffer& buffer : buffers) {
-    schedules.push_back(internal::make_schedule(algorithm, shape));
-    memory.push_back(
-        {.input = buffer.data, .output = buffer.data, .op = op, .dtype = buffer.dtype});
-    ++shape.rank;
-  }
-  internal::Lockstep(schedules, memory, buffers).run();
+std::unique_ptr<CrossDeviceOps> scheduled_ops(std::string_view algorithm) {
+  return std::make_unique<ScheduledOps>(algorithm);
 }
 
 }  // namespace tutti

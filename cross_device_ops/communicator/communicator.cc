@@ -3,6 +3,7 @@
 #include "tutti/cross_device_ops/communicator.h"
 
 #include "cross_device_ops/communicator/communicator_state.h"
+#include "cross_device_ops/reduce_to_all.h"
 #include "tensor/buffer_allocator.h"
 #include "tutti/cross_device_ops/registry.h"
 
@@ -90,8 +91,7 @@ std::shared_ptr<std::byte> Communicator::allocate(std::size_t bytes) const {
 
 bool Communicator::supports(Collective collective, ReduceOp op, DType dtype) const {
   if (!combines(collective)) return state_->engine().supports(collective, ReduceOp::kSum, dtype);
-  if (dtype == DType::kBool && op != ReduceOp::kMin && op != ReduceOp::kMax) return false;
-  if (op == ReduceOp::kMean && !is_floating(dtype)) return false;
+  if (!internal::has_reduction(op, dtype)) return false;
   const DType combined = is_half(dtype) ? DType::kFloat32 : dtype;
   return state_->engine().supports(collective, op == ReduceOp::kMean ? ReduceOp::kSum : op,
                                    combined);

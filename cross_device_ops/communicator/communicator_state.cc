@@ -1,13 +1,14 @@
-// Running calls in order, with their headers and records.
+// Running calls in order, checked, widened and aligned for the engine, with headers and records.
 // SPDX-License-Identifier: Apache-2.0
 #include "cross_device_ops/communicator/communicator_state.h"
 
 #include <algorithm>
 #include <cstring>
-#include <iomanip>
 #include <numeric>
-#include <sstream>
 
+#include "core/names.h"
+#include "cross_device_ops/buffer_call.h"
+#include "cross_device_ops/call_checks.h"
 #include "tutti/core/logging.h"
 #include "tutti/cross_device_ops/rank_durations.h"
 
@@ -85,20 +86,11 @@ std::optional<RecordedCall> CallRecorder::last() const {
 }
 
 std::string RecordedCall::to_string(TimePoint now) const {
-  std::ostringstream out;
-  out << header.describe() << std::fixed << std::setprecision(1);
-  switch (state) {
-    case CallState::kWaiting:
-      out << " waits since " << seconds_between(begin, now) << " s";
-      break;
-    case CallState::kDone:
-      out << " done, begun " << seconds_between(begin, now) << " s ago";
-      break;
-    case CallState::kFailed:
-      out << " failed, begun " << seconds_between(begin, now) << " s ago";
-      break;
-  }
-  return out.str();
+  const bool waits = state == CallState::kWaiting;
+  const char* const what = waits                       ? " waits since "
+                           : state == CallState::kDone ? " done, begun "
+                                                       : " failed, begun ";
+  return concat(header.describe(), what, seconds_text(now - begin), waits ? " s" : " s ago");
 }
 
 StallWatch::StallWatch(CollectiveEngine& engine, const CallRecorder& recorder, Duration stall_after,
@@ -119,10 +111,8 @@ std::string StallWatch::state_of(const CallRecorder& recorder) {
   if (last->state != CallState::kWaiting) {
     return concat("is in no collective; its last one was ", last->to_string(now));
   }
-  std::ostringstream out;
-  out << "waits in " << last->header.describe() << " since " << std::fixed << std::setprecision(1)
-      << seconds_between(last->begin, now) << " s";
-  return out.str();
+  return concat("waits in ", last->header.describe(), " since ", seconds_text(now - last->begin),
+                " s");
 }
 
 std::string StallWatch::states_of_others(CollectiveEngine& engine) {
@@ -195,6 +185,114 @@ void copy_alone(const CallRequest& request) {
   }
 }
 
+/// check_call(), and compression. Throws kInvalidArgument.
+void check_request(const CallRequest& request, int rank, int size) {
+  const std::optional<DType>& wire = request.options.compression;
+  require(!wire || request.collective == Collective::kAllReduce,
+          "expected no compression but in all_reduce, got ", wire.value_or(DType::kFloat32));
+  check_call(request, static_cast<std::size_t>(rank), static_cast<std::size_t>(size));
+  const bool adds = request.op == ReduceOp::kSum || request.op == ReduceOp::kMean;
+  require(!wire || (is_half(*wire) && request.dtype == DType::kFloat32 && adds),
+          "compression is for SUM and MEAN of float32 in bfloat16 or float16; got ", request.op,
+          " of ", request.dtype, " in ", wire.value_or(DType::kFloat32));
+}
+
+template <class AnyElements>
+bool are_aligned(std::span<const AnyElements> list, DType dtype) {
+  const std::uintptr_t low_bits = size_of(dtype) - 1;  // sizes are powers of two
+  return std::ranges::none_of(list, [&](const AnyElements& elements) {
+    return (reinterpret_cast<std::uintptr_t>(elements.data) & low_bits) != 0;
+  });
+}
+
+/// Why the engine cannot do what the call asks for: compression where it would round more than
+/// once. Nothing if it can.
+std::optional<Error> refusal_of(const CallRequest& request, const CollectiveEngine& engine) {
+  const std::optional<DType>& wire = request.options.compression;
+  if (!wire || engine.supports(request.collective, ReduceOp::kSum, *wire)) return std::nullopt;
+  return Error(ErrorCode::kUnimplemented,
+               concat("rank ", engine.rank(), ": ", engine.name(), ": adds ", *wire,
+                      " in several steps, which would round each time; try canonical, or no "
+                      "compression"));
+}
+
+/// The call of a checked request as the engine gets it. Costs nothing where the engine can work on
+/// the caller's memory. Else the elements are copied into one aligned buffer for the time of the
+/// call: as floats where the engine does not combine 16-bit numbers (and for MEAN), and lists where
+/// it does not take them.
+class PreparedCall {
+ public:
+  PreparedCall(const CallRequest& request, const CollectiveEngine& engine)
+      : request_(request), engine_(engine), call_(request) {
+    if (!combines(request.collective)) return;
+    if (request.op == ReduceOp::kMean) call_.op = ReduceOp::kSum;
+    if (const std::optional<DType>& wire = request.options.compression) {
+      copy_as(*wire);
+      return;
+    }
+    const bool widens =
+        is_half(call_.dtype) && (request.op == ReduceOp::kMean ||
+                                 !engine.supports(call_.collective, call_.op, call_.dtype));
+    const bool is_list = request.outputs.size() > 1 && !engine.takes_lists();
+    const bool aligned =
+        are_aligned(request.inputs, call_.dtype) &&
+        (!request_.has_result(engine_.rank()) || are_aligned(request.outputs, call_.dtype));
+    if (widens || is_list || !aligned) copy_as(widens ? DType::kFloat32 : call_.dtype);
+  }
+  PreparedCall(const PreparedCall&) = delete;
+  PreparedCall& operator=(const PreparedCall&) = delete;
+
+  const CollectiveCall& call() const { return call_; }
+  /// After the engine has run: MEAN's division, and results into the caller's memory.
+  void finish() {
+    if (copy_ || request_.op == ReduceOp::kMean) finish_results();
+  }
+
+ private:
+  void copy_as(DType dtype) {
+    const bool in_place = request_.collective != Collective::kReduceScatter;
+    const std::size_t num_results = in_place ? call_.count : request_.outputs.front().count;
+    const std::size_t num_elements = call_.count + (in_place ? 0 : num_results);
+    copy_ = BufferRef::allocate(num_elements * size_of(dtype));
+    std::byte* place = copy_->data();
+    for (const ConstElements& from : request_.inputs) {
+      const Elements to(place, from.count, dtype);
+      convert(buffer_of(from), buffer_of(to));
+      place += to.num_bytes();
+    }
+    input_ = {copy_->data(), call_.count, dtype};
+    output_ = {in_place ? copy_->data() : place, num_results, dtype};
+    call_.dtype = dtype;
+    call_.inputs = {&input_, 1};
+    call_.outputs = {&output_, 1};
+  }
+  void finish_results() {
+    if (!combines(request_.collective) || !request_.has_result(engine_.rank())) return;
+    // A compressed sum has been rounded by its call; the quotient is not rounded again.
+    const bool divides_last = request_.options.compression.has_value();
+    const auto divide_if = [&](bool is_time, const Elements& elements) {
+      if (!is_time || request_.op != ReduceOp::kMean) return;
+      divide(buffer_of(elements), static_cast<std::size_t>(engine_.size()));
+    };
+    std::size_t offset = 0;  // in bytes, of the copy
+    for (const Elements& output : request_.outputs) {
+      Elements result = output;
+      if (copy_) result = {output_.data + offset, output.count, output_.dtype};
+      divide_if(!divides_last, result);
+      if (copy_) convert(buffer_of(result), buffer_of(output));
+      divide_if(divides_last, output);
+      offset += result.num_bytes();
+    }
+  }
+
+  const CallRequest& request_;
+  const CollectiveEngine& engine_;
+  CollectiveCall call_;
+  BufferRef copy_;  // the inputs one after the other; reduce_scatter: and the output
+  ConstElements input_;
+  Elements output_;
+};
+
 CollectiveCall meeting() {
   CollectiveCall call;
   call.collective = Collective::kBarrier;
@@ -207,11 +305,9 @@ CommunicatorState::CommunicatorState(std::unique_ptr<CollectiveEngine> engine,
                                      const CommunicatorOptions& options)
     : options_(options), engine_(std::move(engine)), size_(engine_->size()), gpu_(*this) {
   header_.rank = engine_->rank();
-  if (options.timeout <= Duration::zero() || options.stall_after <= Duration::zero()) {
-    fail(ErrorCode::kInvalidArgument,
-         "Communicator: expected a timeout and stall_after above 0, got ", options.timeout.count(),
-         " and ", options.stall_after.count(), " ns");
-  }
+  require(options.timeout > Duration::zero() && options.stall_after > Duration::zero(),
+          "Communicator: expected a timeout and stall_after above 0, got ", options.timeout.count(),
+          " and ", options.stall_after.count(), " ns");
   if (size_ == 1) return;
   watch_ = std::make_unique<StallWatch>(*engine_, recorder_, options.stall_after,
                                         [this] { gpu_.tend(); });
@@ -264,7 +360,7 @@ auto CommunicatorState::checked(const CallRequest& request, const Check& check) 
   try {
     return check();
   } catch (const Error& error) {
-    refuse(request, error);
+    refuse(request, error.with_context(request.context(header_.rank)));
   }
 }
 
@@ -284,7 +380,7 @@ void CommunicatorState::refuse(const CallRequest& request, const Error& reason) 
   fill_header(request);
   header_.count = request.count;
   if (request.inputs.size() <= 1) header_.counts_hash = 0;
-  const std::string beginning = beginning_of_refusal(request, header_.rank);
+  const std::string beginning = request.context(header_.rank) + ": ";
   const std::string& text = reason.message();
   header_.refuse(text.starts_with(beginning) ? text.substr(beginning.size()) : text);
   try {

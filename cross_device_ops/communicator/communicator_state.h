@@ -16,7 +16,6 @@
 
 #include "cross_device_ops/collective_engine.h"
 #include "cross_device_ops/collective_header.h"
-#include "cross_device_ops/communicator/call_request.h"
 #include "cross_device_ops/communicator/gpu_calls.h"
 #include "tutti/core/clock.h"
 #include "tutti/core/executor.h"
@@ -24,6 +23,21 @@
 #include "tutti/cross_device_ops/communicator.h"
 
 namespace tutti::internal {
+
+/// A call as its caller describes it: with MEAN, and with buffers of any type and alignment. Spans,
+/// options and source location are the caller's memory: a copy would cost more than all checks.
+struct CallRequest : CollectiveCall {
+  const CallOptions& options;
+  const SourceLocation& where;
+
+  /// Returns true if outputs count on this rank.
+  bool has_result(int rank) const { return collective != Collective::kReduce || root == rank; }
+  /// "rank 1: broadcast 'kernel'": the context of a rank's own errors.
+  std::string context(int rank) const {
+    return concat("rank ", rank, ": ", to_string(collective),
+                  options.name.empty() ? "" : concat(" '", options.name, "'"));
+  }
+};
 
 enum class CallState { kWaiting, kDone, kFailed };
 

@@ -6,11 +6,11 @@
 #include <numeric>
 #include <vector>
 
+#include "core/names.h"
 #include "cross_device_ops/buffer_call.h"
 #include "cross_device_ops/communicator/communicator_state.h"
 #include "cross_device_ops/device_work.h"
 #include "cross_device_ops/gpu_ranks.h"
-#include "cross_device_ops/gpu_reductions.h"
 #include "tensor/gpu/pinned_memory.h"
 #include "tensor/gpu_device.h"
 #include "tutti/core/logging.h"
@@ -67,30 +67,23 @@ GpuDevice& GpuCalls::gpu_of(const CallRequest& request) {
 
 GpuCalls::Begun GpuCalls::begin(const CallRequest& request) {
   const GpuStream& where = *request.options.gpu;
-  try {
-    Begun begun;
-    if (DeviceBackend* const backend = gpu_backend()) begun.selection = backend->keep_selection();
-    GpuDevice& gpu = gpu_of(request);
-    if (gpu_ && *gpu_ != where.gpu) {
-      fail(ErrorCode::kInvalidArgument, "expected gpu:", *gpu_,
-           " as in earlier calls of this communicator, got gpu:", where.gpu,
-           "; try a communicator for each GPU");
-    }
-    for (const ConstElements& input : request.inputs) {
-      require_memory_of(gpu, input.data, input.count, "input");
-    }
-    for (const Elements& output : request.outputs) {
-      if (!request.has_result(engine_.rank())) break;
-      require_memory_of(gpu, output.data, output.count, "output");
-    }
-    begun.event = gpu.with_context(
-        [&](DeviceContext& context) { return context.record_foreign(where.stream); });
-    gpu_ = where.gpu;
-    return begun;
-  } catch (const Error& error) {
-    throw Error(error.code(),
-                concat(beginning_of_refusal(request, engine_.rank()), error.message()));
+  Begun begun;
+  if (DeviceBackend* const backend = gpu_backend()) begun.selection = backend->keep_selection();
+  GpuDevice& gpu = gpu_of(request);
+  require(gpu_.value_or(where.gpu) == where.gpu, "expected gpu:", gpu_.value_or(where.gpu),
+          " as in earlier calls of this communicator, got gpu:", where.gpu,
+          "; try a communicator for each GPU");
+  for (const ConstElements& input : request.inputs) {
+    require_memory_of(gpu, input.data, input.count, "input");
   }
+  for (const Elements& output : request.outputs) {
+    if (!request.has_result(engine_.rank())) break;
+    require_memory_of(gpu, output.data, output.count, "output");
+  }
+  begun.event = gpu.with_context(
+      [&](DeviceContext& context) { return context.record_foreign(where.stream); });
+  gpu_ = where.gpu;
+  return begun;
 }
 
 void GpuCalls::execute(const CallRequest& request, const DeviceEvent& begin) {
@@ -247,8 +240,7 @@ void GpuCalls::for_all(const CallRequest& request, const Body& body) {
   try {
     body();
   } catch (const Error& error) {
-    const Error named(error.code(),
-                      concat(beginning_of_refusal(request, engine_.rank()), error.message()));
+    const Error named = error.with_context(request.context(engine_.rank()));
     engine_.abort(named);
     throw named;
   }

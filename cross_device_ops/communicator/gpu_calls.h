@@ -6,7 +6,7 @@
 #include <memory>
 #include <optional>
 
-#include "cross_device_ops/communicator/call_request.h"
+#include "cross_device_ops/collective_engine.h"
 #include "tensor/device_backend.h"
 #include "tutti/core/sync.h"
 #include "tutti/cross_device_ops/communicator.h"
@@ -18,6 +18,7 @@ class GpuDevice;
 
 namespace tutti::internal {
 
+struct CallRequest;
 class CommunicatorState;
 
 /// By NCCL where all ranks can, else by the host: in pinned memory, with the communicator's engine.

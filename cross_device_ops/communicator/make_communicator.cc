@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
+#include "core/names.h"
 #include "cross_device_ops/algorithms/meeting_engine.h"
 #include "cross_device_ops/collective_engine.h"
 #include "cross_device_ops/in_process/in_process_transport.h"
@@ -48,10 +49,7 @@ Communicators each_by_a_thread(const std::vector<Group>& groups,
 }  // namespace
 
 Communicators in_process_communicators(int size, const CommunicatorOptions& options) {
-  if (size < 1) {
-    fail(ErrorCode::kInvalidArgument, "in_process_communicators: expected 1 rank or more, got ",
-         size);
-  }
+  internal::require(size > 0, "in_process_communicators: expected 1 rank or more, got ", size);
   // Nothing is faster between threads, so auto is this, too.
   if (options.algorithm == "canonical" || options.algorithm == "auto") {
     return on_shared_memory(size, options);
@@ -82,10 +80,8 @@ std::unique_ptr<Communicator> make_communicator(std::shared_ptr<Transport> trans
 
 std::unique_ptr<Communicator> make_communicator(const Group& group,
                                                 const CommunicatorOptions& options) {
-  if (!group.transport) {
-    fail(ErrorCode::kInvalidArgument, "make_communicator: ", options.algorithm,
-         " needs a way to the other ranks; expected Group::transport, got none");
-  }
+  internal::require(group.transport != nullptr, "make_communicator: ", options.algorithm,
+                    " needs a way to the other ranks; expected Group::transport, got none");
   const std::vector<std::string> names = internal::message_algorithms();
   if (std::ranges::find(names, options.algorithm) != names.end()) {
     return make_communicator(group.transport, options);

@@ -12,6 +12,7 @@
 #include <optional>
 #include <utility>
 
+#include "core/names.h"
 #include "tutti/core/sync.h"
 
 namespace tutti {
@@ -180,14 +181,11 @@ class InProcessTransport final : public Transport {
   }
 
   void check(int peer, std::size_t num_head_bytes) const {
-    if (peer < 0 || peer >= hub_->size || peer == rank_) {
-      fail(ErrorCode::kInvalidArgument, "in_process: rank ", rank_, " names the peer ", peer,
-           "; expected another rank from 0 to ", hub_->size - 1);
-    }
-    if (num_head_bytes > 256) {
-      fail(ErrorCode::kInvalidArgument, "in_process: rank ", rank_,
-           ": the head of a message; expected at most 256 bytes, got ", num_head_bytes);
-    }
+    internal::require(peer >= 0 && peer < hub_->size && peer != rank_, "in_process: rank ", rank_,
+                      " names the peer ", peer, "; expected another rank from 0 to ",
+                      hub_->size - 1);
+    internal::require(num_head_bytes <= 256, "in_process: rank ", rank_,
+                      ": the head of a message; expected at most 256 bytes, got ", num_head_bytes);
   }
 
   static std::span<std::byte> only_read(std::span<const std::byte> bytes) {
@@ -238,10 +236,7 @@ class InProcessTransport final : public Transport {
 }  // namespace
 
 std::vector<std::shared_ptr<Transport>> in_process_transports(int size) {
-  if (size < 1) {
-    fail(ErrorCode::kInvalidArgument, "in_process_transports: expected a size of 1 or more, got ",
-         size);
-  }
+  internal::require(size > 0, "in_process_transports: expected a size of 1 or more, got ", size);
   const auto hub = std::make_shared<Hub>(size);
   std::vector<std::shared_ptr<Transport>> transports;
   for (int rank = 0; rank < size; ++rank) {

@@ -3,12 +3,11 @@
 #include "tutti/cross_device_ops/registry.h"
 
 #include <algorithm>
-#include <cctype>
 #include <cstdlib>
 #include <utility>
 
 #include "core/names.h"
-#include "cross_device_ops/algorithms/scheduled_ops.h"
+#include "cross_device_ops/algorithms/algorithm.h"
 #include "cross_device_ops/gpu_ranks.h"
 #include "cross_device_ops/reduce_to_all.h"
 #include "tutti/core/logging.h"
@@ -20,48 +19,25 @@
 namespace tutti {
 namespace {
 
-template <class Ops>
-std::unique_ptr<CrossDeviceOps> make(const Group&, const CommunicationOptions&) {
-  return std::make_unique<Ops>();
-}
-
-CrossDeviceOpsFactory scheduled(std::string_view algorithm) {
-  return [algorithm](const Group&, const CommunicationOptions&) {
-    return std::make_unique<ScheduledOps>(algorithm);
-  };
-}
-
-#if TUTTI_NCCL
-std::unique_ptr<CrossDeviceOps> make_nccl(const Group& group, const CommunicationOptions& options) {
-  return internal::make_nccl_ops(group, options);
-}
-#else
+#if !TUTTI_NCCL
 constexpr const char* kNoNccl =
     "nccl: this build has no NCCL; try configuring with -DTUTTI_CUDA=ON and NCCL 2.18 or later "
     "(-DNCCL_ROOT)";
-std::unique_ptr<CrossDeviceOps> make_nccl(const Group&, const CommunicationOptions&) {
-  fail(ErrorCode::kUnimplemented, kNoNccl, ", or another operation such as canonical");
-}
 #endif
+
+std::unique_ptr<CrossDeviceOps> make_nccl(const Group& group, const CommunicationOptions& options) {
+#if TUTTI_NCCL
+  return internal::make_nccl_ops(group, options);
+#else
+  fail(ErrorCode::kUnimplemented, kNoNccl, ", or another operation such as canonical");
+#endif
+}
 
 // Between processes there is no object for all replicas: communicators have engines instead.
 std::unique_ptr<CrossDeviceOps> make_mpi(const Group&, const CommunicationOptions&) {
   fail(ErrorCode::kUnimplemented, "mpi: combines values of processes, one rank each; expected a ",
        "communicator of such ranks (make_communicator()); try another operation such as canonical "
        "for the replicas of one process");
-}
-
-/// The operations that this build brings.
-std::vector<std::pair<std::string, CrossDeviceOpsFactory>> builtin_cross_device_ops() {
-  return {{"canonical", make<Canonical>},
-          {"hierarchical_copy", scheduled("hierarchical_copy")},
-          {"reduction_to_one_device", scheduled("reduction_to_one_device")},
-          {"ring", scheduled("ring")},
-          {"halving_doubling", scheduled("halving_doubling")},
-          {"tree", scheduled("tree")},
-          {"auto", scheduled("auto")},
-          {"nccl", make_nccl},
-          {"mpi", make_mpi}};
 }
 
 struct Entry {
@@ -75,11 +51,19 @@ ConfigurableOpsFactory without_options(CrossDeviceOpsFactory factory) {
                                         const Json&) { return factory(group, options); };
 }
 
+/// The operations that this build brings.
 std::vector<Entry> builtin_entries() {
   std::vector<Entry> entries;
-  for (auto& [name, factory] : builtin_cross_device_ops()) {
-    entries.push_back({name, without_options(std::move(factory))});
+  const auto add = [&](std::string name, CrossDeviceOpsFactory factory) {
+    entries.push_back({std::move(name), without_options(std::move(factory))});
+  };
+  add("canonical", [](const auto&...) { return std::make_unique<Canonical>(); });
+  for (const char* name : {"hierarchical_copy", "reduction_to_one_device", "ring",
+                           "halving_doubling", "tree", "auto"}) {
+    add(name, [name](const auto&...) { return scheduled_ops(name); });
   }
+  add("nccl", make_nccl);
+  add("mpi", make_mpi);
   return entries;
 }
 
@@ -87,10 +71,6 @@ struct Registry {
   Mutex mutex;
   std::vector<Entry> entries TUTTI_GUARDED_BY(mutex) = builtin_entries();
 
-  const Entry* find(const std::string& name) TUTTI_REQUIRES(mutex) {
-    const auto entry = std::ranges::find(entries, name, &Entry::name);
-    return entry == entries.end() ? nullptr : &*entry;
-  }
   std::vector<std::string> names() TUTTI_REQUIRES(mutex) {
     return internal::names_of(entries, &Entry::name);
   }
@@ -122,25 +102,11 @@ Json parse_plugin_options(const std::string& text) {
   return options;
 }
 
-void require_known(const Json& options, const Entry& entry) {
-  for (const auto& [name, value] : options.as_object()) {
-    if (std::ranges::find(entry.option_names, name) != entry.option_names.end()) continue;
-    const bool has_some = !entry.option_names.empty();
-    fail(ErrorCode::kInvalidArgument, "plugin options: ", entry.name, " has no option '", name,
-         has_some ? "'; expected " : "'; it takes none",
-         has_some ? internal::choices(entry.option_names, name) : "");
-  }
-}
-
 // A list of paths with ":" between them, once; again after an error.
 void load_plugins_of_environment() {
   [[maybe_unused]] static const bool done = [] {
     const char* const value = std::getenv("TUTTI_PLUGINS");
-    std::string_view rest = value ? value : "";
-    while (!rest.empty()) {
-      const std::size_t end = std::min(rest.find(':'), rest.size());
-      const std::string path(rest.substr(0, end));
-      rest.remove_prefix(std::min(end + 1, rest.size()));
+    for (const std::string& path : split_text(value ? value : "", ':')) {
       if (path.empty()) continue;
       try {
         load_cross_device_ops_plugin(path);
@@ -150,6 +116,29 @@ void load_plugins_of_environment() {
     }
     return true;
   }();
+}
+
+/// The factory of that name. Throws as make_cross_device_ops().
+ConfigurableOpsFactory factory_for(const std::string& name, const CommunicationOptions& options,
+                                   const Json& own) {
+  options.validate();
+  load_plugins_of_environment();
+  Registry& all = registry();
+  MutexLock lock(all.mutex);
+  const auto entry = std::ranges::find(all.entries, name, &Entry::name);
+  if (entry == all.entries.end()) {
+    fail(ErrorCode::kNotFound, "make_cross_device_ops: no operation '", name, "'; expected one of ",
+         internal::choices(all.names(), name),
+         "; register_cross_device_ops() or a plugin (TUTTI_PLUGINS) adds one");
+  }
+  for (const auto& [option, value] : own.as_object()) {
+    if (std::ranges::find(entry->option_names, option) != entry->option_names.end()) continue;
+    const bool has_some = !entry->option_names.empty();
+    fail(ErrorCode::kInvalidArgument, "plugin options: ", name, " has no option '", option,
+         has_some ? "'; expected " : "'; it takes none",
+         has_some ? internal::choices(entry->option_names, option) : "");
+  }
+  return entry->factory;
 }
 
 bool is_on_gpus(const Group& group) {
@@ -173,8 +162,7 @@ std::string name_of(const CrossDeviceOpsSpec& spec, const Group& group) {
   if (wanted == CommunicationImplementation::kAuto) {
     return spec.name.empty() ? automatic_name(group) : spec.name;
   }
-  std::string implied;  // RING is "ring", and so on
-  for (const char c : to_string(wanted)) implied += static_cast<char>(std::tolower(c));
+  const std::string implied = internal::lower_case(to_string(wanted));  // RING is "ring"
   if (!spec.name.empty() && spec.name != implied) {
     fail(ErrorCode::kInvalidArgument, "make_cross_device_ops: implementation ", to_string(wanted),
          " is the operation '", implied, "', but '", spec.name, "' is named; try one of the two");
@@ -201,7 +189,7 @@ void register_cross_device_ops(const std::string& name, ConfigurableOpsFactory f
   }
   Registry& all = registry();
   MutexLock lock(all.mutex);
-  if (all.find(name) != nullptr) {
+  if (std::ranges::count(all.entries, name, &Entry::name) > 0) {
     fail(ErrorCode::kAlreadyExists, "register_cross_device_ops: the name '", name,
          "' is taken; expected a new one, got one of ", join(all.names()));
   }
@@ -225,43 +213,25 @@ std::vector<std::string> registered_cross_device_ops(DeviceType device) {
 CrossDeviceOpsSpec make_cross_device_ops(const std::string& name,
                                          const CommunicationOptions& options,
                                          const std::string& plugin_options) {
-  options.validate();
-  const Json own = parse_plugin_options(plugin_options);
-  load_plugins_of_environment();
-  Registry& all = registry();
-  MutexLock lock(all.mutex);
-  const Entry* const entry = all.find(name);
-  if (entry == nullptr) {
-    fail(ErrorCode::kNotFound, "make_cross_device_ops: no operation '", name, "'; expected one of ",
-         internal::choices(all.names(), name),
-         "; register_cross_device_ops() or a plugin (TUTTI_PLUGINS) adds one");
-  }
-  require_known(own, *entry);
+  factory_for(name, options, parse_plugin_options(plugin_options));
   return {name, options, plugin_options};
 }
 
 std::unique_ptr<CrossDeviceOps> build_cross_device_ops(const CrossDeviceOpsSpec& spec,
                                                        const Group& group) {
   const std::string name = name_of(spec, group);
-  const CrossDeviceOpsSpec checked = make_cross_device_ops(name, spec.options, spec.plugin_options);
+  const Json own = parse_plugin_options(spec.plugin_options);
+  const ConfigurableOpsFactory factory = factory_for(name, spec.options, own);
   const auto num_local = static_cast<int>(group.local_devices.size());
   // With a way to the other processes these may have any number of replicas.
   const bool fits = group.store || group.transport
                         ? group.first_rank + num_local <= group.world_size
                         : num_local > 0 && group.world_size % num_local == 0;
-  if (num_local == 0 || !fits) {
-    fail(ErrorCode::kInvalidArgument, name,
-         ": the group does not fit; expected a world size that is a multiple of the local devices, "
-         "got world size ",
-         group.world_size, " and ", group.local_devices.size(), " local devices");
-  }
-  Registry& all = registry();
-  ConfigurableOpsFactory factory;
-  {
-    MutexLock lock(all.mutex);
-    factory = all.find(name)->factory;
-  }
-  return factory(group, checked.options, parse_plugin_options(checked.plugin_options));
+  internal::require(num_local > 0 && fits, name,
+                    ": the group does not fit; expected a world size that is a multiple of the ",
+                    "local devices, got world size ", group.world_size, " and ", num_local,
+                    " local devices");
+  return factory(group, spec.options, own);
 }
 
 }  // namespace tutti

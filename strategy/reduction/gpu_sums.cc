@@ -9,7 +9,6 @@
 
 #include "cross_device_ops/buffer_call.h"
 #include "cross_device_ops/device_work.h"
-#include "cross_device_ops/gpu_reductions.h"
 #include "strategy/reduction/bucket_sums.h"
 #include "strategy/reduction/given_gradients.h"
 #include "strategy/reduction/worker_sums.h"

@@ -107,11 +107,11 @@ TEST(BufferCollectives, CountsRootsAndMemoryMustFit) {
   const auto inputs = buffers_of(in), outputs = buffers_of(out);
   EXPECT_INVALID(ops->reduce(ReduceOp::kSum, inputs, outputs[0], 2), "root", "0 to 1", "2");
   EXPECT_INVALID(ops->broadcast(inputs, -1), "root", "-1");
-  EXPECT_INVALID(ops->all_reduce(ReduceOp::kSum, inputs, buffers_of(two)), "3 elements",
-                 "output of replica 0", "got 1");
-  EXPECT_INVALID(ops->all_gather(inputs, outputs), "6 elements", "output of replica 0", "got 3");
-  EXPECT_INVALID(ops->reduce_scatter(ReduceOp::kSum, inputs, buffers_of(two)),
-                 "2 elements in each input", "got 3");
+  EXPECT_INVALID(ops->all_reduce(ReduceOp::kSum, inputs, buffers_of(two)), "replica 0",
+                 "output of 3 elements", "got 1");
+  EXPECT_INVALID(ops->all_gather(inputs, outputs), "replica 0", "output of 6 elements", "got 3");
+  EXPECT_INVALID(ops->reduce_scatter(ReduceOp::kSum, inputs, buffers_of(two)), "replica 0",
+                 "input of 2 elements", "got 3");
   EXPECT_INVALID(ops->all_to_all(inputs, outputs), "multiple of 2", "got 3", "replica 0");
   const std::vector<std::size_t> three = {1, 1, 1};
   EXPECT_INVALID(ops->all_to_all(inputs, outputs, three), "4 counts", "got 3");
@@ -142,8 +142,8 @@ TEST(BufferCollectives, TypesOfInputsAndOutputsAreTheSame) {
   std::vector<Floats> in = {{1}, {2}}, out = {{0, 0}, {0, 0}};
   auto inputs = buffers_of(in), outputs = buffers_of(out);
   outputs[1].dtype = DType::kInt32;
-  EXPECT_INVALID(ops->all_gather(inputs, outputs), "float32", "int32", "output of replica 1");
-  EXPECT_INVALID(ops->reduce(ReduceOp::kSum, inputs, outputs[1], 0), "output of float32", "int32");
+  EXPECT_INVALID(ops->all_gather(inputs, outputs), "float32", "int32", "replica 1");
+  EXPECT_INVALID(ops->reduce(ReduceOp::kSum, inputs, outputs[1], 0), "float32", "int32");
 }
 
 // Tensors.

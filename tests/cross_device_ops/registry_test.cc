@@ -222,7 +222,7 @@ TEST(ChooseAlgorithm, HasACanonicalAnswerForEverySizeAndWorldAndSaysWhy) {
           const internal::Algorithm* const found = internal::find_algorithm(choice.name);
           ASSERT_NE(found, nullptr) << choice.name;
           EXPECT_EQ(found->determinism, Determinism::kCanonical) << choice.name;
-          EXPECT_EQ(internal::AutoAlgorithm().choose(query).name, choice.name);
+          EXPECT_EQ(internal::NamedAlgorithm("auto").choose(query).name, choice.name);
           EXPECT_THAT(choice.why, HasSubstr(concat(bytes, " bytes among ", size, " ranks")));
           if (is_half(dtype)) {
             EXPECT_TRUE(found->combines_once) << choice.name;

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 
+#include "cross_device_ops/device_work.h"
 #include "cross_device_ops/gpu_ranks.h"
-#include "cross_device_ops/gpu_reductions.h"
 #include "cross_device_ops/nccl/nccl_functions.h"
 #include "cross_device_ops/nccl/nccl_ops.h"
 #include "tensor/gpu_device.h"

@@ -69,31 +69,27 @@ struct CallProgress {
 
 /// The collectives of one rank. Every rank of the group makes the same calls in the same order;
 /// operation, reduction, type, count, shape, root and name are compared, and a difference is
-/// kInvalidArgument on every rank, naming both sides and their lines. So are arguments that are
-/// wrong on one rank alone: that rank throws its own error, the others one that names it and the
-/// reason. What all ranks refuse (their calls are compared, and they come within 2 s) changes
-/// nothing: they may go on. Buffers are CPU memory, of any alignment, but for calls with
-/// CallOptions::gpu. bfloat16 and float16 are combined as float32 and rounded once; MEAN is SUM
-/// divided by size() (floating types only, kInvalidArgument for others); bool has MIN and MAX only.
+/// kInvalidArgument on every rank, naming both sides and their lines. Arguments that are wrong on
+/// one rank alone are an error on all: the others' names that rank and its reason. What all ranks
+/// refuse within 2 s changes nothing: they may continue. Buffers are CPU memory of any alignment,
+/// but for calls with CallOptions::gpu. bfloat16 and float16 are combined as float32 and rounded
+/// once; MEAN is SUM divided by size(), of floating types only; bool has MIN and MAX only.
 ///
-/// Errors of every call besides: kDeadlineExceeded naming the ranks that did not come, kAborted,
-/// kUnavailable (a peer is gone). After any other error the communicator cannot be used: later
-/// calls throw the same reason.
+/// Other errors of every call: kDeadlineExceeded naming the ranks that did not come, kAborted,
+/// kUnavailable (a peer is gone). After these later calls throw the same reason.
 ///
-/// On GPUs (CallOptions::gpu): buffers are memory of one GPU, the same in all calls of this
-/// communicator, and the place of a call among the GPU's work is one of a stream of the caller. The
-/// first such call agrees who carries them out. *NCCL*, where all ranks have it and a GPU of their
-/// own: the call returns when the work is in the stream. Sums have NCCL's order, which differs from
-/// machine to machine and is not promised, whatever determinism() says. *The hosts*
-/// otherwise, for MIN and MAX of floating types, for all_to_all and for compression, and always
-/// with GpuCallsBy::kHosts: the call waits for the stream, the communicator's algorithm works in
-/// pinned memory, with its order of sums, and the copy back is in the stream when the call returns.
-/// barrier() waits for the stream and then for all ranks: what came before it has gone well.
-/// Buffers stay as they are until the stream has come past the call. What NCCL has begun ends when
-/// a rank aborts, when one has been gone for 2 s, or after CommunicatorOptions::timeout: results
-/// are lost, the stream goes on, and later calls throw why. Besides: kUnavailable where there is no
-/// such GPU, kFailedPrecondition for a stream that is being captured. As in torch's
-/// ProcessGroupNCCL, the first call connects, which takes NCCL some seconds.
+/// On GPUs (CallOptions::gpu) buffers are memory of one GPU, the same in all calls, and a call has
+/// a place in a stream of the caller. The first call agrees who carries them out, which takes NCCL
+/// some seconds. *NCCL*, where all ranks have it and a GPU of their own: the call returns when its
+/// work is in the stream. Sums have NCCL's order, which differs from machine to machine, whatever
+/// determinism() says. *The hosts* otherwise, for MIN and MAX of floating types, all_to_all and
+/// compression, and always with GpuCallsBy::kHosts: the call waits for the stream, the algorithm
+/// works in pinned memory in its order of sums, and the copy back is in the stream when the call
+/// returns. barrier() waits for the stream and then for all ranks. Buffers stay as they are until
+/// the stream has passed the call. What NCCL has begun ends when a rank aborts, when one has been
+/// gone for 2 s, or after CommunicatorOptions::timeout: results are lost, the stream continues, and
+/// later calls throw the reason. Also: kUnavailable where there is no such GPU, kFailedPrecondition
+/// for a stream that is being captured.
 ///
 /// Threads: one call at a time (start_* included); abort() from any thread.
 class Communicator {
@@ -112,8 +108,8 @@ class Communicator {
   /// CrossDeviceOps::max_relative_error() of the algorithm.
   double max_relative_error() const;
   bool supports(Collective collective, ReduceOp op, DType dtype) const;
-  /// Allocates memory that calls reach without a copy, for buffers used again and again: shared by
-  /// the processes of a host. nullptr where all memory is alike.
+  /// Allocates memory that calls reach without a copy: shared by the processes of a host. nullptr
+  /// where all memory is alike.
   std::shared_ptr<BufferAllocator> allocator() const;
   /// Such memory as plain bytes, aligned to 64, not cleared; ordinary memory where there is no
   /// allocator, or too little left. It lives as long as its owners, also after the communicator.
@@ -178,16 +174,14 @@ class Communicator {
                                     const CallOptions& options = {},
                                     const SourceLocation& where = SourceLocation::current());
 
-  /// Groups of some of the ranks, whose calls are independent of this communicator's and of each
-  /// other's. Called by every rank with the members (increasing) of the group that it is to be in;
-  /// none: it is in none and gets nullptr. Throws kInvalidArgument on every rank when two ranks
-  /// name each other in different groups.
+  /// Groups of some of the ranks, with calls of their own. Called by every rank with the members
+  /// (increasing) of the group that it is to be in; none: it gets nullptr. Throws kInvalidArgument
+  /// on every rank when two ranks name each other in different groups.
   std::unique_ptr<Communicator> group(const std::vector<int>& members,
                                       const CallOptions& options = {},
                                       const SourceLocation& where = SourceLocation::current());
 
-  /// In the place of a call that this rank cannot make, for a reason of its own: as for arguments
-  /// that are wrong on this rank alone. Throws `reason`.
+  /// In place of a call that this rank alone cannot make, as for wrong arguments. Throws `reason`.
   [[noreturn]] void refuse(Collective collective, const Error& reason,
                            const CallOptions& options = {},
                            const SourceLocation& where = SourceLocation::current());
@@ -205,8 +199,7 @@ class Communicator {
 };
 
 /// Communicators of `size` threads of this process, by rank. "canonical" and "auto" work on the
-/// ranks' memory directly, without messages: each rank combines a part of it along the canonical
-/// tree. Others send messages from thread to thread.
+/// ranks' memory directly; others send messages from thread to thread.
 std::vector<std::unique_ptr<Communicator>> in_process_communicators(
     int size, const CommunicatorOptions& options = {});
 
@@ -214,9 +207,8 @@ std::vector<std::unique_ptr<Communicator>> in_process_communicators(
 std::unique_ptr<Communicator> make_communicator(std::shared_ptr<Transport> transport,
                                                 const CommunicatorOptions& options = {});
 
-/// The rank group.first_rank, with one local replica: any registered name that spans processes.
-/// Needs group.transport and, for plugins, group.store. kUnimplemented for a name that works in one
-/// process alone.
+/// The rank group.first_rank, with one local replica. Needs group.transport and, for plugins,
+/// group.store. kUnimplemented for a name that works in one process alone.
 std::unique_ptr<Communicator> make_communicator(const Group& group,
                                                 const CommunicatorOptions& options = {});
 

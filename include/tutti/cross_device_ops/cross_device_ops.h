@@ -33,9 +33,8 @@ struct ReduceTask {
   std::vector<Device> destinations;
 };
 
-/// A reduction on GPUs that runs beside what their compute streams do: what
-/// CrossDeviceOps::start_all_reduce_in_place() has queued. Empty: nothing is pending. Threads:
-/// one at a time.
+/// What CrossDeviceOps::start_all_reduce_in_place() has queued on GPUs, beside their compute
+/// streams. Empty: nothing is pending. Threads: one at a time.
 class PendingReduction {
  public:
   PendingReduction();
@@ -44,8 +43,7 @@ class PendingReduction {
   PendingReduction(PendingReduction&&) noexcept;
   PendingReduction& operator=(PendingReduction&&) noexcept;
 
-  /// What the compute streams get from now on sees the result. Does not wait for a GPU. Once more
-  /// does nothing.
+  /// What the compute streams get from now on sees the result. Does not wait for a GPU.
   void join();
 
   /// For operations: work to be joined, and what is to be queued when it is, in this order.
@@ -98,13 +96,13 @@ struct SegmentedSum {
   bool clean_first = false;
 };
 
-/// Combines the values of several devices. The public functions check arguments, pack small tensors
-/// into flat buffers, turn MEAN into SUM and a division, and fall back to copies to one device when
-/// supports() says no. Where it says no to bfloat16 or float16 (and for MEAN) these are reduced as
-/// float32 and rounded once. They take the values of all members of the group, so they are for
-/// groups of one process; a Communicator calls operations that span processes. A new algorithm
-/// writes three short functions: name, supports, all_reduce_buffers. tf.distribute.CrossDeviceOps.
-/// Threads: one call at a time, except all_reduce_buffers of a sliceable operation, and abort().
+/// Combines the values of several devices. The public functions check arguments, pack small
+/// tensors, turn MEAN into SUM and a division, and fall back to copies to one device when
+/// supports() says no; bfloat16 and float16 (for MEAN, too) are then reduced as float32 and rounded
+/// once. They take the values of all members, so they are for groups of one process; a Communicator
+/// calls operations that span processes. A new algorithm writes name, supports and
+/// all_reduce_buffers. tf.distribute.CrossDeviceOps. Threads: one call at a time, except
+/// all_reduce_buffers of a sliceable operation, and abort().
 class CrossDeviceOps {
  public:
   virtual ~CrossDeviceOps() = default;
@@ -116,9 +114,8 @@ class CrossDeviceOps {
   /// same buffers, and sum_segments() on disjoint ranges of a bucket.
   virtual bool sliceable() const { return false; }
   /// Upper bound of the error of a SUM or MEAN of floating types, in units of the sum over replicas
-  /// of a replica's largest magnitude in the buffer. 0: each addition is rounded, and nothing else;
-  /// infinity: lossy, without a bound. Then `tutti conform` measures the error, and checks that it
-  /// is within the bound. kCanonical implies 0.
+  /// of a replica's largest magnitude in the buffer; `tutti conform` checks it. 0: each addition is
+  /// rounded, and nothing else; infinity: lossy, without a bound. kCanonical implies 0.
   virtual double max_relative_error() const { return 0.0; }
   /// Whether the group that it was made for may have members in other processes. Then the
   /// `*_buffers` functions get this process's replicas alone, roots and counts are those of the
@@ -127,21 +124,17 @@ class CrossDeviceOps {
   /// Whether the function `*_buffers` of this collective is its own. Others are composed of
   /// all_reduce_buffers and copies.
   virtual bool provides(Collective collective) const;
-  /// Ends a running call and all later ones with kAborted and this reason. Any thread. Default:
-  /// does nothing, for an operation that waits for nobody.
+  /// Ends a running call and all later ones with kAborted and this reason. Any thread.
   virtual void abort(const Error& reason) noexcept;
-  /// Whether work that it has put into the streams of GPUs may not be done yet. Throws the reason
-  /// if such work was given up; gives it up if it has failed or takes too long. Any thread, also
-  /// beside a call. Default: false.
+  /// Whether work in the streams of GPUs may not be done yet. Throws the reason if such work was
+  /// given up; gives it up if it has failed or takes too long. Any thread, also beside a call.
   virtual bool check_pending() { return false; }
-  /// Bytes of all values, of this process's replicas, that this operation has combined. Threads:
-  /// any.
+  /// Bytes of all values of this process's replicas that it has combined. Any thread.
   std::uint64_t bytes_reduced() const { return bytes_reduced_; }
 
   /// The values of all replicas combined, on `destination`. IndexedSlices (SUM, MEAN) are
-  /// concatenated in replica order without removing duplicates (tf's rule). kInvalidArgument for an
-  /// empty PerReplica, differing shapes or dtypes (naming the replicas), MEAN of a type that is not
-  /// floating, a mix of dense and sparse.
+  /// concatenated in replica order, duplicates kept (tf's rule). kInvalidArgument for an empty
+  /// PerReplica, differing shapes or types, MEAN of integers, a mix of dense and sparse.
   Gradient reduce(ReduceOp op, const PerReplica<Gradient>& value, Device destination);
   /// The same, reduced once and copied to each of the destinations (one or more).
   PerReplica<Gradient> reduce(ReduceOp op, const PerReplica<Gradient>& value,
@@ -174,18 +167,15 @@ class CrossDeviceOps {
   PerReplica<Tensor> all_to_all(const PerReplica<Tensor>& value,
                                 std::span<const std::int64_t> lengths = {});
 
-  /// On plain buffers at any address (any multiple of 1), one per replica: what the functions above
-  /// and the gradient bucketer stand on. op may be MEAN. kInvalidArgument for counts, types, roots
-  /// and ranges of memory that do not fit together, naming the replicas. What the operation does
-  /// not support falls back (saying so once) or, with options.strict, throws kUnimplemented.
-  /// Inputs stay as they are where they are no output. All buffers are on CPUs or all on GPUs; on
-  /// GPUs these functions only queue their work, after what the compute streams hold and before
-  /// what they get later.
+  /// On plain buffers at any address, one per replica. op may be MEAN. kInvalidArgument for counts,
+  /// types, roots and memory that do not fit together, naming the replicas. What the operation does
+  /// not support falls back (logged once) or, with options.strict, throws kUnimplemented. Inputs
+  /// stay as they are where they are no output. All buffers are on CPUs or all on GPUs; on GPUs
+  /// work is only queued, after what the compute streams hold and before what they get later.
   void all_reduce_in_place(ReduceOp op, std::span<const ReplicaBuffer> buffers,
                            const CommunicationOptions& options = {});
-  /// The same for buffers on GPUs that are to be reduced while their compute streams go on: these
-  /// see the result once the returned object is joined, and must leave the buffers alone before.
-  /// On CPUs the reduction is done when this returns.
+  /// The same beside the compute streams of GPUs: these see the result once the returned object is
+  /// joined, and must leave the buffers alone before. On CPUs it is done when this returns.
   PendingReduction start_all_reduce_in_place(ReduceOp op, std::span<const ReplicaBuffer> buffers,
                                              const CommunicationOptions& options = {});
   void all_reduce(ReduceOp op, std::span<const ReplicaBuffer> inputs,

@@ -17,8 +17,7 @@ namespace tutti {
 /// Largest tag that an operation may use on Group::transport.
 inline constexpr std::uint64_t kLargestOperationTag = 0x7fff;
 
-/// The members of an operation's reductions. One process: world_size == local_devices.size(),
-/// first_rank == 0, and neither store nor transport are needed.
+/// The members of an operation's reductions. One process: world_size == local_devices.size().
 struct Group {
   int world_size = 1;
   int first_rank = 0;
@@ -54,15 +53,13 @@ std::vector<std::string> registered_cross_device_ops(DeviceType device);
 
 /// Loads a shared library that exports the table of plugin_abi.h, registers its operation and
 /// returns the name: `make_cross_device_ops(load_cross_device_ops_plugin("./libtree_sum.so"))`. A
-/// path without "/" is looked for where the system looks for libraries. The library stays loaded.
-/// Loading a file again gives the name again. Any thread.
+/// path without "/" is looked for where the system looks for libraries. The library stays loaded;
+/// loading it again gives the name again. TUTTI_PLUGINS, a list of paths with ":" between them, is
+/// loaded before the first operation is looked up. Any thread.
 ///
 /// Throws, naming the path: kNotFound for a file that is not there, kInvalidArgument for one that
 /// is no shared library or no plugin, for another version of the interface and for a table with a
 /// missing or wrong member (naming it), kAlreadyExists for a name that is taken.
-///
-/// The environment variable TUTTI_PLUGINS, a list of paths with ":" between them, is loaded before
-/// the first operation is looked up.
 std::string load_cross_device_ops_plugin(const std::string& path);
 
 /// A name and options, to be built by the strategy when it knows its Group. A value.
