@@ -6,11 +6,14 @@
 #include <cmath>
 #include <numeric>
 
+#include "core/names.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/cross_device_ops/gradient_ops.h"
 
 namespace tutti {
 namespace {
+
+using internal::require;
 
 constexpr std::string_view kAverageGradients = "average_gradients";
 
@@ -26,15 +29,11 @@ std::string kind_of(const Gradient& gradient) {
 }
 
 void check_lists(TowerGradients towers) {
-  if (towers.empty()) {
-    fail(ErrorCode::kInvalidArgument, kAverageGradients, ": expected one tower or more, got none");
-  }
+  require(!towers.empty(), kAverageGradients, ": expected one tower or more, got none");
   for (std::size_t t = 0; t < towers.size(); ++t) {
-    if (towers[t].size() != towers[0].size()) {
-      fail(ErrorCode::kInvalidArgument, kAverageGradients, ": tower ", t,
-           ": expected gradients of ", towers[0].size(), " variables as in tower 0, got ",
-           towers[t].size());
-    }
+    require(towers[t].size() == towers[0].size(), kAverageGradients, ": tower ", t,
+            ": expected gradients of ", towers[0].size(), " variables as in tower 0, got ",
+            towers[t].size());
     for (std::size_t i = 0; i < towers[t].size(); ++i) {
       if (towers[t][i].variable == towers[0][i].variable) continue;
       fail(ErrorCode::kInvalidArgument, kAverageGradients, ": tower ", t, ": expected variable '",
@@ -49,14 +48,13 @@ std::vector<Gradient> gradients_of_variable(TowerGradients towers, std::size_t i
   std::vector<Gradient> gradients;
   const std::string expected = kind_of(towers[0][index].gradient);
   for (std::size_t t = 0; t < towers.size(); ++t) {
-    const Gradient& gradient = towers[t][index].gradient;
-    if (const std::string got = kind_of(gradient); got != expected) {
-      fail(ErrorCode::kInvalidArgument, kAverageGradients, ": variable '",
-           towers[0][index].variable.name(),
-           "': expected the same kind of gradient from every tower, got ", expected,
-           " from tower 0 and ", got, " from tower ", t);
-    }
-    gradients.push_back(gradient);
+    gradients.push_back(towers[t][index].gradient);
+    const std::string got = kind_of(gradients.back());
+    if (got == expected) continue;
+    fail(ErrorCode::kInvalidArgument, kAverageGradients, ": variable '",
+         towers[0][index].variable.name(),
+         "': expected the same kind of gradient from every tower, got ", expected,
+         " from tower 0 and ", got, " from tower ", t);
   }
   return gradients;
 }
@@ -127,10 +125,9 @@ std::vector<Gradient> gradients_of(std::span<const GradientAndVariable> pairs) {
 
 std::vector<GradientAndVariable> with_variables(std::span<const Gradient> gradients,
                                                 std::span<const Variable> variables) {
-  if (gradients.size() != variables.size()) {
-    fail(ErrorCode::kInvalidArgument, "with_variables: expected one gradient for each of the ",
-         variables.size(), " variables, got ", gradients.size());
-  }
+  internal::require(gradients.size() == variables.size(),
+                    "with_variables: expected one gradient for each of the ", variables.size(),
+                    " variables, got ", gradients.size());
   std::vector<GradientAndVariable> pairs;
   for (std::size_t i = 0; i < gradients.size(); ++i) pairs.push_back({gradients[i], variables[i]});
   return pairs;

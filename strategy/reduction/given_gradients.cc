@@ -3,7 +3,7 @@
 //
 // Infinities and NaNs survive every sum, so sums alone are searched; where one has some, the
 // replicas' gradients tell whose they were.
-#include "strategy/reduction/given_gradients.h"
+#include "strategy/reduction/bucket_sums.h"
 
 #include <cstring>
 

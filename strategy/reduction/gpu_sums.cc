@@ -10,7 +10,6 @@
 #include "cross_device_ops/buffer_call.h"
 #include "cross_device_ops/device_work.h"
 #include "strategy/reduction/bucket_sums.h"
-#include "strategy/reduction/given_gradients.h"
 #include "strategy/reduction/worker_sums.h"
 #include "tensor/gpu/pinned_memory.h"
 #include "tensor/gpu_device.h"
@@ -44,12 +43,12 @@ class GpuBuckets {
   };
 
   /// `is_widened(dtype)`: of buckets that are to be rounded once only.
-  GpuBuckets(GivenGradients& given, std::function<bool(DType)> is_widened)
-      : given_(given), is_widened_(std::move(is_widened)), buckets_(given.plan->buckets.size()) {
+  GpuBuckets(GivenGradients& given, const std::function<bool(DType)>& is_widened)
+      : given_(given), buckets_(given.plan->buckets.size()) {
     for (std::size_t b = 0; b < buckets_.size(); ++b) {
       const DType dtype = given.bucket(b).dtype;
       buckets_[b].flat.resize(given.num_replicas);
-      if (PartialSums::sum_dtype(dtype) == dtype || !is_widened_(dtype)) continue;
+      if (PartialSums::sum_dtype(dtype) == dtype || !is_widened(dtype)) continue;
       buckets_[b].wide.resize(given.num_replicas);
     }
   }
@@ -163,7 +162,6 @@ class GpuBuckets {
   }
 
   GivenGradients& given_;
-  const std::function<bool(DType)> is_widened_;
   std::vector<Bucket> buckets_;
 };
 
@@ -178,8 +176,7 @@ class GpuSums final : public BucketSums {
       : BucketSums(given),
         gives_shards_(std::ranges::any_of(given.variables, shards_of) && !given.checks()),
         buckets_(given, [](DType) { return false; }),
-        pending_(given.plan->buckets.size()),
-        shards_(given.variables.size()) {}
+        pending_(given.plan->buckets.size()) {}
 
   void filled(std::size_t replica, std::size_t bucket) override { buckets_.pack(replica, bucket); }
   std::vector<SliceRange> begin(std::size_t bucket) override {
@@ -199,7 +196,7 @@ class GpuSums final : public BucketSums {
     take_shards(under_way_.front());
     under_way_.pop_front();
   }
-  bool lets_go() const override { return gives_shards_; }
+  bool gives_shards() const override { return gives_shards_; }
   void join() override {
     {
       MutexLock lock(mutex_);
@@ -216,12 +213,6 @@ class GpuSums final : public BucketSums {
   std::optional<Tensor> sum(std::size_t bucket, std::size_t replica) const override {
     if (gives_shards_) return std::nullopt;
     return buckets_[bucket].flat[replica].freeze();
-  }
-  std::optional<Tensor> sum_of(std::size_t variable, std::size_t replica) const override {
-    if (given_.kinds[variable] != GradientKind::kDense || shards_[variable].empty()) {
-      return std::nullopt;  // the gradient itself, where it has no elements
-    }
-    return shards_[variable][replica];
   }
 
  private:
@@ -243,15 +234,13 @@ class GpuSums final : public BucketSums {
     pending_[bucket].join();
     std::vector<MutableTensor>& flat = buckets_[bucket].flat;
     given_.for_dense_items(bucket, [&](const Piece& piece) {
-      const Variable& variable = given_.variables[piece.item.variable];
-      const ReplicaShards* const shards = shards_of(variable);
+      const ReplicaShards* const shards = shards_of(given_.variables[piece.item.variable]);
       const Shard all{0, static_cast<std::int64_t>(piece.item.count)};
       for (std::size_t r = 0; r < given_.num_replicas; ++r) {
         const Shard own = shards ? shards->shard(static_cast<int>(r)) : all;
         const std::int64_t first = static_cast<std::int64_t>(piece.item.first) + own.first;
-        const Tensor copy = flat[r].freeze().detached_rows(first, own.count).copy();
-        shards_[piece.item.variable].push_back(shards ? copy
-                                                      : copy.detached_reshape(variable.shape()));
+        kept_[piece.item.variable].push_back(
+            flat[r].freeze().detached_rows(first, own.count).copy());
       }
     });
     flat.clear();
@@ -259,8 +248,7 @@ class GpuSums final : public BucketSums {
 
   const bool gives_shards_;
   GpuBuckets buckets_;
-  std::vector<PendingReduction> pending_;    // per bucket
-  std::vector<std::vector<Tensor>> shards_;  // per variable and replica: its shard, or the whole
+  std::vector<PendingReduction> pending_;  // per bucket
   Mutex mutex_;
   std::deque<std::size_t> under_way_ TUTTI_GUARDED_BY(mutex_);
 };
@@ -337,8 +325,8 @@ namespace {
 /// What both have in common.
 class GpuWorkerSums : public WorkerSums {
  public:
-  GpuWorkerSums(GivenGradients& given, std::function<bool(DType)> is_widened)
-      : WorkerSums(given), gpus_(given, std::move(is_widened)), events_(buckets_.size()) {}
+  GpuWorkerSums(GivenGradients& given, const std::function<bool(DType)>& is_widened)
+      : WorkerSums(given), gpus_(given, is_widened), events_(buckets_.size()) {}
 
   void filled(std::size_t replica, std::size_t bucket) override { gpus_.pack(replica, bucket); }
   std::vector<SliceRange> begin(std::size_t bucket) override {

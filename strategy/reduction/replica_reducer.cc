@@ -1,16 +1,223 @@
-// The GradientReducer of a replica.
+// The GradientReducer of a replica, and the reduction that the replicas of a run share: buckets are
+// filled, published, reduced and done.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/reduction/replica_reducer.h"
 
 #include <algorithm>
+#include <exception>
 
 #include "core/hash.h"
+#include "strategy/reduction/bucket_sums.h"
 #include "strategy/variables/mirrored_variable.h"
 #include "tensor/step_hooks.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/trace.h"
+#include "tutti/cross_device_ops/gradient_ops.h"
 
 namespace tutti::internal {
+namespace {
+
+/// The one place that decides how gradients are summed.
+std::unique_ptr<BucketSums> make_sums(GivenGradients& given, PlanInUse& plan) {
+  const ReplicaServices& services = given.services;
+  const bool on_gpus = services.replica_devices.front().type == DeviceType::kGpu;
+  const WorkerTeam* const team = services.num_workers() == 1 ? nullptr : services.team.get();
+  if (!team && given.num_replicas == 1) return kept_gradients(given);
+  if (on_gpus && !team) return gpu_sums(given);
+  if (on_gpus) return team->gpu_sums() ? gpu_sums_by_nccl(given) : gpu_sums_by_hosts(given, plan);
+  return team ? worker_sums(given) : local_sums(given);
+}
+
+}  // namespace
+
+/// Replicas put their gradients here. A bucket that all of them have filled is published: as
+/// slices, which any replica reduces while it waits, or as work for GPUs (bucket_sums.h).
+class BucketReducer {
+ public:
+  BucketReducer(ReplicaServices& services, ReplicaMonitor& monitor, PlanInUse& plan,
+                std::span<const Variable> variables)
+      : monitor_(monitor),
+        given_(services, plan, variables),
+        sums_(make_sums(given_, plan)),
+        progress_(given_.plan->buckets.size()),
+        num_filled_(given_.num_replicas) {
+    unfilled_.reserve(given_.num_replicas * progress_.size());
+    for (std::size_t r = 0; r < given_.num_replicas; ++r) {
+      for (const BucketPlan::Bucket& bucket : given_.plan->buckets) {
+        unfilled_.push_back(bucket.items.size());
+      }
+    }
+  }
+
+  const BucketPlan& plan() const { return *given_.plan; }
+  const Variable& variable(std::size_t index) const { return given_.variables[index]; }
+
+  /// Replica `replica` gives its gradient of variable `index`; when that fills its part of a
+  /// bucket, and it is the last one to do so, the bucket is published.
+  void put(int replica, std::size_t index, const Gradient& gradient) {
+    const auto r = static_cast<std::size_t>(replica);
+    const std::size_t bucket = given_.plan->places[index].bucket;
+    given_.put(r, index, gradient);
+    sums_->given(r, index);
+    if (--unfilled_[r * given_.plan->buckets.size() + bucket] > 0) return;
+    sums_->filled(r, bucket);
+    if (last_to_fill(r, bucket)) publish(bucket);
+  }
+  /// Reduces slices until none is there. A failure is kept for wait-and-rethrow by the leader.
+  void work() {
+    for (;;) {
+      Task task;
+      {
+        MutexLock lock(monitor_.mutex());
+        if (!has_task()) return;
+        task = tasks_[next_task_++];
+      }
+      try {
+        const TraceSpan span("reduce", "communication",
+                             {{"bucket", static_cast<std::int64_t>(task.bucket)},
+                              {"first", static_cast<std::int64_t>(task.slice.begin)},
+                              {"end", static_cast<std::int64_t>(task.slice.end)}});
+        sums_->reduce(task.bucket, task.slice);
+      } catch (...) {
+        fail_with(std::current_exception());
+        return;
+      }
+      {
+        MutexLock lock(monitor_.mutex());
+        if (--progress_[task.bucket].slices_left > 0) continue;
+      }
+      end_bucket(task.bucket);
+    }
+  }
+  /// BucketSums::join(), after all buckets are done, by one replica.
+  void join() { sums_->join(); }
+  /// What was found not finite, under every policy but kIgnore. After join().
+  const std::optional<NonFiniteValue>& non_finite() const { return given_.non_finite.lowest(); }
+  /// The sums, on the device of `replica`. After join().
+  std::vector<Gradient> results(int replica) const {
+    const auto r = static_cast<std::size_t>(replica);
+    const Device device = given_.services.replica_devices[r];
+    std::vector<std::optional<Tensor>> sums;
+    for (std::size_t b = 0; b < given_.plan->buckets.size(); ++b) sums.push_back(sums_->sum(b, r));
+    std::vector<Gradient> gradients;
+    for (std::size_t i = 0; i < given_.variables.size(); ++i) {
+      const std::optional<Tensor>& sum = sums[given_.plan->places[i].bucket];
+      const BucketPlan::Item& item = given_.item_of(i);
+      switch (given_.kinds[i]) {
+        case GradientKind::kNone:
+          gradients.emplace_back();
+          break;
+        case GradientKind::kSparse:
+          gradients.push_back(device.type == DeviceType::kGpu
+                                  ? copy_to(given_.sparse_sums[i], device)
+                                  : given_.sparse_sums[i]);
+          break;
+        case GradientKind::kDense:
+          if (std::optional<Tensor> own = sums_->sum_of(i, r)) {
+            gradients.emplace_back(*std::move(own));
+            break;
+          }
+          gradients.push_back(
+              sum ? Gradient(sum->detached_rows(static_cast<std::int64_t>(item.first),
+                                                static_cast<std::int64_t>(item.count))
+                                 .detached_reshape(given_.variables[i].shape()))
+                  : given_.of(r, i));
+          break;
+      }
+    }
+    return gradients;
+  }
+  /// The variables of which results() has shards; undefined in place of others. Empty: of none.
+  std::vector<Variable> sharded() const {
+    std::vector<Variable> sharded(given_.variables.size());
+    for (std::size_t i = 0; i < sharded.size(); ++i) {
+      if (shards_of(given_.variables[i]) && sums_->sum_of(i, 0)) sharded[i] = given_.variables[i];
+    }
+    const auto is_sharded = [](const Variable& variable) { return variable.defined(); };
+    return std::ranges::any_of(sharded, is_sharded) ? sharded : std::vector<Variable>();
+  }
+
+  /// Whether replicas should keep pace, lest gradients that wait for others fill the memory.
+  bool keeps_pace() const { return sums_->gives_shards(); }
+  /// Whether the replica has filled more buckets that are not done than it should.
+  bool is_ahead(int replica) const TUTTI_REQUIRES(monitor_.mutex()) {
+    constexpr std::size_t kMostAhead = 1;
+    return num_filled_[static_cast<std::size_t>(replica)] > buckets_done_ + kMostAhead && !failure_;
+  }
+  bool has_task() const TUTTI_REQUIRES(monitor_.mutex()) {
+    return next_task_ < tasks_.size() && !failure_;
+  }
+  bool is_finished() const TUTTI_REQUIRES(monitor_.mutex()) {
+    return failure_ || buckets_done_ == progress_.size();
+  }
+  std::exception_ptr failure() const TUTTI_REQUIRES(monitor_.mutex()) { return failure_; }
+  /// For conditions, which are called with the monitor's mutex held.
+  void assert_held() const TUTTI_THREAD_ANNOTATION(assert_capability(monitor_.mutex())) {}
+
+ private:
+  struct Task {
+    std::size_t bucket = 0;
+    SliceRange slice;
+  };
+  struct Progress {
+    std::size_t num_filled = 0;  // by how many replicas
+    std::size_t slices_left = 0;
+  };
+
+  bool last_to_fill(std::size_t replica, std::size_t bucket) {
+    MutexLock lock(monitor_.mutex());
+    ++num_filled_[replica];
+    return ++progress_[bucket].num_filled == given_.num_replicas;
+  }
+  void publish(std::size_t bucket) {
+    std::vector<SliceRange> slices;
+    try {
+      const std::vector<BucketPlan::Item>& items = given_.bucket(bucket).items;
+      for (const BucketPlan::Item& item : items) given_.unify(item.variable);
+      slices = sums_->begin(bucket);
+      for (const BucketPlan::Item& item : items) {
+        if (given_.kinds[item.variable] != GradientKind::kSparse) continue;
+        sums_->sum_slices(item.variable);
+      }
+    } catch (...) {
+      fail_with(std::current_exception());
+      return;
+    }
+    {
+      MutexLock lock(monitor_.mutex());
+      for (const SliceRange& slice : slices) tasks_.push_back({bucket, slice});
+      progress_[bucket].slices_left = slices.size();
+      monitor_.notify_replicas();
+    }
+    if (slices.empty()) end_bucket(bucket);
+  }
+  void end_bucket(std::size_t bucket) {
+    try {
+      sums_->end(bucket);
+    } catch (...) {
+      return fail_with(std::current_exception());
+    }
+    MutexLock lock(monitor_.mutex());
+    if (++buckets_done_ == progress_.size() || keeps_pace()) monitor_.notify_replicas();
+  }
+  void fail_with(std::exception_ptr failure) {
+    MutexLock lock(monitor_.mutex());
+    if (!failure_) failure_ = std::move(failure);
+    monitor_.notify_replicas();
+  }
+
+  ReplicaMonitor& monitor_;
+  GivenGradients given_;
+  const std::unique_ptr<BucketSums> sums_;
+  std::vector<std::size_t> unfilled_;  // per replica and bucket; the replica's own
+  std::vector<Progress> progress_ TUTTI_GUARDED_BY(monitor_.mutex());       // per bucket
+  std::vector<std::size_t> num_filled_ TUTTI_GUARDED_BY(monitor_.mutex());  // per replica
+  std::vector<Task> tasks_ TUTTI_GUARDED_BY(monitor_.mutex());
+  std::size_t next_task_ TUTTI_GUARDED_BY(monitor_.mutex()) = 0;
+  std::size_t buckets_done_ TUTTI_GUARDED_BY(monitor_.mutex()) = 0;
+  std::exception_ptr failure_ TUTTI_GUARDED_BY(monitor_.mutex());
+};
+
 namespace {
 
 [[noreturn]] void fail_different(int replica, std::span<const Variable> variables, int other,
@@ -57,7 +264,9 @@ const Placement* compared_placement(const ReplicaServices& services, const Varia
   return is_compared ? &placement : nullptr;
 }
 
-/// The same for equal gradients alone: 32 characters.
+constexpr std::size_t kDigestLength = 32;
+
+/// Returns kDigestLength characters, the same for equal gradients alone.
 std::string digest_of(const Gradient& gradient) {
   Hasher hasher;
   const auto add = [&](std::string_view what, const Tensor& tensor) {
@@ -72,58 +281,52 @@ std::string digest_of(const Gradient& gradient) {
   return hasher.hex_digest();
 }
 
-/// Gradient of one replica for a variable whose copies other replicas have.
-struct SharedGradient {
-  const Variable* variable = nullptr;
-  const Placement* placement = nullptr;
-  std::string digest;
+/// Gradients of one replica for variables whose copies other replicas have.
+struct SharedGradients {
+  std::vector<const Variable*> variables;
+  std::vector<const Placement*> placements;
+  std::string digests;  // one after the other
 };
-using SharedGradients = std::vector<SharedGradient>;
 
-/// The digests of all replicas of all workers, in their order, of each gradient.
-std::vector<std::vector<std::string>> all_digests(const ReplicaServices& services,
-                                                  const std::string& call,
-                                                  const std::vector<SharedGradients*>& replicas) {
-  std::vector<std::vector<std::string>> all;
+/// The digests of all replicas of all workers, in their order.
+std::vector<std::string> all_digests(const ReplicaServices& services, const std::string& call,
+                                     const std::vector<SharedGradients*>& replicas) {
+  std::vector<std::string> digests;
   ReplicaValues local;
   for (const SharedGradients* replica : replicas) {
-    std::vector<std::string> own;
-    std::string joined;
-    for (const SharedGradient& each : *replica) joined += own.emplace_back(each.digest);
-    all.push_back(std::move(own));
-    local.push_back({Tensor::from_bytes({std::ssize(joined)}, DType::kUInt8,
-                                        std::as_bytes(std::span<const char>(joined)), Device{})});
+    digests.push_back(replica->digests);
+    local.push_back({Tensor::from_bytes({std::ssize(replica->digests)}, DType::kUInt8,
+                                        std::as_bytes(std::span(replica->digests)), Device{})});
   }
-  if (services.num_workers() == 1) return all;
-  const std::size_t length = replicas.front()->front().digest.size();
-  all.clear();
+  if (services.num_workers() == 1) return digests;
+  digests.clear();
   for (const auto& values : services.of_all_replicas(std::move(local), call)) {
     const auto bytes = values.at(0).dense().host_span<std::uint8_t>();
-    const std::string joined(bytes.begin(), bytes.end());
-    std::vector<std::string>& own = all.emplace_back();
-    for (std::size_t at = 0; at < joined.size(); at += length) {
-      own.push_back(joined.substr(at, length));
-    }
+    digests.emplace_back(bytes.begin(), bytes.end());
   }
-  return all;
+  return digests;
 }
 
 void compare_gradients(const ReplicaServices& services, const std::string& call,
                        const std::vector<SharedGradients*>& replicas) {
-  const auto digests = all_digests(services, call, replicas);
-  for (std::size_t i = 0; i < replicas.front()->size(); ++i) {
-    const auto& [variable, placement, digest] = (*replicas.front())[i];
-    const bool are_copies = !variable->storage().options().allow_divergent;
-    const std::vector<int>& components = placement->component_of_replica;
+  const std::vector<std::string> digests = all_digests(services, call, replicas);
+  for (std::size_t i = 0; i < replicas.front()->variables.size(); ++i) {
+    const Variable& variable = *replicas.front()->variables[i];
+    const Placement& placement = *replicas.front()->placements[i];
+    const bool are_copies = !variable.storage().options().allow_divergent;
+    const std::vector<int>& components = placement.component_of_replica;
+    const auto digest = [&](std::size_t replica) {
+      return std::string_view(digests[replica]).substr(i * kDigestLength, kDigestLength);
+    };
     for (std::size_t b = 1; b < digests.size(); ++b) {
       for (std::size_t a = 0; a < b; ++a) {
         if (!are_copies && components[a] != components[b]) continue;
-        if (digests[a][i] == digests[b][i]) break;  // and so to those before
+        if (digest(a) == digest(b)) break;  // and so to those before
         const bool is_shared =
-            placement->num_sharers.front() == std::ssize(digests) ||
+            placement.num_sharers.front() == std::ssize(digests) ||
             (digests.size() == components.size() && components[a] == components[b]);
-        fail(ErrorCode::kInvalidArgument, "Variable '", variable->name(), "': replicas ", a,
-             " and ", b,
+        fail(ErrorCode::kInvalidArgument, "Variable '", variable.name(), "': replicas ", a, " and ",
+             b,
              is_shared ? " share its value, which one update changes, and"
                        : " have copies of its value, and",
              " give different gradients with GradientAggregation::kNone; expected equal ones, such "
@@ -262,16 +465,25 @@ void ReplicaReducer::require_equal(std::span<const Variable> variables,
   for (std::size_t i = 0; i < variables.size(); ++i) {
     const Placement* const placement = compared_placement(context_.services(), variables[i]);
     if (!placement) continue;
-    shared.push_back({&variables[i], placement, digest_of(gradients[i])});
+    shared.variables.push_back(&variables[i]);
+    shared.placements.push_back(placement);
+    shared.digests += digest_of(gradients[i]);
     header.values.push_back({variables[i].dtype(), variables[i].shape(), false});
   }
-  if (shared.empty()) return;
-  const std::string call = concat(header.call(), " of ", shared.size(), " variables");
+  if (shared.variables.empty()) return;
+  const std::string call = concat(header.call(), " of ", shared.variables.size(), " variables");
   context_.meet<SharedGradients>(std::move(header), shared,
                                  [&](const std::vector<SharedGradients*>& replicas) {
                                    compare_gradients(context_.services(), call, replicas);
                                  });
 }
+
+bool ReplicaReducer::available() {
+  buckets_->assert_held();
+  return buckets_->has_task();
+}
+
+void ReplicaReducer::work() { buckets_->work(); }
 
 void ReplicaReducer::finish_buckets() {
   ReplicaMonitor& monitor = context_.rendezvous().monitor();

@@ -7,11 +7,14 @@
 #include <span>
 #include <vector>
 
-#include "strategy/reduction/bucket_reducer.h"
+#include "strategy/reduction/bucket_plan.h"
 #include "strategy/replicas/local_replica.h"
+#include "strategy/replicas/rendezvous.h"
 #include "tutti/optimizer/gradient_reducer.h"
 
 namespace tutti::internal {
+
+class BucketReducer;
 
 /// Where the replicas of one run find the reduction that they are in.
 class GradientExchange {
@@ -54,11 +57,8 @@ class ReplicaReducer final : public GradientReducer, private IdleWork {
   void updates_done() override;
 
  private:
-  bool available() override {
-    buckets_->assert_held();
-    return buckets_->has_task();
-  }
-  void work() override { buckets_->work(); }
+  bool available() override;
+  void work() override;
   void finish_buckets();
   /// Waits, and reduces slices, while this replica is ahead of the others.
   void keep_pace();

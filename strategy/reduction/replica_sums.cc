@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "strategy/reduction/bucket_sums.h"
-#include "strategy/reduction/given_gradients.h"
 #include "tutti/cross_device_ops/gradient_ops.h"
 
 namespace tutti::internal {
@@ -28,7 +27,6 @@ class KeptGradients final : public BucketSums {
     }
     for (const std::size_t i : indices_of_non_finite(values)) check(later[i]);
   }
-  std::optional<Tensor> sum(std::size_t, std::size_t) const override { return std::nullopt; }
 
  private:
   /// Those on a GPU are searched all at once.
@@ -66,13 +64,13 @@ class LocalSums final : public BucketSums {
         gives_shards_(std::ranges::any_of(given.variables, shards_of)),
         places_(given.plan->buckets.size()),
         flat_(places_.size()),
-        shards_(given.variables.size()) {}
+        sums_(given.variables.size()) {}
 
   std::vector<SliceRange> begin(std::size_t bucket) override {
     if (!given_.has_dense(bucket)) return {};
     const BucketPlan::Bucket& plan = given_.bucket(bucket);
     if (gives_shards_) {
-      given_.for_dense_items(bucket, [&](const Piece& piece) { make_shards(piece, plan.dtype); });
+      given_.for_dense_items(bucket, [&](const Piece& piece) { make_sums(piece, plan.dtype); });
     } else {
       flat_[bucket] = MutableTensor({static_cast<std::int64_t>(plan.count)}, plan.dtype,
                                     given_.services.replica_devices.front());
@@ -86,50 +84,35 @@ class LocalSums final : public BucketSums {
     sum_slice(given_, bucket, slice, given_.bucket(bucket).dtype, {&all, 1}, places_[bucket], true);
   }
   void end(std::size_t bucket) override {
-    if (gives_shards_) given_.let_go(bucket);
+    if (!gives_shards_) return;
+    given_.for_dense_items(bucket, [&](const Piece& piece) {
+      for (const MutableTensor& sum : sums_[piece.item.variable]) {
+        kept_[piece.item.variable].push_back(sum.freeze());
+      }
+    });
+    given_.let_go(bucket);
   }
-  bool lets_go() const override { return gives_shards_; }
+  bool gives_shards() const override { return gives_shards_; }
   std::optional<Tensor> sum(std::size_t bucket, std::size_t replica) const override {
     if (gives_shards_ || !given_.has_dense(bucket)) return std::nullopt;
     return flat_[bucket].freeze().to(given_.services.replica_devices[replica]);
   }
-  std::optional<Tensor> sum_of(std::size_t variable, std::size_t replica) const override {
-    if (!has_shards(variable)) return std::nullopt;
-    const Variable& of = given_.variables[variable];
-    if (shards_of(of)) return shards_[variable][replica].freeze();
-    return shards_[variable]
-        .front()
-        .freeze()
-        .detached_reshape(of.shape())
-        .to(given_.services.replica_devices[replica]);
-  }
 
  private:
-  /// A gradient without elements is its own sum.
-  bool has_shards(std::size_t variable) const {
-    return given_.kinds[variable] == GradientKind::kDense && !shards_[variable].empty();
-  }
-  void make_shards(const Piece& piece, DType dtype) {
-    const std::size_t variable = piece.item.variable;
-    const std::vector<Device>& devices = given_.services.replica_devices;
-    const auto add = [&](const Shard& shard, Device device) {
-      MutableTensor& sum = shards_[variable].emplace_back(Shape{shard.count}, dtype, device);
+  void make_sums(const Piece& piece, DType dtype) {
+    for_shards(piece.item, [&](const Shard& shard, Device device) {
+      MutableTensor& sum =
+          sums_[piece.item.variable].emplace_back(Shape{shard.count}, dtype, device);
       const std::size_t first = piece.item.first + static_cast<std::size_t>(shard.first);
-      const std::size_t bucket = piece.bucket;
-      places_[bucket].push_back(
+      places_[piece.bucket].push_back(
           {first, first + static_cast<std::size_t>(shard.count), {sum.data()}});
-    };
-    const ReplicaShards* const shards = shards_of(given_.variables[variable]);
-    if (!shards) return add({0, static_cast<std::int64_t>(piece.count())}, devices.front());
-    for (std::size_t r = 0; r < devices.size(); ++r) {
-      add(shards->shard(static_cast<int>(r)), devices[r]);
-    }
+    });
   }
 
-  const bool gives_shards_;                         // of variables that are cut over the replicas
-  std::vector<std::vector<SumPlace>> places_;       // per bucket
-  std::vector<MutableTensor> flat_;                 // per bucket; or
-  std::vector<std::vector<MutableTensor>> shards_;  // per variable: of each replica, or the whole
+  const bool gives_shards_;                       // of variables that are cut over the replicas
+  std::vector<std::vector<SumPlace>> places_;     // per bucket
+  std::vector<MutableTensor> flat_;               // per bucket; or
+  std::vector<std::vector<MutableTensor>> sums_;  // per variable, as kept_
 };
 
 }  // namespace
@@ -137,6 +120,15 @@ class LocalSums final : public BucketSums {
 const ReplicaShards* shards_of(const Variable& variable) {
   const auto* const shards = dynamic_cast<const ReplicaShards*>(&variable.storage());
   return shards && shards->sums_shards() ? shards : nullptr;
+}
+
+std::optional<Tensor> BucketSums::sum_of(std::size_t variable, std::size_t replica) const {
+  const std::vector<Tensor>& sums = kept_[variable];
+  if (sums.empty()) return std::nullopt;  // the gradient itself, where it has no elements
+  if (shards_of(given_.variables[variable])) return sums[replica];
+  return sums[sums.size() == 1 ? 0 : replica]
+      .detached_reshape(given_.variables[variable].shape())
+      .to(given_.services.replica_devices[replica]);
 }
 
 std::unique_ptr<BucketSums> kept_gradients(GivenGradients& given) {

@@ -14,7 +14,6 @@
 #include <algorithm>
 #include <sstream>
 
-#include "strategy/reduction/given_gradients.h"
 #include "tensor/half_conversion.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/trace.h"
@@ -80,85 +79,65 @@ void WorkerSums::count_kinds(std::size_t bucket) {
       set_counter(state.partials[p], first + 1, sparse);
     }
   }
-  if (bucket != kBucketOfWorkers) return;
-  tell_digest();
-  tell_wait();
+  if (bucket == kBucketOfWorkers) tell_numbers();
 }
 
-std::size_t WorkerSums::first_digest_byte() const {
+std::size_t WorkerSums::first_number() const {
   return buckets_[kBucketOfWorkers].first_counter +
          kCountersPerItem * given_.bucket(kBucketOfWorkers).items.size();
 }
 
-std::size_t WorkerSums::first_wait() const { return first_digest_byte() + kDigestBytes; }
-
-/// As parts of 256: exact in 16 bits and in any order, and no larger than the other counters.
-double WorkerSums::digest_byte(std::size_t index) const {
-  return static_cast<double>((digest_ >> (8 * index)) & 0xff) / 256.0;
-}
-
-void WorkerSums::tell_digest() {
+void WorkerSums::tell_numbers() {
+  numbers_.assign(kDigestBytes + static_cast<std::size_t>(team_.num_workers()), 0.0);
   digest_ = team_.check()->digest();
-  const std::vector<Elements>& partials = buckets_[kBucketOfWorkers].partials;
-  for (std::size_t p = 0; p < partials.size(); ++p) {
-    for (std::size_t i = 0; i < kDigestBytes; ++i) {
-      set_counter(partials[p], first_digest_byte() + i, p == 0 ? digest_byte(i) : 0.0);
-    }
-  }
-}
-
-void WorkerSums::look_at_digests() {
-  const Elements& sums = buckets_[kBucketOfWorkers].partials[0];
+  // As parts of 256: exact in 16 bits and in any order, and no larger than the other counters.
   for (std::size_t i = 0; i < kDigestBytes; ++i) {
-    const double alike = digest_byte(i) * team_.num_workers();
-    digests_differ_ = digests_differ_ || counter(sums, first_digest_byte() + i) != alike;
+    numbers_[i] = static_cast<double>((digest_ >> (8 * i)) & 0xff) / 256.0;
   }
-}
-
-void WorkerSums::tell_wait() {
-  const double own_wait = team_.stragglers().take_wait();
+  numbers_[kDigestBytes + static_cast<std::size_t>(team_.worker())] =
+      team_.stragglers().take_wait();
   const std::vector<Elements>& partials = buckets_[kBucketOfWorkers].partials;
   for (std::size_t p = 0; p < partials.size(); ++p) {
-    for (int w = 0; w < team_.num_workers(); ++w) {
-      set_counter(partials[p], first_wait() + static_cast<std::size_t>(w),
-                  p == 0 && w == team_.worker() ? own_wait : 0.0);
+    for (std::size_t i = 0; i < numbers_.size(); ++i) {
+      set_counter(partials[p], first_number() + i, p == 0 ? numbers_[i] : 0.0);
     }
   }
 }
 
-void WorkerSums::note_waits() {
+void WorkerSums::take_numbers() {
   std::vector<double> waits;
-  for (std::size_t w = 0; w < static_cast<std::size_t>(team_.num_workers()); ++w) {
-    waits.push_back(counter(buckets_[kBucketOfWorkers].partials[0], first_wait() + w));
+  for (std::size_t i = 0; i < numbers_.size(); ++i) {
+    const double sum = counter(buckets_[kBucketOfWorkers].partials[0], first_number() + i);
+    if (i >= kDigestBytes) {
+      waits.push_back(sum);
+    } else if (sum != numbers_[i] * team_.num_workers()) {
+      digests_differ_ = true;
+    }
   }
   team_.note_waits(waits);
 }
 
 void WorkerSums::end(std::size_t bucket) {
-  MutexLock lock(mutex_);
-  summed_[bucket] = true;
-  give_summed();
-}
-
-void WorkerSums::give_summed() {
-  for (; next_to_give_ < buckets_.size() && summed_[next_to_give_]; ++next_to_give_) {
-    if (!can_go(next_to_give_)) return;  // by give_all()
-    give(next_to_give_);
+  {
+    MutexLock lock(mutex_);
+    summed_[bucket] = true;
   }
+  give(false);
 }
 
-void WorkerSums::give_all() {
+void WorkerSums::give(bool all) {
   MutexLock lock(mutex_);
   for (; next_to_give_ < buckets_.size(); ++next_to_give_) {
-    make_ready(next_to_give_);
-    give(next_to_give_);
+    if (!all && !(summed_[next_to_give_] && can_go(next_to_give_))) return;
+    if (all) make_ready(next_to_give_);
+    give_bucket(next_to_give_);
   }
 }
 
-void WorkerSums::give(std::size_t bucket) {
+void WorkerSums::give_bucket(std::size_t bucket) {
   // Sums that are kept in parts alone are not to be there as wholes at once.
   constexpr std::size_t kMostGiven = 2;
-  if (lets_go() && bucket >= kMostGiven) take_early(bucket - kMostGiven);
+  if (gives_shards() && bucket >= kMostGiven) take_early(bucket - kMostGiven);
   Bucket& state = buckets_[bucket];
   const TraceSpan span("give", "communication", {{"bucket", static_cast<std::int64_t>(bucket)}});
   std::optional<DType> wire;
@@ -169,10 +148,15 @@ void WorkerSums::give(std::size_t bucket) {
   given_away(bucket, wire);
 }
 
+void WorkerSums::wait(CollectiveHandle& sum) {
+  const StragglerWatch::Waiting waiting(team_.stragglers());
+  sum.wait();
+}
+
 void WorkerSums::join() {
   {
     const TraceSpan span("workers", "communication");
-    give_all();
+    give(true);
     for (std::size_t b = 0; b < buckets_.size(); ++b) {
       if (!taken_[b]) take_bucket(b);
     }
@@ -188,14 +172,8 @@ void WorkerSums::join() {
 
 void WorkerSums::take_bucket(std::size_t bucket) {
   Bucket& state = buckets_[bucket];
-  {
-    const StragglerWatch::Waiting waiting(team_.stragglers());
-    state.sum.wait();
-  }
-  if (bucket == kBucketOfWorkers) {
-    look_at_digests();
-    note_waits();
-  }
+  wait(state.sum);
+  if (bucket == kBucketOfWorkers) take_numbers();
   std::size_t place = state.first_counter;
   for (const BucketPlan::Item& item : given_.bucket(bucket).items) {
     take_item(bucket, item, counter(state.partials[0], place),
@@ -207,10 +185,7 @@ void WorkerSums::take_bucket(std::size_t bucket) {
 
 /// Unless that takes more messages, for which the workers have an order.
 void WorkerSums::take_early(std::size_t bucket) {
-  {
-    const StragglerWatch::Waiting waiting(team_.stragglers());
-    buckets_[bucket].sum.wait();
-  }
+  wait(buckets_[bucket].sum);
   if (has_slices(bucket)) return;
   take_bucket(bucket);
   taken_[bucket] = 1;
@@ -241,7 +216,7 @@ void WorkerSums::take_item(std::size_t bucket, const BucketPlan::Item& item, dou
            ": Variable '", variable.name(), "' has slices on some replicas and dense gradients on ",
            "others; expected one kind; try WireCompression::kNone");
     }
-    if (lets_go()) {
+    if (gives_shards()) {
       fail(ErrorCode::kUnimplemented, "Variable '", variable.name(),
            "' has slices on some workers and dense gradients on others, which replicas have let "
            "go of; expected one kind; try stage = 1");
@@ -313,68 +288,23 @@ void WorkerSums::share_findings() {
   if (findings.lowest()) given_.non_finite.replace(*findings.lowest());
 }
 
-std::vector<SliceRange> CpuWorkerSums::begin(std::size_t bucket) {
-  const BucketPlan::Bucket& plan = given_.bucket(bucket);
-  const std::size_t count = plan.count + given_.plan->num_counters(bucket, team_.num_workers());
-  SumPlace whole{0, plan.count};
-  for (std::size_t p = 0; p < team_.sums().nodes().size(); ++p) {
-    flat_[bucket].push_back(team_.sums().make_buffer(count, PartialSums::sum_dtype(plan.dtype)));
-    buckets_[bucket].partials.push_back(elements_of(flat_[bucket].back()));
-    whole.sums.push_back(flat_[bucket].back().data());
-  }
-  places_[bucket] = {whole};
-  count_kinds(bucket);
-  given_.zero_unused(bucket, buckets_[bucket].partials);
-  return cut_slices(given_.has_dense(bucket) ? plan.count : 0, size_of(plan.dtype),
-                    static_cast<int>(given_.num_replicas));
-}
-
-void CpuWorkerSums::reduce(std::size_t bucket, SliceRange slice) {
-  sum_slice(given_, bucket, slice, PartialSums::sum_dtype(given_.bucket(bucket).dtype),
-            team_.sums().nodes(), places_[bucket], false);
-}
-
-void CpuWorkerSums::repeat(const BucketPlan::Item& item, std::size_t bucket) {
-  reduce(bucket, {item.first, item.first + item.count});
-  std::vector<Elements> partials;
-  for (const Elements& each : buckets_[bucket].partials) {
-    partials.push_back({each.data + item.first * size_of(each.dtype), item.count, each.dtype});
-  }
-  sum_again(item, partials);
-}
-
-/// The result alone stays.
-void CpuWorkerSums::take(std::size_t bucket) {
-  const BucketPlan::Bucket& plan = given_.bucket(bucket);
-  std::vector<MutableTensor>& flat = flat_[bucket];
-  flat.resize(1);
-  if (plan.dtype == flat[0].dtype()) {
-    round_sum(bucket, {});
-  } else {
-    MutableTensor rounded({static_cast<std::int64_t>(plan.count)}, plan.dtype, Device{});
-    round_sum(bucket, elements_of(rounded));
-    flat[0] = std::move(rounded);
-  }
-  search_sum(bucket);
-}
-
-std::unique_ptr<BucketSums> worker_sums(GivenGradients& given) {
-  return std::make_unique<CpuWorkerSums>(given);
-}
-
 namespace {
 
-// Sums over the workers of which each replica gets its shards.
-//
-// Of a bucket whose variables are cut, a worker is sent what its replicas own, and nothing else: in
-// the buffers of its partial sums the elements stand in the order of their owners, worker by worker
-// (*scattered*). What all workers have to know, the counters, is a sum of its own. Where values
-// that are not finite are looked for, the sum is whole, as all workers have to find the same.
-
-class ShardWorkerSums final : public CpuWorkerSums {
+/// Partial sums in host memory, added straight from the gradients.
+///
+/// Of a bucket whose variables are cut over the replicas, a worker is sent what its replicas own,
+/// and nothing else: in the buffers of its partial sums the elements stand in the order of their
+/// owners, worker by worker (*scattered*). What all workers have to know, the counters, is a sum of
+/// its own. Where values that are not finite are looked for, the sum is whole, as all workers have
+/// to find the same.
+class CpuWorkerSums final : public WorkerSums {
  public:
-  explicit ShardWorkerSums(GivenGradients& given)
-      : CpuWorkerSums(given), shards_(given.variables.size()), scattered_(buckets_.size()) {
+  explicit CpuWorkerSums(GivenGradients& given)
+      : WorkerSums(given),
+        gives_shards_(std::ranges::any_of(given.variables, shards_of)),
+        flat_(buckets_.size()),
+        places_(buckets_.size()),
+        scattered_(buckets_.size()) {
     for (std::size_t b = 0; b < buckets_.size() && !given.checks(); ++b) {
       const std::vector<BucketPlan::Item>& items = given.bucket(b).items;
       if (!shards_of(given.variables[items.front().variable])) continue;
@@ -393,13 +323,57 @@ class ShardWorkerSums final : public CpuWorkerSums {
       buckets_[b].first_counter = 0;
     }
   }
-  ~ShardWorkerSums() override { wait_for_sums(); }
+  ~CpuWorkerSums() override { wait_for_sums(); }
 
   std::vector<SliceRange> begin(std::size_t bucket) override {
-    if (!is_scattered(bucket)) return CpuWorkerSums::begin(bucket);
     const BucketPlan::Bucket& plan = given_.bucket(bucket);
+    is_scattered(bucket) ? begin_scattered(bucket) : begin_whole(bucket);
+    return cut_slices(given_.has_dense(bucket) ? plan.count : 0, size_of(plan.dtype),
+                      static_cast<int>(given_.num_replicas));
+  }
+  void reduce(std::size_t bucket, SliceRange slice) override {
+    sum_slice(given_, bucket, slice, PartialSums::sum_dtype(given_.bucket(bucket).dtype),
+              team_.sums().nodes(), places_[bucket], false);
+  }
+  void end(std::size_t bucket) override {
+    // Whose fault a value is shows in gradients.
+    if (gives_shards_ && !given_.checks()) given_.let_go(bucket);
+    WorkerSums::end(bucket);
+  }
+  bool gives_shards() const override { return gives_shards_; }
+  std::optional<Tensor> sum(std::size_t bucket, std::size_t replica) const override {
+    if (gives_shards_) return std::nullopt;
+    return flat_[bucket].front().freeze().to(given_.services.replica_devices[replica]);
+  }
+
+ private:
+  /// Of a bucket that is scattered.
+  struct Scattered {
+    std::vector<std::size_t> counts;               // by worker
+    std::vector<std::vector<std::size_t>> places;  // by worker and item, of the worker's elements
+    std::vector<MutableTensor> partials;           // without counters
+    MutableTensor own;                             // counts[worker]: the sum
+    std::string name;
+    CollectiveHandle sum;
+  };
+
+  bool is_scattered(std::size_t bucket) const { return !scattered_[bucket].counts.empty(); }
+  void begin_whole(std::size_t bucket) {
+    const BucketPlan::Bucket& plan = given_.bucket(bucket);
+    const std::size_t count = plan.count + given_.plan->num_counters(bucket, team_.num_workers());
+    SumPlace whole{0, plan.count};
+    for (std::size_t p = 0; p < team_.sums().nodes().size(); ++p) {
+      flat_[bucket].push_back(team_.sums().make_buffer(count, PartialSums::sum_dtype(plan.dtype)));
+      buckets_[bucket].partials.push_back(elements_of(flat_[bucket].back()));
+      whole.sums.push_back(flat_[bucket].back().data());
+    }
+    places_[bucket] = {whole};
+    count_kinds(bucket);
+    given_.zero_unused(bucket, buckets_[bucket].partials);
+  }
+  void begin_scattered(std::size_t bucket) {
     Scattered& state = scattered_[bucket];
-    const DType dtype = PartialSums::sum_dtype(plan.dtype);
+    const DType dtype = PartialSums::sum_dtype(given_.bucket(bucket).dtype);
     std::size_t count = 0;
     for (const std::size_t each : state.counts) count += each;
     const std::size_t num_counters = given_.plan->num_counters(bucket, team_.num_workers());
@@ -412,7 +386,7 @@ class ShardWorkerSums final : public CpuWorkerSums {
     state.own = team_.sums().make_buffer(state.counts[own], dtype);
     count_kinds(bucket);
     places_[bucket].clear();
-    for (const BucketPlan::Item& item : plan.items) {
+    for (const BucketPlan::Item& item : given_.bucket(bucket).items) {
       const bool is_dense = given_.kinds[item.variable] == GradientKind::kDense;
       const auto note = [&](std::size_t, std::size_t at, std::size_t first, std::size_t length) {
         SumPlace place{item.first + first, item.first + first + length};
@@ -425,39 +399,7 @@ class ShardWorkerSums final : public CpuWorkerSums {
       };
       for_owners(bucket, item, note);
     }
-    return cut_slices(given_.has_dense(bucket) ? plan.count : 0, size_of(plan.dtype),
-                      static_cast<int>(given_.num_replicas));
   }
-  void end(std::size_t bucket) override {
-    if (!given_.checks()) given_.let_go(bucket);  // whose fault a value is shows in gradients
-    WorkerSums::end(bucket);
-  }
-  bool lets_go() const override { return true; }
-  std::optional<Tensor> sum(std::size_t, std::size_t) const override { return std::nullopt; }
-  std::optional<Tensor> sum_of(std::size_t variable, std::size_t replica) const override {
-    if (given_.kinds[variable] != GradientKind::kDense || shards_[variable].empty()) {
-      return std::nullopt;  // the gradient itself, where it has no elements
-    }
-    const Variable& of = given_.variables[variable];
-    if (shards_of(of)) return shards_[variable][replica];
-    return shards_[variable]
-        .front()
-        .detached_reshape(of.shape())
-        .to(given_.services.replica_devices[replica]);
-  }
-
- private:
-  /// Of a bucket that is scattered.
-  struct Scattered {
-    std::vector<std::size_t> counts;               // by worker
-    std::vector<std::vector<std::size_t>> places;  // by worker and item, of the worker's elements
-    std::vector<MutableTensor> partials;           // as in CpuWorkerSums
-    MutableTensor own;                             // counts[worker]: the sum
-    std::string name;
-    CollectiveHandle sum;
-  };
-
-  bool is_scattered(std::size_t bucket) const { return !scattered_[bucket].counts.empty(); }
   void given_away(std::size_t bucket, std::optional<DType> wire) override {
     if (!is_scattered(bucket)) return;
     Scattered& state = scattered_[bucket];
@@ -467,60 +409,67 @@ class ShardWorkerSums final : public CpuWorkerSums {
     state.sum = team_.sums().start_reduce_scatter(partials, elements_of(state.own), state.counts,
                                                   options, wire);
   }
-  void take(std::size_t bucket) override {
-    if (is_scattered(bucket)) {
-      take_scattered(bucket);
-    } else {
-      take_whole(bucket);
+  void repeat(const BucketPlan::Item& item, std::size_t bucket) override {
+    reduce(bucket, {item.first, item.first + item.count});
+    std::vector<Elements> partials;
+    for (const Elements& each : buckets_[bucket].partials) {
+      partials.push_back({each.data + item.first * size_of(each.dtype), item.count, each.dtype});
     }
+    sum_again(item, partials);
+  }
+  /// The result alone stays.
+  void take(std::size_t bucket) override {
+    is_scattered(bucket) ? take_scattered(bucket) : take_whole(bucket);
+    if (!gives_shards_) return;
     flat_[bucket].clear();
     buckets_[bucket].partials.clear();
   }
   void take_whole(std::size_t bucket) {
-    CpuWorkerSums::take(bucket);
-    const Tensor whole = flat_[bucket].front().freeze();
-    const std::vector<Device>& devices = given_.services.replica_devices;
-    given_.for_dense_items(bucket, [&](const Piece& piece) {
-      const auto copy = [&](const Shard& shard, Device device) {
-        const std::int64_t first = static_cast<std::int64_t>(piece.item.first) + shard.first;
-        shards_[piece.item.variable].push_back(
-            whole.detached_rows(first, shard.count).copy().to(device));
-      };
-      const ReplicaShards* const cut = shards_of(given_.variables[piece.item.variable]);
-      if (!cut) return copy({0, static_cast<std::int64_t>(piece.item.count)}, devices.front());
-      for (std::size_t r = 0; r < devices.size(); ++r) {
-        copy(cut->shard(static_cast<int>(r)), devices[r]);
-      }
-    });
+    const BucketPlan::Bucket& plan = given_.bucket(bucket);
+    std::vector<MutableTensor>& flat = flat_[bucket];
+    flat.resize(1);
+    if (plan.dtype == flat[0].dtype()) {
+      round_sum(bucket, {});
+    } else {
+      MutableTensor rounded({static_cast<std::int64_t>(plan.count)}, plan.dtype, Device{});
+      round_sum(bucket, elements_of(rounded));
+      flat[0] = std::move(rounded);
+    }
+    search_sum(bucket);
+    if (!gives_shards_) return;
+    keep(bucket, flat[0].freeze(),
+         [](const Piece& piece) { return static_cast<std::int64_t>(piece.item.first); });
   }
   void take_scattered(std::size_t bucket) {
     Scattered& state = scattered_[bucket];
-    {
-      const StragglerWatch::Waiting waiting(team_.stragglers());
-      state.sum.wait();
-    }
-    const DType dtype = given_.bucket(bucket).dtype;
-    const std::vector<Device>& devices = given_.services.replica_devices;
-    const Tensor sums = state.own.freeze();
-    given_.for_dense_items(bucket, [&](const Piece& piece) {
-      const ReplicaShards& cut = *shards_of(given_.variables[piece.item.variable]);
+    wait(state.sum);
+    const auto own = static_cast<std::size_t>(team_.worker());
+    keep(bucket, state.own.freeze(), [&](const Piece& piece) {
+      std::int64_t begin = 0;
       for_owners(bucket, piece.item,
                  [&](std::size_t w, std::size_t place, std::size_t first, std::size_t) {
-                   if (w != static_cast<std::size_t>(team_.worker())) return;
-                   place -= scattered_[bucket].places[w].front();
-                   for (std::size_t r = 0; r < devices.size(); ++r) {
-                     const Shard shard = cut.shard(static_cast<int>(r));
-                     const Tensor sum =
-                         sums.detached_rows(static_cast<std::int64_t>(place) + shard.first -
-                                                static_cast<std::int64_t>(first),
-                                            shard.count);
-                     shards_[piece.item.variable].push_back(
-                         (sum.dtype() == dtype ? sum.copy() : narrowed(sum, dtype)).to(devices[r]));
-                   }
+                   if (w != own) return;
+                   begin = static_cast<std::int64_t>(place - state.places[w].front()) -
+                           static_cast<std::int64_t>(first);
                  });
+      return begin;
     });
     state.partials.clear();
     state.own = MutableTensor();
+  }
+  /// Copies from `sums` what replicas get of the bucket. begin_of(piece) is where the variable's
+  /// first element is, or would be.
+  template <class BeginOf>
+  void keep(std::size_t bucket, const Tensor& sums, const BeginOf& begin_of) {
+    const DType dtype = given_.bucket(bucket).dtype;
+    given_.for_dense_items(bucket, [&](const Piece& piece) {
+      const std::int64_t begin = begin_of(piece);
+      for_shards(piece.item, [&](const Shard& shard, Device device) {
+        const Tensor sum = sums.detached_rows(begin + shard.first, shard.count);
+        kept_[piece.item.variable].push_back(
+            (sum.dtype() == dtype ? sum.copy() : narrowed(sum, dtype)).to(device));
+      });
+    });
   }
   /// Calls visitor(worker, place, first, count): where the worker's elements of the item stand in
   /// the buffer, and which ones of the variable they are.
@@ -534,14 +483,16 @@ class ShardWorkerSums final : public CpuWorkerSums {
     }
   }
 
-  std::vector<std::vector<Tensor>> shards_;  // per variable: of each replica here, or the whole
-  std::vector<Scattered> scattered_;         // per bucket
+  const bool gives_shards_;                       // of variables that are cut over the replicas
+  std::vector<std::vector<MutableTensor>> flat_;  // of each bucket's partial sums, with counters
+  std::vector<std::vector<SumPlace>> places_;     // of each bucket's elements
+  std::vector<Scattered> scattered_;              // per bucket
 };
 
 }  // namespace
 
-std::unique_ptr<BucketSums> shard_worker_sums(GivenGradients& given) {
-  return std::make_unique<ShardWorkerSums>(given);
+std::unique_ptr<BucketSums> worker_sums(GivenGradients& given) {
+  return std::make_unique<CpuWorkerSums>(given);
 }
 
 }  // namespace tutti::internal

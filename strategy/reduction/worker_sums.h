@@ -53,6 +53,8 @@ class WorkerSums : public BucketSums {
   void round_sum(std::size_t bucket, const Elements& rounded);
   void search_sum(std::size_t bucket);
   void sum_again(const BucketPlan::Item& item, std::span<const Elements> partials);
+  /// For the sum over all workers.
+  void wait(CollectiveHandle& sum);
   void share_findings();
   void wait_for_sums();
 
@@ -60,52 +62,26 @@ class WorkerSums : public BucketSums {
   std::vector<Bucket> buckets_;
 
  private:
-  void give_summed() TUTTI_REQUIRES(mutex_);
-  void give_all();
-  void give(std::size_t bucket);
+  /// Gives buckets in their order: those that are summed and may go, or all, for which it waits.
+  void give(bool all);
+  void give_bucket(std::size_t bucket);
   void take_bucket(std::size_t bucket);
   void take_early(std::size_t bucket);
   bool has_slices(std::size_t bucket) const;
   void take_item(std::size_t bucket, const BucketPlan::Item& item, double num_dense,
                  double num_sparse);
-  std::size_t first_digest_byte() const;
-  double digest_byte(std::size_t index) const;
-  void tell_digest();
-  void look_at_digests();
-  std::size_t first_wait() const;
-  void tell_wait();
-  void note_waits();
+  std::size_t first_number() const;
+  void tell_numbers();
+  void take_numbers();
   std::vector<IndexedSlices> slices_of_all_replicas(std::size_t variable);
 
   Mutex mutex_;
   std::vector<bool> summed_ TUTTI_GUARDED_BY(mutex_);      // by this worker, per bucket
   std::size_t next_to_give_ TUTTI_GUARDED_BY(mutex_) = 0;  // bucket
-  std::vector<char> taken_;   // per bucket; early while others are given
-  std::uint64_t digest_ = 0;  // of this worker, as it was told
+  std::vector<char> taken_;      // per bucket; early while others are given
+  std::uint64_t digest_ = 0;     // of this worker, as it was told
+  std::vector<double> numbers_;  // behind the counters of one bucket, as they were told
   bool digests_differ_ = false;
-};
-
-/// Partial sums in host memory, added straight from the gradients.
-class CpuWorkerSums : public WorkerSums {
- public:
-  explicit CpuWorkerSums(GivenGradients& given)
-      : WorkerSums(given), flat_(buckets_.size()), places_(buckets_.size()) {}
-  ~CpuWorkerSums() override { wait_for_sums(); }
-
-  std::vector<SliceRange> begin(std::size_t bucket) override;
-  void reduce(std::size_t bucket, SliceRange slice) override;
-  std::optional<Tensor> sum(std::size_t bucket, std::size_t replica) const override {
-    return flat_[bucket].front().freeze().to(given_.services.replica_devices[replica]);
-  }
-
- protected:
-  void take(std::size_t bucket) override;
-
-  std::vector<std::vector<MutableTensor>> flat_;  // of each bucket's partial sums
-  std::vector<std::vector<SumPlace>> places_;     // of each bucket's elements
-
- private:
-  void repeat(const BucketPlan::Item& item, std::size_t bucket) override;
 };
 
 }  // namespace tutti::internal

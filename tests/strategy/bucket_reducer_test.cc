@@ -1,6 +1,6 @@
 // Summing gradients over replicas in buckets.
 // SPDX-License-Identifier: Apache-2.0
-#include "strategy/reduction/bucket_reducer.h"
+#include "strategy/reduction/bucket_plan.h"
 
 #include <algorithm>
 #include <atomic>
