@@ -1,4 +1,4 @@
-// How collective operations are to be carried out.
+// Names of collectives, of what operations promise, and of how they are to be carried out.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cross_device_ops/communication_options.h"
 
@@ -8,6 +8,7 @@
 
 #include "core/names.h"
 #include "tutti/core/error.h"
+#include "tutti/cross_device_ops/collective.h"
 
 namespace tutti {
 namespace {
@@ -34,6 +35,26 @@ void require_bytes(const char* field, std::int64_t bytes) {
 }
 
 }  // namespace
+
+std::string_view to_string(Collective collective) {
+  static constexpr std::string_view kNames[] = {
+      "all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all", "barrier"};
+  return name_in(kNames, collective, "Collective");
+}
+
+std::string_view to_string(Determinism determinism) {
+  static constexpr std::string_view kNames[] = {"none", "run-to-run", "canonical"};
+  return name_in(kNames, determinism, "Determinism");
+}
+
+bool combines(Collective collective) {
+  return collective == Collective::kAllReduce || collective == Collective::kReduce ||
+         collective == Collective::kReduceScatter;
+}
+
+bool has_root(Collective collective) {
+  return collective == Collective::kReduce || collective == Collective::kBroadcast;
+}
 
 CommunicationImplementation parse_communication_implementation(std::string_view text) {
   return value_named<CommunicationImplementation>(kImplementations, text,

@@ -51,8 +51,7 @@ std::vector<std::string> gather_texts(Communicator& communicator, std::string_vi
 using GatherTexts =
     std::function<std::vector<std::string>(std::string_view own, std::string_view name)>;
 
-/// What a rank tells the others of its GPUs. All decide by what all have told, so they decide
-/// alike.
+/// What a rank reports of its GPUs. All decide by what all have reported, so they decide alike.
 struct GpusOfRank {
   std::string reason;  // "has ...": why they cannot be ranks of NCCL; "" if they can
   std::string names;   // of machine and GPU, to find those that two ranks use
@@ -66,8 +65,8 @@ GpusOfRank gpus_for_nccl(std::span<const Device> devices);
 /// "rank 1 has ...": the first reason why not all can, with `who` for "rank"; "" if they can.
 std::string why_not_all(std::string_view who, std::span<const GpusOfRank> ranks);
 
-/// The operation "nccl" over `group`, which needs neither store nor transport: NCCL's id travels as
-/// a text. Called by all ranks; what one throws, all throw, naming it: "rank 1: nccl: ...".
+/// The operation "nccl" over `group`, without store and transport: NCCL's id travels as a text.
+/// Collective; what one rank throws, all throw, naming it: "rank 1: nccl: ...".
 std::unique_ptr<CrossDeviceOps> connect_by_nccl(std::string_view who, Group group, Duration timeout,
                                                 const GatherTexts& gather);
 

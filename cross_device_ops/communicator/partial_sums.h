@@ -35,8 +35,8 @@ class PartialSums {
   /// Begins to add up all ranks' partial sums: `partials[i]` holds that of nodes()[i]. The sum over
   /// all replicas is in partials[0] when the handle's wait() returned. All partials have one length
   /// and one sum_dtype(), and stay where they are until then. Of `options` name and id count.
-  /// `wire`: a 16-bit type that holds all that replicas give (float32) without rounding: where a
-  /// partial sum is of one replica it travels in this type. The same bits.
+  /// `wire`: a 16-bit type that holds all that replicas give (float32) exactly: partial sums of one
+  /// replica travel in it. The same bits.
   CollectiveHandle start_all_reduce(std::span<const Elements> partials, const CallOptions& options,
                                     std::optional<DType> wire = std::nullopt);
   /// Same as start_all_reduce(), but rank r gets counts[r] elements alone, in `own`, of

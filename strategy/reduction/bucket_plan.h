@@ -16,8 +16,7 @@ namespace tutti::internal {
 
 /// Buckets of variables in reverse order, since gradients of the last used variables come first. A
 /// bucket holds one dtype, and either variables that are cut over the replicas or others; the first
-/// is small, so that reducing starts early. Depends on the variables and the pack size alone: the
-/// same in all replicas.
+/// is small, so that reducing starts early. The same in all replicas.
 struct BucketPlan {
   struct Item {
     std::size_t variable = 0;  // index in the list
@@ -41,8 +40,7 @@ struct BucketPlan {
   std::vector<Place> places;  // per variable
 
   /// With other workers: numbers that travel behind the elements of a bucket, these for each item,
-  /// and behind them in one bucket the bytes of a digest, and a number per worker: what it has
-  /// waited.
+  /// and in one bucket the bytes of a digest, and a number per worker: what it has waited.
   static constexpr std::size_t kCountersPerItem = 2;
   static constexpr std::size_t kBucketOfWorkers = 0;
   static constexpr std::size_t kDigestBytes = 8;

@@ -55,8 +55,8 @@ class NonFiniteFindings {
 std::string describe(const NonFiniteValue& value, const Variable& variable, std::uint64_t step);
 
 /// sent[i] = gradient[i] + residual[i], rounded to the wire's type; residual[i] becomes what was
-/// not sent. A finite sum beyond the type's range is sent as its largest number. A sum that is not
-/// finite is sent as it is and leaves a residual of 0. `sent` may be `gradient`. Elementwise.
+/// not sent. A finite sum beyond the type's range is sent as its largest number; one that is not
+/// finite as it is, with a residual of 0. `sent` may be `gradient`.
 void compress_with_feedback(WireCompression compression, const float* gradient, float* residual,
                             float* sent, std::size_t count);
 

@@ -83,10 +83,10 @@ struct ReplicaBuffer {
   Device device;
   /// For a GPU's buffer, as an operation gets it: the streams that its work goes into.
   internal::DeviceWork* work = nullptr;
-  /// Key and name for state that an operation keeps between calls, such as what rounding lost:
-  /// equal for the same buffer in every call (a bucket of gradients in every step), different for
-  /// different buffers of this process. 0 where calls are not known to repeat. The name is valid
-  /// until the call returns. An operation with state is not sliceable().
+  /// Key and name for state that an operation keeps between calls, such as what rounding lost: the
+  /// same for a buffer in every call (a bucket of gradients in every step), different for others. 0
+  /// where calls are not known to repeat. The name is valid until the call returns. An operation
+  /// with state is not sliceable().
   std::uint64_t id = 0;
   std::string_view name = {};
   template <class T>
@@ -96,9 +96,8 @@ struct ReplicaBuffer {
   std::size_t num_bytes() const { return count * size_of(dtype); }
 };
 
-/// What an operation promises about the order of additions. kCanonical: along the tree of
-/// docs/determinism.md, the same bits as every other canonical operation. kRunToRun: the same bits
-/// each run. kNone: nothing.
+/// What an operation promises about its sums. kCanonical: the bits of the tree of
+/// docs/determinism.md. kRunToRun: the same bits in each run. kNone: nothing.
 enum class Determinism { kNone, kRunToRun, kCanonical };
 /// Its name for logs and reports.
 std::string_view to_string(Determinism determinism);
@@ -129,9 +128,8 @@ struct CallOptions {
 };
 
 /// A call as engines get it: checked, MEAN turned into SUM; count may be 0. `outputs` has one
-/// buffer but for all_reduce, which may be given several of one dtype that are combined as if they
-/// were one. In place: outputs[i].data == inputs[i].data (all_reduce, reduce), inputs empty
-/// (broadcast).
+/// buffer; of all_reduce also several of one dtype, combined as if they were one. In place:
+/// outputs[i].data == inputs[i].data (all_reduce, reduce), inputs empty (broadcast).
 struct CollectiveCall {
   Collective collective = Collective::kAllReduce;
   ReduceOp op = ReduceOp::kSum;

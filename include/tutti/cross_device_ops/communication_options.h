@@ -16,9 +16,8 @@ CommunicationImplementation parse_communication_implementation(std::string_view 
 std::string_view to_string(CommunicationImplementation implementation);
 
 /// In which type a replica's gradients travel. Each replica rounds its gradient plus what rounding
-/// kept back in the steps before (error feedback), so nothing is lost in the long run; rounded
-/// values are added as float32. Finite values beyond the type's range become its largest; the rest
-/// stays for the next step.
+/// kept back before (error feedback), so nothing is lost in the long run; rounded values are added
+/// as float32. Finite values beyond the type's range become its largest; the rest stays.
 enum class WireCompression { kNone, kBFloat16, kFloat16 };
 /// "none", "bfloat16" or "float16", any case; throws kInvalidArgument listing the names.
 WireCompression parse_wire_compression(std::string_view text);
@@ -38,18 +37,15 @@ inline constexpr std::chrono::milliseconds kDefaultTimeout = std::chrono::second
 
 /// A field that has its default is overridden by merge().
 struct CommunicationOptions {
-  /// Tensors are packed into buffers of about this size before they are reduced; 0: automatic (4
-  /// MiB). Negative: kInvalidArgument.
+  /// Tensors are packed into buffers of about this size before they are reduced; 0: 4 MiB.
   std::int64_t bytes_per_pack = 0;
   /// The first pack of a step's gradients, which is reduced while the backward pass is young; 0:
-  /// automatic (bytes_per_pack, 1 MiB at most). Negative: kInvalidArgument.
+  /// bytes_per_pack, 1 MiB at most.
   std::int64_t first_bytes_per_pack = 0;
-  /// How long a collective waits for a missing replica; nothing: kDefaultTimeout.
-  /// Zero or less: kInvalidArgument.
+  /// How long a collective waits for a missing replica, above 0; nothing: kDefaultTimeout.
   std::optional<std::chrono::milliseconds> timeout = std::nullopt;
   CommunicationImplementation implementation = CommunicationImplementation::kAuto;
-  /// A combination that the named operation does not support is an error instead of a fallback with
-  /// one line.
+  /// A combination that the named operation does not support is an error instead of a fallback.
   bool strict = false;
 
   /// For the gradients that a strategy sums in minimize() and apply_gradients(), where they are

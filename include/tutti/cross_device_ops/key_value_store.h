@@ -14,9 +14,9 @@
 
 namespace tutti {
 
-/// Shared by all ranks of a group: addresses, ids, states. Keys are 1 to 200 characters of letters,
-/// digits, '_', '-', '.' and '/'; values any bytes up to 1 MiB; else kInvalidArgument. Threads:
-/// any. Implementations: InProcessStore, cluster/key_value_stores.
+/// Shared by all ranks of a group. Keys are 1 to 200 characters of letters, digits, '_', '-', '.'
+/// and '/'; values any bytes up to 1 MiB; else kInvalidArgument. Thread-safe. Implementations:
+/// InProcessStore, cluster/key_value_stores.
 class KeyValueStore {
  public:
   virtual ~KeyValueStore() = default;

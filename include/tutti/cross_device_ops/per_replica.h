@@ -12,9 +12,8 @@
 namespace tutti {
 
 /// One value per replica of this process, in replica order; values may differ. Strategy::run gives
-/// each replica its own element and returns one of these. On purpose no Tensor: it cannot be
-/// printed or averaged without reduce(). tf.distribute's PerReplica and experimental_local_results
-/// in one.
+/// each replica its own element and returns one of these. It is not a Tensor on purpose: reduce()
+/// combines it. tf.distribute's PerReplica and experimental_local_results in one.
 template <class T>
 class PerReplica {
  public:

@@ -37,10 +37,9 @@ struct TransportStats {
 
 /// The n ranks of a group and the ways between them. A message is a small *head* of a length that
 /// sender and receiver know (0 to 256 bytes), and a *body*. Messages of one (sender, receiver, tag)
-/// arrive in the order in which they were sent; a message waits for its recv(), which may come
-/// later. Memory given to send() and recv() stays valid until their Work ended or was destroyed.
-/// Threads: every function, any thread, at once. Implementations: in_process/ (threads),
-/// cluster/ (processes: shared memory, TCP, and both at once).
+/// arrive in the order in which they were sent; a message waits for its recv(). Memory given to
+/// send() and recv() stays valid until their Work ended or was destroyed. Thread-safe.
+/// Implementations: in_process/ (threads), mpi/, cluster/net (processes).
 class Transport {
  public:
   virtual ~Transport() = default;
