@@ -19,19 +19,18 @@
 namespace tutti {
 namespace {
 
-#if !TUTTI_NCCL
+#if TUTTI_NCCL
+std::unique_ptr<CrossDeviceOps> make_nccl(const Group& group, const CommunicationOptions& options) {
+  return internal::make_nccl_ops(group, options);
+}
+#else
 constexpr const char* kNoNccl =
     "nccl: this build has no NCCL; try configuring with -DTUTTI_CUDA=ON and NCCL 2.18 or later "
     "(-DNCCL_ROOT)";
-#endif
-
-std::unique_ptr<CrossDeviceOps> make_nccl(const Group& group, const CommunicationOptions& options) {
-#if TUTTI_NCCL
-  return internal::make_nccl_ops(group, options);
-#else
+std::unique_ptr<CrossDeviceOps> make_nccl(const Group&, const CommunicationOptions&) {
   fail(ErrorCode::kUnimplemented, kNoNccl, ", or another operation such as canonical");
-#endif
 }
+#endif
 
 // Between processes there is no object for all replicas: communicators have engines instead.
 std::unique_ptr<CrossDeviceOps> make_mpi(const Group&, const CommunicationOptions&) {
