@@ -38,7 +38,6 @@ void print_statistics(ParameterServerStrategy& strategy) {
   ServerStatistics sum;
   for (const ServerStatistics& each : strategy.server_statistics()) sum += each;
   std::printf("staleness  of gradients: %s\n", to_string(sum.staleness).c_str());
-  std::printf("lead       of reads: %s\n", to_string(sum.lead).c_str());
   std::printf("dropped    %llu stale gradients\n",
               static_cast<unsigned long long>(sum.num_stale_dropped));
 }
@@ -55,7 +54,6 @@ int train(const ClusterResolver& resolver, const ExampleOptions& options,
   ParameterServerOptions servers;
   servers.local.devices = options.devices;
   servers.update_mode = parse_update_mode(trainer.sync ? "sync_replicas" : options.update_mode);
-  servers.staleness = static_cast<int>(options.staleness);
   servers.replicas_to_aggregate = static_cast<int>(options.replicas_to_aggregate);
   ParameterServerStrategy strategy(resolver, servers);
   if (const auto code = strategy.serve()) return *code;  // until the last worker has ended

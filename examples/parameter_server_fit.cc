@@ -75,7 +75,7 @@ int main(int argc, char** argv) {
   Flags flags("Trains with compile and fit on parameter servers");
   flags.add("--epochs", program.epochs, "passes that end in a line");
   flags.add("--steps-per-epoch", program.steps_per_epoch, "global batches of an epoch");
-  flags.add_choice("--update-mode", program.update_mode, {"sync", "async", "ssp"},
+  flags.add_choice("--update-mode", program.update_mode, {"sync", "async"},
                    "how workers keep pace");
   flags.add("--backup-dir", program.backup_dir, "goes on from here when it was killed");
   const int code = flags.parse(argc, argv);

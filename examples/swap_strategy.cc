@@ -126,9 +126,8 @@ int main(int argc, char** argv) {
       [](Flags& flags) {  // the comparison itself sets strategies, devices and operations
         flags.remove({"--strategy", "--devices", "--replicas", "--cross-device-ops", "--plugin",
                       "--plugin-options", "--transport", "--stage", "--min-shard-bytes",
-                      "--update-mode", "--staleness", "--replicas-to-aggregate",
-                      "--parameter-servers", "--epochs", "--log-dir", "--checkpoint-dir",
-                      "--resume", "--metrics-json"});
+                      "--update-mode", "--replicas-to-aggregate", "--parameter-servers", "--epochs",
+                      "--log-dir", "--checkpoint-dir", "--resume", "--metrics-json"});
       });
   return code >= 0 ? code : run_example([&] { return compare(options); });
 }

@@ -45,7 +45,6 @@ void check(const ExampleOptions& options) {
   require_positive("--seed", options.seed, 0);
   require_positive("--bytes-per-pack", options.bytes_per_pack, 0);
   require_positive("--parameter-servers", options.parameter_servers, 1);
-  require_positive("--staleness", options.staleness, 0);
   require_positive("--replicas-to-aggregate", options.replicas_to_aggregate, 0);
   if (options.strategy == "one_device" && options.replicas > 1) {
     throw UsageError(concat("--strategy one_device: has one replica, got --replicas ",

@@ -43,7 +43,6 @@ void warn_of_unused_options(const StrategySpec& spec) {
                                             "parameter_server"};
   warn_unless_used("stage", spec.stage, defaults.stage, sharded);
   warn_unless_used("min_shard_bytes", spec.min_shard_bytes, defaults.min_shard_bytes, sharded);
-  warn_unless_used("staleness", spec.staleness, defaults.staleness, servers);
   warn_unless_used("replicas_to_aggregate", spec.replicas_to_aggregate,
                    defaults.replicas_to_aggregate, servers);
   warn_unless_used("parameter_servers", spec.parameter_servers, defaults.parameter_servers,
@@ -61,7 +60,6 @@ void check(const StrategySpec& spec) {
   require_at_least("bytes_per_pack", spec.bytes_per_pack, 0);
   require_at_least("stage", spec.stage, 1);
   require_at_least("min_shard_bytes", spec.min_shard_bytes, 0);
-  require_at_least("staleness", spec.staleness, 0);
   require_at_least("replicas_to_aggregate", spec.replicas_to_aggregate, 0);
   require_at_least("parameter_servers", spec.parameter_servers, 1);
   if (spec.strategy == "one_device" && spec.replicas > 1) {
@@ -112,7 +110,6 @@ std::unique_ptr<Strategy> make_parameter_server(const StrategySpec& spec) {
   ParameterServerOptions options{.local = local_options(spec)};
   options.num_servers = static_cast<int>(spec.parameter_servers);
   options.update_mode = parse_update_mode(spec.update_mode);
-  options.staleness = static_cast<int>(spec.staleness);
   options.replicas_to_aggregate = static_cast<int>(spec.replicas_to_aggregate);
   options.cluster.way = parse_way(spec.transport);
   return std::make_unique<ParameterServerStrategy>(*resolver_from_environment(), options);
@@ -197,9 +194,8 @@ void add_strategy_flags(Flags& flags, StrategySpec& spec) {
             "too");
   flags.add("--min-shard-bytes", spec.min_shard_bytes,
             "of fully_sharded: smaller variables are mirrored");
-  flags.add_choice("--update-mode", spec.update_mode, {"sync", "async", "ssp", "sync_replicas"},
+  flags.add_choice("--update-mode", spec.update_mode, {"sync", "async", "sync_replicas"},
                    "how workers of parameter servers keep pace");
-  flags.add("--staleness", spec.staleness, "of ssp: by how many steps a worker may be ahead");
   flags.add("--replicas-to-aggregate", spec.replicas_to_aggregate,
             "of sync_replicas: workers whose gradients make a step; 0: all");
   flags.add("--parameter-servers", spec.parameter_servers,

@@ -163,14 +163,8 @@ std::optional<internal::WorkerPace> pace_of(const ParameterServerOptions& option
   pace.mode = options.update_mode;
   pace.worker = worker;
   pace.num_workers = num_workers;
-  pace.patience = options.local.timeout;
-  if (pace.mode == UpdateMode::kStaleSync) {
-    if (options.staleness < 0) {
-      refuse("staleness; expected 0 or more steps, got ", options.staleness);
-    }
-    pace.staleness = static_cast<std::uint64_t>(options.staleness);
-  }
   if (pace.mode != UpdateMode::kSyncReplicas) return pace;
+  pace.patience = options.local.timeout;
   const int total = options.total_num_replicas == 0 ? num_workers : options.total_num_replicas;
   if (total != num_workers) {
     refuse("total_num_replicas; expected the number of workers, ", num_workers, ", or 0, got ",
@@ -185,10 +179,9 @@ std::optional<internal::WorkerPace> pace_of(const ParameterServerOptions& option
   return pace;
 }
 
-/// "worker 1 of 3 trains apart (ssp, staleness 3)".
+/// "worker 1 of 3 trains apart (sync_replicas, 2 of 3 make a step)".
 std::string describe(const internal::WorkerPace& pace) {
   std::string mode(to_string(pace.mode));
-  if (pace.mode == UpdateMode::kStaleSync) mode += concat(", staleness ", pace.staleness);
   if (pace.mode == UpdateMode::kSyncReplicas) {
     mode += concat(", ", pace.num_to_aggregate, " of ", pace.num_workers, " make a step");
   }
@@ -414,8 +407,8 @@ ParameterServerStrategy::ParameterServerStrategy(
             parts.pace = pace_of(options, worker, num_workers);
             if (parts.pace) return parts;
             fail(ErrorCode::kInvalidArgument, kName,
-                 ": a worker that trains apart; expected update_mode kAsync, kStaleSync or "
-                 "kSyncReplicas, got kSync");
+                 ": a worker that trains apart; expected update_mode kAsync or kSyncReplicas, ",
+                 "got kSync");
           }(),
           options) {}
 
@@ -553,17 +546,12 @@ void ParameterServerStrategy::run_on_replicas(const std::function<void(ReplicaCo
   // Replicas change variables in the name of the closure that runs them.
   const ClosureContext* const closure = ClosureContext::current();
   internal::CachedReads* const cached_reads = internal::CachedReads::current();
-  const internal::StrategyMode* const around = internal::current_mode();
-  const bool is_nested = around && around->merging;
-  const bool is_apart = impl_->pace && !closure && !is_nested;
-  if (is_apart) impl_->servers->begin_apart();
   extended().run([&](ReplicaContext& context) {
     std::optional<ClosureScope> scope;
     if (closure) scope.emplace(*closure, static_cast<std::uint32_t>(context.replica_id()));
     const internal::UseCachedReads use(cached_reads);
     body(context);
   });
-  if (is_apart) return impl_->servers->end_apart();
   if (!impl_->team) impl_->servers->meet("end of a step");
 }
 

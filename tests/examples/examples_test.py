@@ -288,7 +288,7 @@ class Examples(unittest.TestCase):
 
     def test_update_modes_of_a_worker_alone_give_the_same_bits(self):
         hashes = set()
-        for mode in ("sync", "async", "ssp", "sync_replicas"):
+        for mode in ("sync", "async", "sync_replicas"):
             metrics, _ = run_with_metrics("linear_regression", "--strategy", "parameter_server", "--devices", "cpu:0",
                                           "--update-mode", mode)
             hashes.add(metrics["weights_hash"])

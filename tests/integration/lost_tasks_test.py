@@ -16,10 +16,10 @@ import time
 sys.path.append(os.path.join(os.path.dirname(__file__), "..", "support"))
 from processes import LONGEST, Job, end_with, parse, require, say  # noqa: E402
 
-MODES = ("sync", "async", "ssp", "sync_replicas")
+MODES = ("sync", "async", "sync_replicas")
 STEPS = 400
 PS, WORKER = ("ps", 1), ("worker", 1)
-SHORT = [("sync", WORKER, signal.SIGKILL, 3), ("async", PS, signal.SIGKILL, 3), ("ssp", WORKER, signal.SIGSTOP, 3),
+SHORT = [("sync", WORKER, signal.SIGKILL, 3), ("async", PS, signal.SIGKILL, 3), ("async", WORKER, signal.SIGSTOP, 3),
          ("sync_replicas", PS, signal.SIGSTOP, 3), ("sync_replicas", WORKER, signal.SIGKILL, 0), ("async", WORKER, signal.SIGSTOP, 0)]
 FULL = [(mode, task, number, restarts) for mode in MODES for task in (PS, WORKER)
         for number in (signal.SIGKILL, signal.SIGSTOP) for restarts in (0, 3)]
@@ -71,7 +71,7 @@ def check(arguments, mode, task, number, restarts):
         is_named = is_stopped or f"{victim} failed first: killed by signal 9" in text
         require(code != 0 and is_named and not again, f"{what}: the job ended with {code}; expected it to end by the loss of {victim}", text)
     else:
-        goes_on = task == WORKER and mode in ("async", "ssp")
+        goes_on = task == WORKER and mode == "async"
         expected = {victim} if goes_on else {"worker-0", "worker-1", "ps-0", "ps-1"}
         require(code == 0 and again == expected,
                 f"{what}: the job ended with {code}, started again were {sorted(again)}; expected 0, {sorted(expected)}", text)

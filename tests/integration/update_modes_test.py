@@ -9,7 +9,7 @@ import tempfile
 sys.path.append(os.path.join(os.path.dirname(__file__), "..", "support"))
 from processes import end_with, require, run_launched  # noqa: E402
 
-MODES = ("sync", "sync_replicas", "async", "ssp")
+MODES = ("sync", "sync_replicas", "async")
 EPOCHS, ROWS, BATCH = 12, 1024, 64
 STEPS = EPOCHS * ROWS // BATCH
 

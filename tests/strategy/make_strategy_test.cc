@@ -133,7 +133,7 @@ TEST(MakeStrategy, WarnsOnceOfOptionsOfOtherStrategies) {
   const auto lines = thrown::warnings_of([] {
     for (int i = 0; i < 2; ++i) {
       (void)make_strategy("mirrored", {.devices = "cpu:0", .transport = "tcp", .stage = 2});
-      (void)make_strategy("one_device", {.devices = "cpu:0", .staleness = 5});
+      (void)make_strategy("one_device", {.devices = "cpu:0", .replicas_to_aggregate = 5});
     }
     (void)make_strategy("fully_sharded", {.devices = "cpu:0", .stage = 2});
   });
@@ -143,7 +143,7 @@ TEST(MakeStrategy, WarnsOnceOfOptionsOfOtherStrategies) {
           "strategy options: stage 2 is an option of fully_sharded; mirrored does not use it",
           ::testing::HasSubstr("transport tcp is an option of multi_worker_mirrored, "),
           ::testing::HasSubstr(
-              "staleness 5 is an option of parameter_server; one_device does not")));
+              "replicas_to_aggregate 5 is an option of parameter_server; one_device does not")));
 }
 
 TEST(MakeStrategy, TheLogCountsReplicasInWords) {
@@ -174,11 +174,24 @@ TEST(MakeStrategy, FlagsChoose) {
   StrategySpec spec;
   Flags flags("test");
   add_strategy_flags(flags, spec);
-  const char* words[] = {"program",       "--strategy", "parameter_server", "--devices", "cpu:0-1",
-                         "--update-mode", "ssp",        "--staleness",      "2"};
+  const char* words[] = {"program", "--strategy",    "parameter_server", "--devices",
+                         "cpu:0-1", "--update-mode", "sync_replicas",    "--replicas-to-aggregate",
+                         "1"};
   ASSERT_EQ(flags.parse(static_cast<int>(std::size(words)), const_cast<char**>(words)), -1);
   EXPECT_EQ(make_strategy(spec)->name(), "parameter_server");
-  EXPECT_EQ(spec.staleness, 2);
+  EXPECT_EQ(spec.replicas_to_aggregate, 1);
+}
+
+TEST(MakeStrategy, UnknownUpdateModesAreRefusedByName) {
+  expect_error(kInvalid, {"expected sync, async or sync_replicas", "'ssp'"},
+               [] { (void)make_strategy("parameter_server", {.update_mode = "ssp"}); });
+  StrategySpec spec;
+  Flags flags("test");
+  add_strategy_flags(flags, spec);
+  const char* words[] = {"program", "--update-mode", "ssp"};
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(flags.parse(3, const_cast<char**>(words)), 2);
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), ::testing::HasSubstr("sync_replicas"));
 }
 
 TEST(ShortOptions, DevicesAloneMakeAStrategy) {

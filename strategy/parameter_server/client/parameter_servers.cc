@@ -7,7 +7,9 @@
 #include <utility>
 
 #include "tutti/autograd/gradient_tape.h"
+#include "tutti/cluster/net/job_durations.h"
 #include "tutti/core/clock.h"
+#include "tutti/core/logging.h"
 #include "tutti/optimizer/update_rule_spec.h"
 #include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/ops/shape_ops.h"
@@ -82,6 +84,11 @@ TimePoint ParameterServers::deadline() const {
   return deadline_after(Clock::system().now(), timeout_);
 }
 
+TimePoint ParameterServers::read_deadline() const {
+  const Duration longest = pace_ ? std::max(timeout_, pace_->patience) : timeout_;
+  return deadline_after(Clock::system().now(), longest);
+}
+
 std::string ParameterServers::unique_name(const std::string& name) {
   MutexLock lock(mutex_);
   const int number = ++num_of_name_[name];
@@ -89,9 +96,40 @@ std::string ParameterServers::unique_name(const std::string& name) {
 }
 
 void ParameterServers::begin_step() {
+  if (replica_steps_) report_begin();
   MutexLock lock(mutex_);
   ++epoch_;
-  if (num_steps_++ == 0) usual_ = std::exchange(read_, {});
+  if (num_steps_++ > 0) return;
+  usual_ = std::exchange(read_, {});
+  if (replica_steps_) replica_steps_->begin_step();
+}
+
+void ParameterServers::report_begin() {
+  {
+    MutexLock lock(mutex_);
+    if (has_joined_) return;
+  }
+  (void)ask_all(ReportWorker{pace_->worker});
+  MutexLock lock(mutex_);
+  has_joined_ = true;
+}
+
+void ParameterServers::leave() noexcept {
+  {
+    MutexLock lock(mutex_);
+    if (!std::exchange(has_joined_, false)) return;
+  }
+  try {
+    // Leaving is not worth a longer wait.
+    const TimePoint end = deadline_after(Clock::system().now(), durations::kSilentAfter);
+    const ReportWorker report{pace_->worker, /*has_ended=*/true};
+    std::vector<std::shared_ptr<PendingAnswers>> pending;
+    for (const auto& each : links_) pending.push_back(each->read({Operation(report)}));
+    for (const auto& each : pending) (void)each->wait(end);
+  } catch (const std::exception& error) {
+    log_info(concat("worker ", pace_->worker,
+                    ": could not report to the servers that it has ended: ", error.what()));
+  }
 }
 
 void ParameterServers::end_step() {
@@ -177,6 +215,44 @@ std::uint64_t ParameterServers::version_of_gradient(ShardId shard) {
   MutexLock lock(mutex_);
   const auto read = versions_.extract({reader.stream, reader.attempt, shard});
   return read ? read.mapped() : 0;
+}
+
+std::uint64_t ParameterServers::steps_to_wait_for(const std::shared_ptr<ReadCache>& cache) {
+  MutexLock lock(mutex_);
+  return replica_steps_ ? replica_steps_->at_least(cache) : 0;
+}
+
+std::optional<SyncSpec> ParameterServers::give(const std::shared_ptr<ReadCache>& cache) {
+  MutexLock lock(mutex_);
+  return replica_steps_->give(cache);
+}
+
+std::vector<OperationAnswer> ParameterServers::wait_for_read(int server, PendingAnswers& pending) {
+  try {
+    return pending.wait(read_deadline());
+  } catch (const Error& error) {
+    if (replica_steps_ && error.code() == ErrorCode::kDeadlineExceeded) {
+      fail_if_workers_are_missing(server, error);
+    }
+    if (!is_of_infrastructure(error.code())) throw;
+    throw OriginError(ErrorOrigin::kServer, error.code(), error.message());
+  }
+}
+
+/// `error`: of a read whose deadline passed.
+void ParameterServers::fail_if_workers_are_missing(int server, const Error& error) {
+  const auto answer = link(server).read({Operation(ReadStatistics{})})->wait(deadline()).front();
+  std::vector<int> missing;
+  for (const auto& [worker, num_shards] :
+       ServerStatistics::from_tensor(answer.value.value_or(Tensor())).awaited) {
+    if (worker != pace_->worker) missing.push_back(worker);
+  }
+  if (missing.empty()) return;
+  fail(ErrorCode::kDeadlineExceeded, error.message(), ": worker ", pace_->worker,
+       " waits to read the next step, for which ", missing.size() == 1 ? "worker " : "workers ",
+       join(missing), " gave no gradient; expected gradients of ", pace_->num_to_aggregate, " of ",
+       pace_->num_workers, " workers for each step; is one of them stopped or stuck? ",
+       "A greater local.timeout waits longer");
 }
 
 std::vector<ServerStatistics> ParameterServers::statistics() {
@@ -268,9 +344,7 @@ void ParameterServers::fetch_once(const Caches& caches, std::uint64_t at_least_s
 void ParameterServers::change(int server, Operation operation) {
   if (guard_) guard_();
   link(server).change(std::move(operation));
-  MutexLock lock(mutex_);
-  ++epoch_;
-  has_changed_ = true;
+  forget_reads();
 }
 
 void ParameterServers::forget_reads() {

@@ -80,14 +80,12 @@ class ParameterServers {
   /// the same in every process that makes them in the same order.
   std::string unique_name(const std::string& name);
 
-  /// From now on nothing that was read counts.
+  /// From now on nothing that was read counts. Where servers add up gradients, the first step also
+  /// reports to them that this worker begins.
   void begin_step();
   void end_step();
-  /// Around a step of a worker that trains apart, within begin_step(): it joins the others, and
-  /// tells them that it has ended a step, if it changed anything in it.
-  void begin_apart();
-  void end_apart();
-  /// A worker that trains apart says that nobody need wait for it; so does the destructor.
+  /// Where servers add up gradients, reports to them that this worker has ended; so does the
+  /// destructor.
   void leave() noexcept;
   Tensor read(const std::shared_ptr<ReadCache>& cache);
   /// Rows of these shards (`indices`) of a variable were read otherwise, by the calling thread.
@@ -106,9 +104,6 @@ class ParameterServers {
   bool trains_apart() const { return pace_.has_value(); }
   /// Of several workers that train apart, one restores checkpoints: a late one must not undo steps.
   bool may_restore() const { return !pace_ || pace_->worker == 0; }
-  /// Steps that this worker has ended, and those that were left out; of one that trains apart.
-  std::uint64_t clock();
-  std::uint64_t num_left_out();
 
   /// Of every server.
   std::vector<ServerStatistics> statistics();
@@ -139,8 +134,8 @@ class ParameterServers {
   void fetch_once(const Caches& caches, std::uint64_t at_least_steps);
   TimePoint read_deadline() const;
   std::vector<OperationAnswer> ask_all(const Operation& question);
-  TellClock own_clock(TellClock::Event event);
-  [[noreturn]] void fail_stalled(int server, const Error& error);
+  void report_begin();
+  void fail_if_workers_are_missing(int server, const Error& error);
   void note_versions(const ReadCache& cache) TUTTI_REQUIRES(mutex_);
   bool is_fresh(const ReadCache& cache) const TUTTI_REQUIRES(mutex_);
   bool is_in_step();
@@ -168,8 +163,6 @@ class ParameterServers {
       TUTTI_GUARDED_BY(mutex_);
   std::unique_ptr<ReplicaSteps> replica_steps_;  // what it points to: guarded by mutex_
   bool has_joined_ TUTTI_GUARDED_BY(mutex_) = false;
-  bool has_changed_ TUTTI_GUARDED_BY(mutex_) = false;  // in this step apart
-  std::uint64_t clock_ TUTTI_GUARDED_BY(mutex_) = 0;   // steps that were ended
 };
 
 }  // namespace tutti::internal

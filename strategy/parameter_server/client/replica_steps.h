@@ -22,8 +22,8 @@ struct WorkerPace {
   UpdateMode mode = UpdateMode::kAsync;  // not kSync
   int worker = 0;
   int num_workers = 1;
-  std::uint64_t staleness = TellClock::kUnboundedStaleness;
-  int num_to_aggregate = 1;  // kSyncReplicas
+  // kSyncReplicas.
+  int num_to_aggregate = 1;
   /// For how long a read waits for other workers, if that is longer than for any answer.
   Duration patience = Duration::zero();
 };

@@ -124,27 +124,20 @@ struct UpdateShard {
   std::uint64_t computed_at_version = 0;
 };
 
-/// Answered with ServerStatistics::to_tensor().
+/// Answered with ServerStatistics::to_tensor(). The only operation of its batch.
 struct ReadStatistics {};
 
-/// For workers that do not wait for each other in every step: one tells how many steps it has
-/// ended, its *clock*. From kJoin on, reads of its stream wait while another worker that has joined
-/// is more than `staleness` steps behind. It joins at the clock of the slowest of them (without
-/// any: `clock`). kAdvance: all that it changed up to `clock` came before; a server that was
-/// started again takes it for kJoin. A client that leaves has left here, too. Answered with the
-/// worker's clock (num_steps) and the slowest worker's (version). In a batch that changes nothing.
-struct TellClock {
-  enum class Event : std::uint8_t { kJoin = 0, kAdvance = 1, kLeave = 2 };
-  Event event = Event::kJoin;
-  int worker = 0;  // its number, for messages
-  std::uint64_t clock = 0;
-  std::uint64_t staleness = kUnboundedStaleness;
-  static constexpr std::uint64_t kUnboundedStaleness = ~std::uint64_t{0};
+/// Reports that a worker whose gradients are added to those of others (SyncSpec) begins, or that it
+/// has ended: a read of a step that needs its gradient fails from then on. A worker whose
+/// connection broke is in neither state, since it may be started again.
+struct ReportWorker {
+  int worker = 0;  // its rank
+  bool has_ended = false;
 };
 
 using Operation = std::variant<CreateShard, ReadShard, ReadRows, AssignShard, ScatterShard,
-                               UpdateShard, ReadStatistics, TellClock>;
-/// Whether doing it twice would differ from once (all but creation, reads and clocks).
+                               UpdateShard, ReadStatistics, ReportWorker>;
+/// Returns true if doing it twice would differ from once (all but creation, reads and reports).
 inline bool changes_values(const Operation& operation) {
   return std::holds_alternative<AssignShard>(operation) ||
          std::holds_alternative<ScatterShard>(operation) ||

@@ -99,15 +99,9 @@ void put(const ReadStatistics&, PayloadWriter&, v1::Operation& out) {
   out.mutable_read_statistics();
 }
 
-void put(const TellClock& o, PayloadWriter&, v1::Operation& out) {
-  v1::TellClock& tell = *out.mutable_tell_clock();
-  tell.set_event(static_cast<std::uint32_t>(o.event)), tell.set_worker(o.worker);
-  tell.set_clock(o.clock), tell.set_staleness(o.staleness);
-}
-
-Operation get(const v1::TellClock& in) {
-  return TellClock{checked_enum(in.event(), TellClock::Event::kJoin, TellClock::Event::kLeave),
-                   in.worker(), in.clock(), in.staleness()};
+void put(const ReportWorker& o, PayloadWriter&, v1::Operation& out) {
+  v1::ReportWorker& report = *out.mutable_report_worker();
+  report.set_worker(o.worker), report.set_has_ended(o.has_ended);
 }
 
 /// Appends what the message says, one operation or a run of them.
@@ -126,8 +120,8 @@ void get_operations(const v1::Operation& in, PayloadReader& payload, std::vector
     case v1::Operation::kReadStatistics:
       out.push_back(ReadStatistics{});
       return;
-    case v1::Operation::kTellClock:
-      out.push_back(get(in.tell_clock()));
+    case v1::Operation::kReportWorker:
+      out.push_back(ReportWorker{in.report_worker().worker(), in.report_worker().has_ended()});
       return;
     case v1::Operation::kReads:
       return get_run(in.reads(), out);

@@ -7,8 +7,7 @@
 namespace tutti {
 namespace {
 
-constexpr UpdateMode kModes[] = {UpdateMode::kSync, UpdateMode::kAsync, UpdateMode::kStaleSync,
-                                 UpdateMode::kSyncReplicas};
+constexpr UpdateMode kModes[] = {UpdateMode::kSync, UpdateMode::kAsync, UpdateMode::kSyncReplicas};
 
 }  // namespace
 
@@ -18,8 +17,6 @@ std::string_view to_string(UpdateMode mode) {
       return "sync";
     case UpdateMode::kAsync:
       return "async";
-    case UpdateMode::kStaleSync:
-      return "ssp";
     case UpdateMode::kSyncReplicas:
       return "sync_replicas";
   }
@@ -30,8 +27,8 @@ UpdateMode parse_update_mode(std::string_view text) {
   for (const UpdateMode mode : kModes) {
     if (text == to_string(mode)) return mode;
   }
-  fail(ErrorCode::kInvalidArgument,
-       "update mode: expected sync, async, ssp or sync_replicas, got '", text, "'");
+  fail(ErrorCode::kInvalidArgument, "update mode: expected sync, async or sync_replicas, got '",
+       text, "'");
 }
 
 std::ostream& operator<<(std::ostream& out, VariablePlacement placement) {

@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/protocol/server_statistics.h"
 
-#include <algorithm>
 #include <limits>
 #include <utility>
 #include <vector>
@@ -70,11 +69,7 @@ ServerStatistics& ServerStatistics::operator+=(const ServerStatistics& other) {
   auto next = others.begin();
   for_each_counter(*this, [&](std::uint64_t& value) { value += *next++; });
   for (const auto& [difference, count] : other.staleness) staleness[difference] += count;
-  for (const auto& [difference, count] : other.lead) lead[difference] += count;
-  for (const auto& [worker, clock] : other.clocks) {
-    const auto [own, is_new] = clocks.emplace(worker, clock);
-    if (!is_new) own->second = std::min(own->second, clock);
-  }
+  for (const auto& [worker, count] : other.awaited) awaited[worker] += count;
   return *this;
 }
 
@@ -82,7 +77,7 @@ Tensor ServerStatistics::to_tensor() const {
   std::vector<std::int64_t> numbers;
   for_each_counter(
       *this, [&](std::uint64_t value) { numbers.push_back(static_cast<std::int64_t>(value)); });
-  write(staleness, numbers), write(lead, numbers), write(clocks, numbers);
+  write(staleness, numbers), write(awaited, numbers);
   return Tensor::from(Shape{static_cast<std::int64_t>(numbers.size())}, numbers);
 }
 
@@ -91,7 +86,7 @@ ServerStatistics ServerStatistics::from_tensor(const Tensor& tensor) {
   Reader in(tensor.host_span<std::int64_t>());
   ServerStatistics result;
   for_each_counter(result, [&](std::uint64_t& value) { value = in.next(); });
-  in.read(result.staleness), in.read(result.lead), in.read(result.clocks);
+  in.read(result.staleness), in.read(result.awaited);
   in.finish();
   return result;
 }

@@ -175,9 +175,9 @@ class Checker {
     }
     if (scatter.op == ScatterOp::kDivide) check_divisors(spec, scatter.values);
   }
-  void check(const TellClock& tell, CheckedOperation&) {
-    if (tell.worker < 0)
-      refuse_operation("a clock of worker ", tell.worker, "; expected 0 or more");
+  void check(const ReportWorker& report, CheckedOperation&) {
+    if (report.worker >= 0) return;
+    refuse_operation("a report of worker ", report.worker, "; expected a rank >= 0");
   }
   void check_add_once(const UpdateShard& update, CheckedOperation& checked) {
     const ShardSpec& spec = checked.shard->spec;
@@ -266,15 +266,14 @@ std::vector<StoredShard*> CheckedOperation::shards() const {
 
 namespace {
 
-/// What a clock says can be refused when the batch is applied, so nothing else may depend on it.
-void check_clocks(const OperationBatch& batch) {
-  const bool tells = std::ranges::any_of(batch.operations, [](const Operation& operation) {
-    return std::holds_alternative<TellClock>(operation);
+/// Statistics lock every shard: the batch must not have locked one.
+void check_statistics(const OperationBatch& batch) {
+  const bool has_statistics = std::ranges::any_of(batch.operations, [](const Operation& operation) {
+    return std::holds_alternative<ReadStatistics>(operation);
   });
-  if (!tells) return;
-  if (batch.stream.kind != UpdateStream::Kind::kClient || num_changes(batch) > 0) {
-    refuse_operation("a clock is told by a client, in a batch without changes");
-  }
+  if (!has_statistics || batch.operations.size() == 1) return;
+  refuse_operation("statistics: expected a batch of their own, got ", batch.operations.size(),
+                   " operations");
 }
 
 }  // namespace
@@ -290,7 +289,7 @@ CheckedBatch check_batch(const OperationBatch& batch, std::uint64_t num_applied_
       throw error.with_context(concat("operation ", i, " of ", batch.operations.size()));
     }
   }
-  check_clocks(batch);
+  check_statistics(batch);
   return checker.take();
 }
 
@@ -369,7 +368,6 @@ std::shared_ptr<PendingAnswers> VariableStore::start(OperationBatch batch) {
 void VariableStore::apply(OperationBatch batch, std::uint64_t owner, BatchAnswers::Done done) {
   const NoDeviceScope values_are_on_the_host;  // of a server in a replica's process, too
   Call call;
-  call.client = batch.stream.kind == UpdateStream::Kind::kClient ? batch.stream.id : 0;
   call.owner = owner;
   if (owner != 0 && batch.stream.kind == UpdateStream::Kind::kClient) {
     const MutexLock lock(mutex_);
@@ -419,8 +417,7 @@ void VariableStore::run(const OperationBatch& batch, Call& call) {
   call.answers->let_go();
   if (call.hopeless) call.answers->fail(*call.hopeless);
   for (EndedRead& read : call.ended) read.answers->set(read.index, std::move(read.answer));
-  go_on_with(std::move(call.released));
-  if (call.has_left) fail_hopeless_reads();
+  if (call.has_ended) fail_hopeless_reads();
 }
 
 CheckedBatch VariableStore::check(const OperationBatch& batch, std::uint64_t num_applied_before,
@@ -494,24 +491,23 @@ void VariableStore::apply_checked(const CheckedBatch& batch, Call& call) {
 
 void VariableStore::apply_one(const CheckedOperation& checked, std::size_t index, Call& call) {
   const Operation& operation = *checked.operation;
-  const auto read_as_held = [&](const auto& read) {
-    WaitingRead held{call.answers,  index,       read,      read.at_least_steps,
-                     checked.shard, call.client, call.owner};
-    if (clocks_.passes(held)) read_now_or_later(std::move(held), call);
+  const auto start = [&](const auto& read) {
+    read_now_or_later({call.answers, index, read, read.at_least_steps, checked.shard, call.owner},
+                      call);
   };
-  if (const auto* read = std::get_if<ReadShard>(&operation)) return read_as_held(*read);
-  if (const auto* rows = std::get_if<ReadRows>(&operation)) return read_as_held(*rows);
+  if (const auto* read = std::get_if<ReadShard>(&operation)) return start(*read);
+  if (const auto* rows = std::get_if<ReadRows>(&operation)) return start(*rows);
   OperationAnswer answer;
   if (std::holds_alternative<ReadStatistics>(operation)) {
-    count_reads(std::exchange(call.num_reads, 0), std::exchange(call.num_reads_unchanged, 0));
     answer.value = statistics().to_tensor();
-  } else if (const auto* tell = std::get_if<TellClock>(&operation)) {
-    try {
-      answer = clocks_.tell(call.client, *tell, call.released);
-      call.has_left |= tell->event == TellClock::Event::kLeave;
-    } catch (const Error& error) {  // refused; the batch changes nothing
-      return call.answers->fail(error);
+  } else if (const auto* report = std::get_if<ReportWorker>(&operation)) {
+    const MutexLock lock(mutex_);
+    if (report->has_ended) {
+      ended_workers_.insert(report->worker);
+    } else {
+      ended_workers_.erase(report->worker);
     }
+    call.has_ended |= report->has_ended;
   } else {
     if (changes_values(operation) && !checked.was_applied_before) change(checked, call.ended);
     answer = checked.shard->answer();
@@ -524,7 +520,7 @@ void VariableStore::apply_one(const CheckedOperation& checked, std::size_t index
 void VariableStore::read_now_or_later(WaitingRead read, Call& call) {
   StoredShard& shard = *read.shard;
   if (read.at_least_steps > shard.num_steps) {
-    auto why = shard.why_no_step(clocks_.ended());
+    auto why = shard.why_no_step(ended_workers());
     if (!why) return shard.waiting.push_back(std::move(read));
     call.hopeless = std::move(why);
     return;
@@ -533,23 +529,6 @@ void VariableStore::read_now_or_later(WaitingRead read, Call& call) {
   ++call.num_reads;
   call.num_reads_unchanged += answer.value ? 0 : 1;
   read.answers->set(read.index, std::move(answer));
-}
-
-void VariableStore::go_on_with(std::vector<WaitingRead> released) {
-  for (WaitingRead& each : released) {
-    OperationAnswer answer;
-    {
-      StoredShard& shard = *each.shard;
-      const ShardLocks lock(shard);
-      if (each.at_least_steps > shard.num_steps) {
-        shard.waiting.push_back(std::move(each));
-        continue;
-      }
-      answer = shard.read(each);
-    }
-    count_reads(1, answer.value ? 0 : 1);
-    each.answers->set(each.index, std::move(answer));
-  }
 }
 
 void VariableStore::change(const CheckedOperation& operation, std::vector<EndedRead>& ended) {
@@ -602,13 +581,7 @@ void VariableStore::count_staleness(const UpdateShard& update, std::uint64_t ver
   const std::uint64_t then = update.computed_at_version & kChanges, now = version & kChanges;
   if (update.computed_at_version == 0 || then > now) return;
   const MutexLock lock(mutex_);
-  count_difference(statistics_.staleness, now - then);
-}
-
-void VariableStore::count_reads(std::uint64_t num_reads, std::uint64_t num_unchanged) {
-  const MutexLock lock(mutex_);
-  statistics_.num_reads += num_reads;
-  statistics_.num_reads_unchanged += num_unchanged;
+  ++statistics_.staleness[std::min(now - then, ServerStatistics::kGreatestDifference)];
 }
 
 void VariableStore::fail_if_broken() const {

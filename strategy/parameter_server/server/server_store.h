@@ -14,9 +14,9 @@
 
 #include "cluster/rpc/rpc_server.h"
 #include "strategy/parameter_server/server/applied_table.h"
-#include "strategy/parameter_server/server/clock_gate.h"
 #include "strategy/parameter_server/server/stored_shard.h"
 #include "tutti/core/sync.h"
+#include "tutti/strategy/parameter_server/protocol/server_statistics.h"
 
 namespace tutti::internal {
 
@@ -75,8 +75,7 @@ struct StoreSnapshot {
 /// A batch is checked before any of it is applied. Batches of different streams run at once, and
 /// meet at the shards that both use; those of one stream one after the other, in the order of their
 /// calls. Elements change as those of local variables do (VariableComponent). Synchronous updates
-/// are applied when their step is complete; reads that wait for it, or for slow workers
-/// (TellClock), hold no thread. Threads: any.
+/// are applied when their step is complete; reads that wait for it hold no thread. Threads: any.
 class VariableStore final : public VariableService {
  public:
   /// `name` stands in front of errors: "ps 1". `incarnation`: restarts of the task before this
@@ -97,7 +96,7 @@ class VariableStore final : public VariableService {
   void owner_left(std::uint64_t owner);
   /// Ends all waiting reads with this error: the step they wait for will not come.
   void fail_waiting_reads(const Error& error);
-  /// The client left: see AppliedTable::end_client(); no worker waits for it any more.
+  /// The client left: see AppliedTable::end_client().
   void end_client(std::uint64_t client);
 
   /// Between batches: waits for those that are being applied. `moment`, if any, is called then:
@@ -115,18 +114,16 @@ class VariableStore final : public VariableService {
   /// snapshot() holds them all; ThreadSanitizer follows 64 mutexes per thread.
   static constexpr std::size_t kNumStripes = 32;
 
-  /// A batch on its way: who asked, where answers go, and reads that it lets go.
+  /// A batch on its way: who asked, where answers go, and reads that it ends.
   struct Call {
-    std::uint64_t client = 0;  // 0: a closure
     std::uint64_t owner = 0;
     std::shared_ptr<BatchAnswers> answers = {};
     std::vector<EndedRead> ended = {};
-    std::vector<WaitingRead> released = {};
     std::unique_ptr<ShardLocks> locks = {};  // of all its shards, where it was logged
     std::uint64_t num_reads = 0;             // answered at once
     std::uint64_t num_reads_unchanged = 0;   // of those, without a value
     std::optional<Error> hopeless = {};      // why a read of this batch would wait for ever
-    bool has_left = false;                   // a worker said that it ends
+    bool has_ended = false;                  // a worker reported that it has
   };
   void run(const OperationBatch& batch, Call& call);
   CheckedBatch check(const OperationBatch& batch, std::uint64_t num_applied_before, Call& call);
@@ -134,13 +131,13 @@ class VariableStore final : public VariableService {
   void apply_checked(const CheckedBatch& batch, Call& call);
   void apply_one(const CheckedOperation& operation, std::size_t index, Call& call);
   void read_now_or_later(WaitingRead read, Call& call);
-  void go_on_with(std::vector<WaitingRead> released);
+  /// Takes the reads of this owner that wait; 0: all.
   std::vector<WaitingRead> take_reads_of(std::uint64_t owner);
+  std::set<int> ended_workers() const;
   void fail_hopeless_reads();
   void change(const CheckedOperation& operation, std::vector<EndedRead>& ended);
   void take_sync(const CheckedOperation& operation, const UpdateShard& update,
                  std::vector<EndedRead>& ended);
-  void count_reads(std::uint64_t num_reads, std::uint64_t num_unchanged);
   void count_staleness(const UpdateShard& update, std::uint64_t version);
   StoredShard* find_shard(ShardId id) const;
   void ask_for_shards(const OperationBatch& batch) const;
@@ -150,7 +147,6 @@ class VariableStore final : public VariableService {
 
   const std::string name_;
   const std::uint64_t first_version_;
-  ClockGate clocks_;
   // Taken in this order; shards' mutexes between creation_ and mutex_.
   mutable std::array<Mutex, kNumStripes> streams_;  // held while a batch that changes is applied
   mutable Mutex creation_;                          // held while a batch that creates is checked
@@ -161,7 +157,8 @@ class VariableStore final : public VariableService {
   std::map<std::string, std::shared_ptr<const UpdateRule>> rules_ TUTTI_GUARDED_BY(mutex_);
   AppliedTable table_ TUTTI_GUARDED_BY(mutex_);
   std::map<std::uint64_t, std::set<std::uint64_t>> clients_of_
-      TUTTI_GUARDED_BY(mutex_);  // by owner
+      TUTTI_GUARDED_BY(mutex_);                           // by owner
+  std::set<int> ended_workers_ TUTTI_GUARDED_BY(mutex_);  // those that have not begun again
   ServerStatistics statistics_ TUTTI_GUARDED_BY(mutex_);
   std::string why_broken_ TUTTI_GUARDED_BY(mutex_);  // a batch was applied in part
   std::shared_ptr<ChangeLog> log_ TUTTI_GUARDED_BY(mutex_);

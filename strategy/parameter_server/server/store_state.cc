@@ -1,7 +1,6 @@
 // A store as a whole: its snapshot, its numbers, who waits, and calls of other tasks.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <iterator>
 #include <optional>
 #include <utility>
 #include <variant>
@@ -19,10 +18,14 @@ std::vector<StoredShard*> VariableStore::all_shards() const {
 }
 
 std::vector<WaitingRead> VariableStore::take_reads_of(std::uint64_t owner) {
-  std::vector<WaitingRead> all = clocks_.take_reads_of(owner);
+  std::vector<WaitingRead> all;
   for (StoredShard* const shard : all_shards()) {
     const ShardLocks lock(*shard);
-    std::ranges::move(take_waiting(shard->waiting, owner), std::back_inserter(all));
+    std::erase_if(shard->waiting, [&](WaitingRead& each) {
+      if (owner != 0 && each.owner != owner) return false;
+      all.push_back(std::move(each));
+      return true;
+    });
   }
   return all;
 }
@@ -44,7 +47,7 @@ void VariableStore::fail_waiting_reads(const Error& error) {
 
 /// Those of steps for which too few workers are left.
 void VariableStore::fail_hopeless_reads() {
-  const std::set<int> ended = clocks_.ended();
+  const std::set<int> ended = ended_workers();
   for (StoredShard* const shard : all_shards()) {
     std::vector<WaitingRead> failed;
     std::optional<Error> why;
@@ -58,12 +61,14 @@ void VariableStore::fail_hopeless_reads() {
   }
 }
 
+std::set<int> VariableStore::ended_workers() const {
+  const MutexLock lock(mutex_);
+  return ended_workers_;
+}
+
 void VariableStore::end_client(std::uint64_t client) {
-  {
-    const MutexLock lock(mutex_);
-    table_.end_client(client);
-  }
-  go_on_with(clocks_.leave(client));
+  const MutexLock lock(mutex_);
+  table_.end_client(client);
 }
 
 StoreSnapshot VariableStore::snapshot(const std::function<void()>& moment) const {
@@ -154,10 +159,16 @@ std::optional<Error> apply_again(VariableStore& store, OperationBatch batch) {
 }
 
 ServerStatistics VariableStore::statistics() const {
+  std::map<int, std::uint64_t> awaited;
+  for (StoredShard* const shard : all_shards()) {
+    const ShardLocks lock(*shard);
+    if (shard->waiting.empty()) continue;
+    for (const int rank : shard->missing_ranks()) ++awaited[rank];
+  }
   const MutexLock lock(mutex_);
   ServerStatistics result = statistics_;
   result.num_shards = shards_.size();
-  clocks_.report(result);
+  result.awaited = std::move(awaited);
   return result;
 }
 

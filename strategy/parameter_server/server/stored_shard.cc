@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
-#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -131,15 +130,6 @@ UpdateArgs part_of(const UpdateArgs& args, std::size_t first, std::size_t count,
 
 }  // namespace
 
-std::vector<WaitingRead> take_waiting(std::vector<WaitingRead>& waiting, std::uint64_t owner) {
-  const auto stays = [&](const WaitingRead& each) { return owner != 0 && each.owner != owner; };
-  const auto first = std::stable_partition(waiting.begin(), waiting.end(), stays);
-  std::vector<WaitingRead> result(std::make_move_iterator(first),
-                                  std::make_move_iterator(waiting.end()));
-  waiting.erase(first, waiting.end());
-  return result;
-}
-
 StoredShard::StoredShard(ShardSpec shard_spec, const Tensor& initial_value,
                          std::uint64_t first_version)
     : spec(std::move(shard_spec)),
@@ -188,6 +178,14 @@ void StoredShard::update(const UpdateRule& rule, std::span<StoredShard* const> s
   VariableComponent::update(value, components, applied, gradient, update.scalars);
   ++version;
   for (StoredShard* slot : slots) ++slot->version;
+}
+
+std::vector<int> StoredShard::missing_ranks() const {
+  std::vector<int> missing;
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    if (!accumulator.has_given(num_steps, rank)) missing.push_back(rank);
+  }
+  return missing;
 }
 
 std::optional<Error> StoredShard::why_no_step(const std::set<int>& ended) const {

@@ -52,16 +52,14 @@ class SyncAccumulator {
 
 struct StoredShard;
 
-/// A read that waits for slower workers, then for a synchronous step. `index`: of the operation in
-/// its batch.
+/// A read that waits for a synchronous step. `index`: of the operation in its batch.
 struct WaitingRead {
   std::shared_ptr<BatchAnswers> answers;
   std::size_t index = 0;
   std::variant<ReadShard, ReadRows> read = {};
   std::uint64_t at_least_steps = 0;
   StoredShard* shard = nullptr;
-  std::uint64_t client = 0;  // whose clock counts; 0: a closure's
-  std::uint64_t owner = 0;   // who asked; 0: this process
+  std::uint64_t owner = 0;  // who asked; 0: this process
 };
 /// A read that waits no longer, for when the locks are released.
 struct EndedRead {
@@ -69,9 +67,6 @@ struct EndedRead {
   std::size_t index = 0;
   OperationAnswer answer = {};
 };
-
-/// Takes those of this owner away from `waiting`; 0: all.
-std::vector<WaitingRead> take_waiting(std::vector<WaitingRead>& waiting, std::uint64_t owner);
 
 /// `spec` never changes. Everything else belongs to whoever holds `mutex`: use ShardLocks.
 struct StoredShard {
@@ -84,6 +79,8 @@ struct StoredShard {
   /// Applies the rule, and counts a version on the shard and its slots.
   void update(const UpdateRule& rule, std::span<StoredShard* const> slots,
               const UpdateShard& update);
+  /// Ranks that have not given for the next synchronous step.
+  std::vector<int> missing_ranks() const;
   /// Why the next synchronous step will never be made: without the ranks that have `ended` too few
   /// are left that gave for it or may still. Nothing: it may be, or nobody has given to this shard.
   std::optional<Error> why_no_step(const std::set<int>& ended) const;

@@ -97,11 +97,9 @@ TEST(BatchEncoding, PartsAreWhatTheyWere) {
   expect_same_bits(*update.rows, rows_of({2, 2, 1}));
   EXPECT_FALSE(std::get<UpdateShard>(batch.operations[9]).sync.has_value());
   EXPECT_TRUE(std::holds_alternative<internal::ReadStatistics>(batch.operations[10]));
-  const auto& tell = std::get<internal::TellClock>(batch.operations[11]);
-  EXPECT_EQ(tell.event, internal::TellClock::Event::kAdvance);
-  EXPECT_EQ(tell.worker, 3);
-  EXPECT_EQ(tell.clock, 1000u);
-  EXPECT_EQ(tell.staleness, 2u);
+  const auto& report = std::get<internal::ReportWorker>(batch.operations[11]);
+  EXPECT_EQ(report.worker, 3);
+  EXPECT_TRUE(report.has_ended);
 }
 
 TEST(BatchEncoding, LargeTensorsAreNotCopiedAndPiecesStartAtMultiplesOf64) {

@@ -49,7 +49,7 @@ inline OperationBatch batch_of_everything() {
   dense.gradient = Tensor::full({2, 1000}, 7.0);
   batch.operations.push_back(dense);
   batch.operations.push_back(internal::ReadStatistics{});
-  batch.operations.push_back(internal::TellClock{internal::TellClock::Event::kAdvance, 3, 1000, 2});
+  batch.operations.push_back(internal::ReportWorker{3, true});
   return batch;
 }
 
@@ -117,9 +117,7 @@ class Shown {
     put_bits(o.sync->divisor);
   }
   void show(const internal::ReadStatistics&) {}
-  void show(const internal::TellClock& o) {
-    put(static_cast<int>(o.event), o.worker, o.clock, o.staleness);
-  }
+  void show(const internal::ReportWorker& o) { put(o.worker, o.has_ended); }
 };
 
 // Messages of cluster/proto by hand: fields of a number, of 8 bytes, or of a text or message.

@@ -91,28 +91,6 @@ TEST(RemoteService, CallsThatComeAgainChangeNothing) {
   EXPECT_EQ(store.statistics().num_applied_before, 20u);
 }
 
-TEST(RemoteService, AWorkerWhoseConnectionEndsIsNotWaitedFor) {
-  using internal::TellClock;
-  using Event = TellClock::Event;
-  VariableStore store("ps 3");
-  VariableHandler handler(store);
-  RemoteService service(std::make_shared<CutClient>(handler, 3));
-  Client remote(service, 1), here(store, 2);
-  const ShardId id = whole("w", {}).id();
-  here.call({CreateShard{whole("w", {}), Tensor(2.0f)}});
-  remote.call({TellClock{Event::kJoin, 1, 0, 0}});
-  here.call({TellClock{Event::kJoin, 0, 0, 0}});
-  here.call({TellClock{Event::kAdvance, 0, 1, 0}});
-  const auto told =
-      ServerStatistics::from_tensor(*remote.call({internal::ReadStatistics{}}).front().value);
-  EXPECT_EQ(told.clocks, (std::map<int, std::uint64_t>{{0, 1}, {1, 0}}));
-  const auto held = here.start({ReadShard{id}});
-  EXPECT_FALSE(held->is_ready());
-  handler.client_left(CutClient::peer());
-  EXPECT_TRUE(held->is_ready());
-  EXPECT_EQ(store.statistics().clocks, (std::map<int, std::uint64_t>{{0, 1}}));
-}
-
 TEST(RemoteService, ErrorsNameTheServer) {
   VariableStore store("ps 3");
   VariableHandler handler(store);

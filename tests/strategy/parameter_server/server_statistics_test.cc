@@ -28,8 +28,7 @@ ServerStatistics statistics_of_everything() {
   all.num_applied_before = 5, all.num_reads = 6, all.num_reads_unchanged = 7;
   all.num_sync_steps = 8, all.num_stale_dropped = 9, all.num_rank_duplicates = 10;
   all.staleness = {{0, 11}, {3, 12}};
-  all.lead = {{1, 13}};
-  all.clocks = {{0, 14}, {2, 15}};
+  all.awaited = {{0, 14}, {2, 15}};
   return all;
 }
 
@@ -67,12 +66,12 @@ TEST(ServerStatisticsTest, AddsUp) {
   ServerStatistics other;
   other.num_reads = 100;
   other.staleness = {{3, 1}, {7, 1}};
-  other.clocks = {{0, 12}, {2, 20}, {4, 1}};
+  other.awaited = {{0, 12}, {4, 1}};
   sum += other;
   EXPECT_EQ(sum.num_reads, 106u);
   EXPECT_EQ(sum.num_rank_duplicates, 10u);
   EXPECT_THAT(sum.staleness, ElementsAre(Pair(0, 11), Pair(3, 13), Pair(7, 1)));
-  EXPECT_THAT(sum.clocks, ElementsAre(Pair(0, 12), Pair(2, 15), Pair(4, 1)));
+  EXPECT_THAT(sum.awaited, ElementsAre(Pair(0, 26), Pair(2, 15), Pair(4, 1)));
   EXPECT_EQ(to_string(sum.staleness), "0: 11, 3: 13, 7: 1");
   EXPECT_EQ(to_string(ServerStatistics::Histogram{}), "none");
   EXPECT_EQ(to_string(ServerStatistics::Histogram{{1000, 2}}), "1000+: 2");

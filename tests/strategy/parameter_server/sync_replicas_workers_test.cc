@@ -92,8 +92,7 @@ TEST(UpdateModes, SyncReplicasOfAllWorkersHasTheBitsOfMirroredStrategy) {
 TEST(UpdateModes, AWorkerAloneHasTheBitsOfOneDeviceInEveryMode) {
   const testing::HangWatchdog watchdog("modes in one process");
   const Bits expected = train_bits(*strategy_tests::mirrored(1));
-  for (const UpdateMode mode :
-       {UpdateMode::kAsync, UpdateMode::kStaleSync, UpdateMode::kSyncReplicas}) {
+  for (const UpdateMode mode : {UpdateMode::kAsync, UpdateMode::kSyncReplicas}) {
     ParameterServerStrategy strategy(options_of(mode));
     EXPECT_EQ(strategy.update_mode(), mode);
     const Bits bits = train_bits(strategy);
@@ -191,6 +190,34 @@ TEST(UpdateModes, PendingReadFailsWhenTooFewWorkersAreLeft) {
         countdown.step(strategy);
       });
   EXPECT_THAT(errors[0], HasSubstr("step 1 will not be made: worker 1 has ended"));
+  EXPECT_EQ(errors[1], "");
+}
+
+TEST(UpdateModes, AReadThatWaitsTooLongNamesTheWorker) {
+  const testing::HangWatchdog watchdog("a stalled worker");
+  ParameterServerOptions options = options_of(UpdateMode::kSyncReplicas);
+  options.timeout = options.local.timeout = std::chrono::seconds(2);
+  Gathering gathering(2);
+  Event has_failed;
+  const auto errors =
+      run_apart(2, make_servers(1), options, [&](ParameterServerStrategy& strategy) {
+        const auto scope = strategy.scope();
+        Countdown countdown;
+        const bool is_slow = strategy.worker() == 1;
+        countdown.step(strategy, [&] {
+          gathering.meet();
+          if (is_slow) (void)has_failed.wait_until(TimePoint::max());
+        });
+        if (is_slow) return;
+        struct SetOnExit {
+          Event& event;
+          ~SetOnExit() { event.set(); }
+        } const set_on_exit{has_failed};
+        countdown.step(strategy);
+      });
+  EXPECT_THAT(errors[0], AllOf(HasSubstr("worker 0 waits to read the next step"),
+                               HasSubstr("for which worker 1 gave no gradient"),
+                               HasSubstr("gradients of 2 of 2 workers")));
   EXPECT_EQ(errors[1], "");
 }
 

@@ -1,5 +1,7 @@
 // Synchronous steps on the variable store: sums by rank, stale gradients, backups, waiting reads.
 // SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+
 #include <algorithm>
 #include <memory>
 #include <numeric>
@@ -20,6 +22,10 @@ namespace {
 namespace sync_steps {
 
 using namespace store_tests;
+using internal::ReportWorker;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::Pair;
 
 const Shape kShape{6, 4};
 
@@ -228,7 +234,51 @@ TEST(SyncSteps, ABatchThatComesAgainWaitsAgain) {
   EXPECT_EQ(job.store.statistics().num_sync_steps, 1u);
 }
 
+TEST(SyncSteps, ReadOfAStepThatNeedsARankThatEndedFails) {
+  Job job(2);
+  const auto end = [&] { job.clients[1].call({ReportWorker{1, true}}); };
+  const auto expect_failed = [](const std::shared_ptr<PendingAnswers>& read) {
+    expect_error(ErrorCode::kOutOfRange, {"step 0 will not be made", "worker 1 has ended"},
+                 [&] { read->wait(soon()); });
+  };
+  const auto waiting = job.clients[0].start({update_of(0, 0, 2, 2), ReadShard{job.id, 0, 1}});
+  end();
+  expect_failed(waiting);
+  expect_failed(job.clients[0].start({ReadShard{job.id, 0, 1}}));
+  job.clients[1].call({ReportWorker{1}});  // begins again
+  const auto read = job.clients[0].start({ReadShard{job.id, 0, 1}});
+  EXPECT_FALSE(read->is_ready());
+  job.clients[1].call({update_of(1, 0, 2, 2)});
+  EXPECT_TRUE(read->is_ready());
+  end();
+  EXPECT_TRUE(job.clients[0].start({ReadShard{job.id, 0, 1}})->is_ready());
+  expect_error(ErrorCode::kInvalidArgument, {"worker -1"},
+               [&] { job.clients[0].call({ReportWorker{-1}}); });
+}
+
+TEST(SyncSteps, StatisticsNameTheRanksThatReadsWaitFor) {
+  Job job(3);
+  job.clients[0].call({update_of(0, 0, 3, 3)});
+  EXPECT_THAT(job.store.statistics().awaited, IsEmpty());  // no read waits
+  const auto waiting = job.clients[0].start({ReadShard{job.id, 0, 1}});
+  EXPECT_THAT(job.store.statistics().awaited, ElementsAre(Pair(1, 1), Pair(2, 1)));
+  job.clients[2].call({update_of(2, 0, 3, 3)});
+  EXPECT_THAT(job.store.statistics().awaited, ElementsAre(Pair(1, 1)));
+  job.clients[1].call({update_of(1, 0, 3, 3)});
+  EXPECT_TRUE(waiting->is_ready());
+  EXPECT_THAT(job.store.statistics().awaited, IsEmpty());
+  expect_error(ErrorCode::kInvalidArgument, {"a batch of their own, got 2 operations"}, [&] {
+    job.clients[0].call({update_of(0, 1, 3, 3), internal::ReadStatistics{}});
+  });
+}
+
 TEST(SyncSteps, WaitingReadsEndWithTheirOwnerAndWithTheJob) {
+  std::shared_ptr<PendingAnswers> left;
+  {
+    Job ended(2);
+    left = ended.clients[0].start({ReadShard{ended.id, 0, 1}});
+  }
+  expect_error(ErrorCode::kUnavailable, {"ended"}, [&] { left->wait(soon()); });
   Job job(2);
   int num_done = 0;
   std::vector<Error> errors;

@@ -3,7 +3,6 @@
 #include "tutti/strategy/parameter_server/protocol/parameter_server_modes.h"
 
 #include <atomic>
-#include <map>
 
 #include "tests/strategy/parameter_server/workers_apart.h"
 #include "tutti/strategy/parameter_server/coordinator/cluster_coordinator.h"
@@ -14,7 +13,6 @@ namespace {
 using strategy_tests::expect_no_error;
 using strategy_tests::num;
 using ::testing::ElementsAre;
-using ::testing::Pair;
 using workers_apart::Countdown;
 using workers_apart::Gathering;
 using workers_apart::make_servers;
@@ -25,12 +23,11 @@ using workers_apart::statistics_of;
 using workers_apart::wait_for;
 
 TEST(UpdateModes, NamesComeBack) {
-  for (const UpdateMode mode :
-       {UpdateMode::kSync, UpdateMode::kAsync, UpdateMode::kStaleSync, UpdateMode::kSyncReplicas}) {
+  for (const UpdateMode mode : {UpdateMode::kSync, UpdateMode::kAsync, UpdateMode::kSyncReplicas}) {
     EXPECT_EQ(parse_update_mode(to_string(mode)), mode);
   }
-  EXPECT_TUTTI_ERROR((void)parse_update_mode("stale"), ErrorCode::kInvalidArgument,
-                     "ssp or sync_replicas, got 'stale'");
+  EXPECT_TUTTI_ERROR((void)parse_update_mode("ssp"), ErrorCode::kInvalidArgument,
+                     "expected sync, async or sync_replicas, got 'ssp'");
 }
 
 TEST(UpdateModes, AsynchronousWorkersLoseNoUpdate) {
@@ -97,7 +94,6 @@ TEST(UpdateModes, SlowAsynchronousWorkerDoesNotSlowOthers) {
   const Services servers = make_servers(1);
   Gathering gathering(3);
   std::atomic<int> made[3] = {};
-  std::map<int, std::uint64_t> clocks;
   const auto errors =
       run_apart(3, servers, options_of(UpdateMode::kAsync), [&](ParameterServerStrategy& strategy) {
         const auto scope = strategy.scope();
@@ -113,13 +109,8 @@ TEST(UpdateModes, SlowAsynchronousWorkerDoesNotSlowOthers) {
           });
           ++made[worker];
         }
-        if (!is_slow) return wait_for(made[2], kSlowSteps + 1);  // nobody leaves before
-        clocks = strategy.server_statistics().front().clocks;
-        ++made[2];
       });
   expect_no_error(errors);
-  constexpr std::uint64_t kFast = kSlowSteps * kRatio, kSlow = kSlowSteps;
-  EXPECT_THAT(clocks, ElementsAre(Pair(0, kFast), Pair(1, kFast), Pair(2, kSlow)));
   // Its first gradient came when the others had made five steps each.
   EXPECT_GE(statistics_of(servers).staleness.rbegin()->first, 2u * kRatio);
 }
@@ -159,17 +150,15 @@ TEST(UpdateModes, WhatMakesNoSenseIsRefused) {
   EXPECT_TUTTI_ERROR(make(options_of(UpdateMode::kSync)), ErrorCode::kInvalidArgument, "kAsync");
   EXPECT_TUTTI_ERROR(make(options_of(UpdateMode::kAsync), 2), ErrorCode::kInvalidArgument,
                      "no worker 2 of 2");
-  ParameterServerOptions options = options_of(UpdateMode::kStaleSync);
-  options.staleness = -1;
-  EXPECT_TUTTI_ERROR(make(options), ErrorCode::kInvalidArgument, "staleness; expected 0 or more");
-  options = options_of(UpdateMode::kSyncReplicas);
+  ParameterServerOptions options = options_of(UpdateMode::kSyncReplicas);
   options.replicas_to_aggregate = 3;
   EXPECT_TUTTI_ERROR(make(options), ErrorCode::kInvalidArgument, "expected 1 .. 2");
   options.replicas_to_aggregate = 1;
   options.total_num_replicas = 3;
   EXPECT_TUTTI_ERROR(make(options), ErrorCode::kInvalidArgument, "total_num_replicas");
-  ParameterServerStrategy stale(options_of(UpdateMode::kStaleSync));
-  EXPECT_TUTTI_ERROR(ClusterCoordinator{stale}, ErrorCode::kInvalidArgument, "update_mode is ssp");
+  ParameterServerStrategy replicas(options_of(UpdateMode::kSyncReplicas));
+  EXPECT_TUTTI_ERROR(ClusterCoordinator{replicas}, ErrorCode::kInvalidArgument,
+                     "update_mode is sync_replicas");
 }
 
 TEST(UpdateModes, StateOfAStepThatWorkersWouldMixUpIsRefused) {

@@ -33,8 +33,7 @@ struct StrategySpec {
   std::int64_t stage = 3;  // what is cut over the replicas: 1 slots, 2 gradients too, 3 parameters
   std::int64_t min_shard_bytes = 64 << 10;  // smaller variables are mirrored
   // Of parameter_server alone.
-  std::string update_mode = "sync";        // async, ssp, sync_replicas
-  std::int64_t staleness = 3;              // of ssp
+  std::string update_mode = "sync";        // async, sync_replicas
   std::int64_t replicas_to_aggregate = 0;  // of sync_replicas; 0: all workers
   std::int64_t parameter_servers = 1;      // in this process, where there is no cluster
 };

@@ -36,12 +36,10 @@ struct ParameterServerOptions {
   /// Into how many shards each variable is cut; none: one.
   Partitioner variable_partitioner = {};
   VariablePlacement placement = VariablePlacement::kRoundRobin;
-  /// How workers keep pace. In all modes but kSync `local.replicas` are those of this worker, and
-  /// `local.timeout` is how long a read waits for other workers before an error names the one that
-  /// is waited for.
+  /// How workers keep pace. In all modes but kSync `local.replicas` are those of this worker.
+  /// kSyncReplicas: `local.timeout` is how long a read waits for other workers before an error
+  /// names those that are waited for.
   UpdateMode update_mode = UpdateMode::kSync;
-  /// kStaleSync: by how many steps a worker may be ahead of the slowest one when it reads.
-  int staleness = 3;
   /// kSyncReplicas: how many workers' gradients make a step, of how many. 0: all workers of the
   /// cluster. Fewer to aggregate than there are: the others are backups.
   int replicas_to_aggregate = 0;
@@ -124,8 +122,8 @@ class ParameterServerStrategy final : public Strategy {
   /// Throws as a read of variables.
   std::vector<ServerStatistics> server_statistics();
   /// For `ClusterCoordinator coordinator(strategy)`, whose steps are asynchronous: throws
-  /// kInvalidArgument for kStaleSync and kSyncReplicas, kFailedPrecondition for the tasks of a
-  /// cluster without `coordinated`.
+  /// kInvalidArgument for kSyncReplicas, kFailedPrecondition for the tasks of a cluster without
+  /// `coordinated`.
   operator CoordinatedStrategy&();
   /// Where a variable of this strategy is, by rows. Throws kInvalidArgument for other variables.
   std::vector<ShardPlace> shards_of(const Variable& variable) const;

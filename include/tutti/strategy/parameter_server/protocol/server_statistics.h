@@ -29,15 +29,12 @@ struct ServerStatistics {
   /// By how many changes of its shard a gradient came late: how many gradients. 0: what it was
   /// computed from was still the present value.
   Histogram staleness = {};
-  /// By how many steps a worker was ahead of the slowest one when it read: how many reads
-  /// (UpdateMode::kStaleSync; never above its bound).
-  Histogram lead = {};
-  /// Steps that each worker has ended, by its number; of workers that are there (UpdateMode but
-  /// kSync).
-  std::map<int, std::uint64_t> clocks = {};
+  /// Workers whose gradient for the next step of a shard is missing while a read waits for that
+  /// step: of how many shards (UpdateMode::kSyncReplicas).
+  std::map<int, std::uint64_t> awaited = {};
 
   bool operator==(const ServerStatistics&) const = default;
-  /// Adds everything up; of clocks the smaller one.
+  /// Adds everything up.
   ServerStatistics& operator+=(const ServerStatistics& other);
 
   /// As it travels: int64 [n].
