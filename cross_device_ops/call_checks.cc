@@ -110,7 +110,7 @@ ConstElements elements_of(const ReplicaBuffer& buffer) {
   return {buffer.data, buffer.count, buffer.dtype};
 }
 
-/// What member `member` of the group, all of whose members are here, brings to the call.
+/// check_call() for the part of one member in the call of all members.
 void check_member(const BufferCall& call, std::span<const ReplicaBuffer> inputs,
                   std::size_t member) {
   const std::size_t size = inputs.size();

@@ -1,4 +1,4 @@
-// What callers can get wrong in a call: types, counts, roots, memory.
+// Checks of a call's arguments: types, counts, roots, memory.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -51,7 +51,7 @@ std::vector<std::string> gather_texts(Communicator& communicator, std::string_vi
 using GatherTexts =
     std::function<std::vector<std::string>(std::string_view own, std::string_view name)>;
 
-/// What a rank reports of its GPUs. All decide by what all have reported, so they decide alike.
+/// The report of a rank on its GPUs. All ranks decide from the reports of all, so they agree.
 struct GpusOfRank {
   std::string reason;  // "has ...": why they cannot be ranks of NCCL; "" if they can
   std::string names;   // of machine and GPU, to find those that two ranks use

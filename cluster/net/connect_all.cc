@@ -189,7 +189,7 @@ class Rendezvous {
   void call_next() {
     const int rank = next_to_call();
     if (rank == kNobody) return;
-    // What was called before may have been replaced.
+    // An announcement that was called before may have been replaced.
     const bool was_called = called_text_ && texts_[static_cast<std::size_t>(rank)] == called_text_;
     std::optional<std::string> text = text_of(rank, was_called);
     if (!call_ || text != called_text_) {  // else that call is under way
@@ -397,7 +397,8 @@ class Rendezvous {
     return std::nullopt;
   }
 
-  /// What the store has of a rank, or had when this rank saw it first. `again`: it is read anew.
+  /// Returns the announcement of a rank as the store had it when this rank first saw it. `again`:
+  /// reads it anew.
   const std::optional<std::string>& text_of(int rank, bool again) {
     std::optional<std::string>& wanted = texts_[static_cast<std::size_t>(rank)];
     if (again) wanted.reset();

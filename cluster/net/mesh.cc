@@ -167,7 +167,7 @@ void Mesh::test(const Operation& operation, int peer) {
   const Leadership leadership(*this);
   if (look_at(peer) && operation.has_ended()) return;
   if (size() == 2) return;  // the one socket was just read
-  // Who tests an operation for each peer looks at all of them once.
+  // A thread that tests one operation per peer looks at all sockets once.
   const TimePoint now = Clock::system().now();
   if (now < look_again_) return;
   look(TimePoint::min());

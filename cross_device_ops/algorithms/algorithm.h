@@ -132,7 +132,7 @@ AlgorithmChoice choose_algorithm(const AlgorithmQuery& query);
 std::unique_ptr<CrossDeviceOps> scheduled_ops(std::string_view algorithm);
 
 namespace internal {
-/// What an engine or operation works by: an algorithm, or "auto", which chooses one for each call.
+/// The algorithm of an engine or operation, by name; "auto" chooses one for each call.
 /// Thread-safe.
 class NamedAlgorithm {
  public:

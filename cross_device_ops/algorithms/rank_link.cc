@@ -40,7 +40,7 @@ void RankLink::exchange_bytes(Purpose purpose, std::span<std::byte> values, Time
   const auto value_of = [&](int r) {
     return values.subspan(static_cast<std::size_t>(r) * bytes, bytes);
   };
-  // Of each rank a byte, 1 if it did not come, and the values.
+  // One byte per rank, 1 if it did not come; then the values.
   std::vector<std::byte> message(ranks.size() + values.size());
   const std::span<std::byte> is_late = std::span(message).first(ranks.size());
   const auto take = [&](int r, const std::unique_ptr<Work>& value, TimePoint end) {
@@ -51,13 +51,19 @@ void RankLink::exchange_bytes(Purpose purpose, std::span<std::byte> values, Time
       is_late[static_cast<std::size_t>(r)] = std::byte{1};
     }
   };
-  std::vector<std::unique_ptr<Work>> works;  // of rank 0
+  std::vector<std::unique_ptr<Work>> works;  // of rank 0, with ranks from 1
   if (rank == 0) {
     for (int r = 1; r < size(); ++r) works.push_back(recv(r, purpose, {}, value_of(r)));
     for (int r = 1; r < size(); ++r) take(r, works[static_cast<std::size_t>(r) - 1], deadline);
     works.clear();
     std::ranges::copy(values, message.begin() + size());
     for (int r = 1; r < size(); ++r) works.push_back(send(r, purpose, {}, message));
+    const TimePoint end = deadline_after(deadline, durations::kLinger);
+    for (int r = 1; r < size(); ++r) {
+      const auto place = static_cast<std::size_t>(r);
+      // Those that came hear of the others, also where this rank throws.
+      if (is_late[place] == std::byte{0}) works[place - 1]->wait(end);
+    }
   } else {
     const std::vector<std::byte> own(value_of(rank).begin(), value_of(rank).end());
     const auto all = recv(0, purpose, {}, message);
@@ -73,7 +79,6 @@ void RankLink::exchange_bytes(Purpose purpose, std::span<std::byte> values, Time
     fail(ErrorCode::kDeadlineExceeded, who, ": expected all ", size(), " ranks", kMissing,
          join(late), " did not come");
   }
-  for (const auto& each : works) each->wait(deadline);
 }
 
 RankLink RankLink::subgroup(const std::vector<int>& members, std::uint32_t number) const {

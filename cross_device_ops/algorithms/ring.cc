@@ -51,7 +51,7 @@ class Ring {
     if (travels(range, k)) schedule.send(shape_.peer(1), range);
   }
 
-  /// A chunk comes from the left, is combined with `own`, if there is one, and goes on if `onward`.
+  /// Receives a chunk from the left, combines it with `own` if given, and passes it on if `onward`.
   void pass(Range into, bool onward, std::optional<Range> own = std::nullopt) {
     for (std::size_t k = 0; k < num_segments_; ++k) {
       const Range range = segment_of(into, k, segment_);

@@ -31,7 +31,7 @@ namespace tutti::internal {
 
 using durations::kLastWords;
 
-/// What travels between two ranks in one MPI message: a header and bytes, in memory of its own. The
+/// The content of one MPI message between two ranks: a header and bytes, in memory of its own. The
 /// processes of an MPI job are of one build.
 class MpiFrame {
  public:

@@ -33,8 +33,8 @@ struct CanonicalNode {
 };
 
 /// The largest whole nodes of the tree over `num_replicas` that replicas [first, first + count)
-/// fill, in order: at most 2 ceil(log2 V). Their values are all that others need of these replicas.
-/// kInvalidArgument for replicas out of range.
+/// fill, in order: at most 2 ceil(log2 V). Their values, each combined along its own canonical
+/// tree, are all that others need. kInvalidArgument for replicas out of range.
 std::vector<CanonicalNode> canonical_nodes(int first, int count, int num_replicas);
 
 /// The root's value of the values of `nodes`, which are disjoint, in order, and together all
