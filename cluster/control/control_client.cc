@@ -455,8 +455,6 @@ Verdict ControlSession::verdict_on_server(VerdictKind kind, const std::string& w
 
 void ControlSession::take(const v1::JobEvent& event) {
   switch (event.event_case()) {
-    case v1::JobEvent::kVerdict:
-      return take_verdict(from_proto(event.verdict()));
     case v1::JobEvent::kHistory:
       for (const v1::Verdict& verdict : event.history().verdicts()) {
         take_verdict(from_proto(verdict));

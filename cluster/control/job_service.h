@@ -126,6 +126,7 @@ class JobService final : public v1::Job::CallbackService {
   struct Link {
     std::shared_ptr<MemberLink> link;
     MemberRecord* record = nullptr;  // null: an observer
+    std::uint64_t num_sent = 0;      // verdicts
   };
   Link* find(const MemberLink* link) TUTTI_REQUIRES(mutex_);
   Link* find(const MemberRecord& record) TUTTI_REQUIRES(mutex_);
@@ -136,7 +137,8 @@ class JobService final : public v1::Job::CallbackService {
   bool has_left_for_next_server(const MemberRecord& record, const JoiningProcess& process) const;
   grpc::Status refused(const std::string& why) TUTTI_REQUIRES(mutex_);
   v1::JoinReply reply_to(const MemberRecord* record) const TUTTI_REQUIRES(mutex_);
-  void tell_state(MemberLink& link, std::uint64_t num_verdicts) TUTTI_REQUIRES(mutex_);
+  void add_link(std::shared_ptr<MemberLink> link, MemberRecord* record, std::uint64_t num_verdicts)
+      TUTTI_REQUIRES(mutex_);
   MemberRecord& add_record(const v1::Build& build, const JoiningProcess& process, TimePoint now)
       TUTTI_REQUIRES(mutex_);
   void note(MemberRecord& record, const MemberProgress& progress) TUTTI_REQUIRES(mutex_);
@@ -155,6 +157,11 @@ class JobService final : public v1::Job::CallbackService {
   bool is_anybody_here() const TUTTI_REQUIRES(mutex_);
   void declare(MemberRecord& record, const Finding& finding) TUTTI_REQUIRES(mutex_);
   void give_up(MemberRecord& record, MemberRecord::Status status) TUTTI_REQUIRES(mutex_);
+  /// Sends the verdicts that this link does not have yet, in one event.
+  void send_verdicts(Link& link) TUTTI_REQUIRES(mutex_);
+  /// Does so for all links. Those who join and leave within the next moments of a large job are
+  /// then sent together, by tick().
+  void broadcast_verdicts(TimePoint now) TUTTI_REQUIRES(mutex_);
   void broadcast(const v1::JobEvent& event) TUTTI_REQUIRES(mutex_);
   void broadcast(const std::optional<v1::StopProposal>& proposal) TUTTI_REQUIRES(mutex_);
   std::vector<Member> list_members() const TUTTI_REQUIRES(mutex_);
@@ -171,6 +178,7 @@ class JobService final : public v1::Job::CallbackService {
   std::set<std::shared_ptr<Stream>> streams_ TUTTI_GUARDED_BY(mutex_);  // until gRPC lets go
   std::map<std::uint64_t, std::unique_ptr<MemberRecord>> records_ TUTTI_GUARDED_BY(mutex_);
   std::vector<Verdict> verdicts_ TUTTI_GUARDED_BY(mutex_);
+  TimePoint send_verdicts_at_ TUTTI_GUARDED_BY(mutex_) = TimePoint::min();
   std::vector<WaitingCall*> waiting_ TUTTI_GUARDED_BY(mutex_);  // gRPC's
   StoreTable store_ TUTTI_GUARDED_BY(mutex_);
   StopAgreement stop_ TUTTI_GUARDED_BY(mutex_);

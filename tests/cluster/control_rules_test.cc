@@ -407,7 +407,7 @@ class ToldLink final : public internal::MemberLink {
  public:
   void send(const v1::JobEvent& event) override {
     if (event.has_joined()) number = event.joined().member();
-    if (event.has_verdict()) verdicts.push_back(internal::from_proto(event.verdict()));
+    if (event.has_history()) ++num_messages;
     for (const v1::Verdict& verdict : event.history().verdicts()) {
       verdicts.push_back(internal::from_proto(verdict));
     }
@@ -415,6 +415,7 @@ class ToldLink final : public internal::MemberLink {
   void close() override {}
 
   std::uint64_t number = 0;
+  int num_messages = 0;  // with verdicts
   std::vector<Verdict> verdicts;
 };
 
@@ -598,6 +599,34 @@ TEST_F(Disconnections, AReportThatCameAfterItsMemberLeftChangesNothing) {
   for (const Verdict& verdict : service_.verdicts_after(0)) {
     EXPECT_FALSE(verdict.is_fatal) << verdict.message;
   }
+}
+
+TEST_F(Disconnections, OfALargeJobBringThoseWhoJoinedAndLeftBeforeThem) {
+  constexpr int kSize = 24;
+  std::vector<std::shared_ptr<ToldLink>> links;
+  for (int i = 0; i < kSize; ++i) links.push_back(come(i));
+  const ToldLink& first = *links.front();
+  EXPECT_LE(first.num_messages, 10) << "those who join at once are told together";
+  service_.tick();
+  EXPECT_LE(first.num_messages, 10);
+  clock_.time += 100ms;
+  service_.tick();
+  EXPECT_EQ(first.verdicts.size(), 24u);
+  EXPECT_LE(first.num_messages, 11);
+  for (int i = 20; i < kSize; ++i) {
+    v1::LeaveRequest leaving;
+    leaving.set_member(links[static_cast<std::size_t>(i)]->number);
+    EXPECT_TRUE(call(&internal::JobService::Leave, leaving).ok());
+  }
+  EXPECT_EQ(first.verdicts.size(), 24u);
+  EXPECT_NE(verdict_after_report(*links[1], 2, 0), "");
+  for (const auto& link : links) {
+    ASSERT_EQ(link->verdicts.size(), 29u);
+    for (std::size_t i = 0; i < 29; ++i) EXPECT_EQ(link->verdicts[i].number, i + 1);
+    EXPECT_EQ(link->verdicts[24].kind, VerdictKind::kLeft);
+    EXPECT_EQ(link->verdicts[28].kind, VerdictKind::kDisconnected);
+  }
+  EXPECT_LE(first.num_messages, 12);
 }
 
 TEST_F(Disconnections, SilenceDoesNotCountWhileTheServerItselfGetsNoProcessor) {
