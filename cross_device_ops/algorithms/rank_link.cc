@@ -3,6 +3,7 @@
 #include "cross_device_ops/algorithms/rank_link.h"
 
 #include <algorithm>
+#include <string>
 
 #include "cross_device_ops/collective_header.h"
 #include "tutti/cross_device_ops/rank_durations.h"
@@ -34,6 +35,21 @@ std::unique_ptr<Work> RankLink::recv(int peer, Purpose purpose, std::span<std::b
   return transport->recv(ranks[static_cast<std::size_t>(peer)], tag_of(group, purpose), head, body);
 }
 
+namespace {
+
+/// Returns false if the deadline came first.
+bool ends_in_time(Work& work, TimePoint deadline) {
+  try {
+    work.wait(deadline);
+    return true;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kDeadlineExceeded) throw;
+    return false;
+  }
+}
+
+}  // namespace
+
 void RankLink::exchange_bytes(Purpose purpose, std::span<std::byte> values, TimePoint deadline,
                               std::string_view who) const {
   const std::size_t bytes = values.size() / ranks.size();
@@ -42,38 +58,41 @@ void RankLink::exchange_bytes(Purpose purpose, std::span<std::byte> values, Time
   };
   // One byte per rank, 1 if it did not come; then the values.
   std::vector<std::byte> message(ranks.size() + values.size());
-  const std::span<std::byte> is_late = std::span(message).first(ranks.size());
-  const auto take = [&](int r, const std::unique_ptr<Work>& value, TimePoint end) {
-    try {
-      value->wait(end);
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::kDeadlineExceeded) throw;
-      is_late[static_cast<std::size_t>(r)] = std::byte{1};
-    }
-  };
-  std::vector<std::unique_ptr<Work>> works;  // of rank 0, with ranks from 1
+  std::vector<std::string> late;
+  const TimePoint end = deadline_after(deadline, durations::kLinger);
   if (rank == 0) {
-    for (int r = 1; r < size(); ++r) works.push_back(recv(r, purpose, {}, value_of(r)));
-    for (int r = 1; r < size(); ++r) take(r, works[static_cast<std::size_t>(r) - 1], deadline);
-    works.clear();
+    std::vector<std::unique_ptr<Work>> greetings, given, taken;  // with ranks from 1
+    for (int r = 1; r < size(); ++r) {
+      greetings.push_back(send(r, purpose, {}, {}));
+      given.push_back(recv(r, purpose, {}, value_of(r)));
+    }
+    for (int r = 1; r < size(); ++r) {
+      if (ends_in_time(*given[static_cast<std::size_t>(r) - 1], deadline)) continue;
+      message[static_cast<std::size_t>(r)] = std::byte{1};
+      late.push_back(concat("rank ", r));
+    }
+    given.clear();
     std::ranges::copy(values, message.begin() + size());
-    for (int r = 1; r < size(); ++r) works.push_back(send(r, purpose, {}, message));
-    const TimePoint end = deadline_after(deadline, durations::kLinger);
+    for (int r = 1; r < size(); ++r) taken.push_back(send(r, purpose, {}, message));
     for (int r = 1; r < size(); ++r) {
       const auto place = static_cast<std::size_t>(r);
       // Those that came hear of the others, also where this rank throws.
-      if (is_late[place] == std::byte{0}) works[place - 1]->wait(end);
+      if (message[place] != std::byte{0} || ends_in_time(*taken[place - 1], end)) continue;
+      if (late.empty()) late.push_back(concat("rank ", r));
     }
   } else {
     const std::vector<std::byte> own(value_of(rank).begin(), value_of(rank).end());
-    const auto all = recv(0, purpose, {}, message);
+    const auto greeting = recv(0, purpose, {}, {}), all = recv(0, purpose, {}, message);
     const auto given = send(0, purpose, {}, own);
-    take(0, all, deadline_after(deadline, durations::kLinger));  // rank 0 waits for others
+    if (!ends_in_time(*greeting, deadline)) {
+      late.push_back("rank 0");
+    } else if (!ends_in_time(*all, end)) {
+      late.push_back("one that rank 0 waits for");
+    }
     std::copy(message.begin() + size(), message.end(), values.begin());
-  }
-  std::vector<std::string> late;
-  for (int r = 0; r < size(); ++r) {
-    if (is_late[static_cast<std::size_t>(r)] != std::byte{0}) late.push_back(concat("rank ", r));
+    for (int r = 1; r < size(); ++r) {
+      if (message[static_cast<std::size_t>(r)] != std::byte{0}) late.push_back(concat("rank ", r));
+    }
   }
   if (!late.empty()) {
     fail(ErrorCode::kDeadlineExceeded, who, ": expected all ", size(), " ranks", kMissing,

@@ -44,9 +44,10 @@ struct RankLink {
                              std::span<const std::byte> body) const;
   std::unique_ptr<Work> recv(int peer, Purpose purpose, std::span<std::byte> head,
                              std::span<std::byte> body) const;
-  /// Tells every other rank `own`, a plain value, and returns those of all by rank. They travel by
-  /// rank 0: 2 * size messages. Throws kDeadlineExceeded on all ranks, `who` first in the message,
-  /// naming those that did not come.
+  /// Sends every other rank `own`, a plain value, and returns those of all by rank. They travel by
+  /// rank 0, which first greets the others: 3 * size messages. Throws kDeadlineExceeded on all
+  /// ranks, `who` first in the message, naming those that did not come: at the deadline if that is
+  /// rank 0, else up to kLinger after it, which is for a rank 0 that waits until its own deadline.
   template <class T>
   std::vector<T> exchange(Purpose purpose, const T& own, TimePoint deadline,
                           std::string_view who) const {

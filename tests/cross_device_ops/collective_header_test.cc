@@ -13,6 +13,7 @@
 #include "cross_device_ops/in_process/in_process_transport.h"
 #include "tests/support/ranks.h"
 #include "tests/support/tensor_matchers.h"
+#include "tutti/cross_device_ops/rank_durations.h"
 
 namespace tutti::collective_header_test {
 using internal::CollectiveHeader;
@@ -174,6 +175,27 @@ TEST(RankLink, AllRanksNameThoseThatDidNotCome) {
   expect_missing(4, {3}, "; rank 3 did not come");
   expect_missing(4, {1, 3}, "; rank 1, rank 3 did not come");
   expect_missing(4, {0}, "; rank 0 did not come");
+}
+
+TEST(RankLink, MissingRank0IsNamedAtTheDeadline) {
+  const TimePoint begin = Clock::system().now();
+  expect_missing(4, {0}, "; rank 0 did not come");
+  EXPECT_LT(Clock::system().now() - begin, durations::kLinger);
+}
+
+TEST(RankLink, Rank0ThatWaitsLongerThanTheOthersIsNotNamed) {
+  const auto transports = in_process_transports(3);
+  const auto exchange = [&](std::size_t rank, int milliseconds) {
+    link_all(transports[rank]).exchange(Purpose::kNonce, rank, in(milliseconds), "here");
+  };
+  expect_on_ranks(3, [&](int rank) {
+    if (rank == 0) expect_error(ErrorCode::kAborted, {"enough"}, [&] { exchange(0, 20'000); });
+    if (rank != 1) return;
+    expect_error(ErrorCode::kDeadlineExceeded,
+                 {"here: expected all 3 ranks", "; one that rank 0 waits for did not come"},
+                 [&] { exchange(1, 100); });
+    transports[1]->abort(Error(ErrorCode::kInternal, "enough"));
+  });
 }
 
 }  // namespace tutti::collective_header_test
