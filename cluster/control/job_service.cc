@@ -452,7 +452,10 @@ JobService::Reactor* JobService::answer_when(Context* context, std::uint64_t mem
 }
 
 void JobService::answer_waiting() {
-  std::erase_if(waiting_, [](WaitingCall* call) { return call->finish_if_ready(); });
+  const bool are_all_here = std::ranges::all_of(list_members(), &Member::is_here);
+  std::erase_if(waiting_, [&](WaitingCall* call) {
+    return (are_all_here || !call->is_for_all) && call->finish_if_ready();
+  });
 }
 
 void JobService::give_up(MemberRecord& record, MemberRecord::Status status) {

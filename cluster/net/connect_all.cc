@@ -119,10 +119,11 @@ class Rendezvous {
   struct Peer {
     ConnectedPeer connection;
     bool is_on_this_machine = false;
-    bool is_ready = true;   // poll() saw bytes, or this rank has not read yet
+    bool is_ready = true;   // there may be bytes
     bool is_told = false;   // that this rank has all its connections
     bool has_told = false;  // that it has all of its own
     bool is_open() const { return connection.socket.is_open(); }
+    bool is_awaited() const { return is_open() && !has_told; }
   };
 
   struct WatchedListener {
@@ -427,8 +428,11 @@ class Rendezvous {
       ready.push_back(&is_ready);
     };
     for (Newcomer& newcomer : newcomers_) watch(newcomer.socket, newcomer.is_ready);
-    for (Peer& peer : peers_) {
-      if (!peer.has_told) watch(peer.connection.socket, peer.is_ready);
+    // One of those that have not confirmed, the others after each pause: poll() takes longer with
+    // many, and each of them would wake this rank.
+    const auto awaited = std::ranges::find_if(peers_, &Peer::is_awaited);
+    if (is_connected() && awaited != peers_.end()) {
+      watch(awaited->connection.socket, awaited->is_ready);
     }
     if (now() >= accept_again_) {
       for (auto& [listener, is_ready] : listeners_) watch(listener.socket, is_ready);
@@ -437,6 +441,10 @@ class Rendezvous {
     if (next_to_call() != kNobody) end = std::min(end, call_again_);
     (void)poll_until(descriptors, end);
     for (std::size_t i = 0; i < ready.size(); ++i) *ready[i] = descriptors[i].revents != 0;
+    if (now() >= read_all_at_) {
+      for (Peer& peer : peers_) peer.is_ready = true;
+      read_all_at_ = deadline_after(now(), longest_pause());
+    }
     if (options_.interruption) options_.interruption->check();
   }
 
@@ -450,15 +458,16 @@ class Rendezvous {
     return ranks;
   }
 
-  /// Reads which peers have all their connections, also while this rank has not: bytes that are not
-  /// read keep poll() from sleeping.
+  /// Reads which peers have all their connections: behind one that has, the next one may have, too.
   void receive_confirmations() {
+    bool reads_next = false;
     for (int rank = 0; rank < size(); ++rank) {
       Peer& other = peer(rank);
-      if (!other.is_open() || other.has_told || !std::exchange(other.is_ready, false)) continue;
+      if (!other.is_awaited()) continue;
+      if (!std::exchange(other.is_ready, false) && !reads_next) continue;
       std::size_t count = 0;
       const ByteFlow flow = read_byte(other.connection.socket, count, other.connection.memory);
-      other.has_told = count == 1;
+      reads_next = other.has_told = count == 1;
       if (other.has_told) note_progress();
       if (flow == ByteFlow::kClosed) lose(rank);
     }
@@ -502,8 +511,7 @@ class Rendezvous {
            seconds(), " s to ", own_.address(), last_refusal_.empty() ? "" : "; refused was ",
            last_refusal_);
     }
-    const auto late = std::ranges::find_if(
-        peers_, [](const Peer& peer) { return peer.is_open() && !peer.has_told; });
+    const auto late = std::ranges::find_if(peers_, &Peer::is_awaited);
     fail(ErrorCode::kDeadlineExceeded, who(), ": rank ", late - peers_.begin(),
          " is not connected to all others within ", seconds(), " s");
   }
@@ -548,6 +556,7 @@ class Rendezvous {
   RefusalLog refusals_, strangers_;
   std::string last_refusal_;  // of one that was no mere stranger
   TimePoint accept_again_ = TimePoint::min();
+  TimePoint read_all_at_ = TimePoint::min();  // confirmations
 };
 
 }  // namespace

@@ -4,11 +4,11 @@
 
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
-#include <openssl/hmac.h>
+#include <openssl/params.h>
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
+#include <memory>
 #include <utility>
 
 #include "core/byte_codec.h"
@@ -44,19 +44,44 @@ bool may_become_hello(std::span<const std::byte> bytes) {
   return std::ranges::equal(bytes.first(n), magic.first(n));
 }
 
+using MacContext = std::unique_ptr<EVP_MAC_CTX, void (*)(EVP_MAC_CTX*)>;
+
+MacContext new_hmac_sha256() {
+  EVP_MAC* const hmac = ::EVP_MAC_fetch(nullptr, "HMAC", nullptr);
+  MacContext context(::EVP_MAC_CTX_new(hmac), ::EVP_MAC_CTX_free);
+  ::EVP_MAC_free(hmac);
+  std::string digest = "SHA256";
+  const OSSL_PARAM parameters[] = {
+      ::OSSL_PARAM_construct_utf8_string("digest", digest.data(), digest.size()),
+      ::OSSL_PARAM_construct_end()};
+  if (context) (void)::EVP_MAC_CTX_set_params(context.get(), parameters);
+  return context;
+}
+
 }  // namespace
 
 Digest256 hmac_sha256(std::span<const std::byte> key,
                       std::initializer_list<std::span<const std::byte>> parts) {
-  std::vector<std::uint8_t> message;
+  // OpenSSL looks its algorithms up by name, which takes longer than a short message.
+  static const MacContext kTemplate = new_hmac_sha256();
+  const auto bytes = [](const std::byte* data) {
+    return reinterpret_cast<const unsigned char*>(data);
+  };
+  const MacContext context(::EVP_MAC_CTX_dup(kTemplate.get()), ::EVP_MAC_CTX_free);
+  // A null pointer would stand for the key of an earlier call.
+  const std::byte none{};
+  bool is_good =
+      context != nullptr && ::EVP_MAC_init(context.get(), bytes(key.empty() ? &none : key.data()),
+                                           key.size(), nullptr) == 1;
   for (const auto part : parts) {
-    for (const std::byte byte : part) message.push_back(std::to_integer<std::uint8_t>(byte));
+    is_good = is_good && ::EVP_MAC_update(context.get(), bytes(part.data()), part.size()) == 1;
   }
   Digest256 digest{};
-  // A null pointer would stand for the key of an earlier call.
-  const void* const start = key.empty() ? static_cast<const void*>("") : key.data();
-  if (::HMAC(::EVP_sha256(), start, static_cast<int>(key.size()), message.data(), message.size(),
-             reinterpret_cast<unsigned char*>(digest.data()), nullptr) == nullptr) {
+  std::size_t length = 0;
+  is_good =
+      is_good && ::EVP_MAC_final(context.get(), reinterpret_cast<unsigned char*>(digest.data()),
+                                 &length, digest.size()) == 1;
+  if (!is_good || length != digest.size()) {
     fail(ErrorCode::kInternal, "handshake: OpenSSL's HMAC-SHA256 failed");
   }
   return digest;
@@ -294,9 +319,11 @@ std::optional<Announcement> parse_announcement(const std::string& text) {
 }
 
 std::string misfit_of(const Announcement& mine, int rank, const Announcement& theirs, int other) {
+  const bool fits_in_size = mine.group_size == theirs.group_size;
+  if (fits_in_size && refusal_of(mine.build, "", theirs.build, "").empty()) return "";
   const std::string who = concat("rank ", rank), whose = concat("rank ", other);
   const std::string reason = refusal_of(mine.build, who, theirs.build, whose);
-  if (!reason.empty() || mine.group_size == theirs.group_size) return reason;
+  if (!reason.empty() || fits_in_size) return reason;
   return concat("groups of different size met: ", who, " has ", mine.group_size, " ranks, ", whose,
                 " has ", theirs.group_size,
                 "; give all ranks one size, and each group a key prefix of its own");

@@ -48,6 +48,7 @@ Mesh::Mesh(int rank, std::vector<MeshPeer> peers, MeshOptions options)
       spins_(options_.ranks_on_this_machine <= num_hardware_threads()),
       kept_(options_.bytes_kept),
       peers_(peers.size()),
+      is_looked_at_(peers.size()),
       wake_event_(make_wake_event()) {
   for (std::size_t r = 0; r < peers.size(); ++r) {
     auto& [socket, name, is_local] = peers[r];
@@ -165,13 +166,15 @@ void Mesh::test(const Operation& operation, int peer) {
     has_leader_ = true;
   }
   const Leadership leadership(*this);
-  if (look_at(peer) && operation.has_ended()) return;
-  if (size() == 2) return;  // the one socket was just read
-  // A thread that tests one operation per peer looks at all sockets once.
-  const TimePoint now = Clock::system().now();
-  if (now < look_again_) return;
-  look(TimePoint::min());
-  look_again_ = deadline_after(now, kSpin);
+  // A thread that tests one operation per peer asks the system once for all of them.
+  if (size() > 2 && Clock::system().now() >= look_again_) {
+    look(TimePoint::min());
+    look_again_ = deadline_after(Clock::system().now(), kSpin);
+    is_looked_at_.assign(peers_.size(), true);
+  }
+  if (!std::exchange(is_looked_at_[static_cast<std::size_t>(peer)], std::uint8_t{0})) {
+    look_at(peer);
+  }
 }
 
 bool Mesh::may_spin() const {

@@ -85,8 +85,10 @@ class Mesh final : public Transport, public std::enable_shared_from_this<Mesh> {
   const bool spins_;
   KeptBytes kept_;
   std::vector<std::unique_ptr<Connection>> peers_;  // by rank; its own is null
+  std::vector<std::uint8_t> is_looked_at_;  // by rank: for the next test() until look_again_
   FileDescriptor wake_event_;
-  TimePoint look_again_ = TimePoint::min();  // for test(); of the thread that leads
+  // Of the thread that leads, for test().
+  TimePoint look_again_ = TimePoint::min();
 
   Mutex mutex_;
   CondVar changed_;
