@@ -41,16 +41,13 @@ class Linker {
 
   ConnectedRanks connect(KeyValueStore& store) {
     const FileDescriptor no_memory;
-    internal::Connections connections =
+    std::vector<ConnectedPeer> peers =
         internal::connect_all(rank_, size_, store, options_, own_ ? own_->file() : no_memory);
-    std::vector<internal::MeshPeer> peers;
     for (int peer = 0; peer < size_; ++peer) {
-      ConnectedPeer& connection = connections.by_rank[static_cast<std::size_t>(peer)];
-      peers.push_back(peer == rank_ ? internal::MeshPeer() : peer_of(peer, std::move(connection)));
+      if (peer != rank_) use(peer, peers[static_cast<std::size_t>(peer)]);
     }
     return {internal::shared_mesh(rank_, std::move(peers),
                                   {.name = std::string(internal::name_of(options_.way)),
-                                   .ranks_on_this_machine = connections.ranks_on_this_machine,
                                    .bytes_kept = options_.bytes_kept,
                                    .memory = memory()}),
             concat("rank ", rank_, " of ", size_, ": ", size_ == 1 ? "alone" : join(words_))};
@@ -87,17 +84,16 @@ class Linker {
     segments_[static_cast<std::size_t>(rank_)] = own_;
   }
 
-  internal::MeshPeer peer_of(int peer, ConnectedPeer connection) {
-    const bool is_local = connection.is_local;
-    const std::string name = concat(is_local ? "shm" : "tcp", ": rank ", peer, " (",  // in errors
-                                    connection.address, ")");
-    if (is_local) {
-      segments_[static_cast<std::size_t>(peer)] =
-          std::make_shared<Segment>(std::move(connection.memory), name);
+  /// Maps its segment, and notes how it is reached.
+  void use(int peer, ConnectedPeer& connected) {
+    const std::string& address = connected.address;
+    if (!connected.is_local) {
+      words_.push_back(concat("rank ", peer, ": tcp ", address));
+      return;
     }
-    words_.push_back(is_local ? concat("rank ", peer, ": shared memory (", connection.address, ")")
-                              : concat("rank ", peer, ": tcp ", connection.address));
-    return {std::move(connection.socket), name, is_local};
+    segments_[static_cast<std::size_t>(peer)] = std::make_shared<Segment>(
+        std::move(connected.memory), concat("shm: rank ", peer, " (", address, ")"));
+    words_.push_back(concat("rank ", peer, ": shared memory (", address, ")"));
   }
 
   std::shared_ptr<HostMemory> memory() const {

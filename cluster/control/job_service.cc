@@ -727,6 +727,7 @@ void JobService::cancel_late_streams(TimePoint now) {
 
 void JobService::say_server_ends() {
   MutexLock lock(mutex_);
+  broadcast_verdicts(clock_.now());
   v1::JobEvent event;
   event.mutable_server_ends();
   broadcast(event);

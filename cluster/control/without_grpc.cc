@@ -30,8 +30,8 @@ std::unique_ptr<ControlClient> connect_control(const std::string&, const MemberT
 
 namespace tutti::internal {
 
-Connections connect_all(int, int, KeyValueStore&, const ConnectOptions& options,
-                        const FileDescriptor&) {
+std::vector<ConnectedPeer> connect_all(int, int, KeyValueStore&, const ConnectOptions& options,
+                                       const FileDescriptor&) {
   fail(ErrorCode::kUnimplemented, name_of(options.way),
        ": this build has no gRPC, so it has one process, or those of mpirun; build with "
        "libgrpc++-dev and protobuf-compiler-grpc for more");

@@ -99,7 +99,7 @@ class Rendezvous {
     own_.build = make_build(options.job_id, options.secret);
   }
 
-  Connections run() {
+  std::vector<ConnectedPeer> run() {
     note_progress();
     listen();
     store_.set(key_of(rank_), to_text(own_));
@@ -118,7 +118,6 @@ class Rendezvous {
  private:
   struct Peer {
     ConnectedPeer connection;
-    bool is_on_this_machine = false;
     bool is_ready = true;   // there may be bytes
     bool is_told = false;   // that this rank has all its connections
     bool has_told = false;  // that it has all of its own
@@ -171,8 +170,8 @@ class Rendezvous {
   void keep(int rank, Newcomer& newcomer, const Announcement& announced) {
     const std::string address =
         newcomer.is_local ? newcomer.address : announced.endpoint.to_string();
-    peer(rank) = {{std::move(newcomer.socket), address, newcomer.is_local},
-                  announced.machine == own_.machine};
+    peer(rank) = {{std::move(newcomer.socket), address, newcomer.is_local,
+                   announced.machine == own_.machine}};
     note_progress();
   }
 
@@ -495,12 +494,9 @@ class Rendezvous {
     call_again_ = TimePoint::min();
   }
 
-  Connections connections() {
-    Connections all;
-    for (Peer& each : peers_) {
-      all.by_rank.push_back(std::move(each.connection));
-      if (each.is_on_this_machine) ++all.ranks_on_this_machine;
-    }
+  std::vector<ConnectedPeer> connections() {
+    std::vector<ConnectedPeer> all;
+    for (Peer& each : peers_) all.push_back(std::move(each.connection));
     return all;
   }
 
@@ -561,8 +557,9 @@ class Rendezvous {
 
 }  // namespace
 
-Connections connect_all(int rank, int size, KeyValueStore& store, const ConnectOptions& options,
-                        const FileDescriptor& memory) {
+std::vector<ConnectedPeer> connect_all(int rank, int size, KeyValueStore& store,
+                                       const ConnectOptions& options,
+                                       const FileDescriptor& memory) {
   return Rendezvous(rank, size, store, options, memory).run();
 }
 

@@ -99,6 +99,15 @@ struct KeptBytes {
   std::atomic<std::size_t> now{0};
 };
 
+/// A socket that is connected to a rank of the group.
+struct ConnectedPeer {
+  FileDescriptor socket = {};
+  std::string address = {};         // of the peer, for messages; "pid 4711" of a local one
+  bool is_local = false;            // see Connection
+  bool is_on_this_machine = false;  // it shares its cores
+  FileDescriptor memory = {};       // of a local peer: its segment
+};
+
 /// One peer, both directions: over TCP between hosts, over a UNIX-domain socket within one, where
 /// no byte is damaged on the way and messages have no checksum. Nothing here waits. A connection
 /// that breaks, falls silent or brings what is no message stays broken. Threads: any.

@@ -42,18 +42,22 @@ class Mesh::Leadership {
   Mesh& mesh_;
 };
 
-Mesh::Mesh(int rank, std::vector<MeshPeer> peers, MeshOptions options)
+Mesh::Mesh(int rank, std::vector<ConnectedPeer> peers, MeshOptions options)
     : rank_(rank),
       options_(std::move(options)),
-      spins_(options_.ranks_on_this_machine <= num_hardware_threads()),
+      spins_(1 + std::ranges::count(peers, true, &ConnectedPeer::is_on_this_machine) <=
+             num_hardware_threads()),
       kept_(options_.bytes_kept),
       peers_(peers.size()),
       is_looked_at_(peers.size()),
       wake_event_(make_wake_event()) {
   for (std::size_t r = 0; r < peers.size(); ++r) {
-    auto& [socket, name, is_local] = peers[r];
     if (static_cast<int>(r) == rank) continue;
-    peers_[r] = std::make_unique<Connection>(std::move(socket), std::move(name), is_local, kept_);
+    ConnectedPeer& peer = peers[r];
+    peers_[r] = std::make_unique<Connection>(
+        std::move(peer.socket),
+        concat(peer.is_local ? "shm" : "tcp", ": rank ", r, " (", peer.address, ")"), peer.is_local,
+        kept_);
   }
 }
 
@@ -329,7 +333,8 @@ void Mesh::close() noexcept {
   tell_waiters();
 }
 
-std::shared_ptr<Transport> shared_mesh(int rank, std::vector<MeshPeer> peers, MeshOptions options) {
+std::shared_ptr<Transport> shared_mesh(int rank, std::vector<ConnectedPeer> peers,
+                                       MeshOptions options) {
   const auto mesh = std::make_shared<Mesh>(rank, std::move(peers), std::move(options));
   return std::shared_ptr<Transport>(static_cast<Transport*>(mesh.get()),
                                     [mesh](Transport*) { mesh->close(); });

@@ -15,18 +15,9 @@
 
 namespace tutti::internal {
 
-/// See Connection.
-struct MeshPeer {
-  FileDescriptor socket;
-  std::string name;
-  bool is_local = false;
-};
-
 struct MeshOptions {
   /// Transport::name().
   std::string name = {};
-  /// Ranks that share this machine's cores: with more than cores nobody spins.
-  int ranks_on_this_machine = 1;
   /// Of messages that came before their recv(), in all.
   std::size_t bytes_kept = std::size_t{1} << 30;
   /// Transport::host_memory().
@@ -38,8 +29,9 @@ struct MeshOptions {
 /// has ended or nobody leads; then one of them does. Threads: any.
 class Mesh final : public Transport, public std::enable_shared_from_this<Mesh> {
  public:
-  /// `peers` by rank; its own is not used.
-  Mesh(int rank, std::vector<MeshPeer> peers, MeshOptions options);
+  /// `peers` by rank; its own is not used. Where more of them share this machine's cores than there
+  /// are, no thread spins.
+  Mesh(int rank, std::vector<ConnectedPeer> peers, MeshOptions options);
 
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(peers_.size()); }
@@ -101,6 +93,7 @@ class Mesh final : public Transport, public std::enable_shared_from_this<Mesh> {
 };
 
 /// The mesh as its users share it: closed when the last of them is gone. Works may live longer.
-std::shared_ptr<Transport> shared_mesh(int rank, std::vector<MeshPeer> peers, MeshOptions options);
+std::shared_ptr<Transport> shared_mesh(int rank, std::vector<ConnectedPeer> peers,
+                                       MeshOptions options);
 
 }  // namespace tutti::internal

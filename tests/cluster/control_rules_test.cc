@@ -627,6 +627,12 @@ TEST_F(Disconnections, OfALargeJobBringThoseWhoJoinedAndLeftBeforeThem) {
     EXPECT_EQ(link->verdicts[28].kind, VerdictKind::kDisconnected);
   }
   EXPECT_LE(first.num_messages, 12);
+  v1::LeaveRequest leaving;
+  leaving.set_member(links[19]->number);
+  EXPECT_TRUE(call(&internal::JobService::Leave, leaving).ok());
+  EXPECT_EQ(first.verdicts.size(), 29u);
+  service_.say_server_ends();
+  EXPECT_EQ(first.verdicts.size(), 30u) << "nothing is sent behind the server's end";
 }
 
 TEST_F(Disconnections, SilenceDoesNotCountWhileTheServerItselfGetsNoProcessor) {

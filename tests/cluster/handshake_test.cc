@@ -313,9 +313,9 @@ class Serving {
   /// Waits until rank 1 has said that it has all its connections; what belongs to it then.
   FileDescriptor arrival() {
     EXPECT_TRUE(ended_.wait_until(late()));
-    if (connections_.by_rank.empty()) return FileDescriptor();
-    EXPECT_FALSE(connections_.by_rank[1].is_local);
-    return std::move(connections_.by_rank[1].socket);
+    if (peers_.empty()) return FileDescriptor();
+    EXPECT_FALSE(peers_[1].is_local);
+    return std::move(peers_[1].socket);
   }
   /// Waits until it has given up; why.
   std::string error() {
@@ -331,13 +331,13 @@ class Serving {
  private:
   void serve() {
     try {
-      connections_ = connect_all(0, 2, store_,
-                                 {.way = ConnectOptions::Way::kTcp,
-                                  .timeout = 120s,
-                                  .secret = secret,
-                                  .job_id = "job",
-                                  .interruption = interruption_},
-                                 FileDescriptor());
+      peers_ = connect_all(0, 2, store_,
+                           {.way = ConnectOptions::Way::kTcp,
+                            .timeout = 120s,
+                            .secret = secret,
+                            .job_id = "job",
+                            .interruption = interruption_},
+                           FileDescriptor());
     } catch (const Error& error) {
       error_ = error.message();
     }
@@ -346,8 +346,8 @@ class Serving {
 
   InProcessStore store_;
   const std::shared_ptr<Interruption> interruption_ = std::make_shared<Interruption>();
-  Connections connections_;  // the thread's, until it has ended
-  std::string error_;        // the same
+  std::vector<ConnectedPeer> peers_;  // the thread's, until it has ended
+  std::string error_;                 // the same
   Event ended_;
   std::unique_ptr<Thread> thread_;
 };
