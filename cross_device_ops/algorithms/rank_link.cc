@@ -66,10 +66,17 @@ void RankLink::exchange_bytes(Purpose purpose, std::span<std::byte> values, Time
       greetings.push_back(send(r, purpose, {}, {}));
       given.push_back(recv(r, purpose, {}, value_of(r)));
     }
-    for (int r = 1; r < size(); ++r) {
-      if (ends_in_time(*given[static_cast<std::size_t>(r) - 1], deadline)) continue;
-      message[static_cast<std::size_t>(r)] = std::byte{1};
-      late.push_back(concat("rank ", r));
+    for (std::size_t r = 1; r < ranks.size();) {
+      const TimePoint next = deadline_after(Clock::system().now(), durations::kTryAgain);
+      if (ends_in_time(*given[r - 1], std::min(deadline, next))) {
+        ++r;
+        continue;
+      }
+      // A rank that is gone ends the exchange, however late another one is.
+      for (const auto& value : given) (void)value->test();
+      if (Clock::system().now() < deadline) continue;
+      message[r] = std::byte{1};
+      late.push_back(concat("rank ", r++));
     }
     given.clear();
     std::ranges::copy(values, message.begin() + size());

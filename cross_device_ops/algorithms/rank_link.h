@@ -48,6 +48,7 @@ struct RankLink {
   /// rank 0, which first greets the others: 3 * size messages. Throws kDeadlineExceeded on all
   /// ranks, `who` first in the message, naming those that did not come: at the deadline if that is
   /// rank 0, else up to kLinger after it, which is for a rank 0 that waits until its own deadline.
+  /// Throws kUnavailable when rank 0 is gone, and on rank 0 when another one is.
   template <class T>
   std::vector<T> exchange(Purpose purpose, const T& own, TimePoint deadline,
                           std::string_view who) const {

@@ -2,6 +2,8 @@
 // the memory of messages.
 // SPDX-License-Identifier: Apache-2.0
 
+#include <gmock/gmock.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <functional>
@@ -15,6 +17,7 @@
 namespace tutti::closing_test {
 using namespace proxied_ranks;
 using namespace std::chrono_literals;
+using ::testing::HasSubstr;
 
 double seconds_since(TimePoint begin) { return seconds_between(begin, Clock::system().now()); }
 
@@ -189,6 +192,48 @@ TEST(TcpClosing, ARankThatLeavesEarlyEndsTheCallsOfTheOthersAtOnce) {
     EXPECT_NE(errors[rank].find("rank 1 ("), std::string::npos) << errors[rank];
   }
 }
+
+// Connections are made when the group forms, so that no rank has to reach another one for its news.
+class NewsOfADeath : public ::testing::TestWithParam<ConnectOptions::Way> {
+ protected:
+  NewsOfADeath() : ranks_(connected_ranks(4, {.way = GetParam()})) { ranks_[3].reset(); }
+  /// The errors of a sum by the ranks that take part, which leave then; "" of the others.
+  std::vector<std::string> errors_of_sum(const std::vector<int>& members) {
+    return errors_of_ranks(4, [&](int rank) {
+      if (std::ranges::find(members, rank) == members.end()) return;
+      const auto communicator =
+          make_communicator(std::move(ranks_[static_cast<std::size_t>(rank)]), {.timeout = 60s});
+      check_sum(*communicator, 0, 1000);
+    });
+  }
+  std::vector<std::shared_ptr<Transport>> ranks_;
+};
+
+TEST_P(NewsOfADeath, BeforeTheFirstMessageReachesEveryRank) {
+  const TimePoint begin = Clock::system().now();
+  const auto errors = errors_of_sum({0, 1, 2});
+  for (const std::size_t rank : {0, 1, 2}) {
+    EXPECT_THAT(errors[rank], HasSubstr("rank 3 (")) << "rank " << rank;
+    EXPECT_THAT(errors[rank], HasSubstr("is gone: ")) << "rank " << rank;
+  }
+  EXPECT_LT(Clock::system().now() - begin, 30s);
+}
+
+TEST_P(NewsOfADeath, WaitsForARankThatComputesWhenThoseThatKnewItHaveLeft) {
+  const TimePoint begin = Clock::system().now();
+  const auto errors = errors_of_sum({0, 2});
+  EXPECT_THAT(errors[0], HasSubstr("rank 3 ("));
+  EXPECT_THAT(errors[2], HasSubstr("rank 3 ("));
+  EXPECT_THAT(errors_of_sum({1})[1], HasSubstr("rank 3 ("));
+  EXPECT_LT(Clock::system().now() - begin, 30s);
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, NewsOfADeath,
+                         ::testing::Values(ConnectOptions::Way::kTcp,
+                                           ConnectOptions::Way::kSharedMemory),
+                         [](const auto& info) {
+                           return info.param == ConnectOptions::Way::kTcp ? "tcp" : "shm";
+                         });
 
 using Bytes = std::vector<std::byte>;
 
