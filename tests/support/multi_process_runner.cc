@@ -79,7 +79,7 @@ struct MultiProcessRunner::Impl {
       : function(std::move(name)), options(std::move(chosen)), arguments(std::move(given)) {
     for (launch::Task& task : local_tasks(options)) places.emplace_back().task = std::move(task);
     write_file_atomically(barrier_file(folder.path()),
-                          internal::barrier_bytes(static_cast<int>(places.size())));
+                          functions::barrier_bytes(static_cast<int>(places.size())));
   }
 
   Place& place(const std::string& type, int index) {

@@ -137,7 +137,7 @@ std::optional<int> run_process_function() {
   return 0;
 }
 
-namespace internal {
+namespace functions {
 
 bool add_process_function(const char* name, ProcessFunction function) {
   const bool added = process_functions().emplace(name, function).second;
@@ -151,5 +151,5 @@ std::string barrier_bytes(int num_processes) {
   return {reinterpret_cast<const char*>(numbers), sizeof(numbers)};
 }
 
-}  // namespace internal
+}  // namespace functions
 }  // namespace tutti::testing

@@ -37,19 +37,19 @@ void process_barrier(Duration timeout = std::chrono::seconds(60));
 /// nothing in the test itself.
 std::optional<int> run_process_function();
 
-namespace internal {
+namespace functions {
 /// Remembers a function; for the macro.
 bool add_process_function(const char* name, ProcessFunction function);
 /// The file through which a cluster's processes meet, for the runner to make.
 std::string barrier_bytes(int num_processes);
-}  // namespace internal
+}  // namespace functions
 
 }  // namespace tutti::testing
 
-#define TUTTI_PROCESS_FUNCTION(name)                                  \
-  static ::tutti::Json name(const ::tutti::Json& arguments);          \
-  [[maybe_unused]] static const bool name##_is_known =                \
-      ::tutti::testing::internal::add_process_function(#name, &name); \
+#define TUTTI_PROCESS_FUNCTION(name)                                   \
+  static ::tutti::Json name(const ::tutti::Json& arguments);           \
+  [[maybe_unused]] static const bool name##_is_known =                 \
+      ::tutti::testing::functions::add_process_function(#name, &name); \
   static ::tutti::Json name([[maybe_unused]] const ::tutti::Json& arguments)
 
 inline constexpr const char* kFunctionVariable = "TUTTI_TEST_FUNCTION";
