@@ -190,12 +190,33 @@ std::function<std::vector<launch::TaskProcess>()> find_failed(const ControlServe
   };
 }
 
+std::string name_of(const Member& member) {
+  return launch::Task{member.task.job, member.task.index, ""}.name();
+}
+
+/// A chief that left before all others coordinated them. If it died afterwards, in the rest of its
+/// program, and was started again, it needs them again: they continue from its checkpoint.
+std::vector<launch::WaitedFor> needed_by_chief(const std::vector<Verdict>& verdicts) {
+  const auto first = std::ranges::find(verdicts, VerdictKind::kLeft, &Verdict::kind);
+  if (first == verdicts.end() || first->who.task.job != "chief") return {};
+  std::map<std::string, const Verdict*> last;
+  for (const Verdict& verdict : verdicts) last[name_of(verdict.who)] = &verdict;
+  const Verdict& chief = *last[name_of(first->who)];
+  if (chief.kind != VerdictKind::kJoined || chief.number < first->number) return {};
+  std::vector<launch::WaitedFor> tasks;
+  for (const auto& [name, verdict] : last) {
+    if (verdict->kind != VerdictKind::kLeft) continue;
+    tasks.push_back({name, static_cast<int>(verdict->who.incarnation), /*may_repeat=*/true});
+  }
+  return tasks;
+}
+
 std::function<std::vector<launch::WaitedFor>()> find_waited_for(const ControlServer& control) {
   return [&control] {
-    std::vector<launch::WaitedFor> tasks;
+    std::vector<launch::WaitedFor> tasks = needed_by_chief(control.verdicts());
     for (const Member& member : control.missing()) {
       launch::WaitedFor& one = tasks.emplace_back();
-      one.task = launch::Task{member.task.job, member.task.index, ""}.name();
+      one.task = name_of(member);
       if (member.pid != 0) one.joined = static_cast<int>(member.incarnation);
     }
     return tasks;

@@ -336,8 +336,6 @@ const char* path_of(RpcMethod method) {
   switch (method) {
     case RpcMethod::kApply:
       return "/tutti.v1.ParameterServer/Apply";
-    case RpcMethod::kOrder:
-      return "/tutti.v1.ParameterServer/Order";
     case RpcMethod::kRun:
       return "/tutti.v1.Worker/Run";
     case RpcMethod::kOperate:

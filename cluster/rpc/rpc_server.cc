@@ -761,15 +761,11 @@ using internal::ServerCore;
 using Stream = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
 
 class ParameterServerService final
-    : public v1::ParameterServer::WithRawCallbackMethod_Apply<
-          v1::ParameterServer::WithRawCallbackMethod_Order<v1::ParameterServer::Service>> {
+    : public v1::ParameterServer::WithRawCallbackMethod_Apply<v1::ParameterServer::Service> {
  public:
   explicit ParameterServerService(ServerCore& core) : core_(core) {}
   Stream* Apply(grpc::CallbackServerContext* context) override {
     return core_.accept(RpcMethod::kApply, *context);
-  }
-  Stream* Order(grpc::CallbackServerContext* context) override {
-    return core_.accept(RpcMethod::kOrder, *context);
   }
 
  private:

@@ -2,14 +2,12 @@
 // together.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/job.h"
-#include "tutti/core/random.h"
 
 #include <utility>
 
-#include "strategy/parameter_server/coordinator/remote_servers.h"
 #include "strategy/parameter_server/coordinator/remote_worker.h"
+#include "strategy/parameter_server/coordinator/server_group.h"
 #include "strategy/parameter_server/coordinator/worker_service.h"
-#include "strategy/parameter_server/server/durable_handler.h"
 #include "strategy/parameter_server/session/rpc_options.h"
 #include "tutti/cluster/cluster_resolver.h"
 #include "tutti/cluster/multi_worker_util.h"
@@ -98,8 +96,7 @@ ParameterServerJob::ParameterServerJob(const ClusterResolver& resolver,
       cluster_(resolver.cluster_spec()),
       task_(*resolver.task()),
       group_(options.cluster),
-      options_(options.server),
-      durability_(options.durability) {
+      options_(options.server) {
   check_rpc_layer(resolver);
   if (is_coordinated_) {
     join_coordinated();
@@ -112,30 +109,20 @@ ParameterServerJob::ParameterServerJob(const ClusterResolver& resolver,
 ParameterServerJob::~ParameterServerJob() {
   rpc_.reset();
   service_.reset();
-  server_group_.reset();
+  subscriptions_.clear();
 }
 
 /// Called when this task has joined the job: a server that joined later would miss the end of a
 /// short run that had used it, and wait for the next one.
 void ParameterServerJob::serve_variables() {
-  if (durability_ == Durability::kNone) {
-    server_ = std::make_unique<Server>(cluster_, task_.type, task_.index, options_);
-    return;
-  }
-  variables_ =
-      std::make_unique<DurableHandler>(task_.to_string(), task_.index, cluster_.count("ps"));
-  rpc_ = RpcServer::start(
-      rpc_server_options(cluster_, task_, options_),
-      {{RpcMethod::kApply, variables_.get()}, {RpcMethod::kOrder, &variables_->orders()}});
-  log_info(concat("server: ", task_, " serves at ", rpc_->target(), ", durability ", durability_));
+  server_ = std::unique_ptr<Server>(new Server(cluster_, task_.type, task_.index, options_,
+                                               /*awaits_coordinator=*/is_coordinated_));
 }
 
 void ParameterServerJob::join_coordinated() {
   watch_ = std::make_shared<JobWatch>(cluster_, task_, group_);
   if (role_ == ParameterServerRole::kServer) return serve_variables();
-  const bool outlives_servers = durability_ != Durability::kNone;
-  if (is_chief() && outlives_servers) meet_servers();
-  servers_.connect(cluster_, task_, group_, options_, outlives_servers);
+  servers_.connect(cluster_, task_, group_, options_, /*outlives_servers=*/true);
 }
 
 void ParameterServerJob::join_workers(const ClusterResolver& resolver, bool trains_apart,
@@ -189,15 +176,14 @@ TaskLinkOptions ParameterServerJob::link_to(const Task& task, RpcMethod method) 
   return link;
 }
 
-/// Before anybody asks them for variables: a server of a former run still ends.
-void ParameterServerJob::meet_servers() {
-  const std::uint64_t run = new_run_nonce();
-  std::vector<RemoteServerOptions> all;
+void ParameterServerJob::coordinate(const std::shared_ptr<ServerGroup>& group) {
   for (const int index : cluster_.task_indices("ps")) {
-    all.push_back({link_to({"ps", index}, RpcMethod::kOrder), run});
+    subscriptions_.push_back(
+        watch_->when_lost({"ps", index}, [this, group](std::uint64_t, const Error& error) {
+          if (!group->note_loss(error.message())) servers_.fail_all(error);
+        }));
   }
-  server_group_ = std::make_unique<RemoteServers>(std::move(all), group_.join_timeout);
-  server_group_->wait_for_all(deadline_after(Clock::system().now(), group_.join_timeout));
+  group->begin();
 }
 
 std::string ParameterServerJob::worker_name(int worker) const {
@@ -250,7 +236,12 @@ int ParameterServerJob::serve() {
 }
 
 void ParameterServerJob::require_closure_or_chief(const std::string& what) const {
-  if (!is_coordinated_ || is_chief() || is_serving_.load()) return;
+  if (!is_coordinated_ || is_chief()) return;
+  if (is_serving_.load() && ClosureContext::current() != nullptr) return;
+  if (is_serving_.load()) {
+    fail(ErrorCode::kFailedPrecondition, task_, ": ", what, " outside a closure; expected a step ",
+         "of ClusterCoordinator::run_on_each() to change no variable; try schedule()");
+  }
   fail(ErrorCode::kFailedPrecondition, task_, ": ", what,
        " before ClusterCoordinator::serve(); expected the chief alone, or a closure, to do that; ",
        "try it after `if (const auto code = coordinator.serve()) return *code;`");

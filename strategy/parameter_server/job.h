@@ -26,8 +26,7 @@ struct ParameterServerOptions;
 
 namespace tutti::internal {
 
-class DurableHandler;
-class RemoteServers;
+class ServerGroup;
 class StepRegistry;
 class WorkerService;
 
@@ -82,8 +81,8 @@ class ParameterServerJob {
   std::shared_ptr<WorkerGroup> workers() const { return workers_; }
   /// Of workers, and of the chief that coordinates.
   std::vector<std::shared_ptr<VariableService>> servers() const { return servers_.services(); }
-  /// Of the chief, where the job outlives its servers; else nullptr.
-  RemoteServers* server_group() const { return server_group_.get(); }
+  /// On the chief that coordinates: servers accept its orders, and `group` hears of their losses.
+  void coordinate(const std::shared_ptr<ServerGroup>& group);
   /// With a coordinator.
   JobWatch& watch() { return *watch_; }
 
@@ -96,9 +95,9 @@ class ParameterServerJob {
   /// The same of workers and servers of a coordinator; also until the closure that a worker is in
   /// has ended, which its calls of servers do not hold up.
   int serve(CoordinatedStrategy& strategy, const StepRegistry& registry);
-  /// Throws kFailedPrecondition, with `what`, on a coordinator's worker or server before serve():
-  /// what is changed there would be changed again by each of them, and by each that is started
-  /// again.
+  /// Throws kFailedPrecondition, with `what`, on a coordinator's worker or server before serve()
+  /// and outside closures: what is changed there would be changed again by each of them, and by
+  /// each that is started again.
   void require_closure_or_chief(const std::string& what) const;
 
  private:
@@ -106,7 +105,6 @@ class ParameterServerJob {
   void join_coordinated();
   void join_workers(const ClusterResolver& resolver, bool trains_apart, int workers_needed);
   TaskLinkOptions link_to(const Task& task, RpcMethod method);
-  void meet_servers();
   void subscribe();
 
   const bool is_coordinated_;
@@ -115,18 +113,15 @@ class ParameterServerJob {
   const Task task_;
   const WorkerGroupOptions group_;
   const ServerOptions options_;
-  const Durability durability_;
   std::atomic<bool> is_serving_{false};
   std::unique_ptr<Server> server_;  // of job ps, which ends with its variables
   /// nullptr: nobody watches over the job.
   std::shared_ptr<JobWatch> watch_;
-  std::unique_ptr<RemoteServers> server_group_;
   ServerConnections servers_;
   std::vector<std::shared_ptr<void>> subscriptions_;  // of the watch, which call those before
   std::shared_ptr<WorkerGroup> workers_;              // calls the watch
   std::unique_ptr<WorkerService> service_;
-  std::unique_ptr<DurableHandler> variables_;  // of job ps, which outlive it
-  std::unique_ptr<RpcServer> rpc_;             // calls one of these two
+  std::unique_ptr<RpcServer> rpc_;  // of a worker; calls the service
 };
 
 }  // namespace tutti::internal

@@ -12,11 +12,9 @@
 #include "strategy/multi_worker/worker_team.h"
 #include "strategy/parameter_server/client/first_values.h"
 #include "strategy/parameter_server/coordinator/coordinated_strategy.h"
-#include "strategy/parameter_server/coordinator/remote_servers.h"
 #include "strategy/parameter_server/coordinator/server_group.h"
 #include "strategy/parameter_server/coordinator/task_runner.h"
 #include "strategy/parameter_server/job.h"
-#include "strategy/parameter_server/server/server_files.h"
 #include "strategy/parameter_server/server/server_store.h"
 #include "strategy/parameter_server/shard_placement.h"
 #include "strategy/parameter_server/sharded_storage.h"
@@ -28,103 +26,6 @@
 #include "tutti/core/logging.h"
 #include "tutti/core/sync.h"
 #include "tutti/strategy/parameter_server/cached_reads.h"
-
-namespace tutti::internal {
-
-class EmbeddedServer;
-
-/// They live as long as their process: what outlives both is in the folder. Threads: any, all
-/// functions.
-class EmbeddedServers final : public ServerGroup {
- public:
-  explicit EmbeddedServers(int count);
-  ~EmbeddedServers() override;
-  std::vector<std::shared_ptr<VariableService>> services() const;
-
-  void keep_in(const std::string& folder, const std::string& job_id) override;
-  void save(std::uint64_t cut, std::uint64_t term, std::uint64_t keep) override;
-  void come_back(std::uint64_t cut, std::uint64_t term) override;
-  void fence(std::uint64_t term) override;
-
- private:
-  std::vector<std::shared_ptr<EmbeddedServer>> servers_;
-  // Of the thread that gives orders.
-  std::string job_id_;
-  bool have_state_ = false;                          // of this job
-  std::vector<std::unique_ptr<ServerFiles>> files_;  // by server; set by keep_in()
-};
-
-class EmbeddedServer final : public VariableService {
- public:
-  explicit EmbeddedServer(int server)
-      : name_(concat("ps ", server)), store_(std::make_shared<VariableStore>(name_)) {}
-  std::string name() const override { return name_; }
-  std::shared_ptr<PendingAnswers> start(OperationBatch batch) override {
-    return store()->start(std::move(batch));
-  }
-  std::shared_ptr<VariableStore> store() const {
-    const MutexLock lock(mutex_);
-    return store_;
-  }
-  void go_on_with(std::shared_ptr<VariableStore> store) {
-    const MutexLock lock(mutex_);
-    store_.swap(store);  // the former one ends without the lock, at the latest
-  }
-
- private:
-  const std::string name_;
-  mutable Mutex mutex_;
-  std::shared_ptr<VariableStore> store_ TUTTI_GUARDED_BY(mutex_);
-};
-
-EmbeddedServers::EmbeddedServers(int count) {
-  for (int i = 0; i < count; ++i) servers_.push_back(std::make_shared<EmbeddedServer>(i));
-}
-
-EmbeddedServers::~EmbeddedServers() = default;
-
-std::vector<std::shared_ptr<VariableService>> EmbeddedServers::services() const {
-  return {servers_.begin(), servers_.end()};
-}
-
-void EmbeddedServers::keep_in(const std::string& folder, const std::string& job_id) {
-  if (!files_.empty() && job_id == job_id_) return;
-  files_.clear();
-  have_state_ = false;
-  const int count = static_cast<int>(servers_.size());
-  std::vector<std::unique_ptr<ServerFiles>> files;
-  for (int i = 0; i < count; ++i) {
-    files.push_back(std::make_unique<ServerFiles>(folder, job_id, i, count));
-  }
-  files_ = std::move(files);
-  job_id_ = job_id;
-}
-
-void EmbeddedServers::save(std::uint64_t cut, std::uint64_t term, std::uint64_t keep) {
-  for (std::size_t i = 0; i < servers_.size(); ++i) {
-    files_[i]->save(*servers_[i]->store(), cut, term, keep);
-  }
-  have_state_ = true;
-}
-
-void EmbeddedServers::come_back(std::uint64_t cut, std::uint64_t term) {
-  if (have_state_) return fence(term);
-  std::vector<std::shared_ptr<VariableStore>> loaded;
-  for (std::size_t i = 0; i < servers_.size(); ++i) {
-    // Terms never come twice: neither do the versions that this state gives to its values.
-    loaded.push_back(std::make_shared<VariableStore>(servers_[i]->name(), term));
-    files_[i]->load(*loaded.back(), *servers_[i]->store(), cut, term);
-  }
-  for (std::size_t i = 0; i < servers_.size(); ++i) servers_[i]->go_on_with(loaded[i]);
-  have_state_ = true;
-  tell_loaded();
-}
-
-void EmbeddedServers::fence(std::uint64_t term) {
-  for (const auto& server : servers_) server->store()->fence(term);
-}
-
-}  // namespace tutti::internal
 
 namespace tutti {
 namespace {
@@ -138,6 +39,17 @@ void require_cpus(std::span<const Device> devices) {
     fail(ErrorCode::kUnimplemented, kName, ": replicas on ", device,
          "; expected CPUs; try --devices cpu:0, or multi_worker_mirrored for GPUs");
   }
+}
+
+using Servers = std::vector<std::shared_ptr<internal::VariableService>>;
+
+/// Servers of this process: they live as long as something refers to them.
+Servers embedded_servers(int count) {
+  Servers servers;
+  for (int i = 0; i < count; ++i) {
+    servers.push_back(std::make_shared<internal::VariableStore>(concat("ps ", i)));
+  }
+  return servers;
 }
 
 using InitialValue = std::variant<ValueGenerator, Tensor>;
@@ -235,13 +147,12 @@ struct ParameterServerStrategy::Parts {
   std::shared_ptr<internal::WorkerTeam> team = {};
   std::vector<std::shared_ptr<internal::VariableService>> servers = {};
   std::unique_ptr<internal::ParameterServerJob> job = {};
-  std::unique_ptr<internal::EmbeddedServers> embedded = {};
   std::optional<internal::WorkerPace> pace = {};
+  bool has_own_servers = false;  // in this process
 
   static Parts in_process(const ParameterServerOptions& options) {
-    auto embedded = std::make_unique<internal::EmbeddedServers>(options.num_servers);
-    Parts parts{options.local, nullptr, embedded->services()};
-    parts.embedded = std::move(embedded);
+    Parts parts{options.local, nullptr, embedded_servers(options.num_servers)};
+    parts.has_own_servers = true;
     parts.pace = pace_of(options, 0, 1);
     return parts;
   }
@@ -249,11 +160,6 @@ struct ParameterServerStrategy::Parts {
   static Parts of_job(const ClusterResolver& resolver, const ParameterServerOptions& options) {
     if (resolver.cluster_spec().empty()) return in_process(options);
     const int num_workers = resolver.cluster_spec().count("worker");
-    if (!options.coordinated && options.durability != Durability::kNone) {
-      fail(ErrorCode::kInvalidArgument, kName, ": durability ", options.durability,
-           ": expected a coordinator's job (coordinated = true on every task), got workers that ",
-           "train by themselves; try checkpoints, written between two steps");
-    }
     auto job = std::make_unique<internal::ParameterServerJob>(
         resolver, options, options.coordinated ? 0 : workers_needed(options, num_workers));
     Parts parts{options.local, nullptr, job->servers()};
@@ -263,7 +169,7 @@ struct ParameterServerStrategy::Parts {
       }
     } else if (!options.coordinated && job->role() != internal::ParameterServerRole::kWorker) {
       // It makes the program's variables for itself, and never uses them.
-      parts.servers = internal::EmbeddedServers(options.num_servers).services();
+      parts.servers = embedded_servers(options.num_servers);
       parts.local.replicas = 0;
     } else if (!options.coordinated && options.update_mode != UpdateMode::kSync) {
       parts.pace = pace_of(options, resolver.task()->index, num_workers);
@@ -292,11 +198,11 @@ struct ParameterServerStrategy::Impl final : CoordinatedStrategy {
                      : std::make_shared<internal::ParameterServers>(std::move(parts.servers),
                                                                     options.timeout, team)),
         placement(std::make_shared<const Placement>(std::move(central))),
-        embedded(std::move(parts.embedded)),
         num_closure_workers(job ? job->num_workers() : options.num_workers),
         has_coordinator(options.coordinated) {
-    if (auto* const group = server_group()) {
-      group->when_loaded([servers = servers] { servers->begin_anew(); });
+    if (parts.has_own_servers || (is_of_coordinator() && job->is_chief())) {
+      group = std::make_shared<internal::ServerGroup>(servers, options.cluster.join_timeout);
+      if (job) job->coordinate(group);
     }
     if (!is_of_coordinator() || job->is_chief()) return;
     servers->set_guard([&job = *job] { job.require_closure_or_chief("a variable is changed"); });
@@ -361,10 +267,7 @@ struct ParameterServerStrategy::Impl final : CoordinatedStrategy {
   std::shared_ptr<void> when_over(std::function<void(const std::string& why)> told) override {
     return job ? job->watch().when_over(std::move(told)) : nullptr;
   }
-  internal::ServerGroup* server_group() override {
-    if (job) return job->server_group();
-    return embedded.get();
-  }
+  internal::ServerGroup* server_group() override { return group.get(); }
 
   const Partitioner partitioner;
   internal::ServerPicker picker;
@@ -374,7 +277,8 @@ struct ParameterServerStrategy::Impl final : CoordinatedStrategy {
   const std::optional<internal::WorkerPace> pace;  // nothing: workers make each step together
   const std::shared_ptr<internal::ParameterServers> servers;
   const std::shared_ptr<const Placement> placement;
-  const std::unique_ptr<internal::EmbeddedServers> embedded;
+  /// Of the process that coordinates, if any.
+  std::shared_ptr<internal::ServerGroup> group;
   const int num_closure_workers;
   const bool has_coordinator;
   std::optional<int> colocated_with;  // a server

@@ -50,6 +50,11 @@ Tensor picked(const Tensor& values, const ListedRows& rows) {
 
 void create_shards(ParameterServers& servers, const std::vector<RemoteShard>& shards,
                    const std::variant<ValueGenerator, Tensor>& initial) {
+  if (ClosureContext::current() != nullptr) {  // a checkpoint of before would not have it
+    fail(ErrorCode::kFailedPrecondition, "variable '", shards.front().spec.variable,
+         "': made in a closure; expected it to be made before ClusterCoordinator::start(), on ",
+         "every task");
+  }
   const GradientTape::StopRecording stop;
   std::vector<std::vector<Operation>> creations(static_cast<std::size_t>(servers.count()));
   for (const RemoteShard& shard : shards) {
@@ -62,6 +67,7 @@ void create_shards(ParameterServers& servers, const std::vector<RemoteShard>& sh
     if (!own.empty()) pending.push_back(servers.link(s).read(std::move(own)));
   }
   for (const auto& each : pending) (void)each->wait(servers.deadline());
+  servers.note_made(shards);
 }
 
 ShardedStorage::ShardedStorage(const Shape& shape, DType dtype, VariableOptions options,
@@ -142,6 +148,10 @@ Tensor ShardedComponent::rows_of(const Tensor& whole, int index) const {
 }
 
 Tensor ShardedComponent::read_rows(const Tensor& rows) const {
+  return servers_->read_current([&] { return read_rows_once(rows); });
+}
+
+Tensor ShardedComponent::read_rows_once(const Tensor& rows) const {
   const GradientTape::StopRecording stop;
   const NoDeviceScope on_the_host;
   const auto numbers = checked_rows(on_host(rows), shard(0).spec.whole_shape.dim(0),

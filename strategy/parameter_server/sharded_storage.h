@@ -39,6 +39,7 @@ class ShardedComponent final : public Component {
   Tensor read_rows(const Tensor& rows) const;
 
  private:
+  Tensor read_rows_once(const Tensor& rows) const;
   int num_shards() const { return static_cast<int>(cache_->shards.size()); }
   const RemoteShard& shard(int index) const {
     return cache_->shards[static_cast<std::size_t>(index)];

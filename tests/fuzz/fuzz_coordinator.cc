@@ -1,4 +1,4 @@
-// Fuzzes what coordinators and workers read: arguments and results of steps, messages, the journal.
+// Fuzzes what coordinators and workers read: arguments and results of steps, messages.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstddef>
@@ -6,7 +6,6 @@
 #include <cstdlib>
 #include <span>
 
-#include "strategy/parameter_server/coordinator/closure_ledger.h"
 #include "strategy/parameter_server/coordinator/worker_message.h"
 #include "tutti/strategy/parameter_server/coordinator/nest.h"
 
@@ -33,17 +32,11 @@ void read_and_send_on(const Packet& packet, const Decode& decode, const Encode& 
   if (once_more.payload_bytes() != again.payload_bytes()) std::abort();
 }
 
-void read_journal(std::span<const std::byte> bytes) {
-  const auto ledger = internal::ClosureLedger::replay(bytes, {4, 2});
-  if (ledger.num_running() + ledger.num_queued() > ledger.next_number()) std::abort();
-}
-
 void read(int kind, std::span<const std::byte> bytes) {
-  if (kind == 1) return read_journal(bytes);
   const Packet packet = packet_of(bytes);
   const auto encode = [](const auto& each) { return internal::encode(each); };
   if (kind == 0) return read_and_send_on(packet, internal::decode_nest, internal::encode_nest);
-  if (kind == 2) return read_and_send_on(packet, internal::decode_worker_request, encode);
+  if (kind == 1) return read_and_send_on(packet, internal::decode_worker_request, encode);
   read_and_send_on(packet, internal::decode_outcome, encode);
 }
 
@@ -52,7 +45,7 @@ void read(int kind, std::span<const std::byte> bytes) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;
   try {
-    read(data[0] % 4, std::as_bytes(std::span(data, size)).subspan(1));
+    read(data[0] % 3, std::as_bytes(std::span(data, size)).subspan(1));
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kDataLoss) std::abort();
   }

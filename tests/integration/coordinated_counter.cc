@@ -3,7 +3,7 @@
 //
 // coordinated_counter --closures N: each closure adds 1 to a number on one server and to one of 16
 // rows that two servers share. The chief compares both with N at the end: exit code 0, or 3. With
-// --folder a chief that is started again goes on where the last one was. With --ballast-mib the
+// --folder a chief that is started again continues from the checkpoint. With --ballast-mib the
 // servers share so many MiB of float32, too, and each closure adds 1 to a row of 64 KiB of that.
 #include <unistd.h>
 
@@ -31,9 +31,9 @@ struct CounterOptions {
   std::string another_step = "";  // defined by this task alone
   bool writes_early = false;
   bool throws_at_end = false;
-  std::string durability = "none";
   std::string folder = "";
-  std::int64_t every_closures = 100;
+  std::int64_t interval_ms = 30'000;
+  std::int64_t linger_ms = 0;
   std::int64_t reads = 0;
   std::int64_t ballast_mib = 0;
   std::int64_t ballast_rows() const { return ballast_mib * 16; }
@@ -84,7 +84,8 @@ bool reads_the_same(std::int64_t reads, std::int64_t expected, const Variable& t
   return true;
 }
 
-int count(const CounterOptions& options) {
+/// Sets `coordinates` on the chief.
+int count(const CounterOptions& options, bool& coordinates) {
   const auto resolver = resolver_from_environment();
   say(concat("task ", resolver->task() ? resolver->task()->to_string() : "alone", " pid ",
              ::getpid()));
@@ -92,7 +93,6 @@ int count(const CounterOptions& options) {
   servers.coordinated = true;
   servers.num_servers = 2;
   servers.variable_partitioner = FixedShardsPartitioner(2);
-  servers.durability = parse_durability(options.durability);
   // A worker that is late may find that all others have ended already.
   servers.cluster.join_timeout = std::chrono::seconds(options.join_timeout_s);
   ParameterServerStrategy strategy(*resolver, servers);
@@ -108,8 +108,8 @@ int count(const CounterOptions& options) {
 
   ClusterCoordinatorOptions coordinating;
   coordinating.join_timeout = std::chrono::seconds(options.join_timeout_s);
-  coordinating.snapshots.folder = options.folder;
-  coordinating.snapshots.every_closures = static_cast<std::uint64_t>(options.every_closures);
+  coordinating.checkpoint_folder = options.folder;
+  coordinating.checkpoint_interval = std::chrono::milliseconds(options.interval_ms);
   if (!options.folder.empty()) {  // what kills workers here is no closure
     coordinating.most_attempts = coordinating.most_workers_lost = 1000;
   }
@@ -130,6 +130,7 @@ int count(const CounterOptions& options) {
   });
   if (!options.another_step.empty()) coordinator.define(options.another_step, [] {});
   if (const auto code = coordinator.serve()) return *code;
+  coordinates = true;
   coordinator.start();
   say("started");
 
@@ -163,14 +164,20 @@ int main(int argc, char** argv) {
   flags.add("--another-step", options.another_step, "name of a step that this task defines alone");
   flags.add("--writes-early", options.writes_early, "changes a variable before start()");
   flags.add("--throws-at-end", options.throws_at_end, "ends with an exception");
-  flags.add("--durability", options.durability, "none, or what becomes of a server that dies");
   flags.add("--reads", options.reads, "of a variable, one after the other, at the end");
   flags.add("--ballast-mib", options.ballast_mib, "of float32 on the servers together");
-  flags.add("--folder", options.folder, "for the journal and snapshots");
-  flags.add("--every-closures", options.every_closures, "from cut to cut");
+  flags.add("--folder", options.folder, "for the checkpoint");
+  flags.add("--linger-ms", options.linger_ms, "from the end of the job to that of its chief");
+  flags.add("--interval-ms", options.interval_ms, "from version to version of the checkpoint");
   if (const int code = flags.parse(argc, argv); code >= 0) return code;
   try {
-    return count(options);
+    bool coordinates = false;
+    const int code = count(options, coordinates);
+    if (coordinates && options.linger_ms > 0) {
+      say("left");
+      Clock::system().sleep_for(std::chrono::milliseconds(options.linger_ms));
+    }
+    return code;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "error: %s\n", error.what());
     return 1;

@@ -99,7 +99,7 @@ def check_stopped_worker(tutti, counter):
 
 
 def check_restarted_chief(tutti, counter):
-    """Without a journal a chief that is started again begins anew, with new workers and servers."""
+    """Without a checkpoint a chief that is started again begins from 0, with new workers and servers."""
     job = Launch(tutti, ["--chief", "--workers", "2", "--ps", "2", "--max-restarts", "10"],
                  [counter, "--closures", "200", "--pause-ms", "10"])
     job.send(signal.SIGKILL, ("chief", 0))
@@ -184,12 +184,12 @@ def check_failing_chief(counter):
 
 
 def check_dead_server(counter, *others):
-    """The error names the server, and is told apart from a worker's, also of one that dies at the same time."""
+    """Without a checkpoint the error names the server, also where a worker dies at the same time."""
     tasks = endless(counter)
     time.sleep(0.3)
     for task in [*others, ("ps", 1)]:
         tasks[task].process.kill()
-    require_error(tasks, r"error: .*ps error: .*ps 1" if others else r"error: .*closure \d+ on worker \d+, attempt \d+, ps error: .*ps 1")
+    require_error(tasks, r"error: .*ps 1.*, and its variables with it.*checkpoint_folder")
     for job in tasks.jobs.values():
         job.finish()
 

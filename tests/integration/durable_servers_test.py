@@ -16,7 +16,7 @@ import time
 
 sys.path.append(os.path.join(os.path.dirname(__file__), "..", "support"))
 import tcp_proxy  # noqa: E402
-from coordinator_test import LONG_ENOUGH, Launch, by_hand, require_all_end, require_error  # noqa: E402
+from coordinator_test import LONG_ENOUGH, Launch  # noqa: E402
 from processes import Tasks, end_with, parse, require, run_checks  # noqa: E402
 
 JOBS = ("ps", "worker", "chief", "ps", "worker")  # who is killed, in turn; which of them, and when, is chance
@@ -25,9 +25,8 @@ GOAL = 0.5  # seconds; printed beside what is measured, not judged: other progra
 LARGE = ["--ballast-mib", "96"]  # 100 MB of float32 on two servers, and changes of 64 KiB
 
 
-def run_flags(folder, closures, pause_ms, every=50):
-    return ["--closures", str(closures), "--pause-ms", str(pause_ms), "--durability", "logged", "--folder", folder,
-            "--every-closures", str(every)]
+def run_flags(folder, closures, pause_ms, interval_ms=300):
+    return ["--closures", str(closures), "--pause-ms", str(pause_ms), "--folder", folder, "--interval-ms", str(interval_ms)]
 
 
 def launch(tutti, workers, program):
@@ -69,7 +68,7 @@ def recovery_of_one(job, victim):
     """Kills ps `victim`; seconds until its process is there again, until it has its state, until steps are done."""
     begin = job.send(signal.SIGKILL, ("ps", victim))
     process = job.wait_for_line(rf"task ps {victim} pid", begin)
-    state = job.wait_for_line(rf"ps {victim}: is at cut", begin)
+    state = job.wait_for_line(r"all servers have the checkpoint of", begin)
     step = job.wait_for_line(r"\[chief-0\]: at \d+", state.time)  # a line every ten closures
     return process.time - begin, state.time - begin, step.time - begin
 
@@ -77,7 +76,7 @@ def recovery_of_one(job, victim):
 def check_recovery(tutti, counter, closures, kills, more=(), ends=False):
     """How long a killed server process is missed; judged is that all comes back, and `ends`: that all closures are counted."""
     with tempfile.TemporaryDirectory(prefix="tutti_durable_") as folder:
-        job = launch(tutti, 2, [counter, *run_flags(folder, closures, 6, every=500), *more])
+        job = launch(tutti, 2, [counter, *run_flags(folder, closures, 6, interval_ms=2000), *more])
         times = []
         for i in range(kills):
             job.wait_for(lambda: all_are_here(job, time.monotonic()), "a step of all processes")
@@ -90,6 +89,18 @@ def check_recovery(tutti, counter, closures, kills, more=(), ends=False):
     columns = [sorted(column) for column in zip(*times)]
     print(f"  recovery of a killed server {' '.join(more)}, median (worst) in s: process there, state there, the next step done (goal {GOAL})\n"
           "    " + "".join(f"{column[len(column) // 2]:7.2f} ({column[-1]:.2f})" for column in columns), flush=True)
+
+
+def check_killed_at_end(tutti, counter):
+    """A chief that dies when all has been counted, and the others have ended, is started again with them: the job ends well."""
+    with tempfile.TemporaryDirectory(prefix="tutti_durable_") as folder:
+        job = launch(tutti, 2, [counter, *run_flags(folder, 100, 1), "--linger-ms", "3000"])
+        left = job.wait_for_line(r"\[chief-0\]: left")
+        time.sleep(0.5)
+        job.send(signal.SIGKILL, ("chief", 0))
+        job.wait_for_line(r"\[chief-0\]: left", left.time + 0.1)
+        job.require_count(100)
+    require(job.count(r"\[chief-0\]: started") == 2, "the chief was not started again", job.text())
 
 
 def resident_mib(pid):
@@ -172,26 +183,16 @@ def check_resets(counter, closures, resets, kills, seed=5):
     return f"{closures} closures, {num_reset} connections reset, {kills} killed, TF_CONFIG"
 
 
-def check_refusals(counter):
-    """What cannot be kept is refused, with what to do."""
-    for more, expected in ((["--durability", "logged"], "snapshots.folder"),
-                           (["--folder", "/nonexistent_but_not_used"], "durability = Durability::kLogged"),
-                           (["--durability", "snapshot"], "expected one of none, logged")):
-        tasks = by_hand(counter, 1, 1, "--closures", "10", "--join-timeout-s", "5", *more, waits=False)
-        require_error(tasks, re.escape(expected))
-        require_all_end(tasks)
-
-
 def main():
     arguments = parse(__doc__, "counter", "tutti", closures=400, kills=3, resets=12, seed=11, only="")
     counter, tutti, closures, kills = arguments.counter, arguments.tutti, arguments.closures, arguments.kills
     checks = {
-        "logged": lambda: check_kills(tutti, counter, closures, kills, arguments.seed),
+        "kills": lambda: check_kills(tutti, counter, closures, kills, arguments.seed),
         "resets": lambda: check_resets(counter, closures, arguments.resets, 2, arguments.seed),
         "stopped": lambda: check_stopped_server(tutti, counter),
+        "killed_at_end": lambda: check_killed_at_end(tutti, counter),
         "recovery": lambda: check_recovery(tutti, counter, MOST_QUEUED, kills + 1),
         "large_recovery": lambda: check_recovery(tutti, counter, 400 * kills, kills, LARGE, ends=True),
-        "refusals": lambda: check_refusals(counter),
     }
     if arguments.only == "memory":  # a test of its own
         checks = {"memory": lambda: check_memory(tutti, counter)}

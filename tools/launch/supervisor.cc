@@ -639,7 +639,7 @@ struct Supervisor {
       if (slot == slots.end() || reason != StopReason::kNone) continue;
       const bool has_joined = one.joined == slot->outcome.restarts;
       if (has_joined && waiting != slots.end()) {
-        bring_back(*slot, *waiting);
+        bring_back(*slot, *waiting, one.may_repeat);
       } else {
         slot->outcome.too_early = has_joined ? kBeforeOthersFinished : "before it joined";
         judge_failure(*slot);
@@ -647,10 +647,10 @@ struct Supervisor {
     }
   }
 
-  void bring_back(Slot& finished, Slot& waiting) {
+  void bring_back(Slot& finished, Slot& waiting, bool may_repeat) {
     // Servers have its updates already, which a second process would add once more.
     const std::optional<std::string> refusal =
-        std::ranges::any_of(slots, &Slot::is_server)
+        !may_repeat && std::ranges::any_of(slots, &Slot::is_server)
             ? std::optional<std::string>("the parameter servers have its updates")
             : finished.count.refusal(finished.outcome.status, Duration::max());
     if (!refusal) {

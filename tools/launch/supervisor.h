@@ -83,6 +83,7 @@ struct GivenUp {
 struct WaitedFor {
   std::string task;           // "worker-0"
   std::optional<int> joined;  // restarts of the task's last process that joined the job
+  bool may_repeat = false;    // also where parameter servers have its updates
 };
 
 /// A task's process after so many restarts.

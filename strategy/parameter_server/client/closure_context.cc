@@ -2,8 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/client/closure_context.h"
 
-#include <algorithm>
 #include <utility>
+
+#include "strategy/parameter_server/protocol/operation.h"
 
 namespace tutti {
 namespace {
@@ -47,43 +48,32 @@ void CancellationToken::on_cancel(std::function<void()> told) {
   told();
 }
 
-void CoordinatorNews::hear(const Said& said) {
-  MutexLock lock(mutex_);
-  if (said.term > said_.term) said_ = said;
-  if (said.term == said_.term) {
-    said_.finished_below = std::max(said_.finished_below, said.finished_below);
+void ClosureWatermark::raise(std::uint64_t id) {
+  std::uint64_t known = id_.load(std::memory_order_relaxed);
+  while (known < id && !id_.compare_exchange_weak(known, id, std::memory_order_acq_rel)) {
   }
 }
 
-CoordinatorNews::Said CoordinatorNews::said() const {
-  MutexLock lock(mutex_);
-  return said_;
-}
-
-ClosureContext::ClosureContext(std::uint64_t number, int attempt, int worker, std::uint64_t term,
-                               std::shared_ptr<const CoordinatorNews> news,
-                               std::shared_ptr<const CancellationToken> token)
-    : number_(number),
+ClosureContext::ClosureContext(std::uint64_t id, int attempt, int worker,
+                               std::shared_ptr<const ClosureWatermark> watermark,
+                               std::shared_ptr<const CancellationToken> token, std::uint64_t run)
+    : id_(id),
       attempt_(attempt),
       worker_(worker),
-      term_(term),
-      news_(std::move(news)),
-      token_(std::move(token)) {}
+      watermark_(std::move(watermark)),
+      token_(std::move(token)),
+      run_(run) {}
 
-std::uint64_t ClosureContext::finished_below() const {
-  if (news_ == nullptr) return 0;
-  const CoordinatorNews::Said said = news_->said();
-  return said.term == term_ ? said.finished_below : 0;
-}
+std::uint64_t ClosureContext::number() const { return internal::closure_number(id_); }
 
 void ClosureContext::throw_if_cancelled() const {
   if (!cancelled()) return;
-  fail(ErrorCode::kCancelled, "closure ", number_, ": was cancelled on worker ", worker_,
+  fail(ErrorCode::kCancelled, "closure ", number(), ": was cancelled on worker ", worker_,
        " (attempt ", attempt_, "); nobody waits for its result");
 }
 
 RandomContext ClosureContext::random_context(std::uint32_t replica) const {
-  return {.seed = random_seed(), .step = number_, .replica = replica};
+  return {.seed = random_seed(), .step = number(), .replica = replica};
 }
 
 const ClosureContext* ClosureContext::current() { return current_closure; }

@@ -154,7 +154,42 @@ ParameterServers::Caches ParameterServers::wanted(const std::shared_ptr<ReadCach
   return caches;
 }
 
-Tensor ParameterServers::read(const std::shared_ptr<ReadCache>& cache) {
+void ParameterServers::set_currency(Currency currency) {
+  const MutexLock lock(currency_mutex_);
+  currency_ = std::move(currency);
+}
+
+std::uint64_t ParameterServers::wait_until_current() {
+  if (ClosureContext::current() != nullptr) return 0;
+  const MutexLock lock(currency_mutex_);
+  return currency_ ? currency_() : 0;
+}
+
+Tensor ParameterServers::read_current(const std::function<Tensor()>& read) {
+  for (;;) {
+    const std::uint64_t before = wait_until_current();
+    try {
+      Tensor value = read();
+      if (wait_until_current() == before) return value;
+    } catch (const OriginError& error) {
+      if (error.origin() != ErrorOrigin::kServer || wait_until_current() == before) throw;
+    }
+    forget_reads();
+  }
+}
+
+std::vector<RemoteShard> ParameterServers::shards() {
+  const MutexLock lock(mutex_);
+  return made_;
+}
+
+void ParameterServers::note_made(const std::vector<RemoteShard>& shards) {
+  note_outside_change();
+  const MutexLock lock(mutex_);
+  made_.insert(made_.end(), shards.begin(), shards.end());
+}
+
+Tensor ParameterServers::read_once(const std::shared_ptr<ReadCache>& cache) {
   Caches caches;
   {
     MutexLock lock(mutex_);
@@ -343,7 +378,11 @@ void ParameterServers::fetch_once(const Caches& caches, std::uint64_t at_least_s
 /// The change is noted first: a fetch in between sends it, and counts as older.
 void ParameterServers::change(int server, Operation operation) {
   if (guard_) guard_();
+  // Before and after: a checkpoint in between may have it or not.
+  const bool is_outside = ClosureContext::current() == nullptr;
+  if (is_outside) note_outside_change();
   link(server).change(std::move(operation));
+  if (is_outside) note_outside_change();
   forget_reads();
 }
 

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -87,7 +88,9 @@ class ParameterServers {
   /// Where servers add up gradients, reports to them that this worker has ended; so does the
   /// destructor.
   void leave() noexcept;
-  Tensor read(const std::shared_ptr<ReadCache>& cache);
+  Tensor read(const std::shared_ptr<ReadCache>& cache) {
+    return read_current([&] { return read_once(cache); });
+  }
   /// Rows of these shards (`indices`) of a variable were read otherwise, by the calling thread.
   void note_read(const std::shared_ptr<ReadCache>& cache, std::span<const int> indices,
                  std::span<const OperationAnswer> answers);
@@ -110,7 +113,22 @@ class ParameterServers {
 
   /// What servers are told of the rule.
   SharedText rule_text(const UpdateRule& rule) { return rule_texts_.of(rule); }
-  /// Asked before each change; what it throws refuses that. Set before all else.
+  /// Called before and after a read outside closures: returns when the values that servers have are
+  /// the present ones, and how often they went back to a checkpoint. A read in which that number
+  /// changed is repeated. Empty: servers never go back.
+  using Currency = std::function<std::uint64_t()>;
+  void set_currency(Currency currency);
+  /// Calls `read` as read() does.
+  Tensor read_current(const std::function<Tensor()>& read);
+  /// Changes outside closures so far, of the program's own and on behalf of it: a checkpoint that
+  /// is older does not have them.
+  std::uint64_t num_outside_changes() const { return num_outside_changes_.load(); }
+  void note_outside_change() { num_outside_changes_.fetch_add(1); }
+  /// The shards that this process has made.
+  std::vector<RemoteShard> shards();
+  void note_made(const std::vector<RemoteShard>& shards);
+
+  /// Called before each change; what it throws refuses the change. Set before all else.
   void set_guard(std::function<void()> guard) { guard_ = std::move(guard); }
   /// Notes a change of a shard: what was read does not count any more.
   void change(int server, Operation operation);
@@ -129,6 +147,9 @@ class ParameterServers {
 
  private:
   using Caches = std::vector<std::shared_ptr<ReadCache>>;
+  Tensor read_once(const std::shared_ptr<ReadCache>& cache);
+  /// 0 in closures, and where servers never go back.
+  std::uint64_t wait_until_current();
   Caches wanted(const std::shared_ptr<ReadCache>& cache) TUTTI_REQUIRES(mutex_);
   void fetch(const Caches& caches);
   void fetch_once(const Caches& caches, std::uint64_t at_least_steps);
@@ -144,6 +165,9 @@ class ParameterServers {
   const std::uint64_t client_;  // unlike that of any other process
   std::vector<std::unique_ptr<ServerLink>> links_;
   std::function<void()> guard_;
+  std::atomic<std::uint64_t> num_outside_changes_{0};
+  Mutex currency_mutex_;  // held while it is called
+  Currency currency_ TUTTI_GUARDED_BY(currency_mutex_);
   const Duration timeout_;
   const std::shared_ptr<WorkerTeam> team_;
   const std::optional<WorkerPace> pace_;  // of a worker that trains apart
@@ -153,6 +177,7 @@ class ParameterServers {
   std::uint64_t epoch_ TUTTI_GUARDED_BY(mutex_) = 1;
   int num_steps_ TUTTI_GUARDED_BY(mutex_) = 0;                       // under way
   std::map<std::string, int> num_of_name_ TUTTI_GUARDED_BY(mutex_);  // variables made, by name
+  std::vector<RemoteShard> made_ TUTTI_GUARDED_BY(mutex_);
   bool is_fetching_ TUTTI_GUARDED_BY(mutex_) = false;
   // What the last step read and what this one has read.
   std::set<std::shared_ptr<ReadCache>> usual_ TUTTI_GUARDED_BY(mutex_);

@@ -121,10 +121,10 @@ std::shared_ptr<PendingAnswers> RemoteService::start(OperationBatch batch) {
 
 UpdateOrigin current_update_origin(std::uint64_t client) {
   if (const ClosureContext* const closure = ClosureContext::current()) {
-    return {{UpdateStream::Kind::kClosure, closure->number(), replica_of_thread()},
+    return {{UpdateStream::Kind::kClosure, closure->id(), replica_of_thread()},
             closure->attempt(),
-            closure->term(),
-            closure->finished_below()};
+            closure->finished_below(),
+            closure->run()};
   }
   return {{UpdateStream::Kind::kClient, client, replica_of_thread()}};
 }
@@ -168,9 +168,9 @@ void ServerLink::send_changes() {
 
 OperationBatch ServerLink::batch_of(const Lane& lane) {
   OperationBatch batch;
-  batch.term = lane.origin.term;
   batch.stream = lane.origin.stream;
   batch.finished_below = lane.origin.finished_below;
+  batch.run = lane.origin.run;
   batch.first_ordinal = lane.next_ordinal;
   return batch;
 }

@@ -38,8 +38,8 @@ struct UpdateOrigin {
   UpdateStream stream = {};
   /// Of the closure: an earlier attempt may still run in this process, and counts for itself.
   int attempt = 0;
-  std::uint64_t term = 0;
   std::uint64_t finished_below = 0;
+  std::uint64_t run = 0;
 
   /// Whether both are of one client, or of one attempt at a closure, on whatever replica.
   bool is_with(const UpdateOrigin& other) const {

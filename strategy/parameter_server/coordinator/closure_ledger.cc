@@ -2,68 +2,45 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Words: a closure *ends* when it finished, failed or was cancelled, and is forgotten when all
-// before it have ended. A *cut* is a set of snapshots, one per server, each with its dedup table.
-// A late message of the time before a server or a coordinator was lost is told by its term, which
-// every such turn raises.
+// before it have ended and, where finished ones are kept, a checkpoint contains it.
 #include "strategy/parameter_server/coordinator/closure_ledger.h"
 
-#include <algorithm>
 #include <utility>
-
-#include "strategy/parameter_server/protocol/record_file.h"
 
 namespace tutti::internal {
 namespace {
 
 void expect(bool condition, const char* what, std::uint64_t number, const char* reason) {
   if (condition) return;
-  fail(ErrorCode::kFailedPrecondition, "closure ledger: ", what, " ", number, ": ", reason);
+  tutti::fail(ErrorCode::kFailedPrecondition, "closure ledger: ", what, " ", number, ": ", reason);
 }
 
 }  // namespace
 
-void ClosureLedger::apply(const ClosureEvent& event) {
-  std::visit([this](const auto& each) { on(each); }, event);
-  forget();
-}
+ClosureLedger::ClosureLedger(LedgerRules rules, std::uint64_t first_number,
+                             std::uint64_t generation)
+    : rules_(rules),
+      generation_(generation),
+      next_number_(first_number),
+      finished_below_(first_number),
+      saved_below_(first_number) {}
 
-std::vector<std::byte> encode_record(const ClosureEvent& event) {
-  std::vector<std::byte> record;
-  RecordWriter(0, [&](std::span<const std::byte> bytes) {
-    record.insert(record.end(), bytes.begin(), bytes.end());
-  }).put(encode(event));
-  return record;
-}
-
-ClosureLedger ClosureLedger::replay(std::span<const std::byte> journal, LedgerRules rules) {
-  RecordReader in("coordinator's journal", journal.size(), source_of(journal));
-  ClosureLedger ledger(rules);
-  ledger.replay_from_here(in);
-  return ledger;
-}
-
-void ClosureLedger::replay_from_here(RecordReader& in) {
-  for (;;) {
-    const std::uint64_t first = in.offset();
-    const auto packet = in.next();
-    if (!packet) return;
-    try {
-      apply(decode_event(*packet));
-    } catch (const Error& error) {
-      in.refuse(first, "expected an event that can happen there, found ", error.message());
-    }
-  }
-}
-
-std::optional<std::uint64_t> ClosureLedger::next_queued() const {
-  if (queued_.empty()) return std::nullopt;
-  return *queued_.begin();
-}
-
-std::optional<std::uint64_t> ClosureLedger::next_queued_new_to(int worker) const {
+std::optional<std::uint64_t> ClosureLedger::next_queued(bool interrupted_only) const {
   for (const std::uint64_t number : queued_) {
-    const auto& reports = closures_.at(number).reports;
-    if (reports.empty() || reports.back().worker != worker) return number;
+    if (!interrupted_only || closures_.at(number).is_interrupted) return number;
+  }
+  return std::nullopt;
+}
+
+std::optional<std::uint64_t> ClosureLedger::next_queued_new_to(int worker,
+                                                               bool interrupted_only) const {
+  for (const std::uint64_t number : queued_) {
+    const Closure& closure = closures_.at(number);
+    if (interrupted_only && !closure.is_interrupted) continue;
+    // After a rollback all closures begin in their order again: else a younger one could finish
+    // first, and a checkpoint would contain it without those before it.
+    const bool is_in_order = !closure.is_interrupted || closure.reports.empty();
+    if (is_in_order || closure.reports.back().worker != worker) return number;
   }
   return std::nullopt;
 }
@@ -84,100 +61,98 @@ ClosureLedger::Closure& ClosureLedger::running(std::uint64_t number, int attempt
   return closures_.at(number);
 }
 
-void ClosureLedger::on(const events::Scheduled& event) {
-  expect(event.number == next_number_, "schedule", event.number, "not the next number");
-  expect(failures_.empty(), "schedule", event.number, "a failure was not raised yet");
-  closures_[event.number].content = event.content;
-  queued_.insert(event.number);
-  ++next_number_;
+std::uint64_t ClosureLedger::schedule() {
+  expect(failures_.empty(), "schedule", next_number_, "a failure was not raised yet");
+  closures_[next_number_] = {};
+  queued_.insert(next_number_);
+  return next_number_++;
 }
 
-void ClosureLedger::on(const events::Started& event) {
-  expect(queued_.contains(event.number), "start", event.number, "it is not queued");
-  Closure& closure = closures_.at(event.number);
-  expect(event.attempt == closure.attempts + 1, "start", event.number, "not the next attempt");
-  queued_.erase(event.number);
+int ClosureLedger::start(std::uint64_t number, int worker) {
+  expect(queued_.contains(number), "start", number, "it is not queued");
+  Closure& closure = closures_.at(number);
+  queued_.erase(number);
   ++num_running_;
+  if (!std::exchange(closure.is_interrupted, true)) ++num_interrupted_;
   closure.state = State::kRunning;
-  closure.attempts = event.attempt;
-  closure.worker = event.worker;
+  closure.worker = worker;
+  return ++closure.attempts;
 }
 
-void ClosureLedger::on(const events::Finished& event) {
-  Closure& closure = running(event.number, event.attempt, "finish");
+void ClosureLedger::finish(std::uint64_t number, int attempt) {
+  Closure& closure = running(number, attempt, "finish");
   --num_running_;
-  end(event.number, closure, State::kFinished);
+  end(number, closure, State::kFinished);
+  advance();
 }
 
-void ClosureLedger::on(const events::Stopped& event) {
-  Closure& closure = running(event.number, event.attempt, "stop");
+void ClosureLedger::stop(std::uint64_t number, int attempt) {
+  Closure& closure = running(number, attempt, "stop");
   --num_running_;
-  end(event.number, closure, State::kCancelled);
-}
-
-void ClosureLedger::on(const events::PutBack& event) {
-  Closure& closure = running(event.number, event.attempt, "put back");
-  --num_running_;
-  if (event.report.kind != AttemptReport::Kind::kNotStarted) {
-    closure.reports.push_back(event.report);
-  }
-  if (auto failure = verdict(event.number, closure)) {
-    end(event.number, closure, State::kFailed);
-    add_failure(std::move(*failure));
-  } else if (!failures_.empty()) {
-    end(event.number, closure, State::kCancelled);
+  if (closure.has_finished) {
+    queue_again(number, closure);  // its result is known
   } else {
-    queue_again(event.number, closure);
+    end(number, closure, State::kCancelled);
   }
+  advance();
 }
 
-void ClosureLedger::on(const events::Failed& event) {
-  Closure& closure = running(event.failure.closure, event.failure.attempt, "fail");
+void ClosureLedger::put_back(std::uint64_t number, int attempt, AttemptReport report) {
+  Closure& closure = running(number, attempt, "put back");
   --num_running_;
-  end(event.failure.closure, closure, State::kFailed);
-  add_failure(event.failure);
+  if (report.kind != AttemptReport::Kind::kNotStarted) {
+    closure.reports.push_back(std::move(report));
+  }
+  if (auto failure = verdict(number, closure)) {
+    end(number, closure, State::kFailed);
+    add_failure(std::move(*failure));
+  } else if (!failures_.empty() && !closure.has_finished) {
+    end(number, closure, State::kCancelled);
+  } else {
+    queue_again(number, closure);
+  }
+  advance();
 }
 
-void ClosureLedger::on(const events::ErrorRaised&) {
+void ClosureLedger::fail(ClosureFailure failure) {
+  Closure& closure = running(failure.closure, failure.attempt, "fail");
+  --num_running_;
+  end(failure.closure, closure, State::kFailed);
+  add_failure(std::move(failure));
+  advance();
+}
+
+std::vector<ClosureFailure> ClosureLedger::raise_failures() {
   expect(!failures_.empty() && is_drained(), "raise the error of", next_number_,
          "there is none, or closures still run");
-  failures_.clear();
+  return std::exchange(failures_, {});
 }
 
-/// Reports of closures have another term, or none: they do not count.
-void ClosureLedger::on(const events::TookOver& event) {
-  expect(event.term == term_ + 1, "take over with term", event.term,
-         "not one higher than the last");
-  term_ = event.term;
-  is_taking_cut_ = false;
+void ClosureLedger::note_saved(std::uint64_t number) {
+  expect(number >= saved_below_ && number <= finished_below_, "note as saved all below", number,
+         "some have not ended, or a later checkpoint contains them");
+  saved_below_ = number;
+  advance();
+}
+
+void ClosureLedger::roll_back() {
+  ++generation_;
+  num_interrupted_ = 0;
+  num_repeated_ = 0;
   for (auto& [number, closure] : closures_) {
-    if (closure.state != State::kRunning) continue;
-    --num_running_;
-    if (failures_.empty()) {
+    if (closure.state == State::kRunning) --num_running_;
+    closure.is_interrupted = false;
+    if (closure.has_finished) {
+      ++num_repeated_;
       queue_again(number, closure);
-    } else {
+    } else if (closure.state == State::kRunning && !failures_.empty()) {
       end(number, closure, State::kCancelled);
+    } else if (closure.state == State::kRunning) {
+      queue_again(number, closure);
     }
   }
-}
-
-void ClosureLedger::on(const events::CutBegan& event) {
-  expect(event.id > last_cut_begun_, "begin cut", event.id, "not a new number");
-  last_cut_begun_ = event.id;
-  is_taking_cut_ = true;
-}
-
-void ClosureLedger::on(const events::CutTaken& event) {
-  expect(is_taking_cut_ && last_cut_begun_ == event.id, "take cut", event.id,
-         "it is not being taken");
-  last_cut_ = event.id;
-  is_taking_cut_ = false;
-}
-
-void ClosureLedger::on(const events::BeganAfter& event) {
-  expect(term_ == 0 && next_number_ == 0, "begin after", event.number, "it has begun already");
-  term_ = event.term;
-  next_number_ = finished_below_ = event.number;
+  finished_below_ = saved_below_;
+  advance();
 }
 
 void ClosureLedger::queue_again(std::uint64_t number, Closure& closure) {
@@ -189,19 +164,19 @@ void ClosureLedger::end(std::uint64_t number, Closure& closure, State state) {
   queued_.erase(number);
   closure.state = state;
   closure.reports.clear();
-  closure.content.clear();
-  while (finished_below_ < next_number_) {
-    const Closure* first = find(finished_below_);
-    if (first != nullptr && !first->has_ended()) break;
-    ++finished_below_;
-  }
+  if (std::exchange(closure.is_interrupted, false)) --num_interrupted_;
+  if (std::exchange(closure.has_finished, state == State::kFinished)) --num_repeated_;
 }
 
-/// The first one cancels what is queued.
+/// The first one cancels what is queued, but for closures whose results are known: their changes
+/// must not be lost.
 void ClosureLedger::add_failure(ClosureFailure failure) {
   failures_.push_back(std::move(failure));
   const std::set<std::uint64_t> queued = queued_;
-  for (const std::uint64_t number : queued) end(number, closures_.at(number), State::kCancelled);
+  for (const std::uint64_t number : queued) {
+    Closure& closure = closures_.at(number);
+    if (!closure.has_finished) end(number, closure, State::kCancelled);
+  }
 }
 
 std::optional<ClosureFailure> ClosureLedger::verdict(std::uint64_t number,
@@ -228,8 +203,16 @@ std::optional<ClosureFailure> ClosureLedger::verdict(std::uint64_t number,
                          " attempts; expected at most ", rules_.most_attempts - 1, ":", texts)};
 }
 
-void ClosureLedger::forget() {
-  while (!closures_.empty() && closures_.begin()->second.has_ended()) {
+void ClosureLedger::advance() {
+  while (finished_below_ < next_number_) {
+    const Closure* first = find(finished_below_);
+    if (first != nullptr && !first->has_ended()) break;
+    ++finished_below_;
+  }
+  while (!closures_.empty()) {
+    const auto& [number, closure] = *closures_.begin();
+    const bool is_kept = rules_.keeps_finished && number >= saved_below_;
+    if (is_kept || !closure.has_ended()) break;
     closures_.erase(closures_.begin());
   }
 }

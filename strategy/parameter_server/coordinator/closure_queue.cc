@@ -1,4 +1,4 @@
-// Every change is an event that the ledger takes; this file waits, wakes and tells the works.
+// Every change is one of the ledger's; this file waits, wakes, and delivers results.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/coordinator/closure_queue.h"
 
@@ -6,13 +6,25 @@
 #include <set>
 #include <utility>
 
-#include "strategy/parameter_server/coordinator/worker_message.h"
-
 namespace tutti::internal {
 namespace {
 
 bool is_over(const ClosureLedger::Closure* closure) {
   return closure == nullptr || closure->has_ended();
+}
+
+/// Tensors, and what a closure without any takes.
+std::size_t bytes_of(const Nest& nest) {
+  std::size_t bytes = 256;
+  if (nest.tensor() != nullptr) bytes += static_cast<std::size_t>(nest.tensor()->num_bytes());
+  if (nest.text() != nullptr) bytes += nest.text()->size();
+  if (nest.list() != nullptr) {
+    for (const Nest& each : *nest.list()) bytes += bytes_of(each);
+  }
+  if (nest.map() != nullptr) {
+    for (const Nest::Member& each : *nest.map()) bytes += bytes_of(each.second);
+  }
+  return bytes;
 }
 
 Error cancelled_error(std::uint64_t number, const char* why) {
@@ -22,12 +34,8 @@ Error cancelled_error(std::uint64_t number, const char* why) {
 
 }  // namespace
 
-std::string ScheduledWork::content() const { return scheduled_content(step_, arguments_); }
-
-std::shared_ptr<const ScheduledWork> ScheduledWork::of_content(const std::string& content) {
-  auto [step, arguments] = decode_scheduled(content);
-  return std::make_shared<const ScheduledWork>(std::move(step), std::move(arguments));
-}
+ScheduledWork::ScheduledWork(std::string step, Nest arguments)
+    : step_(std::move(step)), arguments_(std::move(arguments)), num_bytes_(bytes_of(arguments_)) {}
 
 void ScheduledWork::ended(const Error& error) const {
   const auto* own = dynamic_cast<const ClosureError*>(&error);
@@ -35,41 +43,21 @@ void ScheduledWork::ended(const Error& error) const {
 }
 
 ClosureQueue::ClosureQueue(ClosureQueueOptions options)
-    : ClosureQueue(std::move(options), ClosureLedger()) {}
-
-ClosureQueue::ClosureQueue(ClosureQueueOptions options, ClosureLedger before)
-    : options_(std::move(options)) {
-  go_on(before == ClosureLedger() ? ClosureLedger(options_.rules) : std::move(before));
+    : options_(options), ledger_(options.rules, options.first_number, options.generation) {
+  const MutexLock lock(mutex_);
+  raise_watermark();
 }
 
-void ClosureQueue::go_on(ClosureLedger before) {
-  MutexLock lock(mutex_);
-  ledger_ = std::move(before);
-  for (std::uint64_t n = ledger_.kept_from(); n < ledger_.next_number(); ++n) {
-    const ClosureLedger::Closure* closure = ledger_.find(n);
-    if (!is_over(closure)) entries_[n].work = ScheduledWork::of_content(closure->content);
-  }
-  apply(events::TookOver{ledger_.term() + 1});
-  tell();
+void ClosureQueue::continue_from(std::uint64_t first_number) {
+  const MutexLock lock(mutex_);
+  TUTTI_CHECK(entries_.empty() && ledger_.is_drained(), "continue_from: closures were scheduled");
+  ledger_ = ClosureLedger(options_.rules, first_number, ledger_.generation() + 1);
+  raise_watermark();
 }
 
-void ClosureQueue::apply(const ClosureEvent& event) {
-  const std::uint64_t below = ledger_.finished_below();
-  const std::uint64_t term = ledger_.term();
-  ledger_.apply(event);
-  if (options_.journal) {
-    try {
-      options_.journal(event);
-    } catch (...) {
-      // No thread may act on what a later coordinator would not know.
-      stop_now("its journal could not be written");
-      throw;
-    }
-  }
-  if (ledger_.finished_below() != below || ledger_.term() != term) tell();
+void ClosureQueue::raise_watermark() {
+  watermark_->raise(closure_id(ledger_.generation(), ledger_.finished_below()));
 }
-
-void ClosureQueue::tell() { news_->hear({ledger_.term(), ledger_.finished_below()}); }
 
 std::uint64_t ClosureQueue::put(std::shared_ptr<const ScheduledWork> work, TimePoint deadline) {
   MutexLock lock(mutex_);
@@ -80,8 +68,7 @@ std::uint64_t ClosureQueue::put(std::shared_ptr<const ScheduledWork> work, TimeP
     });
     require_in_time(in_time, "schedule");
     raise_failures(deadline);
-    const std::uint64_t number = ledger_.next_number();
-    apply(events::Scheduled{number, options_.journal ? work->content() : std::string()});
+    const std::uint64_t number = ledger_.schedule();
     entries_[number].work = std::move(work);
     for_workers_.notify_all();
     return number;
@@ -97,14 +84,16 @@ std::uint64_t ClosureQueue::put(std::shared_ptr<const ScheduledWork> work, TimeP
 
 /// A closure, and a worker that has the least of those that may take it.
 std::optional<std::pair<std::uint64_t, int>> ClosureQueue::next_for(std::vector<int> takers) {
-  const auto first = ledger_.next_queued();
+  const auto first = ledger_.next_queued(is_paused_);
   if (!first) return std::nullopt;
   std::ranges::sort(takers, {}, [this](int worker) TUTTI_REQUIRES(mutex_) {
     return std::pair(num_running_on_[worker], worker);
   });
   for (const int worker : takers) {
     if (num_running_on_[worker] >= options_.window) break;
-    if (const auto new_to_it = ledger_.next_queued_new_to(worker)) return {{*new_to_it, worker}};
+    if (const auto new_to_it = ledger_.next_queued_new_to(worker, is_paused_)) {
+      return {{*new_to_it, worker}};
+    }
     if (takers.size() == 1) return {{*first, worker}};
   }
   return std::nullopt;
@@ -136,15 +125,15 @@ std::optional<ClosureQueue::Handout> ClosureQueue::get(const ClosureTakers& take
   });
   if (!next || is_stopped_) return std::nullopt;
   const auto [number, worker] = *next;
-  const int attempt = ledger_.find(number)->attempts + 1;
-  apply(events::Started{number, attempt, worker});
+  const int attempt = ledger_.start(number, worker);
   ++num_running_on_[worker];
   running_[num_given_++] = number;
   Entry& entry = entries_.at(number);
   entry.token = std::make_shared<CancellationToken>();
   entry.is_spared = false;
   if (ledger_.num_queued() + 1 >= options_.most_queued) for_users_.notify_all();
-  return Handout{number, attempt, worker, ledger_.term(), entry.work, entry.token};
+  return Handout{number,     attempt,    worker, closure_id(ledger_.generation(), number),
+                 entry.work, entry.token};
 }
 
 std::optional<ClosureQueue::Handout> ClosureQueue::spare(const ClosureTakers& takers) {
@@ -155,8 +144,9 @@ std::optional<ClosureQueue::Handout> ClosureQueue::spare(const ClosureTakers& ta
   Entry& entry = entries_.at(*number);
   entry.is_spared = true;
   const ClosureLedger::Closure& closure = *ledger_.find(*number);
-  return Handout{*number,        closure.attempts, closure.worker,
-                 ledger_.term(), entry.work,       entry.token};
+  return Handout{*number,        closure.attempts,
+                 closure.worker, closure_id(ledger_.generation(), *number),
+                 entry.work,     entry.token};
 }
 
 void ClosureQueue::wake_workers() {
@@ -164,17 +154,18 @@ void ClosureQueue::wake_workers() {
   for_workers_.notify_all();
 }
 
-/// Tells works that ended without finishing, fires tokens, and forgets what the ledger forgot.
-void ClosureQueue::settle() {
-  for (auto& [number, entry] : entries_) {
+/// Aborts results of closures that ended without finishing, and fires tokens; of closures from
+/// `first` on.
+void ClosureQueue::settle(std::uint64_t first) {
+  for (auto its = entries_.lower_bound(first); its != entries_.end(); ++its) {
+    auto& [number, entry] = *its;
     const ClosureLedger::Closure* closure = ledger_.find(number);
     const bool runs = closure != nullptr && closure->state == ClosureLedger::State::kRunning;
-    const bool is_wanted = runs && ledger_.failures().empty();
+    const bool is_wanted = runs && (ledger_.failures().empty() || closure->has_finished);
     if (entry.token != nullptr && !is_wanted) entry.token->cancel();
     if (!runs) entry.token.reset();
     if (entry.is_settled || !is_over(closure)) continue;
-    entry.is_settled = true;
-    ++num_ended_;
+    settle_entry(entry);
     const auto& failures = ledger_.failures();
     const auto failure = std::ranges::find(failures, number, &ClosureFailure::closure);
     if (failure != failures.end()) {
@@ -183,58 +174,77 @@ void ClosureQueue::settle() {
       entry.work->ended(cancelled_error(number, "another closure failed"));
     }
   }
-  std::erase_if(entries_, [this](const auto& each) TUTTI_REQUIRES(mutex_) {
-    return ledger_.find(each.first) == nullptr;
-  });
+  forget();
+}
+
+/// Its result is known from now on.
+void ClosureQueue::settle_entry(Entry& entry) {
+  if (std::exchange(entry.is_settled, true)) return;
+  ++num_ended_;
+  num_held_bytes_ += entry.work->num_bytes();
+}
+
+/// The front alone: the ledger forgets in order.
+void ClosureQueue::forget() {
+  while (!entries_.empty() && ledger_.find(entries_.begin()->first) == nullptr) {
+    num_held_bytes_ -= entries_.begin()->second.work->num_bytes();
+    entries_.erase(entries_.begin());
+  }
 }
 
 void ClosureQueue::attempt_over(const Handout& handout) {
   // (A voided attempt was taken off the count when it was voided.)
   --num_running_on_[handout.worker];
   std::erase_if(running_, [&](const auto& each) { return each.second == handout.number; });
+  raise_watermark();
   // For the next closure, or to find that another worker has one to spare.
   if (ledger_.next_queued() || ledger_.num_running() > 0) for_workers_.notify_all();
-  if (ledger_.is_drained()) for_users_.notify_all();
+  const bool may_save = is_paused_ && ledger_.is_between_closures();
+  const bool has_caught_up = is_repeating_ && !ledger_.is_catching_up();
+  if (has_caught_up) is_repeating_ = false;
+  if (ledger_.is_drained() || may_save || has_caught_up) for_users_.notify_all();
 }
 
 bool ClosureQueue::mark_finished(const Handout& handout, const std::function<void()>& deliver) {
   MutexLock lock(mutex_);
   if (is_stopped_ || !ledger_.is_current(handout.number, handout.attempt)) return false;
-  apply(events::Finished{handout.number, handout.attempt});
+  ledger_.finish(handout.number, handout.attempt);
   Entry& entry = entries_.at(handout.number);
-  ++num_ended_;
   if (!entry.is_settled && deliver) deliver();
-  entry.is_settled = true;
+  settle_entry(entry);
   entry.token.reset();
-  // The front alone: what stands behind it the ledger has not forgotten.
-  while (!entries_.empty() && ledger_.find(entries_.begin()->first) == nullptr) {
-    entries_.erase(entries_.begin());
-  }
+  forget();
   attempt_over(handout);
   return true;
 }
 
-bool ClosureQueue::end_attempt(const Handout& handout, const ClosureEvent& event) {
+bool ClosureQueue::end_attempt(const Handout& handout, const std::function<void()>& end) {
   MutexLock lock(mutex_);
   if (is_stopped_ || !ledger_.is_current(handout.number, handout.attempt)) return false;
-  apply(event);
-  settle();
+  const std::uint64_t first = ledger_.finished_below();
+  end();
+  settle(first);
   attempt_over(handout);
   return true;
 }
 
 bool ClosureQueue::mark_failed(const Handout& handout, ErrorCode code, ErrorOrigin origin,
                                std::string text) {
-  return end_attempt(handout, events::Failed{{handout.number, handout.attempt, handout.worker,
-                                              origin, code, std::move(text)}});
+  return end_attempt(handout, [&, this]() TUTTI_REQUIRES(mutex_) {
+    ledger_.fail({handout.number, handout.attempt, handout.worker, origin, code, std::move(text)});
+  });
 }
 
 bool ClosureQueue::mark_stopped(const Handout& handout) {
-  return end_attempt(handout, events::Stopped{handout.number, handout.attempt});
+  return end_attempt(handout, [&, this]() TUTTI_REQUIRES(mutex_) {
+    ledger_.stop(handout.number, handout.attempt);
+  });
 }
 
 bool ClosureQueue::put_back(const Handout& handout, AttemptReport report) {
-  return end_attempt(handout, events::PutBack{handout.number, handout.attempt, std::move(report)});
+  return end_attempt(handout, [&, this]() TUTTI_REQUIRES(mutex_) {
+    ledger_.put_back(handout.number, handout.attempt, std::move(report));
+  });
 }
 
 void ClosureQueue::require_in_time(bool in_time, const char* who) {
@@ -255,8 +265,7 @@ void ClosureQueue::raise_failures(TimePoint deadline) {
   });
   require_in_time(in_time, "waiting for what runs beside a failed closure");
   if (ledger_.failures().empty()) return;  // another thread raised it
-  const std::vector<ClosureFailure> failures = ledger_.failures();
-  apply(events::ErrorRaised{});
+  const std::vector<ClosureFailure> failures = ledger_.raise_failures();
   for_users_.notify_all();
   throw ClosureError(failures);
 }
@@ -310,31 +319,55 @@ void ClosureQueue::stop_now(const char* why) {
   for_users_.notify_all();
 }
 
-std::uint64_t ClosureQueue::begin_cut() {
+bool ClosureQueue::pause(TimePoint deadline) {
   MutexLock lock(mutex_);
-  apply(events::CutBegan{ledger_.last_cut_begun() + 1});
-  return ledger_.last_cut_begun();
+  is_paused_ = true;
+  (void)for_users_.wait_until(mutex_, deadline, [this]() TUTTI_REQUIRES(mutex_) {
+    return is_stopped_ || ledger_.is_between_closures();
+  });
+  return !is_stopped_ && ledger_.is_between_closures();
 }
 
-void ClosureQueue::end_cut(std::uint64_t id) {
+void ClosureQueue::resume() {
   MutexLock lock(mutex_);
-  apply(events::CutTaken{id});
+  is_paused_ = false;
+  for_workers_.notify_all();
 }
 
-std::uint64_t ClosureQueue::take_over() {
+void ClosureQueue::note_saved(std::uint64_t number) {
   MutexLock lock(mutex_);
-  apply(events::TookOver{ledger_.term() + 1});
+  ledger_.note_saved(number);
+  forget();
+}
+
+void ClosureQueue::roll_back() {
+  MutexLock lock(mutex_);
+  ledger_.roll_back();
+  is_repeating_ = ledger_.is_catching_up();
   num_running_on_.clear();
   running_.clear();
-  settle();
+  settle(0);
+  raise_watermark();
   for_workers_.notify_all();
   for_users_.notify_all();
-  return ledger_.term();
 }
 
-void ClosureQueue::look_at_ledger(const std::function<void(const ClosureLedger&)>& look) const {
+void ClosureQueue::wait_until_caught_up(TimePoint deadline) {
   MutexLock lock(mutex_);
-  look(ledger_);
+  const bool in_time = for_users_.wait_until(mutex_, deadline, [this]() TUTTI_REQUIRES(mutex_) {
+    return is_stopped_ || !ledger_.is_catching_up();
+  });
+  require_in_time(in_time, "a read of variables while closures are done again");
+}
+
+std::size_t ClosureQueue::num_held_bytes() const {
+  MutexLock lock(mutex_);
+  return num_held_bytes_;
+}
+
+std::vector<std::string> ClosureQueue::running() const {
+  MutexLock lock(mutex_);
+  return running_now();
 }
 
 std::uint64_t ClosureQueue::num_ended() const {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "strategy/parameter_server/coordinator/closure_ledger.h"
+#include "strategy/parameter_server/protocol/operation.h"
 #include "tutti/core/sync.h"
 #include "tutti/strategy/parameter_server/client/closure_context.h"
 #include "tutti/strategy/parameter_server/coordinator/cluster_coordinator.h"
@@ -20,15 +21,12 @@ namespace tutti::internal {
 /// Closure in the queue: the step to run and its arguments, and the result that a caller waits for.
 class ScheduledWork {
  public:
-  ScheduledWork(std::string step, Nest arguments)
-      : step_(std::move(step)), arguments_(std::move(arguments)) {}
+  ScheduledWork(std::string step, Nest arguments);
   const std::string& step() const { return step_; }
   const Nest& arguments() const { return arguments_; }
   const std::shared_ptr<RemoteResult>& result() const { return result_; }
-  /// Returns the step's name and the arguments as bytes: what a later coordinator needs to schedule
-  /// the closure again (events::Scheduled).
-  std::string content() const;
-  static std::shared_ptr<const ScheduledWork> of_content(const std::string& content);
+  /// Bytes that this object keeps, about.
+  std::size_t num_bytes() const { return num_bytes_; }
   /// Aborts the result: the closure failed (ClosureError) or was cancelled (kCancelled). Called
   /// once, with the queue's lock held.
   void ended(const Error& error) const;
@@ -36,6 +34,7 @@ class ScheduledWork {
  private:
   const std::string step_;
   const Nest arguments_;
+  const std::size_t num_bytes_;
   const std::shared_ptr<RemoteResult> result_ = std::make_shared<RemoteResult>();
 };
 
@@ -45,9 +44,9 @@ struct ClosureQueueOptions {
   /// Closures that one worker has at a time: the next begins while the last is being reported.
   int window = 2;
   LedgerRules rules = {};
-  /// Gets each event before anybody acts on it. When it throws, the queue stops, and the caller of
-  /// the function that made the event gets the exception.
-  std::function<void(const ClosureEvent&)> journal = {};
+  /// Of the first closure, and of the coordinator's first ids (ClosureLedger).
+  std::uint64_t first_number = 0;
+  std::uint64_t generation = 1;
 };
 
 /// The workers that may be given something now. Asked with the queue's lock held.
@@ -61,17 +60,15 @@ class ClosureQueue {
     std::uint64_t number = 0;
     int attempt = 0;
     int worker = 0;
-    std::uint64_t term = 0;
+    std::uint64_t id = 0;  // to servers
     std::shared_ptr<const ScheduledWork> work = {};
     std::shared_ptr<CancellationToken> token = {};
   };
 
   explicit ClosureQueue(ClosureQueueOptions options = {});
-  /// Goes on where `before` ended, under the next term.
-  ClosureQueue(ClosureQueueOptions options, ClosureLedger before);
 
-  /// The same, of a queue that was just made with the same rules: for who learns of `before` later.
-  void go_on(ClosureLedger before);
+  /// Begins at this number, in the next generation. Requires: no closure was scheduled.
+  void continue_from(std::uint64_t first_number);
 
   /// Waits while the queue is full or somebody is in wait(). Throws a pending failure (see wait());
   /// kDeadlineExceeded; kCancelled after stop(). When it throws, `work` is told that it was
@@ -107,23 +104,27 @@ class ClosureQueue {
   bool done();
 
   /// Cancels everything; no function waits any more, and those that did throw `why` (kCancelled if
-  /// there is none). The journal does not hear of it.
+  /// there is none).
   void stop(std::optional<Error> why = std::nullopt);
   bool is_stopped() const;
 
-  // Snapshots of all servers (ClosureLedger), and a server that was lost: take_over() voids what
-  // runs, and returns the new term.
+  // For checkpoints: see ClosureLedger.
 
-  std::uint64_t begin_cut();
-  void end_cut(std::uint64_t id);
-  std::uint64_t take_over();
+  /// Closures that have not begun are not handed out until resume(). Returns true when every
+  /// closure that had begun has ended, false at the deadline and after stop().
+  bool pause(TimePoint deadline);
+  void resume();
+  void note_saved(std::uint64_t number);
+  void roll_back();
+  /// Waits until closures that had finished before a server was lost have finished again. Throws as
+  /// wait(), but for failures of closures.
+  void wait_until_caught_up(TimePoint deadline);
 
-  /// The last one that was taken.
-  std::uint64_t last_cut() const { return of_ledger(&ClosureLedger::last_cut); }
-  /// `look` runs with the lock held: nothing happens meanwhile.
-  void look_at_ledger(const std::function<void(const ClosureLedger&)>& look) const;
-
-  std::uint64_t term() const { return of_ledger(&ClosureLedger::term); }
+  std::uint64_t generation() const { return of_ledger(&ClosureLedger::generation); }
+  std::uint64_t finished_below() const { return of_ledger(&ClosureLedger::finished_below); }
+  std::uint64_t saved_below() const { return of_ledger(&ClosureLedger::saved_below); }
+  /// Of closures that have ended, and are kept until a checkpoint contains them.
+  std::size_t num_held_bytes() const;
   /// Of schedule(): how many were put, also into queues that this one goes on from.
   std::uint64_t num_scheduled() const { return of_ledger(&ClosureLedger::next_number); }
   std::size_t num_queued() const { return of_ledger(&ClosureLedger::num_queued); }
@@ -132,8 +133,10 @@ class ClosureQueue {
   std::uint64_t num_ended() const;
   /// A copy, for checks.
   ClosureLedger ledger() const;
-  /// Told of term and watermark.
-  const std::shared_ptr<CoordinatorNews>& news() const { return news_; }
+  /// Follows finished_below(), as an id.
+  const std::shared_ptr<ClosureWatermark>& watermark() const { return watermark_; }
+  /// "closure 7 on worker 1 (attempt 2)", for each that runs.
+  std::vector<std::string> running() const;
 
  private:
   struct Entry {
@@ -148,22 +151,22 @@ class ClosureQueue {
     MutexLock lock(mutex_);
     return (ledger_.*get)();
   }
-  void apply(const ClosureEvent& event) TUTTI_REQUIRES(mutex_);
   std::optional<std::pair<std::uint64_t, int>> next_for(std::vector<int> takers)
       TUTTI_REQUIRES(mutex_);
   std::optional<std::uint64_t> spare_for(const std::vector<int>& takers) TUTTI_REQUIRES(mutex_);
-  void settle() TUTTI_REQUIRES(mutex_);
+  void settle(std::uint64_t first) TUTTI_REQUIRES(mutex_);
+  void settle_entry(Entry& entry) TUTTI_REQUIRES(mutex_);
+  void forget() TUTTI_REQUIRES(mutex_);
   void stop_now(const char* why) TUTTI_REQUIRES(mutex_);
-  bool end_attempt(const Handout& handout, const ClosureEvent& event);
+  bool end_attempt(const Handout& handout, const std::function<void()>& end);
   void attempt_over(const Handout& handout) TUTTI_REQUIRES(mutex_);
   void raise_failures(TimePoint deadline) TUTTI_REQUIRES(mutex_);
   void require_in_time(bool in_time, const char* who) TUTTI_REQUIRES(mutex_);
-  void tell() TUTTI_REQUIRES(mutex_);
-  /// "closure 7 on worker 1 (attempt 2)", for each that runs.
+  void raise_watermark() TUTTI_REQUIRES(mutex_);
   std::vector<std::string> running_now() const TUTTI_REQUIRES(mutex_);
 
   const ClosureQueueOptions options_;
-  const std::shared_ptr<CoordinatorNews> news_ = std::make_shared<CoordinatorNews>();
+  const std::shared_ptr<ClosureWatermark> watermark_ = std::make_shared<ClosureWatermark>();
   mutable Mutex mutex_;
   CondVar for_workers_;
   CondVar for_users_;
@@ -173,6 +176,9 @@ class ClosureQueue {
   /// In the order in which they were given out.
   std::map<std::uint64_t, std::uint64_t> running_ TUTTI_GUARDED_BY(mutex_);
   std::uint64_t num_given_ TUTTI_GUARDED_BY(mutex_) = 0;
+  std::size_t num_held_bytes_ TUTTI_GUARDED_BY(mutex_) = 0;
+  bool is_paused_ TUTTI_GUARDED_BY(mutex_) = false;
+  bool is_repeating_ TUTTI_GUARDED_BY(mutex_) = false;  // closures that had finished
   int num_joining_ TUTTI_GUARDED_BY(mutex_) = 0;
   std::uint64_t num_ended_ TUTTI_GUARDED_BY(mutex_) = 0;
   bool is_stopped_ TUTTI_GUARDED_BY(mutex_) = false;

@@ -85,7 +85,8 @@ ClusterCoordinator::ClusterCoordinator(CoordinatedStrategy& strategy,
   MutexLock lock(slot.mutex);
   core_ = std::static_pointer_cast<internal::CoordinatorCore>(slot.coordinator.lock());
   if (core_ != nullptr) return;
-  core_ = std::make_shared<internal::CoordinatorCore>(strategy, std::move(options), slot.former);
+  core_ = std::make_shared<internal::CoordinatorCore>(strategy, std::move(options),
+                                                      slot.next_number, slot.next_generation);
   slot.coordinator = core_;
 }
 
@@ -104,7 +105,10 @@ RemoteValue ClusterCoordinator::schedule_nest(std::string_view step, Nest argume
   return core_->schedule(step, std::move(arguments));
 }
 
-void ClusterCoordinator::join(TimePoint deadline) { core_->queue().wait(deadline); }
+void ClusterCoordinator::join(JoinClosures options) {
+  core_->queue().wait(options.deadline);
+  if (options.durable) core_->save_checkpoint(options.deadline);
+}
 
 bool ClusterCoordinator::done() { return core_->queue().done(); }
 
@@ -180,7 +184,7 @@ std::vector<Nest> ClusterCoordinator::run_nest_on_each(std::string_view step, Ne
   return core_->run_on_each(step, std::move(arguments));
 }
 
-void ClusterCoordinator::save_snapshot(TimePoint deadline) { core_->save_snapshot(deadline); }
+void ClusterCoordinator::save_checkpoint(TimePoint deadline) { core_->save_checkpoint(deadline); }
 std::uint64_t ClusterCoordinator::num_scheduled() const { return core_->queue().num_scheduled(); }
 std::string ClusterCoordinator::describe() const { return core_->describe(); }
 

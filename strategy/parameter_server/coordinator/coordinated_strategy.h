@@ -6,7 +6,6 @@
 #include <memory>
 #include <string>
 
-#include "strategy/parameter_server/coordinator/closure_event.h"
 #include "strategy/parameter_server/coordinator/worker_link.h"
 #include "tutti/core/sync.h"
 
@@ -47,15 +46,16 @@ class CoordinatedStrategy {
       std::function<void(const std::string& why)>) {
     return nullptr;
   }
-  /// Its servers, which outlive the coordinator; nullptr: they cannot be saved.
+  /// Its servers, which outlive the coordinator; nullptr: it has none that can be saved.
   virtual internal::ServerGroup* server_group() { return nullptr; }
 
   /// Where coordinators of this strategy find each other: there is one per strategy.
   struct CoordinatorSlot {
     Mutex mutex;
     std::weak_ptr<void> coordinator TUTTI_GUARDED_BY(mutex);
-    /// How far the coordinators came that there were: what servers heard of them goes on to count.
-    internal::events::BeganAfter former TUTTI_GUARDED_BY(mutex);
+    /// Where the next coordinator begins to count: servers remember closures of the former ones.
+    std::uint64_t next_number TUTTI_GUARDED_BY(mutex) = 0;
+    std::uint64_t next_generation TUTTI_GUARDED_BY(mutex) = 1;
   };
   CoordinatorSlot& coordinator_slot() { return slot_; }
 

@@ -4,43 +4,38 @@
 #include "strategy/parameter_server/coordinator/coordinator_core.h"
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 #include "cluster/control/member.h"
 #include "core/names.h"
 #include "strategy/parameter_server/coordinator/task_runner.h"
-#include "strategy/parameter_server/coordinator/worker_message.h"
 #include "tutti/cluster/net/job_durations.h"
 #include "tutti/core/logging.h"
 
 namespace tutti::internal {
 namespace {
 
-LedgerRules rules_of(const ClusterCoordinatorOptions& options) {
-  return {options.most_attempts, options.most_workers_lost};
-}
-
-/// With a journal if there is one to write.
 ClosureQueueOptions queue_options(const ClusterCoordinatorOptions& options,
-                                  std::function<void(const ClosureEvent&)> journal) {
+                                  std::uint64_t first_number, std::uint64_t generation) {
   if (options.most_queued < 1 || options.window < 1) {
     fail(ErrorCode::kInvalidArgument,
          "ClusterCoordinator: expected most_queued and window of at least 1, got ",
          options.most_queued, " and ", options.window);
   }
-  if (options.snapshots.folder.empty() && !options.journal) journal = nullptr;
-  return {options.most_queued, options.window, rules_of(options), std::move(journal)};
+  const LedgerRules rules{options.most_attempts, options.most_workers_lost,
+                          !options.checkpoint_folder.empty()};
+  return {options.most_queued, options.window, rules, first_number, generation};
 }
 
 }  // namespace
 
 CoordinatorCore::CoordinatorCore(CoordinatedStrategy& strategy, ClusterCoordinatorOptions options,
-                                 const events::BeganAfter& former)
+                                 std::uint64_t first_number, std::uint64_t generation)
     : strategy_(strategy),
       options_(std::move(options)),
-      former_(former),
-      queue_(queue_options(options_, [this](const ClosureEvent& event) { write_journal(event); }),
-             first_ledger()) {
+      run_(strategy.server_group() != nullptr ? strategy.server_group()->run() : 0),
+      queue_(queue_options(options_, first_number, generation)) {
   MutexLock lock(desk_->mutex);
   desk_->core = this;
 }
@@ -52,34 +47,21 @@ CoordinatorCore::~CoordinatorCore() {
   }
   over_.reset();
   watchdog_.reset();
+  const bool has_failed = std::uncaught_exceptions() > 0 || queue_.is_stopped();
+  if (checkpoint_ != nullptr && !has_failed) checkpoint_->finish();
   stop_.set();
   queue_.stop();
-  if (recovery_ != nullptr) recovery_->stop();
+  if (checkpoint_ != nullptr) checkpoint_->stop();
+  if (ServerGroup* const servers = strategy_.server_group()) {
+    servers->servers().set_currency({});
+    servers->watch({});
+  }
   dispatcher_.reset();
   links_.clear();
-  const MutexLock lock(strategy_.coordinator_slot().mutex);
-  events::BeganAfter& former = strategy_.coordinator_slot().former;
-  former.term = std::max(former.term, queue_.term());
-  former.number = std::max(former.number, queue_.num_scheduled());
-}
-
-/// With a folder the queue learns of its ledger later, and has told nobody of another one.
-ClosureLedger CoordinatorCore::first_ledger() {
-  ClosureLedger ledger(rules_of(options_));
-  return options_.snapshots.folder.empty() ? begin_after_former(std::move(ledger)) : ledger;
-}
-
-/// Also for a folder of before that another one came between: servers load what is there, but no
-/// late call of the other one may count for this one's.
-ClosureLedger CoordinatorCore::begin_after_former(ClosureLedger ledger) {
-  const auto note = [&](const ClosureEvent& event) {
-    ledger.apply(event);
-    write_journal(event);
-  };
-  const bool has_begun = ledger.term() != 0 || ledger.next_number() != 0;
-  if (!has_begun && former_ != events::BeganAfter()) note(former_);
-  while (ledger.term() < former_.term) note(events::TookOver{ledger.term() + 1});
-  return ledger;
+  CoordinatedStrategy::CoordinatorSlot& slot = strategy_.coordinator_slot();
+  const MutexLock lock(slot.mutex);
+  slot.next_number = std::max(slot.next_number, queue_.num_scheduled());
+  slot.next_generation = std::max(slot.next_generation, queue_.generation() + 1);
 }
 
 std::optional<int> CoordinatorCore::serve() {
@@ -104,14 +86,9 @@ void CoordinatorCore::start() {
     stop_.set();
     queue_.stop(Error(ErrorCode::kUnavailable, why));
   });
-  if (!options_.snapshots.folder.empty()) {
-    go_on_from_folder();
-  } else if (strategy_.server_group() != nullptr && strategy_.server_group()->needs_folder()) {
-    fail(ErrorCode::kInvalidArgument, "ClusterCoordinator: the strategy's durability needs a ",
-         "folder; try ClusterCoordinatorOptions::snapshots.folder, or durability kNone");
-  }
+  watch_servers();
   // Per-worker values of earlier coordinators are not those of this one.
-  next_instance_.store((queue_.term() - 1) << 32);
+  next_instance_.store((queue_.generation() - 1) << 32);
   for (int worker = 0; worker < strategy_.num_workers(); ++worker) {
     auto link = strategy_.connect_worker(worker, registry_);
     if (link != nullptr) {
@@ -168,43 +145,44 @@ void CoordinatorCore::await_workers() {
   }
 }
 
-/// The journal's state first, then the servers', under a term that everybody before has not.
-void CoordinatorCore::go_on_from_folder() {
+void CoordinatorCore::watch_servers() {
   ServerGroup* const servers = strategy_.server_group();
+  if (servers == nullptr && options_.checkpoint_folder.empty()) return;
   if (servers == nullptr) {
-    fail(ErrorCode::kFailedPrecondition, "ClusterCoordinator: snapshots in '",
-         options_.snapshots.folder, "': the servers of this strategy are lost with their ",
-         "processes; try ParameterServerOptions::durability = Durability::kLogged on all tasks, ",
-         "or no folder");
+    fail(ErrorCode::kFailedPrecondition, "ClusterCoordinator: checkpoint_folder '",
+         options_.checkpoint_folder, "': this strategy has no servers that can be saved");
   }
-  journal_ = std::make_unique<JournalFile>(options_.snapshots.folder, rules_of(options_));
-  queue_.go_on(begin_after_former(journal_->ledger()));
-  recovery_ = std::make_unique<ServerRecovery>(queue_, *servers, *journal_, options_.snapshots);
+  if (const auto loss = servers->take_loss()) {
+    fail(ErrorCode::kUnavailable, "ClusterCoordinator::start: ", *loss,
+         "; variables were made there; start the job again");
+  }
+  if (!options_.checkpoint_folder.empty()) {
+    checkpoint_ = std::make_unique<JobCheckpoint>(queue_, *servers, options_);
+    servers->servers().set_currency([this] { return checkpoint_->wait_until_current(); });
+    return;
+  }
+  servers->watch([this](const std::string& why) {
+    queue_.stop(Error(ErrorCode::kUnavailable,
+                      concat(why,
+                             ", and its variables with it; expected it to live; try "
+                             "ClusterCoordinatorOptions::checkpoint_folder")));
+    return false;
+  });
 }
 
-void CoordinatorCore::write_journal(const ClosureEvent& event) {
-  // The folder says where it goes on; the queue was made before.
-  if (journal_ == nullptr && !options_.snapshots.folder.empty()) return;
-  if (journal_ != nullptr) {
-    journal_->append(event);
-    if (is_of_all_servers(event)) journal_->sync();
+void CoordinatorCore::save_checkpoint(TimePoint deadline) {
+  require_started("save_checkpoint");
+  if (checkpoint_ == nullptr) {
+    fail(ErrorCode::kFailedPrecondition, "save_checkpoint: there is no folder to save into; try ",
+         "ClusterCoordinatorOptions::checkpoint_folder");
   }
-  if (options_.journal) options_.journal(encode_record(event));
-}
-
-void CoordinatorCore::save_snapshot(TimePoint deadline) {
-  require_started("save_snapshot");
-  if (recovery_ == nullptr) {
-    fail(ErrorCode::kFailedPrecondition, "save_snapshot: there is no folder to save into; try ",
-         "ClusterCoordinatorOptions::snapshots");
-  }
-  recovery_->save_now(deadline);
+  checkpoint_->save_now(deadline);
 }
 
 /// Those that live and whose time has come, while closures may be given out.
 std::vector<int> CoordinatorCore::takers() const {
   std::vector<int> takers;
-  if (recovery_ != nullptr && !recovery_->may_give_out()) return takers;
+  if (checkpoint_ != nullptr && !checkpoint_->may_give_out()) return takers;
   const TimePoint now = Clock::system().now();
   for (std::size_t i = 0; i < links_.size() && begins_[i] <= now; ++i) {
     if (links_[i]->is_alive()) takers.push_back(static_cast<int>(i));
@@ -226,7 +204,7 @@ void CoordinatorCore::dispatch() {
               queue_.get(may_take, next == begins_.end() ? look_at : std::min(look_at, *next))) {
         give_out(*handout);
       } else if (const auto spare = queue_.spare(may_take)) {
-        links_[static_cast<std::size_t>(spare->worker)]->recall(spare->number, spare->attempt);
+        links_[static_cast<std::size_t>(spare->worker)]->recall(spare->id, spare->attempt);
       }
       give_up_if_nobody_comes(absent_since);
     }
@@ -252,7 +230,7 @@ void CoordinatorCore::give_up_if_nobody_comes(TimePoint& absent_since) {
 void CoordinatorCore::give_out(const ClosureQueue::Handout& handout) {
   const ScheduledWork& work = *handout.work;
   links_[static_cast<std::size_t>(handout.worker)]->start(
-      {handout.number, handout.attempt, handout.term, work.step(), work.arguments(), queue_.news(),
+      {handout.id, handout.attempt, run_, work.step(), work.arguments(), queue_.watermark(),
        handout.token},
       [this, handout](TaskOutcome outcome) { take_outcome(handout, std::move(outcome)); });
 }
@@ -262,7 +240,7 @@ void CoordinatorCore::take_outcome(const ClosureQueue::Handout& handout, TaskOut
     if (auto* value = std::get_if<Nest>(&outcome)) {
       const auto& result = handout.work->result();
       queue_.mark_finished(handout, [&] { result->set(std::move(*value)); });
-      if (recovery_ != nullptr) recovery_->note_end();
+      if (checkpoint_ != nullptr) checkpoint_->note_end();
     } else if (auto* report = std::get_if<AttemptReport>(&outcome)) {
       queue_.put_back(handout, std::move(*report));
     } else if (auto* failure = std::get_if<TaskFailure>(&outcome)) {
@@ -272,8 +250,8 @@ void CoordinatorCore::take_outcome(const ClosureQueue::Handout& handout, TaskOut
                               (is_of_server && options_.server_errors == ServerErrors::kRetry);
       AttemptReport transient{AttemptReport::Kind::kTransient, handout.worker, failure->origin,
                               failure->code, failure->text};
-      if (recovery_ != nullptr && is_of_server) {
-        recovery_->put_back(handout, std::move(transient));
+      if (checkpoint_ != nullptr && is_of_server) {
+        checkpoint_->put_back(handout, std::move(transient));
       } else if (is_retried) {
         queue_.put_back(handout, std::move(transient));
       } else {
@@ -287,8 +265,7 @@ void CoordinatorCore::take_outcome(const ClosureQueue::Handout& handout, TaskOut
   }
 }
 
-/// Mostly its journal, which has stopped the queue. Whatever it is, nobody else would tell those
-/// who wait.
+/// No other thread would end the waits of callers.
 void CoordinatorCore::cannot_go_on(const std::string& where, const std::exception& error) {
   const std::string text = concat("coordinator: ", where, ": ", error.what());
   log(LogLevel::kError, text);

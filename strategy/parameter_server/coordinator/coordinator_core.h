@@ -9,7 +9,7 @@
 
 #include "strategy/parameter_server/coordinator/closure_queue.h"
 #include "strategy/parameter_server/coordinator/coordinated_strategy.h"
-#include "strategy/parameter_server/coordinator/server_recovery.h"
+#include "strategy/parameter_server/coordinator/job_checkpoint.h"
 #include "strategy/parameter_server/coordinator/watchdog.h"
 #include "tutti/core/executor.h"
 #include "tutti/strategy/parameter_server/coordinator/cluster_coordinator.h"
@@ -18,7 +18,8 @@ namespace tutti::internal {
 
 class CoordinatorCore;
 
-/// Where handles on per-worker values, which may outlive the coordinator, say that they are gone.
+/// Where handles on per-worker values, which may outlive the coordinator, report that they are
+/// gone.
 struct ReleaseDesk {
   Mutex mutex;
   CoordinatorCore* core TUTTI_GUARDED_BY(mutex) = nullptr;
@@ -27,9 +28,9 @@ struct ReleaseDesk {
 /// Threads: any.
 class CoordinatorCore {
  public:
-  /// `former`: how far others of this strategy came, in the same servers.
+  /// Closures are numbered from `first_number`, in this generation (ClosureLedger).
   CoordinatorCore(CoordinatedStrategy& strategy, ClusterCoordinatorOptions options,
-                  const events::BeganAfter& former = {});
+                  std::uint64_t first_number = 0, std::uint64_t generation = 1);
   /// Cancels what is left, and ends all threads.
   ~CoordinatorCore();
 
@@ -41,7 +42,7 @@ class CoordinatorCore {
   std::vector<Nest> run_on_each(std::string_view step, Nest arguments);
   std::string describe() const;
   void release(const PerWorkerHandle& handle);
-  void save_snapshot(TimePoint deadline);
+  void save_checkpoint(TimePoint deadline);
 
   StepRegistry& registry() { return registry_; }
   ClosureQueue& queue() { return queue_; }
@@ -58,16 +59,12 @@ class CoordinatorCore {
   void cannot_go_on(const std::string& where, const std::exception& error);
   void give_up_if_nobody_comes(TimePoint& absent_since);
   void require_started(const char* who) const;
-  void go_on_from_folder();
-  ClosureLedger first_ledger();
-  ClosureLedger begin_after_former(ClosureLedger ledger);
-  void write_journal(const ClosureEvent& event);
+  void watch_servers();
 
   CoordinatedStrategy& strategy_;
   const ClusterCoordinatorOptions options_;
-  const events::BeganAfter former_;
+  const std::uint64_t run_;  // ServerGroup::run(); 0: there is none
   StepRegistry registry_;
-  std::unique_ptr<JournalFile> journal_;  // made by start()
   ClosureQueue queue_;
   std::atomic<std::uint64_t> next_instance_{0};
   const std::shared_ptr<ReleaseDesk> desk_ = std::make_shared<ReleaseDesk>();
@@ -75,7 +72,7 @@ class CoordinatorCore {
   bool has_remote_workers_ = false;
   Event stop_;
   // Made by start(), and not changed from then on.
-  std::unique_ptr<ServerRecovery> recovery_;
+  std::unique_ptr<JobCheckpoint> checkpoint_;  // nullptr: none is kept
   std::vector<std::unique_ptr<WorkerLink>> links_;
   std::vector<TimePoint> begins_;  // when each worker may be given its first closure; ascending
   std::unique_ptr<Thread> dispatcher_;

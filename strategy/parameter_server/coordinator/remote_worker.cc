@@ -31,10 +31,8 @@ std::shared_ptr<RpcClient> RemoteWorker::client() const {
 
 void RemoteWorker::start(WorkerTask task, Done done) {
   const std::shared_ptr<RpcClient> client = this->client();
-  const CoordinatorNews::Said said =
-      task.news != nullptr ? task.news->said() : CoordinatorNews::Said();
-  const RunTask request{next_call_.fetch_add(1), said.term == task.term ? said.finished_below : 0,
-                        std::move(task)};
+  const std::uint64_t finished_below = task.watermark != nullptr ? task.watermark->value() : 0;
+  const RunTask request{next_call_.fetch_add(1), finished_below, std::move(task)};
   std::shared_ptr<RpcReply> reply;
   try {
     if (client != nullptr) reply = client->start(encode(request));
@@ -60,8 +58,8 @@ void RemoteWorker::start(WorkerTask task, Done done) {
   });
 }
 
-void RemoteWorker::recall(std::uint64_t number, int attempt) {
-  if (const auto alive = client()) (void)alive->start(encode(RecallTask{number, attempt}));
+void RemoteWorker::recall(std::uint64_t closure, int attempt) {
+  if (const auto alive = client()) (void)alive->start(encode(RecallTask{closure, attempt}));
 }
 
 void RemoteWorker::release(const PerWorkerHandle& handle) {

@@ -30,7 +30,7 @@ class RemoteWorker final : public WorkerLink, public TaskLink {
   ~RemoteWorker() override { end(); }
 
   void start(WorkerTask task, Done done) override;
-  void recall(std::uint64_t number, int attempt) override;
+  void recall(std::uint64_t closure, int attempt) override;
   bool is_alive() const override { return is_alive_.load(std::memory_order_acquire); }
   void watch(std::function<void()> on_change) override { TaskLink::watch(std::move(on_change)); }
   void release(const PerWorkerHandle& handle) override;

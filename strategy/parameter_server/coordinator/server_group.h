@@ -1,73 +1,87 @@
-// What a coordinator asks of its servers, to save them and to have them back.
+// What a coordinator orders of all servers together: to serve, to keep their values, to have them
+// again.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
+#include <span>
 #include <string>
-#include <utility>
+#include <vector>
 
-#include "tutti/core/error.h"
+#include "strategy/parameter_server/client/parameter_servers.h"
 #include "tutti/core/sync.h"
 
 namespace tutti::internal {
 
-/// Whether an order may have failed because a server was lost: then lost() says so.
-inline bool may_be_loss(ErrorCode code) {
-  return code == ErrorCode::kUnavailable || code == ErrorCode::kAborted;
-}
-
-/// All servers of a job. A cut is one snapshot per server under the same number. Errors name the
-/// server. Threads: any; save() and come_back() from one.
+/// All servers of a job, which may die and be started again. Orders name the generation that
+/// close() began: a server of another one answers kAborted, for it was started again. Errors name
+/// the server; kCancelled after interrupt(). Thread-safe; orders are given by one thread at a time.
 class ServerGroup {
  public:
-  virtual ~ServerGroup() = default;
-  /// `told` is called at the end of a come_back() that gave servers another state than clients
-  /// know: these begin to count anew.
-  void when_loaded(std::function<void()> told) {
-    const MutexLock lock(loaded_mutex_);
-    when_loaded_ = std::move(told);
-  }
-  /// Where they save, and for which job. Throws as SnapshotFolder. Before the other functions.
-  /// Servers that are lost meanwhile are waited for, unless the program was just set up.
-  virtual void keep_in(const std::string& folder, const std::string& job_id) = 0;
-  /// After keep_in(), for a job without cuts: throws for a server that has not what the program and
-  /// the coordinators before this one gave it, and so must not be saved as the first cut: lost() or
-  /// one that was started again.
-  virtual void require_state() {}
-  /// Every server has saved its values and its table of what was applied under this number when it
-  /// returns, and logs what comes after. What is older than cut `keep` is deleted. Throws for a
-  /// server that is lost, and as SnapshotFolder::save().
-  virtual void save(std::uint64_t cut, std::uint64_t term, std::uint64_t keep) = 0;
-  /// Servers that were lost, or that have not had this job's state yet, are waited for, and have
-  /// all that they confirmed in it: this cut, and what came since. The others stay as they are; all
-  /// refuse what is older than this term. Throws as ServerFiles::load(); kUnavailable or kAborted
-  /// for one that was lost meanwhile (lost() says so until a later call has succeeded);
-  /// kDeadlineExceeded naming one that did not come back; kCancelled after watch({}).
-  virtual void come_back(std::uint64_t cut, std::uint64_t term) = 0;
-  /// Every server refuses what is older than this term, and keeps its state. Throws for one that is
-  /// lost.
-  virtual void fence(std::uint64_t term) = 0;
-  /// "ps 1: killed"; nothing while all live.
-  virtual std::optional<std::string> lost() const { return std::nullopt; }
-  /// Whether none was lost since the last order, even if not all of them have obeyed.
-  virtual bool are_all_here() const { return !lost(); }
-  /// `on_loss` is called after a server was lost, with locks held; empty: nobody any more, and
-  /// waits of this object end.
-  virtual void watch(std::function<void()> /*on_loss*/) {}
-  /// Whether the job was set up to outlive its servers, so that it has to be told where they save.
-  virtual bool needs_folder() const { return false; }
+  /// Returns true if the server will be brought back; else calls of it end with an error.
+  using OnLoss = std::function<bool(const std::string& why)>;
 
- protected:
-  void tell_loaded() {
-    const MutexLock lock(loaded_mutex_);
-    if (when_loaded_) when_loaded_();
-  }
+  /// `patience`: for a server that was lost to be back, and for its answer to an order.
+  ServerGroup(std::shared_ptr<ParameterServers> servers, Duration patience);
+
+  int count() const { return servers_->count(); }
+  /// Random, of this object: servers obey one run, and refuse closures of another one.
+  std::uint64_t run() const { return run_; }
+  ParameterServers& servers() { return *servers_; }
+
+  /// The program is being set up: servers accept it. Servers of a former run are waited for.
+  void begin();
+  /// The job found out that a server is gone. Returns false if nothing brings it back.
+  bool note_loss(const std::string& why);
+  /// "ps 1: killed", once; nothing if none was lost since the last call.
+  std::optional<std::string> take_loss();
+  bool has_loss() const;
+  /// `on_loss` is called by note_loss(), with a lock held; empty: not any more.
+  void watch(OnLoss on_loss);
+  /// Ends orders under way and later ones.
+  void interrupt();
+
+  /// Begins a generation: servers hold other batches until open().
+  void close(std::uint64_t generation);
+  /// Closures below `finished_below`, an id, are finished from now on.
+  void open(std::uint64_t finished_below);
+  /// Returns false if a server was started again.
+  bool is_open();
+  /// The shards that servers have, by server.
+  std::vector<RemoteShard> shards();
+  /// Servers keep the present values until release(); later changes copy what they change.
+  void freeze();
+  /// `shards` by server; `take` gets the value of each.
+  void read_frozen(const std::vector<RemoteShard>& shards,
+                   const std::function<void(const RemoteShard&, const Tensor&)>& take);
+  void release();
+  /// `shards` by server; values of their shapes. Between close() and open().
+  void restore(const std::vector<RemoteShard>& shards,
+               const std::function<Tensor(const RemoteShard&)>& value_of);
 
  private:
-  Mutex loaded_mutex_;  // held while somebody is told
-  std::function<void()> when_loaded_ TUTTI_GUARDED_BY(loaded_mutex_);
+  using Answers = std::vector<OperationAnswer>;
+  StoreOrder order(StoreOrder::Kind kind) const;
+  std::vector<Answers> order_all(const StoreOrder& order);
+  Answers await(int server, PendingAnswers& pending);
+  /// Calls `send` with the shards of one message after the other.
+  void for_each_message(const std::vector<RemoteShard>& shards,
+                        const std::function<void(std::span<const RemoteShard>)>& send);
+
+  const std::shared_ptr<ParameterServers> servers_;
+  const Duration patience_;
+  const std::uint64_t run_;
+  std::uint64_t num_freezes_ = 0;             // of the thread that gives orders
+  std::atomic<std::uint64_t> generation_{0};  // of the last close()
+  mutable Mutex mutex_;
+  CondVar changed_;
+  OnLoss on_loss_ TUTTI_GUARDED_BY(mutex_);
+  std::optional<std::string> loss_ TUTTI_GUARDED_BY(mutex_);
+  bool is_interrupted_ TUTTI_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace tutti::internal

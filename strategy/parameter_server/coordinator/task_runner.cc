@@ -95,12 +95,12 @@ void TaskRunner::start(WorkerTask task, Done done) {
                 concat("worker ", worker_, ": was lost before it began")));
 }
 
-void TaskRunner::recall(std::uint64_t number, int attempt) {
+void TaskRunner::recall(std::uint64_t closure, int attempt) {
   std::optional<Given> given;
   {
     MutexLock lock(mutex_);
     const auto found = std::ranges::find_if(waiting_, [&](const Given& each) {
-      return each.task.number == number && each.task.attempt == attempt;
+      return each.task.closure == closure && each.task.attempt == attempt;
     });
     if (found == waiting_.end()) return;
     given = std::move(*found);
@@ -194,7 +194,7 @@ TaskOutcome TaskRunner::outcome_of(const WorkerTask& task) {
                     ErrorCode::kCancelled);
   }
   const TraceSpan span("closure", "coordinator",
-                       {{"number", static_cast<std::int64_t>(task.number)},
+                       {{"number", static_cast<std::int64_t>(closure_number(task.closure))},
                         {"attempt", task.attempt},
                         {"worker", worker_}});
   const auto failure = [&](ErrorOrigin origin, ErrorCode code, const std::string& text) {
@@ -207,11 +207,11 @@ TaskOutcome TaskRunner::outcome_of(const WorkerTask& task) {
     const StepDefinition& step = registry_.find(task.step);
     Nest result;
     const auto body = [&] { result = step.run(task.arguments, resources_); };
-    if (task.number == WorkerTask::kNoClosure) {
+    if (task.closure == WorkerTask::kNoClosure) {
       body();
     } else {
-      const ClosureContext context(task.number, task.attempt, worker_, task.term, task.news,
-                                   task.token);
+      const ClosureContext context(task.closure, task.attempt, worker_, task.watermark, task.token,
+                                   task.run);
       const ClosureScope scope(context);
       strategy_.run_closure(body);
     }

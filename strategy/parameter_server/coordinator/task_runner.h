@@ -49,7 +49,7 @@ class TaskRunner final : public WorkerLink {
   ~TaskRunner() override;
 
   void start(WorkerTask task, Done done) override;
-  void recall(std::uint64_t number, int attempt) override;
+  void recall(std::uint64_t closure, int attempt) override;
   bool is_alive() const override { return true; }
   void watch(std::function<void()>) override {}
   /// As a process that ends: the task that runs is reported lost with `text`, those that wait as

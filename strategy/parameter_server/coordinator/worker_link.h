@@ -9,7 +9,8 @@
 #include <string>
 #include <variant>
 
-#include "strategy/parameter_server/coordinator/closure_event.h"
+#include "strategy/parameter_server/coordinator/closure_ledger.h"
+#include "strategy/parameter_server/protocol/operation.h"
 #include "tutti/strategy/parameter_server/client/closure_context.h"
 #include "tutti/strategy/parameter_server/coordinator/nest.h"
 
@@ -17,22 +18,22 @@ namespace tutti::internal {
 
 /// A call of a step on a worker.
 struct WorkerTask {
-  /// Not a closure: it has no number, and its changes are not told apart from repeated ones.
+  /// Not a closure: its changes are not told apart from repeated ones.
   static constexpr std::uint64_t kNoClosure = ~std::uint64_t{0};
 
-  std::uint64_t number = kNoClosure;
+  std::uint64_t closure = kNoClosure;  // its id
   int attempt = 1;
-  std::uint64_t term = 0;
+  std::uint64_t run = 0;  // of the coordinator (StoreOrder); 0: it gives servers no orders
   std::string step = {};
   Nest arguments = {};
-  std::shared_ptr<const CoordinatorNews> news = {};
+  std::shared_ptr<const ClosureWatermark> watermark = {};
   std::shared_ptr<CancellationToken> token = {};
 
   /// "closure 7 (train, attempt 2)", "step train".
   std::string name() const {
-    return number == kNoClosure
-               ? concat("step ", step)
-               : concat("closure ", number, " (", step, ", attempt ", attempt, ")");
+    return closure == kNoClosure ? concat("step ", step)
+                                 : concat("closure ", closure_number(closure), " (", step,
+                                          ", attempt ", attempt, ")");
   }
 };
 
@@ -65,7 +66,7 @@ class WorkerLink {
   virtual void start(WorkerTask task, Done done) = 0;
   /// Asks for a task that has not begun: then its `done` gets a report that says so. Else nothing
   /// happens.
-  virtual void recall(std::uint64_t number, int attempt) = 0;
+  virtual void recall(std::uint64_t closure, int attempt) = 0;
   virtual bool is_alive() const = 0;
   /// `on_change` is called after is_alive() changed, until the link is destroyed.
   virtual void watch(std::function<void()> on_change) = 0;

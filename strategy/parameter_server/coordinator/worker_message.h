@@ -20,14 +20,14 @@ struct WorkerHello {
 struct RunTask {
   std::uint64_t call = 0;  // unique among those of the client
   std::uint64_t finished_below = 0;
-  WorkerTask task = {};  // news and token do not travel
+  WorkerTask task = {};  // watermark and token do not travel
 };
 struct CancelTask {
   std::uint64_t call = 0;
 };
 /// A task that has not begun is answered with a report that says so.
 struct RecallTask {
-  std::uint64_t number = 0;
+  std::uint64_t closure = 0;  // its id
   int attempt = 1;
 };
 struct ReleaseValue {
@@ -42,10 +42,5 @@ WorkerRequest decode_worker_request(const Packet& packet);
 
 Packet encode(const TaskOutcome& outcome);
 TaskOutcome decode_outcome(const Packet& packet);
-
-/// A step and its arguments as a coordinator's journal keeps them.
-std::string scheduled_content(const std::string& step, const Nest& arguments);
-/// Throws kDataLoss for what scheduled_content() does not write.
-std::pair<std::string, Nest> decode_scheduled(const std::string& content);
 
 }  // namespace tutti::internal

@@ -21,7 +21,7 @@ void WorkerService::take(std::shared_ptr<RpcCall> call) {
   if (const auto* cancelled = std::get_if<CancelTask>(&request)) {
     cancel({call->peer().client, cancelled->call});
   } else if (const auto* recalled = std::get_if<RecallTask>(&request)) {
-    runner_->recall(recalled->number, recalled->attempt);
+    runner_->recall(recalled->closure, recalled->attempt);
   } else {
     runner_->release(std::get<ReleaseValue>(request).handle);
   }
@@ -37,28 +37,16 @@ void WorkerService::greet(RpcCall& call, const WorkerHello& hello) {
 void WorkerService::run(std::shared_ptr<RpcCall> call, RunTask request) {
   const Key key(call->peer().client, request.call);
   WorkerTask& task = request.task;
-  std::vector<std::shared_ptr<CancellationToken>> outdated;
   {
     MutexLock lock(mutex_);
     const auto found = asked_.find(key);
     if (found != asked_.end() && found->second.answer) return call->reply(*found->second.answer);
     if (found != asked_.end()) return found->second.waiting.push_back(std::move(call));
-    if (task.term < term_) {
-      fail(ErrorCode::kAborted, "worker ", worker_, ": the coordinator of term ", task.term,
-           " was replaced; expected term ", term_);
-    }
-    if (task.term > term_) {
-      term_ = task.term;
-      for (auto& [other, asked] : asked_) {
-        if (asked.term < term_) outdated.push_back(asked.token);
-      }
-    }
-    task.news = news_;
+    task.watermark = watermark_;
     task.token = std::make_shared<CancellationToken>();
-    asked_[key] = {task.term, task.token, {std::move(call)}, {}};
+    asked_[key] = {task.token, {std::move(call)}, {}};
   }
-  for (const auto& token : outdated) token->cancel();
-  news_->hear({task.term, request.finished_below});
+  watermark_->raise(request.finished_below);
   runner_->start(std::move(task),
                  [this, key](const TaskOutcome& outcome) { answer(key, outcome); });
 }

@@ -16,8 +16,7 @@
 
 namespace tutti::internal {
 
-/// Runs the tasks of the coordinator with the highest term that it has heard of; those of earlier
-/// ones are cancelled, and refused. A task that is asked for twice runs once. Threads: as
+/// Runs the tasks of the coordinator. A task that is asked for twice runs once. Threads: as
 /// RpcHandler.
 class WorkerService final : public RpcHandler {
  public:
@@ -32,7 +31,6 @@ class WorkerService final : public RpcHandler {
  private:
   using Key = std::pair<std::uint64_t, std::uint64_t>;  // client, call
   struct Asked {
-    std::uint64_t term = 0;
     std::shared_ptr<CancellationToken> token = {};
     std::vector<std::shared_ptr<RpcCall>> waiting = {};
     std::optional<Packet> answer = {};
@@ -47,9 +45,8 @@ class WorkerService final : public RpcHandler {
 
   const int worker_;
   const StepRegistry& registry_;
-  const std::shared_ptr<CoordinatorNews> news_ = std::make_shared<CoordinatorNews>();
+  const std::shared_ptr<ClosureWatermark> watermark_ = std::make_shared<ClosureWatermark>();
   Mutex mutex_;
-  std::uint64_t term_ TUTTI_GUARDED_BY(mutex_) = 0;
   std::map<Key, Asked> asked_ TUTTI_GUARDED_BY(mutex_);
   std::deque<Key> answered_ TUTTI_GUARDED_BY(mutex_);
   std::unique_ptr<TaskRunner> runner_;

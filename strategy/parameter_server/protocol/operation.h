@@ -135,17 +135,50 @@ struct ReportWorker {
   bool has_ended = false;
 };
 
+/// An order of the coordinator of a job, the first operation of a batch whose other operations are
+/// reads or creations of shards. A store refuses (kAborted) orders of another run than the first
+/// one that it heard of, for its process is about to end, and, but for kClose, those of another
+/// generation than its own: its process is not the one that the coordinator believes in.
+struct StoreOrder {
+  enum class Kind : std::uint8_t {
+    kOpen = 1,    // serves; with closures below `finished_below` finished, and no others known
+    kClose,       // begins this generation: from here to kOpen other batches wait
+    kRestore,     // shards that the batch makes get their values also if they are there
+    kList,        // answered with the shards that are there (decode_specs())
+    kFreeze,      // keeps the present values of all shards, until the next kFreeze or kRelease
+                  // (`finished_below` is its number: one that comes again changes nothing)
+    kReadFrozen,  // reads of the batch are of those values
+    kRelease,
+  };
+  Kind kind = Kind::kOpen;
+  std::uint64_t run = 0;  // random, of the process that coordinates
+  std::uint64_t generation = 0;
+  std::uint64_t finished_below = 0;
+  bool operator==(const StoreOrder&) const = default;
+};
+
 using Operation = std::variant<CreateShard, ReadShard, ReadRows, AssignShard, ScatterShard,
-                               UpdateShard, ReadStatistics, ReportWorker>;
-/// Returns true if doing it twice would differ from once (all but creation, reads and reports).
+                               UpdateShard, ReadStatistics, ReportWorker, StoreOrder>;
+/// Returns true if doing it twice would differ from once (all but creation, reads, reports and
+/// orders).
 inline bool changes_values(const Operation& operation) {
   return std::holds_alternative<AssignShard>(operation) ||
          std::holds_alternative<ScatterShard>(operation) ||
          std::holds_alternative<UpdateShard>(operation);
 }
 
+/// Identifies a closure to servers: its number, and the generation of its coordinator
+/// (ClosureLedger). Ids of a later generation are greater than all of an earlier one.
+inline constexpr int kClosureNumberBits = 40;
+inline std::uint64_t closure_id(std::uint64_t generation, std::uint64_t number) {
+  return (generation << kClosureNumberBits) | number;
+}
+inline std::uint64_t closure_number(std::uint64_t id) {
+  return id & ((std::uint64_t{1} << kClosureNumberBits) - 1);
+}
+
 /// A source of changes with its own order: a client (its random number), or a closure, whose
-/// number stays when it is tried again elsewhere. Replicas of a closure count for themselves.
+/// id stays when it is tried again elsewhere. Replicas of a closure count for themselves.
 struct UpdateStream {
   enum class Kind : std::uint8_t { kClient = 1, kClosure = 2 } kind = Kind::kClient;
   std::uint64_t id = 0;
@@ -157,13 +190,17 @@ struct UpdateStream {
 /// are numbered within their stream, per server, from 0; those below the number that the server has
 /// seen are not applied again, and answered like the others.
 struct OperationBatch {
-  std::uint64_t term = 0;  // of the coordinator; 0: there is none
   UpdateStream stream = {};
+  std::uint64_t run = 0;            // of a closure: that of the coordinator's orders (StoreOrder)
   std::uint64_t first_ordinal = 0;  // of the first operation here that changes values
-  /// Closures below this number are finished: changes of theirs are refused (kAborted).
+  /// Closures with ids below it are finished: changes of theirs are refused (kAborted).
   std::uint64_t finished_below = 0;
   std::vector<Operation> operations = {};
 };
+/// The order that the batch begins with; nullptr: it is none.
+inline const StoreOrder* order_in(const OperationBatch& batch) {
+  return batch.operations.empty() ? nullptr : std::get_if<StoreOrder>(&batch.operations.front());
+}
 /// Operations that change values.
 std::uint64_t num_changes(const OperationBatch& batch);
 
@@ -175,7 +212,7 @@ struct OperationAnswer {
   bool was_applied_before = false;   // by an earlier try
 };
 
-/// A request to a server, or a part of its files. The head is a message OperationBatch
+/// A request to a server. The head is a message OperationBatch
 /// (cluster/proto/ parameter_server.proto), the payload (tensor_payload.h) shares the memory of
 /// tensors in the batch. Throws kInvalidArgument for a batch beyond the limits below or with
 /// undefined tensors, kResourceExhausted for a head that would be longer than kLongestHead (send it
@@ -185,6 +222,10 @@ Packet encode(const OperationBatch& batch);
 /// with the payload before memory is taken for it. Tensors stay in the memory that the payload was
 /// received in: code that keeps one for longer than the batch copies it (VariableComponent does).
 OperationBatch decode_batch(const Packet& packet);
+
+/// Specs of shards as the bytes of a tensor, and the inverse, which throws kDataLoss for others.
+Tensor encode_specs(const std::vector<ShardSpec>& specs);
+std::vector<ShardSpec> decode_specs(const Tensor& bytes);
 
 Packet encode(const std::vector<OperationAnswer>& answers);
 std::vector<OperationAnswer> decode_answers(const Packet& packet);

@@ -3,6 +3,8 @@
 #include "strategy/parameter_server/protocol/operation_message.h"
 
 #include <algorithm>
+#include <cstring>
+#include <limits>
 #include <span>
 #include <string>
 #include <utility>
@@ -104,6 +106,19 @@ void put(const ReportWorker& o, PayloadWriter&, v1::Operation& out) {
   report.set_worker(o.worker), report.set_has_ended(o.has_ended);
 }
 
+void put(const StoreOrder& o, PayloadWriter&, v1::Operation& out) {
+  v1::StoreOrder& order = *out.mutable_order();
+  order.set_kind(static_cast<std::uint32_t>(o.kind));
+  order.set_run(o.run), order.set_generation(o.generation);
+  order.set_finished_below(o.finished_below);
+}
+
+StoreOrder get(const v1::StoreOrder& in) {
+  using Kind = StoreOrder::Kind;
+  return {checked_enum(in.kind(), Kind::kOpen, Kind::kRelease), in.run(), in.generation(),
+          in.finished_below()};
+}
+
 /// Appends what the message says, one operation or a run of them.
 void get_operations(const v1::Operation& in, PayloadReader& payload, std::vector<Operation>& out) {
   switch (in.kind_case()) {
@@ -122,6 +137,9 @@ void get_operations(const v1::Operation& in, PayloadReader& payload, std::vector
       return;
     case v1::Operation::kReportWorker:
       out.push_back(ReportWorker{in.report_worker().worker(), in.report_worker().has_ended()});
+      return;
+    case v1::Operation::kOrder:
+      out.push_back(get(in.order()));
       return;
     case v1::Operation::kReads:
       return get_run(in.reads(), out);
@@ -172,7 +190,7 @@ void put_batch(const OperationBatch& batch, PayloadWriter& payload, v1::Operatio
          " operations, got ", batch.operations.size());
   }
   for (const Operation& operation : batch.operations) check_limits(operation);
-  out.set_term(batch.term);
+  out.set_run(batch.run);
   out.set_stream_kind(static_cast<std::uint32_t>(batch.stream.kind));
   out.set_stream_id(batch.stream.id);
   out.set_stream_replica(batch.stream.replica);
@@ -192,7 +210,7 @@ void put_batch(const OperationBatch& batch, PayloadWriter& payload, v1::Operatio
 OperationBatch get_batch(const v1::OperationBatch& in, PayloadReader& payload) {
   check_count(static_cast<std::size_t>(in.operations_size()));
   OperationBatch batch;
-  batch.term = in.term();
+  batch.run = in.run();
   batch.stream.kind =
       checked_enum(in.stream_kind(), UpdateStream::Kind::kClient, UpdateStream::Kind::kClosure);
   batch.stream.id = in.stream_id();
@@ -213,6 +231,24 @@ Packet encode(const OperationBatch& batch) {
 }
 OperationBatch decode_batch(const Packet& packet) {
   return read_packet<v1::OperationBatch>(packet, get_batch, InPlace::kAll);
+}
+
+Tensor encode_specs(const std::vector<ShardSpec>& specs) {
+  InArena<v1::ShardSpecs> message;
+  for (const ShardSpec& each : specs) put_spec(each, *message->add_specs());
+  const std::vector<std::byte> bytes =
+      serialized(*message, std::numeric_limits<std::int32_t>::max());
+  std::vector<std::uint8_t> elements(bytes.size());
+  std::memcpy(elements.data(), bytes.data(), bytes.size());
+  return Tensor::from(Shape{static_cast<std::int64_t>(elements.size())}, elements);
+}
+
+std::vector<ShardSpec> decode_specs(const Tensor& bytes) {
+  InArena<v1::ShardSpecs> message;
+  parse(std::as_bytes(bytes.host_span<std::uint8_t>()), *message);
+  std::vector<ShardSpec> specs;
+  for (const v1::ShardSpec& each : message->specs()) specs.push_back(get_spec(each));
+  return specs;
 }
 
 Packet encode(const std::vector<OperationAnswer>& answers) {

@@ -19,27 +19,24 @@ bool is_finished(const UpdateStream& stream, std::uint64_t finished_below) {
 }  // namespace
 
 std::string to_string(const UpdateStream& stream) {
-  std::string text =
-      concat(stream.kind == StreamKind::kClosure ? "closure " : "client ", stream.id);
+  std::string text = stream.kind == StreamKind::kClosure
+                         ? concat("closure ", closure_number(stream.id))
+                         : concat("client ", stream.id);
   if (stream.replica != 0) text += concat(", replica ", stream.replica);
   return text;
 }
 
 ChangeIdentity identity_of(const OperationBatch& batch) {
-  return {batch.term, batch.stream, batch.first_ordinal, num_changes(batch), batch.finished_below};
+  return {batch.stream, batch.first_ordinal, num_changes(batch), batch.finished_below};
 }
 
 std::uint64_t AppliedTable::num_applied_before(const ChangeIdentity& identity) const {
-  if (identity.term != 0 && identity.term < term_) {
-    fail(ErrorCode::kAborted, "the coordinator of term ", identity.term,
-         " was replaced; expected term ", term_, " or later");
-  }
   if (identity.num_changes == 0) return 0;
   const UpdateStream& stream = identity.stream;
   const std::uint64_t watermark = std::max(finished_below_, identity.finished_below);
   if (is_finished(stream, watermark)) {
-    fail(ErrorCode::kAborted, to_string(stream), ": it is finished, as all below ", watermark,
-         "; its changes are refused");
+    fail(ErrorCode::kAborted, to_string(stream), ": it is finished, or was given out before ",
+         "servers went back to a checkpoint; its changes are refused");
   }
   if (identity.num_changes > std::numeric_limits<std::uint64_t>::max() - identity.first_ordinal) {
     fail(ErrorCode::kInvalidArgument, to_string(stream), ": no change has the number ",
@@ -54,16 +51,11 @@ std::uint64_t AppliedTable::num_applied_before(const ChangeIdentity& identity) c
   return std::min(next - identity.first_ordinal, identity.num_changes);
 }
 
-void AppliedTable::note_heard(const ChangeIdentity& identity) {
-  term_ = std::max(term_, identity.term);
+void AppliedTable::note_applied(const ChangeIdentity& identity) {
   if (identity.finished_below > finished_below_) {
     finished_below_ = identity.finished_below;
     forget_finished();
   }
-}
-
-void AppliedTable::note_applied(const ChangeIdentity& identity) {
-  note_heard(identity);
   if (identity.num_changes == 0 || is_finished(identity.stream, finished_below_)) return;
   std::uint64_t& next = next_[identity.stream];
   next = std::max(next, identity.first_ordinal + identity.num_changes);

@@ -6,9 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
-#include <span>
 #include <string>
-#include <vector>
 
 #include "strategy/parameter_server/protocol/operation.h"
 
@@ -16,7 +14,6 @@ namespace tutti::internal {
 
 /// The sender and numbers of changes: the part of a batch that decides whether it is applied.
 struct ChangeIdentity {
-  std::uint64_t term = 0;
   UpdateStream stream = {};
   std::uint64_t first_ordinal = 0;
   std::uint64_t num_changes = 0;
@@ -25,33 +22,26 @@ struct ChangeIdentity {
 };
 ChangeIdentity identity_of(const OperationBatch& batch);
 
-/// Per stream the next ordinal that is expected, the number below which closures are finished, and
-/// the coordinator's term. Part of a server's saved state, with the values. A value that depends on
-/// nothing but the calls: no threads, clocks or files.
+/// Per stream the next ordinal that is expected, and the id below which closures are finished. A
+/// value that depends on nothing but the calls: no threads, clocks or files.
 class AppliedTable {
  public:
+  explicit AppliedTable(std::uint64_t finished_below = 0) : finished_below_(finished_below) {}
+
   /// How many leading changes of a batch were applied before (all, some of them, or none). Changes
-  /// nothing. Throws kAborted for a coordinator of an earlier term, for changes of a finished
-  /// closure, and for a gap: an ordinal came before those below it.
+  /// nothing. Throws kAborted for changes of a finished closure, and for a gap: an ordinal came
+  /// before those below it.
   std::uint64_t num_applied_before(const ChangeIdentity& identity) const;
-  /// All changes of the batch are applied now; its term and watermark hold from here on. Only after
+  /// All changes of the batch are applied now; its watermark holds from here on. Only after
   /// num_applied_before() of the same table state of this stream.
   void note_applied(const ChangeIdentity& identity);
-  /// Its term and watermark hold from here on, before it is applied.
-  void note_heard(const ChangeIdentity& identity);
 
   /// The client left. Its streams are kept until kMostEndedClients more have left, for a call of it
   /// may still be on its way.
   void end_client(std::uint64_t client);
 
-  std::uint64_t term() const { return term_; }
   std::uint64_t finished_below() const { return finished_below_; }
   std::size_t num_streams() const { return next_.size(); }
-
-  /// Equal bytes for equal tables.
-  std::vector<std::byte> save() const;
-  /// Throws kDataLoss for bytes that save() did not write.
-  static AppliedTable restore(std::span<const std::byte> bytes);
 
   bool operator==(const AppliedTable&) const = default;
 
@@ -61,8 +51,7 @@ class AppliedTable {
   void forget_client(std::uint64_t client);
   void forget_finished();
 
-  std::uint64_t term_ = 0;
-  std::uint64_t finished_below_ = 0;
+  std::uint64_t finished_below_;
   std::map<UpdateStream, std::uint64_t> next_;
   std::deque<std::uint64_t> ended_clients_;  // the first to be forgotten in front
 };

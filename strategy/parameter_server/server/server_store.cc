@@ -12,7 +12,6 @@
 #include <utility>
 #include <variant>
 
-#include "strategy/parameter_server/server/change_log.h"
 #include "tutti/optimizer/update_rule_spec.h"
 #include "tutti/tensor/device_scope.h"
 
@@ -174,6 +173,9 @@ class Checker {
       refuse_operation(spec, ".", scatter.op, ": expected a number type, got bool");
     }
     if (scatter.op == ScatterOp::kDivide) check_divisors(spec, scatter.values);
+  }
+  void check(const StoreOrder&, CheckedOperation&) {
+    refuse_operation("an order; expected it to be the first of its batch");
   }
   void check(const ReportWorker& report, CheckedOperation&) {
     if (report.worker >= 0) return;
@@ -337,7 +339,7 @@ std::vector<StoredShard*> shards_of(const CheckedBatch& batch) {
   return shards;
 }
 
-/// For who keeps it: tensors of a batch may share the memory of all that came with it.
+/// For an accumulator: tensors of a batch may share the memory of all that came with it.
 UpdateShard in_own_memory(const UpdateShard& update) {
   const auto own = [](const Tensor& tensor) {
     MutableTensor copy;
@@ -352,8 +354,8 @@ UpdateShard in_own_memory(const UpdateShard& update) {
 
 }  // namespace
 
-VariableStore::VariableStore(std::string name, std::uint64_t incarnation)
-    : name_(std::move(name)), first_version_((incarnation << 32) + 1) {}
+VariableStore::VariableStore(std::string name, std::uint64_t incarnation, bool is_open)
+    : name_(std::move(name)), first_version_((incarnation << 32) + 1), is_open_(is_open) {}
 
 VariableStore::~VariableStore() {
   fail_waiting_reads(Error(ErrorCode::kUnavailable, "the server ended; the step did not come"));
@@ -366,6 +368,10 @@ std::shared_ptr<PendingAnswers> VariableStore::start(OperationBatch batch) {
 }
 
 void VariableStore::apply(OperationBatch batch, std::uint64_t owner, BatchAnswers::Done done) {
+  if (!hold(batch, owner, done)) apply_now(std::move(batch), owner, std::move(done));
+}
+
+void VariableStore::apply_now(OperationBatch batch, std::uint64_t owner, BatchAnswers::Done done) {
   const NoDeviceScope values_are_on_the_host;  // of a server in a replica's process, too
   Call call;
   call.owner = owner;
@@ -376,14 +382,18 @@ void VariableStore::apply(OperationBatch batch, std::uint64_t owner, BatchAnswer
   call.answers = std::make_shared<BatchAnswers>(batch.operations.size(), std::move(done));
   std::optional<Error> refused;
   try {
-    run(batch, call);
+    if (const StoreOrder* const order = order_in(batch)) {
+      obey(*order, batch, call);
+    } else {
+      run(batch, call);
+    }
   } catch (const Error& error) {
     refused = error;
   } catch (const std::exception& error) {
     refused = Error(ErrorCode::kInternal, error.what());
   }
+  if (call.opens) serve_held();
   if (!refused) return;
-  call.locks.reset();
   {
     const MutexLock lock(mutex_);
     ++statistics_.num_refused;
@@ -401,11 +411,11 @@ void VariableStore::run(const OperationBatch& batch, Call& call) {
     {
       const MutexLock lock(mutex_);
       fail_if_broken();
+      require_run(batch);
       num_applied_before = table_.num_applied_before(identity);
     }
-    const CheckedBatch checked = check(batch, num_applied_before, call);
+    const CheckedBatch checked = check(batch, num_applied_before);
     apply_checked(checked, call);
-    call.locks.reset();
     const MutexLock lock(mutex_);
     table_.note_applied(identity);
     ++statistics_.num_batches;
@@ -420,60 +430,29 @@ void VariableStore::run(const OperationBatch& batch, Call& call) {
   if (call.has_ended) fail_hopeless_reads();
 }
 
-CheckedBatch VariableStore::check(const OperationBatch& batch, std::uint64_t num_applied_before,
-                                  Call& call) {
+CheckedBatch VariableStore::check(const OperationBatch& batch, std::uint64_t num_applied_before) {
   ask_for_shards(batch);
   const BatchLookups lookups{
       [this](ShardId id) { return find_shard(id); },
       [this](const std::string& description) { return find_rule(description); }, first_version_};
-  if (!creates(batch)) {
-    CheckedBatch checked = check_batch(batch, num_applied_before, lookups);
-    if (num_changes(batch) > 0) log(batch, checked, call);
-    return checked;
-  }
+  if (!creates(batch)) return check_batch(batch, num_applied_before, lookups);
   const MutexLock creation(creation_);
   CheckedBatch checked = check_batch(batch, num_applied_before, lookups);
-  log(batch, checked, call);  // before anybody else sees what it makes
   const MutexLock lock(mutex_);
   for (auto& shard : checked.created) shards_.emplace(shard->id, std::move(shard));
   return checked;
 }
 
-/// All shards are locked from here until the batch was applied, so that the log's order is that of
-/// the changes.
-void VariableStore::log(const OperationBatch& batch, const CheckedBatch& checked, Call& call) {
-  std::shared_ptr<ChangeLog> log;
-  {
-    const MutexLock lock(mutex_);
-    log = log_;
-  }
-  if (log == nullptr) return;
-  auto locks = std::make_unique<ShardLocks>(shards_of(checked));
-  if (checked.has_sync) try_sync_updates(checked);  // what is refused is not logged
-  const ChangeIdentity identity = identity_of(batch);
-  const MutexLock logging(logging_);
-  {
-    // Asked again, for others may have told of a later term since: applied again in the order of
-    // the log, none is refused.
-    const MutexLock lock(mutex_);
-    (void)table_.num_applied_before(identity);
-    table_.note_heard(identity);
-  }
-  log->append(batch);
-  call.locks = std::move(locks);  // until then shards that the batch makes go with it
-}
-
 void VariableStore::apply_checked(const CheckedBatch& batch, Call& call) {
-  const bool is_locked = call.locks != nullptr;
   // Whether ranks agree can change until it is applied.
-  const bool locks_all = batch.has_sync && !is_locked;
+  const bool locks_all = batch.has_sync;
   const ShardLocks all(locks_all ? shards_of(batch) : std::vector<StoredShard*>{});
   if (locks_all) try_sync_updates(batch);
   try {
     for (std::size_t i = 0; i < batch.operations.size(); ++i) {
       const CheckedOperation& each = batch.operations[i];
       std::optional<ShardLocks> own;
-      if (!locks_all && !is_locked && each.shard != nullptr) {
+      if (!locks_all && each.shard != nullptr) {
         if (each.slots.empty()) {
           own.emplace(*each.shard);
         } else {

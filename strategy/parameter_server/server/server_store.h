@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -56,32 +57,17 @@ CheckedBatch check_batch(const OperationBatch& batch, std::uint64_t num_applied_
 /// throws here, as SyncAccumulator::take(). The shards are locked.
 void try_sync_updates(const CheckedBatch& batch);
 
-class ChangeLog;
-
-/// A shard at one moment.
-struct ShardSnapshot {
-  ShardSpec spec = {};
-  Tensor value;
-  std::uint64_t version = 0;
-  std::uint64_t num_steps = 0;
-  SyncAccumulator accumulator = {};
-};
-/// All shards in the order of their ids, and what was applied to them.
-struct StoreSnapshot {
-  std::vector<ShardSnapshot> shards = {};
-  AppliedTable table = {};
-};
-
 /// A batch is checked before any of it is applied. Batches of different streams run at once, and
 /// meet at the shards that both use; those of one stream one after the other, in the order of their
 /// calls. Elements change as those of local variables do (VariableComponent). Synchronous updates
-/// are applied when their step is complete; reads that wait for it hold no thread. Threads: any.
+/// are applied when their step is complete; reads that wait for it hold no thread. A store that is
+/// closed holds batches, unanswered, until its coordinator opens it (StoreOrder). Thread-safe.
 class VariableStore final : public VariableService {
  public:
   /// `name` stands in front of errors: "ps 1". `incarnation`: restarts of the task before this
   /// process. No version is given by two of them, so that nobody takes values of an earlier one for
   /// the present ones.
-  explicit VariableStore(std::string name, std::uint64_t incarnation = 0);
+  explicit VariableStore(std::string name, std::uint64_t incarnation = 0, bool is_open = true);
   ~VariableStore() override;
 
   std::string name() const override { return name_; }
@@ -99,19 +85,10 @@ class VariableStore final : public VariableService {
   /// The client left: see AppliedTable::end_client().
   void end_client(std::uint64_t client);
 
-  /// Between batches: waits for those that are being applied. `moment`, if any, is called then:
-  /// what was logged before is in the snapshot, and nothing of what comes after.
-  StoreSnapshot snapshot(const std::function<void()>& moment = {}) const;
-  /// Gets every change from now on. Call it before anybody comes, or as `moment` of a snapshot.
-  void set_log(std::shared_ptr<ChangeLog> log);
-  /// Into a store without shards; else kFailedPrecondition.
-  void restore(const StoreSnapshot& snapshot);
-  /// What comes under an earlier term is refused from now on.
-  void fence(std::uint64_t term);
   ServerStatistics statistics() const;
 
  private:
-  /// snapshot() holds them all; ThreadSanitizer follows 64 mutexes per thread.
+  /// An order holds them all; ThreadSanitizer follows 64 mutexes per thread.
   static constexpr std::size_t kNumStripes = 32;
 
   /// A batch on its way: who asked, where answers go, and reads that it ends.
@@ -119,15 +96,33 @@ class VariableStore final : public VariableService {
     std::uint64_t owner = 0;
     std::shared_ptr<BatchAnswers> answers = {};
     std::vector<EndedRead> ended = {};
-    std::unique_ptr<ShardLocks> locks = {};  // of all its shards, where it was logged
-    std::uint64_t num_reads = 0;             // answered at once
-    std::uint64_t num_reads_unchanged = 0;   // of those, without a value
-    std::optional<Error> hopeless = {};      // why a read of this batch would wait for ever
-    bool has_ended = false;                  // a worker reported that it has
+    std::uint64_t num_reads = 0;            // answered at once
+    std::uint64_t num_reads_unchanged = 0;  // of those, without a value
+    std::optional<Error> hopeless = {};     // why a read of this batch would wait for ever
+    bool has_ended = false;                 // a worker reported that it has
+    bool opens = false;                     // the store, by an order
   };
+  /// A batch that came while the store was closed.
+  struct Held {
+    OperationBatch batch;
+    std::uint64_t owner;
+    BatchAnswers::Done done;
+  };
+  /// Values as they were at one moment.
+  using Frozen = std::map<ShardId, OperationAnswer>;
+
+  void apply_now(OperationBatch batch, std::uint64_t owner, BatchAnswers::Done done);
   void run(const OperationBatch& batch, Call& call);
-  CheckedBatch check(const OperationBatch& batch, std::uint64_t num_applied_before, Call& call);
-  void log(const OperationBatch& batch, const CheckedBatch& checked, Call& call);
+  bool hold(OperationBatch& batch, std::uint64_t owner, BatchAnswers::Done& done);
+  void serve_held();
+  void obey(const StoreOrder& order, const OperationBatch& batch, Call& call);
+  void read_all(const StoreOrder& order, const OperationBatch& batch,
+                std::vector<OperationAnswer>& answers);
+  void change_all(const StoreOrder& order, const OperationBatch& batch, Call& call);
+  void accept(const StoreOrder& order) TUTTI_REQUIRES(mutex_);
+  void require_run(const OperationBatch& batch) const TUTTI_REQUIRES(mutex_);
+  void restore(const OperationBatch& batch, std::uint64_t generation);
+  CheckedBatch check(const OperationBatch& batch, std::uint64_t num_applied_before);
   void apply_checked(const CheckedBatch& batch, Call& call);
   void apply_one(const CheckedOperation& operation, std::size_t index, Call& call);
   void read_now_or_later(WaitingRead read, Call& call);
@@ -150,7 +145,6 @@ class VariableStore final : public VariableService {
   // Taken in this order; shards' mutexes between creation_ and mutex_.
   mutable std::array<Mutex, kNumStripes> streams_;  // held while a batch that changes is applied
   mutable Mutex creation_;                          // held while a batch that creates is checked
-  Mutex logging_;                                   // held while a batch is logged
   mutable Mutex mutex_;                             // held shortly: of what follows
   /// They live as long as the store.
   std::unordered_map<ShardId, std::unique_ptr<StoredShard>> shards_ TUTTI_GUARDED_BY(mutex_);
@@ -161,7 +155,14 @@ class VariableStore final : public VariableService {
   std::set<int> ended_workers_ TUTTI_GUARDED_BY(mutex_);  // those that have not begun again
   ServerStatistics statistics_ TUTTI_GUARDED_BY(mutex_);
   std::string why_broken_ TUTTI_GUARDED_BY(mutex_);  // a batch was applied in part
-  std::shared_ptr<ChangeLog> log_ TUTTI_GUARDED_BY(mutex_);
+  // Of the coordinator's orders.
+  std::uint64_t run_ TUTTI_GUARDED_BY(mutex_) = 0;
+  std::uint64_t generation_ TUTTI_GUARDED_BY(mutex_) = 0;
+  bool is_open_ TUTTI_GUARDED_BY(mutex_);
+  bool serves_held_ TUTTI_GUARDED_BY(mutex_) = false;
+  std::deque<Held> held_ TUTTI_GUARDED_BY(mutex_);
+  Frozen frozen_ TUTTI_GUARDED_BY(mutex_);
+  std::uint64_t frozen_number_ TUTTI_GUARDED_BY(mutex_) = 0;  // of the last kFreeze
 };
 
 /// Applies a batch, which was the request of `call`, and answers it. Its owner is the caller.
@@ -181,11 +182,5 @@ class VariableHandler : public RpcHandler {
  private:
   VariableStore& store_;
 };
-
-/// Throws kFailedPrecondition naming a shard of `store` that `state` has not, or has otherwise.
-void check_has_all(const std::string& name, const VariableStore& store, const StoreSnapshot& state);
-/// What was logged, applied to the state of before: why it was refused, which is no state that the
-/// batch came to. In the order of the log it gives the same bits.
-std::optional<Error> apply_again(VariableStore& store, OperationBatch batch);
 
 }  // namespace tutti::internal

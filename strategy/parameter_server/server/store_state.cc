@@ -1,4 +1,4 @@
-// A store as a whole: its snapshot, its numbers, who waits, and calls of other tasks.
+// A store as a whole: its coordinator's orders, its numbers, and reads that wait.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <optional>
@@ -33,10 +33,16 @@ std::vector<WaitingRead> VariableStore::take_reads_of(std::uint64_t owner) {
 void VariableStore::owner_left(std::uint64_t owner) {
   // Their answers go where the last reference goes: here no lock is held.
   (void)take_reads_of(owner);
+  std::deque<Held> dropped;
   std::set<std::uint64_t> clients;
   {
     const MutexLock lock(mutex_);
     if (auto found = clients_of_.extract(owner)) clients = std::move(found.mapped());
+    std::erase_if(held_, [&](Held& each) {
+      if (each.owner != owner) return false;
+      dropped.push_back(std::move(each));
+      return true;
+    });
   }
   for (const std::uint64_t client : clients) end_client(client);
 }
@@ -71,53 +77,144 @@ void VariableStore::end_client(std::uint64_t client) {
   table_.end_client(client);
 }
 
-StoreSnapshot VariableStore::snapshot(const std::function<void()>& moment) const {
-  const MutexRow all_streams(streams_);
-  const MutexLock creation(creation_);
-  StoreSnapshot result;
-  for (StoredShard* const shard : all_shards()) {
-    const ShardLocks lock(*shard);
-    result.shards.push_back(
-        {shard->spec, shard->value.read(), shard->version, shard->num_steps, shard->accumulator});
+bool VariableStore::hold(OperationBatch& batch, std::uint64_t owner, BatchAnswers::Done& done) {
+  if (order_in(batch) != nullptr) return false;
+  const MutexLock lock(mutex_);
+  if (is_open_ && !serves_held_) return false;
+  held_.push_back({std::move(batch), owner, std::move(done)});
+  return true;
+}
+
+void VariableStore::serve_held() {
+  for (;;) {
+    std::optional<Held> next;
+    {
+      const MutexLock lock(mutex_);
+      if (!is_open_ || held_.empty()) {
+        serves_held_ = false;
+        return;
+      }
+      next = std::move(held_.front());
+      held_.pop_front();
+    }
+    apply_now(std::move(next->batch), next->owner, std::move(next->done));
   }
+}
+
+void VariableStore::accept(const StoreOrder& order) {
+  if (run_ == 0) run_ = order.run;
+  if (order.run != run_) {
+    fail(ErrorCode::kAborted, "this server belongs to a run whose chief is gone, and ends soon");
+  }
+  const bool begins = order.kind == StoreOrder::Kind::kClose && order.generation > generation_;
+  if (begins || order.generation == generation_) return;
+  fail(ErrorCode::kAborted, "expected an order of generation ", generation_, ", got one of ",
+       order.generation, "; the server was started again since");
+}
+
+/// A worker of a run that was lost may live for a while, and reach the servers of the next run.
+void VariableStore::require_run(const OperationBatch& batch) const {
+  const bool is_of_closure = batch.stream.kind == UpdateStream::Kind::kClosure;
+  if (!is_of_closure || run_ == 0 || batch.run == run_) return;
+  fail(ErrorCode::kAborted, to_string(batch.stream), ": it belongs to a run whose chief is gone");
+}
+
+void VariableStore::obey(const StoreOrder& order, const OperationBatch& batch, Call& call) {
+  using Kind = StoreOrder::Kind;
+  std::vector<OperationAnswer> answers(batch.operations.size());
+  if (order.kind == Kind::kList || order.kind == Kind::kReadFrozen) {
+    read_all(order, batch, answers);
+  } else {
+    const MutexRow all_streams(streams_);  // no change is under way
+    change_all(order, batch, call);
+  }
+  for (std::size_t i = 0; i < answers.size(); ++i) call.answers->set(i, std::move(answers[i]));
+  call.answers->let_go();
+}
+
+void VariableStore::read_all(const StoreOrder& order, const OperationBatch& batch,
+                             std::vector<OperationAnswer>& answers) {
+  Frozen frozen;
   {
     const MutexLock lock(mutex_);
-    fail_if_broken();
-    result.table = table_;
+    accept(order);
+    if (order.kind == StoreOrder::Kind::kReadFrozen) frozen = frozen_;  // tensors are shared
   }
-  if (moment) moment();
-  return result;
+  if (order.kind == StoreOrder::Kind::kList) {
+    std::vector<ShardSpec> specs;
+    for (const StoredShard* const shard : all_shards()) specs.push_back(shard->spec);
+    answers.front().value = encode_specs(specs);
+  }
+  for (std::size_t i = 1; i < batch.operations.size(); ++i) {
+    const auto* const read = std::get_if<ReadShard>(&batch.operations[i]);
+    const auto found = read == nullptr ? frozen.end() : frozen.find(read->shard);
+    if (found == frozen.end()) {
+      fail(ErrorCode::kAborted, "operation ", i, " of an order: expected a read of a shard that ",
+           "was frozen");
+    }
+    answers[i] = found->second;
+  }
 }
 
-void VariableStore::set_log(std::shared_ptr<ChangeLog> log) {
+void VariableStore::change_all(const StoreOrder& order, const OperationBatch& batch, Call& call) {
+  using Kind = StoreOrder::Kind;
+  {
+    const MutexLock lock(mutex_);
+    accept(order);
+    call.opens = order.kind == Kind::kOpen && !is_open_;
+    if (order.kind == Kind::kClose) {
+      generation_ = order.generation;
+      is_open_ = false;
+    }
+    // What was sent before is refused from here on, also where it is on its way to a shard.
+    if (call.opens || order.kind == Kind::kClose) table_ = AppliedTable(order.finished_below);
+    if (call.opens) is_open_ = serves_held_ = true;
+    if (order.kind == Kind::kClose || order.kind == Kind::kRelease) frozen_.clear();
+  }
+  if (order.kind == Kind::kRestore) restore(batch, order.generation);
+  if (order.kind != Kind::kFreeze) return;
+  {
+    const MutexLock lock(mutex_);
+    // A connection that broke may bring it again, when values have changed.
+    if (order.finished_below <= frozen_number_) return;
+    frozen_number_ = order.finished_below;
+  }
+  Frozen frozen;
+  for (StoredShard* const shard : all_shards()) {
+    const ShardLocks lock(*shard);
+    frozen[shard->id] = shard->read(ReadShard{shard->id});
+  }
   const MutexLock lock(mutex_);
-  log_ = std::move(log);
+  fail_if_broken();
+  frozen_ = std::move(frozen);
 }
 
-void VariableStore::restore(const StoreSnapshot& snapshot) {
-  const MutexRow all_streams(streams_);
+/// Values of clients' caches are told apart by their versions, which the generation raises.
+void VariableStore::restore(const OperationBatch& batch, std::uint64_t generation) {
+  OperationBatch creations;
+  creations.operations.assign(batch.operations.begin() + 1, batch.operations.end());
+  const std::uint64_t first_version = (generation << 32) + 1;
+  const BatchLookups lookups{
+      [this](ShardId id) { return find_shard(id); },
+      [this](const std::string& description) { return find_rule(description); }, first_version};
   const MutexLock creation(creation_);
-  const MutexLock lock(mutex_);
-  if (!shards_.empty()) {
-    fail(ErrorCode::kFailedPrecondition, name_, ": expected a server without variables, got one ",
-         "with ", shards_.size(), " shards; a snapshot is restored before anybody comes");
+  CheckedBatch checked = check_batch(creations, 0, lookups);
+  for (const CheckedOperation& each : checked.operations) {
+    const auto* const create = std::get_if<CreateShard>(each.operation);
+    const auto* const value =
+        create == nullptr ? nullptr : std::get_if<Tensor>(&create->initial_value);
+    if (value == nullptr || value->shape() != create->spec.shape()) {
+      fail(ErrorCode::kInvalidArgument, "an order to restore: expected values of shards");
+    }
+    StoredShard& shard = *each.shard;
+    const ShardLocks lock(shard);
+    if (shard.version == first_version) continue;  // just made
+    shard.value.assign(AssignOp::kAssign, *value);
+    shard.version = std::max(shard.version + 1, first_version);
   }
-  for (const ShardSnapshot& each : snapshot.shards) {
-    const std::uint64_t num_changes = each.version & 0xFFFFFFFF;
-    auto shard = std::make_unique<StoredShard>(
-        each.spec, each.value, std::max(each.version, first_version_ - 1 + num_changes));
-    shard->num_steps = each.num_steps;
-    shard->accumulator = each.accumulator;
-    shards_.emplace(shard->id, std::move(shard));
-  }
-  table_ = snapshot.table;
-}
-
-void VariableStore::fence(std::uint64_t term) {
-  ChangeIdentity fence;
-  fence.term = term;
   const MutexLock lock(mutex_);
-  table_.note_applied(fence);
+  why_broken_.clear();
+  for (auto& shard : checked.created) shards_.emplace(shard->id, std::move(shard));
 }
 
 void serve(VariableStore& store, std::shared_ptr<RpcCall> call, OperationBatch batch) {
@@ -130,32 +227,6 @@ void serve(VariableStore& store, std::shared_ptr<RpcCall> call, OperationBatch b
       call->fail(error);
     }
   });
-}
-
-void check_has_all(const std::string& name, const VariableStore& store,
-                   const StoreSnapshot& state) {
-  for (const ShardSnapshot& own : store.snapshot().shards) {
-    const ShardId id = own.spec.id();
-    const auto found = std::ranges::find_if(
-        state.shards, [&](const ShardSnapshot& each) { return each.spec.id() == id; });
-    if (found != state.shards.end() && found->spec == own.spec) continue;
-    fail(ErrorCode::kFailedPrecondition, name, ": variable ", own.spec, " ", own.spec.dtype, " ",
-         own.spec.shape(), ": expected it in the snapshot, found ",
-         found == state.shards.end()
-             ? std::string("none; it was made after that")
-             : concat(found->spec, " ", found->spec.dtype, " ", found->spec.shape()),
-         "; try making all variables before start(), or another folder for another program");
-  }
-}
-
-std::optional<Error> apply_again(VariableStore& store, OperationBatch batch) {
-  // Reads were answered then; here one may wait for ever.
-  std::erase_if(batch.operations, [](const Operation& each) {
-    return !changes_values(each) && !std::holds_alternative<CreateShard>(each);
-  });
-  std::optional<Error> problem;
-  store.apply(std::move(batch), 0, [&](const BatchResult& result) { problem = result.error; });
-  return problem;
 }
 
 ServerStatistics VariableStore::statistics() const {

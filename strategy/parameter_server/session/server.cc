@@ -36,11 +36,13 @@ Task own_task(const ClusterResolver& resolver) {
 }  // namespace
 
 struct Server::Impl final : internal::VariableHandler {
-  Impl(const ClusterSpec& given, Task self, const ServerOptions& options)
+  Impl(const ClusterSpec& given, Task self, const ServerOptions& options, bool awaits_coordinator)
       : VariableHandler(store),
         cluster(given),
         task(std::move(self)),
-        store(task.to_string(), internal::restarts_of_task()),
+        // A coordinator's generations tell versions of values apart.
+        store(task.to_string(), awaits_coordinator ? 0 : internal::restarts_of_task(),
+              !awaits_coordinator),
         sessions(cluster, task, options, store,
                  [this] {
                    MutexLock lock(mutex);
@@ -112,7 +114,12 @@ struct Server::Impl final : internal::VariableHandler {
 
 Server::Server(const ClusterSpec& cluster, const std::string& job_name, int task_index,
                ServerOptions options)
-    : impl_(std::make_unique<Impl>(cluster, Task{job_name, task_index}, options)) {
+    : Server(cluster, job_name, task_index, options, /*awaits_coordinator=*/false) {}
+
+Server::Server(const ClusterSpec& cluster, const std::string& job_name, int task_index,
+               const ServerOptions& options, bool awaits_coordinator)
+    : impl_(std::make_unique<Impl>(cluster, Task{job_name, task_index}, options,
+                                   awaits_coordinator)) {
   log_info(concat("server: ", impl_->task, " serves at ", target()));
 }
 

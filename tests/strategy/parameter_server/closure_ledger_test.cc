@@ -1,11 +1,11 @@
-// The coordinator's closures as a value: numbers, errors, retries, cuts, and the journal.
+// The coordinator's closures as a value: numbers, errors, retries, checkpoints and rollbacks.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/coordinator/closure_ledger.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "strategy/parameter_server/protocol/record_file.h"
+#include "strategy/parameter_server/protocol/operation.h"
 #include "tests/support/tensor_matchers.h"
 #include "tutti/core/random.h"
 
@@ -16,131 +16,118 @@ using State = ClosureLedger::State;
 using Kind = AttemptReport::Kind;
 using testing::expect_error;
 
-/// A ledger and the journal of all that happened to it.
-class Book {
- public:
-  explicit Book(LedgerRules rules = {}) : rules(rules), ledger(rules) {
-    apply(events::TookOver{1});
+/// A ledger, with events of the attempt that is under way.
+struct Book {
+  explicit Book(LedgerRules rules = {.keeps_finished = true}) : ledger(rules) {}
+
+  void schedule(int count) {
+    for (int i = 0; i < count; ++i) (void)ledger.schedule();
   }
-  void apply(const ClosureEvent& event) {
-    ledger.apply(event);
-    const auto record = encode_record(event);
-    journal.insert(journal.end(), record.begin(), record.end());
+  void start(std::initializer_list<std::uint64_t> numbers, int worker = 0) {
+    for (const std::uint64_t number : numbers) (void)ledger.start(number, worker);
   }
-  void schedule(std::uint64_t count) {
-    for (std::uint64_t i = 0; i < count; ++i) {
-      apply(events::Scheduled{ledger.next_number(), concat("content ", ledger.next_number())});
-    }
+  void finish(std::initializer_list<std::uint64_t> numbers) {
+    for (const std::uint64_t number : numbers) ledger.finish(number, attempt(number));
   }
-  int start(std::uint64_t number, int worker = 0) {
-    const int attempt = ledger.find(number)->attempts + 1;
-    apply(events::Started{number, attempt, worker});
-    return attempt;
-  }
-  void finish(std::uint64_t number) {
-    apply(events::Finished{number, ledger.find(number)->attempts});
-  }
+  void do_all(std::initializer_list<std::uint64_t> numbers) { start(numbers), finish(numbers); }
   void fail(std::uint64_t number, const std::string& text = "boom") {
-    apply(events::Failed{{number, ledger.find(number)->attempts, 0, ErrorOrigin::kUser,
-                          ErrorCode::kInvalidArgument, text}});
+    ledger.fail(
+        {number, attempt(number), 0, ErrorOrigin::kUser, ErrorCode::kInvalidArgument, text});
   }
   void put_back(std::uint64_t number, Kind kind, int worker = 0) {
-    apply(events::PutBack{number,
-                          ledger.find(number)->attempts,
-                          {kind, worker, ErrorOrigin::kWorker, ErrorCode::kUnavailable,
-                           concat("worker ", worker, " is gone")}});
+    ledger.put_back(number, attempt(number),
+                    {kind, worker, ErrorOrigin::kWorker, ErrorCode::kUnavailable,
+                     concat("worker ", worker, " is gone")});
   }
+  int attempt(std::uint64_t number) const { return ledger.find(number)->attempts; }
   State state(std::uint64_t number) const { return ledger.find(number)->state; }
 
-  LedgerRules rules;
   ClosureLedger ledger;
-  std::vector<std::byte> journal;
 };
 
 TEST(ClosureLedger, NumbersFromZeroAndHandsOutInOrder) {
-  Book book;
+  Book book{LedgerRules()};
   book.schedule(3);
   EXPECT_EQ(book.ledger.next_queued(), 0u);
-  EXPECT_EQ(book.start(0), 1);
-  book.start(1);
+  EXPECT_EQ(book.ledger.start(0, 0), 1);
+  book.start({1});
   book.put_back(0, Kind::kTransient);
   EXPECT_EQ(book.ledger.next_queued(), 0u);  // before 2
-  EXPECT_EQ(book.start(0), 2);               // the number stays, the attempt counts
+  EXPECT_EQ(book.ledger.next_queued_new_to(0), 2u);
+  EXPECT_EQ(book.ledger.next_queued_new_to(1), 0u);
+  EXPECT_EQ(book.ledger.start(0, 0), 2);  // the number stays, the attempt counts
   EXPECT_TRUE(book.ledger.is_current(0, 2));
   EXPECT_FALSE(book.ledger.is_current(0, 1));
-  book.finish(1);
+  book.finish({1});
   EXPECT_EQ(book.ledger.finished_below(), 0u);
-  book.finish(0);
+  book.finish({0});
   EXPECT_EQ(book.ledger.finished_below(), 2u);
   EXPECT_EQ(book.ledger.find(0), nullptr);
   EXPECT_EQ(book.ledger.num_queued(), 1u);
 }
 
-TEST(ClosureLedger, RefusesWhatCannotHappenAndStaysAsItWas) {
+TEST(ClosureLedger, RefusesImpossibleEventsUnchanged) {
   Book book;
   book.schedule(2);
-  book.start(0);
+  book.start({0});
   const ClosureLedger before = book.ledger;
-  const std::vector<ClosureEvent> impossible = {
-      events::Scheduled{7, ""},  events::Started{0, 2, 0}, events::Started{1, 2, 0},
-      events::Started{9, 1, 0},  events::Finished{0, 2},   events::Finished{1, 1},
-      events::Stopped{5, 1},     events::ErrorRaised{},    events::TookOver{1},
-      events::TookOver{3},       events::CutBegan{0},      events::CutTaken{1},
-      events::PutBack{1, 1, {}}, events::Failed{{1, 1}},   events::BeganAfter{1, 1}};
-  for (const ClosureEvent& event : impossible) {
-    expect_error(ErrorCode::kFailedPrecondition, {"closure ledger"},
-                 [&] { book.ledger.apply(event); });
-    EXPECT_EQ(book.ledger, before) << event.index();
+  const std::vector<std::function<void()>> impossible = {
+      [&] { book.ledger.start(0, 0); },        [&] { book.ledger.start(9, 0); },
+      [&] { book.ledger.finish(0, 2); },       [&] { book.ledger.finish(1, 1); },
+      [&] { book.ledger.stop(5, 1); },         [&] { (void)book.ledger.raise_failures(); },
+      [&] { book.ledger.put_back(1, 1, {}); }, [&] { book.ledger.fail({1, 1}); },
+      [&] { book.ledger.put_back(0, 2, {}); }, [&] { book.ledger.fail({0, 2}); },
+      [&] { book.ledger.note_saved(1); }};
+  for (const auto& event : impossible) {
+    expect_error(ErrorCode::kFailedPrecondition, {"closure ledger"}, event);
+    EXPECT_EQ(book.ledger, before);
   }
 }
 
-TEST(ClosureLedger, NumbersOnAfterAnotherCoordinator) {
-  const std::vector<ClosureEvent> story = {events::BeganAfter{3, 40}, events::TookOver{4},
-                                           events::Scheduled{40, "x"}, events::Started{40, 1, 0}};
-  ClosureLedger ledger;
-  std::vector<std::byte> journal;
-  for (const ClosureEvent& event : story) {
-    ledger.apply(event);
-    const auto record = internal::encode_record(event);
-    journal.insert(journal.end(), record.begin(), record.end());
-    EXPECT_EQ(ClosureLedger::restore(ledger.bytes(), {}), ledger);
-  }
-  EXPECT_EQ(ClosureLedger::replay(journal), ledger);
-  EXPECT_EQ(ledger.finished_below(), 40u);  // nobody does those below again
-  EXPECT_EQ(ledger.next_number(), 41u);
-  EXPECT_EQ(ledger.term(), 4u);
+TEST(ClosureLedger, ContinuesFromNumberOfCheckpoint) {
+  ClosureLedger ledger({.keeps_finished = true}, 40, 3);
+  EXPECT_EQ(ledger.finished_below(), 40u);
+  EXPECT_EQ(ledger.saved_below(), 40u);
+  EXPECT_EQ(ledger.generation(), 3u);
+  EXPECT_TRUE(ledger.is_drained());
+  EXPECT_EQ(ledger.schedule(), 40u);
+  expect_error(ErrorCode::kFailedPrecondition, {"39", "later checkpoint"},
+               [&] { ledger.note_saved(39); });
 }
 
-TEST(ClosureLedger, TheFirstFailureCancelsTheQueueAndIsRaisedWhenNothingRuns) {
+TEST(ClosureLedger, FirstFailureCancelsQueueAndIsRaisedWhenNothingRuns) {
   Book book;
-  book.schedule(5);
-  book.start(0), book.start(1), book.start(2);
+  book.schedule(6);
+  book.start({0, 1, 2, 3});
   book.fail(1, "first");
   EXPECT_EQ(book.ledger.num_queued(), 0u);
   EXPECT_EQ(book.state(4), State::kCancelled);
   expect_error(ErrorCode::kFailedPrecondition, {"not raised yet"}, [&] { book.schedule(1); });
   expect_error(ErrorCode::kFailedPrecondition, {"still run"},
-               [&] { book.apply(events::ErrorRaised{}); });
+               [&] { (void)book.ledger.raise_failures(); });
   book.put_back(2, Kind::kTransient);  // not tried again any more
   EXPECT_EQ(book.state(2), State::kCancelled);
+  book.ledger.stop(3, 1);
+  EXPECT_EQ(book.state(3), State::kCancelled);
   book.fail(0, "second");
-  ASSERT_EQ(book.ledger.failures().size(), 2u);
-  EXPECT_EQ(book.ledger.failures()[0].text, "first");
-  book.apply(events::ErrorRaised{});
-  EXPECT_EQ(book.ledger.finished_below(), 5u);
+  const auto failures = book.ledger.raise_failures();
+  ASSERT_EQ(failures.size(), 2u);
+  EXPECT_EQ(failures[0].text, "first");
+  EXPECT_TRUE(book.ledger.failures().empty());
+  EXPECT_EQ(book.ledger.finished_below(), 6u);
   book.schedule(1);
-  EXPECT_EQ(book.ledger.next_queued(), 5u);
+  EXPECT_EQ(book.ledger.next_queued(), 6u);
 }
 
-TEST(ClosureLedger, AClosureThatTwoWorkersDiedOfFailsWithBothReports) {
+TEST(ClosureLedger, ClosureThatTwoWorkersDiedOfFailsWithBothReports) {
   Book book;
   book.schedule(2);
-  book.start(0, 3);
+  book.start({0}, 3);
   book.put_back(0, Kind::kWorkerLost, 3);
-  book.start(0, 3);
+  book.start({0}, 3);
   book.put_back(0, Kind::kWorkerLost, 3);  // the same worker again: no proof
   EXPECT_EQ(book.state(0), State::kQueued);
-  book.start(0, 1);
+  book.start({0}, 1);
   book.put_back(0, Kind::kWorkerLost, 1);
   ASSERT_EQ(book.ledger.failures().size(), 1u);
   const ClosureFailure& failure = book.ledger.failures()[0];
@@ -153,205 +140,246 @@ TEST(ClosureLedger, AClosureThatTwoWorkersDiedOfFailsWithBothReports) {
 TEST(ClosureLedger, InfrastructureMayEndThreeAttemptsButNotFour) {
   Book book;
   book.schedule(1);
-  for (int i = 0; i < 3; ++i) book.start(0), book.put_back(0, Kind::kTransient);
-  for (int i = 0; i < 9; ++i) book.start(0), book.put_back(0, Kind::kNotStarted);
+  for (int i = 0; i < 3; ++i) book.start({0}), book.put_back(0, Kind::kTransient);
+  for (int i = 0; i < 9; ++i) book.start({0}), book.put_back(0, Kind::kNotStarted);
   EXPECT_EQ(book.state(0), State::kQueued);
-  book.start(0);
+  book.start({0});
   book.put_back(0, Kind::kTransient);
   ASSERT_EQ(book.ledger.failures().size(), 1u);
   EXPECT_THAT(book.ledger.failures()[0].text, ::testing::HasSubstr("ended 4 attempts"));
 }
 
-TEST(ClosureLedger, ANewCoordinatorGoesOnUnderTheNextTerm) {
+TEST(ClosureLedger, KeepsFinishedClosuresUntilCheckpointContainsThem) {
   Book book;
   book.schedule(3);
-  book.start(0), book.start(1);
-  book.finish(0);
-  ClosureLedger next = ClosureLedger::replay(book.journal);
-  EXPECT_EQ(next, book.ledger);
-  next.apply(events::TookOver{next.term() + 1});
-  EXPECT_EQ(next.term(), 2u);
-  EXPECT_EQ(next.num_running(), 0u);
-  EXPECT_EQ(next.next_queued(), 1u);
-  EXPECT_EQ(next.find(1)->content, "content 1");
-  EXPECT_FALSE(next.is_current(1, 1));  // what the lost coordinator gave out counts no more
+  book.do_all({0, 1});
+  EXPECT_EQ(book.ledger.finished_below(), 2u);
+  ASSERT_NE(book.ledger.find(0), nullptr);
+  EXPECT_EQ(book.state(1), State::kFinished);
+  book.ledger.note_saved(1);
+  EXPECT_EQ(book.ledger.find(0), nullptr);
+  ASSERT_NE(book.ledger.find(1), nullptr);
+  EXPECT_EQ(book.ledger.saved_below(), 1u);
+  expect_error(ErrorCode::kFailedPrecondition, {"3", "not ended"},
+               [&] { book.ledger.note_saved(3); });
+  book.ledger.note_saved(2);
+  EXPECT_EQ(book.ledger.find(1), nullptr);
+  EXPECT_EQ(book.state(2), State::kQueued);
 }
 
-TEST(ClosureLedger, ACutThatWasGivenUpIsNotTaken) {
+TEST(ClosureLedger, IsBetweenClosuresWhenAllThatBeganHaveEnded) {
+  Book book;
+  book.schedule(4);
+  EXPECT_TRUE(book.ledger.is_between_closures());
+  EXPECT_EQ(book.ledger.next_queued(true), std::nullopt);
+  book.start({0, 1, 2});
+  book.put_back(1, Kind::kTransient, 7);
+  book.put_back(2, Kind::kNotStarted);  // may have begun: no report is proof
+  book.finish({0});
+  EXPECT_FALSE(book.ledger.is_between_closures());
+  EXPECT_EQ(book.ledger.next_queued(true), 1u);
+  EXPECT_EQ(book.ledger.next_queued_new_to(7, true), 2u);
+  book.do_all({1});
+  EXPECT_FALSE(book.ledger.is_between_closures());
+  book.do_all({2});
+  EXPECT_TRUE(book.ledger.is_between_closures());  // 3 has not begun
+  EXPECT_EQ(book.ledger.next_queued(true), std::nullopt);
+  EXPECT_EQ(book.ledger.next_queued_new_to(7, true), std::nullopt);
+  EXPECT_EQ(book.ledger.finished_below(), 3u);
+}
+
+TEST(ClosureLedger, RollbackQueuesClosuresSinceCheckpointAgain) {
+  Book book;
+  book.schedule(6);
+  book.do_all({0, 1, 3});
+  book.ledger.note_saved(1);
+  book.start({2, 4});
+  book.put_back(4, Kind::kTransient);
+  book.ledger.roll_back();
+  EXPECT_EQ(book.ledger.generation(), 2u);
+  EXPECT_EQ(book.ledger.find(0), nullptr);  // the checkpoint has it
+  EXPECT_EQ(book.ledger.finished_below(), 1u);
+  EXPECT_EQ(book.ledger.num_queued(), 5u);
+  EXPECT_EQ(book.ledger.num_running(), 0u);
+  EXPECT_FALSE(book.ledger.is_current(2, 1));  // its attempt is void
+  expect_error(ErrorCode::kFailedPrecondition, {"2", "not under way"},
+               [&] { book.ledger.finish(2, 1); });
+  EXPECT_TRUE(book.ledger.is_between_closures());  // servers have none of their changes
+  EXPECT_TRUE(book.ledger.is_catching_up());
+  book.do_all({1});
+  EXPECT_EQ(book.ledger.finished_below(), 2u);
+  EXPECT_EQ(book.ledger.start(2, 0), 2);
+  book.do_all({3});
+  EXPECT_FALSE(book.ledger.is_catching_up());  // 2 had not finished, nor had 4
+  EXPECT_FALSE(book.ledger.is_between_closures());
+  book.finish({2});
+  EXPECT_EQ(book.ledger.finished_below(), 4u);
+}
+
+/// The one that failed on worker 0 before would let a younger one pass.
+TEST(ClosureLedger, ClosuresBeginInOrderAfterRollback) {
   Book book;
   book.schedule(2);
-  book.start(0), book.start(1);
-  book.apply(events::CutBegan{1});
-  book.apply(events::CutBegan{2});  // the first one was given up
-  book.finish(0);
-  EXPECT_EQ(book.ledger.finished_below(), 1u);
-  EXPECT_EQ(book.ledger.find(0), nullptr);  // servers that come back have it
-  expect_error(ErrorCode::kFailedPrecondition, {"not being taken"},
-               [&] { book.apply(events::CutTaken{1}); });
-  book.apply(events::CutTaken{2});
-  EXPECT_EQ(book.ledger.last_cut(), 2u);
-  book.apply(events::CutBegan{3});
-  book.apply(events::TookOver{2});
-  EXPECT_EQ(book.ledger.last_cut(), 2u);
-  EXPECT_EQ(book.state(1), State::kQueued);
-  expect_error(ErrorCode::kFailedPrecondition, {"not being taken"},
-               [&] { book.apply(events::CutTaken{3}); });
+  book.start({0}, 0);
+  book.put_back(0, Kind::kTransient, 0);
+  EXPECT_EQ(book.ledger.next_queued_new_to(0), 1u);
+  book.ledger.roll_back();
+  EXPECT_EQ(book.ledger.next_queued_new_to(0), 0u);
+  book.start({0}, 0);
+  book.put_back(0, Kind::kNotStarted);
+  EXPECT_EQ(book.ledger.next_queued_new_to(0), 1u);  // a checkpoint waits for 0
+  EXPECT_FALSE(book.ledger.is_between_closures());
 }
 
-TEST(ClosureLedger, EqualStatesHaveEqualBytesAndOthersDoNot) {
+TEST(ClosureLedger, RollbackDuringCatchUpRepeatsAllOfIt) {
+  Book book;
+  book.schedule(3);
+  book.do_all({0, 1});
+  book.ledger.roll_back();
+  book.do_all({0});
+  book.start({1, 2});
+  book.ledger.roll_back();
+  EXPECT_EQ(book.ledger.generation(), 3u);
+  EXPECT_EQ(book.ledger.num_queued(), 3u);
+  EXPECT_EQ(book.ledger.num_running(), 0u);
+  EXPECT_EQ(book.attempt(0), 2);
+  book.do_all({1});
+  EXPECT_TRUE(book.ledger.is_catching_up());
+  book.do_all({0});
+  EXPECT_FALSE(book.ledger.is_catching_up());
+  book.ledger.note_saved(2);
+  book.ledger.roll_back();
+  EXPECT_FALSE(book.ledger.is_catching_up());
+  EXPECT_EQ(book.ledger.num_queued(), 1u);
+}
+
+TEST(ClosureLedger, FailureDoesNotCancelClosuresThatHadFinished) {
+  Book book;
+  book.schedule(7);
+  book.do_all({0, 1, 2, 3});
+  book.ledger.roll_back();
+  book.start({0, 1, 2, 4, 5});  // 3 and 6 wait
+  book.fail(4);
+  EXPECT_EQ(book.state(6), State::kCancelled);
+  EXPECT_EQ(book.state(3), State::kQueued);
+  book.put_back(0, Kind::kTransient);
+  EXPECT_EQ(book.state(0), State::kQueued);
+  book.ledger.stop(1, book.attempt(1));
+  EXPECT_EQ(book.state(1), State::kQueued);
+  book.put_back(5, Kind::kTransient);
+  EXPECT_EQ(book.state(5), State::kCancelled);
+  EXPECT_FALSE(book.ledger.is_between_closures());
+  expect_error(ErrorCode::kFailedPrecondition, {"still run"},
+               [&] { (void)book.ledger.raise_failures(); });
+  book.finish({2});
+  book.do_all({0, 1, 3});
+  EXPECT_FALSE(book.ledger.is_catching_up());
+  EXPECT_TRUE(book.ledger.is_drained());
+  EXPECT_EQ(book.ledger.raise_failures().size(), 1u);
+  EXPECT_EQ(book.ledger.finished_below(), 7u);
+}
+
+TEST(ClosureLedger, ClosureThatFailsWhenDoneAgainCatchesUpNoMore) {
+  Book book;
+  book.schedule(2);
+  book.do_all({0});
+  book.ledger.roll_back();
+  book.start({0});
+  book.fail(0);
+  EXPECT_FALSE(book.ledger.is_catching_up());
+  EXPECT_EQ(book.state(1), State::kCancelled);
+  book.ledger.roll_back();  // what failed is not done again
+  EXPECT_EQ(book.state(0), State::kFailed);
+  EXPECT_TRUE(book.ledger.is_drained());
+  EXPECT_EQ(book.ledger.finished_below(), 2u);
+}
+
+TEST(ClosureLedger, RollbackDuringFailureCancelsAttemptsUnderWay) {
+  Book book;
+  book.schedule(4);
+  book.do_all({0});
+  book.start({1, 2});
+  book.fail(1);
+  book.ledger.roll_back();
+  EXPECT_EQ(book.state(0), State::kQueued);
+  EXPECT_EQ(book.state(1), State::kFailed);
+  EXPECT_EQ(book.state(2), State::kCancelled);
+  EXPECT_EQ(book.state(3), State::kCancelled);
+  book.do_all({0});
+  EXPECT_TRUE(book.ledger.is_between_closures());
+  EXPECT_EQ(book.ledger.raise_failures()[0].closure, 1u);
+  book.ledger.note_saved(4);
+  EXPECT_EQ(book.ledger.find(1), nullptr);
+}
+
+TEST(ClosureLedger, EqualStatesCompareEqual) {
   Book a, b;
   a.schedule(2), b.schedule(2);
-  EXPECT_EQ(a.ledger.bytes(), b.ledger.bytes());
-  a.start(0), a.start(1), b.start(1), b.start(0);  // another order, the same state
-  EXPECT_EQ(a.ledger.bytes(), b.ledger.bytes());
-  a.finish(1);
-  EXPECT_NE(a.ledger.bytes(), b.ledger.bytes());
+  EXPECT_EQ(a.ledger, b.ledger);
+  a.start({0, 1}), b.start({1, 0});  // another order, the same state
+  EXPECT_EQ(a.ledger, b.ledger);
+  a.finish({1});
   EXPECT_NE(a.ledger, b.ledger);
+  EXPECT_NE(ClosureLedger({.most_attempts = 7}), ClosureLedger());
 }
 
-/// Something of everything, by chance.
-Book random_book(std::uint64_t seed) {
-  Book book;
-  const RandomStream random({.seed = seed});
-  std::uint64_t cuts = 0;
-  bool is_taking_cut = false;
-  for (std::uint64_t i = 0; i < 60; ++i) {
-    const std::uint64_t number = random.below(3 * i + 1, book.ledger.next_number() + 1);
-    const auto* closure = book.ledger.find(number);
-    const bool runs = closure != nullptr && closure->state == State::kRunning;
-    const bool waits = closure != nullptr && closure->state == State::kQueued;
-    switch (random.below(3 * i, 12)) {
-      case 0:
-        if (book.ledger.failures().empty()) book.schedule(2);
-        break;
-      case 1:
-        if (runs) book.fail(number);
-        break;
-      case 2:
-        if (runs) book.put_back(number, static_cast<Kind>(1 + i % 3), static_cast<int>(i % 5));
-        break;
-      case 3:
-        if (runs) book.apply(events::Stopped{number, closure->attempts});
-        break;
-      case 4:
-        book.apply(events::CutBegan{++cuts});
-        is_taking_cut = true;
-        break;
-      case 5:
-        if (is_taking_cut) book.apply(events::CutTaken{cuts});
-        is_taking_cut = false;
-        break;
-      case 6:
-        if (i % 4 != 0) break;
-        book.apply(events::TookOver{book.ledger.term() + 1});
-        is_taking_cut = false;
-        break;
-      case 7:
-        if (!book.ledger.failures().empty() && book.ledger.is_drained()) {
-          book.apply(events::ErrorRaised{});
-        }
-        break;
-      default:
-        if (waits) book.start(number, static_cast<int>(i % 3));
-        if (runs) book.finish(number);
-    }
+/// Counts what the ledger counts, by looking at every closure.
+void expect_counts(const ClosureLedger& ledger) {
+  std::size_t num_queued = 0, num_running = 0, num_interrupted = 0, num_repeated = 0;
+  for (std::uint64_t number = 0; number < ledger.next_number(); ++number) {
+    const auto* closure = ledger.find(number);
+    if (closure == nullptr) continue;
+    num_queued += closure->state == State::kQueued ? 1 : 0;
+    num_running += closure->state == State::kRunning ? 1 : 0;
+    num_interrupted += closure->is_interrupted ? 1 : 0;
+    num_repeated += closure->has_finished && !closure->has_ended() ? 1 : 0;
+    EXPECT_TRUE(number >= ledger.finished_below() || closure->has_ended()) << number;
+    EXPECT_GE(number, ledger.saved_below());
   }
-  return book;
+  EXPECT_EQ(ledger.num_queued(), num_queued);
+  EXPECT_EQ(ledger.num_running(), num_running);
+  EXPECT_EQ(ledger.is_between_closures(), num_interrupted == 0);
+  EXPECT_EQ(ledger.is_catching_up(), num_repeated > 0);
+  EXPECT_LE(ledger.saved_below(), ledger.finished_below());
 }
 
-/// Reads all events; returns the bytes of whole records.
-std::size_t read_journal(std::span<const std::byte> journal) {
-  RecordReader in("a journal", journal.size(), source_of(journal));
-  while (const auto packet = in.next()) (void)decode_event(*packet);
-  return in.offset();
-}
-
-TEST(ClosureJournal, LeadsToTheSameStateWhereverItIsCut) {
+TEST(ClosureLedger, CountsStayTrueUnderRandomEvents) {
   for (std::uint64_t seed = 0; seed < 40; ++seed) {
-    const Book book = random_book(seed);
-    EXPECT_EQ(ClosureLedger::replay(book.journal, book.rules), book.ledger) << seed;
-    for (std::size_t cut = 0; cut < book.journal.size(); cut += 17) {
-      const auto part = std::span(book.journal).first(cut);
-      const std::size_t whole = read_journal(part);
-      ASSERT_LE(whole, cut);
-      // A record that is cut short changes nothing.
-      EXPECT_EQ(ClosureLedger::replay(part, book.rules),
-                ClosureLedger::replay(part.first(whole), book.rules));
+    Book book;
+    const RandomStream random({.seed = seed});
+    for (std::uint64_t i = 0; i < 100; ++i) {
+      const std::uint64_t number = random.below(3 * i + 1, book.ledger.next_number() + 1);
+      const auto* closure = book.ledger.find(number);
+      const bool runs = closure != nullptr && closure->state == State::kRunning;
+      const bool waits = closure != nullptr && closure->state == State::kQueued;
+      const std::uint64_t event = random.below(3 * i, 12);
+      if (event == 0 && book.ledger.failures().empty()) book.schedule(2);
+      if (event == 1 && runs) book.fail(number);
+      if (event == 2 && runs) {
+        book.put_back(number, static_cast<Kind>(1 + i % 3), static_cast<int>(i % 5));
+      }
+      if (event == 3 && runs) book.ledger.stop(number, closure->attempts);
+      if (event == 4) book.ledger.note_saved(book.ledger.finished_below());
+      if (event == 5 && i % 4 == 0) book.ledger.roll_back();
+      if (event == 6 && !book.ledger.failures().empty() && book.ledger.is_drained()) {
+        (void)book.ledger.raise_failures();
+      }
+      if (event > 6 && waits) book.start({number}, static_cast<int>(i % 3));
+      if (event > 6 && runs) book.finish({number});
+      expect_counts(book.ledger);
     }
   }
 }
 
-TEST(ClosureJournal, ADamagedByteIsFoundUnlessItIsOfTheLastRecord) {
-  const Book book = random_book(3);
-  const std::size_t last = read_journal(std::span(book.journal).first(book.journal.size() - 1));
-  for (std::size_t place = 0; place < book.journal.size(); ++place) {
-    auto damaged = book.journal;
-    damaged[place] ^= std::byte{0x10};
-    try {
-      // Of the last record nothing is taken.
-      EXPECT_EQ(read_journal(damaged), last) << place;
-      EXPECT_GE(place, last);
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::kDataLoss);
-      EXPECT_LT(place, last) << error.what();
-    }
-  }
+TEST(ClosureId, GrowsWithGenerationAndKeepsNumber) {
+  const std::uint64_t last = (std::uint64_t{1} << kClosureNumberBits) - 1;
+  EXPECT_LT(closure_id(1, last), closure_id(2, 0));
+  EXPECT_LT(closure_id(2, 7), closure_id(2, 8));
+  EXPECT_EQ(closure_number(closure_id(5, last)), last);
+  EXPECT_EQ(closure_id(5, last) >> kClosureNumberBits, 5u);
 }
 
-TEST(ClosureJournal, ALengthThatPointsBehindTheEndHidesNothing) {
-  const Book book = random_book(5);
-  auto damaged = book.journal;
-  damaged[3] = std::byte{0x7F};  // of the first record
-  const std::size_t second = encode_record(events::TookOver{1}).size();
-  expect_error(ErrorCode::kDataLoss,
-               {"offset 0: expected a whole record", concat("the one at offset ", second, ":")},
-               [&] { (void)ClosureLedger::replay(damaged, book.rules); });
-}
-
-TEST(ClosureLedger, IsTheSameFromItsBytes) {
-  for (std::uint64_t seed = 0; seed < 40; ++seed) {
-    const Book book = random_book(seed);
-    const auto bytes = book.ledger.bytes();
-    EXPECT_EQ(ClosureLedger::restore(bytes, book.rules), book.ledger) << seed;
-    // It goes on as the other one does.
-    Book on = book;
-    on.ledger = ClosureLedger::restore(bytes, book.rules);
-    Book expected = book;
-    for (Book* each : {&on, &expected}) {
-      each->apply(events::TookOver{each->ledger.term() + 1});
-      while (const auto next = each->ledger.next_queued()) each->start(*next);
-    }
-    EXPECT_EQ(on.ledger, expected.ledger);
-  }
-  const Book book = random_book(4);
-  EXPECT_NE(ClosureLedger::restore(book.ledger.bytes(), {.most_attempts = 7}), book.ledger);
-}
-
-TEST(ClosureLedger, RefusesBytesOfNoLedger) {
-  const auto bytes = random_book(6).ledger.bytes();
-  for (std::size_t size = 0; size < bytes.size(); size += 3) {
-    expect_error(ErrorCode::kDataLoss, {concat(size, " bytes that are no state of closures")},
-                 [&] { (void)ClosureLedger::restore(std::span(bytes).first(size), {}); });
-  }
-  // What is restored in spite of a changed byte is a ledger that a journal can begin with.
-  int num_refused = 0;
-  for (std::size_t place = 0; place < bytes.size(); ++place) {
-    auto damaged = bytes;
-    damaged[place] ^= std::byte{0x05};
-    try {
-      const ClosureLedger ledger = ClosureLedger::restore(damaged, {});
-      EXPECT_LE(ledger.num_queued() + ledger.num_running(), ledger.next_number());
-      EXPECT_EQ(ClosureLedger::restore(ledger.bytes(), {}), ledger);
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::kDataLoss);
-      EXPECT_THAT(error.message(), ::testing::HasSubstr("no state of closures"));
-      ++num_refused;
-    }
-  }
-  EXPECT_GT(num_refused, static_cast<int>(bytes.size() / 4));
-}
-
-TEST(ClosureError, KeepsAllFailuresAndTheOriginOfTheFirst) {
+TEST(ClosureError, KeepsAllFailuresAndOriginOfFirst) {
   const ClosureFailure first{7, 2, 1, ErrorOrigin::kServer, ErrorCode::kUnavailable, "ps 1: gone"};
   const ClosureFailure second{9, 1, 0, ErrorOrigin::kUser, ErrorCode::kOutOfRange, "end"};
   const ClosureError error({first, second});

@@ -303,73 +303,109 @@ TEST(ClosureQueue, StopEndsEveryWait) {
   EXPECT_FALSE(queue.mark_finished(*handout));
 }
 
-TEST(ClosureQueue, ALateResultOfAVoidedAttemptCountsForNothing) {
-  ClosureQueue queue;
-  const auto a = scheduled(), b = scheduled();
-  queue.put(a), queue.put(b);
-  const auto first = get(queue, 0), second = get(queue, 0);
+ClosureQueueOptions keeping() {
+  ClosureQueueOptions options;
+  options.rules.keeps_finished = true;
+  return options;
+}
+
+TEST(ClosureQueue, RollBackRunsAgainWhatFinishedSinceTheCheckpoint) {
+  ClosureQueue queue(keeping());
+  const auto a = scheduled("a"), b = scheduled("b"), c = scheduled("c");
+  queue.put(a), queue.put(b), queue.put(c);
   int num_delivered = 0;
-  queue.mark_finished(*first, [&] { ++num_delivered; });
-  EXPECT_EQ(queue.news()->said(), (CoordinatorNews::Said{1, 1}));
-  EXPECT_EQ(queue.take_over(), 2u);
-  EXPECT_TRUE(second->token->is_cancelled());
-  EXPECT_EQ(queue.news()->said(), (CoordinatorNews::Said{2, 1}));
-  EXPECT_FALSE(queue.mark_finished(*second, [&] { ++num_delivered; }));
-  const auto again = get(queue, 0);
-  EXPECT_EQ(again->number, 1u);
+  const auto deliver = [&] { ++num_delivered; };
+  queue.mark_finished(*get(queue, 0), deliver);
+  queue.note_saved(1);
+  queue.mark_finished(*get(queue, 0), deliver);
+  const auto third = get(queue, 0);
+  EXPECT_EQ(queue.watermark()->value(), closure_id(1, 2));
+  queue.roll_back();
+  EXPECT_TRUE(third->token->is_cancelled());
+  EXPECT_EQ(queue.watermark()->value(), closure_id(2, 1));
+  EXPECT_FALSE(queue.mark_finished(*third, deliver));  // a void attempt
+  const auto again = get(queue, 0), last = get(queue, 0);
   EXPECT_EQ(again->work, b);
-  EXPECT_EQ(again->term, 2u);
-  EXPECT_TRUE(queue.mark_finished(*again, [&] { ++num_delivered; }));
-  EXPECT_EQ(num_delivered, 2);
+  EXPECT_EQ(again->id, closure_id(2, 1));
+  EXPECT_EQ(last->work, c);
+  EXPECT_TRUE(queue.mark_finished(*again, deliver));
+  EXPECT_EQ(num_delivered, 2);  // the result of b was known
+  EXPECT_TRUE(queue.mark_finished(*last, deliver));
+  EXPECT_EQ(num_delivered, 3);
   queue.wait();
 }
 
-TEST(ClosureQueue, AJournalGivesTheNextCoordinatorItsClosures) {
-  std::vector<std::byte> journal;
-  ClosureQueueOptions options;
-  options.journal = [&](const ClosureEvent& event) {
-    const std::vector<std::byte> record = encode_record(event);
-    journal.insert(journal.end(), record.begin(), record.end());
-  };
-  {
-    ClosureQueue queue(options);
-    for (const char* step : {"a", "b", "c"}) queue.put(scheduled(step));
-    const auto first = get(queue, 0);
-    get(queue, 0);
-    queue.mark_finished(*first);
-  }  // dies
-  ClosureQueue next(options, ClosureLedger::replay(journal));
-  EXPECT_EQ(next.term(), 2u);
-  const auto handout = get(next, 0);
-  EXPECT_EQ(handout->number, 1u);
-  EXPECT_EQ(handout->attempt, 2);
-  EXPECT_EQ(handout->work->step(), "b");
-  const auto last = get(next, 0);
-  EXPECT_EQ(last->number, 2u);
-  EXPECT_EQ(last->work->step(), "c");
-  EXPECT_EQ(ClosureLedger::replay(journal), next.ledger());
+TEST(ClosureQueue, HoldsArgumentsUntilACheckpointContainsTheClosure) {
+  ClosureQueue queue(keeping());
+  const auto large = std::make_shared<const ScheduledWork>("a", Nest(Tensor::zeros({1000})));
+  queue.put(large), queue.put(scheduled());
+  EXPECT_EQ(queue.num_held_bytes(), 0u);
+  const auto first = get(queue, 0), second = get(queue, 0);
+  queue.mark_finished(*second);
+  EXPECT_EQ(queue.num_held_bytes(), second->work->num_bytes());
+  queue.mark_finished(*first);
+  EXPECT_GE(queue.num_held_bytes(), 4000 + second->work->num_bytes());
+  queue.note_saved(1);
+  EXPECT_EQ(queue.num_held_bytes(), second->work->num_bytes());
+  queue.roll_back();
+  queue.mark_finished(*get(queue, 0));
+  EXPECT_EQ(queue.num_held_bytes(), second->work->num_bytes());
+  queue.note_saved(2);
+  EXPECT_EQ(queue.num_held_bytes(), 0u);
 }
 
-TEST(ClosureQueue, AJournalThatCannotBeWrittenStopsIt) {
-  int left = 3;
+TEST(ClosureQueue, PauseHandsOutInterruptedClosuresAlone) {
+  ClosureQueue queue;
+  queue.put(scheduled()), queue.put(scheduled());
+  const auto first = get(queue, 0);
+  EXPECT_FALSE(queue.pause(soon()));
+  EXPECT_EQ(get(queue, 1, soon()), std::nullopt);
+  AttemptReport report;
+  report.worker = 0;
+  queue.put_back(*first, report);
+  EXPECT_FALSE(queue.pause(soon()));
+  const auto again = get(queue, 1);
+  EXPECT_EQ(again->number, 0u);
+  const auto waiter =
+      Executor::system().start("pause", [&] { EXPECT_TRUE(queue.pause(TimePoint::max())); });
+  queue.mark_finished(*again);
+  waiter->join();
+  EXPECT_EQ(get(queue, 1, soon()), std::nullopt);
+  queue.resume();
+  EXPECT_EQ(get(queue, 1)->number, 1u);
+}
+
+TEST(ClosureQueue, WaitsUntilRepeatedClosuresHaveCaughtUp) {
+  ClosureQueue queue(keeping());
+  queue.put(scheduled());
+  queue.mark_finished(*get(queue, 0));
+  queue.wait_until_caught_up(soon());
+  queue.roll_back();
+  EXPECT_ERROR(queue.wait_until_caught_up(soon()), kDeadlineExceeded, "done again");
+  const auto again = get(queue, 0);
+  const auto waiter =
+      Executor::system().start("reader", [&] { queue.wait_until_caught_up(TimePoint::max()); });
+  queue.mark_finished(*again);
+  waiter->join();
+}
+
+TEST(ClosureQueue, ContinuesFromANumberInTheNextGeneration) {
   ClosureQueueOptions options;
-  options.journal = [&](const ClosureEvent&) {
-    if (left-- == 0) fail(ErrorCode::kResourceExhausted, "journal: no space left");
-  };
-  ClosureQueue queue(options);  // one record
-  const auto work = scheduled();
-  queue.put(work);
-  const auto handout = get(queue, 0);
-  expect_error(ErrorCode::kResourceExhausted, {"no space"}, [&] { queue.mark_finished(*handout); });
-  EXPECT_EQ(code_of(work), ErrorCode::kCancelled);
-  expect_error(ErrorCode::kCancelled, {"was stopped"}, [&] { queue.wait(); });
+  options.first_number = 7;
+  options.generation = 3;
+  ClosureQueue queue(options);
+  EXPECT_EQ(queue.num_scheduled(), 7u);
+  queue.continue_from(4);
+  EXPECT_EQ(queue.put(scheduled()), 4u);
+  EXPECT_EQ(get(queue, 0)->id, closure_id(4, 4));
 }
 
 TEST(ClosureContextTest, IsOfTheThreadAndDrawsByTheClosuresNumber) {
   EXPECT_EQ(ClosureContext::current(), nullptr);
-  const auto news = std::make_shared<CoordinatorNews>();
+  const auto watermark = std::make_shared<ClosureWatermark>();
   const auto token = std::make_shared<CancellationToken>();
-  const ClosureContext first(7, 1, 0, 1, news, token), second(7, 2, 3, 2, news);
+  const ClosureContext first(closure_id(1, 7), 1, 0, watermark, token);
+  const ClosureContext second(closure_id(2, 7), 2, 3);
   std::uint64_t step = 0;
   {
     const ClosureScope scope(first);
@@ -387,14 +423,12 @@ TEST(ClosureContextTest, IsOfTheThreadAndDrawsByTheClosuresNumber) {
   }
   EXPECT_EQ(ClosureContext::current(), nullptr);
   EXPECT_EQ(step, 7u);
-  news->hear({1, 5});
-  news->hear({1, 4});
-  EXPECT_EQ(first.finished_below(), 5u);
-  EXPECT_EQ(second.finished_below(), 0u);  // said under another term
-  news->hear({2, 3});
-  news->hear({1, 9});
-  EXPECT_EQ(first.finished_below(), 0u);
-  EXPECT_EQ(second.finished_below(), 3u);
+  EXPECT_EQ(first.number(), 7u);
+  EXPECT_EQ(second.number(), 7u);
+  watermark->raise(closure_id(1, 5));
+  watermark->raise(closure_id(1, 4));
+  EXPECT_EQ(first.finished_below(), closure_id(1, 5));
+  EXPECT_EQ(second.finished_below(), 0u);
 }
 
 }  // namespace closure_queue_test

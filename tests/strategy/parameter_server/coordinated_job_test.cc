@@ -68,8 +68,8 @@ class CountingWorker final : public CoordinatedStrategy {
   void count() {
     const ClosureContext& closure = *ClosureContext::current();
     internal::OperationBatch batch;
-    batch.term = closure.term();
-    batch.stream = {internal::UpdateStream::Kind::kClosure, closure.number(), 0};
+    batch.stream = {internal::UpdateStream::Kind::kClosure, closure.id(), 0};
+    batch.run = closure.run();
     batch.finished_below = closure.finished_below();
     batch.operations = {internal::AssignShard{internal::ShardSpec{"total", DType::kInt64, {}}.id(),
                                               AssignOp::kAdd, Tensor::scalar(1, DType::kInt64)}};
@@ -166,6 +166,36 @@ TEST(CoordinatedJob, TheChiefIsWarnedOfWorkingAlone) {
   EXPECT_EQ(warnings, 1);
 }
 
+/// A step outside closures has no id, so that its changes could not be told from repeated ones.
+TEST(CoordinatedJob, StepOnEachWorkerChangesNoVariable) {
+  const HangWatchdog watchdog("a step on each worker", 60s);
+  const ClusterSpec cluster = coordinated_cluster(1, 1);
+  ServingTask server(cluster, "ps", 0);
+  const auto run_task = [&](const std::string& type) -> std::optional<int> {
+    ParameterServerStrategy strategy(task_resolver(cluster, type, 0), coordinated_options());
+    const auto scope = strategy.scope();
+    Variable total(Tensor::scalar(0, DType::kInt64), {.name = "total"});
+    ClusterCoordinator coordinator(strategy);
+    coordinator.define("read", [&] { return total.value().item_int(); });
+    coordinator.define("count", [&] { total.assign_add(Tensor::scalar(1, DType::kInt64)); });
+    if (const auto code = coordinator.serve()) return code;
+    coordinator.start();
+    (void)coordinator.schedule("count");
+    coordinator.join();
+    EXPECT_EQ(internal::from_nest<std::int64_t>(coordinator.run_on_each("read")[0], "read"), 1);
+    EXPECT_ERROR(coordinator.run_on_each("count"), kFailedPrecondition,
+                 "a variable is changed outside a closure", "run_on_each()", "schedule()");
+    EXPECT_EQ(total.value().item_int(), 1);
+    return std::nullopt;
+  };
+  std::optional<int> worker_code;
+  const auto worker = Executor::system().start("worker", [&] { worker_code = run_task("worker"); });
+  EXPECT_EQ(run_task("chief"), std::nullopt);
+  worker->join();
+  EXPECT_EQ(worker_code, 0);
+  EXPECT_EQ(server.exit_code(), 0);
+}
+
 TEST(CoordinatedJob, WithoutChiefNobodyCoordinates) {
   const ClusterSpec cluster({{"worker", {"127.0.0.1:1"}}, {"ps", {"127.0.0.1:2"}}});
   expect_error(ErrorCode::kInvalidArgument, {"expected a chief", "tutti run --chief"}, [&] {
@@ -206,8 +236,12 @@ TEST(CoordinatedJob, AWorkerChangesNothingBeforeItServes) {
   const HangWatchdog watchdog("a worker's set-up", 60s);
   const ClusterSpec cluster = coordinated_cluster(1, 1);
   ServingTask server(cluster, "ps", 0);
-  // The chief, for the others wait for it; it leaves when the worker has seen enough.
-  auto chief = std::make_unique<internal::JobWatch>(cluster, Task{"chief", 0}, patient_group());
+  // The others wait for the chief, which leaves when the worker has seen enough.
+  Event is_over;
+  const auto chief = Executor::system().start("chief", [&] {
+    const ParameterServerStrategy own(task_resolver(cluster, "chief", 0), coordinated_options());
+    is_over.wait_until(TimePoint::max());
+  });
   ParameterServerStrategy strategy(task_resolver(cluster, "worker", 0), coordinated_options());
   EXPECT_FALSE(strategy.is_chief());
   const auto scope = strategy.scope();
@@ -221,7 +255,7 @@ TEST(CoordinatedJob, AWorkerChangesNothingBeforeItServes) {
                [&] { ClusterCoordinator(strategy).start(); });
   expect_error(ErrorCode::kFailedPrecondition, {"worker 0: run()"}, [&] { strategy.run([] {}); });
   EXPECT_EQ(v.value().item(), 1.0F);
-  chief.reset();
+  is_over.set();
   EXPECT_EQ(server.exit_code(), 0);
 }
 

@@ -49,8 +49,7 @@ class CountingStrategy final : public CoordinatedStrategy {
         throw OriginError(ErrorOrigin::kServer, ErrorCode::kUnavailable, "ps 1: does not answer");
       }
       internal::OperationBatch batch;
-      batch.term = closure.term();
-      batch.stream = {internal::UpdateStream::Kind::kClosure, closure.number(), 0};
+      batch.stream = {internal::UpdateStream::Kind::kClosure, closure.id(), 0};
       batch.first_ordinal = number;
       batch.finished_below = closure.finished_below();
       batch.operations = {

@@ -77,8 +77,8 @@ TEST(BatchEncoding, OfAnswersLargeTensorsAloneStayWhereTheyWereReceived) {
 
 TEST(BatchEncoding, PartsAreWhatTheyWere) {
   const OperationBatch batch = decode_batch(encode(batch_of_everything()));
-  EXPECT_EQ(batch.term, 3u);
   EXPECT_EQ(batch.stream, (UpdateStream{UpdateStream::Kind::kClosure, 0xF123456789ABCDEF, 7}));
+  EXPECT_EQ(batch.run, 3u);
   EXPECT_EQ(batch.first_ordinal, 11u);
   EXPECT_EQ(batch.finished_below, 9u);
   const auto& create = std::get<CreateShard>(batch.operations[0]);
@@ -100,6 +100,18 @@ TEST(BatchEncoding, PartsAreWhatTheyWere) {
   const auto& report = std::get<internal::ReportWorker>(batch.operations[11]);
   EXPECT_EQ(report.worker, 3);
   EXPECT_TRUE(report.has_ended);
+  EXPECT_EQ(
+      std::get<internal::StoreOrder>(batch.operations[12]),
+      (internal::StoreOrder{internal::StoreOrder::Kind::kReadFrozen, 0xF00000000000000D, 5, 6}));
+}
+
+TEST(BatchEncoding, SpecsOfShardsAreTheBytesOfATensor) {
+  const std::vector<ShardSpec> specs = {{"w", DType::kFloat64, {10, 3}, 1, 4, 3, 3},
+                                        whole("b", {}, DType::kBool)};
+  EXPECT_EQ(internal::decode_specs(internal::encode_specs(specs)), specs);
+  EXPECT_TRUE(internal::decode_specs(internal::encode_specs({})).empty());
+  EXPECT_ERROR(internal::decode_specs(Tensor::from<std::uint8_t>({3}, {255, 255, 255})), kDataLoss,
+               "ShardSpecs");
 }
 
 TEST(BatchEncoding, LargeTensorsAreNotCopiedAndPiecesStartAtMultiplesOf64) {
@@ -150,7 +162,7 @@ TEST(BatchEncoding, WhatIsCutOffOrAddedIsRefused) {
     Packet shorter = packet;
     shorter.head.resize(size);
     try {
-      EXPECT_GE(decode_batch(shorter).operations.size(), batch.operations.size() - 2) << size;
+      EXPECT_GE(decode_batch(shorter).operations.size(), batch.operations.size() - 3) << size;
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kDataLoss) << size;
     }

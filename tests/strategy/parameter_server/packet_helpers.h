@@ -20,8 +20,8 @@ namespace tutti::store_tests {
 /// Every operation with every part, none of them at its default.
 inline OperationBatch batch_of_everything() {
   OperationBatch batch;
-  batch.term = 3;
   batch.stream = {UpdateStream::Kind::kClosure, 0xF123456789ABCDEF, 7};
+  batch.run = 3;
   batch.first_ordinal = 11;
   batch.finished_below = 9;
   const ShardSpec spec{"layer/'w'\n", DType::kFloat64, {10, 3}, 1, 4, 3, 3};
@@ -50,6 +50,8 @@ inline OperationBatch batch_of_everything() {
   batch.operations.push_back(dense);
   batch.operations.push_back(internal::ReadStatistics{});
   batch.operations.push_back(internal::ReportWorker{3, true});
+  batch.operations.push_back(
+      internal::StoreOrder{internal::StoreOrder::Kind::kReadFrozen, 0xF00000000000000D, 5, 6});
   return batch;
 }
 
@@ -58,7 +60,7 @@ inline OperationBatch batch_of_everything() {
 class Shown {
  public:
   explicit Shown(const OperationBatch& batch) {
-    put(batch.term, static_cast<int>(batch.stream.kind), batch.stream.id, batch.stream.replica,
+    put(batch.run, static_cast<int>(batch.stream.kind), batch.stream.id, batch.stream.replica,
         batch.first_ordinal, batch.finished_below);
     for (const Operation& each : batch.operations) {
       text += concat("\n", each.index(), ": ");
@@ -118,6 +120,9 @@ class Shown {
   }
   void show(const internal::ReadStatistics&) {}
   void show(const internal::ReportWorker& o) { put(o.worker, o.has_ended); }
+  void show(const internal::StoreOrder& o) {
+    put(static_cast<int>(o.kind), o.run, o.generation, o.finished_below);
+  }
 };
 
 // Messages of cluster/proto by hand: fields of a number, of 8 bytes, or of a text or message.

@@ -50,10 +50,13 @@ class Client {
   Client(VariableService& service, std::uint64_t id,
          UpdateStream::Kind kind = UpdateStream::Kind::kClient)
       : service_(service), stream_{kind, id, 0} {}
+  /// Closures: of the run of obey().
+  std::uint64_t run = 1;
 
   OperationBatch batch(std::vector<Operation> operations) {
     OperationBatch result;
     result.stream = stream_;
+    result.run = run;
     result.first_ordinal = next_;
     result.operations = std::move(operations);
     next_ += internal::num_changes(result);
@@ -75,20 +78,39 @@ class Client {
   std::uint64_t next_ = 0;
 };
 
-/// Values, versions, steps and table of a store, as text that can be compared.
-inline std::string state_of(const VariableStore& store) {
-  const internal::StoreSnapshot snapshot = store.snapshot();
+/// Answers to an order and the operations that follow it; its run is 1.
+inline std::vector<OperationAnswer> obey(VariableStore& store, internal::StoreOrder order,
+                                         std::vector<Operation> operations = {}) {
+  order.run = 1;
+  OperationBatch batch;
+  batch.operations = {order};
+  batch.operations.insert(batch.operations.end(), operations.begin(), operations.end());
+  return store.start(std::move(batch))->wait(soon());
+}
+
+/// Values, versions, steps and what was applied, of a store of this generation, as text that can be
+/// compared.
+inline std::string state_of(VariableStore& store, std::uint64_t generation = 0) {
+  using Kind = internal::StoreOrder::Kind;
+  const auto answer = [&](Kind kind, std::vector<Operation> more = {}) {
+    return obey(store, {.kind = kind, .generation = generation}, std::move(more));
+  };
   std::string text;
-  for (const auto& shard : snapshot.shards) {
-    text += concat(shard.spec, " version ", shard.version, " steps ", shard.num_steps, " held ",
-                   shard.accumulator.held().size(), ": ");
-    for (const std::byte each : shard.value.bytes())
+  static std::uint64_t num_freezes = std::uint64_t{1} << 32;  // more than tests make themselves
+  (void)obey(store,
+             {.kind = Kind::kFreeze, .generation = generation, .finished_below = ++num_freezes});
+  for (const ShardSpec& spec : internal::decode_specs(*answer(Kind::kList).front().value)) {
+    const OperationAnswer shard = answer(Kind::kReadFrozen, {ReadShard{spec.id()}}).at(1);
+    text += concat(spec, " version ", shard.version, " steps ", shard.num_steps, ": ");
+    for (const std::byte each : shard.value->bytes()) {
       text += concat(std::to_integer<int>(each), " ");
+    }
     text += "\n";
   }
-  for (const std::byte each : snapshot.table.save())
-    text += concat(std::to_integer<int>(each), " ");
-  return text;
+  (void)answer(Kind::kRelease);
+  const ServerStatistics counts = store.statistics();
+  return concat(text, counts.num_changes, " ", counts.num_sync_steps, " ", counts.num_stale_dropped,
+                " ", counts.num_rank_duplicates);
 }
 
 }  // namespace tutti::store_tests

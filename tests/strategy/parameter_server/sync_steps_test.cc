@@ -296,19 +296,6 @@ TEST(SyncSteps, WaitingReadsEndWithTheirOwnerAndWithTheJob) {
   EXPECT_EQ(errors[0].message(), "worker 1 died");
 }
 
-TEST(SyncSteps, HeldGradientsAreInTheSnapshot) {
-  Job job(2), plain(2);
-  job.clients[0].call({update_of(0, 0, 2, 2)});
-  VariableStore again("ps 0");
-  again.restore(job.store.snapshot());
-  Client second(again, 2);
-  second.call({update_of(1, 0, 2, 2)});
-  for (int rank = 0; rank < 2; ++rank) {
-    plain.clients[static_cast<std::size_t>(rank)].call({update_of(rank, 0, 2, 2)});
-  }
-  expect_same_bits(second.read(job.id), plain.read());
-}
-
 TEST(SyncSteps, ThreadsGiveTheBitsOfOneAfterTheOther) {
   constexpr int kRanks = 3;
   constexpr std::uint64_t kSteps = 20;

@@ -352,11 +352,14 @@ TEST(VariableStore, TwoClientsWithAThousandIncrementsEachMakeTwoThousand) {
   EXPECT_EQ(store.statistics().num_applied_before, 2u * 143 * 3);
 }
 
-TEST(VariableStore, SnapshotsAreTakenBetweenBatches) {
+using Kind = internal::StoreOrder::Kind;
+
+TEST(VariableStore, FreezesValuesBetweenBatches) {
   VariableStore store("ps 0");
   const ShardSpec a = whole("a", {256}), b = whole("b", {256});
-  Client(store, 0).call(
+  Client(store, 9).call(
       {CreateShard{a, Tensor::zeros({256})}, CreateShard{b, Tensor::zeros({256})}});
+  std::uint64_t num_freezes = 0;
   run_threads(3, [&](int number) {
     Client client(store, static_cast<std::uint64_t>(number + 1));
     for (int i = 0; i < 100; ++i) {
@@ -365,26 +368,95 @@ TEST(VariableStore, SnapshotsAreTakenBetweenBatches) {
                      AssignShard{b.id(), AssignOp::kAdd, Tensor::ones({256})}});
         continue;
       }
-      const auto snapshot = store.snapshot();
-      expect_same_bits(snapshot.shards[0].value, snapshot.shards[1].value);
+      (void)obey(store, {.kind = Kind::kFreeze, .finished_below = ++num_freezes});
+      const auto read =
+          obey(store, {.kind = Kind::kReadFrozen}, {ReadShard{a.id()}, ReadShard{b.id()}});
+      expect_same_bits(*read[1].value, *read[2].value);
+      const auto again = obey(store, {.kind = Kind::kReadFrozen}, {ReadShard{a.id()}});
+      expect_same_bits(*again[1].value, *read[1].value);
     }
   });
-  VariableStore again("ps 0"), next("ps 0", 1);
-  again.restore(store.snapshot());
-  EXPECT_EQ(state_of(again), state_of(store));
-  // What the server's next process answers is new to everybody who read from the one before.
-  next.restore(store.snapshot());
-  Client reader(next, 5);
-  const auto known = Client(store, 5).call({ReadShard{a.id()}})[0];
-  const auto read = reader.call({ReadShard{a.id(), known.version}})[0];
-  EXPECT_GT(read.version, known.version);
-  expect_same_bits(*read.value, *known.value);
-  // A call that was answered before the server was started again.
-  Client late(again, 1);
-  const auto answers = late.call({AssignShard{a.id(), AssignOp::kAdd, Tensor::ones({256})}});
-  EXPECT_TRUE(answers[0].was_applied_before);
-  expect_error(ErrorCode::kFailedPrecondition, {"2 shards"},
-               [&] { again.restore(store.snapshot()); });
+  Client client(store, 8);
+  expect_same_bits(client.read(a.id()), Tensor::full({256}, 200.0));
+  // One that a broken connection brings again is not obeyed again.
+  const auto frozen = [&] {
+    return *obey(store, {.kind = Kind::kReadFrozen}, {ReadShard{a.id()}})[1].value;
+  };
+  const Tensor before = frozen();
+  client.call({AssignShard{a.id(), AssignOp::kAdd, Tensor::ones({256})}});
+  (void)obey(store, {.kind = Kind::kFreeze, .finished_below = num_freezes});
+  expect_same_bits(frozen(), before);
+  (void)obey(store, {.kind = Kind::kFreeze, .finished_below = ++num_freezes});
+  expect_same_bits(frozen(), Tensor::full({256}, 201.0));
+  (void)obey(store, {.kind = Kind::kRelease});
+  EXPECT_ERROR(obey(store, {.kind = Kind::kReadFrozen}, {ReadShard{a.id()}}), kAborted, "frozen");
+}
+
+TEST(VariableStore, ClosedStoreHoldsBatchesUntilItIsOpened) {
+  VariableStore store("ps 0", 0, /*is_open=*/false);
+  const ShardSpec spec = whole("w", {});
+  Client client(store, 1);
+  const auto created = client.start({CreateShard{spec, Tensor(1.0f)}});
+  const auto read = client.start({ReadShard{spec.id()}});
+  EXPECT_FALSE(created->is_ready());
+  (void)obey(store, {.kind = Kind::kOpen});
+  (void)created->wait(soon());
+  expect_same_bits(*read->wait(soon()).front().value, Tensor(1.0f));
+}
+
+TEST(VariableStore, RestoreGivesOldAndNewShardsTheirValues) {
+  VariableStore store("ps 0");
+  const ShardSpec old = whole("old", {2}), made = whole("new", {2});
+  Client client(store, 1);
+  client.call({CreateShard{old, Tensor::zeros({2})}});
+  const auto known = client.call({ReadShard{old.id()}}).front();
+  Client before(store, internal::closure_id(1, 3), UpdateStream::Kind::kClosure);
+  before.call({AssignShard{old.id(), AssignOp::kAdd, Tensor::ones({2})}});
+  (void)obey(store,
+             {.kind = Kind::kClose, .generation = 2, .finished_below = internal::closure_id(2, 0)});
+  const auto held = before.start({AssignShard{old.id(), AssignOp::kAdd, Tensor::ones({2})}});
+  const auto answers =
+      obey(store, {.kind = Kind::kRestore, .generation = 2},
+           {CreateShard{old, Tensor::full({2}, 7.0)}, CreateShard{made, Tensor::full({2}, 8.0)}});
+  EXPECT_EQ(answers.size(), 3u);
+  EXPECT_FALSE(held->is_ready());
+  (void)obey(store,
+             {.kind = Kind::kOpen, .generation = 2, .finished_below = internal::closure_id(2, 3)});
+  EXPECT_ERROR(held->wait(soon()), kAborted, "closure 3", "went back to a checkpoint");
+  Client after(store, 2);
+  const auto read = after.call({ReadShard{old.id(), known.version}, ReadShard{made.id()}});
+  expect_same_bits(*read[0].value, Tensor::full({2}, 7.0));  // not taken for the known one
+  expect_same_bits(*read[1].value, Tensor::full({2}, 8.0));
+  EXPECT_GT(read[0].version, known.version);
+  Client again(store, internal::closure_id(2, 3), UpdateStream::Kind::kClosure);
+  again.call({AssignShard{old.id(), AssignOp::kAdd, Tensor::ones({2})}});
+  expect_same_bits(after.read(old.id()), Tensor::full({2}, 8.0));
+}
+
+TEST(VariableStore, RefusesOrdersOfOtherRunsAndGenerations) {
+  VariableStore store("ps 0", 0, /*is_open=*/false);
+  const auto order = [&](Kind kind, std::uint64_t generation) {
+    return obey(store, {.kind = kind, .generation = generation});
+  };
+  EXPECT_ERROR(order(Kind::kOpen, 4), kAborted, "ps 0", "generation 0", "4", "started again");
+  (void)order(Kind::kClose, 4);
+  EXPECT_ERROR(order(Kind::kClose, 3), kAborted, "generation 4");
+  EXPECT_ERROR(order(Kind::kFreeze, 3), kAborted, "generation 4");
+  (void)order(Kind::kOpen, 4);
+  (void)order(Kind::kOpen, 4);  // changes nothing
+  OperationBatch other;
+  other.operations = {internal::StoreOrder{.kind = Kind::kClose, .run = 2, .generation = 9}};
+  EXPECT_ERROR(store.start(other)->wait(soon()), kAborted, "chief is gone");
+  Client client(store, 1), stray(store, internal::closure_id(4, 0), UpdateStream::Kind::kClosure);
+  client.call({CreateShard{whole("v", {}), Tensor(1.0f)}});
+  stray.run = 2;
+  EXPECT_ERROR(stray.call({AssignShard{whole("v", {}).id(), AssignOp::kAdd, Tensor(1.0f)}}),
+               kAborted, "closure 0", "chief is gone");
+  EXPECT_ERROR(client.call({internal::ReadStatistics{}, internal::StoreOrder{}}), kInvalidArgument,
+               "first of its batch");
+  EXPECT_ERROR(obey(store, {.kind = Kind::kRestore, .generation = 4},
+                    {CreateShard{whole("w", {2}), ValueGenerator{}}}),
+               kInvalidArgument, "");
 }
 
 TEST(VariableStore, CountsByHowMuchGradientsCameLate) {

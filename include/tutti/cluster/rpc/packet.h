@@ -12,8 +12,8 @@
 namespace tutti {
 
 /// The methods of the services in cluster/proto that are streams of calls (calls.proto): Apply and
-/// Order of ParameterServer, Run of Worker, Operate of Session.
-enum class RpcMethod { kApply, kOrder, kRun, kOperate };
+/// Run of Worker, Operate of Session.
+enum class RpcMethod { kApply, kRun, kOperate };
 
 /// Bytes and what keeps them as they are: they do not change while `owner` lives. A value.
 struct SharedBytes {

@@ -56,9 +56,6 @@ struct ParameterServerOptions {
   /// With a cluster: its chief hands out steps with a ClusterCoordinator, and workers run these and
   /// do not wait for each other. The same on all tasks.
   bool coordinated = false;
-  /// What becomes of a server process that dies, in a coordinated job. A lost server is waited for
-  /// as long as for tasks at the start (`cluster.join_timeout`). The same on all tasks.
-  Durability durability = Durability::kNone;
 };
 
 /// Rows [first_row, first_row + num_rows) of a variable and where they are.

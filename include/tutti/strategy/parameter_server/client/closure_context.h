@@ -33,42 +33,36 @@ class CancellationToken {
   std::vector<std::function<void()>> told_ TUTTI_GUARDED_BY(mutex_);
 };
 
-/// What the coordinator last said to this worker. Every batch of operations carries both
-/// (OperationBatch). Threads: any.
-class CoordinatorNews {
+/// The id below which closures have ended, as the coordinator last reported it to this worker.
+/// Every batch of operations carries it (OperationBatch). Thread-safe.
+class ClosureWatermark {
  public:
-  struct Said {
-    std::uint64_t term = 0;
-    /// Closures below it have ended, and every change of those that finished is confirmed. It may
-    /// be lower under a later term: servers went back, and closures are done again.
-    std::uint64_t finished_below = 0;
-    bool operator==(const Said&) const = default;
-  };
-  /// What is older than what was heard before is left out.
-  void hear(const Said& said);
-  Said said() const;
+  /// Keeps the greatest id.
+  void raise(std::uint64_t id);
+  std::uint64_t value() const { return id_.load(std::memory_order_acquire); }
 
  private:
-  mutable Mutex mutex_;
-  Said said_ TUTTI_GUARDED_BY(mutex_);
+  std::atomic<std::uint64_t> id_{0};
 };
 
-/// One attempt at a closure. A value; copies share news and token. Threads: all functions, any.
+/// One attempt at a closure. A value; copies share watermark and token. Thread-safe.
 class ClosureContext {
  public:
-  /// `number`: of schedule(), from 0; the same over attempts. `attempt` counts from 1. `term`: of
-  /// the coordinator that gave out this attempt (changes of it carry this term, not a later one,
-  /// so that a server can refuse those of an attempt that nobody waits for any more).
-  ClosureContext(std::uint64_t number, int attempt, int worker, std::uint64_t term,
-                 std::shared_ptr<const CoordinatorNews> news = {},
-                 std::shared_ptr<const CancellationToken> token = {});
+  /// `id`: closure_id(), the same over attempts. `attempt` counts from 1. `run`: the coordinator's
+  /// random number, by which servers refuse closures of a former one.
+  ClosureContext(std::uint64_t id, int attempt, int worker,
+                 std::shared_ptr<const ClosureWatermark> watermark = {},
+                 std::shared_ptr<const CancellationToken> token = {}, std::uint64_t run = 0);
 
-  std::uint64_t number() const { return number_; }
+  /// Of schedule(), from 0.
+  std::uint64_t number() const;
+  /// Identifies the closure to servers.
+  std::uint64_t id() const { return id_; }
+  std::uint64_t run() const { return run_; }
   int attempt() const { return attempt_; }
   int worker() const { return worker_; }
-  std::uint64_t term() const { return term_; }
-  /// 0 when nobody told under this term.
-  std::uint64_t finished_below() const;
+  /// 0 if the coordinator reported none.
+  std::uint64_t finished_below() const { return watermark_ ? watermark_->value() : 0; }
   /// Whether nobody waits for the result any more: another closure failed, the coordinator stops,
   /// or the closure was given to another worker. Long steps look at it and return or throw.
   bool cancelled() const { return token_ != nullptr && token_->is_cancelled(); }
@@ -83,12 +77,12 @@ class ClosureContext {
   static const ClosureContext* current();
 
  private:
-  std::uint64_t number_;
+  std::uint64_t id_;
   int attempt_;
   int worker_;
-  std::uint64_t term_;
-  std::shared_ptr<const CoordinatorNews> news_;
+  std::shared_ptr<const ClosureWatermark> watermark_;
   std::shared_ptr<const CancellationToken> token_;
+  std::uint64_t run_;
 };
 
 /// Makes `context` current on this thread until destroyed, and its random_context(replica) too.

@@ -74,6 +74,13 @@ class RemoteValue {
   std::shared_ptr<internal::RemoteResult> result_;
 };
 
+/// How ClusterCoordinator::join() waits.
+struct JoinClosures {
+  /// Saves a checkpoint when every closure has ended.
+  bool durable = false;
+  TimePoint deadline = TimePoint::max();
+};
+
 namespace internal {
 class CoordinatorCore;
 struct CoordinatorInside;
@@ -101,10 +108,10 @@ class ClusterCoordinator {
   /// all is in one process: nothing, at once. Call it when all steps are defined, before start():
   /// `if (const auto code = coordinator.serve()) return *code;`.
   std::optional<int> serve();
-  /// Returns when the workers can be given closures. With SnapshotOptions the variables, all made
-  /// before, then have the values of the last cut in the folder. Throws kDeadlineExceeded when no
-  /// worker came; kFailedPrecondition on a task that has to serve(), and naming the steps that a
-  /// worker defines otherwise.
+  /// Returns when the workers can be given closures. With a checkpoint_folder the variables, all
+  /// made before, then have the values of its last version. Throws kDeadlineExceeded when no worker
+  /// joined; kFailedPrecondition on a task that has to serve(), for a checkpoint of another
+  /// program, and naming the steps that a worker defines otherwise.
   void start();
 
   /// Gives the step to the next worker that is free, and returns at once (waits while the queue is
@@ -120,9 +127,11 @@ class ClusterCoordinator {
   /// `arguments`: a list.
   RemoteValue schedule_nest(std::string_view step, Nest arguments);
 
-  /// Waits until every closure has ended. Throws as schedule(), and kDeadlineExceeded saying what
-  /// runs.
-  void join(TimePoint deadline = TimePoint::max());
+  /// Waits until every closure has ended. Throws as schedule(), and kDeadlineExceeded naming what
+  /// runs. If a server is lost later, closures since the last checkpoint are done again: after
+  /// `join({.durable = true})` the last checkpoint contains all that ended.
+  void join(JoinClosures options);
+  void join(TimePoint deadline = TimePoint::max()) { join({.deadline = deadline}); }
   /// Whether every closure has ended. Throws as join().
   bool done();
   /// The values, in order; waits for each.
@@ -151,18 +160,20 @@ class ClusterCoordinator {
       std::function<DistributedDataset(const InputContext&)> make);
 
   /// Runs the step once on each worker that lives, outside closures, and returns what each gave, by
-  /// worker; nothing for those that do not live. For reading per-worker values.
+  /// worker; nothing for those that do not live. For reading per-worker values: a step that changes
+  /// variables is kFailedPrecondition in another process.
   template <class... Args>
   std::vector<Nest> run_on_each(std::string_view step, const Args&... arguments) {
     return run_nest_on_each(step, Nest(Nest::List{internal::to_nest(arguments)...}));
   }
 
-  /// With SnapshotOptions: takes a cut now. Variables that were made or assigned outside steps are
-  /// in it. Throws what kept the servers from saving; kDeadlineExceeded; kFailedPrecondition
-  /// without a folder.
-  void save_snapshot(TimePoint deadline = TimePoint::max());
-  /// Closures scheduled so far, also by earlier coordinators with the same folder, or of the same
-  /// strategy: where a program that was started again goes on.
+  /// Saves a version of the checkpoint now; it contains what was assigned outside closures, too.
+  /// Returns when it is on the disk. Throws what kept it from that; kDeadlineExceeded;
+  /// kFailedPrecondition without a checkpoint_folder.
+  void save_checkpoint(TimePoint deadline = TimePoint::max());
+  /// Closures scheduled so far, counted over the coordinators of a strategy. After start() with a
+  /// checkpoint: those that it contains, so that a program that was started again continues with
+  /// the closure of this number.
   std::uint64_t num_scheduled() const;
 
   /// What runs, what each worker does: for people.

@@ -1,33 +1,15 @@
-// What a coordinator can be told: how it gives closures out, and where it keeps what it needs.
+// Options of a coordinator: how it hands out closures, and where it keeps its checkpoint.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <span>
 #include <string>
 
 #include "tutti/cross_device_ops/rank_durations.h"
 
 namespace tutti {
-
-/// With a folder, a lost server or coordinator loses nothing: a server that is started again has
-/// all that it confirmed (its last snapshot, and a log of what came since), steps under way are
-/// done again under their numbers, and a coordinator that is made anew with the same folder goes on
-/// where the last one was. One coordinator has a folder at a time.
-struct SnapshotOptions {
-  /// Keeps the coordinator's journal and servers' snapshots; empty: nothing is kept. A server in
-  /// another process writes into the folder of this name (as the coordinator sees it, absolute) on
-  /// its own machine: a shared one, or one per machine if each server is started again on its own.
-  std::string folder = {};
-  /// A cut (a snapshot of all servers, with which logs begin anew) is taken when so many closures
-  /// have ended since the last one, or after this time if any has.
-  std::uint64_t every_closures = 1000;
-  Duration every = std::chrono::seconds(60);
-  /// A journal that has grown by so much is begun anew with the state it led to.
-  std::uint64_t most_journal_bytes = std::uint64_t{4} << 20;
-};
 
 /// Says what everybody does when nothing finishes for too long.
 struct WatchdogOptions {
@@ -39,7 +21,7 @@ struct WatchdogOptions {
   std::function<void()> on_timeout = {};
 };
 
-/// How a coordinator gives closures out, how often it tries again, and what it keeps. What
+/// How a coordinator hands out closures, how often it tries again, and what it keeps. What
 /// makes no sense is kInvalidArgument when the coordinator is made.
 struct ClusterCoordinatorOptions {
   /// schedule() waits while so many closures are queued.
@@ -63,11 +45,17 @@ struct ClusterCoordinatorOptions {
   enum class ServerErrors { kRaise, kRetry } server_errors = ServerErrors::kRaise;
   /// `describe` is filled in.
   WatchdogOptions watchdog = {};
-  /// Gets each record of the journal before anybody acts on it; empty: none is kept.
-  std::function<void(std::span<const std::byte>)> journal = {};
-  /// What is kept on the disk, so that lost servers and coordinators lose nothing. Servers in
-  /// processes of their own: ParameterServerOptions::durability.
-  SnapshotOptions snapshots = {};
+  /// Folder for the checkpoint of the job (docs/checkpoints.md); empty: none is kept, and a server
+  /// process that is lost ends the run. With a folder, a lost server takes all servers back to the
+  /// last version, and the closures since then are done again; a coordinator that is started again
+  /// continues from it (num_scheduled()). The coordinator alone reads and writes it. One
+  /// coordinator per folder.
+  std::string checkpoint_folder = {};
+  /// From version to version. Closures that are longer delay a version, and are named.
+  Duration checkpoint_interval = std::chrono::seconds(30);
+  /// A version is due at once when the arguments of closures that the last one does not contain
+  /// take so many bytes.
+  std::size_t most_held_bytes = std::size_t{256} << 20;
 };
 
 }  // namespace tutti

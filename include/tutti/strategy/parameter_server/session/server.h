@@ -12,6 +12,10 @@
 
 namespace tutti {
 
+namespace internal {
+class ParameterServerJob;
+}  // namespace internal
+
 struct ServerOptions {
   /// Not set: of TUTTI_JOB_ID, TUTTI_JOB_SECRET_FILE and TUTTI_RESTART.
   std::string job_id = {};
@@ -52,7 +56,11 @@ class Server {
   void give_up(const Task& task, std::uint64_t incarnation);
 
  private:
+  friend class internal::ParameterServerJob;
   struct Impl;
+  /// `awaits_coordinator`: holds calls until a coordinator opens it (StoreOrder).
+  Server(const ClusterSpec& cluster, const std::string& job_name, int task_index,
+         const ServerOptions& options, bool awaits_coordinator);
   std::unique_ptr<Impl> impl_;
 };
 

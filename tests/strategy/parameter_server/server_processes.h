@@ -9,18 +9,17 @@
 #include <vector>
 
 #include "cluster/rpc/rpc_server.h"
-#include "strategy/parameter_server/client/parameter_servers.h"
 #include "strategy/parameter_server/client/server_link.h"
-#include "strategy/parameter_server/coordinator/remote_servers.h"
-#include "strategy/parameter_server/server/durable_handler.h"
-#include "tests/strategy/parameter_server/durable_helpers.h"
+#include "strategy/parameter_server/coordinator/server_group.h"
+#include "strategy/parameter_server/server/server_store.h"
 #include "tests/strategy/parameter_server/mortal_workers.h"
+#include "tests/strategy/parameter_server/store_helpers.h"
 #include "tests/support/hang_watchdog.h"
 #include "tools/launch/job_plan.h"
 #include "tutti/core/random.h"
 #include "tutti/strategy/parameter_server/coordinator/cluster_coordinator.h"
 
-namespace tutti::durable_tests {
+namespace tutti::server_processes {
 
 using namespace std::chrono_literals;
 
@@ -50,80 +49,50 @@ class RepeatingClient final : public RpcClient {
   std::atomic<std::uint64_t> num_calls_{0};
 };
 
-/// All processes of job ps. Threads: any.
+/// All processes of job ps. Thread-safe, but for start() and kill().
 class ServerProcesses {
  public:
   explicit ServerProcesses(int count)
-      : ports_(launch::free_ports(count)), lives_(static_cast<std::size_t>(count)) {
+      : ports_(launch::free_ports(count)), processes_(static_cast<std::size_t>(count)) {
     for (int i = 0; i < count; ++i) start(i);
   }
-  int count() const { return static_cast<int>(lives_.size()); }
+  int count() const { return static_cast<int>(processes_.size()); }
   void start(int server) {
-    auto life = std::make_unique<Life>(server, count());
+    auto process = std::make_unique<Process>(server);
     RpcServerOptions options;
     options.address = address(server);
     options.self = {"ps", server, options.address};
     options.job_id = "test";
-    options.incarnation = num_started_.fetch_add(1);
-    life->rpc = RpcServer::start(options, {{RpcMethod::kApply, &life->handler},
-                                           {RpcMethod::kOrder, &life->handler.orders()}});
-    lives_[static_cast<std::size_t>(server)] = std::move(life);
+    options.incarnation = num_started_++;
+    process->rpc = RpcServer::start(options, {{RpcMethod::kApply, &process->handler}});
+    processes_[static_cast<std::size_t>(server)] = std::move(process);
   }
-  void kill(int server) { lives_[static_cast<std::size_t>(server)].reset(); }
-  void restart(int server) {
-    kill(server);
-    start(server);
-  }
-  internal::DurableHandler& handler(int server) {
-    return lives_[static_cast<std::size_t>(server)]->handler;
-  }
+  void kill(int server) { processes_[static_cast<std::size_t>(server)].reset(); }
 
-  RpcClientOptions client_options(int server) const {
-    RpcClientOptions client;
-    client.self = {"chief", 0, ""};
-    client.server = {"ps", server, address(server)};
-    client.job_id = "test";
-    client.connect_timeout = 50ms;
-    return client;
-  }
-  std::string target(int server) const { return "grpc://" + address(server); }
-  /// As data of workers and chief travel.
-  std::vector<std::shared_ptr<internal::VariableService>> services(double repeated = 0.0) const {
+  /// As the data of workers and of the chief travel.
+  std::vector<std::shared_ptr<internal::VariableService>> services(double repeated) const {
     std::vector<std::shared_ptr<internal::VariableService>> services;
     for (int i = 0; i < count(); ++i) {
-      RpcClientOptions client = client_options(i);
+      RpcClientOptions client;
+      client.self = {"chief", 0, ""};
+      client.server = {"ps", i, address(i)};
+      client.job_id = "test";
       client.connect_timeout = 10s;
       client.patience = 60s;
       client.survives_restarts = true;
       services.push_back(
           std::make_shared<internal::RemoteService>(std::make_shared<RepeatingClient>(
-              RpcClient::connect(target(i), RpcMethod::kApply, client), repeated,
+              RpcClient::connect("grpc://" + address(i), RpcMethod::kApply, client), repeated,
               static_cast<std::uint64_t>(i))));
     }
     return services;
   }
-  std::unique_ptr<internal::RemoteServers> group(std::uint64_t run = 1, Duration patience = 60s,
-                                                 Duration look_every = 5ms) const {
-    std::vector<internal::RemoteServerOptions> all;
-    for (int i = 0; i < count(); ++i) {
-      internal::RemoteServerOptions options;
-      options.link.name = concat("ps ", i);
-      options.run = run;
-      RpcClientOptions client = client_options(i);
-      client.patience = 100ms;
-      options.link.connect = [client, target = target(i)] {
-        return RpcClient::connect(target, RpcMethod::kOrder, client);
-      };
-      options.look_every = look_every;
-      all.push_back(std::move(options));
-    }
-    return std::make_unique<internal::RemoteServers>(std::move(all), patience);
-  }
 
  private:
-  struct Life {
-    Life(int server, int count) : handler(concat("ps ", server), server, count) {}
-    internal::DurableHandler handler;
+  struct Process {
+    explicit Process(int server) : store(concat("ps ", server), 0, /*is_open=*/false) {}
+    internal::VariableStore store;
+    internal::VariableHandler handler{store};
     std::unique_ptr<RpcServer> rpc;
   };
   std::string address(int server) const {
@@ -131,26 +100,27 @@ class ServerProcesses {
   }
 
   const std::vector<int> ports_;
-  std::atomic<std::uint64_t> num_started_{0};
-  std::vector<std::unique_ptr<Life>> lives_;
+  std::uint64_t num_started_ = 0;
+  std::vector<std::unique_ptr<Process>> processes_;
 };
 
 /// A job whose workers are threads and whose servers are behind connections. Every closure adds 1
-/// to a number on each server, and to a row on ps 1, twice.
-class DurableJob final : public CoordinatedStrategy {
+/// to a number on each server, and to a row there, in two messages.
+class CountingJob final : public CoordinatedStrategy {
  public:
   static constexpr std::int64_t kRows = 7;
 
-  explicit DurableJob(ServerProcesses& processes, double repeated = 0.0)
-      : processes_(processes), group_(processes.group()) {
-    group_->wait_for_all(store_tests::soon());
-    servers_ = std::make_shared<internal::ParameterServers>(processes.services(repeated), 1s);
-    group_->when_loaded([servers = servers_] { servers->begin_anew(); });
+  explicit CountingJob(ServerProcesses& processes, double repeated = 0.0)
+      : processes_(processes),
+        servers_(std::make_shared<internal::ParameterServers>(processes.services(repeated), 60s)),
+        group_(servers_, 60s) {
+    group_.begin();
     for (int i = 0; i < processes_.count(); ++i) {
       const auto made = servers_->link(i).read(
           {internal::CreateShard{number(i), Tensor::scalar(0, DType::kInt64)},
            internal::CreateShard{rows(i), Tensor::zeros({kRows}, DType::kInt64)}});
       (void)made->wait(store_tests::soon());
+      servers_->note_made({{i, number(i)}, {i, rows(i)}});
     }
   }
 
@@ -167,23 +137,17 @@ class DurableJob final : public CoordinatedStrategy {
     body();
     servers_->settle();
   }
-  internal::ServerGroup* server_group() override { return group_.get(); }
+  internal::ServerGroup* server_group() override { return &group_; }
   std::unique_ptr<internal::WorkerLink> connect_worker(int worker,
                                                        internal::StepRegistry& registry) override {
     return std::make_unique<testing::MortalWorker>(worker, *this, registry);
   }
 
-  /// Its journal's events are counted.
-  ClusterCoordinator begin(const std::string& folder, std::uint64_t every_closures) {
+  ClusterCoordinator begin(const std::string& folder, Duration interval = 30s) {
     ClusterCoordinatorOptions options;
     options.most_attempts = options.most_workers_lost = 1000;  // here all the dying is on purpose
-    options.snapshots.folder = folder;
-    options.snapshots.every_closures = every_closures;
-    options.journal = [this](std::span<const std::byte> record) {
-      internal::RecordReader in("record", record.size(), internal::source_of(record));
-      const internal::ClosureEvent event = internal::decode_event(in.get());
-      num_taken_over += std::holds_alternative<internal::events::TookOver>(event) ? 1 : 0;
-    };
+    options.checkpoint_folder = folder;
+    options.checkpoint_interval = interval;
     ClusterCoordinator coordinator(*this, options);
     coordinator.define("count", [this](std::int64_t closure) {
       const Tensor one = Tensor::scalar(1, DType::kInt64);
@@ -202,15 +166,22 @@ class DurableJob final : public CoordinatedStrategy {
   static RemoteValue schedule(ClusterCoordinator& coordinator) {
     return coordinator.schedule("count", static_cast<std::int64_t>(coordinator.num_scheduled()));
   }
-  std::int64_t counted(int server) {
-    const auto answers = servers_->link(server).read({internal::ReadShard{number(server).id()}});
-    return answers->wait(store_tests::soon()).at(0).value->item_int();
+  /// Schedules and awaits so many closures.
+  static void count_more(ClusterCoordinator& coordinator, int count) {
+    for (int i = 0; i < count; ++i) (void)schedule(coordinator);
+    coordinator.join();
+  }
+  /// Reads as a chief does: of the present values.
+  Tensor read(int server, const internal::ShardSpec& spec) {
+    return servers_->read_current([&] {
+      const auto answers = servers_->link(server).read({internal::ReadShard{spec.id()}});
+      return *internal::from_server([&] { return answers->wait(store_tests::soon()); }).at(0).value;
+    });
   }
   void expect_counted(std::int64_t closures) {
     for (int i = 0; i < processes_.count(); ++i) {
-      EXPECT_EQ(counted(i), closures) << "ps " << i;
-      const auto answers = servers_->link(i).read({internal::ReadShard{rows(i).id()}});
-      const Tensor by_row = *answers->wait(store_tests::soon()).at(0).value;
+      EXPECT_EQ(read(i, number(i)).item_int(), closures) << "ps " << i;
+      const Tensor by_row = read(i, rows(i));
       for (std::int64_t row = 0; row < kRows; ++row) {
         EXPECT_EQ(by_row.host_span<std::int64_t>()[static_cast<std::size_t>(row)],
                   (closures - row + kRows - 1) / kRows)
@@ -218,20 +189,16 @@ class DurableJob final : public CoordinatedStrategy {
       }
     }
   }
-  void wait_until_all_live() const {
-    while (group_->lost() && Clock::system().now() < store_tests::soon()) {
-      Clock::system().sleep_for(1ms);
-    }
-    EXPECT_EQ(group_->lost(), std::nullopt);
+  /// Kills a server; the job finds out.
+  void kill(int server) {
+    processes_.kill(server);
+    group_.note_loss(concat("ps ", server, ": killed"));
   }
-  /// Kills and starts it, and waits until the job has got over it.
   void replace(int server) {
-    const int before = num_taken_over;
-    processes_.restart(server);
-    while (num_taken_over == before) Clock::system().sleep_for(1ms);
-    wait_until_all_live();
+    kill(server);
+    processes_.start(server);
   }
-  std::atomic<int> num_taken_over{0};
+  internal::ParameterServers& servers() { return *servers_; }
   static internal::ShardSpec number(int server) {
     return store_tests::whole(concat("number ", server), {}, DType::kInt64);
   }
@@ -241,8 +208,8 @@ class DurableJob final : public CoordinatedStrategy {
 
  private:
   ServerProcesses& processes_;
-  std::unique_ptr<internal::RemoteServers> group_;
-  std::shared_ptr<internal::ParameterServers> servers_;
+  const std::shared_ptr<internal::ParameterServers> servers_;
+  internal::ServerGroup group_;
 };
 
-}  // namespace tutti::durable_tests
+}  // namespace tutti::server_processes

@@ -1,0 +1,444 @@
+// One thread saves versions and brings servers back, so that neither happens during the other.
+// SPDX-License-Identifier: Apache-2.0
+#include "strategy/parameter_server/coordinator/job_checkpoint.h"
+
+#include <algorithm>
+#include <exception>
+#include <map>
+#include <utility>
+
+#include "checkpoint/run_folder.h"
+#include "core/names.h"
+#include "tutti/cluster/net/job_durations.h"
+#include "tutti/core/logging.h"
+
+namespace tutti::internal {
+namespace {
+
+constexpr const char* kState = "coordinator";  // the state of a version
+constexpr int kVersionsKept = 2;
+/// Times in a row that servers may be lost on their way back.
+constexpr int kMostTries = 20;
+
+/// May mean that a server was lost: then it is brought back, and the order given again.
+bool may_be_loss(ErrorCode code) {
+  return code == ErrorCode::kUnavailable || code == ErrorCode::kAborted;
+}
+
+Json json_of(const RemoteShard& shard) {
+  return Json::Object{{"server", shard.server},
+                      {"first_row", shard.spec.first_row},
+                      {"num_rows", shard.spec.num_rows}};
+}
+
+/// The shards of a version, by server.
+std::vector<RemoteShard> shards_in(const CheckpointFile& version) {
+  std::vector<RemoteShard> shards;
+  for (const auto& [variable, places] : version.states.at(kState).at("shards").as_object()) {
+    const Tensor& value = version.tensors.at(variable);
+    const auto count = static_cast<int>(places.as_array().size());
+    for (const Json& each : places.as_array()) {
+      shards.emplace_back(static_cast<int>(each.at("server").as_int()),
+                          ShardSpec{variable, value.dtype(), value.shape(),
+                                    static_cast<int>(&each - places.as_array().data()), count,
+                                    each.at("first_row").as_int(), each.at("num_rows").as_int()});
+    }
+  }
+  std::ranges::stable_sort(shards, {}, &RemoteShard::server);
+  return shards;
+}
+
+std::string text_of(const RemoteShard& shard) {
+  return concat(shard.spec, " ", shard.spec.dtype, " ", shard.spec.shape(), " on ps ",
+                shard.server);
+}
+
+/// What the program has made must be in the version: it would keep the values that it has.
+void require_all(const std::vector<RemoteShard>& made, const std::vector<RemoteShard>& saved,
+                 const std::string& folder) {
+  for (const RemoteShard& own : made) {
+    const auto found = std::ranges::find(saved, own.id, &RemoteShard::id);
+    const bool is_there = found != saved.end();
+    if (is_there && found->server == own.server && found->spec == own.spec) continue;
+    fail(ErrorCode::kFailedPrecondition, "ClusterCoordinator: variable ", text_of(own),
+         ": expected it in the checkpoint '", folder, "', found ",
+         is_there ? text_of(*found) : "none",
+         "; make all variables before start(), on as many servers as before, or use another "
+         "folder for another program");
+  }
+}
+
+}  // namespace
+
+JobCheckpoint::JobCheckpoint(ClosureQueue& queue, ServerGroup& servers,
+                             const ClusterCoordinatorOptions& options)
+    : queue_(queue), servers_(servers), options_(options) {
+  if (options_.checkpoint_interval <= Duration::zero()) {
+    fail(ErrorCode::kInvalidArgument,
+         "ClusterCoordinator: checkpoint_interval: expected more than 0 s, got ",
+         seconds_between(TimePoint(), TimePoint() + options_.checkpoint_interval), " s");
+  }
+  const std::vector<RemoteShard> made = servers_.shards();
+  if (const auto version = newest_version()) {
+    require_all(made, shards_in(*version), options_.checkpoint_folder);
+    queue_.continue_from(
+        static_cast<std::uint64_t>(version->states.at(kState).at("closures").as_int()));
+    restore(*version);
+    saved_outside_.store(servers_.servers().num_outside_changes());
+    log_info(concat("coordinator: continues from '", version->info.path, "', which contains ",
+                    queue_.saved_below(), " closures"));
+  } else {
+    servers_.close(queue_.generation());
+    servers_.open(closure_id(queue_.generation(), queue_.finished_below()));
+    require_all(servers_.servers().shards(), servers_.shards(), options_.checkpoint_folder);
+    save();  // what the program began with
+  }
+  next_at_ = deadline_after(Clock::system().now(), options_.checkpoint_interval);
+  servers_.watch([this](const std::string&) {
+    is_troubled_.store(true);
+    const MutexLock lock(mutex_);
+    changed_.notify_all();
+    return true;
+  });
+  thread_ = Executor::system().start("ps-checkpoint", [this] { run(); });
+}
+
+void JobCheckpoint::stop() {
+  {
+    const MutexLock lock(mutex_);
+    if (std::exchange(is_stopped_, true)) return;
+    changed_.notify_all();
+  }
+  servers_.interrupt();
+  thread_->join();
+  servers_.watch({});
+}
+
+void JobCheckpoint::finish() {
+  if (has_unsaved() && queue_.num_queued() == 0 && queue_.num_running() == 0) {
+    try {
+      save_now(deadline_after(Clock::system().now(), durations::kJoinTimeout));
+    } catch (const std::exception& error) {
+      log_warning(concat("coordinator: ends without a last checkpoint: ", error.what()));
+    }
+  }
+  stop();
+}
+
+void JobCheckpoint::note_end() {
+  if (queue_.num_held_bytes() < options_.most_held_bytes) return;
+  const MutexLock lock(mutex_);
+  changed_.notify_all();
+}
+
+void JobCheckpoint::put_back(const ClosureQueue::Handout& handout, AttemptReport report) {
+  is_troubled_.store(true);
+  const MutexLock lock(mutex_);
+  if (is_stopped_) return;
+  failed_.emplace_back(handout, std::move(report));
+  changed_.notify_all();
+}
+
+void JobCheckpoint::save_now(TimePoint deadline) {
+  const MutexLock lock(mutex_);
+  const std::uint64_t number = ++num_wanted_;
+  changed_.notify_all();
+  (void)changed_.wait_until(mutex_, deadline, [&, this]() TUTTI_REQUIRES(mutex_) {
+    return is_stopped_ || gave_up_ || num_served_ >= number;
+  });
+  if (num_served_ >= number && !last_problem_) return;
+  if (num_served_ >= number) throw *last_problem_;
+  if (gave_up_) throw *gave_up_;
+  if (is_stopped_) fail(ErrorCode::kCancelled, "save_checkpoint: the coordinator was stopped");
+  fail(ErrorCode::kDeadlineExceeded, "save_checkpoint: still waits for ", join(queue_.running()),
+       ", or for the disk, at the deadline; try a later one");
+}
+
+std::uint64_t JobCheckpoint::wait_until_current() {
+  {
+    const MutexLock lock(mutex_);
+    (void)changed_.wait_until(mutex_, TimePoint::max(), [this]() TUTTI_REQUIRES(mutex_) {
+      return !is_troubled_.load() || gave_up_ || is_stopped_;
+    });
+    if (gave_up_) throw *gave_up_;
+  }
+  queue_.wait_until_caught_up(TimePoint::max());
+  return queue_.generation();
+}
+
+bool JobCheckpoint::is_stopping() const {
+  const MutexLock lock(mutex_);
+  return is_stopped_;
+}
+
+bool JobCheckpoint::is_called() const {
+  return is_stopped_ || is_troubled_.load() || num_wanted_ > num_served_;
+}
+
+bool JobCheckpoint::has_unsaved() const {
+  return queue_.num_held_bytes() > 0 ||
+         servers_.servers().num_outside_changes() != saved_outside_.load();
+}
+
+bool JobCheckpoint::is_due() const {
+  return has_unsaved() &&
+         (Clock::system().now() >= next_at_ || queue_.num_held_bytes() >= options_.most_held_bytes);
+}
+
+void JobCheckpoint::wait_for_work() {
+  const MutexLock lock(mutex_);
+  (void)changed_.wait_until(mutex_, next_at_,
+                            [this]() TUTTI_REQUIRES(mutex_) { return is_called() || is_due(); });
+  // Nothing has changed since: looks again after an interval.
+  if (!is_called() && !is_due()) {
+    next_at_ = deadline_after(Clock::system().now(), options_.checkpoint_interval);
+  }
+}
+
+void JobCheckpoint::run() {
+  for (;;) {
+    wait_for_work();
+    std::uint64_t num_wanted = 0;
+    bool is_wanted = false;
+    {
+      const MutexLock lock(mutex_);
+      if (is_stopped_) return;
+      num_wanted = num_wanted_;
+      is_wanted = num_wanted > num_served_;
+    }
+    try {
+      if (is_troubled_.load()) recover();
+      if (!is_wanted && !is_due()) continue;
+      const std::optional<Error> problem = try_save();
+      const MutexLock lock(mutex_);
+      num_served_ = num_wanted;
+      last_problem_ = problem;
+      changed_.notify_all();
+    } catch (const Error& error) {
+      if (!is_stopping()) give_up(error);
+      return;
+    }
+  }
+}
+
+/// Returns what keeps the version from being written; a server that was lost meanwhile is not that.
+std::optional<Error> JobCheckpoint::try_save() {
+  for (;;) {
+    std::optional<Error> problem;
+    try {
+      save();
+      return std::nullopt;
+    } catch (const Error& error) {
+      problem = error;
+    }
+    queue_.resume();
+    if (is_stopping()) throw *problem;
+    if (!may_be_loss(problem->code())) {
+      release();
+      log_warning(concat("coordinator: could not save a checkpoint: ", problem->message(),
+                         "; the one before still counts"));
+      next_at_ =
+          deadline_after(Clock::system().now(),
+                         std::min<Duration>(options_.checkpoint_interval, durations::kOneTry));
+      return problem;
+    }
+    is_troubled_.store(true);
+    recover();
+  }
+}
+
+/// Servers that cannot be reached keep their frozen values until the next version.
+void JobCheckpoint::release() {
+  try {
+    servers_.release();
+  } catch (const Error& error) {
+    log_info(concat("coordinator: frozen values were not released: ", error.message()));
+  }
+}
+
+/// Closures that were given out end; one that takes longer than the interval is named.
+void JobCheckpoint::pause() {
+  constexpr Duration kLook = std::chrono::milliseconds(20);
+  const TimePoint begin = Clock::system().now();
+  TimePoint say_at = deadline_after(begin, options_.checkpoint_interval);
+  while (!queue_.pause(deadline_after(Clock::system().now(), kLook))) {
+    if (is_stopping() || queue_.is_stopped()) {
+      fail(ErrorCode::kCancelled, "checkpoint: the coordinator was stopped");
+    }
+    if (is_troubled_.load()) fail(ErrorCode::kAborted, "checkpoint: a server was lost meanwhile");
+    const TimePoint now = Clock::system().now();
+    if (now < say_at) continue;
+    say_at = deadline_after(now, options_.checkpoint_interval);
+    log_warning(concat("coordinator: the checkpoint waits for ", join(queue_.running()), " since ",
+                       seconds_text(now - begin), " s; closures that have not begun wait, too"));
+  }
+}
+
+void JobCheckpoint::save() {
+  next_at_ = deadline_after(Clock::system().now(), options_.checkpoint_interval);
+  require_own_folder();
+  pause();
+  const std::uint64_t number = queue_.finished_below();
+  const std::uint64_t outside = servers_.servers().num_outside_changes();
+  servers_.freeze();
+  queue_.resume();
+  CheckpointFile version = read_servers();
+  version.info.step = static_cast<std::int64_t>(number);
+  Json& state = version.states.at(kState);
+  state.set("closures", number);
+  save_version(options_.checkpoint_folder, version, {kVersionsKept, {}});
+  // At once: a server that is lost from here on goes back to this version.
+  ++last_sequence_;
+  saved_outside_.store(outside);
+  queue_.note_saved(number);
+  release();
+}
+
+/// The frozen values: of each variable its shards, one after the other.
+CheckpointFile JobCheckpoint::read_servers() {
+  CheckpointFile version;
+  const std::vector<RemoteShard> shards = servers_.shards();
+  std::map<std::string, Json::Array> places;
+  for (const RemoteShard& shard : shards) {
+    const ShardSpec& spec = shard.spec;
+    TensorPart& part = version.parts[spec.variable];
+    part.name = spec.variable, part.shape = spec.whole_shape, part.dtype = spec.dtype;
+    part.values.resize(static_cast<std::size_t>(spec.num_shards));
+    Json::Array& own = places[spec.variable];
+    own.resize(static_cast<std::size_t>(spec.num_shards));
+    own[static_cast<std::size_t>(spec.shard)] = json_of(shard);
+  }
+  servers_.read_frozen(shards, [&](const RemoteShard& shard, const Tensor& value) {
+    version.parts.at(shard.spec.variable).values[static_cast<std::size_t>(shard.spec.shard)] =
+        value.reshape({value.num_elements()});
+  });
+  Json all = Json::object();
+  for (auto& [variable, own] : places) all.set(variable, std::move(own));
+  version.states.emplace(kState, Json::Object{{"shards", std::move(all)}});
+  return version;
+}
+
+/// Two coordinators that save into one folder would each go back to what the other one saved.
+void JobCheckpoint::require_own_folder() const {
+  const auto folder = Folder::open_if_there(options_.checkpoint_folder);
+  if (!folder) return;
+  const std::vector<FoundVersion> found = find_versions(*folder);
+  if (found.empty() || found.back().shown.sequence == last_sequence_) return;
+  fail(ErrorCode::kFailedPrecondition, "checkpoint '", options_.checkpoint_folder,
+       "': expected version ", last_sequence_, " to be the last one, found ",
+       found.back().shown.path, " of another coordinator; use a folder for each job");
+}
+
+/// A damaged version is skipped with a warning.
+std::optional<CheckpointFile> JobCheckpoint::newest_version() {
+  const auto folder = Folder::open_if_there(options_.checkpoint_folder);
+  if (!folder) return std::nullopt;
+  std::vector<FoundVersion> found = find_versions(*folder);
+  if (last_sequence_ == 0 && !found.empty()) last_sequence_ = found.back().shown.sequence;
+  std::optional<Error> damage;
+  for (; !found.empty(); found.pop_back()) {
+    if (found.back().refusal) throw *found.back().refusal;
+    if (found.back().shown.state == VersionState::kUnfinished) continue;
+    try {
+      CheckpointFile version = read_checkpoint(folder->path_of(found.back().name));
+      if (version.states.contains(kState)) return version;
+      fail(ErrorCode::kFailedPrecondition, "ClusterCoordinator: '", version.info.path,
+           "' is not the checkpoint of a coordinator; use a folder of its own");
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kDataLoss) throw;
+      log(LogLevel::kError,
+          concat("coordinator: ", error.message(), "; the version before it is restored"));
+      damage = error;
+    }
+  }
+  if (damage) throw *damage;
+  return std::nullopt;
+}
+
+/// Servers get the values of the version, and know of no closure that it does not contain.
+void JobCheckpoint::restore(const CheckpointFile& version) {
+  const std::vector<RemoteShard> shards = shards_in(version);
+  servers_.close(queue_.generation());
+  servers_.restore(shards, [&](const RemoteShard& shard) {
+    const Tensor& whole = version.tensors.at(shard.spec.variable);
+    return shard.spec.num_shards == 1
+               ? whole
+               : whole.detached_rows(shard.spec.first_row, shard.spec.num_rows);
+  });
+  servers_.servers().begin_anew();
+  servers_.open(closure_id(queue_.generation(), queue_.finished_below()));
+}
+
+/// Nothing is given out meanwhile.
+void JobCheckpoint::recover() {
+  is_troubled_.store(true);
+  if (has_lost_server()) go_back();
+  std::vector<Failed> failed;
+  {
+    const MutexLock lock(mutex_);
+    failed.swap(failed_);
+  }
+  // Attempts that became void do not count.
+  for (auto& [handout, report] : failed) queue_.put_back(handout, std::move(report));
+  {
+    const MutexLock lock(mutex_);
+    is_troubled_.store(!failed_.empty() || servers_.has_loss());
+    changed_.notify_all();
+  }
+  queue_.wake_workers();
+}
+
+bool JobCheckpoint::has_lost_server() {
+  if (servers_.has_loss()) return true;
+  try {
+    return !servers_.is_open();
+  } catch (const Error& error) {
+    if (may_be_loss(error.code())) return true;
+    throw;
+  }
+}
+
+/// A version has what the program did outside closures, but nothing does it again.
+void JobCheckpoint::require_no_outside_change(const std::string& why) const {
+  if (servers_.servers().num_outside_changes() == saved_outside_.load()) return;
+  fail(ErrorCode::kDataLoss, why, ": variables were changed outside closures since the last ",
+       "checkpoint, and these changes are lost; start the job again, which continues from '",
+       options_.checkpoint_folder, "', and call save_checkpoint() after such changes");
+}
+
+/// Again as long as servers are lost on the way.
+void JobCheckpoint::go_back() {
+  for (int num_tries = 1;; ++num_tries) {
+    const std::string why = servers_.take_loss().value_or("a server was started again");
+    require_no_outside_change(why);
+    queue_.roll_back();
+    log_warning(concat("coordinator: ", why, ": all servers go back to the checkpoint of ",
+                       queue_.saved_below(), " closures, ", queue_.num_queued(),
+                       " closures are queued now"));
+    try {
+      const auto version = newest_version();
+      const bool is_last =
+          version && version->info.step == static_cast<std::int64_t>(queue_.saved_below());
+      if (!is_last) {
+        fail(ErrorCode::kDataLoss, "the checkpoint of ", queue_.saved_below(), " closures in '",
+             options_.checkpoint_folder, "' is gone or damaged; expected it to be kept");
+      }
+      restore(*version);
+      require_no_outside_change(why);
+      return log_info(concat("coordinator: all servers have the checkpoint of ",
+                             queue_.saved_below(), " closures"));
+    } catch (const Error& error) {
+      if (!may_be_loss(error.code()) || num_tries == kMostTries) throw;
+    }
+  }
+}
+
+void JobCheckpoint::give_up(const Error& error) {
+  log(LogLevel::kError, concat("coordinator: cannot continue: ", error.message()));
+  queue_.stop(error.with_context("the coordinator was stopped"));
+  const MutexLock lock(mutex_);
+  gave_up_ = error;
+  changed_.notify_all();
+}
+
+}  // namespace tutti::internal
