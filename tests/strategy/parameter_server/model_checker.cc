@@ -3,38 +3,13 @@
 #include "tests/strategy/parameter_server/model_checker.h"
 
 #include <algorithm>
-#include <cstring>
 #include <unordered_set>
 #include <utility>
 
+#include "tutti/core/random.h"
+
 namespace tutti::testing {
 namespace {
-
-struct StateHash {
-  std::uint64_t low = 0, high = 0;
-  bool operator==(const StateHash&) const = default;
-};
-
-std::uint64_t mixed(std::uint64_t x) {  // splitmix64's finalizer
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
-  return x ^ (x >> 31);
-}
-
-StateHash hash_of(const std::vector<std::byte>& bytes) {
-  StateHash hash{bytes.size(), ~bytes.size()};
-  for (std::size_t i = 0; i < bytes.size(); i += 8) {
-    std::uint64_t word = 0;
-    std::memcpy(&word, bytes.data() + i, std::min<std::size_t>(8, bytes.size() - i));
-    hash.low = mixed(hash.low + word + 0x9e3779b97f4a7c15ULL);
-    hash.high = mixed(hash.high ^ (word * 0xd6e8feb86659fd93ULL + 0x2545f4914f6cdd1dULL));
-  }
-  return hash;
-}
-
-struct HashOfHash {
-  std::size_t operator()(const StateHash& hash) const { return hash.low; }
-};
 
 /// How a state was reached first: the step is the ordinal among its parent's.
 struct Origin {
@@ -44,19 +19,17 @@ struct Origin {
 
 class Search {
  public:
-  Search(const ModelOptions& options, std::size_t most_states)
-      : model_(options), most_states_(most_states) {}
+  explicit Search(const ModelOptions& options) : options_(options) {}
 
-  ModelCheckResult run() {
-    ModelState first = model_.initial();
-    note(first, {0, 0});
-    std::vector<std::pair<std::uint32_t, ModelState>> frontier, next;
-    frontier.emplace_back(0, std::move(first));
+  ModelCheckResult run(std::size_t most_states) {
+    std::vector<std::pair<std::uint32_t, ModelState>> frontier;
+    frontier.emplace_back(0, initial_state(options_));
+    (void)note(frontier.front().second, {});
     while (!frontier.empty()) {
-      next.clear();
+      std::vector<std::pair<std::uint32_t, ModelState>> next;
       for (auto& [id, state] : frontier) {
         expand(id, state, next);
-        if (!result_.violation.empty() || origins_.size() >= most_states_) return finish(false);
+        if (!result_.violation.empty() || origins_.size() >= most_states) return finish(false);
         state = ModelState();  // its memory
       }
       if (!next.empty()) ++result_.depth;
@@ -67,52 +40,40 @@ class Search {
 
  private:
   bool note(const ModelState& state, Origin origin) {
-    if (!seen_.insert(hash_of(state.bytes())).second) return false;
+    if (!seen_.insert(std::hash<std::string>()(bytes_of(state))).second) return false;
     origins_.push_back(origin);
     return true;
   }
 
   void expand(std::uint32_t id, const ModelState& state,
               std::vector<std::pair<std::uint32_t, ModelState>>& next) {
+    bool can_go_on = false;
     std::uint32_t ordinal = 0;
-    const bool can_go_on = model_.each_successor(state, [&](const ModelStep&, ModelState&& after) {
-      const std::uint32_t step = ordinal++;
+    for (auto& successor : successors(options_, state, can_go_on)) {
+      const Origin origin{id, ordinal++};
       ++result_.num_steps;
-      if (!result_.violation.empty()) return;
-      std::string violation = model_.violation(after);
-      const bool is_new = note(after, {id, step});
-      if (!violation.empty()) {
-        // (A step into a state that was sound when it was seen first is at fault itself.)
-        if (!is_new) origins_.push_back({id, step});
-        return blame(std::move(violation), static_cast<std::uint32_t>(origins_.size() - 1));
-      }
-      if (is_new) {
-        next.emplace_back(static_cast<std::uint32_t>(origins_.size() - 1), std::move(after));
-      }
-    });
-    if (can_go_on || !result_.violation.empty()) return;
-    std::string reason = model_.why_not_ended(state);
-    if (!reason.empty()) blame("nothing more can happen, but " + reason, id);
+      std::string violation = testing::violation(successor.state);
+      const bool is_new = note(successor.state, origin);
+      if (!violation.empty()) return blame(std::move(violation), origin);
+      if (!is_new) continue;
+      next.emplace_back(static_cast<std::uint32_t>(origins_.size() - 1),
+                        std::move(successor.state));
+    }
+    if (can_go_on) return;
+    const std::string reason = why_not_ended(state);
+    if (!reason.empty()) blame("nothing more can happen, but " + reason, origins_[id]);
   }
 
-  void blame(std::string violation, std::uint32_t id) {
+  void blame(std::string violation, Origin origin) {
     result_.violation = std::move(violation);
-    std::vector<std::uint32_t> steps;
-    for (; id != 0; id = origins_[id].parent) steps.push_back(origins_[id].step);
-    std::ranges::reverse(steps);
-    ModelState state = model_.initial();
-    for (const std::uint32_t wanted : steps) {
-      std::uint32_t ordinal = 0;
-      ModelState taken;
-      model_.each_successor(
-          state,
-          [&](const ModelStep& step, ModelState&& after) {
-            if (ordinal++ != wanted) return;
-            result_.trace.push_back(step.text);
-            taken = std::move(after);
-          },
-          true);
-      state = std::move(taken);
+    std::vector<std::uint32_t> steps{origin.step};
+    for (; origin.parent != 0; steps.push_back(origin.step)) origin = origins_[origin.parent];
+    ModelState state = initial_state(options_);
+    for (; !steps.empty(); steps.pop_back()) {
+      bool can_go_on = false;
+      auto successor = std::move(successors(options_, state, can_go_on, true).at(steps.back()));
+      result_.trace.push_back(successor.text);
+      state = std::move(successor.state);
     }
   }
 
@@ -122,9 +83,8 @@ class Search {
     return std::move(result_);
   }
 
-  const ProtocolModel model_;
-  const std::size_t most_states_;
-  std::unordered_set<StateHash, HashOfHash> seen_;
+  const ModelOptions& options_;
+  std::unordered_set<std::size_t> seen_;
   std::vector<Origin> origins_;
   ModelCheckResult result_;
 };
@@ -132,7 +92,30 @@ class Search {
 }  // namespace
 
 ModelCheckResult check_model(const ModelOptions& options, std::size_t most_states) {
-  return Search(options, most_states).run();
+  return Search(options).run(most_states);
+}
+
+ModelCheckResult walk_model(const ModelOptions& options, std::uint64_t seed, int num_walks) {
+  const RandomStream random({.seed = seed});
+  ModelCheckResult result;
+  for (int walk = 0; walk < num_walks && result.violation.empty(); ++walk) {
+    result.trace.clear();
+    ModelState state = initial_state(options);
+    while (result.violation.empty()) {
+      bool can_go_on = false;
+      auto found = successors(options, state, can_go_on, true);
+      if (!can_go_on) {
+        result.violation = why_not_ended(state);
+        break;
+      }
+      auto& chosen = found[random.below(result.num_steps++, found.size())];
+      state = std::move(chosen.state);
+      result.trace.push_back(chosen.text);
+      result.depth = std::max(result.depth, result.trace.size());
+      result.violation = violation(state);
+    }
+  }
+  return result;
 }
 
 }  // namespace tutti::testing

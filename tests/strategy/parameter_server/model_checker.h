@@ -1,8 +1,9 @@
-// Visits every state of a model, breadth first.
+// Visits every state of a model, breadth first, or walks through it at random.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -15,12 +16,16 @@ struct ModelCheckResult {
   std::size_t num_steps = 0;
   std::size_t depth = 0;  // of the state that is farthest from the first
   bool is_exhausted = false;
-  /// "" when every state is sound; else what is wrong, and the fewest steps that lead there.
+  /// The invariant that a state breaks, and the fewest steps to it; "": every state is sound.
   std::string violation = {};
   std::vector<std::string> trace = {};
 };
 
-/// Ends at the first violation, or after `most_states`. States are remembered by 128 bits of hash.
+/// Ends at the first violation, or after `most_states`. States are remembered by 64 bits of hash.
 ModelCheckResult check_model(const ModelOptions& options, std::size_t most_states);
+
+/// Takes steps at random, `num_walks` times to where nothing more can happen. Ends at the first
+/// violation.
+ModelCheckResult walk_model(const ModelOptions& options, std::uint64_t seed, int num_walks);
 
 }  // namespace tutti::testing

@@ -1,392 +1,622 @@
-// What can happen in a state, and what comes of it.
+// Steps of the protocol, the states after them, and the invariants of states.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/strategy/parameter_server/protocol_model.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "tests/strategy/parameter_server/protocol_messages.h"
-#include "tests/strategy/parameter_server/protocol_servers.h"
-
 namespace tutti::testing {
 namespace {
 
+using internal::AppliedTable;
+using internal::closure_id;
 using internal::ClosureLedger;
-using Await = ModelState::Await;
-using Kind = ModelStep::Kind;
-using Message = ModelMessage;
-namespace events = internal::events;
+using Fault = ModelFault;
+using Phase = ModelState::Phase;
+using OrderKind = internal::StoreOrder::Kind;
+using ClosureState = ClosureLedger::State;
+
+/// No verdict on closures: here it is chance alone that ends attempts.
+constexpr internal::LedgerRules kRules = {100, 100, true};
+/// Orders that JobCheckpoint gives to all servers in each phase; kList: none.
+constexpr OrderKind kOrders[] = {OrderKind::kList,       OrderKind::kList,    OrderKind::kFreeze,
+                                 OrderKind::kReadFrozen, OrderKind::kRelease, OrderKind::kClose,
+                                 OrderKind::kRestore,    OrderKind::kOpen};
+constexpr const char* kOrderNames[] = {"",     "open",   "close",       "restore",
+                                       "list", "freeze", "read frozen", "release"};
+
+/// In masks of servers, and of contents.
+std::uint8_t bit(std::size_t index) { return static_cast<std::uint8_t>(1U << index); }
+std::uint8_t first_bits(std::size_t count) { return static_cast<std::uint8_t>(bit(count) - 1); }
+
+std::uint64_t generation_of(std::uint64_t id) { return id >> internal::kClosureNumberBits; }
 
 template <class T>
-void insert(std::vector<T>& sorted, const T& value) {
-  sorted.insert(std::upper_bound(sorted.begin(), sorted.end(), value), value);
+void insert_new(std::vector<T>& sorted, const T& value) {
+  const auto place = std::ranges::lower_bound(sorted, value);
+  if (place == sorted.end() || *place != value) sorted.insert(place, value);
+}
+template <class T>
+T take(std::vector<T>& values, std::size_t index) {
+  const T value = values[index];
+  values.erase(values.begin() + static_cast<std::ptrdiff_t>(index));
+  return value;
 }
 
-}  // namespace
-
-/// The steps out of one state.
-class ProtocolModel::Successors {
+/// The events of the protocol, each of which changes a state. Both arguments outlive it.
+class Protocol {
  public:
-  Successors(const ModelOptions& options, const ModelState& from, const Visitor& visit,
-             bool with_texts)
-      : options_(options), from_(from), visit_(visit), with_texts_(with_texts) {}
+  Protocol(const ModelOptions& options, ModelState& state) : options_(options), state_(state) {}
 
-  bool run() {
-    for (std::size_t i = 0; i < from_.network.size(); ++i) {
-      // Equal messages: one of them stands for all.
-      if (i == 0 || from_.network[i] != from_.network[i - 1]) message_steps(i);
+  void dispatch(std::uint64_t number, int num_copies) {
+    const int attempt = state_.ledger.start(number, 0);
+    state_.tasks.push_back({static_cast<std::uint8_t>(number), attempt});
+    if (num_copies > 1) add_strays(state_.tasks.back());
+  }
+
+  void finish(std::size_t task) {
+    const ModelTask ended = take(state_.tasks, task);
+    state_.ledger.finish(ended.number, ended.attempt);
+    state_.reported |= bit(state_.contents[ended.number]);
+    add_strays(ended);  // of kFinishedBeforeConfirmed
+  }
+
+  /// The coordinator puts the closure back; what the worker has sent may still arrive.
+  void lose(std::size_t task) {
+    const ModelTask lost = take(state_.tasks, task);
+    add_strays(lost);
+    if (is(PlantedBug::kRetryTakesNewNumber)) {
+      state_.ledger.stop(lost.number, lost.attempt);
+      (void)state_.ledger.schedule();
+      return state_.contents.push_back(state_.contents[lost.number]);
     }
-    for (std::size_t i = 0; i < from_.tasks.size(); ++i) task_steps(i);
-    for (int s = 0; s < options_.num_servers; ++s) server_steps(s);
-    for (std::size_t s = 0; s < from_.servers.size(); ++s) keep_steps(s);
-    coordinator_steps();
-    return has_free_step_;
+    state_.ledger.put_back(lost.number, lost.attempt, {.worker = 0});
+    note_given_up();
+  }
+
+  /// What the closure has changed stays: of one that failed, any part may be in a version.
+  void fail(std::size_t task) {
+    const ModelTask failed = take(state_.tasks, task);
+    add_strays(failed);
+    state_.ledger.fail({failed.number, failed.attempt});
+    note_given_up();
+  }
+
+  /// A worker noticed that its closure is cancelled.
+  void stop(std::size_t task) {
+    const ModelTask stopped = take(state_.tasks, task);
+    add_strays(stopped);
+    state_.ledger.stop(stopped.number, stopped.attempt);
+    note_given_up();
+  }
+
+  void raise_failures() { (void)state_.ledger.raise_failures(); }
+
+  /// (A closed server holds it: the task delivers it later.)
+  void deliver(std::size_t task, std::size_t s, bool is_answered) {
+    ModelTask& sender = state_.tasks[task];
+    if (!receive(push_of(sender, s))) {
+      state_.violation = concat("ps ", s, " refused closure ", int{sender.number}, " under way");
+    } else if (is_answered) {
+      sender.confirmed_by |= bit(s);
+    }
+  }
+
+  void deliver_stray(std::size_t index) {
+    const ModelPush push = take(state_.strays, index);
+    ModelServer& server = state_.servers[push.server];
+    if (server.is_open) {
+      (void)receive(push);
+    } else {
+      insert_new(server.held, push);
+    }
+  }
+
+  /// One stands for all of its copies, since tables skip the others.
+  void add_stray(const ModelTask& task, std::size_t s) {
+    insert_new(state_.strays, push_of(task, s));
+  }
+  void add_strays(const ModelTask& task) {
+    for (std::size_t s = 0; s < state_.servers.size(); ++s) {
+      if ((task.confirmed_by & bit(s)) == 0) add_stray(task, s);
+    }
+  }
+
+  /// Drops pushes that their server refuses from here on: fewer states, the same behaviours.
+  void drop_void_strays() {
+    if (!is(PlantedBug::kNone)) return;
+    std::erase_if(state_.strays, [this](const ModelPush& push) {
+      return push.id < state_.servers[push.server].table.finished_below();
+    });
+  }
+
+  /// The first order on its way; it comes again if the answer is lost.
+  void obey(std::size_t s, bool is_answered) {
+    const ModelOrder order = state_.servers[s].orders.front();
+    const bool is_done = execute(s, order);
+    if (!is_answered) return;
+    (void)take(state_.servers[s].orders, 0);
+    hear(s, order, is_done);
+  }
+
+  void repeat_order(std::size_t s) {
+    std::vector<ModelOrder>& orders = state_.servers[s].orders;
+    orders.insert(orders.begin(), ModelOrder(orders.front()));
+  }
+
+  void kill_server(std::size_t s) {
+    ModelServer fresh;
+    fresh.orders = std::move(state_.servers[s].orders);  // come to the new process
+    state_.servers[s] = std::move(fresh);
+    state_.has_loss = true;
+  }
+
+  void begin_version() {
+    --state_.versions_left;
+    ++state_.save;
+    state_.phase = Phase::kPausing;
+  }
+
+  void give_up_version() { state_.phase = Phase::kRunning; }
+
+  /// Gives the orders of a phase.
+  void begin(Phase phase) {
+    state_.phase = phase;
+    state_.answered_by = 0;
+    state_.read.assign(state_.servers.size(), {});
+    if (phase == Phase::kFreezing) state_.frozen_below = state_.ledger.finished_below();
+    ModelOrder given;
+    given.save = state_.save;
+    given.order.kind = kOrders[static_cast<std::size_t>(phase)];
+    given.order.generation = state_.ledger.generation();
+    if (!is(PlantedBug::kOldIdsAccepted)) {
+      if (phase == Phase::kClosing) given.order.finished_below = id_of(0);
+      if (phase == Phase::kOpening) {
+        given.order.finished_below = id_of(state_.ledger.finished_below());
+      }
+    }
+    for (ModelServer& server : state_.servers) server.orders.push_back(given);
+  }
+
+  void roll_back() {
+    for (const ModelTask& task : std::exchange(state_.tasks, {})) add_strays(task);
+    if (is(PlantedBug::kFinishedNotQueuedAgain)) {
+      state_.ledger.note_saved(state_.ledger.finished_below());
+    }
+    state_.ledger.roll_back();
+    note_given_up();
+    state_.has_loss = false;
+    begin(Phase::kClosing);
+  }
+
+  /// Nothing but the folder stays; the program asks for the closures after the version again.
+  void restart_job() {
+    const std::uint64_t number = state_.version_number;
+    ModelState next;
+    next.ledger = ClosureLedger(kRules, number);
+    for (int i = 0; i < options_.num_closures; ++i) {
+      next.contents.push_back(static_cast<std::uint8_t>(i));
+      if (std::cmp_greater_equal(i, number)) (void)next.ledger.schedule();
+    }
+    next.servers.resize(state_.version.size());
+    next.version_number = number;
+    next.version = state_.version;
+    next.reported = state_.reported & first_bits(number);
+    next.given_up = state_.given_up & first_bits(number);
+    next.faults_left = state_.faults_left;
+    next.versions_left = state_.versions_left;
+    state_ = std::move(next);
+    begin(Phase::kClosing);
   }
 
  private:
-  bool has_fault() const { return from_.faults_left > 0; }
-  const ModelServer& server(int s) const { return from_.servers[static_cast<std::size_t>(s)]; }
-  Await await(int s) const { return from_.await[static_cast<std::size_t>(s)]; }
-  bool is_ready() const {
-    return from_.coordinator_is_up &&
-           std::ranges::all_of(from_.await, [](Await a) { return a == Await::kNothing; });
-  }
-  enum class Cost { kFree, kFault };
-  template <class Change>
-  void step(Kind kind, std::size_t index, Cost cost, const std::string& text,
-            const Change& change) {
-    const auto& kinds = options_.kinds_of_faults;
-    const bool is_allowed = kinds.empty() || std::ranges::find(kinds, kind) != kinds.end();
-    if (cost == Cost::kFault && !is_allowed) return;
-    ModelState next = from_;
-    if (cost == Cost::kFault) --next.faults_left;
-    if (cost == Cost::kFree) has_free_step_ = true;
-    change(next);
-    tidy(next);
-    visit_(ModelStep{kind, model_byte(index), text}, std::move(next));
-  }
-  template <class... Parts>
-  std::string say(const Parts&... parts) const {
-    return with_texts_ ? concat(parts...) : std::string();
-  }
+  bool is(PlantedBug bug) const { return options_.bug == bug; }
 
-  /// Takes off what could change nothing any more, whenever it came: fewer states, the same
-  /// behaviours.
-  void tidy(ModelState& next) const {
-    std::erase_if(next.network, [&](const Message& m) { return is_void(options_, next, m); });
-    if (options_.bug == PlantedBug::kOldTermAccepted) return;
-    const auto is_fenced = [&](const ModelTask& task) {
-      return std::ranges::all_of(next.servers,
-                                 [&](const ModelServer& s) { return task.term < s.table.term(); });
-    };
-    std::erase_if(next.tasks, is_fenced);
-  }
-
-  void message_steps(std::size_t index) {
-    const Message m = from_.network[index];
-    const std::string text = with_texts_ ? to_string(m) : std::string();
-    const auto take_off = [index](ModelState& next) {
-      next.network.erase(next.network.begin() + static_cast<std::ptrdiff_t>(index));
-    };
-    if (is_deliverable(m)) {
-      step(Kind::kDeliver, index, Cost::kFree, text, [&](ModelState& next) {
-        take_off(next);
-        deliver(next, m, true);
-      });
-      if (has_fault() && m.kind != Message::Kind::kDone) {
-        step(Kind::kDeliverAnswerLost, index, Cost::kFault, say(text, ", the answer is lost"),
-             [&](ModelState& next) {
-               take_off(next);
-               deliver(next, m, false);
-             });
+  void note_given_up() {
+    if (is(PlantedBug::kRetryTakesNewNumber)) return;
+    for (std::uint64_t number = 0; number < state_.ledger.next_number(); ++number) {
+      const auto* closure = state_.ledger.find(number);
+      const bool has_result = closure == nullptr || closure->state == ClosureState::kFinished;
+      if (has_result || !closure->has_ended()) continue;
+      const std::uint8_t content = bit(state_.contents[number]);
+      state_.given_up |= content;
+      if (closure->state == ClosureState::kCancelled && (state_.reported & content) != 0) {
+        state_.violation = concat("closure ", number, " had finished, and was cancelled");
       }
     }
-    if (!has_fault()) return;
-    step(Kind::kDrop, index, Cost::kFault, say("LOST: ", text), take_off);
-    step(Kind::kDuplicate, index, Cost::kFault, say("TWICE: ", text),
-         [&](ModelState& next) { insert(next.network, m); });
   }
 
-  bool is_deliverable(const Message& m) const {
-    if (m.kind == Message::Kind::kDone) return from_.coordinator_is_up;
-    return m.kind == Message::Kind::kLoad || server(m.server).is_up;
+  std::uint64_t id_of(std::uint64_t number) const {
+    const bool is_planted = is(PlantedBug::kIdsWithoutGeneration);
+    return closure_id(is_planted ? 1 : state_.ledger.generation(), number);
   }
 
-  void deliver(ModelState& next, const Message& m, bool is_answered) const {
-    ModelServers servers(options_, next);
-    const auto is_heard = [&] {
-      return is_answered && next.coordinator_is_up && next.ledger.term() == m.term;
-    };
-    switch (m.kind) {
-      case Message::Kind::kPush:
-        return hear(next, m, servers.take_push(m), is_answered);
-      case Message::Kind::kDone:
-        if (next.ledger.is_current(m.number, m.attempt)) {
-          next.record(events::Finished{m.number, m.attempt});
-        }
-        return;
-      case Message::Kind::kFence:
-        if (servers.take_fence(m) && is_heard()) hear_of_fence(next, m);
-        return;
-      case Message::Kind::kLoad:
-        if (servers.take_load(m) && is_heard()) hear_of_load(next, m);
-        return;
-      case Message::Kind::kSnapshot:
-        if (servers.take_snapshot(m) && is_heard()) hear_of_snapshot(next, m);
+  ModelPush push_of(const ModelTask& task, std::size_t s) const {
+    return {static_cast<std::uint8_t>(s), state_.contents[task.number], id_of(task.number),
+            id_of(state_.ledger.finished_below())};
+  }
+
+  /// Returns false if the table refuses it.
+  bool receive(const ModelPush& push) {
+    ModelServer& server = state_.servers[push.server];
+    const internal::UpdateStream stream{internal::UpdateStream::Kind::kClosure, push.id, 0};
+    const internal::ChangeIdentity identity{stream, 0, 1, push.finished_below};
+    try {
+      if (server.table.num_applied_before(identity) == 0) ++server.counts[push.content];
+    } catch (const Error&) {
+      return false;
     }
+    server.table.note_applied(identity);
+    return true;
   }
 
-  /// The worker of a push does.
-  void hear(ModelState& next, const Message& push, const std::string& refusal,
-            bool is_answered) const {
-    if (refusal.empty()) {
-      if (is_answered) confirm(next, push.server, push.number, push.attempt);
-      return;
+  /// VariableStore::obey(). Returns false if the server refuses the order.
+  bool execute(std::size_t s, const ModelOrder& given) {
+    const internal::StoreOrder& order = given.order;
+    ModelServer& server = state_.servers[s];
+    const bool closes = order.kind == OrderKind::kClose, opens = order.kind == OrderKind::kOpen;
+    if (order.generation != server.generation) {
+      if (!closes || order.generation < server.generation) return false;
     }
-    // The sender gives up; no task waits for it, unless the protocol is wrong.
-    const auto is_of_it = [&](const ModelTask& task) {
-      return task.number == push.number && task.attempt == push.attempt;
-    };
-    const bool is_wanted = std::ranges::any_of(next.tasks, is_of_it) &&
-                           next.ledger.is_current(push.number, push.attempt);
-    if (is_wanted && next.ledger.term() == push.term) {
-      next.violation = concat("an attempt that is under way was refused: ", refusal);
+    const bool resets_table = closes || (opens && !server.is_open);
+    if (resets_table && !is(PlantedBug::kTableKept)) {
+      server.table = AppliedTable(order.finished_below);
     }
-    std::erase_if(next.tasks, is_of_it);
-  }
-
-  void confirm(ModelState& next, int s, std::uint8_t number, std::uint8_t attempt) const {
-    for (ModelTask& task : next.tasks) {
-      if (task.number == number && task.attempt == attempt) task.confirmed_by |= server_bit(s);
+    if (closes) {
+      server.generation = order.generation;
+      server.is_open = false;
     }
-    std::ranges::sort(next.tasks);
-    report_finished(next);
-  }
-
-  void keep_steps(std::size_t s) {
-    const ModelServer& own = from_.servers[s];
-    if (!own.is_up || own.late.empty()) return;
-    const auto closure = static_cast<int>(own.late.front().number);
-    step(Kind::kKeep, s, Cost::kFree,
-         say("the change of closure ", closure, " on ps ", s, " is in its log"),
-         [&](ModelState& next) { ModelServers(options_, next).keep_first(s); });
-  }
-
-  /// Workers report at once: waiting adds nothing, for the report may stay on its way.
-  void report_finished(ModelState& next) const {
-    const bool is_early = options_.bug == PlantedBug::kFinishedBeforeConfirmed;
-    std::erase_if(next.tasks, [&](const ModelTask& task) {
-      const bool is_done = is_early ? task.confirmed_by != 0
-                                    : task.confirmed_by == all_servers(options_.num_servers);
-      if (!is_done) return false;
-      Message done;
-      done.kind = Message::Kind::kDone;
-      done.number = task.number, done.attempt = task.attempt;
-      insert(next.network, done);
-      return true;
-    });
-  }
-
-  void hear_of_fence(ModelState& next, const Message& m) const {
-    if (next.await[m.server] == Await::kFence) next.await[m.server] = Await::kNothing;
-  }
-
-  void hear_of_load(ModelState& next, const Message& m) const {
-    if (next.await[m.server] == Await::kLoad) next.await[m.server] = Await::kNothing;
-  }
-
-  void hear_of_snapshot(ModelState& next, const Message& m) const {
-    if (!next.takes_cut || next.ledger.last_cut_begun() != m.cut) return;
-    next.saved_by |= server_bit(m.server);
-    if (next.saved_by != all_servers(options_.num_servers)) return;
-    next.takes_cut = false;
-    next.saved_by = 0;
-    next.record(events::CutTaken{m.cut});
-  }
-
-  void task_steps(std::size_t index) {
-    const ModelTask task = from_.tasks[index];
-    const auto closure = static_cast<int>(task.number);
-    for (int s = 0; s < options_.num_servers; ++s) {
-      if ((task.confirmed_by & server_bit(s)) != 0 || is_on_its_way(task, s)) continue;
-      step(Kind::kResend, index * from_.servers.size() + static_cast<std::size_t>(s), Cost::kFree,
-           say("closure ", closure, " sends to ps ", s, " again"),
-           [&](ModelState& next) { insert(next.network, push_message(next, task, s)); });
+    if (opens) {
+      server.is_open = true;
+      for (const ModelPush& push : std::exchange(server.held, {})) {
+        if (is(PlantedBug::kHeldNotChecked)) ++server.counts[push.content];
+        if (!is(PlantedBug::kHeldNotChecked)) (void)receive(push);
+      }
     }
-    if (!has_fault()) return;
-    step(Kind::kKillTask, index, Cost::kFault, say("KILLED: the worker of closure ", closure),
-         [&](ModelState& next) {
-           next.tasks.erase(next.tasks.begin() + static_cast<std::ptrdiff_t>(index));
-         });
-    if (from_.coordinator_is_up && from_.ledger.is_current(task.number, task.attempt)) {
-      step(Kind::kSuspect, index, Cost::kFault,
-           say("TAKEN FOR DEAD: the worker of closure ", closure),
-           [&](ModelState& next) { put_back(next, task.number, task.attempt); });
+    if (order.kind == OrderKind::kRestore) {
+      const bool has_values = server.counts != ModelCounts{};
+      if (!has_values || !is(PlantedBug::kRestoreSkipsSurvivors)) server.counts = state_.version[s];
     }
-  }
-
-  bool is_on_its_way(const ModelTask& task, int s) const {
-    return std::ranges::any_of(from_.network, [&](const Message& m) {
-      return m.kind == Message::Kind::kPush && m.number == task.number &&
-             m.attempt == task.attempt && m.server == s;
-    });
-  }
-
-  void put_back(ModelState& next, std::uint64_t number, int attempt) const {
-    if (options_.bug == PlantedBug::kRetryTakesNewNumber) {
-      const std::string content = next.ledger.find(number)->content;
-      next.record(events::Stopped{number, attempt});
-      next.record(events::Scheduled{next.ledger.next_number(), content});
-      return;
+    if (order.kind == OrderKind::kFreeze) {
+      const bool is_repeated = server.frozen && server.frozen_for == given.save;
+      if (!is_repeated || is(PlantedBug::kRepeatedFreezeObeyed)) server.frozen = server.counts;
+      server.frozen_for = given.save;
     }
-    next.record(events::PutBack{number, attempt, {}});
+    if (closes || order.kind == OrderKind::kRelease) server.frozen.reset();
+    return order.kind != OrderKind::kReadFrozen || server.frozen.has_value();
   }
 
-  void kill_steps(int s) {
-    const bool is_on_its_way = await(s) == Await::kLoad;
-    if (!has_fault() || !(server(s).is_up || is_on_its_way)) return;
-    const auto index = static_cast<std::size_t>(s);
-    step(Kind::kKillServer, index, Cost::kFault,
-         say("KILLED: ps ", s, is_on_its_way ? ", on its way back" : ""), [&](ModelState& next) {
-           // Control calls are addressed to a process, and end with it; pushes are sent again.
-           std::erase_if(next.network, [s](const Message& m) {
-             const bool is_control =
-                 m.kind != Message::Kind::kPush && m.kind != Message::Kind::kDone;
-             return m.server == s && is_control;
-           });
-           ModelServers(options_, next).kill(index);
-           // An order that failed: the coordinator looks who is there.
-           if (is_on_its_way) next.await[index] = Await::kFence;
-         });
+  /// An answer to an order that was given up is not waited for any more.
+  void hear(std::size_t s, const ModelOrder& order, bool is_done) {
+    const bool is_awaited = order.order.generation == state_.ledger.generation() &&
+                            order.order.kind == kOrders[static_cast<std::size_t>(state_.phase)] &&
+                            order.save == state_.save;
+    if (!is_awaited) return;
+    if (!is_done) return roll_back();
+    if (state_.phase == Phase::kReading) state_.read[s] = *state_.servers[s].frozen;
+    state_.answered_by |= bit(s);
+    if (state_.answered_by == first_bits(state_.servers.size())) end_phase();
   }
 
-  void server_steps(int s) {
-    const auto index = static_cast<std::size_t>(s);
-    kill_steps(s);
-    if (!from_.coordinator_is_up) return;
-    if (!server(s).is_up && await(s) != Await::kLoad) {
-      step(Kind::kNoticeServer, index, Cost::kFree,
-           say("the coordinator notices that ps ", s, " is gone: it comes back"),
-           [&](ModelState& next) {
-             bring_back(next);
-             for (int each = 0; each < options_.num_servers; ++each) send_control(next, each);
-           });
+  void end_phase() {
+    const Phase ended = std::exchange(state_.phase, Phase::kRunning);
+    const bool notes_late = is(PlantedBug::kReleasedBeforeNoted);
+    if (ended == Phase::kReading) write_version();
+    if (ended == (notes_late ? Phase::kReleasing : Phase::kReading)) {
+      state_.ledger.note_saved(state_.version_number);
     }
-    if (!is_control_on_its_way(s) && (await(s) != Await::kNothing || lacks_snapshot(s))) {
-      step(Kind::kResend, 100 + index, Cost::kFree, say("the coordinator asks ps ", s, " again"),
-           [&](ModelState& next) { send_control(next, s); });
+    if (ended == Phase::kClosing && !is(PlantedBug::kFinishedNotQueuedAgain) &&
+        state_.version_number != state_.ledger.saved_below()) {
+      state_.violation =
+          concat("expected the last version to be that of ", state_.ledger.saved_below(),
+                 " closures, found ", state_.version_number);
     }
+    if (ended == Phase::kReleasing || ended == Phase::kOpening) return;
+    begin(static_cast<Phase>(static_cast<int>(ended) + 1));
   }
 
-  void bring_back(ModelState& next) const {
-    next.takes_cut = false;
-    next.saved_by = 0;
-    next.record(events::TookOver{next.ledger.term() + 1});
-    for (std::size_t s = 0; s < from_.servers.size(); ++s) {
-      next.await[s] = next.servers[s].is_up ? Await::kFence : Await::kLoad;
-    }
-  }
-
-  bool lacks_snapshot(int s) const {
-    return from_.takes_cut && (from_.saved_by & server_bit(s)) == 0 && server(s).is_up;
-  }
-
-  bool is_control_on_its_way(int s) const {
-    return std::ranges::any_of(from_.network,
-                               [&](const Message& m) { return m == control_message(from_, s); });
-  }
-
-  void send_control(ModelState& next, int s) const {
-    insert(next.network, control_message(next, s));
-  }
-
-  void coordinator_steps() {
-    if (!from_.coordinator_is_up) {
-      step(Kind::kRestartCoordinator, 0, Cost::kFree, say("a new coordinator reads the journal"),
-           [&](ModelState& next) { restart_coordinator(next); });
-      return;
-    }
-    if (has_fault()) {
-      step(Kind::kKillCoordinator, 0, Cost::kFault, say("KILLED: the coordinator"),
-           [](ModelState& next) {
-             next.coordinator_is_up = false;
-             next.takes_cut = false;
-             next.saved_by = 0;
-             std::ranges::fill(next.await, Await::kFence);
-           });
-    }
-    notice_lost_tasks();
-    if (!is_ready()) return;
-    if (from_.cuts_left > 0 && !from_.takes_cut) {
-      step(Kind::kBeginCut, 0, Cost::kFree, say("a cut begins"), [&](ModelState& next) {
-        --next.cuts_left;
-        next.record(events::CutBegan{next.ledger.last_cut_begun() + 1});
-        next.takes_cut = true;
-        for (int s = 0; s < options_.num_servers; ++s) send_control(next, s);
-      });
-    }
-    if (!from_.ledger.next_queued()) return;
-    if (std::cmp_greater_equal(from_.ledger.num_running(), options_.num_workers)) return;
-    const std::uint64_t number = *from_.ledger.next_queued();
-    step(Kind::kDispatch, 0, Cost::kFree, say("closure ", number, " is given out"),
-         [&](ModelState& next) { dispatch(next, number, 1); });
-    if (!has_fault()) return;
-    step(Kind::kDispatchTwice, 0, Cost::kFault, say("TWICE: closure ", number, " is given out"),
-         [&](ModelState& next) { dispatch(next, number, 2); });
-  }
-
-  void restart_coordinator(ModelState& next) const {
-    const ClosureLedger replayed = ClosureLedger::replay(next.journal, {100, 100});
-    if (replayed != next.ledger) next.violation = "the journal leads to another state";
-    next.coordinator_is_up = true;
-    next.record(events::TookOver{next.ledger.term() + 1});
-    for (int s = 0; s < options_.num_servers; ++s) send_control(next, s);
-  }
-
-  void dispatch(ModelState& next, std::uint64_t number, int copies) const {
-    const auto* closure = next.ledger.find(number);
-    ModelTask task;
-    task.number = model_byte(number);
-    task.attempt = model_byte(static_cast<std::uint64_t>(closure->attempts) + 1);
-    task.content = static_cast<std::uint8_t>(closure->content.at(0));
-    task.term = model_byte(next.ledger.term());
-    next.record(events::Started{number, task.attempt, 0});
-    for (; copies > 0; --copies) {
-      insert(next.tasks, task);
-      for (int s = 0; s < options_.num_servers; ++s)
-        insert(next.network, push_message(next, task, s));
-    }
-  }
-
-  /// An attempt that nobody works on and that no report comes of.
-  void notice_lost_tasks() {
-    for (std::uint64_t n = 0; n < from_.ledger.next_number(); ++n) {
-      const auto* closure = from_.ledger.find(n);
-      if (closure == nullptr || closure->state != ClosureLedger::State::kRunning) continue;
-      const int attempt = closure->attempts;
-      const bool is_worked_on = std::ranges::any_of(from_.tasks, [&](const ModelTask& task) {
-        return task.number == n && task.attempt == attempt;
-      });
-      const bool is_reported = std::ranges::any_of(from_.network, [&](const Message& m) {
-        return m.kind == Message::Kind::kDone && m.number == n && m.attempt == attempt;
-      });
-      if (is_worked_on || is_reported) continue;
-      step(Kind::kNoticeLost, n, Cost::kFree,
-           say("the coordinator notices that closure ", n, " is lost, and puts it back"),
-           [&](ModelState& next) { put_back(next, n, attempt); });
+  void write_version() {
+    state_.version = state_.read;
+    state_.version_number = state_.frozen_below;
+    if (is(PlantedBug::kRetryTakesNewNumber)) return;  // it is found by counts
+    for (std::size_t s = 0; s < state_.servers.size(); ++s) {
+      for (std::size_t number = 0; number < state_.contents.size(); ++number) {
+        const std::size_t content = state_.contents[number];
+        if (number < state_.version_number && (state_.given_up & bit(content)) != 0) continue;
+        const int found = state_.version[s][content];
+        if (found == (number < state_.version_number ? 1 : 0)) continue;
+        state_.violation = concat("the version of ", state_.version_number,
+                                  " closures has closure ", number, " ", found, " times on ps ", s);
+      }
     }
   }
 
   const ModelOptions& options_;
-  const ModelState& from_;
-  const Visitor& visit_;
-  const bool with_texts_;
-  bool has_free_step_ = false;
+  ModelState& state_;
 };
 
-bool ProtocolModel::each_successor(const ModelState& state, const Visitor& visit,
-                                   bool with_texts) const {
-  return Successors(options_, state, visit, with_texts).run();
+/// The steps out of one state.
+class Steps {
+ public:
+  Steps(const ModelOptions& options, const ModelState& from, bool with_texts)
+      : options_(options), from_(from), with_texts_(with_texts) {
+    for (std::size_t i = 0; i < from_.strays.size(); ++i) {
+      const ModelPush& push = from_.strays[i];
+      step({},
+           say("a stray push of closure ", internal::closure_number(push.id), " of generation ",
+               generation_of(push.id), " arrives at ps ", int{push.server}),
+           &Protocol::deliver_stray, i);
+    }
+    for (std::size_t i = 0; i < from_.tasks.size(); ++i) task_steps(i);
+    for (std::size_t s = 0; s < from_.servers.size(); ++s) server_steps(s);
+    coordinator_steps();
+  }
+
+  std::vector<ModelSuccessor> found = {};
+  bool has_free_step = false;
+
+ private:
+  template <class... Text>
+  std::string say(const Text&... text) const {
+    return with_texts_ ? concat(text...) : std::string();
+  }
+
+  template <class... Parameters, class... Arguments>
+  void step(std::optional<Fault> fault, std::string text, void (Protocol::*change)(Parameters...),
+            const Arguments&... arguments) {
+    const auto& faults = options_.faults;
+    const bool is_allowed =
+        !fault || faults.empty() || std::ranges::find(faults, *fault) != faults.end();
+    if (!is_allowed || (fault && from_.faults_left == 0)) return;
+    found.push_back({from_, (fault ? "FAULT: " : "") + std::move(text)});
+    ModelState& next = found.back().state;
+    if (fault) --next.faults_left;
+    has_free_step |= !fault;
+    Protocol protocol(options_, next);
+    (protocol.*change)(arguments...);
+    protocol.drop_void_strays();
+  }
+
+  void task_steps(std::size_t i) {
+    const ModelTask& task = from_.tasks[i];
+    const std::string name = say("closure ", int{task.number});
+    for (std::size_t s = 0; s < from_.servers.size(); ++s) {
+      if ((task.confirmed_by & bit(s)) != 0) continue;
+      const std::string push = say(name, " pushes to ps ", s);
+      step(Fault::kSentTwice, say(push, ", on its way twice"), &Protocol::add_stray, task, s);
+      if (!from_.servers[s].is_open) continue;
+      step({}, push, &Protocol::deliver, i, s, true);
+      step(Fault::kAnswerLost, say(push, " without answer"), &Protocol::deliver, i, s, false);
+    }
+    const bool is_early = options_.bug == PlantedBug::kFinishedBeforeConfirmed;
+    if (task.confirmed_by == first_bits(from_.servers.size()) ||
+        (is_early && task.confirmed_by != 0)) {
+      step({}, say(name, " finishes"), &Protocol::finish, i);
+    }
+    if (!from_.ledger.failures().empty()) step({}, say(name, " stops"), &Protocol::stop, i);
+    step(Fault::kClosureFailed, say(name, " fails"), &Protocol::fail, i);
+    step(Fault::kWorkerLost, say("the worker of ", name, " is lost"), &Protocol::lose, i);
+  }
+
+  void server_steps(std::size_t s) {
+    const ModelServer& server = from_.servers[s];
+    if (!server.orders.empty()) {
+      const internal::StoreOrder& order = server.orders.front().order;
+      const std::string text =
+          say("ps ", s, " is to ", kOrderNames[static_cast<std::size_t>(order.kind)],
+              ", generation ", order.generation);
+      step({}, text, &Protocol::obey, s, true);
+      step(Fault::kAnswerLost, say(text, ", without answer"), &Protocol::obey, s, false);
+      step(Fault::kSentTwice, say(text, " twice"), &Protocol::repeat_order, s);
+    }
+    step(Fault::kServerKilled, say("ps ", s, " dies, another one begins"), &Protocol::kill_server,
+         s);
+  }
+
+  void coordinator_steps() {
+    const auto cause = from_.has_loss ? std::nullopt : std::optional(Fault::kServerSuspected);
+    step(cause, say("all go back to the version"), &Protocol::roll_back);
+    step(Fault::kCoordinatorKilled, say("all begins again"), &Protocol::restart_job);
+    if (from_.phase >= Phase::kClosing) return;
+    version_steps();
+    if (!from_.ledger.failures().empty() && from_.ledger.is_drained()) {
+      step({}, say("the program sees the failure"), &Protocol::raise_failures);
+    }
+    if (std::cmp_greater_equal(from_.ledger.num_running(), options_.num_workers)) return;
+    const bool is_paused = options_.bug != PlantedBug::kClosuresGivenOutWhilePaused &&
+                           (from_.phase == Phase::kPausing || from_.phase == Phase::kFreezing);
+    const auto first = from_.ledger.next_queued(is_paused);
+    if (first) dispatch_steps(*first);
+    // All attempts that failed did so on worker 0, which may be the one that is free.
+    const auto other = from_.ledger.next_queued_new_to(0, is_paused);
+    if (other && other != first) dispatch_steps(*other);
+  }
+
+  void dispatch_steps(std::uint64_t number) {
+    const std::string text = say("closure ", number, " is given out");
+    step({}, text, &Protocol::dispatch, number, 1);
+    step(Fault::kGivenOutTwice, say(text, " twice"), &Protocol::dispatch, number, 2);
+  }
+
+  void version_steps() {
+    if (from_.phase == Phase::kRunning && from_.versions_left > 0) {
+      step({}, say("a version begins: the queue pauses"), &Protocol::begin_version);
+    }
+    const bool is_between = options_.bug == PlantedBug::kVersionDuringInterruption
+                                ? from_.ledger.num_running() == 0
+                                : from_.ledger.is_between_closures();
+    if (from_.phase == Phase::kPausing && is_between) {
+      step({}, say("no closure is under way"), &Protocol::begin, Phase::kFreezing);
+    }
+    if (from_.phase <= Phase::kPausing) return;
+    step(Fault::kVersionGivenUp, say("the version is given up"), &Protocol::give_up_version);
+  }
+
+  const ModelOptions& options_;
+  const ModelState& from_;
+  const bool with_texts_;
+};
+
+/// Writes numbers below 256.
+class Bytes {
+ public:
+  template <class... Numbers>
+  void add(const Numbers&... numbers) {
+    (add_one(static_cast<std::uint64_t>(numbers)), ...);
+  }
+  void add(const ModelCounts& counts) {
+    for (const std::uint8_t count : counts) add_one(count);
+  }
+  void add_id(std::uint64_t id) { add(generation_of(id), internal::closure_number(id)); }
+  void add(const std::vector<ModelPush>& pushes) {
+    add(pushes.size());
+    for (const ModelPush& push : pushes) {
+      add(push.server, push.content);
+      add_id(push.id), add_id(push.finished_below);
+    }
+  }
+  void add(const std::vector<ModelOrder>& orders) {
+    add(orders.size());
+    for (const ModelOrder& each : orders) {
+      add(each.order.kind, each.order.generation, each.save);
+      add_id(each.order.finished_below);
+    }
+  }
+  /// Which ids a table knows is found out by asking it.
+  void add(const AppliedTable& table, const ClosureLedger& ledger) {
+    const std::uint64_t below = table.finished_below();
+    add_id(below), add(table.num_streams());
+    if (table.num_streams() == 0) return;
+    for (auto g = generation_of(below); g <= ledger.generation(); ++g) {
+      for (std::uint64_t number = 0; number < ledger.next_number(); ++number) {
+        const std::uint64_t id = closure_id(g, number);
+        const internal::UpdateStream stream{internal::UpdateStream::Kind::kClosure, id, 0};
+        if (id >= below && table.num_applied_before({stream, 0, 1, 0}) == 1) add_id(id);
+      }
+    }
+  }
+  /// Numbers of attempts do not matter, for each closure has one at most that is under way; of
+  /// reports, that there are some.
+  void add(const ClosureLedger& ledger) {
+    add(ledger.generation(), ledger.finished_below(), ledger.saved_below());
+    for (std::uint64_t number = 0; number < ledger.next_number(); ++number) {
+      const auto* closure = ledger.find(number);
+      if (closure == nullptr) continue;
+      add(number, closure->state, closure->is_interrupted, closure->has_finished,
+          !closure->reports.empty());
+    }
+  }
+  std::string text = {};
+
+ private:
+  void add_one(std::uint64_t number) {
+    TUTTI_CHECK(number < 256, "the model counts in bytes");
+    text.push_back(static_cast<char>(number));
+  }
+};
+
+/// Each server in the place of the one that is `by` further.
+std::string bytes_of(const ModelState& state, std::size_t by) {
+  const std::size_t n = state.servers.size();
+  const auto rotated = [&](std::uint8_t mask) {
+    return ((mask << by) | (mask << by >> n)) & first_bits(n);
+  };
+  const auto rotated_pushes = [&](std::vector<ModelPush> pushes) {
+    for (ModelPush& each : pushes) each.server = static_cast<std::uint8_t>((each.server + by) % n);
+    std::ranges::sort(pushes);
+    return pushes;
+  };
+  Bytes bytes;
+  bytes.text.reserve(256);
+  bytes.add(state.phase, state.save, state.has_loss, state.frozen_below, state.version_number,
+            state.reported, state.given_up, state.ledger.failures().size(), state.faults_left,
+            state.versions_left, rotated(state.answered_by), state.tasks.size(),
+            state.contents.size());
+  for (const ModelTask& task : state.tasks) bytes.add(task.number, rotated(task.confirmed_by));
+  for (const std::uint8_t content : state.contents) bytes.add(content);
+  for (std::size_t place = 0; place < n; ++place) {
+    const std::size_t s = (place + n - by) % n;
+    const ModelServer& server = state.servers[s];
+    bytes.add(server.is_open, server.generation, server.frozen.has_value(), server.frozen_for);
+    bytes.add(server.table, state.ledger);
+    bytes.add(server.counts), bytes.add(server.frozen.value_or(ModelCounts()));
+    bytes.add(rotated_pushes(server.held)), bytes.add(server.orders);
+    bytes.add(state.version[s]), bytes.add(state.read[s]);
+  }
+  bytes.add(rotated_pushes(state.strays));
+  return std::move(bytes.text);
+}
+
+bool is_serving(const ModelState& state) {
+  const auto serves = [&](const ModelServer& server) {
+    return server.is_open && server.generation == state.ledger.generation();
+  };
+  return state.phase < Phase::kClosing && std::ranges::all_of(state.servers, serves);
+}
+
+}  // namespace
+
+ModelState initial_state(const ModelOptions& options) {
+  ModelState state;
+  state.faults_left = static_cast<std::uint8_t>(options.num_faults);
+  state.versions_left = static_cast<std::uint8_t>(options.num_versions);
+  state.version.resize(static_cast<std::size_t>(options.num_servers));
+  Protocol(options, state).restart_job();
+  return state;
+}
+
+std::vector<ModelSuccessor> successors(const ModelOptions& options, const ModelState& state,
+                                       bool& can_go_on, bool with_texts) {
+  Steps steps(options, state, with_texts);
+  can_go_on = steps.has_free_step;
+  return std::move(steps.found);
+}
+
+std::string violation(const ModelState& state) {
+  if (!state.violation.empty()) return state.violation;
+  for (std::size_t s = 0; s < state.servers.size(); ++s) {
+    for (std::size_t content = 0; content < kMostContents; ++content) {
+      const int count = state.servers[s].counts[content];
+      if (count > 1) return concat("ps ", s, " counted closure ", content, " ", count, " times");
+    }
+  }
+  if (!is_serving(state)) return "";
+  for (std::uint64_t number = 0; number < state.ledger.next_number(); ++number) {
+    const auto* closure = state.ledger.find(number);
+    const std::size_t content = state.contents[number];
+    // A read that waits for is_catching_up() has to see it.
+    const bool is_to_be_seen =
+        (state.reported & ~state.given_up & bit(content)) != 0 && !state.ledger.is_catching_up();
+    const bool is_finished = closure != nullptr && closure->state == ClosureState::kFinished;
+    if (!is_finished && !is_to_be_seen) continue;
+    for (std::size_t s = 0; s < state.servers.size(); ++s) {
+      if (state.servers[s].counts[content] == 1) continue;
+      return concat("closure ", number, " finished, and ps ", s, " did not count it");
+    }
+  }
+  return "";
+}
+
+std::string why_not_ended(const ModelState& state) {
+  if (!is_serving(state) || state.phase != Phase::kRunning) return "servers are not open";
+  if (!state.ledger.is_drained()) return "closures wait or run";
+  for (std::size_t s = 0; s < state.servers.size(); ++s) {
+    for (const std::uint8_t content : state.contents) {
+      if (state.servers[s].counts[content] == 1 || (state.given_up & bit(content)) != 0) continue;
+      return concat("ps ", s, " did not count closure ", int{content});
+    }
+  }
+  return "";
+}
+
+std::string bytes_of(const ModelState& state) {
+  std::string least = bytes_of(state, 0);
+  for (std::size_t by = 1; by < state.servers.size(); ++by) {
+    least = std::min(least, bytes_of(state, by));
+  }
+  Bytes of_ledger;
+  of_ledger.add(state.ledger);
+  return least + of_ledger.text;
 }
 
 }  // namespace tutti::testing

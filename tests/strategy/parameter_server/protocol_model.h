@@ -1,21 +1,24 @@
 // The coordinator's protocol as states and steps, made of the classes that the library runs.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Actors: a coordinator (ClosureLedger and its journal), workers (interchangeable: a worker is the
-// task that it works on), servers (AppliedTable and how often each closure was counted). The
-// network is a multiset of messages: any may be delivered next, or never. What is a fault: losing a
-// message or an answer, delivering one twice, giving out a task twice, killing an actor, and taking
-// a living worker for dead. Answers of servers are part of the delivery; a lost one is a fault.
+// Actors: a coordinator (ClosureLedger, and the steps of JobCheckpoint), workers (interchangeable:
+// a worker is the task that it works on), servers (AppliedTable, and how often each closure was
+// counted). Every closure changes each server once. A closure's *content* is the call of schedule()
+// that made it: servers count contents, their tables know ids.
 //
-// Servers keep what they confirm in snapshots, and in a log, both of which outlive them.
-//
-// Every closure changes each server once. A closure's *content* tells which call of schedule() it
-// is; servers count contents, their tables know numbers.
+// The network: a task delivers a push that its server has not confirmed at any time, or never, so
+// that a push which is lost and sent again needs no step. A *stray* is a push that no task waits
+// for: a copy, or one of an attempt that was given up. A worker that dies and a living one that is
+// taken for dead differ in their strays alone, and a stray may never arrive: both are one fault.
+// Orders arrive at each server in sequence. One without an answer is repeated, also to the process
+// that replaces a dead one, and a copy may be executed after the first one was answered
+// (RpcClient).
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
-#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,146 +27,129 @@
 
 namespace tutti::testing {
 
-inline constexpr int kMostContents = 6;
-
-/// In masks of servers.
-inline std::uint8_t server_bit(int server) { return static_cast<std::uint8_t>(1 << server); }
-inline std::uint8_t all_servers(int num_servers) {
-  return static_cast<std::uint8_t>(server_bit(num_servers) - 1);
-}
+inline constexpr std::size_t kMostContents = 6;
+/// Times that a server counted each content.
+using ModelCounts = std::array<std::uint8_t, kMostContents>;
 
 /// Mistakes that a protocol could have.
 enum class PlantedBug {
   kNone,
-  kSnapshotWithoutTable,     // values are saved, what was applied is not
-  kFinishedBeforeConfirmed,  // a closure counts as finished when one server has confirmed it
-  kRetryTakesNewNumber,      // a closure that is tried again is numbered anew
-  kOldTermAccepted,          // servers do not look at terms
-  kLateSnapshotOverwrites,   // a request that comes twice saves again under the same cut
-  kAcknowledgeBeforeKept,    // the answer goes out before the log has the change
-  kReplayWithoutTable,       // every record of a log is applied, also those that came twice
-  kLogGoesOnBeforeVoidCut,   // a log goes on under its cut, before what came after a void later one
+  kOldIdsAccepted,              // close and open do not raise the watermark
+  kTableKept,                   // close and open leave the table as it is
+  kIdsWithoutGeneration,        // a closure that is rolled back keeps its id
+  kVersionDuringInterruption,   // a pause does not wait for closures that were put back
+  kFinishedBeforeConfirmed,     // a closure counts as finished when one server has confirmed it
+  kRetryTakesNewNumber,         // a closure that is tried again gets the next number
+  kRestoreSkipsSurvivors,       // servers that were not lost keep their values
+  kFinishedNotQueuedAgain,      // a rollback forgets closures that the version does not contain
+  kRepeatedFreezeObeyed,        // a copy of an order to freeze replaces what was frozen
+  kHeldNotChecked,              // batches that were held are applied without asking the table
+  kReleasedBeforeNoted,         // the version is noted as saved when servers have released it
+  kClosuresGivenOutWhilePaused  // the queue does not pause
 };
 
-struct ModelMessage {
-  enum class Kind : std::uint8_t { kPush = 1, kDone, kFence, kLoad, kSnapshot };
-  Kind kind = Kind::kPush;
-  std::uint8_t server = 0;
-  std::uint8_t number = 0, attempt = 0, content = 0;  // pushes and reports of finished tasks
-  std::uint8_t term = 0;
-  std::uint8_t below = 0;  // pushes
-  std::uint8_t cut = 0;    // loads and snapshots
-  auto operator<=>(const ModelMessage&) const = default;
+struct ModelPush {
+  std::uint8_t server = 0, content = 0;
+  std::uint64_t id = 0, finished_below = 0;
+  auto operator<=>(const ModelPush&) const = default;
 };
 
-/// Throws kInternal for 256 and above: the model counts in bytes.
-std::uint8_t model_byte(std::uint64_t value);
+struct ModelOrder {
+  internal::StoreOrder order = {};
+  std::uint8_t save = 0;  // number of the version that it is for
+  bool operator==(const ModelOrder&) const = default;
+};
 
+/// The current attempt at a closure.
 struct ModelTask {
-  std::uint8_t number = 0, attempt = 0, content = 0, term = 0;
+  std::uint8_t number = 0;
+  int attempt = 0;
   std::uint8_t confirmed_by = 0;  // a bit per server
-  auto operator<=>(const ModelTask&) const = default;
-};
-
-/// A change that a server took, in its log.
-struct ModelChange {
-  std::uint8_t number = 0, content = 0, term = 0, below = 0;
-  std::uint8_t after_cut = 0;  // the last one that was saved before
-  auto operator<=>(const ModelChange&) const = default;
 };
 
 struct ModelServer {
-  using Counts = std::array<std::uint8_t, kMostContents>;
-  struct Saved {
-    std::uint8_t cut = 0;
-    internal::AppliedTable table = {};
-    Counts counts = {};
-  };
-  bool is_up = true;
-  internal::AppliedTable table = {};
-  Counts counts = {};
-  std::uint8_t loaded_term = 0;
-  std::vector<Saved> saved = {};       // survives a kill
-  std::vector<ModelChange> log = {};   // too
-  std::vector<ModelChange> late = {};  // of kAcknowledgeBeforeKept: applied, and not in the log yet
+  bool is_open = false;
+  std::uint64_t generation = 0;
+  internal::AppliedTable table = internal::AppliedTable();
+  ModelCounts counts = {};
+  std::optional<ModelCounts> frozen = {};
+  std::uint8_t frozen_for = 0;          // the version
+  std::vector<ModelPush> held = {};     // sorted
+  std::vector<ModelOrder> orders = {};  // on their way, the next one in front
 };
 
 struct ModelState {
-  /// What the coordinator has still to hear from a server before it gives out anything.
-  enum class Await : std::uint8_t { kFence, kLoad, kNothing };
+  /// Phase of the coordinator. From kFreezing on it has given orders to all servers.
+  enum class Phase : std::uint8_t {
+    kRunning,
+    kPausing,
+    kFreezing,
+    kReading,
+    kReleasing,
+    kClosing,
+    kRestoring,
+    kOpening
+  };
 
   internal::ClosureLedger ledger;
-  std::vector<std::byte> journal = {};  // leads to the ledger, hence no part of bytes()
-  bool coordinator_is_up = true;
-  std::vector<Await> await = {};  // of each server
-  bool takes_cut = false;
-  std::uint8_t saved_by = 0;  // a bit per server
+  std::vector<std::uint8_t> contents = {};  // of each number
+  Phase phase = Phase::kClosing;
+  std::uint8_t answered_by = 0;        // a bit per server, of the orders of the phase
+  std::uint8_t save = 0;               // number of the version that is taken, or was last
+  bool has_loss = false;               // of a server, which the coordinator will notice
+  std::uint64_t frozen_below = 0;      // closures that the frozen values contain
+  std::vector<ModelCounts> read = {};  // what servers froze
+  std::vector<ModelTask> tasks = {};   // by number
+  std::vector<ModelPush> strays = {};  // sorted
   std::vector<ModelServer> servers = {};
-  std::vector<ModelTask> tasks = {};       // sorted
-  std::vector<ModelMessage> network = {};  // sorted
-  std::uint8_t faults_left = 0, cuts_left = 0;
+  /// The newest version in the folder.
+  std::uint64_t version_number = 0;
+  std::vector<ModelCounts> version = {};
+  std::uint8_t reported = 0;  // a bit per content whose result the program has
+  std::uint8_t given_up = 0;  // a bit per content that failed or was cancelled
+  std::uint8_t faults_left = 0, versions_left = 0;
   std::string violation = {};  // of the step that led here
-
-  /// Write-ahead: the journal has the event before anybody hears of it.
-  void record(const internal::ClosureEvent& event);
-  /// Equal for states that are the same but for the number of the first server.
-  std::vector<std::byte> bytes() const;
 };
 
-struct ModelStep {
-  enum class Kind : std::uint8_t {
-    kDispatch = 1,
-    kDeliver,
-    kDeliverAnswerLost,
-    kDrop,
-    kDuplicate,
-    kResend,
-    kKillTask,
-    kSuspect,
-    kNoticeLost,
-    kKillServer,
-    kNoticeServer,
-    kKillCoordinator,
-    kRestartCoordinator,
-    kBeginCut,
-    kDispatchTwice,
-    kKeep,  // of kAcknowledgeBeforeKept
-  };
-  Kind kind = Kind::kDispatch;
-  std::uint8_t index = 0;  // of the message, task, server or closure that it concerns
-  std::string text = {};   // for traces; filled when asked for
+enum class ModelFault : std::uint8_t {
+  kAnswerLost = 1,
+  kSentTwice,
+  kGivenOutTwice,
+  kWorkerLost,
+  kClosureFailed,
+  kServerKilled,
+  kServerSuspected,  // a living one is taken for lost
+  kVersionGivenUp,   // an order took too long
+  kCoordinatorKilled,
 };
 
 struct ModelOptions {
   int num_closures = 3;
   int num_faults = 2;
-  int num_cuts = 1;
+  int num_versions = 1;
   PlantedBug bug = PlantedBug::kNone;
   /// Faults of other kinds do not happen; empty: all do.
-  std::vector<ModelStep::Kind> kinds_of_faults = {};
+  std::vector<ModelFault> faults = {};
   int num_servers = 2;
   int num_workers = 2;
 };
 
-class ProtocolModel {
- public:
-  explicit ProtocolModel(ModelOptions options) : options_(options) {}
-
-  ModelState initial() const;
-  using Visitor = std::function<void(const ModelStep&, ModelState&&)>;
-  /// Calls `visit` with each step that can happen in `state`, always in the same order, and the
-  /// state after it. Returns whether one of them is no fault. `with_texts`: steps say what they
-  /// are.
-  bool each_successor(const ModelState& state, const Visitor& visit, bool with_texts = false) const;
-  /// "" when the invariants hold: no server counts a closure twice, and each counts what finished.
-  std::string violation(const ModelState& state) const;
-  /// "" for a state in which everything has ended well: for those where nothing more can happen.
-  std::string why_not_ended(const ModelState& state) const;
-
- private:
-  class Successors;
-  std::string lost_confirmation(const ModelState& state) const;
-  ModelOptions options_;
+ModelState initial_state(const ModelOptions& options);
+struct ModelSuccessor {
+  ModelState state;
+  std::string text;  // the step, if asked for
 };
+/// Returns the states after each step that can happen, always in the same order. `can_go_on` is set
+/// if one of them is not a fault.
+std::vector<ModelSuccessor> successors(const ModelOptions& options, const ModelState& state,
+                                       bool& can_go_on, bool with_texts = false);
+/// Returns "" if the invariants hold: no server counts a closure twice; each counts those that have
+/// finished, unless they are being done again; a version contains whole closures.
+std::string violation(const ModelState& state);
+/// Returns "" for a state in which everything has ended. For states where nothing more can
+/// happen.
+std::string why_not_ended(const ModelState& state);
+/// Equal for states that differ in nothing that matters, or in the number of the first server.
+std::string bytes_of(const ModelState& state);
 
 }  // namespace tutti::testing
