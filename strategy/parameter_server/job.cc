@@ -160,22 +160,6 @@ void ParameterServerJob::subscribe() {
   }
 }
 
-/// The way to a worker or server, which may come later, and again.
-TaskLinkOptions ParameterServerJob::link_to(const Task& task, RpcMethod method) {
-  const std::string& address = cluster_.task_address(task.type, task.index);
-  RpcClientOptions client =
-      rpc_client_options(task_, {task.type, task.index, address}, group_, options_);
-  client.connect_timeout = durations::kOneTry;  // the link's thread must not stay long
-  if (method == RpcMethod::kRun) client.patience = durations::kServerPatience;
-  TaskLinkOptions link;
-  link.name = concat(task, " (", address, ")");
-  link.connect = [client, method, target = concat("grpc://", address)] {
-    return RpcClient::connect(target, method, client);
-  };
-  link.when_lost = [this, task](auto lost) { return watch_->when_lost(task, std::move(lost)); };
-  return link;
-}
-
 void ParameterServerJob::coordinate(const std::shared_ptr<ServerGroup>& group) {
   for (const int index : cluster_.task_indices("ps")) {
     subscriptions_.push_back(
@@ -192,10 +176,21 @@ std::string ParameterServerJob::worker_name(int worker) const {
 
 std::unique_ptr<WorkerLink> ParameterServerJob::connect_worker(int worker,
                                                                const StepRegistry& registry) {
-  TaskLinkOptions link = link_to({"worker", worker}, RpcMethod::kRun);
-  link.name = concat("worker ", worker);
-  return std::make_unique<RemoteWorker>(
-      RemoteWorkerOptions{std::move(link), worker, [&registry] { return registry.text(); }});
+  const std::string& address = cluster_.task_address("worker", worker);
+  RpcClientOptions client =
+      rpc_client_options(task_, {"worker", worker, address}, group_, options_);
+  client.connect_timeout = durations::kOneTry;  // the link's thread must not stay long
+  client.patience = durations::kServerPatience;
+  RemoteWorkerOptions link;
+  link.worker = worker;
+  link.connect = [client, target = concat("grpc://", address)] {
+    return RpcClient::connect(target, RpcMethod::kRun, client);
+  };
+  link.when_lost = [this, worker](auto lost) {
+    return watch_->when_lost({"worker", worker}, std::move(lost));
+  };
+  link.steps = [&registry] { return registry.text(); };
+  return std::make_unique<RemoteWorker>(std::move(link));
 }
 
 int ParameterServerJob::serve(CoordinatedStrategy& strategy, const StepRegistry& registry) {

@@ -11,7 +11,6 @@
 #include "cluster/rpc/rpc_server.h"
 #include "cluster/worker_group.h"
 #include "strategy/parameter_server/client/server_link.h"
-#include "strategy/parameter_server/coordinator/task_link.h"
 #include "strategy/parameter_server/coordinator/worker_link.h"
 #include "strategy/parameter_server/job_watch.h"
 #include "strategy/parameter_server/protocol/variable_service.h"
@@ -104,7 +103,6 @@ class ParameterServerJob {
   void serve_variables();
   void join_coordinated();
   void join_workers(const ClusterResolver& resolver, bool trains_apart, int workers_needed);
-  TaskLinkOptions link_to(const Task& task, RpcMethod method);
   void subscribe();
 
   const bool is_coordinated_;

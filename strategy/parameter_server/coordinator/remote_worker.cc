@@ -1,4 +1,4 @@
-// Tasks that were sent, and what became of them.
+// One thread connects, greets, waits for answers, and connects again.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/coordinator/remote_worker.h"
 
@@ -10,10 +10,53 @@
 #include "tutti/core/logging.h"
 
 namespace tutti::internal {
+namespace {
+
+Error stopped() { return Error(ErrorCode::kCancelled, "the coordinator was stopped"); }
+
+}  // namespace
 
 RemoteWorker::RemoteWorker(RemoteWorkerOptions options)
-    : TaskLink(std::move(options.link)), worker_(options.worker), steps_(std::move(options.steps)) {
-  begin(concat("ps-link-", worker_));
+    : options_(std::move(options)), name_(concat("worker ", options_.worker)) {
+  if (options_.when_lost) {
+    subscription_ = options_.when_lost(
+        [this](std::uint64_t incarnation, const Error& error) { give_up(incarnation, error); });
+  }
+  thread_ = Executor::system().start(concat("ps-link-", options_.worker), [this] { run(); });
+}
+
+RemoteWorker::~RemoteWorker() {
+  subscription_.reset();
+  stop_.set();
+  give_up(~std::uint64_t{0}, stopped());
+  thread_->join();
+}
+
+void RemoteWorker::watch(std::function<void()> on_change) {
+  const MutexLock lock(mutex_);
+  on_change_ = std::move(on_change);
+}
+
+void RemoteWorker::report_change() {
+  std::function<void()> on_change;
+  {
+    const MutexLock lock(mutex_);
+    on_change = on_change_;
+  }
+  if (on_change) on_change();
+}
+
+/// The job found out that the worker's incarnations up to this one are gone.
+void RemoteWorker::give_up(std::uint64_t incarnation, const Error& error) {
+  std::shared_ptr<RpcClient> client;
+  {
+    const MutexLock lock(mutex_);
+    client = client_ ? client_ : greeted_;
+    if (client == nullptr || client->server_incarnation() > incarnation) return;  // a former one
+    loss_ = error;
+    changed_.notify_all();
+  }
+  client->fail_all(error);
 }
 
 /// It defines other steps, or is of another job.
@@ -46,8 +89,8 @@ void RemoteWorker::start(WorkerTask task, Done done) {
     if (is_sent) sent_.push_back({reply, done, request.task.name()});
   }
   if (!is_sent) {
-    return done(
-        not_done(AttemptReport::Kind::kNotStarted, worker_, concat(name(), ": is not connected")));
+    return done(not_done(AttemptReport::Kind::kNotStarted, options_.worker,
+                         concat(name_, ": is not connected")));
   }
   reply->when_ready([this] {
     const MutexLock lock(mutex_);
@@ -72,10 +115,46 @@ std::string RemoteWorker::doing() const {
   return sent_.empty() ? "nothing" : sent_.front().name;
 }
 
-void RemoteWorker::greet(RpcClient& client) {
-  (void)client.call(encode(WorkerHello{steps_()}),
-                    deadline_after(Clock::system().now(), durations::kJoinTimeout));
-  is_alive_.store(true);
+void RemoteWorker::run() {
+  while (!stop_.is_set()) {
+    if (std::shared_ptr<RpcClient> client = open()) {
+      report_change();
+      work(std::move(client));
+      report_change();
+    } else {
+      stop_.wait_until(deadline_after(Clock::system().now(), durations::kTryAgain));
+    }
+  }
+}
+
+/// The destructor, and the job, end the greeting by the client that is greeted.
+std::shared_ptr<RpcClient> RemoteWorker::open() {
+  std::shared_ptr<RpcClient> client;
+  try {
+    client = options_.connect();
+    {
+      const MutexLock lock(mutex_);
+      if (stop_.is_set()) throw stopped();
+      greeted_ = client;
+      loss_.reset();
+    }
+    (void)client->call(encode(WorkerHello{options_.steps()}),
+                       deadline_after(Clock::system().now(), durations::kJoinTimeout));
+    is_alive_.store(true);
+    const MutexLock lock(mutex_);
+    client_ = std::move(greeted_);
+  } catch (const Error& error) {
+    {
+      const MutexLock lock(mutex_);
+      greeted_.reset();
+      why_gone_ = error;
+    }
+    complain(error);
+    return nullptr;
+  }
+  last_complaint_.clear();
+  complain_at_ = {};
+  return client;
 }
 
 /// A task that was recalled is answered before older ones. Throws why there will be no answer.
@@ -92,8 +171,7 @@ std::shared_ptr<RpcReply> RemoteWorker::next_answer() {
   return found->reply;
 }
 
-void RemoteWorker::work(RpcClient&) {
-  if (std::exchange(was_lost_, false)) log_info(concat("coordinator: ", name(), " is here again"));
+void RemoteWorker::deliver_answers() {
   for (;;) {
     const std::shared_ptr<RpcReply> reply = next_answer();
     TaskOutcome outcome = decode_outcome(reply->wait(TimePoint::min()));
@@ -108,24 +186,48 @@ void RemoteWorker::work(RpcClient&) {
   }
 }
 
-void RemoteWorker::ended(std::shared_ptr<RpcClient> client, const Error& why) {
+/// Until the worker is lost, or this object ends.
+void RemoteWorker::work(std::shared_ptr<RpcClient> client) {
+  if (std::exchange(was_lost_, false)) log_info(concat("coordinator: ", name_, " is here again"));
+  Error why = stopped();
+  try {
+    deliver_answers();
+  } catch (const Error& error) {
+    why = error;
+  }
   is_alive_.store(false);
   std::deque<Sent> sent;
   {
     const MutexLock lock(mutex_);
+    client_.reset();
+    why_gone_ = why;
     sent.swap(sent_);
   }
   client.reset();
-  if (!is_stopped()) {
+  if (!stop_.is_set()) {
     was_lost_ = true;
-    log_warning(concat("coordinator: ", name(), " is lost",
+    log_warning(concat("coordinator: ", name_, " is lost",
                        sent.empty() ? "" : ", and others get its closures", ": ", why.message()));
   }
   AttemptReport::Kind kind = AttemptReport::Kind::kWorkerLost;
   for (const Sent& each : sent) {
-    each.done(
-        not_done(std::exchange(kind, AttemptReport::Kind::kNotStarted), worker_, why.message()));
+    each.done(not_done(std::exchange(kind, AttemptReport::Kind::kNotStarted), options_.worker,
+                       why.message()));
   }
+}
+
+void RemoteWorker::complain(const Error& error) {
+  if (stop_.is_set()) return;
+  const bool is_absent =
+      error.code() == ErrorCode::kDeadlineExceeded || error.code() == ErrorCode::kUnavailable;
+  const TimePoint now = Clock::system().now();
+  // A worker that is simply not there is no news.
+  const TimePoint again_at = deadline_after(now, 6 * durations::kSayAgainEvery);
+  if (complain_at_ == TimePoint{}) complain_at_ = again_at;
+  const bool is_news = std::exchange(last_complaint_, error.message()) != error.message();
+  if (is_absent ? now < complain_at_ : !is_news) return;
+  complain_at_ = again_at;
+  log_warning(concat("coordinator: no connection to ", name_, ": ", error.message()));
 }
 
 }  // namespace tutti::internal

@@ -82,13 +82,12 @@ class RemoteWorkerTest : public ::testing::Test {
         int worker, internal::StepRegistry& registry) override {
       internal::RemoteWorkerOptions options;
       options.worker = worker;
-      options.link.name = concat("worker ", worker);
       options.steps = [&registry] { return registry.text(); };
-      options.link.when_lost = [this, worker](internal::TaskLinkOptions::Lost lost) {
+      options.when_lost = [this, worker](internal::RemoteWorkerOptions::Lost lost) {
         test_.lost_[static_cast<std::size_t>(worker)] = std::move(lost);
         return nullptr;
       };
-      options.link.connect = [worker, target = "grpc://" + test_.address(worker)] {
+      options.connect = [worker, target = "grpc://" + test_.address(worker)] {
         RpcClientOptions client;
         client.self = {"chief", 0, ""};
         client.server = {"worker", worker, ""};
@@ -140,7 +139,7 @@ class RemoteWorkerTest : public ::testing::Test {
   const std::vector<int> ports_ = launch::free_ports(kWorkers);
   std::array<std::uint64_t, kWorkers> incarnations_{};
   std::array<std::unique_ptr<WorkerProcess>, kWorkers> processes_;
-  std::array<internal::TaskLinkOptions::Lost, kWorkers> lost_;
+  std::array<internal::RemoteWorkerOptions::Lost, kWorkers> lost_;
   std::function<void(const std::string&)> over_;
   std::unique_ptr<ClusterCoordinator> coordinator_;
 };
