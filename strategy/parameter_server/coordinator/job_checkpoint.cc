@@ -277,11 +277,13 @@ void JobCheckpoint::pause() {
 void JobCheckpoint::save() {
   next_at_ = deadline_after(Clock::system().now(), options_.checkpoint_interval);
   require_own_folder();
+  const TimePoint begin = Clock::system().now();
   pause();
   const std::uint64_t number = queue_.finished_below();
   const std::uint64_t outside = servers_.servers().num_outside_changes();
   servers_.freeze();
   queue_.resume();
+  const TimePoint resumed = Clock::system().now();
   CheckpointFile version = read_servers();
   version.info.step = static_cast<std::int64_t>(number);
   Json& state = version.states.at(kState);
@@ -292,6 +294,9 @@ void JobCheckpoint::save() {
   saved_outside_.store(outside);
   queue_.note_saved(number);
   release();
+  log_info(concat("coordinator: saved the checkpoint of ", number, " closures in ",
+                  seconds_text(Clock::system().now() - begin), " s; closures waited for ",
+                  seconds_text(resumed - begin), " s"));
 }
 
 /// The frozen values: of each variable its shards, one after the other.
