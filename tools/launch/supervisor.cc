@@ -1,25 +1,19 @@
-// The loop of `tutti run`: output, signals, ends, restarts, deadlines.
+// The loop of `tutti run`: signals, ends, restarts, deadlines.
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/launch/supervisor.h"
 
-#include <limits.h>
 #include <poll.h>
 #include <signal.h>
-#include <string.h>
 #include <sys/prctl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstdio>
-#include <cstdlib>
 #include <deque>
-#include <filesystem>
 #include <memory>
 
-#include "core/file.h"
+#include "tools/launch/run_reporter.h"
 #include "tutti/cluster/net/job_durations.h"
 #include "tutti/core/error.h"
 
@@ -32,8 +26,6 @@ constexpr int kQuickFailures = 5;
 constexpr Duration kRestartPause = std::chrono::milliseconds(10);
 constexpr std::size_t kLastLines = 12;
 constexpr const char* kBeforeOthersFinished = "before the others finished";
-constexpr std::size_t kNamesInMessage = 8;
-constexpr std::array kColors{36, 33, 32, 35, 34, 96, 93, 92, 95, 94};
 
 /// Returns the exit code of a job that was asked to stop: that of the first task that did something
 /// else, else 75 when one wrote a checkpoint. A task that the stop signal killed has stopped, too:
@@ -94,259 +86,7 @@ int JobOutcome::exit_code() const {
   }
 }
 
-// Lines with names and colours, log files, and the launcher's own messages.
-
 namespace {
-
-bool wants_colors(int fd) {
-  const char* const terminal = std::getenv("TERM");
-  return ::isatty(fd) && !std::getenv("NO_COLOR") && terminal && std::string(terminal) != "dumb";
-}
-
-bool same_file(int a, int b) {
-  struct stat of_a = {}, of_b = {};
-  return ::fstat(a, &of_a) == 0 && ::fstat(b, &of_b) == 0 && of_a.st_dev == of_b.st_dev &&
-         of_a.st_ino == of_b.st_ino;
-}
-
-/// Keeps what the reader of a pipe does not take yet, so that a reader who is slow stops nothing
-/// else. Other processes should not write into the same pipe.
-class PatientWriter {
- public:
-  explicit PatientWriter(int fd) : fd_(fd) {}
-
-  int fd() const { return fd_; }
-  /// Drops the text when the reader is gone.
-  void add(std::string_view text) {
-    if (!is_gone_) text_ += text;
-  }
-  bool is_empty() const { return begin_ == text_.size(); }
-  /// Returns true if so much waits that no more should come.
-  bool is_full() const { return text_.size() - begin_ >= kFull; }
-
-  /// Writes what there is room for; nothing into a file on a full disk. Returns false once the
-  /// reader is gone. The descriptor is shared with the process that gave it to us, so it stays one
-  /// that blocks: a pipe that says it has room takes PIPE_BUF bytes without.
-  bool write_some() {
-    if (is_empty()) return !is_gone_;
-    const FileSizeLimitScope error_instead_of_signal;
-    while (!is_empty() && !is_gone_) {
-      pollfd room{fd_, POLLOUT, 0};
-      const int ready = ::poll(&room, 1, 0);
-      if (ready == 0) break;
-      if (ready < 0 && errno == EINTR) continue;
-      const std::size_t size = std::min<std::size_t>(text_.size() - begin_, PIPE_BUF);
-      const ssize_t written = ::write(fd_, text_.data() + begin_, size);
-      if (written >= 0) {
-        begin_ += static_cast<std::size_t>(written);
-      } else if (errno == EAGAIN) {
-        break;
-      } else if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG) {
-        begin_ = text_.size();  // a full disk: the job is worth more than its lines
-      } else if (errno != EINTR) {
-        is_gone_ = true;
-        begin_ = text_.size();
-      }
-    }
-    if (is_empty() || begin_ >= kFull) {
-      text_.erase(0, begin_);
-      begin_ = 0;
-    }
-    return !is_gone_;
-  }
-
- private:
-  static constexpr std::size_t kFull = 1 << 20;
-
-  int fd_;
-  std::string text_;
-  std::size_t begin_ = 0;  // of what is not written yet
-  bool is_gone_ = false;
-};
-
-/// Writes the lines of all processes, and messages about them. Nothing waits for the reader:
-/// write_more() writes the rest later.
-class RunReporter {
- public:
-  RunReporter(const JobPlan& plan, const SupervisorOptions& options)
-      : options_(options),
-        colors_{wants_colors(STDOUT_FILENO), wants_colors(STDERR_FILENO)},
-        is_one_file_(same_file(STDOUT_FILENO, STDERR_FILENO)),
-        output_(STDOUT_FILENO),
-        error_(STDERR_FILENO) {
-    if (!options_.log_dir.empty()) {
-      std::error_code error;
-      std::filesystem::create_directories(options_.log_dir, error);
-    }
-    for (const ProcessPlan& process : plan.processes) {
-      Shown& shown = tasks_.emplace_back();
-      const int color = kColors[(tasks_.size() - 1) % kColors.size()];
-      shown.name = process.task.name();
-      shown.plain_prefix = concat("[", shown.name, "]: ");
-      shown.color_prefix = concat("\033[", color, "m[", shown.name, "]:\033[0m ");
-      if (!options_.log_dir.empty()) open_log(shown);
-    }
-  }
-  ~RunReporter() { write_more(); }
-  RunReporter& operator=(RunReporter&&) = delete;
-
-  void on_line(int rank, Stream stream, std::string_view line) {
-    const Shown& shown = at(rank);
-    const bool to_error = stream == Stream::kError;
-    std::string text = colors_[to_error ? 1 : 0] ? shown.color_prefix : shown.plain_prefix;
-    text.append(line).push_back('\n');
-    write(to_error, text);
-    if (!shown.log) return;
-    const FileSizeLimitScope error_instead_of_signal;
-    std::fwrite(line.data(), 1, line.size(), shown.log.get());
-    std::fputc('\n', shown.log.get());
-    std::fflush(shown.log.get());
-  }
-
-  /// Process number `restarts` of a task has been started; 0 is its first.
-  void on_start(int rank, int restarts) {
-    std::FILE* const log = at(rank).log.get();
-    if (log && restarts > 0) std::fprintf(log, "--- started again, restart %d\n", restarts);
-  }
-
-  /// A process has ended and is started again.
-  void on_restart(const TaskOutcome& ended) {
-    say(concat(ended.task, ": ", ended.describe(), "; is started again (restart ",
-               ended.restarts + 1, " of ", options_.max_restarts, ")"));
-  }
-
-  /// Reports a process that had ended well, and that the process of `waiting` waits for.
-  void on_waited_for(int rank, int waiting) {
-    say(concat(at(rank).name, " had finished, but ", at(waiting).name,
-               ", which was started again, waits for it"));
-  }
-
-  /// The failure that ends the job, before on_stop(). `why_final`: why the process is not started
-  /// again, where that was asked for.
-  void on_first_failure(int rank, const TaskOutcome& ended,
-                        const std::deque<std::string>& last_lines, const std::string& why_final) {
-    const Shown& shown = at(rank);
-    std::string text = concat(shown.name, " failed first: ", ended.describe(),
-                              why_final.empty() ? "" : "; not started again: ", why_final);
-    if (!shown.log_path.empty()) text += concat("\n    log: ", shown.log_path);
-    text += last_lines.empty() ? "\n    it wrote nothing" : "\n    its last lines:";
-    for (const std::string& line : last_lines) text += concat("\n    ", shown.plain_prefix, line);
-    say(text);
-  }
-
-  /// Reports that the processes of `ranks` get `signal_number` now, and SIGKILL after the grace.
-  void on_stop(StopReason reason, int signal_number, const std::vector<int>& ranks) {
-    if (reason == StopReason::kFinished || ranks.empty()) return;
-    const std::string signal = signal_name(signal_number), who = names(ranks);
-    const double grace = std::chrono::duration<double>(options_.grace).count();
-    const std::string then = concat(" (", signal, "; SIGKILL after ", grace, " s)");
-    switch (reason) {
-      case StopReason::kSignal:
-        return say(concat(signal, ": asked ", who, " to stop; SIGKILL after ", grace,
-                          " s, or at the next ", signal));
-      case StopReason::kTimeout:
-        return say(concat("time is over; ending ", who, then));
-      case StopReason::kTaskAsked:
-        return say(concat("a process has stopped on request; asking ", who, then));
-      default:
-        return say(concat("ending ", who, then));
-    }
-  }
-
-  /// Reports that the process of `rank` gets SIGKILL now.
-  void on_given_up(int rank, const std::string& why) {
-    say(concat(at(rank).name, " is killed, for the job has given it up: ", why));
-  }
-
-  /// Reports that the processes of `ranks` get SIGKILL now.
-  void on_kill(const std::vector<int>& ranks) { say(concat("killing ", names(ranks))); }
-
-  /// Shows the end of each task, when the job has not simply succeeded.
-  void summarize(const JobOutcome& outcome) {
-    const int code = outcome.exit_code();
-    if (code == 0) return;
-    std::string text = concat("exit code ", code);
-    for (const TaskOutcome& task : outcome.tasks) {
-      text += concat("\n    ", task.task, ": ", task.describe());
-      if (task.restarts > 0) text += concat(", restarts: ", task.restarts);
-    }
-    say(text);
-  }
-
-  /// Returns true if lines may come; while they may not, the processes keep them in their pipes.
-  bool takes_lines() const { return !output_.is_full() && !error_.is_full(); }
-
-  /// Returns the descriptors that something could not be written to yet.
-  std::vector<int> waits_for_room() const {
-    std::vector<int> waiting;
-    for (const PatientWriter* const writer : {&output_, &error_}) {
-      if (!writer->is_empty()) waiting.push_back(writer->fd());
-    }
-    return waiting;
-  }
-
-  /// Tries again; call it before each wait.
-  void write_more() {
-    flush(output_);
-    flush(error_);
-  }
-
- private:
-  struct CloseFile {
-    void operator()(std::FILE* file) const { std::fclose(file); }
-  };
-  struct Shown {
-    std::string name, plain_prefix, color_prefix, log_path;
-    std::unique_ptr<std::FILE, CloseFile> log;
-  };
-
-  const Shown& at(int rank) const { return tasks_[static_cast<std::size_t>(rank)]; }
-  PatientWriter& writer(bool to_error) { return to_error && !is_one_file_ ? error_ : output_; }
-
-  void open_log(Shown& shown) {
-    shown.log_path = concat(options_.log_dir, "/", shown.name, ".log");
-    shown.log.reset(std::fopen(shown.log_path.c_str(), "we"));
-    if (shown.log) return;
-    fail(ErrorCode::kUnavailable, "run: cannot write log ", shown.log_path, ": ",
-         ::strerror(errno));
-  }
-
-  /// Lines of both reach a terminal, or one file, in their order.
-  void write(bool to_error, std::string_view text) {
-    if (to_error != last_was_error_) flush(writer(last_was_error_));
-    last_was_error_ = to_error;
-    PatientWriter& own = writer(to_error);
-    own.add(text);
-    if (own.is_full()) flush(own);
-  }
-
-  /// Without a reader the job is asked to stop, once.
-  void flush(PatientWriter& writer) {
-    if (writer.write_some() || is_reader_gone_) return;
-    is_reader_gone_ = true;
-    ::kill(::getpid(), SIGTERM);
-  }
-
-  void say(const std::string& message) { write(true, concat("tutti run: ", message, "\n")); }
-
-  std::string names(const std::vector<int>& ranks) const {
-    std::vector<std::string> all;
-    for (const int rank : ranks) {
-      if (all.size() == kNamesInMessage) {
-        return concat(join(all), " and ", ranks.size() - all.size(), " more");
-      }
-      all.push_back(at(rank).name);
-    }
-    return join(all);
-  }
-
-  const SupervisorOptions& options_;
-  std::vector<Shown> tasks_;
-  std::array<bool, 2> colors_{};  // of output and error
-  const bool is_one_file_;        // a terminal, or one file for both
-  PatientWriter output_, error_;
-  bool last_was_error_ = false, is_reader_gone_ = false;
-};
 
 bool is_stop_signal(int number) {
   return number == SIGINT || number == SIGTERM || number == SIGHUP;
@@ -423,6 +163,13 @@ struct Supervisor {
       slot.last_lines.emplace_back(line);
       reporter.on_line(slot.rank, stream, line);
     };
+  }
+
+  /// Returns nullptr if the job has no such task.
+  Slot* find(const std::string& task) {
+    const auto is_it = [&](const Slot& slot) { return slot.outcome.task == task; };
+    const auto found = std::ranges::find_if(slots, is_it);
+    return found == slots.end() ? nullptr : &*found;
   }
 
   std::vector<int> running_ranks() const {
@@ -558,22 +305,19 @@ struct Supervisor {
   }
 
   /// The processes that the job knows to have failed, the first one first.
-  std::vector<const Slot*> known_causes() const {
+  std::vector<const Slot*> known_causes() {
     std::vector<const Slot*> causes;
     if (!options.find_failed) return causes;
     for (const TaskProcess& failed : options.find_failed()) {
-      for (const Slot& slot : slots) {
-        const bool is_it =
-            slot.outcome.task == failed.task && slot.outcome.restarts == failed.restarts;
-        if (is_it) causes.push_back(&slot);
-      }
+      const Slot* const slot = find(failed.task);
+      if (slot && slot->outcome.restarts == failed.restarts) causes.push_back(slot);
     }
     return causes;
   }
 
   /// A process whose connections are closed, or that has reported its failure, may end later than
   /// those that fail because of it.
-  bool is_cause_still_ending() const {
+  bool is_cause_still_ending() {
     const auto is_ending = [](const Slot& slot) {
       return slot.running && slot.process->is_ending();
     };
@@ -608,12 +352,8 @@ struct Supervisor {
   void kill_given_up() {
     if (!options.find_given_up || reason != StopReason::kNone) return;
     for (GivenUp& given_up : options.find_given_up()) {
-      const auto is_it = [&](const Slot& slot) {
-        return slot.running && slot.outcome.task == given_up.task &&
-               slot.outcome.restarts == given_up.restarts;
-      };
-      const auto slot = std::ranges::find_if(slots, is_it);
-      if (slot == slots.end()) continue;
+      Slot* const slot = find(given_up.task);
+      if (!slot || !slot->running || slot->outcome.restarts != given_up.restarts) continue;
       const Duration patience = given_up.is_ending ? durations::kOneTry : Duration::zero();
       slot->given_up_at = deadline_after(now(), patience);
       slot->why_given_up = std::move(given_up.why);
@@ -632,11 +372,8 @@ struct Supervisor {
     const auto waiting = std::ranges::find_if(
         slots, [](const Slot& slot) { return slot.running && slot.outcome.restarts > 0; });
     for (const WaitedFor& one : options.find_waited_for()) {
-      const auto is_it = [&](const Slot& slot) {
-        return slot.outcome.task == one.task && slot.has_finished();
-      };
-      const auto slot = std::ranges::find_if(slots, is_it);
-      if (slot == slots.end() || reason != StopReason::kNone) continue;
+      Slot* const slot = find(one.task);
+      if (!slot || !slot->has_finished() || reason != StopReason::kNone) continue;
       const bool has_joined = one.joined == slot->outcome.restarts;
       if (has_joined && waiting != slots.end()) {
         bring_back(*slot, *waiting, one.may_repeat);
