@@ -81,9 +81,9 @@ bool is_plain_name(std::string_view name) {
 
 void FileReader::read(std::uint64_t offset, std::span<std::byte> bytes) const {
   while (!bytes.empty()) {
-    const ssize_t count =
-        ::pread(file_.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
-    if (count < 0 && errno == EINTR) continue;
+    const ssize_t count = uninterrupted([&] {
+      return ::pread(file_.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    });
     if (count <= 0) {
       fail(count == 0 || is_damage(errno) ? ErrorCode::kDataLoss : ErrorCode::kUnavailable, path_,
            ": offset ", offset, ": ", count == 0 ? "the file ends" : reason_of(errno),

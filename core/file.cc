@@ -70,10 +70,11 @@ std::string read_file(const std::string& path) {
     const std::size_t size = bytes.size();
     const std::size_t chunk = std::max(kChunk, bytes.capacity() - size);
     bytes.resize(size + chunk);
-    const ssize_t count = ::read(file.get(), bytes.data() + size, chunk);
+    const ssize_t count =
+        internal::uninterrupted([&] { return ::read(file.get(), bytes.data() + size, chunk); });
     bytes.resize(size + (count > 0 ? static_cast<std::size_t>(count) : 0));
     if (count == 0) return bytes;
-    if (count < 0 && errno != EINTR) fail_with_errno("read", path);
+    if (count < 0) fail_with_errno("read", path);
   }
 }
 
@@ -161,8 +162,7 @@ bool FileDescriptor::close() {
 bool write_all(int fd, std::span<const std::byte> bytes) {
   const FileSizeLimitScope error_instead_of_signal;
   while (!bytes.empty()) {
-    const ssize_t count = ::write(fd, bytes.data(), bytes.size());
-    if (count < 0 && errno == EINTR) continue;
+    const ssize_t count = uninterrupted([&] { return ::write(fd, bytes.data(), bytes.size()); });
     if (count < 0) return false;
     bytes = bytes.subspan(static_cast<std::size_t>(count));
   }

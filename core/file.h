@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <signal.h>
 
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -72,6 +73,15 @@ class FileDescriptor {
  private:
   int number_ = -1;
 };
+
+/// Returns the result of `call`, a call of the system, which is repeated while signals interrupt
+/// it.
+template <class Call>
+auto uninterrupted(const Call& call) {
+  auto result = call();
+  while (result == -1 && errno == EINTR) result = call();
+  return result;
+}
 
 /// Whether all went out; else errno says why not.
 bool write_all(int fd, std::span<const std::byte> bytes);

@@ -297,7 +297,7 @@ void check_xla_flags(const std::function<void()>& create) {
   const std::string log = read_until_end(report.get());
   kill(child, SIGKILL);  // does nothing to one that has ended
   int status = 0;
-  (void)TEMP_FAILURE_RETRY(waitpid(child, &status, 0));
+  (void)uninterrupted([&] { return waitpid(child, &status, 0); });
   const bool took_too_long = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
   if (status == 0 || took_too_long) return;
   fail(ErrorCode::kInvalidArgument,

@@ -120,7 +120,8 @@ bool is_program(const std::string& path) {
 void wait_for_exec(Pipe& report, pid_t pid, const std::string& file) {
   report.write_end.close();
   int reason = 0;
-  const ssize_t size = TEMP_FAILURE_RETRY(::read(report.read_end.get(), &reason, sizeof(reason)));
+  const ssize_t size = internal::uninterrupted(
+      [&] { return ::read(report.read_end.get(), &reason, sizeof(reason)); });
   if (size != sizeof(reason)) return;  // closed by a successful exec
   ::waitpid(pid, nullptr, 0);
   fail(ErrorCode::kNotFound, "run: cannot start '", file, "': ", ::strerror(reason));
@@ -218,7 +219,7 @@ ChildProcess::ChildProcess(const ChildOptions& options) {
 ChildProcess::~ChildProcess() {
   if (!status_) {
     ::kill(-pid_, SIGKILL);
-    (void)TEMP_FAILURE_RETRY(::waitpid(pid_, nullptr, 0));
+    (void)internal::uninterrupted([&] { return ::waitpid(pid_, nullptr, 0); });
   }
 }
 
@@ -252,7 +253,7 @@ std::optional<ExitStatus> ChildProcess::try_wait() {
   if (!has_ended()) return std::nullopt;
   ::kill(-pid_, SIGKILL);
   int wait_status = 0;
-  (void)TEMP_FAILURE_RETRY(::waitpid(pid_, &wait_status, 0));
+  (void)internal::uninterrupted([&] { return ::waitpid(pid_, &wait_status, 0); });
   status_ = exit_status_of(wait_status);
   return status_;
 }
@@ -262,7 +263,8 @@ void ChildProcess::read_stream(Stream stream, std::size_t max_bytes, const OnLin
   LineBuffer& lines = lines_[static_cast<std::size_t>(stream)];
   std::array<char, 64 * 1024> bytes;
   for (std::size_t total = 0; output.is_open() && total < max_bytes;) {
-    const ssize_t size = TEMP_FAILURE_RETRY(::read(output.get(), bytes.data(), bytes.size()));
+    const ssize_t size =
+        internal::uninterrupted([&] { return ::read(output.get(), bytes.data(), bytes.size()); });
     if (size < 0 && errno == EAGAIN) return;
     if (size <= 0) {
       output.close();
@@ -360,7 +362,9 @@ void kill_marked(const std::string& mark) {
   close_all_but(pipe);
   std::set<pid_t> groups;
   for (pid_t number = 0;;) {
-    if (TEMP_FAILURE_RETRY(::read(pipe, &number, sizeof(number))) != sizeof(number)) break;
+    if (internal::uninterrupted([&] { return ::read(pipe, &number, sizeof(number)); }) !=
+        sizeof(number))
+      break;
     if (number == 0) ::_exit(0);  // an orderly end
     if (number > 0) {
       groups.insert(number);
@@ -496,12 +500,12 @@ Guard::Guard(const std::string& secret_folder, const std::string& secret_file,
 Guard::~Guard() {
   tell(0);
   pipe_.close();
-  (void)TEMP_FAILURE_RETRY(::waitpid(pid_, nullptr, 0));
+  (void)internal::uninterrupted([&] { return ::waitpid(pid_, nullptr, 0); });
 }
 
 void Guard::tell(pid_t number) {
   // A guard that was killed itself is no reason to stop a job.
-  (void)TEMP_FAILURE_RETRY(::write(pipe_.get(), &number, sizeof(number)));
+  (void)internal::uninterrupted([&] { return ::write(pipe_.get(), &number, sizeof(number)); });
 }
 
 void Guard::watch(pid_t group) { tell(group); }
