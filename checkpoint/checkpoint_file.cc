@@ -8,6 +8,7 @@
 #include <new>
 #include <optional>
 
+#include "checkpoint/folder.h"
 #include "checkpoint/version.h"
 #include "core/file.h"
 #include "core/hash.h"

@@ -13,12 +13,25 @@
 #include <vector>
 
 #include "core/file.h"
+#include "tutti/core/error.h"
 
 namespace tutti::internal {
 
 /// Whether `name` can be a file of a checkpoint: letters, digits, '.', '_' and '-', at most 255, no
 /// dot first. No path.
 bool is_plain_name(std::string_view name);
+
+/// Returns what `body` returns. What it refuses as kInvalidArgument is kDataLoss of source(), which
+/// is called for an error alone.
+template <class Source, class Body>
+auto damage_if_refused(const Source& source, const Body& body) {
+  try {
+    return body();
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kInvalidArgument) throw;
+    throw Error(ErrorCode::kDataLoss, concat(source(), ": ", error.message()));
+  }
+}
 
 /// A file that is read. Throws kDataLoss naming path and offset where the disk gives an error or
 /// the file ends.

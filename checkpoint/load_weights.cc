@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "checkpoint/checkpoint_file.h"
+#include "checkpoint/folder.h"
 #include "checkpoint/version.h"
 #include "core/file.h"
 #include "tutti/checkpoint/safetensors.h"

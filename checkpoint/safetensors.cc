@@ -8,6 +8,7 @@
 #include <optional>
 #include <set>
 
+#include "checkpoint/folder.h"
 #include "checkpoint/safetensors_types.h"
 #include "core/byte_codec.h"
 #include "core/file.h"

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "tutti/checkpoint/safetensors.h"
-#include "tutti/core/error.h"
 #include "tutti/tensor/dtype.h"
 #include "tutti/tensor/shape.h"
 
@@ -19,18 +18,6 @@ namespace tutti::internal {
 
 static_assert(std::endian::native == std::endian::little,
               "elements are copied between files and memory as they are");
-
-/// Returns what `body` returns. What it refuses as kInvalidArgument is kDataLoss of source(), which
-/// is called for an error alone.
-template <class Source, class Body>
-auto damage_if_refused(const Source& source, const Body& body) {
-  try {
-    return body();
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::kInvalidArgument) throw;
-    throw Error(ErrorCode::kDataLoss, concat(source(), ": ", error.message()));
-  }
-}
 
 inline constexpr std::size_t kSafetensorsLengthBytes = 8;
 /// The limit of the format's own reader.

@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "checkpoint/folder.h"
 #include "checkpoint/safetensors_types.h"
 #include "core/hash.h"
 #include "tutti/tensor/numerics.h"

@@ -1,4 +1,4 @@
-// Rows into batches, and batches into rows.
+// Rows into batches, and numbers into rows of one length.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstring>
@@ -231,71 +231,6 @@ Dataset Dataset::padded_batch(std::int64_t size, PaddedBatchOptions options) con
   const bool drop_remainder = options.drop_remainder;
   return batched(source_, {size, drop_remainder, std::move(options)});
 }
-
-// The rows of batches as elements.
-
-namespace {
-
-class UnbatchIterator : public ElementIterator {
- public:
-  explicit UnbatchIterator(std::unique_ptr<ElementIterator> below) : below_(std::move(below)) {}
-
-  std::optional<Element> next() override {
-    if (!find_row()) return std::nullopt;
-    const Element row = internal::row_of(*batch_, row_);
-    ++row_;
-    return row.placed_in(0, -1);  // the row itself is not cut
-  }
-
-  void skip(std::int64_t count) override {
-    while (count > 0 && find_row()) {
-      const std::int64_t skipped = std::min(count, batch_->rows() - row_);
-      row_ += skipped;
-      count -= skipped;
-    }
-  }
-
- private:
-  // Whether row_ is a row of batch_, which may be a new one.
-  bool find_row() {
-    while (!batch_ || row_ == batch_->rows()) {
-      batch_ = below_->next();
-      row_ = 0;
-      if (!batch_) return false;
-    }
-    return true;
-  }
-
-  std::unique_ptr<ElementIterator> below_;
-  std::optional<Element> batch_;
-  std::int64_t row_ = 0;
-};
-
-class UnbatchSource : public internal::ForwardingSource {
- public:
-  using ForwardingSource::ForwardingSource;
-
-  std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const override {
-    return std::make_unique<UnbatchIterator>(below().iterate(epoch));
-  }
-  SourcePtr over(SourcePtr below) const override {
-    return std::make_shared<UnbatchSource>(std::move(below));
-  }
-  std::optional<std::int64_t> cardinality() const override {
-    const std::optional<std::int64_t> length = below().cardinality();
-    return length == kInfinite || length == 0 ? length : std::nullopt;
-  }
-  std::optional<std::int64_t> batch_size() const override { return std::nullopt; }
-  std::optional<int> batch_depth() const override {
-    const std::optional<int> depth = below().batch_depth();
-    return depth ? std::optional(std::max(*depth - 1, 0)) : depth;
-  }
-  bool may_end_in_partial_batch() const override { return false; }
-};
-
-}  // namespace
-
-Dataset Dataset::unbatch() const { return Dataset(std::make_shared<UnbatchSource>(source_)); }
 
 // Rows of numbers, joined one behind the other and cut into rows of one length.
 

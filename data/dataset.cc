@@ -1,5 +1,5 @@
 // Datasets: iteration, which all share, and where elements come from: numbers, a user's function,
-// tensors.
+// tensors, rows of batches.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/data/dataset.h"
 
@@ -143,6 +143,22 @@ Dataset Dataset::from_generator(std::function<Generator(std::uint64_t epoch)> ma
 
 namespace {
 
+/// Returns `element` with make(tensor) in place of each tensor.
+template <class Make>
+Element with_each_tensor(const Element& element, Make make) {
+  std::vector<Tensor> tensors;
+  tensors.reserve(element.size());
+  for (const Tensor& tensor : element.tensors()) tensors.push_back(make(tensor));
+  return element.with_tensors(std::move(tensors));
+}
+
+/// Returns row `row` of every component; the components keep their names.
+Element row_of(const Element& batch, std::int64_t row) {
+  return with_each_tensor(batch, [&](const Tensor& tensor) {
+    return tensor.detached_rows(row, 1).detached_reshape(tensor.shape().without_axis(0));
+  });
+}
+
 Element make_element(std::vector<Tensor> tensors, const char* who) {
   internal::require(!tensors.empty(), who, ": expected at least one tensor, got none");
   return Element(std::move(tensors));
@@ -161,8 +177,7 @@ Dataset Dataset::from_tensor_slices(std::vector<Tensor> tensors) {
   }
   const std::int64_t rows = whole.rows();
   return Dataset(std::make_shared<IndexedSource>(
-      rows, 0,
-      [whole = std::move(whole)](std::int64_t row) { return internal::row_of(whole, row); }));
+      rows, 0, [whole = std::move(whole)](std::int64_t row) { return row_of(whole, row); }));
 }
 
 Dataset Dataset::from_tensors(std::vector<Tensor> tensors) {
@@ -170,6 +185,71 @@ Dataset Dataset::from_tensors(std::vector<Tensor> tensors) {
   return Dataset(std::make_shared<IndexedSource>(
       1, std::nullopt, [only = std::move(only)](std::int64_t) { return only; }));
 }
+
+// The rows of batches as elements.
+
+namespace {
+
+class UnbatchIterator : public ElementIterator {
+ public:
+  explicit UnbatchIterator(std::unique_ptr<ElementIterator> below) : below_(std::move(below)) {}
+
+  std::optional<Element> next() override {
+    if (!find_row()) return std::nullopt;
+    const Element row = row_of(*batch_, row_);
+    ++row_;
+    return row.placed_in(0, -1);  // the row itself is not cut
+  }
+
+  void skip(std::int64_t count) override {
+    while (count > 0 && find_row()) {
+      const std::int64_t skipped = std::min(count, batch_->rows() - row_);
+      row_ += skipped;
+      count -= skipped;
+    }
+  }
+
+ private:
+  // Whether row_ is a row of batch_, which may be a new one.
+  bool find_row() {
+    while (!batch_ || row_ == batch_->rows()) {
+      batch_ = below_->next();
+      row_ = 0;
+      if (!batch_) return false;
+    }
+    return true;
+  }
+
+  std::unique_ptr<ElementIterator> below_;
+  std::optional<Element> batch_;
+  std::int64_t row_ = 0;
+};
+
+class UnbatchSource : public internal::ForwardingSource {
+ public:
+  using ForwardingSource::ForwardingSource;
+
+  std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const override {
+    return std::make_unique<UnbatchIterator>(below().iterate(epoch));
+  }
+  SourcePtr over(SourcePtr below) const override {
+    return std::make_shared<UnbatchSource>(std::move(below));
+  }
+  std::optional<std::int64_t> cardinality() const override {
+    const std::optional<std::int64_t> length = below().cardinality();
+    return length == kInfinite || length == 0 ? length : std::nullopt;
+  }
+  std::optional<std::int64_t> batch_size() const override { return std::nullopt; }
+  std::optional<int> batch_depth() const override {
+    const std::optional<int> depth = below().batch_depth();
+    return depth ? std::optional(std::max(*depth - 1, 0)) : depth;
+  }
+  bool may_end_in_partial_batch() const override { return false; }
+};
+
+}  // namespace
+
+Dataset Dataset::unbatch() const { return Dataset(std::make_shared<UnbatchSource>(source_)); }
 
 // The first elements, or all but the first.
 
@@ -534,15 +614,6 @@ void require_defined(const std::vector<Tensor>& tensors) {
   }
 }
 
-/// Returns `element` with make(tensor) in place of each tensor.
-template <class Make>
-Element with_each_tensor(const Element& element, Make make) {
-  std::vector<Tensor> tensors;
-  tensors.reserve(element.size());
-  for (const Tensor& tensor : element.tensors()) tensors.push_back(make(tensor));
-  return element.with_tensors(std::move(tensors));
-}
-
 }  // namespace
 
 Element::Element() : names_(default_names(0)) {}
@@ -614,12 +685,6 @@ std::int64_t Element::rows() const {
   }
   if (rows < 0) fail(ErrorCode::kFailedPrecondition, "Element::rows: there are no components");
   return rows;
-}
-
-Element internal::row_of(const Element& batch, std::int64_t row) {
-  return with_each_tensor(batch, [&](const Tensor& tensor) {
-    return tensor.detached_rows(row, 1).detached_reshape(tensor.shape().without_axis(0));
-  });
 }
 
 Element Element::slice_rows(std::int64_t first, std::int64_t count) const {

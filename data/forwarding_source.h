@@ -93,9 +93,6 @@ class ForwardingIterator : public ElementIterator {
   std::unique_ptr<ElementIterator> below_;
 };
 
-/// Returns row `row` of every component; the components keep their names.
-Element row_of(const Element& batch, std::int64_t row);
-
 /// Elements at(0), at(1), ..., at(length - 1).
 class IndexedIterator : public ElementIterator {
  public:

@@ -209,15 +209,22 @@ ImageFolder image_folder(const std::string& directory, ImageFolderOptions option
   }
   const MapOptions how{options.num_parallel_calls};
   options.decode.color_mode = options.color_mode;
-  // All passes and threads share the list.
-  const auto shared = std::make_shared<const std::vector<Picture>>(std::move(pictures));
-  Dataset dataset = Dataset::range(std::ssize(paths))
-                        .map(
-                            [shared, num_classes = classes.size(), options](const Element& index) {
-                              const auto place = static_cast<std::size_t>(index[0].item_int());
-                              return load((*shared)[place], num_classes, options);
-                            },
-                            how);
+  // All passes and threads share the list and the options.
+  struct Shared {
+    std::vector<Picture> pictures;
+    std::size_t num_classes;
+    ImageFolderOptions options;
+  };
+  const auto shared = std::make_shared<const Shared>(
+      Shared{std::move(pictures), classes.size(), std::move(options)});
+  Dataset dataset =
+      Dataset::range(std::ssize(paths))
+          .map(
+              [shared](const Element& index) {
+                const auto place = static_cast<std::size_t>(index[0].item_int());
+                return load(shared->pictures[place], shared->num_classes, shared->options);
+              },
+              how);
   return {std::move(dataset), std::move(classes), std::move(paths), std::move(labels)};
 }
 
