@@ -335,10 +335,15 @@ void require_new(const std::map<std::string, Provider>& known, const std::string
                  const Provider& provider, const char* who, const char* kind) {
   if (!provider.save || !provider.restore) {
     fail(ErrorCode::kInvalidArgument, who, ": ", kind, " '", name,
-         "': expected functions to save and to restore it");
+         "': expected functions to save and to restore it, got ",
+         provider.save      ? "save alone"
+         : provider.restore ? "restore alone"
+                            : "none",
+         "; pass both");
   }
   if (known.contains(name)) {
-    fail(ErrorCode::kAlreadyExists, who, ": there is already a ", kind, " '", name, "'");
+    fail(ErrorCode::kAlreadyExists, who, ": expected a new name, got ", kind, " '", name,
+         "' again; try another name");
   }
 }
 

@@ -559,6 +559,7 @@ TEST(CheckpointTensors, AreSavedByNameAndSetBackWithTheRest) {
   Variable x = named("x", 1.0);
   Tensor kept = Tensor::full({2}, 4.0);
   bool refuses = false;
+  std::vector<double> values;
   Checkpoint checkpoint({x});
   checkpoint.add_tensors("kept", {[&] {
                                     return std::vector<NamedTensor>{{"a", kept}};
@@ -581,7 +582,15 @@ TEST(CheckpointTensors, AreSavedByNameAndSetBackWithTheRest) {
   EXPECT_EQ(kept.to_doubles()[0], 4.0);
   EXPECT_EQ(x.value().to_doubles()[0], 1.0);
   EXPECT_INVALID(Checkpoint({x}).restore(folder + "/a.safetensors"), "unknown tensor 'kept/a'");
-  EXPECT_INVALID(checkpoint.add_tensors("kept", {}), "expected functions");
+  EXPECT_INVALID(checkpoint.add_tensors("kept", {}),
+                 "Checkpoint::add_tensors: provider 'kept': expected functions to save and to "
+                 "restore it, got none; pass both");
+  EXPECT_INVALID(checkpoint.add_state("more", {[] { return Json(); }, {}}),
+                 "Checkpoint::add_state: state 'more': expected functions to save and to restore "
+                 "it, got save alone; pass both");
+  EXPECT_ERROR(checkpoint.add_tensors("kept", table_of(values)), kAlreadyExists,
+               "Checkpoint::add_tensors: expected a new name, got provider 'kept' again; try "
+               "another name");
 }
 
 TEST(CheckpointManagerDeleteAll, LeavesWhatIsNoVersion) {

@@ -101,12 +101,23 @@ class TuttiProgram(unittest.TestCase):
             named = {entry["subject"] for entry in report["machine"] if entry["subject"].startswith("libcu")}
             self.assertEqual(named, set(re.findall(r"^\s*(libcu\S+) =>", libraries_of(module), re.MULTILINE)))
 
-    def test_doctor_says_what_a_missing_data_set_needs(self):
+    def test_doctor_searches_the_four_files_of_the_data_set(self):
+        names = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte.gz", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+
+        def finding(*words, **environment):
+            result = subprocess.run([PROGRAM, "doctor", "--json", *words], text=True, capture_output=True,
+                                    env=ENVIRONMENT | environment)
+            return next(each for each in json.loads(result.stdout)["machine"] if each["subject"] == "Fashion-MNIST")
+
         with tempfile.TemporaryDirectory() as folder:
-            result = subprocess.run([PROGRAM, "doctor", "--json", "--data-dir", folder], text=True, capture_output=True)
-        found = {entry["subject"]: entry for entry in json.loads(result.stdout)["machine"]}
-        self.assertEqual(found["Fashion-MNIST"]["verdict"], "warning")
-        self.assertIn("apt-get install dataset-fashion-mnist", found["Fashion-MNIST"]["advice"])
+            for name in names:
+                self.assertEqual(finding("--data-dir", folder), {
+                    "subject": "Fashion-MNIST", "verdict": "warning", "found": "not found",
+                    "advice": "apt-get install dataset-fashion-mnist, or pass --data-dir"})
+                open(os.path.join(folder, name), "w", encoding="utf-8").close()
+            complete = {"subject": "Fashion-MNIST", "verdict": "ok", "found": folder, "advice": ""}
+            self.assertEqual(finding("--data-dir", folder), complete)
+            self.assertEqual(finding(TUTTI_DATA_DIR=folder), complete)
 
     def test_wrong_usage_ends_with_2_and_the_list(self):
         code, _, errors = run("dance")
