@@ -79,6 +79,10 @@ Shape RotaryEmbedding::build(const Shape& input) {
 }
 
 Tensor RotaryEmbedding::call(const Tensor& input, CallContext context) const {
+  if (input.rank() <= input_shape().rank()) {
+    fail(ErrorCode::kInvalidArgument, "RotaryEmbedding: expected a batch of examples ",
+         input_shape(), ", got ", input.shape(), "; try expand_dims(x, 0) for a single example");
+  }
   return internal::turned_by_step(input, 1, options_.max_wavelength,
                                   internal::steps_before(context));
 }

@@ -9,8 +9,8 @@ namespace {
 /// All axes but the last two as one.
 Hlo as_batch_of_matrices(const Hlo& x) {
   const std::int64_t rows = x.shape.dim(-2), columns = x.shape.dim(-1);
-  const std::int64_t size = rows * columns;
-  return x.text->reshape(x, {size == 0 ? 0 : x.shape.num_elements() / size, rows, columns});
+  const Shape batch(x.shape.dims().first(static_cast<std::size_t>(x.shape.rank() - 2)));
+  return x.text->reshape(x, {batch.num_elements(), rows, columns});
 }
 
 Hlo product_of(const Hlo& a, const Hlo& b, const MatMulAttributes& how, const Shape& shape) {

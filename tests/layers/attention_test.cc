@@ -409,6 +409,13 @@ TEST(RotaryEmbeddingTest, ErrorsNameTheArgument) {
   EXPECT_INVALID(RotaryEmbedding().build_for({4}),
                  "expected examples of shape [steps, ..., features], got [4]");
   EXPECT_INVALID(RotaryEmbedding bad({.max_wavelength = 0.0}), "positive max_wavelength");
+  RotaryEmbedding of_heads, of_steps;
+  of_heads.build_for({3, 2, 4});
+  of_steps.build_for({3, 4});
+  EXPECT_INVALID((void)of_heads(Tensor::zeros({3, 2, 4})),
+                 "expected a batch of examples [3, 2, 4], got [3, 2, 4]; try expand_dims(x, 0)");
+  EXPECT_INVALID((void)of_steps(Tensor::zeros({3, 4})),
+                 "expected a batch of examples [3, 4], got [3, 4]; try expand_dims(x, 0)");
 }
 
 TEST(SwiGLUTest, HasGateUpAndDownAndErrorsNameTheArgument) {

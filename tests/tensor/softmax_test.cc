@@ -121,6 +121,23 @@ TEST(Softmax, ExtremeLogitsDoNotOverflow) {
   }
 }
 
+TEST(Softmax, LogarithmsKeepTheDigitsOfLikelyClassesAndOfLargeLogits) {
+  for (DType dtype : kTypes) {
+    SCOPED_TRACE(dtype);
+    const Tensor x = tensor_of({2, 2}, {20, 0, 5000, 5001}, dtype);
+    const double likely = -std::log1p(std::exp(-20.0)), higher = -std::log1p(std::exp(-1.0));
+    EXPECT_NEAR(log_softmax(x).to_doubles()[0] / likely, 1.0, 1e-6);
+    expect_tensor(log_softmax(x), {2, 2}, {likely, likely - 20, higher - 1, higher}, 2e-7);
+    const Tensor labels = Tensor::from<std::int64_t>({2}, {0, 1});
+    const Tensor one_hot = tensor_of({2, 2}, {1, 0, 0, 1}, dtype);
+    for (const Tensor& loss :
+         {sparse_softmax_cross_entropy(labels, x), softmax_cross_entropy(one_hot, x)}) {
+      EXPECT_NEAR(loss.to_doubles()[0] / -likely, 1.0, 1e-6);
+      expect_tensor(loss, {2}, {-likely, -higher}, 2e-7);
+    }
+  }
+}
+
 TEST(CrossEntropy, WrongLabelIsNamedWithItsRow) {
   const Tensor logits = Tensor::zeros({3, 10});
   EXPECT_INVALID(sparse_softmax_cross_entropy(Tensor::from<std::int64_t>({3}, {0, 10, 11}), logits),

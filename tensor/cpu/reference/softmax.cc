@@ -20,14 +20,23 @@ void for_each_row(const Shape& shape, const Body& body) {
   for (std::size_t row = 0; row < rows; ++row) body(row, row * classes, classes);
 }
 
-/// log(sum of exp(x)), without overflow.
+/// Logarithms of a row's softmax. The largest element is not added to the logarithm of the sum: in
+/// float32 their sum would lose the digits of a probability near 1, or of logits far from 0.
 template <class T>
-T log_sum_exp(Row<T> x) {
-  const T top = *std::ranges::max_element(x);
-  T sum{0};
-  for (T value : x) sum += std::exp(value - top);
-  return top + std::log(sum);
-}
+class LogSoftmax {
+ public:
+  explicit LogSoftmax(Row<T> x) : top_(*std::ranges::max_element(x)) {
+    double sum = 0.0;
+    for (const T value : x) sum += static_cast<double>(std::exp(value - top_));
+    log_sum_ = std::log(sum);
+  }
+  /// Returns x - log(sum of exp(row)).
+  T operator()(T x) const { return static_cast<T>(static_cast<double>(x - top_) - log_sum_); }
+
+ private:
+  T top_;
+  double log_sum_ = 0.0;
+};
 
 template <class T>
 void softmax(const KernelArgs& args) {
@@ -46,8 +55,8 @@ void log_softmax(const KernelArgs& args) {
   const auto x = args.in<T>(0);
   const auto y = args.out<T>(0);
   for_each_row(args.inputs[0].shape(), [&](std::size_t, std::size_t first, std::size_t n) {
-    const T total = log_sum_exp<T>(x.subspan(first, n));
-    for (std::size_t i = first; i < first + n; ++i) y[i] = x[i] - total;
+    const LogSoftmax<T> log_of(x.subspan(first, n));
+    for (std::size_t i = first; i < first + n; ++i) y[i] = log_of(x[i]);
   });
 }
 
@@ -79,9 +88,9 @@ void softmax_cross_entropy(const KernelArgs& args) {
   const auto labels = args.in<T>(0), logits = args.in<T>(1);
   const auto loss = args.out<T>(0);
   for_each_row(args.inputs[1].shape(), [&](std::size_t row, std::size_t first, std::size_t n) {
-    const T total = log_sum_exp<T>(logits.subspan(first, n));
+    const LogSoftmax<T> log_of(logits.subspan(first, n));
     T sum{0};
-    for (std::size_t i = first; i < first + n; ++i) sum += labels[i] * (total - logits[i]);
+    for (std::size_t i = first; i < first + n; ++i) sum -= labels[i] * log_of(logits[i]);
     loss[row] = sum;
   });
 }
@@ -102,7 +111,7 @@ void sparse_loss(const KernelArgs& args) {
   const auto loss = args.out<T>(0);
   for_each_row(args.inputs[1].shape(), [&](std::size_t row, std::size_t first, std::size_t n) {
     const std::size_t label = checked_label(labels[row], row, n);
-    loss[row] = log_sum_exp<T>(logits.subspan(first, n)) - logits[first + label];
+    loss[row] = -LogSoftmax<T>(logits.subspan(first, n))(logits[first + label]);
   });
 }
 
@@ -113,9 +122,9 @@ void sparse_grad(const KernelArgs& args) {
   const auto dx = args.out<T>(0);
   for_each_row(args.inputs[1].shape(), [&](std::size_t row, std::size_t first, std::size_t n) {
     const std::size_t label = checked_label(labels[row], row, n);
-    const T total = log_sum_exp<T>(logits.subspan(first, n));
+    const LogSoftmax<T> log_of(logits.subspan(first, n));
     for (std::size_t i = first; i < first + n; ++i) {
-      const T probability = std::exp(logits[i] - total);
+      const T probability = std::exp(log_of(logits[i]));
       dx[i] = (i == first + label ? probability - T{1} : probability) * dy[row];
     }
   });
