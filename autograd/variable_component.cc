@@ -174,10 +174,9 @@ std::vector<std::int64_t> internal::checked_rows(const Tensor& indices, std::int
     std::ranges::copy(indices.host_span<std::int32_t>(), rows.begin());
   }
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    if (rows[i] < 0 || rows[i] >= num_rows) {
-      fail(ErrorCode::kInvalidArgument, who, ": index out of range; expected 0 .. ", num_rows - 1,
-           ", got ", rows[i], " at position ", i);
-    }
+    internal::require(rows[i] >= 0 && rows[i] < num_rows, who,
+                      ": index out of range; expected 0 .. ", num_rows - 1, ", got ", rows[i],
+                      " at position ", i);
   }
   return rows;
 }

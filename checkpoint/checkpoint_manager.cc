@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "checkpoint/run_folder.h"
+#include "core/names.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/logging.h"
 
@@ -108,11 +109,9 @@ void report(const Found& found, const std::string& directory, bool strict) {
 CheckpointManager::CheckpointManager(Checkpoint checkpoint, std::string directory,
                                      CheckpointManagerOptions options)
     : checkpoint_(std::move(checkpoint)), directory_(std::move(directory)), options_(options) {
-  if (options_.max_to_keep < 0) {
-    fail(ErrorCode::kInvalidArgument,
-         "CheckpointManager: expected max_to_keep of at least 0 (0: all), got ",
-         options_.max_to_keep);
-  }
+  internal::require(options_.max_to_keep >= 0,
+                    "CheckpointManager: expected max_to_keep of at least 0 (0: all), got ",
+                    options_.max_to_keep);
 }
 
 CheckpointManager::CheckpointManager(CheckpointManager&&) noexcept = default;
@@ -124,10 +123,8 @@ CheckpointManager::~CheckpointManager() {
 }
 
 std::string CheckpointManager::save(std::int64_t step) {
-  if (step < 0) {
-    fail(ErrorCode::kInvalidArgument,
-         "CheckpointManager::save: expected a step of at least 0, got ", step);
-  }
+  internal::require(step >= 0, "CheckpointManager::save: expected a step of at least 0, got ",
+                    step);
   wait();
   start(step);
   if (!options_.asynchronous) wait();

@@ -9,6 +9,7 @@
 #include "checkpoint/folder.h"
 #include "checkpoint/version.h"
 #include "core/file.h"
+#include "core/names.h"
 #include "tutti/checkpoint/safetensors.h"
 #include "tutti/core/logging.h"
 #include "tutti/tensor/ops/elementwise.h"
@@ -177,9 +178,7 @@ std::vector<Variable> present(const std::vector<Variable>& variables, const Chec
       kept.push_back(variable.name());
     }
   }
-  if (found.empty()) {
-    fail(ErrorCode::kInvalidArgument, "none of the ", variables.size(), " variables is in ", path);
-  }
+  internal::require(!found.empty(), "none of the ", variables.size(), " variables is in ", path);
   if (!kept.empty()) {
     log_info(concat("load_weights: ", found.size(), " of ", variables.size(), " variables are in ",
                     path, "; the others keep their values: ", join(kept)));

@@ -13,6 +13,7 @@
 #include "core/byte_codec.h"
 #include "core/file.h"
 #include "core/file_kind.h"
+#include "core/names.h"
 #include "tutti/core/json.h"
 
 namespace tutti {
@@ -46,10 +47,8 @@ void require_name(const std::string& name, std::set<std::string>& seen, const ch
   if (name == kSafetensorsMetadata) problem = "is reserved by the format";
   if (!problem && !is_utf8(name)) problem = "is not UTF-8";
   if (!problem && !seen.insert(name).second) problem = "occurs twice";
-  if (problem) {
-    fail(ErrorCode::kInvalidArgument, "format_safetensors: the ", what, " '", name, "' ", problem,
-         "; expected different names, none of them empty");
-  }
+  internal::require(!problem, "format_safetensors: the ", what, " '", name, "' ", problem,
+                    "; expected different names, none of them empty");
 }
 
 void sort_as_in_file(std::vector<SafetensorsEntry>& entries) {
@@ -68,10 +67,8 @@ Json metadata_json(const TextPairs& pairs) {
   std::set<std::string> seen;
   for (const auto& [key, value] : pairs) {
     require_name(key, seen, "metadata key");
-    if (!is_utf8(value)) {
-      fail(ErrorCode::kInvalidArgument, "format_safetensors: the metadata of key '", key,
-           "' are not UTF-8");
-    }
+    internal::require(is_utf8(value), "format_safetensors: the metadata of key '", key,
+                      "' are not UTF-8");
     metadata.set(key, value);
   }
   return metadata;
@@ -127,10 +124,9 @@ std::string internal::format_safetensors_head(const TextPairs& metadata,
     entry.end = end;
   }
   const std::string header = header_of(metadata, entries);
-  if (header.size() > kSafetensorsMaxHeaderBytes) {
-    fail(ErrorCode::kInvalidArgument, "format_safetensors: expected a header of at most ",
-         kSafetensorsMaxHeaderBytes, " bytes, got ", header.size());
-  }
+  internal::require(header.size() <= kSafetensorsMaxHeaderBytes,
+                    "format_safetensors: expected a header of at most ", kSafetensorsMaxHeaderBytes,
+                    " bytes, got ", header.size());
   std::string head;
   internal::put_little_endian(head, std::uint64_t{header.size()});
   head += header;
@@ -145,9 +141,7 @@ SafetensorsLayout internal::lay_out_safetensors(const SafetensorsFile& file) {
   std::vector<SafetensorsEntry> entries;
   std::map<std::string, Tensor> values;
   for (const auto& [name, value] : file.tensors) {
-    if (!value.defined()) {
-      fail(ErrorCode::kInvalidArgument, "format_safetensors: the tensor '", name, "' is undefined");
-    }
+    internal::require(value.defined(), "format_safetensors: the tensor '", name, "' is undefined");
     entries.push_back({name, value.dtype(), value.shape()});
     values.emplace(name, value);
   }
@@ -257,9 +251,7 @@ class HeaderParser {
       entry.dtype = read_dtype(name, member(json, "dtype").as_string());
       entry.shape = read_shape(name, member(json, "shape").as_array());
       const Json::Array& offsets = member(json, "data_offsets").as_array();
-      if (offsets.size() != 2) {
-        fail(ErrorCode::kInvalidArgument, "expected 2 data_offsets, got ", offsets.size());
-      }
+      internal::require(offsets.size() == 2, "expected 2 data_offsets, got ", offsets.size());
       entry.begin = read_count(offsets[0], "data_offsets");
       entry.end = read_count(offsets[1], "data_offsets");
       require_size(entry);

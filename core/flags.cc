@@ -128,10 +128,8 @@ void Flags::add(const std::string& name, std::vector<std::string>& variable,
 void Flags::remove(const std::vector<std::string>& names) {
   for (const std::string& name : names) {
     CLI::Option* const option = impl_->app->get_option_no_throw(name);
-    if (option == nullptr) {
-      fail(ErrorCode::kInvalidArgument, "Flags::remove: expected a flag that was declared, got ",
-           name);
-    }
+    internal::require(option != nullptr, "Flags::remove: expected a flag that was declared, got ",
+                      name);
     impl_->app->remove_option(option);
   }
 }

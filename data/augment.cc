@@ -107,12 +107,11 @@ std::vector<double> draw_weights(std::int64_t rows, double alpha, const SampleRa
 /// w * x + (1 - w) * x of the partner, row by row.
 Tensor mix_rows(const Tensor& tensor, const Partners& partners, const std::vector<double>& weights,
                 std::string_view who, const std::string& name) {
-  if (!is_floating(tensor.dtype())) {
-    fail(ErrorCode::kInvalidArgument, who, ": component '", name,
-         "' cannot be mixed; expected a floating type, got ", tensor.dtype(), " of shape ",
-         tensor.shape(),
-         "; try one_hot() for labels, image::convert_image_dtype() for pictures, in map()");
-  }
+  internal::require(
+      is_floating(tensor.dtype()), who, ": component '", name,
+      "' cannot be mixed; expected a floating type, got ", tensor.dtype(), " of shape ",
+      tensor.shape(),
+      "; try one_hot() for labels, image::convert_image_dtype() for pictures, in map()");
   MutableTensor mixed(tensor.shape(), tensor.dtype(), tensor.device());
   visit_floating(tensor.dtype(), who, [&]<class T>() {
     using Wide = std::conditional_t<Half<T>, float, T>;  // 16-bit numbers are rounded once

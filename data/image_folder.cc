@@ -138,10 +138,8 @@ void require_options(const ImageFolderOptions& options) {
   internal::require(options.image_size.height >= 1 && options.image_size.width >= 1, kWho,
                     "expected an image_size of at least 1 x 1, got ", options.image_size.height,
                     " x ", options.image_size.width);
-  if (options.color_mode == ColorMode::kUnchanged) {
-    fail(ErrorCode::kInvalidArgument, kWho,
-         "expected one color_mode for all pictures, got kUnchanged; try kRgb");
-  }
+  internal::require(options.color_mode != ColorMode::kUnchanged, kWho,
+                    "expected one color_mode for all pictures, got kUnchanged; try kRgb");
   if (options.dtype != DType::kFloat32 && options.dtype != DType::kUInt8) {
     fail(ErrorCode::kInvalidArgument, kWho, "expected dtype float32 or uint8, got ", options.dtype,
          "; try cast() in map()");

@@ -179,11 +179,9 @@ Tensor center_crop(const Tensor& image, std::int64_t height, std::int64_t width)
   constexpr std::string_view kWho = "image::center_crop";
   const ImageExtents size = image_size(image, kWho);
   require_positive(height, width, kWho);
-  if (height > size.height || width > size.width) {
-    fail(ErrorCode::kInvalidArgument, kWho, ": expected at most ", size.height, " x ", size.width,
-         " pixels, as the picture has, got ", height, " x ", width,
-         "; try resize_with_crop_or_pad()");
-  }
+  internal::require(height <= size.height && width <= size.width, kWho, ": expected at most ",
+                    size.height, " x ", size.width, " pixels, as the picture has, got ", height,
+                    " x ", width, "; try resize_with_crop_or_pad()");
   return window(image, size, (size.height - height) / 2, (size.width - width) / 2, height, width,
                 PaddingMode::kZeros);
 }
@@ -497,11 +495,10 @@ ImageStep random_crop(std::int64_t height, std::int64_t width, RandomCropOptions
     const ImageExtents size = image_size(picture, "image::random_crop");
     const std::int64_t rows = size.height + 2 * options.padding - height;
     const std::int64_t columns = size.width + 2 * options.padding - width;
-    if (rows < 0 || columns < 0) {
-      fail(ErrorCode::kInvalidArgument, "image::random_crop: expected a picture of at least ",
-           height, " x ", width, " pixels, got ", size.height, " x ", size.width,
-           " with a padding of ", options.padding, "; try more padding or a smaller crop");
-    }
+    internal::require(rows >= 0 && columns >= 0,
+                      "image::random_crop: expected a picture of at least ", height, " x ", width,
+                      " pixels, got ", size.height, " x ", size.width, " with a padding of ",
+                      options.padding, "; try more padding or a smaller crop");
     const std::int64_t top = below(random, 0, rows + 1) - options.padding;
     const std::int64_t left = below(random, 1, columns + 1) - options.padding;
     return crop_or_pad_to_bounding_box(picture, top, left, height, width, options.padding_mode);

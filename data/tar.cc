@@ -234,11 +234,11 @@ void TarWriter::write(const TarSample& sample) {
   for (const auto& [extension, bytes] : sample.files) {
     const std::string name = concat(sample.key, ".", extension);
     const auto read = internal::split_tar_name(name);
-    if (!read || read->first != sample.key || read->second != extension) {
-      fail(ErrorCode::kInvalidArgument, "TarWriter::write: the file '", name,
-           "' would not be read as '", extension, "' of '", sample.key,
-           "'; expected a key without a dot in its name and an extension of small letters");
-    }
+    internal::require(
+        read && read->first == sample.key && read->second == extension,
+        "TarWriter::write: the file '", name, "' would not be read as '", extension, "' of '",
+        sample.key,
+        "'; expected a key without a dot in its name and an extension of small letters");
   }
   for (const auto& [extension, bytes] : sample.files) {
     write(concat(sample.key, ".", extension), bytes);

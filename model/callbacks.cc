@@ -137,10 +137,8 @@ void BatchLearningRateScheduler::on_train_batch_begin(std::int64_t batch) {
 
 ReduceLROnPlateau::ReduceLROnPlateau(ReduceLROnPlateauOptions options)
     : options_(std::move(options)), monitor_("ReduceLROnPlateau", options_.monitor, options_.mode) {
-  if (!(options_.factor > 0.0 && options_.factor < 1.0)) {
-    fail(ErrorCode::kInvalidArgument, "ReduceLROnPlateau: expected a factor in (0, 1), got ",
-         options_.factor);
-  }
+  internal::require(options_.factor > 0.0 && options_.factor < 1.0,
+                    "ReduceLROnPlateau: expected a factor in (0, 1), got ", options_.factor);
   if (options_.patience < 0 || options_.cooldown < 0 || options_.min_lr < 0.0) {
     fail(ErrorCode::kInvalidArgument,
          "ReduceLROnPlateau: expected patience, cooldown and min_lr of at least 0, got ",
@@ -198,10 +196,9 @@ void ReduceLROnPlateau::restore_state(const Json& state) {
 
 double scaled_learning_rate(double base_rate, std::int64_t base_batch, std::int64_t global_batch,
                             LearningRateScaling scaling) {
-  if (base_batch <= 0 || global_batch <= 0) {
-    fail(ErrorCode::kInvalidArgument, "scaled_learning_rate: expected positive batches, got ",
-         base_batch, " and ", global_batch);
-  }
+  internal::require(base_batch > 0 && global_batch > 0,
+                    "scaled_learning_rate: expected positive batches, got ", base_batch, " and ",
+                    global_batch);
   const double ratio = static_cast<double>(global_batch) / static_cast<double>(base_batch);
   return base_rate * (scaling == LearningRateScaling::kLinear ? ratio : std::sqrt(ratio));
 }

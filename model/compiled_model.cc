@@ -4,6 +4,7 @@
 // A replica's *share* of the loss is the sum over its rows divided by the rows of the global batch,
 // plus regularisation divided by the number of replicas: shares add up to the loss of the global
 // batch, and their gradients to its gradient, also when replicas have different numbers of rows.
+#include "core/names.h"
 #include "model/fit_loop.h"
 
 #include <algorithm>
@@ -26,22 +27,19 @@ namespace {
 Tensor with_class_weights(const Tensor& labels, const Tensor& weights,
                           const ClassWeights& class_weights) {
   const bool one_hot = labels.rank() == 2 && labels.shape()[1] > 1;
-  if (labels.rank() > 2) {
-    fail(ErrorCode::kInvalidArgument,
-         "Model::fit: class_weight needs one class per example; expected labels [batch] or [batch, "
-         "classes], got ",
-         labels.shape());
-  }
+  internal::require(
+      labels.rank() <= 2,
+      "Model::fit: class_weight needs one class per example; expected labels [batch] or [batch, "
+      "classes], got ",
+      labels.shape());
   const std::vector<double> classes =
       (one_hot ? argmax(labels, 1) : whole_numbers(labels, "Model::fit: class_weight"))
           .to_doubles();
   std::vector<float> values;
   for (const double number : classes) {
-    if (number != std::floor(number)) {
-      fail(ErrorCode::kInvalidArgument,
-           "Model::fit: class_weight: expected labels that are class numbers, got ", number,
-           "; try .sample_weight, or weights in the dataset");
-    }
+    internal::require(number == std::floor(number),
+                      "Model::fit: class_weight: expected labels that are class numbers, got ",
+                      number, "; try .sample_weight, or weights in the dataset");
     const auto found = class_weights.find(static_cast<std::int64_t>(number));
     values.push_back(found == class_weights.end() ? 1.0f : static_cast<float>(found->second));
   }

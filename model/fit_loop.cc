@@ -7,6 +7,7 @@
 #include <map>
 #include <utility>
 
+#include "core/names.h"
 #include "strategy/input/input_parts.h"
 #include "strategy/multi_worker/worker_team.h"
 #include "strategy/variables/sync_on_read_variable.h"
@@ -80,11 +81,9 @@ StateProvider state_of_callbacks(const std::vector<AnyCallback>& callbacks) {
   };
   provider.restore = [&callbacks](const Json& json) {
     const Json::Array& states = json.as_array();
-    if (states.size() != callbacks.size()) {
-      fail(ErrorCode::kInvalidArgument, "Model::fit: expected the state of ", callbacks.size(),
-           " callbacks, got that of ", states.size(),
-           "; try the callbacks of the run that saved it, in their order");
-    }
+    internal::require(states.size() == callbacks.size(), "Model::fit: expected the state of ",
+                      callbacks.size(), " callbacks, got that of ", states.size(),
+                      "; try the callbacks of the run that saved it, in their order");
     for (std::size_t i = 0; i < states.size(); ++i) {
       if (!states[i].is_null()) callbacks[i]->restore_state(states[i]);
     }
@@ -274,10 +273,9 @@ FitLoop::FitLoop(Model& model, CompiledModel& compiled, DistributedDataset data,
          "Model::fit: expected no validation_steps without validation_data, got ",
          *options.validation_steps, "; try .validation_data = {x, y}");
   }
-  if (options.validation_freq <= 0) {
-    fail(ErrorCode::kInvalidArgument, "Model::fit: expected a positive validation_freq, got ",
-         options.validation_freq);
-  }
+  internal::require(options.validation_freq > 0,
+                    "Model::fit: expected a positive validation_freq, got ",
+                    options.validation_freq);
   warn_of_epochs(options);
   if (options.verbose != Verbosity::kSilent && model.strategy().is_chief())
     progress_.emplace(stdout, Clock::system(), options.verbose);

@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "core/names.h"
 #include "tutti/model/layers/layer_description.h"
 
 namespace tutti {
@@ -81,11 +82,9 @@ class Functional::Builder {
 Functional::Functional(std::vector<SymbolicTensor> inputs, std::vector<SymbolicTensor> outputs,
                        std::string name)
     : LayerOf(std::move(name)), graph_(std::make_shared<Graph>()) {
-  if (inputs.empty() || outputs.empty()) {
-    fail(ErrorCode::kInvalidArgument,
-         "Functional: expected at least one input and one output, got ", inputs.size(), " and ",
-         outputs.size());
-  }
+  internal::require(!inputs.empty() && !outputs.empty(),
+                    "Functional: expected at least one input and one output, got ", inputs.size(),
+                    " and ", outputs.size());
   std::vector<Shape> input_shapes, output_shapes;
   for (const SymbolicTensor& input : inputs) input_shapes.push_back(input.shape());
   for (const SymbolicTensor& output : outputs) output_shapes.push_back(output.shape());
@@ -123,20 +122,17 @@ Functional Functional::of_description(const internal::GraphDescription& graph, s
   const auto values_of = [&](const std::vector<std::size_t>& numbers) {
     std::vector<SymbolicTensor> found;
     for (const std::size_t number : numbers) {
-      if (number >= values.size()) {
-        fail(ErrorCode::kInvalidArgument, "Functional: expected the number of a value below ",
-             values.size(), ", got ", number);
-      }
+      internal::require(number < values.size(), "Functional: expected the number of a value below ",
+                        values.size(), ", got ", number);
       found.push_back(values[number]);
     }
     return found;
   };
   const std::vector<SymbolicTensor> inputs = values;
   for (const auto& call : graph.calls) {
-    if (call.layer >= graph.layers.size()) {
-      fail(ErrorCode::kInvalidArgument, "Functional: expected the number of a layer below ",
-           graph.layers.size(), ", got ", call.layer);
-    }
+    internal::require(call.layer < graph.layers.size(),
+                      "Functional: expected the number of a layer below ", graph.layers.size(),
+                      ", got ", call.layer);
     for (SymbolicTensor& result :
          internal::draw_call(graph.layers[call.layer], values_of(call.arguments))) {
       values.push_back(std::move(result));

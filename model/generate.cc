@@ -7,6 +7,7 @@
 #include <numeric>
 #include <vector>
 
+#include "core/names.h"
 #include "model/layers/labels_and_weights.h"
 #include "tutti/model/layers/key_value_cache.h"
 #include "tutti/tensor/ops/elementwise.h"
@@ -65,10 +66,8 @@ std::int64_t sampled_class(std::span<const double> logits, double draw,
 
 Tensor sample(const Tensor& logits, const RandomKey& key, const SamplingOptions& options) {
   check_sampling(options);
-  if (logits.rank() != 2 || logits.shape()[1] == 0) {
-    fail(ErrorCode::kInvalidArgument, "sample: expected logits [batch, classes], got ",
-         logits.shape());
-  }
+  internal::require(logits.rank() == 2 && logits.shape()[1] != 0,
+                    "sample: expected logits [batch, classes], got ", logits.shape());
   const std::vector<double> values = logits.to_doubles();
   const auto classes = static_cast<std::size_t>(logits.shape()[1]);
   const RandomStream stream(key);
@@ -161,11 +160,9 @@ class Generation {
 
 Tensor generate(const Layer& model, const Tensor& prompt, const GenerateOptions& options) {
   const bool is_index = prompt.dtype() == DType::kInt64 || prompt.dtype() == DType::kInt32;
-  if (!is_index || prompt.rank() != 2 || prompt.shape()[1] == 0) {
-    fail(ErrorCode::kInvalidArgument,
-         "generate: expected a prompt int64 [batch, steps] of a step or more, got ", prompt.dtype(),
-         " ", prompt.shape());
-  }
+  internal::require(is_index && prompt.rank() == 2 && prompt.shape()[1] != 0,
+                    "generate: expected a prompt int64 [batch, steps] of a step or more, got ",
+                    prompt.dtype(), " ", prompt.shape());
   if (options.window.value_or(1) < 1 || options.max_new_tokens < 0) {
     fail(ErrorCode::kInvalidArgument,
          "generate: expected a window of at least 1 and at least 0 "

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "core/file.h"
+#include "core/names.h"
 #include "data/input_file.h"
 #include "tutti/core/clock.h"
 #include "tutti/core/error.h"
@@ -122,10 +123,8 @@ void EventFileWriter::histogram(std::string_view tag, std::int64_t step,
   if (!writes_here()) return;
   double sum = 0.0, sum_squares = 0.0;
   for (const double value : values) {
-    if (!std::isfinite(value)) {
-      fail(ErrorCode::kInvalidArgument, "EventFileWriter: histogram '", tag, "' of step ", step,
-           ": expected finite values, got ", value);
-    }
+    internal::require(std::isfinite(value), "EventFileWriter: histogram '", tag, "' of step ", step,
+                      ": expected finite values, got ", value);
     sum += value;
     sum_squares += value * value;
   }

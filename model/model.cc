@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "core/call_site.h"
+#include "core/names.h"
 #include "model/fit_loop.h"
 #include "strategy/variables/sync_on_read_variable.h"
 #include "tutti/core/logging.h"
@@ -150,10 +151,9 @@ void Model::compile(CompileOptions options) {
          "or after it; try stop_training() in the callback, then compile() and fit() with "
          ".initial_epoch = epochs_trained()");
   }
-  if (options.steps_per_execution <= 0) {
-    fail(ErrorCode::kInvalidArgument, "Model::compile: expected positive steps_per_execution, got ",
-         options.steps_per_execution);
-  }
+  internal::require(options.steps_per_execution > 0,
+                    "Model::compile: expected positive steps_per_execution, got ",
+                    options.steps_per_execution);
   const Scope scope = strategy().scope();
   auto compiled = std::make_unique<internal::CompiledModel>();
   compiled->options = options;
@@ -187,10 +187,9 @@ void Model::compile_losses(const CompileOptions& options, internal::CompiledMode
          losses.size(), " losses, got ", options.loss_weights.size());
   }
   for (std::size_t i = 0; i < losses.size(); ++i) {
-    if (losses[i].reduction() == LossReduction::kNone) {
-      fail(ErrorCode::kInvalidArgument, "Model::compile: loss '", losses[i].name(),
-           "' has reduction NONE, which gives no single value to minimise; try AUTO");
-    }
+    internal::require(losses[i].reduction() != LossReduction::kNone, "Model::compile: loss '",
+                      losses[i].name(),
+                      "' has reduction NONE, which gives no single value to minimise; try AUTO");
     const Loss loss = fitted_loss(losses[i], results[i].activation);
     warn_of_contradiction(loss, results[i]);
     compiled.losses.push_back(

@@ -4,6 +4,7 @@
 
 #include "checkpoint/checkpoint_file.h"
 #include "core/call_site.h"
+#include "core/names.h"
 #include "model/fit_loop.h"
 #include "tutti/core/random.h"
 #include "tutti/model/functional.h"
@@ -53,11 +54,10 @@ void add_models_to_layers() {
 
 ModelDescription read_description(const internal::CheckpointFile& file) {
   const Json* const json = file.info.about.find(kModelKey);
-  if (!json) {
-    fail(ErrorCode::kInvalidArgument,
-         "there is no model in the file; expected one of Model::save(), got ", file.tensors.size(),
-         " tensors; try load_weights() or checkpoint().restore() of a model with the same layers");
-  }
+  internal::require(
+      json, "there is no model in the file; expected one of Model::save(), got ",
+      file.tensors.size(),
+      " tensors; try load_weights() or checkpoint().restore() of a model with the same layers");
   const std::int64_t format = json->at("format").as_int();
   if (format > kModelFormat) {
     fail(ErrorCode::kUnimplemented, "expected a model of format 1 to ", kModelFormat, ", got ",
@@ -71,10 +71,7 @@ void pass_over(const std::vector<Layer::Extras>& extras) {
   constexpr std::int64_t kMost = 10'000'000;  // layers of a program
   std::int64_t most = 0;
   for (const Layer::Extras& each : extras) most = std::max(most, each.random_number);
-  if (most > kMost) {
-    fail(ErrorCode::kInvalidArgument, "expected a random_number of at most ", kMost, ", got ",
-         most);
-  }
+  internal::require(most <= kMost, "expected a random_number of at most ", kMost, ", got ", most);
   while (static_cast<std::int64_t>(next_layer_number()) < most) continue;
 }
 

@@ -10,6 +10,7 @@
 #include <map>
 #include <optional>
 
+#include "core/names.h"
 #include "tensor/gpu/step_capture.h"
 #include "tensor/step_hooks.h"
 #include "tutti/core/logging.h"
@@ -152,12 +153,10 @@ void CapturedCalls::State::say_eager(std::string_view where) {
 
 CapturedCalls::CapturedCalls(const CaptureOptions& options)
     : state_(std::make_unique<State>(options)) {
-  if (options.num_warm_up_calls < 1 || options.max_signatures < 1) {
-    fail(ErrorCode::kInvalidArgument,
-         "captured: expected at least 1 warm-up call and 1 signature, "
-         "got ",
-         options.num_warm_up_calls, " and ", options.max_signatures);
-  }
+  internal::require(options.num_warm_up_calls >= 1 && options.max_signatures >= 1,
+                    "captured: expected at least 1 warm-up call and 1 signature, "
+                    "got ",
+                    options.num_warm_up_calls, " and ", options.max_signatures);
 }
 
 CapturedCalls::~CapturedCalls() = default;

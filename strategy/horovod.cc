@@ -15,6 +15,7 @@
 #include <string>
 
 #include "core/call_site.h"
+#include "core/names.h"
 #include "core/process_probe.h"
 #include "strategy/multi_worker/worker_team.h"
 #include "tutti/cluster/resolver_registry.h"
@@ -212,11 +213,11 @@ Job& job_for(std::string_view who) {
 
 void check(const MultiWorkerOptions& options) {
   const std::size_t devices = options.local.devices.devices.size();
-  if (devices > 1 || options.local.replicas > 1) {
-    fail(ErrorCode::kInvalidArgument, "hvd::init: a rank is one replica; expected one device, got ",
-         std::max<std::size_t>(devices, static_cast<std::size_t>(options.local.replicas)),
-         "; try a process for each");
-  }
+  internal::require(
+      devices <= 1 && options.local.replicas <= 1,
+      "hvd::init: a rank is one replica; expected one device, got ",
+      std::max<std::size_t>(devices, static_cast<std::size_t>(options.local.replicas)),
+      "; try a process for each");
   if (options.digest_steps == 0) return;
   fail(ErrorCode::kInvalidArgument,
        "hvd::init: digest_steps compares mirrored variables; expected 0, got ",

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/call_site.h"
+#include "core/names.h"
 #include "strategy/replicas/strategy_mode.h"
 #include "strategy/variables/distributed_variable.h"
 #include "tensor/step_hooks.h"
@@ -126,10 +127,8 @@ void Strategy::update(const Variable& variable,
                       const std::function<void(Variable&, const Tensor&)>& fn,
                       const PerReplica<Tensor>& argument) {
   require_cross_replica(*this, "Strategy::update");
-  if (!variable_created_in_scope(variable)) {
-    fail(ErrorCode::kInvalidArgument, "Strategy::update: Variable '", variable.name(),
-         "' was not made in the scope of '", name(), "'");
-  }
+  internal::require(variable_created_in_scope(variable), "Strategy::update: Variable '",
+                    variable.name(), "' was not made in the scope of '", name(), "'");
   auto* storage = dynamic_cast<internal::DistributedStorage*>(&variable.storage());
   const int count = storage ? storage->num_components() : 1;
   const int num_replicas = static_cast<int>(replica_devices().size());

@@ -6,6 +6,7 @@
 #include <typeinfo>
 
 #include "core/call_site.h"
+#include "core/names.h"
 #include "core/thread_random.h"
 #include "strategy/reduction/replica_reducer.h"
 #include "strategy/replicas/replica_threads.h"
@@ -250,11 +251,10 @@ void StrategyExtended::number_replicas_apart(int first, int total) {
 
 bool StrategyExtended::is_on_read(const VariableOptions& options) const {
   const auto aggregation = static_cast<int>(options.aggregation);
-  if (aggregation < 0 || aggregation > static_cast<int>(VariableAggregation::kOnlyFirstReplica)) {
-    fail(ErrorCode::kInvalidArgument, "Variable '", options.name,
-         "': no such aggregation: ", aggregation,
-         "; expected NONE, SUM, MEAN or ONLY_FIRST_REPLICA");
-  }
+  internal::require(
+      aggregation >= 0 && aggregation <= static_cast<int>(VariableAggregation::kOnlyFirstReplica),
+      "Variable '", options.name, "': no such aggregation: ", aggregation,
+      "; expected NONE, SUM, MEAN or ONLY_FIRST_REPLICA");
   switch (options.synchronization) {
     case VariableSynchronization::kAuto:
     case VariableSynchronization::kOnWrite:

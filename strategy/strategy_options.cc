@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "core/names.h"
 #include "core/process_probe.h"
 #include "tutti/core/json.h"
 #include "tutti/core/logging.h"
@@ -23,11 +24,9 @@ std::vector<Device> checked_devices(std::string_view who, const DeviceList& list
   std::vector<Device> devices = list.devices.empty() ? default_devices() : list.devices;
   for (std::size_t i = 0; i < devices.size(); ++i) {
     require_available(devices[i]);
-    if (std::ranges::count(devices, devices[i]) > 1) {
-      fail(ErrorCode::kInvalidArgument, who, ": ", devices[i],
-           " stands twice in the list of devices; try replicas = ", devices.size(),
-           " for several replicas on a device");
-    }
+    internal::require(std::ranges::count(devices, devices[i]) <= 1, who, ": ", devices[i],
+                      " stands twice in the list of devices; try replicas = ", devices.size(),
+                      " for several replicas on a device");
   }
   return devices;
 }
@@ -58,9 +57,8 @@ void check_xla_devices(std::string_view who, const LocalStrategyOptions& options
       fail(ErrorCode::kUnimplemented, who, ": replicas on XLA's devices and others at once; ",
            "expected one kind, got ", join(devices), "; try two strategies");
     }
-    if (std::ranges::count(devices, device) > 1) {
-      fail(ErrorCode::kInvalidArgument, who, ": ", device, " stands twice in the list of devices");
-    }
+    internal::require(std::ranges::count(devices, device) <= 1, who, ": ", device,
+                      " stands twice in the list of devices");
   }
   const auto count = static_cast<int>(devices.size());
   if (options.replicas == 0 || options.replicas == count) return;
@@ -142,10 +140,8 @@ std::vector<Device> replica_devices_of(std::string_view who, const LocalStrategy
   const std::vector<Device> devices = checked_devices(who, options.devices);
   const auto num_devices = static_cast<int>(devices.size());
   const int replicas = options.replicas == 0 ? num_devices : options.replicas;
-  if (replicas < num_devices) {
-    fail(ErrorCode::kInvalidArgument, who, ": replicas; expected at least one per device (",
-         num_devices, "), got ", options.replicas, "; try fewer devices");
-  }
+  internal::require(replicas >= num_devices, who, ": replicas; expected at least one per device (",
+                    num_devices, "), got ", options.replicas, "; try fewer devices");
   std::vector<Device> result;
   for (int r = 0; r < replicas; ++r) {
     result.push_back(devices[static_cast<std::size_t>(r * num_devices / replicas)]);
@@ -214,11 +210,10 @@ LocalStrategyOptions options_of_worker(std::string_view who, int worker, int wor
     return options;
   }
   const int share = options.replicas / workers + (worker < options.replicas % workers ? 1 : 0);
-  if (share < devices) {
-    fail(ErrorCode::kInvalidArgument, who, ": ", options.replicas, " replicas over ", workers,
-         " workers give worker ", worker, " ", share, "; expected at least one per device (",
-         devices, "); try fewer devices or workers");
-  }
+  internal::require(share >= devices, who, ": ", options.replicas, " replicas over ", workers,
+                    " workers give worker ", worker, " ", share,
+                    "; expected at least one per device (", devices,
+                    "); try fewer devices or workers");
   options.replicas = share;
   return options;
 }

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <limits>
 
+#include "core/names.h"
 #include "tensor/buffer_allocator.h"
 #include "tensor/gpu_device.h"
 #include "tensor/step_hooks.h"
@@ -29,10 +30,8 @@ Tensor filled(const Shape& shape, double value, DType dtype, Device device) {
 /// The one element of `tensor` as To.
 template <class To>
 To single_element(const Tensor& tensor, const char* who) {
-  if (tensor.num_elements() != 1) {
-    fail(ErrorCode::kInvalidArgument, who, ": expected exactly one element, got shape ",
-         tensor.shape(), "; try to_doubles() or host_span()");
-  }
+  internal::require(tensor.num_elements() == 1, who, ": expected exactly one element, got shape ",
+                    tensor.shape(), "; try to_doubles() or host_span()");
   const Tensor on_host = tensor.to(Device{});
   return visit_dtype(tensor.dtype(), [&]<class T>() {
     const T value = on_host.host_span<T>()[0];
@@ -177,10 +176,9 @@ Tensor Tensor::detached_reshape(const Shape& shape) const {
 
 Tensor Tensor::detached_rows(std::int64_t first, std::int64_t count) const {
   const std::int64_t num_rows = rank() == 0 ? 0 : shape().dim(0);
-  if (rank() == 0 || first < 0 || count < 0 || first > num_rows - count) {
-    fail(ErrorCode::kInvalidArgument, "Tensor::detached_rows: expected rows within 0 .. ", num_rows,
-         " of shape ", shape(), ", got first ", first, " and count ", count);
-  }
+  internal::require(rank() != 0 && first >= 0 && count >= 0 && first <= num_rows - count,
+                    "Tensor::detached_rows: expected rows within 0 .. ", num_rows, " of shape ",
+                    shape(), ", got first ", first, " and count ", count);
   auto impl = std::make_shared<Impl>(*impl_);
   impl->shape = shape().with_dim(0, count);
   if (num_rows > 0)
@@ -213,11 +211,9 @@ Tensor tensor_in_buffer(const BufferRef& buffer, std::size_t offset, const Shape
   constexpr std::size_t kAlignment = 64;
   const std::size_t size = internal::num_bytes(shape, dtype);
   const std::size_t room = buffer ? buffer->size() : 0;
-  if (offset % kAlignment != 0 || offset > room || size > room - offset) {
-    fail(ErrorCode::kInvalidArgument, "tensor_in_buffer: expected a place for ", size,
-         " bytes at a multiple of ", kAlignment, " within a buffer of ", room, " bytes, got byte ",
-         offset);
-  }
+  internal::require(offset % kAlignment == 0 && offset <= room && size <= room - offset,
+                    "tensor_in_buffer: expected a place for ", size, " bytes at a multiple of ",
+                    kAlignment, " within a buffer of ", room, " bytes, got byte ", offset);
   auto impl = std::make_shared<Tensor::Impl>();
   impl->buffer = buffer;
   impl->offset = offset;
@@ -309,10 +305,9 @@ T checked_value(double value, std::string_view who) {
     // The bounds are powers of two (or 0), so they are exact in double.
     const double low = static_cast<double>(std::numeric_limits<T>::min());
     const double high = std::ldexp(1.0, std::numeric_limits<T>::digits);
-    if (!(value >= low && value < high) || value != std::trunc(value)) {
-      fail(ErrorCode::kInvalidArgument, who, ": expected a number that ", dtype_of<T>(),
-           " can hold, got ", value, "; try a floating type or cast()");
-    }
+    internal::require(value >= low && value < high && value == std::trunc(value), who,
+                      ": expected a number that ", dtype_of<T>(), " can hold, got ", value,
+                      "; try a floating type or cast()");
   }
   return static_cast<T>(value);
 }
@@ -387,10 +382,9 @@ void MutableTensor::make_unique() {
 }
 
 void MutableTensor::write(const Tensor& value) {
-  if (value.shape() != shape_ || value.dtype() != dtype_) {
-    fail(ErrorCode::kInvalidArgument, "MutableTensor::write: expected ", dtype_, " of shape ",
-         shape_, ", got ", value.dtype(), " of shape ", value.shape());
-  }
+  internal::require(value.shape() == shape_ && value.dtype() == dtype_,
+                    "MutableTensor::write: expected ", dtype_, " of shape ", shape_, ", got ",
+                    value.dtype(), " of shape ", value.shape());
   internal::copy_bytes(device_, address(), value.device(), value.address(), num_bytes());
   internal::forget_lazy_value(buffer_);
 }

@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "core/names.h"
 #include "tools/commands.h"
 #include "tutti/core/clock.h"
 #include "tutti/core/error.h"
@@ -19,11 +20,10 @@ namespace {
 using conformance::GroupShape;
 
 conformance::Plan plan_of(const ConformOptions& options) {
-  if (options.seed < 0 || options.sample < 0 || options.budget < 0 || options.limit < 0) {
-    fail(ErrorCode::kInvalidArgument,
-         "conform: expected a seed, sample, budget and limit of 0 or more, got ", options.seed,
-         ", ", options.sample, ", ", options.budget, " and ", options.limit);
-  }
+  internal::require(
+      options.seed >= 0 && options.sample >= 0 && options.budget >= 0 && options.limit >= 0,
+      "conform: expected a seed, sample, budget and limit of 0 or more, got ", options.seed, ", ",
+      options.sample, ", ", options.budget, " and ", options.limit);
   conformance::Plan plan;
   plan.seed = static_cast<std::uint64_t>(options.seed);
   plan.sample = static_cast<std::size_t>(options.sample);

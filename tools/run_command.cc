@@ -79,9 +79,8 @@ launch::Variables variables_of(const std::vector<std::string>& texts) {
   launch::Variables variables;
   for (const std::string& text : texts) {
     const std::size_t equals = text.find('=');
-    if (equals == std::string::npos || equals == 0) {
-      fail(ErrorCode::kInvalidArgument, "run: --env: expected NAME=VALUE, got '", text, "'");
-    }
+    internal::require(equals != std::string::npos && equals != 0,
+                      "run: --env: expected NAME=VALUE, got '", text, "'");
     variables.emplace_back(text.substr(0, equals), text.substr(equals + 1));
   }
   return variables;

@@ -12,6 +12,7 @@
 
 #include "checkpoint/version.h"
 #include "core/call_site.h"
+#include "core/names.h"
 #include "core/thread_random.h"
 #include "model/estimator/estimator_graph.h"
 #include "strategy/input/input_parts.h"
@@ -156,10 +157,8 @@ void require_positive(std::string_view what, const std::optional<std::int64_t>& 
 
 DistributedDataset::Iterator first_batch(DistributedDataset& data) {
   auto iterator = data.begin();
-  if (iterator == data.end()) {
-    fail(ErrorCode::kInvalidArgument,
-         "Estimator: expected data with a batch or more, got none from input_fn");
-  }
+  internal::require(iterator != data.end(),
+                    "Estimator: expected data with a batch or more, got none from input_fn");
   return iterator;
 }
 
@@ -266,15 +265,11 @@ Estimator::Estimator(ModelFn model_fn, RunConfig config, std::string warm_start_
     : model_fn_(std::move(model_fn)),
       config_(std::move(config)),
       warm_start_from_(std::move(warm_start_from)) {
-  if (config_.model_dir.empty()) {
-    fail(ErrorCode::kInvalidArgument, "Estimator: expected a model_dir, got none");
-  }
+  internal::require(!config_.model_dir.empty(), "Estimator: expected a model_dir, got none");
   const std::int64_t least =
       std::min({config_.save_checkpoints_steps, config_.save_summary_steps,
                 config_.log_step_count_steps, std::int64_t{config_.keep_checkpoint_max}});
-  if (least < 0) {
-    fail(ErrorCode::kInvalidArgument, "Estimator: RunConfig: expected 0 or more, got ", least);
-  }
+  internal::require(least >= 0, "Estimator: RunConfig: expected 0 or more, got ", least);
   use_one_device_for(config_.train_distribute);
   use_one_device_for(config_.eval_distribute);
 }

@@ -4,6 +4,7 @@
 #include <deque>
 #include <utility>
 
+#include "core/names.h"
 #include "model/estimator/estimator_graph.h"
 #include "tutti/strategy/parameter_server/coordinator/cluster_coordinator.h"
 #include "tutti/strategy/parameter_server/parameter_server_strategy.h"
@@ -16,10 +17,8 @@ constexpr std::size_t kStepsPerWorker = 2;  // under way
 
 Batch batch_of(const Dataset& data) {
   auto batch = DatasetIterator(data, 0).try_next();
-  if (!batch) {
-    fail(ErrorCode::kInvalidArgument,
-         "Estimator::serve: expected data with a batch or more, got none from input_fn");
-  }
+  internal::require(batch,
+                    "Estimator::serve: expected data with a batch or more, got none from input_fn");
   return *batch;
 }
 

@@ -100,10 +100,8 @@ Tensor Elu::call(const Tensor& input, CallContext context) const {
 
 LeakyRelu::LeakyRelu(double negative_slope, LayerOptions options)
     : LayerOf(options.name, options.input_shape), negative_slope_(negative_slope) {
-  if (!(negative_slope >= 0.0)) {
-    fail(ErrorCode::kInvalidArgument, "LeakyRelu: expected a negative_slope of 0 or more, got ",
-         negative_slope);
-  }
+  internal::require(negative_slope >= 0.0,
+                    "LeakyRelu: expected a negative_slope of 0 or more, got ", negative_slope);
   made_with(negative_slope);
 }
 
@@ -121,10 +119,8 @@ PReLU::PReLU(PReLUOptions options)
 Shape PReLU::build(const Shape& input) {
   Shape alpha = input;
   for (const int axis : options_.shared_axes) {
-    if (axis < 1 || axis > input.rank()) {
-      fail(ErrorCode::kInvalidArgument, "PReLU: expected shared axes from 1 to ", input.rank(),
-           " for examples of shape ", input, ", got ", axis);
-    }
+    internal::require(axis >= 1 && axis <= input.rank(), "PReLU: expected shared axes from 1 to ",
+                      input.rank(), " for examples of shape ", input, ", got ", axis);
     alpha = alpha.with_dim(axis - 1, 1);
   }
   add_weight(options_.alpha_initializer, alpha, {.name = "alpha"}, options_.alpha_regularizer,

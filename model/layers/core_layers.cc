@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/layers/core_layers.h"
 
+#include "core/names.h"
 #include "tutti/autograd/embedding_lookup.h"
 #include "tutti/model/layers/key_value_cache.h"
 #include "tutti/model/layers/size2d.h"
@@ -53,10 +54,8 @@ Embedding::Embedding(std::int64_t input_dim, std::int64_t output_dim, EmbeddingO
       input_dim_(input_dim),
       output_dim_(output_dim),
       options_(std::move(options)) {
-  if (input_dim <= 0 || output_dim <= 0) {
-    fail(ErrorCode::kInvalidArgument, "Embedding: expected positive dimensions, got ", input_dim,
-         " x ", output_dim);
-  }
+  internal::require(input_dim > 0 && output_dim > 0,
+                    "Embedding: expected positive dimensions, got ", input_dim, " x ", output_dim);
   made_with(input_dim, output_dim, options_);
 }
 
@@ -97,11 +96,9 @@ Shape PositionEmbedding::build(const Shape& input) {
 
 Tensor PositionEmbedding::call(const Tensor& input, CallContext context) const {
   const std::int64_t first = internal::steps_before(context), steps = input.shape()[1];
-  if (first + steps > sequence_length_) {
-    fail(ErrorCode::kInvalidArgument, "PositionEmbedding: expected at most ", sequence_length_,
-         " steps, got ", first + steps,
-         "; try shorter sequences, or generate() with .window = ", sequence_length_);
-  }
+  internal::require(first + steps <= sequence_length_, "PositionEmbedding: expected at most ",
+                    sequence_length_, " steps, got ", first + steps,
+                    "; try shorter sequences, or generate() with .window = ", sequence_length_);
   return input + slice(weight(0).value(), {first, 0}, {steps, -1});
 }
 
@@ -136,10 +133,9 @@ Lambda::Lambda(Function function, LambdaOptions options)
 Shape Lambda::build(const Shape& input) {
   if (output_shape_) return *output_shape_;
   const Shape result = function_(Tensor::zeros(input.with_front(1), dtype())).shape();
-  if (result.rank() == 0 || result[0] != 1) {
-    fail(ErrorCode::kInvalidArgument,
-         "Lambda: expected a result [batch, ...] with one row for one row, got shape ", result);
-  }
+  internal::require(result.rank() != 0 && result[0] == 1,
+                    "Lambda: expected a result [batch, ...] with one row for one row, got shape ",
+                    result);
   return result.without_axis(0);
 }
 

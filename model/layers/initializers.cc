@@ -89,10 +89,9 @@ void orthonormalize(std::vector<double>& vectors, std::size_t count, std::size_t
 }
 
 Tensor orthogonal_matrix(const Shape& shape, double gain, const InitializerContext& context) {
-  if (shape.rank() < 2) {
-    fail(ErrorCode::kInvalidArgument,
-         "initializers::orthogonal: expected a weight of rank 2 or more, got shape ", shape);
-  }
+  internal::require(shape.rank() >= 2,
+                    "initializers::orthogonal: expected a weight of rank 2 or more, got shape ",
+                    shape);
   const auto columns = static_cast<std::size_t>(shape[-1]);
   const std::size_t rows =
       columns == 0 ? 0 : static_cast<std::size_t>(shape.num_elements()) / columns;
@@ -185,10 +184,9 @@ Initializer constant(double value) {
 
 Initializer values(const Tensor& values) {
   return {"values", [values](const Shape& shape, const InitializerContext& context) {
-            if (!(values.shape() == shape)) {
-              fail(ErrorCode::kInvalidArgument, "initializers::values: expected values of shape ",
-                   shape, ", got ", values.shape());
-            }
+            internal::require(values.shape() == shape,
+                              "initializers::values: expected values of shape ", shape, ", got ",
+                              values.shape());
             return values.to(context.device);
           }};
 }

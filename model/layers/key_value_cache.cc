@@ -3,15 +3,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/layers/key_value_cache.h"
 
+#include "core/names.h"
 #include "tutti/tensor/ops/shape_ops.h"
 
 namespace tutti {
 
 Tensor KeyValueCache::call(const Layer& model, const Tensor& steps) {
-  if (steps.rank() < 2) {
-    fail(ErrorCode::kInvalidArgument, "KeyValueCache: expected [batch, steps, ...], got ",
-         steps.shape());
-  }
+  internal::require(steps.rank() >= 2, "KeyValueCache: expected [batch, steps, ...], got ",
+                    steps.shape());
   const auto before = entries_;
   next_ = 0;
   try {
@@ -37,10 +36,9 @@ std::pair<Tensor, Tensor> KeyValueCache::appended(const Tensor& key, const Tenso
   } else {
     TUTTI_CHECK(number < entries_.size(), "KeyValueCache: more attentions than in the first call");
     auto& [keys, values] = entries_[number];
-    if (keys.shape()[0] != key.shape()[0]) {
-      fail(ErrorCode::kInvalidArgument, "KeyValueCache: expected a batch of ", keys.shape()[0],
-           " as in the first call, got ", key.shape()[0], "; try a new cache");
-    }
+    internal::require(keys.shape()[0] == key.shape()[0], "KeyValueCache: expected a batch of ",
+                      keys.shape()[0], " as in the first call, got ", key.shape()[0],
+                      "; try a new cache");
     keys = concat({keys, key}, 2);
     values = concat({values, value}, 2);
   }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/names.h"
 #include "tensor/op_checks.h"
 #include "tensor/step_hooks.h"
 #include "tutti/core/logging.h"
@@ -103,9 +104,7 @@ void warn_of_binary_labels(const Tensor& labels, std::string_view who) {
 
 Tensor mean_per_example(const Tensor& values) {
   if (values.rank() == 1) return values;
-  if (values.rank() == 0) {
-    fail(ErrorCode::kInvalidArgument, "loss: expected values [batch, ...], got a scalar");
-  }
+  internal::require(values.rank() != 0, "loss: expected values [batch, ...], got a scalar");
   std::vector<int> axes;
   for (int axis = 1; axis < values.rank(); ++axis) axes.push_back(axis);
   return reduce_mean(values, {.axes = axes});
@@ -121,10 +120,9 @@ Tensor fitted_weight(const Tensor& sample_weight, const Tensor& values, std::str
   bool fits = weight.rank() == values.rank();
   for (int i = 0; fits && i < weight.rank(); ++i)
     fits = weight.shape()[i] == values.shape()[i] || weight.shape()[i] == 1;
-  if (!fits) {
-    fail(ErrorCode::kInvalidArgument, who, ": the weights do not fit the values; expected shape ",
-         values.shape(), " or one that lacks trailing dimensions, got ", sample_weight.shape());
-  }
+  internal::require(fits, who, ": the weights do not fit the values; expected shape ",
+                    values.shape(), " or one that lacks trailing dimensions, got ",
+                    sample_weight.shape());
   return weight;
 }
 
@@ -164,10 +162,10 @@ StepWeights::StepWeights(const Tensor& predictions, const Tensor& sample_weight,
 /// [batch, steps, ...] -> [batch * steps, ...].
 Tensor StepWeights::merged(const Tensor& x, const char* what) const {
   const std::span<const std::int64_t> dims = x.shape().dims(), steps = shape_.dims();
-  if (dims.size() < steps.size() || !std::equal(steps.begin(), steps.end(), dims.begin())) {
-    fail(ErrorCode::kInvalidArgument, who_, ": a mask or weights tell the steps ", shape_,
-         " of the predictions apart; expected ", what, " [batch, steps, ...], got ", x.shape());
-  }
+  internal::require(
+      dims.size() >= steps.size() && std::equal(steps.begin(), steps.end(), dims.begin()), who_,
+      ": a mask or weights tell the steps ", shape_, " of the predictions apart; expected ", what,
+      " [batch, steps, ...], got ", x.shape());
   std::vector<std::int64_t> one_axis = {shape_.num_elements()};
   one_axis.insert(one_axis.end(), dims.begin() + shape_.rank(), dims.end());
   return reshape(x, Shape(one_axis));

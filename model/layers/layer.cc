@@ -102,10 +102,8 @@ void MaskScope::set_mask(const Tensor& x, const Tensor& mask) {
   bool fits = mask.dtype() == DType::kBool && mask.rank() <= x.rank();
   for (int axis = 0; fits && axis < mask.rank(); ++axis)
     fits = mask.shape()[axis] == x.shape()[axis];
-  if (!fits) {
-    fail(ErrorCode::kInvalidArgument, "MaskScope: expected a bool mask [batch, steps] for a value ",
-         x.shape(), ", got ", mask.dtype(), " ", mask.shape());
-  }
+  internal::require(fits, "MaskScope: expected a bool mask [batch, steps] for a value ", x.shape(),
+                    ", got ", mask.dtype(), " ", mask.shape());
   current_scope->masks_.insert_or_assign(x.id(), mask);
 }
 
@@ -480,11 +478,10 @@ std::string Layer::unique_name(const Layer& layer) const {
     });
   };
   if (layer.built() || layer.state_->has_given_name) {
-    if (taken(layer.name())) {
-      fail(ErrorCode::kInvalidArgument, "add_layer: the name '", layer.name(),
-           "' is taken by another layer of this model; names must be unique; try .name = \"",
-           layer.name(), "_1\"");
-    }
+    internal::require(
+        !taken(layer.name()), "add_layer: the name '", layer.name(),
+        "' is taken by another layer of this model; names must be unique; try .name = \"",
+        layer.name(), "_1\"");
     return layer.name();
   }
   const std::string base = internal::snake_case(layer.type_name());

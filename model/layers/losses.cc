@@ -8,6 +8,7 @@
 
 #include "core/call_site.h"
 #include "core/call_table.h"
+#include "core/names.h"
 #include "model/layers/labels_and_weights.h"
 #include "tensor/op_checks.h"
 #include "tutti/autograd/replica_group.h"
@@ -469,9 +470,7 @@ namespace {
 
 int replicas_of(std::string_view who) {
   const int replicas = ReplicaGroup::current(who).num_replicas();
-  if (replicas < 1) {
-    fail(ErrorCode::kInvalidArgument, who, ": expected at least one replica, got ", replicas);
-  }
+  internal::require(replicas >= 1, who, ": expected at least one replica, got ", replicas);
   return replicas;
 }
 
@@ -480,18 +479,14 @@ int replicas_of(std::string_view who) {
 Tensor compute_average_loss(const Tensor& per_example_loss, AverageLossOptions options) {
   const char* who = "compute_average_loss";
   const int replicas = replicas_of(who);
-  if (per_example_loss.rank() == 0) {
-    fail(ErrorCode::kInvalidArgument, who,
-         ": expected one loss per example (a tensor of at least rank 1), got a scalar; try a loss "
-         "without reduction");
-  }
+  internal::require(
+      per_example_loss.rank() != 0, who,
+      ": expected one loss per example (a tensor of at least rank 1), got a scalar; try a loss "
+      "without reduction");
   const std::int64_t rows = per_example_loss.shape()[0];
   if (!options.global_batch_size) ReplicaGroup::current(who).assume_equal_rows(rows);
   const std::int64_t global = options.global_batch_size.value_or(rows * replicas);
-  if (global < 0) {
-    fail(ErrorCode::kInvalidArgument, who, ": global_batch_size must be non-negative, got ",
-         global);
-  }
+  internal::require(global >= 0, who, ": global_batch_size must be non-negative, got ", global);
   const Tensor sum = reduce_sum(internal::weighted(per_example_loss, options.sample_weight, who));
   return global == 0 ? sum * 0.0 : sum / static_cast<double>(global);
 }

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/layers/merging.h"
 
+#include "core/names.h"
 #include "model/layers/in_float32.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/matmul.h"
@@ -32,10 +33,9 @@ Tensor unit_rows(const Tensor& x) {
 /// `axis` (the batch is 0) as an axis of one example. Throws for the batch and beyond.
 int example_axis(const Shape& example, int axis, std::string_view who) {
   const int normal = axis < 0 ? axis + example.rank() + 1 : axis;
-  if (normal < 1 || normal > example.rank()) {
-    fail(ErrorCode::kInvalidArgument, who, ": expected an axis of 1 to ", example.rank(),
-         " (the batch is 0) for examples of shape ", example, ", got ", axis);
-  }
+  internal::require(normal >= 1 && normal <= example.rank(), who, ": expected an axis of 1 to ",
+                    example.rank(), " (the batch is 0) for examples of shape ", example, ", got ",
+                    axis);
   return normal - 1;
 }
 
@@ -180,10 +180,8 @@ std::vector<Shape> Dot::build_all(std::span<const Shape> inputs) {
     fail(ErrorCode::kInvalidArgument, "Dot: expected two inputs, got ", inputs.size());
   const int a = example_axis(inputs[0], options_.axes.first, "Dot");
   const int b = example_axis(inputs[1], options_.axes.second, "Dot");
-  if (inputs[0][a] != inputs[1][b]) {
-    fail(ErrorCode::kInvalidArgument, "Dot: expected equal lengths along axes ", a + 1, " and ",
-         b + 1, ", got ", inputs[0], " and ", inputs[1]);
-  }
+  internal::require(inputs[0][a] == inputs[1][b], "Dot: expected equal lengths along axes ", a + 1,
+                    " and ", b + 1, ", got ", inputs[0], " and ", inputs[1]);
   return {joined(inputs[0], a, inputs[1], b)};
 }
 

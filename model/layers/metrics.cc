@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "core/names.h"
 #include "model/layers/labels_and_weights.h"
 #include "tutti/model/layers/losses.h"
 #include "tutti/tensor/ops/elementwise.h"
@@ -343,10 +344,9 @@ FalseNegatives::FalseNegatives(ConfusionOptions options)
 
 F1Score::F1Score(F1ScoreOptions options)
     : PredictionMetric(options.name, MetricDirection::kUp), options_(std::move(options)) {
-  if (options_.num_classes <= 0 || !(options_.beta > 0.0)) {
-    fail(ErrorCode::kInvalidArgument, "F1Score: expected at least one class and a positive beta, ",
-         "got ", options_.num_classes, " and ", options_.beta);
-  }
+  internal::require(options_.num_classes > 0 && options_.beta > 0.0,
+                    "F1Score: expected at least one class and a positive beta, ", "got ",
+                    options_.num_classes, " and ", options_.beta);
   if (options_.num_classes == 1 && !options_.threshold) options_.threshold = 0.5;
   counts_ = add_sum("counts", {3, options_.num_classes});
   made_with(options_);
@@ -355,10 +355,8 @@ F1Score::F1Score(F1ScoreOptions options)
 void F1Score::update(const Tensor& labels, const Tensor& predictions, const Tensor& sample_weight) {
   const std::size_t width = row_width(predictions);
   const auto classes = static_cast<std::size_t>(options_.num_classes);
-  if (width != classes) {
-    fail(ErrorCode::kInvalidArgument, name(), ": expected predictions [batch, ", classes, "], got ",
-         predictions.shape(), "; try .num_classes = ", width);
-  }
+  internal::require(width == classes, name(), ": expected predictions [batch, ", classes, "], got ",
+                    predictions.shape(), "; try .num_classes = ", width);
   internal::warn_of_binary_labels(labels, name());
   const internal::PlainPairs pairs =
       internal::plain_pairs(labels, predictions, sample_weight, name());
@@ -432,10 +430,10 @@ void MeanIoU::update(const Tensor& labels, const Tensor& predictions, const Tens
     const auto label = static_cast<std::int64_t>(pairs.labels[i]);
     const auto prediction = static_cast<std::int64_t>(pairs.predictions[i]);
     if (options_.ignore_class == label) continue;
-    if (label < 0 || label >= num_classes_ || prediction < 0 || prediction >= num_classes_) {
-      fail(ErrorCode::kInvalidArgument, name(), ": expected class numbers below ", num_classes_,
-           ", got label ", label, " and prediction ", prediction);
-    }
+    internal::require(
+        label >= 0 && label < num_classes_ && prediction >= 0 && prediction < num_classes_, name(),
+        ": expected class numbers below ", num_classes_, ", got label ", label, " and prediction ",
+        prediction);
     counts[static_cast<std::size_t>(label * num_classes_ + prediction)] += pairs.weights[i];
   }
   confusion_.assign_add(as_sum({num_classes_, num_classes_}, counts, predictions));

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <tuple>
 
+#include "core/names.h"
 #include "model/layers/in_float32.h"
 #include "tutti/model/layers/core_layers.h"
 #include "tutti/model/layers/key_value_cache.h"
@@ -57,10 +58,8 @@ void internal::require_rotation(std::int64_t features, double max_wavelength,
          ": rotations turn pairs of features; expected an even "
          "number of features, got ",
          features);
-  if (!(max_wavelength > 0.0)) {
-    fail(ErrorCode::kInvalidArgument, who, ": expected a positive max_wavelength, got ",
-         max_wavelength);
-  }
+  internal::require(max_wavelength > 0.0, who, ": expected a positive max_wavelength, got ",
+                    max_wavelength);
 }
 
 RotaryEmbedding::RotaryEmbedding(RotaryEmbeddingOptions options)
@@ -70,10 +69,9 @@ RotaryEmbedding::RotaryEmbedding(RotaryEmbeddingOptions options)
 }
 
 Shape RotaryEmbedding::build(const Shape& input) {
-  if (input.rank() < 2) {
-    fail(ErrorCode::kInvalidArgument,
-         "RotaryEmbedding: expected examples of shape [steps, ..., features], got ", input);
-  }
+  internal::require(input.rank() >= 2,
+                    "RotaryEmbedding: expected examples of shape [steps, ..., features], got ",
+                    input);
   internal::require_rotation(input[-1], options_.max_wavelength, "RotaryEmbedding");
   return input;
 }
@@ -134,21 +132,18 @@ void MultiHeadAttention::add_projection(const std::string& name, const Shape& ke
 
 std::vector<Shape> MultiHeadAttention::build_all(std::span<const Shape> inputs) {
   const std::size_t sequences = inputs.size() - (options_.with_mask ? 1 : 0);
-  if (inputs.empty() || sequences < 1 || sequences > 3) {
-    fail(ErrorCode::kInvalidArgument,
-         "MultiHeadAttention: expected {query, value} or {query, value, key}, then the mask with "
-         ".with_mask, got ",
-         inputs.size(), " inputs");
-  }
+  internal::require(
+      !inputs.empty() && sequences >= 1 && sequences <= 3,
+      "MultiHeadAttention: expected {query, value} or {query, value, key}, then the mask with "
+      ".with_mask, got ",
+      inputs.size(), " inputs");
   for (const Shape& input : inputs.first(sequences))
     internal::require_sequence(input, "MultiHeadAttention");
   const Shape& query = inputs[0];
   const Shape& value = inputs[sequences > 1 ? 1 : 0];
   const Shape& key = sequences > 2 ? inputs[2] : value;
-  if (key[0] != value[0]) {
-    fail(ErrorCode::kInvalidArgument, "MultiHeadAttention: expected as many keys as values, got ",
-         key, " and ", value);
-  }
+  internal::require(key[0] == value[0], "MultiHeadAttention: expected as many keys as values, got ",
+                    key, " and ", value);
   if (options_.with_mask && !(inputs.back() == Shape{query[0], value[0]})) {
     fail(ErrorCode::kInvalidArgument, "MultiHeadAttention: expected a mask of shape ",
          Shape{query[0], value[0]}, ", got ", inputs.back());

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "autograd/recording.h"
+#include "core/names.h"
 #include "model/layers/in_float32.h"
 #include "tensor/step_hooks.h"
 #include "tutti/autograd/gradient_tape.h"
@@ -49,9 +50,7 @@ BatchNormalization::BatchNormalization(BatchNormalizationOptions options)
 }
 
 Shape BatchNormalization::build(const Shape& input) {
-  if (input.rank() == 0) {
-    fail(ErrorCode::kInvalidArgument, "expected examples of shape [..., channels], got scalars");
-  }
+  internal::require(input.rank() != 0, "expected examples of shape [..., channels], got scalars");
   const Shape channels{input[-1]};
   if (options_.scale) add_weight("ones", channels, {.name = "gamma"});
   if (options_.center) add_weight("zeros", channels, {.name = "beta"});
@@ -162,10 +161,9 @@ std::vector<int> checked_axes(const Shape& example, std::vector<int> axes, std::
   for (int& axis : axes) {
     const int given = axis;
     if (axis < 0) axis += example.rank() + 1;
-    if (axis < 1 || axis > example.rank()) {
-      fail(ErrorCode::kInvalidArgument, who, ": expected axes from 1 to ", example.rank(),
-           " (the batch is 0) for examples of shape ", example, ", got ", given);
-    }
+    internal::require(axis >= 1 && axis <= example.rank(), who, ": expected axes from 1 to ",
+                      example.rank(), " (the batch is 0) for examples of shape ", example, ", got ",
+                      given);
   }
   std::ranges::sort(axes);
   if (axes.empty() || std::ranges::adjacent_find(axes) != axes.end()) {
@@ -244,11 +242,9 @@ Shape GroupNormalization::build(const Shape& input) {
   if (input.rank() == 0)
     fail(ErrorCode::kInvalidArgument, "expected examples of shape [..., channels], got scalars");
   const std::int64_t channels = input[-1], groups = groups_of(channels);
-  if (channels % groups != 0) {
-    fail(ErrorCode::kInvalidArgument, "GroupNormalization: ", channels,
-         " channels cannot be cut into ", groups, " equal groups; expected a divisor of ",
-         channels);
-  }
+  internal::require(channels % groups == 0, "GroupNormalization: ", channels,
+                    " channels cannot be cut into ", groups,
+                    " equal groups; expected a divisor of ", channels);
   if (options_.scale) {
     add_weight(options_.gamma_initializer, {channels}, {.name = "gamma"},
                options_.gamma_regularizer);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "core/names.h"
 #include "tutti/model/layers/core_layers.h"
 #include "tutti/model/layers/dropout.h"
 #include "tutti/model/layers/key_value_cache.h"
@@ -274,10 +275,8 @@ TimeDistributed::TimeDistributed(std::shared_ptr<Layer> layer, LayerOptions opti
 }
 
 Shape TimeDistributed::build(const Shape& input) {
-  if (input.rank() == 0) {
-    fail(ErrorCode::kInvalidArgument,
-         "TimeDistributed: expected examples of shape [steps, ...], got scalars");
-  }
+  internal::require(input.rank() != 0,
+                    "TimeDistributed: expected examples of shape [steps, ...], got scalars");
   return add_layer(*layer_, input.without_axis(0)).with_front(input[0]);
 }
 

@@ -97,10 +97,9 @@ Regularizer l1_l2(double l1_factor, double l2_factor) {
 Regularizer orthogonal(double factor) {
   return Regularizer(
       [factor](const Tensor& weight) {
-        if (weight.rank() != 2) {
-          fail(ErrorCode::kInvalidArgument,
-               "regularizers::orthogonal: expected a matrix, got shape ", weight.shape());
-        }
+        internal::require(weight.rank() == 2,
+                          "regularizers::orthogonal: expected a matrix, got shape ",
+                          weight.shape());
         const std::int64_t rows = weight.shape()[0];
         // Keras's guard: rows of zeros stay zeros.
         const Tensor norms = sqrt(maximum(reduce_sum(square(weight), {{1}, true}), 1e-12));

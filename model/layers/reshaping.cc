@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "core/names.h"
 #include "tutti/tensor/ops/convolution_ops.h"
 #include "tutti/tensor/ops/shape_ops.h"
 
@@ -31,10 +32,8 @@ Shape resolved_target(const Shape& input, std::vector<std::int64_t> target) {
   const std::int64_t elements = input.num_elements();
   if (open) *open = known > 0 ? elements / known : 0;
   const Shape shape{std::span<const std::int64_t>(target)};
-  if (shape.num_elements() != elements) {
-    fail(ErrorCode::kInvalidArgument, "Reshape: examples of shape ", input, " have ", elements,
-         " elements, which do not fit into ", shape);
-  }
+  internal::require(shape.num_elements() == elements, "Reshape: examples of shape ", input,
+                    " have ", elements, " elements, which do not fit into ", shape);
   return shape;
 }
 
@@ -70,10 +69,8 @@ Permute::Permute(std::vector<int> permutation, LayerOptions options)
 }
 
 Shape Permute::build(const Shape& input) {
-  if (input.rank() != static_cast<int>(permutation_.size())) {
-    fail(ErrorCode::kInvalidArgument, "Permute: expected examples of rank ", permutation_.size(),
-         ", got ", input);
-  }
+  internal::require(input.rank() == static_cast<int>(permutation_.size()),
+                    "Permute: expected examples of rank ", permutation_.size(), ", got ", input);
   Shape output = input;
   for (int i = 0; i < input.rank(); ++i)
     output = output.with_dim(i, input[permutation_[static_cast<std::size_t>(i)] - 1]);
@@ -94,10 +91,8 @@ RepeatVector::RepeatVector(std::int64_t times, LayerOptions options)
 }
 
 Shape RepeatVector::build(const Shape& input) {
-  if (input.rank() != 1) {
-    fail(ErrorCode::kInvalidArgument, "RepeatVector: expected examples of shape [features], got ",
-         input);
-  }
+  internal::require(input.rank() == 1, "RepeatVector: expected examples of shape [features], got ",
+                    input);
   return {times_, input[0]};
 }
 
@@ -153,11 +148,9 @@ Shape Cropping2D::build(const Shape& input) {
   internal::require_image(input, "Cropping2D");
   const std::int64_t height = input[0] - cropping_.top - cropping_.bottom;
   const std::int64_t width = input[1] - cropping_.left - cropping_.right;
-  if (height <= 0 || width <= 0) {
-    fail(ErrorCode::kInvalidArgument, "Cropping2D: nothing is left of examples of shape ", input,
-         " without ", cropping_.top, " + ", cropping_.bottom, " rows and ", cropping_.left, " + ",
-         cropping_.right, " columns");
-  }
+  internal::require(height > 0 && width > 0, "Cropping2D: nothing is left of examples of shape ",
+                    input, " without ", cropping_.top, " + ", cropping_.bottom, " rows and ",
+                    cropping_.left, " + ", cropping_.right, " columns");
   return {height, width, input[2]};
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "core/names.h"
 #include "tutti/core/json_values.h"
 #include "tutti/tensor/ops/shape_ops.h"
 
@@ -42,10 +43,8 @@ double require_rate(double rate, std::string_view who, std::string_view what) {
 std::int64_t window_places(std::int64_t length, std::int64_t window, std::int64_t stride,
                            Padding padding, std::string_view who) {
   if (padding == Padding::kSame) return (length + stride - 1) / stride;
-  if (window > length) {
-    fail(ErrorCode::kInvalidArgument, who, ": a window of ", window,
-         " does not fit into a length of ", length, "; try .padding = \"same\"");
-  }
+  internal::require(window <= length, who, ": a window of ", window,
+                    " does not fit into a length of ", length, "; try .padding = \"same\"");
   return (length - window) / stride + 1;
 }
 
@@ -69,10 +68,9 @@ void require_features(const Shape& example) {
 }
 
 Tensor rows_of_features(const Tensor& input, std::int64_t features) {
-  if (input.rank() < 2 || input.shape()[-1] != features) {
-    fail(ErrorCode::kInvalidArgument, "its weights were made for ", features,
-         " features; expected inputs [batch, ..., ", features, "], got ", input.shape());
-  }
+  internal::require(input.rank() >= 2 && input.shape()[-1] == features,
+                    "its weights were made for ", features,
+                    " features; expected inputs [batch, ..., ", features, "], got ", input.shape());
   if (input.rank() == 2) return input;
   return reshape(input,
                  Shape{input.num_elements() / std::max<std::int64_t>(1, features), features});

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/parallel/parallel_dense.h"
 
+#include "core/names.h"
 #include "model/parallel/parts.h"
 #include "tutti/core/random.h"
 #include "tutti/model/layers/core_layers.h"
@@ -23,10 +24,9 @@ using internal::parts_of;
 using internal::rows_of_features;
 
 ActivationFunction elementwise(std::string_view who, const std::string& name) {
-  if (name == "softmax" || name == "log_softmax") {
-    fail(ErrorCode::kInvalidArgument, who, ": the activation ", name,
-         " needs all features of a row; expected an elementwise one; try a Softmax() behind it");
-  }
+  internal::require(
+      name != "softmax" && name != "log_softmax", who, ": the activation ", name,
+      " needs all features of a row; expected an elementwise one; try a Softmax() behind it");
   return find_activation(name);
 }
 
@@ -128,9 +128,7 @@ ParallelDensePair::ParallelDensePair(std::int64_t hidden, std::int64_t units,
                                      ParallelDenseOptions options)
     : LayerOf("ParallelDensePair", std::move(options)), hidden_(hidden), units_(units) {
   check_units("ParallelDensePair", hidden, options_);
-  if (units <= 0) {
-    fail(ErrorCode::kInvalidArgument, "ParallelDensePair: expected positive units, got ", units);
-  }
+  internal::require(units > 0, "ParallelDensePair: expected positive units, got ", units);
 }
 
 Shape ParallelDensePair::build(const Shape& input) {

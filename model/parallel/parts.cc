@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/names.h"
 #include "tutti/strategy/strategy.h"
 #include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/dispatch.h"
@@ -51,10 +52,8 @@ Tensor cut_out(const Tensor& whole, int axis, Part part) {
 
 std::vector<Part> parts_of(std::string_view who, std::int64_t length, std::size_t num_parts) {
   const auto count = static_cast<std::int64_t>(num_parts);
-  if (count < 1 || count > length) {
-    fail(ErrorCode::kInvalidArgument, who, ": expected 1 to ", length,
-         " devices, one for each part of ", length, " features, got ", count);
-  }
+  internal::require(count >= 1 && count <= length, who, ": expected 1 to ", length,
+                    " devices, one for each part of ", length, " features, got ", count);
   std::vector<Part> parts;
   for (std::int64_t i = 0, first = 0; i < count; ++i) {
     parts.push_back({first, length / count + (i < length % count)});

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/names.h"
 #include "model/parallel/pipeline_stage.h"
 #include "tutti/core/error.h"
 #include "tutti/core/executor.h"
@@ -23,11 +24,9 @@ std::string_view to_string(PipelineOrder order) {
 
 std::vector<PipelineTask> pipeline_schedule(PipelineOrder order, int stage, int num_stages,
                                             int num_micro_batches) {
-  if (stage < 0 || stage >= num_stages || num_micro_batches < 1) {
-    fail(ErrorCode::kInvalidArgument, "pipeline_schedule: expected a stage of 0 .. ",
-         num_stages - 1, " and one micro-batch or more, got stage ", stage, " and ",
-         num_micro_batches);
-  }
+  internal::require(stage >= 0 && stage < num_stages && num_micro_batches >= 1,
+                    "pipeline_schedule: expected a stage of 0 .. ", num_stages - 1,
+                    " and one micro-batch or more, got stage ", stage, " and ", num_micro_batches);
   // How many micro-batches a stage has begun, and not finished, while it alternates.
   const int ahead = order == PipelineOrder::kAllForwardFirst
                         ? num_micro_batches

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "core/names.h"
 #include "tutti/core/trace.h"
 #include "tutti/model/layers/layer.h"
 #include "tutti/model/layers/losses.h"
@@ -110,11 +111,10 @@ using Way = PipelineMail::Way;
 MicroBatches cut_into_micro_batches(const Tensor& features, const Tensor& labels, int parts) {
   const std::int64_t rows = features.rank() == 0 ? 0 : features.shape()[0];
   const std::int64_t num_labels = labels.rank() == 0 ? 0 : labels.shape()[0];
-  if (rows != num_labels || rows < parts) {
-    fail(ErrorCode::kInvalidArgument, "Pipeline::gradients: expected as many labels as examples, ",
-         "and at least one row for each of the ", parts, " micro-batches, got features ",
-         features.shape(), " and labels ", labels.shape(), "; try fewer micro_batches");
-  }
+  internal::require(rows == num_labels && rows >= parts,
+                    "Pipeline::gradients: expected as many labels as examples, ",
+                    "and at least one row for each of the ", parts, " micro-batches, got features ",
+                    features.shape(), " and labels ", labels.shape(), "; try fewer micro_batches");
   MicroBatches batch{{}, {}, rows};
   for (std::int64_t k = 0, first = 0; k < parts; ++k) {
     const std::int64_t count = rows / parts + (k < rows % parts);

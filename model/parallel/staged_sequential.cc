@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "core/names.h"
 #include "model/parallel/parts.h"
 #include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/dispatch.h"
@@ -14,10 +15,9 @@ namespace {
 /// First layer of each stage, and the number of layers at the end.
 std::vector<std::size_t> bounds_of(const StageOptions& options, std::size_t num_layers) {
   const std::size_t num_stages = options.devices.devices.size();
-  if (num_stages == 0 || num_layers < num_stages) {
-    fail(ErrorCode::kInvalidArgument, "StagedSequential: expected one device or more and at least ",
-         "one layer for each, got ", num_stages, " devices and ", num_layers, " layers");
-  }
+  internal::require(num_stages != 0 && num_layers >= num_stages,
+                    "StagedSequential: expected one device or more and at least ",
+                    "one layer for each, got ", num_stages, " devices and ", num_layers, " layers");
   std::vector<std::size_t> bounds{0};
   if (options.cuts.empty()) {
     for (std::size_t s = 0; s < num_stages; ++s) {

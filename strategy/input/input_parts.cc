@@ -7,6 +7,7 @@
 #include <numeric>
 #include <utility>
 
+#include "core/names.h"
 #include "data/forwarding_source.h"
 #include "tutti/core/error.h"
 #include "tutti/core/logging.h"
@@ -139,12 +140,11 @@ void require_end(std::string_view who, std::optional<std::int64_t> cardinality,
 namespace tutti {
 
 std::int64_t InputContext::get_per_replica_batch_size(std::int64_t global_batch_size) const {
-  if (num_replicas_in_sync < 1 || global_batch_size % num_replicas_in_sync != 0) {
-    fail(ErrorCode::kInvalidArgument,
-         "InputContext::get_per_replica_batch_size: the global batch does not divide; expected a "
-         "multiple of num_replicas_in_sync = ",
-         num_replicas_in_sync, ", got ", global_batch_size);
-  }
+  internal::require(
+      num_replicas_in_sync >= 1 && global_batch_size % num_replicas_in_sync == 0,
+      "InputContext::get_per_replica_batch_size: the global batch does not divide; expected a "
+      "multiple of num_replicas_in_sync = ",
+      num_replicas_in_sync, ", got ", global_batch_size);
   return global_batch_size / num_replicas_in_sync;
 }
 
@@ -213,11 +213,9 @@ Element joined(const std::vector<Element>& parts) {
 
 void require_rows(const Element& element) {
   for (const Tensor& tensor : element.tensors()) {
-    if (tensor.rank() == 0) {
-      fail(ErrorCode::kInvalidArgument,
-           "rebatch: the dataset yields scalars; expected batches, got shape ", tensor.shape(),
-           "; try dataset.batch(global_batch_size) first");
-    }
+    internal::require(tensor.rank() != 0,
+                      "rebatch: the dataset yields scalars; expected batches, got shape ",
+                      tensor.shape(), "; try dataset.batch(global_batch_size) first");
   }
 }
 
@@ -309,10 +307,7 @@ Dataset rebatch(const Dataset& dataset, std::vector<std::int64_t> sizes, BatchOp
 }
 
 Dataset rebatch_evenly(const Dataset& dataset, int num_pieces) {
-  if (num_pieces < 1) {
-    fail(ErrorCode::kInvalidArgument, "rebatch_evenly: expected 1 or more pieces, got ",
-         num_pieces);
-  }
+  internal::require(num_pieces >= 1, "rebatch_evenly: expected 1 or more pieces, got ", num_pieces);
   return dataset.flat_map([num_pieces](const Element& batch) {
     require_rows(batch);
     const std::vector<std::int64_t> sizes = replica_rows(batch.rows(), num_pieces);
@@ -380,11 +375,10 @@ std::optional<std::vector<Element>> StepCutter::cut_next(ElementIterator& elemen
   std::optional<Element> batch = elements.next();
   if (!batch) return std::nullopt;
   for (const Tensor& tensor : batch->tensors()) {
-    if (tensor.rank() == 0) {
-      fail(ErrorCode::kInvalidArgument,
-           "distribute_dataset: the dataset is not batched; expected elements whose first "
-           "dimension is the global batch, got a scalar; try dataset.batch(global_batch_size)");
-    }
+    internal::require(
+        tensor.rank() != 0,
+        "distribute_dataset: the dataset is not batched; expected elements whose first "
+        "dimension is the global batch, got a scalar; try dataset.batch(global_batch_size)");
   }
   if (plan_.note_global_batch) {
     plan_.note_global_batch(*batch, std::exchange(is_first_batch_, false));

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "core/names.h"
 #include "tensor/step_hooks.h"
 
 namespace tutti::internal {
@@ -118,10 +119,8 @@ void ComponentStorage::update(const UpdateRule& rule, std::span<const Variable> 
   std::vector<Component*> slot_components;
   for (const Variable& slot : slots) {
     auto* storage = dynamic_cast<ComponentStorage*>(&slot.storage());
-    if (!storage) {
-      fail(ErrorCode::kInvalidArgument, "Variable '", name(), "'.update (", rule.name(),
-           "): the slot '", slot.name(), "' is no component; try update() of the whole variable");
-    }
+    internal::require(storage, "Variable '", name(), "'.update (", rule.name(), "): the slot '",
+                      slot.name(), "' is no component; try update() of the whole variable");
     slot_components.push_back(&storage->component());
   }
   component().update(slot_components, rule, gradient, scalars);

@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "core/names.h"
 #include "strategy/variables/distributed_variable.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/core/sync.h"
@@ -16,9 +17,7 @@ namespace tutti {
 namespace {
 
 Shape joined_shape(const std::vector<Variable>& parts, const std::string& name) {
-  if (parts.empty()) {
-    fail(ErrorCode::kInvalidArgument, "ShardedVariable '", name, "': expected variables, got none");
-  }
+  internal::require(!parts.empty(), "ShardedVariable '", name, "': expected variables, got none");
   const Variable& first = parts.front();
   std::int64_t rows = 0;
   for (std::size_t i = 0; i < parts.size(); ++i) {
@@ -57,10 +56,9 @@ class TakenParts {
            "' is a part of another ShardedVariable already, which is saved as one tensor; expected "
            "variables of its own; try that one, or new variables");
     }
-    if (ids_.size() != parts.size()) {
-      fail(ErrorCode::kInvalidArgument, "ShardedVariable '", name, "': expected ", parts.size(),
-           " different variables, got ", ids_.size(), "; is one given twice?");
-    }
+    internal::require(ids_.size() == parts.size(), "ShardedVariable '", name, "': expected ",
+                      parts.size(), " different variables, got ", ids_.size(),
+                      "; is one given twice?");
     taken.ids.insert(ids_.begin(), ids_.end());
   }
   ~TakenParts() {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "core/names.h"
 #include "strategy/replicas/strategy_mode.h"
 #include "tensor/step_hooks.h"
 #include "tutti/autograd/gradient_tape.h"
@@ -109,10 +110,8 @@ Tensor SyncOnReadStorage::aggregated_by_all(LocalReplicaContext& context) const 
 Tensor SyncOnReadStorage::share(const Tensor& value, int replica) const {
   const int count = num_replicas();
   if (options().aggregation != VariableAggregation::kSum || count == 1) return value;
-  if (dtype() == DType::kBool) {
-    fail(ErrorCode::kInvalidArgument, "Variable '", name(),
-         "': aggregation SUM; expected a number type, got bool");
-  }
+  internal::require(dtype() != DType::kBool, "Variable '", name(),
+                    "': aggregation SUM; expected a number type, got bool");
   const GradientTape::StopRecording stop;
   if (is_floating(dtype())) return divide(value, static_cast<double>(count));
   const Tensor on_host = value.to(Device{});

@@ -74,26 +74,23 @@ std::string gib(std::int64_t bytes) {
 std::int64_t limit_of(const PhysicalDevice& device, int ordinal, const VirtualGpus& wanted) {
   const std::int64_t share = device.free_bytes / wanted.per_gpu / kMebibyte * kMebibyte;
   if (wanted.memory_limit == 0) return share;
-  if (wanted.memory_limit > device.total_bytes / wanted.per_gpu) {
-    fail(ErrorCode::kInvalidArgument, "virtual GPUs: ", wanted.per_gpu, " parts of ",
-         wanted.memory_limit / kMebibyte, " MiB each; expected at most ",
-         device.total_bytes / kMebibyte, " MiB together, which is what GPU ", ordinal, " (",
-         device.name, ") has; try smaller parts");
-  }
+  internal::require(wanted.memory_limit <= device.total_bytes / wanted.per_gpu,
+                    "virtual GPUs: ", wanted.per_gpu, " parts of ", wanted.memory_limit / kMebibyte,
+                    " MiB each; expected at most ", device.total_bytes / kMebibyte,
+                    " MiB together, which is what GPU ", ordinal, " (", device.name,
+                    ") has; try smaller parts");
   return wanted.memory_limit;
 }
 
 }  // namespace
 
 void check_virtual_gpus(std::string_view who, const VirtualGpus& virtual_gpus) {
-  if (virtual_gpus.per_gpu < 1 || virtual_gpus.per_gpu > kMaxParts) {
-    fail(ErrorCode::kInvalidArgument, who, ": expected 1 to ", kMaxParts,
-         " parts of each GPU, got ", virtual_gpus.per_gpu);
-  }
-  if (virtual_gpus.memory_limit < 0) {
-    fail(ErrorCode::kInvalidArgument, who, ": expected a memory limit of 1 MiB or more, got ",
-         virtual_gpus.memory_limit, " bytes");
-  }
+  internal::require(virtual_gpus.per_gpu >= 1 && virtual_gpus.per_gpu <= kMaxParts, who,
+                    ": expected 1 to ", kMaxParts, " parts of each GPU, got ",
+                    virtual_gpus.per_gpu);
+  internal::require(virtual_gpus.memory_limit >= 0, who,
+                    ": expected a memory limit of 1 MiB or more, got ", virtual_gpus.memory_limit,
+                    " bytes");
 }
 
 VirtualGpus parse_virtual_gpus(std::string_view who, const std::string& text) {
@@ -104,10 +101,9 @@ VirtualGpus parse_virtual_gpus(std::string_view who, const std::string& text) {
                                                              std::numeric_limits<int>::max()));
   if (colon != std::string::npos) {
     const std::int64_t mebibytes = parse_number(who, std::string_view(text).substr(colon + 1));
-    if (mebibytes < 1 || mebibytes > std::numeric_limits<std::int64_t>::max() / kMebibyte) {
-      fail(ErrorCode::kInvalidArgument, who, ": expected a memory limit of 1 MiB or more, got ",
-           mebibytes, " MiB");
-    }
+    internal::require(
+        mebibytes >= 1 && mebibytes <= std::numeric_limits<std::int64_t>::max() / kMebibyte, who,
+        ": expected a memory limit of 1 MiB or more, got ", mebibytes, " MiB");
     wanted.memory_limit = mebibytes * kMebibyte;
   }
   check_virtual_gpus(who, wanted);

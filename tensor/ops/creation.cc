@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "core/names.h"
 #include "tensor/op_checks.h"
 #include "tutti/tensor/ops/elementwise.h"
 
@@ -45,10 +46,9 @@ Tensor range_of(std::int64_t start, std::int64_t stop, std::int64_t step, DType 
 Tensor range_of(double start, double stop, double step, DType dtype, Device device) {
   require_step(step != 0.0);
   const double steps = std::ceil((stop - start) / step);
-  if (!std::isfinite(steps) || steps > 0x1p53) {
-    fail(ErrorCode::kInvalidArgument, "arange: expected finite bounds and a step that leads from ",
-         "one to the other, got start ", start, ", stop ", stop, " and step ", step);
-  }
+  internal::require(std::isfinite(steps) && steps <= 0x1p53,
+                    "arange: expected finite bounds and a step that leads from ",
+                    "one to the other, got start ", start, ", stop ", stop, " and step ", step);
   const auto count = static_cast<std::int64_t>(std::max(steps, 0.0));
   return counted<double>(count, dtype, device,
                          [=](auto i) { return start + static_cast<double>(i) * step; });

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "core/names.h"
 #include "tensor/op_checks.h"
 #include "tensor/step_hooks.h"
 #include "tutti/tensor/ops/elementwise.h"
@@ -85,10 +86,7 @@ Tensor truncated_normal(const Shape& shape, const RandomKey& key, double mean, d
 Tensor random_uniform_from(std::uint64_t first, const Shape& shape, const RandomKey& key,
                            double low, double high, DType dtype, Device device) {
   refuse_in_capture("random_uniform");
-  if (!(low <= high)) {
-    fail(ErrorCode::kInvalidArgument, "random_uniform: expected low <= high, got ", low, " and ",
-         high);
-  }
+  internal::require(low <= high, "random_uniform: expected low <= high, got ", low, " and ", high);
   const RandomStream stream(key);
   if (dtype != DType::kFloat32) {
     return filled("random_uniform", first, shape, dtype, device, [&](std::uint64_t i) {

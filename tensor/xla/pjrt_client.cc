@@ -320,10 +320,9 @@ std::int64_t num_cpu_devices() {
   if (!text || !*text) return kCpuDevices;
   char* end = nullptr;
   const long value = std::strtol(text, &end, 10);
-  if (*end != '\0' || value < 1 || value > kMaxCpuDevices) {
-    fail(ErrorCode::kInvalidArgument, "TUTTI_XLA_CPU_DEVICES: expected a number from 1 to ",
-         kMaxCpuDevices, ", got '", text, "'");
-  }
+  internal::require(*end == '\0' && value >= 1 && value <= kMaxCpuDevices,
+                    "TUTTI_XLA_CPU_DEVICES: expected a number from 1 to ", kMaxCpuDevices,
+                    ", got '", text, "'");
   return value;
 }
 

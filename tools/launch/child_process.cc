@@ -425,11 +425,10 @@ void allow_open_files_for(int num_processes) {
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) return;
   rlimit raised = limit;
   raised.rlim_cur = std::min(needed, limit.rlim_max);
-  if (raised.rlim_cur < needed || ::setrlimit(RLIMIT_NOFILE, &raised) != 0) {
-    fail(ErrorCode::kInvalidArgument, "run: ", num_processes, " processes: expected a limit of ",
-         needed, " open files, got ", limit.rlim_max, "; try a higher hard limit (ulimit -Hn ",
-         needed, "), or fewer processes");
-  }
+  internal::require(raised.rlim_cur >= needed && ::setrlimit(RLIMIT_NOFILE, &raised) == 0,
+                    "run: ", num_processes, " processes: expected a limit of ", needed,
+                    " open files, got ", limit.rlim_max, "; try a higher hard limit (ulimit -Hn ",
+                    needed, "), or fewer processes");
   limit_before = limit;
   is_raised = true;
 }

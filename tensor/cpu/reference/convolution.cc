@@ -84,68 +84,53 @@ void for_each_tap(const Shape& x, const Shape& filter, const Shape& y,
   }
 }
 
+/// Calls body(x offset, filter offset, y offset) for every product that a convolution adds up.
+template <class Body>
+void for_each_product(const Shape& x, const Shape& filter, const Shape& y, const KernelArgs& args,
+                      const Body& body) {
+  const auto& attributes = args.attributes_as<Conv2dAttributes>();
+  const std::int64_t in = filter[2], out = filter[3], group_out = out / attributes.groups;
+  for_each_tap(x, filter, y, attributes, [&](std::int64_t px, std::int64_t pf, std::int64_t py) {
+    for (std::int64_t i = 0; i < in; ++i) {
+      for (std::int64_t o = 0; o < group_out; ++o) body(px + i, pf + i * out + o, py + o);
+    }
+  });
+}
+
 template <class T>
 void convolve(const KernelArgs& args) {
-  const auto& attributes = args.attributes_as<Conv2dAttributes>();
-  const Shape& sx = args.inputs[0].shape();
-  const Shape& sf = args.inputs[1].shape();
-  const std::int64_t in = sf[2], out = sf[3];
-  const std::int64_t group_out = out / args.attributes_as<Conv2dAttributes>().groups;
-  const T* x = args.in<T>(0).data();
-  const T* filter = args.in<T>(1).data();
+  const Shape &sx = args.inputs[0].shape(), &sf = args.inputs[1].shape();
+  const T *x = args.in<T>(0).data(), *filter = args.in<T>(1).data();
   const auto y = args.out<T>(0);
   for (std::size_t i = 0; i < y.size(); ++i) {
-    y[i] = args.inputs.size() > 2 ? args.in<T>(2)[i % static_cast<std::size_t>(out)] : T{0};
+    y[i] = args.inputs.size() > 2 ? args.in<T>(2)[i % static_cast<std::size_t>(sf[3])] : T{0};
   }
-  for_each_tap(sx, sf, args.outputs[0].shape(), attributes,
-               [&](std::int64_t px, std::int64_t pf, std::int64_t py) {
-                 for (std::int64_t i = 0; i < in; ++i) {
-                   for (std::int64_t o = 0; o < group_out; ++o) {
-                     y[static_cast<std::size_t>(py + o)] += x[px + i] * filter[pf + i * out + o];
-                   }
-                 }
-               });
-  for (T& value : y) value = activated(attributes.activation, value);
+  for_each_product(sx, sf, args.outputs[0].shape(), args,
+                   [&](std::int64_t px, std::int64_t pf, std::int64_t py) {
+                     y[static_cast<std::size_t>(py)] += x[px] * filter[pf];
+                   });
+  const FusedActivation activation = args.attributes_as<Conv2dAttributes>().activation;
+  for (T& value : y) value = activated(activation, value);
 }
 
 template <class T>
 void backward_input(const KernelArgs& args) {
-  const Shape& sf = args.inputs[1].shape();
-  const std::int64_t in = sf[2], out = sf[3];
-  const std::int64_t group_out = out / args.attributes_as<Conv2dAttributes>().groups;
-  const T* dy = args.in<T>(0).data();
-  const T* filter = args.in<T>(1).data();
+  const T *dy = args.in<T>(0).data(), *filter = args.in<T>(1).data();
   T* dx = args.out<T>(0).data();
   std::ranges::fill(args.out<T>(0), T{0});
-  for_each_tap(args.outputs[0].shape(), sf, args.inputs[0].shape(),
-               args.attributes_as<Conv2dAttributes>(),
-               [&](std::int64_t px, std::int64_t pf, std::int64_t py) {
-                 for (std::int64_t i = 0; i < in; ++i) {
-                   for (std::int64_t o = 0; o < group_out; ++o) {
-                     dx[px + i] += dy[py + o] * filter[pf + i * out + o];
-                   }
-                 }
-               });
+  for_each_product(
+      args.outputs[0].shape(), args.inputs[1].shape(), args.inputs[0].shape(), args,
+      [&](std::int64_t px, std::int64_t pf, std::int64_t py) { dx[px] += dy[py] * filter[pf]; });
 }
 
 template <class T>
 void backward_filter(const KernelArgs& args) {
-  const Shape& sf = args.outputs[0].shape();
-  const std::int64_t in = sf[2], out = sf[3];
-  const std::int64_t group_out = out / args.attributes_as<Conv2dAttributes>().groups;
-  const T* x = args.in<T>(0).data();
-  const T* dy = args.in<T>(1).data();
+  const T *x = args.in<T>(0).data(), *dy = args.in<T>(1).data();
   T* df = args.out<T>(0).data();
   std::ranges::fill(args.out<T>(0), T{0});
-  for_each_tap(args.inputs[0].shape(), sf, args.inputs[1].shape(),
-               args.attributes_as<Conv2dAttributes>(),
-               [&](std::int64_t px, std::int64_t pf, std::int64_t py) {
-                 for (std::int64_t i = 0; i < in; ++i) {
-                   for (std::int64_t o = 0; o < group_out; ++o) {
-                     df[pf + i * out + o] += x[px + i] * dy[py + o];
-                   }
-                 }
-               });
+  for_each_product(
+      args.inputs[0].shape(), args.outputs[0].shape(), args.inputs[1].shape(), args,
+      [&](std::int64_t px, std::int64_t pf, std::int64_t py) { df[pf] += x[px] * dy[py]; });
 }
 
 // Sums over everything but the channels: row after row, each channel by itself, in double.

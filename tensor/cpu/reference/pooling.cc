@@ -44,119 +44,91 @@ std::int64_t place(const Shape& x, std::int64_t n, std::int64_t h, std::int64_t 
   return ((n * x[1] + h) * x[2] + w) * x[3] + c;
 }
 
+/// Calls body(index of a pixel's channel) for the pixels of a window.
+template <class Body>
+void for_each_pixel(const Shape& x, const Window& window, std::int64_t n, std::int64_t c,
+                    const Body& body) {
+  for (std::int64_t h = window.top; h < window.bottom; ++h) {
+    for (std::int64_t w = window.left; w < window.right; ++w) body(place(x, n, h, w, c));
+  }
+}
+
 /// The first largest element of the window; a NaN counts as largest.
 template <class T>
 std::int64_t largest(const T* x, const Shape& shape, const Window& window, std::int64_t n,
                      std::int64_t c) {
   std::int64_t best = place(shape, n, window.top, window.left, c);
-  for (std::int64_t h = window.top; h < window.bottom; ++h) {
-    for (std::int64_t w = window.left; w < window.right; ++w) {
-      const std::int64_t candidate = place(shape, n, h, w, c);
-      const bool best_is_nan = x[best] != x[best];
-      if (!best_is_nan && !(x[candidate] <= x[best])) best = candidate;
-    }
-  }
+  for_each_pixel(shape, window, n, c, [&](std::int64_t candidate) {
+    const bool best_is_nan = x[best] != x[best];
+    if (!best_is_nan && !(x[candidate] <= x[best])) best = candidate;
+  });
   return best;
 }
 
-template <class T>
-void max_pool(const KernelArgs& args) {
+template <class T, bool kAverage>
+void pool(const KernelArgs& args) {
   const Shape& shape = args.inputs[0].shape();
   const T* x = args.in<T>(0).data();
   T* y = args.out<T>(0).data();
   for_each_window(shape, args.outputs[0].shape(), args.attributes_as<Pool2dAttributes>(),
                   [&](const Window& window, std::int64_t n, std::int64_t c, std::int64_t output) {
-                    y[output] = x[largest(x, shape, window, n, c)];
-                  });
-}
-
-template <class T>
-void max_pool_grad(const KernelArgs& args) {
-  const Shape& shape = args.inputs[0].shape();
-  const T* x = args.in<T>(0).data();
-  const T* dy = args.in<T>(1).data();
-  T* dx = args.out<T>(0).data();
-  std::ranges::fill(args.out<T>(0), T{0});
-  for_each_window(shape, args.inputs[1].shape(), args.attributes_as<Pool2dAttributes>(),
-                  [&](const Window& window, std::int64_t n, std::int64_t c, std::int64_t output) {
-                    dx[largest(x, shape, window, n, c)] += dy[output];
-                  });
-}
-
-template <class T>
-void average_pool(const KernelArgs& args) {
-  const Shape& shape = args.inputs[0].shape();
-  const T* x = args.in<T>(0).data();
-  T* y = args.out<T>(0).data();
-  for_each_window(shape, args.outputs[0].shape(), args.attributes_as<Pool2dAttributes>(),
-                  [&](const Window& window, std::int64_t n, std::int64_t c, std::int64_t output) {
-                    T sum{0};
-                    for (std::int64_t h = window.top; h < window.bottom; ++h) {
-                      for (std::int64_t w = window.left; w < window.right; ++w) {
-                        sum += x[place(shape, n, h, w, c)];
-                      }
+                    if (!kAverage) {
+                      y[output] = x[largest(x, shape, window, n, c)];
+                      return;
                     }
+                    T sum{0};
+                    for_each_pixel(shape, window, n, c, [&](std::int64_t i) { sum += x[i]; });
                     y[output] = sum / static_cast<T>(window.size());
                   });
 }
 
-template <class T>
-void average_pool_grad(const KernelArgs& args) {
-  const Shape& shape = args.outputs[0].shape();
-  const T* dy = args.in<T>(0).data();
+/// Inputs: (x, dy) of the maximum, dy of the average.
+template <class T, bool kAverage>
+void pool_gradient(const KernelArgs& args) {
+  const Shape &shape = args.outputs[0].shape(), &result = args.inputs.back().shape();
+  const T *first = args.in<T>(0).data(), *dy = args.in<T>(args.inputs.size() - 1).data();
   T* dx = args.out<T>(0).data();
   std::ranges::fill(args.out<T>(0), T{0});
-  for_each_window(shape, args.inputs[0].shape(), args.attributes_as<Pool2dAttributes>(),
+  for_each_window(shape, result, args.attributes_as<Pool2dAttributes>(),
                   [&](const Window& window, std::int64_t n, std::int64_t c, std::int64_t output) {
-                    const T share = dy[output] / static_cast<T>(window.size());
-                    for (std::int64_t h = window.top; h < window.bottom; ++h) {
-                      for (std::int64_t w = window.left; w < window.right; ++w) {
-                        dx[place(shape, n, h, w, c)] += share;
-                      }
+                    if (!kAverage) {
+                      dx[largest(first, shape, window, n, c)] += dy[output];
+                      return;
                     }
+                    const T share = dy[output] / static_cast<T>(window.size());
+                    for_each_pixel(shape, window, n, c, [&](std::int64_t i) { dx[i] += share; });
                   });
 }
 
 // Enlarging: each pixel of the result is a weighted sum of at most four.
 
-template <class T>
+/// The result of upsampling, or its gradient: each part moves from the small image to the large one
+/// or back.
+template <class T, bool kGradient>
 void upsample(const KernelArgs& args) {
-  const Shape& shape = args.inputs[0].shape();
+  const Shape& shape = kGradient ? args.outputs[0].shape() : args.inputs[0].shape();
   const std::int64_t channels = shape[3];
-  const T* x = args.in<T>(0).data();
-  T* y = args.out<T>(0).data();
+  const T* from = args.in<T>(0).data();
+  T* to = args.out<T>(0).data();
   std::ranges::fill(args.out<T>(0), T{0});
   for_each_part<T>(shape, args.attributes_as<UpsampleAttributes>(),
                    [=](std::int64_t small, std::int64_t large, T weight) {
+                     const std::int64_t target = kGradient ? small : large;
+                     const std::int64_t source = kGradient ? large : small;
                      for (std::int64_t c = 0; c < channels; ++c) {
-                       y[large + c] += weight * x[small + c];
-                     }
-                   });
-}
-
-template <class T>
-void upsample_gradient(const KernelArgs& args) {
-  const Shape& shape = args.outputs[0].shape();
-  const std::int64_t channels = shape[3];
-  const T* dy = args.in<T>(0).data();
-  T* dx = args.out<T>(0).data();
-  std::ranges::fill(args.out<T>(0), T{0});
-  for_each_part<T>(shape, args.attributes_as<UpsampleAttributes>(),
-                   [=](std::int64_t small, std::int64_t large, T weight) {
-                     for (std::int64_t c = 0; c < channels; ++c) {
-                       dx[small + c] += weight * dy[large + c];
+                       to[target + c] += weight * from[source + c];
                      }
                    });
 }
 
 template <class T>
 void register_image_kernels_for(KernelTable& table) {
-  table.set(OpId::kMaxPool, dtype_of<T>(), max_pool<T>);
-  table.set(OpId::kMaxPoolGrad, dtype_of<T>(), max_pool_grad<T>);
-  table.set(OpId::kAveragePool, dtype_of<T>(), average_pool<T>);
-  table.set(OpId::kAveragePoolGrad, dtype_of<T>(), average_pool_grad<T>);
-  table.set(OpId::kUpsample, dtype_of<T>(), upsample<T>);
-  table.set(OpId::kUpsampleGrad, dtype_of<T>(), upsample_gradient<T>);
+  table.set(OpId::kMaxPool, dtype_of<T>(), pool<T, false>);
+  table.set(OpId::kMaxPoolGrad, dtype_of<T>(), pool_gradient<T, false>);
+  table.set(OpId::kAveragePool, dtype_of<T>(), pool<T, true>);
+  table.set(OpId::kAveragePoolGrad, dtype_of<T>(), pool_gradient<T, true>);
+  table.set(OpId::kUpsample, dtype_of<T>(), upsample<T, false>);
+  table.set(OpId::kUpsampleGrad, dtype_of<T>(), upsample<T, true>);
 }
 
 }  // namespace

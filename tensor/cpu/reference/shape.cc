@@ -4,6 +4,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "core/names.h"
 #include "tensor/cpu/registration.h"
 #include "tensor/cpu/strided_loop.h"
 
@@ -115,10 +116,8 @@ void for_each_row(const Tensor& indices, std::int64_t num_rows, const Body& body
   const auto visit = [&]<class Index>() {
     const std::span<const Index> rows = indices.host_span<Index>();
     for (std::size_t i = 0; i < rows.size(); ++i) {
-      if (rows[i] < 0 || rows[i] >= num_rows) {
-        fail(ErrorCode::kInvalidArgument, "index out of range; expected 0 .. ", num_rows - 1,
-             ", got ", rows[i], " at position ", i);
-      }
+      internal::require(rows[i] >= 0 && rows[i] < num_rows, "index out of range; expected 0 .. ",
+                        num_rows - 1, ", got ", rows[i], " at position ", i);
       body(i, static_cast<std::size_t>(rows[i]));
     }
   };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/names.h"
 #include "tensor/cpu/registration.h"
 
 namespace tutti::internal {
@@ -97,10 +98,9 @@ void softmax_cross_entropy(const KernelArgs& args) {
 
 template <class Label>
 std::size_t checked_label(Label label, std::size_t row, std::size_t classes) {
-  if (label < 0 || static_cast<std::size_t>(label) >= classes) {
-    fail(ErrorCode::kInvalidArgument, "a label is no class; expected 0 .. ", classes - 1, ", got ",
-         label, " in row ", row, "; try labels that count classes from 0");
-  }
+  internal::require(label >= 0 && static_cast<std::size_t>(label) < classes,
+                    "a label is no class; expected 0 .. ", classes - 1, ", got ", label, " in row ",
+                    row, "; try labels that count classes from 0");
   return static_cast<std::size_t>(label);
 }
 
