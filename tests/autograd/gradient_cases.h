@@ -37,7 +37,6 @@ struct Case {
   Function function;
   Orders orders = Orders::kFirstAndSecond;
   double step = 1e-5;
-  double tolerance = 1e-6;
   std::vector<std::size_t> skipped = {};  // inputs that are not differentiable here
 };
 
@@ -100,16 +99,23 @@ inline std::vector<Tensor> checked_inputs(const Case& c, const std::vector<Tenso
 
 using Tensors = std::vector<Tensor>;
 
+inline void add_case(std::vector<Case>& cases, OpId op, std::string name, std::vector<Input> inputs,
+                     Function function, Orders orders = Orders::kFirstAndSecond, double step = 1e-5,
+                     std::vector<std::size_t> skipped = {}) {
+  cases.push_back({op, std::move(name), std::move(inputs), std::move(function), orders, step,
+                   std::move(skipped)});
+}
+
 /// [3, 4] (a batch of 3) and [] for one function of one input.
 inline void add_unary(std::vector<Case>& cases, OpId op, Input input,
                       Tensor (*function)(const Operand&)) {
   const auto call = [function](const Tensors& t) { return function(t[0]); };
   input.shape = {3, 4};
   input.rows = true;
-  cases.push_back({op, "[3, 4]", {input}, call});
+  add_case(cases, op, "[3, 4]", {input}, call);
   input.shape = {};
   input.rows = false;
-  cases.push_back({op, "[]", {input}, call});
+  add_case(cases, op, "[]", {input}, call);
 }
 
 inline std::vector<Case> unary_cases() {
@@ -144,24 +150,19 @@ inline std::vector<Case> unary_cases() {
   add_unary(cases, OpId::kMultiply, any, hard_silu);
   add_unary(cases, OpId::kDivide, no_kink, softsign);
   const Input batch{{3, 4}, -1.5, 1.5, true};
-  cases.push_back({OpId::kWhere,
-                   "leaky_relu",
-                   {{{3, 4}, -1.5, 1.5, true, DType::kFloat64, 0.1}},
-                   [](const Tensors& t) { return leaky_relu(t[0], 0.3); }});
-  cases.push_back({OpId::kClip, "inside and outside", {batch}, [](const Tensors& t) {
-                     return clip(t[0], -0.5, 0.75);
-                   }});
+  add_case(cases, OpId::kWhere, "leaky_relu", {{{3, 4}, -1.5, 1.5, true, DType::kFloat64, 0.1}},
+           [](const Tensors& t) { return leaky_relu(t[0], 0.3); });
+  add_case(cases, OpId::kClip, "inside and outside", {batch},
+           [](const Tensors& t) { return clip(t[0], -0.5, 0.75); });
   // Steps and values that float32 holds exactly.
-  cases.push_back(
-      {OpId::kCast,
-       "float64 to float32 and back",
-       {{{2, 2}, 0, 0, true, DType::kFloat64, 0, {0.5, -1.25, 2.0, 3.75}}},
-       [](const Tensors& t) { return cast(square(cast(t[0], DType::kFloat32)), DType::kFloat64); },
-       Orders::kFirst,
-       0.25});
-  cases.push_back({OpId::kDropout, "rate 0.4", {batch}, [](const Tensors& t) {
-                     return dropout(t[0], 0.4, RandomKey{3, kDropoutPurpose, 1, 2, 3});
-                   }});
+  add_case(
+      cases, OpId::kCast, "float64 to float32 and back",
+      {{{2, 2}, 0, 0, true, DType::kFloat64, 0, {0.5, -1.25, 2.0, 3.75}}},
+      [](const Tensors& t) { return cast(square(cast(t[0], DType::kFloat32)), DType::kFloat64); },
+      Orders::kFirst, 0.25);
+  add_case(cases, OpId::kDropout, "rate 0.4", {batch}, [](const Tensors& t) {
+    return dropout(t[0], 0.4, RandomKey{3, kDropoutPurpose, 1, 2, 3});
+  });
   return cases;
 }
 
@@ -181,9 +182,8 @@ inline void add_binary(std::vector<Case>& cases, OpId op, Input a, Input b,
     a.rows = shapes.a_rows;
     b.shape = shapes.b;
     b.rows = shapes.b_rows;
-    cases.push_back({op, concat(shapes.a, " ", shapes.b), {a, b}, [function](const Tensors& t) {
-                       return function(t[0], t[1]);
-                     }});
+    add_case(cases, op, concat(shapes.a, " ", shapes.b), {a, b},
+             [function](const Tensors& t) { return function(t[0], t[1]); });
   }
 }
 
@@ -202,31 +202,21 @@ inline std::vector<Case> binary_cases() {
   // Quotients between 1 / 4 and 3 / 4: away from the jumps.
   add_binary(cases, OpId::kFloorMod, {{}, 1.0, 1.5}, {{}, 2.0, 4.0}, floor_mod);
   add_binary(cases, OpId::kFloorMod, {{}, -1.5, -1.0}, {{}, 2.0, 4.0}, floor_mod);
-  cases.push_back({OpId::kAddRelu, "by itself", {{{2, 3}, -1.0, 1.0, true}}, [](const Tensors& t) {
-                     return add_relu(square(t[0]), t[0]);
-                   }});
-  cases.push_back({OpId::kPower,
-                   "negative base, fixed exponent",
-                   {{{2, 3}, -2.0, -0.5, true}},
-                   [](const Tensors& t) { return pow(t[0], 3.0); }});
-  cases.push_back({OpId::kMultiply, "by itself", {{{2, 3}, -1.0, 1.0, true}}, [](const Tensors& t) {
-                     return t[0] * t[0] * t[0];
-                   }});
-  cases.push_back(
-      {OpId::kDivide, "number over tensor", {{{2, 3}, 0.5, 2.0, true}}, [](const Tensors& t) {
-         return 2.0 / t[0];
-       }});
+  add_case(cases, OpId::kAddRelu, "by itself", {{{2, 3}, -1.0, 1.0, true}},
+           [](const Tensors& t) { return add_relu(square(t[0]), t[0]); });
+  add_case(cases, OpId::kPower, "negative base, fixed exponent", {{{2, 3}, -2.0, -0.5, true}},
+           [](const Tensors& t) { return pow(t[0], 3.0); });
+  add_case(cases, OpId::kMultiply, "by itself", {{{2, 3}, -1.0, 1.0, true}},
+           [](const Tensors& t) { return t[0] * t[0] * t[0]; });
+  add_case(cases, OpId::kDivide, "number over tensor", {{{2, 3}, 0.5, 2.0, true}},
+           [](const Tensors& t) { return 2.0 / t[0]; });
   const Input condition{{3, 4}, -1.0, 1.0, true, DType::kBool};
   const auto choose = [](const Tensors& t) { return where(t[0], t[1], t[2]); };
-  cases.push_back({OpId::kWhere,
-                   "one shape",
-                   {condition, {{3, 4}, -1, 1, true}, {{3, 4}, -1, 1, true}},
-                   choose});
-  cases.push_back({OpId::kWhere, "broadcasting values", {condition, {{4}}, {{}}}, choose});
-  cases.push_back({OpId::kWhere,
-                   "broadcasting the condition",
-                   {{{4}, -1, 1, false, DType::kBool}, {{3, 4}, -1, 1, true}, {{4}}},
-                   choose});
+  add_case(cases, OpId::kWhere, "one shape",
+           {condition, {{3, 4}, -1, 1, true}, {{3, 4}, -1, 1, true}}, choose);
+  add_case(cases, OpId::kWhere, "broadcasting values", {condition, {{4}}, {{}}}, choose);
+  add_case(cases, OpId::kWhere, "broadcasting the condition",
+           {{{4}, -1, 1, false, DType::kBool}, {{3, 4}, -1, 1, true}, {{4}}}, choose);
   return cases;
 }
 
@@ -235,30 +225,21 @@ inline std::vector<Case> activation_grad_cases() {
   const Input dy{{3, 4}, -1.5, 1.5, true};
   const Input any{{3, 4}, -1.5, 1.5, true};
   const Input no_kink{{3, 4}, -0.8, 1.5, true, DType::kFloat64, 0.1};
-  return {
-      {OpId::kReluGrad,
-       "dy",
-       {dy, no_kink},
-       [](const Tensors& t) { return relu_grad(t[0], t[1]); },
-       Orders::kFirstAndSecond,
-       1e-5,
-       1e-6,
-       {1}},
-      {OpId::kSigmoidGrad,
-       "dy, y",
-       {dy, any},
-       [](const Tensors& t) { return sigmoid_grad(t[0], t[1]); }},
-      {OpId::kTanhGrad, "dy, y", {dy, any}, [](const Tensors& t) { return tanh_grad(t[0], t[1]); }},
-      {OpId::kEluGrad,
-       "dy, y",
-       {dy, no_kink},
-       [](const Tensors& t) { return elu_grad(t[0], t[1]); }},
-      {OpId::kGeluGrad, "dy, x", {dy, any}, [](const Tensors& t) { return gelu_grad(t[0], t[1]); }},
-      {OpId::kGeluTanhGrad,
-       "dy, x",
-       {dy, any},
-       [](const Tensors& t) { return gelu_tanh_grad(t[0], t[1]); }},
-  };
+  std::vector<Case> cases;
+  add_case(cases, OpId::kReluGrad, "dy", {dy, no_kink},
+           [](const Tensors& t) { return relu_grad(t[0], t[1]); }, Orders::kFirstAndSecond, 1e-5,
+           {1});
+  add_case(cases, OpId::kSigmoidGrad, "dy, y", {dy, any},
+           [](const Tensors& t) { return sigmoid_grad(t[0], t[1]); });
+  add_case(cases, OpId::kTanhGrad, "dy, y", {dy, any},
+           [](const Tensors& t) { return tanh_grad(t[0], t[1]); });
+  add_case(cases, OpId::kEluGrad, "dy, y", {dy, no_kink},
+           [](const Tensors& t) { return elu_grad(t[0], t[1]); });
+  add_case(cases, OpId::kGeluGrad, "dy, x", {dy, any},
+           [](const Tensors& t) { return gelu_grad(t[0], t[1]); });
+  add_case(cases, OpId::kGeluTanhGrad, "dy, x", {dy, any},
+           [](const Tensors& t) { return gelu_tanh_grad(t[0], t[1]); });
+  return cases;
 }
 
 inline std::vector<Case> matmul_cases() {
@@ -270,27 +251,21 @@ inline std::vector<Case> matmul_cases() {
       const Shape a = ta ? Shape{4, 3} : Shape{3, 4};
       const Shape b = tb ? Shape{2, 4} : Shape{4, 2};
       const std::string which = concat(ta ? "a transposed" : "a", ", ", tb ? "b transposed" : "b");
-      cases.push_back({OpId::kMatMul, which, {{a, -1, 1, !ta}, {b}}, call});
+      add_case(cases, OpId::kMatMul, which, {{a, -1, 1, !ta}, {b}}, call);
       const Shape batch_a = a.with_front(2), batch_b = b.with_front(2);
-      cases.push_back({OpId::kMatMul,
-                       which + ", both batched",
-                       {{batch_a, -1, 1, true}, {batch_b, -1, 1, true}},
-                       call});
-      cases.push_back({OpId::kMatMul, which + ", a batched", {{batch_a, -1, 1, true}, {b}}, call});
-      cases.push_back({OpId::kMatMul, which + ", b batched", {{a}, {batch_b, -1, 1, true}}, call});
-      cases.push_back({OpId::kMatMul,
-                       which + ", a batched twice",
-                       {{batch_a.with_front(2), -1, 1, true}, {b}},
-                       call});
+      add_case(cases, OpId::kMatMul, which + ", both batched",
+               {{batch_a, -1, 1, true}, {batch_b, -1, 1, true}}, call);
+      add_case(cases, OpId::kMatMul, which + ", a batched", {{batch_a, -1, 1, true}, {b}}, call);
+      add_case(cases, OpId::kMatMul, which + ", b batched", {{a}, {batch_b, -1, 1, true}}, call);
+      add_case(cases, OpId::kMatMul, which + ", a batched twice",
+               {{batch_a.with_front(2), -1, 1, true}, {b}}, call);
     }
   }
   for (const auto activation : {FusedActivation::kNone, FusedActivation::kRelu,
                                 FusedActivation::kSigmoid, FusedActivation::kTanh}) {
-    cases.push_back(
-        {OpId::kMatMul,
-         concat("dense, activation ", static_cast<int>(activation)),
-         {{{3, 4}, -1, 1, true}, {{4, 2}}, {{2}}},
-         [activation](const Tensors& t) { return dense(t[0], t[1], t[2], activation); }});
+    add_case(cases, OpId::kMatMul, concat("dense, activation ", static_cast<int>(activation)),
+             {{{3, 4}, -1, 1, true}, {{4, 2}}, {{2}}},
+             [activation](const Tensors& t) { return dense(t[0], t[1], t[2], activation); });
   }
   return cases;
 }
@@ -303,37 +278,28 @@ inline void add_convolution_variants(std::vector<Case>& cases) {
     Conv2dOptions options;
     options.padding = padding;
     options.dilation_h = 2;
-    cases.push_back({OpId::kConv2d,
-                     concat(name, " dilated"),
-                     {image, {{2, 2, 2, 3}}},
-                     [options](const Tensors& t) { return conv2d(t[0], t[1], options); }});
+    add_case(cases, OpId::kConv2d, concat(name, " dilated"), {image, {{2, 2, 2, 3}}},
+             [options](const Tensors& t) { return conv2d(t[0], t[1], options); });
     options.stride_w = 2;
-    cases.push_back(
-        {OpId::kConv2d,
-         concat(name, " depthwise, dilated, stride"),
-         {image, {{2, 2, 2, 2}}, {{4}}},
-         [options](const Tensors& t) { return depthwise_conv2d(t[0], t[1], t[2], options); }});
+    add_case(cases, OpId::kConv2d, concat(name, " depthwise, dilated, stride"),
+             {image, {{2, 2, 2, 2}}, {{4}}},
+             [options](const Tensors& t) { return depthwise_conv2d(t[0], t[1], t[2], options); });
     options.groups = 2;
-    cases.push_back({OpId::kConv2d,
-                     concat(name, " two groups"),
-                     {{{2, 4, 4, 4}, -1, 1, true}, {{2, 3, 2, 6}}},
-                     [options](const Tensors& t) { return conv2d(t[0], t[1], options); }});
+    add_case(cases, OpId::kConv2d, concat(name, " two groups"),
+             {{{2, 4, 4, 4}, -1, 1, true}, {{2, 3, 2, 6}}},
+             [options](const Tensors& t) { return conv2d(t[0], t[1], options); });
     Conv2dTransposeOptions transposed;
     transposed.padding = padding;
     transposed.stride_h = 2;
-    cases.push_back({OpId::kConv2dBackwardInput,
-                     concat(name, " transposed"),
-                     {{{2, 3, 2, 2}, -1, 1, true}, {{3, 2, 3, 2}}, {{3}}},
-                     [transposed](const Tensors& t) {
-                       return conv2d_transpose(t[0], t[1], t[2], transposed);
-                     }});
+    add_case(cases, OpId::kConv2dBackwardInput, concat(name, " transposed"),
+             {{{2, 3, 2, 2}, -1, 1, true}, {{3, 2, 3, 2}}, {{3}}}, [transposed](const Tensors& t) {
+               return conv2d_transpose(t[0], t[1], t[2], transposed);
+             });
     transposed.stride_h = 1;
     transposed.dilation_w = 2;
-    cases.push_back(
-        {OpId::kConv2dBackwardInput,
-         concat(name, " transposed, dilated"),
-         {{{2, 3, 2, 2}, -1, 1, true}, {{2, 2, 3, 2}}},
-         [transposed](const Tensors& t) { return conv2d_transpose(t[0], t[1], transposed); }});
+    add_case(cases, OpId::kConv2dBackwardInput, concat(name, " transposed, dilated"),
+             {{{2, 3, 2, 2}, -1, 1, true}, {{2, 2, 3, 2}}},
+             [transposed](const Tensors& t) { return conv2d_transpose(t[0], t[1], transposed); });
   }
 }
 
@@ -350,11 +316,11 @@ inline std::vector<Case> convolution_cases() {
       options.stride_h = stride_h;
       options.stride_w = stride_w;
       options.padding = padding;
-      cases.push_back({OpId::kConv2d,
-                       concat(padding == Padding::kSame ? "SAME " : "VALID ", kernel, " stride ",
-                              stride_h, " ", stride_w),
-                       {image, {kernel}},
-                       [options](const Tensors& t) { return conv2d(t[0], t[1], options); }});
+      add_case(cases, OpId::kConv2d,
+               concat(padding == Padding::kSame ? "SAME " : "VALID ", kernel, " stride ", stride_h,
+                      " ", stride_w),
+               {image, {kernel}},
+               [options](const Tensors& t) { return conv2d(t[0], t[1], options); });
     }
   }
   for (const auto activation : {FusedActivation::kNone, FusedActivation::kRelu,
@@ -362,34 +328,26 @@ inline std::vector<Case> convolution_cases() {
     Conv2dOptions options;
     options.padding = Padding::kSame;
     options.activation = activation;
-    cases.push_back({OpId::kConv2d,
-                     concat("bias, activation ", static_cast<int>(activation)),
-                     {{{2, 3, 3, 2}, -1, 1, true}, {{2, 2, 2, 2}}, {{2}}},
-                     [options](const Tensors& t) { return conv2d(t[0], t[1], t[2], options); }});
+    add_case(cases, OpId::kConv2d, concat("bias, activation ", static_cast<int>(activation)),
+             {{{2, 3, 3, 2}, -1, 1, true}, {{2, 2, 2, 2}}, {{2}}},
+             [options](const Tensors& t) { return conv2d(t[0], t[1], t[2], options); });
   }
   add_convolution_variants(cases);
   Conv2dAttributes attributes;
   attributes.stride_h = 2;
   attributes.pad_top = attributes.pad_left = attributes.pad_right = 1;
   const Input dy{{2, 2, 4, 3}, -1, 1, true}, filter{{3, 3, 2, 3}};
-  cases.push_back(
-      {OpId::kConv2dBackwardInput,
-       "stride 2 1, padded",
-       {dy, filter},
-       [attributes](const Tensors& t) {
-         return conv2d_backward_input(t[0], t[1], {t[0].shape()[0], 5, 4, 2}, attributes);
-       }});
-  cases.push_back({OpId::kConv2dBackwardFilter,
-                   "stride 2 1, padded",
-                   {image, dy},
-                   [attributes](const Tensors& t) {
-                     return conv2d_backward_filter(t[0], t[1], {3, 3, 2, 3}, attributes);
-                   }});
+  add_case(cases, OpId::kConv2dBackwardInput, "stride 2 1, padded", {dy, filter},
+           [attributes](const Tensors& t) {
+             return conv2d_backward_input(t[0], t[1], {t[0].shape()[0], 5, 4, 2}, attributes);
+           });
+  add_case(cases, OpId::kConv2dBackwardFilter, "stride 2 1, padded", {image, dy},
+           [attributes](const Tensors& t) {
+             return conv2d_backward_filter(t[0], t[1], {3, 3, 2, 3}, attributes);
+           });
   for (const Shape& shape : {Shape{3, 4}, Shape{2, 3, 2, 2}, Shape{5}}) {
-    cases.push_back({OpId::kBiasGrad,
-                     shape.to_string(),
-                     {{shape, -1, 1, shape.rank() > 1}},
-                     [](const Tensors& t) { return bias_grad(t[0]); }});
+    add_case(cases, OpId::kBiasGrad, shape.to_string(), {{shape, -1, 1, shape.rank() > 1}},
+             [](const Tensors& t) { return bias_grad(t[0]); });
   }
   return cases;
 }
@@ -403,31 +361,24 @@ inline std::vector<Case> pooling_cases() {
       const Pool2dOptions options{window_h, window_w, stride_h, stride_w, padding};
       const std::string name = concat(padding == Padding::kSame ? "SAME " : "VALID ", window_h,
                                       window_w, " stride ", stride_h, stride_w);
-      cases.push_back({OpId::kMaxPool,
-                       name,
-                       {image},
-                       [options](const Tensors& t) { return max_pool2d(t[0], options); },
-                       Orders::kFirst});
-      cases.push_back({OpId::kAveragePool, name, {image}, [options](const Tensors& t) {
-                         return average_pool2d(t[0], options);
-                       }});
+      add_case(
+          cases, OpId::kMaxPool, name, {image},
+          [options](const Tensors& t) { return max_pool2d(t[0], options); }, Orders::kFirst);
+      add_case(cases, OpId::kAveragePool, name, {image},
+               [options](const Tensors& t) { return average_pool2d(t[0], options); });
     }
   }
   Pool2dAttributes attributes;
   attributes.window_h = 3;
   attributes.pad_top = 1;
-  cases.push_back({OpId::kAveragePoolGrad,
-                   "window 3 2, padded",
-                   {{{2, 2, 2, 2}, -1, 1, true}},
-                   [attributes](const Tensors& t) {
-                     return average_pool2d_grad(t[0], {t[0].shape()[0], 4, 4, 2}, attributes);
-                   }});
-  cases.push_back({OpId::kReduceMean, "global average pool", {image}, [](const Tensors& t) {
-                     return global_average_pool2d(t[0]);
-                   }});
-  cases.push_back({OpId::kReduceMax, "global max pool", {image}, [](const Tensors& t) {
-                     return global_max_pool2d(t[0]);
-                   }});
+  add_case(cases, OpId::kAveragePoolGrad, "window 3 2, padded", {{{2, 2, 2, 2}, -1, 1, true}},
+           [attributes](const Tensors& t) {
+             return average_pool2d_grad(t[0], {t[0].shape()[0], 4, 4, 2}, attributes);
+           });
+  add_case(cases, OpId::kReduceMean, "global average pool", {image},
+           [](const Tensors& t) { return global_average_pool2d(t[0]); });
+  add_case(cases, OpId::kReduceMax, "global max pool", {image},
+           [](const Tensors& t) { return global_max_pool2d(t[0]); });
   return cases;
 }
 
@@ -438,57 +389,50 @@ inline std::vector<Case> normalization_cases() {
     const std::vector<Input> inputs = {{shape, -1, 1, true}, {channels, 0.5, 1.5}, {channels}};
     const auto add_training = [&](const char* name, std::vector<std::size_t> skipped,
                                   Tensor (*pick)(const BatchNormResult&)) {
-      cases.push_back(
-          {OpId::kBatchNormTraining, concat(name, " of ", shape), inputs,
-           [pick](const Tensors& t) { return pick(batch_norm_training(t[0], t[1], t[2], 1e-3)); },
-           Orders::kFirst, 1e-5, 1e-6, std::move(skipped)});
+      add_case(
+          cases, OpId::kBatchNormTraining, concat(name, " of ", shape), inputs,
+          [pick](const Tensors& t) { return pick(batch_norm_training(t[0], t[1], t[2], 1e-3)); },
+          Orders::kFirst, 1e-5, std::move(skipped));
     };
     add_training("y", {}, [](const BatchNormResult& r) { return r.y; });
     add_training("mean", {1, 2}, [](const BatchNormResult& r) { return r.mean; });
     add_training("variance", {1, 2}, [](const BatchNormResult& r) { return r.variance; });
     add_training("all three", {},
                  [](const BatchNormResult& r) { return square(r.y) * r.variance + r.mean; });
-    cases.push_back(
-        {OpId::kBatchNormInference,
-         shape.to_string(),
-         {{shape, -1, 1, true}, {channels}, {channels}, {channels}, {channels, 0.5, 1.5}},
-         [](const Tensors& t) {
-           return batch_norm_inference(t[0], t[1], t[2], t[3], t[4], 1e-3);
-         }});
+    add_case(
+        cases, OpId::kBatchNormInference, shape.to_string(),
+        {{shape, -1, 1, true}, {channels}, {channels}, {channels}, {channels, 0.5, 1.5}},
+        [](const Tensors& t) { return batch_norm_inference(t[0], t[1], t[2], t[3], t[4], 1e-3); });
   }
-  cases.push_back({OpId::kGroupNorm,
-                   "layer_norm, last axis",
-                   {{{4, 3, 5}, -1, 1, true}, {{5}, 0.5, 1.5}, {{5}}},
-                   [](const Tensors& t) { return layer_norm(t[0], t[1], t[2]); },
-                   Orders::kFirst});
-  cases.push_back({OpId::kGroupNorm,
-                   "layer_norm, two axes",
-                   {{{4, 3, 5}, -1, 1, true}, {{3, 5}, 0.5, 1.5}, {{3, 5}}},
-                   [](const Tensors& t) {
-                     return layer_norm(t[0], t[1], t[2], {2, 1e-5});
-                   },
-                   Orders::kFirst});
+  add_case(
+      cases, OpId::kGroupNorm, "layer_norm, last axis",
+      {{{4, 3, 5}, -1, 1, true}, {{5}, 0.5, 1.5}, {{5}}},
+      [](const Tensors& t) { return layer_norm(t[0], t[1], t[2]); }, Orders::kFirst);
+  add_case(
+      cases, OpId::kGroupNorm, "layer_norm, two axes",
+      {{{4, 3, 5}, -1, 1, true}, {{3, 5}, 0.5, 1.5}, {{3, 5}}},
+      [](const Tensors& t) {
+        return layer_norm(t[0], t[1], t[2], {2, 1e-5});
+      },
+      Orders::kFirst);
   for (const std::int64_t groups : {1, 2, 6}) {
-    cases.push_back({OpId::kGroupNorm,
-                     concat(groups, " groups"),
-                     {{{2, 3, 2, 6}, -1, 1, true}, {{6}, 0.5, 1.5}, {{6}}},
-                     [groups](const Tensors& t) {
-                       return group_norm(t[0], t[1], t[2], {groups, 1e-3});
-                     },
-                     Orders::kFirst});
+    add_case(
+        cases, OpId::kGroupNorm, concat(groups, " groups"),
+        {{{2, 3, 2, 6}, -1, 1, true}, {{6}, 0.5, 1.5}, {{6}}},
+        [groups](const Tensors& t) {
+          return group_norm(t[0], t[1], t[2], {groups, 1e-3});
+        },
+        Orders::kFirst);
   }
-  cases.push_back({OpId::kLrn,
-                   "radius 1",
-                   {{{2, 2, 1, 5}, -1, 1, true}},
-                   [](const Tensors& t) {
-                     return local_response_normalization(t[0], {1, 2.0, 0.5, 0.75});
-                   },
-                   Orders::kFirst});
-  cases.push_back({OpId::kLrn,
-                   "radius above the channels",
-                   {{{1, 2, 2, 3}, -1, 1, true}},
-                   [](const Tensors& t) { return local_response_normalization(t[0]); },
-                   Orders::kFirst});
+  add_case(
+      cases, OpId::kLrn, "radius 1", {{{2, 2, 1, 5}, -1, 1, true}},
+      [](const Tensors& t) {
+        return local_response_normalization(t[0], {1, 2.0, 0.5, 0.75});
+      },
+      Orders::kFirst);
+  add_case(
+      cases, OpId::kLrn, "radius above the channels", {{{1, 2, 2, 3}, -1, 1, true}},
+      [](const Tensors& t) { return local_response_normalization(t[0]); }, Orders::kFirst);
   return cases;
 }
 
@@ -504,27 +448,23 @@ inline std::vector<Case> reduction_cases() {
       {}, {{0}, false}, {{1}, true}, {{-1}, false}, {{0, 2}, false}, {{}, true}, {{2, 1}, true}};
   for (const auto& [op, reduce] : reductions) {
     for (const ReduceOptions& option : options) {
-      cases.push_back(
-          {op,
-           concat("[2, 3, 4] axes ", join(option.axes), option.keep_dims ? " kept" : ""),
-           {{{2, 3, 4}, -1.5, 1.5, true}},
-           [reduce = reduce, option](const Tensors& t) { return reduce(t[0], option); }});
+      add_case(cases, op,
+               concat("[2, 3, 4] axes ", join(option.axes), option.keep_dims ? " kept" : ""),
+               {{{2, 3, 4}, -1.5, 1.5, true}},
+               [reduce = reduce, option](const Tensors& t) { return reduce(t[0], option); });
     }
-    cases.push_back({op, "vector", {{{5}, 0.5, 1.5, true}}, [reduce = reduce](const Tensors& t) {
-                       return reduce(t[0], {});
-                     }});
+    add_case(cases, op, "vector", {{{5}, 0.5, 1.5, true}},
+             [reduce = reduce](const Tensors& t) { return reduce(t[0], {}); });
   }
   const std::vector<double> with_zeros = {2, 0, 3, 0, 0, 4, 5, 6, 7};
-  cases.push_back({OpId::kReduceProduct,
-                   "rows with no, one and two zeros",
-                   {{{3, 3}, 0, 0, true, DType::kFloat64, 0, with_zeros}},
-                   [](const Tensors& t) {
-                     return reduce_product(t[0], {{1}, false});
-                   }});
-  cases.push_back(
-      {OpId::kReduceSum, "sum_to_shape", {{{2, 3, 4}, -1, 1, true}}, [](const Tensors& t) {
-         return sum_to_shape(t[0], {3, 1});
-       }});
+  add_case(cases, OpId::kReduceProduct, "rows with no, one and two zeros",
+           {{{3, 3}, 0, 0, true, DType::kFloat64, 0, with_zeros}}, [](const Tensors& t) {
+             return reduce_product(t[0], {{1}, false});
+           });
+  add_case(cases, OpId::kReduceSum, "sum_to_shape", {{{2, 3, 4}, -1, 1, true}},
+           [](const Tensors& t) {
+             return sum_to_shape(t[0], {3, 1});
+           });
   return cases;
 }
 
@@ -538,61 +478,45 @@ inline std::vector<Case> softmax_cases() {
   std::vector<Case> cases;
   for (const Input& input : {logits, deep_logits}) {
     const std::string name = input.shape.to_string();
-    cases.push_back(
-        {OpId::kSoftmax, name, {input}, [](const Tensors& t) { return softmax(t[0]); }});
-    cases.push_back(
-        {OpId::kLogSoftmax, name, {input}, [](const Tensors& t) { return log_softmax(t[0]); }});
+    add_case(cases, OpId::kSoftmax, name, {input}, [](const Tensors& t) { return softmax(t[0]); });
+    add_case(cases, OpId::kLogSoftmax, name, {input},
+             [](const Tensors& t) { return log_softmax(t[0]); });
   }
-  cases.push_back({OpId::kSoftmaxGrad, "y, dy", {logits, dy}, [](const Tensors& t) {
-                     return softmax_grad(t[0], t[1]);
-                   }});
-  cases.push_back({OpId::kLogSoftmaxGrad, "y, dy", {logits, dy}, [](const Tensors& t) {
-                     return log_softmax_grad(t[0], t[1]);
-                   }});
+  add_case(cases, OpId::kSoftmaxGrad, "y, dy", {logits, dy},
+           [](const Tensors& t) { return softmax_grad(t[0], t[1]); });
+  add_case(cases, OpId::kLogSoftmaxGrad, "y, dy", {logits, dy},
+           [](const Tensors& t) { return log_softmax_grad(t[0], t[1]); });
   // Moving a label alone leaves the distributions, which the gradient of the logits relies on in
   // second order.
-  cases.push_back({OpId::kSoftmaxCrossEntropy,
-                   "labels, logits",
-                   {distribution, logits},
-                   [](const Tensors& t) { return softmax_cross_entropy(t[0], t[1]); },
-                   Orders::kFirst});
-  cases.push_back({OpId::kSoftmaxCrossEntropy,
-                   "logits",
-                   {distribution, logits},
-                   [](const Tensors& t) { return softmax_cross_entropy(t[0], t[1]); },
-                   Orders::kFirstAndSecond,
-                   1e-5,
-                   1e-6,
-                   {0}});
-  cases.push_back(
-      {OpId::kSparseSoftmaxCrossEntropy, "logits", {labels, logits}, [](const Tensors& t) {
-         return sparse_softmax_cross_entropy(t[0], t[1]);
-       }});
-  cases.push_back(
-      {OpId::kSparseSoftmaxCrossEntropyGrad,
-       "logits, dy",
-       {labels, logits, column},
-       [](const Tensors& t) { return sparse_softmax_cross_entropy_grad(t[0], t[1], t[2]); }});
-  cases.push_back({OpId::kSigmoidCrossEntropy,
-                   "labels, logits",
-                   {{{4, 3}, 0, 1, true}, {{4, 3}, -2, 2, true, DType::kFloat64, 0.1}},
-                   [](const Tensors& t) { return sigmoid_cross_entropy(t[0], t[1]); }});
+  add_case(
+      cases, OpId::kSoftmaxCrossEntropy, "labels, logits", {distribution, logits},
+      [](const Tensors& t) { return softmax_cross_entropy(t[0], t[1]); }, Orders::kFirst);
+  add_case(cases, OpId::kSoftmaxCrossEntropy, "logits", {distribution, logits},
+           [](const Tensors& t) { return softmax_cross_entropy(t[0], t[1]); },
+           Orders::kFirstAndSecond, 1e-5, {0});
+  add_case(cases, OpId::kSparseSoftmaxCrossEntropy, "logits", {labels, logits},
+           [](const Tensors& t) { return sparse_softmax_cross_entropy(t[0], t[1]); });
+  add_case(cases, OpId::kSparseSoftmaxCrossEntropyGrad, "logits, dy", {labels, logits, column},
+           [](const Tensors& t) { return sparse_softmax_cross_entropy_grad(t[0], t[1], t[2]); });
+  add_case(cases, OpId::kSigmoidCrossEntropy, "labels, logits",
+           {{{4, 3}, 0, 1, true}, {{4, 3}, -2, 2, true, DType::kFloat64, 0.1}},
+           [](const Tensors& t) { return sigmoid_cross_entropy(t[0], t[1]); });
   return cases;
 }
 
 inline std::vector<Case> attention_cases() {
   std::vector<Case> cases;
-  const auto add_case = [&](const char* name, std::int64_t shared, AttentionOptions options) {
+  const auto add_attention = [&](const char* name, std::int64_t shared, AttentionOptions options) {
     const Input query{{2, 4, 3, 2}, -1, 1, true};
     const Input key{{2, shared, 5, 2}, -1, 1, true}, value{{2, shared, 5, 3}, -1, 1, true};
-    cases.push_back({OpId::kAttention, name, {query, key, value}, [options](const Tensors& t) {
-                       return attention(t[0], t[1], t[2], options);
-                     }});
+    add_case(cases, OpId::kAttention, name, {query, key, value},
+             [options](const Tensors& t) { return attention(t[0], t[1], t[2], options); });
   };
-  add_case("all keys", 4, {});
-  add_case("causal", 4, {.is_causal = true});
-  add_case("causal behind a step, keys of two heads", 2, {.is_causal = true, .steps_before = 1});
-  add_case("another scale, one key for all heads", 1, {.scale = 0.3});
+  add_attention("all keys", 4, {});
+  add_attention("causal", 4, {.is_causal = true});
+  add_attention("causal behind a step, keys of two heads", 2,
+                {.is_causal = true, .steps_before = 1});
+  add_attention("another scale, one key for all heads", 1, {.scale = 0.3});
   return cases;
 }
 
@@ -602,93 +526,92 @@ inline std::vector<Case> shape_cases() {
   const Input rows{{4}, 0, 0, true, DType::kInt64, 0, {3, 0, 3, 4}};
   const Input grid{{2, 3}, 0, 0, true, DType::kInt32, 0, {1, 4, 1, 0, 1, 2}};
   std::vector<Case> cases;
-  const auto add_case = [&](OpId op, const char* name, std::vector<Input> inputs,
-                            Function function) {
-    cases.push_back({op, name, std::move(inputs), std::move(function)});
-  };
   const auto size = [](const Tensor& x) { return x.shape()[0]; };
-  add_case(OpId::kReshape, "to [6, 4]", {cube}, [size](const Tensors& t) {
+  add_case(cases, OpId::kReshape, "to [6, 4]", {cube}, [size](const Tensors& t) {
     return reshape(t[0], Shape{size(t[0]) * 3, 4});
   });
-  add_case(OpId::kReshape, "flatten_rows", {cube},
+  add_case(cases, OpId::kReshape, "flatten_rows", {cube},
            [](const Tensors& t) { return flatten_rows(t[0]); });
-  add_case(OpId::kReshape, "expand and squeeze", {batch},
+  add_case(cases, OpId::kReshape, "expand and squeeze", {batch},
            [](const Tensors& t) { return squeeze(square(expand_dims(t[0], 1)), 1); });
-  add_case(OpId::kTranspose, "reversed", {cube}, [](const Tensors& t) { return transpose(t[0]); });
-  add_case(OpId::kTranspose, "1 2 0", {cube}, [](const Tensors& t) {
+  add_case(cases, OpId::kTranspose, "reversed", {cube},
+           [](const Tensors& t) { return transpose(t[0]); });
+  add_case(cases, OpId::kTranspose, "1 2 0", {cube}, [](const Tensors& t) {
     return transpose(t[0], {1, 2, 0});
   });
-  add_case(OpId::kSlice, "inner part", {cube}, [](const Tensors& t) {
+  add_case(cases, OpId::kSlice, "inner part", {cube}, [](const Tensors& t) {
     return slice(t[0], {0, 1, 1}, {-1, 1, 2});
   });
-  add_case(OpId::kSlice, "split in parts", {batch}, [](const Tensors& t) {
+  add_case(cases, OpId::kSlice, "split in parts", {batch}, [](const Tensors& t) {
     const std::vector<Tensor> parts = split(t[0], {1, 3}, 1);
     return parts[0] * parts[1];
   });
-  add_case(OpId::kSlice, "split evenly", {batch},
+  add_case(cases, OpId::kSlice, "split evenly", {batch},
            [](const Tensors& t) { return split(t[0], 2, 1)[1]; });
-  add_case(OpId::kPad, "all sides", {batch}, [](const Tensors& t) {
+  add_case(cases, OpId::kPad, "all sides", {batch}, [](const Tensors& t) {
     return pad(t[0], {0, 2}, {1, 0}, 0.5);
   });
-  add_case(OpId::kConcat, "axis 1", {batch, {{3, 2}, -1, 1, true}}, [](const Tensors& t) {
+  add_case(cases, OpId::kConcat, "axis 1", {batch, {{3, 2}, -1, 1, true}}, [](const Tensors& t) {
     return concat({t[0], t[1]}, 1);
   });
-  add_case(OpId::kConcat, "axis 0, one tensor twice", {batch, {{2, 4}, -1, 1, true}},
+  add_case(cases, OpId::kConcat, "axis 0, one tensor twice", {batch, {{2, 4}, -1, 1, true}},
            [](const Tensors& t) {
              return concat({t[0], t[1], t[0]}, 0);
            });
-  add_case(OpId::kConcat, "stack", {batch, batch}, [](const Tensors& t) {
+  add_case(cases, OpId::kConcat, "stack", {batch, batch}, [](const Tensors& t) {
     return stack(std::vector<Tensor>{t[0], t[1]});
   });
-  add_case(OpId::kBroadcastTo, "new axis in front", {batch}, [size](const Tensors& t) {
+  add_case(cases, OpId::kBroadcastTo, "new axis in front", {batch}, [size](const Tensors& t) {
     return broadcast_to(t[0], {2, size(t[0]), 4});
   });
-  add_case(OpId::kBroadcastTo, "axis of 1", {{{3, 1, 2}, -1, 1, true}}, [size](const Tensors& t) {
-    return broadcast_to(t[0], {size(t[0]), 4, 2});
-  });
-  add_case(OpId::kGather, "rows, one twice", {table, rows},
+  add_case(cases, OpId::kBroadcastTo, "axis of 1", {{{3, 1, 2}, -1, 1, true}},
+           [size](const Tensors& t) {
+             return broadcast_to(t[0], {size(t[0]), 4, 2});
+           });
+  add_case(cases, OpId::kGather, "rows, one twice", {table, rows},
            [](const Tensors& t) { return gather(t[0], t[1]); });
-  add_case(OpId::kGather, "grid of int32", {{{5, 2, 2}}, grid},
+  add_case(cases, OpId::kGather, "grid of int32", {{{5, 2, 2}}, grid},
            [](const Tensors& t) { return gather(t[0], t[1]); });
-  add_case(OpId::kGather, "twice from one table", {table, rows},
+  add_case(cases, OpId::kGather, "twice from one table", {table, rows},
            [](const Tensors& t) { return gather(t[0], t[1]) * exp(gather(t[0] * 2.0, t[1])); });
-  add_case(OpId::kGather, "of a dense use too", {table, rows},
+  add_case(cases, OpId::kGather, "of a dense use too", {table, rows},
            [](const Tensors& t) { return gather(t[0], t[1]) * reduce_sum(square(t[0])); });
   for (const bool exclusive : {false, true}) {
     for (const bool backwards : {false, true}) {
-      add_case(OpId::kCumulativeSum, concat("axis 1 ", exclusive, backwards).c_str(), {cube},
+      add_case(cases, OpId::kCumulativeSum, concat("axis 1 ", exclusive, backwards), {cube},
                [=](const Tensors& t) {
                  return cumulative_sum(t[0], {1, exclusive, backwards});
                });
     }
   }
-  add_case(OpId::kReverse, "axes 0 and 2", {cube}, [](const Tensors& t) {
+  add_case(cases, OpId::kReverse, "axes 0 and 2", {cube}, [](const Tensors& t) {
     return reverse(t[0], {0, -1});
   });
-  add_case(OpId::kTopK, "2 of 4", {cube}, [](const Tensors& t) { return top_k(t[0], 2).values; });
-  add_case(OpId::kBroadcastTo, "tile", {batch}, [](const Tensors& t) {
+  add_case(cases, OpId::kTopK, "2 of 4", {cube},
+           [](const Tensors& t) { return top_k(t[0], 2).values; });
+  add_case(cases, OpId::kBroadcastTo, "tile", {batch}, [](const Tensors& t) {
     return tile(t[0], {2, 3});
   });
-  add_case(OpId::kBroadcastTo, "repeat", {batch},
+  add_case(cases, OpId::kBroadcastTo, "repeat", {batch},
            [](const Tensors& t) { return repeat(t[0], 2, 1); });
-  add_case(OpId::kConcat, "stack along 1 and unstack", {batch, batch}, [](const Tensors& t) {
+  add_case(cases, OpId::kConcat, "stack along 1 and unstack", {batch, batch}, [](const Tensors& t) {
     const Tensor both = stack({t[0], t[1]}, 1);
     const std::vector<Tensor> parts = unstack(both, 2);
     return parts[0] * parts[3];
   });
-  add_case(OpId::kGather, "along axis 2", {{{2, 2, 5}}, grid},
+  add_case(cases, OpId::kGather, "along axis 2", {{{2, 2, 5}}, grid},
            [](const Tensors& t) { return gather(t[0], t[1], 2); });
   const Input picture{{2, 3, 2, 2}, -1, 1, true}, large{{2, 6, 6, 1}, -1, 1, true};
   for (const Interpolation kind : {Interpolation::kNearest, Interpolation::kBilinear}) {
     const char* name = kind == Interpolation::kNearest ? "nearest" : "bilinear";
-    add_case(OpId::kUpsample, name, {picture}, [kind](const Tensors& t) {
+    add_case(cases, OpId::kUpsample, name, {picture}, [kind](const Tensors& t) {
       return upsample2d(t[0], {2, 3, kind});
     });
-    add_case(OpId::kUpsampleGrad, name, {large}, [kind, size](const Tensors& t) {
+    add_case(cases, OpId::kUpsampleGrad, name, {large}, [kind, size](const Tensors& t) {
       return upsample2d_grad(t[0], {size(t[0]), 3, 2, 1}, {2, 3, kind});
     });
   }
-  add_case(OpId::kScatterRows, "one row twice", {{{4, 2}, -1, 1, true}, rows},
+  add_case(cases, OpId::kScatterRows, "one row twice", {{{4, 2}, -1, 1, true}, rows},
            [](const Tensors& t) {
              return scatter_rows(t[0], t[1], {5, 2});
            });

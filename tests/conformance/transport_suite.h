@@ -124,15 +124,11 @@ TYPED_TEST_P(TransportSuite, ArgumentsAreChecked) {
   const Group group = this->make(2);
   Bytes bytes(300);
   for (const int peer : {-1, 0, 2}) {
-    tutti::testing::expect_error(ErrorCode::kInvalidArgument, {"rank 0", std::to_string(peer)},
-                                 [&] { group[0]->send(peer, 0, {}, bytes); });
-    tutti::testing::expect_error(ErrorCode::kInvalidArgument, {"rank 0", std::to_string(peer)},
-                                 [&] { group[0]->recv(peer, 0, {}, bytes); });
+    EXPECT_INVALID(group[0]->send(peer, 0, {}, bytes), "rank 0", std::to_string(peer));
+    EXPECT_INVALID(group[0]->recv(peer, 0, {}, bytes), "rank 0", std::to_string(peer));
   }
-  tutti::testing::expect_error(ErrorCode::kInvalidArgument, {"256", "300"},
-                               [&] { group[0]->send(1, 0, bytes, {}); });
-  tutti::testing::expect_error(ErrorCode::kInvalidArgument, {"256", "300"},
-                               [&] { group[0]->recv(1, 0, bytes, {}); });
+  EXPECT_INVALID(group[0]->send(1, 0, bytes, {}), "256", "300");
+  EXPECT_INVALID(group[0]->recv(1, 0, bytes, {}), "256", "300");
 }
 
 TYPED_TEST_P(TransportSuite, MessagesOfOneTagKeepTheirOrderAndTagsAreIndependent) {
@@ -215,9 +211,7 @@ TYPED_TEST_P(TransportSuite, AnotherLengthIsAnErrorThatDeliversTheHead) {
       }
       Bytes got_head(24), got_body(wanted), right(100);
       const auto work = group[1]->recv(0, 5, got_head, got_body);
-      tutti::testing::expect_error(ErrorCode::kInvalidArgument,
-                                   {"rank 0", "100", std::to_string(wanted)},
-                                   [&] { work->wait(late()); });
+      EXPECT_INVALID(work->wait(late()), "rank 0", "100", std::to_string(wanted));
       EXPECT_EQ(got_head, head);
       // The transport works on.
       group[1]->recv(0, 5, got_head, right)->wait(late());
@@ -232,8 +226,7 @@ TYPED_TEST_P(TransportSuite, ADeadlineNamesThePeer) {
   const auto work = group[0]->recv(2, 77, {}, bytes);
   EXPECT_FALSE(work->test());
   for (int i = 0; i < 2; ++i) {  // waiting again is allowed
-    tutti::testing::expect_error(ErrorCode::kDeadlineExceeded, {"rank 2", "77"},
-                                 [&] { work->wait(soon()); });
+    EXPECT_ERROR(work->wait(soon()), kDeadlineExceeded, "rank 2", "77");
   }
   run_threads(2, [&](int thread) {
     if (thread == 0) group[2]->send(0, 77, {}, pattern(10, 3))->wait(late());
@@ -277,16 +270,15 @@ TYPED_TEST_P(TransportSuite, AbortWakesAllHereAndAtThePeers) {
     }
     Bytes bytes(10);
     const auto work = group[static_cast<std::size_t>(thread)]->recv((thread + 1) % 3, 0, {}, bytes);
-    tutti::testing::expect_error(ErrorCode::kAborted, {"the loss is not a number"},
-                                 [&] { work->wait(late()); });
+    EXPECT_ERROR(work->wait(late()), kAborted, "the loss is not a number");
   });
   for (const auto& transport : group) {
     const int peer = (transport->rank() + 1) % 3;
     Bytes bytes(10);
-    tutti::testing::expect_error(ErrorCode::kAborted, {"the loss is not a number"},
-                                 [&] { transport->send(peer, 0, {}, bytes)->wait(late()); });
-    tutti::testing::expect_error(ErrorCode::kAborted, {"the loss is not a number"},
-                                 [&] { transport->recv(peer, 0, {}, bytes)->wait(late()); });
+    EXPECT_ERROR(transport->send(peer, 0, {}, bytes)->wait(late()), kAborted,
+                 "the loss is not a number");
+    EXPECT_ERROR(transport->recv(peer, 0, {}, bytes)->wait(late()), kAborted,
+                 "the loss is not a number");
   }
 }
 
@@ -301,10 +293,8 @@ TYPED_TEST_P(TransportSuite, ARankThatIsGoneIsNamedAfterItsLastMessage) {
     Bytes bytes(1000);
     group[1]->recv(0, 4, {}, bytes)->wait(late());
     EXPECT_EQ(bytes, pattern(1000, 5));
-    tutti::testing::expect_error(ErrorCode::kUnavailable, {"rank 0"},
-                                 [&] { group[1]->recv(0, 4, {}, bytes)->wait(late()); });
-    tutti::testing::expect_error(ErrorCode::kUnavailable, {"rank 0"},
-                                 [&] { group[1]->send(0, 4, {}, bytes)->wait(late()); });
+    EXPECT_ERROR(group[1]->recv(0, 4, {}, bytes)->wait(late()), kUnavailable, "rank 0");
+    EXPECT_ERROR(group[1]->send(0, 4, {}, bytes)->wait(late()), kUnavailable, "rank 0");
   });
   run_threads(2, [&](int thread) {  // the others still talk
     Bytes bytes(10);

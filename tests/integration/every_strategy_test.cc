@@ -6,9 +6,11 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <regex>
 #include <string>
 #include <vector>
 
+#include "tests/layers/every_layer.h"
 #include "tests/strategy/worker_threads.h"
 #include "tutti/estimator.h"
 #include "tutti/tutti.h"
@@ -64,109 +66,37 @@ constexpr std::int64_t kRows = 10;
 constexpr int kSteps = 5;
 const Shape kImage{6, 6, 2};
 
-template <class Make>
-std::function<Sequential()> on_images(Make layer) {
-  return [layer] { return Sequential(Input{kImage}, layer(), Flatten(), Dense(2)); };
-}
-
-/// The images as 6 steps of 12 features.
-template <class Make>
-std::function<Sequential()> on_sequences(Make layer) {
-  return [layer] {
-    return Sequential(Input{kImage}, Reshape({6, 12}), layer(), Flatten(), Dense(2));
+/// Layer `number` of every_layer() between dense ones.
+std::function<Sequential()> around_layer(std::size_t number) {
+  return [number] {
+    const layer_tests::DescribedLayer described = layer_tests::every_layer()[number];
+    const SymbolicTensor image = Input{kImage};
+    const SymbolicTensor flat = Flatten()(image);
+    std::vector<SymbolicTensor> inputs;
+    for (const Shape& shape : described.inputs) {
+      const SymbolicTensor values = Dense(shape.num_elements(), "tanh")(flat);
+      inputs.push_back(Reshape({shape.begin(), shape.end()})(values));
+    }
+    const SymbolicTensor y = internal::draw_call(described.layer, inputs)[0];
+    const SymbolicTensor bounded = Activation("tanh")(Flatten()(y));
+    return Sequential(Input{kImage}, Functional({image}, {Dense(2)(bounded)}));
   };
 }
 
-/// A layer that makes one tensor of two.
-template <class Make>
-std::function<Sequential()> on_pairs(Make layer) {
-  return [layer] {
-    const SymbolicTensor x = Input{kImage};
-    const SymbolicTensor flat = Flatten()(x);
-    const SymbolicTensor a = Dense(4)(flat), b = Dense(4)(flat);
-    const SymbolicTensor y = Flatten()(layer()({a, b}));
-    return Sequential(Input{kImage}, Functional({x}, {Dense(2)(y)}));
-  };
-}
-
-/// Layers that treat each row of a batch by itself, or, synchronized, all rows as one.
-Kinds kinds_by_row() {
-  return {
-      {"Dense", on_images([] { return Dense(3); })},
-      {"Conv2D", on_images([] { return Conv2D(3, 3); })},
-      {"DepthwiseConv2D", on_images([] { return DepthwiseConv2D(3); })},
-      {"SeparableConv2D", on_images([] { return SeparableConv2D(3, 3); })},
-      {"Conv2DTranspose", on_images([] { return Conv2DTranspose(3, 3); })},
-      {"Conv1D", on_sequences([] { return Conv1D(3, 3); })},
-      {"MaxPooling2D", on_images([] { return MaxPooling2D(); })},
-      {"AveragePooling2D", on_images([] { return AveragePooling2D(); })},
-      {"MaxPooling1D", on_sequences([] { return MaxPooling1D(); })},
-      {"AveragePooling1D", on_sequences([] { return AveragePooling1D(); })},
-      {"GlobalAveragePooling2D", on_images([] { return GlobalAveragePooling2D(); })},
-      {"GlobalMaxPooling2D", on_images([] { return GlobalMaxPooling2D(); })},
-      {"GlobalAveragePooling1D", on_sequences([] { return GlobalAveragePooling1D(); })},
-      {"GlobalMaxPooling1D", on_sequences([] { return GlobalMaxPooling1D(); })},
-      {"LocalResponseNormalization", on_images([] { return LocalResponseNormalization(); })},
-      {"BatchNormalization, synchronized",
-       on_images([] { return BatchNormalization({.synchronized = true}); })},
-      {"LayerNormalization", on_images([] { return LayerNormalization(); })},
-      {"GroupNormalization", on_images([] { return GroupNormalization(2); })},
-      {"UnitNormalization", on_images([] { return UnitNormalization(); })},
-      {"SimpleRNN", on_sequences([] { return SimpleRNN(4); })},
-      {"LSTM", on_sequences([] { return LSTM(4); })},
-      {"GRU", on_sequences([] { return GRU(4); })},
-      {"Bidirectional", on_sequences([] { return Bidirectional(GRU(3)); })},
-      {"TimeDistributed", on_sequences([] { return TimeDistributed(Dense(3)); })},
-      {"MultiHeadAttention", on_sequences([] { return MultiHeadAttention(2, 3); })},
-      {"Masking", on_sequences([] { return Masking(); })},
-      {"Activation", on_images([] { return Activation("swish"); })},
-      {"Relu", on_images([] { return Relu(); })},
-      {"Sigmoid", on_images([] { return Sigmoid(); })},
-      {"Tanh", on_images([] { return Tanh(); })},
-      {"Elu", on_images([] { return Elu(); })},
-      {"Gelu", on_images([] { return Gelu(); })},
-      {"Softmax", on_images([] { return Softmax(); })},
-      {"LeakyRelu", on_images([] { return LeakyRelu(); })},
-      {"PReLU", on_images([] { return PReLU(); })},
-      {"Lambda", on_images([] { return Lambda([](const Tensor& x) { return x * x; }); })},
-      {"Reshape", on_images([] { return Reshape({72}); })},
-      {"Permute", on_images([] {
-         return Permute({3, 1, 2});
-       })},
-      {"RepeatVector",
-       [] { return Sequential(Input{kImage}, Flatten(), RepeatVector(2), Flatten(), Dense(2)); }},
-      {"ZeroPadding2D", on_images([] { return ZeroPadding2D(); })},
-      {"ZeroPadding1D", on_sequences([] { return ZeroPadding1D(); })},
-      {"Cropping2D", on_images([] { return Cropping2D(1); })},
-      {"CenterCrop", on_images([] { return CenterCrop(4); })},
-      {"UpSampling2D", on_images([] { return UpSampling2D(); })},
-      {"Rescaling", on_images([] { return Rescaling(0.5); })},
-      {"Add", on_pairs([] { return Add(); })},
-      {"Subtract", on_pairs([] { return Subtract(); })},
-      {"Multiply", on_pairs([] { return Multiply(); })},
-      {"Average", on_pairs([] { return Average(); })},
-      {"Maximum", on_pairs([] { return Maximum(); })},
-      {"Minimum", on_pairs([] { return Minimum(); })},
-      {"Concatenate", on_pairs([] { return Concatenate(); })},
-      {"Dot", on_pairs([] {
-         return Dot({.axes = {1, 1}, .normalize = true});
-       })},
-  };
-}
-
-/// Layers that draw numbers for each replica, or treat the rows of a replica as one.
-Kinds kinds_by_replica() {
-  return {
-      {"BatchNormalization", on_images([] { return BatchNormalization(); })},
-      {"Dropout", on_images([] { return Dropout(0.4); })},
-      {"SpatialDropout2D", on_images([] { return SpatialDropout2D(0.4); })},
-      {"SpatialDropout1D", on_sequences([] { return SpatialDropout1D(0.4); })},
-      {"GaussianNoise", on_images([] { return GaussianNoise(0.3); })},
-      {"GaussianDropout", on_images([] { return GaussianDropout(0.4); })},
-      {"RandomFlip", on_images([] { return RandomFlip(); })},
-      {"RandomBrightness", on_images([] { return RandomBrightness(0.2); })},
-      {"RandomContrast", on_images([] { return RandomContrast(0.2); })},
-  };
+/// The layers that treat each row of a batch by itself, or those that draw numbers for each
+/// replica, or treat its rows as one. An embedding takes class numbers.
+Kinds kinds(bool by_replica) {
+  const std::regex draws(R"(^\["(BatchN|.*Dropout|GaussianN|Random).*|.*dropout":0\.[1-9].*)");
+  const std::regex without_rate(R"(^\["[^"]*(Dropout|Noise)[^"]*",0\.0.*)");
+  Kinds found;
+  const std::vector<layer_tests::DescribedLayer> all = layer_tests::every_layer();
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const std::string call = all[i].layer->describe().call.dump();
+    const bool is_random = std::regex_match(call, draws) && !std::regex_match(call, without_rate);
+    if (is_random != by_replica || all[i].layer->type_name() == "Embedding") continue;
+    found.emplace(concat(i, ": ", call), around_layer(i));
+  }
+  return found;
 }
 
 /// Without a strategy: a model on one device computes each half of the batch as the replica of its
@@ -204,7 +134,20 @@ std::vector<Tensor> trained_by_halves(const std::function<Sequential()>& make, c
 
 TEST(ReplicatedLayers, RowwiseLayersMatchTheWholeBatch) {
   const Tensor x = noise({kRows, 6, 6, 2}, 3), y = noise({kRows, 2}, 4);
-  for (const auto& [name, make] : kinds_by_row()) {
+  Kinds all = kinds(false);
+  EXPECT_GT(all.size(), 60u);
+  for (auto layer : {+[] {
+                       return Sequential(Input{kImage},
+                                         Lambda([](const Tensor& x) { return x * x; }), Flatten(),
+                                         Dense(2));
+                     },
+                     +[] {
+                       return Sequential(Input{kImage}, BatchNormalization({.synchronized = true}),
+                                         Flatten(), Dense(2));
+                     }}) {
+    all.emplace(concat("more ", all.size()), layer);
+  }
+  for (const auto& [name, make] : all) {
     SCOPED_TRACE(name);
     OneDeviceStrategy one("cpu:0");
     MirroredStrategy two = two_mirrored();
@@ -224,7 +167,9 @@ TEST(ReplicatedLayers, EmbeddingsMatchTheWholeBatch) {
 
 TEST(ReplicatedLayers, BatchwiseLayersMatchTheHalfOfTheReplica) {
   const Tensor x = noise({kRows, 6, 6, 2}, 3), y = noise({kRows, 2}, 4);
-  for (const auto& [name, make] : kinds_by_replica()) {
+  const Kinds all = kinds(true);
+  EXPECT_GE(all.size(), 12u);
+  for (const auto& [name, make] : all) {
     SCOPED_TRACE(name);
     MirroredStrategy two = two_mirrored();
     const std::vector<Tensor> expected = trained_by_halves(make, x, y);

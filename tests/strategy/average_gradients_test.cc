@@ -101,8 +101,7 @@ TEST(AverageGradients, MismatchesAreNamed) {
   towers = random_towers(variables, 2);
   std::swap(towers[1][0], towers[1][1]);
   refused(towers, {"tower 1", "'weights' in place 0", "'biases'"});
-  testing::expect_error(ErrorCode::kInvalidArgument, {"2 variables", "got 0"},
-                        [&] { with_variables({}, variables); });
+  EXPECT_INVALID(with_variables({}, variables), "2 variables", "got 0");
 }
 
 TEST(AverageGradients, KeepsSparseGradientsAndThoseThatNobodyHas) {

@@ -216,17 +216,16 @@ TEST(DistributedDataset, IterationPastTheEndIsOutOfRange) {
   EXPECT_EQ(steps, 2);
   EXPECT_EQ(a.value().item(), 26.0f);
   EXPECT_TRUE(it == dataset.end());
-  thrown::expect_error(ErrorCode::kOutOfRange, {"DistributedDataset"}, [&] { (void)it->size(); });
-  thrown::expect_error(ErrorCode::kOutOfRange, {"DistributedDataset"},
-                       [] { (void)*DistributedDataset::Iterator(); });
+  EXPECT_ERROR((void)it->size(), kOutOfRange, "DistributedDataset");
+  EXPECT_ERROR((void)*DistributedDataset::Iterator(), kOutOfRange, "DistributedDataset");
 }
 
 void expect_refused(const Dataset& dataset) {
   MirroredStrategy strategy({.devices = "cpu:0-1"});
   for (const InputOptions& options :
        {InputOptions{}, InputOptions{.sharding_rule = ShardingRule::kTensorFlow}}) {
-    thrown::expect_error(ErrorCode::kInvalidArgument, {"not batched", "batch(global_batch_size)"},
-                         [&] { (void)strategy.distribute_dataset(dataset, options); });
+    EXPECT_INVALID((void)strategy.distribute_dataset(dataset, options), "not batched",
+                   "batch(global_batch_size)");
   }
 }
 
@@ -276,8 +275,7 @@ TEST(DistributedDataset, ScalarsBehindAMapAreRefusedWhenTheyCome) {
   MirroredStrategy strategy({.devices = "cpu:0-1"});
   DistributedDataset dataset = strategy.distribute_dataset(
       Dataset::range(4).map([](const Element& element) { return element; }));
-  thrown::expect_error(ErrorCode::kInvalidArgument, {"not batched", "batch(global_batch_size)"},
-                       [&] { (void)dataset.begin(); });
+  EXPECT_INVALID((void)dataset.begin(), "not batched", "batch(global_batch_size)");
 }
 
 TEST(DistributedDataset, PositionOfAnotherGlobalBatchIsRefusedWithinAnEpoch) {
@@ -288,9 +286,8 @@ TEST(DistributedDataset, PositionOfAnotherGlobalBatchIsRefusedWithinAnEpoch) {
   EXPECT_EQ(steps_of(large).size(), 3u) << "between epochs";
   auto iterator = small.begin();
   for (int i = 0; i < 2; ++i) ++iterator;
-  thrown::expect_error(ErrorCode::kFailedPrecondition,
-                       {"3 global batches of 4 rows", "got 8", "batch size of before"},
-                       [&] { large.restore(small.position()); });
+  EXPECT_ERROR(large.restore(small.position()), kFailedPrecondition, "3 global batches of 4 rows",
+               "got 8", "batch size of before");
 }
 
 TEST(DistributedDataset, AnOlderIteratorEnds) {

@@ -148,10 +148,9 @@ TEST(FullySharded, WhatIsSmallOrNeedsCopiesIsMirrored) {
 }
 
 TEST(FullySharded, OptionsThatMakeNoSenseAreRefused) {
-  EXPECT_TUTTI_ERROR(FullyShardedStrategy(FullyShardedOptions{.stage = 4}),
-                     ErrorCode::kInvalidArgument, "stage; expected 1");
-  EXPECT_TUTTI_ERROR(FullyShardedStrategy(FullyShardedOptions{.min_shard_bytes = -1}),
-                     ErrorCode::kInvalidArgument, "min_shard_bytes");
+  EXPECT_INVALID(FullyShardedStrategy(FullyShardedOptions{.stage = 4}), "stage; expected 1");
+  EXPECT_INVALID(FullyShardedStrategy(FullyShardedOptions{.min_shard_bytes = -1}),
+                 "min_shard_bytes");
 }
 
 /// Of a product of four layers: what the device holds after the forward pass, and its peak.
@@ -288,8 +287,8 @@ TEST(FullySharded, AWriteBetweenReadAndGradientIsAnError) {
       (void)tape.gradient(y, x);
     });
   };
-  EXPECT_TUTTI_ERROR(step(*fully_sharded(2)), ErrorCode::kFailedPrecondition,
-                     "Variable 'w' was written after the step read it");
+  EXPECT_ERROR(step(*fully_sharded(2)), kFailedPrecondition,
+               "Variable 'w' was written after the step read it");
   step(*fully_sharded(2, 0, 2));
   FullyShardedStrategy kept(
       {.local = on_cpus(2), .reshard_after_forward = false, .min_shard_bytes = 0});

@@ -96,8 +96,7 @@ TEST(Rebatch, LegacyCutsByCeiling) {
 }
 
 TEST(Rebatch, ScalarsAreRefused) {
-  thrown::expect_error(ErrorCode::kInvalidArgument, {"batch("},
-                       [] { (void)pieces_of(rebatch_evenly(Dataset::range(4), 2)); });
+  EXPECT_INVALID((void)pieces_of(rebatch_evenly(Dataset::range(4), 2)), "batch(");
 }
 
 TEST(Rebatch, OnlyTheOutermostDimensionIsCut) {

@@ -170,10 +170,10 @@ TEST(ReplicaFailures, ADeadlineNamesTheMissingReplicas) {
   LocalStrategyOptions options = on_cpus(3);
   options.timeout = std::chrono::milliseconds(50);
   MirroredStrategy strategy(options);
-  EXPECT_TUTTI_ERROR(
+  EXPECT_ERROR(
       run_with(
           strategy, 1, [] { Clock::system().sleep_for(std::chrono::milliseconds(400)); }, two_sums),
-      ErrorCode::kDeadlineExceeded, "s for replica 1; expected all 3 replicas");
+      kDeadlineExceeded, "s for replica 1; expected all 3 replicas");
 }
 
 TEST(ReplicaFailures, AFailureDuringTheUpdateRefusesFurtherRuns) {
@@ -186,8 +186,8 @@ TEST(ReplicaFailures, AFailureDuringTheUpdateRefusesFurtherRuns) {
     if (ReplicaContext::current().replica_id() == faulty) fail(ErrorCode::kInternal, "half done");
     reducer.updates_done();
   };
-  EXPECT_TUTTI_ERROR(strategy->run(update_and_fail, 1), ErrorCode::kInternal, "half done");
-  EXPECT_TUTTI_ERROR(strategy->run([] {}), ErrorCode::kFailedPrecondition, "restore_state");
+  EXPECT_ERROR(strategy->run(update_and_fail, 1), kInternal, "half done");
+  EXPECT_ERROR(strategy->run([] {}), kFailedPrecondition, "restore_state");
   strategy->restore_state(state);
   EXPECT_NO_THROW(strategy->run(update_and_fail, -1));
 }
@@ -199,18 +199,18 @@ TEST(ReplicaFailures, AFailureBeforeTheUpdateLeavesTheStrategyUsable) {
     const auto scope = strategy->scope();
     v = Variable(Tensor(1.0f), {.aggregation = VariableAggregation::kMean});
   }
-  EXPECT_TUTTI_ERROR(run_with(
-                         *strategy, 0,
-                         [] {
-                           GradientReducer::current()->begin({});
-                           fail(ErrorCode::kInternal, "early");
-                         },
-                         [&] {
-                           GradientReducer::current()->begin({});
-                           GradientReducer::current()->finish();
-                           v.assign(9.0);
-                         }),
-                     ErrorCode::kInternal, "early");
+  EXPECT_ERROR(run_with(
+                   *strategy, 0,
+                   [] {
+                     GradientReducer::current()->begin({});
+                     fail(ErrorCode::kInternal, "early");
+                   },
+                   [&] {
+                     GradientReducer::current()->begin({});
+                     GradientReducer::current()->finish();
+                     v.assign(9.0);
+                   }),
+               kInternal, "early");
   EXPECT_EQ(components(v), (std::vector<double>{1, 1}));
   EXPECT_NO_THROW(strategy->run([&] { v.assign(2.0); }));
   EXPECT_EQ(components(v), (std::vector<double>{2, 2}));

@@ -151,13 +151,13 @@ TEST_P(RunOnAll, ErrorNamesReplicaAndStep) {
 }
 
 TEST_P(RunOnAll, RunInsideAReplicaIsRefused) {
-  EXPECT_TUTTI_ERROR(strategy_->run([&] { strategy_->run([] {}); }), ErrorCode::kFailedPrecondition,
-                     "inside a replica");
+  EXPECT_ERROR(strategy_->run([&] { strategy_->run([] {}); }), kFailedPrecondition,
+               "inside a replica");
 }
 
 TEST_P(RunOnAll, VariableCreationInsideRunIsRefused) {
-  EXPECT_TUTTI_ERROR(strategy_->run([] { Variable v(Tensor(1.0f), {.name = "late"}); }),
-                     ErrorCode::kFailedPrecondition, "Variable 'late'");
+  EXPECT_ERROR(strategy_->run([] { Variable v(Tensor(1.0f), {.name = "late"}); }),
+               kFailedPrecondition, "Variable 'late'");
 }
 
 TEST_P(RunOnAll, OneGradientPerReplica) {
@@ -216,8 +216,8 @@ TEST(RunArguments, PerReplicaArgumentsAreSplit) {
   const auto result = strategy->run([](const Tensor& x) { return x * 1.25f; },
                                     PerReplica<Tensor>({Tensor(5.0f), Tensor(3.0f)}));
   EXPECT_EQ(numbers(result), (std::vector<double>{6.25, 3.75}));
-  EXPECT_TUTTI_ERROR(strategy->run([](const Tensor&) {}, PerReplica<Tensor>({Tensor(5.0f)})),
-                     ErrorCode::kInvalidArgument, "one per replica");
+  EXPECT_INVALID(strategy->run([](const Tensor&) {}, PerReplica<Tensor>({Tensor(5.0f)})),
+                 "one per replica");
 }
 
 TEST(RunArguments, ResultsOfTwoReplicasAndOfOneDevice) {

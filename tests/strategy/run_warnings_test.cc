@@ -173,10 +173,10 @@ TEST(RunMeans, LossesThatAddUpToTheMeanAreNot) {
 TEST(RunErrors, AreThrownAndNotLoggedAsWell) {
   const auto strategy = mirrored(2);
   EXPECT_THAT(warnings_of([&] {
-                EXPECT_TUTTI_ERROR(strategy->run([] {
+                EXPECT_INVALID(strategy->run([] {
                   vec({1, 2}) + vec({1, 2, 3});
                 }),
-                                   ErrorCode::kInvalidArgument, "replica 0, step 0: add at ");
+                               "replica 0, step 0: add at ");
               }),
               ::testing::IsEmpty());
 }

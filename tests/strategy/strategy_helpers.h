@@ -12,6 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/hang_watchdog.h"
+#include "tests/support/thrown.h"
 #include "tutti/optimizer/gradient_reducer.h"
 #include "tutti/strategy/fully_sharded_strategy.h"
 #include "tutti/strategy/parameter_server/parameter_server_strategy.h"
@@ -125,13 +126,8 @@ inline Error error_of(const std::function<void()>& fn) {
   return Error(ErrorCode::kOk, "");
 }
 
-#define EXPECT_TUTTI_ERROR(statement, expected_code, text)                               \
-  do {                                                                                   \
-    const ::tutti::Error error_ = ::tutti::strategy_tests::error_of([&] { statement; }); \
-    EXPECT_EQ(::tutti::to_string(error_.code()), ::tutti::to_string(expected_code))      \
-        << error_.message();                                                             \
-    EXPECT_THAT(error_.message(), ::testing::HasSubstr(text));                           \
-  } while (false)
+#define EXPECT_TUTTI_ERROR(statement, expected_code, text) \
+  ::tutti::thrown::expect_error(expected_code, {text}, [&] { statement; })
 
 /// The strategies that every rule must hold for, by name.
 struct StrategyCase {

@@ -35,10 +35,10 @@ TEST(WorkerValues, ComeBackAsTheyWere) {
 TEST(WorkerValues, BytesThatAreCutOrLongerAreRefused) {
   const std::string whole = encode_values(all_kinds());
   for (std::size_t size = 0; size < whole.size(); ++size) {
-    EXPECT_TUTTI_ERROR(decode_values(whole.substr(0, size)), ErrorCode::kDataLoss,
-                       "the values of another worker's replicas");
+    EXPECT_ERROR(decode_values(whole.substr(0, size)), kDataLoss,
+                 "the values of another worker's replicas");
   }
-  EXPECT_TUTTI_ERROR(decode_values(whole + "x"), ErrorCode::kDataLoss, "1 bytes too many");
+  EXPECT_ERROR(decode_values(whole + "x"), kDataLoss, "1 bytes too many");
 }
 
 // Any number may be anything: an error or values, but no crash and no memory beyond the bytes.
