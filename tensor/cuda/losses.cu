@@ -22,11 +22,18 @@ struct Labels {
   bool is_wide;
 };
 
-/// log(sum of exp(x)) of `n` logits without overflow; -infinity for none. All threads of a block
-/// must call it.
+/// Logarithms of a row's softmax. The largest logit is not added to the logarithm of the sum: their
+/// sum would lose the digits of a probability near 1, or of logits far from 0.
+template <class N>
+struct LogSoftmax {
+  __device__ N operator()(N x) const { return x - top - log_sum; }
+  N top, log_sum;
+};
+
+/// Of `n` logits. All threads of a block must call it.
 template <class T>
-__device__ __forceinline__ Number<T> log_sum_exp(const Teams& teams, const T* x, std::int64_t n,
-                                                 Number<T>* shared) {
+__device__ __forceinline__ LogSoftmax<Number<T>> log_softmax(const Teams& teams, const T* x,
+                                                             std::int64_t n, Number<T>* shared) {
   using N = Number<T>;
   N top = -std::numeric_limits<N>::infinity();
   for (std::int64_t i = teams.lane(); i < n; i += teams.lanes()) {
@@ -37,7 +44,7 @@ __device__ __forceinline__ Number<T> log_sum_exp(const Teams& teams, const T* x,
   for (std::int64_t i = teams.lane(); i < n; i += teams.lanes()) {
     sum += std::exp(number(x[i]) - top);
   }
-  return top + std::log(teams.combine(sum, AddNumbers{}, shared));
+  return {top, std::log(teams.combine(sum, AddNumbers{}, shared))};
 }
 
 template <class T>
@@ -48,10 +55,10 @@ __global__ void __launch_bounds__(kThreads) dense_loss(std::int64_t rows, std::i
   const Teams teams(lanes);
   teams.for_each_row(rows, [&](std::int64_t row) {
     const std::int64_t length = row < rows ? n : 0, first = row * n;
-    const N total = log_sum_exp(teams, logits + first, length, shared);
+    const auto log_of = log_softmax(teams, logits + first, length, shared);
     N sum{0};
     for (std::int64_t i = teams.lane(); i < length; i += lanes) {
-      sum += number(labels[first + i]) * (total - number(logits[first + i]));
+      sum -= number(labels[first + i]) * log_of(number(logits[first + i]));
     }
     sum = teams.combine(sum, AddNumbers{}, shared);
     if (row < rows && teams.lane() == 0) loss[row] = element<T>(sum);
@@ -66,11 +73,11 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ N shared[kWarpsOfBlock];
   const Teams teams(lanes);
   teams.for_each_row(rows, [&](std::int64_t row) {
-    const N total = log_sum_exp(teams, logits + row * n, row < rows ? n : 0, shared);
+    const auto log_of = log_softmax(teams, logits + row * n, row < rows ? n : 0, shared);
     if (row >= rows || teams.lane() != 0) return;
     const std::int64_t label = labels[row];
     const bool is_class = label >= 0 && label < n;
-    loss[row] = element<T>(is_class ? total - number(logits[row * n + label])
+    loss[row] = element<T>(is_class ? -log_of(number(logits[row * n + label]))
                                     : std::numeric_limits<N>::quiet_NaN());
   });
 }
@@ -84,12 +91,12 @@ __global__ void __launch_bounds__(kThreads)
   const Teams teams(lanes);
   teams.for_each_row(rows, [&](std::int64_t row) {
     const std::int64_t length = row < rows ? n : 0, first = row * n;
-    const N total = log_sum_exp(teams, logits + first, length, shared);
+    const auto log_of = log_softmax(teams, logits + first, length, shared);
     if (row >= rows) return;
     const std::int64_t label = labels[row];
     const N scale = label >= 0 && label < n ? number(dy[row]) : std::numeric_limits<N>::quiet_NaN();
     for (std::int64_t i = teams.lane(); i < n; i += lanes) {
-      const N probability = std::exp(number(logits[first + i]) - total);
+      const N probability = std::exp(log_of(number(logits[first + i])));
       dx[first + i] = element<T>((i == label ? probability - N{1} : probability) * scale);
     }
   });
