@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/checkpoint_file.h"
 
-#include <algorithm>
 #include <exception>
 #include <filesystem>
 #include <new>

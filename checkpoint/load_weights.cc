@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <filesystem>
-#include <iterator>
 #include <utility>
 
 #include "checkpoint/checkpoint_file.h"

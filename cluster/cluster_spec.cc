@@ -2,8 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cluster/cluster_spec.h"
 
-#include <algorithm>
-
 #include "cluster/json_place.h"
 #include "core/names.h"
 #include "tutti/core/error.h"

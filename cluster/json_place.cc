@@ -2,8 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/json_place.h"
 
-#include <algorithm>
-
 #include "core/names.h"
 #include "tutti/core/error.h"
 

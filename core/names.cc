@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <iomanip>
 #include <numeric>
-#include <sstream>
 
 namespace tutti::internal {
 

@@ -3,7 +3,6 @@
 #include "tutti/model/model.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "core/call_site.h"
 #include "core/names.h"

@@ -8,7 +8,6 @@
 
 #include "core/names.h"
 #include "tutti/autograd/gradient_tape.h"
-#include "tutti/core/error.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/reduction.h"
 #include "tutti/tensor/ops/shape_ops.h"

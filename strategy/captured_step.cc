@@ -8,7 +8,6 @@
 #include "tutti/strategy/captured_step.h"
 
 #include <map>
-#include <optional>
 
 #include "core/names.h"
 #include "tensor/gpu/step_capture.h"

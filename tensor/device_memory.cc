@@ -7,7 +7,6 @@
 #include <atomic>
 #include <cstdlib>
 #include <memory>
-#include <string>
 #include <string_view>
 
 #include "core/names.h"

@@ -3,7 +3,6 @@
 #include "tutti/cluster/resolvers/kubernetes_resolver.h"
 
 #include <algorithm>
-#include <array>
 #include <optional>
 
 #include "cluster/json_place.h"

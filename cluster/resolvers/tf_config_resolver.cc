@@ -4,12 +4,10 @@
 
 #include <algorithm>
 #include <array>
-#include <utility>
 
 #include "cluster/json_place.h"
 #include "cluster/resolvers/found_tasks.h"
 #include "core/names.h"
-#include "tutti/core/error.h"
 
 namespace tutti {
 namespace {

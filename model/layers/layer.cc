@@ -6,7 +6,6 @@
 #include <array>
 #include <atomic>
 #include <cstddef>
-#include <set>
 #include <utility>
 #include <vector>
 

@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/variables/sharded_variable.h"
 
-#include <algorithm>
 #include <set>
 #include <utility>
 

@@ -4,7 +4,6 @@
 #include <string_view>
 
 #include "tensor/cpu/registration.h"
-#include "tutti/core/text.h"
 #include "tutti/tensor/numerics.h"
 
 namespace tutti {

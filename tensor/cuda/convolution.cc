@@ -1,7 +1,5 @@
 // Convolution and its gradients: as matrix products where they are such, else on cuDNN.
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
-#include <bit>
 
 #include "tensor/cuda/convolution_plans.h"
 #include "tensor/cuda/kernels.h"

@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/ops/normalization.h"
 
-#include <algorithm>
 #include <functional>
 #include <numeric>
 

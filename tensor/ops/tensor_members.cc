@@ -1,7 +1,6 @@
 // What a tensor can be asked by itself, made of operations: parts, sums, other shapes.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <cstdlib>
 
 #include "tensor/op_checks.h"
 #include "tutti/tensor/ops/reduction.h"

@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/xla/hlo.h"
 
-#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdio>

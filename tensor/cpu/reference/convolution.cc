@@ -1,7 +1,6 @@
 // Matrix products, and convolution and its gradients, as plain loops.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <cmath>
 
 #include "tensor/cpu/elementwise_functions.h"
 #include "tensor/cpu/registration.h"
