@@ -6,6 +6,7 @@
 
 #include "tests/autograd/gradient_cases.h"
 #include "tests/support/seen_ops.h"
+#include "tests/support/tensor_matchers.h"
 #include "tutti/autograd/gradient_tape.h"
 
 namespace tutti::gradient_check {
@@ -99,10 +100,8 @@ inline void check_float32(const Case& c) {
     double scale = 0.1;
     for (const double value : want) scale = std::max(scale, std::abs(value));
     const std::vector<double> got = dense.to_doubles();
-    ASSERT_EQ(got.size(), want.size());
-    for (std::size_t k = 0; k < got.size(); ++k) {
-      EXPECT_NEAR(got[k], want[k], 2e-5 * scale) << "source " << i << ", element " << k;
-    }
+    SCOPED_TRACE(concat("source ", i));
+    testing::expect_near(got, want, 2e-5 * scale);
   }
 }
 
@@ -241,9 +240,7 @@ inline void expect_near_cpu(const Case& c, const std::vector<Tensor>& actual, do
     const std::vector<double> got = actual[i].to_doubles(), want = expected[i].to_doubles();
     double scale = 0.1;
     for (const double value : want) scale = std::max(scale, std::abs(value));
-    for (std::size_t k = 0; k < got.size(); ++k) {
-      ASSERT_NEAR(got[k], want[k], tolerance * scale) << "element " << k;
-    }
+    testing::expect_near(got, want, tolerance * scale);
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "tests/support/tensor_matchers.h"
 #include "tutti/model_parallel.h"
 #include "tutti/tutti.h"
 
@@ -76,8 +77,7 @@ TEST(AverageGradientsOfAnyModel, ThreeModelsTrainAlikeWithAndWithoutTowers) {
     const std::vector<double> one = weights_after(each, "cpu:0");
     for (const char* devices : {"cpu:0-1", "cpu:0-2"}) {
       const std::vector<double> towers = weights_after(each, devices);
-      ASSERT_EQ(towers.size(), one.size());
-      for (std::size_t i = 0; i < one.size(); ++i) ASSERT_NEAR(towers[i], one[i], 1e-5) << i;
+      testing::expect_near(towers, one, 1e-5);
     }
   }
 }

@@ -7,7 +7,6 @@
 #include <ctime>
 #include <sstream>
 
-#include "data/image_sets.h"
 #include "examples/cifar10/cifar10_input.h"
 #include "examples/cifar10/cifar10_network.h"
 #include "examples/cifar10/published_archive.h"

@@ -9,7 +9,6 @@
 #include <filesystem>
 #include <set>
 
-#include "core/file.h"
 #include "examples/cifar10/evaluation.h"
 #include "examples/cifar10/placement_log.h"
 #include "examples/cifar10/train_summaries.h"

@@ -1,6 +1,5 @@
 // The parts of the kit: names of cases, plans, reports, bounds of results.
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
 #include <limits>
 #include <set>
 #include <tuple>

@@ -18,7 +18,7 @@ struct TcpGroups {
   static Group make(int size) {
     InProcessStore store;
     Group group(static_cast<std::size_t>(size));
-    run_threads(size, [&](int rank) {
+    require_on_ranks(size, [&](int rank) {
       group[static_cast<std::size_t>(rank)] = connect_by_tcp(rank, size, store);
     });
     return group;
@@ -30,7 +30,7 @@ struct ShmGroups {
   static Group make(int size) {
     InProcessStore store;
     Group group(static_cast<std::size_t>(size));
-    run_threads(size, [&](int rank) {
+    require_on_ranks(size, [&](int rank) {
       group[static_cast<std::size_t>(rank)] = connect_by_memory(rank, size, store);
     });
     return group;
@@ -75,7 +75,7 @@ struct RoutedGroups {
   static Group make(int size) {
     InProcessStore store;
     Group group(static_cast<std::size_t>(size));
-    run_threads(size, [&](int rank) {
+    require_on_ranks(size, [&](int rank) {
       TwoMachines own_view(store, rank);
       const ConnectedRanks connected = connect_ranks(rank, size, own_view);
       EXPECT_EQ(connected.transport->name(), "routed");

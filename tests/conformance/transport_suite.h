@@ -18,8 +18,9 @@
 #include <vector>
 
 #include "tests/support/hang_watchdog.h"
+#include "tests/support/ranks.h"
 #include "tests/support/tensor_matchers.h"
-#include "tutti/core/executor.h"
+#include "tests/support/waiting.h"
 #include "tutti/core/sync.h"
 #include "tutti/cross_device_ops/transport.h"
 
@@ -36,28 +37,9 @@ inline Bytes pattern(std::size_t count, unsigned seed) {
   return bytes;
 }
 
-inline TimePoint in(Duration duration) { return deadline_after(Clock::system().now(), duration); }
-inline TimePoint soon() { return in(std::chrono::milliseconds(30)); }
-inline TimePoint late() { return in(std::chrono::seconds(60)); }
+using tutti::testing::late;
 
-/// Runs body(r) for r = 0 .. count-1, each on its own thread; throws what the lowest one threw.
-inline void run_threads(int count, const std::function<void(int)>& body) {
-  std::vector<std::exception_ptr> errors(static_cast<std::size_t>(count));
-  std::vector<std::unique_ptr<Thread>> threads;
-  for (int r = 0; r < count; ++r) {
-    threads.push_back(Executor::system().start("rank-" + std::to_string(r), [&, r] {
-      try {
-        body(r);
-      } catch (...) {
-        errors[static_cast<std::size_t>(r)] = std::current_exception();
-      }
-    }));
-  }
-  threads.clear();
-  for (const auto& error : errors) {
-    if (error) std::rethrow_exception(error);
-  }
-}
+inline TimePoint soon() { return tutti::testing::in(std::chrono::milliseconds(30)); }
 
 template <class Factory>
 class TransportSuite : public ::testing::Test {
@@ -70,7 +52,7 @@ TYPED_TEST_SUITE_P(TransportSuite);
 TYPED_TEST_P(TransportSuite, EveryRankReachesEveryOther) {
   for (const int size : {1, 2, 3, 5}) {
     const Group group = this->make(size);
-    run_threads(size, [&](int rank) {
+    require_on_ranks(size, [&](int rank) {
       Transport& mine = *group[static_cast<std::size_t>(rank)];
       EXPECT_EQ(mine.rank(), rank);
       EXPECT_EQ(mine.size(), size);
@@ -101,7 +83,7 @@ TYPED_TEST_P(TransportSuite, HeadsAndBodiesOfAllLengthsArrive) {
   const Group group = this->make(2);
   constexpr std::size_t kHeads[] = {0, 1, 8, 208, 256};
   constexpr std::size_t kBodies[] = {0, 1, 7, 4096, 65537, 1 << 20};
-  run_threads(2, [&](int rank) {
+  require_on_ranks(2, [&](int rank) {
     Transport& mine = *group[static_cast<std::size_t>(rank)];
     unsigned seed = 0;
     for (const std::size_t head : kHeads) {
@@ -137,7 +119,7 @@ TYPED_TEST_P(TransportSuite, MessagesOfOneTagKeepTheirOrderAndTagsAreIndependent
   std::vector<int> numbers(3 * kMessages);
   std::iota(numbers.begin(), numbers.end(), 0);
   const auto bytes_of = [](int& number) { return std::as_writable_bytes(std::span(&number, 1)); };
-  run_threads(2, [&](int rank) {
+  require_on_ranks(2, [&](int rank) {
     Transport& mine = *group[static_cast<std::size_t>(rank)];
     std::vector<std::unique_ptr<Work>> works;
     if (rank == 0) {  // tags 0, 1, 2 in turn
@@ -162,7 +144,7 @@ TYPED_TEST_P(TransportSuite, MessagesWaitForTheirReceiver) {
   const Group group = this->make(2);
   const Bytes head = pattern(16, 1), body = pattern(200000, 2);
   Event sent;
-  run_threads(2, [&](int rank) {
+  require_on_ranks(2, [&](int rank) {
     if (rank == 0) {
       const auto first = group[0]->send(1, 9, head, body);
       const auto second = group[0]->send(1, 10, {}, head);
@@ -185,7 +167,7 @@ TYPED_TEST_P(TransportSuite, MessagesWaitForTheirReceiver) {
 TYPED_TEST_P(TransportSuite, TestMakesProgressWithoutWaiting) {
   const Group group = this->make(2);
   const Bytes body = pattern(3 << 20, 4);
-  run_threads(2, [&](int rank) {
+  require_on_ranks(2, [&](int rank) {
     Bytes got(body.size());
     const auto work = rank == 0 ? group[0]->send(1, 0, {}, body) : group[1]->recv(0, 0, {}, got);
     const TimePoint end = late();
@@ -203,7 +185,7 @@ TYPED_TEST_P(TransportSuite, AnotherLengthIsAnErrorThatDeliversTheHead) {
   const Group group = this->make(2);
   const Bytes head = pattern(24, 1), body = pattern(100, 2);
   for (const std::size_t wanted : {0, 50, 5000}) {
-    run_threads(2, [&](int rank) {
+    require_on_ranks(2, [&](int rank) {
       if (rank == 0) {
         group[0]->send(1, 5, head, body)->wait(late());
         group[0]->send(1, 5, head, body)->wait(late());
@@ -228,7 +210,7 @@ TYPED_TEST_P(TransportSuite, ADeadlineNamesThePeer) {
   for (int i = 0; i < 2; ++i) {  // waiting again is allowed
     EXPECT_ERROR(work->wait(soon()), kDeadlineExceeded, "rank 2", "77");
   }
-  run_threads(2, [&](int thread) {
+  require_on_ranks(2, [&](int thread) {
     if (thread == 0) group[2]->send(0, 77, {}, pattern(10, 3))->wait(late());
     if (thread == 1) work->wait(late());
   });
@@ -240,7 +222,7 @@ TYPED_TEST_P(TransportSuite, WorkThatIsDestroyedIsCancelled) {
   Bytes never(64), second(64);
   group[1]->recv(0, 1, {}, never);  // destroyed at once
   const auto work = group[1]->recv(0, 1, {}, second);
-  run_threads(2, [&](int rank) {
+  require_on_ranks(2, [&](int rank) {
     if (rank == 0) group[0]->send(1, 1, {}, pattern(64, 8))->wait(late());
     if (rank == 1) work->wait(late());
   });
@@ -252,7 +234,7 @@ TYPED_TEST_P(TransportSuite, WorkThatIsDestroyedIsCancelled) {
     const auto given_up = group[0]->send(1, 2, {}, *large);
     EXPECT_FALSE(given_up->test());
   }
-  run_threads(2, [&](int rank) {
+  require_on_ranks(2, [&](int rank) {
     if (rank == 0) group[0]->send(1, 3, {}, pattern(64, 9))->wait(late());
     if (rank == 1) group[1]->recv(0, 3, {}, second)->wait(late());
   });
@@ -261,7 +243,7 @@ TYPED_TEST_P(TransportSuite, WorkThatIsDestroyedIsCancelled) {
 
 TYPED_TEST_P(TransportSuite, AbortWakesAllHereAndAtThePeers) {
   const Group group = this->make(3);
-  run_threads(4, [&](int thread) {
+  require_on_ranks(4, [&](int thread) {
     if (thread == 3) {
       Clock::system().sleep_for(std::chrono::milliseconds(20));
       group[1]->abort(Error(ErrorCode::kInternal, "the loss is not a number"));
@@ -284,7 +266,7 @@ TYPED_TEST_P(TransportSuite, AbortWakesAllHereAndAtThePeers) {
 
 TYPED_TEST_P(TransportSuite, ARankThatIsGoneIsNamedAfterItsLastMessage) {
   Group group = this->make(3);
-  run_threads(2, [&](int rank) {
+  require_on_ranks(2, [&](int rank) {
     if (rank == 0) {
       group[0]->send(1, 4, {}, pattern(1000, 5))->wait(late());
       group[0].reset();
@@ -296,7 +278,7 @@ TYPED_TEST_P(TransportSuite, ARankThatIsGoneIsNamedAfterItsLastMessage) {
     EXPECT_ERROR(group[1]->recv(0, 4, {}, bytes)->wait(late()), kUnavailable, "rank 0");
     EXPECT_ERROR(group[1]->send(0, 4, {}, bytes)->wait(late()), kUnavailable, "rank 0");
   });
-  run_threads(2, [&](int thread) {  // the others still talk
+  require_on_ranks(2, [&](int thread) {  // the others still talk
     Bytes bytes(10);
     if (thread == 0) group[1]->send(2, 0, {}, pattern(10, 1))->wait(late());
     if (thread == 1) group[2]->recv(1, 0, {}, bytes)->wait(late());
@@ -306,7 +288,7 @@ TYPED_TEST_P(TransportSuite, ARankThatIsGoneIsNamedAfterItsLastMessage) {
 TYPED_TEST_P(TransportSuite, ManyThreadsUseDifferentTagsAtOnce) {
   const Group group = this->make(3);
   constexpr int kTags = 4, kRounds = 30;
-  run_threads(3 * kTags, [&](int thread) {
+  require_on_ranks(3 * kTags, [&](int thread) {
     Transport& mine = *group[static_cast<std::size_t>(thread / kTags)];
     const auto tag = static_cast<unsigned>(thread % kTags);
     const int next = (mine.rank() + 1) % 3, previous = (mine.rank() + 2) % 3;
@@ -327,7 +309,7 @@ TYPED_TEST_P(TransportSuite, ManyThreadsUseDifferentTagsAtOnce) {
 TYPED_TEST_P(TransportSuite, LargeBodiesGoBothWaysAtOnce) {
   const Group group = this->make(2);
   constexpr std::size_t kBytes = 32 << 20;
-  run_threads(2, [&](int rank) {
+  require_on_ranks(2, [&](int rank) {
     const auto r = static_cast<std::size_t>(rank);
     const Bytes body = pattern(kBytes, static_cast<unsigned>(rank));
     Bytes got(kBytes);
@@ -343,7 +325,7 @@ TYPED_TEST_P(TransportSuite, StatsCountHeadsAndBodiesThatWereSent) {
   const Group group = this->make(2);
   EXPECT_EQ(group[0]->stats().messages_sent, 0u);
   EXPECT_EQ(group[0]->stats().bytes_sent, 0u);
-  run_threads(2, [&](int rank) {
+  require_on_ranks(2, [&](int rank) {
     Bytes head(8), body(100);
     if (rank == 0) {
       group[0]->send(1, 0, head, body)->wait(late());

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdlib>
 #include <memory>
 #include <utility>
 
@@ -12,12 +11,14 @@
 #include "tensor/cuda/matrix_product.h"
 #include "tests/cuda/device_call.h"
 #include "tests/cuda_simulation/math_simulation.h"
+#include "tests/support/scopes.h"
 #include "tests/support/thrown.h"
 
 namespace tutti::math_rig {
 namespace {
 using cuda_simulation::math_counts;
 using cuda_simulation::set_math_behavior;
+using test_scopes::EnvironmentScope;
 using thrown::coded_error_of;
 using thrown::error_of;
 
@@ -85,23 +86,11 @@ class MathRig {
   TestWorkspace workspace;
 };
 
-/// Sets a variable of the environment until destroyed.
-class MathEnvironment {
- public:
-  MathEnvironment(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
-  ~MathEnvironment() { unsetenv(name_); }
-  MathEnvironment(const MathEnvironment&) = delete;
-  MathEnvironment& operator=(const MathEnvironment&) = delete;
-
- private:
-  const char* name_;
-};
-
 TEST(CudaMathLibraries, ReadTheirSettingsFromTheEnvironment) {
   EXPECT_FALSE(cuda::MathOptions::from_environment().allow_tf32);
   EXPECT_TRUE(cuda::MathOptions::from_environment().deterministic);
   EXPECT_EQ(cuda::MathOptions::from_environment().num_measured_plans, 0);
-  const MathEnvironment tf32("TUTTI_TF32", "1"), repeatable("TUTTI_CUDNN_DETERMINISTIC", "0"),
+  const EnvironmentScope tf32("TUTTI_TF32", "1"), repeatable("TUTTI_CUDNN_DETERMINISTIC", "0"),
       tune("TUTTI_CUDNN_TUNE", "1");
   EXPECT_TRUE(cuda::MathOptions::from_environment().allow_tf32);
   EXPECT_FALSE(cuda::MathOptions::from_environment().deterministic);
@@ -109,7 +98,7 @@ TEST(CudaMathLibraries, ReadTheirSettingsFromTheEnvironment) {
 }
 
 TEST(CudaMathLibraries, RefuseSettingsThatTheyDoNotKnow) {
-  const MathEnvironment tf32("TUTTI_TF32", "yes");
+  const EnvironmentScope tf32("TUTTI_TF32", "yes");
   EXPECT_EQ(error_of([] { (void)cuda::MathOptions::from_environment(); }),
             "TUTTI_TF32: expected 0 or 1, got 'yes'");
 }

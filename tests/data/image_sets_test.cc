@@ -1,11 +1,11 @@
 // IDX files, MNIST's folders, CIFAR-10's equal records: formats that are read, and refusals.
 // SPDX-License-Identifier: Apache-2.0
-#include <cstdlib>
 
-#include "core/file.h"
 #include "data/image_sets.h"
+#include "core/file.h"
 #include "data/input_file.h"
 #include "tests/data/dataset_values.h"
+#include "tests/support/scopes.h"
 #include "tutti/data/readers.h"
 #include "tutti/data/records.h"
 #include "tutti/data/tar.h"
@@ -140,13 +140,8 @@ TEST(Mnist, ReadsImagesWithOneChannelAndLabels) {
 
 TEST(Mnist, LooksIntoTheFolderOfTheEnvironment) {
   const std::string folder = small_folder();
-  const char* const found = std::getenv("TUTTI_DATA_DIR");
-  const std::string before = found ? found : "";
-  ASSERT_EQ(setenv("TUTTI_DATA_DIR", folder.c_str(), 1), 0);
+  const test_scopes::EnvironmentScope environment("TUTTI_DATA_DIR", folder);
   EXPECT_EQ(read_mnist("", Split::kTest).labels.num_elements(), 2);
-  const int status =
-      before.empty() ? unsetenv("TUTTI_DATA_DIR") : setenv("TUTTI_DATA_DIR", before.c_str(), 1);
-  ASSERT_EQ(status, 0);
 }
 
 TEST(Mnist, SaysWhichFileIsMissingAndWhatToInstall) {

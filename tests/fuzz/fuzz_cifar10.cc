@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstddef>
 #include <cstdint>
-#include <string_view>
 
 #include "data/image_sets.h"
 #include "tutti/core/error.h"

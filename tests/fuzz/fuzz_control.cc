@@ -7,7 +7,6 @@
 #include <span>
 
 #include "cluster/net/handshake.h"
-#include "tutti/core/error.h"
 
 namespace {
 

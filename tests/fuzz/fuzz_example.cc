@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <cstdlib>
 #include <string>
-#include <string_view>
 
 #include "tutti/core/error.h"
 #include "tutti/data/records.h"

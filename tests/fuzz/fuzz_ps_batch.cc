@@ -1,11 +1,9 @@
 // Fuzzes what a parameter server reads from connections: batches of operations, and their answers.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
-#include <memory>
 #include <span>
 #include <vector>
 

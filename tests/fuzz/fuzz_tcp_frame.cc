@@ -9,7 +9,6 @@
 #include <cstdlib>
 #include <memory>
 #include <optional>
-#include <string_view>
 #include <vector>
 
 #include "cluster/net/connection.h"

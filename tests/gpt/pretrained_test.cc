@@ -11,7 +11,6 @@
 #include "tests/gpt/plain_gpt.h"
 #include "tests/support/tensor_matchers.h"
 #include "tests/support/thrown.h"
-#include "tutti/model/generate.h"
 
 namespace tutti {
 namespace {

@@ -15,7 +15,6 @@
 
 namespace tutti::gpu_tests {
 
-using testing::expect_error;
 using testing::expect_tensor;
 
 inline constexpr Device kGpu{DeviceType::kGpu, 0};
@@ -34,9 +33,7 @@ inline void expect_near(const Tensor& actual, const Tensor& expected, double tol
   const std::vector<double> got = actual.to_doubles(), want = expected.to_doubles();
   double scale = 0.1;
   for (const double value : want) scale = std::max(scale, std::abs(value));
-  for (std::size_t i = 0; i < got.size(); ++i) {
-    ASSERT_NEAR(got[i], want[i], tolerance * scale) << "element " << i;
-  }
+  testing::expect_near(got, want, tolerance * scale);
 }
 
 /// Numbers between `low` and `high` on the CPU.

@@ -1,7 +1,6 @@
 // Training on a GPU by fit and by a loop of one's own, compared with the CPU's.
 // SPDX-License-Identifier: Apache-2.0
 #include <filesystem>
-#include <functional>
 
 #include "tests/gpu/gpu_helpers.h"
 #include "tutti/model/callbacks.h"
@@ -122,10 +121,7 @@ TEST(GpuTraining, CustomLoopAgreesWithTheCpu) {
     return values;
   };
   const std::vector<double> expected = losses(Device{}), actual = losses(kGpu);
-  ASSERT_EQ(actual.size(), expected.size());
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    EXPECT_NEAR(actual[i], expected[i], 1e-3) << "step " << i;
-  }
+  testing::expect_near(actual, expected, 1e-3);
 }
 
 TEST(GpuTraining, CheckpointOfAGpuGoesOnOnTheCpu) {

@@ -11,6 +11,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/scopes.h"
 #include "tests/support/tensor_matchers.h"
 #include "tests/support/warnings.h"
 #include "tutti/cross_device_ops/registry.h"
@@ -18,6 +19,7 @@
 
 namespace tutti::gpu_ops_tests {
 
+using Environment = test_scopes::EnvironmentScope;
 using testing::expect_error;
 using testing::expect_tensor;
 
@@ -45,28 +47,6 @@ inline PerReplica<Tensor> powers_of_ten(const std::vector<Device>& devices) {
   }
   return PerReplica<Tensor>(std::move(values));
 }
-
-/// While it lives an environment variable has this value.
-class Environment {
- public:
-  Environment(const char* name, const std::string& value) : name_(name) {
-    if (const char* const before = std::getenv(name)) before_ = before;
-    ::setenv(name, value.c_str(), 1);
-  }
-  ~Environment() {
-    if (before_.empty()) {
-      ::unsetenv(name_);
-    } else {
-      ::setenv(name_, before_.c_str(), 1);
-    }
-  }
-  Environment(const Environment&) = delete;
-  Environment& operator=(const Environment&) = delete;
-
- private:
-  const char* const name_;
-  std::string before_;
-};
 
 /// What was called of NCCL's stand-in since the last time, line by line.
 inline std::string take_nccl_notes() {

@@ -12,6 +12,7 @@
 
 #include "tests/layers/every_layer.h"
 #include "tests/strategy/worker_threads.h"
+#include "tests/support/tensor_matchers.h"
 #include "tutti/estimator.h"
 #include "tutti/tutti.h"
 
@@ -55,10 +56,7 @@ void expect_near(const std::vector<Tensor>& actual, const std::vector<Tensor>& e
                  double tolerance) {
   ASSERT_EQ(actual.size(), expected.size());
   for (std::size_t i = 0; i < actual.size(); ++i) {
-    const std::vector<double> a = actual[i].to_doubles();
-    const std::vector<double> b = expected[i].to_doubles();
-    ASSERT_EQ(a.size(), b.size());
-    for (std::size_t k = 0; k < a.size(); ++k) ASSERT_NEAR(a[k], b[k], tolerance);
+    testing::expect_near(actual[i].to_doubles(), expected[i].to_doubles(), tolerance);
   }
 }
 
@@ -343,15 +341,10 @@ Trained train(Strategy& strategy, const Program& program) {
   return trained;
 }
 
-void expect_near(const std::vector<double>& actual, const std::vector<double>& expected) {
-  ASSERT_EQ(actual.size(), expected.size());
-  for (std::size_t i = 0; i < actual.size(); ++i) EXPECT_NEAR(actual[i], expected[i], 1e-3);
-}
-
 void expect_same(const Trained& actual, const Trained& expected) {
-  expect_near(actual.weights, expected.weights);
-  expect_near(actual.losses, expected.losses);
-  expect_near(actual.accuracies, expected.accuracies);
+  testing::expect_near(actual.weights, expected.weights, 1e-3);
+  testing::expect_near(actual.losses, expected.losses, 1e-3);
+  testing::expect_near(actual.accuracies, expected.accuracies, 1e-3);
 }
 
 std::vector<Program> programs() {

@@ -7,7 +7,6 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tutti/checkpoint/checkpoint_manager.h"
 #include "tutti/readers.h"
 #include "tutti/tutti.h"
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/support/thrown.h"
+#include "tests/support/tensor_matchers.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/autograd/replica_group.h"
 #include "tutti/model/layers/layer.h"
@@ -21,10 +21,7 @@ using thrown::error_of;
 
 inline void expect_values(const Tensor& actual, const std::vector<double>& expected,
                           double tolerance = 1e-6) {
-  const std::vector<double> values = actual.to_doubles();
-  ASSERT_EQ(values.size(), expected.size());
-  for (std::size_t i = 0; i < values.size(); ++i)
-    EXPECT_NEAR(values[i], expected[i], tolerance) << "element " << i;
+  testing::expect_near(actual.to_doubles(), expected, tolerance);
 }
 
 /// One of `replicas` replicas, alone: all_reduce(SUM) gives its value times the number of replicas,
@@ -80,13 +77,14 @@ inline void expect_gradient_of_differences(const std::function<Tensor(const Tens
   }
 }
 
-/// While it lives, layers are made in float64.
-class ExactLayers {
- public:
-  ExactLayers() { set_dtype_policy("float64"); }
-  ~ExactLayers() { set_dtype_policy("float32"); }
-  ExactLayers(const ExactLayers&) = delete;
-  ExactLayers& operator=(const ExactLayers&) = delete;
+/// Layers that are made while it lives have this policy.
+struct PolicyScope {
+  explicit PolicyScope(const char* name) { set_dtype_policy(name); }
+  ~PolicyScope() { set_dtype_policy("float32"); }
+  PolicyScope& operator=(PolicyScope&&) = delete;
+};
+struct ExactLayers : PolicyScope {
+  ExactLayers() : PolicyScope("float64") {}
 };
 
 /// Numbers between -1 and 1, float64.

@@ -12,10 +12,7 @@
 
 namespace tutti::mixed_policy_test {
 
-struct PolicyScope {
-  explicit PolicyScope(const char* name) { set_dtype_policy(name); }
-  ~PolicyScope() { set_dtype_policy("float32"); }
-};
+using layer_tests::PolicyScope;
 
 Tensor inputs_of(const Shape& example) {
   std::vector<std::int64_t> dims = {3};

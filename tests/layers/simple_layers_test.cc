@@ -367,8 +367,7 @@ TEST(BatchNormalizationTest, SynchronizedGradientOfOneReplicaEqualsThePlainOne) 
     const Tensor loss = reduce_sum(y * y * y);
     gradients.push_back(tape.gradient(loss, x).to_dense().to_doubles());
   }
-  for (std::size_t i = 0; i < gradients[0].size(); ++i)
-    EXPECT_NEAR(gradients[0][i], gradients[1][i], 1e-4);
+  testing::expect_near(gradients[0], gradients[1], 1e-4);
 }
 
 /// Normalises the elements of `x` that have the same key, with weights per element.

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "model/fit_loop.h"
+#include "tests/layers/layer_checks.h"
 #include "tests/model/model_helpers.h"
 #include "tests/support/warnings.h"
 #include "tutti/core/random.h"
@@ -288,10 +289,7 @@ TEST(MasksInFit, AResidualAroundAttentionKeepsTheMask) {
   EXPECT_EQ(mask.to_doubles(), (std::vector<double>{1, 1, 0, 1, 0, 0, 1, 1, 1, 1, 1, 0}));
 }
 
-struct PolicyScope {
-  explicit PolicyScope(const char* name) { set_dtype_policy(name); }
-  ~PolicyScope() { set_dtype_policy("float32"); }
-};
+using layer_tests::PolicyScope;
 
 TEST(MixedFitTest, StrategyChangesOnlyRoundingInHalfPrecision) {
   const Outcome float32 = correctness_run(nullptr, 1280, false, true);

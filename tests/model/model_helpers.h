@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "tests/support/hang_watchdog.h"
+#include "tests/support/tensor_matchers.h"
 #include "tests/support/test_folder.h"
-#include "tests/support/thrown.h"
 #include "tutti/model/callbacks.h"
 #include "tutti/model/layers/layers.h"
 #include "tutti/model/sequential.h"
@@ -23,6 +23,7 @@
 #include "tutti/tensor/tensor_ops.h"
 
 namespace tutti::model_tests {
+using testing::expect_near;
 using thrown::empty_folder;
 using thrown::error_of;
 
@@ -58,13 +59,6 @@ inline std::vector<std::unique_ptr<Strategy>> several_strategies() {
 
 inline std::string label_of(const Strategy& strategy) {
   return concat(strategy.name(), " with ", strategy.num_replicas_in_sync());
-}
-
-inline void expect_near(const std::vector<double>& actual, const std::vector<double>& expected,
-                        double tolerance) {
-  ASSERT_EQ(actual.size(), expected.size());
-  for (std::size_t i = 0; i < actual.size(); ++i)
-    ASSERT_NEAR(actual[i], expected[i], tolerance) << "element " << i;
 }
 
 inline std::vector<double> weights_of(const Model& model) {

@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/model/model_helpers.h"
 #include "tests/support/fake_gpu.h"
-#include "tutti/autograd/gradient_tape.h"
 #include "tutti/model/layers/losses.h"
 #include "tutti/optimizer/sgd.h"
 #include "tutti/strategy/parameter_server/parameter_server_strategy.h"

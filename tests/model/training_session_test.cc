@@ -8,6 +8,7 @@
 
 #include "core/file.h"
 #include "tests/model/model_helpers.h"
+#include "tests/support/scopes.h"
 #include "tests/support/tensor_matchers.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/core/random.h"
@@ -102,19 +103,9 @@ TEST(TrainingSession, ASignalSavesAndAResumedRunHasTheBitsOfAStraightOne) {
   }
 }
 
-/// Time that passes when the test says so.
-class StepClock final : public Clock {
- public:
-  TimePoint now() const override { return now_; }
-  void sleep_until(TimePoint time) override { now_ = time; }
-
- private:
-  TimePoint now_{};
-};
-
 /// A session with 10 s of grace whose steps take 1 s, and which gets signals in these steps.
 Outcome train_with_grace(TrainingSessionOptions options, const std::vector<std::int64_t>& signals) {
-  StepClock clock;
+  test_scopes::StepClock clock;
   options.epochs = 6;  // 24 steps
   options.grace_period = std::chrono::seconds(10);
   options.clock = &clock;

@@ -12,7 +12,7 @@ struct MpiGroups {
   static Group make(int size) {
     const int process = mpi_tests::world().rank();
     Group group(static_cast<std::size_t>(size));
-    run_threads(size, [&](int rank) {
+    require_on_ranks(size, [&](int rank) {
       group[static_cast<std::size_t>(rank)] =
           mpi_transport({.processes = std::vector<int>(group.size(), process), .rank = rank});
     });

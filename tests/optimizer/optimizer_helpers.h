@@ -16,6 +16,7 @@
 namespace tutti::optimizer_tests {
 
 using testing::expect_error;
+using testing::expect_near;
 using testing::expect_same_bits;
 using testing::expect_tensor;
 
@@ -63,14 +64,6 @@ inline void copy_state(const Optimizer& from, const Optimizer& to) {
   };
   copy(from.variables(), to.variables());
   copy(from.state_variables(), to.state_variables());
-}
-
-inline void expect_near_all(const std::vector<double>& actual, const std::vector<double>& expected,
-                            double tolerance) {
-  ASSERT_EQ(actual.size(), expected.size());
-  for (std::size_t i = 0; i < actual.size(); ++i) {
-    EXPECT_NEAR(actual[i], expected[i], tolerance) << "element " << i;
-  }
 }
 
 /// A rate that changes with each step: 0.3, 0.06, 0.3, 0.012 and again.

@@ -59,7 +59,7 @@ TEST(OptimizerTest, GradientsAreSummedNotAveraged) {
   RecordingReducer reducer(3);
   const GradientReducerScope scope(&reducer);
   Sgd optimizer(std::vector{variable(doubles({0.0, 0.0}), "v")}, {.learning_rate = 0.1});
-  expect_near_all(weights_after(optimizer, {{1.0, 1.0}}), {-0.3, -0.3}, 1e-15);
+  expect_near(weights_after(optimizer, {{1.0, 1.0}}), {-0.3, -0.3}, 1e-15);
   EXPECT_EQ(reducer.calls, (Calls{"begin 1", "ready 0", "finish", "updates_done"}));
 }
 
@@ -100,7 +100,7 @@ TEST(OptimizerTest, UpdatesHappenBetweenFinishAndUpdatesDone) {
     EXPECT_EQ(v.value().item_double(), 0.5);
     EXPECT_EQ(optimizer.iterations().value().item_int(), 8);
   };
-  expect_near_all(weights_after(optimizer, {{1.0}}), {0.5}, 0.0);
+  expect_near(weights_after(optimizer, {{1.0}}), {0.5}, 0.0);
   EXPECT_EQ(reducer.calls.back(), "updates_done");
 }
 
@@ -199,7 +199,7 @@ TEST(OptimizerTest, ARuleOfTheUserIsAnOptimizer) {
   Optimizer optimizer(std::vector{variable(doubles({1, 2}), "w")}, std::make_unique<SubtractRule>(),
                       {});
   EXPECT_EQ(optimizer.name(), "subtract");
-  expect_near_all(weights_after(optimizer, {{1, 1}, {1, 1}}), {-1, 0}, 0.0);
+  expect_near(weights_after(optimizer, {{1, 1}, {1, 1}}), {-1, 0}, 0.0);
 }
 
 TEST(OptimizerSpecTest, NamesOptionsAndFunctions) {
@@ -272,7 +272,7 @@ TEST(GradientAccumulation, ReducesOncePerUpdate) {
 TEST(GradientAccumulation, ClipsTheMean) {
   Sgd sgd(std::vector{variable(doubles({0.0, 0.0}), "w")},
           {.learning_rate = 1.0, .clipping = {.clipnorm = 5.0}, .gradient_accumulation_steps = 2});
-  expect_near_all(weights_after(sgd, {{6.0, 0.0}, {0.0, 8.0}}), {-3.0, -4.0}, 1e-15);
+  expect_near(weights_after(sgd, {{6.0, 0.0}, {0.0, 8.0}}), {-3.0, -4.0}, 1e-15);
 }
 
 TEST(GradientAccumulation, AddsRowsAndRemembersVariablesWithoutGradient) {

@@ -112,7 +112,7 @@ TEST(FixedLossScale, DividesGradientsOfTheScaledLoss) {
 TEST(FixedLossScale, LimitsAreForGradientsWithoutScale) {
   Sgd sgd(std::vector{variable(doubles({0.0, 0.0}), "w")},
           {.learning_rate = 1.0, .clipping = {.clipnorm = 5.0}, .loss_scale_factor = 8.0});
-  expect_near_all(weights_after(sgd, {{24.0, 32.0}}), {-3.0, -4.0}, 1e-15);  // norm 5: untouched
+  expect_near(weights_after(sgd, {{24.0, 32.0}}), {-3.0, -4.0}, 1e-15);  // norm 5: untouched
   EXPECT_INVALID(Sgd(std::vector{variable(doubles({0.0}), "w")}, {.loss_scale_factor = 0.0}),
                  "loss_scale_factor", "0");
 }
@@ -350,7 +350,7 @@ TEST(ClippingTest, AppliesToTheReducedGradient) {
   Sgd optimizer(std::vector{variable(doubles({0.0, 0.0}), "w")},
                 {.learning_rate = 1.0, .clipping = {.global_clipnorm = 10.0}});
   // [3, 4] is within the limit; the sum over four replicas, [12, 16], is not: halved.
-  expect_near_all(weights_after(optimizer, {{3, 4}}), {-6, -8}, 1e-14);
+  expect_near(weights_after(optimizer, {{3, 4}}), {-6, -8}, 1e-14);
 }
 
 TEST(ExponentialMovingAverage, AverageOfANumberHasItsClosedForm) {

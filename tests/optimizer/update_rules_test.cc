@@ -40,8 +40,8 @@ TEST(SgdTest, MomentumUnderAChangingRateFollowsKerassRule) {
   for (const bool nesterov : {false, true}) {
     Sgd optimizer(std::vector{variable(doubles(start), "w")},
                   {.momentum = 0.9, .nesterov = nesterov});
-    expect_near_all(weights_after(optimizer, steps, rates),
-                    sgd_by_hand(start, steps, rates, 0.9, nesterov), 1e-13);
+    expect_near(weights_after(optimizer, steps, rates),
+                sgd_by_hand(start, steps, rates, 0.9, nesterov), 1e-13);
   }
   // g = 1 twice, rates 0.1 and 0.01: velocity -0.1, then 0.9 * -0.1 - 0.01.
   Sgd optimizer(std::vector{variable(doubles({0.0}), "w")}, {.momentum = 0.9});
@@ -167,7 +167,7 @@ TEST(AdaptiveRules, RmspropsMomentumUnderAChangingRate) {
     }
     Rmsprop optimizer(std::vector{variable(doubles(kRuleStart), "w")},
                       {.momentum = 0.8, .epsilon = 1e-3, .centered = centered});
-    expect_near_all(weights_after(optimizer, steps, rates), expected, 1e-12);
+    expect_near(weights_after(optimizer, steps, rates), expected, 1e-12);
   }
 }
 
@@ -229,7 +229,7 @@ TEST(TrustRatio, LambFollowsThePaperOver20Steps) {
   for (const double decay : {0.0, 0.01, 0.5}) {
     const LambOptions options{.learning_rate = 0.02, .weight_decay = decay};
     Lamb optimizer(std::vector{variable(doubles(start), "w")}, options);
-    expect_near_all(weights_after(optimizer, steps), lamb_by_hand(start, steps, options), 1e-12);
+    expect_near(weights_after(optimizer, steps), lamb_by_hand(start, steps, options), 1e-12);
   }
 }
 
@@ -250,17 +250,17 @@ TEST(TrustRatio, LarsFollowsThePaperOver20Steps) {
                                                               .momentum = momentum,
                                                               .trust_coefficient = eta,
                                                               .weight_decay = decay});
-  expect_near_all(weights_after(optimizer, steps), w, 1e-12);
+  expect_near(weights_after(optimizer, steps), w, 1e-12);
 }
 
 TEST(TrustRatio, IsOneWithoutWeightsOrGradient) {
   Lars lars(std::vector{variable(doubles({0.0, 0.0}), "w")},
             {.learning_rate = 0.5, .momentum = 0.0});
-  expect_near_all(weights_after(lars, {{1.0, -2.0}}), {-0.5, 1.0}, 1e-15);
+  expect_near(weights_after(lars, {{1.0, -2.0}}), {-0.5, 1.0}, 1e-15);
   Lamb lamb(std::vector{variable(doubles({0.0, 0.0}), "w")}, {.learning_rate = 0.5});
-  expect_near_all(weights_after(lamb, {{1.0, -2.0}}), {-0.5, 0.5}, 1e-6);
+  expect_near(weights_after(lamb, {{1.0, -2.0}}), {-0.5, 0.5}, 1e-6);
   Lamb without(std::vector{variable(doubles({3.0}), "w")}, {.weight_decay = 0.0});
-  expect_near_all(weights_after(without, {{0.0}}), {3.0}, 0.0);
+  expect_near(weights_after(without, {{0.0}}), {3.0}, 0.0);
 }
 
 TEST(TrustRatio, EachVariableHasItsOwn) {
@@ -318,7 +318,7 @@ class HalfARule final : public UpdateRule {
 TEST(TrustRatio, IsOpenToRulesOfTheUser) {
   Optimizer optimizer(std::vector{variable(doubles({5.0, 12.0}), "w")},
                       std::make_unique<NormalizedRule>(), {.loss_scale_factor = 16.0});
-  expect_near_all(weights_after(optimizer, {{3.0, 4.0}}), {5.0 - 0.6, 12.0 - 0.8}, 1e-15);
+  expect_near(weights_after(optimizer, {{3.0, 4.0}}), {5.0 - 0.6, 12.0 - 0.8}, 1e-15);
   Optimizer half(std::vector{variable(doubles({1.0}), "w")}, std::make_unique<HalfARule>(), {});
   EXPECT_ERROR(weights_after(half, {{1.0}}), kInternal, "half", "direct()");
 }
@@ -540,7 +540,7 @@ TEST_P(EveryOptimizer, Float32IsNearFloat64) {
     const Gradient gradient(floats(std::vector<float>(step.begin(), step.end())));
     in_32->apply_gradients({&gradient, 1});
   }
-  expect_near_all(in_32->variables()[0].value().to_doubles(), expected, 2e-5);
+  expect_near(in_32->variables()[0].value().to_doubles(), expected, 2e-5);
 }
 
 TEST_P(EveryOptimizer, SparseGradientsGiveTheBitsOfDenseOnes) {

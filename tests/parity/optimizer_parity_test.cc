@@ -3,7 +3,6 @@
 #include "tests/parity/parity_record.h"
 #include "tutti/optimizer/learning_rate_schedules.h"
 #include "tutti/optimizer/optimizers.h"
-#include "tutti/tensor/ops/shape_ops.h"
 
 namespace tutti::parity {
 namespace {

@@ -12,6 +12,7 @@
 #include "core/file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/layers/layer_checks.h"
 #include "tutti/checkpoint/safetensors.h"
 #include "tutti/model/layers/layer.h"
 
@@ -92,10 +93,6 @@ inline void expect_close(const Tensor& actual, const Tensor& expected, double re
                              << ", TensorFlow's " << b[where];
 }
 
-/// Layers made while it lives have float64 weights.
-struct Float64 {
-  Float64() { set_dtype_policy("float64"); }
-  ~Float64() { set_dtype_policy("float32"); }
-};
+using Float64 = layer_tests::ExactLayers;
 
 }  // namespace tutti::parity

@@ -6,7 +6,6 @@
 #include <atomic>
 #include <cmath>
 #include <map>
-#include <numeric>
 #include <set>
 
 #include "tests/strategy/strategy_helpers.h"

@@ -1,11 +1,10 @@
 // Strategies by their names, from options, flags and the environment.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/factory/make_strategy.h"
+#include "tests/support/scopes.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
-#include <cstdlib>
 
 #include "tests/support/tensor_matchers.h"
 #include "tests/support/warnings.h"
@@ -18,19 +17,10 @@
 namespace tutti {
 namespace make_strategy_test {
 
+using test_scopes::EnvironmentScope;
 using testing::expect_error;
 
 constexpr ErrorCode kInvalid = ErrorCode::kInvalidArgument;
-
-/// A variable of the environment while it lives.
-class EnvironmentScope {
- public:
-  EnvironmentScope(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
-  ~EnvironmentScope() { unsetenv(name_); }
-
- private:
-  const char* name_;
-};
 
 /// Returns the weight after two steps of least squares on four rows, which is the same under every
 /// strategy of two replicas.
@@ -103,7 +93,7 @@ std::vector<std::string> warnings_as(const std::string& type) {
   const std::string config =
       concat(R"({"cluster": {"chief": ["a:1"], "worker": ["b:1", "c:1"], "evaluator": ["d:1"]},)",
              R"( "task": {"index": 0, "type": ")", type, R"("}})");
-  const EnvironmentScope environment("TF_CONFIG", config.c_str());
+  const EnvironmentScope environment("TF_CONFIG", config);
   return thrown::warnings_of([] {
     for (const char* name : {"mirrored", "one_device", "central_storage"})
       (void)make_strategy(name, {.devices = "cpu:0"});

@@ -3,7 +3,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/multi_worker_mirrored_strategy.h"
 
-#include <cmath>
 #include <limits>
 
 #include "tests/strategy/toy_training.h"

@@ -1,12 +1,10 @@
 // Every optimizer and its options under strategies: the same bits on any devices, exact resume.
 // SPDX-License-Identifier: Apache-2.0
-#include <map>
-#include <set>
 
+#include "tutti/optimizer/optimizers.h"
 #include "tests/strategy/strategy_helpers.h"
 #include "tutti/core/random.h"
 #include "tutti/optimizer/exponential_moving_average.h"
-#include "tutti/optimizer/optimizers.h"
 #include "tutti/strategy/replica_context.h"
 
 namespace tutti::strategy_tests {

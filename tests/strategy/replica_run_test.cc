@@ -1,8 +1,6 @@
 // Running functions on all replicas: results, arguments, exceptions, merge calls.
 // SPDX-License-Identifier: Apache-2.0
-#include <array>
 #include <atomic>
-#include <set>
 #include <stdexcept>
 
 #include "tests/strategy/strategy_helpers.h"

@@ -1,10 +1,10 @@
 // The same weights, bit by bit, whatever the strategy, the devices and the schedule.
 // SPDX-License-Identifier: Apache-2.0
-#include <bit>
 #include <map>
 
 #include "tests/strategy/toy_training.h"
 #include "tests/strategy/worker_threads.h"
+#include "tests/support/tensor_matchers.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/core/random.h"
 #include "tutti/cross_device_ops/registry.h"
@@ -105,10 +105,8 @@ std::vector<double> line_by_hand() {
 TEST(SameBits, TrainingUnderAnyStrategyMatchesOneDevice) {
   const std::vector<double> expected = line_by_hand();
   const auto expect_line = [&](const std::vector<double>& weights, const std::string& name) {
-    ASSERT_EQ(weights.size(), expected.size()) << name;
-    for (std::size_t i = 0; i < weights.size(); ++i) {
-      EXPECT_NEAR(weights[i], expected[i], 1e-5) << name;
-    }
+    SCOPED_TRACE(name);
+    testing::expect_near(weights, expected, 1e-5);
   };
   expect_line(line_trained(default_strategy()), "none");
   for (const StrategyCase& each : all_strategies()) {

@@ -1,22 +1,13 @@
 // Which worker the others wait for.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/multi_worker/straggler_watch.h"
+#include "tests/support/scopes.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace tutti::internal {
 namespace {
-
-/// Time that goes on when a test says so.
-class StepClock final : public Clock {
- public:
-  TimePoint now() const override { return now_; }
-  void sleep_until(TimePoint time) override { now_ = time; }
-
- private:
-  TimePoint now_{};
-};
 
 /// A step in which each worker waits so many milliseconds of `length`.
 std::optional<Straggler> step_with(StragglerWatch& watch, Clock& clock,
@@ -38,7 +29,7 @@ std::pair<int, std::optional<Straggler>> first_report(StragglerWatch& watch, Clo
 }
 
 TEST(StragglerWatch, NamesASlowWorkerWithin20StepsWithItsShareOfTheWaiting) {
-  StepClock clock;
+  test_scopes::StepClock clock;
   StragglerWatch watch({}, clock);
   EXPECT_EQ(first_report(watch, clock, {1.0, 1.0, 1.0}, 25).first, 0);  // evenly matched
   const auto [step, found] = first_report(watch, clock, {8.5, 8.5, 0.5}, 20);
@@ -51,14 +42,14 @@ TEST(StragglerWatch, NamesASlowWorkerWithin20StepsWithItsShareOfTheWaiting) {
 }
 
 TEST(StragglerWatch, WhatAllWaitIsNobodysFault) {
-  StepClock clock;
+  test_scopes::StepClock clock;
   StragglerWatch watch({}, clock);
   EXPECT_EQ(first_report(watch, clock, {9.0, 9.0}, 50).first, 0);  // a slow network
   EXPECT_EQ(first_report(watch, clock, {9.0}, 50).first, 0);       // alone
 }
 
 TEST(StragglerWatch, TheShareIsWhatTheOthersWaitBeyondTheSlowOne) {
-  StepClock clock;
+  test_scopes::StepClock clock;
   StragglerWatch watch({}, clock);
   const auto [step, found] = first_report(watch, clock, {1.0, 9.0, 9.0, 8.0}, 30);
   ASSERT_TRUE(found);
@@ -69,7 +60,7 @@ TEST(StragglerWatch, TheShareIsWhatTheOthersWaitBeyondTheSlowOne) {
 }
 
 TEST(StragglerWatch, SaysItAgainAfterSoManyStepsAndNotWhenSwitchedOff) {
-  StepClock clock;
+  test_scopes::StepClock clock;
   StragglerWatch watch({.repeat_after_steps = 100}, clock);
   EXPECT_EQ(first_report(watch, clock, {8.0, 0.0}, 20).first, 16);
   EXPECT_EQ(first_report(watch, clock, {8.0, 0.0}, 99).first, 0);
@@ -79,7 +70,7 @@ TEST(StragglerWatch, SaysItAgainAfterSoManyStepsAndNotWhenSwitchedOff) {
 }
 
 TEST(StragglerWatch, WhoIsLateNowAndThenIsNotNamed) {
-  StepClock clock;
+  test_scopes::StepClock clock;
   StragglerWatch watch({}, clock);
   for (int round = 0; round < 20; ++round) {
     EXPECT_EQ(first_report(watch, clock, {9.0, 0.0}, 10).first, 0);  // a worker that saves
@@ -88,7 +79,7 @@ TEST(StragglerWatch, WhoIsLateNowAndThenIsNotNamed) {
 }
 
 TEST(StragglerWatch, ShortWaitsAreNotWorthALine) {
-  StepClock clock;
+  test_scopes::StepClock clock;
   StragglerWatch watch({}, clock);
   for (int step = 0; step < 50; ++step) {
     EXPECT_FALSE(step_with(watch, clock, {0.9, 0.0}, 1));
@@ -96,7 +87,7 @@ TEST(StragglerWatch, ShortWaitsAreNotWorthALine) {
 }
 
 TEST(StragglerWatch, CountsWhatLivesAsWaiting) {
-  StepClock clock;
+  test_scopes::StepClock clock;
   StragglerWatch watch({}, clock);
   {
     const StragglerWatch::Waiting waiting(watch);

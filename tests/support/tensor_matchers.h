@@ -15,6 +15,15 @@ namespace tutti::testing {
 
 using thrown::expect_error;
 
+/// Expects each number within `tolerance` of the expected one.
+inline void expect_near(const std::vector<double>& actual, const std::vector<double>& expected,
+                        double tolerance) {
+  ASSERT_EQ(actual.size(), expected.size());
+  for (std::size_t i = 0; i < actual.size(); ++i) {
+    EXPECT_NEAR(actual[i], expected[i], tolerance) << "element " << i;
+  }
+}
+
 /// Shape and elements; each element within tolerance * max(1, |expected|). NaN equals NaN.
 inline void expect_tensor(const Tensor& actual, const Shape& shape,
                           const std::vector<double>& expected, double tolerance = 0.0) {

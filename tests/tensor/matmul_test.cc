@@ -15,7 +15,6 @@
 #include "tutti/core/executor.h"
 #include "tutti/tensor/ops/attention.h"
 #include "tutti/tensor/ops/elementwise.h"
-#include "tutti/tensor/ops/reduction.h"
 
 namespace tutti::matmul_test {
 using testing::expect_error;

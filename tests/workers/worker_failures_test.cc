@@ -5,6 +5,7 @@
 
 #include <csignal>
 
+#include "tests/support/scopes.h"
 #include "tests/workers/worker_processes.h"
 #include "tutti/model/training/training_session.h"
 
@@ -110,16 +111,6 @@ TEST(WorkerFailures, AStoppedWorkerThatGoesOnTooLateEndsAndComesBackAsANewProces
   EXPECT_TRUE(testing::has_line(result.output, "was given up by the job; start it anew"));
 }
 
-/// Time that passes when the test says so.
-class StepClock final : public Clock {
- public:
-  TimePoint now() const override { return now_; }
-  void sleep_until(TimePoint time) override { now_ = time; }
-
- private:
-  TimePoint now_{};
-};
-
 // A session with 10 s of grace whose steps take 1 s; worker 1 gets a signal in step 7. What was
 // saved because of it, on this worker.
 TUTTI_PROCESS_FUNCTION(workers_with_a_grace_period) {
@@ -131,7 +122,7 @@ TUTTI_PROCESS_FUNCTION(workers_with_a_grace_period) {
   Variable total = counter("total");
   const Variable w(Tensor::zeros({}), {.name = "w"});
   const Sgd optimizer(std::vector{w}, {.learning_rate = 0.1});
-  StepClock clock;
+  test_scopes::StepClock clock;
   Json::Array saved;
   const auto save = [&](std::int64_t steps) { saved.emplace_back(steps); };
   TrainingSession session(*strategy, {total}, optimizer, batches,

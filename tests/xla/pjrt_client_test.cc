@@ -1,6 +1,7 @@
 // Finding plugins, and the devices of one.
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/xla/pjrt_client.h"
+#include "tests/support/scopes.h"
 #include "tests/xla/xla_test_support.h"
 
 namespace tutti::internal {
@@ -30,17 +31,14 @@ TEST(PjrtPlugin, SaysWhatIsWrongWithALibrary) {
 
 TEST(PjrtPlugin, IsLookedForWhereTheEnvironmentSays) {
   EXPECT_EQ(pjrt_plugin_candidates(), std::vector<std::string>{kPlugin});
-  unsetenv("TUTTI_PJRT_PLUGIN");
-  setenv("TPU_LIBRARY_PATH", "/tpu/libtpu.so", 1);
-  setenv("PYTHONPATH", "/one:/two", 1);
+  const test_scopes::EnvironmentScope none("TUTTI_PJRT_PLUGIN", std::nullopt);
+  const test_scopes::EnvironmentScope library("TPU_LIBRARY_PATH", "/tpu/libtpu.so");
+  const test_scopes::EnvironmentScope python("PYTHONPATH", "/one:/two");
   const std::vector<std::string> candidates = pjrt_plugin_candidates();
   ASSERT_GT(candidates.size(), 5u);
   EXPECT_EQ(candidates[0], "/tpu/libtpu.so");
   EXPECT_EQ(candidates[1], "/one/libtpu/libtpu.so");
   EXPECT_EQ(candidates[5], "/two/libtpu/libtpu.so");
-  unsetenv("TPU_LIBRARY_PATH");
-  unsetenv("PYTHONPATH");
-  setenv("TUTTI_PJRT_PLUGIN", kPlugin.c_str(), 1);
 }
 
 TEST(PjrtClient, ElementsOfEveryTypeComeBackAsTheyWent) {

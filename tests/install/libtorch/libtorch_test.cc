@@ -5,7 +5,6 @@
 #include <torch/torch.h>
 
 #include <chrono>
-#include <memory>
 #include <set>
 #include <stdexcept>
 #include <string>

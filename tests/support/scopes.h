@@ -1,0 +1,43 @@
+// What tests set while an object lives: a variable of the environment, a clock. Not in namespace
+// testing: names of GoogleTest stay as they are.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdlib>
+#include <optional>
+#include <string>
+
+#include "tutti/core/clock.h"
+
+namespace tutti::test_scopes {
+
+/// Sets a variable of the environment, or removes it, until destroyed.
+class EnvironmentScope {
+ public:
+  EnvironmentScope(const char* name, const std::optional<std::string>& value) : name_(name) {
+    if (const char* const before = std::getenv(name)) before_ = before;
+    set(value);
+  }
+  ~EnvironmentScope() { set(before_); }
+  EnvironmentScope& operator=(EnvironmentScope&&) = delete;
+
+ private:
+  void set(const std::optional<std::string>& value) {
+    value ? ::setenv(name_, value->c_str(), 1) : ::unsetenv(name_);
+  }
+
+  const char* const name_;
+  std::optional<std::string> before_;
+};
+
+/// Clock whose time passes when the test says so.
+class StepClock final : public Clock {
+ public:
+  TimePoint now() const override { return now_; }
+  void sleep_until(TimePoint time) override { now_ = time; }
+
+ private:
+  TimePoint now_{};
+};
+
+}  // namespace tutti::test_scopes
