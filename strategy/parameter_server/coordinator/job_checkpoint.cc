@@ -53,7 +53,7 @@ std::string text_of(const RemoteShard& shard) {
                 shard.server);
 }
 
-/// What the program has made must be in the version: it would keep the values that it has.
+/// Variables of the program that the version does not have would keep their present values.
 void require_all(const std::vector<RemoteShard>& made, const std::vector<RemoteShard>& saved,
                  const std::string& folder) {
   for (const RemoteShard& own : made) {
@@ -403,7 +403,7 @@ bool JobCheckpoint::has_lost_server() {
   }
 }
 
-/// A version has what the program did outside closures, but nothing does it again.
+/// Changes of the program outside closures are in no closure that runs again.
 void JobCheckpoint::require_no_outside_change(const std::string& why) const {
   if (servers_.servers().num_outside_changes() == saved_outside_.load()) return;
   fail(ErrorCode::kDataLoss, why, ": variables were changed outside closures since the last ",
@@ -426,7 +426,7 @@ void JobCheckpoint::go_back() {
           version && version->info.step == static_cast<std::int64_t>(queue_.saved_below());
       if (!is_last) {
         fail(ErrorCode::kDataLoss, "the checkpoint of ", queue_.saved_below(), " closures in '",
-             options_.checkpoint_folder, "' is gone or damaged; expected it to be kept");
+             options_.checkpoint_folder, "' is missing or damaged; expected it to be kept");
       }
       restore(*version);
       require_no_outside_change(why);

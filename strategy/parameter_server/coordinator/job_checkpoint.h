@@ -81,7 +81,7 @@ class JobCheckpoint {
   const ClusterCoordinatorOptions options_;
   std::atomic<bool> is_troubled_{false};
   std::atomic<std::uint64_t> saved_outside_{0};  // changes outside closures, in the last version
-  // Of the thread.
+  // Used by the thread alone.
   std::int64_t last_sequence_ = 0;  // of the last version in the folder
   TimePoint next_at_;
   mutable Mutex mutex_;

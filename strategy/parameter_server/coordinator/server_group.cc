@@ -1,5 +1,4 @@
-// Orders are batches that begin with a StoreOrder; an answer is waited for as long as nobody ends
-// that.
+// Orders are batches that begin with a StoreOrder; interrupt() ends the wait for their answers.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/coordinator/server_group.h"
 

@@ -1,5 +1,4 @@
-// What a coordinator orders of all servers together: to serve, to keep their values, to have them
-// again.
+// Orders of a coordinator to all servers: serve, freeze values, restore values.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -35,7 +34,8 @@ class ServerGroup {
 
   /// The program is being set up: servers accept it. Servers of a former run are waited for.
   void begin();
-  /// The job found out that a server is gone. Returns false if nothing brings it back.
+  /// Called by the job for a server that exited or was given up. Returns false if nothing brings it
+  /// back.
   bool note_loss(const std::string& why);
   /// "ps 1: killed", once; nothing if none was lost since the last call.
   std::optional<std::string> take_loss();
@@ -53,7 +53,7 @@ class ServerGroup {
   bool is_open();
   /// The shards that servers have, by server.
   std::vector<RemoteShard> shards();
-  /// Servers keep the present values until release(); later changes copy what they change.
+  /// Servers keep the present values until release(); a later change copies the shard.
   void freeze();
   /// `shards` by server; `take` gets the value of each.
   void read_frozen(const std::vector<RemoteShard>& shards,

@@ -104,7 +104,7 @@ void VariableStore::serve_held() {
 void VariableStore::accept(const StoreOrder& order) {
   if (run_ == 0) run_ = order.run;
   if (order.run != run_) {
-    fail(ErrorCode::kAborted, "this server belongs to a run whose chief is gone, and ends soon");
+    fail(ErrorCode::kAborted, "this server belongs to a run whose chief has exited, and ends soon");
   }
   const bool begins = order.kind == StoreOrder::Kind::kClose && order.generation > generation_;
   if (begins || order.generation == generation_) return;
@@ -116,7 +116,8 @@ void VariableStore::accept(const StoreOrder& order) {
 void VariableStore::require_run(const OperationBatch& batch) const {
   const bool is_of_closure = batch.stream.kind == UpdateStream::Kind::kClosure;
   if (!is_of_closure || run_ == 0 || batch.run == run_) return;
-  fail(ErrorCode::kAborted, to_string(batch.stream), ": it belongs to a run whose chief is gone");
+  fail(ErrorCode::kAborted, to_string(batch.stream),
+       ": it belongs to a run whose chief has exited");
 }
 
 void VariableStore::obey(const StoreOrder& order, const OperationBatch& batch, Call& call) {
@@ -166,7 +167,7 @@ void VariableStore::change_all(const StoreOrder& order, const OperationBatch& ba
       generation_ = order.generation;
       is_open_ = false;
     }
-    // What was sent before is refused from here on, also where it is on its way to a shard.
+    // Refuses changes that were sent before, also those on their way to a shard.
     if (call.opens || order.kind == Kind::kClose) table_ = AppliedTable(order.finished_below);
     if (call.opens) is_open_ = serves_held_ = true;
     if (order.kind == Kind::kClose || order.kind == Kind::kRelease) frozen_.clear();
@@ -189,7 +190,7 @@ void VariableStore::change_all(const StoreOrder& order, const OperationBatch& ba
   frozen_ = std::move(frozen);
 }
 
-/// Values of clients' caches are told apart by their versions, which the generation raises.
+/// Clients' caches compare versions, so that a restored value needs one that no server gave before.
 void VariableStore::restore(const OperationBatch& batch, std::uint64_t generation) {
   OperationBatch creations;
   creations.operations.assign(batch.operations.begin() + 1, batch.operations.end());

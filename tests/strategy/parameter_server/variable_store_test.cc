@@ -446,12 +446,12 @@ TEST(VariableStore, RefusesOrdersOfOtherRunsAndGenerations) {
   (void)order(Kind::kOpen, 4);  // changes nothing
   OperationBatch other;
   other.operations = {internal::StoreOrder{.kind = Kind::kClose, .run = 2, .generation = 9}};
-  EXPECT_ERROR(store.start(other)->wait(soon()), kAborted, "chief is gone");
+  EXPECT_ERROR(store.start(other)->wait(soon()), kAborted, "chief has exited");
   Client client(store, 1), stray(store, internal::closure_id(4, 0), UpdateStream::Kind::kClosure);
   client.call({CreateShard{whole("v", {}), Tensor(1.0f)}});
   stray.run = 2;
   EXPECT_ERROR(stray.call({AssignShard{whole("v", {}).id(), AssignOp::kAdd, Tensor(1.0f)}}),
-               kAborted, "closure 0", "chief is gone");
+               kAborted, "closure 0", "chief has exited");
   EXPECT_ERROR(client.call({internal::ReadStatistics{}, internal::StoreOrder{}}), kInvalidArgument,
                "first of its batch");
   EXPECT_ERROR(obey(store, {.kind = Kind::kRestore, .generation = 4},
