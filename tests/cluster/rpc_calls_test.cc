@@ -485,7 +485,7 @@ TEST(CallMessages, ComeWholeHoweverGrpcCutsThem) {
 TEST(CallMessages, AreThoseOfTheGeneratedCode) {
   v1::ApplyRequest request;
   request.set_call(300);
-  request.mutable_batch()->set_term(5);
+  request.mutable_batch()->set_run(5);
   request.set_tensor_bytes(130);
   request.set_tensors(std::string(130, 'x'));
   const std::string head = request.batch().SerializeAsString();
