@@ -98,6 +98,8 @@ class ClosureLedger {
   bool is_between_closures() const { return num_interrupted_ == 0; }
   /// Returns true if a closure that had finished was rolled back and has not finished again.
   bool is_catching_up() const { return num_repeated_ > 0; }
+  /// Returns true if no other closure waits or runs.
+  bool has_only_repeats() const { return queued_.size() + num_running_ == num_repeated_; }
   /// Failures that were not raised yet; closures are accepted while there are none.
   const std::vector<ClosureFailure>& failures() const { return failures_; }
 

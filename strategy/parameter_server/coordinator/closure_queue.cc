@@ -6,6 +6,8 @@
 #include <set>
 #include <utility>
 
+#include "tutti/core/logging.h"
+
 namespace tutti::internal {
 namespace {
 
@@ -222,10 +224,26 @@ bool ClosureQueue::end_attempt(const Handout& handout, const std::function<void(
   MutexLock lock(mutex_);
   if (is_stopped_ || !ledger_.is_current(handout.number, handout.attempt)) return false;
   const std::uint64_t first = ledger_.finished_below();
+  const bool had_finished = ledger_.find(handout.number)->has_finished;
   end();
+  if (had_finished) require_no_failure(handout.number);
   settle(first);
   attempt_over(handout);
   return true;
+}
+
+/// Of a closure that had finished, and was done again: its result is known, its changes are lost.
+void ClosureQueue::require_no_failure(std::uint64_t number) {
+  const auto& failures = ledger_.failures();
+  const auto failure = std::ranges::find(failures, number, &ClosureFailure::closure);
+  if (failure == failures.end()) return;
+  why_incomplete_ = Error(
+      ErrorCode::kDataLoss,
+      concat("closure ", number, " had finished, and failed when it was done again after a server ",
+             "was lost: variables lack its changes: ", failure->text,
+             "; expected it to succeed whenever it runs; start the job again from an older ",
+             "checkpoint, or schedule what is missing"));
+  log(LogLevel::kError, concat("coordinator: ", why_incomplete_->message()));
 }
 
 bool ClosureQueue::mark_failed(const Handout& handout, ErrorCode code, ErrorOrigin origin,
@@ -358,6 +376,15 @@ void ClosureQueue::wait_until_caught_up(TimePoint deadline) {
     return is_stopped_ || !ledger_.is_catching_up();
   });
   require_in_time(in_time, "a read of variables while closures are done again");
+  if (why_incomplete_) throw *why_incomplete_;
+}
+
+bool ClosureQueue::catch_up(TimePoint deadline) {
+  MutexLock lock(mutex_);
+  (void)for_users_.wait_until(mutex_, deadline, [this]() TUTTI_REQUIRES(mutex_) {
+    return is_stopped_ || !ledger_.is_catching_up();
+  });
+  return !is_stopped_ && !ledger_.is_catching_up();
 }
 
 std::size_t ClosureQueue::num_held_bytes() const {

@@ -117,8 +117,12 @@ class ClosureQueue {
   void note_saved(std::uint64_t number);
   void roll_back();
   /// Waits until closures that had finished before a server was lost have finished again. Throws as
-  /// wait(), but for failures of closures.
+  /// wait(), but for failures of closures; kDataLoss if one of those closures failed this time.
   void wait_until_caught_up(TimePoint deadline);
+  /// Returns true when they have, false at the deadline and after stop().
+  bool catch_up(TimePoint deadline);
+  /// Returns true if no other closure waits or runs.
+  bool has_only_repeats() const { return of_ledger(&ClosureLedger::has_only_repeats); }
 
   std::uint64_t generation() const { return of_ledger(&ClosureLedger::generation); }
   std::uint64_t finished_below() const { return of_ledger(&ClosureLedger::finished_below); }
@@ -159,6 +163,7 @@ class ClosureQueue {
   void forget() TUTTI_REQUIRES(mutex_);
   void stop_now(const char* why) TUTTI_REQUIRES(mutex_);
   bool end_attempt(const Handout& handout, const std::function<void()>& end);
+  void require_no_failure(std::uint64_t number) TUTTI_REQUIRES(mutex_);
   void attempt_over(const Handout& handout) TUTTI_REQUIRES(mutex_);
   void raise_failures(TimePoint deadline) TUTTI_REQUIRES(mutex_);
   void require_in_time(bool in_time, const char* who) TUTTI_REQUIRES(mutex_);
@@ -183,6 +188,7 @@ class ClosureQueue {
   std::uint64_t num_ended_ TUTTI_GUARDED_BY(mutex_) = 0;
   bool is_stopped_ TUTTI_GUARDED_BY(mutex_) = false;
   std::optional<Error> why_stopped_ TUTTI_GUARDED_BY(mutex_);
+  std::optional<Error> why_incomplete_ TUTTI_GUARDED_BY(mutex_);  // results without their changes
 };
 
 }  // namespace tutti::internal

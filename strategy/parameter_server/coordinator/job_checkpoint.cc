@@ -91,7 +91,7 @@ JobCheckpoint::JobCheckpoint(ClosureQueue& queue, ServerGroup& servers,
     servers_.close(queue_.generation());
     servers_.open(closure_id(queue_.generation(), queue_.finished_below()));
     require_all(servers_.servers().shards(), servers_.shards(), options_.checkpoint_folder);
-    save();  // what the program began with
+    save(/*is_wanted=*/true);  // what the program began with
   }
   next_at_ = deadline_after(Clock::system().now(), options_.checkpoint_interval);
   servers_.watch([this](const std::string&) {
@@ -115,7 +115,7 @@ void JobCheckpoint::stop() {
 }
 
 void JobCheckpoint::finish() {
-  if (has_unsaved() && queue_.num_queued() == 0 && queue_.num_running() == 0) {
+  if (has_unsaved() && queue_.has_only_repeats()) {
     try {
       save_now(deadline_after(Clock::system().now(), durations::kJoinTimeout));
     } catch (const std::exception& error) {
@@ -132,10 +132,10 @@ void JobCheckpoint::note_end() {
 }
 
 void JobCheckpoint::put_back(const ClosureQueue::Handout& handout, AttemptReport report) {
-  is_troubled_.store(true);
   const MutexLock lock(mutex_);
   if (is_stopped_) return;
   failed_.emplace_back(handout, std::move(report));
+  is_troubled_.store(true);  // with the lock: recover() must not undo it
   changed_.notify_all();
 }
 
@@ -180,9 +180,11 @@ bool JobCheckpoint::has_unsaved() const {
          servers_.servers().num_outside_changes() != saved_outside_.load();
 }
 
+/// A try that failed is not repeated before its time.
 bool JobCheckpoint::is_due() const {
-  return has_unsaved() &&
-         (Clock::system().now() >= next_at_ || queue_.num_held_bytes() >= options_.most_held_bytes);
+  if (!has_unsaved()) return false;
+  if (Clock::system().now() >= next_at_) return true;
+  return !has_failed_ && queue_.num_held_bytes() >= options_.most_held_bytes;
 }
 
 void JobCheckpoint::wait_for_work() {
@@ -209,7 +211,7 @@ void JobCheckpoint::run() {
     try {
       if (is_troubled_.load()) recover();
       if (!is_wanted && !is_due()) continue;
-      const std::optional<Error> problem = try_save();
+      const std::optional<Error> problem = try_save(is_wanted);
       const MutexLock lock(mutex_);
       num_served_ = num_wanted;
       last_problem_ = problem;
@@ -217,16 +219,19 @@ void JobCheckpoint::run() {
     } catch (const Error& error) {
       if (!is_stopping()) give_up(error);
       return;
+    } catch (const std::exception& error) {  // there is no memory for a copy of the values, say
+      return give_up(Error(ErrorCode::kInternal, concat("checkpoint: ", error.what())));
     }
   }
 }
 
 /// Returns what keeps the version from being written; a server that was lost meanwhile is not that.
-std::optional<Error> JobCheckpoint::try_save() {
+std::optional<Error> JobCheckpoint::try_save(bool is_wanted) {
   for (;;) {
     std::optional<Error> problem;
     try {
-      save();
+      save(is_wanted);
+      has_failed_ = false;
       return std::nullopt;
     } catch (const Error& error) {
       problem = error;
@@ -235,8 +240,9 @@ std::optional<Error> JobCheckpoint::try_save() {
     if (is_stopping()) throw *problem;
     if (!may_be_loss(problem->code())) {
       release();
+      has_failed_ = true;
       log_warning(concat("coordinator: could not save a checkpoint: ", problem->message(),
-                         "; the one before still counts"));
+                         "; the last one in the folder counts"));
       next_at_ =
           deadline_after(Clock::system().now(),
                          std::min<Duration>(options_.checkpoint_interval, durations::kOneTry));
@@ -256,12 +262,13 @@ void JobCheckpoint::release() {
   }
 }
 
-/// Closures that were given out end; one that takes longer than the interval is named.
-void JobCheckpoint::pause() {
+/// `wait` returns true when what was waited for is there. A closure that takes longer than the
+/// interval is named.
+void JobCheckpoint::wait_for(bool (ClosureQueue::*wait)(TimePoint), const char* meaning) {
   constexpr Duration kLook = std::chrono::milliseconds(20);
   const TimePoint begin = Clock::system().now();
   TimePoint say_at = deadline_after(begin, options_.checkpoint_interval);
-  while (!queue_.pause(deadline_after(Clock::system().now(), kLook))) {
+  while (!(queue_.*wait)(deadline_after(Clock::system().now(), kLook))) {
     if (is_stopping() || queue_.is_stopped()) {
       fail(ErrorCode::kCancelled, "checkpoint: the coordinator was stopped");
     }
@@ -270,15 +277,17 @@ void JobCheckpoint::pause() {
     if (now < say_at) continue;
     say_at = deadline_after(now, options_.checkpoint_interval);
     log_warning(concat("coordinator: the checkpoint waits for ", join(queue_.running()), " since ",
-                       seconds_text(now - begin), " s; closures that have not begun wait, too"));
+                       seconds_text(now - begin), " s; ", meaning));
   }
 }
 
-void JobCheckpoint::save() {
+/// A version that somebody waits for contains all that had ended before servers went back.
+void JobCheckpoint::save(bool is_wanted) {
   next_at_ = deadline_after(Clock::system().now(), options_.checkpoint_interval);
   require_own_folder();
+  if (is_wanted) wait_for(&ClosureQueue::catch_up, "closures that had finished are done again");
   const TimePoint begin = Clock::system().now();
-  pause();
+  wait_for(&ClosureQueue::pause, "closures that have not begun wait, too");
   const std::uint64_t number = queue_.finished_below();
   const std::uint64_t outside = servers_.servers().num_outside_changes();
   servers_.freeze();
@@ -288,15 +297,30 @@ void JobCheckpoint::save() {
   version.info.step = static_cast<std::int64_t>(number);
   Json& state = version.states.at(kState);
   state.set("closures", number);
-  save_version(options_.checkpoint_folder, version, {kVersionsKept, {}});
+  const std::optional<Error> problem = write(version);
   // At once: a server that is lost from here on goes back to this version.
   ++last_sequence_;
   saved_outside_.store(outside);
   queue_.note_saved(number);
+  if (problem) throw *problem;
   release();
   log_info(concat("coordinator: saved the checkpoint of ", number, " closures in ",
                   seconds_text(Clock::system().now() - begin), " s; closures waited for ",
                   seconds_text(resumed - begin), " s"));
+}
+
+/// Returns what failed when the version was in the folder already, where it is the last one.
+std::optional<Error> JobCheckpoint::write(const CheckpointFile& version) const {
+  try {
+    save_version(options_.checkpoint_folder, version, {kVersionsKept, {}});
+    return std::nullopt;
+  } catch (const Error& error) {
+    const auto folder = Folder::open_if_there(options_.checkpoint_folder);
+    if (!folder) throw;
+    const std::vector<FoundVersion> found = find_versions(*folder);
+    if (found.empty() || found.back().shown.sequence != last_sequence_ + 1) throw;
+    return error.with_context(concat("'", found.back().shown.path, "' is there, but"));
+  }
 }
 
 /// The frozen values: of each variable its shards, one after the other.
@@ -387,9 +411,12 @@ void JobCheckpoint::recover() {
   for (auto& [handout, report] : failed) queue_.put_back(handout, std::move(report));
   {
     const MutexLock lock(mutex_);
-    is_troubled_.store(!failed_.empty() || servers_.has_loss());
+    is_troubled_.store(!failed_.empty());
     changed_.notify_all();
   }
+  // After that, and without the lock, which note_loss() takes while it has the one of has_loss(): a
+  // loss is noted before it makes trouble.
+  if (servers_.has_loss()) is_troubled_.store(true);
   queue_.wake_workers();
 }
 

@@ -36,8 +36,8 @@ class JobCheckpoint {
 
   /// Ends its thread; later calls do nothing.
   void stop();
-  /// Same as stop(), but saves before, if the last version does not contain all and no closure
-  /// waits or runs.
+  /// Same as stop(), but saves before, if the last version does not contain all, and no closure
+  /// waits or runs but those that are done again.
   void finish();
 
   /// Returns true while all servers are there.
@@ -62,11 +62,12 @@ class JobCheckpoint {
   bool is_due() const;
   bool is_called() const TUTTI_REQUIRES(mutex_);
   bool is_stopping() const;
-  std::optional<Error> try_save();
-  void save();
+  std::optional<Error> try_save(bool is_wanted);
+  void save(bool is_wanted);
   void release();
-  void pause();
+  void wait_for(bool (ClosureQueue::*wait)(TimePoint), const char* meaning);
   CheckpointFile read_servers();
+  std::optional<Error> write(const CheckpointFile& version) const;
   void require_own_folder() const;
   std::optional<CheckpointFile> newest_version();
   void restore(const CheckpointFile& version);
@@ -84,6 +85,7 @@ class JobCheckpoint {
   // Used by the thread alone.
   std::int64_t last_sequence_ = 0;  // of the last version in the folder
   TimePoint next_at_;
+  bool has_failed_ = false;  // the last try to save
   mutable Mutex mutex_;
   CondVar changed_;
   std::vector<Failed> failed_ TUTTI_GUARDED_BY(mutex_);

@@ -340,6 +340,7 @@ void expect_counts(const ClosureLedger& ledger) {
   EXPECT_EQ(ledger.num_running(), num_running);
   EXPECT_EQ(ledger.is_between_closures(), num_interrupted == 0);
   EXPECT_EQ(ledger.is_catching_up(), num_repeated > 0);
+  EXPECT_EQ(ledger.has_only_repeats(), ledger.num_queued() + ledger.num_running() == num_repeated);
   EXPECT_LE(ledger.saved_below(), ledger.finished_below());
 }
 

@@ -8,6 +8,9 @@
 #include <array>
 #include <atomic>
 #include <filesystem>
+#include <string>
+#include <string_view>
+#include <utility>
 
 #include "strategy/parameter_server/coordinator/coordinator_core.h"
 #include "tests/strategy/parameter_server/coordinator_kit.h"
@@ -173,6 +176,60 @@ TEST(JobCheckpoint, ReadAfterJoinSeesAllThatWasJoined) {
     job.replace(turn % 2);
     job.expect_counted(30 * turn);
   }
+}
+
+/// What had finished when the server was lost is done again first.
+TEST(JobCheckpoint, VersionThatIsWaitedForContainsAllThatHadFinished) {
+  const HangWatchdog watchdog("a version during recovery", 120s);
+  const std::string folder = empty_folder();
+  const LogLines quiet(LogLevel::kWarning);
+  ServerProcesses processes(2);
+  CountingJob job(processes);
+  ClusterCoordinator coordinator = job.begin(folder, 1h);
+  for (int turn = 1; turn <= 5; ++turn) {
+    CountingJob::count_more(coordinator, 30);
+    job.replace(turn % 2);
+    coordinator.join({.durable = true});
+    EXPECT_EQ(versions_in(folder).first, 30 * turn);
+  }
+}
+
+TEST(JobCheckpoint, EndOfACoordinatorBehindALossSavesAll) {
+  const HangWatchdog watchdog("an end behind a loss", 120s);
+  const std::string folder = empty_folder();
+  const LogLines quiet(LogLevel::kWarning);
+  for (int turn = 1; turn <= 4; ++turn) {
+    ServerProcesses processes(2);
+    CountingJob job(processes);
+    {
+      ClusterCoordinator coordinator = job.begin(folder, 1h);
+      CountingJob::count_more(coordinator, 30);
+      job.replace(turn % 2);
+      const auto& closures = internal::CoordinatorInside::closures(coordinator);
+      const bool are_queued_again = turn % 2 == 0;
+      while (are_queued_again && closures.generation() % 2 == 0) Clock::system().sleep_for(100us);
+    }
+    EXPECT_EQ(versions_in(folder).first, 30 * turn);
+  }
+}
+
+/// Losses that are noted at the very moment when a recovery ends.
+TEST(JobCheckpoint, LossesThatComeInQuickSuccessionAreAllRepaired) {
+  const HangWatchdog watchdog("quick losses", 120s);
+  const LogLines quiet(LogLevel::kError);
+  ServerProcesses processes(2);
+  CountingJob job(processes);
+  ClusterCoordinator coordinator = job.begin(empty_folder(), 1h);
+  std::atomic<bool> ends{false};
+  const auto notes = Executor::system().start("notes", [&] {
+    while (!ends.load()) (void)job.server_group()->note_loss("ps 0: said to be killed");
+  });
+  const auto& closures = internal::CoordinatorInside::closures(coordinator);
+  while (closures.generation() < 300) Clock::system().sleep_for(1ms);
+  ends.store(true);
+  notes->join();
+  CountingJob::count_more(coordinator, 30);
+  job.expect_counted(30);
 }
 
 TEST(JobCheckpoint, ServerThatDiesUnnoticedIsFoundByItsClosures) {
@@ -400,6 +457,65 @@ TEST(JobCheckpoint, FullDiskCostsTheVersionAndNotTheTraining) {
   Program program(kept_in(folder));
   EXPECT_EQ(program.next(), 40);
   program.expect_counted(40);
+}
+
+/// Also while held arguments call for one: each attempt makes closures wait.
+TEST(JobCheckpoint, FullDiskIsNotTriedAgainAtOnce) {
+  const HangWatchdog watchdog("full disk with held arguments", 60s);
+  const std::string folder = empty_folder();
+  const LogLines lines(LogLevel::kWarning);
+  ClusterCoordinatorOptions options = kept_in(folder, 1h);
+  options.most_held_bytes = 1000;
+  Program program(options);
+  file_faults::arm(folder, file_faults::Action::kNoSpace, 1, 1'000'000);
+  program.count_more(40);
+  Clock::system().sleep_for(300ms);
+  file_faults::disarm();
+  int num_tries = 0;
+  constexpr std::string_view kWarning = "could not save a checkpoint";
+  const std::string text = lines.text();
+  for (auto at = text.find(kWarning); at != std::string::npos; at = text.find(kWarning, at + 1)) {
+    ++num_tries;
+  }
+  EXPECT_GE(num_tries, 1);
+  EXPECT_LE(num_tries, 2);
+}
+
+/// Wherever the disk fails, also while a failure is cleaned up: later versions are saved.
+TEST(JobCheckpoint, AnyFailureOfTheDiskCostsOneVersionAtMost) {
+  const HangWatchdog watchdog("a disk that fails", 120s);
+  const std::string folder = empty_folder();
+  const LogLines quiet(LogLevel::kInfo);
+  ServerProcesses processes(2);
+  CountingJob job(processes);
+  ClusterCoordinator coordinator = job.begin(folder, 1h);
+  for (int call = 1, counted = 0; call < 60; ++call) {
+    CountingJob::count_more(coordinator, 1), ++counted;
+    file_faults::arm(folder, file_faults::Action::kIoError, call, call + call % 3);
+    try {
+      coordinator.save_checkpoint();
+    } catch (const Error&) {
+    }
+    file_faults::disarm();
+    if (call % 4 == 0) job.replace(call % 2);
+    CountingJob::count_more(coordinator, 1), ++counted;
+    EXPECT_NO_THROW(coordinator.save_checkpoint()) << "call " << call;
+    EXPECT_EQ(versions_in(folder).first, counted) << "call " << call;
+    job.expect_counted(counted);
+  }
+}
+
+/// A dataset of a worker that has ended, say.
+TEST(JobCheckpoint, ClosureThatFailsWhenItIsDoneAgainIsNoSilentLoss) {
+  const HangWatchdog watchdog("a closure that fails the second time", 60s);
+  const LogLines quiet(LogLevel::kError);
+  ServerProcesses processes(1);
+  CountingJob job(processes);
+  ClusterCoordinator coordinator = job.begin(empty_folder(), 1h);
+  CountingJob::count_more(coordinator, 10);
+  job.fails_from_now_on = true;
+  job.replace(0);
+  EXPECT_ERROR(job.read(0, CountingJob::number(0)), kDataLoss, "had finished", "done again");
 }
 
 TEST(JobCheckpoint, FolderOfAnotherProgramIsRefused) {

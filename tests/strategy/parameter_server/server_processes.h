@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -109,6 +110,7 @@ class ServerProcesses {
 class CountingJob final : public CoordinatedStrategy {
  public:
   static constexpr std::int64_t kRows = 7;
+  std::atomic<bool> fails_from_now_on{false};  // every closure
 
   explicit CountingJob(ServerProcesses& processes, double repeated = 0.0)
       : processes_(processes),
@@ -150,6 +152,7 @@ class CountingJob final : public CoordinatedStrategy {
     options.checkpoint_interval = interval;
     ClusterCoordinator coordinator(*this, options);
     coordinator.define("count", [this](std::int64_t closure) {
+      if (fails_from_now_on.load()) fail(ErrorCode::kOutOfRange, "the dataset has ended");
       const Tensor one = Tensor::scalar(1, DType::kInt64);
       for (int i = 0; i < processes_.count(); ++i) {
         servers_->change(i, internal::AssignShard{number(i).id(), AssignOp::kAdd, one});
