@@ -392,7 +392,7 @@ void VariableStore::apply_now(OperationBatch batch, std::uint64_t owner, BatchAn
   } catch (const std::exception& error) {
     refused = Error(ErrorCode::kInternal, error.what());
   }
-  if (call.opens) serve_held();
+  if (call.serves_held) serve_held();
   if (!refused) return;
   {
     const MutexLock lock(mutex_);

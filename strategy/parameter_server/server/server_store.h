@@ -100,7 +100,7 @@ class VariableStore final : public VariableService {
     std::uint64_t num_reads_unchanged = 0;  // of those, without a value
     std::optional<Error> hopeless = {};     // why a read of this batch would wait for ever
     bool has_ended = false;                 // a worker reported that it has
-    bool opens = false;                     // the store, by an order
+    bool serves_held = false;               // by an order that opens the store
   };
   /// A batch that came while the store was closed.
   struct Held {

@@ -162,14 +162,16 @@ void VariableStore::change_all(const StoreOrder& order, const OperationBatch& ba
   {
     const MutexLock lock(mutex_);
     accept(order);
-    call.opens = order.kind == Kind::kOpen && !is_open_;
+    const bool opens = order.kind == Kind::kOpen && !is_open_;
     if (order.kind == Kind::kClose) {
       generation_ = order.generation;
       is_open_ = false;
     }
     // Refuses changes that were sent before, also those on their way to a shard.
-    if (call.opens || order.kind == Kind::kClose) table_ = AppliedTable(order.finished_below);
-    if (call.opens) is_open_ = serves_held_ = true;
+    if (opens || order.kind == Kind::kClose) table_ = AppliedTable(order.finished_below);
+    if (opens) is_open_ = true;
+    // Another thread may still serve those of the last opening, in their order.
+    if (opens) call.serves_held = !std::exchange(serves_held_, true);
     if (order.kind == Kind::kClose || order.kind == Kind::kRelease) frozen_.clear();
   }
   if (order.kind == Kind::kRestore) restore(batch, order.generation);
