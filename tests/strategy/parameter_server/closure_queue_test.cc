@@ -117,8 +117,7 @@ TEST_P(ClosureQueueTest, WaitThrowsTheFailureOnceAfterAllInFlightEnd) {
   queue.put(failing), queue.put(running);
   const auto first = get(queue, 0), second = get(queue, 0);
   user_failure(queue, *first, "boom");
-  expect_error(ErrorCode::kDeadlineExceeded, {"closure 1 on worker 0 (attempt 1)"},
-               [&] { queue.wait(soon()); });
+  EXPECT_ERROR(queue.wait(soon()), kDeadlineExceeded, "closure 1 on worker 0 (attempt 1)");
   std::atomic<bool> has_ended{false};
   const auto thread = Executor::system().start("ends", [&] {
     Clock::system().sleep_for(20ms);
@@ -146,7 +145,7 @@ TEST_P(ClosureQueueTest, DoneThrowsTheFailure) {
   const auto handout = get(queue, 0);
   EXPECT_FALSE(queue.done());
   user_failure(queue, *handout, "boom");
-  expect_error(ErrorCode::kInvalidArgument, {"boom"}, [&] { queue.done(); });
+  EXPECT_ERROR(queue.done(), kInvalidArgument, "boom");
   EXPECT_TRUE(queue.done());
 }
 
@@ -213,8 +212,7 @@ TEST(ClosureQueue, PutWaitsForRoomAndGetForTheWindow) {
   ClosureQueue queue({.most_queued = 2});
   queue.put(scheduled()), queue.put(scheduled());
   const auto refused = scheduled();
-  expect_error(ErrorCode::kDeadlineExceeded, {"2 closures queued"},
-               [&] { queue.put(refused, soon()); });
+  EXPECT_ERROR(queue.put(refused, soon()), kDeadlineExceeded, "2 closures queued");
   EXPECT_EQ(code_of(refused), ErrorCode::kCancelled);
   const auto first = get(queue, 0);
   queue.put(scheduled());
@@ -419,7 +417,7 @@ TEST(ClosureContextTest, IsOfTheThreadAndDrawsByTheClosuresNumber) {
     }
     EXPECT_EQ(ClosureContext::current(), &first);
     token->cancel();
-    expect_error(ErrorCode::kCancelled, {"closure 7"}, [&] { first.throw_if_cancelled(); });
+    EXPECT_ERROR(first.throw_if_cancelled(), kCancelled, "closure 7");
   }
   EXPECT_EQ(ClosureContext::current(), nullptr);
   EXPECT_EQ(step, 7u);

@@ -7,12 +7,11 @@
 #include <stdexcept>
 
 #include "strategy/parameter_server/coordinator/coordinated_strategy.h"
+#include "tests/strategy/parameter_server/coordinator_kit.h"
 #include "tests/strategy/strategy_helpers.h"
-#include "tests/support/tensor_matchers.h"
-#include "tools/launch/job_plan.h"
+#include "tests/support/warnings.h"
 #include "tutti/cluster/cluster_resolver.h"
 #include "tutti/core/executor.h"
-#include "tutti/core/logging.h"
 #include "tutti/strategy/parameter_server/coordinator/cluster_coordinator.h"
 #include "tutti/strategy/parameter_server/parameter_server_strategy.h"
 
@@ -24,37 +23,25 @@ using testing::expect_error;
 using testing::HangWatchdog;
 using namespace std::chrono_literals;
 
-std::vector<std::string> local_addresses(std::vector<int>& ports, int count) {
-  std::vector<std::string> addresses;
-  for (int i = 0; i < count; ++i) {
-    addresses.push_back(concat("127.0.0.1:", ports.back()));
-    ports.pop_back();
-  }
-  return addresses;
-}
+/// Ends a test whose tasks wait indefinitely.
+class CoordinatedJob : public ::testing::Test {
+  const HangWatchdog watchdog_{"a job with a coordinator"};
+};
+using ServerConnections = CoordinatedJob;
 
 ClusterSpec coordinated_cluster(int workers, int servers) {
-  std::vector<int> ports = launch::free_ports(1 + workers + servers);
-  return ClusterSpec({{"chief", local_addresses(ports, 1)},
-                      {"worker", local_addresses(ports, workers)},
-                      {"ps", local_addresses(ports, servers)}});
+  return testing::local_cluster({{"chief", 1}, {"worker", workers}, {"ps", servers}});
 }
 
 StaticResolver task_resolver(const ClusterSpec& cluster, const std::string& type, int index) {
   return StaticResolver(cluster, {.task_type = type, .task_id = index, .rpc_layer = "grpc"});
 }
 
-WorkerGroupOptions patient_group() {
-  WorkerGroupOptions group;
-  group.join_timeout = 60s;
-  return group;
-}
-
-ParameterServerOptions coordinated_options() {
+ParameterServerOptions job_options(bool is_coordinated = true) {
   ParameterServerOptions options;
   options.local = strategy_tests::on_cpus(1);
-  options.cluster = patient_group();
-  options.coordinated = true;
+  options.cluster.join_timeout = 60s;
+  options.coordinated = is_coordinated;
   return options;
 }
 
@@ -67,50 +54,61 @@ class CountingWorker final : public CoordinatedStrategy {
   void run_closure(const std::function<void()>& body) override { body(); }
   void count() {
     const ClosureContext& closure = *ClosureContext::current();
-    internal::OperationBatch batch;
-    batch.stream = {internal::UpdateStream::Kind::kClosure, closure.id(), 0};
-    batch.run = closure.run();
-    batch.finished_below = closure.finished_below();
-    batch.operations = {internal::AssignShard{internal::ShardSpec{"total", DType::kInt64, {}}.id(),
-                                              AssignOp::kAdd, Tensor::scalar(1, DType::kInt64)}};
-    (void)job_.servers().front()->start(std::move(batch))->wait(TimePoint::max());
+    store_tests::Client client(*job_.servers().front(), closure.id(),
+                               internal::UpdateStream::Kind::kClosure);
+    client.run = closure.run();
+    client.call({internal::AssignShard{store_tests::whole("total", {}, DType::kInt64).id(),
+                                       AssignOp::kAdd, Tensor::scalar(1, DType::kInt64)}});
   }
 
  private:
   ParameterServerJob& job_;
 };
 
-/// Runs a worker or server until the chief is done; its exit code.
+/// Worker or server that serves until the chief is done.
 class ServingTask {
  public:
-  ServingTask(const ClusterSpec& cluster, const std::string& type, int index)
-      : thread_(Executor::system().start(concat(type, " ", index), [this, cluster, type, index] {
+  ServingTask(const ClusterSpec& cluster, const Task& task)
+      : thread_(Executor::system().start(task.to_string(), [this, cluster, task] {
           try {
-            serve(task_resolver(cluster, type, index));
+            ParameterServerJob job(task_resolver(cluster, task.type, task.index), job_options());
+            CountingWorker strategy(job);
+            internal::StepRegistry registry;
+            registry.define("count", [&strategy] { strategy.count(); });
+            code_ = job.serve(strategy, registry);
           } catch (const std::exception& error) {
-            ADD_FAILURE() << type << " " << index << ": " << error.what();
+            ADD_FAILURE() << task.to_string() << ": " << error.what();
           }
         })) {}
-  int exit_code() {
+  void expect_exit_code(int code) {
     thread_->join();
-    return code_;
+    EXPECT_EQ(code_, code);
   }
 
  private:
-  void serve(const StaticResolver& resolver) {
-    ParameterServerJob job(resolver, coordinated_options());
-    CountingWorker strategy(job);
-    internal::StepRegistry registry;
-    registry.define("count", [&strategy] { strategy.count(); });
-    code_ = job.serve(strategy, registry);
-  }
   int code_ = -1;
   std::unique_ptr<Thread> thread_;
 };
 
+/// All workers and servers of a cluster.
+class ServingTasks {
+ public:
+  explicit ServingTasks(const ClusterSpec& cluster) {
+    for (const Task& task : cluster.tasks()) {
+      if (task.type != "chief") tasks_.push_back(std::make_unique<ServingTask>(cluster, task));
+    }
+  }
+  void expect_exit_codes(int code) {
+    for (const auto& task : tasks_) task->expect_exit_code(code);
+  }
+
+ private:
+  std::vector<std::unique_ptr<ServingTask>> tasks_;
+};
+
 /// The chief's program: counts closures, and fails at the end when it is asked to.
 std::int64_t run_chief(const ClusterSpec& cluster, int closures, bool fails) {
-  ParameterServerStrategy strategy(task_resolver(cluster, "chief", 0), coordinated_options());
+  ParameterServerStrategy strategy(task_resolver(cluster, "chief", 0), job_options());
   EXPECT_TRUE(strategy.is_chief());
   const auto scope = strategy.scope();
   const Variable total(Tensor::scalar(0, DType::kInt64), {.name = "total"});
@@ -123,56 +121,41 @@ std::int64_t run_chief(const ClusterSpec& cluster, int closures, bool fails) {
   return total.value().item_int();
 }
 
-TEST(CoordinatedJob, CountsAndEndsAllTasksWell) {
-  const HangWatchdog watchdog("a job with a coordinator", 60s);
+TEST_F(CoordinatedJob, CountsAndEndsAllTasksWell) {
   const ClusterSpec cluster = coordinated_cluster(2, 2);
-  std::vector<std::unique_ptr<ServingTask>> tasks;
-  for (int i = 0; i < 2; ++i) {
-    tasks.push_back(std::make_unique<ServingTask>(cluster, "worker", i));
-    tasks.push_back(std::make_unique<ServingTask>(cluster, "ps", i));
-  }
+  ServingTasks tasks(cluster);
   EXPECT_EQ(run_chief(cluster, 50, false), 50);
-  for (const auto& task : tasks) EXPECT_EQ(task->exit_code(), 0);
+  tasks.expect_exit_codes(0);
 }
 
-TEST(CoordinatedJob, AChiefThatFailsIsNoGoodEnd) {
-  const HangWatchdog watchdog("a chief that fails", 60s);
+TEST_F(CoordinatedJob, FailedChiefFailsAllTasks) {
   const ClusterSpec cluster = coordinated_cluster(1, 1);
-  ServingTask worker(cluster, "worker", 0), server(cluster, "ps", 0);
+  ServingTasks tasks(cluster);
   EXPECT_THROW(run_chief(cluster, 3, true), std::runtime_error);
-  EXPECT_EQ(worker.exit_code(), 1);
-  EXPECT_EQ(server.exit_code(), 1);
+  tasks.expect_exit_codes(1);
 }
 
-TEST(CoordinatedJob, TheChiefIsWarnedOfWorkingAlone) {
-  const HangWatchdog watchdog("a chief that works", 60s);
+TEST_F(CoordinatedJob, WorkOfTheChiefAloneIsWarnedOfOnce) {
   const ClusterSpec cluster = coordinated_cluster(1, 1);
-  ServingTask worker(cluster, "worker", 0), server(cluster, "ps", 0);
-  int warnings = 0;
-  const LogSink before = set_log_sink([&](LogLevel level, std::string_view line) {
-    const bool is_it = line.find("run() outside a closure") != line.npos;
-    if (level == LogLevel::kWarning && is_it) ++warnings;
-  });
-  {
-    ParameterServerStrategy strategy(task_resolver(cluster, "chief", 0), coordinated_options());
+  ServingTasks tasks(cluster);
+  const auto warnings = thrown::warnings_of([&] {
+    ParameterServerStrategy strategy(task_resolver(cluster, "chief", 0), job_options());
     ClusterCoordinator coordinator(strategy);
     coordinator.define("count", [] {});
     coordinator.start();
     for (int i = 0; i < 2; ++i) strategy.run([] {});
-  }
-  EXPECT_EQ(worker.exit_code(), 0);
-  EXPECT_EQ(server.exit_code(), 0);
-  set_log_sink(before);
-  EXPECT_EQ(warnings, 1);
+  });
+  tasks.expect_exit_codes(0);
+  EXPECT_THAT(warnings,
+              ::testing::Contains(::testing::HasSubstr("run() outside a closure")).Times(1));
 }
 
 /// A step outside closures has no id, so that its changes could not be told from repeated ones.
-TEST(CoordinatedJob, StepOnEachWorkerChangesNoVariable) {
-  const HangWatchdog watchdog("a step on each worker", 60s);
+TEST_F(CoordinatedJob, StepOnEachWorkerChangesNoVariable) {
   const ClusterSpec cluster = coordinated_cluster(1, 1);
-  ServingTask server(cluster, "ps", 0);
+  ServingTask server(cluster, {"ps", 0});
   const auto run_task = [&](const std::string& type) -> std::optional<int> {
-    ParameterServerStrategy strategy(task_resolver(cluster, type, 0), coordinated_options());
+    ParameterServerStrategy strategy(task_resolver(cluster, type, 0), job_options());
     const auto scope = strategy.scope();
     Variable total(Tensor::scalar(0, DType::kInt64), {.name = "total"});
     ClusterCoordinator coordinator(strategy);
@@ -193,21 +176,20 @@ TEST(CoordinatedJob, StepOnEachWorkerChangesNoVariable) {
   EXPECT_EQ(run_task("chief"), std::nullopt);
   worker->join();
   EXPECT_EQ(worker_code, 0);
-  EXPECT_EQ(server.exit_code(), 0);
+  server.expect_exit_code(0);
 }
 
-TEST(CoordinatedJob, WithoutChiefNobodyCoordinates) {
+TEST_F(CoordinatedJob, WithoutChiefIsRefused) {
   const ClusterSpec cluster({{"worker", {"127.0.0.1:1"}}, {"ps", {"127.0.0.1:2"}}});
-  expect_error(ErrorCode::kInvalidArgument, {"expected a chief", "tutti run --chief"}, [&] {
-    ParameterServerJob(task_resolver(cluster, "worker", 0), coordinated_options());
-  });
+  EXPECT_ERROR(ParameterServerJob(task_resolver(cluster, "worker", 0), job_options()),
+               kInvalidArgument, "expected a chief", "tutti run --chief");
 }
 
-TEST(CoordinatedJob, InvalidClusterIsRefused) {
+TEST_F(CoordinatedJob, InvalidClusterIsRefused) {
   const auto expect_refused = [](const ClusterSpec::Jobs& jobs, const std::string& type,
                                  const std::vector<std::string>& parts) {
     expect_error(ErrorCode::kInvalidArgument, parts, [&] {
-      ParameterServerStrategy(task_resolver(ClusterSpec(jobs), type, 0), coordinated_options());
+      ParameterServerStrategy(task_resolver(ClusterSpec(jobs), type, 0), job_options());
     });
   };
   const ClusterSpec::Jobs good = {
@@ -232,65 +214,52 @@ TEST(CoordinatedJob, InvalidClusterIsRefused) {
   expect_refused(jobs, "chief", {"there must be at least one ps"});
 }
 
-TEST(CoordinatedJob, AWorkerChangesNothingBeforeItServes) {
-  const HangWatchdog watchdog("a worker's set-up", 60s);
+TEST_F(CoordinatedJob, WorkerCannotChangeVariablesBeforeItServes) {
   const ClusterSpec cluster = coordinated_cluster(1, 1);
-  ServingTask server(cluster, "ps", 0);
+  ServingTask server(cluster, {"ps", 0});
   // The others wait for the chief, which leaves when the worker has seen enough.
   Event is_over;
   const auto chief = Executor::system().start("chief", [&] {
-    const ParameterServerStrategy own(task_resolver(cluster, "chief", 0), coordinated_options());
+    const ParameterServerStrategy own(task_resolver(cluster, "chief", 0), job_options());
     is_over.wait_until(TimePoint::max());
   });
-  ParameterServerStrategy strategy(task_resolver(cluster, "worker", 0), coordinated_options());
+  ParameterServerStrategy strategy(task_resolver(cluster, "worker", 0), job_options());
   EXPECT_FALSE(strategy.is_chief());
   const auto scope = strategy.scope();
   Variable v(num(1.0), {.name = "v"});
   EXPECT_EQ(v.value().item(), 1.0F);
-  expect_error(ErrorCode::kFailedPrecondition,
-               {"worker 0: a variable is changed", "ClusterCoordinator::serve"},
-               [&] { v.assign(num(2.0)); });
-  expect_error(ErrorCode::kFailedPrecondition,
-               {"works for a chief elsewhere", "if (const auto code = coordinator.serve())"},
-               [&] { ClusterCoordinator(strategy).start(); });
-  expect_error(ErrorCode::kFailedPrecondition, {"worker 0: run()"}, [&] { strategy.run([] {}); });
+  EXPECT_ERROR(v.assign(num(2.0)), kFailedPrecondition, "worker 0: a variable is changed",
+               "ClusterCoordinator::serve");
+  EXPECT_ERROR(ClusterCoordinator(strategy).start(), kFailedPrecondition,
+               "works for a chief elsewhere", "if (const auto code = coordinator.serve())");
+  EXPECT_ERROR(strategy.run([] {}), kFailedPrecondition, "worker 0: run()");
   EXPECT_EQ(v.value().item(), 1.0F);
   is_over.set();
-  EXPECT_EQ(server.exit_code(), 0);
+  server.expect_exit_code(0);
 }
 
-TEST(ServerConnections, WhatTheJobLearnsEndsWaitingForAServer) {
-  const HangWatchdog watchdog("a server that does not come", 60s);
-  std::vector<int> ports = launch::free_ports(2);
-  const ClusterSpec cluster(
-      {{"worker", local_addresses(ports, 1)}, {"ps", local_addresses(ports, 1)}});
+TEST_F(ServerConnections, FailureOfTheJobEndsWaitingForAServer) {
+  const ClusterSpec cluster = testing::local_cluster({{"worker", 1}, {"ps", 1}});
   WorkerGroupOptions group;
   group.join_timeout = std::chrono::hours(1);
   ServerOptions options;
   internal::ServerConnections connections;
   const auto job = Executor::system().start(
       "job", [&] { connections.fail_all(Error(ErrorCode::kUnavailable, "ps 0 died")); });
-  expect_error(ErrorCode::kUnavailable, {"ps 0 died"}, [&] {
-    connections.connect(cluster, Task{"worker", 0}, group, options);
-  });
+  EXPECT_ERROR(connections.connect(cluster, Task{"worker", 0}, group, options), kUnavailable,
+               "ps 0 died");
 }
 
 /// The program goes on after it; nothing ends the process.
-TEST(CoordinatedJob, TasksThatDoNotTrainReturnToTheirProgram) {
-  const HangWatchdog watchdog("serving without a coordinator", 60s);
-  std::vector<int> ports = launch::free_ports(3);
-  const ClusterSpec cluster({{"chief", local_addresses(ports, 1)},
-                             {"worker", local_addresses(ports, 1)},
-                             {"ps", local_addresses(ports, 1)}});
-  ParameterServerOptions options = coordinated_options();
-  options.coordinated = false;
+TEST_F(CoordinatedJob, ServeReturnsOnTasksThatDoNotTrain) {
+  const ClusterSpec cluster = coordinated_cluster(1, 1);
+  const ParameterServerOptions options = job_options(false);
   std::optional<int> server_code, chief_code, worker_code = 7;
   {
     const auto run_task = [&](const std::string& type, std::optional<int>& code) {
       ParameterServerStrategy strategy(task_resolver(cluster, type, 0), options);
-      expect_error(ErrorCode::kFailedPrecondition,
-                   {concat("run() on ", type, " 0"), "if (const auto code = strategy.serve())"},
-                   [&] { strategy.run([] {}); });
+      EXPECT_ERROR(strategy.run([] {}), kFailedPrecondition, concat("run() on ", type, " 0"),
+                   "if (const auto code = strategy.serve())");
       code = strategy.serve();
     };
     const auto server = Executor::system().start("ps", [&] { run_task("ps", server_code); });
@@ -307,22 +276,17 @@ TEST(CoordinatedJob, TasksThatDoNotTrainReturnToTheirProgram) {
   EXPECT_EQ(worker_code, std::nullopt);
 }
 
-TEST(CoordinatedJob, ASynchronousJobHasNoCoordinator) {
-  const HangWatchdog watchdog("a synchronous job", 60s);
-  std::vector<int> ports = launch::free_ports(2);
-  const ClusterSpec cluster(
-      {{"worker", local_addresses(ports, 1)}, {"ps", local_addresses(ports, 1)}});
+TEST_F(CoordinatedJob, SynchronousJobHasNoCoordinator) {
+  const ClusterSpec cluster = testing::local_cluster({{"worker", 1}, {"ps", 1}});
   const Server server(cluster, "ps", 0);
-  ParameterServerOptions options = coordinated_options();
-  options.coordinated = false;
+  const ParameterServerOptions options = job_options(false);
   ParameterServerStrategy strategy(task_resolver(cluster, "worker", 0), options);
-  expect_error(ErrorCode::kFailedPrecondition, {"coordinated = true", "on every task"},
-               [&] { ClusterCoordinator coordinator(strategy); });
+  EXPECT_ERROR(ClusterCoordinator coordinator(strategy), kFailedPrecondition, "coordinated = true",
+               "on every task");
 }
 
-TEST(CoordinatedJob, SumsOfClosuresCountOnceAlsoOnRead) {
-  const HangWatchdog watchdog("ON_READ variables of closures");
-  ParameterServerOptions options = coordinated_options();
+TEST_F(CoordinatedJob, OnReadSumsOfClosuresCountOnce) {
+  ParameterServerOptions options = job_options();
   options.local = strategy_tests::on_cpus(2);
   options.num_workers = 3;
   ParameterServerStrategy strategy(options);

@@ -1,5 +1,5 @@
-// A strategy of two parameter servers in this process, whose steps count, for tests of
-// coordinators.
+// Kit for tests of coordinators and jobs: a strategy whose steps count on two servers in this
+// process, errors of closures, clusters on free ports.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -15,8 +15,11 @@
 #include "strategy/parameter_server/coordinator/closure_queue.h"
 #include "strategy/parameter_server/coordinator/coordinator_core.h"
 #include "strategy/parameter_server/server/server_store.h"
+#include "tests/strategy/parameter_server/store_helpers.h"
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/tensor_matchers.h"
+#include "tools/launch/job_plan.h"
+#include "tutti/cluster/cluster_spec.h"
 #include "tutti/strategy/parameter_server/coordinator/cluster_coordinator.h"
 
 namespace tutti::testing {
@@ -26,10 +29,8 @@ class CountingStrategy final : public CoordinatedStrategy {
  public:
   explicit CountingStrategy(int num_workers) : num_workers_(num_workers) {
     for (internal::VariableStore* server : {&first_, &second_}) {
-      internal::OperationBatch batch;
-      batch.stream = {internal::UpdateStream::Kind::kClient, 1, 0};
-      batch.operations = {internal::CreateShard{spec(), Tensor::scalar(0, DType::kInt64)}};
-      server->start(std::move(batch))->wait(TimePoint::max());
+      store_tests::Client(*server, 1)
+          .call({internal::CreateShard{spec(), Tensor::scalar(0, DType::kInt64)}});
     }
   }
 
@@ -57,13 +58,9 @@ class CountingStrategy final : public CoordinatedStrategy {
       server->start(std::move(batch))->wait(TimePoint::max());
     }
   }
-  /// Of a server.
+  /// Returns the counter on a server.
   std::int64_t counted(int server = 0) {
-    internal::OperationBatch batch;
-    batch.stream = {internal::UpdateStream::Kind::kClient, 1, 0};
-    batch.operations = {internal::ReadShard{spec().id()}};
-    auto& store = server == 0 ? first_ : second_;
-    return store.start(std::move(batch))->wait(TimePoint::max()).at(0).value->item_int();
+    return store_tests::Client(server == 0 ? first_ : second_, 1).read(spec().id()).item_int();
   }
   void expect_counted(std::int64_t expected) {
     EXPECT_EQ(counted(0), expected);
@@ -84,27 +81,48 @@ class CountingStrategy final : public CoordinatedStrategy {
   internal::VariableStore first_{"ps 0"}, second_{"ps 1"};
 };
 
-/// How the queue is limited, and when workers begin.
-struct CoordinatorKind {
-  std::size_t most_queued = 4096;
-  Duration start_delay = Duration::zero();
-  std::string name = {};
-};
-
-inline ClusterCoordinatorOptions options_of(const CoordinatorKind& kind) {
-  ClusterCoordinatorOptions options;
-  options.most_queued = kind.most_queued;
-  options.start_delay = kind.start_delay;
-  return options;
+/// Returns a cluster of so many tasks per job, each at a free port of this host.
+inline ClusterSpec local_cluster(const std::map<std::string, int>& jobs) {
+  int total = 0;
+  for (const auto& [job, count] : jobs) total += count;
+  std::vector<int> ports = launch::free_ports(total);
+  ClusterSpec::Jobs tasks;
+  for (const auto& [job, count] : jobs) {
+    std::vector<std::string> addresses;
+    for (int i = 0; i < count; ++i, ports.pop_back()) {
+      addresses.push_back(concat("127.0.0.1:", ports.back()));
+    }
+    tasks.emplace(job, addresses);
+  }
+  return ClusterSpec(std::move(tasks));
 }
 
-inline std::vector<CoordinatorKind> all_coordinator_kinds() {
-  return {{4096, Duration::zero(), "Plain"},
-          {2, Duration::zero(), "TwoEntries"},
-          {2, std::chrono::milliseconds(3), "StartDelay"}};
+/// `body` must throw a ClosureError of this origin and code, whose message contains `part`.
+template <class Body>
+void expect_closure_error(ErrorOrigin origin, ErrorCode code, const std::string& part,
+                          const Body& body) {
+  try {
+    body();
+    ADD_FAILURE() << "expected an error with '" << part << "'";
+  } catch (const ClosureError& error) {
+    EXPECT_EQ(error.origin(), origin) << error.message();
+    EXPECT_EQ(error.code(), code) << error.message();
+    EXPECT_THAT(error.message(), ::testing::HasSubstr(part));
+  }
 }
 
-/// A step that waits until it is let go, whoever cancels it: what a thread of a killed worker is.
+/// Polls `is_done` for up to a minute and expects that it returns true in the end.
+template <class IsDone>
+void expect_soon(const IsDone& is_done) {
+  const TimePoint deadline = store_tests::soon();
+  while (!is_done() && Clock::system().now() < deadline) {
+    Clock::system().sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_TRUE(is_done());
+}
+
+/// Holds the steps that pass it until it is opened, cancelled or not, as threads of a killed worker
+/// run on.
 class Gate {
  public:
   void pass() {
@@ -113,16 +131,31 @@ class Gate {
   }
   void open() { open_.set(); }
   void expect_inside(int count) {
-    const TimePoint deadline = deadline_after(Clock::system().now(), std::chrono::seconds(60));
-    while (num_inside < count && Clock::system().now() < deadline) {
-      Clock::system().sleep_for(std::chrono::milliseconds(1));
-    }
-    EXPECT_GE(num_inside, count);
+    expect_soon([&] { return num_inside >= count; });
   }
   std::atomic<int> num_inside{0};
 
  private:
   Event open_;
 };
+
+/// Defines "count", "double", "fail", "long" and "endless" for a registry or a coordinator.
+template <class Registry>
+void define_steps(Registry& registry, CountingStrategy& strategy, Gate& gate) {
+  registry.define("count", [&strategy] { strategy.count(); });
+  registry.define("double", [](const Tensor& x) { return std::vector<Tensor>{x, x}; });
+  registry.define("fail", [] { fail(ErrorCode::kOutOfRange, "end of data"); });
+  registry.define("long", [&] {
+    gate.pass();
+    strategy.count();
+  });
+  registry.define("endless", [&gate] {
+    ++gate.num_inside;
+    while (!ClosureContext::current()->cancelled()) {
+      Clock::system().sleep_for(std::chrono::milliseconds(1));
+    }
+    ClosureContext::current()->throw_if_cancelled();
+  });
+}
 
 }  // namespace tutti::testing

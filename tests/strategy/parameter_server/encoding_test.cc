@@ -213,25 +213,24 @@ TEST(BatchEncoding, NumbersThatNameNothingAreRefused) {
   std::vector<std::byte> values = payload_of(bools);
   values[1] = std::byte{2};
   bools.payload = {{values, nullptr}};
-  expect_error(ErrorCode::kDataLoss, {"bool"}, [&] { (void)decode_batch(bools); });
+  EXPECT_ERROR((void)decode_batch(bools), kDataLoss, "bool");
 }
 
 TEST(BatchEncoding, WhatIsTooLongIsSaidBeforeItIsSent) {
   OperationBatch batch;
   batch.operations.assign(internal::kMostOperations + 1, ReadShard{});
-  expect_error(ErrorCode::kInvalidArgument, {"65537"}, [&] { (void)encode(batch); });
+  EXPECT_ERROR((void)encode(batch), kInvalidArgument, "65537");
   batch.operations = {CreateShard{whole(std::string(5000, 'x'), {1}), Tensor::ones({1})}};
-  expect_error(ErrorCode::kInvalidArgument, {"5000 characters"}, [&] { (void)encode(batch); });
+  EXPECT_ERROR((void)encode(batch), kInvalidArgument, "5000 characters");
   batch.operations = {AssignShard{1, AssignOp::kAdd, Tensor()}};
-  expect_error(ErrorCode::kInvalidArgument, {"undefined"}, [&] { (void)encode(batch); });
+  EXPECT_ERROR((void)encode(batch), kInvalidArgument, "undefined");
   batch.operations.clear();
   for (int i = 0; i < 100; ++i) {  // no two in a row have one rule
     UpdateShard update{1, {}, std::string(60'000, i % 2 == 0 ? 'x' : 'y')};
     update.gradient = Tensor::ones({1});
     batch.operations.emplace_back(update);
   }
-  expect_error(ErrorCode::kResourceExhausted, {"OperationBatch", "several requests"},
-               [&] { (void)encode(batch); });
+  EXPECT_ERROR((void)encode(batch), kResourceExhausted, "OperationBatch", "several requests");
 }
 
 }  // namespace ps_encoding

@@ -47,11 +47,10 @@ TEST(FirstValues, AreNotChanged) {
   FirstValues first("ps 1");
   Client client(first, 1);
   const ShardSpec spec = store_tests::whole("w", {2});
-  expect_error(ErrorCode::kNotFound, {"ps 1", "no shard"}, [&] { client.read(spec.id()); });
+  EXPECT_ERROR(client.read(spec.id()), kNotFound, "ps 1", "no shard");
   client.call({CreateShard{spec, Tensor::ones({2})}});
-  expect_error(ErrorCode::kFailedPrecondition, {"ps 1", "changes nothing"}, [&] {
-    client.call({AssignShard{spec.id(), AssignOp::kAdd, Tensor::ones({2})}});
-  });
+  EXPECT_ERROR(client.call({AssignShard{spec.id(), AssignOp::kAdd, Tensor::ones({2})}}),
+               kFailedPrecondition, "ps 1", "changes nothing");
   store_tests::expect_tensor(client.read(spec.id()), {2}, {1.0, 1.0});
 }
 

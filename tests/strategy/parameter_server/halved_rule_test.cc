@@ -56,9 +56,9 @@ TEST(HalvedRule, AnErrorOfEitherHalfIsTheErrorOfTheUpdate) {
     Watched watched;
     watched.refused = weights.data() + begin;
     const HalvedRule rule(watched);
-    expect_error(ErrorCode::kInternal, {"refused"}, [&] {
-      rule.apply({DType::kFloat32, weights.size(), weights.data(), {}, gradient.data(), {}});
-    });
+    EXPECT_ERROR(
+        rule.apply({DType::kFloat32, weights.size(), weights.data(), {}, gradient.data(), {}}),
+        kInternal, "refused");
   }
 }
 

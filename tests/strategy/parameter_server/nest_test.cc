@@ -75,19 +75,17 @@ TEST(Nest, ErrorsSayWhereExpectedAndGot) {
   expect_error(ErrorCode::kInvalidArgument,
                {"it: expected (int32, text, bool)", "(int64 [], text)"},
                [&] { from_nest<std::tuple<int, std::string, bool>>(pair, "it"); });
-  expect_error(ErrorCode::kInvalidArgument, {"expected int8, from -128 to 127, got 300"},
-               [&] { from_nest<std::int8_t>(to_nest(300), "it"); });
-  expect_error(ErrorCode::kInvalidArgument, {"expected uint32, from 0", "got -1"},
-               [&] { from_nest<std::uint32_t>(to_nest(-1), "it"); });
-  expect_error(ErrorCode::kInvalidArgument, {"expected int32", "got float32 []"},
-               [&] { from_nest<int>(to_nest(1.0f), "it"); });
-  expect_error(ErrorCode::kInvalidArgument, {"expected float32", "got float32 [2]"},
-               [&] { from_nest<float>(to_nest(Tensor::ones({2})), "it"); });
-  expect_error(ErrorCode::kInvalidArgument, {"below 2^63"}, [&] { to_nest(~std::uint64_t{0}); });
-  expect_error(ErrorCode::kInvalidArgument, {"undefined"}, [&] { to_nest(Tensor()); });
-  expect_error(ErrorCode::kInvalidArgument, {"'a' stands twice"}, [&] {
-    Nest(Nest::Map{{"a", Nest()}, {"a", Nest()}});
-  });
+  EXPECT_ERROR(from_nest<std::int8_t>(to_nest(300), "it"), kInvalidArgument,
+               "expected int8, from -128 to 127, got 300");
+  EXPECT_ERROR(from_nest<std::uint32_t>(to_nest(-1), "it"), kInvalidArgument,
+               "expected uint32, from 0", "got -1");
+  EXPECT_ERROR(from_nest<int>(to_nest(1.0f), "it"), kInvalidArgument, "expected int32",
+               "got float32 []");
+  EXPECT_ERROR(from_nest<float>(to_nest(Tensor::ones({2})), "it"), kInvalidArgument,
+               "expected float32", "got float32 [2]");
+  EXPECT_ERROR(to_nest(~std::uint64_t{0}), kInvalidArgument, "below 2^63");
+  EXPECT_ERROR(to_nest(Tensor()), kInvalidArgument, "undefined");
+  EXPECT_ERROR(Nest(Nest::Map{{"a", Nest()}, {"a", Nest()}}), kInvalidArgument, "'a' stands twice");
 }
 
 TEST(Nest, ANestDeeperThanAllowedIsRefused) {
@@ -95,7 +93,7 @@ TEST(Nest, ANestDeeperThanAllowedIsRefused) {
   for (int i = 0; i < Nest::kDeepest; ++i) nest = Nest(Nest::List{nest});
   EXPECT_EQ(through_bytes(nest).structure().size(), nest.structure().size());
   nest = Nest(Nest::List{nest});
-  expect_error(ErrorCode::kInvalidArgument, {"deeper than 32"}, [&] { encode_nest(nest); });
+  EXPECT_ERROR(encode_nest(nest), kInvalidArgument, "deeper than 32");
   // Messages by hand: 32 lists within each other are read, one more is not, nor a thousand.
   const auto lists = [](int depth) {
     std::string message = bytes(1, "");
@@ -103,9 +101,8 @@ TEST(Nest, ANestDeeperThanAllowedIsRefused) {
     return packet_of(message);
   };
   EXPECT_EQ(decode_nest(lists(Nest::kDeepest)).structure().size(), 2u * 32 + 7);
-  expect_error(ErrorCode::kDataLoss, {"nest: too deep"},
-               [&] { decode_nest(lists(Nest::kDeepest + 1)); });
-  expect_error(ErrorCode::kDataLoss, {"no such message"}, [&] { decode_nest(lists(1000)); });
+  EXPECT_ERROR(decode_nest(lists(Nest::kDeepest + 1)), kDataLoss, "nest: too deep");
+  EXPECT_ERROR(decode_nest(lists(1000)), kDataLoss, "no such message");
 }
 
 TEST(Nest, HandlesTravelWithoutTheirOwner) {
@@ -129,15 +126,14 @@ TEST(Nest, EveryCutAndEveryDamagedLengthIsFound) {
   for (std::size_t cut = 0; cut < packet.head.size(); ++cut) {
     Packet part = packet;
     part.head.resize(cut);
-    expect_error(ErrorCode::kDataLoss, {cut == 0 ? "no kind" : "no such message"},
-                 [&] { decode_nest(part); });
+    EXPECT_ERROR(decode_nest(part), kDataLoss, cut == 0 ? "no kind" : "no such message");
   }
   Packet without_payload = packet;
   without_payload.payload.clear();
-  expect_error(ErrorCode::kDataLoss, {"0 are left"}, [&] { decode_nest(without_payload); });
+  EXPECT_ERROR(decode_nest(without_payload), kDataLoss, "0 are left");
   Packet with_more = packet;
   with_more.payload.push_back(with_more.payload.front());
-  expect_error(ErrorCode::kDataLoss, {"bytes more"}, [&] { decode_nest(with_more); });
+  EXPECT_ERROR(decode_nest(with_more), kDataLoss, "bytes more");
   // Any byte may change: it is an error or another nest, and nothing is read beyond the end.
   for (std::size_t i = 0; i < packet.head.size(); ++i) {
     for (const std::byte change : {std::byte{0x81}, std::byte{0x08}, std::byte{0x01}}) {
@@ -155,7 +151,7 @@ TEST(Nest, EveryCutAndEveryDamagedLengthIsFound) {
 TEST(Nest, MessagesThatContradictThemselvesAreRefused) {
   const auto refused = [](const std::string& message, const std::string& part,
                           std::size_t payload = 0) {
-    expect_error(ErrorCode::kDataLoss, {part}, [&] { decode_nest(packet_of(message, payload)); });
+    EXPECT_ERROR(decode_nest(packet_of(message, payload)), kDataLoss, part);
   };
   const auto head = [](DType dtype, std::uint64_t dim) {
     return number(1, static_cast<std::uint64_t>(dtype)) + bytes(2, varint(dim));

@@ -62,7 +62,7 @@ std::vector<std::int64_t> rows_of(const ParameterServerStrategy& strategy,
 TEST(ParameterServerStrategy, VariablesArePlacedRoundRobin) {
   ParameterServerStrategy strategy(with_servers(3));
   const Variable outside(num(1.0), {.name = "outside"});
-  EXPECT_TUTTI_ERROR((void)strategy.shards_of(outside), ErrorCode::kInvalidArgument, "'outside'");
+  EXPECT_ERROR((void)strategy.shards_of(outside), kInvalidArgument, "'outside'");
   const auto scope = strategy.scope();
   for (int i = 0; i < 7; ++i) {
     const Variable variable(num(i), {.name = concat("v", i)});
@@ -127,7 +127,7 @@ TEST(ParameterServerStrategy, FirstShardsHaveTheRemainingRows) {
     const auto inner = whole.scope();
     return Variable(counting({5, 2}), {.name = "whole"});
   };
-  EXPECT_TUTTI_ERROR((void)other(), ErrorCode::kFailedPrecondition, "Mixing different strategies");
+  EXPECT_ERROR((void)other(), kFailedPrecondition, "Mixing different strategies");
 }
 
 // The tutorial's embedding of 7 names and a rest: 512 KiB in shards of 256 KiB at least.
@@ -163,8 +163,8 @@ TEST(ParameterServerStrategy, ColocatedVariableIsWholeAndOnTheServerOfTheShard) 
   }
   const Variable after(counting({4}), {.name = "after"});
   EXPECT_THAT(devices_of(strategy, after), ElementsAre(task(2), task(0)));
-  EXPECT_TUTTI_ERROR(ParameterServerStrategy::ColocationScope(strategy, variable, 2),
-                     ErrorCode::kInvalidArgument, "expected 0 .. 1");
+  EXPECT_ERROR(ParameterServerStrategy::ColocationScope(strategy, variable, 2), kInvalidArgument,
+               "expected 0 .. 1");
 }
 
 TEST(ParameterServerStrategy, ReplicaAssignmentsAreSummed) {
@@ -238,10 +238,10 @@ TEST(ParameterServerStrategy, RowsAreScatteredToTheirShards) {
   variable.scatter_add({Tensor::from<float>({3, 1}, {10, 20, 30}), rows, {5, 1}});
   EXPECT_THAT(numbers(variable.value()), ElementsAre(20, 1, 2, 3, 44));
   const Tensor outside = Tensor::from<std::int64_t>({1}, {5});
-  EXPECT_TUTTI_ERROR(
+  EXPECT_ERROR(
       variable.scatter_add(
           {num(1).defined() ? Tensor::from<float>({1, 1}, {1}) : Tensor(), outside, {5, 1}}),
-      ErrorCode::kInvalidArgument, "expected 0 .. 4, got 5");
+      kInvalidArgument, "expected 0 .. 4, got 5");
 }
 
 TEST(ParameterServerStrategy, VariablesOfOneNameAreTwoVariables) {
@@ -306,7 +306,7 @@ TEST(ParameterServerStrategy, AChangeThatTheServerRefusesLeavesTheNextOnesAlone)
     counts.scatter_div({Tensor::from<std::int64_t>({1}, {divisor}),
                         Tensor::from<std::int64_t>({1}, {1}), Shape{2}});
   };
-  EXPECT_TUTTI_ERROR(divide_by(0), ErrorCode::kInvalidArgument, "by zero");
+  EXPECT_ERROR(divide_by(0), kInvalidArgument, "by zero");
   divide_by(3);
   EXPECT_THAT(numbers(counts.value()), ElementsAre(6, 2));
 }

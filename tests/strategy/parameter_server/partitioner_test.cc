@@ -56,12 +56,12 @@ TEST(Partitioner, TheLargestSizesDoNotCut) {
 }
 
 TEST(Partitioner, NumbersBelowOneAreRefused) {
-  EXPECT_TUTTI_ERROR(FixedShardsPartitioner(0), ErrorCode::kInvalidArgument,
-                     "num_shards; expected 1 or more, got 0");
-  EXPECT_TUTTI_ERROR(MinSizePartitioner(0, 1), ErrorCode::kInvalidArgument, "min_shard_bytes");
-  EXPECT_TUTTI_ERROR(MinSizePartitioner(1, 0), ErrorCode::kInvalidArgument, "max_shards");
-  EXPECT_TUTTI_ERROR(MaxSizePartitioner(-1), ErrorCode::kInvalidArgument, "max_shard_bytes");
-  EXPECT_TUTTI_ERROR(MaxSizePartitioner(4, 0), ErrorCode::kInvalidArgument, "max_shards");
+  EXPECT_ERROR(FixedShardsPartitioner(0), kInvalidArgument,
+               "num_shards; expected 1 or more, got 0");
+  EXPECT_ERROR(MinSizePartitioner(0, 1), kInvalidArgument, "min_shard_bytes");
+  EXPECT_ERROR(MinSizePartitioner(1, 0), kInvalidArgument, "max_shards");
+  EXPECT_ERROR(MaxSizePartitioner(-1), kInvalidArgument, "max_shard_bytes");
+  EXPECT_ERROR(MaxSizePartitioner(4, 0), kInvalidArgument, "max_shards");
 }
 
 TEST(Partitioner, RowsAreCutContiguouslyWithTheRemainderInFront) {
@@ -86,8 +86,8 @@ TEST(Partitioner, InvalidResultNamesVariableAndPartitioner) {
   };
   for (const std::vector<std::int64_t>& answer :
        {std::vector<std::int64_t>{}, {0, 1, 1}, {2, 2, 1}, {1, 1, 2}, {2, 1}}) {
-    EXPECT_TUTTI_ERROR(num_shards_of(answering(answer), "w", {8, 4, 2}, kFloat),
-                       ErrorCode::kInvalidArgument, "variable_partitioner: for variable 'w'");
+    EXPECT_ERROR(num_shards_of(answering(answer), "w", {8, 4, 2}, kFloat), kInvalidArgument,
+                 "variable_partitioner: for variable 'w'");
   }
   EXPECT_EQ(num_shards_of(answering({3, 1, 1}), "w", {8, 4, 2}, kFloat), 3);
 }
@@ -123,8 +123,8 @@ TEST(ServerPicker, LeastBytesChoosesTheEmptiestThenTheFirst) {
 }
 
 TEST(ServerPicker, RefusesZeroServers) {
-  EXPECT_TUTTI_ERROR(internal::ServerPicker(VariablePlacement::kRoundRobin, 0),
-                     ErrorCode::kInvalidArgument, "at least one ps");
+  EXPECT_ERROR(internal::ServerPicker(VariablePlacement::kRoundRobin, 0), kInvalidArgument,
+               "at least one ps");
 }
 
 }  // namespace tutti::partitioner_tests

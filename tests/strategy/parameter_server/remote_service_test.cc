@@ -96,15 +96,13 @@ TEST(RemoteService, ErrorsNameTheServer) {
   VariableHandler handler(store);
   RemoteService service(std::make_shared<CutClient>(handler, 1));
   Client client(service, 1);
-  expect_error(ErrorCode::kNotFound, {"ps 3 (nowhere): operation 0 of 1: there is no shard"},
-               [&] { client.call({ReadShard{5}}); });
+  EXPECT_ERROR(client.call({ReadShard{5}}), kNotFound,
+               "ps 3 (nowhere): operation 0 of 1: there is no shard");
   const auto unsendable = client.start({AssignShard{5, AssignOp::kAdd, Tensor()}});
   EXPECT_TRUE(unsendable->is_ready());
-  expect_error(ErrorCode::kInvalidArgument, {"ps 3 (nowhere)", "undefined"},
-               [&] { (void)unsendable->wait(soon()); });
+  EXPECT_ERROR((void)unsendable->wait(soon()), kInvalidArgument, "ps 3 (nowhere)", "undefined");
   CutCall garbage(CutClient::peer(), Packet{{std::byte{9}}, {}});
-  expect_error(ErrorCode::kDataLoss, {"OperationBatch"},
-               [&] { handler.take(std::make_shared<CutCall>(garbage)); });
+  EXPECT_ERROR(handler.take(std::make_shared<CutCall>(garbage)), kDataLoss, "OperationBatch");
 }
 
 TEST(RemoteService, AClientThatLeftIsForgotten) {

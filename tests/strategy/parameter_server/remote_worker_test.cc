@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/coordinator/remote_worker.h"
 #include "strategy/parameter_server/coordinator/coordinator_core.h"
-#include "tools/launch/job_plan.h"
 
 #include "strategy/parameter_server/coordinator/worker_message.h"
 #include "strategy/parameter_server/coordinator/worker_service.h"
@@ -16,22 +15,6 @@ using testing::expect_error;
 using testing::Gate;
 using testing::HangWatchdog;
 using namespace std::chrono_literals;
-
-/// What the program defines on every task.
-void define_steps(internal::StepRegistry& registry, CountingStrategy& strategy, Gate& gate) {
-  registry.define("count", [&strategy] { strategy.count(); });
-  registry.define("double", [](const Tensor& x) { return std::vector<Tensor>{x, x}; });
-  registry.define("fail", [] { fail(ErrorCode::kOutOfRange, "end of data"); });
-  registry.define("long", [&] {
-    gate.pass();
-    strategy.count();
-  });
-  registry.define("endless", [&gate] {
-    ++gate.num_inside;
-    while (!ClosureContext::current()->cancelled()) Clock::system().sleep_for(1ms);
-    ClosureContext::current()->throw_if_cancelled();
-  });
-}
 
 /// A worker task of the job: what its process has.
 class WorkerProcess {
@@ -111,20 +94,27 @@ class RemoteWorkerTest : public ::testing::Test {
     ClusterCoordinatorOptions options;
     options.join_timeout = join_timeout;
     coordinator_ = std::make_unique<ClusterCoordinator>(connected_, options);
-    coordinator_->define("count", [] {});
-    coordinator_->define("double", [](const Tensor& x) { return std::vector<Tensor>{x, x}; });
-    coordinator_->define("fail", [] {});
-    coordinator_->define("long", [] {});
-    coordinator_->define("endless", [] {});
+    define_steps(*coordinator_, strategy_, gate_);
     coordinator_->start();
   }
 
+  void start_both() {
+    begin(0), begin(1);
+    start();
+  }
+  void schedule(const std::string& step, int count) {
+    for (int i = 0; i < count; ++i) coordinator_->schedule(step);
+  }
+  void run(const std::string& step, int count) {
+    schedule(step, count);
+    coordinator_->join();
+  }
+  internal::WorkerLink& link(int worker) {
+    return internal::CoordinatorInside::worker(*coordinator_, worker);
+  }
   void wait_until_alive(int worker, bool is_alive) {
-    const TimePoint deadline = deadline_after(Clock::system().now(), 60s);
-    while (internal::CoordinatorInside::worker(*coordinator_, worker).is_alive() != is_alive) {
-      ASSERT_LT(Clock::system().now(), deadline) << "worker " << worker;
-      Clock::system().sleep_for(1ms);
-    }
+    SCOPED_TRACE(concat("worker ", worker));
+    testing::expect_soon([&] { return link(worker).is_alive() == is_alive; });
   }
   /// The job finds out that this life of a worker has ended.
   void lose(int worker, std::uint64_t incarnation) {
@@ -144,10 +134,9 @@ class RemoteWorkerTest : public ::testing::Test {
   std::unique_ptr<ClusterCoordinator> coordinator_;
 };
 
-TEST_F(RemoteWorkerTest, RunsClosuresAndBringsBackWhatTheyGive) {
-  begin(0), begin(1);
-  start();
-  for (int i = 0; i < 20; ++i) coordinator_->schedule("count");
+TEST_F(RemoteWorkerTest, RunsClosuresAndReturnsTheirResults) {
+  start_both();
+  schedule("count", 20);
   const Tensor large = Tensor::full({1000}, 2.5);
   const RemoteValue value = coordinator_->schedule("double", large);
   coordinator_->join();
@@ -156,83 +145,64 @@ TEST_F(RemoteWorkerTest, RunsClosuresAndBringsBackWhatTheyGive) {
     testing::expect_same_bits(each, large);
   }
   coordinator_->schedule("fail");
-  try {
-    coordinator_->join();
-    ADD_FAILURE() << "no error";
-  } catch (const ClosureError& error) {
-    EXPECT_EQ(error.origin(), ErrorOrigin::kUser);
-    EXPECT_EQ(error.code(), ErrorCode::kOutOfRange);
-    EXPECT_THAT(error.message(), ::testing::HasSubstr("end of data"));
-  }
+  testing::expect_closure_error(ErrorOrigin::kUser, ErrorCode::kOutOfRange, "end of data",
+                                [&] { coordinator_->join(); });
 }
 
-TEST_F(RemoteWorkerTest, AWorkerThatIsGoneIsReplacedAndItsClosuresCountOnce) {
-  begin(0), begin(1);
-  start();
-  for (int i = 0; i < 6; ++i) coordinator_->schedule("long");
+TEST_F(RemoteWorkerTest, LostWorkerIsReplacedAndItsClosuresCountOnce) {
+  start_both();
+  schedule("long", 6);
   gate_.expect_inside(2);
   gate_.open();  // a worker's end waits for its thread
   end(0);
   coordinator_->join();
   begin(0);
-  for (int i = 0; i < 6; ++i) coordinator_->schedule("count");
-  coordinator_->join();
+  run("count", 6);
   strategy_.expect_counted(12);
 }
 
 TEST_F(RemoteWorkerTest, CancellationReachesTheWorker) {
-  begin(0), begin(1);
-  start();
+  start_both();
   const RemoteValue endless = coordinator_->schedule("endless");
   gate_.expect_inside(1);
   coordinator_->schedule("fail");
-  expect_error(ErrorCode::kOutOfRange, {"end of data"}, [&] { coordinator_->join(); });
-  expect_error(ErrorCode::kCancelled, {"please schedule it again"}, [&] { endless.fetch(); });
+  EXPECT_ERROR(coordinator_->join(), kOutOfRange, "end of data");
+  EXPECT_ERROR(endless.fetch(), kCancelled, "please schedule it again");
 }
 
-TEST_F(RemoteWorkerTest, AWorkerWithOtherStepsEndsTheStart) {
+TEST_F(RemoteWorkerTest, WorkerWithOtherStepsFailsTheStart) {
   begin(0, "another"), begin(1);
-  expect_error(ErrorCode::kFailedPrecondition,
-               {"ClusterCoordinator::start", "worker 0", "another("}, [&] { start(); });
+  EXPECT_ERROR(start(), kFailedPrecondition, "ClusterCoordinator::start", "worker 0", "another(");
 }
 
-TEST_F(RemoteWorkerTest, AWorkerThatComesBackWithOtherStepsGetsNothing) {
-  begin(0), begin(1);
-  start();
+TEST_F(RemoteWorkerTest, RestartedWorkerWithOtherStepsGetsNoClosures) {
+  start_both();
   end(0);
   lose(0, 0);
   begin(0, "another");
-  for (int i = 0; i < 10; ++i) coordinator_->schedule("count");
-  coordinator_->join();
+  run("count", 10);
   strategy_.expect_counted(10);
-  const TimePoint deadline = deadline_after(Clock::system().now(), 60s);
-  while (!internal::CoordinatorInside::worker(*coordinator_, 0).refusal()) {
-    ASSERT_LT(Clock::system().now(), deadline) << "nobody refused worker 0";
-    Clock::system().sleep_for(1ms);
-  }
-  EXPECT_FALSE(internal::CoordinatorInside::worker(*coordinator_, 0).is_alive());
-  EXPECT_TRUE(internal::CoordinatorInside::worker(*coordinator_, 1).is_alive());
+  testing::expect_soon([&] { return link(0).refusal().has_value(); });
+  EXPECT_FALSE(link(0).is_alive());
+  EXPECT_TRUE(link(1).is_alive());
 }
 
-TEST_F(RemoteWorkerTest, StartGoesOnWithTheWorkersThatCame) {
+TEST_F(RemoteWorkerTest, StartContinuesWithTheWorkersThatJoined) {
   begin(1);
   start(300ms);
-  for (int i = 0; i < 10; ++i) coordinator_->schedule("count");
-  coordinator_->join();
+  run("count", 10);
   strategy_.expect_counted(10);
   begin(0);
   wait_until_alive(0, true);
 }
 
 TEST_F(RemoteWorkerTest, StartWithoutWorkersNamesThem) {
-  expect_error(ErrorCode::kDeadlineExceeded,
-               {"no worker is there", "worker 0", "worker 1", "check their logs"},
-               [&] { start(200ms); });
+  EXPECT_ERROR(start(200ms), kDeadlineExceeded, "no worker is there", "worker 0", "worker 1",
+               "check their logs");
 }
 
-TEST_F(RemoteWorkerTest, AnIdleWorkerIsGoneAsSoonAsTheJobSaysSo) {
-  begin(0), begin(1);
-  start();
+TEST_F(RemoteWorkerTest, LossOfAnIdleWorkerIsLearnedFromTheJob) {
+  start_both();
   end(0);
   lose(0, 0);
   wait_until_alive(0, false);
@@ -240,24 +210,20 @@ TEST_F(RemoteWorkerTest, AnIdleWorkerIsGoneAsSoonAsTheJobSaysSo) {
   wait_until_alive(0, true);
   lose(0, 0);  // late news of the former life
   gate_.open();
-  for (int i = 0; i < 10; ++i) coordinator_->schedule("long");
-  coordinator_->join();
-  EXPECT_TRUE(internal::CoordinatorInside::worker(*coordinator_, 0).is_alive());
+  run("long", 10);
+  EXPECT_TRUE(link(0).is_alive());
   strategy_.expect_counted(10);
   EXPECT_EQ(strategy_.num_calls, 10);  // nothing was done twice
 }
 
-TEST_F(RemoteWorkerTest, AJobThatGoesOnWithoutItsChiefEndsWhatWaits) {
-  begin(0), begin(1);
-  start();
+TEST_F(RemoteWorkerTest, EndOfTheJobFailsPendingCalls) {
+  start_both();
   const RemoteValue endless = coordinator_->schedule("endless");
   gate_.expect_inside(1);
   over_("the job gave this process up");
-  expect_error(ErrorCode::kUnavailable, {"join: the job gave this process up"},
-               [&] { coordinator_->join(); });
-  expect_error(ErrorCode::kUnavailable, {"the job gave this process up"},
-               [&] { coordinator_->schedule("count"); });
-  expect_error(ErrorCode::kCancelled, {"the job gave this process up"}, [&] { endless.fetch(); });
+  EXPECT_ERROR(coordinator_->join(), kUnavailable, "join: the job gave this process up");
+  EXPECT_ERROR(coordinator_->schedule("count"), kUnavailable, "the job gave this process up");
+  EXPECT_ERROR(endless.fetch(), kCancelled, "the job gave this process up");
 }
 
 TEST(WorkerMessage, EveryRequestAndOutcomeIsReadAsItWasWritten) {

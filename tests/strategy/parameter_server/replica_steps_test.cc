@@ -74,8 +74,7 @@ TEST(ReplicaStepsTest, ASecondUpdateInAStepIsRefused) {
   Worker worker;
   worker.read({0}, {0});
   (void)worker.steps.give(worker.w);
-  testing::expect_error(ErrorCode::kUnimplemented, {"twice"},
-                        [&] { (void)worker.steps.give(worker.w); });
+  EXPECT_ERROR((void)worker.steps.give(worker.w), kUnimplemented, "twice");
   worker.read({1}, {1});
   EXPECT_TRUE(worker.steps.give(worker.w));
 }

@@ -60,8 +60,7 @@ TEST(RuleTexts, ARuleThatDoesNotSayWhatItIsIsRefusedEachTime) {
   RuleTexts texts;
   const Silent rule;
   for (int i = 0; i < 2; ++i) {
-    testing::expect_error(ErrorCode::kUnimplemented, {"'silent'", "register_update_rule"},
-                          [&] { (void)texts.of(rule); });
+    EXPECT_ERROR((void)texts.of(rule), kUnimplemented, "'silent'", "register_update_rule");
   }
 }
 

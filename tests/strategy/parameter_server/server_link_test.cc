@@ -99,8 +99,7 @@ TEST(ServerLink, AFailureOfOnePartIsTheFailureOfTheRead) {
   reads[2] = ReadShard{5};
   const std::vector<std::size_t> bytes(3, std::size_t{1} << 20);
   const auto answers = linked.link.read(std::move(reads), bytes);
-  expect_error(ErrorCode::kNotFound, {"ps 0", "there is no shard of the id 5"},
-               [&] { (void)answers->wait(soon()); });
+  EXPECT_ERROR((void)answers->wait(soon()), kNotFound, "ps 0", "there is no shard of the id 5");
 }
 
 }  // namespace server_link

@@ -42,8 +42,7 @@ TEST(ServerStatisticsTest, WhatAServerDoesNotTellIsRefused) {
   const Tensor whole = statistics_of_everything().to_tensor();
   const auto numbers = whole.host_span<std::int64_t>();
   const auto expect_refused = [](const Tensor& tensor) {
-    expect_error(ErrorCode::kDataLoss, {"ServerStatistics"},
-                 [&] { (void)ServerStatistics::from_tensor(tensor); });
+    EXPECT_ERROR((void)ServerStatistics::from_tensor(tensor), kDataLoss, "ServerStatistics");
   };
   for (std::size_t length = 0; length < numbers.size(); ++length) {
     expect_refused(

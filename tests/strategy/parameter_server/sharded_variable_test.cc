@@ -110,8 +110,8 @@ TEST(ShardedVariable, DeferredRestoreFillsAVariableMadeLater) {
 TEST(ShardedVariable, LookupReadsRowsOfEachShard) {
   EXPECT_THAT(numbers(embedding_lookup(table(), ids({0, 3, 4}))), ElementsAre(1, 2, 7, 8, 9, 10));
   EXPECT_THAT(numbers(embedding_lookup(table(), ids({4, 0, 4}))), ElementsAre(9, 10, 1, 2, 9, 10));
-  EXPECT_TUTTI_ERROR((void)embedding_lookup(table(), ids({0, 5})), ErrorCode::kInvalidArgument,
-                     "expected 0 .. 4, got 5 at position 1");
+  EXPECT_ERROR((void)embedding_lookup(table(), ids({0, 5})), kInvalidArgument,
+               "expected 0 .. 4, got 5 at position 1");
 }
 
 /// Notes the memory that rows are gathered from, and the most rows of a result.
@@ -223,9 +223,9 @@ TEST(ShardedVariable, GetItemReadsAcrossParts) {
     EXPECT_EQ(part.shape(), expected.shape());
     EXPECT_EQ(numbers(part), numbers(expected));
   }
-  EXPECT_TUTTI_ERROR((void)variable[8], ErrorCode::kInvalidArgument,
-                     "expected -8 .. 7 for axis 0 of shape [8, 2], got 8");
-  EXPECT_TUTTI_ERROR((void)(variable[{0, 2}]), ErrorCode::kInvalidArgument, "for axis 1");
+  EXPECT_ERROR((void)variable[8], kInvalidArgument,
+               "expected -8 .. 7 for axis 0 of shape [8, 2], got 8");
+  EXPECT_ERROR((void)(variable[{0, 2}]), kInvalidArgument, "for axis 1");
 }
 
 TEST(ShardedVariable, GetItemHasTheGradientOfItsRowsAlone) {
@@ -248,13 +248,13 @@ TEST(ShardedVariable, GetItemOfAVariableOnServersIsThatOfItsValue) {
 }
 
 TEST(ShardedVariable, WrongPartsAreRefused) {
-  EXPECT_TUTTI_ERROR(ShardedVariable(std::vector<Variable>{}), ErrorCode::kInvalidArgument,
-                     "expected variables, got none");
+  EXPECT_ERROR(ShardedVariable(std::vector<Variable>{}), kInvalidArgument,
+               "expected variables, got none");
   const Variable two(Tensor::zeros({3, 2}), {.name = "two"});
   const Variable four(Tensor::zeros({3, 4}), {.name = "four"});
   const Variable scalar(Tensor::zeros({}), {.name = "scalar"});
-  EXPECT_TUTTI_ERROR(ShardedVariable({two, four}), ErrorCode::kInvalidArgument, "part 1, 'four'");
-  EXPECT_TUTTI_ERROR(ShardedVariable({scalar}), ErrorCode::kInvalidArgument, "part 0, 'scalar'");
+  EXPECT_ERROR(ShardedVariable({two, four}), kInvalidArgument, "part 1, 'four'");
+  EXPECT_ERROR(ShardedVariable({scalar}), kInvalidArgument, "part 0, 'scalar'");
 }
 
 // tf: "`SaveSliceInfo` should not be set for all elements in argument `variables`".
@@ -266,13 +266,13 @@ TEST(ShardedVariable, PartsOfAnotherShardedVariableAreRefused) {
     const ShardedVariable one({first, second}, "one");
     const std::vector<Variable> both = {one};
     const Adam adam(both);  // slots have parts of their own
-    EXPECT_TUTTI_ERROR(ShardedVariable({third, second}, "other"), ErrorCode::kInvalidArgument,
-                       "'other': 'second' is a part of another ShardedVariable already");
+    EXPECT_ERROR(ShardedVariable({third, second}, "other"), kInvalidArgument,
+                 "'other': 'second' is a part of another ShardedVariable already");
     const ShardedVariable refused_ones_are_free({third});
     EXPECT_THAT(numbers(one.value()), ElementsAre(1, 2, 3, 4));
   }
-  EXPECT_TUTTI_ERROR(ShardedVariable({third, third}), ErrorCode::kInvalidArgument,
-                     "expected 2 different variables, got 1");
+  EXPECT_ERROR(ShardedVariable({third, third}), kInvalidArgument,
+               "expected 2 different variables, got 1");
   EXPECT_THAT(numbers(ShardedVariable({second, first}).value()), ElementsAre(3, 4, 1, 2));
 }
 

@@ -99,19 +99,17 @@ TEST(StepRegistry, TasksThatDefineOtherStepsAreTold) {
   EXPECT_EQ(again.text(), chief.text());
   StepRegistry::require_same(chief.text(), "a", again.text(), "b");
   again.define_resource("float", "made by a function", [](int, std::uint64_t) { return nullptr; });
-  expect_error(ErrorCode::kFailedPrecondition, {"a lacks per-worker value 0: float"},
-               [&] { StepRegistry::require_same(chief.text(), "a", again.text(), "b"); });
+  EXPECT_ERROR(StepRegistry::require_same(chief.text(), "a", again.text(), "b"),
+               kFailedPrecondition, "a lacks per-worker value 0: float");
 }
 
 TEST(StepRegistry, NamesAreChecked) {
   StepRegistry registry;
   for (const char* name : {"", "a(b", "a:b", "a\nb"}) {
-    expect_error(ErrorCode::kInvalidArgument, {"is no name of a step"},
-                 [&] { registry.define(name, [] {}); });
+    EXPECT_ERROR(registry.define(name, [] {}), kInvalidArgument, "is no name of a step");
   }
-  expect_error(ErrorCode::kNotFound, {"no step 'x'", "of 0 names"}, [&] { registry.find("x"); });
-  expect_error(ErrorCode::kNotFound, {"per-worker value 3", "below 0"},
-               [&] { registry.find_resource(3); });
+  EXPECT_ERROR(registry.find("x"), kNotFound, "no step 'x'", "of 0 names");
+  EXPECT_ERROR(registry.find_resource(3), kNotFound, "per-worker value 3", "below 0");
 }
 
 }  // namespace step_registry_test

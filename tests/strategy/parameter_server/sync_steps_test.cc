@@ -193,15 +193,13 @@ TEST(SyncSteps, RanksThatDisagreeAreNamedAndNothingChanges) {
   update = update_of(1, 0, 2, 2);
   update.rows = rows_of({0, 1, 2, 3, 4, 5});
   refuse({"sparse"}, update);
-  expect_error(ErrorCode::kFailedPrecondition, {"rank 1", "step 9"},
-               [&] { job.clients[1].call({update_of(1, 9, 2, 2)}); });
+  EXPECT_ERROR(job.clients[1].call({update_of(1, 9, 2, 2)}), kFailedPrecondition, "rank 1",
+               "step 9");
   job.clients[1].go_back_to(0);
   // Both ranks in one batch, the second does not agree: the first is not held either.
   UpdateShard mine = update_of(0, 1, 2, 2), other = update_of(1, 1, 2, 2);
   other.scalars.iteration = 7;
-  expect_error(ErrorCode::kInvalidArgument, {"ranks 0 and 1", "step 1"}, [&] {
-    job.clients[1].call({mine, other});
-  });
+  EXPECT_ERROR(job.clients[1].call({mine, other}), kInvalidArgument, "ranks 0 and 1", "step 1");
   EXPECT_EQ(state_of(job.store), state);
 }
 
@@ -210,8 +208,7 @@ TEST(SyncSteps, ReadsWaitForTheirStepWithoutAThread) {
   const auto waiting = job.clients[0].start(
       {update_of(0, 0, 2, 2), ReadShard{job.id, 0, 1}, ReadRows{job.id, rows_of({3}), 1}});
   EXPECT_FALSE(waiting->is_ready());
-  expect_error(ErrorCode::kDeadlineExceeded, {"ps 0"},
-               [&] { (void)waiting->wait(Clock::system().now()); });
+  EXPECT_ERROR((void)waiting->wait(Clock::system().now()), kDeadlineExceeded, "ps 0");
   (void)job.read();  // others are answered meanwhile
   const auto other = job.clients[1].start({update_of(1, 0, 2, 2), ReadShard{job.id, 0, 1}});
   ASSERT_TRUE(waiting->is_ready());
@@ -238,8 +235,7 @@ TEST(SyncSteps, ReadOfAStepThatNeedsARankThatEndedFails) {
   Job job(2);
   const auto end = [&] { job.clients[1].call({ReportWorker{1, true}}); };
   const auto expect_failed = [](const std::shared_ptr<PendingAnswers>& read) {
-    expect_error(ErrorCode::kOutOfRange, {"step 0 will not be made", "worker 1 has ended"},
-                 [&] { read->wait(soon()); });
+    EXPECT_ERROR(read->wait(soon()), kOutOfRange, "step 0 will not be made", "worker 1 has ended");
   };
   const auto waiting = job.clients[0].start({update_of(0, 0, 2, 2), ReadShard{job.id, 0, 1}});
   end();
@@ -252,8 +248,7 @@ TEST(SyncSteps, ReadOfAStepThatNeedsARankThatEndedFails) {
   EXPECT_TRUE(read->is_ready());
   end();
   EXPECT_TRUE(job.clients[0].start({ReadShard{job.id, 0, 1}})->is_ready());
-  expect_error(ErrorCode::kInvalidArgument, {"worker -1"},
-               [&] { job.clients[0].call({ReportWorker{-1}}); });
+  EXPECT_ERROR(job.clients[0].call({ReportWorker{-1}}), kInvalidArgument, "worker -1");
 }
 
 TEST(SyncSteps, StatisticsNameTheRanksThatReadsWaitFor) {
@@ -267,9 +262,8 @@ TEST(SyncSteps, StatisticsNameTheRanksThatReadsWaitFor) {
   job.clients[1].call({update_of(1, 0, 3, 3)});
   EXPECT_TRUE(waiting->is_ready());
   EXPECT_THAT(job.store.statistics().awaited, IsEmpty());
-  expect_error(ErrorCode::kInvalidArgument, {"a batch of their own, got 2 operations"}, [&] {
-    job.clients[0].call({update_of(0, 1, 3, 3), internal::ReadStatistics{}});
-  });
+  EXPECT_ERROR(job.clients[0].call({update_of(0, 1, 3, 3), internal::ReadStatistics{}}),
+               kInvalidArgument, "a batch of their own, got 2 operations");
 }
 
 TEST(SyncSteps, WaitingReadsEndWithTheirOwnerAndWithTheJob) {
@@ -278,7 +272,7 @@ TEST(SyncSteps, WaitingReadsEndWithTheirOwnerAndWithTheJob) {
     Job ended(2);
     left = ended.clients[0].start({ReadShard{ended.id, 0, 1}});
   }
-  expect_error(ErrorCode::kUnavailable, {"ended"}, [&] { left->wait(soon()); });
+  EXPECT_ERROR(left->wait(soon()), kUnavailable, "ended");
   Job job(2);
   int num_done = 0;
   std::vector<Error> errors;

@@ -1,10 +1,17 @@
-// Modes by name, workers that do not wait for one another, and what is refused.
+// Workers that share servers, each a thread with a strategy of its own, in every update mode: the
+// bits of MirroredStrategy, lost and late workers, and placement of variables.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/protocol/parameter_server_modes.h"
 
 #include <atomic>
+#include <cmath>
+#include <numeric>
 
-#include "tests/strategy/parameter_server/workers_apart.h"
+#include "strategy/parameter_server/server/server_store.h"
+#include "tests/strategy/toy_training.h"
+#include "tests/strategy/worker_threads.h"
+#include "tutti/autograd/embedding_lookup.h"
+#include "tutti/optimizer/sgd.h"
 #include "tutti/strategy/parameter_server/coordinator/cluster_coordinator.h"
 
 namespace tutti::update_mode_tests {
@@ -12,26 +19,121 @@ namespace {
 
 using strategy_tests::expect_no_error;
 using strategy_tests::num;
+using strategy_tests::numbers;
+using strategy_tests::on_cpus;
+using strategy_tests::replica_number;
+using strategy_tests::Trained;
+using ::testing::AllOf;
+using ::testing::Each;
 using ::testing::ElementsAre;
-using workers_apart::Countdown;
-using workers_apart::Gathering;
-using workers_apart::make_servers;
-using workers_apart::options_of;
-using workers_apart::run_apart;
-using workers_apart::Services;
-using workers_apart::statistics_of;
-using workers_apart::wait_for;
+using ::testing::HasSubstr;
 
-TEST(UpdateModes, NamesComeBack) {
+using Body = std::function<void(ParameterServerStrategy&)>;
+using Services = std::vector<std::shared_ptr<internal::VariableService>>;
+
+/// Ends a test whose threads wait for each other indefinitely.
+class UpdateModes : public ::testing::Test {
+  const testing::HangWatchdog watchdog_{"workers that share servers"};
+};
+using ParameterServerWorkers = UpdateModes;
+
+Services make_servers(int count) {
+  Services servers;
+  for (int i = 0; i < count; ++i) {
+    servers.push_back(std::make_shared<internal::VariableStore>(concat("ps ", i)));
+  }
+  return servers;
+}
+
+ServerStatistics statistics_of(const Services& servers) {
+  ServerStatistics sum;
+  for (const auto& each : servers) {
+    sum += static_cast<const internal::VariableStore&>(*each).statistics();
+  }
+  return sum;
+}
+
+std::vector<std::string> run_apart(int num_workers, const Services& servers,
+                                   const ParameterServerOptions& options, const Body& body) {
+  return errors_of_ranks(num_workers, [&](int worker) {
+    ParameterServerStrategy strategy(worker, num_workers, servers, options);
+    body(strategy);
+  });
+}
+
+ParameterServerOptions options_of(UpdateMode mode, int replicas = 1) {
+  ParameterServerOptions options;
+  options.local = on_cpus(1, replicas);
+  options.update_mode = mode;
+  return options;
+}
+
+/// Runs workers that agree on every step, in mode kSync; worker w has replicas[w] replicas.
+std::vector<std::string> run_in_step(const std::vector<int>& replicas, int num_servers,
+                                     const Body& body, std::int64_t num_shards = 1) {
+  const auto workers = static_cast<int>(replicas.size());
+  const Services servers = make_servers(num_servers);
+  auto communicators =
+      strategy_tests::communicators_of(workers, strategy_tests::Between::kMessages, {});
+  return errors_of_ranks(workers, [&](int worker) {
+    const auto w = static_cast<std::size_t>(worker);
+    ParameterServerOptions options;
+    options.local = on_cpus(replicas[w]);
+    options.variable_partitioner = FixedShardsPartitioner(num_shards);
+    ParameterServerStrategy strategy(std::move(communicators[w]), servers, options);
+    body(strategy);
+  });
+}
+
+/// Barrier of `count` workers. Inside a step, it shows that all of them have joined.
+class Gathering {
+ public:
+  explicit Gathering(int count) : missing_(count) {}
+  void meet() {
+    if (--missing_ == 0) all_here_.set();
+    (void)all_here_.wait_until(TimePoint::max());
+  }
+
+ private:
+  std::atomic<int> missing_;
+  Event all_here_;
+};
+
+/// A variable that every step of every worker lowers by 1.
+struct Countdown {
+  Countdown() : optimizer(std::vector<Variable>{w}, {.learning_rate = 1.0}) {}
+  /// `between`: after the read and before the update. Returns what was read, as a count.
+  int step(
+      Strategy& strategy, const std::function<void()>& between = [] {}) {
+    double read = 0.0;
+    strategy.run([&] {
+      GradientTape tape;
+      (void)optimizer.learning_rate();  // all that a step reads is read here
+      const Tensor value = w.value();
+      read = -value.item();
+      between();
+      optimizer.minimize(tape, value * 1.0f);
+    });
+    return static_cast<int>(read);
+  }
+  int count() const { return static_cast<int>(-w.value().item()); }
+  Variable w{num(0.0), {.name = "w"}};
+  Sgd optimizer;
+};
+
+void wait_for(const std::atomic<int>& counter, int at_least) {
+  while (counter.load() < at_least) Clock::system().sleep_for(std::chrono::microseconds(200));
+}
+
+TEST_F(UpdateModes, NamesComeBack) {
   for (const UpdateMode mode : {UpdateMode::kSync, UpdateMode::kAsync, UpdateMode::kSyncReplicas}) {
     EXPECT_EQ(parse_update_mode(to_string(mode)), mode);
   }
-  EXPECT_TUTTI_ERROR((void)parse_update_mode("ssp"), ErrorCode::kInvalidArgument,
-                     "expected sync, async or sync_replicas, got 'ssp'");
+  EXPECT_ERROR((void)parse_update_mode("ssp"), kInvalidArgument,
+               "expected sync, async or sync_replicas, got 'ssp'");
 }
 
-TEST(UpdateModes, AsynchronousWorkersLoseNoUpdate) {
-  const testing::HangWatchdog watchdog("sum of asynchronous updates", std::chrono::seconds(60));
+TEST_F(UpdateModes, AsynchronousWorkersLoseNoUpdate) {
   constexpr int kWorkers = 3, kSteps = 40;
   const Services servers = make_servers(2);
   const auto errors =
@@ -53,43 +155,37 @@ TEST(UpdateModes, AsynchronousWorkersLoseNoUpdate) {
 }
 
 /// What replica_device_setter did: clients that never met agree by the order of creation.
-TEST(UpdateModes, WorkersPlaceVariablesAlike) {
-  const Services servers = make_servers(3);
-  const auto places = [&](int worker, VariablePlacement placement) {
+TEST_F(UpdateModes, ConcurrentWorkersPlaceVariablesAlike) {
+  const auto expect_places = [](int num_servers, VariablePlacement placement,
+                                const std::vector<std::pair<std::int64_t, int>>& rows_and_task) {
     ParameterServerOptions options = options_of(UpdateMode::kAsync);
     options.placement = placement;
-    ParameterServerStrategy strategy(worker, 2, servers, options);
-    const auto scope = strategy.scope();
-    const bool is_round = placement == VariablePlacement::kRoundRobin;
-    std::vector<std::string> devices;
-    for (const int rows : {8, 2, 4, 1, 1, 6}) {
-      const Tensor first = Tensor::full({rows}, worker + 1.0);
-      const Variable variable(first,
-                              {.name = concat(is_round ? "round " : "bytes ", devices.size())});
-      // The first client's values, for both.
-      EXPECT_EQ(variable.value().to_doubles()[0], 1.0);
-      devices.push_back(strategy.shards_of(variable).front().device);
-    }
-    return devices;
+    std::vector<double> values[2];
+    const Body body = [&](ParameterServerStrategy& strategy) {
+      const auto scope = strategy.scope();
+      for (const auto& [rows, task] : rows_and_task) {
+        std::vector<double>& own = values[strategy.worker()];
+        const Variable variable(Tensor::full({rows}, strategy.worker() + 1.0),
+                                {.name = concat("v", own.size())});
+        EXPECT_EQ(strategy.shards_of(variable).front().device,
+                  concat("/job:ps/replica:0/task:", task, "/device:CPU:0"));
+        own.push_back(variable.value().to_doubles()[0]);
+      }
+    };
+    expect_no_error(run_apart(2, make_servers(num_servers), options, body));
+    EXPECT_EQ(values[0], values[1]) << "those of the client that came first";
   };
-  const auto on = [](std::vector<int> tasks) {
-    std::vector<std::string> devices;
-    for (const int task : tasks) {
-      devices.push_back(concat("/job:ps/replica:0/task:", task, "/device:CPU:0"));
-    }
-    return devices;
-  };
-  for (const int worker : {0, 1}) {
-    EXPECT_EQ(places(worker, VariablePlacement::kRoundRobin), on({0, 1, 2, 0, 1, 2}));
-    // By what they have so far: 8 | 2 | 4, then 1 and 1 to the second, 6 as well.
-    EXPECT_EQ(places(worker, VariablePlacement::kLeastBytes), on({0, 1, 2, 1, 1, 1}));
-  }
+  using enum VariablePlacement;
+  expect_places(3, kRoundRobin, {{8, 0}, {2, 1}, {4, 2}, {1, 0}, {1, 1}, {6, 2}});
+  // By what they have so far: 8 | 2 | 4, then 1 and 1 to the second, 6 as well.
+  expect_places(3, kLeastBytes, {{8, 0}, {2, 1}, {4, 2}, {1, 1}, {1, 1}, {6, 1}});
+  expect_places(2, kRoundRobin, {{1000, 0}, {10, 1}, {20, 0}, {30, 1}, {40, 0}});
+  expect_places(2, kLeastBytes, {{1000, 0}, {10, 1}, {20, 1}, {30, 1}, {40, 1}});
 }
 
 /// By counts, for times would depend on the machine: whenever the slow worker has read, two others
 /// make five steps more before it goes on.
-TEST(UpdateModes, SlowAsynchronousWorkerDoesNotSlowOthers) {
-  const testing::HangWatchdog watchdog("a slow worker", std::chrono::seconds(60));
+TEST_F(UpdateModes, SlowAsynchronousWorkerDoesNotSlowOthers) {
   constexpr int kSlowSteps = 4, kRatio = 5;
   const Services servers = make_servers(1);
   Gathering gathering(3);
@@ -115,7 +211,7 @@ TEST(UpdateModes, SlowAsynchronousWorkerDoesNotSlowOthers) {
   EXPECT_GE(statistics_of(servers).staleness.rbegin()->first, 2u * kRatio);
 }
 
-TEST(UpdateModes, AWorkerApartStopsAlone) {
+TEST_F(UpdateModes, AWorkerApartStopsAlone) {
   const Services servers = make_servers(1);
   ParameterServerStrategy one(0, 2, servers, options_of(UpdateMode::kAsync));
   ParameterServerStrategy other(1, 2, servers, options_of(UpdateMode::kAsync));
@@ -128,7 +224,7 @@ TEST(UpdateModes, AWorkerApartStopsAlone) {
   EXPECT_FALSE(other.stops_after(2));
 }
 
-TEST(UpdateModes, EveryWorkerGetsItsRowsOfAGlobalBatch) {
+TEST_F(UpdateModes, EveryWorkerGetsItsRowsOfAGlobalBatch) {
   const Services servers = make_servers(1);
   std::vector<double> seen;
   for (const int worker : {0, 1}) {
@@ -142,26 +238,24 @@ TEST(UpdateModes, EveryWorkerGetsItsRowsOfAGlobalBatch) {
   EXPECT_THAT(seen, ElementsAre(0, 1, 4, 2, 3, 5));
 }
 
-TEST(UpdateModes, WhatMakesNoSenseIsRefused) {
+TEST_F(UpdateModes, WhatMakesNoSenseIsRefused) {
   const Services servers = make_servers(1);
   const auto make = [&](const ParameterServerOptions& options, int worker = 0) {
     const ParameterServerStrategy strategy(worker, 2, servers, options);
   };
-  EXPECT_TUTTI_ERROR(make(options_of(UpdateMode::kSync)), ErrorCode::kInvalidArgument, "kAsync");
-  EXPECT_TUTTI_ERROR(make(options_of(UpdateMode::kAsync), 2), ErrorCode::kInvalidArgument,
-                     "no worker 2 of 2");
+  EXPECT_ERROR(make(options_of(UpdateMode::kSync)), kInvalidArgument, "kAsync");
+  EXPECT_ERROR(make(options_of(UpdateMode::kAsync), 2), kInvalidArgument, "no worker 2 of 2");
   ParameterServerOptions options = options_of(UpdateMode::kSyncReplicas);
   options.replicas_to_aggregate = 3;
-  EXPECT_TUTTI_ERROR(make(options), ErrorCode::kInvalidArgument, "expected 1 .. 2");
+  EXPECT_ERROR(make(options), kInvalidArgument, "expected 1 .. 2");
   options.replicas_to_aggregate = 1;
   options.total_num_replicas = 3;
-  EXPECT_TUTTI_ERROR(make(options), ErrorCode::kInvalidArgument, "total_num_replicas");
+  EXPECT_ERROR(make(options), kInvalidArgument, "total_num_replicas");
   ParameterServerStrategy replicas(options_of(UpdateMode::kSyncReplicas));
-  EXPECT_TUTTI_ERROR(ClusterCoordinator{replicas}, ErrorCode::kInvalidArgument,
-                     "update_mode is sync_replicas");
+  EXPECT_ERROR(ClusterCoordinator{replicas}, kInvalidArgument, "update_mode is sync_replicas");
 }
 
-TEST(UpdateModes, StateOfAStepThatWorkersWouldMixUpIsRefused) {
+TEST_F(UpdateModes, StateOfAStepThatWorkersWouldMixUpIsRefused) {
   ParameterServerStrategy strategy(options_of(UpdateMode::kAsync));
   const auto scope = strategy.scope();
   Variable w(num(1.0), {.name = "w"});
@@ -173,8 +267,348 @@ TEST(UpdateModes, StateOfAStepThatWorkersWouldMixUpIsRefused) {
     });
   };
   step();  // held by this worker
-  EXPECT_TUTTI_ERROR(step(), ErrorCode::kUnimplemented, "gradient accumulation");
+  EXPECT_ERROR(step(), kUnimplemented, "gradient accumulation");
   EXPECT_EQ(w.value().item(), 1.0f);
+}
+
+/// Dense and sparse gradients, dropout, Adam; a global batch of 12 rows over all replicas.
+Trained train_bits(Strategy& strategy, int steps = 4) {
+  set_random_seed(7);
+  Json state = strategy.save_state();
+  state.set("step", 0).set("seed", "7");
+  strategy.restore_state(state);
+  const auto scope = strategy.scope();
+  const auto weight = [](const char* name, const Shape& shape, std::uint64_t number) {
+    const Tensor initial = random_normal(shape, RandomKey{7, kInitializerPurpose, number, 0, 0});
+    return Variable(initial, {.name = name});
+  };
+  const std::vector<Variable> weights = {weight("table", {10, 6}, 1), weight("w1", {6, 33}, 2),
+                                         weight("b1", {33}, 3), weight("w2", {33, 1}, 4)};
+  Adam optimizer(weights, {.learning_rate = 0.05});
+  for (int step = 0; step < steps; ++step) {
+    strategy.run([&, step] {
+      const ReplicaContext& context = ReplicaContext::current();
+      const std::int64_t rows = 12 / context.num_replicas_in_sync();
+      std::vector<std::int64_t> words;
+      for (std::int64_t i = 0; i < rows; ++i) {
+        words.push_back((step + context.replica_id() * rows + i) * 7 % 10);
+      }
+      GradientTape tape;
+      const Tensor x = embedding_lookup(weights[0], Tensor::from<std::int64_t>({rows}, words));
+      const Tensor hidden = relu(matmul(x, weights[1].value()) + weights[2].value());
+      const RandomContext& random = current_random_context();
+      const Tensor dropped = dropout(
+          hidden, 0.25, RandomKey{random.seed, kDropoutPurpose, random.step, random.replica, 0});
+      optimizer.minimize(tape,
+                         reduce_sum(square(matmul(dropped, weights[3].value()) - 1.0f)) / 12.0f);
+    });
+  }
+  return {hash_variables(weights), hash_variables(optimizer.state_variables()), ""};
+}
+
+void expect_bits_of_mirrored(int num_workers, int replicas, int num_servers, int num_shards) {
+  const std::string what = concat(num_workers, " workers of ", replicas, " replicas");
+  const Trained expected = train_bits(*strategy_tests::mirrored(1, num_workers * replicas));
+  ParameterServerOptions options = options_of(UpdateMode::kSyncReplicas, replicas);
+  options.variable_partitioner = FixedShardsPartitioner(num_shards);
+  std::vector<Trained> trained(static_cast<std::size_t>(num_workers));
+  const Services servers = make_servers(num_servers);
+  expect_no_error(run_apart(num_workers, servers, options, [&](ParameterServerStrategy& strategy) {
+    EXPECT_EQ(strategy.num_replicas_in_sync(), num_workers * replicas);
+    trained[static_cast<std::size_t>(strategy.worker())] = train_bits(strategy);
+  }));
+  EXPECT_THAT(trained, Each(expected)) << what;
+  EXPECT_EQ(statistics_of(servers).num_stale_dropped, 0u);
+}
+
+TEST_F(UpdateModes, SyncReplicasOfAllWorkersHasTheBitsOfMirroredStrategy) {
+  expect_bits_of_mirrored(1, 1, 1, 1);
+  expect_bits_of_mirrored(2, 1, 1, 1);
+  expect_bits_of_mirrored(3, 1, 2, 2);
+  expect_bits_of_mirrored(2, 2, 2, 1);
+}
+
+TEST_F(UpdateModes, AWorkerAloneHasTheBitsOfOneDeviceInEveryMode) {
+  const Trained expected = train_bits(*strategy_tests::mirrored(1));
+  for (const UpdateMode mode : {UpdateMode::kAsync, UpdateMode::kSyncReplicas}) {
+    ParameterServerStrategy strategy(options_of(mode));
+    EXPECT_EQ(strategy.update_mode(), mode);
+    EXPECT_EQ(train_bits(strategy), expected) << to_string(mode);
+  }
+}
+
+/// Two of three make a step; the third has read before three steps were made, and is late for all.
+TEST_F(UpdateModes, GradientsOfALateBackupWorkerAreDroppedAndCounted) {
+  ParameterServerOptions options = options_of(UpdateMode::kSyncReplicas);
+  options.replicas_to_aggregate = 2;
+  options.total_num_replicas = 3;
+  const Services servers = make_servers(2);
+  Gathering gathering(3);
+  std::atomic<int> made[3] = {};
+  const auto errors = run_apart(3, servers, options, [&](ParameterServerStrategy& strategy) {
+    const auto scope = strategy.scope();
+    Countdown countdown;
+    const int worker = strategy.worker();
+    if (worker < 2) {
+      for (int i = 0; i < 3; ++i) {
+        countdown.step(strategy, [&] {
+          if (i == 0) gathering.meet();
+        });
+        ++made[worker];
+      }
+    } else {
+      countdown.step(strategy, [&] {
+        gathering.meet();
+        wait_for(made[0], 3), wait_for(made[1], 3);
+      });
+      // Its next one counts again: with worker 0's it makes the fourth step.
+      EXPECT_EQ(countdown.step(strategy), 9);
+      ++made[worker];
+    }
+    if (worker != 0) return;
+    countdown.step(strategy);
+    EXPECT_EQ(countdown.optimizer.iterations().value().item_int(), 4);
+    // Each step is the mean of two, for three: -1 * 2 / (2/3).
+    EXPECT_EQ(countdown.count(), 12);
+  });
+  expect_no_error(errors);
+  const auto told = statistics_of(servers);
+  EXPECT_EQ(told.num_stale_dropped, 2u);  // of w and of the iterations
+  EXPECT_EQ(told.num_sync_steps, 8u);     // four of each
+}
+
+/// Two of three make a step. Each counts its own steps; when two have ended, the third has a step
+/// left that nobody else gives for: tf's token queue says OutOfRange then.
+TEST_F(UpdateModes, ReadOfAnUnreachableStepFailsAtOnce) {
+  ParameterServerOptions options = options_of(UpdateMode::kSyncReplicas);
+  options.replicas_to_aggregate = 2;
+  const Services servers = make_servers(2);
+  Gathering gathering(3);
+  std::atomic<int> num_ended = 0;
+  const auto errors = errors_of_ranks(3, [&](int worker) {
+    {
+      ParameterServerStrategy strategy(worker, 3, servers, options);
+      const auto scope = strategy.scope();
+      Countdown countdown;
+      for (int i = 0; i < 4; ++i) {
+        countdown.step(strategy, [&] {
+          if (i == 0) gathering.meet();
+          if (i == 0 && worker == 2) wait_for(num_ended, 2);
+        });
+      }
+    }
+    ++num_ended;
+  });
+  EXPECT_EQ(errors[0], "");
+  EXPECT_EQ(errors[1], "");
+  // Worker 2's first gradient came late; its second one is of step 4, alone.
+  EXPECT_THAT(errors[2], AllOf(HasSubstr("step 4 will not be made: workers 0, 1 have ended"),
+                               HasSubstr("expected gradients of 2 of 3 workers, got 1 at most")));
+  EXPECT_EQ(statistics_of(servers).num_sync_steps, 8u);  // four of w and of the iterations
+}
+
+/// The same for one that waits already when the other ends.
+TEST_F(UpdateModes, PendingReadFailsWhenTooFewWorkersAreLeft) {
+  const Services servers = make_servers(1);
+  Gathering gathering(2);
+  Event gave;
+  const auto errors =
+      run_apart(2, servers, options_of(UpdateMode::kSyncReplicas), [&](Strategy& strategy) {
+        const auto scope = strategy.scope();
+        Countdown countdown;
+        const bool ends = strategy.worker() == 1;
+        countdown.step(strategy, [&] { gathering.meet(); });
+        if (ends) return (void)gave.wait_until(TimePoint::max());
+        countdown.step(strategy, [&] { gave.set(); });
+        countdown.step(strategy);
+      });
+  EXPECT_THAT(errors[0], HasSubstr("step 1 will not be made: worker 1 has ended"));
+  EXPECT_EQ(errors[1], "");
+}
+
+TEST_F(UpdateModes, AReadThatWaitsTooLongNamesTheWorker) {
+  ParameterServerOptions options = options_of(UpdateMode::kSyncReplicas);
+  options.timeout = options.local.timeout = std::chrono::seconds(2);
+  Gathering gathering(2);
+  Event has_failed;
+  const auto errors =
+      run_apart(2, make_servers(1), options, [&](ParameterServerStrategy& strategy) {
+        const auto scope = strategy.scope();
+        Countdown countdown;
+        const bool is_slow = strategy.worker() == 1;
+        countdown.step(strategy, [&] {
+          gathering.meet();
+          if (is_slow) (void)has_failed.wait_until(TimePoint::max());
+        });
+        if (is_slow) return;
+        struct SetOnExit {
+          Event& event;
+          ~SetOnExit() { event.set(); }
+        } const set_on_exit{has_failed};
+        countdown.step(strategy);
+      });
+  EXPECT_THAT(errors[0], AllOf(HasSubstr("worker 0 waits to read the next step"),
+                               HasSubstr("for which worker 1 gave no gradient"),
+                               HasSubstr("gradients of 2 of 2 workers")));
+  EXPECT_EQ(errors[1], "");
+}
+
+void expect_bits_of_mirrored_in_step(const std::vector<int>& replicas, int num_servers,
+                                     std::int64_t num_shards) {
+  const std::string what = concat("replicas ", join(replicas), ", ", num_servers, " servers");
+  const int total = std::accumulate(replicas.begin(), replicas.end(), 0);
+  const Trained expected = strategy_tests::train(*strategy_tests::mirrored(1, total));
+  std::vector<Trained> trained(replicas.size());
+  const Body body = [&](ParameterServerStrategy& strategy) {
+    trained[static_cast<std::size_t>(strategy.worker())] = strategy_tests::train(strategy);
+  };
+  expect_no_error(run_in_step(replicas, num_servers, body, num_shards));
+  EXPECT_THAT(trained, Each(expected)) << what;
+}
+
+TEST_F(ParameterServerWorkers, TrainWithTheBitsOfMirroredStrategy) {
+  expect_bits_of_mirrored_in_step({1, 1}, 1, 1);
+  expect_bits_of_mirrored_in_step({1, 1, 1}, 2, 3);
+  expect_bits_of_mirrored_in_step({2, 1}, 2, 2);
+  expect_bits_of_mirrored_in_step({2, 2}, 3, 1);
+}
+
+TEST_F(ParameterServerWorkers, CountWhatAllOfThemAssignOnce) {
+  expect_no_error(run_in_step({1, 2}, 2, [](ParameterServerStrategy& strategy) {
+    const auto scope = strategy.scope();
+    Variable sum(num(0.0), {.name = "sum", .aggregation = VariableAggregation::kSum});
+    Variable outside(num(0.0), {.name = "outside"});
+    for (int step = 1; step <= 3; ++step) {
+      outside.assign_add(1.0);
+      EXPECT_EQ(outside.value().item(), static_cast<float>(step));
+      const auto seen = strategy.run([&] {
+        sum.assign_add(num(replica_number()));
+        return sum.value();
+      });
+      for (const double value : numbers(seen)) EXPECT_EQ(value, 3.0 * step);  // 0 + 1 + 2
+    }
+  }));
+}
+
+TEST_F(ParameterServerWorkers, UnsummedGradientsOfWorkersMustBeEqual) {
+  const auto errors = run_in_step({1, 1}, 1, [](ParameterServerStrategy& strategy) {
+    const auto scope = strategy.scope();
+    const Variable v(num(0.0), {.name = "v"});
+    Sgd optimizer(std::vector<Variable>{v}, {.learning_rate = 0.5});
+    const auto apply = [&](float gradient) {
+      optimizer.apply_gradients(std::vector<Gradient>{num(gradient)},
+                                {.aggregation = GradientAggregation::kNone});
+    };
+    strategy.run([&] { apply(2.0f); });
+    EXPECT_EQ(v.value().item(), -1.0f);
+    strategy.run([&] { apply(replica_number()); });
+  });
+  EXPECT_THAT(errors, Each(HasSubstr("Variable 'v': replicas 0 and 1 share its value")));
+}
+
+TEST_F(ParameterServerWorkers, DifferentVariablesAreRefusedNamingBoth) {
+  const auto errors = run_in_step({1, 1}, 1, [](ParameterServerStrategy& strategy) {
+    const auto scope = strategy.scope();
+    const Variable variable(num(strategy.worker()), {.name = "w"});
+  });
+  EXPECT_THAT(errors, Each(HasSubstr("the workers make different variables")));
+}
+
+struct Curve {
+  std::vector<double> losses;  // of worker 0
+  double weight = 0.0;
+  std::int64_t updates = 0;
+};
+
+/// Two workers of 20 steps each bring w to 3 by (w - 3)^2 with a rate of 0.1.
+Curve trained(UpdateMode mode) {
+  const Services servers = make_servers(2);
+  Curve curve;
+  expect_no_error(run_apart(2, servers, options_of(mode), [&](ParameterServerStrategy& strategy) {
+    const auto scope = strategy.scope();
+    const std::vector<Variable> variables = {Variable(num(0.0), {.name = "w"})};
+    Sgd optimizer(variables, {.learning_rate = 0.1});
+    for (int step = 0; step < 20; ++step) {
+      const PerReplica<Tensor> loss = strategy.run([&] {
+        GradientTape tape;
+        const Tensor result = square(variables[0].value() - 3.0f);
+        optimizer.minimize(tape, result);
+        return result;
+      });
+      if (strategy.worker() == 0) curve.losses.push_back(loss[0].item());
+    }
+  }));
+  ParameterServerStrategy reader(0, 1, servers, options_of(UpdateMode::kAsync));
+  const auto scope = reader.scope();
+  const std::vector<Variable> variables = {Variable(num(0.0), {.name = "w"})};
+  const Sgd optimizer(variables, {.learning_rate = 0.1});
+  curve.weight = variables[0].value().item();
+  curve.updates = optimizer.iterations().value().item_int();
+  return curve;
+}
+
+// Two replicas of one worker read two variables twice each in five steps, and change both.
+TEST_F(UpdateModes, ValuesAndGradientsAreSentOncePerStep) {
+  ParameterServerOptions options;
+  options.local = on_cpus(2);
+  ParameterServerStrategy strategy(std::move(options));
+  const auto scope = strategy.scope();
+  const std::vector<Variable> variables = {Variable(Tensor::ones({4}), {.name = "a"}),
+                                           Variable(Tensor::ones({4}), {.name = "b"})};
+  Sgd optimizer(variables, {.learning_rate = 0.1});
+  const auto step = [&] {
+    GradientTape tape;
+    Tensor sum = num(0.0);
+    for (const Variable& variable : variables) {
+      sum = sum + reduce_sum(variable.value() * variable.value());
+    }
+    optimizer.minimize(tape, sum);
+  };
+  strategy.run(step);
+  const ServerStatistics before = strategy.server_statistics().at(0);
+  for (int i = 0; i < 5; ++i) strategy.run(step);
+  const ServerStatistics after = strategy.server_statistics().at(0);
+  // Besides the optimizer's counter of steps, and its rate, which no step changes: the worker is
+  // told so, and gets no value.
+  EXPECT_EQ(after.num_reads - before.num_reads, 5u * 4u);
+  EXPECT_EQ(after.num_reads_unchanged - before.num_reads_unchanged, 5u);
+  EXPECT_EQ(after.num_changes - before.num_changes, 5u * 3u);
+}
+
+// Synchronous: 20 updates with the sum of two equal gradients 2 * (w - 3), so that w - 3 shrinks
+// by 1 - 0.1 * 4 each time. Asynchronous: 40 updates, each of one gradient.
+TEST_F(UpdateModes, OneOptionSelectsSynchronousSteps) {
+  const Curve together = trained(UpdateMode::kSyncReplicas);
+  EXPECT_EQ(together.updates, 20);
+  ASSERT_EQ(together.losses.size(), 20u);
+  for (std::size_t step = 0; step < 12; ++step) {  // then float32 is not exact enough
+    const double expected = 9.0 * std::pow(0.6, 2.0 * static_cast<double>(step));
+    EXPECT_NEAR(together.losses[step], expected, 1e-3 * expected) << step;
+  }
+
+  const Curve apart = trained(UpdateMode::kAsync);
+  EXPECT_EQ(apart.updates, 40);
+  EXPECT_LT(apart.losses.back(), 0.1);  // which of the other's updates it has seen is open
+  for (const Curve& curve : {together, apart}) EXPECT_NEAR(curve.weight, 3.0, 0.1);
+}
+
+TEST_F(UpdateModes, StepsAreSynchronousByDefault) {
+  EXPECT_EQ(ParameterServerOptions{}.update_mode, UpdateMode::kSync);
+  ParameterServerStrategy strategy({.local = on_cpus(2)});
+  EXPECT_EQ(strategy.update_mode(), UpdateMode::kSync);
+  const auto scope = strategy.scope();
+  const std::vector<Variable> variables = {Variable(num(0.0), {.name = "w"})};
+  Sgd optimizer(variables, {.learning_rate = 1.0});
+  const PerReplica<Tensor> read = strategy.run([&] {
+    GradientTape tape;
+    const Tensor value = variables[0].value();
+    optimizer.minimize(tape, value * (1.0f + replica_number()));
+    return value;
+  });
+  // Both read the same values, and one update has the gradients of both: 1 + 2.
+  EXPECT_THAT(numbers(read), ElementsAre(0, 0));
+  EXPECT_EQ(variables[0].value().item(), -3.0f);
+  EXPECT_EQ(optimizer.iterations().value().item_int(), 1);
 }
 
 }  // namespace

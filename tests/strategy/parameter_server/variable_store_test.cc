@@ -57,18 +57,15 @@ TEST(VariableStore, AShardThatIsThereKeepsItsValuesAndIsCompared) {
   const auto again = client.call({CreateShard{spec, Tensor::zeros({4})}, ReadShard{spec.id()}});
   EXPECT_EQ(again[0].version, 2u);
   expect_tensor(*again[1].value, {4}, {2, 2, 2, 2});
-  expect_error(ErrorCode::kInvalidArgument, {"ps 0: ", "'w'", "[4]", "[5]"}, [&] {
-    client.call({CreateShard{whole("w", {5}), Tensor::ones({5})}});
-  });
-  expect_error(ErrorCode::kInvalidArgument, {"'w'", "float64"}, [&] {
-    client.call({CreateShard{whole("w", {4}, DType::kFloat64), normal({4}, DType::kFloat64)}});
-  });
-  expect_error(ErrorCode::kInvalidArgument, {"'v'", "[4]", "[3]"}, [&] {
-    client.call({CreateShard{whole("v", {4}), Tensor::ones({3})}});
-  });
-  expect_error(ErrorCode::kInvalidArgument, {"'v'", "generator"}, [&] {
-    client.call({CreateShard{whole("v", {4}), normal({5})}});
-  });
+  EXPECT_ERROR(client.call({CreateShard{whole("w", {5}), Tensor::ones({5})}}), kInvalidArgument,
+               "ps 0: ", "'w'", "[4]", "[5]");
+  EXPECT_ERROR(
+      client.call({CreateShard{whole("w", {4}, DType::kFloat64), normal({4}, DType::kFloat64)}}),
+      kInvalidArgument, "'w'", "float64");
+  EXPECT_ERROR(client.call({CreateShard{whole("v", {4}), Tensor::ones({3})}}), kInvalidArgument,
+               "'v'", "[4]", "[3]");
+  EXPECT_ERROR(client.call({CreateShard{whole("v", {4}), normal({5})}}), kInvalidArgument, "'v'",
+               "generator");
   EXPECT_EQ(store.statistics().num_shards, 1u);
 }
 
@@ -213,8 +210,7 @@ TEST(VariableStore, AClosureThatIsTriedAgainElsewhereCountsOnce) {
   OperationBatch news;
   news.finished_below = 18;
   store.start(news)->wait(soon());
-  expect_error(ErrorCode::kAborted, {"ps 0: ", "closure 17", "finished"},
-               [&] { first.call({increment()}); });
+  EXPECT_ERROR(first.call({increment()}), kAborted, "ps 0: ", "closure 17", "finished");
   expect_tensor(second.read(id), {}, {3});
 }
 
@@ -310,8 +306,7 @@ TEST(VariableStore, RulesWithNormsNeedTheWholeVariable) {
   client.call({CreateShard{half, Tensor::ones({2})}, CreateShard{slot, Tensor::ones({2})}});
   UpdateShard update{half.id(), {slot.id()}, describe_update_rule(LarsRule())};
   update.gradient = Tensor::ones({2});
-  expect_error(ErrorCode::kInvalidArgument, {"'w' (shard 0 of 2)", "lars", "norm"},
-               [&] { client.call({update}); });
+  EXPECT_ERROR(client.call({update}), kInvalidArgument, "'w' (shard 0 of 2)", "lars", "norm");
 }
 
 /// `count` threads run body(i).
