@@ -22,6 +22,11 @@ using strategy_tests::on_cpus;
 using ::testing::ElementsAre;
 using thrown::warnings_of;
 
+/// Ends a test whose workers wait indefinitely.
+class AsynchronousTraining : public ::testing::Test {
+  const testing::HangWatchdog watchdog_{"asynchronous training", std::chrono::seconds(120)};
+};
+
 ParameterServerOptions with_workers(int workers, int servers = 2, int replicas = 1) {
   ParameterServerOptions options;
   options.local = on_cpus(replicas);
@@ -37,8 +42,7 @@ Dataset range(std::int64_t first, std::int64_t end) {
   return Dataset::from_tensors({Tensor::from<float>({end - first}, values)});
 }
 
-TEST(AsynchronousTraining, StepsReadWorkerDatasetsAndUpdateServerVariables) {
-  const testing::HangWatchdog watchdog("datasets of workers");
+TEST_F(AsynchronousTraining, StepsReadWorkerDatasetsAndUpdateServerVariables) {
   ParameterServerStrategy strategy(with_workers(5));
   const auto scope = strategy.scope();
   Variable sum(num(0.0), {.name = "sum"});
@@ -59,8 +63,7 @@ TEST(AsynchronousTraining, StepsReadWorkerDatasetsAndUpdateServerVariables) {
   EXPECT_EQ(sum.value().item(), 2.0F);
 }
 
-TEST(AsynchronousTraining, RunAndReduceWithinAStep) {
-  const testing::HangWatchdog watchdog("run and reduce");
+TEST_F(AsynchronousTraining, RunAndReduceWithinAStep) {
   constexpr int kReplicas = 3;
   ParameterServerStrategy strategy(with_workers(2, 2, kReplicas));
   const auto scope = strategy.scope();
@@ -89,8 +92,7 @@ TEST(AsynchronousTraining, RunAndReduceWithinAStep) {
   EXPECT_EQ(first.value().item(), 6.0F);
 }
 
-TEST(AsynchronousTraining, CachingScopeKeepsReadValues) {
-  const testing::HangWatchdog watchdog("caching scope");
+TEST_F(AsynchronousTraining, CachingScopeKeepsReadValues) {
   ParameterServerStrategy strategy(with_workers(1, 2, 2));
   const auto scope = strategy.scope();
   Variable v(num(1.0), {.name = "v"});
@@ -119,15 +121,13 @@ TEST(AsynchronousTraining, CachingScopeKeepsReadValues) {
   }
   EXPECT_THAT(values, ElementsAre(1, 1, 1, 1, 5));
   (void)coordinator.schedule("nest");
-  const Error error = error_of([&] { coordinator.join(); });
-  EXPECT_EQ(error.code(), ErrorCode::kFailedPrecondition);
-  EXPECT_THAT(error.message(), ::testing::HasSubstr("CachedReadsScope: made inside another one"));
+  EXPECT_ERROR(coordinator.join(), kFailedPrecondition,
+               "CachedReadsScope: made inside another one");
   EXPECT_EQ(coordinator.schedule("read").fetch<std::vector<Tensor>>().front().item(), 5.0F)
       << "a scope that failed has ended";
 }
 
-TEST(AsynchronousTraining, WorkerBatchesAreSplitForItsReplicas) {
-  const testing::HangWatchdog watchdog("batches of workers");
+TEST_F(AsynchronousTraining, WorkerBatchesAreSplitForItsReplicas) {
   for (const int replicas : {1, 2, 4}) {
     ParameterServerStrategy strategy(with_workers(2, 2, replicas));
     ClusterCoordinator coordinator(strategy);
@@ -176,8 +176,7 @@ TEST(AsynchronousTraining, WorkerBatchesAreSplitForItsReplicas) {
 }
 
 // tf: "executed locally on the coordinator. This is inefficient but may be valid".
-TEST(AsynchronousTraining, WorkOfTheChiefAloneIsWarnedOfOnce) {
-  const testing::HangWatchdog watchdog("work of the chief");
+TEST_F(AsynchronousTraining, WorkOfTheChiefAloneIsWarnedOfOnce) {
   using Work = std::function<void(ParameterServerStrategy&)>;
   const auto two = [] { return PerReplica<Tensor>({Tensor::ones({1}), Tensor::ones({1})}); };
   const std::map<std::string, Work> works = {
@@ -211,8 +210,7 @@ TEST(AsynchronousTraining, WorkOfTheChiefAloneIsWarnedOfOnce) {
   }
 }
 
-TEST(AsynchronousTraining, StepsMayNotMakeVariables) {
-  const testing::HangWatchdog watchdog("no variables");
+TEST_F(AsynchronousTraining, StepsMayNotMakeVariables) {
   ParameterServerStrategy strategy(with_workers(1));
   ClusterCoordinator coordinator(strategy);
   coordinator.define("make", [] { return Variable(num(1.0)).value(); });
@@ -222,8 +220,7 @@ TEST(AsynchronousTraining, StepsMayNotMakeVariables) {
   EXPECT_THAT(error.message(), ::testing::HasSubstr("created inside run"));
 }
 
-TEST(AsynchronousTraining, OptimizersTrainOnServers) {
-  const testing::HangWatchdog watchdog("training");
+TEST_F(AsynchronousTraining, OptimizersTrainOnServers) {
   ParameterServerOptions options = with_workers(3);
   options.variable_partitioner = FixedShardsPartitioner(2);
   ParameterServerStrategy strategy(options);
@@ -254,8 +251,7 @@ TEST(AsynchronousTraining, OptimizersTrainOnServers) {
 }
 
 /// Steps count in three variables on two servers; workers die in the middle of them.
-TEST(AsynchronousTraining, KilledWorkersDoNotChangeCounts) {
-  const testing::HangWatchdog watchdog("kills", std::chrono::seconds(120));
+TEST_F(AsynchronousTraining, KilledWorkersDoNotChangeCounts) {
   constexpr int kClosures = 1000, kWorkers = 3;
   ParameterServerStrategy strategy(with_workers(kWorkers));
   const auto scope = strategy.scope();

@@ -1,20 +1,17 @@
-// The closure queue among threads, also with room for only two entries.
+// The closure queue among threads.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/coordinator/closure_queue.h"
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <array>
 #include <atomic>
 
-#include "tests/support/hang_watchdog.h"
-#include "tests/support/tensor_matchers.h"
-#include "tutti/core/executor.h"
+#include "tests/strategy/parameter_server/coordinator_kit.h"
+#include "tests/support/ranks.h"
 
 namespace tutti::internal {
 namespace closure_queue_test {
 
+using testing::expect_closure_error;
 using testing::expect_error;
 using testing::HangWatchdog;
 using namespace std::chrono_literals;
@@ -54,19 +51,16 @@ bool user_failure(ClosureQueue& queue, const Handout& handout, const std::string
   return queue.mark_failed(handout, ErrorCode::kInvalidArgument, ErrorOrigin::kUser, text);
 }
 
-/// By the most that may be queued.
-class ClosureQueueTest : public ::testing::TestWithParam<std::size_t> {
- protected:
-  ClosureQueueOptions options(int window = 2) const {
-    ClosureQueueOptions options;
-    options.most_queued = GetParam();
-    options.window = window;
-    return options;
-  }
-};
+/// Options of a queue with room for two entries.
+ClosureQueueOptions two_entries(int window = 2) {
+  ClosureQueueOptions options;
+  options.most_queued = 2;
+  options.window = window;
+  return options;
+}
 
-TEST_P(ClosureQueueTest, ReturnedClosureIsHandedOutAgainUntilFinished) {
-  ClosureQueue queue(options());
+TEST(ClosureQueue, ReturnedClosureIsHandedOutAgainUntilFinished) {
+  ClosureQueue queue(two_entries());
   const auto work = scheduled();
   queue.put(work);
   auto handout = get(queue, 0);
@@ -85,34 +79,32 @@ TEST_P(ClosureQueueTest, ReturnedClosureIsHandedOutAgainUntilFinished) {
   EXPECT_EQ(code_of(work), ErrorCode::kOk);
 }
 
-TEST_P(ClosureQueueTest, ReturnedClosuresRunExactlyOnce) {
+TEST(ClosureQueue, ReturnedClosuresRunExactlyOnce) {
   HangWatchdog watchdog("two threads on a closure queue");
-  ClosureQueue queue(options(1));
+  ClosureQueue queue(two_entries(1));
   std::array<std::atomic<int>, 5> num_runs{};
-  std::vector<std::unique_ptr<Thread>> threads;
-  for (int worker = 0; worker < 2; ++worker) {
-    threads.push_back(Executor::system().start("queue-worker", [&queue, &num_runs, worker] {
-      bool has_put_back = false;
-      while (auto handout = get(queue, worker)) {
-        if (!std::exchange(has_put_back, true)) {
-          queue.put_back(*handout, lost(worker));
-          continue;
-        }
-        ++num_runs.at(handout->number);
-        queue.mark_finished(*handout);
+  expect_on_ranks(3, [&](int worker) {
+    if (worker == 2) {
+      for (int i = 0; i < 5; ++i) queue.put(scheduled());
+      for (int i = 0; i < 4; ++i) queue.wait();
+      queue.stop();
+    }
+    bool has_put_back = false;
+    while (auto handout = get(queue, worker)) {
+      if (!std::exchange(has_put_back, true)) {
+        queue.put_back(*handout, lost(worker));
+        continue;
       }
-    }));
-  }
-  for (int i = 0; i < 5; ++i) queue.put(scheduled());
-  for (int i = 0; i < 4; ++i) queue.wait();
-  queue.stop();
-  for (auto& thread : threads) thread->join();
+      ++num_runs.at(handout->number);
+      queue.mark_finished(*handout);
+    }
+  });
   for (const auto& runs : num_runs) EXPECT_EQ(runs, 1);
 }
 
-TEST_P(ClosureQueueTest, WaitThrowsTheFailureOnceAfterAllInFlightEnd) {
+TEST(ClosureQueue, WaitThrowsTheFailureOnceAfterAllInFlightEnd) {
   HangWatchdog watchdog("wait() beside a failure");
-  ClosureQueue queue(options());
+  ClosureQueue queue(two_entries());
   const auto failing = scheduled(), running = scheduled();
   queue.put(failing), queue.put(running);
   const auto first = get(queue, 0), second = get(queue, 0);
@@ -124,23 +116,17 @@ TEST_P(ClosureQueueTest, WaitThrowsTheFailureOnceAfterAllInFlightEnd) {
     has_ended = true;
     queue.mark_finished(*second);
   });
-  try {
-    queue.wait();
-    ADD_FAILURE() << "no error";
-  } catch (const ClosureError& error) {
-    EXPECT_TRUE(has_ended);
-    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
-    EXPECT_EQ(error.origin(), ErrorOrigin::kUser);
-    EXPECT_THAT(error.message(), ::testing::HasSubstr("boom"));
-  }
+  expect_closure_error(ErrorOrigin::kUser, ErrorCode::kInvalidArgument, "boom",
+                       [&] { queue.wait(); });
+  EXPECT_TRUE(has_ended);
   EXPECT_TRUE(queue.done());
   queue.wait();
   EXPECT_EQ(code_of(failing), ErrorCode::kInvalidArgument);
   EXPECT_EQ(code_of(running), ErrorCode::kOk);
 }
 
-TEST_P(ClosureQueueTest, DoneThrowsTheFailure) {
-  ClosureQueue queue(options());
+TEST(ClosureQueue, DoneThrowsTheFailure) {
+  ClosureQueue queue(two_entries());
   queue.put(scheduled());
   const auto handout = get(queue, 0);
   EXPECT_FALSE(queue.done());
@@ -149,10 +135,10 @@ TEST_P(ClosureQueueTest, DoneThrowsTheFailure) {
   EXPECT_TRUE(queue.done());
 }
 
-TEST_P(ClosureQueueTest, OnlyTheFirstErrorIsThrownAfterTheSecondEnds) {
+TEST(ClosureQueue, OnlyTheFirstErrorIsThrownAfterTheSecondEnds) {
   HangWatchdog watchdog("two failures");
   for (const bool by_put : {false, true}) {
-    ClosureQueue queue(options());
+    ClosureQueue queue(two_entries());
     const auto waiting = scheduled(), unlucky = scheduled();
     queue.put(scheduled()), queue.put(scheduled());
     const auto first = get(queue, 0), second = get(queue, 0);
@@ -181,31 +167,27 @@ TEST_P(ClosureQueueTest, OnlyTheFirstErrorIsThrownAfterTheSecondEnds) {
   }
 }
 
-TEST_P(ClosureQueueTest, ConcurrentThreadsLoseNoWakeUp) {
+TEST(ClosureQueue, ConcurrentThreadsLoseNoWakeUp) {
   HangWatchdog watchdog("ten threads on a closure queue");
-  ClosureQueue queue(options(1));
-  std::vector<std::unique_ptr<Thread>> threads;
-  for (int worker = 0; worker < 10; ++worker) {
-    threads.push_back(Executor::system().start("queue-worker", [&queue, worker] {
-      for (int action = 0; action < 20; ++action) {
-        const auto handout = get(queue, worker);
-        if (action % 2 == 0) {
-          queue.put_back(*handout, lost(worker));
-        } else {
-          queue.mark_finished(*handout);
-        }
+  ClosureQueue queue(two_entries(1));
+  expect_on_ranks(11, [&](int worker) {
+    if (worker == 10) {
+      for (int i = 0; i < 100; ++i) queue.put(scheduled());
+      return queue.wait();
+    }
+    for (int action = 0; action < 20; ++action) {
+      const auto handout = get(queue, worker);
+      if (action % 2 == 0) {
+        queue.put_back(*handout, lost(worker));
+      } else {
+        queue.mark_finished(*handout);
       }
-    }));
-  }
-  for (int i = 0; i < 100; ++i) queue.put(scheduled());
-  queue.wait();
+    }
+  });
   EXPECT_TRUE(queue.done());
   EXPECT_EQ(queue.num_ended(), 100u);
   EXPECT_EQ(queue.ledger().finished_below(), 100u);
 }
-
-INSTANTIATE_TEST_SUITE_P(Unbounded, ClosureQueueTest, ::testing::Values(4096));
-INSTANTIATE_TEST_SUITE_P(TwoEntries, ClosureQueueTest, ::testing::Values(2));
 
 TEST(ClosureQueue, PutWaitsForRoomAndGetForTheWindow) {
   HangWatchdog watchdog("a full queue");
@@ -224,7 +206,7 @@ TEST(ClosureQueue, PutWaitsForRoomAndGetForTheWindow) {
   EXPECT_EQ(get(queue, 0)->number, 3u);
 }
 
-TEST(ClosureQueue, AnIdleWorkerGetsWhatAnotherHasNotBegun) {
+TEST(ClosureQueue, IdleWorkerGetsAnUnstartedClosureOfAnother) {
   HangWatchdog watchdog("a spare closure");
   ClosureQueue queue;
   queue.put(scheduled()), queue.put(scheduled());
@@ -245,7 +227,7 @@ TEST(ClosureQueue, AnIdleWorkerGetsWhatAnotherHasNotBegun) {
   EXPECT_TRUE(queue.mark_finished(*moved));
 }
 
-TEST(ClosureQueue, AWorkerWithLessToDoGoesFirst) {
+TEST(ClosureQueue, LeastLoadedWorkerIsServedFirst) {
   ClosureQueue queue;
   for (int i = 0; i < 6; ++i) queue.put(scheduled());
   const ClosureTakers all = [] { return std::vector<int>{0, 1, 2}; };
@@ -256,7 +238,7 @@ TEST(ClosureQueue, AWorkerWithLessToDoGoesFirst) {
   EXPECT_FALSE(queue.get(all, soon()));  // each has two
 }
 
-TEST(ClosureQueue, AnotherWorkerTriesWhatOneCouldNotDo) {
+TEST(ClosureQueue, FailedAttemptIsRetriedOnAnotherWorker) {
   ClosureQueue queue;
   queue.put(scheduled());
   const ClosureTakers both = [] { return std::vector<int>{0, 1}; };
@@ -277,24 +259,16 @@ TEST(ClosureQueue, StopEndsEveryWait) {
   queue.put(running);
   const auto handout = get(queue, 0);
   queue.put(queued);
-  std::atomic<int> num_ended{0};
-  std::vector<std::unique_ptr<Thread>> threads;
-  const auto waits = [&](auto body) {
-    threads.push_back(Executor::system().start("waits", [&num_ended, body] {
-      expect_error(ErrorCode::kCancelled, {"was stopped"}, body);
-      ++num_ended;
-    }));
-  };
-  waits([&] { queue.put(scheduled()); });
-  waits([&] { queue.wait(); });
-  threads.push_back(Executor::system().start("waits", [&] {
-    EXPECT_FALSE(queue.get([] { return std::vector<int>(); }));
-    ++num_ended;
-  }));
-  Clock::system().sleep_for(20ms);
-  queue.stop();
-  for (auto& thread : threads) thread->join();
-  EXPECT_EQ(num_ended, 3);
+  expect_on_ranks(4, [&](int rank) {
+    if (rank == 0) EXPECT_ERROR(queue.put(scheduled()), kCancelled, "was stopped");
+    if (rank == 1) EXPECT_ERROR(queue.wait(), kCancelled, "was stopped");
+    if (rank == 2) {
+      EXPECT_FALSE(queue.get([] { return std::vector<int>(); }));
+    }
+    if (rank < 3) return;
+    Clock::system().sleep_for(20ms);  // the others wait now
+    queue.stop();
+  });
   EXPECT_TRUE(handout->token->is_cancelled());
   EXPECT_EQ(code_of(running), ErrorCode::kCancelled);
   EXPECT_EQ(code_of(queued), ErrorCode::kCancelled);
@@ -358,9 +332,7 @@ TEST(ClosureQueue, PauseHandsOutInterruptedClosuresAlone) {
   const auto first = get(queue, 0);
   EXPECT_FALSE(queue.pause(soon()));
   EXPECT_EQ(get(queue, 1, soon()), std::nullopt);
-  AttemptReport report;
-  report.worker = 0;
-  queue.put_back(*first, report);
+  queue.put_back(*first, AttemptReport{.worker = 0});
   EXPECT_FALSE(queue.pause(soon()));
   const auto again = get(queue, 1);
   EXPECT_EQ(again->number, 0u);
@@ -398,7 +370,7 @@ TEST(ClosureQueue, ContinuesFromANumberInTheNextGeneration) {
   EXPECT_EQ(get(queue, 0)->id, closure_id(4, 4));
 }
 
-TEST(ClosureContextTest, IsOfTheThreadAndDrawsByTheClosuresNumber) {
+TEST(ClosureContextTest, BelongsToTheThreadAndSeedsByClosureNumber) {
   EXPECT_EQ(ClosureContext::current(), nullptr);
   const auto watermark = std::make_shared<ClosureWatermark>();
   const auto token = std::make_shared<CancellationToken>();

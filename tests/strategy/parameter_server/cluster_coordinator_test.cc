@@ -66,34 +66,6 @@ TEST_F(CoordinatorTest, ResultsKeepTheirStructure) {
                "fetch, element 0: expected a text", "got int64 []");
 }
 
-TEST_F(CoordinatorTest, EachClosureGetsANewIterator) {
-  coordinator_.define("next", [this](DatasetIterator& iterator) {
-    strategy_.count();
-    return iterator.next().features();
-  });
-  coordinator_.start();
-  const auto dataset = coordinator_.create_per_worker_dataset(Dataset::range(1, 2));
-  std::vector<RemoteValue> values;
-  for (int i = 0; i < 2; ++i) {
-    values.push_back(coordinator_.schedule("next", dataset.iterate()));
-  }
-  coordinator_.join();
-  for (const RemoteValue& value : values) EXPECT_EQ(value.fetch<int>(), 1);
-  strategy_.expect_counted(2);
-}
-
-TEST_F(CoordinatorTest, DatasetFunctionThatMakesVariablesIsAnInputError) {
-  define_next();
-  coordinator_.start();
-  const auto dataset = coordinator_.create_per_worker_dataset([](const InputContext&) {
-    const Variable variable(Tensor(1.0f), {.name = "forbidden"});
-    return Dataset::range(3);
-  });
-  coordinator_.schedule("next", dataset.iterate());
-  expect_closure_error(ErrorOrigin::kInput, ErrorCode::kInvalidArgument, "'forbidden'",
-                       [&] { coordinator_.join(); });
-}
-
 TEST_F(CoordinatorTest, WorkersShuffleInDifferentOrders) {
   coordinator_.define("all", [](DatasetIterator& iterator) {
     std::vector<std::int64_t> all;
@@ -133,17 +105,22 @@ TEST_F(CoordinatorTest, EachWorkerHasItsOwnVariable) {
   }
 }
 
-TEST_F(CoordinatorTest, DatasetThatFailsOnTheWorkerIsAnInputError) {
+TEST_F(CoordinatorTest, FailuresOfDatasetFunctionsAreInputErrors) {
   define_next();
   coordinator_.start();
-  const auto dataset = coordinator_.create_per_worker_dataset([](const InputContext&) -> Dataset {
+  const auto expect_input_error = [&](ErrorCode code, const std::string& part, const auto& make) {
+    const auto dataset = coordinator_.create_per_worker_dataset(make);
+    const RemoteValue value = coordinator_.schedule("next", dataset.iterate());
+    expect_closure_error(ErrorOrigin::kInput, code, part, [&] { coordinator_.join(); });
+    expect_closure_error(ErrorOrigin::kInput, code, part, [&] { value.fetch(); });
+  };
+  expect_input_error(ErrorCode::kInvalidArgument, "'forbidden'", [](const InputContext&) {
+    const Variable variable(Tensor(1.0f), {.name = "forbidden"});
+    return Dataset::range(3);
+  });
+  expect_input_error(ErrorCode::kNotFound, "is not here", [](const InputContext&) -> Dataset {
     fail(ErrorCode::kNotFound, "a table of the chief's is not here");
   });
-  const RemoteValue value = coordinator_.schedule("next", dataset.iterate());
-  expect_closure_error(ErrorOrigin::kInput, ErrorCode::kNotFound, "is not here",
-                       [&] { coordinator_.join(); });
-  expect_closure_error(ErrorOrigin::kInput, ErrorCode::kNotFound, "is not here",
-                       [&] { value.fetch(); });
 }
 
 TEST_F(CoordinatorTest, PerWorkerDatasetsByValueAndByInputContext) {

@@ -1,6 +1,10 @@
-// Workers that die and come back while closures run. Counts must be equal where tf asserts only >=.
+// Workers that die and come back while closures run, in this process and behind connections. Counts
+// must be equal where tf asserts only >=.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/coordinator/coordinator_core.h"
+#include "strategy/parameter_server/coordinator/remote_worker.h"
+#include "strategy/parameter_server/coordinator/worker_message.h"
+#include "strategy/parameter_server/coordinator/worker_service.h"
 #include "tests/strategy/parameter_server/coordinator_kit.h"
 #include "tests/strategy/parameter_server/mortal_workers.h"
 #include "tutti/autograd/variable.h"
@@ -12,6 +16,8 @@ namespace fault_tolerance_test {
 
 using testing::CountingStrategy;
 using testing::expect_closure_error;
+using testing::expect_error;
+using testing::expect_soon;
 using testing::Gate;
 using testing::HangWatchdog;
 using testing::mortal_worker;
@@ -58,7 +64,7 @@ TEST_F(FaultToleranceTest, StepsInFlightOnAKilledWorkerCountOnce) {
   gate_.open();
   coordinator_.join();
   // What the killed worker had runs on, as a thread must: as a process that is not quite dead.
-  testing::expect_soon([&] { return strategy_.num_calls == 5; });
+  expect_soon([&] { return strategy_.num_calls == 5; });
   strategy_.expect_counted(4);  // tf: 4 or more
 }
 
@@ -107,16 +113,6 @@ TEST_F(FaultToleranceTest, LosingTheSameWorkerTwiceFailsNoClosure) {
   strategy_.expect_counted(1);
 }
 
-TEST_F(FaultToleranceTest, ServerErrorIsReportedAsServerError) {
-  start();
-  strategy_.is_second_gone = true;
-  expect_closure_error(ErrorOrigin::kServer, ErrorCode::kUnavailable,
-                       "ps error: ps 1: does not answer", [&] {
-                         schedule("count", 2);  // the second one may throw already
-                         coordinator_.join();
-                       });
-}
-
 TEST_F(FaultToleranceTest, ServerFailureDuringWorkerRecovery) {
   start();
   schedule("long", 4);
@@ -124,7 +120,8 @@ TEST_F(FaultToleranceTest, ServerFailureDuringWorkerRecovery) {
   kill(0);  // another worker gets its closure
   strategy_.is_second_gone = true;
   gate_.open();
-  expect_closure_error(ErrorOrigin::kServer, ErrorCode::kUnavailable, "ps 1",
+  expect_closure_error(ErrorOrigin::kServer, ErrorCode::kUnavailable,
+                       "ps error: ps 1: does not answer",
                        [&] { coordinator_.join(store_tests::soon()); });
   restart(0);
   strategy_.is_second_gone = false;
@@ -178,7 +175,7 @@ TEST_F(FaultToleranceTest, DroppingTheCoordinatorEndsItsThreads) {
   EXPECT_EQ(num_running_threads(), before);
 }
 
-TEST_F(FaultToleranceTest, AClosureThatKillsWorkersFailsInsteadOfEatingAll) {
+TEST_F(FaultToleranceTest, ClosureThatLosesTwoWorkersFails) {
   start();
   const RemoteValue poison = coordinator_.schedule("long");
   for (int death = 1; death <= 2; ++death) {
@@ -198,7 +195,7 @@ TEST_F(FaultToleranceTest, AClosureThatKillsWorkersFailsInsteadOfEatingAll) {
   gate_.open();
 }
 
-TEST_F(FaultToleranceTest, PerWorkerValuesAreMadeAnewAfterARestart) {
+TEST_F(FaultToleranceTest, PerWorkerValuesAreRecreatedAfterARestart) {
   std::atomic<int> num_made{0};
   coordinator_.define("use", [](const int& value) { return value; });
   const auto values = coordinator_.create_per_worker([&](int worker) {
@@ -215,7 +212,7 @@ TEST_F(FaultToleranceTest, PerWorkerValuesAreMadeAnewAfterARestart) {
   EXPECT_EQ(num_made, 5);
 }
 
-TEST(FaultTolerance, WhenNobodyComesBackTheClosuresFail) {
+TEST(FaultTolerance, ClosuresFailWhenNoWorkerReturns) {
   HangWatchdog watchdog("no worker");
   CountingStrategy strategy(2);
   testing::MortalWorkers workers(strategy);
@@ -227,6 +224,244 @@ TEST(FaultTolerance, WhenNobodyComesBackTheClosuresFail) {
   mortal_worker(coordinator, 0).kill(), mortal_worker(coordinator, 1).kill();
   coordinator.schedule("count");
   EXPECT_ERROR(coordinator.join(), kUnavailable, "worker error", "no worker was there for");
+}
+
+/// A worker task of the job: what its process has.
+class WorkerProcess {
+ public:
+  WorkerProcess(int worker, std::uint64_t incarnation, const std::string& address,
+                CountingStrategy& strategy, Gate& gate, const std::string& extra_step = "") {
+    define_steps(registry_, strategy, gate);
+    if (!extra_step.empty()) registry_.define(extra_step, [] {});
+    service_ = std::make_unique<internal::WorkerService>(worker, strategy, registry_);
+    RpcServerOptions options;
+    options.address = address;
+    options.self = {"worker", worker, address};
+    options.incarnation = incarnation;
+    options.job_id = "test";
+    server_ = RpcServer::start(options, {{RpcMethod::kRun, service_.get()}});
+  }
+  std::string target() const { return server_->target(); }
+
+ private:
+  internal::StepRegistry registry_;
+  std::unique_ptr<internal::WorkerService> service_;
+  std::unique_ptr<RpcServer> server_;
+};
+
+class RemoteWorkerTest : public ::testing::Test {
+ protected:
+  static constexpr int kWorkers = 2;
+
+  std::string address(int worker) const {
+    return concat("127.0.0.1:", ports_[static_cast<std::size_t>(worker)]);
+  }
+  void begin(int worker, const std::string& extra_step = "") {
+    const auto w = static_cast<std::size_t>(worker);
+    processes_[w] = std::make_unique<WorkerProcess>(worker, incarnations_[w]++, address(worker),
+                                                    strategy_, gate_, extra_step);
+  }
+  void end(int worker) { processes_[static_cast<std::size_t>(worker)].reset(); }
+
+  /// A strategy whose workers are elsewhere.
+  class Connected final : public CoordinatedStrategy {
+   public:
+    explicit Connected(RemoteWorkerTest& test) : test_(test) {}
+    int num_workers() const override { return kWorkers; }
+    void run_closure(const std::function<void()>&) override {
+      fail(ErrorCode::kInternal, "a closure ran on the chief");
+    }
+    std::unique_ptr<internal::WorkerLink> connect_worker(
+        int worker, internal::StepRegistry& registry) override {
+      internal::RemoteWorkerOptions options;
+      options.worker = worker;
+      options.steps = [&registry] { return registry.text(); };
+      options.when_lost = [this, worker](internal::RemoteWorkerOptions::Lost lost) {
+        test_.lost_[static_cast<std::size_t>(worker)] = std::move(lost);
+        return nullptr;
+      };
+      options.connect = [worker, target = "grpc://" + test_.address(worker)] {
+        RpcClientOptions client;
+        client.self = {"chief", 0, ""};
+        client.server = {"worker", worker, ""};
+        client.job_id = "test";
+        client.connect_timeout = 50ms;
+        client.patience = 100ms;
+        return RpcClient::connect(target, RpcMethod::kRun, client);
+      };
+      return std::make_unique<internal::RemoteWorker>(std::move(options));
+    }
+    std::shared_ptr<void> when_over(std::function<void(const std::string&)> told) override {
+      test_.over_ = std::move(told);
+      return nullptr;
+    }
+
+   private:
+    RemoteWorkerTest& test_;
+  };
+
+  void start(Duration join_timeout = 60s) {
+    ClusterCoordinatorOptions options;
+    options.join_timeout = join_timeout;
+    coordinator_ = std::make_unique<ClusterCoordinator>(connected_, options);
+    define_steps(*coordinator_, strategy_, gate_);
+    coordinator_->start();
+  }
+
+  void start_both() {
+    begin(0), begin(1);
+    start();
+  }
+  void schedule(const std::string& step, int count) {
+    for (int i = 0; i < count; ++i) coordinator_->schedule(step);
+  }
+  void run(const std::string& step, int count) {
+    schedule(step, count);
+    coordinator_->join();
+  }
+  internal::WorkerLink& link(int worker) {
+    return internal::CoordinatorInside::worker(*coordinator_, worker);
+  }
+  void wait_until_alive(int worker, bool is_alive) {
+    SCOPED_TRACE(concat("worker ", worker));
+    expect_soon([&] { return link(worker).is_alive() == is_alive; });
+  }
+  /// The job finds out that this life of a worker has ended.
+  void lose(int worker, std::uint64_t incarnation) {
+    lost_[static_cast<std::size_t>(worker)](
+        incarnation, Error(ErrorCode::kUnavailable, concat("worker ", worker, " died")));
+  }
+
+  HangWatchdog watchdog_{"remote workers", 60s};
+  Gate gate_;
+  CountingStrategy strategy_{kWorkers};
+  Connected connected_{*this};
+  const std::vector<int> ports_ = launch::free_ports(kWorkers);
+  std::array<std::uint64_t, kWorkers> incarnations_{};
+  std::array<std::unique_ptr<WorkerProcess>, kWorkers> processes_;
+  std::array<internal::RemoteWorkerOptions::Lost, kWorkers> lost_;
+  std::function<void(const std::string&)> over_;
+  std::unique_ptr<ClusterCoordinator> coordinator_;
+};
+
+TEST_F(RemoteWorkerTest, RunsClosuresAndReturnsTheirResults) {
+  start_both();
+  schedule("count", 20);
+  const Tensor large = Tensor::full({1000}, 2.5);
+  const RemoteValue value = coordinator_->schedule("double", large);
+  coordinator_->join();
+  strategy_.expect_counted(20);
+  for (const Tensor& each : value.fetch<std::vector<Tensor>>()) {
+    testing::expect_same_bits(each, large);
+  }
+  coordinator_->schedule("fail");
+  expect_closure_error(ErrorOrigin::kUser, ErrorCode::kOutOfRange, "end of data",
+                       [&] { coordinator_->join(); });
+}
+
+TEST_F(RemoteWorkerTest, LostWorkerIsReplacedAndItsClosuresCountOnce) {
+  start_both();
+  schedule("long", 6);
+  gate_.expect_inside(2);
+  gate_.open();  // a worker's end waits for its thread
+  end(0);
+  coordinator_->join();
+  begin(0);
+  run("count", 6);
+  strategy_.expect_counted(12);
+}
+
+TEST_F(RemoteWorkerTest, CancellationReachesTheWorker) {
+  start_both();
+  const RemoteValue endless = coordinator_->schedule("endless");
+  gate_.expect_inside(1);
+  coordinator_->schedule("fail");
+  EXPECT_ERROR(coordinator_->join(), kOutOfRange, "end of data");
+  EXPECT_ERROR(endless.fetch(), kCancelled, "please schedule it again");
+}
+
+TEST_F(RemoteWorkerTest, WorkerWithOtherStepsFailsTheStart) {
+  begin(0, "another"), begin(1);
+  EXPECT_ERROR(start(), kFailedPrecondition, "ClusterCoordinator::start", "worker 0", "another(");
+}
+
+TEST_F(RemoteWorkerTest, RestartedWorkerWithOtherStepsGetsNoClosures) {
+  start_both();
+  end(0);
+  lose(0, 0);
+  begin(0, "another");
+  run("count", 10);
+  strategy_.expect_counted(10);
+  expect_soon([&] { return link(0).refusal().has_value(); });
+  EXPECT_FALSE(link(0).is_alive());
+  EXPECT_TRUE(link(1).is_alive());
+}
+
+TEST_F(RemoteWorkerTest, StartContinuesWithTheWorkersThatJoined) {
+  begin(1);
+  start(300ms);
+  run("count", 10);
+  strategy_.expect_counted(10);
+  begin(0);
+  wait_until_alive(0, true);
+}
+
+TEST_F(RemoteWorkerTest, StartWithoutWorkersNamesThem) {
+  EXPECT_ERROR(start(200ms), kDeadlineExceeded, "no worker is there", "worker 0", "worker 1",
+               "check their logs");
+}
+
+TEST_F(RemoteWorkerTest, LossOfAnIdleWorkerIsLearnedFromTheJob) {
+  start_both();
+  end(0);
+  lose(0, 0);
+  wait_until_alive(0, false);
+  begin(0);
+  wait_until_alive(0, true);
+  lose(0, 0);  // late news of the former life
+  gate_.open();
+  run("long", 10);
+  EXPECT_TRUE(link(0).is_alive());
+  strategy_.expect_counted(10);
+  EXPECT_EQ(strategy_.num_calls, 10);  // nothing was done twice
+}
+
+TEST_F(RemoteWorkerTest, EndOfTheJobFailsPendingCalls) {
+  start_both();
+  const RemoteValue endless = coordinator_->schedule("endless");
+  gate_.expect_inside(1);
+  over_("the job gave this process up");
+  EXPECT_ERROR(coordinator_->join(), kUnavailable, "join: the job gave this process up");
+  EXPECT_ERROR(coordinator_->schedule("count"), kUnavailable, "the job gave this process up");
+  EXPECT_ERROR(endless.fetch(), kCancelled, "the job gave this process up");
+}
+
+TEST(WorkerMessage, EveryRequestAndOutcomeIsReadAsItWasWritten) {
+  using namespace internal;
+  const std::vector<WorkerRequest> requests = {
+      WorkerHello{"train() -> nothing\n"},
+      RunTask{1, 5, WorkerTask{2, 3, 4, "train", to_nest(std::vector<int>{7})}}, CancelTask{9},
+      RecallTask{3, 2}, ReleaseValue{{1, 2, "float", {}}}};
+  for (const WorkerRequest& request : requests) {
+    const Packet packet = encode(request);
+    EXPECT_EQ(encode(decode_worker_request(packet)).head, packet.head) << request.index();
+    for (std::size_t cut = 0; cut < packet.head.size(); ++cut) {
+      Packet part;
+      part.head.assign(packet.head.begin(), packet.head.begin() + static_cast<std::ptrdiff_t>(cut));
+      expect_error(ErrorCode::kDataLoss, {}, [&] { decode_worker_request(part); });
+    }
+  }
+  const std::vector<TaskOutcome> outcomes = {
+      to_nest(1.5f), TaskFailure{ErrorOrigin::kServer, ErrorCode::kUnavailable, "ps 1"},
+      TaskStopped(),
+      AttemptReport{AttemptReport::Kind::kWorkerLost, 3, ErrorOrigin::kWorker, ErrorCode::kAborted,
+                    "gone"}};
+  for (const TaskOutcome& outcome : outcomes) {
+    const Packet packet = encode(outcome);
+    const TaskOutcome read = decode_outcome(packet);
+    EXPECT_EQ(read.index(), outcome.index());
+    EXPECT_EQ(encode(read).head, packet.head);
+  }
 }
 
 }  // namespace fault_tolerance_test

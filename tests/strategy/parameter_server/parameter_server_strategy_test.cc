@@ -2,13 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/parameter_server_strategy.h"
 
+#include <numeric>
+
 #include "tests/strategy/strategy_helpers.h"
 #include "tutti/autograd/value_generator.h"
 #include "tutti/optimizer/optimizers.h"
 
 namespace tutti::parameter_server_tests {
 
-using strategy_tests::error_of;
 using strategy_tests::num;
 using strategy_tests::numbers;
 using strategy_tests::on_cpus;
@@ -16,31 +17,22 @@ using ::testing::ElementsAre;
 
 ParameterServerOptions with_servers(int num_servers, Partitioner partitioner = {},
                                     int devices = 1) {
-  ParameterServerOptions options;
-  options.local = on_cpus(devices);
-  options.num_servers = num_servers;
-  options.variable_partitioner = std::move(partitioner);
-  return options;
+  return {.local = on_cpus(devices),
+          .variable_partitioner = std::move(partitioner),
+          .num_servers = num_servers};
 }
 
 /// 0, 1, 2, ... in this shape.
 Tensor counting(const Shape& shape, double first = 0.0) {
   std::vector<float> values(static_cast<std::size_t>(shape.num_elements()));
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    values[i] = static_cast<float>(first + static_cast<double>(i));
-  }
+  std::iota(values.begin(), values.end(), static_cast<float>(first));
   return Tensor::from<float>(shape, values);
 }
 
 /// Values of that distribution, made wherever the rows are.
 Variable::Initializer generated(ValueGenerator::Kind kind, const Shape& shape, double a = 0.0,
                                 double b = 1.0) {
-  ValueGenerator generator;
-  generator.kind = kind;
-  generator.a = a;
-  generator.b = b;
-  generator.shape = shape;
-  return generated_initializer(generator);
+  return generated_initializer({.kind = kind, .a = a, .b = b, .shape = shape});
 }
 
 std::string task(int server) { return concat("/job:ps/replica:0/task:", server, "/device:CPU:0"); }
@@ -283,22 +275,19 @@ TEST(ParameterServerStrategy, OptimizersUpdateShardsWithTheBitsOfAWholeVariable)
   }
 }
 
-TEST(ParameterServerStrategy, ARuleWithNormsNeedsAWholeVariable) {
+TEST(ParameterServerStrategy, RuleWithNormsNeedsAWholeVariable) {
   ParameterServerStrategy strategy(with_servers(2, FixedShardsPartitioner(2)));
   const auto scope = strategy.scope();
   const std::vector<Variable> variables = {Variable(counting({4, 2}), {.name = "w"})};
   Lamb optimizer(variables);
-  const Error error = error_of([&] {
-    strategy.run([&] {
-      GradientTape tape;
-      optimizer.minimize(tape, reduce_sum(square(variables[0].value())));
-    });
-  });
-  EXPECT_EQ(error.code(), ErrorCode::kUnimplemented);
-  EXPECT_THAT(error.message(), ::testing::HasSubstr("norms of the whole variable"));
+  const auto step = [&] {
+    GradientTape tape;
+    optimizer.minimize(tape, reduce_sum(square(variables[0].value())));
+  };
+  EXPECT_ERROR(strategy.run(step), kUnimplemented, "norms of the whole variable");
 }
 
-TEST(ParameterServerStrategy, AChangeThatTheServerRefusesLeavesTheNextOnesAlone) {
+TEST(ParameterServerStrategy, RefusedChangeDoesNotAffectLaterOnes) {
   ParameterServerStrategy strategy(with_servers(1));
   const auto scope = strategy.scope();
   Variable counts(Tensor::full({2}, 6.0, DType::kInt64), {.name = "counts"});
@@ -311,7 +300,7 @@ TEST(ParameterServerStrategy, AChangeThatTheServerRefusesLeavesTheNextOnesAlone)
   EXPECT_THAT(numbers(counts.value()), ElementsAre(6, 2));
 }
 
-TEST(ParameterServerStrategy, AStepReadsWhatTheLastOneWrote) {
+TEST(ParameterServerStrategy, StepReadsWhatThePreviousOneWrote) {
   ParameterServerStrategy strategy(with_servers(2, {}, 2));
   const auto scope = strategy.scope();
   Variable counter(num(0.0), {.name = "n", .aggregation = VariableAggregation::kSum});

@@ -19,16 +19,10 @@ using ::testing::ElementsAre;
 
 constexpr DType kFloat = DType::kFloat32;
 
-TEST(Partitioner, FixedShardsCutTheFirstDimension) {
+TEST(Partitioner, CutTheFirstDimensionByNumberOrSize) {
   EXPECT_THAT(FixedShardsPartitioner(2)({10, 3}, kFloat), ElementsAre(2, 1));
-}
-
-TEST(Partitioner, MinSizeMakesAsManyShardsAsReachTheSize) {
   EXPECT_THAT(MinSizePartitioner(4, 2)({6, 1}, kFloat), ElementsAre(2, 1));
   EXPECT_THAT(MinSizePartitioner(4, 10)({6, 1}, kFloat), ElementsAre(6, 1));
-}
-
-TEST(Partitioner, MaxSizeMakesAsFewShardsAsStayWithin) {
   EXPECT_THAT(MaxSizePartitioner(4)({6, 1}, kFloat), ElementsAre(6, 1));
   EXPECT_THAT(MaxSizePartitioner(4, 2)({6, 1}, kFloat), ElementsAre(2, 1));
   EXPECT_THAT(MaxSizePartitioner(1024)({6, 1}, kFloat), ElementsAre(1, 1));
@@ -92,7 +86,7 @@ TEST(Partitioner, InvalidResultNamesVariableAndPartitioner) {
   EXPECT_EQ(num_shards_of(answering({3, 1, 1}), "w", {8, 4, 2}, kFloat), 3);
 }
 
-TEST(Partitioner, ScalarsAndEmptyVariablesAreNotCutAndNobodyIsAsked) {
+TEST(Partitioner, ScalarsAndEmptyVariablesAreNotCut) {
   const Partitioner asks = [](const Shape&, DType) -> std::vector<std::int64_t> {
     ADD_FAILURE() << "asked";
     return {1};
@@ -106,20 +100,6 @@ TEST(Partitioner, MakesAtMostOneShardPerRow) {
   EXPECT_EQ(num_shards_of(FixedShardsPartitioner(4), "w", {3}, kFloat), 3);
   const Partitioner greedy = [](const Shape&, DType) { return std::vector<std::int64_t>{9}; };
   EXPECT_EQ(num_shards_of(greedy, "w", {3}, kFloat), 3);
-}
-
-TEST(ServerPicker, RoundRobinFollowsOrderAlone) {
-  internal::ServerPicker picker(VariablePlacement::kRoundRobin, 3);
-  std::vector<int> servers;
-  for (const std::size_t bytes : {1000, 1, 1, 1, 5}) servers.push_back(picker.next(bytes));
-  EXPECT_THAT(servers, ElementsAre(0, 1, 2, 0, 1));
-}
-
-TEST(ServerPicker, LeastBytesChoosesTheEmptiestThenTheFirst) {
-  internal::ServerPicker picker(VariablePlacement::kLeastBytes, 3);
-  std::vector<int> servers;
-  for (const std::size_t bytes : {10, 4, 4, 1, 7, 1}) servers.push_back(picker.next(bytes));
-  EXPECT_THAT(servers, ElementsAre(0, 1, 2, 1, 2, 1));
 }
 
 TEST(ServerPicker, RefusesZeroServers) {

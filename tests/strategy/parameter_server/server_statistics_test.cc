@@ -79,13 +79,9 @@ TEST(ServerStatisticsTest, AddsUp) {
 TEST(ServerStatisticsTest, AGradientIsLateByTheChangesSinceItsRead) {
   VariableStore store("ps 0", 3);  // versions of a server that was started again begin elsewhere
   Client client(store, 1);
-  const ShardSpec spec = whole("w", {2});
-  client.call({CreateShard{spec, Tensor::zeros({2})}});
-  const std::uint64_t then = client.call({ReadShard{spec.id()}}).front().version;
-  UpdateShard update{spec.id(), {}, describe_update_rule(SgdRule())};
-  update.scalars.learning_rate = 1.0;
-  update.gradient = Tensor::ones({2});
-  update.computed_at_version = then;
+  UpdateShard update =
+      descent(client.create(whole("w", {2}), Tensor::zeros({2})), Tensor::ones({2}));
+  update.computed_at_version = client.call({ReadShard{update.shard}}).front().version;
   client.call({update, update, update});
   update.computed_at_version = 0;  // not known
   client.call({update});
@@ -137,18 +133,18 @@ TEST(ServerStatisticsTest, ClosuresCountFromTheirOwnReads) {
   Variable w(Tensor(0.0f), {.name = "w"});
   ClusterCoordinator coordinator(strategy, {.window = 1});
   Event slow_has_read, fast_is_done;
+  const auto update = [&](const Tensor& value) {
+    w.storage().update(SgdRule(), {}, Gradient(value * 0.0f + 1.0f), {.learning_rate = 0.1});
+  };
   coordinator.define("slow", [&] {
     const Tensor value = w.value();
     slow_has_read.set();
     (void)fast_is_done.wait_until(TimePoint::max());
-    w.storage().update(SgdRule(), {}, Gradient(value * 0.0f + 1.0f), {.learning_rate = 0.1});
+    update(value);
   });
   coordinator.define("fast", [&] {
     (void)slow_has_read.wait_until(TimePoint::max());
-    for (int i = 0; i < 3; ++i) {
-      const Tensor value = w.value();
-      w.storage().update(SgdRule(), {}, Gradient(value * 0.0f + 1.0f), {.learning_rate = 0.1});
-    }
+    for (int i = 0; i < 3; ++i) update(w.value());
     (void)w.value();
     fast_is_done.set();
   });

@@ -22,22 +22,16 @@ Tensor rows_of_two(std::vector<float> values) {
   return Tensor::from<float>({static_cast<std::int64_t>(values.size()) / 2, 2}, values);
 }
 
-ShardedVariable sharded(const std::vector<std::vector<float>>& parts) {
+using Parts = std::vector<std::vector<float>>;
+
+ShardedVariable sharded(const Parts& parts, Tensor (*tensor_of)(std::vector<float>) = rows_of_two) {
   std::vector<Variable> variables;
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    variables.emplace_back(rows_of_two(parts[i]), VariableOptions{.name = concat("part_", i)});
-  }
+  for (const auto& part : parts) variables.emplace_back(tensor_of(part));
   return ShardedVariable(variables, "s");
 }
 
-/// [n] in parts of the given values.
-ShardedVariable vector_in_parts(const std::vector<std::vector<float>>& parts) {
-  std::vector<Variable> variables;
-  for (const auto& part : parts) {
-    variables.emplace_back(Tensor::from<float>({static_cast<std::int64_t>(part.size())}, part));
-  }
-  return ShardedVariable(variables, "s");
-}
+/// Returns a variable of shape [n] in parts of the given values.
+ShardedVariable vector_in_parts(const Parts& parts) { return sharded(parts, strategy_tests::vec); }
 
 std::vector<std::vector<double>> parts_of(const ShardedVariable& variable) {
   std::vector<std::vector<double>> values;
@@ -53,19 +47,26 @@ Tensor ids(std::vector<std::int64_t> values) {
 ShardedVariable table() { return sharded({{1, 2, 3, 4}, {5, 6, 7, 8}, {9, 10}}); }
 
 TEST(ShardedVariable, AssignmentsAreSplitByShard) {
-  ShardedVariable variable = sharded({{0, 0}, {1, 1, 2, 2}, {3, 3}});
-  const auto reset = [&] { variable.assign(rows_of_two({0, 0, 1, 1, 2, 2, 3, 3})); };
-  variable.assign(rows_of_two({4, 4, 5, 5, 6, 6, 7, 7}));
-  EXPECT_THAT(parts_of(variable),
-              ElementsAre(ElementsAre(4, 4), ElementsAre(5, 5, 6, 6), ElementsAre(7, 7)));
-  reset();
-  variable.assign_add(rows_of_two({1, 1, 1, 1, 2, 2, 2, 2}));
-  EXPECT_THAT(parts_of(variable),
-              ElementsAre(ElementsAre(1, 1), ElementsAre(2, 2, 4, 4), ElementsAre(5, 5)));
-  reset();
-  variable.assign_sub(rows_of_two({0, 0, 1, 1, 1, 1, 3, 3}));
-  EXPECT_THAT(parts_of(variable),
-              ElementsAre(ElementsAre(0, 0), ElementsAre(0, 0, 1, 1), ElementsAre(0, 0)));
+  const auto expect_parts = [](const auto& assign, const std::vector<std::vector<double>>& parts) {
+    ShardedVariable variable = sharded({{0, 0}, {1, 1, 2, 2}, {3, 3}});
+    assign(variable);
+    EXPECT_EQ(parts_of(variable), parts);
+  };
+  expect_parts(
+      [](auto& v) {
+        v.assign(rows_of_two({4, 4, 5, 5, 6, 6, 7, 7}));
+      },
+      {{4, 4}, {5, 5, 6, 6}, {7, 7}});
+  expect_parts(
+      [](auto& v) {
+        v.assign_add(rows_of_two({1, 1, 1, 1, 2, 2, 2, 2}));
+      },
+      {{1, 1}, {2, 2, 4, 4}, {5, 5}});
+  expect_parts(
+      [](auto& v) {
+        v.assign_sub(rows_of_two({0, 0, 1, 1, 1, 1, 3, 3}));
+      },
+      {{0, 0}, {0, 0, 1, 1}, {0, 0}});
 }
 
 TEST(ShardedVariable, ReadsAsTheConcatenation) {
@@ -98,20 +99,13 @@ TEST(ShardedVariable, CheckpointRestoresIntoAnyNumberOfShards) {
 TEST(ShardedVariable, DeferredRestoreFillsAVariableMadeLater) {
   const std::string path = ::testing::TempDir() + "tutti_four_parts.safetensors";
   Checkpoint(std::vector<Variable>{vector_in_parts({{0}, {1}, {2}, {3}})}).save(path);
-  for (const auto& parts : {std::vector<std::vector<float>>{{9, 9, 9, 9}}, {{9, 9}, {9, 9}}}) {
+  for (const auto& parts : {Parts{{9, 9, 9, 9}}, {{9, 9}, {9, 9}}}) {
     Checkpoint checkpoint;
     checkpoint.restore_deferred(path);
     const ShardedVariable variable = vector_in_parts(parts);
     checkpoint.add(std::vector<Variable>{variable});
     EXPECT_THAT(numbers(variable.value()), ElementsAre(0, 1, 2, 3));
   }
-}
-
-TEST(ShardedVariable, LookupReadsRowsOfEachShard) {
-  EXPECT_THAT(numbers(embedding_lookup(table(), ids({0, 3, 4}))), ElementsAre(1, 2, 7, 8, 9, 10));
-  EXPECT_THAT(numbers(embedding_lookup(table(), ids({4, 0, 4}))), ElementsAre(9, 10, 1, 2, 9, 10));
-  EXPECT_ERROR((void)embedding_lookup(table(), ids({0, 5})), kInvalidArgument,
-               "expected 0 .. 4, got 5 at position 1");
 }
 
 /// Notes the memory that rows are gathered from, and the most rows of a result.
@@ -135,8 +129,10 @@ class Gathers final : public OpObserver {
   const ObserverScope scope_{*this};
 };
 
-TEST(ShardedVariable, LookupAsksEachShardOnceAndNeverBuildsTheTable) {
+TEST(ShardedVariable, LookupReadsEachShardOnceAndNeverBuildsTheTable) {
   const ShardedVariable variable = table();
+  EXPECT_ERROR((void)embedding_lookup(variable, ids({0, 5})), kInvalidArgument,
+               "expected 0 .. 4, got 5 at position 1");
   {
     const Gathers gathers;
     EXPECT_THAT(numbers(embedding_lookup(variable, ids({0, 3, 4}))),
@@ -334,11 +330,8 @@ TEST(ShardedVariable, LookupsOnServersMoveOnlyRowsAndTrainLikeLocalOnes) {
     }
     return hash_variables(variables);
   };
-  ParameterServerOptions options;
-  options.local = on_cpus(2);
-  options.num_servers = 3;
-  options.variable_partitioner = FixedShardsPartitioner(4);
-  ParameterServerStrategy servers(options);
+  ParameterServerStrategy servers(
+      {.local = on_cpus(2), .variable_partitioner = FixedShardsPartitioner(4), .num_servers = 3});
   EXPECT_EQ(trained(servers), trained(*strategy_tests::mirrored(2)));
 }
 

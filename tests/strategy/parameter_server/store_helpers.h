@@ -10,6 +10,8 @@
 #include "strategy/parameter_server/server/server_store.h"
 #include "tests/support/tensor_matchers.h"
 #include "tutti/core/clock.h"
+#include "tutti/optimizer/sgd.h"
+#include "tutti/optimizer/update_rule_spec.h"
 
 namespace tutti::store_tests {
 
@@ -44,6 +46,18 @@ inline Tensor rows_of(const std::vector<std::int64_t>& rows) {
   return Tensor::from(Shape{static_cast<std::int64_t>(rows.size())}, rows);
 }
 
+inline AssignShard addition(ShardId shard, const Tensor& value) {
+  return {shard, AssignOp::kAdd, value};
+}
+
+/// An update by plain gradient descent.
+inline UpdateShard descent(ShardId shard, const Tensor& gradient, double learning_rate = 1.0) {
+  UpdateShard update{shard, {}, describe_update_rule(SgdRule())};
+  update.scalars.learning_rate = learning_rate;
+  update.gradient = gradient;
+  return update;
+}
+
 /// A client that counts its changes as it must.
 class Client {
  public:
@@ -67,6 +81,11 @@ class Client {
   }
   std::vector<OperationAnswer> call(std::vector<Operation> operations) {
     return start(std::move(operations))->wait(soon());
+  }
+  /// Returns the id of a new shard with these values.
+  ShardId create(const ShardSpec& spec, const Tensor& values) {
+    call({CreateShard{spec, values}});
+    return spec.id();
   }
   Tensor read(ShardId shard) { return *call({ReadShard{shard}}).front().value; }
   /// As if the changes since had not been sent: the server refused them.

@@ -8,7 +8,7 @@
 
 #include "tensor/tensor_impl.h"
 #include "tests/strategy/parameter_server/store_helpers.h"
-#include "tutti/core/executor.h"
+#include "tests/support/ranks.h"
 #include "tutti/core/random.h"
 #include "tutti/cross_device_ops/canonical_tree.h"
 #include "tutti/cross_device_ops/gradient_ops.h"
@@ -35,12 +35,19 @@ Tensor gradient_of(int rank, std::uint64_t step, const Shape& shape = kShape) {
 
 /// Plain descent by 1.
 UpdateShard update_of(int rank, std::uint64_t step, int num_ranks, int num_to_aggregate) {
-  UpdateShard update{whole("w", kShape).id(), {}, describe_update_rule(SgdRule())};
-  update.scalars.learning_rate = 1.0;
+  UpdateShard update = descent(whole("w", kShape).id(), gradient_of(rank, step));
   update.scalars.iteration = static_cast<std::int64_t>(step);
-  update.gradient = gradient_of(rank, step);
   update.sync = SyncSpec{step, rank, num_ranks, num_to_aggregate, 1.0};
   return update;
+}
+
+/// Zeros after a descent by the sum of `gradients`.
+Tensor stepped(const std::vector<Tensor>& gradients) {
+  Variable expected(Tensor::zeros(kShape));
+  expected.storage().update(SgdRule(), {},
+                            reduce_tensors_along_tree(ReduceOp::kSum, gradients, Device{}),
+                            {.learning_rate = 1.0});
+  return expected.value();
 }
 
 /// A store with a variable of zeros, and a client per rank.
@@ -52,12 +59,13 @@ struct Job {
     clients[0].call({CreateShard{whole("w", kShape), Tensor::zeros(kShape)}});
   }
   Tensor read() { return clients[0].read(id); }
+  Client& client(int rank) { return clients[static_cast<std::size_t>(rank)]; }
   VariableStore store{"ps 0"};
   std::vector<Client> clients;
   const ShardId id = whole("w", kShape).id();
 };
 
-TEST(SyncSteps, AHeldGradientKeepsNothingOfTheBatchBesides) {
+TEST(SyncSteps, HeldGradientDoesNotKeepTheBatchAlive) {
   Job job(2);
   const BufferRef buffer = BufferRef::allocate(std::size_t{1} << 20);
   std::ranges::fill(std::span(buffer->data(), buffer->size()), std::byte{0});
@@ -67,28 +75,23 @@ TEST(SyncSteps, AHeldGradientKeepsNothingOfTheBatchBesides) {
   update.gradient = Tensor();
   EXPECT_TRUE(buffer.unique());
   job.clients[1].call({update_of(1, 0, 2, 2)});
-  Variable expected(Tensor::zeros(kShape));
-  expected.storage().update(SgdRule(), {}, gradient_of(1, 0), {.learning_rate = 1.0});
-  expect_same_bits(job.read(), expected.value());
+  expect_same_bits(job.read(), stepped({gradient_of(1, 0)}));
 }
 
-TEST(SyncSteps, TheSumIsThatOfTheCanonicalTreeInAnyOrderOfArrival) {
+TEST(SyncSteps, SumIsCanonicalInAnyOrderOfArrival) {
   constexpr int kRanks = 5;
   std::vector<Tensor> gradients;
   for (int rank = 0; rank < kRanks; ++rank) gradients.push_back(gradient_of(rank, 0));
-  const Tensor sum = reduce_tensors_along_tree(ReduceOp::kSum, gradients, Device{});
-  Variable expected(Tensor::zeros(kShape));
-  expected.storage().update(SgdRule(), {}, sum, {.learning_rate = 1.0});
+  const Tensor expected = stepped(gradients);
   std::vector<int> order(kRanks);
   std::iota(order.begin(), order.end(), 0);
   do {
     Job job(kRanks);
     for (const int rank : order) {
       expect_same_bits(job.read(), Tensor::zeros(kShape));
-      const auto update = update_of(rank, 0, kRanks, kRanks);
-      job.clients[static_cast<std::size_t>(rank)].call({update});
+      job.client(rank).call({update_of(rank, 0, kRanks, kRanks)});
     }
-    expect_same_bits(job.read(), expected.value());
+    expect_same_bits(job.read(), expected);
   } while (std::next_permutation(order.begin(), order.end()));
 }
 
@@ -154,18 +157,12 @@ TEST(SyncSteps, StaleGradientsAreDroppedAndCounted) {
   EXPECT_EQ(job.store.statistics().num_sync_steps, 1u);
 }
 
-TEST(SyncSteps, BackupRanksReplaceThoseThatAreLate) {
+TEST(SyncSteps, BackupRanksReplaceLateOnes) {
   Job job(3);
   for (const int rank : {2, 1}) {
-    job.clients[static_cast<std::size_t>(rank)].call({update_of(rank, 0, 3, 2)});
+    job.client(rank).call({update_of(rank, 0, 3, 2)});
   }
-  // Ranks 1 and 2, in rank order.
-  const Tensor gradients[] = {gradient_of(1, 0), gradient_of(2, 0)};
-  Variable expected(Tensor::zeros(kShape));
-  expected.storage().update(SgdRule(), {},
-                            reduce_tensors_along_tree(ReduceOp::kSum, gradients, Device{}),
-                            {.learning_rate = 1.0});
-  expect_same_bits(job.read(), expected.value());
+  expect_same_bits(job.read(), stepped({gradient_of(1, 0), gradient_of(2, 0)}));  // in rank order
   // Rank 2 is ahead: its gradient waits for its step.
   job.clients[2].call({update_of(2, 2, 3, 2)});
   job.clients[2].call({update_of(2, 1, 3, 2)});
@@ -176,7 +173,7 @@ TEST(SyncSteps, BackupRanksReplaceThoseThatAreLate) {
   EXPECT_EQ(job.store.statistics().num_sync_steps, 3u);
 }
 
-TEST(SyncSteps, RanksThatDisagreeAreNamedAndNothingChanges) {
+TEST(SyncSteps, DisagreeingRanksAreNamedAndNothingChanges) {
   Job job(2);
   job.clients[0].call({update_of(0, 0, 2, 2)});
   const std::string state = state_of(job.store);
@@ -219,7 +216,7 @@ TEST(SyncSteps, ReadsWaitForTheirStepWithoutAThread) {
   expect_same_bits(*answers[2].value, answers[1].value->detached_rows(3, 1));
 }
 
-TEST(SyncSteps, ABatchThatComesAgainWaitsAgain) {
+TEST(SyncSteps, RepeatedBatchWaitsAgain) {
   Job job(2);
   const OperationBatch batch =
       job.clients[0].batch({update_of(0, 0, 2, 2), ReadShard{job.id, 0, 1}});
@@ -231,7 +228,7 @@ TEST(SyncSteps, ABatchThatComesAgainWaitsAgain) {
   EXPECT_EQ(job.store.statistics().num_sync_steps, 1u);
 }
 
-TEST(SyncSteps, ReadOfAStepThatNeedsARankThatEndedFails) {
+TEST(SyncSteps, ReadOfAStepThatNeedsAnEndedRankFails) {
   Job job(2);
   const auto end = [&] { job.clients[1].call({ReportWorker{1, true}}); };
   const auto expect_failed = [](const std::shared_ptr<PendingAnswers>& read) {
@@ -294,22 +291,124 @@ TEST(SyncSteps, ThreadsGiveTheBitsOfOneAfterTheOther) {
   constexpr int kRanks = 3;
   constexpr std::uint64_t kSteps = 20;
   Job threads(kRanks), one(kRanks);
-  std::vector<std::unique_ptr<Thread>> running;
-  for (int rank = 0; rank < kRanks; ++rank) {
-    running.push_back(Executor::system().start("rank", [&threads, rank] {
-      Client& client = threads.clients[static_cast<std::size_t>(rank)];
-      for (std::uint64_t step = 0; step < kSteps; ++step) {
-        client.call({update_of(rank, step, kRanks, kRanks), ReadShard{threads.id, 0, step + 1}});
-      }
-    }));
-  }
-  for (const auto& thread : running) thread->join();
+  expect_on_ranks(kRanks, [&](int rank) {
+    for (std::uint64_t step = 0; step < kSteps; ++step) {
+      threads.client(rank).call(
+          {update_of(rank, step, kRanks, kRanks), ReadShard{threads.id, 0, step + 1}});
+    }
+  });
   for (std::uint64_t step = 0; step < kSteps; ++step) {
     for (int rank = 0; rank < kRanks; ++rank) {
-      one.clients[static_cast<std::size_t>(rank)].call({update_of(rank, step, kRanks, kRanks)});
+      one.client(rank).call({update_of(rank, step, kRanks, kRanks)});
     }
   }
   expect_same_bits(threads.read(), one.read());
+}
+
+/// The numbers of tf's test of SyncReplicasOptimizer: workers whose gradients are 0.1 + 0.2 rank,
+/// 0.9 + 0.2 rank, and for row 1 of a variable 0.1 + 0.2 rank; descent by 2 with the mean of
+/// `num_to_aggregate` of them.
+class Workers {
+ public:
+  Workers(int num_ranks, int num_to_aggregate)
+      : num_ranks_(num_ranks), num_to_aggregate_(num_to_aggregate) {
+    for (int rank = 0; rank < num_ranks; ++rank) {
+      clients_.emplace_back(store_, static_cast<std::uint64_t>(rank + 1));
+      local_steps_.push_back(0);
+    }
+    clients_[0].create(whole("v0", {}), Tensor(0.0f));
+    clients_[0].create(whole("v1", {}), Tensor(1.0f));
+    clients_[0].create(whole("rows", {2, 1}), Tensor::from<float>({2, 1}, {3, 4}));
+  }
+
+  /// A step of one worker up to its token, which is the answer to the last read.
+  std::shared_ptr<PendingAnswers> run(int rank) {
+    const auto index = static_cast<std::size_t>(rank);
+    const std::uint64_t step = local_steps_[index];
+    const float own = 0.2f * static_cast<float>(rank);
+    UpdateShard rows = update("rows", rank, step, Tensor::from<float>({1, 1}, {0.1f + own}));
+    rows.rows = rows_of({1});
+    return clients_[index].start({update("v0", rank, step, Tensor(0.1f + own)),
+                                  update("v1", rank, step, Tensor(0.9f + own)), rows,
+                                  ReadShard{whole("v0", {}).id(), 0, step + 1}});
+  }
+  /// The worker takes its token: the server's step is its own.
+  void take_token(int rank, const std::shared_ptr<PendingAnswers>& token) {
+    local_steps_[static_cast<std::size_t>(rank)] = token->wait(soon()).back().num_steps;
+  }
+
+  void expect_values(std::uint64_t global_step, double v0, double v1) {
+    const auto answers =
+        clients_[0].call({ReadShard{whole("v0", {}).id()}, ReadShard{whole("v1", {}).id()}});
+    EXPECT_EQ(answers[0].num_steps, global_step);
+    expect_tensor(*answers[0].value, {}, {v0}, 1e-6);
+    expect_tensor(*answers[1].value, {}, {v1}, 1e-6);
+  }
+  Tensor rows() { return clients_[0].read(whole("rows", {2, 1}).id()); }
+  std::uint64_t local_step(int rank) const { return local_steps_[static_cast<std::size_t>(rank)]; }
+  std::uint64_t num_stale() const { return store_.statistics().num_stale_dropped; }
+
+ private:
+  UpdateShard update(const char* variable, int rank, std::uint64_t step, const Tensor& gradient) {
+    UpdateShard made = descent(internal::shard_id(variable, 0), gradient, 2.0);
+    made.sync =
+        SyncSpec{step, rank, num_ranks_, num_to_aggregate_, static_cast<double>(num_to_aggregate_)};
+    return made;
+  }
+
+  const int num_ranks_, num_to_aggregate_;
+  VariableStore store_{"ps 0"};
+  std::vector<Client> clients_;
+  std::vector<std::uint64_t> local_steps_;
+};
+
+TEST(SyncReplicas, TwoWorkersMakeOneStepOfTheMean) {
+  Workers workers(2, 2);
+  const auto first = workers.run(0);
+  EXPECT_FALSE(first->is_ready());
+  workers.expect_values(0, 0.0, 1.0);
+  const auto second = workers.run(1);
+  EXPECT_TRUE(first->is_ready());
+  EXPECT_TRUE(second->is_ready());
+  workers.expect_values(1, -0.4, -1.0);
+  expect_tensor(workers.rows(), {2, 1}, {3.0, 3.6}, 1e-6);
+}
+
+TEST(SyncReplicas, GradientsOfAnOldStepAreDropped) {
+  Workers workers(2, 2);
+  (void)workers.run(0);
+  (void)workers.run(1);
+  // Both did not take their tokens: what they give next is of step 0 again.
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(workers.local_step(rank), 0u);
+    workers.take_token(rank, workers.run(rank));
+    EXPECT_EQ(workers.local_step(rank), 1u);
+  }
+  workers.expect_values(1, -0.4, -1.0);
+  EXPECT_EQ(workers.num_stale(), 6u);  // of three variables, from two workers
+  const auto token = workers.run(0);
+  EXPECT_FALSE(token->is_ready());
+  (void)workers.run(1);
+  workers.expect_values(2, -0.8, -3.0);
+}
+
+TEST(SyncReplicas, BackupWorkerIsNotAwaited) {
+  Workers workers(3, 2);
+  const auto of_0 = workers.run(0), of_2 = workers.run(2);
+  workers.expect_values(1, -0.6, -1.2);
+  workers.take_token(0, of_0);
+  workers.take_token(2, of_2);
+  const auto late = workers.run(1);  // of step 0
+  EXPECT_TRUE(late->is_ready());
+  workers.expect_values(1, -0.6, -1.2);
+  EXPECT_EQ(workers.num_stale(), 3u);
+  workers.take_token(1, late);
+  const auto alone = workers.run(0);
+  EXPECT_FALSE(alone->is_ready());
+  workers.expect_values(1, -0.6, -1.2);
+  (void)workers.run(1);
+  EXPECT_TRUE(alone->is_ready());
+  workers.expect_values(2, -1.0, -3.2);
 }
 
 }  // namespace sync_steps

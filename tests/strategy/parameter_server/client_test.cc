@@ -1,0 +1,417 @@
+// The client's side of parameter servers: links to servers, stores behind connections, steps of
+// workers, texts of rules, first values.
+// SPDX-License-Identifier: Apache-2.0
+#include "cluster/rpc/rpc_server.h"
+#include "strategy/parameter_server/client/first_values.h"
+#include "strategy/parameter_server/client/parameter_servers.h"
+#include "strategy/parameter_server/client/replica_steps.h"
+#include "strategy/parameter_server/client/server_link.h"
+#include "tests/strategy/parameter_server/packet_helpers.h"
+#include "tests/support/ranks.h"
+
+namespace tutti {
+namespace {
+namespace ps_client {
+
+using namespace store_tests;
+using internal::FirstValues;
+using internal::ReadCache;
+using internal::RemoteService;
+using internal::ReplicaSteps;
+using internal::RuleTexts;
+using internal::ServerLink;
+using Steps = std::vector<std::uint64_t>;
+
+/// A store that counts the operations of each batch.
+class Counting final : public VariableService {
+ public:
+  std::string name() const override { return store_.name(); }
+  std::shared_ptr<PendingAnswers> start(OperationBatch batch) override {
+    batches.push_back(batch.operations.size());
+    return store_.start(std::move(batch));
+  }
+  std::vector<std::size_t> batches;
+
+ private:
+  VariableStore store_{"ps 0"};
+};
+
+/// A link to a store with `count` scalars, each of which has its number as value.
+struct Linked {
+  explicit Linked(int count) {
+    std::vector<Operation> creations;
+    for (int i = 0; i < count; ++i) {
+      const ShardSpec spec = whole(concat("v", i), {});
+      creations.push_back(CreateShard{spec, Tensor(static_cast<float>(i))});
+      ids.push_back(spec.id());
+    }
+    (void)link.read(std::move(creations))->wait(soon());
+    service->batches.clear();
+  }
+  std::vector<Operation> reads() const {
+    std::vector<Operation> all;
+    for (const ShardId id : ids) all.push_back(ReadShard{id});
+    return all;
+  }
+  /// Starts a read of all scalars, whose answers are announced with so many bytes each.
+  std::shared_ptr<PendingAnswers> read(std::size_t bytes) {
+    return link.read(reads(), std::vector<std::size_t>(ids.size(), bytes));
+  }
+  std::shared_ptr<Counting> service = std::make_shared<Counting>();
+  ServerLink link{service, 1};
+  std::vector<ShardId> ids;
+};
+
+void expect_numbers(const std::vector<OperationAnswer>& answers, std::size_t count) {
+  ASSERT_EQ(answers.size(), count);
+  for (std::size_t i = 0; i < count; ++i) {
+    expect_tensor(*answers[i].value, {}, {static_cast<double>(i)});
+  }
+}
+
+TEST(ServerLink, LongAnswersAreRequestedInPartsAndOrdered) {
+  Linked linked(10);
+  const auto answers = linked.read(std::size_t{400} << 10);
+  EXPECT_EQ(linked.service->batches, (std::vector<std::size_t>{3, 3, 3, 1}));
+  EXPECT_TRUE(answers->is_ready());
+  expect_numbers(answers->wait(soon()), 10);
+}
+
+TEST(ServerLink, ShortAnswersComeTogether) {
+  Linked linked(10);
+  expect_numbers(linked.link.read(linked.reads())->wait(soon()), 10);
+  expect_numbers(linked.read(100)->wait(soon()), 10);
+  EXPECT_EQ(linked.service->batches, (std::vector<std::size_t>{10, 10}));
+}
+
+TEST(ServerLink, AtMostThirtyTwoPartsPerRead) {
+  Linked linked(1000);
+  expect_numbers(linked.read(std::size_t{64} << 20)->wait(soon()), 1000);
+  EXPECT_EQ(linked.service->batches.size(), 32u);
+  EXPECT_EQ(linked.service->batches.front(), 32u);  // 31.25, rounded up
+  EXPECT_EQ(linked.service->batches.back(), 8u);
+}
+
+TEST(ServerLink, PartsFollowEarlierChanges) {
+  Linked linked(4);
+  linked.link.change(addition(linked.ids[3], Tensor(10.0f)));
+  const auto answers = linked.read(std::size_t{1} << 20)->wait(soon());
+  EXPECT_EQ(linked.service->batches, (std::vector<std::size_t>{1, 1, 1, 1, 1}));
+  expect_tensor(*answers[3].value, {}, {13});
+}
+
+TEST(ServerLink, FailureOfOnePartFailsTheRead) {
+  Linked linked(3);
+  linked.ids[2] = 5;
+  const auto answers = linked.read(std::size_t{1} << 20);
+  EXPECT_ERROR((void)answers->wait(soon()), kNotFound, "ps 0", "there is no shard of the id 5");
+}
+
+struct Worker {
+  ReplicaSteps steps{1, 3, 2};
+  const std::shared_ptr<ReadCache> w = std::make_shared<ReadCache>();
+  const std::shared_ptr<ReadCache> b = std::make_shared<ReadCache>();
+  const std::shared_ptr<ReadCache> rate = std::make_shared<ReadCache>();  // never updated
+
+  void read(const Steps& of_w, const Steps& of_b) {
+    steps.begin_step();
+    steps.note_read(rate, Steps{0});
+    steps.note_read(w, of_w);
+    steps.note_read(b, of_b);
+  }
+};
+
+TEST(ReplicaStepsTest, GradientsAreForTheStepAfterTheOnesThatWereRead) {
+  Worker worker;
+  worker.read({0, 0}, {0});
+  EXPECT_EQ(worker.steps.at_least(worker.w), 0u);
+  const auto first = worker.steps.give(worker.w);
+  ASSERT_TRUE(first);
+  EXPECT_EQ(first->step, 0u);
+  EXPECT_EQ(first->rank, 1);
+  EXPECT_EQ(first->num_ranks, 3);
+  EXPECT_EQ(first->num_to_aggregate, 2);
+  EXPECT_EQ(first->divisor, 2.0 / 3.0);
+  EXPECT_EQ(worker.steps.give(worker.b)->step, 0u);
+  EXPECT_EQ(worker.steps.at_least(worker.w), 1u);
+  EXPECT_EQ(worker.steps.at_least(worker.rate), 0u);
+  worker.read({5, 5}, {5});  // the others went on
+  EXPECT_EQ(worker.steps.give(worker.b)->step, 5u);
+  EXPECT_EQ(worker.steps.at_least(worker.b), 6u);
+  EXPECT_EQ(worker.steps.num_left_out(), 0u);
+}
+
+TEST(ReplicaStepsTest, ValuesOfDifferentStepsAreReadAgainOrLeftOut) {
+  Worker worker;
+  worker.read({0}, {0});
+  (void)worker.steps.give(worker.w), (void)worker.steps.give(worker.b);
+  worker.read({1}, {2});
+  const std::shared_ptr<ReadCache> both[] = {worker.w, worker.b}, rates[] = {worker.rate, worker.b};
+  EXPECT_EQ(worker.steps.is_behind(both), 2u);
+  EXPECT_FALSE(worker.steps.is_behind(rates));
+  EXPECT_FALSE(worker.steps.give(worker.w));
+  EXPECT_FALSE(worker.steps.give(worker.b));
+  EXPECT_EQ(worker.steps.at_least(worker.w), 1u);
+  EXPECT_EQ(worker.steps.num_left_out(), 1u);
+  worker.read({2}, {3});
+  worker.steps.note_read(worker.w, Steps{3});  // read again
+  EXPECT_FALSE(worker.steps.is_behind(both));
+  EXPECT_EQ(worker.steps.give(worker.w)->step, 3u);
+  worker.read({4}, {4});
+  worker.steps.note_rows(worker.w, 5);  // rows, later than all of it
+  EXPECT_FALSE(worker.steps.give(worker.w));
+}
+
+TEST(ReplicaStepsTest, SecondUpdateInAStepIsRefused) {
+  Worker worker;
+  worker.read({0}, {0});
+  (void)worker.steps.give(worker.w);
+  EXPECT_ERROR((void)worker.steps.give(worker.w), kUnimplemented, "twice");
+  worker.read({1}, {1});
+  EXPECT_TRUE(worker.steps.give(worker.w));
+}
+
+TEST(ReplicaStepsTest, LateWorkerLearnsInItsFirstStepWhatTakesPart) {
+  Worker worker;
+  worker.read({7}, {7});  // and the rate at 0: it might be behind
+  EXPECT_FALSE(worker.steps.give(worker.w));
+  EXPECT_FALSE(worker.steps.give(worker.b));
+  worker.read({7}, {7});
+  EXPECT_EQ(worker.steps.give(worker.w)->step, 7u);
+}
+
+TEST(RuleTexts, OneTextPerRule) {
+  RuleTexts texts;
+  const SgdRule plain, heavy(0.5);
+  const internal::SharedText first = texts.of(plain);
+  EXPECT_EQ(first.text(), describe_update_rule(plain));
+  EXPECT_EQ(&texts.of(plain).text(), &first.text());
+  EXPECT_EQ(texts.of(heavy).text(), describe_update_rule(heavy));
+  EXPECT_EQ(&texts.of(plain).text(), &first.text());
+}
+
+TEST(RuleTexts, ChangedOrReplacedRuleIsDescribedAgain) {
+  RuleTexts texts;
+  SgdRule rule(0.5);
+  EXPECT_EQ(texts.of(rule).text(), describe_update_rule(SgdRule(0.5)));
+  const std::uint64_t number = rule.number();
+  rule = SgdRule(0.25);  // the same place in memory
+  EXPECT_NE(rule.number(), number);
+  EXPECT_EQ(texts.of(rule).text(), describe_update_rule(SgdRule(0.25)));
+  const SgdRule copy = rule;
+  EXPECT_NE(copy.number(), rule.number());
+  EXPECT_EQ(texts.of(copy).text(), texts.of(rule).text());
+}
+
+TEST(RuleTexts, MoreRulesThanAreCachedAreDescribed) {
+  RuleTexts texts;
+  std::vector<SgdRule> rules;
+  for (int i = 0; i < 40; ++i) rules.emplace_back(i / 64.0);
+  for (int round = 0; round < 2; ++round) {
+    for (const SgdRule& rule : rules) EXPECT_EQ(texts.of(rule).text(), describe_update_rule(rule));
+  }
+}
+
+class Silent final : public UpdateRule {
+ public:
+  std::string_view name() const override { return "silent"; }
+  std::vector<SlotSpec> slots() const override { return {}; }
+  void apply(const UpdateArgs&) const override {}
+};
+
+TEST(RuleTexts, RuleWithoutDescriptionIsRefusedEachTime) {
+  RuleTexts texts;
+  const Silent rule;
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_ERROR((void)texts.of(rule), kUnimplemented, "'silent'", "register_update_rule");
+  }
+}
+
+/// The same calls to both give the same bits.
+TEST(FirstValues, EqualThoseOfAStore) {
+  FirstValues first("ps 0");
+  VariableStore store("ps 0");
+  const ShardSpec given{"given", DType::kFloat32, {4, 2}, 1, 2, 2, 2};
+  const ShardSpec drawn{"drawn", DType::kFloat32, {6, 2}, 1, 3, 2, 2};
+  const ValueGenerator normal{
+      .kind = ValueGenerator::Kind::kNormal, .b = 1.0, .key = {.seed = 7}, .shape = {6, 2}};
+  Client of_first(first, 1), of_store(store, 1);
+  for (Client* client : {&of_first, &of_store}) {
+    client->call({CreateShard{given, Tensor::full({2, 2}, 3.0)}, CreateShard{drawn, normal}});
+    client->call({CreateShard{given, Tensor::full({2, 2}, 5.0)}});  // it exists already
+  }
+  for (const ShardSpec& spec : {given, drawn}) {
+    expect_same_bits(of_first.read(spec.id()), of_store.read(spec.id()));
+    const ReadRows row{spec.id(), rows_of({1, 0, 1})};
+    expect_same_bits(*of_first.call({row})[0].value, *of_store.call({row})[0].value);
+  }
+  const auto answer = of_first.call({ReadShard{given.id()}})[0];
+  EXPECT_FALSE(of_first.call({ReadShard{given.id(), answer.version}})[0].value.has_value());
+}
+
+TEST(FirstValues, RefuseChanges) {
+  FirstValues first("ps 1");
+  Client client(first, 1);
+  const ShardSpec spec = whole("w", {2});
+  EXPECT_ERROR(client.read(spec.id()), kNotFound, "ps 1", "no shard");
+  client.call({CreateShard{spec, Tensor::ones({2})}});
+  EXPECT_ERROR(client.call({addition(spec.id(), Tensor::ones({2}))}), kFailedPrecondition, "ps 1",
+               "changes nothing");
+  expect_tensor(client.read(spec.id()), {2}, {1.0, 1.0});
+}
+
+/// A call whose packets are cut into pieces of 100 bytes on both ways.
+class CutCall final : public RpcCall {
+ public:
+  CutCall(RpcPeer peer, const Packet& request)
+      : peer_(std::move(peer)), request_(cut(request, 100)) {}
+  const RpcPeer& peer() const override { return peer_; }
+  const Packet& request() const override { return request_; }
+  void reply(Packet packet) override { answer->set(cut(packet, 100)); }
+  void fail(const Error& failed) override {
+    answer->set_error(failed.with_context("ps 3 (nowhere)"));
+  }
+  const std::shared_ptr<RpcReply> answer =
+      std::make_shared<RpcReply>(std::make_shared<std::string>("ps 3 (nowhere)"));
+
+ private:
+  RpcPeer peer_;
+  Packet request_;
+};
+
+/// Hands each call to a handler `repeats` times, as a connection that breaks would.
+class CutClient final : public RpcClient {
+ public:
+  CutClient(RpcHandler& handler, int repeats) : handler_(handler), repeats_(repeats) {}
+  std::shared_ptr<RpcReply> start(Packet request) override {
+    std::shared_ptr<CutCall> call;
+    for (int i = 0; i < repeats_; ++i) {
+      call = std::make_shared<CutCall>(peer(), request);
+      try {
+        handler_.take(call);
+      } catch (const Error& error) {
+        call->fail(error);
+      }
+    }
+    return call->answer;
+  }
+  void fail_all(const Error&) override {}
+  std::uint64_t server_incarnation() const override { return 0; }
+  std::string server_name() const override { return "ps 3 (nowhere)"; }
+  static RpcPeer peer() { return {{"worker", 1, ""}, 0, 77, "here"}; }
+
+ private:
+  RpcHandler& handler_;
+  const int repeats_;
+};
+
+/// A store behind calls that each arrive `repeats` times.
+struct Remote {
+  explicit Remote(int repeats = 1)
+      : service(std::make_shared<CutClient>(handler, repeats)), client(service, 1) {}
+  VariableStore store{"ps 3"};
+  internal::VariableHandler handler{store};
+  RemoteService service;
+  Client client;
+};
+
+TEST(RemoteService, GivesTheAnswersOfTheStore) {
+  Remote remote;
+  EXPECT_EQ(remote.service.name(), "ps 3 (nowhere)");
+  const ShardSpec spec = whole("w", {50, 70});
+  const Tensor value = Tensor::full({50, 70}, 1.5);
+  remote.client.call({CreateShard{spec, Tensor::zeros({50, 70})}});
+  const auto answers = remote.client.call(
+      {addition(spec.id(), value), ReadShard{spec.id()}, ReadRows{spec.id(), rows_of({7})}});
+  expect_same_bits(*answers[1].value, value);
+  expect_same_bits(*answers[2].value, value.detached_rows(7, 1));
+  EXPECT_EQ(answers[0].version, 2u);
+  EXPECT_FALSE(remote.client.call({ReadShard{spec.id(), 2}})[0].value.has_value());
+}
+
+TEST(RemoteService, RepeatedCallsChangeNothing) {
+  Remote remote(3);
+  const ShardId id = remote.client.create(whole("w", {}), Tensor(0.0f));
+  for (int i = 0; i < 10; ++i) remote.client.call({addition(id, Tensor(1.0f))});
+  expect_tensor(remote.client.read(id), {}, {10});
+  EXPECT_EQ(remote.store.statistics().num_applied_before, 20u);
+}
+
+TEST(RemoteService, ErrorsNameTheServer) {
+  Remote remote;
+  EXPECT_ERROR(remote.client.call({ReadShard{5}}), kNotFound,
+               "ps 3 (nowhere): operation 0 of 1: there is no shard");
+  const auto unsendable = remote.client.start({addition(5, Tensor())});
+  EXPECT_TRUE(unsendable->is_ready());
+  EXPECT_ERROR((void)unsendable->wait(soon()), kInvalidArgument, "ps 3 (nowhere)", "undefined");
+  CutCall garbage(CutClient::peer(), Packet{{std::byte{9}}, {}});
+  EXPECT_ERROR(remote.handler.take(std::make_shared<CutCall>(garbage)), kDataLoss,
+               "OperationBatch");
+}
+
+TEST(RemoteService, DisconnectedClientIsForgotten) {
+  Remote remote;
+  const ShardId id = remote.client.create(whole("w", {}), Tensor(0.0f));
+  remote.client.call({addition(id, Tensor(1.0f))});
+  const auto waiting = remote.client.start({ReadShard{id, 0, 1}});
+  EXPECT_FALSE(waiting->is_ready());
+  remote.handler.client_left(CutClient::peer());
+  remote.store.fail_waiting_reads(Error(ErrorCode::kAborted, "nobody waits"));
+  EXPECT_FALSE(waiting->is_ready());
+  // Its changes are still known: a call may be on its way.
+  OperationBatch late;
+  late.stream = {UpdateStream::Kind::kClient, 1, 0};
+  late.operations = {addition(id, Tensor(1.0f))};
+  EXPECT_TRUE(remote.store.start(late)->wait(soon())[0].was_applied_before);
+}
+
+/// A server of variables, reached by calls.
+struct Served {
+  std::shared_ptr<RemoteService> connect() const {
+    RpcClientOptions options;
+    options.self = {"worker", 0, ""};
+    return std::make_shared<RemoteService>(
+        RpcClient::connect(server->target(), RpcMethod::kApply, options));
+  }
+  VariableStore store{"ps 0"};
+  internal::VariableHandler handler{store};
+  std::unique_ptr<RpcServer> server = RpcServer::start({}, {{RpcMethod::kApply, &handler}});
+};
+
+TEST(RemoteService, TwoClientsCountToTwoThousandOverGrpc) {
+  Served served;
+  const ShardSpec spec = whole("w", {1000});
+  expect_on_ranks(2, [&](int number) {
+    const auto service = served.connect();
+    Client client(*service, static_cast<std::uint64_t>(number + 1));
+    client.create(spec, Tensor::zeros({1000}));
+    std::vector<std::shared_ptr<PendingAnswers>> pending;
+    for (int i = 0; i < 1000; ++i) {
+      pending.push_back(client.start({addition(spec.id(), Tensor::ones({1000}))}));
+    }
+    for (const auto& each : pending) (void)each->wait(soon());
+  });
+  Client reader(served.store, 9);
+  expect_same_bits(reader.read(spec.id()), Tensor::full({1000}, 2000.0));
+}
+
+TEST(RemoteService, ReadsWaitForAStepOverGrpc) {
+  Served served;
+  const auto one = served.connect(), two = served.connect();
+  Client first(*one, 1), second(*two, 2);
+  const ShardId id = first.create(whole("w", {3}), Tensor::zeros({3}));
+  const auto gradient = [&](int rank) {
+    UpdateShard update = descent(id, Tensor::full({3}, rank + 1.0));
+    update.sync = SyncSpec{0, rank, 2, 2, 2.0};
+    return update;
+  };
+  const auto waiting = first.start({gradient(0), ReadShard{id, 0, 1}});
+  (void)first.read(id);  // later calls are answered first
+  EXPECT_FALSE(waiting->is_ready());
+  second.call({gradient(1)});
+  expect_tensor(*waiting->wait(soon())[1].value, {3}, {-1.5, -1.5, -1.5});
+}
+
+}  // namespace ps_client
+}  // namespace
+}  // namespace tutti
