@@ -276,7 +276,9 @@ void JobCheckpoint::wait_for(bool (ClosureQueue::*wait)(TimePoint), const char* 
     const TimePoint now = Clock::system().now();
     if (now < say_at) continue;
     say_at = deadline_after(now, options_.checkpoint_interval);
-    log_warning(concat("coordinator: the checkpoint waits for ", join(queue_.running()), " since ",
+    const std::vector<std::string> running = queue_.running();
+    log_warning(concat("coordinator: the checkpoint waits for ",
+                       running.empty() ? "a worker to join" : join(running), " since ",
                        seconds_text(now - begin), " s; ", meaning));
   }
 }
