@@ -296,7 +296,8 @@ TEST(ClosureQueue, RollBackRunsAgainWhatFinishedSinceTheCheckpoint) {
   EXPECT_TRUE(third->token->is_cancelled());
   EXPECT_EQ(queue.watermark()->value(), closure_id(2, 1));
   EXPECT_FALSE(queue.mark_finished(*third, deliver));  // a void attempt
-  const auto again = get(queue, 0), last = get(queue, 0);
+  const auto again = get(queue, 0, soon()), last = get(queue, 0, soon());
+  ASSERT_TRUE(again && last);
   EXPECT_EQ(again->work, b);
   EXPECT_EQ(again->id, closure_id(2, 1));
   EXPECT_EQ(last->work, c);
