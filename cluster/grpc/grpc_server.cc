@@ -230,14 +230,14 @@ LocalSocketClaim::LocalSocketClaim(const Endpoint& endpoint) : endpoint_(endpoin
   std::string owner;
   if (endpoint.port != 0) {
     path_ = local_socket_path(endpoint_);
-    owner = try_to_lock();
+    owner = try_to_lock(durations::kOneTry);
   } else {
     // Where a process begins to look differs, so that many at once do not meet.
     const std::size_t begin = std::hash<std::string>{}(this_process().unique);
     for (std::size_t i = 0; i < kTries && !lock_.is_open(); ++i) {
       endpoint_.port = kFirstFreePort + static_cast<int>((begin + i) % kNumFreePorts);
       path_ = local_socket_path(endpoint_);
-      owner = try_to_lock();
+      owner = try_to_lock(Duration::zero());
     }
   }
   if (lock_.is_open()) return;
@@ -246,14 +246,21 @@ LocalSocketClaim::LocalSocketClaim(const Endpoint& endpoint) : endpoint_(endpoin
        "; end that process or try another port (0 takes a free one)");
 }
 
-std::string LocalSocketClaim::try_to_lock() {
+/// Waits, because remove_orphans() of a server that starts at the same time holds the lock of each
+/// file for a moment, also of one that was just made here.
+std::string LocalSocketClaim::try_to_lock(Duration patience) {
   const std::string path = concat(path_, ".lock");
+  const TimePoint deadline = deadline_after(Clock::system().now(), patience);
   for (;;) {
     FileDescriptor lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
     if (!lock.is_open()) {
       fail(ErrorCode::kUnavailable, "local socket: ", path, ": ", std::strerror(errno));
     }
-    if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) return read_owner(lock);
+    if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+      if (Clock::system().now() >= deadline) return read_owner(lock);
+      Clock::system().sleep_for(std::chrono::milliseconds(1));
+      continue;
+    }
     // One that ended meanwhile may have removed the file that this descriptor stands for.
     struct stat held {
     }, named{};

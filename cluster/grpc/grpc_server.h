@@ -41,8 +41,8 @@ class LocalSocketClaim {
   const std::string& path() const { return path_; }
 
  private:
-  /// "": it has the lock; else the text of the process that has it.
-  std::string try_to_lock();
+  /// Returns "" if it has the lock, else the text of the process that has it after `patience`.
+  std::string try_to_lock(Duration patience);
 
   Endpoint endpoint_;
   std::string path_;

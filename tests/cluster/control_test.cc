@@ -401,6 +401,27 @@ TEST(Control, PortInUseIsNamedWithItsOwner) {
                "end that process or try another port");
 }
 
+/// Each one removes the files of servers that were killed, and must leave those of the others
+/// alone.
+TEST(Control, ServersThatStartTogetherAllListen) {
+  std::vector<std::unique_ptr<Thread>> threads;
+  std::atomic<int> num_claims{0};
+  for (int t = 0; t < 4; ++t) {
+    threads.push_back(Executor::system().start("claims", [&, t] {
+      try {
+        for (int i = 0; i < 400; ++i) {
+          const internal::LocalSocketClaim claim({"127.0.0.1", 2000 + t});
+          ++num_claims;
+        }
+      } catch (const Error& error) {
+        ADD_FAILURE() << error.what();
+      }
+    }));
+  }
+  threads.clear();
+  EXPECT_EQ(num_claims, 1600);
+}
+
 TEST(Control, TheNetworkNeedsASecret) {
   auto options = server_options();
   options.address = "10.1.2.3:0";
