@@ -22,7 +22,7 @@ using conformance::GroupShape;
 conformance::Plan plan_of(const ConformOptions& options) {
   internal::require(
       options.seed >= 0 && options.sample >= 0 && options.budget >= 0 && options.limit >= 0,
-      "conform: expected a seed, sample, budget and limit of 0 or more, got ", options.seed, ", ",
+      "conform: expected --seed, --sample, --budget and --limit >= 0, got ", options.seed, ", ",
       options.sample, ", ", options.budget, " and ", options.limit);
   conformance::Plan plan;
   plan.seed = static_cast<std::uint64_t>(options.seed);

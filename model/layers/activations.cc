@@ -100,8 +100,8 @@ Tensor Elu::call(const Tensor& input, CallContext context) const {
 
 LeakyRelu::LeakyRelu(double negative_slope, LayerOptions options)
     : LayerOf(options.name, options.input_shape), negative_slope_(negative_slope) {
-  internal::require(negative_slope >= 0.0,
-                    "LeakyRelu: expected a negative_slope of 0 or more, got ", negative_slope);
+  internal::require(negative_slope >= 0.0, "LeakyRelu: expected negative_slope >= 0, got ",
+                    negative_slope);
   made_with(negative_slope);
 }
 

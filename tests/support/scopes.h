@@ -1,5 +1,5 @@
-// What tests set while an object lives: a variable of the environment, a clock. Not in namespace
-// testing: names of GoogleTest stay as they are.
+// Scopes and clocks for tests: a variable of the environment, a time that the test sets. Not in
+// namespace testing, where names of GoogleTest would be hidden.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

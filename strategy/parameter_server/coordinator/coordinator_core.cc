@@ -244,15 +244,11 @@ void CoordinatorCore::take_outcome(const ClosureQueue::Handout& handout, TaskOut
     } else if (auto* report = std::get_if<AttemptReport>(&outcome)) {
       queue_.put_back(handout, std::move(*report));
     } else if (auto* failure = std::get_if<TaskFailure>(&outcome)) {
-      using ServerErrors = ClusterCoordinatorOptions::ServerErrors;
-      const bool is_of_server = failure->origin == ErrorOrigin::kServer;
-      const bool is_retried = failure->origin == ErrorOrigin::kWorker ||
-                              (is_of_server && options_.server_errors == ServerErrors::kRetry);
       AttemptReport transient{AttemptReport::Kind::kTransient, handout.worker, failure->origin,
                               failure->code, failure->text};
-      if (checkpoint_ != nullptr && is_of_server) {
+      if (checkpoint_ != nullptr && failure->origin == ErrorOrigin::kServer) {
         checkpoint_->put_back(handout, std::move(transient));
-      } else if (is_retried) {
+      } else if (failure->origin == ErrorOrigin::kWorker) {
         queue_.put_back(handout, std::move(transient));
       } else {
         queue_.mark_failed(handout, failure->code, failure->origin, std::move(failure->text));

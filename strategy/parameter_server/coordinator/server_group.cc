@@ -99,13 +99,13 @@ void ServerGroup::begin() {
 void ServerGroup::close(std::uint64_t generation) {
   generation_.store(generation);
   StoreOrder close = order(StoreOrder::Kind::kClose);
-  close.finished_below = closure_id(generation, 0);
+  close.number = closure_id(generation, 0);
   order_all(close);
 }
 
 void ServerGroup::open(std::uint64_t finished_below) {
   StoreOrder open = order(StoreOrder::Kind::kOpen);
-  open.finished_below = finished_below;
+  open.number = finished_below;
   order_all(open);
 }
 
@@ -131,7 +131,7 @@ std::vector<RemoteShard> ServerGroup::shards() {
 
 void ServerGroup::freeze() {
   StoreOrder freeze = order(StoreOrder::Kind::kFreeze);
-  freeze.finished_below = ++num_freezes_;
+  freeze.number = ++num_freezes_;
   order_all(freeze);
 }
 

@@ -141,19 +141,20 @@ struct ReportWorker {
 /// generation than its own: its process is not the one that the coordinator believes in.
 struct StoreOrder {
   enum class Kind : std::uint8_t {
-    kOpen = 1,    // serves; with closures below `finished_below` finished, and no others known
+    kOpen = 1,    // serves; with closures below `number` finished, and no others known
     kClose,       // begins this generation: from here to kOpen other batches wait
     kRestore,     // shards that the batch makes get their values also if they are there
     kList,        // answered with the shards that are there (decode_specs())
     kFreeze,      // keeps the present values of all shards, until the next kFreeze or kRelease
-                  // (`finished_below` is its number: one that comes again changes nothing)
     kReadFrozen,  // reads of the batch are of those values
     kRelease,
   };
   Kind kind = Kind::kOpen;
   std::uint64_t run = 0;  // random, of the process that coordinates
   std::uint64_t generation = 0;
-  std::uint64_t finished_below = 0;
+  /// kOpen and kClose: closures with ids below it are finished. kFreeze: counts freezes, so that
+  /// one that comes again changes nothing.
+  std::uint64_t number = 0;
   bool operator==(const StoreOrder&) const = default;
 };
 

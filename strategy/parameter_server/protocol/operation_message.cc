@@ -110,13 +110,13 @@ void put(const StoreOrder& o, PayloadWriter&, v1::Operation& out) {
   v1::StoreOrder& order = *out.mutable_order();
   order.set_kind(static_cast<std::uint32_t>(o.kind));
   order.set_run(o.run), order.set_generation(o.generation);
-  order.set_finished_below(o.finished_below);
+  order.set_number(o.number);
 }
 
 StoreOrder get(const v1::StoreOrder& in) {
   using Kind = StoreOrder::Kind;
   return {checked_enum(in.kind(), Kind::kOpen, Kind::kRelease), in.run(), in.generation(),
-          in.finished_below()};
+          in.number()};
 }
 
 /// Appends what the message says, one operation or a run of them.

@@ -168,7 +168,7 @@ void VariableStore::change_all(const StoreOrder& order, const OperationBatch& ba
       is_open_ = false;
     }
     // Refuses changes that were sent before, also those on their way to a shard.
-    if (opens || order.kind == Kind::kClose) table_ = AppliedTable(order.finished_below);
+    if (opens || order.kind == Kind::kClose) table_ = AppliedTable(order.number);
     if (opens) is_open_ = true;
     // Another thread may still serve those of the last opening, in their order.
     if (opens) call.serves_held = !std::exchange(serves_held_, true);
@@ -179,8 +179,8 @@ void VariableStore::change_all(const StoreOrder& order, const OperationBatch& ba
   {
     const MutexLock lock(mutex_);
     // A connection that broke may bring it again, when values have changed.
-    if (order.finished_below <= frozen_number_) return;
-    frozen_number_ = order.finished_below;
+    if (order.number <= frozen_number_) return;
+    frozen_number_ = order.number;
   }
   Frozen frozen;
   for (StoredShard* const shard : all_shards()) {

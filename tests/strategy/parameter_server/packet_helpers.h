@@ -121,7 +121,7 @@ class Shown {
   void show(const internal::ReadStatistics&) {}
   void show(const internal::ReportWorker& o) { put(o.worker, o.has_ended); }
   void show(const internal::StoreOrder& o) {
-    put(static_cast<int>(o.kind), o.run, o.generation, o.finished_below);
+    put(static_cast<int>(o.kind), o.run, o.generation, o.number);
   }
 };
 

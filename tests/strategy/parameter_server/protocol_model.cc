@@ -170,9 +170,9 @@ class Protocol {
     given.order.kind = kOrders[static_cast<std::size_t>(phase)];
     given.order.generation = state_.ledger.generation();
     if (!is(PlantedBug::kOldIdsAccepted)) {
-      if (phase == Phase::kClosing) given.order.finished_below = id_of(0);
+      if (phase == Phase::kClosing) given.order.number = id_of(0);
       if (phase == Phase::kOpening) {
-        given.order.finished_below = id_of(state_.ledger.finished_below());
+        given.order.number = id_of(state_.ledger.finished_below());
       }
     }
     for (ModelServer& server : state_.servers) server.orders.push_back(given);
@@ -260,7 +260,7 @@ class Protocol {
     }
     const bool resets_table = closes || (opens && !server.is_open);
     if (resets_table && !is(PlantedBug::kTableKept)) {
-      server.table = AppliedTable(order.finished_below);
+      server.table = AppliedTable(order.number);
     }
     if (closes) {
       server.generation = order.generation;
@@ -479,7 +479,7 @@ class Bytes {
     add(orders.size());
     for (const ModelOrder& each : orders) {
       add(each.order.kind, each.order.generation, each.save);
-      add_id(each.order.finished_below);
+      add_id(each.order.number);
     }
   }
   /// Which ids a table knows is found out by asking it.

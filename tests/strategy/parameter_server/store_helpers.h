@@ -116,8 +116,7 @@ inline std::string state_of(VariableStore& store, std::uint64_t generation = 0) 
   };
   std::string text;
   static std::uint64_t num_freezes = std::uint64_t{1} << 32;  // more than tests make themselves
-  (void)obey(store,
-             {.kind = Kind::kFreeze, .generation = generation, .finished_below = ++num_freezes});
+  (void)obey(store, {.kind = Kind::kFreeze, .generation = generation, .number = ++num_freezes});
   for (const ShardSpec& spec : internal::decode_specs(*answer(Kind::kList).front().value)) {
     const OperationAnswer shard = answer(Kind::kReadFrozen, {ReadShard{spec.id()}}).at(1);
     text += concat(spec, " version ", shard.version, " steps ", shard.num_steps, ": ");

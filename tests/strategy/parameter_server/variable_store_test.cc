@@ -384,7 +384,7 @@ TEST_F(VariableStore, FreezesValuesBetweenBatches) {
         client.call({addition(a.id(), Tensor::ones({256})), addition(b.id(), Tensor::ones({256}))});
         continue;
       }
-      (void)obey(store_, {.kind = Kind::kFreeze, .finished_below = ++num_freezes});
+      (void)obey(store_, {.kind = Kind::kFreeze, .number = ++num_freezes});
       const auto read =
           obey(store_, {.kind = Kind::kReadFrozen}, {ReadShard{a.id()}, ReadShard{b.id()}});
       expect_same_bits(*read[1].value, *read[2].value);
@@ -400,9 +400,9 @@ TEST_F(VariableStore, FreezesValuesBetweenBatches) {
   };
   const Tensor before = frozen();
   client.call({addition(a.id(), Tensor::ones({256}))});
-  (void)obey(store_, {.kind = Kind::kFreeze, .finished_below = num_freezes});
+  (void)obey(store_, {.kind = Kind::kFreeze, .number = num_freezes});
   expect_same_bits(frozen(), before);
-  (void)obey(store_, {.kind = Kind::kFreeze, .finished_below = ++num_freezes});
+  (void)obey(store_, {.kind = Kind::kFreeze, .number = ++num_freezes});
   expect_same_bits(frozen(), Tensor::full({256}, 201.0));
   (void)obey(store_, {.kind = Kind::kRelease});
   EXPECT_ERROR(obey(store_, {.kind = Kind::kReadFrozen}, {ReadShard{a.id()}}), kAborted, "frozen");
@@ -426,16 +426,14 @@ TEST_F(VariableStore, RestoreGivesOldAndNewShardsTheirValues) {
   Client before(store_, internal::closure_id(1, 3), UpdateStream::Kind::kClosure);
   before.call({addition(old.id(), Tensor::ones({2}))});
   const auto known = client_.call({ReadShard{old.id()}}).front();
-  (void)obey(store_,
-             {.kind = Kind::kClose, .generation = 2, .finished_below = internal::closure_id(2, 0)});
+  (void)obey(store_, {.kind = Kind::kClose, .generation = 2, .number = internal::closure_id(2, 0)});
   const auto held = before.start({addition(old.id(), Tensor::ones({2}))});
   const auto answers =
       obey(store_, {.kind = Kind::kRestore, .generation = 2},
            {CreateShard{old, Tensor::full({2}, 7.0)}, CreateShard{made, Tensor::full({2}, 8.0)}});
   EXPECT_EQ(answers.size(), 3u);
   EXPECT_FALSE(held->is_ready());
-  (void)obey(store_,
-             {.kind = Kind::kOpen, .generation = 2, .finished_below = internal::closure_id(2, 3)});
+  (void)obey(store_, {.kind = Kind::kOpen, .generation = 2, .number = internal::closure_id(2, 3)});
   EXPECT_ERROR(held->wait(soon()), kAborted, "closure 3", "went back to a checkpoint");
   Client after(store_, 2);
   const auto read = after.call({ReadShard{old.id(), known.version}, ReadShard{made.id()}});

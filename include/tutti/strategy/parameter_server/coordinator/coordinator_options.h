@@ -40,9 +40,6 @@ struct ClusterCoordinatorOptions {
   Duration join_timeout = durations::kJoinTimeout;
   /// When all workers have been gone for so long, what is queued fails.
   Duration most_absence = std::chrono::hours(1);
-  /// Whether a closure that a server's failure ended is tried again, as one that a worker's did, or
-  /// fails.
-  enum class ServerErrors { kRaise, kRetry } server_errors = ServerErrors::kRaise;
   /// `describe` is filled in.
   WatchdogOptions watchdog = {};
   /// Folder for the checkpoint of the job (docs/checkpoints.md); empty: none is kept, and a server
