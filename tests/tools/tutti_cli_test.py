@@ -324,7 +324,7 @@ class TuttiProgram(unittest.TestCase):
     def test_conform_wrong_usage_ends_with_2(self):
         for words, expected in ((["nobody"], "no operation 'nobody'"), ([], "--plugin"),
                                 (["ring", "--case", "local/what"], "no case 'local/what'"),
-                                (["ring", "--sample", "-1"], "0 or more"),
+                                (["ring", "--sample", "-1"], "got 1, -1, 0 and 60"),
                                 (["--plugin", "./nowhere.so"], "no such file"),
                                 (["ring", "--shape", "round"], "threads")):
             code, _, errors = run("conform", *words)
