@@ -57,11 +57,10 @@ class Servant {
     RpcServerOptions serving;
     serving.secret = secret;
     server_ = RpcServer::start(serving, {{RpcMethod::kApply, &handler_}});
-    RpcClientOptions calling;
-    calling.self = {"worker", 0, ""};
-    calling.secret = secret;
-    service_ = std::make_shared<internal::RemoteService>(
-        RpcClient::connect(server_->target(), RpcMethod::kApply, calling));
+    internal::RemoteService::Options calling{server_->target()};
+    calling.client.self = {"worker", 0, ""};
+    calling.client.secret = secret;
+    service_ = std::make_shared<internal::RemoteService>(std::move(calling));
     link_ = std::make_unique<internal::ServerLink>(service_, 1);
   }
 

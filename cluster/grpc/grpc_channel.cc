@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/grpc/grpc_channel.h"
 
+#include <grpc/grpc.h>
+
 #include <cstring>
 #include <string_view>
 #include <vector>
@@ -30,7 +32,10 @@ std::shared_ptr<grpc::ChannelCredentials> channel_credentials(const GrpcOptions&
 
 }  // namespace
 
-void require_threads_of_grpc() {
+void initialize_grpc() {
+  // gRPC stays initialized until the process ends: its shutdown with the last server or channel
+  // waits up to 10 s for a poller of its own if a write was blocked shortly before.
+  [[maybe_unused]] static const bool is_initialized = (grpc_init(), true);
   constexpr int kThreads = 12;  // as many as a server and a channel have on two cores
   [[maybe_unused]] static const bool is_checked = [] {
     Event all_here;
@@ -48,7 +53,7 @@ void require_threads_of_grpc() {
 }
 
 std::shared_ptr<grpc::Channel> open_channel(const GrpcOptions& options) {
-  require_threads_of_grpc();
+  initialize_grpc();
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(options.most_bytes);
   arguments.SetMaxSendMessageSize(options.most_bytes);

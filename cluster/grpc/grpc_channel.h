@@ -33,9 +33,9 @@ struct GrpcOptions {
   bool is_local() const { return is_loopback(endpoint.host) && !tls.is_set(); }
 };
 
-/// Throws kResourceExhausted with the limits to raise if this process cannot start the threads that
-/// gRPC starts: gRPC itself ends the process then.
-void require_threads_of_grpc();
+/// Initializes gRPC for the rest of the process. Throws kResourceExhausted with the limits to raise
+/// if this process cannot start the threads that gRPC starts: gRPC itself ends the process then.
+void initialize_grpc();
 
 /// To where GrpcServer listens with the same options. Connects with the first call; each channel
 /// has connections of its own, so that a new one does not share the fate of the last.

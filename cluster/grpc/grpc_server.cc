@@ -71,7 +71,7 @@ Endpoint checked_listen_address(std::string_view who, const std::string& text,
 
 GrpcServer::GrpcServer(const GrpcOptions& options, const std::vector<grpc::Service*>& services)
     : endpoint_(options.endpoint), wake_(make_wake_event()) {
-  require_threads_of_grpc();
+  initialize_grpc();
   grpc::ServerBuilder builder;
   builder.SetMaxReceiveMessageSize(options.most_bytes);
   builder.SetMaxSendMessageSize(options.most_bytes);

@@ -253,8 +253,8 @@ void CallReader::begin(Fields& fields) {
   }
   payload_bytes_ = static_cast<std::size_t>(fields.tensor_bytes);
   received_ = copied_ = 0;
-  is_leased_ = false;
-  waiting_.clear();
+  is_copied_ = false;
+  first_.clear();
   call_.emplace();
   call_->call = fields.call;
   call_->packet.head = std::move(fields.head);
@@ -272,10 +272,10 @@ void CallReader::take(const grpc::ByteBuffer& message) {
   if (bytes > payload_bytes_ - received_) fail_message("more of tensors than was announced");
   if (bytes == 0 && received_ < payload_bytes_) fail_message("nothing of tensors");
   received_ += bytes;
-  if (is_leased_) {
+  if (is_copied_) {
     copy(fields.tensors);
   } else {
-    waiting_ = std::move(fields.tensors);
+    first_ = std::move(fields.tensors);
   }
 }
 
@@ -293,22 +293,16 @@ void CallReader::copy(const std::vector<SharedBytes>& pieces) {
   if (past_caches) finish_copies();
 }
 
-std::optional<CallMessage> CallReader::next(const Lease& lease) {
-  waits_ = false;
+std::optional<CallMessage> CallReader::next() {
   if (!call_) return std::nullopt;
-  if (!is_leased_ && lease) {
-    call_->lease = lease(call_->packet.head.size() + payload_bytes_);
-    waits_ = call_->lease == nullptr;
-    if (waits_) return std::nullopt;
-  }
-  const bool came_at_once = !is_leased_ && received_ == payload_bytes_;
+  const bool came_at_once = !is_copied_ && received_ == payload_bytes_;
   if (came_at_once && side_ == Side::kClient && payload_bytes_ >= kWorthSlice) {
-    call_->packet.payload = std::exchange(waiting_, {});
+    call_->packet.payload = std::exchange(first_, {});
     return std::exchange(call_, std::nullopt);
   }
-  if (!std::exchange(is_leased_, true)) {
+  if (!std::exchange(is_copied_, true)) {
     payload_ = PayloadMemory(payload_bytes_);
-    copy(std::exchange(waiting_, {}));
+    copy(std::exchange(first_, {}));
   }
   if (received_ < payload_bytes_) return std::nullopt;
   if (payload_bytes_ > 0) call_->packet.payload = {std::exchange(payload_, {}).shared()};

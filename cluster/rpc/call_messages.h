@@ -34,8 +34,6 @@ struct CallMessage {
   std::uint64_t call = 0;  // 0, and nothing else: the client leaves
   Packet packet = {};
   std::optional<Error> error = {};
-  /// Gives back, when it goes, what the bytes of the packet take of the receiver's budget.
-  std::shared_ptr<void> lease = {};
 };
 
 /// While it lives, owners of payloads that gRPC lets go on this thread stay until it ends: declare
@@ -89,16 +87,13 @@ class CallWriter {
 /// stays as it came: its taker copies what it keeps.
 class CallReader {
  public:
-  using Lease = std::function<std::shared_ptr<void>(std::size_t bytes)>;
   enum class Side { kServer, kClient };
   CallReader(Side side, std::size_t longest_payload)
       : side_(side), longest_payload_(longest_payload) {}
   /// Throws kDataLoss for what is no message of calls.proto: drop the connection.
   void take(const grpc::ByteBuffer& message);
-  /// The call, once it is whole. Asks for room before more of it is to be read.
-  std::optional<CallMessage> next(const Lease& lease = {});
-  /// Do not read on before next() found room.
-  bool waits_for_room() const { return waits_; }
+  /// Returns the call once it is whole.
+  std::optional<CallMessage> next();
   void limit_payload(std::size_t longest) { longest_payload_ = longest; }
 
  private:
@@ -109,9 +104,9 @@ class CallReader {
   const Side side_;
   std::size_t longest_payload_;
   std::optional<CallMessage> call_;
-  bool is_leased_ = false, waits_ = false;
+  bool is_copied_ = false;  // what came before is in payload_
   std::size_t payload_bytes_ = 0, received_ = 0;
-  std::vector<SharedBytes> waiting_;  // of the payload, until there is room for all of it
+  std::vector<SharedBytes> first_;  // of the payload, in the first message
   PayloadMemory payload_;
   std::size_t copied_ = 0;
 };

@@ -1,10 +1,9 @@
-// Connecting, sending, connecting again, and giving up.
+// Calls on one stream: connecting, sending, answers, and its end.
 // SPDX-License-Identifier: Apache-2.0
-//
-// A session has the calls of a client; a thread keeps a stream for it, one after the other.
 #include "cluster/rpc/rpc_client.h"
 
 #include <grpcpp/generic/generic_stub.h>
+
 #include <algorithm>
 #include <map>
 #include <vector>
@@ -16,95 +15,125 @@
 #include "cluster/rpc/call_messages.h"
 #include "core/names.h"
 #include "tutti/core/executor.h"
-#include "tutti/core/logging.h"
 #include "tutti/core/random.h"
 
-namespace tutti::internal {
+namespace tutti {
+namespace internal {
 namespace {
 
-/// gRPC's threads read and write one message at a time; its end is waited for outside of them.
-/// Opens with the constructor. Threads: any.
+/// Limit of calls of a client without an answer.
+constexpr std::size_t kMostCalls = 65536;
+
+TimePoint now() { return Clock::system().now(); }
+
+}  // namespace
+
+/// One stream and the calls on it. gRPC's threads read and write one message at a time. Opens with
+/// the constructor. Thread-safe.
 class ClientStream final : public StreamToServer<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
-  /// `received` gets answers, one at a time.
+  /// `what`: see RpcReply.
   ClientStream(const std::shared_ptr<grpc::Channel>& channel, RpcMethod method,
-               const v1::Caller& caller, std::function<void(CallMessage)> received)
-      : path_(path_of(method)), received_(std::move(received)), stub_(channel) {
+               const v1::Caller& caller, std::shared_ptr<const std::string> what,
+               std::string server_name, bool keeps_calls)
+      : path_(path_of(method)),
+        what_(std::move(what)),
+        server_name_(std::move(server_name)),
+        keeps_calls_(keeps_calls),
+        stub_(channel) {
     context_.AddMetadata(kCallerKey, caller.SerializeAsString());
     stub_.PrepareBidiStreamingCall(&context_, path_, grpc::StubOptions(), this);
     start();
   }
-  ~ClientStream() override { stop(); }
+  /// Half-closes the stream, and waits for its end for a moment.
+  ~ClientStream() override;
 
-  /// Waits until the server welcomes the stream; nothing: it does not (wait_for_end() says why), or
-  /// not yet.
-  std::optional<v1::CalledServer> wait_for_server(TimePoint deadline) {
+  /// Waits until the server welcomes the stream. Returns false if it does not (wait_for_end() says
+  /// why), or not yet.
+  bool wait_for_welcome(TimePoint deadline) {
     MutexLock lock(mutex_);
     changed_.wait_until(mutex_, deadline,
-                        [this]() TUTTI_REQUIRES(mutex_) { return server_ || !is_open_; });
-    return server_;
+                        [this]() TUTTI_REQUIRES(mutex_) { return is_welcome_ || !is_open_; });
+    return is_welcome_;
   }
-  /// Hands a call over and does not wait. A broken stream swallows it.
-  void send(CallMessage message) {
-    std::vector<CallMessage> sent;  // ends after the lock
-    const OwnersEndLater later;
-    MutexLock lock(mutex_);
-    if (!is_open_ || !can_write_ || has_released_) return;
-    writer_.push(std::move(message));
-    if (!is_writing_) write_next(sent);
-  }
-  /// Waits until the stream has ended, and says why.
-  std::string serve();
-  /// Half-closes it after all that was sent, and asks for no more answers; serve() returns at
-  /// `deadline` at the latest.
-  void leave(TimePoint deadline);
+  /// Requires: the stream is welcome. So do the functions below.
+  const v1::CalledServer& server() const { return server_; }
+
+  std::shared_ptr<RpcReply> start_call(Packet request);
+  void fail_all(const Error& error);
+  std::string wait_until_broken();
+  std::optional<std::string> why_broken();
+  void take_over(ClientStream& broken);
 
   void OnReadInitialMetadataDone(bool ok) override;
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
+  void OnDone(const grpc::Status& status) override;
 
  private:
+  struct Call {
+    Packet request;
+    std::shared_ptr<RpcReply> reply;
+  };
+  using Calls = std::map<std::uint64_t, Call>;
+  void send(Call call, std::vector<CallMessage>& sent) TUTTI_REQUIRES(mutex_);
   void write_next(std::vector<CallMessage>& sent) TUTTI_REQUIRES(mutex_);
+  void accept(CallMessage message);
+  std::optional<Error> ended() {
+    MutexLock lock(mutex_);
+    return ended_;
+  }
+  /// Makes later calls end with `error`. Returns those under way, for the caller to end.
+  Calls end(const Error& error) TUTTI_REQUIRES(mutex_);
 
   const std::string path_;
-  const std::function<void(CallMessage)> received_;
+  const std::shared_ptr<const std::string> what_;
+  const std::string server_name_;
+  const bool keeps_calls_;
   grpc::TemplatedGenericStub<grpc::ByteBuffer, grpc::ByteBuffer> stub_;
   grpc::ByteBuffer incoming_;
-  CallReader reader_{CallReader::Side::kClient, 0};  // gRPC's reading thread's
-  std::optional<v1::CalledServer> server_ TUTTI_GUARDED_BY(mutex_);
-  CallWriter writer_ TUTTI_GUARDED_BY(mutex_);
+  CallReader reader_{CallReader::Side::kClient, 0};  // of gRPC's reading thread
+  v1::CalledServer server_;                          // constant once the stream is welcome
   grpc::ByteBuffer outgoing_;
-  std::optional<TimePoint> leaves_by_ TUTTI_GUARDED_BY(mutex_);
-  std::string reason_ TUTTI_GUARDED_BY(mutex_);
+  CallWriter writer_ TUTTI_GUARDED_BY(mutex_);
+  bool is_welcome_ TUTTI_GUARDED_BY(mutex_) = false;
+  bool is_leaving_ TUTTI_GUARDED_BY(mutex_) = false;
+  std::string damage_ TUTTI_GUARDED_BY(mutex_);  // of a message that could not be read
+  Calls calls_ TUTTI_GUARDED_BY(mutex_);         // without an answer
+  std::uint64_t last_call_ TUTTI_GUARDED_BY(mutex_) = 0;
+  std::optional<Error> ended_ TUTTI_GUARDED_BY(mutex_);         // what calls end with
+  std::optional<std::string> broken_ TUTTI_GUARDED_BY(mutex_);  // why
 };
 
 void ClientStream::OnReadInitialMetadataDone(bool ok) {
-  auto server = ok ? called_server_in(context_.GetServerInitialMetadata()) : std::nullopt;
-  if (server) reader_.limit_payload(server->longest_tensors());
+  const auto server = ok ? called_server_in(context_.GetServerInitialMetadata()) : std::nullopt;
   MutexLock lock(mutex_);
-  server_ = std::move(server);
-  is_open_ = server_.has_value();
+  if (server) {
+    server_ = *server;
+    reader_.limit_payload(server->longest_tensors());
+  }
+  is_welcome_ = is_open_ = server.has_value();
   if (!is_open_) release();
   changed_.notify_all();
   if (is_open_) StartRead(&incoming_);
 }
 
 void ClientStream::OnReadDone(bool ok) {
-  std::string reason;
+  std::string damage;
   try {
     if (ok) {
       reader_.take(incoming_);
-      if (auto message = reader_.next()) received_(*std::move(message));
+      if (auto message = reader_.next()) accept(*std::move(message));
       incoming_.Clear();
       StartRead(&incoming_);
       return;
     }
-  } catch (const std::exception& damaged) {  // a new stream makes it good
-    reason = damaged.what();
-    context_.TryCancel();
+  } catch (const std::exception& damaged) {
+    damage = damaged.what();
   }
+  context_.TryCancel();
   MutexLock lock(mutex_);
-  reason_ = reason;
+  damage_ = damage;
   is_open_ = false;
   release();
   changed_.notify_all();
@@ -119,6 +148,32 @@ void ClientStream::OnWriteDone(bool ok) {
   write_next(sent);
 }
 
+void ClientStream::OnDone(const grpc::Status& status) {
+  Calls calls;
+  CallWriter unsent;
+  {
+    const OwnersEndLater later;
+    MutexLock lock(mutex_);
+    std::swap(unsent, writer_);
+    broken_ = !damage_.empty() ? damage_
+              : status.ok()    ? "the connection was closed"
+                               : connect_reason(status);
+    if (is_welcome_ && !keeps_calls_) {
+      calls = end(Error(ErrorCode::kUnavailable,
+                        concat("rpc: ", *what_, ": the connection broke: ", *broken_,
+                               "; start the server again, or read its log")));
+    }
+  }
+  const std::optional<Error> why = calls.empty() ? std::nullopt : ended();
+  for (auto& [number, call] : calls) call.reply->set_error(*why);
+  StreamToServer::OnDone(status);
+}
+
+ClientStream::Calls ClientStream::end(const Error& error) {
+  if (!ended_) ended_ = error;
+  return std::exchange(calls_, {});
+}
+
 void ClientStream::write_next(std::vector<CallMessage>& sent) {
   if (has_released_) return;
   if (can_write_ && !writer_.is_empty()) {
@@ -126,240 +181,50 @@ void ClientStream::write_next(std::vector<CallMessage>& sent) {
     is_writing_ = true;
     StartWrite(&outgoing_);
     writer_.prepare(sent);
-  } else if (leaves_by_) {
+  } else if (is_leaving_) {
     StartWritesDone();
     release();
   }
 }
 
-std::string ClientStream::serve() {
-  {
-    MutexLock lock(mutex_);
-    changed_.wait_until(mutex_, TimePoint::max(),
-                        [this]() TUTTI_REQUIRES(mutex_) { return !is_open_ || leaves_by_; });
-    changed_.wait_until(mutex_, leaves_by_.value_or(TimePoint::max()),
-                        [this]() TUTTI_REQUIRES(mutex_) { return !is_open_; });
-    release();
-  }
-  context_.TryCancel();
-  (void)done_.wait_until(TimePoint::max());
-  MutexLock lock(mutex_);
-  if (!reason_.empty()) return reason_;
-  return status_.ok() ? "the connection was closed" : connect_reason(status_);
-}
-
-void ClientStream::leave(TimePoint deadline) {
-  std::vector<CallMessage> sent;
-  const OwnersEndLater later;
-  MutexLock lock(mutex_);
-  if (leaves_by_) return;
-  leaves_by_ = deadline;
-  writer_.push(CallMessage{});
+void ClientStream::send(Call call, std::vector<CallMessage>& sent) {
+  const std::uint64_t number = ++last_call_;
+  Call& kept = calls_.emplace(number, Call{{}, std::move(call.reply)}).first->second;
+  if (keeps_calls_) kept.request = call.request;
+  if (!is_open_ || !can_write_ || has_released_) return;
+  writer_.push({number, std::move(call.request)});
   if (!is_writing_) write_next(sent);
-  changed_.notify_all();
 }
 
-/// Calls of a client without an answer.
-constexpr std::size_t kMostCalls = 65536;
-/// Once or twice a server that is just ending may refuse.
-constexpr int kRefusals = 3;
-
-TimePoint now() { return Clock::system().now(); }
-
-/// Threads: any.
-class ClientSession final : public RpcClient {
- public:
-  /// Throws as RpcClient::connect().
-  ClientSession(const std::string& target, RpcMethod method, const RpcClientOptions& options);
-  ~ClientSession() override;
-
-  std::shared_ptr<RpcReply> start(Packet request) override;
-  void fail_all(const Error& error) override;
-  std::uint64_t server_incarnation() const override {
-    MutexLock lock(mutex_);
-    return server_.task().incarnation();
-  }
-  std::string server_name() const override { return server_name_; }
-  std::optional<std::string> why_away() const override {
-    MutexLock lock(mutex_);
-    return stream_ ? std::nullopt : std::optional(why_away_);
-  }
-  std::optional<TimePoint> away_since() const override {
-    MutexLock lock(mutex_);
-    return stream_ ? std::nullopt : std::optional(away_since_);
-  }
-  bool takes_calls() const override {
-    MutexLock lock(mutex_);
-    return !ended_ && !away_;
-  }
-
- private:
-  struct Attempt : ConnectAttempt {
-    std::shared_ptr<ClientStream> stream = {};
-    v1::CalledServer server = {};
-  };
-  struct Call {
-    Packet request;
-    std::shared_ptr<RpcReply> reply;
-  };
-  using Calls = std::map<std::uint64_t, Call>;
-  void connect_at_start();
-  Attempt connect_once(TimePoint deadline);
-  void run(std::shared_ptr<ClientStream> stream);
-  std::shared_ptr<ClientStream> reconnect(const std::string& why);
-  /// Takes the new stream into use; sends again what has no answer.
-  bool adopt(const Attempt& attempt);
-  void send_all_again(ClientStream& stream) TUTTI_REQUIRES(send_mutex_);
-  void take(CallMessage message);
-  /// Ends the calls under way, and later ones as long as `lasts`.
-  void give_up(const Error& error, bool lasts);
-  bool is_over() const {
-    MutexLock lock(mutex_);
-    return ended_.has_value();
-  }
-
-  const Endpoint endpoint_;
-  const RpcMethod method_;
-  const RpcClientOptions options_;
-  const std::string server_name_;
-  const std::shared_ptr<const std::string> what_;
-  const v1::Caller caller_;
-  Event stop_;
-
-  /// Held while calls are handed to the stream, so that they keep their order; before mutex_.
-  Mutex send_mutex_;
-  mutable Mutex mutex_;
-  Calls calls_ TUTTI_GUARDED_BY(mutex_);
-  std::uint64_t last_call_ TUTTI_GUARDED_BY(mutex_) = 0;
-  v1::CalledServer server_ TUTTI_GUARDED_BY(mutex_);     // the last one
-  std::string why_away_ TUTTI_GUARDED_BY(mutex_);        // while there is no stream
-  TimePoint away_since_ TUTTI_GUARDED_BY(mutex_);        // too
-  std::optional<Error> away_ TUTTI_GUARDED_BY(mutex_);   // for too long: until it is back
-  std::optional<Error> ended_ TUTTI_GUARDED_BY(mutex_);  // for good
-  std::shared_ptr<ClientStream> stream_ TUTTI_GUARDED_BY(mutex_);
-  std::unique_ptr<Thread> thread_;
-};
-
-ClientSession::ClientSession(const std::string& target, RpcMethod method,
-                             const RpcClientOptions& options)
-    : endpoint_(parse_grpc_target("rpc", target)),
-      method_(method),
-      options_(options),
-      server_name_(options.server.job.empty()
-                       ? concat("the server at ", endpoint_.to_string())
-                       : concat(options.server, " (", endpoint_.to_string(), ")")),
-      what_(std::make_shared<const std::string>(concat(options.self, ": ", server_name_))),
-      caller_(make_caller(options, new_run_nonce())) {
-  connect_at_start();
-}
-
-ClientSession::Attempt ClientSession::connect_once(TimePoint deadline) {
-  const TimePoint end = std::min(deadline, deadline_after(now(), durations::kSilentAfter));
-  const GrpcOptions channel{endpoint_, options_.secret, options_.tls, kLongestMessage, true};
-  if (auto nobody = nobody_listens(channel)) return {*std::move(nobody)};
-  auto stream =
-      std::make_shared<ClientStream>(open_channel(channel), method_, caller_,
-                                     [this](CallMessage message) { take(std::move(message)); });
-  auto server = stream->wait_for_server(end);
-  if (!server) {
-    const grpc::Status status = stream->wait_for_end(end);
-    return {failed_attempt(status, stream->is_refused(), channel, end)};
-  }
-  return {{.is_done = true}, std::move(stream), *std::move(server)};
-}
-
-void ClientSession::connect_at_start() {
-  Attempt attempt;
-  reach_server({.who = concat("rpc: ", options_.self),
-                .wants = concat("call ", server_name_),
-                .name = server_name_,
-                .address_in = "its address in the cluster",
-                .timeout = options_.connect_timeout,
-                .say_every = durations::kSayAgainEvery},
-               [&](TimePoint deadline) -> ConnectAttempt {
-                 if (options_.interruption) options_.interruption->check();
-                 attempt = connect_once(deadline);
-                 return attempt;
-               });
-  (void)adopt(attempt);  // nobody can have ended it yet
-  thread_ = Executor::system().start("rpc-client",
-                                     [this, stream = std::move(attempt.stream)] { run(stream); });
-}
-
-/// False: the session ended while this connection was made.
-bool ClientSession::adopt(const Attempt& attempt) {
-  Calls aborted;
-  MutexLock send_lock(send_mutex_);
-  {
-    MutexLock lock(mutex_);
-    if (ended_) return false;
-    const std::uint64_t incarnation = attempt.server.task().incarnation();
-    const bool was_restarted = server_.run() != 0 && (server_.run() != attempt.server.run() ||
-                                                      server_.task().incarnation() != incarnation);
-    if (was_restarted && !options_.survives_restarts) aborted.swap(calls_);
-    server_ = attempt.server;
-    away_.reset();
-    stream_ = attempt.stream;
-  }
-  send_all_again(*attempt.stream);
-  for (auto& [number, call] : aborted) {
-    call.reply->set_error(Error(
-        ErrorCode::kAborted,
-        concat("rpc: ", *what_, " was started again (incarnation ",
-               attempt.server.task().incarnation(),
-               ") before it answered; what the call changed may be lost: read its state anew")));
-  }
-  return true;
-}
-
-void ClientSession::send_all_again(ClientStream& stream) {
-  std::vector<CallMessage> messages;
-  {
-    MutexLock lock(mutex_);
-    for (const auto& [number, call] : calls_) messages.push_back({number, call.request});
-  }
-  for (CallMessage& message : messages) stream.send(std::move(message));
-}
-
-std::shared_ptr<RpcReply> ClientSession::start(Packet request) {
+std::shared_ptr<RpcReply> ClientStream::start_call(Packet request) {
   auto reply = std::make_shared<RpcReply>(what_);
   const std::size_t bytes = request.payload_bytes();
-  MutexLock send_lock(send_mutex_);
-  std::shared_ptr<ClientStream> stream;
-  CallMessage message;
-  {
-    MutexLock lock(mutex_);
-    const auto& reason = ended_ ? ended_ : away_;
-    if (reason) {
-      reply->set_error(*reason);
-      return reply;
-    }
-    if (request.head.size() > tutti::kLongestHead || bytes > server_.longest_tensors()) {
-      fail(ErrorCode::kInvalidArgument, "rpc: ", *what_, ": a request with ", request.head.size(),
-           " bytes of head and ", bytes, " of payload; expected at most ", tutti::kLongestHead,
-           " and ", server_.longest_tensors(), "; send it in parts");
-    }
-    if (calls_.size() >= kMostCalls) {
-      fail(ErrorCode::kResourceExhausted, "rpc: ", *what_, ": ", calls_.size(),
-           " calls have no answer; expected fewer than ", kMostCalls, "; wait for some first");
-    }
-    message.call = ++last_call_;
-    Call& call = calls_[message.call];
-    call.request = std::move(request);
-    call.reply = reply;
-    stream = stream_;
-    if (stream) message.packet = call.request;
+  std::vector<CallMessage> sent;  // ends after the lock
+  const OwnersEndLater later;
+  MutexLock lock(mutex_);
+  if (ended_) {
+    reply->set_error(*ended_);
+    return reply;
   }
-  if (stream) stream->send(std::move(message));
+  if (request.head.size() > tutti::kLongestHead || bytes > server_.longest_tensors()) {
+    fail(ErrorCode::kInvalidArgument, "rpc: ", *what_, ": a request with ", request.head.size(),
+         " bytes of head and ", bytes, " of payload; expected at most ", tutti::kLongestHead,
+         " and ", server_.longest_tensors(), "; send it in parts");
+  }
+  if (calls_.size() >= kMostCalls) {
+    fail(ErrorCode::kResourceExhausted, "rpc: ", *what_, ": ", calls_.size(),
+         " calls have no answer; expected fewer than ", kMostCalls, "; wait for some first");
+  }
+  send({std::move(request), reply}, sent);
   return reply;
 }
 
-void ClientSession::take(CallMessage message) {
+void ClientStream::accept(CallMessage message) {
   Call call;
   {
     MutexLock lock(mutex_);
     const auto found = calls_.find(message.call);
-    if (found == calls_.end()) return;  // answered before, on the last stream
+    if (found == calls_.end()) return;
     call = std::move(found->second);
     calls_.erase(found);
   }
@@ -367,107 +232,90 @@ void ClientSession::take(CallMessage message) {
   call.reply->set_error(message.error->with_context(server_name_));
 }
 
-void ClientSession::run(std::shared_ptr<ClientStream> stream) {
-  while (stream) {
-    const std::string why = stream->serve();
-    {
-      MutexLock lock(mutex_);
-      stream_.reset();
-      why_away_ = why;
-      away_since_ = now();
-    }
-    stream.reset();  // the old connection ends before there is a new one
-    stream = reconnect(why);
-  }
-}
-
-std::shared_ptr<ClientStream> ClientSession::reconnect(const std::string& why) {
-  const TimePoint begin = now();
-  TimePoint say_at = deadline_after(begin, durations::kSayAgainEvery);
-  std::string reason = why;
-  int num_refusals = 0;
-  while (!is_over()) {
-    Attempt attempt;
-    try {
-      attempt = connect_once(TimePoint::max());
-    } catch (const Error& error) {  // a certificate that has gone, for example
-      attempt.reason = error.message();
-    }
-    const Duration away = now() - begin;
-    if (attempt.stream) {
-      if (!adopt(attempt)) break;
-      log_info(concat("rpc: ", options_.self, " is connected to ", server_name_, " again after ",
-                      seconds_text(away), " s (", why, ")"));
-      return attempt.stream;
-    }
-    reason = attempt.reason;
-    {
-      MutexLock lock(mutex_);
-      why_away_ = reason;
-    }
-    if (attempt.is_final && ++num_refusals >= kRefusals) {
-      give_up(Error(ErrorCode::kFailedPrecondition,
-                    concat("rpc: ", *what_, " takes no calls any more: ", reason)),
-              false);
-    } else if (away >= options_.patience) {
-      give_up(Error(ErrorCode::kUnavailable,
-                    concat("rpc: ", *what_, " is gone since ", seconds_text(away), " s (", why,
-                           "): ", reason, "; start it again, or read its log")),
-              false);
-    }
-    if (now() >= say_at) {
-      log_info(concat("rpc: ", options_.self, " tries to reach ", server_name_, " again since ",
-                      seconds_text(away), " s: ", reason));
-      say_at = deadline_after(now(), durations::kSayAgainEvery);
-    }
-    // The longer it is away, the less a moment more matters.
-    stop_.wait_until(deadline_after(
-        now(), std::clamp(away / 10, durations::kTryAgain, durations::kHeartbeatEvery)));
-  }
-  return nullptr;
-}
-
-void ClientSession::give_up(const Error& error, bool lasts) {
+void ClientStream::fail_all(const Error& error) {
   Calls calls;
-  std::shared_ptr<ClientStream> stream;
   {
     MutexLock lock(mutex_);
-    calls.swap(calls_);
-    if (!lasts) away_ = error;
-    if (lasts && !ended_) ended_ = error;
-    if (lasts) stream = stream_;
+    calls = end(error);
+    changed_.notify_all();
   }
   for (auto& [number, call] : calls) call.reply->set_error(error);
-  if (!lasts) return;
-  stop_.set();
-  if (stream) stream->cancel();
+  cancel();
 }
 
-void ClientSession::fail_all(const Error& error) { give_up(error, true); }
+std::string ClientStream::wait_until_broken() {
+  MutexLock lock(mutex_);
+  changed_.wait_until(mutex_, TimePoint::max(),
+                      [this]() TUTTI_REQUIRES(mutex_) { return broken_ || ended_; });
+  return broken_.value_or("it was ended");
+}
 
-/// The thread ends when its last stream has, so none takes answers afterwards.
-ClientSession::~ClientSession() {
-  std::shared_ptr<ClientStream> stream;
+std::optional<std::string> ClientStream::why_broken() {
+  MutexLock lock(mutex_);
+  return broken_;
+}
+
+void ClientStream::take_over(ClientStream& broken) {
   Calls calls;
+  {
+    MutexLock lock(broken.mutex_);
+    calls.swap(broken.calls_);
+  }
+  std::vector<CallMessage> sent;
+  const OwnersEndLater later;
+  MutexLock lock(mutex_);
+  for (auto& [number, call] : calls) send(std::move(call), sent);
+}
+
+/// No answer is accepted once it has returned.
+ClientStream::~ClientStream() {
   const Error cancelled(ErrorCode::kCancelled,
                         concat("rpc: ", *what_, ": the client was ended before the answer came"));
+  Calls calls;
+  bool leaves = false;
   {
-    MutexLock send_lock(send_mutex_);
+    std::vector<CallMessage> sent;
+    const OwnersEndLater later;
     MutexLock lock(mutex_);
-    stream = stream_;
-    calls.swap(calls_);
-    if (!ended_) ended_ = cancelled;
+    calls = end(cancelled);
+    leaves = is_leaving_ = is_welcome_ && is_open_ && can_write_ && !has_released_;
+    if (leaves) writer_.push(CallMessage{});
+    if (leaves && !is_writing_) write_next(sent);
   }
-  if (stream) stream->leave(deadline_after(now(), durations::kOneTry));
   for (auto& [number, call] : calls) call.reply->set_error(cancelled);
-  stop_.set();
-  if (thread_) thread_->join();
+  if (leaves) (void)done_.wait_until(deadline_after(now(), durations::kOneTry));
+  stop();
 }
 
-}  // namespace
-}  // namespace tutti::internal
+namespace {
 
-namespace tutti {
+struct Attempt : ConnectAttempt {
+  std::shared_ptr<ClientStream> stream = {};
+};
+
+/// What every attempt to connect needs.
+struct Connector {
+  Endpoint endpoint;
+  RpcMethod method;
+  const RpcClientOptions& options;
+  std::string server_name;
+  std::shared_ptr<const std::string> what;
+  v1::Caller caller;
+
+  Attempt connect_once(TimePoint deadline) const {
+    const TimePoint end = std::min(deadline, deadline_after(now(), durations::kSilentAfter));
+    const GrpcOptions channel{endpoint, options.secret, options.tls, kLongestMessage, true};
+    if (auto nobody = nobody_listens(channel)) return {*std::move(nobody)};
+    auto stream = std::make_shared<ClientStream>(open_channel(channel), method, caller, what,
+                                                 server_name, options.keeps_calls);
+    if (stream->wait_for_welcome(end)) return {{.is_done = true}, std::move(stream)};
+    const grpc::Status status = stream->wait_for_end(end);
+    return {failed_attempt(status, stream->is_refused(), channel, end)};
+  }
+};
+
+}  // namespace
+}  // namespace internal
 
 bool RpcReply::is_ready() const {
   MutexLock lock(mutex_);
@@ -521,7 +369,48 @@ void RpcReply::settle(Packet answer, std::optional<Error> error) {
 
 std::unique_ptr<RpcClient> RpcClient::connect(const std::string& target, RpcMethod method,
                                               const RpcClientOptions& options) {
-  return std::make_unique<internal::ClientSession>(target, method, options);
+  const internal::Endpoint endpoint = internal::parse_grpc_target("rpc", target);
+  const std::string name = options.server.job.empty()
+                               ? concat("the server at ", endpoint.to_string())
+                               : concat(options.server, " (", endpoint.to_string(), ")");
+  const internal::Connector connector{
+      endpoint,
+      method,
+      options,
+      name,
+      std::make_shared<const std::string>(concat(options.self, ": ", name)),
+      internal::make_caller(options, internal::new_run_nonce())};
+  internal::Attempt attempt;
+  internal::reach_server({.who = concat("rpc: ", options.self),
+                          .wants = concat("call ", name),
+                          .name = name,
+                          .address_in = "its address in the cluster",
+                          .timeout = options.connect_timeout,
+                          .say_every = durations::kSayAgainEvery},
+                         [&](TimePoint deadline) -> internal::ConnectAttempt {
+                           if (options.interruption) options.interruption->check();
+                           attempt = connector.connect_once(deadline);
+                           return attempt;
+                         });
+  return std::unique_ptr<RpcClient>(new RpcClient(name, std::move(attempt.stream)));
+}
+
+RpcClient::RpcClient(std::string server_name, std::shared_ptr<internal::ClientStream> stream)
+    : server_name_(std::move(server_name)), stream_(std::move(stream)) {}
+RpcClient::~RpcClient() = default;
+
+std::shared_ptr<RpcReply> RpcClient::start(Packet request) {
+  return stream_->start_call(std::move(request));
+}
+void RpcClient::fail_all(const Error& error) { stream_->fail_all(error); }
+std::string RpcClient::wait_for_end() { return stream_->wait_until_broken(); }
+std::optional<std::string> RpcClient::why_broken() const { return stream_->why_broken(); }
+void RpcClient::take_over(RpcClient& broken) { stream_->take_over(*broken.stream_); }
+std::uint64_t RpcClient::server_incarnation() const {
+  return stream_->server().task().incarnation();
+}
+bool RpcClient::is_same_process(const RpcClient& other) const {
+  return stream_->server().run() == other.stream_->server().run();
 }
 
 }  // namespace tutti

@@ -19,6 +19,10 @@
 
 namespace tutti {
 
+namespace internal {
+class ClientStream;
+}  // namespace internal
+
 struct RpcClientOptions {
   /// This task, and the one that is to answer; a server without a job: any task of this job.
   MemberTask self = {};
@@ -31,12 +35,9 @@ struct RpcClientOptions {
   /// interruption ends that.
   Duration connect_timeout = durations::kJoinTimeout;
   std::shared_ptr<const Interruption> interruption = {};
-  /// A connection that broke is opened anew, and calls without an answer are sent again in their
-  /// order; only after this long without one they end with kUnavailable. A server that was started
-  /// again in the meantime (another incarnation) ends them at once with kAborted, unless
-  /// `survives_restarts`.
-  Duration patience = durations::kServerPatience;
-  bool survives_restarts = false;
+  /// If true, calls that have no answer when the connection breaks wait for take_over() or
+  /// fail_all() instead of ending with kUnavailable.
+  bool keeps_calls = false;
 };
 
 /// Answer to one call, which arrives later; the first of set() and set_error() counts. A caller may
@@ -54,8 +55,8 @@ class RpcReply {
   /// per reply.
   void when_ready(std::function<void()> told);
   /// Returns the answer, once. Throws the error that the server answered (its code, "ps 1
-  /// (address): " in front), kDeadlineExceeded naming the server, kUnavailable if it does not come
-  /// back, kAborted if it was started again, or the error of fail_all().
+  /// (address): " in front), kDeadlineExceeded naming the server, kUnavailable if the connection
+  /// broke, or the error of fail_all().
   Packet wait(TimePoint deadline);
 
   void set(Packet answer) { settle(std::move(answer), std::nullopt); }
@@ -75,37 +76,47 @@ class RpcReply {
   std::function<void()> told_ TUTTI_GUARDED_BY(mutex_);
 };
 
-/// A client of one server. Calls are sent in the order of start(); many may be under way. Threads:
-/// any, all functions.
+/// A connection to one server. Calls are sent in the order of start(); many may be under way. Once
+/// it has broken it stays so: open another one. Thread-safe.
 class RpcClient {
  public:
-  /// `target`: "grpc://host:port". Throws as connect_control(). Returns when connected.
+  /// `target`: "grpc://host:port". Returns when connected. Throws as connect_control().
   static std::unique_ptr<RpcClient> connect(const std::string& target, RpcMethod method,
                                             const RpcClientOptions& options);
   /// Closes the connection; calls under way end with kCancelled.
-  virtual ~RpcClient() = default;
+  ~RpcClient();
+  RpcClient(const RpcClient&) = delete;
+  RpcClient& operator=(const RpcClient&) = delete;
 
   /// Sends a request; `request` may point to memory that must stay until the answer is there. Its
   /// owners must not call the client from their destructors. Throws kInvalidArgument for what the
-  /// server does not take, kResourceExhausted with 65536 calls under way.
-  virtual std::shared_ptr<RpcReply> start(Packet request) = 0;
+  /// server does not accept, kResourceExhausted with 65536 calls under way.
+  std::shared_ptr<RpcReply> start(Packet request);
   Packet call(Packet request, TimePoint deadline) {
     return start(std::move(request))->wait(deadline);
   }
   /// Ends all calls, under way and later, with this error: the job found out that the server is
-  /// gone.
-  virtual void fail_all(const Error& error) = 0;
-  /// Of the server, as it proved; it changes when the server was started again.
-  virtual std::uint64_t server_incarnation() const = 0;
-  /// "ps 1 (127.0.0.1:4711)".
-  virtual std::string server_name() const = 0;
-  /// Why there is no connection now, while it is tried again; nothing: there is one.
-  virtual std::optional<std::string> why_away() const { return std::nullopt; }
-  /// Since when; nothing: there is one.
-  virtual std::optional<TimePoint> away_since() const { return std::nullopt; }
-  /// false: the server was away for longer than `patience` and is not back, or this client has
-  /// ended; calls fail at once.
-  virtual bool takes_calls() const { return true; }
+  /// gone, for example.
+  void fail_all(const Error& error);
+  /// Waits until the connection has broken or fail_all() ended it. Returns why it broke.
+  std::string wait_for_end();
+  /// Returns why it broke; nothing while it is connected.
+  std::optional<std::string> why_broken() const;
+  /// Sends the calls that `broken`, a client of the same server with `keeps_calls`, has left
+  /// unanswered, in their order. Their replies get the answers.
+  void take_over(RpcClient& broken);
+
+  /// Returns the server's incarnation: how often its task was restarted before this process.
+  std::uint64_t server_incarnation() const;
+  /// Returns true if both are connected to one process.
+  bool is_same_process(const RpcClient& other) const;
+  /// Returns "ps 1 (127.0.0.1:4711)".
+  const std::string& server_name() const { return server_name_; }
+
+ private:
+  RpcClient(std::string server_name, std::shared_ptr<internal::ClientStream> stream);
+  const std::string server_name_;
+  const std::shared_ptr<internal::ClientStream> stream_;
 };
 
 }  // namespace tutti

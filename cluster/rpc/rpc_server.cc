@@ -1,5 +1,4 @@
-// A server of calls: the services of cluster/proto whose methods are streams, their clients and
-// streams.
+// A server of calls: the services of cluster/proto whose methods are streams.
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/rpc/rpc_server.h"
 
@@ -8,7 +7,6 @@
 #include <algorithm>
 #include <atomic>
 #include <deque>
-#include <functional>
 #include <optional>
 #include <set>
 #include <utility>
@@ -30,60 +28,75 @@
 namespace tutti::internal {
 
 class ServerCore;
-class ServerSession;
 
-/// A client's stream of calls. gRPC's threads call On...(): one at a time for reads and for writes.
-/// Threads: any, all others.
+namespace {
+
+/// A smaller call is handed over by the thread that receives it.
+constexpr std::size_t kSmallPayload = 65536;
+/// Limit of the calls of a stream that wait for the handler: no more is read then.
+constexpr std::size_t kMostQueued = 8;
+constexpr std::size_t kMostStreams = 4096;
+
+}  // namespace
+
+/// A client's stream of calls: hands them to the handler one at a time, in the order in which they
+/// came. gRPC's threads call On...(): one at a time for reads and for writes. Thread-safe.
 class ServerStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
                            public std::enable_shared_from_this<ServerStream> {
  public:
   /// `core` lives longer, `context` until OnDone().
   ServerStream(ServerCore& core, grpc::CallbackServerContext& context, std::size_t longest_payload)
-      : core_(core), context_(context), reader_(CallReader::Side::kServer, longest_payload) {}
+      : core_(core),
+        context_(context),
+        longest_payload_(longest_payload),
+        reader_(CallReader::Side::kServer, longest_payload) {}
 
-  /// Welcomes the client; `session` may attach this then.
-  void welcome(std::shared_ptr<ServerSession> session) {
-    session_ = std::move(session);
-    StartSendInitialMetadata();
-  }
-  /// Reads what the client sends.
-  void begin() { StartRead(&incoming_); }
+  /// Welcomes the client and reads what it sends.
+  void serve(RpcHandler& handler, RpcPeer peer);
   /// Ends at once: this client is not served.
-  void refuse(const Error& error);
-  /// Hands an answer over and does not wait. A stream that has ended swallows it.
-  void send(CallMessage message);
+  void refuse(const Error& error) { end(to_status(context_, error)); }
   void cancel();
-  /// There may be room again for what ServerSession::lease() refused. Runs no handler: the caller
-  /// may be one that answers, and hold locks.
-  void read_on();
+  /// Waits for the thread, if there is one. Requires: the core has removed the stream.
+  void join() { worker_.reset(); }
 
-  void OnReadDone(bool ok) override { ok ? go(true) : half_close(); }
+  void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
   void OnCancel() override;
   void OnDone() override;
 
  private:
-  enum class Next { kRead, kPause, kEnd };
-  /// Takes what was read, if `is_new`; then reads on, or pauses, or ends.
-  void go(bool is_new);
-  Next hand_on(bool may_run_here);
+  class Call;
+  /// Returns true if the next message may be read now; else the thread reads on.
+  bool accept(CallMessage message);
+  void hand_over(const std::shared_ptr<Call>& call);
+  void work();
+  void leave();
   void half_close();
+  /// Hands an answer over and does not wait. A stream that has ended swallows it.
+  void send(CallMessage message);
   void end(const grpc::Status& status);
   void write_next(std::vector<CallMessage>& sent) TUTTI_REQUIRES(mutex_);
 
   ServerCore& core_;
   grpc::CallbackServerContext& context_;
-  std::shared_ptr<ServerSession> session_;
+  const std::size_t longest_payload_;
+  RpcHandler* handler_ = nullptr;  // nullptr: the client was refused
+  RpcPeer peer_;
   grpc::ByteBuffer incoming_;
-  CallReader reader_;  // of the reading thread; while reading is paused, of who ends that
+  CallReader reader_;            // of the reading thread
+  std::uint64_t last_call_ = 0;  // the same
 
   Mutex mutex_;
+  CondVar changed_;
+  std::deque<std::shared_ptr<Call>> queue_ TUTTI_GUARDED_BY(mutex_);
+  bool is_handing_over_ TUTTI_GUARDED_BY(mutex_) = false;
+  bool is_paused_ TUTTI_GUARDED_BY(mutex_) = false;  // nothing is read
+  std::unique_ptr<Thread> worker_;                   // set under mutex_ by the reading thread
   CallWriter writer_ TUTTI_GUARDED_BY(mutex_);
   grpc::ByteBuffer outgoing_;
-  std::set<std::uint64_t> unanswered_ TUTTI_GUARDED_BY(mutex_);  // calls of this stream
+  std::set<std::uint64_t> unanswered_ TUTTI_GUARDED_BY(mutex_);
+  bool has_left_ TUTTI_GUARDED_BY(mutex_) = false;  // as the client said
   bool is_half_closed_ TUTTI_GUARDED_BY(mutex_) = false;
-  bool is_paused_ TUTTI_GUARDED_BY(mutex_) = false;  // nothing is read for want of room
-  bool has_news_ TUTTI_GUARDED_BY(mutex_) = false;   // room again, perhaps
   bool is_cancelled_ TUTTI_GUARDED_BY(mutex_) = false;
   bool is_writing_ TUTTI_GUARDED_BY(mutex_) = false;
   std::optional<grpc::Status> finish_with_ TUTTI_GUARDED_BY(mutex_);
@@ -91,101 +104,31 @@ class ServerStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   bool is_done_ TUTTI_GUARDED_BY(mutex_) = false;
 };
 
-/// Hands a client's calls to the handler one at a time in the order in which they came, and its
-/// answers to the stream that the client has now. Threads: any.
-class ServerSession final : public std::enable_shared_from_this<ServerSession> {
- public:
-  /// `on_change` is called when the client has gone away, or has left.
-  ServerSession(RpcHandler& handler, RpcPeer peer, const RpcServerOptions& options,
-                std::function<void()> on_change);
-
-  const RpcPeer& peer() const { return peer_; }
-
-  /// A new stream takes the place of the last one. False: this client is just leaving.
-  bool attach(const std::shared_ptr<ServerStream>& stream);
-  /// Asked before memory for a call is taken. Null: not now, stream.read_on() follows.
-  std::shared_ptr<void> lease(const ServerStream& stream, std::size_t bytes);
-  /// A small call goes to the handler before this returns, if it may. Throws kDataLoss for a call
-  /// that does not follow the last one.
-  void take(const ServerStream& stream, CallMessage message, bool may_run_here);
-  /// This stream has ended.
-  void detach(const ServerStream& stream);
-
-  /// When its last stream ended; nothing: it has one, or leaves already.
-  std::optional<TimePoint> away_since() const {
-    MutexLock lock(mutex_);
-    return away_since_;
-  }
-  /// After all its calls the handler is told that it left.
-  void leave();
-  bool is_leaving() const {
-    MutexLock lock(mutex_);
-    return is_leaving_;
-  }
-  bool has_left() const {
-    MutexLock lock(mutex_);
-    return has_left_;
-  }
-  /// Waits for the handler's function under way; none runs later, and answers go nowhere.
-  void end();
-
- private:
-  class Call;
-  void answer(CallMessage message);
-  void release(std::size_t bytes);
-  void start_worker() TUTTI_REQUIRES(mutex_);
-  void work();
-  bool hand_next(bool goes_on);
-  void hand(const std::shared_ptr<Call>& call);
-
-  RpcHandler& handler_;
-  const RpcPeer peer_;
-  const std::size_t most_bytes_, longest_payload_;
-  const std::function<void()> on_change_;
-
-  mutable Mutex mutex_;
-  CondVar changed_;
-  std::shared_ptr<ServerStream> stream_ TUTTI_GUARDED_BY(mutex_);
-  std::uint64_t last_on_stream_ TUTTI_GUARDED_BY(mutex_) = 0;
-  bool is_short_ TUTTI_GUARDED_BY(mutex_) = false;  // stream_ waits for room
-  std::size_t leased_ TUTTI_GUARDED_BY(mutex_) = 0;
-  std::deque<std::shared_ptr<Call>> queue_ TUTTI_GUARDED_BY(mutex_);  // null: the client leaves
-  bool is_handing_ TUTTI_GUARDED_BY(mutex_) = false;
-  bool is_leaving_ TUTTI_GUARDED_BY(mutex_) = false;
-  bool has_left_ TUTTI_GUARDED_BY(mutex_) = false;
-  bool is_ended_ TUTTI_GUARDED_BY(mutex_) = false;
-  std::optional<TimePoint> away_since_ TUTTI_GUARDED_BY(mutex_);
-  std::unique_ptr<Thread> worker_ TUTTI_GUARDED_BY(mutex_);
-};
-
-// A server's clients and their streams.
-
-/// Knows the clients of each method by their numbers, and lets those go that have left or stay away
-/// for `linger`. Threads: any.
+/// A server's streams. Thread-safe.
 class ServerCore {
  public:
-  ServerCore(const RpcServerOptions& options, RpcHandlers handlers);
+  ServerCore(const RpcServerOptions& options, RpcHandlers handlers)
+      : options_(options), handlers_(std::move(handlers)), run_(new_run_nonce()) {}
+  /// Waits for the streams, which gRPC has ended.
   ~ServerCore();
   ServerCore(const ServerCore&) = delete;
   ServerCore& operator=(const ServerCore&) = delete;
 
-  /// A stream that begins; gRPC's until OnDone().
+  /// Begins a stream, which is gRPC's until OnDone().
   ServerStream* accept(RpcMethod method, grpc::CallbackServerContext& context);
-  /// In OnDone().
+  /// The stream's last act.
   void remove(const std::shared_ptr<ServerStream>& stream);
   void note_refusal(const std::string& reason);
-  /// Cancels the streams, there are and will be: end gRPC's server next.
+  /// Cancels all streams, and later ones: end gRPC's server next.
   void cancel_all();
+  bool is_ending() const {
+    MutexLock lock(mutex_);
+    return is_ending_;
+  }
 
  private:
-  using Key = std::pair<RpcMethod, std::uint64_t>;  // with the client's number
-  std::shared_ptr<ServerSession> open(RpcMethod method, grpc::CallbackServerContext& context);
-  std::shared_ptr<ServerSession> session_of(RpcMethod method, const RpcPeer& peer);
-  std::vector<std::pair<Key, std::shared_ptr<ServerSession>>> sessions() const;
-  void keep();
-  void let_go(TimePoint now);
-  TimePoint look_again() const;
-  void look_now();
+  RpcPeer peer_of(const grpc::CallbackServerContext& context) const;
+  void join_ended();
 
   const RpcServerOptions options_;
   const RpcHandlers handlers_;
@@ -193,46 +136,30 @@ class ServerCore {
 
   mutable Mutex mutex_;
   CondVar changed_;
-  std::map<Key, std::shared_ptr<ServerSession>> sessions_ TUTTI_GUARDED_BY(mutex_);
   std::set<std::shared_ptr<ServerStream>> streams_ TUTTI_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<ServerStream>> ended_ TUTTI_GUARDED_BY(mutex_);
   RefusalLog refusals_ TUTTI_GUARDED_BY(mutex_){"rpc"};
-  bool looks_ TUTTI_GUARDED_BY(mutex_) = false;
-  bool takes_none_ TUTTI_GUARDED_BY(mutex_) = false;
-  bool stops_ TUTTI_GUARDED_BY(mutex_) = false;
-  std::unique_ptr<Thread> keeper_;
+  bool is_ending_ TUTTI_GUARDED_BY(mutex_) = false;
 };
 
-// Calls to the handler, answers to the client, whatever its stream does meanwhile: that reads while
-// there is room, writes one message after the other, and finishes once.
-
-namespace {
-
-/// A smaller call is handed over by the thread that brings it.
-constexpr std::size_t kSmallPayload = 65536;
-
-}  // namespace
-
-class ServerSession::Call final : public RpcCall {
+class ServerStream::Call final : public RpcCall {
  public:
-  Call(std::shared_ptr<ServerSession> session, CallMessage message)
-      : session_(std::move(session)),
-        number_(message.call),
-        request_(std::move(message.packet)),
-        lease_(std::move(message.lease)) {}
+  Call(std::shared_ptr<ServerStream> stream, CallMessage message)
+      : stream_(std::move(stream)), number_(message.call), request_(std::move(message.packet)) {}
   ~Call() override {
     try_to_fail(Error(ErrorCode::kInternal, "the call was dropped without an answer"));
   }
 
-  const RpcPeer& peer() const override { return session_->peer(); }
+  const RpcPeer& peer() const override { return stream_->peer_; }
   const Packet& request() const override { return request_; }
   void reply(Packet answer) override {
     check_unanswered();
-    const std::size_t bytes = answer.payload_bytes();
-    if (answer.head.size() > tutti::kLongestHead || bytes > session_->longest_payload_) {
+    const std::size_t bytes = answer.payload_bytes(), longest = stream_->longest_payload_;
+    if (answer.head.size() > tutti::kLongestHead || bytes > longest) {
       try_to_fail(Error(ErrorCode::kResourceExhausted,
                         concat("an answer with ", answer.head.size(), " bytes of head and ", bytes,
                                " of payload; expected at most ", tutti::kLongestHead, " and ",
-                               session_->longest_payload_, "; ask for it in parts")));
+                               longest, "; ask for it in parts")));
       return;
     }
     give({number_, std::move(answer)});
@@ -245,11 +172,7 @@ class ServerSession::Call final : public RpcCall {
 
  private:
   void give(CallMessage message) {
-    if (is_answered_.exchange(true)) return;
-    session_->answer(std::move(message));
-    // An answer that points to the request may keep this call; room for what the client sends next
-    // must not depend on that.
-    lease_.reset();
+    if (!is_answered_.exchange(true)) stream_->send(std::move(message));
   }
   void check_unanswered() const {
     if (!is_answered_) return;
@@ -257,262 +180,131 @@ class ServerSession::Call final : public RpcCall {
                 " has its answer; expected one answer per call");
   }
 
-  const std::shared_ptr<ServerSession> session_;
+  const std::shared_ptr<ServerStream> stream_;
   const std::uint64_t number_;
   const Packet request_;
-  std::shared_ptr<void> lease_;  // until it is answered
   std::atomic<bool> is_answered_{false};
 };
 
-ServerSession::ServerSession(RpcHandler& handler, RpcPeer peer, const RpcServerOptions& options,
-                             std::function<void()> on_change)
-    : handler_(handler),
-      peer_(std::move(peer)),
-      most_bytes_(options.bytes_per_client),
-      longest_payload_(options.longest_payload),
-      on_change_(std::move(on_change)),
-      away_since_(Clock::system().now()) {}
+// Calls to the handler.
 
-bool ServerSession::attach(const std::shared_ptr<ServerStream>& stream) {
-  std::shared_ptr<ServerStream> previous;
-  {
-    MutexLock lock(mutex_);
-    if (is_leaving_ || is_ended_) return false;
-    previous = std::exchange(stream_, stream);
-    last_on_stream_ = 0;
-    is_short_ = false;
-    away_since_.reset();
-  }
-  if (previous) previous->cancel();
-  return true;
-}
-
-std::shared_ptr<void> ServerSession::lease(const ServerStream& stream, std::size_t bytes) {
-  {
-    MutexLock lock(mutex_);
-    // One that is longer than all the room is taken when it is the only one.
-    if (leased_ > 0 && leased_ + bytes > most_bytes_) {
-      is_short_ = is_short_ || stream_.get() == &stream;
-      return nullptr;
-    }
-    leased_ += bytes;
-  }
-  return {this, [self = shared_from_this(), bytes](void*) { self->release(bytes); }};
-}
-
-void ServerSession::release(std::size_t bytes) {
-  std::shared_ptr<ServerStream> stream;
-  {
-    MutexLock lock(mutex_);
-    leased_ -= bytes;
-    if (std::exchange(is_short_, false)) stream = stream_;
-  }
-  if (stream) stream->read_on();
-}
-
-void ServerSession::take(const ServerStream& stream, CallMessage message, bool may_run_here) {
-  bool runs_here = false;
-  {
-    MutexLock lock(mutex_);
-    if (stream_.get() != &stream || is_leaving_ || is_ended_) return;
-    if (message.call <= last_on_stream_) {
-      fail(ErrorCode::kDataLoss, "rpc: ", peer_, " sent call ", message.call, " after call ",
-           last_on_stream_, "; expected ascending numbers");
-    }
-    last_on_stream_ = message.call;
-    runs_here = may_run_here && !is_handing_ && queue_.empty() &&
-                message.packet.payload_bytes() < kSmallPayload;
-    queue_.push_back(std::make_shared<Call>(shared_from_this(), std::move(message)));
-    if (runs_here) is_handing_ = true;
-    if (!runs_here) start_worker();
-  }
-  if (runs_here) (void)hand_next(false);
-}
-
-void ServerSession::answer(CallMessage message) {
-  std::shared_ptr<ServerStream> stream;
-  {
-    MutexLock lock(mutex_);
-    stream = stream_;
-  }
-  if (stream) stream->send(std::move(message));
-}
-
-void ServerSession::detach(const ServerStream& stream) {
-  {
-    MutexLock lock(mutex_);
-    if (stream_.get() != &stream) return;
-    stream_.reset();
-    if (!is_leaving_) away_since_ = Clock::system().now();
-  }
-  on_change_();
-}
-
-void ServerSession::leave() {
-  MutexLock lock(mutex_);
-  if (is_leaving_ || is_ended_) return;
-  is_leaving_ = true;
-  away_since_.reset();
-  queue_.push_back(nullptr);
-  start_worker();
-}
-
-void ServerSession::end() {
-  std::deque<std::shared_ptr<Call>> queue;
-  std::shared_ptr<ServerStream> stream;
-  std::unique_ptr<Thread> worker;
-  {
-    MutexLock lock(mutex_);
-    is_ended_ = true;
-    queue.swap(queue_);
-    stream.swap(stream_);
-    worker.swap(worker_);
-    changed_.notify_all();
-    changed_.wait_until(mutex_, TimePoint::max(),
-                        [this]() TUTTI_REQUIRES(mutex_) { return !is_handing_; });
-  }
-  if (stream) stream->cancel();
-  if (worker) worker->join();
-}
-
-void ServerSession::start_worker() {
-  if (!worker_) worker_ = Executor::system().start("rpc-handler", [this] { work(); });
-  changed_.notify_all();
-}
-
-void ServerSession::work() {
-  for (;;) {
-    {
-      MutexLock lock(mutex_);
-      changed_.wait_until(mutex_, TimePoint::max(), [this]() TUTTI_REQUIRES(mutex_) {
-        return is_ended_ || (!is_handing_ && !queue_.empty());
-      });
-      if (is_ended_) return;
-      is_handing_ = true;
-    }
-    while (hand_next(true)) {
-    }
-  }
-}
-
-/// With is_handing_ set; it stays so only where `goes_on` and there is more.
-bool ServerSession::hand_next(bool goes_on) {
-  std::shared_ptr<Call> call;
-  {
-    MutexLock lock(mutex_);
-    const bool is_over = queue_.empty() || is_ended_;
-    if (is_over) {
-      is_handing_ = false;
-      changed_.notify_all();
-      return false;
-    }
-    call = std::move(queue_.front());
-    queue_.pop_front();
-  }
-  hand(call);
-  call.reset();  // unanswered and dropped: answered now
-  if (goes_on) return true;
-  MutexLock lock(mutex_);
-  is_handing_ = false;
-  if (!queue_.empty() && !is_ended_) start_worker();
-  changed_.notify_all();
-  return false;
-}
-
-void ServerSession::hand(const std::shared_ptr<Call>& call) {
-  try {
-    if (call) {
-      handler_.take(call);
-    } else {
-      handler_.client_left(peer_);
-    }
-  } catch (const Error& error) {
-    if (call) call->try_to_fail(error);
-  } catch (const std::exception& error) {
-    if (call) call->try_to_fail(Error(ErrorCode::kInternal, error.what()));
-  }
-  if (call) return;
-  {
-    MutexLock lock(mutex_);
-    has_left_ = true;
-  }
-  on_change_();
-}
-
-void ServerStream::refuse(const Error& error) { end(to_status(context_, error)); }
-
-void ServerStream::go(bool is_new) {
-  Next next = Next::kEnd;
-  try {
-    if (is_new) reader_.take(incoming_);
-    next = hand_on(is_new);
-  } catch (const std::exception& damaged) {
-    core_.note_refusal(damaged.what());
-  }
-  if (next == Next::kPause) return;  // from now on it is read_on()'s
-  if (next == Next::kEnd) {
-    return end({grpc::StatusCode::INVALID_ARGUMENT, "expected messages of calls.proto"});
-  }
-  incoming_.Clear();
+void ServerStream::serve(RpcHandler& handler, RpcPeer peer) {
+  handler_ = &handler;
+  peer_ = std::move(peer);
+  StartSendInitialMetadata();
   StartRead(&incoming_);
 }
 
-ServerStream::Next ServerStream::hand_on(bool may_run_here) {
-  const auto lease = [this](std::size_t bytes) { return session_->lease(*this, bytes); };
-  std::optional<CallMessage> message;
-  for (;;) {
-    {
-      MutexLock lock(mutex_);
-      has_news_ = false;
-    }
-    message = reader_.next(lease);
-    if (!reader_.waits_for_room()) break;
-    MutexLock lock(mutex_);
-    if (is_cancelled_) return Next::kEnd;
-    is_paused_ = !has_news_;
-    if (is_paused_) return Next::kPause;
+void ServerStream::OnReadDone(bool ok) {
+  if (!ok) return half_close();
+  try {
+    reader_.take(incoming_);
+    incoming_.Clear();
+    std::optional<CallMessage> message = reader_.next();
+    if (!message || accept(*std::move(message))) StartRead(&incoming_);
+  } catch (const Error& damaged) {
+    core_.note_refusal(damaged.what());
+    end({grpc::StatusCode::INVALID_ARGUMENT, "expected messages of calls.proto"});
   }
-  if (!message) return Next::kRead;
-  if (message->call == 0) {
-    session_->leave();
-    return Next::kRead;  // it half-closes next
-  }
-  {
-    MutexLock lock(mutex_);
-    unanswered_.insert(message->call);
-  }
-  session_->take(*this, *std::move(message), may_run_here);
-  return Next::kRead;
 }
 
-void ServerStream::read_on() {
+bool ServerStream::accept(CallMessage message) {
+  const bool is_small = message.packet.payload_bytes() < kSmallPayload;
+  std::shared_ptr<Call> call;
   {
     MutexLock lock(mutex_);
-    has_news_ = true;
-    if (!std::exchange(is_paused_, false)) return;
+    if (message.call == 0) {
+      has_left_ = true;  // it half-closes next
+      return true;
+    }
+    if (message.call <= std::exchange(last_call_, message.call)) {
+      fail(ErrorCode::kDataLoss, "rpc: ", peer_, " sent call ", message.call,
+           " after a higher one; expected ascending numbers");
+    }
+    unanswered_.insert(message.call);
+    call = std::make_shared<Call>(shared_from_this(), std::move(message));
+    if (!is_small || is_handing_over_ || !queue_.empty()) {
+      queue_.push_back(std::move(call));
+      if (!worker_) worker_ = Executor::system().start("rpc-handler", [this] { work(); });
+      changed_.notify_all();
+      is_paused_ = queue_.size() >= kMostQueued && !is_cancelled_;
+      return !is_paused_;
+    }
   }
-  go(false);
+  hand_over(call);
+  return true;
 }
+
+void ServerStream::hand_over(const std::shared_ptr<Call>& call) {
+  try {
+    handler_->take(call);
+  } catch (const Error& error) {
+    call->try_to_fail(error);
+  } catch (const std::exception& error) {
+    call->try_to_fail(Error(ErrorCode::kInternal, error.what()));
+  }
+}
+
+/// The thread's: a large call takes too long for a thread of gRPC's.
+void ServerStream::work() {
+  for (;;) {
+    std::shared_ptr<Call> call;
+    bool reads_on = false;
+    {
+      MutexLock lock(mutex_);
+      is_handing_over_ = false;
+      changed_.wait_until(mutex_, TimePoint::max(),
+                          [this]() TUTTI_REQUIRES(mutex_) { return !queue_.empty() || is_done_; });
+      if (queue_.empty()) break;
+      call = std::move(queue_.front());
+      queue_.pop_front();
+      is_handing_over_ = true;
+      reads_on = std::exchange(is_paused_, false);
+    }
+    if (reads_on) StartRead(&incoming_);
+    if (!core_.is_ending()) hand_over(call);
+    call.reset();  // a call that was dropped is answered now
+  }
+  leave();
+}
+
+/// After the last call.
+void ServerStream::leave() {
+  bool is_orderly = false;
+  {
+    MutexLock lock(mutex_);
+    is_orderly = has_left_ || (finish_with_ && finish_with_->ok() && !is_cancelled_);
+  }
+  if (handler_ != nullptr) {
+    try {
+      is_orderly ? handler_->client_left(peer_) : handler_->client_lost(peer_);
+    } catch (const Error& error) {
+      core_.note_refusal(error.what());
+    }
+  }
+  core_.remove(shared_from_this());
+}
+
+// Answers to the client, and the end of the stream, which finishes once.
 
 void ServerStream::OnCancel() {
   bool ends = false;
   {
     MutexLock lock(mutex_);
     is_cancelled_ = true;
-    ends = is_half_closed_;  // else the reading thread sees it
+    ends = is_half_closed_ || std::exchange(is_paused_, false);  // else the reading thread sees it
   }
   if (ends) end(grpc::Status::CANCELLED);
-  read_on();
 }
 
-/// Or the connection broke: what of both, the end tells.
+/// Or the connection broke: which of both, the end tells.
 void ServerStream::half_close() {
   bool ends = false, is_cancelled = false;
   {
     MutexLock lock(mutex_);
     is_half_closed_ = true;
     is_cancelled = is_cancelled_;
-    ends = is_cancelled || unanswered_.empty() || session_->is_leaving();
+    ends = is_cancelled || unanswered_.empty() || has_left_;
   }
   if (ends) end(is_cancelled ? grpc::Status::CANCELLED : grpc::Status::OK);
 }
@@ -576,23 +368,18 @@ void ServerStream::cancel() {
 
 void ServerStream::OnDone() {
   const auto self = shared_from_this();
-  bool leaves = false;
+  bool has_thread = false;
   {
     MutexLock lock(mutex_);
+    is_cancelled_ = is_cancelled_ || context_.IsCancelled();
     is_done_ = true;
-    leaves = finish_with_ && finish_with_->ok() && !context_.IsCancelled();
+    has_thread = worker_ != nullptr;
+    changed_.notify_all();
   }
-  if (session_ && leaves) session_->leave();
-  if (session_) session_->detach(*this);
-  session_.reset();  // which knows this stream
-  core_.remove(self);
+  if (!has_thread) leave();
 }
 
-// Clients come, stay away for a while, and leave.
-
 namespace {
-
-constexpr std::size_t kMostClients = 4096;
 
 /// Returns "127.0.0.1:4711" of gRPC's "ipv4:127.0.0.1:4711", "[::1]:4711" of its
 /// "ipv6:%5B::1%5D:4711", and "" within a machine.
@@ -609,33 +396,45 @@ std::string address_of(const std::string& peer) {
 
 }  // namespace
 
-ServerCore::ServerCore(const RpcServerOptions& options, RpcHandlers handlers)
-    : options_(options), handlers_(std::move(handlers)), run_(new_run_nonce()) {
-  keeper_ = Executor::system().start("rpc-keeper", [this] { keep(); });
-}
-
 ServerCore::~ServerCore() {
   {
     MutexLock lock(mutex_);
-    stops_ = looks_ = true;
-    changed_.notify_all();
+    changed_.wait_until(mutex_, TimePoint::max(),
+                        [this]() TUTTI_REQUIRES(mutex_) { return streams_.empty(); });
   }
-  keeper_->join();
-  for (const auto& [key, session] : sessions()) session->end();
+  join_ended();
+}
+
+void ServerCore::join_ended() {
+  std::vector<std::shared_ptr<ServerStream>> ended;
+  {
+    MutexLock lock(mutex_);
+    ended.swap(ended_);
+  }
+  for (const auto& stream : ended) stream->join();
 }
 
 ServerStream* ServerCore::accept(RpcMethod method, grpc::CallbackServerContext& context) {
+  join_ended();
   auto stream = std::make_shared<ServerStream>(*this, context, options_.longest_payload);
+  bool is_full = false, is_ending = false;
   {
     MutexLock lock(mutex_);
+    is_full = streams_.size() >= kMostStreams;
+    is_ending = is_ending_;
     streams_.insert(stream);
   }
   try {
-    const std::shared_ptr<ServerSession> session = open(method, context);
+    if (is_ending) fail(ErrorCode::kUnavailable, options_.self, ": the server ends");
+    if (is_full) {
+      fail(ErrorCode::kUnavailable, options_.self, ": has ", kMostStreams, " clients");
+    }
+    if (!handlers_.contains(method)) {
+      fail(ErrorCode::kUnimplemented, options_.self, ": does not serve ", path_of(method));
+    }
+    RpcPeer peer = peer_of(context);
     context.AddInitialMetadata(kServerKey, make_called_server(options_, run_).SerializeAsString());
-    stream->welcome(session);  // before answers that wait for a stream
-    if (!session->attach(stream)) fail(ErrorCode::kUnavailable, "this client is just leaving");
-    stream->begin();
+    stream->serve(*handlers_.at(method), std::move(peer));
   } catch (const Error& error) {
     if (error.code() == ErrorCode::kFailedPrecondition) note_refusal(error.message());
     stream->refuse(error);
@@ -643,51 +442,30 @@ ServerStream* ServerCore::accept(RpcMethod method, grpc::CallbackServerContext& 
   return stream.get();
 }
 
-std::shared_ptr<ServerSession> ServerCore::open(RpcMethod method,
-                                                grpc::CallbackServerContext& context) {
-  if (!handlers_.contains(method)) {
-    fail(ErrorCode::kUnimplemented, options_.self, ": does not serve ", path_of(method));
-  }
+RpcPeer ServerCore::peer_of(const grpc::CallbackServerContext& context) const {
   RpcPeer peer;
   peer.address = address_of(context.peer());
-  if (const auto caller = caller_in(context.client_metadata())) {
-    const Member member = from_proto(caller->task());
-    peer.task = {member.task.job, member.task.index, peer.address};
-    peer.incarnation = member.incarnation;
-    peer.client = caller->client();
-    if (const std::string why = refusal_of(*caller, options_); !why.empty()) {
-      fail(ErrorCode::kFailedPrecondition, why);
-    }
-  } else {
+  const auto caller = caller_in(context.client_metadata());
+  if (!caller) {
     peer.task = {"client", 0, peer.address};
     peer.client = new_run_nonce();
+    return peer;
   }
-  return session_of(method, peer);
-}
-
-std::shared_ptr<ServerSession> ServerCore::session_of(RpcMethod method, const RpcPeer& peer) {
-  const Key key(method, peer.client);
-  std::shared_ptr<ServerSession> session;
-  {
-    MutexLock lock(mutex_);
-    if (takes_none_) fail(ErrorCode::kUnavailable, options_.self, ": the server ends");
-    if (sessions_.size() >= kMostClients && !sessions_.contains(key)) {
-      fail(ErrorCode::kUnavailable, options_.self, ": has ", kMostClients, " clients");
-    }
-    auto& place = sessions_[key];
-    if (!place) {
-      place = std::make_shared<ServerSession>(*handlers_.at(method), peer, options_,
-                                              [this] { look_now(); });
-    }
-    session = place;
+  const Member member = from_proto(caller->task());
+  peer.task = {member.task.job, member.task.index, peer.address};
+  peer.incarnation = member.incarnation;
+  peer.client = caller->client();
+  if (const std::string why = refusal_of(*caller, options_); !why.empty()) {
+    fail(ErrorCode::kFailedPrecondition, why);
   }
-  if (session->peer().task.same_task(peer.task)) return session;
-  fail(ErrorCode::kFailedPrecondition, "rpc: ", peer, " has the number of ", session->peer());
+  return peer;
 }
 
 void ServerCore::remove(const std::shared_ptr<ServerStream>& stream) {
   MutexLock lock(mutex_);
   streams_.erase(stream);
+  ended_.push_back(stream);
+  changed_.notify_all();
 }
 
 void ServerCore::note_refusal(const std::string& reason) {
@@ -699,56 +477,10 @@ void ServerCore::cancel_all() {
   std::set<std::shared_ptr<ServerStream>> streams;
   {
     MutexLock lock(mutex_);
-    takes_none_ = true;
+    is_ending_ = true;
     streams = streams_;
   }
   for (const auto& stream : streams) stream->cancel();
-}
-
-std::vector<std::pair<ServerCore::Key, std::shared_ptr<ServerSession>>> ServerCore::sessions()
-    const {
-  MutexLock lock(mutex_);
-  return {sessions_.begin(), sessions_.end()};
-}
-
-void ServerCore::look_now() {
-  MutexLock lock(mutex_);
-  looks_ = true;
-  changed_.notify_all();
-}
-
-TimePoint ServerCore::look_again() const {
-  TimePoint next = TimePoint::max();
-  for (const auto& [key, session] : sessions()) {
-    if (const auto since = session->away_since()) {
-      next = std::min(next, deadline_after(*since, options_.linger));
-    }
-  }
-  return next;
-}
-
-void ServerCore::let_go(TimePoint now) {
-  for (const auto& [key, session] : sessions()) {
-    const auto since = session->away_since();
-    if (since && now >= deadline_after(*since, options_.linger)) session->leave();
-    if (!session->has_left()) continue;
-    session->end();
-    MutexLock lock(mutex_);
-    sessions_.erase(key);
-  }
-}
-
-void ServerCore::keep() {
-  for (;;) {
-    const TimePoint next = look_again();
-    {
-      MutexLock lock(mutex_);
-      changed_.wait_until(mutex_, next, [this]() TUTTI_REQUIRES(mutex_) { return looks_; });
-      looks_ = false;
-      if (stops_) return;
-    }
-    let_go(Clock::system().now());
-  }
 }
 
 }  // namespace tutti::internal
@@ -819,8 +551,7 @@ class GrpcRpcServer final : public RpcServer {
 }  // namespace
 
 std::unique_ptr<RpcServer> RpcServer::start(const RpcServerOptions& options, RpcHandlers handlers) {
-  internal::require(options.bytes_per_client != 0 && options.longest_payload != 0,
-                    "RpcServer: expected bytes_per_client and longest_payload above 0");
+  internal::require(options.longest_payload != 0, "RpcServer: expected longest_payload above 0");
   const internal::Endpoint endpoint =
       internal::checked_listen_address("RpcServer", options.address,
                                        {.has_secret = options.secret.is_set(),

@@ -21,7 +21,7 @@ namespace tutti {
 struct RpcPeer {
   MemberTask task = {};
   std::uint64_t incarnation = 0;  // restarts of the task before this process
-  std::uint64_t client = 0;       // random, one per RpcClient: the same over its streams
+  std::uint64_t client = 0;       // random, one per RpcClient
   std::string address = {};       // where from, for messages
   /// "worker 1 (192.0.2.7:4711)", within a machine "worker 1".
   std::string to_string() const {
@@ -48,13 +48,14 @@ class RpcHandler {
  public:
   virtual ~RpcHandler() = default;
   /// Calls of one client come in the order of RpcClient::start(), one at a time; those of different
-  /// clients at once. A call whose connection broke comes again, with the same bytes, even if its
-  /// first answer was given: the handler sees to it that it does nothing twice. Return soon: other
-  /// calls of the client wait (keep the call and answer later instead). Do not wait for other calls
-  /// in here: the thread may be the one that brings their answers. What it throws is answered.
+  /// clients concurrently. Return soon: later calls of the client wait (keep the call and answer
+  /// later instead). Do not wait for other calls in here: the thread may be the one that receives
+  /// their answers. What it throws is answered.
   virtual void take(std::shared_ptr<RpcCall> call) = 0;
-  /// The client has closed its stream, or its last one broke `linger` ago.
+  /// The client has closed its connection, after its last call.
   virtual void client_left(const RpcPeer&) {}
+  /// The connection broke. Default: client_left().
+  virtual void client_lost(const RpcPeer& peer) { client_left(peer); }
 };
 
 /// They outlive the server.
@@ -69,11 +70,7 @@ struct RpcServerOptions {
   JobSecret secret = {};
   TlsFiles tls = {};
   bool allow_insecure_network = false;
-  /// Requests of a client that are being received or answered; beyond it the client is not read
-  /// from.
-  std::size_t bytes_per_client = std::size_t{256} << 20;
   std::size_t longest_payload = std::size_t{4} << 30;
-  Duration linger = durations::kUnreachableAfter;
 };
 
 /// A running server, with health checking and reflection; methods without a handler answer

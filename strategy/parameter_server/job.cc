@@ -49,12 +49,10 @@ void ServerConnections::connect(const ClusterSpec& cluster, const Task& self,
     const std::string& address = cluster.task_address("ps", index);
     RpcClientOptions client = rpc_client_options(self, {"ps", index, address}, group, options);
     client.interruption = interruption_;
-    if (outlives_servers) {
-      client.survives_restarts = true;
-      client.patience = group.join_timeout;
-    }
-    auto service = std::make_shared<RemoteService>(
-        RpcClient::connect(concat("grpc://", address), RpcMethod::kApply, client));
+    RemoteService::Options connection{concat("grpc://", address), client};
+    connection.outlives_restarts = outlives_servers;
+    if (outlives_servers) connection.patience = group.join_timeout;
+    auto service = std::make_shared<RemoteService>(std::move(connection));
     const MutexLock lock(mutex_);
     services_.push_back(std::move(service));
   }
@@ -64,7 +62,7 @@ void ServerConnections::connect(const ClusterSpec& cluster, const Task& self,
 void ServerConnections::fail_all(const Error& error) {
   interruption_->raise(error);
   const MutexLock lock(mutex_);
-  for (const auto& each : services_) each->client().fail_all(error);
+  for (const auto& each : services_) each->fail_all(error);
 }
 
 std::vector<std::shared_ptr<VariableService>> ServerConnections::services() const {
@@ -180,7 +178,6 @@ std::unique_ptr<WorkerLink> ParameterServerJob::connect_worker(int worker,
   RpcClientOptions client =
       rpc_client_options(task_, {"worker", worker, address}, group_, options_);
   client.connect_timeout = durations::kOneTry;  // the link's thread must not stay long
-  client.patience = durations::kServerPatience;
   RemoteWorkerOptions link;
   link.worker = worker;
   link.connect = [client, target = concat("grpc://", address)] {

@@ -9,8 +9,10 @@
 #include <optional>
 #include <utility>
 
+#include "core/names.h"
 #include "strategy/replicas/local_replica.h"
 #include "strategy/replicas/strategy_mode.h"
+#include "tutti/core/logging.h"
 
 namespace tutti::internal {
 namespace {
@@ -22,12 +24,12 @@ constexpr std::size_t kMostGathered = 1024;
 
 class RemoteAnswers final : public PendingAnswers {
  public:
-  RemoteAnswers(std::shared_ptr<RpcClient> client, const OperationBatch& batch)
-      : client_(std::move(client)), num_operations_(batch.operations.size()) {
+  RemoteAnswers(RpcClient& client, const OperationBatch& batch)
+      : server_(client.server_name()), num_operations_(batch.operations.size()) {
     try {
-      reply_ = client_->start(encode(batch));
+      reply_ = client.start(encode(batch));
     } catch (const Error& error) {
-      never_sent_ = error.with_context(client_->server_name());
+      never_sent_ = error.with_context(server_);
     }
   }
 
@@ -45,14 +47,14 @@ class RemoteAnswers final : public PendingAnswers {
     try {
       answers = decode_answers(packet);
     } catch (const Error& error) {
-      throw error.with_context(client_->server_name());
+      throw error.with_context(server_);
     }
     if (answers.size() == num_operations_) return answers;
-    fail(ErrorCode::kDataLoss, client_->server_name(), ": expected ", num_operations_,
-         " answers, got ", answers.size());
+    fail(ErrorCode::kDataLoss, server_, ": expected ", num_operations_, " answers, got ",
+         answers.size());
   }
 
-  const std::shared_ptr<RpcClient> client_;  // lives until its answers were taken
+  const std::string server_;
   std::shared_ptr<RpcReply> reply_;
   std::optional<Error> never_sent_;
   const std::size_t num_operations_;
@@ -115,8 +117,88 @@ std::uint32_t replica_of_thread() {
 
 }  // namespace
 
+RemoteService::RemoteService(Options options)
+    : options_([&] {
+        options.client.keeps_calls = true;
+        return std::move(options);
+      }()),
+      client_(RpcClient::connect(options_.target, RpcMethod::kApply, options_.client)),
+      thread_(Executor::system().start("ps-connection", [this] { run(); })) {}
+
+RemoteService::~RemoteService() {
+  fail_all(Error(ErrorCode::kCancelled, concat(name(), ": the client was ended")));
+  thread_->join();
+}
+
+std::shared_ptr<RpcClient> RemoteService::client() const {
+  const MutexLock lock(mutex_);
+  return client_;
+}
+
+std::string RemoteService::name() const { return client()->server_name(); }
+
 std::shared_ptr<PendingAnswers> RemoteService::start(OperationBatch batch) {
-  return std::make_shared<RemoteAnswers>(client_, batch);
+  const MutexLock lock(mutex_);
+  return std::make_shared<RemoteAnswers>(*client_, batch);
+}
+
+void RemoteService::fail_all(const Error& error) {
+  std::shared_ptr<RpcClient> client;
+  {
+    const MutexLock lock(mutex_);
+    if (!ended_) ended_ = error;
+    client = client_;
+  }
+  interruption_->raise(error);
+  client->fail_all(error);
+}
+
+void RemoteService::run() {
+  for (;;) {
+    const std::shared_ptr<RpcClient> broken = client();
+    (void)broken->wait_for_end();
+    if (!replace(broken)) return;
+  }
+}
+
+/// Returns false if this service has ended.
+bool RemoteService::replace(const std::shared_ptr<RpcClient>& broken) {
+  {
+    const MutexLock lock(mutex_);
+    if (ended_) return false;
+  }
+  RpcClientOptions options = options_.client;
+  options.interruption = interruption_;
+  options.connect_timeout = options_.patience;
+  const TimePoint begin = Clock::system().now();
+  std::shared_ptr<RpcClient> next;
+  while (next == nullptr) {
+    try {
+      next = RpcClient::connect(options_.target, RpcMethod::kApply, options);
+    } catch (const Error& error) {
+      {
+        const MutexLock lock(mutex_);
+        if (ended_) return false;
+      }
+      const bool is_refused = error.code() == ErrorCode::kFailedPrecondition;
+      broken->fail_all(is_refused ? error : Error(ErrorCode::kUnavailable, error.message()));
+      Clock::system().sleep_for(durations::kTryAgain);
+    }
+  }
+  const std::string why = broken->why_broken().value_or("");
+  if (!options_.outlives_restarts && !next->is_same_process(*broken)) {
+    broken->fail_all(Error(
+        ErrorCode::kAborted,
+        concat(next->server_name(), " was started again (incarnation ", next->server_incarnation(),
+               ") before it answered; what the call changed may be lost: read its state anew")));
+  }
+  log_info(concat("rpc: ", options.self, " is connected to ", next->server_name(), " again after ",
+                  seconds_text(Clock::system().now() - begin), " s (", why, ")"));
+  const MutexLock lock(mutex_);
+  next->take_over(*broken);
+  client_ = next;
+  if (ended_) next->fail_all(*ended_);
+  return !ended_;
 }
 
 UpdateOrigin current_update_origin(std::uint64_t client) {

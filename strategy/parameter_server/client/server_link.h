@@ -6,6 +6,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -13,24 +14,49 @@
 
 #include "cluster/rpc/rpc_client.h"
 #include "strategy/parameter_server/protocol/variable_service.h"
+#include "tutti/cluster/net/job_durations.h"
+#include "tutti/core/executor.h"
 #include "tutti/core/sync.h"
 #include "tutti/strategy/parameter_server/client/closure_context.h"
 
 namespace tutti::internal {
 
 /// A parameter server in another process: batches as calls. Tensors of a batch are sent from where
-/// they lie; they are kept until the answer is there. What cannot be sent is thrown by wait(). Of
-/// one batch's answers one thread waits at a time. Threads: any.
+/// they are stored; they are kept until the answer is there. A connection that breaks is opened
+/// again, and batches without an answer are sent again in their order, which changes nothing twice
+/// (AppliedTable). What cannot be sent is thrown by wait(). Only one thread may wait for the
+/// answers to a batch. Thread-safe.
 class RemoteService final : public VariableService {
  public:
-  explicit RemoteService(std::shared_ptr<RpcClient> client) : client_(std::move(client)) {}
+  struct Options {
+    std::string target = {};  // "grpc://host:port"
+    RpcClientOptions client = {};
+    /// How long a server may be away before its calls end with an error.
+    Duration patience = durations::kSilentAfter;
+    /// If true, calls wait for a server that was restarted; else its restart ends them with
+    /// kAborted.
+    bool outlives_restarts = false;
+  };
+  /// Connects. Throws as RpcClient::connect().
+  explicit RemoteService(Options options);
+  ~RemoteService() override;
 
-  std::string name() const override { return client_->server_name(); }
+  std::string name() const override;
   std::shared_ptr<PendingAnswers> start(OperationBatch batch) override;
-  RpcClient& client() { return *client_; }
+  /// Ends all calls, under way and later, with this error.
+  void fail_all(const Error& error);
 
  private:
-  const std::shared_ptr<RpcClient> client_;
+  std::shared_ptr<RpcClient> client() const;
+  void run();
+  bool replace(const std::shared_ptr<RpcClient>& broken);
+
+  const Options options_;
+  const std::shared_ptr<Interruption> interruption_ = std::make_shared<Interruption>();
+  mutable Mutex mutex_;  // held while calls are handed over, so that they keep their order
+  std::shared_ptr<RpcClient> client_ TUTTI_GUARDED_BY(mutex_);
+  std::optional<Error> ended_ TUTTI_GUARDED_BY(mutex_);
+  std::unique_ptr<Thread> thread_;  // opens connections again
 };
 
 /// In whose name a thread changes values.

@@ -78,7 +78,7 @@ void RemoteWorker::start(WorkerTask task, Done done) {
   const RunTask request{next_call_.fetch_add(1), finished_below, std::move(task)};
   std::shared_ptr<RpcReply> reply;
   try {
-    if (client != nullptr) reply = client->start(encode(request));
+    if (client != nullptr && !client->why_broken()) reply = client->start(encode(request));
   } catch (const Error& error) {
     return done(TaskFailure{ErrorOrigin::kInput, ErrorCode::kInvalidArgument, error.message()});
   }
@@ -158,22 +158,27 @@ std::shared_ptr<RpcClient> RemoteWorker::open() {
 }
 
 /// A task that was recalled is answered before older ones. Throws why there will be no answer.
-std::shared_ptr<RpcReply> RemoteWorker::next_answer() {
+std::shared_ptr<RpcReply> RemoteWorker::next_answer(const RpcClient& client) {
   const MutexLock lock(mutex_);
   const auto answered = [this]() TUTTI_REQUIRES(mutex_) {
     return std::ranges::find_if(sent_, [](const Sent& each) { return each.reply->is_ready(); });
   };
-  changed_.wait_until(mutex_, TimePoint::max(), [&, this]() TUTTI_REQUIRES(mutex_) {
-    return loss_ || answered() != sent_.end();
-  });
+  const auto is_over = [&, this]()
+                           TUTTI_REQUIRES(mutex_) { return loss_ || answered() != sent_.end(); };
+  // Without a task under way no answer reports that the connection broke.
+  while (!changed_.wait_for(mutex_, durations::kHeartbeatEvery, is_over)) {
+    if (const auto why = client.why_broken(); why && sent_.empty()) {
+      fail(ErrorCode::kUnavailable, name_, ": the connection broke: ", *why);
+    }
+  }
   const auto found = answered();
   if (found == sent_.end()) throw *loss_;
   return found->reply;
 }
 
-void RemoteWorker::deliver_answers() {
+void RemoteWorker::deliver_answers(const RpcClient& client) {
   for (;;) {
-    const std::shared_ptr<RpcReply> reply = next_answer();
+    const std::shared_ptr<RpcReply> reply = next_answer(client);
     TaskOutcome outcome = decode_outcome(reply->wait(TimePoint::min()));
     Done done;
     {
@@ -191,7 +196,7 @@ void RemoteWorker::work(std::shared_ptr<RpcClient> client) {
   if (std::exchange(was_lost_, false)) log_info(concat("coordinator: ", name_, " is here again"));
   Error why = stopped();
   try {
-    deliver_answers();
+    deliver_answers(*client);
   } catch (const Error& error) {
     why = error;
   }

@@ -58,8 +58,8 @@ class RemoteWorker final : public WorkerLink {
   void run();
   std::shared_ptr<RpcClient> open();
   void work(std::shared_ptr<RpcClient> client);
-  void deliver_answers();
-  std::shared_ptr<RpcReply> next_answer();
+  void deliver_answers(const RpcClient& client);
+  std::shared_ptr<RpcReply> next_answer(const RpcClient& client);
   void complain(const Error& error);
   void report_change();
   std::shared_ptr<RpcClient> client() const;

@@ -1,6 +1,8 @@
-// Tasks by (client, call); answers go to whoever asked, and are kept for who asks again.
+// Tasks by client and number, their cancellation and answers.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/coordinator/worker_service.h"
+
+#include <vector>
 
 namespace tutti::internal {
 
@@ -15,7 +17,7 @@ WorkerService::~WorkerService() { runner_.reset(); }
 void WorkerService::take(std::shared_ptr<RpcCall> call) {
   WorkerRequest request = decode_worker_request(call->request());
   if (auto* run_task = std::get_if<RunTask>(&request)) {
-    return run(std::move(call), std::move(*run_task));
+    return run(call, std::move(*run_task));
   }
   if (const auto* hello = std::get_if<WorkerHello>(&request)) return greet(*call, *hello);
   if (const auto* cancelled = std::get_if<CancelTask>(&request)) {
@@ -34,65 +36,50 @@ void WorkerService::greet(RpcCall& call, const WorkerHello& hello) {
   call.reply({});
 }
 
-void WorkerService::run(std::shared_ptr<RpcCall> call, RunTask request) {
+void WorkerService::run(const std::shared_ptr<RpcCall>& call, RunTask request) {
   const Key key(call->peer().client, request.call);
   WorkerTask& task = request.task;
+  task.watermark = watermark_;
+  task.token = std::make_shared<CancellationToken>();
   {
     MutexLock lock(mutex_);
-    const auto found = asked_.find(key);
-    if (found != asked_.end() && found->second.answer) return call->reply(*found->second.answer);
-    if (found != asked_.end()) return found->second.waiting.push_back(std::move(call));
-    task.watermark = watermark_;
-    task.token = std::make_shared<CancellationToken>();
-    asked_[key] = {task.token, {std::move(call)}, {}};
+    tokens_[key] = task.token;
   }
   watermark_->raise(request.finished_below);
   runner_->start(std::move(task),
-                 [this, key](const TaskOutcome& outcome) { answer(key, outcome); });
+                 [this, key, call](const TaskOutcome& outcome) { answer(key, *call, outcome); });
 }
 
 void WorkerService::cancel(const Key& key) {
   std::shared_ptr<CancellationToken> token;
   {
     MutexLock lock(mutex_);
-    const auto found = asked_.find(key);
-    if (found != asked_.end()) token = found->second.token;
+    const auto found = tokens_.find(key);
+    if (found != tokens_.end()) token = found->second;
   }
   if (token != nullptr) token->cancel();
 }
 
-void WorkerService::answer(const Key& key, const TaskOutcome& outcome) {
-  Packet packet;
-  try {
-    packet = encode(outcome);
-  } catch (const Error& error) {
-    packet = encode(TaskFailure{ErrorOrigin::kUser, error.code(),
-                                concat("its result cannot be sent: ", error.message())});
-  }
-  std::vector<std::shared_ptr<RpcCall>> waiting;
+void WorkerService::answer(const Key& key, RpcCall& call, const TaskOutcome& outcome) {
   {
     MutexLock lock(mutex_);
-    const auto found = asked_.find(key);
-    if (found == asked_.end()) return;  // the client left
-    waiting.swap(found->second.waiting);
-    found->second.answer = packet;
-    answered_.push_back(key);
-    if (answered_.size() > kMostAnswers) {
-      asked_.erase(answered_.front());
-      answered_.pop_front();
-    }
+    tokens_.erase(key);
   }
-  for (const auto& call : waiting) call->reply(packet);
+  try {
+    call.reply(encode(outcome));
+  } catch (const Error& error) {
+    call.reply(encode(TaskFailure{ErrorOrigin::kUser, error.code(),
+                                  concat("its result cannot be sent: ", error.message())}));
+  }
 }
 
 void WorkerService::client_left(const RpcPeer& peer) {
   std::vector<std::shared_ptr<CancellationToken>> tokens;
   {
     MutexLock lock(mutex_);
-    std::erase_if(answered_, [&](const Key& key) { return key.first == peer.client; });
-    std::erase_if(asked_, [&](const auto& each) {
+    std::erase_if(tokens_, [&](const auto& each) {
       if (each.first.first != peer.client) return false;
-      tokens.push_back(each.second.token);
+      tokens.push_back(each.second);
       return true;
     });
   }

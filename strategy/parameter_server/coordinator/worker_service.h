@@ -3,12 +3,9 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
-#include <optional>
 #include <utility>
-#include <vector>
 
 #include "cluster/rpc/rpc_server.h"
 #include "strategy/parameter_server/coordinator/task_runner.h"
@@ -16,8 +13,8 @@
 
 namespace tutti::internal {
 
-/// Runs the tasks of the coordinator. A task that is asked for twice runs once. Threads: as
-/// RpcHandler.
+/// Runs the tasks of the coordinator. Those of a client whose connection ended are cancelled.
+/// Thread-safe.
 class WorkerService final : public RpcHandler {
  public:
   /// `strategy` and `registry` outlive it; it outlives the server that calls it.
@@ -29,26 +26,18 @@ class WorkerService final : public RpcHandler {
   void client_left(const RpcPeer& peer) override;
 
  private:
-  using Key = std::pair<std::uint64_t, std::uint64_t>;  // client, call
-  struct Asked {
-    std::shared_ptr<CancellationToken> token = {};
-    std::vector<std::shared_ptr<RpcCall>> waiting = {};
-    std::optional<Packet> answer = {};
-  };
-  /// Answers that are kept for calls that come again.
-  static constexpr std::size_t kMostAnswers = 256;
+  using Key = std::pair<std::uint64_t, std::uint64_t>;  // client, task
 
   void greet(RpcCall& call, const WorkerHello& hello);
-  void run(std::shared_ptr<RpcCall> call, RunTask request);
+  void run(const std::shared_ptr<RpcCall>& call, RunTask request);
   void cancel(const Key& key);
-  void answer(const Key& key, const TaskOutcome& outcome);
+  void answer(const Key& key, RpcCall& call, const TaskOutcome& outcome);
 
   const int worker_;
   const StepRegistry& registry_;
   const std::shared_ptr<ClosureWatermark> watermark_ = std::make_shared<ClosureWatermark>();
   Mutex mutex_;
-  std::map<Key, Asked> asked_ TUTTI_GUARDED_BY(mutex_);
-  std::deque<Key> answered_ TUTTI_GUARDED_BY(mutex_);
+  std::map<Key, std::shared_ptr<CancellationToken>> tokens_ TUTTI_GUARDED_BY(mutex_);
   std::unique_ptr<TaskRunner> runner_;
 };
 

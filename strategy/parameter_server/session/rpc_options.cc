@@ -48,8 +48,6 @@ RpcClientOptions rpc_client_options(const Task& self, const MemberTask& server,
   client.self = {self.type, self.index, ""};
   client.server = server;
   client.connect_timeout = cluster.join_timeout;
-  // A server took its variables along: nobody starts this step again.
-  client.patience = durations::kSilentAfter;
   return client;
 }
 

@@ -3,6 +3,7 @@
 #include "tutti/strategy/parameter_server/session/server.h"
 
 #include <map>
+#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "strategy/parameter_server/server/server_store.h"
 #include "strategy/parameter_server/session/rpc_options.h"
 #include "strategy/parameter_server/session/task_sessions.h"
+#include "tutti/cluster/net/job_durations.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/sync.h"
 
@@ -56,7 +58,11 @@ struct Server::Impl final : internal::VariableHandler {
     {
       MutexLock lock(mutex);
       missing.erase(call->peer().task.to_string());
-      here.insert_or_assign(call->peer().client, call->peer());
+      here.insert_or_assign(call->peer().client, Client{call->peer()});
+      // Of one that connects again.
+      std::erase_if(here, [&](const auto& each) {
+        return each.second.lost_at && each.second.peer.task.same_task(call->peer().task);
+      });
       any_came = true;
     }
     VariableHandler::take(std::move(call));
@@ -69,11 +75,22 @@ struct Server::Impl final : internal::VariableHandler {
     changed.notify_all();
   }
 
+  /// It may connect again: this server does not end at once.
+  void client_lost(const RpcPeer& peer) override {
+    VariableHandler::client_left(peer);
+    MutexLock lock(mutex);
+    if (const auto found = here.find(peer.client); found != here.end()) {
+      found->second.lost_at = Clock::system().now();
+    }
+    changed.notify_all();
+  }
+
   void give_up(const Task& task, std::uint64_t incarnation) {
     std::vector<RpcPeer> gone;
     {
       MutexLock lock(mutex);
-      for (const auto& [client, peer] : here) {
+      for (const auto& [number, client] : here) {
+        const RpcPeer& peer = client.peer;
         const bool is_its = peer.task.job == task.type && peer.task.index == task.index;
         if (is_its && peer.incarnation <= incarnation) gone.push_back(peer);
       }
@@ -92,12 +109,21 @@ struct Server::Impl final : internal::VariableHandler {
     const auto is_over = [this]() TUTTI_REQUIRES(mutex) {
       return stopped || sessions.are_over() || (any_came && missing.empty() && here.empty());
     };
-    for (;;) {
-      const TimePoint now = Clock::system().now(), stays_until = sessions.stays_until();
-      const TimePoint later = deadline_after(now, std::chrono::hours(1));
-      if (changed.wait_until(mutex, stays_until > now ? stays_until : later, is_over)) return;
+    TimePoint now = Clock::system().now();
+    while (!changed.wait_until(mutex, deadline_after(now, durations::kHeartbeatEvery), is_over)) {
+      now = Clock::system().now();
+      std::erase_if(here, [&](const auto& each) {
+        const auto& lost_at = each.second.lost_at;
+        return lost_at && deadline_after(*lost_at, durations::kUnreachableAfter) <= now;
+      });
     }
   }
+
+  /// A client of the variables.
+  struct Client {
+    RpcPeer peer;
+    std::optional<TimePoint> lost_at = {};  // when its connection broke
+  };
 
   const ClusterSpec cluster;
   const Task task;
@@ -105,8 +131,8 @@ struct Server::Impl final : internal::VariableHandler {
   Mutex mutex;
   CondVar changed;
   internal::TaskSessions sessions;
-  std::set<std::string> missing TUTTI_GUARDED_BY(mutex);          // tasks that have not come yet
-  std::map<std::uint64_t, RpcPeer> here TUTTI_GUARDED_BY(mutex);  // by client
+  std::set<std::string> missing TUTTI_GUARDED_BY(mutex);         // tasks that have not come yet
+  std::map<std::uint64_t, Client> here TUTTI_GUARDED_BY(mutex);  // by number
   bool any_came TUTTI_GUARDED_BY(mutex) = false;
   bool stopped TUTTI_GUARDED_BY(mutex) = false;
   std::unique_ptr<RpcServer> rpc;  // last: it calls the others

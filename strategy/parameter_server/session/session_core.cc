@@ -332,7 +332,7 @@ std::vector<SessionTransfer> SessionCore::transfers() {
 /// Nothing: it lives, and knows the session (or does not answer, which says nothing).
 std::optional<std::string> SessionCore::why_lost(const Task& task, const Link& link) const {
   const std::string who = concat(task, " (", cluster_.task_address(task.type, task.index), ")");
-  if (const auto away = link.client->why_away()) return concat(who, " is gone (", *away, ")");
+  if (const auto away = link.client->why_broken()) return concat(who, " is gone (", *away, ")");
   try {
     const Packet request = encode(TaskRequest{TaskRequestKind::kTransfers, session_});
     (void)link.client->call(request,
@@ -378,7 +378,7 @@ void SessionCore::announce_return() noexcept {
   }
   const auto time = std::max<std::int64_t>(1, options_.timeout.count());
   for (const auto& [task, link] : links_) {
-    if (link.client->why_away()) continue;
+    if (link.client->why_broken()) continue;
     try {
       const NoDeviceScope here;
       TaskRequest request{TaskRequestKind::kStay, session_};

@@ -138,7 +138,7 @@ std::shared_ptr<RpcClient> TaskSessions::peer(const Task& task) {
   const MutexLock lock(connecting_);
   std::shared_ptr<RpcClient>& peer = peers_[task];
   // A new session may ask before the old connection has found that the task is back.
-  if (peer == nullptr || !peer->takes_calls()) {
+  if (peer == nullptr || peer->why_broken()) {
     const std::string& address = cluster_.task_address(task.type, task.index);
     RpcClientOptions client =
         rpc_client_options(parts_.task, {task.type, task.index, address}, {}, options_);

@@ -6,13 +6,17 @@
 #include "strategy/parameter_server/client/parameter_servers.h"
 #include "strategy/parameter_server/client/replica_steps.h"
 #include "strategy/parameter_server/client/server_link.h"
-#include "tests/strategy/parameter_server/packet_helpers.h"
+#include "tests/cluster/control_job.h"
+#include "tests/strategy/parameter_server/store_helpers.h"
+#include "tests/support/chaos_proxy.h"
 #include "tests/support/ranks.h"
+#include "tests/support/waiting.h"
 
 namespace tutti {
 namespace {
 namespace ps_client {
 
+using namespace std::chrono_literals;
 using namespace store_tests;
 using internal::FirstValues;
 using internal::ReadCache;
@@ -260,123 +264,161 @@ TEST(FirstValues, RefuseChanges) {
   expect_tensor(client.read(spec.id()), {2}, {1.0, 1.0});
 }
 
-/// A call whose packets are cut into pieces of 100 bytes on both ways.
-class CutCall final : public RpcCall {
- public:
-  CutCall(RpcPeer peer, const Packet& request)
-      : peer_(std::move(peer)), request_(cut(request, 100)) {}
-  const RpcPeer& peer() const override { return peer_; }
-  const Packet& request() const override { return request_; }
-  void reply(Packet packet) override { answer->set(cut(packet, 100)); }
-  void fail(const Error& failed) override {
-    answer->set_error(failed.with_context("ps 3 (nowhere)"));
+/// A server of variables, reached by calls.
+struct Served {
+  explicit Served(const TlsFiles& tls = {}) : tls(tls) { start(); }
+  void start(std::uint64_t incarnation = 0) {
+    RpcServerOptions options;
+    options.self = {"ps", 3, ""};
+    options.tls = tls;
+    options.incarnation = incarnation;
+    if (!target.empty()) options.address = target.substr(target.find("://") + 3);
+    server = RpcServer::start(options, {{RpcMethod::kApply, &handler}});
+    target = server->target();
   }
-  const std::shared_ptr<RpcReply> answer =
-      std::make_shared<RpcReply>(std::make_shared<std::string>("ps 3 (nowhere)"));
-
- private:
-  RpcPeer peer_;
-  Packet request_;
-};
-
-/// Hands each call to a handler `repeats` times, as a connection that breaks would.
-class CutClient final : public RpcClient {
- public:
-  CutClient(RpcHandler& handler, int repeats) : handler_(handler), repeats_(repeats) {}
-  std::shared_ptr<RpcReply> start(Packet request) override {
-    std::shared_ptr<CutCall> call;
-    for (int i = 0; i < repeats_; ++i) {
-      call = std::make_shared<CutCall>(peer(), request);
-      try {
-        handler_.take(call);
-      } catch (const Error& error) {
-        call->fail(error);
-      }
-    }
-    return call->answer;
+  std::shared_ptr<RemoteService> connect(const std::string& through = "",
+                                         bool outlives_restarts = false) const {
+    RemoteService::Options options{through.empty() ? target : through};
+    options.client.self = {"worker", 1, ""};
+    options.client.server = {"ps", 3, ""};
+    options.client.tls = tls;
+    options.outlives_restarts = outlives_restarts;
+    options.patience = outlives_restarts ? 60s : 2s;
+    return std::make_shared<RemoteService>(std::move(options));
   }
-  void fail_all(const Error&) override {}
-  std::uint64_t server_incarnation() const override { return 0; }
-  std::string server_name() const override { return "ps 3 (nowhere)"; }
-  static RpcPeer peer() { return {{"worker", 1, ""}, 0, 77, "here"}; }
-
- private:
-  RpcHandler& handler_;
-  const int repeats_;
-};
-
-/// A store behind calls that each arrive `repeats` times.
-struct Remote {
-  explicit Remote(int repeats = 1)
-      : service(std::make_shared<CutClient>(handler, repeats)), client(service, 1) {}
+  const TlsFiles tls;
+  std::string target;
   VariableStore store{"ps 3"};
   internal::VariableHandler handler{store};
-  RemoteService service;
-  Client client;
+  std::unique_ptr<RpcServer> server;
 };
 
 TEST(RemoteService, GivesTheAnswersOfTheStore) {
-  Remote remote;
-  EXPECT_EQ(remote.service.name(), "ps 3 (nowhere)");
+  Served served;
+  const auto service = served.connect();
+  Client client(*service, 1);
+  EXPECT_EQ(service->name(), "ps 3 (" + served.target.substr(7) + ")");
   const ShardSpec spec = whole("w", {50, 70});
   const Tensor value = Tensor::full({50, 70}, 1.5);
-  remote.client.call({CreateShard{spec, Tensor::zeros({50, 70})}});
-  const auto answers = remote.client.call(
+  client.call({CreateShard{spec, Tensor::zeros({50, 70})}});
+  const auto answers = client.call(
       {addition(spec.id(), value), ReadShard{spec.id()}, ReadRows{spec.id(), rows_of({7})}});
   expect_same_bits(*answers[1].value, value);
   expect_same_bits(*answers[2].value, value.detached_rows(7, 1));
   EXPECT_EQ(answers[0].version, 2u);
-  EXPECT_FALSE(remote.client.call({ReadShard{spec.id(), 2}})[0].value.has_value());
-}
-
-TEST(RemoteService, RepeatedCallsChangeNothing) {
-  Remote remote(3);
-  const ShardId id = remote.client.create(whole("w", {}), Tensor(0.0f));
-  for (int i = 0; i < 10; ++i) remote.client.call({addition(id, Tensor(1.0f))});
-  expect_tensor(remote.client.read(id), {}, {10});
-  EXPECT_EQ(remote.store.statistics().num_applied_before, 20u);
+  EXPECT_FALSE(client.call({ReadShard{spec.id(), 2}})[0].value.has_value());
 }
 
 TEST(RemoteService, ErrorsNameTheServer) {
-  Remote remote;
-  EXPECT_ERROR(remote.client.call({ReadShard{5}}), kNotFound,
-               "ps 3 (nowhere): operation 0 of 1: there is no shard");
-  const auto unsendable = remote.client.start({addition(5, Tensor())});
+  Served served;
+  const auto service = served.connect();
+  Client client(*service, 1);
+  EXPECT_ERROR(client.call({ReadShard{5}}), kNotFound,
+               "ps 3 (127.0.0.1:", "operation 0 of 1: there is no shard");
+  const auto unsendable = client.start({addition(5, Tensor())});
   EXPECT_TRUE(unsendable->is_ready());
-  EXPECT_ERROR((void)unsendable->wait(soon()), kInvalidArgument, "ps 3 (nowhere)", "undefined");
-  CutCall garbage(CutClient::peer(), Packet{{std::byte{9}}, {}});
-  EXPECT_ERROR(remote.handler.take(std::make_shared<CutCall>(garbage)), kDataLoss,
-               "OperationBatch");
+  EXPECT_ERROR((void)unsendable->wait(soon()), kInvalidArgument, "ps 3 (127.0.0.1:", "undefined");
+}
+
+/// Each change counts once, although batches are sent again on every new connection.
+TEST(RemoteService, ConnectionFaultsLoseAndRepeatNoChange) {
+  Served served(control_job::make_certificate("remote_service"));
+  testing::ChaosPlan plan;
+  plan.seed = 7;
+  plan.cut_every = 4 << 20;
+  plan.flip_every = 3 << 20;
+  plan.half_close_every = 9 << 20;
+  plan.most_events = 8;
+  plan.spares = 100000;
+  const testing::ChaosProxy proxy(*internal::parse_endpoint(served.target.substr(7)), plan);
+  const auto service = served.connect(concat("grpc://", proxy.endpoint().to_string()), true);
+  Client client(*service, 1);
+  const ShardId id = client.create(whole("w", {60000}), Tensor::zeros({60000}));
+  std::vector<std::shared_ptr<PendingAnswers>> pending;
+  for (int i = 0; i < 150; ++i) {
+    pending.push_back(client.start({addition(id, Tensor::ones({60000})), ReadShard{id}}));
+  }
+  for (int i = 0; i < 150; ++i) {
+    const auto answers = pending[static_cast<std::size_t>(i)]->wait(soon());
+    // A read that is repeated sees later changes, too.
+    const float seen = answers[1].value->host_span<float>()[59999];
+    EXPECT_TRUE(seen >= static_cast<float>(i + 1) && seen <= 150.0F) << i << ": " << seen;
+  }
+  expect_same_bits(client.read(id), Tensor::full({60000}, 150.0));
+  EXPECT_GE(proxy.num_cuts() + proxy.num_flips() + proxy.num_half_closes(), 3);
+}
+
+TEST(RemoteService, CallsEndWhenTheServerStaysAwayAndReachItWhenItIsBack) {
+  Served served;
+  const auto service = served.connect();
+  Client client(*service, 1);
+  const ShardId id = client.create(whole("w", {}), Tensor(1.0F));
+  const auto waiting = client.start({ReadShard{id, 0, 1}});
+  served.server.reset();
+  EXPECT_ERROR((void)waiting->wait(soon()), kUnavailable, "worker 1",
+               "ps 3 (127.0.0.1:", "did not reach");
+  EXPECT_ERROR(client.read(id), kUnavailable, "ps 3 (127.0.0.1:");
+  served.start();
+  EXPECT_TRUE(testing::comes_true([&] {
+    try {
+      return client.read(id).item() == 1.0F;
+    } catch (const Error&) {
+      return false;
+    }
+  }));
+}
+
+TEST(RemoteService, RestartedServerEndsCallsUnlessTheyOutliveIt) {
+  for (const bool outlives : {false, true}) {
+    Served served;
+    const auto service = served.connect("", outlives);
+    Client client(*service, 1);
+    const ShardId id = client.create(whole("w", {}), Tensor(1.0F));
+    const auto waiting = client.start({ReadShard{id, 0, 1}});
+    served.server.reset();
+    served.start(/*incarnation=*/1);
+    if (outlives) {
+      UpdateShard update = descent(id, Tensor(1.0F));
+      update.sync = SyncSpec{0, 0, 1, 1, 1.0};
+      client.call({update});
+      EXPECT_EQ(waiting->wait(soon())[0].value->item(), 0.0F);
+    } else {
+      EXPECT_ERROR((void)waiting->wait(soon()), kAborted,
+                   "ps 3 (127.0.0.1:", "was started again (incarnation 1)");
+    }
+    EXPECT_EQ(client.read(id).item(), outlives ? 0.0F : 1.0F);
+  }
+}
+
+TEST(RemoteService, EndsAtOnceWhileItConnectsAgain) {
+  Served served(control_job::make_certificate("remote_service_end"));
+  testing::ChaosProxy proxy(*internal::parse_endpoint(served.target.substr(7)), {});
+  for (int i = 0; i < 50; ++i) {
+    const auto service = served.connect(concat("grpc://", proxy.endpoint().to_string()));
+    Client client(*service, 1);
+    EXPECT_ERROR(client.read(5), kNotFound, "ps 3");
+    proxy.cut_all();
+    // From before it knows to after it is connected again.
+    Clock::system().sleep_for(std::chrono::microseconds(i % 25 * 100));
+  }
 }
 
 TEST(RemoteService, DisconnectedClientIsForgotten) {
-  Remote remote;
-  const ShardId id = remote.client.create(whole("w", {}), Tensor(0.0f));
-  remote.client.call({addition(id, Tensor(1.0f))});
-  const auto waiting = remote.client.start({ReadShard{id, 0, 1}});
-  EXPECT_FALSE(waiting->is_ready());
-  remote.handler.client_left(CutClient::peer());
-  remote.store.fail_waiting_reads(Error(ErrorCode::kAborted, "nobody waits"));
-  EXPECT_FALSE(waiting->is_ready());
+  Served served;
+  auto service = served.connect();
+  Client client(*service, 1);
+  const ShardId id = client.create(whole("w", {}), Tensor(0.0f));
+  client.call({addition(id, Tensor(1.0f))});
+  const auto waiting = client.start({ReadShard{id, 0, 1}});
+  EXPECT_TRUE(testing::comes_true([&] { return served.store.statistics().num_batches == 3; }));
+  service.reset();
+  EXPECT_ERROR((void)waiting->wait(soon()), kCancelled, "ps 3");
   // Its changes are still known: a call may be on its way.
   OperationBatch late;
   late.stream = {UpdateStream::Kind::kClient, 1, 0};
   late.operations = {addition(id, Tensor(1.0f))};
-  EXPECT_TRUE(remote.store.start(late)->wait(soon())[0].was_applied_before);
+  EXPECT_TRUE(served.store.start(late)->wait(soon())[0].was_applied_before);
 }
-
-/// A server of variables, reached by calls.
-struct Served {
-  std::shared_ptr<RemoteService> connect() const {
-    RpcClientOptions options;
-    options.self = {"worker", 0, ""};
-    return std::make_shared<RemoteService>(
-        RpcClient::connect(server->target(), RpcMethod::kApply, options));
-  }
-  VariableStore store{"ps 0"};
-  internal::VariableHandler handler{store};
-  std::unique_ptr<RpcServer> server = RpcServer::start({}, {{RpcMethod::kApply, &handler}});
-};
 
 TEST(RemoteService, TwoClientsCountToTwoThousandOverGrpc) {
   Served served;

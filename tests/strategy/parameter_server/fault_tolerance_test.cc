@@ -286,7 +286,6 @@ class RemoteWorkerTest : public ::testing::Test {
         client.server = {"worker", worker, ""};
         client.job_id = "test";
         client.connect_timeout = 50ms;
-        client.patience = 100ms;
         return RpcClient::connect(target, RpcMethod::kRun, client);
       };
       return std::make_unique<internal::RemoteWorker>(std::move(options));

@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,30 +23,25 @@ namespace tutti::server_processes {
 
 using namespace std::chrono_literals;
 
-/// Sends some calls twice: the second as another call, with the same bytes.
-class RepeatingClient final : public RpcClient {
+/// Sends some batches twice: the second as another call.
+class RepeatingService final : public internal::VariableService {
  public:
-  RepeatingClient(std::unique_ptr<RpcClient> client, double share, std::uint64_t seed)
-      : client_(std::move(client)), share_(share), random_({.seed = seed}) {}
-  std::shared_ptr<RpcReply> start(Packet request) override {
-    const std::uint64_t number = num_calls_.fetch_add(1);
+  RepeatingService(std::shared_ptr<VariableService> service, double share, std::uint64_t seed)
+      : service_(std::move(service)), share_(share), random_({.seed = seed}) {}
+  std::string name() const override { return service_->name(); }
+  std::shared_ptr<internal::PendingAnswers> start(internal::OperationBatch batch) override {
+    const std::uint64_t number = num_batches_.fetch_add(1);
     const bool is_repeated = static_cast<double>(random_.below(number, 1000)) < 1000 * share_;
-    Packet again = is_repeated ? request : Packet();
-    auto reply = client_->start(std::move(request));
-    if (is_repeated) (void)client_->start(std::move(again));
-    return reply;
+    auto answers = service_->start(batch);
+    if (is_repeated) (void)service_->start(std::move(batch));
+    return answers;
   }
-  void fail_all(const Error& error) override { client_->fail_all(error); }
-  std::uint64_t server_incarnation() const override { return client_->server_incarnation(); }
-  std::string server_name() const override { return client_->server_name(); }
-  std::optional<std::string> why_away() const override { return client_->why_away(); }
-  std::optional<TimePoint> away_since() const override { return client_->away_since(); }
 
  private:
-  const std::unique_ptr<RpcClient> client_;
+  const std::shared_ptr<VariableService> service_;
   const double share_;
   const RandomStream random_;
-  std::atomic<std::uint64_t> num_calls_{0};
+  std::atomic<std::uint64_t> num_batches_{0};
 };
 
 /// All processes of job ps. Thread-safe, but for start() and kill().
@@ -74,17 +68,16 @@ class ServerProcesses {
   std::vector<std::shared_ptr<internal::VariableService>> services(double repeated) const {
     std::vector<std::shared_ptr<internal::VariableService>> services;
     for (int i = 0; i < count(); ++i) {
-      RpcClientOptions client;
-      client.self = {"chief", 0, ""};
-      client.server = {"ps", i, address(i)};
-      client.job_id = "test";
-      client.connect_timeout = 10s;
-      client.patience = 60s;
-      client.survives_restarts = true;
-      services.push_back(
-          std::make_shared<internal::RemoteService>(std::make_shared<RepeatingClient>(
-              RpcClient::connect("grpc://" + address(i), RpcMethod::kApply, client), repeated,
-              static_cast<std::uint64_t>(i))));
+      internal::RemoteService::Options options{concat("grpc://", address(i))};
+      options.client.self = {"chief", 0, ""};
+      options.client.server = {"ps", i, address(i)};
+      options.client.job_id = "test";
+      options.client.connect_timeout = 10s;
+      options.patience = 60s;
+      options.outlives_restarts = true;
+      services.push_back(std::make_shared<RepeatingService>(
+          std::make_shared<internal::RemoteService>(std::move(options)), repeated,
+          static_cast<std::uint64_t>(i)));
     }
     return services;
   }
