@@ -3,7 +3,6 @@
 #include "strategy/parameter_server/coordinator/closure_queue.h"
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
 #include "tutti/core/logging.h"
@@ -45,7 +44,8 @@ void ScheduledWork::ended(const Error& error) const {
 }
 
 ClosureQueue::ClosureQueue(ClosureQueueOptions options)
-    : options_(options), ledger_(options.rules, options.first_number, options.generation) {
+    : options_(std::move(options)),
+      ledger_(options_.rules, options_.first_number, options_.generation) {
   const MutexLock lock(mutex_);
   raise_watermark();
 }
@@ -72,7 +72,7 @@ std::uint64_t ClosureQueue::put(std::shared_ptr<const ScheduledWork> work, TimeP
     raise_failures(deadline);
     const std::uint64_t number = ledger_.schedule();
     entries_[number].work = std::move(work);
-    for_workers_.notify_all();
+    give_out();
     return number;
   } catch (const Error& error) {
     if (work != nullptr) {
@@ -84,76 +84,76 @@ std::uint64_t ClosureQueue::put(std::shared_ptr<const ScheduledWork> work, TimeP
   }
 }
 
-/// A closure, and a worker that has the least of those that may take it.
-std::optional<std::pair<std::uint64_t, int>> ClosureQueue::next_for(std::vector<int> takers) {
-  const auto first = ledger_.next_queued(is_paused_);
-  if (!first) return std::nullopt;
-  std::ranges::sort(takers, {}, [this](int worker) TUTTI_REQUIRES(mutex_) {
-    return std::pair(num_running_on_[worker], worker);
-  });
-  for (const int worker : takers) {
-    if (num_running_on_[worker] >= options_.window) break;
-    if (const auto new_to_it = ledger_.next_queued_new_to(worker, is_paused_)) {
-      return {{*new_to_it, worker}};
-    }
-    if (takers.size() == 1) return {{*first, worker}};
+std::optional<std::uint64_t> ClosureQueue::next_for(int worker) {
+  const int running = num_running_on_[worker];
+  if (running >= options_.window || !is_present(worker)) return std::nullopt;
+  std::size_t num_present = 0;
+  bool is_alone = true;
+  for (int other = 0; other < options_.num_workers; ++other) {
+    if (!is_present(other)) continue;
+    ++num_present;
+    if (other != worker) is_alone = false;
   }
-  return std::nullopt;
+  if (running > 0 && ledger_.num_queued() < num_present) return std::nullopt;
+  const auto new_to_it = ledger_.next_queued_new_to(worker, is_paused_);
+  return new_to_it || !is_alone ? new_to_it : ledger_.next_queued(is_paused_);
 }
 
-std::optional<std::uint64_t> ClosureQueue::spare_for(const std::vector<int>& takers) {
-  const bool is_one_idle = std::ranges::any_of(
-      takers, [this](int worker) TUTTI_REQUIRES(mutex_) { return num_running_on_[worker] == 0; });
-  if (ledger_.next_queued() || !is_one_idle) return std::nullopt;
-  // Of each worker all but the one that it was given first, which it has begun; the youngest.
-  std::set<int> busy;
-  std::optional<std::uint64_t> youngest;
-  for (const auto& [order, number] : running_) {
-    const bool has_begun = busy.insert(ledger_.find(number)->worker).second;
-    if (!has_begun && !entries_.at(number).is_spared) youngest = number;
-  }
-  return youngest;
-}
-
-std::optional<ClosureQueue::Handout> ClosureQueue::get(const ClosureTakers& takers,
-                                                       TimePoint deadline) {
-  MutexLock lock(mutex_);
-  std::optional<std::pair<std::uint64_t, int>> next;
-  (void)for_workers_.wait_until(mutex_, deadline, [&, this]() TUTTI_REQUIRES(mutex_) {
-    if (is_stopped_) return true;
-    const std::vector<int> present = takers();
-    next = next_for(present);
-    return next || spare_for(present);
-  });
-  if (!next || is_stopped_) return std::nullopt;
-  const auto [number, worker] = *next;
+ClosureQueue::Handout ClosureQueue::start(std::uint64_t number, int worker) {
   const int attempt = ledger_.start(number, worker);
   ++num_running_on_[worker];
   running_[num_given_++] = number;
   Entry& entry = entries_.at(number);
   entry.token = std::make_shared<CancellationToken>();
-  entry.is_spared = false;
   if (ledger_.num_queued() + 1 >= options_.most_queued) for_users_.notify_all();
-  return Handout{number,     attempt,    worker, closure_id(ledger_.generation(), number),
-                 entry.work, entry.token};
+  return {number,     attempt,    worker, closure_id(ledger_.generation(), number),
+          entry.work, entry.token};
 }
 
-std::optional<ClosureQueue::Handout> ClosureQueue::spare(const ClosureTakers& takers) {
+/// To the threads in get(), as long as one of them may have something.
+void ClosureQueue::give_out() {
+  const auto may_have_one = [this](const Waiting* each) TUTTI_REQUIRES(mutex_) {
+    return next_for(each->worker).has_value();
+  };
+  while (!is_stopped_ && !waiting_.empty() && ledger_.next_queued(is_paused_)) {
+    std::ranges::sort(waiting_, {}, [this](const Waiting* each) TUTTI_REQUIRES(mutex_) {
+      return std::pair(num_running_on_[each->worker], each->worker);
+    });
+    const auto found = std::ranges::find_if(waiting_, may_have_one);
+    if (found == waiting_.end()) return;
+    Waiting& waiting = **found;
+    waiting_.erase(found);
+    waiting.handout = start(*next_for(waiting.worker), waiting.worker);
+    waiting.given.notify_one();
+  }
+}
+
+std::optional<ClosureQueue::Handout> ClosureQueue::get(int worker, TimePoint deadline) {
   MutexLock lock(mutex_);
-  if (is_stopped_) return std::nullopt;
-  const auto number = spare_for(takers());
-  if (!number) return std::nullopt;
-  Entry& entry = entries_.at(*number);
-  entry.is_spared = true;
-  const ClosureLedger::Closure& closure = *ledger_.find(*number);
-  return Handout{*number,        closure.attempts,
-                 closure.worker, closure_id(ledger_.generation(), *number),
-                 entry.work,     entry.token};
+  Waiting waiting{worker};
+  waiting_.push_back(&waiting);
+  give_out();
+  (void)waiting.given.wait_until(mutex_, deadline, [&, this]() TUTTI_REQUIRES(mutex_) {
+    return waiting.handout || is_stopped_;
+  });
+  std::erase(waiting_, &waiting);
+  return is_stopped_ ? std::nullopt : waiting.handout;
 }
 
 void ClosureQueue::wake_workers() {
   MutexLock lock(mutex_);
-  for_workers_.notify_all();
+  give_out();
+}
+
+void ClosureQueue::fail_next(ErrorCode code, ErrorOrigin origin, std::string text) {
+  std::optional<Handout> handout;
+  {
+    MutexLock lock(mutex_);
+    const auto number = ledger_.next_queued();
+    if (is_stopped_ || !number) return;
+    handout = start(*number, 0);
+  }
+  mark_failed(*handout, code, origin, std::move(text));
 }
 
 /// Aborts results of closures that ended without finishing, and fires tokens; of closures from
@@ -199,8 +199,7 @@ void ClosureQueue::attempt_over(const Handout& handout) {
   --num_running_on_[handout.worker];
   std::erase_if(running_, [&](const auto& each) { return each.second == handout.number; });
   raise_watermark();
-  // For the next closure, or to find that another worker has one to spare.
-  if (ledger_.next_queued() || ledger_.num_running() > 0) for_workers_.notify_all();
+  give_out();
   const bool may_save = is_paused_ && ledger_.is_between_closures();
   const bool has_caught_up = is_repeating_ && !ledger_.is_catching_up();
   if (has_caught_up) is_repeating_ = false;
@@ -333,7 +332,7 @@ void ClosureQueue::stop_now(const char* why) {
     entry.work->ended(cancelled_error(number, why));
   }
   entries_.clear();
-  for_workers_.notify_all();
+  for (Waiting* const each : waiting_) each->given.notify_one();
   for_users_.notify_all();
 }
 
@@ -349,7 +348,7 @@ bool ClosureQueue::pause(TimePoint deadline) {
 void ClosureQueue::resume() {
   MutexLock lock(mutex_);
   is_paused_ = false;
-  for_workers_.notify_all();
+  give_out();
 }
 
 void ClosureQueue::note_saved(std::uint64_t number) {
@@ -366,7 +365,7 @@ void ClosureQueue::roll_back() {
   running_.clear();
   settle(0);
   raise_watermark();
-  for_workers_.notify_all();
+  give_out();
   for_users_.notify_all();
 }
 

@@ -43,16 +43,18 @@ struct ClosureQueueOptions {
   std::size_t most_queued = 4096;
   /// Closures that one worker has at a time: the next begins while the last is being reported.
   int window = 2;
+  int num_workers = 1;
+  /// Returns true if the worker may be given something now. Called with the queue's lock held;
+  /// empty: all workers may.
+  std::function<bool(int worker)> is_present = {};
   LedgerRules rules = {};
   /// Of the first closure, and of the coordinator's first ids (ClosureLedger).
   std::uint64_t first_number = 0;
   std::uint64_t generation = 1;
 };
 
-/// The workers that may be given something now. Asked with the queue's lock held.
-using ClosureTakers = std::function<std::vector<int>()>;
-
-/// ClosureLedger with a mutex and waits. Threads: any.
+/// ClosureLedger with a mutex and waits. Closures go to the waiting worker that has the least to
+/// do. Thread-safe.
 class ClosureQueue {
  public:
   /// A closure that a worker is to run. `token` is cancelled when nobody waits for it any more.
@@ -75,16 +77,15 @@ class ClosureQueue {
   /// cancelled.
   std::uint64_t put(std::shared_ptr<const ScheduledWork> work,
                     TimePoint deadline = TimePoint::max());
-  /// The next closure, and the worker that is to have it: the one that has the least to do, and
-  /// fewer than `window`. One that just could not do the closure gets it again if it is alone.
-  /// Nothing at the deadline, after stop(), and when spare() has something.
-  std::optional<Handout> get(const ClosureTakers& takers, TimePoint deadline = TimePoint::max());
-  /// Where a worker has nothing to do while the queue is empty: a closure that another one may not
-  /// have begun, for it has two. Each is given once per attempt. Ask that worker for it, and put it
-  /// back if it gives it.
-  std::optional<Handout> spare(const ClosureTakers& takers);
-  /// Wakes get(), which asks who may take closures again.
+  /// Waits for the next closure that this worker is to run. A second one is only given while one
+  /// is left for each worker, for it waits for the first. A closure whose last attempt this worker
+  /// ended goes to another one, unless it is alone. Returns nothing at the deadline and after
+  /// stop().
+  std::optional<Handout> get(int worker, TimePoint deadline = TimePoint::max());
+  /// Looks again which workers are present.
   void wake_workers();
+  /// Fails the first closure in the queue, which no worker takes. Does nothing if there is none.
+  void fail_next(ErrorCode code, ErrorOrigin origin, std::string text);
 
   // How an attempt ended. False, and nothing happens, for one that is not under way any more.
 
@@ -147,7 +148,12 @@ class ClosureQueue {
     std::shared_ptr<const ScheduledWork> work = {};
     std::shared_ptr<CancellationToken> token = {};  // while it runs
     bool is_settled = false;                        // finished, or was told that it ended
-    bool is_spared = false;                         // this attempt, by spare()
+  };
+  /// A thread in get().
+  struct Waiting {
+    int worker = 0;
+    std::optional<Handout> handout = {};
+    CondVar given = {};
   };
 
   template <class Number>
@@ -155,9 +161,10 @@ class ClosureQueue {
     MutexLock lock(mutex_);
     return (ledger_.*get)();
   }
-  std::optional<std::pair<std::uint64_t, int>> next_for(std::vector<int> takers)
-      TUTTI_REQUIRES(mutex_);
-  std::optional<std::uint64_t> spare_for(const std::vector<int>& takers) TUTTI_REQUIRES(mutex_);
+  bool is_present(int worker) const { return !options_.is_present || options_.is_present(worker); }
+  std::optional<std::uint64_t> next_for(int worker) TUTTI_REQUIRES(mutex_);
+  Handout start(std::uint64_t number, int worker) TUTTI_REQUIRES(mutex_);
+  void give_out() TUTTI_REQUIRES(mutex_);
   void settle(std::uint64_t first) TUTTI_REQUIRES(mutex_);
   void settle_entry(Entry& entry) TUTTI_REQUIRES(mutex_);
   void forget() TUTTI_REQUIRES(mutex_);
@@ -173,8 +180,8 @@ class ClosureQueue {
   const ClosureQueueOptions options_;
   const std::shared_ptr<ClosureWatermark> watermark_ = std::make_shared<ClosureWatermark>();
   mutable Mutex mutex_;
-  CondVar for_workers_;
   CondVar for_users_;
+  std::vector<Waiting*> waiting_ TUTTI_GUARDED_BY(mutex_);
   ClosureLedger ledger_ TUTTI_GUARDED_BY(mutex_);
   std::map<std::uint64_t, Entry> entries_ TUTTI_GUARDED_BY(mutex_);
   std::map<int, int> num_running_on_ TUTTI_GUARDED_BY(mutex_);

@@ -1,5 +1,4 @@
-// One thread takes closures from the queue for the workers; outcomes come back on the links'
-// threads.
+// A thread or two per worker take closures from the queue and wait for their outcomes.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/coordinator/coordinator_core.h"
 
@@ -16,8 +15,9 @@
 namespace tutti::internal {
 namespace {
 
-ClosureQueueOptions queue_options(const ClusterCoordinatorOptions& options,
-                                  std::uint64_t first_number, std::uint64_t generation) {
+ClosureQueueOptions queue_options(const ClusterCoordinatorOptions& options, int num_workers,
+                                  std::function<bool(int)> is_present, std::uint64_t first_number,
+                                  std::uint64_t generation) {
   if (options.most_queued < 1 || options.window < 1) {
     fail(ErrorCode::kInvalidArgument,
          "ClusterCoordinator: expected most_queued and window of at least 1, got ",
@@ -25,7 +25,8 @@ ClosureQueueOptions queue_options(const ClusterCoordinatorOptions& options,
   }
   const LedgerRules rules{options.most_attempts, options.most_workers_lost,
                           !options.checkpoint_folder.empty()};
-  return {options.most_queued, options.window, rules, first_number, generation};
+  return {options.most_queued, options.window, num_workers, std::move(is_present), rules,
+          first_number,        generation};
 }
 
 }  // namespace
@@ -35,7 +36,9 @@ CoordinatorCore::CoordinatorCore(CoordinatedStrategy& strategy, ClusterCoordinat
     : strategy_(strategy),
       options_(std::move(options)),
       run_(strategy.server_group() != nullptr ? strategy.server_group()->run() : 0),
-      queue_(queue_options(options_, first_number, generation)) {
+      queue_(queue_options(
+          options_, strategy.num_workers(), [this](int worker) { return may_take(worker); },
+          first_number, generation)) {
   MutexLock lock(desk_->mutex);
   desk_->core = this;
 }
@@ -56,7 +59,7 @@ CoordinatorCore::~CoordinatorCore() {
     servers->servers().set_currency({});
     servers->watch({});
   }
-  dispatcher_.reset();
+  end_threads();
   links_.clear();
   CoordinatedStrategy::CoordinatorSlot& slot = strategy_.coordinator_slot();
   const MutexLock lock(slot.mutex);
@@ -100,11 +103,7 @@ void CoordinatorCore::start() {
     links_.push_back(std::move(link));
   }
   if (has_remote_workers_) await_workers();
-  for (int worker = 0; worker < strategy_.num_workers(); ++worker) {
-    const Duration delay = std::min(options_.start_delay * worker, options_.most_start_delay);
-    begins_.push_back(deadline_after(Clock::system().now(), delay));
-  }
-  dispatcher_ = Executor::system().start("ps-dispatch", [this] { dispatch(); });
+  start_threads();
   WatchdogOptions options = options_.watchdog;
   options.describe = [this] { return describe(); };
   watchdog_ = std::make_unique<Watchdog>(std::move(options), [this] { return queue_.num_ended(); });
@@ -179,37 +178,56 @@ void CoordinatorCore::save_checkpoint(TimePoint deadline) {
   checkpoint_->save_now(deadline);
 }
 
-/// Those that live and whose time has come, while closures may be given out.
-std::vector<int> CoordinatorCore::takers() const {
-  std::vector<int> takers;
-  if (checkpoint_ != nullptr && !checkpoint_->may_give_out()) return takers;
-  const TimePoint now = Clock::system().now();
-  for (std::size_t i = 0; i < links_.size() && begins_[i] <= now; ++i) {
-    if (links_[i]->is_alive()) takers.push_back(static_cast<int>(i));
-  }
-  return takers;
+/// Called with the queue's lock held.
+bool CoordinatorCore::may_take(int worker) const {
+  if (checkpoint_ != nullptr && !checkpoint_->may_give_out()) return false;
+  return links_[static_cast<std::size_t>(worker)]->is_alive();
 }
 
-void CoordinatorCore::dispatch() {
-  const auto may_take = [this] { return takers(); };
+void CoordinatorCore::start_threads() {
+  const int num_per_worker = has_remote_workers_ ? options_.window : 1;
+  for (int worker = 0; worker < strategy_.num_workers(); ++worker) {
+    for (int i = 0; i < num_per_worker; ++i) {
+      ++num_working_;
+      threads_.push_back(Executor::system().start(concat("ps-worker-", worker), [this, worker] {
+        work(worker);
+        --num_working_;
+      }));
+    }
+  }
+}
+
+void CoordinatorCore::end_threads() {
+  for (const auto& link : links_) link->stop();
+  TimePoint say_at = deadline_after(Clock::system().now(), durations::kSayAgainEvery);
+  while (num_working_ > 0) {
+    Clock::system().sleep_for(std::chrono::milliseconds(1));
+    if (Clock::system().now() < say_at) continue;
+    log_warning(concat("coordinator: is shut down, and still waits for steps: ", describe()));
+    say_at = deadline_after(Clock::system().now(), durations::kSayAgainEvery);
+  }
+  threads_.clear();
+}
+
+void CoordinatorCore::work(int worker) {
+  WorkerLink& link = *links_[static_cast<std::size_t>(worker)];
   const Duration look = std::clamp<Duration>(
       options_.most_absence / 4, std::chrono::milliseconds(1), std::chrono::seconds(10));
+  const Duration delay = std::min(options_.start_delay * worker, options_.most_start_delay);
   TimePoint absent_since = Clock::system().now();
+  if (stop_.wait_until(deadline_after(absent_since, delay))) return;
   try {
     while (!stop_.is_set() && !queue_.is_stopped()) {
-      const TimePoint now = Clock::system().now();
-      const auto next = std::ranges::upper_bound(begins_, now);
-      const TimePoint look_at = deadline_after(now, look);
-      if (const auto handout =
-              queue_.get(may_take, next == begins_.end() ? look_at : std::min(look_at, *next))) {
-        give_out(*handout);
-      } else if (const auto spare = queue_.spare(may_take)) {
-        links_[static_cast<std::size_t>(spare->worker)]->recall(spare->id, spare->attempt);
+      const auto handout = queue_.get(worker, deadline_after(Clock::system().now(), look));
+      if (handout) {
+        const ScheduledWork& work = *handout->work;
+        take_outcome(*handout, link.run({handout->id, handout->attempt, run_, work.step(),
+                                         work.arguments(), queue_.watermark(), handout->token}));
       }
-      give_up_if_nobody_comes(absent_since);
+      if (worker == 0) give_up_if_nobody_comes(absent_since);
     }
   } catch (const std::exception& error) {
-    cannot_go_on("dispatch", error);
+    cannot_go_on(concat("worker ", worker), error);
   }
 }
 
@@ -220,19 +238,9 @@ void CoordinatorCore::give_up_if_nobody_comes(TimePoint& absent_since) {
     return;
   }
   if (now - absent_since < options_.most_absence) return;
-  const auto handout = queue_.get([] { return std::vector<int>{0}; }, now);
-  if (!handout) return;
-  queue_.mark_failed(*handout, ErrorCode::kUnavailable, ErrorOrigin::kWorker,
-                     concat("no worker was there for ", seconds_between(absent_since, now),
-                            " s; expected one of ", links_.size(), " to come back"));
-}
-
-void CoordinatorCore::give_out(const ClosureQueue::Handout& handout) {
-  const ScheduledWork& work = *handout.work;
-  links_[static_cast<std::size_t>(handout.worker)]->start(
-      {handout.id, handout.attempt, run_, work.step(), work.arguments(), queue_.watermark(),
-       handout.token},
-      [this, handout](TaskOutcome outcome) { take_outcome(handout, std::move(outcome)); });
+  queue_.fail_next(ErrorCode::kUnavailable, ErrorOrigin::kWorker,
+                   concat("no worker was there for ", seconds_between(absent_since, now),
+                          " s; expected one of ", links_.size(), " to come back"));
 }
 
 void CoordinatorCore::take_outcome(const ClosureQueue::Handout& handout, TaskOutcome outcome) {
@@ -322,28 +330,28 @@ WorkerLink& CoordinatorCore::link(int worker) const {
 std::vector<Nest> CoordinatorCore::run_on_each(std::string_view step, Nest arguments) {
   require_started("run_on_each");
   (void)registry_.find(step);
-  std::vector<std::shared_ptr<RemoteResult>> results;
-  for (const auto& link : links_) {
-    results.push_back(std::make_shared<RemoteResult>());
-    if (!link->is_alive()) {
-      results.back()->set(Nest());
-      continue;
-    }
-    WorkerTask task;
-    task.step = step;
-    task.arguments = arguments;
-    task.token = std::make_shared<CancellationToken>();
-    link->start(std::move(task), [result = results.back()](TaskOutcome outcome) {
-      if (auto* value = std::get_if<Nest>(&outcome)) return result->set(std::move(*value));
+  std::vector<Nest> values(links_.size());
+  std::vector<std::exception_ptr> errors(links_.size());
+  std::vector<std::unique_ptr<Thread>> threads;
+  for (std::size_t i = 0; i < links_.size(); ++i) {
+    if (!links_[i]->is_alive()) continue;
+    threads.push_back(Executor::system().start(concat("ps-step-", i), [&, i] {
+      WorkerTask task;
+      task.step = step;
+      task.arguments = arguments;
+      task.token = std::make_shared<CancellationToken>();
+      TaskOutcome outcome = links_[i]->run(task);
+      if (auto* value = std::get_if<Nest>(&outcome)) values[i] = std::move(*value);
       if (auto* failure = std::get_if<TaskFailure>(&outcome)) {
-        return result->abort(std::make_exception_ptr(
-            OriginError(failure->origin, failure->code, std::move(failure->text))));
+        errors[i] = std::make_exception_ptr(
+            OriginError(failure->origin, failure->code, std::move(failure->text)));
       }
-      result->set(Nest());  // lost
-    });
+    }));
   }
-  std::vector<Nest> values;
-  for (const auto& result : results) values.push_back(result->get(TimePoint::max()));
+  threads.clear();  // joins
+  for (const std::exception_ptr& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
   return values;
 }
 

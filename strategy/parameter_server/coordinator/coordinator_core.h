@@ -1,4 +1,5 @@
-// The one coordinator of a strategy: queue, links to the workers, and a thread between them.
+// The one coordinator of a strategy: the queue, the workers, and threads that bring closures to
+// them.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -52,9 +53,10 @@ class CoordinatorCore {
 
  private:
   void await_workers();
-  std::vector<int> takers() const;
-  void dispatch();
-  void give_out(const ClosureQueue::Handout& handout);
+  bool may_take(int worker) const;
+  void start_threads();
+  void end_threads();
+  void work(int worker);
   void take_outcome(const ClosureQueue::Handout& handout, TaskOutcome outcome);
   void cannot_go_on(const std::string& where, const std::exception& error);
   void give_up_if_nobody_comes(TimePoint& absent_since);
@@ -74,8 +76,8 @@ class CoordinatorCore {
   // Made by start(), and not changed from then on.
   std::unique_ptr<JobCheckpoint> checkpoint_;  // nullptr: none is kept
   std::vector<std::unique_ptr<WorkerLink>> links_;
-  std::vector<TimePoint> begins_;  // when each worker may be given its first closure; ascending
-  std::unique_ptr<Thread> dispatcher_;
+  std::vector<std::unique_ptr<Thread>> threads_;
+  std::atomic<std::size_t> num_working_{0};  // of threads_
   std::unique_ptr<Watchdog> watchdog_;
   std::shared_ptr<void> over_;
 };

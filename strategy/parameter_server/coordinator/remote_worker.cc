@@ -1,4 +1,4 @@
-// One thread connects, greets, waits for answers, and connects again.
+// Tasks as calls; a thread that connects, greets, and connects again.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/coordinator/remote_worker.h"
 
@@ -22,14 +22,19 @@ RemoteWorker::RemoteWorker(RemoteWorkerOptions options)
     subscription_ = options_.when_lost(
         [this](std::uint64_t incarnation, const Error& error) { give_up(incarnation, error); });
   }
-  thread_ = Executor::system().start(concat("ps-link-", options_.worker), [this] { run(); });
+  thread_ = Executor::system().start(concat("ps-link-", options_.worker),
+                                     [this] { connect_again_and_again(); });
 }
 
 RemoteWorker::~RemoteWorker() {
   subscription_.reset();
+  stop();
+  thread_->join();
+}
+
+void RemoteWorker::stop() {
   stop_.set();
   give_up(~std::uint64_t{0}, stopped());
-  thread_->join();
 }
 
 void RemoteWorker::watch(std::function<void()> on_change) {
@@ -48,78 +53,84 @@ void RemoteWorker::report_change() {
 
 /// The job found out that the worker's incarnations up to this one are gone.
 void RemoteWorker::give_up(std::uint64_t incarnation, const Error& error) {
-  std::shared_ptr<RpcClient> client;
+  std::shared_ptr<Connection> connection;
   {
     const MutexLock lock(mutex_);
-    client = client_ ? client_ : greeted_;
-    if (client == nullptr || client->server_incarnation() > incarnation) return;  // a former one
+    connection = connection_ ? connection_ : greeted_;
+    if (connection == nullptr) return;
+    if (connection->client->server_incarnation() > incarnation) return;  // a former one
     loss_ = error;
-    changed_.notify_all();
   }
-  client->fail_all(error);
+  connection->client->fail_all(error);
 }
 
 /// It defines other steps, or is of another job.
 std::optional<Error> RemoteWorker::refusal() const {
   const MutexLock lock(mutex_);
   const bool is_refused =
-      !client_ && why_gone_ && why_gone_->code() == ErrorCode::kFailedPrecondition;
+      !connection_ && why_gone_ && why_gone_->code() == ErrorCode::kFailedPrecondition;
   return is_refused ? why_gone_ : std::nullopt;
 }
 
-std::shared_ptr<RpcClient> RemoteWorker::client() const {
+std::shared_ptr<RemoteWorker::Connection> RemoteWorker::connection() const {
   const MutexLock lock(mutex_);
-  return client_;
+  return connection_;
 }
 
-void RemoteWorker::start(WorkerTask task, Done done) {
-  const std::shared_ptr<RpcClient> client = this->client();
-  const std::uint64_t finished_below = task.watermark != nullptr ? task.watermark->value() : 0;
-  const RunTask request{next_call_.fetch_add(1), finished_below, std::move(task)};
+TaskOutcome RemoteWorker::run(const WorkerTask& task) {
+  const RunTask request{next_call_.fetch_add(1),
+                        task.watermark != nullptr ? task.watermark->value() : 0, task};
+  std::shared_ptr<Connection> connection;
   std::shared_ptr<RpcReply> reply;
   try {
-    if (client != nullptr && !client->why_broken()) reply = client->start(encode(request));
+    Packet packet = encode(request);
+    const MutexLock lock(mutex_);
+    if (connection_ == nullptr || connection_->client->why_broken()) {
+      return not_done(AttemptReport::Kind::kNotStarted, options_.worker,
+                      concat(name_, ": is not connected"));
+    }
+    connection = connection_;
+    reply = connection->client->start(std::move(packet));
+    connection->sent.push_back({request.call, task.name()});
   } catch (const Error& error) {
-    return done(TaskFailure{ErrorOrigin::kInput, ErrorCode::kInvalidArgument, error.message()});
+    return TaskFailure{ErrorOrigin::kInput, ErrorCode::kInvalidArgument, error.message()};
   }
-  bool is_sent = false;
-  {
-    const MutexLock lock(mutex_);
-    is_sent = reply != nullptr && client == client_;
-    if (is_sent) sent_.push_back({reply, done, request.task.name()});
-  }
-  if (!is_sent) {
-    return done(not_done(AttemptReport::Kind::kNotStarted, options_.worker,
-                         concat(name_, ": is not connected")));
-  }
-  reply->when_ready([this] {
-    const MutexLock lock(mutex_);
-    changed_.notify_all();
+  task.token->on_cancel([weak = std::weak_ptr(connection), call = request.call] {
+    if (const auto alive = weak.lock()) (void)alive->client->start(encode(CancelTask{call}));
   });
-  request.task.token->on_cancel([weak = std::weak_ptr(client), call = request.call] {
-    if (const auto alive = weak.lock()) (void)alive->start(encode(CancelTask{call}));
-  });
-}
-
-void RemoteWorker::recall(std::uint64_t closure, int attempt) {
-  if (const auto alive = client()) (void)alive->start(encode(RecallTask{closure, attempt}));
+  TaskOutcome outcome;
+  std::optional<Error> lost;
+  try {
+    outcome = decode_outcome(reply->wait(TimePoint::max()));
+  } catch (const Error& error) {
+    lost = error;
+    connection->client->fail_all(error);  // also if the answer makes no sense
+  }
+  const MutexLock lock(mutex_);
+  std::deque<Sent>& sent = connection->sent;
+  if (lost && !connection->lost_first) connection->lost_first = sent.front().call;
+  std::erase_if(sent, [&](const Sent& each) { return each.call == request.call; });
+  if (!lost) return outcome;
+  const bool was_first = connection->lost_first == request.call;
+  return not_done(was_first ? AttemptReport::Kind::kWorkerLost : AttemptReport::Kind::kNotStarted,
+                  options_.worker, loss_ ? loss_->message() : lost->message());
 }
 
 void RemoteWorker::release(const PerWorkerHandle& handle) {
-  if (const auto alive = client()) (void)alive->start(encode(ReleaseValue{handle}));
+  if (const auto alive = connection()) (void)alive->client->start(encode(ReleaseValue{handle}));
 }
 
 std::string RemoteWorker::doing() const {
   MutexLock lock(mutex_);
-  if (client_ == nullptr) return "not connected";
-  return sent_.empty() ? "nothing" : sent_.front().name;
+  if (connection_ == nullptr) return "not connected";
+  return connection_->sent.empty() ? "nothing" : connection_->sent.front().name;
 }
 
-void RemoteWorker::run() {
+void RemoteWorker::connect_again_and_again() {
   while (!stop_.is_set()) {
-    if (std::shared_ptr<RpcClient> client = open()) {
+    if (const std::shared_ptr<Connection> connection = open()) {
       report_change();
-      work(std::move(client));
+      close(*connection);
       report_change();
     } else {
       stop_.wait_until(deadline_after(Clock::system().now(), durations::kTryAgain));
@@ -127,22 +138,22 @@ void RemoteWorker::run() {
   }
 }
 
-/// The destructor, and the job, end the greeting by the client that is greeted.
-std::shared_ptr<RpcClient> RemoteWorker::open() {
-  std::shared_ptr<RpcClient> client;
+/// stop(), and the job, end the greeting by the client that is greeted.
+std::shared_ptr<RemoteWorker::Connection> RemoteWorker::open() {
+  auto connection = std::make_shared<Connection>();
   try {
-    client = options_.connect();
+    connection->client = options_.connect();
     {
       const MutexLock lock(mutex_);
       if (stop_.is_set()) throw stopped();
-      greeted_ = client;
+      greeted_ = connection;
       loss_.reset();
     }
-    (void)client->call(encode(WorkerHello{options_.steps()}),
-                       deadline_after(Clock::system().now(), durations::kJoinTimeout));
+    (void)connection->client->call(encode(WorkerHello{options_.steps()}),
+                                   deadline_after(Clock::system().now(), durations::kJoinTimeout));
     is_alive_.store(true);
     const MutexLock lock(mutex_);
-    client_ = std::move(greeted_);
+    connection_ = std::move(greeted_);
   } catch (const Error& error) {
     {
       const MutexLock lock(mutex_);
@@ -154,71 +165,28 @@ std::shared_ptr<RpcClient> RemoteWorker::open() {
   }
   last_complaint_.clear();
   complain_at_ = {};
-  return client;
-}
-
-/// A task that was recalled is answered before older ones. Throws why there will be no answer.
-std::shared_ptr<RpcReply> RemoteWorker::next_answer(const RpcClient& client) {
-  const MutexLock lock(mutex_);
-  const auto answered = [this]() TUTTI_REQUIRES(mutex_) {
-    return std::ranges::find_if(sent_, [](const Sent& each) { return each.reply->is_ready(); });
-  };
-  const auto is_over = [&, this]()
-                           TUTTI_REQUIRES(mutex_) { return loss_ || answered() != sent_.end(); };
-  // Without a task under way no answer reports that the connection broke.
-  while (!changed_.wait_for(mutex_, durations::kHeartbeatEvery, is_over)) {
-    if (const auto why = client.why_broken(); why && sent_.empty()) {
-      fail(ErrorCode::kUnavailable, name_, ": the connection broke: ", *why);
-    }
-  }
-  const auto found = answered();
-  if (found == sent_.end()) throw *loss_;
-  return found->reply;
-}
-
-void RemoteWorker::deliver_answers(const RpcClient& client) {
-  for (;;) {
-    const std::shared_ptr<RpcReply> reply = next_answer(client);
-    TaskOutcome outcome = decode_outcome(reply->wait(TimePoint::min()));
-    Done done;
-    {
-      const MutexLock lock(mutex_);
-      const auto its = std::ranges::find(sent_, reply, &Sent::reply);
-      done = std::move(its->done);
-      sent_.erase(its);
-    }
-    done(std::move(outcome));
-  }
-}
-
-/// Until the worker is lost, or this object ends.
-void RemoteWorker::work(std::shared_ptr<RpcClient> client) {
   if (std::exchange(was_lost_, false)) log_info(concat("coordinator: ", name_, " is here again"));
-  Error why = stopped();
-  try {
-    deliver_answers(*client);
-  } catch (const Error& error) {
-    why = error;
-  }
+  return connection;
+}
+
+/// Once it has broken.
+void RemoteWorker::close(Connection& connection) {
+  const std::string broken = connection.client->wait_for_end();
   is_alive_.store(false);
-  std::deque<Sent> sent;
+  std::string why;
+  bool has_tasks = false;
   {
     const MutexLock lock(mutex_);
-    client_.reset();
-    why_gone_ = why;
-    sent.swap(sent_);
+    connection_.reset();
+    why_gone_ = loss_.value_or(
+        Error(ErrorCode::kUnavailable, concat(name_, ": the connection broke: ", broken)));
+    why = why_gone_->message();
+    has_tasks = !connection.sent.empty() || connection.lost_first;
   }
-  client.reset();
-  if (!stop_.is_set()) {
-    was_lost_ = true;
-    log_warning(concat("coordinator: ", name_, " is lost",
-                       sent.empty() ? "" : ", and others get its closures", ": ", why.message()));
-  }
-  AttemptReport::Kind kind = AttemptReport::Kind::kWorkerLost;
-  for (const Sent& each : sent) {
-    each.done(not_done(std::exchange(kind, AttemptReport::Kind::kNotStarted), options_.worker,
-                       why.message()));
-  }
+  if (stop_.is_set()) return;
+  was_lost_ = true;
+  log_warning(concat("coordinator: ", name_, " is lost",
+                     has_tasks ? ", and others get its closures" : "", ": ", why));
 }
 
 void RemoteWorker::complain(const Error& error) {

@@ -30,17 +30,16 @@ struct RemoteWorkerOptions {
   std::function<std::string()> steps = {};
 };
 
-/// A thread connects to the worker, greets it, and waits for the answers to its tasks, which go out
-/// at once; when the worker is lost it connects to the next process. A broken connection, as the
-/// client reports it, is the end of that process: the oldest task is reported lost, the others as
-/// not started. Threads: as WorkerLink.
+/// A thread connects to the worker and greets it; when the connection has broken, which is the end
+/// of that process, it connects to the next one. Of the tasks under way then, the oldest is
+/// reported lost, the others as not started. Thread-safe.
 class RemoteWorker final : public WorkerLink {
  public:
   explicit RemoteWorker(RemoteWorkerOptions options);
   ~RemoteWorker() override;
 
-  void start(WorkerTask task, Done done) override;
-  void recall(std::uint64_t closure, int attempt) override;
+  TaskOutcome run(const WorkerTask& task) override;
+  void stop() override;
   bool is_alive() const override { return is_alive_.load(std::memory_order_acquire); }
   void watch(std::function<void()> on_change) override;
   void release(const PerWorkerHandle& handle) override;
@@ -49,20 +48,23 @@ class RemoteWorker final : public WorkerLink {
 
  private:
   struct Sent {
-    std::shared_ptr<RpcReply> reply = {};
-    Done done = {};
+    std::uint64_t call = 0;
     std::string name = {};
+  };
+  /// A connection to one process of the worker, and the tasks under way there.
+  struct Connection {
+    std::unique_ptr<RpcClient> client = {};
+    std::deque<Sent> sent = {};                    // guarded by mutex_
+    std::optional<std::uint64_t> lost_first = {};  // the same: the oldest call when it broke
   };
 
   void give_up(std::uint64_t incarnation, const Error& error);
-  void run();
-  std::shared_ptr<RpcClient> open();
-  void work(std::shared_ptr<RpcClient> client);
-  void deliver_answers(const RpcClient& client);
-  std::shared_ptr<RpcReply> next_answer(const RpcClient& client);
+  void connect_again_and_again();
+  std::shared_ptr<Connection> open();
+  void close(Connection& connection);
   void complain(const Error& error);
   void report_change();
-  std::shared_ptr<RpcClient> client() const;
+  std::shared_ptr<Connection> connection() const;
 
   const RemoteWorkerOptions options_;
   const std::string name_;  // "worker 1"
@@ -70,12 +72,10 @@ class RemoteWorker final : public WorkerLink {
   std::atomic<bool> is_alive_{false};  // read under locks of callers: without mutex_
   std::atomic<std::uint64_t> next_call_{0};
   mutable Mutex mutex_;
-  CondVar changed_;
-  std::shared_ptr<RpcClient> client_ TUTTI_GUARDED_BY(mutex_);   // of a worker that was greeted
-  std::shared_ptr<RpcClient> greeted_ TUTTI_GUARDED_BY(mutex_);  // before it is client_
+  std::shared_ptr<Connection> connection_ TUTTI_GUARDED_BY(mutex_);  // of a worker that was greeted
+  std::shared_ptr<Connection> greeted_ TUTTI_GUARDED_BY(mutex_);     // before it is connection_
   std::optional<Error> loss_ TUTTI_GUARDED_BY(mutex_);      // ends this connection, or its greeting
   std::optional<Error> why_gone_ TUTTI_GUARDED_BY(mutex_);  // the last connection, or the last try
-  std::deque<Sent> sent_ TUTTI_GUARDED_BY(mutex_);
   std::function<void()> on_change_ TUTTI_GUARDED_BY(mutex_);
   // Of the thread.
   bool was_lost_ = false;

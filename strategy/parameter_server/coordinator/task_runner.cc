@@ -1,12 +1,9 @@
-// One thread takes tasks in order; whoever takes a task off the record answers for it.
+// Values that a worker makes once, and the outcomes of tasks.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/coordinator/task_runner.h"
 
-#include <algorithm>
-#include <vector>
+#include <utility>
 
-#include "tutti/cluster/net/job_durations.h"
-#include "tutti/core/logging.h"
 #include "tutti/core/trace.h"
 
 namespace tutti::internal {
@@ -62,130 +59,29 @@ void WorkerResourceTable::release(const PerWorkerHandle& handle) {
   made_.erase(found);
 }
 
-TaskRunner::TaskRunner(int worker, CoordinatedStrategy& strategy, const StepRegistry& registry)
-    : worker_(worker),
-      strategy_(strategy),
-      registry_(registry),
-      resources_(worker, registry),
-      thread_(Executor::system().start(concat("ps-worker-", worker), [this] { run(); })) {}
-
-TaskRunner::~TaskRunner() {
-  const std::string last = doing();
-  die(ErrorCode::kCancelled, "the worker was shut down");
-  {
-    MutexLock lock(mutex_);
-    const auto has_ended = [this]() TUTTI_REQUIRES(mutex_) { return has_ended_; };
-    while (!condition_.wait_for(mutex_, durations::kSayAgainEvery, has_ended)) {
-      log_warning(concat("worker ", worker_, ": is shut down, and still waits for ", last));
-    }
-  }
-  thread_->join();
-}
-
-void TaskRunner::start(WorkerTask task, Done done) {
-  {
-    MutexLock lock(mutex_);
-    if (!is_dead_) {
-      waiting_.push_back({std::move(task), std::move(done)});
-      condition_.notify_all();
-      return;
-    }
-  }
-  done(not_done(AttemptReport::Kind::kNotStarted, worker_,
-                concat("worker ", worker_, ": was lost before it began")));
-}
-
-void TaskRunner::recall(std::uint64_t closure, int attempt) {
-  std::optional<Given> given;
-  {
-    MutexLock lock(mutex_);
-    const auto found = std::ranges::find_if(waiting_, [&](const Given& each) {
-      return each.task.closure == closure && each.task.attempt == attempt;
-    });
-    if (found == waiting_.end()) return;
-    given = std::move(*found);
-    waiting_.erase(found);
-  }
-  given->done(not_done(AttemptReport::Kind::kNotStarted, worker_,
-                       concat("worker ", worker_, ": gave it to another one")));
-}
-
-void TaskRunner::die(ErrorCode code, const std::string& text) {
-  std::deque<Given> waiting;
-  std::optional<Given> running;
-  {
-    MutexLock lock(mutex_);
-    if (std::exchange(is_dead_, true)) return;
-    waiting.swap(waiting_);
-    running.swap(running_);
-    condition_.notify_all();
-  }
-  if (running) {
-    running->task.token->cancel();
-    running->done(not_done(AttemptReport::Kind::kWorkerLost, worker_, text, code));
-  }
-  for (Given& each : waiting) {
-    each.done(not_done(AttemptReport::Kind::kNotStarted, worker_, text, code));
-  }
-}
-
-void TaskRunner::release(const PerWorkerHandle& handle) {
-  MutexLock lock(mutex_);
-  // By the thread: tasks that it has may use the value.
-  to_release_.push_back(handle);
-  condition_.notify_all();
-}
+bool TaskRunner::runs_this_thread() { return is_thread_of_tasks; }
 
 std::string TaskRunner::doing() const {
   MutexLock lock(mutex_);
-  if (!running_) return "nothing";
-  return concat(running_->task.name(), " for ",
-                seconds_between(running_since_, Clock::system().now()), " s");
+  if (running_.empty()) return "nothing";
+  return concat(running_, " for ", seconds_between(running_since_, Clock::system().now()), " s");
 }
 
-bool TaskRunner::has_ended() const {
-  MutexLock lock(mutex_);
-  return has_ended_;
-}
-
-bool TaskRunner::runs_this_thread() { return is_thread_of_tasks; }
-
-void TaskRunner::run() {
-  is_thread_of_tasks = true;
-  for (;;) {
-    WorkerTask task;
-    std::deque<PerWorkerHandle> released;
-    {
-      MutexLock lock(mutex_);
-      condition_.wait_until(mutex_, TimePoint::max(), [this]() TUTTI_REQUIRES(mutex_) {
-        return is_dead_ || !waiting_.empty() || !to_release_.empty();
-      });
-      if (is_dead_) {
-        has_ended_ = true;
-        condition_.notify_all();
-        return;
-      }
-      if (waiting_.empty()) {
-        released.swap(to_release_);
-      } else {
-        running_ = std::move(waiting_.front());
-        waiting_.pop_front();
-        running_since_ = Clock::system().now();
-        task = running_->task;
-      }
-    }
-    if (!released.empty()) {
-      for (const PerWorkerHandle& handle : released) resources_.release(handle);
-      continue;
-    }
-    TaskOutcome outcome = outcome_of(task);
-    std::optional<Given> given;
-    {
-      MutexLock lock(mutex_);
-      given.swap(running_);
-    }
-    if (given) given->done(std::move(outcome));
+TaskOutcome TaskRunner::run(const WorkerTask& task) {
+  {
+    MutexLock lock(mutex_);
+    ended_.wait_until(mutex_, TimePoint::max(),
+                      [this]() TUTTI_REQUIRES(mutex_) { return running_.empty(); });
+    running_ = task.name();
+    running_since_ = Clock::system().now();
   }
+  const bool was_thread_of_tasks = std::exchange(is_thread_of_tasks, true);
+  TaskOutcome outcome = outcome_of(task);
+  is_thread_of_tasks = was_thread_of_tasks;
+  MutexLock lock(mutex_);
+  running_.clear();
+  ended_.notify_one();
+  return outcome;
 }
 
 TaskOutcome TaskRunner::outcome_of(const WorkerTask& task) {

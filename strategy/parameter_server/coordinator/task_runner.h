@@ -1,8 +1,7 @@
-// Runs the tasks of one life of a worker on a thread: what a worker does, in any process.
+// Runs the tasks of a worker: what it does, in any process.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -11,7 +10,6 @@
 
 #include "strategy/parameter_server/coordinator/coordinated_strategy.h"
 #include "strategy/parameter_server/coordinator/worker_link.h"
-#include "tutti/core/executor.h"
 #include "tutti/core/sync.h"
 #include "tutti/strategy/parameter_server/coordinator/step_registry.h"
 
@@ -40,34 +38,20 @@ class WorkerResourceTable final : public WorkerResources {
   std::map<Key, Made> made_ TUTTI_GUARDED_BY(mutex_);
 };
 
-/// Also the link to a worker that is a thread of the coordinator's process.
+/// Runs a worker's tasks one at a time, on the threads that call it. Thread-safe.
 class TaskRunner final : public WorkerLink {
  public:
   /// `strategy` and `registry` outlive it.
-  TaskRunner(int worker, CoordinatedStrategy& strategy, const StepRegistry& registry);
-  /// die(), then waits for the task that runs.
-  ~TaskRunner() override;
+  TaskRunner(int worker, CoordinatedStrategy& strategy, const StepRegistry& registry)
+      : worker_(worker), strategy_(strategy), registry_(registry), resources_(worker, registry) {}
 
-  void start(WorkerTask task, Done done) override;
-  void recall(std::uint64_t closure, int attempt) override;
-  bool is_alive() const override { return true; }
-  void watch(std::function<void()>) override {}
-  /// As a process that ends: the task that runs is reported lost with `text`, those that wait as
-  /// not started, and what the thread still does counts for nothing.
-  void die(ErrorCode code, const std::string& text);
-  void release(const PerWorkerHandle& handle) override;
+  TaskOutcome run(const WorkerTask& task) override;
+  void release(const PerWorkerHandle& handle) override { resources_.release(handle); }
   std::string doing() const override;
-  /// Whether its thread works for nobody any more and has ended.
-  bool has_ended() const;
-  /// Whether the calling thread is that of one: in a closure, or a step of run_on_each().
+  /// Returns true if the calling thread is in a task: a closure, or a step of run_on_each().
   static bool runs_this_thread();
 
  private:
-  struct Given {
-    WorkerTask task;
-    Done done;
-  };
-  void run();
   TaskOutcome outcome_of(const WorkerTask& task);
 
   const int worker_;
@@ -75,14 +59,9 @@ class TaskRunner final : public WorkerLink {
   const StepRegistry& registry_;
   WorkerResourceTable resources_;
   mutable Mutex mutex_;
-  CondVar condition_;
-  std::deque<Given> waiting_ TUTTI_GUARDED_BY(mutex_);
-  std::optional<Given> running_ TUTTI_GUARDED_BY(mutex_);
+  CondVar ended_;
+  std::string running_ TUTTI_GUARDED_BY(mutex_);  // WorkerTask::name(); empty: none
   TimePoint running_since_ TUTTI_GUARDED_BY(mutex_) = {};
-  std::deque<PerWorkerHandle> to_release_ TUTTI_GUARDED_BY(mutex_);
-  bool is_dead_ TUTTI_GUARDED_BY(mutex_) = false;
-  bool has_ended_ TUTTI_GUARDED_BY(mutex_) = false;
-  std::unique_ptr<Thread> thread_;
 };
 
 }  // namespace tutti::internal

@@ -1,4 +1,4 @@
-// The way from the coordinator to one worker.
+// Tasks of a worker, and the interface by which the coordinator runs them.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -54,28 +54,24 @@ inline TaskOutcome not_done(AttemptReport::Kind kind, int worker, const std::str
   return AttemptReport{kind, worker, ErrorOrigin::kWorker, code, text};
 }
 
-/// Threads: any, all functions.
+/// A worker as its coordinator uses it. Thread-safe.
 class WorkerLink {
  public:
-  using Done = std::function<void(TaskOutcome)>;
-
-  /// No `done` runs after it, and it ends soon: steps see their cancellation.
   virtual ~WorkerLink() = default;
-  /// Returns at once; tasks of a worker run in this order, one at a time. `done` is called once,
-  /// from any thread: also, with a report, when the worker is or gets lost.
-  virtual void start(WorkerTask task, Done done) = 0;
-  /// Asks for a task that has not begun: then its `done` gets a report that says so. Else nothing
-  /// happens.
-  virtual void recall(std::uint64_t closure, int attempt) = 0;
-  virtual bool is_alive() const = 0;
+  /// Runs the task after those that came before it, and returns its outcome: also a report, if the
+  /// worker is lost or gets lost.
+  virtual TaskOutcome run(const WorkerTask& task) = 0;
+  /// Makes run() return soon, now and later, if the worker is in another process.
+  virtual void stop() {}
+  virtual bool is_alive() const { return true; }
   /// `on_change` is called after is_alive() changed, until the link is destroyed.
-  virtual void watch(std::function<void()> on_change) = 0;
-  /// The worker's value of this handle is not needed any more, once the tasks that it has are done.
+  virtual void watch(std::function<void()>) {}
+  /// The worker's value of this handle is not needed any more.
   virtual void release(const PerWorkerHandle& handle) = 0;
-  /// "closure 7 (train) for 3.2 s", or "nothing".
+  /// Returns "closure 7 (train)", or "nothing".
   virtual std::string doing() const = 0;
-  /// Why the worker that is there cannot be used: it defines other steps, or belongs to another
-  /// job.
+  /// Returns why the worker that is there cannot be used: it defines other steps, or belongs to
+  /// another job.
   virtual std::optional<Error> refusal() const { return std::nullopt; }
 };
 

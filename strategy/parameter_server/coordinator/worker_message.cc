@@ -186,10 +186,6 @@ void put(const RunTask& run, PayloadWriter& payload, v1::WorkerRequest& out) {
 void put(const CancelTask& cancel, PayloadWriter&, v1::WorkerRequest& out) {
   out.mutable_cancel()->set_task(cancel.call);
 }
-void put(const RecallTask& recall, PayloadWriter&, v1::WorkerRequest& out) {
-  out.mutable_recall()->set_closure(recall.closure);
-  out.mutable_recall()->set_attempt(recall.attempt);
-}
 void put(const ReleaseValue& release, PayloadWriter&, v1::WorkerRequest& out) {
   put_handle(release.handle, *out.mutable_release()->mutable_handle());
 }
@@ -218,8 +214,6 @@ WorkerRequest get_request(const v1::WorkerRequest& in, PayloadReader& payload) {
     }
     case v1::WorkerRequest::kCancel:
       return CancelTask{in.cancel().task()};
-    case v1::WorkerRequest::kRecall:
-      return RecallTask{in.recall().closure(), in.recall().attempt()};
     case v1::WorkerRequest::kRelease:
       return ReleaseValue{get_handle(in.release().handle())};
     case v1::WorkerRequest::WHAT_NOT_SET:

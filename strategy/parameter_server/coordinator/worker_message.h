@@ -25,15 +25,10 @@ struct RunTask {
 struct CancelTask {
   std::uint64_t call = 0;
 };
-/// A task that has not begun is answered with a report that says so.
-struct RecallTask {
-  std::uint64_t closure = 0;  // its id
-  int attempt = 1;
-};
 struct ReleaseValue {
   PerWorkerHandle handle = {};
 };
-using WorkerRequest = std::variant<WorkerHello, RunTask, CancelTask, RecallTask, ReleaseValue>;
+using WorkerRequest = std::variant<WorkerHello, RunTask, CancelTask, ReleaseValue>;
 
 /// Messages of cluster/proto/worker.proto. Throws as encode_nest().
 Packet encode(const WorkerRequest& request);

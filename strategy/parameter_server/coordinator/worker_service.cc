@@ -1,8 +1,11 @@
-// Tasks by client and number, their cancellation and answers.
+// Tasks in their order, their cancellation and answers.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/coordinator/worker_service.h"
 
-#include <vector>
+#include <utility>
+
+#include "tutti/cluster/net/job_durations.h"
+#include "tutti/core/logging.h"
 
 namespace tutti::internal {
 
@@ -10,22 +13,38 @@ WorkerService::WorkerService(int worker, CoordinatedStrategy& strategy,
                              const StepRegistry& registry)
     : worker_(worker),
       registry_(registry),
-      runner_(std::make_unique<TaskRunner>(worker, strategy, registry)) {}
+      runner_(worker, strategy, registry),
+      thread_(Executor::system().start(concat("ps-worker-", worker), [this] { work(); })) {}
 
-WorkerService::~WorkerService() { runner_.reset(); }
+WorkerService::~WorkerService() {
+  {
+    const MutexLock lock(mutex_);
+    is_ending_ = true;
+    for (const Asked& each : asked_) each.task.token->cancel();
+    changed_.notify_all();
+  }
+  while (!ended_.wait_until(deadline_after(Clock::system().now(), durations::kSayAgainEvery))) {
+    log_warning(
+        concat("worker ", worker_, ": is shut down, and still waits for ", runner_.doing()));
+  }
+  thread_->join();
+}
 
 void WorkerService::take(std::shared_ptr<RpcCall> call) {
   WorkerRequest request = decode_worker_request(call->request());
-  if (auto* run_task = std::get_if<RunTask>(&request)) {
-    return run(call, std::move(*run_task));
+  if (auto* run = std::get_if<RunTask>(&request)) {
+    run->task.watermark = watermark_;
+    run->task.token = std::make_shared<CancellationToken>();
+    watermark_->raise(run->finished_below);
+    const MutexLock lock(mutex_);
+    asked_.push_back({std::move(call), run->call, std::move(run->task)});
+    return changed_.notify_all();
   }
   if (const auto* hello = std::get_if<WorkerHello>(&request)) return greet(*call, *hello);
   if (const auto* cancelled = std::get_if<CancelTask>(&request)) {
-    cancel({call->peer().client, cancelled->call});
-  } else if (const auto* recalled = std::get_if<RecallTask>(&request)) {
-    runner_->recall(recalled->closure, recalled->attempt);
+    cancel(call->peer().client, cancelled->call);
   } else {
-    runner_->release(std::get<ReleaseValue>(request).handle);
+    runner_.release(std::get<ReleaseValue>(request).handle);
   }
   call->reply({});
 }
@@ -36,54 +55,39 @@ void WorkerService::greet(RpcCall& call, const WorkerHello& hello) {
   call.reply({});
 }
 
-void WorkerService::run(const std::shared_ptr<RpcCall>& call, RunTask request) {
-  const Key key(call->peer().client, request.call);
-  WorkerTask& task = request.task;
-  task.watermark = watermark_;
-  task.token = std::make_shared<CancellationToken>();
-  {
-    MutexLock lock(mutex_);
-    tokens_[key] = task.token;
-  }
-  watermark_->raise(request.finished_below);
-  runner_->start(std::move(task),
-                 [this, key, call](const TaskOutcome& outcome) { answer(key, *call, outcome); });
-}
+void WorkerService::client_left(const RpcPeer& peer) { cancel(peer.client, std::nullopt); }
 
-void WorkerService::cancel(const Key& key) {
-  std::shared_ptr<CancellationToken> token;
-  {
-    MutexLock lock(mutex_);
-    const auto found = tokens_.find(key);
-    if (found != tokens_.end()) token = found->second;
-  }
-  if (token != nullptr) token->cancel();
-}
-
-void WorkerService::answer(const Key& key, RpcCall& call, const TaskOutcome& outcome) {
-  {
-    MutexLock lock(mutex_);
-    tokens_.erase(key);
-  }
-  try {
-    call.reply(encode(outcome));
-  } catch (const Error& error) {
-    call.reply(encode(TaskFailure{ErrorOrigin::kUser, error.code(),
-                                  concat("its result cannot be sent: ", error.message())}));
+void WorkerService::cancel(std::uint64_t client, std::optional<std::uint64_t> number) {
+  const MutexLock lock(mutex_);
+  for (const Asked& each : asked_) {
+    const bool is_its = each.call->peer().client == client;
+    if (is_its && each.number == number.value_or(each.number)) each.task.token->cancel();
   }
 }
 
-void WorkerService::client_left(const RpcPeer& peer) {
-  std::vector<std::shared_ptr<CancellationToken>> tokens;
-  {
-    MutexLock lock(mutex_);
-    std::erase_if(tokens_, [&](const auto& each) {
-      if (each.first.first != peer.client) return false;
-      tokens.push_back(each.second);
-      return true;
-    });
+void WorkerService::work() {
+  for (;;) {
+    Asked next;
+    {
+      const MutexLock lock(mutex_);
+      changed_.wait_until(mutex_, TimePoint::max(), [this]() TUTTI_REQUIRES(mutex_) {
+        return is_ending_ || !asked_.empty();
+      });
+      if (is_ending_) return ended_.set();
+      next = asked_.front();
+    }
+    const TaskOutcome outcome = runner_.run(next.task);
+    Packet answer;
+    try {
+      answer = encode(outcome);
+    } catch (const Error& error) {
+      answer = encode(TaskFailure{ErrorOrigin::kUser, error.code(),
+                                  concat("its result cannot be sent: ", error.message())});
+    }
+    next.call->reply(std::move(answer));
+    const MutexLock lock(mutex_);
+    asked_.pop_front();
   }
-  for (const auto& token : tokens) token->cancel();
 }
 
 }  // namespace tutti::internal

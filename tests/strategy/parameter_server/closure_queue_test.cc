@@ -39,12 +39,8 @@ AttemptReport lost(int worker = 0) {
 
 TimePoint soon() { return deadline_after(Clock::system().now(), 20ms); }
 
-ClosureTakers only(int worker) {
-  return [worker] { return std::vector<int>{worker}; };
-}
-
 std::optional<Handout> get(ClosureQueue& queue, int worker, TimePoint deadline = TimePoint::max()) {
-  return queue.get(only(worker), deadline);
+  return queue.get(worker, deadline);
 }
 
 bool user_failure(ClosureQueue& queue, const Handout& handout, const std::string& text) {
@@ -206,55 +202,72 @@ TEST(ClosureQueue, PutWaitsForRoomAndGetForTheWindow) {
   EXPECT_EQ(get(queue, 0)->number, 3u);
 }
 
-TEST(ClosureQueue, IdleWorkerGetsAnUnstartedClosureOfAnother) {
-  HangWatchdog watchdog("a spare closure");
-  ClosureQueue queue;
-  queue.put(scheduled()), queue.put(scheduled());
-  get(queue, 0);
-  const auto second = get(queue, 0);
-  EXPECT_FALSE(get(queue, 1));  // at once: there is a spare one
-  const auto spare = queue.spare(only(1));
-  ASSERT_TRUE(spare);
-  EXPECT_EQ(spare->number, 1u);
-  EXPECT_EQ(spare->worker, 0);
-  EXPECT_FALSE(queue.spare(only(1)));  // once
-  EXPECT_FALSE(queue.spare(only(0)));
-  EXPECT_TRUE(queue.put_back(*spare, lost(0)));
-  const auto moved = get(queue, 1);
-  EXPECT_EQ(moved->number, 1u);
-  EXPECT_EQ(moved->attempt, 2);
-  EXPECT_FALSE(queue.mark_finished(*second));
-  EXPECT_TRUE(queue.mark_finished(*moved));
+TEST(ClosureQueue, SecondClosureIsGivenWhileOneIsLeftForEachWorker) {
+  HangWatchdog watchdog("the end of a queue");
+  ClosureQueue queue({.num_workers = 3});
+  for (int i = 0; i < 4; ++i) queue.put(scheduled());
+  EXPECT_EQ(get(queue, 0)->number, 0u);
+  EXPECT_EQ(get(queue, 0)->number, 1u);
+  EXPECT_EQ(get(queue, 1)->number, 2u);
+  EXPECT_FALSE(get(queue, 1, soon()));  // it would wait behind closure 2, and worker 2 has none
+  EXPECT_EQ(get(queue, 2)->number, 3u);
 }
 
-TEST(ClosureQueue, LeastLoadedWorkerIsServedFirst) {
-  ClosureQueue queue;
-  for (int i = 0; i < 6; ++i) queue.put(scheduled());
-  const ClosureTakers all = [] { return std::vector<int>{0, 1, 2}; };
-  get(queue, 1);
-  for (const int expected : {0, 2, 0, 1, 2}) EXPECT_EQ(queue.get(all)->worker, expected);
-  EXPECT_FALSE(queue.get(all, soon()));
+TEST(ClosureQueue, LeastBusyWorkerIsServedFirst) {
+  HangWatchdog watchdog("waiting workers");
+  ClosureQueue queue({.num_workers = 3});
   queue.put(scheduled());
-  EXPECT_FALSE(queue.get(all, soon()));  // each has two
+  (void)get(queue, 1);
+  std::atomic<int> num_waiting{0};
+  std::array<std::atomic<std::uint64_t>, 3> got{};
+  std::vector<std::unique_ptr<Thread>> threads;
+  for (int worker = 0; worker < 3; ++worker) {
+    threads.push_back(Executor::system().start("worker", [&, worker] {
+      ++num_waiting;
+      got.at(static_cast<std::size_t>(worker)) = get(queue, worker)->number;
+    }));
+  }
+  while (num_waiting < 3) Clock::system().sleep_for(1ms);
+  Clock::system().sleep_for(20ms);  // all of them wait now
+  for (int i = 0; i < 5; ++i) queue.put(scheduled());
+  threads.clear();
+  EXPECT_EQ(got[0], 1u);
+  EXPECT_EQ(got[2], 2u);
+  EXPECT_EQ(got[1], 3u);  // once three are queued
 }
 
 TEST(ClosureQueue, FailedAttemptIsRetriedOnAnotherWorker) {
-  ClosureQueue queue;
+  bool is_first_present = true;
+  ClosureQueueOptions options;
+  options.num_workers = 2;
+  options.is_present = [&](int worker) { return worker == 1 || is_first_present; };
+  ClosureQueue queue(options);
   queue.put(scheduled());
-  const ClosureTakers both = [] { return std::vector<int>{0, 1}; };
-  const AttemptReport gone{AttemptReport::Kind::kWorkerLost, 0};
-  const auto first = queue.get(both);
-  EXPECT_EQ(first->worker, 0);
-  queue.put_back(*first, gone);
-  const auto second = queue.get(both);
-  EXPECT_EQ(second->worker, 1);
+  const auto first = get(queue, 0);
+  queue.put_back(*first, {AttemptReport::Kind::kWorkerLost, 0});
+  EXPECT_FALSE(get(queue, 0, soon()));
+  const auto second = get(queue, 1);
   queue.put_back(*second, {AttemptReport::Kind::kTransient, 1});
-  EXPECT_EQ(get(queue, 1)->worker, 1);  // there is no other one
+  EXPECT_FALSE(get(queue, 1, soon()));
+  is_first_present = false;
+  EXPECT_FALSE(get(queue, 0, soon()));
+  EXPECT_EQ(get(queue, 1)->number, 0u);  // there is no other one
+}
+
+TEST(ClosureQueue, ClosureThatNoWorkerTakesCanBeFailed) {
+  ClosureQueue queue({.is_present = [](int) { return false; }});
+  queue.fail_next(ErrorCode::kUnavailable, ErrorOrigin::kWorker, "there is none");
+  const auto work = scheduled();
+  queue.put(work);
+  EXPECT_FALSE(get(queue, 0, soon()));
+  queue.fail_next(ErrorCode::kUnavailable, ErrorOrigin::kWorker, "there is none");
+  expect_closure_error(ErrorOrigin::kWorker, ErrorCode::kUnavailable, "there is none",
+                       [&] { queue.wait(); });
 }
 
 TEST(ClosureQueue, StopEndsEveryWait) {
   HangWatchdog watchdog("stop()");
-  ClosureQueue queue({.most_queued = 1});
+  ClosureQueue queue({.most_queued = 1, .is_present = [](int worker) { return worker == 0; }});
   const auto running = scheduled(), queued = scheduled();
   queue.put(running);
   const auto handout = get(queue, 0);
@@ -263,7 +276,7 @@ TEST(ClosureQueue, StopEndsEveryWait) {
     if (rank == 0) EXPECT_ERROR(queue.put(scheduled()), kCancelled, "was stopped");
     if (rank == 1) EXPECT_ERROR(queue.wait(), kCancelled, "was stopped");
     if (rank == 2) {
-      EXPECT_FALSE(queue.get([] { return std::vector<int>(); }));
+      EXPECT_FALSE(get(queue, 1));
     }
     if (rank < 3) return;
     Clock::system().sleep_for(20ms);  // the others wait now

@@ -5,15 +5,17 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "strategy/parameter_server/coordinator/coordinator_core.h"
 #include "strategy/parameter_server/coordinator/task_runner.h"
+#include "tutti/core/executor.h"
 
 namespace tutti::testing {
 
-/// Each life is a TaskRunner; the former ones stay until their last step has returned.
+/// Runs each task on a thread of its own, which nobody waits for once the worker was killed.
 class MortalWorker final : public internal::WorkerLink {
  public:
   /// `strategy` and `registry` outlive it.
@@ -23,10 +25,27 @@ class MortalWorker final : public internal::WorkerLink {
         registry_(registry),
         life_(std::make_shared<internal::TaskRunner>(worker, strategy, registry)) {}
 
-  void start(internal::WorkerTask task, Done done) override {
-    life()->start(std::move(task), std::move(done));
+  internal::TaskOutcome run(const internal::WorkerTask& task) override {
+    const auto outcome = std::make_shared<std::optional<internal::TaskOutcome>>();
+    MutexLock lock(mutex_);
+    const auto life = life_;
+    if (!is_alive_) {
+      return internal::not_done(internal::AttemptReport::Kind::kNotStarted, worker_, "is dead");
+    }
+    threads_.push_back(Executor::system().start("mortal-worker", [this, life, task, outcome] {
+      internal::TaskOutcome ended = life->run(task);
+      MutexLock own(mutex_);
+      *outcome = std::move(ended);
+      changed_.notify_all();
+    }));
+    changed_.wait_until(mutex_, TimePoint::max(), [&, this]() TUTTI_REQUIRES(mutex_) {
+      return outcome->has_value() || life_ != life || !is_alive_;
+    });
+    if (life_ == life && is_alive_) return **outcome;
+    task.token->cancel();
+    return internal::not_done(internal::AttemptReport::Kind::kWorkerLost, worker_,
+                              concat(strategy_.worker_name(worker_), ": killed"));
   }
-  void recall(std::uint64_t number, int attempt) override { life()->recall(number, attempt); }
   bool is_alive() const override { return is_alive_.load(std::memory_order_acquire); }
   void watch(std::function<void()> on_change) override {
     MutexLock lock(mutex_);
@@ -39,31 +58,17 @@ class MortalWorker final : public internal::WorkerLink {
   /// ended: what the step still does, the servers see as changes of an attempt that another one
   /// repeats.)
   void kill() {
-    std::shared_ptr<internal::TaskRunner> life;
-    {
-      MutexLock lock(mutex_);
-      if (!is_alive_.exchange(false)) return;
-      life = life_;
-    }
-    life->die(ErrorCode::kUnavailable, concat(strategy_.worker_name(worker_), ": killed"));
-    tell_change();
+    if (is_alive_.exchange(false)) report_change();
   }
   /// A new life, without values. Does nothing while it lives.
   void restart() {
-    std::vector<std::shared_ptr<internal::TaskRunner>> ended;  // joined without the lock
     {
       MutexLock lock(mutex_);
       if (is_alive()) return;
-      former_lives_.push_back(std::move(life_));
       life_ = std::make_shared<internal::TaskRunner>(worker_, strategy_, registry_);
       is_alive_.store(true);
-      std::erase_if(former_lives_, [&](std::shared_ptr<internal::TaskRunner>& each) {
-        if (!each->has_ended()) return false;
-        ended.push_back(each);
-        return true;
-      });
     }
-    tell_change();
+    report_change();
   }
 
  private:
@@ -71,11 +76,12 @@ class MortalWorker final : public internal::WorkerLink {
     MutexLock lock(mutex_);
     return life_;
   }
-  void tell_change() {
+  void report_change() {
     std::function<void()> on_change;
     {
       MutexLock lock(mutex_);
       on_change = on_change_;
+      changed_.notify_all();
     }
     if (on_change) on_change();
   }
@@ -85,9 +91,10 @@ class MortalWorker final : public internal::WorkerLink {
   const internal::StepRegistry& registry_;
   std::atomic<bool> is_alive_{true};
   mutable Mutex mutex_;
+  CondVar changed_;
   std::shared_ptr<internal::TaskRunner> life_ TUTTI_GUARDED_BY(mutex_);
-  std::vector<std::shared_ptr<internal::TaskRunner>> former_lives_ TUTTI_GUARDED_BY(mutex_);
   std::function<void()> on_change_ TUTTI_GUARDED_BY(mutex_);
+  std::vector<std::unique_ptr<Thread>> threads_ TUTTI_GUARDED_BY(mutex_);
 };
 
 /// Another strategy, whose workers are threads, with workers that can die.

@@ -26,7 +26,9 @@ struct WatchdogOptions {
 struct ClusterCoordinatorOptions {
   /// schedule() waits while so many closures are queued.
   std::size_t most_queued = 4096;
-  /// Closures that one worker has at a time.
+  /// Closures that a worker in another process has at a time: the next one is there when the last
+  /// ends. Near the end of the queue it has one, so that no worker is idle. Workers of this process
+  /// have one.
   int window = 2;
   /// Attempts that infrastructure may end, and different workers that may die of a closure, before
   /// it fails.
