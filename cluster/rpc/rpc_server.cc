@@ -527,28 +527,31 @@ class SessionService final
   ServerCore& core_;
 };
 
-class GrpcRpcServer final : public RpcServer {
- public:
-  GrpcRpcServer(const RpcServerOptions& options, RpcHandlers handlers,
-                const internal::Endpoint& endpoint)
-      : core_(options, std::move(handlers)),
-        server_({endpoint, options.secret, options.tls, internal::kLongestMessage, true},
-                {&parameter_server_, &worker_, &session_}) {}
-  ~GrpcRpcServer() override {
-    core_.cancel_all();
-    server_.shutdown(durations::kOneTry);
-  }
-  std::string target() const override { return concat("grpc://", server_.endpoint().to_string()); }
+}  // namespace
 
- private:
-  ServerCore core_;
-  ParameterServerService parameter_server_{core_};
-  WorkerService worker_{core_};
-  SessionService session_{core_};
-  internal::GrpcServer server_;
+struct RpcServer::Impl {
+  Impl(const RpcServerOptions& options, RpcHandlers handlers, const internal::Endpoint& endpoint)
+      : core(options, std::move(handlers)),
+        server({endpoint, options.secret, options.tls, internal::kLongestMessage, true},
+               {&parameter_server, &worker, &session}) {}
+  ~Impl() {
+    core.cancel_all();
+    server.shutdown(durations::kOneTry);
+  }
+
+  ServerCore core;
+  ParameterServerService parameter_server{core};
+  WorkerService worker{core};
+  SessionService session{core};
+  internal::GrpcServer server;
 };
 
-}  // namespace
+RpcServer::RpcServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+RpcServer::~RpcServer() = default;
+
+std::string RpcServer::target() const {
+  return concat("grpc://", impl_->server.endpoint().to_string());
+}
 
 std::unique_ptr<RpcServer> RpcServer::start(const RpcServerOptions& options, RpcHandlers handlers) {
   internal::require(options.longest_payload != 0, "RpcServer: expected longest_payload above 0");
@@ -557,7 +560,8 @@ std::unique_ptr<RpcServer> RpcServer::start(const RpcServerOptions& options, Rpc
                                        {.has_secret = options.secret.is_set(),
                                         .has_tls = options.tls.is_set(),
                                         .allow_insecure_network = options.allow_insecure_network});
-  return std::make_unique<GrpcRpcServer>(options, std::move(handlers), endpoint);
+  auto impl = std::make_unique<Impl>(options, std::move(handlers), endpoint);
+  return std::unique_ptr<RpcServer>(new RpcServer(std::move(impl)));
 }
 
 }  // namespace tutti

@@ -74,14 +74,19 @@ struct RpcServerOptions {
 };
 
 /// A running server, with health checking and reflection; methods without a handler answer
-/// UNIMPLEMENTED. No handler function runs after its destructor. Threads: any.
+/// UNIMPLEMENTED. No handler function runs after its destructor. Thread-safe.
 class RpcServer {
  public:
   /// Throws as ControlServer::start().
   static std::unique_ptr<RpcServer> start(const RpcServerOptions& options, RpcHandlers handlers);
-  virtual ~RpcServer() = default;
-  /// "grpc://127.0.0.1:4711".
-  virtual std::string target() const = 0;
+  ~RpcServer();
+  /// Returns "grpc://127.0.0.1:4711".
+  std::string target() const;
+
+ private:
+  struct Impl;
+  explicit RpcServer(std::unique_ptr<Impl> impl);
+  const std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace tutti
