@@ -82,7 +82,7 @@ class ClosureLedger {
 
   std::uint64_t next_number() const { return next_number_; }
   /// How often servers were given a state, counted over the coordinators of a strategy: a part of
-  /// closures' ids (closure_id()), so that servers refuse what was sent before.
+  /// closures' ids (closure_id()), so that servers refuse requests of the generation before.
   std::uint64_t generation() const { return generation_; }
   /// The first in the queue: a closure that was put back precedes younger ones.
   std::optional<std::uint64_t> next_queued(bool interrupted_only = false) const;

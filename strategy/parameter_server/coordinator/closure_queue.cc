@@ -231,7 +231,7 @@ bool ClosureQueue::end_attempt(const Handout& handout, const std::function<void(
   return true;
 }
 
-/// Of a closure that had finished, and was done again: its result is known, its changes are lost.
+/// Notes the failure of a closure that had finished and ran again: its changes are lost.
 void ClosureQueue::require_no_failure(std::uint64_t number) {
   const auto& failures = ledger_.failures();
   const auto failure = std::ranges::find(failures, number, &ClosureFailure::closure);
@@ -280,7 +280,7 @@ void ClosureQueue::raise_failures(TimePoint deadline) {
   const bool in_time = for_users_.wait_until(mutex_, deadline, [this]() TUTTI_REQUIRES(mutex_) {
     return is_stopped_ || ledger_.failures().empty() || ledger_.is_drained();
   });
-  require_in_time(in_time, "waiting for what runs beside a failed closure");
+  require_in_time(in_time, "waiting for the closures that run after one has failed");
   if (ledger_.failures().empty()) return;  // another thread raised it
   const std::vector<ClosureFailure> failures = ledger_.raise_failures();
   for_users_.notify_all();

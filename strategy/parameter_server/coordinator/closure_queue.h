@@ -48,7 +48,7 @@ struct ClosureQueueOptions {
   /// empty: all workers may.
   std::function<bool(int worker)> is_present = {};
   LedgerRules rules = {};
-  /// Of the first closure, and of the coordinator's first ids (ClosureLedger).
+  /// Number of the first closure, and generation of the first ids (ClosureLedger).
   std::uint64_t first_number = 0;
   std::uint64_t generation = 1;
 };
@@ -57,7 +57,8 @@ struct ClosureQueueOptions {
 /// do. Thread-safe.
 class ClosureQueue {
  public:
-  /// A closure that a worker is to run. `token` is cancelled when nobody waits for it any more.
+  /// A closure that a worker is to run. `token` is cancelled when its result is not needed any
+  /// more.
   struct Handout {
     std::uint64_t number = 0;
     int attempt = 0;
@@ -72,9 +73,8 @@ class ClosureQueue {
   /// Begins at this number, in the next generation. Requires: no closure was scheduled.
   void continue_from(std::uint64_t first_number);
 
-  /// Waits while the queue is full or somebody is in wait(). Throws a pending failure (see wait());
-  /// kDeadlineExceeded; kCancelled after stop(). When it throws, `work` is told that it was
-  /// cancelled.
+  /// Waits while the queue is full or another thread is in wait(). Throws a pending failure (see
+  /// wait()); kDeadlineExceeded; kCancelled after stop(). When it throws, `work` is cancelled.
   std::uint64_t put(std::shared_ptr<const ScheduledWork> work,
                     TimePoint deadline = TimePoint::max());
   /// Waits for the next closure that this worker is to run. A second one is only given while one
@@ -101,7 +101,7 @@ class ClosureQueue {
   /// nothing runs any more, and clears them; kDeadlineExceeded saying what runs; kCancelled after
   /// stop().
   void wait(TimePoint deadline = TimePoint::max());
-  /// Whether nothing is queued or runs. Throws as wait(), after waiting for what runs.
+  /// Returns true if no closure is queued or runs. Throws as wait(), after running ones have ended.
   bool done();
 
   /// Cancels everything; no function waits any more, and those that did throw `why` (kCancelled if
@@ -128,9 +128,9 @@ class ClosureQueue {
   std::uint64_t generation() const { return of_ledger(&ClosureLedger::generation); }
   std::uint64_t finished_below() const { return of_ledger(&ClosureLedger::finished_below); }
   std::uint64_t saved_below() const { return of_ledger(&ClosureLedger::saved_below); }
-  /// Of closures that have ended, and are kept until a checkpoint contains them.
+  /// Returns the bytes of closures that have ended, and are kept until a checkpoint contains them.
   std::size_t num_held_bytes() const;
-  /// Of schedule(): how many were put, also into queues that this one goes on from.
+  /// Returns the number of closures that were put, also into queues that this one continues.
   std::uint64_t num_scheduled() const { return of_ledger(&ClosureLedger::next_number); }
   std::size_t num_queued() const { return of_ledger(&ClosureLedger::num_queued); }
   std::size_t num_running() const { return of_ledger(&ClosureLedger::num_running); }
@@ -147,7 +147,7 @@ class ClosureQueue {
   struct Entry {
     std::shared_ptr<const ScheduledWork> work = {};
     std::shared_ptr<CancellationToken> token = {};  // while it runs
-    bool is_settled = false;                        // finished, or was told that it ended
+    bool is_settled = false;                        // its result is final
   };
   /// A thread in get().
   struct Waiting {

@@ -1,4 +1,4 @@
-// What a coordinator asks of the strategy whose variables its steps change.
+// Interface of a strategy that a coordinator runs closures for.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -16,8 +16,8 @@ class ServerGroup;
 class StepRegistry;
 }  // namespace internal
 
-/// Implemented by ParameterServerStrategy; what is not pure is that of a strategy whose workers are
-/// threads. Threads: any, all functions.
+/// Implemented by ParameterServerStrategy. The defaults are those of a strategy whose workers are
+/// threads. Thread-safe.
 class CoordinatedStrategy {
  public:
   virtual ~CoordinatedStrategy() = default;
@@ -35,13 +35,13 @@ class CoordinatedStrategy {
   virtual std::unique_ptr<internal::WorkerLink> connect_worker(int, internal::StepRegistry&) {
     return nullptr;
   }
-  /// Whether this task is a worker or a server of a chief elsewhere.
+  /// Returns true if this task is a worker or a server of a chief elsewhere.
   virtual bool must_serve() const { return false; }
   /// There: serves until the chief is done or lost; the exit code for this process.
   virtual int serve(internal::StepRegistry&) { return 0; }
 
-  /// On the chief: calls `told`, from any thread, when the job goes on without it: nobody works for
-  /// this coordinator any more. As long as the returned object lives, which no call outlives.
+  /// On the chief: calls `told`, from any thread, when the job has given this coordinator up, as
+  /// long as the returned object lives. No call outlives that.
   [[nodiscard]] virtual std::shared_ptr<void> when_over(
       std::function<void(const std::string& why)>) {
     return nullptr;

@@ -1,4 +1,4 @@
-// Runs the tasks of a worker: what it does, in any process.
+// Runs the tasks of a worker, in any process.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -15,7 +15,7 @@
 
 namespace tutti::internal {
 
-/// What one worker has made of the definitions. A creation that failed is not tried again in the
+/// Values of one worker, made by the definitions. A creation that failed is not tried again in the
 /// same life: each use gets the error. Threads: any; find() from one.
 class WorkerResourceTable final : public WorkerResources {
  public:

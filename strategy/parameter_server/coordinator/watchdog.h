@@ -1,4 +1,4 @@
-// Says what everybody does when nothing finishes for too long.
+// Logs the state of all threads when no closure finishes for too long.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,11 +12,11 @@
 
 namespace tutti {
 
-/// Looks at a count each timeout / 10. When it did not change for the timeout, the stacks of all
-/// threads and what is under way are logged, and the time starts anew.
+/// Reads a count each timeout / 10. When it did not change for the timeout, logs the stacks of all
+/// threads and the work under way, and starts again.
 class Watchdog {
  public:
-  /// `count`: of what has finished; called on the watchdog's thread.
+  /// `count`: number of closures that have finished; called on the watchdog's thread.
   Watchdog(WatchdogOptions options, std::function<std::uint64_t()> count);
   ~Watchdog();
   bool has_thread() const { return thread_ != nullptr; }

@@ -18,7 +18,7 @@ namespace tutti::internal {
 
 /// A call of a step on a worker.
 struct WorkerTask {
-  /// Not a closure: its changes are not told apart from repeated ones.
+  /// Not a closure: its changes have no identity, and a repeated one would count twice.
   static constexpr std::uint64_t kNoClosure = ~std::uint64_t{0};
 
   std::uint64_t closure = kNoClosure;  // its id
@@ -48,7 +48,7 @@ struct TaskStopped {};
 
 using TaskOutcome = std::variant<Nest, TaskFailure, TaskStopped, AttemptReport>;
 
-/// Of a task that its worker did not do.
+/// Returns the outcome of a task that its worker did not do.
 inline TaskOutcome not_done(AttemptReport::Kind kind, int worker, const std::string& text,
                             ErrorCode code = ErrorCode::kUnavailable) {
   return AttemptReport{kind, worker, ErrorOrigin::kWorker, code, text};

@@ -1,4 +1,4 @@
-// What a coordinator and a worker in another process say to each other.
+// Messages between a coordinator and a worker in another process.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
