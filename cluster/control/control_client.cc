@@ -37,9 +37,6 @@ class ControlSession final : public ControlClient {
   std::optional<std::string> get(std::string_view key) override;
   std::vector<std::optional<std::string>> get_all(std::span<const std::string> keys) override;
   std::string wait(std::string_view key, TimePoint deadline) override;
-  bool remove(std::string_view key) override;
-  bool compare_and_set(std::string_view key, std::optional<std::string_view> expected,
-                       std::string_view value) override;
   void wait_for_members(TimePoint deadline) override;
   std::vector<Member> members() override;
   Member self() const override { return self_; }
@@ -75,8 +72,6 @@ class ControlSession final : public ControlClient {
     perform(start, deadline, what);
     return reply;
   }
-  /// For requests that change something.
-  std::uint64_t next_request() { return ++num_requests_; }
 
   using Start =
       std::function<void(v1::Job::Stub&, grpc::ClientContext&, std::function<void(grpc::Status)>)>;
@@ -118,7 +113,6 @@ class ControlSession final : public ControlClient {
   Duration join_patience_ = durations::kSilentAfter;  // for the next attempt to join
   TimePoint last_heard_;                              // of the server; the thread's
   bool knows_history_ = false;                        // the same
-  std::atomic<std::uint64_t> num_requests_{0};
 
   mutable Mutex mutex_;
   CondVar changed_;
@@ -623,7 +617,6 @@ void ControlSession::note_failure(std::string_view text) {
 void ControlSession::set(std::string_view key, std::string_view value) {
   check(key, value);
   v1::PutRequest request;
-  request.set_request(next_request());
   request.set_key(std::string(key));
   request.set_value(std::string(value));
   (void)call(&Job::Put, std::move(request), soon(), concat("no answer to setting '", key, "'"));
@@ -670,31 +663,6 @@ std::string ControlSession::wait(std::string_view key, TimePoint deadline) {
     if (auto value = get(key)) return *std::move(value);
     throw;
   }
-}
-
-bool ControlSession::remove(std::string_view key) {
-  check(key);
-  v1::DeleteRequest request;
-  request.set_request(next_request());
-  request.set_key(std::string(key));
-  return call(&Job::Delete, std::move(request), soon(), concat("no answer to removing '", key, "'"))
-      .was_there();
-}
-
-bool ControlSession::compare_and_set(std::string_view key, std::optional<std::string_view> expected,
-                                     std::string_view value) {
-  check(key, value);
-  v1::CompareAndSetRequest request;
-  request.set_request(next_request());
-  request.set_key(std::string(key));
-  request.set_value(std::string(value));
-  if (expected) {
-    check_store_value("control store", key, *expected);
-    request.set_expected(std::string(*expected));
-  }
-  return call(&Job::CompareAndSet, std::move(request), soon(),
-              concat("no answer to changing '", key, "'"))
-      .is_set();
 }
 
 void ControlSession::wait_for_members(TimePoint deadline) {

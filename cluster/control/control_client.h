@@ -30,12 +30,6 @@ class ControlClient : public KeyValueStore {
   /// note_failure() said last.
   ~ControlClient() override = default;
 
-  /// Whether it was there.
-  virtual bool remove(std::string_view key) = 0;
-  /// Sets the value if the present one is `expected` (nothing: if there is none), all at once.
-  virtual bool compare_and_set(std::string_view key, std::optional<std::string_view> expected,
-                               std::string_view value) = 0;
-
   /// Waits until all tasks that the server expects have joined, with a line every `say_every` that
   /// names the missing ones and their addresses. Throws kDeadlineExceeded naming them.
   virtual void wait_for_members(TimePoint deadline) = 0;

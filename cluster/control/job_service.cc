@@ -461,7 +461,6 @@ void JobService::answer_waiting() {
 void JobService::give_up(MemberRecord& record, MemberRecord::Status status) {
   record.status = status;
   left_.notify_all();
-  store_.forget(record.number);
   std::erase_if(waiting_, [&](WaitingCall* call) {
     if (call->member != record.number) return false;
     call->fail(given_up(record));
@@ -473,26 +472,7 @@ void JobService::give_up(MemberRecord& record, MemberRecord::Status status) {
 JobService::Reactor* JobService::Put(Context* context, const v1::PutRequest* request,
                                      v1::PutReply*) {
   return answer(context, request->member(), [&](MemberRecord&) TUTTI_REQUIRES(mutex_) {
-    store_.put({request->member(), request->request()}, request->key(), request->value());
-    answer_waiting();
-  });
-}
-
-JobService::Reactor* JobService::Delete(Context* context, const v1::DeleteRequest* request,
-                                        v1::DeleteReply* reply) {
-  return answer(context, request->member(), [&](MemberRecord&) TUTTI_REQUIRES(mutex_) {
-    reply->set_was_there(store_.remove({request->member(), request->request()}, request->key()));
-  });
-}
-
-JobService::Reactor* JobService::CompareAndSet(Context* context,
-                                               const v1::CompareAndSetRequest* request,
-                                               v1::CompareAndSetReply* reply) {
-  return answer(context, request->member(), [&](MemberRecord&) TUTTI_REQUIRES(mutex_) {
-    std::optional<std::string> expected;
-    if (request->has_expected()) expected = request->expected();
-    reply->set_is_set(store_.compare_and_set({request->member(), request->request()},
-                                             request->key(), expected, request->value()));
+    store_.put(request->key(), request->value());
     answer_waiting();
   });
 }
@@ -739,7 +719,6 @@ void JobService::say_server_ends() {
 namespace {
 
 constexpr const char* kStoreName = "control store";
-constexpr std::size_t kOutcomesKept = 256;  // per member; it asks few things at once
 
 }  // namespace
 
@@ -748,53 +727,7 @@ const std::string* StoreTable::find(const std::string& key) const {
   return found == values_.end() ? nullptr : &found->second;
 }
 
-bool StoreTable::once(const RequestId& id, const std::function<bool()>& change) {
-  auto& done = done_[id.member];
-  const auto [place, is_new] = done.try_emplace(id.number);
-  Outcome& outcome = place->second;
-  if (is_new) {
-    try {
-      outcome.value = change();
-    } catch (const Error& error) {
-      outcome.error = error;
-    }
-  }
-  const Outcome answer = outcome;
-  if (done.size() > kOutcomesKept) done.erase(done.begin());
-  if (answer.error) throw *answer.error;
-  return answer.value;
-}
-
-void StoreTable::put(const RequestId& id, const std::string& key, const std::string& value) {
-  (void)once(id, [&] {
-    set(key, value);
-    return true;
-  });
-}
-
-bool StoreTable::remove(const RequestId& id, const std::string& key) {
-  return once(id, [&] {
-    const auto found = values_.find(key);
-    if (found == values_.end()) return false;
-    bytes_ -= key.size() + found->second.size();
-    values_.erase(found);
-    return true;
-  });
-}
-
-bool StoreTable::compare_and_set(const RequestId& id, const std::string& key,
-                                 const std::optional<std::string>& expected,
-                                 const std::string& value) {
-  return once(id, [&] {
-    const std::string* const present = find(key);
-    const bool is_as_expected =
-        expected ? present != nullptr && *present == *expected : present == nullptr;
-    if (is_as_expected) set(key, value);
-    return is_as_expected;
-  });
-}
-
-void StoreTable::set(const std::string& key, const std::string& value) {
+void StoreTable::put(const std::string& key, const std::string& value) {
   check_store_key(kStoreName, key);
   check_store_value(kStoreName, key, value);
   const std::string* const present = find(key);

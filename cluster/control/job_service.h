@@ -26,43 +26,22 @@
 
 namespace tutti::internal {
 
-/// Which request of which member: one that comes again is answered as before.
-struct RequestId {
-  std::uint64_t member = 0;
-  std::uint64_t number = 0;
-};
-
-/// The server's part of the store. Functions throw what the member is to be told: kInvalidArgument
-/// for keys and values that are none, kResourceExhausted for a value that has no room. Threads: one
-/// at a time.
+/// The server's part of the store. Not thread-safe.
 class StoreTable {
  public:
-  /// `most_bytes` of keys and values together.
+  /// `most_bytes`: limit of keys and values together.
   explicit StoreTable(std::size_t most_bytes = std::size_t{256} << 20) : most_bytes_(most_bytes) {}
 
-  /// Null: there is none.
+  /// Returns nullptr if there is no such key.
   const std::string* find(const std::string& key) const;
-  void put(const RequestId& id, const std::string& key, const std::string& value);
-  /// Whether it was there.
-  bool remove(const RequestId& id, const std::string& key);
-  /// Whether the present value was `expected` (nothing: there was none), and is `value` now.
-  bool compare_and_set(const RequestId& id, const std::string& key,
-                       const std::optional<std::string>& expected, const std::string& value);
-  /// Forgets what was answered to `member`.
-  void forget(std::uint64_t member) { done_.erase(member); }
+  /// Throws kInvalidArgument for keys and values that the store does not take, kResourceExhausted
+  /// for a value that has no room.
+  void put(const std::string& key, const std::string& value);
 
  private:
-  struct Outcome {
-    bool value = false;
-    std::optional<Error> error = {};
-  };
-  bool once(const RequestId& id, const std::function<bool()>& change);
-  void set(const std::string& key, const std::string& value);
-
   const std::size_t most_bytes_;
   std::size_t bytes_ = 0;
   std::map<std::string, std::string> values_;
-  std::map<std::uint64_t, std::map<std::uint64_t, Outcome>> done_;  // by member and number
 };
 
 /// The stream to one member. Both functions return at once and never call back.
@@ -95,10 +74,6 @@ class JobService final : public v1::Job::CallbackService {
                        v1::RequestStopReply*) override;
   Reactor* Get(Context* context, const v1::GetRequest* request, v1::GetReply* reply) override;
   Reactor* Put(Context* context, const v1::PutRequest* request, v1::PutReply*) override;
-  Reactor* Delete(Context* context, const v1::DeleteRequest* request,
-                  v1::DeleteReply* reply) override;
-  Reactor* CompareAndSet(Context* context, const v1::CompareAndSetRequest* request,
-                         v1::CompareAndSetReply* reply) override;
 
   // What comes on a stream of Join.
 

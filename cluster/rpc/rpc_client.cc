@@ -322,27 +322,10 @@ bool RpcReply::is_ready() const {
   return is_ready_;
 }
 
-bool RpcReply::wait_until_ready(TimePoint deadline) {
-  MutexLock lock(mutex_);
-  return changed_.wait_until(mutex_, deadline,
-                             [this]() TUTTI_REQUIRES(mutex_) { return is_ready_; });
-}
-
-void RpcReply::when_ready(std::function<void()> told) {
-  {
-    MutexLock lock(mutex_);
-    if (!is_ready_) {
-      told_ = std::move(told);
-      return;
-    }
-  }
-  told();
-}
-
 Packet RpcReply::wait(TimePoint deadline) {
-  (void)wait_until_ready(deadline);
   MutexLock lock(mutex_);
-  if (!is_ready_) {
+  const auto is_ready = [this]() TUTTI_REQUIRES(mutex_) { return is_ready_; };
+  if (!changed_.wait_until(mutex_, deadline, is_ready)) {
     fail(ErrorCode::kDeadlineExceeded, "rpc: ", *what_, " did not answer within ",
          internal::seconds_text(Clock::system().now() - begin_), " s");
   }
@@ -355,16 +338,11 @@ Packet RpcReply::wait(TimePoint deadline) {
 }
 
 void RpcReply::settle(Packet answer, std::optional<Error> error) {
-  std::function<void()> told;
-  {
-    MutexLock lock(mutex_);
-    if (std::exchange(is_ready_, true)) return;
-    answer_ = std::move(answer);
-    error_ = std::move(error);
-    changed_.notify_all();
-    told.swap(told_);
-  }
-  if (told) told();
+  MutexLock lock(mutex_);
+  if (std::exchange(is_ready_, true)) return;
+  answer_ = std::move(answer);
+  error_ = std::move(error);
+  changed_.notify_all();
 }
 
 std::unique_ptr<RpcClient> RpcClient::connect(const std::string& target, RpcMethod method,

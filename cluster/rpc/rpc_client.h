@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -48,12 +47,6 @@ class RpcReply {
   explicit RpcReply(std::shared_ptr<const std::string> what) : what_(std::move(what)) {}
 
   bool is_ready() const;
-  /// Returns is_ready(); takes nothing, and throws nothing.
-  bool wait_until_ready(TimePoint deadline);
-  /// Calls `told` once it is ready, at once if it is already: for a caller that also waits for
-  /// something else. Runs on the receiving thread: return soon, and do not call the client. One
-  /// per reply.
-  void when_ready(std::function<void()> told);
   /// Returns the answer, once. Throws the error that the server answered (its code, "ps 1
   /// (address): " in front), kDeadlineExceeded naming the server, kUnavailable if the connection
   /// broke, or the error of fail_all().
@@ -73,7 +66,6 @@ class RpcReply {
   bool is_taken_ TUTTI_GUARDED_BY(mutex_) = false;
   Packet answer_ TUTTI_GUARDED_BY(mutex_);
   std::optional<Error> error_ TUTTI_GUARDED_BY(mutex_);
-  std::function<void()> told_ TUTTI_GUARDED_BY(mutex_);
 };
 
 /// A connection to one server. Calls are sent in the order of start(); many may be under way. Once

@@ -23,41 +23,24 @@ using namespace std::chrono_literals;
 
 TimePoint at(Duration time) { return TimePoint(Duration(1000s)) + time; }
 
-TEST(StoreTable, SetsComparesAndRemoves) {
+TEST(StoreTable, ReturnsTheLastValueOfAKey) {
   internal::StoreTable store;
   EXPECT_EQ(store.find("k"), nullptr);
-  store.put({3, 1}, "k", "v");
+  store.put("k", "v");
+  store.put("other", "x");
   EXPECT_EQ(*store.find("k"), "v");
-  EXPECT_FALSE(store.compare_and_set({1, 4}, "k", std::nullopt, "w"));
-  EXPECT_FALSE(store.compare_and_set({1, 5}, "k", "x", "w"));
-  EXPECT_TRUE(store.compare_and_set({1, 6}, "k", "v", "w"));
+  store.put("k", "w");
   EXPECT_EQ(*store.find("k"), "w");
-  EXPECT_TRUE(store.remove({1, 7}, "k"));
-  EXPECT_FALSE(store.remove({1, 8}, "k"));
-  EXPECT_TRUE(store.compare_and_set({1, 9}, "k", std::nullopt, "n"));
-}
-
-TEST(StoreTable, ARequestThatComesTwiceIsDoneOnce) {
-  internal::StoreTable store;
-  EXPECT_TRUE(store.compare_and_set({1, 7}, "lock", std::nullopt, "mine"));
-  EXPECT_TRUE(store.compare_and_set({1, 7}, "lock", std::nullopt, "mine"));  // the same answer
-  EXPECT_FALSE(store.compare_and_set({2, 7}, "lock", std::nullopt, "mine"));
-  store.put({1, 8}, "k", "first");
-  store.put({2, 8}, "k", "second");
-  store.put({1, 8}, "k", "first");  // it came late, and was done before
-  EXPECT_EQ(*store.find("k"), "second");
 }
 
 TEST(StoreTable, RefusesBadKeysAndTooMuch) {
   internal::StoreTable store(100);
-  EXPECT_INVALID(store.put({1, 1}, "a key", ""), "the key 'a key'");
-  for (int time = 0; time < 2; ++time) {  // the same answer both times
-    EXPECT_ERROR(store.put({1, 2}, "k", std::string(200, 'x')), kResourceExhausted,
-                 "control store: no room for 'k'; expected at most 100 bytes in all, got 201; try "
-                 "files for large values");
-  }
-  store.put({1, 3}, "k", std::string(90, 'x'));
-  store.put({1, 4}, "k", std::string(95, 'x'));  // in place of the first
+  EXPECT_INVALID(store.put("a key", ""), "the key 'a key'");
+  EXPECT_ERROR(store.put("k", std::string(200, 'x')), kResourceExhausted,
+               "control store: no room for 'k'; expected at most 100 bytes in all, got 201; try "
+               "files for large values");
+  store.put("k", std::string(90, 'x'));
+  store.put("k", std::string(95, 'x'));  // in place of the first
 }
 
 internal::MemberRecord record_of(int index) {

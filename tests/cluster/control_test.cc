@@ -32,8 +32,7 @@ TEST(Control, KeepsValuesForAllMembers) {
     EXPECT_EQ(b->get("k"), value);
     EXPECT_EQ(b->wait("k", in(0s)), value);
   }
-  EXPECT_FALSE(b->compare_and_set("k", std::nullopt, "x"));
-  EXPECT_TRUE(b->compare_and_set("k", large, "x"));
+  b->set("k", "x");
   EXPECT_EQ(a->get("k"), "x");
   a->set("bytes", "\xfe");
   const std::vector<std::string> keys = {"k", "none", "bytes", "k"};
@@ -41,8 +40,6 @@ TEST(Control, KeepsValuesForAllMembers) {
             (std::vector<std::optional<std::string>>{"x", std::nullopt, "\xfe", "x"}));
   const std::vector<std::string> bad = {"k", "a b"};
   EXPECT_INVALID(b->get_all(bad), "control store: the key 'a b'");
-  EXPECT_TRUE(a->remove("k"));
-  EXPECT_FALSE(b->remove("k"));
   EXPECT_INVALID(a->set("a b", "x"), "control store: the key 'a b'");
   EXPECT_INVALID(a->set("k", std::string((1 << 20) + 1, 'x')), "1048577");
 }
@@ -62,19 +59,15 @@ TEST(Control, WaitsForAValueOrTheDeadline) {
 TEST(Control, ManyThreadsAskAtOnce) {
   const auto server = ControlServer::start(server_options());
   const auto client = join(*server, 0);
-  std::atomic<int> won{0};
   std::vector<std::unique_ptr<Thread>> threads;
   for (int t = 0; t < 4; ++t) {
-    threads.push_back(Executor::system().start("asker", [&client, &won, t] {
+    threads.push_back(Executor::system().start("asker", [&client, t] {
       for (int i = 0; i < 25; ++i) {
-        const std::string key = concat("lock/", i);
-        if (client->compare_and_set(key, std::nullopt, concat(t))) ++won;
-        (void)client->wait(key, late());
+        client->set(concat(t, "/", i), concat(t * i));
+        EXPECT_EQ(client->wait(concat((t + 1) % 4, "/", i), late()), concat((t + 1) % 4 * i));
       }
     }));
   }
-  threads.clear();
-  EXPECT_EQ(won, 25);
 }
 
 TEST(Control, TellsWhoIsHereWhoLeftAndWhoFailed) {
@@ -569,8 +562,9 @@ TEST(ControlConnection, MemberReconnectsAfterResetsAndDamage) {
     // How many bytes pass depends on how they are grouped: the faults are counted, not the changes.
     const auto num_faults = [&] { return proxy.num_cuts() + proxy.num_flips(); };
     for (int i = 0; i < 300 || (num_faults() < 3 && i < 10'000); ++i) {
-      // Each is done exactly once, whatever happens to the connection.
-      EXPECT_TRUE(member->compare_and_set(concat("k/", i), std::nullopt, "mine")) << i;
+      const std::string key = concat("k/", i);
+      member->set(key, "mine");
+      EXPECT_EQ(member->get(key), "mine") << i;
     }
     for (const Verdict& verdict : other->verdicts()) {
       EXPECT_EQ(verdict.kind, VerdictKind::kJoined) << verdict.message;
@@ -592,7 +586,8 @@ TEST(ControlConnection, MemberInServerProcessReconnectsAfterPacketLoss) {
   member->set("k", "before");
   proxy.swallow();
   EXPECT_EQ(member->get("k"), "before");
-  EXPECT_TRUE(member->compare_and_set("k", "before", "after"));
+  member->set("k", "after");
+  EXPECT_EQ(member->get("k"), "after");
   for (const Verdict& verdict : member->verdicts()) EXPECT_EQ(verdict.kind, VerdictKind::kJoined);
 }
 

@@ -121,28 +121,6 @@ TEST_F(RpcCalls, CallsUnderWayAreAnsweredInAnyOrder) {
   EXPECT_ERROR((void)replies.front()->wait(late()), kFailedPrecondition, "was taken before");
 }
 
-TEST_F(RpcCalls, WhoWaitsForSomethingElseTooIsToldOfTheAnswer) {
-  Keeper keeper;
-  Handler handler(keeper.take());
-  const auto server = serve(handler);
-  const auto client = connect(*server);
-  const auto answered = client->start(packet("a")), failed = client->start(packet("b"));
-  Event told, told_of_failure, told_late;
-  answered->when_ready([&] { told.set(); });
-  failed->when_ready([&] { told_of_failure.set(); });
-  EXPECT_TRUE(comes_true([&] { return keeper.size() == 2; }));
-  EXPECT_FALSE(told.is_set() || told_of_failure.is_set());
-  const auto calls = keeper.release();
-  calls.front()->reply(packet("answer"));
-  EXPECT_TRUE(told.wait_until(late()));
-  EXPECT_EQ(text_of(answered->wait(late()).head), "answer");
-  answered->when_ready([&] { told_late.set(); });
-  EXPECT_TRUE(told_late.is_set());
-  client->fail_all(Error(ErrorCode::kUnavailable, "it is gone"));
-  EXPECT_TRUE(told_of_failure.wait_until(late()));
-  EXPECT_ERROR((void)failed->wait(late()), kUnavailable, "it is gone");
-}
-
 TEST_F(RpcCalls, CallsOfAClientComeInTheirOrderOneAtATime) {
   std::atomic<int> inside{0};
   std::vector<std::string> heads;
