@@ -223,6 +223,7 @@ void CoordinatorCore::work(int worker) {
         const ScheduledWork& work = *handout->work;
         take_outcome(*handout, link.run({handout->id, handout->attempt, run_, work.step(),
                                          work.arguments(), queue_.watermark(), handout->token}));
+        absent_since = Clock::system().now();  // the closure may have taken long
       }
       if (worker == 0) give_up_if_nobody_comes(absent_since);
     }

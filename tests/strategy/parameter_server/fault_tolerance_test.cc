@@ -226,6 +226,27 @@ TEST(FaultTolerance, ClosuresFailWhenNoWorkerReturns) {
   EXPECT_ERROR(coordinator.join(), kUnavailable, "worker error", "no worker was there for");
 }
 
+TEST(FaultTolerance, AbsenceBeginsWhenTheLastWorkerIsLost) {
+  HangWatchdog watchdog("absence after a long closure", 60s);
+  Gate gate;
+  CountingStrategy strategy(1);
+  testing::MortalWorkers workers(strategy);
+  ClusterCoordinatorOptions options;
+  options.most_absence = 3s;
+  ClusterCoordinator coordinator(workers, options);
+  define_steps(coordinator, strategy, gate);
+  coordinator.start();
+  coordinator.schedule("long");
+  gate.expect_inside(1);
+  Clock::system().sleep_for(options.most_absence + 100ms);
+  mortal_worker(coordinator, 0).kill();
+  Clock::system().sleep_for(100ms);
+  mortal_worker(coordinator, 0).restart();
+  gate.open();
+  coordinator.join();
+  strategy.expect_counted(1);
+}
+
 /// A worker task of the job: what its process has.
 class WorkerProcess {
  public:
