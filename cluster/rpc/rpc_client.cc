@@ -60,7 +60,7 @@ class ClientStream final : public StreamToServer<grpc::ByteBuffer, grpc::ByteBuf
   const v1::CalledServer& server() const { return server_; }
 
   std::shared_ptr<RpcReply> start_call(Packet request);
-  void fail_all(const Error& error);
+  void end_calls(const Error& error);
   std::string wait_until_broken();
   std::optional<std::string> why_broken();
   void take_over(ClientStream& broken);
@@ -232,7 +232,7 @@ void ClientStream::accept(CallMessage message) {
   call.reply->set_error(message.error->with_context(server_name_));
 }
 
-void ClientStream::fail_all(const Error& error) {
+void ClientStream::end_calls(const Error& error) {
   Calls calls;
   {
     MutexLock lock(mutex_);
@@ -240,7 +240,6 @@ void ClientStream::fail_all(const Error& error) {
     changed_.notify_all();
   }
   for (auto& [number, call] : calls) call.reply->set_error(error);
-  cancel();
 }
 
 std::string ClientStream::wait_until_broken() {
@@ -357,7 +356,8 @@ std::unique_ptr<RpcClient> RpcClient::connect(const std::string& target, RpcMeth
       options,
       name,
       std::make_shared<const std::string>(concat(options.self, ": ", name)),
-      internal::make_caller(options, internal::new_run_nonce())};
+      internal::make_caller(options,
+                            options.client != 0 ? options.client : internal::new_run_nonce())};
   internal::Attempt attempt;
   internal::reach_server({.who = concat("rpc: ", options.self),
                           .wants = concat("call ", name),
@@ -380,7 +380,11 @@ RpcClient::~RpcClient() = default;
 std::shared_ptr<RpcReply> RpcClient::start(Packet request) {
   return stream_->start_call(std::move(request));
 }
-void RpcClient::fail_all(const Error& error) { stream_->fail_all(error); }
+void RpcClient::fail_all(const Error& error) {
+  stream_->end_calls(error);
+  stream_->cancel();
+}
+void RpcClient::end_calls(const Error& error) { stream_->end_calls(error); }
 std::string RpcClient::wait_for_end() { return stream_->wait_until_broken(); }
 std::optional<std::string> RpcClient::why_broken() const { return stream_->why_broken(); }
 void RpcClient::take_over(RpcClient& broken) { stream_->take_over(*broken.stream_); }

@@ -37,6 +37,9 @@ struct RpcClientOptions {
   /// If true, calls that have no answer when the connection breaks wait for take_over() or
   /// fail_all() instead of ending with kUnavailable.
   bool keeps_calls = false;
+  /// Number of this client: a connection ends the earlier ones with the same number, and the server
+  /// takes its calls after theirs. 0: a random one.
+  std::uint64_t client = 0;
 };
 
 /// Answer to one call, which arrives later; the first of set() and set_error() counts. A caller may
@@ -90,7 +93,9 @@ class RpcClient {
   /// Ends all calls, under way and later, with this error: the job found out that the server is
   /// gone, for example.
   void fail_all(const Error& error);
-  /// Waits until the connection has broken or fail_all() ended it. Returns why it broke.
+  /// Same as fail_all(), but the connection stays open until the destructor closes it.
+  void end_calls(const Error& error);
+  /// Waits until the connection has broken or the calls were ended. Returns why it broke.
   std::string wait_for_end();
   /// Returns why it broke; nothing while it is connected.
   std::optional<std::string> why_broken() const;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <deque>
+#include <map>
 #include <optional>
 #include <set>
 #include <utility>
@@ -51,8 +52,9 @@ class ServerStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
         longest_payload_(longest_payload),
         reader_(CallReader::Side::kServer, longest_payload) {}
 
-  /// Welcomes the client and reads what it sends.
-  void serve(RpcHandler& handler, RpcPeer peer);
+  /// Welcomes the client and reads its messages. `earlier`: streams of the same client, whose calls
+  /// are handed over first.
+  void serve(RpcHandler& handler, RpcPeer peer, std::vector<std::shared_ptr<ServerStream>> earlier);
   /// Ends at once: this client is not served.
   void refuse(const Error& error) { end(to_status(context_, error)); }
   void cancel();
@@ -70,6 +72,7 @@ class ServerStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   bool accept(CallMessage message);
   void hand_over(const std::shared_ptr<Call>& call);
   void work();
+  void wait_for_earlier();
   void leave();
   void half_close();
   /// Hands an answer over and does not wait. A stream that has ended swallows it.
@@ -88,6 +91,7 @@ class ServerStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
 
   Mutex mutex_;
   CondVar changed_;
+  std::vector<std::shared_ptr<ServerStream>> earlier_ TUTTI_GUARDED_BY(mutex_);
   std::deque<std::shared_ptr<Call>> queue_ TUTTI_GUARDED_BY(mutex_);
   bool is_handing_over_ TUTTI_GUARDED_BY(mutex_) = false;
   bool is_paused_ TUTTI_GUARDED_BY(mutex_) = false;  // nothing is read
@@ -102,6 +106,7 @@ class ServerStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   std::optional<grpc::Status> finish_with_ TUTTI_GUARDED_BY(mutex_);
   bool is_finished_ TUTTI_GUARDED_BY(mutex_) = false;
   bool is_done_ TUTTI_GUARDED_BY(mutex_) = false;
+  Event left_;  // the handler gets nothing more
 };
 
 /// A server's streams. Thread-safe.
@@ -128,6 +133,8 @@ class ServerCore {
 
  private:
   RpcPeer peer_of(const grpc::CallbackServerContext& context) const;
+  std::vector<std::shared_ptr<ServerStream>> end_earlier(
+      const std::shared_ptr<ServerStream>& stream, std::uint64_t client);
   void join_ended();
 
   const RpcServerOptions options_;
@@ -136,7 +143,8 @@ class ServerCore {
 
   mutable Mutex mutex_;
   CondVar changed_;
-  std::set<std::shared_ptr<ServerStream>> streams_ TUTTI_GUARDED_BY(mutex_);
+  /// With the numbers of their clients; 0: not known.
+  std::map<std::shared_ptr<ServerStream>, std::uint64_t> streams_ TUTTI_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<ServerStream>> ended_ TUTTI_GUARDED_BY(mutex_);
   RefusalLog refusals_ TUTTI_GUARDED_BY(mutex_){"rpc"};
   bool is_ending_ TUTTI_GUARDED_BY(mutex_) = false;
@@ -188,9 +196,14 @@ class ServerStream::Call final : public RpcCall {
 
 // Calls to the handler.
 
-void ServerStream::serve(RpcHandler& handler, RpcPeer peer) {
+void ServerStream::serve(RpcHandler& handler, RpcPeer peer,
+                         std::vector<std::shared_ptr<ServerStream>> earlier) {
   handler_ = &handler;
   peer_ = std::move(peer);
+  {
+    const MutexLock lock(mutex_);
+    earlier_ = std::move(earlier);
+  }
   StartSendInitialMetadata();
   StartRead(&incoming_);
 }
@@ -223,7 +236,7 @@ bool ServerStream::accept(CallMessage message) {
     }
     unanswered_.insert(message.call);
     call = std::make_shared<Call>(shared_from_this(), std::move(message));
-    if (!is_small || is_handing_over_ || !queue_.empty()) {
+    if (!is_small || is_handing_over_ || !queue_.empty() || !earlier_.empty()) {
       queue_.push_back(std::move(call));
       if (!worker_) worker_ = Executor::system().start("rpc-handler", [this] { work(); });
       changed_.notify_all();
@@ -245,8 +258,22 @@ void ServerStream::hand_over(const std::shared_ptr<Call>& call) {
   }
 }
 
-/// The thread's: a large call takes too long for a thread of gRPC's.
+/// A call of a connection that broke may come again on the next one: the first must not be done
+/// after its repetition.
+void ServerStream::wait_for_earlier() {
+  std::vector<std::shared_ptr<ServerStream>> earlier;
+  {
+    const MutexLock lock(mutex_);
+    earlier = earlier_;
+  }
+  for (const auto& each : earlier) each->left_.wait_until(TimePoint::max());
+  const MutexLock lock(mutex_);
+  earlier_.clear();
+}
+
+/// The thread's: a large call takes too long for a thread of gRPC's, and so does waiting.
 void ServerStream::work() {
+  wait_for_earlier();
   for (;;) {
     std::shared_ptr<Call> call;
     bool reads_on = false;
@@ -282,6 +309,11 @@ void ServerStream::leave() {
       core_.note_refusal(error.what());
     }
   }
+  {
+    const MutexLock lock(mutex_);
+    earlier_.clear();
+  }
+  left_.set();
   core_.remove(shared_from_this());
 }
 
@@ -422,7 +454,7 @@ ServerStream* ServerCore::accept(RpcMethod method, grpc::CallbackServerContext& 
     MutexLock lock(mutex_);
     is_full = streams_.size() >= kMostStreams;
     is_ending = is_ending_;
-    streams_.insert(stream);
+    streams_.emplace(stream, 0);
   }
   try {
     if (is_ending) fail(ErrorCode::kUnavailable, options_.self, ": the server ends");
@@ -434,7 +466,8 @@ ServerStream* ServerCore::accept(RpcMethod method, grpc::CallbackServerContext& 
     }
     RpcPeer peer = peer_of(context);
     context.AddInitialMetadata(kServerKey, make_called_server(options_, run_).SerializeAsString());
-    stream->serve(*handlers_.at(method), std::move(peer));
+    auto earlier = end_earlier(stream, peer.client);
+    stream->serve(*handlers_.at(method), std::move(peer), std::move(earlier));
   } catch (const Error& error) {
     if (error.code() == ErrorCode::kFailedPrecondition) note_refusal(error.message());
     stream->refuse(error);
@@ -461,6 +494,21 @@ RpcPeer ServerCore::peer_of(const grpc::CallbackServerContext& context) const {
   return peer;
 }
 
+/// Returns the streams that the client had before: it has opened this one, so they are broken.
+std::vector<std::shared_ptr<ServerStream>> ServerCore::end_earlier(
+    const std::shared_ptr<ServerStream>& stream, std::uint64_t client) {
+  std::vector<std::shared_ptr<ServerStream>> earlier;
+  {
+    const MutexLock lock(mutex_);
+    for (const auto& [other, its_client] : streams_) {
+      if (its_client == client) earlier.push_back(other);
+    }
+    streams_[stream] = client;
+  }
+  for (const auto& each : earlier) each->cancel();
+  return earlier;
+}
+
 void ServerCore::remove(const std::shared_ptr<ServerStream>& stream) {
   MutexLock lock(mutex_);
   streams_.erase(stream);
@@ -474,13 +522,13 @@ void ServerCore::note_refusal(const std::string& reason) {
 }
 
 void ServerCore::cancel_all() {
-  std::set<std::shared_ptr<ServerStream>> streams;
+  std::map<std::shared_ptr<ServerStream>, std::uint64_t> streams;
   {
     MutexLock lock(mutex_);
     is_ending_ = true;
     streams = streams_;
   }
-  for (const auto& stream : streams) stream->cancel();
+  for (const auto& [stream, client] : streams) stream->cancel();
 }
 
 }  // namespace tutti::internal

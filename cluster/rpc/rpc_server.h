@@ -21,7 +21,7 @@ namespace tutti {
 struct RpcPeer {
   MemberTask task = {};
   std::uint64_t incarnation = 0;  // restarts of the task before this process
-  std::uint64_t client = 0;       // random, one per RpcClient
+  std::uint64_t client = 0;       // random; see RpcClientOptions::client
   std::string address = {};       // where from, for messages
   /// "worker 1 (192.0.2.7:4711)", within a machine "worker 1".
   std::string to_string() const {
@@ -47,10 +47,10 @@ class RpcCall {
 class RpcHandler {
  public:
   virtual ~RpcHandler() = default;
-  /// Calls of one client come in the order of RpcClient::start(), one at a time; those of different
-  /// clients concurrently. Return soon: later calls of the client wait (keep the call and answer
-  /// later instead). Do not wait for other calls in here: the thread may be the one that receives
-  /// their answers. What it throws is answered.
+  /// Calls of one client come in the order of RpcClient::start(), one at a time, also over several
+  /// connections; those of different clients concurrently. Return soon: later calls of the client
+  /// wait (keep the call and answer later instead). Do not wait for other calls in here: the thread
+  /// may be the one that receives their answers. What it throws is answered.
   virtual void take(std::shared_ptr<RpcCall> call) = 0;
   /// The client has closed its connection, after its last call.
   virtual void client_left(const RpcPeer&) {}

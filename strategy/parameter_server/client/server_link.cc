@@ -13,6 +13,7 @@
 #include "strategy/replicas/local_replica.h"
 #include "strategy/replicas/strategy_mode.h"
 #include "tutti/core/logging.h"
+#include "tutti/core/random.h"
 
 namespace tutti::internal {
 namespace {
@@ -120,13 +121,15 @@ std::uint32_t replica_of_thread() {
 RemoteService::RemoteService(Options options)
     : options_([&] {
         options.client.keeps_calls = true;
+        options.client.client = new_run_nonce();
         return std::move(options);
       }()),
       client_(RpcClient::connect(options_.target, RpcMethod::kApply, options_.client)),
       thread_(Executor::system().start("ps-connection", [this] { run(); })) {}
 
 RemoteService::~RemoteService() {
-  fail_all(Error(ErrorCode::kCancelled, concat(name(), ": the client was ended")));
+  const Error ended(ErrorCode::kCancelled, concat(name(), ": the client was ended"));
+  end(ended)->end_calls(ended);
   thread_->join();
 }
 
@@ -142,7 +145,10 @@ std::shared_ptr<PendingAnswers> RemoteService::start(OperationBatch batch) {
   return std::make_shared<RemoteAnswers>(*client_, batch);
 }
 
-void RemoteService::fail_all(const Error& error) {
+void RemoteService::fail_all(const Error& error) { end(error)->fail_all(error); }
+
+/// Returns the client whose calls are to end.
+std::shared_ptr<RpcClient> RemoteService::end(const Error& error) {
   std::shared_ptr<RpcClient> client;
   {
     const MutexLock lock(mutex_);
@@ -150,7 +156,7 @@ void RemoteService::fail_all(const Error& error) {
     client = client_;
   }
   interruption_->raise(error);
-  client->fail_all(error);
+  return client;
 }
 
 void RemoteService::run() {
@@ -194,6 +200,8 @@ bool RemoteService::replace(const std::shared_ptr<RpcClient>& broken) {
   }
   log_info(concat("rpc: ", options.self, " is connected to ", next->server_name(), " again after ",
                   seconds_text(Clock::system().now() - begin), " s (", why, ")"));
+  // Of an idle client the server would know its end alone, and might end itself (Server::join()).
+  (void)next->start(encode(OperationBatch{}));
   const MutexLock lock(mutex_);
   next->take_over(*broken);
   client_ = next;

@@ -48,6 +48,7 @@ class RemoteService final : public VariableService {
 
  private:
   std::shared_ptr<RpcClient> client() const;
+  std::shared_ptr<RpcClient> end(const Error& error);
   void run();
   bool replace(const std::shared_ptr<RpcClient>& broken);
 

@@ -11,6 +11,8 @@
 #include "tests/support/chaos_proxy.h"
 #include "tests/support/ranks.h"
 #include "tests/support/waiting.h"
+#include "tools/launch/job_plan.h"
+#include "tutti/strategy/parameter_server/session/server.h"
 
 namespace tutti {
 namespace {
@@ -264,6 +266,32 @@ TEST(FirstValues, RefuseChanges) {
   expect_tensor(client.read(spec.id()), {2}, {1.0, 1.0});
 }
 
+/// Handler that counts the clients that left and that were lost, and the calls that it takes now.
+class CountingHandler final : public internal::VariableHandler {
+ public:
+  using VariableHandler::VariableHandler;
+  void take(std::shared_ptr<RpcCall> call) override {
+    const int num_inside = ++num_inside_;
+    most_inside = std::max(most_inside.load(), num_inside);
+    if (before_take) before_take();
+    VariableHandler::take(std::move(call));
+    --num_inside_;
+  }
+  void client_left(const RpcPeer& peer) override {
+    VariableHandler::client_left(peer);
+    ++num_left;
+  }
+  void client_lost(const RpcPeer& peer) override {
+    VariableHandler::client_left(peer);
+    ++num_lost;
+  }
+  std::function<void()> before_take = {};  // set before the first call
+  std::atomic<int> num_left{0}, num_lost{0}, most_inside{0};
+
+ private:
+  std::atomic<int> num_inside_{0};
+};
+
 /// A server of variables, reached by calls.
 struct Served {
   explicit Served(const TlsFiles& tls = {}) : tls(tls) { start(); }
@@ -289,7 +317,7 @@ struct Served {
   const TlsFiles tls;
   std::string target;
   VariableStore store{"ps 3"};
-  internal::VariableHandler handler{store};
+  CountingHandler handler{store};
   std::unique_ptr<RpcServer> server;
 };
 
@@ -418,6 +446,68 @@ TEST(RemoteService, DisconnectedClientIsForgotten) {
   late.stream = {UpdateStream::Kind::kClient, 1, 0};
   late.operations = {addition(id, Tensor(1.0f))};
   EXPECT_TRUE(served.store.start(late)->wait(soon())[0].was_applied_before);
+}
+
+TEST(RemoteService, DestructorLeavesTheServer) {
+  Served served;
+  {
+    const auto service = served.connect();
+    (void)Client(*service, 1).create(whole("w", {}), Tensor(0.0f));
+  }
+  EXPECT_TRUE(testing::comes_true([&] { return served.handler.num_left == 1; }));
+  EXPECT_EQ(served.handler.num_lost, 0);
+}
+
+/// The server takes what a connection brought before it broke, and then what the next one brings.
+TEST(RemoteService, CallsOfABrokenConnectionPrecedeThoseOfTheNext) {
+  Served served(control_job::make_certificate("remote_service_order"));
+  std::atomic<int> num_taken{0};
+  Event open;
+  served.handler.before_take = [&] {
+    if (++num_taken == 2) open.wait_until(TimePoint::max());
+  };
+  testing::ChaosProxy proxy(*internal::parse_endpoint(served.target.substr(7)), {});
+  const auto service = served.connect(concat("grpc://", proxy.endpoint().to_string()), true);
+  Client client(*service, 1);
+  const ShardId id = client.create(whole("w", {60000}), Tensor::zeros({60000}));
+  const auto changed = client.start({addition(id, Tensor::ones({60000}))});
+  const auto read = client.start({ReadShard{id}});
+  EXPECT_TRUE(testing::comes_true([&] { return num_taken == 2; }));
+  proxy.cut_all();
+  EXPECT_TRUE(testing::comes_true([&] { return proxy.num_accepted() == 2; }));
+  Clock::system().sleep_for(300ms);  // for calls that overtake
+  open.set();
+  (void)changed->wait(soon());
+  expect_same_bits(*read->wait(soon())[0].value, Tensor::ones({60000}));
+  EXPECT_EQ(served.handler.most_inside, 1);
+}
+
+TEST(RemoteService, ServerStaysForAnIdleClientThatConnectedAgain) {
+  const std::string address = concat("127.0.0.1:", launch::free_ports(1).front());
+  ServerOptions serving;
+  serving.tls = control_job::make_certificate("remote_service_idle");
+  Server server(ClusterSpec({{"ps", {address}}, {"worker", {"127.0.0.1:1"}}}), "ps", 0, serving);
+  testing::ChaosProxy proxy(*internal::parse_endpoint(address), {});
+  RemoteService::Options options{concat("grpc://", proxy.endpoint().to_string())};
+  options.client.self = {"worker", 0, ""};
+  options.client.server = {"ps", 0, ""};
+  options.client.tls = serving.tls;
+  options.patience = 60s;
+  std::optional<RemoteService> service(options);
+  Client client(*service, 1);
+  const ShardId id = client.create(whole("w", {}), Tensor(2.0f));
+  Event over;
+  const auto thread = Executor::system().start("join", [&] {
+    server.join();
+    over.set();
+  });
+  proxy.cut_all();
+  EXPECT_TRUE(testing::comes_true([&] { return proxy.num_accepted() == 2; }));
+  EXPECT_FALSE(
+      over.wait_until(deadline_after(Clock::system().now(), durations::kUnreachableAfter + 1s)));
+  EXPECT_EQ(client.read(id).item(), 2.0f);
+  service.reset();
+  EXPECT_TRUE(over.wait_until(soon()));
 }
 
 TEST(RemoteService, TwoClientsCountToTwoThousandOverGrpc) {
