@@ -321,6 +321,11 @@ bool RpcReply::is_ready() const {
   return is_ready_;
 }
 
+bool RpcReply::has_answer() const {
+  MutexLock lock(mutex_);
+  return is_ready_ && !error_;
+}
+
 Packet RpcReply::wait(TimePoint deadline) {
   MutexLock lock(mutex_);
   const auto is_ready = [this]() TUTTI_REQUIRES(mutex_) { return is_ready_; };

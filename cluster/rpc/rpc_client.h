@@ -50,6 +50,8 @@ class RpcReply {
   explicit RpcReply(std::shared_ptr<const std::string> what) : what_(std::move(what)) {}
 
   bool is_ready() const;
+  /// Returns true if the answer has arrived, and no error; also once it was taken.
+  bool has_answer() const;
   /// Returns the answer, once. Throws the error that the server answered (its code, "ps 1
   /// (address): " in front), kDeadlineExceeded naming the server, kUnavailable if the connection
   /// broke, or the error of fail_all().

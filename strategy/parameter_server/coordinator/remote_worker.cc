@@ -91,7 +91,7 @@ TaskOutcome RemoteWorker::run(const WorkerTask& task) {
     }
     connection = connection_;
     reply = connection->client->start(std::move(packet));
-    connection->sent.push_back({request.call, task.name()});
+    connection->sent.push_back({request.call, task.name(), reply});
   } catch (const Error& error) {
     return TaskFailure{ErrorOrigin::kInput, ErrorCode::kInvalidArgument, error.message()};
   }
@@ -108,7 +108,13 @@ TaskOutcome RemoteWorker::run(const WorkerTask& task) {
   }
   const MutexLock lock(mutex_);
   std::deque<Sent>& sent = connection->sent;
-  if (lost && !connection->lost_first) connection->lost_first = sent.front().call;
+  if (lost && !connection->lost_first) {
+    // Another thread may not have taken yet the answer to an older one.
+    const auto is_unanswered = [&](const Sent& each) {
+      return each.call == request.call || !each.reply->has_answer();
+    };
+    connection->lost_first = std::ranges::find_if(sent, is_unanswered)->call;
+  }
   std::erase_if(sent, [&](const Sent& each) { return each.call == request.call; });
   if (!lost) return outcome;
   const bool was_first = connection->lost_first == request.call;

@@ -50,12 +50,13 @@ class RemoteWorker final : public WorkerLink {
   struct Sent {
     std::uint64_t call = 0;
     std::string name = {};
+    std::shared_ptr<RpcReply> reply = {};
   };
   /// A connection to one process of the worker, and the tasks under way there.
   struct Connection {
     std::unique_ptr<RpcClient> client = {};
     std::deque<Sent> sent = {};                    // guarded by mutex_
-    std::optional<std::uint64_t> lost_first = {};  // the same: the oldest call when it broke
+    std::optional<std::uint64_t> lost_first = {};  // the same: the oldest unanswered call
   };
 
   void give_up(std::uint64_t incarnation, const Error& error);

@@ -431,6 +431,70 @@ TEST_F(RemoteWorkerTest, StartWithoutWorkersNamesThem) {
                "check their logs");
 }
 
+/// Worker that keeps its tasks.
+class KeepingWorker final : public RpcHandler {
+ public:
+  void take(std::shared_ptr<RpcCall> call) override {
+    const internal::WorkerRequest request = internal::decode_worker_request(call->request());
+    if (!std::holds_alternative<internal::RunTask>(request)) return call->reply({});
+    MutexLock lock(mutex_);
+    tasks_.push_back(std::move(call));
+  }
+  void expect_tasks(std::size_t count) {
+    expect_soon([&] {
+      MutexLock lock(mutex_);
+      return tasks_.size() == count;
+    });
+  }
+  std::vector<std::shared_ptr<RpcCall>> release() {
+    MutexLock lock(mutex_);
+    return std::exchange(tasks_, {});
+  }
+
+ private:
+  Mutex mutex_;
+  std::vector<std::shared_ptr<RpcCall>> tasks_ TUTTI_GUARDED_BY(mutex_);
+};
+
+/// Whichever of the two threads that wait is the first to run then.
+TEST(RemoteWorker, LossIsAttributedToTheOldestTaskWithoutAnswer) {
+  HangWatchdog watchdog("attributed losses", 60s);
+  for (int i = 0; i < 12; ++i) {
+    KeepingWorker worker;
+    RpcServerOptions process;
+    process.self = {"worker", 0, ""};
+    auto server = RpcServer::start(process, {{RpcMethod::kRun, &worker}});
+    internal::RemoteWorkerOptions options;
+    options.steps = [] { return std::string(); };
+    options.connect = [target = server->target()] {
+      RpcClientOptions client;
+      client.server = {"worker", 0, ""};
+      client.connect_timeout = 50ms;
+      return RpcClient::connect(target, RpcMethod::kRun, client);
+    };
+    internal::RemoteWorker link(options);
+    expect_soon([&] { return link.doing() == "nothing"; });
+    std::array<internal::TaskOutcome, 2> outcomes;
+    std::vector<std::unique_ptr<Thread>> threads;
+    for (std::size_t t = 0; t < outcomes.size(); ++t) {
+      threads.push_back(Executor::system().start("task", [&, t] {
+        internal::WorkerTask task;
+        task.closure = t;
+        task.token = std::make_shared<CancellationToken>();
+        outcomes[t] = link.run(task);
+      }));
+      worker.expect_tasks(t + 1);
+    }
+    worker.release().front()->reply(internal::encode(internal::TaskOutcome(Nest())));
+    server.reset();
+    threads.clear();  // joins
+    // The answer and the end come together; rarely the answer is lost.
+    const bool was_answered = std::holds_alternative<Nest>(outcomes[0]);
+    const auto& lost = std::get<internal::AttemptReport>(outcomes[was_answered ? 1 : 0]);
+    EXPECT_EQ(lost.kind, internal::AttemptReport::Kind::kWorkerLost);
+  }
+}
+
 TEST_F(RemoteWorkerTest, BrokenConnectionOfAnIdleWorkerIsNoticed) {
   start_both();
   end(0);
