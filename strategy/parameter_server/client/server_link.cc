@@ -192,17 +192,18 @@ bool RemoteService::replace(const std::shared_ptr<RpcClient>& broken) {
     }
   }
   const std::string why = broken->why_broken().value_or("");
-  if (!options_.outlives_restarts && !next->is_same_process(*broken)) {
-    broken->fail_all(Error(
-        ErrorCode::kAborted,
-        concat(next->server_name(), " was started again (incarnation ", next->server_incarnation(),
-               ") before it answered; what the call changed may be lost: read its state anew")));
-  }
   log_info(concat("rpc: ", options.self, " is connected to ", next->server_name(), " again after ",
                   seconds_text(Clock::system().now() - begin), " s (", why, ")"));
   // Of an idle client the server would know its end alone, and might end itself (Server::join()).
   (void)next->start(encode(OperationBatch{}));
   const MutexLock lock(mutex_);
+  if (!options_.outlives_restarts && !next->is_same_process(*broken)) {
+    // With the lock: a caller that reads this error reaches the new process with its next call.
+    broken->fail_all(Error(
+        ErrorCode::kAborted,
+        concat(next->server_name(), " was started again (incarnation ", next->server_incarnation(),
+               ") before it answered; what the call changed may be lost: read its state again")));
+  }
   next->take_over(*broken);
   client_ = next;
   if (ended_) next->fail_all(*ended_);
