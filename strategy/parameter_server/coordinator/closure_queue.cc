@@ -112,8 +112,10 @@ ClosureQueue::Handout ClosureQueue::start(std::uint64_t number, int worker) {
 
 /// To the threads in get(), as long as one of them may have something.
 void ClosureQueue::give_out() {
-  const auto may_have_one = [this](const Waiting* each) TUTTI_REQUIRES(mutex_) {
-    return next_for(each->worker).has_value();
+  std::optional<std::uint64_t> number;  // asked for once: a worker may be lost meanwhile
+  const auto may_have_one = [&, this](const Waiting* each) TUTTI_REQUIRES(mutex_) {
+    number = next_for(each->worker);
+    return number.has_value();
   };
   while (!is_stopped_ && !waiting_.empty() && ledger_.next_queued(is_paused_)) {
     std::ranges::sort(waiting_, {}, [this](const Waiting* each) TUTTI_REQUIRES(mutex_) {
@@ -123,7 +125,7 @@ void ClosureQueue::give_out() {
     if (found == waiting_.end()) return;
     Waiting& waiting = **found;
     waiting_.erase(found);
-    waiting.handout = start(*next_for(waiting.worker), waiting.worker);
+    waiting.handout = start(*number, waiting.worker);
     waiting.given.notify_one();
   }
 }

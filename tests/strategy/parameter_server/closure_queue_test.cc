@@ -55,6 +55,20 @@ ClosureQueueOptions two_entries(int window = 2) {
   return options;
 }
 
+/// Presence changes without the queue's lock.
+TEST(ClosureQueue, WorkerLostWhileItIsChosenGetsTheChosenClosure) {
+  ClosureQueueOptions options;
+  int num_asked = 0;
+  options.is_present = [&](int) { return ++num_asked <= 2; };  // the worker, and all workers
+  options.first_number = 1000;
+  ClosureQueue queue(options);
+  queue.put(scheduled());
+  const auto handout = get(queue, 0, soon());
+  ASSERT_TRUE(handout.has_value());
+  EXPECT_EQ(handout->number, 1000u);
+  EXPECT_EQ(num_asked, 2);
+}
+
 TEST(ClosureQueue, ReturnedClosureIsHandedOutAgainUntilFinished) {
   ClosureQueue queue(two_entries());
   const auto work = scheduled();
