@@ -315,9 +315,11 @@ void ServerLink::settle(TimePoint deadline) {
     for (const Message& each : messages) {
       try {
         (void)each.answers->wait(deadline);
-      } catch (...) {
+      } catch (const Error& error) {
         if (!first) first = std::current_exception();
-        if (!std::exchange(has_failed, true)) go_back(key, each.first_ordinal);
+        // Without an answer the server may have applied it: its number must not be used again.
+        const bool is_refused = !is_of_infrastructure(error.code());
+        if (!std::exchange(has_failed, true) && is_refused) go_back(key, each.first_ordinal);
       }
     }
   }

@@ -113,6 +113,33 @@ TEST(ServerLink, FailureOfOnePartFailsTheRead) {
   EXPECT_ERROR((void)answers->wait(soon()), kNotFound, "ps 0", "there is no shard of the id 5");
 }
 
+/// A store that applies a batch, but does not get its answer back.
+class LosingAnswers final : public VariableService {
+ public:
+  std::string name() const override { return store.name(); }
+  std::shared_ptr<PendingAnswers> start(OperationBatch batch) override {
+    auto answers = store.start(std::move(batch));
+    if (!std::exchange(loses_next, false)) return answers;
+    auto lost = std::make_shared<internal::AwaitedAnswers>(store.name());
+    lost->give({{}, Error(ErrorCode::kUnavailable, "the connection broke")});
+    return lost;
+  }
+  VariableStore store{"ps 0"};
+  bool loses_next = false;
+};
+
+TEST(ServerLink, ChangeAfterALostAnswerIsNotTakenForARepetition) {
+  const auto service = std::make_shared<LosingAnswers>();
+  ServerLink link(service, 1);
+  const ShardId id = Client(service->store, 2).create(whole("w", {}), Tensor(0.0F));
+  link.change(addition(id, Tensor(1.0F)));
+  service->loses_next = true;
+  EXPECT_ERROR(link.settle(soon()), kUnavailable, "ps 0: the connection broke");
+  link.change(addition(id, Tensor(10.0F)));
+  link.settle(soon());
+  EXPECT_EQ(Client(service->store, 2).read(id).item(), 11.0F);
+}
+
 struct Worker {
   ReplicaSteps steps{1, 3, 2};
   const std::shared_ptr<ReadCache> w = std::make_shared<ReadCache>();
