@@ -11,7 +11,7 @@
 #include "cluster/rpc/rpc_server.h"
 #include "cluster/worker_group.h"
 #include "strategy/parameter_server/client/server_link.h"
-#include "strategy/parameter_server/coordinator/worker_link.h"
+#include "strategy/parameter_server/coordinator/coordinated_strategy.h"
 #include "strategy/parameter_server/job_watch.h"
 #include "strategy/parameter_server/protocol/variable_service.h"
 #include "tutti/core/sync.h"

@@ -13,7 +13,7 @@
 #include "strategy/parameter_server/client/first_values.h"
 #include "strategy/parameter_server/coordinator/coordinated_strategy.h"
 #include "strategy/parameter_server/coordinator/server_group.h"
-#include "strategy/parameter_server/coordinator/task_runner.h"
+#include "strategy/parameter_server/coordinator/worker_service.h"
 #include "strategy/parameter_server/job.h"
 #include "strategy/parameter_server/server/server_store.h"
 #include "strategy/parameter_server/shard_placement.h"

@@ -4,6 +4,8 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -11,9 +13,30 @@
 #include "strategy/parameter_server/coordinator/closure_queue.h"
 #include "strategy/parameter_server/coordinator/coordinated_strategy.h"
 #include "strategy/parameter_server/coordinator/job_checkpoint.h"
-#include "strategy/parameter_server/coordinator/watchdog.h"
 #include "tutti/core/executor.h"
 #include "tutti/strategy/parameter_server/coordinator/cluster_coordinator.h"
+
+namespace tutti {
+
+/// Reads a count each timeout / 10. When it did not change for the timeout, logs the stacks of all
+/// threads and the work under way, and starts again.
+class Watchdog {
+ public:
+  /// `count`: number of closures that have finished; called on the watchdog's thread.
+  Watchdog(WatchdogOptions options, std::function<std::uint64_t()> count);
+  ~Watchdog();
+  bool has_thread() const { return thread_ != nullptr; }
+
+ private:
+  void run();
+
+  const WatchdogOptions options_;
+  const std::function<std::uint64_t()> count_;
+  Event stop_;
+  std::unique_ptr<Thread> thread_;
+};
+
+}  // namespace tutti
 
 namespace tutti::internal {
 

@@ -11,7 +11,7 @@
 #include <string>
 
 #include "cluster/rpc/rpc_client.h"
-#include "strategy/parameter_server/coordinator/worker_link.h"
+#include "strategy/parameter_server/coordinator/coordinated_strategy.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/sync.h"
 

@@ -7,7 +7,7 @@
 #include <utility>
 #include <variant>
 
-#include "strategy/parameter_server/coordinator/worker_link.h"
+#include "strategy/parameter_server/coordinator/coordinated_strategy.h"
 #include "tutti/cluster/rpc/packet.h"
 
 namespace tutti::internal {

@@ -1,19 +1,72 @@
-// A worker's side of the coordinator's calls.
+// A worker: runs tasks, of this process or of a coordinator in another one.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
+#include <string>
+#include <utility>
 
 #include "cluster/rpc/rpc_server.h"
-#include "strategy/parameter_server/coordinator/task_runner.h"
+#include "strategy/parameter_server/coordinator/coordinated_strategy.h"
 #include "strategy/parameter_server/coordinator/worker_message.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/sync.h"
+#include "tutti/strategy/parameter_server/coordinator/step_registry.h"
 
 namespace tutti::internal {
+
+/// Values of one worker, made by the definitions. A creation that failed is not tried again in the
+/// same life: each use gets the error. Threads: any; find() from one.
+class WorkerResourceTable final : public WorkerResources {
+ public:
+  WorkerResourceTable(int worker, const StepRegistry& registry)
+      : worker_(worker), registry_(registry) {}
+  std::shared_ptr<void> find(const PerWorkerHandle& handle) override;
+  void release(const PerWorkerHandle& handle);
+
+ private:
+  struct Made {
+    std::shared_ptr<void> value = {};
+    std::optional<OriginError> error = {};
+  };
+  using Key = std::pair<std::uint64_t, std::uint64_t>;
+  Made make(const PerWorkerHandle& handle);
+
+  const int worker_;
+  const StepRegistry& registry_;
+  Mutex mutex_;
+  std::map<Key, Made> made_ TUTTI_GUARDED_BY(mutex_);
+};
+
+/// Runs a worker's tasks one at a time, on the threads that call it. Thread-safe.
+class TaskRunner final : public WorkerLink {
+ public:
+  /// `strategy` and `registry` outlive it.
+  TaskRunner(int worker, CoordinatedStrategy& strategy, const StepRegistry& registry)
+      : worker_(worker), strategy_(strategy), registry_(registry), resources_(worker, registry) {}
+
+  TaskOutcome run(const WorkerTask& task) override;
+  void release(const PerWorkerHandle& handle) override { resources_.release(handle); }
+  std::string doing() const override;
+  /// Returns true if the calling thread is in a task: a closure, or a step of run_on_each().
+  static bool runs_this_thread();
+
+ private:
+  TaskOutcome outcome_of(const WorkerTask& task);
+
+  const int worker_;
+  CoordinatedStrategy& strategy_;
+  const StepRegistry& registry_;
+  WorkerResourceTable resources_;
+  mutable Mutex mutex_;
+  CondVar ended_;
+  std::string running_ TUTTI_GUARDED_BY(mutex_);  // WorkerTask::name(); empty: none
+  TimePoint running_since_ TUTTI_GUARDED_BY(mutex_) = {};
+};
 
 /// Runs the tasks of the coordinator in their order, on a thread of its own. Those of a client
 /// whose connection ended are cancelled. Thread-safe.

@@ -371,6 +371,38 @@ void VariableStore::apply(OperationBatch batch, std::uint64_t owner, BatchAnswer
   if (!hold(batch, owner, done)) apply_now(std::move(batch), owner, std::move(done));
 }
 
+bool VariableStore::hold(OperationBatch& batch, std::uint64_t owner, BatchAnswers::Done& done) {
+  if (order_in(batch) != nullptr) return false;
+  const MutexLock lock(mutex_);
+  if (is_open_ && !serves_held_) return false;
+  held_.push_back({std::move(batch), owner, std::move(done)});
+  return true;
+}
+
+void VariableStore::serve_held() {
+  for (;;) {
+    std::optional<Held> next;
+    {
+      const MutexLock lock(mutex_);
+      if (!is_open_ || held_.empty()) {
+        serves_held_ = false;
+        return;
+      }
+      next = std::move(held_.front());
+      held_.pop_front();
+    }
+    apply_now(std::move(next->batch), next->owner, std::move(next->done));
+  }
+}
+
+/// A worker of a run that was lost may live for a while, and reach the servers of the next run.
+void VariableStore::require_run(const OperationBatch& batch) const {
+  const bool is_of_closure = batch.stream.kind == UpdateStream::Kind::kClosure;
+  if (!is_of_closure || run_ == 0 || batch.run == run_) return;
+  fail(ErrorCode::kAborted, to_string(batch.stream),
+       ": it belongs to a run whose chief has exited");
+}
+
 void VariableStore::apply_now(OperationBatch batch, std::uint64_t owner, BatchAnswers::Done done) {
   const NoDeviceScope values_are_on_the_host;  // of a server in a replica's process, too
   Call call;

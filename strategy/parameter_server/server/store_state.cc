@@ -77,30 +77,6 @@ void VariableStore::end_client(std::uint64_t client) {
   table_.end_client(client);
 }
 
-bool VariableStore::hold(OperationBatch& batch, std::uint64_t owner, BatchAnswers::Done& done) {
-  if (order_in(batch) != nullptr) return false;
-  const MutexLock lock(mutex_);
-  if (is_open_ && !serves_held_) return false;
-  held_.push_back({std::move(batch), owner, std::move(done)});
-  return true;
-}
-
-void VariableStore::serve_held() {
-  for (;;) {
-    std::optional<Held> next;
-    {
-      const MutexLock lock(mutex_);
-      if (!is_open_ || held_.empty()) {
-        serves_held_ = false;
-        return;
-      }
-      next = std::move(held_.front());
-      held_.pop_front();
-    }
-    apply_now(std::move(next->batch), next->owner, std::move(next->done));
-  }
-}
-
 void VariableStore::accept(const StoreOrder& order) {
   if (run_ == 0) run_ = order.run;
   if (order.run != run_) {
@@ -110,14 +86,6 @@ void VariableStore::accept(const StoreOrder& order) {
   if (begins || order.generation == generation_) return;
   fail(ErrorCode::kAborted, "expected an order of generation ", generation_, ", got one of ",
        order.generation, "; the server was started again since");
-}
-
-/// A worker of a run that was lost may live for a while, and reach the servers of the next run.
-void VariableStore::require_run(const OperationBatch& batch) const {
-  const bool is_of_closure = batch.stream.kind == UpdateStream::Kind::kClosure;
-  if (!is_of_closure || run_ == 0 || batch.run == run_) return;
-  fail(ErrorCode::kAborted, to_string(batch.stream),
-       ": it belongs to a run whose chief has exited");
 }
 
 void VariableStore::obey(const StoreOrder& order, const OperationBatch& batch, Call& call) {

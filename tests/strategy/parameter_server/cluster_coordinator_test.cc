@@ -4,7 +4,7 @@
 
 #include <set>
 
-#include "strategy/parameter_server/coordinator/watchdog.h"
+#include "strategy/parameter_server/coordinator/coordinator_core.h"
 #include "tests/strategy/parameter_server/coordinator_kit.h"
 #include "tests/support/warnings.h"
 #include "tutti/autograd/variable.h"

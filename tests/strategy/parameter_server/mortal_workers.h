@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "strategy/parameter_server/coordinator/coordinator_core.h"
-#include "strategy/parameter_server/coordinator/task_runner.h"
+#include "strategy/parameter_server/coordinator/worker_service.h"
 #include "tutti/core/executor.h"
 
 namespace tutti::testing {
