@@ -1,9 +1,10 @@
-// What the replicas of this process gave in one reduction, and what is known of it.
+// Gradients that the replicas of this process gave in one reduction: kinds, and search for values
+// that are not finite.
 // SPDX-License-Identifier: Apache-2.0
 //
 // Infinities and NaNs survive every sum, so sums alone are searched; where one has some, the
 // replicas' gradients tell whose they were.
-#include "strategy/reduction/bucket_sums.h"
+#include "strategy/reduction/given_gradients.h"
 
 #include <cstring>
 
@@ -21,18 +22,20 @@ GradientKind kind_of(const Gradient& gradient) {
 
 }  // namespace
 
-Elements elements_of(MutableTensor& flat) {
-  return {flat.data(), static_cast<std::size_t>(flat.num_elements()), flat.dtype()};
-}
-
 Gradient on_host(const Gradient& gradient) {
   const bool is_on_gpu = device_of(gradient).type == DeviceType::kGpu;
   return is_on_gpu ? copy_to(gradient, Device{}) : gradient;
 }
 
+const ReplicaShards* shards_of(const Variable& variable) {
+  const auto* const shards = dynamic_cast<const ReplicaShards*>(&variable.storage());
+  return shards && shards->sums_shards() ? shards : nullptr;
+}
+
 GivenGradients::GivenGradients(ReplicaServices& all_services, const PlanInUse& in_use,
                                std::span<const Variable> of_variables)
     : services(all_services),
+      team(services.num_workers() == 1 ? nullptr : services.team.get()),
       plan(in_use.plan),
       residuals(in_use.residuals),
       variables(of_variables.begin(), of_variables.end()),
@@ -40,6 +43,7 @@ GivenGradients::GivenGradients(ReplicaServices& all_services, const PlanInUse& i
       policy(services.communication.non_finite),
       kinds(variables.size()),
       sparse_sums(variables.size()),
+      kept_sums(variables.size()),
       gradients(num_replicas * variables.size()),
       given_kinds(num_replicas * variables.size()) {}
 
@@ -201,64 +205,37 @@ void GivenGradients::clean(std::size_t index) {
   }
 }
 
-void GivenGradients::zero_unused(std::size_t index, std::span<const Elements> buffers) const {
-  const std::vector<BucketPlan::Item>& items = bucket(index).items;
-  for (std::size_t i = 0; i < items.size(); ++i) {
-    const bool is_dense = kinds[items[i].variable] == GradientKind::kDense;
-    const std::size_t begin = items[i].first + (is_dense ? items[i].count : 0);
-    const std::size_t end = i + 1 < items.size() ? items[i + 1].first : bucket(index).count;
-    for (const Elements& buffer : buffers) {
-      const std::size_t size = size_of(buffer.dtype);
-      if (begin < end) std::memset(buffer.data + begin * size, 0, (end - begin) * size);
-    }
-  }
+void GivenGradients::search_sum(std::size_t index, std::byte* sum) {
+  if (!checks()) return;
+  const DType dtype = bucket(index).dtype;
+  for_dense_items(index, [&](const Piece& piece) {
+    std::byte* const values = sum + piece.begin * size_of(dtype);
+    if (count_non_finite(dtype, values, piece.count()) == 0) return;
+    note_first(piece, values);
+    if (zeroes()) clear_non_finite(dtype, values, piece.count());
+  });
 }
 
-void sum_slice(GivenGradients& given, std::size_t bucket, SliceRange slice, DType sum_dtype,
-               std::span<const CanonicalNode> nodes, std::span<const SumPlace> places, bool check) {
-  const ReplicaServices& services = given.services;
-  SegmentedSum sum{.id = given.bucket(bucket).id,
-                   .name = given.bucket(bucket).name,
-                   .dtype = given.bucket(bucket).dtype,
-                   .sum_dtype = sum_dtype,
-                   .replicas = services.replica_devices,
-                   .begin = slice.begin,
-                   .end = slice.end,
-                   .nodes = nodes};
-  auto place = places.begin();
-  given.for_dense_pieces(bucket, slice, [&](const Piece& piece) {
-    for (std::size_t begin = piece.begin; begin < piece.end;) {
-      while (place->end <= begin) ++place;
-      const std::size_t end = std::min(piece.end, place->end);
-      sum.segments.push_back({piece.item.variable, begin, end});
-      for (std::byte* const first : place->sums) {
-        sum.sums.push_back(first + (begin - place->begin) * size_of(sum_dtype));
-      }
-      begin = end;
+void GivenGradients::search_gradient(std::size_t variable) {
+  Gradient& gradient = of(0, variable);
+  if (gradient.is_none()) return;
+  const BucketPlan::Item& item = item_of(variable);
+  const Device device = device_of(gradient);
+  if (gradient.is_slices()) {
+    const IndexedSlices slices = on_host(gradient).slices();
+    const Tensor finite = without_non_finite(slices.values);
+    if (finite.id() == slices.values.id()) return;
+    note_slices(item, {&slices, 1}, slices);
+    if (zeroes()) {
+      gradient = copy_to(IndexedSlices{finite, slices.indices, slices.dense_shape}, device);
     }
-  });
-  const auto piece_of = [&given, bucket](const SegmentedSum::Segment& block) {
-    return Piece{given.item_of(block.variable), bucket, block.begin, block.end};
-  };
-  sum.values = [&](std::size_t replica, const SegmentedSum::Segment& block, bool clean,
-                   std::byte* copy) {
-    return given.prepared(replica, piece_of(block), clean && given.zeroes(), copy);
-  };
-  if (check && given.checks()) {
-    sum.check = [&](const SegmentedSum::Segment& block, std::byte* values, bool clean) {
-      if (count_non_finite(sum_dtype, values, block.count()) == 0) return false;
-      given.note_first(piece_of(block), values);
-      if (!given.zeroes()) return false;
-      // Finite values may have an infinite sum.
-      if (clean) clear_non_finite(sum_dtype, values, block.count());
-      return !clean;
-    };
+    return;
   }
-  sum.clean_first = given.zeroes() && (!check || given.compresses(bucket));
-  sum.copies = sum.clean_first || given.compresses(bucket);
-  std::optional<MutexLock> lock;
-  if (!services.ops.sliceable()) lock.emplace(services.ops_mutex);
-  services.ops.sum_segments(sum, services.communication);
+  const Tensor values = on_host(gradient).dense();
+  const auto found = first_non_finite(values.dtype(), values.bytes().data(), item.count);
+  if (!found) return;
+  note(item, *found, 0);
+  if (zeroes()) gradient = without_non_finite(values).to(device);
 }
 
 }  // namespace tutti::internal

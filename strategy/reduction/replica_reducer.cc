@@ -15,21 +15,6 @@
 #include "tutti/cross_device_ops/gradient_ops.h"
 
 namespace tutti::internal {
-namespace {
-
-/// The one place that decides how gradients are summed.
-std::unique_ptr<BucketSums> make_sums(GivenGradients& given, PlanInUse& plan) {
-  const ReplicaServices& services = given.services;
-  const bool on_gpus = services.replica_devices.front().type == DeviceType::kGpu;
-  const WorkerTeam* const team = services.num_workers() == 1 ? nullptr : services.team.get();
-  if (!team && given.num_replicas == 1) return kept_gradients(given);
-  if (on_gpus && !team) return gpu_sums(given);
-  if (on_gpus) return team->gpu_sums() ? gpu_sums_by_nccl(given) : gpu_sums_by_hosts(given, plan);
-  return team ? worker_sums(given) : local_sums(given);
-}
-
-}  // namespace
-
 /// Replicas put their gradients here. A bucket that all of them have filled is published: as
 /// slices, which any replica reduces while it waits, or as work for GPUs (bucket_sums.h).
 class BucketReducer {
@@ -38,7 +23,7 @@ class BucketReducer {
                 std::span<const Variable> variables)
       : monitor_(monitor),
         given_(services, plan, variables),
-        sums_(make_sums(given_, plan)),
+        sums_(given_, plan),
         progress_(given_.plan->buckets.size()),
         num_filled_(given_.num_replicas) {
     unfilled_.reserve(given_.num_replicas * progress_.size());
@@ -58,9 +43,9 @@ class BucketReducer {
     const auto r = static_cast<std::size_t>(replica);
     const std::size_t bucket = given_.plan->places[index].bucket;
     given_.put(r, index, gradient);
-    sums_->given(r, index);
+    sums_.given(r, index);
     if (--unfilled_[r * given_.plan->buckets.size() + bucket] > 0) return;
-    sums_->filled(r, bucket);
+    sums_.filled(r, bucket);
     if (last_to_fill(r, bucket)) publish(bucket);
   }
   /// Reduces slices until none is there. A failure is kept for wait-and-rethrow by the leader.
@@ -77,7 +62,7 @@ class BucketReducer {
                              {{"bucket", static_cast<std::int64_t>(task.bucket)},
                               {"first", static_cast<std::int64_t>(task.slice.begin)},
                               {"end", static_cast<std::int64_t>(task.slice.end)}});
-        sums_->reduce(task.bucket, task.slice);
+        sums_.reduce(task.bucket, task.slice);
       } catch (...) {
         fail_with(std::current_exception());
         return;
@@ -90,7 +75,7 @@ class BucketReducer {
     }
   }
   /// BucketSums::join(), after all buckets are done, by one replica.
-  void join() { sums_->join(); }
+  void join() { sums_.join(); }
   /// What was found not finite, under every policy but kIgnore. After join().
   const std::optional<NonFiniteValue>& non_finite() const { return given_.non_finite.lowest(); }
   /// The sums, on the device of `replica`. After join().
@@ -98,7 +83,7 @@ class BucketReducer {
     const auto r = static_cast<std::size_t>(replica);
     const Device device = given_.services.replica_devices[r];
     std::vector<std::optional<Tensor>> sums;
-    for (std::size_t b = 0; b < given_.plan->buckets.size(); ++b) sums.push_back(sums_->sum(b, r));
+    for (std::size_t b = 0; b < given_.plan->buckets.size(); ++b) sums.push_back(sums_.sum(b, r));
     std::vector<Gradient> gradients;
     for (std::size_t i = 0; i < given_.variables.size(); ++i) {
       const std::optional<Tensor>& sum = sums[given_.plan->places[i].bucket];
@@ -113,7 +98,7 @@ class BucketReducer {
                                   : given_.sparse_sums[i]);
           break;
         case GradientKind::kDense:
-          if (std::optional<Tensor> own = sums_->sum_of(i, r)) {
+          if (std::optional<Tensor> own = sums_.sum_of(i, r)) {
             gradients.emplace_back(*std::move(own));
             break;
           }
@@ -131,14 +116,14 @@ class BucketReducer {
   std::vector<Variable> sharded() const {
     std::vector<Variable> sharded(given_.variables.size());
     for (std::size_t i = 0; i < sharded.size(); ++i) {
-      if (shards_of(given_.variables[i]) && sums_->sum_of(i, 0)) sharded[i] = given_.variables[i];
+      if (shards_of(given_.variables[i]) && sums_.sum_of(i, 0)) sharded[i] = given_.variables[i];
     }
     const auto is_sharded = [](const Variable& variable) { return variable.defined(); };
     return std::ranges::any_of(sharded, is_sharded) ? sharded : std::vector<Variable>();
   }
 
   /// Whether replicas should keep pace, lest gradients that wait for others fill the memory.
-  bool keeps_pace() const { return sums_->gives_shards(); }
+  bool keeps_pace() const { return sums_.gives_shards(); }
   /// Whether the replica has filled more buckets that are not done than it should.
   bool is_ahead(int replica) const TUTTI_REQUIRES(monitor_.mutex()) {
     constexpr std::size_t kMostAhead = 1;
@@ -174,11 +159,7 @@ class BucketReducer {
     try {
       const std::vector<BucketPlan::Item>& items = given_.bucket(bucket).items;
       for (const BucketPlan::Item& item : items) given_.unify(item.variable);
-      slices = sums_->begin(bucket);
-      for (const BucketPlan::Item& item : items) {
-        if (given_.kinds[item.variable] != GradientKind::kSparse) continue;
-        sums_->sum_slices(item.variable);
-      }
+      slices = sums_.begin(bucket);
     } catch (...) {
       fail_with(std::current_exception());
       return;
@@ -193,7 +174,7 @@ class BucketReducer {
   }
   void end_bucket(std::size_t bucket) {
     try {
-      sums_->end(bucket);
+      sums_.end(bucket);
     } catch (...) {
       return fail_with(std::current_exception());
     }
@@ -208,7 +189,7 @@ class BucketReducer {
 
   ReplicaMonitor& monitor_;
   GivenGradients given_;
-  const std::unique_ptr<BucketSums> sums_;
+  BucketSums sums_;
   std::vector<std::size_t> unfilled_;  // per replica and bucket; the replica's own
   std::vector<Progress> progress_ TUTTI_GUARDED_BY(monitor_.mutex());       // per bucket
   std::vector<std::size_t> num_filled_ TUTTI_GUARDED_BY(monitor_.mutex());  // per replica

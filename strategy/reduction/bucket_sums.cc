@@ -1,0 +1,331 @@
+// Sums of the buckets of one reduction: in which memory, and over which workers.
+// SPDX-License-Identifier: Apache-2.0
+//
+// A bucket's *partial sums* are what the team wants of this worker (PartialSums), in
+// buffers of PartialSums::sum_dtype(). Behind the bucket's elements stand two *counters* per
+// variable: how many replicas have a dense gradient, and how many have slices. They are summed like
+// the rest, so that every worker learns what the others have without another message. So are,
+// behind the counters of one bucket, the bytes of the worker's digest (consistency_check.h), which
+// are alike if each sum is the number of workers times the own byte, and what each worker has
+// waited (straggler_watch.h); the others leave 0. What only some workers would do is decided by
+// sums, which are equal everywhere.
+#include "strategy/reduction/bucket_sums.h"
+
+#include <algorithm>
+#include <sstream>
+
+#include "tutti/core/logging.h"
+#include "tutti/core/trace.h"
+#include "tutti/cross_device_ops/gradient_ops.h"
+
+namespace tutti::internal {
+namespace {
+
+constexpr std::size_t kCountersPerItem = BucketPlan::kCountersPerItem;
+constexpr std::size_t kBucketOfWorkers = BucketPlan::kBucketOfWorkers;
+constexpr std::size_t kDigestBytes = BucketPlan::kDigestBytes;
+
+/// A counter: float32 or float64, both exact for any number of replicas.
+double counter(const Elements& partial, std::size_t index) {
+  if (partial.dtype == DType::kFloat64) return reinterpret_cast<const double*>(partial.data)[index];
+  return reinterpret_cast<const float*>(partial.data)[index];
+}
+void set_counter(const Elements& partial, std::size_t index, double value) {
+  if (partial.dtype == DType::kFloat64) {
+    reinterpret_cast<double*>(partial.data)[index] = value;
+  } else {
+    reinterpret_cast<float*>(partial.data)[index] = static_cast<float>(value);
+  }
+}
+
+bool is_dense_on_gpu(const Gradient& gradient) {
+  return gradient.is_dense() && device_of(gradient).type == DeviceType::kGpu;
+}
+
+}  // namespace
+
+BucketSums::BucketSums(GivenGradients& given, PlanInUse& plan)
+    : given_(given), team_(given.team), buckets_(given.plan->buckets.size()) {
+  for (const BucketPlan::Bucket& bucket : given.plan->buckets) {
+    if (!team_ || is_floating(bucket.dtype)) continue;
+    fail(ErrorCode::kUnimplemented, "gradients of ", bucket.dtype,
+         " with several workers; expected a floating type; try a cast");
+  }
+  if (!team_ && given.num_replicas == 1) return;
+  if (given.services.replica_devices.front().type == DeviceType::kGpu) {
+    gpus_.emplace(given, plan);
+  } else {
+    cpus_.emplace(given);
+  }
+}
+
+void BucketSums::given(std::size_t replica, std::size_t variable) {
+  if (cpus_ || gpus_ || !given_.checks()) return;
+  // Gradients on a GPU are searched all at once.
+  if (!is_dense_on_gpu(given_.of(replica, variable))) given_.search_gradient(variable);
+}
+
+void BucketSums::filled(std::size_t replica, std::size_t bucket) {
+  if (gpus_) gpus_->pack(replica, bucket);
+}
+
+std::vector<SliceRange> BucketSums::begin(std::size_t bucket) {
+  std::vector<SliceRange> slices;
+  if (cpus_) slices = cpus_->begin(bucket);
+  if (team_) count_kinds(bucket);
+  if (gpus_) gpus_->begin(bucket);
+  if (team_) return slices;  // slices of gradients come with the other workers' kinds
+  for (const BucketPlan::Item& item : given_.bucket(bucket).items) {
+    if (given_.kinds[item.variable] != GradientKind::kSparse) continue;
+    given_.sum_slices(item.variable, given_.slices_of(item.variable));
+  }
+  return slices;
+}
+
+void BucketSums::reduce(std::size_t bucket, SliceRange slice) { cpus_->reduce(bucket, slice); }
+
+void BucketSums::end(std::size_t bucket) {
+  if (cpus_) cpus_->end(bucket);
+  if (gpus_) gpus_->end(bucket);
+  if (!team_) return;
+  {
+    MutexLock lock(mutex_);
+    buckets_[bucket].summed = true;
+  }
+  give(false);
+}
+
+bool BucketSums::gives_shards() const {
+  return cpus_ ? cpus_->gives_shards() : gpus_ && gpus_->gives_shards();
+}
+
+void BucketSums::join() {
+  if (team_) return join_workers();
+  if (gpus_) return gpus_->join();
+  if (!cpus_ && given_.checks()) search_alone();
+}
+
+void BucketSums::search_alone() {
+  std::vector<std::size_t> later;
+  std::vector<Tensor> values;
+  for (std::size_t i = 0; i < given_.variables.size(); ++i) {
+    if (!is_dense_on_gpu(given_.of(0, i))) continue;
+    later.push_back(i);
+    values.push_back(given_.of(0, i).dense().to(given_.services.replica_devices.front()));
+  }
+  for (const std::size_t i : indices_of_non_finite(values)) given_.search_gradient(later[i]);
+}
+
+std::optional<Tensor> BucketSums::sum(std::size_t bucket, std::size_t replica) const {
+  if (cpus_) return cpus_->sum(bucket, replica);
+  if (!gpus_ || gpus_->gives_shards()) return std::nullopt;
+  return gpus_->sum(bucket, replica);
+}
+
+std::optional<Tensor> BucketSums::sum_of(std::size_t variable, std::size_t replica) const {
+  const std::vector<Tensor>& sums = given_.kept_sums[variable];
+  if (sums.empty()) return std::nullopt;  // the gradient itself, where it has no elements
+  if (shards_of(given_.variables[variable])) return sums[replica];
+  return sums[sums.size() == 1 ? 0 : replica]
+      .detached_reshape(given_.variables[variable].shape())
+      .to(given_.services.replica_devices[replica]);
+}
+
+void BucketSums::count_kinds(std::size_t bucket) {
+  const BucketPlan::Bucket& plan = given_.bucket(bucket);
+  const HostPartials& partial = partials(bucket);
+  for (std::size_t p = 0; p < partial.sums.size(); ++p) {
+    const CanonicalNode node = team_->sums().nodes()[p];
+    for (std::size_t i = 0; i < plan.items.size(); ++i) {
+      double dense = 0.0, sparse = 0.0;
+      for (int r = node.first; r < node.first + node.count; ++r) {
+        const GradientKind kind =
+            given_.given_kind(static_cast<std::size_t>(r), plan.items[i].variable);
+        dense += kind == GradientKind::kDense ? 1.0 : 0.0;
+        sparse += kind == GradientKind::kSparse ? 1.0 : 0.0;
+      }
+      const std::size_t first = partial.first_counter + kCountersPerItem * i;
+      set_counter(partial.sums[p], first, dense);
+      set_counter(partial.sums[p], first + 1, sparse);
+    }
+  }
+  if (bucket == kBucketOfWorkers) write_numbers();
+}
+
+std::size_t BucketSums::first_number() {
+  return partials(kBucketOfWorkers).first_counter +
+         kCountersPerItem * given_.bucket(kBucketOfWorkers).items.size();
+}
+
+void BucketSums::write_numbers() {
+  numbers_.assign(kDigestBytes + static_cast<std::size_t>(team_->num_workers()), 0.0);
+  digest_ = team_->check()->digest();
+  // As parts of 256: exact in 16 bits and in any order, and no larger than the other counters.
+  for (std::size_t i = 0; i < kDigestBytes; ++i) {
+    numbers_[i] = static_cast<double>((digest_ >> (8 * i)) & 0xff) / 256.0;
+  }
+  numbers_[kDigestBytes + static_cast<std::size_t>(team_->worker())] =
+      team_->stragglers().take_wait();
+  const std::vector<Elements>& sums = partials(kBucketOfWorkers).sums;
+  for (std::size_t p = 0; p < sums.size(); ++p) {
+    for (std::size_t i = 0; i < numbers_.size(); ++i) {
+      set_counter(sums[p], first_number() + i, p == 0 ? numbers_[i] : 0.0);
+    }
+  }
+}
+
+void BucketSums::read_numbers() {
+  std::vector<double> waits;
+  for (std::size_t i = 0; i < numbers_.size(); ++i) {
+    const double sum = counter(partials(kBucketOfWorkers).sums[0], first_number() + i);
+    if (i >= kDigestBytes) {
+      waits.push_back(sum);
+    } else if (sum != numbers_[i] * team_->num_workers()) {
+      digests_differ_ = true;
+    }
+  }
+  team_->note_waits(waits);
+}
+
+void BucketSums::give(bool all) {
+  MutexLock lock(mutex_);
+  for (; next_to_give_ < buckets_.size(); ++next_to_give_) {
+    const std::size_t next = next_to_give_;
+    if (!all && !(buckets_[next].summed && (!gpus_ || gpus_->is_on_host(next)))) return;
+    if (all && gpus_) gpus_->wait_for_host(next);
+    give_bucket(next);
+  }
+}
+
+void BucketSums::give_bucket(std::size_t bucket) {
+  // Sums that are kept in parts alone are not to be there as wholes at once.
+  constexpr std::size_t kMostGiven = 2;
+  if (gives_shards() && bucket >= kMostGiven) take_early(bucket - kMostGiven);
+  const TraceSpan span("give", "communication", {{"bucket", static_cast<std::int64_t>(bucket)}});
+  std::optional<DType> wire;
+  if (given_.compresses(bucket)) wire = wire_type(given_.residuals->compression());
+  const BucketPlan::Bucket& plan = given_.bucket(bucket);
+  const StragglerWatch::Waiting waiting(team_->stragglers());
+  buckets_[bucket].over_workers = team_->sums().start_all_reduce(
+      partials(bucket).sums, {.name = plan.name, .id = plan.id}, wire);
+  if (cpus_) cpus_->start_scattered(bucket, wire);
+}
+
+void BucketSums::join_workers() {
+  {
+    const TraceSpan span("workers", "communication");
+    give(true);
+    for (std::size_t b = 0; b < buckets_.size(); ++b) {
+      if (!buckets_[b].taken) take_bucket(b);
+    }
+  }
+  if (gpus_) gpus_->join();
+  if (digests_differ_) {
+    team_->compare_notes();
+  } else if (digest_ != 0) {
+    team_->check()->clear();
+  }
+  // Where zeros replace them before anything is given away, no other worker has found one.
+  const bool all_find = !given_.zeroes() || (gpus_ && gpus_->searches_sums());
+  if (given_.checks() && all_find) share_findings();
+}
+
+void BucketSums::take_bucket(std::size_t bucket) {
+  wait_for(buckets_[bucket].over_workers, *team_);
+  if (bucket == kBucketOfWorkers) read_numbers();
+  const Elements sums = partials(bucket).sums[0];
+  std::size_t place = partials(bucket).first_counter;
+  for (const BucketPlan::Item& item : given_.bucket(bucket).items) {
+    take_kind(bucket, item, counter(sums, place), counter(sums, place + 1));
+    place += kCountersPerItem;
+  }
+  cpus_ ? cpus_->take(bucket) : gpus_->take(bucket);
+}
+
+/// Unless that takes more messages, for which the workers have an order.
+void BucketSums::take_early(std::size_t bucket) {
+  wait_for(buckets_[bucket].over_workers, *team_);
+  if (has_slices(bucket)) return;
+  take_bucket(bucket);
+  buckets_[bucket].taken = true;
+}
+
+bool BucketSums::has_slices(std::size_t bucket) {
+  const HostPartials& partial = partials(bucket);
+  for (std::size_t i = 0; i < given_.bucket(bucket).items.size(); ++i) {
+    const std::size_t place = partial.first_counter + kCountersPerItem * i + 1;
+    if (counter(partial.sums[0], place) > 0.0) return true;
+  }
+  return false;
+}
+
+void BucketSums::take_kind(std::size_t bucket, const BucketPlan::Item& item, double num_dense,
+                           double num_sparse) {
+  const Variable& variable = given_.variables[item.variable];
+  GradientKind& kind = given_.kinds[item.variable];
+  if (kind == GradientKind::kNone && num_dense + num_sparse > 0.0) {
+    log_warning_once(concat("Variable '", variable.name(),
+                            "' has no gradient on the replicas of worker ", team_->worker(),
+                            " but has one on others; zeros are used there"));
+  }
+  if (num_dense > 0.0 && num_sparse > 0.0) {
+    // Workers that had slices alone have given zeros.
+    if (given_.compresses(bucket)) {
+      fail(ErrorCode::kUnimplemented, "compression ", to_string(given_.residuals->compression()),
+           ": Variable '", variable.name(), "' has slices on some replicas and dense gradients on ",
+           "others; expected one kind; try WireCompression::kNone");
+    }
+    if (gives_shards()) {
+      fail(ErrorCode::kUnimplemented, "Variable '", variable.name(),
+           "' has slices on some workers and dense gradients on others, which replicas have let "
+           "go of; expected one kind; try stage = 1");
+    }
+    given_.make_dense(item.variable);
+  }
+  if (num_dense > 0.0) {
+    kind = GradientKind::kDense;
+    if (num_sparse > 0.0) repeat(item, bucket);
+  } else if (num_sparse > 0.0) {
+    given_.sum_slices(item.variable, slices_of_all_replicas(item.variable));
+    kind = GradientKind::kSparse;
+  }
+}
+
+void BucketSums::repeat(const BucketPlan::Item& item, std::size_t bucket) {
+  const std::vector<Elements> again = cpus_ ? cpus_->repeat(item, bucket) : gpus_->repeat(bucket);
+  if (again.empty()) return;
+  const std::string name = concat("mixed gradients of ", given_.variables[item.variable].name());
+  const StragglerWatch::Waiting waiting(team_->stragglers());
+  team_->sums().start_all_reduce(again, {.name = name}).wait();
+}
+
+std::vector<IndexedSlices> BucketSums::slices_of_all_replicas(std::size_t variable) {
+  ReplicaValues local;
+  for (IndexedSlices& slices : given_.slices_of(variable)) local.push_back({std::move(slices)});
+  std::vector<IndexedSlices> all;
+  const std::string name = concat("slices of ", given_.variables[variable].name());
+  for (const std::vector<Gradient>& replica : team_->gather(local, name)) {
+    all.push_back(replica.at(0).slices());
+  }
+  return all;
+}
+
+/// Every worker found the same sums, but may know different replicas whose fault they are: the
+/// workers agree on the lowest place of all.
+void BucketSums::share_findings() {
+  const auto& own = given_.non_finite.lowest();
+  if (!own) return;
+  // A replica's fault is lower than a sum's everywhere, also where only the sum shows it.
+  const std::string text = own->replica == NonFiniteValue::kSum
+                               ? std::string()
+                               : concat(own->variable, " ", own->index, " ", own->replica);
+  NonFiniteFindings findings;
+  for (const std::string& each : team_->gather_texts(text, "gradients that are not finite")) {
+    NonFiniteValue value;
+    std::istringstream place(each);
+    if (place >> value.variable >> value.index >> value.replica) findings.note(value);
+  }
+  if (findings.lowest()) given_.non_finite.replace(*findings.lowest());
+}
+
+}  // namespace tutti::internal
