@@ -71,24 +71,6 @@ Elements text_bytes(void* data, std::size_t size) {
 
 bool is_any_gpu(const Device& device) { return device.type == DeviceType::kGpu; }
 
-/// The id of NCCL's group on its way from rank 0 to the others: set by it, waited for by them.
-class IdByTexts final : public KeyValueStore {
- public:
-  explicit IdByTexts(const GatherTexts& gather) : gather_(gather) {}
-  void set(std::string_view, std::string_view value) override { exchange(value); }
-  std::optional<std::string> get(std::string_view) override { return std::nullopt; }
-  std::string wait(std::string_view, TimePoint) override { return exchange(""); }
-  bool is_done() const { return done_; }
-  std::string exchange(std::string_view value) {
-    done_ = true;
-    return gather_(value, "NCCL's id").front();
-  }
-
- private:
-  const GatherTexts& gather_;
-  bool done_ = false;
-};
-
 }  // namespace
 
 std::vector<std::string> gather_texts(Communicator& communicator, std::string_view own,
@@ -165,19 +147,27 @@ std::string why_not_all(std::string_view who, std::span<const GpusOfRank> ranks)
 
 std::unique_ptr<CrossDeviceOps> connect_by_nccl(std::string_view who, Group group, Duration timeout,
                                                 const GatherTexts& gather) {
-  const auto store = std::make_shared<IdByTexts>(gather);
-  group.store = store;
-  std::unique_ptr<CrossDeviceOps> ops;
-  std::string failure;
+  std::string id, failure;
   ErrorCode code = ErrorCode::kUnavailable;
-  try {
-    const auto milliseconds = std::chrono::ceil<std::chrono::milliseconds>(timeout);
-    ops = build_cross_device_ops(make_cross_device_ops("nccl", {.timeout = milliseconds}), group);
-  } catch (const Error& error) {
-    // The others wait for what rank 0 has failed to make.
-    if (group.first_rank == 0 && !store->is_done()) store->exchange("");
-    failure = error.message();
-    code = error.code();
+  const auto noting_failure = [&](const auto& body) {
+    try {
+      body();
+    } catch (const Error& error) {
+      failure = error.message();
+      code = error.code();
+    }
+  };
+  if (group.first_rank == 0) noting_failure([&] { id = make_nccl_id(); });
+  id = gather(id, "NCCL's id").front();
+  std::unique_ptr<CrossDeviceOps> ops;
+  if (!id.empty()) {
+    const auto store = std::make_shared<InProcessStore>();
+    store->set(kNcclIdKey, id);
+    group.store = store;
+    noting_failure([&] {
+      const auto milliseconds = std::chrono::ceil<std::chrono::milliseconds>(timeout);
+      ops = build_cross_device_ops(make_cross_device_ops("nccl", {.timeout = milliseconds}), group);
+    });
   }
   const std::vector<std::string> failures = gather(failure, "connect GPUs by NCCL");
   for (std::size_t r = 0; r < failures.size(); ++r) {

@@ -39,6 +39,10 @@ struct GpuChoice {
 /// own GPU and NCCL is there; else one that reads peers' memory.
 GpuChoice choose_for_gpus(std::span<const Device> devices);
 
+/// The key of Group::store with an id of NCCL on which the ranks have agreed.
+inline constexpr std::string_view kNcclIdKey = "nccl/agreed_id";
+/// Returns a new id for a group of NCCL. Throws kUnavailable where there is no NCCL.
+std::string make_nccl_id();
 /// Why "nccl" cannot be used here, in one line; empty when it can.
 std::string why_no_nccl();
 

@@ -27,9 +27,9 @@ namespace tutti::internal {
 namespace {
 
 constexpr auto kPause = std::chrono::microseconds(50);
-constexpr int kPollsBeforePause = 200;  // a launch takes tens of microseconds
+constexpr std::string_view kIdKey = "nccl/unique_id";  // set by rank 0
+constexpr int kPollsBeforePause = 200;                 // a launch takes tens of microseconds
 constexpr auto kTimeToFinalize = std::chrono::seconds(5);
-constexpr std::string_view kIdKey = "nccl/unique_id";
 
 bool is_fine(ncclResult_t result) { return result == ncclSuccess || result == ncclInProgress; }
 
@@ -193,26 +193,27 @@ class NcclGroup final : public PeerWork {
   }
   ncclUniqueId agree_on_id(TimePoint deadline) {
     ncclUniqueId id{};
-    if (!spans_processes() || group_.first_rank == 0) {
+    std::optional<std::string> agreed;
+    if (spans_processes()) {
+      if (!group_.store) {
+        fail(ErrorCode::kInvalidArgument,
+             "nccl: ranks in several processes find each other by a key "
+             "value store; expected one in Group::store, got none");
+      }
+      agreed = group_.store.get(kNcclIdKey);
+      if (!agreed && group_.first_rank > 0) agreed = group_.store.wait(kIdKey, deadline);
+    }
+    if (!agreed) {
       MutexLock lock(mutex_);
       require(nccl_.get_unique_id(&id), 0, "making an id");
-    }
-    if (!spans_processes()) return id;
-    if (!group_.store) {
-      fail(ErrorCode::kInvalidArgument,
-           "nccl: ranks in several processes find each other by a key "
-           "value store; expected one in Group::store, got none");
-    }
-    if (group_.first_rank == 0) {
-      group_.store->set(kIdKey, {id.internal, sizeof(id.internal)});
+      if (spans_processes()) group_.store.set(kIdKey, {id.internal, sizeof(id.internal)});
       return id;
     }
-    const std::string value = group_.store->wait(kIdKey, deadline);
-    if (value.size() != sizeof(id.internal)) {
+    if (agreed->size() != sizeof(id.internal)) {
       fail(ErrorCode::kDataLoss, "nccl: the id in the store; expected ", sizeof(id.internal),
-           " bytes, got ", value.size());
+           " bytes, got ", agreed->size());
     }
-    std::memcpy(id.internal, value.data(), value.size());
+    std::memcpy(id.internal, agreed->data(), agreed->size());
     return id;
   }
   void initialize(TimePoint deadline) {
@@ -599,6 +600,15 @@ std::unique_ptr<CrossDeviceOps> make_nccl_ops(const Group& group,
                                               const CommunicationOptions& options) {
   require_own_gpus(group);
   return std::make_unique<NcclOps>(group, options, nccl_functions());
+}
+
+std::string make_nccl_id() {
+  ncclUniqueId id{};
+  const NcclFunctions& functions = nccl_functions();
+  if (const ncclResult_t result = functions.get_unique_id(&id); !is_fine(result)) {
+    fail(code_of(result), "nccl: making an id: ", functions.get_error_string(result));
+  }
+  return {id.internal, sizeof(id.internal)};
 }
 
 std::string why_no_nccl() {

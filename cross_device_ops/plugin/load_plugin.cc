@@ -118,12 +118,12 @@ std::int32_t set_value(void* store, const char* key, const void* value, std::uin
     require(store && key && (value || size == 0),
             "set: expected the group's store, a key and a value");
     const std::string_view text(static_cast<const char*>(value), size);
-    static_cast<KeyValueStore*>(store)->set(key, text);
+    static_cast<const StorePart*>(store)->set(key, text);
     return std::int32_t{TUTTI_OK};
   });
 }
 
-std::string value_of(KeyValueStore& store, const char* key, std::int64_t timeout_ms) {
+std::string value_of(const StorePart& store, const char* key, std::int64_t timeout_ms) {
   if (timeout_ms == 0) {
     if (std::optional<std::string> value = store.get(key)) return *std::move(value);
     fail(ErrorCode::kNotFound, "get: nobody has set the key '", key, "' yet");
@@ -140,7 +140,7 @@ std::int32_t get_value(void* store, const char* key, void* value, std::uint64_t 
   return guarded(error, [&] {
     require(store && key && size && (value || capacity == 0),
             "get: expected the group's store, a key and room");
-    const std::string found = value_of(*static_cast<KeyValueStore*>(store), key, timeout_ms);
+    const std::string found = value_of(*static_cast<const StorePart*>(store), key, timeout_ms);
     *size = found.size();
     if (found.size() > capacity) {
       fail(ErrorCode::kOutOfRange, "get: the value of '", key, "'; expected room for ",
@@ -228,7 +228,7 @@ class AbiCrossDeviceOps final : public CrossDeviceOps {
               .local_count = static_cast<std::uint32_t>(devices_.size()),
               .devices = devices_.data(),
               .log = write_log,
-              .store = store_.get(),
+              .store = store_ ? &store_ : nullptr,
               .set = store_ ? set_value : nullptr,
               .get = store_ ? get_value : nullptr};
     tutti_error_v1 error{};
@@ -345,7 +345,8 @@ class AbiCrossDeviceOps final : public CrossDeviceOps {
            "a world size of ", local, " (its local replicas), got ", group.world_size,
            "; try a plugin whose spans_processes() says 1");
     }
-    require(group.store != nullptr, who, ": needs the group's key-value store to find the other ",
+    require(static_cast<bool>(group.store), who,
+            ": needs the group's key-value store to find the other ",
             "processes; expected Group::store, got none");
   }
   Determinism read_determinism() const {
@@ -390,7 +391,7 @@ class AbiCrossDeviceOps final : public CrossDeviceOps {
   }
 
   const std::shared_ptr<const PluginTable> table_;
-  const std::shared_ptr<KeyValueStore> store_;
+  StorePart store_;
   const std::int64_t timeout_ms_;
   std::vector<tutti_device_v1> devices_;
   tutti_group_v1 group_{};  // what the plugin's object may keep

@@ -18,24 +18,6 @@ ReplicaBuffer as_bytes(const ReplicaBuffer& buffer) {
   return {buffer.data, buffer.num_bytes(), DType::kUInt8, buffer.device};
 }
 
-/// A part of a store: sees `prefix` + key where its user says key.
-class PrefixStore final : public KeyValueStore {
- public:
-  PrefixStore(std::shared_ptr<KeyValueStore> store, std::string prefix)
-      : store_(std::move(store)), prefix_(std::move(prefix)) {}
-  void set(std::string_view key, std::string_view value) override { store_->set(full(key), value); }
-  std::optional<std::string> get(std::string_view key) override { return store_->get(full(key)); }
-  std::string wait(std::string_view key, TimePoint deadline) override {
-    return store_->wait(full(key), deadline);
-  }
-
- private:
-  std::string full(std::string_view key) const { return prefix_ + std::string(key); }
-
-  std::shared_ptr<KeyValueStore> store_;
-  std::string prefix_;
-};
-
 /// The messages of an operation between the ranks of its group, under tags of its own.
 class OperationTransport final : public Transport {
  public:
@@ -72,8 +54,8 @@ class OperationTransport final : public Transport {
 class OpsEngine final : public MeetingEngine {
  public:
   /// `store`: this group's part.
-  OpsEngine(CrossDeviceOpsSpec spec, RankLink link, std::shared_ptr<KeyValueStore> store,
-            Device device, std::unique_ptr<CollectiveEngine> messages)
+  OpsEngine(CrossDeviceOpsSpec spec, RankLink link, StorePart store, Device device,
+            std::unique_ptr<CollectiveEngine> messages)
       : MeetingEngine(std::move(link), std::move(messages)),
         spec_(std::move(spec)),
         store_(std::move(store)),
@@ -94,11 +76,9 @@ class OpsEngine final : public MeetingEngine {
   double max_relative_error() const override { return ops_->max_relative_error(); }
   std::unique_ptr<CollectiveEngine> subgroup(const std::vector<int>& ranks,
                                              std::uint32_t number) override {
-    std::shared_ptr<KeyValueStore> store;
     // Groups that share no member may have one number.
-    const std::string prefix = concat("g", number, ".", ranks[0], "/");
-    if (store_) store = std::make_shared<PrefixStore>(store_, prefix);
-    return std::make_unique<OpsEngine>(spec_, link_.subgroup(ranks, number), std::move(store),
+    return std::make_unique<OpsEngine>(spec_, link_.subgroup(ranks, number),
+                                       store_.part(concat("g", number, ".", ranks[0], "/")),
                                        device_, messages_->subgroup(ranks, number));
   }
 
@@ -136,7 +116,7 @@ class OpsEngine final : public MeetingEngine {
   void stop(const Error& reason) noexcept override { ops_->abort(reason); }
 
   const CrossDeviceOpsSpec spec_;
-  const std::shared_ptr<KeyValueStore> store_;
+  const StorePart store_;
   const Device device_;
   const std::unique_ptr<CrossDeviceOps> ops_;
 };
@@ -157,13 +137,9 @@ std::unique_ptr<CollectiveEngine> ops_engine(const CrossDeviceOpsSpec& spec, con
   require_one_replica(spec.name, group);
   RankLink link = link_all(group.transport);
   const std::uint64_t nonce = agree_on_nonce(link, spec.name, deadline);
-  std::shared_ptr<KeyValueStore> store;
-  if (group.store) {
-    store = std::make_shared<PrefixStore>(group.store, concat("ops/", nonce, "/"));
-  }
-  return std::make_unique<OpsEngine>(spec, std::move(link), std::move(store),
-                                     group.local_devices[0],
-                                     message_engine(group.transport, "canonical"));
+  return std::make_unique<OpsEngine>(
+      spec, std::move(link), group.store.part(concat("ops/", nonce, "/")), group.local_devices[0],
+      message_engine(group.transport, "canonical"));
 }
 
 }  // namespace tutti::internal

@@ -173,6 +173,7 @@ std::string name_of(const CrossDeviceOpsSpec& spec, const Group& group) {
 
 #if !TUTTI_NCCL
 std::string internal::why_no_nccl() { return kNoNccl; }
+std::string internal::make_nccl_id() { fail(ErrorCode::kUnavailable, kNoNccl); }
 #endif
 
 void register_cross_device_ops(const std::string& name, CrossDeviceOpsFactory factory) {

@@ -113,9 +113,10 @@ int run(std::map<std::string, std::string> flags) {
   if (flags.contains("--rank")) {
     const int rank = std::stoi(flags["--rank"]), world = std::stoi(flags["--world"]);
     tutti::Group group{world, rank, {tutti::Device{}}};
-    group.store = std::make_shared<tutti::FileKeyValueStore>(flags["--store"]);
+    const auto store = std::make_shared<tutti::FileKeyValueStore>(flags["--store"]);
+    group.store = store;
     group.transport =
-        tutti::connect_ranks(rank, world, *group.store, {.way = tutti::ConnectOptions::Way::kTcp})
+        tutti::connect_ranks(rank, world, *store, {.way = tutti::ConnectOptions::Way::kTcp})
             .transport;
     train(*tutti::make_communicator(group, options), steps);
     return 0;

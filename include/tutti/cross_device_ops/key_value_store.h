@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -27,6 +28,35 @@ class KeyValueStore {
   virtual std::vector<std::optional<std::string>> get_all(std::span<const std::string> keys);
   /// Waits until the key is there. Throws kDeadlineExceeded naming store and key.
   virtual std::string wait(std::string_view key, TimePoint deadline) = 0;
+};
+
+/// The keys of a store that begin with a prefix, which callers leave out. A value; empty without a
+/// store. Thread-safe.
+class StorePart {
+ public:
+  StorePart() = default;
+  template <class Store>
+  StorePart(std::shared_ptr<Store> store) : store_(std::move(store)) {}
+  /// Returns the part of the keys that continue with `prefix`; of an empty part, an empty one.
+  StorePart part(std::string_view prefix) const {
+    StorePart longer = *this;
+    longer.prefix_ += prefix;
+    return longer;
+  }
+
+  explicit operator bool() const { return store_ != nullptr; }
+  // Same as KeyValueStore's functions. Requires: not empty.
+  void set(std::string_view key, std::string_view value) const { store_->set(full(key), value); }
+  std::optional<std::string> get(std::string_view key) const { return store_->get(full(key)); }
+  std::string wait(std::string_view key, TimePoint deadline) const {
+    return store_->wait(full(key), deadline);
+  }
+
+ private:
+  std::string full(std::string_view key) const { return prefix_ + std::string(key); }
+
+  std::shared_ptr<KeyValueStore> store_;
+  std::string prefix_;
 };
 
 /// A store for the threads of one process. Share it with a shared_ptr.

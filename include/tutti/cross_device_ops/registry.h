@@ -23,7 +23,7 @@ struct Group {
   int first_rank = 0;
   std::vector<Device> local_devices;  // one per local replica
   /// How an operation that spans processes finds the other ranks; keys are the group's own.
-  std::shared_ptr<KeyValueStore> store = nullptr;
+  StorePart store = {};
   /// Messages between the group's ranks. As an operation gets it, tags are the operation's own and
   /// at most kLargestOperationTag, and an abort of the group ends its calls with kAborted.
   std::shared_ptr<Transport> transport = nullptr;
