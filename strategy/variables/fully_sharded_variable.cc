@@ -344,6 +344,8 @@ FullyShardedStorage::FullyShardedStorage(const Shape& shape, DType dtype,
     : MirroredStorage(shape, dtype, options, owner, placement, work_number,
                       one(std::make_unique<Shards>(shape, dtype, placement->replica_devices, use,
                                                    options.name, make))),
+      ReplicaShards(shards().ranges(), shards().counts_of_workers(), shards().version(),
+                    use.sums_shards, use.reads_again),
       use_(std::move(use)) {}
 
 FullyShardedStorage::~FullyShardedStorage() {

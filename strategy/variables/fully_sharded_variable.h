@@ -107,7 +107,8 @@ class Shards final : public Component {
   const VariableComponent& shard(int index) const {
     return shards_[static_cast<std::size_t>(index)];
   }
-  /// As ReplicaShards.
+  /// For ReplicaShards.
+  std::span<const Shard> ranges() const { return ranges_; }
   std::span<const std::size_t> counts_of_workers() const { return counts_; }
   /// With a team: begins what gather() does. All workers make the same calls.
   StartedGather start_gather(DType dtype) const;
@@ -125,7 +126,7 @@ class Shards final : public Component {
                     const Gradient& gradient, const UpdateScalars& scalars);
   /// This shard's elements of `whole`, which is on its device.
   void assign_shard(int index, const Tensor& whole);
-  std::uint64_t version() const { return version_.load(std::memory_order_relaxed); }
+  const std::atomic<std::uint64_t>& version() const { return version_; }
 
  private:
   /// What a device has gathered, in each type that it was read in.
@@ -183,14 +184,6 @@ class FullyShardedStorage final : public MirroredStorage, public ReplicaShards {
 
   std::optional<TensorPart> save_part() const override;
   void restore_part(const Tensor& elements) override { shards().assign_own(elements); }
-
-  Shard shard(int replica) const override { return shards().range(replica); }
-  std::span<const std::size_t> counts_of_workers() const override {
-    return shards().counts_of_workers();
-  }
-  bool sums_shards() const override { return use_.sums_shards; }
-  bool is_read_again() const override { return use_.reads_again; }
-  std::uint64_t version() const override { return shards().version(); }
 
  private:
   Shards& shards() { return static_cast<Shards&>(component(0)); }
