@@ -171,19 +171,37 @@ class StagedReduction {
 
 namespace {
 
-class SharedEngine : public CollectiveEngine {
+/// Engine of threads, or of processes of one host: those do calls for which they cannot reach each
+/// other's memory by `messages`.
+class SharedEngine final : public CollectiveEngine {
  public:
-  template <class... Arguments>
-  explicit SharedEngine(Arguments... of_group)
-      : group_(std::move(of_group)...), calls_(group_), staged_(group_) {}
+  SharedEngine(std::shared_ptr<ThreadGroup> threads, int rank)
+      : threads_(std::move(threads)),
+        name_("canonical"),
+        group_(threads_, rank),
+        calls_(group_),
+        staged_(group_) {}
+  SharedEngine(std::string_view name, RankLink link, std::unique_ptr<CollectiveEngine> messages)
+      : link_(std::move(link)),
+        messages_(std::move(messages)),
+        allocator_(allocator_in(link_.transport->host_memory())),
+        name_(name),
+        group_(link_, link_.transport->host_memory()),
+        calls_(group_),
+        staged_(group_) {}
+  ~SharedEngine() override {
+    if (threads_) threads_->set_state(rank(), nullptr);
+  }
 
   int rank() const override { return group_.rank(); }
   int size() const override { return group_.size(); }
+  std::string_view name() const override { return name_; }
   bool supports(Collective collective, ReduceOp op, DType dtype) const override {
     return !combines(collective) || can_combine(op, dtype);
   }
   Determinism determinism() const override { return Determinism::kCanonical; }
   bool takes_lists() const override { return true; }
+  std::shared_ptr<BufferAllocator> allocator() override { return allocator_; }
 
   void run(const CollectiveCall& call, const CollectiveHeader& header,
            TimePoint deadline) override {
@@ -204,18 +222,37 @@ class SharedEngine : public CollectiveEngine {
         return work_in_place(call, deadline);
       case WindowCalls::Way::kNeither:
         if (call.collective == Collective::kAllReduce) return staged_.run(call, deadline);
-        return do_otherwise(call, header, deadline);
+        return messages_->run(call, header, deadline);  // threads reach all memory
     }
   }
   void abort(const Error& reason) noexcept override {
     group_.close(Error(ErrorCode::kAborted, reason.message()));
+    if (messages_) messages_->abort(reason);
   }
-  std::optional<Error> failure_of_peer() override { return group_.failure(); }
-
- protected:
-  /// A call that the ranks cannot do on each other's memory.
-  virtual void do_otherwise(const CollectiveCall& call, const CollectiveHeader& header,
-                            TimePoint deadline) = 0;
+  std::optional<Error> failure_of_peer() override {
+    if (auto failure = group_.failure()) return failure;
+    return messages_ ? messages_->failure_of_peer() : std::nullopt;
+  }
+  std::unique_ptr<CollectiveEngine> subgroup(const std::vector<int>& ranks,
+                                             std::uint32_t number) override {
+    if (!threads_) {
+      return std::make_unique<SharedEngine>(name_, link_.subgroup(ranks, number),
+                                            messages_->subgroup(ranks, number));
+    }
+    const auto own = std::ranges::find(ranks, rank()) - ranks.begin();
+    return std::make_unique<SharedEngine>(threads_->subgroup(ranks, number), static_cast<int>(own));
+  }
+  void tend(const std::function<std::string()>& own_state) override {
+    if (messages_) return messages_->tend(own_state);
+    if (!told_state_) threads_->set_state(rank(), own_state);
+    told_state_ = true;
+  }
+  std::vector<std::string> whereabouts(TimePoint deadline) override {
+    if (messages_) return messages_->whereabouts(deadline);
+    std::vector<std::string> states = threads_->states();
+    states[static_cast<std::size_t>(rank())].clear();
+    return states;
+  }
 
  private:
   /// This rank's result out of what all have shown: a copy, so none waits for it.
@@ -239,81 +276,15 @@ class SharedEngine : public CollectiveEngine {
     group_.leave(deadline);
   }
 
+  const std::shared_ptr<ThreadGroup> threads_;  // of threads
+  const RankLink link_;                         // of processes, as the next two
+  const std::unique_ptr<CollectiveEngine> messages_;
+  const std::shared_ptr<BufferAllocator> allocator_;
+  const std::string_view name_;  // a literal
   WindowGroup group_;
   WindowCalls calls_;
   StagedReduction staged_;
-};
-
-class ThreadEngine final : public SharedEngine {
- public:
-  ThreadEngine(std::shared_ptr<ThreadGroup> group, int rank)
-      : SharedEngine(group, rank), threads_(std::move(group)) {}
-  ~ThreadEngine() override { threads_->set_state(rank(), nullptr); }
-
-  std::string_view name() const override { return "canonical"; }
-  std::unique_ptr<CollectiveEngine> subgroup(const std::vector<int>& ranks,
-                                             std::uint32_t number) override {
-    const auto own = std::ranges::find(ranks, rank()) - ranks.begin();
-    return std::make_unique<ThreadEngine>(threads_->subgroup(ranks, number), static_cast<int>(own));
-  }
-  void tend(const std::function<std::string()>& own_state) override {
-    if (!told_state_) threads_->set_state(rank(), own_state);
-    told_state_ = true;
-  }
-  std::vector<std::string> whereabouts(TimePoint) override {
-    std::vector<std::string> states = threads_->states();
-    states[static_cast<std::size_t>(rank())].clear();
-    return states;
-  }
-
- private:
-  void do_otherwise(const CollectiveCall& call, const CollectiveHeader&, TimePoint) override {
-    fail(ErrorCode::kInternal, to_string(call.collective), ": threads reach all memory");
-  }
-
-  const std::shared_ptr<ThreadGroup> threads_;
   bool told_state_ = false;  // tend()'s thread alone
-};
-
-class WindowEngine final : public SharedEngine {
- public:
-  WindowEngine(std::string_view name, RankLink link, std::unique_ptr<CollectiveEngine> messages)
-      : SharedEngine(link, link.transport->host_memory()),
-        name_(name),
-        link_(std::move(link)),
-        messages_(std::move(messages)),
-        allocator_(allocator_in(link_.transport->host_memory())) {}
-
-  std::string_view name() const override { return name_; }
-  std::shared_ptr<BufferAllocator> allocator() override { return allocator_; }
-  std::optional<Error> failure_of_peer() override {
-    if (const auto failure = SharedEngine::failure_of_peer()) return failure;
-    return messages_->failure_of_peer();
-  }
-  void abort(const Error& reason) noexcept override {
-    SharedEngine::abort(reason);
-    messages_->abort(reason);
-  }
-  std::unique_ptr<CollectiveEngine> subgroup(const std::vector<int>& ranks,
-                                             std::uint32_t number) override {
-    return std::make_unique<WindowEngine>(name_, link_.subgroup(ranks, number),
-                                          messages_->subgroup(ranks, number));
-  }
-  void tend(const std::function<std::string()>& own_state) override { messages_->tend(own_state); }
-  std::vector<std::string> whereabouts(TimePoint deadline) override {
-    return messages_->whereabouts(deadline);
-  }
-
- private:
-  void do_otherwise(const CollectiveCall& call, const CollectiveHeader& header,
-                    TimePoint deadline) override {
-    messages_->run(call, header, deadline);
-  }
-
-  const std::string_view name_;  // a literal
-  const RankLink link_;
-  const std::unique_ptr<CollectiveEngine> messages_;
-  const std::shared_ptr<BufferAllocator> allocator_;
 };
 
 }  // namespace
@@ -322,7 +293,7 @@ std::vector<std::unique_ptr<CollectiveEngine>> shared_engines(int size) {
   const auto group = std::make_shared<ThreadGroup>(size);
   std::vector<std::unique_ptr<CollectiveEngine>> engines;
   for (int rank = 0; rank < size; ++rank) {
-    engines.push_back(std::make_unique<ThreadEngine>(group, rank));
+    engines.push_back(std::make_unique<SharedEngine>(group, rank));
   }
   return engines;
 }
@@ -331,7 +302,7 @@ std::unique_ptr<CollectiveEngine> window_engine(std::shared_ptr<Transport> trans
                                                 std::string_view name) {
   const std::string_view literal = name == "auto" ? "auto" : "canonical";
   RankLink link = link_all(transport);
-  return std::make_unique<WindowEngine>(literal, std::move(link),
+  return std::make_unique<SharedEngine>(literal, std::move(link),
                                         message_engine(std::move(transport), "canonical"));
 }
 
