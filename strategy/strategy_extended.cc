@@ -199,8 +199,9 @@ struct StrategyExtended::Impl {
   const LocalStrategyOptions options;
   std::unique_ptr<CrossDeviceOps> ops;
   internal::ReplicaServices services;
-  const std::shared_ptr<const Placement> mirrored;  // on all devices
-  std::vector<std::size_t> work_bytes;              // per replica: of the variables that it updates
+  const std::shared_ptr<void> life = std::make_shared<char>();  // what may outlive this asks for it
+  const std::shared_ptr<const Placement> mirrored;              // on all devices
+  std::vector<std::size_t> work_bytes;        // per replica: of the variables that it updates
   std::vector<internal::ReplicaNotes> notes;  // per replica, written by its own thread during a run
   internal::StepWarnings warnings;
   double run_seconds = 0.0;
@@ -284,7 +285,8 @@ std::shared_ptr<VariableStorage> StrategyExtended::create_storage(
   const std::vector<Device>& devices = services.replica_devices;
   if (is_on_read(options)) {
     return std::make_shared<internal::SyncOnReadStorage>(
-        initial_value, std::move(options), &services.strategy, devices, services.team);
+        initial_value, std::move(options), &services.strategy, devices, services.team,
+        std::shared_ptr<const internal::ReplicaServices>(impl_->life, &services));
   }
   const bool any_gpu = std::ranges::any_of(
       devices, [](const Device& device) { return device.type == DeviceType::kGpu; });

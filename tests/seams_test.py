@@ -25,9 +25,8 @@ FORBIDDEN = {
 }
 # What adds values of several replicas without asking an operation.
 ADDS_REPLICAS = {r"\b(reduce_(tensors_)?along_tree|combine_nodes|reduce_to_all)\(": "a CrossDeviceOps, as services.ops"}
-# Where that is done beside operations: in their own folder, for a server's accumulators, and for values that replicas
-# write to one variable.
-MAY_ADD = ("cross_device_ops/", "include/", "strategy/parameter_server/", "strategy/variables/", "testing/", "tests/", "benchmarks/")
+# Where that is done beside operations: in their own folder, and for a server's accumulators.
+MAY_ADD = ("cross_device_ops/", "include/", "strategy/parameter_server/", "testing/", "tests/", "benchmarks/")
 # Member calls of core's own classes are what everybody is meant to use.
 ALLOWED = re.compile(r"(\.|->)(sleep_for|sleep_until)\(|\bClock\b.*sleep_|sleep_until\(.*\) override")
 # Programs of strangers, with threads of their own.

@@ -6,7 +6,9 @@
 #include <vector>
 
 #include "core/names.h"
+#include "cross_device_ops/reduce_to_all.h"
 #include "tensor/step_hooks.h"
+#include "tutti/autograd/gradient_tape.h"
 
 namespace tutti::internal {
 namespace {
@@ -134,6 +136,14 @@ void ComponentStorage::restore(const TensorLookup& lookup) {
 
 namespace {
 
+bool are_where_it_works(const ReplicaServices& services, std::span<const Tensor> values) {
+  if (values.size() != static_cast<std::size_t>(services.num_replicas())) return false;
+  const auto is_cpu = [](const Device& device) { return device.type == DeviceType::kCpu; };
+  return (std::ranges::all_of(services.replica_devices, is_cpu) &&
+          std::ranges::all_of(values, is_cpu, &Tensor::device)) ||
+         std::ranges::equal(values, services.replica_devices, {}, &Tensor::device);
+}
+
 [[noreturn]] void fail_no_aggregation(const VariableStorage& variable) {
   fail(ErrorCode::kInvalidArgument, "Variable '", variable.name(),
        "': it has one value per replica and aggregation NONE, so no single value; expected SUM, "
@@ -162,16 +172,29 @@ Tensor aggregate_in_trace(StepTracer& tracer, const VariableStorage& variable,
   fail_no_aggregation(variable);
 }
 
-Tensor aggregate(const VariableStorage& variable, std::span<const Tensor> values,
-                 Device destination) {
+Tensor reduce_values(const ReplicaServices* services, ReduceOp op, std::span<const Tensor> values,
+                     Device destination) {
+  const GradientTape::StopRecording stop;
+  if (services && are_where_it_works(*services, values)) {
+    const PerReplica<Gradient> given(std::vector<Gradient>(values.begin(), values.end()));
+    MutexLock lock(services->ops_mutex);
+    return services->ops.reduce(op, given, destination).dense();
+  }
+  std::vector<Gradient> near;
+  for (const Tensor& value : values) near.push_back(value.to(destination));
+  return Canonical().reduce(op, PerReplica<Gradient>(std::move(near)), destination).dense();
+}
+
+Tensor aggregate(const VariableStorage& variable, const ReplicaServices* services,
+                 std::span<const Tensor> values, Device destination) {
   switch (variable.options().aggregation) {
     case VariableAggregation::kOnlyFirstReplica:
       return values.front().to(destination);
     case VariableAggregation::kSum:
-      return reduce_tensors_along_tree(ReduceOp::kSum, values, destination);
+      return reduce_values(services, ReduceOp::kSum, values, destination);
     case VariableAggregation::kMean:
       if (is_floating(variable.dtype())) {
-        return reduce_tensors_along_tree(ReduceOp::kMean, values, destination);
+        return reduce_values(services, ReduceOp::kMean, values, destination);
       }
       if (all_equal(values)) return values.front().to(destination);
       fail(ErrorCode::kInvalidArgument, "Variable '", variable.name(), "': aggregation MEAN of ",

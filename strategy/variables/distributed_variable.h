@@ -119,10 +119,15 @@ class ComponentStorage final : public VariableStorage {
   const int index_;
 };
 
-/// The values of all replicas as one, by the variable's aggregation (not NONE), on `destination`.
-/// Integers under MEAN must be equal: throws kInvalidArgument naming variable and remedy.
-Tensor aggregate(const VariableStorage& variable, std::span<const Tensor> values,
-                 Device destination);
+/// SUM or MEAN of values of replicas, on `destination`, by the strategy's operation where each
+/// replica of all workers gives one in memory in which it works: CPUs, or the replica's device.
+/// Else, and after the strategy was destroyed (`services` is nullptr), by "canonical".
+Tensor reduce_values(const ReplicaServices* services, ReduceOp op, std::span<const Tensor> values,
+                     Device destination);
+/// Combines the values of replicas by the variable's aggregation (not NONE), as reduce_values().
+/// Throws kInvalidArgument, naming variable and remedy, for integers under MEAN that differ.
+Tensor aggregate(const VariableStorage& variable, const ReplicaServices* services,
+                 std::span<const Tensor> values, Device destination);
 /// The same within a traced step, in which each replica has its own value alone.
 Tensor aggregate_in_trace(StepTracer& tracer, const VariableStorage& variable, const Tensor& value);
 

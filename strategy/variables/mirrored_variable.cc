@@ -106,7 +106,7 @@ Tensor combined_value(const VariableStorage& variable, const ReplicaServices& se
     all_plain = all_plain && replica.at(1).dense().item_int() == 1;
   }
   // The mean of V copies of a number is that number, exactly.
-  return all_plain ? values.front() : aggregate(variable, values, destination);
+  return all_plain ? values.front() : aggregate(variable, &services, values, destination);
 }
 
 bool is_linear(ScatterOp op) {

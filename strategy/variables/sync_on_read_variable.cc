@@ -16,10 +16,12 @@ namespace tutti::internal {
 
 SyncOnReadStorage::SyncOnReadStorage(const Tensor& initial_value, VariableOptions options,
                                      const void* owner, const std::vector<Device>& replica_devices,
-                                     std::shared_ptr<WorkerTeam> team)
+                                     std::shared_ptr<WorkerTeam> team,
+                                     std::weak_ptr<const ReplicaServices> services)
     : DistributedStorage(initial_value, std::move(options), owner, replica_devices),
       replica_devices_(replica_devices),
       team_(std::move(team)),
+      services_(std::move(services)),
       updates_(replica_devices.size(), 0) {}
 
 Tensor SyncOnReadStorage::read() const {
@@ -52,16 +54,17 @@ Tensor SyncOnReadStorage::aggregated() const {
 Tensor SyncOnReadStorage::aggregated(const AllComponents& all) const {
   if (all.values.size() == 1) return all.values.front();
   const Device destination = component(0).device();
+  const std::shared_ptr<const ReplicaServices> services = services_.lock();
   AllComponents updated;
   for (std::size_t r = 0; r < all.values.size(); ++r) {
     if (all.updates[r] == 0) continue;
     updated.values.push_back(all.values[r]);
     updated.updates.push_back(all.updates[r]);
   }
-  if (updated.values.empty()) return aggregate(*this, all.values, destination);
+  if (updated.values.empty()) return aggregate(*this, services.get(), all.values, destination);
   const auto differs = [&](std::int64_t count) { return count != updated.updates.front(); };
   if (!is_floating(dtype()) || std::ranges::none_of(updated.updates, differs))
-    return aggregate(*this, updated.values, destination);
+    return aggregate(*this, services.get(), updated.values, destination);
   const GradientTape::StopRecording stop;
   const NoDeviceScope on_host;
   std::int64_t total = 0;
@@ -70,7 +73,7 @@ Tensor SyncOnReadStorage::aggregated(const AllComponents& all) const {
     const double weight = static_cast<double>(updated.updates[i]) / static_cast<double>(total);
     updated.values[i] = cast(updated.values[i].to(Device{}), DType::kFloat64) * weight;
   }
-  const Tensor mean = reduce_tensors_along_tree(ReduceOp::kSum, updated.values, Device{});
+  const Tensor mean = reduce_values(services.get(), ReduceOp::kSum, updated.values, Device{});
   return cast(mean, dtype()).to(destination);
 }
 
@@ -176,7 +179,7 @@ Variable SyncOnReadStorage::create_slot(const std::string& slot_name, double ini
                                .aggregation = options().aggregation};
   const Tensor initial = Tensor::full(shape(), initial_value, dtype(), replica_devices_.front());
   return Variable(std::make_shared<SyncOnReadStorage>(initial, std::move(slot_options), owner(),
-                                                      replica_devices_, team_));
+                                                      replica_devices_, team_, services_));
 }
 
 void SyncOnReadStorage::update(const UpdateRule& rule, std::span<const Variable> slots,

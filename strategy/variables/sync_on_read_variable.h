@@ -17,10 +17,11 @@ namespace tutti::internal {
 /// AggregateOnReadScope are calls that all workers make.
 class SyncOnReadStorage final : public DistributedStorage {
  public:
-  /// `team`: the other workers; nullptr: there are none.
+  /// `team`: the other workers; nullptr: there are none. `services`: of the strategy, which the
+  /// variable may outlive.
   SyncOnReadStorage(const Tensor& initial_value, VariableOptions options, const void* owner,
-                    const std::vector<Device>& replica_devices,
-                    std::shared_ptr<WorkerTeam> team = nullptr);
+                    const std::vector<Device>& replica_devices, std::shared_ptr<WorkerTeam> team,
+                    std::weak_ptr<const ReplicaServices> services);
 
   /// In a replica its component (the aggregate inside an AggregateOnReadScope: a meeting). Outside
   /// the aggregate; kInvalidArgument with aggregation NONE and several replicas.
@@ -73,6 +74,7 @@ class SyncOnReadStorage final : public DistributedStorage {
 
   std::vector<Device> replica_devices_;
   std::shared_ptr<WorkerTeam> team_;
+  std::weak_ptr<const ReplicaServices> services_;
   std::vector<std::int64_t> updates_;  // of each component; each replica writes its own
 };
 

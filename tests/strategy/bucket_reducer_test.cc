@@ -299,6 +299,46 @@ TEST(BucketReducer, ReduceAndBatchReduceToAreTheOperations) {
             3 * 16);
 }
 
+TEST(BucketReducer, AggregatedVariablesAreSumsOfTheOperation) {
+  auto strategy = mirrored(3);
+  const auto make = [&](VariableSynchronization synchronization, VariableAggregation aggregation) {
+    const auto scope = strategy->scope();
+    return Variable(vec({0, 0, 0, 0}), {.name = "v",
+                                        .trainable = false,
+                                        .synchronization = synchronization,
+                                        .aggregation = aggregation});
+  };
+  const auto bytes_of = [&](const std::function<void()>& step) {
+    return bytes_reduced_in(*strategy, step);
+  };
+  Variable written = make(VariableSynchronization::kOnWrite, VariableAggregation::kSum);
+  EXPECT_EQ(bytes_of([&] {
+              strategy->run([&] { written.assign(vec({1, 2, 3, 4}) * (1.0f + replica_number())); });
+            }),
+            3 * 16);
+  EXPECT_EQ(numbers(written.value()), (std::vector<double>{6, 12, 18, 24}));
+
+  Variable read = make(VariableSynchronization::kOnRead, VariableAggregation::kMean);
+  EXPECT_EQ(bytes_of([&] {
+              strategy->run([&] { read.assign(vec({3, 6, 9, 12}) * replica_number()); });
+            }),
+            0);
+  EXPECT_EQ(bytes_of([&] {
+              EXPECT_EQ(numbers(read.value()), (std::vector<double>{3, 6, 9, 12}));
+            }),
+            3 * 16);
+  // Means weighted by the numbers of updates, 1, 2 and 3, are sums of float64.
+  strategy->run([&] {
+    for (int update = 0; update < replica_number(); ++update) read.assign_add(vec({0, 0, 0, 0}));
+  });
+  EXPECT_EQ(bytes_of([&] {
+              EXPECT_EQ(numbers(read.value()), (std::vector<double>{4, 8, 12, 16}));
+            }),
+            3 * 32);
+  strategy.reset();
+  EXPECT_EQ(numbers(read.value()), (std::vector<double>{4, 8, 12, 16}));
+}
+
 TEST(BucketReducer, ShardsAreSummedByTheNamedOperation) {
   const auto shards_by = [](const std::string& name) {
     LocalStrategyOptions local = on_cpus(3);
