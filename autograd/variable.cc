@@ -1,17 +1,29 @@
-// Variables: handles, construction through the current creator, reads that tapes see.
+// Variables: handles, construction through the current creator, reads that tapes see; the buffer of
+// a component.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/autograd/variable.h"
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
+#include <cstring>
+#include <numeric>
 #include <utility>
+#include <vector>
 
 #include "autograd/recording.h"
 #include "core/call_site.h"
 #include "core/hash.h"
 #include "core/names.h"
+#include "tensor/device_backend.h"
+#include "tensor/gpu_device.h"
+#include "tensor/kernel_table.h"
+#include "tensor/step_hooks.h"
+#include "tensor/sum_of_squares.h"
 #include "tutti/autograd/recompute.h"
+#include "tutti/autograd/variable_storage.h"
 #include "tutti/autograd/variable_store.h"
+#include "tutti/core/logging.h"
 #include "tutti/tensor/ops/elementwise.h"
 
 namespace tutti {
@@ -169,6 +181,412 @@ std::vector<Variable> VariableStore::trainable_variables() const {
   std::ranges::copy_if(variables_, std::back_inserter(trainable),
                        [](const Variable& variable) { return variable.trainable(); });
   return trainable;
+}
+
+}  // namespace tutti
+
+// One buffer of a variable: assignments, scatter operations and optimizer updates in place.
+//
+// Copy-on-write: read() shares the buffer with the tensors it returned; every write calls
+// make_unique() first, which copies only when such a tensor still lives.
+
+namespace tutti::internal {
+
+namespace {
+
+/// Where kernels find the rule's numbers in each replay of a captured step; nullptr otherwise.
+/// Updates with the same numbers share the place, so that they share a launch.
+const double* numbers_of_each_step(Device device, const UpdateRule& rule,
+                                   const UpdateScalars& scalars) {
+  StepRecorder* const recorder = StepRecorder::current();
+  if (!recorder || !scalars.live) return nullptr;
+  const StepRecorder::Identity identity = {reinterpret_cast<std::uintptr_t>(&rule),
+                                           reinterpret_cast<std::uintptr_t>(scalars.live),
+                                           std::bit_cast<std::uint64_t>(scalars.weight_decay), 1};
+  const auto write = [&rule, live = scalars.live,
+                      weight_decay = scalars.weight_decay](std::byte* place) {
+    UpdateScalars now = *live;
+    now.weight_decay = weight_decay;
+    const DeviceRule numbers = *rule.device_rule(now);
+    std::memcpy(place, numbers.constants.data(), sizeof(numbers.constants));
+  };
+  return static_cast<const double*>(
+      recorder->reserve(device, sizeof(DeviceRule::constants), write, identity));
+}
+
+// Nothing here waits for the GPU. Tensors are on the device of the variable.
+
+/// value += operand (kAdd) or value -= operand, by the operation of their device. No tape sees it.
+void accumulate_by_operation(VariableMemory& value, AssignOp op, const Tensor& operand) {
+  Tensor result;
+  {
+    OpCall call;
+    call.op = op == AssignOp::kAdd ? OpId::kAdd : OpId::kSubtract;
+    call.inputs = {value.read(), operand};
+    call.outputs = {{value.shape(), value.dtype()}};
+    result = compute(call).front();
+  }
+  value.assign(result);
+}
+
+/// Rows of the value, position after position; indices out of range are left out. The slices may be
+/// on any device.
+void scatter_on_gpu(VariableMemory& value, ScatterOp op, const IndexedSlices& slices) {
+  const Tensor values = slices.values.to(value.device()), rows = slices.indices.to(value.device());
+  if (values.num_elements() == 0) return;
+  const auto view = [](const auto& tensor) {
+    return DeviceTensor{const_cast<void*>(tensor.address()), tensor.shape(), tensor.dtype()};
+  };
+  const DeviceScatter scatter{op, view(value.writable()), view(rows), view(values)};
+  GpuDevice::of(value.device()).with_context([&](DeviceContext& context) {
+    context.scatter(scatter);
+  });
+}
+
+/// Applies the rule by its kernel: `values` are the weights and then the rule's slots. Returns
+/// false when the rule has no kernel for these weights: then nothing was done.
+bool update_on_gpu(std::span<VariableMemory* const> values, const UpdateRule& rule,
+                   const Tensor& gradient, const UpdateScalars& scalars) {
+  const std::optional<DeviceRule> kernel = rule.device_rule(scalars);
+  const std::size_t most_slots = DeviceUpdateItem::kMaxSlots - (rule.uses_norms() ? 1 : 0);
+  if (!kernel || values.size() > most_slots + 1) return false;
+  const Device device = values.front()->device();
+  const DType dtype = values.front()->dtype();
+  std::vector<void*> places;
+  for (VariableMemory* value : values) {
+    TUTTI_CHECK(value->shape() == gradient.shape() && value->dtype() == dtype, rule.name(),
+                ": a slot of shape ", value->shape(), " for a gradient of shape ",
+                gradient.shape());
+    places.push_back(value->writable().address());
+  }
+  DeviceUpdateItem item;
+  item.weights = places.front();
+  std::copy(places.begin() + 1, places.end(), item.slots.begin());
+  item.gradient = gradient.address();
+  item.count = static_cast<std::size_t>(gradient.num_elements());
+  std::vector<BufferRef> buffers = {gradient.buffer()};
+  if (rule.uses_norms()) {
+    const std::size_t bytes = DeviceUpdateItem::num_sums(item.count) * sizeof(double);
+    item.slots.back() = buffers.emplace_back(BufferRef::allocate(bytes, device))->data();
+  }
+  GpuDevice::of(device).update_later(dtype, *kernel, item, std::move(buffers),
+                                     numbers_of_each_step(device, rule, scalars));
+  return true;
+}
+
+/// A part of a larger value of a traced step, as a value by itself: nothing can be copied as yet.
+Tensor with_own_buffer(const Tensor& value) {
+  StepTracer* const tracer = StepTracer::current();
+  if (!tracer || value.buffer()->size() == value.num_bytes() || !tracer->holds(value)) return value;
+  OpCall call;
+  call.op = OpId::kReshape;
+  call.inputs = {value};
+  call.outputs = {{value.shape(), value.dtype()}};
+  return compute(call).front();
+}
+
+/// Notes the rule as a part of the step: `values` are the weights and then the rule's slots.
+void update_in_trace(StepTracer& tracer, std::span<VariableMemory* const> values,
+                     const UpdateRule& rule, const Tensor& gradient, const UpdateScalars& scalars) {
+  const std::optional<DeviceRule> numbers = rule.device_rule(scalars);
+  if (!numbers) {
+    fail(ErrorCode::kUnimplemented, "the optimizer '", rule.name(),
+         "' cannot be a part of a step that XLA compiles; expected one of this library's rules; "
+         "try Sgd or Adam");
+  }
+  std::vector<Tensor> before;
+  for (const VariableMemory* value : values) before.push_back(value->read());
+  const std::vector<Tensor> after = tracer.update(*numbers, before, gradient);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i]->assign(after[i]);
+}
+
+/// Once for each rule.
+void warn_of_update_by_host(const UpdateRule& rule) {
+  log_warning_once(concat("the optimizer '", rule.name(),
+                          "' has no kernel on GPUs: each of its updates goes by way of the host, "
+                          "which is slow"));
+}
+
+}  // namespace
+}  // namespace tutti::internal
+
+namespace tutti {
+namespace {
+
+[[noreturn]] void fail_bool(const char* what) {
+  fail(ErrorCode::kInvalidArgument, what,
+       ": arithmetic on a bool variable; expected a number type, "
+       "got bool; try assign()");
+}
+
+template <class T>
+void accumulate(std::span<T> into, std::span<const T> value, AssignOp op) {
+  if (op == AssignOp::kAdd) {
+    for (std::size_t i = 0; i < into.size(); ++i) into[i] = static_cast<T>(into[i] + value[i]);
+  } else {
+    for (std::size_t i = 0; i < into.size(); ++i) into[i] = static_cast<T>(into[i] - value[i]);
+  }
+}
+
+void check_index_type(const Tensor& indices, const std::string& who) {
+  internal::require(indices.dtype() == DType::kInt64 || indices.dtype() == DType::kInt32, who,
+                    ": expected indices of int32 or int64, got ", indices.dtype());
+}
+
+}  // namespace
+
+std::vector<std::int64_t> internal::checked_rows(const Tensor& indices, std::int64_t num_rows,
+                                                 const std::string& who) {
+  check_index_type(indices, who);
+  std::vector<std::int64_t> rows(static_cast<std::size_t>(indices.num_elements()));
+  if (indices.dtype() == DType::kInt64) {
+    std::ranges::copy(indices.host_span<std::int64_t>(), rows.begin());
+  } else {
+    std::ranges::copy(indices.host_span<std::int32_t>(), rows.begin());
+  }
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    internal::require(rows[i] >= 0 && rows[i] < num_rows, who,
+                      ": index out of range; expected 0 .. ", num_rows - 1, ", got ", rows[i],
+                      " at position ", i);
+  }
+  return rows;
+}
+
+void internal::check_slices(const IndexedSlices& slices, const Shape& shape, DType dtype,
+                            const std::string& who) {
+  internal::require(slices.values.defined() && slices.indices.defined(), who,
+                    ": the slices are undefined");
+  internal::require(shape.rank() > 0, who,
+                    ": a scalar has no rows; expected a variable of rank 1 "
+                    "or more; try assign()");
+  const Shape expected = shape.with_dim(0, slices.indices.num_elements());
+  internal::require(slices.indices.rank() == 1 && slices.values.shape() == expected, who,
+                    ": the slices do not fit the shape ", shape,
+                    "; expected indices [n] and values [n", shape.rank() > 1 ? ", ...]" : "]",
+                    ", got indices ", slices.indices.shape(), " and values ",
+                    slices.values.shape());
+  internal::require(slices.values.dtype() == dtype, who, ": expected values of ", dtype, ", got ",
+                    slices.values.dtype(), "; try cast()");
+}
+
+namespace {
+
+using internal::check_slices;
+using internal::checked_rows;
+
+bool is_on_gpu(const Tensor& tensor) { return tensor.device().type != DeviceType::kCpu; }
+
+void check_divisors(const Tensor& values, const std::string& who) {
+  visit_dtype(values.dtype(), [&]<class T>() {
+    if constexpr (std::is_integral_v<T>) {
+      if (std::ranges::count(values.host_span<T>(), T{0}) == 0) return;
+      fail(ErrorCode::kInvalidArgument, who, ": division of an integer variable by zero");
+    }
+  });
+}
+
+/// Rows that `slices` touch, each once and ascending, and the sum of each row's values in position
+/// order.
+struct SummedRows {
+  std::vector<std::int64_t> rows;
+  Tensor values;  // [rows.size(), ...]
+};
+
+SummedRows sum_duplicates(const IndexedSlices& slices, const std::vector<std::int64_t>& rows) {
+  std::vector<std::size_t> order(rows.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::stable_sort(order, {}, [&](std::size_t i) { return rows[i]; });
+  SummedRows result;
+  for (const std::size_t i : order) {
+    if (result.rows.empty() || result.rows.back() != rows[i]) result.rows.push_back(rows[i]);
+  }
+  const auto num_rows = static_cast<std::int64_t>(result.rows.size());
+  MutableTensor sums(slices.values.shape().with_dim(0, num_rows), slices.values.dtype(),
+                     slices.values.device());
+  visit_floating(slices.values.dtype(), "VariableComponent::update", [&]<class T>() {
+    const auto values = slices.values.host_span<T>();
+    const std::size_t row_size = rows.empty() ? 0 : values.size() / rows.size();
+    T* out = sums.span<T>().data();
+    std::int64_t previous = -1;
+    for (const std::size_t i : order) {
+      const T* in = values.data() + i * row_size;
+      if (rows[i] != previous) {
+        if (previous >= 0) out += row_size;
+        std::copy_n(in, row_size, out);
+      } else {
+        for (std::size_t k = 0; k < row_size; ++k) out[k] += in[k];
+      }
+      previous = rows[i];
+    }
+  });
+  result.values = sums.freeze();
+  return result;
+}
+
+/// For messages alone: making it takes as long as updating a small variable.
+std::string who_updates(const UpdateRule& rule) {
+  return concat("VariableComponent::update (", rule.name(), ")");
+}
+
+void check_dense(const Tensor& gradient, const Shape& shape, DType dtype, const UpdateRule& rule) {
+  if (gradient.shape() == shape && gradient.dtype() == dtype) return;
+  fail(ErrorCode::kInvalidArgument, who_updates(rule), ": the gradient does not fit; expected ",
+       shape, " of ", dtype, ", got ", gradient.shape(), " of ", gradient.dtype());
+}
+
+void apply_with_norms(const UpdateRule& rule, UpdateArgs args) {
+  std::vector<std::byte> direction(args.count * size_of(args.dtype));
+  rule.direct(args, direction.data());
+  args.scalars.weight_norm = std::sqrt(sum_of_squares(args.dtype, args.weights_data, args.count));
+  args.scalars.direction_norm = std::sqrt(sum_of_squares(args.dtype, direction.data(), args.count));
+  args.scalars.gradient_scale = 1.0;
+  args.gradient_data = direction.data();
+  rule.apply(args);
+}
+
+}  // namespace
+
+void VariableComponent::assign(AssignOp op, const Tensor& value) {
+  if (op == AssignOp::kAssign) {
+    memory_->assign(internal::with_own_buffer(value));
+    return;
+  }
+  TUTTI_CHECK(value.shape() == memory_->shape() && value.dtype() == memory_->dtype(),
+              "VariableComponent::assign: expected ", memory_->shape(), " of ", memory_->dtype(),
+              ", got ", value.shape(), " of ", value.dtype());
+  if (value.dtype() == DType::kBool) fail_bool("VariableComponent::assign");
+  if (device().type != DeviceType::kCpu) {
+    return internal::accumulate_by_operation(*memory_, op, value.to(device()));
+  }
+  if (StepTracer* const tracer = StepTracer::current()) {
+    const bool is_of_step = tracer->holds(value) || tracer->holds(memory_->read());
+    if (is_of_step) return internal::accumulate_by_operation(*memory_, op, value.to(device()));
+  }
+  const MutableTensor& own = memory_->writable();  // first: a captured step refuses it by its name
+  const Tensor local = value.to(device());
+  visit_dtype(own.dtype(), [&]<class T>() {
+    if constexpr (!std::is_same_v<T, bool>) {
+      accumulate<T>(own.span<T>(), local.host_span<T>(), op);
+    }
+  });
+}
+
+void VariableComponent::scatter(ScatterOp op, const IndexedSlices& slices,
+                                const std::string& name) {
+  const std::string who = concat("Variable '", name, "'.", op);
+  check_slices(slices, memory_->shape(), memory_->dtype(), who);
+  if (memory_->dtype() == DType::kBool && op != ScatterOp::kUpdate) fail_bool(who.c_str());
+  const bool on_gpu = device().type != DeviceType::kCpu;
+  if (op == ScatterOp::kDivide && !(on_gpu && is_on_gpu(slices.values))) {
+    check_divisors(slices.values.to(Device{}), who);
+  }
+  if (on_gpu && is_on_gpu(slices.indices)) {
+    check_index_type(slices.indices, who);
+    return internal::scatter_on_gpu(*memory_, op, slices);
+  }
+  const auto rows = checked_rows(slices.indices.to(Device{}), memory_->shape().dim(0), who);
+  if (on_gpu) return internal::scatter_on_gpu(*memory_, op, slices);
+  const Tensor local = slices.values.to(device());
+  visit_dtype(memory_->dtype(), [&]<class T>() {
+    const auto values = local.host_span<T>();
+    if (values.empty()) return;
+    const std::size_t row_size = values.size() / rows.size();
+    T* const out = memory_->writable().span<T>().data();
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      T* const row = out + static_cast<std::size_t>(rows[i]) * row_size;
+      for (std::size_t k = 0; k < row_size; ++k) {
+        row[k] = internal::scattered<T>(op, row[k], values[i * row_size + k]);
+      }
+    }
+  });
+}
+
+void VariableComponent::update(VariableComponent& weights,
+                               std::span<VariableComponent* const> slots, const UpdateRule& rule,
+                               const Gradient& gradient, const UpdateScalars& scalars) {
+  if (gradient.is_none()) return;
+  if (weights.device().type != DeviceType::kCpu) {
+    return update_on_gpu(weights, slots, rule, gradient, scalars);
+  }
+  if (StepTracer* const tracer = StepTracer::current()) {
+    std::vector<VariableMemory*> values = {weights.memory_.get()};
+    for (VariableComponent* slot : slots) values.push_back(slot->memory_.get());
+    const Tensor dense = gradient.to_dense().to(weights.device());
+    check_dense(dense, weights.memory_->shape(), weights.memory_->dtype(), rule);
+    return internal::update_in_trace(*tracer, values, rule, dense, scalars);
+  }
+  const MutableTensor& value = weights.memory_->writable();
+  const std::size_t element_size = size_of(value.dtype());
+  std::vector<std::byte*> slot_data;
+  for (VariableComponent* slot : slots) {
+    const MutableTensor& own = slot->memory_->writable();
+    TUTTI_CHECK(own.shape() == value.shape() && own.dtype() == value.dtype(), who_updates(rule),
+                ": a slot of shape ", own.shape(), " for weights of shape ", value.shape());
+    slot_data.push_back(own.data());
+  }
+  std::vector<void*> pointers(slots.size());
+  const auto apply = [&](std::size_t first, std::size_t count, const std::byte* gradient_data) {
+    for (std::size_t s = 0; s < pointers.size(); ++s) {
+      pointers[s] = slot_data[s] + first * element_size;
+    }
+    rule.apply(UpdateArgs{value.dtype(), count, value.data() + first * element_size, pointers,
+                          gradient_data, scalars});
+  };
+
+  if (gradient.is_slices() && rule.skips_zero_gradient()) {
+    const std::string who = who_updates(rule);
+    IndexedSlices slices = gradient.slices();
+    check_slices(slices, value.shape(), value.dtype(), who);
+    slices = {slices.values.to(weights.device()), slices.indices.to(weights.device()),
+              slices.dense_shape};
+    const auto rows = checked_rows(slices.indices, value.shape().dim(0), who);
+    const SummedRows sums = sum_duplicates(slices, rows);
+    if (sums.rows.empty() || sums.values.num_elements() == 0) return;
+    const std::size_t row_size =
+        static_cast<std::size_t>(sums.values.num_elements()) / sums.rows.size();
+    const std::byte* gradient_data = sums.values.bytes().data();
+    for (std::size_t i = 0; i < sums.rows.size(); ++i) {
+      apply(static_cast<std::size_t>(sums.rows[i]) * row_size, row_size,
+            gradient_data + i * row_size * element_size);
+    }
+    return;
+  }
+  const Tensor dense = gradient.to_dense().to(weights.device());
+  check_dense(dense, value.shape(), value.dtype(), rule);
+  const auto count = static_cast<std::size_t>(dense.num_elements());
+  if (count == 0) return;
+  if (!rule.uses_norms()) {
+    apply(0, count, dense.bytes().data());
+    return;
+  }
+  for (std::size_t s = 0; s < pointers.size(); ++s) pointers[s] = slot_data[s];
+  apply_with_norms(rule, UpdateArgs{value.dtype(), count, value.data(), pointers,
+                                    dense.bytes().data(), scalars});
+}
+
+void VariableComponent::update_on_gpu(VariableComponent& weights,
+                                      std::span<VariableComponent* const> slots,
+                                      const UpdateRule& rule, const Gradient& gradient,
+                                      const UpdateScalars& scalars) {
+  const VariableMemory& own = *weights.memory_;
+  if (gradient.is_slices()) {
+    check_slices(gradient.slices(), own.shape(), own.dtype(), who_updates(rule));
+  }
+  const Tensor dense = gradient.to_dense().to(weights.device());
+  check_dense(dense, own.shape(), own.dtype(), rule);
+  if (dense.num_elements() == 0) return;
+  std::vector<VariableMemory*> values = {weights.memory_.get()};
+  for (VariableComponent* slot : slots) values.push_back(slot->memory_.get());
+  if (internal::update_on_gpu(values, rule, dense, scalars)) return;
+  internal::warn_of_update_by_host(rule);
+  VariableComponent weights_on_host(weights.read(), Device{});
+  std::vector<VariableComponent> slots_on_host;
+  for (VariableComponent* slot : slots) slots_on_host.emplace_back(slot->read(), Device{});
+  std::vector<VariableComponent*> pointers;
+  for (VariableComponent& slot : slots_on_host) pointers.push_back(&slot);
+  update(weights_on_host, pointers, rule, dense.to(Device{}), scalars);
+  weights.memory_->assign(weights_on_host.read());
+  for (std::size_t s = 0; s < slots.size(); ++s) slots[s]->memory_->assign(slots_on_host[s].read());
 }
 
 }  // namespace tutti

@@ -1,14 +1,19 @@
-// The canonical tree: one order of additions for a given number of replicas.
+// The canonical tree: one order of additions for a given number of replicas, its arithmetic in host
+// memory, and the operation "canonical".
 // SPDX-License-Identifier: Apache-2.0
 //
 // Vocabulary: *inputs* are the values of replicas 0, 1, ..., V-1. In each *round* input 2i+1 is
 // combined into input 2i, and an odd last one passes up: left_half() says the same from the root. A
 // *node* covers the replicas [first, first + count) where count is a power of two that divides
-// first, or less at the tree's right edge; its children are the left_half() and the rest. What is
-// done to elements in memory: reduce_to_all.cc.
+// first, or less at the tree's right edge; its children are the left_half() and the rest.
 #include "tutti/cross_device_ops/canonical_tree.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+#include <memory>
+#include <type_traits>
 #include <vector>
 
 #include "core/names.h"
@@ -16,6 +21,10 @@
 #include "cross_device_ops/device_work.h"
 #include "cross_device_ops/element_arithmetic.h"
 #include "cross_device_ops/reduce_to_all.h"
+#include "tensor/cpu/vectorized.h"
+#include "tensor/half_conversion.h"
+#include "tutti/cross_device_ops/cross_device_ops.h"
+#include "tutti/tensor/buffer.h"
 #include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/dispatch.h"
 #include "tutti/tensor/ops/elementwise.h"
@@ -113,6 +122,414 @@ Tensor reduce_tensors_along_tree(ReduceOp op, std::span<const Tensor> values, De
   reduce_along_tree(op, result.dtype(), inputs, result.data(),
                     static_cast<std::size_t>(result.num_elements()));
   return result.freeze();
+}
+
+}  // namespace tutti
+
+// The arithmetic of the canonical tree in host memory: one pass that combines all inputs and stores
+// to all outputs.
+//
+// Vocabulary: a *block* is a run of elements that fits the cache; blocks do not change the order.
+// Few floating inputs are summed in registers, and stored to all.
+
+namespace tutti::internal {
+namespace {
+
+constexpr std::size_t kBlockBytes = 16 * 1024;
+
+using Inputs = std::span<const std::byte* const>;
+using Outputs = std::span<std::byte* const>;
+using Nodes = std::span<const CanonicalNode>;
+
+/// How many of the inputs are in the left half of their part of the tree. No nodes: one per
+/// replica.
+std::size_t inputs_on_left(std::size_t num_inputs, std::span<const CanonicalNode> nodes) {
+  if (nodes.empty()) return left_half(num_inputs);
+  const int first = nodes.front().first, end = nodes.back().first + nodes.back().count;
+  const int middle = first + static_cast<int>(left_half(static_cast<std::size_t>(end - first)));
+  const auto right = std::ranges::find(nodes, middle, &CanonicalNode::first);
+  TUTTI_CHECK(right != nodes.end(), "combine_nodes: the nodes are no whole parts of the tree");
+  return static_cast<std::size_t>(right - nodes.begin());
+}
+
+/// Reduces inputs, each of a replica or of a node, into `out`; scratch has one block per further
+/// level of the tree.
+template <ReduceOp op, class T>
+void reduce_block(std::span<const T* const> inputs, std::span<const CanonicalNode> nodes, T* out,
+                  std::size_t count, T* scratch) {
+  const std::size_t n = inputs.size();
+  if (n == 1) {
+    std::memcpy(out, inputs[0], count * sizeof(T));
+    return;
+  }
+  if (n == 2) {
+    combine_to<op>(out, inputs[0], inputs[1], count);
+    return;
+  }
+  const std::size_t left = inputs_on_left(n, nodes);
+  const std::size_t nodes_on_left = nodes.empty() ? 0 : left;
+  reduce_block<op>(inputs.first(left), nodes.first(nodes_on_left), out, count, scratch);
+  if (n - left == 1) {
+    combine_into_left<op>(out, inputs[left], count);
+    return;
+  }
+  reduce_block<op>(inputs.subspan(left), nodes.subspan(nodes_on_left), scratch, count,
+                   scratch + count);
+  combine_into_left<op>(out, scratch, count);
+}
+
+// Memory of any alignment: what cannot be read as T is copied, block by block.
+template <class T>
+class BlockOf {
+ public:
+  explicit BlockOf(std::size_t block) : block_(block) {}
+  const T* operator()(const std::byte* data, std::size_t count) {
+    if (is_aligned<T>(data)) return reinterpret_cast<const T*>(data);
+    copies_.push_back(BufferRef::allocate(block_ * sizeof(T)));
+    std::memcpy(copies_.back()->data(), data, count * sizeof(T));
+    return reinterpret_cast<const T*>(copies_.back()->data());
+  }
+  void next_block() { copies_.clear(); }
+
+ private:
+  std::size_t block_;
+  std::vector<BufferRef> copies_;
+};
+
+/// More than the tree has.
+std::size_t most_levels(Inputs inputs, Nodes nodes) {
+  const auto replicas = nodes.empty()
+                            ? inputs.size()
+                            : static_cast<std::size_t>(nodes.back().first + nodes.back().count);
+  return static_cast<std::size_t>(std::bit_width(replicas)) + 1;
+}
+
+template <class T>
+bool are_aligned(Inputs inputs, Outputs outputs) {
+  return std::ranges::all_of(inputs, is_aligned<T>) && std::ranges::all_of(outputs, is_aligned<T>);
+}
+
+/// To m places, each of which may be exactly one of the inputs.
+template <std::size_t n, std::size_t m, class T>
+void sum_in_registers(Inputs inputs, Outputs outputs, std::size_t count) {
+  std::array<const T*, n> from;
+  std::array<T*, m> to;
+  for (std::size_t r = 0; r < n; ++r) from[r] = reinterpret_cast<const T*>(inputs[r]);
+  for (std::size_t r = 0; r < m; ++r) to[r] = reinterpret_cast<T*>(outputs[r]);
+  vectorized([=]() __attribute__((always_inline)) {
+#if !defined(__clang__)
+#pragma GCC ivdep
+#endif
+    for (std::size_t i = 0; i < count; ++i) {
+      T values[n];
+      for (std::size_t r = 0; r < n; ++r) values[r] = from[r][i];
+      const T sum = sum_of_tree<0, n>(values);
+      for (std::size_t r = 0; r < m; ++r) to[r][i] = sum;
+    }
+  });
+}
+
+template <std::size_t n, class T>
+void sum_in_place(Outputs buffers, std::size_t first, std::size_t end) {
+  std::array<T*, n> at;
+  for (std::size_t r = 0; r < n; ++r) at[r] = reinterpret_cast<T*>(buffers[r]);
+  vectorized([=]() __attribute__((always_inline)) {
+#if !defined(__clang__)
+#pragma GCC ivdep
+#endif
+    for (std::size_t i = first; i < end; ++i) {
+      T values[n];
+      for (std::size_t r = 0; r < n; ++r) values[r] = at[r][i];
+      const T sum = sum_of_tree<0, n>(values);
+      for (std::size_t r = 0; r < n; ++r) at[r][i] = sum;
+    }
+  });
+}
+
+/// sum_in_place() of whole lines, asking for those that are `ahead` bytes further on. Returns
+/// how many elements that were.
+template <std::size_t n, class T>
+std::size_t sum_lines_ahead(Outputs buffers, std::size_t count, std::size_t ahead) {
+  constexpr std::size_t kLineBytes = 64, kLine = kLineBytes / sizeof(T);
+  const std::size_t num_lines = count / kLine;
+  std::array<std::byte*, n> at;
+  for (std::size_t r = 0; r < n; ++r) at[r] = buffers[r];
+  vectorized([=]() __attribute__((always_inline)) {
+    for (std::size_t place = 0; place < num_lines * kLineBytes; place += kLineBytes) {
+      T lines[n][kLine];
+      for (std::size_t r = 0; r < n; ++r) {
+        __builtin_prefetch(at[r] + place + ahead);
+        std::memcpy(lines[r], at[r] + place, kLineBytes);
+      }
+      T sums[kLine];
+      for (std::size_t i = 0; i < kLine; ++i) {
+        T values[n];
+        for (std::size_t r = 0; r < n; ++r) values[r] = lines[r][i];
+        sums[i] = sum_of_tree<0, n>(values);
+      }
+      for (std::size_t r = 0; r < n; ++r) std::memcpy(at[r] + place, sums, kLineBytes);
+    }
+  });
+  return num_lines * kLine;
+}
+
+/// Whether it could.
+template <class T>
+bool sum_few(Inputs inputs, Outputs outputs, std::size_t count, std::size_t ahead) {
+  if (inputs.size() < 2 || inputs.size() > kMostInRegisters) return false;
+  if (!are_aligned<T>(inputs, outputs)) return false;
+  const bool in_place = std::ranges::equal(inputs, outputs);
+  if (!in_place && outputs.size() > 2) return false;
+  with_size(inputs.size(), [&]<std::size_t n>() {
+    if (in_place) {
+      const std::size_t done = ahead > 0 ? sum_lines_ahead<n, T>(outputs, count, ahead) : 0;
+      sum_in_place<n, T>(outputs, done, count);
+    } else if (outputs.size() == 1) {
+      sum_in_registers<n, 1, T>(inputs, outputs, count);
+    } else {
+      sum_in_registers<n, 2, T>(inputs, outputs, count);
+    }
+  });
+  return true;
+}
+
+template <ReduceOp op, class T>
+void combine_two(const std::byte* left, const std::byte* right, std::byte* output,
+                 std::size_t count) {
+  const auto* const a = reinterpret_cast<const T*>(left);
+  const auto* const b = reinterpret_cast<const T*>(right);
+  auto* const out = reinterpret_cast<T*>(output);
+  if (out == a) return combine_into_left<op>(out, b, count);
+  if (out == b) return combine_into_right<op>(a, out, count);
+  combine_to<op>(out, a, b, count);
+}
+
+/// 16-bit numbers are combined as floats and rounded once, at the end.
+template <ReduceOp op, class T>
+void reduce_blocks(Inputs inputs, Nodes nodes, Outputs outputs, std::size_t count) {
+  using Number = std::conditional_t<Half<T>, float, T>;
+  const std::size_t block = std::min(count, kBlockBytes / sizeof(Number));
+  const std::size_t widened = Half<T> ? inputs.size() : 0;
+  const BufferRef scratch =
+      BufferRef::allocate((widened + most_levels(inputs, nodes) + 2) * block * sizeof(Number));
+  auto* const wide = reinterpret_cast<Number*>(scratch->data());
+  Number* const spare = wide + widened * block;
+  std::vector<const Number*> starts(inputs.size());
+  BlockOf<T> readable(block);
+  // Only what is one, aligned and no input can be built where it belongs.
+  const bool beside = Half<T> || outputs.size() > 1 || !is_aligned<T>(outputs[0]) ||
+                      std::ranges::find(inputs, outputs[0]) != inputs.end();
+  for (std::size_t first = 0; first < count; first += block) {
+    const std::size_t n = std::min(block, count - first);
+    for (std::size_t r = 0; r < inputs.size(); ++r) {
+      const T* const own = readable(inputs[r] + first * sizeof(T), n);
+      if constexpr (Half<T>) {
+        widen(dtype_of<T>(), reinterpret_cast<const std::byte*>(own), wide + r * block, n);
+        starts[r] = wide + r * block;
+      } else {
+        starts[r] = own;
+      }
+    }
+    auto* const result = beside ? spare : reinterpret_cast<Number*>(outputs[0] + first * sizeof(T));
+    reduce_block<op, Number>(starts, nodes, result, n, spare + n);
+    auto* const bytes = reinterpret_cast<std::byte*>(result);
+    if constexpr (Half<T>) narrow(result, dtype_of<T>(), bytes, n);
+    for (std::size_t o = 0; beside && o < outputs.size(); ++o) {
+      std::memcpy(outputs[o] + first * sizeof(T), bytes, n * sizeof(T));
+    }
+    readable.next_block();
+  }
+}
+
+template <ReduceOp op, class T>
+void reduce_any(Inputs inputs, Nodes nodes, Outputs outputs, std::size_t count, std::size_t ahead) {
+  if constexpr (!Half<T>) {
+    // In place without a copy of the result: what a step of an algorithm does with what it
+    // received.
+    if (inputs.size() == 2 && outputs.size() == 1 && are_aligned<T>(inputs, outputs)) {
+      return combine_two<op, T>(inputs[0], inputs[1], outputs[0], count);
+    }
+  }
+  if constexpr (op == ReduceOp::kSum && std::is_floating_point_v<T>) {
+    if (nodes.empty() && sum_few<T>(inputs, outputs, count, ahead)) return;
+  }
+  reduce_blocks<op, T>(inputs, nodes, outputs, count);
+}
+
+template <class T>
+void reduce_with(ReduceOp op, Inputs inputs, Nodes nodes, Outputs outputs, std::size_t count,
+                 std::size_t ahead) {
+  switch (op) {
+    case ReduceOp::kSum:
+      return reduce_any<ReduceOp::kSum, T>(inputs, nodes, outputs, count, ahead);
+    case ReduceOp::kMin:
+      return reduce_any<ReduceOp::kMin, T>(inputs, nodes, outputs, count, ahead);
+    case ReduceOp::kMax:
+      return reduce_any<ReduceOp::kMax, T>(inputs, nodes, outputs, count, ahead);
+    case ReduceOp::kProduct:
+      return reduce_any<ReduceOp::kProduct, T>(inputs, nodes, outputs, count, ahead);
+    case ReduceOp::kMean:
+      break;
+  }
+  fail(ErrorCode::kInternal, "reduce_along_tree: MEAN is SUM and a division; the caller divides");
+}
+
+}  // namespace
+
+void require_reduction(ReduceOp op, DType dtype, std::string_view who) {
+  if (has_reduction(op, dtype)) return;
+  if (dtype == DType::kBool) {
+    fail(ErrorCode::kInvalidArgument, who, "bool has MIN and MAX only, got ", op,
+         "; try cast() first");
+  }
+  fail(ErrorCode::kInvalidArgument, who, "MEAN needs a floating type, got ", dtype,
+       "; try SUM, or cast() first");
+}
+
+void reduce_to_all(ReduceOp op, DType dtype, Inputs inputs, Outputs outputs, std::size_t count,
+                   std::size_t ahead, Nodes nodes) {
+  if (count == 0) return;
+  visit_dtype(dtype, [&]<class T>() {
+    if constexpr (std::is_same_v<T, bool>) {
+      require_reduction(op, dtype, "reduce: ");
+      // A bool is a byte of 0 or 1.
+      reduce_with<std::uint8_t>(op, inputs, nodes, outputs, count, ahead);
+    } else {
+      reduce_with<T>(op, inputs, nodes, outputs, count, ahead);
+    }
+  });
+}
+
+}  // namespace tutti::internal
+
+namespace tutti {
+
+void Canonical::all_reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> buffers) {
+  if (buffers.front().work) return internal::canonical_on_gpus(op, buffers);
+  std::vector<std::byte*> all;
+  for (const ReplicaBuffer& buffer : buffers) all.push_back(buffer.data);
+  const std::vector<const std::byte*> inputs(all.begin(), all.end());
+  const ReplicaBuffer& first = buffers.front();
+  internal::reduce_to_all(op, first.dtype, inputs, all, first.count);
+}
+
+}  // namespace tutti
+
+// CrossDeviceOps::sum_segments(): along the canonical tree without copies, and by any operation on
+// copies.
+
+namespace tutti {
+namespace {
+
+using Segment = SegmentedSum::Segment;
+
+/// Blocks of this size stay in a cache, so that what is done to values before and to sums
+/// afterwards costs little beside the addition.
+constexpr std::size_t kSegmentBlock = std::size_t{64} << 10;
+
+template <class Visitor>
+void for_blocks(const SegmentedSum& sum, const Segment& segment, const Visitor& visitor) {
+  const std::size_t block = kSegmentBlock / size_of(sum.dtype);
+  for (std::size_t begin = segment.begin; begin < segment.end; begin += block) {
+    visitor(Segment{segment.variable, begin, std::min(segment.end, begin + block)});
+  }
+}
+
+/// Adds along the tree, straight from the values. Threads: one.
+class TreeAdder {
+ public:
+  explicit TreeAdder(const SegmentedSum& sum) : sum_(sum), inputs_(sum.replicas.size()) {
+    if (sum.sum_dtype != sum.dtype) {
+      wide_bytes_ = kSegmentBlock / size_of(sum.dtype) * size_of(sum.sum_dtype);
+    }
+    if (sum.copies || wide_bytes_ > 0) make_copies();
+  }
+
+  void add(std::size_t index) {
+    const Segment& segment = sum_.segments[index];
+    const auto sums = std::span(sum_.sums).subspan(index * sum_.nodes.size(), sum_.nodes.size());
+    if (!copies_ && !sum_.check) return add_block(segment, sums, 0, false);
+    for_blocks(sum_, segment, [&](const Segment& block) {
+      const std::size_t offset = (block.begin - segment.begin) * size_of(sum_.sum_dtype);
+      add_block(block, sums, offset, sum_.clean_first);
+      if (!sum_.check || !sum_.check(block, sums[0] + offset, sum_.clean_first)) return;
+      if (!copies_) make_copies();
+      add_block(block, sums, offset, true);
+      sum_.check(block, sums[0] + offset, true);
+    });
+  }
+
+ private:
+  void make_copies() {
+    copies_ =
+        std::make_unique_for_overwrite<std::byte[]>((kSegmentBlock + wide_bytes_) * inputs_.size());
+  }
+  void add_block(const Segment& block, std::span<std::byte* const> sums, std::size_t offset,
+                 bool clean) {
+    std::byte* place = copies_.get();
+    for (std::size_t r = 0; r < inputs_.size(); ++r) {
+      inputs_[r] = sum_.values(r, block, clean, place);
+      if (!copies_) continue;
+      std::byte* const wide = place + kSegmentBlock;
+      place = wide + wide_bytes_;
+      if (wide_bytes_ == 0) continue;
+      widen(sum_.dtype, inputs_[r], reinterpret_cast<float*>(wide), block.count());
+      inputs_[r] = wide;
+    }
+    for (std::size_t n = 0; n < sums.size(); ++n) {
+      const CanonicalNode& node = sum_.nodes[n];
+      const auto members = std::span<const std::byte* const>(inputs_).subspan(
+          static_cast<std::size_t>(node.first), static_cast<std::size_t>(node.count));
+      reduce_along_tree(ReduceOp::kSum, sum_.sum_dtype, members, sums[n] + offset, block.count());
+    }
+  }
+
+  const SegmentedSum& sum_;
+  std::size_t wide_bytes_ = 0;            // of a block as float32, if it is added so
+  std::vector<const std::byte*> inputs_;  // per replica
+  std::unique_ptr<std::byte[]> copies_;   // per replica, a block in both types
+};
+
+}  // namespace
+
+void CrossDeviceOps::sum_segments(const SegmentedSum& sum, const CommunicationOptions& options) {
+  TUTTI_CHECK(sum.nodes.size() == 1 && sum.dtype == sum.sum_dtype,
+              "operations other than canonical add all replicas' values, in their own type");
+  if (sum.segments.empty()) return;
+  const std::size_t size = size_of(sum.dtype), count = sum.end - sum.begin;
+  std::vector<BufferRef> memory;
+  std::vector<ReplicaBuffer> flat;
+  for (std::size_t r = 0; r < sum.replicas.size(); ++r) {
+    memory.push_back(BufferRef::allocate(count * size));
+    std::byte* const buffer = memory.back()->data();
+    flat.push_back({buffer, count, sum.dtype, sum.replicas[r], nullptr, sum.id, sum.name});
+    std::size_t filled = sum.begin;
+    for (const Segment& segment : sum.segments) {
+      std::memset(buffer + (filled - sum.begin) * size, 0, (segment.begin - filled) * size);
+      filled = segment.end;
+      for_blocks(sum, segment, [&](const Segment& block) {
+        std::byte* const place = buffer + (block.begin - sum.begin) * size;
+        const std::byte* const values = sum.values(r, block, true, place);
+        if (values != place) std::memcpy(place, values, block.count() * size);
+      });
+    }
+    std::memset(buffer + (filled - sum.begin) * size, 0, (sum.end - filled) * size);
+  }
+  all_reduce_in_place(ReduceOp::kSum, flat, options);
+  for (std::size_t i = 0; i < sum.segments.size(); ++i) {
+    const Segment& segment = sum.segments[i];
+    std::byte* const values = flat[0].data + (segment.begin - sum.begin) * size;
+    std::memcpy(sum.sums[i], values, segment.count() * size);
+    if (sum.check) sum.check(segment, sum.sums[i], true);
+  }
+}
+
+void Canonical::sum_segments(const SegmentedSum& sum, const CommunicationOptions&) {
+  TreeAdder adder(sum);
+  for (std::size_t i = 0; i < sum.segments.size(); ++i) {
+    adder.add(i);
+    note_reduced(sum.segments[i].count() * size_of(sum.dtype) * sum.replicas.size());
+  }
 }
 
 }  // namespace tutti

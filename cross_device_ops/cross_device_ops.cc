@@ -1,6 +1,12 @@
-// Reductions of tensors and gradients: checks and packing.
+// The public functions of CrossDeviceOps: on tensors and gradients, packed; on plain buffers, with
+// alignment, MEAN and the fallback.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cross_device_ops/cross_device_ops.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
 
 #include "core/names.h"
 #include "cross_device_ops/buffer_call.h"
@@ -8,7 +14,10 @@
 #include "cross_device_ops/device_work.h"
 #include "cross_device_ops/reduce_to_all.h"
 #include "cross_device_ops/tensor_packer.h"
+#include "tensor/half_conversion.h"
+#include "tutti/core/logging.h"
 #include "tutti/cross_device_ops/gradient_ops.h"
+#include "tutti/cross_device_ops/registry.h"
 
 namespace tutti {
 namespace {
@@ -150,3 +159,471 @@ PerReplica<Tensor> CrossDeviceOps::broadcast(const Tensor& value,
 }
 
 }  // namespace tutti
+
+// Many small tensors <-> few flat buffers.
+
+namespace tutti {
+namespace {
+
+/// The tensors may be on other devices. One launch.
+void pack_on_gpu(const PackPlan::Pack& pack, std::span<const Tensor> tensors,
+                 const MutableTensor& buffer) {
+  std::vector<Tensor> near;  // lives until the copies are queued
+  std::vector<DeviceCopy> copies;
+  auto* place = static_cast<std::byte*>(buffer.address());
+  for (const std::size_t index : pack.tensors) {
+    near.push_back(tensors[index].to(buffer.device()));
+    const std::size_t bytes = near.back().num_bytes();
+    if (bytes > 0) copies.push_back({place, near.back().address(), bytes});
+    place += bytes;
+  }
+  internal::copy_many_on_gpu(buffer.device(), copies);
+}
+
+}  // namespace
+
+PackPlan plan_packs(std::span<const Tensor> tensors, std::int64_t bytes_per_pack) {
+  const auto limit =
+      static_cast<std::size_t>(bytes_per_pack == 0 ? kDefaultBytesPerPack : bytes_per_pack);
+  PackPlan plan;
+  for (DType dtype : kAllDTypes) {
+    bool open = false;
+    for (std::size_t i = tensors.size(); i-- > 0;) {
+      if (tensors[i].dtype() != dtype) continue;
+      if (!open) plan.packs.push_back({.dtype = dtype, .tensors = {}, .count = 0});
+      PackPlan::Pack& last = plan.packs.back();
+      last.tensors.push_back(i);
+      last.count += static_cast<std::size_t>(tensors[i].num_elements());
+      open = last.count * size_of(dtype) < limit;
+    }
+  }
+  return plan;
+}
+
+MutableTensor pack(const PackPlan::Pack& pack, std::span<const Tensor> tensors, Device device) {
+  MutableTensor buffer({static_cast<std::int64_t>(pack.count)}, pack.dtype, device);
+  if (device.type == DeviceType::kGpu) {
+    pack_on_gpu(pack, tensors, buffer);
+    return buffer;
+  }
+  std::byte* place = buffer.data();
+  for (std::size_t index : pack.tensors) {
+    const auto bytes = tensors[index].bytes();
+    if (bytes.empty()) continue;
+    std::memcpy(place, bytes.data(), bytes.size());
+    place += bytes.size();
+  }
+  return buffer;
+}
+
+void unpack(const PackPlan::Pack& pack, const MutableTensor& buffer, std::span<const Tensor> like,
+            std::span<Tensor> results) {
+  const Tensor flat = buffer.freeze();
+  std::int64_t first = 0;
+  for (std::size_t index : pack.tensors) {
+    const std::int64_t count = like[index].num_elements();
+    results[index] = flat.detached_rows(first, count).detached_reshape(like[index].shape());
+    first += count;
+  }
+}
+
+}  // namespace tutti
+
+// The public functions of CrossDeviceOps on plain buffers: checks, alignment, MEAN, the fallback.
+
+namespace tutti {
+
+namespace {
+
+using internal::BufferCall;
+using internal::StagedCall;
+
+void divide_all(std::span<const ReplicaBuffer> buffers, std::size_t divisor) {
+  for (const ReplicaBuffer& buffer : buffers) internal::divide(buffer, divisor);
+}
+
+std::vector<std::size_t> counts_of(std::span<const ReplicaBuffer> buffers) {
+  std::vector<std::size_t> counts;
+  for (const ReplicaBuffer& buffer : buffers) counts.push_back(buffer.count);
+  return counts;
+}
+
+/// Equal parts of each input.
+std::vector<std::size_t> equal_parts(std::string_view who, std::span<const ReplicaBuffer> inputs) {
+  std::vector<std::size_t> counts;
+  for (std::size_t r = 0; r < inputs.size(); ++r) {
+    internal::require(inputs[r].count % inputs.size() == 0, who,
+                      ": equal parts need a multiple of ", inputs.size(), " elements, got ",
+                      inputs[r].count, " from replica ", r, "; try counts");
+    counts.insert(counts.end(), inputs.size(), inputs[r].count / inputs.size());
+  }
+  return counts;
+}
+
+/// Calls the operation; on GPUs with a DeviceWork, which is joined, or which `pending` gets.
+void dispatch(CrossDeviceOps& ops, const BufferCall& call, PendingReduction* pending) {
+  if (call.first().device.type == DeviceType::kCpu) return internal::carry_out_unchecked(ops, call);
+  std::vector<ReplicaBuffer> inputs(call.inputs.begin(), call.inputs.end());
+  std::vector<ReplicaBuffer> outputs(call.outputs.begin(), call.outputs.end());
+  std::vector<Device> devices;
+  for (const ReplicaBuffer& buffer : inputs) devices.push_back(buffer.device);
+  for (const ReplicaBuffer& buffer : outputs) devices.push_back(buffer.device);
+  auto work = std::make_unique<internal::DeviceWork>(devices);
+  for (ReplicaBuffer& buffer : inputs) buffer.work = work.get();
+  for (ReplicaBuffer& buffer : outputs) buffer.work = work.get();
+  internal::carry_out_unchecked(
+      ops, {call.collective, call.op, call.root, inputs, outputs, call.counts});
+  if (!pending) return work->join();
+  pending->add(std::move(work));
+}
+
+}  // namespace
+
+void CrossDeviceOps::all_reduce_in_place(ReduceOp op, std::span<const ReplicaBuffer> buffers,
+                                         const CommunicationOptions& options) {
+  start_all_reduce_in_place(op, buffers, options).join();
+}
+
+PendingReduction CrossDeviceOps::start_all_reduce_in_place(ReduceOp op,
+                                                           std::span<const ReplicaBuffer> buffers,
+                                                           const CommunicationOptions& options) {
+  PendingReduction pending;
+  carry_out({.op = op, .outputs = buffers}, options, &pending);
+  return pending;
+}
+
+void CrossDeviceOps::all_reduce(ReduceOp op, std::span<const ReplicaBuffer> inputs,
+                                std::span<const ReplicaBuffer> outputs,
+                                const CommunicationOptions& options) {
+  internal::check_buffers(name(), {.op = op, .inputs = inputs, .outputs = outputs}, false);
+  for (std::size_t r = 0; r < inputs.size(); ++r) internal::copy_buffer(inputs[r], outputs[r]);
+  all_reduce_in_place(op, outputs, options);
+}
+
+void CrossDeviceOps::reduce(ReduceOp op, std::span<const ReplicaBuffer> inputs,
+                            const ReplicaBuffer& output, int root,
+                            const CommunicationOptions& options) {
+  carry_out({Collective::kReduce, op, root, inputs, {&output, 1}, {}}, options);
+}
+
+void CrossDeviceOps::broadcast(std::span<const ReplicaBuffer> buffers, int root) {
+  carry_out({Collective::kBroadcast, ReduceOp::kSum, root, {}, buffers, {}}, {});
+}
+
+void CrossDeviceOps::all_gather(std::span<const ReplicaBuffer> inputs,
+                                std::span<const ReplicaBuffer> outputs) {
+  const std::vector<std::size_t> counts = counts_of(inputs);
+  carry_out({Collective::kAllGather, ReduceOp::kSum, 0, inputs, outputs, counts}, {});
+}
+
+void CrossDeviceOps::reduce_scatter(ReduceOp op, std::span<const ReplicaBuffer> inputs,
+                                    std::span<const ReplicaBuffer> outputs,
+                                    const CommunicationOptions& options) {
+  const std::vector<std::size_t> counts = counts_of(outputs);
+  carry_out({Collective::kReduceScatter, op, 0, inputs, outputs, counts}, options);
+}
+
+void CrossDeviceOps::all_to_all(std::span<const ReplicaBuffer> inputs,
+                                std::span<const ReplicaBuffer> outputs,
+                                std::span<const std::size_t> counts) {
+  std::vector<std::size_t> used(counts.begin(), counts.end());
+  if (counts.empty()) used = equal_parts(name(), inputs);
+  carry_out({Collective::kAllToAll, ReduceOp::kSum, 0, inputs, outputs, used}, {});
+}
+
+void CrossDeviceOps::carry_out(const BufferCall& call, const CommunicationOptions& options,
+                               PendingReduction* pending) {
+  const bool sums_in_place = call.collective == Collective::kAllReduce;
+  const bool in_place = sums_in_place || call.collective == Collective::kBroadcast;
+  internal::check_buffers(name(), call, in_place);
+  const auto is_empty = [](const ReplicaBuffer& buffer) { return buffer.count == 0; };
+  if (std::ranges::all_of(call.outputs, is_empty)) return;
+  if (call.inputs.size() == 1) return internal::copy_buffer(call.inputs[0], call.outputs[0]);
+  // The mean of one value is that value.
+  if (in_place && call.outputs.size() == 1 && !(sums_in_place && spans_processes())) return;
+  require_buffers(call.inputs, call.outputs);
+  internal::carry_out(*this, call, options, pending);
+}
+
+void internal::carry_out(CrossDeviceOps& ops, const BufferCall& call,
+                         const CommunicationOptions& options, PendingReduction* pending) {
+  const ReplicaBuffer& first = call.first();
+  const bool later = pending && first.device.type == DeviceType::kGpu;
+  const auto carry_out_on_copies = [&](DType dtype) {
+    const auto staged = std::make_shared<const StagedCall>(call, dtype);
+    carry_out(ops, staged->call(), options, pending);
+    if (!later) return staged->write_back();
+    pending->after_join([staged] { staged->write_back(); });
+  };
+  // Plain copies do not care where elements begin.
+  if ((call.reduces() || ops.provides(call.collective)) && call.is_misaligned()) {
+    return carry_out_on_copies(first.dtype);
+  }
+  if (!call.reduces()) return dispatch(ops, call, pending);
+
+  BufferCall combining = call;
+  if (call.op == ReduceOp::kMean) combining.op = ReduceOp::kSum;
+  const bool supported = ops.supports(combining.op, first.dtype, first.device.type);
+  if (is_half(first.dtype) && (call.op == ReduceOp::kMean || !supported)) {
+    return carry_out_on_copies(DType::kFloat32);
+  }
+  if (supported) {
+    dispatch(ops, combining, pending);
+  } else {
+    const std::string what = concat(ops.name(), ": ", combining.op, " of ", first.dtype, " on ",
+                                    first.device, " is not supported");
+    if (options.strict) {
+      fail(ErrorCode::kUnimplemented, what,
+           "; expected a supported combination; try without strict");
+    }
+    log_warning_once(what + "; reduction_to_one_device is used");
+    const std::size_t n = call.num_members();
+    const auto fallback = build_cross_device_ops(
+        {.name = "reduction_to_one_device"},
+        {.world_size = static_cast<int>(n), .local_devices = std::vector<Device>(n, first.device)});
+    dispatch(*fallback, combining, pending);
+  }
+  if (call.op != ReduceOp::kMean) return;
+  if (!later) return divide_all(call.outputs, call.num_members());
+  const std::vector<ReplicaBuffer> outputs(call.outputs.begin(), call.outputs.end());
+  pending->after_join([outputs, n = call.num_members()] { divide_all(outputs, n); });
+}
+
+void internal::carry_out_unchecked(CrossDeviceOps& ops, const BufferCall& call) {
+  if (call.reduces()) {
+    for (const ReplicaBuffer& each : call.inputs.empty() ? call.outputs : call.inputs) {
+      ops.note_reduced(each.num_bytes());
+    }
+  }
+  switch (call.collective) {
+    case Collective::kAllReduce:
+      return ops.all_reduce_buffers(call.op, call.outputs);
+    case Collective::kReduce:
+      // An empty span may point at memory of the caller, which is not an output.
+      return ops.reduce_buffers(call.op, call.inputs,
+                                call.outputs.empty() ? nullptr : call.outputs.data(), call.root);
+    case Collective::kBroadcast:
+      return ops.broadcast_buffers(call.outputs, call.root);
+    case Collective::kAllGather:
+      return ops.all_gather_buffers(call.inputs, call.outputs, call.counts);
+    case Collective::kReduceScatter:
+      return ops.reduce_scatter_buffers(call.op, call.inputs, call.outputs, call.counts);
+    case Collective::kAllToAll:
+      return ops.all_to_all_buffers(call.inputs, call.outputs, call.counts);
+    case Collective::kBarrier:
+      break;
+  }
+  fail(ErrorCode::kInternal, ops.name(), ": no such collective on buffers");
+}
+
+namespace {
+
+using internal::BufferCopies;
+
+ReplicaBuffer part_of(const ReplicaBuffer& buffer, std::size_t first, std::size_t count) {
+  ReplicaBuffer part = buffer;
+  part.data += first * size_of(buffer.dtype);
+  part.count = count;
+  part.id = 0;  // of the whole
+  return part;
+}
+
+std::vector<ReplicaBuffer> parts_of(std::span<const ReplicaBuffer> buffers, std::size_t first,
+                                    std::size_t count) {
+  std::vector<ReplicaBuffer> parts;
+  for (const ReplicaBuffer& buffer : buffers) parts.push_back(part_of(buffer, first, count));
+  return parts;
+}
+
+using internal::copy_buffer;
+
+/// On GPUs, where each device has a stream of its own: what follows begins after what was done to
+/// any of the buffers.
+void meet(std::span<const ReplicaBuffer> buffers) {
+  if (buffers.front().work) buffers.front().work->meet();
+}
+
+/// Copies reach the members of this process alone.
+void require_local(std::string_view who, std::string_view collective, bool all_are_local) {
+  if (all_are_local) return;
+  fail(ErrorCode::kUnimplemented, who, ": ", collective,
+       " between processes cannot be composed of its all_reduce; expected one of its own");
+}
+
+}  // namespace
+
+bool CrossDeviceOps::provides(Collective collective) const {
+  return collective == Collective::kAllReduce;
+}
+
+void CrossDeviceOps::abort(const Error&) noexcept {}
+
+void CrossDeviceOps::require_buffers(std::span<const ReplicaBuffer>,
+                                     std::span<const ReplicaBuffer>) const {}
+
+void CrossDeviceOps::reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> inputs,
+                                    const ReplicaBuffer* output, int) {
+  const BufferCopies copies(inputs, inputs.front().dtype, BufferCopies::Content::kCopied);
+  all_reduce_buffers(op, copies.buffers());
+  if (!output) return;
+  meet(inputs);
+  copy_buffer(copies.buffers().front(), *output);
+  meet(inputs);
+}
+
+void CrossDeviceOps::broadcast_buffers(std::span<const ReplicaBuffer> buffers, int root) {
+  require_local(name(), "broadcast", static_cast<std::size_t>(root) < buffers.size());
+  const ReplicaBuffer& source = buffers[static_cast<std::size_t>(root)];
+  meet(buffers);
+  for (const ReplicaBuffer& buffer : buffers) copy_buffer(source, buffer);
+  meet(buffers);
+}
+
+void CrossDeviceOps::all_gather_buffers(std::span<const ReplicaBuffer> inputs,
+                                        std::span<const ReplicaBuffer> outputs,
+                                        std::span<const std::size_t> counts) {
+  require_local(name(), "all_gather", counts.size() == inputs.size());
+  const std::vector<std::size_t> offsets = internal::offsets_of(counts);
+  meet(inputs);
+  for (const ReplicaBuffer& output : outputs) {
+    for (std::size_t r = 0; r < inputs.size(); ++r) {
+      copy_buffer(inputs[r], part_of(output, offsets[r], counts[r]));
+    }
+  }
+  meet(inputs);
+}
+
+void CrossDeviceOps::reduce_scatter_buffers(ReduceOp op, std::span<const ReplicaBuffer> inputs,
+                                            std::span<const ReplicaBuffer> outputs,
+                                            std::span<const std::size_t> counts) {
+  require_local(name(), "reduce_scatter", counts.size() == inputs.size());
+  const std::vector<std::size_t> offsets = internal::offsets_of(counts);
+  // Part by part: the copies together are as large as one input. In place, an output is a part that
+  // no later step reads.
+  for (std::size_t r = 0; r < counts.size(); ++r) {
+    if (counts[r] == 0) continue;
+    const BufferCopies copies(parts_of(inputs, offsets[r], counts[r]), inputs.front().dtype,
+                              BufferCopies::Content::kCopied);
+    all_reduce_buffers(op, copies.buffers());
+    copy_buffer(copies.buffers()[r], outputs[r]);
+  }
+}
+
+void CrossDeviceOps::all_to_all_buffers(std::span<const ReplicaBuffer> inputs,
+                                        std::span<const ReplicaBuffer> outputs,
+                                        std::span<const std::size_t> counts) {
+  const std::size_t v = inputs.size();
+  require_local(name(), "all_to_all", counts.size() == v * v);
+  meet(inputs);
+  std::vector<std::size_t> places(v);  // where the next part for each output goes
+  for (std::size_t r = 0; r < v; ++r) {
+    std::size_t first = 0;
+    for (std::size_t s = 0; s < v; ++s) {
+      const std::size_t count = counts[r * v + s];
+      copy_buffer(part_of(inputs[r], first, count), part_of(outputs[s], places[s], count));
+      first += count;
+      places[s] += count;
+    }
+  }
+  meet(inputs);
+}
+
+}  // namespace tutti
+
+// A checked call of a CrossDeviceOps on buffers, and the same call on copies of its buffers.
+
+namespace tutti::internal {
+
+bool BufferCall::is_misaligned() const {
+  const auto misaligned = [](const ReplicaBuffer& buffer) {
+    return buffer.count > 0 &&
+           reinterpret_cast<std::uintptr_t>(buffer.data) % size_of(buffer.dtype) != 0;
+  };
+  return std::ranges::any_of(inputs, misaligned) || std::ranges::any_of(outputs, misaligned);
+}
+
+BufferCopies::BufferCopies(std::span<const ReplicaBuffer> originals, DType dtype, Content content)
+    : originals_(originals.begin(), originals.end()) {
+  for (const ReplicaBuffer& original : originals_) {
+    copies_.push_back(original);
+    ReplicaBuffer& copy = copies_.back();
+    copy.dtype = dtype;
+    if (original.work) {
+      copy.data = original.work->scratch(original.device, copy.num_bytes());
+    } else {
+      const Shape shape{static_cast<std::int64_t>(original.count)};
+      storage_.emplace_back(shape, dtype, original.device);
+      copy.data = static_cast<std::byte*>(storage_.back().address());
+    }
+    if (content == Content::kCopied) convert(original, copy);
+  }
+}
+
+void BufferCopies::write_back() const {
+  for (std::size_t r = 0; r < copies_.size(); ++r) convert(copies_[r], originals_[r]);
+}
+
+StagedCall::StagedCall(const BufferCall& call, DType dtype)
+    : inputs_(call.inputs, dtype, BufferCopies::Content::kCopied),
+      outputs_(
+          call.outputs, dtype,
+          call.inputs.empty() ? BufferCopies::Content::kCopied : BufferCopies::Content::kUndefined),
+      call_(call) {
+  call_.inputs = inputs_.buffers();
+  call_.outputs = outputs_.buffers();
+}
+
+void copy_buffer(const ReplicaBuffer& from, const ReplicaBuffer& to) {
+  if (from.count == 0 || from.data == to.data) return;
+  if (to.work) return to.work->copy(from, to);
+  if (to.device.type == DeviceType::kGpu) return copy_on_gpu(from, to);
+  std::memcpy(to.data, from.data, from.num_bytes());
+}
+
+void convert(const ReplicaBuffer& from, const ReplicaBuffer& to) {
+  if (from.dtype == to.dtype) return copy_buffer(from, to);
+  if (from.device.type == DeviceType::kGpu) return cast_on_gpu(from, to);
+  // Neither side need be aligned: numbers are converted in memory of this function.
+  constexpr std::size_t kBlock = 1024;
+  std::array<float, kBlock> floats;
+  std::array<std::uint16_t, kBlock> halves;
+  auto* const half_bytes = reinterpret_cast<std::byte*>(halves.data());
+  for (std::size_t first = 0; first < from.count; first += kBlock) {
+    const std::size_t n = std::min(kBlock, from.count - first);
+    const std::byte* const in = from.data + first * size_of(from.dtype);
+    std::byte* const out = to.data + first * size_of(to.dtype);
+    if (is_half(from.dtype)) {
+      std::memcpy(half_bytes, in, n * 2);
+      widen(from.dtype, half_bytes, floats.data(), n);
+      std::memcpy(out, floats.data(), n * 4);
+    } else {
+      std::memcpy(floats.data(), in, n * 4);
+      narrow(floats.data(), to.dtype, half_bytes, n);
+      std::memcpy(out, half_bytes, n * 2);
+    }
+  }
+}
+
+void divide(const ReplicaBuffer& buffer, std::size_t divisor) {
+  if (buffer.device.type == DeviceType::kGpu) return divide_on_gpu(buffer, divisor);
+  visit_arithmetic_floating(buffer.dtype, "MEAN", [&]<class T>() {
+    for (std::size_t i = 0; i < buffer.count; ++i) {
+      T value;
+      std::memcpy(&value, buffer.data + i * sizeof(T), sizeof(T));
+      value /= static_cast<T>(divisor);
+      std::memcpy(buffer.data + i * sizeof(T), &value, sizeof(T));
+    }
+  });
+}
+
+std::vector<std::size_t> offsets_of(std::span<const std::size_t> counts) {
+  std::vector<std::size_t> offsets;
+  std::size_t sum = 0;
+  for (const std::size_t count : counts) {
+    offsets.push_back(sum);
+    sum += count;
+  }
+  return offsets;
+}
+
+}  // namespace tutti::internal

@@ -1,18 +1,452 @@
-// What all strategies share: reductions over replicas, updates of components, input.
+// What all strategies share: replicas, a run of them, reductions over replicas, updates of
+// components, input.
 // SPDX-License-Identifier: Apache-2.0
-#include "tutti/strategy/strategy.h"
+#include "tutti/strategy/strategy_extended.h"
 
 #include <algorithm>
+#include <typeinfo>
 
 #include "core/call_site.h"
 #include "core/names.h"
+#include "core/thread_random.h"
+#include "strategy/reduction/replica_reducer.h"
+#include "strategy/replicas/replica_threads.h"
+#include "strategy/replicas/step_warnings.h"
 #include "strategy/replicas/strategy_mode.h"
+#include "strategy/strategy_options.h"
 #include "strategy/variables/distributed_variable.h"
+#include "strategy/variables/mirrored_variable.h"
+#include "strategy/variables/sync_on_read_variable.h"
+#include "strategy/xla/xla_steps.h"
 #include "tensor/step_hooks.h"
 #include "tutti/autograd/gradient_tape.h"
+#include "tutti/core/clock.h"
+#include "tutti/core/logging.h"
+#include "tutti/core/random.h"
+#include "tutti/core/trace.h"
 #include "tutti/cross_device_ops/cross_device_ops.h"
+#include "tutti/strategy/strategy.h"
 #include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/tensor_ops.h"
+
+namespace tutti {
+
+DeviceList::DeviceList(std::initializer_list<const char*> names) {
+  for (const char* name : names) {
+    for (const Device& device : parse_devices(name)) devices.push_back(device);
+  }
+}
+
+namespace {
+
+/// nullptr: the replicas compute on the host or on GPUs.
+std::unique_ptr<internal::XlaSteps> make_xla_steps(std::string_view who,
+                                                   LocalStrategyOptions& options) {
+  const std::vector<Device> devices = internal::take_xla_devices(who, options);
+  return devices.empty() ? nullptr : std::make_unique<internal::XlaSteps>(devices);
+}
+
+/// Rows of each batch, and the first elements of a pass: enough to tell orders apart.
+void note_global_batch(internal::ConsistencyCheck& check, const Element& batch, bool is_first) {
+  constexpr std::size_t kMostBytes = std::size_t{256} << 10;  // of a tensor
+  using Kind = internal::ConsistencyCheck::Kind;
+  check.note_number(Kind::kGlobalBatch, "global batches", static_cast<double>(batch.rows()),
+                    " rows");
+  if (!is_first) return;
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    const std::span<const std::byte> bytes = batch[i].bytes();
+    check.note(Kind::kFirstBatch, concat("component '", batch.names()[i], "'"),
+               bytes.first(std::min(kMostBytes, bytes.size())));
+  }
+}
+
+/// `placement`, whose writes outside steps are compared with those of other workers.
+std::shared_ptr<const Placement> checked_placement(const internal::ReplicaServices& services,
+                                                   Placement placement) {
+  if (services.num_workers() > 1) placement.check = services.team->check();
+  return std::make_shared<const Placement>(std::move(placement));
+}
+
+}  // namespace
+
+struct StrategyExtended::Impl {
+  Impl(Strategy& self, Mutex& ops_mutex, std::string_view strategy_name, LocalStrategyOptions given,
+       std::shared_ptr<internal::WorkerTeam> team)
+      : name(strategy_name),
+        xla(make_xla_steps(name, given)),
+        options(std::move(given)),
+        ops(internal::build_ops(name, options, internal::replica_devices_of(name, options))),
+        services{self,
+                 internal::replica_devices_of(name, options),
+                 *ops,
+                 ops_mutex,
+                 options.cross_device_ops.options,
+                 std::move(team)},
+        mirrored(checked_placement(services, Placement::mirrored(services.replica_devices))),
+        work_bytes(services.replica_devices.size(), 0),
+        notes(services.replica_devices.size()),
+        threads(services.replica_devices, options.execution == ReplicaExecution::kSequential,
+                options.timeout) {
+    internal::check_weights(name, options, services.num_replicas());
+  }
+
+  /// Waits until no other user thread runs, and claims the strategy; nested runs pass.
+  class Turn {
+   public:
+    Turn(Impl& impl, bool nested) : impl_(impl), nested_(nested) {
+      if (nested_) return;
+      MutexLock lock(impl_.turn_mutex);
+      const auto is_free = [&]() TUTTI_REQUIRES(impl_.turn_mutex) { return !impl_.busy; };
+      while (!impl_.turn_condition.wait_for(impl_.turn_mutex, std::chrono::hours(1), is_free)) {
+      }
+      impl_.busy = true;
+    }
+    ~Turn() {
+      if (nested_) return;
+      {
+        MutexLock lock(impl_.turn_mutex);
+        impl_.busy = false;
+      }
+      impl_.turn_condition.notify_one();
+    }
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+
+   private:
+    Impl& impl_;
+    const bool nested_;
+  };
+
+  using Rendezvous = internal::Rendezvous;
+
+  void run(const std::function<void(ReplicaContext&)>& body) {
+    const internal::StrategyMode* mode = internal::current_mode();
+    const bool nested = mode && mode->merging;
+    const Turn turn(*this, nested);
+    require_intact();
+    const TimePoint begin = Clock::system().now();
+    if (services.team) services.team->set_step(step);
+    internal::GradientExchange exchange(services, plans, threads.monitor(), step);
+    const SourceLocation where = CallSite::current();  // of who calls run(): fit() says where it is
+    internal::RunOutcome outcome =
+        threads.run([&](int replica, Rendezvous& rendezvous, internal::IdleWork& parked) {
+          const CallSite site(where);
+          run_replica(replica, rendezvous, parked, exchange, body);
+        });
+    if (outcome.error) {
+      plans.clear();
+      if (services.team) end_team(outcome);
+      report(std::move(outcome));
+    }
+    if (nested) return;  // part of the run around it
+    run_seconds += seconds_between(begin, Clock::system().now());
+    warnings.look(notes, {name, step, services.first_number(), services.num_replicas()});
+    ++step;
+    if (std::ranges::any_of(notes, &internal::ReplicaNotes::draws)) ++random_step;
+  }
+  void run_replica(int replica, Rendezvous& rendezvous, internal::IdleWork& nested,
+                   internal::GradientExchange& exchange,
+                   const std::function<void(ReplicaContext&)>& body) {
+    internal::LocalReplicaContext context(services, rendezvous, nested, replica);
+    internal::ReplicaReducer reducer(context, exchange);
+    const internal::StrategyModeScope mode({&services.strategy, &context, false});
+    const NoDeviceScope same_for_all_replicas;  // replica 0 runs on the caller's thread
+    const DeviceScope own_device(context.device());
+    const VariableCreatorScope creator(forbidden);
+    const ReplicaGroupScope group(&context.group());
+    const GradientReducerScope reducing(&reducer);
+    const TraceSpan span(
+        "step", "step",
+        {{"replica", context.replica_id()}, {"step", static_cast<std::int64_t>(step)}});
+    const RandomContextScope random(
+        {seed(), random_step, static_cast<std::uint32_t>(context.replica_id())});
+    const std::uint64_t num_draws = internal::num_random_draws();
+    body(context);
+    internal::ReplicaNotes& note = notes[static_cast<std::size_t>(replica)];
+    note.communication_seconds += context.communication_seconds();
+    note.assumed_rows = context.assumed_rows();
+    note.batch_rows = context.batch_rows();
+    note.non_finite_result = context.non_finite_result();
+    note.summed_mean = context.summed_mean();
+    note.draws = internal::num_random_draws() != num_draws;
+  }
+  std::uint64_t seed() const { return restored_seed.value_or(random_seed()); }
+  void require_intact() const {
+    if (!half_updated) return;
+    fail(ErrorCode::kFailedPrecondition, "Strategy::run (", name, "): step ", failure.step,
+         " failed while variables were being updated, so some are of that step and some of the one "
+         "before; try restoring a checkpoint, which calls restore_state()");
+  }
+  /// The other workers must not wait for this one's part of the step.
+  void end_team(const internal::RunOutcome& outcome) {
+    const int replica = services.first_replica() + std::max(outcome.replica, 0);
+    services.team->abort(Error(ErrorCode::kAborted,
+                               concat("worker ", services.team->worker(), ", replica ", replica,
+                                      ", step ", step, ": ", internal::message_of(outcome.error))));
+  }
+  /// Remembers the failure and throws it again: the same exception, a tutti::Error with replica and
+  /// step in front.
+  [[noreturn]] void report(internal::RunOutcome outcome) {
+    if (outcome.replica >= 0) outcome.replica += services.first_number();
+    failure = {outcome.replica, step, std::move(outcome.messages)};
+    half_updated = half_updated || outcome.failed_in_update;
+    const std::string where = outcome.replica < 0
+                                  ? concat("step ", step)
+                                  : concat("replica ", outcome.replica, ", step ", step);
+    try {
+      std::rethrow_exception(std::move(outcome.error));
+    } catch (const Error& error) {
+      if (typeid(error) != typeid(Error)) throw;
+      throw error.with_context(where);
+    }
+  }
+
+  const std::string name;
+  const std::unique_ptr<internal::XlaSteps> xla;
+  const LocalStrategyOptions options;
+  std::unique_ptr<CrossDeviceOps> ops;
+  internal::ReplicaServices services;
+  const std::shared_ptr<void> life = std::make_shared<char>();  // what may outlive this asks for it
+  const std::shared_ptr<const Placement> mirrored;              // on all devices
+  std::vector<std::size_t> work_bytes;        // per replica: of the variables that it updates
+  std::vector<internal::ReplicaNotes> notes;  // per replica, written by its own thread during a run
+  internal::StepWarnings warnings;
+  double run_seconds = 0.0;
+  std::optional<std::uint64_t> restored_seed;
+  std::uint64_t step = 0;
+  std::uint64_t random_step = 0;  // keys random numbers: runs that train or draw, so evaluation
+                                  // changes no bits of training
+  Strategy::Failure failure;
+  bool half_updated = false;  // a run failed while variables were being updated
+  internal::BucketPlans plans;
+  Mutex turn_mutex;
+  CondVar turn_condition;
+  bool busy TUTTI_GUARDED_BY(turn_mutex) = false;
+  internal::ForbiddenVariableCreator forbidden;
+  internal::ReplicaThreads threads;  // last: joined first
+};
+
+StrategyExtended::StrategyExtended(Strategy& strategy, Mutex& ops_mutex, std::string_view name,
+                                   LocalStrategyOptions options,
+                                   std::shared_ptr<internal::WorkerTeam> team)
+    : impl_(
+          std::make_unique<Impl>(strategy, ops_mutex, name, std::move(options), std::move(team))) {
+  start_trace_from_environment();
+}
+
+StrategyExtended::~StrategyExtended() = default;
+
+internal::WorkerTeam* StrategyExtended::team() const { return impl_->services.team.get(); }
+std::uint64_t StrategyExtended::num_steps() const { return impl_->step; }
+
+void StrategyExtended::run(const std::function<void(ReplicaContext&)>& body) {
+  internal::require_cross_replica(impl_->services.strategy, "Strategy::run");
+  if (!impl_->xla) return impl_->run(body);
+  impl_->xla->run([&](const internal::XlaSteps::NoteReplica& note) {
+    impl_->run(
+        [&](ReplicaContext& context) { note(context.replica_id(), [&] { body(context); }); });
+  });
+}
+
+void StrategyExtended::set_after_updates(std::function<void()> action) {
+  impl_->services.after_updates = std::move(action);
+}
+
+void StrategyExtended::number_replicas_apart(int first, int total) {
+  impl_->services.first_apart = first;
+  impl_->services.num_apart = total;
+}
+
+bool StrategyExtended::is_on_read(const VariableOptions& options) const {
+  const auto aggregation = static_cast<int>(options.aggregation);
+  internal::require(
+      aggregation >= 0 && aggregation <= static_cast<int>(VariableAggregation::kOnlyFirstReplica),
+      "Variable '", options.name, "': no such aggregation: ", aggregation,
+      "; expected NONE, SUM, MEAN or ONLY_FIRST_REPLICA");
+  switch (options.synchronization) {
+    case VariableSynchronization::kAuto:
+    case VariableSynchronization::kOnWrite:
+      return false;
+    case VariableSynchronization::kOnRead:
+      return true;
+    case VariableSynchronization::kNone:
+      fail(ErrorCode::kInvalidArgument, "Variable '", options.name,
+           "': synchronization NONE is not defined under '", impl_->name,
+           "'; expected AUTO, ON_WRITE or ON_READ");
+  }
+  fail(ErrorCode::kInvalidArgument, "Variable '", options.name,
+       "': no such synchronization: ", static_cast<int>(options.synchronization),
+       "; expected AUTO, ON_WRITE or ON_READ");
+}
+
+int StrategyExtended::next_work_number(std::size_t num_bytes) {
+  const auto least = std::ranges::min_element(impl_->work_bytes);
+  *least += num_bytes;
+  return static_cast<int>(least - impl_->work_bytes.begin());
+}
+
+std::shared_ptr<VariableStorage> StrategyExtended::create_storage(
+    const Tensor& initial_value, VariableOptions options,
+    std::shared_ptr<const Placement> placement) {
+  const internal::ReplicaServices& services = impl_->services;
+  const std::vector<Device>& devices = services.replica_devices;
+  if (is_on_read(options)) {
+    return std::make_shared<internal::SyncOnReadStorage>(
+        initial_value, std::move(options), &services.strategy, devices, services.team,
+        std::shared_ptr<const internal::ReplicaServices>(impl_->life, &services));
+  }
+  const bool any_gpu = std::ranges::any_of(
+      devices, [](const Device& device) { return device.type == DeviceType::kGpu; });
+  if (options.on_host && any_gpu) {
+    placement = checked_placement(services, Placement::central(devices, Device{}));
+  }
+  return std::make_shared<internal::MirroredStorage>(
+      initial_value, std::move(options), &services.strategy,
+      placement ? std::move(placement) : impl_->mirrored,
+      next_work_number(initial_value.num_bytes()));
+}
+
+// What Strategy reports of the member.
+
+Strategy::Strategy(std::string_view name, LocalStrategyOptions options,
+                   std::shared_ptr<internal::WorkerTeam> team)
+    : extended_(std::make_unique<StrategyExtended>(*this, ops_mutex_, name, std::move(options),
+                                                   std::move(team))) {
+  const internal::ReplicaServices& services = extended_->impl_->services;
+  const std::string who =
+      services.team ? concat("worker ", worker(), " of ", num_workers(), ", ") : std::string();
+  const int num_replicas = services.num_replicas();
+  log_info(concat("strategy '", name, "': ", who, services.replica_devices.size(),
+                  services.team ? concat(" of ", num_replicas) : std::string(),
+                  num_replicas == 1 ? " replica on " : " replicas on ", join(worker_devices()),
+                  ", reduction ", reduction_name()));
+}
+
+Strategy::Strategy() = default;
+Strategy::~Strategy() = default;
+
+StrategyExtended& Strategy::extended() const {
+  if (extended_) return *extended_;
+  fail(ErrorCode::kUnimplemented,
+       "Strategy: expected replicas on threads of this process, got a strategy made without; try ",
+       "its constructor with LocalStrategyOptions, or override what was called");
+}
+
+internal::WorkerTeam* internal::team_of(const Strategy& strategy) {
+  return strategy.extended_ ? strategy.extended_->team() : nullptr;
+}
+
+std::string_view Strategy::name() const { return extended().impl_->name; }
+int Strategy::num_replicas_in_sync() const { return extended().impl_->services.num_in_sync(); }
+std::span<const Device> Strategy::replica_devices() const {
+  return extended().impl_->services.replica_devices;
+}
+int Strategy::num_workers() const {
+  return extended_ ? extended_->impl_->services.num_workers() : 1;
+}
+int Strategy::worker() const {
+  const internal::WorkerTeam* const team = internal::team_of(*this);
+  return team ? team->worker() : 0;
+}
+int Strategy::first_replica() const {
+  return extended_ ? extended_->impl_->services.first_number() : 0;
+}
+CrossDeviceOps& Strategy::cross_device_ops() { return *extended().impl_->ops; }
+std::string_view Strategy::reduction_name() {
+  if (!extended_) return cross_device_ops().name();
+  if (extended_->impl_->xla) return "stablehlo.all_reduce";
+  // Workers of parameter servers are no team.
+  return extended_->impl_->services.num_workers() > 1 ? extended_->team()->algorithm()
+                                                      : cross_device_ops().name();
+}
+std::span<const double> Strategy::replica_weights() const {
+  if (!extended_) return {};
+  return extended_->impl_->options.replica_weights;
+}
+
+Json Strategy::save_state() const {
+  const StrategyExtended::Impl& impl = *extended().impl_;
+  Json state = Json::object();
+  state.set("seed", concat(impl.seed()));  // all 64 bits, which a JSON number does not hold
+  state.set("step", impl.step).set("random_step", impl.random_step);
+  return state;
+}
+
+void Strategy::restore_state(const Json& state) {
+  StrategyExtended::Impl& impl = *extended().impl_;
+  impl.restored_seed = std::stoull(state.at("seed").as_string());
+  impl.step = static_cast<std::uint64_t>(state.at("step").as_int());
+  // In older checkpoints each run counted.
+  const Json* const random_step = state.find("random_step");
+  impl.random_step = random_step ? static_cast<std::uint64_t>(random_step->as_int()) : impl.step;
+  impl.half_updated = false;
+  impl.plans.clear();
+}
+
+const Strategy::Failure& Strategy::last_failure() const { return extended().impl_->failure; }
+
+Strategy::RunTimes Strategy::take_run_times() {
+  if (!extended_) return {};
+  StrategyExtended::Impl& impl = *extended_->impl_;
+  RunTimes times{std::exchange(impl.run_seconds, 0.0), 0.0};
+  for (auto& note : impl.notes) {
+    times.communication += std::exchange(note.communication_seconds, 0.0);
+  }
+  times.communication /= static_cast<double>(impl.notes.size());
+  return times;
+}
+
+int Strategy::num_compiled() const {
+  return extended_ && extended_->impl_->xla ? extended_->impl_->xla->num_compiled() : 0;
+}
+
+const std::string& Strategy::last_program() const {
+  static const std::string none;
+  return extended_ && extended_->impl_->xla ? extended_->impl_->xla->last_program() : none;
+}
+
+void Strategy::request_stop(std::string_view reason) {
+  const internal::WorkerTeam* const team = internal::team_of(*this);
+  if (ControlClient* const control = team ? team->control() : nullptr) {
+    control->request_stop(reason);
+  } else {
+    is_asked_to_stop_ = true;
+  }
+}
+
+bool Strategy::stops_after(std::int64_t step) {
+  const internal::WorkerTeam* const team = internal::team_of(*this);
+  ControlClient* const control = team ? team->control() : nullptr;
+  return control ? control->stops_after(static_cast<std::uint64_t>(step))
+                 : is_asked_to_stop_.exchange(false);
+}
+
+void Strategy::complete_input_plan(InputPlan& plan) {
+  if (!internal::team_of(*this)) return;
+  const std::shared_ptr<internal::WorkerTeam> team = extended_->impl_->services.team;
+  if (team->num_workers() > 1) {
+    plan.note_global_batch = [check = team->check()](const Element& batch, bool is_first) {
+      note_global_batch(*check, batch, is_first);
+    };
+  }
+  plan.rows_of_workers = [team](std::int64_t rows) {
+    std::vector<std::int64_t> all;
+    for (const std::string& text : team->gather_texts(concat(rows), "rows of the next step")) {
+      all.push_back(std::stoll(text));
+    }
+    return all;
+  };
+}
+
+std::vector<Tensor> Strategy::values_of_all_replicas(const PerReplica<Tensor>& local,
+                                                     std::string_view who) {
+  internal::WorkerTeam* const team = internal::team_of(*this);
+  return team ? team->gather_tensors(local.values(), who) : local.values();
+}
+
+}  // namespace tutti
+
+// What all strategies share: reductions over replicas, updates of components, input.
 
 namespace tutti {
 

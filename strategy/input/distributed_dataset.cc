@@ -1,11 +1,20 @@
-// A dataset whose elements are one batch per replica.
+// A dataset whose elements are one batch per replica, and how workers and replicas share batches.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/input/distributed_dataset.h"
 
+#include <algorithm>
+#include <cmath>
+#include <numeric>
 #include <utility>
 
+#include "core/names.h"
+#include "data/forwarding_source.h"
 #include "strategy/input/input_parts.h"
 #include "tutti/core/clock.h"
+#include "tutti/core/error.h"
+#include "tutti/core/logging.h"
+#include "tutti/strategy/input/input_plan.h"
+#include "tutti/tensor/ops/shape_ops.h"
 
 namespace tutti {
 
@@ -137,3 +146,434 @@ DistributedDataset make_distributed_dataset(const Dataset& dataset, InputPlan pl
 }
 
 }  // namespace tutti
+
+// The part of a global dataset that one of several workers reads, and how batches are cut.
+
+namespace tutti::internal {
+namespace {
+
+int num_local(const InputPlan& plan) { return static_cast<int>(plan.replica_devices.size()); }
+
+bool shards(const InputPlan& plan) {
+  return plan.cut == InputCut::kSplit && (plan.options.sharding_rule == ShardingRule::kTensorFlow ||
+                                          plan.options.auto_shard_policy.has_value());
+}
+
+void require_numbers(const InputPlan& plan) {
+  const int replicas = plan.num_replicas_in_sync;
+  if (num_local(plan) < 1 || plan.num_workers < 1 || plan.worker < 0 ||
+      plan.worker >= plan.num_workers || plan.first_replica < 0 ||
+      plan.first_replica + num_local(plan) > replicas) {
+    fail(ErrorCode::kInvalidArgument,
+         "distribute_dataset: expected 0 <= worker < workers and local replicas among all, got "
+         "worker ",
+         plan.worker, " of ", plan.num_workers, ", replicas ", plan.first_replica, " .. ",
+         plan.first_replica + num_local(plan) - 1, " of ", replicas);
+  }
+  if (!plan.weights.empty() && std::ssize(plan.weights) != replicas) {
+    fail(ErrorCode::kInvalidArgument,
+         "distribute_dataset: expected a weight for each of the replicas of all workers, ",
+         replicas, ", or none, got ", plan.weights.size());
+  }
+}
+
+// tf's sizes take all workers to be alike.
+void require_equal_workers(const InputPlan& plan) {
+  const int local = num_local(plan);
+  if (plan.num_replicas_in_sync != local * plan.num_workers ||
+      plan.first_replica != local * plan.worker || !plan.weights.empty()) {
+    fail(ErrorCode::kInvalidArgument,
+         "distribute_dataset: ShardingRule::kTensorFlow expected as many replicas on every worker, "
+         "with equal shares, got ",
+         local, " of ", plan.num_replicas_in_sync, " on one of ", plan.num_workers, " workers, ",
+         plan.weights.size(), " weights; try ShardingRule::kCanonical");
+  }
+}
+
+InputPart sharded_part(const Dataset& dataset, const InputPlan& plan) {
+  require_equal_workers(plan);
+  AutoShardPolicy policy = plan.options.auto_shard_policy.value_or(AutoShardPolicy::kAuto);
+  // One worker shares nothing out, so FILE needs no files: it names the cut alone.
+  if (plan.num_workers > 1 || policy == AutoShardPolicy::kAuto) {
+    policy = choose_auto_shard(dataset, plan.num_workers, policy).policy;
+  }
+  const std::optional<std::int64_t> batch = dataset.batch_size();
+  InputPart part{
+      .dataset = dataset, .cut = InputCut::kWhole, .whole = dataset, .global_batch_size = batch};
+  if (policy == AutoShardPolicy::kData) {
+    // Rotated sizes would lose and repeat rows here: they belong to workers that read other rows.
+    part.dataset = auto_shard(rebatch_evenly(dataset, plan.num_replicas_in_sync), plan.num_workers,
+                              plan.worker, policy);
+    part.steps = dataset.cardinality();
+    return part;
+  }
+  // Workers read different numbers of files, so that only the lack of an end is common to all.
+  if (dataset.cardinality() == kInfinite) part.steps = kInfinite;
+  const Dataset own = auto_shard(dataset, plan.num_workers, plan.worker, policy);
+  part.dataset = batch ? rebatch(own, batch_sizes_for_worker(*batch, plan.num_workers,
+                                                             num_local(plan), plan.worker))
+                       : rebatch_evenly(own, plan.num_replicas_in_sync);
+  return part;
+}
+
+InputPart unsharded_part(const Dataset& dataset, const InputPlan& plan) {
+  InputPart part{.dataset = dataset, .cut = plan.cut, .whole = dataset};
+  part.steps = dataset.cardinality();
+  part.global_batch_size = dataset.batch_size();
+  if (plan.cut == InputCut::kSplit) return part;
+  if (part.steps && *part.steps != kInfinite) {
+    part.steps = (*part.steps + num_local(plan) - 1) / num_local(plan);
+    // Other workers may have more.
+    if (plan.num_workers > 1) part.steps = std::nullopt;
+  }
+  if (part.global_batch_size) *part.global_batch_size *= plan.num_replicas_in_sync;
+  return part;
+}
+
+void require_host(const InputOptions& options) {
+  if (!options.place_dataset_on_device) return;
+  fail(ErrorCode::kUnimplemented,
+       "distribute_dataset: InputOptions::place_dataset_on_device: datasets are read and "
+       "transformed on the host; expected false; try fetch_to_device, which puts each replica's "
+       "slice on its device");
+}
+
+// What is not known to be single examples is taken for batches.
+void require_batches(const Dataset& dataset) {
+  if (dataset.source().batch_depth() != 0) return;
+  fail(ErrorCode::kInvalidArgument,
+       "distribute_dataset: the dataset is not batched; expected elements that are global batches, "
+       "got single examples; try dataset.batch(global_batch_size), after unbatch() where each "
+       "already holds many rows");
+}
+
+}  // namespace
+
+InputPart part_of_worker(const Dataset& dataset, InputPlan& plan) {
+  if (plan.num_replicas_in_sync == 0) plan.num_replicas_in_sync = num_local(plan);
+  require_numbers(plan);
+  require_host(plan.options);
+  if (plan.cut == InputCut::kSplit) require_batches(dataset);
+  const bool own_parts = shards(plan) || plan.cut == InputCut::kWhole;
+  if (plan.num_workers > 1 && own_parts && !plan.rows_of_workers) {
+    fail(ErrorCode::kFailedPrecondition,
+         "distribute_dataset: workers that read parts of their own must agree when the data ends; "
+         "expected InputPlan::rows_of_workers, got none");
+  }
+  return shards(plan) ? sharded_part(dataset, plan) : unsharded_part(dataset, plan);
+}
+
+void require_end(std::string_view who, std::optional<std::int64_t> cardinality,
+                 std::string_view remedy) {
+  if (cardinality != kInfinite) return;
+  fail(ErrorCode::kInvalidArgument, who, ": expected a dataset that ends, got one that never does",
+       " (is there a repeat() without a count?); try ", remedy);
+}
+
+}  // namespace tutti::internal
+
+namespace tutti {
+
+std::int64_t InputContext::get_per_replica_batch_size(std::int64_t global_batch_size) const {
+  internal::require(
+      num_replicas_in_sync >= 1 && global_batch_size % num_replicas_in_sync == 0,
+      "InputContext::get_per_replica_batch_size: the global batch does not divide; expected a "
+      "multiple of num_replicas_in_sync = ",
+      num_replicas_in_sync, ", got ", global_batch_size);
+  return global_batch_size / num_replicas_in_sync;
+}
+
+std::string InputContext::to_string() const {
+  return concat("input pipeline id ", input_pipeline_id, ", total: ", num_input_pipelines);
+}
+
+std::vector<std::int64_t> replica_rows(std::int64_t rows, int num_replicas) {
+  const std::int64_t full = (rows + num_replicas - 1) / num_replicas;
+  std::vector<std::int64_t> sizes;
+  for (std::int64_t left = rows; std::ssize(sizes) < num_replicas; left -= sizes.back()) {
+    sizes.push_back(std::min(left, full));
+  }
+  return sizes;
+}
+
+std::vector<std::int64_t> weighted_replica_rows(std::int64_t rows,
+                                                std::span<const double> weights) {
+  const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
+  std::vector<std::int64_t> sizes;
+  std::vector<double> remainders;
+  for (double weight : weights) {
+    const double share = static_cast<double>(rows) * weight / total;
+    sizes.push_back(static_cast<std::int64_t>(std::floor(share)));
+    remainders.push_back(share - std::floor(share));
+  }
+  std::vector<std::size_t> order(weights.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, [&](auto a, auto b) { return remainders[a] > remainders[b]; });
+  std::int64_t left = rows - std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
+  for (std::size_t i = 0; left > 0; i = (i + 1) % order.size(), --left) ++sizes[order[i]];
+  return sizes;
+}
+
+std::vector<std::int64_t> batch_sizes_for_worker(std::int64_t global_batch_size, int num_workers,
+                                                 int replicas_per_worker, int worker) {
+  if (global_batch_size < 0 || num_workers < 1 || replicas_per_worker < 1 || worker < 0 ||
+      worker >= num_workers) {
+    fail(ErrorCode::kInvalidArgument,
+         "batch_sizes_for_worker: expected a batch of 0 or more rows and 0 <= worker < workers, "
+         "got batch ",
+         global_batch_size, ", workers ", num_workers, ", replicas per worker ",
+         replicas_per_worker, ", worker ", worker);
+  }
+  const std::int64_t n = std::int64_t{num_workers} * replicas_per_worker;
+  std::vector<std::int64_t> sizes(static_cast<std::size_t>(n), global_batch_size / n);
+  for (std::int64_t i = 0; i < global_batch_size % n; ++i) ++sizes[static_cast<std::size_t>(i)];
+  // std::ranges::rotate would be shorter, but clang++ 14 cannot compile it.
+  std::rotate(sizes.begin(), sizes.begin() + std::ptrdiff_t{worker} * replicas_per_worker,
+              sizes.end());
+  return sizes;
+}
+
+namespace {
+
+Element joined(const std::vector<Element>& parts) {
+  if (parts.size() == 1) return parts.front();
+  std::vector<Tensor> tensors;
+  for (std::size_t c = 0; c < parts.front().size(); ++c) {
+    std::vector<Tensor> column;
+    for (const Element& part : parts) column.push_back(part[c]);
+    tensors.push_back(concat(column, 0));
+  }
+  return Element(std::move(tensors), parts.front().names());
+}
+
+void require_rows(const Element& element) {
+  for (const Tensor& tensor : element.tensors()) {
+    internal::require(tensor.rank() != 0,
+                      "rebatch: the dataset yields scalars; expected batches, got shape ",
+                      tensor.shape(), "; try dataset.batch(global_batch_size) first");
+  }
+}
+
+struct Rebatching {
+  std::vector<std::int64_t> sizes;
+  BatchOptions options;
+};
+
+// Yields pieces of the given sizes from the stream of rows.
+class RebatchIterator final : public ElementIterator {
+ public:
+  RebatchIterator(std::unique_ptr<ElementIterator> input, const Rebatching& rebatching)
+      : input_(std::move(input)), sizes_(rebatching.sizes), options_(rebatching.options) {}
+
+  std::optional<Element> next() override {
+    const std::int64_t size = sizes_[turn_ % sizes_.size()];
+    if (size == 0) return empty_piece();
+    std::vector<Element> parts;
+    std::int64_t taken = 0;
+    while (taken < size && fill()) {
+      const std::int64_t count = std::min(size - taken, batch_->rows() - first_);
+      parts.push_back(batch_->slice_rows(first_, count));
+      first_ += count;
+      taken += count;
+    }
+    if (parts.empty() || (taken < size && options_.drop_remainder)) return std::nullopt;
+    ++turn_;
+    return joined(parts);
+  }
+
+ private:
+  // Makes a row available in batch_; keeps the last batch at the end of the data.
+  bool fill() {
+    while (!batch_ || first_ >= batch_->rows()) {
+      std::optional<Element> next = ended_ ? std::nullopt : input_->next();
+      if (!next) {
+        ended_ = true;
+        return false;
+      }
+      require_rows(*next);
+      batch_ = std::move(next);
+      first_ = 0;
+      trailing_empties_ = 0;
+    }
+    return true;
+  }
+
+  // An empty piece belongs to the rows around it: once the rows are over, those that complete the
+  // round of sizes follow.
+  std::optional<Element> empty_piece() {
+    if (!fill()) {
+      if (!batch_ || trailing_empties_ > 0 || options_.drop_remainder) return std::nullopt;
+      ++trailing_empties_;
+    }
+    ++turn_;
+    return batch_->slice_rows(0, 0);
+  }
+
+  std::unique_ptr<ElementIterator> input_;
+  std::vector<std::int64_t> sizes_;
+  BatchOptions options_;
+  std::optional<Element> batch_;
+  std::int64_t first_ = 0;
+  std::size_t turn_ = 0;
+  int trailing_empties_ = 0;
+  bool ended_ = false;
+};
+
+class RebatchSource : public internal::Decorator<RebatchSource, RebatchIterator, Rebatching> {
+ public:
+  using Decorator::Decorator;
+  std::optional<std::int64_t> cardinality() const override { return std::nullopt; }
+  std::optional<std::int64_t> batch_size() const override { return std::nullopt; }
+  std::optional<int> batch_depth() const override { return std::nullopt; }
+  bool may_end_in_partial_batch() const override { return !argument().options.drop_remainder; }
+};
+
+}  // namespace
+
+Dataset rebatch(const Dataset& dataset, std::vector<std::int64_t> sizes, BatchOptions options) {
+  if (sizes.empty() || std::ranges::any_of(sizes, [](auto size) { return size < 0; }) ||
+      std::ranges::all_of(sizes, [](auto size) { return size == 0; })) {
+    fail(ErrorCode::kInvalidArgument,
+         "rebatch: expected sizes of 0 or more rows, at least one of them positive, got [",
+         join(sizes), "]");
+  }
+  return Dataset(std::make_shared<RebatchSource>(dataset.shared_source(),
+                                                 Rebatching{std::move(sizes), options}));
+}
+
+Dataset rebatch_evenly(const Dataset& dataset, int num_pieces) {
+  internal::require(num_pieces >= 1, "rebatch_evenly: expected 1 or more pieces, got ", num_pieces);
+  return dataset.flat_map([num_pieces](const Element& batch) {
+    require_rows(batch);
+    const std::vector<std::int64_t> sizes = replica_rows(batch.rows(), num_pieces);
+    return Dataset::from_generator([batch, sizes](std::uint64_t) -> Dataset::Generator {
+      return [batch, sizes, turn = std::size_t{0}, first = std::int64_t{0}]() mutable {
+        std::optional<Element> piece;
+        if (turn == sizes.size()) return piece;
+        piece = batch.slice_rows(first, sizes[turn]);
+        first += sizes[turn++];
+        return piece;
+      };
+    });
+  });
+}
+
+}  // namespace tutti
+
+namespace tutti::internal {
+namespace {
+
+std::vector<std::int64_t> sizes_of(const Element& batch, const InputPlan& plan) {
+  return plan.weights.empty() ? replica_rows(batch.rows(), plan.num_replicas_in_sync)
+                              : weighted_replica_rows(batch.rows(), plan.weights);
+}
+
+bool is_batched(const Element& element) { return element.size() > 0 && element[0].rank() > 0; }
+
+std::int64_t rows_in(const std::vector<Element>& pieces) {
+  std::int64_t rows = 0;
+  for (const Element& piece : pieces) rows += piece.rows();
+  return rows;
+}
+
+// Says which rows of the step's global batch the pieces are.
+void place(std::vector<Element>& pieces, std::int64_t first_row, std::int64_t global_rows) {
+  for (Element& piece : pieces) {
+    const std::int64_t rows = piece.rows();
+    piece = piece.placed_in(first_row, global_rows);
+    first_row += rows;
+  }
+}
+
+// A scalar has no empty form: as in tf the pass ends when a replica lacks an element.
+void warn_of_left_out_scalars(std::size_t count) {
+  if (count == 0) return;
+  log_warning_once(concat("distribute_datasets_from_function: the last ", count,
+                          " elements do not reach all replicas and are left out; batch() the "
+                          "dataset to use them"));
+}
+
+}  // namespace
+
+std::optional<std::vector<Element>> StepCutter::next(ElementIterator& elements) {
+  for (;;) {
+    auto pieces = part_.cut == InputCut::kSplit ? cut_next(elements) : whole_next(elements);
+    if (!pieces) return std::nullopt;
+    ++steps_;
+    // Rotated sizes may leave a step to nobody: training on no row would still move momenta.
+    const bool nobody = is_batched(pieces->front()) && pieces->front().global_rows() == 0;
+    if (plan_.num_workers == 1 || !nobody) return pieces;
+  }
+}
+
+std::optional<std::vector<Element>> StepCutter::cut_next(ElementIterator& elements) {
+  std::optional<Element> batch = elements.next();
+  if (!batch) return std::nullopt;
+  for (const Tensor& tensor : batch->tensors()) {
+    internal::require(
+        tensor.rank() != 0,
+        "distribute_dataset: the dataset is not batched; expected elements whose first "
+        "dimension is the global batch, got a scalar; try dataset.batch(global_batch_size)");
+  }
+  if (plan_.note_global_batch) {
+    plan_.note_global_batch(*batch, std::exchange(is_first_batch_, false));
+  }
+  const std::vector<std::int64_t> sizes = sizes_of(*batch, plan_);
+  const auto own = sizes.begin() + plan_.first_replica;
+  std::int64_t first = 0;
+  for (auto size = sizes.begin(); size != own; ++size) first += *size;
+  std::vector<Element> pieces;
+  for (auto size = own; size != own + std::ssize(plan_.replica_devices); ++size) {
+    pieces.push_back(batch->slice_rows(first, *size));
+    first += *size;
+  }
+  return pieces;
+}
+
+std::optional<std::vector<Element>> StepCutter::whole_next(ElementIterator& elements) {
+  const std::size_t replicas = plan_.replica_devices.size();
+  std::vector<Element> pieces;
+  while (pieces.size() < replicas) {
+    std::optional<Element> element = elements.next();
+    if (!element) break;
+    pieces.push_back(std::move(*element));
+  }
+  if (!pieces.empty()) pattern_ = pieces.front();
+  const bool scalars = !pieces.empty() && !is_batched(pieces.front());
+  const bool no_more = pieces.empty() || (scalars && pieces.size() < replicas);
+  const std::int64_t own = no_more ? kNoMoreRows : (scalars ? std::ssize(pieces) : rows_in(pieces));
+  const std::vector<std::int64_t> all = ask_workers(own);
+  const auto ended = std::count(all.begin(), all.end(), kNoMoreRows);
+  if (ended == std::ssize(all) || (ended > 0 && !is_batched(pattern()))) {
+    if (scalars) warn_of_left_out_scalars(pieces.size());
+    return std::nullopt;
+  }
+  if (scalars) return pieces;
+  while (pieces.size() < replicas) pieces.push_back(pattern().slice_rows(0, 0));
+  std::int64_t first = 0, total = 0;
+  for (std::size_t w = 0; w < all.size(); ++w) {
+    if (static_cast<int>(w) == plan_.worker) first = total;
+    total += std::max<std::int64_t>(all[w], 0);
+  }
+  place(pieces, first, total);
+  return pieces;
+}
+
+std::vector<std::int64_t> StepCutter::ask_workers(std::int64_t rows) const {
+  if (plan_.num_workers == 1) return {rows};
+  std::vector<std::int64_t> all = plan_.rows_of_workers(rows);
+  TUTTI_CHECK(std::ssize(all) == plan_.num_workers);
+  return all;
+}
+
+const Element& StepCutter::pattern() {
+  if (!pattern_) pattern_ = part_.whole.iterate(0)->next();
+  if (!pattern_) {
+    fail(ErrorCode::kFailedPrecondition, "distribute_dataset: worker ", plan_.worker,
+         " has no element while others have, so that what an empty batch looks like is not known; "
+         "expected at least one element on every worker");
+  }
+  return *pattern_;
+}
+
+}  // namespace tutti::internal
