@@ -339,6 +339,20 @@ TEST(BucketReducer, AggregatedVariablesAreSumsOfTheOperation) {
   EXPECT_EQ(numbers(read.value()), (std::vector<double>{4, 8, 12, 16}));
 }
 
+TEST(BucketReducer, AggregatedVariablesOfWorkersAreSumsOfTheOperation) {
+  const auto bytes = results_of_workers({on_cpus(2), on_cpus(1)}, [](Strategy& strategy) {
+    const auto scope = strategy.scope();
+    Variable read(vec({0, 0, 0, 0}), {.name = "v",
+                                      .synchronization = VariableSynchronization::kOnRead,
+                                      .aggregation = VariableAggregation::kSum});
+    strategy.run([&] { read.assign(vec({1, 2, 3, 4}) * (1.0f + replica_number())); });
+    return bytes_reduced_in(strategy, [&] {
+      EXPECT_EQ(numbers(read.value()), (std::vector<double>{6, 12, 18, 24}));
+    });
+  });
+  EXPECT_EQ(bytes, (std::vector<std::uint64_t>{3 * 16, 3 * 16}));
+}
+
 TEST(BucketReducer, ShardsAreSummedByTheNamedOperation) {
   const auto shards_by = [](const std::string& name) {
     LocalStrategyOptions local = on_cpus(3);
