@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <vector>
 
 #include "autograd/recording.h"
 #include "tensor/op_checks.h"
+#include "tensor/step_hooks.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/autograd/variable.h"
 #include "tutti/tensor/device_scope.h"
@@ -72,7 +74,12 @@ void record(const Variable& params, const Tensor& indices, const Tensor& values)
 }  // namespace
 
 Tensor embedding_lookup(const Variable& params, const Tensor& indices) {
-  if (!params.storage().reads_rows()) return gather(params.value(), indices);
+  if (!params.storage().reads_rows()) {
+    const Tensor all = params.value();
+    std::optional<DeviceScope> task;  // that has the variable: only the rows go elsewhere
+    if (const auto device = remote_device_of(all)) task.emplace(*device);
+    return gather(all, indices);
+  }
   Tensor wanted, values;
   {
     const GradientTape::StopRecording stop;

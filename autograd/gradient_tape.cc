@@ -283,7 +283,7 @@ class BackwardPass {
                  slice_block({node.call, node.input_specs, node.outputs, gradients, {}}));
       return;
     }
-    const std::vector<Gradient> inputs = input_gradients(node, gradients);
+    const std::vector<Gradient> inputs = gradients_where_it_was(node, gradients);
     check_gradients(node, inputs);
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       if (depends(node.input_slots[i])) accumulate(node.input_slots[i], inputs[i]);
@@ -340,6 +340,14 @@ class BackwardPass {
     for (std::size_t s = 0; s < sources.size(); ++s) {
       sums_[index_of(own_slots[s])] = std::move(pass.sums_[index_of(sources[s])]);
     }
+  }
+
+  /// On the task of the operation, whichever has the gradients of its outputs.
+  std::vector<Gradient> gradients_where_it_was(const Node& node,
+                                               std::span<const Tensor> gradients) {
+    std::optional<DeviceScope> task;
+    if (node.remote_device) task.emplace(*node.remote_device);
+    return input_gradients(node, gradients);
   }
 
   std::vector<Gradient> input_gradients(const Node& node, std::span<const Tensor> gradients) {

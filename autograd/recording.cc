@@ -8,6 +8,7 @@
 #include "autograd/gradients.h"
 #include "autograd/replica_shards.h"
 #include "core/names.h"
+#include "tensor/step_hooks.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/autograd/recompute.h"
 #include "tutti/tensor/device_scope.h"
@@ -261,6 +262,7 @@ void Recording::add(Node node, std::span<const Tensor> inputs, std::span<const T
       tensor_slots_.insert_or_assign(output.id(), node.output_slots.back());
     }
   }
+  if (!outputs.empty()) node.remote_device = remote_device_of(outputs.front());
   nodes_.push_back(std::move(node));
 }
 

@@ -46,6 +46,7 @@ struct Node {
   std::vector<int> output_slots;
   BackwardFunction backward;
   std::shared_ptr<const Recomputation> recomputation;
+  std::shared_ptr<const DeviceSpec> remote_device;  // of the outputs; nullptr: of this process
 };
 
 /// Records while attached. Only operations with a tracked input become nodes.

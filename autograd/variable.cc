@@ -274,10 +274,15 @@ bool update_on_gpu(std::span<VariableMemory* const> values, const UpdateRule& ru
   return true;
 }
 
+/// Returns true if the value is one of a traced step, or of another task.
+bool is_of_step(const Tensor& value) {
+  const StepTracer* const tracer = StepTracer::current();
+  return (tracer && tracer->holds(value)) || remote_device_of(value);
+}
+
 /// A part of a larger value of a traced step, as a value by itself: nothing can be copied as yet.
 Tensor with_own_buffer(const Tensor& value) {
-  StepTracer* const tracer = StepTracer::current();
-  if (!tracer || value.buffer()->size() == value.num_bytes() || !tracer->holds(value)) return value;
+  if (value.buffer()->size() == value.num_bytes() || !is_of_step(value)) return value;
   OpCall call;
   call.op = OpId::kReshape;
   call.inputs = {value};
@@ -458,9 +463,9 @@ void VariableComponent::assign(AssignOp op, const Tensor& value) {
   if (device().type != DeviceType::kCpu) {
     return internal::accumulate_by_operation(*memory_, op, value.to(device()));
   }
-  if (StepTracer* const tracer = StepTracer::current()) {
-    const bool is_of_step = tracer->holds(value) || tracer->holds(memory_->read());
-    if (is_of_step) return internal::accumulate_by_operation(*memory_, op, value.to(device()));
+  const bool is_recorded = StepTracer::current() || RemoteRecorder::current();
+  if (is_recorded && (internal::is_of_step(value) || internal::is_of_step(memory_->read()))) {
+    return internal::accumulate_by_operation(*memory_, op, value.to(device()));
   }
   const MutableTensor& own = memory_->writable();  // first: a captured step refuses it by its name
   const Tensor local = value.to(device());

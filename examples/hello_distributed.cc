@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdio>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "examples/common/example_options.h"
@@ -20,29 +21,31 @@ using namespace tutti::examples;
 
 namespace {
 
-/// A step of the server's program: a session asks for it by name.
-ServerOptions with_steps() {
-  ServerOptions options;
-  options.steps.define("add", [](const Tensor& a, const Tensor& b) { return a + b; });
-  return options;
+Tensor bytes_of(std::string_view text) {
+  return Tensor::from(Shape{std::ssize(text)}, std::vector<std::uint8_t>(text.begin(), text.end()));
 }
 
+/// Joins two texts and adds two numbers on the server's first task.
 void say_hello(const std::string& target, double timeout = 30.0) {
   const auto milliseconds = static_cast<std::int64_t>(timeout * 1000.0);
-  Session session(target, {.connect_timeout = std::chrono::milliseconds(milliseconds)});
-  const TaskValue constant = session.constant("Hello, distributed TensorFlow!");
-  std::printf("%s\n", constant.fetch<std::string>().c_str());
-  const TaskValue sum = session.run("add", Tensor(1.0f), session.constant(Tensor(2.0f)));
-  std::fprintf(stderr, "1 + 2 on %s: %g\n", sum.device().c_str(), sum.fetch<float>());
+  const Session session(target, {.connect_timeout = std::chrono::milliseconds(milliseconds)});
+  const auto scope = session.scope();
+  const DeviceScope task("/job:local/task:0");
+  const Tensor hello =
+      concat(std::vector{bytes_of("Hello, "), bytes_of("distributed TensorFlow!")}, 0);
+  const auto letters = hello.host_span<std::uint8_t>();
+  std::printf("%s\n", std::string(letters.begin(), letters.end()).c_str());
+  const Tensor sum = session.run([] { return Tensor(1.0f) + 2.0f; });
+  std::fprintf(stderr, "1 + 2 on %s: %g\n", task.merged().to_string().c_str(), sum.item());
 }
 
 int serve(const std::vector<std::string>& hosts, std::int64_t task) {
-  Server server(ClusterSpec({{"local", hosts}}), "local", static_cast<int>(task), with_steps());
+  Server server(ClusterSpec({{"local", hosts}}), "local", static_cast<int>(task));
   server.join();
   return 0;
 }
 
-/// What each server says of the devices of all.
+/// Prints the devices of all servers, as each server lists them.
 int list_devices(const std::vector<std::string>& hosts) {
   std::vector<Session> sessions;  // a server ends with its last one
   for (const std::string& host : hosts) sessions.emplace_back(concat("grpc://", host));
@@ -75,7 +78,7 @@ int main(int argc, char** argv) {
       say_hello(target, timeout);
       return 0;
     }
-    const auto server = Server::create_local_server(with_steps());
+    const auto server = Server::create_local_server();
     say_hello(server->target());
     return 0;
   });

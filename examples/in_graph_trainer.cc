@@ -25,36 +25,28 @@ struct TrainerOptions {
   double learning_rate = 0.1;
 };
 
-/// What every worker can do. Gradients and the replica's share of the loss.
-TaskSteps worker_steps() {
-  TaskSteps steps;
-  steps.define("train", [](const Tensor& kernel, const Tensor& bias, const Tensor& images,
-                           const Tensor& labels, std::int64_t global_batch) {
-    GradientTape tape;
-    tape.watch(kernel), tape.watch(bias);
-    const Tensor logits = matmul(reshape(images, {images.shape()[0], 784}), kernel) + bias;
-    const Tensor per_example = losses::sparse_categorical_crossentropy(labels, logits);
-    const Tensor loss = compute_average_loss(per_example, global_batch);
-    const std::vector<Tensor> sources{kernel, bias};
-    const std::vector<Gradient> gradients = tape.gradient(loss, sources);
-    return std::pair(std::vector<Tensor>{gradients[0].dense(), gradients[1].dense()}, loss);
-  });
-  return steps;
+/// This replica's share of the loss of a global batch.
+Tensor share_of_loss(const std::vector<Variable>& variables, const Tensor& images,
+                     const Tensor& labels, std::int64_t global_batch) {
+  const Tensor logits =
+      matmul(reshape(images, {images.shape()[0], 784}), variables[0]) + variables[1];
+  const Tensor per_example = losses::sparse_categorical_crossentropy(labels, logits);
+  return compute_average_loss(per_example, global_batch);
 }
 
 int train(const std::string& target, const TrainerOptions& options) {
-  Session session(target);
+  const Session session(target);
+  const auto scope = session.scope();
   const int replicas = std::max(1, session.cluster().count("worker"));
   const auto on = [&](const std::string& job, int task) {
-    return session.cluster().has_job(job) ? concat("/job:", job, "/task:", task) : "";
+    return concat("/job:", session.cluster().has_job(job) ? job : "local", "/task:", task);
   };
-  std::vector<TaskVariable> variables;
+  std::vector<Variable> variables;
   for (const auto& [name, shape] : {std::pair("kernel", Shape{784, 10}), {"bias", Shape{10}}}) {
-    const Tensor zeros = Tensor::zeros(shape);
     const DeviceScope ps(on("ps", 0));
-    variables.push_back(session.variable(name, zeros));
+    variables.emplace_back(Tensor::zeros(shape), VariableOptions{.name = name});
   }
-  TaskOptimizer optimizer(session, variables, std::make_shared<SgdRule>(), options.learning_rate);
+  Sgd optimizer(variables, {.learning_rate = options.learning_rate});
 
   float first = 0.0f, last = 0.0f;
   std::int64_t step = 0;
@@ -63,25 +55,26 @@ int train(const std::string& target, const TrainerOptions& options) {
     if (step++ == options.steps) break;
     const std::int64_t global = batch[0].shape()[0];
     const std::int64_t rows = (global + replicas - 1) / replicas;
-    std::vector<TaskValue> gradients, losses;
-    for (int r = 0; r < replicas; ++r) {
-      const std::int64_t begin = std::min(r * rows, global);
-      const std::int64_t count = std::min(rows, global - begin);
-      const Tensor images = batch[0].detached_rows(begin, count),
-                   labels = batch[1].detached_rows(begin, count);
-      const DeviceScope worker(on("worker", r));
-      const TaskValue result =
-          session.run("train", variables[0], variables[1], images, labels, global);
-      gradients.push_back(result.element(0));
-      losses.push_back(result.element(1));
-    }
-    optimizer.apply_gradients(gradients);  // all that was asked so far runs on the tasks
+    const std::vector<Tensor> losses = session.run([&] {
+      std::vector<Tensor> losses;
+      std::vector<std::vector<Gradient>> gradients;
+      for (int r = 0; r < replicas; ++r) {
+        const std::int64_t begin = std::min(r * rows, global);
+        const std::int64_t count = std::min(rows, global - begin);
+        const DeviceScope worker(on("worker", r));
+        GradientTape tape;
+        losses.push_back(share_of_loss(variables, batch[0].detached_rows(begin, count),
+                                       batch[1].detached_rows(begin, count), global));
+        gradients.push_back(tape.gradient(losses.back(), variables));
+      }
+      optimizer.apply_gradients(sum_over_replicas(variables, gradients));
+      return losses;
+    });
     last = 0.0f;
-    for (const TaskValue& each : losses) last += each.fetch<float>();
+    for (const Tensor& each : losses) last += each.item();
     if (step == 1) first = last;
     if (step % 20 == 0) std::printf("step %d loss %.4f\n", static_cast<int>(step), last);
   }
-  session.wait();
   for (const SessionTransfer& each : session.transfers()) {
     std::printf("%s -> %s: %d values, %.1f MB\n", each.from.c_str(), each.to.c_str(),
                 static_cast<int>(each.values), static_cast<double>(each.bytes) / 1e6);
@@ -91,10 +84,8 @@ int train(const std::string& target, const TrainerOptions& options) {
 
 int run(const TrainerOptions& options) {
   const auto resolver = resolver_from_environment();
-  ServerOptions how;
-  how.steps = worker_steps();
   if (resolver->cluster_spec().empty()) {
-    const auto server = Server::create_local_server(how);
+    const auto server = Server::create_local_server();
     return train(server->target(), options);
   }
   ClusterSpec::Jobs serving = resolver->cluster_spec().as_dict();
@@ -104,7 +95,7 @@ int run(const TrainerOptions& options) {
   if (self.type == "chief") {
     return train(concat("grpc://", cluster.task_address("worker", 0)), options);
   }
-  Server(cluster, self.type, self.index, how).join();
+  Server(cluster, self.type, self.index).join();
   return 0;
 }
 

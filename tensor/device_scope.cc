@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "tensor/step_hooks.h"
 #include "tutti/core/error.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/sync.h"
@@ -61,12 +62,12 @@ DeviceScope::DeviceScope(const DeviceSpec& spec)
 DeviceScope::~DeviceScope() { innermost() = outer_; }
 
 std::optional<Device> DeviceScope::device(std::string_view who) const {
+  if (is_remote_ && RemoteRecorder::current()) return Device{};  // from where tensors are sent
   if (is_remote_) {
-    fail(
-        ErrorCode::kUnavailable, who, ": the device scope '", merged_.to_string(),
-        "' is in another process; expected a device of this one, '", process_spec().to_string(),
-        "'; try constant(), variable() or run() of a Session, which work there, or a scope without "
-        "job and task");
+    fail(ErrorCode::kUnavailable, who, ": the device scope '", merged_.to_string(),
+         "' is in another process; expected a device of this one, '", process_spec().to_string(),
+         "', or a Session that reaches the task; try `const auto scope = session.scope();`, or a "
+         "scope without job and task");
   }
   return device_;
 }

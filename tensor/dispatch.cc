@@ -230,6 +230,9 @@ std::vector<Tensor> outputs_of(const OpCall& call, const Run& run) {
 
 std::vector<Tensor> compute(const OpCall& call) {
   if (StepTracer* const tracer = StepTracer::current()) return tracer->run(call);
+  if (RemoteRecorder* const recorder = RemoteRecorder::current()) {
+    if (auto outputs = recorder->run(call)) return std::move(*outputs);
+  }
   const Device device = call.inputs[0].device();
   if (device.type == DeviceType::kCpu) return run_kernel(cpu_kernels(), call);
   return outputs_of(call, [&](std::span<const MutableTensor> outputs) {

@@ -68,8 +68,8 @@ const KernelTable& reference_kernels();
 /// environment variable TUTTI_KERNELS=reference, reference_kernels().
 const KernelTable& cpu_kernels();
 
-/// Runs one call without observers: on the StepTracer of this thread (step_hooks.h), else on the
-/// kernels of its device.
+/// Runs one call without observers: on the StepTracer or RemoteRecorder of this thread
+/// (step_hooks.h), else on the kernels of its device.
 std::vector<Tensor> compute(const OpCall& call);
 /// The same on the kernels of `table`, on the CPU: how tests compare two tables.
 std::vector<Tensor> run_kernel(const KernelTable& table, const OpCall& call);

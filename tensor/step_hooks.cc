@@ -63,6 +63,7 @@ BufferAllocator& lazy_allocator() {
 
 thread_local StepRecorder* current_recorder = nullptr;
 thread_local StepTracer* current_tracer = nullptr;
+thread_local RemoteRecorder* current_remote = nullptr;
 thread_local bool asks_for_addresses = false;
 
 }  // namespace
@@ -105,8 +106,18 @@ StepTracer* StepTracer::exchange_current(StepTracer* tracer) {
   return std::exchange(current_tracer, tracer);
 }
 
+RemoteRecorder* RemoteRecorder::current() { return current_remote; }
+RemoteRecorder* RemoteRecorder::exchange_current(RemoteRecorder* recorder) {
+  return std::exchange(current_remote, recorder);
+}
+
+std::shared_ptr<const DeviceSpec> remote_device_of(const Tensor& value) {
+  return current_remote && value.defined() ? current_remote->device_of(value) : nullptr;
+}
+
 bool host_reads_at_once(const Tensor& value) {
-  return value.device().type == DeviceType::kCpu && !StepTracer::current();
+  return value.device().type == DeviceType::kCpu && !StepTracer::current() &&
+         !remote_device_of(value);
 }
 
 }  // namespace tutti

@@ -1,11 +1,13 @@
 // Steps that are more than computed: recorded for replays, or traced; and values that are lazy.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Both hooks belong to the thread whose replica runs the step, and are null elsewhere.
+// These hooks belong to the thread that runs the step, and are null elsewhere.
 // * A step is *recorded* (StepRecorder) while its kernels are captured: later the devices repeat
 //   the work, and the host repeats only what was recorded.
 // * A step is *traced* (StepTracer) instead of computed. Its operations return *lazy* tensors
 //   (LazyValue), whose elements are materialized when the host first reads them.
+// * Operations of other tasks are recorded (RemoteRecorder), and run there; the rest of the step is
+//   computed as usual.
 #pragma once
 
 #include <array>
@@ -13,6 +15,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -96,6 +99,28 @@ class StepTracer {
   static StepTracer* exchange_current(StepTracer* tracer);
 };
 
+/// Records the operations that belong to other tasks: those in a DeviceScope of another task, and
+/// those on values that are there. compute() calls it before it looks for a kernel. Recorded
+/// operations return lazy tensors of Device{}; views of these are made without it, as those of a
+/// StepTracer.
+class RemoteRecorder {
+ public:
+  virtual ~RemoteRecorder() = default;
+  /// Returns the recorder of this thread; nullptr if there is none.
+  static RemoteRecorder* current();
+
+  /// Returns the outputs of an operation of another task; nothing if this process computes it.
+  virtual std::optional<std::vector<Tensor>> run(const OpCall& call) = 0;
+  /// Returns the device of another task that has or will have the value; nullptr if it is a value
+  /// of this process.
+  virtual std::shared_ptr<const DeviceSpec> device_of(const Tensor& value) const = 0;
+
+ private:
+  template <class Hook>
+  friend class StepHookScope;
+  static RemoteRecorder* exchange_current(RemoteRecorder* recorder);
+};
+
 /// Makes `hook` current on this thread until destroyed; nullptr: the thread has none meanwhile.
 template <class Hook>
 class StepHookScope {
@@ -110,9 +135,13 @@ class StepHookScope {
 };
 using StepRecorderScope = StepHookScope<StepRecorder>;
 using StepTracerScope = StepHookScope<StepTracer>;
+using RemoteRecorderScope = StepHookScope<RemoteRecorder>;
 
-/// Returns true if the host may read the elements without waiting: not those of a GPU, and none
-/// within a traced step, which computes nothing before it has ended.
+/// Returns the device of another task that has the value; nullptr if it is one of this process.
+std::shared_ptr<const DeviceSpec> remote_device_of(const Tensor& value);
+
+/// Returns true if the host may read the elements without waiting: not those of a GPU or of another
+/// task, and none within a traced step, which computes nothing before it has ended.
 bool host_reads_at_once(const Tensor& value);
 
 /// The elements of a lazy tensor, which are on a device that is no Device of this process's own

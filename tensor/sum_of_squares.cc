@@ -91,7 +91,9 @@ Tensor traced_sums_of_squares(std::span<const Tensor> tensors) {
 
 Tensor sums_of_squares(std::span<const Tensor> tensors) {
   TUTTI_CHECK(!tensors.empty(), "sums_of_squares: no tensor");
-  if (StepTracer::current()) return traced_sums_of_squares(tensors);
+  const bool is_remote = std::ranges::any_of(
+      tensors, [](const Tensor& each) { return remote_device_of(each) != nullptr; });
+  if (StepTracer::current() || is_remote) return traced_sums_of_squares(tensors);
   const Device device = tensors.front().device();
   const MutableTensor sums({static_cast<std::int64_t>(tensors.size())}, DType::kFloat64, device);
   if (device.type == DeviceType::kGpu) {

@@ -6,6 +6,6 @@
 #include "tutti/strategy/parameter_server/client/closure_context.h"  // the closure of a thread
 #include "tutti/strategy/parameter_server/coordinator/cluster_coordinator.h"  // steps on any worker
 #include "tutti/strategy/parameter_server/parameter_server_strategy.h"  // variables on servers
-#include "tutti/strategy/parameter_server/session/session.h"            // steps on named tasks
-#include "tutti/strategy/parameter_server/session/task_optimizer.h"     // updates on their tasks
+#include "tutti/strategy/parameter_server/session/server.h"             // a task that serves
+#include "tutti/strategy/parameter_server/session/session.h"            // devices of other tasks
 #include "tutti/strategy/variables/sharded_variable.h"                  // several as one

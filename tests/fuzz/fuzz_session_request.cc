@@ -1,8 +1,9 @@
-// Fuzzes what a task reads from clients of sessions: requests, and what they make it do.
+// Fuzzes the requests and programs that a task reads from clients of sessions, and runs them.
 // SPDX-License-Identifier: Apache-2.0
 //
 // An input is some requests: two bytes with the length of the head, two with that of the payload,
-// head and payload. What decoding takes is done by a task that has two steps, in one session.
+// head and payload. A task runs what decoding accepts, in one session. Of a run the program is
+// taken for the one of its signature, which an input could not guess.
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
@@ -15,21 +16,18 @@
 #include <utility>
 #include <vector>
 
-#include "strategy/parameter_server/server/server_store.h"
+#include "core/hash.h"
 #include "strategy/parameter_server/session/task_request.h"
 #include "strategy/parameter_server/session/task_sessions.h"
 #include "tutti/core/error.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/sync.h"
 #include "tutti/strategy/parameter_server/coordinator/nest_conversion.h"
-#include "tutti/strategy/parameter_server/session/task_steps.h"
-#include "tutti/tensor/ops/elementwise.h"
 
 namespace {
 
 using namespace tutti;
 using namespace tutti::internal;
-using Kind = TaskRequestKind;
 
 constexpr std::uint64_t kSession = 7;
 constexpr std::size_t kMostRequests = 8;
@@ -69,7 +67,7 @@ class Call final : public RpcCall {
   const RpcPeer& peer() const override { return peer_; }
   const Packet& request() const override { return packet_; }
   void reply(Packet answer) override {
-    // What a task answers a client can read.
+    // A client can read the answer of a task.
     if (!answer.head.empty()) (void)decode_nest(answer);
     answered_->set();
   }
@@ -84,7 +82,7 @@ class Call final : public RpcCall {
   const std::shared_ptr<Event> answered_;
 };
 
-/// What was accepted is what encoding gives back, read again.
+/// Encoding a request that was accepted gives it back when it is read again.
 std::optional<TaskRequest> read(const Packet& packet) {
   try {
     TaskRequest request = decode_task_request(packet);
@@ -97,43 +95,57 @@ std::optional<TaskRequest> read(const Packet& packet) {
   }
 }
 
-bool is_operation(Kind kind) { return kind >= Kind::kPut && kind <= Kind::kUpdateVariable; }
+/// Shapes of programs name results of any size: what would take much memory or time is left out.
+bool is_small(const TaskProgram& program) {
+  constexpr std::int64_t kMostElements = 1 << 12, kMostOperations = 64;
+  if (std::ssize(program.operations) > kMostOperations) return false;
+  for (const ProgramOperation& operation : program.operations) {
+    for (const TensorSpec& spec : operation.specs) {
+      if (spec.shape.num_elements() > kMostElements) return false;
+    }
+  }
+  return true;
+}
 
-TaskSteps steps_of_task() {
-  TaskSteps steps;
-  steps.define("scale", [](const Tensor& w, float by) { return std::vector<Tensor>{w * by}; });
-  steps.define("greet", [](const std::string& who) { return "hello " + who; });
-  return steps;
+/// A program that was accepted is what encoding gives back; a small one runs.
+bool prepare(RunRequest& run, std::uint64_t number) {
+  try {
+    const TaskProgram program = decode_program(std::as_bytes(std::span(run.program)));
+    const std::string again = encode_program(program);
+    if (encode_program(decode_program(std::as_bytes(std::span(again)))) != again) std::abort();
+    if (!is_small(program)) return false;
+    run.program = again;
+    run.signature = hash_of(again);
+    run.number = number;
+    return true;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kDataLoss) std::abort();
+    return false;
+  }
 }
 
 class FuzzedTask {
  public:
-  FuzzedTask() {
-    TaskRequest open;
-    open.session = kSession;
-    open.details = to_nest(std::int64_t{1000});
-    send(open);
-  }
+  FuzzedTask() { send({kSession, OpenRequest{1000}}); }
 
-  void send(const TaskRequest& request) {
+  void send(TaskRequest request) {
+    auto* const run = std::get_if<RunRequest>(&request.request);
+    if (run != nullptr && !prepare(*run, ++last_run_)) return;
     const auto answered = std::make_shared<Event>();
     try {
       sessions_.take(std::make_shared<Call>(encode(request), answered));
     } catch (const Error&) {  // refused; what else is thrown is a crash
       return;
     }
-    if (!is_operation(request.kind) || request.op <= last_op_) return;
-    last_op_ = request.op;
-    // Operations are done in their order, and none waits for anything here.
+    if (run == nullptr) return;  // a fetch may wait until the session ends
     const auto deadline = deadline_after(Clock::system().now(), std::chrono::seconds(100));
     if (!answered->wait_until(deadline)) std::abort();
   }
 
  private:
-  VariableStore store_{"worker 0"};
   TaskSessions sessions_{ClusterSpec({{"worker", {"127.0.0.1:1"}}}), Task{"worker", 0},
-                         ServerOptions{.steps = steps_of_task()}, store_};
-  std::uint64_t last_op_ = 0;
+                         ServerOptions{}};
+  std::uint64_t last_run_ = 0;
 };
 
 }  // namespace
@@ -145,9 +157,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const auto packet = next_packet(bytes);
     if (!packet) break;
     auto request = read(*packet);
-    if (!request) continue;
+    if (!request || std::holds_alternative<OpenRequest>(request->request)) continue;
     request->session = kSession;
-    task.send(*request);
+    task.send(*std::move(request));
   }
   return 0;
 }

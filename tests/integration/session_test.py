@@ -34,7 +34,7 @@ def start_in_turn(*commands):
 def runs_in_one_process(folder, _):
     result = run(f"{folder}/hello_distributed")
     require(result.returncode == 0 and result.stdout == HELLO, "hello", result.stdout + result.stderr)
-    require("1 + 2 on /job:local/replica:0/task:0: 3" in result.stderr, "a step", result.stderr)
+    require("1 + 2 on /job:local/task:0: 3" in result.stderr, "a step", result.stderr)
 
 
 def runs_in_two_processes(folder, _):
@@ -65,6 +65,16 @@ def two_servers_list_the_devices_of_both(folder, _):
                 "devices", asked.stdout + asked.stderr)
         for server in servers:
             server.succeed()
+
+
+def named_tasks_have_the_bits_of_one_process(folder, tutti):
+    """Weights on two servers, layers on a worker, against the same program alone."""
+    program = [f"{folder}/session", "--steps", "150"]
+    texts = [output_of(*program), output_of(tutti, "run", "--chief", "--workers", "1", "--ps", "2", "--", *program)]
+    hashes = [re.search(r"after 150 steps: ([0-9a-f]{32})", each)[1] for each in texts]
+    require(hashes[0] == hashes[1], f"hashes {hashes}", texts[1])
+    untrained = output_of(f"{folder}/session", "--steps", "0")
+    require(hashes[0] not in untrained, "training changes the weights", untrained)
 
 
 def in_graph_replication(folder, tutti):

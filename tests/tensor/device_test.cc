@@ -274,7 +274,7 @@ TEST(DeviceScope, OtherTasksAreRefusedByName) {
   const DeviceScope other("/job:worker/task:1/gpu:7");  // nobody looks whether it is there
   EXPECT_TRUE(other.is_remote());
   const std::vector<std::string> parts{"'/job:worker/task:1/device:GPU:7'",
-                                       "'/job:worker/replica:0/task:0'", "run() of a Session"};
+                                       "'/job:worker/replica:0/task:0'", "session.scope()"};
   expect_error(ErrorCode::kUnavailable, parts, [] { Tensor::zeros({2}); });
   expect_error(ErrorCode::kUnavailable, parts, [&] { negate(x); });
   EXPECT_ERROR(negate(x), kUnavailable, "negate at device_test.cc");

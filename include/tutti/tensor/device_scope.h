@@ -41,8 +41,9 @@ class DeviceScope {
 
   /// With the parts of the scopes around it.
   const DeviceSpec& merged() const { return merged_; }
-  /// The device of this process; nothing when no type is named. Throws kUnavailable, naming `who`
-  /// and the other process, when the scope is one of another process (is_remote()).
+  /// The device of this process; nothing when no type is named. In a scope of another process
+  /// (is_remote()): Device{} within Session::scope(), which sends tensors there; else throws
+  /// kUnavailable, naming `who`, the other process and Session.
   std::optional<Device> device(std::string_view who) const;
   /// Whether job, replica or task are those of another process.
   bool is_remote() const { return is_remote_; }

@@ -45,7 +45,7 @@ struct Server::Impl final : internal::VariableHandler {
         // A coordinator's generations tell versions of values apart.
         store(task.to_string(), awaits_coordinator ? 0 : internal::restarts_of_task(),
               !awaits_coordinator),
-        sessions(cluster, task, options, store,
+        sessions(cluster, task, options,
                  [this] {
                    MutexLock lock(mutex);
                    changed.notify_all();

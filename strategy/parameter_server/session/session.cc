@@ -1,35 +1,50 @@
-// The handles of a session: values, variables, and the session itself.
+// The handles of a session: scopes, steps, and sums over copies of a computation.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/session/session.h"
 
+#include <optional>
 #include <utility>
 
+#include "strategy/parameter_server/session/remote_variable.h"
 #include "strategy/parameter_server/session/session_core.h"
+#include "strategy/parameter_server/session/session_recorder.h"
+#include "tutti/core/error.h"
+#include "tutti/tensor/ops/elementwise.h"
+#include "tutti/tensor/ops/shape_ops.h"
 
 namespace tutti {
 
-std::string TaskValue::device() const { return held_->address.task.device_prefix(); }
+struct SessionScope::Impl {
+  explicit Impl(const std::shared_ptr<internal::SessionCore>& core)
+      : recorder(core), creator(core), records(recorder), creates(creator) {}
+  internal::SessionRecorder recorder;
+  internal::RemoteVariableCreator creator;
+  RemoteRecorderScope records;
+  VariableCreatorScope creates;
+};
 
-TaskValue TaskValue::element(int place) const {
-  TaskValue part = *this;
-  part.path_.push_back(place);
-  return part;
+SessionScope::SessionScope(const Session& session) : impl_(std::make_unique<Impl>(session.core_)) {}
+SessionScope::~SessionScope() = default;
+
+struct internal::SessionStep::Impl {
+  std::optional<SessionScope> scope = {};
+  SessionRecorder* recorder = nullptr;
+};
+
+internal::SessionStep::SessionStep(const Session& session) : impl_(std::make_unique<Impl>()) {
+  impl_->recorder = SessionRecorder::find(*session.core_);
+  if (impl_->recorder == nullptr) {
+    impl_->scope.emplace(session);
+    impl_->recorder = SessionRecorder::find(*session.core_);
+  }
+  impl_->recorder->begin();
 }
 
-Nest TaskValue::fetch() const {
-  internal::ValueAddress address = held_->address;
-  address.path = path_;
-  return core_->fetch(address);
+internal::SessionStep::~SessionStep() {
+  if (impl_->recorder != nullptr) impl_->recorder->abandon();
 }
 
-TaskValue TaskVariable::read() const { return core_->read(*this); }
-
-void internal::assign_to_task(SessionCore& core, const TaskVariable& variable, AssignOp op,
-                              TaskInput value) {
-  const NoDeviceScope here;
-  core.change(TaskRequestKind::kAssignVariable, variable, {std::move(value)},
-              nest_of_integer(static_cast<int>(op)));
-}
+void internal::SessionStep::end() { std::exchange(impl_->recorder, nullptr)->end(); }
 
 Session::Session(const std::string& target, SessionOptions options)
     : core_(std::make_shared<internal::SessionCore>(target, std::move(options))) {
@@ -48,22 +63,65 @@ std::vector<std::string> Session::list_devices() const {
   return devices;
 }
 
-std::string Session::steps_of(const Task& task) const { return core_->welcome_of(task).steps; }
-
-TaskValue Session::put(const TaskInput& value) {
-  return core_->post(internal::TaskRequestKind::kPut, core_->place("constant"), "", {value});
-}
-
-TaskVariable Session::variable(const std::string& name, const Tensor& initial_value) {
-  return core_->make_variable(core_->place("variable"), name, initial_value);
-}
-
-TaskValue Session::run_step(std::string_view step, std::vector<TaskInput> inputs) {
-  return core_->post(internal::TaskRequestKind::kRun, core_->place("run"), std::string(step),
-                     inputs);
-}
-
-void Session::wait() { core_->wait(); }
 std::vector<SessionTransfer> Session::transfers() const { return core_->transfers(); }
+
+namespace {
+
+/// Neighbours are added, round after round; an odd last one passes up.
+Tensor sum_along_tree(std::vector<Tensor> values) {
+  while (values.size() > 1) {
+    std::vector<Tensor> sums;
+    for (std::size_t i = 0; i + 1 < values.size(); i += 2)
+      sums.push_back(values[i] + values[i + 1]);
+    if (values.size() % 2 == 1) sums.push_back(values.back());
+    values = std::move(sums);
+  }
+  return values.front();
+}
+
+Gradient sum_of_replicas(std::span<const Gradient> gradients) {
+  std::vector<Tensor> dense, values, indices;
+  Shape shape;
+  for (const Gradient& each : gradients) {
+    if (each.is_none()) continue;
+    if (each.is_dense()) {
+      dense.push_back(each.dense());
+      continue;
+    }
+    values.push_back(each.slices().values);
+    indices.push_back(each.slices().indices);
+    shape = each.slices().dense_shape;
+  }
+  if (!dense.empty() && !values.empty()) {
+    fail(ErrorCode::kInvalidArgument,
+         "sum_over_replicas: some replicas have dense gradients, others slices; expected the same "
+         "computation on all replicas");
+  }
+  if (!dense.empty()) return sum_along_tree(std::move(dense));
+  if (values.empty()) return {};
+  if (values.size() == 1) return IndexedSlices{values.front(), indices.front(), shape};
+  return IndexedSlices{concat(values, 0), concat(indices, 0), shape};
+}
+
+}  // namespace
+
+std::vector<Gradient> sum_over_replicas(std::span<const Variable> variables,
+                                        std::span<const std::vector<Gradient>> per_replica) {
+  std::vector<Gradient> sums;
+  for (std::size_t i = 0; i < variables.size(); ++i) {
+    std::vector<Gradient> gradients;
+    for (const std::vector<Gradient>& each : per_replica) {
+      if (each.size() != variables.size()) {
+        fail(ErrorCode::kInvalidArgument, "sum_over_replicas: expected ", variables.size(),
+             " gradients of each replica, got ", each.size());
+      }
+      gradients.push_back(each[i]);
+    }
+    std::optional<DeviceScope> task;
+    if (const auto device = remote_device_of(variables[i].storage().read())) task.emplace(*device);
+    sums.push_back(sum_of_replicas(gradients));
+  }
+  return sums;
+}
 
 }  // namespace tutti

@@ -1,22 +1,22 @@
-// Connecting to all tasks, asking in order, letting go of what nobody needs; what a session says of
-// tasks that died.
+// Connections to all tasks, programs that are sent once, and errors that name tasks that died.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/session/session_core.h"
-#include "tutti/core/random.h"
 
 #include <algorithm>
 #include <chrono>
+#include <tuple>
 
+#include "core/hash.h"
 #include "strategy/parameter_server/session/rpc_options.h"
 #include "tutti/cluster/net/job_durations.h"
 #include "tutti/core/logging.h"
+#include "tutti/core/random.h"
 #include "tutti/strategy/parameter_server/coordinator/nest_conversion.h"
+#include "tutti/tensor/device_scope.h"
 
 namespace tutti::internal {
 namespace {
 
-/// Beyond it whoever asks waits.
-constexpr std::size_t kMostUnderWay = 1024;
 constexpr const char* kClient = "client";
 
 bool may_be_lost_task(ErrorCode code) {
@@ -26,21 +26,10 @@ bool may_be_lost_task(ErrorCode code) {
 
 }  // namespace
 
-HeldValue::~HeldValue() {
-  if (const auto alive = core.lock()) alive->release(*this);
-}
-
 SessionCore::SessionCore(std::string target, SessionOptions options)
     : target_(std::move(target)), options_(std::move(options)), session_(new_run_nonce()) {}
 
-SessionCore::~SessionCore() {
-  try {
-    wait();
-  } catch (const std::exception& error) {
-    log_warning(concat("Session: ended with an error that nobody has seen: ", error.what()));
-  }
-  announce_return();
-}
+SessionCore::~SessionCore() { announce_return(); }
 
 TimePoint SessionCore::deadline() const {
   return deadline_after(Clock::system().now(), options_.timeout);
@@ -64,11 +53,11 @@ std::shared_ptr<RpcClient> SessionCore::connect_to(const std::string& target,
   }
 }
 
-/// `task`: who is expected; nullptr: whoever answers.
+/// `task`: the one that is expected to answer; nullptr: any.
 void SessionCore::open(const Task* task, std::shared_ptr<RpcClient> client) {
-  TaskRequest request{TaskRequestKind::kOpen, session_};
-  // Less than here, so that the error is that of who waits for a value, and names it.
-  request.details = nest_of_integer(std::max<std::int64_t>(1, options_.timeout.count() * 3 / 4));
+  // Less than here, so that the error is that of the task that waits for a value, and names it.
+  const std::int64_t between_tasks = std::max<std::int64_t>(1, options_.timeout.count() * 3 / 4);
+  const TaskRequest request{session_, OpenRequest{static_cast<std::uint64_t>(between_tasks)}};
   Link link;
   link.welcome = to_welcome(decode_nest(client->call(encode(request), deadline())));
   link.client = std::move(client);
@@ -104,213 +93,128 @@ SessionCore::Link& SessionCore::link(const Task& task) {
   return links_.at(task);
 }
 
-SessionCore::Place SessionCore::place(const char* who) const {
-  const DeviceSpec scope = current_device_scope();
-  Place place{own_task_, ""};
-  if (scope.job) place.task = {*scope.job, 0};
+std::shared_ptr<const TaskPlace> SessionCore::place(const DeviceSpec& scope) const {
+  const auto place = std::make_shared<TaskPlace>();
+  place->task = own_task_;
+  if (scope.job) place->task = {*scope.job, 0};
   if (scope.task) {
-    place.task.index = *scope.task;
+    place->task.index = *scope.task;
   } else if (scope.job && cluster_.count(*scope.job) > 0) {
-    place.task.index = cluster_.task_indices(*scope.job).front();
+    place->task.index = cluster_.task_indices(*scope.job).front();
   }
-  if (scope.replica.value_or(0) != 0 || !links_.contains(place.task)) {
+  if (scope.replica.value_or(0) != 0 || !links_.contains(place->task)) {
     std::vector<std::string> names;
     for (const auto& [task, link] : links_) names.push_back(task.device_prefix());
-    fail(ErrorCode::kInvalidArgument, "Session::", who, ": the device scope '", scope.to_string(),
+    fail(ErrorCode::kInvalidArgument, "Session: the device scope '", scope.to_string(),
          "' names no task of the cluster; expected one of ", join(names));
   }
   if (scope.type) {
-    place.device = DeviceSpec{.type = scope.type, .index = scope.index.value_or(0)}.to_string();
+    place->device = DeviceSpec{.type = scope.type, .index = scope.index.value_or(0)}.to_string();
   }
+  place->spec = DeviceSpec::parse(place->task.device_prefix() + place->device);
   return place;
 }
 
-void SessionCore::count(const std::string& from, const std::string& to, const Nest& value) {
+void SessionCore::count(const std::string& from, const std::string& to, const Tensor& value) {
   Counted& counted = counted_[{from, to}];
   ++counted.first;
-  counted.second += bytes_of(value);
+  counted.second += value.num_bytes();
 }
 
-TaskArgument SessionCore::argument_of(const TaskInput& input, const Task& task) {
-  if (input.held_ == nullptr) {
-    count(kClient, task.device_prefix(), input.value_);
-    return {{}, input.value_};
+std::shared_ptr<RpcReply> SessionCore::start(const Task& task, std::uint64_t number, TaskPart part,
+                                             std::string program) {
+  Link& to = link(task);
+  RunRequest run;
+  run.number = number;
+  run.signature = hash_of(program);
+  if (to.programs.insert(run.signature).second) {
+    counted_[{kClient, task.device_prefix()}].second += program.size();
+    run.program = std::move(program);
   }
-  if (input.held_->core.lock().get() != this) {
-    fail(ErrorCode::kInvalidArgument,
-         "Session: an argument is a value of another session; expected one of this session; try "
-         "fetch(), and give what it returns");
+  for (const auto& argument : part.arguments) {
+    if (const Tensor* const tensor = std::get_if<Tensor>(&argument)) {
+      count(kClient, task.device_prefix(), *tensor);
+    }
   }
-  ValueAddress from = input.held_->address;
-  from.path = input.path_;
-  if (from.task != task) input.held_->moved_to.insert(task);
-  return {std::move(from), {}};
+  run.arguments = std::move(part.arguments);
+  run.released.swap(to.released);
+  run.ended_runs.swap(to.ended_runs);
+  return to.client->start(encode(TaskRequest{session_, std::move(run)}));
 }
 
-TaskValue SessionCore::post(TaskRequestKind kind, const Place& place, const std::string& name,
-                            const std::vector<TaskInput>& inputs, Nest details,
-                            const std::vector<std::string>& also_changes) {
+std::uint64_t SessionCore::run(std::map<Task, TaskPart> parts) {
   const NoDeviceScope here;
-  Link& to = link(place.task);
-  make_room(to);
-  TaskValue result;
-  result.core_ = shared_from_this();
-  result.held_ = std::make_shared<HeldValue>();
-  result.held_->address.task = place.task;
-  std::vector<UnderWay> swept;  // destroyed without the lock
-  const MutexLock lock(mutex_);
-  sweep(swept);
-  TaskRequest request{kind, session_, last_op_ + 1, name, place.device, {}, std::move(details)};
-  UnderWay op;
-  for (const TaskInput& input : inputs) {
-    request.arguments.push_back(argument_of(input, place.task));
-    if (input.held_ != nullptr) op.holds.push_back(input.held_);
-  }
-  op.reply = to.client->start(encode(request));
-  result.held_->address.op = ++last_op_;
-  result.held_->core = weak_from_this();
-  op.holds.push_back(result.held_);
-  to.under_way.push_back(std::move(op));
-  if (kind == TaskRequestKind::kReadVariable) {
-    reads_.insert_or_assign(name, TaskInput(result));
-  } else if (kind != TaskRequestKind::kRun && kind != TaskRequestKind::kPut) {
-    reads_.erase(name);
-    for (const std::string& each : also_changes) reads_.erase(each);
-  }
-  return result;
-}
-
-void SessionCore::make_room(Link& link) {
-  UnderWay oldest;
+  std::vector<std::string> programs;
+  for (const auto& [task, part] : parts) programs.push_back(encode_program(part.program));
+  std::vector<std::pair<Task, std::shared_ptr<RpcReply>>> replies;
+  std::vector<Error> errors;
+  std::uint64_t number = 0;
   {
-    const MutexLock lock(mutex_);
-    if (link.under_way.size() < kMostUnderWay) return;
-    oldest = std::move(link.under_way.front());
-    link.under_way.pop_front();
-  }
-  take_answer(oldest, deadline());
-}
-
-void SessionCore::sweep(std::vector<UnderWay>& swept) {
-  for (auto& [task, link] : links_) {
-    while (!link.under_way.empty() && link.under_way.front().reply->is_ready()) {
-      swept.push_back(std::move(link.under_way.front()));
-      link.under_way.pop_front();
+    const MutexLock lock(mutex_);  // runs start in one order on all tasks
+    number = ++last_run_;
+    auto program = programs.begin();
+    for (auto& [task, part] : parts) {
       try {
-        (void)swept.back().reply->wait(Clock::system().now());
+        replies.emplace_back(task, start(task, number, std::move(part), std::move(*program++)));
       } catch (const Error& error) {
-        if (!first_error_) first_error_ = error;
+        errors.push_back(error);
       }
     }
   }
-}
-
-void SessionCore::take_answer(const UnderWay& done, TimePoint deadline) {
-  try {
-    (void)done.reply->wait(deadline);
-  } catch (const Error& error) {
-    const MutexLock lock(mutex_);
-    if (!first_error_) first_error_ = error;
-  }
-}
-
-void SessionCore::wait() {
-  const MutexLock waiting(waiting_);
   const TimePoint end = deadline();
-  for (auto& [task, link] : links_) {
-    for (;;) {
-      UnderWay oldest;
-      {
-        const MutexLock lock(mutex_);
-        if (link.under_way.empty()) break;
-        oldest = std::move(link.under_way.front());
-        link.under_way.pop_front();
-      }
-      take_answer(oldest, end);
+  for (const auto& [task, reply] : replies) {
+    try {
+      (void)reply->wait(end);
+    } catch (const Error& error) {
+      errors.push_back(error);
     }
   }
-  std::optional<Error> first;
   {
     const MutexLock lock(mutex_);
-    first.swap(first_error_);
+    for (const auto& [task, reply] : replies) link(task).ended_runs.push_back(number);
   }
-  if (first) throw explained(*first);
+  if (errors.empty()) return number;
+  const auto is_cause = [](const Error& error) { return error.code() != ErrorCode::kCancelled; };
+  const auto cause = std::ranges::find_if(errors, is_cause);
+  throw explained(cause != errors.end() ? *cause : errors.front());
 }
 
-TaskVariable SessionCore::make_variable(const Place& place, const std::string& name,
-                                        const Tensor& initial) {
-  {
-    const MutexLock lock(mutex_);
-    if (!variables_.emplace(name, place.task).second) {
-      fail(ErrorCode::kAlreadyExists, "Session::variable: '", name,
-           "' was made in this session before; expected another name, or the variable itself");
-    }
-  }
-  TaskVariable variable;
-  variable.core_ = shared_from_this();
-  variable.name_ = name;
-  variable.shape_ = initial.shape();
-  variable.dtype_ = initial.dtype();
-  variable.task_ = place.task;
-  (void)post(TaskRequestKind::kCreateVariable, place, name, {TaskInput(initial)});
-  return variable;
-}
-
-TaskValue SessionCore::read(const TaskVariable& variable) {
-  {
-    const MutexLock lock(mutex_);
-    const auto found = reads_.find(variable.name());
-    if (found != reads_.end()) {
-      TaskValue value;
-      value.core_ = shared_from_this();
-      value.held_ = found->second.held_;
-      return value;
-    }
-  }
-  return post(TaskRequestKind::kReadVariable, {variable.task(), ""}, variable.name(), {});
-}
-
-void SessionCore::change(TaskRequestKind kind, const TaskVariable& variable,
-                         const std::vector<TaskInput>& inputs, Nest details,
-                         const std::vector<std::string>& also) {
-  (void)post(kind, {variable.task(), ""}, variable.name(), inputs, std::move(details), also);
-}
-
-Nest SessionCore::fetch(const ValueAddress& address) {
+Tensor SessionCore::fetch(const ValueAddress& address) {
   const NoDeviceScope here;
-  TaskRequest request{TaskRequestKind::kFetch, session_};
-  request.arguments.push_back({address, {}});
   Nest value;
   try {
-    value = decode_nest(link(address.task).client->call(encode(request), deadline()));
+    const Packet request = encode(TaskRequest{session_, FetchRequest{address}});
+    value = decode_nest(link(address.task).client->call(request, deadline()));
   } catch (const Error& error) {
     throw explained(error);
   }
-  std::vector<UnderWay> swept;
+  if (value.tensor() == nullptr) fail_conversion("Session: a value", "a Tensor", value);
   const MutexLock lock(mutex_);
-  sweep(swept);
-  count(address.task.device_prefix(), kClient, value);
-  return value;
+  count(address.task.device_prefix(), kClient, *value.tensor());
+  return *value.tensor();
 }
 
-/// Where it is, and where it was moved to. Answers are of no interest.
-void SessionCore::release(const HeldValue& held) noexcept {
-  if (held.address.op == 0) return;  // it was never asked for
-  try {
-    TaskRequest request{TaskRequestKind::kRelease, session_};
-    request.arguments.push_back({held.address, {}});
-    const Packet packet = encode(request);
-    (void)link(held.address.task).client->start(packet);
-    for (const Task& task : held.moved_to) (void)link(task).client->start(packet);
-  } catch (const std::exception& error) {
-    log_info(concat("Session: a value could not be released: ", error.what()));
-  }
+void SessionCore::release(const ValueAddress& address) noexcept {
+  const MutexLock lock(mutex_);
+  links_.at(address.task).released.push_back(address);
+}
+
+void SessionCore::add_variable(const std::string& name, const Task& task) {
+  const MutexLock lock(mutex_);
+  if (variables_.emplace(name, task).second) return;
+  fail(ErrorCode::kAlreadyExists, "Session: the variable '", name,
+       "' was made in this session before; expected another name, or the variable itself");
+}
+
+void SessionCore::remove_variable(const std::string& name) {
+  const MutexLock lock(mutex_);
+  variables_.erase(name);
 }
 
 std::vector<SessionTransfer> SessionCore::transfers() {
   std::vector<SessionTransfer> all;
   for (auto& [task, link] : links_) {
-    const Packet request = encode(TaskRequest{TaskRequestKind::kTransfers, session_});
+    const Packet request = encode(TaskRequest{session_, TransfersRequest{}});
     using Came = std::tuple<std::string, int, std::uint64_t, std::uint64_t>;
     for (const auto& [job, index, values, bytes] : from_nest<std::vector<Came>>(
              decode_nest(link.client->call(request, deadline())), "transfers")) {
@@ -329,12 +233,12 @@ std::vector<SessionTransfer> SessionCore::transfers() {
   return all;
 }
 
-/// Nothing: it lives, and knows the session (or does not answer, which says nothing).
+/// Returns nothing if it lives and knows the session, and if it does not answer in time.
 std::optional<std::string> SessionCore::why_lost(const Task& task, const Link& link) const {
   const std::string who = concat(task, " (", cluster_.task_address(task.type, task.index), ")");
   if (const auto away = link.client->why_broken()) return concat(who, " is gone (", *away, ")");
   try {
-    const Packet request = encode(TaskRequest{TaskRequestKind::kTransfers, session_});
+    const Packet request = encode(TaskRequest{session_, TransfersRequest{}});
     (void)link.client->call(request,
                             deadline_after(Clock::system().now(), durations::kSilentAfter));
     return std::nullopt;
@@ -345,7 +249,7 @@ std::optional<std::string> SessionCore::why_lost(const Task& task, const Link& l
   }
 }
 
-/// An error of a step looks like one of a connection: who is lost is asked, not guessed.
+/// An error of an operation may have the code of a lost connection, so this calls every task.
 Error SessionCore::explained(const Error& error) {
   if (!may_be_lost_task(error.code())) return error;
   std::vector<std::string> losses;
@@ -370,7 +274,7 @@ Error SessionCore::explained(const Error& error) {
              "and restore from a checkpoint what is gone"));
 }
 
-/// Servers end with their last session, unless they hear that another one comes.
+/// Servers end with their last session, unless another one is announced.
 void SessionCore::announce_return() noexcept {
   {
     const MutexLock lock(mutex_);
@@ -381,11 +285,10 @@ void SessionCore::announce_return() noexcept {
     if (link.client->why_broken()) continue;
     try {
       const NoDeviceScope here;
-      TaskRequest request{TaskRequestKind::kStay, session_};
-      request.details = nest_of_integer(time);
+      const TaskRequest request{session_, StayRequest{static_cast<std::uint64_t>(time)}};
       (void)link.client->call(encode(request),
                               deadline_after(Clock::system().now(), durations::kSilentAfter));
-    } catch (const std::exception&) {  // it is lost, or does not answer
+    } catch (const std::exception&) {  // the task is lost, or does not answer
     }
   }
 }

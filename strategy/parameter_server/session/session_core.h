@@ -1,14 +1,14 @@
-// What is behind a Session: connections to all tasks, operations under way, values that are held.
+// Implementation of Session: connections to all tasks, runs, values that tasks keep for it.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "cluster/rpc/rpc_client.h"
@@ -18,95 +18,83 @@
 
 namespace tutti::internal {
 
-/// A value that a task keeps for the session; its end tells the tasks that nobody needs it.
-struct HeldValue {
-  std::weak_ptr<SessionCore> core = {};
-  ValueAddress address = {};
-  std::set<Task> moved_to = {};  // guarded by the core
-  HeldValue() = default;
-  HeldValue(const HeldValue&) = delete;
-  HeldValue& operator=(const HeldValue&) = delete;
-  ~HeldValue();
+/// Where an operation or a value is: a task, and what the scope names of its devices.
+struct TaskPlace {
+  Task task = {};
+  std::string device = {};  // "/device:CPU:1", or ""
+  DeviceSpec spec = {};     // both
 };
 
-/// Requests go out in the order of the calls. Threads: any, all functions.
+/// The program of one task in a run, and the arguments of this run.
+struct TaskPart {
+  TaskProgram program = {};
+  std::vector<std::variant<Tensor, ValueAddress>> arguments = {};
+};
+
+/// Thread-safe.
 class SessionCore : public std::enable_shared_from_this<SessionCore> {
  public:
-  /// A task, and what of its devices the scope names: "/device:CPU:1", or "".
-  struct Place {
-    Task task = {};
-    std::string device = {};
-  };
   SessionCore(std::string target, SessionOptions options);
   /// Throws as Session.
   void connect();
-  /// Waits for what was asked; an error that nobody has seen is logged.
   ~SessionCore();
 
   const std::string& target() const { return target_; }
   const ClusterSpec& cluster() const { return cluster_; }
   const TaskWelcome& welcome_of(const Task& task) const;
-  /// By the device scopes of this thread. Throws kInvalidArgument listing the tasks.
-  Place place(const char* who) const;
+  /// Returns the place that a device scope names; parts that it leaves out are the target's own
+  /// task or the first of the job. Throws kInvalidArgument listing the tasks.
+  std::shared_ptr<const TaskPlace> place(const DeviceSpec& scope) const;
 
-  TaskValue post(TaskRequestKind kind, const Place& place, const std::string& name,
-                 const std::vector<TaskInput>& inputs, Nest details = {},
-                 const std::vector<std::string>& also_changes = {});
-  TaskVariable make_variable(const Place& place, const std::string& name, const Tensor& initial);
-  TaskValue read(const TaskVariable& variable);
-  /// An operation that changes the variable, and those named in `also`.
-  void change(TaskRequestKind kind, const TaskVariable& variable,
-              const std::vector<TaskInput>& inputs, Nest details,
-              const std::vector<std::string>& also = {});
-  Nest fetch(const ValueAddress& address);
-  void release(const HeldValue& held) noexcept;
-  void wait();
+  /// Runs all parts and returns the number of the run when they have ended. Throws the first error
+  /// that another part's error has not caused.
+  std::uint64_t run(std::map<Task, TaskPart> parts);
+  Tensor fetch(const ValueAddress& address);
+  /// Has the task drop a value with the next run.
+  void release(const ValueAddress& address) noexcept;
   std::vector<SessionTransfer> transfers();
 
+  /// Notes a variable for messages. Throws kAlreadyExists for a second one of the name.
+  void add_variable(const std::string& name, const Task& task);
+  void remove_variable(const std::string& name);
+
  private:
-  struct UnderWay {
-    std::shared_ptr<RpcReply> reply = {};
-    std::vector<std::shared_ptr<HeldValue>> holds = {};
-  };
   struct Link {
     std::shared_ptr<RpcClient> client = {};
     TaskWelcome welcome = {};
-    std::deque<UnderWay> under_way = {};  // guarded by mutex_
+    // Guarded by mutex_.
+    std::set<std::string> programs = {};  // signatures that were sent
+    std::vector<ValueAddress> released = {};
+    std::vector<std::uint64_t> ended_runs = {};
   };
   using Counted = std::pair<std::uint64_t, std::uint64_t>;  // values, bytes
   std::shared_ptr<RpcClient> connect_to(const std::string& target, const MemberTask& server,
                                         TimePoint deadline) const;
   void open(const Task* task, std::shared_ptr<RpcClient> client);
   Link& link(const Task& task);
-  TaskArgument argument_of(const TaskInput& input, const Task& task) TUTTI_REQUIRES(mutex_);
-  void sweep(std::vector<UnderWay>& swept) TUTTI_REQUIRES(mutex_);
-  void take_answer(const UnderWay& done, TimePoint deadline);
-  void make_room(Link& link);
-  void count(const std::string& from, const std::string& to, const Nest& value)
+  std::shared_ptr<RpcReply> start(const Task& task, std::uint64_t number, TaskPart part,
+                                  std::string program) TUTTI_REQUIRES(mutex_);
+  void count(const std::string& from, const std::string& to, const Tensor& value)
       TUTTI_REQUIRES(mutex_);
   TimePoint deadline() const;
   std::optional<std::string> why_lost(const Task& task, const Link& link) const;
-  /// With the tasks that were lost, and what was lost with them, if that is why.
+  /// Returns the error with the tasks that were lost and their variables, if any were.
   Error explained(const Error& error);
   void announce_return() noexcept;
 
   const std::string target_;
   const SessionOptions options_;
   const std::uint64_t session_;
-  // Set by connect(), but for Link::under_way.
+  // Set by connect(), except for the guarded members of a Link.
   ClusterSpec cluster_;
   Task own_task_;  // the target's
   std::map<Task, Link> links_;
 
-  Mutex waiting_;  // held by who waits for all
   mutable Mutex mutex_;
-  std::uint64_t last_op_ TUTTI_GUARDED_BY(mutex_) = 0;
+  std::uint64_t last_run_ TUTTI_GUARDED_BY(mutex_) = 0;
   std::map<std::string, Task> variables_ TUTTI_GUARDED_BY(mutex_);
   bool has_lost_a_task_ TUTTI_GUARDED_BY(mutex_) = false;
-  /// Of variables that have not changed since.
-  std::map<std::string, TaskInput> reads_ TUTTI_GUARDED_BY(mutex_);
   std::map<std::pair<std::string, std::string>, Counted> counted_ TUTTI_GUARDED_BY(mutex_);
-  std::optional<Error> first_error_ TUTTI_GUARDED_BY(mutex_);
 };
 
 }  // namespace tutti::internal

@@ -6,112 +6,113 @@
 #include <utility>
 
 #include "session.pb.h"
-#include "strategy/parameter_server/coordinator/nest_message.h"
 #include "strategy/parameter_server/protocol/message.h"
 #include "tutti/core/error.h"
 #include "tutti/strategy/parameter_server/coordinator/nest_conversion.h"
 
 namespace tutti::internal {
-
 namespace {
 
-using WelcomeTuple =
-    std::tuple<std::string, int, std::string, std::vector<std::string>, std::string>;
+using WelcomeTuple = std::tuple<std::string, int, std::string, std::vector<std::string>>;
+using Message = v1::SessionRequest;
 
 }  // namespace
 
 Nest to_answer(const TaskWelcome& welcome) {
-  return to_nest(WelcomeTuple(welcome.task.type, welcome.task.index, welcome.cluster,
-                              welcome.devices, welcome.steps));
+  return to_nest(
+      WelcomeTuple(welcome.task.type, welcome.task.index, welcome.cluster, welcome.devices));
 }
 
 TaskWelcome to_welcome(const Nest& answer) {
-  auto [job, index, cluster, devices, steps] = from_nest<WelcomeTuple>(answer, "welcome of a task");
-  return {{std::move(job), index}, std::move(cluster), std::move(devices), std::move(steps)};
-}
-
-Nest part_of(const Nest& value, const std::vector<int>& path) {
-  const Nest* part = &value;
-  for (const int place : path) {
-    const Nest::List* list = part->list();
-    if (list == nullptr || place < 0 || place >= static_cast<int>(list->size())) {
-      fail(ErrorCode::kInvalidArgument, "element ", join(path, "."), " of ", value.structure(),
-           ": there is none; expected places in lists");
-    }
-    part = &(*list)[static_cast<std::size_t>(place)];
-  }
-  return *part;
-}
-
-std::size_t bytes_of(const Nest& nest) {
-  if (const Tensor* tensor = nest.tensor()) return static_cast<std::size_t>(tensor->num_bytes());
-  if (const std::string* text = nest.text()) return text->size();
-  std::size_t bytes = 0;
-  if (const Nest::List* list = nest.list()) {
-    for (const Nest& each : *list) bytes += bytes_of(each);
-  } else if (const Nest::Map* map = nest.map()) {
-    for (const auto& [name, each] : *map) bytes += bytes_of(each);
-  }
-  return bytes;
+  auto [job, index, cluster, devices] = from_nest<WelcomeTuple>(answer, "description of a task");
+  return {{std::move(job), index}, std::move(cluster), std::move(devices)};
 }
 
 namespace {
 
-template <class... Parts>
-[[noreturn]] void refuse_request(const Parts&... parts) {
-  fail(ErrorCode::kDataLoss, "request of a session: ", parts...);
+void put_address(const ValueAddress& address, Message::ValueAddress& out) {
+  out.set_job(address.task.type), out.set_index(address.task.index);
+  out.set_run(address.run), out.set_value(address.value);
 }
 
-void put(const TaskArgument& argument, PayloadWriter& payload, v1::SessionRequest::Argument& out) {
-  const ValueAddress& from = argument.from;
-  out.set_job(from.task.type), out.set_index(from.task.index), out.set_op(from.op);
-  for (const int place : from.path) out.add_path(place);
-  if (from.op == 0) put_nest(argument.value, payload, *out.mutable_value());
+ValueAddress get_address(const Message::ValueAddress& in) {
+  return {{in.job(), in.index()}, in.run(), in.value()};
 }
 
-TaskArgument get(const v1::SessionRequest::Argument& in, PayloadReader& payload) {
-  TaskArgument argument;
-  argument.from = {{in.job(), in.index()}, in.op(), {in.path().begin(), in.path().end()}};
-  if (in.has_value() != (in.op() == 0)) refuse_request("expected a value or where it is");
-  if (in.has_value()) argument.value = get_nest(in.value(), payload);
-  return argument;
+void put_run(const RunRequest& run, Message::Run& out, PayloadWriter& payload) {
+  out.set_number(run.number);
+  out.set_signature(run.signature), out.set_program(run.program);
+  for (const auto& argument : run.arguments) {
+    Message::Argument& put = *out.add_arguments();
+    if (const Tensor* const tensor = std::get_if<Tensor>(&argument)) {
+      put_tensor(*tensor, payload, *put.mutable_tensor());
+    } else {
+      put_address(std::get<ValueAddress>(argument), *put.mutable_address());
+    }
+  }
+  for (const ValueAddress& each : run.released) put_address(each, *out.add_released());
+  out.mutable_ended_runs()->Add(run.ended_runs.begin(), run.ended_runs.end());
 }
 
-bool needs_argument(TaskRequestKind kind) {
-  return kind == TaskRequestKind::kPut || kind == TaskRequestKind::kCreateVariable ||
-         kind == TaskRequestKind::kAssignVariable || kind == TaskRequestKind::kUpdateVariable ||
-         kind == TaskRequestKind::kFetch;
+RunRequest get_run(const Message::Run& in, PayloadReader& payload) {
+  RunRequest run{in.number(), in.signature(), in.program()};
+  for (const Message::Argument& each : in.arguments()) {
+    if (each.has_tensor()) {
+      run.arguments.emplace_back(get_tensor(each.tensor(), payload));
+    } else if (each.has_address()) {
+      run.arguments.emplace_back(get_address(each.address()));
+    } else {
+      fail(ErrorCode::kDataLoss, "request of a session: expected a value or where it is");
+    }
+  }
+  for (const Message::ValueAddress& each : in.released()) run.released.push_back(get_address(each));
+  run.ended_runs.assign(in.ended_runs().begin(), in.ended_runs().end());
+  return run;
 }
 
 }  // namespace
 
 Packet encode(const TaskRequest& request) {
-  const auto put_request = [&](v1::SessionRequest& out, PayloadWriter& payload) {
-    out.set_kind(static_cast<std::uint32_t>(request.kind));
-    out.set_session(request.session), out.set_op(request.op);
-    out.set_name(request.name), out.set_device(request.device);
-    for (const TaskArgument& each : request.arguments) put(each, payload, *out.add_arguments());
-    if (!request.details.is_nothing()) put_nest(request.details, payload, *out.mutable_details());
+  const auto put_request = [&](Message& out, PayloadWriter& payload) {
+    out.set_session(request.session);
+    const auto put = [&]<class Request>(const Request& each) {
+      if constexpr (std::is_same_v<Request, OpenRequest>) {
+        out.set_open(each.milliseconds);
+      } else if constexpr (std::is_same_v<Request, RunRequest>) {
+        put_run(each, *out.mutable_run(), payload);
+      } else if constexpr (std::is_same_v<Request, FetchRequest>) {
+        put_address(each.address, *out.mutable_fetch());
+      } else if constexpr (std::is_same_v<Request, TransfersRequest>) {
+        out.set_transfers(true);
+      } else {
+        out.set_stay(each.milliseconds);
+      }
+    };
+    std::visit(put, request.request);
   };
-  return packet_of<v1::SessionRequest>(put_request);
+  return packet_of<Message>(put_request);
 }
 
 TaskRequest decode_task_request(const Packet& packet) {
-  const auto get_request = [](const v1::SessionRequest& in, PayloadReader& payload) {
-    TaskRequest request;
-    request.kind = checked_enum(in.kind(), TaskRequestKind::kOpen, TaskRequestKind::kStay);
-    request.session = in.session(), request.op = in.op();
-    request.name = in.name(), request.device = in.device();
-    for (const v1::SessionRequest::Argument& each : in.arguments()) {
-      request.arguments.push_back(get(each, payload));
-    }
-    if (in.has_details()) request.details = get_nest(in.details(), payload);
-    if (request.arguments.empty() && needs_argument(request.kind)) {
-      refuse_request("kind ", in.kind(), " without arguments; expected one at least");
+  const auto get_request = [](const Message& in, PayloadReader& payload) {
+    TaskRequest request{in.session()};
+    if (in.has_open()) {
+      request.request = OpenRequest{in.open()};
+    } else if (in.has_run()) {
+      request.request = get_run(in.run(), payload);
+    } else if (in.has_fetch()) {
+      request.request = FetchRequest{get_address(in.fetch())};
+    } else if (in.has_transfers()) {
+      request.request = TransfersRequest{};
+    } else if (in.has_stay()) {
+      request.request = StayRequest{in.stay()};
+    } else {
+      fail(ErrorCode::kDataLoss, "request of a session: expected one of open, run, fetch, ",
+           "transfers and stay, got none");
     }
     return request;
   };
-  return read_packet<v1::SessionRequest>(packet, get_request);
+  return read_packet<Message>(packet, get_request);
 }
 
 }  // namespace tutti::internal

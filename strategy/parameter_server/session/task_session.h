@@ -1,105 +1,114 @@
-// One session on one task: its operations, one after the other, and values from other tasks.
+// One session on one task: runs of programs, and values that stay or go to other tasks.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <atomic>
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "cluster/rpc/rpc_client.h"
 #include "cluster/rpc/rpc_server.h"
-#include "strategy/parameter_server/server/server_store.h"
+#include "strategy/parameter_server/session/program_executor.h"
 #include "strategy/parameter_server/session/task_request.h"
 #include "tutti/core/error.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/sync.h"
-#include "tutti/strategy/parameter_server/coordinator/nest.h"
-#include "tutti/strategy/parameter_server/session/task_steps.h"
 
 namespace tutti::internal {
 
-/// A value, or why there is none.
-struct OpOutcome {
-  Nest value = {};
-  std::optional<Error> error = {};
-};
-
-/// What a task has, whatever the session. Outlives its sessions. Threads: any.
+/// Parts of a task that its sessions share. Outlives them. Thread-safe.
 struct TaskParts {
   Task task = {};
-  VariableStore& store;
-  const StepRegistry& steps;
-  /// The way to another task of the cluster; opened when first asked for. Throws as
-  /// RpcClient::connect(), kInvalidArgument for a task that the cluster has not.
+  ProgramExecutor executor = {};
+  /// The connection to another task of the cluster; opened when first asked for. Throws as
+  /// RpcClient::connect(), kInvalidArgument for a task that the cluster does not have.
   std::function<std::shared_ptr<RpcClient>(const Task&)> peer = {};
 };
 
-/// A value that operations here need and that is on another task is asked for once, and kept until
-/// the session releases it. Threads: any, all functions.
+/// Runs of one session are concurrent, each on a thread of its own and in the order of its program;
+/// a client that wants one after another waits in between. Thread-safe.
 class TaskSession {
  public:
-  /// `timeout`: for values of other tasks.
-  TaskSession(const TaskParts& parts, std::uint64_t session, Duration timeout);
-  /// end(), then waits for the operation that is being done.
+  /// `number`: of the session; `timeout`: for values of other tasks.
+  TaskSession(TaskParts& parts, std::uint64_t number, Duration timeout);
+  /// end(), then waits for the operations that are being executed.
   ~TaskSession();
 
-  /// An operation; `call` is answered when it is done. One that came before is not done again.
-  void post(TaskRequest request, std::shared_ptr<RpcCall> call);
+  /// Answers `call` when the run has ended.
+  void run(RunRequest request, std::shared_ptr<RpcCall> call);
   /// Answers `call` when the value is there.
-  void fetch(const TaskRequest& request, std::shared_ptr<RpcCall> call);
-  void release(const TaskRequest& request);
-  /// A list of (job, task, values, bytes): what came from there.
+  void fetch(const ValueAddress& address, std::shared_ptr<RpcCall> call);
+  /// Returns a list of (job, task, values, bytes), the traffic from each task.
   Nest transfers() const;
-  /// Values of this task and of others.
+  /// Number of values that were kept or sent and not released.
   std::size_t num_held() const;
-  /// Nothing more is done, and whoever waits gets an error.
+  /// Starts no more runs; waiting callers get an error.
   void end();
-  bool has_ended() const { return has_ended_.load(); }
+  /// Returns true if no thread executes anything any more.
+  bool has_ended() const;
 
  private:
-  /// Called once, by the thread that sets the value, or at once; without a lock.
-  using Told = std::function<void(const OpOutcome& outcome)>;
-  /// What an operation here gives, or another task has.
-  struct Value {
-    std::optional<OpOutcome> outcome = {};
-    std::vector<Told> asked = {};          // those who wait for it
-    std::shared_ptr<RpcReply> reply = {};  // of the task that has it
+  /// A value, or why there is none.
+  struct Outcome {
+    Tensor value = {};
+    std::optional<Error> error = {};
   };
+  /// Called once, without a lock.
+  using Told = std::function<void(const Outcome& outcome)>;
+  struct Held {
+    Tensor value = {};  // undefined: not made yet
+    bool is_kept = false;
+    std::vector<Told> asked = {};
+  };
+  struct Run {
+    std::unordered_map<ValueNumber, Held> values = {};
+    std::optional<Error> error = {};
+    bool has_ended = false;
+  };
+  struct Program {
+    TaskProgram program = {};
+    std::vector<std::vector<ValueNumber>> last_uses = {};
+    std::set<ValueNumber> held = {};  // kept or sent
+  };
+  struct Job {
+    RunRequest request = {};
+    std::shared_ptr<const Program> program = {};
+    std::shared_ptr<RpcCall> call = {};
+  };
+  class Execution;
+
+  void work();
+  void release(const RunRequest& request, std::vector<Tensor>& released) TUTTI_REQUIRES(mutex_);
+  std::shared_ptr<const Program> find_program(const RunRequest& request) TUTTI_REQUIRES(mutex_);
+  void execute(const Job& job);
+  void set(std::uint64_t run, ValueNumber number, const Tensor& value);
+  void end_run(std::uint64_t run, std::optional<Error> error);
+  Tensor own_value(const ValueAddress& address) const;
+  void when_there(const ValueAddress& address, Told told);
+
+  TaskParts& parts_;
+  const std::uint64_t number_;
+  const Duration timeout_;
+  mutable Mutex mutex_;
+  CondVar changed_;
+  std::map<std::string, std::shared_ptr<const Program>> programs_ TUTTI_GUARDED_BY(mutex_);
+  std::map<std::uint64_t, Run> runs_ TUTTI_GUARDED_BY(mutex_);
+  std::uint64_t last_run_ TUTTI_GUARDED_BY(mutex_) = 0;
+  std::deque<Job> waiting_ TUTTI_GUARDED_BY(mutex_);
+  bool stops_ TUTTI_GUARDED_BY(mutex_) = false;
   struct Counted {
     std::uint64_t values = 0, bytes = 0;
   };
-  void set(std::uint64_t op, OpOutcome outcome);
-  void when_there(std::uint64_t op, Told told);
-  void run();
-  OpOutcome outcome_of(const TaskRequest& request);
-  Nest done(const TaskRequest& request);
-  std::vector<Nest> values_of(const TaskRequest& request);
-  void ask_for(const ValueAddress& address);
-  Nest value_at(const ValueAddress& address, TimePoint deadline);
-  OpOutcome moved(const ValueAddress& address, RpcReply& reply, TimePoint deadline);
-  Nest run_step(const TaskRequest& request, std::vector<Nest> arguments);
-  void update_variable(const TaskRequest& request, const std::vector<Nest>& gradients);
-  OperationAnswer apply(Operation operation);
-  std::string describe(const TaskRequest& request) const;
-
-  const TaskParts& parts_;
-  const std::uint64_t session_;
-  const Duration timeout_;
-  std::atomic<bool> has_ended_{false};
-  mutable Mutex mutex_;
-  CondVar changed_;
-  std::deque<TaskRequest> waiting_ TUTTI_GUARDED_BY(mutex_);
-  std::uint64_t last_op_ TUTTI_GUARDED_BY(mutex_) = 0;
-  bool stops_ TUTTI_GUARDED_BY(mutex_) = false;
-  std::map<ValueAddress, Value> values_ TUTTI_GUARDED_BY(mutex_);
   std::map<Task, Counted> counted_ TUTTI_GUARDED_BY(mutex_);  // by where it came from
-  std::uint64_t next_change_ = 0;                             // of the thread
-  std::unique_ptr<Thread> thread_;
+  std::size_t num_idle_ TUTTI_GUARDED_BY(mutex_) = 0;
+  std::size_t num_working_ TUTTI_GUARDED_BY(mutex_) = 0;
+  std::vector<std::unique_ptr<Thread>> threads_ TUTTI_GUARDED_BY(mutex_);
 };
 
 }  // namespace tutti::internal

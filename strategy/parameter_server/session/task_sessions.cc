@@ -12,13 +12,11 @@
 namespace tutti::internal {
 
 TaskSessions::TaskSessions(const ClusterSpec& cluster, const Task& self,
-                           const ServerOptions& options, VariableStore& store,
-                           std::function<void()> left)
-    : cluster_(cluster),
-      options_(options),
-      parts_{self, store, options_.steps.registry(),
-             [this](const Task& task) { return peer(task); }},
-      left_(std::move(left)) {}
+                           const ServerOptions& options, std::function<void()> left)
+    : cluster_(cluster), options_(options), left_(std::move(left)) {
+  parts_.task = self;
+  parts_.peer = [this](const Task& task) { return peer(task); };
+}
 
 TaskSessions::~TaskSessions() {
   {
@@ -40,7 +38,7 @@ TaskSessions::~TaskSessions() {
 
 TaskWelcome TaskSessions::welcome() const {
   const std::string own = concat(parts_.task.device_prefix(), "/device:");
-  TaskWelcome welcome{parts_.task, cluster_.to_json().dump(), {own + "CPU:0"}, parts_.steps.text()};
+  TaskWelcome welcome{parts_.task, cluster_.to_json().dump(), {own + "CPU:0"}};
   for (const Device& device : default_devices()) {
     if (device.type != DeviceType::kGpu) continue;
     welcome.devices.push_back(concat(own, "GPU:", device.index));
@@ -50,26 +48,36 @@ TaskWelcome TaskSessions::welcome() const {
 
 void TaskSessions::take(std::shared_ptr<RpcCall> call) {
   TaskRequest request = decode_task_request(call->request());
-  if (request.kind == TaskRequestKind::kOpen) return open(*call, request);
-  const std::shared_ptr<TaskSession> session = find(request);
-  if (request.kind == TaskRequestKind::kFetch) {
-    session->fetch(request, std::move(call));
-  } else if (request.kind == TaskRequestKind::kRelease) {
-    session->release(request);
-    call->reply({});
-  } else if (request.kind == TaskRequestKind::kTransfers) {
-    call->reply(encode_nest(session->transfers()));
-  } else if (request.kind == TaskRequestKind::kStay) {
-    stay(request);
+  const auto* const opened = std::get_if<OpenRequest>(&request.request);
+  if (opened) return open(*call, request.session, *opened);
+  const std::shared_ptr<TaskSession> session = find(request.session);
+  if (auto* const run = std::get_if<RunRequest>(&request.request)) {
+    session->run(std::move(*run), std::move(call));
+  } else if (const auto* const fetch = std::get_if<FetchRequest>(&request.request)) {
+    session->fetch(fetch->address, std::move(call));
+  } else if (const auto* const stays = std::get_if<StayRequest>(&request.request)) {
+    stay(*stays);
     call->reply({});
   } else {
-    session->post(std::move(request), std::move(call));
+    call->reply(encode_nest(session->transfers()));
   }
 }
 
-void TaskSessions::open(RpcCall& call, const TaskRequest& request) {
-  const auto timeout = std::chrono::milliseconds(
-      integer_of(request.details, "session", "a timeout in milliseconds", 1, 1'000'000'000));
+namespace {
+
+std::chrono::milliseconds checked_time(std::uint64_t milliseconds) {
+  constexpr std::uint64_t kMost = 1'000'000'000;
+  if (milliseconds > kMost) {
+    fail(ErrorCode::kInvalidArgument, "session: expected a time of at most ", kMost, " ms, got ",
+         milliseconds);
+  }
+  return std::chrono::milliseconds(milliseconds);
+}
+
+}  // namespace
+
+void TaskSessions::open(RpcCall& call, std::uint64_t number, const OpenRequest& request) {
+  const auto timeout = checked_time(request.milliseconds);
   std::vector<std::shared_ptr<TaskSession>> reaped;  // destroyed without the lock
   {
     const MutexLock lock(mutex_);
@@ -80,27 +88,26 @@ void TaskSessions::open(RpcCall& call, const TaskRequest& request) {
     });
     had_one_ = true;
     stays_until_ = {};
-    Open& own = open_[request.session];
+    Open& own = open_[number];
     if (own.session == nullptr) {
-      own = {call.peer().client, std::make_shared<TaskSession>(parts_, request.session, timeout)};
+      own = {call.peer().client, std::make_shared<TaskSession>(parts_, number, timeout)};
     } else if (own.client != call.peer().client) {
       fail(ErrorCode::kAlreadyExists, parts_.task, ": another client has a session of the number ",
-           request.session);
+           number);
     }
   }
   call.reply(encode_nest(to_answer(welcome())));
 }
 
-void TaskSessions::stay(const TaskRequest& request) {
-  const auto time = std::chrono::milliseconds(
-      integer_of(request.details, "session", "a time to stay in milliseconds", 0, 1'000'000'000));
+void TaskSessions::stay(const StayRequest& request) {
+  const auto time = checked_time(request.milliseconds);
   const MutexLock lock(mutex_);
   stays_until_ = deadline_after(Clock::system().now(), time);
 }
 
-std::shared_ptr<TaskSession> TaskSessions::find(const TaskRequest& request) const {
+std::shared_ptr<TaskSession> TaskSessions::find(std::uint64_t number) const {
   const MutexLock lock(mutex_);
-  const auto found = open_.find(request.session);
+  const auto found = open_.find(number);
   if (found != open_.end()) return found->second.session;
   fail(ErrorCode::kAborted, parts_.task,
        ": the session is not open here; expected one that lives: it has ended, or this task was "
@@ -142,7 +149,7 @@ std::shared_ptr<RpcClient> TaskSessions::peer(const Task& task) {
     const std::string& address = cluster_.task_address(task.type, task.index);
     RpcClientOptions client =
         rpc_client_options(parts_.task, {task.type, task.index, address}, {}, options_);
-    // The session has met all tasks already: one that is not there is gone.
+    // The session is connected to all tasks: one that does not answer has died.
     client.connect_timeout = durations::kUnreachableAfter;
     peer = RpcClient::connect(concat("grpc://", address), RpcMethod::kOperate, client);
   }

@@ -22,10 +22,10 @@ namespace tutti::internal {
 /// RpcHandler.
 class TaskSessions final : public RpcHandler {
  public:
-  /// `left`: called when a client has left. `store` outlives this object.
+  /// `left`: called when a client has left.
   TaskSessions(
       const ClusterSpec& cluster, const Task& self, const ServerOptions& options,
-      VariableStore& store, std::function<void()> left = [] {});
+      std::function<void()> left = [] {});
   ~TaskSessions() override;
 
   void take(std::shared_ptr<RpcCall> call) override;
@@ -40,17 +40,17 @@ class TaskSessions final : public RpcHandler {
     std::uint64_t client = 0;  // RpcPeer::client
     std::shared_ptr<TaskSession> session = {};
   };
-  void open(RpcCall& call, const TaskRequest& request);
-  void stay(const TaskRequest& request);
-  std::shared_ptr<TaskSession> find(const TaskRequest& request) const;
+  void open(RpcCall& call, std::uint64_t number, const OpenRequest& request);
+  void stay(const StayRequest& request);
+  std::shared_ptr<TaskSession> find(std::uint64_t number) const;
   TaskWelcome welcome() const;
-  /// The way to another task, opened when first asked for, and anew where the last one was given
-  /// up; one at a time, for tasks that are there answer at once.
+  /// Returns the connection to another task. Opens it at the first call, and again if the last one
+  /// was given up; one at a time, for tasks that live answer at once.
   std::shared_ptr<RpcClient> peer(const Task& task);
 
   const ClusterSpec cluster_;
   const ServerOptions options_;
-  const TaskParts parts_;
+  TaskParts parts_;
   const std::function<void()> left_;
   Mutex connecting_;
   std::map<Task, std::shared_ptr<RpcClient>> peers_ TUTTI_GUARDED_BY(connecting_);

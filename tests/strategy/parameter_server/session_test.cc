@@ -4,6 +4,7 @@
 
 #include <iostream>
 
+#include "core/hash.h"
 #include "strategy/parameter_server/session/task_session.h"
 #include "tests/strategy/parameter_server/coordinator_kit.h"
 #include "tests/strategy/strategy_helpers.h"
@@ -17,7 +18,6 @@
 #include "tutti/optimizer/adam.h"
 #include "tutti/optimizer/sgd.h"
 #include "tutti/strategy/parameter_server/session/server.h"
-#include "tutti/strategy/parameter_server/session/task_optimizer.h"
 
 namespace tutti {
 namespace {
@@ -86,78 +86,186 @@ class HeldCall final : public RpcCall {
   Event done_;
 };
 
-TEST_F(TaskSession, RepeatedOperationsRunOnceAndReleasedValuesAreDropped) {
-  using internal::TaskRequest;
-  using internal::TaskRequestKind;
-  std::atomic<int> num_runs = 0;
-  TaskSteps steps;
-  steps.define("count", [&num_runs] { return ++num_runs; });
-  internal::VariableStore store("worker 0");
-  const internal::TaskParts parts{{"worker", 0}, store, steps.registry(), {}};
+/// Runs `program` as run `number`, with the arguments of `request`.
+void run_program(internal::TaskSession& session, std::uint64_t number,
+                 const internal::TaskProgram& program, internal::RunRequest request = {}) {
+  request.number = number;
+  request.program = internal::encode_program(program);
+  request.signature = hash_of(request.program);
+  const auto call = std::make_shared<HeldCall>();
+  session.run(std::move(request), call);
+  EXPECT_TRUE(call->answer().head.empty());
+}
+
+/// value 1 = 2 * value 0, an argument.
+internal::TaskProgram doubling() {
+  internal::ProgramOperation twice;
+  twice.op = static_cast<std::uint32_t>(OpId::kAdd);
+  twice.inputs = {0, 0};
+  twice.outputs = {1};
+  twice.specs = {{{2}, DType::kFloat32}};
+  twice.where = "add at train.cc:41";
+  return {.arguments = {0}, .operations = {twice}, .kept = {1}};
+}
+
+TEST_F(TaskSession, KeepsValuesUntilTheyAreReleased) {
+  internal::TaskParts parts{{"worker", 0}};
   internal::TaskSession session(parts, 3, 10s);
-  const auto request = [](TaskRequestKind kind, std::uint64_t op) {
-    TaskRequest made{kind, 3, op, "count"};
-    if (kind != TaskRequestKind::kRun) made.arguments.push_back({{{"worker", 0}, op}, {}});
-    return internal::decode_task_request(internal::encode(made));
+  const Task self{"worker", 0};
+  const auto fetch = [&](std::uint64_t run, internal::ValueNumber value) {
+    const auto call = std::make_shared<HeldCall>();
+    session.fetch({self, run, value}, call);
+    return *internal::decode_nest(call->answer()).tensor();
   };
-  for (int repeat = 0; repeat < 3; ++repeat) {
-    for (const std::uint64_t op : {1, 2}) {
-      const auto call = std::make_shared<HeldCall>();
-      session.post(request(TaskRequestKind::kRun, op), call);
-      EXPECT_TRUE(call->answer().head.empty());
-    }
-  }
-  EXPECT_EQ(num_runs, 2);
-  const auto fetched = std::make_shared<HeldCall>();
-  session.fetch(request(TaskRequestKind::kFetch, 2), fetched);
-  EXPECT_EQ(internal::from_nest<int>(internal::decode_nest(fetched->answer()), "fetched"), 2);
+  run_program(session, 1, doubling(), {.arguments = {Tensor::from<float>({2}, {1.0f, 3.0f})}});
+  run_program(session, 2, doubling(), {.arguments = {internal::ValueAddress{self, 1, 1}}});
+  expect_tensor(fetch(1, 1), {2}, {2.0, 6.0});
+  expect_tensor(fetch(2, 1), {2}, {4.0, 12.0});
   EXPECT_EQ(session.num_held(), 2u);
-  session.release(request(TaskRequestKind::kRelease, 1));
-  EXPECT_EQ(session.num_held(), 1u);
+  EXPECT_ERROR((void)fetch(2, 7), kCancelled,
+               "worker 0: the value was released, or its run does not");
+  // Values that were sent go when the run has ended everywhere, kept ones when they are released.
+  internal::TaskProgram sends = doubling();
+  sends.sent.swap(sends.kept);
+  run_program(session, 3, sends,
+              {.arguments = {Tensor::ones({2})}, .released = {{self, 1, 1}}, .ended_runs = {1, 2}});
+  EXPECT_EQ(session.num_held(), 2u);
+  EXPECT_ERROR((void)fetch(1, 1), kCancelled, "the value was released");
+  run_program(session, 4, sends, {.arguments = {Tensor::ones({2})}, .ended_runs = {3}});
+  EXPECT_EQ(session.num_held(), 2u);
+  EXPECT_ERROR(run_program(session, 4, sends, {.arguments = {Tensor::ones({2})}}), kInvalidArgument,
+               "run 4 came before; expected one after 4");
+  EXPECT_ERROR(run_program(session, 5, sends), kInvalidArgument, "0 arguments; expected 1");
   const auto unheard = std::make_shared<HeldCall>();
-  session.fetch(request(TaskRequestKind::kFetch, 9), unheard);
+  session.fetch({self, 9, 0}, unheard);
   session.end();
   EXPECT_ERROR((void)unheard->answer(), kCancelled, "worker 0: the session has ended");
 }
 
+TEST_F(TaskSession, FailedRunKeepsNothing) {
+  internal::TaskParts parts{{"worker", 0}};
+  internal::TaskSession session(parts, 3, 10s);
+  internal::TaskProgram program = doubling();
+  internal::ProgramOperation wrong = program.operations.front();
+  wrong.inputs = {1, 2};
+  wrong.outputs = {3};
+  program.arguments = {0, 2};
+  program.operations.push_back(wrong);
+  program.kept = {1, 3};
+  EXPECT_ERROR(
+      run_program(session, 1, program, {.arguments = {Tensor::ones({2}), Tensor::ones({3})}}),
+      kInvalidArgument, "worker 0: add at train.cc:41: ");
+  EXPECT_EQ(session.num_held(), 0u);
+}
+
 TEST_F(TaskSession, MalformedRequestsAreRefused) {
   using internal::TaskRequest;
-  TaskRequest request{internal::TaskRequestKind::kRun, 3, 1, "step", "/device:CPU:1"};
-  request.arguments.push_back({{{"worker", 1}, 4, {0, 2}}, {}});
-  request.arguments.push_back({{}, Nest(Tensor::ones({100}))});
-  Packet packet = internal::encode(request);
+  internal::RunRequest run{7, "signature", "program"};
+  run.arguments = {internal::ValueAddress{{"worker", 1}, 4, 2}, Tensor::ones({100})};
+  run.released = {{{"worker", 0}, 3, 1}};
+  run.ended_runs = {5, 6};
+  Packet packet = internal::encode(TaskRequest{3, run});
   const TaskRequest same = internal::decode_task_request(packet);
-  EXPECT_EQ(same.arguments[0].from, request.arguments[0].from);
-  EXPECT_EQ(same.device, request.device);
-  expect_tensor(*same.arguments[1].value.tensor(), {100}, std::vector<double>(100, 1.0));
+  EXPECT_EQ(same.session, 3u);
+  const auto& got = std::get<internal::RunRequest>(same.request);
+  EXPECT_EQ(got.number, 7u);
+  EXPECT_EQ(got.signature, "signature");
+  EXPECT_EQ(got.program, "program");
+  EXPECT_EQ(std::get<internal::ValueAddress>(got.arguments[0]),
+            std::get<internal::ValueAddress>(run.arguments[0]));
+  expect_tensor(std::get<Tensor>(got.arguments[1]), {100}, std::vector<double>(100, 1.0));
+  EXPECT_EQ(got.released, run.released);
+  EXPECT_EQ(got.ended_runs, run.ended_runs);
   packet.head.push_back(std::byte{0});
   EXPECT_ERROR((void)internal::decode_task_request(packet), kDataLoss, "no such message");
   packet.head.resize(packet.head.size() / 2);
   EXPECT_ERROR((void)internal::decode_task_request(packet), kDataLoss, "");
-  packet = internal::encode(request);
+  packet = internal::encode(TaskRequest{3, run});
   packet.payload.push_back(packet.payload.front());
   EXPECT_ERROR((void)internal::decode_task_request(packet), kDataLoss, "bytes more");
-  // Messages by hand: of no kind, an argument that is neither a value nor somewhere, none at all.
+  // Messages by hand: without a request, and a run whose argument is neither a value nor somewhere.
   const auto refused = [](std::vector<int> message, const std::string& part) {
     Packet made;
     for (const int each : message) made.head.push_back(static_cast<std::byte>(each));
     EXPECT_ERROR((void)internal::decode_task_request(made), kDataLoss, part);
   };
-  refused({0x08, 11}, "11 names nothing");
-  refused({0x08, 2, 0x32, 0}, "a value or where it is");
-  refused({0x08, 1}, "without arguments");
+  refused({}, "expected one of open, run, fetch, transfers and stay, got none");
+  refused({0x1a, 2, 0x22, 0}, "a value or where it is");
 }
 
-constexpr const char* kHello = "Hello, distributed TensorFlow!";
+internal::TaskProgram sent_and_received(const internal::TaskProgram& program) {
+  const std::string bytes = internal::encode_program(program);
+  internal::TaskProgram same = internal::decode_program(std::as_bytes(std::span(bytes)));
+  EXPECT_EQ(internal::encode_program(same), bytes);
+  return same;
+}
 
-/// A server per task, each at a port of its own, with the same steps.
+TEST(TaskProgram, KeepsEveryAttribute) {
+  const std::vector<Attributes> all = {
+      std::monostate{},
+      ClipAttributes{-1.5, 2.0},
+      CastAttributes{DType::kFloat16},
+      AxesAttributes{0x80000001u, true},
+      MatMulAttributes{true, false, FusedActivation::kTanh},
+      Conv2dAttributes{1, 2, 3, 4, 5, 6, FusedActivation::kSigmoid, 7, 8, 9},
+      Pool2dAttributes{1, 2, 3, 4, 5, 6, 7, 8},
+      BatchNormAttributes{1e-5},
+      LrnAttributes{2, 3.0, 4.0, 5.0},
+      TransposeAttributes{{2, 0, 1}},
+      SliceAttributes{{5, 0, 7}},
+      PadAttributes{{1, 0, 2}, -0.0},
+      AxisAttributes{-3},
+      OneHotAttributes{2.0, -1.0},
+      DropoutAttributes{0.25, {}, nullptr},
+      GroupNormAttributes{3, 4, 1e-6},
+      CumulativeSumAttributes{1, true, false},
+      UpsampleAttributes{3, 5, Interpolation::kBilinear},
+      AttentionAttributes{0.125, true, 6}};
+  ASSERT_EQ(all.size(), std::variant_size_v<Attributes>);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    internal::TaskProgram program = doubling();
+    program.operations[0].attributes = all[i];
+    EXPECT_EQ(sent_and_received(program).operations[0].attributes.index(), i);
+  }
+  internal::TaskProgram program = doubling();
+  program.operations[0].attributes = all[5];
+  EXPECT_EQ(std::get<Conv2dAttributes>(sent_and_received(program).operations[0].attributes),
+            std::get<Conv2dAttributes>(all[5]));
+}
+
+TEST(TaskProgram, MalformedProgramsAreRefused) {
+  const auto refused = [](const auto& change, const std::string& part) {
+    internal::TaskProgram program = doubling();
+    change(program);
+    EXPECT_ERROR((void)sent_and_received(program), kDataLoss, part);
+  };
+  refused([](auto& program) { program.operations[0].inputs = {0, 5}; }, "value 5 is used before");
+  refused([](auto& program) { program.operations[0].outputs = {0}; }, "value 0 is made twice");
+  refused([](auto& program) { program.arguments = {0, 0}; }, "value 0 is made twice");
+  refused([](auto& program) { program.kept = {9}; }, "value 9 is used before");
+  refused([](auto& program) { program.operations[0].inputs = {}; }, "with 0 inputs");
+  refused([](auto& program) { program.operations[0].specs = {}; }, "and 0 outputs");
+  refused([](auto& program) { program.operations[0].op = 255; }, "number 255");
+  refused([](auto& program) { program.operations[0].variable = "w"; }, "the name of a variable");
+  refused(
+      [](auto& program) {
+        program.operations[0].kind = internal::ProgramOperation::Kind::kRead;
+        program.operations[0].op = 0;
+        program.operations[0].inputs = {};
+      },
+      "the name of a variable");
+  const std::string bytes = internal::encode_program(doubling());
+  EXPECT_ERROR((void)internal::decode_program(std::as_bytes(std::span(bytes).first(7))), kDataLoss,
+               "");
+}
+
+/// A server per task, each at a port of its own.
 class SessionCluster {
  public:
-  explicit SessionCluster(const std::map<std::string, int>& jobs, const TaskSteps& steps = {}) {
+  explicit SessionCluster(const std::map<std::string, int>& jobs) {
     const ClusterSpec cluster = testing::local_cluster(jobs);
     for (const Task& task : cluster.tasks()) {
-      servers_.push_back(
-          std::make_unique<Server>(cluster, task.type, task.index, ServerOptions{.steps = steps}));
+      servers_.push_back(std::make_unique<Server>(cluster, task.type, task.index));
     }
   }
   std::size_t size() const { return servers_.size(); }
@@ -173,20 +281,18 @@ std::string task_device(const std::string& job, int index) {
   return Task{job, index}.device_prefix();
 }
 
-TaskVariable variable_on(const std::string& device, Session& session, const std::string& name,
-                         const Tensor& initial) {
+Variable variable_on(const std::string& device, const std::string& name, const Tensor& initial) {
   const DeviceScope scope(device);
-  return session.variable(name, initial);
+  return Variable(initial, {.name = name});
 }
 
-template <class... Args>
-TaskValue run_on(const std::string& device, Session& session, const std::string& step,
-                 const Args&... args) {
+/// 2 * value, computed on `device`.
+Tensor doubled_on(const std::string& device, const Tensor& value) {
   const DeviceScope scope(device);
-  return session.run(step, args...);
+  return value + value;
 }
 
-/// What went between tasks: without the client.
+/// Returns the traffic between tasks, without the client.
 std::vector<SessionTransfer> between_tasks(const Session& session) {
   std::vector<SessionTransfer> all = session.transfers();
   std::erase_if(all, [](const SessionTransfer& each) {
@@ -195,24 +301,22 @@ std::vector<SessionTransfer> between_tasks(const Session& session) {
   return all;
 }
 
-TaskSteps arithmetic() {
-  TaskSteps steps;
-  steps.define("add", [](const Tensor& a, const Tensor& b) { return a + b; });
-  steps.define("two", [](const Tensor& a) { return std::vector<Tensor>{a, a * 2.0f}; });
-  steps.define("length",
-               [](const std::string& text) { return static_cast<std::int64_t>(text.size()); });
-  steps.define("fail", [](double x) -> double {
-    fail(ErrorCode::kInvalidArgument, "expected 0 or more, got ", x);
-  });
-  return steps;
+/// Bytes that went between the client and the tasks.
+std::uint64_t client_bytes(const Session& session) {
+  std::uint64_t bytes = 0;
+  for (const SessionTransfer& each : session.transfers()) {
+    if (each.from == "client" || each.to == "client") bytes += each.bytes;
+  }
+  return bytes;
 }
 
-TEST_F(SessionTest, RunsOnALocalServer) {
+TEST_F(SessionTest, ComputesOnALocalServer) {
   const auto server = Server::create_local_server();
   Session session(server->target());
-  const TaskValue hello = session.constant(kHello);
-  EXPECT_EQ(hello.fetch<std::string>(), kHello);
-  EXPECT_EQ(hello.device(), "/job:local/replica:0/task:0");
+  const auto scope = session.scope();
+  const DeviceScope task("/job:local/task:0");
+  const Tensor a = Tensor::from<float>({2, 2}, {1, 2, 3, 4});
+  expect_tensor(matmul(a, a), {2, 2}, {7, 10, 15, 22});
   EXPECT_THAT(session.list_devices(), ElementsAre("/job:local/replica:0/task:0/device:CPU:0"));
 }
 
@@ -220,41 +324,58 @@ TEST_F(SessionTest, ServerEndsWithItsLastSession) {
   const auto server = Server::create_local_server();
   const auto client = Executor::system().start("client", [target = server->target()] {
     Session session(target);
-    EXPECT_EQ(session.constant(kHello).fetch<std::string>(), kHello);
+    const auto scope = session.scope();
+    EXPECT_EQ(doubled_on("/job:local", Tensor(4.0f)).item(), 8.0f);
   });
   server->join();
 }
 
+TEST_F(SessionTest, DeviceOfAnotherTaskNeedsASession) {
+  const DeviceScope task("/job:worker/task:1");
+  EXPECT_ERROR((void)Tensor::ones({2}), kUnavailable, "'/job:worker/task:1' is in another process",
+               "a Session that reaches the task", "session.scope()");
+  const Tensor here = Tensor::ones({2}, DType::kFloat32, Device{});
+  EXPECT_ERROR((void)(here + here), kUnavailable, "add at session_test.cc:", "Session");
+  EXPECT_ERROR((void)Variable(here), kUnavailable, "Session");
+}
+
 TEST_F(SessionTest, JobsMayHaveAnyName) {
-  SessionCluster cluster({{"store", 1}, {"trainer", 2}}, arithmetic());
+  SessionCluster cluster({{"store", 1}, {"trainer", 2}});
   Session session(cluster.target());
+  const auto scope = session.scope();
   EXPECT_EQ(session.cluster().jobs(), (std::vector<std::string>{"store", "trainer"}));
   const DeviceScope trainer("/job:trainer");
-  EXPECT_EQ(session.run("length", "four").device(), task_device("trainer", 0));
-  EXPECT_EQ(session.constant(4).device(), task_device("trainer", 0));
+  const Tensor first = Tensor(1.0f) + 1.0f;
   const DeviceScope second("/task:1");
-  const TaskValue length = session.run("length", "four");
-  EXPECT_EQ(length.device(), task_device("trainer", 1));
-  EXPECT_EQ(length.fetch<int>(), 4);
+  EXPECT_EQ((first + 1.0f).item(), 3.0f);
+  EXPECT_THAT(between_tasks(session),
+              ElementsAre(SessionTransfer{task_device("trainer", 0), task_device("trainer", 1), 1,
+                                          sizeof(float)}));
   const DeviceScope nowhere("/task:2");
-  EXPECT_ERROR((void)session.run("length", "four"), kInvalidArgument,
-               "Session::run: the device scope '/job:trainer/task:2' names no task",
+  EXPECT_ERROR((void)(first + 1.0f), kInvalidArgument,
+               "Session: the device scope '/job:trainer/task:2' names no task",
                "/job:store/replica:0/task:0, /job:trainer/replica:0/task:0");
 }
 
 TEST_F(SessionTest, TwoClientsOnTwoMastersOfOneCluster) {
-  SessionCluster cluster({{"ps", 1}, {"worker", 2}}, arithmetic());
+  SessionCluster cluster({{"ps", 1}, {"worker", 2}});
   const auto add_up = [&](std::size_t server) {
     Session session(cluster.target(server));
-    TaskVariable sum = variable_on("/job:ps", session, "sum", Tensor::zeros({2}));
+    const auto scope = session.scope();
+    Variable sum = variable_on("/job:ps", "sum", Tensor::zeros({2}));
     for (int i = 1; i <= 50; ++i) sum.assign_add(Tensor::full({2}, i));
-    session.wait();
   };
   expect_on_ranks(2, [&](int client) { add_up(static_cast<std::size_t>(client) + 1); });
   Session reader(cluster.target(0));
-  TaskVariable sum = reader.variable("sum", Tensor::zeros({2}));
-  EXPECT_EQ(sum.device(), task_device("ps", 0));
-  expect_tensor(sum.read().fetch<Tensor>(), {2}, {2550, 2550});
+  const auto scope = reader.scope();
+  const Variable sum = variable_on("/job:ps", "sum", Tensor::zeros({2}));
+  expect_tensor(sum.value(), {2}, {2550, 2550});
+  EXPECT_ERROR((void)variable_on("/job:ps", "sum", Tensor::zeros({2})), kAlreadyExists,
+               "'sum' was made in this session before");
+  Session other(cluster.target(0));
+  const auto inner = other.scope();
+  EXPECT_ERROR((void)variable_on("/job:ps", "sum", Tensor::zeros({3})), kInvalidArgument,
+               "variable 'sum' is here as float32 [2]; expected float32 [3]");
 }
 
 TEST_F(SessionTest, EveryTaskListsTheDevicesOfAll) {
@@ -282,32 +403,41 @@ TEST_F(SessionTest, MissingTaskIsNamed) {
                "did not reach worker 1 (127.0.0.1:");
 }
 
+/// One step of two copies: w is read once by each worker, and each gradient goes to w.
 TEST_F(SessionTest, EachValueAndGradientIsTransferredOnce) {
-  TaskSteps steps;
-  steps.define("gradient", [](const Tensor& w, double x) { return std::vector{w * x}; });
-  SessionCluster cluster({{"ps", 1}, {"worker", 2}}, steps);
+  SessionCluster cluster({{"ps", 1}, {"worker", 2}});
   Session session(cluster.target());
-  TaskVariable w = variable_on("/job:ps", session, "w", Tensor::ones({4, 3}));
-  TaskOptimizer optimizer(session, {w}, std::make_shared<SgdRule>(), 0.5);
-  for (int step = 1; step <= 3; ++step) {
-    std::vector<TaskValue> gradients;
-    for (const int worker : {0, 1}) {
-      const DeviceScope scope(concat("/job:worker/task:", worker));
-      (void)session.run("gradient", w, 7.0);  // the same value of w; its result is not used
-      gradients.push_back(session.run("gradient", w, 1.0));
-    }
-    optimizer.apply_gradients(gradients);
-    session.wait();
-    const auto n = static_cast<std::uint64_t>(step);
+  const auto scope = session.scope();
+  const std::vector<Variable> w = {variable_on("/job:ps", "w", Tensor::ones({4, 3}))};
+  Sgd optimizer(w, {.learning_rate = 0.5});
+  std::vector<std::uint64_t> bytes = {client_bytes(session)};
+  for (std::uint64_t step = 1; step <= 3; ++step) {
+    session.run([&] {
+      std::vector<std::vector<Gradient>> gradients;
+      for (const int worker : {0, 1}) {
+        const DeviceScope task(concat("/job:worker/task:", worker));
+        GradientTape tape;
+        const Tensor twice = reduce_sum(w[0].value() * 7.0f) - reduce_sum(w[0].value() * 6.0f);
+        gradients.push_back(tape.gradient(twice, w));
+      }
+      optimizer.apply_gradients(sum_over_replicas(w, gradients));
+    });
     EXPECT_THAT(
         between_tasks(session),
-        ElementsAre(SessionTransfer{task_device("ps", 0), task_device("worker", 0), n, 48 * n},
-                    SessionTransfer{task_device("ps", 0), task_device("worker", 1), n, 48 * n},
-                    SessionTransfer{task_device("worker", 0), task_device("ps", 0), n, 48 * n},
-                    SessionTransfer{task_device("worker", 1), task_device("ps", 0), n, 48 * n}));
+        ElementsAre(
+            SessionTransfer{task_device("ps", 0), task_device("worker", 0), step, 48 * step},
+            SessionTransfer{task_device("ps", 0), task_device("worker", 1), step, 48 * step},
+            SessionTransfer{task_device("worker", 0), task_device("ps", 0), step, 48 * step},
+            SessionTransfer{task_device("worker", 1), task_device("ps", 0), step, 48 * step}));
+    bytes.push_back(client_bytes(session));
   }
+  // After the programs numbers alone: for each worker 7, 6, the gradient of the sum and its sign;
+  // for ps the scalars of the update. Neither w nor a gradient comes here.
+  EXPECT_EQ(bytes[2] - bytes[1], 2 * 4 * sizeof(float) + 4 * sizeof(double));
+  EXPECT_EQ(bytes[3] - bytes[2], bytes[2] - bytes[1]);
+  EXPECT_GT(bytes[1] - bytes[0], bytes[2] - bytes[1]);
   // Two gradients of w, half of each: nothing is left after the first step.
-  expect_tensor(w.read().fetch<Tensor>(), {4, 3}, std::vector<double>(12, 0.0));
+  expect_tensor(w[0].value(), {4, 3}, std::vector<double>(12, -2.0));
 }
 
 /// x [rows, 4], y [rows, 3] of one step: numbers that no sum gives exactly.
@@ -358,45 +488,46 @@ Trained train_mirrored(int replicas, const Options& options) {
   return trained;
 }
 
-/// One client, one set of variables on ps, a copy of the step on each worker.
-Trained train_in_graph(SessionCluster& cluster, int workers, int servers,
-                       std::shared_ptr<const UpdateRule> rule, double learning_rate) {
+/// One client, one set of variables on ps, a copy of the computation on each worker.
+template <class Optimizer, class Options>
+Trained train_in_graph(SessionCluster& cluster, int workers, int servers, const Options& options) {
   Session session(cluster.target());
-  std::vector<TaskVariable> variables;
+  const auto scope = session.scope();
+  std::vector<Variable> variables;
   const std::vector<std::pair<const char*, Tensor>> initial{
       {"w", random_normal({4, 3}, RandomKey{5, kUserPurpose, 100, 0, 0})},
       {"b", random_normal({3}, RandomKey{5, kUserPurpose, 101, 0, 0})}};
   for (std::size_t i = 0; i < initial.size(); ++i) {
-    const DeviceScope ps(concat("/job:ps/task:", static_cast<int>(i) % servers));
-    variables.push_back(session.variable(initial[i].first, initial[i].second));
+    variables.push_back(variable_on(concat("/job:ps/task:", static_cast<int>(i) % servers),
+                                    initial[i].first, initial[i].second));
   }
-  TaskOptimizer optimizer(session, variables, std::move(rule), learning_rate);
+  Optimizer optimizer(variables, options);
   Trained trained;
   for (int step = 0; step < kSteps; ++step) {
     const auto [x, y] = rows_of_step(step, 12);
-    std::vector<TaskValue> gradients, losses;
-    for (int worker = 0; worker < workers; ++worker) {
-      const std::int64_t rows = 12 / workers;
-      const Tensor own_x = x.detached_rows(worker * rows, rows),
-                   own_y = y.detached_rows(worker * rows, rows);
-      const DeviceScope scope(concat("/job:worker/task:", worker));
-      const TaskValue result = session.run("replica", variables[0], variables[1], own_x, own_y);
-      gradients.push_back(result.element(0));
-      losses.push_back(result.element(1));
-    }
-    optimizer.apply_gradients(gradients);
-    std::vector<Tensor> values;
-    for (const TaskValue& each : losses) values.push_back(each.fetch<Tensor>());
-    PerReplica<Tensor> per_replica(std::move(values));
+    const auto losses = session.run([&, x = x, y = y] {
+      std::vector<std::vector<Gradient>> gradients;
+      std::vector<Tensor> losses;
+      for (int worker = 0; worker < workers; ++worker) {
+        const std::int64_t rows = 12 / workers;
+        const DeviceScope task(concat("/job:worker/task:", worker));
+        GradientTape tape;
+        losses.push_back(share_of_loss(variables[0].value(), variables[1].value(),
+                                       x.detached_rows(worker * rows, rows),
+                                       y.detached_rows(worker * rows, rows)));
+        gradients.push_back(tape.gradient(losses.back(), variables));
+      }
+      optimizer.apply_gradients(sum_over_replicas(variables, gradients));
+      return losses;
+    });
+    PerReplica<Tensor> per_replica(losses);
     trained.losses.push_back(
         strategy_tests::mirrored(1, workers)->reduce(ReduceOp::kSum, per_replica).item());
   }
-  for (const TaskVariable& each : variables) trained.values.push_back(each.read().fetch<Tensor>());
-  const auto& state = optimizer.state_variables();
-  EXPECT_EQ(state[0].read().fetch<int>(), kSteps);
-  for (std::size_t i = 1; i < state.size(); ++i) {
-    trained.values.push_back(state[i].read().fetch<Tensor>());
-  }
+  for (const Variable& each : variables) trained.values.push_back(each.value());
+  const std::vector<Variable> state = optimizer.state_variables();
+  EXPECT_EQ(state[0].value().item_int(), kSteps);
+  for (std::size_t i = 2; i < state.size(); ++i) trained.values.push_back(state[i].value());
   return trained;
 }
 
@@ -410,149 +541,188 @@ void expect_same_training(const Trained& got, const Trained& expected) {
   }
 }
 
-TaskSteps with_replica_step() {
-  TaskSteps steps;
-  steps.define("replica", [](const Tensor& w, const Tensor& b, const Tensor& x, const Tensor& y) {
-    GradientTape tape;
-    tape.watch(w), tape.watch(b);
-    const Tensor loss = share_of_loss(w, b, x, y);
-    const std::vector<Tensor> sources{w, b};
-    std::vector<Tensor> gradients;
-    for (const Gradient& each : tape.gradient(loss, sources)) gradients.push_back(each.dense());
-    return std::pair(gradients, loss);
-  });
-  return steps;
-}
-
 TEST_F(SessionTest, OneClientAndTwoWorkersHaveTheBitsOfOneProcess) {
   {
-    SessionCluster cluster({{"ps", 1}, {"worker", 2}}, with_replica_step());
-    expect_same_training(
-        train_in_graph(cluster, 2, 1, std::make_shared<SgdRule>(0.9), 0.05),
-        train_mirrored<Sgd>(2, SgdOptions{.learning_rate = 0.05, .momentum = 0.9}));
+    SessionCluster cluster({{"ps", 1}, {"worker", 2}});
+    const SgdOptions options{.learning_rate = 0.05, .momentum = 0.9};
+    expect_same_training(train_in_graph<Sgd>(cluster, 2, 1, options),
+                         train_mirrored<Sgd>(2, options));
   }
-  SessionCluster cluster({{"ps", 2}, {"worker", 3}}, with_replica_step());
-  expect_same_training(train_in_graph(cluster, 3, 2, std::make_shared<AdamRule>(), 0.02),
-                       train_mirrored<Adam>(3, AdamOptions{.learning_rate = 0.02}));
+  SessionCluster cluster({{"ps", 2}, {"worker", 3}});
+  const AdamOptions options{.learning_rate = 0.02};
+  expect_same_training(train_in_graph<Adam>(cluster, 3, 2, options),
+                       train_mirrored<Adam>(3, options));
 }
 
 /// In-graph replicas without coordination: a loop per worker, on common variables.
 TEST_F(SessionTest, AsynchronousReplicasLoseNoUpdate) {
   constexpr int kUpdates = 60;
-  TaskSteps steps;
-  steps.define("ones", [](const Tensor& w) { return w * 0.0f + 1.0f; });
-  SessionCluster cluster({{"ps", 1}, {"worker", 2}}, steps);
+  SessionCluster cluster({{"ps", 1}, {"worker", 2}});
   Session session(cluster.target());
-  TaskVariable w = variable_on("/job:ps", session, "w", Tensor::zeros({5}));
+  const auto scope = session.scope();
+  Variable w = variable_on("/job:ps", "w", Tensor::zeros({5}));
   expect_on_ranks(2, [&](int worker) {
-    const DeviceScope scope(concat("/job:worker/task:", worker));
-    for (int i = 0; i < kUpdates; ++i) w.assign_sub(session.run("ones", w));
+    const auto own = session.scope();
+    const DeviceScope task(concat("/job:worker/task:", worker));
+    for (int i = 0; i < kUpdates; ++i) {
+      session.run([&] { w.assign_sub(w.value() * 0.0f + 1.0f); });
+    }
   });
-  expect_tensor(w.read().fetch<Tensor>(), {5}, std::vector<double>(5, -2.0 * kUpdates));
-  session.wait();
+  expect_tensor(w.value(), {5}, std::vector<double>(5, -2.0 * kUpdates));
 }
 
-TEST_F(SessionTest, NextClientContinuesTheOptimizer) {
-  SessionCluster cluster({{"ps", 1}, {"worker", 1}}, with_replica_step());
-  const auto rule = std::make_shared<SgdRule>(0.9);
-  const Tensor initial = Tensor::ones({2});
+TEST_F(SessionTest, NextClientContinuesWithTheVariablesAndSlots) {
+  SessionCluster cluster({{"ps", 1}, {"worker", 1}});
   for (const int round : {0, 1, 2}) {
     Session session(cluster.target());
-    TaskVariable w = session.variable("w", initial);
-    TaskOptimizer optimizer(session, {w}, rule, 1.0);
-    EXPECT_EQ(optimizer.iterations(), round);
-    optimizer.apply_gradients(std::vector{session.constant(std::vector{Tensor::full({2}, 1.0)})});
+    const auto scope = session.scope();
+    const std::vector<Variable> w = {variable_on("/job:ps", "w", Tensor::ones({2}))};
+    Sgd optimizer(w, {.learning_rate = 1.0, .momentum = 0.9});
+    optimizer.apply_gradients(std::vector<Gradient>{Tensor::full({2}, 1.0)});
     // v = 0.9 v - 1, w += v: 1 - 1, - 1.9, - 2.71.
     const double expected[] = {0.0, -1.9, -4.61};
-    EXPECT_NEAR(w.read().fetch<Tensor>().to_doubles()[0], expected[round], 1e-6);
+    EXPECT_NEAR(w[0].value().to_doubles()[0], expected[round], 1e-6);
   }
 }
 
-TEST_F(SessionTest, ValuesAreSentBetweenWorkersAndSplitThere) {
-  SessionCluster cluster({{"worker", 2}}, arithmetic());
+/// Rows and other shapes of a value are taken where it is.
+TEST_F(SessionTest, ViewsOfValuesAreSentBetweenWorkers) {
+  SessionCluster cluster({{"worker", 2}});
   Session session(cluster.target());
-  const Tensor ones = Tensor::ones({8});
-  const TaskValue both = run_on("/job:worker/task:0", session, "two", ones);
-  const DeviceScope second("/job:worker/task:1");
-  const TaskValue sum = session.run("add", both.element(1), both.element(1));
-  const TaskValue more = session.run("add", sum, both.element(1));
-  expect_tensor(more.fetch<Tensor>(), {8}, std::vector<double>(8, 6.0));
-  EXPECT_THAT(
-      between_tasks(session),
-      ElementsAre(SessionTransfer{task_device("worker", 0), task_device("worker", 1), 1, 32}));
+  const auto scope = session.scope();
+  const Tensor ones = Tensor::from<float>({4, 2}, {0, 1, 2, 3, 4, 5, 6, 7});
+  const Tensor result = session.run([&] {
+    const Tensor both = doubled_on("/job:worker/task:0", ones);
+    const DeviceScope second("/job:worker/task:1");
+    const Tensor rows = both[{Range{1, 3}}];
+    return stop_gradient(reshape(rows, {4})) + reshape(both[3], {2, 1})[{0, 0}];
+  });
+  expect_tensor(result, {4}, {4.0 + 12.0, 6.0 + 12.0, 8.0 + 12.0, 10.0 + 12.0});
+  expect_tensor(result.detached_rows(1, 2), {2}, {18.0, 20.0});
+  EXPECT_THAT(between_tasks(session),
+              ElementsAre(SessionTransfer{task_device("worker", 0), task_device("worker", 1), 2,
+                                          5 * sizeof(float)}));
 }
 
 TEST_F(SessionTest, ReadsFollowProgramOrder) {
-  SessionCluster cluster({{"ps", 1}, {"worker", 1}}, arithmetic());
+  SessionCluster cluster({{"ps", 1}, {"worker", 1}});
   Session session(cluster.target());
-  TaskVariable v = session.variable("v", Tensor(1.0f));
-  const TaskValue before = v.read();
-  v.assign(Tensor(5.0f));
-  const TaskValue after = v.read();
-  v.assign_add(after), v.assign_sub(Tensor(1.0f));
-  EXPECT_EQ(before.fetch<float>(), 1.0f);
-  EXPECT_EQ(after.fetch<float>(), 5.0f);
-  EXPECT_EQ(v.read().fetch<float>(), 9.0f);
-  EXPECT_ERROR((void)session.variable("v", Tensor(1.0f)), kAlreadyExists,
-               "'v' was made in this session before");
+  const auto scope = session.scope();
+  Variable v = variable_on("/job:ps", "v", Tensor(1.0f));
+  const auto [before, after] = session.run([&] {
+    const Tensor first = v.value();
+    v.assign(Tensor(5.0f));
+    const Tensor second = v.value();
+    v.assign_add(second), v.assign_sub(1.0);
+    return std::pair(first, second);
+  });
+  EXPECT_EQ(before.item(), 1.0f);
+  EXPECT_EQ(after.item(), 5.0f);
+  EXPECT_EQ(v.value().item(), 9.0f);
+  // Values stay where they are until a later step takes them.
+  EXPECT_EQ(session.run([&, after = after] { return after + v.value(); }).item(), 14.0f);
 }
 
-TEST_F(SessionTest, ErrorsNameTaskAndStepAndReachDependentValues) {
-  SessionCluster cluster({{"worker", 2}}, arithmetic());
+TEST_F(SessionTest, ErrorsNameTaskOperationAndLine) {
+  SessionCluster cluster({{"worker", 2}});
   Session session(cluster.target());
+  const auto scope = session.scope();
+  const Tensor row = Tensor::from<std::int64_t>({1}, {7});
+  const Tensor table = Tensor::ones({3, 2});
+  const Error error = error_of([&] {
+    session.run([&] {
+      Tensor bad;
+      {
+        const DeviceScope second("/job:worker/task:1");
+        bad = gather(table, row);
+      }
+      return doubled_on("/job:worker/task:0", bad);
+    });
+  });
+  EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument) << error.message();
+  EXPECT_THAT(error.message(), HasSubstr("worker 1: gather at session_test.cc:"));
+  EXPECT_THAT(error.message(), HasSubstr("index out of range; expected 0 .. 2, got 7"));
+  EXPECT_THAT(error.message(), Not(HasSubstr("new Session")));
   const DeviceScope second("/job:worker/task:1");
-  const TaskValue bad = session.run("fail", -2.0);
-  const TaskValue depends = run_on("/job:worker/task:0", session, "add", bad, bad);
-  const char* const why = "worker 1: step 'fail': expected 0 or more, got -2";
-  EXPECT_ERROR((void)bad.fetch(), kInvalidArgument, why);
-  EXPECT_ERROR((void)depends.fetch(), kInvalidArgument, "worker 0: step 'add'", why);
-  EXPECT_ERROR(session.wait(), kInvalidArgument, why);
-  session.wait();  // each is told once
-  EXPECT_ERROR((void)session.run("ad", 1.0).fetch(), kNotFound, "worker 1: step 'ad'",
-               "the nearest of 4 names: add");
-  EXPECT_ERROR((void)session.run("add", 1.0).fetch(), kInvalidArgument, "expected 2 arguments");
-  EXPECT_ERROR((void)session.run("two", 1.0f).element(2).fetch(), kInvalidArgument, "element 2 of",
-               "there is none");
-  Session other(cluster.target());
-  const TaskValue foreign = other.constant(1.0);
-  EXPECT_ERROR((void)session.run("fail", foreign), kInvalidArgument, "a value of another session");
-  EXPECT_EQ(session.run("length", "fine").fetch<int>(), 4);
-  EXPECT_THAT(session.steps_of({"worker", 1}), HasSubstr("add(Tensor, Tensor) -> Tensor"));
+  EXPECT_ERROR((void)session.run([&] { return (table + 1.0f).to_doubles(); }), kFailedPrecondition,
+               "the value of add at session_test.cc:", "is read on the host within Session::run()",
+               "worker 1", "returning the tensor");
+  EXPECT_ERROR(session.run([&] { session.run([] {}); }), kFailedPrecondition, "within a step");
+  const Tensor lost = [&] {
+    Tensor made;
+    EXPECT_THROW(session.run([&] {
+      made = table + 1.0f;
+      fail(ErrorCode::kAborted, "of the program");
+    }),
+                 Error);
+    return made;
+  }();
+  EXPECT_ERROR((void)lost.to_doubles(), kFailedPrecondition, "a step that failed");
+  EXPECT_EQ((table + 1.0f).to_doubles()[0], 2.0);  // the session continues
 }
 
 TEST_F(SessionTest, DeadTaskIsNamed) {
-  SessionCluster cluster({{"worker", 2}}, arithmetic());
+  SessionCluster cluster({{"worker", 2}});
   Session session(cluster.target(0), {.timeout = 10s});
-  std::optional<TaskValue> there;
-  {
-    const DeviceScope second("/job:worker/task:1");
-    there = session.constant(1.0f);
-    session.wait();
-  }
+  const auto scope = session.scope();
+  const Tensor there = doubled_on("/job:worker/task:1", Tensor(1.0f));
   cluster.kill(1);
-  const Error direct = error_of([&] { (void)there->fetch(); });
+  const Error direct = error_of([&] { (void)there.item(); });
   EXPECT_EQ(direct.code(), ErrorCode::kUnavailable) << direct.message();
   EXPECT_THAT(direct.message(), HasSubstr("worker 1"));
-  const Error by_other = error_of([&] { (void)session.run("two", *there).fetch(); });
+  const Error by_other = error_of([&] { (void)doubled_on("/job:worker/task:0", there); });
   EXPECT_THAT(by_other.message(), HasSubstr("worker 1 (127.0.0.1:"));
 }
 
-TEST_F(SessionTest, StepsRunOnTheDeviceOfTheScope) {
-  TaskSteps steps;
-  steps.define("where", [] { return Tensor::zeros({1}).device().to_string(); });
-  SessionCluster cluster({{"worker", 1}}, steps);
+TEST_F(SessionTest, OperationsRunOnTheDeviceOfTheScope) {
+  SessionCluster cluster({{"worker", 1}});
   Session session(cluster.target());
-  EXPECT_EQ(session.run("where").fetch<std::string>(), "cpu:0");
-  const DeviceScope scope("/job:worker/task:0/device:CPU:3");
-  EXPECT_EQ(session.run("where").fetch<std::string>(), "cpu:3");
+  const auto scope = session.scope();
+  std::vector<std::string> lines;
+  set_log_device_placement(true, [&](const std::string& line) { lines.push_back(line); });
+  (void)doubled_on("/job:worker/task:0/device:CPU:3", Tensor(1.0f)).item();
+  set_log_device_placement(false);
+  EXPECT_THAT(lines, ::testing::Contains(HasSubstr("AddV2: /job:localhost/replica:0/task:0/"
+                                                   "device:CPU:3")));
+}
+
+/// Gradients run on the tasks of their operations: weights stay where they are.
+TEST_F(SessionTest, GradientsRunWhereTheirOperationsRan) {
+  SessionCluster cluster({{"worker", 2}});
+  Session session(cluster.target());
+  const auto scope = session.scope();
+  const std::vector<Variable> w = {
+      variable_on("/job:worker/task:0", "w0", Tensor::full({30, 40}, 0.01)),
+      variable_on("/job:worker/task:1", "w1", Tensor::full({40, 50}, 0.02))};
+  const Tensor x = Tensor::full({2, 30}, 0.5);
+  Sgd optimizer(w, {.learning_rate = 0.1});
+  const Tensor loss = session.run([&] {
+    GradientTape tape;
+    Tensor hidden, result;
+    {
+      const DeviceScope first("/job:worker/task:0");
+      hidden = tanh(matmul(x, w[0]));
+    }
+    {
+      const DeviceScope second("/job:worker/task:1");
+      result = reduce_sum(square(matmul(hidden, w[1])));
+    }
+    optimizer.minimize(tape, result);
+    return result;
+  });
+  // hidden [2, 40] goes there, its gradient comes back.
+  EXPECT_THAT(between_tasks(session),
+              ElementsAre(SessionTransfer{task_device("worker", 0), task_device("worker", 1), 1,
+                                          2 * 40 * sizeof(float)},
+                          SessionTransfer{task_device("worker", 1), task_device("worker", 0), 1,
+                                          2 * 40 * sizeof(float)}));
+  EXPECT_GT(loss.item(), 0.0f);
 }
 
 TUTTI_PROCESS_FUNCTION(serve_sessions) {
-  ServerOptions options;
-  options.steps.define("add", [](const Tensor& a, const Tensor& b) { return a + b; });
   const ClusterSpec cluster = resolver_from_environment()->cluster_spec();
   const launch::Task self = testing::this_process();
-  Server server(cluster, self.type, self.index, options);
+  Server server(cluster, self.type, self.index);
   std::cout << "serving, life " << testing::num_restarts() << std::endl;
   server.join();
   return Json("served");
@@ -582,34 +752,39 @@ TEST_F(SessionLosses, KilledTaskIsNamedWithItsVariablesAndNewSessionContinues) {
   ServedCluster cluster;
   {
     Session session(cluster.target(), {.timeout = 20s});
-    TaskVariable kept = variable_on("/job:worker/task:1", session, "kept", Tensor::full({2}, 1.0));
-    TaskVariable lost = variable_on("/job:ps/task:0", session, "lost", Tensor::full({2}, 10.0));
+    const auto scope = session.scope();
+    Variable kept = variable_on("/job:worker/task:1", "kept", Tensor::full({2}, 1.0));
+    Variable lost = variable_on("/job:ps/task:0", "lost", Tensor::full({2}, 10.0));
     kept.assign_add(Tensor::full({2}, 5.0));
-    expect_tensor(session.run("add", kept, lost).fetch<Tensor>(), {2}, {16.0, 16.0});
+    const auto sum = [&] {
+      const DeviceScope first("/job:worker/task:0");
+      return kept.value() + lost.value();
+    };
+    expect_tensor(session.run(sum), {2}, {16.0, 16.0});
     cluster.runner().terminate("ps", 0);
-    lost.assign_add(Tensor::full({2}, 1.0));
-    const Error error = error_of([&] { (void)lost.read().fetch(); });
+    const TimePoint begin = Clock::system().now();
+    const Error error = error_of([&] { lost.assign_add(Tensor::full({2}, 1.0)); });
+    EXPECT_LT(Clock::system().now() - begin, 10s);
     EXPECT_EQ(error.code(), ErrorCode::kUnavailable);
     EXPECT_THAT(error.message(), HasSubstr(concat("ps 0 (", cluster.runner().address("ps", 0))));
     EXPECT_THAT(error.message(), HasSubstr("and with it its values and the variables 'lost'"));
     EXPECT_THAT(error.message(), Not(HasSubstr("'kept'")));
     EXPECT_THAT(error.message(), HasSubstr("try a new Session"));
-    // By way of a task that lives; and what needs nothing of it goes on.
-    EXPECT_THAT(error_of([&] { (void)session.run("add", kept, lost).fetch(); }).message(),
+    // A living task names the dead one, too; operations that need nothing of it continue.
+    EXPECT_THAT(error_of([&] { (void)session.run(sum); }).message(),
                 HasSubstr("the variables 'lost'"));
-    expect_tensor(kept.read().fetch<Tensor>(), {2}, {6.0, 6.0});
-    EXPECT_THROW(session.wait(), Error);
+    expect_tensor(kept.value(), {2}, {6.0, 6.0});
   }
   // Its end is not that of the servers.
   cluster.start_ps_again();
   {
     Session session(cluster.target(), {.timeout = 20s});
-    TaskVariable kept = variable_on("/job:worker/task:1", session, "kept", Tensor::full({2}, -1.0));
-    TaskVariable lost = variable_on("/job:ps/task:0", session, "lost", Tensor::full({2}, 20.0));
-    expect_tensor(kept.read().fetch<Tensor>(), {2}, {6.0, 6.0});
-    expect_tensor(lost.read().fetch<Tensor>(), {2}, {20.0, 20.0});
-    expect_tensor(session.run("add", kept, lost).fetch<Tensor>(), {2}, {26.0, 26.0});
-    session.wait();
+    const auto scope = session.scope();
+    Variable kept = variable_on("/job:worker/task:1", "kept", Tensor::full({2}, -1.0));
+    Variable lost = variable_on("/job:ps/task:0", "lost", Tensor::full({2}, 20.0));
+    expect_tensor(kept.value(), {2}, {6.0, 6.0});
+    expect_tensor(lost.value(), {2}, {20.0, 20.0});
+    expect_tensor(doubled_on("/job:worker/task:0", lost), {2}, {40.0, 40.0});
   }
   const auto& result = cluster.runner().join();  // now it is
   EXPECT_EQ(result.return_values, (std::vector<Json>(3, Json("served"))));
@@ -618,30 +793,19 @@ TEST_F(SessionLosses, KilledTaskIsNamedWithItsVariablesAndNewSessionContinues) {
 TEST_F(SessionLosses, RestartedTaskIsAnotherTask) {
   ServedCluster cluster;
   Session session(cluster.target(), {.timeout = 20s});
-  TaskVariable lost = variable_on("/job:ps/task:0", session, "lost", Tensor::full({2}, 10.0));
-  expect_tensor(lost.read().fetch<Tensor>(), {2}, {10.0, 10.0});
+  const auto scope = session.scope();
+  Variable lost = variable_on("/job:ps/task:0", "lost", Tensor::full({2}, 10.0));
+  expect_tensor(lost.value(), {2}, {10.0, 10.0});
   cluster.runner().terminate("ps", 0);
   cluster.start_ps_again();
-  lost.assign_add(Tensor::full({2}, 1.0));
-  const Error error = error_of([&] { (void)lost.read().fetch(); });
+  const Error error = error_of([&] { lost.assign_add(Tensor::full({2}, 1.0)); });
   EXPECT_THAT(error.message(), HasSubstr("and with it its values and the variables 'lost'"));
   EXPECT_TRUE(error.code() == ErrorCode::kAborted || error.code() == ErrorCode::kUnavailable)
       << error.message();
   Session next(cluster.target(), {.timeout = 20s});
-  const TaskVariable made = variable_on("/job:ps/task:0", next, "lost", Tensor::full({2}, 3.0));
-  expect_tensor(made.read().fetch<Tensor>(), {2}, {3.0, 3.0});
-}
-
-/// Errors of steps are none of connections, whatever their code.
-TEST_F(SessionLosses, ErrorOfAStepIsNotAttributedToTheConnection) {
-  ServerOptions options;
-  options.steps.define("refuse", [] { fail(ErrorCode::kUnavailable, "no more bread"); });
-  const auto server = Server::create_local_server(options);
-  Session session(server->target());
-  const Error error = error_of([&] { (void)session.run("refuse").fetch(); });
-  EXPECT_THAT(error.message(), HasSubstr("no more bread"));
-  EXPECT_THAT(error.message(), Not(HasSubstr("new Session")));
-  EXPECT_THROW(session.wait(), Error);
+  const auto inner = next.scope();
+  const Variable made = variable_on("/job:ps/task:0", "lost", Tensor::full({2}, 3.0));
+  expect_tensor(made.value(), {2}, {3.0, 3.0});
 }
 
 }  // namespace session_tests

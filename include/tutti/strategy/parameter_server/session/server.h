@@ -1,4 +1,4 @@
-// A task of a cluster that holds variables for others, and runs steps. tf.distribute.Server.
+// A task of a cluster that holds variables and computes for others. tf.distribute.Server.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -8,7 +8,6 @@
 
 #include "tutti/cluster/cluster_resolver.h"
 #include "tutti/cluster/net/job_secret.h"
-#include "tutti/strategy/parameter_server/session/task_steps.h"
 
 namespace tutti {
 
@@ -23,11 +22,10 @@ struct ServerOptions {
   TlsFiles tls = {};
   /// Listens at an address that other machines reach without a secret: closed laboratory networks.
   bool allow_insecure_network = false;
-  /// What sessions (session/session.h) may run here.
-  TaskSteps steps = {};
 };
 
-/// Listens at its task's address from construction on. Threads: any.
+/// Listens at its task's address from construction on, for workers and sessions (session/session.h)
+/// of the job. Threads: any.
 class Server {
  public:
   /// Throws kNotFound for a task that the cluster has not, kUnavailable for an address that cannot

@@ -1,24 +1,28 @@
-// A client that places values and variables on tasks of a cluster and runs steps there.
+// A client whose operations and variables are on tasks of a cluster. tf.Session.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
-#include <string_view>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
+#include "tutti/autograd/variable.h"
 #include "tutti/cluster/cluster_spec.h"
 #include "tutti/cluster/net/job_secret.h"
-#include "tutti/strategy/parameter_server/session/task_value.h"
 #include "tutti/tensor/device_scope.h"
+#include "tutti/tensor/gradient.h"
 
 namespace tutti {
 
 struct SessionOptions {
   /// For reaching the target and then all other tasks of its cluster.
   std::chrono::milliseconds connect_timeout = std::chrono::seconds(30);
-  /// For every value that is waited for here; between tasks three quarters of it.
+  /// For a step, and for a value that is fetched; between tasks three quarters of it.
   std::chrono::milliseconds timeout = std::chrono::seconds(60);
   /// Not set: of TUTTI_JOB_ID and TUTTI_JOB_SECRET_FILE.
   std::string job_id = {};
@@ -26,76 +30,112 @@ struct SessionOptions {
   TlsFiles tls = {};
 };
 
-/// Values that went from one place to another, without those of former sessions.
+/// Traffic from one place to another in this session.
 struct SessionTransfer {
   std::string from = {};  // "/job:ps/replica:0/task:0", or "client"
   std::string to = {};
   std::uint64_t values = 0;
-  std::uint64_t bytes = 0;  // of tensors and texts
+  std::uint64_t bytes = 0;  // of their elements, and of programs
   bool operator==(const SessionTransfer&) const = default;
 };
 
-/// One client that drives all tasks of a cluster (in-graph replication): this process needs no
-/// devices. Where things are is said by device scopes of the calling thread,
-/// `DeviceScope scope("/job:worker/task:1")`; outside, and for parts that are left out, the
-/// target's own task, or the first of the job. Calls return at once: a task does what it is asked
-/// in the order of the calls, and different tasks at the same time; a value that a task needs of
-/// another one goes there directly, once, and is counted. Values of a program's variables are those
-/// of that place in the program. Tensors that the program itself makes are to be made outside of
-/// scopes of other tasks. Sessions with the same cluster share variables by name. tf.Session.
+class Session;
+
+namespace internal {
+class SessionCore;
+
+/// One step of a session on this thread; dropped unless end() is called.
+class SessionStep {
+ public:
+  explicit SessionStep(const Session& session);
+  ~SessionStep();
+  SessionStep& operator=(SessionStep&&) = delete;
+  void end();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+}  // namespace internal
+
+/// While it lives, device scopes of other tasks work on this thread: `const auto scope =
+/// session.scope();`. Scopes of a thread are destroyed in the reverse order.
+class [[nodiscard]] SessionScope {
+ public:
+  explicit SessionScope(const Session& session);
+  ~SessionScope();
+  SessionScope& operator=(SessionScope&&) = delete;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// One client that drives all tasks of a cluster (in-graph replication); this process needs no
+/// devices. Within scope(), operations in a device scope of another task,
+/// `DeviceScope task("/job:worker/task:1")`, are recorded and run there, and variables that are
+/// made in one live there. Parts that the scope leaves out are those of the target's own task, or
+/// of the first task of the job. Outside of such scopes an operation runs where its first input is
+/// that is on another task; without one, in this process. Gradients run where their operations ran,
+/// and updates where the variable is.
 ///
 ///     Session session(server.target());
-///     std::printf("%s\n", session.constant("Hello").fetch<std::string>().c_str());
+///     const auto scope = session.scope();
+///     const Tensor loss = session.run([&] { return step(batch); });
 ///
-/// A task that dies takes its values and variables along: errors name them, and a new session goes
-/// on with those of the others. Threads: any; the order of the calls counts. A handle: copies are
-/// the same session, which ends, after what was asked is done, with the last copy, value and
-/// variable.
+/// run() records what a function does, and runs it as one program: cut by tasks, sent to each task
+/// once, with values that go from task to task directly. Later steps that differ in numbers alone
+/// send arguments alone: every tensor that the step did not make. Outside run(), each operation is
+/// such a step. What operations return is fetched when the host first reads it; within run() that
+/// is an error, which names the operation. Sessions of one cluster share variables by name.
+///
+/// A task that dies takes its values and variables along: errors name them, and a new session
+/// continues with those of the other tasks. Thread-safe; a scope belongs to one thread. A handle:
+/// copies are the same session, which ends with the last copy, scope, variable and value.
 class Session {
  public:
   /// `target`: Server::target() of any task of the cluster, "grpc://host:port". Throws kUnavailable
-  /// naming target or task when it does not answer in time; kInvalidArgument for a text that is
-  /// none; kFailedPrecondition for a server of another job, or that takes another secret.
+  /// naming target or task if it does not answer in time; kInvalidArgument for a text that is not a
+  /// target; kFailedPrecondition for a server of another job, or one with another secret.
   explicit Session(const std::string& target, SessionOptions options = {});
 
   const std::string& target() const;
   const ClusterSpec& cluster() const;
-  /// The devices of all tasks: "/job:worker/replica:0/task:1/device:CPU:0". tf's list_devices().
+  /// Returns the devices of all tasks: "/job:worker/replica:0/task:1/device:CPU:0". tf's
+  /// list_devices().
   std::vector<std::string> list_devices() const;
-  /// The steps of a task, one signature per line.
-  std::string steps_of(const Task& task) const;
 
-  /// A value on a task: a Tensor, number, text (bytes, up to 4 MiB), or std container of these.
-  template <class T>
-  TaskValue constant(const T& value) {
-    return put(TaskInput(value));
-  }
-  /// A variable on a task, whole. One of this name that other sessions made keeps its values.
-  /// Throws kAlreadyExists for a second one of the name in this session.
-  TaskVariable variable(const std::string& name, const Tensor& initial_value);
+  SessionScope scope() const { return SessionScope(*this); }
 
-  /// Runs a step that the task's program has defined (TaskSteps). Arguments: values of tasks,
-  /// variables (their present values), and what constant() takes. Errors come with the values that
-  /// are fetched, and from wait().
-  template <class... Args>
-  TaskValue run(std::string_view step, const Args&... arguments) {
-    std::vector<TaskInput> inputs;
-    (inputs.push_back(TaskInput(arguments)), ...);
-    return run_step(step, std::move(inputs));
+  /// Runs `step` and returns its result. Throws the first error of a task, which names task,
+  /// operation and line; kUnavailable naming the tasks that died, and their variables. Needs no
+  /// scope() around it. tf.Session.run.
+  template <class Step>
+  auto run(Step&& step) const {
+    internal::SessionStep recorded(*this);
+    if constexpr (std::is_void_v<std::invoke_result_t<Step&>>) {
+      step();
+      recorded.end();
+    } else {
+      auto result = step();
+      recorded.end();
+      return result;
+    }
   }
 
-  /// Until all that was asked is done. Throws the first error of any of it since the last call;
-  /// where tasks died, with their names and the variables that are gone.
-  void wait();
-  /// By where from, then where to.
+  /// Returns the traffic so far, ordered by source, then destination.
   std::vector<SessionTransfer> transfers() const;
 
  private:
-  friend class TaskOptimizer;
-  TaskValue put(const TaskInput& value);
-  TaskValue run_step(std::string_view step, std::vector<TaskInput> inputs);
-
+  friend class SessionScope;
+  friend class internal::SessionStep;
   std::shared_ptr<internal::SessionCore> core_;
 };
+
+/// Adds the gradients of copies of a computation, which are in the order of `variables`: each on
+/// its variable's task, in the canonical order of replicas, so that the bits are those of a
+/// MirroredStrategy with as many replicas.
+std::vector<Gradient> sum_over_replicas(std::span<const Variable> variables,
+                                        std::span<const std::vector<Gradient>> per_replica);
 
 }  // namespace tutti

@@ -1,0 +1,41 @@
+// Executes operations of programs on the kernels and variables of one task.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "strategy/parameter_server/session/task_program.h"
+#include "tutti/autograd/variable.h"
+#include "tutti/core/sync.h"
+#include "tutti/tensor/update_rule.h"
+
+namespace tutti::internal {
+
+/// The variables of a task, which all sessions share by name, and the operations on them and on
+/// tensors. Thread-safe; each operation on variables is atomic.
+class ProgramExecutor {
+ public:
+  /// Returns the outputs of an operation. Throws kInvalidArgument for a call that no program of
+  /// this library makes, and what the operation throws.
+  std::vector<Tensor> execute(const ProgramOperation& operation, std::vector<Tensor> inputs);
+
+ private:
+  void create(const ProgramOperation& operation, const std::vector<Tensor>& inputs);
+  void update(const ProgramOperation& operation, const std::vector<Tensor>& inputs)
+      TUTTI_REQUIRES(mutex_);
+  const Variable& find(const std::string& name) const TUTTI_REQUIRES(mutex_);
+
+  mutable Mutex mutex_;
+  std::map<std::string, Variable> variables_ TUTTI_GUARDED_BY(mutex_);
+  std::map<std::string, std::shared_ptr<const UpdateRule>> rules_ TUTTI_GUARDED_BY(mutex_);
+};
+
+/// The numbers of an update that change from step to step, as an argument of a program: [4].
+Tensor scalars_tensor(const UpdateScalars& scalars);
+/// The key of a dropout, likewise: [5].
+Tensor key_tensor(const RandomKey& key);
+
+}  // namespace tutti::internal

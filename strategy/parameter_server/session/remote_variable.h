@@ -1,0 +1,65 @@
+// Variables of a session, on the task of the device scope in which they were made.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "strategy/parameter_server/session/session_recorder.h"
+#include "tutti/autograd/variable.h"
+
+namespace tutti::internal {
+
+/// Records reads and writes as operations of the variable's task; outside Session::run() each is a
+/// step of its own. Used by threads with a scope of the session, or without a step.
+class RemoteStorage final : public VariableStorage {
+ public:
+  /// Creates the variable, or finds the one of this name that another session has made. `initial`:
+  /// its value, or a number that fills it. Throws kAlreadyExists for a second one of the name in
+  /// this session, kInvalidArgument if the one that is there has another shape or type.
+  RemoteStorage(std::shared_ptr<SessionCore> core, std::shared_ptr<const TaskPlace> place,
+                const TensorSpec& spec, const std::variant<Tensor, double>& initial,
+                VariableOptions options);
+  ~RemoteStorage() override { core_->remove_variable(name()); }
+
+  Tensor read() const override;
+  std::vector<Tensor> local_components() const override { return {read()}; }
+  std::vector<Device> devices() const override { return {Device{}}; }
+  void assign(AssignOp op, const Tensor& value, ValueOrigin) override {
+    assign_replicated(op, value);
+  }
+  void assign_replicated(AssignOp op, const Tensor& value) override;
+  void scatter(ScatterOp op, const IndexedSlices& slices) override;
+  Variable create_slot(const std::string& slot_name, double initial_value) override;
+  void update(const UpdateRule& rule, std::span<const Variable> slots, const Gradient& gradient,
+              const UpdateScalars& scalars) override;
+  std::vector<NamedTensor> save() const override { return {{name(), read()}}; }
+  void restore(const TensorLookup& lookup) override;
+
+ private:
+  class Recorder;
+  void record(ProgramOperation operation, std::span<const Tensor> inputs) const;
+  const std::string& description_of(const UpdateRule& rule);
+
+  const std::shared_ptr<SessionCore> core_;
+  const std::shared_ptr<const TaskPlace> place_;
+  std::uint64_t rule_ = 0;   // UpdateRule::number() of the last update
+  std::string description_;  // of that rule
+};
+
+/// Makes variables of device scopes of other tasks; the others are made by the creator that was
+/// current before.
+class RemoteVariableCreator final : public VariableCreator {
+ public:
+  explicit RemoteVariableCreator(std::shared_ptr<SessionCore> core)
+      : core_(std::move(core)), here_(VariableCreator::current()) {}
+  std::shared_ptr<VariableStorage> create(const Variable::Initializer& initializer,
+                                          const RandomKey& key, VariableOptions options) override;
+
+ private:
+  const std::shared_ptr<SessionCore> core_;
+  VariableCreator& here_;
+};
+
+}  // namespace tutti::internal

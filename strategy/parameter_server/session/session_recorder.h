@@ -1,0 +1,133 @@
+// Operations of a session's client: recorded, cut by tasks, run there; values that are fetched when
+// the host reads them.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+#include "strategy/parameter_server/session/session_core.h"
+#include "tensor/step_hooks.h"
+
+namespace tutti::internal {
+
+/// A value of a session: recorded, or on its task, or lost with a run that failed. Thread-safe.
+class RemoteValue final : public LazyValue {
+ public:
+  /// `step`: the number of the recorded step that makes it, as value `number`, by the operation
+  /// `maker` ("matmul at train.cc:41").
+  RemoteValue(std::shared_ptr<SessionCore> core, std::shared_ptr<const TaskPlace> place,
+              std::uint64_t step, ValueNumber number, const TensorSpec& spec, std::string maker)
+      : core_(std::move(core)),
+        place_(std::move(place)),
+        step_(step),
+        number_(number),
+        spec_(spec),
+        maker_(std::move(maker)) {}
+  /// Has the task release it.
+  ~RemoteValue() override;
+
+  const std::shared_ptr<SessionCore>& core() const { return core_; }
+  const std::shared_ptr<const TaskPlace>& place() const { return place_; }
+  std::uint64_t step() const { return step_; }
+  ValueNumber number() const { return number_; }
+  const TensorSpec& spec() const { return spec_; }
+  /// Returns nothing before its step has run.
+  std::optional<ValueAddress> address() const;
+  void set_run(std::uint64_t run);
+  /// Its step will never run.
+  void give_up();
+
+  void materialize(std::byte* to) override;
+
+ private:
+  const std::shared_ptr<SessionCore> core_;
+  const std::shared_ptr<const TaskPlace> place_;
+  const std::uint64_t step_;
+  const ValueNumber number_;
+  const TensorSpec spec_;
+  const std::string maker_;
+  mutable Mutex mutex_;
+  std::uint64_t run_ TUTTI_GUARDED_BY(mutex_) = 0;  // 0: it has not run
+  bool is_materialized_ TUTTI_GUARDED_BY(mutex_) = false;
+  bool is_lost_ TUTTI_GUARDED_BY(mutex_) = false;
+};
+
+/// Records what a thread does to values and variables of other tasks. Between begin() and end()
+/// that is one step; outside, each operation is one. Every tensor that the step did not make is an
+/// argument, whatever it holds: so steps that differ in numbers alone are one program. Used by one
+/// thread.
+class SessionRecorder final : public RemoteRecorder {
+ public:
+  explicit SessionRecorder(std::shared_ptr<SessionCore> core);
+  ~SessionRecorder() override { abandon(); }
+  SessionRecorder& operator=(SessionRecorder&&) = delete;
+  /// Returns the recorder of this thread if it is one of `core`; else nullptr.
+  static SessionRecorder* find(const SessionCore& core);
+
+  const std::shared_ptr<SessionCore>& core() const { return core_; }
+  /// Throws kFailedPrecondition within another step.
+  void begin();
+  /// Runs the step. Throws as SessionCore::run().
+  void end();
+  /// Drops the step; what it made can never be read.
+  void abandon();
+
+  std::optional<std::vector<Tensor>> run(const OpCall& call) override;
+  std::shared_ptr<const DeviceSpec> device_of(const Tensor& value) const override;
+
+  /// Records an operation on variables, with `inputs`; returns its outputs.
+  std::vector<Tensor> record(const std::shared_ptr<const TaskPlace>& place,
+                             ProgramOperation operation, std::span<const Tensor> inputs);
+  /// Returns the value of a variable at this place of the step.
+  Tensor read(const std::shared_ptr<const TaskPlace>& place, const std::string& name,
+              const TensorSpec& spec);
+  /// Returns the tensor of these scalars, one for all updates of the step that have equal ones.
+  Tensor scalars(const UpdateScalars& scalars);
+
+ private:
+  struct Argument {
+    ValueNumber number = 0;
+    Tensor tensor = {};                       // keeps the elements, or the value
+    std::shared_ptr<RemoteValue> value = {};  // of a step before; nullptr: the host's
+  };
+  struct Made {
+    std::shared_ptr<const TaskPlace> place = {};
+    ValueNumber number = 0;
+    std::weak_ptr<RemoteValue> value = {};
+    bool is_kept = false;  // after the run: a tensor held it when the step ended
+  };
+  struct Step {
+    std::uint64_t number = 0;
+    ValueNumber num_values = 0;
+    std::vector<std::pair<Task, ProgramOperation>> operations = {};
+    std::vector<Argument> arguments = {};
+    std::vector<Made> made = {};
+    /// By first byte, shape and type.
+    std::map<std::tuple<const std::byte*, std::string, DType>, ValueNumber> host_arguments = {};
+    std::map<const RemoteValue*, ValueNumber> remote_arguments = {};
+    std::map<std::string, Tensor> reads = {};  // of variables that have not changed since
+    std::map<std::array<double, 4>, Tensor> scalars = {};
+  };
+  std::shared_ptr<RemoteValue> own_value(const Tensor& tensor) const;
+  ValueNumber number_of(const Tensor& tensor);
+  ValueNumber host_argument(const Tensor& tensor);
+  ValueNumber remote_argument(const Tensor& tensor, const std::shared_ptr<RemoteValue>& value);
+  ValueNumber view(ValueNumber whole, const RemoteValue& value, const Tensor& tensor);
+  /// Returns the part of each task; operations move there.
+  static std::map<Task, TaskPart> cut(Step& step);
+  void run_step();
+
+  const std::shared_ptr<SessionCore> core_;
+  bool is_in_step_ = false;
+  Step step_;
+};
+
+}  // namespace tutti::internal
