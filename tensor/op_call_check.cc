@@ -13,7 +13,7 @@ namespace {
 
 using Specs = std::vector<TensorSpec>;
 
-/// One call that is checked; each function throws unless what it says holds.
+/// One call that is checked; each function throws unless its condition holds.
 class CallCheck {
  public:
   explicit CallCheck(const OpCall& call) : call_(call) {}
@@ -186,7 +186,7 @@ Specs group_norm_outputs(const CallCheck& c, bool is_gradient) {
 }
 
 Specs attention_outputs(const CallCheck& c, bool is_gradient) {
-  c.expect(c.attributes<AttentionAttributes>().steps_before >= 0, "steps_before of 0 or more");
+  c.expect(c.attributes<AttentionAttributes>().steps_before >= 0, "steps_before >= 0");
   c.inputs(is_gradient ? 6 : 3, is_gradient ? 6 : 3);
   const Shape &q = c.shape(0), &k = c.shape(1), &v = c.shape(2);
   c.rank(q, 4, 4), c.rank(k, 4, 4), c.rank(v, 4, 4);

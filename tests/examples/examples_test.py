@@ -314,6 +314,7 @@ class Examples(unittest.TestCase):
                 ("parameter_server_custom_loop", ["--embedding", "64", "--epochs", "3"], "Finished epoch 2, accuracy is "),
                 ("parameter_server_fit", ["--epochs", "2"], "in the first epoch"),
                 ("in_graph_trainer", ["--steps", "20"], r"step 20 loss [01]\."),
+                ("session", ["--steps", "20"], "after 20 steps: [0-9a-f]{32}"),
                 ("between_graph_trainer", ["--train_steps", "150", "--min-accuracy", "0.6"], r"result +global step 150, test accuracy 0\.[6-9]"),
                 ("fashion_mnist_custom_loop", ["--strategy", "one_device", "--devices", "cpu:0", "--steps", "3", "--batch-size", "7"], "one_device, 1 replica"),
                 ("fashion_mnist_keras", ["--strategy", "one_device", "--devices", "cpu:0", "--steps", "3", "--batch-size", "7"], "one_device, 1 replica")):

@@ -17,7 +17,6 @@
 #include <vector>
 
 #include "core/hash.h"
-#include "strategy/parameter_server/session/task_request.h"
 #include "strategy/parameter_server/session/task_sessions.h"
 #include "tutti/core/error.h"
 #include "tutti/core/logging.h"
@@ -97,47 +96,46 @@ std::optional<TaskRequest> read(const Packet& packet) {
 
 /// Shapes of programs name results of any size: what would take much memory or time is left out.
 bool is_small(const TaskProgram& program) {
-  constexpr std::int64_t kMostElements = 1 << 12, kMostOperations = 64;
-  if (std::ssize(program.operations) > kMostOperations) return false;
-  for (const ProgramOperation& operation : program.operations) {
-    for (const TensorSpec& spec : operation.specs) {
-      if (spec.shape.num_elements() > kMostElements) return false;
+  constexpr std::int64_t kMostElements = 1 << 12;
+  if (program.operations_size() > 64) return false;
+  for (const ProgramOperation& operation : program.operations()) {
+    for (const auto& spec : operation.specs()) {
+      std::int64_t elements = 1;
+      for (const std::int64_t dim : spec.dims()) {
+        if (dim < 0 || dim > kMostElements) return false;
+        elements *= std::max<std::int64_t>(dim, 1);
+        if (elements > kMostElements) return false;
+      }
     }
   }
   return true;
 }
 
-/// A program that was accepted is what encoding gives back; a small one runs.
-bool prepare(RunRequest& run, std::uint64_t number) {
-  try {
-    const TaskProgram program = decode_program(std::as_bytes(std::span(run.program)));
-    const std::string again = encode_program(program);
-    if (encode_program(decode_program(std::as_bytes(std::span(again)))) != again) std::abort();
-    if (!is_small(program)) return false;
-    run.program = again;
-    run.signature = hash_of(again);
-    run.number = number;
-    return true;
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::kDataLoss) std::abort();
-    return false;
-  }
-}
-
 class FuzzedTask {
  public:
-  FuzzedTask() { send({kSession, OpenRequest{1000}}); }
+  FuzzedTask() {
+    TaskRequest open;
+    open.message.set_open(1000);
+    send(open);
+  }
 
-  void send(TaskRequest request) {
-    auto* const run = std::get_if<RunRequest>(&request.request);
-    if (run != nullptr && !prepare(*run, ++last_run_)) return;
+  void send(TaskRequest& request) {
+    request.message.set_session(kSession);
+    const bool is_run = request.message.has_run();
+    if (is_run) {
+      auto& run = *request.message.mutable_run();
+      TaskProgram program;
+      if (!program.ParseFromString(run.program()) || !is_small(program)) return;
+      run.set_number(++last_run_);
+      run.set_signature(hash_of(run.program()));
+    }
     const auto answered = std::make_shared<Event>();
     try {
       sessions_.take(std::make_shared<Call>(encode(request), answered));
-    } catch (const Error&) {  // refused; what else is thrown is a crash
+    } catch (const Error&) {  // refused; anything else that is thrown is a crash
       return;
     }
-    if (run == nullptr) return;  // a fetch may wait until the session ends
+    if (!is_run) return;  // a fetch may wait until the session ends
     const auto deadline = deadline_after(Clock::system().now(), std::chrono::seconds(100));
     if (!answered->wait_until(deadline)) std::abort();
   }
@@ -157,9 +155,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const auto packet = next_packet(bytes);
     if (!packet) break;
     auto request = read(*packet);
-    if (!request || std::holds_alternative<OpenRequest>(request->request)) continue;
-    request->session = kSession;
-    task.send(*std::move(request));
+    if (request && request->message.request_case() != v1::SessionRequest::kOpen) {
+      task.send(*request);
+    }
   }
   return 0;
 }

@@ -1,4 +1,4 @@
-// What sessions record, against one process: every operation, optimizers, layers, checkpoints.
+// Steps of sessions against one process: every operation, optimizers, layers, checkpoints.
 // SPDX-License-Identifier: Apache-2.0
 #include <filesystem>
 #include <iostream>
@@ -129,7 +129,7 @@ Trained train_network(const Places& places, const MakeOptimizer& make, int steps
   const auto variable = [&](int ps, const char* name, const Shape& shape, std::uint64_t number) {
     const Tensor initial = random_normal(shape, RandomKey{5, kUserPurpose, number, 0, 0}) * 0.3f;
     const DeviceScope task(on(places, ps));
-    // Each optimizer begins anew: servers keep variables by name.
+    // New names for each optimizer, because servers keep variables by name.
     static int count = 0;
     return Variable(initial, {.name = concat(name, "_", count++)});
   };
@@ -227,8 +227,8 @@ TEST_F(SessionSteps, ClippingByNormAgrees) {
   }
 }
 
-/// Random keys are arguments: the program is sent with the first step, and nothing but numbers of
-/// the program, inputs and what is fetched afterwards.
+/// Random keys are arguments: the program is sent with the first step; later ones send inputs and
+/// numbers of the program, and fetch the loss.
 TEST_F(SessionSteps, LaterStepsSendInputsAlone) {
   const Session session(Cluster::get().target());
   const auto scope = session.scope();
@@ -273,7 +273,7 @@ TEST_F(SessionSteps, LaterStepsSendInputsAlone) {
 }
 
 /// Layers whose variables are on ps tasks compute on the worker, with batch statistics that are
-/// kept beside the weights.
+/// kept with the weights.
 TEST_F(SessionSteps, LayersTrainAsInOneProcess) {
   const auto train = [](const Places& places) {
     set_random_seed(3);

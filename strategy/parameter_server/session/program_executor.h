@@ -18,15 +18,16 @@ namespace tutti::internal {
 /// tensors. Thread-safe; each operation on variables is atomic.
 class ProgramExecutor {
  public:
-  /// Returns the outputs of an operation. Throws kInvalidArgument for a call that no program of
-  /// this library makes, and what the operation throws.
+  /// Returns the outputs of an operation. Throws kInvalidArgument or kDataLoss for one that no
+  /// program of this library has, and what the operation throws.
   std::vector<Tensor> execute(const ProgramOperation& operation, std::vector<Tensor> inputs);
 
  private:
-  void create(const ProgramOperation& operation, const std::vector<Tensor>& inputs);
+  void create(const ProgramOperation& operation, const std::vector<Tensor>& inputs)
+      TUTTI_REQUIRES(mutex_);
   void update(const ProgramOperation& operation, const std::vector<Tensor>& inputs)
       TUTTI_REQUIRES(mutex_);
-  const Variable& find(const std::string& name) const TUTTI_REQUIRES(mutex_);
+  VariableStorage& find(const std::string& name) const TUTTI_REQUIRES(mutex_);
 
   mutable Mutex mutex_;
   std::map<std::string, Variable> variables_ TUTTI_GUARDED_BY(mutex_);

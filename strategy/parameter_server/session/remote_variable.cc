@@ -11,8 +11,6 @@
 
 namespace tutti::internal {
 
-using Kind = ProgramOperation::Kind;
-
 /// The recorder of this thread, or one for a single operation on a thread without a scope.
 class RemoteStorage::Recorder {
  public:
@@ -38,24 +36,25 @@ RemoteStorage::RemoteStorage(std::shared_ptr<SessionCore> core,
       core_(std::move(core)),
       place_(std::move(place)) {
   core_->add_variable(name(), place_->task);
-  ProgramOperation operation{.kind = Kind::kCreate, .specs = {spec}};
+  ProgramOperation operation;
+  const Tensor* const value = std::get_if<Tensor>(&initial);
+  if (value == nullptr) operation.add_numbers(std::get<double>(initial));
   try {
-    if (const Tensor* const value = std::get_if<Tensor>(&initial)) {
-      record(std::move(operation), {value, 1});
-    } else {
-      operation.attributes = OneHotAttributes{.on = std::get<double>(initial)};
-      record(std::move(operation), {});
-    }
+    record(TaskProgram::CREATE, 0, {value, value != nullptr ? 1u : 0u}, std::move(operation),
+           {spec});
   } catch (...) {
     core_->remove_variable(name());
     throw;
   }
 }
 
-void RemoteStorage::record(ProgramOperation operation, std::span<const Tensor> inputs) const {
-  operation.variable = name();
-  operation.where = concat("variable '", name(), "'");
-  (void)Recorder(core_)->record(place_, std::move(operation), inputs);
+void RemoteStorage::record(TaskProgram::Kind kind, int op, std::span<const Tensor> inputs,
+                           ProgramOperation operation, const std::vector<TensorSpec>& specs) const {
+  operation.set_kind(kind);
+  operation.set_op(static_cast<std::uint32_t>(op));
+  operation.set_variable(name());
+  operation.set_where(concat("variable '", name(), "'"));
+  (void)Recorder(core_)->record(place_, std::move(operation), inputs, specs);
 }
 
 Tensor RemoteStorage::read() const {
@@ -64,13 +63,13 @@ Tensor RemoteStorage::read() const {
 
 void RemoteStorage::assign_replicated(AssignOp op, const Tensor& value) {
   const Tensor operand = checked_operand(op, value);
-  record({.kind = Kind::kAssign, .op = static_cast<std::uint32_t>(op)}, {&operand, 1});
+  record(TaskProgram::ASSIGN, static_cast<int>(op), {&operand, 1});
 }
 
 void RemoteStorage::scatter(ScatterOp op, const IndexedSlices& slices) {
   check_slices(slices, shape(), dtype(), concat("Variable '", name(), "'.", op));
   const Tensor inputs[] = {slices.values, slices.indices};
-  record({.kind = Kind::kScatter, .op = static_cast<std::uint32_t>(op)}, inputs);
+  record(TaskProgram::SCATTER, static_cast<int>(op), inputs);
 }
 
 Variable RemoteStorage::create_slot(const std::string& slot_name, double initial_value) {
@@ -90,13 +89,14 @@ const std::string& RemoteStorage::description_of(const UpdateRule& rule) {
 void RemoteStorage::update(const UpdateRule& rule, std::span<const Variable> slots,
                            const Gradient& gradient, const UpdateScalars& scalars) {
   if (gradient.is_none()) return;
-  ProgramOperation operation{.kind = Kind::kUpdate, .rule = description_of(rule)};
+  ProgramOperation operation;
+  operation.set_rule(description_of(rule));
   for (const Variable& slot : slots) {
     const auto* const storage = dynamic_cast<RemoteStorage*>(&slot.storage());
     require(storage && storage->core_ == core_ && storage->place_->task == place_->task,
             "Variable '", name(), "'.update (", rule.name(), "): the slot '", slot.name(),
             "' was not made for this variable; try create_slot()");
-    operation.slots.push_back(slot.name());
+    operation.add_slots(slot.name());
   }
   Recorder recorder(core_);
   std::vector<Tensor> inputs = {recorder->scalars(scalars)};
@@ -106,7 +106,7 @@ void RemoteStorage::update(const UpdateRule& rule, std::span<const Variable> slo
   } else {
     inputs.push_back(gradient.dense());
   }
-  record(std::move(operation), inputs);
+  record(TaskProgram::UPDATE, 0, inputs, std::move(operation));
 }
 
 void RemoteStorage::restore(const TensorLookup& lookup) {

@@ -39,7 +39,8 @@ class RemoteStorage final : public VariableStorage {
 
  private:
   class Recorder;
-  void record(ProgramOperation operation, std::span<const Tensor> inputs) const;
+  void record(TaskProgram::Kind kind, int op, std::span<const Tensor> inputs,
+              ProgramOperation operation = {}, const std::vector<TensorSpec>& specs = {}) const;
   const std::string& description_of(const UpdateRule& rule);
 
   const std::shared_ptr<SessionCore> core_;

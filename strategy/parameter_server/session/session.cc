@@ -26,26 +26,6 @@ struct SessionScope::Impl {
 SessionScope::SessionScope(const Session& session) : impl_(std::make_unique<Impl>(session.core_)) {}
 SessionScope::~SessionScope() = default;
 
-struct internal::SessionStep::Impl {
-  std::optional<SessionScope> scope = {};
-  SessionRecorder* recorder = nullptr;
-};
-
-internal::SessionStep::SessionStep(const Session& session) : impl_(std::make_unique<Impl>()) {
-  impl_->recorder = SessionRecorder::find(*session.core_);
-  if (impl_->recorder == nullptr) {
-    impl_->scope.emplace(session);
-    impl_->recorder = SessionRecorder::find(*session.core_);
-  }
-  impl_->recorder->begin();
-}
-
-internal::SessionStep::~SessionStep() {
-  if (impl_->recorder != nullptr) impl_->recorder->abandon();
-}
-
-void internal::SessionStep::end() { std::exchange(impl_->recorder, nullptr)->end(); }
-
 Session::Session(const std::string& target, SessionOptions options)
     : core_(std::make_shared<internal::SessionCore>(target, std::move(options))) {
   core_->connect();
@@ -57,13 +37,27 @@ const ClusterSpec& Session::cluster() const { return core_->cluster(); }
 std::vector<std::string> Session::list_devices() const {
   std::vector<std::string> devices;
   for (const Task& task : cluster().tasks()) {
-    const std::vector<std::string>& own = core_->welcome_of(task).devices;
+    const std::vector<std::string>& own = core_->devices_of(task);
     devices.insert(devices.end(), own.begin(), own.end());
   }
   return devices;
 }
 
 std::vector<SessionTransfer> Session::transfers() const { return core_->transfers(); }
+
+void Session::run_recorded(const std::function<void()>& step) const {
+  std::optional<SessionScope> own;
+  if (internal::SessionRecorder::find(*core_) == nullptr) own.emplace(*this);
+  internal::SessionRecorder& recorder = *internal::SessionRecorder::find(*core_);
+  recorder.begin();
+  try {
+    step();
+  } catch (...) {
+    recorder.abandon();
+    throw;
+  }
+  recorder.end();
+}
 
 namespace {
 

@@ -55,17 +55,21 @@ std::shared_ptr<RpcClient> SessionCore::connect_to(const std::string& target,
 
 /// `task`: the one that is expected to answer; nullptr: any.
 void SessionCore::open(const Task* task, std::shared_ptr<RpcClient> client) {
+  TaskRequest request = new_request();
   // Less than here, so that the error is that of the task that waits for a value, and names it.
   const std::int64_t between_tasks = std::max<std::int64_t>(1, options_.timeout.count() * 3 / 4);
-  const TaskRequest request{session_, OpenRequest{static_cast<std::uint64_t>(between_tasks)}};
+  request.message.set_open(static_cast<std::uint64_t>(between_tasks));
   Link link;
-  link.welcome = to_welcome(decode_nest(client->call(encode(request), deadline())));
+  auto [job, index, cluster, devices] = from_nest<TaskDescription>(
+      decode_nest(client->call(encode(request), deadline())), "description of a task");
+  const Task answering{job, index};
+  link.devices = devices;
   link.client = std::move(client);
   if (task == nullptr) {
-    own_task_ = link.welcome.task;
-    cluster_ = ClusterSpec::from_json(Json::parse(link.welcome.cluster), "cluster of the target");
+    own_task_ = answering;
+    cluster_ = ClusterSpec::from_json(Json::parse(cluster), "cluster of the target");
   }
-  links_.emplace(link.welcome.task, std::move(link));
+  links_.emplace(answering, std::move(link));
 }
 
 void SessionCore::connect() {
@@ -81,16 +85,11 @@ void SessionCore::connect() {
   }
 }
 
-const TaskWelcome& SessionCore::welcome_of(const Task& task) const {
+SessionCore::Link& SessionCore::link(const Task& task) {
   const auto found = links_.find(task);
-  if (found != links_.end()) return found->second.welcome;
+  if (found != links_.end()) return found->second;
   fail(ErrorCode::kInvalidArgument, "Session: there is no task '", task, "'; expected one of ",
        cluster_);
-}
-
-SessionCore::Link& SessionCore::link(const Task& task) {
-  (void)welcome_of(task);
-  return links_.at(task);
 }
 
 std::shared_ptr<const TaskPlace> SessionCore::place(const DeviceSpec& scope) const {
@@ -121,41 +120,36 @@ void SessionCore::count(const std::string& from, const std::string& to, const Te
   counted.second += value.num_bytes();
 }
 
-std::shared_ptr<RpcReply> SessionCore::start(const Task& task, std::uint64_t number, TaskPart part,
-                                             std::string program) {
+std::shared_ptr<RpcReply> SessionCore::start(const Task& task, std::uint64_t number,
+                                             TaskPart& part) {
   Link& to = link(task);
-  RunRequest run;
-  run.number = number;
-  run.signature = hash_of(program);
-  if (to.programs.insert(run.signature).second) {
+  v1::SessionRequest::Run& run = *part.request.message.mutable_run();
+  part.request.message.set_session(session_);
+  run.set_number(number);
+  std::string program = part.program.SerializeAsString();
+  run.set_signature(hash_of(program));
+  if (to.programs.insert(run.signature()).second) {
     counted_[{kClient, task.device_prefix()}].second += program.size();
-    run.program = std::move(program);
+    run.set_program(std::move(program));
   }
-  for (const auto& argument : part.arguments) {
-    if (const Tensor* const tensor = std::get_if<Tensor>(&argument)) {
-      count(kClient, task.device_prefix(), *tensor);
-    }
+  for (const Tensor& each : part.request.tensors) count(kClient, task.device_prefix(), each);
+  for (const auto& [of_run, value] : std::exchange(to.released, {})) {
+    *run.add_released() = value_address(task, of_run, value);
   }
-  run.arguments = std::move(part.arguments);
-  run.released.swap(to.released);
-  run.ended_runs.swap(to.ended_runs);
-  return to.client->start(encode(TaskRequest{session_, std::move(run)}));
+  return to.client->start(encode(part.request));
 }
 
 std::uint64_t SessionCore::run(std::map<Task, TaskPart> parts) {
   const NoDeviceScope here;
-  std::vector<std::string> programs;
-  for (const auto& [task, part] : parts) programs.push_back(encode_program(part.program));
   std::vector<std::pair<Task, std::shared_ptr<RpcReply>>> replies;
   std::vector<Error> errors;
   std::uint64_t number = 0;
   {
     const MutexLock lock(mutex_);  // runs start in one order on all tasks
     number = ++last_run_;
-    auto program = programs.begin();
     for (auto& [task, part] : parts) {
       try {
-        replies.emplace_back(task, start(task, number, std::move(part), std::move(*program++)));
+        replies.emplace_back(task, start(task, number, part));
       } catch (const Error& error) {
         errors.push_back(error);
       }
@@ -169,34 +163,37 @@ std::uint64_t SessionCore::run(std::map<Task, TaskPart> parts) {
       errors.push_back(error);
     }
   }
-  {
-    const MutexLock lock(mutex_);
-    for (const auto& [task, reply] : replies) link(task).ended_runs.push_back(number);
-  }
   if (errors.empty()) return number;
   const auto is_cause = [](const Error& error) { return error.code() != ErrorCode::kCancelled; };
   const auto cause = std::ranges::find_if(errors, is_cause);
   throw explained(cause != errors.end() ? *cause : errors.front());
 }
 
-Tensor SessionCore::fetch(const ValueAddress& address) {
+Tensor SessionCore::fetch(const Task& task, std::uint64_t run, ValueNumber value) {
   const NoDeviceScope here;
-  Nest value;
+  TaskRequest request = new_request();
+  *request.message.mutable_fetch() = value_address(task, run, value);
+  Tensor fetched;
   try {
-    const Packet request = encode(TaskRequest{session_, FetchRequest{address}});
-    value = decode_nest(link(address.task).client->call(request, deadline()));
+    fetched = from_nest<Tensor>(decode_nest(link(task).client->call(encode(request), deadline())),
+                                "Session: a value");
   } catch (const Error& error) {
     throw explained(error);
   }
-  if (value.tensor() == nullptr) fail_conversion("Session: a value", "a Tensor", value);
   const MutexLock lock(mutex_);
-  count(address.task.device_prefix(), kClient, *value.tensor());
-  return *value.tensor();
+  count(task.device_prefix(), kClient, fetched);
+  return fetched;
 }
 
-void SessionCore::release(const ValueAddress& address) noexcept {
+void SessionCore::release(const Task& task, std::uint64_t run, ValueNumber value) noexcept {
   const MutexLock lock(mutex_);
-  links_.at(address.task).released.push_back(address);
+  links_.at(task).released.emplace_back(run, value);
+}
+
+TaskRequest SessionCore::new_request() const {
+  TaskRequest request;
+  request.message.set_session(session_);
+  return request;
 }
 
 void SessionCore::add_variable(const std::string& name, const Task& task) {
@@ -214,10 +211,11 @@ void SessionCore::remove_variable(const std::string& name) {
 std::vector<SessionTransfer> SessionCore::transfers() {
   std::vector<SessionTransfer> all;
   for (auto& [task, link] : links_) {
-    const Packet request = encode(TaskRequest{session_, TransfersRequest{}});
+    TaskRequest request = new_request();
+    request.message.set_transfers(true);
     using Came = std::tuple<std::string, int, std::uint64_t, std::uint64_t>;
     for (const auto& [job, index, values, bytes] : from_nest<std::vector<Came>>(
-             decode_nest(link.client->call(request, deadline())), "transfers")) {
+             decode_nest(link.client->call(encode(request), deadline())), "transfers")) {
       all.push_back({Task{job, index}.device_prefix(), task.device_prefix(), values, bytes});
     }
   }
@@ -238,8 +236,9 @@ std::optional<std::string> SessionCore::why_lost(const Task& task, const Link& l
   const std::string who = concat(task, " (", cluster_.task_address(task.type, task.index), ")");
   if (const auto away = link.client->why_broken()) return concat(who, " is gone (", *away, ")");
   try {
-    const Packet request = encode(TaskRequest{session_, TransfersRequest{}});
-    (void)link.client->call(request,
+    TaskRequest request = new_request();
+    request.message.set_transfers(true);
+    (void)link.client->call(encode(request),
                             deadline_after(Clock::system().now(), durations::kSilentAfter));
     return std::nullopt;
   } catch (const Error& error) {
@@ -285,7 +284,8 @@ void SessionCore::announce_return() noexcept {
     if (link.client->why_broken()) continue;
     try {
       const NoDeviceScope here;
-      const TaskRequest request{session_, StayRequest{static_cast<std::uint64_t>(time)}};
+      TaskRequest request = new_request();
+      request.message.set_stay(static_cast<std::uint64_t>(time));
       (void)link.client->call(encode(request),
                               deadline_after(Clock::system().now(), durations::kSilentAfter));
     } catch (const std::exception&) {  // the task is lost, or does not answer

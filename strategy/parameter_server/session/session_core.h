@@ -8,11 +8,10 @@
 #include <set>
 #include <string>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "cluster/rpc/rpc_client.h"
-#include "strategy/parameter_server/session/task_request.h"
+#include "strategy/parameter_server/session/task_program.h"
 #include "tutti/core/sync.h"
 #include "tutti/strategy/parameter_server/session/session.h"
 
@@ -28,7 +27,7 @@ struct TaskPlace {
 /// The program of one task in a run, and the arguments of this run.
 struct TaskPart {
   TaskProgram program = {};
-  std::vector<std::variant<Tensor, ValueAddress>> arguments = {};
+  TaskRequest request = {};  // with the arguments
 };
 
 /// Thread-safe.
@@ -41,7 +40,7 @@ class SessionCore : public std::enable_shared_from_this<SessionCore> {
 
   const std::string& target() const { return target_; }
   const ClusterSpec& cluster() const { return cluster_; }
-  const TaskWelcome& welcome_of(const Task& task) const;
+  const std::vector<std::string>& devices_of(const Task& task) { return link(task).devices; }
   /// Returns the place that a device scope names; parts that it leaves out are the target's own
   /// task or the first of the job. Throws kInvalidArgument listing the tasks.
   std::shared_ptr<const TaskPlace> place(const DeviceSpec& scope) const;
@@ -49,9 +48,9 @@ class SessionCore : public std::enable_shared_from_this<SessionCore> {
   /// Runs all parts and returns the number of the run when they have ended. Throws the first error
   /// that another part's error has not caused.
   std::uint64_t run(std::map<Task, TaskPart> parts);
-  Tensor fetch(const ValueAddress& address);
+  Tensor fetch(const Task& task, std::uint64_t run, ValueNumber value);
   /// Has the task drop a value with the next run.
-  void release(const ValueAddress& address) noexcept;
+  void release(const Task& task, std::uint64_t run, ValueNumber value) noexcept;
   std::vector<SessionTransfer> transfers();
 
   /// Notes a variable for messages. Throws kAlreadyExists for a second one of the name.
@@ -61,19 +60,19 @@ class SessionCore : public std::enable_shared_from_this<SessionCore> {
  private:
   struct Link {
     std::shared_ptr<RpcClient> client = {};
-    TaskWelcome welcome = {};
+    std::vector<std::string> devices = {};
     // Guarded by mutex_.
-    std::set<std::string> programs = {};  // signatures that were sent
-    std::vector<ValueAddress> released = {};
-    std::vector<std::uint64_t> ended_runs = {};
+    std::set<std::string> programs = {};                               // signatures that were sent
+    std::vector<std::pair<std::uint64_t, ValueNumber>> released = {};  // run, value
   };
+  TaskRequest new_request() const;
   using Counted = std::pair<std::uint64_t, std::uint64_t>;  // values, bytes
   std::shared_ptr<RpcClient> connect_to(const std::string& target, const MemberTask& server,
                                         TimePoint deadline) const;
   void open(const Task* task, std::shared_ptr<RpcClient> client);
   Link& link(const Task& task);
-  std::shared_ptr<RpcReply> start(const Task& task, std::uint64_t number, TaskPart part,
-                                  std::string program) TUTTI_REQUIRES(mutex_);
+  std::shared_ptr<RpcReply> start(const Task& task, std::uint64_t number, TaskPart& part)
+      TUTTI_REQUIRES(mutex_);
   void count(const std::string& from, const std::string& to, const Tensor& value)
       TUTTI_REQUIRES(mutex_);
   TimePoint deadline() const;

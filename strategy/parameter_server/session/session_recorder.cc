@@ -1,4 +1,4 @@
-// Steps of a session: operations by task, arguments, and what is left when the step has run.
+// Steps of a session: operations by task, arguments, and values that stay after the run.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/session/session_recorder.h"
 
@@ -18,13 +18,12 @@ namespace tutti::internal {
 // Values.
 
 RemoteValue::~RemoteValue() {
-  if (const auto at = address()) core_->release(*at);
+  if (run_ != 0) core_->release(place_->task, run_, number_);
 }
 
-std::optional<ValueAddress> RemoteValue::address() const {
+std::uint64_t RemoteValue::run() const {
   const MutexLock lock(mutex_);
-  if (run_ == 0) return std::nullopt;
-  return ValueAddress{place_->task, run_, number_};
+  return run_;
 }
 
 void RemoteValue::set_run(std::uint64_t run) {
@@ -41,7 +40,7 @@ void RemoteValue::materialize(std::byte* to) {
   const MutexLock lock(mutex_);
   if (is_materialized_) return;
   if (run_ != 0) {
-    const Tensor value = core_->fetch({place_->task, run_, number_});
+    const Tensor value = core_->fetch(place_->task, run_, number_);
     if (value.shape() != spec_.shape || value.dtype() != spec_.dtype) {
       fail(ErrorCode::kDataLoss, "Session: the value of ", maker_, " came as ", value.dtype(), " ",
            value.shape(), "; expected ", spec_.dtype, " ", spec_.shape);
@@ -123,34 +122,35 @@ std::optional<std::vector<Tensor>> SessionRecorder::run(const OpCall& call) {
   }
   if (!place) return std::nullopt;
   ProgramOperation operation;
-  operation.op = static_cast<std::uint32_t>(call.op);
-  operation.attributes = call.attributes;
-  operation.specs = call.outputs;
-  operation.where = who(call.op, call.where);
+  operation.set_op(static_cast<std::uint32_t>(call.op));
+  operation.set_where(who(call.op, call.where));
+  put_attributes(call.attributes, operation);
   std::vector<Tensor> inputs = call.inputs;
   if (call.op == OpId::kDropout) {
     inputs.push_back(key_tensor(call.attributes_as<DropoutAttributes>().key));
   }
-  return record(place, std::move(operation), inputs);
+  return record(place, std::move(operation), inputs, call.outputs);
 }
 
 std::vector<Tensor> SessionRecorder::record(const std::shared_ptr<const TaskPlace>& place,
                                             ProgramOperation operation,
-                                            std::span<const Tensor> inputs) {
-  for (const Tensor& input : inputs) operation.inputs.push_back(number_of(input));
-  operation.device = place->device;
+                                            std::span<const Tensor> inputs,
+                                            const std::vector<TensorSpec>& specs) {
+  for (const Tensor& input : inputs) operation.add_inputs(number_of(input));
+  operation.set_device(place->device);
+  put_specs(specs, operation);
   std::vector<Tensor> outputs;
-  const bool makes_values = operation.kind != ProgramOperation::Kind::kCreate;
-  for (std::size_t i = 0; makes_values && i < operation.specs.size(); ++i) {
+  for (const TensorSpec& spec : specs) {
+    if (operation.kind() == TaskProgram::CREATE) break;  // the spec is that of the variable
     const ValueNumber number = step_.num_values++;
-    operation.outputs.push_back(number);
-    const auto value = std::make_shared<RemoteValue>(core_, place, step_.number, number,
-                                                     operation.specs[i], operation.where);
+    operation.add_outputs(number);
+    const auto value =
+        std::make_shared<RemoteValue>(core_, place, step_.number, number, spec, operation.where());
     step_.made.push_back({place, number, value});
-    outputs.push_back(lazy_tensor(operation.specs[i], Device{}, value));
+    outputs.push_back(lazy_tensor(spec, Device{}, value));
   }
-  if (operation.kind != ProgramOperation::Kind::kRead) step_.reads.erase(operation.variable);
-  for (const std::string& slot : operation.slots) step_.reads.erase(slot);
+  if (operation.kind() != TaskProgram::READ) step_.reads.erase(operation.variable());
+  for (const std::string& slot : operation.slots()) step_.reads.erase(slot);
   step_.operations.emplace_back(place->task, std::move(operation));
   if (!is_in_step_) run_step();
   return outputs;
@@ -161,11 +161,10 @@ Tensor SessionRecorder::read(const std::shared_ptr<const TaskPlace>& place, cons
   const auto known = step_.reads.find(name);
   if (known != step_.reads.end()) return known->second;
   ProgramOperation operation;
-  operation.kind = ProgramOperation::Kind::kRead;
-  operation.variable = name;
-  operation.where = concat("variable '", name, "'");
-  operation.specs = {spec};
-  const Tensor value = record(place, std::move(operation), {}).front();
+  operation.set_kind(TaskProgram::READ);
+  operation.set_variable(name);
+  operation.set_where(concat("variable '", name, "'"));
+  const Tensor value = record(place, std::move(operation), {}, {spec}).front();
   if (is_in_step_) step_.reads.emplace(name, value);
   return value;
 }
@@ -183,7 +182,7 @@ ValueNumber SessionRecorder::number_of(const Tensor& tensor) {
   const auto value = own_value(tensor);
   if (value == nullptr) return host_argument(tensor);
   if (value->step() == step_.number) return view(value->number(), *value, tensor);
-  if (value->address()) return remote_argument(tensor, value);
+  if (value->run() != 0) return remote_argument(tensor, value);
   return host_argument(tensor);  // throws: it was lost
 }
 
@@ -217,13 +216,14 @@ ValueNumber SessionRecorder::view(ValueNumber whole, const RemoteValue& value,
   const auto first = static_cast<std::int64_t>(offset_in_buffer(tensor) / size_of(tensor.dtype()));
   const auto add = [&](OpId op, const Shape& shape, Attributes attributes) {
     ProgramOperation operation;
-    operation.op = static_cast<std::uint32_t>(op);
-    operation.attributes = attributes;
-    operation.inputs = {whole};
-    operation.outputs = {whole = step_.num_values++};
-    operation.specs = {{shape, tensor.dtype()}};
-    operation.where = std::string(to_string(op));
-    operation.device = value.place()->device;
+    operation.set_op(static_cast<std::uint32_t>(op));
+    put_attributes(attributes, operation);
+    operation.add_inputs(whole);
+    operation.add_outputs(whole = step_.num_values++);
+    put_specs({{shape, tensor.dtype()}}, operation);
+    operation.set_where(std::string(to_string(op)));
+    operation.set_device(value.place()->device);
+    step_.made.push_back({value.place(), whole, {}});
     step_.operations.emplace_back(value.place()->task, std::move(operation));
   };
   if (count != num_elements) {
@@ -249,29 +249,31 @@ std::map<Task, TaskPart> SessionRecorder::cut(Step& step) {
   std::set<ValueNumber> sent;
   for (auto& [task, operation] : step.operations) {
     TaskPart& part = parts[task];
-    for (const ValueNumber input : operation.inputs) {
+    for (const ValueNumber input : operation.inputs()) {
       const Task* const owner = owners[input];
       const bool is_own = owner != nullptr && *owner == task;
       if (is_own || !known.emplace(task, input).second) continue;
       if (owner != nullptr) {
-        part.program.received.emplace_back(input, *owner);
-        if (sent.insert(input).second) parts.at(*owner).program.sent.push_back(input);
+        auto& received = *part.program.add_received();
+        received.set_value(input), received.set_job(owner->type), received.set_index(owner->index);
+        sent.insert(input);
         continue;
       }
       const Argument& argument = *arguments[input];
-      part.program.arguments.push_back(input);
+      part.program.add_arguments(input);
       if (argument.value != nullptr) {
-        part.arguments.emplace_back(*argument.value->address());
+        *part.request.message.mutable_run()->add_arguments()->mutable_address() = value_address(
+            argument.value->place()->task, argument.value->run(), argument.value->number());
       } else {
-        part.arguments.emplace_back(argument.tensor);
+        part.request.add_argument(argument.tensor);
       }
     }
-    for (const ValueNumber output : operation.outputs) owners[output] = &task;
-    part.program.operations.push_back(std::move(operation));
+    for (const ValueNumber output : operation.outputs()) owners[output] = &task;
+    *part.program.add_operations() = std::move(operation);
   }
   for (Made& each : step.made) {
-    each.is_kept = !each.value.expired();
-    if (each.is_kept) parts.at(each.place->task).program.kept.push_back(each.number);
+    each.is_kept = !each.value.expired() || sent.contains(each.number);
+    if (each.is_kept) parts.at(each.place->task).program.add_kept(each.number);
   }
   return parts;
 }
@@ -296,7 +298,7 @@ void SessionRecorder::run_step() {
     if (const auto value = each.value.lock()) {
       value->set_run(run);
     } else {
-      core_->release({each.place->task, run, each.number});
+      core_->release(each.place->task, run, each.number);
     }
   }
 }

@@ -39,8 +39,8 @@ class RemoteValue final : public LazyValue {
   std::uint64_t step() const { return step_; }
   ValueNumber number() const { return number_; }
   const TensorSpec& spec() const { return spec_; }
-  /// Returns nothing before its step has run.
-  std::optional<ValueAddress> address() const;
+  /// Returns the number of the run that made it; 0: its step has not run.
+  std::uint64_t run() const;
   void set_run(std::uint64_t run);
   /// Its step will never run.
   void give_up();
@@ -77,15 +77,17 @@ class SessionRecorder final : public RemoteRecorder {
   void begin();
   /// Runs the step. Throws as SessionCore::run().
   void end();
-  /// Drops the step; what it made can never be read.
+  /// Drops the step; its values can never be read.
   void abandon();
 
   std::optional<std::vector<Tensor>> run(const OpCall& call) override;
   std::shared_ptr<const DeviceSpec> device_of(const Tensor& value) const override;
 
-  /// Records an operation on variables, with `inputs`; returns its outputs.
+  /// Records an operation with these inputs and outputs (TaskProgram::CREATE: and the variable's
+  /// spec); returns its outputs.
   std::vector<Tensor> record(const std::shared_ptr<const TaskPlace>& place,
-                             ProgramOperation operation, std::span<const Tensor> inputs);
+                             ProgramOperation operation, std::span<const Tensor> inputs,
+                             const std::vector<TensorSpec>& specs = {});
   /// Returns the value of a variable at this place of the step.
   Tensor read(const std::shared_ptr<const TaskPlace>& place, const std::string& name,
               const TensorSpec& spec);
@@ -102,7 +104,7 @@ class SessionRecorder final : public RemoteRecorder {
     std::shared_ptr<const TaskPlace> place = {};
     ValueNumber number = 0;
     std::weak_ptr<RemoteValue> value = {};
-    bool is_kept = false;  // after the run: a tensor held it when the step ended
+    bool is_kept = false;  // after the run: a tensor holds it, or it was sent to another task
   };
   struct Step {
     std::uint64_t number = 0;
@@ -110,7 +112,7 @@ class SessionRecorder final : public RemoteRecorder {
     std::vector<std::pair<Task, ProgramOperation>> operations = {};
     std::vector<Argument> arguments = {};
     std::vector<Made> made = {};
-    /// By first byte, shape and type.
+    /// Key: first byte, shape, type.
     std::map<std::tuple<const std::byte*, std::string, DType>, ValueNumber> host_arguments = {};
     std::map<const RemoteValue*, ValueNumber> remote_arguments = {};
     std::map<std::string, Tensor> reads = {};  // of variables that have not changed since

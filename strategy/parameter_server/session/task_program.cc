@@ -1,4 +1,4 @@
-// Programs as messages: attributes field by field, and what is refused.
+// Attributes field by field, programs whose values are made before they are used, requests.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/session/task_program.h"
 
@@ -6,10 +6,9 @@
 #include <limits>
 #include <type_traits>
 #include <unordered_set>
+#include <utility>
 
-#include "session.pb.h"
 #include "strategy/parameter_server/protocol/message.h"
-#include "tutti/autograd/variable_storage.h"
 #include "tutti/core/error.h"
 
 namespace tutti::internal {
@@ -20,229 +19,156 @@ template <class... Parts>
   fail(ErrorCode::kDataLoss, "program of a session: ", parts...);
 }
 
-// The fields of each kind of attributes, in the order in which they travel.
+// The fields of each kind of attributes, in the order in which they travel. The key of a dropout is
+// an argument of the program: one program for all steps.
 
-template <class Visit>
-void visit_fields(std::monostate&, Visit&&) {}
-template <class Visit>
-void visit_fields(ClipAttributes& a, Visit&& visit) {
-  visit(a.low), visit(a.high);
+void visit_fields(std::monostate&, auto&&) {}
+void visit_fields(ClipAttributes& a, auto&& visit) { visit(a.low, a.high); }
+void visit_fields(CastAttributes& a, auto&& visit) { visit(a.to); }
+void visit_fields(AxesAttributes& a, auto&& visit) { visit(a.axes, a.keep_dims); }
+void visit_fields(MatMulAttributes& a, auto&& visit) {
+  visit(a.transpose_a, a.transpose_b, a.activation);
 }
-template <class Visit>
-void visit_fields(CastAttributes& a, Visit&& visit) {
-  visit(a.to);
+void visit_fields(Conv2dAttributes& a, auto&& visit) {
+  visit(a.stride_h, a.stride_w, a.pad_top, a.pad_bottom, a.pad_left, a.pad_right, a.activation,
+        a.dilation_h, a.dilation_w, a.groups);
 }
-template <class Visit>
-void visit_fields(AxesAttributes& a, Visit&& visit) {
-  visit(a.axes), visit(a.keep_dims);
+void visit_fields(Pool2dAttributes& a, auto&& visit) {
+  visit(a.window_h, a.window_w, a.stride_h, a.stride_w, a.pad_top, a.pad_bottom, a.pad_left,
+        a.pad_right);
 }
-template <class Visit>
-void visit_fields(MatMulAttributes& a, Visit&& visit) {
-  visit(a.transpose_a), visit(a.transpose_b), visit(a.activation);
+void visit_fields(BatchNormAttributes& a, auto&& visit) { visit(a.epsilon); }
+void visit_fields(LrnAttributes& a, auto&& visit) {
+  visit(a.depth_radius, a.bias, a.alpha, a.beta);
 }
-template <class Visit>
-void visit_fields(Conv2dAttributes& a, Visit&& visit) {
-  visit(a.stride_h), visit(a.stride_w), visit(a.pad_top), visit(a.pad_bottom), visit(a.pad_left);
-  visit(a.pad_right), visit(a.activation), visit(a.dilation_h), visit(a.dilation_w);
-  visit(a.groups);
+void visit_fields(TransposeAttributes& a, auto&& visit) { visit(a.permutation); }
+void visit_fields(SliceAttributes& a, auto&& visit) { visit(a.begin); }
+void visit_fields(PadAttributes& a, auto&& visit) { visit(a.before, a.value); }
+void visit_fields(AxisAttributes& a, auto&& visit) { visit(a.axis); }
+void visit_fields(OneHotAttributes& a, auto&& visit) { visit(a.on, a.off); }
+void visit_fields(DropoutAttributes& a, auto&& visit) { visit(a.rate); }
+void visit_fields(GroupNormAttributes& a, auto&& visit) { visit(a.positions, a.groups, a.epsilon); }
+void visit_fields(CumulativeSumAttributes& a, auto&& visit) {
+  visit(a.axis, a.exclusive, a.reverse);
 }
-template <class Visit>
-void visit_fields(Pool2dAttributes& a, Visit&& visit) {
-  visit(a.window_h), visit(a.window_w), visit(a.stride_h), visit(a.stride_w), visit(a.pad_top);
-  visit(a.pad_bottom), visit(a.pad_left), visit(a.pad_right);
+void visit_fields(UpsampleAttributes& a, auto&& visit) {
+  visit(a.factor_h, a.factor_w, a.interpolation);
 }
-template <class Visit>
-void visit_fields(BatchNormAttributes& a, Visit&& visit) {
-  visit(a.epsilon);
-}
-template <class Visit>
-void visit_fields(LrnAttributes& a, Visit&& visit) {
-  visit(a.depth_radius), visit(a.bias), visit(a.alpha), visit(a.beta);
-}
-template <class Visit>
-void visit_fields(TransposeAttributes& a, Visit&& visit) {
-  for (auto& axis : a.permutation) visit(axis);
-}
-template <class Visit>
-void visit_fields(SliceAttributes& a, Visit&& visit) {
-  for (auto& begin : a.begin) visit(begin);
-}
-template <class Visit>
-void visit_fields(PadAttributes& a, Visit&& visit) {
-  for (auto& before : a.before) visit(before);
-  visit(a.value);
-}
-template <class Visit>
-void visit_fields(AxisAttributes& a, Visit&& visit) {
-  visit(a.axis);
-}
-template <class Visit>
-void visit_fields(OneHotAttributes& a, Visit&& visit) {
-  visit(a.on), visit(a.off);
-}
-/// The key is an argument of the program: one program for all steps.
-template <class Visit>
-void visit_fields(DropoutAttributes& a, Visit&& visit) {
-  visit(a.rate);
-}
-template <class Visit>
-void visit_fields(GroupNormAttributes& a, Visit&& visit) {
-  visit(a.positions), visit(a.groups), visit(a.epsilon);
-}
-template <class Visit>
-void visit_fields(CumulativeSumAttributes& a, Visit&& visit) {
-  visit(a.axis), visit(a.exclusive), visit(a.reverse);
-}
-template <class Visit>
-void visit_fields(UpsampleAttributes& a, Visit&& visit) {
-  visit(a.factor_h), visit(a.factor_w), visit(a.interpolation);
-}
-template <class Visit>
-void visit_fields(AttentionAttributes& a, Visit&& visit) {
-  visit(a.scale), visit(a.is_causal), visit(a.steps_before);
+void visit_fields(AttentionAttributes& a, auto&& visit) {
+  visit(a.scale, a.is_causal, a.steps_before);
 }
 
-/// The largest value of a field that is not a plain number.
-template <class T>
-constexpr std::int64_t largest() {
-  if constexpr (std::is_same_v<T, DType>) {
-    return static_cast<std::int64_t>(DType::kFloat16);
-  } else if constexpr (std::is_same_v<T, FusedActivation>) {
+struct FieldWriter {
+  ProgramOperation& out;
+
+  void operator()(auto&... fields) { (put(fields), ...); }
+  void put(double field) { out.add_numbers(field); }
+  template <class T>
+  void put(T field) {
+    out.add_integers(static_cast<std::int64_t>(field));
+  }
+  template <class T, std::size_t count>
+  void put(const std::array<T, count>& fields) {
+    for (const T each : fields) put(each);
+  }
+};
+
+struct FieldReader {
+  const ProgramOperation& in;
+  int integer = 1, number = 0;  // read so far; the first integer is the kind
+
+  void operator()(auto&... fields) { (get(fields), ...); }
+  void get(double& field) {
+    if (number >= in.numbers_size()) refuse_program("attributes: a number is missing");
+    field = in.numbers(number++);
+  }
+  template <class T>
+  void get(T& field) {
+    if (integer >= in.integers_size()) refuse_program("attributes: an integer is missing");
+    const std::int64_t value = in.integers(integer++);
+    if (!std::in_range<decltype(as_integer(field))>(value) || value > largest(field)) {
+      refuse_program("attributes: ", value, " is out of range");
+    }
+    field = static_cast<T>(value);
+  }
+  template <class T, std::size_t count>
+  void get(std::array<T, count>& fields) {
+    for (T& each : fields) get(each);
+  }
+
+  template <class T>
+  static auto as_integer(T) {
+    if constexpr (std::is_enum_v<T>) {
+      return std::underlying_type_t<T>{};
+    } else if constexpr (std::is_same_v<T, bool>) {
+      return std::uint8_t{};
+    } else {
+      return T{};
+    }
+  }
+  static std::int64_t largest(bool) { return 1; }
+  static std::int64_t largest(DType) { return static_cast<std::int64_t>(DType::kFloat16); }
+  static std::int64_t largest(FusedActivation) {
     return static_cast<std::int64_t>(FusedActivation::kTanh);
-  } else if constexpr (std::is_same_v<T, Interpolation>) {
+  }
+  static std::int64_t largest(Interpolation) {
     return static_cast<std::int64_t>(Interpolation::kBilinear);
-  } else {
+  }
+  template <class T>
+  static std::int64_t largest(T) {
     return std::numeric_limits<T>::max();
   }
-}
-
-/// The first integer says which kind of attributes follows.
-void put_attributes(Attributes attributes, v1::TaskProgram::Operation& out) {
-  out.add_integers(static_cast<std::int64_t>(attributes.index()));
-  const auto put = [&]<class T>(T& field) {
-    if constexpr (std::is_same_v<T, double>) {
-      out.add_numbers(field);
-    } else {
-      out.add_integers(static_cast<std::int64_t>(field));
-    }
-  };
-  std::visit([&](auto& each) { visit_fields(each, put); }, attributes);
-}
+};
 
 template <std::size_t... I>
 Attributes attributes_of_kind(std::int64_t kind, std::index_sequence<I...>) {
   Attributes made;
-  const bool is_known =
-      ((kind == static_cast<std::int64_t>(I) ? (made.emplace<I>(), true) : false) || ...);
-  if (!is_known) refuse_program("attributes of kind ", kind, "; expected 0 to ", sizeof...(I) - 1);
-  return made;
+  const auto make = [&]<std::size_t index>(std::integral_constant<std::size_t, index>) {
+    if (kind == static_cast<std::int64_t>(index)) made.emplace<index>();
+    return kind == static_cast<std::int64_t>(index);
+  };
+  if ((make(std::integral_constant<std::size_t, I>()) || ...)) return made;
+  refuse_program("attributes of kind ", kind, "; expected 0 to ", sizeof...(I) - 1);
 }
 
-Attributes get_attributes(const v1::TaskProgram::Operation& in) {
-  if (in.integers().empty()) refuse_program("an operation without attributes");
-  Attributes attributes = attributes_of_kind(
-      in.integers(0), std::make_index_sequence<std::variant_size_v<Attributes>>());
-  int integer = 1, number = 0;
-  const auto get = [&]<class T>(T& field) {
-    if constexpr (std::is_same_v<T, double>) {
-      if (number >= in.numbers_size()) refuse_program("attributes: a number is missing");
-      field = in.numbers(number++);
-    } else {
-      if (integer >= in.integers_size()) refuse_program("attributes: an integer is missing");
-      const std::int64_t value = in.integers(integer++);
-      const bool is_signed = std::is_signed_v<T>;
-      if ((value < 0 && !is_signed) || value > largest<T>() ||
-          (is_signed && value < -largest<T>() - 1)) {
-        refuse_program("attributes: ", value, " is out of range");
-      }
-      field = static_cast<T>(value);
-    }
-  };
-  std::visit([&](auto& each) { visit_fields(each, get); }, attributes);
-  if (integer != in.integers_size() || number != in.numbers_size()) {
-    refuse_program("attributes: more numbers than the ", integer + number, " of kind ",
-                   attributes.index());
+}  // namespace
+
+void put_attributes(Attributes attributes, ProgramOperation& out) {
+  out.add_integers(static_cast<std::int64_t>(attributes.index()));
+  std::visit([&](auto& each) { visit_fields(each, FieldWriter{out}); }, attributes);
+}
+
+Attributes get_attributes(const ProgramOperation& in) {
+  constexpr auto kKinds = std::make_index_sequence<std::variant_size_v<Attributes>>();
+  Attributes attributes = attributes_of_kind(in.integers().empty() ? 0 : in.integers(0), kKinds);
+  FieldReader reader{in};
+  std::visit([&](auto& each) { visit_fields(each, reader); }, attributes);
+  if (reader.integer < in.integers_size() || reader.number < in.numbers_size()) {
+    refuse_program("attributes: more numbers than those of kind ", attributes.index());
   }
   return attributes;
 }
 
-// Operations.
-
-using Kind = ProgramOperation::Kind;
-
-void put_operation(const ProgramOperation& operation, v1::TaskProgram::Operation& out) {
-  out.set_kind(static_cast<std::uint32_t>(operation.kind));
-  out.set_op(operation.op);
-  put_attributes(operation.attributes, out);
-  out.mutable_inputs()->Add(operation.inputs.begin(), operation.inputs.end());
-  for (std::size_t i = 0; i < operation.specs.size(); ++i) {
-    v1::TaskProgram::Output& output = *out.add_outputs();
-    if (i < operation.outputs.size()) output.set_value(operation.outputs[i]);
-    output.mutable_spec()->set_dtype(static_cast<std::uint32_t>(operation.specs[i].dtype));
-    for (const std::int64_t dim : operation.specs[i].shape) output.mutable_spec()->add_dims(dim);
+void put_specs(const std::vector<TensorSpec>& specs, ProgramOperation& out) {
+  for (const TensorSpec& spec : specs) {
+    v1::TensorHead& head = *out.add_specs();
+    head.set_dtype(static_cast<std::uint32_t>(spec.dtype));
+    head.mutable_dims()->Add(spec.shape.begin(), spec.shape.end());
   }
-  out.set_device(operation.device), out.set_where(operation.where);
-  out.set_variable(operation.variable), out.set_rule(operation.rule);
-  for (const std::string& slot : operation.slots) out.add_slots(slot);
 }
 
-/// Smallest and largest number of inputs and of outputs, and of `op`.
-struct KindLimits {
-  int fewest_inputs, most_inputs, fewest_specs, most_specs;
-  std::uint32_t last_op;
-};
-
-KindLimits limits_of(Kind kind) {
-  constexpr int kMany = 1 << 20;
-  switch (kind) {
-    case Kind::kCompute:
-      return {1, kMany, 1, 16, static_cast<std::uint32_t>(OpId::kCount) - 1};
-    case Kind::kCreate:
-      return {0, 1, 1, 1, 0};
-    case Kind::kRead:
-      return {0, 0, 1, 1, 0};
-    case Kind::kAssign:
-      return {1, 1, 0, 0, static_cast<std::uint32_t>(AssignOp::kSubtract)};
-    case Kind::kScatter:
-      return {2, 2, 0, 0, static_cast<std::uint32_t>(ScatterOp::kUpdate)};
-    case Kind::kUpdate:
-      return {2, 3, 0, 0, 0};
+std::vector<TensorSpec> get_specs(const ProgramOperation& in) {
+  std::vector<TensorSpec> specs;
+  for (const v1::TensorHead& head : in.specs()) {
+    const std::span dims(head.dims().data(), static_cast<std::size_t>(head.dims_size()));
+    specs.push_back({checked_shape(dims), checked_dtype(head.dtype())});
   }
-  refuse_program("no such kind");
+  return specs;
 }
 
-ProgramOperation get_operation(const v1::TaskProgram::Operation& in) {
-  ProgramOperation operation;
-  operation.kind = checked_enum(in.kind(), Kind::kCompute, Kind::kUpdate);
-  operation.op = in.op();
-  const KindLimits limits = limits_of(operation.kind);
-  const auto is_within = [](int count, int fewest, int most) {
-    return count >= fewest && count <= most;
-  };
-  if (!is_within(in.inputs_size(), limits.fewest_inputs, limits.most_inputs) ||
-      !is_within(in.outputs_size(), limits.fewest_specs, limits.most_specs) ||
-      in.op() > limits.last_op) {
-    refuse_program("an operation of kind ", in.kind(), " and number ", in.op(), " with ",
-                   in.inputs_size(), " inputs and ", in.outputs_size(), " outputs");
-  }
-  if ((operation.kind != Kind::kCompute) == in.variable().empty()) {
-    refuse_program("expected the name of a variable, and of no other operation's");
-  }
-  operation.attributes = get_attributes(in);
-  operation.inputs.assign(in.inputs().begin(), in.inputs().end());
-  for (const v1::TaskProgram::Output& output : in.outputs()) {
-    if (operation.kind != Kind::kCreate) operation.outputs.push_back(output.value());
-    const auto& dims = output.spec().dims();
-    operation.specs.push_back({checked_shape({dims.data(), static_cast<std::size_t>(dims.size())}),
-                               checked_dtype(output.spec().dtype())});
-  }
-  operation.device = in.device(), operation.where = in.where();
-  operation.variable = in.variable(), operation.rule = in.rule();
-  operation.slots.assign(in.slots().begin(), in.slots().end());
-  return operation;
-}
-
-void check_values(const TaskProgram& program) {
+TaskProgram parse_program(const std::string& bytes) {
+  TaskProgram program;
+  parse(std::as_bytes(std::span(bytes)), program);
   std::unordered_set<ValueNumber> made;
   const auto make = [&](ValueNumber value) {
     if (!made.insert(value).second) refuse_program("value ", value, " is made twice");
@@ -250,63 +176,61 @@ void check_values(const TaskProgram& program) {
   const auto take = [&](ValueNumber value) {
     if (!made.contains(value)) refuse_program("value ", value, " is used before it is made");
   };
-  std::ranges::for_each(program.arguments, make);
-  for (const auto& [value, task] : program.received) make(value);
-  for (const ProgramOperation& operation : program.operations) {
-    std::ranges::for_each(operation.inputs, take);
-    std::ranges::for_each(operation.outputs, make);
+  std::ranges::for_each(program.arguments(), make);
+  for (const auto& each : program.received()) make(each.value());
+  for (const ProgramOperation& operation : program.operations()) {
+    std::ranges::for_each(operation.inputs(), take);
+    std::ranges::for_each(operation.outputs(), make);
   }
-  std::ranges::for_each(program.kept, take);
-  std::ranges::for_each(program.sent, take);
-}
-
-}  // namespace
-
-std::string encode_program(const TaskProgram& program) {
-  InArena<v1::TaskProgram> message;
-  message->mutable_arguments()->Add(program.arguments.begin(), program.arguments.end());
-  for (const auto& [value, task] : program.received) {
-    v1::TaskProgram::Received& received = *message->add_received();
-    received.set_value(value), received.set_job(task.type), received.set_index(task.index);
-  }
-  for (const ProgramOperation& each : program.operations) {
-    put_operation(each, *message->add_operations());
-  }
-  message->mutable_kept()->Add(program.kept.begin(), program.kept.end());
-  message->mutable_sent()->Add(program.sent.begin(), program.sent.end());
-  const std::vector<std::byte> bytes = serialized(*message);
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
-TaskProgram decode_program(std::span<const std::byte> bytes) {
-  InArena<v1::TaskProgram> message;
-  parse(bytes, *message);
-  TaskProgram program;
-  program.arguments.assign(message->arguments().begin(), message->arguments().end());
-  for (const v1::TaskProgram::Received& each : message->received()) {
-    program.received.emplace_back(each.value(), Task{each.job(), each.index()});
-  }
-  for (const v1::TaskProgram::Operation& each : message->operations()) {
-    program.operations.push_back(get_operation(each));
-  }
-  program.kept.assign(message->kept().begin(), message->kept().end());
-  program.sent.assign(message->sent().begin(), message->sent().end());
-  check_values(program);
+  std::ranges::for_each(program.kept(), take);
   return program;
 }
 
 std::vector<std::vector<ValueNumber>> last_uses(const TaskProgram& program) {
-  std::vector<std::vector<ValueNumber>> uses(program.operations.size());
+  std::vector<std::vector<ValueNumber>> uses(static_cast<std::size_t>(program.operations_size()));
   std::unordered_set<ValueNumber> seen;
-  for (std::size_t i = uses.size(); i-- > 0;) {
-    const ProgramOperation& operation = program.operations[i];
-    for (const auto* values : {&operation.inputs, &operation.outputs}) {
+  for (int i = program.operations_size(); i-- > 0;) {
+    const ProgramOperation& operation = program.operations(i);
+    for (const auto* values : {&operation.inputs(), &operation.outputs()}) {
       for (const ValueNumber value : *values) {
-        if (seen.insert(value).second) uses[i].push_back(value);
+        if (seen.insert(value).second) uses[static_cast<std::size_t>(i)].push_back(value);
       }
     }
   }
   return uses;
+}
+
+// Requests.
+
+ValueAddress value_address(const Task& task, std::uint64_t run, ValueNumber value) {
+  ValueAddress address;
+  address.set_job(task.type), address.set_index(task.index);
+  address.set_run(run), address.set_value(value);
+  return address;
+}
+
+void TaskRequest::add_argument(const Tensor& tensor) {
+  v1::TensorHead& head = *message.mutable_run()->add_arguments()->mutable_tensor();
+  head.set_dtype(static_cast<std::uint32_t>(tensor.dtype()));
+  head.mutable_dims()->Add(tensor.shape().begin(), tensor.shape().end());
+  tensors.push_back(tensor);
+}
+
+Packet encode(const TaskRequest& request) {
+  PayloadWriter payload;
+  for (const Tensor& each : request.tensors) payload.put(each);
+  return {serialized(request.message), payload.take()};
+}
+
+TaskRequest decode_task_request(const Packet& packet) {
+  TaskRequest request;
+  parse(packet.head, request.message);
+  PayloadReader payload(packet);
+  for (const auto& each : request.message.run().arguments()) {
+    if (each.has_tensor()) request.tensors.push_back(get_tensor(each.tensor(), payload));
+  }
+  payload.finish();
+  return request;
 }
 
 }  // namespace tutti::internal

@@ -4,6 +4,7 @@
 #include "strategy/parameter_server/session/task_session.h"
 
 #include <algorithm>
+#include <optional>
 #include <tuple>
 #include <utility>
 
@@ -19,7 +20,7 @@ constexpr std::size_t kMostThreads = 64;
 
 Error no_value(const Task& task) {
   return Error(ErrorCode::kCancelled,
-               concat(task, ": the value was released, or its run does not make it"));
+               concat(task, ": the value was released, or its run failed or does not make it"));
 }
 
 Error ended_error(const Task& task) {
@@ -31,60 +32,70 @@ Error ended_error(const Task& task) {
 /// One run on its thread: values by number, and those of other tasks that are on their way.
 class TaskSession::Execution {
  public:
-  Execution(TaskSession& session, const Job& job) : session_(session), job_(job) {}
+  Execution(TaskSession& session, const Job& job)
+      : session_(session), job_(job), run_(job.request.message.run()) {}
 
   void run() {
-    const TaskProgram& program = job_.program->program;
+    const TaskProgram& program = job_.program->message;
     request_values(program);
-    for (std::size_t i = 0; i < program.operations.size(); ++i) {
-      const ProgramOperation& operation = program.operations[i];
+    for (int i = 0; i < program.operations_size(); ++i) {
+      const ProgramOperation& operation = program.operations(i);
       try {
         execute(operation);
       } catch (const Error& error) {
-        throw error.with_context(concat(session_.parts_.task, ": ", operation.where));
+        throw error.with_context(concat(session_.parts_.task, ": ", operation.where()));
       } catch (const std::exception& error) {
-        fail(ErrorCode::kInternal, session_.parts_.task, ": ", operation.where, ": ", error.what());
+        fail(ErrorCode::kInternal, session_.parts_.task, ": ", operation.where(), ": ",
+             error.what());
       }
-      for (const ValueNumber number : job_.program->last_uses[i]) values_.erase(number);
+      for (const ValueNumber number : job_.program->last_uses[static_cast<std::size_t>(i)]) {
+        values_.erase(number);
+      }
     }
   }
 
  private:
   void request_values(const TaskProgram& program) {
-    for (const auto& [number, task] : program.received) {
-      request(number, {task, job_.request.number, number});
+    for (const auto& each : program.received()) {
+      const Task task{each.job(), each.index()};
+      request(each.value(), value_address(task, run_.number(), each.value()));
     }
-    for (std::size_t i = 0; i < program.arguments.size(); ++i) {
-      const auto& argument = job_.request.arguments[i];
-      if (const Tensor* const tensor = std::get_if<Tensor>(&argument)) {
-        values_.emplace(program.arguments[i], *tensor);
+    auto tensor = job_.request.tensors.begin();
+    for (int i = 0; i < program.arguments_size(); ++i) {
+      if (run_.arguments(i).has_tensor()) {
+        values_.emplace(program.arguments(i), *tensor++);
       } else {
-        request(program.arguments[i], std::get<ValueAddress>(argument));
+        request(program.arguments(i), run_.arguments(i).address());
       }
     }
   }
 
   void request(ValueNumber number, const ValueAddress& from) {
-    if (from.task == session_.parts_.task) {
+    const Task task = task_of(from);
+    if (task == session_.parts_.task) {
       values_.emplace(number, session_.own_value(from));
       return;
     }
-    auto reply =
-        session_.parts_.peer(from.task)->start(encode(TaskRequest{session(), FetchRequest{from}}));
-    requested_.emplace(number, std::pair(from.task, std::move(reply)));
+    TaskRequest fetch;
+    fetch.message.set_session(session_.number_);
+    *fetch.message.mutable_fetch() = from;
+    requested_.emplace(number, std::pair(task, session_.parts_.peer(task)->start(encode(fetch))));
   }
 
   void execute(const ProgramOperation& operation) {
     std::vector<Tensor> inputs;
-    for (const ValueNumber number : operation.inputs) inputs.push_back(value_of(number));
+    for (const ValueNumber number : operation.inputs()) inputs.push_back(value_of(number));
     const std::vector<Tensor> outputs =
         session_.parts_.executor.execute(operation, std::move(inputs));
-    for (std::size_t i = 0; i < operation.outputs.size(); ++i) {
-      const ValueNumber number = operation.outputs[i];
-      if (job_.program->held.contains(number)) {
-        session_.set(job_.request.number, number, outputs.at(i));
-      }
-      values_.emplace(number, outputs.at(i));
+    if (std::ssize(outputs) != operation.outputs_size()) {
+      fail(ErrorCode::kInvalidArgument, "an operation of ", outputs.size(), " outputs, not ",
+           operation.outputs_size());
+    }
+    for (int i = 0; i < operation.outputs_size(); ++i) {
+      const Tensor& output = outputs[static_cast<std::size_t>(i)];
+      const ValueNumber number = operation.outputs(i);
+      if (job_.program->kept.contains(number)) session_.set(run_.number(), number, output);
+      values_.emplace(number, output);
     }
   }
 
@@ -92,23 +103,21 @@ class TaskSession::Execution {
     const auto requested = requested_.find(number);
     if (requested == requested_.end()) return values_.at(number);
     const auto& [task, reply] = requested->second;
-    const Nest nest =
-        decode_nest(reply->wait(deadline_after(Clock::system().now(), session_.timeout_)));
-    if (nest.tensor() == nullptr) fail_conversion("a value of another task", "a Tensor", nest);
+    const TimePoint deadline = deadline_after(Clock::system().now(), session_.timeout_);
+    const auto value = from_nest<Tensor>(decode_nest(reply->wait(deadline)), "a value of a task");
     {
       const MutexLock lock(session_.mutex_);
       Counted& counted = session_.counted_[task];
       ++counted.values;
-      counted.bytes += nest.tensor()->num_bytes();
+      counted.bytes += value.num_bytes();
     }
     requested_.erase(requested);
-    return values_.emplace(number, *nest.tensor()).first->second;
+    return values_.emplace(number, value).first->second;
   }
-
-  std::uint64_t session() const { return session_.number_; }
 
   TaskSession& session_;
   const Job& job_;
+  const v1::SessionRequest::Run& run_;
   std::unordered_map<ValueNumber, Tensor> values_;
   std::unordered_map<ValueNumber, std::pair<Task, std::shared_ptr<RpcReply>>> requested_;
 };
@@ -138,7 +147,7 @@ void TaskSession::end() {
   }
   for (const auto& [number, run] : runs) {
     for (const auto& [value, held] : run.values) {
-      for (const Told& told : held.asked) told({{}, ended_error(parts_.task)});
+      for (const auto& fetch : held.fetches) fetch->fail(ended_error(parts_.task));
     }
   }
   for (const Job& job : waiting) job.call->fail(ended_error(parts_.task));
@@ -149,25 +158,24 @@ bool TaskSession::has_ended() const {
   return stops_ && num_working_ == 0;
 }
 
-void TaskSession::run(RunRequest request, std::shared_ptr<RpcCall> call) {
+void TaskSession::run(TaskRequest request, std::shared_ptr<RpcCall> call) {
   std::vector<Tensor> released;  // destroyed without the lock
   const MutexLock lock(mutex_);
   if (stops_) throw ended_error(parts_.task);
-  release(request, released);
-  if (request.number <= last_run_) {
-    fail(ErrorCode::kInvalidArgument, parts_.task, ": run ", request.number,
+  const v1::SessionRequest::Run& run = request.message.run();
+  release(run, released);
+  if (run.number() <= last_run_) {
+    fail(ErrorCode::kInvalidArgument, parts_.task, ": run ", run.number(),
          " came before; expected one after ", last_run_);
   }
-  Job job{{}, find_program(request), std::move(call)};
-  if (request.arguments.size() != job.program->program.arguments.size()) {
-    fail(ErrorCode::kInvalidArgument, parts_.task, ": a run with ", request.arguments.size(),
-         " arguments; expected ", job.program->program.arguments.size());
+  const std::shared_ptr<const Program> program = find_program(run);
+  if (run.arguments_size() != program->message.arguments_size()) {
+    fail(ErrorCode::kInvalidArgument, parts_.task, ": a run with ", run.arguments_size(),
+         " arguments; expected ", program->message.arguments_size());
   }
-  last_run_ = request.number;
-  Run& run = runs_[request.number];
-  for (const ValueNumber number : job.program->program.kept) run.values[number].is_kept = true;
-  job.request = std::move(request);
-  waiting_.push_back(std::move(job));
+  last_run_ = run.number();
+  (void)runs_[run.number()];
+  waiting_.push_back({std::move(request), program, std::move(call)});
   if (num_idle_ < waiting_.size() && threads_.size() < kMostThreads) {
     threads_.push_back(Executor::system().start("session", [this] { work(); }));
   } else {
@@ -175,48 +183,30 @@ void TaskSession::run(RunRequest request, std::shared_ptr<RpcCall> call) {
   }
 }
 
-std::shared_ptr<const TaskSession::Program> TaskSession::find_program(const RunRequest& request) {
-  if (!request.program.empty()) {
-    if (hash_of(request.program) != request.signature) {
-      fail(ErrorCode::kDataLoss, parts_.task, ": a program of another signature than ",
-           request.signature);
-    }
+std::shared_ptr<const TaskSession::Program> TaskSession::find_program(
+    const v1::SessionRequest::Run& run) {
+  std::shared_ptr<const Program>& known = programs_[run.signature()];
+  if (known == nullptr && hash_of(run.program()) == run.signature()) {
     const auto program = std::make_shared<Program>();
-    program->program = decode_program(std::as_bytes(std::span(request.program)));
-    program->last_uses = last_uses(program->program);
-    for (const auto* values : {&program->program.kept, &program->program.sent}) {
-      program->held.insert(values->begin(), values->end());
-    }
-    programs_.insert_or_assign(request.signature, program);
+    program->message = parse_program(run.program());
+    program->last_uses = last_uses(program->message);
+    program->kept.insert(program->message.kept().begin(), program->message.kept().end());
+    known = program;
   }
-  const auto found = programs_.find(request.signature);
-  if (found != programs_.end()) return found->second;
-  fail(ErrorCode::kInvalidArgument, parts_.task, ": no program of the signature ",
-       request.signature, "; expected one that came before");
+  if (known != nullptr) return known;
+  programs_.erase(run.signature());
+  fail(ErrorCode::kInvalidArgument, parts_.task, ": no program of the signature '", run.signature(),
+       "'; expected it with the run, or with one before");
 }
 
-void TaskSession::release(const RunRequest& request, std::vector<Tensor>& released) {
-  const auto drop_if_empty = [this](std::uint64_t number) TUTTI_REQUIRES(mutex_) {
-    const auto run = runs_.find(number);
-    if (run != runs_.end() && run->second.has_ended && run->second.values.empty()) runs_.erase(run);
-  };
-  for (const ValueAddress& address : request.released) {
-    const auto run = runs_.find(address.run);
-    if (run == runs_.end() || !run->second.has_ended) continue;
-    if (auto held = run->second.values.extract(address.value)) {
+void TaskSession::release(const v1::SessionRequest::Run& run, std::vector<Tensor>& released) {
+  for (const ValueAddress& address : run.released()) {
+    const auto of_run = runs_.find(address.run());
+    if (of_run == runs_.end() || !of_run->second.has_ended) continue;
+    if (auto held = of_run->second.values.extract(address.value())) {
       released.push_back(std::move(held.mapped().value));
     }
-    drop_if_empty(address.run);
-  }
-  for (const std::uint64_t number : request.ended_runs) {
-    const auto run = runs_.find(number);
-    if (run == runs_.end() || !run->second.has_ended) continue;
-    std::erase_if(run->second.values, [&](auto& each) {
-      if (each.second.is_kept) return false;
-      released.push_back(std::move(each.second.value));
-      return true;
-    });
-    drop_if_empty(number);
+    if (of_run->second.values.empty()) runs_.erase(of_run);
   }
 }
 
@@ -235,7 +225,6 @@ void TaskSession::work() {
       ++num_working_;
     }
     execute(job);
-    const std::shared_ptr<RpcCall> last = std::move(job.call);  // answered without the lock
     job = {};
     const MutexLock lock(mutex_);
     --num_working_;
@@ -251,7 +240,7 @@ void TaskSession::execute(const Job& job) {
   } catch (const std::exception& failure) {
     error = Error(ErrorCode::kInternal, concat(parts_.task, ": ", failure.what()));
   }
-  end_run(job.request.number, error);
+  end_run(job.request.message.run().number(), error.has_value());
   if (error) {
     job.call->fail(*error);
   } else {
@@ -260,74 +249,63 @@ void TaskSession::execute(const Job& job) {
 }
 
 void TaskSession::set(std::uint64_t run, ValueNumber number, const Tensor& value) {
-  std::vector<Told> asked;
+  std::vector<std::shared_ptr<RpcCall>> fetches;
   {
     const MutexLock lock(mutex_);
     if (stops_) return;
     Held& held = runs_[run].values[number];
     held.value = value;
-    asked.swap(held.asked);
+    fetches.swap(held.fetches);
   }
-  for (const Told& told : asked) told({value, {}});
+  for (const auto& fetch : fetches) fetch->reply(encode_nest(Nest(value)));
 }
 
-void TaskSession::end_run(std::uint64_t number, std::optional<Error> error) {
-  if (error) error = Error(ErrorCode::kCancelled, concat("the run failed: ", error->message()));
-  const Error missing = error.value_or(no_value(parts_.task));
-  std::vector<Told> asked;
+/// A run that has failed keeps nothing.
+void TaskSession::end_run(std::uint64_t number, bool has_failed) {
+  std::vector<Held> dropped;  // destroyed, and their fetches answered, without the lock
   {
     const MutexLock lock(mutex_);
     if (stops_) return;
     Run& run = runs_[number];
     run.has_ended = true;
-    run.error = error;
     std::erase_if(run.values, [&](auto& each) {
-      if (each.second.value.defined() && !error) return false;
-      std::ranges::move(each.second.asked, std::back_inserter(asked));
+      if (each.second.value.defined() && !has_failed) return false;
+      dropped.push_back(std::move(each.second));
       return true;
     });
-    if (!error && run.values.empty()) runs_.erase(number);
+    if (run.values.empty()) runs_.erase(number);
   }
-  for (const Told& told : asked) told({{}, missing});
+  for (const Held& held : dropped) {
+    for (const auto& fetch : held.fetches) fetch->fail(no_value(parts_.task));
+  }
 }
 
 Tensor TaskSession::own_value(const ValueAddress& address) const {
   const MutexLock lock(mutex_);
-  const auto run = runs_.find(address.run);
+  const auto run = runs_.find(address.run());
   if (run != runs_.end()) {
-    const auto held = run->second.values.find(address.value);
+    const auto held = run->second.values.find(address.value());
     if (held != run->second.values.end() && held->second.value.defined()) return held->second.value;
   }
   throw no_value(parts_.task);
 }
 
-void TaskSession::when_there(const ValueAddress& address, Told told) {
-  Outcome outcome{{}, ended_error(parts_.task)};
+void TaskSession::fetch(const ValueAddress& address, std::shared_ptr<RpcCall> call) {
+  Tensor value;
   {
     const MutexLock lock(mutex_);
-    if (!stops_) {
-      const bool is_over = address.run <= last_run_ && !runs_.contains(address.run);
-      Run none;
-      none.has_ended = true;
-      Run& run = is_over ? none : runs_[address.run];
-      const auto held = run.values.find(address.value);
-      if (held != run.values.end() && held->second.value.defined()) {
-        outcome = {held->second.value, {}};
-      } else if (!run.has_ended) {
-        return run.values[address.value].asked.push_back(std::move(told));
-      } else {
-        outcome.error = run.error.value_or(no_value(parts_.task));
-      }
+    if (stops_) throw ended_error(parts_.task);
+    const bool is_over = address.run() <= last_run_ && !runs_.contains(address.run());
+    if (is_over) throw no_value(parts_.task);
+    Run& run = runs_[address.run()];
+    const auto held = run.values.find(address.value());
+    if (held != run.values.end()) value = held->second.value;
+    if (!value.defined()) {
+      if (run.has_ended) throw no_value(parts_.task);
+      return run.values[address.value()].fetches.push_back(std::move(call));
     }
   }
-  told(outcome);
-}
-
-void TaskSession::fetch(const ValueAddress& address, std::shared_ptr<RpcCall> call) {
-  when_there(address, [call = std::move(call)](const Outcome& outcome) {
-    if (outcome.error) return call->fail(*outcome.error);
-    call->reply(encode_nest(Nest(outcome.value)));
-  });
+  call->reply(encode_nest(Nest(value)));
 }
 
 Nest TaskSession::transfers() const {

@@ -6,7 +6,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <optional>
 #include <set>
 #include <string>
 #include <unordered_map>
@@ -15,10 +14,10 @@
 #include "cluster/rpc/rpc_client.h"
 #include "cluster/rpc/rpc_server.h"
 #include "strategy/parameter_server/session/program_executor.h"
-#include "strategy/parameter_server/session/task_request.h"
 #include "tutti/core/error.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/sync.h"
+#include "tutti/strategy/parameter_server/coordinator/nest.h"
 
 namespace tutti::internal {
 
@@ -26,7 +25,7 @@ namespace tutti::internal {
 struct TaskParts {
   Task task = {};
   ProgramExecutor executor = {};
-  /// The connection to another task of the cluster; opened when first asked for. Throws as
+  /// Returns the connection to another task of the cluster; opened when first asked for. Throws as
   /// RpcClient::connect(), kInvalidArgument for a task that the cluster does not have.
   std::function<std::shared_ptr<RpcClient>(const Task&)> peer = {};
 };
@@ -40,13 +39,13 @@ class TaskSession {
   /// end(), then waits for the operations that are being executed.
   ~TaskSession();
 
-  /// Answers `call` when the run has ended.
-  void run(RunRequest request, std::shared_ptr<RpcCall> call);
+  /// Executes message.run() of the request, and answers `call` when it has ended.
+  void run(TaskRequest request, std::shared_ptr<RpcCall> call);
   /// Answers `call` when the value is there.
   void fetch(const ValueAddress& address, std::shared_ptr<RpcCall> call);
   /// Returns a list of (job, task, values, bytes), the traffic from each task.
   Nest transfers() const;
-  /// Number of values that were kept or sent and not released.
+  /// Returns the number of values that were kept and not released.
   std::size_t num_held() const;
   /// Starts no more runs; waiting callers get an error.
   void end();
@@ -54,43 +53,38 @@ class TaskSession {
   bool has_ended() const;
 
  private:
-  /// A value, or why there is none.
-  struct Outcome {
-    Tensor value = {};
-    std::optional<Error> error = {};
-  };
-  /// Called once, without a lock.
-  using Told = std::function<void(const Outcome& outcome)>;
   struct Held {
-    Tensor value = {};  // undefined: not made yet
-    bool is_kept = false;
-    std::vector<Told> asked = {};
+    Tensor value = {};                                   // undefined: not made yet
+    std::vector<std::shared_ptr<RpcCall>> fetches = {};  // that wait for it
   };
   struct Run {
     std::unordered_map<ValueNumber, Held> values = {};
-    std::optional<Error> error = {};
     bool has_ended = false;
   };
   struct Program {
-    TaskProgram program = {};
+    TaskProgram message = {};
     std::vector<std::vector<ValueNumber>> last_uses = {};
-    std::set<ValueNumber> held = {};  // kept or sent
+    std::set<ValueNumber> kept = {};
   };
   struct Job {
-    RunRequest request = {};
+    TaskRequest request = {};
     std::shared_ptr<const Program> program = {};
     std::shared_ptr<RpcCall> call = {};
+  };
+  struct Counted {
+    std::uint64_t values = 0, bytes = 0;
   };
   class Execution;
 
   void work();
-  void release(const RunRequest& request, std::vector<Tensor>& released) TUTTI_REQUIRES(mutex_);
-  std::shared_ptr<const Program> find_program(const RunRequest& request) TUTTI_REQUIRES(mutex_);
   void execute(const Job& job);
+  std::shared_ptr<const Program> find_program(const v1::SessionRequest::Run& run)
+      TUTTI_REQUIRES(mutex_);
+  void release(const v1::SessionRequest::Run& run, std::vector<Tensor>& released)
+      TUTTI_REQUIRES(mutex_);
   void set(std::uint64_t run, ValueNumber number, const Tensor& value);
-  void end_run(std::uint64_t run, std::optional<Error> error);
+  void end_run(std::uint64_t number, bool has_failed);
   Tensor own_value(const ValueAddress& address) const;
-  void when_there(const ValueAddress& address, Told told);
 
   TaskParts& parts_;
   const std::uint64_t number_;
@@ -100,12 +94,9 @@ class TaskSession {
   std::map<std::string, std::shared_ptr<const Program>> programs_ TUTTI_GUARDED_BY(mutex_);
   std::map<std::uint64_t, Run> runs_ TUTTI_GUARDED_BY(mutex_);
   std::uint64_t last_run_ TUTTI_GUARDED_BY(mutex_) = 0;
+  std::map<Task, Counted> counted_ TUTTI_GUARDED_BY(mutex_);  // by where it came from
   std::deque<Job> waiting_ TUTTI_GUARDED_BY(mutex_);
   bool stops_ TUTTI_GUARDED_BY(mutex_) = false;
-  struct Counted {
-    std::uint64_t values = 0, bytes = 0;
-  };
-  std::map<Task, Counted> counted_ TUTTI_GUARDED_BY(mutex_);  // by where it came from
   std::size_t num_idle_ TUTTI_GUARDED_BY(mutex_) = 0;
   std::size_t num_working_ TUTTI_GUARDED_BY(mutex_) = 0;
   std::vector<std::unique_ptr<Thread>> threads_ TUTTI_GUARDED_BY(mutex_);

@@ -36,30 +36,34 @@ TaskSessions::~TaskSessions() {
   for (const auto& [number, each] : open) each.session->end();
 }
 
-TaskWelcome TaskSessions::welcome() const {
+TaskDescription TaskSessions::description() const {
   const std::string own = concat(parts_.task.device_prefix(), "/device:");
-  TaskWelcome welcome{parts_.task, cluster_.to_json().dump(), {own + "CPU:0"}};
+  std::vector<std::string> devices = {own + "CPU:0"};
   for (const Device& device : default_devices()) {
-    if (device.type != DeviceType::kGpu) continue;
-    welcome.devices.push_back(concat(own, "GPU:", device.index));
+    if (device.type == DeviceType::kGpu) devices.push_back(concat(own, "GPU:", device.index));
   }
-  return welcome;
+  return {parts_.task.type, parts_.task.index, cluster_.to_json().dump(), devices};
 }
 
 void TaskSessions::take(std::shared_ptr<RpcCall> call) {
   TaskRequest request = decode_task_request(call->request());
-  const auto* const opened = std::get_if<OpenRequest>(&request.request);
-  if (opened) return open(*call, request.session, *opened);
-  const std::shared_ptr<TaskSession> session = find(request.session);
-  if (auto* const run = std::get_if<RunRequest>(&request.request)) {
-    session->run(std::move(*run), std::move(call));
-  } else if (const auto* const fetch = std::get_if<FetchRequest>(&request.request)) {
-    session->fetch(fetch->address, std::move(call));
-  } else if (const auto* const stays = std::get_if<StayRequest>(&request.request)) {
-    stay(*stays);
-    call->reply({});
-  } else {
-    call->reply(encode_nest(session->transfers()));
+  const v1::SessionRequest& message = request.message;
+  using Request = v1::SessionRequest;
+  if (message.request_case() == Request::kOpen) return open(*call, message);
+  const std::shared_ptr<TaskSession> session = find(message.session());
+  switch (message.request_case()) {
+    case Request::kRun:
+      return session->run(std::move(request), std::move(call));
+    case Request::kFetch:
+      return session->fetch(message.fetch(), std::move(call));
+    case Request::kTransfers:
+      return call->reply(encode_nest(session->transfers()));
+    case Request::kStay:
+      stay(message.stay());
+      return call->reply({});
+    default:
+      fail(ErrorCode::kDataLoss, "request of a session: expected one of open, run, fetch, ",
+           "transfers and stay, got none");
   }
 }
 
@@ -67,17 +71,15 @@ namespace {
 
 std::chrono::milliseconds checked_time(std::uint64_t milliseconds) {
   constexpr std::uint64_t kMost = 1'000'000'000;
-  if (milliseconds > kMost) {
-    fail(ErrorCode::kInvalidArgument, "session: expected a time of at most ", kMost, " ms, got ",
-         milliseconds);
-  }
-  return std::chrono::milliseconds(milliseconds);
+  if (milliseconds <= kMost) return std::chrono::milliseconds(milliseconds);
+  fail(ErrorCode::kInvalidArgument, "session: expected a time of at most ", kMost, " ms, got ",
+       milliseconds);
 }
 
 }  // namespace
 
-void TaskSessions::open(RpcCall& call, std::uint64_t number, const OpenRequest& request) {
-  const auto timeout = checked_time(request.milliseconds);
+void TaskSessions::open(RpcCall& call, const v1::SessionRequest& request) {
+  const auto timeout = checked_time(request.open());
   std::vector<std::shared_ptr<TaskSession>> reaped;  // destroyed without the lock
   {
     const MutexLock lock(mutex_);
@@ -88,19 +90,19 @@ void TaskSessions::open(RpcCall& call, std::uint64_t number, const OpenRequest& 
     });
     had_one_ = true;
     stays_until_ = {};
-    Open& own = open_[number];
+    Open& own = open_[request.session()];
     if (own.session == nullptr) {
-      own = {call.peer().client, std::make_shared<TaskSession>(parts_, number, timeout)};
+      own = {call.peer().client, std::make_shared<TaskSession>(parts_, request.session(), timeout)};
     } else if (own.client != call.peer().client) {
       fail(ErrorCode::kAlreadyExists, parts_.task, ": another client has a session of the number ",
-           number);
+           request.session());
     }
   }
-  call.reply(encode_nest(to_answer(welcome())));
+  call.reply(encode_nest(to_nest(description())));
 }
 
-void TaskSessions::stay(const StayRequest& request) {
-  const auto time = checked_time(request.milliseconds);
+void TaskSessions::stay(std::uint64_t milliseconds) {
+  const auto time = checked_time(milliseconds);
   const MutexLock lock(mutex_);
   stays_until_ = deadline_after(Clock::system().now(), time);
 }

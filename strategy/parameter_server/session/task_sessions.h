@@ -40,10 +40,10 @@ class TaskSessions final : public RpcHandler {
     std::uint64_t client = 0;  // RpcPeer::client
     std::shared_ptr<TaskSession> session = {};
   };
-  void open(RpcCall& call, std::uint64_t number, const OpenRequest& request);
-  void stay(const StayRequest& request);
+  void open(RpcCall& call, const v1::SessionRequest& request);
+  void stay(std::uint64_t milliseconds);
   std::shared_ptr<TaskSession> find(std::uint64_t number) const;
-  TaskWelcome welcome() const;
+  TaskDescription description() const;
   /// Returns the connection to another task. Opens it at the first call, and again if the last one
   /// was given up; one at a time, for tasks that live answer at once.
   std::shared_ptr<RpcClient> peer(const Task& task);

@@ -86,118 +86,143 @@ class HeldCall final : public RpcCall {
   Event done_;
 };
 
-/// Runs `program` as run `number`, with the arguments of `request`.
-void run_program(internal::TaskSession& session, std::uint64_t number,
-                 const internal::TaskProgram& program, internal::RunRequest request = {}) {
-  request.number = number;
-  request.program = internal::encode_program(program);
-  request.signature = hash_of(request.program);
+using internal::TaskProgram;
+using internal::TaskRequest;
+using internal::value_address;
+
+const Task kSelf{"worker", 0};
+
+/// A run of `program` with these tensors as arguments.
+TaskRequest run_of(std::uint64_t number, const TaskProgram& program,
+                   const std::vector<Tensor>& arguments = {}) {
+  TaskRequest request;
+  auto& run = *request.message.mutable_run();
+  run.set_number(number);
+  run.set_program(program.SerializeAsString());
+  run.set_signature(hash_of(run.program()));
+  for (const Tensor& each : arguments) request.add_argument(each);
+  return request;
+}
+
+void run_in(internal::TaskSession& session, const TaskRequest& request) {
   const auto call = std::make_shared<HeldCall>();
-  session.run(std::move(request), call);
+  session.run(internal::decode_task_request(internal::encode(request)), call);
   EXPECT_TRUE(call->answer().head.empty());
 }
 
+void add_operation(TaskProgram& program, std::initializer_list<internal::ValueNumber> inputs,
+                   internal::ValueNumber output) {
+  internal::ProgramOperation& add = *program.add_operations();
+  add.set_op(static_cast<std::uint32_t>(OpId::kAdd));
+  for (const internal::ValueNumber input : inputs) add.add_inputs(input);
+  add.add_outputs(output);
+  internal::put_attributes({}, add);
+  internal::put_specs({{{2}, DType::kFloat32}}, add);
+  add.set_where("add at train.cc:41");
+}
+
 /// value 1 = 2 * value 0, an argument.
-internal::TaskProgram doubling() {
-  internal::ProgramOperation twice;
-  twice.op = static_cast<std::uint32_t>(OpId::kAdd);
-  twice.inputs = {0, 0};
-  twice.outputs = {1};
-  twice.specs = {{{2}, DType::kFloat32}};
-  twice.where = "add at train.cc:41";
-  return {.arguments = {0}, .operations = {twice}, .kept = {1}};
+TaskProgram doubling() {
+  TaskProgram program;
+  program.add_arguments(0);
+  add_operation(program, {0, 0}, 1);
+  program.add_kept(1);
+  return program;
 }
 
 TEST_F(TaskSession, KeepsValuesUntilTheyAreReleased) {
-  internal::TaskParts parts{{"worker", 0}};
+  internal::TaskParts parts{kSelf};
   internal::TaskSession session(parts, 3, 10s);
-  const Task self{"worker", 0};
   const auto fetch = [&](std::uint64_t run, internal::ValueNumber value) {
     const auto call = std::make_shared<HeldCall>();
-    session.fetch({self, run, value}, call);
+    session.fetch(value_address(kSelf, run, value), call);
     return *internal::decode_nest(call->answer()).tensor();
   };
-  run_program(session, 1, doubling(), {.arguments = {Tensor::from<float>({2}, {1.0f, 3.0f})}});
-  run_program(session, 2, doubling(), {.arguments = {internal::ValueAddress{self, 1, 1}}});
+  run_in(session, run_of(1, doubling(), {Tensor::from<float>({2}, {1.0f, 3.0f})}));
+  TaskRequest of_value = run_of(2, doubling());
+  *of_value.message.mutable_run()->add_arguments()->mutable_address() = value_address(kSelf, 1, 1);
+  run_in(session, of_value);
   expect_tensor(fetch(1, 1), {2}, {2.0, 6.0});
   expect_tensor(fetch(2, 1), {2}, {4.0, 12.0});
   EXPECT_EQ(session.num_held(), 2u);
-  EXPECT_ERROR((void)fetch(2, 7), kCancelled,
-               "worker 0: the value was released, or its run does not");
-  // Values that were sent go when the run has ended everywhere, kept ones when they are released.
-  internal::TaskProgram sends = doubling();
-  sends.sent.swap(sends.kept);
-  run_program(session, 3, sends,
-              {.arguments = {Tensor::ones({2})}, .released = {{self, 1, 1}}, .ended_runs = {1, 2}});
+  EXPECT_ERROR((void)fetch(2, 7), kCancelled, "worker 0: the value was released");
+  TaskRequest third = run_of(3, doubling(), {Tensor::ones({2})});
+  *third.message.mutable_run()->add_released() = value_address(kSelf, 1, 1);
+  run_in(session, third);
   EXPECT_EQ(session.num_held(), 2u);
   EXPECT_ERROR((void)fetch(1, 1), kCancelled, "the value was released");
-  run_program(session, 4, sends, {.arguments = {Tensor::ones({2})}, .ended_runs = {3}});
-  EXPECT_EQ(session.num_held(), 2u);
-  EXPECT_ERROR(run_program(session, 4, sends, {.arguments = {Tensor::ones({2})}}), kInvalidArgument,
-               "run 4 came before; expected one after 4");
-  EXPECT_ERROR(run_program(session, 5, sends), kInvalidArgument, "0 arguments; expected 1");
+  EXPECT_ERROR(run_in(session, third), kInvalidArgument, "run 3 came before; expected one after");
+  EXPECT_ERROR(run_in(session, run_of(4, doubling())), kInvalidArgument, "0 arguments; expected 1");
+  TaskRequest unknown = run_of(5, doubling());
+  unknown.message.mutable_run()->set_signature("other");
+  EXPECT_ERROR(run_in(session, unknown), kInvalidArgument, "no program of the signature 'other'");
   const auto unheard = std::make_shared<HeldCall>();
-  session.fetch({self, 9, 0}, unheard);
+  session.fetch(value_address(kSelf, 9, 0), unheard);
   session.end();
   EXPECT_ERROR((void)unheard->answer(), kCancelled, "worker 0: the session has ended");
 }
 
 TEST_F(TaskSession, FailedRunKeepsNothing) {
-  internal::TaskParts parts{{"worker", 0}};
+  internal::TaskParts parts{kSelf};
   internal::TaskSession session(parts, 3, 10s);
-  internal::TaskProgram program = doubling();
-  internal::ProgramOperation wrong = program.operations.front();
-  wrong.inputs = {1, 2};
-  wrong.outputs = {3};
-  program.arguments = {0, 2};
-  program.operations.push_back(wrong);
-  program.kept = {1, 3};
-  EXPECT_ERROR(
-      run_program(session, 1, program, {.arguments = {Tensor::ones({2}), Tensor::ones({3})}}),
-      kInvalidArgument, "worker 0: add at train.cc:41: ");
+  TaskProgram program = doubling();
+  program.add_arguments(2);
+  add_operation(program, {1, 2}, 3);
+  program.add_kept(3);
+  EXPECT_ERROR(run_in(session, run_of(1, program, {Tensor::ones({2}), Tensor::ones({3})})),
+               kInvalidArgument, "worker 0: add at train.cc:41: ", "shapes that broadcast");
   EXPECT_EQ(session.num_held(), 0u);
 }
 
+TEST_F(TaskSession, OperationsThatNoClientSendsAreRefused) {
+  internal::TaskParts parts{kSelf};
+  internal::TaskSession session(parts, 3, 10s);
+  std::uint64_t number = 0;
+  const auto refused = [&](const auto& change, const std::string& part) {
+    TaskProgram program = doubling();
+    program.clear_kept();
+    internal::ProgramOperation& operation = *program.mutable_operations(0);
+    change(operation);
+    const auto error =
+        error_of([&] { run_in(session, run_of(++number, program, {Tensor::ones({2})})); });
+    EXPECT_THAT(error.message(), HasSubstr(part));
+    EXPECT_TRUE(error.code() == ErrorCode::kInvalidArgument || error.code() == ErrorCode::kDataLoss)
+        << error.message();
+  };
+  refused([](auto& each) { each.set_op(255); }, "255 names nothing");
+  refused([](auto& each) { each.clear_inputs(); }, "inputs");
+  refused([](auto& each) { each.clear_specs(); }, "expected outputs float32 [2]");
+  refused([](auto& each) { each.mutable_specs(0)->set_dims(0, 3); }, "expected outputs");
+  refused([](auto& each) { each.mutable_specs(0)->set_dtype(99); }, "no type has number 99");
+  refused([](auto& each) { each.set_integers(0, 77); }, "attributes of kind 77");
+  refused([](auto& each) { each.set_integers(0, 1); }, "a number is missing");
+  refused([](auto& each) { each.add_integers(1); }, "more numbers");
+  refused([](auto& each) { each.add_outputs(5); }, "1 outputs, not 2");
+  refused([](auto& each) { each.set_kind(static_cast<TaskProgram::Kind>(9)); }, "kind 9");
+  refused([](auto& each) { each.set_kind(TaskProgram::CREATE); }, "1 inputs, got 2");
+  refused(
+      [](auto& each) {
+        each.set_kind(TaskProgram::CREATE);
+        each.clear_inputs(), each.clear_outputs(), each.set_variable("w");
+      },
+      "initial value of a variable");
+}
+
 TEST_F(TaskSession, MalformedRequestsAreRefused) {
-  using internal::TaskRequest;
-  internal::RunRequest run{7, "signature", "program"};
-  run.arguments = {internal::ValueAddress{{"worker", 1}, 4, 2}, Tensor::ones({100})};
-  run.released = {{{"worker", 0}, 3, 1}};
-  run.ended_runs = {5, 6};
-  Packet packet = internal::encode(TaskRequest{3, run});
+  TaskRequest request = run_of(7, doubling(), {Tensor::ones({100})});
+  *request.message.mutable_run()->add_arguments()->mutable_address() =
+      value_address({"worker", 1}, 4, 2);
+  Packet packet = internal::encode(request);
   const TaskRequest same = internal::decode_task_request(packet);
-  EXPECT_EQ(same.session, 3u);
-  const auto& got = std::get<internal::RunRequest>(same.request);
-  EXPECT_EQ(got.number, 7u);
-  EXPECT_EQ(got.signature, "signature");
-  EXPECT_EQ(got.program, "program");
-  EXPECT_EQ(std::get<internal::ValueAddress>(got.arguments[0]),
-            std::get<internal::ValueAddress>(run.arguments[0]));
-  expect_tensor(std::get<Tensor>(got.arguments[1]), {100}, std::vector<double>(100, 1.0));
-  EXPECT_EQ(got.released, run.released);
-  EXPECT_EQ(got.ended_runs, run.ended_runs);
+  EXPECT_EQ(same.message.SerializeAsString(), request.message.SerializeAsString());
+  expect_tensor(same.tensors.at(0), {100}, std::vector<double>(100, 1.0));
   packet.head.push_back(std::byte{0});
   EXPECT_ERROR((void)internal::decode_task_request(packet), kDataLoss, "no such message");
   packet.head.resize(packet.head.size() / 2);
   EXPECT_ERROR((void)internal::decode_task_request(packet), kDataLoss, "");
-  packet = internal::encode(TaskRequest{3, run});
+  packet = internal::encode(request);
   packet.payload.push_back(packet.payload.front());
   EXPECT_ERROR((void)internal::decode_task_request(packet), kDataLoss, "bytes more");
-  // Messages by hand: without a request, and a run whose argument is neither a value nor somewhere.
-  const auto refused = [](std::vector<int> message, const std::string& part) {
-    Packet made;
-    for (const int each : message) made.head.push_back(static_cast<std::byte>(each));
-    EXPECT_ERROR((void)internal::decode_task_request(made), kDataLoss, part);
-  };
-  refused({}, "expected one of open, run, fetch, transfers and stay, got none");
-  refused({0x1a, 2, 0x22, 0}, "a value or where it is");
-}
-
-internal::TaskProgram sent_and_received(const internal::TaskProgram& program) {
-  const std::string bytes = internal::encode_program(program);
-  internal::TaskProgram same = internal::decode_program(std::as_bytes(std::span(bytes)));
-  EXPECT_EQ(internal::encode_program(same), bytes);
-  return same;
 }
 
 TEST(TaskProgram, KeepsEveryAttribute) {
@@ -223,40 +248,33 @@ TEST(TaskProgram, KeepsEveryAttribute) {
       AttentionAttributes{0.125, true, 6}};
   ASSERT_EQ(all.size(), std::variant_size_v<Attributes>);
   for (std::size_t i = 0; i < all.size(); ++i) {
-    internal::TaskProgram program = doubling();
-    program.operations[0].attributes = all[i];
-    EXPECT_EQ(sent_and_received(program).operations[0].attributes.index(), i);
+    internal::ProgramOperation operation, again;
+    internal::put_attributes(all[i], operation);
+    const Attributes same = internal::get_attributes(operation);
+    EXPECT_EQ(same.index(), i);
+    internal::put_attributes(same, again);
+    EXPECT_EQ(again.SerializeAsString(), operation.SerializeAsString());
   }
-  internal::TaskProgram program = doubling();
-  program.operations[0].attributes = all[5];
-  EXPECT_EQ(std::get<Conv2dAttributes>(sent_and_received(program).operations[0].attributes),
+  internal::ProgramOperation operation;
+  internal::put_attributes(all[5], operation);
+  EXPECT_EQ(std::get<Conv2dAttributes>(internal::get_attributes(operation)),
             std::get<Conv2dAttributes>(all[5]));
+  operation.set_integers(7, 4);  // the activation
+  EXPECT_ERROR((void)internal::get_attributes(operation), kDataLoss, "4 is out of range");
 }
 
 TEST(TaskProgram, MalformedProgramsAreRefused) {
   const auto refused = [](const auto& change, const std::string& part) {
-    internal::TaskProgram program = doubling();
+    TaskProgram program = doubling();
     change(program);
-    EXPECT_ERROR((void)sent_and_received(program), kDataLoss, part);
+    EXPECT_ERROR((void)internal::parse_program(program.SerializeAsString()), kDataLoss, part);
   };
-  refused([](auto& program) { program.operations[0].inputs = {0, 5}; }, "value 5 is used before");
-  refused([](auto& program) { program.operations[0].outputs = {0}; }, "value 0 is made twice");
-  refused([](auto& program) { program.arguments = {0, 0}; }, "value 0 is made twice");
-  refused([](auto& program) { program.kept = {9}; }, "value 9 is used before");
-  refused([](auto& program) { program.operations[0].inputs = {}; }, "with 0 inputs");
-  refused([](auto& program) { program.operations[0].specs = {}; }, "and 0 outputs");
-  refused([](auto& program) { program.operations[0].op = 255; }, "number 255");
-  refused([](auto& program) { program.operations[0].variable = "w"; }, "the name of a variable");
-  refused(
-      [](auto& program) {
-        program.operations[0].kind = internal::ProgramOperation::Kind::kRead;
-        program.operations[0].op = 0;
-        program.operations[0].inputs = {};
-      },
-      "the name of a variable");
-  const std::string bytes = internal::encode_program(doubling());
-  EXPECT_ERROR((void)internal::decode_program(std::as_bytes(std::span(bytes).first(7))), kDataLoss,
-               "");
+  refused([](auto& each) { each.mutable_operations(0)->add_inputs(5); }, "value 5 is used before");
+  refused([](auto& each) { each.mutable_operations(0)->set_outputs(0, 0); }, "0 is made twice");
+  refused([](auto& each) { each.add_arguments(0); }, "value 0 is made twice");
+  refused([](auto& each) { each.add_kept(9); }, "value 9 is used before");
+  const std::string bytes = doubling().SerializeAsString();
+  EXPECT_ERROR((void)internal::parse_program(bytes.substr(0, 7)), kDataLoss, "");
 }
 
 /// A server per task, each at a port of its own.
@@ -375,7 +393,7 @@ TEST_F(SessionTest, TwoClientsOnTwoMastersOfOneCluster) {
   Session other(cluster.target(0));
   const auto inner = other.scope();
   EXPECT_ERROR((void)variable_on("/job:ps", "sum", Tensor::zeros({3})), kInvalidArgument,
-               "variable 'sum' is here as float32 [2]; expected float32 [3]");
+               "expected float32 [3], but the variable is here as float32 [2]");
 }
 
 TEST_F(SessionTest, EveryTaskListsTheDevicesOfAll) {

@@ -4,7 +4,9 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -43,19 +45,6 @@ class Session;
 
 namespace internal {
 class SessionCore;
-
-/// One step of a session on this thread; dropped unless end() is called.
-class SessionStep {
- public:
-  explicit SessionStep(const Session& session);
-  ~SessionStep();
-  SessionStep& operator=(SessionStep&&) = delete;
-  void end();
-
- private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
-};
 }  // namespace internal
 
 /// While it lives, device scopes of other tasks work on this thread: `const auto scope =
@@ -112,14 +101,12 @@ class Session {
   /// scope() around it. tf.Session.run.
   template <class Step>
   auto run(Step&& step) const {
-    internal::SessionStep recorded(*this);
     if constexpr (std::is_void_v<std::invoke_result_t<Step&>>) {
-      step();
-      recorded.end();
+      run_recorded([&] { step(); });
     } else {
-      auto result = step();
-      recorded.end();
-      return result;
+      std::optional<std::decay_t<std::invoke_result_t<Step&>>> result;
+      run_recorded([&] { result.emplace(step()); });
+      return *std::move(result);
     }
   }
 
@@ -128,7 +115,8 @@ class Session {
 
  private:
   friend class SessionScope;
-  friend class internal::SessionStep;
+  void run_recorded(const std::function<void()>& step) const;
+
   std::shared_ptr<internal::SessionCore> core_;
 };
 
