@@ -183,8 +183,10 @@ namespace internal {
 bool placement_is_logged() { return is_logged.load(std::memory_order_relaxed); }
 
 void log_placement(const OpCall& call, std::span<const Tensor> outputs) {
-  const Device device = outputs.empty() ? call.inputs[0].device() : outputs[0].device();
-  const std::string line = tutti::concat(tf_op_name(call.op), ": ", full_device_name(device));
+  const Tensor& placed = outputs.empty() ? call.inputs[0] : outputs[0];
+  const auto remote = remote_device_of(placed);
+  const std::string line = tutti::concat(
+      tf_op_name(call.op), ": ", remote ? remote->to_string() : full_device_name(placed.device()));
   MutexLock lock(sink().mutex);
   if (sink().function) return sink().function(line);
   log_info(line);
