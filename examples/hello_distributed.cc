@@ -25,12 +25,12 @@ Tensor bytes_of(std::string_view text) {
   return Tensor::from(Shape{std::ssize(text)}, std::vector<std::uint8_t>(text.begin(), text.end()));
 }
 
-/// Joins two texts and adds two numbers on the server's first task.
+/// Joins two texts and adds two numbers on the first device of the cluster.
 void say_hello(const std::string& target, double timeout = 30.0) {
   const auto milliseconds = static_cast<std::int64_t>(timeout * 1000.0);
   const Session session(target, {.connect_timeout = std::chrono::milliseconds(milliseconds)});
   const auto scope = session.scope();
-  const DeviceScope task("/job:local/task:0");
+  const DeviceScope task(session.list_devices().front());
   const Tensor hello =
       concat(std::vector{bytes_of("Hello, "), bytes_of("distributed TensorFlow!")}, 0);
   const auto letters = hello.host_span<std::uint8_t>();

@@ -34,7 +34,7 @@ def start_in_turn(*commands):
 def runs_in_one_process(folder, _):
     result = run(f"{folder}/hello_distributed")
     require(result.returncode == 0 and result.stdout == HELLO, "hello", result.stdout + result.stderr)
-    require("1 + 2 on /job:local/task:0: 3" in result.stderr, "a step", result.stderr)
+    require("1 + 2 on /job:local/replica:0/task:0/device:CPU:0: 3" in result.stderr, "a step", result.stderr)
 
 
 def runs_in_two_processes(folder, _):

@@ -128,15 +128,16 @@ std::shared_ptr<RpcReply> SessionCore::start(const Task& task, std::uint64_t num
   run.set_number(number);
   std::string program = part.program.SerializeAsString();
   run.set_signature(hash_of(program));
-  if (to.programs.insert(run.signature()).second) {
-    counted_[{kClient, task.device_prefix()}].second += program.size();
-    run.set_program(std::move(program));
-  }
-  for (const Tensor& each : part.request.tensors) count(kClient, task.device_prefix(), each);
-  for (const auto& [of_run, value] : std::exchange(to.released, {})) {
+  if (!to.programs.contains(run.signature())) run.set_program(std::move(program));
+  for (const auto& [of_run, value] : to.released) {
     *run.add_released() = value_address(task, of_run, value);
   }
-  return to.client->start(encode(part.request));
+  auto reply = to.client->start(encode(part.request));
+  to.released.clear();
+  to.programs.insert(run.signature());
+  counted_[{kClient, task.device_prefix()}].second += run.program().size();
+  for (const Tensor& each : part.request.tensors) count(kClient, task.device_prefix(), each);
+  return reply;
 }
 
 std::uint64_t SessionCore::run(std::map<Task, TaskPart> parts) {
@@ -242,9 +243,8 @@ std::optional<std::string> SessionCore::why_lost(const Task& task, const Link& l
                             deadline_after(Clock::system().now(), durations::kSilentAfter));
     return std::nullopt;
   } catch (const Error& error) {
-    if (error.code() == ErrorCode::kAborted) return concat(who, " was started again");
-    if (error.code() == ErrorCode::kUnavailable) return concat(who, " is gone");
-    return std::nullopt;
+    if (error.code() != ErrorCode::kUnavailable) return std::nullopt;
+    return concat(who, " is gone");
   }
 }
 
