@@ -140,8 +140,21 @@ std::shared_ptr<RpcReply> SessionCore::start(const Task& task, std::uint64_t num
   return reply;
 }
 
+/// A part on another task would try for some seconds to reach a task that has died.
+void SessionCore::require_connected(const Task& task) {
+  const auto why = link(task).client->why_broken();
+  if (why)
+    throw explained(Error(ErrorCode::kUnavailable, concat("Session::run: ", task, ": ", *why)));
+}
+
 std::uint64_t SessionCore::run(std::map<Task, TaskPart> parts) {
   const NoDeviceScope here;
+  for (const auto& [task, part] : parts) {
+    require_connected(task);
+    for (const auto& argument : part.request.message.run().arguments()) {
+      if (argument.has_address()) require_connected(task_of(argument.address()));
+    }
+  }
   std::vector<std::pair<Task, std::shared_ptr<RpcReply>>> replies;
   std::vector<Error> errors;
   std::uint64_t number = 0;

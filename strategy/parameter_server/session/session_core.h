@@ -71,6 +71,7 @@ class SessionCore : public std::enable_shared_from_this<SessionCore> {
                                         TimePoint deadline) const;
   void open(const Task* task, std::shared_ptr<RpcClient> client);
   Link& link(const Task& task);
+  void require_connected(const Task& task);
   std::shared_ptr<RpcReply> start(const Task& task, std::uint64_t number, TaskPart& part)
       TUTTI_REQUIRES(mutex_);
   void count(const std::string& from, const std::string& to, const Tensor& value)
