@@ -18,7 +18,7 @@ DECLARATION = re.compile(r'(?:\w+\.)?add(?:_choice)?\(\s*"(?P<flag>-[^"]+)",\s*(
 
 
 def without_comments(text):
-    return re.sub(r"//[^\n]*", "", text)
+    return re.sub(r'("(?:[^"\\\n]|\\.)*")|//[^\n]*', lambda match: match[1] or "", text)  # "grpc://" is no comment
 
 
 def read(path):
