@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
+#include <set>
 #include <sstream>
 #include <vector>
 
@@ -260,6 +261,20 @@ std::string stack_of(int thread) {
   return text + frames_as_text();
 }
 
+/// The system's list ends early where a thread ends while it is read, so it is read until nothing
+/// is added.
+std::set<int> threads_of_process() {
+  std::set<int> threads;
+  std::size_t last = 0;
+  do {
+    last = threads.size();
+    for (const std::string& task : names_in_folder("/proc/self/task")) {
+      threads.insert(std::stoi(task));
+    }
+  } while (threads.size() != last);
+  return threads;
+}
+
 }  // namespace
 
 std::string stacks_of_all_threads() {
@@ -267,9 +282,7 @@ std::string stacks_of_all_threads() {
   MutexLock lock(turns);
   install_handler();
   std::string text;
-  for (const std::string& task : names_in_folder("/proc/self/task")) {
-    text += stack_of(std::stoi(task));
-  }
+  for (const int thread : threads_of_process()) text += stack_of(thread);
   return text;
 }
 
