@@ -280,7 +280,8 @@ bool is_of_step(const Tensor& value) {
   return (tracer && tracer->holds(value)) || remote_device_of(value);
 }
 
-/// A part of a larger value of a traced step, as a value by itself: nothing can be copied as yet.
+/// Returns a part of a larger value of a traced step, or of another task, as a value of its own, by
+/// an operation: the host has no elements to copy.
 Tensor with_own_buffer(const Tensor& value) {
   if (value.buffer()->size() == value.num_bytes() || !is_of_step(value)) return value;
   OpCall call;

@@ -292,7 +292,7 @@ struct Attempt : ConnectAttempt {
   std::shared_ptr<ClientStream> stream = {};
 };
 
-/// What every attempt to connect needs.
+/// Parameters of each attempt to connect.
 struct Connector {
   Endpoint endpoint;
   RpcMethod method;

@@ -1,4 +1,4 @@
-// What both ends of a connection prove themselves with, and when a client gives up.
+// Identity and credentials of both ends of a connection, from options and the environment.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/session/rpc_options.h"
 

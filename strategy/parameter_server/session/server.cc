@@ -59,7 +59,7 @@ struct Server::Impl final : internal::VariableHandler {
       MutexLock lock(mutex);
       missing.erase(call->peer().task.to_string());
       here.insert_or_assign(call->peer().client, Client{call->peer()});
-      // Of one that connects again.
+      // Its task is here again, perhaps as another process.
       std::erase_if(here, [&](const auto& each) {
         return each.second.lost_at && each.second.peer.task.same_task(call->peer().task);
       });

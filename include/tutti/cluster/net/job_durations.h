@@ -45,8 +45,7 @@ inline constexpr Duration kLongestStep = std::chrono::minutes(10);
 
 // Calls, and their end.
 
-/// A server of calls that was started again is back by then; that of the job answers at once, or
-/// is lost long before this, as is a worker that died.
+/// Timeout for one call of the job's control server, which answers at once or is lost long before.
 inline constexpr Duration kServerPatience = std::chrono::seconds(30);
 /// For what comes in another way, too, or is tried again: a report that a member has failed or
 /// left, the exit status of one that is ending, a connection that a thread makes again and again, a
