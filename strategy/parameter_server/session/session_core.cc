@@ -178,6 +178,10 @@ std::uint64_t SessionCore::run(std::map<Task, TaskPart> parts) {
     }
   }
   if (errors.empty()) return number;
+  // Parts that have ended, or will, keep values that no tensor of this process names.
+  for (const auto& [task, part] : parts) {
+    for (const auto& kept : part.program.kept()) release(task, number, kept.value());
+  }
   const auto is_cause = [](const Error& error) { return error.code() != ErrorCode::kCancelled; };
   const auto cause = std::ranges::find_if(errors, is_cause);
   throw explained(cause != errors.end() ? *cause : errors.front());

@@ -136,6 +136,11 @@ std::vector<Tensor> SessionRecorder::record(const std::shared_ptr<const TaskPlac
                                             ProgramOperation operation,
                                             std::span<const Tensor> inputs,
                                             const std::vector<TensorSpec>& specs) {
+  if (StepRecorder::current() != nullptr) {
+    fail(ErrorCode::kUnimplemented, "Session: ", operation.where(), " on ", place->task,
+         " in a captured step; expected operations of this process only, because a replay does not "
+         "send steps to other tasks; try calling the function without captured()");
+  }
   for (const Tensor& input : inputs) operation.add_inputs(number_of(input));
   operation.set_device(place->device);
   put_specs(specs, operation);
@@ -246,7 +251,7 @@ std::map<Task, TaskPart> SessionRecorder::cut(Step& step) {
   std::vector<const Argument*> arguments(step.num_values, nullptr);
   for (const Argument& each : step.arguments) arguments[each.number] = &each;
   std::set<std::pair<Task, ValueNumber>> known;  // values that the task does not make
-  std::set<ValueNumber> sent;
+  std::map<ValueNumber, std::uint32_t> num_receivers;
   for (auto& [task, operation] : step.operations) {
     TaskPart& part = parts[task];
     for (const ValueNumber input : operation.inputs()) {
@@ -256,7 +261,7 @@ std::map<Task, TaskPart> SessionRecorder::cut(Step& step) {
       if (owner != nullptr) {
         auto& received = *part.program.add_received();
         received.set_value(input), received.set_job(owner->type), received.set_index(owner->index);
-        sent.insert(input);
+        ++num_receivers[input];
         continue;
       }
       const Argument& argument = *arguments[input];
@@ -272,8 +277,11 @@ std::map<Task, TaskPart> SessionRecorder::cut(Step& step) {
     *part.program.add_operations() = std::move(operation);
   }
   for (Made& each : step.made) {
-    each.is_kept = !each.value.expired() || sent.contains(each.number);
-    if (each.is_kept) parts.at(each.place->task).program.add_kept(each.number);
+    each.is_kept = !each.value.expired();
+    if (!each.is_kept && !num_receivers.contains(each.number)) continue;
+    auto& kept = *parts.at(each.place->task).program.add_kept();
+    kept.set_value(each.number);
+    if (!each.is_kept) kept.set_num_receivers(num_receivers.at(each.number));
   }
   return parts;
 }

@@ -104,7 +104,7 @@ class SessionRecorder final : public RemoteRecorder {
     std::shared_ptr<const TaskPlace> place = {};
     ValueNumber number = 0;
     std::weak_ptr<RemoteValue> value = {};
-    bool is_kept = false;  // after the run: a tensor holds it, or it was sent to another task
+    bool is_kept = false;  // after the run, because a tensor holds it
   };
   struct Step {
     std::uint64_t number = 0;

@@ -182,7 +182,7 @@ TaskProgram parse_program(const std::string& bytes) {
     std::ranges::for_each(operation.inputs(), take);
     std::ranges::for_each(operation.outputs(), make);
   }
-  std::ranges::for_each(program.kept(), take);
+  for (const auto& each : program.kept()) take(each.value());
   return program;
 }
 

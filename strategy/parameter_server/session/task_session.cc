@@ -94,7 +94,10 @@ class TaskSession::Execution {
     for (int i = 0; i < operation.outputs_size(); ++i) {
       const Tensor& output = outputs[static_cast<std::size_t>(i)];
       const ValueNumber number = operation.outputs(i);
-      if (job_.program->kept.contains(number)) session_.set(run_.number(), number, output);
+      const auto kept = job_.program->kept.find(number);
+      if (kept != job_.program->kept.end()) {
+        session_.keep(run_.number(), number, output, kept->second);
+      }
       values_.emplace(number, output);
     }
   }
@@ -190,7 +193,9 @@ std::shared_ptr<const TaskSession::Program> TaskSession::find_program(
     const auto program = std::make_shared<Program>();
     program->message = parse_program(run.program());
     program->last_uses = last_uses(program->message);
-    program->kept.insert(program->message.kept().begin(), program->message.kept().end());
+    for (const auto& each : program->message.kept()) {
+      program->kept.emplace(each.value(), each.num_receivers());
+    }
     known = program;
   }
   if (known != nullptr) return known;
@@ -202,7 +207,9 @@ std::shared_ptr<const TaskSession::Program> TaskSession::find_program(
 void TaskSession::release(const v1::SessionRequest::Run& run, std::vector<Tensor>& released) {
   for (const ValueAddress& address : run.released()) {
     const auto of_run = runs_.find(address.run());
-    if (of_run == runs_.end() || !of_run->second.has_ended) continue;
+    if (of_run == runs_.end()) continue;
+    if (!of_run->second.has_ended) of_run->second.released.insert(address.value());
+    if (!of_run->second.has_ended) continue;
     if (auto held = of_run->second.values.extract(address.value())) {
       released.push_back(std::move(held.mapped().value));
     }
@@ -248,16 +255,31 @@ void TaskSession::execute(const Job& job) {
   }
 }
 
-void TaskSession::set(std::uint64_t run, ValueNumber number, const Tensor& value) {
+void TaskSession::keep(std::uint64_t run, ValueNumber number, const Tensor& value,
+                       std::size_t num_receivers) {
   std::vector<std::shared_ptr<RpcCall>> fetches;
   {
     const MutexLock lock(mutex_);
     if (stops_) return;
     Held& held = runs_[run].values[number];
     held.value = value;
+    held.num_receivers = num_receivers;
     fetches.swap(held.fetches);
+    note_fetched(run, number, fetches.size());
   }
   for (const auto& fetch : fetches) fetch->reply(encode_nest(Nest(value)));
+}
+
+/// Drops a value that all receivers have: a variable's memory that is still referenced would be
+/// copied by the next update.
+void TaskSession::note_fetched(std::uint64_t number, ValueNumber value, std::size_t times) {
+  Run& run = runs_.at(number);
+  Held& held = run.values.at(value);
+  if (held.num_receivers == 0) return;
+  held.num_receivers -= std::min(held.num_receivers, times);
+  if (held.num_receivers > 0) return;
+  run.values.erase(value);
+  if (run.has_ended && run.values.empty()) runs_.erase(number);
 }
 
 /// A run that has failed keeps nothing.
@@ -269,7 +291,8 @@ void TaskSession::end_run(std::uint64_t number, bool has_failed) {
     Run& run = runs_[number];
     run.has_ended = true;
     std::erase_if(run.values, [&](auto& each) {
-      if (each.second.value.defined() && !has_failed) return false;
+      const bool is_kept = each.second.value.defined() && !run.released.contains(each.first);
+      if (is_kept && !has_failed) return false;
       dropped.push_back(std::move(each.second));
       return true;
     });
@@ -304,6 +327,7 @@ void TaskSession::fetch(const ValueAddress& address, std::shared_ptr<RpcCall> ca
       if (run.has_ended) throw no_value(parts_.task);
       return run.values[address.value()].fetches.push_back(std::move(call));
     }
+    note_fetched(address.run(), address.value(), 1);
   }
   call->reply(encode_nest(Nest(value)));
 }

@@ -56,15 +56,17 @@ class TaskSession {
   struct Held {
     Tensor value = {};                                   // undefined: not made yet
     std::vector<std::shared_ptr<RpcCall>> fetches = {};  // that wait for it
+    std::size_t num_receivers = 0;                       // left; 0: it stays until it is released
   };
   struct Run {
     std::unordered_map<ValueNumber, Held> values = {};
+    std::set<ValueNumber> released = {};  // before the run has ended
     bool has_ended = false;
   };
   struct Program {
     TaskProgram message = {};
     std::vector<std::vector<ValueNumber>> last_uses = {};
-    std::set<ValueNumber> kept = {};
+    std::map<ValueNumber, std::size_t> kept = {};  // with the number of receivers
   };
   struct Job {
     TaskRequest request = {};
@@ -82,7 +84,9 @@ class TaskSession {
       TUTTI_REQUIRES(mutex_);
   void release(const v1::SessionRequest::Run& run, std::vector<Tensor>& released)
       TUTTI_REQUIRES(mutex_);
-  void set(std::uint64_t run, ValueNumber number, const Tensor& value);
+  void keep(std::uint64_t run, ValueNumber number, const Tensor& value, std::size_t num_receivers);
+  void note_fetched(std::uint64_t run, ValueNumber number, std::size_t times)
+      TUTTI_REQUIRES(mutex_);
   void end_run(std::uint64_t number, bool has_failed);
   Tensor own_value(const ValueAddress& address) const;
 
