@@ -11,7 +11,7 @@
 namespace tutti {
 namespace {
 
-/// What a dilated kernel covers.
+/// Returns the size that a dilated kernel covers.
 Size2D window_of(Size2D kernel, Size2D dilation) {
   return {(kernel.height - 1) * dilation.height + 1, (kernel.width - 1) * dilation.width + 1};
 }
@@ -40,14 +40,14 @@ void require_groups(std::int64_t filters, std::int64_t groups, std::string_view 
        " filters, got ", groups);
 }
 
-/// Input channels of each group.
+/// Returns the number of input channels per group.
 std::int64_t group_channels(std::int64_t channels, std::int64_t groups, std::string_view who) {
   if (channels % groups == 0) return channels / groups;
   fail(ErrorCode::kInvalidArgument, who, ": ", channels, " channels cannot be cut into ", groups,
        " equal groups");
 }
 
-/// conv(image, kernel [, bias]) with the activation, fused where the kernels can.
+/// Returns convolve() with the activation, fused where the kernels support it.
 template <class Convolve>
 Tensor activated(const ActivationFunction& activation, Conv2dOptions& op,
                  const Convolve& convolve) {

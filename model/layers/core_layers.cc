@@ -78,7 +78,7 @@ Tensor Embedding::logits(const Tensor& x) const {
   return internal::like_input(matmul(rows, weight(0).value(), {.transpose_b = true}), x);
 }
 
-// Positions that are learnt.
+// Learnt positions.
 
 PositionEmbedding::PositionEmbedding(std::int64_t sequence_length, PositionEmbeddingOptions options)
     : LayerOf(options.name, options.input_shape),
@@ -102,7 +102,7 @@ Tensor PositionEmbedding::call(const Tensor& input, CallContext context) const {
   return input + slice(weight(0).value(), {first, 0}, {steps, -1});
 }
 
-// The layer that says which steps of a sequence do not count.
+// The layer that masks steps of a sequence.
 
 Masking::Masking(double mask_value, LayerOptions options)
     : LayerOf(options.name, options.input_shape), mask_value_(mask_value) {

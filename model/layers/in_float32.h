@@ -1,4 +1,4 @@
-// Parts of layers that need more digits than 16-bit numbers have.
+// Computations of layers that need more precision than 16-bit numbers have.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -7,8 +7,8 @@
 
 namespace tutti::internal {
 
-/// fn(x); where x is of a 16-bit type, in float32, with the weights as they are, and the result
-/// cast to the type of x: what Keras's normalisations do.
+/// Returns fn(x). If x is of a 16-bit type, computes in float32 with uncast weights and casts the
+/// result to the type of x, as Keras's normalisations do.
 template <class Fn>
 Tensor in_float32(const Tensor& x, const Fn& fn) {
   if (!is_half(x.dtype())) return fn(x);

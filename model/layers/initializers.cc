@@ -20,7 +20,7 @@ using initializers::FanMode;
 using internal::call_of;
 using Kind = ValueGenerator::Kind;
 
-/// Standard deviation of a standard normal that is cut at two standard deviations.
+/// Standard deviation of a standard normal truncated at two standard deviations.
 constexpr double kTruncatedStddev = 0.87962566103423978;
 
 std::pair<double, double> fans_of(const Shape& shape) {
@@ -38,7 +38,7 @@ double fan_of(const Shape& shape, FanMode mode) {
   return mode == FanMode::kOut ? fan_out : (fan_in + fan_out) / 2.0;
 }
 
-/// ["random_normal", 0, 0.05] is called "random_normal".
+/// Names the initializer after its call: ["random_normal", 0, 0.05] is "random_normal".
 template <class Values>
 Initializer of_call(Json call, Values values) {
   std::string name = call.as_array()[0].as_string();
@@ -60,14 +60,14 @@ Initializer scaled(Json call, double scale, FanMode mode, Distribution distribut
   });
 }
 
-/// The same numbers for every shape.
+/// Uses the same parameters for every shape.
 Initializer of_numbers(Json call, Kind kind, double a, double b = 0.0) {
   return of_call(std::move(call),
                  [=](const Shape&) -> ValueGenerator { return {.kind = kind, .a = a, .b = b}; });
 }
 
 /// Makes the `count` vectors of `length` elements in `vectors` orthonormal, in order. Each is
-/// projected twice: once is not enough for vectors that are nearly dependent.
+/// projected twice, because once is not enough for vectors that are nearly dependent.
 void orthonormalize(std::vector<double>& vectors, std::size_t count, std::size_t length) {
   for (std::size_t i = 0; i < count; ++i) {
     double* v = &vectors[i * length];

@@ -1,5 +1,4 @@
-// What attention has computed of the steps before, so that further steps cost no more than they
-// are.
+// Cache of attention's keys and values, so that a call computes only its new steps.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/layers/key_value_cache.h"
 

@@ -1,4 +1,4 @@
-// Labels and weights as losses and metrics need them: in the shape of the predictions.
+// Fits labels and weights to the shape of the predictions, for losses and metrics.
 // SPDX-License-Identifier: Apache-2.0
 #include "model/layers/labels_and_weights.h"
 
@@ -19,11 +19,11 @@
 
 namespace tutti::internal {
 
-// Bringing labels to the shape and type of predictions.
+// Fitting labels to the shape and type of predictions.
 
 namespace {
 
-/// What to try where class numbers were given instead of one-hot labels, or these instead of those.
+/// Returns advice for class numbers in place of one-hot labels, or the reverse.
 std::string remedy(const Shape& labels, const Shape& predictions, std::string_view who) {
   constexpr std::string_view kSparse = "sparse_";
   if (who.starts_with(kSparse) && labels == predictions)
@@ -131,11 +131,11 @@ Tensor weighted(const Tensor& values, const Tensor& sample_weight, std::string_v
   return values * fitted_weight(sample_weight, values, who);
 }
 
-// What tells the steps of sequences apart in losses and metrics.
+// Steps of sequences in losses and metrics.
 
 namespace {
 
-/// Axes of weights that tell examples or steps apart: a last axis of 1 does not.
+/// Number of axes of weights that distinguish examples or steps; a last axis of 1 does not.
 int axes_of_weights(const Tensor& sample_weight) {
   int axes = sample_weight.defined() ? sample_weight.rank() : 0;
   while (axes > 1 && sample_weight.shape()[axes - 1] == 1) --axes;
@@ -159,7 +159,7 @@ StepWeights::StepWeights(const Tensor& predictions, const Tensor& sample_weight,
   while (mask_.defined() && mask_.rank() < rank) mask_ = expand_dims(mask_, -1);
 }
 
-/// [batch, steps, ...] -> [batch * steps, ...].
+/// Maps [batch, steps, ...] to [batch * steps, ...].
 Tensor StepWeights::merged(const Tensor& x, const char* what) const {
   const std::span<const std::int64_t> dims = x.shape().dims(), steps = shape_.dims();
   internal::require(

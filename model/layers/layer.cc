@@ -1,4 +1,4 @@
-// Layers: shared state, naming, building, and walks over the tree of sub-layers.
+// Layers: shared state, naming, building, and traversal of the tree of sub-layers.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/layers/layer.h"
 
@@ -24,16 +24,15 @@
 namespace tutti::internal {
 namespace {
 
-/// Of a call that may be repeated: the keys of random numbers that it asked for, and the masks of
-/// its results.
+/// Record of a call that may be repeated: its random keys and the masks of its results.
 struct CallLog {
   std::vector<RandomKey> keys;
   std::vector<Tensor> result_masks;
   bool is_full = false;
 };
 
-/// While the first one of a log lives, keys are written to it; later ones give them again. Those
-/// inside of them, of calls within the call, get the same keys.
+/// Records random keys in the first scope of a log, and repeats them in later ones. Scopes inside,
+/// of calls within the call, get the same keys.
 class CallLogScope {
  public:
   explicit CallLogScope(CallLog& log)
@@ -45,7 +44,7 @@ class CallLogScope {
   CallLogScope(const CallLogScope&) = delete;
   CallLogScope& operator=(const CallLogScope&) = delete;
 
-  /// The next key of the innermost scope that repeats, or else `make()`.
+  /// Returns the next key of the innermost scope that repeats, or else of `make()`.
   template <class Make>
   static RandomKey next_key(const Make& make) {
     CallLogScope* scope = innermost;
@@ -219,7 +218,7 @@ std::vector<Tensor> Layer::apply(std::span<const Tensor> inputs, CallContext con
 
 namespace {
 
-/// Of these values, undefined where there is none.
+/// Returns the masks of these values, undefined where there is none.
 std::vector<Tensor> masks_of(std::span<const Tensor> values) {
   std::vector<Tensor> masks;
   for (const Tensor& value : values) masks.push_back(MaskScope::mask_of(value));

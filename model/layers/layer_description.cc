@@ -1,4 +1,4 @@
-// What is written of a layer, and read: the table of layers that can be made.
+// Descriptions of layers, and the table of layers that can be read.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/layers/layer_description.h"
 
@@ -30,7 +30,7 @@ std::shared_ptr<Layer> bidirectional(const std::shared_ptr<Layer>& layer,
   return std::make_shared<Bidirectional>(*recurrent, std::move(options));
 }
 
-/// What constructors take, in their order; LayerOptions are left out.
+/// Constructor arguments of each layer, in order, without LayerOptions.
 std::vector<LayerTable::Entry> layer_entries() {
   using Int = std::int64_t;
   return {entry_of<Dense, Int, DenseOptions>(),

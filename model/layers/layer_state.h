@@ -1,4 +1,4 @@
-// What a layer is made of.
+// State of a layer, shared by its copies.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -16,7 +16,7 @@
 
 namespace tutti {
 
-/// What the copies of a layer share. Changes only while the layer is built (and by freeze()).
+/// Shared state of a layer's copies. Changes only while the layer is built (and by freeze()).
 struct Layer::State {
   /// A weight of the layer itself, or a sub-layer.
   struct Item {
@@ -28,17 +28,17 @@ struct Layer::State {
 
   std::string name;
   std::string type_name;
-  std::string scope;  // in front of the names of weights: "block/conv2d/"
+  std::string scope;  // prefix of the names of weights: "block/conv2d/"
   std::optional<Shape> given_input_shape;
   std::string output_activation;
-  std::uint64_t number = 0;  // the call site of random numbers
+  std::uint64_t number = 0;  // part of the keys of random numbers
   bool has_given_name = false;
-  bool made_built = false;  // a model: its constructor gives the names of its weights
-  std::function<Json::Array()> arguments;  // of the constructor; null: not said
+  bool made_built = false;                 // a model: its constructor names its weights
+  std::function<Json::Array()> arguments;  // of the constructor; null: not declared
   bool built = false;
   bool frozen = false;
   bool remat = false;
-  bool only_shapes = false;  // shapes_for(): build() runs, but nothing is made
+  bool only_shapes = false;  // shapes_for(): build() runs, but creates nothing
   std::vector<Shape> input_shapes;
   std::vector<Shape> output_shapes;
   DTypePolicy policy = tutti::dtype_policy();
@@ -46,7 +46,7 @@ struct Layer::State {
   std::vector<Variable> weights;
   std::vector<std::shared_ptr<Metric>> metrics;
 
-  /// Calls fn(item, frozen) for every weight below, in creation order, shared sub-layers once.
+  /// Calls fn(item, frozen) for every weight below, in creation order; shared sub-layers once.
   template <class Fn>
   void visit_weights(const Fn& fn, std::set<const State*>& seen, bool frozen_above) const {
     if (!seen.insert(this).second) return;
@@ -64,7 +64,7 @@ struct Layer::State {
     visit_weights(fn, seen, false);
   }
 
-  /// Calls fn(state) for this layer and all below, in creation order, shared ones once.
+  /// Calls fn(state) for this layer and all below, in creation order; shared ones once.
   template <class Fn>
   static void visit_layers(const std::shared_ptr<State>& state, Fn&& fn,
                            std::set<const State*>& seen) {

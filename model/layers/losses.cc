@@ -1,4 +1,4 @@
-// Loss functions, loss objects, and how a loss is divided by the global batch.
+// Loss functions, loss objects, and division by the global batch.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/layers/losses.h"
 
@@ -21,14 +21,14 @@
 namespace tutti::losses {
 namespace {
 
-/// Probabilities are kept this far from 0 and 1 (Keras's epsilon).
+/// Smallest distance of probabilities from 0 and 1 (Keras's epsilon).
 constexpr double kEpsilon = 1e-7;
 
 using internal::class_numbers;
 using internal::mean_per_example;
 using internal::same_shape_labels;
 
-/// Labels 0 or 1, of the shape of predictions.
+/// Returns labels 0 or 1, in the shape of predictions.
 Tensor binary_labels(const Operand& labels, const Operand& predictions, const char* who) {
   const Tensor fitted = same_shape_labels(labels, predictions, who);
   internal::warn_of_binary_labels(fitted, who);
@@ -41,7 +41,7 @@ Tensor clipped(const Operand& probabilities) {
 
 Tensor clipped_labels(const Tensor& labels) { return clip(labels, kEpsilon, 1.0); }
 
-/// predictions [..., classes] -> [rows, classes].
+/// Maps predictions [..., classes] to [rows, classes].
 Tensor as_rows(const Operand& predictions) {
   const std::int64_t classes = predictions.shape()[-1];
   return reshape(predictions,
@@ -52,7 +52,7 @@ Tensor smoothed(const Tensor& target, double smoothing, double classes) {
   return smoothing == 0.0 ? target : target * (1.0 - smoothing) + smoothing / classes;
 }
 
-/// Vectors along the last axis of length 1; those shorter than kEpsilon are divided by it.
+/// Scales vectors along the last axis to length 1; those shorter than kEpsilon are divided by it.
 Tensor unit_vectors(const Operand& x) {
   const Tensor squares = reduce_sum(square(x), {.axes = {-1}, .keep_dims = true});
   return x * rsqrt(maximum(squares, kEpsilon * kEpsilon));
@@ -68,7 +68,7 @@ double class_count(const Operand& predictions) {
   return static_cast<double>(std::max<std::int64_t>(1, predictions.shape()[-1]));
 }
 
-/// Labels -1 and 1; 0 becomes -1.
+/// Maps labels 0 to -1.
 Tensor signs(const Tensor& labels) { return where(equal(labels, 0.0), labels - 1.0, labels); }
 
 }  // namespace
@@ -82,8 +82,7 @@ Tensor sparse_categorical_crossentropy(const Operand& labels, const Operand& pre
          ": label_smoothing needs distributions; try categorical_crossentropy of one_hot labels");
   }
   const Tensor rows = as_rows(predictions);
-  // The softmax of log-probabilities scales them to a sum of 1, for the gradient, too: Keras's
-  // rule.
+  // The softmax of log-probabilities scales them to a sum of 1, also for the gradient, as in Keras.
   const Tensor logits = options.from_logits ? rows : log(clipped(rows));
   const Tensor loss = sparse_softmax_cross_entropy(Operand(reshape(classes, {-1}), labels.where),
                                                    Operand(logits, labels.where));
@@ -126,8 +125,8 @@ Tensor binary_focal_crossentropy(const Operand& labels, const Operand& predictio
   const Tensor crossentropy = options.from_logits
                                   ? sigmoid_cross_entropy(target, predictions)
                                   : negate(target * log(p) + (1.0 - target) * log(1.0 - p));
-  // Keras has no limit here; where it matters the cross-entropy is almost 0, and gradients stay
-  // finite for every gamma.
+  // Unlike Keras, this has a lower limit, so that gradients stay finite for every gamma. Where it
+  // applies, the cross-entropy is almost 0.
   Tensor loss = pow(maximum(1.0 - p_of_label, kEpsilon), options.gamma) * crossentropy;
   if (options.apply_class_balancing)
     loss = loss * (target * options.alpha + (1.0 - target) * (1.0 - options.alpha));
@@ -183,7 +182,7 @@ Tensor huber(const Operand& labels, const Operand& predictions, HuberOptions opt
 
 Tensor log_cosh(const Operand& labels, const Operand& predictions) {
   const Tensor error = predictions - same_shape_labels(labels, predictions, "log_cosh");
-  // cosh overflows early; this form does not.
+  // cosh overflows for moderate errors; this form does not.
   return mean_per_example(error + softplus(error * -2.0) - std::numbers::ln2);
 }
 
@@ -220,9 +219,7 @@ Tensor poisson(const Operand& labels, const Operand& predictions) {
 
 namespace tutti {
 
-// Loss objects: by name, from a function, or as classes.
-
-// Loss objects, and their names.
+// Loss objects.
 
 namespace {
 
@@ -417,7 +414,7 @@ Huber::Huber(HuberLossOptions options)
     : Loss("huber", bound(&losses::huber, HuberOptions{.delta = options.delta}), options.reduction,
            std::nullopt, internal::call_of("Huber", options)) {}
 
-// Losses as the calls that make them.
+// JSON form of losses: their names, or the calls that recreate them.
 
 Json Loss::to_json() const {
   if (!call_.is_null()) return call_;

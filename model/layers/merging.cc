@@ -1,4 +1,4 @@
-// Layers that make one tensor of several.
+// Layers that combine several tensors into one.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/layers/merging.h"
 
@@ -14,7 +14,7 @@ namespace {
 
 Tensor sum_of(const Tensor& a, const Tensor& b) { return a + b; }
 
-/// x with `axis` moved to the end.
+/// Moves `axis` to the end.
 Tensor axis_last(const Tensor& x, int axis) {
   std::vector<int> order;
   for (int i = 0; i < x.rank(); ++i)
@@ -26,11 +26,11 @@ Tensor axis_last(const Tensor& x, int axis) {
 Tensor unit_rows(const Tensor& x) {
   return internal::in_float32(x, [](const Tensor& wide) {
     const Tensor squares = reduce_sum(square(wide), {.axes = {-1}, .keep_dims = true});
-    return wide * rsqrt(maximum(squares, 1e-14));  // rows shorter than Keras's 1e-7 stay short
+    return wide * rsqrt(maximum(squares, 1e-14));  // vectors below Keras's 1e-7 keep a length < 1
   });
 }
 
-/// `axis` (the batch is 0) as an axis of one example. Throws for the batch and beyond.
+/// Converts `axis` (the batch is 0) to an axis of one example. Throws if it is out of range.
 int example_axis(const Shape& example, int axis, std::string_view who) {
   const int normal = axis < 0 ? axis + example.rank() + 1 : axis;
   internal::require(normal >= 1 && normal <= example.rank(), who, ": expected an axis of 1 to ",
@@ -45,8 +45,8 @@ void require_inputs(std::span<const Shape> inputs, std::size_t least, std::strin
        inputs.size(), "; try layer({a, b})");
 }
 
-/// The mask of inputs that are joined along their steps (axis 1), or along a later axis: then a
-/// step counts that counts in any. Inputs without a mask count everywhere. Undefined: no masks.
+/// Returns the mask of inputs joined along their steps (axis 1); along a later axis, a step is
+/// unmasked if it is in any input. Inputs without a mask are unmasked. Undefined: no masks.
 Tensor joined_masks(std::span<const Tensor> inputs, int axis) {
   if (!MaskScope::has_masks() || inputs[0].rank() < 3) return Tensor();
   std::vector<Tensor> masks;
@@ -63,7 +63,7 @@ Tensor joined_masks(std::span<const Tensor> inputs, int axis) {
   return result;
 }
 
-/// An example's dimensions without `axis`, after those of `front`.
+/// Returns the dimensions of `front` and `back` without the given axes.
 Shape joined(const Shape& front, int front_axis, const Shape& back, int back_axis) {
   std::vector<std::int64_t> dims;
   for (int i = 0; i < front.rank(); ++i)

@@ -1,4 +1,4 @@
-// The metric: a number gathered over batches, and over replicas.
+// Metric: a value accumulated over batches and replicas.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/layers/metric.h"
 
@@ -24,7 +24,7 @@ void add_values(Variable& total, const Tensor& values, const Tensor& sample_weig
       reduce_sum(internal::weighted(cast(values, DType::kFloat64), sample_weight, name)));
 }
 
-/// How many values there are, or the sum of their weights.
+/// Returns the number of values, or the sum of their weights.
 Tensor count_of(const Tensor& values, const Tensor& sample_weight, const std::string& name) {
   if (!sample_weight.defined()) {
     return Tensor::scalar(static_cast<double>(values.num_elements()), DType::kFloat64,
@@ -86,7 +86,7 @@ Tensor Metric::ratio(const Variable& numerator, const Variable& denominator) {
   if (host_reads_at_once(sum)) {
     return count.item_double() == 0.0 ? Tensor::zeros({}, DType::kFloat64) : sum / count;
   }
-  const Tensor none = equal(count, 0.0);  // without waiting for the number
+  const Tensor none = equal(count, 0.0);  // avoids waiting for the count
   return where(none, 0.0, sum / where(none, 1.0, count));
 }
 
@@ -134,8 +134,8 @@ void MeanPredictionMetric::update(const Tensor& labels, const Tensor& prediction
   const internal::StepWeights steps(predictions, sample_weight, name());
   if (!steps.any()) return mean_.update_state(per_example_(labels, predictions), sample_weight);
   const Tensor values = steps.values(per_example_, labels, predictions);
-  // Keras's mean over the steps of each example first: where batches differ in length, a step of a
-  // long one counts less.
+  // Keras averages over the steps of each example first. If batches differ in length, a step of a
+  // long one therefore counts less.
   const double length = static_cast<double>(steps.per_example());
   mean_.update_state(values, steps.weights() / length);
 }

@@ -35,7 +35,7 @@ bool is_categorical(const Loss& loss) {
          loss.name() == "categorical_focal_crossentropy";
 }
 
-/// The metric M of the probabilities that logits of classes stand for.
+/// Metric M of the softmax of its predictions, which are logits of classes.
 template <class M>
 class OfSoftmax final : public M {
  public:
@@ -50,7 +50,7 @@ class OfSoftmax final : public M {
   }
 };
 
-/// The logit of a binary decision is above 0 where its probability is above 0.5.
+/// A logit of 0 is a probability of 0.5.
 double threshold_for(const Loss& loss) { return loss.takes_logits() ? 0.0 : 0.5; }
 
 template <class M>
@@ -130,7 +130,7 @@ MetricSpec::MetricSpec(const std::string& name) : name_(name) {
   }
 }
 
-// Metrics as the calls that make them.
+// JSON form of metrics: their names, or the calls that recreate them.
 
 namespace {
 

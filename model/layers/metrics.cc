@@ -1,4 +1,4 @@
-// Means, errors, the area under a curve, and what counts right and wrong decisions.
+// Accuracies, errors, areas under curves, and counts of decisions.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/layers/metrics.h"
 
@@ -49,8 +49,8 @@ Tensor hits_by_shape_of(const Tensor& labels, const Tensor& predictions) {
   return one_hot ? one_hot_hits_of(labels, predictions) : sparse_hits_of(labels, predictions);
 }
 
-/// Whether fewer than k predictions are larger than that of the label; ties count as in, a label
-/// that is no class or whose prediction is not a number as out (tf's in_top_k).
+/// Returns 1 where fewer than k predictions are larger than that of the label. Ties are hits;
+/// labels out of range and predictions that are not finite are misses (tf's in_top_k).
 Tensor top_k_hits(const Tensor& classes, const Tensor& predictions, int k) {
   const std::int64_t width = predictions.shape()[-1];
   const std::vector<double> values = predictions.to_doubles();
@@ -116,7 +116,7 @@ void RootMeanSquaredError::update(const Tensor& labels, const Tensor& prediction
                                   const Tensor& sample_weight) {
   const Tensor target = internal::same_shape_labels(labels, predictions, name());
   const Tensor squares = square(cast(predictions - target, DType::kFloat64));
-  // As in Keras examples count alike, however many elements those of a batch have.
+  // As in Keras, each example has the same weight, however many elements it has.
   const double elements =
       std::max(1.0, static_cast<double>(squares.shape().without_axis(0).num_elements()));
   const Tensor one = Tensor::scalar(1.0, DType::kFloat64, squares.device());
@@ -156,7 +156,7 @@ SparseTopKCategoricalAccuracy::SparseTopKCategoricalAccuracy(int k, std::string 
 
 namespace {
 
-/// The ends are a little outside, so that 0 and 1 are inside (Keras's epsilon).
+/// Distance of the end points from 0 and 1, so that both values lie inside (Keras's epsilon).
 constexpr double kBeyond = 1e-7;
 
 double ratio_of(double a, double b) { return b == 0.0 ? 0.0 : a / b; }
@@ -170,7 +170,7 @@ double area_under_roc(const std::vector<double>& counts, std::size_t n, double y
   return area;
 }
 
-/// Between two points true positives are linear in the number of positives, so precision is not.
+/// Between two points true positives are linear in the number of positives, but precision is not.
 double area_under_precision_recall(const std::vector<double>& counts, std::size_t n, double yes) {
   double area = 0.0;
   for (std::size_t i = 0; i + 1 < n; ++i) {
@@ -213,7 +213,7 @@ void Auc::update(const Tensor& labels, const Tensor& predictions, const Tensor& 
     seen[row] += pairs.weights[i];
     if (above > 0) counts[row * n + static_cast<std::size_t>(above) - 1] += pairs.weights[i];
   }
-  // So far by the largest threshold below each prediction; it is above the smaller ones, too.
+  // Makes counts cumulative: a prediction is above all smaller thresholds, too.
   for (const std::size_t first : {std::size_t{0}, n})
     for (std::size_t i = n - 1; i > 0; --i) counts[first + i - 1] += counts[first + i];
   positives_.assign_add(
@@ -233,11 +233,11 @@ Tensor Auc::result() const {
 
 namespace {
 
-// Metrics that count right and wrong decisions.
+// Metrics that count correct and wrong decisions.
 
 double divided(double a, double b) { return b == 0.0 ? 0.0 : a / b; }
 
-/// Which of the `width` values of a row are among its k largest; ties go to the first.
+/// Returns which of the `width` values of a row are its k largest; the first of equal values wins.
 std::vector<bool> largest(const double* row, std::size_t width, int k) {
   std::vector<std::size_t> order(width);
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -249,7 +249,7 @@ std::vector<bool> largest(const double* row, std::size_t width, int k) {
   return chosen;
 }
 
-/// Not a number when one of them is not.
+/// Returns NaN if any value is NaN.
 double maximum_of(const double* row, std::size_t width) {
   double largest = row[0];
   for (const double value : std::span(row, width)) {
@@ -258,7 +258,7 @@ double maximum_of(const double* row, std::size_t width) {
   return largest;
 }
 
-/// Keras's: a largest prediction that is no further from 0 says yes to no class.
+/// Keras's rule: a largest prediction at most this far from 0 is not positive.
 constexpr double kNoPrediction = 1e-9;
 
 std::size_t row_width(const Tensor& predictions) {

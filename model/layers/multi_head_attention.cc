@@ -1,4 +1,4 @@
-// Attention of several heads.
+// Multi-head attention, and rotary position embedding.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/layers/multi_head_attention.h"
 
@@ -19,7 +19,7 @@ namespace tutti {
 
 namespace {
 
-/// `function` of the angles of all steps and pairs, as it broadcasts to a half of x.
+/// Returns `function` of the angles of all steps and pairs, which broadcasts to a half of x.
 Tensor of_angles(double (*function)(double), const Tensor& x, int step_axis, double max_wavelength,
                  std::int64_t first_step) {
   const std::int64_t steps = x.shape()[step_axis], pairs = x.shape()[-1] / 2;
@@ -87,12 +87,12 @@ Tensor RotaryEmbedding::call(const Tensor& input, CallContext context) const {
 
 namespace {
 
-/// [batch, steps, features] as one matrix.
+/// Reshapes [batch, steps, features] to a matrix.
 Tensor as_rows(const Tensor& x) {
   return reshape(x, Shape{x.shape()[0] * x.shape()[1], x.shape()[2]});
 }
 
-/// A kernel of three dimensions as a matrix with `rows` rows.
+/// Reshapes a kernel of three dimensions to a matrix with `rows` rows.
 Tensor as_matrix(const Tensor& kernel, std::int64_t rows) {
   return reshape(kernel, Shape{rows, kernel.num_elements() / rows});
 }
@@ -158,7 +158,7 @@ std::vector<Shape> MultiHeadAttention::build_all(std::span<const Shape> inputs) 
   return {Shape{query[0], output}};
 }
 
-/// [batch, steps, features] -> [batch, heads, steps, length].
+/// Maps [batch, steps, features] to [batch, heads, steps, length].
 Tensor MultiHeadAttention::project(const Tensor& x, std::size_t number) const {
   const std::size_t first = number * (options_.use_bias ? 2 : 1);
   const Tensor kernel = as_matrix(weight(first).value(), x.shape()[2]);
@@ -185,7 +185,7 @@ Tensor MultiHeadAttention::seen_by(std::span<const Tensor> inputs) const {
   for (std::size_t i = 0; i < sequences; ++i) {
     const Tensor mask = MaskScope::mask_of(inputs[i]);
     if (!mask.defined()) continue;
-    // [batch, 1, query steps, 1], or [batch, 1, 1, value steps]; alone, the input is all three.
+    // [batch, 1, query steps, 1], or [batch, 1, 1, value steps]. A single input is all three.
     if (i == 0) also(expand_dims(expand_dims(mask, 1), 3));
     if (i > 0 || sequences == 1) also(expand_dims(expand_dims(mask, 1), 1));
   }

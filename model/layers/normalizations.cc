@@ -19,11 +19,11 @@
 
 namespace tutti {
 
-// Batch normalisation, of a replica's part of the batch or of the whole.
+// Batch normalisation over a replica's part of the batch, or over the global batch.
 //
-// Synchronised, the replicas sum [sum of x, sum of x^2, number of rows] in one all_reduce; mean and
-// variance E[x^2] - E[x]^2 follow from that by ordinary operations, so that gradients flow through
-// the statistics to every replica.
+// If synchronised, one all_reduce sums [sum of x, sum of x^2, number of rows] over the replicas.
+// Mean and variance E[x^2] - E[x]^2 are computed from it by ordinary operations, so that gradients
+// flow through the statistics to every replica.
 
 namespace {
 
@@ -63,7 +63,7 @@ Tensor BatchNormalization::call(const Tensor& input, CallContext context) const 
   if (options_.synchronized) {
     return internal::in_float32(input, [&](const Tensor& x) { return normalized(x, context); });
   }
-  // The operation itself computes in float32, without copies of 16-bit data in float32.
+  // The operation computes in float32 internally, without float32 copies of 16-bit data.
   const AutocastScope weights_as_they_are(std::nullopt);
   return normalized(input, context);
 }
@@ -121,11 +121,11 @@ BatchNormalization::Statistics BatchNormalization::normalize_global_batch(
   const Tensor count = slice(total, {2 * channels}, {1});
   const Tensor rows = maximum(count, 1.0);
   const Tensor mean = slice(total, {0}, {channels}) / rows;
-  // Rounding can make a difference of equal numbers negative.
+  // Rounding can make the difference of equal numbers negative.
   const Tensor variance = maximum(slice(total, {channels}, {channels}) / rows - square(mean), 0.0);
   const Tensor y = (x - mean) * (rsqrt(variance + options_.epsilon) * gamma) + beta;
   if (host_reads_at_once(x)) return {y, mean, variance, count.item() > 0.0f};
-  // Without waiting for the number: where there are no rows the averages stay.
+  // Avoids waiting for the count: without rows, the averages keep their values.
   const GradientTape::StopRecording no_gradient;
   const std::size_t first = first_moving_average();
   const Tensor any = greater(count, 0.0);
@@ -152,11 +152,11 @@ void BatchNormalization::update_moving_averages(const Statistics& statistics) co
   moving_variance.assign(moving_variance.value() * options_.momentum + statistics.variance * share);
 }
 
-// Normalisations of each example by itself.
+// Normalisations within each example.
 
 namespace {
 
-/// Axes of a batch of such examples, from 1, ascending. Throws for the batch and beyond.
+/// Returns axes of a batch of such examples, from 1, ascending. Throws if they are out of range.
 std::vector<int> checked_axes(const Shape& example, std::vector<int> axes, std::string_view who) {
   for (int& axis : axes) {
     const int given = axis;
@@ -173,14 +173,14 @@ std::vector<int> checked_axes(const Shape& example, std::vector<int> axes, std::
   return axes;
 }
 
-/// The dimensions of those axes, which are the shape of gamma and its likes.
+/// Returns the dimensions of these axes: the shape of gamma, beta and scale.
 Shape dims_of(const Shape& example, const std::vector<int>& axes, std::string_view who) {
   std::vector<std::int64_t> dims;
   for (const int axis : checked_axes(example, axes, who)) dims.push_back(example[axis - 1]);
   return Shape{std::span<const std::int64_t>(dims)};
 }
 
-/// How a weight of that shape broadcasts to x: 1 where an axis is not normalised.
+/// Returns the shape in which such a weight broadcasts to x: 1 for axes that are not normalised.
 Shape wide_shape(const Tensor& x, const std::vector<int>& axes) {
   Shape wide = x.shape();
   for (int axis = 0; axis < wide.rank(); ++axis)
@@ -188,7 +188,7 @@ Shape wide_shape(const Tensor& x, const std::vector<int>& axes) {
   return wide;
 }
 
-/// (x - mean) / sqrt(variance + epsilon) over the axes.
+/// Returns (x - mean) / sqrt(variance + epsilon) over the axes.
 Tensor standardized(const Tensor& x, const std::vector<int>& axes, double epsilon) {
   const ReduceOptions over{.axes = axes, .keep_dims = true};
   const Tensor centered = x - reduce_mean(x, over);
@@ -213,7 +213,7 @@ Shape LayerNormalization::build(const Shape& input) {
 }
 
 Tensor LayerNormalization::call(const Tensor& given, CallContext) const {
-  // Not kept by build(): copies of the layer that were made before it share its weights alone.
+  // Not stored by build(): copies of the layer made before it share only its weights.
   const std::vector<int> axes =
       checked_axes(given.shape().without_axis(0), options_.axes, "LayerNormalization");
   const bool trailing = axes.front() == given.rank() - static_cast<int>(axes.size());
@@ -308,7 +308,7 @@ Shape UnitNormalization::build(const Shape& input) {
 Tensor UnitNormalization::call(const Tensor& input, CallContext) const {
   return internal::in_float32(input, [&](const Tensor& x) {
     const Tensor squares = reduce_sum(square(x), {.axes = options_.axes, .keep_dims = true});
-    return x * rsqrt(maximum(squares, 1e-24));  // vectors shorter than Keras's 1e-12 stay short
+    return x * rsqrt(maximum(squares, 1e-24));  // vectors below Keras's 1e-12 keep a length < 1
   });
 }
 

@@ -10,7 +10,7 @@
 namespace tutti {
 namespace {
 
-/// [batch, steps, channels] -> [batch, 1, steps, channels].
+/// Maps [batch, steps, channels] to [batch, 1, steps, channels].
 Tensor as_image(const Tensor& x) { return expand_dims(x, 1); }
 
 Pool2dOptions windows_of(std::string_view who, Size2D window, const Pooling2DOptions& options) {

@@ -1,4 +1,4 @@
-// Recurrent layers, and layers that run another one over the steps.
+// Recurrent layers, and layers that apply another layer to sequences.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/layers/recurrent.h"
 
@@ -19,12 +19,12 @@ namespace tutti {
 
 // Recurrent layers: SimpleRNN, LSTM and GRU.
 //
-// The inputs of all steps are multiplied by the kernel at once; only the product with the state is
-// left to each step.
+// The inputs of all steps are multiplied by the kernel at once; each step computes only the product
+// with the state.
 
 namespace {
 
-/// [batch, steps, ...] <-> [steps, batch, ...].
+/// Swaps [batch, steps, ...] and [steps, batch, ...].
 Tensor swapped(const Tensor& x) {
   std::vector<int> order = {1, 0};
   for (int axis = 2; axis < x.rank(); ++axis) order.push_back(axis);

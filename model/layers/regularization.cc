@@ -1,4 +1,4 @@
-// What keeps weights in bounds: penalties in the loss, conditions after each update.
+// Regularizers, which penalise weights in the loss, and constraints, applied after each update.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/layers/regularization.h"
 
@@ -101,7 +101,7 @@ Regularizer orthogonal(double factor) {
                           "regularizers::orthogonal: expected a matrix, got shape ",
                           weight.shape());
         const std::int64_t rows = weight.shape()[0];
-        // Keras's guard: rows of zeros stay zeros.
+        // Keras's lower limit keeps rows of zeros at zero.
         const Tensor norms = sqrt(maximum(reduce_sum(square(weight), {{1}, true}), 1e-12));
         const Tensor unit = weight / norms;
         const Tensor products = abs(matmul(unit, unit, {.transpose_b = true}));
@@ -115,11 +115,11 @@ Regularizer orthogonal(double factor) {
 
 }  // namespace regularizers
 
-// Projections of weights, by function and by name.
+// Constraints of weights, by function and by name.
 
 namespace {
 
-/// Keeps quotients by a norm of 0 finite (Keras's epsilon).
+/// Keeps quotients finite for a norm of 0 (Keras's epsilon).
 constexpr double kSmallestNorm = 1e-7;
 
 Tensor norms_of(const Tensor& weight, const constraints::NormAxes& axis) {

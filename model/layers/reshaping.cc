@@ -15,7 +15,7 @@ namespace tutti {
 
 namespace {
 
-/// `target` with its -1 replaced. Throws kInvalidArgument when the elements do not fit.
+/// Replaces the -1 in `target`. Throws kInvalidArgument if the number of elements does not fit.
 Shape resolved_target(const Shape& input, std::vector<std::int64_t> target) {
   std::int64_t known = 1;
   std::int64_t* open = nullptr;
@@ -100,7 +100,7 @@ Tensor RepeatVector::call(const Tensor& input, CallContext) const {
   return broadcast_to(expand_dims(input, 1), Shape{input.shape()[0], times_, input.shape()[1]});
 }
 
-// Layers that make images and sequences larger or smaller at the edges, or everywhere.
+// Padding, cropping and upsampling of images and sequences.
 
 Margins2D Margins2D::from_json(const Json& json) {
   const auto sizes = value_of<std::array<std::int64_t, 4>>(json);

@@ -1,4 +1,4 @@
-// What the blocks of today's transformers have around their attention, and such a block.
+// SwiGLU, the feed-forward layer of current transformers, and a transformer block.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/layers/transformer.h"
 

@@ -17,17 +17,17 @@ namespace tutti {
 struct ActivationFunction {
   std::string name = "linear";
   Tensor (*apply)(const Tensor& x) = nullptr;
-  /// The same for kernels that apply it to their result; kNone when they cannot.
+  /// The function as kernels apply it to their result; kNone if they cannot.
   FusedActivation fused = FusedActivation::kNone;
 
   bool is_linear() const { return apply == nullptr; }
   Tensor operator()(const Tensor& x) const { return apply ? apply(x) : x; }
 };
 
-/// linear (also ""), relu, sigmoid, tanh, softmax, log_softmax, softplus, softsign, elu, selu,
-/// gelu (exact), gelu_tanh, swish (silu), hard_swish (hard_silu), mish, relu6, leaky_relu (slope
-/// 0.2), exponential, hard_sigmoid (x / 6 + 0.5, clipped). Throws kInvalidArgument listing them for
-/// another name.
+/// Returns a function by name: linear (also ""), relu, sigmoid, tanh, softmax, log_softmax,
+/// softplus, softsign, elu, selu, gelu (exact), gelu_tanh, swish (silu), hard_swish (hard_silu),
+/// mish, relu6, leaky_relu (slope 0.2), exponential, hard_sigmoid (x / 6 + 0.5, clipped). Throws
+/// kInvalidArgument for another name, listing these.
 ActivationFunction find_activation(std::string_view name);
 
 // Activations as layers of their own.
@@ -47,10 +47,10 @@ class Activation : public LayerOf<Activation> {
 };
 
 struct ReluOptions {
-  /// Larger results become this one.
+  /// Upper bound of the result.
   std::optional<double> max_value = std::nullopt;
-  /// Up to the threshold: negative_slope * (x - threshold). At the threshold that is 0, as Keras
-  /// computes; its text says x.
+  /// Slope up to the threshold: negative_slope * (x - threshold). At the threshold the result is 0,
+  /// as in Keras's code; in its documentation it is x.
   double negative_slope = 0.0;
   double threshold = 0.0;
   std::string name = "";
@@ -112,7 +112,7 @@ class Softmax : public LayerOf<Softmax, Activation> {
   }
 };
 
-/// x where x > 0, negative_slope * x elsewhere; a slope of 0 or more.
+/// x where x > 0, negative_slope * x elsewhere; negative_slope >= 0.
 class LeakyRelu : public LayerOf<LeakyRelu> {
  public:
   explicit LeakyRelu(double negative_slope = 0.3, LayerOptions options = {});
@@ -130,13 +130,13 @@ struct PReLUOptions {
   Initializer alpha_initializer = "zeros";
   Regularizer alpha_regularizer = {};
   Constraint alpha_constraint = {};
-  /// Axes (the batch is 0) along which one alpha serves all: {1, 2} for images.
+  /// Axes along which one alpha is shared (the batch is axis 0): {1, 2} for images.
   std::vector<int> shared_axes = {};
   std::string name = "";
   std::optional<Shape> input_shape = std::nullopt;
 };
 
-/// x where x > 0, alpha * x elsewhere; alpha [as an example, 1 along shared axes] is learnt.
+/// x where x > 0, alpha * x elsewhere; alpha is learnt: an example's shape, 1 on shared axes.
 class PReLU : public LayerOf<PReLU> {
  public:
   explicit PReLU(PReLUOptions options = {});
@@ -150,7 +150,7 @@ class PReLU : public LayerOf<PReLU> {
   PReLUOptions options_;
 };
 
-// The same layers under the names that Keras writes.
+// Keras's spelling of these names.
 using ReLU = Relu;
 using ELU = Elu;
 using LeakyReLU = LeakyRelu;

@@ -12,7 +12,7 @@ namespace tutti {
 
 namespace internal {
 
-/// What convolutions of images share: windows, and an activation of the result.
+/// Base of convolutions of images: windows, and an activation of the result.
 template <class Options>
 class ImageConvolution : public Layer {
  protected:
@@ -43,9 +43,9 @@ class ImageConvolution : public Layer {
 struct Conv2DOptions {
   Size2D strides = 1;
   std::string padding = "valid";  // or "same"
-  /// How far the window's elements stand apart.
+  /// Distance between the elements of the window.
   Size2D dilation_rate = 1;
-  /// Channels and filters are cut into so many parts, each by itself.
+  /// Number of groups of channels and filters that are convolved separately.
   std::int64_t groups = 1;
   std::string activation = "";
   bool use_bias = true;
@@ -76,7 +76,7 @@ class Conv2D : public LayerOf<Conv2D, internal::ImageConvolution<Conv2DOptions>>
 struct DepthwiseConv2DOptions {
   Size2D strides = 1;
   std::string padding = "valid";  // or "same"
-  /// Filters of each channel.
+  /// Number of filters per channel.
   std::int64_t depth_multiplier = 1;
   Size2D dilation_rate = 1;
   std::string activation = "";
@@ -91,9 +91,9 @@ struct DepthwiseConv2DOptions {
   std::optional<Shape> input_shape = std::nullopt;
 };
 
-/// Each channel by itself: [batch, height, width, in] -> [batch, out_height, out_width, in *
-/// depth_multiplier], kernel [kernel_height, kernel_width, in, depth_multiplier], bias [in *
-/// depth_multiplier].
+/// Convolution of each channel separately: [batch, height, width, in] -> [batch, out_height,
+/// out_width, in * depth_multiplier], kernel [kernel_height, kernel_width, in, depth_multiplier],
+/// bias [in * depth_multiplier].
 class DepthwiseConv2D
     : public LayerOf<DepthwiseConv2D, internal::ImageConvolution<DepthwiseConv2DOptions>> {
  public:
@@ -124,7 +124,7 @@ struct SeparableConv2DOptions {
   std::optional<Shape> input_shape = std::nullopt;
 };
 
-/// A depthwise convolution, then one of 1 x 1: depthwise_kernel [kernel_height, kernel_width, in,
+/// A depthwise, then a 1 x 1 convolution: depthwise_kernel [kernel_height, kernel_width, in,
 /// depth_multiplier], pointwise_kernel [1, 1, in * depth_multiplier, filters], bias [filters].
 class SeparableConv2D
     : public LayerOf<SeparableConv2D, internal::ImageConvolution<SeparableConv2DOptions>> {
@@ -152,9 +152,9 @@ struct Conv2DTransposeOptions {
   std::optional<Shape> input_shape = std::nullopt;
 };
 
-/// The opposite of a convolution's shapes: [batch, height, width, in] -> [batch, height * stride,
-/// width * stride, filters] with "same", that plus max(0, kernel - stride) with "valid". Kernel
-/// [kernel_height, kernel_width, filters, in], bias [filters].
+/// Transposed convolution: [batch, height, width, in] -> [batch, height * stride, width * stride,
+/// filters] with "same"; "valid" adds max(0, kernel - stride) to both. Kernel [kernel_height,
+/// kernel_width, filters, in], bias [filters].
 class Conv2DTranspose
     : public LayerOf<Conv2DTranspose, internal::ImageConvolution<Conv2DTransposeOptions>> {
  public:
@@ -169,7 +169,7 @@ class Conv2DTranspose
 
 struct Conv1DOptions {
   std::int64_t strides = 1;
-  /// "valid", "same" or "causal" (a result sees no later step).
+  /// "valid", "same" or "causal" (a result does not depend on later steps).
   std::string padding = "valid";
   std::int64_t dilation_rate = 1;
   std::int64_t groups = 1;

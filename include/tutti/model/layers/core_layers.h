@@ -29,7 +29,7 @@ struct DenseOptions {
 class Dense : public LayerOf<Dense> {
  public:
   explicit Dense(std::int64_t units, DenseOptions options = {});
-  /// `Dense(4, "relu")`.
+  /// Same as above, but with only an activation: `Dense(4, "relu")`.
   template <std::convertible_to<std::string> Name>
   Dense(std::int64_t units, const Name& activation)
       : Dense(units, DenseOptions{.activation = activation}) {}
@@ -46,8 +46,8 @@ class Dense : public LayerOf<Dense> {
 };
 
 namespace internal {
-/// The activation of x [rows, in] * kernel + bias (undefined: none), in one pass where the kernels
-/// can.
+/// Returns activation(x [rows, in] * kernel + bias), fused where the kernels support it. `bias` may
+/// be undefined.
 Tensor dense_product(const Tensor& x, const Tensor& kernel, const Tensor& bias,
                      const ActivationFunction& activation = {});
 }  // namespace internal
@@ -58,22 +58,22 @@ struct EmbeddingOptions {
   Initializer embeddings_initializer = "uniform";
   Regularizer embeddings_regularizer = {};
   Constraint embeddings_constraint = {};
-  /// Index 0 is a gap: such steps do not count for what follows (MaskScope).
+  /// Masks steps with index 0 for the layers that follow (MaskScope).
   bool mask_zero = false;
   std::string name = "";
   std::optional<Shape> input_shape = std::nullopt;
 };
 
-/// Rows of a table: indices [batch, ...] of int32 or int64 in 0 .. input_dim-1 -> [batch, ...,
-/// output_dim]. The gradient is sparse (IndexedSlices). An index out of range throws
-/// kInvalidArgument naming it.
+/// Table lookup: maps indices [batch, ...], int32 or int64 in 0 .. input_dim - 1, to rows [batch,
+/// ..., output_dim]. The gradient is sparse (IndexedSlices). Throws kInvalidArgument naming an
+/// index out of range.
 class Embedding : public LayerOf<Embedding> {
  public:
   Embedding(std::int64_t input_dim, std::int64_t output_dim, EmbeddingOptions options = {});
 
-  /// The products of x [batch, ..., output_dim] and all rows, [batch, ..., input_dim]: the logits
-  /// of a model whose output has the weights of its input (tied embeddings: Press and Wolf, arXiv
-  /// 1608.05859). For the call() of a model or layer that has this one as a part.
+  /// Returns the products of x [batch, ..., output_dim] with all rows, [batch, ..., input_dim]: the
+  /// logits of a model with tied embeddings (Press and Wolf, arXiv 1608.05859). For the call() of a
+  /// model or layer that contains this one.
   Tensor logits(const Tensor& x) const;
 
  protected:
@@ -87,7 +87,7 @@ class Embedding : public LayerOf<Embedding> {
   EmbeddingOptions options_;
 };
 
-// Positions that are learnt.
+// Learnt positions.
 
 struct PositionEmbeddingOptions {
   Initializer embeddings_initializer = "glorot_uniform";
@@ -95,9 +95,9 @@ struct PositionEmbeddingOptions {
   std::optional<Shape> input_shape = std::nullopt;
 };
 
-/// x [batch, steps, features] plus a row of a table for each step: step t gets row t. Weight
-/// embeddings [sequence_length, features]. More steps throw kInvalidArgument; fewer take the first
-/// rows, behind those of a KeyValueCache. GPT-2's positions.
+/// GPT-2's position embedding: adds row t of a table to step t of x [batch, steps, features].
+/// Weight embeddings [sequence_length, features]. Throws kInvalidArgument for more steps. In a call
+/// with a KeyValueCache, rows continue after the cached steps.
 class PositionEmbedding : public LayerOf<PositionEmbedding> {
  public:
   explicit PositionEmbedding(std::int64_t sequence_length, PositionEmbeddingOptions options = {});
@@ -112,10 +112,10 @@ class PositionEmbedding : public LayerOf<PositionEmbedding> {
   PositionEmbeddingOptions options_;
 };
 
-// The layer that says which steps of a sequence do not count.
+// The layer that masks steps of a sequence.
 
-/// [batch, steps, features] as it is, but 0 in the steps whose features all are `mask_value`: they
-/// do not count for the layers and the loss that follow (MaskScope).
+/// Masks the steps of [batch, steps, features] whose features all equal `mask_value`, and sets them
+/// to 0. The layers and the loss that follow skip masked steps (MaskScope).
 class Masking : public LayerOf<Masking> {
  public:
   explicit Masking(double mask_value = 0.0, LayerOptions options = {});
@@ -132,14 +132,14 @@ class Masking : public LayerOf<Masking> {
 // A layer made of a function.
 
 struct LambdaOptions {
-  /// Shape of a result's example; default: found by calling the function with one row of zeros.
+  /// Shape of one example of the result. Default: that of a call with one row of zeros.
   std::optional<Shape> output_shape = std::nullopt;
   std::string name = "";
   std::optional<Shape> input_shape = std::nullopt;
 };
 
-/// A function [batch, ...] -> [batch, ...] of tensor operations as a layer without weights. It runs
-/// on several threads at once.
+/// Layer without weights that calls a function [batch, ...] -> [batch, ...] of tensor operations.
+/// The function must be thread-safe.
 class Lambda : public LayerOf<Lambda> {
  public:
   using Function = std::function<Tensor(const Tensor& input)>;

@@ -7,11 +7,11 @@
 namespace tutti {
 
 namespace internal {
-/// x [batch, ..., channels] with one decision per example and channel.
+/// Applies dropout to x [batch, ..., channels] with one decision per example and channel.
 Tensor drop_channels(const Tensor& x, double rate, const RandomKey& key);
 }  // namespace internal
 
-/// What layers that disturb their input in training share: otherwise, and with strength 0, the
+/// Base of layers that perturb their input in training. In inference, and with strength 0, the
 /// result is the input.
 class Disturbing : public Layer {
  protected:
@@ -25,9 +25,9 @@ class Disturbing : public Layer {
   double strength_;
 };
 
-/// In training each element is 0 with probability `rate`, else x / (1 - rate); otherwise x. The
-/// mask is keyed by (seed, step, replica, layer, ordinal of the call in the step, element): a
-/// replay of a step draws the same one.
+/// Sets elements to 0 with probability `rate` in training, and multiplies the rest by 1 / (1 -
+/// rate). The mask is keyed by (seed, step, replica, layer, ordinal of the call in the step,
+/// element), so a replay of a step draws the same one.
 class Dropout : public LayerOf<Dropout, Disturbing> {
  public:
   /// Throws kInvalidArgument unless rate is in [0, 1).
@@ -37,7 +37,7 @@ class Dropout : public LayerOf<Dropout, Disturbing> {
   Tensor disturbed(const Tensor& x, const RandomKey& key) const override;
 };
 
-/// x plus a normal number of this standard deviation, in training. Keyed like Dropout.
+/// Adds normal noise of this standard deviation to the input in training. Keyed like Dropout.
 class GaussianNoise : public LayerOf<GaussianNoise, Disturbing> {
  public:
   explicit GaussianNoise(double stddev, LayerOptions options = {});
@@ -46,7 +46,7 @@ class GaussianNoise : public LayerOf<GaussianNoise, Disturbing> {
   Tensor disturbed(const Tensor& x, const RandomKey& key) const override;
 };
 
-/// x times a normal number of mean 1 and standard deviation sqrt(rate / (1 - rate)), in training.
+/// Multiplies the input by normal noise of mean 1 and stddev sqrt(rate / (1 - rate)), in training.
 class GaussianDropout : public LayerOf<GaussianDropout, Disturbing> {
  public:
   explicit GaussianDropout(double rate, LayerOptions options = {});

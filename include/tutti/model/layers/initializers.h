@@ -11,49 +11,49 @@
 
 namespace tutti {
 
-/// A way to fill a new weight: a name of the list below, one of initializers::, or a function of
-/// the shape. Values depend on (seed, number of the variable, element) alone. A value type.
+/// Initial values of a weight: a name of the list below, one of initializers::, or a function of
+/// the shape. Values depend only on (seed, number of the variable, element). A value type.
 class Initializer {
  public:
   using Function = std::function<Tensor(const Shape&, const InitializerContext&)>;
-  /// Kind and numbers of the distribution for a weight of this shape.
+  /// Returns the distribution of the values of a weight of this shape.
   using Distribution = std::function<ValueGenerator(const Shape&)>;
 
   /// zeros, ones, glorot_uniform, glorot_normal, he_uniform, he_normal, lecun_uniform,
   /// lecun_normal, orthogonal, identity, uniform (random_uniform), normal (random_normal),
-  /// truncated_normal, variance_scaling. Throws kInvalidArgument listing them for another name.
+  /// truncated_normal, variance_scaling. Throws kInvalidArgument for another name, listing these.
   Initializer(const char* name) : Initializer(std::string(name)) {}
   Initializer(const std::string& name);
-  /// `call`: what Model::save() writes, the call that makes it: ["constant", 0.5].
+  /// `call`: the call that recreates it, which Model::save() writes: ["constant", 0.5].
   Initializer(std::string name, Function function, Json call = {})
       : name_(std::move(name)), call_(std::move(call)), function_(std::move(function)) {}
-  /// Values that whoever holds some rows of the variable can make there.
+  /// Values that can be generated for some of the variable's rows, wherever these are stored.
   Initializer(std::string name, Distribution distribution, Json call = {})
       : name_(std::move(name)), call_(std::move(call)), distribution_(std::move(distribution)) {}
 
   const std::string& name() const { return name_; }
-  /// The call; of one's own its name, which is read back as zeros: values of a file follow.
+  /// Returns the call; of a custom one the name, which reads back as zeros (a file has values).
   Json to_json() const;
   static Initializer from_json(const Json& call);
-  /// For a variable of this shape. Values are drawn as float32, then converted.
+  /// Returns the initializer for this shape. Values are drawn as float32, then converted.
   Variable::Initializer for_shape(const Shape& shape, DType dtype = DType::kFloat32) const;
 
  private:
   std::string name_;
-  Json call_;                  // null: of one's own
+  Json call_;                  // null: custom
   Function function_;          // null: distribution_
   Distribution distribution_;  // null: function_
 };
 
-/// Keras's initializers with its defaults. The fans of a kernel [..., in, out] are in (out) times
-/// the product of the leading dimensions.
+/// Keras's initializers with its defaults. fan_in and fan_out of a kernel [..., in, out] are in and
+/// out times the product of the leading dimensions.
 namespace initializers {
 
-/// Which fan the variance is divided by.
+/// Fan by which the variance is divided.
 enum class FanMode { kIn, kOut, kAverage };
-/// What values are drawn from.
+/// Distribution of the values.
 enum class Distribution { kUniform, kTruncatedNormal, kUntruncatedNormal };
-/// Of variance_scaling().
+/// Options of variance_scaling().
 struct VarianceScalingOptions {
   double scale = 1.0;
   FanMode mode = FanMode::kIn;
@@ -72,7 +72,7 @@ Initializer values(const Tensor& values);
 Initializer random_uniform(double low = -0.05, double high = 0.05);
 /// Normal with this mean and standard deviation.
 Initializer random_normal(double mean = 0.0, double stddev = 0.05);
-/// Beyond two standard deviations values are drawn again.
+/// Normal, but values beyond two standard deviations are drawn again.
 Initializer truncated_normal(double mean = 0.0, double stddev = 0.05);
 /// Uniform in +-sqrt(6 / (fan_in + fan_out)).
 Initializer glorot_uniform();
@@ -86,8 +86,8 @@ Initializer he_normal();
 Initializer lecun_uniform();
 /// Truncated normal of variance 1 / fan_in.
 Initializer lecun_normal();
-/// Orthonormal columns (or rows, whichever are fewer) of the weight seen as a matrix
-/// [product of the leading dimensions, last dimension], times `gain`. Needs rank 2 or more.
+/// Orthonormal columns or rows, whichever are fewer, of the weight as a matrix [product of the
+/// leading dimensions, last dimension], times `gain`. Requires rank >= 2.
 Initializer orthogonal(double gain = 1.0);
 /// `gain` on the diagonal of a matrix, 0 elsewhere.
 Initializer identity(double gain = 1.0);

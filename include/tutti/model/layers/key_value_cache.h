@@ -1,5 +1,4 @@
-// What attention has computed of the steps before, so that further steps cost no more than they
-// are.
+// Cache of attention's keys and values, so that a call computes only its new steps.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,35 +11,35 @@
 
 namespace tutti {
 
-/// Keys and values of the steps that a model has seen: `cache.call(model, tokens)` computes the
-/// steps of `tokens` alone, which stand behind those of earlier calls, and gives them the results
-/// that one call with all steps would. For models whose steps meet in MultiHeadAttention with
-/// .use_causal_mask and nowhere else (TransformerBlock, for instance); recurrent layers,
-/// convolutions and pooling over steps refuse it. Holds 2 * batch * steps * key-value heads *
-/// features numbers per attention. Used by one thread; a new one begins new sequences.
+/// Keys and values of the steps that a model has processed. `cache.call(model, tokens)` computes
+/// only the steps of `tokens`, which follow those of earlier calls, with the results that one call
+/// with all steps would give. For models whose steps interact only in MultiHeadAttention with
+/// .use_causal_mask (TransformerBlock, for instance); recurrent layers, convolutions and pooling
+/// over steps throw kUnimplemented. Stores 2 * batch * steps * key-value heads * features numbers
+/// per attention. Not thread-safe. New sequences need a new cache.
 class KeyValueCache {
  public:
-  /// The result of `model` for these steps [batch, steps, ...], in inference. Throws
-  /// kFailedPrecondition where no layer of the model keeps keys and values; kInvalidArgument for
-  /// another batch than before. What throws changes nothing.
+  /// Returns the result of `model` for these steps [batch, steps, ...], in inference. Throws
+  /// kFailedPrecondition if no layer of the model uses the cache, kInvalidArgument if the batch
+  /// size has changed. A call that throws changes nothing.
   Tensor call(const Layer& model, const Tensor& steps);
-  /// How many steps earlier calls had.
+  /// Number of steps of earlier calls.
   std::int64_t steps() const { return steps_; }
 
-  /// For layers, which ask in the same order in each call: the keys and values of all steps,
-  /// [batch, heads, steps, length], of which these are the last.
+  /// For layers: appends keys and values and returns those of all steps, [batch, heads, steps,
+  /// length]. Layers must call it in the same order in each call of the model.
   std::pair<Tensor, Tensor> appended(const Tensor& key, const Tensor& value);
 
  private:
-  std::vector<std::pair<Tensor, Tensor>> entries_;  // of each attention, in the order of the calls
+  std::vector<std::pair<Tensor, Tensor>> entries_;  // by attention, in the order of their calls
   std::size_t next_ = 0;
   std::int64_t steps_ = 0;
 };
 
 namespace internal {
-/// Throws kUnimplemented where a call goes on behind earlier steps that layer `who` does not know.
+/// Throws kUnimplemented if the call has a cache, which layer `who` does not support.
 void require_no_cache(const CallContext& context, std::string_view who);
-/// Steps in front of those of this call.
+/// Number of steps before those of this call.
 inline std::int64_t steps_before(const CallContext& context) {
   return context.cache ? context.cache->steps() : 0;
 }

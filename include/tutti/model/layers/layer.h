@@ -1,5 +1,4 @@
-// The layer: weights and a function of tensors, its number types and masks. Knows nothing of
-// distribution.
+// Layer: weights and a function of tensors, with data types and masks. Independent of distribution.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -25,11 +24,11 @@
 
 namespace tutti {
 
-/// While one lives, this thread remembers masks of layers' results: bool [batch, steps], true where
-/// a step counts. Embedding and Masking make them; recurrent layers, attention, pooling over steps
-/// and losses read them; see Layer::mask_use() for the others. A call of a model, or of any layer,
-/// lives in one of its own unless there is one already: make one around layers that are called one
-/// by one, or around a model and its loss, as Model::fit does. Scopes that nest are one.
+/// Scope in which this thread stores masks of layers' results: bool [batch, steps], true for
+/// unmasked steps. Embedding and Masking create masks; recurrent layers, attention, pooling over
+/// steps and losses read them; see Layer::mask_use() for other layers. Every call of a layer opens
+/// a scope, and nested scopes act as one. Open one around layers that are called one by one, or
+/// around a model and its loss, as Model::fit does.
 class MaskScope {
  public:
   MaskScope();
@@ -37,12 +36,12 @@ class MaskScope {
   MaskScope(const MaskScope&) = delete;
   MaskScope& operator=(const MaskScope&) = delete;
 
-  /// The mask of this value; undefined when all steps count.
+  /// Returns the mask of `x`; undefined if all its steps are unmasked.
   static Tensor mask_of(const Tensor& x);
-  /// An undefined mask is none. Throws kInvalidArgument when the mask is not bool or x does not
-  /// begin with its dimensions.
+  /// Sets the mask of `x`; an undefined mask has no effect. Throws kInvalidArgument if the mask is
+  /// not bool or its dimensions are not the leading ones of `x`.
   static void set_mask(const Tensor& x, const Tensor& mask);
-  /// Whether any value has a mask.
+  /// Returns true if any value has a mask.
   static bool has_masks();
 
  private:
@@ -50,17 +49,17 @@ class MaskScope {
   std::unordered_map<std::uint64_t, Tensor> masks_;  // by Tensor::id()
 };
 
-/// What a layer does with a mask of its first input: nothing, so that it ends there and a warning
-/// says so; it is also the mask of the result; the layer reads and sets masks itself.
+/// Treatment of the first input's mask. kEnds: it is dropped, with a warning. kKeeps: it is also
+/// the mask of the result. kOwn: the layer reads and sets masks itself.
 enum class MaskUse { kEnds, kKeeps, kOwn };
 
-/// The types of a layer: weights are made as `variable`, floating inputs are cast to `compute`. A
-/// value. keras.DTypePolicy.
+/// Data types of a layer: weights are created as `variable`, floating inputs are cast to `compute`.
+/// A value type. keras.DTypePolicy.
 struct DTypePolicy {
   DTypePolicy() = default;
   /// "float32", "float64"; "mixed_bfloat16" and "mixed_float16": weights in float32, arithmetic in
-  /// the 16-bit type (on CPUs in float32, each result rounded). Throws kInvalidArgument listing
-  /// them for another name.
+  /// the 16-bit type (on CPUs in float32, each result rounded). Throws kInvalidArgument for another
+  /// name, listing these.
   DTypePolicy(const std::string& policy);
   DTypePolicy(const char* policy) : DTypePolicy(std::string(policy)) {}
 
@@ -69,8 +68,8 @@ struct DTypePolicy {
   DType variable = DType::kFloat32;
 };
 
-/// The policy of layers made from now on, on all threads (default "float32"). Call it before the
-/// model is made. keras.config.set_dtype_policy.
+/// Policy of layers that are created from now on, on all threads (default "float32"). Set it before
+/// creating the model. keras.config.set_dtype_policy.
 void set_dtype_policy(const DTypePolicy& policy);
 DTypePolicy dtype_policy();
 
@@ -78,125 +77,123 @@ class AutocastScope;
 class KeyValueCache;
 struct LayerDescription;
 
-/// Shapes are arrays of their dimensions.
+/// JSON form of a shape: the array of its dimensions.
 template <>
 struct JsonForm<Shape> {
   static Json to(const Shape& shape) { return Json::array_of(shape); }
   static Shape from(const Json& json);
 };
 
-/// How a layer is called: `model(x, {.training = true})`.
+/// Context of a call: `model(x, {.training = true})`.
 struct CallContext {
-  /// Dropout drops and batch normalisation uses the statistics of the batch.
+  /// Training mode: dropout is active and batch normalisation uses the batch's statistics.
   bool training = false;
-  /// Where add_loss() puts its values; nullptr: nowhere. Not shared between threads.
+  /// Receives the values of add_loss(); nullptr: they are dropped. Not shared between threads.
   std::vector<Tensor>* added_losses = nullptr;
-  /// The steps of this call stand behind those that it has (key_value_cache.h); nullptr: behind
-  /// none. Not shared between threads.
+  /// Earlier steps that this call continues (key_value_cache.h); nullptr: none. Not shared between
+  /// threads.
   KeyValueCache* cache = nullptr;
 };
 
-/// What every layer takes; the options of layers that take more have these, too.
+/// Options of every layer; layers with more options have these, too.
 struct LayerOptions {
   std::string name = "";
   std::optional<Shape> input_shape = std::nullopt;
 };
 
-/// Weights and a function. Users derive from it and write build() and call(). An object is a cheap
-/// handle: copies share name, weights and sub-layers. Weights are made once, when a model takes the
-/// layer in (or by build_for()); after that threads may call it at the same time. tf.keras.Layer.
+/// Weights and a function. Users derive from it and implement build() and call(). An object is a
+/// cheap handle: copies share name, weights and sub-layers. Weights are created once, when a model
+/// adds the layer (or by build_for()); afterwards calls are thread-safe. tf.keras.Layer.
 class Layer {
  public:
   virtual ~Layer() = default;
   Layer(const Layer&) = default;
   Layer& operator=(const Layer&) = default;
 
-  /// input [batch, ...] -> output [batch, ...]; any batch, 0 included. A floating input of another
-  /// type than the layer's (dtype_policy()) is cast. An error names the layer.
-  /// Throws kFailedPrecondition when the layer has no weights yet.
+  /// Maps input [batch, ...] to output [batch, ...], for any batch size including 0. Casts a
+  /// floating input to the layer's type (dtype_policy()). Errors name the layer. Throws
+  /// kFailedPrecondition if the layer has no weights yet.
   Tensor operator()(const Tensor& input, CallContext context = {}) const;
-  /// Several inputs: `add({a, b})`. Throws kInvalidArgument when there are several results.
+  /// Overload for several inputs: `add({a, b})`. Throws kInvalidArgument for several results.
   Tensor operator()(const std::vector<Tensor>& inputs, CallContext context = {}) const;
-  /// All results of a layer that has several.
+  /// Returns all results of a layer that has several.
   std::vector<Tensor> apply(std::span<const Tensor> inputs, CallContext context = {}) const;
 
-  /// Makes the weights of a layer that stands alone. Shapes are those of one example: [height,
-  /// width, channels], without the batch. Returns the output's shape. A second call must give the
-  /// same shape (kInvalidArgument).
+  /// Creates the weights of a layer outside a model, and returns the output's shape. Shapes are
+  /// those of one example, without the batch: [height, width, channels]. Throws kInvalidArgument if
+  /// a second call gives another shape.
   Shape build_for(const Shape& input);
   std::vector<Shape> build_for(std::span<const Shape> inputs);
-  /// The shapes of the results, without making weights.
+  /// Returns the shapes of the results, without creating weights.
   std::vector<Shape> shapes_for(std::span<const Shape> inputs);
 
-  /// "conv2d_1": unique in its model. The snake_case type unless the options name it.
+  /// Name, unique in its model: that of the options, or the type in snake_case ("conv2d_1").
   const std::string& name() const;
-  /// "Conv2D".
+  /// Name of the class ("Conv2D").
   const std::string& type_name() const;
   bool built() const;
-  /// Shapes of one example; of the first input and result where there are several. Throw
+  /// Shapes of one example; input_shape() and output_shape() are the first ones. Throw
   /// kFailedPrecondition before the layer is built.
   const Shape& input_shape() const;
   const Shape& output_shape() const;
   const std::vector<Shape>& input_shapes() const;
   const std::vector<Shape>& output_shapes() const;
-  /// The types of this layer: by default the policy that was current when the layer object was
-  /// made.
+  /// Data types of this layer. Default: the policy when the layer object was created.
   const DTypePolicy& dtype_policy() const;
-  /// Another policy for this layer alone: a head in float32 of a mixed model. Throws
-  /// kFailedPrecondition when the layer has weights already.
+  /// Sets the policy of this layer alone, such as float32 for the head of a mixed model. Throws
+  /// kFailedPrecondition if the layer already has weights.
   void set_dtype_policy(const DTypePolicy& policy);
-  /// The type of the arithmetic: dtype_policy().compute.
+  /// Data type of the computation: dtype_policy().compute.
   DType dtype() const;
 
-  /// In creation order, those of sub-layers included, each once.
+  /// Returns all variables in creation order, including those of sub-layers, each once.
   std::vector<Variable> variables() const;
-  /// Without variables that are not trainable and those of frozen layers.
+  /// Same as variables(), but without non-trainable variables and those of frozen layers.
   std::vector<Variable> trainable_variables() const;
   /// Number of elements of all variables.
   std::int64_t num_parameters() const;
   std::int64_t num_trainable_parameters() const;
 
-  /// A frozen layer keeps its weights in training; batch normalisation then runs as in inference.
-  /// Model::fit goes by what was frozen when compile() was called, and warns where that has
-  /// changed.
+  /// Frozen weights do not change in training; batch normalisation then runs as in inference.
+  /// Model::fit uses the state at the time of compile(), and warns if it has changed.
   void freeze();
   void unfreeze();
   bool frozen() const;
 
-  /// Rematerialisation: of what the layer computes tapes keep its inputs alone, and compute the
-  /// rest again when they walk back. Less memory for one more forward pass, the same bits: random
-  /// numbers, masks and statistics are those of the first. The layer must live until the gradient.
+  /// Rematerialisation: tapes keep only the layer's inputs and recompute the rest in the backward
+  /// pass. Saves memory for one more forward pass, with the same bits: random numbers, masks and
+  /// statistics are those of the first pass. The layer must live until the gradient is computed.
   /// jax.checkpoint, torch.utils.checkpoint, tf.recompute_grad.
   void set_remat(bool remat = true);
   bool is_remat() const;
 
-  /// The regularisation losses [], computed from the weights as they are now.
+  /// Returns the regularisation losses [], computed from the current weights.
   std::vector<Tensor> losses() const;
-  /// Brings weights with constraints back to them. Outside replicas, after an update (Model::fit
-  /// does it).
+  /// Projects weights with constraints. Call it outside replicas, after an update (Model::fit
+  /// does).
   void apply_constraints();
   bool has_constraints() const;
-  /// Metrics that layers have added, each once.
+  /// Returns the metrics that layers have added, each once.
   std::vector<std::shared_ptr<Metric>> metrics() const;
 
-  /// How this layer is made again (layer_description.h). Throws kUnimplemented for a layer that
-  /// does not say so with made_with().
+  /// Returns a description from which the layer can be recreated (layer_description.h). Throws
+  /// kUnimplemented for a layer that does not call made_with().
   LayerDescription describe() const;
-  /// The inverse: a layer without weights. Throws kNotFound for a type that register_layer() was
-  /// not told of, kInvalidArgument for arguments that do not fit.
+  /// Creates a layer without weights from its description. Throws kNotFound for a type without
+  /// register_layer(), kInvalidArgument for arguments that do not fit.
   static std::shared_ptr<Layer> of_description(const LayerDescription& description);
 
-  /// What a layer is besides its weights and what it was made with.
+  /// State of a layer besides its weights and constructor arguments.
   struct Extras {
-    std::int64_t random_number = 0;  // what tells its random numbers from those of other layers
+    std::int64_t random_number = 0;  // part of the keys of its random numbers
     bool frozen = false;
   };
-  /// Of this layer and all below, in the order in which they were added.
+  /// Returns the extras of this layer and all below, in the order in which they were added.
   std::vector<Extras> extras() const;
-  /// Throws kInvalidArgument for another number of layers.
+  /// Throws kInvalidArgument if the number of layers differs.
   void restore_extras(std::span<const Extras> extras);
 
-  /// What a table of layers shows of a direct sub-layer.
+  /// Row for a direct sub-layer in a table of layers.
   struct Summary {
     std::string name;
     std::string type_name;
@@ -205,73 +202,71 @@ class Layer {
   };
   std::vector<Summary> sublayers() const;
 
-  /// The shape of one example that the options give (`.input_shape`), if any.
+  /// Shape of one example as given by the options (`.input_shape`), if any.
   const std::optional<Shape>& given_input_shape() const;
-  /// "softmax" when the result of the layer is that of this activation; "" otherwise.
+  /// Name of the activation that gives the layer's result, such as "softmax"; else "".
   const std::string& output_activation() const;
 
  protected:
-  /// An empty name: numbered by the model that takes the layer in.
+  /// If the name is empty, the model that adds the layer generates one.
   explicit Layer(std::string name = "", std::optional<Shape> input_shape = std::nullopt);
   explicit Layer(LayerOptions options)
       : Layer(std::move(options.name), std::move(options.input_shape)) {}
 
-  /// Says, in the constructor, with which arguments the layer is made, so that it can be saved:
-  /// `made_with(units_, options_)`. LayerOptions are left out; name and input_shape of other
-  /// options are written for each layer. Copies are kept until the layer is saved. Their types are
-  /// those of register_layer().
+  /// Declares the constructor's arguments so that the layer can be saved; call it in the
+  /// constructor: `made_with(units_, options_)`. Omit LayerOptions; name and input_shape of other
+  /// options are saved for each layer. Keeps copies. Their types must be those of register_layer().
   template <class... Arguments>
   void made_with(const Arguments&... arguments) {
     set_arguments([=] { return Json::Array{json_of(arguments)...}; });
   }
-  /// The arguments, for layers to which some are added later.
+  /// Returns these arguments; overridden by layers to which some are added later.
   virtual Json::Array call_arguments() const;
-  /// The name that the options gave, or "".
+  /// Returns the name in the options, or "".
   std::string given_name() const;
 
-  /// Makes the weights (add_weight) and sub-layers (add_layer) for examples of shape `input`;
-  /// returns the shape of a result. Called once.
+  /// Creates the weights (add_weight()) and sub-layers (add_layer()) for examples of shape `input`;
+  /// returns the shape of a result. Called once, and by shapes_for().
   virtual Shape build(const Shape& input) = 0;
-  /// Pure but for the updates of its variables: replicas call it at the same time.
+  /// Computes the result. May only change the layer's variables: replicas call it concurrently.
   virtual Tensor call(const Tensor& input, CallContext context) const = 0;
-  /// The same for layers with several inputs or results (derive from MultiLayer). Here: one of
-  /// each; other numbers throw kInvalidArgument.
+  /// Same as build() and call(), but for several inputs or results (derive from MultiLayer). By
+  /// default other numbers than one throw kInvalidArgument.
   virtual std::vector<Shape> build_all(std::span<const Shape> inputs);
   virtual std::vector<Tensor> call_all(std::span<const Tensor> inputs, CallContext context) const;
 
-  /// What becomes of a mask of the first input (MaskScope). A layer made of layers leaves it to
-  /// them.
+  /// Treatment of the first input's mask (MaskScope). In a layer made of layers, these treat it.
   virtual MaskUse mask_use() const { return MaskUse::kEnds; }
 
-  /// A variable "<layer>/<options.name>" of this layer, of the type of its dtype_policy().
+  /// Creates a variable "<layer>/<options.name>" of the type of dtype_policy().
   Variable add_weight(const Initializer& initializer, const Shape& shape,
                       VariableOptions options = {}, const Regularizer& regularizer = {},
                       const Constraint& constraint = {});
-  /// The weight `name`, unless the options (of Dense, say) are without use_bias.
+  /// Adds the bias `name` if the options (such as Dense's) have use_bias set.
   template <class Options>
   void add_bias(const Options& options, const Shape& shape, std::string name = "bias") {
     if (!options.use_bias) return;
     add_weight(options.bias_initializer, shape, {.name = std::move(name)}, options.bias_regularizer,
                options.bias_constraint);
   }
-  /// The weights of this layer itself, in the order of add_weight(), and one of them.
+  /// Weights of this layer itself, in the order of add_weight().
   std::span<const Variable> own_weights() const;
   const Variable& weight(std::size_t index) const;
-  /// Names and builds a sub-layer and returns its result's shape. A layer that was built before
-  /// keeps its weights: it is shared. Throws kInvalidArgument for a name that is taken.
+  /// Names and builds a sub-layer and returns its result's shape. A layer that is already built
+  /// keeps its weights and is shared. Throws kInvalidArgument for a name that is taken.
   Shape add_layer(Layer& layer, const Shape& input);
   std::vector<Shape> add_layer(Layer& layer, std::span<const Shape> inputs);
-  /// For models, whose constructor makes the weights instead of build(): from now on it is built.
-  /// A name that was given stands in front of the names of weights.
+  /// Marks a model as built; models create weights in the constructor instead of in build(). A
+  /// given name becomes a prefix of the names of weights.
   void set_built(const Shape& input, const Shape& output);
   void set_built(std::vector<Shape> inputs, std::vector<Shape> outputs);
-  /// A metric that call() updates; shown by Model::fit.
+  /// Adds a metric that call() updates and Model::fit reports.
   void add_metric(std::shared_ptr<Metric> metric);
-  /// A loss [] of this call, to be minimised with the others. Per-batch values are the layer's own:
-  /// Model::fit divides by the number of replicas.
+  /// Adds a loss [] of this call, to be minimised with the others. The value is this replica's:
+  /// Model::fit divides it by the number of replicas.
   static void add_loss(CallContext context, const Tensor& loss);
   void set_output_activation(std::string_view name);
-  /// The key of random numbers for this call: (seed, step, replica, layer, ordinal of the call).
+  /// Key of random numbers for this call: (seed, step, replica, layer, ordinal of the call).
   RandomKey next_random_key() const;
 
  private:
@@ -291,14 +286,14 @@ class Layer {
   std::shared_ptr<State> state_;
 };
 
-/// `remat(TransformerBlock(8))`: the layer with set_remat().
+/// Returns the layer with set_remat(): `remat(TransformerBlock(8))`.
 template <std::derived_from<Layer> L>
 L remat(L layer) {
   layer.set_remat();
   return layer;
 }
 
-/// A base for layers with several inputs or results: write build_all() and call_all() instead.
+/// Base of layers with several inputs or results: implement build_all() and call_all() instead.
 class MultiLayer : public Layer {
  protected:
   using Layer::Layer;

@@ -1,4 +1,4 @@
-// How layers are made again: what Model::save() writes of them, and load_model() reads.
+// Descriptions of layers: Model::save() writes them, and load_model() reads them.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -15,15 +15,15 @@
 
 namespace tutti {
 
-/// A layer without its weights.
+/// Description of a layer without its weights.
 struct LayerDescription {
   Json call;              // ["Dense", 64, {"activation": "relu", ...}]
-  std::string name = "";  // empty: the call says it
+  std::string name = "";  // empty: the call contains it
   std::optional<Shape> input_shape = std::nullopt;
   std::string dtype_policy = "float32";
 };
 
-/// Layers are their descriptions (LayerDescription), made again by what register_layer() knows.
+/// JSON form of a layer: its LayerDescription. Reading it needs register_layer().
 template <>
 struct JsonForm<std::shared_ptr<Layer>> {
   static Json to(const std::shared_ptr<Layer>& layer);
@@ -32,14 +32,14 @@ struct JsonForm<std::shared_ptr<Layer>> {
 
 namespace internal {
 using LayerMaker = CallReader<std::shared_ptr<Layer>>;
-/// The layer, without weights, that a call makes. Errors of Layer::of_description().
+/// Creates the layer, without weights, of a call. Throws as Layer::of_description() does.
 std::shared_ptr<Layer> made_layer(const Json& call);
 void add_layer_maker(std::string type_name, LayerMaker maker);
-/// The types that made_layer() makes.
+/// Returns the types that made_layer() can create.
 std::vector<std::string> readable_layers();
-/// The call of LayerDescription; name and input_shape are left out of options.
+/// Returns the call for LayerDescription; omits name and input_shape from the options.
 Json call_of_layer(const std::string& type_name, const Json::Array& arguments);
-/// An entry of the table of layers that can be read.
+/// Returns an entry of the table of layers that can be read.
 template <class L, class... Arguments>
 LayerMaker layer_maker() {
   return reads_call<Arguments...>([](Arguments... arguments) -> std::shared_ptr<Layer> {
@@ -48,9 +48,9 @@ LayerMaker layer_maker() {
 }
 }  // namespace internal
 
-/// Lets load_model() make layers of type L, whose constructor says made_with(arguments...):
+/// Lets load_model() create layers of type L, whose constructor calls made_with(arguments...):
 /// `register_layer<Scale, double>()` for a Scale(double factor, LayerOptions options = {}),
-/// `register_layer<Scale, ScaleOptions>()` for a Scale(ScaleOptions). Once; throws kAlreadyExists.
+/// `register_layer<Scale, ScaleOptions>()` for a Scale(ScaleOptions). Throws kAlreadyExists.
 template <std::derived_from<Layer> L, class... Arguments>
 void register_layer() {
   internal::add_layer_maker(internal::plain_type_name(typeid(L)),

@@ -1,4 +1,4 @@
-// Layers that are called with symbols: `Dense(10)(x)` in a graph that is drawn before it runs.
+// Symbolic calls of layers: `Dense(10)(x)` adds a call to a graph that runs later.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -15,35 +15,35 @@
 
 namespace tutti {
 
-// The shape of one example: what a model starts from.
+// Inputs of models.
 
-/// `Input{{28, 28, 1}}`: one example has this shape; the batch is not part of it. The start of a
-/// Sequential, or of a graph: `SymbolicTensor x = Input{{28, 28, 1}};`.
+/// Shape of one example, without the batch: `Input{{28, 28, 1}}`. Begins a Sequential, or a graph:
+/// `SymbolicTensor x = Input{{28, 28, 1}};`.
 struct Input {
   Shape shape;
   std::string name = "";
 };
 
-// Tensors of a graph that is drawn before it runs.
+// Symbolic tensors.
 
 namespace internal {
 struct GraphNode;
 }  // namespace internal
 
-/// What a layer gives when it is called with a symbol instead of a tensor: `SymbolicTensor x =
-/// Input{{784}}; SymbolicTensor y = Dense(10)(x);`. Nothing is computed and no weight is made until
-/// `Functional({x}, {y})` takes the graph in. A cheap handle. KerasTensor.
+/// Result of calling a layer with a symbol: `SymbolicTensor x = Input{{784}}; SymbolicTensor y =
+/// Dense(10)(x);`. Nothing is computed, and weights are not created until `Functional({x}, {y})` is
+/// constructed. A cheap handle. KerasTensor.
 class SymbolicTensor {
  public:
-  /// A new start of a graph; each conversion is another one.
+  /// Creates an input of a graph; each conversion gives a different one.
   SymbolicTensor(const Input& input);  // NOLINT
   SymbolicTensor(std::shared_ptr<const internal::GraphNode> node, std::size_t result)
       : node_(std::move(node)), result_(result) {}
 
-  /// One example's shape.
+  /// Shape of one example.
   const Shape& shape() const;
   const internal::GraphNode& node() const { return *node_; }
-  /// Which of the node's results this is.
+  /// Index of this value among the node's results.
   std::size_t result() const { return result_; }
 
  private:
@@ -53,28 +53,28 @@ class SymbolicTensor {
 
 namespace internal {
 
-/// One call of a layer, or a start.
+/// A call of a layer, or an input.
 struct GraphNode {
-  std::shared_ptr<Layer> layer;  // null: a start
-  std::string input_name;        // of a start; may be empty
+  std::shared_ptr<Layer> layer;  // null: an input
+  std::string input_name;        // of an input; may be empty
   std::vector<SymbolicTensor> inputs;
   std::vector<Shape> shapes;  // of the results
-  std::uint64_t number = 0;   // in the order in which they were drawn
+  std::uint64_t number = 0;   // in order of creation
 };
 
-/// Draws a call. Throws what the layer's build() throws for these shapes.
+/// Adds a call to the graph. Rethrows errors of the layer's build() for these shapes.
 std::vector<SymbolicTensor> draw_call(std::shared_ptr<Layer> layer,
                                       std::span<const SymbolicTensor> inputs);
-/// The only one of `results`; throws kInvalidArgument naming the layer when there are more.
+/// Returns the only result. Throws kInvalidArgument naming the layer if there are several.
 SymbolicTensor only_result(const std::vector<SymbolicTensor>& results);
 
 }  // namespace internal
 
-// What makes a layer callable with symbols: `Dense(10)(x)` in a graph.
+// Base of layers that can be called with symbolic tensors.
 
-/// `class Dense : public LayerOf<Dense>`: a Layer that can also be called with SymbolicTensors,
-/// which needs the layer's own type (the graph keeps a handle to it). A layer that derives from
-/// Layer alone works in Sequential and in other layers; in a graph it is written `x | MyLayer()`.
+/// Base of layers that can also be called with SymbolicTensors: `class Dense : public
+/// LayerOf<Dense>`. It needs the layer's own type, of which the graph keeps a handle. A class that
+/// derives from Layer alone works in Sequential and other layers; in a graph write `x | MyLayer()`.
 template <class Derived, class Base = Layer>
 class LayerOf : public Base {
  public:
@@ -87,7 +87,7 @@ class LayerOf : public Base {
   SymbolicTensor operator()(const std::vector<SymbolicTensor>& inputs) const {
     return internal::only_result(apply(inputs));
   }
-  /// All results.
+  /// Returns all results.
   std::vector<SymbolicTensor> apply(std::span<const SymbolicTensor> inputs) const {
     return internal::draw_call(std::make_shared<Derived>(static_cast<const Derived&>(*this)),
                                inputs);
@@ -97,7 +97,7 @@ class LayerOf : public Base {
   using Base::Base;
 };
 
-/// `x | Flatten() | Dense(10)`: any layer, users' own included, called with a symbol.
+/// Calls any layer, also one of your own, with a symbol: `x | Flatten() | Dense(10)`.
 template <std::derived_from<Layer> L>
 SymbolicTensor operator|(const SymbolicTensor& input, L layer) {
   return internal::only_result(

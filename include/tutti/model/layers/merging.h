@@ -1,4 +1,4 @@
-// Layers that make one tensor of several.
+// Layers that combine several tensors into one.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -13,12 +13,12 @@ struct MergingOptions {
   std::string name = "";
 };
 
-/// A layer of at least two inputs, called `Add()({a, b, c})`. Examples of different shapes
-/// broadcast (dimensions are compared from the last one; equal or 1 fits).
+/// Base of layers with at least two inputs: `Add()({a, b, c})`. Examples have equal rank; their
+/// shapes broadcast.
 class Merging : public MultiLayer {
  protected:
   using Operation = Tensor (*)(const Tensor& a, const Tensor& b);
-  /// kOwn: steps of the result count that count in any input, when all have masks.
+  /// kOwn: if all inputs have masks, a step of the result is unmasked if it is in any input.
   Merging(Operation merge, MaskUse mask_use, MergingOptions options)
       : MultiLayer(std::move(options.name)), merge_(merge), mask_use_(mask_use) {}
   std::vector<Shape> build_all(std::span<const Shape> inputs) override;
@@ -37,7 +37,7 @@ class Add : public LayerOf<Add, Merging> {
  public:
   explicit Add(MergingOptions options = {});
 };
-/// a - b, of exactly two.
+/// a - b; takes exactly two inputs.
 class Subtract : public LayerOf<Subtract, Merging> {
  public:
   explicit Subtract(MergingOptions options = {});
@@ -58,24 +58,24 @@ class Average : public LayerOf<Average, Merging> {
  protected:
   std::vector<Tensor> call_all(std::span<const Tensor> inputs, CallContext context) const override;
 };
-/// The largest input, element by element.
+/// Elementwise maximum of the inputs.
 class Maximum : public LayerOf<Maximum, Merging> {
  public:
   explicit Maximum(MergingOptions options = {});
 };
-/// The smallest input, element by element.
+/// Elementwise minimum of the inputs.
 class Minimum : public LayerOf<Minimum, Merging> {
  public:
   explicit Minimum(MergingOptions options = {});
 };
 
 struct ConcatenateOptions {
-  /// Counts the batch as axis 0, as in Keras; -1 is the last. 0 is refused.
+  /// The batch is axis 0, as in Keras; -1 is the last axis. 0 throws kInvalidArgument.
   int axis = -1;
   std::string name = "";
 };
 
-/// The inputs behind one another along an axis; the other dimensions are equal.
+/// Concatenation of the inputs along an axis; the other dimensions must be equal.
 class Concatenate : public LayerOf<Concatenate, MultiLayer> {
  public:
   explicit Concatenate(ConcatenateOptions options = {});
@@ -90,15 +90,15 @@ class Concatenate : public LayerOf<Concatenate, MultiLayer> {
 };
 
 struct DotOptions {
-  /// The axes of the first and the second input that are summed over, the batch counted as axis 0.
+  /// Axes of the first and the second input that are summed over; the batch is axis 0.
   std::pair<int, int> axes = {-1, -1};
-  /// Vectors along these axes are scaled to length 1 first: the cosine.
+  /// Scales vectors along these axes to length 1 first, which gives cosines.
   bool normalize = false;
   std::string name = "";
 };
 
-/// Sums of products along an axis of two inputs: [batch, a..., n] and [batch, n, b...] -> [batch,
-/// a..., b...]; [batch, n] and [batch, n] -> [batch, 1].
+/// Dot products along an axis of two inputs: [batch, a..., n] and [batch, n, b...] -> [batch, a...,
+/// b...]; [batch, n] and [batch, n] -> [batch, 1].
 class Dot : public LayerOf<Dot, MultiLayer> {
  public:
   explicit Dot(DotOptions options = {});

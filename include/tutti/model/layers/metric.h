@@ -1,4 +1,4 @@
-// The metric: a number gathered over batches, and over replicas.
+// Metric: a value accumulated over batches and replicas.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,29 +11,28 @@
 
 namespace tutti {
 
-/// Which of a metric's values are better: kUp the larger, kDown the smaller ones; kUnknown: it does
-/// not say (counts, plain means and sums).
+/// Better values of a metric: kUp the larger, kDown the smaller ones; kUnknown if it does not
+/// declare them (counts, plain means and sums).
 enum class MetricDirection { kUnknown, kUp, kDown };
 
-/// Gathers a number over many calls of update_state(). Its variables are ON_READ with aggregation
-/// SUM, so replicas update their own component without waiting, and result() is that of all
-/// replicas together. Make it inside the strategy's scope. Copies share the variables. Updates of
-/// several replicas at once are safe. Sums and counts are float64: exact for more than 2^24
-/// examples.
+/// Value accumulated over many calls of update_state(). Its variables are ON_READ with aggregation
+/// SUM, so replicas update their own component without waiting, and result() covers all replicas.
+/// Create it inside the strategy's scope. Copies share the variables. Replicas may update it
+/// concurrently. Sums and counts are float64: exact for more than 2^24 examples.
 class Metric {
  public:
   virtual ~Metric() = default;
 
   const std::string& name() const { return name_; }
-  /// What callbacks that watch this metric go by (MonitorMode::kAuto).
+  /// Direction for callbacks that monitor this metric (MonitorMode::kAuto).
   MetricDirection direction() const { return direction_; }
-  /// [] float64, over all replicas; 0 before the first update. Inside run every replica must ask.
+  /// Returns [] float64, over all replicas; 0 before the first update. Collective inside run().
   virtual Tensor result() const = 0;
-  /// Back to nothing gathered. Outside run: on all replicas.
+  /// Sets the variables to 0; outside run(), on all replicas.
   void reset_state();
   const std::vector<Variable>& variables() const { return variables_; }
-  /// What Model::save() writes: the call that makes it, ["Auc", {"num_thresholds": 200, ...}].
-  /// Throws kUnimplemented for a metric that does not say so with made_with().
+  /// Returns the call that recreates the metric, for Model::save(): ["Auc", {"num_thresholds": 200,
+  /// ...}]. Throws kUnimplemented for a metric that does not call made_with().
   Json describe() const;
 
  protected:
@@ -42,32 +41,32 @@ class Metric {
   Metric(const Metric&) = default;
   Metric& operator=(const Metric&) = default;
 
-  /// Says, in the constructor, with which arguments the metric is made, so that it can be saved.
+  /// Declares the constructor's arguments, in the constructor, so that the metric can be saved.
   template <class... Arguments>
   void made_with(const Arguments&... arguments) {
     arguments_ = [=] { return Json::Array{json_of(arguments)...}; };
   }
-  /// A sum of this shape that starts at 0, float64.
+  /// Creates a float64 sum of this shape that starts at 0.
   Variable add_sum(const std::string& name, const Shape& shape = {});
-  /// The sum over replicas of a variable made by add_sum().
+  /// Returns the sum over replicas of a variable made by add_sum().
   static Tensor total(const Variable& sum);
-  /// Counts the variables of `part`, a metric that this one is made of, as its own.
+  /// Adds the variables of `part`, a metric that this one contains, to its own.
   void adopt(const Metric& part);
-  /// total(numerator) / total(denominator); 0 when the latter is 0.
+  /// Returns total(numerator) / total(denominator); 0 if the latter is 0.
   static Tensor ratio(const Variable& numerator, const Variable& denominator);
 
  private:
   std::string name_;
   MetricDirection direction_;
   std::vector<Variable> variables_;
-  std::function<Json::Array()> arguments_;  // of the constructor; null: not said
+  std::function<Json::Array()> arguments_;  // of the constructor; null: not declared
 };
 
 /// The mean of all values: (sum of value * weight) / (sum of weights).
 class Mean final : public Metric {
  public:
   explicit Mean(std::string name = "mean");
-  /// values of any shape, number of elements 0 included; weights as losses take them.
+  /// `values` may have any shape, also with 0 elements; weights as losses take them.
   void update_state(const Tensor& values, const Tensor& sample_weight = {});
   Tensor result() const override;
 
@@ -89,30 +88,29 @@ class Sum final : public Metric {
 
 // Metrics that compare predictions with labels: the interface, and the mean of a function.
 
-/// A number gathered from labels and predictions: what Model::compile takes as a metric. Derive
-/// from it, make sums with add_sum() in the constructor and add to them in update(): replicas then
-/// count as one.
+/// Metric of labels and predictions, as Model::compile takes it. Derive from it, create sums with
+/// add_sum() in the constructor and add to them in update(): these sums cover all replicas.
 class PredictionMetric : public Metric {
  public:
-  /// labels and predictions [batch, ...]; 0 rows change nothing. sample_weight: [batch], [] or
+  /// labels and predictions are [batch, ...]; 0 rows change nothing. sample_weight: [batch], [] or
   /// undefined; for predictions [batch, steps, ...] also [batch, steps]. Throws kInvalidArgument
-  /// naming the metric when they do not fit.
+  /// naming the metric if they do not fit.
   void update_state(const Tensor& labels, const Tensor& predictions,
                     const Tensor& sample_weight = {});
 
  protected:
   using Metric::Metric;
-  /// Not recorded on tapes. May be called by several replicas at once.
+  /// Not recorded on tapes. Must be thread-safe.
   virtual void update(const Tensor& labels, const Tensor& predictions,
                       const Tensor& sample_weight) = 0;
 };
 
-/// The mean over examples of a function of labels and predictions. Steps that weights or a mask of
-/// the predictions (MaskScope) tell apart are examples of their own, as in Keras; metrics that are
-/// no such mean do not read masks, there or here.
+/// Mean over examples of a function of labels and predictions. If weights or a mask of the
+/// predictions (MaskScope) distinguish steps, each step is an example, as in Keras. Other metrics
+/// do not read masks, here or in Keras.
 class MeanPredictionMetric : public PredictionMetric {
  public:
-  /// labels and predictions [batch, ...] -> one value per example, [batch].
+  /// Maps labels and predictions [batch, ...] to one value per example, [batch].
   using Function = std::function<Tensor(const Tensor& labels, const Tensor& predictions)>;
 
   MeanPredictionMetric(std::string name, Function per_example,
@@ -130,14 +128,14 @@ class MeanPredictionMetric : public PredictionMetric {
 
 namespace internal {
 
-/// Labels, predictions and weights of one batch as plain numbers, element by element. Weights are
-/// 1 when there are none.
+/// Labels, predictions and weights of one batch as plain numbers, element by element. Weights are 1
+/// by default.
 struct PlainPairs {
   std::vector<double> labels;
   std::vector<double> predictions;
   std::vector<double> weights;
 };
-/// Labels are brought to the shape of the predictions. Throws like same_shape_labels().
+/// Converts tensors; labels in the shape of predictions. Throws as same_shape_labels() does.
 PlainPairs plain_pairs(const Tensor& labels, const Tensor& predictions, const Tensor& sample_weight,
                        std::string_view who);
 

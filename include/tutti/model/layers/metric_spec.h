@@ -1,4 +1,4 @@
-// All metrics, and metrics that are not made yet: names for Model::compile.
+// Specifications of metrics for Model::compile. Includes all metrics.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -17,19 +17,18 @@
 
 namespace tutti {
 
-/// A metric that does not exist yet: a name or a function that makes it, so that
-/// Model::compile({.metrics = {"accuracy"}}) can make it in the scope of the model's strategy. A
-/// value type.
+/// Metric that is created later, by name or by a function: Model::compile({.metrics =
+/// {"accuracy"}}) creates it in the scope of the model's strategy. A value type.
 class MetricSpec {
  public:
   using Maker = std::function<std::shared_ptr<PredictionMetric>()>;
 
   /// accuracy (acc), the snake_case names of the classes of metrics.h, or the name of a loss.
-  /// Throws kInvalidArgument listing them for another name.
+  /// Throws kInvalidArgument for another name, listing these.
   MetricSpec(const char* name) : MetricSpec(std::string(name)) {}
   MetricSpec(const std::string& name);
-  /// An existing metric, made in the scope of the model's strategy. It is shared: its result() can
-  /// be asked for later.
+  /// An existing metric, created in the scope of the model's strategy. It is shared, so its
+  /// result() can be read later.
   template <std::derived_from<PredictionMetric> M>
   MetricSpec(const M& metric) : MetricSpec(std::make_shared<M>(metric)) {}
   template <std::derived_from<PredictionMetric> M>
@@ -40,13 +39,13 @@ class MetricSpec {
   MetricSpec(std::string name, Maker make) : name_(std::move(name)), make_(std::move(make)) {}
 
   const std::string& name() const { return name_; }
-  /// What Model::save() writes: the name, or the call that makes the metric. Throws kUnimplemented
-  /// for a function that makes it.
+  /// Returns the name, or the call that recreates the metric, for Model::save(). Throws
+  /// kUnimplemented for a metric made by a function.
   Json to_json() const;
   static MetricSpec from_json(const Json& json);
-  /// "accuracy" becomes the accuracy that fits `loss` and, for others, the shapes. By name, metrics
-  /// with a threshold of 0.5 and AUC follow a loss that takes logits: the threshold is 0 for a
-  /// binary loss, and probabilities are compared (after a softmax) for a categorical one.
+  /// Creates the metric. "accuracy" becomes the accuracy that fits `loss` or, for others, the
+  /// shapes. By name, metrics with a threshold of 0.5 and AUC adapt to a loss that takes logits:
+  /// the threshold is 0 for a binary loss; for a categorical one they compare probabilities.
   std::shared_ptr<PredictionMetric> make(const Loss& loss) const;
 
  private:
@@ -58,8 +57,8 @@ class MetricSpec {
 namespace internal {
 using MetricMaker = CallReader<MetricSpec::Maker>;
 void add_metric_maker(std::string type_name, MetricMaker maker);
-/// An entry of the table of metrics that can be read. The metric is made later: its variables
-/// belong to the scope of a strategy.
+/// Returns an entry of the table of metrics that can be read. The metric is created later, because
+/// its variables belong to the scope of a strategy.
 template <class M, class... Arguments>
 MetricMaker metric_maker() {
   return reads_call<Arguments...>([](Arguments... arguments) -> MetricSpec::Maker {
@@ -68,8 +67,8 @@ MetricMaker metric_maker() {
 }
 }  // namespace internal
 
-/// Lets load_model() make metrics of type M, whose constructor says made_with(arguments...). Once;
-/// throws kAlreadyExists.
+/// Lets load_model() create metrics of type M, whose constructor calls made_with(arguments...). A
+/// second call throws kAlreadyExists.
 template <std::derived_from<PredictionMetric> M, class... Arguments>
 void register_metric() {
   internal::add_metric_maker(internal::plain_type_name(typeid(M)),

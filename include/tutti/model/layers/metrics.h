@@ -12,17 +12,17 @@ namespace tutti {
 
 // Accuracies and errors as metrics.
 
-/// How often the largest prediction [batch, classes] is that of the label's class number.
+/// Share of examples whose largest prediction [batch, classes] is that of the label's class.
 class SparseCategoricalAccuracy : public MeanPredictionMetric {
  public:
   explicit SparseCategoricalAccuracy(std::string name = "sparse_categorical_accuracy");
 };
-/// The same for labels that are one-hot.
+/// Same as SparseCategoricalAccuracy, but for one-hot labels.
 class CategoricalAccuracy : public MeanPredictionMetric {
  public:
   explicit CategoricalAccuracy(std::string name = "categorical_accuracy");
 };
-/// How often (prediction > threshold) is the label, 0 or 1. Logits want threshold 0.
+/// Share of examples for which (prediction > threshold) is the label, 0 or 1; for logits use 0.
 class BinaryAccuracy : public MeanPredictionMetric {
  public:
   explicit BinaryAccuracy(std::string name = "binary_accuracy", double threshold = 0.5);
@@ -42,7 +42,7 @@ class CosineSimilarityMetric : public MeanPredictionMetric {
  public:
   explicit CosineSimilarityMetric(std::string name = "cosine_similarity");
 };
-/// The root of the mean over examples of the mean over their elements.
+/// Square root of the mean over examples of the mean squared error of their elements.
 class RootMeanSquaredError : public PredictionMetric {
  public:
   explicit RootMeanSquaredError(std::string name = "root_mean_squared_error");
@@ -55,12 +55,12 @@ class RootMeanSquaredError : public PredictionMetric {
  private:
   Mean squares_;
 };
-/// How often the label's class is among the k largest predictions [batch, classes]; labels one-hot.
+/// Share of examples whose (one-hot) class is among the k largest predictions [batch, classes].
 class TopKCategoricalAccuracy : public MeanPredictionMetric {
  public:
   explicit TopKCategoricalAccuracy(int k = 5, std::string name = "top_k_categorical_accuracy");
 };
-/// The same for class numbers.
+/// Same as TopKCategoricalAccuracy, but for class numbers.
 class SparseTopKCategoricalAccuracy : public MeanPredictionMetric {
  public:
   explicit SparseTopKCategoricalAccuracy(int k = 5,
@@ -68,26 +68,26 @@ class SparseTopKCategoricalAccuracy : public MeanPredictionMetric {
 };
 
 namespace internal {
-/// One value per example, [batch]. Keras's rule for "accuracy" where the loss does not tell: one
-/// output is binary, labels of the shape of the predictions are one-hot, others are class numbers.
+/// Returns one value per example, [batch]. Keras's rule for "accuracy" of other losses: one output
+/// is binary, labels of the shape of the predictions are one-hot, others are class numbers.
 MeanPredictionMetric::Function hits_by_shape();
 }  // namespace internal
 
-// Metrics that count right and wrong decisions.
+// Metrics that count correct and wrong decisions.
 
-/// What counts as a decision for yes.
+/// Definition of a positive decision.
 struct ConfusionOptions {
-  /// Predictions above it say yes. Logits want 0.
+  /// Predictions above it are positive; for logits use 0.
   double threshold = 0.5;
-  /// Instead of the threshold: the k largest predictions of a row say yes.
+  /// If set, the k largest predictions of a row are positive instead.
   std::optional<int> top_k = std::nullopt;
-  /// Only this column counts.
+  /// If set, only this column counts.
   std::optional<std::int64_t> class_id = std::nullopt;
   std::string name = "";
 };
 
-/// What is made of weighted numbers of decisions; labels are 0 or 1, of the shape of the
-/// predictions.
+/// Base of metrics computed from weighted counts of decisions. Labels are 0 or 1, in the shape of
+/// the predictions.
 class ConfusionMetric : public PredictionMetric {
  public:
   Tensor result() const override;
@@ -99,7 +99,7 @@ class ConfusionMetric : public PredictionMetric {
     double true_negatives = 0.0;
     double false_negatives = 0.0;
   };
-  /// `score` makes the result of the numbers over all replicas.
+  /// Computes the result from the counts over all replicas.
   using Score = double (*)(const Counts& counts);
   ConfusionMetric(ConfusionOptions options, const char* default_name, Score score,
                   MetricDirection direction = MetricDirection::kUnknown);
@@ -112,47 +112,47 @@ class ConfusionMetric : public PredictionMetric {
   Variable counts_;  // [4], in the order of Counts
 };
 
-/// Right among those that were said to be yes; 0 when none were.
+/// True positives / predicted positives; 0 without predicted positives.
 class Precision : public ConfusionMetric {
  public:
   explicit Precision(ConfusionOptions options = {});
 };
-/// Found among those whose label is yes.
+/// True positives / positive labels.
 class Recall : public ConfusionMetric {
  public:
   explicit Recall(ConfusionOptions options = {});
 };
-/// How many were said to be yes, and are.
+/// Number of positive labels that were predicted positive.
 class TruePositives : public ConfusionMetric {
  public:
   explicit TruePositives(ConfusionOptions options = {});
 };
-/// How many were said to be no, and are.
+/// Number of negative labels that were predicted negative.
 class TrueNegatives : public ConfusionMetric {
  public:
   explicit TrueNegatives(ConfusionOptions options = {});
 };
-/// How many were said to be yes, and are no.
+/// Number of negative labels that were predicted positive.
 class FalsePositives : public ConfusionMetric {
  public:
   explicit FalsePositives(ConfusionOptions options = {});
 };
-/// How many were said to be no, and are yes.
+/// Number of positive labels that were predicted negative.
 class FalseNegatives : public ConfusionMetric {
  public:
   explicit FalseNegatives(ConfusionOptions options = {});
 };
 
-/// How the scores of classes become one: kMicro counts all decisions together, kMacro is the mean
-/// over classes, kWeighted that mean weighted by the numbers of their labels.
+/// Average of the scores of classes: kMicro counts all decisions together, kMacro is the mean over
+/// classes, kWeighted the mean weighted by the number of labels of each class.
 enum class ScoreAverage { kMicro, kMacro, kWeighted };
 
 struct F1ScoreOptions {
   /// Columns of labels (one-hot) and predictions; 1 is a binary decision.
   std::int64_t num_classes = 1;
   ScoreAverage average = ScoreAverage::kMacro;
-  /// Default: 0.5 for one column; otherwise the largest prediction of a row says yes: of equal ones
-  /// all, of those that are 0 none.
+  /// Default: 0.5 for one column; otherwise the largest prediction of a row is positive (equal ones
+  /// all are, but 0 never is).
   std::optional<double> threshold = std::nullopt;
   /// Recall counts beta times as much as precision.
   double beta = 1.0;
@@ -164,7 +164,7 @@ class F1Score : public PredictionMetric {
  public:
   explicit F1Score(F1ScoreOptions options = {});
   Tensor result() const override;
-  /// One score per class.
+  /// Returns one score per class.
   std::vector<double> per_class() const;
 
  protected:
@@ -177,14 +177,14 @@ class F1Score : public PredictionMetric {
 };
 
 struct MeanIoUOptions {
-  /// Pixels with this label do not count.
+  /// Label of pixels that do not count.
   std::optional<std::int64_t> ignore_class = std::nullopt;
   std::string name = "mean_io_u";
 };
 
 /// The mean over classes of intersection over union: true positives / (true and false positives +
-/// false negatives). Labels are class numbers [batch, ...]; predictions likewise, or scores
-/// [batch, ..., classes]. Classes that neither holds do not count.
+/// false negatives). Labels are class numbers [batch, ...]; predictions likewise, or scores [batch,
+/// ..., classes]. Classes that occur in neither do not count.
 class MeanIoU : public PredictionMetric {
  public:
   explicit MeanIoU(std::int64_t num_classes, MeanIoUOptions options = {});
@@ -206,16 +206,16 @@ class MeanIoU : public PredictionMetric {
 enum class AucCurve { kRoc, kPrecisionRecall };
 
 struct AucOptions {
-  /// The curve has this many points.
+  /// Number of points of the curve.
   int num_thresholds = 200;
   AucCurve curve = AucCurve::kRoc;
-  /// Predictions go through a sigmoid first.
+  /// Applies a sigmoid to predictions first.
   bool from_logits = false;
   std::string name = "auc";
 };
 
-/// Keras's AUC: thresholds spread evenly over [0, 1], trapezoids under the ROC curve, the
-/// interpolation of Davis and Goadrich under the other. Labels are 0 or 1, of the shape of the
+/// Keras's AUC: evenly spaced thresholds in [0, 1], trapezoids under the ROC curve, the
+/// interpolation of Davis and Goadrich under the other. Labels are 0 or 1, in the shape of the
 /// predictions; predictions are in [0, 1].
 class Auc : public PredictionMetric {
  public:

@@ -16,27 +16,27 @@ namespace tutti {
 struct BatchNormalizationOptions {
   double momentum = 0.99;
   double epsilon = 1e-3;
-  /// With beta, with gamma.
+  /// Adds beta; multiplies by gamma.
   bool center = true;
   bool scale = true;
-  /// Statistics of the whole global batch instead of this replica's part.
+  /// Uses statistics of the global batch instead of this replica's part.
   bool synchronized = false;
   std::string name = "";
   std::optional<Shape> input_shape = std::nullopt;
 };
 
-/// gamma * (x - mean) / sqrt(variance + epsilon) + beta over all axes but the last. In training
-/// with the statistics of the batch, which the call itself puts into the moving averages (moving =
-/// moving * momentum + batch * (1 - momentum), biased variance); otherwise with the moving
-/// averages. Variables: gamma, beta; moving_mean, moving_variance (ON_READ, MEAN: each replica has
-/// its own; reading them outside gives their mean, in which each replica weighs as much as it made
-/// updates, so one that never had rows does not count). Model::evaluate() and predict() compute
-/// with that mean on every replica; in a loop of your own, AggregateOnReadScope around the call
-/// does. A batch without rows gives an empty result and changes nothing.
+/// gamma * (x - mean) / sqrt(variance + epsilon) + beta over all axes but the last. Training uses
+/// the batch's statistics, and updates the moving averages with them (moving = moving * momentum +
+/// batch * (1 - momentum), biased variance); inference uses the moving averages. Variables: gamma,
+/// beta; moving_mean, moving_variance (ON_READ, MEAN). Each replica has its own averages. Reading
+/// them outside gives their mean weighted by each replica's number of updates, so a replica that
+/// never had rows does not count. Model::evaluate() and predict() use that mean on every replica;
+/// in a custom loop, use an AggregateOnReadScope around the call. A batch without rows gives an
+/// empty result and changes nothing.
 ///
-/// There is no update to forget (tf's UPDATE_OPS): the training call makes it. What can be
-/// forgotten is `{.training = true}`: a call without it while a tape records, of a layer that is
-/// not frozen and was never updated in this process, is warned of once.
+/// No separate update is needed (tf's UPDATE_OPS): the training call makes it. A warning is logged
+/// once if a tape records a call without `{.training = true}`, of a layer that is not frozen and
+/// was never updated in this process.
 class BatchNormalization : public LayerOf<BatchNormalization> {
  public:
   explicit BatchNormalization(BatchNormalizationOptions options = {});
@@ -58,23 +58,23 @@ class BatchNormalization : public LayerOf<BatchNormalization> {
   Statistics normalize_global_batch(const Tensor& x, const Tensor& gamma, const Tensor& beta) const;
   void update_moving_averages(const Statistics& statistics) const;
   void warn_of_forgotten_training() const;
-  /// Number of the weight moving_mean; moving_variance follows it, gamma and beta are before it.
+  /// Index of moving_mean among the weights; moving_variance follows, gamma and beta precede it.
   std::size_t first_moving_average() const {
     return (options_.scale ? 1u : 0u) + (options_.center ? 1u : 0u);
   }
 
   BatchNormalizationOptions options_;
-  /// Whether a training call has moved the averages; copies of the layer share it.
+  /// True once a training call has updated the averages; shared by copies of the layer.
   std::shared_ptr<std::atomic<bool>> is_updated_ = std::make_shared<std::atomic<bool>>(false);
 };
 
-// Normalisations of each example by itself.
+// Normalisations within each example.
 
 struct LayerNormalizationOptions {
-  /// Axes that are normalised together, the batch counted as axis 0.
+  /// Axes that are normalised together; the batch is axis 0.
   std::vector<int> axes = {-1};
   double epsilon = 1e-3;
-  /// With beta, with gamma.
+  /// Adds beta; multiplies by gamma.
   bool center = true;
   bool scale = true;
   Initializer beta_initializer = "zeros";
@@ -112,9 +112,9 @@ struct GroupNormalizationOptions {
   std::optional<Shape> input_shape = std::nullopt;
 };
 
-/// [batch, ..., channels]: the channels of an example in `groups` equal groups, each normalised
-/// over all its elements; gamma and beta [channels]. -1: each channel is a group of its own. Throws
-/// kInvalidArgument when the channels cannot be divided so.
+/// Normalises groups of channels of [batch, ..., channels]: an example's channels form `groups`
+/// equal groups, each normalised over all its elements; gamma and beta [channels]. -1: each channel
+/// is a group. Throws kInvalidArgument if the channels cannot be divided like this.
 class GroupNormalization : public LayerOf<GroupNormalization> {
  public:
   explicit GroupNormalization(std::int64_t groups = 32, GroupNormalizationOptions options = {});
@@ -132,15 +132,15 @@ class GroupNormalization : public LayerOf<GroupNormalization> {
 };
 
 struct RMSNormalizationOptions {
-  /// Axes that are normalised together, the batch counted as axis 0.
+  /// Axes that are normalised together; the batch is axis 0.
   std::vector<int> axes = {-1};
   double epsilon = 1e-6;
   std::string name = "";
   std::optional<Shape> input_shape = std::nullopt;
 };
 
-/// scale * x / sqrt(mean of x^2 + epsilon), the mean over the axes; scale has their dimensions.
-/// Also called RMSNorm: LayerNormalization that subtracts and adds nothing.
+/// RMSNorm: scale * x / sqrt(mean of x^2 + epsilon), with the mean over the axes; scale has their
+/// dimensions. Unlike LayerNormalization it subtracts no mean and adds no beta.
 class RMSNormalization : public LayerOf<RMSNormalization> {
  public:
   explicit RMSNormalization(RMSNormalizationOptions options = {});
@@ -155,14 +155,13 @@ class RMSNormalization : public LayerOf<RMSNormalization> {
 };
 
 struct UnitNormalizationOptions {
-  /// Axes of a vector, the batch counted as axis 0.
+  /// Axes that form a vector; the batch is axis 0.
   std::vector<int> axes = {-1};
   std::string name = "";
   std::optional<Shape> input_shape = std::nullopt;
 };
 
-/// x scaled so that its vectors along the axes have length 1; those shorter than 1e-12 are
-/// divided by that.
+/// Scales vectors along the axes to length 1; those shorter than 1e-12 are divided by 1e-12.
 class UnitNormalization : public LayerOf<UnitNormalization> {
  public:
   explicit UnitNormalization(UnitNormalizationOptions options = {});
@@ -178,12 +177,12 @@ class UnitNormalization : public LayerOf<UnitNormalization> {
 
 // Local response normalisation as a layer.
 
-/// The names and defaults of tf.nn.local_response_normalization.
+/// Names and defaults are those of tf.nn.local_response_normalization.
 struct LocalResponseNormalizationOptions {
   std::int64_t depth_radius = 5;  // channels on each side
   double bias = 1.0;              // added to the sum
-  double alpha = 1.0;             // times the sum
-  double beta = 0.5;              // its exponent
+  double alpha = 1.0;             // factor of the sum
+  double beta = 0.5;              // exponent
   std::string name = "";
   std::optional<Shape> input_shape = std::nullopt;
 };

@@ -10,7 +10,7 @@
 
 namespace tutti {
 
-/// Of layers with windows over images.
+/// Options of layers that pool windows of images.
 struct Pooling2DOptions {
   /// Default: the size of the window.
   std::optional<Size2D> strides = std::nullopt;
@@ -19,7 +19,7 @@ struct Pooling2DOptions {
   std::optional<Shape> input_shape = std::nullopt;
 };
 
-/// Of layers with windows over sequences.
+/// Options of layers that pool windows of sequences.
 struct Pooling1DOptions {
   /// Default: the size of the window.
   std::optional<std::int64_t> strides = std::nullopt;
@@ -28,8 +28,7 @@ struct Pooling1DOptions {
   std::optional<Shape> input_shape = std::nullopt;
 };
 
-/// What layers with windows share: an operation on images, of which sequences are those of
-/// height 1.
+/// Base of layers that pool windows with an operation on images. Sequences are images of height 1.
 class Pooling : public Layer {
  protected:
   using Operation = Tensor (*)(const Operand& images, Pool2dOptions windows);
@@ -71,8 +70,8 @@ class AveragePooling1D : public LayerOf<AveragePooling1D, Pooling> {
   explicit AveragePooling1D(std::int64_t pool_size = 2, Pooling1DOptions options = {});
 };
 
-/// What layers without windows share: [batch, height, width, channels] or [batch, steps, channels]
-/// -> [batch, channels].
+/// Base of layers that pool everything: [batch, height, width, channels] or [batch, steps,
+/// channels] -> [batch, channels].
 class GlobalPooling : public Layer {
  protected:
   using Operation = Tensor (*)(const Operand& images);
@@ -98,8 +97,8 @@ class GlobalMaxPooling2D : public LayerOf<GlobalMaxPooling2D, GlobalPooling> {
   explicit GlobalMaxPooling2D(LayerOptions options = {});
 };
 
-/// [batch, steps, channels] -> [batch, channels]: the mean of the steps that count (MaskScope), 0
-/// where none does.
+/// [batch, steps, channels] -> [batch, channels]: the mean of the unmasked steps (MaskScope), 0 if
+/// there are none.
 class GlobalAveragePooling1D : public LayerOf<GlobalAveragePooling1D, GlobalPooling> {
  public:
   explicit GlobalAveragePooling1D(LayerOptions options = {});

@@ -1,4 +1,4 @@
-// Layers that prepare pictures: scaled, and changed at random in training.
+// Layers that prepare images: rescaling, and random changes in training.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -34,10 +34,10 @@ class Rescaling : public LayerOf<Rescaling> {
   double offset_;
 };
 
-// Layers that change pictures at random in training.
+// Layers that change images at random in training.
 
-// Keyed like Dropout: by (seed, step, replica, layer). Pictures of a dataset are augmented by
-// tutti/data/augment.h, whose numbers do not depend on replicas.
+// Keyed like Dropout: by (seed, step, replica, layer). For images of a dataset use
+// tutti/data/augment.h, whose random numbers do not depend on replicas.
 
 struct RandomFlipOptions {
   std::string mode = "horizontal_and_vertical";  // or "horizontal", "vertical"
@@ -45,7 +45,7 @@ struct RandomFlipOptions {
   std::optional<Shape> input_shape = std::nullopt;
 };
 
-/// Pictures [batch, height, width, channels], each mirrored in half of all cases, in training.
+/// Mirrors each of the images [batch, height, width, channels] with probability 1/2, in training.
 class RandomFlip : public LayerOf<RandomFlip> {
  public:
   explicit RandomFlip(RandomFlipOptions options = {});
@@ -60,29 +60,29 @@ class RandomFlip : public LayerOf<RandomFlip> {
 };
 
 struct RandomColourOptions {
-  /// Black and white; results are cut off there. {0, 1} behind Rescaling(1.0 / 255).
+  /// Values of black and white, to which results are clipped; {0, 1} after Rescaling(1.0 / 255).
   std::array<double, 2> value_range = {0.0, 255.0};
   std::string name = "";
   std::optional<Shape> input_shape = std::nullopt;
 };
 
-/// What the layers below share: in training, each picture is changed by a number of its own, and
-/// the result cut off at the ends of value_range.
+/// Base of the layers below: in training, each image is changed by its own random number, and the
+/// result is clipped to value_range.
 class RandomColour : public Layer {
  protected:
   /// Throws kInvalidArgument naming `who` for a factor outside [0, 1] or an empty range.
   RandomColour(std::string_view who, double factor, RandomColourOptions options);
   Shape build(const Shape& input) override;
   Tensor call(const Tensor& input, CallContext context) const override;
-  /// x in float32 or float64.
+  /// Returns the changed images; x is float32 or float64.
   virtual Tensor changed(const Tensor& x, const RandomKey& key) const = 0;
 
   double factor_;
   std::array<double, 2> range_;
 };
 
-/// In training, adds to each picture one number between -factor and factor times the range of
-/// values. factor in [0, 1].
+/// Adds one random number per image in training, from -factor to factor times the range of values.
+/// factor in [0, 1].
 class RandomBrightness : public LayerOf<RandomBrightness, RandomColour> {
  public:
   explicit RandomBrightness(double factor, RandomColourOptions options = {})
@@ -92,8 +92,8 @@ class RandomBrightness : public LayerOf<RandomBrightness, RandomColour> {
   Tensor changed(const Tensor& x, const RandomKey& key) const override;
 };
 
-/// In training, multiplies each picture's distances from the means of its channels by one number
-/// between 1 - factor and 1 + factor. factor in [0, 1].
+/// Multiplies each image's differences from its channels' means by one random number in training,
+/// from 1 - factor to 1 + factor. factor in [0, 1].
 class RandomContrast : public LayerOf<RandomContrast, RandomColour> {
  public:
   explicit RandomContrast(double factor, RandomColourOptions options = {})
@@ -103,8 +103,8 @@ class RandomContrast : public LayerOf<RandomContrast, RandomColour> {
   Tensor changed(const Tensor& x, const RandomKey& key) const override;
 };
 
-/// The middle of pictures [batch, height, width, channels], always; an odd pixel too many is cut
-/// off behind. Pictures that are smaller are refused.
+/// Centre of images [batch, height, width, channels], also in inference. An odd surplus pixel is
+/// cropped at the end. Smaller images throw kInvalidArgument.
 class CenterCrop : public LayerOf<CenterCrop> {
  public:
   explicit CenterCrop(Size2D size, LayerOptions options = {});

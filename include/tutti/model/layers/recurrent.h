@@ -1,4 +1,4 @@
-// Recurrent layers, and layers that run another one over the steps.
+// Recurrent layers, and layers that apply another layer to sequences.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -14,10 +14,10 @@ namespace tutti {
 
 // Recurrent layers: SimpleRNN, LSTM and GRU.
 
-/// What all recurrent layers take; defaults are Keras's.
+/// Options of all recurrent layers, with Keras's defaults.
 struct RecurrentOptions {
   std::string activation = "tanh";
-  /// For the gates of LSTM and GRU.
+  /// Activation of the gates of LSTM and GRU.
   std::string recurrent_activation = "sigmoid";
   bool use_bias = true;
   Initializer kernel_initializer = "glorot_uniform";
@@ -29,63 +29,62 @@ struct RecurrentOptions {
   Constraint kernel_constraint = {};
   Constraint recurrent_constraint = {};
   Constraint bias_constraint = {};
-  /// For the inputs and for the states; one mask serves all steps of a call.
+  /// Dropout rates of inputs and of states; one dropout mask serves all steps of a call.
   double dropout = 0.0;
   double recurrent_dropout = 0.0;
-  /// The results of all steps [batch, steps, units] instead of the last [batch, units].
+  /// Returns the results of all steps [batch, steps, units] instead of the last [batch, units].
   bool return_sequences = false;
-  /// The states after the last step are results, too (use apply()).
+  /// Adds the states after the last step to the results (use apply()).
   bool return_state = false;
-  /// The result of a step that does not count is 0, not that of the step before it.
+  /// Sets the result of a masked step to 0, instead of repeating that of the step before.
   bool zero_output_for_mask = false;
-  /// Steps are taken from the last to the first; sequences come in that order.
+  /// Processes the steps from last to first; sequences are returned in that order.
   bool go_backwards = false;
-  /// LSTM: the bias of the forget gate starts at 1.
+  /// LSTM: initialises the bias of the forget gate to 1.
   bool unit_forget_bias = true;
-  /// GRU: the reset gate acts after the product with the recurrent kernel, which then has a bias of
-  /// its own.
+  /// GRU: applies the reset gate after the product with the recurrent kernel, which then has its
+  /// own bias.
   bool reset_after = true;
   std::string name = "";
   std::optional<Shape> input_shape = std::nullopt;
 };
 
-/// x [batch, steps, features], and optionally the first states [batch, units] each -> the results
-/// that the options choose. Weights "<layer>_cell/kernel" [features, gates * units],
-/// "recurrent_kernel" [units, gates * units], "bias" [gates * units]. 0 steps give zeros. Steps
-/// that do not count (MaskScope) leave states and, without .zero_output_for_mask, results as they
-/// were.
+/// Base of recurrent layers. Takes x [batch, steps, features], and optionally initial states
+/// [batch, units] each; the options select the results. Weights "<layer>_cell/kernel" [features,
+/// gates * units], "recurrent_kernel" [units, gates * units], "bias" [gates * units]. 0 steps give
+/// zeros. Masked steps (MaskScope) do not change states and, without .zero_output_for_mask,
+/// results.
 class Recurrent : public MultiLayer {
  public:
   const RecurrentOptions& options() const { return options_; }
-  /// A layer of the same kind with its own weights.
+  /// Creates a layer of the same kind with its own weights.
   virtual std::shared_ptr<Recurrent> sibling(RecurrentOptions options) const = 0;
 
  protected:
-  /// `gates`: parts of the kernel; `states`: tensors that go from step to step.
+  /// `gates`: parts of the kernel; `states`: tensors passed from step to step.
   Recurrent(std::int64_t units, int gates, int states, RecurrentOptions options);
 
   std::vector<Shape> build_all(std::span<const Shape> inputs) override;
   std::vector<Tensor> call_all(std::span<const Tensor> inputs, CallContext context) const override;
   MaskUse mask_use() const override { return MaskUse::kOwn; }
 
-  /// The next states, the first of which is the step's result. x [batch, gates * units] is the
-  /// input times the kernel, plus the bias.
+  /// Returns the next states, of which the first is the step's result. x [batch, gates * units] is
+  /// the input times the kernel, plus the bias.
   virtual std::vector<Tensor> step(const Tensor& x, const std::vector<Tensor>& states) const = 0;
   virtual Shape bias_shape() const { return {gates_ * units_}; }
   virtual Initializer bias_initializer() const { return options_.bias_initializer; }
-  /// The part of the bias [gates * units] that is added to the products of the inputs.
+  /// Part of the bias [gates * units] that is added to the products of the inputs.
   virtual Tensor input_bias() const { return weight(2).value(); }
 
   std::int64_t units() const { return units_; }
   Tensor recurrent_kernel() const { return weight(1).value(); }
-  /// Options' functions.
   const ActivationFunction& activation() const { return activation_; }
   const ActivationFunction& recurrent_activation() const { return recurrent_activation_; }
 
  private:
   std::vector<Tensor> first_states(std::span<const Tensor> inputs) const;
   std::vector<Tensor> inputs_of_steps(const Tensor& x, CallContext context) const;
-  /// One [batch, 1] for each step; empty without a mask.
+  /// Returns one [batch, 1] for each step; empty without a mask.
   std::vector<Tensor> masks_of_steps(const Tensor& mask) const;
 
   std::int64_t units_;
@@ -118,7 +117,7 @@ class LSTM : public LayerOf<LSTM, Recurrent> {
 };
 
 /// Gates in the order update (z), reset (r), candidate; with reset_after the bias is [2, 3 *
-/// units]: that of the inputs and that of the state.
+/// units]: one row for the inputs and one for the state.
 class GRU : public LayerOf<GRU, Recurrent> {
  public:
   explicit GRU(std::int64_t units, RecurrentOptions options = {});
@@ -139,10 +138,10 @@ struct BidirectionalOptions {
   std::optional<Shape> input_shape = std::nullopt;
 };
 
-/// `Bidirectional(LSTM(64))`: two layers of this kind, "forward_<name>" and "backward_<name>", the
-/// second over the steps from last to first; its sequence is turned round again before both results
-/// are merged. Steps of sequences that do not count (MaskScope) are 0. Layers that return states
-/// are refused.
+/// `Bidirectional(LSTM(64))`: two layers of this kind, "forward_<name>" and "backward_<name>". The
+/// second processes steps from last to first; its sequence is reversed before both results are
+/// merged. Results of masked steps (MaskScope) are 0. Layers that return states throw
+/// kInvalidArgument.
 class Bidirectional : public LayerOf<Bidirectional> {
  public:
   template <std::derived_from<Recurrent> L>
@@ -166,7 +165,7 @@ class Bidirectional : public LayerOf<Bidirectional> {
 
 // A layer applied to every step of a sequence.
 
-/// [batch, steps, ...] -> [batch, steps, ...]: the same layer for each step, as if steps were rows.
+/// Applies a layer to each step, as if steps were rows: [batch, steps, ...] -> [batch, steps, ...].
 class TimeDistributed : public LayerOf<TimeDistributed> {
  public:
   template <std::derived_from<Layer> L>

@@ -1,4 +1,4 @@
-// What keeps weights in bounds: penalties in the loss, conditions after each update.
+// Regularizers, which penalise weights in the loss, and constraints, applied after each update.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,19 +12,19 @@
 
 namespace tutti {
 
-/// A function of a weight; by default none. A value type.
+/// Function of a weight; empty by default. A value type.
 class WeightFunction {
  public:
   using Function = std::function<Tensor(const Tensor& weight)>;
 
   WeightFunction() = default;
-  /// `call`: what Model::save() writes, the call that makes it: ["l2", 0.01].
+  /// `call`: the call that recreates it, which Model::save() writes: ["l2", 0.01].
   explicit WeightFunction(Function function, Json call = {})
       : function_(std::move(function)), call_(std::move(call)) {}
 
   bool empty() const { return !function_; }
   Tensor operator()(const Tensor& weight) const;
-  /// The call; null where this is empty. Throws kUnimplemented for a function of one's own.
+  /// Returns the call; null if empty. Throws kUnimplemented for a custom function.
   Json to_json() const;
 
  private:
@@ -34,13 +34,13 @@ class WeightFunction {
 
 // Penalties on weights.
 
-/// A penalty [] computed from a weight, differentiable; by default none. A value type.
+/// Differentiable penalty [] on a weight; empty by default. A value type.
 class Regularizer : public WeightFunction {
  public:
   using WeightFunction::WeightFunction;
   Regularizer() = default;
   /// "l1", "l2" or "l1_l2", each with factor 0.01, or "orthogonal_regularizer"; "" for none. Throws
-  /// kInvalidArgument listing them for another name.
+  /// kInvalidArgument for another name, listing these.
   Regularizer(const char* name);
   static Regularizer from_json(const Json& call);
 };
@@ -48,7 +48,7 @@ class Regularizer : public WeightFunction {
 namespace regularizers {
 /// factor * sum |w|.
 Regularizer l1(double factor = 0.01);
-/// factor * sum w^2 (without 1/2, as Keras).
+/// factor * sum w^2 (without 1/2, as in Keras).
 Regularizer l2(double factor = 0.01);
 /// The sum of both.
 Regularizer l1_l2(double l1_factor = 0.01, double l2_factor = 0.01);
@@ -56,23 +56,23 @@ Regularizer l1_l2(double l1_factor = 0.01, double l2_factor = 0.01);
 Regularizer orthogonal(double factor = 0.01);
 }  // namespace regularizers
 
-// Conditions that weights are brought back to after each update.
+// Constraints on weights.
 
-/// A projection of a weight, of its shape; by default none. Model::fit applies it after every
-/// update, on all replicas; a loop written by hand calls Layer::apply_constraints(). A value type.
+/// Projection of a weight, of the same shape; empty by default. Model::fit applies it after every
+/// update, on all replicas; a custom loop calls Layer::apply_constraints(). A value type.
 class Constraint : public WeightFunction {
  public:
   using WeightFunction::WeightFunction;
   Constraint() = default;
   /// "max_norm", "non_neg", "unit_norm" or "min_max_norm" with Keras's defaults; "" for none.
-  /// Throws kInvalidArgument listing them for another name.
+  /// Throws kInvalidArgument for another name, listing these.
   Constraint(const char* name);
   static Constraint from_json(const Json& call);
 };
 
 namespace constraints {
 
-/// One axis, or several that make one norm.
+/// One axis, or several over which one norm is taken.
 struct NormAxes {
   NormAxes(int axis) : axes{axis} {}
   NormAxes(std::initializer_list<int> several) : axes(several) {}
@@ -82,7 +82,7 @@ struct NormAxes {
   std::vector<int> axes;
 };
 
-/// Norms are those along `axis`: 0 for the columns of a Dense kernel, {0, 1, 2} for the filters of
+/// Norms are taken along `axis`: 0 for the columns of a Dense kernel, {0, 1, 2} for the filters of
 /// a Conv2D kernel.
 struct MaxNormOptions {
   double max_value = 2.0;
@@ -91,18 +91,18 @@ struct MaxNormOptions {
 struct MinMaxNormOptions {
   double min_value = 0.0;
   double max_value = 1.0;
-  /// How far towards the allowed norm a weight goes at once: 1 all the way.
+  /// Fraction of the way to the allowed norm that one update goes; 1: all of it.
   double rate = 1.0;
   NormAxes axis = 0;
 };
 
-/// Longer vectors are cut to max_value.
+/// Scales vectors longer than max_value down to it.
 Constraint max_norm(MaxNormOptions options = {});
-/// Values below 0 become 0.
+/// Replaces negative values by 0.
 Constraint non_neg();
-/// Vectors of length 1.
+/// Scales vectors to length 1.
 Constraint unit_norm(NormAxes axis = 0);
-/// Vectors of a length between the two.
+/// Scales vectors to a length between min_value and max_value.
 Constraint min_max_norm(MinMaxNormOptions options = {});
 
 }  // namespace constraints

@@ -21,7 +21,7 @@ class Flatten : public LayerOf<Flatten> {
   Tensor call(const Tensor& input, CallContext context) const override;
 };
 
-/// [batch, ...] -> [batch] + target; one dimension of the target may be -1: it takes what is left.
+/// [batch, ...] -> [batch] + target; one dimension of the target may be -1, which is inferred.
 class Reshape : public LayerOf<Reshape> {
  public:
   explicit Reshape(std::vector<std::int64_t> target, LayerOptions options = {});
@@ -34,8 +34,8 @@ class Reshape : public LayerOf<Reshape> {
   std::vector<std::int64_t> target_;
 };
 
-/// Axis i of an example becomes axis permutation[i - 1] of the input; axes of examples count from
-/// 1: Permute({2, 1}) swaps the two axes of [batch, a, b].
+/// Axis i of the result is axis permutation[i - 1] of the input; axes of examples count from 1:
+/// Permute({2, 1}) swaps the two axes of [batch, a, b].
 class Permute : public LayerOf<Permute> {
  public:
   explicit Permute(std::vector<int> permutation, LayerOptions options = {});
@@ -48,7 +48,7 @@ class Permute : public LayerOf<Permute> {
   std::vector<int> permutation_;
 };
 
-/// [batch, features] -> [batch, times, features], `times` times the same.
+/// [batch, features] -> [batch, times, features]: repeats the features `times` times.
 class RepeatVector : public LayerOf<RepeatVector> {
  public:
   explicit RepeatVector(std::int64_t times, LayerOptions options = {});
@@ -61,16 +61,16 @@ class RepeatVector : public LayerOf<RepeatVector> {
   std::int64_t times_;
 };
 
-// Layers that make images and sequences larger or smaller at the edges, or everywhere.
+// Padding, cropping and upsampling of images and sequences.
 
-/// Rows and columns at the edges of an image: `2` at all four, `{1, 2}` above and below, left and
-/// right, or each by itself.
+/// Rows and columns at the edges of an image: `2` on all four sides, `{1, 2}` for above and below,
+/// left and right, or four numbers.
 struct Margins2D {
   Margins2D(int all) : Margins2D(all, all) {}
   Margins2D(std::int64_t rows, std::int64_t columns) : Margins2D(rows, rows, columns, columns) {}
   Margins2D(std::int64_t above, std::int64_t below, std::int64_t before, std::int64_t after)
       : top(above), bottom(below), left(before), right(after) {}
-  /// As [top, bottom, left, right].
+  /// Returns [top, bottom, left, right].
   Json to_json() const { return Json::Array{top, bottom, left, right}; }
   static Margins2D from_json(const Json& json);
 
@@ -84,7 +84,7 @@ struct Margins2D {
 struct Margins1D {
   Margins1D(int both) : Margins1D(both, both) {}
   Margins1D(std::int64_t before, std::int64_t after) : left(before), right(after) {}
-  /// As [left, right].
+  /// Returns [left, right].
   Json to_json() const { return Json::Array{left, right}; }
   static Margins1D from_json(const Json& json);
 
@@ -92,7 +92,7 @@ struct Margins1D {
   std::int64_t right;
 };
 
-/// [batch, height, width, channels] with zeros around.
+/// Pads images [batch, height, width, channels] with zeros.
 class ZeroPadding2D : public LayerOf<ZeroPadding2D> {
  public:
   explicit ZeroPadding2D(Margins2D padding = 1, LayerOptions options = {});
@@ -105,7 +105,7 @@ class ZeroPadding2D : public LayerOf<ZeroPadding2D> {
   Margins2D padding_;
 };
 
-/// [batch, height, width, channels] without its edges.
+/// Crops the edges of images [batch, height, width, channels].
 class Cropping2D : public LayerOf<Cropping2D> {
  public:
   explicit Cropping2D(Margins2D cropping = 0, LayerOptions options = {});
@@ -118,7 +118,7 @@ class Cropping2D : public LayerOf<Cropping2D> {
   Margins2D cropping_;
 };
 
-/// [batch, steps, channels] with zeros at the ends.
+/// Pads the ends of sequences [batch, steps, channels] with zeros.
 class ZeroPadding1D : public LayerOf<ZeroPadding1D> {
  public:
   explicit ZeroPadding1D(Margins1D padding = 1, LayerOptions options = {});
@@ -138,7 +138,7 @@ struct UpSampling2DOptions {
 };
 
 /// [batch, height, width, channels] -> [batch, height * size, width * size, channels]. "bilinear"
-/// takes pixels as squares, whose centres are compared (tf's image.resize).
+/// uses half-pixel centres, as tf.image.resize does.
 class UpSampling2D : public LayerOf<UpSampling2D> {
  public:
   explicit UpSampling2D(Size2D size = 2, UpSampling2DOptions options = {});

@@ -1,4 +1,4 @@
-// What the blocks of today's transformers have around their attention, and such a block.
+// SwiGLU, the feed-forward layer of current transformers, and a transformer block.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -19,7 +19,7 @@ struct SwiGLUOptions {
   bool use_bias = false;
   Initializer kernel_initializer = "glorot_uniform";
   Initializer bias_initializer = "zeros";
-  /// For all three kernels and biases.
+  /// Apply to all three kernels and biases.
   Regularizer kernel_regularizer = {};
   Regularizer bias_regularizer = {};
   Constraint kernel_constraint = {};
@@ -42,7 +42,7 @@ class SwiGLU : public LayerOf<SwiGLU> {
 
  private:
   void add_product(const std::string& name, std::int64_t from, std::int64_t to);
-  /// x [rows, features] times kernel `number`, plus its bias.
+  /// Returns x [rows, features] times kernel `number`, plus its bias.
   Tensor product(const Tensor& x, std::size_t number) const;
 
   std::int64_t hidden_dim_;
@@ -52,13 +52,13 @@ class SwiGLU : public LayerOf<SwiGLU> {
 // A block of a transformer.
 
 struct TransformerBlockOptions {
-  /// Of the attention; default: as many as heads.
+  /// Number of key and value heads; default: num_heads.
   std::optional<std::int64_t> num_key_value_heads = std::nullopt;
-  /// Of the rotations that tell positions; nothing: none.
+  /// max_wavelength of the rotary position embedding; nullopt: no positions.
   std::optional<double> rotary_max_wavelength = 10000.0;
-  /// A step attends to itself and earlier ones only.
+  /// Each step attends only to itself and earlier steps.
   bool use_causal_mask = true;
-  /// For the attention itself, and for what is added to the input, in training.
+  /// Dropout rate of attention weights and residual branches, in training.
   double dropout = 0.0;
   double epsilon = 1e-6;
   bool use_bias = false;
@@ -67,10 +67,9 @@ struct TransformerBlockOptions {
   std::optional<Shape> input_shape = std::nullopt;
 };
 
-/// [batch, steps, features] -> the same, Llama's block: y = x + attention(norm(x)), result y +
-/// SwiGLU(norm(y)), with RMSNormalization before each. Sub-layers attention_norm, attention (heads
-/// of key_dim), feed_forward_norm, feed_forward (hidden_dim). What happens at a step that does not
-/// count (MaskScope) is seen by no other step.
+/// Llama's block, [batch, steps, features] -> the same: y = x + attention(norm(x)), result y +
+/// SwiGLU(norm(y)), with RMSNormalization. Sub-layers attention_norm, attention (heads of key_dim),
+/// feed_forward_norm, feed_forward (hidden_dim). Other steps do not see a masked step (MaskScope).
 class TransformerBlock : public LayerOf<TransformerBlock> {
  public:
   TransformerBlock(std::int64_t num_heads, std::int64_t key_dim, std::int64_t hidden_dim,
