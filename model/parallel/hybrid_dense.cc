@@ -1,4 +1,4 @@
-// Dense layers by model: what they refuse, their optimizers, and one operation for outer tapes.
+// Model-parallel dense layers: checks, optimizers, and one operation for outer tapes.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/parallel/hybrid_dense.h"
 
@@ -30,7 +30,7 @@ std::int64_t rows_in(const std::vector<Part>& parts) {
   return sum;
 }
 
-/// By turn and replica: which of the replica's rows belong to the turn. Turns have rows.
+/// Returns, by turn and replica, the replica's rows that belong to the turn. Omits empty turns.
 std::vector<std::vector<Part>> turns_of(HybridScheme scheme,
                                         const std::vector<std::int64_t>& rows) {
   const auto num_replicas = static_cast<std::int64_t>(rows.size());
@@ -51,7 +51,7 @@ std::vector<std::vector<Part>> turns_of(HybridScheme scheme,
   return turns;
 }
 
-/// Where each replica's rows lie in the turn's batch.
+/// Returns the position of each replica's rows in the turn's batch.
 std::vector<Part> places_of(const std::vector<Part>& parts) {
   std::vector<Part> places;
   std::int64_t first = 0;
@@ -76,18 +76,18 @@ void check_turns(const std::vector<std::vector<Part>>& turns, std::int64_t most)
   }
 }
 
-/// All meet: the value of each replica, where it is.
+/// Collective. Returns the value of each replica, on that replica's device.
 std::vector<Tensor> of_all(const Tensor& own) {
   return ReplicaContext::current().merge_call(
       [](Strategy&, const PerReplica<Tensor>& all) { return all.values(); }, own);
 }
 
-/// Makes the results of its device's part of the layers for the examples of all replicas, and the
-/// loss of its own examples. All replicas make one and run it at the same time, each on its thread
-/// and without observers from outside.
+/// Computes the results of its device's part of the layers for the examples of all replicas, and
+/// the loss of its own examples. All replicas create one and run it concurrently, each on its own
+/// thread and without outer observers.
 class HybridReplica {
  public:
-  /// Meets the others. `done` gets what this replica fetched.
+  /// Collective. `done` receives the transfers that this replica makes.
   HybridReplica(const ParallelDensePair& layers, const Loss& loss, Optimizer& optimizer,
                 HybridStep& done, const Tensor& features, const Tensor& labels)
       : layers_(layers),
@@ -105,7 +105,7 @@ class HybridReplica {
     }
   }
 
-  /// All turns, and the updates of this device's part of the layers.
+  /// Runs all turns, and the updates of this device's part of the layers.
   void run(const HybridDenseOptions& options) {
     TransferLog log;
     log_ = &log;
@@ -121,7 +121,7 @@ class HybridReplica {
     }
   }
 
-  /// This replica's share of the mean over all examples, and its gradient.
+  /// Return this replica's share of the mean loss over all examples, and its gradient.
   Tensor loss() const {
     return loss_.defined() ? loss_ : Tensor::scalar(0.0, features_[own_].dtype(), device_);
   }
@@ -133,12 +133,12 @@ class HybridReplica {
   }
 
  private:
-  /// An exchange ends: what has moved since the one before counts as its own.
+  /// Ends an exchange, which consists of the transfers since the previous one.
   void note_exchange() {
     done_.exchanges.push_back(log_->transfers());
     log_->clear();
   }
-  /// Fetches some rows of each replica's value; one value on this device.
+  /// Fetches these rows of each replica's value, concatenated on this device.
   Tensor joined(const std::vector<Tensor>& values, const std::vector<Part>& parts) {
     std::vector<Tensor> here;
     for (std::size_t r = 0; r < values.size(); ++r) {
@@ -147,7 +147,7 @@ class HybridReplica {
     note_exchange();
     return here.size() == 1 ? here[0] : concat(here, 0);
   }
-  /// Fetches this replica's rows of what each device has made for the turn, and adds them.
+  /// Fetches this replica's rows of each device's result of the turn, and adds them.
   Tensor summed(const std::vector<Tensor>& values, Part own) {
     if (own.count == 0) {
       note_exchange();
@@ -178,7 +178,7 @@ class HybridReplica {
     rows_since_update_ += rows_in(parts);
     ++done_.num_turns;
   }
-  /// With respect to `result`, of this replica's rows `own`; adds their loss to that of the step.
+  /// Returns the gradient with respect to `result`, of this replica's rows `own`; adds their loss.
   Tensor gradient_of_loss(const Tensor& result, Part own) {
     if (own.count == 0) return result;
     GradientTape tape;
@@ -189,7 +189,7 @@ class HybridReplica {
     loss_ = loss_.defined() ? loss_ + loss : loss;
     return gradient;
   }
-  /// With the mean over the examples since the last update.
+  /// Updates with the mean gradient over the examples since the last update.
   void update() {
     const double scale =
         static_cast<double>(global_rows_) / static_cast<double>(rows_since_update_);
@@ -197,7 +197,7 @@ class HybridReplica {
     for (const StageSum& sum : sums_) {
       gradients.push_back(scale == 1.0 ? sum.total() : scale_gradient(sum.total(), scale));
     }
-    // This part has one writer, though other replicas train other parts.
+    // Each part is updated by one replica only; other replicas train other parts.
     const GradientReducerScope this_part_alone(nullptr);
     const ReplicaGroupScope one_writer(&ReplicaGroup::of_one());
     optimizer_.apply_gradients(gradients, {.aggregation = GradientAggregation::kNone});
@@ -211,14 +211,14 @@ class HybridReplica {
   Optimizer& optimizer_;
   HybridStep& done_;
   TransferLog* log_ = nullptr;
-  const std::size_t own_;  // number of this replica, its device and its part
+  const std::size_t own_;  // index of this replica, its device and its part
   const Device device_;
   const Tensor labels_;
   const std::vector<Tensor> features_;  // by replica
   std::vector<std::int64_t> rows_;      // by replica
   std::int64_t global_rows_ = 0;
   std::int64_t rows_since_update_ = 0;
-  std::vector<StageSum> sums_;  // of the gradients since the last update, by variable
+  std::vector<StageSum> sums_;  // of gradients since the last update, by variable
   std::vector<Tensor> feature_gradients_;
   Tensor loss_;
 };
@@ -251,7 +251,7 @@ std::size_t HybridStep::bytes() const {
 std::size_t HybridStep::busiest_bytes() const {
   std::size_t sum = 0;
   for (const std::vector<Transfer>& exchange : exchanges) {
-    std::map<std::pair<Device, bool>, std::size_t> moved;  // by device, and whether it sent
+    std::map<std::pair<Device, bool>, std::size_t> moved;  // true: sent
     std::size_t most = 0;
     for (const Transfer& transfer : exchange) {
       most = std::max({most, moved[{transfer.from, true}] += transfer.bytes,
@@ -267,12 +267,12 @@ struct HybridDense::Impl {
   const Loss loss;
   const HybridDenseOptions options;
   std::vector<std::unique_ptr<Optimizer>> optimizers;  // by device
-  std::vector<HybridStep> done;  // by device: what it fetched; each is written by its replica alone
+  std::vector<HybridStep> done;  // by device: its transfers; each is written only by its replica
 };
 
 namespace {
 
-/// Puts a prefix before names, for the optimizers of the parts have the same ones.
+/// Adds a prefix to names, because the optimizers of all parts use the same ones.
 class PrefixingCreator final : public VariableCreator {
  public:
   explicit PrefixingCreator(std::string prefix)

@@ -1,4 +1,4 @@
-// Dense layers in parts: each device computes with its part, results are joined or added.
+// Parallel dense layers: each device computes with its part; results are concatenated or added.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/parallel/parallel_dense.h"
 
@@ -35,7 +35,7 @@ void check_units(std::string_view who, std::int64_t units, const ParallelDenseOp
   (void)parts_of(who, units, options.devices.devices.size());
 }
 
-/// Some features of the rows of x, cut out where x is.
+/// Returns some features of the rows of x, sliced on x's device.
 Tensor features_of(const Tensor& x, Part part) {
   return slice(x, {0, part.first}, {-1, part.count});
 }

@@ -15,7 +15,7 @@
 namespace tutti::internal {
 namespace {
 
-/// Columns of a matrix that a generator describes, drawn a few rows at a time.
+/// Returns columns of a matrix given by a generator, drawn a few rows at a time.
 Tensor columns_of(const ValueGenerator& whole, Part part, Device device) {
   constexpr std::int64_t kRows = 64;
   const std::int64_t num_rows = whole.shape[0];

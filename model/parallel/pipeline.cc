@@ -1,4 +1,4 @@
-// Threads of a pipeline, and one batch through all of them.
+// Threads of a pipeline, and a batch that runs through all of them.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/parallel/pipeline.h"
 
@@ -15,7 +15,7 @@
 
 namespace tutti {
 
-// The two orders of a pipeline.
+// The two schedules of a pipeline.
 
 std::string_view to_string(PipelineOrder order) {
   return order == PipelineOrder::kAllForwardFirst ? "all forward first"
@@ -27,7 +27,7 @@ std::vector<PipelineTask> pipeline_schedule(PipelineOrder order, int stage, int 
   internal::require(stage >= 0 && stage < num_stages && num_micro_batches >= 1,
                     "pipeline_schedule: expected a stage of 0 .. ", num_stages - 1,
                     " and one micro-batch or more, got stage ", stage, " and ", num_micro_batches);
-  // How many micro-batches a stage has begun, and not finished, while it alternates.
+  // Maximum number of micro-batches that a stage has started but not finished.
   const int ahead = order == PipelineOrder::kAllForwardFirst
                         ? num_micro_batches
                         : std::min(num_stages - stage, num_micro_batches);
@@ -45,7 +45,7 @@ std::vector<PipelineTask> pipeline_schedule(PipelineOrder order, int stage, int 
 using internal::PipelineStage;
 
 struct Pipeline::Impl {
-  /// One batch. Shared with the threads: one that is stuck may outlive the call.
+  /// One batch. Shared with the threads, because a stuck thread may outlive the call.
   struct Batch {
     Batch(const Impl& impl, internal::MicroBatches micro_batches);
     const internal::MicroBatches parts;
@@ -56,7 +56,7 @@ struct Pipeline::Impl {
 
   Impl(StagedSequential staged, LossFunction loss_function, PipelineOptions given);
   ~Impl();
-  /// Starts a thread for each stage; the destructor ends those that were started.
+  /// Starts a thread for each stage; the destructor ends the started ones.
   void start();
   void serve(std::size_t stage);
   void run_stage(Batch& batch, std::size_t stage) const;
@@ -74,7 +74,7 @@ struct Pipeline::Impl {
   std::shared_ptr<Batch> batch TUTTI_GUARDED_BY(mutex);
   std::uint64_t batch_number TUTTI_GUARDED_BY(mutex) = 0;
   bool stopping TUTTI_GUARDED_BY(mutex) = false;
-  bool is_in_use TUTTI_GUARDED_BY(mutex) = false;  // gradients() runs
+  bool is_in_use TUTTI_GUARDED_BY(mutex) = false;  // true while gradients() runs
   std::vector<std::unique_ptr<Thread>> threads;    // last: joined first
 };
 
@@ -125,7 +125,7 @@ Pipeline::Impl::~Impl() {
   for (auto& thread : threads) thread->join();
 }
 
-/// Waits for a batch after number `last`; nullptr at the end.
+/// Waits for a batch with a number above `last`; returns nullptr when stopping.
 std::shared_ptr<Pipeline::Impl::Batch> Pipeline::Impl::next_batch(std::uint64_t& last) {
   MutexLock lock(mutex);
   const auto is_there = [&]() TUTTI_REQUIRES(mutex) { return stopping || batch_number > last; };
@@ -213,7 +213,7 @@ PipelineResult Pipeline::gradients(const Tensor& features, const Tensor& labels)
   ++impl_->num_steps;
   PipelineResult result = impl_->result_of(*batch);
   MutexLock lock(impl_->mutex);
-  impl_->batch = nullptr;  // nothing of it is kept until the next
+  impl_->batch = nullptr;  // releases its memory before the next batch
   return result;
 }
 

@@ -1,4 +1,4 @@
-// One stage's forward and backward passes.
+// Forward and backward passes of one stage.
 // SPDX-License-Identifier: Apache-2.0
 #include "model/parallel/pipeline_stage.h"
 
@@ -14,7 +14,7 @@
 
 namespace tutti::internal {
 
-// Waiting for what another stage gives.
+// Exchange of tensors between stages.
 
 PipelineMail::PipelineMail(std::vector<Device> devices, std::size_t num_micro_batches,
                            Duration timeout)
@@ -65,7 +65,7 @@ bool PipelineMail::wait_for_end() {
   MutexLock lock(mutex_);
   const auto all = [&]() TUTTI_REQUIRES(mutex_) { return num_ended_ == devices_.size(); };
   const auto all_or_error = [&]() TUTTI_REQUIRES(mutex_) { return all() || error_ != nullptr; };
-  // Stages that wait have deadlines of their own; a stage that computes may take its time.
+  // Waiting stages have their own deadlines; a stage that computes may take any time.
   while (!condition_.wait_for(mutex_, timeout_, all_or_error)) {
   }
   return condition_.wait_for(mutex_, timeout_, all);
@@ -81,7 +81,7 @@ std::exception_ptr PipelineMail::error() const {
   return error_;
 }
 
-// Adding gradients of micro-batches.
+// Sums of gradients over micro-batches.
 
 void StageSum::add(const Gradient& gradient) {
   if (!gradient.is_dense()) {
@@ -103,8 +103,8 @@ Gradient StageSum::total() const {
   return both.total();
 }
 
-// A tape per micro-batch: it watches the stage's input, stops at the stage's end, and walks back
-// when the gradient of the stage's result has come from the next stage.
+// One tape per micro-batch: it watches the stage's input and stops at the end of the stage. It runs
+// backward when the gradient of the stage's result arrives from the next stage.
 
 using Way = PipelineMail::Way;
 
@@ -141,7 +141,7 @@ void PipelineStage::run(const std::vector<PipelineTask>& tasks) {
   try {
     run_all(tasks);
   } catch (...) {
-    kept_.clear();  // tapes that still record end on their own thread
+    kept_.clear();  // ends tapes that still record on their own thread
     throw;
   }
 }
@@ -212,7 +212,7 @@ void PipelineStage::backward(std::size_t k) {
                            : back.to_dense());
 }
 
-/// Once per batch: it does not depend on examples.
+/// Added once per batch, because it does not depend on examples.
 void PipelineStage::add_regularization() {
   GradientTape tape;
   for (const auto& layer : model_.layers(number_)) {

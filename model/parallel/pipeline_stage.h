@@ -1,4 +1,4 @@
-// One stage's work on one batch. Internal.
+// Work of one stage on one batch. Internal.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -19,30 +19,30 @@
 
 namespace tutti::internal {
 
-// What the stages of a pipeline hand each other during one batch. Internal.
+// Exchange of tensors between stages during one batch. Internal.
 
-/// Activations go forward, gradients backward; each stage takes what was put for it and waits until
-/// it is there. One batch; any thread.
+/// Activations move forward, gradients backward; take() waits until the value was put. For one
+/// batch. Thread-safe.
 class PipelineMail {
  public:
   enum class Way { kForward, kBackward };
 
   PipelineMail(std::vector<Device> devices, std::size_t num_micro_batches, Duration timeout);
 
-  /// For `stage`.
+  /// Stores a value for `stage`.
   void put(Way way, std::size_t stage, std::size_t micro_batch, Tensor value);
-  /// Throws kDeadlineExceeded naming both stages, kAborted once a stage has failed.
+  /// Waits for a value. Throws kDeadlineExceeded naming both stages, kAborted if a stage failed.
   Tensor take(Way way, std::size_t stage, std::size_t micro_batch);
 
-  /// The stage's work ends, with an error or without; the first error ends the others' waits.
+  /// Ends a stage's work, with an error or nullptr; the first error ends the waits of other stages.
   void end(std::exception_ptr error);
-  /// Waits until all stages have ended, or for one timeout after the first error. Whether all have.
+  /// Waits until all stages have ended (true), or for one timeout after the first error.
   bool wait_for_end();
   bool has_ended() const;
-  /// After wait_for_end(): the first error, or nullptr.
+  /// Returns the first error, or nullptr. Call it after wait_for_end().
   std::exception_ptr error() const;
 
-  /// "stage 1 (cpu:1)".
+  /// Formats "stage 1 (cpu:1)".
   std::string name_of(std::size_t stage) const;
 
  private:
@@ -61,10 +61,10 @@ class PipelineMail {
   std::exception_ptr error_ TUTTI_GUARDED_BY(mutex_);
 };
 
-// The sum of a variable's gradients over micro-batches. Internal.
+// Sum of a variable's gradients over micro-batches. Internal.
 
-/// Adds in the order of the calls; dense gradients in place, so that a sum never takes more memory
-/// than one of them. One thread.
+/// Adds gradients in the order of the calls, dense ones in place: a sum never takes more memory
+/// than one of them. Not thread-safe.
 class StageSum {
  public:
   void add(const Gradient& gradient);
@@ -75,17 +75,17 @@ class StageSum {
   GradientSum sparse_;
 };
 
-/// A batch in parts.
+/// Micro-batches of a batch.
 struct MicroBatches {
   std::vector<Tensor> features, labels;
-  std::int64_t rows = 0;  // of all
+  std::int64_t rows = 0;  // of the whole batch
 };
 
-/// Throws kInvalidArgument unless both have the same rows, at least as many as parts.
+/// Throws kInvalidArgument unless both have the same number of rows, at least one per part.
 MicroBatches cut_into_micro_batches(const Tensor& features, const Tensor& labels, int parts);
 
-/// Forward and backward passes of the layers of one stage, and the sums of their gradients. Made,
-/// run and read one after the other; run by one thread.
+/// Forward and backward passes of the layers of one stage, and the sums of their gradients. Not
+/// thread-safe: created, run and read in this order; one thread runs it.
 class PipelineStage {
  public:
   PipelineStage(const StagedSequential& model, const Pipeline::LossFunction& loss,
@@ -94,20 +94,20 @@ class PipelineStage {
   void run(const std::vector<PipelineTask>& tasks);
 
   const std::vector<Variable>& variables() const { return variables_; }
-  /// The sum over micro-batches for variables()[i].
+  /// Returns the sum over micro-batches for variables()[i].
   Gradient gradient(std::size_t i) const { return sums_[i].total(); }
-  /// The last stage's: sum over micro-batches. Undefined for others.
+  /// Returns the loss summed over micro-batches; undefined except for the last stage.
   const Tensor& loss() const { return loss_sum_; }
-  /// Undefined for a stage without regularizers.
+  /// Returns the regularisation losses; undefined for a stage without regularizers.
   const Tensor& regularization() const { return regularization_; }
   const std::vector<Transfer>& transfers() const { return transfers_; }
 
  private:
-  /// What a micro-batch's backward pass needs of its forward pass.
+  /// Data of a micro-batch's forward pass that its backward pass needs.
   struct Kept {
     std::unique_ptr<GradientTape> tape;
     Tensor input;   // undefined for the first stage
-    Tensor target;  // the stage's result; the last stage's loss
+    Tensor target;  // the stage's result; for the last stage the loss
   };
   bool is_first() const { return number_ == 0; }
   bool is_last() const { return number_ + 1 == model_.num_stages(); }

@@ -1,4 +1,4 @@
-// Cutting layers into stages, and running them one after the other.
+// Splits layers into stages, and runs these one after the other.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/parallel/staged_sequential.h"
 
@@ -12,7 +12,7 @@
 namespace tutti {
 namespace {
 
-/// First layer of each stage, and the number of layers at the end.
+/// Returns the first layer of each stage, then the number of layers.
 std::vector<std::size_t> bounds_of(const StageOptions& options, std::size_t num_layers) {
   const std::size_t num_stages = options.devices.devices.size();
   internal::require(num_stages != 0 && num_layers >= num_stages,
