@@ -1,8 +1,8 @@
-// The Estimator: its variables, and the steps of training, evaluation and prediction.
+// Estimator: its variables, and the steps of training, evaluation and prediction.
 // SPDX-License-Identifier: Apache-2.0
 //
-// A model function is first called on a batch for the record of what variables it makes; the
-// strategy makes these. In the steps it finds them again, in the order of the record.
+// A model function is first called on one batch to record the variables that it creates; the
+// strategy then creates them. In steps the function receives them in the recorded order.
 #include "tutti/model/estimator/estimator.h"
 
 #include <algorithm>
@@ -82,7 +82,7 @@ void LoggingHook::after_run(SessionRunContext& context) {
 
 namespace {
 
-/// Makes plain variables and remembers how.
+/// Creates plain variables and records how.
 class Recorder final : public VariableCreator {
  public:
   std::shared_ptr<VariableStorage> create(const Variable::Initializer& initializer,
@@ -94,7 +94,7 @@ class Recorder final : public VariableCreator {
   std::vector<RecordedVariable> record;
 };
 
-/// Gives the variables that there are, in their order.
+/// Returns the existing variables in their order.
 class Finder final : public VariableCreator {
  public:
   Finder(const std::vector<Variable>& variables, const std::vector<RecordedVariable>& record)
@@ -140,7 +140,7 @@ void check_spec(const EstimatorSpec& spec, EstimatorMode mode) {
   if (mode == EstimatorMode::kTrain) require(spec.optimizer.has_value(), "optimizer");
 }
 
-/// What adds up over replicas to the loss of the global batch.
+/// Returns the share that adds up over replicas to the loss of the global batch.
 Tensor share_of(const Tensor& loss, const Batch& batch, const Strategy& strategy) {
   if (loss.rank() > 0) return compute_average_loss(loss, batch.global_rows());
   return loss * (1.0f / static_cast<float>(strategy.num_replicas_in_sync()));
@@ -162,7 +162,7 @@ DistributedDataset::Iterator first_batch(DistributedDataset& data) {
   return iterator;
 }
 
-/// RunConfig's hooks stand behind those of the caller.
+/// Appends RunConfig's hooks to those of the caller.
 std::vector<std::shared_ptr<SessionRunHook>> with_own_hooks(
     std::vector<std::shared_ptr<SessionRunHook>> hooks, const RunConfig& config) {
   hooks.push_back(std::make_shared<NanTensorHook>());
@@ -178,7 +178,7 @@ std::vector<std::shared_ptr<SessionRunHook>> with_own_hooks(
   return hooks;
 }
 
-/// Evaluates after every so many steps.
+/// Evaluates every save_checkpoints_steps steps.
 class EvaluationHook final : public SessionRunHook {
  public:
   EvaluationHook(Estimator& estimator, const EvalSpec& spec) : estimator_(estimator), spec_(spec) {}
@@ -377,11 +377,11 @@ Logs Estimator::evaluate(const InputFn& input_fn, EstimatorEvalOptions options) 
   std::vector<Mean> metrics;
   run_eval(input_fn, options, EstimatorMode::kEval,
            [&](Graph& graph, const PerReplica<Batch>& batch) {
-             metrics = graph.metrics;  // share their sums
+             metrics = graph.metrics;  // copies share their sums
              graph.strategy.run(
                  [&](const Batch& rows) {
                    const EstimatorSpec spec = graph(rows);
-                   if (rows.rows() == 0) return;  // has no mean
+                   if (rows.rows() == 0) return;  // an empty batch has no mean
                    graph.metrics.front().update_state(spec.loss);
                    for (std::size_t i = 0; i < spec.eval_metrics.size(); ++i) {
                      graph.metrics.at(i + 1).update_state(spec.eval_metrics[i].second);

@@ -1,4 +1,4 @@
-// The variables of a model function, and what surrounds the steps that train them. Internal.
+// Variables of a model function, and the state around the steps that train them. Internal.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -13,14 +13,14 @@
 
 namespace tutti {
 
-/// How the first call of a model function made a variable.
+/// Arguments with which the first call of a model function created a variable.
 struct RecordedVariable {
   Variable::Initializer initializer;
   RandomKey key;
   VariableOptions options;
 };
 
-/// What one call trains, evaluates or asks.
+/// Variables and model function of one call of train(), evaluate() or predict().
 struct Estimator::Graph {
   Strategy& strategy;
   ModelFn model_fn;
@@ -28,27 +28,27 @@ struct Estimator::Graph {
   std::vector<RecordedVariable> record;
   std::vector<Variable> variables;
   std::unique_ptr<Optimizer> optimizer;  // kTrain
-  std::vector<Mean> metrics;             // kEval: "loss" and those of the spec
+  std::vector<Mean> metrics;             // kEval: "loss" and the metrics of the spec
 
-  /// In a replica.
+  /// Calls the model function in a replica.
   EstimatorSpec operator()(const Batch& batch) const;
-  /// In a replica: one update. Its share of the loss.
+  /// Runs one training step in a replica and returns its share of the loss.
   Tensor train(const Batch& batch) const;
-  /// While the graph stays where it is.
+  /// Returns a checkpoint that refers to this graph, which must not move.
   Checkpoint checkpoint() const;
 };
 
-/// What surrounds the steps of one train(): the checkpoint before, steps, hooks.
+/// State of one train(): restored checkpoint, steps, hooks.
 struct Estimator::Run {
   /// Throws kInvalidArgument for steps that are not positive.
   static void check(const EstimatorTrainOptions& options);
-  /// Throws kInvalidArgument for data that never end where nothing else ends training.
+  /// Throws kInvalidArgument for infinite data if nothing else ends training.
   static void require_end(const EstimatorTrainOptions& options,
                           std::optional<std::int64_t> cardinality);
-  /// Restores, and begins the hooks. `graph` and `estimator` outlive it.
+  /// Restores a checkpoint and begins the hooks. `graph` and `estimator` must outlive it.
   Run(Estimator& estimator, Graph& graph, EstimatorTrainOptions options);
   bool goes_on() const { return context.global_step < last && !context.is_asked_to_stop; }
-  /// A step was done, with this loss of all replicas.
+  /// Reports a finished step with this loss over all replicas.
   void step(double loss);
   void end();
 
@@ -57,9 +57,9 @@ struct Estimator::Run {
   CheckpointManager manager;
   std::vector<std::shared_ptr<SessionRunHook>> hooks;
   SessionRunContext context;
-  std::int64_t last = 0;    // step
-  std::int64_t saved = -1;  // step
-  /// How many steps the variables have seen: what a checkpoint is called by.
+  std::int64_t last = 0;    // number of the last step
+  std::int64_t saved = -1;  // step of the last save; -1: none
+  /// Returns the number of steps that the variables have seen, which names checkpoints.
   std::function<std::int64_t()> num_done = [this] { return context.global_step; };
 };
 

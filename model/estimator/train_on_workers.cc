@@ -1,4 +1,4 @@
-// An Estimator's client: its steps are made by workers of parameter servers, which serve it.
+// Estimator as the client of a cluster: workers of parameter servers run its steps.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <deque>
@@ -13,7 +13,7 @@ namespace tutti {
 namespace {
 
 constexpr const char* kStep = "estimator_train";
-constexpr std::size_t kStepsPerWorker = 2;  // under way
+constexpr std::size_t kStepsPerWorker = 2;  // in flight
 
 Batch batch_of(const Dataset& data) {
   auto batch = DatasetIterator(data, 0).try_next();
@@ -24,7 +24,7 @@ Batch batch_of(const Dataset& data) {
 
 }  // namespace
 
-/// What all tasks have: variables on the servers, the step by its name, data of the workers.
+/// State of every task: variables on the servers, the named step, data of the workers.
 struct Estimator::Workers {
   Workers(const Estimator& estimator, ParameterServerStrategy& servers, const InputFn& input_fn)
       : Workers(estimator, servers, input_fn, input_fn(InputContext{1, 0, 1})) {}
@@ -41,7 +41,7 @@ struct Estimator::Workers {
     coordinator.define(kStep, [this](DistributedIterator& batches) { return step(batches); });
   }
 
-  /// On a worker: the loss; none when its data are at their end.
+  /// Runs on a worker. Returns the loss; empty at the end of its data.
   std::vector<float> step(DistributedIterator& batches) const {
     const auto batch = batches.try_next();
     if (!batch) return {};

@@ -1,4 +1,4 @@
-// Builds without gRPC have no parameter servers for an Estimator's client to drive.
+// Functions of Estimator that need gRPC, for builds without it: they throw kUnimplemented.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/estimator/estimator.h"
 

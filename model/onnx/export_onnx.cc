@@ -1,4 +1,4 @@
-// Inference graphs as ONNX: each layer's operations, and the walk over models.
+// Exports inference graphs as ONNX: operations of each layer, and traversal of models.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <bit>
@@ -26,13 +26,13 @@
 namespace tutti::internal {
 namespace {
 
-// ModelProto: 1 ir_version, 2 producer_name, 7 graph, 8 opset_import (2
-// version). GraphProto: 1 node, 2 name, 5 initializer, 11 input, 12 output. NodeProto: 1 input, 2
-// output, 3 name, 4 op_type, 5 attribute. AttributeProto: 1 name, 2 f, 3 i, 4 s, 8 ints, 20 type.
-// TensorProto: 1 dims, 2 data_type, 8 name, 9 raw_data. ValueInfoProto: 1 name, 2 type; that holds
-// 1 tensor_type, that 1 elem_type and 2 shape, that 1 dim, that 1 dim_value or 2 dim_param.
+// Field numbers. ModelProto: 1 ir_version, 2 producer_name, 7 graph, 8 opset_import (2 version).
+// GraphProto: 1 node, 2 name, 5 initializer, 11 input, 12 output. NodeProto: 1 input, 2 output, 3
+// name, 4 op_type, 5 attribute. AttributeProto: 1 name, 2 f, 3 i, 4 s, 8 ints, 20 type.
+// TensorProto: 1 dims, 2 data_type, 8 name, 9 raw_data. ValueInfoProto: 1 name, 2 type (1
+// tensor_type). Tensor type: 1 elem_type, 2 shape (1 dim). Dimension: 1 dim_value, 2 dim_param.
 
-/// An attribute of an operation: {"axis", -1}, {"pads", std::vector<std::int64_t>{1, 1}}.
+/// Attribute of an operation: {"axis", -1}, {"pads", std::vector<std::int64_t>{1, 1}}.
 using OnnxAttribute =
     std::pair<std::string,
               std::variant<std::int64_t, double, std::string, std::vector<std::int64_t>>>;
@@ -62,7 +62,7 @@ std::string value_info(const std::string& name, const Shape& example) {
   return info;
 }
 
-/// Fields of AttributeProto, and its type.
+/// Appends a value, and the attribute's type, to an AttributeProto.
 void put_value(std::string& message, std::int64_t value) {
   put_number(message, 3, static_cast<std::uint64_t>(value));
   put_number(message, 20, 2);
@@ -81,18 +81,18 @@ void put_value(std::string& message, const std::vector<std::int64_t>& values) {
   put_number(message, 20, 7);
 }
 
-/// Gathers a graph and writes the file. Values are named; each operation has one result. The few
-/// messages of onnx.proto that it takes are written as event files are (data/input_file.h), so
-/// that every build can export. Source: onnx.proto of ONNX 1.12.
+/// Collects a graph and serialises it. Values are named; each operation has one result. The few
+/// messages of onnx.proto that it needs are written like event files (data/input_file.h), so that
+/// every build can export. Source: onnx.proto of ONNX 1.12.
 class OnnxGraph {
  public:
-  /// A free name that begins with `wish`.
+  /// Returns an unused name that begins with `wish`.
   std::string name(const std::string& wish) {
     std::string name = wish;
     for (int i = 1; !names_.insert(name).second; ++i) name = concat(wish, '_', i);
     return name;
   }
-  /// float32 [batch, example...]; the name must be free.
+  /// Adds an input, float32 [batch, example...]; the name must be unused.
   void add_input(const std::string& name, const Shape& example) {
     TUTTI_CHECK(names_.insert(name).second, "ONNX: the name '", name, "' is taken");
     put_bytes(inputs_, 11, value_info(name, example));
@@ -100,7 +100,7 @@ class OnnxGraph {
   void add_output(const std::string& name, const Shape& example) {
     put_bytes(outputs_, 12, value_info(name, example));
   }
-  /// float32 or int64. Returns its name, which begins with `wish`.
+  /// Adds a float32 or int64 constant. Returns its name, which begins with `wish`.
   std::string constant(const std::string& wish, const Tensor& value) {
     const bool is_float = value.dtype() == DType::kFloat32;
     TUTTI_CHECK(is_float || value.dtype() == DType::kInt64, "ONNX: a constant of ", value.dtype());
@@ -115,7 +115,7 @@ class OnnxGraph {
     put_bytes(constants_, 5, tensor);
     return unique;
   }
-  /// An operation of opset 17. Returns the name of its result, which begins with `wish`.
+  /// Adds an operation of opset 17. Returns the name of its result, which begins with `wish`.
   std::string operation(const std::string& type, const std::vector<std::string>& inputs,
                         const std::vector<OnnxAttribute>& attributes, const std::string& wish) {
     std::string node, result = name(wish);
@@ -132,7 +132,7 @@ class OnnxGraph {
     put_bytes(nodes_, 1, node);
     return result;
   }
-  /// The file's bytes.
+  /// Returns the bytes of the file.
   std::string model(const std::string& name) const {
     std::string graph = nodes_, opset, model;
     put_bytes(graph, 2, name);
@@ -161,7 +161,7 @@ using internal::OnnxGraph;
 using Ints = std::vector<std::int64_t>;
 using Names = std::vector<std::string>;
 
-/// A layer on its way into the graph: what it was made with, its weights, its inputs.
+/// A layer to be exported: its constructor call, its weights, the names of its inputs.
 struct OnnxLayer {
   OnnxGraph& graph;
   const Layer& layer;
@@ -169,7 +169,7 @@ struct OnnxLayer {
   Names inputs;
 
   const Json& argument(std::size_t number) const { return call.as_array().at(number); }
-  /// A member of the options, which come last.
+  /// Returns a member of the options, which are the last argument.
   const Json& option(std::string_view name) const { return call.as_array().back().at(name); }
   bool flag(std::string_view name) const { return option(name).as_bool(); }
   Tensor weight(std::string_view name) const {
@@ -249,7 +249,7 @@ std::string onnx_relu(const OnnxLayer& at) {
   at.refuse("negative_slope with max_value");
 }
 
-/// A layer that is an operation without attributes, or with these.
+/// Exports a layer as one operation with these attributes.
 auto plain(const char* type, std::vector<OnnxAttribute> attributes = {}) {
   return [=](const OnnxLayer& at) { return at.operation(type, at.inputs, attributes); };
 }
@@ -258,7 +258,7 @@ std::string unchanged(const OnnxLayer& at) { return at.inputs[0]; }
 
 // Dense layers and normalisations.
 
-/// x + bias with .use_bias, and the activation.
+/// Adds the bias (with .use_bias) and the activation.
 std::string finished(const OnnxLayer& at, const std::string& x, const Shape& bias_shape = {}) {
   std::string y = x;
   if (at.flag("use_bias")) {
@@ -274,7 +274,7 @@ std::string onnx_dense(const OnnxLayer& at) {
       at, at.operation("MatMul", {at.inputs[0], at.constant("kernel", at.weight("kernel"))}));
 }
 
-/// x * factor + offset, both for each channel.
+/// Computes x * factor + offset, per channel.
 std::string onnx_batch_normalization(const OnnxLayer& at) {
   Tensor factor = rsqrt(at.weight("moving_variance") + at.option("epsilon").as_double());
   if (at.flag("scale")) factor = factor * at.weight("gamma");
@@ -290,7 +290,7 @@ std::string onnx_rescaling(const OnnxLayer& at) {
   return at.operation("Add", {scaled, at.number("offset", at.option("offset").as_double())});
 }
 
-// Pictures: [batch, height, width, channels] here, channels in front there.
+// Images: [batch, height, width, channels] here, channels first in ONNX.
 
 std::string channels_first(const OnnxLayer& at) {
   return at.operation("Transpose", {at.inputs[0]}, {{"perm", Ints{0, 3, 1, 2}}});
@@ -302,7 +302,7 @@ std::string channels_last(const OnnxLayer& at, const std::string& x) {
 
 Ints pair_of(const Json& json) { return value_of<Ints>(json); }
 
-/// [top, left, bottom, right] of windows that cover `window` and go on by `strides`.
+/// Returns [top, left, bottom, right] for windows of size `window` that advance by `strides`.
 OnnxAttribute pads(const OnnxLayer& at, const Ints& window, const Ints& strides) {
   Ints pads(4, 0);
   const Shape& image = at.layer.input_shape();
@@ -317,7 +317,7 @@ OnnxAttribute pads(const OnnxLayer& at, const Ints& window, const Ints& strides)
   return {"pads", pads};
 }
 
-/// `kernel` [out, in / groups, height, width].
+/// `kernel`: [out, in / groups, height, width].
 std::string convolved(const OnnxLayer& at, const Tensor& kernel, std::int64_t groups) {
   const Ints strides = pair_of(at.option("strides")),
              dilations = pair_of(at.option("dilation_rate"));
@@ -370,7 +370,7 @@ std::string onnx_zero_padding2d(const OnnxLayer& at) {
 
 // Shapes.
 
-/// The batch stays as it is.
+/// A size of 0 keeps the batch size.
 std::string onnx_reshape(const OnnxLayer& at) {
   Ints shape = {0};
   for (const std::int64_t size : at.layer.output_shape()) shape.push_back(size);
@@ -510,7 +510,7 @@ void export_onnx(const Model& model, const std::string& path, const SourceLocati
     graph.add_input(values[i], model.input_shapes()[i]);
   values = export_layer(graph, model, values);
   for (std::size_t i = 0; i < values.size(); ++i) {
-    // A result under the name of the output; an output may be an input or another output, too.
+    // Identity renames the result. An output may also be an input, or another output.
     const std::string name = graph.operation("Identity", {values[i]}, {}, model.outputs()[i].name);
     graph.add_output(name, model.output_shapes()[i]);
   }

@@ -1,4 +1,4 @@
-// Epochs, progress, checkpoints and recovery around the steps of a training loop of one's own.
+// Training session for custom loops: epochs, progress, checkpoints and recovery.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/training/training_session.h"
 
@@ -43,7 +43,7 @@ std::optional<double> TrainingRecord::seconds_to_first_step() const {
 }
 
 Json TrainingRecord::save() const {
-  std::string bits;  // eight digits each: this is written with every checkpoint
+  std::string bits;  // eight digits each, because every checkpoint contains them
   for (const float loss : losses_) {
     char text[9];
     std::snprintf(text, sizeof text, "%08x", std::bit_cast<std::uint32_t>(loss));
@@ -75,7 +75,7 @@ constexpr std::array kStopSignals = {SIGINT, SIGTERM};
 volatile std::sig_atomic_t stop_requested = 0;
 void on_stop_signal(int) { stop_requested = 1; }
 
-/// Whether it is true on any replica of any worker: all of them ask.
+/// Returns true if `mine` is true on any replica of any worker. Collective.
 bool on_any_replica(Strategy& strategy, bool mine) {
   const auto flags = strategy.distribute_values_from_function(
       [mine](const ValueContext&) { return Tensor::scalar(mine ? 1.0 : 0.0, DType::kFloat32); });
@@ -103,8 +103,8 @@ Checkpoint make_checkpoint(Strategy& strategy, const std::vector<Variable>& weig
   checkpoint.add_state("record", {[&record] { return record.save(); },
                                   [&record, &saved_step](const Json& state) {
                                     record.restore(state);
-                                    // Saving is a call of all workers: one that takes another's
-                                    // place does not know what the others have saved.
+                                    // Saving is collective, and a worker that replaces another does
+                                    // not know what the others have saved.
                                     saved_step = -1;
                                   }});
   return checkpoint;
@@ -145,7 +145,7 @@ TrainingSession::TrainingSession(Strategy& strategy, std::vector<Variable> weigh
       make_checkpoint(strategy_, weights_, optimizer_, batches_, record_, saved_step_),
       options_.checkpoint_dir,
       CheckpointManagerOptions{.asynchronous = true, .on_error = OnSaveError::kContinue});
-  // A process that takes another's place gets its state from the others.
+  // A process that replaces another one gets its state from the other workers.
   if (!options_.resume || (workers_ && workers_->is_replacement())) return;
   if (restore_latest()) return;
   fail(ErrorCode::kNotFound, "TrainingSession: expected a checkpoint to resume from in ",
@@ -183,7 +183,7 @@ void TrainingSession::train(const std::function<void()>& loop) {
         strategy_, make_checkpoint(strategy_, weights_, optimizer_, batches_, record_, saved_step_),
         RecoveryOptions{.restore_from_disk = [this] { restore_latest(); }});
     return recovery_->run([&] {
-      noticed_.reset();  // a worker that is started again knows of no signal
+      noticed_.reset();  // a restarted worker knows of no signal
       grace_ends_.reset();
       loop();
     });
@@ -191,7 +191,7 @@ void TrainingSession::train(const std::function<void()>& loop) {
   loop();
 }
 
-/// Of several workers one may be asked; all stop after the same step.
+/// One worker may be asked to stop; all workers stop after the same step.
 bool TrainingSession::is_asked_to_stop() {
   if (stop_requested != 0) {
     if (!internal::team_of(strategy_)) return true;
@@ -200,7 +200,7 @@ bool TrainingSession::is_asked_to_stop() {
   return strategy_.stops_after(record_.steps());
 }
 
-/// Whether the run ends here because of a signal: at once, or as the grace period is over.
+/// Returns true if a signal ends the run here: at once, or when the grace period is over.
 bool TrainingSession::stops_because_of_signal() {
   const bool has_signal = stop_requested != 0;
   const bool is_second = has_signal && grace_ends_ && noticed_;
@@ -217,7 +217,7 @@ bool TrainingSession::stops_because_of_signal() {
   return false;
 }
 
-/// Of all workers, after the same step.
+/// Called on all workers after the same step.
 void TrainingSession::begin_grace() {
   const TimePoint begin = options_.clock->now();
   stop_requested = 0;
@@ -247,7 +247,7 @@ bool TrainingSession::begin_epoch() {
     steps = std::min(*steps, options_.steps - first_step_of_epoch_);
   }
   take_times();
-  split_ = {};  // what evaluation took is not training's
+  split_ = {};  // excludes the time of evaluation
   step_began_ = options_.clock->now();
   if (progress_) progress_->begin_epoch(epoch(), options_.epochs, steps);
   return true;
@@ -302,7 +302,8 @@ void TrainingSession::log_scalar(const std::string& tag, double value) {
 }
 
 int TrainingSession::finish() {
-  const std::string weights_hash = hash_variables(weights_);  // all workers read them together
+  const std::string weights_hash =
+      hash_variables(weights_);  // collective: all workers read the weights
   if (progress_) {
     const std::string metric =
         last_metric_.empty() ? "" : concat(", test ", last_metric_, " ", four_digits(last_value_));

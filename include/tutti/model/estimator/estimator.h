@@ -1,4 +1,4 @@
-// The Estimator: training, evaluation and prediction of a function, from and to checkpoints.
+// Estimator: trains, evaluates and predicts with a model function, from and to checkpoints.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -20,32 +20,32 @@
 
 namespace tutti {
 
-/// What a hook sees of a train() that runs, and may ask of it. tf's SessionRunContext.
+/// State of a running train(), and the requests that a hook can make. tf's SessionRunContext.
 struct SessionRunContext {
-  std::int64_t global_step = 0;   // updates so far, those of earlier runs included
+  std::int64_t global_step = 0;   // updates so far, including earlier runs
   double loss = 0.0;              // of the last step, over all replicas; 0 before the first
-  bool is_chief = true;           // of several workers the one that writes and logs
+  bool is_chief = true;           // the worker that writes and logs
   std::string model_dir;          // of the Estimator
-  std::function<void()> save;     // a checkpoint of this step, once; a call of all workers
-  bool is_asked_to_stop = false;  // by request_stop()
+  std::function<void()> save;     // saves this step, once; collective
+  bool is_asked_to_stop = false;  // set by request_stop()
 
-  /// The step that is done was the last one of this train().
+  /// Ends this train() after the step that was just done.
   void request_stop() { is_asked_to_stop = true; }
 };
 
-/// Called by Estimator::train() on its thread, outside replicas, in the order of the list; on all
+/// Hook of Estimator::train(). Called on its thread, outside replicas, in list order, on all
 /// workers alike. tf.estimator.SessionRunHook.
 class SessionRunHook {
  public:
   virtual ~SessionRunHook() = default;
-  /// Variables have their values, no step is done; after each step; after the last one.
+  /// Called before the first step (variables have values), after each step, after the last one.
   virtual void begin(SessionRunContext& /*context*/) {}
   virtual void after_run(SessionRunContext& /*context*/) {}
   virtual void end(SessionRunContext& /*context*/) {}
 };
 
-/// Ends training when `last_step` updates are done in all, or `num_steps` in this train(). Throws
-/// kInvalidArgument unless one of both is given.
+/// Ends training after `last_step` updates in total, or after `num_steps` in this train(). Throws
+/// kInvalidArgument unless exactly one of them is given.
 class StopAtStepHook : public SessionRunHook {
  public:
   struct Options {
@@ -61,8 +61,8 @@ class StopAtStepHook : public SessionRunHook {
   std::int64_t last_step_ = 0;
 };
 
-/// Looks at the loss of each step: one that is NaN or infinite is kOutOfRange naming the step, or
-/// only ends training. Every train() has one. tf's NanTensorHook.
+/// Checks the loss of each step. If it is NaN or infinite, throws kOutOfRange naming the step, or
+/// only ends training. Every train() has this hook. tf's NanTensorHook.
 class NanTensorHook : public SessionRunHook {
  public:
   explicit NanTensorHook(bool fail_on_nan_loss = true) : fails_(fail_on_nan_loss) {}
@@ -72,7 +72,7 @@ class NanTensorHook : public SessionRunHook {
   bool fails_;
 };
 
-/// Saves every so many steps and at the end. RunConfig::save_checkpoints_steps.
+/// Saves every `save_steps` steps and at the end. RunConfig::save_checkpoints_steps.
 class CheckpointSaverHook : public SessionRunHook {
  public:
   explicit CheckpointSaverHook(std::int64_t save_steps) : save_steps_(save_steps) {}
@@ -85,7 +85,7 @@ class CheckpointSaverHook : public SessionRunHook {
   std::int64_t saved_step_ = 0;
 };
 
-/// Writes the loss for TensorBoard into the model_dir, every so many steps.
+/// Writes the loss for TensorBoard into the model_dir every `save_steps` steps.
 /// RunConfig::save_summary_steps.
 class SummarySaverHook : public SessionRunHook {
  public:
@@ -94,10 +94,10 @@ class SummarySaverHook : public SessionRunHook {
 
  private:
   std::int64_t save_steps_;
-  std::optional<EventFileWriter> events_;  // of the chief, from the first value on
+  std::optional<EventFileWriter> events_;  // opened by the chief on the first value
 };
 
-/// A line of the log with loss and step every so many steps. RunConfig::log_step_count_steps.
+/// Logs loss and step every `every_n_steps` steps. RunConfig::log_step_count_steps.
 class LoggingHook : public SessionRunHook {
  public:
   explicit LoggingHook(std::int64_t every_n_steps) : every_(every_n_steps) {}
@@ -110,32 +110,32 @@ class LoggingHook : public SessionRunHook {
   TimePoint logged_;
 };
 
-/// What a model function is called for. tf.estimator.ModeKeys.
+/// Purpose for which a model function is called. tf.estimator.ModeKeys.
 enum class EstimatorMode { kTrain, kEval, kPredict };
 
-/// What a model function makes of a batch; what the mode does not need may be left out.
+/// Result of a model function for a batch; values that the mode does not need may be omitted.
 /// tf.estimator.EstimatorSpec.
 struct EstimatorSpec {
   /// kPredict: [rows, ...].
   Tensor predictions = {};
-  /// kTrain, kEval: per example ([rows, ...]), of which the mean over the global batch is taken; or
-  /// [], the mean of this replica's rows, which is divided by the number of replicas.
+  /// kTrain, kEval: one loss per example ([rows, ...]), averaged over the global batch; or [], the
+  /// mean over this replica's rows, which is divided by the number of replicas.
   Tensor loss = {};
-  /// kTrain: by name, or as options. It takes the place of tf's train_op.
+  /// kTrain: name or options. Replaces tf's train_op.
   std::optional<OptimizerSpec> optimizer = std::nullopt;
-  /// kEval: values of which the mean over all batches is a result, by name: per example, or [].
+  /// kEval: named values, per example or [], whose means over all batches are results.
   std::vector<std::pair<std::string, Tensor>> eval_metrics = {};
 };
 
-/// Makes a model (or variables) and calls it. The function runs for each batch of each replica, in
-/// the replica, on any thread; what it makes there finds the variables of the first call, so it
-/// makes the same ones in the same order in every mode, and keeps none. `labels` is undefined
-/// where the data have none.
+/// Creates a model (or variables) and calls it. Runs for each batch of each replica, in the
+/// replica, on any thread. Each call receives the variables of the first one, so it must create the
+/// same ones in the same order in every mode, and must not keep them. `labels` is undefined if the
+/// data has none.
 using ModelFn =
     std::function<EstimatorSpec(const Tensor& features, const Tensor& labels, EstimatorMode mode)>;
 
-/// `[] { return dataset; }`, or a function of an InputContext. Called once per worker, and gives
-/// elements {features, labels} batched by the PER-REPLICA batch, each of which is one replica's.
+/// `[] { return dataset; }`, or a function of an InputContext. Called once per worker; returns
+/// elements {features, labels} batched by the PER-REPLICA batch size, each for one replica.
 class InputFn {
  public:
   template <class Function>
@@ -150,72 +150,72 @@ class InputFn {
   std::function<Dataset(const InputContext&)> function_;
 };
 
-/// tf.estimator.RunConfig. A number of steps that is 0 turns its hook off.
+/// tf.estimator.RunConfig. A step interval of 0 disables its hook.
 struct RunConfig {
   /// Folder for checkpoints and TensorBoard's events. Not empty.
   std::string model_dir;
-  /// Of train(), and of evaluate() and predict(); none: one replica, on the first device.
+  /// Strategies; default: one replica on the first device. eval_distribute is for predict(), too.
   std::shared_ptr<Strategy> train_distribute = nullptr;
   std::shared_ptr<Strategy> eval_distribute = nullptr;
-  /// Steps between two checkpoints; the last step is saved in any case but 0.
+  /// Steps between two checkpoints. Unless it is 0, the last step is also saved.
   std::int64_t save_checkpoints_steps = 500;
   int keep_checkpoint_max = 5;  // 0: all
   std::int64_t save_summary_steps = 100;
   std::int64_t log_step_count_steps = 100;
 };
 
-/// Of Estimator::train(). Without steps and max_steps it ends with the data, or by a hook: data
-/// that never end need one of them.
+/// Options of Estimator::train(). Without steps and max_steps it ends with the data or by a hook;
+/// infinite data requires one of these.
 struct EstimatorTrainOptions {
   std::optional<std::int64_t> steps = std::nullopt;      // of this call
   std::optional<std::int64_t> max_steps = std::nullopt;  // of all calls, earlier runs included
   std::vector<std::shared_ptr<SessionRunHook>> hooks = {};
 };
 
-/// Of Estimator::evaluate() and predict().
+/// Options of Estimator::evaluate() and predict().
 struct EstimatorEvalOptions {
-  std::optional<std::int64_t> steps = std::nullopt;  // none: all data, which must end
-  std::string checkpoint_path = "";                  // empty: the newest of the model_dir
+  std::optional<std::int64_t> steps = std::nullopt;  // default: all data, which must be finite
+  std::string checkpoint_path = "";                  // empty: the newest one in model_dir
 };
 
-/// Trains, evaluates and asks a model function. Each call makes the variables anew, with the
-/// strategy of its kind, and gives them the values of the newest checkpoint, so that a program that
-/// is started again goes on where it was saved; its data begin anew (tf's rule). Strategies with
-/// several workers: all make the same calls. Not inside a scope or replica (kFailedPrecondition).
-/// One user thread. tf.estimator.Estimator.
+/// Trains, evaluates and predicts with a model function. Each call creates its variables under
+/// train_distribute or eval_distribute, with the values of the newest checkpoint. A restarted
+/// program thus continues from there, but its data starts from the beginning (tf's rule). All
+/// workers must make the same calls. Throws kFailedPrecondition inside a scope or replica. Not
+/// thread-safe. tf.estimator.Estimator.
 class Estimator {
  public:
-  /// `warm_start_from`: a checkpoint, or a folder of them, whose weights the first train() begins
-  /// with where model_dir has no checkpoint. Throws kInvalidArgument for an empty model_dir and
+  /// `warm_start_from`: a checkpoint, or a folder of them, with initial weights for the first
+  /// train() if model_dir has no checkpoint. Throws kInvalidArgument for an empty model_dir and
   /// negative numbers.
   Estimator(ModelFn model_fn, RunConfig config, std::string warm_start_from = "");
 
-  /// Throws kInvalidArgument for steps that are not positive, for data without a batch, and for a
-  /// model function that gives no loss or optimizer; kOutOfRange for a loss that is not finite.
+  /// Trains the model function. Throws kInvalidArgument for steps that are not positive, data
+  /// without a batch, and no loss or optimizer; kOutOfRange for a loss that is not finite.
   Estimator& train(const InputFn& input_fn, EstimatorTrainOptions options = {});
-  /// For a client that drives a cluster: train_distribute is a ParameterServerStrategy whose tasks
-  /// are coordinated, and all tasks run the program up to here. Workers and servers serve until the
-  /// client, the chief, is done, and get the exit code for this process; the client gets nothing,
-  /// at once, and goes on with train_on_workers(): `if (const auto code =
-  /// estimator.serve(input_fn)) return *code;`. Each worker reads what `input_fn` gives there.
-  /// Without a cluster the workers are threads. Once; throws kInvalidArgument for another strategy,
-  /// and as ClusterCoordinator.
+  /// Prepares training by the workers of a cluster; train_distribute must be a coordinated
+  /// ParameterServerStrategy. All tasks run the program up to this call. Workers and servers serve
+  /// until the client (the chief) is done, then get the exit code of their process. On the client
+  /// it returns nullopt at once, and the client continues with train_on_workers(): `if (const auto
+  /// code = estimator.serve(input_fn)) return *code;`. Each worker reads the data of its own
+  /// `input_fn`. Without a cluster the workers are threads. Throws kInvalidArgument for another
+  /// strategy, kFailedPrecondition on a second call, and the errors of ClusterCoordinator.
   std::optional<int> serve(const InputFn& input_fn);
-  /// What train() does, by the workers that serve(), asynchronously: one step of one worker after
-  /// the other counts, and a lost worker's are made by others. Ends also when a worker has no data
-  /// left; a hook that asks to stop is obeyed when the steps under way, two per worker, are done.
+  /// Same as train(), but asynchronous, on the workers that serve(). Each step of a worker counts
+  /// as one step; other workers repeat those of a lost worker. Also ends when a worker runs out of
+  /// data. If a hook requests a stop, the steps in flight (two per worker) are finished first.
   Estimator& train_on_workers(EstimatorTrainOptions options = {});
-  /// "loss" and the metrics, means over all examples, then "global_step"; also for TensorBoard in
-  /// model_dir/eval. kNotFound where there is no checkpoint, as predict().
+  /// Returns "loss" and the metrics, means over all examples, and "global_step"; also writes them
+  /// for TensorBoard to model_dir/eval. Throws kNotFound without a checkpoint, as does predict().
   Logs evaluate(const InputFn& input_fn, EstimatorEvalOptions options = {});
-  /// The predictions for all rows, in their order, on the host.
+  /// Returns the predictions for all rows, in their order, on the host.
   Tensor predict(const InputFn& input_fn, EstimatorEvalOptions options = {});
 
   const std::string& model_dir() const { return config_.model_dir; }
   const RunConfig& config() const { return config_; }
-  /// Of the last call, which made them, with the values at its end.
+  /// Variables of the last call, with their values at its end.
   const std::vector<Variable>& variables() const { return variables_; }
-  /// Updates so far, of the last call; 0 before.
+  /// Number of updates so far, as of the last call; 0 before.
   std::int64_t global_step() const { return global_step_; }
 
  private:
@@ -233,23 +233,23 @@ class Estimator {
   std::string warm_start_from_;
   std::vector<Variable> variables_;
   std::int64_t global_step_ = 0;
-  std::shared_ptr<Workers> workers_;  // of serve()
+  std::shared_ptr<Workers> workers_;  // set by serve()
 };
 
-/// What train_and_evaluate() trains: tf.estimator.TrainSpec.
+/// Training part of train_and_evaluate(). tf.estimator.TrainSpec.
 struct TrainSpec {
   InputFn input_fn;
   std::int64_t max_steps = 0;
   std::vector<std::shared_ptr<SessionRunHook>> hooks = {};
 };
-/// What it evaluates after each checkpoint: tf.estimator.EvalSpec.
+/// Evaluation part of train_and_evaluate(), run after each checkpoint. tf.estimator.EvalSpec.
 struct EvalSpec {
   InputFn input_fn;
   std::optional<std::int64_t> steps = 100;
 };
 
-/// Trains up to max_steps, and evaluates whenever save_checkpoints_steps more are saved, and at the
-/// end; returns the last result. tf.estimator.train_and_evaluate, in the processes that train.
+/// Trains up to max_steps, evaluates after every save_checkpoints_steps steps and at the end, and
+/// returns the last result. tf.estimator.train_and_evaluate, within the processes that train.
 Logs train_and_evaluate(Estimator& estimator, const TrainSpec& train, const EvalSpec& eval);
 
 }  // namespace tutti

@@ -1,5 +1,5 @@
-// What a run has measured, and epochs, progress, checkpoints and recovery around the steps of a
-// training loop of one's own.
+// Training session for custom loops: epochs, progress, checkpoints, recovery, and a record of the
+// run.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -21,21 +21,21 @@
 
 namespace tutti {
 
-/// Counts steps, and keeps their losses if that is asked for: else a record has one size, however
-/// many steps there were. Part of a checkpoint, so that a resumed run reports what a straight run
-/// would. Used by one thread.
+/// Counts steps, and keeps their losses if requested; without them its size does not depend on the
+/// number of steps. Part of a checkpoint, so that a resumed run reports the same as an
+/// uninterrupted one. Not thread-safe.
 class TrainingRecord {
  public:
   explicit TrainingRecord(bool keeps_losses = false, Clock& clock = Clock::system());
 
-  /// One step is done: its loss and the rows of its global batch.
+  /// Records a finished step: its loss and the rows of its global batch.
   void step(float loss, std::int64_t rows);
   std::int64_t steps() const { return steps_; }
-  /// Of all steps, or none; those of a run before that did not keep them are NaN.
+  /// Losses of all steps, if kept; NaN for steps of an earlier run that did not keep them.
   const std::vector<float>& losses() const { return losses_; }
-  /// From the first step on; 0 before the second one.
+  /// Rate since the first step; 0 before the second one.
   double examples_per_second() const;
-  /// From the construction of the record; nothing before the first step.
+  /// Time since the construction of the record; nullopt before the first step.
   std::optional<double> seconds_to_first_step() const;
 
   Json save() const;
@@ -54,32 +54,32 @@ class TrainingRecord {
 
 struct TrainingSessionOptions {
   std::int64_t epochs = 1;
-  std::int64_t steps = 0;  // ends after so many; 0: no limit, for data that end
+  std::int64_t steps = 0;  // maximum number of steps; 0: no limit, the data must be finite
   /// Folder for log.jsonl and TensorBoard's events; empty: none.
   std::string log_dir = "";
-  /// Folder for checkpoints; empty: none. One is written after each epoch, at the last step, and
-  /// on SIGINT or SIGTERM, which end the run after the step under way.
+  /// Folder for checkpoints; empty: none. One is written after each epoch, at the last step, and on
+  /// SIGINT or SIGTERM, which end the run after the current step.
   std::string checkpoint_dir = "";
-  /// Goes on from the latest checkpoint; kNotFound where there is none.
+  /// Resumes from the latest checkpoint; throws kNotFound if there is none.
   bool resume = false;
-  /// How long this machine still lives after a signal. Above 0 the session saves at once, trains
-  /// on, and saves again and ends before the time is over, with room left for two steps and two
-  /// saves of the length that they had. A second signal ends it after the step under way. tf's
-  /// TerminationConfig(grace_period).
+  /// Time until this machine shuts down after a signal. If > 0, the session saves at once,
+  /// continues training, and saves again and ends before the time is over. It leaves room for two
+  /// steps and two saves of the lengths seen so far. A second signal ends it after the current
+  /// step. tf's TerminationConfig(grace_period).
   Duration grace_period = Duration::zero();
-  /// What is called to save because of a signal, on all workers, with the number of steps, instead
-  /// of writing a checkpoint; also without a checkpoint_dir. tf's TerminationConfig(save_fn).
+  /// Called with the number of steps, on all workers, to save because of a signal, instead of
+  /// writing a checkpoint. Does not need a checkpoint_dir. tf's TerminationConfig(save_fn).
   std::function<void(std::int64_t steps)> save_on_signal = {};
-  /// Measures the grace period. Must outlive the session.
+  /// Clock that measures the grace period. Must outlive the session.
   Clock* clock = &Clock::system();
-  /// Keeps the loss of every step in record(), in checkpoints too.
+  /// Keeps the loss of every step in record(), also in checkpoints.
   bool keep_losses = false;
-  /// A line of progress on standard output, of the chief.
+  /// Shows a progress line on the chief's standard output.
   bool show_progress = true;
 };
 
-/// What surrounds the steps of a custom loop: it counts epochs and steps, shows progress, logs,
-/// saves and resumes, so that the loop shows the training alone:
+/// Bookkeeping of a custom loop: counts epochs and steps, shows progress, logs, saves and resumes,
+/// so that the loop contains only the training:
 ///
 ///     TrainingSession session(*strategy, weights, optimizer, batches, {.epochs = 3});
 ///     session.train([&] {
@@ -93,34 +93,34 @@ struct TrainingSessionOptions {
 ///     });
 ///     return session.finish();
 ///
-/// Under any strategy; all workers make the same calls. With a checkpoint_dir or save_on_signal it
-/// takes over SIGINT and SIGTERM while it lives. One at a time, used by one thread.
+/// Works under any strategy; all workers must make the same calls. With a checkpoint_dir or
+/// save_on_signal it handles SIGINT and SIGTERM. One at a time. Not thread-safe.
 class TrainingSession {
  public:
-  /// Restores the latest checkpoint if that is asked for. Make every variable before. `strategy`
-  /// and `optimizer` must outlive it.
+  /// Restores the latest checkpoint if requested; create all variables before. `strategy` and
+  /// `optimizer` must outlive the session.
   TrainingSession(Strategy& strategy, std::vector<Variable> weights, const Optimizer& optimizer,
                   DistributedDataset batches, TrainingSessionOptions options = {});
   ~TrainingSession();
   TrainingSession(const TrainingSession&) = delete;
   TrainingSession& operator=(const TrainingSession&) = delete;
 
-  /// Calls the loop over epochs. Under a launcher that starts dead workers again
-  /// (TUTTI_MAX_RESTARTS) the others go back to the last step and it is called once more.
+  /// Calls the loop over epochs. If the launcher restarts failed workers (TUTTI_MAX_RESTARTS), the
+  /// other workers return to the last step after a failure and call it again.
   void train(const std::function<void()>& loop);
 
-  /// Whether there is another epoch to train (in part).
+  /// Begins an epoch, or the rest of a resumed one; returns false if none is left.
   bool begin_epoch();
-  /// Tells of a finished step; false when the run should end here.
+  /// Records a finished step; returns false if the run should end here.
   bool step(float loss, std::int64_t examples);
-  /// Shows and keeps what was evaluated after the epoch, and saves.
+  /// Displays and keeps the result of the evaluation after the epoch, and saves.
   void end_epoch(const std::string& metric, double value);
-  /// Prints what was reached and waits for the last checkpoint. The exit code: 0; 75 when it was
-  /// asked to stop; 1 when the checkpoint of that stop could not be written.
+  /// Prints the result and waits for the last checkpoint. Returns the exit code: 0; 75 if the run
+  /// was asked to stop; 1 if the checkpoint of that stop could not be written.
   int finish();
 
   const TrainingRecord& record() const { return record_; }
-  /// Of the last end_epoch(); 0 before.
+  /// Value of the last end_epoch(); 0 before.
   double last_value() const { return last_value_; }
 
  private:
@@ -142,8 +142,8 @@ class TrainingSession {
   const Optimizer& optimizer_;
   DistributedDataset batches_;
   TrainingRecord record_;
-  std::optional<Progress> progress_;            // of the chief
-  MultiWorkerMirroredStrategy* const workers_;  // nullptr: another strategy
+  std::optional<Progress> progress_;            // of the chief only
+  MultiWorkerMirroredStrategy* const workers_;  // nullptr for any other strategy
   std::optional<CheckpointManager> checkpoints_;
   std::optional<Recovery> recovery_;
   std::optional<EventFileWriter> events_;
@@ -153,12 +153,12 @@ class TrainingSession {
   TimePoint step_began_;
   Duration longest_step_ = Duration::zero();
   Duration save_duration_ = Duration::zero();  // of the first save because of a signal
-  std::optional<TimePoint> noticed_;           // when a signal was first seen here
-  std::optional<TimePoint> grace_ends_;        // once all workers know of one
+  std::optional<TimePoint> noticed_;           // when this worker first saw a signal
+  std::optional<TimePoint> grace_ends_;        // set once all workers know of a signal
   bool stopped_on_request_ = false;
   std::string last_metric_;
   using SignalHandler = void (*)(int);
-  std::optional<SignalHandler> earlier_handlers_[2] = {};  // of SIGINT and SIGTERM, once taken over
+  std::optional<SignalHandler> earlier_handlers_[2] = {};  // of SIGINT and SIGTERM, once replaced
   double last_value_ = 0.0;
 };
 
