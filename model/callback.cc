@@ -1,4 +1,4 @@
-// Named numbers of training, what callbacks ask of the model, and the value that they watch.
+// Logs and History, queries of callbacks to the model, and monitored values.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/callback.h"
 
@@ -16,7 +16,7 @@ namespace tutti {
 
 namespace {
 
-/// The entry of `entries` named `name`, or nullptr.
+/// Returns the entry of `entries` named `name`, or nullptr.
 template <class Entries>
 auto find_entry(Entries& entries, std::string_view name) {
   const auto found =
@@ -103,7 +103,7 @@ History History::from_json(const Json& json) {
   return history;
 }
 
-// What callbacks ask of the model that is trained.
+// Queries of callbacks to the model.
 
 bool Callback::is_chief() const { return !model_ || model_->strategy().is_chief(); }
 
@@ -118,7 +118,7 @@ std::vector<std::string> Callback::validation_names() const {
 
 namespace tutti::internal {
 
-// The value that a callback watches, and what is better.
+// Monitored values.
 
 bool Monitor::larger_is_better(const Model& model) const {
   if (mode_ != MonitorMode::kAuto) return mode_ == MonitorMode::kMax;

@@ -1,4 +1,4 @@
-// Callbacks that steer training: its end, and the learning rate.
+// Callbacks that end training or set the learning rate.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/callbacks.h"
 
@@ -15,7 +15,7 @@
 
 namespace tutti {
 
-// Ends training when a value no longer gets better.
+// Ends training when a value stops improving.
 
 EarlyStopping::EarlyStopping(EarlyStoppingOptions options)
     : options_(std::move(options)), monitor_("EarlyStopping", options_.monitor, options_.mode) {
@@ -27,7 +27,7 @@ EarlyStopping::EarlyStopping(EarlyStoppingOptions options)
 }
 
 void EarlyStopping::on_train_begin() {
-  (void)monitor_.larger_is_better(model());  // is refused before the first epoch
+  (void)monitor_.larger_is_better(model());  // throws before the first epoch
   best_ = internal::Monitor::kNothing;
   best_epoch_ = waited_ = 0;
   stopped_epoch_.reset();
@@ -52,13 +52,13 @@ void EarlyStopping::on_epoch_end(std::int64_t epoch, const Logs& logs) {
       waited_ = 0;
     }
   }
-  // As in Keras the first epoch is never the last.
+  // As in Keras, training never stops after the first epoch.
   if (waited_ == 0 || waited_ < options_.patience || epoch == 0) return;
   stopped_epoch_ = epoch;
   model().stop_training();
 }
 
-/// Behind the optimizer's last word: with `.ema` it writes averages into the weights.
+/// Runs after the optimizer has finished: with `.ema` it writes averages into the weights.
 void EarlyStopping::on_train_end(const Logs&) {
   if (!options_.restore_best_weights || best_weights_.empty()) return;
   std::map<std::string, Tensor> best;
@@ -98,7 +98,7 @@ void EarlyStopping::restore_state(const Json& state) {
   best_names_ = value_of<std::vector<std::string>>(state.at("best_names"));
 }
 
-// Ends training when the loss is no number.
+// Ends training when the loss is not finite.
 
 void TerminateOnNaN::on_train_begin() { reason_.clear(); }
 
@@ -106,7 +106,7 @@ void TerminateOnNaN::on_train_batch_end(std::int64_t batch, const Logs& logs) {
   if (!logs.has("loss") || std::isfinite(logs.at("loss"))) return;
   const std::int64_t step = model().optimizer().iterations().value().item_int() - 1;
   const std::vector<int> replicas = model().replicas_without_finite_loss();
-  // Shares that are finite one by one can still add up to infinity.
+  // Finite shares can still add up to infinity.
   const std::string whose = replicas.empty()
                                 ? "the sum over replicas overflowed"
                                 : concat("the loss of replica ", join(replicas), " is not finite");
@@ -133,7 +133,7 @@ void BatchLearningRateScheduler::on_train_batch_begin(std::int64_t batch) {
   optimizer.set_learning_rate(schedule_(batch, optimizer.learning_rate()));
 }
 
-// Lowers the learning rate when a value no longer gets better.
+// Lowers the learning rate when a value stops improving.
 
 ReduceLROnPlateau::ReduceLROnPlateau(ReduceLROnPlateauOptions options)
     : options_(std::move(options)), monitor_("ReduceLROnPlateau", options_.monitor, options_.mode) {
@@ -147,7 +147,7 @@ ReduceLROnPlateau::ReduceLROnPlateau(ReduceLROnPlateauOptions options)
 }
 
 void ReduceLROnPlateau::on_train_begin() {
-  (void)monitor_.larger_is_better(model());  // is refused before the first epoch
+  (void)monitor_.larger_is_better(model());  // throws before the first epoch
   best_ = internal::Monitor::kNothing;
   waited_ = cooling_ = 0;
 }
@@ -192,7 +192,7 @@ void ReduceLROnPlateau::restore_state(const Json& state) {
   cooling_ = state.at("cooling").as_int();
 }
 
-// How the learning rate follows the global batch.
+// Scales the learning rate with the global batch size.
 
 double scaled_learning_rate(double base_rate, std::int64_t base_batch, std::int64_t global_batch,
                             LearningRateScaling scaling) {

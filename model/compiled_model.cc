@@ -22,8 +22,8 @@
 namespace tutti::internal {
 namespace {
 
-/// `weights` (may be undefined) times the weight of each label's class; a class that is not listed
-/// weighs 1. Labels are class numbers [batch] or [batch, 1], or one-hot [batch, classes].
+/// Returns `weights` (may be undefined) times the weight of each label's class, 1 for a class that
+/// is not listed. Labels are class numbers [batch] or [batch, 1], or one-hot [batch, classes].
 Tensor with_class_weights(const Tensor& labels, const Tensor& weights,
                           const ClassWeights& class_weights) {
   const bool one_hot = labels.rank() == 2 && labels.shape()[1] > 1;
@@ -100,7 +100,7 @@ ReplicaStep::ReplicaStep(const Model& model, CompiledModel& compiled,
 
 namespace {
 
-/// Keras's sentence, and what to do.
+/// Throws with Keras's message and advice.
 [[noreturn]] void fail_inputs(const Model& model, std::string_view who, std::size_t received,
                               std::string_view what) {
   const bool is_drawn = dynamic_cast<const Sequential*>(&model) != nullptr ||
@@ -171,7 +171,7 @@ ReplicaStep::Parts ReplicaStep::parts_of(const Batch& batch, std::string_view wh
     auto& group = i < inputs ? parts.inputs : i < inputs + outputs ? parts.labels : parts.weights;
     group.push_back(i < all.size() ? all[i] : Tensor());
   }
-  // One column of weights serves all outputs.
+  // A single weight component applies to all outputs.
   if (all.size() == inputs + outputs + 1) parts.weights.assign(outputs, all.back());
   return parts;
 }
@@ -184,7 +184,7 @@ std::vector<Tensor> ReplicaStep::call_model(const Parts& parts, CallContext cont
 
 namespace {
 
-/// Returns true if every row is at least 0 and adds up to 1, as no logits do.
+/// Returns true if every row is >= 0 and adds up to 1, unlike logits.
 bool are_distributions(const Tensor& rows) {
   if (rows.rank() < 2 || rows.shape()[-1] < 2 || !is_floating(rows.dtype())) return false;
   const auto classes = static_cast<std::size_t>(rows.shape()[-1]);
@@ -260,14 +260,14 @@ Tensor ReplicaStep::train(const Batch& batch) {
   Parts parts = parts_of(batch, "Model::fit");
   if (class_weights_)
     parts.weights[0] = with_class_weights(parts.labels[0], parts.weights[0], *class_weights_);
-  const MaskScope masks;  // the loss reads those of the predictions
+  const MaskScope masks;  // the loss reads masks of the predictions
   GradientTape tape;
   std::vector<Tensor> added, shares;
   const std::vector<Tensor> predictions =
       call_model(parts, {.training = true, .added_losses = &added});
   look_for_probabilities(predictions);
   const Tensor loss = total_loss(batch, parts, predictions, added, shares);
-  compiled_.optimizer->minimize(tape, loss, SourceLocation());  // fit() has said for whom
+  compiled_.optimizer->minimize(tape, loss, SourceLocation());  // fit() has set the call site
   update_metrics(batch, parts, predictions, loss, shares);
   return loss;
 }

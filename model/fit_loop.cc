@@ -1,4 +1,4 @@
-// The epochs and steps of Model::fit and Model::evaluate, and what a running fit goes on from.
+// Epochs and steps of Model::fit and Model::evaluate, and the state of a running fit.
 // SPDX-License-Identifier: Apache-2.0
 #include "model/fit_loop.h"
 
@@ -16,7 +16,7 @@
 
 namespace tutti::internal {
 
-// What a running fit goes on from, beyond the model.
+// State of a running fit, in addition to the model.
 
 Json FitProgress::to_json() const {
   Json json = Json::object();
@@ -38,8 +38,8 @@ FitProgress FitProgress::from_json(const Json& json) {
 
 namespace {
 
-/// Calls `visit` with each variable of a metric and the prefix of its tensors: metrics of different
-/// outputs may have equal names, so it is their place that counts.
+/// Calls `visit` with each variable of a metric and the prefix of its tensors. The prefix is an
+/// index, because metrics of different outputs may have equal names.
 template <class Visitor>
 void for_each_sum(CompiledModel& compiled, const Visitor& visit) {
   const auto metrics = compiled.all_metrics();
@@ -115,13 +115,13 @@ TensorProvider tensors_of_callbacks(const std::vector<AnyCallback>& callbacks) {
   return provider;
 }
 
-// The epochs and steps.
+// Epochs and steps.
 
 namespace {
 
-/// Whether the values so far are fetched for the progress line. They are fetched only where
-/// somebody looks at them: on GPUs that waits for the step. With several workers they are a meeting
-/// of all, so it is the number of the step that decides, not the clock.
+/// Returns true if values are fetched for the progress line now. Fetching waits for the step on
+/// GPUs, so it happens only when values are shown. With several workers it is collective, so the
+/// step number decides, not the clock.
 bool shows(const Strategy& strategy, Verbosity verbose, const std::optional<Progress>& progress,
            std::int64_t number) {
   constexpr std::int64_t kStepsOfWorkers = 25;
@@ -237,7 +237,7 @@ void warn_of_epochs(const FitOptions& options) {
              options.initial_epoch + std::max<std::int64_t>(options.epochs, 1)));
 }
 
-/// Returns the classes that no label can have under a loss of class labels.
+/// Warns of classes that no label can have under a loss of class labels.
 void warn_of_classes(const Model& model, const std::map<std::int64_t, double>& class_weight) {
   const Shape output = model.output_shapes().front();
   const std::int64_t num_classes = output.rank() > 0 ? output[output.rank() - 1] : 1;
@@ -283,14 +283,14 @@ FitLoop::FitLoop(Model& model, CompiledModel& compiled, DistributedDataset data,
 
 namespace {
 
-/// The innermost fit that this thread runs, or null.
+/// Innermost fit that this thread runs, or null.
 thread_local FitLoop* innermost_fit = nullptr;
 
 }  // namespace
 
 void FitLoop::keep_metrics_of_caller(const Strategy& strategy, const std::function<void()>& body) {
   const FitLoop* const caller = innermost_fit;
-  // Variables of another strategy belong to no metric of this fit.
+  // Variables of another strategy do not belong to metrics of this fit.
   if (!caller || &caller->model_.strategy() != &strategy) return body();
   const TensorProvider metrics = tensors_of_metrics(caller->compiled_);
   std::map<std::string, Tensor> sums;
@@ -327,8 +327,8 @@ History FitLoop::run() {
   return at_.history;
 }
 
-/// Where workers that die are started again, the others wait for them, go back to the last batch,
-/// and go on.
+/// If failed workers are restarted, the others wait for them, return to the last batch, and
+/// continue.
 void FitLoop::train() {
   const auto restore = [this] {
     for (const AnyCallback& callback : options_.callbacks) callback->on_can_restore();
@@ -384,20 +384,20 @@ void FitLoop::run_epochs() {
 
 void FitLoop::tell_state_is_whole() {
   for (const AnyCallback& callback : options_.callbacks) callback->on_can_save(at_.point);
-  // The end of an epoch is the state after its last batch once more.
+  // The end of an epoch has the same state as its last batch, which was committed.
   if (recovery_ && at_.point.batches > 0) recovery_->commit(at_.point.steps, SourceLocation());
 }
 
 void FitLoop::run_epoch() {
   const std::int64_t epoch = at_.point.epoch;
-  if (at_.point.batches == 0) {  // otherwise it goes on in the middle of it
+  if (at_.point.batches == 0) {  // otherwise fit resumes in the middle of the epoch
     compiled_.reset_metrics();
     for (const AnyCallback& callback : options_.callbacks) callback->on_epoch_begin(epoch);
     warn_of_changes_since_compile(model_, compiled_);
     feed_.begin_epoch();
   }
   if (progress_) progress_->begin_epoch(epoch, options_.epochs, feed_.num_steps());
-  (void)model_.strategy().take_run_times();  // what was before is not this epoch's
+  (void)model_.strategy().take_run_times();  // discards times before this epoch
   const bool has_ended = at_.point.batches > 0 && state_->call.stop_requested;
   while (const PerReplica<Batch>* batch = has_ended ? nullptr : feed_.next()) {
     for (const AnyCallback& callback : options_.callbacks)
@@ -444,7 +444,7 @@ void FitLoop::tell_batch_end(std::int64_t rows) {
     callback->on_train_batch_end(number - 1, logs);
 }
 
-/// What steps on GPUs returned run() does not look at, which would wait for each: it shows here.
+/// Detects losses on GPUs that are not finite: run() does not check these, which would block.
 Logs FitLoop::fetched_logs() {
   Logs logs = compiled_.logs();
   const Strategy& strategy = model_.strategy();
@@ -452,7 +452,7 @@ Logs FitLoop::fetched_logs() {
   if (is_seen_by_run || warned_of_loss_ || std::isfinite(logs.at("loss"))) return logs;
   const std::vector<int> replicas =
       not_finite(compiled_.loss_tracker.totals_of_replicas(), strategy.first_replica());
-  if (replicas.empty()) return logs;  // another worker says it
+  if (replicas.empty()) return logs;  // another worker reports it
   warned_of_loss_ = true;
   log_warning(concat("replica ", join(replicas), ", step ", at_.point.steps,
                      " or before: the loss of Model::fit is not finite; try a smaller learning "
@@ -471,7 +471,7 @@ void FitLoop::require_same_model() const {
 
 void FitLoop::run_step(const PerReplica<Batch>& batch) {
   require_same_model();
-  // Returned, so that run() names what is not finite.
+  // The loss is returned so that run() reports values that are not finite.
   (void)model_.strategy().run([this](const Batch& part) { return step_.train(part); }, batch);
   if (compiled_.has_constraints) model_.apply_constraints();
 }

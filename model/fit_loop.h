@@ -1,4 +1,4 @@
-// The epochs and steps of Model::fit and Model::evaluate, and what a running fit goes on from.
+// Epochs and steps of Model::fit and Model::evaluate, and the state of a running fit.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -22,14 +22,14 @@
 
 namespace tutti::internal {
 
-/// The mean loss of all examples. A batch of g global rows counts g times.
+/// Mean loss over all examples. A batch of g global rows counts g times.
 class LossTracker final : public Metric {
  public:
   explicit LossTracker(const std::string& name = "loss");
   /// `loss`: this replica's share of the batch's loss; `rows`: its rows.
   void update_state(const Tensor& loss, std::int64_t rows, std::int64_t global_rows);
   Tensor result() const override;
-  /// What each replica of this process added, in their order. Outside replicas.
+  /// Returns the total that each replica of this process added. Call it outside replicas.
   std::vector<double> totals_of_replicas() const;
 
  private:
@@ -37,70 +37,70 @@ class LossTracker final : public Metric {
   Variable rows_;
 };
 
-/// Returns the places of values that are NaN or infinite, counted from `first`.
+/// Returns the indices of values that are NaN or infinite, counted from `first`.
 std::vector<int> not_finite(std::span<const double> values, int first);
 
-/// A metric of one output of the model.
+/// Metric of one output of the model.
 struct OutputMetric {
   std::shared_ptr<PredictionMetric> metric;
-  std::string shown_name;  // in logs: with the output's name in front where there are several
+  std::string shown_name;  // in logs; prefixed with the output's name if there are several
   std::size_t output = 0;
   bool weighted = false;
 };
 
-/// The loss of one output.
+/// Loss of one output.
 struct OutputLoss {
   Loss loss;
   double weight = 1.0;
-  std::unique_ptr<LossTracker> tracker;  // null: the model has one output
+  std::unique_ptr<LossTracker> tracker;  // null if the model has one output
 };
 
 struct CompiledModel {
   CompileOptions options;                // as given
-  std::unique_ptr<Optimizer> optimizer;  // null: nothing can be trained
-  std::vector<OutputLoss> losses;        // one per output, or none
+  std::unique_ptr<Optimizer> optimizer;  // null if nothing can be trained
+  std::vector<OutputLoss> losses;        // one per output, or empty
   std::vector<OutputMetric> metrics;     // plain ones, then weighted ones
   std::vector<std::shared_ptr<Metric>> layer_metrics;
   LossTracker loss_tracker;
   std::int64_t steps_per_execution = 1;
   bool has_constraints = false;
 
-  /// Loss, losses of outputs, metrics, layers' metrics, each once, with the names of the logs.
+  /// Returns loss, losses of outputs, metrics and layers' metrics, each once, with log names.
   std::vector<std::pair<std::string, Metric*>> all_metrics();
   Logs logs();
   void reset_metrics();
 };
 
-/// Throws kInvalidArgument in the name of `who` unless a call of tensors gives as many inputs as
-/// the model has, and as many labels as it has outputs. No labels: the loss may be of layers alone.
+/// Throws kInvalidArgument in the name of `who` unless a call with tensors gives one per input of
+/// the model, and labels for each output. Labels may be missing: layers may add all losses.
 void require_counts(const Model& model, std::string_view who, std::size_t inputs,
                     std::size_t labels);
-/// The same for a batch of `components`: inputs, then labels, then weights (one, or one per
-/// output). `needs_labels`: the model has a loss or metrics that compare.
+/// Same as require_counts(), but for a batch of `components`: inputs, labels, then weights (one, or
+/// one per output). `needs_labels`: the model has a loss or metrics of labels.
 void require_components(const Model& model, std::string_view who, std::size_t components,
                         bool needs_labels);
 
-/// Warns once where layers were frozen, unfrozen or added since compile(): as in Keras that takes
+/// Warns once if layers were frozen, unfrozen or added since compile(). As in Keras, this takes
 /// effect with the next compile().
 void warn_of_changes_since_compile(const Model& model, const CompiledModel& compiled);
 
 /// Weights of examples by their class.
 using ClassWeights = std::map<std::int64_t, double>;
 
-/// The steps of fit and evaluate, as each replica runs them.
+/// The steps of fit and evaluate on one replica.
 class ReplicaStep {
  public:
   /// `class_weights` (not owned, may be null) multiply the weights of examples in train().
   ReplicaStep(const Model& model, CompiledModel& compiled,
               const ClassWeights* class_weights = nullptr);
 
-  /// Forward, backward, sum over replicas, update, metrics; this replica's share of the loss.
+  /// Runs one training step with metrics; returns this replica's share of the loss.
   Tensor train(const Batch& batch);
-  /// Forward and metrics.
+  /// Runs the forward pass and metrics.
   void test(const Batch& batch);
 
  private:
-  /// A batch cut into what the model takes and what it is compared with.
+  /// A batch split into inputs of the model, and labels and weights of the outputs.
   struct Parts {
     std::vector<Tensor> inputs;
     std::vector<Tensor> labels;   // one per output
@@ -108,9 +108,9 @@ class ReplicaStep {
   };
   Parts parts_of(const Batch& batch, std::string_view who) const;
   std::vector<Tensor> call_model(const Parts& parts, CallContext context) const;
-  /// Once: compile() does not know what a call() of one's own ends with.
+  /// Warns once of probabilities for a loss of logits; compile() cannot see the end of a call().
   void look_for_probabilities(std::span<const Tensor> predictions) const;
-  /// This replica's share of the loss; fills in those of the outputs.
+  /// Returns this replica's share of the loss; fills in the shares of the outputs.
   Tensor total_loss(const Batch& batch, const Parts& parts, std::span<const Tensor> predictions,
                     std::span<const Tensor> added_losses, std::vector<Tensor>& shares) const;
   void update_metrics(const Batch& batch, const Parts& parts, std::span<const Tensor> predictions,
@@ -122,60 +122,60 @@ class ReplicaStep {
   mutable std::atomic<bool> has_looked_at_predictions_ = false;
 };
 
-// What a running fit goes on from, beyond the model: where it is, its data, metrics, callbacks.
+// State of a running fit, in addition to the model: progress, data, metrics, callbacks.
 
-/// Where a call of fit is.
+/// Progress of a call of fit.
 struct FitProgress {
   FitPoint point;
-  bool is_ended = false;  // before its last epoch
+  bool is_ended = false;  // true if it ended before its last epoch
   History history;
-  Logs logs;  // of the last epoch that ended
+  Logs logs;  // of the last finished epoch
 
   Json to_json() const;
   static FitProgress from_json(const Json& json);
 };
 
-/// The sums that metrics have gathered, each replica's own.
+/// Provides the sums of metrics, each replica's own.
 TensorProvider tensors_of_metrics(CompiledModel& compiled);
 
 StateProvider state_of_callbacks(const std::vector<AnyCallback>& callbacks);
 TensorProvider tensors_of_callbacks(const std::vector<AnyCallback>& callbacks);
 
-// The epochs and steps of Model::fit and Model::evaluate.
+// Epochs and steps.
 
-/// How many batches a call takes of its data, and the names for its messages.
+/// Number of batches that a call takes of its data, and names for its messages.
 struct FeedSteps {
   const char* who;                                    // "Model::fit"
   const char* option;                                 // "steps_per_epoch"
-  std::optional<std::int64_t> number = std::nullopt;  // none: all of a pass
-  /// Where a pass ends before the number is reached, or has more: the next epoch continues in it,
-  /// and a new pass begins within an epoch. Otherwise an epoch is in one pass, from its beginning.
+  std::optional<std::int64_t> number = std::nullopt;  // nullopt: all of a pass
+  /// True if an epoch may span passes: the next epoch continues in the current pass, and a new pass
+  /// begins within an epoch. Otherwise an epoch begins and ends with a pass.
   bool across_passes = false;
 };
 
 /// Yields global batches, epoch by epoch.
 class BatchFeed {
  public:
-  /// Throws kInvalidArgument for a number that is not positive, and for data that never end without
-  /// one.
+  /// Throws kInvalidArgument for a number that is not positive, and for infinite data without a
+  /// number.
   BatchFeed(DistributedDataset data, FeedSteps steps);
-  /// Before the first batch of each epoch.
+  /// Must be called before the first batch of each epoch.
   void begin_epoch();
-  /// The next batch of the epoch, valid until the next call; nullptr at its end. Throws
+  /// Returns the next batch of the epoch, valid until the next call; nullptr at its end. Throws
   /// kInvalidArgument for an empty dataset.
   const PerReplica<Batch>* next();
-  /// Batches of an epoch, if known.
+  /// Returns the number of batches per epoch, if known.
   std::optional<std::int64_t> num_steps() const;
   DistributedDataset& data() { return data_; }
 
-  /// Where the data is; `batches` of the epoch were handed out. restore() goes on there, without
-  /// begin_epoch() unless batches is 0.
+  /// Position of the data; `batches` is the number of batches already returned in the epoch.
+  /// restore() continues there, without begin_epoch() unless batches is 0.
   Json position() const;
   void restore(const Json& position, std::int64_t batches);
 
  private:
   void start_pass();
-  /// The next begin() of the data starts the next pass, also after a restart.
+  /// Makes the next begin() of the data start the next pass, also after a restart.
   void leave_pass();
   void warn_of_end();
   void warn_of_length() const;
@@ -184,26 +184,26 @@ class BatchFeed {
   DistributedDataset data_;
   FeedSteps steps_;
   std::optional<DistributedDataset::Iterator> iterator_;
-  bool advance_ = false;  // the iterator stands on a batch that was handed out
+  bool advance_ = false;  // true if the iterator is at a batch that was returned
   std::int64_t step_ = 0;
   bool is_restored_ = false;  // the first pass may begin where the data ends
-  bool has_ended_ = false;    // restored behind the end of the epoch's pass
-  bool warned_ = false;       // that a pass ended before the steps of an epoch
+  bool has_ended_ = false;    // restored after the end of the epoch's pass
+  bool warned_ = false;       // warned that a pass ended within an epoch
 };
 
-/// One call of fit. Its state says what comes next, so that it can be set to any point of training
-/// and run on: after a restart, and when a worker dies.
+/// One call of fit. Its state fully determines the rest of training, so it can be set to any point
+/// and continue from there: after a restart, and after a worker failure.
 class FitLoop {
  public:
-  /// `validation`: what is evaluated after epochs.
+  /// `validation`: data that is evaluated after epochs.
   FitLoop(Model& model, CompiledModel& compiled, DistributedDataset data, const FitOptions& options,
           std::optional<DistributedDataset> validation);
   History run();
   bool has_validation() const { return validation_.has_value(); }
-  /// Everything that it goes on from. Not to be used after run().
+  /// Returns its whole state. Must not be used after run().
   Checkpoint checkpoint();
-  /// Calls `body`. In a callback of a fit under `strategy`, the metrics of that fit keep their
-  /// sums, whatever `body` runs; all workers call it there.
+  /// Calls `body` so that metrics of a fit on this thread keep their sums. Has an effect only in a
+  /// callback of a fit under `strategy`, where all workers must call it.
   static void keep_metrics_of_caller(const Strategy& strategy, const std::function<void()>& body);
 
  private:
@@ -231,7 +231,7 @@ class FitLoop {
   bool warned_of_loss_ = false;
 };
 
-/// One call of evaluate.
+/// Runs one call of evaluate.
 Logs run_evaluation(Model& model, CompiledModel& compiled, BatchFeed& feed,
                     const EvaluateOptions& options);
 
@@ -239,15 +239,15 @@ Logs run_evaluation(Model& model, CompiledModel& compiled, BatchFeed& feed,
 
 namespace tutti {
 
-// What the copies of a model share beyond its layers.
+// State that the copies of a model share, besides their layers.
 
 struct Model::State {
-  /// The innermost call of fit or evaluate, as its callbacks see it.
+  /// Innermost call of fit or evaluate, for its callbacks.
   struct Call {
-    const char* method = nullptr;      // null: none runs
+    const char* method = nullptr;      // null if none runs
     internal::FitLoop* fit = nullptr;  // null in an evaluate() outside fit()
-    bool stop_requested = false;       // at the end of the epoch, of which no batch follows
-    bool is_interrupted = false;       // fit returns at once
+    bool stop_requested = false;       // ends fit after the current step and its epoch
+    bool is_interrupted = false;       // ends fit at once
   };
 
   Strategy* strategy = nullptr;  // outlives the model's use

@@ -1,4 +1,4 @@
-// A graph of layers with any number of inputs and outputs.
+// Functional: a graph of layers with any number of inputs and outputs.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/functional.h"
 
@@ -11,7 +11,7 @@
 
 namespace tutti {
 
-/// Puts the calls that lead to the outputs into the order in which they were drawn.
+/// Arranges the calls that lead to the outputs in the order in which they were made.
 class Functional::Builder {
  public:
   Builder(Graph& graph, std::span<const SymbolicTensor> inputs) : graph_(graph) {
@@ -40,7 +40,7 @@ class Functional::Builder {
     for (const SymbolicTensor& input : node.inputs) collect(input.node());
   }
 
-  /// Calls take(layer, shapes) for each call, which builds it; then its name is known.
+  /// Calls take(layer, shapes) for each call, which builds the layer and so determines its name.
   template <class Take>
   void add_steps(const Take& take) {
     for (const auto& [number, node] : nodes_) {
@@ -74,7 +74,7 @@ class Functional::Builder {
 
  private:
   Graph& graph_;
-  std::map<std::uint64_t, const internal::GraphNode*> nodes_;  // by number: as drawn
+  std::map<std::uint64_t, const internal::GraphNode*> nodes_;  // by number: in order of creation
   std::map<const internal::GraphNode*, std::size_t> first_value_;
   std::map<const internal::GraphNode*, std::string> names_;
 };

@@ -1,4 +1,4 @@
-// Sequences that a model goes on with: drawn from its logits, step by step.
+// Generation of token sequences from a model's logits.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/generate.h"
 
@@ -15,7 +15,7 @@
 
 namespace tutti {
 
-// One draw.
+// Sampling one token.
 
 namespace {
 
@@ -28,7 +28,7 @@ void check_sampling(const SamplingOptions& options) {
   if (!(options.top_p > 0.0 && options.top_p <= 1.0)) refuse("top_p in (0, 1]", options.top_p);
 }
 
-/// The classes that may be drawn, the likeliest first.
+/// Returns the classes that may be drawn, the likeliest first.
 std::vector<std::size_t> candidates(std::span<const double> logits,
                                     const SamplingOptions& options) {
   std::vector<std::size_t> classes(logits.size());
@@ -45,13 +45,13 @@ std::vector<std::size_t> candidates(std::span<const double> logits,
   return classes;
 }
 
-/// `draw` in [0, 1).
+/// Draws a class. `draw` is in [0, 1).
 std::int64_t sampled_class(std::span<const double> logits, double draw,
                            const SamplingOptions& options) {
   std::vector<std::size_t> classes = candidates(logits, options);
-  std::vector<double> up_to;  // weights of the classes up to each
+  std::vector<double> up_to;  // cumulative weights
   for (const std::size_t each : classes) {
-    // One class alone: the temperature may be 0.
+    // A single class has weight 1, since the temperature may be 0.
     const double below = classes.size() == 1 ? 0.0 : logits[each] - logits[classes[0]];
     const double weight = below == 0.0 ? 1.0 : std::exp(below / options.temperature);
     up_to.push_back(weight + (up_to.empty() ? 0.0 : up_to.back()));
@@ -81,11 +81,11 @@ Tensor sample(const Tensor& logits, const RandomKey& key, const SamplingOptions&
   return Tensor::from(Shape{logits.shape()[0]}, result);
 }
 
-// Many, each behind the others.
+// Generating sequences.
 
 namespace {
 
-/// Sequences of one length, and what the model says of the next token of each.
+/// Sequences of equal length, and the model's logits for their next tokens.
 class Generation {
  public:
   Generation(const Layer& model, const Tensor& prompt, const GenerateOptions& options)
@@ -99,7 +99,7 @@ class Generation {
   const Tensor& tokens() const { return tokens_; }
   std::int64_t steps() const { return tokens_.shape()[1]; }
 
-  /// [batch, vocabulary].
+  /// Returns the logits of the next tokens, [batch, vocabulary].
   Tensor next_logits() {
     const Tensor all = options_.use_cache ? with_cache() : model_(last(window()));
     if (all.rank() != 3) {
@@ -109,7 +109,7 @@ class Generation {
     return squeeze(slice(all, {0, all.shape()[1] - 1, 0}, {-1, 1, -1}), 1).to(Device{});
   }
 
-  /// `next` is [batch]. Whether all sequences have ended.
+  /// Appends `next` [batch]. Returns true if all sequences have ended.
   bool append(const Tensor& next) {
     std::vector<std::int64_t> column;
     bool all_ended = options_.end_token.has_value();
@@ -129,7 +129,7 @@ class Generation {
  private:
   std::int64_t window() const { return options_.window.value_or(steps()); }
 
-  /// The last tokens, `count` at most, where the model's weights are.
+  /// Returns at most `count` last tokens, on the device of the model's weights.
   Tensor last(std::int64_t count) const {
     const std::int64_t from = std::max<std::int64_t>(steps() - count, 0);
     return slice(tokens_, {0, from}, {-1, -1}).to(device_);
@@ -152,7 +152,7 @@ class Generation {
   Tensor tokens_;
   Device device_;
   KeyValueCache cache_;
-  std::int64_t cached_ = 0;  // of the tokens, up to where the cache has them
+  std::int64_t cached_ = 0;  // the cache has the tokens up to here
   std::int64_t num_new_ = 0;
 };
 

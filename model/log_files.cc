@@ -1,4 +1,4 @@
-// Callbacks that write logs to files: CSV, and TensorBoard's events.
+// TensorBoard event files, and callbacks that write event files, CSV and JSON.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/log_files.h"
 
@@ -45,7 +45,7 @@ std::string new_event() {
   return event;
 }
 
-/// In a replica: whether it is the one that writes.
+/// Returns true outside replicas and on replica 0.
 bool writes_here() {
   const ReplicaContext* const replica = get_replica_context();
   return !replica || replica->replica_id() == 0;
@@ -58,7 +58,7 @@ std::string event_path(const std::string& directory) {
                 ".", host, ".", getpid());
 }
 
-/// TensorFlow's: 0, 1e-12 times powers of 1.1 up to 1e20 and their negatives, the largest double.
+/// TensorFlow's limits: 0, +-1e-12 times powers of 1.1 up to 1e20, and the largest double.
 const std::vector<double>& bucket_limits() {
   static const std::vector<double> limits = [] {
     std::vector<double> all = {0.0};
@@ -78,7 +78,7 @@ struct Buckets {
   std::string limits, counts;
 };
 
-/// Value v belongs to the first limit above it. Of empty buckets in a row the last one stays.
+/// Counts each value at the first limit above it. Stores only the last of adjacent empty buckets.
 Buckets fill_buckets(std::span<const double> values) {
   const std::vector<double>& limits = bucket_limits();
   std::vector<double> counts(limits.size(), 0.0);
@@ -100,7 +100,7 @@ Buckets fill_buckets(std::span<const double> values) {
 }  // namespace
 
 EventFileWriter::EventFileWriter(const std::string& directory) : path_(event_path(directory)) {
-  std::error_code ignored;  // opening the file says what is wrong
+  std::error_code ignored;  // opening the file reports the error
   std::filesystem::create_directories(directory, ignored);
   file_.open(path_, std::ios::binary | std::ios::app);
   std::string event = new_event();
@@ -163,17 +163,17 @@ void EventFileWriter::write_record(std::string_view event) {
   file_.flush();
   if (!file_) {
     const int reason = errno;
-    file_.close();  // which tries once more
+    file_.close();  // retries the write
     fail(ErrorCode::kUnavailable, "EventFileWriter: cannot write ", path_, ": ",
          std::strerror(reason), "; is the folder writable and the disk not full?");
   }
 }
 
-// Takes back what was appended to a file after a moment that training goes back to.
+// Removes lines that were appended after the point to which training returns.
 
 namespace {
 
-/// In bytes; 0 for a file that is not there; null where another process writes it.
+/// Returns the length in bytes; 0 for a missing file, null if another process writes it.
 Json length_of_file(const std::string& path, bool is_writer) {
   if (!is_writer) return {};
   std::error_code error;
@@ -181,20 +181,20 @@ Json length_of_file(const std::string& path, bool is_writer) {
   return Json(error ? std::int64_t{0} : static_cast<std::int64_t>(size));
 }
 
-/// Makes a file that is longer than `length` (of length_of_file()) that long. A null leaves it: a
-/// line may stand there twice then, but none is lost.
+/// Truncates a file to `length` (of length_of_file()). A null leaves it: a line may then occur
+/// twice, but none is lost.
 void cut_file(const std::string& path, const Json& length, bool is_writer) {
   if (!is_writer || length.is_null()) return;
   if (length_of_file(path, true).as_int() <= length.as_int()) return;
-  std::error_code ignored;  // writing to it says what is wrong
+  std::error_code ignored;  // writing to the file reports the error
   std::filesystem::resize_file(path, static_cast<std::uintmax_t>(length.as_int()), ignored);
 }
 
-/// A line, in folders that are made.
+/// Writes a line; creates missing folders.
 void write_to_file(const char* who, const std::string& path, const std::string& line,
                    std::ios::openmode mode) {
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
-  std::error_code ignored;  // opening the file says what is wrong
+  std::error_code ignored;  // opening the file reports the error
   if (!folder.empty()) std::filesystem::create_directories(folder, ignored);
   const FileSizeLimitScope error_instead_of_signal;
   std::ofstream file(path, mode);
@@ -203,9 +203,9 @@ void write_to_file(const char* who, const std::string& path, const std::string& 
   if (!file) fail(ErrorCode::kUnavailable, who, ": cannot write ", path);
 }
 
-// Writes the values of epochs as a table.
+// CSV.
 
-/// The shortest text that reads back as this number.
+/// Returns the shortest text that reads back as this number.
 std::string exact_text(double value) {
   char text[32];
   const auto end = std::to_chars(text, text + sizeof text, value).ptr;
@@ -242,13 +242,13 @@ void CsvLogger::on_train_begin() {
 }
 
 void CsvLogger::write_line(const std::string& line, std::ios::openmode mode) {
-  if (!is_chief()) return;  // the others keep count, for when they are to continue its state
+  if (!is_chief()) return;  // the other workers keep the state, in case they take over
   write_to_file("CsvLogger", path_, line, mode);
 }
 
 void CsvLogger::on_epoch_end(std::int64_t epoch, const Logs& logs) {
   if (!wrote_head_) {
-    names_ = validation_names();  // the first epochs may be without
+    names_ = validation_names();  // the first epochs may have no validation
     for (const auto& [name, value] : logs) names_.push_back(name);
     std::ranges::sort(names_);
     names_.erase(std::unique(names_.begin(), names_.end()), names_.end());
@@ -283,7 +283,7 @@ void CsvLogger::restore_state(const Json& state) {
   cut_file(path_, state.at("length"), is_chief());
 }
 
-// Writes the values of training for TensorBoard and as lines of JSON.
+// TensorBoard and JSON lines.
 
 namespace {
 

@@ -1,4 +1,4 @@
-// The model: compile, fit, evaluate, predict, weights and checkpoints.
+// Model: compile, fit, evaluate, predict, weights and checkpoints.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/model.h"
 
@@ -16,7 +16,7 @@
 namespace tutti {
 namespace {
 
-/// "mirrored (2 replicas)".
+/// Formats the strategy: "mirrored (2 replicas)".
 std::string name_and_size(const Strategy& strategy) {
   const int count = strategy.num_replicas_in_sync();
   return concat(strategy.name(), " (", count, count == 1 ? " replica)" : " replicas)");
@@ -32,7 +32,7 @@ Dataset dataset_of(const std::vector<Tensor>& x, const std::vector<Tensor>& y,
 
 constexpr std::int64_t kDefaultBatchSize = 32;
 
-/// Keras's rule for `rows` rows of tensors. A number of steps that is none is refused later.
+/// Keras's batch size for `rows` rows. Invalid numbers of steps are rejected later.
 std::int64_t batch_size_of(const FitOptions& options, std::int64_t rows) {
   if (options.batch_size) return *options.batch_size;
   const std::int64_t steps = options.steps_per_epoch.value_or(0);
@@ -47,8 +47,8 @@ void require_no_batch_size(std::string_view who, std::optional<std::int64_t> bat
        *batch_size, "; try dataset.batch(", *batch_size, ")");
 }
 
-/// Refuses what only tensors make use of. Of a dataset's batches `shuffle` is ignored (Keras's
-/// rule: it is on by default).
+/// Rejects options that apply only to tensors. `shuffle`, which is on by default, is ignored for
+/// datasets (Keras's rule).
 template <class Options>
 void require_options_of_dataset(std::string_view who, const Options& options) {
   require_no_batch_size(who, options.batch_size);
@@ -61,7 +61,7 @@ void require_options_of_dataset(std::string_view who, const Options& options) {
        "Dataset::from_tensor_slices({x, y, weights})");
 }
 
-/// Keras's rule for losses by name, which do not say what predictions are.
+/// Sets the kind of predictions of a loss by name (Keras's rule).
 Loss fitted_loss(const Loss& loss, const std::string& activation) {
   if (!loss.prediction_kind_is_open()) return loss;
   const bool probabilities = activation == "softmax" || activation == "sigmoid";
@@ -69,8 +69,8 @@ Loss fitted_loss(const Loss& loss, const std::string& activation) {
                                             : PredictionKind::kLogits);
 }
 
-/// Warns of a cross-entropy whose options contradict the activation of its output. Only where both
-/// are known: results of layers of one's own may be anything.
+/// Warns of a cross-entropy whose options contradict the activation of its output. Both must be
+/// known: outputs of custom layers may be anything.
 void warn_of_contradiction(const Loss& loss, const Model::Output& output) {
   const std::string& activation = output.activation;
   const bool probabilities = activation == "softmax" || activation == "sigmoid";
@@ -89,7 +89,7 @@ void warn_of_contradiction(const Loss& loss, const Model::Output& output) {
                           activation, ", but its loss ", loss.name(), problem));
 }
 
-/// The name of a metric in logs, Keras's where it would be there twice.
+/// Returns the name of a metric in logs; resolves duplicates as Keras does.
 std::string free_name(const std::string& prefix, const std::string& name, bool weighted,
                       const std::vector<internal::OutputMetric>& others) {
   const auto is_taken = [&](const std::string& shown) {
@@ -121,7 +121,7 @@ Model::Model(std::string name, std::optional<Shape> input_shape)
 }
 
 Shape Model::build(const Shape&) {
-  // Constructors of models declare them as built, so that nothing calls this.
+  // Never called: constructors of models declare them as built.
   fail(ErrorCode::kInternal, "Model::build: a model makes its weights in its constructor");
 }
 
@@ -281,7 +281,7 @@ std::vector<int> Model::replicas_without_finite_loss() const {
     local.push_back(Tensor::from({1}, std::vector<double>{total}));
   const Tensor totals =
       strategy().gather(PerReplica<Tensor>(std::move(local)), 0, CallSite::current());
-  // Workers that train apart gather what is theirs.
+  // Workers that train independently gather only their own replicas.
   const int first = strategy().num_workers() > 1 ? 0 : strategy().first_replica();
   return internal::not_finite(totals.to_doubles(), first);
 }
@@ -318,7 +318,7 @@ History Model::fit(DistributedDataset data, FitOptions options, const SourceLoca
 DistributedDataset Model::first_pass_of(const Dataset& data, const FitOptions& options) const {
   require_own_strategy("Model::fit");
   DistributedDataset batches = strategy().distribute_dataset(data);
-  // A shuffle's order depends on the number of the pass.
+  // The order of a shuffle depends on the number of the pass.
   Json position = Json::object();
   position.set("epoch", std::max(options.initial_epoch, epochs_trained()));
   position.set("batches", 0);
@@ -450,7 +450,7 @@ std::vector<Tensor> Model::predict_on(DistributedDataset data, std::optional<std
       std::vector<Tensor> rows;
       for (std::size_t replica = 0; replica < parts.size(); ++replica)
         rows.push_back(parts[replica][i]);
-      // Predictions of all batches need not fit into a GPU.
+      // Predictions of all batches may exceed a GPU's memory.
       outputs[i].push_back(
           strategy().gather(PerReplica<Tensor>(std::move(rows)), 0, where).to(Device{}));
     }

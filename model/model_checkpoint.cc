@@ -1,4 +1,4 @@
-// Callbacks that save: the model, or everything that fit goes on from.
+// Callbacks that save the model, or the state of a running fit().
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/model_checkpoint.h"
 
@@ -19,7 +19,7 @@ namespace tutti {
 
 namespace {
 
-/// Names in braces.
+/// Returns the names in braces.
 std::vector<std::string> names_in(const std::string& path) {
   std::vector<std::string> names;
   std::size_t close = 0;
@@ -31,7 +31,7 @@ std::vector<std::string> names_in(const std::string& path) {
   return names;
 }
 
-/// `path` with {epoch} and {name} replaced. Throws kNotFound for a name that the logs lack.
+/// Returns `path` with names in braces replaced. Throws kNotFound for a name missing in the logs.
 std::string filled_in(const std::string& path, std::int64_t epoch, std::int64_t batch,
                       const Logs& logs) {
   std::string filled;
@@ -77,7 +77,7 @@ ModelCheckpoint::ModelCheckpoint(std::string path, ModelCheckpointOptions option
 }
 
 void ModelCheckpoint::on_train_begin() {
-  if (options_.save_best_only) (void)monitor_.larger_is_better(model());  // or is refused
+  if (options_.save_best_only) (void)monitor_.larger_is_better(model());  // throws if unknown
   for (const std::string& name : names_in(path_)) {
     if (!name.starts_with("val_") || model().has_validation()) continue;
     const std::vector<std::string> metrics = model().metrics_names();
@@ -119,7 +119,7 @@ void ModelCheckpoint::save(std::int64_t batch, const Logs& logs) {
 void ModelCheckpoint::delete_old() {
   while (options_.max_to_keep > 0 &&
          paths_.size() > static_cast<std::size_t>(options_.max_to_keep)) {
-    std::error_code ignored;  // somebody else may have deleted it
+    std::error_code ignored;  // another process may have deleted it
     if (model().strategy().is_chief()) std::filesystem::remove(paths_.front(), ignored);
     paths_.erase(paths_.begin());
   }
@@ -140,7 +140,7 @@ void ModelCheckpoint::restore_state(const Json& state) {
   batches_ = state.at("batches").as_int();
 }
 
-// Keeps a running fit on the disk.
+// Saves a running fit() on disk.
 
 BackupAndRestore::BackupAndRestore(std::string backup_dir, BackupAndRestoreOptions options)
     : backup_dir_(std::move(backup_dir)), options_(options) {
@@ -180,7 +180,7 @@ void BackupAndRestore::on_can_save(const FitPoint& point) {
   if (stopped_) model().interrupt_training();
 }
 
-/// Of several workers one may be asked to; all stop after the same batch.
+/// One worker may be asked to stop; all workers stop after the same batch.
 bool BackupAndRestore::stops_here() {
   if (!options_.stop_requested) return false;
   Strategy& strategy = model().strategy();

@@ -1,4 +1,4 @@
-// Whole models in files: written by Model::save(), made again by load_model().
+// Whole models in files: Model::save() and load_model().
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
@@ -23,7 +23,7 @@ struct CompileDescription {
   std::vector<bool> decaying;  // Optimizer::decaying(); empty: all
 };
 
-/// What the file of a model has besides a checkpoint.
+/// Data of a model file besides that of the checkpoint.
 struct ModelDescription {
   std::int64_t format = kModelFormat;
   LayerDescription layer;
@@ -31,7 +31,7 @@ struct ModelDescription {
   std::optional<CompileDescription> compile;
 };
 
-/// Layers of one name are one layer, which is called more than once.
+/// Layers with one name are one layer that is called more than once.
 std::shared_ptr<Layer> make_sequential(std::string name, Input input,
                                        std::vector<std::shared_ptr<Layer>> layers) {
   for (auto layer = layers.begin(); layer != layers.end(); ++layer)
@@ -66,9 +66,9 @@ ModelDescription read_description(const internal::CheckpointFile& file) {
   return value_of<ModelDescription>(*json);
 }
 
-/// Layers that are made later get other numbers.
+/// Skips the restored random numbers, so that later layers get others.
 void pass_over(const std::vector<Layer::Extras>& extras) {
-  constexpr std::int64_t kMost = 10'000'000;  // layers of a program
+  constexpr std::int64_t kMost = 10'000'000;  // limit for corrupted files
   std::int64_t most = 0;
   for (const Layer::Extras& each : extras) most = std::max(most, each.random_number);
   internal::require(most <= kMost, "expected a random_number of at most ", kMost, ", got ", most);

@@ -1,5 +1,5 @@
-// Progress of an epoch for people: one line that is rewritten on a terminal, a line per tenth
-// elsewhere, or one line at its end.
+// Progress display of an epoch: one line that is rewritten on a terminal, a line per tenth of the
+// epoch elsewhere, or one line at its end.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/progress.h"
 
@@ -70,7 +70,7 @@ std::string Progress::line(std::int64_t step, LogValues values) const {
     text += concat(step, " steps");
   }
   for (const auto& [name, value] : values) {
-    // printf has a sign for a NaN, too.
+    // printf would print the sign of a NaN.
     text += concat("  ", name, std::isnan(value) ? " nan" : formatted(" %.4f", value));
   }
   text += formatted("  %.0f examples/s", examples_per_second());

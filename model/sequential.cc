@@ -1,4 +1,4 @@
-// Layers in a row.
+// Sequential: a model whose layers are called one after the other.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/sequential.h"
 

@@ -1,4 +1,4 @@
-// The layers of a model for people: as a table, and as a graph.
+// The layers of a model as a table and as a graph.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstdio>
@@ -24,7 +24,7 @@ std::string padded(std::string text, std::size_t width) {
   return text;
 }
 
-/// Of the table: a layer, or a weight of the model itself.
+/// Row of the table: a layer, or a weight of the model itself.
 struct Row {
   std::string name, shape, count;
 };
@@ -33,21 +33,21 @@ std::string line_of(const Row& row, std::size_t name_width) {
   return padded(row.name, name_width) + padded(row.shape, kShapeWidth) + row.count + "\n";
 }
 
-/// 121930 -> "121,930".
+/// Formats 121930 as "121,930".
 std::string with_commas(std::int64_t number) {
   std::string text = concat(number);
   for (std::size_t i = text.size(); i > 3; i -= 3) text.insert(i - 3, ",");
   return text;
 }
 
-/// "(None, 26, 26, 32)": the batch has any size.
+/// Formats a shape with an unknown batch size: "(None, 26, 26, 32)".
 std::string batched_shape(const Shape& example) {
   std::string text = "(None";
   for (const std::int64_t dim : example) text += concat(", ", dim);
   return text + ")";
 }
 
-/// "476.29 KB".
+/// Formats a number of bytes: "476.29 KB".
 std::string bytes_text(std::int64_t bytes) {
   const char* units[] = {"B", "KB", "MB", "GB", "TB"};
   double value = static_cast<double>(bytes);
@@ -94,8 +94,8 @@ std::string Model::summary() const {
                        memory_text(), thin, '\n');
 }
 
-/// Results of layers are left out: what a step keeps of them depends on the layers, and is orders
-/// of magnitude more than the outputs for recurrent and composed ones.
+/// Omits results of layers: how much of them a step keeps depends on the layers. For recurrent and
+/// composed ones it is orders of magnitude more than the outputs.
 std::string Model::memory_text() const {
   const std::vector<Variable> weights = variables(), trainable = trainable_variables();
   std::string text = concat("Memory per replica: weights ", bytes_text(bytes_of(weights)),
@@ -107,11 +107,11 @@ std::string Model::memory_text() const {
   return text + '\n';
 }
 
-// Model::to_dot: the layers as a graph for people.
+// Model::to_dot: the layers as a graph.
 
 namespace {
 
-/// A name in quotes, as DOT wants it.
+/// Quotes a name for DOT.
 std::string quoted(const std::string& text) {
   std::string result = "\"";
   for (const char c : text) {

@@ -1,4 +1,4 @@
-// What happens around training: named numbers (Logs), callbacks, and the value that they watch.
+// Callbacks of training, and the named values that they receive: Logs and History.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -19,7 +19,7 @@
 
 namespace tutti {
 
-/// Values by name in a fixed order: {"loss", 0.31}, {"accuracy", 0.88}.
+/// Named values in the order in which they were added: {"loss", 0.31}, {"accuracy", 0.88}.
 class Logs {
  public:
   using Entry = std::pair<std::string, double>;
@@ -28,10 +28,10 @@ class Logs {
   double at(std::string_view name) const;
   double operator[](std::string_view name) const { return at(name); }
   bool has(std::string_view name) const;
-  /// Adds or replaces.
+  /// Adds or replaces a value.
   void set(std::string name, double value);
 
-  /// Reads back to the same bits.
+  /// from_json(to_json()) gives the same bits.
   Json to_json() const;
   static Logs from_json(const Json& json);
 
@@ -44,7 +44,7 @@ class Logs {
   std::vector<Entry> entries_;
 };
 
-/// What Model::fit returns: for each name one value per epoch.
+/// Result of Model::fit(): for each name one value per epoch.
 class History {
  public:
   /// Throws kNotFound listing the names.
@@ -63,33 +63,32 @@ class History {
   std::vector<std::pair<std::string, std::vector<double>>> values_;
 };
 
-// The callback: what happens at the joints of training.
+// The callback interface.
 
 class Model;
 
-/// How far fit() has come.
+/// Position of a running fit().
 struct FitPoint {
-  std::int64_t epoch = 0;    // under way, or to come when batches is 0
-  std::int64_t batches = 0;  // done in it
-  std::int64_t steps = 0;    // batches done in all epochs, before a restart, too
+  std::int64_t epoch = 0;    // current epoch, or the next one if batches is 0
+  std::int64_t batches = 0;  // batches done in this epoch
+  std::int64_t steps = 0;    // batches done in all epochs, including those before a restart
 };
 
-/// Called by Model::fit and evaluate on the thread that called them, outside replicas, in the order
-/// of the list. They may call anything of this or another model but compile() of this one: fit()'s
-/// losses and metrics stay its own. `batch` counts global batches of the epoch from 0: each is seen
-/// once, however many replicas share it. Logs hold the values so far: in fit also those of
-/// validation, named "val_...", once the epoch ends. keras.callbacks.Callback.
+/// Receives the events of Model::fit and evaluate, on the thread that called them, outside
+/// replicas, in list order. May call anything on this or another model except compile() on this
+/// one: fit()'s losses and metrics keep their sums. `batch` counts global batches of the epoch from
+/// 0, whatever the number of replicas. Logs hold the values so far; at the end of an epoch of fit()
+/// also those of validation, named "val_...". keras.callbacks.Callback.
 class Callback {
  public:
   virtual ~Callback() = default;
 
-  /// Around training, epochs, batches and tests; these do nothing unless overridden.
+  /// Called around training, epochs, batches and evaluations; the defaults do nothing.
   virtual void on_train_begin() {}
   virtual void on_train_end(const Logs& /*logs*/) {}
   virtual void on_epoch_begin(std::int64_t /*epoch*/) {}
-  /// Before any on_epoch_end(): may add numbers to the logs of the epoch, for all and the history.
+  /// Called before any on_epoch_end(); may add values to the logs, for callbacks and history.
   virtual void add_to_logs(std::int64_t /*epoch*/, Logs& /*logs*/) {}
-  /// After an epoch; around each batch, each evaluation and its batches.
   virtual void on_epoch_end(std::int64_t /*epoch*/, const Logs& /*logs*/) {}
   virtual void on_train_batch_begin(std::int64_t /*batch*/) {}
   virtual void on_train_batch_end(std::int64_t /*batch*/, const Logs& /*logs*/) {}
@@ -98,39 +97,39 @@ class Callback {
   virtual void on_test_batch_begin(std::int64_t /*batch*/) {}
   virtual void on_test_batch_end(std::int64_t /*batch*/, const Logs& /*logs*/) {}
 
-  /// What this callback counts and remembers: kept by BackupAndRestore and when a worker dies, so
-  /// that training goes on as if nothing had happened. restore_*() comes after on_train_begin().
-  /// The same on all workers, apart from files: any of them may give its state to another. A null
-  /// (the default) is not given back.
+  /// State of this callback. BackupAndRestore and the recovery from a worker failure save and
+  /// restore it, so that training continues unchanged. restore_*() is called after
+  /// on_train_begin(). The state must be the same on all workers, apart from files: any worker may
+  /// pass its state to another. A null state (the default) is not restored.
   virtual Json save_state() const { return {}; }
   virtual void restore_state(const Json& /*state*/) {}
   virtual std::vector<Tensor> save_tensors() const { return {}; }
   virtual void restore_tensors(std::vector<Tensor> /*tensors*/) {}
 
-  /// For callbacks that keep training itself: the moments at which all callbacks have seen the same
-  /// of it, so that Model::fit_checkpoint() can be restored (after on_train_begin() of all), and
-  /// saved (after each on_train_batch_end() and on_epoch_end() of all). All workers are called; one
-  /// that was started in the place of another gets its state from the others, and restores nothing.
+  /// For callbacks that save training itself, called when all callbacks have seen the same events.
+  /// Model::fit_checkpoint() can be restored in on_can_restore(), after every on_train_begin(), and
+  /// saved in on_can_save(), after every on_train_batch_end() and on_epoch_end(). Called on all
+  /// workers; one that replaces a failed worker gets the others' state instead of on_can_restore().
   virtual void on_can_restore() {}
   virtual void on_can_save(const FitPoint& /*point*/) {}
 
-  /// Called before anything else with the model that is trained.
+  /// Called before all other functions, with the model that is trained or evaluated.
   void set_model(Model& model) { model_ = &model; }
 
  protected:
   Model& model() const { return *model_; }
-  /// Whether this process writes files: of several workers one. A callback without model writes.
+  /// Returns true on the worker that writes files, and for a callback without a model.
   bool is_chief() const;
-  /// Returns the names of what the validation of the fit() that runs adds to logs, in some epochs
-  /// only with validation_freq; empty without validation.
+  /// Returns the names of the values that validation adds to the logs of the running fit() (with
+  /// validation_freq, only in some epochs); empty without validation.
   std::vector<std::string> validation_names() const;
 
  private:
   Model* model_ = nullptr;
 };
 
-/// A callback in a list: made from an object (`EarlyStopping({.patience = 2})`, which is moved) or
-/// from a shared_ptr, where the caller wants to look at it later.
+/// Element of a list of callbacks, made from an object (`EarlyStopping({.patience = 2})`, which is
+/// moved) or from a shared_ptr that the caller keeps to inspect the callback later.
 class AnyCallback {
  public:
   template <std::derived_from<Callback> C>
@@ -145,32 +144,31 @@ class AnyCallback {
   std::shared_ptr<Callback> callback_;
 };
 
-// The value that a callback watches, and what is better.
+// Monitored values.
 
 class Model;
 
-/// Whether smaller or larger values are better. kAuto: as the compiled metric of this name says
-/// (Model::metric_direction()); "loss" is smaller. For other names kAuto is refused.
+/// Direction of improvement. kAuto uses that of the compiled metric (Model::metric_direction();
+/// "loss": smaller) and throws kInvalidArgument for names without one.
 enum class MonitorMode { kAuto, kMin, kMax };
 
 namespace internal {
 
-/// A value of the logs, and its comparison with the best one so far.
+/// Monitored value of the logs, and its comparison with the best one so far.
 class Monitor {
  public:
-  /// Before there is a best value: every number is better.
+  /// Initial best value: every number is better.
   static constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();
 
-  /// `who`: the callback, for messages; a literal.
+  /// `who`: name of the callback for messages; must be a literal.
   Monitor(const char* who, std::string name, MonitorMode mode)
       : who_(who), name_(std::move(name)), mode_(mode) {}
 
-  /// Throws kInvalidArgument when mode is kAuto and the model knows no direction of the name.
+  /// Returns true if larger is better. Throws kInvalidArgument if kAuto finds no direction.
   bool larger_is_better(const Model& model) const;
-  /// Whether `value` is better than `best` by more than `min_delta`. What is not a number is not
-  /// better than anything.
+  /// Returns true if `value` is better than `best` by more than `min_delta`. NaN is never better.
   bool is_better(const Model& model, double value, double best, double min_delta = 0.0) const;
-  /// The value in the logs; without it nothing, and a warning (once) that lists the names.
+  /// Returns the value in the logs. If it is missing, warns once, listing the names.
   std::optional<double> value(const Logs& logs) const;
 
  private:
@@ -183,7 +181,7 @@ class Monitor {
 
 // A callback made of functions.
 
-/// What is left out is not called.
+/// Functions of a LambdaCallback; empty ones are not called.
 struct LambdaCallbackOptions {
   std::function<void()> on_train_begin = {};
   std::function<void(const Logs& logs)> on_train_end = {};

@@ -1,4 +1,4 @@
-// Callbacks that steer training: its end, and the learning rate. All other callbacks, too.
+// Callbacks that end training or set the learning rate. Includes all other callbacks.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -16,25 +16,25 @@
 
 namespace tutti {
 
-// Ends training when a value no longer gets better.
+// Ends training when a value stops improving.
 
 struct EarlyStoppingOptions {
   std::string monitor = "val_loss";
-  /// Smaller changes do not count.
+  /// Smallest change that counts as an improvement.
   double min_delta = 0.0;
-  /// Epochs without improvement that are waited for.
+  /// Number of epochs without improvement after which training stops.
   std::int64_t patience = 0;
   MonitorMode mode = MonitorMode::kAuto;
-  /// An epoch that is not better than this does not count as improvement either.
+  /// Value that an epoch must also beat to count as an improvement.
   std::optional<double> baseline = std::nullopt;
-  /// When fit ends, stopped or not, the weights are those of the best epoch: each replica's own,
-  /// and not averages that an optimizer with `.ema` writes last.
+  /// Restores the weights of the best epoch when fit() ends, whether stopped early or not. They are
+  /// each replica's own, not the averages that an optimizer with `.ema` writes last.
   bool restore_best_weights = false;
-  /// Epochs before this one are not looked at.
+  /// First epoch that is monitored.
   std::int64_t start_from_epoch = 0;
 };
 
-/// Keras's EarlyStopping. A monitored name that the logs lack gives a warning that lists the names.
+/// Keras's EarlyStopping. If the logs lack the monitored name, a warning lists the names.
 class EarlyStopping : public Callback {
  public:
   explicit EarlyStopping(EarlyStoppingOptions options = {});
@@ -46,7 +46,7 @@ class EarlyStopping : public Callback {
   std::vector<Tensor> save_tensors() const override { return best_weights_; }
   void restore_tensors(std::vector<Tensor> tensors) override { best_weights_ = std::move(tensors); }
 
-  /// The epoch in which training was stopped; nothing when it was not.
+  /// Epoch in which training was stopped; nullopt if it was not.
   std::optional<std::int64_t> stopped_epoch() const { return stopped_epoch_; }
   std::int64_t best_epoch() const { return best_epoch_; }
 
@@ -59,14 +59,14 @@ class EarlyStopping : public Callback {
   std::int64_t best_epoch_ = 0;
   std::int64_t waited_ = 0;
   std::optional<std::int64_t> stopped_epoch_;
-  std::vector<Tensor> best_weights_;     // as the variables save themselves,
-  std::vector<std::string> best_names_;  // under these names
+  std::vector<Tensor> best_weights_;     // components of the variables
+  std::vector<std::string> best_names_;  // names of these components
 };
 
-// Ends training when the loss is no number.
+// Ends training when the loss is not finite.
 
-/// Stops fit() after the batch whose loss is NaN or infinite, and logs an error that names epoch,
-/// batch, step and the replicas whose share it was. Keras's TerminateOnNaN.
+/// Stops fit() after a batch whose loss is NaN or infinite, and logs an error naming the epoch,
+/// batch, step and replicas. Keras's TerminateOnNaN.
 class TerminateOnNaN : public Callback {
  public:
   void on_train_begin() override;
@@ -75,7 +75,7 @@ class TerminateOnNaN : public Callback {
   Json save_state() const override { return Json(epoch_); }
   void restore_state(const Json& state) override { epoch_ = state.as_int(); }
 
-  /// What was logged; empty when training was not ended.
+  /// Logged error; empty if training was not stopped.
   const std::string& reason() const { return reason_; }
 
  private:
@@ -85,7 +85,7 @@ class TerminateOnNaN : public Callback {
 
 // Sets the learning rate by epoch or by batch.
 
-/// Before each epoch: rate = schedule(epoch, present rate). The epoch's logs hold "learning_rate".
+/// Sets the rate to schedule(epoch, rate) before each epoch, and logs it as "learning_rate".
 class LearningRateScheduler : public Callback {
  public:
   using Schedule = std::function<double(std::int64_t epoch, double learning_rate)>;
@@ -97,7 +97,7 @@ class LearningRateScheduler : public Callback {
   Schedule schedule_;
 };
 
-/// Before each training batch: rate = schedule(batch of the epoch, present rate).
+/// Sets the rate to schedule(batch of the epoch, rate) before each training batch.
 class BatchLearningRateScheduler : public Callback {
  public:
   using Schedule = std::function<double(std::int64_t batch, double learning_rate)>;
@@ -108,25 +108,25 @@ class BatchLearningRateScheduler : public Callback {
   Schedule schedule_;
 };
 
-// Lowers the learning rate when a value no longer gets better.
+// Lowers the learning rate when a value stops improving.
 
 struct ReduceLROnPlateauOptions {
   std::string monitor = "val_loss";
-  /// The rate is multiplied by it, in (0, 1).
+  /// Factor in (0, 1) by which the rate is multiplied.
   double factor = 0.1;
-  /// Epochs without improvement that are waited for.
+  /// Number of epochs without improvement after which the rate is reduced.
   std::int64_t patience = 10;
   MonitorMode mode = MonitorMode::kAuto;
-  /// Smaller changes do not count.
+  /// Smallest change that counts as an improvement.
   double min_delta = 1e-4;
-  /// Epochs after a change in which nothing is counted.
+  /// Number of epochs after a reduction that do not count as epochs without improvement.
   std::int64_t cooldown = 0;
-  /// The rate does not go below.
+  /// Lower bound of the rate.
   double min_lr = 0.0;
 };
 
-/// Keras's ReduceLROnPlateau. The optimizer's rate must be a number, not a schedule. The epoch's
-/// logs hold "learning_rate".
+/// Keras's ReduceLROnPlateau. Adds "learning_rate" to the epoch's logs. The optimizer's rate must
+/// be a number, not a schedule.
 class ReduceLROnPlateau : public Callback {
  public:
   explicit ReduceLROnPlateau(ReduceLROnPlateauOptions options = {});
@@ -146,18 +146,18 @@ class ReduceLROnPlateau : public Callback {
   std::int64_t cooling_ = 0;
 };
 
-// How the learning rate follows the global batch when replicas are added.
+// Scales the learning rate with the global batch size.
 
 /// kLinear: rate * k for a batch k times as large (Goyal et al., "Accurate, large minibatch SGD",
 /// 2017); kSquareRoot: rate * sqrt(k) (for adaptive methods).
 enum class LearningRateScaling { kLinear, kSquareRoot };
 
-/// The rate for `global_batch` when `base_rate` is right for `base_batch`. Both batches > 0.
+/// Returns the learning rate for `global_batch` if `base_rate` suits `base_batch`, both > 0.
 double scaled_learning_rate(double base_rate, std::int64_t base_batch, std::int64_t global_batch,
                             LearningRateScaling scaling = LearningRateScaling::kLinear);
 
-/// The rate that a table gives for a global batch: tf's guide has {{5, 0.1}, {10, 0.15}}. Throws
-/// kNotFound listing the batches of the table.
+/// Returns the rate that a table lists for a global batch size; tf's guide has {{5, 0.1}, {10,
+/// 0.15}}. Throws kNotFound listing the batch sizes of the table.
 double learning_rate_for_batch(const std::map<std::int64_t, double>& rates_by_global_batch,
                                std::int64_t global_batch);
 

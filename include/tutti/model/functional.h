@@ -1,4 +1,4 @@
-// A graph of layers with any number of inputs and outputs.
+// Functional: a graph of layers with any number of inputs and outputs.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,11 +12,11 @@
 namespace tutti {
 
 namespace internal {
-/// A graph of layers as it is saved. Values are numbered: the inputs, then the results of each
+/// Saved form of a graph of layers. Values are numbered: first the inputs, then the results of each
 /// call.
 struct GraphDescription {
   struct Call {
-    std::size_t layer = 0;  // a number of `layers`
+    std::size_t layer = 0;  // index into `layers`
     std::vector<std::size_t> arguments;
   };
   std::vector<Input> inputs;
@@ -26,22 +26,22 @@ struct GraphDescription {
 };
 }  // namespace internal
 
-/// A model drawn by calling layers with symbols:
+/// Model defined by calling layers with symbolic tensors:
 ///
 ///     SymbolicTensor x = Input{{32, 32, 3}};
 ///     SymbolicTensor y = Conv2D(3, 3, {.padding = "same"})(x);
 ///     Functional model({x}, {Dense(10)(Flatten()(Add()({x, y})))});
 ///
-/// Weights are made here, in the current strategy's scope, layers in the order in which they were
-/// drawn. A layer that was called twice is shared. The batches of fit hold the inputs in this
-/// order, then the labels of the outputs. keras.Model(inputs, outputs).
+/// Weights are created here, in the current strategy's scope, in the order in which the layers were
+/// called. A layer that is called twice shares its weights. The batches of fit() hold the inputs in
+/// this order, then the labels of the outputs. keras.Model(inputs, outputs).
 class Functional : public LayerOf<Functional, Model> {
  public:
-  /// Throws kInvalidArgument when an output needs an input that is not listed, or none are given.
+  /// Throws kInvalidArgument if an output needs an unlisted input, or if a list is empty.
   Functional(std::vector<SymbolicTensor> inputs, std::vector<SymbolicTensor> outputs,
              std::string name = "");
 
-  /// The graph as load_model() reads it: of `description`, whose layers have no weights yet.
+  /// Creates the model from a saved graph whose layers have no weights yet.
   static Functional of_description(const internal::GraphDescription& graph, std::string name);
   internal::GraphDescription graph() const;
 
@@ -54,7 +54,7 @@ class Functional : public LayerOf<Functional, Model> {
   Json::Array call_arguments() const override;
 
  private:
-  /// A call of a layer; values are numbered through all calls, the inputs first.
+  /// One call of a layer. Values are numbered across all calls, the inputs first.
   struct Step {
     std::shared_ptr<Layer> layer;
     std::vector<std::size_t> arguments;
@@ -64,7 +64,7 @@ class Functional : public LayerOf<Functional, Model> {
   struct Graph {
     std::vector<Step> steps;
     std::vector<std::string> input_names;
-    std::vector<std::size_t> outputs;  // numbers of values
+    std::vector<std::size_t> outputs;  // value numbers
     std::vector<Output> output_infos;
     std::vector<Edge> edges;
     std::size_t num_values = 0;

@@ -1,4 +1,4 @@
-// Sequences that a model goes on with: drawn from its logits, step by step.
+// Generation of token sequences from a model's logits.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,21 +11,21 @@
 
 namespace tutti {
 
-/// How sample() draws. What they leave is drawn with its probabilities among one another.
+/// Options of sample(). Probabilities of the classes that they leave are renormalised.
 struct SamplingOptions {
-  /// Logits are divided by it: below 1 what is likely becomes likelier. 0: the likeliest, always.
+  /// Divisor of the logits; below 1, likely classes become likelier. 0: always the likeliest class.
   double temperature = 1.0;
-  /// So many of the likeliest classes are left; default: all.
+  /// Number of likeliest classes that may be drawn. Default: all.
   std::optional<std::int64_t> top_k = std::nullopt;
-  /// Of these, the likeliest until their probabilities add up to it (nucleus sampling: Holtzman et
-  /// al., arXiv 1904.09751). In (0, 1].
+  /// Keeps the likeliest of these classes until their probabilities add up to top_p, in (0, 1]
+  /// (nucleus sampling: Holtzman et al., arXiv 1904.09751).
   double top_p = 1.0;
 };
 
-/// int64 [batch]: a class for each row of logits [batch, classes]. Row i is drawn by number i of
-/// the stream of `key` (Philox), so that the same key and logits give the same classes. Of equal
-/// logits the lower class counts as the likelier. Throws kInvalidArgument for options out of range,
-/// naming a row whose logits are NaN.
+/// Draws a class for each row of logits [batch, classes]; returns int64 [batch]. Row i uses number
+/// i of the stream of `key` (Philox), so the same key and logits give the same classes. Among equal
+/// logits the lower class counts as likelier. Throws kInvalidArgument for options out of range, and
+/// for NaN logits naming the row.
 Tensor sample(const Tensor& logits, const RandomKey& key, const SamplingOptions& options = {});
 /// Same as sample(logits, next_random_key(), options).
 inline Tensor sample(const Tensor& logits, NoRandomKey, const SamplingOptions& options = {}) {
@@ -33,27 +33,27 @@ inline Tensor sample(const Tensor& logits, NoRandomKey, const SamplingOptions& o
 }
 
 struct GenerateOptions {
-  /// New tokens behind the prompt.
+  /// Number of tokens to append to the prompt.
   std::int64_t max_new_tokens = 100;
-  /// How each is drawn.
+  /// How each token is drawn.
   SamplingOptions sampling = {};
-  /// Of the draws; default: set_random_seed()'s. Each place of each row has a draw of its own.
+  /// Seed of the draws; default: set_random_seed()'s. Each position of each row has its own draw.
   std::optional<std::uint64_t> seed = std::nullopt;
-  /// A row that has drawn it is filled up with it; when all have, the result ends.
+  /// Token that ends its row; the row is padded with it. Generation ends when all rows have it.
   std::optional<std::int64_t> end_token = std::nullopt;
-  /// The model sees so many last tokens at most; default: all. When a cache has got so many, it
-  /// begins anew with the last half of them.
+  /// Maximum number of last tokens that the model sees. Default: all. When the cache has reached
+  /// it, the cache is rebuilt from the last half of the tokens.
   std::optional<std::int64_t> window = std::nullopt;
-  /// Whether keys and values of the tokens before are kept (KeyValueCache); otherwise the model
-  /// computes them again for each token.
+  /// Keeps keys and values of earlier tokens (KeyValueCache); otherwise the model recomputes them
+  /// for each token.
   bool use_cache = true;
 };
 
-/// The prompt int64 or int32 [batch, steps], and what `model` goes on with: int64 [batch, steps +
-/// new], in the host's memory. The model takes tokens [batch, steps] to logits [batch, steps,
-/// vocabulary], whose last step is drawn from. Outside replicas, one thread; weights are read as
-/// the strategy's scope outside of run() does. Throws kInvalidArgument for an empty prompt, and
-/// KeyValueCache's errors.
+/// Returns `prompt`, int64 or int32 [batch, steps], followed by the tokens that `model` generates:
+/// int64 [batch, steps + new], in host memory. The model maps tokens [batch, steps] to logits
+/// [batch, steps, vocabulary]; the last step gives the next token. Call it outside replicas;
+/// weights are read as in the cross-replica context. Not thread-safe. Throws kInvalidArgument for
+/// an empty prompt, and KeyValueCache's errors.
 Tensor generate(const Layer& model, const Tensor& prompt, const GenerateOptions& options = {});
 
 }  // namespace tutti

@@ -1,4 +1,4 @@
-// Log files: TensorBoard's events, and callbacks that write them, CSV and JSON.
+// Log files: TensorBoard event files, and callbacks that write event files, CSV and JSON.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -16,17 +16,17 @@
 namespace tutti {
 
 /// Appends scalars and histograms to "<directory>/events.out.tfevents.<seconds>.<host>.<process>",
-/// which TensorBoard reads. The file is flushed after each record. Inside run() replica 0 alone
-/// writes (of several workers one), and what the others give is left out, so a step may write
-/// its own values: tf.summary. Throws kUnavailable naming the path when it cannot be written. Used
-/// by one thread, and in run() by all replicas.
+/// which TensorBoard reads. The file is flushed after each record. Inside run() only replica 0
+/// writes (on one of several workers) and values from other replicas are ignored, so a step may log
+/// its own values: tf.summary. Throws kUnavailable naming the path if the file cannot be written.
+/// Not thread-safe, except for calls of the replicas inside run().
 class EventFileWriter {
  public:
   explicit EventFileWriter(const std::string& directory);
 
   void scalar(std::string_view tag, std::int64_t step, double value);
-  /// How often which values occur, in TensorFlow's buckets (limits grow by a tenth each). Values
-  /// that are not finite throw kInvalidArgument naming the tag.
+  /// Writes a histogram with TensorFlow's buckets (each limit is 10% larger than the last). Throws
+  /// kInvalidArgument naming the tag if a value is not finite.
   void histogram(std::string_view tag, std::int64_t step, std::span<const double> values);
   const std::string& path() const { return path_; }
 
@@ -38,28 +38,28 @@ class EventFileWriter {
   std::ofstream file_;
 };
 
-// Writes the values of epochs as a table.
+// Writes the values of epochs as CSV.
 
-/// Whether a file that is there is begun anew.
+/// Handling of an existing file.
 enum class CsvMode { kReplace, kAppend };
 
-/// Of CsvLogger.
+/// Options of CsvLogger.
 struct CsvLoggerOptions {
   std::string separator = ",";
-  /// kAppend: goes on with a file that is there, without a second head line.
+  /// kAppend continues an existing file, without a second header line.
   CsvMode mode = CsvMode::kReplace;
 };
 
-/// A line per epoch: "epoch", then the values by name in alphabetical order; "NA" where an epoch
-/// lacks one (validation that did not take place). The columns are those of the first epoch and of
-/// validation, or (kAppend) of the file: a value without a column is warned of. Numbers read back
-/// exactly. Throws kUnavailable naming the path when it cannot be written. Keras's CSVLogger.
+/// Writes a line per epoch: "epoch", then the values by name in alphabetical order; "NA" where an
+/// epoch lacks one (no validation). The columns are those of the first epoch and of validation, or
+/// with kAppend those of the file; other values cause a warning. Numbers read back exactly. Throws
+/// kUnavailable naming the path if the file cannot be written. Keras's CSVLogger.
 class CsvLogger : public Callback {
  public:
   explicit CsvLogger(std::string path, CsvLoggerOptions options = {});
   void on_train_begin() override;
   void on_epoch_end(std::int64_t epoch, const Logs& logs) override;
-  /// The file's state: lines that were written later are written again.
+  /// The state includes the length of the file: restoring removes lines that were written later.
   Json save_state() const override;
   void restore_state(const Json& state) override;
 
@@ -68,19 +68,19 @@ class CsvLogger : public Callback {
 
   std::string path_;
   CsvLoggerOptions options_;
-  std::vector<std::string> names_;  // of the head line
+  std::vector<std::string> names_;  // columns of the header line
   bool wrote_head_ = false;
 };
 
-// Writes the values of training for TensorBoard and as lines of JSON.
+// Writes the values of training for TensorBoard and as JSON lines.
 
 struct TensorBoardOptions {
-  /// Also "batch_<name>" every so many batches; 0: epochs alone.
+  /// Batches between two "batch_<name>" values; 0: only epochs.
   std::int64_t update_every_batches = 0;
 };
 
-/// Scalars "epoch_<name>" by epoch under <log_dir>/train and <log_dir>/validation (there without
-/// "val_"), as Keras lays them out.
+/// Writes scalars "epoch_<name>" by epoch under <log_dir>/train and <log_dir>/validation (there
+/// without "val_"), in Keras's layout.
 class TensorBoard : public Callback {
  public:
   explicit TensorBoard(std::string log_dir, TensorBoardOptions options = {});
@@ -96,18 +96,18 @@ class TensorBoard : public Callback {
   std::string log_dir_;
   TensorBoardOptions options_;
   std::int64_t batches_ = 0;
-  std::optional<EventFileWriter> train_;       // opened with the first value
+  std::optional<EventFileWriter> train_;       // opened on the first value
   std::optional<EventFileWriter> validation_;  // likewise
 };
 
 /// Appends a line per epoch to <log_dir>/log.jsonl: {"epoch": 0, "step": 938, "seconds": 12.3,
-/// "loss": 0.41, ...}. "step" counts updates, "seconds" those since training began.
+/// "loss": 0.41, ...}. "step" counts updates; "seconds" is the time since training began.
 class JsonLog : public Callback {
  public:
   explicit JsonLog(std::string log_dir) : log_dir_(std::move(log_dir)) {}
   void on_train_begin() override;
   void on_epoch_end(std::int64_t epoch, const Logs& logs) override;
-  /// The length of the file: lines that were written later are written again.
+  /// The state is the length of the file: restoring removes lines that were written later.
   Json save_state() const override;
   void restore_state(const Json& state) override;
 

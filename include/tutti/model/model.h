@@ -1,4 +1,4 @@
-// The model: layers that are trained, evaluated and asked as one.
+// Model: layers with compile, fit, evaluate and predict.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -26,30 +26,30 @@ struct CompiledModel;
 class FitLoop;
 }  // namespace internal
 
-/// What Model::compile() takes: tf.keras.Model.compile. Names are looked up at once
-/// (kInvalidArgument lists those there are).
+/// Options of Model::compile(), as in tf.keras.Model.compile. Unknown names throw kInvalidArgument
+/// at once, listing the known ones.
 struct CompileOptions {
-  /// By name, or as options: `AdamOptions{.learning_rate = 1e-3}`.
+  /// Name or options, for example `AdamOptions{.learning_rate = 1e-3}`.
   OptimizerSpec optimizer = "sgd";
-  /// None: only what layers add with add_loss() and regularizers is minimised.
+  /// If unset, only losses from add_loss() and regularizers are minimised.
   std::optional<Loss> loss = std::nullopt;
-  /// These do not use sample weights, the weighted ones do; means of both leave out the steps that
-  /// masks leave out (Keras's rules). A name that is taken gets "weighted_" in front, or a number.
+  /// Metrics without and with sample weights. Means of both leave out masked steps (Keras's rules).
+  /// A name that is already in use gets the prefix "weighted_" or a number.
   std::vector<MetricSpec> metrics = {};
   std::vector<MetricSpec> weighted_metrics = {};
-  /// For models with several outputs, in their order: their losses, the factors with which they add
-  /// up (default 1), their metrics, and their weighted metrics.
+  /// For models with several outputs, in output order: losses, their factors (default 1), metrics,
+  /// and weighted metrics.
   std::vector<Loss> losses = {};
   std::vector<double> loss_weights = {};
   std::vector<std::vector<MetricSpec>> output_metrics = {};
   std::vector<std::vector<MetricSpec>> output_weighted_metrics = {};
-  /// Steps between two looks at logs: callbacks and progress see every so many batches at once.
+  /// Batches per call of callbacks and update of the progress line.
   std::int64_t steps_per_execution = 1;
   /// Under the policy mixed_float16 an optimizer without a loss scale gets a dynamic one.
   bool auto_scale_loss = true;
 };
 
-/// What is validated after each epoch: a batched dataset, or tensors.
+/// Validation data of fit(): a batched dataset, or tensors.
 struct ValidationData {
   ValidationData() = default;
   ValidationData(Dataset data) : dataset(std::move(data)) {}
@@ -59,94 +59,94 @@ struct ValidationData {
   Tensor labels = {};
 };
 
-/// What Model::fit() takes: tf.keras.Model.fit. The same on all workers: what is shown is
-/// fetched from all of them.
+/// Options of Model::fit(), as in tf.keras.Model.fit. Must be equal on all workers: fetching the
+/// displayed values is a collective operation.
 struct FitOptions {
-  /// Number of the last epoch, plus one; numbers start at initial_epoch.
+  /// Index of the last epoch plus one; counting starts at initial_epoch.
   std::int64_t epochs = 1;
-  /// For tensors alone, over all replicas: datasets are batched already (kInvalidArgument).
-  /// Default: 32, or with steps_per_epoch as many rows as make a pass of so many batches.
+  /// Global batch size for tensors; throws kInvalidArgument with a dataset, which is already
+  /// batched. Default: 32, or num_rows / steps_per_epoch (rounded up) if steps_per_epoch is set.
   std::optional<std::int64_t> batch_size = std::nullopt;
-  ValidationData validation_data = {};  // `{x, y}`, or a batched dataset; none: no validation
+  ValidationData validation_data = {};  // `{x, y}` or a batched dataset; empty: no validation
   std::vector<AnyCallback> callbacks = {};
-  /// Global batches of an epoch; default: a pass over the dataset, which must end
-  /// (kInvalidArgument). With it an epoch goes on where the last one ended, and a new pass begins
-  /// when one ends: in the middle of an epoch with a warning.
+  /// Global batches per epoch. Default: one pass over the dataset, which must be finite
+  /// (kInvalidArgument). If set, an epoch continues where the previous one stopped. When a pass
+  /// ends within an epoch, a warning is logged and a new pass begins.
   std::optional<std::int64_t> steps_per_epoch = std::nullopt;
-  /// Epochs below `epochs` remain; where none does, fit() warns and trains nothing.
+  /// Index of the first epoch. If it is not below `epochs`, fit() warns and trains nothing.
   std::int64_t initial_epoch = 0;
   Verbosity verbose = Verbosity::kProgress;
-  /// Tensors are shuffled, differently each epoch, by the global seed.
+  /// Shuffles tensors (not datasets) in a different order each epoch, derived from the global seed.
   bool shuffle = true;
-  /// For tensors alone: [rows], or [rows, steps] for outputs [rows, steps, ...]. Datasets have
-  /// weights as their third component (kInvalidArgument).
+  /// Weights [rows], or [rows, steps] for outputs [rows, steps, ...]. Only for tensors: with a
+  /// dataset, whose third component holds the weights, it throws kInvalidArgument.
   Tensor sample_weight = {};
-  /// Examples of a class count as much as it weighs (1 when it is not listed), in the loss of
-  /// training and in weighted metrics. Labels are class numbers or one-hot; one output.
+  /// Weight of each class (default 1) in the training loss and in weighted metrics. Requires one
+  /// output and labels that are class numbers or one-hot.
   std::map<std::int64_t, double> class_weight = {};
-  /// Validation takes place after every so many epochs.
+  /// Epochs between two validations.
   std::int64_t validation_freq = 1;
-  /// Global batches of a validation, each time from the first one on; default: a pass over
-  /// validation_data, which must end (kInvalidArgument).
+  /// Global batches per validation, always from the first one. Default: one pass over
+  /// validation_data, which must be finite (kInvalidArgument).
   std::optional<std::int64_t> validation_steps = std::nullopt;
 };
 
-/// What Model::evaluate() takes.
+/// Options of Model::evaluate().
 struct EvaluateOptions {
-  /// For tensors alone, as in FitOptions; default: 32.
+  /// As in FitOptions, only for tensors. Default: 32.
   std::optional<std::int64_t> batch_size = std::nullopt;
   std::vector<AnyCallback> callbacks = {};
   Verbosity verbose = Verbosity::kSilent;
-  /// For tensors alone, as in FitOptions.
+  /// As in FitOptions, only for tensors.
   Tensor sample_weight = {};
-  /// The first so many global batches; default: all, which must end (kInvalidArgument).
+  /// Number of global batches. Default: all data, which must be finite (kInvalidArgument).
   std::optional<std::int64_t> steps = std::nullopt;
 };
 
-/// What Model::save() takes.
+/// Options of Model::save().
 struct SaveOptions {
-  /// Also what compile() was given, so that the loaded model is compiled. Without: for losses and
-  /// metrics that are functions of one's own.
+  /// Saves the arguments of compile(), too, so that the loaded model is compiled. Set it to false
+  /// if a loss or metric is a function of your own, which cannot be saved.
   bool compile_arguments = true;
 };
 
-/// What Model::predict() takes.
+/// Options of Model::predict().
 struct PredictOptions {
-  /// For tensors alone, as in FitOptions; default: 32.
+  /// As in FitOptions, only for tensors. Default: 32.
   std::optional<std::int64_t> batch_size = std::nullopt;
-  /// The first so many global batches; default: all, which must end (kInvalidArgument).
+  /// Number of global batches. Default: all data, which must be finite (kInvalidArgument).
   std::optional<std::int64_t> steps = std::nullopt;
 };
 
-/// Layers with compile, fit, evaluate and predict. Derive from it and write call() (add_layer() in
-/// the constructor makes the weights), or use Sequential. It belongs to the strategy in whose scope
-/// it was made, which must outlive its use; fit, evaluate and predict may be called outside. A
-/// class with several inputs or outputs says so in its constructor: set_built({shapes of inputs},
-/// {shapes of outputs}). Copies share everything. One user thread. keras.Model.
+/// Layers with compile, fit, evaluate and predict. Use Sequential, or derive from it: call
+/// add_layer() in the constructor and implement call(). A class with several inputs or outputs
+/// declares them there: set_built({input shapes}, {output shapes}). A model belongs to the strategy
+/// in whose scope it was created and which must outlive its use. fit(), evaluate() and predict()
+/// may be called outside the scope. Copies share all state. Not thread-safe. keras.Model.
 class Model : public Layer {
  public:
-  /// Makes optimizer and metrics, in the scope of the model's strategy. Throws kFailedPrecondition
-  /// in a callback of fit() or evaluate(), and inside the scope of another strategy, naming both;
-  /// kInvalidArgument for LossReduction
-  /// kNone and for a metric object of another strategy.
+  /// Creates the optimizer and the metrics in the scope of the model's strategy. Throws
+  /// kFailedPrecondition in a callback of fit() or evaluate() and inside another strategy's scope
+  /// (naming both), kInvalidArgument for LossReduction::kNone and for a metric object created under
+  /// another strategy.
   void compile(CompileOptions options);
 
-  /// Trains. Each global batch is one step: every replica takes its slice, the loss is divided by
-  /// the true number of rows of the global batch, gradients are summed. `data` is batched by the
-  /// GLOBAL batch. Reports "loss" (mean over examples, regularisation included), metrics, and both
-  /// with "val_".
+  /// Trains the model; each global batch is one step. Every replica computes on its slice, the loss
+  /// is divided by the actual number of rows of the global batch, and gradients are summed. `data`
+  /// is batched by the GLOBAL batch size. The history has "loss" (mean over examples, including
+  /// regularisation), the metrics, and the validation values of both with the prefix "val_".
   History fit(const Dataset& data, FitOptions options = {},
               const SourceLocation& where = SourceLocation::current());
   History fit(DistributedDataset data, FitOptions options = {},
               const SourceLocation& where = SourceLocation::current());
   History fit(const Tensor& x, const Tensor& y, FitOptions options = {},
               const SourceLocation& where = SourceLocation::current());
-  /// Several inputs or outputs: elements of a dataset are inputs, labels, then weights (one for all
-  /// outputs, or one each).
+  /// Overload for several inputs or outputs. Elements of a dataset are then inputs, labels, and
+  /// weights (one for all outputs, or one per output).
   History fit(const std::vector<Tensor>& x, const std::vector<Tensor>& y, FitOptions options = {},
               const SourceLocation& where = SourceLocation::current());
 
-  /// Loss and metrics over all examples, each counted once, exact also with a ragged last batch.
+  /// Returns loss and metrics over all examples, each counted once, also in a ragged last batch.
   Logs evaluate(const Dataset& data, EvaluateOptions options = {},
                 const SourceLocation& where = SourceLocation::current());
   Logs evaluate(DistributedDataset data, EvaluateOptions options = {},
@@ -157,87 +157,86 @@ class Model : public Layer {
                 EvaluateOptions options = {},
                 const SourceLocation& where = SourceLocation::current());
 
-  /// Outputs for all examples [rows, ...], in their order, in the host's memory. (Of data sharded
-  /// by an AutoShardPolicy: in the order of steps, and in each of the replicas of all workers.)
-  /// Needs no compile().
+  /// Returns the outputs for all examples [rows, ...], in their order, in host memory. If an
+  /// AutoShardPolicy shards the data, rows are ordered by step, then by replica across all workers.
+  /// Does not need compile().
   Tensor predict(const Dataset& data, PredictOptions options = {},
                  const SourceLocation& where = SourceLocation::current());
   Tensor predict(DistributedDataset data, PredictOptions options = {},
                  const SourceLocation& where = SourceLocation::current());
   Tensor predict(const Tensor& x, PredictOptions options = {},
                  const SourceLocation& where = SourceLocation::current());
-  /// All outputs of a model that has several.
+  /// Returns all outputs of a model that has several.
   std::vector<Tensor> predict_all(const std::vector<Tensor>& x, PredictOptions options = {},
                                   const SourceLocation& where = SourceLocation::current());
   std::vector<Tensor> predict_all(DistributedDataset data, PredictOptions options = {},
                                   const SourceLocation& where = SourceLocation::current());
 
-  /// A table of layers, their output shapes and numbers of parameters, as Keras prints it; below,
+  /// Returns a table of layers, output shapes and parameter counts in Keras's format, followed by
   /// the bytes that each replica holds.
   std::string summary() const;
-  /// The layers as a graph in the language DOT: `dot -Tsvg`.
+  /// Returns the layers as a graph in the DOT language; render it with `dot -Tsvg`.
   std::string to_dot() const;
 
-  /// The whole model in one file, which load_model() makes it of again: layers with their options,
-  /// weights, what compile() was given, and all that checkpoint() holds. The file is that
-  /// checkpoint, a safetensors file; the architecture is JSON among its metadata. Throws
-  /// kUnimplemented naming a layer, loss or metric that does not say how it is made. All workers
-  /// call it.
+  /// Saves the whole model in one file for load_model(): layers with their options, weights, the
+  /// arguments of compile(), and everything in checkpoint(). The file is that checkpoint
+  /// (safetensors) with the architecture as JSON metadata. Throws kUnimplemented naming a layer,
+  /// loss or metric whose constructor call is unknown. Collective: every worker must call it.
   void save(const std::string& path, SaveOptions options = {},
             const SourceLocation& where = SourceLocation::current());
-  /// Weights alone, a safetensors file. Loading takes weights from whole checkpoints, too, and from
-  /// files of other frameworks: `load_weights(path, {.rename = {{"fc1.weight", "dense/kernel"}},
-  /// .transpose = {"kernel"}, .strict = false})`.
+  /// Saves or loads only the weights, as a safetensors file. Loading also accepts whole checkpoints
+  /// and files of other frameworks: `load_weights(path, {.rename = {{"fc1.weight",
+  /// "dense/kernel"}}, .transpose = {"kernel"}, .strict = false})`.
   void save_weights(const std::string& path,
                     const SourceLocation& where = SourceLocation::current()) const;
   void load_weights(const std::string& path, LoadWeightsOptions options = {});
-  /// Everything that training goes on from: weights, optimizer, the strategy's step, the number of
-  /// epochs trained. After restoring, fit({.initial_epoch = epochs_trained()}) continues.
+  /// Returns a checkpoint of all that training continues from: weights, optimizer, the strategy's
+  /// step, number of epochs trained. Then fit({.initial_epoch = epochs_trained()}) continues.
   Checkpoint checkpoint();
-  /// For callbacks, while fit() runs: all that it goes on from, beside checkpoint() where it is,
-  /// the position of its data, what metrics have gathered, the state of callbacks. To be used while
-  /// it runs, at the moments that Callback names. Throws kFailedPrecondition outside fit().
+  /// Returns the checkpoint of a running fit(), for callbacks: checkpoint() plus current epoch and
+  /// batch, position of the data, metric sums, and callback state. Use it while fit() runs, at the
+  /// points that Callback names. Throws kFailedPrecondition outside fit().
   Checkpoint fit_checkpoint();
 
   bool compiled() const;
   /// Throw kFailedPrecondition before compile().
   Optimizer& optimizer();
   const Loss& loss() const;
-  /// "loss", then the metrics: what evaluate() reports.
+  /// Returns the names that evaluate() reports: "loss", then the metrics.
   std::vector<std::string> metrics_names() const;
-  /// Which values of this name of the logs ("loss", "val_auc") are better; kUnknown for names that
-  /// are not among metrics_names(), and for metrics that do not say.
+  /// Returns which values of the log entry `name` ("loss", "val_auc") are better; kUnknown for a
+  /// name outside metrics_names() and for a metric without a direction.
   MetricDirection metric_direction(std::string_view name) const;
 
   /// Returns true while a fit() with validation_data runs (for callbacks).
   bool has_validation() const;
-  /// Returns the replicas, of all workers, whose part of the loss of this epoch (or evaluation) is
-  /// NaN or infinite. Collective: every worker must call it.
+  /// Returns the replicas of all workers whose loss in this epoch or evaluation is NaN or infinite.
+  /// Collective: every worker must call it.
   std::vector<int> replicas_without_finite_loss() const;
-  /// Lets fit end after the running step (for callbacks, on all workers).
+  /// Makes fit() end after the current step. For callbacks; must be called on all workers.
   void stop_training();
-  /// Lets fit return after the running batch, in the middle of the epoch: it is to be continued
-  /// from fit_checkpoint() (for callbacks, on all workers).
+  /// Makes fit() return after the current batch, in the middle of the epoch; training can continue
+  /// from fit_checkpoint(). For callbacks; must be called on all workers.
   void interrupt_training();
-  /// Epochs that fit() has finished; also selects the order of a shuffled dataset.
+  /// Number of epochs that fit() has finished; it also determines the order of a shuffled dataset.
   std::int64_t epochs_trained() const;
   Strategy& strategy() const;
 
-  /// What is known of a result: the layer that gives it, and its activation.
+  /// Name and activation of the layer that computes an output.
   struct Output {
     std::string name;
     std::string activation;
   };
   virtual std::vector<Output> outputs() const;
-  /// Names of two layers, of which the second takes a result of the first. Empty where the model's
-  /// call() alone knows.
+  /// Names of two connected layers: the second takes a result of the first. edges() is empty if
+  /// only the model's call() defines the connections.
   using Edge = std::pair<std::string, std::string>;
   virtual std::vector<Edge> edges() const { return {}; }
 
  protected:
-  /// A name that is given stands in front of the names of weights ("encoder/dense/kernel").
+  /// A given name is a prefix of the names of weights ("encoder/dense/kernel").
   explicit Model(std::string name = "", std::optional<Shape> input_shape = std::nullopt);
-  /// For layers in layers; a model makes its weights in its constructor.
+  /// Never called: a model creates its weights in its constructor.
   Shape build(const Shape& input) override;
 
  private:
@@ -258,20 +257,20 @@ class Model : public Layer {
   std::shared_ptr<State> model_state_;
 };
 
-/// The model of a file of Model::save(), in the current strategy's scope, whatever strategy it was
-/// saved under: a Sequential, a Functional or a registered class. It goes on with the bits that the
-/// saved one would go on with. Layers and metrics of your own: register_layer() and
-/// register_metric() first. Throws kNotFound naming a layer that is not registered,
-/// kInvalidArgument for a file without a model or with options that are unknown, kDataLoss for a
-/// damaged one, kUnimplemented for one of a later version. All workers call it.
+/// Loads a model that Model::save() wrote, in the current strategy's scope, whatever strategy it
+/// was saved under: a Sequential, a Functional or a registered class. Training continues with the
+/// same bits as that of the saved model. Register layers and metrics of your own first, with
+/// register_layer() and register_metric(). Throws kNotFound naming a layer that is not registered,
+/// kInvalidArgument for a file without a model or with unknown options, kDataLoss for a damaged
+/// file, and kUnimplemented for one of a later version. Collective: every worker must call it.
 std::shared_ptr<Model> load_model(const std::string& path,
                                   const SourceLocation& where = SourceLocation::current());
 
-/// Writes what a Sequential or Functional computes in inference, with its weights as they are now,
-/// as an ONNX file (opset 17). Inputs ("input", or their names) and outputs are float32 [batch,
-/// example...] with any batch; pictures are [batch, height, width, channels] there, too. Dropout
-/// and noise are left out. Throws kUnimplemented naming a layer or option that has no form there,
-/// and a layer that does not compute in float32. All workers call it; the chief writes.
+/// Exports the inference computation of a Sequential or Functional, with its current weights, as an
+/// ONNX file (opset 17). Inputs ("input", or their names) and outputs are float32 [batch,
+/// example...] with any batch size; images stay [batch, height, width, channels]. Dropout and noise
+/// are omitted. Throws kUnimplemented naming a layer or option without an ONNX export, or a layer
+/// that does not compute in float32. Collective: every worker must call it; the chief writes.
 void export_onnx(const Model& model, const std::string& path,
                  const SourceLocation& where = SourceLocation::current());
 

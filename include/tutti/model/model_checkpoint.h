@@ -1,4 +1,4 @@
-// Callbacks that save: the model, or everything that fit goes on from.
+// Callbacks that save the model, or the state of a running fit().
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -16,25 +16,25 @@ namespace tutti {
 // Saves the model after epochs.
 
 struct ModelCheckpointOptions {
-  /// Saves only epochs that are better than all before.
+  /// Saves only epochs that are better than all earlier ones.
   bool save_best_only = false;
   std::string monitor = "val_loss";
   MonitorMode mode = MonitorMode::kAuto;
-  /// Weights alone; otherwise all that training goes on from (Model::checkpoint()).
+  /// Saves only weights; otherwise everything needed to continue training (Model::checkpoint()).
   bool save_weights_only = false;
-  /// Files that are kept, the newest (with save_best_only: the best) of those that this object
-  /// wrote; 0: all.
+  /// Number of files to keep, of those that this object wrote: the newest ones, or the best ones
+  /// with save_best_only. 0: all.
   int max_to_keep = 0;
-  /// Saves after every so many batches instead of after epochs.
+  /// Batches between two saves. Default: saves after each epoch.
   std::optional<std::int64_t> save_freq = std::nullopt;
-  /// With save_best_only: only what is better than this is saved.
+  /// Initial best value with save_best_only: only better values are saved.
   std::optional<double> initial_value_threshold = std::nullopt;
 };
 
-/// After each epoch saves to `path`, in which {epoch} (from 1), {batch} (from 1, with save_freq)
-/// and {name} (a value of the logs, four digits) are replaced:
-/// "run/{epoch}-{val_loss}.safetensors". Keras's ModelCheckpoint, without its formats {epoch:02d}
-/// (kInvalidArgument).
+/// Saves to `path` after each epoch. In the path, {epoch} (from 1), {batch} (from 1, with
+/// save_freq) and {name} (a value of the logs, four digits) are replaced:
+/// "run/{epoch}-{val_loss}.safetensors". Keras's ModelCheckpoint, except that formats such as
+/// {epoch:02d} throw kInvalidArgument.
 class ModelCheckpoint : public Callback {
  public:
   explicit ModelCheckpoint(std::string path, ModelCheckpointOptions options = {});
@@ -45,7 +45,7 @@ class ModelCheckpoint : public Callback {
   Json save_state() const override;
   void restore_state(const Json& state) override;
 
-  /// The file written last; empty before.
+  /// Last file written; empty before the first.
   const std::string& last_path() const { return last_path_; }
   /// The files that are kept, the oldest first.
   const std::vector<std::string>& paths() const { return paths_; }
@@ -64,36 +64,35 @@ class ModelCheckpoint : public Callback {
   std::int64_t batches_ = 0;  // since the last save, with save_freq
 };
 
-// Keeps a running fit on the disk, and goes on from there when the program is started again.
+// Saves a running fit() on disk, and resumes it when the program is restarted.
 
 struct BackupAndRestoreOptions {
-  /// Saves after every so many batches, also in the middle of an epoch; default: after each epoch.
+  /// Batches between two saves, also within an epoch. Default: saves after each epoch.
   std::optional<std::int64_t> save_freq = std::nullopt;
-  /// When fit() has ended well what was saved is deleted; otherwise the next fit() finds that there
-  /// is nothing left to do.
+  /// Deletes the saved state when fit() has ended successfully; otherwise the next fit() finds
+  /// nothing left to do.
   bool delete_checkpoint = true;
-  /// Versions that are kept: should the newest turn out damaged, the one before is taken.
+  /// Number of versions to keep: if the newest is damaged, the one before it is restored.
   int max_to_keep = 2;
-  /// Asked after each batch, for example for a flag that a handler of SIGTERM has set. When it says
-  /// yes, on any worker, all workers stop after a batch that they agree on and save it, and fit()
-  /// returns at once: stopped() says so, and the next fit() goes on there. tf's
-  /// save_before_preemption.
+  /// Called after each batch, for example to check a flag that a SIGTERM handler sets. If it
+  /// returns true on any worker, all workers save after an agreed batch and fit() returns at once.
+  /// stopped() is then true, and the next fit() continues there. tf's save_before_preemption.
   std::function<bool()> stop_requested = {};
-  /// A full disk need not end training.
+  /// By default a failed save, for example on a full disk, does not end training.
   OnSaveError on_error = OnSaveError::kContinue;
 };
 
-/// A fit() that was killed and is started again by the same program ends with the bits of one that
-/// was not: weights, optimizer, random state, position within the epoch (no example twice, none
-/// lost), metrics, callbacks and history are restored, from the newest whole version in
-/// `backup_dir`; without one it begins anew. Saved on a thread, as training goes on. With several
-/// workers the chief writes and chooses the version, and all get what it has read, so the others
-/// need not see its disk. List the same callbacks as before; its place in the list does not matter.
-/// Another global batch is refused in the middle of a pass (kFailedPrecondition), not between them.
-/// Give each fit() of a program a folder of its own. Keras's BackupAndRestore.
+/// Lets a restarted program continue an interrupted fit() and end with the bits of an uninterrupted
+/// one. Restores weights, optimizer, random state, position within the epoch (no example is
+/// repeated or lost), metrics, callbacks and history from the newest intact version in
+/// `backup_dir`; without one, training starts from the beginning. Saves on a background thread.
+/// With several workers the chief writes and selects the version and sends it to the others, which
+/// need no access to its disk. List the same callbacks as before; the position of this one does not
+/// matter. A different global batch size throws kFailedPrecondition in the middle of a pass, but
+/// not between passes. Give each fit() of a program its own folder. Keras's BackupAndRestore.
 class BackupAndRestore : public Callback {
  public:
-  /// Throws kInvalidArgument for an empty folder and numbers that are not positive.
+  /// Throws kInvalidArgument for an empty folder or a number that is not positive.
   explicit BackupAndRestore(std::string backup_dir, BackupAndRestoreOptions options = {});
   void on_train_begin() override;
   void on_can_restore() override;
@@ -102,9 +101,9 @@ class BackupAndRestore : public Callback {
   Json save_state() const override;
   void restore_state(const Json& state) override;
 
-  /// What the last fit() went on from; nothing when it began anew.
+  /// Checkpoint from which the last fit() resumed; nullopt if it started from the beginning.
   const std::optional<CheckpointInfo>& restored() const { return restored_; }
-  /// Whether the last fit() returned because stop_requested() had said yes.
+  /// Returns true if the last fit() returned because stop_requested() returned true.
   bool stopped() const { return stopped_; }
 
  private:
@@ -112,10 +111,10 @@ class BackupAndRestore : public Callback {
 
   std::string backup_dir_;
   BackupAndRestoreOptions options_;
-  std::optional<CheckpointManager> manager_;  // of the fit that runs
+  std::optional<CheckpointManager> manager_;  // of the running fit()
   std::optional<CheckpointInfo> restored_;
   std::int64_t saved_steps_ = 0;  // FitPoint::steps at the last save
-  std::int64_t asked_ = 0;        // how often workers were asked whether to stop
+  std::int64_t asked_ = 0;        // number of calls of stop_requested()
   bool stopped_ = false;
 };
 

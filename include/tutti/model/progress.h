@@ -1,5 +1,5 @@
-// Progress of an epoch for people: one line that is rewritten on a terminal, a line per tenth
-// elsewhere, or one line at its end.
+// Progress display of an epoch: one line that is rewritten on a terminal, a line per tenth of the
+// epoch elsewhere, or one line at its end.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -14,13 +14,13 @@
 
 namespace tutti {
 
-/// How much fit() and evaluate() show, with Keras's numbers. kProgress: two lines per epoch, its
-/// number and its values; the second one is rewritten while the epoch runs (a terminal), or written
-/// after each tenth of it (a file). kLinePerEpoch: one line, at the end of the epoch.
+/// Output of fit() and evaluate(), with Keras's numbers. kProgress: two lines per epoch, its number
+/// and its values; the second is rewritten during the epoch (terminal) or written after each tenth
+/// of it (file). kLinePerEpoch: one line at the end of the epoch.
 enum class Verbosity { kSilent = 0, kProgress = 1, kLinePerEpoch = 2 };
 
-/// Where the time of an epoch went, in seconds of the thread that calls run() (input wait) and of
-/// the replicas on average.
+/// Time spent in an epoch, in seconds: input_wait of the thread that calls run(), the rest as the
+/// mean over the replicas.
 struct TimeSplit {
   double compute = 0.0;
   double communication = 0.0;
@@ -30,22 +30,22 @@ struct TimeSplit {
 /// Named values to show, for example {{"loss", 0.41}, {"accuracy", 0.87}}.
 using LogValues = std::span<const std::pair<std::string, double>>;
 
-/// Shows steps, values, examples per second, time left and the split of time. Used by one thread.
+/// Displays steps, values, examples per second, remaining time and the time split. Not thread-safe.
 class Progress {
  public:
-  /// `out` is not owned. `verbosity`: not kSilent.
+  /// `out` is not owned. `verbosity` must not be kSilent.
   explicit Progress(std::FILE* out = stdout, Clock& clock = Clock::system(),
                     Verbosity verbosity = Verbosity::kProgress);
 
-  /// `num_steps`: of the epoch, if known.
+  /// `num_steps`: number of steps of the epoch, if known.
   void begin_epoch(std::int64_t epoch, std::int64_t num_epochs,
                    std::optional<std::int64_t> num_steps);
-  /// `step` steps of the epoch are done; `examples`: rows of those since the last call.
+  /// Reports that `step` steps of the epoch are done, with `examples` rows since the last call.
   void step(std::int64_t step, std::int64_t examples, LogValues values);
-  /// Whether step() would show its values if it came now.
+  /// Returns true if a call of step() with this number would display its values now.
   bool due(std::int64_t step) const;
   void end_epoch(LogValues values, const TimeSplit& split);
-  /// The rate of the steps so far: what follows the last one does not count.
+  /// Returns the rate up to the last step; time after it does not count.
   double examples_per_second() const;
 
  private:
@@ -64,7 +64,7 @@ class Progress {
   std::int64_t examples_ = 0;
 };
 
-/// "2.1 s", "3:25", "1:02:07".
+/// Formats a duration: "2.1 s", "3:25", "1:02:07".
 std::string duration_text(double seconds);
 
 }  // namespace tutti

@@ -1,4 +1,4 @@
-// Layers in a row.
+// Sequential: a model whose layers are called one after the other.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -16,7 +16,7 @@ namespace tutti {
 
 struct SequentialOptions {
   std::string name = "";
-  /// Each layer is remat(): a tape keeps its input alone, and the backward pass calls it again.
+  /// Applies remat() to each layer: tapes keep its input only; the backward pass calls it again.
   bool remat = false;
 };
 
@@ -37,8 +37,8 @@ class Sequential : public LayerOf<Sequential, Model> {
   Sequential(const SequentialOptions& options, Input input, Layers... layers)
       : Sequential(options, std::move(input), in_list(std::move(layers)...)) {}
 
-  /// Without Input the first layer says its input: Dense(10, {.input_shape = Shape{784}}). Throws
-  /// kInvalidArgument showing both forms when it does not.
+  /// Without Input the first layer gives the input shape: Dense(10, {.input_shape = Shape{784}}).
+  /// Throws kInvalidArgument showing both forms if it does not.
   template <std::derived_from<Layer> First, std::derived_from<Layer>... Rest>
   requires(sizeof...(Rest) > 0 ||
            !std::derived_from<First, Sequential>) explicit Sequential(First first, Rest... rest)
