@@ -1,4 +1,4 @@
-// A step function that is captured once and replayed: what tf.function is to a training loop.
+// A step function that is captured once and replayed: tf.function for a training loop.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -58,7 +58,7 @@ void collect_tensors(const T& value, std::vector<Tensor>& tensors) {
   }
 }
 
-/// What distinguishes `value` besides its tensors.
+/// Appends the part of the signature of `value` that its tensors do not show: numbers, sizes.
 template <class T>
 void describe_plain(const T& value, std::string& text) {
   if constexpr (std::is_enum_v<T>) {
@@ -70,7 +70,7 @@ void describe_plain(const T& value, std::string& text) {
   } else if constexpr (std::same_as<T, Batch>) {
     describe_plain(value.element(), text);
   } else if constexpr (std::same_as<T, Element>) {
-    // Losses divide by it, on the host.
+    // Losses divide by this number on the host, so a captured graph holds it as a constant.
     text += concat(value.size() == 0 ? 0 : value.global_rows(), " rows;");
   } else if constexpr (is_vector<T>) {
     text += concat(value.size(), ":");
@@ -86,7 +86,7 @@ inline Tensor take_front(std::span<const Tensor>& tensors) {
   return front;
 }
 
-/// `value` with the first tensors of `tensors` in place of its own; these are taken off the front.
+/// Returns `value` with its tensors replaced by the first ones of `tensors`, and removes these.
 template <class T>
 T with_tensors(const T& value, std::span<const Tensor>& tensors) {
   if constexpr (std::same_as<T, Tensor>) {
@@ -109,7 +109,7 @@ T with_tensors(const T& value, std::span<const Tensor>& tensors) {
   }
 }
 
-/// A result of type T made of tensors alone; they are taken off the front.
+/// Builds a result of type T from the first ones of `tensors`, and removes these.
 template <class T>
 T result_of_tensors(std::span<const Tensor>& tensors) {
   if constexpr (std::same_as<T, Tensor>) {
@@ -134,30 +134,30 @@ T result_of_tensors(std::span<const Tensor>& tensors) {
 namespace tutti {
 
 struct CaptureOptions {
-  /// Calls that run the function itself before it is captured, per signature (shapes and types of
-  /// the arguments): they build what is made at first use. At least 1.
+  /// Calls per signature (shapes and types of the arguments) that run the function itself before it
+  /// is captured; they create variables and slots. At least 1.
   int num_warm_up_calls = 1;
-  /// Signatures kept; more (datasets of ever new shapes) are run without capture, with one warning.
+  /// Number of signatures kept. Calls with further ones run without capture (logged once).
   int max_signatures = 8;
 };
 
 namespace internal {
 
-/// The graphs of one step function, by signature. One thread per replica.
+/// Graphs of one step function, by signature. Called by one thread per replica.
 class CapturedCalls {
  public:
   /// One replica's part of a call. `body` runs the function on these inputs in place of the
-  /// arguments' tensors and gives the tensors of its result.
+  /// arguments' tensors and returns the tensors of its result.
   struct Call {
     std::vector<Tensor> inputs;
-    std::string plain_arguments;  // those that are no tensors: part of the signature
+    std::string plain_arguments;  // arguments other than tensors: part of the signature
     std::function<std::vector<Tensor>(std::span<const Tensor> inputs)> body;
   };
 
   explicit CapturedCalls(const CaptureOptions& options);
   ~CapturedCalls();
   std::vector<Tensor> run(const Call& call);
-  /// How many graphs there are.
+  /// Returns the number of graphs.
   int num_captured() const;
 
  private:
@@ -167,21 +167,22 @@ class CapturedCalls {
 
 }  // namespace internal
 
-/// Calls `fn` by replaying what it did. Made by captured(); a cheap handle, whose copies share the
-/// graphs. For strategy.run(): on GPUs the first call with arguments of new shapes runs `fn`, the
-/// next one runs it while its device work is captured (of all replicas of this process together),
-/// and every later one launches that graph: the host does not run `fn` again. On CPU devices `fn`
-/// is called each time, and on those of XLA, which compile each run() as a whole without it.
+/// Calls `fn` by replaying the device work of an earlier call. Made by captured(); a cheap handle
+/// whose copies share the graphs. For strategy.run(): on GPUs the first call with arguments of new
+/// shapes runs `fn`. The next call runs it while its device work is captured, of all replicas of
+/// this process together. Later calls launch that graph, and the host does not run `fn` again. On
+/// CPU devices `fn` runs each time, and on XLA devices, too, where each run() is compiled as a
+/// whole.
 ///
-/// So `fn` must do the same work each time. Tensors it makes of numbers are constants; tensors of
-/// its arguments, variables, optimizers' iterations and schedules and dropout's masks are those of
-/// each step. Refused with kFailedPrecondition or kUnimplemented, naming the reason: reading a
-/// value on the host (item()), which update rules of your own without a GPU kernel do, random
-/// tensors, gradient accumulation, dynamic loss scaling.
+/// So `fn` must do the same work each time. Tensors that it makes from numbers are constants.
+/// Tensors of its arguments, variables, optimizers' iterations and schedules and dropout masks are
+/// those of each step. Throws kFailedPrecondition or kUnimplemented, naming the reason, if `fn`
+/// reads a value on the host (item()), as your own update rules without a GPU kernel do, or uses
+/// random tensors, gradient accumulation or dynamic loss scaling.
 ///
 /// Arguments: Tensor, Batch, Element, std::vector, std::pair and std::tuple of such, and plain
-/// numbers and strings (a new value is a new signature). Results: the same without Batch, Element
-/// and numbers, or nothing.
+/// numbers and strings (a new value is a new signature). Results: these types without Batch,
+/// Element, numbers and strings, or nothing.
 template <class Fn>
 class CapturedStep {
  public:
@@ -196,7 +197,7 @@ class CapturedStep {
     (internal::collect_tensors(args, call.inputs), ...);
     (internal::describe_plain(args, call.plain_arguments), ...);
     call.body = [&]([[maybe_unused]] std::span<const Tensor> inputs) {
-      // Braces: arguments take their tensors in order.
+      // Braces evaluate their elements in order, so arguments take their tensors in order.
       std::tuple<Args...> replaced{internal::with_tensors(args, inputs)...};
       std::vector<Tensor> results;
       if constexpr (std::is_void_v<R>) {
@@ -213,7 +214,7 @@ class CapturedStep {
     }
   }
 
-  /// How many signatures were captured.
+  /// Returns the number of captured signatures.
   int num_captured() const { return calls_->num_captured(); }
 
  private:

@@ -13,10 +13,10 @@
 
 namespace tutti {
 
-/// Devices and replicas, and where variables live.
+/// Options of CentralStorageStrategy.
 struct CentralStorageOptions {
   LocalStrategyOptions local = {};
-  /// Where variables and slots live. Default: the CPU, or the GPU when it is the only device.
+  /// Device of variables and slots. Default: the CPU, or the GPU if it is the only device.
   std::optional<Device> parameter_device = std::nullopt;
 };
 
@@ -25,7 +25,7 @@ struct CentralStorageOptions {
 class CentralStorageStrategy final : public Strategy {
  public:
   explicit CentralStorageStrategy(CentralStorageOptions options = {});
-  /// With the default parameter device: what MirroredStrategy takes.
+  /// Uses the default parameter device, so it takes the same argument as MirroredStrategy.
   explicit CentralStorageStrategy(LocalStrategyOptions local)
       : CentralStorageStrategy(CentralStorageOptions{.local = std::move(local)}) {}
   template <std::convertible_to<DeviceList> Devices>

@@ -1,4 +1,4 @@
-// Synchronous training with variables, gradients and optimizer slots cut over the replicas.
+// Synchronous training with variables, gradients and optimizer slots sharded over the replicas.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -20,49 +20,48 @@ class ReadAhead;
 struct TeamSetup;
 }  // namespace internal
 
-/// Devices and replicas, and what of a variable each replica keeps.
+/// Options of FullyShardedStrategy.
 struct FullyShardedOptions {
-  /// With several workers `replicas` are those of all, as in MultiWorkerOptions.
+  /// With several workers `replicas` counts those of all workers, as in MultiWorkerOptions.
   LocalStrategyOptions local = {};
-  /// What is cut over the replicas: 1, optimizer slots; 2, sums of gradients, too; 3, parameters,
-  /// too: a replica has a whole parameter only while a layer uses it. The stages of ZeRO.
+  /// ZeRO stage, what is sharded over the replicas. 1: optimizer slots. 2: sums of gradients, too.
+  /// 3: parameters, too; a replica has a whole parameter only while a layer uses it.
   int stage = 3;
-  /// Of stage 3. true: what the forward pass gathered is let go after the layer, and gathered again
-  /// for the backward pass; false: it is kept until then. FSDP's word.
+  /// Stage 3 only. true: parameters gathered for the forward pass are released after the layer and
+  /// gathered again for the backward pass. false: they are kept until then. As in PyTorch's FSDP.
   bool reshard_after_forward = true;
-  /// Variables of fewer bytes are mirrored: what they would save is less than what they would cost.
+  /// Variables of fewer bytes are mirrored, as gathering them would cost more than sharding saves.
   std::int64_t min_shard_bytes = 64 << 10;
-  /// How several workers find and watch each other.
+  /// How the workers find and watch each other.
   WorkerGroupOptions cluster = {};
 };
 
-/// Each replica owns an equal part of every variable and of the optimizer's slots; it gathers whole
-/// values when it reads them, gets the sum of gradients of its part, and updates that. The same
-/// bits as MirroredStrategy with as many replicas, at every stage. Over several workers, too: then
-/// all of them make the same calls, reads of variables outside run and saves among them. ZeRO
-/// (Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models", SC
-/// 2020), PyTorch's fully_shard().
+/// Each replica owns an equal part of every variable and of the optimizer's slots. It gathers whole
+/// values when it reads them, receives the gradient sum for its part, and updates that part. The
+/// bits equal those of MirroredStrategy with as many replicas, at every stage. With several
+/// workers, all of them must make the same calls, including reads of variables outside run and
+/// saves. ZeRO (Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter
+/// models", SC 2020), PyTorch's fully_shard().
 class FullyShardedStrategy final : public Strategy {
  public:
-  /// Throws kInvalidArgument naming the option for a stage that is not 1, 2 or 3 and a negative
-  /// min_shard_bytes.
+  /// Throws kInvalidArgument for a stage other than 1, 2 or 3 or a negative min_shard_bytes.
   explicit FullyShardedStrategy(FullyShardedOptions options = {});
-  /// Over the cluster's chief and workers; without any, this process alone. Waits for all of them.
-  /// Throws as MultiWorkerMirroredStrategy.
+  /// Trains on the cluster's chief and workers, or on this process alone if the cluster has none.
+  /// Waits for all of them. Throws as MultiWorkerMirroredStrategy.
   explicit FullyShardedStrategy(const ClusterResolver& resolver, FullyShardedOptions options = {});
-  /// The same for workers that are connected otherwise. options.cluster is of no use here.
+  /// Same as above, but for workers that are already connected. Ignores options.cluster.
   explicit FullyShardedStrategy(std::unique_ptr<Communicator> communicator,
                                 FullyShardedOptions options = {});
   FullyShardedStrategy(std::unique_ptr<Communicator> communicator, LocalStrategyOptions local)
       : FullyShardedStrategy(std::move(communicator),
                              FullyShardedOptions{.local = std::move(local)}) {}
-  /// With the default stage: what MirroredStrategy takes.
+  /// Uses the default stage, so it takes the same argument as MirroredStrategy.
   explicit FullyShardedStrategy(LocalStrategyOptions local)
       : FullyShardedStrategy(FullyShardedOptions{.local = std::move(local)}) {}
   template <std::convertible_to<DeviceList> Devices>
   explicit FullyShardedStrategy(const Devices& devices)
       : FullyShardedStrategy(LocalStrategyOptions{.devices = devices}) {}
-  /// That of the options.
+  /// Returns the stage of the options.
   int stage() const { return stage_; }
 
  protected:
@@ -74,12 +73,12 @@ class FullyShardedStrategy final : public Strategy {
   FullyShardedStrategy(internal::TeamSetup setup, const FullyShardedOptions& options);
   bool is_cut(const Tensor& initial_value, const VariableOptions& options) const;
 
-  const std::shared_ptr<internal::WorkerTeam> team_;  // nullptr: this process alone
-  const std::shared_ptr<internal::ReadAhead> reads_;  // nullptr as team_
+  const std::shared_ptr<internal::WorkerTeam> team_;  // nullptr: this process trains alone
+  const std::shared_ptr<internal::ReadAhead> reads_;  // nullptr if team_ is
   const int stage_;
   const bool reshard_after_forward_;
   const std::int64_t min_shard_bytes_;
-  std::shared_ptr<const Placement> placement_;  // of what looks like one component
+  std::shared_ptr<const Placement> placement_;  // of variables that read as one component
 };
 
 }  // namespace tutti

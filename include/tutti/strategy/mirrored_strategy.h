@@ -9,12 +9,12 @@
 
 namespace tutti {
 
-/// Every device holds a copy of every variable; gradients are summed over replicas by
-/// CrossDeviceOps and each copy is updated from equal values: mirrored variables stay
-/// bit-identical. tf.distribute.MirroredStrategy.
+/// Keeps a copy of every variable on every device. Gradients are summed over replicas by
+/// CrossDeviceOps and each copy is updated from equal values, so copies stay bit-identical.
+/// tf.distribute.MirroredStrategy.
 class MirroredStrategy final : public Strategy {
  public:
-  /// Throws kInvalidArgument for duplicate devices, kUnavailable for a device that is not here.
+  /// Throws kInvalidArgument for duplicate devices, kUnavailable for a device that does not exist.
   explicit MirroredStrategy(LocalStrategyOptions options = {});
   /// `MirroredStrategy("cpu:0-1")`.
   template <std::convertible_to<DeviceList> Devices>

@@ -19,45 +19,43 @@ struct TeamSetup;
 class StateDigest;
 }  // namespace internal
 
-/// This worker's replicas, and how workers find, watch and compare each other. The same on all
-/// workers but for the devices in `local`.
+/// This worker's replicas, and how workers find, watch and compare each other. Must be equal on all
+/// workers, except for the devices in `local`.
 struct MultiWorkerOptions {
-  /// For this worker, except `replicas` (of all workers, shared out evenly, the first workers
-  /// getting one more; 0: one per local device) and `replica_weights` (of all replicas).
-  /// cross_device_ops names what sums gradients between workers (canonical, ring,
-  /// halving_doubling, tree, hierarchical_copy, auto, mpi or a plugin that spans processes; nccl,
-  /// for replicas that all have a GPU of their own). By default nccl where all workers can, unless
-  /// `deterministic`, else canonical; one line in the log says why. Other values are combined in
-  /// canonical order.
+  /// For this worker, except `replicas` (of all workers, spread evenly, the first workers getting
+  /// one more; 0: one per local device) and `replica_weights` (of all replicas). cross_device_ops
+  /// names the algorithm that sums gradients between workers: canonical, ring, halving_doubling,
+  /// tree, hierarchical_copy, auto, mpi or a plugin that spans processes; or nccl, if each replica
+  /// has its own GPU. Default: nccl if all workers support it and `deterministic` is not set, else
+  /// canonical; a log line states why. Other values are combined in canonical order.
   LocalStrategyOptions local = {};
-  /// How workers find and watch each other.
+  /// How the workers find and watch each other.
   WorkerGroupOptions cluster = {};
-  /// When a worker that the others wait for is named in a warning.
+  /// When to warn of a worker that the others wait for.
   StragglerOptions stragglers = {};
-  /// After every so many steps all workers compare eight bytes, the digest of their mirrored
-  /// variables; a difference (a bit that flipped in one worker's memory) is kDataLoss on all,
-  /// naming worker and variable. 0: never.
+  /// Number of steps between comparisons of an eight-byte digest of the mirrored variables; 0:
+  /// never. A difference (e.g. a bit flip in one worker's memory) throws kDataLoss on all workers,
+  /// naming worker and variable.
   int digest_steps = 0;
 };
 
-/// MirroredStrategy over the devices of all workers: replicas are numbered over the workers, in
-/// worker order, and the same number of replicas gives the same bits on one worker or many (with
-/// the operations that add in canonical order). Every worker runs the same program and makes the
-/// same calls: run(), reduce(), gather(), variables, reads of ON_READ variables outside run, and
-/// saves are calls of all workers. A worker that fails, or is gone, ends the step on all of them
-/// with an error that names it; afterwards the strategy refuses to run.
-/// tf.distribute.MultiWorkerMirroredStrategy.
+/// MirroredStrategy over the devices of all workers. Replicas are numbered in worker order, and the
+/// same number of replicas gives the same bits on one worker or many (with algorithms that add in
+/// canonical order). Every worker must run the same program and make the same calls: run(),
+/// reduce(), gather(), creation of variables, reads of ON_READ variables outside run, and saves are
+/// collective. A worker that fails or is lost ends the step on all of them with an error that names
+/// it; afterwards the strategy refuses to run. tf.distribute.MultiWorkerMirroredStrategy.
 class MultiWorkerMirroredStrategy final : public Strategy {
  public:
-  /// The workers are the cluster's chief and workers; an empty cluster is this process alone.
-  /// Waits for all of them. Throws as WorkerGroup::join(), kInvalidArgument as MirroredStrategy,
-  /// when the workers' options contradict each other, and for NCCL where a worker cannot;
-  /// kUnimplemented for compressed gradients on GPUs, or with what does not add in canonical order.
+  /// Trains on the cluster's chief and workers; an empty cluster is this process alone. Waits for
+  /// all of them. Throws as WorkerGroup::join(); kInvalidArgument as MirroredStrategy, if the
+  /// workers' options contradict each other, and if a worker cannot use the named NCCL;
+  /// kUnimplemented for compressed gradients on GPUs, or with an algorithm that is not canonical.
   explicit MultiWorkerMirroredStrategy(const ClusterResolver& resolver,
                                        MultiWorkerOptions options = {});
-  /// The same for workers that are connected otherwise: this one is communicator->rank(), and
-  /// gradients are summed between workers by the communicator's algorithm, or NCCL as above.
-  /// options.cluster is of no use here.
+  /// Same as above, but for workers that are already connected: this worker is
+  /// communicator->rank(), and gradients are summed between workers by the communicator's
+  /// algorithm, or by NCCL as above. Ignores options.cluster.
   explicit MultiWorkerMirroredStrategy(std::unique_ptr<Communicator> communicator,
                                        MultiWorkerOptions options = {});
   MultiWorkerMirroredStrategy(std::unique_ptr<Communicator> communicator,
@@ -66,12 +64,12 @@ class MultiWorkerMirroredStrategy final : public Strategy {
                                     MultiWorkerOptions{.local = std::move(local)}) {}
   ~MultiWorkerMirroredStrategy() override;
 
-  /// Whether this process takes the place of one that died while the others went on; it can make
-  /// variables and datasets, and trains once Recovery::run() has connected it. Without Recovery the
-  /// others end as well; when all were started again, the first step connects them as a new job.
+  /// Returns true if this process replaces a worker that died while the others kept running. A
+  /// replacement can create variables and datasets; it trains once Recovery::run() has connected
+  /// it. Without Recovery the other workers end as well; once all were restarted, the first step
+  /// connects them as a new job.
   bool is_replacement() const;
-  /// The worker that a warning named last: the others wait for it, step after step. The same on all
-  /// workers.
+  /// Returns the worker that the last warning named as slow. Equal on all workers.
   std::optional<Straggler> straggler() const;
 
  protected:

@@ -8,8 +8,9 @@
 
 namespace tutti {
 
-/// One replica on `device`, variables there too. Nothing travels; of the communication options its
-/// policy for values that are not finite counts. tf.distribute.OneDeviceStrategy.
+/// Runs one replica on `device`, and creates variables there. Values are never exchanged, so of the
+/// communication options only the policy for non-finite values has an effect.
+/// tf.distribute.OneDeviceStrategy.
 class OneDeviceStrategy final : public Strategy {
  public:
   explicit OneDeviceStrategy(Device device, const CommunicationOptions& communication = {});

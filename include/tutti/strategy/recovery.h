@@ -1,4 +1,4 @@
-// Goes on with training when a worker dies, or a connection between two breaks: from the last
+// Continues training after a worker dies or a connection between two workers breaks: from the last
 // committed step, with the same bits.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -17,11 +17,11 @@
 
 namespace tutti {
 
-/// With several workers the chief alone writes and reads: it chooses the version, and all restore
-/// what it has read, also those that do not see its disk. Variables that are cut over workers each
-/// worker writes and reads in part, where all see one folder
-/// (CheckpointManagerOptions::sharded). All workers call save and restore. The strategy must
-/// outlive the checkpoint.
+/// Returns the options of checkpoints of `strategy`. With several workers only the chief writes and
+/// reads: it chooses the version, and all workers restore what it has read, even if they do not see
+/// its disk. Each worker writes and reads its own part of variables that are sharded over workers,
+/// if all see one folder (CheckpointManagerOptions::sharded). Save and restore are collective. The
+/// strategy must outlive the checkpoint.
 CheckpointOptions checkpoint_options(Strategy& strategy);
 
 namespace internal {
@@ -29,24 +29,24 @@ class WorkerTeam;
 }  // namespace internal
 
 struct RecoveryOptions {
-  /// How long the others wait for a worker that died to be started again, by a launcher.
+  /// Time to wait until a launcher has restarted a worker that died.
   Duration rejoin_timeout = std::chrono::seconds(300);
-  /// Called on all workers when all of them were started again, so that none has the state: may
-  /// restore a checkpoint. Without it, or when that finds none, they begin anew.
+  /// Called on all workers if all of them were restarted, so that none has the state; may restore a
+  /// checkpoint. If it is empty or finds no checkpoint, they start from the beginning.
   std::function<void()> restore_from_disk = {};
 };
 
-/// Whether a launcher starts workers that die again (`tutti run --max-restarts`, which says so in
+/// Returns true if a launcher restarts workers that die (`tutti run --max-restarts`, which sets
 /// TUTTI_MAX_RESTARTS), so that the others should wait for them.
 bool starts_workers_again();
 
-/// Runs a training loop that can be begun again. `state` is all that the loop goes on from:
+/// Runs a training loop that can be repeated. `state` is everything that the loop continues from:
 /// weights, optimizer, the strategy, positions of datasets, records. Every worker keeps the state
-/// of the last two commits in memory (shared with the variables until a step changes them). When a
-/// worker is lost, the others wait until it is started again, all go back to the last step that all
-/// have committed, the new process gets it from one of them, and the loop is called again on all.
-/// When a connection between two workers breaks, nobody is waited for: they connect anew, and go
-/// back and on in the same way.
+/// of its last two commits in memory, shared with the variables until a step changes them. If a
+/// worker is lost, the others wait until it is restarted. All go back to the last step that all
+/// have committed, the new process receives that state from one of them, and the loop is called
+/// again on all. If a connection between two workers breaks, they reconnect at once and go back in
+/// the same way.
 ///
 ///     Recovery recovery(strategy, state);
 ///     recovery.run([&] {
@@ -56,24 +56,24 @@ bool starts_workers_again();
 ///       }
 ///     });
 ///
-/// With strategies of one process run() calls the loop and commit() does nothing. One thread.
+/// With strategies of one process run() calls the loop and commit() does nothing. Not thread-safe.
 class Recovery {
  public:
-  /// The strategy must outlive it.
+  /// The strategy must outlive this object.
   Recovery(Strategy& strategy, Checkpoint state, RecoveryOptions options = {});
 
-  /// Throws what the loop throws, unless a worker or a connection was lost (and also then when what
-  /// follows one commit has failed 20 times); kDeadlineExceeded naming the workers that did not
-  /// come back.
+  /// Rethrows exceptions of the loop, unless a worker or a connection was lost; it also rethrows
+  /// those after 20 repeats of the work that follows one commit. Throws kDeadlineExceeded naming
+  /// the workers that did not return.
   void run(const std::function<void()>& loop);
-  /// Keeps the state after `step`. A call of all workers, after each step that is to count: a loss
-  /// repeats what came after the last one. If the loss comes during the call, it throws, and the
-  /// step may count all the same: the loop then goes on after it, without what follows the call.
+  /// Stores the state after `step`. Collective: every worker must call it after each step that a
+  /// loss must not repeat. If the loss occurs during the call, it throws, yet the step may count;
+  /// the loop then continues after it, without the code that follows the call.
   void commit(std::int64_t step, const SourceLocation& where = SourceLocation::current());
-  /// Whether this process takes the place of one that died: run() gets its state from the others,
-  /// and nothing is to be restored before.
+  /// Returns true if this process replaces a worker that died: run() gets its state from the
+  /// others, so restore nothing before.
   bool is_replacement() const;
-  /// How often run() went back.
+  /// Returns how often run() went back to a commit.
   int num_recoveries() const { return num_recoveries_; }
 
  private:

@@ -1,4 +1,4 @@
-// What strategies with replicas on threads share: options, runs, reduction of gradients.
+// Shared part of strategies with replicas on threads: options, runs, reduction of gradients.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -18,7 +18,7 @@
 
 namespace tutti {
 
-/// Devices by value or by name: `{"gpu:0", "gpu:1"}`, "cpu:0-3".
+/// List of devices, by value or by name: `{"gpu:0", "gpu:1"}`, "cpu:0-3".
 struct DeviceList {
   DeviceList() = default;
   DeviceList(std::initializer_list<const char*> names);
@@ -29,74 +29,72 @@ struct DeviceList {
   std::vector<Device> devices;
 };
 
-/// kThreads: replica 0 on the thread that calls run(), each other on its own. kSequential: the same
-/// threads, but one at a time in replica order, each until it blocks: a deterministic schedule for
-/// tests.
+/// Scheduling of replicas. kThreads: replica 0 runs on the thread that calls run(), each other
+/// replica on its own thread. kSequential: the same threads, but one at a time in replica order,
+/// each until it blocks; a deterministic schedule for tests.
 enum class ReplicaExecution { kThreads, kSequential };
 
-/// The devices and replicas of this process, and how their values are combined: what all strategies
-/// take. Checked when the strategy is made (kInvalidArgument, kUnimplemented name the field).
+/// Devices and replicas of this process, and how their values are combined. All strategies take and
+/// check them in the constructor (kInvalidArgument and kUnimplemented name the field).
 struct LocalStrategyOptions {
-  /// Which devices compute; empty: default_devices(), every GPU or else the CPU. On those of XLA
-  /// ("xla:0-3") each run() is one compiled program (TpuStrategy), which options of how gradients
-  /// are summed and of unequal shares have no part in (kInvalidArgument), and replica r of xla:i
-  /// has its tensors on cpu:i for the host. MirroredStrategy, OneDeviceStrategy and TpuStrategy.
+  /// Devices that compute; empty: default_devices(), every GPU or else the CPU. On XLA devices
+  /// ("xla:0-3") each run() is one compiled program (TpuStrategy); options on how gradients are
+  /// summed and on unequal shares then throw kInvalidArgument, and replica r of xla:i keeps its
+  /// tensors on cpu:i for the host. XLA: MirroredStrategy, OneDeviceStrategy and TpuStrategy only.
   DeviceList devices = {};
   /// Number of replicas; 0: one per device. Replica r runs on device r * num_devices / replicas
   /// (consecutive replicas share a device).
   int replicas = 0;
-  /// Unset: canonical; on GPUs as CrossDeviceOpsSpec::name says.
+  /// Unset: canonical; on GPUs see CrossDeviceOpsSpec::name.
   CrossDeviceOpsSpec cross_device_ops = {};
-  /// Unset: canonical unless another operation is named (or taken, on GPUs), which is then used
-  /// with one line that same bits are not promised. true: canonical where none is named; another
-  /// one that is not canonical is an error. false: no line.
+  /// Unset: canonical, unless another algorithm is named (or chosen, on GPUs); one log line then
+  /// states that identical bits are not guaranteed. true: canonical if none is named, and an error
+  /// if the named one is not canonical. false: like unset, without the log line.
   std::optional<bool> deterministic = std::nullopt;
   ReplicaExecution execution = ReplicaExecution::kThreads;
-  /// Shares of the global batch for devices of different speed; one positive number per replica, or
-  /// none.
+  /// Shares of the global batch for devices of different speed: one positive number per replica.
   std::vector<double> replica_weights = {};
-  /// How long a replica waits for the others in a collective before kDeadlineExceeded names those
-  /// missing.
+  /// Time to wait for other replicas in a collective before kDeadlineExceeded names the missing.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
 };
 
-/// What strategies with replicas on threads of this process share: the replicas and their devices,
-/// how a step runs on them, its number and failures, and variables of equal components. A member of
-/// Strategy. tf.distribute.StrategyExtended.
+/// Shared implementation of strategies with replicas on threads of this process: the replicas and
+/// their devices, how a step runs on them, its number and failures, and variables with equal
+/// components. A member of Strategy. tf.distribute.StrategyExtended.
 class StrategyExtended {
  public:
-  /// As the constructor of Strategy; `ops_mutex` is held while the operation of `options` works.
+  /// Same parameters as Strategy's constructor; `ops_mutex` is held while values are combined.
   StrategyExtended(Strategy& strategy, Mutex& ops_mutex, std::string_view name,
                    LocalStrategyOptions options, std::shared_ptr<internal::WorkerTeam> team);
   ~StrategyExtended();
   StrategyExtended(const StrategyExtended&) = delete;
   StrategyExtended& operator=(const StrategyExtended&) = delete;
 
-  /// Calls body once per local replica, each on its thread. What Strategy::run() documents.
+  /// Calls body once per local replica, each on its thread; see Strategy::run().
   void run(const std::function<void(ReplicaContext&)>& body);
-  /// The storage of a variable. ON_READ: one component per replica. Otherwise equal components
-  /// where `placement` says, kept equal by every write; nullptr: on all devices of replicas. On
-  /// GPUs with options.on_host: one, in the host's memory. The replicas that share a component
+  /// Creates the storage of a variable. ON_READ: one component per replica. Otherwise components
+  /// are placed by `placement` and kept equal by every write; nullptr: on all devices of replicas.
+  /// With options.on_host on GPUs: one component, in host memory. Replicas that share a component
   /// share the work of its updates. Throws as is_on_read().
   std::shared_ptr<VariableStorage> create_storage(
       const Tensor& initial_value, VariableOptions options,
       std::shared_ptr<const Placement> placement = nullptr);
-  /// Throws kInvalidArgument naming the variable unless synchronization and aggregation are known
-  /// and not NONE; whether ON_READ.
+  /// Returns true if the variable is ON_READ. Throws kInvalidArgument naming the variable unless
+  /// synchronization and aggregation are known and not NONE.
   bool is_on_read(const VariableOptions& options) const;
-  /// Which replica is to apply updates of a variable of `num_bytes`: spreads bytes over replicas in
-  /// order of creation.
+  /// Returns the number of the replica that applies updates of a variable of `num_bytes`; spreads
+  /// bytes over replicas in order of creation.
   int next_work_number(std::size_t num_bytes);
-  /// Called once per update of a step, by one replica, when all have applied theirs and before any
-  /// goes on.
+  /// Sets an action that one replica calls once per update of a step, after all replicas have
+  /// applied theirs and before any continues.
   void set_after_updates(std::function<void()> action);
-  /// Replicas of this process are number `first` and following of `total`, whose others it
-  /// exchanges no values with. Before the first run.
+  /// Numbers the replicas of this process `first` and following, of `total`; no values are
+  /// exchanged with the others. Must be called before the first run.
   void number_replicas_apart(int first, int total);
-  /// Runs that ended well; a checkpoint holds it, and next to it the number of those after which
-  /// random numbers change.
+  /// Returns the number of successful runs. A checkpoint holds it, and next to it the number of
+  /// runs after which random numbers change.
   std::uint64_t num_steps() const;
-  /// The workers that train together; nullptr where this process trains alone.
+  /// Returns the workers that train together; nullptr if this process trains alone.
   internal::WorkerTeam* team() const;
 
  private:

@@ -14,31 +14,32 @@
 
 namespace tutti {
 
-/// Which TPUs a program trains on: tf.distribute.cluster_resolver.TPUClusterResolver. There are
-/// those of this host alone, or what another PJRT plugin has in their place (docs/tpu.md).
+/// TPUs that a program trains on: tf.distribute.cluster_resolver.TPUClusterResolver. Supports only
+/// the TPUs of this host, or the devices of another PJRT plugin in their place (docs/tpu.md).
 class TpuClusterResolver {
  public:
-  /// "" or "local": this host. Throws kUnimplemented naming any other address.
+  /// "" or "local": this host. Throws kUnimplemented for any other address, naming it.
   explicit TpuClusterResolver(std::string_view tpu = "");
-  /// xla:0 .. xla:count-1. Opens the plugin; throws kUnavailable with reason and remedy.
+  /// Returns the number of devices, xla:0 .. xla:count-1. Throws kUnavailable without a plugin.
   int num_devices() const;
-  /// "tpu", "cpu".
+  /// Returns "tpu" or "cpu".
   std::string platform() const;
 };
 
-/// A replica per XLA device, variables on all of them: MirroredStrategy("xla:0-3") that need not
-/// name its devices. Each run() notes what the step's function does to tensors and hands it over
-/// as one program (StableHLO), which is compiled when its text is new; only then anything is
-/// computed. So a step may read on the host what steps before it left (kFailedPrecondition for its
-/// own values), all replicas do the same on the same shapes (kInvalidArgument names where they
-/// differ: try batch(n, drop_remainder)), and an operation that has no form in StableHLO is refused
-/// by name and line (kUnimplemented). Results and variables come to the host when it reads them.
+/// One replica per XLA device, variables on all of them: MirroredStrategy("xla:0-3") without naming
+/// the devices. Each run() traces the operations of the step function and passes them to XLA as one
+/// program (StableHLO), compiled if its text is new; values are computed only then. So a step may
+/// read on the host only results of earlier steps (kFailedPrecondition for its own values). All
+/// replicas must do the same work on the same shapes; kInvalidArgument names the difference (try
+/// batch(n, drop_remainder)). An operation without a StableHLO form throws kUnimplemented with its
+/// name and line. Results and variables are copied to the host when it reads them.
 /// tf.distribute.TPUStrategy.
 class TpuStrategy final : public Strategy {
  public:
-  /// Without devices the first options.replicas of XLA's; 0 of them: all TPUs, or one where the CPU
-  /// stands in. Throws kInvalidArgument for more than there are and for devices of other kinds,
-  /// kUnavailable without a plugin, and what LocalStrategyOptions::devices says.
+  /// Without devices, uses the first options.replicas XLA devices; if that is 0, all TPUs, or one
+  /// device if the CPU substitutes for them. Throws kInvalidArgument for more devices than exist
+  /// and for devices of other kinds, kUnavailable without a plugin, and as
+  /// LocalStrategyOptions::devices.
   explicit TpuStrategy(LocalStrategyOptions options = {});
   explicit TpuStrategy(const TpuClusterResolver& resolver, LocalStrategyOptions options = {});
 

@@ -15,9 +15,9 @@
 namespace tutti {
 
 /// Yields PerReplica<Batch>: slice v of each global batch for replica v of this worker. A replica
-/// without rows gets an empty batch and still runs; all workers make the same number of steps.
-/// begin() number e starts epoch e. Made by Strategy::distribute_dataset(). A handle: copies share
-/// the position. Used by one thread. tf.distribute.DistributedDataset.
+/// without rows gets an empty batch and still runs; all workers make the same number of steps. Call
+/// number e of begin() starts epoch e. Made by Strategy::distribute_dataset(). A handle: copies
+/// share the position. Not thread-safe. tf.distribute.DistributedDataset.
 class DistributedDataset {
  public:
   class Iterator {
@@ -38,23 +38,21 @@ class DistributedDataset {
     std::optional<PerReplica<Batch>> current_;
   };
 
-  /// Starts the next epoch (or, after restore(), goes on in the middle of the restored one). Ends
-  /// an older iterator.
+  /// Starts the next epoch, or continues the restored one after restore(). Ends older iterators.
   Iterator begin();
   std::default_sentinel_t end() const { return {}; }
 
-  /// Global batches of an epoch, if known; kInfinite when it never ends.
+  /// Returns the global batches per epoch, if known; kInfinite if it never ends.
   std::optional<std::int64_t> cardinality() const;
-  /// Rows of a full global batch (by function: of a full step), if known.
+  /// Returns the rows of a full global batch (by function: of a full step), if known.
   std::optional<std::int64_t> global_batch_size() const;
-  /// Seconds that the consumer waited for input since the last call: the "input wait" of the
-  /// progress line.
+  /// Returns the seconds of waiting for input since the last call, as in the progress line.
   double take_wait_seconds();
 
-  /// (epoch, steps handed out or left out in it, global batch), the same on all workers: what a
-  /// checkpoint keeps. Batches prefetched but not handed out do not count. restore() throws
-  /// kFailedPrecondition for a position within an epoch of another global batch, where both are
-  /// known.
+  /// Returns the position that a checkpoint stores: epoch, steps yielded or skipped in it, and
+  /// global batch, equal on all workers. Prefetched batches that were not yielded do not count.
+  /// restore() throws kFailedPrecondition for a position within an epoch if its global batch
+  /// differs, where both are known.
   Json position() const;
   void restore(const Json& position);
 
@@ -65,7 +63,7 @@ class DistributedDataset {
   std::shared_ptr<Impl> impl_;
 };
 
-/// For strategies: the dataset, cut as the plan says.
+/// For strategies: returns the dataset, split by `plan`.
 DistributedDataset make_distributed_dataset(const Dataset& dataset, InputPlan plan);
 
 }  // namespace tutti

@@ -1,5 +1,5 @@
-// How input reaches replicas: what a user asks for, what a strategy says about its replicas, and
-// how batches are cut.
+// Input of replicas: the user's options, the strategy's description of its replicas, and rules that
+// split batches.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -15,44 +15,44 @@
 
 namespace tutti {
 
-/// Which rows of a global batch a replica gets when several workers train.
+/// Assignment of a global batch's rows to replicas when several workers train.
 enum class ShardingRule {
-  /// All workers read the same order and cut each global batch for all replicas (replica_rows()):
-  /// the batches, and so the bits, of one process with as many replicas.
+  /// All workers read the same order and split each global batch over all replicas
+  /// (replica_rows()). Batches, and so the bits, equal those of one process with as many replicas.
   kCanonical,
-  /// tf's: each worker reads its part of the dataset (AutoShardPolicy) and cuts batches into pieces
-  /// by batch_sizes_for_worker(), or rebatch_evenly() when sharded by DATA. A single worker reads
-  /// everything and cuts it so: 10 rows for 3 replicas are 4, 3, 3, by DATA 4, 4, 2.
+  /// tf's rule: each worker reads its part of the dataset (AutoShardPolicy) and splits batches by
+  /// batch_sizes_for_worker(), or by rebatch_evenly() if sharded by DATA. A single worker reads
+  /// everything and splits it likewise: 10 rows for 3 replicas are 4, 3, 3, by DATA 4, 4, 2.
   kTensorFlow
 };
 
-/// How a dataset is read, cut and handed out. tf.distribute.InputOptions.
+/// How a dataset is read, split and passed to replicas. tf.distribute.InputOptions.
 struct InputOptions {
-  /// Global batches read and cut ahead by a thread of their own; 0: on the caller's thread. (tf's
-  /// experimental_per_replica_buffer_size counts those of a replica.)
+  /// Global batches that a separate thread reads and splits ahead; 0: read on the caller's thread.
+  /// (tf's experimental_per_replica_buffer_size counts batches of one replica.)
   int prefetch = 2;
-  /// Both are without effect for datasets made by function.
+  /// This and the next option have no effect on datasets made by function.
   ShardingRule sharding_rule = ShardingRule::kCanonical;
-  /// Naming a policy chooses kTensorFlow, whose policy is otherwise AUTO.
+  /// Setting a policy selects kTensorFlow. The default policy of kTensorFlow is AUTO.
   std::optional<AutoShardPolicy> auto_shard_policy = std::nullopt;
-  /// Whether each replica's slice is put on its device when it is handed out. False: it stays in
-  /// the host's memory, and operations of the step move what they use. tf's
+  /// true: each replica's slice is copied to its device when it is yielded. false: it stays in host
+  /// memory, and operations of the step copy the tensors that they use. tf's
   /// experimental_fetch_to_device.
   bool fetch_to_device = true;
-  /// True is refused with kUnimplemented: datasets are read on the host. tf's
+  /// true throws kUnimplemented, as datasets are read on the host. tf's
   /// experimental_place_dataset_on_device.
   bool place_dataset_on_device = false;
 };
 
 /// How elements of a dataset become batches of replicas. kSplit: each element is a global batch,
-/// which is cut. kWhole: consecutive elements go to consecutive replicas (tf's datasets made by
+/// which is split. kWhole: consecutive elements go to consecutive replicas (tf's datasets made by
 /// function).
 enum class InputCut { kSplit, kWhole };
 
-/// What a worker without rows left says; see InputPlan::rows_of_workers.
+/// Row count that a worker reports when it has no rows left; see InputPlan::rows_of_workers.
 inline constexpr std::int64_t kNoMoreRows = -1;
 
-/// What a strategy says about its replicas.
+/// A strategy's description of its replicas.
 struct InputPlan {
   std::vector<Device> replica_devices = {};  // of this worker
   std::vector<double> weights = {};          // one per replica of all workers; empty: equal shares
@@ -63,14 +63,14 @@ struct InputPlan {
   int first_replica = 0;         // of this worker among them
   int num_workers = 1;
   int worker = 0;
-  /// Tells all workers how many rows this one has in the next step (kNoMoreRows at its end) and
-  /// returns what each of them told, in worker order; blocks until all have. Called by begin() and
-  /// ++ on the caller's thread, once per step, also in the step that none has, where workers read
-  /// parts of their own: by tf's rule, and datasets made by function. A worker whose part has ended
-  /// gets empty batches until no worker has rows. Needed there with several workers.
+  /// Sends this worker's number of rows in the next step (kNoMoreRows at its end) to all workers
+  /// and returns theirs in worker order; blocks until all have called it. begin() and ++ call it on
+  /// the caller's thread once per step, including the last step, which has no rows. Required with
+  /// several workers if they read their own parts: by tf's rule, or from datasets made by function.
+  /// A worker whose part has ended gets empty batches until no worker has rows.
   std::function<std::vector<std::int64_t>(std::int64_t rows)> rows_of_workers = {};
-  /// Called with each global batch that this worker cuts its rows out of, and that all workers must
-  /// read alike; `is_first`: of a pass over the dataset.
+  /// Called with each global batch from which this worker takes its rows and which all workers must
+  /// read alike. `is_first`: the batch is the first of a pass over the dataset.
   std::function<void(const Element& batch, bool is_first)> note_global_batch = {};
 };
 
@@ -80,10 +80,10 @@ struct InputContext {
   int input_pipeline_id = 0;
   int num_replicas_in_sync = 1;
 
-  /// global_batch_size / num_replicas_in_sync; throws kInvalidArgument naming both when it does not
+  /// Returns global_batch_size / num_replicas_in_sync; throws kInvalidArgument if it does not
   /// divide.
   std::int64_t get_per_replica_batch_size(std::int64_t global_batch_size) const;
-  /// "input pipeline id 1, total: 3".
+  /// Returns a text such as "input pipeline id 1, total: 3".
   std::string to_string() const;
 };
 
@@ -93,28 +93,27 @@ struct ValueContext {
   int num_replicas_in_sync = 1;
 };
 
-/// Row counts of the replicas for a batch of `rows` rows: ceil(rows / V) each while they last, so
-/// that the last replicas may get fewer or none, of every batch, full or not: the canonical rule.
+/// Returns the row counts of the replicas for a batch of `rows` rows by the canonical rule:
+/// ceil(rows / V) each while rows last, so the last replicas may get fewer or none.
 /// tf.distribute.MirroredStrategy does so with datasets that do not begin at files.
 std::vector<std::int64_t> replica_rows(std::int64_t rows, int num_replicas);
 
-/// The same for explicit shares: sizes proportional to `weights` by largest remainder (ties: lower
-/// replica), for any `rows`.
+/// Same as replica_rows(), but proportional to `weights` by largest remainder (ties: lower one).
 std::vector<std::int64_t> weighted_replica_rows(std::int64_t rows, std::span<const double> weights);
 
-/// tf's batch_sizes: num_workers * replicas_per_worker sizes that sum to the global batch and
-/// differ by at most 1; for `worker` rotated left by worker * replicas_per_worker, so that each
+/// Returns tf's batch_sizes: num_workers * replicas_per_worker sizes that sum to the global batch
+/// and differ by at most 1. They are rotated left by worker * replicas_per_worker, so that each
 /// step's sizes sum to the global batch over the workers.
 std::vector<std::int64_t> batch_sizes_for_worker(std::int64_t global_batch_size, int num_workers,
                                                  int replicas_per_worker, int worker);
 
-/// Cuts each batch of `dataset` into pieces of the given sizes, in turn; a size of 0 gives an empty
-/// piece. Rows are numbered over the whole dataset: a piece may join rows of two batches, as tf's
-/// rebatch does. With drop_remainder an incomplete last piece is left out.
+/// Splits each batch of `dataset` into pieces of the given sizes, cyclically; a size of 0 yields an
+/// empty piece. Rows are numbered over the whole dataset: a piece may join rows of two batches, as
+/// in tf's rebatch. With drop_remainder an incomplete last piece is dropped.
 Dataset rebatch(const Dataset& dataset, std::vector<std::int64_t> sizes, BatchOptions options = {});
 
-/// tf's legacy rule: each batch into num_pieces pieces of ceil(rows / num_pieces) rows, the last
-/// ones smaller or empty.
+/// Splits each batch into num_pieces pieces of ceil(rows / num_pieces) rows, the last ones smaller
+/// or empty: tf's legacy rule.
 Dataset rebatch_evenly(const Dataset& dataset, int num_pieces);
 
 }  // namespace tutti

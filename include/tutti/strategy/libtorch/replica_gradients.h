@@ -1,4 +1,4 @@
-// The gradients of one replica's libtorch parameters, in memory that a strategy combines.
+// Gradients of one replica's libtorch parameters, in memory that a strategy reduces.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -14,10 +14,10 @@
 
 namespace tutti::torch::internal {
 
-/// Memory of one replica whose elements all replicas combine. No copy to the others.
+/// Memory of one replica whose elements are reduced over all replicas. No copy for the others.
 class ReplicaMemory : public FlatMemory {
  public:
-  /// Once everything was added.
+  /// Allocates the memory. Call it after the last add().
   void allocate() {
     flat_ = MutableTensor(Shape{static_cast<std::int64_t>(count())}, all().dtype, Device{});
     const auto owner = std::make_shared<MutableTensor>(flat_);
@@ -33,8 +33,8 @@ class ReplicaMemory : public FlatMemory {
   MutableTensor flat_;
 };
 
-/// The gradients of one replica's parameters, as views of memory by type. Behind them lies a number
-/// per parameter, 1 where this replica has a gradient: all_reduce() tells which no replica used.
+/// Gradients of one replica's parameters, as views of one memory per type. A flag per parameter
+/// follows, 1 if this replica has a gradient; all_reduce() finds parameters that no replica used.
 class ReplicaGradients {
  public:
   explicit ReplicaGradients(const std::vector<::torch::Tensor>& parameters) {
@@ -91,7 +91,7 @@ class ReplicaGradients {
     return group.memory.value();
   }
 
-  // The view becomes the gradient: if it is cleared in place the next one needs no copy to it.
+  // The view becomes the gradient: if it is cleared in place, the next gradient needs no copy.
   static void scatter(Group& group, const Gradient& combined) {
     group.memory.take(combined);
     for (std::size_t i = 0; i < group.views.size(); ++i) {

@@ -1,4 +1,4 @@
-// A libtorch module and optimizer that every replica of a strategy has, kept equal.
+// A libtorch module and optimizer per replica of a strategy, kept equal.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -17,7 +17,7 @@ namespace tutti::torch {
 
 namespace internal {
 
-/// The place of the calling replica among those of this process; 0 outside every run. Throws
+/// Returns the index of the calling replica within this process; 0 outside every run. Throws
 /// kFailedPrecondition naming `who` in a replica of another strategy.
 inline std::size_t local_replica(const Strategy& strategy, std::string_view who) {
   const ReplicaContext* const replica = get_replica_context();
@@ -31,8 +31,8 @@ inline std::size_t local_replica(const Strategy& strategy, std::string_view who)
 
 }  // namespace internal
 
-/// A module per replica of a strategy, for steps in libtorch under Strategy::run(): what a model
-/// made in strategy.scope() is in tf.distribute.
+/// One module per replica of a strategy, for steps in libtorch under Strategy::run(); corresponds
+/// to a model made in strategy.scope() in tf.distribute.
 ///
 ///     MirroredStrategy strategy("cpu:0-1");
 ///     tutti::torch::Replicated model(strategy, [] { return Net(); });
@@ -43,21 +43,21 @@ inline std::size_t local_replica(const Strategy& strategy, std::string_view who)
 ///       optimizer.step();  // gradients become the mean over replicas
 ///     }, batch);
 ///
-/// Inside run() each replica uses its own module; outside, that of the first replica of this
-/// process. All begin with the parameters and buffers of replica 0, and equal gradients keep the
-/// parameters equal, bit by bit, on all replicas of all workers. Buffers (running averages of batch
-/// normalisation) are each replica's own until broadcast().
+/// Inside run() each replica uses its own module; outside, calls use the first replica's module of
+/// this process. All start with the parameters and buffers of replica 0, and equal gradients keep
+/// the parameters bit-identical on all replicas of all workers. Buffers (running averages of batch
+/// normalisation) stay local to each replica until broadcast().
 ///
-/// `Module` is a module holder (torch::nn::Linear, what TORCH_MODULE made) or a std::shared_ptr of
-/// a module. Parameters are dense, on the CPU, and no longer added, removed or converted. The
-/// strategy's replicas are on the CPU, and it outlives this. Threads: inside run() each replica's
-/// own; else one.
+/// `Module` is a module holder (torch::nn::Linear, or one made by TORCH_MODULE) or a
+/// std::shared_ptr to a module. Parameters must be dense and on the CPU, and may not be added,
+/// removed or converted later. The strategy's replicas must be on the CPU, and it must outlive this
+/// object. Inside run() each replica's thread may use it concurrently; outside, one thread.
 template <class Module>
 class Replicated {
  public:
-  /// Calls `make` once per replica of this process. All workers call it. Throws kInvalidArgument
-  /// where modules differ in names, shapes or types, and for a module without parameters that need
-  /// gradients; kUnimplemented for a strategy whose replicas are not on the CPU.
+  /// Collective: every worker must call it. Calls `make` once per replica of this process. Throws
+  /// kInvalidArgument if modules differ in names, shapes or types, or if a module has no parameters
+  /// that require gradients; kUnimplemented if the strategy's replicas are not on the CPU.
   template <class Make>
   requires(std::is_invocable_r_v<Module, Make&>) Replicated(Strategy& strategy, Make&& make)
       : strategy_(strategy) {
@@ -73,21 +73,21 @@ class Replicated {
     broadcast();
   }
 
-  /// The forward() of this replica's module.
+  /// Calls forward() of this replica's module.
   template <class... Inputs>
   auto operator()(Inputs&&... inputs) {
     return module()->forward(std::forward<Inputs>(inputs)...);
   }
 
-  /// This replica's, as `make` made it, and the module itself: parameters(), train(), eval().
+  /// Return this replica's module, as `make` made it, or a pointer: parameters(), train(), eval().
   Module& module() { return modules_[internal::local_replica(strategy_, "Replicated")]; }
   auto* operator->() { return &*module(); }
 
-  /// Inside run(), after backward(), by all replicas: gradients become the mean over all replicas
-  /// of all workers, or their sum (for losses divided by the global batch, as tf has them), with
-  /// the same bits on all. A parameter that this replica did not use counts as 0; one that no
-  /// replica used keeps what it had. Throws kFailedPrecondition outside run(), kInvalidArgument for
-  /// another op, kUnimplemented for sparse gradients, and as ReplicaContext::all_reduce().
+  /// Replaces gradients by their mean over all replicas of all workers, or by their sum (for losses
+  /// divided by the global batch, as in tf), with the same bits on all. All replicas call it inside
+  /// run(), after backward(). A parameter that this replica did not use counts as 0; one that no
+  /// replica used keeps its gradient. Throws kFailedPrecondition outside run(), kInvalidArgument
+  /// for another op, kUnimplemented for sparse gradients, and as ReplicaContext::all_reduce().
   void reduce_gradients(ReduceOp op = ReduceOp::kMean,
                         SourceLocation where = SourceLocation::current()) {
     ReplicaContext& replica = ReplicaContext::current();
@@ -102,8 +102,8 @@ class Replicated {
     gradients_[internal::local_replica(strategy_, "Replicated")].all_reduce(op, replica, where);
   }
 
-  /// Outside run(), by all workers: parameters and buffers of all replicas become those of replica
-  /// 0, after they were loaded there, or before replicas evaluate or save.
+  /// Copies parameters and buffers of replica 0 to all replicas, e.g. after they were loaded there,
+  /// or before replicas evaluate or save. All workers call it outside run().
   void broadcast() {
     strategy_.run([this] {
       std::vector<::torch::Tensor> tensors = module()->parameters();
@@ -113,11 +113,11 @@ class Replicated {
   }
 
   Strategy& strategy() { return strategy_; }
-  /// Those of this process, in replica order.
+  /// Returns the modules of this process, in replica order.
   const std::vector<Module>& modules() const { return modules_; }
 
  private:
-  // As bytes, to which the others add zeros.
+  // Broadcasts bytes by a sum, to which the other replicas contribute zeros.
   static void broadcast(std::vector<::torch::Tensor>& tensors, ReplicaContext& replica) {
     const ::torch::NoGradGuard no_grad;
     internal::ReplicaMemory memory;
@@ -148,17 +148,17 @@ class Replicated {
   std::vector<Module> modules_;
   std::vector<internal::ReplicaGradients> gradients_;
 };
-/// Of what `make` gives.
+/// Deduces the type of module from the result of `make`.
 template <class Make>
 Replicated(Strategy&, Make&&) -> Replicated<std::invoke_result_t<Make&>>;
 
-/// An optimizer per replica, of all parameters of its module: equal gradients keep their states
+/// One optimizer per replica, for all parameters of its module; equal gradients keep their states
 /// equal.
 template <class Optimizer>
 class ReplicatedOptimizer {
  public:
-  /// `options` is what the optimizer's constructor takes behind the parameters. The model outlives
-  /// this.
+  /// `options` is the second argument of the optimizer's constructor, after the parameters. The
+  /// model must outlive this object.
   template <class Module, class Options>
   ReplicatedOptimizer(Replicated<Module>& model, const Options& options)
       : strategy_(model.strategy()), reduce_([&model](ReduceOp op, SourceLocation where) {
@@ -169,16 +169,17 @@ class ReplicatedOptimizer {
     }
   }
 
-  /// Inside run(), by all replicas: Replicated::reduce_gradients(op), then this replica's step.
+  /// Calls Replicated::reduce_gradients(op), then the optimizer's step(). All replicas call it in
+  /// run().
   void step(ReduceOp op = ReduceOp::kMean, SourceLocation where = SourceLocation::current()) {
     reduce_(op, where);
     (*this)->step();
   }
-  /// Of this replica.
+  /// Clears the gradients of this replica.
   void zero_grad() { (*this)->zero_grad(); }
 
-  /// This replica's optimizer, outside run() that of the first of this process: for learning rates
-  /// and states, and for a step() with gradients that are reduced already (clipped, for example).
+  /// Returns this replica's optimizer; outside run(), the first one of this process. Use it for
+  /// learning rates, states, and a step() with gradients that are already reduced (e.g. clipped).
   Optimizer* operator->() {
     return optimizers_[internal::local_replica(strategy_, "ReplicatedOptimizer")].get();
   }

@@ -1,4 +1,4 @@
-// A worker that the others wait for, and when it is told of.
+// Options and reports of slow workers.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -7,19 +7,19 @@
 namespace tutti {
 
 struct StragglerOptions {
-  /// A worker for which the others wait at least this part of the time is named in a warning of the
-  /// chief; above 1: none is.
+  /// A worker is reported if the others wait for it at least this fraction of the time; the chief
+  /// logs a warning. Above 1: never.
   double share = 0.4;
-  /// The next warning comes so many steps later at the earliest.
+  /// Minimum number of steps between two warnings.
   std::int64_t repeat_after_steps = 500;
 };
 
 /// A worker that is slower than the others.
 struct Straggler {
   int worker = 0;
-  double share = 0.0;  // of the time by this worker's clock, that the others waited for it
-  double seconds_per_step = 0.0;  // that they waited
-  std::int64_t step = 0;          // sums of gradients so far
+  double share = 0.0;             // fraction of the time that the others waited for this worker
+  double seconds_per_step = 0.0;  // seconds per step that the others waited
+  std::int64_t step = 0;          // number of gradient sums so far
 };
 
 }  // namespace tutti

@@ -1,4 +1,4 @@
-// Bytes of variables on each device: as they are, and as other placements would have them.
+// Bytes of variables on each device: at present, and under other placements.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -18,34 +18,33 @@ struct VariableGroup {
   std::vector<Variable> variables;
 };
 
-/// Where variables with one value for all replicas are: on the first computing device, in the
-/// host's memory (cpu:0), or on each computing device. CentralStorageStrategy does the first two,
+/// Placement of variables that have one value for all replicas: on the first computing device, in
+/// host memory (cpu:0), or on each computing device. CentralStorageStrategy does the first two,
 /// MirroredStrategy the third.
 enum class VariablePolicy { kFirstDevice, kCpu, kMirrored };
-/// "first device", "cpu", "mirrored".
+/// Returns "first device", "cpu" or "mirrored".
 std::string_view to_string(VariablePolicy policy);
 
-/// Bytes on one device, by group in the order in which groups were given.
+/// Bytes on one device, by group, in the order of the groups.
 struct DeviceBytes {
   Device device;
   std::vector<std::uint64_t> bytes;
   std::uint64_t total() const;
 };
 
-/// Where the components of these variables are now: of `replica_devices`, each once in that order
-/// whatever it holds, then of other devices that hold something. What a step copies or makes on the
-/// way is not counted, nor what other processes hold.
+/// Returns the bytes that the components of these variables occupy now: first each of
+/// `replica_devices` once, in that order, even if it holds nothing, then other devices that hold
+/// something. Temporaries of a step and the memory of other processes are not counted.
 std::vector<DeviceBytes> memory_by_device(std::span<const VariableGroup> groups,
                                           std::span<const Device> replica_devices);
 
-/// Where they would be under `policy` with these replicas. ON_READ variables have a component for
-/// each replica under every policy; those for the host (VariableOptions::on_host) stay on cpu:0
-/// where replicas are on GPUs.
+/// Returns the bytes that they would occupy under `policy` with these replicas. ON_READ variables
+/// have a component for each replica under every policy. Variables for the host
+/// (VariableOptions::on_host) stay on cpu:0 if replicas are on GPUs.
 std::vector<DeviceBytes> memory_under(VariablePolicy policy, std::span<const VariableGroup> groups,
                                       std::span<const Device> replica_devices);
 
-/// The table of all three policies, a line for each device of each, and of the variables as they
-/// are: ends in a newline.
+/// Returns a table of the three policies and of the present placement, one line per device.
 std::string memory_report(std::span<const VariableGroup> groups,
                           std::span<const Device> replica_devices);
 

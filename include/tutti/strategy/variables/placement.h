@@ -1,4 +1,4 @@
-// Where the components of a variable are, and which replicas share them.
+// Devices of a variable's components, and the replicas that share each component.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -13,21 +13,22 @@ namespace internal {
 class ConsistencyCheck;
 }  // namespace internal
 
-/// Where the components of ON_WRITE variables are and which replicas share the work of writing
+/// Devices of the components of ON_WRITE variables, and the replicas that share the work of writing
 /// each.
 struct Placement {
   std::vector<Device> devices;  // of the components
   std::vector<Device> replica_devices;
   std::vector<int> component_of_replica;
-  std::vector<int> place_among_sharers;  // per replica: its number among those of its component
-  std::vector<int> num_sharers;          // per component
-  /// Learns of writes outside steps; nullptr: there are no other workers.
+  std::vector<int>
+      place_among_sharers;       // per replica: its index among those that share its component
+  std::vector<int> num_sharers;  // per component
+  /// Notified of writes outside steps; nullptr: there are no other workers.
   std::shared_ptr<internal::ConsistencyCheck> check = nullptr;
 
-  /// A component on each of the replicas' devices.
+  /// Returns a placement with one component on each distinct device of the replicas.
   static Placement mirrored(const std::vector<Device>& replica_devices);
-  /// One component, on `device`. With other workers: of `num_replicas` replicas of all workers
-  /// these are number `first_replica` and following, and each write falls to one of all.
+  /// Returns a placement with one component, on `device`. With several workers, these replicas are
+  /// number `first_replica` and following of `num_replicas`, of which one does each write.
   static Placement central(const std::vector<Device>& replica_devices, Device device,
                            int first_replica = 0, int num_replicas = 0);
 };

@@ -1,4 +1,4 @@
-// Several variables as one: the rows of each after those of the one before.
+// One variable made of several, whose rows follow each other.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10,15 +10,16 @@
 
 namespace tutti {
 
-/// Reads as the concatenation of its parts along the first axis; assignments and gradients are cut
-/// into their rows, lookups of rows (embedding_lookup) go to the parts that have them. Saved as one
-/// tensor, so that any number of parts restores it. tf's ShardedVariable. (Variables that
-/// ParameterServerStrategy cuts are single Variables already; this joins those that a program made
-/// itself.) A handle, used as the Variable that it is.
+/// Reads as the concatenation of its parts along the first axis. Assignments and gradients are
+/// split into the parts' rows; lookups of rows (embedding_lookup) go to the parts that hold them.
+/// Saved as one tensor, so any number of parts can restore it. tf's ShardedVariable. (Variables
+/// that ParameterServerStrategy shards are single Variables already; this class joins variables
+/// that a program made itself.) A handle, used as a Variable.
 class ShardedVariable : public Variable {
  public:
-  /// Throws kInvalidArgument for no parts, and naming the first part whose dtype or row shape is
-  /// not that of the part before, that is a scalar, or that is a part of another one, which lives.
+  /// Throws kInvalidArgument for no parts. Throws it, naming the first such part, if a part's dtype
+  /// or row shape differs from the previous part's, or if a part is a scalar or already belongs to
+  /// another live ShardedVariable.
   explicit ShardedVariable(std::vector<Variable> variables,
                            const std::string& name = "ShardedVariable");
 
