@@ -1,4 +1,4 @@
-// Components of distributed variables and the aggregation of values.
+// Implements components of distributed variables and the aggregation of values.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/variables/distributed_variable.h"
 

@@ -1,4 +1,4 @@
-// What variables with several components have in common.
+// Shared part of variables with several components.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -18,24 +18,24 @@ class StepTracer;
 
 namespace tutti::internal {
 
-/// What a DistributedStorage is made of: memory of a device of this process, or shards on parameter
-/// servers. Not synchronised: whoever owns it keeps writes apart.
+/// Part of a DistributedStorage: memory of a device of this process, or shards on parameter
+/// servers. Not thread-safe: its owner serializes writes.
 class Component {
  public:
   virtual ~Component() = default;
-  /// A tensor that was read never changes.
+  /// Returns the value; the returned tensor never changes.
   virtual Tensor read() const = 0;
-  /// Where read() puts it.
+  /// Returns the device on which read() returns its value.
   virtual Device device() const = 0;
   virtual void assign(AssignOp op, const Tensor& value) = 0;
-  /// `name` of the variable, for messages.
+  /// `name` is the variable's, for messages.
   virtual void scatter(ScatterOp op, const IndexedSlices& slices, const std::string& name) = 0;
-  /// `slots` are components of the same kind, of variables that create_slot() made.
+  /// `slots` are components of the same kind, of variables made by create_slot().
   virtual void update(std::span<Component* const> slots, const UpdateRule& rule,
                       const Gradient& gradient, const UpdateScalars& scalars) = 0;
 };
 
-/// In memory of a device of this process.
+/// Component in memory of a device of this process.
 class LocalComponent final : public Component {
  public:
   LocalComponent(const Tensor& initial_value, Device device)
@@ -53,7 +53,7 @@ class LocalComponent final : public Component {
   VariableComponent component_;
 };
 
-/// A variable that a strategy made: a component per device or per replica, or one elsewhere.
+/// Variable made by a strategy, with one component per device, one per replica, or a remote one.
 class DistributedStorage : public VariableStorage {
  public:
   int num_components() const { return static_cast<int>(components_.size()); }
@@ -61,25 +61,25 @@ class DistributedStorage : public VariableStorage {
   const Component& component(int index) const {
     return *components_[static_cast<std::size_t>(index)];
   }
-  /// The component that replica `replica` reads.
+  /// Returns the component that replica `replica` reads.
   virtual int component_of_replica(int replica) const = 0;
-  /// "w" for component 0, "w/replica_1" for the next.
+  /// Returns "w" for component 0, "w/replica_1" for the next.
   std::string component_name(int index) const;
 
   std::vector<Tensor> local_components() const override;
   std::vector<Device> devices() const override;
-  /// Called where a write outside replicas changes component 0: by `method`, with these operands.
+  /// Called if a write outside replicas changes component 0: by `method`, with these operands.
   virtual void note_write(std::string_view /*method*/,
                           std::initializer_list<Tensor> /*operands*/) const {}
 
  protected:
   DistributedStorage(const Tensor& initial_value, VariableOptions options, const void* owner,
                      const std::vector<Device>& component_devices);
-  /// Of components that there are.
+  /// Uses existing components.
   DistributedStorage(const Shape& shape, DType dtype, VariableOptions options, const void* owner,
                      std::vector<std::unique_ptr<Component>> components);
 
-  /// The replica that calls `method`; nullptr outside run.
+  /// Returns the replica that calls `method`; nullptr outside run.
   LocalReplicaContext* replica(std::string_view method) const {
     return LocalReplicaContext::current(*this, method);
   }
@@ -93,7 +93,7 @@ class DistributedStorage : public VariableStorage {
   std::vector<std::unique_ptr<Component>> components_;
 };
 
-/// One component of a variable as a variable of its own: what Strategy::update() hands to its
+/// One component of a variable as a separate variable, which Strategy::update() passes to its
 /// function.
 class ComponentStorage final : public VariableStorage {
  public:
@@ -119,26 +119,26 @@ class ComponentStorage final : public VariableStorage {
   const int index_;
 };
 
-/// SUM or MEAN of values of replicas, on `destination`, by the strategy's operation where each
-/// replica of all workers gives one in memory in which it works: CPUs, or the replica's device.
-/// Else, and after the strategy was destroyed (`services` is nullptr), by "canonical".
+/// Returns SUM or MEAN of replicas' values, on `destination`. Uses the strategy's operation if
+/// there is one value per replica of all workers, on CPUs or on the replica's device. Otherwise,
+/// and after the strategy was destroyed (`services` is nullptr), uses "canonical".
 Tensor reduce_values(const ReplicaServices* services, ReduceOp op, std::span<const Tensor> values,
                      Device destination);
-/// Combines the values of replicas by the variable's aggregation (not NONE), as reduce_values().
-/// Throws kInvalidArgument, naming variable and remedy, for integers under MEAN that differ.
+/// Combines the replicas' values by the variable's aggregation (not NONE), as reduce_values().
+/// Throws kInvalidArgument, naming variable and remedy, for different integers under MEAN.
 Tensor aggregate(const VariableStorage& variable, const ReplicaServices* services,
                  std::span<const Tensor> values, Device destination);
-/// The same within a traced step, in which each replica has its own value alone.
+/// Same as aggregate(), but within a traced step, in which each replica has only its own value.
 Tensor aggregate_in_trace(StepTracer& tracer, const VariableStorage& variable, const Tensor& value);
 
-// Defined in sharded_variable.cc: variables in parts.
+// Defined in sharded_variable.cc: variables made of parts.
 
-/// Rows of a list that one part of a variable holds.
+/// Rows of a list that are in one part of a variable.
 struct ListedRows {
   std::vector<std::int64_t> positions = {};  // in the list
   std::vector<std::int64_t> rows = {};       // of the part
 };
-/// For the part that has rows [first, first + count).
+/// Returns the listed rows of the part that has rows [first, first + count).
 ListedRows rows_within(std::int64_t first, std::int64_t count,
                        const std::vector<std::int64_t>& rows);
 /// Returns the parts of a ShardedVariable; empty for any other variable.

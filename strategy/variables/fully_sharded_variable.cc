@@ -1,4 +1,4 @@
-// A variable of which each replica owns a shard: what replicas do with it.
+// Implements variables of which each replica owns a shard.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/variables/fully_sharded_variable.h"
 
@@ -16,9 +16,9 @@
 namespace tutti::internal {
 namespace {
 
-// Updates of a shard: its part of a gradient, and rules that need norms of the whole variable.
+// Updates of a shard: its part of a gradient, and rules that require norms of the whole variable.
 
-/// Rows that occur several times are added in their order.
+/// Adds rows that occur several times in their order.
 Tensor dense_of_shard(const IndexedSlices& slices, const Shard& shard) {
   const Tensor values = slices.values.to(Device{});
   const auto rows = checked_rows(slices.indices.to(Device{}), slices.dense_shape.dim(0),
@@ -70,9 +70,9 @@ UpdateScalars scalars_with_norms(const UpdateScalars& scalars, const Tensor& wei
 
 namespace {
 
-// The elements of a variable in shards, one per replica: gathering, and writes.
+// Elements of a variable in shards, one per replica: gathering and writes.
 
-/// Even shares of `count` elements, cut at multiples of 64 bytes.
+/// Returns even shares of `count` elements, split at multiples of 64 bytes.
 std::vector<Shard> cut_evenly(std::int64_t count, std::size_t element_size,
                               std::size_t num_shards) {
   const auto unit = static_cast<std::int64_t>(std::max<std::size_t>(64 / element_size, 1));
@@ -87,7 +87,7 @@ std::vector<Shard> cut_evenly(std::int64_t count, std::size_t element_size,
   return shards;
 }
 
-/// Where the value is. No tape sees it.
+/// Casts on the value's device, without recording on a tape.
 Tensor cast_elements(const Tensor& value, DType dtype) {
   if (value.dtype() == dtype || value.num_elements() == 0) return value;
   OpCall call;
@@ -134,7 +134,7 @@ Shards::Kept* Shards::find_kept(Device device) const {
   return found == kept_.end() ? nullptr : found->get();
 }
 
-/// Shards are cast one by one: what moves, and what is there at once besides the result, is little.
+/// Casts shards one by one, so that little is copied, and little memory is used besides the result.
 void Shards::gather_here(const MutableTensor& to) const {
   auto* place = static_cast<std::byte*>(to.address());
   for (const VariableComponent& each : shards_) {
@@ -144,7 +144,7 @@ void Shards::gather_here(const MutableTensor& to) const {
   }
 }
 
-/// On the host, where messages are made.
+/// Gathers on the host, where messages are made.
 StartedGather Shards::start_gather(DType dtype) const {
   const std::size_t own_count = counts_[static_cast<std::size_t>(team_->worker())];
   Tensor own = cast_elements(shards_.front().read(), dtype);
@@ -181,7 +181,7 @@ Tensor Shards::gathered(Device device, DType dtype) const {
 
 Tensor Shards::gather(Device device, DType dtype) const {
   Kept* const kept = find_kept(device);
-  // A captured step gathers in each replay.
+  // A captured step must gather in each replay.
   if (!kept || StepRecorder::current()) return gathered(device, dtype);
   MutexLock lock(kept->mutex);
   if (const Tensor whole = find_whole(*kept, dtype); whole.defined()) return whole;
@@ -221,7 +221,7 @@ void Shards::note_write_of(int index) {
   for (const auto& kept : kept_) {
     if (kept->device == shard(index).device()) forget(*kept);
   }
-  // Replays of a captured step write, too, and no code of ours runs then.
+  // Replays of a captured step write, too, but do not run this code.
   if (StepRecorder* const recorder = StepRecorder::current()) {
     recorder->on_replay([this] { note_write(); }, [] {});
   }
@@ -241,7 +241,7 @@ void Shards::forget(Kept& kept) {
 void Shards::assign(AssignOp op, const Tensor& value) {
   note_write();
   for (std::size_t r = 0; r < shards_.size(); ++r) {
-    // A copy: elements of the whole would keep all of it.
+    // Copies, since a view of these elements would keep the whole value alive.
     shards_[r].assign(op, elements_of_shard(value, ranges_[r]).to(shards_[r].device()).copy());
   }
 }
@@ -356,7 +356,7 @@ Tensor FullyShardedStorage::read_as(DType dtype) const {
   LocalReplicaContext* const context = replica("value");
   if (!context) {
     const Tensor whole = shards().gather(shards().device(), dtype);
-    // On all devices: a replica that has it does not wait for those that have to read it.
+    // Keeps it on all devices, as a replica that has it does not wait for those that must read it.
     if (use_.team) shards().keep(whole);
     return whole;
   }
@@ -437,7 +437,7 @@ void FullyShardedStorage::update_with_norms(LocalReplicaContext& context,
     return update_of_whole(context, slots, rule, gradient, scalars);
   }
   const int r = context.local_replica();
-  // Each replica reads what it owns: others may be a call ahead.
+  // Each replica reads only its own shard, since other replicas may be a call ahead.
   const Tensor weights = context.all_gather(shards().shard(r).read(), 0);
   MutableTensor direction({shards().range(r).count}, dtype(), context.device());
   const DirectionRule direct(rule, direction.data());
@@ -447,8 +447,8 @@ void FullyShardedStorage::update_with_norms(LocalReplicaContext& context,
   shards().update_shard(r, slots, ApplyRule(rule), own, with_norms);
 }
 
-/// Kernels of GPUs add norms in an order of their own, of all elements of an update: so each
-/// replica updates a copy of the whole, and keeps its shard.
+/// Updates a copy of the whole on each replica, which keeps its shard: GPU kernels add norms in
+/// their own order, over all elements of an update.
 void FullyShardedStorage::update_of_whole(LocalReplicaContext& context,
                                           std::span<Shards* const> slots, const UpdateRule& rule,
                                           const Gradient& gradient, const UpdateScalars& scalars) {
@@ -468,12 +468,12 @@ void FullyShardedStorage::update_of_whole(LocalReplicaContext& context,
   for (std::size_t i = 0; i < all.size(); ++i) all[i]->assign_shard(r, wholes[i].read());
 }
 
-// Reads of shards that other workers own, each begun while the layer before computes.
+// Reads of shards that other workers own, each started while the previous layer computes.
 
 void ReadAhead::begin_run() {
   MutexLock lock(mutex_);
   begun_.reset();
-  // A worker that was started again knows no run before, so the others forget theirs.
+  // A restarted worker knows no earlier run, so the others must forget theirs.
   const std::uint64_t before = std::exchange(connection_, team_->connection());
   if (before != connection_) reads_.clear();
   before_ = std::exchange(reads_, {});
@@ -495,7 +495,7 @@ Tensor ReadAhead::read(const Shards& shards, DType dtype) {
   return whole;
 }
 
-/// Undefined: something else was begun, or it was written since. Waits for that, too.
+/// Returns an undefined tensor if another read was started, or if the shards were written since.
 Tensor ReadAhead::take_begun(const Read& read) {
   std::optional<Begun> begun = std::exchange(begun_, std::nullopt);
   if (!begun || begun->read != read || begun->version != read.shards->version()) return {};

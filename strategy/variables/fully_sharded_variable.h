@@ -1,4 +1,4 @@
-// A variable of which each replica owns a shard.
+// Variables of which each replica owns a shard.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -22,14 +22,14 @@
 
 namespace tutti::internal {
 
-/// [count]: that of the elements of `shard`. `gradient`: of a variable of shape `whole`, or of the
-/// shard already; none stays none.
+/// Returns the gradient, [count], of the elements of `shard`. `gradient` is that of a variable of
+/// shape `whole`, or already that of the shard; none stays none.
 Gradient gradient_of_shard(const Gradient& gradient, const Shape& whole, const Shard& shard);
 
-/// The first pass of a rule with norms as a rule: writes the unscaled step of each element.
+/// First pass of a rule with norms: writes the unscaled step of each element.
 class DirectionRule final : public UpdateRule {
  public:
-  /// `direction`: as many elements as apply() gets, of their type.
+  /// `direction` has as many elements as apply() receives, of their type.
   DirectionRule(const UpdateRule& rule, void* direction) : rule_(rule), direction_(direction) {}
   std::string_view name() const override { return rule_.name(); }
   std::vector<SlotSpec> slots() const override { return rule_.slots(); }
@@ -40,7 +40,7 @@ class DirectionRule final : public UpdateRule {
   void* const direction_;
 };
 
-/// The second pass as a rule: its gradients are directions, its scalars have the norms.
+/// Second pass: its gradients are directions, and its scalars contain the norms.
 class ApplyRule final : public UpdateRule {
  public:
   explicit ApplyRule(const UpdateRule& rule) : rule_(rule) {}
@@ -52,53 +52,54 @@ class ApplyRule final : public UpdateRule {
   const UpdateRule& rule_;
 };
 
-/// For ApplyRule: with the norms of all elements of the variable and of their directions.
+/// Returns scalars for ApplyRule: with the norms of the variable and of its directions.
 UpdateScalars scalars_with_norms(const UpdateScalars& scalars, const Tensor& weights,
                                  const Tensor& directions);
 
 class ReadAhead;
 
-/// What replicas do with a variable besides owning a shard of it.
+/// Behavior of replicas of a sharded variable, besides owning a shard.
 struct ShardUse {
-  bool keeps_whole = false;  // a device keeps what it gathered until the next write
-  bool sums_shards = true;   // ReplicaShards, as the next one
+  bool keeps_whole = false;  // a device keeps a gathered value until the next write
+  bool sums_shards = true;   // see ReplicaShards, like the next one
   bool reads_again = false;
-  /// The workers whose replicas own the other shards; nullptr: all are in this process.
+  /// Workers whose replicas own the other shards; nullptr: all replicas are in this process.
   std::shared_ptr<WorkerTeam> team = nullptr;
-  std::shared_ptr<ReadAhead> reads = nullptr;  // of variables of a team; slots have none
+  std::shared_ptr<ReadAhead> reads = nullptr;  // for variables of a team; slots have none
 };
 
-/// The shards of all workers on their way to this one.
+/// Gather of all workers' shards that is in progress.
 struct StartedGather {
-  /// On the host. Once. Throws errors of Communicator.
+  /// Waits, and returns the value on the host. Must be called once. Throws as Communicator.
   Tensor wait();
 
   WorkerTeam& team;
-  Tensor own;  // the elements of this worker's shards
+  Tensor own;  // elements of this worker's shards
   MutableTensor whole;
-  CollectiveHandle handle;  // destroyed first: it waits, and memory is used until then
+  CollectiveHandle handle;  // destroyed first, as it waits while memory is in use
 };
 
-/// [count] of `value`, whatever its shape, whose elements it shares.
+/// Returns the elements of `shard`, [count], of `value` with any shape, without copying.
 Tensor elements_of_shard(const Tensor& value, const Shard& shard);
 
-/// The elements of a variable: of each replica a shard, [count], on its device; here those of this
-/// process. Shards begin at multiples of 64 bytes and differ by that at most, so that some of a
-/// small variable are empty. Threads: update_shard() of different replicas at once; gather() at
-/// once, while nothing is written, but with other workers one call at a time, which all make.
+/// Elements of a variable in shards, [count], one per replica on its device; this object holds
+/// those of this process. Shards begin at multiples of 64 bytes and differ by at most that, so
+/// small variables have empty ones. Threads: update_shard() of different replicas may run
+/// concurrently, and so may gather() calls while no shard is written. With other workers, gather()
+/// is collective, one call at a time.
 class Shards final : public Component {
  public:
-  /// Makes the elements of a shard, [count], on a device.
+  /// Creates the elements of a shard, [count], on a device.
   using MakeShard = std::function<Tensor(const Shard& shard, Device device)>;
   Shards(const Shape& shape, DType dtype, std::span<const Device> replica_devices,
          const ShardUse& use, std::string name, const MakeShard& make);
 
-  /// The whole, on the device of the first replica of this process.
+  /// Returns the whole, on the device of the first replica of this process.
   Tensor read() const override { return gather(device(), dtype_); }
   Device device() const override { return shards_.front().device(); }
   void assign(AssignOp op, const Tensor& value) override;
   void scatter(ScatterOp op, const IndexedSlices& slices, const std::string& name) override;
-  /// All shards, one after the other.
+  /// Updates all shards, one after the other.
   void update(std::span<Component* const> slots, const UpdateRule& rule, const Gradient& gradient,
               const UpdateScalars& scalars) override;
 
@@ -110,26 +111,26 @@ class Shards final : public Component {
   /// For ReplicaShards.
   std::span<const Shard> ranges() const { return ranges_; }
   std::span<const std::size_t> counts_of_workers() const { return counts_; }
-  /// With a team: begins what gather() does. All workers make the same calls.
+  /// Starts the work of gather(). Requires a team. Collective.
   StartedGather start_gather(DType dtype) const;
-  /// The whole as `dtype`, to which elements are cast before they move.
+  /// Returns the whole as `dtype`; elements are cast before they are copied.
   Tensor gather(Device device, DType dtype) const;
-  /// What the device keeps; undefined where it keeps nothing of which `dtype` can be made.
+  /// Returns the value kept on the device; undefined if it keeps none that can be cast to `dtype`.
   Tensor kept(Device device, DType dtype) const;
-  /// For all devices that keep values.
+  /// Keeps `whole` on all devices that keep values.
   void keep(const Tensor& whole) const;
-  /// The elements of this process's shards, one after the other, [count], on the host.
+  /// Sets this process's shards to `elements`, [count] in shard order, on the host.
   void assign_own(const Tensor& elements);
-  /// By the rule, with the same shard of each of `slots`. `gradient`: of the whole, or of this
-  /// shard.
+  /// Updates a shard by the rule, with the same shard of each of `slots`. `gradient` is that of the
+  /// whole or of this shard.
   void update_shard(int index, std::span<Shards* const> slots, const UpdateRule& rule,
                     const Gradient& gradient, const UpdateScalars& scalars);
-  /// This shard's elements of `whole`, which is on its device.
+  /// Sets the shard to its elements of `whole`, which is on its device.
   void assign_shard(int index, const Tensor& whole);
   const std::atomic<std::uint64_t>& version() const { return version_; }
 
  private:
-  /// What a device has gathered, in each type that it was read in.
+  /// Values that a device has gathered, one per type in which it was read.
   struct Kept {
     Device device;
     Mutex mutex;
@@ -140,9 +141,9 @@ class Shards final : public Component {
   void gather_here(const MutableTensor& to) const;
   Kept* find_kept(Device device) const;
   Tensor find_whole(const Kept& kept, DType dtype) const TUTTI_REQUIRES(kept.mutex);
-  /// Before a write of all shards: no device keeps what was.
+  /// Called before a write of all shards: drops kept values on all devices.
   void note_write();
-  /// Before a write of one: its device does not; other replicas see to theirs.
+  /// Called before a write of one shard: drops its device's kept values, no other device's.
   void note_write_of(int index);
   static void forget(Kept& kept);
 
@@ -150,14 +151,14 @@ class Shards final : public Component {
   const DType dtype_;
   const std::string name_;
   const std::shared_ptr<WorkerTeam> team_;
-  std::vector<std::size_t> counts_;  // of each worker's shards together, with a team
+  std::vector<std::size_t> counts_;  // with a team: number of elements of each worker's shards
   std::vector<Shard> ranges_;
   std::vector<VariableComponent> shards_;
-  std::vector<std::unique_ptr<Kept>> kept_;  // of each device once; empty: none keeps it
+  std::vector<std::unique_ptr<Kept>> kept_;  // one per distinct device; empty: values are not kept
   std::atomic<std::uint64_t> version_{0};
 };
 
-/// To all but update() and reads one component that all replicas share, as of central storage.
+/// Looks like one component shared by all replicas (central storage), except to update() and reads.
 class FullyShardedStorage final : public MirroredStorage, public ReplicaShards {
  public:
   FullyShardedStorage(const Tensor& initial_value, const VariableOptions& options,
@@ -168,17 +169,17 @@ class FullyShardedStorage final : public MirroredStorage, public ReplicaShards {
                       int work_number, ShardUse use, const Shards::MakeShard& make);
   ~FullyShardedStorage() override;
 
-  /// The whole, on the replica's device; outside on that of the first replica here. With other
-  /// workers a meeting of all replicas, unless the device keeps it, and outside a call of all
-  /// workers.
+  /// Returns the whole, on the replica's device, or outside run on the first local replica's
+  /// device. With other workers this is a meeting of all replicas unless the device keeps the
+  /// value; outside run it is collective.
   Tensor read() const override { return read_as(dtype()); }
   Tensor read_as(DType dtype) const override;
   void assign_replicated(AssignOp op, const Tensor& value) override;
-  /// The shards that are not empty.
+  /// Returns the shards that are not empty.
   std::vector<Tensor> local_components() const override;
   std::vector<Device> devices() const override;
   Variable create_slot(const std::string& slot_name, double initial_value) override;
-  /// In a replica: its shard. Rules with norms are a meeting of all replicas.
+  /// In a replica, updates its shard. Rules with norms are a meeting of all replicas.
   void update(const UpdateRule& rule, std::span<const Variable> slots, const Gradient& gradient,
               const UpdateScalars& scalars) override;
 
@@ -199,20 +200,20 @@ class FullyShardedStorage final : public MirroredStorage, public ReplicaShards {
   const ShardUse use_;
 };
 
-/// Remembers what a run reads and in which order; while the next run goes the same way, a read
-/// begins the gather of the one after it. What it begins depends on nothing but this order, which
-/// is that of all workers, so that all of them begin the same. A run that goes another way than the
-/// one before reads the rest as it comes. Holds one value more than is read. Threads: read() one at
-/// a time, forget() any.
+/// Records the reads of a run in their order. While the next run repeats them, each read starts the
+/// gather of the following one. The started gathers depend only on this order, which is equal on
+/// all workers, so all of them start the same ones. After a deviation from the previous run, the
+/// remaining reads start no gather. Holds one value more than is read. Threads: read() one at a
+/// time; forget() is thread-safe.
 class ReadAhead {
  public:
   explicit ReadAhead(std::shared_ptr<WorkerTeam> team) : team_(std::move(team)) {}
 
-  /// Before a run, when the workers are connected.
+  /// Must be called before a run, when the workers are connected.
   void begin_run();
-  /// The whole of `shards` as `dtype`, on the host. All workers make the same calls.
+  /// Returns the whole of `shards` as `dtype`, on the host. Collective.
   Tensor read(const Shards& shards, DType dtype);
-  /// These shards are about to be destroyed.
+  /// Must be called before these shards are destroyed.
   void forget(const Shards& shards);
 
  private:
@@ -223,7 +224,7 @@ class ReadAhead {
   };
   struct Begun {
     Read read;
-    std::uint64_t version;  // of the shards, then
+    std::uint64_t version;  // of the shards at the start
     StartedGather gather;
   };
   Tensor take_begun(const Read& read) TUTTI_REQUIRES(mutex_);
@@ -231,8 +232,9 @@ class ReadAhead {
   const std::shared_ptr<WorkerTeam> team_;
   Mutex mutex_;
   std::uint64_t connection_ TUTTI_GUARDED_BY(mutex_) = 0;
-  std::vector<Read> reads_ TUTTI_GUARDED_BY(mutex_);   // of this run, so far
-  std::vector<Read> before_ TUTTI_GUARDED_BY(mutex_);  // of the run before; none: it went elsewhere
+  std::vector<Read> reads_ TUTTI_GUARDED_BY(mutex_);  // of this run so far
+  std::vector<Read> before_
+      TUTTI_GUARDED_BY(mutex_);  // of the previous run; empty: this run deviates
   std::optional<Begun> begun_ TUTTI_GUARDED_BY(mutex_);
 };
 

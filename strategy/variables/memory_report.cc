@@ -1,4 +1,4 @@
-// Bytes of variables by device and group.
+// Implements reports of variables' bytes by device and group.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/variables/memory_report.h"
 
@@ -43,7 +43,7 @@ std::vector<Device> unique(std::span<const Device> devices) {
   return once;
 }
 
-/// The devices of a variable's components under `policy`.
+/// Returns the devices of a variable's components under `policy`.
 std::vector<Device> devices_under(VariablePolicy policy, const VariableOptions& options,
                                   std::span<const Device> replicas) {
   const auto is_gpu = [](const Device& device) { return device.type == DeviceType::kGpu; };
@@ -68,7 +68,7 @@ void require_replicas(std::span<const Device> replica_devices) {
        "got none");
 }
 
-/// "4,273,192".
+/// Returns e.g. "4,273,192".
 std::string with_commas(std::uint64_t number) {
   std::string text = concat(number);
   for (std::ptrdiff_t at = std::ssize(text) - 3; at > 0; at -= 3) {

@@ -1,8 +1,8 @@
-// Writing ON_WRITE variables.
+// Implements ON_WRITE variables.
 // SPDX-License-Identifier: Apache-2.0
 //
 // In a replica a write is a meeting: the leader combines the replicas' values and writes every
-// component while the others sleep, so that nobody reads a half-written variable.
+// component while the others sleep, so no replica reads a half-written variable.
 #include "strategy/variables/mirrored_variable.h"
 
 #include <algorithm>
@@ -61,7 +61,7 @@ struct Scatter {
   const IndexedSlices* slices;
 };
 
-/// The rows of all replicas one after the other, in replica order; MEAN divides them by the number
+/// Returns the rows of all replicas, concatenated in replica order; MEAN divides them by the number
 /// of replicas.
 IndexedSlices concatenated(const VariableStorage& variable, std::vector<IndexedSlices> slices) {
   if (variable.options().aggregation == VariableAggregation::kOnlyFirstReplica) {
@@ -78,7 +78,7 @@ IndexedSlices concatenated(const VariableStorage& variable, std::vector<IndexedS
                             slices.front().values.device());
 }
 
-/// The slices of all replicas of all workers.
+/// Returns the slices of all replicas of all workers.
 std::vector<IndexedSlices> slices_of_all(const ReplicaServices& services, const std::string& call,
                                          const std::vector<Scatter*>& replicas) {
   ReplicaValues local;
@@ -90,7 +90,7 @@ std::vector<IndexedSlices> slices_of_all(const ReplicaServices& services, const 
   return all;
 }
 
-/// The value that the assignments of all replicas of all workers make together.
+/// Returns the combined value of the assignments of all replicas of all workers.
 Tensor combined_value(const VariableStorage& variable, const ReplicaServices& services,
                       const std::string& call, const std::vector<Assignment*>& replicas,
                       Device destination) {
@@ -152,7 +152,7 @@ bool MirroredStorage::writes_alone(const LocalReplicaContext* context, std::stri
          ": called inside a replica with aggregation NONE, which would let the copies differ; "
          "expected an aggregation; try VariableOptions::aggregation, or allow_divergent = true");
   }
-  // The first of the replicas that share a device writes for it.
+  // The first of the replicas that share a device writes its component.
   const int replica = context->local_replica();
   if (placement_->place_among_sharers[static_cast<std::size_t>(replica)] == 0) {
     write(component_of_replica(replica));

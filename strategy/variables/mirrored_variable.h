@@ -1,4 +1,4 @@
-// The ON_WRITE variable: equal components, kept equal by every write.
+// ON_WRITE variable: equal components, kept equal by every write.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -15,15 +15,14 @@
 
 namespace tutti::internal {
 
-/// tf's MirroredVariable, and with one component for many replicas its AggregatingVariable (central
-/// storage).
+/// tf's MirroredVariable, or its AggregatingVariable if replicas share one component.
 class MirroredStorage : public DistributedStorage {
  public:
-  /// `work_number`: which of the replicas that share a component applies updates, modulo their
-  /// number; spreads the work.
+  /// `work_number`, modulo the number of replicas that share a component, selects the replica that
+  /// applies updates; it spreads the work.
   MirroredStorage(const Tensor& initial_value, VariableOptions options, const void* owner,
                   std::shared_ptr<const Placement> placement, int work_number);
-  /// Of components that there are, as many as the placement has devices.
+  /// Uses existing components, one per device of the placement.
   MirroredStorage(const Shape& shape, DType dtype, VariableOptions options, const void* owner,
                   std::shared_ptr<const Placement> placement, int work_number,
                   std::vector<std::unique_ptr<Component>> components);
@@ -42,20 +41,21 @@ class MirroredStorage : public DistributedStorage {
   }
 
   const std::shared_ptr<const Placement>& placement() const { return placement_; }
-  /// With other workers, compares the write with theirs in the next step. Writes in merge functions
-  /// are parts of a step.
+  /// With other workers, compares the write with theirs in the next step. Ignores writes in merge
+  /// functions, which are parts of a step.
   void note_write(std::string_view method, std::initializer_list<Tensor> operands) const override;
 
  protected:
   int work_number() const { return work_number_; }
-  /// Calls write(component index) for each component that the caller has to write: all outside run;
-  /// in a replica that of its device when this variable's work falls to it.
+  /// Calls write(component index) for each component that the caller must write: all outside run;
+  /// in a replica that of its device, if this replica does this variable's work.
   void for_each_own_component(std::string_view method, const std::function<void(int)>& write);
 
  private:
-  /// Calls write(component index) for all components outside run and in the only replica; with
-  /// aggregation NONE for this device's, an error unless divergence is permitted. Whether it did:
-  /// else the values of all replicas are combined.
+  /// Calls write(component index) for all components outside run and in a single replica. With
+  /// aggregation NONE, writes only this device's component, and throws kFailedPrecondition unless
+  /// divergence is allowed. Returns false if it did not write, so that the caller must combine the
+  /// values of all replicas.
   bool writes_alone(const LocalReplicaContext* context, std::string_view method,
                     const std::function<void(int)>& write);
 

@@ -1,4 +1,4 @@
-// A storage that is made of variables.
+// Implements ShardedVariable: a storage that consists of variables.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/variables/sharded_variable.h"
 
@@ -41,10 +41,10 @@ VariableOptions joined_options(const std::vector<Variable>& parts, const std::st
   return options;
 }
 
-/// While it lives its variables are the parts of one ShardedVariable, and of no other.
+/// Reserves its variables as parts of one ShardedVariable while it lives.
 class TakenParts {
  public:
-  /// Throws kInvalidArgument naming a part that is taken, or given twice.
+  /// Throws kInvalidArgument naming a part that is used already or passed twice.
   TakenParts(std::span<const Variable> parts, const std::string& name) {
     for (const Variable& part : parts) ids_.insert(part.storage().id());
     Ids& taken = all_taken();
@@ -74,7 +74,7 @@ class TakenParts {
     std::set<std::uint64_t> ids TUTTI_GUARDED_BY(mutex);
   };
   static Ids& all_taken() {
-    static Ids* const of_the_process = new Ids;  // variables may end after everything else
+    static Ids* const of_the_process = new Ids;  // variables may outlive other static objects
     return *of_the_process;
   }
 
@@ -152,7 +152,7 @@ class JoinedStorage final : public VariableStorage {
     return value.detached_rows(first_row(part), parts_[part].shape().dim(0));
   }
 
-  /// Throws kInvalidArgument naming a row that this variable has not.
+  /// Throws kInvalidArgument naming a row that does not exist.
   std::vector<std::int64_t> numbers_of(const Tensor& indices) const {
     return internal::checked_rows(indices.to(Device{}), shape().dim(0),
                                   concat("Variable '", name(), "'"));
@@ -239,7 +239,7 @@ std::span<const Variable> internal::joined_parts(const Variable& variable) {
 
 ShardedVariable::ShardedVariable(std::vector<Variable> variables, const std::string& name)
     : Variable([&] {
-        (void)joined_shape(variables, name);  // refuses before anything is taken
+        (void)joined_shape(variables, name);  // throws before parts are marked as used
         return std::make_shared<JoinedStorage>(std::move(variables), name);
       }()) {}
 

@@ -1,4 +1,4 @@
-// Reading and writing ON_READ variables.
+// Implements ON_READ variables.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/variables/sync_on_read_variable.h"
 
@@ -80,7 +80,7 @@ Tensor SyncOnReadStorage::aggregated(const AllComponents& all) const {
 void SyncOnReadStorage::note_update(int index) {
   if (!counts_updates()) return;
   ++updates_[static_cast<std::size_t>(index)];
-  // Replays of a captured step write on every replica, and run no code of ours.
+  // Replays of a captured step write on every replica, but do not run this code.
   if (StepRecorder* const recorder = StepRecorder::current()) {
     recorder->on_replay([] {},
                         [this] {
@@ -224,7 +224,7 @@ void SyncOnReadStorage::restore(const TensorLookup& lookup) {
   set_components(values);
   std::ranges::fill(updates_, 0);
   const Tensor updates = same_replicas && counts_updates() ? lookup(key_of_updates()) : Tensor();
-  if (!updates.defined()) return;  // files of earlier versions have none
+  if (!updates.defined()) return;  // files of earlier versions lack it
   if (updates.dtype() != DType::kInt64 || updates.shape() != Shape{count}) {
     fail(ErrorCode::kInvalidArgument, "Variable '", name(), "': expected '", key_of_updates(),
          "' of int64 [", count, "], got ", updates.dtype(), " ", updates.shape());

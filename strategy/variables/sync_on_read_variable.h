@@ -1,4 +1,4 @@
-// The ON_READ variable: a component per replica, combined when it is read.
+// ON_READ variable: a component per replica, combined when it is read.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,31 +12,31 @@
 
 namespace tutti::internal {
 
-/// tf's SyncOnReadVariable: metrics, moving statistics. One component per replica; those of other
-/// workers' replicas are with them, so with several workers reading from outside, saving and
-/// AggregateOnReadScope are calls that all workers make.
+/// tf's SyncOnReadVariable: metrics, moving statistics. One component per replica. Other workers
+/// hold those of their replicas, so with several workers, reads outside run, saves and
+/// AggregateOnReadScope are collective.
 class SyncOnReadStorage final : public DistributedStorage {
  public:
-  /// `team`: the other workers; nullptr: there are none. `services`: of the strategy, which the
-  /// variable may outlive.
+  /// `team` holds the workers; nullptr: this process alone. `services` are the strategy's, which
+  /// the variable may outlive.
   SyncOnReadStorage(const Tensor& initial_value, VariableOptions options, const void* owner,
                     const std::vector<Device>& replica_devices, std::shared_ptr<WorkerTeam> team,
                     std::weak_ptr<const ReplicaServices> services);
 
-  /// In a replica its component (the aggregate inside an AggregateOnReadScope: a meeting). Outside
-  /// the aggregate; kInvalidArgument with aggregation NONE and several replicas.
+  /// In a replica, returns its component (or the aggregate, in an AggregateOnReadScope: a meeting).
+  /// Outside, returns the aggregate; throws kInvalidArgument for NONE and several replicas.
   Tensor read() const override;
-  /// In a replica: local. Outside: to every component; with SUM assign() divides by the number of
-  /// replicas (integers: the remainder goes to the first ones, so that the sum is exact) and
-  /// assign_add(), assign_sub() throw kInvalidArgument.
+  /// In a replica, writes its component. Outside, writes every component. With SUM, assign() then
+  /// divides by the number of replicas (for integers the first ones get the remainder, so the sum
+  /// is exact), and assign_add() and assign_sub() throw kInvalidArgument.
   void assign(AssignOp op, const Tensor& value, ValueOrigin origin) override;
   void assign_replicated(AssignOp op, const Tensor& value) override;
-  /// kUnimplemented in a replica.
+  /// Throws kUnimplemented in a replica if there are several.
   void scatter(ScatterOp op, const IndexedSlices& slices) override;
   Variable create_slot(const std::string& name, double initial_value) override;
   void update(const UpdateRule& rule, std::span<const Variable> slots, const Gradient& gradient,
               const UpdateScalars& scalars) override;
-  /// With aggregation MEAN also the numbers of updates, as "<name>/replica_updates" (int64
+  /// With aggregation MEAN also saves the numbers of updates, as "<name>/replica_updates" (int64
   /// [replicas]).
   std::vector<NamedTensor> save() const override;
   void restore(const TensorLookup& lookup) override;
@@ -45,26 +45,26 @@ class SyncOnReadStorage final : public DistributedStorage {
   bool counts_updates() const {
     return options().aggregation == VariableAggregation::kMean && num_replicas() > 1;
   }
-  /// Sets this process's components, which does not count as an update. Outside replicas.
+  /// Sets this process's components, which does not count as an update. Call it outside replicas.
   void set_components(std::span<const Tensor> values);
 
  private:
-  /// The components of all replicas, in replica order, and the updates that each has received from
-  /// its replica since all of them were set to one value.
+  /// Components of all replicas, in replica order, and the number of updates that each received
+  /// from its replica since all were set to one value.
   struct AllComponents {
     std::vector<Tensor> values;
     std::vector<std::int64_t> updates;
   };
   AllComponents all_components() const;
   Tensor aggregated() const;
-  /// MEAN weights each component by its updates: that of a replica that never had rows does not
-  /// count. Without any update all count alike.
+  /// Returns the aggregate. MEAN weights each component by its updates, so a replica that never had
+  /// rows does not count. Without any update, all components have equal weight.
   Tensor aggregated(const AllComponents& all) const;
   Tensor aggregated_by_all(LocalReplicaContext& context) const;
   void note_update(int index);
   int first_replica() const { return team_ ? team_->first_replica() : 0; }
   int num_replicas() const { return team_ ? team_->num_replicas() : num_components(); }
-  /// What replica `replica` holds of `value` so that the components aggregate to it.
+  /// Returns replica `replica`'s share of `value`, such that the shares aggregate to it.
   Tensor share(const Tensor& value, int replica) const;
   Tensor share_of_component(const Tensor& value, int index) const {
     return share(value, first_replica() + index);
@@ -75,12 +75,12 @@ class SyncOnReadStorage final : public DistributedStorage {
   std::vector<Device> replica_devices_;
   std::shared_ptr<WorkerTeam> team_;
   std::weak_ptr<const ReplicaServices> services_;
-  std::vector<std::int64_t> updates_;  // of each component; each replica writes its own
+  std::vector<std::int64_t> updates_;  // per component; each replica writes its own
 };
 
-/// Lets replicas read the aggregate of ON_READ variables with aggregation MEAN (moving averages)
-/// while it lives: what evaluation computes with must not depend on which replicas had rows in
-/// training. Afterwards the components are as before. Collective. Outside replicas.
+/// Sets ON_READ variables with aggregation MEAN (moving averages) to their aggregate, and restores
+/// the components on destruction. Evaluation must not depend on which replicas had rows in
+/// training. Collective. Use it outside replicas.
 class AggregatedComponents {
  public:
   explicit AggregatedComponents(std::span<const Variable> variables);
