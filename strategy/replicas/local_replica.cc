@@ -1,4 +1,5 @@
-// Replicas on threads: merge_call, all_reduce and all_gather among them, and the threads.
+// Implements replicas on threads: merge_call, all_reduce and all_gather among them, and the
+// threads.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/replicas/local_replica.h"
 
@@ -52,7 +53,7 @@ void all_reduce_together(ReplicaServices& services, ReduceOp op, const std::stri
   const auto first = static_cast<std::size_t>(services.first_replica());
   for (std::size_t r = 0; r < replicas.size(); ++r) {
     for (const auto& result : results) {
-      // Values of other workers come to the host.
+      // Values of other workers are on the host.
       replicas[r]->results.push_back(copy_to(result[first + r], services.replica_devices[r]));
     }
   }
@@ -163,13 +164,13 @@ LocalReplicaContext::Gathered LocalReplicaContext::all_gather_value(const Tensor
 
 // Replica threads.
 //
-// A run is a *frame* (body and rendezvous) on a stack; a thread takes up the innermost frame
-// whenever it has not taken it up yet and is idle or parked in a merge call. A frame leaves the
-// stack after all replicas ended its body.
+// A run is a *frame* (body and rendezvous) on a stack. A thread starts the innermost frame that it
+// has not started yet when it is idle or parked in a merge call. A frame leaves the stack after all
+// replicas have ended its body.
 
 namespace tutti::internal {
 
-/// What a replica does while it waits in a merge call: the bodies of nested runs.
+/// Runs the bodies of nested runs while a replica waits in a merge call.
 class ReplicaThreads::NestedBodies final : public IdleWork {
  public:
   NestedBodies(ReplicaThreads& threads, int replica) : threads_(threads), replica_(replica) {}
@@ -208,7 +209,7 @@ ReplicaThreads::ReplicaThreads(const std::vector<Device>& replica_devices, bool 
       threads_.push_back(Executor::system().start(concat("replica-", r), [this, r] { serve(r); }));
     }
   } catch (const Error&) {
-    stop();  // those that wait for work
+    stop();  // ends the threads that wait for work
     throw;
   }
 }

@@ -1,4 +1,4 @@
-// A replica on a thread: its context during a run, and what it shares with the others.
+// A replica on a thread: its context during a run, and its services shared with the others.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -24,7 +24,7 @@ class Strategy;
 
 namespace internal {
 
-/// What the replicas of a strategy share for its whole life.
+/// Services that the replicas of a strategy share during its whole life.
 struct ReplicaServices {
   Strategy& strategy;
   std::vector<Device> replica_devices;
@@ -32,23 +32,23 @@ struct ReplicaServices {
   Mutex& ops_mutex;  // held while `ops` works, except by slices of a sliceable operation
   CommunicationOptions communication;
   std::shared_ptr<WorkerTeam> team = nullptr;  // nullptr: this process has all replicas
-  /// Called once, by the leader, when all replicas have applied their updates and before any reads.
+  /// The leader calls it once, after all replicas have applied their updates and before any reads.
   std::function<void()> after_updates = {};
-  /// Of workers that train apart: the number of this one's first replica among those of all, and
-  /// how many there are; they exchange nothing. 0: this process counts for itself.
+  /// For workers that train independently: the number of this worker's first replica among those of
+  /// all workers, and the number of all. 0: this process counts alone.
   int first_apart = 0;
   int num_apart = 0;
 
   int first_number() const { return num_apart > 0 ? first_apart : first_replica(); }
   int num_in_sync() const { return num_apart > 0 ? num_apart : num_replicas(); }
-  /// Of those that exchange values, as the next two.
+  /// This and the next two functions count replicas that exchange values.
   int first_replica() const { return team ? team->first_replica() : 0; }
   int num_workers() const { return team ? team->num_workers() : 1; }
   int num_replicas() const {
     return team ? team->num_replicas() : static_cast<int>(replica_devices.size());
   }
-  /// The values of all replicas in replica order, by replica of this worker; also what other
-  /// workers' replicas have. `what` is compared between workers.
+  /// Returns the values of all replicas in replica order, given those of this worker's replicas;
+  /// includes those of other workers. `what` is compared between workers.
   ReplicaValues of_all_replicas(ReplicaValues local, std::string_view what) const {
     return team ? team->gather(local, what) : std::move(local);
   }
@@ -60,7 +60,7 @@ struct ReplicaServices {
 
 namespace tutti::internal {
 
-/// The context of one replica during one run, on its own thread.
+/// Context of one replica during one run, on its own thread.
 class LocalReplicaContext final : public ReplicaContext {
  public:
   LocalReplicaContext(ReplicaServices& services, Rendezvous& rendezvous, IdleWork& nested,
@@ -71,15 +71,15 @@ class LocalReplicaContext final : public ReplicaContext {
         replica_(replica),
         group_(*this) {}
 
-  /// The replica on this thread of the strategy that made `variable`; nullptr outside its run.
-  /// Throws kFailedPrecondition naming variable and method in a replica of another strategy.
+  /// Returns the replica on this thread of the strategy that made `variable`; nullptr outside its
+  /// run. Throws kFailedPrecondition naming variable and method in a replica of another strategy.
   static LocalReplicaContext* current(const VariableStorage& variable, std::string_view method);
 
   int replica_id() const override { return services_.first_number() + replica_; }
   int num_replicas_in_sync() const override { return services_.num_in_sync(); }
-  /// Those that exchange values with this one, itself included.
+  /// Returns the number of replicas that exchange values with this one, including itself.
   int num_exchanging() const { return services_.num_replicas(); }
-  /// Its number among those of this process.
+  /// Returns this replica's index within the process.
   int local_replica() const { return replica_; }
   Device device() const override {
     return services_.replica_devices[static_cast<std::size_t>(replica_)];
@@ -90,7 +90,7 @@ class LocalReplicaContext final : public ReplicaContext {
   Rendezvous& rendezvous() { return rendezvous_; }
   ReplicaGroup& group() { return group_; }
 
-  /// Counts the time of the outermost one alive as communication.
+  /// Counts its lifetime as communication; nested timers do not count.
   class CommunicationTimer {
    public:
     explicit CommunicationTimer(LocalReplicaContext& context)
@@ -111,21 +111,21 @@ class LocalReplicaContext final : public ReplicaContext {
     LocalReplicaContext* context_;
     TimePoint begin_;
   };
-  /// Seconds in collectives and gradient exchange so far, waiting for the others included.
+  /// Returns the seconds in collectives and gradient exchange so far, including waits.
   double communication_seconds() const { return communication_seconds_; }
-  /// The rows that this replica took all replicas to have, if it did.
+  /// Returns the number of rows that this replica assumed of all replicas, if it did.
   std::optional<std::int64_t> assumed_rows() const { return assumed_rows_; }
-  /// The rows of the batch that the step was called with, if it was.
+  /// Returns the rows of the batch that the step was called with, if there was one.
   std::optional<std::int64_t> batch_rows() const { return batch_rows_; }
-  /// What the step returned, if that is not finite.
+  /// Returns the result of the step if it is not finite.
   std::optional<double> non_finite_result() const { return non_finite_result_; }
-  /// Gradients are summed over replicas: of a mean over this replica's rows, if note_target() said
-  /// so last.
+  /// Records that gradients are summed over replicas: those of a mean over this replica's rows, if
+  /// the last call of note_target() declared one.
   void note_sum() { summed_mean_ = target_; }
-  /// The mean whose gradients were summed, if there was one.
+  /// Returns the mean whose gradients were summed, if there was one.
   const std::optional<MeanOfRows>& summed_mean() const { return summed_mean_; }
 
-  /// A meeting of all replicas in which `action` runs once, with the arguments of all.
+  /// Meets all replicas; `action` runs once, with the arguments of all.
   template <class Argument>
   void meet(MeetingHeader header, Argument& argument,
             const std::function<void(const std::vector<Argument*>&)>& action,
@@ -153,7 +153,7 @@ class LocalReplicaContext final : public ReplicaContext {
   }
 
  private:
-  /// What layers, losses and metrics see of the replicas.
+  /// View of the replicas for layers, losses and metrics.
   class Group final : public ReplicaGroup {
    public:
     explicit Group(LocalReplicaContext& context) : context_(context) {}

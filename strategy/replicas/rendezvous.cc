@@ -1,7 +1,7 @@
-// Meetings of replicas. Vocabulary: a replica *arrives*, is *present* until the meeting
-// *completes*, and *ends* when its body returns or throws. A meeting is decided when every replica
-// is present or has ended: then headers are compared, and a replica that has ended is a mismatch,
-// so that a message names all replicas whatever the order in which they came.
+// Implements the meetings of replicas. Vocabulary: a replica *arrives*, is *present* until the
+// meeting *completes*, and *ends* when its body returns or throws. A meeting is decided when every
+// replica is present or has ended. Only then headers are compared, and a replica that has ended is
+// a mismatch, so messages name all replicas regardless of the order of arrival.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/replicas/rendezvous.h"
 
@@ -27,7 +27,7 @@ bool ReplicaMonitor::wait(int replica, TimePoint deadline, const std::function<b
   if (turn_ == kNobody) pass_turn();
   if (!wait_for_turn(replica, deadline)) {
     static const std::function<bool()> always = [] { return true; };
-    seat.ready = &always;  // late, it goes on at its next turn
+    seat.ready = &always;  // after its deadline it continues at its next turn
     if (turn_ == kNobody) pass_turn();
     wait_for_turn(replica, TimePoint::max());
   }
@@ -138,7 +138,7 @@ void Rendezvous::meet(int replica, MeetingHeader header, void* argument, const A
   Woken woken = Woken::kCompleted;
   std::vector<void*> arguments;
   {
-    // One critical section: in sequential mode the turn is handed on before anyone can answer.
+    // One critical section: in sequential mode no replica may reply before the turn is passed on.
     MutexLock lock(monitor_.mutex());
     arrive(replica, std::move(header), argument);
     woken = wait_for_others(replica, idle, arguments);
@@ -222,7 +222,7 @@ void Rendezvous::run_action(const Action& action, std::span<void* const> argumen
   std::exception_ptr failure;
   try {
     const BlockedScope without_token;   // a merge function may run another strategy on this thread
-    const NoDeviceScope of_no_replica;  // which of them leads is chance
+    const NoDeviceScope of_no_replica;  // any replica may be the leader
     action(arguments);
   } catch (...) {
     failure = std::current_exception();
@@ -232,7 +232,7 @@ void Rendezvous::run_action(const Action& action, std::span<void* const> argumen
 }
 
 void Rendezvous::complete(std::exception_ptr failure) {
-  if (abort_reason_) failure = nullptr;  // everybody is told of the abort instead
+  if (abort_reason_) failure = nullptr;  // all replicas throw the abort reason instead
   const MeetingKind kind = seats_.front().header.kind;
   if (!failure && !abort_reason_ && kind == MeetingKind::kFinishGradients) updating_ = true;
   if (!failure && kind == MeetingKind::kUpdatesDone) updating_ = false;
@@ -330,7 +330,7 @@ RunOutcome Rendezvous::outcome() {
     result.replica = r;
   }
   if (!result.error) result.error = std::make_exception_ptr(*abort_reason_);
-  // What an action threw in all of them is of none alone.
+  // An exception that an action threw in all replicas does not belong to one of them.
   const auto has_it = [&](const Seat& each) { return each.error == result.error; };
   if (num_replicas() > 1 && std::ranges::all_of(seats_, has_it)) result.replica = -1;
   for (Seat& each : seats_) each.error = nullptr;
@@ -338,7 +338,7 @@ RunOutcome Rendezvous::outcome() {
 }
 
 Error Rendezvous::mismatch() const {
-  std::map<std::string, std::vector<int>> callers;  // by what they do
+  std::map<std::string, std::vector<int>> callers;  // by description of their call
   std::vector<int> returned;
   std::string call;
   bool same_kind = true;
@@ -381,7 +381,7 @@ std::string Rendezvous::late(int replica) const {
 
 namespace {
 
-/// `free_axis`: "*" stands for its length.
+/// `free_axis` is shown as "*" instead of its length.
 std::string describe_spec(const ValueSpec& value, std::optional<int> free_axis) {
   std::vector<std::string> lengths;
   for (int i = 0; i < value.shape.rank(); ++i) {

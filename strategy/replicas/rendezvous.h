@@ -1,4 +1,5 @@
-// Where the replicas of one run meet: collectives, merge calls, failures; the lock they wait on.
+// Meetings of the replicas of one run: collectives, merge calls, failures; and the lock on which
+// they wait.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -17,9 +18,9 @@
 
 namespace tutti::internal {
 
-/// Replicas and the thread that called run() meet here. In sequential mode a replica goes on only
-/// when it has the turn; it hands the turn to the next replica (cyclic order) that can go on when
-/// it waits or ends.
+/// Lock and condition variables of the replicas and of the thread that called run(). In sequential
+/// mode a replica runs only while it has the turn. When it waits or ends, the turn passes to the
+/// next replica (cyclic order) that can run.
 class ReplicaMonitor {
  public:
   ReplicaMonitor(int num_replicas, bool sequential)
@@ -27,36 +28,36 @@ class ReplicaMonitor {
         seats_(static_cast<std::size_t>(num_replicas)) {}
 
   Mutex& mutex() TUTTI_THREAD_ANNOTATION(lock_returned(mutex_)) { return mutex_; }
-  /// For conditions, which wait() calls with the mutex held: tells the thread-safety analysis.
+  /// Declares to the thread-safety analysis that conditions run with the mutex held by wait().
   void assert_held() const TUTTI_THREAD_ANNOTATION(assert_capability(mutex_)) {}
 
-  /// Waits until `ready()` or the deadline; returns ready(). Called by replica `replica` between
+  /// Waits until `ready()` or the deadline; returns ready(). Replica `replica` calls it between
   /// enter() and leave().
   bool wait(int replica, TimePoint deadline, const std::function<bool()>& ready)
       TUTTI_REQUIRES(mutex_);
-  /// The same for the thread that called run(), and for replica threads between runs.
+  /// Same as wait(), but for the thread that called run(), and for replica threads between runs.
   void wait_as_caller(const std::function<bool()>& ready) TUTTI_REQUIRES(mutex_);
   void wait_idle(const std::function<bool()>& ready) TUTTI_REQUIRES(mutex_);
 
-  /// Something that a replica waits for has changed.
+  /// Signals that a condition may have changed for which a replica waits.
   void notify_replicas() TUTTI_REQUIRES(mutex_);
   void notify_caller() { caller_.notify_all(); }
 
-  /// The caller of run() announces that all replicas begin or, parked, take up a nested body:
-  /// replica 0 has the first turn.
+  /// Called by run(): starts the bodies of all replicas, or nested bodies of parked replicas.
+  /// Replica 0 has the first turn.
   void begin(bool outermost) TUTTI_REQUIRES(mutex_);
-  /// A replica starts its body, and ends it.
+  /// A replica calls these when it starts and ends its body.
   void enter(int replica) TUTTI_REQUIRES(mutex_);
   void leave(int replica) TUTTI_REQUIRES(mutex_);
-  /// A replica hands the turn on; its next wait() takes it up again.
+  /// Passes the turn on; the replica's next wait() requests it again.
   void yield(int replica) TUTTI_REQUIRES(mutex_);
-  /// A replica that yielded goes on where it was before the nested body.
+  /// Continues a replica that yielded, where it was before the nested body.
   void resume(int replica) TUTTI_REQUIRES(mutex_);
 
  private:
   struct Seat {
     bool active = false;
-    const std::function<bool()>* ready = nullptr;  // nullptr: can go on
+    const std::function<bool()>* ready = nullptr;  // nullptr: can run
   };
   void pass_turn() TUTTI_REQUIRES(mutex_);
   bool wait_for_turn(int replica, TimePoint deadline) TUTTI_REQUIRES(mutex_);
@@ -83,7 +84,7 @@ enum class MeetingKind {
   kUpdatesDone,
 };
 
-/// Dtype, shape and kind of one value that takes part.
+/// Dtype, shape and kind of one value of a collective.
 struct ValueSpec {
   DType dtype = DType::kFloat32;
   Shape shape;
@@ -92,25 +93,25 @@ struct ValueSpec {
 };
 ValueSpec spec_of(const Gradient& value);
 
-/// The header of a meeting: equal in all replicas but for the call site, else the meeting is a
-/// mismatch.
+/// Header of a meeting. It must be equal in all replicas except for the call site; otherwise the
+/// meeting is a mismatch.
 struct MeetingHeader {
   MeetingKind kind = MeetingKind::kMergeCall;
   ReduceOp op = ReduceOp::kSum;
   int axis = 0;
   int method = 0;                             // AssignOp or ScatterOp
-  const VariableStorage* variable = nullptr;  // what is written or read
+  const VariableStorage* variable = nullptr;  // variable that is written or read
   const std::type_info* type = nullptr;       // of a merge_call's argument
   std::vector<ValueSpec> values = {};
   SourceLocation where = {};
 
-  /// Lengths along the axis of an all_gather may differ.
+  /// Returns true if the headers are equal. Lengths along the axis of an all_gather may differ.
   bool matches(const MeetingHeader& other) const;
-  /// "all_reduce", "Variable 'w'.assign_add".
+  /// Returns e.g. "all_reduce" or "Variable 'w'.assign_add".
   std::string call() const;
-  /// "all_reduce(SUM, float32 [2, 3])", "all_gather(axis 0, float32 [*, 3])": what workers compare.
+  /// Returns the text that workers compare, such as "all_gather(axis 0, float32 [*, 3])".
   std::string signature() const;
-  /// "all_reduce(SUM, float32 [2, 3]) at step.cc:41"; with all lengths.
+  /// Returns e.g. "all_reduce(SUM, float32 [2, 3]) at step.cc:41", with all lengths.
   std::string describe() const;
 
  private:
@@ -121,31 +122,31 @@ struct MeetingHeader {
 class IdleWork {
  public:
   virtual ~IdleWork() = default;
-  /// Called with the monitor's mutex held.
+  /// Requires: the monitor's mutex held.
   virtual bool available() = 0;
-  /// Called without it.
+  /// Requires: the monitor's mutex not held.
   virtual void work() = 0;
 };
 
-/// Where the replicas of a run are: replica 0 on the thread that called run(), the others on their
-/// own; the same threads inside a merge call; or (one replica) the caller's thread alone.
+/// Threads of a run's replicas. kReplicaThreads: the caller of run() for replica 0, the others'
+/// own. kNested: these, inside a merge call. kCaller: only the caller's thread, with one replica.
 enum class RunPlace { kReplicaThreads, kNested, kCaller };
 
-/// How a run ended.
+/// Result of a run.
 struct RunOutcome {
-  std::exception_ptr error;  // what run() throws; nullptr: every replica succeeded
-  int replica = -1;          // whose error it is; -1: of none alone
+  std::exception_ptr error;  // exception that run() throws; nullptr: every replica succeeded
+  int replica = -1;          // replica that failed; -1: not a single one
   std::vector<std::string> messages;
   bool failed_in_update = false;
 };
 
 /// The meetings of one run, one after the other. The last replica to arrive compares the headers
-/// and is the leader: it runs the action alone while the others sleep (a merge call's action is run
-/// by replica 0, on the thread that called run()). If anything fails the run is aborted: every
-/// replica that waits or arrives later gets kAborted.
+/// and is the leader, which runs the action while the others sleep (replica 0, on the thread that
+/// called run(), runs the action of a merge call). Any failure aborts the run: every replica that
+/// waits or arrives later gets kAborted.
 class Rendezvous {
  public:
-  /// One pointer per replica: what it passed to meet().
+  /// Called with one pointer per replica, the argument of meet().
   using Action = std::function<void(std::span<void* const> arguments)>;
 
   Rendezvous(ReplicaMonitor& monitor, int num_replicas, Duration timeout, RunPlace place);
@@ -153,25 +154,23 @@ class Rendezvous {
   int num_replicas() const { return num_replicas_; }
   ReplicaMonitor& monitor() { return monitor_; }
 
-  /// Waits for all replicas, has `action` run once, returns in all of them. `argument` must live
-  /// until then. Throws what `action` threw (in every replica), kAborted, or kDeadlineExceeded
-  /// naming the replicas that did not come.
+  /// Waits for all replicas, runs `action` once, and returns in all of them. `argument` must live
+  /// until then. Throws the exception of `action` (in every replica), kAborted, or
+  /// kDeadlineExceeded naming the missing replicas.
   void meet(int replica, MeetingHeader header, void* argument, const Action& action,
             IdleWork* idle = nullptr);
 
-  /// For the action of a meeting, and for work: waits until `ready()`, throws kAborted when the run
-  /// was aborted.
+  /// Waits until `ready()`, in actions and work of meetings. Throws kAborted if the run is aborted.
   void wait(int replica, const std::function<bool()>& ready, std::string_view what);
-  /// Waits until `ready()`, but not while another replica waits in a meeting, has ended or, all of
-  /// them, holds back: no order of calls can make it wait for ever. Whether ready(); throws
-  /// kAborted when the run was aborted.
+  /// Waits until `ready()`, or until another replica waits in a meeting or has ended, or all hold
+  /// back, so it cannot deadlock. Returns ready(); throws kAborted if the run is aborted.
   bool hold_back(int replica, const std::function<bool()>& ready);
-  /// Throws kAborted when the run was aborted.
+  /// Throws kAborted if the run is aborted.
   void check(int replica);
-  /// The body of `replica` ended, with an exception or (nullptr) without.
+  /// Records that the body of `replica` ended, with an exception or without (nullptr).
   void ended(int replica, std::exception_ptr error);
 
-  /// For the caller of run(): waits until all replicas have ended.
+  /// Waits until all replicas have ended. Called by run().
   void wait_for_end();
   RunOutcome outcome();
 
@@ -182,7 +181,7 @@ class Rendezvous {
     bool saw_abort = false;
     MeetingHeader header;
     void* argument = nullptr;
-    std::exception_ptr failure;  // of the last meeting's action
+    std::exception_ptr failure;  // thrown by the last meeting's action
     std::exception_ptr error;    // that ended the body
   };
 
@@ -192,7 +191,7 @@ class Rendezvous {
   void arrive(int replica, MeetingHeader header, void* argument) TUTTI_REQUIRES(monitor_.mutex());
   void all_are_here(int replica) TUTTI_REQUIRES(monitor_.mutex());
   enum class Woken { kCompleted, kLeads, kIdleWork };
-  /// `arguments`: of all, for the one who leads.
+  /// Sets `arguments` to those of all replicas for the leader.
   Woken wait_for_others(int replica, IdleWork* idle, std::vector<void*>& arguments)
       TUTTI_REQUIRES(monitor_.mutex());
   bool leads(int replica) const TUTTI_REQUIRES(monitor_.mutex()) {
@@ -222,7 +221,7 @@ class Rendezvous {
   std::optional<Error> abort_reason_ TUTTI_GUARDED_BY(monitor_.mutex());
 };
 
-/// The message of an exception: what(), or a phrase for one that is no std::exception.
+/// Returns what() of an exception, or a phrase if it is not a std::exception.
 std::string message_of(const std::exception_ptr& error);
 
 }  // namespace tutti::internal

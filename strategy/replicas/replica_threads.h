@@ -1,4 +1,4 @@
-// The threads of the replicas: persistent, named, one body at a time.
+// Persistent, named threads of replicas, which run one body at a time.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,22 +12,22 @@
 
 namespace tutti::internal {
 
-/// Replica 0 runs on the thread that calls run(), each other one on a thread of its own, named
-/// "replica-<r>", for the life of the strategy. Replicas of one device take turns by its run token.
-/// A replica parked in a merge call takes up the body of a nested run.
+/// Runs replica 0 on the thread that calls run(), and each other replica on its own thread
+/// "replica-<r>", which lives as long as the strategy. Replicas of one device alternate by its run
+/// token. A replica parked in a merge call runs the body of a nested run.
 class ReplicaThreads {
  public:
   using Body = std::function<void(int replica, Rendezvous& rendezvous, IdleWork& nested)>;
 
   /// `replica_devices`: one per replica. `sequential`: one at a time, each until it blocks.
   ReplicaThreads(const std::vector<Device>& replica_devices, bool sequential, Duration timeout);
-  /// Joins.
+  /// Joins the threads.
   ~ReplicaThreads();
   ReplicaThreads(const ReplicaThreads&) = delete;
   ReplicaThreads& operator=(const ReplicaThreads&) = delete;
 
-  /// Runs body(r, ...) for each replica and returns when all have ended. One outermost run at a
-  /// time; nested ones come from merge functions on the same thread.
+  /// Runs body(r, ...) for each replica and returns when all have ended. Only one outermost run at
+  /// a time is allowed; nested ones come from merge functions on the same thread.
   RunOutcome run(const Body& body);
   ReplicaMonitor& monitor() { return monitor_; }
 
@@ -52,9 +52,9 @@ class ReplicaThreads {
   const Duration timeout_;
   ReplicaMonitor monitor_;
   std::vector<std::unique_ptr<RunToken>> tokens_;
-  std::vector<RunToken*> token_of_replica_;  // nullptr: the device is this replica's alone
+  std::vector<RunToken*> token_of_replica_;  // nullptr: no other replica uses the device
   std::vector<Frame*> frames_ TUTTI_GUARDED_BY(monitor_.mutex());  // innermost last
-  // Per replica: number of the last frame it took up.
+  // Number of the last frame that each replica started.
   std::vector<std::uint64_t> last_taken_ TUTTI_GUARDED_BY(monitor_.mutex());
   std::uint64_t next_number_ TUTTI_GUARDED_BY(monitor_.mutex()) = 1;
   bool stopping_ TUTTI_GUARDED_BY(monitor_.mutex()) = false;

@@ -1,4 +1,4 @@
-// Mistakes of training loops that show in what replicas note of a run.
+// Implements StepWarnings.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/replicas/step_warnings.h"
 
@@ -67,7 +67,7 @@ void StepWarnings::look_at_results(std::span<const ReplicaNotes> notes, const No
   log_warning(result_warning(join(replicas), step.number, step.strategy, result));
 }
 
-/// Rows that are not those of the batch may be anything.
+/// Ignores means over rows other than those of the batch, which may serve any purpose.
 void StepWarnings::look_at_means(std::span<const ReplicaNotes> notes, const NotedStep& step) {
   const auto is_of_batch = [](const ReplicaNotes& note) {
     return note.summed_mean && note.batch_rows.value_or(0) > 1 &&

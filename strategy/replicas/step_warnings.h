@@ -1,4 +1,4 @@
-// Mistakes of training loops that show in what replicas note of a run.
+// Warnings of mistakes in training loops, detected from notes of replicas during a run.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,24 +12,24 @@
 
 namespace tutti::internal {
 
-/// Of one replica. All but the first are of the last run.
+/// Notes of one replica. All except the first field are of the last run.
 struct ReplicaNotes {
   double communication_seconds = 0.0;
   std::optional<std::int64_t> assumed_rows;
-  std::optional<std::int64_t> batch_rows;  // of the batch that the step was called with
+  std::optional<std::int64_t> batch_rows;  // of the batch with which the step was called
   std::optional<double> non_finite_result;
   std::optional<MeanOfRows> summed_mean;
-  bool draws = false;  // asked for random numbers, or called an optimizer
+  bool draws = false;  // drew random numbers or called an optimizer
 };
 
 struct NotedStep {
   std::string_view strategy;
   std::uint64_t number = 0;
-  int first_replica = 0;   // of this process, among those of all
-  int num_exchanging = 1;  // replicas that exchange values: not those that train apart
+  int first_replica = 0;   // first one of this process, among those of all workers
+  int num_exchanging = 1;  // replicas that exchange values, without those that train independently
 };
 
-/// Logs each kind of mistake once: afterwards every step makes it. Threads: one at a time.
+/// Logs each kind of mistake once, since every later step repeats it. Not thread-safe.
 class StepWarnings {
  public:
   void look(std::span<const ReplicaNotes> notes, const NotedStep& step);
@@ -45,8 +45,7 @@ class StepWarnings {
   bool told_of_means_ = false;
 };
 
-/// Returns the warning about steps of `strategy` that return what is not finite; `result` is one of
-/// them.
+/// Returns the warning that steps of `strategy` return non-finite numbers, such as `result`.
 std::string result_warning(std::string_view replicas, std::uint64_t step, std::string_view strategy,
                            double result);
 

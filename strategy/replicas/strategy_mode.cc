@@ -1,4 +1,4 @@
-// The mode of a thread, who may make variables in it, and the scopes that change it.
+// Implements the mode of a thread, its variable creators, and the scopes that change it.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/replicas/strategy_mode.h"
 
@@ -102,7 +102,7 @@ void check_not_mixed(const Strategy& strategy) {
        "'; try closing the outer scope first");
 }
 
-/// What opening a scope once changes.
+/// Changes made by opening a scope once.
 class OpenScope {
  public:
   explicit OpenScope(Strategy& strategy) : creator_(strategy), mode_(mode_for(strategy)) {
@@ -114,13 +114,13 @@ class OpenScope {
     mode_scope_.emplace(mode_.mode);
   }
 
-  /// Whether nothing that was opened later restores this scope's mode or variable creator.
+  /// Returns true if no scope opened later restores this scope's mode or variable creator.
   bool is_current() const {
     return mode_scope_->is_current() &&
            (!creator_scope_ || &VariableCreator::current() == &creator_);
   }
 
-  /// What keeps it from being closed now; "" when nothing does.
+  /// Returns the reason why the scope cannot be closed now; "" if it can.
   std::string_view nesting_error() const {
     if (!mode_scope_->is_current()) {
       return "scope nesting error: a strategy's scope that was opened later on this thread is "
@@ -142,8 +142,8 @@ class OpenScope {
     bool keeps_context;
   };
 
-  /// A scope inside a replica or a merge function of the same strategy, and that of the default
-  /// strategy, change nothing.
+  /// Returns the new mode. A scope inside a replica or a merge function of the same strategy, and
+  /// that of the default strategy, change nothing.
   static Mode mode_for(Strategy& strategy) {
     const StrategyMode* outer = current_mode();
     if (outer && (outer->replica || outer->merging)) return {*outer, true};
@@ -161,8 +161,8 @@ class OpenScope {
   std::optional<StrategyModeScope> mode_scope_;
 };
 
-/// Scopes destroyed while a later one was still open: they end when it does, so that nothing
-/// restored by it dangles.
+/// Scopes destroyed while a later one was open. They end when it does, so that the state which it
+/// restores does not dangle.
 std::vector<std::unique_ptr<OpenScope>>& orphans() {
   thread_local std::vector<std::unique_ptr<OpenScope>> scopes;
   return scopes;
@@ -232,7 +232,7 @@ void Scope::reopen() {
 
 namespace {
 
-/// The scope that set_strategy() opened, and the mode that is current in no inner one.
+/// Scope that set_strategy() opened, and the thread's mode outside every inner scope.
 struct StayingScope {
   explicit StayingScope(Strategy& strategy) : scope(strategy), mode(internal::current_mode()) {}
   Scope scope;
@@ -240,7 +240,7 @@ struct StayingScope {
 };
 
 std::optional<StayingScope>& staying_scope() {
-  (void)internal::orphans();  // made first, so that the thread's end finds them behind the scope's
+  (void)internal::orphans();  // created first, so destroyed after the scope at thread exit
   thread_local std::optional<StayingScope> scope;
   return scope;
 }

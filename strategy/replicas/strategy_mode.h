@@ -1,4 +1,4 @@
-// Which strategy and which context a thread is in.
+// Strategy and context of a thread.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -16,15 +16,15 @@ class Strategy;
 
 namespace internal {
 
-/// The mode of a thread: a strategy with a replica (replica context) or without (cross-replica
-/// context). No mode at all means the default replica of the default strategy.
+/// Mode of a thread: a strategy with a replica (replica context) or without (cross-replica
+/// context). A thread without a mode is the default replica of the default strategy.
 struct StrategyMode {
   Strategy* strategy = nullptr;
   ReplicaContext* replica = nullptr;
-  bool merging = false;  // inside a merge function: a run made here is nested
+  bool merging = false;  // inside a merge function: run() is nested
 };
 
-/// nullptr: no mode.
+/// Returns nullptr if there is no mode.
 const StrategyMode* current_mode();
 
 /// Makes `mode` current on this thread until destroyed.
@@ -35,7 +35,7 @@ class StrategyModeScope {
   StrategyModeScope(const StrategyModeScope&) = delete;
   StrategyModeScope& operator=(const StrategyModeScope&) = delete;
 
-  /// Whether this is the innermost one of the calling thread.
+  /// Returns true if this is the innermost scope of the calling thread.
   bool is_current() const;
 
  private:
@@ -43,18 +43,17 @@ class StrategyModeScope {
   const StrategyMode* previous_;
 };
 
-/// The replica outside every scope.
+/// Returns the replica outside every scope.
 ReplicaContext& default_replica_context();
 
-/// The replica of `strategy` that this thread runs; nullptr in the cross-replica and the default
-/// context.
+/// Returns the replica of `strategy` on this thread; nullptr if it runs none.
 ReplicaContext* replica_of(const void* strategy);
 
 /// Throws kFailedPrecondition unless this thread is in `strategy`'s cross-replica context or in the
 /// default context.
 void require_cross_replica(const Strategy& strategy, std::string_view who);
 
-/// Makes the variables of `strategy`'s cross-replica context.
+/// Creates variables in `strategy`'s cross-replica context.
 class StrategyVariableCreator final : public VariableCreator {
  public:
   explicit StrategyVariableCreator(Strategy& strategy) : strategy_(strategy) {}
@@ -65,15 +64,14 @@ class StrategyVariableCreator final : public VariableCreator {
   Strategy& strategy_;
 };
 
-/// Refuses to make a variable inside run.
+/// Throws on attempts to create a variable inside run.
 class ForbiddenVariableCreator final : public VariableCreator {
  public:
   std::shared_ptr<VariableStorage> create(const Variable::Initializer& initializer,
                                           const RandomKey& key, VariableOptions options) override;
 };
 
-/// The cross-replica context of a merge function: mode, variable creator, no replica, no reducer,
-/// no recording.
+/// Cross-replica context of a merge function: mode, variable creator; no replica, reducer or tape.
 class MergeScope {
  public:
   explicit MergeScope(Strategy& strategy);
