@@ -1,4 +1,4 @@
-// Implements ConsistencyCheck: notes, digests and the comparison of them.
+// Implements ConsistencyCheck: notes, their digests and their comparison.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/multi_worker/consistency_check.h"
 
@@ -17,12 +17,12 @@ namespace {
 
 using NoteKind = ConsistencyCheck::Kind;
 
-/// The words of an error about notes of a kind.
+/// Parts of the error message about notes of one kind.
 struct Words {
   ErrorCode code;
-  const char* verb;    // of a worker and its note
-  const char* before;  // the subject
-  const char* after;   // the subject
+  const char* verb;    // between a worker and its note
+  const char* before;  // precedes the subject
+  const char* after;   // follows the subject
   const char* expected;
 };
 
@@ -55,7 +55,7 @@ Words words_of(NoteKind kind) {
 
 bool may_lack(NoteKind kind) { return kind == NoteKind::kOptimizer || kind == NoteKind::kValue; }
 
-/// Depends on the order of its arguments.
+/// Returns a hash of both numbers, which depends on their order.
 std::uint64_t mixed(std::uint64_t a, std::uint64_t b) {
   a = (a ^ (a >> 32)) * 0xff51afd7ed558ccdu + b;
   return (a ^ (a >> 29)) * 0xc4ceb9fe1a85ec53u;
@@ -72,7 +72,7 @@ struct Entry {
   std::string digest, shown;
 };
 
-/// "worker 1 has 32, worker 0, 2 has 64": the smallest party first. `entries`: by worker.
+/// Returns e.g. "worker 1 has 32, worker 0, 2 has 64", the smallest party first.
 std::string parties_of(const std::vector<Entry>& entries, std::string_view verb) {
   std::map<std::string, std::vector<std::size_t>> workers_of;
   for (std::size_t w = 0; w < entries.size(); ++w) workers_of[entries[w].digest].push_back(w);

@@ -1,4 +1,4 @@
-// Compares inputs, settings and writes of workers; the error names what differs.
+// Comparison of inputs, settings and writes between workers; the error names the difference.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -17,10 +17,9 @@
 
 namespace tutti::internal {
 
-/// Notes of one worker since the workers compared theirs last: its input, its settings, and what it
-/// wrote to variables outside steps. A digest of the notes travels with exchanges that a step has
-/// anyway; if digests differ, all workers exchange the notes, and each throws the same error.
-/// Thread-safe.
+/// Notes of one worker since the last comparison: its input, its settings, and its writes to
+/// variables outside steps. Exchanges that a step makes anyway carry a digest of the notes. If
+/// digests differ, all workers exchange the notes, and each throws the same error. Thread-safe.
 class ConsistencyCheck {
  public:
   enum class Kind {
@@ -31,34 +30,34 @@ class ConsistencyCheck {
     kValue         // a variable, and its value
   };
 
-  /// Stands between digests of a worker's own copies of a value, which differ.
+  /// Separates digests of a worker's own copies of a value, if they differ.
   static constexpr const char* kBetweenComponents = "/";
 
-  /// Adds a note about `subject`: `bytes` count, and `shown` stands for them in messages ("": a
-  /// digest does). Several notes about one subject are compared in their order.
+  /// Adds a note about `subject`. `bytes` are compared, and `shown` represents them in messages
+  /// ("": their digest does). Several notes about one subject are compared in their order.
   void note(Kind kind, std::string_view subject, std::span<const std::byte> bytes,
             std::string_view shown = {});
-  /// Same as note(), but of a number, which messages show in front of `unit`.
+  /// Same as note(), but for a number, which messages show before `unit`.
   void note_number(Kind kind, std::string_view subject, double number, const char* unit = "");
   /// Returns eight bytes that are equal for equal notes; 0 if there are none.
   std::uint64_t digest() const;
-  /// Removes all notes: they were compared, or the workers were connected again.
+  /// Removes all notes, after a comparison or a reconnect.
   void clear();
 
-  /// Returns the notes as other workers read them.
+  /// Returns the notes in the form in which they are sent to other workers.
   Json notes() const;
-  /// `notes`: those of each worker. Throws an error that names what differs and on which workers:
-  /// kInvalidArgument for input and settings, kFailedPrecondition for writes, kDataLoss for values.
-  /// Settings and values that only some workers have are not compared.
+  /// Throws an error that names differences and their workers. `notes` holds those of each worker.
+  /// Throws kInvalidArgument for input and settings, kFailedPrecondition for writes, kDataLoss for
+  /// values. Settings and values that only some workers have are not compared.
   static void require_alike(std::span<const std::string> notes);
 
  private:
   struct Note {
     std::uint64_t digest = 0;  // of all notes about the subject
     int count = 0;
-    std::optional<double> number;  // of the last one, as what follows
-    std::string shown;             // behind the number
-    SourceLocation where;          // of a write: the user's line, if known
+    std::optional<double> number;  // of the last note, like the next two
+    std::string shown;             // follows the number
+    SourceLocation where;          // the user's line of a write, if known
   };
   using Subject = std::pair<Kind, std::string>;
 

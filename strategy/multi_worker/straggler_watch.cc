@@ -1,4 +1,4 @@
-// Which worker the others wait for.
+// Implements StragglerWatch.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/multi_worker/straggler_watch.h"
 
@@ -42,7 +42,7 @@ std::optional<Straggler> StragglerWatch::note(std::span<const double> waits) {
   MutexLock lock(mutex_);
   const TimePoint now = clock_.now();
   ++steps_;
-  if (waits_.size() != waits.size()) {  // the first step counts from its end
+  if (waits_.size() != waits.size()) {  // timing starts at the end of the first step
     waits_.assign(waits.size(), 0.0);
     steps_of_window_ = 0;
     window_begin_ = now;

@@ -1,4 +1,4 @@
-// Which worker the others wait for: found from how long each waits.
+// Detection of slow workers from the time that each worker waits.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -15,20 +15,20 @@
 
 namespace tutti::internal {
 
-/// One worker's part. All learn what each has waited with the sums of gradients, where it is a few
-/// numbers more: there is no further message. A slow worker waits least: what others wait beyond
-/// that, they wait for it. Looks at windows of steps; only who is slow in several windows in a row
-/// is told of. Threads: any.
+/// Measures this worker's waits. The waits of all workers travel with the sums of gradients, as a
+/// few additional numbers, without a message of their own. A slow worker waits least; the excess
+/// wait of the others is time spent waiting for it. A worker is reported only if it is slow in
+/// several consecutive windows of steps. Thread-safe.
 class StragglerWatch {
  public:
   static constexpr std::int64_t kWindow = 5;
-  static constexpr std::int64_t kWindows = 3;  // whole ones among any 20 steps
-  /// Less than this per step is not worth a line.
+  static constexpr std::int64_t kWindows = 3;  // any 20 steps contain this many whole windows
+  /// Seconds per step; shorter waits are not reported.
   static constexpr double kLeastWait = 0.001;
 
   explicit StragglerWatch(const StragglerOptions& options, Clock& clock = Clock::system());
 
-  /// Counts as waiting while it lives.
+  /// Counts its lifetime as waiting.
   class Waiting {
    public:
     explicit Waiting(StragglerWatch& watch) : watch_(watch), begin_(watch.clock_.now()) {}
@@ -41,22 +41,22 @@ class StragglerWatch {
     const TimePoint begin_;
   };
 
-  /// Seconds that this worker has waited since the last call.
+  /// Returns the seconds that this worker has waited since the last call.
   double take_wait();
-  /// What take_wait() gave on each worker in a step. A straggler when this step ends a window that
-  /// shows one and it may be told of again.
+  /// Adds the results of take_wait() on each worker in one step. Returns a straggler if this step
+  /// ends a window that shows one which may be reported again.
   std::optional<Straggler> note(std::span<const double> waits);
-  /// The last one that note() gave.
+  /// Returns the last result of note() that was a straggler.
   std::optional<Straggler> last() const;
-  /// The workers were connected anew.
+  /// Resets the measurement after a reconnect.
   void begin_anew();
 
  private:
-  /// What windows in a row say.
+  /// Consecutive windows in which the same worker was slow.
   struct Streak {
     int worker = 0;
     std::int64_t windows = 0;
-    double waited = 0.0;  // seconds, by the others on average
+    double waited = 0.0;  // seconds that the others waited, on average
     double seconds = 0.0;
   };
   std::optional<Straggler> look(double seconds) TUTTI_REQUIRES(mutex_);
@@ -65,7 +65,7 @@ class StragglerWatch {
   Clock& clock_;
   std::atomic<std::int64_t> waited_ = 0;  // nanoseconds
   mutable Mutex mutex_;
-  std::vector<double> waits_ TUTTI_GUARDED_BY(mutex_);  // of the window, by worker
+  std::vector<double> waits_ TUTTI_GUARDED_BY(mutex_);  // in this window, by worker
   std::int64_t steps_of_window_ TUTTI_GUARDED_BY(mutex_) = 0;
   TimePoint window_begin_ TUTTI_GUARDED_BY(mutex_);
   Streak streak_ TUTTI_GUARDED_BY(mutex_);

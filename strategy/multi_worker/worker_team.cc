@@ -1,14 +1,13 @@
-// The workers that train together.
+// Implements WorkerTeam.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sums of gradients. Each worker adds its replicas' gradients along the largest whole subtrees of
-// the canonical tree that they fill (*nodes*). If every worker's replicas are one node, and all of
-// one size, the canonical tree over the workers' sums is the rest of the tree over replicas, and
-// one all_reduce does it. Otherwise each worker gets *slice* w of all nodes' sums (all_to_all),
-// combines them along the tree, and the slices are gathered. So it is, too, where a replica's
-// values travel in 16 bits. Where each worker wants its part alone (reduce_scatter, or the same
-// without the last step) the slices are these parts. Where an algorithm without order was named
-// each worker's sum is one buffer.
+// Sums of gradients: each worker adds its replicas' gradients along the largest whole subtrees of
+// the canonical tree that they fill (*nodes*). If every worker's replicas form one node, all of one
+// size, one all_reduce over the workers' sums completes the canonical tree over replicas. Otherwise
+// each worker gets *slice* w of all nodes' sums (all_to_all) and combines them along the tree, and
+// the slices are gathered. The same applies if a replica's values travel in 16 bits. If each worker
+// needs only its own part (reduce_scatter, or the same without the last step), the slices are these
+// parts. If an algorithm without canonical order was named, each worker's sum is one buffer.
 #include "strategy/multi_worker/worker_team.h"
 
 #include <algorithm>
@@ -31,7 +30,7 @@ namespace tutti::internal {
 
 namespace {
 
-// Values of replicas as bytes.
+// Serialization of replicas' values.
 //
 // Number of replicas; per replica the number of values; per value its kind and, unless it is none,
 // a tensor: dtype, number of dimensions, dimensions, elements. Slices are two tensors and the
@@ -84,7 +83,7 @@ class Reader {
     if (value < 0 || value > limit) fail_with(concat("the number ", value, " above ", limit));
     return value;
   }
-  /// A count of things that take at least `bytes_each`.
+  /// Reads the count of items of at least `bytes_each` bytes.
   std::size_t count(std::size_t bytes_each) {
     return static_cast<std::size_t>(number(static_cast<std::int64_t>(rest_.size() / bytes_each)));
   }
@@ -164,7 +163,7 @@ ReplicaValues decode_values(std::string_view bytes) {
 
 namespace {
 
-/// Under which a job remembers how many replicas each worker has.
+/// Key under which a job stores the number of replicas of each worker.
 constexpr const char* kReplicasKey = "workers/replicas";
 
 std::vector<int> all_workers(int count) {
@@ -209,14 +208,14 @@ WorkerTeam::WorkerTeam(std::shared_ptr<WorkerGroup> group, const CommunicatorOpt
   set_replicas({std::istream_iterator<std::int32_t>(counts), {}});
 }
 
-/// An exception that ends the strategy is told before the connections close, which the others would
-/// take for the reason.
+/// Reports an exception that ends the strategy before the connections close. The other workers
+/// would otherwise name the closed connections as the reason.
 WorkerTeam::~WorkerTeam() {
   if (!group_) return;
   group_->when_lost({});
   if (std::uncaught_exceptions() <= exceptions_at_begin_) return;
   ControlClient* const job = control();
-  const bool is_cause = !job || !job->fatal_verdict();  // else calls end for the verdict's reason
+  const bool is_cause = !job || !job->fatal_verdict();  // else calls fail for the verdict's reason
   if (job) job->report_unwinding();
   if (!is_cause) return;
   abort(Error(ErrorCode::kAborted,
@@ -245,7 +244,7 @@ void WorkerTeam::begin(std::unique_ptr<Communicator> communicator) {
   is_canonical_ = gpu_sums_->determinism() == Determinism::kCanonical;
   partial_sums_ = std::make_unique<PartialSums>(*sums_, counts, is_canonical_);
   if (!group_) return;
-  // NCCL itself may take long to find out.
+  // NCCL by itself may take long to detect the loss.
   group_->when_lost([gpus = std::weak_ptr<CrossDeviceOps>(gpu_sums_)](const Error& reason) {
     if (const auto sums = gpus.lock()) sums->abort(reason);
   });
@@ -349,7 +348,7 @@ std::vector<Tensor> WorkerTeam::gather_tensors(std::span<const Tensor> local,
   return all;
 }
 
-/// Texts as gather_texts() gives them, when digests, which travel behind, are alike.
+/// Same as gather_texts(), but also exchanges digests of notes; if they differ, compares notes.
 std::vector<std::string> WorkerTeam::gather_with_digest(std::string own, std::string_view name) {
   const std::uint64_t digest = check_->digest();
   const std::string suffix(reinterpret_cast<const char*>(&digest), sizeof digest);
@@ -372,7 +371,7 @@ void WorkerTeam::compare_digests() { (void)gather_with_digest("", "digest of a w
 
 void WorkerTeam::note_waits(std::span<const double> waits) {
   const std::optional<Straggler> found = stragglers_.note(waits);
-  if (!found || worker() != 0) return;  // all find the same: one says it
+  if (!found || worker() != 0) return;  // all workers find the same one, so worker 0 logs it
   const std::string name =
       group_ ? group_->name_of(found->worker) : concat("worker ", found->worker);
   log_warning(to_string(*found, name));
@@ -383,7 +382,7 @@ void WorkerTeam::set_step(std::uint64_t step) {
 }
 
 void WorkerTeam::abort(const Error& reason) noexcept {
-  // What ends the calls may not reach all: a connection may be what is broken.
+  // Aborting calls may not reach all workers if a connection is broken, so the job is notified.
   if (ControlClient* const job = control()) job->note_failure(reason.message());
   if (values_) values_->abort(reason);
   if (sums_) sums_->abort(reason);
@@ -392,9 +391,9 @@ void WorkerTeam::abort(const Error& reason) noexcept {
 
 namespace {
 
-// The GPUs of all workers as one group of NCCL.
+// Connects the GPUs of all workers as one NCCL group.
 //
-// Everything is decided by what all workers have told all, so that they decide alike.
+// Decisions depend only on the texts that all workers have exchanged, so all decide alike.
 
 constexpr const char* kWho = "multi_worker_mirrored";
 
@@ -467,7 +466,7 @@ std::unique_ptr<CrossDeviceOps> connect_worker_gpus(WorkerTeam& team, const Work
 namespace {
 
 constexpr const char* kStateOfCommit = "state of a commit";
-/// Tensors up to this size go together: each message more costs the way there and back.
+/// Tensors up to this size are sent in one message, as each additional message costs a round trip.
 constexpr std::size_t kTogether = std::size_t{128} << 10;
 
 bool goes_alone(std::size_t num_bytes) { return num_bytes > kTogether; }
@@ -478,15 +477,14 @@ Elements bytes_of(std::string& text) {
   return bytes_of(reinterpret_cast<std::byte*>(text.data()), text.size());
 }
 
-/// Bytes of the head, and of the whole.
+/// Bytes of the head and of the whole snapshot.
 using Sizes = std::array<std::uint64_t, 2>;
 
 Elements bytes_of(Sizes& sizes) {
   return bytes_of(reinterpret_cast<std::byte*>(sizes.data()), sizeof sizes);
 }
 
-/// Every rank names its memory of the same tensors: what the root has in it comes into that of the
-/// others.
+/// Copies the root's tensors into the same tensors of the other ranks.
 void broadcast_all(Communicator& group, int root, std::span<const Elements> tensors) {
   std::string together;
   for (const Elements& tensor : tensors) {
@@ -505,7 +503,7 @@ void broadcast_all(Communicator& group, int root, std::span<const Elements> tens
   }
 }
 
-/// `own`: the root's.
+/// Sends the root's snapshot to the other ranks. `own` is used on the root only.
 std::optional<CheckpointSnapshot> share(Communicator& group, int root,
                                         const CheckpointSnapshot* own, const std::string& source,
                                         std::size_t& num_bytes) {
@@ -520,7 +518,7 @@ std::optional<CheckpointSnapshot> share(Communicator& group, int root,
   if (group.rank() == root) {
     for (const NamedTensor& tensor : pieces.tensors) {
       const auto bytes = tensor.value.bytes();
-      // The root's memory is read alone.
+      // The root's memory is only read.
       tensors.push_back(bytes_of(const_cast<std::byte*>(bytes.data()), bytes.size()));
     }
     broadcast_all(group, root, tensors);

@@ -1,5 +1,5 @@
-// The workers that train together, as the replicas of one of them see the others; the state that
-// they hand over.
+// Workers that train together, as seen by the replicas of one of them, and the transfer of their
+// state.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -25,48 +25,47 @@ namespace tutti::internal {
 
 class WorkerTeam;
 
-/// Whether sums of gradients go from GPU to GPU by NCCL: kNever: by the hosts, as those of CPUs.
-/// kIfAllCan: by NCCL where every worker can. kAlways: where one cannot it is an error.
+/// Use of NCCL for sums of gradients. kNever: hosts sum them, as for CPUs. kIfAllCan: NCCL if every
+/// worker supports it. kAlways: it is an error if a worker does not.
 enum class NcclUse { kNever, kIfAllCan, kAlways };
 
-/// What a worker brings.
+/// Devices of one worker, and its options for NCCL.
 struct WorkerGpus {
-  std::vector<Device> devices;  // of its replicas; CPUs, too
+  std::vector<Device> devices;  // of its replicas; may be CPUs
   NcclUse use = NcclUse::kNever;
   std::chrono::milliseconds timeout = std::chrono::seconds(120);
 };
 
-/// Called by all workers, once they know their numbers of replicas. The operation "nccl" over all
-/// replicas of all workers, or nullptr. Worker 0 says in one line why, where there was a choice.
-/// Throws on all workers alike, naming those that cannot: kInvalidArgument for replicas on CPUs, or
-/// that share a GPU, and for workers that name different uses; kUnavailable for a missing library.
+/// Returns the operation "nccl" over all replicas of all workers, or nullptr. Collective, once all
+/// know their numbers of replicas. If there was a choice, worker 0 logs the reason. Throws on all
+/// workers alike, naming those without support: kInvalidArgument for replicas on CPUs or that share
+/// a GPU, and for workers that pass different uses; kUnavailable for a missing library.
 std::unique_ptr<CrossDeviceOps> connect_worker_gpus(WorkerTeam& team, const WorkerGpus& own);
 
-/// What each replica of a worker gives: as many values each, dense, slices, or none.
+/// Values of each replica of a worker: equally many per replica, each dense, slices, or none.
 using ReplicaValues = std::vector<std::vector<Gradient>>;
 
-/// Copies values on GPUs to the host. Numbers are little-endian, as in memory.
+/// Serializes values; copies those on GPUs to the host. Numbers are little-endian.
 std::string encode_values(const ReplicaValues& values);
-/// On the host. Throws kDataLoss for bytes that no encode_values() made.
+/// Returns values on the host. Throws kDataLoss for bytes that encode_values() cannot have made.
 ReplicaValues decode_values(std::string_view bytes);
 
-/// A *worker* is a process (tests: a thread with its own strategy) with some replicas, which are
-/// numbered over all workers in worker order. All workers make the same calls in the same order;
-/// each names what it is for, and a worker that does something else is an error on all of them. A
-/// call that fails (a worker is gone, late, or fails) ends the connection: later calls throw the
-/// same reason, until reconnect().
+/// A *worker* is a process (in tests: a thread with its own strategy) with some replicas, which are
+/// numbered over all workers in worker order. All workers must make the same calls in the same
+/// order. Each call has a name, and a worker that makes a different call is an error on all of
+/// them. A call that fails (a worker is lost, late, or fails) ends the connection: later calls
+/// throw the same reason, until reconnect().
 ///
-/// Values are exchanged by one group of messages, sums of gradients by another, so that these may
-/// be under way while layers exchange values. Threads: gather functions any thread, one at a time;
-/// sums() likewise, beside them; abort() any.
+/// Values and sums of gradients use separate message groups, so that sums can be in progress while
+/// layers exchange values. Threads: gather functions may be called on any thread, one at a time;
+/// sums() likewise, concurrently with them; abort() is thread-safe.
 class WorkerTeam {
  public:
-  /// Called by all workers: tells the others which replicas this one has. The communicator's rank
-  /// is the worker's number, its algorithm that of the sums of gradients, unless `gpus` ask for
-  /// NCCL.
+  /// Collective: sends this worker's number of replicas to the others. The communicator's rank is
+  /// the worker's number. Its algorithm sums gradients, unless `gpus` select NCCL.
   WorkerTeam(std::unique_ptr<Communicator> communicator, WorkerGpus gpus,
              const StragglerOptions& stragglers = {});
-  /// The same for the workers of a job. A process that takes the place of one that died is not
+  /// Same as above, but for the workers of a job. A process that replaces a worker that died is not
   /// connected until reconnect(), which the others call, too, or require_connection().
   WorkerTeam(std::shared_ptr<WorkerGroup> group, const CommunicatorOptions& options,
              WorkerGpus gpus, const StragglerOptions& stragglers = {});
@@ -74,70 +73,69 @@ class WorkerTeam {
 
   int worker() const { return worker_; }
   int num_workers() const { return num_workers_; }
-  /// V, over all workers, and the number of this worker's first one.
+  /// V, the number of replicas of all workers, and the number of this worker's first one.
   int num_replicas() const { return first_of_.back(); }
   int first_replica() const { return first_replica_of(worker()); }
-  /// Of worker `worker`; of num_workers(): V.
+  /// Returns the number of worker `worker`'s first replica; for num_workers(): V.
   int first_replica_of(int worker) const { return first_of_[static_cast<std::size_t>(worker)]; }
-  /// Of the sums of gradients: "canonical", "ring", ...
+  /// Returns the algorithm of sums of gradients: "canonical", "ring", ...
   std::string_view algorithm() const { return algorithm_; }
   bool is_canonical() const { return is_canonical_; }
-  /// What sums the buffers of GPUs over all workers; nullptr: the hosts do.
+  /// Returns the operation that sums GPU buffers over all workers; nullptr: the hosts sum them.
   CrossDeviceOps* gpu_sums() const { return gpu_sums_.get(); }
 
-  /// The job's; nullptr for workers that are connected otherwise, and for one alone.
+  /// Returns the job's client; nullptr for a single worker and for workers without a job.
   ControlClient* control() const { return group_ ? group_->control() : nullptr; }
   bool is_connected() const { return sums_ != nullptr; }
-  /// How often the workers were connected.
+  /// Returns how often the workers were connected.
   std::uint64_t connection() const { return connection_; }
-  /// A call failed with `error`: whether that is because a worker, or a connection between two, was
-  /// lost (and not: because a worker failed by itself), so that reconnect() helps. Waits up to
-  /// `patience` for the job to find out.
+  /// Returns true if a call failed with `error` because a worker or a connection between two was
+  /// lost (not because a worker failed by itself), so that reconnect() helps. Waits up to
+  /// `patience` for the job to detect the loss.
   bool may_reconnect(const Error& error, Duration patience) const;
-  /// Connects all workers anew, those that were started again among them. Called by all, outside
-  /// all other calls. Throws kDeadlineExceeded naming who is missing; when another worker is lost
-  /// meanwhile, may_reconnect() says so.
+  /// Reconnects all workers, including restarted ones. Collective; call it outside all other calls.
+  /// Throws kDeadlineExceeded naming the missing workers; if another worker is lost meanwhile,
+  /// may_reconnect() returns true for the error.
   void reconnect(TimePoint deadline);
-  /// Nothing on connected workers. A replacement is connected when all others were started again,
-  /// too, if allow_restart(); otherwise throws kFailedPrecondition. All calls of all workers begin
-  /// with it; it is called before threads make several at once.
+  /// Has no effect on connected workers. Connects a replacement if all other workers were
+  /// restarted, too, and allow_restart() was called; otherwise throws kFailedPrecondition. All
+  /// calls of all workers begin with it; call it before threads make several calls concurrently.
   void require_connection();
-  /// All state of the training is in the workers: new processes of all of them are a new job.
+  /// Declares that workers hold all training state, so new processes of all form a new job.
   void allow_restart() { may_restart_ = true; }
 
-  /// A text of each worker, by worker.
+  /// Returns the text of each worker, by worker.
   std::vector<std::string> gather_texts(std::string_view own, std::string_view name);
-  /// The text of worker `giver`; `own` of the others does not count.
+  /// Returns the text of worker `giver`; `own` of the others is ignored.
   std::string broadcast_text(const std::string& own, int giver, std::string_view name);
-  /// Communicator::group() of values that are no sums: nullptr for those who name nobody.
+  /// Same as Communicator::group() of values; returns nullptr if `members` is empty.
   std::unique_ptr<Communicator> make_group(const std::vector<int>& members, std::string_view name);
-  /// Values of all replicas, in replica order, on the host; `local`: of this worker's. Carries the
-  /// digest of check(), and throws where the workers' digests differ.
+  /// Returns values of all replicas, in replica order, on the host, given `local`, those of this
+  /// worker. Carries the digest of check(), and throws if the workers' digests differ.
   ReplicaValues gather(const ReplicaValues& local, std::string_view name);
-  /// Begins to gather the elements of all workers, one worker's after the other's: counts[w] of
-  /// worker w. Calls that gather come to an end in the order in which they began.
+  /// Starts to gather the elements of all workers in worker order: counts[w] of worker w. Gathering
+  /// calls complete in the order in which they started.
   CollectiveHandle start_all_gather(const ConstElements& own, const Elements& all,
                                     std::span<const std::size_t> counts, std::string_view name);
-  /// The same as gather() for one dense value per replica.
+  /// Same as gather(), but for one dense value per replica.
   std::vector<Tensor> gather_tensors(std::span<const Tensor> local, std::string_view name);
 
-  /// Sums over the replicas of all workers, a rank each.
+  /// Returns the sums over the replicas of all workers, each replica being a rank.
   PartialSums& sums();
 
-  /// Notes of what must be alike on all workers, since they were connected.
+  /// Returns notes of what must be equal on all workers, since they were connected.
   const std::shared_ptr<ConsistencyCheck>& check() const { return check_; }
-  /// Collective: exchanges the notes of check(), and removes them. Throws what require_alike()
-  /// does.
+  /// Collective: exchanges and removes the notes of check(). Throws as require_alike().
   void compare_notes();
-  /// Same as compare_notes(), but exchanges eight bytes where these are alike.
+  /// Same as compare_notes(), but exchanges only eight bytes if the notes are equal.
   void compare_digests();
 
-  /// Finds slow workers; waits outside this class are reported to it, too.
+  /// Returns the detector of slow workers; code outside this class also reports its waits to it.
   StragglerWatch& stragglers() { return stragglers_; }
-  /// What StragglerWatch::take_wait() gave on each worker, in a step.
+  /// Passes the result of StragglerWatch::take_wait() on each worker in one step.
   void note_waits(std::span<const double> waits);
 
-  /// The step that the replicas are in, for messages about workers that are late.
+  /// Sets the current step of the replicas, for messages about workers that are late.
   void set_step(std::uint64_t step);
 
   /// Ends all calls, here and on the other workers, with kAborted and this reason.
@@ -150,7 +148,7 @@ class WorkerTeam {
   std::vector<std::string> gather_with_digest(std::string own, std::string_view name);
 
   const std::shared_ptr<WorkerGroup> group_;  // destroyed last; may be null
-  const CommunicatorOptions options_;         // with a group
+  const CommunicatorOptions options_;         // if there is a group
   const int worker_;
   const int num_workers_;
   const WorkerGpus gpus_;
@@ -160,29 +158,29 @@ class WorkerTeam {
   bool is_canonical_ = true;
   std::unique_ptr<Communicator> values_;
   std::unique_ptr<Communicator> sums_;
-  std::unique_ptr<PartialSums> partial_sums_;  // by sums_
+  std::unique_ptr<PartialSums> partial_sums_;  // uses sums_
   std::shared_ptr<CrossDeviceOps> gpu_sums_;
-  std::vector<std::shared_ptr<void>> watches_;  // destroyed before what they look at
-  std::vector<int> first_of_;                   // by worker, and one more: V
+  std::vector<std::shared_ptr<void>> watches_;  // destroyed before the objects that they watch
+  std::vector<int> first_of_;                   // by worker, and V at the end
   StragglerWatch stragglers_;
   std::uint64_t connection_ = 0;
   bool may_restart_ = false;
   const int exceptions_at_begin_ = std::uncaught_exceptions();
 };
 
-/// Called by all workers: `giver` has `own`, the `takers` (increasing, without the giver) get it,
-/// from its memory into theirs, small tensors together, others one by one; all others, and a giver
-/// without takers, go on at once. Returns what a taker got: kDataLoss where that is damaged; as
-/// collectives.
+/// Sends the state `own` of `giver` to the `takers` (increasing, without the giver), from memory to
+/// memory, small tensors in one message, others one by one. Collective. All other workers, and a
+/// giver without takers, return at once. Returns the state that a taker received. Throws kDataLoss
+/// if it is damaged, and as collectives.
 std::optional<CheckpointSnapshot> hand_over_state(WorkerTeam& team, int giver,
                                                   const std::vector<int>& takers,
                                                   const CheckpointSnapshot* own);
 
-/// "'w' float32 [3, 4], values <hash>".
+/// Returns e.g. "'w' float32 [3, 4], values <hash>".
 std::string describe_variable(const std::string& name, const Tensor& initial_value);
 
-/// Called by all workers with what each makes. Throws kInvalidArgument on all of them naming the
-/// first worker whose description differs from worker 0's, and both.
+/// Collective: compares the variables that workers create. Throws kInvalidArgument on all of them
+/// naming the first worker whose description differs from worker 0's, and both descriptions.
 void require_same_variable(std::string_view who, WorkerTeam& team, const std::string& description);
 
 }  // namespace tutti::internal
