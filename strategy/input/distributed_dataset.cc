@@ -1,4 +1,4 @@
-// A dataset whose elements are one batch per replica, and how workers and replicas share batches.
+// Implements DistributedDataset and the rules by which workers and replicas share batches.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/input/distributed_dataset.h"
 
@@ -21,10 +21,10 @@ namespace tutti {
 struct DistributedDataset::Impl {
   InputPlan plan;
   internal::InputPart part;
-  std::uint64_t epoch = 0;       // of the pass under way, or of the next one
-  std::int64_t batches = 0;      // handed out in it
-  bool resume = false;           // restore() was called: begin() goes on there
-  std::uint64_t generation = 0;  // which Iterator may go on
+  std::uint64_t epoch = 0;       // of the current pass, or of the next one
+  std::int64_t batches = 0;      // yielded in this epoch
+  bool resume = false;           // restore() was called; begin() continues there
+  std::uint64_t generation = 0;  // number of the valid Iterator
   double wait_seconds = 0.0;
 
   int num_replicas() const { return static_cast<int>(plan.replica_devices.size()); }
@@ -78,8 +78,8 @@ DistributedDataset::Iterator& DistributedDataset::Iterator::operator++() {
 }
 
 DistributedDataset::Iterator DistributedDataset::begin() {
-  // A pass that was left in the middle counts as begun: the next begin() starts the next epoch,
-  // except after restore().
+  // A pass that was left in the middle counts as started, so the next begin() starts the next
+  // epoch, except after restore().
   Impl& impl = *impl_;
   if (impl.batches > 0 && !impl.resume) {
     ++impl.epoch;
@@ -147,7 +147,7 @@ DistributedDataset make_distributed_dataset(const Dataset& dataset, InputPlan pl
 
 }  // namespace tutti
 
-// The part of a global dataset that one of several workers reads, and how batches are cut.
+// Part of a global dataset that one worker reads, and how its batches are split.
 
 namespace tutti::internal {
 namespace {
@@ -177,7 +177,7 @@ void require_numbers(const InputPlan& plan) {
   }
 }
 
-// tf's sizes take all workers to be alike.
+// tf's sizes assume that all workers are alike.
 void require_equal_workers(const InputPlan& plan) {
   const int local = num_local(plan);
   if (plan.num_replicas_in_sync != local * plan.num_workers ||
@@ -193,7 +193,7 @@ void require_equal_workers(const InputPlan& plan) {
 InputPart sharded_part(const Dataset& dataset, const InputPlan& plan) {
   require_equal_workers(plan);
   AutoShardPolicy policy = plan.options.auto_shard_policy.value_or(AutoShardPolicy::kAuto);
-  // One worker shares nothing out, so FILE needs no files: it names the cut alone.
+  // A single worker reads all files, so FILE needs none and only selects how batches are split.
   if (plan.num_workers > 1 || policy == AutoShardPolicy::kAuto) {
     policy = choose_auto_shard(dataset, plan.num_workers, policy).policy;
   }
@@ -201,13 +201,13 @@ InputPart sharded_part(const Dataset& dataset, const InputPlan& plan) {
   InputPart part{
       .dataset = dataset, .cut = InputCut::kWhole, .whole = dataset, .global_batch_size = batch};
   if (policy == AutoShardPolicy::kData) {
-    // Rotated sizes would lose and repeat rows here: they belong to workers that read other rows.
+    // Rotated sizes would lose and repeat rows here, as they assume workers that read other rows.
     part.dataset = auto_shard(rebatch_evenly(dataset, plan.num_replicas_in_sync), plan.num_workers,
                               plan.worker, policy);
     part.steps = dataset.cardinality();
     return part;
   }
-  // Workers read different numbers of files, so that only the lack of an end is common to all.
+  // Workers read different numbers of files, so only an infinite cardinality holds for all.
   if (dataset.cardinality() == kInfinite) part.steps = kInfinite;
   const Dataset own = auto_shard(dataset, plan.num_workers, plan.worker, policy);
   part.dataset = batch ? rebatch(own, batch_sizes_for_worker(*batch, plan.num_workers,
@@ -238,7 +238,7 @@ void require_host(const InputOptions& options) {
        "slice on its device");
 }
 
-// What is not known to be single examples is taken for batches.
+// Elements that are not known to be single examples are assumed to be batches.
 void require_batches(const Dataset& dataset) {
   if (dataset.source().batch_depth() != 0) return;
   fail(ErrorCode::kInvalidArgument,
@@ -382,7 +382,7 @@ class RebatchIterator final : public ElementIterator {
   }
 
  private:
-  // Makes a row available in batch_; keeps the last batch at the end of the data.
+  // Makes a row available in batch_. Keeps the last batch at the end of the data.
   bool fill() {
     while (!batch_ || first_ >= batch_->rows()) {
       std::optional<Element> next = ended_ ? std::nullopt : input_->next();
@@ -398,8 +398,8 @@ class RebatchIterator final : public ElementIterator {
     return true;
   }
 
-  // An empty piece belongs to the rows around it: once the rows are over, those that complete the
-  // round of sizes follow.
+  // An empty piece belongs to the rows around it. After the last row, only the empty pieces that
+  // complete the round of sizes follow.
   std::optional<Element> empty_piece() {
     if (!fill()) {
       if (!batch_ || trailing_empties_ > 0 || options_.drop_remainder) return std::nullopt;
@@ -476,7 +476,7 @@ std::int64_t rows_in(const std::vector<Element>& pieces) {
   return rows;
 }
 
-// Says which rows of the step's global batch the pieces are.
+// Records the pieces' positions in the step's global batch.
 void place(std::vector<Element>& pieces, std::int64_t first_row, std::int64_t global_rows) {
   for (Element& piece : pieces) {
     const std::int64_t rows = piece.rows();
@@ -485,7 +485,7 @@ void place(std::vector<Element>& pieces, std::int64_t first_row, std::int64_t gl
   }
 }
 
-// A scalar has no empty form: as in tf the pass ends when a replica lacks an element.
+// A scalar has no empty form, so as in tf the pass ends when a replica lacks an element.
 void warn_of_left_out_scalars(std::size_t count) {
   if (count == 0) return;
   log_warning_once(concat("distribute_datasets_from_function: the last ", count,
@@ -500,7 +500,7 @@ std::optional<std::vector<Element>> StepCutter::next(ElementIterator& elements) 
     auto pieces = part_.cut == InputCut::kSplit ? cut_next(elements) : whole_next(elements);
     if (!pieces) return std::nullopt;
     ++steps_;
-    // Rotated sizes may leave a step to nobody: training on no row would still move momenta.
+    // Rotated sizes may leave a step without rows; training on it would still update momenta.
     const bool nobody = is_batched(pieces->front()) && pieces->front().global_rows() == 0;
     if (plan_.num_workers == 1 || !nobody) return pieces;
   }

@@ -1,4 +1,4 @@
-// The part of a global dataset that one of several workers reads, and how its steps are cut.
+// Part of a global dataset that one worker reads, and how it is split into steps.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,37 +12,37 @@
 
 namespace tutti::internal {
 
-/// What a worker iterates.
+/// Data that one worker iterates.
 struct InputPart {
   Dataset dataset;
   InputCut cut = InputCut::kSplit;
-  /// What this is a part of: shows what an empty batch looks like to workers without elements.
+  /// The whole dataset; shows the form of an empty batch to workers without elements.
   Dataset whole;
-  /// Steps of an epoch and rows of a full one over all workers, if known.
+  /// Steps per epoch, and rows of a full step over all workers, if known.
   std::optional<std::int64_t> steps = std::nullopt;
   std::optional<std::int64_t> global_batch_size = std::nullopt;
 };
 
 /// Checks and completes `plan`, and applies its sharding rule to `dataset`. Throws kInvalidArgument
-/// for numbers that contradict each other, kFailedPrecondition where rows_of_workers is missing,
-/// kUnimplemented for place_dataset_on_device; errors of auto_shard().
+/// for contradictory numbers, kFailedPrecondition if rows_of_workers is missing, kUnimplemented for
+/// place_dataset_on_device, and as auto_shard().
 InputPart part_of_worker(const Dataset& dataset, InputPlan& plan);
 
-/// Throws kInvalidArgument naming `who` where `cardinality` is that of data that never end, for
-/// calls that read to the end; `remedy`: what to try.
+/// Throws kInvalidArgument naming `who` if `cardinality` is infinite, for calls that read to the
+/// end. `remedy` is a suggestion for the message.
 void require_end(std::string_view who, std::optional<std::int64_t> cardinality,
                  std::string_view remedy);
 
-/// Makes steps, one element per replica of this worker, of what a part yields. `plan` and `part`
-/// must outlive it. Used by one thread.
+/// Splits the elements of a part into steps, with one element per replica of this worker. `plan`
+/// and `part` must outlive it. Not thread-safe.
 class StepCutter {
  public:
   StepCutter(const InputPlan& plan, const InputPart& part) : plan_(plan), part_(part) {}
 
-  /// Nothing at the end, which is that of all workers. With several workers, steps that none of
-  /// them has a row for are left out.
+  /// Returns nullopt at the end, which is the same step on all workers. With several workers, skips
+  /// steps in which none of them has rows.
   std::optional<std::vector<Element>> next(ElementIterator& elements);
-  /// Steps since the last call, those left out included.
+  /// Returns the number of steps since the last call, including skipped ones.
   std::int64_t take_steps() { return std::exchange(steps_, 0); }
 
  private:
@@ -55,7 +55,7 @@ class StepCutter {
   const InputPart& part_;
   std::int64_t steps_ = 0;
   bool is_first_batch_ = true;
-  std::optional<Element> pattern_;  // some element, whose rows do not matter
+  std::optional<Element> pattern_;  // any element; only its form matters
 };
 
 }  // namespace tutti::internal
