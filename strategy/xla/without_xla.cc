@@ -1,4 +1,4 @@
-// What a build that leaves XLA out says instead.
+// Replacement of XlaSteps in builds without XLA.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/xla/xla_steps.h"
 #include "tutti/core/error.h"

@@ -1,4 +1,4 @@
-// Steps of replicas as programs of XLA.
+// Implements steps of replicas as XLA programs.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/xla/xla_steps.h"
 
@@ -14,7 +14,7 @@
 namespace tutti::internal {
 namespace {
 
-/// Notes the sums over replicas in the trace of its replica; nothing waits, for nothing runs.
+/// Records the sums over replicas in its replica's trace. Never waits, as nothing is executed.
 class TracedReducer final : public GradientReducer {
  public:
   explicit TracedReducer(StepTracer& tracer) : tracer_(tracer) {}

@@ -1,4 +1,4 @@
-// Steps of replicas as programs of XLA: noted while their functions run, then compiled and run.
+// Steps of replicas as XLA programs, traced while their functions run, then compiled and executed.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,24 +11,24 @@
 
 namespace tutti::internal {
 
-/// What all strategies on XLA's devices share. One thread at a time, beside those of the replicas.
+/// Shared part of strategies on XLA devices. One thread at a time, besides the replicas' threads.
 class XlaSteps {
  public:
   /// Replica r computes on devices[r]. Opens the plugin. Throws kUnavailable, with reason and
-  /// remedy, without a plugin or such a device, kUnimplemented in builds without XLA.
+  /// remedy, if the plugin or a device is missing, kUnimplemented in builds without XLA.
   explicit XlaSteps(const std::vector<Device>& devices);
   ~XlaSteps();
   XlaSteps(const XlaSteps&) = delete;
   XlaSteps& operator=(const XlaSteps&) = delete;
 
-  /// Calls `fn`, of replica `replica`, on this thread: operations are noted instead of computed.
+  /// Calls `fn` for replica `replica` on this thread; operations are traced instead of computed.
   using NoteReplica = std::function<void(int replica, const std::function<void()>& fn)>;
-  /// `run_replicas` calls what it is given once per replica; then their program runs. Throws as
-  /// StepPrograms::run(), and kUnimplemented within another step.
+  /// Calls `run_replicas`, which must call its argument once per replica, and runs their program.
+  /// Throws as StepPrograms::run(), and kUnimplemented within another step.
   void run(const std::function<void(const NoteReplica&)>& run_replicas);
 
   int num_compiled() const;
-  /// Of the step that ran last; empty: none did.
+  /// Returns the text of the step that ran last; empty if there was none.
   const std::string& last_program() const;
 
  private:
