@@ -1,10 +1,9 @@
-// Which calls of a captured step run, are captured or are replayed.
+// Decides whether a call of a captured step runs, is captured or is replayed.
 // SPDX-License-Identifier: Apache-2.0
 //
-// All replicas of a process decide together (in a merge call): the *signature* of a call is what
-// the arguments of all replicas look like. An *entry* is what is known of a signature: how often it
-// was called, and later its graph, with *static* inputs and outputs, whose memory is the same in
-// every replay.
+// All replicas of a process decide together, in a merge call. The *signature* of a call describes
+// the arguments of all replicas. An *entry* counts the calls of one signature and later holds its
+// graph, with *static* inputs and outputs, whose memory is the same in every replay.
 #include "tutti/strategy/captured_step.h"
 
 #include <map>
@@ -32,8 +31,8 @@ struct Entry {
   std::vector<std::vector<Tensor>> outputs;        // [replica]
 };
 
-/// What all replicas do. The last one to drop a capture that failed discards it: streams stop
-/// noting work when nobody puts any into them.
+/// Action of all replicas. The last replica that drops a failed capture discards it, after all
+/// threads have stopped recording work in its streams.
 struct Decision {
   Action action = Action::kRun;
   std::shared_ptr<Entry> entry;
@@ -71,7 +70,7 @@ std::vector<Device> local_devices(ReplicaContext& context) {
   return {devices.begin(), devices.end()};
 }
 
-/// With the random numbers of this run, for a step that draws any.
+/// Launches with the random numbers of this run if the step draws any.
 void launch_in_context(StepCapture& capture) {
   capture.launch(capture.draws() ? current_random_context() : RandomContext{});
 }
@@ -169,7 +168,7 @@ int CapturedCalls::num_captured() const {
 
 namespace {
 
-/// Runs `action(calls of all replicas)` once; every replica gets its result.
+/// Runs `action(calls of all replicas)` once and returns its result on every replica.
 template <class Action>
 auto together(ReplicaContext& context, const CapturedCalls::Call& call, const Action& action) {
   if (local_devices(context).size() == 1) return action(Calls{&call});
@@ -180,7 +179,7 @@ auto together(ReplicaContext& context, const CapturedCalls::Call& call, const Ac
       &call);
 }
 
-/// This replica's part of the call that is captured, which is then launched for the first time.
+/// Runs this replica's part of the call under capture; then one replica launches the graph.
 void capture(ReplicaContext& context, const CapturedCalls::Call& call, const Decision& decision,
              std::size_t replica) {
   Entry& entry = *decision.entry;
@@ -205,7 +204,7 @@ std::vector<Tensor> CapturedCalls::run(const Call& call) {
                                             : "on CPU devices");
     return call.body(call.inputs);
   }
-  if (context.strategy().num_workers() > 1) {  // whose messages no graph can repeat
+  if (context.strategy().num_workers() > 1) {  // a graph cannot repeat messages
     state_->say_eager("with several workers");
     return call.body(call.inputs);
   }

@@ -1,4 +1,4 @@
-// On which device the variables of CentralStorageStrategy are.
+// Implements CentralStorageStrategy: chooses the device of its variables.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/central_storage_strategy.h"
 

@@ -1,4 +1,4 @@
-// The strategy of a program that names none: one replica on the CPU, everything is the identity.
+// Default strategy: one replica on the CPU, on which every collective is the identity.
 // SPDX-License-Identifier: Apache-2.0
 #include <atomic>
 #include <cmath>
@@ -62,14 +62,14 @@ class DefaultStrategy final : public Strategy {
     random_step_ = random_step ? static_cast<std::uint64_t>(random_step->as_int()) : step_.load();
   }
   const Failure& last_failure() const override { return no_failure_; }
-  /// Once: afterwards every step returns such numbers.
+  /// Warns once, since later steps usually return such numbers, too.
   void warn_of_result(double result) {
     if (std::isfinite(result) || warned_of_results_.exchange(true)) return;
     log_warning(internal::result_warning("0", step_.load(), name(), result));
   }
 
  protected:
-  /// On the caller's thread and in its context; an exception passes through.
+  /// Runs on the caller's thread and in its context; exceptions propagate.
   void run_on_replicas(const std::function<void(ReplicaContext&)>& body) override {
     internal::require_cross_replica(*this, "Strategy::run");
     const RandomContextScope random({random_seed(), random_step_.load(), 0});

@@ -1,4 +1,4 @@
-// Which variables are cut over the replicas.
+// Implements FullyShardedStrategy: decides which variables are sharded over the replicas.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/fully_sharded_strategy.h"
 
@@ -61,7 +61,7 @@ bool FullyShardedStrategy::is_cut(const Tensor& initial_value,
 
 void FullyShardedStrategy::run_on_replicas(const std::function<void(ReplicaContext&)>& body) {
   if (team_) {
-    team_->require_connection();  // before the replicas' threads ask for it
+    team_->require_connection();  // before replica threads call it concurrently
     reads_->begin_run();
   }
   extended().run(body);

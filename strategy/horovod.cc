@@ -1,9 +1,9 @@
-// Horovod's functions over a team of workers with one replica each.
+// Implements Horovod's functions over a team of workers with one replica each.
 // SPDX-License-Identifier: Apache-2.0
 //
-// A rank that has joined does not know what the others will call. So ranks tell each other what
-// they are about to do (agree()) before each call; only when one has joined does the lowest of the
-// others describe the tensors, for which the joined ranks give zeros.
+// A rank that has joined does not know the others' next calls. So before each call, ranks exchange
+// the names of their calls (agree()). Once a rank has joined, the lowest active rank also describes
+// its tensors, for which the joined ranks contribute zeros.
 #include "tutti/strategy/horovod.h"
 
 #include <algorithm>
@@ -29,7 +29,7 @@ namespace {
 constexpr std::string_view kAgreement = "hvd";
 constexpr std::string_view kJoin = "join";
 constexpr std::string_view kGradients = "gradients";
-constexpr std::string_view kAllReduce = "allreduce ";  // and the operation
+constexpr std::string_view kAllReduce = "allreduce ";  // followed by the operation
 
 std::string call_of(ReduceOp op) { return concat(kAllReduce, op); }
 
@@ -57,7 +57,7 @@ TensorSpec spec_of(const Json& json) {
 
 using Describe = std::function<std::vector<TensorSpec>()>;
 
-/// This process among the ranks.
+/// This process as a rank of its job.
 class Job {
  public:
   explicit Job(const MultiWorkerOptions& options)
@@ -78,7 +78,7 @@ class Job {
   Communicator& values() { return *values_; }
   MultiWorkerMirroredStrategy& strategy() { return strategy_; }
 
-  /// Before each call. `describe`: its tensors, if joined ranks can give zeros.
+  /// Exchanges the names of calls. `describe` returns this call's tensors if ranks may send zeros.
   void agree(std::string_view call, const Describe& describe = {}) {
     const std::optional<int> active = tell(call);
     if (std::ranges::find(joined_, true) == joined_.end()) return;
@@ -110,8 +110,7 @@ class Job {
  private:
   internal::WorkerTeam& team() { return *internal::team_of(strategy_); }
 
-  /// Tells the others, and learns what they do: the lowest rank that has not joined, call_ of all
-  /// these, and who has joined.
+  /// Exchanges all ranks' calls, sets joined_ and call_, and returns the lowest active rank.
   std::optional<int> tell(std::string_view own) {
     const std::vector<std::string> calls = team().gather_texts(own, kAgreement);
     std::optional<int> active;
@@ -159,11 +158,11 @@ class Job {
   std::unique_ptr<Communicator> values_;
   int local_rank_ = 0;
   int local_size_ = 1;
-  std::vector<bool> joined_;  // by rank, at the last call
-  std::string call_;          // of those that have not
+  std::vector<bool> joined_;  // by rank, at the last exchange
+  std::string call_;          // call of the ranks that have not joined
 };
 
-/// The sums over all ranks, which the optimizer or the tape of this rank gets as means.
+/// Sums gradients over all ranks and passes their means to this rank's optimizer or tape.
 class AveragingReducer final : public GradientReducer {
  public:
   AveragingReducer(Job& job, ReduceOp op)
@@ -201,7 +200,7 @@ class AveragingReducer final : public GradientReducer {
 };
 
 std::unique_ptr<Job>& current_job() {
-  static auto* const job = new std::unique_ptr<Job>;  // shutdown() destroys what it holds
+  static auto* const job = new std::unique_ptr<Job>;  // shutdown() destroys the job
   return *job;
 }
 
@@ -230,7 +229,7 @@ ReduceOp checked(std::string_view who, ReduceOp op) {
        "MEAN or SUM, got ", op);
 }
 
-/// Runs `body` where gradients of this rank meet those of the others.
+/// Runs `body` with a reducer that combines this rank's gradients with those of the others.
 template <class Body>
 void with_all_ranks(std::string_view who, ReduceOp op, const SourceLocation& where, Body&& body) {
   const CallSite site(where);
@@ -249,7 +248,7 @@ void init(MultiWorkerOptions options) {
   check(options);
   if (options.local.devices.devices.empty()) options.local.devices = std::vector<Device>{Device{}};
   current_job() = std::make_unique<Job>(options);
-  // After all that connecting has made static, which is destroyed later.
+  // Registered after connecting, so that it runs before connecting's statics are destroyed.
   static const bool at_exit [[maybe_unused]] = std::atexit(shutdown) == 0;
 }
 

@@ -1,4 +1,4 @@
-// MirroredStrategy: replicas on threads, variables on all of their devices.
+// Implements MirroredStrategy: replicas on threads, variables on all of their devices.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/mirrored_strategy.h"
 

@@ -1,4 +1,4 @@
-// MultiWorkerMirroredStrategy: which storage its variables have, and how workers begin together.
+// Implements MultiWorkerMirroredStrategy: the storage of its variables, and how workers connect.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/multi_worker_mirrored_strategy.h"
 
@@ -21,7 +21,7 @@ std::string digest_of(std::span<const std::byte> bytes) {
   return hasher.hex_digest().substr(0, 16);
 }
 
-/// The components of one worker are equal too; if not, all are listed.
+/// Returns the digest of a variable; lists those of all components if they differ.
 std::string digest_of(const DistributedStorage& variable) {
   std::vector<std::string> digests;
   for (const Tensor& component : variable.local_components()) {
@@ -34,26 +34,25 @@ std::string digest_of(const DistributedStorage& variable) {
 
 }  // namespace
 
-/// Compares the values of mirrored variables every so many steps: they are never exchanged after
-/// they were made, so a bit that flips in one worker's memory stays, and spreads through the
-/// gradients. Adds a note about each variable to the workers' ConsistencyCheck.
-/// Threads: one at a time.
+/// Compares the values of mirrored variables at intervals of steps. They are never exchanged after
+/// their creation, so a bit flip in one worker's memory would persist and spread through the
+/// gradients. Adds a note about each variable to the workers' ConsistencyCheck. Not thread-safe.
 class StateDigest {
  public:
-  /// `every`: steps between two comparisons; 0: never. Throws kInvalidArgument below.
+  /// `every` is the number of steps between comparisons; 0: never. Throws kInvalidArgument if < 0.
   StateDigest(std::string who, int every) : who_(std::move(who)), every_(every) {
     if (every_ >= 0) return;
     fail(ErrorCode::kInvalidArgument, who_, ": digest_steps; expected 0 (never) or more, got ",
          every_);
   }
 
-  /// Called by all workers in the same order. Variables that may differ do not count.
+  /// Adds a variable, unless its copies may differ. All workers call it in the same order.
   void add(const std::shared_ptr<const DistributedStorage>& variable) {
     if (every_ == 0 || variable->options().allow_divergent) return;
     variables_.push_back(variable);
   }
-  /// Called by all workers when `num_steps` are done. Throws kDataLoss on all of them, naming the
-  /// first variable that differs, and the worker whose differs from most.
+  /// Compares variables if that is due after `num_steps` steps. Collective. Throws kDataLoss on all
+  /// workers, naming the first variable that differs, and the worker that deviates most.
   void compare_when_due(std::uint64_t num_steps, WorkerTeam& team) const {
     if (every_ == 0 || num_steps % static_cast<std::uint64_t>(every_) != 0) return;
     for (const std::weak_ptr<const DistributedStorage>& each : variables_) {
@@ -116,7 +115,7 @@ std::optional<Straggler> MultiWorkerMirroredStrategy::straggler() const {
 
 std::shared_ptr<VariableStorage> MultiWorkerMirroredStrategy::create_storage(
     const Tensor& initial_value, VariableOptions options) {
-  if (extended().team()->is_connected()) {  // a replacement gets the others' values later
+  if (extended().team()->is_connected()) {  // a replacement receives values later
     internal::require_same_variable(kWho, *extended().team(),
                                     internal::describe_variable(options.name, initial_value));
   }
@@ -129,7 +128,7 @@ std::shared_ptr<VariableStorage> MultiWorkerMirroredStrategy::create_storage(
 
 void MultiWorkerMirroredStrategy::run_on_replicas(
     const std::function<void(ReplicaContext&)>& body) {
-  extended().team()->require_connection();  // before the replicas' threads ask for it
+  extended().team()->require_connection();  // before replica threads call it concurrently
   extended().run(body);
   const internal::StrategyMode* const mode = internal::current_mode();
   const bool is_nested = mode && mode->merging;

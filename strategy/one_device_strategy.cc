@@ -1,4 +1,4 @@
-// OneDeviceStrategy: one replica, and variables on its device.
+// Implements OneDeviceStrategy: one replica, and variables on its device.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/one_device_strategy.h"
 

@@ -1,10 +1,10 @@
-// Goes on with training when a worker dies, or a connection between two breaks.
+// Implements Recovery.
 // SPDX-License-Identifier: Apache-2.0
 //
-// A commit reads all variables, which for ON_READ ones is a meeting of all workers; so a worker
-// that has committed step n knows that all others have ended step n, and have committed n - 1. Two
-// commits are kept: whatever moment a worker dies at, the others have one in common; and so have
-// all when only a connection broke.
+// A commit reads all variables, which for ON_READ ones is a collective of all workers. So a worker
+// that has committed step n knows that all others have ended step n and committed n - 1. Two
+// commits are kept, so the remaining workers have one in common, whenever a worker dies. If only a
+// connection broke, all workers have one in common.
 #include "tutti/strategy/recovery.h"
 
 #include <algorithm>
@@ -25,24 +25,24 @@ namespace tutti {
 namespace {
 
 constexpr std::size_t kCommitsKept = 2;
-/// Longer than it takes to find a worker that is stopped.
+/// Longer than it takes to detect a worker that has stopped.
 constexpr Duration kPatience = std::chrono::seconds(4);
-/// A connection that breaks in the same step each time would else repeat that step for ever.
+/// Prevents endless repeats of a step in which a connection breaks each time.
 constexpr int kMostRepeats = 20;
 
-/// nullptr: no other worker.
+/// Returns nullptr if there is no other worker.
 internal::WorkerTeam* team_of_several(const Strategy& strategy) {
   internal::WorkerTeam* const team = internal::team_of(strategy);
   return team && team->num_workers() > 1 ? team : nullptr;
 }
 
-/// The commits of a worker, newest first: "42 41"; "" for a new process.
+/// Parses a worker's commits, newest first: "42 41"; "" for a new process.
 std::vector<std::int64_t> steps_of(const std::string& text) {
   std::istringstream steps(text);
   return {std::istream_iterator<std::int64_t>(steps), {}};
 }
 
-/// The newest commit that all workers have which have any.
+/// Returns the newest commit that all workers with commits have in common.
 std::optional<std::int64_t> newest_of_all(const std::vector<std::string>& commits) {
   std::optional<std::int64_t> newest;
   for (const std::string& of_worker : commits) {
@@ -68,14 +68,14 @@ void Recovery::commit(std::int64_t step, const SourceLocation& where) {
   const CallSite site(where);
   if (!team_) return;
   kept_.push_back({step, state_.snapshot(step)});
-  team_->gather_texts("", "commit");  // without ON_READ variables nobody has met yet
+  team_->gather_texts("", "commit");  // snapshots without ON_READ variables do not synchronize
   if (kept_.size() > kCommitsKept) kept_.pop_front();
   num_repeats_ = 0;
 }
 
 void Recovery::run(const std::function<void()>& loop) {
   if (!team_) return loop();
-  if (is_replacement()) go_back();  // a process that takes the place of one that died
+  if (is_replacement()) go_back();  // this process replaces one that died
   for (;;) {
     try {
       if (kept_.empty()) commit(0);
@@ -90,7 +90,7 @@ void Recovery::run(const std::function<void()>& loop) {
   }
 }
 
-/// A connection breaks before the job has found out why; other errors are the program's own.
+/// A connection breaks before the job knows why; other error codes are the program's own.
 bool Recovery::is_of_a_loss(const std::exception& error) const {
   const auto* const own = dynamic_cast<const Error*>(&error);
   if (!own) return false;
@@ -107,7 +107,7 @@ void Recovery::go_back() {
   ++num_recoveries_;
 }
 
-/// False: another worker, or a connection, was lost meanwhile.
+/// Returns false if another worker or connection was lost meanwhile.
 bool Recovery::go_back_once(TimePoint deadline) {
   try {
     team_->reconnect(deadline);
@@ -147,7 +147,7 @@ void Recovery::restart() {
 
 void Recovery::restore(std::int64_t step, const std::vector<std::string>& commits) {
   std::vector<int> takers;
-  int giver = -1;  // the first that has it
+  int giver = -1;  // the first worker that has the commit
   for (std::size_t w = 0; w < commits.size(); ++w) {
     const bool has_it = std::ranges::count(steps_of(commits[w]), step) > 0;
     if (!has_it) takers.push_back(static_cast<int>(w));
@@ -157,7 +157,7 @@ void Recovery::restore(std::int64_t step, const std::vector<std::string>& commit
   const auto taken =
       internal::hand_over_state(*team_, giver, takers, own == kept_.end() ? nullptr : &own->state);
   state_.restore(taken ? *taken : own->state);
-  kept_ = {{step, state_.snapshot(step)}};  // by all: it may be a meeting
+  kept_ = {{step, state_.snapshot(step)}};  // on all workers: it may be collective
 }
 
 CheckpointOptions checkpoint_options(Strategy& strategy) {
@@ -168,7 +168,7 @@ CheckpointOptions checkpoint_options(Strategy& strategy) {
     };
     options.worker = team->worker();
     options.connect = [team]() -> ExchangeTexts {
-      // A group of its own: saving in the background goes beside the team's other calls.
+      // Uses its own group, since background saving runs concurrently with the team's other calls.
       std::vector<int> all(static_cast<std::size_t>(team->num_workers()));
       std::iota(all.begin(), all.end(), 0);
       return [group = std::shared_ptr(team->make_group(all, "a checkpoint in parts"))](

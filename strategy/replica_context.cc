@@ -1,4 +1,4 @@
-// Collectives inside a replica, with their gradients.
+// Implements collectives inside a replica, with their gradients.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/replica_context.h"
 
@@ -21,8 +21,7 @@ bool has_gradient(const Gradient& value) {
   return value.is_dense() && is_floating(value.dense().dtype());
 }
 
-/// The backward pass of all_reduce: one more meeting, of the gradients of the dense floating
-/// values.
+/// Implements the backward pass of all_reduce: reduces the gradients of the dense floating values.
 std::vector<Gradient> all_reduced(ReduceOp op, std::span<const Tensor> output_gradients,
                                   const std::vector<Tensor>& outputs, SourceLocation where) {
   require_differentiable(op, where);

@@ -1,5 +1,5 @@
-// What all strategies share: replicas, a run of them, reductions over replicas, updates of
-// components, input.
+// Implements the shared part of strategies: runs of replicas, reductions, updates of components,
+// input.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/strategy_extended.h"
 
@@ -39,14 +39,14 @@ DeviceList::DeviceList(std::initializer_list<const char*> names) {
 
 namespace {
 
-/// nullptr: the replicas compute on the host or on GPUs.
+/// Returns nullptr if the replicas compute on the host or on GPUs.
 std::unique_ptr<internal::XlaSteps> make_xla_steps(std::string_view who,
                                                    LocalStrategyOptions& options) {
   const std::vector<Device> devices = internal::take_xla_devices(who, options);
   return devices.empty() ? nullptr : std::make_unique<internal::XlaSteps>(devices);
 }
 
-/// Rows of each batch, and the first elements of a pass: enough to tell orders apart.
+/// Notes the rows of each batch and the first elements of a pass, enough to detect other orders.
 void note_global_batch(internal::ConsistencyCheck& check, const Element& batch, bool is_first) {
   constexpr std::size_t kMostBytes = std::size_t{256} << 10;  // of a tensor
   using Kind = internal::ConsistencyCheck::Kind;
@@ -60,7 +60,7 @@ void note_global_batch(internal::ConsistencyCheck& check, const Element& batch, 
   }
 }
 
-/// `placement`, whose writes outside steps are compared with those of other workers.
+/// Returns `placement`; its writes outside steps are compared with those of other workers.
 std::shared_ptr<const Placement> checked_placement(const internal::ReplicaServices& services,
                                                    Placement placement) {
   if (services.num_workers() > 1) placement.check = services.team->check();
@@ -90,7 +90,7 @@ struct StrategyExtended::Impl {
     internal::check_weights(name, options, services.num_replicas());
   }
 
-  /// Waits until no other user thread runs, and claims the strategy; nested runs pass.
+  /// Waits until no other user thread runs, and claims the strategy. Nested runs need not wait.
   class Turn {
    public:
     Turn(Impl& impl, bool nested) : impl_(impl), nested_(nested) {
@@ -127,7 +127,7 @@ struct StrategyExtended::Impl {
     const TimePoint begin = Clock::system().now();
     if (services.team) services.team->set_step(step);
     internal::GradientExchange exchange(services, plans, threads.monitor(), step);
-    const SourceLocation where = CallSite::current();  // of who calls run(): fit() says where it is
+    const SourceLocation where = CallSite::current();  // of the caller of run()
     internal::RunOutcome outcome =
         threads.run([&](int replica, Rendezvous& rendezvous, internal::IdleWork& parked) {
           const CallSite site(where);
@@ -138,7 +138,7 @@ struct StrategyExtended::Impl {
       if (services.team) end_team(outcome);
       report(std::move(outcome));
     }
-    if (nested) return;  // part of the run around it
+    if (nested) return;  // part of the outer run
     run_seconds += seconds_between(begin, Clock::system().now());
     warnings.look(notes, {name, step, services.first_number(), services.num_replicas()});
     ++step;
@@ -177,15 +177,14 @@ struct StrategyExtended::Impl {
          " failed while variables were being updated, so some are of that step and some of the one "
          "before; try restoring a checkpoint, which calls restore_state()");
   }
-  /// The other workers must not wait for this one's part of the step.
+  /// Aborts the step on the other workers, which must not wait for this one.
   void end_team(const internal::RunOutcome& outcome) {
     const int replica = services.first_replica() + std::max(outcome.replica, 0);
     services.team->abort(Error(ErrorCode::kAborted,
                                concat("worker ", services.team->worker(), ", replica ", replica,
                                       ", step ", step, ": ", internal::message_of(outcome.error))));
   }
-  /// Remembers the failure and throws it again: the same exception, a tutti::Error with replica and
-  /// step in front.
+  /// Stores the failure and rethrows its exception; a tutti::Error gets replica and step as prefix.
   [[noreturn]] void report(internal::RunOutcome outcome) {
     if (outcome.replica >= 0) outcome.replica += services.first_number();
     failure = {outcome.replica, step, std::move(outcome.messages)};
@@ -206,16 +205,16 @@ struct StrategyExtended::Impl {
   const LocalStrategyOptions options;
   std::unique_ptr<CrossDeviceOps> ops;
   internal::ReplicaServices services;
-  const std::shared_ptr<void> life = std::make_shared<char>();  // what may outlive this asks for it
+  const std::shared_ptr<void> life = std::make_shared<char>();  // expires with this object
   const std::shared_ptr<const Placement> mirrored;              // on all devices
-  std::vector<std::size_t> work_bytes;        // per replica: of the variables that it updates
+  std::vector<std::size_t> work_bytes;        // per replica: bytes of the variables that it updates
   std::vector<internal::ReplicaNotes> notes;  // per replica, written by its own thread during a run
   internal::StepWarnings warnings;
   double run_seconds = 0.0;
   std::optional<std::uint64_t> restored_seed;
   std::uint64_t step = 0;
-  std::uint64_t random_step = 0;  // keys random numbers: runs that train or draw, so evaluation
-                                  // changes no bits of training
+  std::uint64_t random_step = 0;  // keys random numbers; counts runs that train or draw, so
+                                  // evaluation changes no bits of training
   Strategy::Failure failure;
   bool half_updated = false;  // a run failed while variables were being updated
   internal::BucketPlans plans;
@@ -306,7 +305,7 @@ std::shared_ptr<VariableStorage> StrategyExtended::create_storage(
       next_work_number(initial_value.num_bytes()));
 }
 
-// What Strategy reports of the member.
+// Strategy's functions that forward to the member.
 
 Strategy::Strategy(std::string_view name, LocalStrategyOptions options,
                    std::shared_ptr<internal::WorkerTeam> team)
@@ -355,7 +354,7 @@ CrossDeviceOps& Strategy::cross_device_ops() { return *extended().impl_->ops; }
 std::string_view Strategy::reduction_name() {
   if (!extended_) return cross_device_ops().name();
   if (extended_->impl_->xla) return "stablehlo.all_reduce";
-  // Workers of parameter servers are no team.
+  // Workers of parameter servers are not a team.
   return extended_->impl_->services.num_workers() > 1 ? extended_->team()->algorithm()
                                                       : cross_device_ops().name();
 }
@@ -367,7 +366,7 @@ std::span<const double> Strategy::replica_weights() const {
 Json Strategy::save_state() const {
   const StrategyExtended::Impl& impl = *extended().impl_;
   Json state = Json::object();
-  state.set("seed", concat(impl.seed()));  // all 64 bits, which a JSON number does not hold
+  state.set("seed", concat(impl.seed()));  // all 64 bits, which a JSON number cannot hold
   state.set("step", impl.step).set("random_step", impl.random_step);
   return state;
 }
@@ -446,7 +445,7 @@ std::vector<Tensor> Strategy::values_of_all_replicas(const PerReplica<Tensor>& l
 
 }  // namespace tutti
 
-// What all strategies share: reductions over replicas, updates of components, input.
+// Shared by all strategies: reductions over replicas, updates of components, input.
 
 namespace tutti {
 
@@ -578,8 +577,8 @@ void Strategy::update(const Variable& variable,
     return;
   }
   for (int c = 0; c < count; ++c) {
-    int element = c;  // with fewer components than replicas: that of the first replica that reads
-                      // the component
+    int element = c;  // if there are fewer components than replicas: of the first replica that
+                      // reads the component
     for (int r = num_replicas - 1; size != count && r >= 0; --r) {
       if (storage->component_of_replica(r) == c) element = r;
     }
@@ -644,7 +643,7 @@ void require_sum_or_mean(ReduceOp op) {
        "; try ReplicaContext::all_reduce for other operations");
 }
 
-/// numerator / count: true division, integers give float32.
+/// Returns numerator / count by true division; integers give float32.
 Tensor quotient(const Tensor& numerator, std::int64_t count) {
   const auto divisor = static_cast<double>(count);
   if (is_floating(numerator.dtype())) return divide(numerator, divisor);
@@ -657,8 +656,7 @@ std::int64_t length_of(const Tensor& value, std::span<const int> axes) {
   return length;
 }
 
-/// SUM over `axes` of each value (float for bool is not guessed: bool is refused by reduce_sum), on
-/// its device.
+/// Returns the sum over `axes` of each value, on its device; reduce_sum rejects bool.
 std::vector<Tensor> sums_over_axes(std::span<const Tensor> values, std::span<const int> axes) {
   std::vector<Tensor> sums;
   for (const Tensor& value : values) {

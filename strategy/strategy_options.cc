@@ -1,4 +1,5 @@
-// Options of strategies: checks, devices of replicas, the reduction; the share of a worker.
+// Implements checks of strategies' options, devices of replicas, the reduction, and a worker's
+// share.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/strategy_options.h"
 
@@ -31,7 +32,7 @@ std::vector<Device> checked_devices(std::string_view who, const DeviceList& list
   return devices;
 }
 
-/// CPUs or GPUs, not both: an operation reduces the memory of one kind.
+/// Requires CPUs or GPUs, not both, as an operation reduces only one kind of memory.
 void check_kinds(std::string_view who, const LocalStrategyOptions& options,
                  const std::vector<Device>& replica_devices) {
   const Device first = replica_devices.front();
@@ -46,10 +47,10 @@ void check_kinds(std::string_view who, const LocalStrategyOptions& options,
        "; expected replicas on CPUs; try WireCompression::kNone, or variables of bfloat16");
 }
 
-/// Other strategies keep variables elsewhere than with their replicas, or sum over processes.
+/// Other strategies do not keep variables with their replicas, or sum over processes.
 constexpr std::string_view kStrategiesOnXla[] = {"mirrored", "one_device", "tpu"};
 
-/// XLA's devices, each once, and a replica on each.
+/// Requires distinct XLA devices, with one replica on each.
 void check_xla_devices(std::string_view who, const LocalStrategyOptions& options) {
   const std::vector<Device>& devices = options.devices.devices;
   for (const Device& device : devices) {
@@ -67,7 +68,7 @@ void check_xla_devices(std::string_view who, const LocalStrategyOptions& options
        "; try as many devices, of which XLA on the CPU has TUTTI_XLA_CPU_DEVICES");
 }
 
-/// What a step that XLA computes has no use for: it sums gradients itself, in equal shares.
+/// Refuses options that do not apply to XLA, which sums gradients itself, in equal shares.
 void check_xla_options(std::string_view who, const LocalStrategyOptions& options) {
   const CommunicationOptions& communication = options.cross_device_ops.options;
   using enum CommunicationImplementation;
@@ -95,7 +96,7 @@ void check_xla_options(std::string_view who, const LocalStrategyOptions& options
                   "those of CPUs and GPUs"));
 }
 
-/// What the options name; canonical where they name nothing and ask for canonical order.
+/// Returns the named operation, or canonical if none is named and canonical order is required.
 CrossDeviceOpsSpec spec_of(const LocalStrategyOptions& options) {
   CrossDeviceOpsSpec spec = options.cross_device_ops;
   const bool names_none =
@@ -104,7 +105,7 @@ CrossDeviceOpsSpec spec_of(const LocalStrategyOptions& options) {
   return spec;
 }
 
-/// The tasks of TF_CONFIG that train together; 1 where this process is none of them.
+/// Returns the number of TF_CONFIG's tasks that train together; 1 if this process does not train.
 std::size_t workers_in(const Json& config) {
   const std::string& own = config.at("task").at("type").as_string();
   if (own != "chief" && own != "worker") return 1;
@@ -117,8 +118,8 @@ std::size_t workers_in(const Json& config) {
   return count;
 }
 
-/// The processes that TF_CONFIG or a launcher's variables name. TF_CONFIG is not read by a
-/// resolver, which would load gRPC into programs that join nothing.
+/// Returns the processes that TF_CONFIG or a launcher's variables name. Does not use a resolver,
+/// which would load gRPC into programs that join no cluster.
 LaunchedCopies copies_of_this_program() {
   const char* const text = std::getenv("TF_CONFIG");
   if (text == nullptr || *text == '\0') {
@@ -130,7 +131,7 @@ LaunchedCopies copies_of_this_program() {
   try {
     return {static_cast<int>(workers_in(Json::parse(text, "TF_CONFIG"))), "TF_CONFIG"};
   } catch (const Error&) {
-    return {};  // mistakes in it are for those who read it to join
+    return {};  // code that joins the cluster reports errors in it
   }
 }
 
@@ -200,7 +201,7 @@ LocalStrategyOptions checked_for_workers(LocalStrategyOptions options) {
 
 namespace {
 
-/// This worker's share of options.replicas.
+/// Returns the options with this worker's share of options.replicas.
 LocalStrategyOptions options_of_worker(std::string_view who, int worker, int workers,
                                        LocalStrategyOptions options) {
   if (options.devices.devices.empty()) options.devices = default_devices();
@@ -218,7 +219,7 @@ LocalStrategyOptions options_of_worker(std::string_view who, int worker, int wor
   return options;
 }
 
-/// The rule of LocalStrategyOptions::deterministic for what combines the workers' sums.
+/// Applies LocalStrategyOptions::deterministic to the algorithm that combines the workers' sums.
 void check_order(std::string_view who, const WorkerTeam& team,
                  const LocalStrategyOptions& options) {
   if (team.is_canonical() || team.num_workers() == 1) return;
@@ -231,7 +232,7 @@ void check_order(std::string_view who, const WorkerTeam& team,
                   ": order-free, the same bits as other strategies are not promised"));
 }
 
-/// The operation that an implementation stands for; "" for AUTO.
+/// Returns the operation that an implementation implies; "" for AUTO.
 std::string_view implied_by(CommunicationImplementation implementation) {
   switch (implementation) {
     case CommunicationImplementation::kRing:
@@ -248,7 +249,7 @@ std::string_view implied_by(CommunicationImplementation implementation) {
   return "";
 }
 
-/// What combines gradients between workers, by name; "" where that is left to us.
+/// Returns the named algorithm that combines gradients between workers; "" if none is named.
 std::string wanted_by(std::string_view who, const CrossDeviceOpsSpec& spec) {
   const std::string implied(implied_by(spec.options.implementation));
   if (spec.name.empty() || implied.empty() || spec.name == implied) {
@@ -259,7 +260,7 @@ std::string wanted_by(std::string_view who, const CrossDeviceOpsSpec& spec) {
        spec.name, "' is named; try one of the two");
 }
 
-/// By messages or shared memory between the hosts: GPUs' sums go by NCCL or by this, too.
+/// Returns the algorithm between the hosts, by messages or shared memory. GPUs use it or NCCL.
 std::string algorithm_of(std::string_view who, const CrossDeviceOpsSpec& spec) {
   const std::string wanted = wanted_by(who, spec);
   return wanted.empty() || wanted == "nccl" ? "canonical" : wanted;
@@ -276,8 +277,8 @@ bool are_gpus(const LocalStrategyOptions& options) {
   return options.devices.devices.front().type == DeviceType::kGpu;
 }
 
-/// This worker's replicas, and whether NCCL may sum their gradients over `workers`. `order`: of
-/// what does it otherwise, where the options name nothing.
+/// Returns this worker's replicas, and whether NCCL may sum their gradients over `workers`. `order`
+/// is that of the other algorithm, if the options name none.
 WorkerGpus gpus_of(std::string_view who, const LocalStrategyOptions& options, int workers,
                    Determinism order) {
   const std::string wanted = wanted_by(who, options.cross_device_ops);
@@ -289,14 +290,13 @@ WorkerGpus gpus_of(std::string_view who, const LocalStrategyOptions& options, in
   }
   const bool is_open =
       wanted.empty() && order == Determinism::kCanonical && !options.deterministic.value_or(false);
-  if (workers == 1 && are_gpus(options)) return gpus;  // as MirroredStrategy
+  if (workers == 1 && are_gpus(options)) return gpus;  // like MirroredStrategy
   gpus.use = wanted == "nccl" ? NcclUse::kAlways : is_open ? NcclUse::kIfAllCan : NcclUse::kNever;
   gpus.timeout = options.cross_device_ops.options.timeout.value_or(gpus.timeout);
   return gpus;
 }
 
-/// Replicas round their gradients to 16 bits, so what travels must be theirs, and not be rounded
-/// again.
+/// Refuses algorithms that send sums: replicas round gradients to 16 bits, which sums exceed.
 void check_compression(std::string_view who, const WorkerTeam& team,
                        const LocalStrategyOptions& options) {
   const WireCompression compression = options.cross_device_ops.options.compression;
@@ -307,12 +307,12 @@ void check_compression(std::string_view who, const WorkerTeam& team,
        "bits; try implementation CANONICAL, or no compression");
 }
 
-/// One worker's replicas are combined by the operation that is named, but for one that needs
+/// Returns options by which the named operation combines one worker's replicas, unless it requires
 /// processes.
 LocalStrategyOptions for_replicas(std::string_view who, LocalStrategyOptions options, int workers) {
   if (workers == 1 && wanted_by(who, options.cross_device_ops) != "mpi") return options;
   options.cross_device_ops.name = "canonical";
-  options.cross_device_ops.plugin_options.clear();  // of the operation between workers
+  options.cross_device_ops.plugin_options.clear();  // they are for the operation between workers
   options.cross_device_ops.options.implementation = CommunicationImplementation::kAuto;
   return options;
 }

@@ -1,4 +1,4 @@
-// What the options of a strategy mean, for one process and for a worker of several.
+// Interpretation of a strategy's options, for one process and for one of several workers.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,42 +12,41 @@
 
 namespace tutti::internal {
 
-/// The device of each replica: consecutive replicas share a device. Throws kInvalidArgument naming
-/// `who` for devices that are not there, or stand twice, and too few replicas.
+/// Returns the device of each replica; consecutive replicas share a device. Throws kInvalidArgument
+/// naming `who` for missing or duplicate devices, and for too few replicas.
 std::vector<Device> replica_devices_of(std::string_view who, const LocalStrategyOptions& options);
 
-/// For the strategies that compute on XLA's devices: those that the options name, of each replica;
-/// empty: they name none. Then the options are those of the host, for which a replica on xla:i is
-/// on cpu:i. Throws kInvalidArgument or kUnimplemented naming `who` and the option that a step
-/// which XLA computes has no use for.
+/// Returns the XLA devices that the options name, one per replica, and replaces them by those of
+/// the host: cpu:i for xla:i. Returns none if `who` does not compute on XLA. Throws
+/// kInvalidArgument or kUnimplemented naming `who` and an option that does not apply to XLA.
 std::vector<Device> take_xla_devices(std::string_view who, LocalStrategyOptions& options);
 
 /// Throws kInvalidArgument naming `who` unless replica_weights is empty or has one positive number
 /// for each of `num_replicas` (of all workers).
 void check_weights(std::string_view who, const LocalStrategyOptions& options, int num_replicas);
 
-/// By the rule of LocalStrategyOptions::deterministic.
+/// Builds the operation that combines values; applies LocalStrategyOptions::deterministic.
 std::unique_ptr<CrossDeviceOps> build_ops(std::string_view who, const LocalStrategyOptions& options,
                                           const std::vector<Device>& replica_devices);
 
 /// Returns `options`. Logs a warning once if a launcher started several copies of this program,
-/// none of which joins the others under a strategy of one process.
+/// since a strategy of one process does not connect them.
 LocalStrategyOptions checked_for_workers(LocalStrategyOptions options);
 
 struct TeamSetup {
-  /// Of this worker's strategy: its share of the replicas; what it combines alone it combines
-  /// in canonical order, but for GPUs without other workers.
+  /// For this worker's strategy: its share of the replicas. It combines its own values in canonical
+  /// order, except on GPUs without other workers.
   LocalStrategyOptions options = {};
   std::shared_ptr<WorkerTeam> team = {};
 };
 
-/// `options.replicas` are those of all workers; `options.cross_device_ops` name what sums gradients
-/// between them. `who` stands in front of messages. Called by all workers. Throws kInvalidArgument
-/// for options that contradict each other or give a worker no replica, kUnimplemented for
-/// compression with what does not add in canonical order.
+/// Connects the workers. `options.replicas` counts those of all workers; `options.cross_device_ops`
+/// names the algorithm that sums gradients between them. `who` is the prefix of messages.
+/// Collective. Throws kInvalidArgument for contradictory options or a worker without replicas,
+/// kUnimplemented for compression with an algorithm that is not canonical.
 TeamSetup join_team(std::string_view who, std::shared_ptr<WorkerGroup> group,
                     const LocalStrategyOptions& options, const StragglerOptions& stragglers);
-/// The same over a communicator, whose algorithm sums the gradients.
+/// Same as above, but over a communicator, whose algorithm sums the gradients.
 TeamSetup join_team(std::string_view who, std::unique_ptr<Communicator> communicator,
                     const LocalStrategyOptions& options, const StragglerOptions& stragglers = {});
 

@@ -1,4 +1,4 @@
-// Which of XLA's devices a TpuStrategy takes.
+// Implements TpuStrategy: chooses its XLA devices.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/tpu_strategy.h"
 

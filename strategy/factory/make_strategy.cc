@@ -1,4 +1,4 @@
-// A strategy by its name, from options that flags and the environment can set.
+// Implements make_strategy() and the flags of its options.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/factory/make_strategy.h"
 
@@ -29,7 +29,7 @@ void require_at_least(const char* option, std::int64_t value, std::int64_t least
        " or more, got ", value);
 }
 
-/// Warns of options of other strategies: a program that swaps strategies may set them on purpose.
+/// Warns of options of other strategies. A program that swaps strategies may set them on purpose.
 void warn_of_unused_options(const StrategySpec& spec) {
   const StrategySpec defaults;
   const auto warn_unless_used = [&](const char* option, const auto& value, const auto& otherwise,
@@ -123,7 +123,7 @@ std::unique_ptr<Strategy> make_tpu(const StrategySpec&) {
        "mirrored");
 }
 #else
-/// A replica on xla:i is on cpu:i for the host: flags that name CPUs need not change.
+/// Maps cpu:i to xla:i, so that flags that name CPUs need not change.
 std::unique_ptr<Strategy> make_tpu(const StrategySpec& spec) {
   LocalStrategyOptions local = local_options(spec);
   for (Device& device : local.devices.devices) {
