@@ -1,5 +1,5 @@
-// Between-graph replication as in the Distributed TensorFlow guide: each worker trains by itself,
-// on variables that live on parameter servers.
+// Between-graph replication as in the Distributed TensorFlow guide: each worker trains
+// independently, on variables that live on parameter servers.
 // SPDX-License-Identifier: Apache-2.0
 //
 // By hand, four terminals:   between_graph_trainer --ps_hosts 127.0.0.1:2222,127.0.0.1:2223
@@ -33,7 +33,7 @@ struct TrainerOptions {
   double learning_rate = 0.1, min_accuracy = 0.0;
 };
 
-// What the servers saw: printed by the worker that evaluates.
+// Prints statistics of the servers; the worker that evaluates calls it.
 void print_statistics(ParameterServerStrategy& strategy) {
   ServerStatistics sum;
   for (const ServerStatistics& each : strategy.server_statistics()) sum += each;
@@ -43,7 +43,7 @@ void print_statistics(ParameterServerStrategy& strategy) {
 }
 
 double test_accuracy(const Sequential& model, const std::string& data_dir) {
-  const Dataset all = load_mnist(data_dir, Split::kTest).batch(10'000);  // in one batch
+  const Dataset all = load_mnist(data_dir, Split::kTest).batch(10'000);  // as one batch
   const Element test = *all.begin();
   const Tensor hits = equal(argmax(model(test[0]), 1), cast(test[1], DType::kInt64));
   return reduce_mean(cast(hits, DType::kFloat64)).item_double();
@@ -56,12 +56,12 @@ int train(const ClusterResolver& resolver, const ExampleOptions& options,
   servers.update_mode = parse_update_mode(trainer.sync ? "sync_replicas" : options.update_mode);
   servers.replicas_to_aggregate = static_cast<int>(options.replicas_to_aggregate);
   ParameterServerStrategy strategy(resolver, servers);
-  if (const auto code = strategy.serve()) return *code;  // until the last worker has ended
+  if (const auto code = strategy.serve()) return *code;  // until the last worker has exited
   const int worker = strategy.worker();
 
   DistributedDataset batches =
       strategy.distribute_datasets_from_function([&](const InputContext& context) {
-        // Each worker reads the data in an order of its own.
+        // Each worker reads the data in its own order.
         const auto seed = static_cast<std::uint64_t>(options.seed + context.input_pipeline_id);
         return load_mnist(options.data_dir, Split::kTrain)
             .cache()
@@ -73,9 +73,9 @@ int train(const ClusterResolver& resolver, const ExampleOptions& options,
   const auto scope = strategy.scope();
   Sequential model(Input{{28, 28, 1}}, Flatten(), Dense(64, {.activation = "relu"}), Dense(10));
   Sgd optimizer(model.trainable_variables(), {.learning_rate = trainer.learning_rate});
-  const Variable& global_step = optimizer.iterations();  // on a server, of all workers
+  const Variable& global_step = optimizer.iterations();  // on a server, counts steps of all workers
 
-  // One worker's batch is a step, unless the servers add up those of several.
+  // A step is one worker's batch, unless the servers combine the gradients of several batches.
   const int batches_per_step =
       servers.update_mode == UpdateMode::kSyncReplicas ? strategy.num_workers() : 1;
   const auto train_step = [&](const Batch& batch) {
@@ -83,8 +83,8 @@ int train(const ClusterResolver& resolver, const ExampleOptions& options,
     const Tensor logits = model(batch.features(), {.training = true});
     const Tensor per_example = losses::sparse_categorical_crossentropy(batch.labels(), logits);
     const Tensor loss = compute_average_loss(per_example, batch.global_rows() * batches_per_step);
-    // Read behind the weights, in the same step: a gradient for a step after the last one would
-    // wait for workers that have ended.
+    // The step number is read after the weights, in the same step: a gradient for a step after the
+    // last one would wait for workers that have exited.
     if (global_step.value().item_int() < trainer.train_steps) optimizer.minimize(tape, loss);
     return loss;
   };

@@ -1,5 +1,5 @@
-// The Estimator program of tf.contrib.distribute's README: a Dense(1) learns that 1 is 1. The same
-// with fit and with a loop of one's own: the weights have the same bits.
+// The Estimator program of tf.contrib.distribute's README: a Dense(1) learns that 1 is 1. Trains
+// the same network with fit and with a custom loop, which give the same bits.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 #include <set>

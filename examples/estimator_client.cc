@@ -1,7 +1,7 @@
-// A client: workers and parameter servers in other processes train its Estimator.
+// A client whose Estimator is trained by workers and parameter servers in other processes.
 // SPDX-License-Identifier: Apache-2.0
 //
-// tutti run --chief --workers 2 --ps 1 -- estimator_client, or alone: all in a process.
+// tutti run --chief --workers 2 --ps 1 -- estimator_client; without arguments, in one process.
 #include <cstdio>
 #include <filesystem>
 
@@ -23,7 +23,7 @@ EstimatorSpec model_fn(const Tensor& features, const Tensor& labels, EstimatorMo
           .optimizer = SgdOptions{.learning_rate = 0.05}};
 }
 
-/// y = 2 x + 1. Each worker reads it for itself.
+/// Returns data of y = 2 x + 1. Each worker reads all of it.
 Dataset input_fn() {
   Tensor x = linspace(-1.0, 1.0, 16).reshape({16, 1});
   return Dataset::from_tensor_slices(x, x * 2.0f + 1.0f).shuffle(16, /*seed=*/1).batch(4);
@@ -35,10 +35,10 @@ int train(const std::string& model_dir, std::int64_t steps) {
       ParameterServerOptions{.local = {.devices = "cpu:0"}, .coordinated = true});
   Estimator estimator(model_fn, {.model_dir = model_dir, .train_distribute = strategy});
   const auto repeated = [] { return input_fn().repeat(); };
-  if (const auto code = estimator.serve(repeated)) return *code;  // workers and servers end here
+  if (const auto code = estimator.serve(repeated)) return *code;  // workers and servers exit here
 
   estimator.train_on_workers({.max_steps = steps});
-  const Logs logs = estimator.evaluate(input_fn);  // by the client itself, from the checkpoint
+  const Logs logs = estimator.evaluate(input_fn);  // on the client, from the checkpoint
   std::printf("loss %g after %g steps\n", logs["loss"], logs["global_step"]);
   return logs["loss"] < 1e-3 ? 0 : 1;
 }

@@ -1,5 +1,5 @@
-// Trains a small convolutional network on Fashion-MNIST with a training loop written by hand: the
-// program of tf.distribute's custom-training tutorial.
+// Trains a small convolutional network on Fashion-MNIST with a custom training loop: the program of
+// tf.distribute's custom-training tutorial.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 
@@ -13,7 +13,7 @@ using namespace tutti::examples;
 
 namespace {
 
-// The tutorial's network; with `regularized` also Dropout and BatchNormalization.
+// Returns the tutorial's network; if `regularized`, with Dropout and BatchNormalization.
 Sequential make_model(bool regularized) {
   const Regularizer l2 = regularizers::l2(1e-5);
   const Conv2DOptions conv{.activation = "relu", .kernel_regularizer = l2};
@@ -55,13 +55,13 @@ int train(const ExampleOptions& options, bool regularized, const Examples& examp
 
   auto train_step = [&](const Batch& batch) {
     GradientTape tape;
-    // Under a mixed policy the logits have 16 bits; a loss wants more.
+    // Under a mixed policy logits have 16 bits, but a loss requires more precision.
     Tensor logits = cast(model(batch.features(), {.training = true}), DType::kFloat32);
     Tensor per_example = losses::sparse_categorical_crossentropy(batch.labels(), logits);
-    // Divided by the rows of the whole batch: the sum over replicas is then the mean.
+    // Divides by the rows of the whole batch, so the sum over replicas is the mean.
     Tensor loss = compute_average_loss(per_example, batch.global_rows()) +
                   scale_regularization_loss(model.losses());
-    optimizer.minimize(tape, loss);  // backward, sum over replicas and update, overlapped
+    optimizer.minimize(tape, loss);  // backward pass, sum over replicas and update, overlapped
     return loss;
   };
   auto test_step = [&](const Batch& batch) {

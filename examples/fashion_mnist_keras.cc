@@ -1,4 +1,4 @@
-// Trains a convolutional network on Fashion-MNIST with compile and fit: the Keras way.
+// Trains a convolutional network on Fashion-MNIST with Keras's compile and fit.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 

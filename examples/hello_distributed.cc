@@ -47,7 +47,7 @@ int serve(const std::vector<std::string>& hosts, std::int64_t task) {
 
 /// Prints the devices of all servers, as each server lists them.
 int list_devices(const std::vector<std::string>& hosts) {
-  std::vector<Session> sessions;  // a server ends with its last one
+  std::vector<Session> sessions;  // a server exits with its last session
   for (const std::string& host : hosts) sessions.emplace_back(concat("grpc://", host));
   for (const Session& session : sessions) {
     std::printf("%s: %s\n", session.target().c_str(), join(session.list_devices()).c_str());

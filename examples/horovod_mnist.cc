@@ -16,14 +16,16 @@ using namespace tutti::examples;
 namespace {
 
 struct Options {
-  std::int64_t batch_size = 128, steps = 10'000, seed = 1;  // batch: of a process; steps: of all
+  std::int64_t batch_size = 128, steps = 10'000,
+               seed = 1;  // batch: per process; steps: of all processes
   std::string data_dir, checkpoint;
 };
 
 int train(const Options& options) {
   hvd::init();
   const auto seed = static_cast<std::uint64_t>(options.seed);
-  set_random_seed(seed + static_cast<std::uint64_t>(hvd::rank()));  // broadcast makes them equal
+  set_random_seed(seed +
+                  static_cast<std::uint64_t>(hvd::rank()));  // broadcast makes the weights equal
 
   Dataset dataset = load_mnist(options.data_dir)
                         .repeat()
@@ -42,7 +44,7 @@ int train(const Options& options) {
   std::uint64_t step = 0;
   for (const Element& batch : dataset) {
     const auto rank = static_cast<std::uint32_t>(hvd::rank());
-    const RandomContextScope dropout({seed, step, rank});  // other elements in each process
+    const RandomContextScope dropout({seed, step, rank});  // drops other elements in each process
     GradientTape tape;
     Tensor logits = model(batch[0], {.training = true});
     Tensor losses = losses::sparse_categorical_crossentropy(batch[1], logits);

@@ -3,7 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // In one command: tutti run --chief --workers 2 --ps 1 -- in_graph_trainer
-// Alone: a server in this process is everything.
+// Without arguments: one server in this process runs everything.
 #include <algorithm>
 #include <cstdio>
 #include <string>
@@ -25,7 +25,7 @@ struct TrainerOptions {
   double learning_rate = 0.1;
 };
 
-/// This replica's share of the loss of a global batch.
+/// Returns this replica's share of the loss of a global batch.
 Tensor share_of_loss(const std::vector<Variable>& variables, const Tensor& images,
                      const Tensor& labels, std::int64_t global_batch) {
   const Tensor logits =

@@ -1,4 +1,4 @@
-// Fits a line with a training loop written by hand: the smallest whole program.
+// Fits a line with a custom training loop: the smallest complete program.
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 #include <cstdio>

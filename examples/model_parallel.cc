@@ -1,5 +1,5 @@
-// Trains a model that does not fit on one device: data parallelism is refused with numbers; layers
-// split over two devices, and weights cut within layers, train the same model.
+// Trains a model that does not fit on one device. Data parallelism fails with a memory error;
+// layers split over two devices, and weights split within layers, train the same model.
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 #include <cstdio>
@@ -18,16 +18,16 @@ constexpr int kBatch = 64, kFeatures = 256, kHidden = 1024, kClasses = 8;
 
 struct Options {
   std::int64_t steps = 20;
-  std::int64_t memory_kib = 5600;  // of each of cpu:0 and cpu:1
+  std::int64_t memory_kib = 5600;  // per device, cpu:0 and cpu:1
 };
 
 const SgdOptions kOptimizer{.learning_rate = 0.05, .momentum = 0.9};
 
-// The class of an example is the largest of its first features.
+// The class of an example is the index of the largest of its first features.
 Tensor examples() { return random_normal({kBatch, kFeatures}, {.seed = 5}); }
 Tensor classes() { return argmax(slice(examples(), {0, 0}, {-1, kClasses}), 1); }
 
-// Trains on the one batch; the loss of the last step.
+// Trains on the single batch and returns the loss of the last step.
 double fit(Sequential model, const Options& options) {
   model.compile({.optimizer = kOptimizer, .loss = "sparse_categorical_crossentropy"});
   return model
@@ -43,7 +43,7 @@ Sequential whole_model() {
 }
 
 double one_device(const Options& options) {
-  const DeviceScope scope("cpu:2");  // which has no limit
+  const DeviceScope scope("cpu:2");  // has no memory limit
   return fit(whole_model(), options);
 }
 
@@ -76,7 +76,7 @@ double cut_within_layers(const Options& options) {
   return fit(Sequential(Input{{kFeatures}}, pair, Dense(kClasses)), options);
 }
 
-// Trains in one way and prints a row of the table: the loss, and each device's bytes at their peak.
+// Trains by one method and prints a row of the table: the loss, and each device's peak bytes.
 double row(const char* way, double (*train)(const Options&), const Options& options) {
   set_random_seed(1);
   const std::vector<Device> devices = parse_devices("cpu:0-2");

@@ -1,5 +1,6 @@
-// Krizhevsky's "one weird trick": convolutions by data, dense layers by model; time and bytes of
-// its schemes (a), (b) and (c), and of a batch of the dense layers' own.
+// Krizhevsky's "one weird trick": data parallelism for convolutions, model parallelism for dense
+// layers. Prints time and bytes of its schemes (a), (b) and (c), and of a separate batch size for
+// the dense layers.
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 #include <cstdio>
@@ -15,11 +16,12 @@ namespace {
 
 constexpr int kReplicas = 4, kBatch = 128, kFeatures = 8 * 8 * 16, kHidden = 512;
 
-// Trains for some steps on one batch and prints a row of the table; the last loss.
+// Trains for some steps on one batch, prints a row of the table, and returns the last loss.
 float train(HybridDenseOptions options, std::int64_t steps) {
   set_random_seed(1);
   Tensor x = random_uniform({kBatch, 16, 16, 1}, {.seed = 5});
-  Tensor y = argmax(slice(reshape(x, {kBatch, 256}), {0, 0}, {-1, 4}), 1);  // where it is bright
+  Tensor y = argmax(slice(reshape(x, {kBatch, 256}), {0, 0}, {-1, 4}),
+                    1);  // position of the brightest pixel
 
   ParallelDensePair layers(
       kHidden, 4, {.devices = "cpu:0-3", .activation = "relu", .input_shape = Shape{kFeatures}});

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Classifies avengers as in TensorFlow's "Parameter server training with ParameterServerStrategy":
-// tutti run --chief --workers 3 --ps 2 -- parameter_server_custom_loop, or alone: all in a process.
+// tutti run --chief --workers 3 --ps 2 -- parameter_server_custom_loop; alone, in one process.
 #include <algorithm>
 #include <cstdio>
 #include <string>
@@ -21,13 +21,13 @@ const std::vector<std::string> kWords{"avenger",   "ironman",  "batman",      "h
                                       "spiderman", "kingkong", "wonder_woman"};
 const std::vector<std::string> kLabels{"yes", "no"};
 
-/// The number of a word, as keras.layers.StringLookup numbers them: 0 is for those unknown.
+/// Returns the number of a word as in keras.layers.StringLookup; 0: unknown word.
 std::int64_t look_up(const std::string& word) {
   const auto found = std::ranges::find(kWords, word);
   return found == kWords.end() ? 0 : found - kWords.begin() + 1;
 }
 
-/// Three different words each, and whether "avenger" is among them: [n, 3] of int64, [n, 1].
+/// Returns rows of three different words with a label for "avenger": [n, 3] of int64, [n, 1].
 Dataset make_examples(std::int64_t count, std::uint64_t seed) {
   const RandomStream random({.seed = seed, .purpose = kUserPurpose});
   std::vector<std::int64_t> features;
@@ -51,7 +51,7 @@ Dataset make_examples(std::int64_t count, std::uint64_t seed) {
 struct LoopOptions {
   std::int64_t epochs = 4;
   std::int64_t steps_per_epoch = 5;
-  std::int64_t embedding = 16384;  // 256 KiB in four words: the table is cut in two
+  std::int64_t embedding = 16384;  // 256 KiB in four words, so the table is split in two
 };
 
 int train(const LoopOptions& options) {
@@ -90,7 +90,7 @@ int train(const LoopOptions& options) {
       make_examples(200, 1).shuffle(200, /*seed=*/1).batch(32).repeat());
   const PerWorkerDataset evaluation =
       coordinator.create_per_worker_dataset(make_examples(16, 2).batch(8).repeat());
-  if (const auto code = coordinator.serve()) return *code;  // workers and servers end here
+  if (const auto code = coordinator.serve()) return *code;  // workers and servers exit here
   coordinator.start();
 
   for (const ShardPlace& shard : strategy.shards_of(model.trainable_variables().front())) {

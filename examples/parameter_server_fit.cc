@@ -2,9 +2,9 @@
 // server training with ParameterServerStrategy".
 // SPDX-License-Identifier: Apache-2.0
 //
-// In one command: tutti run --workers 2 --ps 2 -- parameter_server_fit, or alone: two replicas and
-// two servers in this process. Workers make each step together, unless --update-mode async lets
-// each go its own way, as TensorFlow's do.
+// In one command: tutti run --workers 2 --ps 2 -- parameter_server_fit; alone: two replicas and two
+// servers in this process. Workers make each step together, unless --update-mode async lets each
+// proceed independently, like TensorFlow's.
 #include <cstdio>
 #include <string>
 
@@ -22,14 +22,14 @@ struct FitProgram {
   std::int64_t epochs = 5;
   std::int64_t steps_per_epoch = 20;
   std::string update_mode = "sync";
-  std::string backup_dir;  // empty: nothing is kept
+  std::string backup_dir;  // empty: no backup
 };
 
-/// Ten examples of ten numbers, over and over; a worker reads every so manieth of them.
+/// Returns ten examples of ten numbers, repeated, and sharded over the workers.
 Dataset make_dataset(const InputContext& context) {
   constexpr std::int64_t kGlobalBatch = 64;
   const Tensor x = random_uniform({10, 10}, {.seed = 1, .purpose = kUserPurpose, .a = 0});
-  // One number per example for all ten outputs: what TensorFlow's loss makes of labels [10].
+  // One number per example for all ten outputs, as TensorFlow's loss broadcasts labels [10].
   const Tensor y = random_uniform({10, 1}, {.seed = 1, .purpose = kUserPurpose, .a = 1}) +
                    Tensor::zeros({10, 10});
   return Dataset::from_tensor_slices({x, y})

@@ -1,7 +1,7 @@
-// The program of the TensorFlow white paper: weights on two ps tasks, layers on a worker's task.
+// Program of the TensorFlow white paper: weights on two ps tasks, layers on a worker's task.
 // SPDX-License-Identifier: Apache-2.0
 // In one command: tutti run --chief --workers 1 --ps 2 -- session
-// Alone: everything is in this process, with the same result bit by bit.
+// Alone: everything runs in this process, with bit-identical results.
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -12,7 +12,7 @@
 
 using namespace tutti;
 
-/// On the tasks of the session; without one in this process.
+/// Trains on the tasks of the session, or in this process without one.
 int train(const std::optional<Session>& session, std::int64_t steps) {
   const auto scope = session ? std::make_unique<SessionScope>(*session) : nullptr;
   const auto device = [&](const char* name) { return DeviceScope(session ? name : ""); };

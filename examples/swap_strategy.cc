@@ -1,5 +1,5 @@
-// Trains one network under every strategy and compares the bits of the weights: one loop, one line
-// changed. XLA, where it is, adds in another order: its weights come near.
+// Trains one network under every strategy, with one loop, and compares the bits of the weights.
+// XLA, if present, adds in another order, so its weights are only close.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
@@ -21,7 +21,7 @@ struct Result {
   float loss = 0.0f;
 };
 
-// The loop that all strategies share. Nothing in it says which one runs.
+// Trains with the loop that all strategies share; it does not depend on the strategy.
 Result train(Strategy& strategy, const ExampleOptions& options) {
   set_random_seed(static_cast<std::uint64_t>(options.seed));
   DistributedDataset batches =
@@ -64,7 +64,7 @@ double largest_difference(const Result& a, const Result& b) {
   return worst;
 }
 
-/// Returns whether the weights of TpuStrategy come near those of `expected`; nothing without XLA.
+/// Returns true if TpuStrategy's weights are close to those of `expected`; nullopt without XLA.
 std::optional<bool> is_near_under_xla(ExampleOptions options, const Result& expected) {
   options.strategy = "tpu";
   options.devices = "xla:0-3";
@@ -123,7 +123,7 @@ int main(int argc, char** argv) {
   options.steps = 20;
   const int code = parse_options(
       argc, argv, "Trains under every strategy and compares the weights", options,
-      [](Flags& flags) {  // the comparison itself sets strategies, devices and operations
+      [](Flags& flags) {  // the comparison sets strategies, devices and operations
         flags.remove({"--strategy", "--devices", "--replicas", "--cross-device-ops", "--plugin",
                       "--plugin-options", "--transport", "--stage", "--min-shard-bytes",
                       "--update-mode", "--replicas-to-aggregate", "--parameter-servers", "--epochs",

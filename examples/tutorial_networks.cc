@@ -17,7 +17,7 @@ struct Tutorial {
   std::string optimizer = "adam";
   std::int64_t batch_size = 64;
   std::int64_t epochs = 1;
-  std::int64_t examples = 60'000;  // the first so many are trained on
+  std::int64_t examples = 60'000;  // the first ones of the data set
   double (*rate_of_epoch)(std::int64_t epoch, double rate) = nullptr;
 };
 
@@ -52,7 +52,7 @@ double falling_rate(std::int64_t epoch, double) {
   return epoch < 3 ? 1e-3 : epoch < 7 ? 1e-4 : 1e-5;
 }
 
-// By the name of the tutorial; tests/parity/tutorials.py has the same in Keras.
+// Indexed by name of the tutorial; tests/parity/tutorials.py has the Keras versions.
 const std::map<std::string, Tutorial>& tutorials() {
   static const std::map<std::string, Tutorial> table = {
       {"basic_classification", {&dense_network, "adam", 32, 10}},
@@ -89,7 +89,7 @@ int train(const Tutorial& tutorial, const ExampleOptions& options, double min_ac
   return report(*strategy, result, record, min_accuracy);
 }
 
-// Parses into options that begin as the tutorial's; its name is known after a first look.
+// Parses into options. Called twice, as the tutorial whose defaults apply is known only then.
 int parse(int argc, char** argv, ExampleOptions& options, std::string& network,
           double& min_accuracy) {
   std::vector<std::string> names;

@@ -1,4 +1,4 @@
-// Trains the tutorial's network on made-up pictures and compares its speed with the published one.
+// Trains the tutorial's network on synthetic images and compares its speed with the published one.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 #include <filesystem>
@@ -16,7 +16,7 @@ using namespace tutti::examples::cifar10;
 
 namespace {
 
-constexpr std::int64_t kWarmUp = 2;  // steps that make what is made at first use
+constexpr std::int64_t kWarmUp = 2;  // steps with one-time initialization
 
 int check(TrainFlags flags, std::int64_t steps) {
   flags.max_steps = steps + kWarmUp;

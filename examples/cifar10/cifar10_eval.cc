@@ -1,4 +1,4 @@
-// Evaluates checkpoints of the CIFAR-10 tutorial's network, again and again or once.
+// Evaluates checkpoints of the CIFAR-10 tutorial's network, repeatedly or once.
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/cifar10/evaluation.h"
 

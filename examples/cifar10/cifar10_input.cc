@@ -1,4 +1,4 @@
-// The input of the CIFAR-10 tutorial.
+// Input of the CIFAR-10 tutorial.
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/cifar10/cifar10_input.h"
 
@@ -17,7 +17,7 @@ constexpr double kLowerContrast = 0.2;
 constexpr double kUpperContrast = 1.8;
 constexpr int kMaxThreads = 16;
 
-/// Values stay 0 .. 255; image::convert_image_dtype() would make white 1.
+/// Keeps values in 0 .. 255, unlike image::convert_image_dtype(), which scales white to 1.
 image::ImageStep to_float() {
   return [](const Tensor& image, const RandomStream&) { return cast(image, DType::kFloat32); };
 }

@@ -1,4 +1,4 @@
-// Trains the CIFAR-10 tutorial's network with towers: one on each GPU, variables shared.
+// Trains the CIFAR-10 tutorial's network with one tower per GPU and shared variables.
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/cifar10/training_run.h"
 

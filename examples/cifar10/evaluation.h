@@ -15,7 +15,7 @@
 
 namespace tutti::examples::cifar10 {
 
-/// The flags of cifar10_eval, with the tutorial's names and defaults.
+/// Flags of cifar10_eval, with the tutorial's names and defaults.
 struct EvalFlags {
   std::string eval_dir = "/tmp/cifar10_eval";
   std::string eval_data = "test";
@@ -27,26 +27,26 @@ struct EvalFlags {
   std::int64_t batch_size = 128;
   std::string data_dir = "/tmp/cifar10_data";
   bool use_fp16 = false;
-  // Ours.
+  // Not in the tutorial.
   bool synthetic = false;
 };
 
-/// How many pictures have their label among the largest logit, of how many.
+/// Number of images whose label has the largest logit, and the total number of images.
 struct Precision {
   std::int64_t correct = 0;
   std::int64_t total = 0;
   double at_1() const { return static_cast<double>(correct) / static_cast<double>(total); }
 };
 
-/// The network with the averages of a checkpoint in place of its weights.
+/// Network with the moving averages of a checkpoint as its weights.
 class Evaluator {
  public:
-  /// Evaluates on these devices, each its part of every batch.
+  /// Evaluates on these devices, each of which gets a part of every batch.
   explicit Evaluator(std::vector<Device> devices, bool use_fp16 = false);
-  /// Takes the averages of a checkpoint, and gives its step. Throws as load_weights().
+  /// Loads the averages of a checkpoint and returns its step. Throws as load_weights().
   std::int64_t restore(const std::string& checkpoint);
-  /// The first `num_examples` pictures, or all there are where they are fewer: each once, also
-  /// where batches do not come out even (the original counts some twice).
+  /// Evaluates the first `num_examples` images, or all if there are fewer, each once, even if the
+  /// last batch is not full (the original counts some images twice).
   Precision evaluate(const ImageData& images, std::int64_t num_examples, std::int64_t batch_size);
 
  private:
@@ -57,7 +57,7 @@ class Evaluator {
   ExponentialMovingAverage averages_;
 };
 
-/// The whole of cifar10_eval's main().
+/// Implements main() of cifar10_eval.
 int run_evaluation(int argc, char** argv);
 
 }  // namespace tutti::examples::cifar10

@@ -1,4 +1,4 @@
-// Lines about placement, in TensorFlow's form.
+// Implements log lines about placement in TensorFlow's format.
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/cifar10/placement_log.h"
 

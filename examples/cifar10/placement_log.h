@@ -1,4 +1,4 @@
-// What --log_device_placement prints: which variable and which operation is on which device.
+// Output of --log_device_placement: the devices of variables and operations.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -13,17 +13,17 @@
 
 namespace tutti::examples::cifar10 {
 
-/// "conv1/weights: (Variable): /job:...": a line for each device of each variable.
+/// Returns a line per device of each variable: "conv1/weights: (Variable): /job:...".
 std::vector<std::string> placement_of(std::span<const Variable> variables);
 
-/// While it lives, notes the operations that this thread runs for `tower`: lines
+/// Records the operations that this thread runs for `tower` while it lives, as lines
 /// "tower_0/conv1/Conv2D: (Conv2D): /job:..."; the second of a name is "Conv2D_1". Operations of
-/// the backward pass stand below "tower_0/gradients/".
+/// the backward pass have the prefix "tower_0/gradients/".
 class PlacementLog final : public OpObserver {
  public:
   explicit PlacementLog(const Tower& tower) : tower_(tower), scope_(*this) {}
   void on_op(const OpCall& call, std::span<const Tensor> outputs) override;
-  /// From now on operations are those of the backward pass.
+  /// Marks the beginning of the backward pass.
   void begin_gradients() { is_backward_ = true; }
   const std::vector<std::string>& lines() const { return lines_; }
 

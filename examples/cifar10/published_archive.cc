@@ -1,4 +1,4 @@
-// MD5, by which the CIFAR-10 home page names its archive.
+// Computes MD5, by which the CIFAR-10 home page identifies its archive.
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/cifar10/published_archive.h"
 
@@ -16,7 +16,7 @@ namespace {
 constexpr std::size_t kBlock = 64;
 using Md5State = std::array<std::uint32_t, 4>;
 
-/// One step of the four rounds: how step i mixes b, c and d, and which word it takes.
+/// Returns the mixture of b, c and d in step i of the four rounds, and the word that it uses.
 std::pair<std::uint32_t, unsigned> md5_mix(unsigned i, std::uint32_t b, std::uint32_t c,
                                            std::uint32_t d) {
   switch (i / 16) {
@@ -35,7 +35,7 @@ void md5_block(const char* block, Md5State& state) {
   static constexpr unsigned kShifts[4][4] = {
       {7, 12, 17, 22}, {5, 9, 14, 20}, {4, 11, 16, 23}, {6, 10, 15, 21}};
   std::array<std::uint32_t, 16> words;
-  std::memcpy(words.data(), block, kBlock);  // tutti builds on little-endian machines alone
+  std::memcpy(words.data(), block, kBlock);  // tutti supports only little-endian machines
   auto [a, b, c, d] = state;
   for (unsigned i = 0; i < kBlock; ++i) {
     const auto [mixed, word] = md5_mix(i, b, c, d);
@@ -75,7 +75,7 @@ ArchiveIdentity identity_of(std::istream& in) {
     bytes += in.gcount();
     if (filled == kBlock) md5_block(block.data(), state);
   }
-  // A bit, zeros, and at the end of a block the number of bits.
+  // The padding of MD5: a 1 bit, zeros, and the number of bits at the end of a block.
   std::array<char, 2 * kBlock> tail{};
   std::memcpy(tail.data(), block.data(), filled);
   tail[filled] = static_cast<char>(0x80);

@@ -1,4 +1,4 @@
-// The line about every tenth step, in the tutorial's form.
+// Implements the log line of every tenth step, in the tutorial's format.
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/cifar10/step_log.h"
 

@@ -1,4 +1,4 @@
-// The line about every tenth step.
+// Log line of every tenth step.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -7,18 +7,18 @@
 
 namespace tutti::examples::cifar10 {
 
-/// Seconds since 1970 as this machine's local time: "2019-02-20 10:10:28.450461".
+/// Returns seconds since 1970 as local time: "2019-02-20 10:10:28.450461".
 std::string local_time(double seconds);
 
 struct StepSpeed {
   double examples_per_second = 0.0;  // of all towers
-  double seconds_per_batch = 0.0;    // of one tower's batch; their product is its size
+  double seconds_per_batch = 0.0;    // of one tower's batch; the product is its size
 };
 
-/// From what a step took, on average. `batch_size` is one tower's.
+/// Computes the speed from the mean duration of a step. `batch_size` is one tower's.
 StepSpeed step_speed(double seconds_per_step, std::int64_t batch_size, std::size_t num_towers);
 
-/// "<local time>: step 1260, loss = 2.17 (151.4 examples/sec; 0.845 sec/batch)".
+/// Returns "<local time>: step 1260, loss = 2.17 (151.4 examples/sec; 0.845 sec/batch)".
 std::string step_line(double seconds, std::int64_t step, double loss, const StepSpeed& speed);
 
 }  // namespace tutti::examples::cifar10

@@ -1,4 +1,4 @@
-// Made-up pictures in CIFAR-10's file format.
+// Creates synthetic images in CIFAR-10's file format.
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/cifar10/synthetic_images.h"
 
@@ -25,11 +25,11 @@ constexpr std::int64_t kPixels = kSide * kSide;
 constexpr std::int64_t kRecordBytes = 1 + 3 * kPixels;
 constexpr double kMiddle = 128.0;
 constexpr double kAmplitude = 60.0;
-constexpr double kNoise = 24.0;  // at most, to either side
+constexpr double kNoise = 24.0;  // maximum deviation
 constexpr std::uint64_t kSeed = 10;
 constexpr std::uint64_t kTestFile = 0;
 
-/// How much of the wave each colour gets.
+/// Amplitude of the wave in each colour channel, by class modulo 5.
 constexpr std::array<std::array<double, 3>, 5> kColours = {
     {{1.0, 0.2, -0.6}, {-0.6, 1.0, 0.2}, {0.2, -0.6, 1.0}, {1.0, 1.0, -0.4}, {-0.4, 0.6, 0.6}}};
 
@@ -47,8 +47,8 @@ std::vector<File> files_of(const SyntheticOptions& options) {
   return files;
 }
 
-/// Writes a file that no reader sees half written. The process id in the temporary name keeps
-/// programs apart that write the same file. Throws kUnavailable if it cannot be written.
+/// Writes a file atomically. The process id in the temporary name separates programs that write the
+/// same file. Throws kUnavailable if it cannot be written.
 void write_whole(const std::filesystem::path& path, const std::string& bytes) {
   std::error_code error;
   std::filesystem::create_directories(path.parent_path(), error);

@@ -1,4 +1,4 @@
-// Names and collections of a tower.
+// Implements names and collections of a tower.
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/cifar10/tower.h"
 

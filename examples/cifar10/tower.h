@@ -1,4 +1,4 @@
-// A tower: one copy of the network's computation, and what it notes on the way.
+// Tower: one copy of the network's computation, with its names, losses and activations.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10,15 +10,15 @@
 
 namespace tutti::examples::cifar10 {
 
-/// Names, losses and activations of one step of one tower: TensorFlow's name scopes and collections
-/// as a value. Used by the thread that computes the tower.
+/// Names, losses and activations of one step of one tower; corresponds to TensorFlow's name scopes
+/// and collections. Not thread-safe.
 class Tower {
  public:
   explicit Tower(std::string name) : name_(std::move(name)) {}
 
   const std::string& name() const { return name_; }
 
-  /// While it lives, names stand below "<scope>/". Scopes nest.
+  /// Prefixes names with "<scope>/" while it lives. Scopes nest.
   class NameScope {
    public:
     NameScope(Tower& tower, std::string scope) : tower_(tower) {
@@ -32,16 +32,16 @@ class Tower {
     Tower& tower_;
   };
   [[nodiscard]] NameScope name_scope(std::string scope) { return {*this, std::move(scope)}; }
-  /// "tower_0/conv1/weight_loss".
+  /// Returns e.g. "tower_0/conv1/weight_loss".
   std::string full_name(std::string_view name) const;
 
-  /// Adds to the collection of this tower's losses. `loss`: [].
+  /// Adds to the collection of this tower's losses. `loss` has shape [].
   void add_loss(std::string_view name, const Tensor& loss);
   const std::vector<NamedTensor>& losses() const { return losses_; }
-  /// The sum of the losses so far, in order. Throws kFailedPrecondition when there is none.
+  /// Returns the sum of the losses so far, in order. Throws kFailedPrecondition if there is none.
   Tensor total_loss() const;
 
-  /// Keeps a layer's result for summaries, in steps that have them.
+  /// Stores a layer's output for summaries, in steps that write them.
   void note_activation(std::string_view name, const Tensor& value);
   void keep_activations() { keeps_activations_ = true; }
   const std::vector<NamedTensor>& activations() const { return activations_; }
@@ -54,7 +54,7 @@ class Tower {
   bool keeps_activations_ = false;
 };
 
-/// The name without "tower_<number>/" in front: how people see it, however many towers there are.
+/// Returns the name without the prefix "tower_<number>/", for display.
 std::string without_tower(std::string_view name);
 
 }  // namespace tutti::examples::cifar10

@@ -1,4 +1,4 @@
-// Training with towers.
+// Implements training with towers.
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/cifar10/tower_trainer.h"
 
@@ -13,10 +13,10 @@
 namespace tutti::examples::cifar10 {
 namespace {
 
-/// Keeps gradients of float16 arithmetic above its smallest numbers.
+/// Keeps float16 gradients from underflowing.
 constexpr double kLossScale = 1024.0;
 
-// With TowerTrainer::step(), one per tower.
+// TowerTrainer::step() yields one per tower.
 constexpr const char* kTotalLoss = "total_loss";
 
 CentralStorageOptions strategy_options(const TowerTrainerOptions& options) {
@@ -24,7 +24,7 @@ CentralStorageOptions strategy_options(const TowerTrainerOptions& options) {
     fail(ErrorCode::kInvalidArgument, "TowerTrainer: expected a batch_size of 1 or more, got ",
          options.batch_size);
   }
-  // Towers exchange nothing by themselves: there is no reason to start NCCL.
+  // Towers do not exchange values themselves, so NCCL need not start.
   CentralStorageOptions result{.local = {.devices = options.devices, .deterministic = true},
                                .parameter_device = options.variable_device};
   result.local.replica_weights = options.tower_weights;
@@ -41,7 +41,7 @@ std::vector<GradientAndVariable> on_device(std::vector<GradientAndVariable> pair
 double mean_loss(const StepResult& result, std::size_t index) {
   double sum = 0.0, rows = 0.0;
   for (std::size_t t = 0; t < result.tower_losses.size(); ++t) {
-    if (result.tower_rows[t] == 0.0) continue;  // the mean over no row is no number
+    if (result.tower_rows[t] == 0.0) continue;  // a mean over zero rows is NaN
     sum += result.tower_rows[t] * result.tower_losses[t][index].value.item_double();
     rows += result.tower_rows[t];
   }
@@ -64,7 +64,7 @@ TowerTrainer::TowerTrainer(TowerTrainerOptions options)
   for (const Device& device : strategy_.replica_devices()) {
     tower_names_.push_back(concat("tower_", device.index));
     networks_.emplace_back(store_);
-    store_.reuse_variables();  // the towers after the first share its variables
+    store_.reuse_variables();  // later towers share its variables
   }
   trainable_ = store_.trainable_variables();
   optimizer_ = std::make_unique<Sgd>(
@@ -107,7 +107,7 @@ TowerTrainer::TowerResult TowerTrainer::run_tower(const Cifar10Network& network,
   return result;
 }
 
-/// Once for all towers: the gradients have been summed already.
+/// Updates once for all towers, as the gradients have been summed already.
 void TowerTrainer::apply_mean(const std::vector<GradientAndVariable>& mean) {
   const std::vector<Gradient> gradients = gradients_of(mean);
   strategy_.run(
@@ -143,7 +143,7 @@ StepResult TowerTrainer::step(const PerReplica<Batch>& batch, StepOptions option
   const std::vector<GradientAndVariable> mean =
       average_gradients(tower_gradients, result.tower_rows);
   apply_mean(mean);
-  // After the update, so that the averages are those of the weights that it made.
+  // Runs after the update, so that the averages include its weights.
   variable_averages_.apply(global_step().value().item_int());
   average_losses(result);
   if (options.with_summaries) {

@@ -1,5 +1,5 @@
-// Training with towers: copies of the computation on several devices, one set of variables, one
-// update from the mean of their gradients.
+// Training with towers: several devices compute copies of the network with one set of variables,
+// which are updated with the mean of the gradients.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -19,31 +19,31 @@
 namespace tutti::examples::cifar10 {
 
 struct TowerTrainerOptions {
-  /// One tower each; their numbers are in the towers' names.
+  /// One tower per device; its number becomes part of the tower's name.
   std::vector<Device> devices = {Device{}};
-  /// Where the variables are, and the mean and the update are computed.
+  /// Device of the variables, on which the mean and the update are computed.
   Device variable_device = {};
-  /// Of one tower; of towers with unequal shares on average.
+  /// Batch size of a tower; of an average tower if shares are unequal.
   std::int64_t batch_size = 128;
   bool use_fp16 = false;
-  /// Shares of the batch for towers on devices of different speed, one per tower; empty: equal. The
-  /// loss and the update stay those of the whole batch.
+  /// Shares of the batch for towers on devices of different speed, one per tower; empty: equal.
+  /// Loss and update remain those of the whole batch.
   std::vector<double> tower_weights = {};
 };
 
-/// What one step gave.
+/// Results of one step.
 struct StepResult {
-  /// The mean of the towers' total losses over their rows, before the update.
+  /// Mean of the towers' total losses over their rows, before the update.
   float loss = 0.0f;
-  /// Each tower's rows of the batch.
+  /// Rows of the batch per tower.
   std::vector<double> tower_rows;
-  /// Each tower's losses, its total last: "tower_0/conv1/weight_loss", ...
+  /// Losses per tower, with the total last: "tower_0/conv1/weight_loss", ...
   std::vector<std::vector<NamedTensor>> tower_losses;
-  /// Of the last tower, in steps with summaries.
+  /// Activations of the last tower, in steps with summaries.
   std::vector<NamedTensor> activations;
-  /// The means over towers, in steps with summaries.
+  /// Means over towers, in steps with summaries.
   std::vector<GradientAndVariable> gradients;
-  /// Of each tower, in steps with a placement log.
+  /// Lines of all towers, in steps with a placement log.
   std::vector<std::string> placement;
 };
 
@@ -52,38 +52,37 @@ struct StepOptions {
   bool with_placement = false;
 };
 
-/// The mean of number `index` of the towers' losses, each counting by its rows: that of the whole
-/// batch.
+/// Returns the mean over towers of loss `index`, weighted by rows: that of the whole batch.
 double mean_loss(const StepResult& result, std::size_t index);
 
-/// The tutorial's training as an object: what build_graph and session were. Used by one thread.
+/// Training of the tutorial, in place of its graph and session. Not thread-safe.
 class TowerTrainer {
  public:
-  /// Decay of the averages of losses, and of variables.
+  /// Decay of the moving averages of losses and of variables.
   static constexpr double kLossAverageDecay = 0.9;
   static constexpr double kMovingAverageDecay = 0.9999;
 
   explicit TowerTrainer(TowerTrainerOptions options);
 
-  /// One step of all towers, each on its part of the batch: losses, gradients, their mean, the
+  /// Runs one step of all towers, each on its part of the batch: losses, gradients, their mean, the
   /// update, then the averages.
   StepResult step(const PerReplica<Batch>& batch, StepOptions options = {});
 
-  /// Of all towers.
+  /// Returns the batch size of all towers.
   std::int64_t global_batch_size() const;
-  /// "tower_0", "tower_1", ...
+  /// Returns "tower_0", "tower_1", ...
   const std::vector<std::string>& tower_names() const { return tower_names_; }
-  /// Updates so far: int64 [], not trainable.
+  /// Returns the number of updates so far: int64 [], not trainable.
   const Variable& global_step() const { return optimizer_->iterations(); }
   double learning_rate() const { return optimizer_->learning_rate(); }
   const VariableStore& variables() const { return store_; }
   const ExponentialMovingAverage& variable_averages() const { return variable_averages_; }
-  /// Of the means over towers; names without tower, "total_loss" among them.
+  /// Returns averages of the means over towers, named without tower; includes "total_loss".
   const ExponentialMovingAverage& loss_averages() const { return loss_averages_; }
   Strategy& strategy() { return strategy_; }
-  /// "parameters", "optimizer slots" and "moving averages": what memory_report() counts.
+  /// Returns "parameters", "optimizer slots" and "moving averages", for memory_report().
   std::vector<VariableGroup> variable_groups() const;
-  /// Everything that goes on in a later process: variables, averages, step.
+  /// Returns a checkpoint of all state that a later process needs: variables, averages, step.
   Checkpoint checkpoint();
 
  private:
@@ -97,7 +96,7 @@ class TowerTrainer {
   CentralStorageStrategy strategy_;
   std::vector<std::string> tower_names_;
   VariableStore store_;
-  std::vector<Cifar10Network> networks_;  // one per tower, of the same variables
+  std::vector<Cifar10Network> networks_;  // one per tower, with shared variables
   std::vector<Variable> trainable_;
   std::unique_ptr<Sgd> optimizer_;
   ExponentialMovingAverage variable_averages_;

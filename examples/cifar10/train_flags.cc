@@ -1,4 +1,4 @@
-// The flags of the two training programs.
+// Implements the flags of the two training programs.
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/cifar10/train_flags.h"
 
@@ -13,7 +13,7 @@
 namespace tutti::examples::cifar10 {
 namespace {
 
-/// What `read` gives; its error gets the flag's name.
+/// Returns the result of `read`, and adds the flag's name to its errors.
 template <class Read>
 auto named(const char* flag, const Read& read) {
   try {

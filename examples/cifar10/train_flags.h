@@ -1,4 +1,4 @@
-// The flags of the two training programs.
+// Flags of the two training programs.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace tutti::examples::cifar10 {
 
-/// Names and defaults are the tutorial's, as far as it has them; each flag may also be written with
+/// Names and defaults are the tutorial's, if it has the flag; each flag may also be written with
 /// dashes.
 struct TrainFlags {
   std::int64_t batch_size = 128;
@@ -21,7 +21,7 @@ struct TrainFlags {
   std::int64_t num_gpus = 1;
   bool log_device_placement = false;
   std::int64_t log_frequency = 10;
-  // Ours.
+  // Not in the tutorial.
   bool synthetic = false;
   bool resume = false;
   std::int64_t seed = 0;
@@ -31,20 +31,19 @@ struct TrainFlags {
   bool memory_report = false;
 };
 
-/// Parses the command line; --num_gpus and --devices only `with_towers`. Prints what is wrong and
-/// gives the exit code when the program should end; -1 to go on.
+/// Parses the command line, including --num_gpus and --devices only if `with_towers`. Returns -1,
+/// or prints an error and returns the exit code if the program should end.
 int parse_train_flags(int argc, char** argv, bool with_towers, TrainFlags& flags);
 
-/// The devices of the towers: those that were named, or the first --num_gpus GPUs, or as many
-/// virtual CPU devices where there is no GPU. Throws kInvalidArgument for more than there are.
+/// Returns the devices of the towers: the named ones, the first --num_gpus GPUs, or as many virtual
+/// CPU devices if there is no GPU. Throws kInvalidArgument for more than exist.
 std::vector<Device> tower_devices(const TrainFlags& flags);
 
-/// --tower_weights as numbers; empty: equal shares. Throws kInvalidArgument naming the flag unless
-/// it has a positive number for each tower.
+/// Parses --tower_weights; empty: equal shares. Throws kInvalidArgument naming the flag unless it
+/// has a positive number for each tower.
 std::vector<double> tower_weights(const TrainFlags& flags, std::size_t num_towers);
 
-/// What the flag says; "first" stands for the first tower's device. The host's memory, on GPUs and
-/// CPUs alike, unless it says something else.
+/// Parses --variable_device; "first" is the first tower's device. Default: host memory.
 Device variable_device(const TrainFlags& flags, const std::vector<Device>& towers);
 
 }  // namespace tutti::examples::cifar10

@@ -1,4 +1,4 @@
-// What TensorBoard is shown of the training.
+// Implements the TensorBoard summaries of the training.
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/cifar10/train_summaries.h"
 

@@ -1,4 +1,4 @@
-// What TensorBoard is shown of the training.
+// TensorBoard summaries of the training.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,13 +11,13 @@
 namespace tutti::examples::cifar10 {
 
 /// Writes losses ("<name> (raw)": the mean over towers; "<name>": its moving average), the learning
-/// rate, how many of each layer's results are 0 and, as histograms, these results, the variables
-/// and their gradients. Tags name no tower: they are the same with 1 and with 4.
+/// rate, the fraction of zeros in each layer's output and histograms of these outputs, of variables
+/// and of gradients. Tags do not depend on the number of towers.
 class TrainSummaries {
  public:
-  /// The file is made by the first write().
+  /// The first write() creates the file.
   explicit TrainSummaries(std::string directory) : directory_(std::move(directory)) {}
-  /// `result`: of a step with summaries, number `step`.
+  /// Writes `result` of step number `step`, which must have summaries.
   void write(const TowerTrainer& trainer, const StepResult& result, std::int64_t step);
 
  private:

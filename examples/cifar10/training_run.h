@@ -1,4 +1,4 @@
-// A run of the training programs: data, steps, lines, summaries, checkpoints.
+// Run of a training program: data, steps, log lines, summaries, checkpoints.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -15,12 +15,12 @@
 
 namespace tutti::examples::cifar10 {
 
-/// What a run that was asked to stop by a signal ends with, after saving.
+/// Exit code of a run that a signal stopped, after it has saved a checkpoint.
 inline constexpr int kStoppedOnRequest = 75;
 
-/// Trains as the flags say, on pictures that are there (`images`), and prints to standard output.
-/// Without --resume it first deletes what an earlier run left in train_dir: its checkpoints and
-/// event files, nothing else. Used by one thread.
+/// Trains on `images` as the flags specify, and prints to standard output. Without --resume it
+/// first deletes the checkpoints and event files of an earlier run in train_dir, and no other
+/// files. Not thread-safe.
 class TrainingRun {
  public:
   static constexpr std::int64_t kSummaryFrequency = 100;
@@ -28,12 +28,12 @@ class TrainingRun {
 
   TrainingRun(const TrainFlags& flags, const ImageData& images);
 
-  /// Until max_steps, or a signal: the exit code. Throws kFailedPrecondition ("Model diverged with
-  /// loss = NaN") naming the step.
+  /// Trains until max_steps or a signal, and returns the exit code. Throws kFailedPrecondition
+  /// ("Model diverged with loss = NaN") naming the step.
   int train();
-  /// The losses of the steps of this process.
+  /// Returns the losses of this process's steps.
   const std::vector<float>& losses() const { return losses_; }
-  /// What each of these steps took, the wait for its batch included.
+  /// Returns the seconds of each of these steps, including the wait for its batch.
   const std::vector<double>& step_seconds() const { return step_seconds_; }
 
  private:
@@ -52,12 +52,11 @@ class TrainingRun {
   std::vector<float> losses_;
   std::vector<double> step_seconds_;
   TimePoint step_begin_;
-  double seconds_ = 0.0;           // of the steps since the last line
+  double seconds_ = 0.0;           // of the steps since the last log line
   std::int64_t steps_to_log_ = 0;  // their number
 };
 
-/// Reads or makes the pictures, trains, and turns errors into a line and an exit code: the whole of
-/// main().
+/// Implements main(): reads or creates the images, trains, and handles errors.
 int run_training(int argc, char** argv, bool with_towers);
 
 }  // namespace tutti::examples::cifar10

@@ -1,4 +1,4 @@
-// The flags that all examples share.
+// Implements the flags that all examples share.
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/common/example_options.h"
 
@@ -14,7 +14,7 @@
 namespace tutti::examples {
 namespace {
 
-// Thrown for what the user typed; ends with exit code 2.
+// Thrown for invalid user input; causes exit code 2.
 class UsageError : public Error {
  public:
   explicit UsageError(const std::string& message) : Error(ErrorCode::kInvalidArgument, message) {}

@@ -1,4 +1,4 @@
-// The flags that all examples share.
+// Flags that all examples share.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,13 +12,13 @@
 
 namespace tutti::examples {
 
-/// With the options of strategies, which TUTTI_STRATEGY, TUTTI_DEVICES and TUTTI_CROSS_DEVICE_OPS
-/// can set, too.
+/// Includes the options of strategies, which TUTTI_STRATEGY, TUTTI_DEVICES and
+/// TUTTI_CROSS_DEVICE_OPS can set, too.
 struct ExampleOptions : StrategySpec {
   ExampleOptions();
 
   std::string virtual_gpus = "";  // as TUTTI_VIRTUAL_GPUS
-  std::string plugin = "";        // its operation is used where cross_device_ops is not set
+  std::string plugin = "";        // its operation is used unless cross_device_ops is set
   std::string dtype_policy = "float32";
   std::int64_t batch_size = 64;
   std::int64_t epochs = 3;
@@ -32,21 +32,19 @@ struct ExampleOptions : StrategySpec {
   std::string trace = "";
 };
 
-/// Parses the command line into `options` (whose values are the defaults). `add_more` declares the
-/// flags that this example adds, and removes those of the shared ones that it has no use for.
-/// Prints what is wrong and returns the exit code when the program should end; -1 to go on.
+/// Parses the command line into `options` (whose values are the defaults). `add_more` adds flags of
+/// this example, and removes shared ones that do not apply. Returns -1, or prints an error and
+/// returns the exit code if the program should end.
 int parse_options(int argc, char** argv, const std::string& description, ExampleOptions& options,
                   const std::function<void(Flags&)>& add_more = {});
 
-/// Throws what run_example() turns into exit code 2 if `value` is empty.
+/// Throws an error for exit code 2 of run_example() if `value` is empty.
 void require_flag(const char* flag, const std::string& value, const char* expected);
 
-/// Prints devices, strategy, replicas and reduction: what a user wants to see before training
-/// starts.
+/// Prints devices, strategy, replicas and reduction, before training starts.
 void print_setup(const ExampleOptions& options, Strategy& strategy);
 
-/// Runs `body` and turns what it throws into a line on standard error and exit code 1 (2 for wrong
-/// usage).
+/// Runs `body`; prints exceptions to standard error and returns 1 for them (2 for wrong usage).
 int run_example(const std::function<int()>& body);
 
 }  // namespace tutti::examples

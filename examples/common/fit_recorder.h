@@ -1,4 +1,4 @@
-// A callback that keeps the losses of fit for the report and ends training after --steps.
+// Callback that records the losses of fit for the report and ends training after --steps.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace tutti::examples {
 
-/// Counts steps of `num_examples` examples an epoch. `record` and `options` must outlive it.
+/// Records steps in epochs of `num_examples` examples. `record` and `options` must outlive it.
 class FitRecorder final : public Callback {
  public:
   FitRecorder(TrainingRecord& record, const ExampleOptions& options, std::int64_t num_examples)
@@ -23,20 +23,19 @@ class FitRecorder final : public Callback {
   TrainingRecord& record_;
   const ExampleOptions& options_;
   std::int64_t num_examples_;
-  double sum_ = 0.0;  // of the losses of the epoch's examples
+  double sum_ = 0.0;  // of the losses of this epoch's examples
 };
 
-/// Epochs, the recorder, and the logs of --log-dir.
+/// Returns options with epochs, the recorder, and the logs of --log-dir.
 FitOptions fit_options(const ExampleOptions& options, TrainingRecord& record,
                        std::int64_t num_examples);
 
 /// Callbacks for --checkpoint-dir and --resume. The arguments must outlive it.
 class CheckpointedFit {
  public:
-  /// Begins with the weights of the last run with --resume. A run that was killed is continued
-  /// where it was, within an epoch.
+  /// With --resume, restores the last run's weights. A killed run continues within its epoch.
   CheckpointedFit(const ExampleOptions& options, Model& model, FitOptions& fit);
-  /// Writes what --resume begins with.
+  /// Saves the state that --resume restores.
   void save(std::int64_t steps) const;
 
  private:
@@ -44,7 +43,7 @@ class CheckpointedFit {
   std::string saved_;  // file; empty without --checkpoint-dir
 };
 
-/// Prints what was reached (one of several workers does). The exit code: 1 below `min_accuracy`.
+/// Prints the result (on the chief) and returns the exit code: 1 below `min_accuracy`.
 int report(const Strategy& strategy, const Logs& result, const TrainingRecord& record,
            double min_accuracy);
 

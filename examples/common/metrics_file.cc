@@ -1,4 +1,4 @@
-// The file of --metrics-json: losses, speed and hashes of a run.
+// Writes the file of --metrics-json: losses, speed and hashes of a run.
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/common/metrics_file.h"
 
@@ -24,7 +24,7 @@ void write_metrics(const ExampleOptions& options, const TrainingRecord& record, 
                    Strategy& strategy, std::span<const Variable> weights,
                    std::span<const Variable> slots) {
   if (options.metrics_json.empty()) return;
-  // Hashes read variables, which all workers do together; one writes.
+  // Hashes read variables, which is collective; only the chief writes.
   const std::string weights_hash = hash_variables(weights);
   const std::string slots_hash = hash_variables(slots);
   if (!strategy.is_chief()) return;

@@ -1,4 +1,4 @@
-// The file of --metrics-json: losses, speed and hashes of a run.
+// File of --metrics-json: losses, speed and hashes of a run.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,24 +12,23 @@
 
 namespace tutti::examples {
 
-/// A record that keeps losses where --metrics-json reports them.
+/// Returns a record that stores losses if --metrics-json reports them.
 TrainingRecord make_record(const ExampleOptions& options);
 
-/// Writes --metrics-json (if it was given): one JSON object. `slots` are the
-/// optimizer's state.
+/// Writes one JSON object to --metrics-json, if given. `slots` are the optimizer's state.
 void write_metrics(const ExampleOptions& options, const TrainingRecord& record, double accuracy,
                    Strategy& strategy, std::span<const Variable> weights,
                    std::span<const Variable> slots);
 
-/// What the flags want of a loop of one's own.
+/// Returns the options of a custom training loop's session.
 TrainingSessionOptions session_options(const ExampleOptions& options);
 
-/// Ends the session and writes --metrics-json. The exit code: the session's, or 1 when the last
+/// Ends the session and writes --metrics-json. Returns the session's exit code, or 1 if the last
 /// value is below `min_value`.
 int finish(TrainingSession& session, const ExampleOptions& options, Strategy& strategy,
            std::span<const Variable> weights, const Optimizer& optimizer, double min_value);
 
-/// A float as C's "%a" writes it: equal text, equal bits.
+/// Returns a float in the format of C's "%a": equal texts mean equal bits.
 std::string hex_float(float value);
 
 }  // namespace tutti::examples

@@ -1,4 +1,4 @@
-// The flags by which the Distributed TensorFlow guide's programs say which task a process is.
+// Implements the flags by which the Distributed TensorFlow guide's programs define their task.
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/common/task_flags.h"
 

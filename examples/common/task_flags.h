@@ -1,4 +1,4 @@
-// The flags by which the Distributed TensorFlow guide's programs say which task a process is.
+// Flags by which the Distributed TensorFlow guide's programs define their task.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -17,8 +17,8 @@ struct TaskFlags {
   std::int64_t task_index = 0;
 
   void add_to(Flags& flags);
-  /// Of the flags; without any of them, of the environment (TF_CONFIG, `tutti run`). Throws
-  /// kInvalidArgument for hosts without a job name.
+  /// Returns the resolver of the flags; without any of them, of the environment (TF_CONFIG, `tutti
+  /// run`). Throws kInvalidArgument for hosts without a job name.
   std::unique_ptr<ClusterResolver> resolver() const;
 };
 

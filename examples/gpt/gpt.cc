@@ -1,4 +1,4 @@
-// Trains a GPT on a text, byte by byte or by byte pairs, and lets it write: under any strategy.
+// Trains a GPT on the bytes or byte pairs of a text, under any strategy, and generates text.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 
@@ -44,7 +44,7 @@ struct GptOptions : ExampleOptions {
   }
 };
 
-/// Nine tenths of a text to train on, the rest to test with; rows of `context` tokens.
+/// Nine tenths of a text for training, the rest for testing, in rows of `context` tokens.
 struct Corpus {
   Corpus(const std::vector<std::int64_t>& tokens, std::int64_t context)
       : all(static_cast<std::int64_t>(tokens.size())), first_tested(all * 9 / 10) {
@@ -70,7 +70,7 @@ int train(Gpt& model, const GptOptions& options, const Corpus& corpus, Strategy&
                  .metrics = {"accuracy"}});
   if (strategy.is_chief()) std::printf("%s", model.summary().c_str());
   TrainingRecord record = make_record(options);
-  // Whole batches alone.
+  // Counts only full batches.
   const std::int64_t rows = corpus.num_rows / options.batch_size * options.batch_size;
   FitOptions fit = fit_options(options, record, rows);
   fit.verbose = Verbosity::kLinePerEpoch;
@@ -133,7 +133,7 @@ int run(GptOptions options) {
     code = train(model, options, corpus, *strategy);
   }
   if (!options.save.empty()) {
-    const SafetensorsFile weights = pretrained_file(model);  // all workers read
+    const SafetensorsFile weights = pretrained_file(model);  // on all workers
     if (learnt.empty()) learnt = text_of(options.load + "/tokenizer.json");
     if (strategy->is_chief()) save_pretrained(model.config(), weights, learnt, options.save);
   }

@@ -1,4 +1,4 @@
-// GPT-2 and Llama, made of layers.
+// Implements GPT-2 and Llama from layers.
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/gpt/gpt_model.h"
 
@@ -7,10 +7,10 @@
 namespace tutti::examples {
 namespace {
 
-/// GPT-2's, also for what begins as Llama.
+/// Returns GPT-2's initializer, which Llama uses here, too.
 Initializer kernel_initializer() { return initializers::random_normal(0.0, 0.02); }
 
-/// What leads into a sum of 2 * layers terms begins smaller.
+/// Layers whose outputs are added to a sum of 2 * layers terms start with smaller weights.
 Initializer residual_initializer(const GptConfig& config) {
   return initializers::random_normal(0.0,
                                      0.02 / std::sqrt(2.0 * static_cast<double>(config.layers)));

@@ -11,8 +11,7 @@
 
 namespace tutti::examples {
 
-/// GPT-2's block: y = x + attention(norm(x)), result y + feed_forward(norm(y)). TransformerBlock is
-/// Llama's.
+/// GPT-2's block: y = x + attention(norm(x)), result y + feed_forward(norm(y)).
 class Gpt2Block : public Layer {
  public:
   Gpt2Block(const GptConfig& config, std::string name);
@@ -30,7 +29,7 @@ class Gpt2Block : public Layer {
   Dropout dropout_;
 };
 
-/// Tokens int64 [batch, steps] -> logits [batch, steps, vocabulary] of the token behind each.
+/// Maps tokens int64 [batch, steps] to logits [batch, steps, vocabulary] of each next token.
 class Gpt : public Model {
  public:
   explicit Gpt(const GptConfig& config);
@@ -46,7 +45,7 @@ class Gpt : public Model {
   Dropout dropout_;
   std::vector<std::shared_ptr<Layer>> blocks_;
   std::shared_ptr<Layer> norm_;
-  std::optional<Dense> output_;  // without: the embedding
+  std::optional<Dense> output_;  // empty: the embedding's weights are used
 };
 
 }  // namespace tutti::examples

@@ -1,4 +1,4 @@
-// GPTs as Hugging Face's folders: config.json, model.safetensors, tokenizer.json.
+// Reads and writes GPTs as Hugging Face folders: config.json, model.safetensors, tokenizer.json.
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/gpt/pretrained.h"
 
@@ -10,20 +10,20 @@
 
 namespace tutti::examples {
 
-// Which variable lies where.
+// Mapping of variables to tensors.
 
 namespace {
 
 using Places = std::vector<PretrainedPlace>;
 
-/// A kernel and a bias, or a factor and what is added.
+/// Adds a kernel and a bias, or a scale and an offset.
 void add_pair(Places& places, const std::string& variable, const char* first, const char* second,
               const std::string& tensor) {
   places.push_back({concat(variable, '/', first), tensor + ".weight"});
   places.push_back({concat(variable, '/', second), tensor + ".bias"});
 }
 
-/// The kernels of GPT-2 lie as ours do; those of queries, keys and values are one.
+/// Kernels of GPT-2 have our layout; queries, keys and values share one tensor.
 void add_gpt2_block(Places& places, const std::string& block, const std::string& tensor) {
   add_pair(places, block + "/attention_norm", "gamma", "beta", tensor + ".ln_1");
   for (const char* kind : {"kernel", "bias"}) {
@@ -122,7 +122,7 @@ std::map<std::string, Tensor> read_tensors(const std::string& folder) {
   return tensors;
 }
 
-/// GPT-2's first files have its names without what they begin with.
+/// The first GPT-2 files lack the prefix "transformer.".
 const Tensor& find_tensor(const std::map<std::string, Tensor>& tensors, const std::string& name) {
   constexpr std::string_view kRoot = "transformer.";
   auto found = tensors.find(name);
@@ -138,7 +138,7 @@ Variable find_variable(const Gpt& model, const std::string& name) {
   fail(ErrorCode::kInternal, "gpt: the model has no variable '", name, "'");
 }
 
-/// As a matrix: heads are taken together.
+/// Returns the value as a matrix, with all heads merged.
 Tensor as_stored(const PretrainedPlace& place, const Tensor& value) {
   const Shape& shape = value.shape();
   if (place.tensor.ends_with(".bias")) return reshape(value, {-1});

@@ -1,4 +1,4 @@
-// A classifier in plain Eigen, trained by several threads or processes: the sums alone are tutti's.
+// A classifier in plain Eigen, trained by threads or processes; tutti computes only the sums.
 // SPDX-License-Identifier: Apache-2.0
 //
 //     eigen_loop --threads 2                                threads of this process
@@ -25,7 +25,7 @@ using Eigen::VectorXf;
 
 constexpr int kFeatures = 20, kHidden = 32, kClasses = 4, kGlobalBatch = 64;
 
-// Examples are points around the corners of a square, in two of the features; the rest is noise.
+// Examples are points around the corners of a square, in two of the features; the others are noise.
 struct Batch {
   MatrixXf inputs{kFeatures, kGlobalBatch};  // an example per column
   std::vector<int> labels = std::vector<int>(kGlobalBatch);
@@ -43,7 +43,7 @@ struct Batch {
   }
 };
 
-// All parameters in one vector, and so all gradients: one all-reduce per step.
+// All parameters in one vector, and likewise all gradients, so a step needs one all-reduce.
 struct Network {
   static constexpr int kSize = kHidden * (kFeatures + 1) + kClasses * (kHidden + 1);
   VectorXf values = VectorXf::Zero(kSize);

@@ -1,4 +1,4 @@
-// Gloo's rendezvous over the functions that tutti gives its plugins.
+// Implements Gloo's rendezvous with the functions that tutti passes to plugins.
 // SPDX-License-Identifier: Apache-2.0
 #include "gloo_group.h"
 

@@ -14,14 +14,14 @@
 
 namespace gloo_ops {
 
-// What ends a call: a code of plugin_abi.h and a text.
+// Exception with an error code of plugin_abi.h and a message.
 struct Failure : std::runtime_error {
   Failure(std::int32_t code, const std::string& text) : std::runtime_error(text), code(code) {}
   std::int32_t code;
 };
 
-// One Gloo rank per process, connected over TCP; the addresses travel through the group's store.
-// Listens on the address that the environment variable GLOO_OPS_ADDRESS names, or 127.0.0.1.
+// Connects one Gloo rank per process over TCP; addresses are exchanged through the group's store.
+// Listens on the address in the environment variable GLOO_OPS_ADDRESS, or 127.0.0.1.
 std::shared_ptr<gloo::Context> connect(const tutti_group_v1& group, int process, int num_processes,
                                        std::chrono::milliseconds timeout);
 

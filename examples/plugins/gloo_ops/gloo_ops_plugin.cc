@@ -1,9 +1,9 @@
 // A cross-device operation between processes: Gloo behind tutti's C interface.
 // SPDX-License-Identifier: Apache-2.0
 //
-// A process takes part in Gloo as one rank. Its replicas are combined into the first one's buffer,
-// that is reduced with the other processes, and the result is copied to the other replicas. With
-// one process there is nothing to connect.
+// A process is one Gloo rank. Its replicas are combined into the first one's buffer, which is
+// reduced with the other processes, and the result is copied to the other replicas. A single
+// process does not connect.
 #include <gloo/allgather.h>
 #include <gloo/allreduce.h>
 #include <gloo/broadcast.h>
@@ -25,7 +25,7 @@ using gloo_ops::Failure;
 using Combine = void (*)(void* result, const void* a, const void* b, std::size_t count);
 
 struct Operation {
-  std::shared_ptr<gloo::Context> context;  // none: one process
+  std::shared_ptr<gloo::Context> context;  // nullptr: one process
   int process = 0;
   int first_rank = 0;
   int num_local = 1;
@@ -33,7 +33,7 @@ struct Operation {
   std::atomic<bool> is_aborted{false};
 };
 
-// Gloo's own let go of numbers that are none; tutti's MIN and MAX keep them.
+// Gloo's own functions drop NaNs, but tutti's MIN and MAX propagate them.
 template <class T>
 void minimum(void* result, const void* a, const void* b, std::size_t count) {
   const auto *x = static_cast<const T*>(a), *y = static_cast<const T*>(b);
@@ -62,7 +62,7 @@ Combine combine_of(std::int32_t op) {
   return nullptr;
 }
 
-// NULL: not supported.
+// Returns NULL if the combination is not supported.
 Combine combine_of(std::int32_t op, std::int32_t dtype) {
   switch (dtype) {
     case TUTTI_FLOAT32:
@@ -104,7 +104,7 @@ std::chrono::milliseconds duration_of(std::int64_t timeout_ms) {
   return timeout_ms < 0 ? std::chrono::minutes(2) : std::chrono::milliseconds(timeout_ms);
 }
 
-// No exception crosses the border: each becomes a code and a text.
+// Exceptions must not cross the C interface, so each becomes a code and a message.
 template <class Body>
 std::int32_t guarded(const Operation* self, tutti_error_v1* error, const Body& body) {
   const auto report = [error](std::int32_t code, const char* text) {
@@ -127,7 +127,7 @@ std::int32_t guarded(const Operation* self, tutti_error_v1* error, const Body& b
   }
 }
 
-// "timeout_ms" of an object that tutti wrote.
+// Returns "timeout_ms" of a JSON object that tutti wrote.
 std::int64_t timeout_in(const char* options_json) {
   constexpr std::string_view kKey = "\"timeout_ms\":";
   const std::string_view text = options_json;
@@ -209,7 +209,7 @@ std::int32_t broadcast(void* object, const tutti_buffer_v1* buffers, std::uint32
   });
 }
 
-// The bytes that each process brings.
+// Returns the number of bytes that each process contributes.
 std::vector<std::size_t> lengths_of(const Operation& self, const tutti_buffer_v1& output,
                                     std::uint32_t num_replicas, const std::uint64_t* counts) {
   std::vector<std::size_t> lengths(static_cast<std::size_t>(self.context->size));
@@ -221,7 +221,7 @@ std::vector<std::size_t> lengths_of(const Operation& self, const tutti_buffer_v1
   return lengths;
 }
 
-// Gloo's allgatherv waits for ever for a part of length 0, so all parts get one length.
+// Gloo's allgatherv waits indefinitely for a part of length 0, so parts are padded to one length.
 void gather_padded(Operation& self, std::vector<std::uint8_t> mine,
                    const std::vector<std::size_t>& lengths, std::int64_t timeout_ms,
                    std::uint8_t* result) {
@@ -245,7 +245,7 @@ std::int32_t all_gather(void* object, const tutti_buffer_v1* inputs, const tutti
                         std::int64_t timeout_ms, tutti_error_v1* error) {
   auto& self = *static_cast<Operation*>(object);
   return guarded(&self, error, [&] {
-    // Parts of one process are neighbours, so a process sends its parts as one.
+    // Parts of one process are adjacent, so it sends them as one.
     std::vector<std::uint8_t> mine;
     for (std::uint32_t r = 0; r < num_replicas; ++r) {
       const auto* const bytes = static_cast<const std::uint8_t*>(inputs[r].data);
@@ -265,7 +265,7 @@ void abort_call(void* object, std::int32_t, const char*) {
   auto& self = *static_cast<Operation*>(object);
   self.is_aborted = true;
   try {
-    if (self.context) self.context->closeConnections();  // ends what waits for them
+    if (self.context) self.context->closeConnections();  // ends waits on them
   } catch (const std::exception&) {
   }
 }

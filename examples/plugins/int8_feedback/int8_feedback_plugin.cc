@@ -1,6 +1,6 @@
-// A cross-device operation as a shared library: sums float32 values that are rounded to 8 bits,
-// with error feedback. What a replica's rounding loses of a bucket of gradients is added to the
-// bucket in the next step.
+// A cross-device operation as a shared library: sums float32 values rounded to 8 bits, with error
+// feedback. The rounding error of a replica's bucket of gradients is added to the bucket in the
+// next step.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
@@ -25,7 +25,7 @@ struct Int8Feedback {
   std::map<std::uint64_t, std::vector<Floats>> lost;  // by the buffer's id, then by replica
 };
 
-/// A replica's values as they would travel.
+/// A replica's values in the form that would be sent.
 struct Message {
   float step = 0;
   std::vector<std::int8_t> codes;
@@ -110,7 +110,7 @@ std::int32_t all_reduce(void* self, std::int32_t op, const tutti_buffer_v1* repl
 
 std::int32_t determinism(void*) { return TUTTI_GRADE_RUN_TO_RUN; }
 
-/// Half a step, for each replica.
+/// Half a step per replica.
 double max_relative_error(void*) { return 0.5 / static_cast<double>(kLargestCode); }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A classifier of libtorch under a strategy: a replica per device of this process, or of several.
+// A libtorch classifier under a strategy, with one replica per device of one or several processes.
 // SPDX-License-Identifier: Apache-2.0
 //
 //     libtorch_strategy                     two replicas in this process
@@ -23,7 +23,7 @@ struct NetImpl : torch::nn::Module {
 };
 TORCH_MODULE(Net);
 
-// Points around the corners of a square, in two of the features; the rest is noise.
+// Points around the corners of a square, in two of the features; the others are noise.
 tutti::Dataset points() {
   const torch::Tensor labels = torch::arange(kExamples) % kClasses;
   torch::Tensor inputs = torch::randn({kExamples, kFeatures}) * 0.5;
@@ -60,11 +60,12 @@ void train(tutti::Strategy& strategy) {
       std::printf("epoch %d loss %.5f\n", epoch, sum * kGlobalBatch / kExamples);
     }
   }
-  if (strategy.is_chief()) torch::save(model.module(), "net.pt");  // all replicas have the same
+  if (strategy.is_chief())
+    torch::save(model.module(), "net.pt");  // all replicas have equal weights
 }
 
 int main() try {
-  torch::set_num_threads(1);  // of each replica
+  torch::set_num_threads(1);  // per replica
   train(*tutti::make_strategy(tutti::strategy_spec_from_environment({.devices = "cpu:0-1"})));
 } catch (const std::exception& error) {
   std::fprintf(stderr, "libtorch_strategy: %s\n", error.what());

@@ -1,4 +1,4 @@
-// A classifier of libtorch, trained by all processes that a launcher started: same loss as one.
+// A libtorch classifier trained by all processes of a launcher, with the loss of one process.
 // SPDX-License-Identifier: Apache-2.0
 //
 //     libtorch_train                        alone
@@ -13,7 +13,7 @@
 
 constexpr int kExamples = 1024, kFeatures = 20, kClasses = 4, kGlobalBatch = 64, kEpochs = 8;
 
-// Points around the corners of a square, in two of the features; the rest is noise.
+// Points around the corners of a square, in two of the features; the others are noise.
 struct Points : torch::data::datasets::Dataset<Points> {
   torch::Tensor labels = torch::arange(kExamples) % kClasses;
   torch::Tensor inputs = torch::randn({kExamples, kFeatures}) * 0.5;
@@ -39,7 +39,7 @@ struct NetImpl : torch::nn::Module {
 };
 TORCH_MODULE(Net);
 
-// Equal on ranks whose weights have the same bits.
+// Returns a number that is equal on ranks whose weights have equal bits.
 double fingerprint(const torch::nn::Module& module) {
   double sum = 0;
   for (const auto& weight : module.parameters()) {

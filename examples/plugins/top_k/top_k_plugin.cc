@@ -1,6 +1,6 @@
-// A cross-device operation as a shared library: of each replica's float32 values only the largest
-// magnitudes are summed, a fraction k of them. The others are added to the same bucket of gradients
-// in the next step.
+// A cross-device operation as a shared library: sums only the largest magnitudes of each replica's
+// float32 values, a fraction k of them. The others are added to the same bucket of gradients in the
+// next step.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
@@ -33,7 +33,7 @@ double k_of(const char* options_json, double otherwise) {
   return value ? std::strtod(value + std::strlen("\"k\":"), nullptr) : otherwise;
 }
 
-/// Infinity for NaN, which is summed like the largest.
+/// Returns infinity for NaN, so that it is summed like the largest values.
 float magnitude(float value) {
   return std::isfinite(value) ? std::abs(value) : std::numeric_limits<float>::infinity();
 }
