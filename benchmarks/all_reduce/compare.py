@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# Times tutti's all_reduce beside OpenMPI's and Gloo's, interleaved, and draws all of them.
+# Times tutti's all_reduce, OpenMPI's and Gloo's, interleaved, and draws all of them.
 # SPDX-License-Identifier: Apache-2.0
 """compare.py --build build [--rounds 5] [--first 1024] [--last 268435456] [--out benchmarks/results/all_reduce]
 

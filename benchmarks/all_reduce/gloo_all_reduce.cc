@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // gloo_all_reduce RANKS ALGORITHM FIRST LAST (bytes, by factors of 4). Algorithms: ring_chunked,
-// halving_doubling (the older classes), new_ring, new_bcube (gloo::allreduce, what
-// torch.distributed uses). A barrier before each call; a call's time is the slowest process's.
+// halving_doubling (the older classes), new_ring, new_bcube (gloo::allreduce, used by
+// torch.distributed). A barrier before each call; a call's time is the slowest process's.
 #include <gloo/allreduce.h>
 #include <gloo/allreduce_halving_doubling.h>
 #include <gloo/allreduce_ring_chunked.h>
@@ -32,7 +32,7 @@ using Context = std::shared_ptr<gloo::rendezvous::Context>;
 constexpr int kMostCalls = 2'000;
 constexpr int kMostRanks = 16;
 
-/// What the processes of one measurement share.
+/// Shared memory of the processes of one measurement.
 struct Board {
   double seconds[kMostRanks][kMostCalls];
   bool right[kMostRanks];

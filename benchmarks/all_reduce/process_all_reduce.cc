@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // process_all_reduce RANKS HOW FIRST LAST (bytes, by factors of 4). HOW: shm-shared (buffers in
-// memory that the ranks share), shm-private (buffers of their own), tcp, tcp-bare (2 ranks: the
-// same exchange and sum over a connection with nothing of the library in it, the floor of tcp). A
-// barrier before each call; a call's time is the slowest process's, the result the median.
+// memory that the ranks share), shm-private (separate buffers), tcp, tcp-bare (2 ranks: exchange
+// and sum over a plain connection, the lower bound of tcp). A barrier before each call; a call's
+// time is the slowest process's, the result the median.
 #include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -59,7 +59,7 @@ class Rank {
   BufferRef memory_;
 };
 
-/// The floor of "tcp".
+/// Lower bound of "tcp".
 class BareRank {
  public:
   BareRank(int rank, BareExchange& exchange, std::size_t most)
@@ -89,7 +89,7 @@ double time_of(AnyRank& own, std::size_t bytes, int calls) {
   return median(times);
 }
 
-/// Leaves zeros behind.
+/// Checks a sum. Leaves zeros in the buffer.
 template <class AnyRank>
 bool is_right(AnyRank& own, int rank, int size, std::size_t bytes) {
   float* const values = own.values();
@@ -121,7 +121,7 @@ void pin_to_core(int rank) {
 template <class AnyRank>
 void measure(AnyRank& own, int rank, int size, const std::string& how,
              const std::vector<std::size_t>& sizes) {
-  // Not before: who is bound to one core does not know that the other ranks have others.
+  // Pinned after connecting: a rank bound to one core would assume that all ranks share it.
   if (size <= num_hardware_threads()) pin_to_core(rank);
   for (const std::size_t bytes : sizes) {
     const bool right = is_right(own, rank, size, bytes);

@@ -1,4 +1,4 @@
-// Times all_reduce under each algorithm: what the table of "auto" was made from.
+// Times all_reduce under each algorithm; source of the table of "auto".
 // SPDX-License-Identifier: Apache-2.0
 //
 //     all_reduce_algorithms local 2 3 4 8           all buffers by one thread; numbers of ranks
@@ -6,8 +6,8 @@
 //     for r in 0 1; do all_reduce_algorithms tcp $r 2 /tmp/store & done; wait     rank, ranks,
 //     folder
 //
-// The algorithms take turns, so that a busy machine disturbs all alike. Prints the median time of a
-// call in microseconds, as rank 0 sees it.
+// The algorithms alternate, so that a busy machine disturbs all alike. Prints the median time of a
+// call in microseconds, measured on rank 0.
 #include <algorithm>
 #include <cstdio>
 #include <map>

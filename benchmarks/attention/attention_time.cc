@@ -1,4 +1,4 @@
-// Times causal attention forward and backward, in one operation and made of its parts.
+// Times causal attention forward and backward, as one operation and composed of its parts.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
@@ -21,7 +21,7 @@ struct Options {
   std::string way = "fused";
 };
 
-/// What attention() of devices without its kernel does.
+/// Same as attention() on devices without its kernel.
 Tensor of_parts(const Tensor& query, const Tensor& key, const Tensor& value) {
   const std::int64_t steps = query.shape()[2];
   const double scale = 1.0 / std::sqrt(static_cast<double>(query.shape()[3]));

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# Times causal attention beside its parts and PyTorch's scaled_dot_product_attention, and prints a table.
+# Times causal attention, its parts and PyTorch's scaled_dot_product_attention, and prints a table.
 # SPDX-License-Identifier: Apache-2.0
 """compare.py --build build [--torch-python PYTHON] [--steps 128,512,2048] [--pairs 5] [--out benchmarks/results/attention]
 

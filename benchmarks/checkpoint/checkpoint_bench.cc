@@ -1,8 +1,8 @@
-// Saving and loading beside cp and sha256sum, and what saving in the background costs training.
+// Compares saving and loading with cp and sha256sum, and measures the cost of background saves.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Usage: checkpoint_bench FOLDER [MEGABYTES [ROUNDS]]. In each round everything has its turn; the
-// table has medians, and ratios made within a round.
+// Usage: checkpoint_bench FOLDER [MEGABYTES [ROUNDS]]. Each round measures everything once; the
+// table has medians, and ratios computed within a round.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -43,7 +43,7 @@ void shell(const std::string& command) {
   }
 }
 
-/// As much memory as the weights of a network; a step reads and writes all of it several times.
+/// Holds as much memory as a network's weights; a step reads and writes all of it several times.
 class Training {
  public:
   explicit Training(std::int64_t megabytes) {
@@ -84,7 +84,7 @@ struct Table {
   Column call, stall, overhead, overhead_waiting;
 };
 
-/// Seconds of `count` steps; a save by `manager`, if any, before the first.
+/// Returns the seconds of `count` steps, after a save by `manager`, if any.
 double window(Training& training, int count, CheckpointManager* manager, std::int64_t number) {
   return seconds_of([&] {
     if (manager) manager->save(number);
@@ -92,7 +92,7 @@ double window(Training& training, int count, CheckpointManager* manager, std::in
   });
 }
 
-// The first writer pays for memory not touched by the machine yet: they take turns.
+// Order alternates, as the first writer pays for memory that the machine has not touched yet.
 void measure_files(Training& training, const std::string& folder, std::int64_t number,
                    Table& table) {
   CheckpointManager manager(Checkpoint(training.variables()), folder + "/run", {.max_to_keep = 2});
@@ -130,7 +130,7 @@ void measure_training(Training& training, const std::string& folder, std::int64_
                             {.max_to_keep = 2});
   training.step();
   const double step = seconds_of([&] { training.step(); });
-  // The pause: the call, and what the first step takes longer for its copies.
+  // The pause consists of the call and of the additional time of the next step due to copies.
   const double call = seconds_of([&] { background.save(2 * number); });
   const double next = seconds_of([&] { training.step(); });
   background.wait();

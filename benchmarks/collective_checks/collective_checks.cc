@@ -1,12 +1,12 @@
-// What it costs to compare and record every call: all_reduce through a Communicator beside the bare
-// engine with a header made once.
+// Cost of comparing and recording every call: all_reduce through a Communicator, compared with the
+// bare engine with a reused header.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Usage: collective_checks [GROUPS]. Two ranks on two threads, in process, where a call is
-// shortest. Where a group's memory happens to lie changes a call's time by more than the checks do:
-// so 25 new groups of each kind, each pair called in turn, and the median over all pairs with its
-// quartiles. Before that the same on one thread, with an engine that does nothing: steady to a
-// nanosecond.
+// Usage: collective_checks [GROUPS]. Two ranks on two threads, in process, where calls are
+// shortest. The addresses of a group's memory change a call's time by more than the checks do. So
+// it makes 25 new groups of each kind, alternates the calls of each pair, and prints the median
+// over all pairs with quartiles. Before that, it measures one thread with an engine that does
+// nothing, which is steady to a nanosecond.
 #include <algorithm>
 #include <cstdio>
 #include <vector>
@@ -20,7 +20,7 @@ namespace {
 
 using namespace tutti;
 
-// Takes every call of two ranks as done.
+// Treats every call of two ranks as done.
 class IdleEngine final : public internal::CollectiveEngine {
  public:
   int rank() const override { return 0; }
@@ -42,7 +42,7 @@ class IdleEngine final : public internal::CollectiveEngine {
   std::uint64_t fingerprints_ = 0;
 };
 
-// Nanoseconds of a call of all_reduce, but for what the engine does.
+// Returns the nanoseconds of an all_reduce call, without the engine.
 double nanoseconds_alone() {
   constexpr int kCalls = 1'000'000;
   Communicator communicator(std::make_unique<IdleEngine>());
@@ -59,7 +59,7 @@ double nanoseconds_alone() {
   return least * 1e9;
 }
 
-// The seconds of one call of rank 0, each way, in one round.
+// Seconds per call of rank 0, with both methods, in one round.
 struct Round {
   double bare = 0.0;
   double checked = 0.0;
@@ -132,7 +132,7 @@ int main(int argc, char** argv) {
   std::printf("%10s %12s %12s %14s %8s %16s\n", "bytes", "bare us", "checked us", "difference ns",
               "share", "quartiles");
   for (const std::size_t bytes : {1024u, 16384u, 65536u, 262144u}) {
-    std::vector<double> bare, checked, differences;  // of each group, the median over its rounds
+    std::vector<double> bare, checked, differences;  // per group, the median over its rounds
     for (int group = 0; group < num_groups; ++group) {
       Bench bench;
       std::vector<double> a, b, d;

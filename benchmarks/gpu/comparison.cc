@@ -1,4 +1,4 @@
-// Compares tensors, and counts.
+// Compares tensors and counts the results.
 // SPDX-License-Identifier: Apache-2.0
 #include "benchmarks/gpu/comparison.h"
 

@@ -1,4 +1,4 @@
-// Whether a device's result is the CPU's, up to rounding.
+// Comparison of a device's results with the CPU's, up to rounding.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,28 +12,27 @@
 
 namespace tutti::device_check {
 
-/// How far an element may be from the expected one, relative to the larger of its size and that of
-/// the largest element: a few roundings of the coarsest floating type among them. Integers and
-/// truth values: 0.
+/// Returns the allowed difference of an element, relative to its magnitude or that of the largest
+/// element: a few roundings of the coarsest floating type among `dtypes`; 0 without one.
 double tolerance_of(std::span<const DType> dtypes);
 
-/// Nothing when shape, type and elements agree (infinities and NaN in the same places), else the
-/// first difference. Both on the CPU. `terms`: the size of what was added up, where the result may
-/// be far smaller.
+/// Returns "" if shape, type and elements agree (infinities and NaN in the same positions), else
+/// the first difference. Both tensors are on the CPU. `terms` is the magnitude of the summands, if
+/// the result may be far smaller.
 std::string difference(const Tensor& actual, const Tensor& expected, double tolerance,
                        double terms = 0.0);
 
-/// The largest magnitude of a finite element.
+/// Returns the largest magnitude of a finite element.
 double largest_of(const Tensor& tensor);
 
-/// What a check found.
+/// Results of one check.
 struct Findings {
   std::string check;
   std::int64_t num_compared = 0, num_passed = 0;
   std::vector<std::string> failures = {};        // one line each
-  std::vector<std::string> without_kernel = {};  // "conv2d float64": refused with kUnimplemented
+  std::vector<std::string> without_kernel = {};  // "conv2d float64": threw kUnimplemented
   std::vector<std::string> not_tried = {};       // kernels that no call reached
-  std::string detail = "";                       // for people
+  std::string detail = "";                       // for display
 
   void add(const std::string& what, const std::string& difference);
   bool passed() const { return num_compared > 0 && failures.empty() && not_tried.empty(); }

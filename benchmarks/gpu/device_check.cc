@@ -1,4 +1,4 @@
-// The program device_check: whether a device computes what the CPU computes.
+// Program device_check: compares a device's computations with the CPU's.
 // SPDX-License-Identifier: Apache-2.0
 #include "benchmarks/gpu/device_check.h"
 

@@ -1,4 +1,4 @@
-// What a replicated step costs that has next to nothing to do.
+// Measures the cost of a replicated step with almost no work.
 // SPDX-License-Identifier: Apache-2.0
 #include "benchmarks/gpu/gpu_bench_timing.h"
 #include "tutti/strategy/captured_step.h"

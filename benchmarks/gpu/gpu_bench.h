@@ -1,4 +1,4 @@
-// What gpu_bench measures on devices: copies, optimizer updates, all_reduce, an empty step.
+// Measurements of gpu_bench on devices: copies, optimizer updates, all_reduce, an empty step.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -13,24 +13,25 @@ namespace tutti::benchmarks {
 
 struct BenchArguments {
   std::string devices = "gpu:0";
-  std::string ops = "";                // all_reduce: a registered operation; empty: the default
-  std::string optimizer = "sgd";       // update: sgd (momentum 0.9) or adam
-  std::string gradients = "resnet50";  // update: whose list of variables, scaled to `elements`
+  std::string ops = "";           // all_reduce: a registered operation; empty: the default
+  std::string optimizer = "sgd";  // update: sgd (momentum 0.9) or adam
+  std::string gradients =
+      "resnet50";  // update: network with this list of variables, scaled to `elements`
   std::string execution = "eager";     // empty_step: or captured
   std::int64_t elements = 25'600'000;  // float32
   std::int64_t iterations = 20;
   std::int64_t rounds = 5;
 };
 
-/// Each returns one object: what was measured and "seconds" per iteration: median, least and most
-/// of the rounds. Times end when the devices' work has ended.
+/// Each returns one object with its results and "seconds" per iteration: median, minimum and
+/// maximum of the rounds. Times include waiting for the devices' work.
 ///
-/// Copies within a device: "bytes_per_second" counts what is read and what is written.
+/// Copies within a device: "bytes_per_second" counts bytes read and written.
 Json copy_bench(const BenchArguments& arguments);
-/// Steps of an optimizer with gradients that exist: the same count of bytes.
+/// Steps of an optimizer with given gradients; counts bytes likewise.
 Json update_bench(const BenchArguments& arguments);
-/// Sums of one buffer per device: "algbw" and "busbw" as in nccl-tests; "wrong": elements that are
-/// not the sum.
+/// Sums of one buffer per device: "algbw" and "busbw" as in nccl-tests; "wrong": incorrect
+/// elements.
 Json all_reduce_bench(const BenchArguments& arguments);
 /// strategy.run() of a step that does one addition per replica.
 Json empty_step_bench(const BenchArguments& arguments);

@@ -1,4 +1,4 @@
-// Rounds of calls, and the median, least and most of their times.
+// Timing of rounds of calls: median, minimum and maximum.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -19,7 +19,7 @@ inline Json summary_of(std::vector<double> seconds) {
   return summary;
 }
 
-/// Calls `body` so many times per round, then `finish`, which waits: the seconds of a call.
+/// Calls `body` repeatedly per round, then `finish`, which waits. Returns the seconds per call.
 template <class Body, class Finish>
 Json seconds_per_call(const BenchArguments& arguments, const Body& body, const Finish& finish) {
   const Clock& clock = Clock::system();

@@ -1,4 +1,4 @@
-// Some steps of every optimizer on a device, against the same on the CPU.
+// Compares some steps of every optimizer on a device with those on the CPU.
 // SPDX-License-Identifier: Apache-2.0
 #include "benchmarks/gpu/device_check.h"
 #include "tutti/core/text.h"
@@ -17,7 +17,7 @@ struct NamedSpec {
   OptimizerSpec spec;
 };
 
-/// Each by name with its defaults, and the options that all share.
+/// Returns each optimizer with its defaults, and the options that all share.
 std::vector<NamedSpec> specs() {
   std::vector<NamedSpec> all;
   for (const std::string& name : optimizer_names()) all.push_back({name, name});
@@ -54,7 +54,7 @@ std::vector<Gradient> gradients_of(std::uint64_t step, const Optimizer& optimize
   return gradients;
 }
 
-/// Weights, then the optimizer's state, on the CPU.
+/// Returns weights, then the optimizer's state, on the CPU.
 std::vector<Tensor> train(const OptimizerSpec& spec, const Device& device) {
   OneDeviceStrategy strategy(device);
   auto scope = strategy.scope();

@@ -1,4 +1,4 @@
-// Runs programs on cpu:0 and keeps every call that they make.
+// Runs programs on cpu:0 and records every call that they make.
 // SPDX-License-Identifier: Apache-2.0
 #include "benchmarks/gpu/recorded_calls.h"
 
@@ -28,7 +28,7 @@ class Recorder final : public OpObserver {
   ObserverScope scope_{*this};
 };
 
-/// The program, and where it can be differentiated its gradient.
+/// Runs the program and, if it is differentiable, its gradient.
 void run(const Program& program) {
   GradientTape tape;
   std::vector<Tensor> sources;
@@ -40,7 +40,7 @@ void run(const Program& program) {
   if (!sources.empty() && is_floating(y.dtype())) tape.gradient(y, sources);
 }
 
-/// On the CPU some operations have no kernel for some types: then there is nothing to compare with.
+/// Skips operations without a CPU kernel for a type, as there is no reference for them.
 void record(const std::vector<Program>& programs, Recorder& recorder) {
   for (const Program& program : programs) {
     recorder.origin = program.name;
@@ -82,7 +82,7 @@ std::vector<Program> gradient_programs(DType dtype) {
 std::vector<RecordedCall> record_calls(CallSize size, const std::string& only) {
   std::vector<RecordedCall> calls;
   for (const DType dtype : kAllDTypes) {
-    std::vector<std::vector<Program>> lists;  // made before the recorder looks
+    std::vector<std::vector<Program>> lists;  // created before recording starts
     if (size != CallSize::kWide) {
       if (is_floating(dtype)) lists.push_back(gradient_programs(dtype));
       lists.push_back(plain_programs(dtype));

@@ -1,4 +1,4 @@
-// Calls of operations with the results of the CPU: what a device must repeat.
+// Recorded calls of operations with the CPU's results, for repetition on a device.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10,32 +10,31 @@
 
 namespace tutti::device_check {
 
-/// One call as cpu:0 made it.
+/// One call on cpu:0.
 struct RecordedCall {
   OpCall call;
   std::vector<Tensor> outputs;
   std::string origin;  // the program that made it
 };
 
-/// kSmall: the cases of the gradient check (tests/autograd), a few elements each. kWide: tensors of
-/// many blocks, odd sizes and misaligned rows.
+/// Sizes of calls. kSmall: the cases of the gradient check (tests/autograd), a few elements each.
+/// kWide: tensors of many blocks, odd sizes and misaligned rows.
 enum class CallSize { kSmall, kWide, kAll };
 
-/// The calls that a set of programs and their gradients make on cpu:0, over all element types.
-/// `only`: those of these operations ("matmul,add"); empty: all.
+/// Returns the calls that a set of programs and their gradients make on cpu:0, over all element
+/// types. `only` selects operations ("matmul,add"); empty: all.
 std::vector<RecordedCall> record_calls(CallSize size, const std::string& only);
 
-/// A function of tensors that makes no constants of its own but numbers.
+/// A function of tensors that creates no constants except numbers.
 struct Program {
   std::string name;
   std::vector<Tensor> inputs = {};   // on cpu:0
-  std::vector<bool> is_source = {};  // by input: whether its gradient is asked for
+  std::vector<bool> is_source = {};  // by input: compute its gradient
   std::function<Tensor(const std::vector<Tensor>&)> function = {};
 };
-/// The cases of the gradient check, with floating inputs of type `dtype`.
+/// Returns the cases of the gradient check, with floating inputs of type `dtype`.
 std::vector<Program> gradient_programs(DType dtype);
-/// Large tensors of odd sizes (floating), and small ones of every type. May make constants on
-/// cpu:0.
+/// Return large tensors of odd sizes, and small ones of every type. May create constants on cpu:0.
 std::vector<Program> wide_programs(DType dtype);
 std::vector<Program> plain_programs(DType dtype);
 

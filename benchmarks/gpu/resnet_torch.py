@@ -38,7 +38,7 @@ class ResidualBlock(nn.Module):
 
 
 def small_resnet(blocks, classes=10):
-    momentum, epsilon = 0.01, 1e-3  # of tutti's layer; torch counts momentum from the other side
+    momentum, epsilon = 0.01, 1e-3  # of tutti's layer; torch's momentum is the complement
     layers, channels = [convolution(3, 16, 3), nn.BatchNorm2d(16, epsilon, momentum), nn.ReLU(inplace=True)], 16
     for filters in (16, 32, 64):
         for block in range(blocks):
@@ -96,7 +96,7 @@ class Training:
         self.x = x.contiguous(memory_format=torch.channels_last)
         self.y = torch.arange(flags.batch_size, device=self.device) * 7 % 10
         self.half = {"mixed_bfloat16": torch.bfloat16, "mixed_float16": torch.float16}.get(flags.policy)
-        # The fused form updates all weights in one launch: the peer's best.
+        # The fused form updates all weights in one launch, which is the peer's fastest.
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=flags.learning_rate, momentum=0.9,
                                          **({"fused": True} if on_gpu else {}))
         scaler = flags.policy == "mixed_float16" and on_gpu

@@ -1,4 +1,4 @@
-// Network, data and step of train_resnet.
+// Implements network, data and step of train_resnet.
 // SPDX-License-Identifier: Apache-2.0
 #include "benchmarks/gpu/resnet_training.h"
 
@@ -8,7 +8,7 @@
 namespace tutti::benchmarks {
 namespace {
 
-constexpr std::int64_t kClasses = 10;  // of the images that are made, and of CIFAR-10
+constexpr std::int64_t kClasses = 10;  // of synthetic images and of CIFAR-10
 
 bool is_small(const std::string& network) { return network != "resnet50"; }
 
@@ -18,7 +18,7 @@ Sequential make_network(const ResnetOptions& options) {
   return examples::resnet50(options.image_size);
 }
 
-/// Each class has a picture; images are theirs plus noise, so that there is something to learn.
+/// Returns learnable images: each class has a base image, to which noise is added.
 Dataset made_images(const ResnetOptions& options) {
   const std::int64_t rows = options.batch_size * options.batches;
   const Shape image{options.image_size, options.image_size, 3};

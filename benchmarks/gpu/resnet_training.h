@@ -1,4 +1,4 @@
-// Training steps of a residual network, as train_resnet times and compares them.
+// Training steps of a residual network, for timing and comparison by train_resnet.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -16,7 +16,7 @@
 
 namespace tutti::benchmarks {
 
-/// What is trained, and where.
+/// Network and devices.
 struct ResnetOptions {
   std::string network = "resnet20";
   std::string devices = "cpu:0";
@@ -26,24 +26,24 @@ struct ResnetOptions {
   std::string execution = "eager";  // or captured: one graph per step on GPUs
   std::int64_t batch_size = 64;     // global
   std::int64_t image_size = 0;      // 0: the network's own
-  std::int64_t batches = 1;         // different ones, in turn
+  std::int64_t batches = 1;         // number of different batches, used in turn
   double learning_rate = 0.01;
-  std::string data_dir = "";  // of CIFAR-10; empty: made images
+  std::string data_dir = "";  // of CIFAR-10; empty: synthetic images
 
   void declare(Flags& flags);
-  /// Throws kInvalidArgument naming the flag; fills in the image size.
+  /// Throws kInvalidArgument naming the flag; sets the default image size.
   void check();
 };
 
-/// The network, its optimizer (SGD with momentum 0.9) and its batches, which lie on the devices
-/// before the first step.
+/// The network, its optimizer (SGD with momentum 0.9) and its batches, which are copied to the
+/// devices before the first step.
 class ResnetTraining {
  public:
   explicit ResnetTraining(const ResnetOptions& options);
 
-  /// One step on the next batch; nothing waits for a GPU.
+  /// Runs one step on the next batch, without waiting for GPUs.
   PerReplica<Tensor> step();
-  /// The loss of the global batch; waits for it.
+  /// Waits for the loss of the global batch and returns it.
   double value_of(const PerReplica<Tensor>& loss);
 
   std::int64_t num_parameters() const { return model_->num_trainable_parameters(); }

@@ -1,10 +1,10 @@
-// Trains a residual network: times rounds of steps, or notes the loss of each step.
+// Trains a residual network: times rounds of steps, or records the loss of each step.
 // SPDX-License-Identifier: Apache-2.0
 //
-// One line of JSON per event on standard output: {"event": "ready"}, then one {"event": "round"}
-// per round, or {"event": "losses"}. With --on-demand a round starts when a line with a number of
-// steps comes from standard input, so that programs which are compared can take turns while each
-// stays warm. resnet_torch.py has the same flags and events.
+// Prints one line of JSON per event: {"event": "ready"}, then one {"event": "round"} per round, or
+// {"event": "losses"}. With --on-demand a round starts when a line with a number of steps arrives
+// on standard input, so that compared programs can alternate while each stays warm. resnet_torch.py
+// has the same flags and events.
 #include <cstdio>
 #include <iostream>
 
@@ -24,7 +24,7 @@ void emit(const Json& event) {
   std::fflush(stdout);
 }
 
-/// Runs steps; the time until the last one's loss is known.
+/// Runs steps and returns the time until the last one's loss is known.
 double time_steps(ResnetTraining& training, std::int64_t steps, double& loss) {
   const Clock& clock = Clock::system();
   const TimePoint begin = clock.now();

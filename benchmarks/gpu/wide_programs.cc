@@ -1,5 +1,5 @@
-// Programs of the device check beside the cases of the gradient check: large tensors of odd sizes,
-// integers, comparisons, conversions.
+// Programs of the device check in addition to the cases of the gradient check: large tensors of odd
+// sizes, integers, comparisons, conversions.
 // SPDX-License-Identifier: Apache-2.0
 #include "benchmarks/gpu/recorded_calls.h"
 #include "tutti/core/text.h"
@@ -10,7 +10,7 @@ namespace {
 
 using Tensors = std::vector<Tensor>;
 
-/// Uniform in [low, high], on a grid of 1/64 so that 16-bit types hold the values, too.
+/// Returns values uniform in [low, high], on a grid of 1/64 that 16-bit types can represent, too.
 Tensor values(const Shape& shape, DType dtype, double low, double high, std::uint64_t key) {
   const Tensor x = random_uniform(shape, {.seed = 5, .purpose = kUserPurpose, .a = key}, low, high);
   if (dtype == DType::kBool) return greater(x, 0.5 * (low + high));
@@ -146,7 +146,7 @@ void add_networks(Programs& programs) {
         },
         -0.5, 0.5);
   }
-  // Broken tiles, keys that heads share and that come before the first query; then wide heads.
+  // Partial tiles, shared keys that include keys before the first query; then wide heads.
   programs.add("wide attention", {{2, 4, 70, 24}, {2, 2, 131, 24}, {2, 2, 131, 33}},
                [](const Tensors& t) {
                  return attention(t[0], t[1], t[2], {.is_causal = true, .steps_before = 61});

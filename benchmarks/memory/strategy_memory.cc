@@ -1,9 +1,9 @@
-// What a device holds at most during a step under each strategy, beside what a formula says.
+// Compares the peak memory of a device during a step with a formula, under each strategy.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Usage: strategy_memory [WIDTH [LAYERS [REPLICAS]]]. Each of `replicas` virtual devices has a
-// memory of its own. Prints a table in Markdown; 1 when weights differ between strategies or a peak
-// is more than a tenth away from its formula.
+// Usage: strategy_memory [WIDTH [LAYERS [REPLICAS]]]. Each of `replicas` virtual devices has its
+// own memory. Prints a table in Markdown. Exits with 1 if weights differ between strategies or a
+// peak differs from its formula by more than a tenth.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -35,7 +35,7 @@ struct Problem {
 struct Case {
   std::string name;
   std::function<std::unique_ptr<Strategy>(const LocalStrategyOptions&)> make;
-  /// Peak, in bytes; nothing: not said.
+  /// Peak in bytes; empty: not checked.
   std::function<double(const Problem&)> formula;
 };
 
@@ -44,11 +44,11 @@ std::unique_ptr<Strategy> sharded(const LocalStrategyOptions& local, int stage, 
       FullyShardedOptions{.local = local, .stage = stage, .reshard_after_forward = reshard});
 }
 
-/// Weights P, Adam's slots 2 P, a replica's gradients P, their sums P; a part is a Nth.
+/// Weights P, Adam's slots 2 P, a replica's gradients P, their sums P; a part is an Nth.
 std::vector<Case> cases() {
   const auto all = [](const Problem& p) { return p.parameters() * sizeof(float); };
   const auto part = [all](const Problem& p) { return all(p) / p.replicas; };
-  // Gradients that wait for those of the other replicas; a layer larger than a bucket is one.
+  // Gradients that wait for other replicas; a layer larger than a bucket is a bucket of its own.
   const auto bucket = [](const Problem& p) {
     return std::max(p.bytes_of_layer(), 4.0 * (1 << 20));
   };
@@ -77,7 +77,7 @@ std::vector<Case> cases() {
 }
 
 struct Measured {
-  double standing = 0.0, peak = 0.0;  // the largest of all devices, bytes
+  double standing = 0.0, peak = 0.0;  // maximum over devices, in bytes
   std::string hash;
 };
 

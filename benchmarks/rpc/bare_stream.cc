@@ -1,8 +1,8 @@
-// The floor: a gRPC stream of raw messages whose bytes are slices of memory that is there.
+// Lower bound: a gRPC stream of raw messages whose bytes are slices of existing memory.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Each exchange is one message of one slice, however long, without checksums; the server looks at
-// none of it, and answers long ones with a byte. A stricter measure than any real service can be.
+// Each exchange is one message of one slice of any length, without checksums. The server does not
+// read it, and answers long ones with a byte. Stricter than any real service can be.
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
@@ -17,7 +17,7 @@
 namespace tutti::rpc_bench {
 namespace {
 
-/// As the connections of cluster/grpc are set.
+/// Settings of the connections of cluster/grpc.
 constexpr std::pair<const char*, int> kArguments[] = {
     {GRPC_ARG_HTTP2_MAX_FRAME_SIZE, (1 << 20) + 4096},
     {GRPC_ARG_HTTP2_WRITE_BUFFER_SIZE, 4 << 20},

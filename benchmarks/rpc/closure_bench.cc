@@ -1,9 +1,9 @@
-// Empty closures per second: what a coordinator and its workers cost per step.
+// Empty closures per second: the cost of a coordinator and its workers per step.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Usage: tutti run --chief --workers 2 --ps 1 -- closure_bench [ROUNDS], or closure_bench alone:
-// then workers are threads. A round schedules 20,000 closures and joins; the first warms up. Then
-// closures one by one: how long one takes from schedule() to its value.
+// Usage: tutti run --chief --workers 2 --ps 1 -- closure_bench [ROUNDS], or closure_bench alone,
+// where workers are threads. A round schedules 20,000 closures and joins; the first warms up. Then
+// it measures single closures from schedule() to their values.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>

@@ -1,4 +1,4 @@
-// A client that sends a server bytes and hears back.
+// A client that sends bytes to a server and waits for answers.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -8,20 +8,20 @@
 
 namespace tutti::rpc_bench {
 
-/// Messages up to this come back as they are; of longer ones one byte is the answer.
+/// Messages up to this size are echoed; longer ones are answered with one byte.
 inline constexpr std::size_t kLongestEcho = 65536;
 
-/// Client and server in this process, connected.
+/// Connected client and server in this process.
 class Contender {
  public:
   virtual ~Contender() = default;
   virtual std::string name() const = 0;
   /// Sends `count` messages of `bytes`, at most `at_once` without an answer; returns when all
-  /// answers are there.
+  /// answers have arrived.
   virtual void exchange(std::size_t bytes, int count, int at_once) = 0;
 };
 
-/// A bidirectional stream of raw messages with nothing of tutti in it; null in builds without gRPC.
+/// Returns a bidirectional stream of raw messages without tutti; null in builds without gRPC.
 std::unique_ptr<Contender> bare_grpc_stream();
 
 }  // namespace tutti::rpc_bench

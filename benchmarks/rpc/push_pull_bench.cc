@@ -1,11 +1,11 @@
-// Pushing to a parameter server and pulling from it beside a bare gRPC stream of the same bytes.
+// Compares pushes to and pulls from a parameter server with a bare gRPC stream of as many bytes.
 // SPDX-License-Identifier: Apache-2.0
 //
 // Usage: push_pull_bench [ROUNDS [JOB [TURN]]]. Client and server are threads of this process; the
-// job has a secret, so that both prove who they are and every byte is covered by a checksum. In
-// each round everybody has their turn; the table has medians, and ratios to the bare stream made
-// within a round. JOB: a part of a job's name ("1,000"), TURN: of a turn's ("tcp update"); others
-// are left out, but not the bare stream.
+// job has a secret, so both authenticate and every byte has a checksum. Each round measures
+// everything once; the table has medians, and ratios to the bare stream within a round. JOB is a
+// part of a job's name ("1,000"), TURN of a turn's ("tcp update"); others are skipped, except the
+// bare stream.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -41,7 +41,7 @@ struct Job {
   const char* name;
   std::int64_t bytes;  // of each variable
   int variables;
-  int in_a_row;  // pushes or pulls of all of them without waiting in between
+  int in_a_row;  // pushes or pulls of all variables without waiting in between
   int times;
 };
 constexpr Job kDense = {"64 MiB, four in a row", std::int64_t{64} << 20, 1, 4, 1};
@@ -49,7 +49,7 @@ constexpr Job kDenseSingle = {"64 MiB, one at a time", std::int64_t{64} << 20, 1
 constexpr Job kMany = {"1,000 variables of 4 KiB", 4096, 1000, 1, 5};
 constexpr Job kSmall = {"1 KiB there and back", 1024, 1, 1, 200};
 
-/// A server with variables, and a process that uses it.
+/// A server with variables and its client.
 class Servant {
  public:
   Servant() : handler_(store_) {
@@ -72,7 +72,7 @@ class Servant {
     std::vector<Operation> operations;
     for (int i = 0; i < job.variables; ++i) {
       const ShardSpec spec{concat(job.name, i), DType::kFloat32, shape, 0, 1, 0, shape.dim(0)};
-      ids_.push_back(spec.id());  // clients of variables know these, too
+      ids_.push_back(spec.id());  // same ids as in clients of variables
       operations.push_back(CreateShard{spec, Tensor::zeros(shape)});
     }
     (void)link_->read(std::move(operations))->wait(soon());
@@ -96,7 +96,7 @@ class Servant {
     for (int i = 0; i < job.in_a_row; ++i) pending.push_back(start_pull(job));
     for (const auto& each : pending) take(job, *each);
   }
-  /// A step: pushes gradients, and pulls what comes of them.
+  /// Runs a step: pushes gradients, and pulls the updated values.
   void update_and_pull(const Job& job) {
     send_updates();
     take(job, *start_pull(job));
@@ -128,7 +128,7 @@ class Servant {
     if (!is_whole) fail(ErrorCode::kDataLoss, "push_pull_bench: not the variable's value");
   }
 
-  const internal::SharedText rule_ = describe_update_rule(SgdRule());  // shared, as optimizers do
+  const internal::SharedText rule_ = describe_update_rule(SgdRule());  // shared, as by optimizers
   internal::VariableStore store_{"ps 0"};
   VariableHandler handler_;
   std::unique_ptr<RpcServer> server_;
@@ -138,11 +138,11 @@ class Servant {
   Tensor value_;
 };
 
-/// What somebody does in each round, and what it took.
+/// One kind of work in each round, and its times.
 struct Turn {
   std::string name;
   std::function<void()> once;
-  int times_bytes = 1;  // of the bare stream's bytes: its time is taken as often
+  int times_bytes = 1;  // multiple of the bare stream's bytes, by which its time is multiplied
   std::vector<double> seconds = {}, ratios = {};
 };
 
@@ -159,7 +159,7 @@ void print(const Job& job, const Turn& turn) {
               quantile(turn.ratios, 0.0), quantile(turn.ratios, 1.0));
 }
 
-/// The first turn is the bare stream's, where there is one.
+/// The first turn is the bare stream's, if it exists.
 void measure(const Job& job, std::vector<Turn> turns, int rounds) {
   for (int round = -1; round < rounds; ++round) {  // the first warms up
     std::vector<double> taken;
@@ -196,7 +196,7 @@ void run(int rounds, const std::string& wanted_job, const std::string& wanted_tu
       turns.push_back({own.name() + " update", [&] { own.update(job); }});
       turns.push_back({own.name() + " assign", [&] { own.assign(job); }});
       turns.push_back({own.name() + " pull", [&] { own.pull(job); }});
-      if (job.in_a_row > 1) continue;  // a step waits for what it pulls
+      if (job.in_a_row > 1) continue;  // a step waits for the values that it pulls
       turns.push_back({own.name() + " update+pull", [&] { own.update_and_pull(job); }, 2});
     }
     std::erase_if(turns, [&](const Turn& turn) {

@@ -1,8 +1,8 @@
-// Calls beside a bare gRPC stream: time of a small one, bytes per second of large ones.
+// Compares calls with a bare gRPC stream: time of small ones, bytes per second of large ones.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Usage: rpc_bench [ROUNDS]. Client and server are threads of this process. In each round everybody
-// has their turn; the table has medians, and ratios to the bare stream made within a round.
+// Usage: rpc_bench [ROUNDS]. Client and server are threads of this process. Each round measures
+// everything once; the table has medians, and ratios to the bare stream within a round.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -55,7 +55,7 @@ class Calls final : public Contender, private RpcHandler {
   std::unique_ptr<RpcClient> client_;
 };
 
-/// What one contender does once in each round.
+/// Load of a contender in each round.
 struct Load {
   const char* name;
   std::size_t bytes;

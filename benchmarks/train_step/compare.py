@@ -23,7 +23,7 @@ import floor
 import peer_report
 import plot
 
-# What limits instruction sets; whoever sets them for the whole comparison finds them in the results.
+# Variables that limit instruction sets; if set for the whole comparison, the results list them.
 LIMITS = ("TUTTI_MAX_ISA", "ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "OPENBLAS_CORETYPE")
 HERE = pathlib.Path(__file__).resolve().parent
 IMAGES = ("cifar10_cnn", "small_cnn", "resnet20")
@@ -83,7 +83,7 @@ class Contenders:
         self.libtorch = (self.bin / "libtorch_train_step").exists()
         if not self.libtorch:
             self.missing.append("libtorch: apt-get install libtorch-dev, then configure again")
-        # What the cap for the same bits on every machine costs.
+        # Measures the cost of the cap that gives equal bits on every machine.
         self.wider = "avx512" in pathlib.Path("/proc/cpuinfo").read_text() and "TUTTI_MAX_ISA" not in os.environ
         blas = os.path.realpath("/etc/alternatives/libblas.so.3-x86_64-linux-gnu")
         if "/blas/" in blas:
@@ -120,7 +120,7 @@ class Contenders:
                 runs[f"{name} mirrored"] = script + ["--replicas", str(threads), "--threads", str(threads)]
             if self.flags.xla:
                 runs[f"{name} xla"] = script + ["--layout", "xla", "--threads", str(threads)]
-        if self.flags.xla:  # XLA has threads of its own, as many as there are CPUs
+        if self.flags.xla:  # XLA has its own threads, as many as there are CPUs
             runs["tutti tpu, 1 replica"] = [tutti, "--strategy", "tpu"]
             if threads > 1:
                 runs["tutti tpu"] = [tutti, "--strategy", "tpu", "--replicas", str(threads)]
@@ -284,7 +284,7 @@ def main():
             document["results"].append(measure(flags, contenders, model, threads))
             text = "\n".join([document["machine"], document["command"]] +
                              [f"not compared with {line}" for line in contenders.missing]) + table(document["results"])
-            write(flags, document, text)  # after each: an interrupted run keeps what it has
+            write(flags, document, text)  # after each, so that an interrupted run keeps its results
     print(text)
     return 1 if any("error" in row for r in document["results"] for row in r["rows"]) else 0
 

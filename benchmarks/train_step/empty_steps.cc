@@ -1,8 +1,8 @@
-// What a step costs that has nothing to do: microseconds per run(), and per small operation.
+// Cost of a step without work: microseconds per run(), and per small operation.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Usage: empty_steps [STEPS [ROUNDS]]. The contenders take turns in each round; the table has the
-// median over rounds and the least.
+// Usage: empty_steps [STEPS [ROUNDS]]. The contenders alternate in each round; the table has the
+// median over rounds and the minimum.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>

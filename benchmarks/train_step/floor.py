@@ -1,5 +1,5 @@
-# The least time that a step can take: its arithmetic at the speed of oneDNN's best products, its other passes at the
-# speed of copies, both measured in the same run.
+# Lower bound of a step's time: its arithmetic at the speed of oneDNN's best products, its other passes at the speed of
+# copies, both measured in the same run.
 # SPDX-License-Identifier: Apache-2.0
 """Counted per example, float32. Products: forward, gradient of the weights, and of the input (not in the first
 layer); multiplications with the zeros of padding are not counted. Passes: what a pool, LRN, normalisation or addition
@@ -84,7 +84,7 @@ def _resnet20(c):
             conv_norm(side, 3, filters, filters)
             if stride == 2:
                 conv_norm(side, 1, inputs, filters, stride)
-            c.passes(side * side * filters, 0)  # the addition reads one tensor more
+            c.passes(side * side * filters, 0)  # the addition reads one more tensor
             inputs = filters
     c.product(1, 64, 10)
 

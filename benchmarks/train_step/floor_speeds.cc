@@ -1,4 +1,4 @@
-// Prints the speeds that one thread reaches at most, as JSON: oneDNN's best product, and copies.
+// Prints the maximum speeds of one thread as JSON: oneDNN's best product, and copies.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstdio>
@@ -18,7 +18,7 @@ constexpr double kSeconds = 0.15;
 template <class Call>
 double fastest_rate(const Call& call) {
   const tutti::Clock& clock = tutti::Clock::system();
-  call();  // first touches of memory
+  call();  // first memory accesses
   std::vector<double> seconds;
   double sum = 0.0;
   while (sum < kSeconds) {

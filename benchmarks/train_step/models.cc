@@ -1,4 +1,4 @@
-// The networks, from tutti's layers.
+// Implements the networks with tutti's layers.
 // SPDX-License-Identifier: Apache-2.0
 #include "benchmarks/train_step/models.h"
 
@@ -17,7 +17,7 @@ Conv2D relu_conv(std::int64_t filters, std::int64_t size, const char* padding) {
   return Conv2D(filters, size, {.padding = padding, .activation = "relu"});
 }
 
-/// [height, width, channels] or [features] of one example.
+/// Returns [height, width, channels] or [features] of one example.
 Shape example_shape(const std::string& model) {
   if (model == "cifar10_cnn") return {24, 24, 3};
   if (model == "small_cnn") return {28, 28, 1};

@@ -1,4 +1,4 @@
-# Flags, timing and report of the peers in Python: the same as train_step_report.h.
+# Flags, timing and report of the peers in Python, as in train_step_report.h.
 # SPDX-License-Identifier: Apache-2.0
 """No imports but the standard library's, so that a peer's own start is what is timed."""
 import argparse
@@ -24,7 +24,7 @@ def parse_flags(description, layouts):
     parser.add_argument("--json", action="store_true")
     flags = parser.parse_args()
     flags.batch_size = flags.batch_size or BATCH_SIZES[flags.model]
-    # Debian's torch calls OpenBLAS, which set_num_threads() does not govern.
+    # Debian's torch calls OpenBLAS, which set_num_threads() does not control.
     os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = str(flags.threads)
     return flags
 

@@ -1,5 +1,5 @@
-// Round trip of a cache line between CPU 0 and CPU 1 in nanoseconds: tells near cores from far
-// ones.
+// Prints the round trip of a cache line between CPU 0 and CPU 1 in nanoseconds, which distinguishes
+// near cores from far ones.
 // SPDX-License-Identifier: Apache-2.0
 #include <sched.h>
 #include <sys/mman.h>
@@ -53,7 +53,7 @@ int main() {
   void* memory =
       mmap(nullptr, sizeof(Lines), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return 1;
-  // A constructor call in shared memory; nothing is allocated.
+  // Placement new in shared memory; it allocates nothing.
   Lines& lines = *::new (memory) Lines;
   const pid_t child = fork();
   if (child < 0) return 1;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# Times training on several processes of one thread each beside PyTorch's DDP, and how it scales.
+# Times training in several processes of one thread each and with PyTorch's DDP, and its scaling.
 # SPDX-License-Identifier: Apache-2.0
 """processes.py --build build [--models mlp,small_cnn] [--torch-python PYTHON] [--pairs 5] [--out benchmarks/results/processes]
 
@@ -20,7 +20,7 @@ import compare
 import peer_report
 
 ALONE = "1 process, alone with 1/2 of the batch"
-TWICE = '"$0" "$@" > /dev/null & "$0" "$@"; wait'  # what two processes take that share caches and memory alone
+TWICE = '"$0" "$@" > /dev/null & "$0" "$@"; wait'  # time of two processes that share only caches and memory
 STEPS = {"mlp": 1000, "small_cnn": 40, "cifar10_cnn": 25, "resnet20": 10, "gpt": 20, "tiny": 20000}
 
 
@@ -167,7 +167,7 @@ def main():
     for model in flags.models.split(","):
         document["results"].append(measure(flags, model))
         text = "\n".join([document["machine"], document["command"]]) + table(document["results"])
-        if flags.out:  # after each: an interrupted run keeps what it has
+        if flags.out:  # after each, so that an interrupted run keeps its results
             out = pathlib.Path(flags.out)
             out.parent.mkdir(parents=True, exist_ok=True)
             out.with_name(out.name + ".json").write_text(json.dumps(document, indent=1) + "\n")

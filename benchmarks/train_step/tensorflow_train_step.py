@@ -65,7 +65,7 @@ def make_model(name):
 
 def make_strategy():
     tf.config.threading.set_intra_op_parallelism_threads(FLAGS.threads)
-    # One thread of operations is enough for one replica, and fastest.
+    # One thread of operations suffices for one replica, and is fastest.
     tf.config.threading.set_inter_op_parallelism_threads(FLAGS.replicas)
     if FLAGS.replicas == 1:
         return tf.distribute.get_strategy()

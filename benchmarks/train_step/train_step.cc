@@ -18,7 +18,7 @@ struct Options : RunOptions {
   std::string transport = "auto";
 };
 
-// "none" is no strategy at all: a null pointer.
+// Returns a null pointer for "none", which means no strategy.
 std::unique_ptr<Strategy> make_strategy(const Options& options) {
   std::string devices = options.devices;
   if (devices.empty()) devices = "cpu:0-" + std::to_string(options.replicas - 1);
@@ -28,7 +28,7 @@ std::unique_ptr<Strategy> make_strategy(const Options& options) {
         LocalStrategyOptions{.replicas = static_cast<int>(options.replicas)});
   }
   if (options.strategy == "multi_worker_mirrored") {
-    // One replica of a worker, unless more are asked for.
+    // One replica per worker by default.
     const std::int64_t replicas = options.replicas > 1 ? options.replicas : 0;
     MultiWorkerOptions workers{.local = {.devices = options.devices.empty() ? "cpu:0" : devices,
                                          .replicas = static_cast<int>(replicas)}};
@@ -58,7 +58,7 @@ int run(Options options) {
   const PerReplica<Batch> batch = *batches;
 
   auto scope = strategy.scope();
-  // The same data in every step: the input pipeline is not what is timed.
+  // Every step uses the same data, as the input pipeline is not measured.
   const std::unique_ptr<Model> network = make_model(options.model);
   Model& model = *network;
   Sgd optimizer(model.trainable_variables(), {.learning_rate = 1e-3});

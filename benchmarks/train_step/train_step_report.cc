@@ -1,4 +1,4 @@
-// Timing of steps and the report.
+// Implements timing of steps and the report.
 // SPDX-License-Identifier: Apache-2.0
 #include "benchmarks/train_step/train_step_report.h"
 

@@ -1,4 +1,4 @@
-// What every timed program reports, and how it counts: shared by tutti's and libtorch's.
+// Timing and report of every timed program, shared by tutti's and libtorch's.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,28 +12,26 @@
 
 namespace tutti::benchmarks {
 
-/// The flags that all programs share.
+/// Flags that all programs share.
 struct RunOptions {
   std::string model = "tiny";
   std::int64_t batch_size = 0;  // global; 0: the model's own
   std::int64_t replicas = 1;
   std::int64_t steps = 30;
   std::int64_t warmup = 3;
-  double seconds = 20.0;  // measuring ends then, too, but not before 3 steps
+  double seconds = 20.0;  // measuring also ends after these, but not before 3 steps
   bool json = false;
 
-  /// Declares the flags.
   void add_to(Flags& flags);
-  /// Throws kInvalidArgument naming the flag that is out of range; fills in the batch size.
+  /// Throws kInvalidArgument naming a flag that is out of range; sets the default batch size.
   void check();
 };
 
-/// The names of the models.
 const std::vector<std::string>& model_names();
-/// The global batch that the model is measured with.
+/// Returns the default global batch size of the model.
 std::int64_t default_batch_size(const std::string& model);
 
-/// One run.
+/// Results of one run.
 struct Report {
   std::string program;
   std::string variant;  // layout or strategy
@@ -45,14 +43,14 @@ struct Report {
   std::vector<double> step_seconds = {};
 };
 
-/// Seconds since this process was started: since TRAIN_STEP_STARTED_NS (steady clock) where the
-/// environment gives it, else since the start that the kernel notes (in hundredths).
+/// Returns the seconds since this process started: since TRAIN_STEP_STARTED_NS (steady clock) if
+/// the environment sets it, else since the start time of the kernel (in hundredths).
 double seconds_since_start();
 
-/// The first step, the warm-up and the timed steps.
+/// Runs the first step, the warm-up and the timed steps.
 void measure(const RunOptions& options, const std::function<void()>& step, Report& report);
 
-/// A few lines, or one line of JSON with every step's time.
+/// Prints a few lines, or one line of JSON with every step's time.
 void print(const RunOptions& options, const Report& report);
 
 }  // namespace tutti::benchmarks

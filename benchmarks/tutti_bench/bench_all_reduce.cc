@@ -1,4 +1,4 @@
-// Rounds of all names and of the floor, in turn.
+// Runs rounds of all names and of the lower bound, alternating.
 // SPDX-License-Identifier: Apache-2.0
 #include "benchmarks/tutti_bench/bench_all_reduce.h"
 
@@ -10,7 +10,7 @@
 namespace tutti::bench {
 namespace {
 
-/// The memory of all ranks for the largest size.
+/// Memory of all ranks for the largest size.
 class Ranks {
  public:
   explicit Ranks(const BenchOptions& options) : options_(options) {
@@ -57,7 +57,7 @@ class Ranks {
   std::size_t count_ = 0;
 };
 
-/// A name with what its rounds took.
+/// A name and the times of its rounds.
 struct Contender {
   std::string name;
   std::unique_ptr<BenchSubject> subject;
@@ -107,7 +107,7 @@ class Measurement {
     return contender.subject->num_threads() == 1 ? single_team_ : rank_team_;
   }
 
-  /// Each rank's own thread writes its memory: it lies where that thread computes.
+  /// Each rank's own thread writes its memory, so it is allocated near that thread's core.
   void refill() {
     rank_team_.run([&](int rank) { fill(ranks_.rank(rank).list, rank, options_.op); });
   }
@@ -145,7 +145,7 @@ class Measurement {
   }
 
   double floor_round(const CallPlan& plan) {
-    // Numbers whose sums stay finite whatever the element type was.
+    // Zeros have finite sums as float32, whatever the element type was before.
     rank_team_.run([&](int rank) {
       const Elements& flat = ranks_.rank(rank).flat_input;
       std::fill_n(flat.data, flat.num_bytes(), std::byte{0});

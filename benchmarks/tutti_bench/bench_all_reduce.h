@@ -1,4 +1,4 @@
-// Measures all_reduce of registered names, beside this machine's floor.
+// Measurement of all_reduce of registered names, compared with this machine's lower bound.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,34 +11,35 @@
 
 namespace tutti::bench {
 
-/// Seconds: median over rounds, lowest and highest round.
+/// Median, minimum and maximum over rounds, in seconds.
 struct BenchTime {
   double median = 0.0;
   double min = 0.0;
   double max = 0.0;
 };
 
-/// One direction of one name at one size.
+/// Result of one name at one size, in place or out of place.
 struct BenchCell {
   BenchTime time;
-  std::size_t num_wrong = 0;  // elements of all ranks; all of a rank that differs from rank 0
+  std::size_t num_wrong =
+      0;  // elements of all ranks; all elements of a rank that differs from rank 0
 };
 
 struct BenchRow {
   std::string name;
   std::size_t num_bytes = 0;  // of the gradients of one rank
   std::size_t count = 0;
-  std::optional<BenchCell> out_of_place;  // nothing: the shape works in place alone
+  std::optional<BenchCell> out_of_place;  // empty: the shape supports only in-place calls
   BenchCell in_place;
   double largest_error = 0.0;  // of sums of this size and smaller, as in ListErrors
   BenchTime floor;
-  BenchTime of_floor;  // fractions: the floor's time by the time in place, within one round
+  BenchTime of_floor;  // the lower bound's time divided by the time in place, within one round
 };
 
-/// Of the seconds of all rounds.
+/// Returns the summary of the seconds of all rounds.
 BenchTime summary_of(const std::vector<double>& rounds);
 
-/// GB/s of one rank's bytes; with `busbw`, times 2 (n - 1) / n: what a link carries in a ring.
+/// Returns GB/s of one rank's bytes; busbw multiplies by 2 (n - 1) / n, a link's load in a ring.
 double algorithm_bandwidth(std::size_t num_bytes, double seconds);
 double bus_bandwidth(std::size_t num_bytes, double seconds, int num_ranks);
 
@@ -55,8 +56,8 @@ struct BenchResults {
   std::vector<BenchSkipped> skipped;
 };
 
-/// All names at all sizes; within a round all names of a size and the floor are measured one after
-/// the other. `begin` is called before the first row, `row` for each as soon as it is known.
+/// Measures all names at all sizes. Each round measures all names of a size and the lower bound in
+/// turn. Calls `begin` before the first row, and `row` for each complete row.
 BenchResults bench_all_reduce(const BenchOptions& options,
                               const std::function<void(const BenchResults&)>& begin,
                               const std::function<void(const BenchRow&)>& row);

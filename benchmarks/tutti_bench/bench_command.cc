@@ -185,7 +185,7 @@ void print_end(const BenchOptions& options, const BenchResults& results) {
               results.ping_pong_after);
 }
 
-/// `job`: of the processes that are the ranks; nullptr: threads of this one.
+/// `job` is the job whose processes are the ranks; nullptr: threads of this process.
 BenchResults measured(const BenchOptions& options, const ClusterResolver* job) {
   const auto row = [&](const BenchRow& each) { print_row(options, each); };
   if (job != nullptr) {
@@ -223,7 +223,7 @@ int bench_all_reduce_command(const BenchFlags& flags) {
     options.replicas = static_cast<int>(num_workers);
   }
   const BenchResults results = measured(options, is_job ? resolver.get() : nullptr);
-  if (results.rank != 0) return 0;  // process 0 has the same, and says it
+  if (results.rank != 0) return 0;  // process 0 has the same results and prints them
   print_end(options, results);
   if (!flags.json.empty()) {
     write_file_atomically(flags.json, to_json(options, results).dump(1) + "\n");

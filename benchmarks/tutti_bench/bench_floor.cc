@@ -1,4 +1,4 @@
-// The fused add.
+// Implements the fused add.
 // SPDX-License-Identifier: Apache-2.0
 #include "benchmarks/tutti_bench/bench_floor.h"
 
@@ -11,9 +11,9 @@ namespace tutti::bench {
 namespace {
 
 constexpr std::size_t kLine = 16;      // floats
-constexpr std::size_t kBlock = 2'048;  // floats that stay in the first cache
+constexpr std::size_t kBlock = 2'048;  // floats that fit the first-level cache
 
-/// Elements from registers to all of N replicas.
+/// Adds elements in registers and stores the sums to all N replicas.
 template <std::size_t N>
 void add_all(std::span<float* const> replicas, std::size_t begin, std::size_t end) {
   std::array<float*, N> at;

@@ -1,4 +1,4 @@
-// The least time that this machine needs for an all-reduce: one pass over all replicas' memory.
+// Lower bound of an all-reduce on this machine: one pass over all replicas' memory.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10,8 +10,8 @@
 namespace tutti::bench {
 
 /// Adds `num_bytes` of float32 at each of `replicas` (at multiples of 64 bytes) and stores the sum
-/// to all of them: each of the team's threads a part, in one pass, between two barriers. Called by
-/// every thread of `team` inside a job. Nothing of the library is in it but the choice of vector
+/// to all of them. Each of the team's threads processes a part, in one pass, between two barriers.
+/// Every thread of `team` calls it inside a job. Uses only the library's choice of vector
 /// instructions.
 void floor_pass(BenchTeam& team, int thread, std::span<float* const> replicas,
                 std::size_t num_bytes);

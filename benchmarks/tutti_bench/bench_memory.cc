@@ -1,4 +1,4 @@
-// Lists of gradients, and the values in them.
+// Implements lists of gradients and their values.
 // SPDX-License-Identifier: Apache-2.0
 #include "benchmarks/tutti_bench/bench_memory.h"
 
@@ -49,7 +49,7 @@ std::vector<std::size_t> resnet50() {
   return counts;
 }
 
-/// Element i of rank r.
+/// Returns element i of rank r.
 double input_value(std::size_t i, int rank, ReduceOp op) {
   const std::size_t mixed = i * 7 + static_cast<std::size_t>(rank) * 3;
   return static_cast<double>(op == ReduceOp::kProduct ? 1 + mixed % 2 : mixed % 11);
@@ -90,7 +90,7 @@ double tolerance(DType dtype, ReduceOp op, double expected) {
   return std::abs(expected) * (is_half(dtype) ? 0.01 : 1e-6);
 }
 
-/// Calls visitor(values, index of the first in the whole list) for each buffer.
+/// Calls visitor(values, index of the first one in the whole list) for each buffer.
 template <class Visitor>
 void for_buffers(std::span<const Elements> list, const Visitor& visitor) {
   std::size_t first = 0;
@@ -184,14 +184,14 @@ ListErrors errors_of(std::span<const Elements> list, int num_ranks, ReduceOp op,
   ListErrors errors;
   for_buffers(list, [&]<class T>(std::span<T> values, std::size_t first) {
     for (std::size_t i = 0; i < values.size(); ++i) {
-      // Of a bool, "more than 5" has the same smallest and largest.
+      // For bool, "more than 5" has the same minimum and maximum.
       const double expected = combined_value(first + i, num_ranks, op);
       const double wanted = std::is_same_v<T, bool> ? as_double(converted<T>(expected)) : expected;
       const double difference = std::abs(as_double(values[i]) - wanted);
       if (difference <= tolerance(dtype_of<T>(), op, wanted)) continue;
       if (may_differ && std::isfinite(difference)) {
         errors.largest = std::max(errors.largest, difference / unit);
-        // Sums are rounded besides.
+        // Allows for the rounding of sums, too.
         if (difference <= (max_relative_error + 1e-6) * unit && max_relative_error > 0) continue;
       }
       ++errors.num_wrong;

@@ -1,4 +1,4 @@
-// Memory of the ranks of a measurement: gradients, their values and what must come out.
+// Memory of the ranks of a measurement: gradients, their values and the expected results.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace tutti::bench {
 
-/// Pages of its own, large ones where the system has them; touched first by whoever writes first.
+/// Separate pages, large ones if the system has them, allocated where they are first written.
 class BenchMemory {
  public:
   /// Throws kResourceExhausted.
@@ -28,26 +28,26 @@ class BenchMemory {
   std::size_t num_bytes_ = 0;
 };
 
-/// Networks whose lists of gradients are known, and "one": a single buffer.
+/// Returns networks whose lists of gradients are known, and "one": a single buffer.
 std::vector<std::string> known_gradients();
-/// Numbers of elements of a network's gradients, scaled so that there are `total` elements in all;
-/// what would have none is left out.
+/// Returns the element counts of a network's gradients, scaled to `total` elements in all;
+/// gradients without elements are omitted.
 std::vector<std::size_t> scaled_gradients(std::string_view network, std::size_t total);
-/// Bytes that a list needs when each gradient begins at a multiple of 64 bytes, as tensors do.
+/// Returns the bytes of a list whose gradients begin at multiples of 64 bytes, like tensors.
 std::size_t bytes_of_list(std::span<const std::size_t> counts, DType dtype);
 std::vector<Elements> list_at(std::byte* memory, std::span<const std::size_t> counts, DType dtype);
 std::vector<Elements> list_in(const BenchMemory& memory, std::span<const std::size_t> counts,
                               DType dtype);
 
-/// Small whole numbers, exact in every type, different per rank and element.
+/// Fills with small integers, exact in every type, different per rank and element.
 void fill(std::span<const Elements> list, int rank, ReduceOp op);
 /// Errors in the results of a rank.
 struct ListErrors {
   std::size_t num_wrong = 0;
   double largest = 0.0;        // error of a sum, in the units of max_relative_error()
-  std::uint32_t checksum = 0;  // of all bytes: results of all ranks are equal
+  std::uint32_t checksum = 0;  // of all bytes; results of all ranks must be equal
 };
-/// Counts the elements that are not the combination of what fill() gave all ranks. Sums may differ
+/// Counts the elements that are not the combination of all ranks' fill() values. Sums may differ
 /// from it by `max_relative_error`.
 ListErrors errors_of(std::span<const Elements> list, int num_ranks, ReduceOp op,
                      double max_relative_error);

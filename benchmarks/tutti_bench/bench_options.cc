@@ -1,4 +1,4 @@
-// Reading the flags of `tutti bench`.
+// Implements the flags of `tutti bench`.
 // SPDX-License-Identifier: Apache-2.0
 #include "benchmarks/tutti_bench/bench_options.h"
 
@@ -39,7 +39,7 @@ std::vector<std::size_t> sizes_of(const BenchFlags& flags) {
   return sizes;
 }
 
-/// nccl-tests' names and ours.
+/// Accepts nccl-tests' names and tutti's.
 DType dtype_of_flag(const std::string& text) {
   if (text == "float") return DType::kFloat32;
   if (text == "double") return DType::kFloat64;

@@ -1,4 +1,4 @@
-// What `tutti bench` is asked for.
+// Options of `tutti bench`.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -13,11 +13,11 @@
 
 namespace tutti::bench {
 
-/// kLocal: one object gets the buffers of all replicas in one call. kSpread: each rank is a thread
-/// with memory of its own and its own communicator. kProcesses: each rank is a process.
+/// kLocal: one object receives the buffers of all replicas in one call. kSpread: each rank is a
+/// thread with its own memory and communicator. kProcesses: each rank is a process.
 enum class BenchShape { kLocal, kSpread, kProcesses };
 
-/// As typed; names and defaults of nccl-tests where they have one.
+/// Flags as entered; names and defaults are nccl-tests' if it has the flag.
 struct BenchFlags {
   std::string min_bytes = "1K";
   std::string max_bytes = "64M";
@@ -37,7 +37,7 @@ struct BenchFlags {
   std::string transport = "auto";
   std::string gradients = "cifar10_cnn";
   std::string json = "";
-  /// Those of `tutti bench all_reduce`.
+  /// Declares the flags of `tutti bench all_reduce`.
   void declare_all_reduce(Flags& flags);
 };
 
@@ -62,10 +62,10 @@ struct BenchOptions {
   std::string gradients;
 };
 
-/// Checks, and loads the plugin. Throws kInvalidArgument naming the flag.
+/// Checks the flags and loads the plugin. Throws kInvalidArgument naming the flag.
 BenchOptions parse_bench_options(const BenchFlags& flags);
 
-/// "1K", "4M", "1G", "512": powers of 1024. Throws kInvalidArgument naming the flag.
+/// Parses "1K", "4M", "1G", "512": powers of 1024. Throws kInvalidArgument naming the flag.
 std::size_t parse_size(const std::string& flag, const std::string& text);
 
 }  // namespace tutti::bench

@@ -1,4 +1,4 @@
-// One rank of a measurement between processes.
+// Implements one rank of a measurement between processes.
 // SPDX-License-Identifier: Apache-2.0
 #include "benchmarks/tutti_bench/bench_processes.h"
 
@@ -14,7 +14,7 @@
 namespace tutti::bench {
 namespace {
 
-/// Buffers of one rank: where calls reach them without a copy, if there is such memory.
+/// Buffers of one rank, in memory that calls use without a copy, if it exists.
 class RankMemory {
  public:
   RankMemory(std::size_t num_bytes, const std::shared_ptr<BufferAllocator>& allocator) {
@@ -31,7 +31,7 @@ class RankMemory {
   std::optional<BenchMemory> own_;
 };
 
-/// What process 0 measures the floor with: as many replicas as there are ranks, in its own memory.
+/// Lower bound measured in process 0: as many replicas as ranks, in its own memory.
 class Floor {
  public:
   Floor(int ranks, std::size_t num_bytes) : team_(std::min(ranks, num_hardware_threads())) {
@@ -64,14 +64,14 @@ class ProcessMeasurement {
 
   const std::string& connections() const { return connections_; }
 
-  /// By process 0 alone, while the others wait.
+  /// Measures in process 0 while the others wait.
   double ping_pong() {
     double nanoseconds = group_.worker() == 0 ? ping_pong_nanoseconds() : 0.0;
     tell_all(nanoseconds);
     return nanoseconds;
   }
 
-  /// Connects the ranks for this name; why that cannot be, or "".
+  /// Connects the ranks for this name; returns the reason if that is impossible, or "".
   std::string begin(const std::string& name) {
     std::string reason;
     try {
@@ -183,7 +183,7 @@ class ProcessMeasurement {
     meeting_->broadcast(Elements(std::span(&of_process_0, 1)), 0);
   }
 
-  /// Seconds per call: the median over batches of the slowest process.
+  /// Returns seconds per call: the median over batches of the slowest process.
   double time_of(const CallPlan& plan, const std::function<void()>& call) {
     const Clock& clock = Clock::system();
     std::optional<PinnedThread> pinned;

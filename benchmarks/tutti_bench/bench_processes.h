@@ -1,4 +1,4 @@
-// Measures all_reduce between the processes of a job: each is one rank.
+// Measurement of all_reduce between the processes of a job, each of which is one rank.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10,10 +10,10 @@
 
 namespace tutti::bench {
 
-/// Called by every process of the cluster, with the same options but for `replicas`, which are the
-/// cluster's workers. Names are measured one after the other, within a round each beside the floor,
-/// which process 0 takes alone with a thread per rank. All get the same rows; `begin` and `row`
-/// are called in process 0, `begin` with how its ranks are connected, too.
+/// Every process of the cluster calls it with the same options, except that `replicas` are the
+/// cluster's workers. Names are measured one after the other; each round also measures the lower
+/// bound, in process 0 with a thread per rank. All processes return the same rows. Process 0 calls
+/// `begin`, with its connections, and `row`.
 BenchResults bench_processes(
     const BenchOptions& options, const ClusterResolver& resolver,
     const std::function<void(const BenchResults&, const std::string& connections)>& begin,

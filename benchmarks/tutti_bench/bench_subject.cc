@@ -1,4 +1,4 @@
-// Communicators and cross-device operations as subjects of a measurement.
+// Implements communicators and cross-device operations as subjects of a measurement.
 // SPDX-License-Identifier: Apache-2.0
 #include "benchmarks/tutti_bench/bench_subject.h"
 
@@ -11,8 +11,7 @@
 namespace tutti::bench {
 namespace {
 
-/// The communicators of threads: on each other's memory where the algorithm works so, else over
-/// messages.
+/// Returns the threads' communicators: over shared memory if the algorithm can, else over messages.
 std::vector<std::unique_ptr<Communicator>> communicators_of(const std::string& name,
                                                             const BenchOptions& bench) {
   const int size = bench.replicas;
@@ -21,7 +20,7 @@ std::vector<std::unique_ptr<Communicator>> communicators_of(const std::string& n
   options.plugin_options = bench.plugin_options_of(name);
   auto communicators = in_process_communicators(size, options);
   if (communicators.front()->name() == name) return communicators;
-  // Some names meet their peers while they are made.
+  // Some algorithms connect to their peers on creation.
   const auto transports = in_process_transports(size);
   const auto store = std::make_shared<InProcessStore>();
   BenchTeam team(size);
@@ -33,7 +32,7 @@ std::vector<std::unique_ptr<Communicator>> communicators_of(const std::string& n
   return communicators;
 }
 
-/// Each rank calls its own communicator, as a program of several threads or processes does.
+/// Each rank calls its own communicator, like a program of several threads or processes.
 class SpreadSubject final : public BenchSubject {
  public:
   SpreadSubject(const std::string& name, const BenchOptions& options)
@@ -60,7 +59,7 @@ class SpreadSubject final : public BenchSubject {
   std::vector<std::unique_ptr<Communicator>> communicators_;
 };
 
-/// One thread gives the buffers of all replicas, gradient by gradient.
+/// One thread passes the buffers of all replicas, gradient by gradient.
 class LocalSubject final : public BenchSubject {
  public:
   LocalSubject(const std::string& name, const BenchOptions& options) : op_(options.op) {

@@ -1,4 +1,4 @@
-// Pinned threads, and the clock around what they do.
+// Implements pinned threads and the timing of their work.
 // SPDX-License-Identifier: Apache-2.0
 #include "benchmarks/tutti_bench/bench_team.h"
 
@@ -23,7 +23,7 @@ std::vector<int> usable_cores() {
   return cores;
 }
 
-// A thread that cannot be pinned runs where it is: slower, not wrong.
+// A thread that cannot be pinned runs anywhere: slower, but not wrong.
 void pin_to(const std::vector<int>& cores) {
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -151,7 +151,7 @@ CallPlan plan_calls(int iterations, int warm_up, std::size_t num_bytes) {
 
 namespace {
 
-/// The slowest thread of each batch.
+/// Time of the slowest thread of each batch.
 class BatchTimes {
  public:
   BatchTimes(int num_threads, int num_batches)

@@ -1,4 +1,4 @@
-// Threads that measure: each on a core of its own, started together, again and again.
+// Threads for measurements: each on its own core, started together repeatedly.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,12 +12,12 @@
 
 namespace tutti::bench {
 
-/// Threads meet here within tens of nanoseconds: they spin, and give way to others after a while
-/// (at once where there are fewer cores than threads).
+/// Synchronizes threads within tens of nanoseconds: they spin, and yield after a while (at once if
+/// there are fewer cores than threads).
 class SpinBarrier {
  public:
   explicit SpinBarrier(int num_threads);
-  /// Throws kAborted once abort() was called.
+  /// Throws kAborted after abort() was called.
   void wait();
   void abort() noexcept { aborted_.store(true); }
 
@@ -29,8 +29,8 @@ class SpinBarrier {
   std::atomic<bool> aborted_{false};
 };
 
-/// `size` threads, number t on the t-th core (modulo their number) that this process may use. They
-/// sleep between jobs.
+/// `size` threads; number t runs on the t-th core (modulo their number) that this process may use.
+/// They sleep between jobs.
 class BenchTeam {
  public:
   explicit BenchTeam(int size);
@@ -39,10 +39,10 @@ class BenchTeam {
   BenchTeam& operator=(const BenchTeam&) = delete;
 
   int size() const { return static_cast<int>(threads_.size()); }
-  /// For the job that runs.
+  /// Returns the barrier of the current job.
   SpinBarrier& barrier() { return *barrier_; }
-  /// Runs job(0) ... job(size - 1), each on its thread, and waits for all. Throws what a job threw,
-  /// the first reason before the aborts that it caused.
+  /// Runs job(0) ... job(size - 1), each on its thread, and waits for all. Rethrows a job's
+  /// exception: the first cause rather than the aborts that it triggered.
   void run(const std::function<void(int thread)>& job);
 
  private:
@@ -60,8 +60,8 @@ class BenchTeam {
   std::vector<std::unique_ptr<Thread>> threads_;  // last: joined first
 };
 
-/// Binds the thread that makes it to the core with this number (modulo their number) among those
-/// that it may use, as long as it lives.
+/// While it lives, binds the calling thread to the core with this number (modulo their number)
+/// among those that it may use.
 class PinnedThread {
  public:
   explicit PinnedThread(int number);
@@ -73,23 +73,23 @@ class PinnedThread {
   std::vector<int> before_;
 };
 
-/// How calls are timed: `warm_up` without, then `batches` times `calls` calls in a row.
+/// Timing of calls: `warm_up` untimed ones, then `batches` times `calls` calls in a row.
 struct CallPlan {
   int warm_up = 0;
   int batches = 1;
   int calls = 1;
 };
-/// `iterations` calls, or as many as take about 20 ms for 1 us + 8 GB/s; in batches of 0.1 ms or
-/// more, so that the clock costs nothing.
+/// Plans `iterations` calls, or as many as take about 20 ms at 1 us + 8 GB/s, in batches of at
+/// least 0.1 ms, so that the clock's cost is negligible.
 CallPlan plan_calls(int iterations, int warm_up, std::size_t num_bytes);
 
-/// Seconds per call of each batch, the slowest thread's: what counts is when all have the result.
+/// Returns seconds per call of each batch for the slowest thread, as all must have the result.
 std::vector<double> time_calls(BenchTeam& team, const CallPlan& plan,
                                const std::function<void(int thread)>& call);
 
-/// Nanoseconds of a round trip of a cache line between the first two cores; 0: there is one alone.
+/// Returns the nanoseconds of a cache line's round trip between two cores; 0: only one core.
 double ping_pong_nanoseconds();
-/// "near" (one cache), "far", "busy" (shared with the work of others) or "one core".
+/// Returns "near" (one cache), "far", "busy" (shared with other work) or "one core".
 const char* place_of_cores(double nanoseconds);
 
 double median_of(std::vector<double> values);

@@ -9,7 +9,7 @@ import statistics
 from rows import CORRECTNESS, Step, failed, passed, skipped
 
 SMALL = ("--size", "small")
-# Kernels of our own that have shared memory or read what other kernels wrote.
+# Our own kernels that have shared memory or read values written by other kernels.
 SANITIZED = "reduce_sum,reduce_max,softmax,log_softmax,transpose,gather,scatter_rows,top_k,group_norm,attention,attention_grad,cumulative_sum,dropout"
 
 

@@ -1,4 +1,4 @@
-# Running programs: each with a time limit, in a process group of its own, its output kept.
+# Runs programs: each with a time limit, in its own process group, with its output stored.
 # SPDX-License-Identifier: Apache-2.0
 import json
 import os
@@ -207,7 +207,7 @@ class Talk:
             self.process.stdin.write(line + "\n")
             self.process.stdin.flush()
         except (OSError, ValueError, AttributeError):
-            pass  # event() then says how it ended
+            pass  # event() then reports how it ended
 
     def close(self):
         if self.process is not None:

@@ -1,4 +1,4 @@
-# Collects the programs of a build, so that they can be checked on another machine.
+# Collects the programs of a build for a check on another machine.
 # SPDX-License-Identifier: Apache-2.0
 import json
 import os
@@ -12,7 +12,7 @@ import tarfile
 import programs
 
 LIMIT = 60 * 2**20  # of the archive
-# Of every Linux, or of the machine with the GPU.
+# Part of every Linux, or of the machine with the GPU.
 NOT_TAKEN = re.compile(r"(linux-vdso|ld-linux|lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s|resolv|util)\.so)")
 SCRIPTS = ("benchmarks/gpu/gpu_check", "benchmarks/gpu/check/*.py", "benchmarks/gpu/resnet_torch.py")
 

@@ -1,4 +1,4 @@
-# Where the programs are, what they need, and the environment in which they find it.
+# Finds the programs, their requirements, and the environment in which they run.
 # SPDX-License-Identifier: Apache-2.0
 import ctypes
 import glob
@@ -15,7 +15,7 @@ import rows
 MANIFEST = "gpu_check_pack.json"
 NAMES = ("tutti", "device_check", "train_resnet", "gpu_bench")
 TARGETS = ("tutti_cli", "tutti_cuda", "device_check", "train_resnet", "gpu_bench")
-# Opened by name, in addition to what the module is linked with.
+# Opened by name, in addition to the libraries that the module is linked with.
 OPENED_LATER = ("libnccl.so.2",)
 CUDA_LIBRARIES = re.compile(r"lib(cuda|cudart|cublas|cublasLt|cudnn\w*|nccl|nvrtc|nvJitLink)\.so")
 
@@ -29,9 +29,9 @@ class Place:
         self.simulated = flags.simulate
         self.tiny = flags.simulate or flags.on_cpu
         self.gpu = "cpu:1" if flags.on_cpu else "gpu:0"
-        self.num_gpus, self.gpu_bytes = 0, 80e9  # until the row devices has asked
+        self.num_gpus, self.gpu_bytes = 0, 80e9  # until the row devices has queried them
         self.library_folders, self.nccl = [], ""
-        self.nvcc, self.torch = None, None  # torch: the version, once asked for
+        self.nvcc, self.torch = None, None  # torch: the version, once queried
         self.architectures = []             # of these GPUs: "90"
 
     def program(self, name):

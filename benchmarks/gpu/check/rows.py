@@ -1,4 +1,4 @@
-# The rows of gpu_check's table: what was checked, what came out, whether that is enough.
+# Rows of gpu_check's table: the check, its result, and whether it suffices.
 # SPDX-License-Identifier: Apache-2.0
 import json
 import platform
@@ -119,7 +119,7 @@ def run_steps(steps, only, place, runner, table):
         elif runner.remaining() < min(5.0, step.limit):
             found = skipped(f"the budget of {place.flags.budget_seconds:g} s was used up", step.required)
         else:
-            # Simulated GPUs share the processors with whatever else runs: the limits are those of real ones.
+            # Simulated GPUs share the processors with other work, but the limits are those of real ones.
             runner.begin_step(step.name, 4 * step.limit if place.tiny else step.limit)
             try:
                 found = step.run(place, runner)

@@ -1,11 +1,11 @@
-# Measurements beside their goals: bandwidth, all_reduce, steps, and ResNet-50 beside PyTorch.
+# Measurements and their goals: bandwidth, all_reduce, steps, and ResNet-50 compared with PyTorch.
 # SPDX-License-Identifier: Apache-2.0
 import statistics
 
 from rows import SPEED, Step, failed, goal, skipped
 
 POLICIES = ("mixed_bfloat16", "tf32", "float32")
-# Times tutti's rate must be of the peer's.
+# Required ratios of tutti's rate to the peer's.
 PEERS = (("eager", 1.3), ("compile", 1.0))
 
 
@@ -117,7 +117,7 @@ def sized(place, policy):
     """Network, image size, first batch size, steps of a round, rounds."""
     if place.tiny:
         return "resnet8", 8, 4, 1, 2
-    # All contenders hold their memory at once.
+    # All contenders hold their memory at the same time.
     batch = 256 if place.gpu_bytes >= 60e9 else 128 if place.gpu_bytes >= 30e9 else 64
     return "resnet50", 224, batch if policy.startswith("mixed") else batch // 2, 10, 3 if place.flags.quick else 5
 
@@ -164,7 +164,7 @@ def resnet50(policy):
                 reason = contender.problem
             peers.append((mode, factor, contender, reason))
         contenders = [ours] + [peer[2] for peer in peers if peer[2] is not None]
-        for _ in range(rounds):  # in turn, so that a change of clocks meets all
+        for _ in range(rounds):  # alternating, so that a change of clocks affects all
             for contender in contenders:
                 contender.round(round_steps, max(1.0, min(runner.left(), 60)))
         for contender in contenders:
