@@ -27,7 +27,7 @@ EstimatorSpec model_fn(const Tensor& features, const Tensor& labels, EstimatorMo
 
 Dataset input_fn(const InputContext& = {}) {
   Tensor ones = Tensor::ones({num_examples, 1});
-  return Dataset::from_tensor_slices(ones, ones).batch(1);  // 1 is the batch of a replica
+  return Dataset::from_tensor_slices(ones, ones).batch(1);  // the batch of a replica
 }
 
 std::string by_estimator(std::shared_ptr<Strategy> strategy, const std::string& model_dir) {

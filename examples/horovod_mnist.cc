@@ -16,16 +16,14 @@ using namespace tutti::examples;
 namespace {
 
 struct Options {
-  std::int64_t batch_size = 128, steps = 10'000,
-               seed = 1;  // batch: per process; steps: of all processes
+  std::int64_t batch_size = 128, steps = 10'000, seed = 1;  // batch: per process; steps: total
   std::string data_dir, checkpoint;
 };
 
 int train(const Options& options) {
   hvd::init();
   const auto seed = static_cast<std::uint64_t>(options.seed);
-  set_random_seed(seed +
-                  static_cast<std::uint64_t>(hvd::rank()));  // broadcast makes the weights equal
+  set_random_seed(seed + static_cast<std::uint64_t>(hvd::rank()));  // broadcast equalizes them
 
   Dataset dataset = load_mnist(options.data_dir)
                         .repeat()

@@ -20,8 +20,7 @@ constexpr int kReplicas = 4, kBatch = 128, kFeatures = 8 * 8 * 16, kHidden = 512
 float train(HybridDenseOptions options, std::int64_t steps) {
   set_random_seed(1);
   Tensor x = random_uniform({kBatch, 16, 16, 1}, {.seed = 5});
-  Tensor y = argmax(slice(reshape(x, {kBatch, 256}), {0, 0}, {-1, 4}),
-                    1);  // position of the brightest pixel
+  Tensor y = argmax(slice(reshape(x, {kBatch, 256}), {0, 0}, {-1, 4}), 1);  // brightest of four
 
   ParallelDensePair layers(
       kHidden, 4, {.devices = "cpu:0-3", .activation = "relu", .input_shape = Shape{kFeatures}});

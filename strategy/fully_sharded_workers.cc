@@ -1,4 +1,4 @@
-// FullyShardedStrategy over the workers of a cluster.
+// Implements FullyShardedStrategy over the workers of a cluster.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/strategy_options.h"
 #include "tutti/strategy/fully_sharded_strategy.h"

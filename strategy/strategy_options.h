@@ -34,8 +34,8 @@ std::unique_ptr<CrossDeviceOps> build_ops(std::string_view who, const LocalStrat
 LocalStrategyOptions checked_for_workers(LocalStrategyOptions options);
 
 struct TeamSetup {
-  /// For this worker's strategy: its share of the replicas. It combines its own values in canonical
-  /// order, except on GPUs without other workers.
+  /// Options of this worker's strategy, with its share of the replicas. It combines its own values
+  /// in canonical order, except on GPUs without other workers.
   LocalStrategyOptions options = {};
   std::shared_ptr<WorkerTeam> team = {};
 };

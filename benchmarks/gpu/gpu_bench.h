@@ -13,11 +13,10 @@ namespace tutti::benchmarks {
 
 struct BenchArguments {
   std::string devices = "gpu:0";
-  std::string ops = "";           // all_reduce: a registered operation; empty: the default
-  std::string optimizer = "sgd";  // update: sgd (momentum 0.9) or adam
-  std::string gradients =
-      "resnet50";  // update: network with this list of variables, scaled to `elements`
-  std::string execution = "eager";     // empty_step: or captured
+  std::string ops = "";                // all_reduce: a registered operation; empty: the default
+  std::string optimizer = "sgd";       // update: sgd (momentum 0.9) or adam
+  std::string gradients = "resnet50";  // update: network whose list of variables is scaled
+  std::string execution = "eager";     // empty_step: eager or captured
   std::int64_t elements = 25'600'000;  // float32
   std::int64_t iterations = 20;
   std::int64_t rounds = 5;

@@ -29,7 +29,7 @@ std::vector<RecordedCall> record_calls(CallSize size, const std::string& only);
 struct Program {
   std::string name;
   std::vector<Tensor> inputs = {};   // on cpu:0
-  std::vector<bool> is_source = {};  // by input: compute its gradient
+  std::vector<bool> is_source = {};  // by input: true if its gradient is computed
   std::function<Tensor(const std::vector<Tensor>&)> function = {};
 };
 /// Returns the cases of the gradient check, with floating inputs of type `dtype`.

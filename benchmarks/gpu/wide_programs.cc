@@ -146,7 +146,7 @@ void add_networks(Programs& programs) {
         },
         -0.5, 0.5);
   }
-  // Partial tiles, shared keys that include keys before the first query; then wide heads.
+  // Covers partial tiles, shared keys and keys before the first query; then wide heads.
   programs.add("wide attention", {{2, 4, 70, 24}, {2, 2, 131, 24}, {2, 2, 131, 33}},
                [](const Tensors& t) {
                  return attention(t[0], t[1], t[2], {.is_causal = true, .steps_before = 61});

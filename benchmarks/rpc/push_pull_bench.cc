@@ -4,7 +4,7 @@
 // Usage: push_pull_bench [ROUNDS [JOB [TURN]]]. Client and server are threads of this process; the
 // job has a secret, so both authenticate and every byte has a checksum. Each round measures
 // everything once; the table has medians, and ratios to the bare stream within a round. JOB is a
-// part of a job's name ("1,000"), TURN of a turn's ("tcp update"); others are skipped, except the
+// part of a job's name ("1,000"), TURN of a turn's ("calls update"); others are skipped, except the
 // bare stream.
 #include <algorithm>
 #include <cstdio>

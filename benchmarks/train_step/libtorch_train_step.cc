@@ -137,8 +137,7 @@ int run(RunOptions options, std::int64_t threads, const std::string& layout) {
   std::optional<tutti::torch::DistributedDataParallel<nn::Sequential>> parallel;
   if (options.replicas > 1) {
     parallel.emplace(network.layers, ranks);
-    options.seconds =
-        std::numeric_limits<double>::infinity();  // all processes make equally many steps
+    options.seconds = std::numeric_limits<double>::infinity();  // equally many steps for all
   }
   torch::optim::SGD optimizer(network.layers->parameters(), 1e-3);
   torch::Tensor loss;

@@ -21,8 +21,7 @@ struct BenchTime {
 /// Result of one name at one size, in place or out of place.
 struct BenchCell {
   BenchTime time;
-  std::size_t num_wrong =
-      0;  // elements of all ranks; all elements of a rank that differs from rank 0
+  std::size_t num_wrong = 0;  // elements of all ranks; all of a rank that differs from rank 0
 };
 
 struct BenchRow {

@@ -164,7 +164,7 @@ Json to_json(const BenchOptions& options, const BenchResults& results) {
 }
 
 void print_end(const BenchOptions& options, const BenchResults& results) {
-  if (options.shape == BenchShape::kProcesses) print_left_out(results);  // known by now
+  if (options.shape == BenchShape::kProcesses) print_left_out(results);  // complete by now
   for (const std::string& name : options.op_names) {
     double sum = 0.0;
     double largest_error = 0.0;

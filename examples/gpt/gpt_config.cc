@@ -1,4 +1,4 @@
-// Converts the sizes of a GPT from flags and from and to Hugging Face's config.json.
+// Implements GptConfig: flags and Hugging Face's config.json.
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/gpt/gpt_config.h"
 

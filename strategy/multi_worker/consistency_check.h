@@ -24,8 +24,8 @@ class ConsistencyCheck {
  public:
   enum class Kind {
     kGlobalBatch,  // "global batches", and their rows
-    kFirstBatch,   // a component of elements, and its first rows in an epoch
-    kOptimizer,    // "learning rates of 'sgd'", and the number that a step takes
+    kFirstBatch,   // a component of the dataset, and its first rows in an epoch
+    kOptimizer,    // "learning rates of 'sgd'", and the number that a step uses
     kWrite,        // a variable, and the operand of a write outside steps
     kValue         // a variable, and its value
   };

@@ -123,7 +123,7 @@ class WorkerTeam {
   /// Returns the sums over the replicas of all workers, each replica being a rank.
   PartialSums& sums();
 
-  /// Returns notes of what must be equal on all workers, since they were connected.
+  /// Returns the notes about values that must be equal on all workers, since the last connection.
   const std::shared_ptr<ConsistencyCheck>& check() const { return check_; }
   /// Collective: exchanges and removes the notes of check(). Throws as require_alike().
   void compare_notes();

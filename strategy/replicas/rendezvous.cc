@@ -108,7 +108,7 @@ bool ReplicaMonitor::wait_for_turn(int replica, TimePoint deadline) {
 
 namespace {
 
-/// "replica 1" or "replicas 0, 2".
+/// Returns "replica 1" or "replicas 0, 2".
 std::string replicas(const std::vector<int>& numbers) {
   return concat(numbers.size() == 1 ? "replica " : "replicas ", join(numbers));
 }

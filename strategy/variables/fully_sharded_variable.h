@@ -232,9 +232,8 @@ class ReadAhead {
   const std::shared_ptr<WorkerTeam> team_;
   Mutex mutex_;
   std::uint64_t connection_ TUTTI_GUARDED_BY(mutex_) = 0;
-  std::vector<Read> reads_ TUTTI_GUARDED_BY(mutex_);  // of this run so far
-  std::vector<Read> before_
-      TUTTI_GUARDED_BY(mutex_);  // of the previous run; empty: this run deviates
+  std::vector<Read> reads_ TUTTI_GUARDED_BY(mutex_);   // of this run so far
+  std::vector<Read> before_ TUTTI_GUARDED_BY(mutex_);  // of the previous run; empty: it differs
   std::optional<Begun> begun_ TUTTI_GUARDED_BY(mutex_);
 };
 

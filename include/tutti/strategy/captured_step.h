@@ -222,7 +222,7 @@ class CapturedStep {
   std::shared_ptr<internal::CapturedCalls> calls_;
 };
 
-/// `auto step = captured(train_step); strategy.run(step, batch);`
+/// Returns a captured step: `auto step = captured(train_step); strategy.run(step, batch);`
 template <class Fn>
 CapturedStep<std::decay_t<Fn>> captured(Fn&& fn, const CaptureOptions& options = {}) {
   return {std::forward<Fn>(fn), options};

@@ -24,8 +24,8 @@ struct TeamSetup;
 struct FullyShardedOptions {
   /// With several workers `replicas` counts those of all workers, as in MultiWorkerOptions.
   LocalStrategyOptions local = {};
-  /// ZeRO stage, what is sharded over the replicas. 1: optimizer slots. 2: sums of gradients, too.
-  /// 3: parameters, too; a replica has a whole parameter only while a layer uses it.
+  /// ZeRO stage: the values that are sharded over the replicas. 1: optimizer slots. 2: sums of
+  /// gradients, too. 3: parameters, too; a replica has a whole one only while a layer uses it.
   int stage = 3;
   /// Stage 3 only. true: parameters gathered for the forward pass are released after the layer and
   /// gathered again for the backward pass. false: they are kept until then. As in PyTorch's FSDP.

@@ -62,7 +62,7 @@ int join(SourceLocation where = SourceLocation::current());
 /// A tape whose gradients are averaged over all ranks, bucket by bucket as they become ready.
 class DistributedGradientTape {
  public:
-  /// `tape` must outlive this. `op`: kMean or kSum, else kInvalidArgument.
+  /// `tape` must outlive this object. Throws kInvalidArgument unless `op` is kMean or kSum.
   explicit DistributedGradientTape(GradientTape& tape, ReduceOp op = ReduceOp::kMean);
   /// Same as GradientTape::gradient(), but averaged; all ranks pass the same variables. A variable
   /// that lacks a gradient only on some ranks counts as zeros there.
@@ -78,7 +78,7 @@ class DistributedGradientTape {
 /// gradient_accumulation_steps (Horovod's backward_passes_per_step).
 class DistributedOptimizer {
  public:
-  /// `optimizer` must outlive this. `op`: kMean or kSum, else kInvalidArgument.
+  /// `optimizer` must outlive this object. Throws kInvalidArgument unless `op` is kMean or kSum.
   explicit DistributedOptimizer(Optimizer& optimizer, ReduceOp op = ReduceOp::kMean);
   /// Same as Optimizer's, for the loss of this rank's batch: its mean over the rank's own examples.
   void minimize(GradientTape& tape, const Tensor& loss,

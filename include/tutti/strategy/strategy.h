@@ -155,7 +155,7 @@ class Strategy {
   /// Returns true if the variable was made in the scope of this strategy.
   bool variable_created_in_scope(const Variable& variable) const;
 
-  /// Returns the values of this process's replicas; for a value that is not distributed, itself.
+  /// Returns the values of this process's replicas; a value that is not distributed, as a list.
   template <class T>
   const std::vector<T>& local_results(const PerReplica<T>& value) const {
     return value.values();

@@ -91,8 +91,8 @@ class StrategyExtended {
   /// Numbers the replicas of this process `first` and following, of `total`; no values are
   /// exchanged with the others. Must be called before the first run.
   void number_replicas_apart(int first, int total);
-  /// Returns the number of successful runs. A checkpoint holds it, and next to it the number of
-  /// runs after which random numbers change.
+  /// Returns the number of successful runs. A checkpoint stores it, and also the number of those
+  /// that train or draw random numbers.
   std::uint64_t num_steps() const;
   /// Returns the workers that train together; nullptr if this process trains alone.
   internal::WorkerTeam* team() const;

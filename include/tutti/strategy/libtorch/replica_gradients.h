@@ -14,7 +14,7 @@
 
 namespace tutti::torch::internal {
 
-/// Memory of one replica whose elements are reduced over all replicas. No copy for the others.
+/// Memory of one replica whose elements are reduced over all replicas without an input copy.
 class ReplicaMemory : public FlatMemory {
  public:
   /// Allocates the memory. Call it after the last add().

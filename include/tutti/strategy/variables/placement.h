@@ -19,9 +19,8 @@ struct Placement {
   std::vector<Device> devices;  // of the components
   std::vector<Device> replica_devices;
   std::vector<int> component_of_replica;
-  std::vector<int>
-      place_among_sharers;       // per replica: its index among those that share its component
-  std::vector<int> num_sharers;  // per component
+  std::vector<int> place_among_sharers;  // per replica: its index among its component's sharers
+  std::vector<int> num_sharers;          // per component
   /// Notified of writes outside steps; nullptr: there are no other workers.
   std::shared_ptr<internal::ConsistencyCheck> check = nullptr;
 

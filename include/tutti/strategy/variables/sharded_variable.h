@@ -17,13 +17,13 @@ namespace tutti {
 /// that a program made itself.) A handle, used as a Variable.
 class ShardedVariable : public Variable {
  public:
-  /// Throws kInvalidArgument for no parts. Throws it, naming the first such part, if a part's dtype
-  /// or row shape differs from the previous part's, or if a part is a scalar or already belongs to
+  /// Throws kInvalidArgument if there are no parts. Also throws it, naming the part, if a part's
+  /// dtype or row shape differs from the previous part's, or if it is a scalar or belongs to
   /// another live ShardedVariable.
   explicit ShardedVariable(std::vector<Variable> variables,
                            const std::string& name = "ShardedVariable");
 
-  /// The parts, in order.
+  /// Returns the parts, in order.
   std::span<const Variable> variables() const;
 };
 
