@@ -44,7 +44,7 @@ struct FullyShardedOptions {
 /// models", SC 2020), PyTorch's fully_shard().
 class FullyShardedStrategy final : public Strategy {
  public:
-  /// Throws kInvalidArgument for a stage other than 1, 2 or 3 or a negative min_shard_bytes.
+  /// Throws kInvalidArgument naming the option if stage is not 1, 2 or 3 or min_shard_bytes is < 0.
   explicit FullyShardedStrategy(FullyShardedOptions options = {});
   /// Trains on the cluster's chief and workers, or on this process alone if the cluster has none.
   /// Waits for all of them. Throws as MultiWorkerMirroredStrategy.

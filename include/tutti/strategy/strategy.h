@@ -207,7 +207,7 @@ class Strategy {
   };
   virtual RunTimes take_run_times();
 
-  /// Returns the number of programs that XLA has compiled so far; 0 on other devices.
+  /// Returns the number of programs, one per new text, that XLA has compiled; 0 on other devices.
   int num_compiled() const;
   /// Returns the StableHLO text of the last program that XLA ran; empty if there was none.
   const std::string& last_program() const;

@@ -20,7 +20,8 @@ class TpuClusterResolver {
  public:
   /// "" or "local": this host. Throws kUnimplemented for any other address, naming it.
   explicit TpuClusterResolver(std::string_view tpu = "");
-  /// Returns the number of devices, xla:0 .. xla:count-1. Throws kUnavailable without a plugin.
+  /// Opens the plugin and returns the number of devices, xla:0 .. xla:count-1. Throws kUnavailable,
+  /// with reason and remedy, if that fails.
   int num_devices() const;
   /// Returns "tpu" or "cpu".
   std::string platform() const;

@@ -80,8 +80,8 @@ struct InputContext {
   int input_pipeline_id = 0;
   int num_replicas_in_sync = 1;
 
-  /// Returns global_batch_size / num_replicas_in_sync; throws kInvalidArgument if it does not
-  /// divide.
+  /// Returns global_batch_size / num_replicas_in_sync. Throws kInvalidArgument naming both if it
+  /// does not divide.
   std::int64_t get_per_replica_batch_size(std::int64_t global_batch_size) const;
   /// Returns a text such as "input pipeline id 1, total: 3".
   std::string to_string() const;

@@ -44,7 +44,7 @@ std::vector<DeviceBytes> memory_by_device(std::span<const VariableGroup> groups,
 std::vector<DeviceBytes> memory_under(VariablePolicy policy, std::span<const VariableGroup> groups,
                                       std::span<const Device> replica_devices);
 
-/// Returns a table of the three policies and of the present placement, one line per device.
+/// Returns a table, one line per device, of each policy and the present; ends in a newline.
 std::string memory_report(std::span<const VariableGroup> groups,
                           std::span<const Device> replica_devices);
 
