@@ -2,12 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "tutti/cluster/cluster_resolver.h"               // clusters of the program, unions
-#include "tutti/cluster/key_value_stores.h"               // how processes find each other
-#include "tutti/cluster/multi_worker_util.h"              // who is chief, who trains
-#include "tutti/cluster/resolver_registry.h"              // resolvers by name, or by environment
-#include "tutti/cluster/resolvers/kubernetes_resolver.h"  // pods
+#include "tutti/cluster/cluster_resolver.h"   // StaticResolver, UnionResolver
+#include "tutti/cluster/key_value_stores.h"   // values that processes exchange to find each other
+#include "tutti/cluster/multi_worker_util.h"  // chief, workers, ranks of tasks
+#include "tutti/cluster/resolver_registry.h"  // resolvers by name or from the environment
+#include "tutti/cluster/resolvers/kubernetes_resolver.h"  // Kubernetes pods
 #include "tutti/cluster/resolvers/launcher_resolvers.h"   // MPI jobs, SageMaker jobs
 #include "tutti/cluster/resolvers/slurm_resolver.h"       // tasks of a Slurm job
-#include "tutti/cluster/resolvers/tf_config_resolver.h"   // a cluster as TF_CONFIG describes it
-#include "tutti/strategy/recovery.h"                      // several workers save and restore
+#include "tutti/cluster/resolvers/tf_config_resolver.h"   // clusters from TF_CONFIG
+#include "tutti/strategy/recovery.h"  // saving and restoring with several workers

@@ -1,4 +1,4 @@
-// Estimators: functions that are trained, evaluated and asked from and to checkpoints.
+// Estimators: model functions that train, evaluate, predict and checkpoint.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

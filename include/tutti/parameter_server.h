@@ -1,11 +1,11 @@
-// Variables on parameter servers, and who drives the steps that change them.
+// Variables on parameter servers, and the coordinator of the steps that change them.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "tutti/strategy/parameter_server/cached_reads.h"            // reading once
-#include "tutti/strategy/parameter_server/client/closure_context.h"  // the closure of a thread
+#include "tutti/strategy/parameter_server/cached_reads.h"                     // one read per step
+#include "tutti/strategy/parameter_server/client/closure_context.h"           // closures on workers
 #include "tutti/strategy/parameter_server/coordinator/cluster_coordinator.h"  // steps on any worker
 #include "tutti/strategy/parameter_server/parameter_server_strategy.h"  // variables on servers
-#include "tutti/strategy/parameter_server/session/server.h"             // a task that serves
-#include "tutti/strategy/parameter_server/session/session.h"            // devices of other tasks
-#include "tutti/strategy/variables/sharded_variable.h"                  // several as one
+#include "tutti/strategy/parameter_server/session/server.h"   // a task that serves variables
+#include "tutti/strategy/parameter_server/session/session.h"  // devices of other tasks
+#include "tutti/strategy/variables/sharded_variable.h"        // one variable in several shards

@@ -1,4 +1,4 @@
-// How a process finds out who is in its cluster and which task it is itself.
+// Cluster resolvers: the cluster of this process and its own task in it.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -15,7 +15,7 @@
 
 namespace tutti {
 
-/// What a program says itself instead of what a resolver found.
+/// Values set by the program that replace those found by a resolver.
 struct ResolverOverrides {
   std::optional<std::string> task_type = {};
   std::optional<int> task_id = {};
@@ -23,46 +23,45 @@ struct ResolverOverrides {
   std::optional<std::string> environment = {};
 };
 
-/// Answers who is in the cluster. Built-in resolvers read their source once, when they are made,
-/// and then always give the same answer. The resolvers: resolvers/; choosing one:
-/// resolver_from_environment() in resolver_registry.h. Threads: setters by one, the rest by any.
+/// Base class of cluster resolvers. Built-in ones (resolvers/) read their source once, in the
+/// constructor. resolver_from_environment() in resolver_registry.h chooses one. Const functions are
+/// thread-safe; setters are not.
 class ClusterResolver {
  public:
   virtual ~ClusterResolver() = default;
 
-  /// Whence: "TF_CONFIG", "Slurm". Stands in front of error messages.
+  /// Returns the source of the cluster, such as "TF_CONFIG" or "Slurm"; errors begin with it.
   virtual std::string name() const = 0;
-  /// All tasks; empty when this process is alone.
+  /// Returns all tasks; empty if this process is alone.
   virtual ClusterSpec cluster_spec() const = 0;
-  /// Accelerators of a task by type: {{"GPU", 2}}; without any, empty. What is left out of the task
-  /// is this process's. Throws kNotFound for a task that the cluster has not, kUnimplemented where
-  /// the source says nothing of other tasks (those that serve can be asked:
-  /// Session::list_devices()).
+  /// Returns the accelerators of a task by type, {{"GPU", 2}}; default: this process's. Throws
+  /// kNotFound for a task outside the cluster, and kUnimplemented if the source does not describe
+  /// other tasks (Session::list_devices() queries those that serve).
   std::map<std::string, int> num_accelerators(const std::optional<std::string>& task_type = {},
                                               std::optional<int> task_id = {}) const;
-  /// A text that differs between two launches on the same machines ("TUTTI_JOB_ID", Slurm's job and
-  /// step); "" when the source has none.
+  /// Returns a text that differs between two launches on the same machines, from TUTTI_JOB_ID or
+  /// Slurm's job and step; "" if the source has none.
   virtual std::string job_id() const { return {}; }
 
-  /// Which task this process is; "" and nothing where nobody said.
+  /// The task of this process; "" and nullopt if unknown.
   const std::string& task_type() const { return task_type_; }
   std::optional<int> task_id() const { return task_id_; }
-  /// Both, or nothing.
+  /// Both parts of this process's task; nullopt if either is unknown.
   std::optional<Task> task() const;
-  /// "grpc", or "": none named.
+  /// Protocol between tasks, such as "grpc"; "" if none was named.
   const std::string& rpc_layer() const { return rpc_layer_; }
-  /// Where it runs, as the source says: "", "cloud", "google".
+  /// Platform according to the source: "", "cloud" or "google".
   const std::string& environment() const { return environment_; }
   void set_task_type(std::string task_type) { task_type_ = std::move(task_type); }
   void set_task_id(int task_id) { task_id_ = task_id; }
   void set_rpc_layer(std::string rpc_layer) { rpc_layer_ = std::move(rpc_layer); }
 
-  /// Address of that task (default: this one) with the layer in front ("grpc://a:2222"); "" when
-  /// nothing is to be connected to. Throws kNotFound naming what the cluster has.
+  /// Returns the address of the task (default: this process's), "grpc://a:2222"; "" if there is
+  /// nothing to connect to. Throws kNotFound, listing the known tasks, for an unknown one.
   std::string master(const std::optional<std::string>& task_type = {},
                      std::optional<int> task_id = {},
                      const std::optional<std::string>& rpc_layer = {}) const;
-  /// One line for people: "Slurm: this is worker 1 of 3 workers (a:1, b:1, c:1)".
+  /// Returns one line for people: "Slurm: this is worker 1 of 3 workers (a:1, b:1, c:1)".
   std::string to_string() const;
 
  protected:
@@ -70,16 +69,16 @@ class ClusterResolver {
   ClusterResolver(const ClusterResolver&) = default;
   ClusterResolver& operator=(const ClusterResolver&) = default;
 
-  /// Where master() was asked for a task or layer, those; else this process's.
+  /// Arguments of master(); `rpc_layer` defaults to this process's.
   struct MasterQuery {
     std::optional<std::string> task_type = {};
     std::optional<int> task_id = {};
     std::string rpc_layer = {};
   };
-  /// Default: the address of the task asked for, missing parts from this process; "" without task.
+  /// Implements master(). Default: the task's address; this process's task supplies missing parts.
   virtual std::string find_master(const MasterQuery& query) const;
-  /// Of this process (no task), or of another task that the cluster has. Default: this process's
-  /// GPUs; kUnimplemented for others.
+  /// Implements num_accelerators() for this process (nullopt) or another task. Default: returns
+  /// this process's GPUs; throws kUnimplemented for other tasks.
   virtual std::map<std::string, int> find_accelerators(const std::optional<Task>& other) const;
   void set_environment(std::string environment) { environment_ = std::move(environment); }
   void apply(const ResolverOverrides& overrides);
@@ -91,53 +90,52 @@ class ClusterResolver {
   std::string environment_;
 };
 
-/// "grpc://a:2222", or the address alone without a layer. "" stays "".
+/// Returns "grpc://a:2222", or the address alone if `rpc_layer` is empty. Returns "" for "".
 std::string format_master_url(std::string_view address, std::string_view rpc_layer);
 
-// Environment variables as a value, so that whatever reads them can be tested and repeated.
+// Environment variables as a value, which makes their readers testable and repeatable.
 
-/// Variables by name. Resolvers read one when they are made; what the process changes later does
-/// not reach them. A value type.
+/// Environment variables by name. Resolvers copy one in their constructor, so later changes to the
+/// process's environment do not affect them. A value type.
 class Environment {
  public:
   using Variables = std::map<std::string, std::string, std::less<>>;
 
-  /// No variables.
   Environment() = default;
-  /// `Environment({{"TF_CONFIG", text}})`.
+  /// Example: `Environment({{"TF_CONFIG", text}})`.
   Environment(std::initializer_list<Variables::value_type> variables) : variables_(variables) {}
   explicit Environment(Variables variables) : variables_(std::move(variables)) {}
-  /// Those of this process, now.
+  /// Copies the variables that this process has now.
   static Environment of_process();
 
-  /// Nothing when the variable is not set. An empty text counts as set.
+  /// Returns the value; nullopt if the variable is not set. An empty value counts as set.
   std::optional<std::string> find(std::string_view name) const;
   bool has(std::string_view name) const { return variables_.contains(name); }
   /// Throws kFailedPrecondition "<who>: the variable <name> is not set; ..." with `remedy`.
   const std::string& at(std::string_view who, std::string_view name, std::string_view remedy) const;
-  /// The first of `names` that is set.
+  /// Returns the value of the first of `names` that is set; nullopt if none is.
   std::optional<std::string> first_of(const std::vector<std::string>& names) const;
-  /// A whole number. Nothing when not set; throws kInvalidArgument naming the variable, what it
-  /// holds and the range when it holds anything else.
+  /// Returns the value as an integer; nullopt if it is not set. Throws kInvalidArgument, with name,
+  /// value and range, if it is not an integer in the range.
   std::optional<int> find_int(std::string_view name, int smallest, int largest) const;
 
  private:
   Variables variables_;
 };
 
-// A cluster that the program itself writes down.
+// Clusters defined by the program.
 
 struct StaticResolverOptions {
-  std::string master = {};  // what master() gives when no task is asked for
+  std::string master = {};  // result of master() without a task
   std::optional<std::string> task_type = {};
   std::optional<int> task_id = {};
   std::string environment = {};
-  std::map<std::string, int> num_accelerators = {};  // of each task
+  std::map<std::string, int> num_accelerators = {};  // of every task
   std::string rpc_layer = {};
-  std::string name = "StaticResolver";  // for messages
+  std::string name = "StaticResolver";  // used in messages
 };
 
-/// tf's SimpleClusterResolver: gives back what it was made of.
+/// Returns the values that it was constructed with (tf's SimpleClusterResolver).
 ///
 ///     StaticResolver resolver({{"worker", {"a:2222", "b:2222"}}}, {.task_type = "worker",
 ///                             .task_id = 1});
@@ -155,11 +153,12 @@ class StaticResolver : public ClusterResolver {
   ClusterSpec cluster_spec() const override { return cluster_; }
 
  protected:
-  /// The same for every task, as tf's.
+  /// Returns the same number for every task, as tf does.
   std::map<std::string, int> find_accelerators(const std::optional<Task>&) const override {
     return num_accelerators_;
   }
-  /// The address of a task only when type and id are asked for; else `master` of the options.
+  /// Returns a task's address only if both type and id are given; otherwise `master` of the
+  /// options.
   std::string find_master(const MasterQuery& query) const override {
     if (!query.task_type || !query.task_id) return format_master_url(master_, query.rpc_layer);
     return format_master_url(cluster_.task_address(*query.task_type, *query.task_id),
@@ -172,13 +171,13 @@ class StaticResolver : public ClusterResolver {
   std::map<std::string, int> num_accelerators_;
 };
 
-// Several resolvers as one.
+// Several resolvers combined.
 
-/// tf's UnionClusterResolver. Task, environment, layer and accelerators are those of the first.
-/// Jobs are joined; two lists of one job are put one behind the other; as soon as one of them has
-/// indices of its own, indices are kept, lists counting from 0, and one index given twice is an
-/// error (kAlreadyExists naming both addresses). The resolvers are read now and not kept. Throws
-/// kInvalidArgument for none.
+/// Union of several resolvers (tf's UnionClusterResolver), which are read now and not kept. Task,
+/// environment, protocol and accelerators are those of the first one. Address lists of one job are
+/// concatenated; if one has explicit indices, all keep theirs (lists count from 0), and a duplicate
+/// index throws kAlreadyExists naming both addresses. Throws kInvalidArgument if `resolvers` is
+/// empty.
 class UnionResolver : public ClusterResolver {
  public:
   explicit UnionResolver(const std::vector<const ClusterResolver*>& resolvers,
@@ -189,14 +188,15 @@ class UnionResolver : public ClusterResolver {
   std::string job_id() const override { return job_id_; }
 
  protected:
-  /// The address of a task only when type and id are asked for; else the first resolver's master.
+  /// Returns a task's address only if both type and id are given; otherwise the first resolver's
+  /// master.
   std::string find_master(const MasterQuery& query) const override;
   std::map<std::string, int> find_accelerators(const std::optional<Task>& other) const override;
 
  private:
   ClusterSpec cluster_;
   std::string first_master_, job_id_;
-  // Of this process (no task), and of the tasks of which the first resolver says so.
+  // Key nullopt: this process. Other keys: the tasks that the first resolver describes.
   std::map<std::optional<Task>, std::map<std::string, int>> num_accelerators_;
 };
 

@@ -1,4 +1,4 @@
-// The members of a cluster: jobs, tasks, addresses. tf.train.ClusterSpec.
+// ClusterSpec: the jobs, tasks and addresses of a cluster (tf.train.ClusterSpec).
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -16,10 +16,10 @@
 
 namespace tutti {
 
-/// One process of a cluster. A value.
+/// One process of a cluster. A value type.
 struct Task {
   std::string type = {};  // the job: "chief", "worker", "ps", "evaluator"
-  int index = 0;          // within the job
+  int index = 0;          // index within the job
 
   std::string to_string() const;      // "worker 1"
   std::string device_prefix() const;  // "/job:worker/replica:0/task:1"
@@ -28,21 +28,21 @@ struct Task {
 
 std::ostream& operator<<(std::ostream& out, const Task& task);
 
-/// Addresses of one job: a list, or indices with gaps. `{"a:1", "b:1"}` equals `{{0, "a:1"}, {1,
-/// "b:1"}}`. An address is host:port; "" means that it is known only when the tasks meet. A value.
+/// Addresses (host:port) of one job: a list, or a map that may have gaps. `{"a:1", "b:1"}` equals
+/// `{{0, "a:1"}, {1, "b:1"}}`. "" means known only once the tasks connect. A value type.
 class JobTasks {
  public:
   JobTasks() = default;
   JobTasks(std::initializer_list<std::string> addresses)
       : JobTasks(std::vector<std::string>(addresses)) {}
   JobTasks(const std::vector<std::string>& addresses);
-  /// Throws kInvalidArgument for a negative index or one given twice.
+  /// Throws kInvalidArgument if an index is negative or occurs twice.
   JobTasks(std::initializer_list<std::pair<int, std::string>> addresses);
   JobTasks(std::map<int, std::string> addresses);
 
-  /// By index, ascending.
+  /// Addresses by index, ascending.
   const std::map<int, std::string>& addresses() const { return addresses_; }
-  /// Whether the indices are 0 to n - 1.
+  /// Returns true if the indices are 0 to n - 1.
   bool is_dense() const;
   bool operator==(const JobTasks&) const = default;
 
@@ -50,52 +50,52 @@ class JobTasks {
   std::map<int, std::string> addresses_;
 };
 
-/// The jobs of a cluster. Accessors throw kNotFound for an unknown job or index, naming what there
-/// is. Immutable; a value.
+/// The jobs of a cluster. Immutable; a value type. Accessors throw kNotFound for an unknown job or
+/// index, listing the known ones.
 ///
 ///     ClusterSpec cluster({{"worker", {"a:2222", "b:2222"}}, {"ps", {{0, "c:1"}, {3, "d:1"}}}});
 class ClusterSpec {
  public:
   using Jobs = std::map<std::string, JobTasks, std::less<>>;
 
-  /// This process alone.
+  /// An empty cluster: this process is alone.
   ClusterSpec() = default;
-  /// Throws kInvalidArgument for a job without a name or given twice.
+  /// Throws kInvalidArgument if a job has no name or occurs twice.
   ClusterSpec(std::initializer_list<std::pair<std::string, JobTasks>> jobs);
   explicit ClusterSpec(Jobs jobs);
-  /// Reads {"worker": ["a:2222"], "ps": {"0": "c:1", "3": "d:1"}}. Throws kInvalidArgument with the
-  /// path in the JSON text, which `path` begins ("TF_CONFIG.cluster"), expected and found.
+  /// Parses {"worker": ["a:2222"], "ps": {"0": "c:1", "3": "d:1"}}. Throws kInvalidArgument with
+  /// the JSON path, beginning with `path`, the expected and the actual value.
   static ClusterSpec from_json(const Json& json, std::string_view path = "cluster");
-  /// Reads tf's ClusterDef in protobuf's JSON: {"job": [{"name": "worker", "tasks": {"0":
+  /// Parses tf's ClusterDef in protobuf's JSON form: {"job": [{"name": "worker", "tasks": {"0":
   /// "a:1"}}]}.
   static ClusterSpec from_cluster_def(const Json& json, std::string_view path = "cluster_def");
 
   Json to_json() const;
   Json as_cluster_def() const;
-  /// What the constructor takes: all jobs by name.
+  /// All jobs by name, as the constructor takes them.
   const Jobs& as_dict() const { return jobs_; }
 
-  /// Names, sorted.
+  /// Names of the jobs, sorted.
   std::vector<std::string> jobs() const;
   bool has_job(std::string_view job) const { return jobs_.contains(job); }
   int num_tasks(std::string_view job) const;
-  /// Ascending; with gaps where the job has them.
+  /// Indices in ascending order, with the job's gaps.
   std::vector<int> task_indices(std::string_view job) const;
   const std::string& task_address(std::string_view job, int index) const;
-  /// Addresses at their indices; nothing where an index is missing.
+  /// Addresses at their indices; nullopt where an index is missing.
   std::vector<std::optional<std::string>> job_tasks(std::string_view job) const;
 
-  /// The same for a job that may be missing: 0.
+  /// Same as num_tasks(), but returns 0 if the job does not exist.
   int count(std::string_view job) const;
   int total_tasks() const;
-  /// Every task, jobs by name, indices ascending.
+  /// All tasks, sorted by job name, then by index.
   std::vector<Task> tasks() const;
   bool has_task(const Task& task) const;
 
   bool empty() const { return jobs_.empty(); }
   explicit operator bool() const { return !empty(); }
   bool operator==(const ClusterSpec&) const = default;
-  /// "2 ps (a:1, b:1), 3 workers (...)"; long lists are cut.
+  /// Returns "2 ps (a:1, b:1), 3 workers (...)"; long lists are truncated.
   std::string to_string() const;
 
  private:

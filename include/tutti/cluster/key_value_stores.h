@@ -1,4 +1,4 @@
-// Values by key that all ranks see, as files of a folder.
+// Key-value stores that all ranks can reach: files in a shared folder.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,11 +11,11 @@
 
 namespace tutti {
 
-/// One file per key, replaced by renaming: a reader sees the old value or the new one. The folder
-/// (made if missing) may be on a disk that several machines share. What an earlier run left there
-/// is still there: give each run its own folder, or users that can tell (connect_ranks() can).
-/// wait() looks again after 1 to 50 ms. Throws kUnavailable naming path and reason when the system
-/// refuses. Threads: any; processes: any.
+/// Key-value store with one file per key, replaced by renaming, so that a reader sees the old value
+/// or the new one. The folder (created if missing) may be on a disk shared by several machines.
+/// Values persist: give each run its own folder, unless the callers detect old values, as
+/// connect_ranks() does. wait() polls every 1 to 50 ms. Throws kUnavailable with path and reason if
+/// the system refuses an access. Thread-safe and process-safe.
 class FileKeyValueStore final : public KeyValueStore {
  public:
   explicit FileKeyValueStore(std::string folder);

@@ -1,4 +1,4 @@
-// How a process joins its job, how workers reach each other, and when a member counts as lost.
+// Options for joining a job, connecting its workers and detecting lost members.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -24,33 +24,33 @@ struct ControlOptions {
   TlsFiles tls = {};
   /// Restarts of this task before this process.
   std::uint64_t incarnation = 0;
-  /// Whose process hosts the server, for messages: "chief 0".
+  /// Process that hosts the server, for messages, such as "chief 0".
   std::string hosted_by = {};
-  /// For reaching the server; meanwhile a line every `say_every` names what it waits for.
+  /// Timeout for reaching the server. Until then a line every `say_every` names what is missing.
   Duration timeout = durations::kJoinTimeout;
   Duration say_every = durations::kSayAgainEvery;
-  /// Asked before each heartbeat; may be null.
+  /// Source of the progress in each heartbeat; may be null.
   std::shared_ptr<ProgressBoard> progress = {};
-  /// Called for each new verdict by the thread that sends heartbeats: return soon, and call nothing
-  /// of the client but verdicts().
+  /// Called with each new verdict by the thread that sends heartbeats. It must return soon, and may
+  /// call no function of the client but verdicts().
   std::function<void(const Verdict&)> on_verdict = {};
 };
 
-/// When a member counts as what. Members learn the first three when they join, and judge the
-/// server by them.
+/// Limits of the failure detector. Members receive the first three when they join, and apply them
+/// to the server.
 struct HealthOptions {
   Duration heartbeat_every = durations::kHeartbeatEvery;
-  /// Without a heartbeat for this long, and the system says that the process is stopped (on the
-  /// server's machine, where it can be asked): eight heartbeats, so that one late does not count.
+  /// Silence after which a member counts as stopped if the operating system reports so (only
+  /// possible on the server's machine). Eight heartbeats, so a single late one has no effect.
   Duration silent_after = durations::kSilentAfter;
-  /// Without a heartbeat for this long, and nothing says why: all threads of the process sleep, or
-  /// it is on another machine, and that or a link is silent. A switch that starts again, a queue
-  /// that is full, packets lost several times in a row pass in less. A process of the server's
-  /// machine of which a thread runs or waits for a processor is alive, however long it is silent.
+  /// Silence after which a member counts as lost if nothing explains the silence: all threads of
+  /// its process sleep, or its machine or a link is silent, too. A switch that restarts, a full
+  /// queue or repeated packet loss takes less time. A process on the server's machine with a thread
+  /// that runs or waits for a processor counts as alive indefinitely.
   Duration unreachable_after = durations::kUnreachableAfter;
-  /// Others wait in a collective for this long, and it does not come: a warning.
+  /// Time that other members wait in a collective for a missing member before a warning.
   Duration warn_stuck_after = durations::kSayAgainEvery;
-  /// The same, and fatal.
+  /// Same as warn_stuck_after, but fatal.
   Duration abort_stuck_after = durations::kAbortStuckAfter;
 
   /// 100 ms, 400 ms and 1 s instead of 250 ms, 2 s and 5 s.
@@ -64,29 +64,29 @@ struct HealthOptions {
 };
 
 struct JoinOptions {
-  /// Over those of the environment: job_id, secret and incarnation count when they are set.
+  /// Overrides the environment's values: job_id, secret and incarnation are used if set.
   ControlOptions client = {};
   HealthOptions health = {};
   bool allow_insecure_network = false;
 };
 
-/// How the workers of a job find, reach and watch each other. The same on all workers, but for
+/// How the workers of a job find, reach and watch each other. Equal on all workers, except for
 /// addresses.
 struct WorkerGroupOptions {
-  /// How long the workers wait for each other at the start.
+  /// Timeout for the workers to join at the start.
   Duration join_timeout = durations::kJoinTimeout;
-  /// How bytes get from worker to worker.
+  /// Transport between workers.
   ConnectOptions::Way way = ConnectOptions::Way::kAuto;
-  /// Where this worker listens for the others' messages ("0.0.0.0:5000"), and where they reach it
-  /// ("203.0.113.7:31000"): for ports that are mapped on the way. Empty: as TUTTI_DATA_LISTEN and
-  /// TUTTI_DATA_ADDRESS say; without those a free port of the task's own address.
+  /// Address where this worker listens for messages of the others ("0.0.0.0:5000"), and the address
+  /// by which they reach it ("203.0.113.7:31000"), for mapped ports. Default: TUTTI_DATA_LISTEN and
+  /// TUTTI_DATA_ADDRESS; if unset, a free port of the task's own address.
   std::string listen_at = "";
   std::string reached_at = "";
-  /// Secret, health, where the control server is: see there.
+  /// Secret, failure detection and address of the control server.
   JoinOptions join = {};
-  /// For a group in a larger job, which begins anew as a whole: nobody is a replacement there. Gets
-  /// every verdict, by a thread of the job, and returns whether that ends the group's calls. Those
-  /// on its own workers do so anyhow.
+  /// Set only for a group that is part of a larger job, which restarts as a whole, so that no
+  /// member is ever a replacement. Receives every verdict on a thread of the job, and returns true
+  /// if the verdict ends the group's calls. Verdicts on the group's own workers always do.
   std::function<bool(const Verdict&)> ends_calls = {};
 };
 

@@ -1,4 +1,4 @@
-// How ranks connect: options of connect_ranks().
+// Options of connect_ranks().
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,38 +12,39 @@ namespace tutti {
 
 class Interruption;  // cluster/net/socket.h
 
-/// How ranks find and reach each other. `way`, `key_prefix`, `secret` and `job_id` are the same on
-/// all ranks; addresses and times are each rank's own.
+/// Options of connect_ranks(). `way`, `key_prefix`, `secret` and `job_id` must be equal on all
+/// ranks; addresses and times may differ.
 struct ConnectOptions {
-  /// kAuto: shared memory with ranks of the same machine, user and network namespace, if there is
-  /// memory for it; TCP with the others. The other two force one of them.
+  /// kAuto: shared memory with ranks of the same machine, user and network namespace if there is
+  /// enough memory; TCP with the others. The other two values force one transport.
   enum class Way { kAuto, kSharedMemory, kTcp } way = Way::kAuto;
-  /// For TCP: of this machine, as the other ranks reach it.
+  /// TCP: address of this machine by which the other ranks reach it.
   std::string address = "127.0.0.1";
-  /// For TCP through mapped ports: where this rank listens ("0.0.0.0:5000"; empty: at a free port
-  /// of `address`), and where the others reach it ("203.0.113.7:31000"; empty: there, by
-  /// `address`).
+  /// TCP through mapped ports: where this rank listens ("0.0.0.0:5000"; empty: a free port of
+  /// `address`), and where the others reach it ("203.0.113.7:31000"; empty: `address` and that
+  /// port).
   std::string listen_at = "";
   std::string reached_at = "";
-  /// For finding and connecting all ranks; counts from the last connection that this rank made, or
-  /// the last peer that said it has all of its own.
+  /// Timeout for finding and connecting all ranks. It restarts with each connection that this rank
+  /// makes, and with each peer that reports that it has all of its own.
   Duration timeout = durations::kJoinTimeout;
-  /// In front of the group's keys in the store. Groups that exist at once need different ones.
+  /// Prefix of the group's keys in the store. Groups that exist at the same time need different
+  /// ones.
   std::string key_prefix = "ranks";
-  /// Messages that came before their recv() are kept, this much in all; beyond it the connection
-  /// that brings more fails with kResourceExhausted.
+  /// Limit, in bytes, of all messages that arrived before their recv(). A connection that exceeds
+  /// it fails with kResourceExhausted.
   std::size_t bytes_kept = std::size_t{1} << 30;
-  /// The most that a rank can allocate in HostMemory: addresses, not memory; less where files may
-  /// not be so large.
+  /// Address space reserved for this rank's HostMemory, in bytes: the most that it can allocate.
+  /// Less if the system limits the size of files.
   std::size_t place_bytes = std::size_t{1} << 34;
-  /// The job's: every connection begins with proofs of both sides that they know it. Not set: that
-  /// of TUTTI_JOB_SECRET_FILE, if there is one. Addresses that other machines reach need one.
+  /// The job's secret: every connection begins with proofs that both sides know it. Default: the
+  /// secret in TUTTI_JOB_SECRET_FILE, if set. Required for addresses that other machines can reach.
   JobSecret secret = {};
-  /// Ranks of other jobs are refused. "": TUTTI_JOB_ID.
+  /// Ranks of other jobs are refused. Default: TUTTI_JOB_ID.
   std::string job_id = {};
-  /// Listens at such an address without a secret: for closed laboratory networks.
+  /// Allows such addresses without a secret, for closed laboratory networks.
   bool allow_insecure_network = false;
-  /// Another thread ends connecting by it: connect_ranks() throws its reason at once. May be null.
+  /// Lets another thread cancel connecting: connect_ranks() then throws its reason. May be null.
   std::shared_ptr<const Interruption> interruption = nullptr;
 };
 

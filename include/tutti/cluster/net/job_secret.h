@@ -1,4 +1,4 @@
-// The secret that the processes of one job share, and the addresses that need one.
+// The secret shared by the processes of a job, and the addresses that require one.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,25 +11,25 @@
 
 namespace tutti {
 
-/// 32 to 4,096 bytes that every process of a job knows and nobody else; or none. Copies share one
-/// page of memory, which core dumps leave out and which is overwritten when the last copy goes.
-/// There is no operator<<: secrets do not get into logs. Threads: any.
+/// Secret of 32 to 4,096 bytes that only the processes of one job know, or none. Copies share a
+/// page that core dumps exclude and that is overwritten with the last copy's end. There is no
+/// operator<<, so secrets do not get into logs. Thread-safe.
 class JobSecret {
  public:
-  /// No secret: for jobs on the loopback interface.
+  /// No secret, for jobs on the loopback interface.
   JobSecret() = default;
-  /// Throws kInvalidArgument for another length.
+  /// Throws kInvalidArgument if the length is out of range.
   explicit JobSecret(std::span<const std::byte> bytes);
-  /// New and unguessable.
+  /// Generates a random secret.
   static JobSecret generate();
-  /// The content of a file. Throws kInvalidArgument naming the path and the remedy when others may
-  /// read the file, or it has another length; kNotFound.
+  /// Reads a file. Throws kNotFound if it does not exist, and kInvalidArgument, with path and
+  /// remedy, if other users can read it or its length is out of range.
   static JobSecret from_file(const std::string& path);
-  /// Reads the file that TUTTI_JOB_SECRET_FILE names; none when it is not set.
+  /// Reads the file named by TUTTI_JOB_SECRET_FILE; returns no secret if the variable is not set.
   static JobSecret from_environment();
 
   bool is_set() const { return page_ != nullptr; }
-  /// Empty: no secret.
+  /// The bytes of the secret; empty if there is none.
   std::span<const std::byte> bytes() const;
 
  private:
@@ -37,8 +37,8 @@ class JobSecret {
   std::shared_ptr<const Page> page_;
 };
 
-/// Paths of PEM files, in place of keys derived from the secret: both sides show a certificate that
-/// `authorities` signed.
+/// Paths of PEM files that replace keys derived from the secret. Both sides present a certificate
+/// signed by `authorities`.
 struct TlsFiles {
   std::string certificate = {};
   std::string private_key = {};
@@ -46,23 +46,23 @@ struct TlsFiles {
   bool is_set() const { return !certificate.empty(); }
 };
 
-/// Writes a new secret to `path` with mode 0600. Throws kAlreadyExists, kUnavailable.
+/// Writes a new secret to `path` with mode 0600. Throws kAlreadyExists or kUnavailable.
 void write_job_secret_file(const std::string& path);
 
-/// What allows a server to listen at an address that other machines reach.
+/// Conditions for listening at an address that other machines can reach.
 struct Exposure {
   bool has_secret = false;
   bool has_tls = false;
   /// For closed laboratory networks.
   bool allow_insecure_network = false;
-  /// Also "0.0.0.0", "::" and "": every interface of this machine.
+  /// Allows "0.0.0.0", "::" and "", which mean every interface of this machine.
   bool allow_any_address = false;
 };
 
-/// "127.x.y.z", "::1", "localhost".
+/// Returns true for "127.x.y.z", "::1" and "localhost".
 bool is_loopback(std::string_view host);
-/// Throws kInvalidArgument, `who` first and with the one-line remedy, when listening at `host`
-/// would let strangers in.
+/// Throws kInvalidArgument, beginning with `who` and including a one-line remedy, if listening at
+/// `host` would admit unauthenticated peers.
 void check_exposure(std::string_view who, std::string_view host, const Exposure& exposure);
 
 }  // namespace tutti

@@ -1,4 +1,4 @@
-// Clusters of pods: by the names that a headless service gives them, or from a list of pods.
+// Resolvers for Kubernetes: pods named by a headless service, or a list of pods.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -14,20 +14,21 @@
 namespace tutti {
 
 struct KubernetesResolverOptions {
-  /// Jobs and their numbers of tasks. Empty: as TUTTI_KUBERNETES_JOBS says ("chief=1,worker=3").
+  /// Jobs and their numbers of tasks. Default: TUTTI_KUBERNETES_JOBS ("chief=1,worker=3").
   std::vector<std::pair<std::string, int>> jobs = {};
-  /// Port of every task; 0: as TUTTI_KUBERNETES_PORT says, else 2222.
+  /// Port of every task. 0: TUTTI_KUBERNETES_PORT, or 2222 if unset.
   int port = 0;
-  /// The headless service. Empty: as TUTTI_KUBERNETES_SERVICE says, else the pods' common name.
+  /// The headless service. Default: TUTTI_KUBERNETES_SERVICE, or the common name of the pods if
+  /// unset.
   std::string service = {};
   std::string rpc_layer = "grpc";
 };
 
-/// Pods that know each other by name. HOSTNAME "train-worker-1" is worker 1 of the set "train",
-/// whose tasks are at train-worker-0.train:2222 and so on; "train-1", as a StatefulSet or an
-/// indexed Job names its pods, is worker 1 at train-1.train:2222. (A TFJob sets TF_CONFIG:
-/// TfConfigResolver.) Throws kFailedPrecondition for what is missing, kInvalidArgument for what
-/// does not fit, each naming the variable.
+/// Cluster of pods that know each other by name. HOSTNAME "train-worker-1" is worker 1 of the set
+/// "train", whose tasks are at train-worker-0.train:2222 and so on; "train-1", as in a StatefulSet
+/// or an indexed Job, is worker 1 at train-1.train:2222. (A TFJob sets TF_CONFIG:
+/// TfConfigResolver.) Throws kFailedPrecondition for a missing variable and kInvalidArgument for an
+/// invalid one.
 class KubernetesResolver : public ClusterResolver {
  public:
   explicit KubernetesResolver(const KubernetesResolverOptions& options = {},
@@ -40,30 +41,30 @@ class KubernetesResolver : public ClusterResolver {
   ClusterSpec cluster_;
 };
 
-/// What is to be known of a pod.
+/// A pod as KubernetesPodsResolver needs it.
 struct Pod {
   std::string name = {};
   std::string phase = {};  // "Running"
   std::string ip = {};
   std::map<std::string, std::string> labels = {};
-  int num_gpus = 0;  // limits of "nvidia.com/gpu", of all its containers
+  int num_gpus = 0;  // sum of the "nvidia.com/gpu" limits of its containers
 };
 
-/// Reads what `kubectl get pods -o json` prints. Throws kInvalidArgument with the JSON path.
+/// Parses the output of `kubectl get pods -o json`. Throws kInvalidArgument with the JSON path.
 std::vector<Pod> pods_from_json(const Json& list, std::string_view path = "pods");
 
 struct KubernetesPodsOptions {
-  /// Which pods are which job's tasks: label selectors "key=value,key2=value2". Pods of one
-  /// selector are sorted by name, selectors come in the order given.
+  /// Label selectors "key=value,key2=value2" of each job's pods. Pods of one selector are sorted by
+  /// name; selectors keep their order.
   std::vector<std::pair<std::string, std::vector<std::string>>> job_to_label_mapping = {
       {"worker", {"job-name=tensorflow"}}};
   int port = 8470;
-  ResolverOverrides overrides = {};  // a list of pods says nothing of this process's own task
+  ResolverOverrides overrides = {};  // own task, which the list of pods does not contain
   std::string rpc_layer = "grpc";
 };
 
-/// tf's KubernetesClusterResolver on a list of pods that somebody else got. Throws
-/// kFailedPrecondition naming a chosen pod that is not running, or has no address yet.
+/// Cluster from a list of pods that the caller obtained (tf's KubernetesClusterResolver). Throws
+/// kFailedPrecondition, naming the pod, if a selected pod is not running or has no address yet.
 class KubernetesPodsResolver : public ClusterResolver {
  public:
   explicit KubernetesPodsResolver(const std::vector<Pod>& pods,
@@ -73,7 +74,7 @@ class KubernetesPodsResolver : public ClusterResolver {
   ClusterSpec cluster_spec() const override { return cluster_; }
 
  protected:
-  /// Of other tasks what their pods are limited to.
+  /// Returns the GPU limits of another task's pod.
   std::map<std::string, int> find_accelerators(const std::optional<Task>& other) const override;
 
  private:

@@ -1,4 +1,4 @@
-// Clusters as launchers made them, from the variables that they set: MPI's, and SageMaker's.
+// Resolvers for launchers that describe the cluster in variables: MPI and SageMaker.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,17 +12,18 @@
 namespace tutti {
 
 struct MpiResolverOptions {
-  /// Jobs and their numbers of tasks, given to the ranks in this order. Empty: all are workers.
+  /// Jobs and their numbers of tasks, assigned to the ranks in this order. Default: all are
+  /// workers.
   std::vector<std::pair<std::string, int>> jobs = {};
 };
 
-/// Rank and size under mpirun of Open MPI (OMPI_COMM_WORLD_RANK, _SIZE), of MPICH and its relatives
-/// (PMI_RANK, PMI_SIZE) or of a PMIx launcher (PMIX_RANK with SLURM_STEP_NUM_TASKS or PMIX_SIZE).
+/// Rank and size under mpirun of Open MPI (OMPI_COMM_WORLD_RANK, _SIZE), of MPICH and its
+/// derivatives (PMI_RANK, PMI_SIZE) or of a PMIx launcher (PMIX_RANK with SLURM_STEP_NUM_TASKS or
+/// PMIX_SIZE).
 ///
-/// Launchers do not tell a rank where the others are, so every address is "": the ranks meet
-/// through MPI itself, where the build has it, and tell each other. Throws
-/// kFailedPrecondition without a launcher's variables, kInvalidArgument for numbers that make no
-/// sense.
+/// Launchers do not provide addresses, so every address is ""; in a build with MPI the ranks
+/// connect through MPI. Throws kFailedPrecondition if no launcher's variables are set, and
+/// kInvalidArgument if their numbers are inconsistent.
 class MpiResolver : public ClusterResolver {
  public:
   explicit MpiResolver(const MpiResolverOptions& options = {},
@@ -30,17 +31,17 @@ class MpiResolver : public ClusterResolver {
 
   std::string name() const override { return "MPI"; }
   ClusterSpec cluster_spec() const override { return cluster_; }
-  /// The launcher's name of this run; "" if it has none.
+  /// Returns the launcher's name of this run; "" if it has none.
   std::string job_id() const override { return job_id_; }
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  /// Place among the ranks of this host and their number; nothing where the launcher does not say.
+  /// Rank among the processes of this host, and their number; nullopt if unknown.
   std::optional<int> local_rank() const { return local_rank_; }
   std::optional<int> local_size() const { return local_size_; }
-  /// Whether all ranks are known to be on this host.
+  /// Returns true if all ranks are known to be on this host.
   bool is_one_host() const { return local_size_ == size_; }
-  /// Whose variables: "Open MPI", "PMI", "PMIx".
+  /// Family of the launcher: "Open MPI", "PMI" or "PMIx".
   const std::string& launcher() const { return launcher_; }
 
  private:
@@ -50,10 +51,10 @@ class MpiResolver : public ClusterResolver {
   std::optional<int> local_rank_, local_size_;
 };
 
-/// tf's SageMakerClusterResolver: SM_HOSTS, a JSON list, sorted, all workers on `port`; this
-/// process is the one at SM_CURRENT_HOST. A current host that is not in the list gives an empty
-/// cluster. Throws kFailedPrecondition "Not a SageMaker Environment" without the variables,
-/// kInvalidArgument with the JSON path for what cannot be read.
+/// tf's SageMakerClusterResolver: the hosts in SM_HOSTS, a JSON list, sorted, are workers on
+/// `port`; SM_CURRENT_HOST is this process. The cluster is empty if the list lacks that host.
+/// Throws kFailedPrecondition "Not a SageMaker Environment" without the variables, and
+/// kInvalidArgument with the JSON path if they cannot be parsed.
 class SageMakerResolver : public ClusterResolver {
  public:
   explicit SageMakerResolver(int port = 2223, const ResolverOverrides& overrides = {},
@@ -63,7 +64,7 @@ class SageMakerResolver : public ClusterResolver {
   ClusterSpec cluster_spec() const override { return cluster_; }
 
  protected:
-  /// "" for a cluster of at most one task.
+  /// Returns "" if the cluster has at most one task.
   std::string find_master(const MasterQuery& query) const override;
 
  private:

@@ -1,4 +1,4 @@
-// The cluster as the variable TF_CONFIG describes it.
+// Resolver for the environment variable TF_CONFIG.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10,20 +10,20 @@
 
 namespace tutti {
 
-/// tf's TFConfigClusterResolver. TF_CONFIG holds {"cluster": {"chief": ["a:2222"], "worker":
-/// ["b:2222", "c:2222"]}, "task": {"type": "worker", "index": 1}, "rpc_layer": "grpc"}. Missing,
-/// empty or {}: an empty cluster.
+/// Cluster from TF_CONFIG (tf's TFConfigClusterResolver): {"cluster": {"chief": ["a:2222"],
+/// "worker": ["b:2222", "c:2222"]}, "task": {"type": "worker", "index": 1}, "rpc_layer": "grpc"}.
+/// If it is unset, empty or {}, the cluster is empty.
 ///
-/// Everything is checked at once: kinds of values, addresses (host:port, each only once), the
-/// task's place in the cluster, at most one chief and one evaluator. Throws kInvalidArgument, one
-/// line "TF_CONFIG.<path>: expected <what>, got <what stands there>; try to <remedy>".
+/// Validates everything at once: types of values, unique host:port addresses, the task's index in
+/// the cluster, and at most one chief and one evaluator. Throws kInvalidArgument with one line
+/// "TF_CONFIG.<path>: expected <what>, got <found>; try to <remedy>".
 class TfConfigResolver : public ClusterResolver {
  public:
   /// Reads this process's TF_CONFIG.
   TfConfigResolver() : TfConfigResolver(ResolverOverrides{}) {}
   explicit TfConfigResolver(const ResolverOverrides& overrides,
                             const Environment& environment = Environment::of_process());
-  /// Reads a text that is not from the environment; `source` stands for TF_CONFIG in messages.
+  /// Parses a text that is not from the environment; `source` replaces TF_CONFIG in messages.
   static TfConfigResolver from_text(std::string_view text, const ResolverOverrides& overrides = {},
                                     std::string_view source = "TF_CONFIG");
 
@@ -32,7 +32,7 @@ class TfConfigResolver : public ClusterResolver {
   std::string job_id() const override { return job_id_; }
 
  protected:
-  /// session_master if there is one; "" for a cluster of at most one task.
+  /// Returns session_master if set; "" if the cluster has at most one task.
   std::string find_master(const MasterQuery& query) const override;
 
  private:

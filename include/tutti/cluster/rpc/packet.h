@@ -1,4 +1,4 @@
-// A message between two processes: a small head and a payload that nobody copies on the way.
+// Packet: a message between two processes, with a small head and a payload that is not copied.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,21 +11,21 @@
 
 namespace tutti {
 
-/// The methods of the services in cluster/proto that are streams of calls (calls.proto): Apply and
-/// Run of Worker, Operate of Session.
+/// Methods of the services in cluster/proto that are streams of calls (calls.proto): Apply and Run
+/// of Worker, and Operate of Session.
 enum class RpcMethod { kApply, kRun, kOperate };
 
-/// Bytes and what keeps them as they are: they do not change while `owner` lives. A value.
+/// Bytes together with their owner: they do not change while `owner` lives. A value type.
 struct SharedBytes {
   std::span<const std::byte> bytes = {};
   std::shared_ptr<const void> owner = {};
 };
 
-/// The head is what the receiver parses (at most kLongestHead bytes); the payload is handed on as
-/// it lies, in pieces. Lengths of the pieces are not kept: the receiver gets the same bytes in
-/// order: mostly in one piece that is aligned to 64 bytes, within a process in those of the sender,
-/// and as answers of the wire grpc in such as came. What is in the payload stands in the head. A
-/// value.
+/// Message with a head that the receiver parses (at most kLongestHead bytes) and a payload that is
+/// passed on without a copy, in chunks. The head describes the payload. Chunk boundaries are not
+/// preserved: the receiver gets the same bytes in order, usually in one chunk aligned to 64 bytes,
+/// within a process in the sender's chunks, and in answers over gRPC in the chunks as they arrived.
+/// A value type.
 struct Packet {
   std::vector<std::byte> head = {};
   std::vector<SharedBytes> payload = {};
@@ -33,24 +33,24 @@ struct Packet {
   std::size_t payload_bytes() const;
 };
 
-/// In bytes; a longer head is refused.
+/// Limit of a head in bytes; a longer one is rejected.
 inline constexpr std::size_t kLongestHead = std::size_t{4} << 20;
 
-/// Bytes `first` to `first + count` of a payload: without a copy where they lie in one piece,
-/// else in new memory aligned to 64 bytes. Throws kDataLoss when the payload is shorter.
+/// Returns bytes `first` to `first + count` of the payload: without a copy if they are in one
+/// chunk, else in new memory aligned to 64 bytes. Throws kDataLoss if the payload is shorter.
 SharedBytes payload_range(const Packet& packet, std::size_t first, std::size_t count);
 
 namespace internal {
 
-/// New bytes, aligned to 64, with undefined content, from the host's caching allocator: whoever
-/// receives large payloads one after the other gets warm pages. Copies name the same bytes. Throws
+/// Uninitialized memory, aligned to 64 bytes, from the host's caching allocator, so that a receiver
+/// of consecutive large payloads reuses warm pages. Copies share the same bytes. Throws
 /// kResourceExhausted.
 class PayloadMemory {
  public:
   PayloadMemory() = default;
   explicit PayloadMemory(std::size_t count);
   std::span<std::byte> bytes() const { return bytes_; }
-  /// The same, for readers.
+  /// Returns a read-only view that shares ownership.
   SharedBytes shared() const { return {bytes_, owner_}; }
 
  private:
@@ -58,7 +58,7 @@ class PayloadMemory {
   std::shared_ptr<const void> owner_;
 };
 
-/// The memory that received bytes are a part of: null for those that are in no PayloadMemory.
+/// Returns the PayloadMemory's buffer that contains `bytes`; null if they are not part of one.
 BufferRef buffer_of(const SharedBytes& bytes);
 
 }  // namespace internal
