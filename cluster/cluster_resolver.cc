@@ -1,4 +1,4 @@
-// What all resolvers share; environment variables as a value; several resolvers as one.
+// Base class of resolvers, environment variables as a value, and unions of resolvers.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cluster/cluster_resolver.h"
 
@@ -71,8 +71,6 @@ std::string format_master_url(std::string_view address, std::string_view rpc_lay
   return concat(rpc_layer, "://", address);
 }
 
-// Environment variables as a value.
-
 Environment Environment::of_process() {
   Variables variables;
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
@@ -112,11 +110,9 @@ std::optional<int> Environment::find_int(std::string_view name, int smallest, in
                        internal::shown(Json(*text)));
 }
 
-// Several resolvers as one.
-
 namespace {
 
-/// One job, of all clusters that have it.
+/// Merges the tasks of one job from all clusters that contain it.
 JobTasks merge(const std::string& job, const std::vector<const JobTasks*>& parts) {
   const bool all_dense = std::ranges::all_of(parts, &JobTasks::is_dense);
   std::map<int, std::string> merged;
@@ -143,7 +139,7 @@ ClusterSpec merge(const std::vector<ClusterSpec>& clusters) {
   return ClusterSpec(std::move(jobs));
 }
 
-/// Of its own process, and of the tasks that it says something of.
+/// Accelerators of the resolver's own process (nullopt), and of the tasks that it describes.
 std::map<std::optional<Task>, std::map<std::string, int>> accelerators_of(
     const ClusterResolver& resolver) {
   std::map<std::optional<Task>, std::map<std::string, int>> found;

@@ -1,4 +1,4 @@
-// Jobs, tasks and addresses: making, asking, writing as JSON.
+// Jobs, tasks and addresses: construction, access and JSON.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cluster/cluster_spec.h"
 
@@ -144,11 +144,11 @@ std::ostream& operator<<(std::ostream& out, const ClusterSpec& cluster) {
 
 namespace {
 
-// Cluster specifications as JSON, each mistake with its path.
+// Parsing of JSON, with the path of each error.
 
 using internal::JsonPlace;
 
-// tf has no limit; nobody has a million processes, and a list of them would be made for each job.
+// tf has no limit; larger indices are mistakes, and a list is allocated for each job.
 constexpr int kLargestIndexOfJob = 999'999;
 
 bool is_job_name(std::string_view name) {

@@ -1,4 +1,4 @@
-// From connected sockets to a mesh of streams of both kinds.
+// Builds a mesh of both kinds of connections from connected sockets.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cluster/connect_ranks.h"
 
@@ -23,7 +23,7 @@ using internal::FileDescriptor;
 using internal::Segment;
 using Way = ConnectOptions::Way;
 
-/// Makes a mesh of the connections of one rank.
+/// Builds the mesh of one rank.
 class Linker {
  public:
   Linker(int rank, int size, ConnectOptions options)
@@ -63,7 +63,8 @@ class Linker {
                     .allow_any_address = listens_at.has_value()});
   }
 
-  /// What does not fit in a smaller place is copied; windows of the groups have to.
+  /// Returns the size of this rank's segment. Allocations beyond it are copied, but the windows of
+  /// groups must fit.
   std::size_t segment_bytes() const {
     constexpr std::size_t kPage = internal::kPageBytes, kBegin = internal::kPlaceBegin;
     constexpr std::size_t kLeast = std::size_t{64} << 20;
@@ -84,7 +85,7 @@ class Linker {
     segments_[static_cast<std::size_t>(rank_)] = own_;
   }
 
-  /// Maps its segment, and notes how it is reached.
+  /// Maps the peer's segment, if it is local, and records how the peer is reached.
   void use(int peer, ConnectedPeer& connected) {
     const std::string& address = connected.address;
     if (!connected.is_local) {
@@ -106,7 +107,7 @@ class Linker {
   const int rank_;
   const int size_;
   ConnectOptions options_;
-  std::shared_ptr<Segment> own_;                    // none: not enough memory
+  std::shared_ptr<Segment> own_;                    // null: not enough memory
   std::vector<std::shared_ptr<Segment>> segments_;  // by rank
   std::vector<std::string> words_;
 };

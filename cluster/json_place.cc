@@ -1,4 +1,4 @@
-// Paths in JSON texts and the errors that carry them.
+// JSON paths and the errors that contain them.
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/json_place.h"
 
@@ -14,7 +14,7 @@ bool is_plain(std::string_view name) {
   return !name.empty() && name.size() <= kMaxShown && has_only_alphanumerics_and("_", name);
 }
 
-// What `dump()` would give, without writing all of a large value first.
+// Shortens a large value first, so that dump() does not write all of it.
 Json shortened(const Json& value) {
   if (value.is_string() && value.as_string().size() > 2 * kMaxShown) {
     return Json(value.as_string().substr(0, 2 * kMaxShown));
@@ -54,7 +54,7 @@ Json parse_json(std::string_view text, std::string_view source, std::string_view
   try {
     return Json::parse(text, source);
   } catch (const Error& error) {
-    // The reader quotes what it last read, however long that is.
+    // The parser quotes the last token, which may be long.
     const bool is_python = text.find("{'") != text.npos || text.find("['") != text.npos;
     tutti::fail(error.code(), one_line(error.message(), kMaxMessage), "; expected ", expected,
                 " as JSON", is_python ? "; try double quotes, as json.dumps() writes them" : "");

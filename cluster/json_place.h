@@ -1,4 +1,4 @@
-// A value in a JSON text together with the path that leads to it: for errors that say where.
+// JSON values with the paths that lead to them, for error messages.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,23 +11,22 @@
 
 namespace tutti::internal {
 
-/// The value as one short line: JSON, cut after 60 bytes.
+/// Returns the value as one line of JSON, truncated after 60 bytes.
 std::string shown(const Json& value);
-/// "TF_CONFIG.cluster" and "worker" -> "TF_CONFIG.cluster.worker"; names that are no plain words
-/// stand in brackets and quotes.
+/// Returns "TF_CONFIG.cluster.worker" for "TF_CONFIG.cluster" and "worker". Names that are not
+/// plain words are put in brackets and quotes.
 std::string member_path(std::string_view path, std::string_view name);
-/// "TF_CONFIG.cluster.worker[1]".
+/// Returns "TF_CONFIG.cluster.worker[1]".
 std::string element_path(std::string_view path, std::size_t index);
 
 /// Throws kInvalidArgument "<path>: expected <expected>, got <got>; try to <remedy>".
 [[noreturn]] void fail_place(std::string_view path, std::string_view expected, std::string_view got,
                              std::string_view remedy = {});
 
-/// Json::parse(); what it throws also says the expected form and is cut to one line of readable
-/// length.
+/// Same as Json::parse(), but errors include the expected form and are truncated to one line.
 Json parse_json(std::string_view text, std::string_view source, std::string_view expected);
 
-/// Refers to a value that must live longer. Each reader throws as fail_place().
+/// A value and its path. The value must outlive it. Accessors throw as fail_place().
 class JsonPlace {
  public:
   JsonPlace(const Json& value, std::string path) : value_(&value), path_(std::move(path)) {}
@@ -35,14 +34,13 @@ class JsonPlace {
   const Json& value() const { return *value_; }
   const std::string& path() const { return path_; }
 
-  /// The value must be an object.
   const Json::Object& object(std::string_view expected) const;
   const Json::Array& array(std::string_view expected) const;
   const std::string& text(std::string_view expected) const;
-  /// A whole number, also as text ("1"), from 0 to `largest`.
+  /// Reads an integer from 0 to `largest`, which may be written as text ("1").
   int index(int largest, std::string_view expected) const;
 
-  /// A member or element below; a missing member is nothing.
+  /// Returns a member or element; nullopt if the member does not exist.
   std::optional<JsonPlace> find(std::string_view name) const;
   JsonPlace member(const Json::Member& member) const {
     return {member.second, member_path(path_, member.first)};
@@ -58,7 +56,7 @@ class JsonPlace {
   std::string path_;
 };
 
-/// The whole number from 0 to `largest` that the text is: digits, no leading zeros.
+/// Parses an integer from 0 to `largest`: digits only, without leading zeros.
 std::optional<int> parse_index(std::string_view text, int largest);
 
 }  // namespace tutti::internal

@@ -1,4 +1,4 @@
-// Values by key as files, written by renaming.
+// FileKeyValueStore: one file per key, written by renaming.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cluster/key_value_stores.h"
 
@@ -20,7 +20,7 @@
 namespace tutti {
 namespace {
 
-// Of this process; with its number a name that no other writer uses.
+// Together with the process id, this makes a name that no other writer uses.
 int next_temporary_number() {
   static std::atomic<int> number{0};
   return number.fetch_add(1);
@@ -39,7 +39,7 @@ std::string FileKeyValueStore::name() const { return concat("file store '", fold
 
 std::string FileKeyValueStore::path_of(std::string_view key) const {
   internal::check_store_key(name(), key);
-  // '~' is no character of keys, so no two keys share a file; the front keeps "." and ".." away.
+  // Keys do not contain '~', so no two keys share a file; the prefix rules out "." and "..".
   std::string file = "key=";
   file += key;
   std::ranges::replace(file, '/', '~');

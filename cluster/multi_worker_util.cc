@@ -23,7 +23,7 @@ bool is_task_type(std::string_view type) {
 
 std::string quoted_name(std::string_view text) { return internal::shown(Json(text)); }
 
-// An evaluator is a cluster of its own, so tf's habit is to leave it out of the training cluster.
+// tf leaves the evaluator out of the training cluster, since it is a cluster of its own.
 bool is_evaluator_apart(const ClusterSpec& cluster, const Task& task) {
   return task.type == "evaluator" && !cluster.has_job("evaluator") && task.index == 0;
 }
@@ -110,7 +110,7 @@ std::vector<std::string> doubts_about(const ClusterResolver& resolver) {
   for (const Task& task : cluster.tasks()) {
     const std::string& address = cluster.task_address(task.type, task.index);
     const auto endpoint = internal::parse_endpoint(address);
-    if (!endpoint) continue;  // unknown yet, or of another kind
+    if (!endpoint) continue;  // unknown yet, or not host:port
     std::string& first = is_loopback(endpoint->host) ? loopback : other;
     if (first.empty()) first = concat(task, " at ", address);
   }

@@ -1,4 +1,4 @@
-// The workers of a job, connected.
+// Joins, connects and reconnects the workers of a job.
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/worker_group.h"
 
@@ -39,18 +39,18 @@ int number_of(const ClusterResolver& resolver) {
   return id_in_cluster(resolver.cluster_spec(), task);
 }
 
-/// Set once the workers have found out together what a replacement has to know. That this process's
-/// predecessor was connected is not enough: the others may have lost it before they were, and then
-/// wait for this one to be connected for the first time.
+/// Set once the workers have stored all values that a replacement needs. That this process's
+/// predecessor was connected is not sufficient: the others may have lost it before they were, and
+/// then wait for this process to connect for the first time.
 constexpr const char* kReadyKey = "workers/ready";
-/// "<restarts of its process> <strategy> <state>" of each worker, by its number.
+/// Key of "<incarnation> <strategy> <state>" of each worker, followed by its number.
 constexpr const char* kStateKey = "workers/state/";
 constexpr const char* kJoined = "joined";
 constexpr const char* kConnected = "connected";
 constexpr const char* kGoesBack = "goes_back";
 
-/// Counts the groups that this process has connected, by the address of its task and the restarts
-/// of that: threads of one process may be several workers. Thread-safe.
+/// Number of groups that this process has connected, keyed by the task's address and incarnation,
+/// because threads of one process may be several workers. Thread-safe.
 class ConnectedGroups {
  public:
   static ConnectedGroups& of_process() {
@@ -75,17 +75,17 @@ class ConnectedGroups {
   std::map<std::string, int> counts_ TUTTI_GUARDED_BY(mutex_);
 };
 
-/// connect() tries again after this.
+/// Returns an error upon which connect() tries again.
 Error while_connecting(const std::string& what) {
   return Error(ErrorCode::kUnavailable, concat("connecting the workers: ", what));
 }
 
-/// What heartbeats tell of a communicator.
+/// Converts the progress of a communicator to the form that heartbeats contain.
 GroupProgress group_progress(const CallProgress& calls) {
   return {"", calls.entered, calls.finished, calls.call, calls.since};
 }
 
-/// Before anything is started: connect_ranks(), whose rule this is, would say it when others wait.
+/// Checks the rule of connect_ranks() before anything starts, so that it fails before others wait.
 void check_listen_address(const std::string& address, const WorkerGroupOptions& options) {
   const auto endpoint = internal::parse_listen_address(address);
   internal::require(endpoint,
@@ -127,8 +127,8 @@ ConnectOptions connect_options(const WorkerGroupOptions& options, const std::str
 
 }  // namespace
 
-/// Keeps the fatal verdicts: the number of the last one names the *generation* of connections that
-/// follows it, the first one of a generation ends the calls of its transport.
+/// Handles fatal verdicts. The number of the last one names the *generation* of connections that
+/// follows it; the first one of a generation ends the calls of its transport.
 class WorkerGroup::Alarm {
  public:
   void raise(const Verdict& verdict) {
@@ -145,7 +145,7 @@ class WorkerGroup::Alarm {
       first_ = verdict;
       action = action_;
     }
-    // Last words to a peer that is lost as well take 0.2 s, and the next verdict may be on it.
+    // Aborting takes 0.2 s if a peer is lost as well, and the next verdict may already be due.
     MutexLock lock(ending_mutex_);
     ending_ = Executor::system().start("end-calls", [transport, error, action] {
       transport->abort(error);
@@ -153,7 +153,7 @@ class WorkerGroup::Alarm {
     });
   }
 
-  /// Nothing of a transport that is to be replaced is under way any more.
+  /// Waits until no action on the transport that is to be replaced is running.
   void settle() {
     MutexLock lock(ending_mutex_);
     ending_.reset();
@@ -164,15 +164,16 @@ class WorkerGroup::Alarm {
     action_ = std::move(action);
   }
 
-  /// The workers are about to be connected, as the generation after the verdict whose number is
-  /// returned; a newer one raises `connecting`.
+  /// Begins connecting the generation after the verdict whose number is returned; a newer verdict
+  /// raises `connecting`.
   std::uint64_t begin(std::shared_ptr<Interruption> connecting) {
     MutexLock lock(mutex_);
     connecting_ = std::move(connecting);
     return last_number_;
   }
 
-  /// `transport` belongs to the generation after verdict `number`; false: there is a newer one.
+  /// Watches `transport` of the generation after verdict `number`. Returns false if there is a
+  /// newer one.
   bool watch(const std::shared_ptr<Transport>& transport, std::uint64_t number) {
     MutexLock lock(mutex_);
     connecting_.reset();
@@ -182,7 +183,7 @@ class WorkerGroup::Alarm {
     return true;
   }
 
-  /// The verdict that ended this generation, also one that comes within `patience`.
+  /// Returns the verdict that ended this generation; waits up to `patience` for one.
   std::optional<Verdict> verdict(Duration patience) {
     MutexLock lock(mutex_);
     const auto is_here = [&]() TUTTI_REQUIRES(mutex_) { return first_.has_value(); };
@@ -222,9 +223,9 @@ std::shared_ptr<WorkerGroup> WorkerGroup::join(const ClusterResolver& resolver,
   return group;
 }
 
-/// MPI's launchers do not say where the processes are: their messages go by MPI, by which they also
-/// learn where the control server is. A launcher ends the job when a process dies; it does not see
-/// that one is stopped or stuck.
+/// Connects through MPI, which also distributes the control server's address, because launchers of
+/// MPI do not provide addresses. A launcher ends the job when a process dies; it does not detect
+/// stopped or stuck processes.
 void WorkerGroup::join_mpi(const WorkerGroupOptions& options) {
   transport_ = mpi_transport({.name = "workers", .timeout = options.join_timeout});
   if (transport_->size() != num_workers() || transport_->rank() != worker_) {
@@ -251,7 +252,7 @@ bool WorkerGroup::has_addresses() const {
 
 JoinOptions WorkerGroup::join_options(const WorkerGroupOptions& options) const {
   JoinOptions join = options.join;
-  // A step may take long; collectives have deadlines of their own.
+  // A step may take long; collectives have their own deadlines.
   join.health.abort_stuck_after =
       std::max<Duration>(join.health.abort_stuck_after, durations::kLongestStep);
   join.client.timeout = options.join_timeout;
@@ -272,7 +273,7 @@ void WorkerGroup::join_job(const WorkerGroupOptions& options) {
   plane_ = tutti::join_job(tasks_, static_cast<std::size_t>(worker_), join_options(options));
   const Member self = plane_.client->self();
   strategy_ = ConnectedGroups::of_process().count(self);
-  // Later strategies of a process begin together with those of all others.
+  // All workers enter a later strategy together.
   is_replacement_ = !options.ends_calls && strategy_ == 0 && self.incarnation > 0 &&
                     plane_.client->get(kReadyKey).has_value();
   if (self.incarnation > 0) publish_state(kJoined);
@@ -290,7 +291,7 @@ void WorkerGroup::connect(TimePoint deadline, bool goes_back) {
       publish_state(kConnected);
       return;
     } catch (const Error& error) {
-      // A worker that has not noticed yet that another one was lost comes later.
+      // A worker that has not noticed the loss of another one yet may join later.
       const bool may_come = error.code() == ErrorCode::kDeadlineExceeded ||
                             error.code() == ErrorCode::kUnavailable ||
                             (error.code() == ErrorCode::kNotFound && was_connected_);
@@ -302,7 +303,7 @@ void WorkerGroup::connect(TimePoint deadline, bool goes_back) {
   }
 }
 
-/// Without its place in the job nothing brings this process back, however often it tries.
+/// Without its membership in the job this process cannot rejoin, so retrying is useless.
 void WorkerGroup::wait_for_workers(TimePoint deadline, bool goes_back) {
   try {
     if (goes_back) publish_state(kGoesBack);
@@ -342,8 +343,9 @@ std::vector<WorkerGroup::Peer> WorkerGroup::peers() {
   return peers;
 }
 
-/// All workers make the same strategies, one after the other. A worker in an earlier one either is
-/// about to leave it, still connected, or was started again and can never reach this one.
+/// Returns true if all workers are in this process's strategy; all workers create the same
+/// strategies in sequence. A worker in an earlier one either is about to leave it, still connected,
+/// or was restarted and can never reach this one.
 bool WorkerGroup::all_are_in_this_strategy(TimePoint deadline) {
   std::vector<std::string> ahead;
   bool has_unknown = false;
@@ -362,12 +364,12 @@ bool WorkerGroup::all_are_in_this_strategy(TimePoint deadline) {
     wait_for_exit(ahead, deadline);
   } else if (has_unknown) {  // it joined a moment ago
     Clock::system().sleep_for(durations::kTryAgain);
-    return Clock::system().now() >= deadline;  // connecting names who is missing
+    return Clock::system().now() >= deadline;  // connecting then names the missing workers
   }
   return ahead.empty() && !has_unknown;
 }
 
-/// Sleeps a little. The first call logs a line.
+/// Logs a line on the first call, then sleeps briefly. Throws at the deadline.
 void WorkerGroup::wait_for_exit(const std::vector<std::string>& names, TimePoint deadline) {
   const std::string self = tasks_[static_cast<std::size_t>(worker_)].to_string();
   if (Clock::system().now() >= deadline) {
@@ -400,23 +402,22 @@ void WorkerGroup::connect_generation(TimePoint deadline) {
 }
 
 bool WorkerGroup::may_reconnect(const Error& error, Duration patience) const {
-  if (!has_addresses()) return false;  // nobody comes back to a job of MPI: the error is the end
+  if (!has_addresses()) return false;  // no process rejoins an MPI job: the error is final
   const TimePoint deadline = deadline_after(Clock::system().now(), patience);
-  // A connection that ended may be all that is seen of a death so far. The job knows of a death
-  // within 250 ms; this is twice as long, so that a busy machine does not make two interruptions of
-  // one.
+  // A broken connection may be the first symptom of a death, which the job detects within 250 ms.
+  // Waiting twice as long keeps a busy machine from handling one failure as two.
   std::optional<Verdict> verdict =
       alarm_->verdict(std::min(patience, 2 * durations::kHeartbeatEvery));
   if (!verdict) {
     report_lost_peer(error);
     verdict = alarm_->verdict(std::max(deadline - Clock::system().now(), Duration::zero()));
   }
-  // Calls that do not fit together would not do so the next time either.
+  // Mismatched calls would fail again.
   return verdict && verdict->kind != VerdictKind::kFailed &&
          verdict->code != ErrorCode::kInvalidArgument;
 }
 
-/// The other workers wait in their collectives, and only this one, or its peer, knows why.
+/// Reports a broken connection: the other workers wait in collectives and cannot detect it.
 void WorkerGroup::report_lost_peer(const Error& error) const {
   const std::optional<int> peer = transport_ ? transport_->lost_peer() : std::nullopt;
   if (!peer) return;
@@ -460,7 +461,7 @@ bool WorkerGroup::restart() {
 
 std::shared_ptr<void> WorkerGroup::watch(const Communicator& communicator,
                                          const std::string& name) {
-  // Calls are counted anew with each connection, so its number is part of the group's name.
+  // Call counters restart with each connection, so the group's name contains the generation.
   const std::string group = concat(name, "/", generation_);
   progress_->watch(group, [&communicator] { return group_progress(communicator.progress()); });
   return std::shared_ptr<void>(nullptr,
@@ -474,7 +475,7 @@ void WorkerGroup::when_lost(std::function<void(const Error&)> action) {
 void WorkerGroup::set_step(std::uint64_t step) { progress_->set_step(step); }
 
 void WorkerGroup::remember(const std::string& key, std::string_view value) {
-  // A replacement begins with the first strategy.
+  // Replacements start with the first strategy.
   if (!plane_.client || worker_ != 0 || strategy_ > 0) return;
   plane_.client->set(key, value);
   plane_.client->set(kReadyKey, "yes");
@@ -497,7 +498,7 @@ std::string WorkerGroup::name_of(int worker) const {
 
 std::unique_ptr<Communicator> WorkerGroup::make_communicator(const CommunicatorOptions& options) {
   if (num_workers() == 1) return std::move(in_process_communicators(1, options).front());
-  // The store lives as long as this group, which its communicators do not outlive.
+  // The group owns the store, and its communicators do not outlive the group.
   const std::shared_ptr<KeyValueStore> store(std::shared_ptr<void>(), plane_.client.get());
   return tutti::make_communicator(Group{.world_size = num_workers(),
                                         .first_rank = worker_,
@@ -508,7 +509,7 @@ std::unique_ptr<Communicator> WorkerGroup::make_communicator(const CommunicatorO
 }
 
 std::shared_ptr<Communicator> communicator_from_environment(const CommunicatorOptions& options) {
-  struct OfJob {  // destroyed from the end
+  struct OfJob {  // members are destroyed in reverse order
     ~OfJob() {
       if (workers && workers->control()) workers->control()->report_unwinding();
     }

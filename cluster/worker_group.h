@@ -1,4 +1,4 @@
-// The workers of a job, connected: messages between all of them, and an alarm when one is gone.
+// The connected workers of a job: transports between them, and detection of lost workers.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -19,72 +19,70 @@
 
 namespace tutti {
 
-/// The tasks that train together (chief, then workers), seen from one of them. Made by all of them
-/// at the start; a worker that is missing is named every 5 s. From then on a worker that dies,
-/// stops or hangs ends everybody's collectives with an error that names it. Threads: any.
-/// What strategies call is virtual, so that a program links gRPC only where it calls join().
+/// The tasks that train together (chief, then workers), seen from one of them. All of them create
+/// it at the start; the log names missing workers every 5 s. Afterwards a worker that dies, stops
+/// or hangs fails all workers' collectives with an error that names it. Functions that strategies
+/// call are virtual, so that a program links gRPC only if it calls join(). Thread-safe.
 class WorkerGroup {
  public:
-  /// An empty cluster is this process alone. Throws kInvalidArgument for a task that does not
-  /// train, and for what validate_cluster() refuses; kDeadlineExceeded naming the workers that did
-  /// not come; as join_job().
+  /// Joins the job and connects the workers. An empty cluster is this process alone. Throws
+  /// kInvalidArgument if the task does not train, kDeadlineExceeded naming the workers that did not
+  /// join, and the errors of validate_cluster() and join_job().
   static std::shared_ptr<WorkerGroup> join(const ClusterResolver& resolver,
                                            const WorkerGroupOptions& options = {});
-  /// Leaves the job; the process that hosts the control server waits a little for the others.
+  /// Leaves the job. The process that hosts the control server waits briefly for the others.
   virtual ~WorkerGroup();
   WorkerGroup(const WorkerGroup&) = delete;
   WorkerGroup& operator=(const WorkerGroup&) = delete;
 
   int worker() const { return worker_; }
   int num_workers() const { return static_cast<int>(tasks_.size()); }
-  /// "worker 2", as the cluster calls it.
+  /// Returns "worker 2", the name of the task in the cluster.
   virtual std::string name_of(int worker) const;
-  /// nullptr for a process alone, and for those that MPI connects over machines without
+  /// The job's client; null for a single process, and if MPI connects several machines without
   /// TUTTI_CONTROL.
   ControlClient* control() const { return plane_.client.get(); }
 
-  /// Whether this process takes the place of one that died after all had found out together what
-  /// they remember(). Until then who is started again is connected as if it had not been there.
-  /// Only in its first group: a process that makes several, one after the other, joins the later
-  /// ones together with all other workers.
+  /// Returns true if this process replaces one that died after the workers had called remember(). A
+  /// process that restarts before that is connected as if it were new. Applies only to the first
+  /// group of a process; a process joins later groups together with all other workers.
   bool is_replacement() const { return is_replacement_; }
-  /// A call failed with `error`: whether the workers are to reconnect() and go on. True when the
-  /// job finds, within `patience`, that since the last reconnect() a worker died, was stopped or
-  /// got stuck, or a connection between two of them broke. A connection of this worker that ended
-  /// is told to the job here, when it has had the time to find a death behind it. False when a
-  /// worker failed by itself, and where MPI connects them, which nobody can come back to.
+  /// Returns true if the workers should reconnect() after a call failed with `error`. This is so if
+  /// the job finds, within `patience`, that since the last reconnect() a worker died, was stopped
+  /// or got stuck, or a connection between two workers broke. Reports a broken connection of this
+  /// worker to the job, after a delay in which the job may find a death as its cause. Returns false
+  /// if a worker failed by itself, and always under MPI, where no process can rejoin.
   virtual bool may_reconnect(const Error& error, Duration patience) const;
-  /// Waits until all workers are here, those that were started again among them, if any, and
-  /// connects them anew. Called by all, when all communicators are destroyed. Throws
-  /// kDeadlineExceeded naming who is missing, kUnavailable when another worker is lost meanwhile,
-  /// kFailedPrecondition when the others have given this process up, the control server is gone, or
-  /// a worker that was started again is in an earlier strategy of the program than this one: then
-  /// all processes have to end, and restart() together.
+  /// Collective. Waits until all workers have joined, including restarted ones, and connects them
+  /// again. All communicators must have been destroyed. Throws kDeadlineExceeded naming the missing
+  /// workers, kUnavailable if another worker is lost meanwhile, and kFailedPrecondition if all
+  /// processes have to exit and restart() together: the others have given up this process, the
+  /// control server has exited, or a restarted worker is in an earlier strategy of the program.
   virtual void reconnect(TimePoint deadline);
-  /// Connects a replacement in a program that never calls reconnect(), where one loss ends all
-  /// processes: waits until every worker that was connected has exited, and connects those that
-  /// were started again. Returns false if the others reconnect(). Throws kDeadlineExceeded naming
-  /// the workers that did not exit, or did not join, within `join_timeout` of the options.
+  /// Connects a replacement in a program that never calls reconnect(), so that one loss ends all
+  /// processes. Waits until every previously connected worker has exited, then connects the
+  /// restarted ones. Returns false if the others call reconnect(). Throws kDeadlineExceeded naming
+  /// the workers that did not exit or join within the option `join_timeout`.
   virtual bool restart();
 
-  /// Tells the job how far this communicator's calls have come, as long as the returned object
-  /// lives (which the communicator must outlive): a worker that does not come where the others wait
-  /// is named in a warning on all of them. `name` is the same on all workers.
+  /// Reports the progress of the communicator's calls to the job while the returned object lives;
+  /// the communicator must outlive it. All workers then log a warning that names a worker for which
+  /// the others wait. `name` must be equal on all workers.
   [[nodiscard]] virtual std::shared_ptr<void> watch(const Communicator& communicator,
                                                     const std::string& name);
-  /// `action` is called, by a thread of the job, when a worker or a connection between two is lost:
-  /// whatever waits elsewhere than in communicators is to be ended. It replaces the one before; {}:
-  /// none.
+  /// Sets the action that a thread of the job calls when a worker or a connection between two
+  /// workers is lost. It must end waits outside of communicators. Replaces the previous action; {}
+  /// removes it.
   virtual void when_lost(std::function<void(const Error&)> action);
-  /// The step that this worker is in.
+  /// Reports the step that this worker executes.
   virtual void set_step(std::uint64_t step);
 
-  /// What the workers found out together at their start, for those that come later: the last thing
-  /// that they do before any of them may go on without another one. Called by all.
+  /// Collective. Stores a value that the workers agreed on at their start, for workers that join
+  /// later. Must be the last action before a worker may continue without another one.
   virtual void remember(const std::string& key, std::string_view value);
   virtual std::string remembered(const std::string& key);
 
-  /// A communicator of all workers. Called by all. What kills the group ends its calls.
+  /// Collective. Makes a communicator of all workers; its calls fail when the group loses a worker.
   virtual std::unique_ptr<Communicator> make_communicator(const CommunicatorOptions& options = {});
 
  private:
@@ -103,7 +101,7 @@ class WorkerGroup {
   /// Another worker that has joined.
   struct Peer {
     Member member;
-    std::optional<int> strategy;  // none: it has not published its state yet
+    std::optional<int> strategy;  // nullopt: not published yet
     std::string state;
   };
   void wait_for_workers(TimePoint deadline, bool goes_back);
@@ -122,9 +120,9 @@ class WorkerGroup {
   bool is_replacement_ = false;
   bool was_connected_ = false;
   bool has_logged_wait_ = false;  // of wait_for_exit()
-  int strategy_ = 0;              // number of groups that this process has connected before
-  std::uint64_t generation_ = 0;  // of the connections: the number of the last fatal verdict
-  ConnectOptions connect_;        // the same each time
+  int strategy_ = 0;              // number of groups that this process connected before
+  std::uint64_t generation_ = 0;  // of the connections: number of the last fatal verdict
+  ConnectOptions connect_;        // options of every connect()
   Duration join_timeout_{};
   std::shared_ptr<Transport> transport_;
 };

@@ -1,4 +1,4 @@
-// Addresses, each once, and numbered tasks as those of jobs.
+// Validation of addresses, and assignment of numbered tasks to jobs.
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/resolvers/found_tasks.h"
 
@@ -13,7 +13,7 @@
 namespace tutti::internal {
 namespace {
 
-/// What is wrong with an address: what would have been right, and what to do.
+/// The expected form of an invalid address, and a remedy.
 struct AddressProblem {
   std::string expected, remedy;
 };
@@ -37,7 +37,7 @@ std::optional<AddressProblem> find_host_problem(const AddressParts& parts) {
   return std::nullopt;
 }
 
-/// Nothing for a good one.
+/// Returns nullopt if the address is valid.
 std::optional<AddressProblem> find_address_problem(std::string_view text) {
   constexpr const char* kExpected = "an address host:port";
   if (text.empty()) return {{kExpected, "name a host and a port"}};
@@ -60,7 +60,7 @@ std::optional<AddressProblem> find_address_problem(std::string_view text) {
   return find_host_problem(*parts);
 }
 
-/// host:port, each once in the whole cluster. `paths` are those of the addresses before it.
+/// Requires host:port, unique in the cluster. `paths` maps earlier addresses to their paths.
 void check_address(std::string_view address, const std::string& path,
                    std::map<std::string, std::string>& paths) {
   if (const auto problem = find_address_problem(address)) {

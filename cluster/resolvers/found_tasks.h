@@ -1,5 +1,5 @@
-// What resolvers share: checking the addresses that were found, and giving numbered tasks of a
-// launcher to named jobs, in order.
+// Functions shared by resolvers: validation of addresses, and assignment of a launcher's numbered
+// tasks to jobs.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -15,24 +15,24 @@ namespace tutti::internal {
 
 inline constexpr int kMostTasks = 65536;
 
-/// The cluster itself, when each address is host:port and no other task's, and there is at most one
-/// chief and one evaluator. Throws kInvalidArgument, one line that begins with `path` and the place
-/// below it ("SM_HOSTS.worker[1]").
+/// Returns `cluster` if every address is host:port and unique, and there is at most one chief and
+/// one evaluator. Throws kInvalidArgument, one line that begins with `path` and the position below
+/// it ("SM_HOSTS.worker[1]").
 const ClusterSpec& checked_addresses(const ClusterSpec& cluster, const std::string& path);
 
 using JobCounts = std::vector<std::pair<std::string, int>>;
 
-/// "chief=1,worker=3". Throws kInvalidArgument naming `source`.
+/// Parses "chief=1,worker=3". Throws kInvalidArgument naming `source`.
 JobCounts parse_job_counts(std::string_view text, std::string_view source);
 
 struct FilledJobs {
   ClusterSpec cluster;
-  std::optional<Task> own;  // nothing: more tasks than the jobs want, and this is one of the rest
+  std::optional<Task> own;  // nullopt: the jobs need fewer tasks, and this one is left over
 };
 
-/// Jobs get the first addresses, each as many as it wants; without jobs all are workers. `rank` is
-/// this process's place in `addresses`. Throws kInvalidArgument when there are too few, naming
-/// `who`.
+/// Assigns the addresses to the jobs in order, each as many as it requests; without jobs all are
+/// workers. `rank` is this process's index in `addresses`. Throws kInvalidArgument naming `who` if
+/// there are too few addresses.
 FilledJobs fill_jobs(JobCounts jobs, const std::vector<std::string>& addresses, int rank,
                      std::string_view who);
 

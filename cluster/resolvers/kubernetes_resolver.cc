@@ -1,4 +1,4 @@
-// Clusters of pods: names and selectors.
+// Kubernetes resolvers: pod names and label selectors.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cluster/resolvers/kubernetes_resolver.h"
 
@@ -16,13 +16,14 @@ namespace {
 
 constexpr const char* kKubernetes = "Kubernetes";
 
-/// "train-worker-1": set "train", job "worker", index 1. "train-1": the job is not in the name.
+/// "train-worker-1": set "train", job "worker", index 1. "train-1": the name does not contain a
+/// job.
 struct PodName {
   std::string set;
   std::optional<std::string> job;
   int index = 0;
 
-  /// The name that another task of the same set has.
+  /// Returns the pod name of another task of the set.
   std::string of(const Task& task) const {
     return job ? concat(set, "-", task.type, "-", task.index) : concat(set, "-", task.index);
   }
@@ -68,7 +69,7 @@ int port_from(const KubernetesResolverOptions& options, const Environment& envir
   return options.port;
 }
 
-// Pods without a job in their names can be of one job only: which are the others' numbers?
+// Without job names the task of a pod is unique only if there is one job.
 void check_jobs_have_names(const PodName& own, const internal::JobCounts& jobs) {
   if (own.job || jobs.size() == 1) return;
   internal::fail_place("HOSTNAME", "a pod's name with its job, such as train-worker-0",
@@ -120,7 +121,7 @@ std::string text_at(const JsonPlace& place, std::string_view name) {
 
 constexpr const char* kAsKubectlPrints = "an object, as kubectl prints it";
 
-/// Limits of the GPUs of all containers of a pod's spec.
+/// Returns the sum of the GPU limits of all containers in a pod's spec.
 int gpus_in(const JsonPlace& spec) {
   constexpr int kMost = 1024;
   int gpus = 0;
@@ -159,7 +160,7 @@ Pod read_pod(const JsonPlace& place) {
   return pod;
 }
 
-/// "key=value,key2=value2"; also "key==value".
+/// Parses "key=value,key2=value2"; accepts "key==value".
 std::vector<std::pair<std::string, std::string>> parse_selector(std::string_view selector) {
   std::vector<std::pair<std::string, std::string>> wanted;
   for (std::string_view rest = selector;;) {

@@ -1,4 +1,4 @@
-// Clusters from the variables of MPI launchers and of SageMaker.
+// Resolvers for the variables of MPI launchers and of SageMaker.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cluster/resolvers/launcher_resolvers.h"
 
@@ -12,7 +12,7 @@
 namespace tutti {
 namespace {
 
-/// The variables of one family of launchers.
+/// Variables of one family of launchers.
 struct Launcher {
   const char* name;
   const char* rank;
@@ -56,8 +56,6 @@ MpiResolver::MpiResolver(const MpiResolverOptions& options, const Environment& e
   cluster_ = std::move(filled.cluster);
   if (filled.own) apply({.task_type = filled.own->type, .task_id = filled.own->index});
 }
-
-// The cluster of a SageMaker training job.
 
 namespace {
 

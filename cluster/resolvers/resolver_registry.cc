@@ -1,4 +1,4 @@
-// Names -> resolvers, and the choice among them.
+// Registry of resolvers, and the choice among them.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cluster/resolver_registry.h"
 
@@ -52,7 +52,7 @@ Registry& registry() {
   return instance;
 }
 
-/// A name of the registry and the sign that it fits.
+/// A name in the registry and the reason for choosing it.
 struct Choice {
   const char* name;
   std::string sign;
@@ -85,7 +85,7 @@ Choice choose(const Environment& environment) {
   return {"local", "because no variable names a cluster"};
 }
 
-/// Other launchers' variables name no addresses.
+/// Warns if a launcher whose variables contain no addresses started several copies.
 void warn_of_copies(const Environment& environment) {
   const auto copies =
       internal::launched_copies([&](const char* name) { return environment.find(name); });

@@ -1,8 +1,8 @@
-// The cluster as Slurm laid it out.
+// The Slurm resolver.
 // SPDX-License-Identifier: Apache-2.0
 //
-// A task has a rank (SLURM_PROCID), a node, and a slot: its place among the tasks of that node,
-// which gives its port and its share of the node's GPUs.
+// A task has a rank (SLURM_PROCID), a node, and a slot: its index among the node's tasks, which
+// determines its port and its share of the node's GPUs.
 #include "tutti/cluster/resolvers/slurm_resolver.h"
 
 #include <algorithm>
@@ -26,7 +26,7 @@ int require_int(const Environment& environment, std::string_view name, int small
   return *environment.find_int(name, smallest, internal::kMostTasks);
 }
 
-/// The GPUs of this node by the names that CUDA_VISIBLE_DEVICES uses.
+/// Returns the GPUs of this node, by the names that CUDA_VISIBLE_DEVICES uses.
 std::vector<std::string> gpus_of_node(const SlurmResolverOptions& options,
                                       const Environment& environment) {
   const std::optional<std::string> visible = environment.find("CUDA_VISIBLE_DEVICES");
@@ -47,7 +47,7 @@ std::vector<std::string> gpus_of_node(const SlurmResolverOptions& options,
 
 }  // namespace
 
-/// Where Slurm put the tasks.
+/// Placement of the tasks.
 struct SlurmResolver::Layout {
   struct Place {
     int node = 0;
@@ -79,7 +79,7 @@ SlurmResolver::Layout::Layout(const SlurmResolverOptions& options, const Environ
   const int num_tasks = require_int(environment, "SLURM_STEP_NUM_TASKS", 1);
   nodes = expand_node_list(environment.at(kSlurm, "SLURM_STEP_NODELIST", kRemedy));
   read_tasks_per_node(options, environment);
-  // Each number may be large: all together are more than an int has.
+  // The sum may overflow an int although each number does not.
   const auto placed =
       std::accumulate(tasks_per_node.begin(), tasks_per_node.end(), std::int64_t{0});
   if (placed > internal::kMostTasks) {
@@ -128,7 +128,7 @@ void SlurmResolver::Layout::place_in_blocks() {
   }
 }
 
-// One task for each node that has room, round after round.
+// Places one task on each node that has room, round after round.
 void SlurmResolver::Layout::place_cyclically() {
   const int rounds = *std::ranges::max_element(tasks_per_node);
   for (int slot = 0; slot < rounds; ++slot) {
@@ -201,7 +201,7 @@ void SlurmResolver::share_gpus(const SlurmResolverOptions& options, const Enviro
   }
   std::vector<std::string> own;
   for (int gpu = 0; gpu < per_task; ++gpu) {
-    // With fewer GPUs than tasks several tasks share one.
+    // If there are fewer GPUs than tasks, several tasks share one.
     const int number = (layout.own_slot() * per_task + gpu) % num_gpus;
     own.push_back(gpus[static_cast<std::size_t>(number)]);
   }
@@ -216,9 +216,9 @@ std::map<std::string, int> SlurmResolver::find_accelerators(
   return {{"GPU", count}};
 }
 
-// Reading of Slurm's lists. A list has entries with commas between them. An entry of a node list is
-// literal text and bracket groups in turn; a group has ranges of numbers, "08-10", whose first
-// number fixes the width.
+// Parsing of Slurm's lists, whose entries are separated by commas. An entry of a node list
+// alternates literal text and bracket groups. A group contains ranges of numbers such as "08-10",
+// whose first number determines the width.
 
 namespace {
 
@@ -231,7 +231,7 @@ bool is_name_character(char c) {
   return internal::has_only_alphanumerics_and("-_.", std::string_view(&c, 1));
 }
 
-/// A text, and how far it was read.
+/// A text and the position up to which it was read.
 class Reader {
  public:
   Reader(std::string_view text, std::string_view source) : text_(text), source_(source) {}
@@ -284,7 +284,7 @@ int to_number(std::string_view digits) {
   return number;
 }
 
-/// "[13,41-43]", without the bracket that opens it.
+/// Reads "[13,41-43]" after its opening bracket.
 std::vector<std::string> read_group(Reader& reader) {
   std::vector<std::string> numbers;
   do {
@@ -303,7 +303,7 @@ std::vector<std::string> read_group(Reader& reader) {
   return numbers;
 }
 
-/// Every name so far with every suffix; the last bracket runs fastest.
+/// Appends every suffix to every name; the last bracket varies fastest.
 std::vector<std::string> multiply(const std::vector<std::string>& names,
                                   const std::vector<std::string>& suffixes, const Reader& reader) {
   if (names.size() * suffixes.size() > kMaxNodes) reader.fail_size();

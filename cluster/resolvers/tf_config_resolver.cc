@@ -1,4 +1,4 @@
-// Reading TF_CONFIG, with every mistake found before anything is connected.
+// Parsing of TF_CONFIG, which finds every mistake before any connection is made.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cluster/resolvers/tf_config_resolver.h"
 
@@ -14,11 +14,11 @@ namespace {
 
 using internal::JsonPlace;
 
-constexpr std::size_t kMaxText = 16 << 20;  // some hundred thousand addresses
+constexpr std::size_t kMaxText = 16 << 20;  // several hundred thousand addresses
 constexpr int kLargestTaskIndex = 999'999;
 constexpr const char* kExpectedForm = "an object {\"cluster\": ..., \"task\": ...}";
 
-// Other programs add members of their own, so only what was surely meant otherwise is refused.
+// Other programs add members of their own, so only probable misspellings are rejected.
 template <std::size_t kCount>
 void check_spelling(const JsonPlace& place, const std::array<std::string_view, kCount>& known) {
   for (const Json::Member& member : place.value().as_object()) {
@@ -44,7 +44,7 @@ ClusterSpec read_cluster(const JsonPlace& config) {
                                      place->path());
 }
 
-// tf takes numbers for a type, since names of jobs may look like some.
+// tf accepts numbers as types, since job names may look like numbers.
 std::string read_task_type(const JsonPlace& place) {
   constexpr const char* kExpected = "the name of a job";
   if (place.value().is_number()) return place.value().dump();
@@ -63,7 +63,7 @@ Task read_task(const JsonPlace& place) {
           index->index(kLargestTaskIndex, "the task's index, a whole number from 0")};
 }
 
-/// The task that this process is, and where each half of it was said.
+/// The task of this process, and the paths of its two parts for errors.
 struct OwnTask {
   Task task;
   std::string type_path, index_path;
