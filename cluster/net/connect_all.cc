@@ -1,25 +1,25 @@
-// Connecting a group: each rank opens connections to the lower ranks and accepts the higher ones.
+// Connects a group: each rank connects to the lower ranks and accepts the higher ones.
 // SPDX-License-Identifier: Apache-2.0
 //
-// A rank draws its *run*, a number that no other run has, and publishes it with its address and
-// what others must know of it. The handshake tells each side the run of the other, which is
-// compared with the store's. So a value that an earlier run left in the store leads to a refusal,
-// upon which the store is read again, until the right rank has replaced it. A look into the store
-// is for all ranks that it had nothing of before: for many ranks, few looks. Whether two ranks fit
-// is judged when both have proven that the store's values are theirs.
+// A rank generates its *run*, a unique number, and publishes it together with its address and
+// properties. The handshake exchanges runs, which are compared with the store's. So a value that an
+// earlier run left in the store leads to a refusal, and the store is read again until the right
+// rank has replaced it. One read of the store fetches all announcements still missing, which keeps
+// the number of reads low for many ranks. Compatibility is checked once both sides have proven that
+// the store's values are theirs.
 //
-// There is no circle of waiting ranks: one loop does all that can be done at a time. It opens a
-// connection to the next lower rank that has none, accepts, shakes hands, and sleeps until a socket
-// has something or it is time to look into the store again. Each rank calls the next lower one
-// first, so that no rank is called by all others at once.
+// Ranks do not wait for each other in a cycle: one loop does all that is possible at a time. It
+// connects to the next lower rank without a connection, accepts, shakes hands, and sleeps until a
+// socket is ready or the store is to be read again. Starting with the next lower rank keeps all
+// others from connecting to one rank at once.
 //
-// A connection may break, or change a bit, before it is one: a rank without an answer connects
-// again, also to one that has given it already. At the end each rank says to each that it has all,
-// with its memory where that can be shared: one that gave up in the last moment, or whose answer
-// was lost, is missed here, and not in the first call.
+// A connection may break, or a bit may flip, before the handshake is complete: a rank without an
+// answer reconnects, even to a rank that has already answered. Finally each rank confirms to each
+// that it has all connections, and passes its memory where it can be shared. So a rank that gave up
+// at the last moment, or whose answer was lost, is detected here and not in the first call.
 //
-// Many ranks on few cores take long: the timeout counts from the last connection or confirmation,
-// and a rank that loses one connection keeps the others.
+// Many ranks on few cores take long: the timeout restarts with each connection or confirmation, and
+// a rank that loses one connection keeps the others.
 #include "cluster/net/connect_all.h"
 
 #include <unistd.h>
@@ -54,14 +54,14 @@ std::string this_machine() {
 
 TimePoint now() { return Clock::system().now(); }
 
-/// A connection that has proven nothing yet.
+/// A connection that is not authenticated yet.
 struct Newcomer {
   Newcomer(Handshake::Side side, FileDescriptor opened, const RankHello& own,
            const JobSecret& secret)
       : socket(std::move(opened)), handshake(side, own, secret) {}
 
-  /// Reads what the handshake waits for, and nothing behind it: that is the connection's. False:
-  /// the other side has closed it.
+  /// Reads at most the handshake's next bytes; later ones are the connection's. Returns false if
+  /// the other side closed it.
   bool read() {
     std::array<std::byte, kLongestHandshake> bytes{};
     std::size_t count = 0;
@@ -118,9 +118,9 @@ class Rendezvous {
  private:
   struct Peer {
     ConnectedPeer connection;
-    bool is_ready = true;   // there may be bytes
-    bool is_told = false;   // that this rank has all its connections
-    bool has_told = false;  // that it has all of its own
+    bool is_ready = true;   // bytes may be available
+    bool is_told = false;   // this rank has confirmed that it has all its connections
+    bool has_told = false;  // the peer has confirmed that it has all its connections
     bool is_open() const { return connection.socket.is_open(); }
     bool is_awaited() const { return is_open() && !has_told; }
   };
@@ -130,7 +130,7 @@ class Rendezvous {
     bool is_ready = true;  // poll() saw a new connection, or this rank has not accepted yet
   };
 
-  /// Pause between two polls: longer where many ranks share processors and the store.
+  /// Pause between two polls; longer if many ranks share processors and the store.
   Duration longest_pause() const { return durations::kTryAgain * (1 + size() / 8); }
 
   void note_progress() { deadline_ = deadline_after(now(), options_.timeout); }
@@ -175,8 +175,6 @@ class Rendezvous {
     note_progress();
   }
 
-  // Calling the lower ranks, one after the other.
-
   int next_to_call() const {
     for (int rank = rank_ - 1; rank >= 0; --rank) {
       if (!peers_[static_cast<std::size_t>(rank)].is_open()) return rank;
@@ -184,28 +182,29 @@ class Rendezvous {
     return kNobody;
   }
 
-  /// Asked again and again, for others are accepted meanwhile, and what an earlier run has left
-  /// may be replaced: the less often, the more ranks ask the store, and where an answer may come.
+  /// Called repeatedly, because others are accepted meanwhile and an earlier run's announcement may
+  /// be replaced. The pause grows with the number of ranks that poll the store, and is long if an
+  /// answer is likely.
   void call_next() {
     const int rank = next_to_call();
     if (rank == kNobody) return;
-    // An announcement that was called before may have been replaced.
+    // The announcement of a failed attempt may have been replaced.
     const bool was_called = called_text_ && texts_[static_cast<std::size_t>(rank)] == called_text_;
     std::optional<std::string> text = text_of(rank, was_called);
-    if (!call_ || text != called_text_) {  // else that call is under way
+    if (!call_ || text != called_text_) {  // otherwise that attempt is still running
       call_.reset();
       called_text_ = std::move(text);
       called_ = called_text_ ? parse_announcement(*called_text_) : std::nullopt;
       if (called_) call(rank);
     }
-    const bool is_heard = call_ && call_->is_local;  // by a process that lives
+    const bool is_heard = call_ && call_->is_local;  // accepted by a live process
     pause_ = is_heard ? Duration(durations::kOneTry)
              : call_  ? longest_pause()
                       : std::min(2 * pause_, longest_pause());
     call_again_ = deadline_after(now(), pause_);
   }
 
-  /// Locally, where that can be had of a process of this user, else by TCP.
+  /// Connects locally if the peer is a process of this user on this machine, otherwise by TCP.
   void call(int rank) {
     OpenedConnection opened;
     const bool is_near = called_->machine == own_.machine;
@@ -271,7 +270,7 @@ class Rendezvous {
     pause_ = durations::kStorePause;
   }
 
-  /// No rank of this job, or one that has left: the store may know more later.
+  /// Handles a rank of another job, or one that has exited: the store may be updated later.
   void take_refusal(int rank) {
     const Handshake& handshake = call_->handshake;
     if (handshake.is_proven() && handshake.peer() == RankHello{rank, called_->run}) {
@@ -286,15 +285,13 @@ class Rendezvous {
                        "; tries again"));
   }
 
-  /// Of one that has proven to be who the store says: trying again is of no use.
+  /// Rejects an authenticated peer that is incompatible; retrying cannot help.
   void require_fit(int rank, const Announcement& other) const {
     const std::string misfit = misfit_of(own_, rank_, other, rank);
     if (misfit.empty() || !is_job_of(other)) return;
     fail(ErrorCode::kInvalidArgument, who(), ": rank ", rank, " at ", other.address(),
          " does not fit: ", misfit);
   }
-
-  // Accepting the higher ranks, among strangers.
 
   void accept_all() {
     for (auto& [listener, is_ready] : listeners_) {
@@ -327,7 +324,7 @@ class Rendezvous {
                                                  hello_, options_.secret);
     newcomer.is_local = is_local;
     newcomer.address = address;
-    // A process of this machine and user ends its connections when it ends itself.
+    // A process of this machine and user closes its connections when it exits.
     newcomer.end =
         is_local ? TimePoint::max() : deadline_after(now(), durations::kUnreachableAfter);
   }
@@ -341,7 +338,7 @@ class Rendezvous {
     });
   }
 
-  /// Whether it ended here.
+  /// Returns true if the handshake has ended.
   bool is_settled(Newcomer& newcomer) {
     const bool is_open = !std::exchange(newcomer.is_ready, false) || newcomer.read();
     Handshake& handshake = newcomer.handshake;
@@ -357,14 +354,14 @@ class Rendezvous {
     switch (handshake.state()) {
       case Handshake::State::kRefused:
         refuse(newcomer, misfit.empty() ? handshake.reason() : misfit);
-        // A rank of this very run will not come back as another one.
+        // A rank of this run does not change, so retrying cannot help.
         if (announced) require_fit(handshake.peer()->rank, *announced);
         return true;
       case Handshake::State::kStranger:
         strangers_.note(concat(newcomer.address, " is no rank of this version of tutti"), now());
         return true;
       case Handshake::State::kDone:
-        // One that came before is welcome again: it did not get the answer.
+        // Accepts a reconnect: the peer may not have received the answer.
         if (was_sent) keep(handshake.peer()->rank, newcomer, *announced);
         return true;
       case Handshake::State::kRunning:
@@ -386,7 +383,8 @@ class Rendezvous {
     refusals_.note(last_refusal_, now());
   }
 
-  /// Of the higher rank that says this of itself; nothing: it is not the one that the store has.
+  /// Returns the announcement of the higher rank that sent `hello`; nullopt if it is not the one in
+  /// the store.
   std::optional<Announcement> announcement_of(const RankHello& hello) {
     if (hello.rank <= rank_ || hello.rank >= size()) return std::nullopt;
     for (const bool again : {false, true}) {
@@ -397,8 +395,8 @@ class Rendezvous {
     return std::nullopt;
   }
 
-  /// Returns the announcement of a rank as the store had it when this rank first saw it. `again`:
-  /// reads it anew.
+  /// Returns the announcement of a rank as the store had it when this rank first saw it, or reads
+  /// it again if `again` is set.
   const std::optional<std::string>& text_of(int rank, bool again) {
     std::optional<std::string>& wanted = texts_[static_cast<std::size_t>(rank)];
     if (again) wanted.reset();
@@ -416,8 +414,6 @@ class Rendezvous {
     return wanted;
   }
 
-  // Waiting, and its end.
-
   void wait() {
     std::vector<pollfd> descriptors{{call_ ? call_->socket.get() : -1,  // which poll() skips
                                      static_cast<short>(is_opening_ ? POLLOUT : POLLIN), 0}};
@@ -427,8 +423,8 @@ class Rendezvous {
       ready.push_back(&is_ready);
     };
     for (Newcomer& newcomer : newcomers_) watch(newcomer.socket, newcomer.is_ready);
-    // One of those that have not confirmed, the others after each pause: poll() takes longer with
-    // many, and each of them would wake this rank.
+    // Polls one unconfirmed peer, and reads the others after each pause: poll() takes longer with
+    // many sockets, and each of them would wake this rank.
     const auto awaited = std::ranges::find_if(peers_, &Peer::is_awaited);
     if (is_connected() && awaited != peers_.end()) {
       watch(awaited->connection.socket, awaited->is_ready);
@@ -457,7 +453,7 @@ class Rendezvous {
     return ranks;
   }
 
-  /// Reads which peers have all their connections: behind one that has, the next one may have, too.
+  /// Reads confirmations. If one peer has confirmed, the next one may have done so, too.
   void receive_confirmations() {
     bool reads_next = false;
     for (int rank = 0; rank < size(); ++rank) {
@@ -472,14 +468,14 @@ class Rendezvous {
     }
   }
 
-  /// Reports to all ranks that this one has all its connections; returns true if all have done so.
+  /// Sends this rank's confirmation to all ranks; returns true if all peers have confirmed.
   bool confirm_all() {
     bool have_all_told = true;
     for (int rank = 0; rank < size(); ++rank) {
       Peer& other = peer(rank);
       if (rank == rank_) continue;
       constexpr std::byte kAllHere{1};
-      if (!std::exchange(other.is_told, true)) {  // what is broken shows when it is read
+      if (!std::exchange(other.is_told, true)) {  // a broken connection is detected by reading
         const auto& connection = other.connection;
         (void)send_byte(connection.socket, kAllHere, connection.is_local ? memory_ : kNoDescriptor);
       }
@@ -488,7 +484,7 @@ class Rendezvous {
     return have_all_told;
   }
 
-  /// Forgets a connection that broke: the two connect again.
+  /// Drops a broken connection, so that the two ranks connect again.
   void lose(int rank) {
     peer(rank) = {};
     call_again_ = TimePoint::min();
@@ -530,29 +526,29 @@ class Rendezvous {
   KeyValueStore& store_;
   const ConnectOptions& options_;
   const FileDescriptor& memory_;
-  TimePoint deadline_;  // moves with each connection
+  TimePoint deadline_;  // restarts with each connection
   const RankHello hello_;
   std::vector<Peer> peers_;  // by rank
   Announcement own_;
-  std::vector<std::optional<std::string>> texts_;  // by rank: announcements in the store
+  std::vector<std::optional<std::string>> texts_;  // announcements in the store, by rank
 
-  std::optional<Newcomer> call_;            // to the lowest rank that is not connected
-  bool is_opening_ = false;                 // it, by TCP
-  bool is_call_ready_ = false;              // poll() saw something
-  std::optional<std::string> called_text_;  // what the store has of that rank
-  std::optional<Announcement> called_;      // the same, read
+  std::optional<Newcomer> call_;            // to the highest lower rank that is not connected
+  bool is_opening_ = false;                 // the connection is being opened
+  bool is_call_ready_ = false;              // poll() reported an event
+  std::optional<std::string> called_text_;  // that rank's value in the store
+  std::optional<Announcement> called_;      // called_text_, parsed
   Duration pause_ = durations::kStorePause;
   TimePoint call_again_ = TimePoint::min();
   std::string last_answer_;
-  bool is_hopeless_ = false;  // the last call, however often it is repeated
+  bool is_hopeless_ = false;  // of the last attempt, even if it is repeated
 
   std::vector<WatchedListener> listeners_;
   std::list<Newcomer> newcomers_;
   AddressLimit limit_;
   RefusalLog refusals_, strangers_;
-  std::string last_refusal_;  // of one that was no mere stranger
+  std::string last_refusal_;  // of a peer that announced itself as a rank
   TimePoint accept_again_ = TimePoint::min();
-  TimePoint read_all_at_ = TimePoint::min();  // confirmations
+  TimePoint read_all_at_ = TimePoint::min();  // next read of all confirmations
 };
 
 }  // namespace

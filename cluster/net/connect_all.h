@@ -1,4 +1,4 @@
-// How the ranks of a group find and recognize each other.
+// Connects and authenticates the ranks of a group.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,19 +12,19 @@
 
 namespace tutti::internal {
 
-/// Transport::name(), and the first word of errors.
+/// Returns the name of the transport, with which errors begin.
 inline std::string_view name_of(ConnectOptions::Way way) {
   using Way = ConnectOptions::Way;
   return way == Way::kTcp ? "tcp" : way == Way::kSharedMemory ? "shm" : "routed";
 }
 
-/// Connects to every lower rank, the next lower one first, and accepts every higher one, each with
-/// proofs of both sides that they belong to one job (handshake.h). Keeps connections that stand
-/// when another one breaks. `memory`: this rank's segment, of which peers of the same machine and
-/// user get a copy over local connections; not open: all connections are TCP. What strangers cost
-/// meanwhile is limited: 68 bytes and, by TCP, 5 s each, 256 at once of whom the oldest goes first,
-/// a rate per address, and a line in the log now and then. Returns the peers by rank; its own is
-/// not open. Throws as connect_ranks().
+/// Connects to every lower rank, beginning with the next lower one, and accepts every higher one.
+/// In each handshake both sides prove that they belong to one job (handshake.h). Keeps the other
+/// connections if one breaks. `memory` is this rank's segment, a descriptor of which peers of the
+/// same machine and user receive over local connections; if it is not open, all connections are
+/// TCP. Unauthenticated peers are limited: 68 bytes and (TCP) 5 s each, 256 at once, of which the
+/// oldest is dropped first, a rate per address, and an occasional line in the log. Returns the
+/// peers by rank; its own entry is not open. Throws as connect_ranks().
 std::vector<ConnectedPeer> connect_all(int rank, int size, KeyValueStore& store,
                                        const ConnectOptions& options, const FileDescriptor& memory);
 

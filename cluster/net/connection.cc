@@ -1,4 +1,4 @@
-// A connection: the socket, writing and reading frames, and how it ends.
+// Connection: the socket, writing and reading of frames, and failure.
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/net/connection.h"
 
@@ -51,10 +51,11 @@ Connection::News Connection::move() {
   return news;
 }
 
-/// What is there; 0: nothing now. Throws once the peer is gone and all of its bytes were read.
+/// Returns the number of bytes read; 0 if none are available. Throws once the peer has closed and
+/// all its bytes were read.
 std::size_t Connection::read_socket(std::span<const iovec> places) {
   msghdr message{};
-  message.msg_iov = const_cast<iovec*>(places.data());  // which is not changed
+  message.msg_iov = const_cast<iovec*>(places.data());  // not modified
   message.msg_iovlen = places.size();
   const ssize_t count = ::recvmsg(socket_.get(), &message, MSG_DONTWAIT);
   if (count > 0) return static_cast<std::size_t>(count);
@@ -72,7 +73,7 @@ pollfd Connection::watched() const {
   return {socket_.get(), static_cast<short>(has_bytes() ? POLLIN | POLLOUT : POLLIN), 0};
 }
 
-/// Not TCP_USER_TIMEOUT: it ends connections to peers that do not read for so long, too.
+/// TCP_USER_TIMEOUT is unsuitable: it also ends connections to peers that do not read for so long.
 void Connection::check_silence(TimePoint now) {
   if (is_local_) {
     pollfd end{process_.get(), POLLIN, 0};
@@ -80,7 +81,7 @@ void Connection::check_silence(TimePoint now) {
   } else if (const auto info = info_of(socket_)) {
     const bool waits = info->tcpi_unacked > 0 && info->tcpi_bytes_acked == acked_;
     acked_ = info->tcpi_bytes_acked;
-    // Time in which nobody waited says nothing.
+    // Periods without a waiting thread do not count.
     if (!waits || now - checked_at_ > kSilence / 2) stuck_since_ = now;
     checked_at_ = now;
     is_silent_ = now - stuck_since_ >= kSilence;
@@ -89,7 +90,7 @@ void Connection::check_silence(TimePoint now) {
 }
 
 bool Connection::has_unsent() const {
-  constexpr int kClosed = 7;  // TCP_CLOSE: reset, so nothing of it will arrive
+  constexpr int kClosed = 7;  // TCP_CLOSE: reset, so no more of it will arrive
   const auto info = info_of(socket_);
   int left = 0;
   return info && info->tcpi_state != kClosed && ::ioctl(socket_.get(), SIOCOUTQ, &left) == 0 &&
@@ -105,7 +106,7 @@ void Connection::fail_locked(const Error& reason) {
   is_open_ = false;
   const bool is_abort = reason.code() == ErrorCode::kAborted;
   if (!failure_ || (is_abort && failure_->code() != ErrorCode::kAborted)) failure_ = reason;
-  if (reading_) {  // it will not be complete
+  if (reading_) {  // it will never be complete
     std::erase(messages_kept_, reading_);
     if (reading_->receiver) reading_->receiver->end(failure_);
     release_body(*reading_);
@@ -144,7 +145,7 @@ void Connection::abort(const Error& reason) {
 
 void Connection::close() noexcept { ::shutdown(socket_.get(), SHUT_RDWR); }
 
-/// An end behind bytes that do not arrive would not arrive, either.
+/// Resets instead of closing: an end-of-file behind undelivered bytes would not arrive either.
 void Connection::reset() noexcept {
   sockaddr nowhere{};
   nowhere.sa_family = AF_UNSPEC;
@@ -153,10 +154,10 @@ void Connection::reset() noexcept {
 
 namespace {
 
-// Writing frames: header, head and body in one call of the stream. Their coding: numbers at fixed
-// places, every field checked.
+// Writing frames: header, head and body in one system call. Their encoding: numbers at fixed
+// offsets, every field validated.
 
-// So much is written before the checksum of what comes next is made: it is on its way meanwhile.
+// Written before the checksum of the next part is computed, so that sending and computing overlap.
 constexpr std::size_t kCheckedAtOnce = std::size_t{256} << 10;
 
 constexpr std::uint32_t kFrameMagic = 0x46747554;  // "TutF"
@@ -168,7 +169,7 @@ struct [[gnu::packed]] FrameOnTheWire {
   std::uint16_t head_bytes = 0;
   std::uint64_t tag = 0;
   std::uint64_t body_bytes = 0;
-  std::uint32_t crc = 0;  // of all before it
+  std::uint32_t crc = 0;  // of all preceding bytes
 
   std::uint32_t expected_crc() const {
     return crc32c_of(std::as_bytes(std::span(this, 1)).first(sizeof(*this) - sizeof(crc)));
@@ -235,7 +236,7 @@ void Outgoing::own_body() {
   const std::size_t gone = std::min(written - std::min(written, front_bytes), body.size());
   owned.assign(body.begin() + static_cast<std::ptrdiff_t>(gone), body.end());
   body = owned;
-  // What is left of the body is all of it now.
+  // The body now consists of the unwritten rest.
   written -= gone;
   num_checked -= std::min(num_checked, gone);
 }
@@ -244,8 +245,8 @@ std::size_t Connection::num_bytes(const Outgoing& message) const {
   return message.front_bytes + message.body.size() + (is_local_ ? 0 : kFrameChecksumBytes);
 }
 
-/// Whether it wrote something. The checksum of what is written is made first, for it goes with the
-/// last bytes in one call.
+/// Returns true if it wrote bytes. The checksum is updated before writing, because it is sent in
+/// one call with the last bytes.
 bool Connection::write_rest(Outgoing& message) {
   std::array<iovec, 3> parts{};
   msghdr call{};
@@ -255,7 +256,7 @@ bool Connection::write_rest(Outgoing& message) {
     const std::size_t skipped = std::min(skip, bytes.size());
     skip -= skipped;
     if (skipped == bytes.size()) return;
-    // The system does not write to them, iovec cannot say so.
+    // The system does not modify the bytes, which iovec cannot express.
     parts[call.msg_iovlen++] = {const_cast<std::byte*>(bytes.data()) + skipped,
                                 bytes.size() - skipped};
   };
@@ -304,8 +305,8 @@ bool Connection::flush() {
   return flush_locked();
 }
 
-// A broken connection ends nothing here: the reader, who sees it too, first takes what the peer has
-// said last (an abort's reason), and then fails both directions.
+// A write error ends no operation here: the reader, which sees it too, first reads the peer's last
+// messages (such as the reason of an abort), and then fails both directions.
 bool Connection::flush_locked() {
   bool wrote = false;
   while (!queue_.empty() && !is_broken_) {
@@ -317,7 +318,7 @@ bool Connection::flush_locked() {
       messages_.fetch_add(1);
       bytes_.fetch_add(message.front_bytes - kFrameHeaderBytes + message.body_bytes);
     }
-    if (!message.has_ended()) message.end();  // an aborted one goes on to its last byte
+    if (!message.has_ended()) message.end();  // a cancelled one is written to its last byte
     queue_.pop_front();
   }
   has_bytes_ = !queue_.empty() && !is_broken_;
@@ -338,16 +339,14 @@ void Connection::cancel(const std::shared_ptr<Outgoing>& message) {
 
 namespace {
 
-// Reading frames, and finding the receiver of each message.
-//
-// Bytes go to one of two places: a body whose header was seen goes to its *target* (the receiver's
-// memory, or memory of the connection when there is no receiver yet); everything else to the
-// *staged* bytes, from which headers, heads and small bodies are taken. One call of the system
-// fills both, so many small messages cost one call, and a large body is not copied.
+// Reading frames, and finding the receiver of each message. A body whose header was read goes to
+// its *target*: the receiver's memory, or the connection's if there is no receiver yet. All other
+// bytes are *staged*; headers, heads and small bodies are parsed from there. One system call fills
+// both, so many small messages cost one call, and a large body is not copied.
 
-// Then others have their turn.
+// Limit per move(), so that other connections are served.
 constexpr std::size_t kReadAtOnce = std::size_t{4} << 20;
-// Where a body goes that nobody wants.
+// Size of the buffer for bodies that no receiver wants.
 constexpr std::size_t kDroppedAtOnce = std::size_t{64} << 10;
 
 std::span<std::byte> dropped_bytes() {
@@ -380,7 +379,7 @@ void Connection::read(News& news) {
   }
 }
 
-/// One call of the system; num_staged_ and reading_->arrived then say where the bytes are.
+/// Performs one system call, and updates num_staged_ and reading_->arrived.
 std::size_t Connection::read_bytes(std::size_t& wanted) {
   std::array<iovec, 2> places{};
   std::size_t num_places = 0;
@@ -434,7 +433,7 @@ void Connection::take_staged(News& news) {
   if (at > 0 && num_staged_ > 0) std::memmove(staged_.data(), staged_.data() + at, num_staged_);
 }
 
-/// Begins the message whose header and head are at `at`, and returns their length; 0: not complete.
+/// Begins the message whose header and head are at `at`. Returns their length, or 0 if incomplete.
 std::size_t Connection::take_front(std::size_t at) {
   const auto bytes = std::span<const std::byte>(staged_).subspan(at, num_staged_ - at);
   if (bytes.size() < kFrameHeaderBytes) return 0;
@@ -486,7 +485,7 @@ void Connection::keep_body(Message& message) {
                 "it sends messages that nobody receives; expected at most ", kept_.limit,
                 " bytes to be kept, got ", bytes, " more with tag ", message.header.tag);
   }
-  message.kept = BufferRef::allocate(bytes);  // of the allocator's cache: fresh pages cost more
+  message.kept = BufferRef::allocate(bytes);  // from the allocator's cache: fresh pages cost more
   message.target = message.kept->data();
 }
 
@@ -508,7 +507,7 @@ void Connection::finish_message(News& news) {
   }
 }
 
-/// From now on the message goes to `receiver`, as far as it fits.
+/// Delivers the message to `receiver` from now on, as far as it fits.
 void Connection::attach(Message& message, const std::shared_ptr<Incoming>& receiver) {
   message.receiver = receiver;
   const std::size_t head = std::min<std::size_t>(message.header.head_bytes, receiver->head.size());
@@ -520,7 +519,7 @@ void Connection::attach(Message& message, const std::shared_ptr<Incoming>& recei
     std::memcpy(message.target, message.kept->data(), message.arrived);
   }
   release_body(message);
-  if (&message != reading_.get()) end_receiver(message);  // all of it is here
+  if (&message != reading_.get()) end_receiver(message);  // the message is complete
 }
 
 void Connection::end_receiver(Message& message) {

@@ -1,4 +1,4 @@
-// The four messages of a handshake; what a rank announces; whether two builds fit.
+// The messages of a handshake, a rank's announcement, and compatibility of two builds.
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/net/handshake.h"
 
@@ -37,7 +37,7 @@ std::vector<std::byte> with_new_nonce(const RankHello& hello) {
   return writer.bytes();
 }
 
-/// Of as many bytes as have come.
+/// Checks the magic number as far as it has arrived.
 bool may_become_hello(std::span<const std::byte> bytes) {
   const auto magic = std::as_bytes(std::span(kMagic));
   const std::size_t n = std::min(bytes.size(), magic.size());
@@ -62,13 +62,13 @@ MacContext new_hmac_sha256() {
 
 Digest256 hmac_sha256(std::span<const std::byte> key,
                       std::initializer_list<std::span<const std::byte>> parts) {
-  // OpenSSL looks its algorithms up by name, which takes longer than a short message.
+  // OpenSSL finds algorithms by name, which takes longer than hashing a short message.
   static const MacContext kTemplate = new_hmac_sha256();
   const auto bytes = [](const std::byte* data) {
     return reinterpret_cast<const unsigned char*>(data);
   };
   const MacContext context(::EVP_MAC_CTX_dup(kTemplate.get()), ::EVP_MAC_CTX_free);
-  // A null pointer would stand for the key of an earlier call.
+  // A null pointer would select the key of an earlier call.
   const std::byte none{};
   bool is_good =
       context != nullptr && ::EVP_MAC_init(context.get(), bytes(key.empty() ? &none : key.data()),
@@ -92,7 +92,7 @@ Handshake::Handshake(Side side, RankHello own, JobSecret secret)
   if (side_ == Side::kClient) send(own_bytes_);
 }
 
-/// The server gets a hello, then a proof; the client a hello with a proof, then a verdict.
+/// The server receives a hello, then a proof; the client a hello with a proof, then a verdict.
 std::size_t Handshake::bytes_wanted() const {
   if (side_ == Side::kServer) return stage_ == 0 ? kRankHelloBytes : kProofBytes;
   return stage_ == 0 ? kRankHelloBytes + kProofBytes : 1;
@@ -155,7 +155,7 @@ bool Handshake::take_hello() {
   return false;
 }
 
-/// Compared in a time that does not tell where the first difference is.
+/// Compares in constant time, which does not reveal the position of the first difference.
 void Handshake::take_proof(std::string_view label, std::span<const std::byte> given) {
   const Digest256 expected = proof(label);
   is_proven_ = ::CRYPTO_memcmp(expected.data(), given.data(), kProofBytes) == 0;
@@ -192,18 +192,18 @@ void Handshake::send(std::span<const std::byte> bytes) {
 
 std::vector<std::byte> Handshake::bytes_to_send() { return std::exchange(to_send_, {}); }
 
-// What a process says of its build and job, and what makes two of them incompatible.
+// Description of a process's build and job, and compatibility of two of them.
 
 namespace {
 
-/// Differs between machines whose numbers lie differently in memory.
+/// Differs between machines with different memory layouts of numbers.
 std::uint64_t layout_of_this_machine() {
   const std::array<std::byte, 8> order{std::byte{1}, std::byte{2}, std::byte{3}, std::byte{4}};
   return std::bit_cast<std::uint64_t>(order) | std::uint64_t{sizeof(void*)} << 32 |
          std::uint64_t{sizeof(long)} << 40;
 }
 
-/// Itself if it is short plain text, else its hash.
+/// Returns the id if it is short plain text, otherwise its hash.
 std::string job_id_text(const std::string& id) {
   constexpr std::size_t kShort = 48;
   const bool is_plain = std::ranges::all_of(id, [](char c) { return c >= ' ' && c <= '~'; });
@@ -283,7 +283,7 @@ std::string refusal_of(const v1::Build& mine, std::string_view who, const v1::Bu
                 "); give all its processes one TUTTI_JOB_SECRET_FILE");
 }
 
-// A rank's announcement as a message, and what makes two ranks unfit for one group.
+// Announcements as messages, and compatibility of two ranks.
 
 std::string Announcement::address() const {
   return (endpoint.host.empty() ? local : endpoint).to_string();

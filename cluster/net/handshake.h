@@ -1,11 +1,11 @@
-// Two ranks prove to each other that they belong to one job: bytes in, bytes out.
+// Handshake in which two ranks prove that they belong to one job; it does no I/O.
 // SPDX-License-Identifier: Apache-2.0
 //
-// The client sends its hello; the server answers with its own and a proof; the client sends a
-// proof; the server ends it with a verdict. A *hello* is a magic number, rank, run and a nonce that
-// is new each time. A *proof* is HMAC-SHA256 with the job's secret over both hellos and a label
-// that differs per direction, so neither a recording nor a reflection is one. All else that ranks
-// want to know of each other is in the store (Announcement), by rank and run.
+// The client sends its hello, the server its own and a proof, the client a proof, and the server a
+// verdict. A *hello* contains a magic number, rank, run and a new nonce. A *proof* is HMAC-SHA256
+// with the job's secret over both hellos and a label per direction, so neither replay nor
+// reflection succeeds. Everything else about a rank is in the store (Announcement), keyed by rank
+// and compared by run.
 #pragma once
 
 #include <array>
@@ -25,11 +25,11 @@
 namespace tutti::internal {
 
 using Digest256 = std::array<std::byte, 32>;
-/// HMAC-SHA256 (RFC 2104) over the parts, one after the other. Throws kInternal.
+/// Computes HMAC-SHA256 (RFC 2104) over the concatenated parts. Throws kInternal.
 Digest256 hmac_sha256(std::span<const std::byte> key,
                       std::initializer_list<std::span<const std::byte>> parts);
 
-/// The number of a rank, and its run as it has published it.
+/// A rank and its run, as published in the store.
 struct RankHello {
   int rank = 0;
   std::uint64_t run = 0;
@@ -38,34 +38,35 @@ struct RankHello {
 inline constexpr std::size_t kRankHelloBytes = 36;  // with magic number and nonce
 inline constexpr std::size_t kProofBytes = 32;
 
-/// One side of a handshake. Give it what arrives, send what it wants sent. It reads at most
-/// kLongestHandshake bytes in all and keeps no more. Threads: one at a time.
+/// One side of a handshake. The caller passes received bytes in and sends bytes_to_send(). Reads
+/// and keeps at most kLongestHandshake bytes. Not thread-safe.
 class Handshake {
  public:
   enum class Side { kClient, kServer };
   enum class State {
     kRunning,
     kDone,      // both sides are authenticated
-    kRefused,   // by this side or the other: reason() says why, in words for the user
-    kStranger,  // no rank of this version of tutti: drop the connection without a word
+    kRefused,   // by either side: reason() explains it to the user
+    kStranger,  // not a rank of this version of tutti: drop the connection silently
   };
 
   Handshake(Side side, RankHello own, JobSecret secret);
 
-  /// How many bytes of the other side come next: what lies behind them is not the handshake's.
+  /// Number of bytes to read next; later bytes are not part of the handshake.
   std::size_t num_awaited() const { return bytes_wanted() - received_.size(); }
-  /// Takes `bytes` and returns how many of them belonged to the handshake; the rest comes after it.
+  /// Consumes bytes of the handshake and returns their number; the rest follows it.
   std::size_t take(std::span<const std::byte> bytes);
-  /// What is to be sent now, also after it was refused.
+  /// Bytes to send now, even after a refusal.
   std::vector<std::byte> bytes_to_send();
 
   State state() const { return state_; }
-  /// The hello of the other side, once it has come.
+  /// The other side's hello, once it has arrived.
   const std::optional<RankHello>& peer() const { return peer_; }
   const std::string& reason() const { return reason_; }
-  /// Whether the other side knows the secret. The server's state stays kRunning until decide().
+  /// Returns true if the other side knows the secret. The server's state stays kRunning until
+  /// decide().
   bool is_proven() const { return is_proven_; }
-  /// The server's, once: lets the peer in, or refuses it.
+  /// Admits or refuses the peer. Called once, by the server.
   void decide(bool accepted);
 
  private:
@@ -81,7 +82,7 @@ class Handshake {
   const RankHello own_;
   const JobSecret secret_;
   State state_ = State::kRunning;
-  int stage_ = 0;  // messages of the other side that have come
+  int stage_ = 0;  // number of received messages
   bool is_proven_ = false;
   std::optional<RankHello> peer_;
   std::string reason_;
@@ -92,41 +93,41 @@ class Handshake {
 
 inline constexpr std::size_t kLongestHandshake = kRankHelloBytes + kProofBytes + 1;
 
-// What must be equal, or fit, for two processes to work together.
+// Requirements that two processes must meet to work together.
 
-/// Versions of what processes of a job say to each other that this build speaks.
+/// Range of protocol versions that this build speaks.
 inline constexpr std::uint32_t kOldestProtocol = 3, kNewestProtocol = 3;
 
-/// Of this process.
+/// Describes this process.
 v1::Build make_build(const std::string& job_id, const JobSecret& secret);
 
-/// Why the two cannot work together, naming what both have ("chief 0", "rank 2") and the remedy;
-/// "": they can. Either end comes to the same answer.
+/// Returns why two processes are incompatible, naming both values ("chief 0", "rank 2") and the
+/// remedy; "" if they are compatible. Symmetric.
 std::string incompatibility(const v1::Build& mine, std::string_view who, const v1::Build& theirs,
                             std::string_view whose);
-/// The same, and whether the other one knows this job's secret.
+/// Same as incompatibility(), but also compares the jobs' secrets.
 std::string refusal_of(const v1::Build& mine, std::string_view who, const v1::Build& theirs,
                        std::string_view whose);
 
-// What a rank publishes in the store of its group.
+// Values that a rank publishes in its group's store.
 
-/// RankAnnouncement of job.proto, its addresses parsed.
+/// Parsed RankAnnouncement of job.proto.
 struct Announcement {
   std::uint64_t run = 0;
   std::string machine = {};
-  Endpoint endpoint = {};  // no host: there is none
-  Endpoint local = {};     // the same
+  Endpoint endpoint = {};  // empty host: none
+  Endpoint local = {};     // empty host: none
   int group_size = 0;
   v1::Build build = {};
 
-  /// Where others reach it, for messages.
+  /// Address by which others reach the rank, for messages.
   std::string address() const;
 };
 std::string to_text(const Announcement& announcement);
-/// Nothing: no such text, or no address in it.
+/// Returns nullopt if the text is not an announcement or has no address.
 std::optional<Announcement> parse_announcement(const std::string& text);
 
-/// Why these two ranks of a group cannot work together; "": they can.
+/// Returns why two ranks of a group cannot work together; "" if they can.
 std::string misfit_of(const Announcement& mine, int rank, const Announcement& theirs, int other);
 
 }  // namespace tutti::internal

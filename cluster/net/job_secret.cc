@@ -1,4 +1,4 @@
-// Secrets in memory that core dumps leave out, and in files that only their owner reads.
+// Secrets in memory excluded from core dumps, and in files that only their owner can read.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cluster/net/job_secret.h"
 
@@ -47,7 +47,7 @@ bool is_any_address(std::string_view host) {
 
 }  // namespace
 
-/// One page of its own, out of core dumps.
+/// A separate page, excluded from core dumps.
 class JobSecret::Page {
  public:
   explicit Page(std::span<const std::byte> bytes) : size_(bytes.size()) {

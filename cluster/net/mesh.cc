@@ -1,11 +1,11 @@
-// Leading and following: who moves the bytes, and who is woken when.
+// Leading and following: coordination of the threads that move bytes.
 // SPDX-License-Identifier: Apache-2.0
 //
-// No thread may sleep through the end of its operation. A follower adds itself to followers_ before
-// it looks whether its operation has ended; the thread that ends an operation does so before it
-// looks at followers_. Both sides are sequentially consistent, so one of them sees the other. It is
-// the same between the leader, who says leader_sleeps_ before it looks at wishes_ a last time, and
-// the others, who add a wish before they look at leader_sleeps_.
+// No thread may sleep through the end of its operation. A follower increments followers_ before it
+// checks whether its operation has ended; the thread that ends an operation does so before it reads
+// followers_. Both are sequentially consistent, so one of them sees the other. Likewise the leader
+// sets leader_sleeps_ before it reads wishes_ a last time, and the others increment wishes_ before
+// they read leader_sleeps_.
 #include "cluster/net/mesh.h"
 
 #include <sched.h>
@@ -26,7 +26,7 @@ using durations::kLastWords, durations::kLinger, durations::kSpin, durations::kY
 
 }  // namespace
 
-/// Held by the thread that leads; given up also when an exception ends its turn.
+/// Held by the leading thread; released on exceptions, too.
 class Mesh::Leadership {
  public:
   explicit Leadership(Mesh& mesh) : mesh_(mesh) {}
@@ -170,7 +170,7 @@ void Mesh::test(const Operation& operation, int peer) {
     has_leader_ = true;
   }
   const Leadership leadership(*this);
-  // A thread that tests one operation per peer asks the system once for all of them.
+  // A thread that tests one operation per peer polls all of them in one system call.
   if (size() > 2 && Clock::system().now() >= look_again_) {
     look(TimePoint::min());
     look_again_ = deadline_after(Clock::system().now(), kSpin);
@@ -186,8 +186,8 @@ bool Mesh::may_spin() const {
   return spins_ && num_awake_threads() + 1 <= cores && !BlockedScope::current_thread_holds_token();
 }
 
-/// A thread that may not spin yields the core to others, and looks again after them: the rank that
-/// is waited for is often one of them.
+/// Returns true if a thread that may not spin should yield its core before it polls again: the rank
+/// that it waits for often runs there.
 bool Mesh::may_yield() { return !BlockedScope::current_thread_holds_token(); }
 
 void Mesh::lead(const Operation& operation, int peer, TimePoint deadline) {
@@ -212,25 +212,25 @@ void Mesh::lead(const Operation& operation, int peer, TimePoint deadline) {
   }
 }
 
-/// Of the one that is waited for, without asking the system whether it has something.
+/// Reads from one peer without a poll() before.
 bool Mesh::look_at(int rank) {
   Connection& peer = this->peer(rank);
   if (!peer.is_open()) return false;
   const Connection::News news = peer.move();
   if (news.abort) {
-    // Told on: who sees this rank's connection close must have read the reason before.
+    // Forwards the abort: a rank that sees this one's connection close must have read the reason.
     abort(*news.abort);
   } else if (news.failure) {
     int nobody_yet = kNone;
     if (!is_aborted_) lost_peer_.compare_exchange_strong(nobody_yet, rank);
     peer.fail(*news.failure);
-    // The other side may not know: of a damaged message this side alone does.
+    // The peer may not have noticed: only this side can detect a damaged message.
     peer.reset();
   }
   return news.moved || news.failure;
 }
 
-/// All peers; waits until the deadline, a second at most, for the first that is ready.
+/// Polls all peers; waits until the deadline, but at most a second, for the first ready one.
 bool Mesh::look(TimePoint deadline) {
   std::vector<pollfd> descriptors{{wake_event_.get(), POLLIN, 0}};
   for (const auto& peer : peers_) {
@@ -280,13 +280,13 @@ void Mesh::abort(const Error& reason) noexcept {
   if (is_aborted_.exchange(true)) return;
   const Error aborted(ErrorCode::kAborted, reason.message());
   for (const auto& peer : peers_) {
-    if (peer) peer->abort(aborted);  // what is left of that is written by flush_last_words
+    if (peer) peer->abort(aborted);  // flush_last_words() writes the rest
   }
   tell_waiters();
   flush_last_words();
 }
 
-/// As long as peers take something again and again, within kLinger.
+/// Flushes the abort messages as long as peers keep reading, within kLinger.
 void Mesh::flush_last_words() noexcept {
   const TimePoint begin = Clock::system().now();
   const TimePoint last = deadline_after(begin, kLinger);
@@ -299,7 +299,7 @@ void Mesh::flush_last_words() noexcept {
       if (peer->flush()) moved = true;
       if (!peer->has_bytes()) continue;
       descriptors.push_back(peer->watched());
-      // What the peers say is not read any more: it must not keep this thread awake.
+      // Peers' bytes are not read any more, so they must not wake this thread.
       descriptors.back().events = POLLOUT;
     }
     const TimePoint now = Clock::system().now();
@@ -310,7 +310,7 @@ void Mesh::flush_last_words() noexcept {
   }
 }
 
-/// What the peer's system does not have when a process ends may be lost.
+/// Bytes that the peer's system does not have when a process exits may be lost.
 void Mesh::wait_until_sent(Duration duration) noexcept {
   Clock& clock = Clock::system();
   const TimePoint end = deadline_after(clock.now(), duration);

@@ -1,4 +1,4 @@
-// The system's calls around sockets; limits of connections by address.
+// System calls for sockets, and connection limits per address.
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/net/socket.h"
 
@@ -28,7 +28,7 @@
 namespace tutti::internal {
 namespace {
 
-/// A pod's name is known once the pod is ready.
+/// A pod's name resolves once the pod is ready.
 bool may_be_known_later(int error) {
   if (error == EAI_AGAIN || error == EAI_MEMORY || error == EAI_SYSTEM) return true;
   return error == EAI_NONAME && std::getenv("KUBERNETES_SERVICE_HOST") != nullptr;
@@ -38,7 +38,7 @@ struct FreeAddresses {
   void operator()(addrinfo* addresses) const { ::freeaddrinfo(addresses); }
 };
 
-/// Of getaddrinfo(), `flags` too. See start_connecting().
+/// Calls getaddrinfo() with `flags`. Throws as start_connecting().
 std::unique_ptr<addrinfo, FreeAddresses> look_up(const Endpoint& endpoint, int flags) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
@@ -56,11 +56,11 @@ FileDescriptor open_socket(const addrinfo& address) {
       address.ai_family, address.ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, address.ai_protocol));
 }
 
-/// Not open: errno says why.
+/// If the socket is not open, errno has the reason.
 FileDescriptor try_to_listen(const addrinfo& address) {
   FileDescriptor socket = open_socket(address);
   if (!socket.is_open()) return socket;
-  const int on = 1;  // a server that was started anew need not wait for old connections
+  const int on = 1;  // a restarted server need not wait for old connections
   (void)::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   const bool listens = ::bind(socket.get(), address.ai_addr, address.ai_addrlen) == 0 &&
                        ::listen(socket.get(), 1024) == 0;
@@ -71,7 +71,7 @@ FileDescriptor try_to_listen(const addrinfo& address) {
   return FileDescriptor();
 }
 
-/// Of a socket that is bound.
+/// Requires: the socket is bound.
 int port_of(const FileDescriptor& socket) {
   sockaddr_storage address{};
   socklen_t length = sizeof(address);
@@ -87,7 +87,7 @@ void hand_over_at_once(const FileDescriptor& socket) {
   (void)::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 }
 
-/// "@0001f" as the system wants it: a zero, then the name without an end.
+/// Converts "@0001f" to the system's form: a zero byte, then the name without terminator.
 socklen_t local_address(const std::string& name, sockaddr_un& address) {
   address.sun_family = AF_UNIX;
   const std::size_t length = std::min(name.size(), sizeof(address.sun_path));
@@ -100,7 +100,7 @@ FileDescriptor open_local_socket() {
   return FileDescriptor(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
 }
 
-/// "10.0.0.300": a text of numbers that is no address is no name either.
+/// Returns true for "10.0.0.300": digits and dots that are not an address are not a name either.
 bool is_no_host(const std::string& host) {
   in_addr address{};
   return host.find_first_not_of("0123456789.") == host.npos &&
@@ -112,8 +112,8 @@ bool is_local_name(const std::string& text) {
          text.find_first_not_of("0123456789abcdef", 1) == std::string::npos;
 }
 
-/// Whether it is this machine, as it is set up, that cannot connect or listen there: it has no such
-/// address or kind of address, no way there, or no port left.
+/// Returns true if the cause is this machine's configuration: it has no such address, address
+/// family or route, or no free port.
 bool lies_in_this_machine(int error) {
   return error == EADDRNOTAVAIL || error == EAFNOSUPPORT || error == EINVAL || error == EACCES ||
          error == ENETUNREACH;
@@ -148,7 +148,7 @@ std::optional<Endpoint> parse_endpoint(const std::string& text) {
   const bool is_port =
       error == std::errc() && rest == end && endpoint.port > 0 && endpoint.port < 65536;
   const bool is_host = !endpoint.host.empty() && !is_no_host(endpoint.host) &&
-                       !endpoint.is_local() &&  // a name that is none
+                       !endpoint.is_local() &&  // a malformed local name
                        endpoint.host.find_first_of("[]") == std::string::npos;
   if (!is_port || !is_host) return std::nullopt;
   return endpoint;
@@ -196,7 +196,7 @@ Listener listen_locally() {
   FileDescriptor socket = open_local_socket();
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  // An address without a name asks the system for a free one.
+  // Binding without a name makes the system choose a free one.
   if (!socket.is_open() ||
       ::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(sa_family_t)) != 0 ||
       ::listen(socket.get(), 1024) != 0) {
@@ -337,7 +337,7 @@ void finish_opening(OpenedConnection& opened) {
     note_failure(opened, error);
   } else if (is_connected_to_itself(opened.socket)) {
     note_failure(opened, ECONNREFUSED);
-    opened.is_nobody_there = false;  // the next attempt may get another port
+    opened.is_nobody_there = false;  // the next attempt may use another port
   }
 }
 
@@ -372,8 +372,6 @@ PeerProcess peer_process(const FileDescriptor& socket) {
   if (::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0) return {};
   return {credentials.pid, credentials.uid == ::geteuid()};
 }
-
-// Buckets that fill again with time; one line of the log per pause.
 
 double AddressLimit::left_in(const Bucket& bucket, TimePoint now) const {
   const double seconds = std::chrono::duration<double>(now - bucket.at).count();

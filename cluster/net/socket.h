@@ -1,4 +1,4 @@
-// Sockets: listening, connecting, the first bytes; limits for strangers; the end of waiting.
+// Sockets, limits for unauthenticated peers, and cancellation of waits.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -18,95 +18,96 @@
 
 namespace tutti::internal {
 
-/// "127.0.0.1:4711" and "[::1]:4711"; host names are looked up. "@0001f": a name that processes of
-/// this machine (of one network namespace) find, and that goes with its socket; no port.
+/// "127.0.0.1:4711" or "[::1]:4711"; host names are resolved. "@0001f" is a local name without
+/// port, visible in one network namespace of this machine and released with its socket.
 struct Endpoint {
   std::string host;
   int port = 0;
   bool is_local() const { return host.starts_with('@'); }
   std::string to_string() const;
 };
-/// Nothing: no such text, or numbers that are no address.
+/// Returns nullopt if the text is not an address.
 std::optional<Endpoint> parse_endpoint(const std::string& text);
 
-/// All sockets here do not block and hand small messages over at once (TCP_NODELAY).
+/// All sockets here are non-blocking and send small messages immediately (TCP_NODELAY).
 struct Listener {
   FileDescriptor socket;
   Endpoint endpoint;
 };
-/// "host:port" where the port may be 0. Nothing: no such text.
+/// Parses "host:port" whose port may be 0; returns nullopt for other texts.
 std::optional<Endpoint> parse_listen_address(const std::string& text);
-/// Listens at exactly this address and port; 0: a free one. Throws kUnavailable naming them, the
-/// system's reason and, when the port is taken, the process that has it (if the system tells).
+/// Listens at exactly this address and port (0: a free one). Throws kUnavailable with the address,
+/// the system's reason and, if the port is taken, its owner (if visible).
 Listener listen_at(const Endpoint& endpoint);
-/// Throws kInvalidArgument "<where>: expected an address of this machine ..." where listening fails
-/// and waiting is no remedy: a port that is taken may become free.
+/// Throws kInvalidArgument "<where>: expected an address of this machine ..." if listening fails
+/// and waiting cannot help. A taken port does not throw, since it may become free.
 void check_can_listen(const std::string& where, const Endpoint& endpoint);
-/// On a local name that the system chooses. Throws kUnavailable.
+/// Listens at a local name that the system chooses. Throws kUnavailable.
 Listener listen_locally();
-/// The next connection, if there is one.
+/// Returns the next connection; not open if there is none.
 FileDescriptor accept_from(const FileDescriptor& listener);
-/// The system notices within 5 s when the other machine of an idle connection does not answer any
-/// more (keep-alive).
+/// Enables keep-alive, which detects within 5 s that the machine of an idle connection does not
+/// respond.
 void keep_watch(const FileDescriptor& socket);
-/// Starts connecting; poll for POLLOUT, then ask connect_result(). Not open: it failed at once, and
-/// errno says why. Throws kNotFound for a host that no look-up will find, kUnavailable for one that
-/// may be found later.
+/// Starts connecting; poll for POLLOUT, then call connect_result(). If the socket is not open, it
+/// failed and errno has the reason. Throws kNotFound if no look-up will find the host, and
+/// kUnavailable if a later one may.
 FileDescriptor start_connecting(const Endpoint& endpoint);
-/// 0 or the system's errno.
+/// Returns 0 or the system's errno.
 int connect_result(const FileDescriptor& socket);
 
-/// Of a read or write that failed: whether the connection is as it was.
+/// Returns true if the error of a read or write is temporary and the connection still works.
 bool is_only_later(int error);
 
 enum class ByteFlow { kOpen, kClosed };
-/// Reads what is there, at most `bytes`; `count` says how much it was.
+/// Reads the available bytes, at most `bytes`; sets `count` to their number.
 ByteFlow read_now(const FileDescriptor& socket, std::span<std::byte> bytes, std::size_t& count);
-/// Writes what fits.
+/// Writes as much as the system accepts.
 ByteFlow write_now(const FileDescriptor& socket, std::span<const std::byte> bytes,
                    std::size_t& count);
-/// Hands a few bytes to the empty buffer of a new connection; false: it is broken.
+/// Writes a few bytes to the empty buffer of a new connection; returns false if it is broken.
 bool send_whole(const FileDescriptor& socket, std::span<const std::byte> bytes);
-/// The same for one byte, and a copy of `attached` where that is open (to a process of this host).
+/// Sends one byte, with a copy of `attached` if that is open (to a process of this host).
 bool send_byte(const FileDescriptor& socket, std::byte byte, const FileDescriptor& attached);
-/// read_now() for that byte; `attached` is what came with it.
+/// Reads that byte; sets `attached` to the descriptor that came with it.
 ByteFlow read_byte(const FileDescriptor& socket, std::size_t& count, FileDescriptor& attached);
 
 /// An attempt to connect.
 struct OpenedConnection {
-  FileDescriptor socket = {};    // not open: it failed
-  std::string reason = {};       // why
-  bool is_nobody_there = false;  // the system says that nobody listens
-  bool is_hopeless = false;      // no such host, or it is this machine: waiting is no remedy
+  FileDescriptor socket = {};    // not open if the attempt failed
+  std::string reason = {};       // of the failure
+  bool is_nobody_there = false;  // connection refused
+  bool is_hopeless = false;      // no such host, or the cause is this machine: waiting cannot help
 };
-/// start_connecting() without its exceptions: poll for POLLOUT, then finish_opening().
+/// Same as start_connecting(), but without exceptions: poll for POLLOUT, then call
+/// finish_opening().
 OpenedConnection begin_opening(const Endpoint& endpoint);
-/// Also when the socket has been connected to itself (simultaneous open) it is not open afterwards.
+/// Closes a socket that failed or is connected to itself (simultaneous open).
 void finish_opening(OpenedConnection& opened);
 OpenedConnection connect_until(const Endpoint& endpoint, TimePoint deadline);
 
-/// "10.0.0.9": where the other end is, without the port, which differs each time.
+/// Returns "10.0.0.9", the peer's address without its port, which differs each time.
 std::string address_of_peer(const FileDescriptor& socket);
 
-/// The process at the other end of a local connection.
+/// Process at the other end of a local connection.
 struct PeerProcess {
-  int pid = 0;  // 0: not visible from here
+  int pid = 0;  // 0: not visible from this process
   bool same_user = false;
 };
 PeerProcess peer_process(const FileDescriptor& socket);
 
-// What strangers may cost: connections of an address, lines of the log.
+// Limits for unauthenticated peers.
 
-/// A bucket of connections per address: `most` at once, filled again at `per_second`. A peer
-/// that proves itself gets its connection back, so that the ranks of a large group on one machine
-/// are not slowed down. Remembers at most kMostAddresses. Threads: one at a time.
+/// Token bucket per address: `most` connections at once, refilled at `per_second`. An authenticated
+/// peer returns its token, so that a large group on one machine is not slowed down. Keeps at most
+/// kMostAddresses addresses. Not thread-safe.
 class AddressLimit {
  public:
   static constexpr std::size_t kMostAddresses = 1024;
 
   explicit AddressLimit(double most = 512, double per_second = 128)
       : most_(most), per_second_(per_second) {}
-  /// Whether this address may open one more now.
+  /// Returns true if this address may open another connection now.
   bool allows(const std::string& address, TimePoint now);
   void give_back(const std::string& address);
   std::size_t num_addresses() const { return buckets_.size(); }
@@ -114,7 +115,7 @@ class AddressLimit {
  private:
   struct Bucket {
     double left = 0;
-    TimePoint at{};  // when it was so
+    TimePoint at{};  // time of `left`
   };
   void forget_idle(TimePoint now);
   double left_in(const Bucket& bucket, TimePoint now) const;
@@ -124,11 +125,11 @@ class AddressLimit {
   std::map<std::string, Bucket> buckets_;
 };
 
-/// Says who was refused: the first one at once, then one line per pause with the number of the
-/// others. Threads: one at a time.
+/// Logs refused peers: the first one immediately, then one line per pause with the number of the
+/// others. Not thread-safe.
 class RefusalLog {
  public:
-  /// `who` refuses: "control".
+  /// `who` is the server that refuses, such as "control".
   explicit RefusalLog(std::string who);
   void note(std::string_view reason, TimePoint now);
 
@@ -142,18 +143,16 @@ class RefusalLog {
 
 namespace tutti {
 
-// Ends the waiting for peers from another thread.
-
-/// For ConnectOptions::interruption: the thread that learns that a peer is lost raises it, and
-/// those who wait for that peer look about every 20 ms. Threads: any.
+/// Cancels a wait for peers (ConnectOptions::interruption). The thread that learns of a lost peer
+/// raises it; waiting threads check about every 20 ms. Thread-safe.
 class Interruption {
  public:
-  /// Every waiter throws this, now or later. The first one counts, and stays.
+  /// Makes every check(), now or later, throw `reason`. Only the first call has an effect.
   void raise(const Error& reason) {
     MutexLock lock(mutex_);
     if (!reason_) reason_ = reason;
   }
-  /// Throws the reason, if there is one.
+  /// Throws the reason, if one was raised.
   void check() const {
     MutexLock lock(mutex_);
     if (reason_) throw Error(*reason_);
