@@ -1,4 +1,4 @@
-// A member of a job: its stream, heartbeats and verdicts, and its questions to the server.
+// Implements ControlClient with a stream of Join, heartbeats, and calls to the server.
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/control/control_client.h"
 
@@ -26,10 +26,10 @@ namespace {
 
 class JobStream;
 
-/// Threads: any, all functions.
+/// Thread-safe.
 class ControlSession final : public ControlClient {
  public:
-  /// Connects and joins; throws as connect_control().
+  /// Connects and joins. Throws as connect_control().
   ControlSession(const std::string& target, const MemberTask& self, const ControlOptions& options);
   ~ControlSession() override;
 
@@ -56,9 +56,9 @@ class ControlSession final : public ControlClient {
   template <class Request, class Reply>
   using Method = void (v1::Job::Stub::async::*)(grpc::ClientContext*, const Request*, Reply*,
                                                 std::function<void(grpc::Status)>);
-  /// Calls the server and waits for its answer; a call that a broken connection ended is made again
-  /// on the next one. Throws what the server answers, kDeadlineExceeded as `what`, kUnavailable
-  /// when the server is gone.
+  /// Calls the server and waits for its answer. Repeats a call that a broken connection ended on
+  /// the next one. Throws the server's error, kDeadlineExceeded with `what`, and kUnavailable if
+  /// the server is lost.
   template <class Request, class Reply>
   Reply call(Method<Request, Reply> method, Request request, TimePoint deadline,
              const std::string& what) {
@@ -89,7 +89,7 @@ class ControlSession final : public ControlClient {
   }
   bool is_on_its_machine() const;
   bool hosts_the_server() const;
-  /// State of its process; unknown on another machine.
+  /// State of the server's process; unknown on another machine.
   ProcessState state_of_server() const;
   void renew();
   void take(const v1::JobEvent& event);
@@ -105,33 +105,32 @@ class ControlSession final : public ControlClient {
   const ControlOptions options_;
   Member self_;
   v1::JoinRequest request_;
-  // The last one; of the constructor, then of the thread.
+  // From the last join; written by the constructor, then by the thread.
   v1::JoinReply welcome_;
   Member host_;
-  std::atomic<std::uint64_t> member_{0};  // as the server numbers this process
+  std::atomic<std::uint64_t> member_{0};  // number of this process at the server
   StopGate gate_;
-  Duration join_patience_ = durations::kSilentAfter;  // for the next attempt to join
-  TimePoint last_heard_;                              // of the server; the thread's
-  bool knows_history_ = false;                        // the same
+  Duration join_patience_ = durations::kSilentAfter;  // timeout of the next attempt to join
+  TimePoint last_heard_;        // last message of the server; used by the thread
+  bool knows_history_ = false;  // past the verdicts before this process joined; used by the thread
 
   mutable Mutex mutex_;
   CondVar changed_;
   std::shared_ptr<JobStream> stream_ TUTTI_GUARDED_BY(mutex_);
   std::vector<Verdict> verdicts_ TUTTI_GUARDED_BY(mutex_);
-  std::optional<Error> ended_ TUTTI_GUARDED_BY(mutex_);  // why there are no more answers
-  std::string failure_ TUTTI_GUARDED_BY(mutex_);         // what note_failure() said last
+  std::optional<Error> ended_ TUTTI_GUARDED_BY(mutex_);  // the reason why calls fail
+  std::string failure_ TUTTI_GUARDED_BY(mutex_);         // last text of note_failure()
   bool has_reported_unwinding_ TUTTI_GUARDED_BY(mutex_) = false;
   bool stopping_ TUTTI_GUARDED_BY(mutex_) = false;
   std::unique_ptr<Thread> thread_;
 };
 
-/// Once or twice a damaged handshake may look like it.
+/// Number of refusals that are final: a single one may be due to a damaged handshake.
 constexpr int kDamagedHandshakes = 3;
 
 TimePoint now() { return Clock::system().now(); }
 
-/// Whether a call may be made again on another connection: not where the message itself is at
-/// fault.
+/// Returns true if a call may be repeated on another connection: the message is not the cause.
 bool is_of_connection(const grpc::Status& status, const grpc::ClientContext& context) {
   if (is_of_handler(context)) return false;
   const grpc::StatusCode code = status.error_code();
@@ -139,8 +138,7 @@ bool is_of_connection(const grpc::Status& status, const grpc::ClientContext& con
          code == grpc::StatusCode::INTERNAL || code == grpc::StatusCode::UNKNOWN;
 }
 
-/// This member's stream of Join on a channel of its own. Threads: as StreamToServer; receive() one
-/// at a time.
+/// This member's stream of Join on its own channel. Thread-safe; one receive() at a time.
 class JobStream final : public StreamToServer<v1::MemberReport, v1::JobEvent> {
  public:
   explicit JobStream(const GrpcOptions& options) : stub_(v1::Job::NewStub(open_channel(options))) {
@@ -151,14 +149,14 @@ class JobStream final : public StreamToServer<v1::MemberReport, v1::JobEvent> {
   ~JobStream() override { stop(); }
 
   v1::Job::Stub& stub() { return *stub_; }
-  /// Hands it over. A broken stream swallows it.
+  /// Queues a report; drops it if the stream is broken.
   void send(v1::MemberReport report) {
     MutexLock lock(mutex_);
     if (!is_open_ || !can_write_) return;
     unsent_.push_back(std::move(report));
     write_next();
   }
-  /// What has come: waits for something, for wake(), for the end of the stream or the deadline.
+  /// Returns received events. Waits for one, for wake(), the end of the stream or the deadline.
   std::vector<v1::JobEvent> receive(TimePoint deadline) {
     MutexLock lock(mutex_);
     const auto is_over = [this]() TUTTI_REQUIRES(mutex_) {
@@ -173,7 +171,7 @@ class JobStream final : public StreamToServer<v1::MemberReport, v1::JobEvent> {
     is_awake_ = true;
     changed_.notify_all();
   }
-  /// Whether something may still come.
+  /// Returns true if events may still arrive.
   bool is_open() {
     MutexLock lock(mutex_);
     if (!is_open_) release();
@@ -193,7 +191,7 @@ class JobStream final : public StreamToServer<v1::MemberReport, v1::JobEvent> {
     MutexLock lock(mutex_);
     unsent_.pop_front();
     is_writing_ = false;
-    if (!ok) {  // what the server said before it left is still to be read
+    if (!ok) {  // the server's last messages are still to be read
       can_write_ = false;
       unsent_.clear();
     }
@@ -223,7 +221,7 @@ ControlSession::ControlSession(const std::string& target, const MemberTask& self
   *request_.mutable_build() = make_build(options.job_id, options.secret);
   request_.set_start_time(process.start_time);
   request_.set_machine(proto_text(process.machine));
-  // One process may be several members (tests): each has its own name.
+  // One process may contain several members (tests), so the name includes the task.
   request_.set_process(
       concat(process.unique, "/", self.to_string(), "/", now().time_since_epoch().count()));
   reach_server(
@@ -266,8 +264,8 @@ ConnectAttempt ControlSession::join_once(TimePoint deadline) {
   std::vector<v1::JobEvent> came;
   while (came.empty() && stream->is_open() && now() < end) came = stream->receive(end);
   if (came.empty() || !came.front().has_joined()) {
-    // Many processes that join at once on few cores would keep the server busy with attempts that
-    // are given up.
+    // If many processes join at once on few cores, short attempts would keep the server busy in
+    // vain.
     if (now() >= end) join_patience_ = std::min(2 * join_patience_, durations::kServerPatience);
     const grpc::Status status = stream->wait_for_end(end);
     return failed_attempt(status, stream->is_refused(), channel, end);
@@ -304,7 +302,7 @@ void ControlSession::run() {
     }
     const std::vector<v1::JobEvent> events = stream->receive(next_heartbeat);
     const TimePoint time = now();
-    // A process that was paused itself heard nothing meanwhile.
+    // A paused process could not receive messages meanwhile.
     if (time - last_round > 2 * every)
       last_heard_ = std::min(time, last_heard_ + (time - last_round));
     last_round = time;
@@ -314,7 +312,7 @@ void ControlSession::run() {
       if (!reconnect()) return;
       last_heard_ = last_round = now();
     }
-    // Heartbeats are answered at once, by a server that gets a processor.
+    // The server answers heartbeats immediately, if it gets a processor.
     const bool is_late = now() - last_heard_ >= silent_after() / 2;
     if (is_late && !hosts_the_server() && state_of_server().is_busy()) {
       // It is alive, and its answer may wait for a thread of this process.
@@ -348,13 +346,13 @@ bool ControlSession::reconnect() {
     }
     ConnectAttempt attempt;
     try {
-      // Half of what is left: where the opening was damaged on its way, or its packets vanished,
-      // nothing but the end of the attempt ends it.
+      // Use half of the remaining time: an attempt whose packets were damaged or lost ends only by
+      // its own deadline.
       const Duration left = limit - (now() - begin);
       attempt = join_once(deadline_after(
           now(), std::clamp(left / 2, durations::kReconnectWithin,
                             std::max(silent_after() / 2, durations::kReconnectWithin))));
-    } catch (const Error& error) {  // a certificate that has gone, for example
+    } catch (const Error& error) {  // e.g. a deleted certificate
       attempt.reason = error.message();
     }
     if (attempt.is_done) {
@@ -390,7 +388,7 @@ bool ControlSession::is_on_its_machine() const {
   return welcome_.host_machine() == this_process().machine;
 }
 
-/// A server in this process is as alive as this thread.
+/// Returns true if the server runs in this process, so that it is as alive as this thread.
 bool ControlSession::hosts_the_server() const {
   return host_.pid == this_process().pid && is_on_its_machine();
 }
@@ -400,9 +398,8 @@ ProcessState ControlSession::state_of_server() const {
   return look_at_process(host_.pid, welcome_.host_start_time());
 }
 
-/// Tries another connection besides the silent one, until there is more to judge by. Where packets
-/// vanish on the way no end of a connection is ever told, and a damaged length makes one wait for
-/// what never comes: it may be this connection alone, with nothing wrong at its ends.
+/// Opens a second connection next to the silent one. Lost packets may end a connection without
+/// notice, and a damaged length makes it wait indefinitely, although both ends are alive.
 void ControlSession::renew() {
   const Duration silence = now() - last_heard_;
   ConnectAttempt attempt;
@@ -463,7 +460,7 @@ void ControlSession::take(const v1::JobEvent& event) {
     }
     case v1::JobEvent::kServerEnds:
       return end(ErrorCode::kUnavailable, concat(server_name(), " has ended"));
-    default:  // heartbeats were heard
+    default:  // a heartbeat's answer
       return;
   }
 }
@@ -476,12 +473,12 @@ void ControlSession::take_verdict(Verdict verdict) {
     verdicts_.push_back(verdict);
     if (verdict.is_fatal) changed_.notify_all();
   }
-  // The program gets it from its calls and reports it once.
+  // The program receives it from its calls and reports it once.
   const bool is_thrown =
       verdict.kind == VerdictKind::kFailed || verdict.code == ErrorCode::kInvalidArgument;
   const bool is_self = verdict.who.task.same_task(self_.task) && verdict.who.pid == self_.pid &&
                        verdict.who.incarnation == self_.incarnation;
-  // What was before this process is told to it, too; its log need not repeat it.
+  // Verdicts from before this process joined are not logged again.
   if (is_self && verdict.kind == VerdictKind::kJoined) knows_history_ = true;
   if ((knows_history_ || verdict.number == 0) && !is_thrown &&
       (verdict.is_fatal || verdict.kind == VerdictKind::kStuck)) {
@@ -490,7 +487,7 @@ void ControlSession::take_verdict(Verdict verdict) {
   if (!options_.on_verdict) return;
   try {
     options_.on_verdict(verdict);
-  } catch (const std::exception& error) {  // not the heartbeats' concern
+  } catch (const std::exception& error) {  // must not stop the heartbeats
     log_warning(concat("control: on_verdict threw: ", error.what()));
   }
 }
@@ -504,7 +501,7 @@ v1::Progress ControlSession::progress() const {
   MemberProgress progress;
   try {
     if (options_.progress) progress = options_.progress->progress();
-  } catch (const std::exception& error) {  // alive it is nevertheless
+  } catch (const std::exception& error) {  // this process is alive nevertheless
     progress.phase = concat("unknown: ", error.what());
   }
   progress.step = std::max(progress.step, gate_.current_step());
@@ -536,7 +533,7 @@ void ControlSession::perform(const Start& start, TimePoint deadline, const std::
     const auto goes_on = [&]() TUTTI_REQUIRES(mutex_) { return ended_ || stream != stream_; };
     changed_.wait_until(mutex_, deadline,
                         [&]() TUTTI_REQUIRES(mutex_) { return status || goes_on(); });
-    if (!status) {  // gRPC holds the request until it says how the call ended
+    if (!status) {  // gRPC uses the request until the call has ended
       context.TryCancel();
       changed_.wait_until(mutex_, TimePoint::max(),
                           [&]() TUTTI_REQUIRES(mutex_) { return status.has_value(); });
@@ -558,7 +555,7 @@ void ControlSession::leave() noexcept {
     *request.mutable_progress() = progress();
     (void)call(&v1::Job::Stub::async::Leave, std::move(request),
                deadline_after(now(), durations::kOneTry), "no answer to leaving");
-  } catch (const Error&) {  // nobody there to say it to
+  } catch (const Error&) {  // the server is lost
   }
   end(ErrorCode::kFailedPrecondition,
       concat(self_.task.to_string(), " has left the job; ask before leaving"));
@@ -585,7 +582,7 @@ void check(std::string_view key, std::string_view value = "") {
   internal::check_store_value("control store", key, value);
 }
 
-/// Those who never came; if all have, those who are gone again.
+/// Returns the tasks that never joined or, if all did, those that were lost.
 std::string missing_names(const std::vector<Member>& members) {
   std::vector<std::string> never, gone;
   for (const Member& member : members) {
@@ -659,7 +656,7 @@ std::string ControlSession::wait(std::string_view key, TimePoint deadline) {
         .value();
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kDeadlineExceeded) throw;
-    // What is there is found, however late the question was.
+    // A stored value is returned even after the deadline.
     if (auto value = get(key)) return *std::move(value);
     throw;
   }
@@ -706,7 +703,7 @@ void ControlSession::report_failure(const Error& error) noexcept {
     request.set_message(proto_text(error.message()));
     (void)call(&Job::ReportFailure, std::move(request), after(durations::kOneTry),
                "no answer to the report of a failure");
-  } catch (const std::exception&) {  // the server is gone, which is news of its own
+  } catch (const std::exception&) {  // the loss of the server is reported separately
   }
 }
 

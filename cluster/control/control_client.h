@@ -1,4 +1,4 @@
-// A process's place in its job: the shared store, verdicts on the others, the step to stop at.
+// ControlClient: a process's membership in its job, with the store, verdicts and stop agreement.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -19,72 +19,72 @@
 
 namespace tutti {
 
-/// A member of a job. Its thread tells the server every 250 ms how far this process has come (the
-/// server says how often) and takes verdicts. A broken connection is opened anew, and calls under
-/// way are made again, as long as the server takes this process for alive. When the server itself
-/// is gone or silent that is a verdict too, on the task that hosts it; afterwards calls throw
-/// kUnavailable. Threads: any, all functions.
+/// A member of a job. Its thread sends the progress of this process at the server's heartbeat
+/// interval (250 ms by default), and receives verdicts. It replaces a broken connection and repeats
+/// interrupted calls as long as the server considers this process alive. Loss of the server itself
+/// is a verdict on the task that hosts it; later calls throw kUnavailable. Thread-safe.
 class ControlClient : public KeyValueStore {
  public:
-  /// leave(); when an exception ends the scope instead, the others get a kFailed verdict, with what
-  /// note_failure() said last.
+  /// Calls leave(). If an exception ends the scope, the others receive a kFailed verdict with the
+  /// last text of note_failure().
   ~ControlClient() override = default;
 
-  /// Waits until all tasks that the server expects have joined, with a line every `say_every` that
-  /// names the missing ones and their addresses. Throws kDeadlineExceeded naming them.
+  /// Waits until all tasks that the server expects have joined. Logs the missing ones with their
+  /// addresses every `say_every`. Throws kDeadlineExceeded naming them.
   virtual void wait_for_members(TimePoint deadline) = 0;
-  /// All expected tasks and all that ever joined, by job and index.
+  /// Returns all expected tasks and all that ever joined, sorted by job and index.
   virtual std::vector<Member> members() = 0;
   virtual Member self() const = 0;
 
-  /// All verdicts so far; errors that others reported are all there, not only the first.
+  /// Returns all verdicts so far, including every reported error, not only the first.
   virtual std::vector<Verdict> verdicts() const = 0;
-  /// The first fatal one.
+  /// Returns the first fatal verdict.
   std::optional<Verdict> fatal_verdict() const {
     for (Verdict& verdict : verdicts()) {
       if (verdict.is_fatal) return std::move(verdict);
     }
     return std::nullopt;
   }
-  /// Tells the others "worker 2: <message>". Returns when the server has it, or after 1 s.
+  /// Reports "worker 2: <message>" to the others. Returns when the server has it, or after 1 s.
   virtual void report_failure(const Error& error) noexcept = 0;
-  /// The connection to another member broke, which was made after `last_verdict` (the number of a
-  /// fatal one; 0: none). All members get a kDisconnected verdict, "worker 0 lost its connection to
-  /// worker 1: <why>", unless there is a newer fatal one, as when the peer has told it already, or
-  /// the peer is not here any more. Returns when the server has it. Throws kInvalidArgument for a
-  /// peer that is no other member, kDeadlineExceeded after 1 s, kUnavailable when the server is
-  /// gone or has given this process up.
+  /// Reports that the connection to another member broke. `last_verdict` is the number of the fatal
+  /// verdict after which it was made; 0: none. All members receive a kDisconnected verdict, "worker
+  /// 0 lost its connection to worker 1: <why>", unless the peer has exited or there is a newer
+  /// fatal verdict, such as that from the peer's report. Returns when the server has it. Throws
+  /// kInvalidArgument if the peer is not another member, kDeadlineExceeded after 1 s, and
+  /// kUnavailable if the server has exited or has given up this process.
   virtual void report_disconnection(const MemberTask& peer, std::uint64_t last_verdict,
                                     std::string_view why) = 0;
 
-  /// Why an exception may be about to end this process; "": it goes on. Tells nobody yet.
+  /// Stores the reason for an exception that may end this process; "" clears it. Sends nothing.
   virtual void note_failure(std::string_view text) = 0;
 
-  /// Asks all members to stop after one step that they agree on. Returns at once; asking again
-  /// changes nothing. (Not for signal handlers: these set a flag that the training loop reads.)
+  /// Asks all members to stop after a step that they agree on. Returns immediately; later requests
+  /// have no effect. Not for signal handlers: these set a flag that the training loop reads.
   virtual void request_stop(std::string_view reason) = 0;
-  /// After this step every member stops; nothing: nobody has asked, or the members still agree.
+  /// The step after which every member stops; nullopt without a request or before agreement.
   virtual std::optional<std::uint64_t> agreed_stop_step() const = 0;
-  /// Call it when a step (1, 2, 3, ...) is done and before the next: whether to stop here. Every
-  /// member gets true after the same step. Waits (at most 4 s) while the members are about to agree
-  /// on this very step.
+  /// Returns true if this process must stop here. Call it after each step (1, 2, 3, ...), before
+  /// the next; every member gets true after the same step. Waits (up to 4 s) while the members are
+  /// about to agree on this step.
   virtual bool stops_after(std::uint64_t step) = 0;
-  /// Why: "worker 2: SIGTERM".
+  /// The reason, such as "worker 2: SIGTERM".
   virtual std::string stop_reason() const = 0;
 
-  /// Leaves the job: from now on no member waits for this process. Calls throw kFailedPrecondition.
+  /// Leaves the job: no member waits for this process any more. Later calls throw
+  /// kFailedPrecondition.
   virtual void leave() noexcept = 0;
 
-  /// Reports a failure, once, if an exception is ending the scope that made this client. Call it
-  /// before connections to other members close, so that these learn the reason first.
+  /// Reports a failure, once, if an exception is ending the scope that created this client. Call it
+  /// before connections to other members close, so that these receive the reason first.
   virtual void report_unwinding() noexcept = 0;
 };
 
-/// Joins the job at "grpc://127.0.0.1:4711". Throws kDeadlineExceeded naming address
-/// and the last refusal, kUnavailable within seconds where this machine cannot reach the address
-/// however long it waits, kInvalidArgument for targets that are none, kFailedPrecondition for a
-/// server that refuses (versions, numerics, job or secret differ, or the task is here already),
-/// kUnimplemented in a build without gRPC.
+/// Joins the job at "grpc://127.0.0.1:4711". Throws kDeadlineExceeded with the address and the last
+/// refusal; kUnavailable within seconds if this machine can never reach the address;
+/// kInvalidArgument for an invalid target; kFailedPrecondition if the server refuses (versions,
+/// numerics, job or secret differ, or the task has joined already); kUnimplemented in a build
+/// without gRPC.
 std::unique_ptr<ControlClient> connect_control(const std::string& target, const MemberTask& self,
                                                const ControlOptions& options = {});
 

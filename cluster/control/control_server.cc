@@ -1,4 +1,4 @@
-// A job's server: the service, and the thread that looks for the silent.
+// Implements ControlServer: the service, and the thread that detects silent members.
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/control/control_server.h"
 
@@ -28,7 +28,7 @@ void check_durations(const HealthOptions& health) {
        "warn_stuck_after");
 }
 
-/// Asks the system about processes of this machine.
+/// Returns the state of a process of this machine; unknown for others.
 internal::ProcessState probe_process(const internal::JoiningProcess& joined) {
   if (joined.machine != internal::this_process().machine) return {};
   return internal::look_at_process(joined.who.pid, joined.start_time);

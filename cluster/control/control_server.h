@@ -1,4 +1,4 @@
-// Hosts a job's key-value store and watches its members.
+// ControlServer: hosts a job's key-value store and watches its members.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -14,48 +14,48 @@
 
 namespace tutti {
 
-/// Where a control server listens, which tasks may join, and when a member counts as lost.
+/// Address, admitted tasks and failure detection of a control server.
 struct ControlServerOptions {
-  /// Of this machine; port 0: a free one. Loopback, unless there is a secret or TLS.
+  /// Address of this machine; port 0: a free one. Must be loopback without a secret or TLS.
   std::string address = "127.0.0.1:0";
   std::string job_id = {};
   JobSecret secret = {};
   TlsFiles tls = {};
   bool allow_insecure_network = false;
   bool allow_any_address = false;
-  /// All tasks of the cluster: who is missing is said of these.
+  /// All tasks of the cluster; missing() lists those that have not joined.
   std::vector<MemberTask> expected = {};
-  /// Further tasks that may come, or stay away: nobody waits for them.
+  /// Further tasks that may join, for which no member waits.
   std::vector<MemberTask> welcome = {};
-  /// In whose process it runs; the launcher is "launcher".
+  /// Task whose process hosts the server; the launcher is "launcher".
   MemberTask host{"launcher", 0, ""};
   HealthOptions health = {};
-  /// The destructor waits this long for members that have not left.
+  /// Time that the destructor waits for members that have not left.
   Duration linger = durations::kLinger;
 };
 
 /// A running server of the gRPC service tutti.v1.Job (cluster/proto/job.proto), which any gRPC
 /// client of the job can call. At a loopback address it listens on a UNIX-domain socket that only
-/// this user reaches, and on no port. Its threads end with it. Threads: any, all functions.
+/// this user can access, and on no port. Its threads end with it. Thread-safe.
 class ControlServer {
  public:
-  /// Throws kUnavailable for an address that cannot be used (naming the process that has the port,
-  /// when the system tells), kInvalidArgument for one that would let strangers in,
-  /// kUnimplemented in a build without gRPC.
+  /// Throws kUnavailable for an unusable address (naming the process that has the port, if
+  /// visible), kInvalidArgument if it would admit unauthenticated peers, kUnimplemented in a build
+  /// without gRPC.
   static std::unique_ptr<ControlServer> start(const ControlServerOptions& options = {});
   virtual ~ControlServer() = default;
 
-  /// "grpc://127.0.0.1:4711".
+  /// Returns "grpc://127.0.0.1:4711".
   virtual std::string target() const = 0;
   virtual std::vector<Member> members() const = 0;
   std::vector<Verdict> verdicts() const { return verdicts_after(0); }
-  /// Those with higher numbers.
+  /// Returns the verdicts with larger numbers.
   virtual std::vector<Verdict> verdicts_after(std::uint64_t number) const = 0;
-  /// Expected tasks that are not here while a member waits for all of them.
+  /// Returns the expected tasks that have not joined, while a member waits for all of them.
   virtual std::vector<Member> missing() const = 0;
 };
 
-/// Whether this build has gRPC, and with it control servers and clients.
+/// Returns true if this build has gRPC, and therefore control servers and clients.
 bool control_has_grpc();
 
 }  // namespace tutti

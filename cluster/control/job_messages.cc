@@ -1,4 +1,4 @@
-// Field by field.
+// Implements the conversions field by field.
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/control/job_messages.h"
 
@@ -10,7 +10,7 @@ namespace {
 constexpr std::size_t kLongestName = 255;
 constexpr std::size_t kMostGroups = 64;
 
-/// Bytes of the character that begins here; 0: it is none.
+/// Returns the length of the UTF-8 character at the start; 0 if it is invalid.
 std::size_t character_at(std::string_view text) {
   const auto byte = [&text](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   if (byte(0) < 0x80) return 1;

@@ -1,4 +1,4 @@
-// Members, verdicts and progress as the messages of job.proto.
+// Conversion of members, verdicts and progress to and from the messages of job.proto.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace tutti::internal {
 
-/// At most so many bytes, and valid UTF-8, as a `string` of protobuf must be: what is not becomes
+/// Truncates to `longest` bytes and replaces invalid UTF-8, which protobuf's `string` rejects, by
 /// question marks.
 std::string proto_text(std::string_view text, std::size_t longest = 4096);
 

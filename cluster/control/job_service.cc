@@ -1,9 +1,9 @@
-// Members come, ask, stay away and go, and what follows from it.
+// Implements JobService: joining, reports, failure detection and the methods of the service.
 // SPDX-License-Identifier: Apache-2.0
 //
-// A *record* is a process that has joined, for as long as the server lives; a *link* is a stream of
-// it. A process that lost its stream opens a new one and goes on with the same record; a task that
-// was started anew is a new process with a record of its own.
+// A *record* is a process that has joined, and lives as long as the server; a *link* is one of its
+// streams. A process that lost its stream opens a new one and keeps its record; a restarted task is
+// a new process with a new record.
 #include "cluster/control/job_service.h"
 
 #include <algorithm>
@@ -29,7 +29,7 @@ bool may_come(const ControlServerOptions& options, const MemberTask& task) {
 
 v1::Build build_of_server(const ControlServerOptions& options) {
   v1::Build build = make_build(options.job_id, options.secret);
-  // A launcher does not train: its processor may be another one.
+  // A launcher does not train, and its processor may differ.
   if (options.host.job == "launcher") build.clear_numerics();
   return build;
 }
@@ -128,8 +128,8 @@ grpc::Status JobService::refused(const std::string& why) {
   return {grpc::StatusCode::FAILED_PRECONDITION, std::move(text)};
 }
 
-/// A member hosts a server for one strategy. A process that has left it makes its next strategy,
-/// and tries again until the host does so, too.
+/// Returns true if the process left this server for its next strategy. A member hosts one server
+/// per strategy, so the process must retry until the host has moved on, too.
 bool JobService::has_left_for_next_server(const MemberRecord& record,
                                           const JoiningProcess& process) const {
   return options_.host.job != "launcher" && record.status == MemberRecord::Status::kLeft &&
@@ -168,7 +168,7 @@ grpc::Status JobService::join(std::shared_ptr<MemberLink> link, const v1::JoinRe
                       concat(record->joined.who.to_string(), " died: a new process has its task")});
   }
   if (!is_same_process) record = &add_record(request.build(), process, now);
-  if (Link* const old = find(*record)) {  // its end has not been seen yet
+  if (Link* const old = find(*record)) {  // whose end was not detected yet
     old->record = nullptr;
     old->link->close();
   }
@@ -181,8 +181,7 @@ grpc::Status JobService::join(std::shared_ptr<MemberLink> link, const v1::JoinRe
 
 MemberRecord& JobService::add_record(const v1::Build& build, const JoiningProcess& process,
                                      TimePoint now) {
-  // A process that was started again counts its collectives anew: nothing of the one before it is
-  // missed.
+  // A restarted process counts its collectives from 0, so its predecessor's are not missed.
   const std::uint64_t restarts = process.who.incarnation;
   MemberRecord* const before = newest_of(process.who.task);
   if (before && before->joined.who.incarnation < restarts) before->progress.groups.clear();
@@ -213,8 +212,8 @@ bool JobService::report(const MemberLink* link, const v1::MemberReport& report) 
   MemberRecord& record = *from->record;
   const TimePoint now = clock_.now();
   record.last_heard = now;
-  // Others may have the place of one that was given up or has left, so it can no longer change
-  // anything. The last progress came with its leaving; this report was overtaken by that call.
+  // A record that was given up or has left may have a successor and must not change anything. Its
+  // last progress came with Leave, which overtook this report.
   if (record.status != MemberRecord::Status::kHere) return true;
   if (report.has_progress()) {
     note(record, from_proto(report.progress()));
@@ -248,7 +247,7 @@ void JobService::closed(const MemberLink* link) {
 void JobService::tick() {
   MutexLock lock(mutex_);
   const TimePoint now = clock_.now();
-  // While the server itself got no processor it heard nothing, for which no member is to blame.
+  // While the server itself got no processor it received no messages; members are not to blame.
   const Duration late = last_tick_ ? now - *last_tick_ - durations::kTryAgain : Duration::zero();
   last_tick_ = now;
   std::vector<MemberRecord*> all;
@@ -305,8 +304,8 @@ void JobService::send_verdicts(Link& link) {
   if (event.has_history()) link.link->send(event);
 }
 
-/// The members of a large job join and leave within a second: a message of each one to each other
-/// one was a twelfth of the processor time of a start of 64 processes.
+/// Batching matters for large jobs, whose members join and leave within a second: one message per
+/// pair of members took a twelfth of the processor time of a start of 64 processes.
 void JobService::broadcast_verdicts(TimePoint now) {
   for (Link& link : links_) send_verdicts(link);
   const auto eighths = static_cast<int>(links_.size() / 8);
@@ -344,7 +343,7 @@ std::vector<Member> JobService::list_members() const {
   for (const MemberTask& task : options_.expected) {
     by_task[{task.job, task.index}] = {task, 0, "", 0, false};
   }
-  for (const auto& [number, record] : records_) {  // later ones replace earlier ones
+  for (const auto& [number, record] : records_) {  // later records replace earlier ones
     const MemberTask& task = record->joined.who.task;
     by_task[{task.job, task.index}] = member_of(*record);
   }
@@ -366,8 +365,6 @@ std::vector<Verdict> JobService::verdicts_after(std::uint64_t number) const {
 
 namespace {
 
-// The methods of the service Job: what members ask, and say of themselves.
-
 grpc::Status status_of(grpc::ServerContextBase& context, const Error& error) {
   return to_status(context, Error(error.code(), proto_text(error.message())));
 }
@@ -379,7 +376,7 @@ Error given_up(const MemberRecord& record) {
 
 }  // namespace
 
-/// A call that is answered when there is something to say. gRPC owns it until OnDone().
+/// A call that is answered once its reply is available. gRPC owns it until OnDone().
 class JobService::WaitingCall final : public Reactor {
  public:
   WaitingCall(JobService& service, Context& context, std::uint64_t member,
@@ -390,14 +387,14 @@ class JobService::WaitingCall final : public Reactor {
         context_(context),
         fill_(std::move(fill)) {}
 
-  /// Once: afterwards it may be gone. False: there is nothing to say yet.
+  /// Finishes if the reply is available, else returns false. May delete this call.
   bool finish_if_ready() {
     const bool is_ready = fill_();
     if (is_ready) Finish(grpc::Status::OK);
     return is_ready;
   }
   void fail(const Error& error) { Finish(status_of(context_, error)); }
-  /// The caller has gone. If it was not answered it is now.
+  /// Answers a call whose caller has disconnected, unless it was answered before.
   void OnCancel() override {
     MutexLock lock(service_.mutex_);
     if (std::erase(service_.waiting_, this) > 0) Finish(grpc::Status::CANCELLED);
@@ -519,7 +516,7 @@ JobService::Reactor* JobService::ReportFailure(Context* context,
   return answer(context, request->member(), [&](MemberRecord& record) TUTTI_REQUIRES(mutex_) {
     record.has_failed = true;
     const std::string text = concat(record.joined.who.task.to_string(), ": ", request->message());
-    // After a broken connection it may come twice.
+    // The report may be repeated after a broken connection.
     const auto is_it = [&](const Verdict& verdict) { return verdict.message == text; };
     if (std::ranges::none_of(verdicts_, is_it)) {
       declare(record, {record.number, VerdictKind::kFailed, true,
@@ -543,7 +540,7 @@ JobService::Reactor* JobService::ReportDisconnection(Context* context,
       fail(ErrorCode::kInvalidArgument, "control: ", who, " lost a connection that came after ",
            "verdict ", request->last_verdict(), "; expected at most ", verdicts_.size());
     }
-    // Its other end told it first, or there is a better reason, which ends the same collectives.
+    // The peer reported it first, or a better reason has ended the same collectives.
     const auto came_since = [&](const Verdict& verdict) {
       return verdict.is_fatal && verdict.number > request->last_verdict();
     };
@@ -563,8 +560,8 @@ JobService::Reactor* JobService::RequestStop(Context* context,
   return answer(context, request->member(), [&](MemberRecord& from) TUTTI_REQUIRES(mutex_) {
     std::map<std::uint64_t, std::uint64_t> steps;
     for (const auto& [number, record] : records_) {
-      // Not the progress: its steps count evaluation, too, those of stops_after() do not. Members
-      // that are further answer with their own step.
+      // Not the step of the progress, which counts evaluation steps, too; those of stops_after() do
+      // not. Members that are further answer with their own step.
       if (record->status == MemberRecord::Status::kHere) steps[number] = 1;
     }
     const std::string reason = concat(from.joined.who.task.to_string(), ": ", request->reason());
@@ -588,14 +585,14 @@ JobService::Reactor* JobService::Leave(Context* context, const v1::LeaveRequest*
 
 namespace {
 
-// The streams of Join: one per member.
+// Streams of Join, one per member.
 
 constexpr std::size_t kMostUnsent = std::size_t{64} << 20;
 
 }  // namespace
 
-/// gRPC calls On...() from its threads, one at a time for reads and for writes; links may know it
-/// for longer.
+/// gRPC calls On...() from its threads, one at a time each for reads and for writes. Links may
+/// outlive gRPC's use of the stream.
 class JobService::Stream final : public grpc::ServerBidiReactor<v1::MemberReport, v1::JobEvent>,
                                  public MemberLink,
                                  public std::enable_shared_from_this<Stream> {
@@ -612,7 +609,7 @@ class JobService::Stream final : public grpc::ServerBidiReactor<v1::MemberReport
       return;
     }
     if (has_joined_) service_.closed(this);
-    // The other side has gone, in whatever way, or makes no sense.
+    // The peer disconnected or sent an invalid message.
     finish(ok ? grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "expected Join, then reports")
               : grpc::Status::OK);
   }
@@ -645,7 +642,7 @@ class JobService::Stream final : public grpc::ServerBidiReactor<v1::MemberReport
     MutexLock lock(mutex_);
     if (!is_done_) context_.TryCancel();
   }
-  /// When what it has to send is sent.
+  /// Finishes after all queued events are sent.
   void finish(const grpc::Status& status) {
     MutexLock lock(mutex_);
     if (finish_with_) return;
@@ -714,7 +711,7 @@ void JobService::say_server_ends() {
   for (const auto& stream : streams_) stream->finish(grpc::Status::OK);
 }
 
-// Reading and changing values.
+// Values of the store.
 
 namespace {
 

@@ -1,5 +1,4 @@
-// The service Job: what the server of a job knows and decides. Members, store, verdicts, the step
-// to stop at.
+// JobService: the gRPC service of a job's server, with members, store, verdicts and stop agreement.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -26,7 +25,7 @@
 
 namespace tutti::internal {
 
-/// The server's part of the store. Not thread-safe.
+/// Values of the store. Not thread-safe.
 class StoreTable {
  public:
   /// `most_bytes`: limit of keys and values together.
@@ -34,8 +33,7 @@ class StoreTable {
 
   /// Returns nullptr if there is no such key.
   const std::string* find(const std::string& key) const;
-  /// Throws kInvalidArgument for keys and values that the store does not take, kResourceExhausted
-  /// for a value that has no room.
+  /// Throws kInvalidArgument for an invalid key or value, kResourceExhausted if there is no room.
   void put(const std::string& key, const std::string& value);
 
  private:
@@ -44,7 +42,7 @@ class StoreTable {
   std::map<std::string, std::string> values_;
 };
 
-/// The stream to one member. Both functions return at once and never call back.
+/// The stream to one member. Both functions return immediately and do not call back.
 class MemberLink {
  public:
   virtual ~MemberLink() = default;
@@ -52,7 +50,7 @@ class MemberLink {
   virtual void close() = 0;
 };
 
-/// Threads: any. Links are called, and calls finished, with the service's mutex held.
+/// Implements the service. Links are called, and calls finished, with its mutex held. Thread-safe.
 class JobService final : public v1::Job::CallbackService {
  public:
   using Context = grpc::CallbackServerContext;
@@ -75,21 +73,21 @@ class JobService final : public v1::Job::CallbackService {
   Reactor* Get(Context* context, const v1::GetRequest* request, v1::GetReply* reply) override;
   Reactor* Put(Context* context, const v1::PutRequest* request, v1::PutReply*) override;
 
-  // What comes on a stream of Join.
+  // Events of a stream of Join.
 
-  /// It begins; not OK: it is refused, with the reason.
+  /// Handles a new stream. Refuses it with a status other than OK, which has the reason.
   grpc::Status join(std::shared_ptr<MemberLink> link, const v1::JoinRequest& request);
-  /// False: it makes no sense; close the stream.
+  /// Handles a report. Returns false if it is invalid: close the stream.
   bool report(const MemberLink* link, const v1::MemberReport& report);
   void closed(const MemberLink* link);
 
-  // Of the process that hosts it.
+  // Functions for the hosting process.
 
-  /// Looks for the silent, the stuck and the late. Call it every kTryAgain.
+  /// Detects silent, stuck and late members. Call it every kTryAgain.
   void tick();
-  /// All who have joined have left, or were given up.
+  /// Waits until all members have left or were given up.
   void wait_until_all_have_left(TimePoint deadline);
-  /// Tells all that the server ends; each stream ends when that is sent.
+  /// Announces to all members that the server ends; each stream ends once that is sent.
   void say_server_ends();
   std::vector<Member> members() const;
   std::vector<Verdict> verdicts_after(std::uint64_t number) const;
@@ -101,7 +99,7 @@ class JobService final : public v1::Job::CallbackService {
   struct Link {
     std::shared_ptr<MemberLink> link;
     MemberRecord* record = nullptr;  // null: an observer
-    std::uint64_t num_sent = 0;      // verdicts
+    std::uint64_t num_sent = 0;      // number of verdicts sent
   };
   Link* find(const MemberLink* link) TUTTI_REQUIRES(mutex_);
   Link* find(const MemberRecord& record) TUTTI_REQUIRES(mutex_);
@@ -117,14 +115,14 @@ class JobService final : public v1::Job::CallbackService {
   MemberRecord& add_record(const v1::Build& build, const JoiningProcess& process, TimePoint now)
       TUTTI_REQUIRES(mutex_);
   void note(MemberRecord& record, const MemberProgress& progress) TUTTI_REQUIRES(mutex_);
-  /// The record of a member that may ask for something. Throws kInvalidArgument for a number that
-  /// is none, kUnavailable for a member that was given up.
+  /// Returns the record of a calling member. Throws kInvalidArgument for an unknown number,
+  /// kUnavailable for a member that was given up.
   MemberRecord& caller(std::uint64_t member) TUTTI_REQUIRES(mutex_);
-  /// Finishes the call when `body` has done what the member asks for, or thrown.
+  /// Runs `body` for the calling member, then finishes the call, with its error if it throws.
   Reactor* answer(Context* context, std::uint64_t member,
                   const std::function<void(MemberRecord&)>& body);
   /// Finishes the call of a member or an observer (0) as soon as `fill` has made its reply;
-  /// `is_for_all`: when all members are here.
+  /// `is_for_all`: not before all members have joined.
   Reactor* answer_when(Context* context, std::uint64_t member, std::function<bool()> fill,
                        bool is_for_all = false);
   void answer_waiting() TUTTI_REQUIRES(mutex_);
@@ -134,8 +132,7 @@ class JobService final : public v1::Job::CallbackService {
   void give_up(MemberRecord& record, MemberRecord::Status status) TUTTI_REQUIRES(mutex_);
   /// Sends the verdicts that this link does not have yet, in one event.
   void send_verdicts(Link& link) TUTTI_REQUIRES(mutex_);
-  /// Does so for all links. Those who join and leave within the next moments of a large job are
-  /// then sent together, by tick().
+  /// Same for all links. In a large job, further joining and leaving is then batched by tick().
   void broadcast_verdicts(TimePoint now) TUTTI_REQUIRES(mutex_);
   void broadcast(const v1::JobEvent& event) TUTTI_REQUIRES(mutex_);
   void broadcast(const std::optional<v1::StopProposal>& proposal) TUTTI_REQUIRES(mutex_);
@@ -148,13 +145,13 @@ class JobService final : public v1::Job::CallbackService {
   const Clock& clock_;
   const v1::Build build_;
   mutable Mutex mutex_;
-  CondVar left_;  // a member has, or was given up
+  CondVar left_;  // notified when a member has left or was given up
   std::vector<Link> links_ TUTTI_GUARDED_BY(mutex_);
-  std::set<std::shared_ptr<Stream>> streams_ TUTTI_GUARDED_BY(mutex_);  // until gRPC lets go
+  std::set<std::shared_ptr<Stream>> streams_ TUTTI_GUARDED_BY(mutex_);  // until OnDone()
   std::map<std::uint64_t, std::unique_ptr<MemberRecord>> records_ TUTTI_GUARDED_BY(mutex_);
   std::vector<Verdict> verdicts_ TUTTI_GUARDED_BY(mutex_);
   TimePoint send_verdicts_at_ TUTTI_GUARDED_BY(mutex_) = TimePoint::min();
-  std::vector<WaitingCall*> waiting_ TUTTI_GUARDED_BY(mutex_);  // gRPC's
+  std::vector<WaitingCall*> waiting_ TUTTI_GUARDED_BY(mutex_);  // owned by gRPC
   StoreTable store_ TUTTI_GUARDED_BY(mutex_);
   StopAgreement stop_ TUTTI_GUARDED_BY(mutex_);
   std::optional<TimePoint> last_tick_ TUTTI_GUARDED_BY(mutex_);

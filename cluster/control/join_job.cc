@@ -1,5 +1,4 @@
-// Reading the environment, hosting the server where it belongs, joining; and the same where only
-// messages between the tasks lead to it.
+// Joining with addresses from the environment, or through messages between the tasks.
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/control/join_job.h"
 
@@ -40,7 +39,7 @@ std::uint64_t restarts() {
   fail(ErrorCode::kInvalidArgument, "TUTTI_RESTART: expected a number, got '", text, "'");
 }
 
-/// Names this process for its trace.
+/// Names this process in its trace.
 void enter_as(const std::vector<MemberTask>& tasks, std::size_t self) {
   if (self < tasks.size()) {
     const MemberTask& task = tasks[self];
@@ -74,11 +73,11 @@ std::unique_ptr<ControlServer> host_control_server(const std::vector<MemberTask>
   return ControlServer::start(server);
 }
 
-/// What task 0 tells: as bytes that are broadcast.
+/// Task 0's broadcast to the other tasks, as bytes.
 struct Invitation {
   enum class Kind : std::uint8_t { kNobodyHosts, kAt, kFailed } kind = Kind::kNobodyHosts;
   std::uint16_t secret_size = 0;
-  std::array<char, 500> text{};  // a target, or why there is none; ends in zeros
+  std::array<char, 500> text{};  // target, or the reason why there is none; zero-terminated
   std::array<std::byte, 4096> secret{};
 
   void set_text(Kind what, const std::string& whole) {
@@ -99,7 +98,7 @@ std::size_t num_machines(Communicator& communicator, std::int64_t own) {
   return std::set<std::int64_t>(all.begin(), all.end()).size();
 }
 
-/// By task 0; `server` is there when the result says so.
+/// Hosts the server in task 0; sets `server` if the result is kAt.
 Invitation host(const std::vector<MemberTask>& tasks, const JoinOptions& options,
                 ControlOptions client, std::size_t machines,
                 std::unique_ptr<ControlServer>& server) {

@@ -1,4 +1,4 @@
-// Members and verdicts as text, progress for heartbeats, and the rules of health.
+// Members and verdicts as text, progress for heartbeats, and the rules of failure detection.
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/control/member.h"
 
@@ -44,8 +44,6 @@ std::string_view to_string(VerdictKind kind) {
 
 Error to_error(const Verdict& verdict) { return Error(verdict.code, verdict.message); }
 
-// The board from which heartbeats are written.
-
 void ProgressBoard::set_step(std::uint64_t step) {
   MutexLock lock(mutex_);
   step_ = step;
@@ -63,7 +61,7 @@ void ProgressBoard::watch(const std::string& group, std::function<GroupProgress(
   if (!source && old != sources_.end()) {
     GroupProgress last = old->second();
     last.group = group;
-    last.finished = last.entered;  // it waits for nobody any more
+    last.finished = last.entered;  // it does not wait for any member
     ended_[group] = std::move(last);
   }
   if (old != sources_.end()) sources_.erase(old);
@@ -90,13 +88,11 @@ MemberProgress ProgressBoard::progress() {
 
 namespace tutti::internal {
 
-// The rules, and the sentences that say what was found.
-
 namespace {
 
 using Kind = ProcessState::Kind;
 
-/// A rank that has left is missed at once, but what it did before may still be under way.
+/// Grace period for a rank that has left, whose last calls may still be running.
 constexpr Duration kLeaversGrace = durations::kHeartbeatEvery;
 
 Finding dead(const MemberRecord& record, const std::string& how) {
@@ -110,7 +106,7 @@ std::optional<Finding> judge_disconnected(const MemberRecord& record, TimePoint 
   if (state.kind == Kind::kIsGone) {
     return dead(record, "its connection closed and the process is gone");
   }
-  // A process of this machine that still is there lost its connection alone: it may come back.
+  // A live process of this machine lost only its connection, so it may reconnect.
   const Duration limit = state.kind == Kind::kUnknown ? durations::kReconnectWithin
                                                       : longest_silence(state, options.silent_after,
                                                                         options.unreachable_after);
@@ -121,11 +117,11 @@ std::optional<Finding> judge_disconnected(const MemberRecord& record, TimePoint 
                              seconds_text(away), " s", letter));
 }
 
-/// A member's part in one group at one time.
+/// A member's position in one group at one time.
 struct Position {
   MemberRecord* record = nullptr;
   const GroupProgress* group = nullptr;
-  Duration since{};  // it began or ended its last collective
+  Duration since{};  // since it entered or finished its last collective
   bool is_inside() const { return group->entered > group->finished; }
   std::string name() const { return record->joined.who.task.to_string(); }
 };
@@ -154,7 +150,7 @@ struct Wait {
   Duration longest{};
 };
 
-/// The waiters in the group's newest collective.
+/// Returns the waiting members of the group's newest collective.
 std::optional<Wait> newest_wait(const std::vector<Position>& positions) {
   Wait wait;
   for (const Position& p : positions) wait.number = std::max(wait.number, p.group->entered);
@@ -167,7 +163,7 @@ std::optional<Wait> newest_wait(const std::vector<Position>& positions) {
     wait.longest = std::max(wait.longest, p.since);
   }
   if (wait.waiters.empty()) return std::nullopt;
-  std::ranges::sort(wait.waiters);  // not in the order in which they joined
+  std::ranges::sort(wait.waiters);  // the order of joining is random
   return wait;
 }
 
@@ -203,7 +199,7 @@ std::optional<Finding> judge_missing(const Position& p, const Wait& wait, TimePo
 Duration longest_silence(const ProcessState& state, Duration silent_after,
                          Duration unreachable_after) {
   const bool is_known = state.kind == Kind::kIsStopped || state.kind == Kind::kIsGone;
-  // Else it gets little time, has just been continued, or a link is silent, which passes.
+  // Otherwise it gets little time, was just continued, or a link is silent, all of which pass.
   return is_known ? silent_after : unreachable_after;
 }
 
@@ -258,16 +254,15 @@ std::vector<Finding> find_stuck(const std::vector<MemberRecord*>& records, TimeP
 
 namespace {
 
-// Members that wait for each other, each in another collective.
+// Deadlocks: members that wait for each other in different collectives.
 //
-// Every member makes the same calls in the same order, in whichever groups. So of two that wait for
-// each other one has left a call out, or made one that is none of the others': a correct program
-// never looks like this, not even in reports of different times, as long as each report shows one
-// moment.
+// Every member makes the same calls in the same order across all groups. So one of two members that
+// wait for each other has skipped a call or made an extra one. A correct program never looks like
+// this, even in reports of different times, as long as each report shows one moment.
 
 bool is_inside(const GroupProgress& group) { return group.entered > group.finished; }
 
-/// A member, and the calls in which it has waited for long enough.
+/// A member and the calls in which it has waited long enough.
 struct Waiter {
   MemberRecord* record = nullptr;
   std::vector<const GroupProgress*> calls;
@@ -293,7 +288,7 @@ std::vector<Waiter> waiters_of(const std::vector<MemberRecord*>& records, TimePo
   return waiters;
 }
 
-/// By group: how many calls the last of those have made who are in none of it.
+/// Returns, by group, the smallest number of calls of a waiter that is not inside a call of it.
 std::map<std::string_view, std::uint64_t> last_outside(const std::vector<Waiter>& waiters) {
   std::map<std::string_view, std::uint64_t> last;
   for (const Waiter& waiter : waiters) {
@@ -306,7 +301,7 @@ std::map<std::string_view, std::uint64_t> last_outside(const std::vector<Waiter>
   return last;
 }
 
-/// Leaves those who wait for one of them; their calls are the ones in which they do.
+/// Keeps the members that wait for another one of them, with the calls in which they do.
 std::vector<Waiter> who_wait_for_each_other(std::vector<Waiter> waiters) {
   for (std::size_t before = 0; before != waiters.size();) {
     before = waiters.size();
@@ -328,7 +323,7 @@ std::vector<std::string> names_of(const std::vector<Waiter>& waiters) {
   return names;
 }
 
-/// "worker 0 waits in ... since 1.2 s for worker 1".
+/// Returns "worker 0 waits in ... since 1.2 s for worker 1".
 std::string describe(const GroupProgress& call, const std::vector<Waiter>& all, TimePoint now) {
   std::vector<Waiter> inside, missing;
   Duration longest{};

@@ -1,9 +1,9 @@
-// How all members of a job agree on one step after which they stop, and save.
+// Agreement of all members on one step after which they stop and save.
 // SPDX-License-Identifier: Apache-2.0
 //
-// The server proposes a step; a member accepts unless it is past it, and from then on waits at the
-// end of that step for the final word. When one was past it, a later step is proposed in a new
-// *round*. When all have accepted, or those who have not cannot be reached, the step is final.
+// The server proposes a step. A member accepts unless it is past it, and then waits at the end of
+// that step for the final decision. If one was past it, the server proposes a later step in a new
+// *round*. The step is final once all have accepted, or the rest cannot be reached.
 #pragma once
 
 #include <cstdint>
@@ -17,21 +17,22 @@
 
 namespace tutti::internal {
 
-/// The server's side. Threads: one at a time. Functions that return a proposal: send it to all.
+/// The server's side. Callers send returned proposals to all members. Not thread-safe.
 class StopAgreement {
  public:
   explicit StopAgreement(Duration acknowledge_within) : acknowledge_within_(acknowledge_within) {}
 
-  /// `steps`: the members and the steps that they work on. A second request changes nothing.
+  /// Starts an agreement; `steps` maps members to their current steps. Later requests have no
+  /// effect.
   std::optional<v1::StopProposal> request(const std::string& reason,
                                           const std::map<std::uint64_t, std::uint64_t>& steps,
                                           TimePoint now);
   std::optional<v1::StopProposal> answer(std::uint64_t member, const v1::StopAnswer& answer,
                                          TimePoint now);
-  /// It is gone: nobody waits for its answer.
+  /// Removes a lost member, so that its answer is not needed.
   std::optional<v1::StopProposal> forget(std::uint64_t member);
   std::optional<v1::StopProposal> tick(TimePoint now);
-  /// For a member that joins now.
+  /// The proposal for a member that joins now.
   const std::optional<v1::StopProposal>& current() const { return proposal_; }
 
  private:
@@ -44,10 +45,10 @@ class StopAgreement {
   std::map<std::uint64_t, bool> has_accepted_;  // by member
 };
 
-/// A member's side. Threads: any.
+/// A member's side. Thread-safe.
 class StopGate {
  public:
-  /// What to answer; nothing for a final proposal.
+  /// Returns the answer to a proposal; nullopt if the proposal is final.
   std::optional<v1::StopAnswer> take(const v1::StopProposal& proposal);
   /// See ControlClient::stops_after().
   bool stops_after(std::uint64_t step, TimePoint deadline);

@@ -1,5 +1,5 @@
-// Errors of builds without gRPC, which have no job's server, no members and no connections between
-// ranks.
+// Errors of builds without gRPC, which have no control server, no members and no connections
+// between ranks.
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/control/control_client.h"
 #include "cluster/control/control_server.h"
