@@ -1,4 +1,4 @@
-// Credentials of the caller, limits, and gRPC's sentences taken apart.
+// Channel credentials, limits, and parsing of gRPC's error texts.
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/grpc/grpc_channel.h"
 
@@ -36,7 +36,7 @@ void initialize_grpc() {
   // gRPC stays initialized until the process ends: its shutdown with the last server or channel
   // waits up to 10 s for a poller of its own if a write was blocked shortly before.
   [[maybe_unused]] static const bool is_initialized = (grpc_init(), true);
-  constexpr int kThreads = 12;  // as many as a server and a channel have on two cores
+  constexpr int kThreads = 12;  // number of threads of a server and a channel on two cores
   [[maybe_unused]] static const bool is_checked = [] {
     Event all_here;
     std::vector<std::unique_ptr<Thread>> threads;
@@ -123,11 +123,9 @@ ConnectAttempt failed_attempt(const grpc::Status& status, bool is_refused,
   return attempt;
 }
 
-// Trying again, and saying so; what is no use to try again.
-
 namespace {
 
-/// So many TLS handshakes that failed one after the other were not damaged on their way.
+/// So many consecutive failures of TLS handshakes are not due to damaged packets.
 constexpr int kTlsFailures = 10;
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Channels to a job's gRPC servers: reaching one, what errors mean, how a stream ends.
+// Channels to a job's gRPC servers: connecting, errors, and the end of a stream.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -19,55 +19,56 @@
 
 namespace tutti::internal {
 
-/// Of a server, and of the channels to it.
+/// Options shared by a server and the channels to it.
 struct GrpcOptions {
-  /// A server's is of its machine; port 0: a free one.
+  /// Address of the server; for a server itself, port 0 means a free one.
   Endpoint endpoint = {};
   JobSecret secret = {};
   TlsFiles tls = {};
-  /// Of one message.
+  /// Limit of one message, in bytes.
   int most_bytes = 4 << 20;
-  /// Pings notice a silent host or link within 5 s, and end the connection.
+  /// Sends pings, which detect a silent host or link within 5 s and end the connection.
   bool keeps_alive = false;
-  /// Whether it is a UNIX-domain socket: at loopback addresses, unless there are TLS files.
+  /// Returns true if it is a UNIX-domain socket: at loopback addresses, unless there are TLS files.
   bool is_local() const { return is_loopback(endpoint.host) && !tls.is_set(); }
 };
 
-/// Initializes gRPC for the rest of the process. Throws kResourceExhausted with the limits to raise
-/// if this process cannot start the threads that gRPC starts: gRPC itself ends the process then.
+/// Initializes gRPC for the rest of the process. Throws kResourceExhausted, with the limits to
+/// raise, if this process cannot start gRPC's threads, since gRPC itself would abort the process.
 void initialize_grpc();
 
-/// To where GrpcServer listens with the same options. Connects with the first call; each channel
-/// has connections of its own, so that a new one does not share the fate of the last.
+/// Opens a channel to a GrpcServer with the same options. It connects with the first call. Channels
+/// do not share connections, so a new one is independent of a broken one.
 std::shared_ptr<grpc::Channel> open_channel(const GrpcOptions& options);
 
-/// A handler's error; finish the call with it.
+/// Returns the status with which to finish a call that failed with a handler's error.
 grpc::Status to_status(grpc::ServerContextBase& context, const Error& error);
-/// Whether a handler said so: a channel's errors may pass when the call is made again.
+/// Returns true if the error is a handler's; errors of a channel may be transient.
 bool is_of_handler(const grpc::ClientContext& context);
 Error to_error(const grpc::Status& status);
 
-/// Why a channel could not connect, in the system's words.
+/// Returns why a channel could not connect, in the system's words.
 std::string connect_reason(const grpc::Status& status);
 
-/// What came of an attempt to reach a server.
+/// Result of an attempt to reach a server.
 struct ConnectAttempt {
   bool is_done = false;
-  std::string reason = {};       // why not
-  bool is_final = false;         // the server refuses: no use in trying again
-  bool is_nobody_there = false;  // the system says that nobody listens
+  std::string reason = {};       // of the failure
+  bool is_final = false;         // the server refuses: retrying is useless
+  bool is_nobody_there = false;  // connection refused
   bool is_hopeless = false;      // this machine cannot reach the address
-  bool is_other_job = false;     // the TLS handshake fails
-  bool is_cut_short = false;     // the deadline ended it, whatever came before
+  bool is_other_job = false;     // the TLS handshake failed
+  bool is_cut_short = false;     // ended by the deadline
 };
-/// Nothing: there may be a server of this machine, or it is of another one.
+/// Returns a failed attempt if no process listens at a local address; nullopt if one may, or if the
+/// address is on another machine.
 std::optional<ConnectAttempt> nobody_listens(const GrpcOptions& options);
-/// A stream ended with `status` before the server welcomed it; `is_refused`: by the server itself.
-/// Connects once more between machines, for gRPC does not say how bad it is.
+/// Classifies a stream that ended with `status` before the server accepted it; `is_refused`: by the
+/// server itself. Connects again to other machines, because gRPC's status is not specific.
 ConnectAttempt failed_attempt(const grpc::Status& status, bool is_refused,
                               const GrpcOptions& options, TimePoint deadline);
 
-/// For channels and servers alike: frames of HTTP/2 that hold a message of a mebibyte.
+/// Arguments of channels and servers: HTTP/2 frames that hold a message of 1 MiB.
 inline constexpr std::pair<const char*, int> kConnectionArguments[] = {
     {GRPC_ARG_HTTP2_MAX_FRAME_SIZE, (1 << 20) + 4096},
     {GRPC_ARG_HTTP2_WRITE_BUFFER_SIZE, 4 << 20},
@@ -79,15 +80,14 @@ inline constexpr std::pair<const char*, int> kKeepAliveArguments[] = {
     {GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0},
 };
 
-// A client's stream in both directions: what every one of them needs to end.
-
-/// gRPC's threads call On...(). Derived classes call stop() in their destructors, not on one of
-/// gRPC's threads, which must not end the last channel. Threads: any, all others.
+/// Base class of a client's bidirectional stream. gRPC's threads call On...(). Derived classes call
+/// stop() in their destructors, but not on gRPC's threads, which must not destroy the last channel.
+/// Other functions are thread-safe.
 template <class Request, class Response>
 class StreamToServer : public grpc::ClientBidiReactor<Request, Response> {
  public:
   void cancel() { context_.TryCancel(); }
-  /// How it ended; waits until it has, or the deadline. Nothing is written any more.
+  /// Stops writing, waits until the stream has ended or the deadline, and returns its status.
   grpc::Status wait_for_end(TimePoint deadline) {
     {
       MutexLock lock(mutex_);
@@ -98,7 +98,7 @@ class StreamToServer : public grpc::ClientBidiReactor<Request, Response> {
     MutexLock lock(mutex_);
     return status_;
   }
-  /// Whether it has ended because the server itself refused it.
+  /// Returns true if it has ended because the server itself refused it.
   bool is_refused() const { return done_.is_set() && is_of_handler(context_); }
 
   void OnDone(const grpc::Status& status) override {
@@ -112,17 +112,17 @@ class StreamToServer : public grpc::ClientBidiReactor<Request, Response> {
   }
 
  protected:
-  /// With a hold, for writes that are started outside of On...().
+  /// Starts the call with a hold, which permits writes outside of On...().
   void start() {
     this->AddHold();
     this->StartCall();
   }
-  /// Waits for gRPC to let go, which a cancelled stream does at once.
+  /// Waits until gRPC has finished, which it does promptly after a cancellation.
   void stop() {
     cancel();
     (void)wait_for_end(TimePoint::max());
   }
-  /// Nothing is written from now on.
+  /// Releases the hold: no more writes.
   void release() TUTTI_REQUIRES(mutex_) {
     if (!std::exchange(has_released_, true)) this->RemoveHold();
   }
@@ -131,30 +131,28 @@ class StreamToServer : public grpc::ClientBidiReactor<Request, Response> {
   Event done_;
   Mutex mutex_;
   CondVar changed_;
-  bool is_open_ TUTTI_GUARDED_BY(mutex_) = true;  // something may still come
+  bool is_open_ TUTTI_GUARDED_BY(mutex_) = true;  // messages may still arrive
   bool can_write_ TUTTI_GUARDED_BY(mutex_) = true;
   bool is_writing_ TUTTI_GUARDED_BY(mutex_) = false;
   bool has_released_ TUTTI_GUARDED_BY(mutex_) = false;
   grpc::Status status_ TUTTI_GUARDED_BY(mutex_);
 };
 
-// Reaching a server of the job at first: attempt after attempt, until it is there or waiting is no
-// remedy.
+// Reaching a server of the job for the first time, with retries until waiting is useless.
 
-/// The server, and the words for messages about reaching it.
+/// The server, with texts for messages about reaching it.
 struct ServerToReach {
   std::string who;         // "control: worker 0"
   std::string wants;       // "join at 127.0.0.1:4711", "call ps 1 (127.0.0.1:4711)"
   std::string name;        // "the control server at 127.0.0.1:4711"
-  std::string address_in;  // what to correct where the address is wrong: "TUTTI_CONTROL"
+  std::string address_in;  // setting to correct if the address is wrong: "TUTTI_CONTROL"
   Duration timeout;
   Duration say_every;
 };
 
-/// Returns when `attempt` is done; it gets the last moment to wait for. Meanwhile a line every
-/// `say_every` says what is waited for. Throws kFailedPrecondition when the server refuses, or
-/// belongs to another job; kUnavailable within seconds where this machine cannot reach the address,
-/// however long it waits; kDeadlineExceeded.
+/// Repeats `attempt`, which receives the deadline, until it is done. Logs the server every
+/// `say_every`. Throws kFailedPrecondition if the server refuses or belongs to another job,
+/// kUnavailable within seconds if this machine can never reach the address, and kDeadlineExceeded.
 void reach_server(const ServerToReach& server,
                   const std::function<ConnectAttempt(TimePoint deadline)>& attempt);
 

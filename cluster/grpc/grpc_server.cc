@@ -1,4 +1,4 @@
-// Where a server listens, and which connections reach it.
+// Listening, admission of connections, and local sockets.
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/grpc/grpc_server.h"
 
@@ -25,7 +25,7 @@
 namespace tutti::internal {
 namespace {
 
-/// While it lives servers get gRPC's health service; the process's own setting comes back.
+/// Enables gRPC's health service for new servers; the destructor restores the process's setting.
 class HealthServiceOn {
  public:
   HealthServiceOn() { grpc::EnableDefaultHealthCheckService(true); }
@@ -151,14 +151,15 @@ void GrpcServer::hand_over(FileDescriptor socket) {
   acceptor_->HandleNewConnection(&parameters);
 }
 
-// Folders of mode 0700, locks, free numbers.
+// Local sockets: folders of mode 0700, locks, free ports.
 
 namespace {
 
-constexpr int kFirstFreePort = 32768;  // as Linux gives them
+constexpr int kFirstFreePort = 32768;  // as on Linux
 constexpr std::size_t kNumFreePorts = 28232, kTries = 1000;
 
-/// Processes find each other here whatever TMPDIR each has; it counts where /tmp takes no files.
+/// Returns the user's folder, in which all processes find each other whatever their TMPDIR is;
+/// TMPDIR is used if /tmp is not writable.
 std::string user_folder() {
   const char* const folder = ::access("/tmp", W_OK | X_OK) == 0 ? nullptr : std::getenv("TMPDIR");
   return concat(folder ? folder : "/tmp", "/tutti-", ::geteuid());
@@ -172,7 +173,8 @@ std::string network_folder() {
   return concat(user_folder(), "/", link.substr(begin + 1, end - begin - 1));
 }
 
-/// A path in a folder that others may write to is no one's own.
+/// Requires a private folder, because others could replace a path in a folder that they may write
+/// to.
 void make_private_folder(const std::string& path) {
   struct stat found {};
   const bool is_made = ::mkdir(path.c_str(), 0700) == 0 || errno == EEXIST;
@@ -188,7 +190,7 @@ void make_private_folder(const std::string& path) {
                         "with one that this user can write to"));
 }
 
-/// Sockets and locks of processes that were killed.
+/// Removes sockets and locks of processes that were killed.
 void remove_orphans(const std::string& folder) {
   std::error_code error;
   for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
@@ -232,7 +234,7 @@ LocalSocketClaim::LocalSocketClaim(const Endpoint& endpoint) : endpoint_(endpoin
     path_ = local_socket_path(endpoint_);
     owner = try_to_lock(durations::kOneTry);
   } else {
-    // Where a process begins to look differs, so that many at once do not meet.
+    // Processes start at different ports, so that many at once do not collide.
     const std::size_t begin = std::hash<std::string>{}(this_process().unique);
     for (std::size_t i = 0; i < kTries && !lock_.is_open(); ++i) {
       endpoint_.port = kFirstFreePort + static_cast<int>((begin + i) % kNumFreePorts);
@@ -246,8 +248,8 @@ LocalSocketClaim::LocalSocketClaim(const Endpoint& endpoint) : endpoint_(endpoin
        "; end that process or try another port (0 takes a free one)");
 }
 
-/// Waits, because remove_orphans() of a server that starts at the same time holds the lock of each
-/// file for a moment, also of one that was just made here.
+/// Waits, because remove_orphans() of a server that starts at the same time briefly locks each
+/// file, including one just created here.
 std::string LocalSocketClaim::try_to_lock(Duration patience) {
   const std::string path = concat(path_, ".lock");
   const TimePoint deadline = deadline_after(Clock::system().now(), patience);
@@ -261,7 +263,7 @@ std::string LocalSocketClaim::try_to_lock(Duration patience) {
       Clock::system().sleep_for(std::chrono::milliseconds(1));
       continue;
     }
-    // One that ended meanwhile may have removed the file that this descriptor stands for.
+    // A process that exited meanwhile may have removed the file of this descriptor.
     struct stat held {
     }, named{};
     const bool is_named = ::fstat(lock.get(), &held) == 0 && ::stat(path.c_str(), &named) == 0 &&
@@ -270,7 +272,7 @@ std::string LocalSocketClaim::try_to_lock(Duration patience) {
     const std::string pid = std::to_string(::getpid());
     (void)!::ftruncate(lock.get(), 0);
     (void)!::pwrite(lock.get(), pid.data(), pid.size(), 0);
-    ::unlink(path_.c_str());  // of one that was killed
+    ::unlink(path_.c_str());  // of a killed process
     lock_ = std::move(lock);
     return "";
   }

@@ -1,4 +1,4 @@
-// A gRPC server of a job: at a UNIX-domain socket, or behind mutual TLS.
+// GrpcServer: a gRPC server at a UNIX-domain socket or with mutual TLS.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -18,30 +18,31 @@
 
 namespace tutti::internal {
 
-/// Where a server at this loopback address listens: /tmp/tutti-<user>/<network>/127.0.0.1_4711.
-/// As ports do, paths belong to one network namespace.
+/// Returns the path of the socket for a loopback address:
+/// /tmp/tutti-<user>/<network>/127.0.0.1_4711. Like ports, paths belong to one network namespace.
 std::string local_socket_path(const Endpoint& endpoint);
 
-/// Whether there is a socket; that of a killed process, too.
+/// Returns true if the socket exists, even if it is a killed process's.
 bool has_local_socket(const Endpoint& endpoint);
 
-/// The right to listen at a path, as long as it lives; removes the socket in the end. A lock file
-/// beside the socket decides, for the file of a socket outlives a killed process.
+/// Exclusive right to listen at a path; the destructor removes the socket. A lock file next to the
+/// socket decides, because the socket's file survives a killed process.
 class LocalSocketClaim {
  public:
-  /// Port 0: a free one. Throws kUnavailable when another process listens there, naming it, and
-  /// when the folder belongs to another user.
+  /// Port 0: a free one. Throws kUnavailable if another process listens there, naming it, or if the
+  /// folder belongs to another user.
   explicit LocalSocketClaim(const Endpoint& endpoint);
   ~LocalSocketClaim();
   LocalSocketClaim(const LocalSocketClaim&) = delete;
   LocalSocketClaim& operator=(const LocalSocketClaim&) = delete;
 
-  /// With the port that it got.
+  /// The address with the assigned port.
   const Endpoint& endpoint() const { return endpoint_; }
   const std::string& path() const { return path_; }
 
  private:
-  /// Returns "" if it has the lock, else the text of the process that has it after `patience`.
+  /// Returns "" if it obtained the lock, else a description of the process that still holds it
+  /// after `patience`.
   std::string try_to_lock(Duration patience);
 
   Endpoint endpoint_;
@@ -49,32 +50,32 @@ class LocalSocketClaim {
   FileDescriptor lock_;
 };
 
-/// Where a server is to listen; `who` begins messages. Throws kInvalidArgument for a text that is
-/// no address, and as check_exposure().
+/// Parses the address for a server; `who` begins messages. Throws kInvalidArgument if it is not an
+/// address, and as check_exposure().
 Endpoint checked_listen_address(std::string_view who, const std::string& text,
                                 const Exposure& exposure);
 
-/// Serves until shutdown(), with health checking and reflection. At a loopback address it listens
-/// at local_socket_path() and on no port, unless there are TLS files; elsewhere it asks for a
-/// certificate of the job (derive_identity(), or of the files) before HTTP/2 begins, and bounds how
-/// many connections an address opens; at "0.0.0.0" and "::" it does both. Threads: any.
+/// Serves until shutdown(), with health checking and reflection. At a loopback address without TLS
+/// files it listens at local_socket_path() and on no port. At other addresses it requires a
+/// certificate of the job (derive_identity() or TLS files) before HTTP/2 begins, and limits the
+/// connections per address. At "0.0.0.0" and "::" it does both. Thread-safe.
 class GrpcServer {
  public:
-  /// `services` live longer. Throws kUnavailable for an address that cannot be used, naming the
-  /// process that has it (when the system tells).
+  /// `services` must outlive the server. Throws kUnavailable for an unusable address, naming the
+  /// process that has the port, if visible.
   GrpcServer(const GrpcOptions& options, const std::vector<grpc::Service*>& services);
-  /// shutdown() at once.
+  /// Calls shutdown() without a grace period.
   ~GrpcServer();
 
-  /// With the port that it got.
+  /// The address with the assigned port.
   const Endpoint& endpoint() const { return endpoint_; }
-  /// Takes no more calls, and cancels those that do not end in time.
+  /// Accepts no more calls, and cancels those that do not end within `grace`.
   void shutdown(Duration grace);
 
  private:
   using Acceptor = grpc::experimental::ExternalConnectionAcceptor;
-  // gRPC writes a line for each TLS handshake that fails: fewer come than where we write them.
-  static constexpr double kMostConnections = 512, kConnectionsPerSecond = 16;  // of one address
+  // Lower than elsewhere, because gRPC logs each failed TLS handshake.
+  static constexpr double kMostConnections = 512, kConnectionsPerSecond = 16;  // per address
 
   void accept_all();
   void hand_over(FileDescriptor socket);
@@ -86,8 +87,8 @@ class GrpcServer {
   std::unique_ptr<Acceptor> acceptor_;
   std::unique_ptr<grpc::Server> server_;
   Event stop_;
-  AddressLimit limit_{kMostConnections, kConnectionsPerSecond};  // the thread's
-  RefusalLog refusals_{"grpc"};                                  // the same
+  AddressLimit limit_{kMostConnections, kConnectionsPerSecond};  // used by the thread
+  RefusalLog refusals_{"grpc"};                                  // used by the thread
   std::unique_ptr<Thread> thread_;
 };
 

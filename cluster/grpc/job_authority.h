@@ -15,15 +15,15 @@ struct TlsIdentity {
   std::string authorities;
 };
 
-/// The name in derived certificates, which both sides expect whatever the address is.
+/// The name in derived certificates, which both sides expect for any address.
 inline constexpr const char* kDerivedName = "tutti";
 
-/// Every process that knows the secret derives the same authority (HKDF-SHA256 of RFC 5869 to a key
-/// on P-256) and signs a certificate of its own with it: who shows one that the authority signed
-/// knows the secret. Throws kInternal where OpenSSL fails.
+/// Derives the job's authority from the secret (HKDF-SHA256 of RFC 5869 to a P-256 key) and signs a
+/// new certificate with it. Every process with the secret derives the same authority, so a
+/// certificate signed by it proves knowledge of the secret. Throws kInternal if OpenSSL fails.
 TlsIdentity derive_identity(const JobSecret& secret);
 
-/// Throws kNotFound, kUnavailable for files that cannot be read.
+/// Throws kNotFound or kUnavailable if a file cannot be read.
 TlsIdentity read_identity(const TlsFiles& files);
 
 }  // namespace tutti::internal

@@ -1,4 +1,4 @@
-// Fields in front, slices that keep what they point to, and payloads put together.
+// Encodes and decodes the messages of calls.proto.
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/rpc/call_messages.h"
 
@@ -24,20 +24,20 @@ using Wire = google::protobuf::internal::WireFormatLite;
 // Fields that all messages of calls have (calls.proto).
 constexpr int kCall = 1, kHead = 2, kTensorBytes = 3, kError = 4, kTensors = 15;
 
-/// Shorter pieces are cheaper to copy than to keep.
+/// Shorter chunks are cheaper to copy than to reference.
 constexpr std::size_t kWorthKeeping = 4096;
-/// Pieces that are shorter go together: each slice costs gRPC more than copying so much.
+/// Shorter chunks are gathered: each slice costs gRPC more than copying so many bytes.
 constexpr std::size_t kWorthSlice = std::size_t{16} << 10;
-/// Payloads from here on have left the caches when they are whole.
+/// Payloads from this size on have left the caches when they are complete.
 constexpr std::size_t kPastCaches = std::size_t{8} << 20;
 constexpr std::size_t kLongestText = 65536;
 
-/// Keeps the owner of the bytes until gRPC has sent them.
+/// Returns a slice that keeps the owner of the bytes until gRPC has sent them.
 grpc::Slice slice_of(std::span<const std::byte> bytes, const std::shared_ptr<const void>& owner) {
   if (bytes.size() < kWorthKeeping) return {bytes.data(), bytes.size()};
   using Owner = std::shared_ptr<const void>;
   auto keeps = std::make_unique<Owner>(owner);
-  void* const data = const_cast<std::byte*>(bytes.data());  // which gRPC only reads
+  void* const data = const_cast<std::byte*>(bytes.data());  // gRPC only reads them
   return {data, bytes.size(),
           [](void* kept) {
             const std::unique_ptr<Owner> ends(static_cast<Owner*>(kept));
@@ -64,7 +64,7 @@ v1::CallError to_proto(const Error& error) {
   return proto;
 }
 
-/// What stands in front of the elements of tensors.
+/// The encoded fields before the bytes of the tensors.
 class Front {
  public:
   explicit Front(std::size_t head_bytes) { bytes_.reserve(head_bytes + 64); }
@@ -73,7 +73,7 @@ class Front {
     varint(Wire::MakeTag(field, Wire::WIRETYPE_VARINT));
     varint(value);
   }
-  /// The bytes follow.
+  /// The caller appends the bytes.
   void length(int field, std::size_t count) {
     varint(Wire::MakeTag(field, Wire::WIRETYPE_LENGTH_DELIMITED));
     varint(count);
@@ -103,13 +103,13 @@ thread_local OwnersEndLater* current_owners = nullptr;
 
 OwnersEndLater::OwnersEndLater() : outer_(std::exchange(current_owners, this)) {}
 OwnersEndLater::~OwnersEndLater() {
-  current_owners = outer_;  // what ends now may come back here
+  current_owners = outer_;  // owners destroyed now may call back
 }
 void OwnersEndLater::end(std::shared_ptr<const void> owner) {
   if (current_owners) current_owners->owners_.push_back(std::move(owner));
 }
 
-/// Of one piece, as it lies.
+/// Returns the rest of the current chunk, at most `room` bytes, without a copy.
 SharedBytes CallWriter::next_piece(Outgoing& out, std::size_t room) {
   const SharedBytes& piece = out.message.packet.payload[out.piece];
   const auto left = piece.bytes.subspan(out.offset);
@@ -119,7 +119,7 @@ SharedBytes CallWriter::next_piece(Outgoing& out, std::size_t room) {
   return {bytes, piece.owner};
 }
 
-/// Bytes of short pieces in a row; 0: there are not two of them.
+/// Returns the length of a run of short chunks, at most `room`; 0 if there are fewer than two.
 std::size_t CallWriter::small_run(const Outgoing& out, std::size_t room) {
   const auto& pieces = out.message.packet.payload;
   std::size_t bytes = 0, piece = out.piece, offset = out.offset;
@@ -156,7 +156,7 @@ grpc::ByteBuffer CallWriter::make(std::vector<CallMessage>& sent) {
     }
   }
   std::vector<grpc::Slice> slices(1);
-  std::size_t room = kPieceBytes;  // what the second cache holds from one pass to the next
+  std::size_t room = kPieceBytes;  // fits in the second-level cache between passes
   while (out.piece < pieces.size() && room > 0) {
     const std::size_t small = small_run(out, room);
     const SharedBytes bytes = small > 0 ? gathered(out, small) : next_piece(out, room);
@@ -172,7 +172,7 @@ grpc::ByteBuffer CallWriter::make(std::vector<CallMessage>& sent) {
   return {slices.data(), slices.size()};
 }
 
-/// A message taken apart; what follows the tensors' length stays where it lies.
+/// A decoded message; the bytes of its tensors are not copied.
 struct CallReader::Fields {
   std::uint64_t call = 0, tensor_bytes = 0;
   std::vector<std::byte> head;
@@ -181,7 +181,7 @@ struct CallReader::Fields {
   std::vector<SharedBytes> tensors;
 
   explicit Fields(const grpc::ByteBuffer& message) {
-    grpc::ByteBuffer buffer = message;  // which shares the bytes
+    grpc::ByteBuffer buffer = message;  // shares the bytes
     std::size_t front = 0;
     {
       grpc::ProtoBufferReader reader(&buffer);
@@ -194,7 +194,7 @@ struct CallReader::Fields {
   }
 
  private:
-  /// Up to the elements of tensors; returns how many bytes these have.
+  /// Reads up to the bytes of the tensors and returns their number.
   std::uint64_t read_front(CodedInputStream& in) {
     while (const std::uint32_t tag = in.ReadTag()) {
       std::uint32_t length = 0;
@@ -309,7 +309,7 @@ std::optional<CallMessage> CallReader::next() {
   return std::exchange(call_, std::nullopt);
 }
 
-// Builds compared as when processes join a job.
+// Callers and servers; builds are compared as when processes join a job.
 
 namespace {
 

@@ -1,4 +1,4 @@
-// Parts of a payload that lies in pieces; payloads in buffers of the host's allocator.
+// Ranges of chunked payloads, and payloads in buffers of the host's allocator.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cluster/rpc/packet.h"
 
@@ -11,7 +11,7 @@
 namespace tutti {
 namespace {
 
-/// Keeps a buffer, and is how the owner of bytes is known to do so.
+/// Deleter that keeps a buffer, and by which buffer_of() recognizes its bytes.
 struct BufferKeeper {
   BufferRef buffer;
   void operator()(const void*) const {}

@@ -1,4 +1,4 @@
-// Calls on one stream: connecting, sending, answers, and its end.
+// Implements RpcClient with one stream: connecting, sending, answers and shutdown.
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/rpc/rpc_client.h"
 
@@ -21,15 +21,15 @@ namespace tutti {
 namespace internal {
 namespace {
 
-/// Limit of calls of a client without an answer.
+/// Limit of a client's unanswered calls.
 constexpr std::size_t kMostCalls = 65536;
 
 TimePoint now() { return Clock::system().now(); }
 
 }  // namespace
 
-/// One stream and the calls on it. gRPC's threads read and write one message at a time. Opens with
-/// the constructor. Thread-safe.
+/// One stream and its calls; the constructor opens it. gRPC's threads read and write one message at
+/// a time. Thread-safe.
 class ClientStream final : public StreamToServer<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
   /// `what`: see RpcReply.
@@ -45,18 +45,18 @@ class ClientStream final : public StreamToServer<grpc::ByteBuffer, grpc::ByteBuf
     stub_.PrepareBidiStreamingCall(&context_, path_, grpc::StubOptions(), this);
     start();
   }
-  /// Half-closes the stream, and waits for its end for a moment.
+  /// Half-closes the stream and briefly waits for its end.
   ~ClientStream() override;
 
-  /// Waits until the server welcomes the stream. Returns false if it does not (wait_for_end() says
-  /// why), or not yet.
+  /// Waits until the server accepts the stream. Returns false if it refused (wait_for_end() has the
+  /// reason) or the deadline passed.
   bool wait_for_welcome(TimePoint deadline) {
     MutexLock lock(mutex_);
     changed_.wait_until(mutex_, deadline,
                         [this]() TUTTI_REQUIRES(mutex_) { return is_welcome_ || !is_open_; });
     return is_welcome_;
   }
-  /// Requires: the stream is welcome. So do the functions below.
+  /// Requires, like the functions below: the server has accepted the stream.
   const v1::CalledServer& server() const { return server_; }
 
   std::shared_ptr<RpcReply> start_call(Packet request);
@@ -83,7 +83,7 @@ class ClientStream final : public StreamToServer<grpc::ByteBuffer, grpc::ByteBuf
     MutexLock lock(mutex_);
     return ended_;
   }
-  /// Makes later calls end with `error`. Returns those under way, for the caller to end.
+  /// Makes later calls end with `error`. Returns the calls in flight, which the caller must end.
   Calls end(const Error& error) TUTTI_REQUIRES(mutex_);
 
   const std::string path_;
@@ -92,17 +92,17 @@ class ClientStream final : public StreamToServer<grpc::ByteBuffer, grpc::ByteBuf
   const bool keeps_calls_;
   grpc::TemplatedGenericStub<grpc::ByteBuffer, grpc::ByteBuffer> stub_;
   grpc::ByteBuffer incoming_;
-  CallReader reader_{CallReader::Side::kClient, 0};  // of gRPC's reading thread
-  v1::CalledServer server_;                          // constant once the stream is welcome
+  CallReader reader_{CallReader::Side::kClient, 0};  // used by gRPC's reading thread
+  v1::CalledServer server_;                          // constant once accepted
   grpc::ByteBuffer outgoing_;
   CallWriter writer_ TUTTI_GUARDED_BY(mutex_);
   bool is_welcome_ TUTTI_GUARDED_BY(mutex_) = false;
   bool is_leaving_ TUTTI_GUARDED_BY(mutex_) = false;
-  std::string damage_ TUTTI_GUARDED_BY(mutex_);  // of a message that could not be read
-  Calls calls_ TUTTI_GUARDED_BY(mutex_);         // without an answer
+  std::string damage_ TUTTI_GUARDED_BY(mutex_);  // error of an unreadable message
+  Calls calls_ TUTTI_GUARDED_BY(mutex_);         // unanswered
   std::uint64_t last_call_ TUTTI_GUARDED_BY(mutex_) = 0;
-  std::optional<Error> ended_ TUTTI_GUARDED_BY(mutex_);         // what calls end with
-  std::optional<std::string> broken_ TUTTI_GUARDED_BY(mutex_);  // why
+  std::optional<Error> ended_ TUTTI_GUARDED_BY(mutex_);         // error of later calls
+  std::optional<std::string> broken_ TUTTI_GUARDED_BY(mutex_);  // reason
 };
 
 void ClientStream::OnReadInitialMetadataDone(bool ok) {
@@ -144,7 +144,7 @@ void ClientStream::OnWriteDone(bool ok) {
   const OwnersEndLater later;
   MutexLock lock(mutex_);
   is_writing_ = false;
-  if (!ok) can_write_ = false;  // what the server said before it left is still to be read
+  if (!ok) can_write_ = false;  // the server's last messages are still to be read
   write_next(sent);
 }
 
@@ -199,7 +199,7 @@ void ClientStream::send(Call call, std::vector<CallMessage>& sent) {
 std::shared_ptr<RpcReply> ClientStream::start_call(Packet request) {
   auto reply = std::make_shared<RpcReply>(what_);
   const std::size_t bytes = request.payload_bytes();
-  std::vector<CallMessage> sent;  // ends after the lock
+  std::vector<CallMessage> sent;  // destroyed after the lock
   const OwnersEndLater later;
   MutexLock lock(mutex_);
   if (ended_) {
@@ -266,7 +266,7 @@ void ClientStream::take_over(ClientStream& broken) {
   for (auto& [number, call] : calls) send(std::move(call), sent);
 }
 
-/// No answer is accepted once it has returned.
+/// No answer is accepted once the destructor has returned.
 ClientStream::~ClientStream() {
   const Error cancelled(ErrorCode::kCancelled,
                         concat("rpc: ", *what_, ": the client was ended before the answer came"));
@@ -292,7 +292,7 @@ struct Attempt : ConnectAttempt {
   std::shared_ptr<ClientStream> stream = {};
 };
 
-/// Parameters of each attempt to connect.
+/// Parameters of all attempts to connect.
 struct Connector {
   Endpoint endpoint;
   RpcMethod method;

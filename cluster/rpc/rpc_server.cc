@@ -1,4 +1,4 @@
-// A server of calls: the services of cluster/proto whose methods are streams.
+// Implements RpcServer: the services of cluster/proto whose methods are streams.
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/rpc/rpc_server.h"
 
@@ -32,33 +32,33 @@ class ServerCore;
 
 namespace {
 
-/// A smaller call is handed over by the thread that receives it.
+/// The receiving thread itself handles smaller calls.
 constexpr std::size_t kSmallPayload = 65536;
-/// Limit of the calls of a stream that wait for the handler: no more is read then.
+/// Limit of a stream's queued calls, at which reading pauses.
 constexpr std::size_t kMostQueued = 8;
 constexpr std::size_t kMostStreams = 4096;
 
 }  // namespace
 
-/// A client's stream of calls: hands them to the handler one at a time, in the order in which they
-/// came. gRPC's threads call On...(): one at a time for reads and for writes. Thread-safe.
+/// A client's stream of calls, which the handler receives one at a time in order. gRPC's threads
+/// call On...(), one at a time each for reads and for writes. Thread-safe.
 class ServerStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
                            public std::enable_shared_from_this<ServerStream> {
  public:
-  /// `core` lives longer, `context` until OnDone().
+  /// `core` must outlive the stream; `context` is valid until OnDone().
   ServerStream(ServerCore& core, grpc::CallbackServerContext& context, std::size_t longest_payload)
       : core_(core),
         context_(context),
         longest_payload_(longest_payload),
         reader_(CallReader::Side::kServer, longest_payload) {}
 
-  /// Welcomes the client and reads its messages. `earlier`: streams of the same client, whose calls
-  /// are handed over first.
+  /// Accepts the client and reads its messages. `earlier` are streams of the same client, whose
+  /// calls are handled first.
   void serve(RpcHandler& handler, RpcPeer peer, std::vector<std::shared_ptr<ServerStream>> earlier);
-  /// Ends at once: this client is not served.
+  /// Ends the stream: the server does not accept this client.
   void refuse(const Error& error) { end(to_status(context_, error)); }
   void cancel();
-  /// Waits for the thread, if there is one. Requires: the core has removed the stream.
+  /// Waits for the thread, if any. Requires: the core has removed the stream.
   void join() { worker_.reset(); }
 
   void OnReadDone(bool ok) override;
@@ -68,14 +68,14 @@ class ServerStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
 
  private:
   class Call;
-  /// Returns true if the next message may be read now; else the thread reads on.
+  /// Returns true if the next message may be read now; otherwise work() resumes reading.
   bool accept(CallMessage message);
   void hand_over(const std::shared_ptr<Call>& call);
   void work();
   void wait_for_earlier();
   void leave();
   void half_close();
-  /// Hands an answer over and does not wait. A stream that has ended swallows it.
+  /// Queues an answer without waiting; drops it if the stream has ended.
   void send(CallMessage message);
   void end(const grpc::Status& status);
   void write_next(std::vector<CallMessage>& sent) TUTTI_REQUIRES(mutex_);
@@ -83,30 +83,30 @@ class ServerStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   ServerCore& core_;
   grpc::CallbackServerContext& context_;
   const std::size_t longest_payload_;
-  RpcHandler* handler_ = nullptr;  // nullptr: the client was refused
+  RpcHandler* handler_ = nullptr;  // null: the client was refused
   RpcPeer peer_;
   grpc::ByteBuffer incoming_;
-  CallReader reader_;            // of the reading thread
-  std::uint64_t last_call_ = 0;  // the same
+  CallReader reader_;            // used by the reading thread
+  std::uint64_t last_call_ = 0;  // used by the reading thread
 
   Mutex mutex_;
   CondVar changed_;
   std::vector<std::shared_ptr<ServerStream>> earlier_ TUTTI_GUARDED_BY(mutex_);
   std::deque<std::shared_ptr<Call>> queue_ TUTTI_GUARDED_BY(mutex_);
   bool is_handing_over_ TUTTI_GUARDED_BY(mutex_) = false;
-  bool is_paused_ TUTTI_GUARDED_BY(mutex_) = false;  // nothing is read
+  bool is_paused_ TUTTI_GUARDED_BY(mutex_) = false;  // reading is paused
   std::unique_ptr<Thread> worker_;                   // set under mutex_ by the reading thread
   CallWriter writer_ TUTTI_GUARDED_BY(mutex_);
   grpc::ByteBuffer outgoing_;
   std::set<std::uint64_t> unanswered_ TUTTI_GUARDED_BY(mutex_);
-  bool has_left_ TUTTI_GUARDED_BY(mutex_) = false;  // as the client said
+  bool has_left_ TUTTI_GUARDED_BY(mutex_) = false;  // announced by the client
   bool is_half_closed_ TUTTI_GUARDED_BY(mutex_) = false;
   bool is_cancelled_ TUTTI_GUARDED_BY(mutex_) = false;
   bool is_writing_ TUTTI_GUARDED_BY(mutex_) = false;
   std::optional<grpc::Status> finish_with_ TUTTI_GUARDED_BY(mutex_);
   bool is_finished_ TUTTI_GUARDED_BY(mutex_) = false;
   bool is_done_ TUTTI_GUARDED_BY(mutex_) = false;
-  Event left_;  // the handler gets nothing more
+  Event left_;  // the handler receives no more calls
 };
 
 /// A server's streams. Thread-safe.
@@ -114,17 +114,17 @@ class ServerCore {
  public:
   ServerCore(const RpcServerOptions& options, RpcHandlers handlers)
       : options_(options), handlers_(std::move(handlers)), run_(new_run_nonce()) {}
-  /// Waits for the streams, which gRPC has ended.
+  /// Waits for all streams. Requires: gRPC's server is shut down.
   ~ServerCore();
   ServerCore(const ServerCore&) = delete;
   ServerCore& operator=(const ServerCore&) = delete;
 
-  /// Begins a stream, which is gRPC's until OnDone().
+  /// Begins a stream, which gRPC owns until OnDone().
   ServerStream* accept(RpcMethod method, grpc::CallbackServerContext& context);
-  /// The stream's last act.
+  /// Removes a stream that has ended.
   void remove(const std::shared_ptr<ServerStream>& stream);
   void note_refusal(const std::string& reason);
-  /// Cancels all streams, and later ones: end gRPC's server next.
+  /// Cancels all streams, current and later ones; shut gRPC's server down next.
   void cancel_all();
   bool is_ending() const {
     MutexLock lock(mutex_);
@@ -143,7 +143,7 @@ class ServerCore {
 
   mutable Mutex mutex_;
   CondVar changed_;
-  /// With the numbers of their clients; 0: not known.
+  /// Streams with the numbers of their clients; 0: unknown.
   std::map<std::shared_ptr<ServerStream>, std::uint64_t> streams_ TUTTI_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<ServerStream>> ended_ TUTTI_GUARDED_BY(mutex_);
   RefusalLog refusals_ TUTTI_GUARDED_BY(mutex_){"rpc"};
@@ -193,8 +193,6 @@ class ServerStream::Call final : public RpcCall {
   const Packet request_;
   std::atomic<bool> is_answered_{false};
 };
-
-// Calls to the handler.
 
 void ServerStream::serve(RpcHandler& handler, RpcPeer peer,
                          std::vector<std::shared_ptr<ServerStream>> earlier) {
@@ -258,8 +256,8 @@ void ServerStream::hand_over(const std::shared_ptr<Call>& call) {
   }
 }
 
-/// A call of a connection that broke may come again on the next one: the first must not be done
-/// after its repetition.
+/// Waits for the client's earlier streams, because a call of a broken connection may be repeated on
+/// the next one, and the original must not be executed after its repetition.
 void ServerStream::wait_for_earlier() {
   std::vector<std::shared_ptr<ServerStream>> earlier;
   {
@@ -271,7 +269,7 @@ void ServerStream::wait_for_earlier() {
   earlier_.clear();
 }
 
-/// The thread's: a large call takes too long for a thread of gRPC's, and so does waiting.
+/// Runs on a separate thread, because large calls and waiting would block gRPC's threads.
 void ServerStream::work() {
   wait_for_earlier();
   for (;;) {
@@ -290,12 +288,12 @@ void ServerStream::work() {
     }
     if (reads_on) StartRead(&incoming_);
     if (!core_.is_ending()) hand_over(call);
-    call.reset();  // a call that was dropped is answered now
+    call.reset();  // answers a dropped call now
   }
   leave();
 }
 
-/// After the last call.
+/// Notifies the handler after the last call.
 void ServerStream::leave() {
   bool is_orderly = false;
   {
@@ -317,19 +315,20 @@ void ServerStream::leave() {
   core_.remove(shared_from_this());
 }
 
-// Answers to the client, and the end of the stream, which finishes once.
+// Answers, and the end of the stream, which finishes once.
 
 void ServerStream::OnCancel() {
   bool ends = false;
   {
     MutexLock lock(mutex_);
     is_cancelled_ = true;
-    ends = is_half_closed_ || std::exchange(is_paused_, false);  // else the reading thread sees it
+    ends = is_half_closed_ ||
+           std::exchange(is_paused_, false);  // otherwise the reading thread notices
   }
   if (ends) end(grpc::Status::CANCELLED);
 }
 
-/// Or the connection broke: which of both, the end tells.
+/// Handles the end of reading: the client half-closed, or the connection broke (see OnCancel).
 void ServerStream::half_close() {
   bool ends = false, is_cancelled = false;
   {
@@ -413,8 +412,8 @@ void ServerStream::OnDone() {
 
 namespace {
 
-/// Returns "127.0.0.1:4711" of gRPC's "ipv4:127.0.0.1:4711", "[::1]:4711" of its
-/// "ipv6:%5B::1%5D:4711", and "" within a machine.
+/// Converts gRPC's "ipv4:127.0.0.1:4711" to "127.0.0.1:4711" and "ipv6:%5B::1%5D:4711" to
+/// "[::1]:4711"; returns "" within a machine.
 std::string address_of(const std::string& peer) {
   if (!peer.starts_with("ipv4:") && !peer.starts_with("ipv6:")) return "";
   std::string address = peer.substr(5);
@@ -494,7 +493,7 @@ RpcPeer ServerCore::peer_of(const grpc::CallbackServerContext& context) const {
   return peer;
 }
 
-/// Returns the streams that the client had before: it has opened this one, so they are broken.
+/// Cancels and returns the client's earlier streams, which are broken, since it opened this one.
 std::vector<std::shared_ptr<ServerStream>> ServerCore::end_earlier(
     const std::shared_ptr<ServerStream>& stream, std::uint64_t client) {
   std::vector<std::shared_ptr<ServerStream>> earlier;
@@ -537,7 +536,7 @@ namespace tutti {
 namespace {
 
 using internal::ServerCore;
-/// Heads are parsed where they are understood, and tensors stay where they lie.
+/// Raw messages: CallReader parses the heads and does not copy the tensors.
 using Stream = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
 
 class ParameterServerService final

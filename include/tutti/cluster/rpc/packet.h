@@ -11,8 +11,8 @@
 
 namespace tutti {
 
-/// Methods of the services in cluster/proto that are streams of calls (calls.proto): Apply and Run
-/// of Worker, and Operate of Session.
+/// Methods that are streams of calls (calls.proto): Apply of ParameterServer, Run of Worker and
+/// Operate of Session.
 enum class RpcMethod { kApply, kRun, kOperate };
 
 /// Bytes together with their owner: they do not change while `owner` lives. A value type.
