@@ -132,7 +132,7 @@ class JobService final : public v1::Job::CallbackService {
   void give_up(MemberRecord& record, MemberRecord::Status status) TUTTI_REQUIRES(mutex_);
   /// Sends the verdicts that this link does not have yet, in one event.
   void send_verdicts(Link& link) TUTTI_REQUIRES(mutex_);
-  /// Same for all links. In a large job, further joining and leaving is then batched by tick().
+  /// Sends them to all links. In a large job, tick() then batches further joining and leaving.
   void broadcast_verdicts(TimePoint now) TUTTI_REQUIRES(mutex_);
   void broadcast(const v1::JobEvent& event) TUTTI_REQUIRES(mutex_);
   void broadcast(const std::optional<v1::StopProposal>& proposal) TUTTI_REQUIRES(mutex_);

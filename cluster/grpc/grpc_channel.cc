@@ -125,7 +125,7 @@ ConnectAttempt failed_attempt(const grpc::Status& status, bool is_refused,
 
 namespace {
 
-/// So many consecutive failures of TLS handshakes are not due to damaged packets.
+/// Number of consecutive TLS failures that damaged packets cannot explain.
 constexpr int kTlsFailures = 10;
 
 }  // namespace

@@ -26,7 +26,7 @@ struct ControlOptions {
   std::uint64_t incarnation = 0;
   /// Process that hosts the server, for messages, such as "chief 0".
   std::string hosted_by = {};
-  /// Timeout for reaching the server. Until then a line every `say_every` names what is missing.
+  /// Timeout for reaching the server, which a line names every `say_every` until then.
   Duration timeout = durations::kJoinTimeout;
   Duration say_every = durations::kSayAgainEvery;
   /// Source of the progress in each heartbeat; may be null.
