@@ -1,4 +1,4 @@
-// Limits on gradients, applied to what was summed over replicas.
+// Clipping of the gradients after their sum over replicas.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
@@ -18,7 +18,7 @@ namespace {
 
 Gradient clipped_by_value(const Gradient& gradient, double limit) {
   if (gradient.is_none()) return gradient;
-  // A row that occurs several times is limited as a whole.
+  // Duplicate rows are limited by their sum.
   return clip(gradient.to_dense(), -limit, limit);
 }
 
@@ -59,15 +59,15 @@ bool is_out_of_reach(const Gradient& gradient) {
   return !host_reads_at_once(values);
 }
 
-/// The gradients of one device, and the sums of their squares there: the host waits for nothing.
+/// Gradients of one device, and the sums of their squares there, so that the host does not wait.
 struct OnDevice {
   Device device;
-  std::vector<std::size_t> indices;  // in the list
+  std::vector<std::size_t> indices;  // in the list of gradients
   std::vector<Tensor> values;        // dense
   Tensor squares;                    // [indices] float64
 };
 
-/// One whole gradient at a time.
+/// Materializes one whole gradient at a time.
 Tensor squares_of_wholes(const OnDevice& on_device, GradientReducer& reducer) {
   std::vector<Tensor> squares;
   for (std::size_t n = 0; n < on_device.indices.size(); ++n) {
@@ -94,7 +94,7 @@ std::vector<OnDevice> squares_by_device(std::span<const Gradient> gradients,
   return all;
 }
 
-/// Where norm > limit, limit / norm; else 1.
+/// Returns limit / norm where norm > limit, else 1.
 Tensor factors_for(const Tensor& squares, double limit) {
   const Tensor norms = sqrt(squares);
   return where(greater(norms, limit), limit / norms, 1.0);
@@ -107,7 +107,8 @@ Gradient scaled(const Gradient& gradient, const Tensor& factor) {
                        slices.dense_shape};
 }
 
-/// Multiplies each gradient of the device by its own of `factors` [n], or by the one of [].
+/// Multiplies each gradient of the device by its element of `factors` [n], or by a common factor
+/// [].
 void scale_all(std::vector<Gradient>& gradients, const OnDevice& on_device, const Tensor& factors) {
   std::map<DType, Tensor> by_type;
   for (std::size_t n = 0; n < on_device.indices.size(); ++n) {
@@ -161,7 +162,7 @@ std::vector<Gradient> internal::clip_gradients(std::vector<Gradient> gradients,
   if (std::ranges::any_of(gradients, is_out_of_reach)) {
     return clipped_on_device(std::move(gradients), options, reducer);
   }
-  std::vector<double> squares;  // one whole gradient at a time
+  std::vector<double> squares;  // one whole gradient at a time is in memory
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     squares.push_back(sum_of_squares(reducer ? reducer->whole(i, gradients[i]) : gradients[i]));
   }

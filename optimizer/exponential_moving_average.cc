@@ -1,4 +1,4 @@
-// Moving averages by TensorFlow's rule.
+// Moving averages with TensorFlow's rule.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/optimizer/exponential_moving_average.h"
 
@@ -13,14 +13,14 @@
 namespace tutti {
 namespace {
 
-/// What the average loses on its way to `value`.
+/// Returns the decrease of the average toward `value`.
 Tensor change_of(const Variable& average, const Tensor& value, double decay) {
   return multiply(subtract(average.value(), value), 1.0 - decay);
 }
 
 bool is_in_replica() { return GradientReducer::current() != nullptr; }
 
-/// In a replica all others have read the average, and call it, too.
+/// In a replica, requires that all replicas have read the average and make the same call.
 void change_by(Variable average, const Tensor& change) {
   if (!is_in_replica()) return average.assign_sub(change);
   average.storage().assign_replicated(AssignOp::kSubtract, change);

@@ -1,4 +1,4 @@
-// Learning rates over time.
+// Learning-rate schedules.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/optimizer/learning_rate_schedules.h"
 
@@ -20,10 +20,8 @@ double share_of(std::int64_t iteration, std::int64_t steps) {
   return static_cast<double>(iteration) / static_cast<double>(steps);
 }
 
-/// From 1 to 0 while `share` goes from 0 to 1.
+/// Falls from 1 to 0 as `share` increases from 0 to 1.
 double half_cosine(double share) { return 0.5 * (1.0 + std::cos(std::numbers::pi * share)); }
-
-// Learning rates that depend on the number of updates.
 
 void check(const ExponentialDecayOptions& options) {
   internal::require(
@@ -37,8 +35,6 @@ double rate_at(const ExponentialDecayOptions& options, std::int64_t iteration) {
   if (options.staircase) exponent = std::floor(exponent);
   return options.initial_learning_rate * std::pow(options.decay_rate, exponent);
 }
-
-// Learning rates that fall as a power of what is left, and as the inverse of time.
 
 void check(const PolynomialDecayOptions& options) {
   internal::require(options.decay_steps >= 1,
@@ -71,8 +67,6 @@ double rate_at(const InverseTimeDecayOptions& options, std::int64_t iteration) {
   return options.initial_learning_rate / (1.0 + options.decay_rate * periods);
 }
 
-// Cosine learning rates, with warm-up and with restarts.
-
 void check(const CosineDecayOptions& options) {
   internal::require(
       options.decay_steps >= 1 && options.warmup_steps >= 0,
@@ -104,7 +98,7 @@ void check(const CosineDecayRestartsOptions& options) {
 }
 
 double rate_at(const CosineDecayRestartsOptions& options, std::int64_t iteration) {
-  // Walked, not computed with logarithms, which miss the first step of a period by rounding.
+  // A loop instead of logarithms, whose rounding misses the first step of a period.
   double length = static_cast<double>(options.first_decay_steps);
   double rest = static_cast<double>(iteration), factor = 1.0;
   if (options.t_mul == 1.0) {
@@ -121,9 +115,7 @@ double rate_at(const CosineDecayRestartsOptions& options, std::int64_t iteration
          ((1.0 - options.alpha) * factor * half_cosine(rest / length) + options.alpha);
 }
 
-// Learning rates that begin low: a linear warm-up for any schedule, and warm-up, stable, decay.
-
-/// From 1 to 0 while x goes from 0 to 1.
+/// Falls from 1 to 0 as x increases from 0 to 1.
 double fall(DecayShape shape, double x) {
   switch (shape) {
     case DecayShape::kLinear:
@@ -168,16 +160,16 @@ double rate_at(const WarmUpStableDecayOptions& options, std::int64_t iteration) 
   return last + (top - last) * fall(options.shape, share_of(step, options.decay_steps));
 }
 
-// Schedules of their options: as calls, and by name with numbers.
+// Schedules as constructor calls, and by name.
 
-/// "CosineDecay".
+/// Returns the type's name, such as "CosineDecay".
 template <class Options>
 std::string schedule_type() {
   std::string name = internal::plain_type_name(typeid(Options));
   return name.erase(name.rfind("Options"));
 }
 
-/// Options of a schedule by their names: numbers and flags.
+/// Sets the options of a schedule, numbers and flags, by name.
 template <class Options>
 Options options_of(const std::string& name, const std::map<std::string, double>& numbers) {
   const std::string who = "learning-rate schedule '" + name + "'";
@@ -220,7 +212,7 @@ using Reader = std::pair<std::string, internal::CallReader<LearningRate>>;
 struct NamedSchedule {
   std::string name;
   LearningRate (*make)(const std::string& name, const std::map<std::string, double>& numbers);
-  std::optional<Reader> reader;  // none: saved as a number
+  std::optional<Reader> reader;  // nullopt: saved as a number
 };
 
 template <class Options>
@@ -313,7 +305,7 @@ LearningRate LearningRate::from_json(const Json& json) {
     for (const NamedSchedule& schedule : named_schedules()) {
       if (schedule.reader) readers.push_back(*schedule.reader);
     }
-    // It has lists, so no name and numbers make one.
+    // Its arguments are lists, so make_learning_rate() cannot make one.
     readers.emplace_back(
         "PiecewiseConstantDecay",
         internal::reads_call<std::vector<std::int64_t>, std::vector<double>>([](auto... arguments) {

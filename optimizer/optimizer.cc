@@ -1,4 +1,4 @@
-// The optimizer as it is made, and its state.
+// Construction and state of the optimizer.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/optimizer/optimizer.h"
 
@@ -30,7 +30,7 @@ void check_variables(const std::string& name, std::span<const Variable> variable
   }
 }
 
-/// Two strategies cannot both own a step: `state`, made here, shows whose scope is open.
+/// Requires one strategy scope for all: `state`, created here, shows the current one.
 void check_same_scope(const std::string& name, std::span<const Variable> variables,
                       const Variable& state) {
   for (const Variable& variable : variables) {
@@ -85,7 +85,8 @@ Optimizer::Optimizer(std::span<const Variable> variables, std::unique_ptr<Update
   describe_settings();
 }
 
-/// Rules that do not travel have their name alone.
+/// Describes the settings, for comparison between workers. Rules without describe() contribute only
+/// their name.
 void Optimizer::describe_settings() {
   Json rule = std::string(rule_->name());
   try {

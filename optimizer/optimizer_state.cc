@@ -1,4 +1,4 @@
-// What an optimizer keeps besides the slots of its rule.
+// State of an optimizer besides the slots of its rule.
 // SPDX-License-Identifier: Apache-2.0
 #include "optimizer/optimizer_state.h"
 
@@ -13,8 +13,6 @@
 #include "tutti/tensor/ops/shape_ops.h"
 
 namespace tutti::internal {
-
-// Gradients of several steps, kept until their sum is applied.
 
 namespace {
 
@@ -61,7 +59,7 @@ Gradient GradientAccumulator::total(std::size_t index, const Gradient& gradient)
   const GradientTape::StopRecording stop;
   const Tensor held = sums_[index].value();
   if (!gradient.is_none()) return add(gradient.to_dense(), held);
-  // Which steps had a gradient is not kept: one that was always zero changes nothing either.
+  // Whether a held step had a gradient is not recorded: a sum of zeros changes nothing either.
   return is_zero(held) ? Gradient() : Gradient(held);
 }
 
@@ -73,13 +71,11 @@ void GradientAccumulator::clear() {
 
 namespace tutti {
 
-// Dynamic loss scaling: the scale, and when it changes.
-
 namespace {
 
 constexpr double kLargest = std::numeric_limits<float>::max();
 
-// Counts instead of leaving early: so the loop is vectorised.
+// Counts instead of leaving early, so that the loop is vectorized.
 template <class T>
 bool all_finite(std::span<const T> values) {
   std::size_t num_finite = 0;
@@ -94,7 +90,7 @@ const Tensor& values_of(const Gradient& gradient) {
   return gradient.is_dense() ? gradient.dense() : gradient.slices().values;
 }
 
-/// [1] float32 on the device of `values`: 0 when all are finite, else NaN.
+/// Returns [1] float32 on the device of `values`: 0 if all are finite, else NaN.
 Tensor flaw_on_device(const Tensor& values) {
   return reshape(cast(reduce_sum(values - values), DType::kFloat32), Shape{1});
 }

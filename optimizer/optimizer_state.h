@@ -1,4 +1,4 @@
-// What an optimizer has besides its rule: state, and rules around that rule.
+// State of an optimizer besides its rule, and rules that wrap or follow that rule.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,10 +12,8 @@
 
 namespace tutti::internal {
 
-// Weight decay before any rule.
-
-/// w -= w * weight_decay * lr, then the rule it wraps. Block by block, so that weights are read
-/// from memory once.
+/// w -= w * weight_decay * lr, followed by the wrapped rule. Works in blocks, so that weights are
+/// read from memory once.
 class DecoupledWeightDecayRule final : public UpdateRule {
  public:
   /// `rule` must outlive this one and use no norms.
@@ -31,15 +29,13 @@ class DecoupledWeightDecayRule final : public UpdateRule {
   const UpdateRule& rule_;
 };
 
-// The exponential moving average of weights.
-
-/// After an update: average = momentum * average + (1 - momentum) * w, in the first iteration w; in
-/// every overwrite_frequency-th iteration w becomes the average. Ignores the gradient. Slot
+/// After an update: average = momentum * average + (1 - momentum) * w; in the first iteration, w.
+/// In every overwrite_frequency-th iteration, w becomes the average. Ignores the gradient. Slot
 /// "average".
 class MovingAverageRule final : public FormulaRule {
  public:
-  /// Throws kInvalidArgument, naming `optimizer`, for a momentum outside [0, 1] or a frequency
-  /// below 1.
+  /// Throws kInvalidArgument, naming `optimizer`, if the momentum is outside [0, 1] or the
+  /// frequency below 1.
   MovingAverageRule(std::string_view optimizer, const EmaOptions& options);
   std::string_view name() const override { return "ema"; }
   Json describe() const override;
@@ -50,9 +46,8 @@ class MovingAverageRule final : public FormulaRule {
   EmaOptions options_;
 };
 
-// A number that an optimizer keeps beside its slots.
-
-/// Equal in all replicas: written with assign_replicated() while no replica reads it.
+/// A number in the optimizer's state. Equal in all replicas: written with assign_replicated() while
+/// no replica reads it.
 inline Variable state_variable(const Tensor& value, std::string name) {
   return Variable(value, {.name = std::move(name),
                           .trainable = false,
@@ -60,26 +55,24 @@ inline Variable state_variable(const Tensor& value, std::string name) {
                           .on_host = true});
 }
 
-// Gradients of several steps, kept until their sum is applied.
-
-/// The sums of the gradients that each replica has held back, and for how many steps. Sums are
-/// ON_READ variables: a replica's own, and a checkpoint has each replica's.
+/// Sums of the gradients that each replica has held back, and their number of steps. Sums are
+/// ON_READ variables, so a checkpoint contains each replica's.
 class GradientAccumulator {
  public:
-  /// Throws kInvalidArgument for `steps` below 1.
+  /// Throws kInvalidArgument if `steps` is below 1.
   GradientAccumulator(const std::string& optimizer, std::span<const Variable> variables,
                       std::int64_t steps);
 
   std::int64_t steps() const { return steps_; }
-  /// For how many steps gradients are held: 0 .. steps() - 1. Equal in all replicas.
+  /// Returns the number of held steps: 0 .. steps() - 1. Equal in all replicas.
   std::int64_t num_held() const { return num_held_.value().item_int(); }
 
-  /// Adds the gradients of one more step, the `num_held`-th from 0. Every replica; while none reads
-  /// num_held().
+  /// Adds the gradients of one more step, the `num_held`-th from 0. Collective; no replica may read
+  /// num_held() concurrently.
   void hold(std::span<const Gradient> gradients, std::int64_t num_held);
-  /// `gradient` of variable `index` and what is held of it; none if both are.
+  /// Returns the sum of `gradient` and the held sum of variable `index`; none if both are.
   Gradient total(std::size_t index, const Gradient& gradient) const;
-  /// Holds nothing any more. Every replica; while none reads num_held().
+  /// Drops all held gradients. Collective; no replica may read num_held() concurrently.
   void clear();
 
   const Variable& num_held_variable() const { return num_held_; }
@@ -88,22 +81,20 @@ class GradientAccumulator {
  private:
   std::int64_t steps_;
   Variable num_held_;
-  std::vector<Variable> sums_;  // by variable; what is there while nothing is held has no meaning
+  std::vector<Variable> sums_;  // by variable; undefined while nothing is held
 };
 
 }  // namespace tutti::internal
 
 namespace tutti {
 
-// Dynamic loss scaling: the scale, and when it changes.
-
-/// Whether every element is finite; a gradient that is none counts as finite.
+/// Returns true if every element is finite; none counts as finite.
 bool all_finite(const Gradient& gradient);
 bool all_finite(std::span<const Gradient> gradients);
 
 namespace internal {
 
-/// The scale of the loss and how many updates in a row had finite gradients, as variables
+/// Dynamic loss scale, with the number of consecutive updates with finite gradients, as variables
 /// "<optimizer>/dynamic_scale" (float32) and "<optimizer>/step_counter" (int64).
 class DynamicLossScale {
  public:
@@ -112,13 +103,13 @@ class DynamicLossScale {
     std::int64_t good_steps = 0;
   };
 
-  /// Throws kInvalidArgument for a scale below 1, a multiplier of 1 or less or growth_steps
+  /// Throws kInvalidArgument if the scale is below 1, the multiplier not above 1 or growth_steps
   /// below 1.
   DynamicLossScale(const std::string& optimizer, const DynamicLossScaleOptions& options);
 
   State read() const;
-  /// After a step that began with `state`. Every replica, with the same arguments; while none
-  /// reads.
+  /// Updates the state after a step that began with `state`. Collective, with equal arguments; no
+  /// replica may read it concurrently.
   void update(const State& state, bool finite);
   std::vector<Variable> variables() const { return {scale_, good_steps_}; }
 

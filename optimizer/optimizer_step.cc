@@ -1,4 +1,4 @@
-// A step of the optimizer: gradients become one update.
+// One step of the optimizer, from gradients to the update.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/optimizer/gradient_reducer.h"
 
@@ -16,8 +16,6 @@
 #include "tutti/tensor/ops/elementwise.h"
 
 namespace tutti {
-
-// The current gradient reducer of a thread.
 
 namespace {
 thread_local GradientReducer* current_reducer = nullptr;
@@ -40,7 +38,7 @@ void require_replica_context(const std::string& name, const char* method) {
   }
 }
 
-/// That of the replica, as far as gradients tell.
+/// Returns the replica's device if a gradient has one, else the CPU.
 Device device_of(std::span<const Gradient> gradients) {
   for (const Gradient& gradient : gradients) {
     if (gradient.is_dense()) return gradient.dense().device();
@@ -61,11 +59,10 @@ void internal::while_nobody_reads(const std::function<void()>& write) {
   if (reducer != nullptr) reducer->updates_done();
 }
 
-/// What a step reads before gradients are reduced: afterwards another replica may already be
-/// writing it.
+/// Values read before gradients are reduced: later, another replica may already be writing them.
 struct Optimizer::Step {
   UpdateScalars scalars;
-  std::int64_t num_held = 0;  // steps whose gradients wait
+  std::int64_t num_held = 0;  // number of steps with held gradients
   internal::DynamicLossScale::State loss_scale;
 };
 
@@ -88,7 +85,7 @@ Optimizer::Step Optimizer::read_step() const {
   }
   if (dynamic_loss_scale_) step.loss_scale = dynamic_loss_scale_->read();
   const double scale = dynamic_loss_scale_ ? step.loss_scale.scale : loss_scale_factor_;
-  // Not accumulator_->steps(): a restored sum may be that of more calls.
+  // Not accumulator_->steps(): a restored sum may consist of more calls.
   step.scalars.gradient_scale = 1.0 / (scale * static_cast<double>(step.num_held + 1));
   return step;
 }
@@ -179,7 +176,8 @@ bool Optimizer::holds_back(const Step& step) const {
 }
 
 void Optimizer::hold_back(std::span<const Gradient> gradients, const Step& step) {
-  // Replicas meet, although nothing is summed: a step that fails on one leaves all as they were.
+  // Replicas synchronize although nothing is summed: a step that fails on one replica then changes
+  // nothing on any.
   internal::while_nobody_reads([&] { accumulator_->hold(gradients, step.num_held); });
 }
 
@@ -220,7 +218,7 @@ void Optimizer::update(std::vector<Gradient> gradients, const Step& step, bool f
   if (!finite) return;
   UpdateScalars scalars = step.scalars;
   if (clipping_.any()) {
-    // Limits are for gradients without scale.
+    // Limits apply to gradients without the scale.
     GradientReducer* const reducer = GradientReducer::current();
     GradientReducer* const sums_from = reducer && reducer->gives_shards() ? reducer : nullptr;
     const double scale = std::exchange(scalars.gradient_scale, 1.0);
@@ -233,11 +231,12 @@ void Optimizer::update(std::vector<Gradient> gradients, const Step& step, bool f
     scalars.live = note_replays(*recorder, scalars);
   }
   for (std::size_t i = 0; i < variables_.size(); ++i) update_variable(i, gradients[i], scalars);
-  const StepRecorderScope not_recorded(nullptr);  // note_replays() has seen to it
+  const StepRecorderScope not_recorded(nullptr);  // note_replays() has registered it
   iterations_.storage().assign_replicated(AssignOp::kAdd, Tensor::scalar(1, DType::kInt64));
 }
 
-/// In each replay of a captured step the host counts iterations and asks the schedule, as here.
+/// Registers the host's part of each replay of a captured step: counting iterations and evaluating
+/// the schedule.
 const UpdateScalars* Optimizer::note_replays(StepRecorder& recorder, const UpdateScalars& scalars) {
   if (accumulator_ || dynamic_loss_scale_) {
     fail(ErrorCode::kUnimplemented, name_, ": ",
@@ -248,7 +247,7 @@ const UpdateScalars* Optimizer::note_replays(StepRecorder& recorder, const Updat
   const auto live = std::make_shared<UpdateScalars>(scalars);
   recorder.on_replay(
       [this, live] {
-        const double gradient_scale = live->gradient_scale;  // clipping may have used it up
+        const double gradient_scale = live->gradient_scale;  // clipping may have applied it already
         *live = read_step().scalars;
         live->gradient_scale = gradient_scale;
       },
@@ -270,7 +269,7 @@ void Optimizer::update_variable(std::size_t index, const Gradient& gradient,
     variable.storage().update(rule, slots_[index], gradient, scalars);
   }
   if (!average_rule_) return;
-  // The average needs no gradient, but storages want one that fits.
+  // The average needs no gradient, but storages require one of the right shape.
   const auto zeros = [&] {
     // Other replicas may be writing their shards.
     const bool has_shards =

@@ -1,4 +1,4 @@
-// An optimizer as a value: by name, by its options, or made by a function.
+// OptimizerSpec: an optimizer by name, by its options, or from a function.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/optimizer/optimizers.h"
 
@@ -11,11 +11,9 @@
 
 namespace tutti {
 
-// Which optimizer, as a value: what Model::compile takes.
-
 namespace {
 
-/// An optimizer by name: its options with their defaults, and register_optimizer() of these.
+/// An optimizer by name: its default options, and their registration.
 struct NamedSpec {
   const char* name;
   OptimizerSpec (*make)();
@@ -72,11 +70,11 @@ OptimizerSpec with_dynamic_loss_scale(OptimizerSpec spec, DynamicLossScaleOption
   return scaled;
 }
 
-// Optimizers as their options, written and read.
+// Options of optimizers, written and read as JSON.
 
 namespace {
 
-/// What can be written, by type, and read, by name.
+/// Writers by type and readers by name.
 struct OptionsRegistry {
   Mutex mutex;
   std::map<std::type_index, std::function<Json(const void*)>> writers TUTTI_GUARDED_BY(mutex);

@@ -1,5 +1,5 @@
-// The rules of this library: their ranges, slots and the numbers of their formulas; rules around a
-// rule: weight decay before it, a moving average after it.
+// Built-in update rules: ranges of hyperparameters, slots and the constants of their formulas;
+// weight decay before a rule, and moving averages after it.
 // SPDX-License-Identifier: Apache-2.0
 #include "optimizer/optimizer_state.h"
 
@@ -35,10 +35,10 @@ namespace {
 struct Formula {
   std::string_view name;
   DeviceRuleId id;
-  bool uses_norms = false;  // and decays weights itself
+  bool uses_norms = false;  // if true, the rule decays weights itself
 };
 
-/// The constants of a DeviceRule behind rate, scale of gradients and weight decay.
+/// Constants of a DeviceRule after the rate, the gradient scale and the weight decay.
 using Numbers = std::array<double, DeviceRule::kNumConstants - 3>;
 using Slots = std::vector<SlotSpec>;
 
@@ -82,7 +82,7 @@ Numbers numbers_of(const AdagradHyperparameters& hyper, const UpdateScalars&) {
 
 // Adam (Kingma and Ba, "Adam: a method for stochastic optimization", ICLR 2015).
 
-/// Adam's numbers and those of its kin.
+/// Checks the hyperparameters of Adam and its variants.
 template <class Hyperparameters>
 void check_moments(const char* who, const Hyperparameters& hyper) {
   const auto is_share = [](double beta) { return beta >= 0.0 && beta < 1.0; };
@@ -101,7 +101,7 @@ Slots slots_of(const AdamHyperparameters& hyper) {
 }
 
 Numbers numbers_of(const AdamHyperparameters& hyper, const UpdateScalars& scalars) {
-  // The learning rate of a step with the corrections for averages that began at 0.
+  // The step's learning rate includes the bias corrections.
   const double t = static_cast<double>(scalars.iteration + 1);
   const double rate = scalars.learning_rate * std::sqrt(1.0 - std::pow(hyper.beta_2, t)) /
                       (1.0 - std::pow(hyper.beta_1, t));
@@ -110,11 +110,11 @@ Numbers numbers_of(const AdamHyperparameters& hyper, const UpdateScalars& scalar
 
 // Nadam (Dozat, "Incorporating Nesterov momentum into Adam", ICLR 2016).
 
-/// u(t): the momentum of step t = 1, 2, ...
+/// Returns u(t), the momentum of step t = 1, 2, ...
 double momentum_at(double beta_1, double t) { return beta_1 * (1.0 - 0.5 * std::pow(0.96, t)); }
 
-/// u(1) * ... * u(t). The rule keeps no state of its own, so the product is computed anew; it is
-/// soon too small to change 1 - product.
+/// Returns u(1) * ... * u(t), recomputed because rules have no state. Factors stop mattering once
+/// the product is too small to change 1 - product.
 double product_until(double beta_1, std::int64_t t) {
   constexpr double kNegligible = 1e-18;
   double product = 1.0;
@@ -128,7 +128,7 @@ Formula formula_of(const NadamHyperparameters&) { return {"nadam", DeviceRuleId:
 void check(const NadamHyperparameters& hyper) { check_moments("nadam", hyper); }
 Slots slots_of(const NadamHyperparameters&) { return {{"momentum", 0.0}, {"velocity", 0.0}}; }
 
-/// First the factors of the mean, the gradient and the mean square.
+/// Begins with the factors of the mean, the gradient and the mean square.
 Numbers numbers_of(const NadamHyperparameters& hyper, const UpdateScalars& scalars) {
   const std::int64_t step = scalars.iteration + 1;
   const double t = static_cast<double>(step);
@@ -302,8 +302,6 @@ template class RuleWith<LionHyperparameters>;
 template class RuleWith<NadamHyperparameters>;
 template class RuleWith<RmspropHyperparameters>;
 
-// Stochastic gradient descent, with momentum and Nesterov's form.
-
 SgdRule::SgdRule(double momentum) : momentum_(momentum) {
   internal::require(in_unit(momentum), "sgd: expected a momentum in [0, 1], got ", momentum);
 }
@@ -330,8 +328,6 @@ std::optional<DeviceRule> SgdRule::device_rule(const UpdateScalars& scalars) con
 }
 
 namespace internal {
-
-// Weight decay before any rule.
 
 Json DecoupledWeightDecayRule::describe() const {
   return Json::Object{{"rule", "decoupled_weight_decay"}, {"then", rule_.describe()}};
@@ -365,8 +361,6 @@ std::optional<DeviceRule> DecoupledWeightDecayRule::device_rule(
   return rule;
 }
 
-// The exponential moving average of weights.
-
 MovingAverageRule::MovingAverageRule(std::string_view optimizer, const EmaOptions& options)
     : options_(options) {
   internal::require(in_unit(options.momentum), optimizer,
@@ -393,7 +387,7 @@ std::optional<DeviceRule> MovingAverageRule::device_rule(const UpdateScalars& sc
 
 }  // namespace internal
 
-// Rules of the options of optimizers.
+// Rules for the options of optimizers.
 
 OptimizerOptions shared_options(const AdamWOptions& options) {
   internal::require(options.weight_decay,
@@ -403,7 +397,7 @@ OptimizerOptions shared_options(const AdamWOptions& options) {
   return shared;
 }
 
-/// Hyperparameters are the options of their names.
+/// Copies each hyperparameter from the option of the same name.
 template <class Options>
 std::unique_ptr<UpdateRule> internal::rule_of(const Options& options) {
   if constexpr (std::is_same_v<Options, SgdOptions>) {

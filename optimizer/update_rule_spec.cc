@@ -1,4 +1,4 @@
-// Update rules as values that travel: the names, and what makes each of its description.
+// Update rules as text: names, parsing and registration.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/optimizer/update_rule_spec.h"
 
@@ -34,7 +34,7 @@ Rule make_moving_average(const Json& d) {
   return std::make_shared<internal::MovingAverageRule>("ema", options);
 }
 
-/// A rule around another one, and that one.
+/// A rule that wraps another one, and owns it.
 struct DecayingRule {
   explicit DecayingRule(Rule inner) : then(std::move(inner)), rule(*then) {}
   Rule then;
@@ -49,7 +49,7 @@ Rule make_decoupled_weight_decay(const Json& d) {
   return {both, &both->rule};
 }
 
-/// Makes a rule of its hyperparameters, all of which must be there.
+/// Makes a rule from its hyperparameters, all of which must be present.
 template <class MadeRule>
 Rule described_rule(const Json& d) {
   typename MadeRule::Hyperparameters hyper;
@@ -100,7 +100,7 @@ Rule make_described(const Json& description) {
   const std::string& name = description.at("rule").as_string();
   Rule rule = factory_of(name)(description);
   internal::require(rule, "the factory of '", name, "' gave no rule");
-  // A number that the factory did not read would be lost without a word.
+  // A number that the factory did not read would be lost silently.
   const Json made = rule->describe();
   for (const Json::Member& member : description.as_object()) {
     if (made.find(member.first)) continue;

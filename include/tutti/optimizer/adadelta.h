@@ -1,4 +1,4 @@
-// Adadelta: steps in the unit of the weights, without a rate that must fit the gradients.
+// Adadelta: steps in the unit of the weights, independent of the scale of the gradients.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -33,7 +33,7 @@ struct AdadeltaOptions {
   std::string name = "";
 };
 
-/// keras.optimizers.Adadelta. The paper has learning_rate 1.
+/// keras.optimizers.Adadelta. The paper uses learning_rate 1.
 using Adadelta = AdadeltaOptions::MadeOptimizer;
 
 }  // namespace tutti

@@ -1,4 +1,4 @@
-// Adam and its kin: AdamW, Nadam.
+// Adam, AdamW and Nadam.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -60,7 +60,7 @@ struct AdamWOptions {
   std::string name = "";
 };
 
-/// Called "adamw" unless the options name it. Throws kInvalidArgument without weight_decay.
+/// Sets the name "adamw" if the options have none. Throws kInvalidArgument without weight_decay.
 OptimizerOptions shared_options(const AdamWOptions& options);
 
 /// Adam with weight decay: w -= w * weight_decay * lr, then Adam's rule. keras.optimizers.AdamW.

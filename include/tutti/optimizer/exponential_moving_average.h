@@ -1,4 +1,4 @@
-// Moving averages of variables and of numbers, kept beside them.
+// Exponential moving averages of variables and of numbers.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -15,42 +15,43 @@ namespace tutti {
 
 struct ExponentialMovingAverageOptions {
   double decay = 0.9999;
-  /// The average of variable "x" is the variable "x/<name>".
+  /// Suffix: the average of variable "x" is the variable "x/<name>".
   std::string name = "ExponentialMovingAverage";
 };
 
-/// Averages: average -= (1 - decay) * (average - value). The average of a variable begins at its
-/// value, lives where the variable does and is no trainable variable; that of a number begins at 0.
-/// The optimizers' EmaOptions keep one by Keras's rule within the step; this one goes by
-/// TensorFlow's, when apply() is called: after the update, so that the order is the caller's. One
-/// thread, outside replicas; apply() and apply_number() also within run(), where all replicas call
-/// them together. tf.train.ExponentialMovingAverage.
+/// Exponential moving averages: average -= (1 - decay) * (average - value). The average of a
+/// variable starts at its value, has its placement and is not trainable; that of a number starts at
+/// 0. Follows TensorFlow's rule at each apply(), which the caller places after the update; for
+/// Keras's rule within the optimizer's step see EmaOptions. Not thread-safe; use it outside
+/// replicas, except that apply() and apply_number() may also be called together by all replicas in
+/// run(). tf.train.ExponentialMovingAverage.
 class ExponentialMovingAverage {
  public:
   /// Throws kInvalidArgument unless decay is in [0, 1] and the name is not empty.
   explicit ExponentialMovingAverage(ExponentialMovingAverageOptions options = {});
 
-  /// Makes the averages of variables; in the strategy's scope. Throws kAlreadyExists for one that
-  /// has its average, kInvalidArgument for one that is not floating.
+  /// Creates the averages of variables. Requires: the strategy's scope. Throws kAlreadyExists if a
+  /// variable has an average already, kInvalidArgument if it is not floating.
   void track(std::span<const Variable> variables);
-  /// Makes the average of a number that is no variable; likewise.
+  /// Same as track(), but for a number that is not a variable.
   void track_number(const std::string& name);
 
-  /// decay, or with a number of updates min(decay, (1 + n) / (10 + n)): so that early averages move
-  /// quickly.
+  /// Returns decay, or min(decay, (1 + n) / (10 + n)) if a number of updates is given, so that
+  /// early averages move quickly.
   double decay_after(std::optional<std::int64_t> num_updates) const;
-  /// Moves the averages of all variables, once for all replicas. Within run() workers of parameter
-  /// servers that train apart refuse it (kUnimplemented).
+  /// Updates the averages of all variables, once for all replicas. In run(), throws kUnimplemented
+  /// on workers that train asynchronously with parameter servers.
   void apply(std::optional<std::int64_t> num_updates = std::nullopt);
-  /// Moves the average of a number, and gives it. Within run(): of the mean over replicas.
+  /// Updates and returns the average of a number; in run(), of its mean over replicas.
   double apply_number(const std::string& name, double value,
                       std::optional<std::int64_t> num_updates = std::nullopt);
 
-  /// The average of the variable or number of this name. Throws kNotFound listing the names.
+  /// Returns the average of the variable or number of this name. Throws kNotFound listing the
+  /// names.
   const Variable& average(const std::string& name) const;
-  /// Averages of variables, then of numbers: what a checkpoint holds.
+  /// Returns the averages of variables, then of numbers, as saved in a checkpoint.
   std::vector<Variable> averages() const;
-  /// Variables become their averages: for evaluation.
+  /// Assigns the averages to the variables, for evaluation.
   void assign_averages();
 
  private:

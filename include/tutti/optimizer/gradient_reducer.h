@@ -1,4 +1,4 @@
-// Makes local gradients global: the small interface between an optimizer and a strategy.
+// GradientReducer: the interface by which a strategy sums an optimizer's gradients over replicas.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -16,52 +16,53 @@ namespace tutti {
 
 struct ClippingOptions;
 
-/// Sums gradients over replicas, while they still appear. Strategies install one per replica
-/// thread; without one, gradients stay local. Used by the replica's own thread; all replicas make
-/// the same calls in the same order.
+/// Sums gradients over replicas while the backward pass still produces them. A strategy installs
+/// one per replica thread; without one, gradients stay local. Collective: all replicas make the
+/// same calls in the same order. Used only by its replica's thread.
 class GradientReducer {
  public:
   virtual ~GradientReducer() = default;
 
-  /// The optimizer `name` takes the sums of the next begin(). With several workers, rate and
-  /// settings must be alike on all of them.
+  /// Announces that the optimizer `name` uses the sums of the next begin(). With several workers,
+  /// rate and settings must be equal on all of them.
   virtual void note_optimizer(const std::string& name, double learning_rate,
                               const std::string& settings) {
     static_cast<void>(name), static_cast<void>(learning_rate), static_cast<void>(settings);
   }
-  /// Gradients of `variables` will come. Throws kInvalidArgument naming the replicas whose
-  /// variables differ.
+  /// Begins a reduction of the gradients of `variables`. Throws kInvalidArgument, naming the
+  /// replicas, if their variables differ.
   virtual void begin(std::span<const Variable> variables) = 0;
-  /// Variable `index` of begin() has this gradient (perhaps none). Any order, once per index.
+  /// Passes the gradient (possibly none) of variable `index` of begin(). Call it once per index, in
+  /// any order.
   virtual void ready(std::size_t index, const Gradient& gradient) = 0;
-  /// Waits for all replicas; the sums over replicas, in the order of begin(), equal in all
-  /// replicas. A variable without a gradient on every replica has none. After it no replica reads
-  /// what this step computed from variables: updates may start.
+  /// Waits for all replicas and returns the sums over replicas, equal in all of them, in the order
+  /// of begin(). A variable without a gradient on every replica has none. Afterwards no replica
+  /// reads values that this step computed from variables, so updates may start.
   virtual std::vector<Gradient> finish() = 0;
-  /// Whether finish() gave this replica, of some variables, the sum of its shard alone: [count], in
-  /// row-major order. The same in all replicas.
+  /// Returns true if finish() returned, for some variables, only the sum of this replica's shard:
+  /// [count], in row-major order. Equal in all replicas.
   virtual bool gives_shards() const { return false; }
-  /// The sum of the whole variable of what finish() gave: where that is a shard, all replicas meet.
+  /// Returns the sum of the whole variable for a result of finish(). Collective for shards.
   virtual Gradient whole(std::size_t index, const Gradient& gradient) {
     static_cast<void>(index);
     return gradient;
   }
-  /// After finish(): whether this step's update is to be left out, on all replicas alike, because
-  /// its gradients are not finite (NonFinitePolicy::kSkip).
+  /// Returns true after finish() if all replicas must skip this step's update because its gradients
+  /// are not finite (NonFinitePolicy::kSkip).
   virtual bool skips_update() const { return false; }
-  /// For gradients that are applied without being summed: throws kInvalidArgument, naming the
-  /// variable and two replicas, where replicas share a component of it (which is written once), or
-  /// have copies of it, and give different ones. On GPUs it waits for such gradients.
+  /// Checks gradients that are applied without a sum. Throws kInvalidArgument, naming the variable
+  /// and two replicas, if replicas that share a component of it, or have copies of it, pass
+  /// different ones. Waits for gradients on GPUs.
   virtual void require_equal(std::span<const Variable> variables,
                              std::span<const Gradient> gradients) {
     static_cast<void>(variables);
     static_cast<void>(gradients);
   }
-  /// This replica has applied its updates; returns when all have, so that variables may be read
-  /// again.
+  /// Reports that this replica has applied its updates. Returns when all have, so that variables
+  /// may be read again.
   virtual void updates_done() = 0;
 
-  /// The reducer of this thread; nullptr outside a replica.
+  /// Returns the reducer of this thread; nullptr outside of a replica.
   static GradientReducer* current();
 };
 
@@ -73,10 +74,10 @@ class GradientReducerScope : internal::ThreadScope<GradientReducer*> {
 
 namespace internal {
 /// In a replica: runs `write` once every replica has read what it needs, and returns when all have
-/// run it. Elsewhere at once.
+/// run it. Elsewhere: runs `write`.
 void while_nobody_reads(const std::function<void()>& write);
-/// clip_gradients() of what `reducer` gave (nullptr: of whole gradients): limits of norms are those
-/// of the whole, with the same bits.
+/// Clips the results of `reducer` (nullptr: whole gradients). Norms are those of whole gradients,
+/// so the results have the same bits.
 std::vector<Gradient> clip_gradients(std::vector<Gradient> gradients,
                                      const ClippingOptions& options, GradientReducer* reducer);
 }  // namespace internal

@@ -35,8 +35,8 @@ struct LambOptions {
   std::string name = "";
 };
 
-/// The paper's, with weight decay inside the trust ratio. keras.optimizers.Lamb is this with
-/// .epsilon = 1e-7 and .weight_decay = 0.
+/// LAMB as in the paper, with weight decay inside the trust ratio. Equals keras.optimizers.Lamb
+/// with .epsilon = 1e-7 and .weight_decay = 0.
 using Lamb = LambOptions::MadeOptimizer;
 
 }  // namespace tutti

@@ -34,7 +34,7 @@ struct LarsOptions {
   std::string name = "";
 };
 
-/// The paper's, for convolutional networks with large batches.
+/// LARS as in the paper, for convolutional networks with large batches.
 using Lars = LarsOptions::MadeOptimizer;
 
 }  // namespace tutti

@@ -1,4 +1,4 @@
-// Learning rates over time.
+// Learning-rate schedules.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -15,24 +15,22 @@
 
 namespace tutti {
 
-// Learning rates that depend on the number of updates.
-
-/// A pure function of the iteration (updates so far). Immutable; any thread.
+/// A pure function of the iteration (number of updates so far). Immutable and thread-safe.
 /// keras.optimizers.schedules.LearningRateSchedule.
 class LearningRateSchedule {
  public:
   virtual ~LearningRateSchedule() = default;
   virtual double operator()(std::int64_t iteration) const = 0;
-  /// What Model::save() writes: the call that makes it, ["CosineDecay", {"decay_steps": 100, ...}].
-  /// Here: throws kUnimplemented.
+  /// Returns the constructor call that Model::save() writes, ["CosineDecay", {"decay_steps": 100,
+  /// ...}]. Default: throws kUnimplemented.
   virtual Json describe() const;
 };
 
-/// The schedule that these options are for: CosineDecay, LinearWarmUp, ...
+/// A built-in schedule with its options: CosineDecay, LinearWarmUp, ...
 template <class Options>
 class ScheduleWith final : public LearningRateSchedule {
  public:
-  /// Throws kInvalidArgument for numbers out of range.
+  /// Throws kInvalidArgument if an option is out of range.
   explicit ScheduleWith(Options options);
   double operator()(std::int64_t iteration) const override;
   Json describe() const override;
@@ -48,11 +46,12 @@ struct ExponentialDecayOptions {
   bool staircase = false;
 };
 
-/// initial * decay_rate ^ (iteration / decay_steps), the exponent rounded down with staircase.
+/// initial * decay_rate ^ (iteration / decay_steps); the exponent is rounded down if staircase is
+/// set.
 using ExponentialDecay = ScheduleWith<ExponentialDecayOptions>;
 
-/// values[0] while iteration <= boundaries[0], values[1] while iteration <= boundaries[1], ...; one
-/// value more than boundaries.
+/// values[i] at the first i with iteration <= boundaries[i]; the last value after all boundaries.
+/// There is one value more than boundaries.
 class PiecewiseConstantDecay final : public LearningRateSchedule {
  public:
   PiecewiseConstantDecay(std::vector<std::int64_t> boundaries, std::vector<double> values);
@@ -64,7 +63,7 @@ class PiecewiseConstantDecay final : public LearningRateSchedule {
   std::vector<double> values_;
 };
 
-/// A constant or a schedule. A value; copies share the schedule.
+/// A constant or a schedule. A value type; copies share the schedule.
 struct LearningRate {
   LearningRate(double value) : constant(value) {}
   LearningRate(std::shared_ptr<const LearningRateSchedule> function)
@@ -73,11 +72,11 @@ struct LearningRate {
   requires std::is_base_of_v<LearningRateSchedule, Schedule> LearningRate(const Schedule& function)
       : schedule(std::make_shared<const Schedule>(function)) {}
 
-  /// The rate of update number `iteration`.
+  /// Returns the rate of update number `iteration`.
   double at(std::int64_t iteration) const { return schedule ? (*schedule)(iteration) : constant; }
 
-  /// A number, or what the schedule's describe() gives. Reading throws kNotFound for a schedule
-  /// that is not tutti's.
+  /// Returns a number, or describe() of the schedule. from_json() throws kNotFound if the schedule
+  /// is not one of tutti's.
   Json to_json() const;
   static LearningRate from_json(const Json& json);
 
@@ -85,18 +84,18 @@ struct LearningRate {
   std::shared_ptr<const LearningRateSchedule> schedule = nullptr;
 };
 
-// Learning rates that fall as a power of what is left, and as the inverse of time.
+// Polynomial and inverse-time decay.
 
 struct PolynomialDecayOptions {
   double initial_learning_rate = 0.1;
   std::int64_t decay_steps = 1;
   double end_learning_rate = 0.0001;
-  double power = 1.0;  // 1: a line
-  bool cycle = false;  // whether the rate rises again at each multiple of decay_steps
+  double power = 1.0;  // 1: linear
+  bool cycle = false;  // the rate rises again at each multiple of decay_steps
 };
 
-/// (initial - end) * (1 - min(iteration, n) / n)^power + end with n = decay_steps; with cycle n is
-/// the next multiple of decay_steps instead. keras.optimizers.schedules.PolynomialDecay.
+/// (initial - end) * (1 - min(iteration, n) / n)^power + end with n = decay_steps; with cycle, n is
+/// the next multiple of decay_steps. keras.optimizers.schedules.PolynomialDecay.
 using PolynomialDecay = ScheduleWith<PolynomialDecayOptions>;
 
 struct InverseTimeDecayOptions {
@@ -106,56 +105,56 @@ struct InverseTimeDecayOptions {
   bool staircase = false;
 };
 
-/// initial / (1 + decay_rate * iteration / decay_steps), the quotient rounded down with staircase.
-/// keras.optimizers.schedules.InverseTimeDecay.
+/// initial / (1 + decay_rate * iteration / decay_steps); the quotient is rounded down if staircase
+/// is set. keras.optimizers.schedules.InverseTimeDecay.
 using InverseTimeDecay = ScheduleWith<InverseTimeDecayOptions>;
 
-// Cosine learning rates, with warm-up and with restarts.
+// Cosine decay, with warm-up and with restarts.
 
 struct CosineDecayOptions {
   double initial_learning_rate = 0.1;
   std::int64_t decay_steps = 1;
-  double alpha = 0.0;  // the last rate as a share of the first
-  /// Where the warm-up ends; none: no warm-up.
+  double alpha = 0.0;  // last rate as a fraction of the first
+  /// Rate at the end of the warm-up; nullopt: no warm-up.
   std::optional<double> warmup_target = std::nullopt;
   std::int64_t warmup_steps = 0;
 };
 
 /// first * ((1 - alpha) * (1 + cos(pi * iteration / decay_steps)) / 2 + alpha), then first * alpha.
-/// With warmup_target: a line from initial_learning_rate to it in warmup_steps, then the same from
-/// there. keras.optimizers.schedules.CosineDecay.
+/// With warmup_target: a linear increase from initial_learning_rate to it over warmup_steps, then
+/// the same decay from there. keras.optimizers.schedules.CosineDecay.
 using CosineDecay = ScheduleWith<CosineDecayOptions>;
 
 struct CosineDecayRestartsOptions {
   double initial_learning_rate = 0.1;
   std::int64_t first_decay_steps = 1;
-  double t_mul = 2.0;  // each period is so many times as long as the one before
-  double m_mul = 1.0;  // and begins with so many times its rate
+  double t_mul = 2.0;  // factor between the lengths of consecutive periods
+  double m_mul = 1.0;  // factor between their initial rates
   double alpha = 0.0;
 };
 
-/// Periods of a cosine (Loshchilov and Hutter, "SGDR", ICLR 2017). Keras's form: rate = initial *
-/// ((1 - alpha) * m_mul^period * (1 + cos(pi * share of the period)) / 2 + alpha).
+/// Cosine periods (Loshchilov and Hutter, "SGDR", ICLR 2017) in Keras's form: rate = initial * ((1
+/// - alpha) * m_mul^period * (1 + cos(pi * fraction of the period)) / 2 + alpha).
 /// keras.optimizers.schedules.CosineDecayRestarts.
 using CosineDecayRestarts = ScheduleWith<CosineDecayRestartsOptions>;
 
-// Learning rates that begin low: a linear warm-up for any schedule, and warm-up, stable, decay.
+// Linear warm-up for any schedule, and warm-up-stable-decay.
 
 struct LinearWarmUpOptions {
-  /// What follows; its iteration 0 is the one after the warm-up.
+  /// The following schedule; its iteration 0 is the first one after the warm-up.
   LearningRate then = 0.1;
   double initial_learning_rate = 0.0;
   std::int64_t warm_up_steps = 0;
 };
 
-/// A line from initial_learning_rate to then(0) in warm_up_steps, then then(iteration -
-/// warm_up_steps): against the unstable start of large batches (Goyal et al., "Accurate, large
-/// minibatch SGD", 2017).
+/// Linear increase from initial_learning_rate to then(0) over warm_up_steps, followed by
+/// then(iteration - warm_up_steps). Prevents the unstable start of large batches (Goyal et al.,
+/// "Accurate, large minibatch SGD", 2017).
 using LinearWarmUp = ScheduleWith<LinearWarmUpOptions>;
 
-/// How the last phase of a WarmUpStableDecay falls; x goes from 0 to 1: 1 - x; half a cosine; 1 -
-/// sqrt(x), which Haegele et al. ("Scaling laws and compute-optimal training beyond fixed training
-/// durations", 2024) found best.
+/// Shape of the last phase of WarmUpStableDecay, for x from 0 to 1: 1 - x; half a cosine; 1 -
+/// sqrt(x), the best one according to Haegele et al. ("Scaling laws and compute-optimal training
+/// beyond fixed training durations", 2024).
 enum class DecayShape { kLinear, kCosine, kOneMinusSquareRoot };
 
 struct WarmUpStableDecayOptions {
@@ -168,21 +167,20 @@ struct WarmUpStableDecayOptions {
   DecayShape shape = DecayShape::kLinear;
 };
 
-/// A line up, a constant, a fall to final_learning_rate, which stays (Hu et al., "MiniCPM", 2024):
-/// a run can go on from the stable phase without knowing its length.
+/// Linear warmup, constant phase, then decay to final_learning_rate (Hu et al., "MiniCPM", 2024). A
+/// run can be extended from the stable phase without knowing its length in advance.
 using WarmUpStableDecay = ScheduleWith<WarmUpStableDecayOptions>;
 
-// Learning-rate schedules by name: for configuration files and command lines.
+// Learning-rate schedules by name, for configuration files and command lines.
 
-/// The schedule called `name` (learning_rate_schedule_names()) with its options by their names;
-/// those that are left out have their defaults, flags are 0 or 1:
-/// `make_learning_rate("cosine_decay",
-/// {{"initial_learning_rate", 0.1}, {"decay_steps", 1000}})`. Throws kInvalidArgument listing the
-/// names, or the options that `name` has.
+/// Makes the schedule called `name` (see learning_rate_schedule_names()) with the given options;
+/// omitted ones keep their defaults, and flags are 0 or 1: `make_learning_rate("cosine_decay",
+/// {{"initial_learning_rate", 0.1}, {"decay_steps", 1000}})`. Throws kInvalidArgument, listing the
+/// known ones, for an unknown name or option.
 LearningRate make_learning_rate(const std::string& name,
                                 const std::map<std::string, double>& options);
 
-/// In alphabetical order.
+/// Returns the names in alphabetical order.
 std::vector<std::string> learning_rate_schedule_names();
 
 }  // namespace tutti

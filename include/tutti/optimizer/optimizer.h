@@ -1,4 +1,4 @@
-// The optimizer: schedule, iteration, clipping and reduction; the rule itself is an UpdateRule.
+// Optimizer: learning rate, iteration, clipping and reduction around an UpdateRule.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -18,8 +18,8 @@
 
 namespace tutti {
 
-/// Base of this library's rules: device_rule() names one of the formulas that CPU, GPUs and XLA
-/// share, and has the numbers of a step.
+/// Base class of this library's rules. device_rule() returns one of the formulas that CPU, GPUs and
+/// XLA share, with the constants of a step.
 class FormulaRule : public UpdateRule {
  public:
   void apply(const UpdateArgs& args) const final;
@@ -30,12 +30,12 @@ class FormulaRule : public UpdateRule {
   void update(const UpdateArgs& args, void* direction) const;
 };
 
-/// The formula that these hyperparameters are for: AdamRule, LionRule, ...
+/// A built-in formula with its hyperparameters: AdamRule, LionRule, ...
 template <class Hyper>
 class RuleWith final : public FormulaRule {
  public:
   using Hyperparameters = Hyper;
-  /// Throws kInvalidArgument for numbers out of range.
+  /// Throws kInvalidArgument if a hyperparameter is out of range.
   explicit RuleWith(Hyperparameters hyperparameters = {});
   std::string_view name() const override;
   Json describe() const override;
@@ -49,9 +49,9 @@ class RuleWith final : public FormulaRule {
   Hyper hyper_;
 };
 
-// Limits on gradients, applied to what was summed over replicas.
+// Clipping of the gradients after their sum over replicas.
 
-/// At most one may be set; each positive. Keras's names.
+/// Limits on gradients, with Keras's names. At most one may be set, to a positive value.
 struct ClippingOptions {
   std::optional<double> clipnorm = std::nullopt;         // norm of each gradient
   std::optional<double> clipvalue = std::nullopt;        // each element
@@ -60,57 +60,56 @@ struct ClippingOptions {
   bool any() const { return clipnorm || clipvalue || global_clipnorm; }
 };
 
-/// Every element times `factor`; none stays none.
+/// Multiplies every element by `factor`; none stays none.
 Gradient scale_gradient(const Gradient& gradient, double factor);
 
-/// The sum of squares in double, in the order of tensor/sum_of_squares.h, which depends on the size
-/// alone. IndexedSlices count with their duplicates added.
+/// Returns the sum of squares in double, in the order of tensor/sum_of_squares.h, which depends
+/// only on the size. Duplicate rows of IndexedSlices are added first.
 double sum_of_squares(const Gradient& gradient);
 
-/// The gradients after clipping; gradients that are none stay none. The tf rule: scale = clipnorm /
-/// max(norm, clipnorm).
+/// Clips gradients by tf's rule: scale = clipnorm / max(norm, clipnorm). None stays none.
 std::vector<Gradient> clip_gradients(std::vector<Gradient> gradients,
                                      const ClippingOptions& options);
 
-// What every optimizer takes besides the numbers of its rule.
+// Options of every optimizer besides its rule's hyperparameters.
 
-/// Keeps an exponential moving average of the weights: after each update average = momentum *
-/// average + (1 - momentum) * weight, the first time the weight itself. Every
-/// `overwrite_frequency` updates, if given, the weights become their averages;
-/// Optimizer::finalize_variable_values() does it at the end. Keras's use_ema.
+/// Exponential moving average of the weights (Keras's use_ema). After each update average =
+/// momentum * average + (1 - momentum) * weight; the first average is the weight itself. The
+/// weights become their averages every `overwrite_frequency` updates, if set, and in
+/// Optimizer::finalize_variable_values().
 struct EmaOptions {
-  double momentum = 0.99;  // how much of the average stays
-  /// Updates between two times that weights become their averages; none: at the end alone.
+  double momentum = 0.99;  // weight of the previous average
+  /// Number of updates after which weights become their averages; nullopt: never.
   std::optional<std::int64_t> overwrite_frequency = std::nullopt;
 };
 
-/// Loss scaling that looks for the largest scale at which gradients stay finite: an update with a
-/// gradient that is not finite on some replica is skipped on all, and the scale divided by
-/// `multiplier` (never below 1); after `growth_steps` updates in a row it is multiplied by it, as
-/// long as it stays finite as a float32. tf's DynamicLossScale.
+/// Dynamic loss scaling (tf's DynamicLossScale), which finds the largest scale with finite
+/// gradients. If a gradient is not finite on some replica, all replicas skip the update, and the
+/// scale is divided by `multiplier` (never below 1). After `growth_steps` consecutive updates it is
+/// multiplied by it, as long as it stays finite as float32.
 struct DynamicLossScaleOptions {
   double initial_scale = 32768.0;
-  std::int64_t growth_steps = 2000;  // updates without overflow before the scale grows
-  double multiplier = 2.0;           // by which it grows and shrinks
+  std::int64_t growth_steps = 2000;  // consecutive finite updates before the scale grows
+  double multiplier = 2.0;           // factor by which it grows and shrinks
 };
 
-/// The options structs of the optimizers repeat these fields. Keras's names and meanings.
+/// Options shared by all optimizers, whose options structs repeat them. Keras's names and meanings.
 struct OptimizerOptions {
   LearningRate learning_rate = 0.01;
-  /// Before each update weights shrink by weight * learning rate * this (decoupled).
+  /// Decoupled weight decay: before each update, weights decrease by weight * learning rate * this.
   std::optional<double> weight_decay = std::nullopt;
   ClippingOptions clipping = {};
   std::optional<EmaOptions> ema = std::nullopt;
-  /// A fixed factor on the loss, by which gradients are divided again.
+  /// Constant factor on the loss, by which gradients are divided again.
   std::optional<double> loss_scale_factor = std::nullopt;
   std::optional<DynamicLossScaleOptions> dynamic_loss_scale = std::nullopt;
-  /// Gradients of this many calls are averaged for one update; they are summed over replicas once.
-  /// May change between a save and a restore: calls that are held already stay in the mean.
+  /// Number of calls whose gradients are averaged for one update, with one sum over replicas. May
+  /// change between save and restore: gradients held already stay in the mean.
   std::int64_t gradient_accumulation_steps = 1;
   std::string name = "";  // empty: the rule's name
 };
 
-/// The shared fields of `options`, the options of some optimizer.
+/// Returns the shared fields of an optimizer's options.
 template <class Options>
 OptimizerOptions shared_options(const Options& options) {
   return {.learning_rate = options.learning_rate,
@@ -124,7 +123,7 @@ OptimizerOptions shared_options(const Options& options) {
 }
 
 namespace internal {
-/// The rule that `options`, those of an optimizer of this library, describe.
+/// Makes the rule for the options of one of this library's optimizers.
 template <class Options>
 std::unique_ptr<UpdateRule> rule_of(const Options& options);
 }  // namespace internal
@@ -136,74 +135,74 @@ class GradientAccumulator;
 class GradientReducer;
 class StepRecorder;
 
-/// Whether apply_gradients() sums the gradients over replicas first; kNone: the caller already did
-/// (Keras's skip_gradients_aggregation). Replicas must then give equal gradients of a variable
-/// whose value they share or have copies of, or kInvalidArgument names variable and replicas. An
-/// ON_READ variable takes the gradient of its replica.
+/// kSum: apply_gradients() sums the gradients over replicas first. kNone: the caller has done so
+/// (Keras's skip_gradients_aggregation). Then replicas must pass equal gradients of a variable
+/// whose value they share or copy, or kInvalidArgument names variable and replicas; an ON_READ
+/// variable uses its replica's gradient.
 enum class GradientAggregation { kSum, kNone };
 struct ApplyOptions {
   GradientAggregation aggregation = GradientAggregation::kSum;
 };
 
-/// Updates a fixed list of variables. Made in the scope of the strategy that made the variables;
-/// slots live beside them. In a replica gradients are SUMmed over replicas (scale the loss by the
-/// global batch: compute_average_loss), divided by the loss scale, then clipped, then weights decay
-/// and each copy is updated once. All replicas must call. Throws kFailedPrecondition in a
-/// cross-replica context. State is called "<optimizer>/iteration", "<optimizer>/learning_rate" and
-/// "<optimizer>/<variable>/<slot>". keras.optimizers.Optimizer.
+/// Updates a fixed list of variables (keras.optimizers.Optimizer). Create it in the scope of the
+/// strategy that created the variables; slots have their placement. In a replica gradients are
+/// SUMmed over replicas (scale the loss by the global batch: compute_average_loss), divided by the
+/// loss scale and clipped; then weights decay and each copy is updated once. Collective: all
+/// replicas must call. Throws kFailedPrecondition in a cross-replica context. State is named
+/// "<optimizer>/iteration", "<optimizer>/learning_rate" and "<optimizer>/<variable>/<slot>".
 class Optimizer {
  public:
-  /// Throws kInvalidArgument for no variables, a variable given twice or one that is not floating,
-  /// and for options out of range.
+  /// Throws kInvalidArgument if `variables` is empty, has a duplicate or a variable that is not
+  /// floating, or if an option is out of range.
   Optimizer(std::span<const Variable> variables, std::unique_ptr<UpdateRule> rule,
             OptimizerOptions options);
   virtual ~Optimizer();
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
-  /// Gradients of `loss` (times the loss scale) by `tape`, their sum over replicas (overlapped with
-  /// the backward pass) and the update.
+  /// Computes the gradients of `loss` (times the loss scale) with `tape`, sums them over replicas
+  /// during the backward pass, and updates the variables.
   void minimize(GradientTape& tape, const Tensor& loss,
                 const SourceLocation& where = SourceLocation::current());
-  /// The same for gradients that exist, of scale_loss(loss), in the order of variables(). Throws
-  /// kInvalidArgument naming a variable whose gradient has another shape, or the numbers when there
-  /// are too few or too many.
+  /// Same as minimize(), but for given gradients of scale_loss(loss) in the order of variables().
+  /// Throws kInvalidArgument if their number, or a shape (naming the variable), does not match.
   void apply_gradients(std::span<const Gradient> gradients, ApplyOptions options = {},
                        const SourceLocation& where = SourceLocation::current());
 
-  /// `loss` times the loss scale, differentiable. For apply_gradients(); minimize() does it itself.
+  /// Returns `loss` times the loss scale, differentiable. For apply_gradients(); minimize() calls
+  /// it.
   Tensor scale_loss(const Tensor& loss) const;
-  /// The factor of scale_loss(); 1 without loss scaling.
+  /// Returns the factor of scale_loss(); 1 without loss scaling.
   double loss_scale() const;
-  /// Whether losses are scaled, by a fixed factor or dynamically.
+  /// Returns true if losses are scaled, by a constant or dynamically.
   bool has_loss_scale() const;
-  /// Turns on dynamic loss scaling, before the first step and in the strategy's scope. Throws
-  /// kFailedPrecondition when there is a loss scale already.
+  /// Enables dynamic loss scaling. Call it before the first step, in the strategy's scope. Throws
+  /// kFailedPrecondition if there is a loss scale already.
   void use_dynamic_loss_scale(const DynamicLossScaleOptions& options);
 
-  /// Variables whose name contains one of these do not decay. Throws kInvalidArgument naming what
-  /// no variable's name contains. Not inside a replica.
+  /// Disables decay of variables whose name contains one of these. Throws kInvalidArgument for a
+  /// text that no name contains. Not inside a replica.
   void exclude_from_weight_decay(const std::vector<std::string>& parts_of_names);
-  /// Which of variables() decay, in their order; all by default. Not inside a replica.
+  /// Which of variables() decay, in their order; by default all. Not inside a replica.
   const std::vector<bool>& decaying() const { return decays_; }
   void set_decaying(std::vector<bool> decays);
-  /// With moving averages: makes weights their averages. Not inside a replica.
+  /// Assigns the moving averages, if any, to the weights. Not inside a replica.
   void finalize_variable_values();
 
   const std::string& name() const { return name_; }
   const UpdateRule& rule() const { return *rule_; }
   std::span<const Variable> variables() const { return variables_; }
-  /// Updates so far: int64 [].
+  /// Number of updates so far: int64 [].
   const Variable& iterations() const { return iterations_; }
-  /// The rate of the next update. A schedule is asked with the number of calls so far, as Keras
-  /// does: with gradient accumulation these are more than updates. Throws kInvalidArgument, as the
-  /// update itself, where the schedule gives one that is negative or not finite.
+  /// Returns the rate of the next update. As in Keras, a schedule's argument is the number of calls
+  /// so far, which exceeds that of updates with gradient accumulation. Throws kInvalidArgument, as
+  /// does the update, if the schedule returns a negative or non-finite rate.
   double learning_rate() const;
-  /// Throws kFailedPrecondition when a schedule decides, kInvalidArgument for a rate that is
-  /// negative or not finite. Not inside a replica.
+  /// Throws kFailedPrecondition if there is a schedule, kInvalidArgument if the rate is negative or
+  /// not finite. Not inside a replica.
   void set_learning_rate(double value);
-  /// What a checkpoint holds: iterations, learning rate, state of loss scaling and accumulation,
-  /// then the slots of each variable, in order.
+  /// Returns the variables for a checkpoint: iterations, learning rate, state of loss scaling and
+  /// accumulation, then the slots of each variable, in order.
   std::vector<Variable> state_variables() const;
 
  private:
@@ -229,7 +228,7 @@ class Optimizer {
 
   std::unique_ptr<UpdateRule> rule_;
   std::string name_;
-  std::string settings_;  // all but the learning rate, for comparing workers
+  std::string settings_;  // all but the learning rate, for comparison between workers
   ClippingOptions clipping_;
   std::shared_ptr<const LearningRateSchedule> schedule_;
   double loss_scale_factor_ = 1.0;
@@ -246,13 +245,13 @@ class Optimizer {
   std::unique_ptr<internal::GradientAccumulator> accumulator_;
 };
 
-/// The optimizer that its options, one of the structs of this library, describe: Sgd, Adam, ...
+/// An optimizer made from its options, one of this library's structs: Sgd, Adam, ...
 template <class Options>
 class OptimizerWith final : public Optimizer {
  public:
   explicit OptimizerWith(std::span<const Variable> variables, const Options& options = {})
       : Optimizer(variables, internal::rule_of(options), shared_options(options)) {}
-  /// `Adam(variables, 1e-3)`, and with a schedule.
+  /// `Adam(variables, 1e-3)`; also with a schedule.
   template <std::convertible_to<LearningRate> Rate>
   OptimizerWith(std::span<const Variable> variables, const Rate& learning_rate)
       : OptimizerWith(variables, with_rate(learning_rate)) {}

@@ -1,4 +1,4 @@
-// All optimizers, and an optimizer as a value: what Model::compile takes.
+// All optimizers, and OptimizerSpec, the optimizer argument of Model::compile.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -26,21 +26,21 @@
 namespace tutti {
 
 namespace internal {
-/// The call of registered options (register_optimizer()).
+/// Returns the constructor call of registered options (register_optimizer()).
 Json json_of_options(const std::type_info& type, const void* options);
 }  // namespace internal
 
-/// A name ("sgd", "adamw"; optimizer_names()), an options struct, or a function that makes an
-/// Optimizer of your own.
+/// A name ("sgd", "adamw"; see optimizer_names()), an options struct, or a function that makes a
+/// custom Optimizer.
 class OptimizerSpec {
  public:
   using Factory = std::function<std::unique_ptr<Optimizer>(std::span<const Variable>)>;
 
   OptimizerSpec() : OptimizerSpec("sgd") {}
-  /// Throws kInvalidArgument listing the names.
+  /// Throws kInvalidArgument, listing the names, for an unknown one.
   OptimizerSpec(const char* name) : OptimizerSpec(std::string(name)) {}
   OptimizerSpec(const std::string& name);
-  /// Options whose type names the optimizer that takes them: SgdOptions, ..., or your own.
+  /// Options whose type determines the optimizer: SgdOptions, ..., or a custom type.
   template <class Options, class Made = typename Options::MadeOptimizer>
   OptimizerSpec(const Options& options)
       : factory_([options](std::span<const Variable> variables) {
@@ -53,9 +53,9 @@ class OptimizerSpec {
     return factory_(variables);
   }
 
-  /// What Model::save() writes: the options, ["AdamOptions", {"learning_rate": 0.001, ...}]. Throws
-  /// kUnimplemented for a function of one's own, and options that register_optimizer() was not told
-  /// of.
+  /// Returns the options as Model::save() writes them, ["AdamOptions", {"learning_rate": 0.001,
+  /// ...}]. Throws kUnimplemented for a custom function, and for options without
+  /// register_optimizer().
   Json to_json() const;
   /// Throws kNotFound for unknown options.
   static OptimizerSpec from_json(const Json& json);
@@ -64,17 +64,17 @@ class OptimizerSpec {
   friend OptimizerSpec with_dynamic_loss_scale(OptimizerSpec spec, DynamicLossScaleOptions options);
 
   Factory factory_;
-  std::function<Json()> json_;  // null: a function of one's own
+  std::function<Json()> json_;  // null: a custom function
 };
 
-/// The names that an OptimizerSpec can be, in alphabetical order.
+/// Returns the names that OptimizerSpec accepts, in alphabetical order.
 std::vector<std::string> optimizer_names();
 
-/// The complete optimizer for these variables.
+/// Makes the optimizer for these variables.
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerSpec& spec,
                                           std::span<const Variable> variables);
 
-/// The same optimizer with dynamic loss scaling: keras.optimizers.LossScaleOptimizer.
+/// Adds dynamic loss scaling to an optimizer: keras.optimizers.LossScaleOptimizer.
 OptimizerSpec with_dynamic_loss_scale(OptimizerSpec spec, DynamicLossScaleOptions options = {});
 
 namespace internal {
@@ -83,8 +83,8 @@ void add_optimizer_options(const std::type_info& type,
                            CallReader<OptimizerSpec> reader);
 }  // namespace internal
 
-/// Lets Model::save() write, and load_model() make, the optimizer of your own that these options
-/// describe. Once; throws kAlreadyExists.
+/// Registers a custom optimizer's options, so that Model::save() can write them and load_model()
+/// can read them. Throws kAlreadyExists when called twice.
 template <class Options>
 void register_optimizer() {
   internal::add_optimizer_options(

@@ -1,4 +1,4 @@
-// SGD: steps along the gradient, with momentum and Nesterov's form.
+// SGD, with momentum and Nesterov momentum.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -6,13 +6,11 @@
 
 namespace tutti {
 
-// Stochastic gradient descent, with momentum and Nesterov's form.
-
 /// Keras's SGD: w -= lr * g; with momentum m: v = m * v - lr * g, then w += v, or w += m * v - lr *
 /// g (Nesterov). Slot "momentum".
 class SgdRule final : public FormulaRule {
  public:
-  /// momentum in [0, 1].
+  /// Requires: `momentum` in [0, 1].
   explicit SgdRule(double momentum = 0.0);
   static SgdRule nesterov(double momentum);
 

@@ -1,4 +1,4 @@
-// Update rules as values that travel: to the process that holds the variable.
+// Update rules as text, for the process that holds the variable.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -13,23 +13,23 @@
 
 namespace tutti {
 
-/// The rule as one line of JSON, the same text for the same rule: {"rule":"sgd","momentum":0.9,
-/// "nesterov":false}. Numbers survive bit for bit. Throws kUnimplemented naming a rule without
-/// describe(), kInvalidArgument naming a number that is not finite.
+/// Returns the rule as one line of JSON, equal for equal rules: {"rule":"sgd","momentum":0.9,
+/// "nesterov":false}. Numbers are preserved bit for bit. Throws kUnimplemented naming a rule
+/// without describe(), and kInvalidArgument naming a number that is not finite.
 std::string describe_update_rule(const UpdateRule& rule);
 
-/// The rule that describe_update_rule() wrote: the same bits for the same elements. Throws
-/// kInvalidArgument for a text that is no description (what is missing or unknown is named),
-/// kNotFound listing the names when nothing of this name is registered.
+/// Parses the result of describe_update_rule(); the rule produces the same bits. Throws
+/// kInvalidArgument, naming missing or unknown members, for an invalid description, and kNotFound,
+/// listing the names, if the rule is not registered.
 std::shared_ptr<const UpdateRule> make_update_rule(std::string_view description);
 
-/// Makes a rule of what its describe() says.
+/// Makes a rule from the result of its describe().
 using UpdateRuleFactory = std::function<std::shared_ptr<const UpdateRule>(const Json& description)>;
 
-/// Makes a rule of your own known to make_update_rule(), in every task that may hold its variables.
-/// Throws kAlreadyExists for a name taken twice. Any thread.
+/// Registers a custom rule for make_update_rule(); needed in every task that may hold its
+/// variables. Throws kAlreadyExists if the name is taken. Thread-safe.
 void register_update_rule(const std::string& name, UpdateRuleFactory factory);
-/// Those of tutti, then what was registered.
+/// Returns the names of tutti's rules, followed by registered ones.
 std::vector<std::string> registered_update_rules();
 
 }  // namespace tutti
