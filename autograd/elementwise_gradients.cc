@@ -1,4 +1,4 @@
-// Gradients of arithmetic and of activations, element by element.
+// Gradients of elementwise arithmetic and activations.
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 #include <numbers>
@@ -77,7 +77,7 @@ Gradients divide_gradient(const GradientContext& c) {
   return result;
 }
 
-/// a - floor_divide(a, b) * b, whose quotient is constant between its jumps.
+/// The quotient in a - floor_divide(a, b) * b is piecewise constant.
 Gradients floor_mod_gradient(const GradientContext& c) {
   Gradients result(2);
   if (c.needs(0)) result[0] = unbroadcast(c, 0, c.dy());
@@ -101,7 +101,7 @@ Gradients power_gradient(const GradientContext& c) {
     result[0] = unbroadcast(c, 0, c.dy() * (exponent * pow(base, exponent - 1.0)));
   }
   if (c.needs(1)) {
-    // As in tf: where the base is not positive, the logarithm counts as 0.
+    // As in tf, the logarithm counts as 0 if the base is not positive.
     const Tensor positive = greater(base, 0.0);
     const Tensor logarithm = where(positive, log(where(positive, base, 1.0)), 0.0);
     result[1] = unbroadcast(c, 1, c.dy() * (c.out() * logarithm));

@@ -1,4 +1,4 @@
-// Rows of a variable, without reading the others: alone, or several combined.
+// Lookups of rows of a variable.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/autograd/embedding_lookup.h"
 
@@ -18,8 +18,6 @@
 
 namespace tutti {
 
-// Fetching each row once, and telling tapes which variable they came from.
-
 namespace {
 
 Tensor as_int64(const Tensor& indices) {
@@ -27,7 +25,7 @@ Tensor as_int64(const Tensor& indices) {
   return cast(indices.to(Device{}), DType::kInt64);
 }
 
-/// Ascending, each once.
+/// Returns the indices in ascending order, without duplicates.
 std::vector<std::int64_t> unique_rows(std::span<const std::int64_t> indices) {
   std::vector<std::int64_t> rows(indices.begin(), indices.end());
   std::ranges::sort(rows);
@@ -35,7 +33,7 @@ std::vector<std::int64_t> unique_rows(std::span<const std::int64_t> indices) {
   return rows;
 }
 
-/// For each index its place among `rows`, in the shape of `indices`.
+/// Returns the position of each index in `rows`, in the shape of `indices`.
 Tensor places(const Tensor& indices, const std::vector<std::int64_t>& rows) {
   std::vector<std::int64_t> result;
   for (const std::int64_t index : indices.host_span<std::int64_t>()) {
@@ -76,7 +74,7 @@ void record(const Variable& params, const Tensor& indices, const Tensor& values)
 Tensor embedding_lookup(const Variable& params, const Tensor& indices) {
   if (!params.storage().reads_rows()) {
     const Tensor all = params.value();
-    std::optional<DeviceScope> task;  // that has the variable: only the rows go elsewhere
+    std::optional<DeviceScope> task;  // the variable's task: only the rows are transferred
     if (const auto device = remote_device_of(all)) task.emplace(*device);
     return gather(all, indices);
   }
@@ -113,8 +111,6 @@ Tensor Variable::operator[](std::initializer_list<Index> indices) const {
   return internal::part_of(Operand(read, first.where), within_rows);
 }
 
-// Lookups, weights and sums per example, of operations that have gradients.
-
 namespace {
 
 void check(const char* who, const Variable& params, const SparseIds& ids,
@@ -133,7 +129,7 @@ void check(const char* who, const Variable& params, const SparseIds& ids,
   }
 }
 
-/// [n] as [n, 1, ..., 1], to go with values of `rank` dimensions.
+/// Reshapes [n] to [n, 1, ..., 1], which broadcasts to values of `rank` dimensions.
 Tensor column(const Tensor& values, int rank) {
   std::vector<std::int64_t> dims(static_cast<std::size_t>(rank), 1);
   dims.front() = values.shape().dim(0);
@@ -144,14 +140,14 @@ Tensor sum_per_example(const Tensor& values, const SparseIds& ids) {
   return scatter_rows(values, ids.examples, values.shape().with_dim(0, ids.num_examples));
 }
 
-/// What sums are divided by; undefined: nothing.
+/// Returns the divisor of the sums; undefined for kSum.
 Tensor divisor(const Tensor& weights, const SparseIds& ids, Combiner combiner) {
   if (combiner == Combiner::kSum) return {};
   if (combiner == Combiner::kMean) return sum_per_example(weights, ids);
   return sqrt(sum_per_example(square(weights), ids));
 }
 
-/// The ids at these positions.
+/// Returns the ids at these positions.
 SparseIds picked(const SparseIds& ids, const Tensor& positions) {
   const GradientTape::StopRecording stop;
   return {gather(ids.ids, positions), gather(ids.examples, positions), ids.num_examples};

@@ -1,4 +1,4 @@
-// Tapes, and the walk back over a recording.
+// Implements GradientTape and the backward pass over a recording.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/autograd/gradient_tape.h"
 
@@ -20,7 +20,7 @@ namespace tutti {
 struct GradientTape::Impl {
   explicit Impl(const TapeOptions& tape_options) : options(tape_options), recording(options) {}
 
-  /// Checks the arguments, ends the recording of a tape that is not persistent and walks back.
+  /// Checks the arguments, ends the recording of a non-persistent tape and runs the backward pass.
   std::vector<Gradient> gradient(const Tensor& target, const Tensor& output_gradient,
                                  std::vector<int> sources, const OnReady& on_ready) {
     check_target(target, output_gradient);
@@ -145,12 +145,12 @@ void record_custom_gradient(std::span<const Tensor> inputs, std::span<const Tens
 
 }  // namespace tutti
 
-// One walk back over a recording.
+// The backward pass over a recording.
 //
-// Nodes are walked in the reverse of the order in which they were recorded, so every node that used
-// a value comes before the node that made it, and sums of gradients are added in an order that
-// depends on the program alone. A source is final when the earliest active node that used it (for a
-// variable: any read of it) has been walked.
+// Nodes are processed in reverse order of recording. So every node that used a value precedes the
+// node that made it, and gradients are added in an order that depends only on the program. A source
+// is final when the earliest active node that used it (for a variable: any read of it) has been
+// processed.
 
 namespace tutti::internal {
 namespace {
@@ -177,8 +177,8 @@ void check_gradients(const Node& node, std::span<const Gradient> gradients) {
   }
 }
 
-/// One walk. A node is *active* when a source leads to it and it leads to the target: only active
-/// nodes run their gradient functions. Used once.
+/// One backward pass; used once. A node is *active* if it depends on a source and the target
+/// depends on it. Only active nodes run their gradient functions.
 class BackwardPass {
  public:
   BackwardPass(Recording& recording, std::vector<int> source_slots, NodeLifetime lifetime)
@@ -259,7 +259,7 @@ class BackwardPass {
   void order_sources() {
     report_order_.resize(source_slots_.size());
     std::iota(report_order_.begin(), report_order_.end(), std::size_t{0});
-    // If one node makes several sources final, the last of them comes first.
+    // If one node makes several sources final, the last of them is reported first.
     std::ranges::reverse(report_order_);
     std::ranges::stable_sort(report_order_, std::greater<>(), [&](std::size_t source) {
       const int slot = source_slots_[source];
@@ -278,7 +278,7 @@ class BackwardPass {
     if (!any) return;
     if (node.recomputation) return process_again(node, gradients);
     if (!node.backward && node.call.op == OpId::kSlice) {
-      // Padding each slice of a value to the whole would take the square of their number.
+      // Padding each slice of a value to the whole would take time quadratic in their number.
       accumulate(node.input_slots[0],
                  slice_block({node.call, node.input_specs, node.outputs, gradients, {}}));
       return;
@@ -290,14 +290,14 @@ class BackwardPass {
     }
   }
 
-  /// Continues the walk over a recording of the function that is run again. Adds to the sums as
-  /// they are, so that the order of additions is that of a walk without recomputation.
+  /// Continues the backward pass in a recording of the function that is run again. Adds to the
+  /// existing sums, so that the order of additions is the same as without recomputation.
   void process_again(const Node& node, std::span<const Tensor> gradients) {
     const Recomputation& again = *node.recomputation;
-    std::optional<SeparateTapes> alone;  // the walk may be one that no tape records
+    std::optional<SeparateTapes> alone;  // no tape may record this pass
     if (recording_stopped()) alone.emplace();
     Recording recording({.watch_accessed_variables = false});
-    std::vector<int> sources, own_slots;  // there, and here
+    std::vector<int> sources, own_slots;  // in the new recording, and in this one
     const auto add_source = [&](std::size_t input, const auto& value) {
       const int slot = node.input_slots[input];
       if (!depends(slot)) return;
@@ -311,7 +311,7 @@ class BackwardPass {
       own_slots.push_back(variable == kNoSlot ? slot : variable);
       sources.push_back(recording.slot_of(value));
       if (std::ranges::count(sources, sources.back()) == 1) return;
-      sources.pop_back();  // given twice
+      sources.pop_back();  // duplicate
       own_slots.pop_back();
     };
     const std::size_t num_inputs = again.inputs.size();
@@ -335,14 +335,14 @@ class BackwardPass {
       if (targets[i] == kNoSlot || !gradients[i].defined()) continue;
       pass.accumulate(targets[i], Gradient(gradients[i]));
     }
-    pass.num_reported_ = pass.report_order_.size();  // sums, not gradients, are what is wanted
+    pass.num_reported_ = pass.report_order_.size();  // the caller needs sums, not gradients
     pass.walk({});
     for (std::size_t s = 0; s < sources.size(); ++s) {
       sums_[index_of(own_slots[s])] = std::move(pass.sums_[index_of(sources[s])]);
     }
   }
 
-  /// On the task of the operation, whichever has the gradients of its outputs.
+  /// Runs on the operation's task, regardless of the device of the gradients.
   std::vector<Gradient> gradients_where_it_was(const Node& node,
                                                std::span<const Tensor> gradients) {
     std::optional<DeviceScope> task;
@@ -390,7 +390,7 @@ class BackwardPass {
       if (results_[source].is_none()) {
         missing_.push_back(source);
       } else if (on_ready) {
-        sums_[index_of(slot)].clear();  // who is told of it decides how long it lives
+        sums_[index_of(slot)].clear();  // the receiver determines how long it lives
         on_ready(source, std::exchange(results_[source], Gradient()));
       }
     }
@@ -409,9 +409,9 @@ class BackwardPass {
   Recording& recording_;
   std::vector<int> source_slots_;
   NodeLifetime lifetime_;
-  std::size_t num_nodes_;      // what a persistent tape records during the walk is not walked
-  std::vector<char> wanted_;   // by slot: is a source
-  std::vector<char> depends_;  // by slot: a source leads to it
+  std::size_t num_nodes_;      // excludes nodes that a persistent tape records during the pass
+  std::vector<char> wanted_;   // by slot: nonzero for a source
+  std::vector<char> depends_;  // by slot: nonzero if it depends on a source
   std::vector<char> active_;   // by node
   std::vector<std::size_t> first_use_;     // by slot: the earliest active node that uses it
   std::vector<std::size_t> report_order_;  // of sources

@@ -1,4 +1,4 @@
-// The table of gradients by operation, and the sum of those that reach one value.
+// The table of gradients by operation, and sums of gradients.
 // SPDX-License-Identifier: Apache-2.0
 #include "autograd/gradients.h"
 
@@ -28,7 +28,7 @@ namespace {
 
 using Table = std::array<OpGradient, static_cast<std::size_t>(OpId::kCount)>;
 
-/// Their results are piecewise constant or not floating: they pass no gradient.
+/// Operations whose results are piecewise constant or not floating: no gradient passes.
 constexpr OpId kConstantOps[] = {
     OpId::kSign,        OpId::kFloor,      OpId::kCeil,      OpId::kRound,
     OpId::kFloorDivide, OpId::kLogicalNot, OpId::kEqual,     OpId::kNotEqual,
@@ -51,7 +51,7 @@ const OpGradient& entry_of(OpId op) {
   return table[static_cast<std::size_t>(op)];
 }
 
-/// Of products and convolutions the result is needed for a fused activation alone.
+/// Gradients of products and convolutions need the result only for a fused activation.
 bool is_without_activation(const OpCall& call) {
   if (call.op == OpId::kMatMul) {
     return call.attributes_as<MatMulAttributes>().activation == FusedActivation::kNone;
@@ -72,13 +72,12 @@ std::uint32_t used_outputs(const OpCall& call) {
   return is_without_activation(call) ? kNoTensor : entry_of(call.op).outputs;
 }
 
-// Gradients of slices: blocks of a tensor, put together once instead of padded one by one.
-
 namespace {
 
 constexpr int kSeveral = -1;
 
-/// The one axis along which the block is shorter than the whole; kSeveral when it is not one.
+/// Returns the only axis along which the block is shorter than the whole; kSeveral if there are
+/// several.
 int axis_of(const GradientBlock& block) {
   int found = 0;
   int count = 0;
@@ -90,7 +89,7 @@ int axis_of(const GradientBlock& block) {
   return count > 1 || block.whole.rank() == 0 ? kSeveral : found;
 }
 
-/// Blocks that follow each other along an axis, with the zeros between them.
+/// Consecutive blocks along an axis, with zeros between them.
 struct Row {
   std::vector<Tensor> parts;
   std::int64_t end = 0;
@@ -108,7 +107,8 @@ struct Row {
   }
 };
 
-/// Each block goes to the first row that ends before it, so blocks that overlap go to several.
+/// Appends each block to the first row that ends before it, so that overlapping blocks are in
+/// different rows.
 std::vector<Row> rows_of(std::vector<const GradientBlock*> blocks, std::size_t axis) {
   std::ranges::stable_sort(blocks, {}, [&](const GradientBlock* b) { return b->begin[axis]; });
   std::vector<Row> rows;

@@ -1,4 +1,4 @@
-// Gradients of operations, and the sum of those that reach one value.
+// Gradients of operations, and sums of gradients.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -13,39 +13,39 @@
 
 namespace tutti::internal {
 
-// Gradients of slices: blocks of a tensor, put together once instead of padded one by one.
+// Gradients of slices: blocks of a tensor, joined at once instead of padded one by one.
 
-/// The gradient of a tensor of shape `whole` that is 0 but for `values`, which begin at `begin`.
+/// Gradient of a tensor of shape `whole` that is 0 except for `values` at offset `begin`.
 struct GradientBlock {
   Tensor values;
   std::vector<std::int64_t> begin;
   Shape whole;
 };
 
-/// The block with zeros around it.
+/// Returns the block padded with zeros.
 Tensor padded(const GradientBlock& block);
 
-/// The sum of blocks of one tensor, in an order that depends on the blocks alone. Those that were
-/// cut from one axis and do not overlap, as those of split() and unstack(), become one
-/// concatenation, whose cost does not grow with their number. Computes with operations, so that
-/// outer tapes see the sum.
+/// Returns the sum of blocks of one tensor, in an order that depends only on the blocks. Blocks
+/// along one axis that do not overlap, such as those of split() and unstack(), become one
+/// concatenation, whose cost is independent of their number. Uses operations, so that outer tapes
+/// record the sum.
 Tensor joined(const std::vector<GradientBlock>& blocks);
 
-/// Adds in the order of the calls. Sparse gradients are kept apart and concatenated in that order;
-/// together with a dense one they become dense. Blocks are joined and added to dense ones. Computes
-/// with operations, so that outer tapes see the sums.
+/// Adds gradients in the order of the calls. Sparse gradients are concatenated in that order; in a
+/// sum with a dense one they become dense. Blocks are joined and added to dense ones. Uses
+/// operations, so that outer tapes record the sums.
 class GradientSum {
  public:
   void add(const Gradient& gradient);
   void add(GradientBlock block) { blocks_.push_back(std::move(block)); }
   Gradient total() const;
-  /// The total as a tensor; undefined when nothing was added.
+  /// Returns the total as a tensor; undefined if nothing was added.
   Tensor dense_total() const;
   void clear();
 
  private:
   IndexedSlices joined_slices() const;
-  /// The dense gradients and the blocks.
+  /// Returns the sum of the dense gradients and the blocks.
   Tensor dense_part() const;
 
   Tensor dense_;
@@ -53,18 +53,17 @@ class GradientSum {
   std::vector<GradientBlock> blocks_;
 };
 
-// The gradient of each operation, and what a tape keeps for it: OpId -> function.
+// Gradients of operations, and the values that a tape keeps for them.
 
-/// What a gradient function is told of a recorded call. A tape keeps only those values that
-/// used_inputs() and used_outputs() name (the other tensors are undefined); shapes and types are
-/// always there.
+/// Arguments of a gradient function: a recorded call. A tape keeps only the values in used_inputs()
+/// and used_outputs() (other tensors are undefined), and all shapes and types.
 struct GradientContext {
   const OpCall& call;
   std::span<const TensorSpec> input_specs;
   std::span<const Tensor> outputs;
   /// Undefined where no gradient flows into an output; at least one is defined.
   std::span<const Tensor> output_gradients;
-  /// Whether a source depends on input i: other gradients need not be computed.
+  /// Nonzero if a source depends on input i; other gradients need not be computed.
   std::span<const std::uint8_t> needed_inputs;
 
   const Tensor& in(std::size_t i) const;
@@ -81,15 +80,15 @@ struct GradientContext {
   }
 };
 
-/// Returns one Gradient per input (none where there is no path or none is needed). Computes with
-/// operations, so that an outer tape can differentiate again.
+/// Returns one Gradient per input (none if there is no path or it is not needed). Uses operations,
+/// so that outer tapes can differentiate again.
 using GradientFunction = std::vector<Gradient> (*)(const GradientContext& context);
 
-/// Values whose elements a gradient function reads: bit i stands for input (output) i.
+/// Sets of values whose elements a gradient function reads: bit i is input (output) i.
 inline constexpr std::uint32_t kNoTensor = 0, kFirstTensor = 0b1, kSecondTensor = 0b10;
 inline constexpr std::uint32_t kEveryTensor = ~0u;
 
-/// What a tape knows of an operation: its gradient, and which of its values must be kept for it.
+/// A row of the table: an operation's gradient, and the values that a tape must keep for it.
 struct OpGradient {
   OpId op = OpId::kCount;
   GradientFunction function = nullptr;
@@ -98,36 +97,37 @@ struct OpGradient {
   bool is_constant = false;
 };
 
-// All of them, by topic: <topic>_gradients.cc.
+// The rows by topic: <topic>_gradients.cc.
 std::span<const OpGradient> elementwise_gradients();
 std::span<const OpGradient> linear_gradients();
 std::span<const OpGradient> normalization_gradients();
 std::span<const OpGradient> reduction_gradients();
 std::span<const OpGradient> shape_gradients();
 
-/// nullptr for an operation without gradient: is_constant_for_gradients() then tells a constant
-/// (comparisons, argmax, one-hot, ...) from an operation whose gradient is not written.
+/// Returns the gradient of an operation; null if there is none. is_constant_for_gradients() then
+/// distinguishes constants (comparisons, argmax, one-hot, ...) from missing gradients.
 GradientFunction find_gradient(OpId op);
 
-/// Operations whose result is piecewise constant or not floating: they pass no gradient.
+/// Returns true if the result is piecewise constant or not floating, so that no gradient passes.
 bool is_constant_for_gradients(OpId op);
 
-/// What a tape must keep of this call, bit by bit.
+/// Returns the values of this call that a tape must keep, as bits.
 std::uint32_t used_inputs(const OpCall& call);
 std::uint32_t used_outputs(const OpCall& call);
 
 using Gradients = std::vector<Gradient>;
 
-/// The one gradient of an operation with one input.
+/// Returns the gradients of an operation with one input.
 inline Gradients single(Tensor gradient) { return Gradients{Gradient(std::move(gradient))}; }
 
-/// `gradient` of a value that was broadcast, summed to the shape of input i.
+/// Sums `gradient` of a broadcast value to the shape of input i.
 Tensor unbroadcast(const GradientContext& context, std::size_t i, const Tensor& gradient);
 
-/// dy of the value before `activation`, whose result is `y` (unused for kNone).
+/// Returns dy before `activation`, whose result is `y` (unused for kNone).
 Tensor activation_gradient(FusedActivation activation, const Tensor& dy, const Tensor* y);
 
-/// The gradient of a slice, not yet padded: many slices of one value are put together at once.
+/// Returns the gradient of a slice before padding, so that many slices of one value are joined at
+/// once.
 GradientBlock slice_block(const GradientContext& context);
 
 }  // namespace tutti::internal

@@ -1,8 +1,8 @@
-// Gradients of matrix products, of convolutions and of pooling.
+// Gradients of matrix products, convolutions and pooling.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Matrix products: y = activation(A B + bias), where A and B are a and b, transposed or not; dz is
-// the gradient before the activation.
+// Matrix products: y = activation(A B + bias), where A and B are a and b, possibly transposed. dz
+// is the gradient before the activation.
 #include "autograd/gradients.h"
 #include "tutti/tensor/dispatch.h"
 #include "tutti/tensor/tensor_ops.h"
@@ -11,7 +11,7 @@ namespace tutti::internal {
 
 namespace {
 
-/// [..., m, n] as one matrix [all rows, n].
+/// Reshapes [..., m, n] to a matrix [all rows, n].
 Tensor as_rows(const Tensor& x) {
   const std::int64_t columns = x.shape().dim(-1);
   std::int64_t rows = 1;
@@ -29,8 +29,7 @@ Tensor gradient_of_a(const Tensor& dz, const Tensor& b, const MatMulAttributes& 
 Tensor gradient_of_b(const Tensor& dz, const Tensor& a, const MatMulAttributes& attributes,
                      int rank_of_b) {
   const bool batch_only_in_a = a.rank() > 2 && rank_of_b == 2;
-  // Summing over the batch inside one product is faster than adding up one product per batch
-  // element.
+  // One product that sums over the batch is faster than a sum of one product per batch element.
   const bool join = batch_only_in_a && !attributes.transpose_a;
   const Tensor left = join ? as_rows(a) : a;
   const Tensor right = join ? as_rows(dz) : dz;
@@ -55,15 +54,15 @@ Gradients matmul_gradient(const GradientContext& c) {
 
 // Gradients of convolutions.
 //
-// A convolution is linear in the image and in the filter, so all orders lead back to the same three
-// operations.
+// A convolution is linear in the image and in the filter, so derivatives of any order consist of
+// the same three operations.
 
 Conv2dAttributes without_activation(Conv2dAttributes attributes) {
   attributes.activation = FusedActivation::kNone;
   return attributes;
 }
 
-/// conv2d with padding as in `attributes`.
+/// Applies conv2d with the padding of `attributes`.
 Tensor convolve(const Tensor& x, const Tensor& filter, const Shape& output_shape,
                 const Conv2dAttributes& attributes) {
   OpCall call;
@@ -86,7 +85,7 @@ Gradients conv2d_gradient(const GradientContext& c) {
   return result;
 }
 
-/// Inputs (dy, filter); the gradient has the shape of the image.
+/// Inputs (dy, filter); the result has the shape of the image.
 Gradients conv2d_backward_input_gradient(const GradientContext& c) {
   const auto& attributes = c.attributes_as<Conv2dAttributes>();
   Gradients result(2);
@@ -95,7 +94,7 @@ Gradients conv2d_backward_input_gradient(const GradientContext& c) {
   return result;
 }
 
-/// Inputs (x, dy); the gradient has the shape of the filter.
+/// Inputs (x, dy); the result has the shape of the filter.
 Gradients conv2d_backward_filter_gradient(const GradientContext& c) {
   const auto& attributes = c.attributes_as<Conv2dAttributes>();
   Gradients result(2);
@@ -106,7 +105,7 @@ Gradients conv2d_backward_filter_gradient(const GradientContext& c) {
 
 // Gradients of pooling.
 
-/// Averaging is linear: the gradient of its gradient is averaging again.
+/// Average pooling is linear, so the gradient of its gradient is average pooling.
 Gradients average_pool_grad_gradient(const GradientContext& c) {
   OpCall call;
   call.op = OpId::kAveragePool;

@@ -1,8 +1,8 @@
-// Gradients of normalisation, of softmax, of the cross-entropies and of attention.
+// Gradients of normalization, softmax, cross-entropies and attention.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Vocabulary of softmax: a row is a vector along the last axis; s = softmax(logits). Functions
-// named xxx_grad_gradient get in dy() the gradient g with respect to the result of xxx_grad.
+// Notation for softmax: a row is a vector along the last axis; s = softmax(logits). In functions
+// named xxx_grad_gradient, dy() is the gradient g with respect to the result of xxx_grad.
 #include "autograd/gradients.h"
 #include "autograd/recording.h"
 #include "tutti/tensor/tensor_ops.h"
@@ -11,7 +11,7 @@ namespace tutti::internal {
 
 namespace {
 
-/// What mean and variance, which are outputs too, add to the gradient of x.
+/// Returns the contribution of the outputs mean and variance to the gradient of x.
 Tensor statistics_gradient(const GradientContext& c, std::int64_t rows) {
   const Tensor& d_mean = c.output_gradients[1];
   const Tensor& d_variance = c.output_gradients[2];
@@ -69,7 +69,7 @@ Gradients batch_norm_inference_gradient(const GradientContext& c) {
   return result;
 }
 
-/// Inputs (x, gamma, beta), outputs (y, mean, variance), of which only y is handed out.
+/// Inputs (x, gamma, beta), outputs (y, mean, variance); only y is visible to callers.
 Gradients group_norm_gradient(const GradientContext& c) {
   std::vector<Tensor> gradients = group_norm_grad(c.in(0), c.in(1), c.out(1), c.out(2), c.dy(),
                                                   c.attributes_as<GroupNormAttributes>());
@@ -80,10 +80,10 @@ Gradients group_norm_gradient(const GradientContext& c) {
   return result;
 }
 
-/// Sums over rows, as a column.
+/// Returns the sums of rows, as a column.
 Tensor row_sum(const Tensor& x) { return reduce_sum(x, {.axes = {-1}, .keep_dims = true}); }
 
-/// [batch] -> [batch, 1].
+/// Reshapes [batch] to [batch, 1].
 Tensor as_column(const Tensor& x) { return reshape(x, Shape{x.num_elements(), 1}); }
 
 /// softmax_grad(y, dy) = (dy - sum(dy y)) y.
@@ -107,7 +107,7 @@ Gradients log_softmax_grad_gradient(const GradientContext& c) {
   return result;
 }
 
-/// Inputs (labels, logits). As in tf, the gradient takes each row of labels for a distribution.
+/// Inputs (labels, logits). As in tf, each row of labels is assumed to be a distribution.
 Gradients softmax_cross_entropy_gradient(const GradientContext& c) {
   const Tensor dy = as_column(c.dy());
   Gradients result(2);
@@ -145,9 +145,8 @@ Gradients sigmoid_cross_entropy_gradient(const GradientContext& c) {
   return result;
 }
 
-/// Inputs (query, key, value), outputs (result, sums), of which only the result is handed out.
-/// Where a tape sees what happens here it may want gradients of it: then it is made of other
-/// operations.
+/// Inputs (query, key, value), outputs (result, sums); only the result is visible to callers. If a
+/// tape records this computation, it may need its gradients, so differentiable operations are used.
 Gradients attention_gradient(const GradientContext& c) {
   const auto& a = c.attributes_as<AttentionAttributes>();
   const Tensor &query = c.in(0), &key = c.in(1), &value = c.in(2);
@@ -168,7 +167,7 @@ Gradients attention_gradient(const GradientContext& c) {
   return result;
 }
 
-constexpr std::uint32_t kStatistics = 0b110;  // mean and variance, of the outputs
+constexpr std::uint32_t kStatistics = 0b110;  // mean and variance among the outputs
 using C = const GradientContext&;             // in rows of the table
 
 constexpr OpGradient kNormalizationGradients[] = {

@@ -1,4 +1,4 @@
-// What one tape has seen: the graph of recorded operations.
+// Implements Recording and recompute_grad().
 // SPDX-License-Identifier: Apache-2.0
 #include "autograd/recording.h"
 
@@ -17,7 +17,7 @@
 namespace tutti::internal {
 namespace {
 
-/// The tensors whose bit is set; others are undefined. Empty when no bit is set.
+/// Returns the tensors whose bit is set, others undefined; empty if no bit is set.
 std::vector<Tensor> selected(std::span<const Tensor> tensors, std::uint32_t bits) {
   if (bits == 0) return {};
   std::vector<Tensor> result(tensors.size());
@@ -27,7 +27,7 @@ std::vector<Tensor> selected(std::span<const Tensor> tensors, std::uint32_t bits
   return result;
 }
 
-/// Reads `variable` as it was read before; nothing where tapes keep its values.
+/// Returns a function that repeats a read of `variable`; null if tapes keep its values.
 ReadAgain read_again_of(const Variable& variable, const Tensor& value) {
   const auto* const shards = dynamic_cast<const ReplicaShards*>(&variable.storage());
   if (!shards || !shards->is_read_again()) return {};
@@ -89,7 +89,8 @@ int Recording::track(const Variable& variable) {
   return slot;
 }
 
-/// That of the variable's own, or none.
+/// Returns the slot of the variable, which is created if the variable is to be watched; else
+/// kNoSlot.
 int Recording::slot_for_read(const Variable& variable) {
   const int slot = slot_of(variable);
   if (slot != kNoSlot) return slot;
@@ -268,7 +269,7 @@ void Recording::add(Node node, std::span<const Tensor> inputs, std::span<const T
 
 namespace {
 
-/// The innermost attached recording; the others hang on Recording::outer.
+/// The innermost attached recording; Recording::outer links the others.
 Recording*& innermost() {
   thread_local Recording* recording = nullptr;
   return recording;
@@ -327,7 +328,7 @@ void for_each_recording(const std::function<void(Recording&)>& visit) {
 
 namespace tutti {
 
-// Values that a tape computes again instead of keeping what they are made from.
+// Recomputation in the backward pass.
 
 namespace {
 
@@ -336,7 +337,7 @@ bool& repeating() {
   return active;
 }
 
-/// Each output a value of its own, also where the function returns an input or a value twice.
+/// Gives each output its own identity, even if the function returns an input, or one value twice.
 std::vector<Tensor> apart(std::vector<Tensor> outputs) {
   for (Tensor& output : outputs) output = output.alias();
   return outputs;

@@ -1,4 +1,4 @@
-// What one tape has seen: the graph of recorded operations, the tapes of a thread, a walk back.
+// Recording: the graph of operations on one tape, and the backward pass over it.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -20,33 +20,34 @@
 
 namespace tutti::internal {
 
-/// A *slot* stands for one tracked value: a watched tensor, a variable, a read of a variable, or an
-/// output of a recorded operation. Slots are dense numbers, so that the walk back needs no hash
+/// A *slot* is one tracked value: a watched tensor, a variable, a read of a variable, or an output
+/// of a recorded operation. Slots are dense numbers, so that the backward pass needs no hash
 /// tables.
 inline constexpr int kNoSlot = -1;
 
-/// Makes a value that was read from a variable anew, so that no tape has to keep it.
+/// Reads the value of a variable again, so that no tape has to keep it.
 using ReadAgain = std::function<Tensor()>;
 
-/// What recompute_grad() computes again.
+/// Arguments of recompute_grad().
 struct Recomputation {
   RecomputedFunction function;
   std::vector<Tensor> inputs;
   std::vector<Variable> variables;
 };
 
-/// One recorded operation, or one custom gradient (then `backward` is set and `call` is empty), or
-/// what is computed again (then `recomputation` is; slots: inputs, then variables).
+/// One recorded operation; or one custom gradient (`backward` is set and `call` is empty); or one
+/// recomputation (`recomputation` is set; input slots are inputs, then variables).
 struct Node {
-  OpCall call;  // only those inputs whose values the gradient uses; the others undefined
-  std::vector<std::pair<std::size_t, ReadAgain>> read_again;  // inputs of these that are not kept
+  OpCall call;  // only the inputs that the gradient uses; others are undefined
+  std::vector<std::pair<std::size_t, ReadAgain>>
+      read_again;  // by index of an input that is not kept
   std::vector<TensorSpec> input_specs;
-  std::vector<Tensor> outputs;   // likewise
+  std::vector<Tensor> outputs;   // only those that the gradient uses
   std::vector<int> input_slots;  // kNoSlot: not tracked
   std::vector<int> output_slots;
   BackwardFunction backward;
   std::shared_ptr<const Recomputation> recomputation;
-  std::shared_ptr<const DeviceSpec> remote_device;  // of the outputs; nullptr: of this process
+  std::shared_ptr<const DeviceSpec> remote_device;  // of the outputs; null: this process
 };
 
 /// Records while attached. Only operations with a tracked input become nodes.
@@ -57,7 +58,7 @@ class Recording final : public OpObserver {
   Recording(const Recording&) = delete;
   Recording& operator=(const Recording&) = delete;
 
-  /// Stops seeing operations and reads, for good.
+  /// Stops recording permanently.
   void end();
 
   void watch(const Tensor& value);
@@ -74,11 +75,11 @@ class Recording final : public OpObserver {
 
   int slot_of(const Tensor& value) const;
   int slot_of(const Variable& variable) const;
-  /// The variable's slot when `slot` is a read of it, else kNoSlot.
+  /// Returns the variable's slot if `slot` is a read of it, else kNoSlot.
   int variable_slot(int slot) const { return variable_slot_[static_cast<std::size_t>(slot)]; }
 
-  /// The mean over the first axis that stands in `slot`, alone or as a term of a sum. Before a walk
-  /// back, which gives up what nodes hold.
+  /// Returns the mean over the first axis in `slot`, alone or as a term of a sum. Requires: no
+  /// backward pass has released the nodes.
   std::optional<MeanOfRows> mean_of_rows(int slot) const;
 
   std::size_t num_slots() const { return variable_slot_.size(); }
@@ -93,16 +94,16 @@ class Recording final : public OpObserver {
   int new_slot(int variable_slot = kNoSlot);
   int track(const Variable& variable);
   int slot_for_read(const Variable& variable);
-  /// Of a read that has cast the variable.
+  /// Records the cast of a read variable.
   void add_cast(int read_slot, const Variable& variable, const Tensor& value);
-  /// Lets go of inputs that can be read again.
+  /// Releases inputs that can be read again.
   void release_inputs(Node& node) const;
-  /// The output of `node`, of a value that is read again and such a view of it, is made again.
+  /// If `node` makes a view of a value that can be read again, records how to make the view again.
   void note_view(const Node& node, const OpCall& call);
-  /// Slots of `inputs`; empty when none is tracked.
+  /// Returns the slots of `inputs`; empty if none is tracked.
   std::vector<int> tracked(std::span<const Tensor> inputs) const;
   void add(Node node, std::span<const Tensor> inputs, std::span<const Tensor> outputs);
-  /// nullptr: a source, or a read of a variable.
+  /// Returns null for a source or a read of a variable.
   const Node* node_that_makes(int slot) const;
 
   bool watch_accessed_variables_;
@@ -112,24 +113,24 @@ class Recording final : public OpObserver {
   std::vector<int> variable_slot_;                         // by slot
   std::unordered_map<std::uint64_t, int> tensor_slots_;    // by Tensor::id()
   std::unordered_map<std::uint64_t, int> variable_slots_;  // by VariableStorage::id()
-  std::unordered_map<int, ReadAgain> read_again_;          // by slot: what nodes do not keep
+  std::unordered_map<int, ReadAgain> read_again_;          // by slot: values that nodes do not keep
   std::vector<Variable> variables_;
 };
 
-/// Whether some tape of this thread would see a read or an operation now.
+/// Returns true if a tape of this thread would record a read or an operation now.
 bool any_tape_records();
-/// Tells the tapes that `value` (an identity of its own) was read from `variable`.
+/// Records on the tapes that `value` (with its own identity) was read from `variable`.
 void tapes_see_read(const Variable& variable, const Tensor& value);
 
-/// Tells them that `rows` are some of the variable's; `backward` makes the gradient of the whole
-/// variable of that of `rows`.
+/// Records on the tapes that `rows` are rows of the variable; `backward` converts the gradient of
+/// `rows` to one of the whole variable.
 void tapes_see_rows(const Variable& variable, const Tensor& rows, const BackwardFunction& backward);
 
-/// Set while a GradientTape::StopRecording lives.
+/// True while a GradientTape::StopRecording lives.
 bool& recording_stopped();
 
-/// While it lives this thread has the tapes of a new one: none. What is attached meanwhile must be
-/// detached before.
+/// While it lives, this thread has no tapes, as a new thread. Recordings that are attached
+/// meanwhile must be detached before its end.
 class SeparateTapes {
  public:
   SeparateTapes();
@@ -143,17 +144,17 @@ class SeparateTapes {
   bool stopped_;
 };
 
-/// Puts a recording among those of this thread, and takes it out again (in any order).
+/// Attaches a recording to this thread, and detaches it (in any order).
 void attach(Recording& recording);
 void detach(Recording& recording);
 /// Calls `visit` for each attached recording.
 void for_each_recording(const std::function<void(Recording&)>& visit);
 
-/// Whether nodes give up their tensors as soon as they were walked over.
+/// kRelease: the backward pass releases each node's tensors as soon as it has processed the node.
 enum class NodeLifetime { kKeep, kRelease };
 
-/// Computes the gradients of one target, whose own gradient is `initial`. `source_slots` may hold
-/// kNoSlot (a source that the recording never saw) and repetitions.
+/// Computes the gradients of one target, whose own gradient is `initial`. `source_slots` may
+/// contain kNoSlot (a source that was never recorded) and duplicates.
 std::vector<Gradient> walk_back(Recording& recording, std::vector<int> source_slots,
                                 NodeLifetime lifetime, int target_slot, const Tensor& initial,
                                 const GradientTape::OnReady& on_ready);

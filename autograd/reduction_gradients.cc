@@ -7,7 +7,7 @@ namespace tutti::internal {
 
 namespace {
 
-/// The axes that a reduction took away, and the shape of its result with those axes kept as 1.
+/// The reduced axes, and the shape of the result with those axes kept as 1.
 struct Reduction {
   explicit Reduction(const GradientContext& c) {
     const std::uint32_t bits = c.attributes_as<AxesAttributes>().axes;
@@ -20,7 +20,7 @@ struct Reduction {
     }
   }
 
-  /// x reduced again, keeping its rank.
+  /// Sums over the same axes, keeping the rank.
   Tensor sum(const Tensor& x) const {
     return axes.empty() ? x : reduce_sum(x, {.axes = axes, .keep_dims = true});
   }
@@ -30,10 +30,10 @@ struct Reduction {
   std::int64_t count = 1;
 };
 
-/// Which end of a row the factors of a partial product are taken from.
+/// The side of an element on which exclusive_product() multiplies.
 enum class Side { kBefore, kAfter };
 
-/// x moved by `count` columns away from `side`; ones come in.
+/// Shifts x by `count` columns away from `side`, filling with ones.
 Tensor shifted(const Tensor& x, std::int64_t count, Side side) {
   const std::int64_t rows = x.shape().dim(0), columns = x.shape().dim(1);
   if (side == Side::kBefore) {
@@ -42,8 +42,8 @@ Tensor shifted(const Tensor& x, std::int64_t count, Side side) {
   return pad(slice(x, {0, count}, {rows, columns - count}), {0, 0}, {0, count}, 1.0);
 }
 
-/// [rows, columns]: at each element the product of all elements of its row before (after) it, by
-/// doubling.
+/// Returns [rows, columns] with the product of all elements before (after) each element of its row,
+/// by doubling.
 Tensor exclusive_product(const Tensor& x, Side side) {
   Tensor product = shifted(x, 1, side);
   for (std::int64_t step = 1; step < x.shape().dim(1); step *= 2) {
@@ -58,7 +58,7 @@ Gradients reduce_mean_gradient(const GradientContext& c) {
   return single(broadcast_to(dy, c.shape(0)));
 }
 
-/// Elements that are equally extreme share the gradient, as in tf.
+/// As in tf, equal extreme elements share the gradient.
 Gradients reduce_extreme_gradient(const GradientContext& c) {
   const Reduction reduction(c);
   const Tensor y = reshape(c.out(), reduction.kept);
@@ -66,7 +66,7 @@ Gradients reduce_extreme_gradient(const GradientContext& c) {
   return single(mask * (reshape(c.dy(), reduction.kept) / reduction.sum(mask)));
 }
 
-/// The product of all other elements, without division: correct where elements are 0, and
+/// Multiplies all other elements instead of dividing: correct for elements that are 0, and
 /// differentiable again.
 Gradients reduce_product_gradient(const GradientContext& c) {
   const Tensor& x = c.in(0);

@@ -1,4 +1,4 @@
-// The group of one replica, and which group is current on a thread.
+// The group of one replica, and the current group of a thread.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/autograd/replica_group.h"
 

@@ -1,4 +1,4 @@
-// Which replica owns which elements of a variable.
+// ReplicaShards: ownership of a variable's elements by replicas.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -17,24 +17,24 @@ struct Shard {
   std::int64_t count = 0;
 };
 
-/// Base of a VariableStorage of which each replica owns a shard, and whose read() gathers them.
+/// Base class of a VariableStorage in which each replica owns a shard; read() gathers them.
 class ReplicaShards {
  public:
   virtual ~ReplicaShards() = default;
-  /// Shard of replica `replica` of this process. Disjoint, together the whole; may be empty.
+  /// Returns the shard of local replica `replica`. Shards are disjoint, cover the variable, and may
+  /// be empty.
   Shard shard(int replica) const { return ranges_[static_cast<std::size_t>(replica)]; }
-  /// Elements that the replicas of each worker own together, in the order of workers. Empty for one
-  /// process.
+  /// Number of elements owned by all replicas of each worker, by worker; empty for one process.
   std::span<const std::size_t> counts_of_workers() const { return counts_of_workers_; }
-  /// Returns true if a replica needs the sum of gradients of its shard alone.
+  /// Returns true if a replica needs only the sum of its shard's gradients.
   bool sums_shards() const { return sums_shards_; }
-  /// Returns true if a tape releases the value after a read, and reads again when it walks back.
+  /// Returns true if a tape releases a read value and reads it again in the backward pass.
   bool is_read_again() const { return is_read_again_; }
-  /// Returns another number after each write. Thread-safe.
+  /// Returns a number that changes with each write. Thread-safe.
   std::uint64_t version() const { return version_.load(std::memory_order_relaxed); }
 
  protected:
-  /// The storage owns what the spans and the reference point at.
+  /// The storage owns the memory of the spans and of the reference.
   ReplicaShards(std::span<const Shard> ranges, std::span<const std::size_t> counts_of_workers,
                 const std::atomic<std::uint64_t>& version, bool sums_shards, bool is_read_again)
       : ranges_(ranges),

@@ -7,7 +7,7 @@ namespace tutti::internal {
 
 namespace {
 
-/// The first `rank` entries.
+/// Returns the first `rank` entries.
 template <class Array>
 auto prefix(const Array& values, int rank) {
   return std::vector<std::int64_t>(values.begin(), values.begin() + rank);
@@ -50,7 +50,7 @@ Gradients concat_gradient(const GradientContext& c) {
   return result;
 }
 
-/// Inputs (params, indices). Only the rows that were read get a gradient.
+/// Inputs (params, indices). Only rows that were read have a gradient.
 Gradients gather_gradient(const GradientContext& c) {
   const Shape& params = c.shape(0);
   Gradients result(2);
@@ -76,7 +76,7 @@ Gradients cumulative_sum_gradient(const GradientContext& c) {
   return single(cumulative_sum(c.dy(), {axis, exclusive, !is_reverse}));
 }
 
-/// Outputs (values, indices): each value's gradient goes to where the value stood.
+/// Outputs (values, indices). Scatters each value's gradient to the value's position in the input.
 Gradients top_k_gradient(const GradientContext& c) {
   const std::int64_t n = c.shape(0).dim(-1);
   const std::int64_t k = c.dy().shape().dim(-1);

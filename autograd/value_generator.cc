@@ -1,4 +1,4 @@
-// Initial values as a description: the elements of some rows.
+// Generates the elements of some rows.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/autograd/value_generator.h"
 
@@ -14,7 +14,7 @@ namespace {
 
 using Kind = ValueGenerator::Kind;
 
-/// What generator_of() finds in the function.
+/// Initializer that generator_of() recognizes.
 struct GeneratedInitializer {
   ValueGenerator generator;
   Tensor operator()(const InitializerContext& context) const;
@@ -30,7 +30,8 @@ Tensor identity_rows(const ValueGenerator& generator, std::int64_t first, std::i
   return Tensor::from({count, columns}, values);
 }
 
-/// Elements [first, ...) of the whole variable. Drawn as float32, as every Initializer draws.
+/// Returns elements [first, ...) of the whole variable, generated as float32 like every
+/// Initializer.
 Tensor elements(const ValueGenerator& g, std::uint64_t first, const Shape& shape) {
   switch (g.kind) {
     case Kind::kConstant:
@@ -59,10 +60,10 @@ void check_rows(const ValueGenerator& generator, std::int64_t first, std::int64_
 Tensor GeneratedInitializer::operator()(const InitializerContext& context) const {
   ValueGenerator whole = generator;
   whole.key = context.key;
-  if (whole.kind == Kind::kConstant) {  // made where it is wanted: nothing is copied to a GPU
+  if (whole.kind == Kind::kConstant) {  // generated on its device: no copy to a GPU
     return cast(Tensor::full(whole.shape, whole.a, DType::kFloat32, context.device), whole.dtype);
   }
-  // On a CPU there, so that no other device holds it meanwhile.
+  // Generates on the CPU first, so that no other device needs memory for it.
   const bool on_cpu = context.device.type == DeviceType::kCpu;
   const DeviceScope scope(on_cpu ? context.device : Device{});
   return whole.rows(0, whole.shape.rank() == 0 ? 1 : whole.shape[0]).to(context.device);

@@ -1,5 +1,5 @@
-// Variables: handles, construction through the current creator, reads that tapes see; the buffer of
-// a component.
+// Variables: handles, construction through the current creator, recorded reads, and the buffer of a
+// component.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/autograd/variable.h"
 
@@ -82,7 +82,7 @@ Tensor Variable::value() const {
   const bool is_cast = scope && storage().options().autocast && is_floating(dtype());
   Tensor value = is_cast ? storage().read_as(*scope) : storage().read();
   if (internal::any_tape_records()) {
-    value = value.alias();  // each read is a tensor of its own to the tapes
+    value = value.alias();  // each read has its own identity on tapes
     internal::tapes_see_read(*this, value);
   }
   return is_cast && value.dtype() != *scope ? cast(value, *scope) : value;
@@ -95,7 +95,7 @@ void Variable::write(AssignOp op, const Tensor& value) {
 
 void Variable::write(AssignOp op, double value) {
   if (internal::RepeatScope::active()) return;
-  // Made where a component lives: nothing is copied to a GPU.
+  // Filled on the device of a component: no copy to a GPU.
   storage().assign(op, Tensor::full(shape(), value, dtype(), storage().devices().front()),
                    ValueOrigin::kPlain);
 }
@@ -111,8 +111,6 @@ VariableCreatorScope::VariableCreatorScope(VariableCreator& creator)
 
 AggregateOnReadScope::AggregateOnReadScope() : ThreadScope(aggregate_on_read, true) {}
 bool AggregateOnReadScope::active() { return aggregate_on_read(); }
-
-// The hash of a model's weights.
 
 static_assert(std::endian::native == std::endian::little,
               "hashes and checkpoints hold little-endian values");
@@ -145,8 +143,6 @@ std::optional<DType>& current_type() {
 
 AutocastScope::AutocastScope(std::optional<DType> dtype) : ThreadScope(current_type, dtype) {}
 std::optional<DType> AutocastScope::current() { return current_type(); }
-
-// Variables by name.
 
 Variable VariableStore::get(const std::string& name, const Shape& shape,
                             const Variable::Initializer& initializer, VariableOptions options) {
@@ -185,17 +181,18 @@ std::vector<Variable> VariableStore::trainable_variables() const {
 
 }  // namespace tutti
 
-// One buffer of a variable: assignments, scatter operations and optimizer updates in place.
+// One buffer of a variable, with assignments, scatter operations and optimizer updates in place.
 //
-// Copy-on-write: read() shares the buffer with the tensors it returned; every write calls
-// make_unique() first, which copies only when such a tensor still lives.
+// Copy-on-write: read() shares the buffer with the tensors it returned. Every write first calls
+// make_unique(), which copies only if such a tensor still exists.
 
 namespace tutti::internal {
 
 namespace {
 
-/// Where kernels find the rule's numbers in each replay of a captured step; nullptr otherwise.
-/// Updates with the same numbers share the place, so that they share a launch.
+/// Returns the address from which kernels read the rule's constants in each replay of a captured
+/// step; null otherwise. Updates with equal constants share the address, so that they share a
+/// launch.
 const double* numbers_of_each_step(Device device, const UpdateRule& rule,
                                    const UpdateScalars& scalars) {
   StepRecorder* const recorder = StepRecorder::current();
@@ -214,9 +211,10 @@ const double* numbers_of_each_step(Device device, const UpdateRule& rule,
       recorder->reserve(device, sizeof(DeviceRule::constants), write, identity));
 }
 
-// Nothing here waits for the GPU. Tensors are on the device of the variable.
+// These functions do not wait for the GPU. Tensors are on the variable's device.
 
-/// value += operand (kAdd) or value -= operand, by the operation of their device. No tape sees it.
+/// Computes value += operand (kAdd) or value -= operand with an operation of their device, which no
+/// tape records.
 void accumulate_by_operation(VariableMemory& value, AssignOp op, const Tensor& operand) {
   Tensor result;
   {
@@ -229,8 +227,8 @@ void accumulate_by_operation(VariableMemory& value, AssignOp op, const Tensor& o
   value.assign(result);
 }
 
-/// Rows of the value, position after position; indices out of range are left out. The slices may be
-/// on any device.
+/// Scatters the slices in order of position; ignores indices out of range. The slices may be on any
+/// device.
 void scatter_on_gpu(VariableMemory& value, ScatterOp op, const IndexedSlices& slices) {
   const Tensor values = slices.values.to(value.device()), rows = slices.indices.to(value.device());
   if (values.num_elements() == 0) return;
@@ -243,8 +241,8 @@ void scatter_on_gpu(VariableMemory& value, ScatterOp op, const IndexedSlices& sl
   });
 }
 
-/// Applies the rule by its kernel: `values` are the weights and then the rule's slots. Returns
-/// false when the rule has no kernel for these weights: then nothing was done.
+/// Applies the rule with its kernel; `values` are the weights and then the rule's slots. Returns
+/// false, without an effect, if the rule has no kernel for these weights.
 bool update_on_gpu(std::span<VariableMemory* const> values, const UpdateRule& rule,
                    const Tensor& gradient, const UpdateScalars& scalars) {
   const std::optional<DeviceRule> kernel = rule.device_rule(scalars);
@@ -274,14 +272,14 @@ bool update_on_gpu(std::span<VariableMemory* const> values, const UpdateRule& ru
   return true;
 }
 
-/// Returns true if the value is one of a traced step, or of another task.
+/// Returns true if the value belongs to a traced step or to another task.
 bool is_of_step(const Tensor& value) {
   const StepTracer* const tracer = StepTracer::current();
   return (tracer && tracer->holds(value)) || remote_device_of(value);
 }
 
-/// Returns a part of a larger value of a traced step, or of another task, as a value of its own, by
-/// an operation: the host has no elements to copy.
+/// Copies a part of a larger value of a traced step or another task with an operation, because the
+/// host does not have the elements.
 Tensor with_own_buffer(const Tensor& value) {
   if (value.buffer()->size() == value.num_bytes() || !is_of_step(value)) return value;
   OpCall call;
@@ -291,7 +289,7 @@ Tensor with_own_buffer(const Tensor& value) {
   return compute(call).front();
 }
 
-/// Notes the rule as a part of the step: `values` are the weights and then the rule's slots.
+/// Adds the rule to the traced step; `values` are the weights and then the rule's slots.
 void update_in_trace(StepTracer& tracer, std::span<VariableMemory* const> values,
                      const UpdateRule& rule, const Tensor& gradient, const UpdateScalars& scalars) {
   const std::optional<DeviceRule> numbers = rule.device_rule(scalars);
@@ -306,7 +304,7 @@ void update_in_trace(StepTracer& tracer, std::span<VariableMemory* const> values
   for (std::size_t i = 0; i < values.size(); ++i) values[i]->assign(after[i]);
 }
 
-/// Once for each rule.
+/// Warns once per rule.
 void warn_of_update_by_host(const UpdateRule& rule) {
   log_warning_once(concat("the optimizer '", rule.name(),
                           "' has no kernel on GPUs: each of its updates goes by way of the host, "
@@ -391,8 +389,7 @@ void check_divisors(const Tensor& values, const std::string& who) {
   });
 }
 
-/// Rows that `slices` touch, each once and ascending, and the sum of each row's values in position
-/// order.
+/// Distinct rows of `slices`, ascending, and the sum of each row's values in order of position.
 struct SummedRows {
   std::vector<std::int64_t> rows;
   Tensor values;  // [rows.size(), ...]
@@ -429,7 +426,7 @@ SummedRows sum_duplicates(const IndexedSlices& slices, const std::vector<std::in
   return result;
 }
 
-/// For messages alone: making it takes as long as updating a small variable.
+/// For messages only: building the text takes as long as updating a small variable.
 std::string who_updates(const UpdateRule& rule) {
   return concat("VariableComponent::update (", rule.name(), ")");
 }
@@ -468,7 +465,8 @@ void VariableComponent::assign(AssignOp op, const Tensor& value) {
   if (is_recorded && (internal::is_of_step(value) || internal::is_of_step(memory_->read()))) {
     return internal::accumulate_by_operation(*memory_, op, value.to(device()));
   }
-  const MutableTensor& own = memory_->writable();  // first: a captured step refuses it by its name
+  const MutableTensor& own =
+      memory_->writable();  // first, because a captured step rejects the write by name
   const Tensor local = value.to(device());
   visit_dtype(own.dtype(), [&]<class T>() {
     if constexpr (!std::is_same_v<T, bool>) {

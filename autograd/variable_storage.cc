@@ -1,4 +1,4 @@
-// What all placements of variables share: options, identity, checks of values.
+// Shared parts of all placements of variables: options, identity, validation; local storage.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/autograd/variable_storage.h"
 
@@ -15,7 +15,7 @@
 
 namespace tutti {
 
-// Names of the options of variables, as tf spells them.
+// Names of the options of variables, spelled as in tf.
 
 std::ostream& operator<<(std::ostream& out, VariableSynchronization synchronization) {
   constexpr std::string_view kNames[] = {"AUTO", "NONE", "ON_WRITE", "ON_READ"};
@@ -90,8 +90,8 @@ Tensor VariableStorage::checked_value(const Tensor& value, const char* method) c
   internal::require(value.shape() == shape_, "Variable '", name(), "'.", method,
                     ": the shape does not fit; expected ", shape_, ", got ", value.shape());
   if (value.dtype() == dtype_) return value;
-  const GradientTape::StopRecording stop;  // what is stored is a constant for every tape
-  const NoDeviceScope where_it_is;         // which may be another device than the variable's
+  const GradientTape::StopRecording stop;  // the stored value is a constant for every tape
+  const NoDeviceScope where_it_is;         // possibly another device than the variable's
   return cast(value, dtype_);
 }
 
@@ -167,7 +167,8 @@ class LocalStorage final : public VariableStorage {
   }
 
  private:
-  /// Replicas of one process would each change the one value that no strategy keeps equal for them.
+  /// Rejects writes by several replicas of one process, since no strategy keeps the value equal for
+  /// them.
   void require_one_writer(std::string_view method) const {
     const ReplicaGroup* const group = ReplicaGroup::find_current();
     if (!group || group->num_local_replicas() == 1 || options().allow_divergent) return;

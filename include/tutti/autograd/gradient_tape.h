@@ -1,4 +1,4 @@
-// Reverse-mode differentiation: records the operations of a thread, then walks back.
+// GradientTape: reverse-mode differentiation of a thread's recorded operations.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -14,19 +14,19 @@
 namespace tutti {
 
 struct TapeOptions {
-  /// gradient() may be called more than once.
+  /// Allows more than one call of gradient().
   bool persistent = false;
-  /// Trainable variables are watched when they are read.
+  /// Watches trainable variables when they are read.
   bool watch_accessed_variables = true;
 };
 
-/// Records operations of this thread from construction to destruction. Tapes nest: an outer tape
-/// also records what an inner tape's gradient() computes. tf.GradientTape. Used by the thread that
-/// made it.
+/// Records the operations of this thread from construction to destruction (tf.GradientTape). Tapes
+/// nest: an outer tape also records the operations of an inner tape's gradient(). Used by the
+/// thread that created it.
 class GradientTape {
  public:
-  /// Given each gradient as soon as it is final, last used layer first: the hook that lets
-  /// communication overlap the backward pass. The tape does not keep what it gave.
+  /// Called with each gradient as soon as it is final, those of the last used layers first, so that
+  /// communication can overlap the backward pass. The tape does not keep the gradient.
   using OnReady = std::function<void(std::size_t index, const Gradient& gradient)>;
 
   explicit GradientTape(TapeOptions options = {});
@@ -34,37 +34,36 @@ class GradientTape {
   GradientTape(const GradientTape&) = delete;
   GradientTape& operator=(const GradientTape&) = delete;
 
-  /// Gradients with respect to `value` (a tensor that the tape should see as a source) can be asked
-  /// for.
+  /// Makes `value` a source whose gradients can be computed.
   void watch(const Tensor& value);
   void watch(const Variable& variable);
 
-  /// d target / d sources, in the order of `sources`; `target` of any shape stands for the sum of
-  /// its elements (tf's rule). A source that the target does not depend on has no gradient. Ends
-  /// the recording of a tape that is not persistent; a second call on it throws
-  /// kFailedPrecondition. Throws kUnimplemented naming an operation that has no gradient. With
-  /// `on_ready`, which has got them, those that it returns are none.
+  /// Computes d target / d sources, in the order of `sources`. A target of any shape counts as the
+  /// sum of its elements, as in tf. A source on which the target does not depend has no gradient.
+  /// Ends the recording of a non-persistent tape, on which a second call throws
+  /// kFailedPrecondition. Throws kUnimplemented naming an operation that has no gradient. If
+  /// `on_ready` is set, it receives the gradients, and the returned ones are none.
   std::vector<Gradient> gradient(const Tensor& target, std::span<const Variable> sources,
                                  const OnReady& on_ready = {});
   std::vector<Gradient> gradient(const Tensor& target, std::span<const Tensor> sources);
-  /// One source.
+  /// Overload for one source.
   Gradient gradient(const Tensor& target, const Variable& source);
   Gradient gradient(const Tensor& target, const Tensor& source);
-  /// The same with d(something) / d target given instead of ones.
+  /// Same as gradient(), but with the gradient of the target given instead of ones.
   std::vector<Gradient> gradient_with(const Tensor& target, const Tensor& output_gradient,
                                       std::span<const Variable> sources);
-  /// With respect to variables and to tensors in one walk: those of `values` stand last.
+  /// Overload for variables and tensors in one pass; gradients of `values` follow the others.
   std::vector<Gradient> gradient_with(const Tensor& target, const Tensor& output_gradient,
                                       std::span<const Variable> variables,
                                       std::span<const Tensor> values);
 
-  /// Ends the recording; gradients can be asked for as before, from now on on any thread.
+  /// Ends the recording. Gradients can still be computed, now by any thread.
   void stop();
 
-  /// The variables that were watched, in order of first use.
+  /// Returns the watched variables, in order of first use.
   std::vector<Variable> watched_variables() const;
 
-  /// No tape of this thread records while one of these lives.
+  /// Disables all tapes of this thread while it lives.
   class StopRecording : internal::ThreadScope<bool> {
    public:
     StopRecording();
@@ -75,14 +74,13 @@ class GradientTape {
   std::unique_ptr<Impl> impl_;
 };
 
-/// From the gradients of the outputs to those of the inputs, one each.
+/// Computes the gradients of the inputs, one each, from those of the outputs.
 using BackwardFunction =
     std::function<std::vector<Gradient>(std::span<const Tensor> output_gradients)>;
-/// Records `outputs` as computed from `inputs` by something that is no operation, with its own
-/// gradient: `backward` gets one gradient per output (undefined Tensors where none flows) and
-/// returns one Gradient per input. The operations that made `outputs` must have run under
-/// StopRecording. `backward` runs in the device scope of this call: in a step, the replica's.
-/// tf.custom_gradient.
+/// Records `outputs` as computed from `inputs` with a custom gradient (tf.custom_gradient).
+/// `backward` receives one gradient per output (an undefined Tensor if there is none) and returns
+/// one Gradient per input. It runs in the device scope of this call: in a step, the replica's.
+/// Requires: the operations that computed `outputs` ran under StopRecording.
 void record_custom_gradient(std::span<const Tensor> inputs, std::span<const Tensor> outputs,
                             BackwardFunction backward);
 

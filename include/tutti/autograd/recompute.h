@@ -1,4 +1,4 @@
-// Values that a tape computes again instead of keeping what they are made from.
+// Recomputation of values in the backward pass instead of keeping intermediate results.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,22 +11,22 @@
 
 namespace tutti {
 
-/// From inputs to outputs, the same for the same inputs and variables.
+/// Function with equal outputs for equal inputs and variables.
 using RecomputedFunction = std::function<std::vector<Tensor>(std::span<const Tensor> inputs)>;
 
-/// `function(inputs)`, of which tapes keep the inputs alone: a tape that walks back calls it once
-/// more and then walks over what it did. The gradients have the bits that they would have
-/// otherwise: those of `inputs`, and of `variables`, all that it reads of which gradients are
-/// wanted. The second call runs on the thread of the walk, in the device scope and the
-/// AutocastScope of this one; writes of variables are left out there, for they were made.
-/// `function` and what it refers to must live until then. tf.recompute_grad.
+/// Returns `function(inputs)`, of which tapes keep only the inputs: the backward pass calls the
+/// function again and differentiates it then (tf.recompute_grad). Gradients of `inputs` and
+/// `variables` have the same bits as without recomputation. `variables` must contain all variables
+/// that the function reads and whose gradients are needed. The second call runs on the thread of
+/// the backward pass, in the device scope and AutocastScope of this call, and does not repeat
+/// writes of variables. `function` and its references must stay valid until then.
 std::vector<Tensor> recompute_grad(const RecomputedFunction& function,
                                    std::span<const Tensor> inputs,
                                    std::span<const Variable> variables);
 
 namespace internal {
 
-/// While it lives, this thread repeats what was computed before: writes of variables do nothing.
+/// While it lives, this thread repeats an earlier computation: writes of variables have no effect.
 class RepeatScope : ThreadScope<bool> {
  public:
   RepeatScope();

@@ -1,4 +1,4 @@
-// What a layer, loss or metric may know of the other replicas.
+// ReplicaGroup: collectives between the replicas of a step, for layers, losses and metrics.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -13,34 +13,34 @@
 
 namespace tutti {
 
-/// A mean over the first axis of values [rows, ...], and the line that took it.
+/// A mean over the first axis of values [rows, ...], and the source line that computed it.
 struct MeanOfRows {
   std::int64_t rows = 0;
   SourceLocation where;
 };
 
-/// The replicas that run the same step. The strategy installs one per replica thread; the default
-/// is a group of one, whose operations are the identity. All replicas must make the same calls in
-/// the same order; a mismatch is an error that names the replicas, not a hang.
+/// The replicas that run one step. A strategy installs one per replica thread; the default is a
+/// group of one, whose operations are the identity. Collective: all replicas must make the same
+/// calls in the same order; a mismatch is an error that names the replicas, not a hang.
 class ReplicaGroup {
  public:
   virtual ~ReplicaGroup() = default;
   virtual int replica_id() const = 0;
   virtual int num_replicas() const = 0;
-  /// Those of this process, which see the same variables that no strategy made.
+  /// Number of replicas of this process, which share variables created outside of strategies.
   virtual int num_local_replicas() const { return num_replicas(); }
-  /// Differentiable: the gradient of all_reduce(op) is all_reduce(op) of the gradient (SUM and
-  /// MEAN).
+  /// Returns the reduction over all replicas. Differentiable: the gradient of all_reduce(op) is
+  /// all_reduce(op) of the gradient (SUM and MEAN).
   virtual Tensor all_reduce(ReduceOp op, const Tensor& value) = 0;
   /// Differentiable: concatenates along `axis` in replica order; lengths along `axis` may differ.
   /// The gradient is this replica's slice of the gradient summed over replicas.
   virtual Tensor all_gather(const Tensor& value, int axis) = 0;
-  /// Tells that the caller takes every replica to have `rows` rows as this one does. A group that
-  /// finds that they differ warns once. Never waits.
+  /// Declares that the caller assumes `rows` rows on every replica. A group that detects a
+  /// difference logs a warning once. Does not wait.
   virtual void assume_equal_rows(std::int64_t rows) { static_cast<void>(rows); }
-  /// Tells of what gradients are taken: of a mean over rows, alone or as a term of a sum, or of
-  /// something else. A group that sums gradients of such a mean over its replicas warns once. Never
-  /// waits.
+  /// Declares the target of a gradient: a mean over rows, alone or as a term of a sum, or something
+  /// else. A group that sums gradients of such a mean over its replicas logs a warning once. Does
+  /// not wait.
   virtual void note_target(const std::optional<MeanOfRows>& mean) { static_cast<void>(mean); }
 
   /// Never null. Throws kFailedPrecondition inside a strategy's scope but outside run (the

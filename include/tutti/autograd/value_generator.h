@@ -1,4 +1,4 @@
-// Initial values as a description: whoever holds some rows of a variable makes them there.
+// ValueGenerator: initial values that the holder of any rows of a variable can generate there.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -8,28 +8,27 @@
 
 namespace tutti {
 
-/// A distribution of which element i depends on (key, i) alone: any cut of a variable into shards
-/// gives the same bits. A value.
+/// A distribution whose element i depends only on (key, i), so that shards of a variable have the
+/// same bits for any partition. A value type.
 struct ValueGenerator {
   enum class Kind { kConstant, kUniform, kNormal, kTruncatedNormal, kIdentity };
   Kind kind = Kind::kConstant;
-  double a = 0.0;  // the constant; low; mean; the gain of kIdentity
-  double b = 0.0;  // high (kUniform); standard deviation
+  double a = 0.0;  // constant; lower bound; mean; gain of kIdentity
+  double b = 0.0;  // upper bound (kUniform); standard deviation
   RandomKey key = {};
   DType dtype = DType::kFloat32;
   Shape shape = {};  // of the whole variable
 
-  /// Rows `first` to `first + count` (a scalar: 0 and 1), on the CPU: [count, shape[1:]].
+  /// Returns rows `first` to `first + count` (of a scalar: 0 and 1) on the CPU: [count, shape[1:]].
   Tensor rows(std::int64_t first, std::int64_t count) const;
   bool operator==(const ValueGenerator&) const = default;
 };
 
-/// An initializer whose values are those of a generator, for any variable: what Initializer
-/// (model/layers) gives for the distributions above. Throws nothing; makes the whole variable when
-/// it is called.
+/// Returns an initializer with the generator's values for a variable's own key, as Initializer
+/// (model/layers) returns for these distributions. The initializer makes the whole variable.
 Variable::Initializer generated_initializer(ValueGenerator without_key);
-/// The generator of an initializer that generated_initializer() made, with the variable's key;
-/// nothing for other functions, which must be called.
+/// Returns the generator of an initializer from generated_initializer(), with the variable's key;
+/// nullopt for other functions, which must be called.
 std::optional<ValueGenerator> generator_of(const Variable::Initializer& initializer,
                                            const RandomKey& key);
 

@@ -1,4 +1,4 @@
-// The variable: a named, mutable tensor.
+// Variable: a named, mutable tensor.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -15,23 +15,23 @@
 
 namespace tutti {
 
-/// What an initializer is told: where the value is wanted, and the random key of this variable
-/// ((seed, number of the variable)).
+/// Arguments of an initializer: the device of the value, and the variable's random key ((seed,
+/// number of the variable)).
 struct InitializerContext {
   Device device;
   RandomKey key;
 };
 
-/// A named, mutable tensor. A handle: copies name the same variable. Where its values live is
-/// decided by the strategy whose scope was active at construction; the holder never needs to know.
-/// tf.Variable.
+/// A named, mutable tensor (tf.Variable). A handle: copies refer to the same variable. The strategy
+/// whose scope was active at construction determines the placement of its values, which users need
+/// not know.
 class Variable {
  public:
   using Initializer = std::function<Tensor(const InitializerContext&)>;
 
-  /// Names no variable: everything but defined() throws kFailedPrecondition.
+  /// Refers to no variable: all functions but defined() throw kFailedPrecondition.
   Variable() = default;
-  /// Throws kFailedPrecondition inside run (naming variable and remedy).
+  /// Throws kFailedPrecondition in run(), naming variable and remedy.
   explicit Variable(const Initializer& initializer, VariableOptions options = {});
   explicit Variable(const Tensor& initial_value, VariableOptions options = {});
   explicit Variable(std::shared_ptr<VariableStorage> storage) : storage_(std::move(storage)) {}
@@ -42,18 +42,18 @@ class Variable {
   DType dtype() const { return storage().dtype(); }
   bool trainable() const { return storage().trainable(); }
 
-  /// Read as VariableStorage::read() says, in the type of an AutocastScope; recorded by the tapes
-  /// of this thread.
+  /// Returns the value as VariableStorage::read() does, in the type of an AutocastScope. Tapes of
+  /// this thread record it.
   Tensor value() const;
   operator Tensor() const { return value(); }
-  /// `w[i]`, `w[-1]`, `w[{Range{1, 3}, 0}]`: value()[...]. Of a variable in parts or on parameter
-  /// servers only the rows that are asked for are read (embedding_lookup()), and their gradient is
-  /// IndexedSlices. tf.Variable's and ShardedVariable's __getitem__.
+  /// Returns value()[...] for `w[i]`, `w[-1]`, `w[{Range{1, 3}, 0}]`. Of a sharded variable, or one
+  /// on parameter servers, reads only the requested rows (embedding_lookup()), and their gradient
+  /// is IndexedSlices. As __getitem__ of tf.Variable and ShardedVariable.
   Tensor operator[](const Index& index) const { return (*this)[{index}]; }
   Tensor operator[](std::initializer_list<Index> indices) const;
 
-  /// Writes the value, or adds to it, or subtracts. A plain number fills the shape. In a replica it
-  /// is "the very same value on all replicas".
+  /// Assigns the value, adds it or subtracts it. A number fills the shape; in a replica, it is
+  /// known to be equal on all replicas.
   void assign(const Tensor& value) { write(AssignOp::kAssign, value); }
   void assign_add(const Tensor& value) { write(AssignOp::kAdd, value); }
   void assign_sub(const Tensor& value) { write(AssignOp::kSubtract, value); }
@@ -71,7 +71,7 @@ class Variable {
 
   VariableStorage& storage() const;
   std::shared_ptr<VariableStorage> shared_storage() const { return storage_; }
-  /// Whether both handles name one variable.
+  /// Returns true if both handles refer to one variable.
   bool operator==(const Variable& other) const { return storage_ == other.storage_; }
 
  private:
@@ -82,16 +82,16 @@ class Variable {
   std::shared_ptr<VariableStorage> storage_;
 };
 
-/// Decides where new variables live. The scope of a strategy installs its own; the default keeps
-/// one component on current_device(): cpu:0 outside of device scopes.
+/// Creates the storage of new variables. A strategy's scope installs its own creator; the default
+/// makes one component on current_device(), which is cpu:0 outside of device scopes.
 class VariableCreator {
  public:
   virtual ~VariableCreator() = default;
-  /// `options.name` is filled in. Initial values come from `initializer`, called once.
+  /// `options.name` is set. Calls `initializer` once.
   virtual std::shared_ptr<VariableStorage> create(const Variable::Initializer& initializer,
                                                   const RandomKey& key,
                                                   VariableOptions options) = 0;
-  /// That of this thread.
+  /// Returns this thread's creator.
   static VariableCreator& current();
 };
 
@@ -101,33 +101,33 @@ class VariableCreatorScope : internal::ThreadScope<VariableCreator*> {
   explicit VariableCreatorScope(VariableCreator& creator);
 };
 
-/// A variable with one component on `device`, whatever scope is active.
+/// Makes a variable with one component on `device`, independent of the active scope.
 std::shared_ptr<VariableStorage> make_local_storage(const Tensor& initial_value, Device device,
                                                     VariableOptions options,
                                                     const void* owner = nullptr);
 
-/// XXH3-128 over name, dtype, shape and plain little-endian values of the variables in this order;
-/// ON_READ ones as aggregated. Outside replicas. docs/determinism.md.
+/// Returns XXH3-128 over name, dtype, shape and little-endian values of the variables, in order; of
+/// ON_READ variables, the aggregate. Not inside a replica. See docs/determinism.md.
 std::string hash_variables(std::span<const Variable> variables,
                            const SourceLocation& where = SourceLocation::current());
 
-/// In a replica an ON_READ variable reads as this replica's component. While this object lives it
-/// reads as the aggregate over all replicas (all replicas must then read it): tf's
-/// variable_sync_on_read_context.
+/// While it lives, ON_READ variables read in a replica as the aggregate over all replicas instead
+/// of this replica's component; all replicas must then read them (tf's
+/// variable_sync_on_read_context).
 class AggregateOnReadScope : internal::ThreadScope<bool> {
  public:
   AggregateOnReadScope();
   static bool active();
 };
 
-/// While it lives, floating variables that are read on this thread are cast to `dtype`, unless
-/// their VariableOptions::autocast is false; nothing: they are read as they are. Gradients are
-/// those of the variable, of its own type. Scopes nest, the innermost counts. Layers open one
-/// around call(). keras.src.backend.AutocastScope.
+/// While it lives, this thread reads floating variables cast to `dtype`, unless their
+/// VariableOptions::autocast is false; nullopt: without a cast. Gradients have the variable's own
+/// type. Scopes nest, and the innermost one applies. Layers open one around call().
+/// keras.src.backend.AutocastScope.
 class AutocastScope : internal::ThreadScope<std::optional<DType>> {
  public:
   explicit AutocastScope(std::optional<DType> dtype);
-  /// That of this thread's innermost scope.
+  /// Returns the type of this thread's innermost scope.
   static std::optional<DType> current();
 };
 

@@ -1,4 +1,4 @@
-// Variables by name, made once and shared after that.
+// VariableStore: variables that are created once and shared by name.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -9,24 +9,24 @@
 
 namespace tutti {
 
-/// How several towers share one set of weights: the first get() of a name makes the variable, and
-/// after reuse_variables() every later one gives that same variable back. What get_variable() and
-/// variable_scope() do in TensorFlow 1. Variables are made in the strategy's scope that is open
-/// then. get() of variables that are there: any thread; everything else: one thread.
+/// Shares one set of weights between towers, as get_variable() and variable_scope() in TensorFlow
+/// 1. The first get() of a name creates the variable, in the current strategy scope; after
+/// reuse_variables(), every get() returns the existing one. get() of existing variables is
+/// thread-safe; other functions are not.
 class VariableStore {
  public:
-  /// Makes the variable `name`, or gives the one of that name when variables are reused. `shape` is
-  /// that of what `initializer` makes. Throws kAlreadyExists for a name that is taken while
-  /// variables are made, kNotFound for one that is not there while they are reused, and
-  /// kInvalidArgument naming both shapes where a reused one has another.
+  /// Creates the variable `name`, or returns the existing one if variables are reused. `shape` must
+  /// be that of the initializer's result. Throws kAlreadyExists if the name is taken and variables
+  /// are not reused, kNotFound if it does not exist and they are, and kInvalidArgument naming both
+  /// shapes if a reused one has another shape.
   Variable get(const std::string& name, const Shape& shape,
                const Variable::Initializer& initializer, VariableOptions options = {});
 
-  /// From now on variables are shared: get() makes no more.
+  /// Starts sharing: get() creates no more variables.
   void reuse_variables() { reuses_ = true; }
   bool reuses_variables() const { return reuses_; }
 
-  /// In the order in which they were made.
+  /// The variables in order of creation.
   const std::vector<Variable>& variables() const { return variables_; }
   std::vector<Variable> trainable_variables() const;
 
