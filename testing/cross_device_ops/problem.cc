@@ -20,8 +20,6 @@ constexpr std::byte kStale{0x5b};  // content of outputs before the call
 constexpr std::size_t kZone = 128;
 constexpr std::size_t kAlignment = 64;
 
-// Values of the inputs.
-
 /// Returns a number of which every bit depends on every bit of `x` (the finalizer of SplitMix64,
 /// Steele, Lea and Flood 2014).
 std::uint64_t mixed(std::uint64_t x) {
@@ -31,14 +29,14 @@ std::uint64_t mixed(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-/// Returns a number whose sums and products with its like stay finite.
+/// Returns a number that keeps sums and products finite.
 double plain_value(ReduceOp op, std::size_t index, std::uint64_t bits) {
   const double uniform = static_cast<double>(bits >> 11) * 0x1p-53;  // [0, 1)
   if (op == ReduceOp::kProduct) return (bits & 1) != 0 ? -0.6 - uniform : 0.6 + uniform;
   return (2 * uniform - 1) * static_cast<double>(1 << index % 9);
 }
 
-/// Returns values that only one order or one rank gets wrong, then any.
+/// Returns values that expose a wrong order or a wrong rank, followed by arbitrary ones.
 double special_value(const Case& c, int rank, std::size_t index, std::uint64_t bits) {
   constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -58,8 +56,8 @@ double special_value(const Case& c, int rank, std::size_t index, std::uint64_t b
   }
 }
 
-/// T holds an element: std::uint8_t for bool. Products of integers are odd, so that they do not
-/// become 0.
+/// Returns an element; T is std::uint8_t for bool. Factors of integer products are odd, so that the
+/// products are not 0.
 template <class T>
 T value_at(const Case& c, std::uint64_t key, int rank, std::size_t index) {
   const std::uint64_t bits = mixed(key ^ mixed(index) ^ static_cast<std::uint64_t>(rank) << 56);
@@ -72,10 +70,8 @@ T value_at(const Case& c, std::uint64_t key, int rank, std::size_t index) {
   }
 }
 
-// Parts of buffers.
-
-/// Cuts `count` into `world` parts; uneven ones are random, and some are empty. The root of a
-/// broadcast has all.
+/// Splits `count` into `world` parts; uneven ones are random, and some are empty. In a broadcast
+/// the root has everything.
 std::vector<std::size_t> cut(const Case& c, std::uint64_t row) {
   const auto world = static_cast<std::size_t>(c.world);
   if (c.collective == Collective::kBroadcast) {
@@ -122,8 +118,8 @@ Problem::Problem(const Case& c, const std::vector<Device>& devices)
   for (int r = 0; r < c.world; ++r) plan_parts(r, lengths);
 }
 
-/// lengths[r] are the parts that rank r sends in all_to_all, and all equal in other collectives. A
-/// broadcast gathers the parts of ranks of which one has all.
+/// lengths[r] are the parts that rank r sends in all_to_all; in other collectives all are equal. A
+/// broadcast is a gather in which one rank has all parts.
 void Problem::plan_parts(int r, const std::vector<std::vector<std::size_t>>& lengths) {
   const auto own = static_cast<std::size_t>(r);
   Rank& rank = ranks_[own];
@@ -215,7 +211,7 @@ std::vector<std::byte> Problem::outputs() const {
   return all;
 }
 
-/// Returns true if anything was written to but the output, and the input in place.
+/// Returns true if bytes outside of the output (and of the input, in place) were written.
 bool Problem::has_other_changes(int r, std::span<const std::byte> memory) const {
   const Rank& own = rank(r);
   std::vector<std::byte> expected = own.before;
@@ -261,7 +257,7 @@ std::string Problem::check(Determinism grade, double max_relative_error,
       return concat("rank ", r, ": an input, or bytes before or behind a buffer, were written");
     }
     const bool is_like_first = case_.collective == Collective::kAllReduce && r > 0;
-    if (is_like_first && std::ranges::equal(output, first)) continue;  // as right as that
+    if (is_like_first && std::ranges::equal(output, first)) continue;  // as correct as that one
     const std::string wrong = visit_stored(case_.dtype, [&]<class T>() {
       return wrong_output<T>(grade, is_inexact ? &error : nullptr, r, output,
                              is_like_first ? first : output);
@@ -292,7 +288,7 @@ std::string Problem::wrong_output(Determinism grade, SumError* error, int r,
       std::ranges::transform(ranks_, values.begin(), input_of);
       const std::string wrong = wrong_combination(case_.op, grade, of_ranks, got, error);
       if (!wrong.empty()) return concat("element ", place, ": ", wrong);
-      // All ranks have one result, whatever the order of additions was.
+      // All ranks have equal results, in any order of additions.
       const T first = load<T>(output_of_first.data(), place);
       if (!has_same_bits(got, first) && (first == first || got == got)) {
         return concat("element ", place, " differs from that of rank 0");
@@ -301,8 +297,6 @@ std::string Problem::wrong_output(Determinism grade, SumError* error, int r,
   }
   return {};
 }
-
-// Calls.
 
 void call(CrossDeviceOps& ops, const std::vector<Call>& calls) {
   const Call& last = calls.back();
@@ -390,7 +384,7 @@ CollectiveHandle start(Communicator& communicator, const Call& call) {
   fail(ErrorCode::kInvalidArgument, "a barrier cannot be started");
 }
 
-// Combinations along the canonical tree, in any type, and how far other orders may be from them.
+// Reductions in canonical tree order for any type, and error bounds of other orders.
 
 namespace {
 
@@ -430,7 +424,7 @@ Wide tree_combination(ReduceOp op, std::span<const T> values) {
   return op == ReduceOp::kMean ? level[0] / static_cast<Wide>(values.size()) : level[0];
 }
 
-/// Returns how far any order of additions in T may be from `exact`.
+/// Returns the largest error of a sum in T, in any order of additions, relative to `exact`.
 template <class T>
 long double error_bound(ReduceOp op, std::span<const T> values, long double exact) {
   if (op == ReduceOp::kMin || op == ReduceOp::kMax) return 0;
@@ -443,8 +437,8 @@ long double error_bound(ReduceOp op, std::span<const T> values, long double exac
   return op == ReduceOp::kMean ? magnitude * epsilon + tiny : magnitude * n * epsilon;
 }
 
-/// `got` lies within the rounding errors of additions in Step; a 16-bit one between the roundings
-/// of the ends.
+/// Returns an error unless `got` is within the rounding errors of additions in Step; a 16-bit
+/// result must be between the rounded bounds.
 template <class T, class Step>
 std::string out_of_bounds(ReduceOp op, std::span<const Step> values, T got, SumError* inexact) {
   const auto exact = tree_combination<long double>(op, values);
@@ -458,7 +452,7 @@ std::string out_of_bounds(ReduceOp op, std::span<const Step> values, T got, SumE
   if (inexact && !std::isfinite(inexact->unit)) {
     if (!is_finite || std::isfinite(exact)) return {};
   } else if (inexact) {
-    // What the operation lost, without the rounding of its result to 16 bits.
+    // Error of the operation without the rounding of its result to 16 bits.
     const long double lost = std::abs(number - exact) - std::abs(exact) * (Half<T> ? 0x1p-8L : 0);
     if (is_finite && lost > 0) inexact->largest = std::max(inexact->largest, lost / inexact->unit);
     if (is_finite && std::isinf(inexact->declared)) return {};

@@ -1,4 +1,4 @@
-// Groups of registered operations; the table of all cases; reports as a table and as JSON.
+// Reports as a table and as JSON, the table of all cases, and groups of registered operations.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/testing/cross_device_ops/report.h"
 
@@ -25,7 +25,7 @@ constexpr std::string_view kVerdicts[] = {"passed", "failed", "skipped", "not_ru
 
 /// Numbers of results, by verdict.
 using Counts = std::array<std::uint64_t, std::size(kVerdicts)>;
-/// An operation and a type.
+/// Key of a row: an operation and a type.
 using Row = std::tuple<Collective, ReduceOp, DType>;
 
 Row row_of(const Case& c) { return {c.collective, c.op, c.dtype}; }
@@ -36,7 +36,7 @@ std::string operation_of(const Row& row) {
                               : concat(to_string(collective));
 }
 
-/// The results of a report, counted.
+/// Counted results of a report.
 struct Summary {
   explicit Summary(const Report& report) {
     for (const Result& result : report.results) {
@@ -146,8 +146,6 @@ Json Report::json() const {
                       {"skipped", Json::array_of(summary.skips, skip)}};
 }
 
-// Ids of cases, and the table of all cases.
-
 std::string_view to_string(GroupShape shape) {
   static constexpr std::string_view kNames[] = {"local", "spread", "threads"};
   return internal::name_in(kNames, shape, "GroupShape");
@@ -193,10 +191,11 @@ bool has_parts(Collective collective) {
          collective == Collective::kAllToAll;
 }
 
-/// Layouts at which a case is tried: apart, aligned and even; one of all by chance; or all.
+/// Layouts of a check's cases. kPlain: out of place, aligned and even. kOne: a random one. kAll:
+/// all.
 enum class Layouts { kPlain, kOne, kAll };
 
-/// The sizes at which a check is tried.
+/// Sizes of a check's cases.
 struct Sizes {
   Check check;
   Layouts layouts;
@@ -208,7 +207,7 @@ const std::vector<Sizes>& table() {
   static const std::vector<Sizes> sizes = {
       {Check::kValues, Layouts::kAll, {1, 2, 3, 5, 7, 8, 16}, {0, 1, 17, 1000}},
       {Check::kValues, Layouts::kOne, {1, 2, 3, 5, 7, 8, 16}, {2, 3, 127, 4099}},
-      // Blocks and pipelines begin at these counts, whatever the number of ranks.
+      // Blocks and pipelines start at these counts, for any number of ranks.
       {Check::kValues, Layouts::kOne, {2, 3, 8}, {65537, (1 << 20) + 1}},
       {Check::kSpecialValues, Layouts::kOne, {2, 3, 8}, {64, 257}},
       {Check::kRepeated, Layouts::kOne, {2, 3, 5, 8}, {1000}},
@@ -223,7 +222,7 @@ const std::vector<Sizes>& table() {
   return sizes;
 }
 
-/// Returns true if the check is tried for the shape, collective, reduction and type of `c`.
+/// Returns true if the check applies to the shape, collective, reduction and type of `c`.
 bool is_tried(const Case& c) {
   const bool is_local = c.shape == GroupShape::kLocal;
   const bool is_barrier = c.collective == Collective::kBarrier;
@@ -242,7 +241,7 @@ bool is_tried(const Case& c) {
       return combines(c.collective) && is_floating(c.dtype);
     case Check::kRepeated:
       return !is_barrier;
-    case Check::kConcurrent:  // groups meet in state that all reductions share, if at all
+    case Check::kConcurrent:  // groups interact only in state that all reductions share
       return !is_barrier && (is_sum || is_float);
     case Check::kSlices:
       return is_local && c.collective == Collective::kAllReduce;
@@ -287,7 +286,7 @@ void add_layouts(std::vector<Case>& list, Case c, Layouts layouts, const RandomS
 }
 
 /// Adds the cases of one shape, check, collective, reduction and type. `key` is their number in the
-/// full plan: a case is the same in every plan of its seed.
+/// full plan, so that a case is the same in every plan of its seed.
 void add_sizes(std::vector<Case>& list, Case c, const Sizes& sizes, const Plan& plan,
                std::uint64_t key) {
   const bool is_barrier = c.collective == Collective::kBarrier;
@@ -303,7 +302,7 @@ void add_sizes(std::vector<Case>& list, Case c, const Sizes& sizes, const Plan& 
   }
 }
 
-/// Keeps the first cases in an order that takes the groups in turn and is random within each.
+/// Keeps the first cases in an order that alternates between the groups and is random within each.
 void take_sample(std::vector<Case>& list, const Plan& plan) {
   internal::shuffle(list, RandomStream(RandomKey{plan.seed, kUserPurpose, 17}));
   using GroupKey = std::tuple<GroupShape, Check, Collective, ReduceOp, DType, int>;
@@ -351,8 +350,6 @@ std::vector<Case> cases(const Plan& plan) {
   return list;
 }
 
-// Groups of registered operations.
-
 namespace {
 
 std::unique_ptr<CrossDeviceOps> make_local(const CrossDeviceOpsSpec& spec,
@@ -360,7 +357,7 @@ std::unique_ptr<CrossDeviceOps> make_local(const CrossDeviceOpsSpec& spec,
   try {
     return build_cross_device_ops(spec, {static_cast<int>(devices.size()), 0, devices});
   } catch (const Error& error) {
-    // Some want GPUs, and one for each replica.
+    // NCCL requires GPUs, one for each replica.
     if (spec.name != "nccl" || error.code() != ErrorCode::kInvalidArgument) throw;
     throw Error(ErrorCode::kUnimplemented, error.message());
   }
@@ -382,7 +379,8 @@ Subject::Subject(const std::string& registered_name, const std::string& plugin_o
       return make_communicator(group, options);
     };
   };
-  if (name != "canonical") return;  // others send messages between threads, too: that is spread
+  if (name != "canonical")
+    return;  // other operations use messages between threads, too: that is spread
   threads = [](int world, Duration timeout) -> RankFactory {
     const auto ranks = std::make_shared<std::vector<std::unique_ptr<Communicator>>>(
         in_process_communicators(world, {.timeout = timeout}));

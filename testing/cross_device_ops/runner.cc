@@ -1,4 +1,4 @@
-// Every check of an operation, on groups of any shape, and the loop over cases.
+// Checks of an operation on groups of any shape, and the loop over cases.
 // SPDX-License-Identifier: Apache-2.0
 #include "testing/cross_device_ops/problem.h"
 
@@ -57,7 +57,7 @@ namespace {
 constexpr Duration kCallLimit = std::chrono::seconds(20);
 constexpr Duration kCallTimeout = std::chrono::seconds(60);
 constexpr Duration kShortTimeout = std::chrono::milliseconds(150);
-// Longer than a rank may take to notice an error, so that running out of time is not one of them.
+// Longer than a rank may take to detect an error, so that a timeout is not mistaken for one.
 constexpr Duration kErrorTimeout = std::chrono::seconds(4);
 constexpr Duration kInTime = std::chrono::seconds(3);
 constexpr Duration kUntilAllWait = std::chrono::milliseconds(15);
@@ -69,13 +69,11 @@ std::string error_text(const Error& error) {
 
 double seconds_of(Duration duration) { return seconds_between(TimePoint(), TimePoint(duration)); }
 
-// Errors.
-
-/// An error that callers must get.
+/// Requirements on an error.
 struct ExpectedError {
-  std::vector<ErrorCode> codes;           // one of these
-  std::vector<std::string> parts = {""};  // one of these is in the message
-  bool on_all = true;                     // on one caller or more, otherwise
+  std::vector<ErrorCode> codes;           // any of these
+  std::vector<std::string> parts = {""};  // any of these is in the message
+  bool on_all = true;                     // false: on at least one caller
   Duration soonest = Duration::zero();    // after the first caller began
   Duration latest = kInTime;              // after the caller itself began
 };
@@ -110,9 +108,7 @@ std::string wrong_errors(std::span<const Outcome> callers, const ExpectedError& 
   return any ? "" : "expected an error on one rank or more, got none";
 }
 
-// Groups.
-
-/// Replicas under test: one object for all, or a communicator for each.
+/// Replicas under test: one object for all of them, or a communicator for each.
 struct TestedGroup {
   TestedGroup(const Case& c, const Subject& subject, Duration timeout);
 
@@ -130,7 +126,7 @@ struct TestedGroup {
 
   GroupShape shape;
   int world;
-  std::vector<Device> devices;  // of the replicas; none: CPUs
+  std::vector<Device> devices;  // of the replicas; empty: CPUs
   std::unique_ptr<CrossDeviceOps> ops;
   std::vector<std::unique_ptr<Communicator>> ranks;
 };
@@ -180,9 +176,9 @@ void TestedGroup::abort() const {
   }
 }
 
-// Checks. Each returns what is wrong, or "".
+// Each check returns the error, or "".
 
-/// One case, and the group that it is run in.
+/// One case and its group.
 struct Run {
   const Case& c;
   const Subject& subject;
@@ -190,8 +186,8 @@ struct Run {
   double& largest_error;
 };
 
-/// Runs threads; those that wait too long are woken by an abort of the groups. One caller waits for
-/// no other and needs no thread.
+/// Runs threads. Aborts the groups if the threads take too long. A single caller waits for no other
+/// and needs no thread.
 std::vector<Outcome> play(const Run& run, int size, std::span<const TestedGroup> groups,
                           const std::function<void(int)>& body) {
   if (size == 1) {
@@ -212,7 +208,7 @@ std::vector<Outcome> play(const Run& run, const std::function<void(int)>& body) 
 
 constexpr int kSlices = 4;
 
-/// Calls the object on one of several ranges, which begin at odd elements.
+/// Calls the object on one of several ranges, which start at odd elements.
 void call_on_slice(const Run& run, const TestedGroup& group, int slice, const Problem& problem) {
   const auto start_of = [&](int s) {
     const std::size_t even = run.c.count / kSlices * static_cast<std::size_t>(s);
@@ -228,22 +224,22 @@ void call_on_slice(const Run& run, const TestedGroup& group, int slice, const Pr
   call(*group.ops, calls);
 }
 
-/// Starts calls and waits for them in an order of the rank's own; the first handle is destroyed
+/// Starts calls and waits for them in an order that depends on the rank. Destroys the first handle
 /// without a wait().
 void start_calls(Communicator& communicator, std::span<const Problem> problems) {
   const int rank = communicator.rank();
   std::vector<CollectiveHandle> handles;
   for (const Problem& each : problems) handles.push_back(start(communicator, each.call(rank)));
-  // 2 and 3 have no divisor in common with 5: each step reaches another handle.
+  // 2 and 3 are coprime to 5, so each step reaches another handle.
   const std::size_t step = 2 + static_cast<std::size_t>(rank) % 2;
   for (std::size_t i = 1; i < 5; ++i) handles[i * step % 5].wait();
 }
 
-/// Each group makes calls in a row, at the same time as the others. Their seeds are `offsets`
-/// behind that of the case; equal ones must give the same bits.
+/// Makes several calls per group, concurrently with the other groups. Seeds are the case's plus
+/// `offsets`; equal ones must give equal bits.
 std::string check_calls(const Run& run, std::span<const TestedGroup> groups,
                         const std::vector<std::uint64_t>& offsets) {
-  std::vector<Problem> problems;  // of one group after the other
+  std::vector<Problem> problems;  // grouped by group
   for (std::size_t g = 0; g < groups.size(); ++g) {
     for (const std::uint64_t offset : offsets) {
       Case c = run.c;
@@ -275,7 +271,7 @@ std::string check_calls(const Run& run, std::span<const TestedGroup> groups,
   return concat("the same call gave other bits, but the grade is ", to_string(grade));
 }
 
-/// Returns a rank's call: that of the last rank differs.
+/// Returns a rank's call; the last rank's differs.
 Call mismatched(const Run& run, const Problem& problem, int rank) {
   Call own = problem.call(rank);
   const auto kind = static_cast<MismatchKind>(run.c.variant);
@@ -292,7 +288,7 @@ Call mismatched(const Run& run, const Problem& problem, int rank) {
   return own;
 }
 
-/// All ranks get kInvalidArgument that names the last one.
+/// Requires that all ranks receive kInvalidArgument naming the last one.
 std::string check_mismatch(const Run& run) {
   Case base = run.c;
   base.variant = 0;
@@ -303,11 +299,12 @@ std::string check_mismatch(const Run& run) {
                                  .parts = {concat("rank ", run.c.world - 1)}});
 }
 
-/// All ranks but the last make a call that cannot succeed.
+/// Requires that a call fails if the last rank does not make it.
 std::string check_without_last(const Run& run) {
   const Problem problem(run.c);
   const int last = run.c.world - 1;
-  const bool on_all = !has_root(run.c.collective);  // data flow alone lets some ranks end
+  const bool on_all =
+      !has_root(run.c.collective);  // otherwise some ranks may complete, due to the data flow
   auto outcomes = play(run, [&](int rank) {
     if (rank < last) return run.group.make_call(rank, problem);
     if (run.c.check == Check::kDeadline) return;
@@ -326,7 +323,7 @@ std::string check_without_last(const Run& run) {
           : wrong_errors(outcomes,
                          {.codes = {ErrorCode::kAborted}, .parts = {kReason}, .on_all = on_all});
   if (!wrong.empty()) return wrong;
-  // Afterwards a communicator throws again, at once.
+  // A failed communicator must throw again, without waiting.
   const auto again = play(run, [&](int rank) {
     if (rank < last) run.group.make_call(rank, problem);
   });
@@ -369,9 +366,7 @@ std::string check(const Run& run) {
   fail(ErrorCode::kInternal, "no such check");
 }
 
-// The loop over cases.
-
-/// Returns true if the case leaves its group unusable, so that it has one of its own.
+/// Returns true if the case leaves its group unusable, so that it needs its own.
 bool breaks_group(const Case& c) {
   return c.check == Check::kMismatch || c.check == Check::kDeadline || c.check == Check::kAbort ||
          c.check == Check::kPeerGone;
@@ -382,7 +377,7 @@ Duration timeout_of(const Case& c) {
   return breaks_group(c) ? kErrorTimeout : kCallTimeout;
 }
 
-/// Runs the case in the group that is kept if it fits, and in a new one if not or if that fails.
+/// Runs the case in the kept group if it fits. Uses a new group otherwise, and if the case fails.
 Result run_case(const Case& c, const Subject& subject, std::optional<TestedGroup>& kept) {
   const bool fits = kept && kept->shape == c.shape && kept->world == c.world && !breaks_group(c);
   if (!fits) kept.reset();

@@ -1,4 +1,4 @@
-// The checks of strategies, and the loop that runs each with a new strategy.
+// Checks of strategies, and the loop that runs each with a new strategy.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/testing/strategy/suite.h"
 
@@ -19,7 +19,7 @@
 namespace tutti::conformance {
 namespace {
 
-/// A strategy in one check, with its number of replicas and their devices.
+/// A strategy under test, its devices and its number of replicas.
 struct Tested {
   const StrategySubject& subject;
   Strategy& strategy;
@@ -29,8 +29,8 @@ struct Tested {
 
 using Numbers = std::vector<double>;
 
-// Expectations. They do not throw tutti::Error, which a check may expect. What replicas return is
-// compared outside of them: an exception inside is the strategy's to handle.
+// Expectations throw std::runtime_error, because a check may expect a tutti::Error. They compare
+// results of replicas outside of them, because the strategy handles exceptions in replicas.
 
 std::string text_of(const Numbers& numbers) {
   constexpr std::size_t kShown = 16;
@@ -66,13 +66,11 @@ void expect_error(std::string_view what, ErrorCode code, const std::string& part
   expect(false, concat(what, ": expected ", to_string(code), " with '", part, "', got ", got));
 }
 
-// Numbers.
-
 void append(Numbers& all, const Numbers& more) { all.insert(all.end(), more.begin(), more.end()); }
 
 Numbers numbers(const Tensor& tensor) { return tensor.to_doubles(); }
 
-/// Returns those of all replicas, one after the other.
+/// Returns the numbers of all replicas, concatenated.
 Numbers numbers(const PerReplica<Tensor>& tensors) {
   Numbers all;
   for (const Tensor& tensor : tensors) append(all, numbers(tensor));
@@ -130,7 +128,8 @@ void expect_sum(std::string_view what, Determinism grade, int n, const Tensor& g
 
 // run(): every replica once, in its context, and values between replicas.
 
-/// Compares what each call of the step function saw. Other checks use results of replicas.
+/// Compares the contexts of all calls of the step function. Other checks rely on results of
+/// replicas.
 void check_replicas(const Tested& t) {
   expect(t.strategy.num_workers() == 1 && t.strategy.first_replica() == 0 && t.n > 0,
          "the suite is for strategies of one process: expected num_workers() 1, first_replica() 0 "
@@ -302,7 +301,7 @@ VariableOptions on_read(VariableAggregation aggregation) {
       .name = "v", .synchronization = VariableSynchronization::kOnRead, .aggregation = aggregation};
 }
 
-/// Returns what the numbers 1, 2, ..., n of n replicas become.
+/// Returns the aggregate of the numbers 1, 2, ..., n of n replicas.
 double combined(VariableAggregation aggregation, double n) {
   if (aggregation == VariableAggregation::kOnlyFirstReplica) return 1;
   return aggregation == VariableAggregation::kSum ? n * (n + 1) / 2 : (n + 1) / 2;
@@ -478,7 +477,7 @@ void check_random_numbers(const Tested& t) {
   }
 }
 
-/// Adds neighbour 2i + 1 to 2i; an odd last one passes up as it is.
+/// Adds element 2i + 1 to 2i; an odd last one moves up unchanged.
 Tensor sum_along_tree(std::vector<Tensor> values) {
   while (values.size() > 1) {
     std::vector<Tensor> sums;
@@ -491,8 +490,8 @@ Tensor sum_along_tree(std::vector<Tensor> values) {
   return values.front();
 }
 
-/// Fits a line with momentum, on the numbers of n replicas, and returns losses and weights. Each
-/// replica trains on its own numbers, or the only one on all, whose gradients it adds.
+/// Fits a line with momentum to the data of n replicas, and returns losses and weights. Each
+/// replica trains on its own data; a single replica trains on all of it and adds the gradients.
 Numbers train(Strategy& strategy, int n) {
   constexpr std::int64_t kSteps = 3, kRows = 4;  // of each replica in a step
   const Tensor x = random_normal({kSteps * n * kRows, 5}, RandomKey{5, kUserPurpose, 1, 0, 0});
@@ -606,7 +605,7 @@ std::vector<std::string> strategy_checks() {
 std::string run_strategy_check(const StrategySubject& subject, const std::string& name) {
   const StrategyCheck& check = internal::named_entry(kChecks, &StrategyCheck::name, name,
                                                      "conformance", "check of strategies");
-  // The others use results of all replicas, which there must be.
+  // The other checks rely on results of all replicas.
   const std::string premise = run_check(subject, kChecks[0]);
   return premise.empty() && &check != &kChecks[0] ? run_check(subject, check) : premise;
 }

@@ -35,9 +35,9 @@ class GroupTest : public ::testing::Test {
 
 }  // namespace internal
 
-/// Registers one test for each shape, check and collective of `plan`, for the operation of that
-/// name: "Conformance_NAME.local_values_all_reduce". The name is looked up when the test runs, so
-/// that main() may register it later. Call before RUN_ALL_TESTS().
+/// Registers one test for each shape, check and collective of `plan`:
+/// "Conformance_NAME.local_values_all_reduce". The operation's name is looked up when the test
+/// runs, so that main() may register it later. Call before RUN_ALL_TESTS().
 inline void register_gtests(const std::string& name, const Plan& plan = {}) {
   std::map<std::string, std::vector<Case>> groups;
   for (const Case& c : cases(plan)) {

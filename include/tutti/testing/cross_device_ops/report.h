@@ -1,4 +1,4 @@
-// The conformance kit of operations: cases, the operation under test, what became of them.
+// The conformance kit of cross-device operations: cases, the operation under test, and reports.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -16,19 +16,20 @@
 
 namespace tutti::conformance {
 
-/// The callers. kLocal: one CrossDeviceOps has the buffers of all replicas. kSpread: each rank is a
-/// thread with a Communicator over messages. kThreads: the same over in_process_communicators().
+/// Shape of a group. kLocal: one CrossDeviceOps has the buffers of all replicas. kSpread: each rank
+/// is a thread with a Communicator over messages. kThreads: same, but over
+/// in_process_communicators().
 enum class GroupShape { kLocal, kSpread, kThreads };
 
 /// The subject of a case.
 enum class Check {
-  kValues,         // one call: right results everywhere, nothing else written
+  kValues,         // one call: correct results everywhere, nothing else written
   kSpecialValues,  // NaN, infinities, signed zeros, denormals among the values
   kRepeated,       // three calls in a row, the third equal to the first
   kConcurrent,     // several groups at the same time
   kSlices,         // several threads on disjoint ranges (sliceable operations)
   kHandles,        // several started calls, waited for in another order
-  kMismatch,       // the last rank makes another call; `variant` is a MismatchKind
+  kMismatch,       // the last rank makes a different call; `variant` is a MismatchKind
   kDeadline,       // the last rank makes no call
   kAbort,          // another thread aborts the call
   kPeerGone,       // the last rank's communicator is destroyed
@@ -37,19 +38,19 @@ enum class Check {
 /// The difference between the calls of two ranks in Check::kMismatch.
 enum class MismatchKind { kOperation, kReduceOp, kDType, kCount, kShape, kRoot, kName };
 
-/// Names as in Case::id().
+/// Return the names in Case::id().
 std::string_view to_string(GroupShape shape);
 std::string_view to_string(Check check);
 
-/// Values are random numbers keyed by seed, world and count.
+/// One test of the kit. Its values are random numbers keyed by seed, world and count.
 struct Case {
   GroupShape shape = GroupShape::kLocal;
   Check check = Check::kValues;
   Collective collective = Collective::kAllReduce;
-  ReduceOp op = ReduceOp::kSum;  // of the collectives that combine
+  ReduceOp op = ReduceOp::kSum;  // of collectives that reduce
   DType dtype = DType::kFloat32;
   int world = 2;
-  std::size_t count = 0;   // elements of the whole: CollectiveHeader::count
+  std::size_t count = 0;   // elements of the whole tensor: CollectiveHeader::count
   bool in_place = false;   // outputs are (parts of) inputs
   std::size_t offset = 0;  // bytes from a multiple of 64 to the first element
   bool uneven = false;     // parts of differing lengths, some empty
@@ -67,51 +68,51 @@ struct Case {
 struct Plan {
   std::vector<GroupShape> shapes = {GroupShape::kLocal, GroupShape::kSpread, GroupShape::kThreads};
   std::uint64_t seed = 1;
-  /// 0: every case. Otherwise about this many, with at least one of each shape, check, collective,
-  /// reduction and type. The seed chooses them; it also makes the values.
+  /// Number of cases, approximately; 0: all. The sample has at least one case of each shape, check,
+  /// collective, reduction and type. The seed determines the sample and the values.
   std::size_t sample = 0;
-  /// Cases with more elements are left out; the largest has 2^20 + 1.
+  /// Cases with more elements are omitted; the largest has 2^20 + 1.
   std::size_t max_count = std::size_t{1} << 21;
 };
 
-/// Returns the cases of a plan, by shape and number of ranks.
+/// Returns the cases of a plan, sorted by shape and number of ranks.
 std::vector<Case> cases(const Plan& plan);
 
-/// Makes one rank's communicator; called by each rank's own thread, all at the same time.
+/// Makes one rank's communicator. Called concurrently by each rank's own thread.
 using RankFactory = std::function<std::unique_ptr<Communicator>(int rank)>;
 
-/// An operation under test. Cases of a shape without a function are skipped, and so are those for
-/// which its function throws kUnimplemented.
+/// An operation under test. Cases of a shape whose function is not set, or throws kUnimplemented,
+/// are skipped.
 struct Subject {
   Subject() = default;
-  /// An operation of the registry: local groups, and messages or shared memory between threads as
-  /// far as it can. `plugin_options`: as in CrossDeviceOpsSpec. Throws for an unknown name.
+  /// Tests a registered operation: local groups and, if it supports them, messages or shared memory
+  /// between threads. `plugin_options`: as in CrossDeviceOpsSpec. Throws for an unknown name.
   explicit Subject(const std::string& registered_name, const std::string& plugin_options = "");
 
-  /// Sets the devices of local groups; several consecutive replicas share one where there are too
-  /// few. With GPUs there are local groups alone: communicators work on host memory.
+  /// Sets the devices of local groups. If there are fewer devices than replicas, consecutive
+  /// replicas share one. With GPUs only local groups are tested: communicators use host memory.
   void use_devices(std::vector<Device> of_groups);
 
   std::string name;
-  /// One object for all replicas, of which there is one per device.
+  /// Makes one object for all replicas, one per device.
   std::function<std::unique_ptr<CrossDeviceOps>(const std::vector<Device>& devices)> local;
   std::function<RankFactory(int world, Duration timeout)> spread;
   std::function<RankFactory(int world, Duration timeout)> threads;
-  std::vector<Device> devices;  // none: CPUs
+  std::vector<Device> devices;  // empty: CPUs
 };
 
-/// The end of a case. kNotRun: the budget or the number of failures was reached before.
+/// Result of a case. kNotRun: the budget or the number of failures was reached before.
 enum class Verdict { kPassed, kFailed, kSkipped, kNotRun };
-/// "passed" and so on.
+/// Returns "passed" and so on.
 std::string_view to_string(Verdict verdict);
 
-/// A case and its end.
+/// A case and its result.
 struct Result {
   Case of;
   Verdict verdict = Verdict::kPassed;
-  std::string message = {};  // what went wrong, or why it was skipped
-  /// Largest error of a sum of an operation that declares some, in the units of
-  /// CrossDeviceOps::max_relative_error().
+  std::string message = {};  // the error, or the reason for skipping
+  /// Largest error of a sum, in the units of CrossDeviceOps::max_relative_error(), if the operation
+  /// declares one.
   double error = 0.0;
 };
 
@@ -123,10 +124,11 @@ struct Report {
   std::vector<Result> results;
 
   std::size_t count(Verdict verdict) const;
-  /// Returns true if something ran and nothing failed.
+  /// Returns true if at least one case passed and none failed.
   bool passed() const;
-  /// A table with a line per operation and type, the reasons for skipping, the first failure of
-  /// each line with the command that repeats it (`repeat`: "tutti conform NAME"), and a verdict.
+  /// Returns a table with one line per operation and type, the reasons for skipping, the first
+  /// failure of each line with the command that repeats it (`repeat`: "tutti conform NAME"), and a
+  /// verdict.
   std::string table(const std::string& repeat) const;
   Json json() const;
 };
@@ -134,17 +136,18 @@ struct Report {
 struct RunOptions {
   /// No case begins after this time.
   Duration budget = Duration::max();
-  /// No case begins after this number of failures: what fails everywhere need not run long.
+  /// Number of failures after which no case begins: an operation that always fails need not run
+  /// long.
   std::size_t max_failures = 100;
-  /// Called before each case runs, by the thread that called run(): a program can note the case for
-  /// the handler of a crash.
+  /// Called before each case by the thread that called run(), so that a program can record the case
+  /// for its crash handler.
   std::function<void(const Case&)> before_case = nullptr;
 };
 
-/// Runs cases on groups that earlier cases have used; a case that fails there is tried again in a
-/// new group, and the message says if it passed in that one. Does not throw what the subject
-/// throws. A rank that does not return 40 s after its communicator was aborted ends the process
-/// with exit code 1 and a line that names the case.
+/// Runs the cases, reusing the groups of earlier cases. A case that fails is repeated in a new
+/// group, and the message reports if it passed there. Does not throw the subject's errors. If a
+/// rank does not return within 40 s after its communicator was aborted, the process exits with code
+/// 1 and a line that names the case.
 Report run_cases(const std::vector<Case>& cases, const Subject& subject,
                  const RunOptions& options = {});
 /// Runs the cases of a plan.
