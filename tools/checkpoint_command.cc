@@ -1,4 +1,4 @@
-// `tutti ckpt`: which checkpoints there are, whether they are whole, what is in them.
+// `tutti ckpt`: lists checkpoints, verifies them, and shows their contents.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstdio>
@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Returns true for a file, or the folder of one version, which reading it may refuse.
+/// Returns true for a file, or the folder of one version, which may be unreadable.
 bool is_single(const std::string& path) {
   return fs::is_regular_file(path) || fs::exists(fs::path(path) / internal::kIndexName) ||
          fs::exists(fs::path(path) / internal::kEarlierManifestName);
@@ -29,7 +29,7 @@ struct Row {
   std::vector<std::string> problems;
 };
 
-/// Returns what verify_checkpoint() finds; a version in another format is a problem, too.
+/// Returns the errors of verify_checkpoint(); a version in another format is an error, too.
 std::vector<std::string> problems_of(const std::string& path) {
   try {
     return verify_checkpoint(path);
@@ -101,7 +101,7 @@ int report(const std::vector<Row>& rows, const std::string& path, OutputFormat f
   return count(rows, VersionState::kDamaged) > 0 ? 1 : 0;
 }
 
-/// The version of that step, or the newest whole one.
+/// Returns the path of the requested step's version, or of the newest whole one.
 std::string choose(const CkptOptions& options) {
   if (is_single(options.path)) return options.path;
   std::string chosen;

@@ -1,4 +1,4 @@
-// `tutti cluster`: shows who is in the cluster and which task this process is.
+// `tutti cluster`: shows the tasks of the cluster and the one of this process.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 

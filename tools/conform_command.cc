@@ -33,7 +33,7 @@ conformance::Plan plan_of(const ConformOptions& options) {
   return plan;
 }
 
-/// Loads the plugin; the name to test.
+/// Loads the plugin, and returns the name of the operation to test.
 std::string find_name(const ConformOptions& options) {
   std::string name = options.name;
   if (!options.plugin.empty()) {
@@ -56,8 +56,8 @@ std::string repeat(const std::string& name, const ConformOptions& options) {
   return "tutti conform " + name + plugin + own + devices;
 }
 
-// An operation that crashes or hangs ends this program, as a user who has waited enough does. What
-// it was doing then is written down before each case, where the handler of the signal can read it.
+// An operation that crashes or hangs ends this program, as does an impatient user. The case is
+// therefore stored before it runs, where the signal handler can read it.
 char running_case[1024] = "";
 
 void begin_case(const std::string& command, const conformance::Case& c, std::int64_t limit) {
@@ -66,7 +66,7 @@ void begin_case(const std::string& command, const conformance::Case& c, std::int
   ::alarm(static_cast<unsigned>(limit));
 }
 
-/// A signal handler: says which case ran; the signal then ends the program as it would have.
+/// Signal handler: reports the running case. The signal then ends the program as by default.
 void tell_case(int signal) {
   const auto say = [](std::string_view text) {
     [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());

@@ -43,7 +43,7 @@ Json gpu_to_json(const LogicalGpu& gpu) {
   return entry;
 }
 
-/// [from][to]: whether one GPU reaches the other's memory.
+/// Returns a matrix [from][to] that is true if one GPU can access the other's memory.
 Json peers_to_json(const DeviceBackend& backend) {
   Json rows = Json::array();
   for (int from = 0; from < backend.num_devices(); ++from) {
@@ -56,7 +56,7 @@ Json peers_to_json(const DeviceBackend& backend) {
   return rows;
 }
 
-/// "xla:0-7"; empty: there are none.
+/// Returns "xla:0-7"; "" if there are none.
 std::string xla_device_names(const XlaDevices& devices) {
   return devices.count == 0 ? "" : concat("xla:0-", devices.count - 1);
 }
@@ -114,7 +114,7 @@ void print_xla() {
 }  // namespace
 
 int devices_command(OutputFormat format, const std::string& virtual_gpus) {
-  set_log_level(LogLevel::kError);  // what the log says about GPUs is printed below
+  set_log_level(LogLevel::kError);  // the log's messages about GPUs are printed below
   if (!virtual_gpus.empty()) {
     set_virtual_gpus(parse_virtual_gpus("--virtual-gpus", virtual_gpus));
   }

@@ -1,4 +1,4 @@
-// `tutti doctor`: what this build has, what this machine offers, and whether that is enough.
+// `tutti doctor`: contents of this build, properties of this machine, and a verdict.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstdio>
@@ -35,10 +35,10 @@ struct Finding {
   std::string subject;
   Verdict verdict = Verdict::kGood;
   std::string found;
-  std::string advice = {};  // what to do about it; empty when nothing
+  std::string advice = {};  // remedy; empty if none is needed
 };
 
-/// What this build contains, as tools/CMakeLists.txt tells the compiler. Empty: not in this build.
+/// Contents of this build, defined by tools/CMakeLists.txt. Empty: not in this build.
 constexpr struct {
   std::string_view version = TUTTI_VERSION, build_type = TUTTI_BUILD_TYPE;
   std::string_view compiler = TUTTI_COMPILER, sanitizers = TUTTI_SANITIZERS;
@@ -70,7 +70,7 @@ Finding optional_library(const char* name, std::string_view version, const char*
           concat("apt-get install ", package, ", then configure and build again")};
 }
 
-/// Path of MPI's launcher, or empty.
+/// Returns the path of MPI's launcher, or "".
 std::string find_mpirun() {
   try {
     return launch::find_program("mpirun");
@@ -79,7 +79,7 @@ std::string find_mpirun() {
   }
 }
 
-/// The library, and whether its programs can be started.
+/// Checks the MPI library, and that its programs can be started.
 Finding inspect_mpi() {
   const std::string library = mpi_library();
   const char* const packages = "libopenmpi-dev openmpi-bin";
@@ -92,7 +92,7 @@ Finding inspect_mpi() {
           "apt-get install openmpi-bin, or start ranks with srun"};
 }
 
-/// By what replicas can exchange values in this build.
+/// Lists the means by which replicas exchange values in this build.
 Finding inspect_transports() {
   std::vector<std::string> names{"threads"};
   if (!kBuild.grpc_version.empty()) names.insert(names.end(), {"shared memory", "TCP"});
@@ -111,7 +111,7 @@ std::vector<Finding> inspect_build() {
           optional_library("gRPC", kBuild.grpc_version, "jobs of several processes need mpirun",
                            "libgrpc++-dev protobuf-compiler-grpc"),
           inspect_mpi(),
-          // Of machines without GPUs nothing is missing.
+          // Machines without GPUs lack nothing.
           {"CUDA", has_cuda ? Verdict::kGood : Verdict::kAbsent,
            has_cuda ? concat(kBuild.cuda_version, ", NCCL ", kBuild.nccl_version)
                     : "not in this build: no GPUs"},
@@ -122,8 +122,8 @@ std::vector<Finding> inspect_build() {
           {"numerics", Verdict::kGood, numerics_fingerprint()}};
 }
 
-/// Returns the folders of the four files of Fashion-MNIST, or "" if one is missing: `data_dir`, or
-/// where read_mnist() looks when that is empty.
+/// Returns the folders of the four files of Fashion-MNIST, or "" if one is missing. Searches
+/// `data_dir`, or read_mnist()'s default folders if that is empty.
 std::string find_fashion_mnist(const std::string& data_dir) {
   try {
     std::set<std::string> folders;
@@ -157,7 +157,7 @@ std::vector<Finding> inspect_host(const std::string& data_dir) {
        data.empty() ? "apt-get install dataset-fashion-mnist, or pass --data-dir" : ""}};
 }
 
-/// Returns a finding "none: ..." of a reason that may end in a remedy.
+/// Returns a finding "none: ..." for a reason that may end in a remedy.
 Finding without(const char* subject, const std::string& reason, Verdict verdict) {
   const std::size_t remedy = reason.rfind("; ");
   if (remedy == std::string::npos) return {subject, verdict, "none: " + reason};
@@ -177,17 +177,17 @@ Finding inspect_library(const FoundLibrary& library, bool needed) {
           needed ? "install it, or add its folder to LD_LIBRARY_PATH" : ""};
 }
 
-/// What the module needs, and NCCL, without which the GPUs sum gradients otherwise.
+/// Returns the libraries that the module needs, and NCCL, which is optional.
 std::vector<std::string> libraries_of_interest() {
   std::vector<std::string> names = needed_libraries();
   if (!names.empty()) names.emplace_back("libnccl.so.2");
   return names;
 }
 
-/// GPUs or why there are none, the module, and a line for each CUDA library that it needs.
+/// Checks the GPUs, the module, and each CUDA library that it needs.
 std::vector<Finding> inspect_gpus() {
   std::vector<Finding> findings;
-  // Machines without a driver are complete as they are; one whose module does not work is not.
+  // A machine without a driver is complete; one whose module does not load is not.
   const std::string reason = gpu_unavailable_reason();
   const GpuModule& module = gpu_module();
   const bool broken = !reason.empty() && !module.path.empty();
@@ -211,7 +211,7 @@ std::vector<Finding> inspect_gpus() {
   return findings;
 }
 
-/// A machine without a plugin is complete as it is; one that is named and does not open is not.
+/// A machine without a plugin is complete; one with a configured plugin that does not load is not.
 Finding inspect_xla() {
   const XlaDevices& devices = xla_devices();
   if (devices.count > 0) {
@@ -229,7 +229,7 @@ Verdict worst_of(const std::vector<Finding>& findings) {
   return worst == Verdict::kAbsent ? Verdict::kGood : worst;
 }
 
-/// Returns "GPU, XLA": accelerators that this machine could have, and does without.
+/// Returns "GPU, XLA": accelerators that this machine could have but lacks.
 std::string absent_accelerators(const std::vector<Finding>& findings) {
   std::vector<std::string> absent;
   for (const Finding& finding : findings) {
@@ -243,7 +243,7 @@ std::string verdict_line(Verdict verdict, const std::vector<Finding>& host) {
   const std::string absent = absent_accelerators(host);
   switch (verdict) {
     case Verdict::kGood:
-    case Verdict::kAbsent:  // what only other machines need
+    case Verdict::kAbsent:  // relevant to other machines only
       return absent.empty()
                  ? "everything is there"
                  : concat("trains on CPUs, for which everything is there; without ", absent);
@@ -276,7 +276,7 @@ void print_text(const char* title, const std::vector<Finding>& findings) {
 }  // namespace
 
 int doctor_command(OutputFormat format, const std::string& data_dir) {
-  set_log_level(LogLevel::kError);  // the report says it
+  set_log_level(LogLevel::kError);  // the report contains it
   std::vector<Finding> build = inspect_build(), host = inspect_host(data_dir);
   for (Finding& finding : inspect_gpus()) host.push_back(std::move(finding));
   host.push_back(inspect_xla());
@@ -294,11 +294,11 @@ int doctor_command(OutputFormat format, const std::string& data_dir) {
   return verdict == Verdict::kBad ? 1 : 0;
 }
 
-// Reads /proc/cpuinfo and /proc/meminfo.
+// Parsing of /proc/cpuinfo and /proc/meminfo.
 
 namespace {
 
-/// The text behind "name   :" in a file of such lines; empty when the name is not there.
+/// Returns the text after "name   :" in a file of such lines; "" if the name does not occur.
 std::string field(const std::string& text, const std::string& name) {
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
@@ -311,7 +311,7 @@ std::string field(const std::string& text, const std::string& name) {
   return "";
 }
 
-/// Bytes of a /proc/meminfo line such as "MemTotal:  16384 kB".
+/// Returns the bytes in a /proc/meminfo line such as "MemTotal:  16384 kB".
 std::int64_t memory_field(const std::string& text, const std::string& name) {
   return std::strtoll(field(text, name).c_str(), nullptr, 10) * 1024;
 }

@@ -1,4 +1,4 @@
-// The program `tutti`: its sub-commands.
+// The program `tutti` and its sub-commands.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 #include <string>

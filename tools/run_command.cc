@@ -1,4 +1,4 @@
-// `tutti run`: a program in several processes of this machine; its flags and their checks.
+// `tutti run`: runs a program in several processes of this machine; parses and checks its flags.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <array>
@@ -35,7 +35,7 @@ Exit code: 0 when all succeeded; that of the process that failed first (128 + si
 killed it); 75 when all stopped on request; 124 after --timeout; 2 for wrong usage.
 docs/launching.md has the whole story.)";
 
-/// What the flags mean, checked.
+/// Parsed and checked flags.
 struct RunOptions {
   launch::JobRequest job;
   launch::SupervisorOptions supervisor;
@@ -54,7 +54,8 @@ void check_range(const char* flag, Number value, Number min, Number max) {
        value);
 }
 
-/// Workers follow from -n, or -n from the workers; given both, they must agree.
+/// The number of workers follows from -n, or -n from the workers; if both are given, they must
+/// agree.
 launch::TaskCounts counts_of(const RunFlags& flags) {
   const std::int64_t chiefs = flags.chief ? 1 : 0;
   if (flags.processes < 0 && flags.workers < 0) {
@@ -131,24 +132,23 @@ RunOptions parse_run_options(const RunFlags& flags) {
   if (flags.timeout > 0) options.supervisor.timeout = seconds(flags.timeout);
   options.supervisor.max_restarts = static_cast<int>(flags.max_restarts);
   options.supervisor.log_dir = flags.log_dir;
-  // A dry run is often for machines that have the program where this one has not.
+  // A dry run is often for other machines, which have the program.
   if (!flags.dry_run) launch::find_program(flags.program.front());
   return options;
 }
 
-/// The job's store and its watch over the members, in a process that outlives all of theirs: who is
-/// started again finds what was there. nullptr when the job brings its own, or there is nobody to
-/// meet.
+/// Starts the job's control server in a process that outlives the members', so that a restarted
+/// process finds its state. Returns nullptr if the job has its own server, or only one process.
 std::unique_ptr<ControlServer> host_control(const launch::JobPlan& plan) {
   if (plan.variable("TUTTI_CONTROL") || std::getenv("TUTTI_CONTROL")) return {};
   ControlServerOptions options;
   options.job_id = *plan.variable("TUTTI_JOB_ID");
   options.secret = JobSecret::from_file(*plan.variable("TUTTI_JOB_SECRET_FILE"));
-  // A step may take long; collectives have deadlines of their own.
+  // A step may take long; collectives have their own deadlines.
   options.health.abort_stuck_after = durations::kLongestStep;
   for (const launch::ProcessPlan& process : plan.processes) {
     const launch::Task& task = process.task;
-    // Servers come where the program's strategy serves.
+    // Parameter servers join only in strategies that use them.
     auto& members = task.type == "ps" ? options.welcome : options.expected;
     members.push_back({task.type, task.index, task.address});
   }
@@ -156,8 +156,8 @@ std::unique_ptr<ControlServer> host_control(const launch::JobPlan& plan) {
   return plan.processes.size() > 1 ? ControlServer::start(options) : nullptr;
 }
 
-/// A process that is stopped stays, and keeps its task: without this no other would take its place,
-/// and the job would not end.
+/// Finds members that the job has given up. A stopped process does not exit and keeps its task, so
+/// it must be killed for a replacement to start and for the job to end.
 std::function<std::vector<launch::GivenUp>()> find_given_up(const ControlServer& control) {
   return [&control, seen = std::uint64_t{0}]() mutable {
     std::vector<launch::GivenUp> found;
@@ -193,8 +193,9 @@ std::string name_of(const Member& member) {
   return launch::Task{member.task.job, member.task.index, ""}.name();
 }
 
-/// A chief that left before all others coordinated them. If it died afterwards, in the rest of its
-/// program, and was started again, it needs them again: they continue from its checkpoint.
+/// Returns the tasks that a restarted chief needs. A chief that left first coordinated the others.
+/// If it died afterwards, in the rest of its program, and was restarted, it needs them again: they
+/// continue from its checkpoint.
 std::vector<launch::WaitedFor> needed_by_chief(const std::vector<Verdict>& verdicts) {
   const auto first = std::ranges::find(verdicts, VerdictKind::kLeft, &Verdict::kind);
   if (first == verdicts.end() || first->who.task.job != "chief") return {};
@@ -222,14 +223,14 @@ std::function<std::vector<launch::WaitedFor>()> find_waited_for(const ControlSer
   };
 }
 
-/// Returns true for the flags of this command without a value.
+/// Returns true for flags of this command that have no value.
 bool is_switch(std::string_view flag) {
   constexpr std::array<std::string_view, 5> kSwitches = {"--chief", "--bind-cores", "--dry-run",
                                                          "--help", "-h"};
   return std::ranges::find(kSwitches, flag) != kSwitches.end();
 }
 
-/// A thread must not be started before signals and guard are there.
+/// No thread may start before the signal queue and the guard exist.
 int run_job(launch::JobPlan plan, const RunOptions& options) {
   launch::SignalQueue signals;
   const launch::SecretFolder secret;
@@ -270,7 +271,7 @@ void RunFlags::declare(Flags& flags) {
 int RunFlags::take_program(int& argc, char** argv) {
   if (argc < 2 || std::string_view(argv[1]) != "run") return 0;
   char** const end = argv + argc;
-  char** own_end = argv + 2;  // behind our flags
+  char** own_end = argv + 2;  // end of our flags
   bool wants_help = false;
   while (own_end < end && own_end[0][0] == '-' && std::string_view(*own_end) != "--") {
     const std::string_view flag = *own_end++;
@@ -307,7 +308,7 @@ int run_command(const RunFlags& flags) {
     return run_job(std::move(plan), options);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kNotFound) throw;
-    std::fprintf(stderr, "tutti: %s\n", error.what());  // no program after all
+    std::fprintf(stderr, "tutti: %s\n", error.what());  // the program does not exist after all
     return 2;
   }
 }

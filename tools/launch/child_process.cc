@@ -1,8 +1,8 @@
-// Starting a process by fork and exec, and listening to it.
+// Starts processes by fork and exec, and reads their output.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Not posix_spawn(): it cannot ask the kernel to end the child with its parent, nor choose cores.
-// Between fork and exec only calls are made that are safe there in a process with many threads.
+// posix_spawn() is unsuitable: it can neither end the child with its parent nor choose cores.
+// Between fork and exec only calls are made that are safe there in a multi-threaded process.
 #include "tools/launch/child_process.h"
 
 #include <fcntl.h>
@@ -48,7 +48,7 @@ struct Pipe {
   FileDescriptor read_end, write_end;
 };
 
-/// Everything that the child needs, made before the fork.
+/// Everything that the child needs, prepared before the fork.
 struct Prepared {
   std::string file;
   std::vector<char*> arguments, environment;
@@ -61,7 +61,7 @@ struct Prepared {
 [[noreturn]] void become(const Prepared& prepared) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != prepared.parent) ::_exit(127);  // it ended before the line above
+  if (::getppid() != prepared.parent) ::_exit(127);  // the parent exited before prctl()
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -210,7 +210,7 @@ ChildProcess::ChildProcess(const ChildOptions& options) {
   wait_for_exec(report, pid_, prepared.file);
   for (Pipe* pipe : {&output, &error}) {
     ::fcntl(pipe->read_end.get(), F_SETFL, O_NONBLOCK);
-    ::fcntl(pipe->read_end.get(), F_SETPIPE_SZ, kPipeBytes);  // a wish: limits per user apply
+    ::fcntl(pipe->read_end.get(), F_SETPIPE_SZ, kPipeBytes);  // best effort: limits per user apply
   }
   fds_[0] = std::move(output.read_end);
   fds_[1] = std::move(error.read_end);
@@ -236,7 +236,7 @@ bool ChildProcess::has_ended() const {
 
 bool ChildProcess::is_ending() const {
   if (has_ended()) return true;
-  // "4711 (name) S 1 ...": the seventh number behind the name holds the flags.
+  // "4711 (name) S 1 ...": the flags are the seventh field after the name.
   const std::string stat = read_file_if_any(concat("/proc/", pid_, "/stat"));
   const std::size_t name_end = stat.rfind(')');
   if (name_end == std::string::npos) return false;
@@ -249,7 +249,7 @@ bool ChildProcess::is_ending() const {
 
 std::optional<ExitStatus> ChildProcess::try_wait() {
   if (status_) return status_;
-  // The ended process keeps its number while the rest of the group is killed.
+  // The process keeps its pid while the rest of the group is killed.
   if (!has_ended()) return std::nullopt;
   ::kill(-pid_, SIGKILL);
   int wait_status = 0;
@@ -290,22 +290,20 @@ void ChildProcess::finish_lines(const OnLine& on_line) {
   }
 }
 
-// Signals through a signalfd, limits of open files, the guard process, children without parents.
-
 namespace {
 
-// Two pipes and a connection to the control server, which may be made anew; and a port at first.
+// Two pipes, and a connection to the control server that may be replaced; and initially a port.
 constexpr rlim_t kPerProcess = 4;
 constexpr rlim_t kForTheRest = 64;
 
 rlimit limit_before = {0, 0};
 bool is_raised = false;
 
-/// Children of all threads of this process, as the kernel lists them.
+/// Returns the children of all threads of this process, from the kernel's lists.
 std::vector<pid_t> children() {
   std::vector<pid_t> found;
   for (const std::string& thread : names_in_folder("/proc/self/task")) {
-    // Nothing of a thread that has ended, and of kernels without these lists.
+    // Empty for a thread that has ended, and for kernels without these lists.
     std::istringstream numbers(read_file_if_any(concat("/proc/self/task/", thread, "/children")));
     for (pid_t pid = 0; numbers >> pid;) found.push_back(pid);
   }
@@ -315,7 +313,7 @@ std::vector<pid_t> children() {
 constexpr const char* kName = "tutti guard";
 constexpr int kMostPasses = 1000;
 
-/// The entries of a folder of /proc that are numbers.
+/// Returns the numeric entries of a folder in /proc.
 std::vector<int> numbers_in(const char* folder) {
   std::vector<int> numbers;
   for (const std::string& name : names_in_folder(folder)) {
@@ -324,15 +322,15 @@ std::vector<int> numbers_in(const char* folder) {
   return numbers;
 }
 
-/// Of another process everything would look as if the launcher still had it open.
+/// Closes inherited descriptors: other processes would see the launcher's files as still open.
 void close_all_but(int kept) {
   for (const int fd : numbers_in("/proc/self/fd")) {
     if (fd != kept) ::close(fd);
   }
 }
 
-/// Whether the process was started with `mark` and is no guard: one of another launcher that ran
-/// within this job has work of its own to do.
+/// Returns true if the process was started with `mark` and is not a guard: the guard of a launcher
+/// within this job has its own task.
 bool is_marked(pid_t pid, const std::string& mark) {
   const std::string process = concat("/proc/", pid);
   const std::string environment = '\0' + read_file_if_any(process + "/environ");
@@ -340,7 +338,7 @@ bool is_marked(pid_t pid, const std::string& mark) {
   return read_file_if_any(process + "/comm") != std::string(kName) + "\n";
 }
 
-/// They may start others meanwhile, so it looks until there is none.
+/// Repeats until it finds none, because processes may start others meanwhile.
 void kill_marked(const std::string& mark) {
   for (int pass = 0, found = 1; found > 0 && pass < kMostPasses; ++pass) {
     found = 0;
@@ -348,13 +346,13 @@ void kill_marked(const std::string& mark) {
       if (pid == ::getpid() || !is_marked(pid, mark)) continue;
       found += ::kill(pid, SIGKILL) == 0 ? 1 : 0;
     }
-    ::poll(nullptr, 0, found > 0 ? 1 : 0);  // until they are gone
+    ::poll(nullptr, 0, found > 0 ? 1 : 0);  // until they have exited
   }
 }
 
 [[noreturn]] void stand_guard(int pipe, const std::string& folder, const std::string& file,
                               const std::string& mark) {
-  ::setsid();  // signals of the terminal are not for the guard
+  ::setsid();  // the terminal's signals are not for the guard
   sigset_t all;
   ::sigfillset(&all);
   ::sigprocmask(SIG_SETMASK, &all, nullptr);
@@ -365,7 +363,7 @@ void kill_marked(const std::string& mark) {
     if (internal::uninterrupted([&] { return ::read(pipe, &number, sizeof(number)); }) !=
         sizeof(number))
       break;
-    if (number == 0) ::_exit(0);  // an orderly end
+    if (number == 0) ::_exit(0);  // orderly end
     if (number > 0) {
       groups.insert(number);
     } else {
@@ -389,7 +387,7 @@ std::optional<long> counter_in(const std::string& file) {
   return std::nullopt;
 }
 
-/// Files of the groups that /proc/self/cgroup names: "4:memory:/path", "0::/path".
+/// Returns files of the groups in /proc/self/cgroup: "4:memory:/path", "0::/path".
 std::vector<std::string> files_of_cgroups() {
   std::vector<std::string> files;
   std::istringstream lines(read_file_if_any("/proc/self/cgroup"));
@@ -414,7 +412,7 @@ std::vector<std::string> files_of_cgroups() {
 
 void open_standard_streams() {
   for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
-    // The lowest free number is this one.
+    // The lowest free number is `fd`.
     if (::fcntl(fd, F_GETFD) < 0) (void)!::open("/dev/null", O_RDWR);
   }
 }
@@ -444,7 +442,8 @@ SignalQueue::SignalQueue() {
     struct sigaction action = {};
     ::sigaction(number, nullptr, &action);
     const bool ignored = action.sa_handler == SIG_IGN;
-    if (number == SIGCHLD && ignored) ::signal(SIGCHLD, SIG_DFL);  // else there is no exit status
+    if (number == SIGCHLD && ignored)
+      ::signal(SIGCHLD, SIG_DFL);  // otherwise there is no exit status
     if (!ignored || number == SIGCHLD) ::sigaddset(&wanted, number);
   }
   ::signal(SIGPIPE, SIG_IGN);
@@ -503,7 +502,7 @@ Guard::~Guard() {
 }
 
 void Guard::tell(pid_t number) {
-  // A guard that was killed itself is no reason to stop a job.
+  // A killed guard is no reason to stop the job.
   (void)internal::uninterrupted([&] { return ::write(pipe_.get(), &number, sizeof(number)); });
 }
 

@@ -1,4 +1,4 @@
-// Processes of another program, started, heard and signalled; the launcher as a process.
+// Child processes: start, output and signals; the launcher as a process.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -18,88 +18,88 @@
 
 namespace tutti::launch {
 
-/// The end of a process: a code, or the signal that killed it.
+/// Exit code of a process, or the signal that killed it.
 struct ExitStatus {
   int code = 0;
-  int signal = 0;  // 0: it ended by itself, with `code`
+  int signal = 0;  // 0: it exited with `code`
 
   bool success() const { return code == 0 && signal == 0; }
-  /// Returns true if a signal killed it that is no consequence of its own error, such as SIGKILL.
+  /// Returns true if a signal killed it that its own error does not cause, such as SIGKILL.
   bool killed_from_outside() const;
-  /// What a shell reports: the code, or 128 + signal.
+  /// Returns a shell's exit code: the code, or 128 + signal.
   int shell_code() const { return signal == 0 ? code : 128 + signal; }
-  /// "exited with code 3", "killed by signal 9 (SIGKILL)".
+  /// Returns "exited with code 3" or "killed by signal 9 (SIGKILL)".
   std::string to_string() const;
   bool operator==(const ExitStatus&) const = default;
 };
 
-/// "SIGKILL"; "signal 50" for one without a name.
+/// Returns "SIGKILL", or "signal 50" for one without a name.
 std::string signal_name(int number);
 
-/// From what waitpid() stored.
+/// Converts the status that waitpid() stores.
 ExitStatus exit_status_of(int wait_status);
 
-/// Collects bytes and hands out whole lines, without the newline. A line longer than kMaxLine is
-/// handed out in pieces: a process that never writes a newline cannot fill the memory.
+/// Splits bytes into lines, without the newline. A line longer than kMaxLine is split, so that a
+/// process that never writes a newline cannot exhaust memory.
 class LineBuffer {
  public:
   static constexpr std::size_t kMaxLine = 64 * 1024;
   using OnLine = std::function<void(std::string_view line)>;
 
   void append(std::string_view bytes, const OnLine& on_line);
-  /// Hands out what stands behind the last newline, if anything does.
+  /// Returns the text after the last newline, if any, as a line.
   void finish(const OnLine& on_line);
 
  private:
   std::string rest_;
 };
 
-/// Names with values, as of an environment.
+/// Environment variables with their values.
 using Variables = std::vector<std::pair<std::string, std::string>>;
 
 struct ChildOptions {
-  std::vector<std::string> arguments;  // the program first; without '/', it is looked up in PATH
-  Variables environment = {};          // in addition to that of this process
-  std::vector<int> cores = {};         // where it may run; empty: wherever this process may
+  std::vector<std::string> arguments;  // the program first; without '/', searched in PATH
+  Variables environment = {};          // in addition to this process's
+  std::vector<int> cores = {};         // allowed cores; empty: those of this process
 };
 
-/// Which of its outputs a process wrote to.
+/// An output of a process.
 enum class Stream { kOutput, kError };
 
-/// The file that would be executed. Throws kNotFound naming what is wrong with it: not there, not
-/// executable, a folder.
+/// Returns the file to execute. Throws kNotFound with the reason: missing, not executable, or a
+/// folder.
 std::string find_program(const std::string& name);
 
 /// A started process with pipes from its standard output and standard error; its standard input is
-/// empty. It leads a process group of its own, and the kernel kills it when the thread that made
-/// this object ends. Threads: one.
+/// empty. It leads its own process group. The kernel kills it when the thread that created this
+/// object ends. Not thread-safe.
 class ChildProcess {
  public:
   using OnLine = std::function<void(Stream stream, std::string_view line)>;
 
-  /// Throws kNotFound (no such program) or kUnavailable (the system refuses).
+  /// Throws kNotFound if there is no such program, kUnavailable if the system refuses.
   explicit ChildProcess(const ChildOptions& options);
-  /// Kills what still runs of the group.
+  /// Kills the remaining processes of the group.
   ~ChildProcess();
   ChildProcess& operator=(ChildProcess&&) = delete;
 
   pid_t pid() const { return pid_; }
-  /// For poll() and its like; -1 after the end of that output.
+  /// Descriptor for poll(); -1 after the end of that output.
   int fd(Stream stream) const { return fds_[static_cast<std::size_t>(stream)].get(); }
 
-  /// Sends a signal to the whole group; nothing once the process has ended.
+  /// Sends a signal to the whole group; has no effect once the process has ended.
   void send(int signal_number);
-  /// Hands out the lines that were written since the last call. Does not wait.
+  /// Passes the lines written since the last call to `on_line`. Does not wait.
   void read_lines(const OnLine& on_line);
-  /// Whether the system is taking it down, or has: the connections of such a process close before
-  /// it can be waited for.
+  /// Returns true if the process is exiting or has exited; its connections close before it can be
+  /// waited for.
   bool is_ending() const;
-  /// Whether it has ended, also before try_wait() has said so.
+  /// Returns true if it has exited, even before try_wait() has returned its status.
   bool has_ended() const;
-  /// The end of the process, once it has ended. Then the rest of its group is killed. Does not
-  /// wait.
+  /// Returns the status of an exited process, and kills the rest of its group. Does not wait.
   std::optional<ExitStatus> try_wait();
-  /// Hands out everything that an ended process has written, the last line without newline too.
+  /// Passes all remaining output of an exited process to `on_line`, including a last line without
+  /// newline.
   void finish_lines(const OnLine& on_line);
 
  private:
@@ -111,32 +111,31 @@ class ChildProcess {
   std::optional<ExitStatus> status_;
 };
 
-// The launcher as a process of its own: signals, open files, and nothing that remains.
+// The launcher as a process: signals, open files, and cleanup.
 
-/// Opens /dev/null where standard input, output or error were closed: what is opened next would
-/// take their numbers, and get the lines that are meant for them. First thing in a program.
+/// Opens /dev/null in place of a closed standard input, output or error. Otherwise the next opened
+/// file would have its number, and receive its output. Call it first in a program.
 void open_standard_streams();
 
-/// Raises this process's limit of open files, if need be, to what `num_processes` take; the
-/// processes themselves start with the limit from before. Throws kInvalidArgument naming both
-/// numbers where the user may not have so many.
+/// Raises this process's limit of open files, if necessary, to the number needed for
+/// `num_processes`; child processes get the original limit. Throws kInvalidArgument, with both
+/// numbers, if the hard limit is too low.
 void allow_open_files_for(int num_processes);
 
-/// For the process between fork and exec: sets the limit back.
+/// Restores the limit, between fork and exec.
 void restore_open_files_limit();
 
-/// While it lives, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 and SIGCHLD (of them those that are
-/// not ignored: nohup) do not interrupt, but are taken from here; SIGPIPE is ignored. Make it
-/// before any thread is started.
+/// While it lives, blocks SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 and SIGCHLD (unless ignored, as
+/// under nohup), which take() returns instead; SIGPIPE is ignored. Create it before any thread.
 class SignalQueue {
  public:
   SignalQueue();
   ~SignalQueue();
   SignalQueue& operator=(SignalQueue&&) = delete;
 
-  /// For poll().
+  /// Descriptor for poll().
   int fd() const { return fd_.get(); }
-  /// Numbers of the signals that came. Does not wait.
+  /// Returns the numbers of pending signals. Does not wait.
   std::vector<int> take();
 
  private:
@@ -144,21 +143,21 @@ class SignalQueue {
   sigset_t previous_;
 };
 
-/// Takes leave of children of this process that have ended, except those of `own`. Call it when no
-/// other child can have ended. Does not wait.
+/// Reaps ended children of this process, except those in `own`. Requires: no other thread waits for
+/// children. Does not wait.
 void reap_adopted(const std::vector<pid_t>& own);
 
-/// Kills and reaps every child of this process that is not in `own`, and what comes to this process
-/// when they end.
+/// Kills and reaps every child of this process that is not in `own`, and the orphans that this
+/// process inherits from them.
 void end_adopted(const std::vector<pid_t>& own);
 
-/// A small process beside this one, waiting for its end. When this process ends without destroying
-/// the object (kill -9), the guard kills every watched process group, then whatever else was
-/// started with the job's mark in its environment (processes of the job that left their group), and
-/// removes the file and its folder. Make it before any thread is started.
+/// A small process that waits for the end of this one. If this process ends without destroying the
+/// object (kill -9), the guard kills every watched process group, then all processes with the job's
+/// mark in their environment (those that left their group), and removes the file and its folder.
+/// Create it before any thread.
 class Guard {
  public:
-  /// `secret_folder` holds one file, `secret_file`. `mark`: "NAME=value", of this job alone.
+  /// `secret_folder` contains only `secret_file`. `mark`: "NAME=value", unique to this job.
   Guard(const std::string& secret_folder, const std::string& secret_file, const std::string& mark);
   ~Guard();
   Guard& operator=(Guard&&) = delete;
@@ -174,20 +173,20 @@ class Guard {
   internal::FileDescriptor pipe_;
 };
 
-/// Counts kills in the control group of this process (versions 1 and 2), or on the whole machine
-/// where groups do not tell.
+/// Counts out-of-memory kills in this process's control group (versions 1 and 2), or on the whole
+/// machine if groups do not report them.
 class OomCounter {
  public:
   OomCounter();
-  /// Kills since the last call, or since construction.
+  /// Returns the number of kills since the last call, or since construction.
   long take_new_kills();
-  /// "cgroup oom_kill +1", or "oom_kill +1 on this machine".
+  /// Returns "cgroup oom_kill +1" or "oom_kill +1 on this machine".
   std::string describe(long kills) const;
 
  private:
   std::optional<long> read() const;
 
-  std::string file_;  // with a line "oom_kill N"; empty: none
+  std::string file_;  // has a line "oom_kill N"
   bool of_cgroup_ = false;
   long last_ = 0;
 };

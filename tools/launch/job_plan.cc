@@ -1,4 +1,4 @@
-// Addresses, environments and cores of the processes of a job; the same as lines for shells.
+// Addresses, environments and cores of a job's processes, also as shell commands.
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/launch/job_plan.h"
 
@@ -39,7 +39,7 @@ const std::string* find(const Variables& variables, const std::string& name) {
   return at == variables.end() ? nullptr : &at->second;
 }
 
-/// The host of a rank: hosts get equal runs of ranks.
+/// Returns the host of a rank: hosts have equal runs of consecutive ranks.
 std::size_t host_of(std::size_t rank, std::size_t num_processes, std::size_t num_hosts) {
   return rank * num_hosts / num_processes;
 }
@@ -66,7 +66,7 @@ Variables environment_of(const JobRequest& request, const std::vector<Task>& tas
   Variables variables{{"TF_CONFIG", tf_config(tasks, tasks[rank])},
                       {"TUTTI_JOB_ID", job_id},
                       {"TUTTI_RESTART", "0"}};
-  // Of machines elsewhere the number of cores is not known.
+  // The number of cores of other machines is unknown.
   if (request.hosts.empty() && !std::getenv("OMP_NUM_THREADS")) {
     const std::size_t share = std::max<std::size_t>(1, request.cores.size() / tasks.size());
     variables.emplace_back("OMP_NUM_THREADS", std::to_string(share));
@@ -101,22 +101,22 @@ std::string folder_for_private_files() {
   return "/tmp";
 }
 
-// Ports of this machine that nobody uses: bound for a moment, all at the same time.
+// Free ports of this machine: bound briefly, all at the same time.
 
 constexpr int kFirstPort = 10'000;
 constexpr int kTriesPerPort = 1000;
 
-/// The first port that the kernel chooses by itself.
+/// Returns the first port of the kernel's own range.
 int end_of_own_ports() {
-  // No such file in some containers.
+  // The file does not exist in some containers.
   const std::string range = read_file_if_any("/proc/sys/net/ipv4/ip_local_port_range");
   const int first = std::atoi(range.c_str());
   return first > kFirstPort + 1000 ? first : 32'768;
 }
 
-/// Reserves a port among the jobs of this machine until the process ends: between the moment in
-/// which a port is found and the one in which a task of the job binds it, no other job finds it. An
-/// abstract socket, like a port, belongs to the network namespace, and leaves no file behind.
+/// Reserves a port among the jobs of this machine until this process ends, so that no other job
+/// finds it before a task of this job binds it. Like a port, an abstract socket belongs to the
+/// network namespace, and leaves no file.
 bool reserve_port(int port) {
   FileDescriptor holder(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   if (!holder.is_open()) fail(ErrorCode::kResourceExhausted, "run: cannot make a socket");
@@ -126,11 +126,11 @@ bool reserve_port(int port) {
   std::ranges::copy(name, address.sun_path + 1);
   const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
   if (::bind(holder.get(), reinterpret_cast<const sockaddr*>(&address), size) != 0) return false;
-  holder.release();  // until the process ends
+  holder.release();  // kept until the process ends
   return true;
 }
 
-/// Returns a socket that holds the port; not open: it is not free.
+/// Returns a socket that holds the port; not open if the port is taken.
 FileDescriptor bind_port(int port) {
   FileDescriptor holder(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!holder.is_open()) fail(ErrorCode::kResourceExhausted, "run: cannot make a socket");
@@ -138,7 +138,7 @@ FileDescriptor bind_port(int port) {
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<std::uint16_t>(port));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  // Without SO_REUSEADDR: a port whose last connections still fade away is not free.
+  // Without SO_REUSEADDR: a port with connections in TIME_WAIT is not free.
   const bool is_free =
       ::bind(holder.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
   return is_free ? std::move(holder) : FileDescriptor();
@@ -151,7 +151,7 @@ std::vector<int> free_ports(int count) {
   std::uint64_t seed = 0;
   internal::fill_random(std::as_writable_bytes(std::span(&seed, 1)));
   const RandomStream random({.seed = seed});
-  std::vector<FileDescriptor> holders;  // of the ports until all are found
+  std::vector<FileDescriptor> holders;  // hold the ports until all are found
   std::vector<int> ports;
   for (int tries = 0; static_cast<int>(ports.size()) < count; ++tries) {
     if (tries > kTriesPerPort * count) {

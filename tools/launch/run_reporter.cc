@@ -1,4 +1,4 @@
-// Output of a job, written as fast as its readers take it.
+// Writes the output of a job at the speed of its readers.
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/launch/run_reporter.h"
 
@@ -48,7 +48,7 @@ bool PatientWriter::write_some() {
     } else if (errno == EAGAIN) {
       break;
     } else if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG) {
-      begin_ = text_.size();  // a full disk: the job is worth more than its lines
+      begin_ = text_.size();  // a full disk: the job is worth more than its output
     } else if (errno != EINTR) {
       is_gone_ = true;
       begin_ = text_.size();

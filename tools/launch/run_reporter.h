@@ -1,4 +1,4 @@
-// Output of a job: its processes' lines with names and colours, log files, the launcher's messages.
+// Output of a job: prefixed and colored lines of its processes, log files, the launcher's messages.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -14,24 +14,24 @@
 
 namespace tutti::launch {
 
-/// Keeps what the reader of a pipe does not take yet, so that a reader who is slow stops nothing
-/// else. Other processes should not write into the same pipe.
+/// Buffers text that the reader of a pipe has not read yet, so that a slow reader blocks nothing.
+/// Other processes should not write to the same pipe.
 class PatientWriter {
  public:
   explicit PatientWriter(int fd) : fd_(fd) {}
 
   int fd() const { return fd_; }
-  /// Drops the text when the reader is gone.
+  /// Drops the text if the reader has closed the pipe.
   void add(std::string_view text) {
     if (!is_gone_) text_ += text;
   }
   bool is_empty() const { return begin_ == text_.size(); }
-  /// Returns true if so much waits that no more should come.
+  /// Returns true if the buffer is full, so that the caller should add no more.
   bool is_full() const { return text_.size() - begin_ >= kFull; }
 
-  /// Writes what there is room for; nothing into a file on a full disk. Returns false once the
-  /// reader is gone. The descriptor is shared with the process that gave it to us, so it stays one
-  /// that blocks: a pipe that says it has room takes PIPE_BUF bytes without.
+  /// Writes as much as there is room for; drops text for a file on a full disk. Returns false once
+  /// the reader has closed the pipe. The descriptor stays blocking, because it is shared with the
+  /// parent process: a pipe that polls as writable accepts PIPE_BUF bytes without blocking.
   bool write_some();
 
  private:
@@ -39,11 +39,11 @@ class PatientWriter {
 
   int fd_;
   std::string text_;
-  std::size_t begin_ = 0;  // of what is not written yet
+  std::size_t begin_ = 0;  // start of the unwritten text
   bool is_gone_ = false;
 };
 
-/// Writes the lines of all processes, and messages about them. Nothing waits for the reader:
+/// Writes the lines of all processes, and messages about them. Never waits for the reader:
 /// write_more() writes the rest later.
 class RunReporter {
  public:
@@ -52,29 +52,30 @@ class RunReporter {
   RunReporter& operator=(RunReporter&&) = delete;
 
   void on_line(int rank, Stream stream, std::string_view line);
-  /// Process number `restarts` of a task has been started; 0 is its first.
+  /// Records the start of process number `restarts` of a task; 0 is its first.
   void on_start(int rank, int restarts);
-  /// A process has ended and is started again.
+  /// Reports that a process has ended and will be restarted.
   void on_restart(const TaskOutcome& ended);
-  /// Reports a process that had ended well, and that the process of `waiting` waits for.
+  /// Reports that an exited process is needed again by the process of `waiting`.
   void on_waited_for(int rank, int waiting);
-  /// The failure that ends the job, before on_stop(). `why_final`: why the process is not started
-  /// again, where that was asked for.
+  /// Reports the failure that ends the job; precedes on_stop(). `why_final`: the reason why the
+  /// process is not restarted, if restarts were requested.
   void on_first_failure(int rank, const TaskOutcome& ended,
                         const std::deque<std::string>& last_lines, const std::string& why_final);
-  /// Reports that the processes of `ranks` get `signal_number` now, and SIGKILL after the grace.
+  /// Reports that the processes of `ranks` receive `signal_number` now, and SIGKILL after the grace
+  /// period.
   void on_stop(StopReason reason, int signal_number, const std::vector<int>& ranks);
-  /// Reports that the process of `rank` gets SIGKILL now.
+  /// Reports that the process of `rank` receives SIGKILL now.
   void on_given_up(int rank, const std::string& why);
-  /// Reports that the processes of `ranks` get SIGKILL now.
+  /// Reports that the processes of `ranks` receive SIGKILL now.
   void on_kill(const std::vector<int>& ranks) { say(concat("killing ", names(ranks))); }
-  /// Shows the end of each task, when the job has not simply succeeded.
+  /// Prints the result of each task unless the job simply succeeded.
   void summarize(const JobOutcome& outcome);
-  /// Returns true if lines may come; while they may not, the processes keep them in their pipes.
+  /// Returns true if lines may be added; otherwise the processes' output stays in their pipes.
   bool takes_lines() const { return !output_.is_full() && !error_.is_full(); }
-  /// Returns the descriptors that something could not be written to yet.
+  /// Returns the descriptors with unwritten text.
   std::vector<int> waits_for_room() const;
-  /// Tries again; call it before each wait.
+  /// Writes more; call it before each wait.
   void write_more() {
     flush(output_);
     flush(error_);
@@ -93,9 +94,9 @@ class RunReporter {
   PatientWriter& writer(bool to_error) { return to_error && !is_one_file_ ? error_ : output_; }
 
   void open_log(Shown& shown);
-  /// Lines of both reach a terminal, or one file, in their order.
+  /// Keeps the order of both outputs on a terminal or in one file.
   void write(bool to_error, std::string_view text);
-  /// Without a reader the job is asked to stop, once.
+  /// Requests the end of the job, once, if the reader has closed the pipe.
   void flush(PatientWriter& writer);
   void say(const std::string& message) { write(true, concat("tutti run: ", message, "\n")); }
 
@@ -103,8 +104,8 @@ class RunReporter {
 
   const SupervisorOptions& options_;
   std::vector<Shown> tasks_;
-  std::array<bool, 2> colors_{};  // of output and error
-  const bool is_one_file_;        // a terminal, or one file for both
+  std::array<bool, 2> colors_{};  // for output and error
+  const bool is_one_file_;        // one terminal or file for both
   PatientWriter output_, error_;
   bool last_was_error_ = false, is_reader_gone_ = false;
 };

@@ -1,4 +1,4 @@
-// The loop of `tutti run`: signals, ends, restarts, deadlines.
+// The loop of `tutti run`: signals, exits, restarts, deadlines.
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/launch/supervisor.h"
 
@@ -27,9 +27,9 @@ constexpr Duration kRestartPause = std::chrono::milliseconds(10);
 constexpr std::size_t kLastLines = 12;
 constexpr const char* kBeforeOthersFinished = "before the others finished";
 
-/// Returns the exit code of a job that was asked to stop: that of the first task that did something
-/// else, else 75 when one wrote a checkpoint. A task that the stop signal killed has stopped, too:
-/// its handler may be gone while it leaves the job.
+/// Returns the exit code of a job that was asked to stop: that of the first task with another
+/// result, else 75 if one saved a checkpoint. A task killed by the stop signal counts as stopped:
+/// its handler may already be removed while it leaves the job.
 int code_after_request(const std::vector<TaskOutcome>& tasks, int stop_signal) {
   const TaskOutcome* first = nullptr;
   const auto has_saved = [](const TaskOutcome& task) {
@@ -50,7 +50,7 @@ int code_after_request(const std::vector<TaskOutcome>& tasks, int stop_signal) {
 std::optional<std::string> RestartCount::refusal(const ExitStatus& status, Duration lived) {
   if (lived >= kQuick) {
     quick_failures_ = 0;
-  } else if (!status.killed_from_outside()) {  // else it might have lived longer
+  } else if (!status.killed_from_outside()) {  // otherwise it might have lived longer
     ++quick_failures_;
   }
   if (limit_ == 0) return "";
@@ -73,7 +73,7 @@ std::string TaskOutcome::describe() const {
 int JobOutcome::exit_code() const {
   if (first_failure) {
     const int code = tasks[static_cast<std::size_t>(*first_failure)].status.shell_code();
-    return code == 0 ? 1 : code;  // 0 may be too early
+    return code == 0 ? 1 : code;  // 0: exited too early
   }
   switch (reason) {
     case StopReason::kTimeout:
@@ -92,7 +92,7 @@ bool is_stop_signal(int number) {
   return number == SIGINT || number == SIGTERM || number == SIGHUP;
 }
 
-/// A task with its process of the moment.
+/// A task and its current process.
 struct Slot {
   Slot(int number, const ProcessPlan& process, int max_restarts)
       : rank(number), plan(&process), count(max_restarts) {
@@ -100,7 +100,7 @@ struct Slot {
   }
 
   bool is_server() const { return plan->task.type == "ps"; }
-  /// Returns true if no process runs, and none is about to be started again.
+  /// Returns true if no process runs or is about to be restarted.
   bool has_finished() const { return !running && !restart_at; }
 
   int rank;
@@ -108,9 +108,9 @@ struct Slot {
   RestartCount count;
   std::unique_ptr<ChildProcess> process;
   TimePoint started;
-  Duration lived{};  // of the process that ended last
+  Duration lived{};  // of the last process
   std::optional<TimePoint> restart_at;
-  std::optional<TimePoint> given_up_at;  // it is killed then
+  std::optional<TimePoint> given_up_at;  // when it is killed
   std::string why_given_up;
   bool running = false;
   std::deque<std::string> last_lines;
@@ -147,7 +147,7 @@ struct Supervisor {
     reporter.on_start(slot.rank, restarts);
   }
 
-  /// The program may be gone meanwhile, or just being built anew.
+  /// Fails the job if the program does not exist any more, or is being rebuilt.
   void start_again(Slot& slot) {
     try {
       start(slot);
@@ -197,7 +197,7 @@ struct Supervisor {
     for (Slot& slot : slots) slot.restart_at.reset();
     reporter.on_stop(why, number, running_ranks());
     send_to_all(number);
-    send_to_all(SIGCONT);  // a stopped process would not see it
+    send_to_all(SIGCONT);  // a stopped process would not handle it
   }
 
   void kill_all() {
@@ -255,8 +255,8 @@ struct Supervisor {
     reporter.on_restart(slot.outcome);
   }
 
-  /// Returns the process that exited with code 0 and is the first cause that the job knows of, if
-  /// it is not `failed` itself; nullptr if there is none.
+  /// Returns the process that exited with code 0 and is the first cause known to the job, unless it
+  /// is `failed` itself; nullptr if there is none.
   Slot* early_exit_before(const Slot& failed) {
     const std::vector<const Slot*> causes = known_causes();
     if (causes.empty() || causes.front() == &failed) return nullptr;
@@ -272,8 +272,8 @@ struct Supervisor {
     judge(slot);
   }
 
-  /// Collects the processes that have ended, the cause first: one that was killed from outside,
-  /// then in the order in which the job learnt of the failures.
+  /// Collects ended processes, the cause first: those killed from outside, then the others in the
+  /// order in which the job learned of their failures.
   void reap() {
     std::vector<Slot*> ended;
     take_ended(ended);
@@ -282,8 +282,7 @@ struct Supervisor {
     while (std::ranges::any_of(ended, has_failed) && is_cause_still_ending() && now() < patience) {
       Clock::system().sleep_for(std::chrono::milliseconds(1));
       for (Slot& slot : slots) {
-        if (slot.running)
-          slot.process->read_lines(line_sink(slot));  // a full pipe would hold it up
+        if (slot.running) slot.process->read_lines(line_sink(slot));  // a full pipe would block it
       }
       kill_given_up();
       take_ended(ended);
@@ -295,7 +294,7 @@ struct Supervisor {
     });
     const long kills = ended.empty() ? 0 : oom.take_new_kills();
     for (Slot* const slot : ended) collect(*slot, kills);
-    // One of ours may have ended since we looked: its end is for the next turn.
+    // Another own child may have ended since the check; the next iteration reaps it.
     std::vector<pid_t> own{guard.pid()};
     for (const Slot& slot : slots) {
       if (slot.running) own.push_back(slot.process->pid());
@@ -304,7 +303,7 @@ struct Supervisor {
     stop_parameter_servers();
   }
 
-  /// The processes that the job knows to have failed, the first one first.
+  /// Returns the processes known to the job as failed, the first one first.
   std::vector<const Slot*> known_causes() {
     std::vector<const Slot*> causes;
     if (!options.find_failed) return causes;
@@ -315,8 +314,8 @@ struct Supervisor {
     return causes;
   }
 
-  /// A process whose connections are closed, or that has reported its failure, may end later than
-  /// those that fail because of it.
+  /// Returns true if the cause may still be exiting. A process whose connections are closed, or
+  /// that has reported its failure, may exit later than those that fail because of it.
   bool is_cause_still_ending() {
     const auto is_ending = [](const Slot& slot) {
       return slot.running && slot.process->is_ending();
@@ -340,7 +339,7 @@ struct Supervisor {
     }
   }
 
-  /// They serve for ever; nobody needs them once chief and workers are done.
+  /// Stops parameter servers, which never exit by themselves, once chief and workers have finished.
   void stop_parameter_servers() {
     if (reason != StopReason::kNone || !active()) return;
     const bool only_ps = std::ranges::all_of(
@@ -385,7 +384,7 @@ struct Supervisor {
   }
 
   void bring_back(Slot& finished, Slot& waiting, bool may_repeat) {
-    // Servers have its updates already, which a second process would add once more.
+    // Servers have its updates already, which a second process would add again.
     const std::optional<std::string> refusal =
         !may_repeat && std::ranges::any_of(slots, &Slot::is_server)
             ? std::optional<std::string>("the parameter servers have its updates")
@@ -429,7 +428,7 @@ struct Supervisor {
     return static_cast<int>(std::clamp<std::int64_t>(left, 0, 3'600'000));
   }
 
-  /// Its signals, and what it has not been able to write yet.
+  /// Returns the launcher's signal queue and its unwritten output.
   std::vector<pollfd> fds_of_launcher() const {
     std::vector<pollfd> fds{{signals.fd(), POLLIN, 0}};
     for (const int fd : reporter.waits_for_room()) fds.push_back({fd, POLLOUT, 0});
@@ -449,7 +448,7 @@ struct Supervisor {
     }
   }
 
-  /// Waits for the next event and handles what there is.
+  /// Waits for the next event and handles all events.
   void turn() {
     reporter.write_more();
     std::vector<pollfd> fds = fds_of_launcher();
@@ -483,9 +482,9 @@ struct Supervisor {
     check_deadlines();
   }
 
-  /// Runs all processes to their ends.
+  /// Runs all processes to their end.
   void run() {
-    // What loses its parent comes to this process, which can then end it.
+    // Orphaned descendants become children of this process, which can then end them.
     ::prctl(PR_SET_CHILD_SUBREAPER, 1);
     if (options.timeout) job_deadline = deadline_after(now(), *options.timeout);
     try {

@@ -1,5 +1,4 @@
-// Runs the processes of a job to their end, one loop in one thread; what came of them, and what is
-// shown.
+// Runs the processes of a job to their end, in one loop of one thread, and reports the results.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -14,18 +13,18 @@
 
 namespace tutti::launch {
 
-/// Exit code of a program that was asked to stop and left a checkpoint.
+/// Exit code of a program that stopped on request and saved a checkpoint.
 inline constexpr int kStoppedOnRequest = 75;
-/// Exit code of `tutti run` when --timeout was over, as of timeout(1).
+/// Exit code of `tutti run` after --timeout, as of timeout(1).
 inline constexpr int kTimedOut = 124;
 
-/// Why the processes that still ran were ended.
+/// Reason why the remaining processes were ended.
 enum class StopReason {
-  kNone,       // all ended by themselves
-  kFinished,   // chief and workers are done; parameter servers never end by themselves
+  kNone,       // all exited by themselves
+  kFinished,   // chief and workers have finished; parameter servers never exit by themselves
   kFailure,    // one failed
-  kSignal,     // the launcher got a signal
-  kTaskAsked,  // one ended with kStoppedOnRequest
+  kSignal,     // the launcher received a signal
+  kTaskAsked,  // one exited with kStoppedOnRequest
   kTimeout,
 };
 
@@ -33,21 +32,21 @@ struct TaskOutcome {
   std::string task;  // "worker-0"
   int restarts = 0;
   ExitStatus status = {};  // of the last process
-  double seconds = 0;      // that it lived
-  std::string oom = "";    // what the kernel's counter said at its end
-  int order = -1;          // 0 ended first; -1: has not
-  /// "before it joined" for a process that others waited for after it exited with code 0.
+  double seconds = 0;      // lifetime of the last process
+  std::string oom = "";    // change of the kernel's counter at its end
+  int order = -1;          // 0 ended first; -1: has not ended
+  /// "before it joined" for a process that exited with code 0 while others waited for it.
   std::string too_early = "";
 
-  /// "killed by signal 9 (SIGKILL), cgroup oom_kill +1, after 3.2 s".
+  /// Returns "killed by signal 9 (SIGKILL), cgroup oom_kill +1, after 3.2 s".
   std::string describe() const;
 };
 
 struct JobOutcome {
   std::vector<TaskOutcome> tasks;    // by rank
-  std::optional<int> first_failure;  // the rank whose failure, or early end, ended the job
+  std::optional<int> first_failure;  // rank whose failure, or early exit, ended the job
   StopReason reason = StopReason::kNone;
-  int stop_signal = 0;  // that the launcher sent to stop the job; 0: none
+  int stop_signal = 0;  // sent by the launcher to stop the job; 0: none
 
   int exit_code() const;
 };
@@ -57,71 +56,70 @@ class RestartCount {
  public:
   explicit RestartCount(int limit) : limit_(limit) {}
 
-  /// Counts a failed process that lived for `lived`. Returns nothing if the task is to be started
-  /// again, which counts as a restart; otherwise the reason, which is empty if the limit is 0. The
-  /// fifth process in a row that ends within a second, without a kill from outside, is the last.
+  /// Counts a failed process that lived for `lived`. Returns nullopt, and counts a restart, if the
+  /// task is to be restarted; otherwise the reason, which is empty if the limit is 0. The fifth
+  /// consecutive process that ends within a second, without a kill from outside, is the last.
   std::optional<std::string> refusal(const ExitStatus& status, Duration lived);
   int restarts() const { return restarts_; }
 
  private:
   int limit_;
   int restarts_ = 0;
-  int quick_failures_ = 0;  // in a row
+  int quick_failures_ = 0;  // consecutive
 };
 
-/// A process that the job goes on without: it is stopped, or its connection is gone.
+/// A process that the job has given up: it is stopped, or its connection is lost.
 struct GivenUp {
   std::string task;  // "worker-0"
-  int restarts = 0;  // which of the task's processes
-  /// Most likely it is ending by itself, and then says best how: it is killed only if it still is
-  /// there a second later.
+  int restarts = 0;  // identifies the task's process
+  /// The process is probably exiting, and its own status is the best report. It is killed only if
+  /// it still exists a second later.
   bool is_ending = false;
   std::string why;
 };
 
-/// A task that running processes wait for.
+/// A task for which running processes wait.
 struct WaitedFor {
   std::string task;           // "worker-0"
   std::optional<int> joined;  // restarts of the task's last process that joined the job
-  bool may_repeat = false;    // also where parameter servers have its updates
+  bool may_repeat = false;    // even if parameter servers have its updates
 };
 
-/// A task's process after so many restarts.
+/// A process of a task, identified by its number of restarts.
 struct TaskProcess {
   std::string task;  // "worker-0"
   int restarts = 0;
 };
 
 struct SupervisorOptions {
-  std::string log_dir = "";                        // gets a file "worker-0.log" of each; "": none
-  int max_restarts = 0;                            // of each task
-  Duration grace = std::chrono::seconds(30);       // between SIGTERM and SIGKILL
-  std::optional<Duration> timeout = std::nullopt;  // of the whole job
-  /// Asked some times a second, if it is there, for those given up since the last time: those that
-  /// have not ended are killed, which is a failure like any other.
+  std::string log_dir = "";                        // gets a file "worker-0.log" per task; "": none
+  int max_restarts = 0;                            // per task
+  Duration grace = std::chrono::seconds(30);       // time between SIGTERM and SIGKILL
+  std::optional<Duration> timeout = std::nullopt;  // for the whole job
+  /// If set, called several times a second for the processes given up since the last call. Those
+  /// that have not ended are killed, which counts as a failure.
   std::function<std::vector<GivenUp>()> find_given_up = {};
-  /// Asked when a process has failed, if it is there: all that the job knows to have failed, the
-  /// cause first. Processes that end because of another's failure may do so before it.
+  /// If set, called when a process has failed, for all failures known to the job, the cause first.
+  /// Processes that fail because of another one may exit before it.
   std::function<std::vector<TaskProcess>()> find_failed = {};
-  /// Asked like find_given_up, for the tasks that running processes wait for. One that has ended
-  /// with code 0 is started again when a process waits that was started again itself: it comes too
-  /// late to go through the last steps with the others. Otherwise that end was too early, a
-  /// failure.
+  /// If set, called as find_given_up, for the tasks for which running processes wait. One that
+  /// exited with code 0 is restarted if a restarted process waits, which was too late for the last
+  /// steps of the others. Otherwise it exited too early, a failure.
   std::function<std::vector<WaitedFor>()> find_waited_for = {};
 };
 
-/// Starts the processes of a plan, passes signals on, starts failed ones again after a short pause,
-/// as often as the options say, and ends all when one fails for good. No process remains when it
-/// returns or throws, also none that the processes left behind.
+/// Starts the processes of a plan, forwards signals, restarts failed processes after a short pause
+/// as often as the options permit, and ends all when one fails finally. When it returns or throws,
+/// no process remains, not even a descendant.
 ///
-/// Writes to standard output and standard error: each line whole, after "[worker-0]: ". Names have
-/// colours on a terminal (unless NO_COLOR is set). Messages of the launcher itself begin with
-/// "tutti run: " and go to standard error. No process waits for the reader. When the job has ended,
-/// waits until all has been read: a signal to stop ends that, and after a stop on request or for
-/// time it lasts no longer than the grace. If the reader is gone, this process gets SIGTERM.
+/// Writes each line whole to standard output or standard error, after "[worker-0]: ". Names are
+/// colored on a terminal (unless NO_COLOR is set). The launcher's own messages begin with "tutti
+/// run: " and go to standard error. Processes do not wait for the reader. At the end it waits until
+/// all output has been read: until a stop signal, and after a requested stop or a timeout no longer
+/// than the grace period. If the reader closes the pipe, this process receives SIGTERM.
 ///
-/// Throws kNotFound or kUnavailable when a process cannot be started, kUnavailable naming a log
-/// that cannot be written.
+/// Throws kNotFound or kUnavailable if a process cannot be started, kUnavailable naming a log that
+/// cannot be written.
 JobOutcome supervise(const JobPlan& plan, const SupervisorOptions& options, SignalQueue& signals,
                      Guard& guard);
 
