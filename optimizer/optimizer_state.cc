@@ -59,7 +59,8 @@ Gradient GradientAccumulator::total(std::size_t index, const Gradient& gradient)
   const GradientTape::StopRecording stop;
   const Tensor held = sums_[index].value();
   if (!gradient.is_none()) return add(gradient.to_dense(), held);
-  // Whether a held step had a gradient is not recorded: a sum of zeros changes nothing either.
+  // Missing gradients of held steps are not recorded. A sum of zeros counts as missing, and would
+  // change nothing.
   return is_zero(held) ? Gradient() : Gradient(held);
 }
 

@@ -473,7 +473,7 @@ void ControlSession::take_verdict(Verdict verdict) {
     verdicts_.push_back(verdict);
     if (verdict.is_fatal) changed_.notify_all();
   }
-  // The program receives it from its calls and reports it once.
+  // The program's calls throw such a verdict, so the program reports it.
   const bool is_thrown =
       verdict.kind == VerdictKind::kFailed || verdict.code == ErrorCode::kInvalidArgument;
   const bool is_self = verdict.who.task.same_task(self_.task) && verdict.who.pid == self_.pid &&

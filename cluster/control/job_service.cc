@@ -212,8 +212,8 @@ bool JobService::report(const MemberLink* link, const v1::MemberReport& report) 
   MemberRecord& record = *from->record;
   const TimePoint now = clock_.now();
   record.last_heard = now;
-  // A record that was given up or has left may have a successor and must not change anything. Its
-  // last progress came with Leave, which overtook this report.
+  // A record that was given up or has left may have a successor, so its reports must not change
+  // anything. Leave contained its last progress, and overtook this report.
   if (record.status != MemberRecord::Status::kHere) return true;
   if (report.has_progress()) {
     note(record, from_proto(report.progress()));
@@ -387,7 +387,7 @@ class JobService::WaitingCall final : public Reactor {
         context_(context),
         fill_(std::move(fill)) {}
 
-  /// Finishes if the reply is available, else returns false. May delete this call.
+  /// Finishes and returns true if the reply is available. May delete this call.
   bool finish_if_ready() {
     const bool is_ready = fill_();
     if (is_ready) Finish(grpc::Status::OK);

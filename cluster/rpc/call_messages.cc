@@ -194,7 +194,7 @@ struct CallReader::Fields {
   }
 
  private:
-  /// Reads up to the bytes of the tensors and returns their number.
+  /// Parses the fields before the bytes of the tensors, and returns the number of those bytes.
   std::uint64_t read_front(CodedInputStream& in) {
     while (const std::uint32_t tag = in.ReadTag()) {
       std::uint32_t length = 0;

@@ -152,9 +152,9 @@ void reap_adopted(const std::vector<pid_t>& own);
 void end_adopted(const std::vector<pid_t>& own);
 
 /// A small process that waits for the end of this one. If this process ends without destroying the
-/// object (kill -9), the guard kills every watched process group, then all processes with the job's
-/// mark in their environment (those that left their group), and removes the file and its folder.
-/// Create it before any thread.
+/// object (kill -9), the guard kills every watched process group. It then kills processes that left
+/// their group, which it finds by the job's mark in their environment, and removes the file and its
+/// folder. Create it before any thread.
 class Guard {
  public:
   /// `secret_folder` contains only `secret_file`. `mark`: "NAME=value", unique to this job.

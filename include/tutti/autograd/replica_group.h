@@ -43,13 +43,12 @@ class ReplicaGroup {
   /// not wait.
   virtual void note_target(const std::optional<MeanOfRows>& mean) { static_cast<void>(mean); }
 
-  /// Never null. Throws kFailedPrecondition inside a strategy's scope but outside run (the
-  /// cross-replica context), naming `who`.
+  /// Returns this thread's group. Throws kFailedPrecondition, naming `who`, in the cross-replica
+  /// context (in a strategy's scope but outside of run()).
   static ReplicaGroup& current(std::string_view who);
-  /// The same without the check: nullptr in the cross-replica context.
+  /// Same as current(), but returns nullptr in the cross-replica context.
   static ReplicaGroup* find_current();
-  /// The group of one that a thread begins with: for work of a replica that is no concern of
-  /// others.
+  /// Returns a thread's initial group of one, for work that does not involve other replicas.
   static ReplicaGroup& of_one();
 };
 

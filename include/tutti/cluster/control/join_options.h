@@ -53,7 +53,7 @@ struct HealthOptions {
   /// Same as warn_stuck_after, but fatal.
   Duration abort_stuck_after = durations::kAbortStuckAfter;
 
-  /// 100 ms, 400 ms and 1 s instead of 250 ms, 2 s and 5 s.
+  /// Returns options with 100 ms, 400 ms and 1 s instead of 250 ms, 2 s and 5 s.
   static HealthOptions fast_detect() {
     HealthOptions options;
     options.heartbeat_every = std::chrono::milliseconds(100);

@@ -22,10 +22,9 @@ struct SharedBytes {
 };
 
 /// Message with a head that the receiver parses (at most kLongestHead bytes) and a payload that is
-/// passed on without a copy, in chunks. The head describes the payload. Chunk boundaries are not
-/// preserved: the receiver gets the same bytes in order, usually in one chunk aligned to 64 bytes,
-/// within a process in the sender's chunks, and in answers over gRPC in the chunks as they arrived.
-/// A value type.
+/// passed on without a copy, in chunks. The head describes the payload. The receiver gets the bytes
+/// in order, but not in the same chunks: usually in one chunk aligned to 64 bytes. Within a process
+/// chunks are the sender's; in answers over gRPC they are as they arrived. A value type.
 struct Packet {
   std::vector<std::byte> head = {};
   std::vector<SharedBytes> payload = {};

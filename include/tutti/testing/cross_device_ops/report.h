@@ -21,14 +21,14 @@ namespace tutti::conformance {
 /// in_process_communicators().
 enum class GroupShape { kLocal, kSpread, kThreads };
 
-/// The subject of a case.
+/// Aspect that a case tests.
 enum class Check {
   kValues,         // one call: correct results everywhere, nothing else written
   kSpecialValues,  // NaN, infinities, signed zeros, denormals among the values
   kRepeated,       // three calls in a row, the third equal to the first
   kConcurrent,     // several groups at the same time
   kSlices,         // several threads on disjoint ranges (sliceable operations)
-  kHandles,        // several started calls, waited for in another order
+  kHandles,        // several started calls, waited for in a different order
   kMismatch,       // the last rank makes a different call; `variant` is a MismatchKind
   kDeadline,       // the last rank makes no call
   kAbort,          // another thread aborts the call
