@@ -150,9 +150,10 @@ struct ServerToReach {
   Duration say_every;
 };
 
-/// Repeats `attempt`, which receives the deadline, until it is done. Logs the server every
-/// `say_every`. Throws kFailedPrecondition if the server refuses or belongs to another job,
-/// kUnavailable within seconds if this machine can never reach the address, and kDeadlineExceeded.
+/// Repeats `attempt`, which receives the deadline, until it is done. Logs every `say_every` that it
+/// waits for the server. Throws kFailedPrecondition if the server refuses or belongs to another
+/// job, kUnavailable within seconds if this machine can never reach the address, and
+/// kDeadlineExceeded.
 void reach_server(const ServerToReach& server,
                   const std::function<ConnectAttempt(TimePoint deadline)>& attempt);
 

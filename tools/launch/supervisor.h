@@ -115,8 +115,8 @@ struct SupervisorOptions {
 /// Writes each line whole to standard output or standard error, after "[worker-0]: ". Names are
 /// colored on a terminal (unless NO_COLOR is set). The launcher's own messages begin with "tutti
 /// run: " and go to standard error. Processes do not wait for the reader. At the end it waits until
-/// all output has been read: until a stop signal, and after a requested stop or a timeout no longer
-/// than the grace period. If the reader closes the pipe, this process receives SIGTERM.
+/// all output has been read. A stop signal ends that wait, and after a requested stop or a timeout
+/// it takes at most the grace period. If the reader closes the pipe, this process receives SIGTERM.
 ///
 /// Throws kNotFound or kUnavailable if a process cannot be started, kUnavailable naming a log that
 /// cannot be written.
