@@ -46,8 +46,7 @@ class ExponentialMovingAverage {
   double apply_number(const std::string& name, double value,
                       std::optional<std::int64_t> num_updates = std::nullopt);
 
-  /// Returns the average of the variable or number of this name. Throws kNotFound listing the
-  /// names.
+  /// Returns the average of this name's variable or number. Throws kNotFound listing the names.
   const Variable& average(const std::string& name) const;
   /// Returns the averages of variables, then of numbers, as saved in a checkpoint.
   std::vector<Variable> averages() const;

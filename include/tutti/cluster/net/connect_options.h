@@ -28,8 +28,7 @@ struct ConnectOptions {
   /// Timeout for finding and connecting all ranks. It restarts with each connection that this rank
   /// makes, and with each peer that reports that it has all of its own.
   Duration timeout = durations::kJoinTimeout;
-  /// Prefix of the group's keys in the store. Groups that exist at the same time need different
-  /// ones.
+  /// Prefix of the group's keys in the store; must differ between groups that exist at once.
   std::string key_prefix = "ranks";
   /// Limit, in bytes, of all messages that arrived before their recv(). A connection that exceeds
   /// it fails with kResourceExhausted.

@@ -16,7 +16,7 @@ namespace tutti::durations {
 /// Interval of lines about a wait (users must see one within 5 s) and about refused connections, so
 /// that unauthenticated peers cannot fill the disk.
 inline constexpr Duration kSayAgainEvery = std::chrono::milliseconds(4500);
-/// Interfaces, routes and name servers of a machine that has just booted may appear a little later.
+/// Grace period for unreachable addresses: interfaces or routes may be missing just after booting.
 inline constexpr Duration kHopelessLongEnough = std::chrono::seconds(10);
 /// First polling interval for stores without notifications.
 inline constexpr Duration kStorePause = std::chrono::milliseconds(1);
@@ -33,13 +33,11 @@ inline constexpr Duration kSilentAfter = std::chrono::seconds(2);
 /// has not authenticated itself counts as lost.
 inline constexpr Duration kUnreachableAfter = std::chrono::seconds(5);
 /// Time after which a member on another machine counts as dead if its connection closed without a
-/// new one, or if the server's port refuses connections. The system closes the connections of a
-/// process that exits, while a silent link closes none. A handshake needs at least this long,
-/// however little time is left.
+/// new one, or the server's port refuses connections: an exit closes connections, a silent link
+/// does not. A handshake needs at least this long, however little time is left.
 inline constexpr Duration kReconnectWithin = std::chrono::milliseconds(150);
-/// Time after which members that wait for each other in different collectives are declared
-/// deadlocked (fatal). Longer than a busy machine needs to enter a call that the program has
-/// already issued.
+/// Time after which members that wait for each other in different collectives are deadlocked, which
+/// is fatal. Longer than a busy machine needs to enter a call that the program has issued.
 inline constexpr Duration kAbortDeadlockAfter = std::chrono::seconds(1);
 inline constexpr Duration kAbortStuckAfter = std::chrono::minutes(1);
 /// Longest training step, for workers whose collectives have their own deadlines.
@@ -57,9 +55,8 @@ inline constexpr Duration kOneTry = std::chrono::seconds(1);
 
 /// Spinning time before a thread sleeps; waking a sleeping thread costs about as much.
 inline constexpr Duration kSpin = std::chrono::microseconds(100);
-/// Time during which a thread that may not spin yields its core before it sleeps. An idle core goes
-/// to sleep and then takes longer than this to wake (4 ranks on 2 cores, 1 KiB: 145 us without
-/// yielding, 58 us with 20, up to 100 us with 100).
+/// Yielding time of a thread that may not spin, before it sleeps. An idle core takes longer than
+/// this to wake (4 ranks on 2 cores, 1 KiB: 145 us without, 58 us with 20, up to 100 us with 100).
 inline constexpr Duration kYield = std::chrono::microseconds(20);
 /// Time without acknowledgements after which a link counts as broken. The system retransmits after
 /// 0.2, 0.6, 1.4, 3 and 6.2 s (on a fast link), so a link that was silent for 3 to 6 s is only then

@@ -18,8 +18,7 @@ struct KubernetesResolverOptions {
   std::vector<std::pair<std::string, int>> jobs = {};
   /// Port of every task. 0: TUTTI_KUBERNETES_PORT, or 2222 if unset.
   int port = 0;
-  /// The headless service. Default: TUTTI_KUBERNETES_SERVICE, or the common name of the pods if
-  /// unset.
+  /// The headless service. Default: TUTTI_KUBERNETES_SERVICE, or the pods' common name if unset.
   std::string service = {};
   std::string rpc_layer = "grpc";
 };
@@ -27,8 +26,8 @@ struct KubernetesResolverOptions {
 /// Cluster of pods that know each other by name. HOSTNAME "train-worker-1" is worker 1 of the set
 /// "train", whose tasks are at train-worker-0.train:2222 and so on; "train-1", as in a StatefulSet
 /// or an indexed Job, is worker 1 at train-1.train:2222. (A TFJob sets TF_CONFIG:
-/// TfConfigResolver.) Throws kFailedPrecondition for a missing variable and kInvalidArgument for an
-/// invalid one.
+/// TfConfigResolver.) Throws kFailedPrecondition or kInvalidArgument naming a missing or invalid
+/// variable.
 class KubernetesResolver : public ClusterResolver {
  public:
   explicit KubernetesResolver(const KubernetesResolverOptions& options = {},

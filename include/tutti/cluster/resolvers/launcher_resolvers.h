@@ -17,9 +17,8 @@ struct MpiResolverOptions {
   std::vector<std::pair<std::string, int>> jobs = {};
 };
 
-/// Rank and size under mpirun of Open MPI (OMPI_COMM_WORLD_RANK, _SIZE), of MPICH and its
-/// derivatives (PMI_RANK, PMI_SIZE) or of a PMIx launcher (PMIX_RANK with SLURM_STEP_NUM_TASKS or
-/// PMIX_SIZE).
+/// Rank and size under mpirun of Open MPI (OMPI_COMM_WORLD_RANK, _SIZE), MPICH and its derivatives
+/// (PMI_RANK, PMI_SIZE), or a PMIx launcher (PMIX_RANK, SLURM_STEP_NUM_TASKS).
 ///
 /// Launchers do not provide addresses, so every address is ""; in a build with MPI the ranks
 /// connect through MPI. Throws kFailedPrecondition if no launcher's variables are set, and

@@ -13,8 +13,7 @@
 namespace tutti {
 
 struct SlurmResolverOptions {
-  /// Jobs and their numbers of tasks, assigned to Slurm's tasks in this order. Default: all are
-  /// workers.
+  /// Jobs and their numbers of tasks, assigned to Slurm's tasks in order. Default: all are workers.
   std::vector<std::pair<std::string, int>> jobs = {};
   /// Port of the first task on each node; later tasks use the following ports.
   int port_base = 8888;
@@ -31,7 +30,7 @@ struct SlurmResolverOptions {
 /// SLURM_STEP_TASKS_PER_NODE. Tasks are numbered node by node, or round-robin if SLURM_DISTRIBUTION
 /// is cyclic; SLURM_NODEID must agree. Throws kFailedPrecondition for a missing variable, and
 /// kInvalidArgument for an invalid one and for more tasks or GPUs than there are. Changes no
-/// variable.
+/// variable: see cuda_visible_devices().
 class SlurmResolver : public ClusterResolver {
  public:
   explicit SlurmResolver(const SlurmResolverOptions& options = {},
@@ -46,8 +45,7 @@ class SlurmResolver : public ClusterResolver {
   const std::optional<std::string>& cuda_visible_devices() const { return visible_devices_; }
 
  protected:
-  /// Returns {{"GPU", gpus_per_task}}; for other tasks, assumes that each node has as many GPUs as
-  /// this one.
+  /// Returns {{"GPU", gpus_per_task}}; assumes that other nodes have as many GPUs as this one.
   std::map<std::string, int> find_accelerators(const std::optional<Task>& other) const override;
 
  private:

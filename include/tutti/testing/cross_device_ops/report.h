@@ -16,9 +16,8 @@
 
 namespace tutti::conformance {
 
-/// Shape of a group. kLocal: one CrossDeviceOps has the buffers of all replicas. kSpread: each rank
-/// is a thread with a Communicator over messages. kThreads: same, but over
-/// in_process_communicators().
+/// Shape of a group. kLocal: one CrossDeviceOps has all replicas' buffers. kSpread: each rank is a
+/// thread with a Communicator over messages. kThreads: same over in_process_communicators().
 enum class GroupShape { kLocal, kSpread, kThreads };
 
 /// Aspect that a case tests.
@@ -126,9 +125,8 @@ struct Report {
   std::size_t count(Verdict verdict) const;
   /// Returns true if at least one case passed and none failed.
   bool passed() const;
-  /// Returns a table with one line per operation and type, the reasons for skipping, the first
-  /// failure of each line with the command that repeats it (`repeat`: "tutti conform NAME"), and a
-  /// verdict.
+  /// Returns a table with a line per operation and type, the reasons for skipping, the first
+  /// failure of each line with its command (`repeat`: "tutti conform NAME"), and a verdict.
   std::string table(const std::string& repeat) const;
   Json json() const;
 };
@@ -136,8 +134,7 @@ struct Report {
 struct RunOptions {
   /// No case begins after this time.
   Duration budget = Duration::max();
-  /// Number of failures after which no case begins: an operation that always fails need not run
-  /// long.
+  /// Number of failures after which no case begins, for operations that always fail.
   std::size_t max_failures = 100;
   /// Called before each case by the thread that called run(), so that a program can record the case
   /// for its crash handler.
