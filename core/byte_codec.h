@@ -1,4 +1,4 @@
-// Little-endian numbers, raw bytes and fields of protobuf, on any machine.
+// Little-endian numbers, raw bytes and fields of protobuf messages, on any machine.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -20,7 +20,7 @@ void put_little_endian(Bytes& bytes, Number number) {
   }
 }
 
-/// Returns the number whose bytes are stored at `offset`. Requires: they are there.
+/// Returns the number stored at `offset`. Requires: all its bytes are within `bytes`.
 template <std::unsigned_integral Number, class Bytes>
 Number get_little_endian(const Bytes& bytes, std::size_t offset) {
   Number number = 0;
@@ -31,11 +31,11 @@ Number get_little_endian(const Bytes& bytes, std::size_t offset) {
   return number;
 }
 
-// The few parts of protobuf's wire format that Example, event files, ONNX and XLA's options need.
+// The subset of protobuf's wire format that Example, event files, ONNX and XLA's options need.
 
 enum class WireType { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
 
-/// Appends a number to a message.
+/// Appends a variable-length number to a message.
 inline void put_varint(std::string& message, std::uint64_t value) {
   for (; value >= 0x80; value >>= 7) message.push_back(static_cast<char>(value | 0x80));
   message.push_back(static_cast<char>(value));
@@ -51,14 +51,14 @@ inline void put_bytes(std::string& message, std::uint32_t field, std::string_vie
   message += bytes;
 }
 
-/// Appends to a vector.
+/// Appends numbers and bytes to a vector.
 class ByteWriter {
  public:
   template <std::unsigned_integral T>
   void number(T value) {
     put_little_endian(bytes_, value);
   }
-  /// Not inlined: where it is, g++ 12 warns falsely of the vector's growing.
+  /// Not inlined: g++ 12 would give a false warning about the growth of the vector.
   [[gnu::noinline]] void raw(std::span<const std::byte> bytes) {
     bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
   }
@@ -68,8 +68,8 @@ class ByteWriter {
   std::vector<std::byte> bytes_;
 };
 
-/// Reads from a span with every length checked. What does not fit makes it failed for good, and
-/// gives zeros.
+/// Reads from a span and checks every length. A read past the end returns zeros or nothing, and so
+/// do all later reads.
 class ByteReader {
  public:
   explicit ByteReader(std::span<const std::byte> bytes) : rest_(bytes) {}
@@ -87,7 +87,7 @@ class ByteReader {
     return bytes;
   }
   bool failed() const { return failed_; }
-  /// Whether all was read, and nothing more was asked for.
+  /// Returns true if all bytes were read and no read failed.
   bool is_complete() const { return !failed_ && rest_.empty(); }
 
  private:

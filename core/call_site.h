@@ -1,4 +1,4 @@
-// For which line of the user's program a thread works.
+// Line of the user's program on whose behalf the current thread runs.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -6,8 +6,8 @@
 
 namespace tutti {
 
-/// While it lives, what this thread does is done for that line of the user's program: what is far
-/// below names it in messages. A location without a line changes nothing.
+/// Scope in which this thread runs on behalf of that line of the user's program; messages of lower
+/// layers name it. A location without a line changes nothing.
 class CallSite {
  public:
   explicit CallSite(const SourceLocation& where) : outer_(current_) {
@@ -16,7 +16,7 @@ class CallSite {
   ~CallSite() { current_ = outer_; }
   CallSite& operator=(CallSite&&) = delete;
 
-  /// Of the innermost; without a line where there is none.
+  /// Returns the location of the innermost scope; one without a line if there is none.
   static SourceLocation current() { return current_; }
 
  private:

@@ -1,4 +1,4 @@
-// What can be made of the calls that describe it, by name.
+// Table of functions that make objects (layers, initialisers, ...) from calls written as JSON.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -14,17 +14,18 @@
 
 namespace tutti::internal {
 
-/// What can be made of calls, by name. Any thread.
+/// Table of the functions that make a `Made` from a call, by name. Thread-safe.
 template <class Made>
 class CallTable {
  public:
   using Entry = std::pair<std::string, CallReader<Made>>;
 
-  /// `kind`: "layer". `remedy` ends the error about an unknown name: "try register_layer()".
+  /// Errors name `kind` ("layer") and, for an unknown name, end in `remedy` ("try
+  /// register_layer()").
   CallTable(std::string kind, std::string remedy, std::vector<Entry> entries)
       : kind_(std::move(kind)), remedy_(std::move(remedy)), entries_(std::move(entries)) {}
 
-  /// Throws kAlreadyExists for a name that is taken.
+  /// Throws kAlreadyExists if the name is taken.
   void add(std::string name, CallReader<Made> reader) {
     const MutexLock lock(mutex_);
     if (std::ranges::find(entries_, name, &Entry::first) != entries_.end())
@@ -37,7 +38,8 @@ class CallTable {
     return names_of(entries_, &Entry::first);
   }
 
-  /// Throws kNotFound listing the names, kInvalidArgument for arguments that do not fit.
+  /// Makes the object that `call` describes. Throws kNotFound listing the names if its name is
+  /// unknown, kInvalidArgument if its arguments do not fit.
   Made make(const Json& call) const {
     const Json::Array& parts = call.as_array();
     if (parts.empty())

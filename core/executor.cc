@@ -1,4 +1,4 @@
-// Threads of the operating system, named for debuggers, and its clocks.
+// Threads and clocks of the operating system.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/core/executor.h"
 
@@ -25,7 +25,7 @@ namespace {
 
 std::atomic<int> running_threads{0};
 std::atomic<int> sleeping_threads{0};
-std::atomic<int> sleeping_outside{0};  // threads that this executor did not start
+std::atomic<int> sleeping_outside{0};  // of threads that this executor did not start
 thread_local bool is_counted = false;
 
 [[noreturn]] void end_process(const std::string& name, const char* reason) {
@@ -104,7 +104,7 @@ AsleepScope::~AsleepScope() {
 int num_hardware_threads() {
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
-  // Of the process: the calling thread may be pinned to one.
+  // Affinity of the process, since the calling thread may be pinned to one core.
   if (sched_getaffinity(getpid(), sizeof(allowed), &allowed) == 0) {
     if (const int count = CPU_COUNT(&allowed); count > 0) return count;
   }

@@ -1,4 +1,4 @@
-// Whole files, read and written atomically, and the user's limit of their size.
+// Whole files, read and written atomically, and the user's file size limit.
 // SPDX-License-Identifier: Apache-2.0
 #include "core/file.h"
 
@@ -48,7 +48,7 @@ bool write_and_sync(const std::string& path, std::string_view bytes) {
          ::fsync(file.get()) == 0 && file.close();
 }
 
-/// Makes a rename in `folder` survive a power cut. File systems that cannot do this say EINVAL.
+/// Makes a rename in `folder` survive a power cut. File systems that cannot do this return EINVAL.
 void sync_folder(const std::filesystem::path& folder) {
   FileDescriptor descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (descriptor.get() >= 0) ::fsync(descriptor.get());
@@ -64,7 +64,7 @@ std::string read_file(const std::string& path) {
   if (::fstat(file.get(), &information) == 0 && information.st_size > 0) {
     bytes.reserve(static_cast<std::size_t>(information.st_size) + 1);
   }
-  // Read until the end rather than the stated size: files in /proc state none.
+  // Read to the end instead of trusting the reported size: files in /proc report 0.
   constexpr std::size_t kChunk = 1 << 16;
   for (;;) {
     const std::size_t size = bytes.size();
@@ -115,7 +115,7 @@ void write_file_atomically(const std::string& path, std::string_view bytes) {
        "': ", std::generic_category().message(reason));
 }
 
-// Files that grow beyond the user's limit: an error of the call instead of the end of the program.
+// File size limit.
 
 namespace {
 
@@ -141,7 +141,7 @@ FileSizeLimitScope::FileSizeLimitScope() {
 
 FileSizeLimitScope::~FileSizeLimitScope() {
   if (::sigismember(&before_, SIGXFSZ) == 1) return;
-  const int error = errno;  // of the call, for its caller
+  const int error = errno;  // of the caller's system call
   const sigset_t own = the_signal();
   sigset_t waiting;
   const timespec at_once = {};
@@ -183,7 +183,7 @@ FileDescriptor watch_process(int pid) {
 }
 
 int poll_until(std::span<pollfd> descriptors, TimePoint deadline) {
-  // "At once" is TimePoint::min(), from which now() cannot be subtracted.
+  // A deadline of TimePoint::min() means "do not wait"; subtracting now() from it would overflow.
   const TimePoint now = deadline == TimePoint::min() ? deadline : Clock::system().now();
   if (deadline <= now) return ::poll(descriptors.data(), descriptors.size(), 0);
   const Duration duration = std::min<Duration>(deadline - now, std::chrono::hours(1));

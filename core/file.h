@@ -1,4 +1,4 @@
-// Whole files, written atomically; the user's limit of their size; descriptors, waited for.
+// Whole files, written atomically; the user's file size limit; file descriptors.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -18,28 +18,27 @@
 
 namespace tutti {
 
-// Whole files: read, and written so that a reader sees the old content or the new, never half.
+// Whole files. A reader sees the old content or the new, never a mixture.
 
-/// The bytes of a file. Throws kNotFound or kUnavailable naming the path and the system's reason.
+/// Returns the bytes of a file. Throws kNotFound or kUnavailable with the path and the reason.
 std::string read_file(const std::string& path);
-/// The same, or "" where it cannot be read: for what some systems tell and others do not.
+/// Same as read_file(), but returns "" if the file cannot be read.
 std::string read_file_if_any(const std::string& path);
-/// Returns the names in a folder, in no order; none where it cannot be read.
+/// Returns the names in a folder, unordered; empty if it cannot be read.
 std::vector<std::string> names_in_folder(const std::string& path);
 
-/// Writes to a temporary file beside `path`, flushes it to the disk and renames it over `path`.
-/// Makes missing folders. Throws kUnavailable naming the path and the system's reason; then `path`
-/// is unchanged.
+/// Writes a temporary file next to `path`, flushes it to disk and renames it to `path`. Makes
+/// missing folders. Throws kUnavailable with the path and the reason; `path` is then unchanged.
 void write_file_atomically(const std::string& path, std::string_view bytes);
 
-// Files that grow beyond the user's limit: an error of the call instead of the end of the program.
+// File size limit: exceeding it becomes an error of the call, instead of ending the program.
 
-/// Of this process's files (`ulimit -f`), in bytes. Files of memory are files, too.
+/// Returns the user's file size limit (`ulimit -f`), in bytes. It also applies to files in memory.
 std::uint64_t file_size_limit();
 
-/// While it lives, a call of this thread that makes a file larger than allowed (`ulimit -f`) fails
-/// with EFBIG, as a full disk fails with ENOSPC; the signal SIGXFSZ, which ends programs, is taken
-/// away. Programs that have blocked it themselves find everything as it was.
+/// Scope in which a call of this thread that exceeds the file size limit (`ulimit -f`) fails with
+/// EFBIG, as a full disk fails with ENOSPC. It blocks and discards SIGXFSZ, which would end the
+/// program. Does nothing if the program has blocked that signal itself.
 class FileSizeLimitScope {
  public:
   FileSizeLimitScope();
@@ -52,7 +51,7 @@ class FileSizeLimitScope {
 
 namespace internal {
 
-/// Owns a file descriptor of the system.
+/// Owns a file descriptor.
 class FileDescriptor {
  public:
   FileDescriptor() = default;
@@ -67,15 +66,14 @@ class FileDescriptor {
   bool is_open() const { return number_ >= 0; }
   /// Returns the descriptor, which the caller closes.
   int release() { return std::exchange(number_, -1); }
-  /// Returns true if the system agreed: some file systems report a full disk only here.
+  /// Returns true if close() succeeded: some file systems report a full disk only here.
   bool close();
 
  private:
   int number_ = -1;
 };
 
-/// Returns the result of `call`, a call of the system, which is repeated while signals interrupt
-/// it.
+/// Returns the result of `call`, a system call, repeating it while signals interrupt it.
 template <class Call>
 auto uninterrupted(const Call& call) {
   auto result = call();
@@ -83,16 +81,17 @@ auto uninterrupted(const Call& call) {
   return result;
 }
 
-/// Whether all went out; else errno says why not.
+/// Returns true if all bytes were written; otherwise errno holds the reason.
 bool write_all(int fd, std::span<const std::byte> bytes);
 
-/// A counter that poll() sees: what wakes a thread out of it.
+/// Returns an eventfd, with which another thread ends a poll().
 FileDescriptor make_wake_event();
-/// poll() sees POLLIN when the process ends. Not open: the system has no such thing, or no process.
+/// Returns a descriptor that becomes readable when the process ends, or one that is not open if the
+/// system lacks pidfds or the process does not exist.
 FileDescriptor watch_process(int pid);
 
-/// Waits until one is ready or the deadline; returns how many are. Hands the run token on, and
-/// counts as asleep, while it waits.
+/// Waits until a descriptor is ready or the deadline, but at most one hour; returns how many are
+/// ready, or -1 with errno. Releases the run token and counts as asleep while it waits.
 int poll_until(std::span<pollfd> descriptors, TimePoint deadline);
 
 }  // namespace internal

@@ -1,4 +1,4 @@
-// Names of kinds of files, by the bytes that they begin with.
+// Kinds of files, recognised by their first bytes.
 // SPDX-License-Identifier: Apache-2.0
 #include "core/file_kind.h"
 
@@ -23,7 +23,7 @@ struct FileKind {
   std::size_t offset = 0;  // of the magic bytes in the file
 };
 
-/// The first one that matches counts: longer magic bytes come before their prefixes.
+/// The first match counts: longer magic bytes precede their prefixes.
 constexpr std::array kKinds = {
     FileKind{"version https://git-lfs"sv, "a Git LFS pointer (try 'git lfs pull')"sv},
     FileKind{"\x93NUMPY"sv, "a .npy file of numpy"sv},
@@ -69,7 +69,8 @@ bool is_safetensors(std::string_view bytes) {
          get_little_endian<std::uint64_t>(bytes, 0) < kLargestHeader;
 }
 
-/// A record of a TFRecord file begins with its length, 8 bytes, and their masked checksum.
+/// A record of a TFRecord file begins with its length, 8 bytes, and the masked checksum of these
+/// bytes.
 bool is_tfrecord(std::string_view bytes) {
   if (bytes.size() < 12) return false;
   const std::uint32_t crc = crc32c_of(std::as_bytes(std::span(bytes.substr(0, 8))));
@@ -77,7 +78,7 @@ bool is_tfrecord(std::string_view bytes) {
   return masked == get_little_endian<std::uint32_t>(bytes, 8);
 }
 
-/// "" where the text is of no known kind.
+/// Returns "" for text of an unknown kind.
 std::string_view kind_of_text(std::string_view text) {
   if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);
   text.remove_prefix(std::min(text.find_first_not_of(" \t\r\n"), text.size()));
@@ -103,7 +104,8 @@ bool is_text(std::string_view bytes) {
   });
 }
 
-/// Without a byte order mark: letters and 0 in turn.
+/// Returns true for UTF-16 text without a byte order mark: ASCII characters alternate with zero
+/// bytes.
 bool is_utf16(std::string_view bytes) {
   constexpr std::size_t kLooked = 8;
   if (bytes.size() < kLooked) return false;

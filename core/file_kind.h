@@ -1,4 +1,4 @@
-// Names of kinds of files, for errors about files that a reader cannot read.
+// Descriptions of kinds of files, for errors about files that a reader does not accept.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10,20 +10,19 @@
 
 namespace tutti::internal {
 
-/// Returns what a file is by its first bytes, to be written behind "got ": "an empty file", "a zip
-/// archive (...)", "a Git LFS pointer (...)", "an HTML page (...)", ...; "" for bytes of no known
-/// kind. 512 bytes are enough; the whole file may be passed. Thread-safe.
+/// Returns a description of a file for use after "got ", by its first bytes: "an empty file", "a
+/// zip archive (...)", "a Git LFS pointer (...)", "an HTML page (...)", ... Returns "" for an
+/// unknown kind. 512 bytes are enough; the whole file may be passed. Thread-safe.
 std::string kind_of_file(std::string_view first_bytes);
 
-/// Same as kind_of_file(), but bytes of no known kind are shown: "text that begins with 'abc'",
+/// Same as kind_of_file(), but shows bytes of an unknown kind: "text that begins with 'abc'",
 /// "bytes that begin with 00 1f".
 std::string describe_file(std::string_view first_bytes);
 
-/// Returns "; the file is <kind>", to be written behind another error, or "" for bytes of no known
-/// kind.
+/// Returns "; the file is <kind>", to be appended to another error, or "" for an unknown kind.
 std::string kind_note(std::string_view first_bytes);
 
-/// Throws kDataLoss with the text of `parts` behind "<source>: offset <offset>: ".
+/// Throws kDataLoss with the text of `parts` after "<source>: offset <offset>: ".
 template <class... Parts>
 [[noreturn]] void fail_at(std::string_view source, std::uint64_t offset, const Parts&... parts) {
   fail(ErrorCode::kDataLoss, source, ": offset ", offset, ": ", parts...);

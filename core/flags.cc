@@ -1,4 +1,4 @@
-// Command-line flags: our declarations and messages, CLI11's parsing of the line.
+// Command-line flags: declarations and messages are ours, the parsing is CLI11's.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/core/flags.h"
 
@@ -20,7 +20,7 @@ Number parse_number(const std::string& name, const std::string& text, const char
   throw CLI::ValidationError(concat(name, ": expected ", expected, ", got '", text, "'"));
 }
 
-/// Returns the names of flags or of commands, and the nearest one to what was `given`.
+/// Returns the names of flags or of commands, with the one nearest to `given`.
 template <class Part>
 std::string choices_of(const std::vector<Part*>& parts, std::string_view given = "") {
   return internal::choices(internal::names_of(parts, [](const Part* p) { return p->get_name(); }),
@@ -30,7 +30,7 @@ std::string choices_of(const std::vector<Part*>& parts, std::string_view given =
 }  // namespace
 
 struct Flags::Impl {
-  /// A flag with one value; the last one on the line counts.
+  /// Adds a flag with one value; its last occurrence on the line counts.
   void add_value(const std::string& name, const std::string& default_text, const std::string& help,
                  const char* type, std::function<void(const std::string&)> assign) {
     CLI::Option* option = app->add_option_function<std::string>(name, std::move(assign), help);
@@ -38,7 +38,7 @@ struct Flags::Impl {
     if (!default_text.empty()) option->default_str(default_text);
   }
 
-  /// The deepest sub-command that the line named: the one that an error is about.
+  /// Returns the deepest subcommand that the line named, which errors are about.
   const Impl& active() const {
     for (const auto& command : commands) {
       if (command->app->parsed()) return command->active();
@@ -81,10 +81,10 @@ struct Flags::Impl {
     for (const auto& command : commands) command->allow_extras();
   }
 
-  std::unique_ptr<CLI::App> owned;  // of the program; a sub-command's App belongs to its parent
+  std::unique_ptr<CLI::App> owned;  // of the program; a subcommand's App belongs to its parent
   CLI::App* app = nullptr;
-  std::function<int()> body;                    // of a sub-command
-  std::vector<std::unique_ptr<Impl>> commands;  // below this one
+  std::function<int()> body;                    // of a subcommand
+  std::vector<std::unique_ptr<Impl>> commands;  // subcommands
 };
 
 Flags::Flags(std::string description) : impl_(std::make_unique<Impl>()) {
@@ -154,14 +154,14 @@ void Flags::add_command(const std::string& name, const std::string& help,
   auto impl = std::make_unique<Impl>();
   impl->app = impl_->app->add_subcommand(name, help);
   impl->body = std::move(body);
-  // What is declared lives in the App of the sub-command, which lives in ours.
+  // The App of the subcommand owns these declarations, and our App owns that one.
   Flags flags(std::move(impl));
   declare(flags);
   impl_->commands.push_back(std::move(flags.impl_));
 }
 
 int Flags::parse(int argc, char** argv) {
-  // The name for messages is the program's own, without folders.
+  // Messages name the program without its folders.
   const std::string path = argc > 0 ? argv[0] : "program";
   impl_->app->name(path.substr(path.rfind('/') + 1));
   impl_->allow_extras();

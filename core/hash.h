@@ -11,8 +11,8 @@
 
 namespace tutti {
 
-/// Hashes a sequence of pieces; the result depends on the bytes alone, not on how they were cut
-/// into pieces.
+/// Incremental XXH3-128 hash. The result depends on the bytes alone, not on how they were split
+/// into updates.
 class Hasher {
  public:
   Hasher();
@@ -22,7 +22,7 @@ class Hasher {
 
   void update(std::span<const std::byte> bytes);
   void update(std::string_view text);
-  /// 32 hexadecimal digits. More updates may follow.
+  /// Returns 32 hexadecimal digits. More updates may follow.
   std::string hex_digest() const;
 
  private:
@@ -30,7 +30,7 @@ class Hasher {
   std::unique_ptr<State> state_;
 };
 
-/// Hasher's digest of one piece.
+/// Returns Hasher's digest of one sequence of bytes.
 std::string hash_of(std::span<const std::byte> bytes);
 std::string hash_of(std::string_view text);
 
@@ -38,8 +38,8 @@ std::string hash_of(std::string_view text);
 
 namespace tutti::internal {
 
-/// Castagnoli's checksum of `bytes` after those of which `crc` is the checksum (0: none). With the
-/// processor's instruction where it has one.
+/// Returns the CRC32C of `bytes` appended to data whose checksum is `crc` (0: no data). Uses the
+/// processor's instruction if it has one.
 std::uint32_t crc32c_of(std::span<const std::byte> bytes, std::uint32_t crc = 0);
 
 }  // namespace tutti::internal

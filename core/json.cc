@@ -1,4 +1,4 @@
-// JSON values: kinds and members; text written and read.
+// JSON values: kinds and members, parsing and writing.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/core/json.h"
 
@@ -111,7 +111,7 @@ void Json::push_back(Json value) {
   array->push_back(std::move(value));
 }
 
-// Text, by nlohmann's writer.
+// Writing, by nlohmann's writer.
 
 namespace {
 
@@ -125,7 +125,7 @@ Written written(const Json& json) {
       return elements;
     } else if constexpr (std::is_same_v<Value, Json::Object>) {
       Written::object_t members;
-      // Past its own insertion, which looks through all members: names are unique already.
+      // Bypasses insertion by name, which searches all members: names are already unique.
       auto& list = static_cast<Written::object_t::Container&>(members);
       for (const auto& [name, member] : value) list.emplace_back(name, written(member));
       return members;
@@ -141,7 +141,7 @@ std::string Json::dump(int indent) const {
   return written(*this).dump(indent, ' ', false, Written::error_handler_t::replace);
 }
 
-// Reading, with nlohmann's lexer and parser feeding our values.
+// Parsing: nlohmann's lexer and parser feed a Builder.
 
 namespace {
 
@@ -159,7 +159,7 @@ Position position_of(std::string_view text, std::size_t offset) {
           1 + offset - line_start};
 }
 
-/// Where valid JSON opens more than kMaxDepth arrays and objects.
+/// Returns the offset at which valid JSON exceeds kMaxDepth open arrays and objects.
 std::size_t offset_of_excess_depth(std::string_view text) {
   std::size_t depth = 0;
   bool in_string = false;
@@ -179,8 +179,9 @@ std::size_t offset_of_excess_depth(std::string_view text) {
   return text.size();
 }
 
-/// The part of nlohmann's message behind "... line 1, column 5: ", which repeats the position. What
-/// it last read may end within a letter, so only ASCII is kept; and may be long.
+/// Returns the part of nlohmann's message after "... line 1, column 5: ", which repeats the
+/// position. Only ASCII is kept, as the quoted text may end within a character, and long text is
+/// truncated.
 std::string reason_of(std::string_view message) {
   constexpr std::size_t kMaxLength = 300;
   const std::size_t column = message.find("column ");
@@ -193,7 +194,7 @@ std::string reason_of(std::string_view message) {
   return reason;
 }
 
-/// A member's name as part of one short line.
+/// Returns a member's name as part of one short line.
 std::string readable(std::string_view name) {
   constexpr std::size_t kMaxLength = 60;
   std::string text = Json(name).dump();
@@ -204,8 +205,8 @@ std::string readable(std::string_view name) {
   return text.substr(0, end) + "...";
 }
 
-/// Receives the parser's events and builds a Json. `open_` holds the arrays and objects around the
-/// current place.
+/// Receives the parser's events and builds a Json. `open_` holds the arrays and objects that
+/// enclose the current position.
 class Builder : public nlohmann::json_sax<nlohmann::json> {
  public:
   Builder(std::string_view text, std::string_view source) : text_(text), source_(source) {}
@@ -219,7 +220,7 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
   }
   bool number_float(number_float_t value, const string_t&) override { return add(Json(value)); }
   bool string(string_t& value) override { return add(Json(std::move(value))); }
-  bool binary(binary_t&) override { return false; }  // occurs in binary formats only
+  bool binary(binary_t&) override { return false; }  // only in binary formats
 
   bool start_object(std::size_t) override { return open(Json::object()); }
   bool end_object() override {
@@ -238,7 +239,8 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
     fail_at(offset > 0 ? offset - 1 : 0, reason_of(error.what()));
   }
 
-  /// nlohmann's lexer takes one between values for the end of the text, whatever follows.
+  /// nlohmann's lexer takes a zero byte between values for the end of the text and ignores the
+  /// rest.
   void refuse_zero_bytes() const {
     const std::size_t zero = text_.find('\0');
     if (zero != std::string_view::npos) fail_at(zero, "a zero byte");
@@ -249,7 +251,7 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
  private:
   struct Open {
     Json value;
-    std::string name;  // of the member that comes next
+    std::string name;  // of the next member
   };
 
   [[noreturn]] void fail_at(std::size_t offset, std::string_view reason) const {
@@ -293,7 +295,7 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
          "' stands twice in an object; expected each once");
   }
 
-  /// Of the innermost open value: "TF_CONFIG.cluster", "JSON[2].a".
+  /// Returns the path of the innermost open value: "TF_CONFIG.cluster", "JSON[2].a".
   std::string path() const {
     std::string path(source_);
     for (std::size_t i = 0; i + 1 < open_.size(); ++i) {
@@ -323,7 +325,7 @@ Json Json::parse(std::string_view text, std::string_view source) {
 
 namespace tutti::internal {
 
-// C++ values as JSON: the checks of what is read.
+// C++ values as JSON: checks of parsed values.
 
 Json json_of_double(double value) {
   if (std::isfinite(value)) return value;
@@ -337,7 +339,7 @@ double double_of_json(const Json& json) {
   if (text == "\"inf\"") return kInfinity;
   if (text == "\"-inf\"") return -kInfinity;
   if (text == "\"nan\"") return std::numeric_limits<double>::quiet_NaN();
-  return json.as_double();  // says what it is
+  return json.as_double();  // throws with the kind that was found
 }
 
 std::int64_t whole_number(const Json& json, std::int64_t least, std::int64_t most) {

@@ -35,7 +35,7 @@ LogLevel level_from_environment() {
   return LogLevel::kInfo;
 }
 
-/// Everything the log remembers; made on first use.
+/// State of the log, made on first use.
 struct LogState {
   LogState() : level(level_from_environment()) {
     auto sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
@@ -46,7 +46,7 @@ struct LogState {
   }
 
   std::atomic<LogLevel> level;
-  std::shared_ptr<spdlog::logger> standard_error;  // shared: the type that spdlog works with
+  std::shared_ptr<spdlog::logger> standard_error;  // shared_ptr, as spdlog expects
   Mutex mutex;
   LogSink sink TUTTI_GUARDED_BY(mutex);
   std::set<std::string, std::less<>> warned TUTTI_GUARDED_BY(mutex);
@@ -57,7 +57,8 @@ LogState& log_state() {
   return state;
 }
 
-/// A sink that logs would wait for itself; its lines go to standard error instead.
+/// True while this thread is inside the sink. A sink that logs would wait for itself, so its lines
+/// go to standard error instead.
 thread_local bool inside_sink = false;
 
 struct InsideSink {

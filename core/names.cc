@@ -1,4 +1,4 @@
-// What to say about a name that nothing has.
+// Suggestions for unknown names, and text helpers.
 // SPDX-License-Identifier: Apache-2.0
 #include "core/names.h"
 
@@ -27,12 +27,12 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 
 std::string choices(const std::vector<std::string>& names, std::string_view given) {
   std::string text = join(names);
-  // Of a short name two other letters make another word.
+  // In a short name, two other letters make another word.
   std::size_t least = given.size() > 4 ? 3 : 2;
   std::string_view nearest;
   for (const std::string& name : names) {
     std::size_t apart = edit_distance(given, name);
-    // A name that breaks off: "miror" of mirrored.
+    // Truncated and misspelt: "miror" for mirrored.
     if (given.size() > 4)
       apart =
           std::min(apart, 1 + edit_distance(given, std::string_view(name).substr(0, given.size())));
@@ -76,11 +76,11 @@ std::string hex_of(std::span<const std::byte> bytes) {
 
 namespace tutti {
 
-// Text of others as a part of a message that is one line.
+// Foreign text within a message of one line.
 
 namespace {
 
-/// Length of the well-formed UTF-8 sequence at the front (Unicode table 3-7), or 0.
+/// Returns the length of the well-formed UTF-8 sequence at the front (Unicode table 3-7), or 0.
 std::size_t utf8_length(std::string_view text) {
   const auto byte = [&](std::size_t i) -> unsigned {
     return i < text.size() ? static_cast<unsigned char>(text[i]) : 0;
@@ -102,7 +102,8 @@ std::size_t utf8_length(std::string_view text) {
   return 0;
 }
 
-/// The code of the well-formed sequence of `size` bytes at the front; 0: there is none.
+/// Returns the code point of the well-formed sequence of `size` bytes at the front, or 0 for size
+/// 0.
 std::uint32_t first_code(std::string_view rest, std::size_t size) {
   if (size == 0) return 0;
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(rest[i]); };

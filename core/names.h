@@ -20,8 +20,8 @@
 
 namespace tutti::internal {
 
-/// The name of `value` of an enumeration that counts from 0, in the order of its values. Throws
-/// kInternal naming `type` for another number.
+/// Returns the name of `value`, from a list of names of the values 0, 1, ... of an enumeration.
+/// Throws kInternal naming `type` for another value.
 template <class Enum, std::size_t n>
 std::string_view name_in(const std::string_view (&names)[n], Enum value, const char* type) {
   const auto index = static_cast<std::size_t>(value);
@@ -29,14 +29,14 @@ std::string_view name_in(const std::string_view (&names)[n], Enum value, const c
   fail(ErrorCode::kInternal, type, ": no such value: ", static_cast<int>(value));
 }
 
-/// Throws kInvalidArgument with the text of `parts` unless `condition` holds. Parts are computed in
-/// any case: for those that take time there is fail().
+/// Throws kInvalidArgument with the text of `parts` unless `condition` holds. The parts are always
+/// evaluated: use fail() if that is slow.
 template <class Condition, class... Parts>
 void require(const Condition& condition, const Parts&... parts) {
   if (!condition) fail(ErrorCode::kInvalidArgument, parts...);
 }
 
-/// The names of the entries of a table, in its order. `name_of` gives that of one: &Entry::name.
+/// Returns the names of a table's entries, in order. `name_of` is for example &Entry::name.
 template <class Table, class NameOf>
 std::vector<std::string> names_of(const Table& table, NameOf name_of) {
   std::vector<std::string> names;
@@ -44,12 +44,12 @@ std::vector<std::string> names_of(const Table& table, NameOf name_of) {
   return names;
 }
 
-/// "a, b, c" for the message about a name that is none of them, with "; did you mean 'b'?" where
-/// one differs by a letter or two, or begins so.
+/// Returns "a, b, c" for the error about an unknown name, followed by "; did you mean 'b'?" if a
+/// name is similar: a letter or two differ, or it begins almost like `given`.
 std::string choices(const std::vector<std::string>& names, std::string_view given);
 
-/// The entry of that name. Throws kInvalidArgument for another one, with `who` and what `kind` of
-/// entry it is, and the names that there are.
+/// Returns the entry of that name. Throws kInvalidArgument for an unknown name, with `who`, the
+/// `kind` of entry and the known names.
 template <class Table, class NameOf>
 const auto& named_entry(const Table& table, NameOf name_of, std::string_view name,
                         std::string_view who, std::string_view kind) {
@@ -59,7 +59,7 @@ const auto& named_entry(const Table& table, NameOf name_of, std::string_view nam
        choices(names_of(table, name_of), name));
 }
 
-/// "a, b, c", or the first eight of a longer range and how many there are.
+/// Returns "a, b, c", or the first eight elements of a longer range and its size.
 template <class Range>
 std::string brief_list(const Range& range) {
   constexpr std::size_t kMaxListed = 8;
@@ -73,14 +73,14 @@ std::string brief_list(const Range& range) {
   return text;
 }
 
-/// Returns how many characters of `a` to insert, remove, replace or swap with the next one, so that
-/// it becomes `b` (Damerau, 1964).
+/// Returns the number of characters of `a` to insert, remove, replace or swap with the next one to
+/// get `b` (Damerau, 1964).
 std::size_t edit_distance(std::string_view a, std::string_view b);
 
-/// "1.5".
+/// Returns the duration in seconds with one decimal: "1.5".
 std::string seconds_text(Duration duration);
 
-/// Returns the number that the whole of `text` is, or nothing.
+/// Returns `text` as a number, or nullopt if it is not one from its first to its last character.
 template <class Number>
 std::optional<Number> parse_number(std::string_view text) {
   Number number{};
@@ -102,8 +102,8 @@ std::string hex_of(std::span<const std::byte> bytes);
 
 namespace tutti {
 
-/// The parts between separators: "a,b" is {"a", "b"}, "a,,b" has an empty one in the middle, "" has
-/// none. A separator at the end begins no further part.
+/// Returns the parts between separators: "a,b" gives {"a", "b"}, "a,,b" has an empty part in the
+/// middle, "" gives no parts. A separator at the end does not start another part.
 inline std::vector<std::string> split_text(std::string_view text, char separator = ',') {
   std::vector<std::string> parts;
   while (!text.empty()) {
@@ -114,9 +114,9 @@ inline std::vector<std::string> split_text(std::string_view text, char separator
   return parts;
 }
 
-/// `text` as messages show it: valid UTF-8 in one line, whatever the text is. Control characters,
-/// line separators and bytes that are no UTF-8 are shown as '?', one each; what is longer than
-/// `most` bytes is cut between two characters and ends in "...".
+/// Returns `text` for use in a message, as valid UTF-8 on one line. Control characters, line
+/// separators and invalid bytes each become '?'. A text longer than `most` bytes is cut between two
+/// characters and ends in "...".
 std::string one_line(std::string_view text, std::size_t most = 60);
 
 }  // namespace tutti

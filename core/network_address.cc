@@ -1,4 +1,4 @@
-// Taking addresses apart and putting them together.
+// Splitting, joining and normalising network addresses.
 // SPDX-License-Identifier: Apache-2.0
 #include "core/network_address.h"
 
@@ -30,7 +30,7 @@ std::string canonical_ipv6(std::string_view host) {
   in6_addr address{};
   std::array<char, INET6_ADDRSTRLEN> text{};
   const bool is_ipv6 =
-      zone + 1 != host.size() &&  // "%" and no name
+      zone + 1 != host.size() &&  // "%" without a name
       ::inet_pton(AF_INET6, std::string(host.substr(0, zone)).c_str(), &address) == 1;
   if (!is_ipv6) return "";
   ::inet_ntop(AF_INET6, &address, text.data(), text.size());

@@ -8,22 +8,22 @@
 
 namespace tutti::internal {
 
-/// Parts of the text of an address; views into it.
+/// Parts of the text of an address, as views into it.
 struct AddressParts {
   std::string_view host;  // without brackets
   std::string_view port;  // not checked
   bool has_brackets = false;
 };
 
-/// Splits "host:port" at its first colon and "[::1]:port" behind its bracket. Returns nothing if
+/// Splits "host:port" at its first colon and "[::1]:port" after its bracket. Returns nullopt if
 /// there is no such colon.
 std::optional<AddressParts> split_address(std::string_view text);
 
-/// Returns "host:port", an IPv6 address in brackets, whether `host` has them or not.
+/// Returns "host:port". An IPv6 address is put into brackets unless it has them.
 std::string join_address(std::string_view host, int port);
 
-/// Returns the shortest form of an IPv6 address ("::1" of "0:0:0:0:0:0:0:1"), with its zone
-/// ("%eth0") if it has one, and "" for other texts. `host` has no brackets.
+/// Returns the shortest form of an IPv6 address ("::1" for "0:0:0:0:0:0:0:1"), with its zone
+/// ("%eth0") if it has one, or "" for any other text. `host` has no brackets.
 std::string canonical_ipv6(std::string_view host);
 
 }  // namespace tutti::internal

@@ -1,4 +1,4 @@
-// Reading /proc.
+// Inspection of processes through /proc, and of threads through signals.
 // SPDX-License-Identifier: Apache-2.0
 #include "core/process_probe.h"
 
@@ -36,7 +36,8 @@ struct StatLine {
   std::uint64_t start_time = 0;
 };
 
-/// "812 (name) S 1 ...": the name may hold anything, so the fields count from its last bracket.
+/// Parses "812 (name) S 1 ...". The name may hold any character, so fields are counted from its
+/// last bracket.
 std::optional<StatLine> read_stat(const std::string& path) {
   const std::string line = read_file_if_any(path);
   const std::size_t bracket = line.rfind(')');
@@ -50,8 +51,8 @@ std::optional<StatLine> read_stat(const std::string& path) {
   return found;
 }
 
-/// Returns the letter of a thread that runs (R), waits for a processor (R), or waits in the system
-/// (D), and that of the process where all threads sleep.
+/// Returns the letter of a thread that runs or waits for a processor (R), or waits in the system
+/// (D), or that of the process if all threads sleep.
 char busiest_letter(std::int64_t pid, char of_process) {
   const auto is_busy = [](char letter) { return letter == 'R' || letter == 'D'; };
   if (is_busy(of_process)) return of_process;
@@ -82,13 +83,13 @@ ProcessIdentity find_out() {
   self.host = host_name();
   self.boot_id = read_file_if_any("/proc/sys/kernel/random/boot_id");
   self.boot_id = self.boot_id.substr(0, self.boot_id.find('\n'));
-  // Containers of one machine have process numbers of their own.
+  // Containers on one machine have PID namespaces of their own.
   self.machine = concat(self.boot_id, " ", read_link("/proc/self/ns/pid"));
   self.unique = new_unique_name();
   return self;
 }
 
-/// The sockets that listen at `port`, as /proc/<pid>/fd shows them: "socket:[4711]".
+/// Returns the sockets that listen at `port`, in the form of /proc/<pid>/fd: "socket:[4711]".
 std::vector<std::string> listening_sockets(int port) {
   std::vector<std::string> found;
   for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
@@ -192,14 +193,14 @@ std::string owner_of_port(int port) {
 
 namespace tutti {
 
-// A signal makes each thread write down its own frames; names are looked up outside the handler.
+// A signal makes each thread record its own frames; names are looked up outside the handler.
 
 namespace {
 
 constexpr int kMostFrames = 64;
 
-/// What the handler writes to. A thread that answers too late must not write over the answer of the
-/// next one: it takes the question's number along.
+/// Destination of the signal handler. The handler claims the request by its thread number, so that
+/// a late answer cannot overwrite the next thread's.
 struct Answer {
   std::atomic<int> asked_thread{0};
   std::array<void*, kMostFrames> frames;
@@ -212,7 +213,7 @@ void write_down_frames(int) {
   const int saved_errno = errno;
   int self = static_cast<int>(syscall(SYS_gettid));
   const int wanted = self;
-  // A thread no longer asked changes nothing.
+  // Does nothing if the request for this thread has expired.
   if (answer.asked_thread.compare_exchange_strong(self, 0)) {
     answer.num_frames = backtrace(answer.frames.data(), kMostFrames);
     answer.answered_thread.store(wanted, std::memory_order_release);
@@ -244,7 +245,7 @@ std::string frames_as_text() {
 
 std::string stack_of(int thread) {
   const std::string name = read_file_if_any(concat("/proc/self/task/", thread, "/comm"));
-  if (name.empty()) return "";  // ended in the meantime
+  if (name.empty()) return "";  // has ended in the meantime
   std::string text = concat("  thread ", thread, " ", name);
   answer.answered_thread.store(0);
   answer.asked_thread.store(thread);
@@ -261,8 +262,8 @@ std::string stack_of(int thread) {
   return text + frames_as_text();
 }
 
-/// The system's list ends early where a thread ends while it is read, so it is read until nothing
-/// is added.
+/// Returns the threads of this process. The system's list is incomplete if a thread ends while it
+/// is read, so it is read until no thread is added.
 std::set<int> threads_of_process() {
   std::set<int> threads;
   std::size_t last = 0;

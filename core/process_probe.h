@@ -1,4 +1,4 @@
-// Processes of this machine: who runs, who is stopped, who has a port, where each thread is.
+// State of processes and threads of this machine, as /proc and signals report it.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10,11 +10,11 @@
 
 namespace tutti::internal {
 
-/// Of this process. Numbers of processes compare where `machine` is equal, and cores and devices
-/// are the same where `boot_id` is (unless the system tells none: empty).
+/// Identity of a process. PIDs are comparable if `machine` is equal. Cores and devices are the same
+/// if `boot_id` is equal and not empty (empty: the system reports none).
 struct ProcessIdentity {
   std::int64_t pid = 0;
-  std::uint64_t start_time = 0;  // in the system's ticks since it started
+  std::uint64_t start_time = 0;  // in clock ticks since the machine booted
   std::string boot_id;
   std::string machine;
   std::string host;
@@ -22,13 +22,13 @@ struct ProcessIdentity {
 };
 const ProcessIdentity& this_process();
 
-/// Contents of a launcher's variable about the processes that it started.
+/// Number of processes that a launcher's environment variable names.
 struct LaunchedCopies {
   int count = 1;
   std::string sign;  // "WORLD_SIZE=4 (torchrun)"
 };
-/// Returns how many processes the variables of mpirun, srun, Slurm and torchrun name; 1 and ""
-/// without any. `find` looks a variable up.
+/// Returns the number of processes that the variables of mpirun, srun, Slurm and torchrun name; {1,
+/// ""} without such a variable. `find` looks a variable up.
 LaunchedCopies launched_copies(
     const std::function<std::optional<std::string>(const char* name)>& find);
 
@@ -39,31 +39,31 @@ std::string warning_of_copies(const LaunchedCopies& copies, std::string_view rem
 struct ProcessState {
   enum class Kind { kUnknown, kRuns, kIsStopped, kIsGone };
   Kind kind = Kind::kUnknown;
-  char letter = '?';  // of /proc/<pid>/stat: R, S, D, T, t, Z, X; R or D where a thread is
+  char letter = '?';  // from /proc/<pid>/stat: R, S, D, T, t, Z, X; R or D if any thread has it
 
   /// Returns true if a thread runs, waits for a processor, or waits in the system (for a disk).
   bool is_busy() const { return letter == 'R' || letter == 'D'; }
 };
-/// kIsGone also when another process has the number by now.
+/// Returns the state of a process; kIsGone also if its number now belongs to another process.
 ProcessState look_at_process(std::int64_t pid, std::uint64_t start_time);
 
-/// "pid 812 (./train)".
+/// Returns the process's number and command: "pid 812 (./train)".
 std::string process_text(std::int64_t pid);
-/// The same of the process that listens at a TCP port of this machine; ""
-/// when the system does not tell.
+/// Returns process_text() of the process that listens at a TCP port of this machine, or "" if it is
+/// not found.
 std::string owner_of_port(int port);
 
 }  // namespace tutti::internal
 
 namespace tutti {
 
-// Where each thread of the process stands.
+// Stacks of the threads of this process.
 
-/// Name and stack of each thread of this process, the calling one too, a line per frame
-/// ("program(function+0x1f) [0x...]": functions of programs linked without -rdynamic have no
-/// names). Threads are asked one after the other, by a signal (SIGRTMIN + 3) whose handler is
-/// installed for good; one that does not answer within a second is named without a stack. Threads:
-/// any; calls take turns.
+/// Returns the name and stack of each thread of this process, including the calling one, with a
+/// line per frame: "program(function+0x1f) [0x...]". Functions of programs linked without -rdynamic
+/// have no names. Sends each thread a signal in turn (SIGRTMIN + 3), whose handler stays installed;
+/// a thread that does not answer within a second is listed without a stack. Thread-safe: calls run
+/// one at a time.
 std::string stacks_of_all_threads();
 
 }  // namespace tutti

@@ -1,9 +1,9 @@
-// Philox 4x32-10, and how a RandomKey becomes a Philox key and counter.
+// Philox 4x32-10, and the mapping from a RandomKey to a Philox key and counter.
 // SPDX-License-Identifier: Apache-2.0
 //
 // A Philox *block* is four 32-bit *words*, a function of a 128-bit counter and a 64-bit key.
-// Element i of a stream comes from block i / 4: the lower half of the counter is that block number;
-// the upper half and the Philox key are two independent 64-bit hashes of the RandomKey (the
+// Element i of a stream comes from block i / 4. The lower half of the counter is that block number.
+// The upper half and the Philox key are two independent 64-bit hashes of the RandomKey (the
 // finaliser of splitmix64, chained over its five fields).
 #include "tutti/core/random.h"
 
@@ -51,8 +51,7 @@ std::uint64_t hash_key(const RandomKey& key, std::uint64_t start) {
 float to_uniform(std::uint32_t bits) { return static_cast<float>(bits >> 8) * 0x1p-24f; }
 double to_uniform64(std::uint64_t bits) { return static_cast<double>(bits >> 11) * 0x1p-53; }
 
-/// Blocks computed side by side, so that the compiler can put each step of a round into vector
-/// instructions.
+/// Blocks computed in parallel, so that the compiler can vectorize each step of a round.
 constexpr std::size_t kLanes = 16;
 using Lanes = std::uint32_t[kLanes];
 
@@ -68,7 +67,7 @@ void philox_round(Lanes& w0, Lanes& w1, Lanes& w2, Lanes& w3, std::uint32_t key0
   }
 }
 
-/// Uniform numbers of the kLanes blocks from `block` on.
+/// Computes the uniform numbers of kLanes blocks, starting at `block`.
 void uniform_lanes(std::uint64_t block, std::array<std::uint32_t, 2> upper,
                    std::array<std::uint32_t, 2> key, float* values) {
   Lanes w0, w1, w2, w3;
@@ -106,8 +105,8 @@ std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> counter,
 }
 
 RandomStream::RandomStream(const RandomKey& key) {
-  const std::uint64_t first = hash_key(key, 0x243F6A8885A308D3);   // digits of pi:
-  const std::uint64_t second = hash_key(key, 0x13198A2E03707344);  // nothing up the sleeve
+  const std::uint64_t first = hash_key(key, 0x243F6A8885A308D3);   // digits of pi, as
+  const std::uint64_t second = hash_key(key, 0x13198A2E03707344);  // nothing-up-my-sleeve numbers
   key_ = {low(first), high(first)};
   high_ = {low(second), high(second)};
 }
@@ -172,8 +171,7 @@ thread_local std::uint64_t num_draws = 0;
 
 using Ordinals = std::vector<std::pair<std::uint64_t, std::uint64_t>>;
 
-/// The counters of a thread outside every scope; those of before the last set_random_seed() are
-/// forgotten.
+/// Counters of a thread outside every scope; set_random_seed() resets them.
 Ordinals& outside_ordinals() {
   thread_local Ordinals ordinals;
   thread_local std::uint64_t seen_changes = 0;

@@ -1,4 +1,4 @@
-// Run tokens, by which replicas share a device; how long a waiting thread looks before it sleeps.
+// Run tokens, with which replicas share a device, and the decision to spin before a sleep.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -7,14 +7,14 @@
 
 namespace tutti {
 
-/// One per device that hosts several replicas. First come, first served.
+/// Token of a device that hosts several replicas. Granted in the order of requests.
 class RunToken {
  public:
-  /// Waits for the turn of this thread. Never call it while holding a mutex that a token holder may
-  /// want.
+  /// Waits until this thread has the token. Never call it while holding a mutex that a token holder
+  /// may want.
   void acquire();
   void release();
-  /// Threads that have asked for a held token and do not have it yet.
+  /// Returns the number of threads that wait for the token.
   unsigned long num_waiting() const;
 
  private:
@@ -24,8 +24,8 @@ class RunToken {
   unsigned long serving_ = 0;
 };
 
-/// Holds `token` (may be null: nothing to hold) on this thread until destroyed. Nesting the same
-/// token is free; a thread never holds two different ones (TUTTI_CHECK).
+/// Holds `token` on this thread until destroyed; does nothing if it is null or already held by this
+/// thread. A thread never holds two different tokens (TUTTI_CHECK).
 class RunTokenHolder {
  public:
   explicit RunTokenHolder(RunToken* token);
@@ -36,31 +36,31 @@ class RunTokenHolder {
   RunToken* previous_;
 };
 
-/// Gives this thread's token back while the thread waits for others, and takes it again when
-/// destroyed. CondVar::wait_until, Clock::sleep_until and Thread::join do this by themselves. Does
-/// nothing on a thread that holds no token. The destructor waits for the token: hold no mutex then.
+/// Releases this thread's token while the thread waits for others, and acquires it again when
+/// destroyed. CondVar::wait_until, Clock::sleep_until and Thread::join use it. Does nothing on a
+/// thread without a token. The destructor waits for the token: hold no mutex then.
 class BlockedScope {
  public:
   BlockedScope();
   ~BlockedScope();
   BlockedScope& operator=(BlockedScope&&) = delete;
 
-  /// Whether a BlockedScope made now would hand a token on.
+  /// Returns true if a BlockedScope made now would release a token.
   static bool current_thread_holds_token();
 
  private:
   RunToken* token_;
 };
 
-// Looking again for some microseconds before a thread goes to sleep: when it pays.
+// Spinning: a thread polls for some microseconds before it sleeps, if that is worthwhile.
 
-/// Whether every thread of this process that is awake, and one that the user started unless that
-/// sleeps, can have a core of its own. Any thread.
+/// Returns true if every awake thread of this process can have a core of its own. A thread that the
+/// user started counts unless it sleeps. Thread-safe.
 bool cores_to_spare();
 
-/// Looking again was in vain when what was waited for took longer, or when other programs wanted
-/// the core: then a thread sleeps at once for the next waits, for more of them each time. One per
-/// place where threads wait, and of one thread at a time.
+/// Decides from earlier attempts when spinning is worthwhile. An attempt fails if the condition
+/// took longer, or if other programs wanted the core. The next waits then sleep at once, more of
+/// them after each failure. One per waiting site. Not thread-safe.
 class SpinningHabit {
  public:
   bool worth_it();
@@ -71,7 +71,7 @@ class SpinningHabit {
   int to_skip_ = 0;
 };
 
-/// Some tens of nanoseconds in which the other thread of the core may work.
+/// Pauses for some tens of nanoseconds, which the core's other hardware thread can use.
 void pause_briefly();
 
 }  // namespace tutti

@@ -1,10 +1,10 @@
-// Waiting for a condition, and the order in which a waiting thread lets go of its token and mutex.
+// Waiting for a condition, and the order in which a waiting thread releases its token and mutex.
 // SPDX-License-Identifier: Apache-2.0
 //
-// A thread that holds a run token waits in this order: token handed on, mutex dropped while asleep;
-// then mutex dropped, token taken, mutex taken. No thread waits for a token while holding a
-// mutex, so the two cannot lock each other out. What was ready may be gone by then, hence the
-// second look.
+// A thread that holds a run token releases the token, then releases the mutex while asleep. After
+// waking it releases the mutex, acquires the token, and then acquires the mutex. No thread waits
+// for a token while holding a mutex, so there is no deadlock. The condition may be false again by
+// then, hence the second check.
 #include "tutti/core/sync.h"
 
 #include <algorithm>
@@ -17,8 +17,8 @@ namespace {
 
 using MutexHold = std::unique_lock<std::mutex>;
 
-/// A sleeping thread costs tens of microseconds to wake. Looking again for about that long is
-/// cheaper, but only where the thread waited for has a core of its own.
+/// Polls for up to kSpin. Waking a sleeping thread takes tens of microseconds, so polling is
+/// cheaper if the awaited thread has a core of its own.
 bool spin_until(MutexHold& hold, const std::atomic<unsigned>& notifications, TimePoint deadline,
                 const std::function<bool()>& ready) {
   constexpr Duration kSpin = std::chrono::microseconds(200);
@@ -50,7 +50,7 @@ bool sleep_until(std::condition_variable& condition, MutexHold& hold,
   return condition.wait_until(hold, deadline, ready);
 }
 
-/// Restores token and mutex in the right order, also when ready() throws.
+/// Restores token and mutex in the right order, even if ready() throws.
 class WithoutToken {
  public:
   explicit WithoutToken(MutexHold& hold) : hold_(hold) { blocked_.emplace(); }
@@ -85,7 +85,7 @@ bool sleep_without_token(std::condition_variable& condition, MutexHold& hold, Ti
 bool CondVar::wait_until(Mutex& mutex, TimePoint deadline, const std::function<bool()>& ready)
     TUTTI_THREAD_ANNOTATION(no_thread_safety_analysis) {
   if (ready()) return true;
-  // The caller's lock is borrowed, and stays locked when this function ends.
+  // The lock is borrowed from the caller and stays locked when this function returns.
   struct Borrowed {
     explicit Borrowed(std::mutex& mutex) : hold(mutex, std::adopt_lock) {}
     ~Borrowed() { hold.release(); }
@@ -98,7 +98,7 @@ bool CondVar::wait_until(Mutex& mutex, TimePoint deadline, const std::function<b
 }
 
 void Event::set() {
-  // Notified under the lock: a waiter may destroy the event as soon as it sees that it happened.
+  // Notify under the lock: a waiter may destroy the event as soon as it sees that it happened.
   MutexLock lock(mutex_);
   set_ = true;
   condition_.notify_all();
@@ -114,7 +114,7 @@ bool Event::wait_until(TimePoint deadline) {
   return condition_.wait_until(mutex_, deadline, [this]() TUTTI_REQUIRES(mutex_) { return set_; });
 }
 
-// The run token: a ticket lock, so that the replicas of a device run in the order they asked.
+// The run token is a ticket lock: the replicas of a device run in the order of their requests.
 
 namespace {
 
@@ -134,7 +134,7 @@ void RunToken::release() {
     std::lock_guard lock(mutex_);
     ++serving_;
   }
-  // Everyone looks whether it is their turn: a handful of replicas share a device.
+  // All waiting threads check their tickets, which is cheap: a handful of replicas share a device.
   condition_.notify_all();
 }
 
@@ -170,7 +170,7 @@ BlockedScope::~BlockedScope() {
 
 bool BlockedScope::current_thread_holds_token() { return current_token != nullptr; }
 
-// When a thread may look again instead of going to sleep, and for how long.
+// Spinning before sleeping.
 
 bool cores_to_spare() {
   static const int cores = num_hardware_threads();

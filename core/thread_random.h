@@ -6,15 +6,16 @@
 
 namespace tutti::internal {
 
-/// Returns how often this thread has asked for current_random_context() or next_call_ordinal(), of
-/// which random keys are made, or called note_random_step().
+/// Returns how often this thread has called current_random_context() or next_call_ordinal(), which
+/// supply random keys, or note_random_step().
 std::uint64_t num_random_draws();
-/// Counts as a draw: an optimizer ends a training step, whose successor has other random numbers.
+/// Counts as a draw. Called when an optimizer ends a training step, because the next one has other
+/// random numbers.
 void note_random_step();
 
-/// While it lives next_layer_number() and next_variable_number() of this thread count from 0: a
-/// function that makes layers makes the same ones each time, whatever other threads make. Not
-/// nested.
+/// Scope in which this thread's next_layer_number() and next_variable_number() count from 0. A
+/// function that makes layers then makes the same ones each time, whatever other threads make. Not
+/// nestable.
 class NumbersFromZero {
  public:
   NumbersFromZero();

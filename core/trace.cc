@@ -1,4 +1,4 @@
-// Keeping spans and writing them as Chrome trace events.
+// Recording of spans and writing of Chrome trace events.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/core/trace.h"
 
@@ -30,7 +30,7 @@ struct TraceEvent {
   std::size_t num_arguments = 0;
   std::string label;
   TimePoint begin;
-  std::optional<Duration> duration;  // nothing: a moment
+  std::optional<Duration> duration;  // nullopt for an instant event
   pid_t thread = 0;
 };
 
@@ -59,7 +59,7 @@ Json json_of(const TraceEvent& event, int process) {
   return json.set("args", std::move(arguments));
 }
 
-/// The one trace of the process. What is still recorded when the process ends is written then.
+/// The one trace of the process. Its destructor writes a trace that is still being recorded.
 class Recorder {
  public:
   // The log must outlive this object.
@@ -120,7 +120,7 @@ class Recorder {
   void add(TraceEvent event) {
     event.thread = gettid();
     MutexLock lock(mutex_);
-    if (path_.empty()) return;  // stopped meanwhile
+    if (path_.empty()) return;  // stopped in the meantime
     if (!threads_.contains(event.thread)) {
       threads_[event.thread] = name_of_this_thread(event.thread);
     }
@@ -132,7 +132,7 @@ class Recorder {
   }
 
  private:
-  /// "t.worker-1.json" of "t.json".
+  /// Returns "t.worker-1.json" for "t.json".
   std::string path_of_task(const std::string& path) const TUTTI_REQUIRES(mutex_) {
     if (task_.empty()) return path;
     std::filesystem::path result(path);
@@ -156,9 +156,9 @@ class Recorder {
   }
 
   Mutex mutex_;
-  std::string path_ TUTTI_GUARDED_BY(mutex_);  // empty: off
+  std::string path_ TUTTI_GUARDED_BY(mutex_);  // empty: not recording
   bool started_once_ TUTTI_GUARDED_BY(mutex_) = false;
-  std::string task_ TUTTI_GUARDED_BY(mutex_);  // "worker-1"; empty: of no job, or several tasks
+  std::string task_ TUTTI_GUARDED_BY(mutex_);  // "worker-1"; empty: no job, or several tasks
   int process_ TUTTI_GUARDED_BY(mutex_) = 1;
   bool is_named_ TUTTI_GUARDED_BY(mutex_) = false;
   std::vector<TraceEvent> events_ TUTTI_GUARDED_BY(mutex_);

@@ -1,4 +1,4 @@
-// Time, behind an interface: a test or a simulator supplies its own.
+// Clock interface, which tests and simulators can replace with their own time.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,14 +12,14 @@ using Duration = std::chrono::nanoseconds;
 /// Time since an arbitrary start that never goes back.
 using TimePoint = std::chrono::time_point<std::chrono::steady_clock, Duration>;
 
-/// `time` + `duration`, stopping at TimePoint::max() instead of overflowing.
+/// Returns `time` + `duration`, or TimePoint::max() if the sum would overflow.
 inline TimePoint deadline_after(TimePoint time, Duration duration) {
   if (duration > TimePoint::max() - time) return TimePoint::max();
   return time + duration;
 }
 
-/// Tells and waits for time. A waiting replica hands its run token on. Threads: all functions, any
-/// thread.
+/// Source of the current time, and of sleeps. A replica thread releases its run token while it
+/// sleeps. Thread-safe.
 class Clock {
  public:
   virtual ~Clock() = default;
@@ -27,19 +27,19 @@ class Clock {
   virtual void sleep_until(TimePoint time) = 0;
   void sleep_for(Duration duration) { sleep_until(deadline_after(now(), duration)); }
 
-  /// The machine's steady clock.
+  /// Returns the machine's steady clock.
   static Clock& system();
 };
 
-/// Seconds from `begin` to `end`.
+/// Returns the seconds from `begin` to `end`.
 inline double seconds_between(TimePoint begin, TimePoint end) {
   return std::chrono::duration<double>(end - begin).count();
 }
 
-/// The steady clock to a few milliseconds, in a few nanoseconds: for records of what happened when.
+/// Returns the steady time to within a few milliseconds, in a few nanoseconds: for timestamps.
 TimePoint coarse_now();
 
-/// Wall-clock time in seconds since 1970 (what TensorBoard event files want).
+/// Returns the wall-clock time in seconds since 1970, as TensorBoard's event files store it.
 double wall_time_seconds();
 
 }  // namespace tutti

@@ -10,8 +10,7 @@
 
 namespace tutti {
 
-/// What kind of failure. The vocabulary of gRPC and abseil, so that codes survive a trip over the
-/// wire.
+/// Kind of a failure. The codes are those of gRPC and abseil, so that they survive an RPC.
 enum class ErrorCode {
   kOk = 0,
   kCancelled = 1,
@@ -29,11 +28,11 @@ enum class ErrorCode {
   kDataLoss = 15,
 };
 
-/// "INVALID_ARGUMENT" and so on.
+/// Returns the name of the code: "INVALID_ARGUMENT" and so on.
 std::string_view to_string(ErrorCode code);
 
-/// Thrown by every tutti function that cannot do what it was asked. The message has one shape:
-/// *who: what happened; expected X, got Y; try Z*.
+/// Exception of every tutti function. Its message has one shape: *who: what happened; expected X,
+/// got Y; try Z*.
 class Error : public std::exception {
  public:
   Error(ErrorCode code, std::string message);
@@ -42,7 +41,7 @@ class Error : public std::exception {
   const std::string& message() const noexcept { return message_; }
   const char* what() const noexcept override { return message_.c_str(); }
 
-  /// The same error with `context` and ": " in front of the message.
+  /// Returns this error with `context` and ": " in front of its message.
   Error with_context(std::string_view context) const;
 
  private:
@@ -61,7 +60,7 @@ namespace internal {
                                const std::string& message);
 }  // namespace internal
 
-/// Throws Error(kInternal) with file and line when an invariant of tutti itself is broken.
+/// Throws Error(kInternal) with file and line if an invariant of tutti itself is broken.
 #define TUTTI_CHECK(condition, ...)                                   \
   do {                                                                \
     if (!(condition)) [[unlikely]]                                    \

@@ -1,4 +1,4 @@
-// Threads, behind an interface: nothing outside core/ starts one by itself.
+// Thread interface; code outside core/ starts threads only through it.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -15,30 +15,30 @@ class Thread {
   virtual void join() = 0;
 };
 
-/// Starts threads. Threads: any thread may call start().
+/// Starts threads. start() is thread-safe.
 class Executor {
  public:
   virtual ~Executor() = default;
 
-  /// Starts a thread that is shown as `name` (at most 15 characters) by debuggers. `body` must not
-  /// throw: an exception that leaves it ends the process with a message naming the thread.
+  /// Starts a thread that debuggers show as `name` (at most 15 characters). `body` must not throw:
+  /// an exception that leaves it ends the process with a message naming the thread.
   virtual std::unique_ptr<Thread> start(std::string name, std::function<void()> body) = 0;
 
-  /// Threads of the operating system.
+  /// Returns the executor that starts threads of the operating system.
   static Executor& system();
 };
 
-/// Number of threads that Executor::system() has started and that have not ended yet.
+/// Returns the number of threads that Executor::system() has started and that have not ended yet.
 int num_running_threads();
 
-/// How many of those do not sleep in a CondVar, RunToken or Thread::join() now.
+/// Returns how many of these threads are not asleep in a CondVar, RunToken or Thread::join().
 int num_awake_threads();
 
-/// Whether a thread that Executor::system() did not start (main) sleeps in a CondVar, RunToken or
-/// Thread::join() now.
+/// Returns true if a thread that Executor::system() did not start (such as main) is asleep in a
+/// CondVar, RunToken or Thread::join().
 bool user_thread_sleeps();
 
-/// While it lives the calling thread counts as asleep.
+/// Scope in which the calling thread counts as asleep.
 class AsleepScope {
  public:
   AsleepScope();
@@ -47,7 +47,7 @@ class AsleepScope {
   AsleepScope& operator=(const AsleepScope&) = delete;
 };
 
-/// Number of hardware threads that this process may use (its CPU affinity), at least 1.
+/// Returns the number of hardware threads that this process may use (its CPU affinity), at least 1.
 int num_hardware_threads();
 
 }  // namespace tutti

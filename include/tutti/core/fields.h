@@ -1,4 +1,4 @@
-// The members of an options struct by name, without a list of them; names of types.
+// Access to the members of an options struct by name, without a list of them, and names of types.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,11 +12,11 @@
 
 namespace tutti::internal {
 
-// How many members there are: the largest number of values that initialize an aggregate. Each trial
-// converts a value to every member, which is what a compiler takes long for, so the number is found
-// by halving.
+// The number of members of an aggregate is the largest number of values that initialize it. Each
+// trial converts a value to every member, which is slow to compile, so a binary search finds the
+// number.
 
-/// Becomes whatever a member is initialized with. Never made.
+/// Converts to the type of any member. Used in unevaluated expressions only.
 struct AnyValue {
   template <class T>
   operator T&() const&;
@@ -43,9 +43,9 @@ constexpr std::size_t num_fields() {
   }
 }
 
-// The members themselves. A structured binding needs their number in the source.
+// A structured binding needs the number of members in the source, hence one line per number.
 
-/// References to the members of `object`, in order.
+/// Returns references to the members of `object`, in order.
 template <class T>
 constexpr auto tie_fields(T& object) {
   constexpr std::size_t kSize = num_fields<std::remove_const_t<T>>();
@@ -83,7 +83,7 @@ constexpr auto tie_fields(T& object) {
 #undef TUTTI_TIE_FIELDS
 }
 
-// Their names, which the compiler writes into the name of a function that is made for a member.
+// The compiler writes a member's name into the name of a function template instantiated for it.
 
 #ifdef __clang__
 #pragma clang diagnostic push
@@ -96,7 +96,7 @@ struct Unmade {
   T value;
 };
 
-/// A pointer as a template argument; clang takes it in a class alone.
+/// Pointer as a template argument; clang accepts one only as a member of a class.
 template <class T>
 struct FieldPointer {
   T* pointer;
@@ -110,8 +110,8 @@ consteval std::string_view function_of_field() {
   return __PRETTY_FUNCTION__;
 }
 
-/// "use_bias" of "... {(& Unmade<DenseOptions>::object...DenseOptions::use_bias)}; ..." (GCC) and
-/// of "... {&object.value.use_bias}]" (Clang).
+/// Returns "use_bias" for "... {(& Unmade<DenseOptions>::object...DenseOptions::use_bias)}; ..."
+/// (GCC) and for "... {&object.value.use_bias}]" (Clang).
 consteval std::string_view name_in_function(std::string_view function) {
   std::size_t end = function.rfind('}');
   while (function[end - 1] == ')') --end;
@@ -126,8 +126,8 @@ inline constexpr std::string_view kFieldName = name_in_function(
 #pragma clang diagnostic pop
 #endif
 
-/// Calls fn(name, member) for each member of an aggregate, in order: what writes and reads options
-/// without a list of their names. At most kMostFields members, no base class, no array.
+/// Calls fn(name, member) for each member of an aggregate, in order, to write and read options
+/// without a list of names. Requires: at most kMostFields members, no base class, no array.
 template <class T, class Function>
 void for_each_field(T& t, const Function& fn) {
   using Plain = std::remove_const_t<T>;
@@ -138,11 +138,12 @@ void for_each_field(T& t, const Function& fn) {
   (std::make_index_sequence<num_fields<Plain>()>{});
 }
 
-// Names of types, and names made of them as Keras does.
+// Names of types, and Keras's style of names derived from them.
 
-/// "Conv2D" for tutti::Conv2D: without namespaces and template arguments.
+/// Returns the name without namespaces and template arguments: "Conv2D" for tutti::Conv2D.
 std::string plain_type_name(const std::type_info& type);
-/// "max_pooling2d" for "MaxPooling2D", "batch_normalization" for "BatchNormalization".
+/// Returns the name in snake case: "max_pooling2d" for "MaxPooling2D", "batch_normalization" for
+/// "BatchNormalization".
 std::string snake_case(std::string_view type_name);
 
 }  // namespace tutti::internal

@@ -1,4 +1,4 @@
-// Command-line flags of the programs, on CLI11.
+// Command-line flags of programs, parsed by CLI11.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10,8 +10,8 @@
 
 namespace tutti {
 
-/// Declares flags bound to variables, then parses. `--help` prints and ends with 0; an unknown flag
-/// or a bad value prints one line that names flag, expected and got, and ends with exit code 2.
+/// Parser that binds flags to variables. `--help` prints the help and ends with exit code 0; an
+/// unknown flag or a bad value prints one line (flag, expected, got) and ends with exit code 2.
 class Flags {
  public:
   explicit Flags(std::string description);
@@ -19,29 +19,30 @@ class Flags {
   Flags(const Flags&) = delete;
   Flags& operator=(const Flags&) = delete;
 
-  /// `name` with its dashes, for example "--batch-size", or without for an argument that is known
-  /// by its place. The value that `variable` holds is the default shown in the help.
+  /// Adds a flag. `name` has its dashes, for example "--batch-size", or no dashes for a positional
+  /// argument. The help shows the current value of `variable` as the default.
   void add(const std::string& name, std::string& variable, const std::string& help);
   void add(const std::string& name, std::int64_t& variable, const std::string& help);
   void add(const std::string& name, double& variable, const std::string& help);
-  /// A switch without a value.
+  /// Adds a switch without a value.
   void add(const std::string& name, bool& variable, const std::string& help);
-  /// A flag that may stand several times; each time adds a value.
+  /// Adds a flag that may be repeated; each occurrence adds a value.
   void add(const std::string& name, std::vector<std::string>& variable, const std::string& help);
-  /// One of `choices`; another value is refused with the list.
+  /// Adds a flag whose value must be one of `choices`; the error for another value lists them.
   void add_choice(const std::string& name, std::string& variable,
                   const std::vector<std::string>& choices, const std::string& help);
-  /// Takes back flags that a shared part declared and this program has no use for: they are unknown
-  /// to it. Throws kInvalidArgument for one that was not declared.
+  /// Removes flags that shared code declared and this program does not use; they are then unknown
+  /// flags. Throws kInvalidArgument for a flag that was not declared.
   void remove(const std::vector<std::string>& names);
-  /// Text that the help ends with, such as examples.
+  /// Sets the text that the help ends with, such as examples.
   void add_footer(const std::string& text);
-  /// A sub-command: `body` runs (and gives the exit code) when it was named. `declare` adds its
-  /// flags, or commands of its own: then one of those must be named and runs instead.
+  /// Adds a subcommand: if the command line names it, `body` runs and returns the exit code.
+  /// `declare` adds its flags, or subcommands of its own, one of which must then be named and runs
+  /// instead.
   void add_command(const std::string& name, const std::string& help,
                    const std::function<void(Flags&)>& declare, std::function<int()> body);
 
-  /// Returns the exit code when the program should end now, or -1 to go on.
+  /// Returns the exit code if the program should end now, or -1 to continue.
   [[nodiscard]] int parse(int argc, char** argv);
 
  private:

@@ -1,4 +1,4 @@
-// JSON values: what metrics files, checkpoints' headers and log lines are made of.
+// JSON values, used in metrics files, checkpoint headers and log lines.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -25,8 +25,7 @@ class Json {
   Json(int value) : value_(static_cast<std::int64_t>(value)) {}
   Json(unsigned value) : value_(static_cast<std::int64_t>(value)) {}
   Json(std::int64_t value) : value_(value) {}
-  /// Throws kOutOfRange above 2^63 - 1, which as_int() could not give back: store such a number as
-  /// text.
+  /// Throws kOutOfRange above 2^63 - 1, which as_int() cannot return. Store such a number as text.
   Json(std::uint64_t value);
   Json(double value) : value_(value) {}
   Json(const char* value) : value_(std::string(value)) {}
@@ -37,7 +36,7 @@ class Json {
 
   static Json object() { return Json(Object{}); }
   static Json array() { return Json(Array{}); }
-  /// An array of what `make` gives for each element of a range, or of the elements.
+  /// Returns an array of make(element) for each element of a range, or of the elements themselves.
   template <class Range, class Make = std::identity>
   static Json array_of(const Range& range, Make make = {}) {
     Array array;
@@ -45,9 +44,9 @@ class Json {
     return array;
   }
 
-  /// Throws kInvalidArgument with the position (line, column) when `text` is not JSON. `source`
-  /// names the text in the message (a path, a variable's name). Depth is limited to 256; a member
-  /// that stands twice in an object is refused with the path to the object ("TF_CONFIG.cluster").
+  /// Parses `text`. Throws kInvalidArgument with line and column if it is not JSON or nested more
+  /// than 256 levels deep, and with the path of the object ("TF_CONFIG.cluster") if a member occurs
+  /// twice. `source` names the text in messages (a path, a variable's name).
   static Json parse(std::string_view text, std::string_view source = "JSON");
 
   bool is_null() const { return std::holds_alternative<std::nullptr_t>(value_); }
@@ -56,7 +55,7 @@ class Json {
   bool is_string() const { return std::holds_alternative<std::string>(value_); }
   bool is_number() const;
 
-  /// Each throws kInvalidArgument saying expected and found kind.
+  /// Each throws kInvalidArgument with the expected and the found kind.
   bool as_bool() const;
   std::int64_t as_int() const;  // a number without fraction, in the range of int64
   double as_double() const;     // any number
@@ -64,25 +63,23 @@ class Json {
   const Array& as_array() const;
   const Object& as_object() const;
 
-  /// The member of that name, or nullptr. Throws when this is no object.
+  /// Returns the member of that name, or nullptr. Throws kInvalidArgument if this is not an object.
   const Json* find(std::string_view name) const;
-  /// The member of that name; throws kInvalidArgument naming it when it is missing.
+  /// Returns the member of that name. Throws kInvalidArgument with the name if it is missing.
   const Json& at(std::string_view name) const;
-  /// Adds or replaces a member. This must be an object.
+  /// Adds or replaces a member. Requires: this is an object.
   Json& set(std::string name, Json value);
-  /// set() for the reader, which looks for names that stand twice itself; into an array `name` is
-  /// ignored.
+  /// Adds a member to an object without looking for an earlier one of that name, or an element to
+  /// an array (`name` is then ignored). For the parser, which checks for duplicates itself.
   void append(std::string name, Json value);
-  /// Appends to an array. This must be an array.
+  /// Appends to an array. Requires: this is an array.
   void push_back(Json value);
 
-  /// Compact text (one line), or indented by `indent` spaces. NaN and infinities become null, as in
-  /// every strict writer; doubles read back to the same bits; bytes that are not UTF-8 become
-  /// U+FFFD.
+  /// Returns compact text (one line), or text indented by `indent` spaces. NaN and infinities
+  /// become null. Doubles read back to the same bits. Bytes that are not UTF-8 become U+FFFD.
   std::string dump(int indent = -1) const;
 
-  /// Calls `visitor` with the nullptr_t, bool, int64_t, double, string, Array or Object that this
-  /// value is.
+  /// Calls `visitor` with this value's nullptr_t, bool, int64_t, double, string, Array or Object.
   template <class Visitor>
   decltype(auto) visit(Visitor&& visitor) const {
     return std::visit(std::forward<Visitor>(visitor), value_);

@@ -1,4 +1,4 @@
-// C++ values as JSON, and back: numbers, texts, containers, options structs, calls.
+// Conversion between C++ values and JSON: numbers, texts, containers, options structs, calls.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -22,19 +22,19 @@
 
 namespace tutti {
 
-/// How values of type T are written as JSON and read back, as two static functions: Json to(const
-/// T&), and T from(const Json&), which throws kInvalidArgument saying what was expected. Options
-/// structs (aggregates) need none: they are objects of their members, of which those that are
-/// missing keep their defaults. Specialise it for a type of your own that is a member of options.
+/// JSON form of values of type T, as two static functions: Json to(const T&), and T from(const
+/// Json&), which throws kInvalidArgument with the expected value. Options structs (aggregates) need
+/// no specialisation: they become objects of their members, and members missing from the JSON keep
+/// their defaults. Specialise it for a type of your own that is a member of options.
 template <class T>
 struct JsonForm;
 
-/// `value` as JSON.
+/// Returns `value` as JSON.
 template <class T>
 Json json_of(const T& value) {
   return JsonForm<T>::to(value);
 }
-/// What json_of() wrote. Throws kInvalidArgument.
+/// Returns the value that json_of() wrote. Throws kInvalidArgument if `json` is not of that form.
 template <class T>
 T value_of(const Json& json) {
   return JsonForm<T>::from(json);
@@ -42,16 +42,16 @@ T value_of(const Json& json) {
 
 namespace internal {
 
-/// Numbers that JSON lacks are texts: "inf", "-inf", "nan".
+/// Numbers that JSON lacks are written as texts: "inf", "-inf", "nan".
 Json json_of_double(double value);
 double double_of_json(const Json& json);
-/// The number, which is between the two. Throws kInvalidArgument.
+/// Returns the number. Throws kInvalidArgument unless it is in [least, most].
 std::int64_t whole_number(const Json& json, std::int64_t least, std::int64_t most);
-/// The elements of an array of `size`. Throws kInvalidArgument for another number of them.
+/// Returns the elements of an array. Throws kInvalidArgument unless it has `size` elements.
 const Json::Array& array_of_size(const Json& json, std::size_t size);
 
-/// A member of an options struct, and how its type is written and read: what is done with all
-/// members is compiled once, not for each struct.
+/// Member of an options struct, with functions that write and read its type. It erases the type, so
+/// that the loops over members are compiled once, not for each struct.
 struct JsonMember {
   std::string_view name;
   void* value;
@@ -151,7 +151,7 @@ struct JsonForm<std::pair<A, B>> {
   }
 };
 
-/// Types that say it themselves: members to_json() and (static) from_json().
+/// Types with members to_json() and (static) from_json().
 template <class T>
 requires requires(const T& value, const Json& json) {
   { value.to_json() } -> std::same_as<Json>;
@@ -189,7 +189,7 @@ auto json_members(T& options) {
 template <class T>
 requires std::is_aggregate_v<T>
 struct JsonForm<T> {
-  static Json to(const T& options) {  // which are not changed
+  static Json to(const T& options) {  // read only
     return internal::write_members(internal::json_members(const_cast<T&>(options)));
   }
   static T from(const Json& json) {
@@ -203,20 +203,20 @@ struct JsonForm<T> {
 
 namespace internal {
 
-/// The call of a function or constructor, as JSON: its name, then its arguments.
+/// Returns the call of a function or constructor as JSON: its name, then its arguments.
 template <class... Arguments>
 Json call_of(std::string name, const Arguments&... arguments) {
   return Json::Array{std::move(name), json_of(arguments)...};
 }
 
-/// What makes a value of the call that call_of() wrote.
+/// Function that makes a value from the call that call_of() wrote.
 template <class Made>
 using CallReader = std::function<Made(const Json::Array& call)>;
 
 /// Throws kInvalidArgument unless the call has `count` arguments.
 void require_arguments(const Json::Array& call, std::size_t count);
 
-/// Throws the error that is being handled, with the number of the argument that it is about.
+/// Rethrows the error being handled, with the number of the argument that it is about.
 [[noreturn]] void throw_in_argument(std::size_t index);
 
 template <class Argument>
@@ -228,7 +228,7 @@ Argument argument_of(const Json::Array& call, std::size_t index) {
   }
 }
 
-/// Reads arguments of these types and passes them to `make`.
+/// Returns a CallReader that reads arguments of these types and passes them to `make`.
 template <class... Arguments, class Make>
 auto reads_call(Make make) {
   return [make = std::move(make)](const Json::Array& call) {
@@ -239,7 +239,7 @@ auto reads_call(Make make) {
     (std::index_sequence_for<Arguments...>{});
   };
 }
-/// The same for a function, whose type says what it takes.
+/// Overload for a function, whose type gives the arguments' types.
 template <class Made, class... Arguments>
 CallReader<Made> reads_call(Made (*make)(Arguments...)) {
   return reads_call<std::remove_cvref_t<Arguments>...>(

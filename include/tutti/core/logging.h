@@ -8,27 +8,27 @@
 
 namespace tutti {
 
-/// How much a line matters.
+/// Severity of a line.
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 
 /// Receives each line, without a newline. Called by any thread, one call at a time.
 using LogSink = std::function<void(LogLevel level, std::string_view line)>;
 
-/// Replaces the sink (default: standard error, through spdlog) and returns the previous one. Empty
-/// restores the default. Any thread.
+/// Replaces the sink (default: standard error, through spdlog) and returns the previous one. An
+/// empty sink restores the default. Thread-safe.
 LogSink set_log_sink(LogSink sink);
 
-/// Lines below `level` are dropped (default kInfo; environment
-/// TUTTI_LOG_LEVEL=debug|info|warning|error).
+/// Sets the level below which lines are dropped (default kInfo, or
+/// TUTTI_LOG_LEVEL=debug|info|warning|error in the environment).
 void set_log_level(LogLevel level);
 
-/// Writes a line. Any thread.
+/// Writes a line. Thread-safe.
 void log(LogLevel level, std::string_view line);
 inline void log_info(std::string_view line) { log(LogLevel::kInfo, line); }
 inline void log_warning(std::string_view line) { log(LogLevel::kWarning, line); }
 inline void log_debug(std::string_view line) { log(LogLevel::kDebug, line); }
 
-/// Logs a warning the first time this text is seen in the process. Returns whether it was logged.
+/// Logs a warning the first time that it is called with this text. Returns true if it did.
 bool log_warning_once(std::string_view line);
 
 }  // namespace tutti

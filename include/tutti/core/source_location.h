@@ -1,4 +1,4 @@
-// Where a call stands in the source: the std::source_location that clang++ 14 lacks.
+// Replacement for std::source_location, which clang++ 14 lacks.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10,8 +10,8 @@
 
 namespace tutti {
 
-/// A line of source code. As the default value of a parameter, `SourceLocation where =
-/// SourceLocation::current()` is the line of the caller.
+/// Line of source code. The default argument `SourceLocation where = SourceLocation::current()` is
+/// the line of the caller.
 class SourceLocation {
  public:
   static constexpr SourceLocation current(const char* file = __builtin_FILE(),

@@ -1,4 +1,4 @@
-// Blocking, in one place: mutex, condition variable with deadline and abort, one-shot event.
+// Blocking primitives: mutex, condition variable with deadlines, one-shot event.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -19,14 +19,14 @@
 #define TUTTI_THREAD_ANNOTATION(x)
 #endif
 
-/// This member may only be touched while `mutex` is held.
+/// This member may only be accessed while `mutex` is held.
 #define TUTTI_GUARDED_BY(mutex) TUTTI_THREAD_ANNOTATION(guarded_by(mutex))
 /// The caller must hold `mutex`.
 #define TUTTI_REQUIRES(...) TUTTI_THREAD_ANNOTATION(requires_capability(__VA_ARGS__))
 
 namespace tutti {
 
-/// A plain mutex that clang's thread-safety analysis knows.
+/// Mutex known to clang's thread-safety analysis.
 class TUTTI_THREAD_ANNOTATION(capability("mutex")) Mutex {
  public:
   void lock() TUTTI_THREAD_ANNOTATION(acquire_capability()) { mutex_.lock(); }
@@ -37,7 +37,7 @@ class TUTTI_THREAD_ANNOTATION(capability("mutex")) Mutex {
   std::mutex mutex_;
 };
 
-/// Holds a mutex for a block.
+/// Holds a mutex until the end of a block.
 class TUTTI_THREAD_ANNOTATION(scoped_lockable) MutexLock {
  public:
   explicit MutexLock(Mutex& mutex) TUTTI_THREAD_ANNOTATION(acquire_capability(mutex))
@@ -52,14 +52,13 @@ class TUTTI_THREAD_ANNOTATION(scoped_lockable) MutexLock {
   Mutex& mutex_;
 };
 
-/// Waits for a condition guarded by a Mutex. Every wait has a deadline. A waiting replica hands its
-/// run token on (core/run_token.h) and takes it again before wait_until returns.
+/// Waits for a condition guarded by a Mutex. Every wait has a deadline. A replica releases its run
+/// token while it waits (core/run_token.h) and acquires it again before wait_until() returns.
 class CondVar {
  public:
-  /// Waits until `ready()` or the deadline; returns ready(). `ready` runs with `mutex` held,
-  /// several times. The mutex must be held by the caller, and is held again on return. A thread
-  /// with a run token may return later than the deadline by the time it takes to get its turn
-  /// again.
+  /// Waits until `ready()` or the deadline; returns ready(). Requires: `mutex` held, as it is again
+  /// on return. `ready` runs with `mutex` held, several times. A thread with a run token may return
+  /// after the deadline, as it has to acquire the token again.
   bool wait_until(Mutex& mutex, TimePoint deadline, const std::function<bool()>& ready)
       TUTTI_REQUIRES(mutex);
   bool wait_for(Mutex& mutex, Duration timeout, const std::function<bool()>& ready)
@@ -77,15 +76,15 @@ class CondVar {
 
  private:
   std::condition_variable condition_;
-  std::atomic<unsigned> notifications_{0};  // what a spinning thread looks at without the mutex
+  std::atomic<unsigned> notifications_{0};  // read by spinning threads, without the mutex
 };
 
-/// Happens once. Threads: any.
+/// Event that happens once. Thread-safe.
 class Event {
  public:
   void set();
   bool is_set() const;
-  /// Returns whether it happened before the deadline.
+  /// Returns true if the event happened before the deadline.
   bool wait_until(TimePoint deadline);
 
  private:

@@ -1,4 +1,4 @@
-// Joining values into text: what std::format will do once every supported compiler has it.
+// Concatenation of values into text, until every supported compiler has std::format.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -8,15 +8,15 @@
 
 namespace tutti {
 
-/// What concat() and join() can write.
+/// Types that concat() and join() can write.
 template <class T>
 concept Printable = requires(std::ostream& out, const T& value) {
   out << value;
 }
 || requires(const T& value) { value.to_string(); };
 
-/// The arguments written one after the other with operator<<. A type with `to_string() const` but
-/// without operator<< is written through that.
+/// Returns the arguments written one after the other with operator<<, or with `to_string() const`
+/// for a type without operator<<.
 template <class... Parts>
 requires(Printable<Parts>&&...) std::string concat(const Parts&... parts) {
   std::ostringstream out;
@@ -31,7 +31,7 @@ requires(Printable<Parts>&&...) std::string concat(const Parts&... parts) {
   return std::move(out).str();
 }
 
-/// The elements of a range, written as concat() does, separated by `separator`.
+/// Returns the elements of a range, written as by concat() and separated by `separator`.
 template <class Range>
 std::string join(const Range& range, const char* separator = ", ") {
   std::string text;

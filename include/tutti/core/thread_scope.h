@@ -6,8 +6,8 @@
 
 namespace tutti::internal {
 
-/// Sets a variable of this thread until it is destroyed: what scopes derive from. Scopes nest. The
-/// variable is asked for again at the end, for a scope may end on another thread.
+/// Base class of scopes that set a thread-local variable until they are destroyed. Scopes nest. The
+/// destructor calls `variable` again, because a scope may end on another thread.
 template <class T>
 class ThreadScope {
  public:

@@ -1,4 +1,4 @@
-// Spans of time on threads, written as a Chrome trace: what ran when, and beside what.
+// Spans of time on threads, written as a Chrome trace.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -13,40 +13,39 @@
 
 namespace tutti {
 
-/// From now on spans of the whole process are kept, a million at most; stop_trace(), or the end of
-/// the process, writes them to `path` as Chrome trace events (JSON; open it in Perfetto or
+/// Starts to record spans of the whole process, at most a million. stop_trace(), or the end of the
+/// process, writes them to `path` as Chrome trace events (JSON; open it in Perfetto or
 /// chrome://tracing). A task of a job writes a file of its own: "t.worker-1.json" for "t.json".
-/// Times are those of the machine's steady clock, so that the events of several files fit in one.
-/// Throws kFailedPrecondition when a trace is being recorded already.
+/// Times are those of the machine's steady clock, so that the events of several files can be
+/// merged. Throws kFailedPrecondition if a trace is already being recorded.
 void start_trace(const std::string& path);
-/// Does nothing unless a trace is being recorded. Throws kUnavailable when the file cannot be
-/// written.
+/// Ends the recording and writes the file; does nothing if no trace is being recorded. Throws
+/// kUnavailable if the file cannot be written.
 void stop_trace();
-/// start_trace(TUTTI_TRACE) if that is set and no trace was recorded yet. Strategies call it when
-/// they are made.
+/// Calls start_trace(TUTTI_TRACE) if that is set and no trace was recorded yet. Strategies call it
+/// when they are made.
 void start_trace_from_environment();
 
 namespace internal {
-/// Names the task of its job that this process is: a trace for "t.json" is then written to
-/// "t.worker-1.json", and its events have `rank` as their process. A process that is several tasks
-/// of one job has no name.
+/// Names this process's task in its job: traces go to "t.worker-1.json" instead of "t.json", with
+/// `rank` as the process of their events. A process that runs several tasks of a job has no name.
 void set_trace_task(const std::string& task, int rank);
 
 inline std::atomic<bool> trace_is_recording{false};
 }  // namespace internal
-/// Whether a trace is being recorded: one relaxed load.
+/// Returns true if a trace is being recorded. Costs one relaxed load.
 inline bool trace_is_on() { return internal::trace_is_recording.load(std::memory_order_relaxed); }
 
-/// A number that a viewer shows with a span.
+/// Number that a viewer shows with a span.
 struct TraceArgument {
   const char* key = nullptr;
   std::int64_t number = 0;
 };
-/// At most four.
+/// Up to four arguments; later ones are dropped.
 using TraceArguments = std::initializer_list<TraceArgument>;
 
-/// From construction to destruction, on one thread. Costs one relaxed load while no trace is
-/// recorded. Names, categories and keys are literals; four arguments at most.
+/// Span from construction to destruction, on one thread. Costs one relaxed load while no trace is
+/// recorded. Names, categories and keys must be literals.
 class TraceSpan {
  public:
   TraceSpan(const char* name, const char* category, TraceArguments arguments = {}) {
@@ -69,7 +68,7 @@ class TraceSpan {
   TimePoint begin_;
 };
 
-/// A moment. `label` is copied, while a trace is recorded, and shown as "label".
+/// Records a moment. `label` is copied and shown as "label".
 void trace_instant(const char* name, const char* category, std::string_view label = {},
                    TraceArguments arguments = {});
 
