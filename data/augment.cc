@@ -1,4 +1,4 @@
-// Augmentation keyed by sample.
+// Augmentation with random numbers keyed by sample, mixup and CutMix.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/data/augment.h"
 
@@ -81,14 +81,14 @@ Dataset augment_batches(const Dataset& dataset, AugmentFunction fn, AugmentOptio
 
 namespace {
 
-// Streams of a batch, far from those that augment_images() takes.
+// Stream numbers of a batch, far from those that augment_images() uses.
 constexpr std::uint64_t kPartnersStream = std::uint64_t{1} << 40;
 constexpr std::uint64_t kWeightStreams = std::uint64_t{2} << 40;  // + row
 constexpr std::uint64_t kBoxStreams = std::uint64_t{3} << 40;     // + row
 
 using Partners = std::vector<std::int64_t>;
 
-/// A permutation of the rows.
+/// Returns a permutation of the rows.
 Partners draw_partners(std::int64_t rows, const SampleRandom& random) {
   Partners partners(static_cast<std::size_t>(rows));
   std::iota(partners.begin(), partners.end(), 0);
@@ -104,7 +104,7 @@ std::vector<double> draw_weights(std::int64_t rows, double alpha, const SampleRa
   return weights;
 }
 
-/// w * x + (1 - w) * x of the partner, row by row.
+/// Returns w * x + (1 - w) * (x of the partner), row by row.
 Tensor mix_rows(const Tensor& tensor, const Partners& partners, const std::vector<double>& weights,
                 std::string_view who, const std::string& name) {
   internal::require(
@@ -148,7 +148,7 @@ struct Box {
   std::int64_t top = 0, left = 0, bottom = 0, right = 0;
 };
 
-/// A rectangle of about `share` of the pixels around any pixel, cut off at the border.
+/// Returns a rectangle of about `share` of the pixels around a random one, clipped to the image.
 Box draw_box(std::int64_t height, std::int64_t width, double share, const RandomStream& random) {
   const double side = std::sqrt(share);
   const auto half_height = static_cast<std::int64_t>(side * static_cast<double>(height)) / 2;
@@ -159,7 +159,7 @@ Box draw_box(std::int64_t height, std::int64_t width, double share, const Random
           std::min(y + half_height, height), std::min(x + half_width, width)};
 }
 
-/// Copies the box of picture `from` into picture `to`, both [height, width, channels].
+/// Copies the box of image `from` into image `to`, both [height, width, channels].
 void copy_box(const std::byte* from, std::byte* to, const Box& box, std::int64_t width,
               std::int64_t pixel_bytes) {
   for (std::int64_t y = box.top; y < box.bottom; ++y) {
@@ -169,7 +169,7 @@ void copy_box(const std::byte* from, std::byte* to, const Box& box, std::int64_t
   }
 }
 
-/// Puts the boxes into the pictures and makes the weights the shares of own pixels.
+/// Copies the boxes of the partners and sets the weights to the shares of own pixels.
 Tensor cut_rows(const Tensor& images, const Partners& partners, std::vector<double>& weights,
                 const SampleRandom& random) {
   const std::int64_t height = images.shape()[1], width = images.shape()[2];
@@ -233,23 +233,23 @@ Dataset cutmix(const Dataset& batches, CutmixOptions options) {
 
 namespace tutti::internal {
 
-// The beta distribution by way of two gamma distributions.
+// The beta distribution, from two gamma distributions.
 
-// Try t of gamma variable g uses blocks 2 (kTries g + t) (a normal number) and the one behind it (a
-// uniform one); the blocks behind those of both variables hold what small shapes need. Which blocks
-// are used is a matter of the key alone.
+// Try t of gamma variable g uses block 2 (kTries g + t) for a normal number and the next block for
+// a uniform one; the blocks after those of both variables serve small shapes. Only the key
+// determines which blocks are used.
 
 namespace {
 
-/// A try fails in at most one of twenty cases, whatever the shape.
+/// A try fails with a probability of at most 1/20, for every shape.
 constexpr std::uint64_t kTries = 64;
 
-/// Uniform in (0, 1], from block `block` of the stream.
+/// Returns a uniform number in (0, 1], from block `block` of the stream.
 double uniform_of_block(const RandomStream& random, std::uint64_t block) {
   return 1.0 - random.uniform64(2 * block);
 }
 
-/// Gamma of a shape of at least 1.
+/// Returns a gamma variable of a shape of at least 1.
 double large_gamma(const RandomStream& random, std::uint64_t variable, double shape) {
   const double d = shape - 1.0 / 3.0;
   const double c = 1.0 / std::sqrt(9.0 * d);
@@ -263,11 +263,11 @@ double large_gamma(const RandomStream& random, std::uint64_t variable, double sh
       return d * v;
     }
   }
-  return d;  // about once in 20^64 calls: the middle
+  return d;  // the median, about once in 20^64 calls
 }
 
-/// Logarithm of a gamma variable. Small shapes give numbers too small for a double: G(shape) is
-/// G(shape + 1) * U^(1 / shape).
+/// Returns the logarithm of a gamma variable, as small shapes give numbers too small for a double.
+/// G(shape) is G(shape + 1) * U^(1 / shape).
 double log_gamma_variable(const RandomStream& random, std::uint64_t variable, double shape) {
   if (shape >= 1.0) return std::log(large_gamma(random, variable, shape));
   const double u = uniform_of_block(random, 4 * kTries + variable);

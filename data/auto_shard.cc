@@ -1,5 +1,5 @@
-// Sharding: every n-th element, and over workers: by files where a pipeline begins at files, else
-// by elements.
+// Dataset::shard() and auto_shard(): sharding by elements, or by files if a pipeline begins with
+// files.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/data/dataset.h"
 
@@ -13,16 +13,16 @@
 
 namespace tutti {
 
-// Every n-th element.
+// Dataset::shard().
 
 namespace {
 
-/// The shard `part` of what is the shard `whole` itself.
+/// Returns the shard `part` of the shard `whole`.
 PassShard shard_of(const PassShard& whole, const PassShard& part) {
   return {whole.count * part.count, whole.index + part.index * whole.count};
 }
 
-/// Elements that Iterator(below, shard) hands out.
+/// Source of the elements that Iterator(below, shard) yields.
 template <class Iterator>
 class ShardSource : public internal::Decorator<ShardSource<Iterator>, Iterator, PassShard> {
  public:
@@ -75,10 +75,10 @@ Dataset Dataset::shard(std::int64_t count, std::int64_t index) const {
 
 namespace {
 
-/// Number of files at each beginning of a pipeline; nothing where it is not known.
+/// Number of files of each first source of a pipeline; nullopt if unknown.
 using FileCounts = std::vector<std::optional<std::int64_t>>;
 
-// Whether all beginnings are sources of files.
+// Returns true if all first sources read files.
 bool find_files(const DatasetSource& source, FileCounts& counts) {
   if (const auto files = source.files()) {
     counts.push_back(files->count);
@@ -90,8 +90,8 @@ bool find_files(const DatasetSource& source, FileCounts& counts) {
   });
 }
 
-/// A source over the files of one worker. Elements of different workers have different numbers,
-/// though no worker knows how many elements the files of the others hold.
+/// Source over the files of one worker. Elements of different workers have different numbers,
+/// although no worker knows how many elements the files of the others hold.
 class WorkerFilesSource : public internal::SourceWith<WorkerFilesSource, PassShard> {
  public:
   using SourceWith::SourceWith;
@@ -118,7 +118,7 @@ SourcePtr with_files_of(const SourcePtr& source, const PassShard& worker) {
        "; try smaller batches, fewer workers or AutoShardPolicy::kOff");
 }
 
-// Elements index, index + count, ... of a pass that has at least `count` elements, or none.
+// Yields elements index, index + count, ... of a pass with no elements or at least `count`.
 class DataShardIterator : public ShardIterator {
  public:
   DataShardIterator(std::unique_ptr<ElementIterator> below, const PassShard& part)
@@ -133,17 +133,17 @@ class DataShardIterator : public ShardIterator {
 
   void skip(std::int64_t count) override {
     if (count < 1) return;
-    if (seen_ > 0) {  // in the middle of the first round: rare, after an exception
+    if (seen_ > 0) {  // within the first round: rare, after an exception
       ElementIterator::skip(count);
       return;
     }
-    // What is left out was handed out before, so that its round was looked at.
+    // Skipped elements were yielded before, when the first round was checked.
     ShardIterator::skip(count);
     seen_ = count_;
   }
 
  private:
-  // One element at a time, so that an exception loses no other.
+  // Reads one element at a time, so that an exception loses no other.
   void look_at_first_round() {
     const std::int64_t place = seen_++;
     std::optional<Element> element = below().next();
@@ -158,12 +158,12 @@ class DataShardIterator : public ShardIterator {
   }
 
   std::int64_t index_;
-  std::int64_t seen_ = 0;  // elements of the first round that were looked at
+  std::int64_t seen_ = 0;  // elements of the first round that were read
   bool ended_ = false;
   std::optional<Element> first_;
 };
 
-// What reads ahead at the end stays there, as in tf: it then holds this worker's elements alone.
+// prefetch() at the end stays there, as in tf, and then holds only this worker's elements.
 SourcePtr with_data_shard(const SourcePtr& source, const PassShard& part) {
   if (!internal::only_reads_ahead(*source)) {
     return std::make_shared<ShardSource<DataShardIterator>>(source, part);

@@ -1,4 +1,4 @@
-// Rows into batches, and numbers into rows of one length.
+// Dataset::batch, padded_batch and pack.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstring>
@@ -14,7 +14,7 @@
 
 namespace tutti {
 
-// Rows into a batch: one copy per row and component.
+// Stacking of rows: one copy per row and component.
 
 namespace {
 
@@ -65,9 +65,9 @@ Tensor stack_component(std::span<const Element> elements, std::size_t component,
   return batch.freeze();
 }
 
-/// One element whose component i holds component i of every given element along a new first axis: n
-/// elements of shape [...] give [n, ...]. At least one element. Throws kInvalidArgument naming
-/// `who`, the component and both shapes (or dtypes, devices, name lists) where two elements differ.
+/// Returns one element whose component i stacks component i of all elements along a new first axis:
+/// n elements of shape [...] give [n, ...]. Requires: at least one element. Throws kInvalidArgument
+/// naming `who`, the component and both shapes (or dtypes, devices, name lists) if two differ.
 Element stack_elements(std::span<const Element> elements, std::string_view who) {
   TUTTI_CHECK(!elements.empty(), "stack_elements: no elements");
   for (std::size_t i = 1; i < elements.size(); ++i) {
@@ -81,13 +81,13 @@ Element stack_elements(std::span<const Element> elements, std::string_view who) 
   return Element(std::move(tensors), elements[0].names());
 }
 
-// Stacking consecutive elements; elements of different sizes are padded to the largest.
+// Dataset::batch() and padded_batch().
 
 using Dims = std::vector<std::int64_t>;
 
 Dims dims_of(const Shape& shape) { return Dims(shape.begin(), shape.end()); }
 
-// The largest size of component `component` in every dimension.
+// Returns the largest size of component `component` in every dimension.
 Dims largest_dims(const std::vector<Element>& rows, std::size_t component) {
   Dims dims = dims_of(rows[0][component].shape());
   for (const Element& row : rows) {
@@ -114,7 +114,7 @@ Tensor padded(const Tensor& tensor, const Dims& dims, double padding) {
 struct Batching {
   std::int64_t size = 1;
   bool drop_remainder = false;
-  std::optional<PaddedBatchOptions> padding = {};  // of padded_batch()
+  std::optional<PaddedBatchOptions> padding = {};  // for padded_batch()
 };
 
 class BatchIterator : public internal::ForwardingIterator {
@@ -231,7 +231,7 @@ Dataset Dataset::padded_batch(std::int64_t size, PaddedBatchOptions options) con
   return batched(source_, {size, drop_remainder, std::move(options)});
 }
 
-// Rows of numbers, joined one behind the other and cut into rows of one length.
+// Dataset::pack().
 
 namespace {
 
@@ -241,7 +241,7 @@ struct Packing {
   PackOptions options;
 };
 
-/// The numbers of an element, which has them alone.
+/// Returns the numbers of an element, which must be its only component.
 Tensor numbers_in(const Element& element) {
   const bool is_index =
       element.size() == 1 && element[0].rank() == 1 &&
@@ -277,7 +277,7 @@ class PackIterator : public ElementIterator {
   }
 
  private:
-  /// Whether there are numbers for another row, after reading as far as it takes.
+  /// Reads numbers until there are enough for another row; returns false at the end.
   bool fill() {
     const std::int64_t wanted = packing_.length + (packing_.options.next_as_labels ? 1 : 0);
     while (size() - begin_ < wanted) {
@@ -297,7 +297,7 @@ class PackIterator : public ElementIterator {
 
   std::int64_t size() const { return static_cast<std::int64_t>(numbers_.size()); }
 
-  /// What no row begins before any more; rows may stand further apart than they are long.
+  /// Drops numbers before the next row, which may begin after all that were read (shift > length).
   void drop_used() {
     const std::int64_t used = std::min(begin_, size());
     numbers_.erase(numbers_.begin(), numbers_.begin() + used);
@@ -312,7 +312,7 @@ class PackIterator : public ElementIterator {
   std::unique_ptr<ElementIterator> below_;
   const Packing packing_;
   std::vector<std::int64_t> numbers_;
-  std::int64_t begin_ = 0;  // of the next row, in them
+  std::int64_t begin_ = 0;  // index of the next row in numbers_
 };
 
 class PackSource : public internal::Decorator<PackSource, PackIterator, Packing> {

@@ -23,12 +23,12 @@ using internal::CsvSchema;
 
 constexpr std::int64_t kAllRows = INT64_MAX;
 
-/// The components of elements: one per field, or features and label.
+/// Components of elements: one per field, or features and label.
 struct Components {
   std::vector<std::string> names;
   std::vector<DType> dtypes;
-  std::vector<std::size_t> component_of;  // each field's
-  std::vector<std::int64_t> widths;       // values per row; 0: one, without dimension
+  std::vector<std::size_t> component_of;  // of each field
+  std::vector<std::int64_t> widths;       // values per row; 0: a scalar
 };
 
 Components components_of(const CsvSchema& schema) {
@@ -60,14 +60,14 @@ class RowBuffer {
     names_ = Element(std::move(tensors), components_.names);
   }
 
-  /// Adds all of a record or, when it throws, an unknown part: clear() must follow.
+  /// Adds a record. If it throws, it has added an unknown part: clear() must follow.
   void add(const CsvRecord& record, const std::string& source) {
     for (std::size_t i = 0; i < schema_.fields.size(); ++i) {
       append_value(schema_, schema_.fields[i], record, source, bytes_[components_.component_of[i]]);
     }
   }
 
-  /// Of all rows added, or of the only one.
+  /// Returns an element of all added rows or, without `rows`, of the only one.
   Element element(std::optional<std::int64_t> rows) const {
     std::vector<Tensor> tensors;
     for (std::size_t i = 0; i < bytes_.size(); ++i) {
@@ -88,7 +88,7 @@ class RowBuffer {
   const CsvSchema& schema_;
   Components components_;
   std::vector<std::string> bytes_;  // of each component
-  Element names_;                   // carries the names, which all elements share
+  Element names_;                   // holds the names, which all elements share
 };
 
 class CsvElements : public internal::FileElements {
@@ -170,7 +170,7 @@ Dataset CsvTable::dataset() const {
 
 namespace tutti::internal {
 
-// The records of CSV files, and the values of their fields: numbers, categories, missing ones.
+// Records of CSV files, and values of their fields: numbers, categories, missing ones.
 
 std::vector<std::string> CsvRecord::fields() const {
   std::vector<std::string> fields;
@@ -182,7 +182,7 @@ CsvReader::CsvReader(InputFile file, CsvDialect dialect)
     : file_(std::move(file)),
       dialect_(dialect),
       delimiter_(static_cast<unsigned char>(dialect.delimiter)) {
-  // A byte order mark, which programs of spreadsheets write.
+  // Skip a byte order mark, which spreadsheet programs write.
   if (file_.peek() != 0xef) return;
   std::string mark;
   file_.read(mark, 3);
@@ -203,7 +203,7 @@ void CsvReader::refuse(const Parts&... parts) {
   fail(ErrorCode::kDataLoss, source(), ":", line, ": ", parts...);
 }
 
-// What is taken as a record has no end, perhaps: its rest is not looked for.
+// The record may never end, so its end is not searched for.
 void CsvReader::require_short(const CsvRecord& record) {
   if (too_long_ == 0) {
     if (record.text_.size() + record.ends_.size() < dialect_.max_line_bytes) return;
@@ -273,7 +273,7 @@ CsvReader::Stop CsvReader::read_quoted(CsvRecord& record) {
     }
     if (byte == '"' && file_.peek() != '"') break;
     if (byte == '"') file_.get();
-    // A line end within a field stays as it is; CR LF counts once.
+    // A line end within a field is kept as it is; CR LF counts once.
     if (byte == '\n' || (byte == '\r' && file_.peek() != '\n')) ++line_;
     require_short(record);
     record.text_.push_back(static_cast<char>(byte));
@@ -303,7 +303,7 @@ bool parse_bool(std::string_view text, bool& value) {
   return value || lower == "false" || lower == "0";
 }
 
-/// The whole text must be a number of type T; floats may be closer to 0 than T can tell.
+/// Returns true if the whole text is a number of type T; floats may underflow.
 template <class T>
 bool parse(std::string_view text, T& value) {
   text = trimmed(text);
@@ -343,7 +343,7 @@ void append_as(T value, DType stored, std::string& bytes) {
   });
 }
 
-// Long fields are no help in a message.
+// Shortens long fields for messages.
 std::string shown(std::string_view text) {
   constexpr std::size_t kLongest = 60;
   if (text.size() <= kLongest) return concat("'", text, "'");
@@ -384,7 +384,7 @@ namespace {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-/// Takes the first of `signs` that `text` begins with, or ends with, away.
+/// Removes a sign at either end of `text`; returns true if there was one.
 bool remove_sign(std::string_view& text) {
   for (const std::string_view sign : {"$", "%", "\xe2\x82\xac", "\xc2\xa3", "\xc2\xa5"}) {
     if (text.starts_with(sign))
@@ -399,7 +399,7 @@ bool remove_sign(std::string_view& text) {
   return false;
 }
 
-/// 1,234,567.5 and the like: groups of three digits behind one and the same separator.
+/// Returns true for 1,234,567.5 and the like: groups of three digits, all after the same separator.
 bool has_thousands(std::string_view text) {
   constexpr std::string_view kNoBreakSpace = "\xc2\xa0";
   for (const std::string_view separator :

@@ -1,4 +1,4 @@
-// What the columns of CSV files become: selection, types and vocabularies.
+// Schemas of CSV files: selection of columns, types and vocabularies.
 // SPDX-License-Identifier: Apache-2.0
 #include "data/csv_schema.h"
 
@@ -23,7 +23,7 @@ template <class... Parts>
 CsvReader open_reader(const CsvOptions& options, const std::string& path) {
   InputFile file(path, options.limits);
   const std::string kind = kind_of_file(file.bytes_ahead());
-  // An empty file and white space alone have no records, which is for the caller to judge.
+  // Files that are empty or white space have no records; the caller decides if that is an error.
   if (!file.bytes_ahead().empty() && !kind.empty() && !kind.starts_with("white space")) {
     fail(ErrorCode::kDataLoss, path, ":1: expected a CSV file, got ", kind);
   }
@@ -39,7 +39,7 @@ std::vector<std::string> read_first(CsvReader& reader, const char* what) {
   return record.fields();
 }
 
-// As CsvOptions::delimiter is written.
+// Returns the delimiter as CsvOptions::delimiter is written.
 std::string shown_delimiter(char delimiter) {
   return delimiter == '\t' ? "'\\t'" : concat("'", delimiter, "'");
 }
@@ -53,7 +53,7 @@ void require_different(const std::vector<std::string>& names, const std::string&
   }
 }
 
-// The names of all columns, from the options or the first file.
+// Returns the names of all columns, from the options or the first file.
 std::vector<std::string> find_names(CsvSchema& schema) {
   const std::string& path = schema.paths[0];
   const CsvOptions& options = schema.options;
@@ -98,7 +98,7 @@ std::size_t index_of(const std::vector<std::string>& names, const std::string& n
   return static_cast<std::size_t>(found - names.begin());
 }
 
-// Indices of the columns that are read, in order, the label last.
+// Returns the indices of the columns to read, in order, the label last.
 std::vector<std::size_t> find_selection(const CsvOptions& options,
                                         const std::vector<std::string>& names) {
   if (!options.select_columns.empty() && !options.select_indices.empty()) {
@@ -206,7 +206,7 @@ CsvSchema select_columns(std::vector<std::string> paths, CsvOptions options) {
 
 namespace {
 
-// Remedies for a text in a column of numbers.
+// Returns a remedy for a text in a column of numbers.
 std::string remark_on_numbers(const CsvField& field) {
   if (!field.text_form.empty()) {
     return concat(" (a number with ", field.text_form,
@@ -271,18 +271,18 @@ void complete_schema(CsvSchema& schema) {
   }
 }
 
-// Types and vocabularies, by reading.
+// Inference of types and vocabularies.
 
 namespace {
 
-/// The narrowest kind that all fields of a column fit.
+/// Narrowest kind that all fields of a column fit.
 struct Kind {
   bool is_integer = true;
   bool is_float = true;
   bool has_value = false;
-  std::int64_t num_numbers = 0;  // also of foreign forms
+  std::int64_t num_numbers = 0;  // including foreign forms
   std::int64_t num_texts = 0;
-  std::string first_text = {};  // that is not a number, and its line
+  std::string first_text = {};  // first text that is not a number, and its line
   std::string text_form = {};   // of the first text that looks like a number
 
   void add(std::string_view text, std::int64_t line) {

@@ -1,4 +1,4 @@
-// The records of CSV files, and what their columns become.
+// Records of CSV files, and the schema that turns them into elements.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace tutti::internal {
 
-/// One record: its fields, without quotes. Made once and filled again and again.
+/// Fields of one record, without quotes. Reused for all records of a file.
 class CsvRecord {
  public:
   std::size_t size() const { return ends_.size(); }
@@ -28,8 +28,8 @@ class CsvRecord {
 
  private:
   friend class CsvReader;
-  std::string text_;               // of all fields
-  std::vector<std::size_t> ends_;  // of each field in text_
+  std::string text_;               // all fields
+  std::vector<std::size_t> ends_;  // end of each field in text_
   std::int64_t line_ = 0;
 };
 
@@ -40,19 +40,19 @@ struct CsvDialect {
   std::uint64_t max_line_bytes = UINT64_MAX;
 };
 
-/// Reads records by RFC 4180 (see csv_dataset()). Used by one thread.
+/// Reads records by RFC 4180 (see csv_dataset()). Not thread-safe.
 class CsvReader {
  public:
   explicit CsvReader(InputFile file, CsvDialect dialect = {});
 
   const std::string& source() const { return file_.source(); }
-  /// False at the end. Throws kDataLoss naming source and line for misplaced quotes; the next call
-  /// goes on with the next line. kResourceExhausted for a record beyond max_line_bytes, and again
-  /// in each call that follows.
+  /// Reads the next record; returns false at the end. Throws kDataLoss naming source and line for
+  /// misplaced quotes; the next call continues with the next line. Throws kResourceExhausted for a
+  /// record beyond max_line_bytes, and in every later call.
   bool next(CsvRecord& record);
 
  private:
-  /// What came behind a field.
+  /// Mark that ends a field.
   enum class Stop { kDelimiter, kLine, kEnd };
   void skip_empty_lines();
   Stop read_field(CsvRecord& record);
@@ -70,61 +70,59 @@ class CsvReader {
   CsvDialect dialect_;
   int delimiter_;
   std::int64_t line_ = 1;
-  std::int64_t too_long_ = 0;  // the line that was
+  std::int64_t too_long_ = 0;  // line of a record that was too long; 0: none
 };
 
-/// A column that is read. Immutable once its type is known.
+/// Column that is read. Immutable once its type is known.
 struct CsvField {
   CsvColumn column;
   std::size_t index = 0;           // of the field in a record
-  DType stored = DType::kFloat32;  // of its component
-  bool inferred = false;           // its type was found by looking at records
-  std::string text = "";           // "'six' in line 4": why it was found to hold texts
-  std::string text_form = "";      // "a decimal comma": what the text has, where it is a number
-  bool mostly_numbers = false;     // though it was found to hold texts
-  std::unordered_map<std::string, std::int64_t> places = {};  // of the vocabulary's texts
+  DType stored = DType::kFloat32;  // type of its component
+  bool inferred = false;           // the type was inferred from records
+  std::string text = "";           // "'six' in line 4": a text in it
+  std::string text_form = "";      // "a decimal comma": form of that text, if it is a number
+  bool mostly_numbers = false;     // most fields are numbers, but not all
+  std::unordered_map<std::string, std::int64_t> places = {};  // index of each vocabulary text
 
   bool is_category() const { return column.categorical || !column.vocabulary.empty(); }
   bool is_known() const { return is_category() || column.dtype.has_value(); }
 };
 
-/// Everything that turns records into elements.
+/// All that is needed to turn records into elements.
 struct CsvSchema {
   CsvOptions options;
   std::vector<std::string> paths;
-  std::vector<std::string> header;  // of the first file; empty: files have none
+  std::vector<std::string> header;  // of the first file; empty if files have none
   std::size_t num_fields = 0;
   std::vector<CsvField> fields;  // in the order of the components, the label last
 };
 
-/// Opens `path` and reads its header. Throws kInvalidArgument where it is not the schema's.
+/// Opens `path` and reads its header. Throws kInvalidArgument if it differs from the schema's.
 CsvReader open_csv(const CsvSchema& schema, const std::string& path);
-/// The next record; false at the end. Throws kDataLoss for another number of fields.
+/// Reads the next record; returns false at the end. Throws kDataLoss for a wrong number of fields.
 bool next_record(const CsvSchema& schema, CsvReader& reader, CsvRecord& record);
 
-/// The columns that `options` selects in the first file. Types may be missing.
+/// Returns the columns that `options` selects in the first file. Types may be missing.
 CsvSchema select_columns(std::vector<std::string> paths, CsvOptions options);
-/// Looks at up to `max_rows` records of each of the first `num_files` files for the types that are
-/// missing.
+/// Infers missing types from up to `max_rows` records of each of the first `num_files` files.
 void infer_types(CsvSchema& schema, std::size_t num_files, std::int64_t max_rows);
-/// Warns of columns that became categories though most of their fields are numbers. Throws
-/// kInvalidArgument for categories that would be packed into features without being asked for.
+/// Warns about columns that became categories although most of their fields are numbers. Throws
+/// kInvalidArgument for inferred categories that would be packed into features.
 void require_asked_categories(const CsvSchema& schema);
-/// Looks at all records for the vocabularies that are missing.
+/// Collects missing vocabularies from all records.
 void find_vocabularies(CsvSchema& schema);
-/// Ends with every type known. Throws kInvalidArgument for a category without vocabulary and for
-/// defaults that do not fit.
+/// Completes the schema, so that every type is known. Throws kInvalidArgument for a category
+/// without vocabulary and for defaults that do not fit.
 void complete_schema(CsvSchema& schema);
 
-/// Whether the field says that its value is missing.
+/// Returns true if the field marks a missing value.
 bool is_missing(const CsvOptions& options, std::string_view text);
 /// Returns true if `text`, with spaces around it, is a number of type `dtype`.
 bool is_number(std::string_view text, DType dtype);
-/// Returns what a text has that keeps it from being read as the number it looks like: "a decimal
-/// comma", "thousands separators", "a currency or percent sign"; "" for other texts.
+/// Returns the form of a number that cannot be parsed: "a decimal comma", "thousands separators",
+/// "a currency or percent sign"; "" for other texts.
 std::string_view foreign_number_form(std::string_view text);
-/// Returns the character that seems to be the delimiter of a record which was read as the only
-/// field `text`; nothing where none does.
+/// Returns the likely delimiter of a record that was read as the single field `text`, or nullopt.
 std::optional<char> other_delimiter(const CsvOptions& options, std::string_view text);
 /// Appends the value's bytes, of type field.stored. Throws kInvalidArgument naming source, line and
 /// column.

@@ -1,4 +1,4 @@
-// Functions of elements: several at once, results in order; their random numbers. Reading ahead.
+// Functions of elements: run on several threads with ordered results, and keyed random numbers.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,24 +11,24 @@
 
 namespace tutti::internal {
 
-/// A function of an element and of its number: how many elements of the whole pass, over all shards
-/// of it, came before it, handed out or left out by skip().
+/// Function of an element and of its number: how many elements of the whole pass, over all its
+/// shards, precede it, yielded or skipped.
 using NumberedFunction = std::function<Element(const Element&, std::uint64_t number)>;
 
 using MakeFunction = std::function<NumberedFunction(std::uint64_t epoch)>;
 
-/// Whether a function gives as many rows as it gets: then what is known of batches stays known.
+/// Rows that a function returns. kKept: as many as it gets; the batch size stays known.
 enum class Rows { kKept, kUnknown };
 
-/// The elements of `dataset`, put through the function that `make` gives for the epoch. One call at
-/// once: on the thread that calls next(). Throws kInvalidArgument naming `who` for less.
+/// Returns `dataset` mapped by the function that `make` returns for the epoch. A single parallel
+/// call runs on the thread of next(). Throws kInvalidArgument naming `who` for less than one.
 Dataset map_numbered(const Dataset& dataset, MakeFunction make, int num_parallel_calls,
                      const char* who, Rows rows = Rows::kUnknown);
 
-/// Whether `source` is what Dataset::prefetch() made: the elements below it, only read earlier.
+/// Returns true if `source` was made by Dataset::prefetch(), which only reads its elements earlier.
 bool only_reads_ahead(const DatasetSource& source);
 
-/// The random contexts of one pass. A value.
+/// Random contexts of one pass. A value type.
 class PassRandom {
  public:
   PassRandom(const RandomContext& before, std::uint64_t stride)
@@ -48,19 +48,18 @@ class PassRandom {
 };
 
 /// Keys of the random numbers that a function of a dataset draws without a key of its own
-/// (next_random_key(), layers in training mode): the global seed, the number of the dataset among
-/// those that this program makes, the epoch and the number of the element in the pass. Neither the
-/// thread that calls the function nor what was drawn before matters. Made together with the
-/// dataset; a value.
+/// (next_random_key(), layers in training mode): the global seed, the number of the dataset in this
+/// program, the epoch and the number of the element in the pass. Neither the calling thread nor
+/// earlier draws matter. Made together with the dataset. A value type.
 class FunctionRandom {
  public:
   FunctionRandom() {
     const RandomContext& here = current_random_context();
-    // A call site of its own: making a dataset changes no other number of the program.
+    // A call site of its own, so that making a dataset changes no other number of the program.
     constexpr std::uint64_t kCallSite = ~std::uint64_t{1};
     seed_ =
         bits({here.seed, kAugmentPurpose, here.step, here.replica, next_call_ordinal(kCallSite)});
-    // Datasets that interleave() makes of elements number their own elements from different places.
+    // Each dataset that interleave() makes starts the numbers of its elements at a different point.
     if (here.replica == kInDataset) first_ = bits({here.step, kAugmentPurpose});
   }
 
@@ -71,7 +70,7 @@ class FunctionRandom {
   }
 
  private:
-  /// The number of a replica that no strategy has.
+  /// Number of a replica that no strategy has.
   static constexpr std::uint32_t kInDataset = UINT32_MAX;
   static std::uint64_t bits(const RandomKey& key) { return RandomStream(key).bits64(0); }
 

@@ -1,5 +1,5 @@
-// Datasets: iteration, which all share, and where elements come from: numbers, a user's function,
-// tensors, rows of batches.
+// Iteration over datasets; sources (numbers, generators, tensors); unbatch, take, skip, repeat,
+// shuffle, cache; elements.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/data/dataset.h"
 
@@ -42,11 +42,11 @@ Dataset::Iterator& Dataset::Iterator::operator++() {
 
 Dataset::Iterator Dataset::begin() const { return Iterator(iterate()); }
 
-// The numbers from begin to end.
+// Dataset::range().
 
 namespace {
 
-// Differences of int64 numbers need 64 bits without a sign.
+// A difference of int64 numbers needs 64 unsigned bits.
 std::int64_t range_length(std::int64_t begin, std::int64_t end, std::int64_t step) {
   const auto low = static_cast<std::uint64_t>(step > 0 ? begin : end);
   const auto high = static_cast<std::uint64_t>(step > 0 ? end : begin);
@@ -57,7 +57,7 @@ std::int64_t range_length(std::int64_t begin, std::int64_t end, std::int64_t ste
   return static_cast<std::int64_t>(std::min<std::uint64_t>(length, INT64_MAX));
 }
 
-/// Elements by their numbers.
+/// Source of elements computed from their numbers.
 class IndexedSource : public DatasetSource {
  public:
   using At = std::function<Element(std::int64_t index)>;
@@ -88,7 +88,7 @@ Dataset Dataset::range(std::int64_t begin, std::int64_t end, std::int64_t step) 
       }));
 }
 
-// A dataset made of a user's function.
+// Dataset::from_generator().
 
 namespace {
 
@@ -101,7 +101,7 @@ class GeneratorIterator : public ElementIterator {
     if (!generate_) return std::nullopt;
     const RandomContextScope scope(random_.at(next_number_++));
     std::optional<Element> element = generate_();
-    if (!element) generate_ = nullptr;  // the function must not be asked again
+    if (!element) generate_ = nullptr;  // the function must not be called again
     return element;
   }
 
@@ -139,7 +139,7 @@ Dataset Dataset::from_generator(std::function<Generator(std::uint64_t epoch)> ma
   return Dataset(std::make_shared<GeneratorSource>(std::move(make)));
 }
 
-// Datasets over tensors that are already in memory: row by row, or as one element.
+// Dataset::from_tensor_slices() and from_tensors().
 
 namespace {
 
@@ -186,7 +186,7 @@ Dataset Dataset::from_tensors(std::vector<Tensor> tensors) {
       1, std::nullopt, [only = std::move(only)](std::int64_t) { return only; }));
 }
 
-// The rows of batches as elements.
+// Dataset::unbatch().
 
 namespace {
 
@@ -198,7 +198,7 @@ class UnbatchIterator : public ElementIterator {
     if (!find_row()) return std::nullopt;
     const Element row = row_of(*batch_, row_);
     ++row_;
-    return row.placed_in(0, -1);  // the row itself is not cut
+    return row.placed_in(0, -1);  // the row itself is not a slice
   }
 
   void skip(std::int64_t count) override {
@@ -210,7 +210,7 @@ class UnbatchIterator : public ElementIterator {
   }
 
  private:
-  // Whether row_ is a row of batch_, which may be a new one.
+  // Makes row_ a row of batch_, which may be a new one; returns false at the end.
   bool find_row() {
     while (!batch_ || row_ == batch_->rows()) {
       batch_ = below_->next();
@@ -251,7 +251,7 @@ class UnbatchSource : public internal::ForwardingSource {
 
 Dataset Dataset::unbatch() const { return Dataset(std::make_shared<UnbatchSource>(source_)); }
 
-// The first elements, or all but the first.
+// Dataset::take() and skip().
 
 namespace {
 
@@ -337,7 +337,7 @@ Dataset Dataset::skip(std::int64_t count) const {
   return Dataset(std::make_shared<SkipSource>(source_, count));
 }
 
-// The same again and again, each pass a new epoch for what is below.
+// Dataset::repeat(): each pass is a new epoch for the sources below.
 
 namespace {
 
@@ -390,7 +390,7 @@ class RepeatIterator : public ElementIterator {
     const bool was_empty = taken_ == 0;
     pass_.reset();
     ++pass_number_;
-    // For ever nothing: it would never end.
+    // Endless repetition of an empty dataset would never return.
     if (was_empty && count_ == kInfinite) count_ = 0;
   }
 
@@ -398,7 +398,7 @@ class RepeatIterator : public ElementIterator {
   std::int64_t count_;
   std::uint64_t first_epoch_;
   std::int64_t pass_number_ = 0;
-  std::int64_t taken_ = 0;  // elements handed out or left out in this pass
+  std::int64_t taken_ = 0;  // elements yielded or skipped in this pass
   std::unique_ptr<ElementIterator> pass_;
 };
 
@@ -407,7 +407,7 @@ class RepeatSource : public internal::SourceWith<RepeatSource, std::int64_t> {
   using SourceWith::SourceWith;
 
   std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const override {
-    // Epochs of a dataset that never ends are started by hand; they are kept far apart.
+    // Passes of an endless dataset must not share inner epochs: they start 2^32 apart.
     const std::int64_t count = argument();
     const std::uint64_t first =
         count == kInfinite ? epoch << 32 : epoch * static_cast<std::uint64_t>(count);
@@ -431,10 +431,9 @@ Dataset Dataset::repeat(std::int64_t count) const {
   return Dataset(std::make_shared<RepeatSource>(source_, count));
 }
 
-// The buffer holds up to `buffer_size` elements in places 0, 1, ... Each draw first fills the free
-// places from below, takes the element at a random place and moves the last element of the buffer
-// there. Draw d uses random number d of the stream, so that the order is a pure function of seed,
-// epoch and buffer size.
+// Dataset::shuffle(). The buffer holds up to `buffer_size` elements. Each draw first fills it from
+// below, then takes a random element and moves the last one to its place. Draw d uses random number
+// d of the stream, so that the order is a pure function of seed, epoch and buffer size.
 
 namespace {
 
@@ -496,13 +495,13 @@ Dataset Dataset::shuffle(std::int64_t buffer_size, ShuffleOptions options) const
       source_, Shuffling{static_cast<std::size_t>(buffer_size), options}));
 }
 
-// The elements of the first whole pass, kept in memory.
+// Dataset::cache().
 
 namespace {
 
 using Elements = std::vector<Element>;
 
-/// Shared by a cached dataset and its iterators.
+/// State shared by a cached dataset and its iterators.
 class CacheStore {
  public:
   std::shared_ptr<const Elements> find() const {
@@ -510,7 +509,7 @@ class CacheStore {
     return elements_;
   }
 
-  /// The first whole pass stays.
+  /// Stores the elements of the first complete pass; later ones are ignored.
   void offer(Elements elements) {
     MutexLock lock(mutex_);
     if (!elements_) elements_ = std::make_shared<const Elements>(std::move(elements));
@@ -521,8 +520,8 @@ class CacheStore {
   std::shared_ptr<const Elements> elements_ TUTTI_GUARDED_BY(mutex_);
 };
 
-/// Passes elements on and keeps them. skip() is the default one, by next(): what is left out once
-/// is wanted later.
+/// Yields elements and keeps them. skip() is the default one, which calls next(), since later
+/// passes need the skipped elements.
 class FillingIterator : public ElementIterator {
  public:
   FillingIterator(std::unique_ptr<ElementIterator> below, std::shared_ptr<CacheStore> store)
@@ -541,7 +540,7 @@ class FillingIterator : public ElementIterator {
   }
 
  private:
-  // A pass in which an element was lost is no whole pass.
+  // A pass in which an element was lost is incomplete.
   std::optional<Element> next_below() {
     try {
       return below_->next();
@@ -572,7 +571,7 @@ class CacheSource : public internal::ForwardingSource {
     }
     return std::make_unique<FillingIterator>(below().iterate(epoch), store_);
   }
-  /// Other elements need a store of their own.
+  /// The copy has a store of its own, for other elements.
   SourcePtr over(SourcePtr below) const override {
     return std::make_shared<CacheSource>(std::move(below));
   }
@@ -600,8 +599,8 @@ std::shared_ptr<const Names> make_default_names(std::size_t count) {
   return std::make_shared<const Names>(std::move(names));
 }
 
-// Elements are made by the million and nearly all have default names: the usual lists are made once
-// and shared.
+// Elements are made by the million and nearly all have default names, so the usual lists are made
+// once and shared.
 std::shared_ptr<const Names> default_names(std::size_t count) {
   static const std::array kUsual = {make_default_names(0), make_default_names(1),
                                     make_default_names(2), make_default_names(3)};

@@ -1,4 +1,4 @@
-// What most decorators share: everything is as below unless they say otherwise.
+// Base classes of decorators, which forward all that they do not override.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,13 +12,12 @@
 
 namespace tutti::internal {
 
-/// A source over another one. Cardinality, shard and what is said of batches are those of the
-/// source below.
+/// Source over another one. Cardinality, shard and batch properties are those of the source below.
 class ForwardingSource : public DatasetSource {
  public:
   explicit ForwardingSource(SourcePtr below) : below_(std::move(below)) {}
 
-  /// The same over another source.
+  /// Returns the same decorator over another source.
   virtual SourcePtr over(SourcePtr below) const = 0;
 
   std::vector<SourcePtr> inputs() const final { return {below_}; }
@@ -40,7 +39,7 @@ class ForwardingSource : public DatasetSource {
   SourcePtr below_;
 };
 
-/// A source over another one with an argument.
+/// Source over another one, with an argument.
 template <class Self, class Argument>
 class SourceWith : public ForwardingSource {
  public:
@@ -58,8 +57,8 @@ class SourceWith : public ForwardingSource {
   const Argument argument_;
 };
 
-/// A decorator whose iterators are made as Iterator(one over the source below, argument), or with
-/// the epoch behind, or with the epoch and the shard of the pass below.
+/// Decorator whose iterators are made as Iterator(iterator over the source below, argument),
+/// optionally followed by the epoch, or by the epoch and the shard of the pass below.
 template <class Self, class Iterator, class Argument>
 class Decorator : public SourceWith<Self, Argument> {
  public:
@@ -79,7 +78,7 @@ class Decorator : public SourceWith<Self, Argument> {
   }
 };
 
-/// An iterator over another one; skip() leaves out as many elements below.
+/// Iterator over another one; skip() skips as many elements below.
 class ForwardingIterator : public ElementIterator {
  public:
   explicit ForwardingIterator(std::unique_ptr<ElementIterator> below) : below_(std::move(below)) {}
@@ -93,7 +92,7 @@ class ForwardingIterator : public ElementIterator {
   std::unique_ptr<ElementIterator> below_;
 };
 
-/// Elements at(0), at(1), ..., at(length - 1).
+/// Iterator over elements at(0), at(1), ..., at(length - 1).
 class IndexedIterator : public ElementIterator {
  public:
   IndexedIterator(std::int64_t length, std::function<Element(std::int64_t)> at)
@@ -115,19 +114,19 @@ class IndexedIterator : public ElementIterator {
   std::int64_t index_ = 0;
 };
 
-/// Throws kInvalidArgument naming `who` where there is no function.
+/// Throws kInvalidArgument naming `who` if `fn` is empty.
 template <class Function>
 void require_function(const Function& fn, const char* who) {
   if (!fn) fail(ErrorCode::kInvalidArgument, who, ": expected a function, got none");
 }
 
-/// a * b, or the largest number when that does not fit. Both >= 0.
+/// Returns a * b, or INT64_MAX on overflow. Requires: both >= 0.
 inline std::int64_t saturating_product(std::int64_t a, std::int64_t b) {
   std::int64_t product = 0;
   return __builtin_mul_overflow(a, b, &product) ? INT64_MAX : product;
 }
 
-/// a + b, or the largest number when that does not fit. Both >= 0.
+/// Returns a + b, or INT64_MAX on overflow. Requires: both >= 0.
 inline std::int64_t saturating_sum(std::int64_t a, std::int64_t b) {
   std::int64_t sum = 0;
   return __builtin_add_overflow(a, b, &sum) ? INT64_MAX : sum;

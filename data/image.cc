@@ -1,4 +1,4 @@
-// Pictures: from files and to files, and other sizes.
+// Images: decoding, encoding and resizing.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/data/image.h"
 
@@ -20,7 +20,7 @@
 
 #ifdef TUTTI_WITH_JPEG
 #include <jpeglib.h>
-// Behind jpeglib.h, which it needs.
+// After jpeglib.h, which it needs.
 #include <jerror.h>
 #endif
 
@@ -28,7 +28,7 @@ namespace tutti {
 
 using internal::fail_at;
 
-// Pictures as files: what does not depend on the format.
+// Image files: code that does not depend on the format.
 
 namespace {
 
@@ -37,7 +37,7 @@ std::int64_t channels_of(ColorMode mode) {
   return mode == ColorMode::kRgb ? 3 : 4;
 }
 
-// The weights of ITU-R BT.601 in 16 bits.
+// Weights of ITU-R BT.601, in 16-bit fixed point.
 std::uint8_t gray_of(const std::uint8_t* rgb) {
   return static_cast<std::uint8_t>((19595u * rgb[0] + 38470u * rgb[1] + 7471u * rgb[2] + 32768u) >>
                                    16);
@@ -60,7 +60,7 @@ struct Format {
   const char* name;
 };
 
-// Formats that are known well enough to be named.
+// Returns the name of a known format that is not supported, or nullptr.
 const char* name_of_format(std::string_view bytes) {
   static constexpr std::array<Format, 5> kFormats = {{{"GIF8", "GIF"},
                                                       {"BM", "BMP"},
@@ -75,8 +75,8 @@ const char* name_of_format(std::string_view bytes) {
 
 // Unused in builds without libpng and libjpeg.
 
-/// Throws kResourceExhausted naming `source` beyond options.max_pixels. To be called before memory
-/// is taken for pixels or rows, by libraries too.
+/// Throws kResourceExhausted naming `source` beyond options.max_pixels. Call it before memory for
+/// pixels or rows is allocated, by libraries too.
 [[maybe_unused]] void require_pixels(std::int64_t height, std::int64_t width,
                                      const std::string& source, const DecodeImageOptions& options) {
   TUTTI_CHECK(height > 0 && width > 0, source, ": a picture of ", height, " x ", width);
@@ -101,7 +101,7 @@ const char* name_of_format(std::string_view bytes) {
   return converted.freeze();
 }
 
-/// Throws kInvalidArgument naming `who` unless `image` is uint8 [height, width, channels], not
+/// Throws kInvalidArgument naming `who` unless `image` is uint8 [height, width, channels] and not
 /// empty.
 [[maybe_unused]] void require_image(const Tensor& image, const char* who) {
   if (image.dtype() == DType::kUInt8 && image.rank() == 3 && image.num_elements() > 0) return;
@@ -126,23 +126,23 @@ Tensor read_image(const std::string& path, DecodeImageOptions options) {
   return decode_image(internal::read_file_for("read_image", path), path, options);
 }
 
-// Pictures of another size.
+// Resizing.
 
 namespace {
 
-/// A part of the picture along one axis.
+/// Range of the image along one axis.
 struct Window {
   std::int64_t begin = 0;
   std::int64_t size = 0;
 };
 
-/// Where a new pixel comes from along one axis: (1 - weight) * lower + weight * upper.
+/// Origin of a new pixel along one axis: (1 - weight) * lower + weight * upper.
 struct Source {
   std::int64_t lower = 0, upper = 0;
   float weight = 0.0f;
 };
 
-// In float32, as tf computes them.
+// Computed in float32, as tf does.
 std::vector<Source> sources_of(Window window, std::int64_t new_size, Interpolation how) {
   const float scale = static_cast<float>(window.size) / static_cast<float>(new_size);
   const std::int64_t last = window.size - 1;
@@ -187,7 +187,7 @@ void resize_rows(const T* pixels, const Shape& shape, const std::vector<Source>&
   }
 }
 
-// The middle of `length`, as long as `wanted` or less.
+// Returns the middle of `length`, of size `wanted` or less.
 Window middle(std::int64_t length, std::int64_t wanted) {
   const std::int64_t size = std::clamp<std::int64_t>(wanted, 1, length);
   return {(length - size) / 2, size};
@@ -222,9 +222,8 @@ Tensor resize_image(const Tensor& image, ImageSize size, ResizeImageOptions opti
   return resized.freeze();
 }
 
-// libpng reports errors by jumping out of its functions. So each member function of PngReader that
-// calls setjmp() has no variables with destructors, and nothing else calls libpng's functions that
-// can fail.
+// libpng reports errors by longjmp(). So each member function of PngReader that calls setjmp() has
+// no variables with destructors, and only these call libpng's functions that can fail.
 
 #ifdef TUTTI_WITH_PNG
 namespace {
@@ -262,7 +261,7 @@ class PngReader {
   }
 
  private:
-  // False: it failed, see message_.
+  // Returns false on failure, with the reason in message_.
   bool read_header() {
     if (setjmp(jump_)) return false;
     png_set_read_fn(png_, this, on_read);
@@ -271,7 +270,7 @@ class PngReader {
     return true;
   }
 
-  // Here libpng takes memory for rows: their length must have been looked at.
+  // libpng allocates memory for rows here: their length must have been checked.
   bool start_rows() {
     if (setjmp(jump_)) return false;
     png_set_strip_16(png_);
@@ -288,10 +287,10 @@ class PngReader {
     return true;
   }
 
-  // Deflate packs at most 1032 to 1.
+  // Throws if the file is too short for the image: deflate compresses at most 1032 to 1.
   void require_plausible(std::size_t unpacked) const {
     constexpr std::size_t kLargestRatio = 1032;
-    constexpr std::size_t kBitsPerByte = 8;  // a pixel may take a bit of the file, 16 without tRNS
+    constexpr std::size_t kBitsPerByte = 8;  // a pixel takes at least one bit of the file
     constexpr std::size_t kExpansion = kBitsPerByte * 4;
     if (unpacked / kLargestRatio / kExpansion <= bytes_.size()) return;
     fail_at(source_, offset_, "the file ends early; expected a picture of ", unpacked,
@@ -378,14 +377,14 @@ std::string encode_png(const Tensor&) {
 
 #endif
 
-// libjpeg reports errors by a function that must not return: it jumps out of libjpeg. So each
-// member function that calls setjmp() has no variables with destructors, and nothing else calls
-// libjpeg's functions that can fail.
+// libjpeg reports errors by a function that must not return and so calls longjmp(). Each member
+// function that calls setjmp() has no variables with destructors, and only these call libjpeg's
+// functions that can fail.
 
 #ifdef TUTTI_WITH_JPEG
 namespace {
 
-/// Where libjpeg reports errors: its own table of functions first, so that one pointer is both.
+/// libjpeg's error state, with its own table of functions first, so that one pointer is both.
 struct Errors {
   jpeg_error_mgr table;
   std::jmp_buf jump;
@@ -403,13 +402,13 @@ struct Errors {
     (*info->err->format_message)(info, errors->message);
     std::longjmp(errors->jump, 1);
   }
-  // Where a file is cut, libjpeg would warn and paint the rest grey.
+  // For a truncated file libjpeg would only warn and fill the rest with grey.
   static void on_message(j_common_ptr info, int level) {
     if (level < 0 && info->err->msg_code == JWRN_JPEG_EOF) on_error(info);
   }
 };
 
-/// Ends files that are read again and again in ever finer scans.
+/// Aborts files that are refined in too many scans.
 struct ScanLimit {
   static constexpr int kMostScans = 500;
   jpeg_progress_mgr table;
@@ -456,7 +455,7 @@ class Reader {
   }
 
  private:
-  // False: it failed, see errors_.message.
+  // Returns false on failure, with the reason in errors_.message.
   bool read_header() {
     info_.err = errors_.start();
     if (setjmp(errors_.jump)) return false;
@@ -475,7 +474,7 @@ class Reader {
     if (stored == JCS_CMYK || stored == JCS_YCCK) {
       info_.out_color_space = JCS_CMYK;
     } else if (stored == JCS_GRAYSCALE || (wants_gray && stored == JCS_YCbCr)) {
-      info_.out_color_space = JCS_GRAYSCALE;  // what is stored, without detour over colours
+      info_.out_color_space = JCS_GRAYSCALE;  // as stored, without conversion
     } else {
       info_.out_color_space = JCS_RGB;
     }
@@ -557,7 +556,7 @@ class Writer {
 
   Errors errors_;
   jpeg_compress_struct info_{};
-  unsigned char* buffer_ = nullptr;  // libjpeg's, by malloc()
+  unsigned char* buffer_ = nullptr;  // allocated by libjpeg, with malloc()
   unsigned long size_ = 0;
 };
 

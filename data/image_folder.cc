@@ -1,4 +1,4 @@
-// Folders of pictures.
+// Folders of images.
 // SPDX-License-Identifier: Apache-2.0
 #include "core/names.h"
 #include "tutti/data/image.h"
@@ -52,7 +52,7 @@ std::vector<std::string> folders_in(const std::string& directory) {
   return names;
 }
 
-// In ascending order.
+// Returns the images below `folder`, in ascending order.
 std::vector<std::string> pictures_below(const fs::path& folder) {
   std::error_code error;
   fs::recursive_directory_iterator entry(folder, error);
@@ -116,7 +116,7 @@ std::vector<Picture> find_pictures(const std::string& directory,
   return pictures;
 }
 
-// Keras's rule: the last int(share * count) pictures are for validation.
+// Keeps one subset, by Keras's rule: the last int(share * count) images are for validation.
 void cut(std::vector<Picture>& pictures, const ImageFolderOptions& options) {
   if (options.subset == Subset::kAll) return;
   const auto count = static_cast<double>(pictures.size());

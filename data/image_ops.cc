@@ -1,4 +1,4 @@
-// Pictures cut, padded, mirrored and erased; their colours; random steps.
+// Images cropped, padded, flipped and erased; their colours; random steps.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
@@ -8,7 +8,7 @@
 #include "core/names.h"
 #include "tutti/data/image_ops.h"
 
-// Whole pixels are moved as bytes: the loops do not depend on the type.
+// Whole pixels are moved as bytes, so that the loops do not depend on the type.
 
 namespace tutti::image {
 namespace {
@@ -32,14 +32,14 @@ ImageExtents image_size(const Tensor& image, std::string_view who) {
   return {image.shape()[0], image.shape()[1], image.shape()[2]};
 }
 
-/// Throws kInvalidArgument naming `who` unless both are 1 or more.
+/// Throws kInvalidArgument naming `who` unless both are >= 1.
 void require_positive(std::int64_t height, std::int64_t width, std::string_view who) {
   internal::require(height >= 1 && width >= 1, who, ": expected at least 1 x 1 pixels, got ",
                     height, " x ", width);
 }
 
-/// Calls visitor.template operator()<T>() with uint8_t or float: the pixels of an image that passed
-/// image_size().
+/// Calls visitor.template operator()<T>() with uint8_t or float, the pixel type of an image that
+/// passed image_size().
 template <class Visitor>
 decltype(auto) visit_pixels(DType dtype, Visitor&& visitor) {
   if (dtype == DType::kUInt8) return visitor.template operator()<std::uint8_t>();
@@ -56,13 +56,13 @@ MutableTensor make_image(const Tensor& like, std::int64_t height, std::int64_t w
   return MutableTensor({height, width, like.shape()[2]}, like.dtype(), like.device());
 }
 
-/// Place `i`, less than `size` outside of 0 .. size - 1, mirrored into it.
+/// Returns index `i`, less than `size` outside of 0 .. size - 1, reflected into that range.
 std::int64_t mirrored(std::int64_t i, std::int64_t size) {
   if (i < 0) i = -i;
   return i < size ? i : 2 * (size - 1) - i;
 }
 
-/// Pixels [first, last) of a row of the result, all of which lie outside of the picture's row.
+/// Copies pixels [first, last) of a row, which are all outside or all inside the image's row.
 struct RowCopy {
   const std::byte* from;
   std::byte* to;
@@ -85,7 +85,7 @@ struct RowCopy {
   }
 };
 
-/// The one loop behind all crops and paddings.
+/// Loop of all crops and paddings.
 Tensor window(const Tensor& image, const ImageExtents& size, std::int64_t top, std::int64_t left,
               std::int64_t height, std::int64_t width, PaddingMode mode) {
   MutableTensor result = make_image(image, height, width);
@@ -111,7 +111,7 @@ Tensor window(const Tensor& image, const ImageExtents& size, std::int64_t top, s
   return result.freeze();
 }
 
-/// Pixels in reverse; with the number of bytes known, a pixel is moved by one or two instructions.
+/// Reverses the pixels of a row; with a known size, one or two instructions move a pixel.
 template <std::int64_t kPixel>
 void reverse_row(const std::byte* from, std::byte* to, std::int64_t width, std::int64_t pixel) {
   const std::int64_t step = kPixel > 0 ? kPixel : pixel;
@@ -190,7 +190,7 @@ Tensor resize_with_crop_or_pad(const Tensor& image, std::int64_t height, std::in
   constexpr std::string_view kWho = "image::resize_with_crop_or_pad";
   const ImageExtents size = image_size(image, kWho);
   require_positive(height, width, kWho);
-  // Integer division cuts towards zero: an odd pixel comes behind, cut off or added.
+  // Integer division truncates towards zero: an odd pixel is cut off, or added, at the end.
   return window(image, size, (size.height - height) / 2, (size.width - width) / 2, height, width,
                 PaddingMode::kZeros);
 }
@@ -240,11 +240,11 @@ Tensor erase(const Tensor& image, std::int64_t top, std::int64_t left, std::int6
   return result.freeze();
 }
 
-// Brightness, contrast, colours and standardisation of pictures.
+// Brightness, contrast, colours and standardisation.
 
 namespace {
 
-/// A value as float32, white being 1.
+/// Returns a value as float32, white being 1.
 inline float load(float value) { return value; }
 inline float load(std::uint8_t value) { return static_cast<float>(value) * (1.0f / 255.0f); }
 
@@ -254,7 +254,7 @@ template <>
 inline float store<float>(float value) {
   return value;
 }
-/// tf's saturate_cast behind a scale of 255.5; NaN becomes 0.
+/// Same as tf's saturate_cast after a scale of 255.5; NaN becomes 0.
 template <>
 inline std::uint8_t store<std::uint8_t>(float value) {
   const float scaled = value * 255.5f;
@@ -266,8 +266,8 @@ MutableTensor make_like(const Tensor& image, DType dtype) {
   return MutableTensor(image.shape(), dtype, image.device());
 }
 
-/// Column sums: element i of the result is the sum over the rows of value i of a row. Its loop has
-/// no chain of dependent additions, so that it becomes vector instructions.
+/// Returns column sums: element i is the sum over the rows of value i of a row. The loop has no
+/// chain of dependent additions, so that it can be vectorized.
 template <class T, class Function>
 std::vector<double> column_sums(std::span<const T> values, std::int64_t height, Function fn) {
   const std::size_t columns = height == 0 ? 0 : values.size() / static_cast<std::size_t>(height);
@@ -284,7 +284,7 @@ double total(const std::vector<double>& values) {
   return sum;
 }
 
-/// The mean of the channel that value i of a row belongs to, for each i.
+/// Returns, for each i, the mean of the channel that value i of a row belongs to.
 template <class T>
 std::vector<float> channel_means(std::span<const T> values, const ImageExtents& size) {
   const auto sums = column_sums(values, size.height, [](T value) { return double{load(value)}; });
@@ -310,7 +310,7 @@ void require_finite(double value, std::string_view who) {
   internal::require(std::isfinite(value), who, ": expected a finite number, got ", value);
 }
 
-/// A result of the picture's type whose every pixel is fn(red, green, blue).
+/// Applies `fn` to the red, green and blue of every pixel; keeps the image's type.
 template <class Function>
 Tensor map_colours(const Tensor& image, Function fn) {
   MutableTensor result = make_like(image, image.dtype());
@@ -416,7 +416,7 @@ Tensor adjust_hue(const Tensor& image, double delta) {
     }
     hue += turn;
     hue -= 6.0f * std::floor(hue / 6.0f);
-    // How far the hue is from each pure colour decides how much of it there is.
+    // The distance of the hue from each pure colour determines the amount of that colour.
     const float amounts[3] = {std::abs(hue - 3.0f) - 1.0f, 2.0f - std::abs(hue - 2.0f),
                               2.0f - std::abs(hue - 4.0f)};
     for (int i = 0; i < 3; ++i) {
@@ -451,8 +451,7 @@ Tensor per_image_standardization(const Tensor& image) {
   return result.freeze();
 }
 
-// A step takes few numbers: 64-bit number 0, 1, ... of its stream, in the order in which they are
-// asked for.
+// A step uses 64-bit numbers 0, 1, ... of its stream, in this order.
 
 namespace {
 

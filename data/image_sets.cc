@@ -1,4 +1,4 @@
-// Sets of pictures: the binary version of CIFAR-10, and files in IDX's format as MNIST has them.
+// Image sets: MNIST's files in the IDX format, and the binary version of CIFAR-10.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstdlib>
@@ -57,7 +57,7 @@ std::vector<std::string> file_names(Split split) {
   return files;
 }
 
-/// The folder among the two that has one of the files; empty: none.
+/// Returns the first of the two folders that has one of the files; empty if neither has.
 fs::path find_folder(const fs::path& directory, const std::vector<std::string>& files) {
   for (const fs::path& folder : {directory, directory / kFolder}) {
     const auto has = [&](const std::string& file) { return fs::exists(folder / file); };
@@ -66,7 +66,7 @@ fs::path find_folder(const fs::path& directory, const std::vector<std::string>& 
   return {};
 }
 
-/// The archive itself, or that in the folder; empty: none.
+/// Returns the archive itself, or the one in the folder; empty if there is none.
 fs::path find_archive(const fs::path& directory) {
   if (fs::is_regular_file(directory)) return directory;
   return fs::is_regular_file(directory / kArchive) ? directory / kArchive : fs::path();
@@ -150,8 +150,7 @@ ImageData read_cifar10(const std::string& directory, Split split) {
       archive.string(), [&] { return concatenate(read_archive(archive, files)); });
 }
 
-// MNIST and its likes: files in IDX's format, four of them in a folder; pictures as training wants
-// them.
+// The IDX format.
 
 namespace {
 
@@ -255,7 +254,7 @@ Tensor read_idx(const std::string& path, const InputLimits& limits) {
   });
 }
 
-// MNIST and its likes: four IDX files in a folder.
+// MNIST and similar sets: four IDX files in a folder.
 
 namespace {
 
@@ -319,7 +318,7 @@ Dataset load_mnist(const std::string& directory, Split split) {
   return image_dataset(read_mnist(directory, split));
 }
 
-// Pictures as training wants them.
+// Datasets of images.
 
 namespace {
 

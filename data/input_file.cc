@@ -1,4 +1,4 @@
-// Files read piece by piece, and compressed ones.
+// Incremental reading of files, compression, file name patterns and byte formats.
 // SPDX-License-Identifier: Apache-2.0
 #include "data/input_file.h"
 
@@ -22,7 +22,7 @@
 
 namespace tutti::internal {
 
-// What reading a file may cost.
+// Limits on the cost of reading.
 
 void require_within(const InputLimits& limits, std::uint64_t unpacked, std::uint64_t packed,
                     const std::string& source) {
@@ -60,7 +60,7 @@ InputFile::InputFile(const std::string& path, const InputLimits& limits)
   if (::fstat(::fileno(file_.get()), &information) == 0 && S_ISREG(information.st_mode)) {
     size_ = static_cast<std::uint64_t>(information.st_size);
   }
-  std::setvbuf(file_.get(), nullptr, _IONBF, 0);  // buffer_ is one already
+  std::setvbuf(file_.get(), nullptr, _IONBF, 0);  // buffer_ is used instead
   refill();
   if (!is_gzip(buffer_)) return;
   std::string packed;
@@ -116,7 +116,7 @@ std::uint64_t InputFile::skip(std::uint64_t count) {
   return done;
 }
 
-// Compressed files, on zlib.
+// Compression, by zlib.
 
 bool is_gzip(std::string_view bytes) { return bytes.substr(0, 2) == "\x1f\x8b"; }
 
@@ -133,7 +133,7 @@ int window_bits(DeflateFormat format) {
   return format == DeflateFormat::kGzip ? kLargest + 16 : kLargest;
 }
 
-/// Unpacks one member after the other.
+/// Unpacks all members, one after the other.
 class Inflater {
  public:
   Inflater(std::string_view bytes, DeflateFormat format, const std::string& source,
@@ -196,7 +196,7 @@ class Inflater {
   const std::string& source_;
   const InputLimits& limits_;
   std::size_t stated_bytes_;
-  const bool begins_wrong_;  // a file of another kind, perhaps
+  const bool begins_wrong_;  // may be a file of another kind
   std::size_t offset_ = 0;
   std::string buffer_;
   z_stream stream_{};
@@ -249,7 +249,7 @@ std::string read_plain_or_gzip(const char* who, const std::string& path,
   return is_gzip(bytes) ? gunzip(bytes, path, limits) : std::move(bytes);
 }
 
-// Several files: read one after the other, or found by a pattern.
+// Files read one after the other.
 
 namespace {
 
@@ -290,7 +290,7 @@ class FilesIterator : public ElementIterator {
     return true;
   }
 
-  /// Of the open file.
+  /// Returns the path of the open file.
   const std::string& path() const { return files_->paths[file_ - 1]; }
 
   std::shared_ptr<const Files> files_;
@@ -298,7 +298,7 @@ class FilesIterator : public ElementIterator {
   std::unique_ptr<FileElements> open_;  // null between files
 };
 
-/// Paths index, index + count, ...
+/// Returns paths index, index + count, ...
 std::vector<std::string> every_nth(const std::vector<std::string>& paths, std::int64_t count,
                                    std::int64_t index) {
   std::vector<std::string> chosen;
@@ -339,12 +339,12 @@ Dataset dataset_of_files(std::vector<std::string> paths, OpenFile open, const ch
 
 namespace tutti {
 
-// The files that a pattern names, by the system's glob.
+// Files that match a pattern, by the system's glob().
 
 std::vector<std::string> list_files(const std::string& pattern, ListFilesOptions options) {
   ::glob_t found{};
   const std::unique_ptr<::glob_t, void (*)(::glob_t*)> owner(&found, &::globfree);
-  // A folder of the pattern that is a file, or is not there, matches nothing.
+  // A folder of the pattern that is a file, or is missing, matches nothing.
   const auto stop_at = [](const char*, int reason) {
     return reason == ENOENT || reason == ENOTDIR ? 0 : 1;
   };
@@ -369,7 +369,7 @@ std::vector<std::string> list_files(const std::string& pattern, ListFilesOptions
 
 namespace tutti::internal {
 
-// Bytes of file formats: big-endian numbers, and records of TFRecord files.
+// Byte order, and records of TFRecord files.
 
 void reverse_each(std::byte* data, std::size_t bytes, std::size_t size) {
   if (size == 1) return;

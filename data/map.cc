@@ -1,4 +1,4 @@
-// A function of every element, on several threads too; a predicate, its number; reading ahead.
+// Dataset::map, filter, take_while, enumerate and prefetch.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <chrono>
@@ -24,11 +24,10 @@ using internal::NumberedFunction;
 using internal::PassRandom;
 using internal::Rows;
 
-// Waiting for a data thread: long, but not for ever and not in silence.
+// Waiting for data threads, with a limit and with warnings.
 
-/// Waits until ready(). Every minute without it logs a warning naming `who`; after half an hour
-/// throws kDeadlineExceeded: the function that should yield an element hangs. `mutex` is held by
-/// the caller.
+/// Waits until ready(). Logs a warning naming `who` every minute. Throws kDeadlineExceeded after
+/// half an hour: the function that should yield an element hangs. Requires: `mutex` held.
 void wait_for_input(CondVar& condition, Mutex& mutex, std::string_view who,
                     const std::function<bool()>& ready) TUTTI_REQUIRES(mutex) {
   constexpr int kMinutes = 30;
@@ -40,18 +39,17 @@ void wait_for_input(CondVar& condition, Mutex& mutex, std::string_view who,
        " minutes, got none; try to find the function of this dataset that hangs");
 }
 
-/// Waits until ready(), however long: a data thread that has nothing to do until its consumer comes
-/// back or stops it.
+/// Waits until ready(), without a limit: a data thread is idle until its consumer returns or stops
+/// it.
 void wait_for_work(CondVar& condition, Mutex& mutex, const std::function<bool()>& ready)
     TUTTI_REQUIRES(mutex) {
   while (!condition.wait_for(mutex, std::chrono::minutes(1), ready)) {
   }
 }
 
-// The window holds the elements that were read but not handed out, in order. next() fills the
-// window from below, then waits until its first element is done. Threads claim the elements of the
-// window in order; `claimed_` counts those claimed since the start, `handed_out_` those that left
-// the window.
+// The window holds the elements that were read but not yielded, in order. next() fills the window
+// from below, then waits until its first element is done. Threads claim elements in order.
+// `claimed_` counts those claimed since the start, `handed_out_` those that left the window.
 
 struct Work {
   std::optional<Element> element;  // the input, later the result
@@ -61,8 +59,8 @@ struct Work {
 };
 
 /// Reads `below` on the thread that calls next(), applies `fn` on `num_threads` threads (started by
-/// the first next()) and yields the results in order. An exception of fn or of `below` comes out of
-/// next() in its element's place.
+/// the first next()) and yields the results in order. Exceptions of `fn` and `below` come out of
+/// next() in their element's place.
 class ParallelMapIterator : public ElementIterator {
  public:
   ParallelMapIterator(std::unique_ptr<ElementIterator> below, NumberedFunction fn, int num_threads)
@@ -102,7 +100,7 @@ class ParallelMapIterator : public ElementIterator {
     }
   }
 
-  // As many elements wait for a thread as are being worked on.
+  // Twice the threads: one element waits for each that is being processed.
   std::size_t capacity() const { return 2 * static_cast<std::size_t>(num_threads_); }
 
   std::size_t window_size() {
@@ -128,7 +126,7 @@ class ParallelMapIterator : public ElementIterator {
       MutexLock lock(mutex_);
       window_.push_back(std::move(work));
       changed_.notify_all();
-      // What comes after an error is read when somebody asks for it.
+      // Elements after an error are read only on demand.
       if (failed) return;
     }
   }
@@ -144,15 +142,15 @@ class ParallelMapIterator : public ElementIterator {
     return work;
   }
 
-  // Whether the window has an element that nobody claimed. Those that failed below may have left it
-  // unclaimed.
+  // Returns true if the window has an unclaimed element. Elements that could not be read leave the
+  // window unclaimed, hence the maximum.
   bool has_unclaimed() TUTTI_REQUIRES(mutex_) {
     claimed_ = std::max(claimed_, handed_out_);
     return claimed_ < handed_out_ + window_.size();
   }
 
-  // The next element without a thread, or nullptr to end. A deque keeps its elements where they
-  // are.
+  // Returns the next unclaimed element, or nullptr to end the thread. A deque does not move its
+  // elements.
   Work* claim() {
     MutexLock lock(mutex_);
     for (;;) {
@@ -186,7 +184,7 @@ class ParallelMapIterator : public ElementIterator {
   const NumberedFunction fn_;
   const int num_threads_;
   bool ended_ = false;
-  std::uint64_t next_number_ = 0;  // of the next element that is read
+  std::uint64_t next_number_ = 0;  // of the next element to read
   Mutex mutex_;
   CondVar changed_;
   std::deque<Work> window_ TUTTI_GUARDED_BY(mutex_);
@@ -196,7 +194,7 @@ class ParallelMapIterator : public ElementIterator {
   std::vector<std::unique_ptr<Thread>> threads_;
 };
 
-// A function of every element.
+// Dataset::map().
 
 class MapIterator : public internal::ForwardingIterator {
  public:
@@ -204,7 +202,7 @@ class MapIterator : public internal::ForwardingIterator {
       : ForwardingIterator(std::move(below)), fn_(std::move(fn)) {}
 
   std::optional<Element> next() override {
-    // An element that cannot be read has a number, too, as with several calls at once.
+    // An element that cannot be read has a number, too, as with several parallel calls.
     const std::uint64_t number = next_number_++;
     std::optional<Element> element = below().next();
     if (!element) return std::nullopt;
@@ -247,7 +245,7 @@ class MapSource : public internal::SourceWith<MapSource, Mapping> {
   }
 
  private:
-  /// Key of an element, from its number in this iterator.
+  /// Returns the function of an epoch, which keys each element by its number in this iterator.
   NumberedFunction function_of(std::uint64_t epoch) const {
     return [fn = argument().make(epoch),
             random = argument().random.of_pass(epoch, below().pass_shard())](const Element& element,
@@ -279,7 +277,7 @@ Dataset Dataset::map(std::function<Element(const Element&)> fn, MapOptions optio
       "Dataset::map");
 }
 
-// Elements that a predicate accepts, or those up to the first that it refuses.
+// Dataset::filter() and take_while().
 
 namespace {
 
@@ -320,7 +318,7 @@ class ChoosingIterator : public ElementIterator {
   std::uint64_t next_number_ = 0;
 };
 
-/// Elements that a predicate chooses; their number is unknown.
+/// Elements chosen by a predicate; their number is unknown.
 class ChosenSource : public internal::Decorator<ChosenSource, ChoosingIterator, Choosing> {
  public:
   using Decorator::Decorator;
@@ -340,7 +338,7 @@ Dataset Dataset::take_while(std::function<bool(const Element&)> predicate) const
   return Dataset(std::make_shared<ChosenSource>(source_, Choosing{std::move(predicate), true}));
 }
 
-// Elements with their number in front.
+// Dataset::enumerate().
 
 namespace {
 
@@ -382,11 +380,11 @@ Dataset Dataset::enumerate(std::int64_t start) const {
   return Dataset(std::make_shared<EnumerateSource>(source_, start));
 }
 
-// Reading ahead: a thread of its own fills a queue.
+// Dataset::prefetch(): a thread fills a queue.
 
 namespace {
 
-/// What the thread hands over: an element, an exception in its place, or (neither) the end.
+/// Item of the queue: an element, an exception in its place, or (neither) the end.
 struct Reading {
   std::optional<Element> element;
   std::exception_ptr error;
@@ -395,7 +393,7 @@ struct Reading {
 
 struct Prefetching {
   std::size_t depth = 1;
-  internal::FunctionRandom random = {};  // of sources that draw numbers in next()
+  internal::FunctionRandom random = {};  // for sources that draw numbers in next()
 };
 
 class PrefetchIterator : public ElementIterator {
@@ -412,7 +410,7 @@ class PrefetchIterator : public ElementIterator {
       stopping_ = true;
       changed_.notify_all();
     }
-    thread_.reset();  // joins; the thread may be waiting for room, or inside next() below
+    thread_.reset();  // joins; the thread may be waiting for room, or inside below_->next()
   }
 
   std::optional<Element> next() override {
@@ -472,10 +470,10 @@ class PrefetchIterator : public ElementIterator {
     return reading;
   }
 
-  std::unique_ptr<ElementIterator> below_;  // the thread's alone once there is one
+  std::unique_ptr<ElementIterator> below_;  // only the thread uses it once started
   const std::size_t depth_;
   const internal::PassRandom random_;
-  std::uint64_t next_number_ = 0;  // the thread's alone once there is one
+  std::uint64_t next_number_ = 0;  // only the thread uses it once started
   bool ended_ = false;
   Mutex mutex_;
   CondVar changed_;

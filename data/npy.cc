@@ -15,9 +15,9 @@
 #include "data/input_file.h"
 #include "tutti/core/logging.h"
 
-// "\x93NUMPY", major, minor, header length (2 bytes in version 1, else 4), the header: a Python
-// dictionary such as {'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), } and spaces up to a
-// newline. Then the elements.
+// A .npy file is "\x93NUMPY", major, minor, header length (2 bytes in version 1, else 4), the
+// header and the elements. The header is a Python dictionary such as {'descr': '<f4',
+// 'fortran_order': False, 'shape': (2, 3), } with spaces up to a newline.
 
 namespace tutti {
 namespace {
@@ -26,11 +26,11 @@ using internal::fail_at;
 
 constexpr std::string_view kMagic = "\x93NUMPY";
 
-/// A type of numpy and that of its tensor. Integers that no tensor has become the next wider type.
+/// numpy's type and the tensor's. Integers without a tensor type become the next wider one.
 struct TypeName {
   DType dtype;
   std::string_view name;  // without byte order
-  std::size_t bytes;      // of an element of the file
+  std::size_t bytes;      // of an element in the file
 
   bool is_exact() const { return bytes == size_of(dtype); }
 };
@@ -47,10 +47,10 @@ struct Header {
   bool big_endian = false;
   bool fortran_order = false;
   Shape shape;
-  std::size_t end = 0;  // where the elements begin
+  std::size_t end = 0;  // offset of the elements
 };
 
-/// Reads the dictionary from left to right.
+/// Parser of the dictionary, from left to right.
 class HeaderParser {
  public:
   HeaderParser(std::string_view bytes, std::size_t begin, std::size_t end,
@@ -238,7 +238,7 @@ void copy_from_fortran_order(const char* from, const Shape& shape, std::size_t s
   }
 }
 
-// The elements of the file, in C order and this machine's bytes.
+// Copies the elements of the file, to C order and this machine's byte order.
 void copy_elements(const char* from, const Header& header, std::size_t bytes, std::byte* to) {
   if (header.fortran_order && header.shape.rank() > 1) {
     copy_from_fortran_order(from, header.shape, header.type.bytes, to);
@@ -286,7 +286,7 @@ Tensor parse_npy(std::string_view bytes, const std::string& source) {
     copy_elements(data, header, expected, narrow.data());
     widen(narrow, header.type.name, tensor);
   }
-  if (header.type.dtype == DType::kBool) {  // any other byte is no bool
+  if (header.type.dtype == DType::kBool) {  // no other byte is a bool
     for (std::size_t i = 0; i < expected; ++i) {
       tensor.data()[i] = std::byte{tensor.data()[i] != std::byte{0}};
     }
@@ -330,8 +330,8 @@ void write_npy(const std::string& path, const Tensor& tensor) {
   write_file_atomically(path, format_npy(tensor));
 }
 
-// A zip file: members (local header, name, extra field, data), the central directory with an entry
-// per member, and an end record that says where the directory is.
+// A zip file is members (local header, name, extra field, data), the central directory with an
+// entry per member, and an end record with the offset of the directory.
 
 namespace {
 
@@ -354,7 +354,7 @@ struct Entry {
   std::uint32_t packed_bytes = 0;
   std::uint32_t bytes = 0;
   std::uint32_t local_offset = 0;
-  std::size_t data_offset = 0;  // behind the local header
+  std::size_t data_offset = 0;  // after the local header
 
   std::size_t end() const { return data_offset + packed_bytes; }
 };
@@ -397,7 +397,7 @@ Entry read_entry(std::string_view bytes, std::size_t& offset, const std::string&
   return entry;
 }
 
-// Reads the local header, too, and looks whether the file holds the data.
+// Reads the local header, too, and checks that the file holds the data.
 void find_data(std::string_view bytes, Entry& entry, const std::string& source) {
   const std::size_t offset = entry.local_offset;
   if ((entry.flags & 1) != 0 || entry.packed_bytes == UINT32_MAX || entry.bytes == UINT32_MAX ||
@@ -421,7 +421,7 @@ std::string member_name(const Entry& entry, const std::string& source) {
   return concat(source, ": member '", entry.name, "'");
 }
 
-// Members that share their bytes let a small file unpack to anything.
+// Members that share their bytes let a small file unpack to any size.
 void require_no_overlap(const std::vector<Entry>& entries, const std::string& source) {
   std::vector<const Entry*> by_place;
   for (const Entry& entry : entries) by_place.push_back(&entry);
@@ -434,13 +434,13 @@ void require_no_overlap(const std::vector<Entry>& entries, const std::string& so
   }
 }
 
-/// Without ".npy"; nothing for a member that is not an array.
+/// Returns the name without ".npy", or nullopt for a member that is not an array.
 std::optional<std::string> array_name(const Entry& entry) {
   if (!entry.name.ends_with(kSuffix)) return std::nullopt;
   return entry.name.substr(0, entry.name.size() - kSuffix.size());
 }
 
-/// The entries that `names` asks for, in that order; all arrays where it is empty.
+/// Returns the entries of `names`, in that order, or all arrays if it is empty.
 std::vector<Entry> wanted_entries(const std::vector<Entry>& entries,
                                   const std::vector<std::string>& names, const std::string& source,
                                   std::vector<std::string>& left_out) {
@@ -468,7 +468,7 @@ std::vector<Entry> wanted_entries(const std::vector<Entry>& entries,
   return wanted;
 }
 
-// The members to read, all of them looked at before the first one is unpacked.
+// Returns the members to read, all checked before the first one is unpacked.
 std::vector<Entry> read_entries(std::string_view bytes, const std::string& source,
                                 const NpzOptions& options, std::vector<std::string>& left_out) {
   const std::size_t end = find_end_record(bytes, source);
@@ -507,7 +507,7 @@ std::string member_bytes(std::string_view bytes, const Entry& entry, const std::
   return content;
 }
 
-// The fields that a local header and a directory entry share.
+// Appends the fields that a local header and a directory entry share.
 void put_common(std::string& bytes, const Entry& entry) {
   constexpr std::uint16_t kVersion = 20;
   constexpr std::uint32_t kFirstOfJanuary1980 = 0x00210000;

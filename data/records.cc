@@ -1,4 +1,4 @@
-// Files of records: TFRecord files, records that all have one size, and Examples in them.
+// TFRecord files, files of fixed-length records, and tf.train.Example.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/data/records.h"
 
@@ -26,7 +26,7 @@ constexpr std::size_t kHeaderBytes = kLengthBytes + kSumBytes;
 
 std::string read_unpacked(const std::string& path, const TFRecordOptions& options) {
   std::string bytes = internal::read_file_for("tfrecord_dataset", path);
-  // An empty file has no records, however it is packed.
+  // An empty file has no records, in any compression.
   if (options.compression == Compression::kNone || bytes.empty()) return bytes;
   const bool is_gzip = options.compression == Compression::kGzip;
   return internal::inflate_bytes(
@@ -48,7 +48,7 @@ class TFRecords : public internal::FileElements {
 
  private:
   const std::string bytes_;
-  TFRecordParser parser_;  // of bytes_
+  TFRecordParser parser_;  // views bytes_
 };
 
 }  // namespace
@@ -147,7 +147,7 @@ std::string_view bytes_of(const Tensor& record) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// Records that all have one size.
+// Files of fixed-length records.
 
 namespace {
 
@@ -251,8 +251,8 @@ struct WireTag {
   WireType type = WireType::kVarint;
 };
 
-/// Reads one message. Views its bytes. Errors are kDataLoss naming `source` and the offset in the
-/// outermost message.
+/// Reader of one protobuf message, which it views. Throws kDataLoss naming `source` and the offset
+/// in the outermost message.
 class WireReader {
  public:
   WireReader(std::string_view bytes, const std::string& source, std::size_t first_offset = 0)
@@ -289,7 +289,7 @@ class WireReader {
     place_ += 4;
     return internal::get_little_endian<std::uint32_t>(bytes_, place_ - 4);
   }
-  /// A length and as many bytes.
+  /// Reads a length and that many bytes.
   std::string_view bytes() {
     const std::uint64_t length = varint();
     require(length, "a field");
@@ -297,12 +297,12 @@ class WireReader {
     place_ += static_cast<std::size_t>(length);
     return found;
   }
-  /// bytes() as a message of its own.
+  /// Same as bytes(), but returns a reader of the nested message.
   WireReader message() {
     const std::string_view inner = bytes();
     return WireReader(inner, *source_, first_offset_ + place_ - inner.size());
   }
-  /// Leaves out the value after `tag`.
+  /// Skips the value after `tag`.
   void skip(const WireTag& tag) {
     switch (tag.type) {
       case WireType::kVarint:
@@ -344,7 +344,7 @@ void read_value(WireReader& list, WireType type, std::vector<std::string>& value
     list.skip({1, type});
 }
 
-/// Reads numbers alone or packed, as any reader of protobuf must.
+/// Reads single or packed numbers, as any protobuf reader must.
 template <class Number>
 void read_value(WireReader& list, WireType type, std::vector<Number>& values) {
   constexpr bool kIsFloat = std::is_same_v<Number, float>;

@@ -1,4 +1,4 @@
-// Tar files as shards of a dataset, and writing them.
+// Tar files as shards of a dataset: reading and writing.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/data/tar.h"
 
@@ -39,7 +39,7 @@ std::optional<std::pair<std::string, std::string>> split_tar_name(std::string_vi
   return std::pair(std::string(name.substr(0, dot)), lower_case(name.substr(dot + 1)));
 }
 
-// Whether entry_ is the first file of a sample.
+// Makes entry_ the first file of a sample; returns false at the end.
 bool TarSampleReader::find_first() {
   while (!entry_) {
     entry_ = reader_.next();
@@ -168,7 +168,7 @@ void put_octal(std::string& block, std::size_t offset, int digits, std::uint64_t
   put_text(block, offset, text);
 }
 
-// By POSIX.1-1988 (ustar).
+// Returns a header as in POSIX.1-1988 (ustar).
 std::string header_of(std::string_view name, std::uint64_t size, char type) {
   std::string block(kTarBlock, '\0');
   put_text(block, 0, name.substr(0, kNameBytes));
@@ -195,7 +195,7 @@ void append_padded(std::string& bytes, std::string_view content) {
   bytes.append((kTarBlock - content.size() % kTarBlock) % kTarBlock, '\0');
 }
 
-// "<length> <key>=<value>\n"; the length counts its own digits.
+// Returns "<length> <key>=<value>\n"; the length counts its own digits.
 std::string pax_record(std::string_view key, const std::string& value) {
   const std::size_t rest = 1 + key.size() + 1 + value.size() + 1;
   std::size_t length = rest;
@@ -256,10 +256,10 @@ void TarWriter::close() {
   bytes_.clear();
 }
 
-// A tar file: per file a header of one block and its content, filled up to whole blocks; at the end
-// a block of zeros (two, but one is enough to tell the end from a cut). A header is preceded by
-// records, which look like files, where it has no place for a long name or a large size. Archives
-// that were concatenated continue behind the zeros.
+// A tar file holds, per file, a header of one block and its content, padded to whole blocks, and
+// ends with blocks of zeros (two, but one is enough to recognise the end). If a long name or a
+// large size does not fit in a header, records that look like files precede it. Concatenated
+// archives continue after the zeros.
 
 namespace internal {
 namespace {
@@ -299,7 +299,7 @@ std::uint64_t TarReader::octal_at(std::string_view block, std::size_t offset,
   return number;
 }
 
-// GNU writes what does not fit in octal digits as bytes, after one with the highest bit.
+// GNU tar writes numbers too large for octal digits as bytes, with the first one's top bit set.
 std::uint64_t TarReader::number_at(std::string_view block, std::size_t offset,
                                    std::size_t length) const {
   const auto first = static_cast<unsigned char>(block[offset]);
@@ -314,7 +314,7 @@ std::uint64_t TarReader::number_at(std::string_view block, std::size_t offset,
   return number;
 }
 
-// "" where the header has the checksum of its bytes, else both.
+// Returns "" if the header's checksum is right, else both values.
 std::string TarReader::wrong_checksum(std::string_view block) const {
   constexpr std::size_t kPlace = 148, kLength = 8;
   const std::uint64_t expected = octal_at(block, kPlace, kLength);
@@ -329,7 +329,7 @@ std::string TarReader::wrong_checksum(std::string_view block) const {
   return concat("expected ", sum, ", got ", expected);
 }
 
-// Returns true if another archive begins behind the zeros; `block` is then its first header.
+// Returns true if another archive begins after the zeros; `block` is then its first header.
 bool TarReader::find_next_archive(std::string& block) {
   do {
     header_ = file_.offset();
@@ -339,7 +339,7 @@ bool TarReader::find_next_archive(std::string& block) {
   return block.substr(257, 5) == "ustar" && wrong_checksum(block).empty();
 }
 
-// A file of another kind is named instead of its first bytes.
+// Throws naming the file's kind if its first block shows that it is not a tar file.
 void TarReader::require_tar(std::string_view block) const {
   if (header_ != 0) return;
   const std::string kind = kind_of_file(block);
@@ -347,7 +347,7 @@ void TarReader::require_tar(std::string_view block) const {
   fail_at(source(), 0, "expected a tar file, got ", kind);
 }
 
-// False at the end of the tar file.
+// Reads the next header; returns false at the end of the tar file.
 bool TarReader::read_header(std::string& block) {
   if (ended_) return false;
   skip_content();
@@ -398,7 +398,7 @@ std::string TarReader::read() {
   return read_content(content_, "a file");
 }
 
-// Records "<length> <key>=<value>\n", whose length counts all of it.
+// Parses records "<length> <key>=<value>\n", whose length counts all of it.
 void TarReader::parse_pax(std::string_view records, Extra& extra) {
   while (!records.empty() && records.front() != '\0') {
     std::size_t length = 0;
@@ -430,7 +430,7 @@ void TarReader::parse_pax(std::string_view records, Extra& extra) {
   }
 }
 
-// Whether the header was one of records about the next.
+// Reads records about the next file if the header announces them; returns false otherwise.
 bool TarReader::read_extra(char type, std::uint64_t size, Extra& extra) {
   constexpr std::string_view kRecords = "xgLK";
   if (kRecords.find(type) == std::string_view::npos) return false;
@@ -471,7 +471,7 @@ std::optional<TarEntry> TarReader::next() {
     // Links and devices have no content, whatever size they state.
     const bool has_none = type >= '1' && type <= '6';
     set_content(has_none ? 0 : entry.size);
-    // Old programs wrote folders as files.
+    // Old programs wrote folders as files with a "/" at the end.
     if (is_file && !entry.name.ends_with('/')) return entry;
   }
   if (extra.name || extra.size) {

@@ -1,4 +1,4 @@
-// The files in a tar file.
+// Reader of the files in a tar file.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -22,22 +22,22 @@ struct TarEntry {
   std::uint64_t size = 0;
 };
 
-/// Walks over the regular files: of tars by POSIX (ustar, pax), by GNU (long names) and older ones,
-/// also of several that were concatenated.
-/// Used by one thread. Errors as tar_dataset(); after one, nothing more can be read.
+/// Reader of the regular files of tar files in POSIX's formats (ustar, pax), GNU's (long names) and
+/// older ones, also concatenated. Not thread-safe. Throws as tar_dataset() does; after an error
+/// nothing more can be read.
 class TarReader {
  public:
   explicit TarReader(InputFile file, InputLimits limits = {})
       : file_(std::move(file)), limits_(limits) {}
 
   const std::string& source() const { return file_.source(); }
-  /// The next file; nothing at the end.
+  /// Returns the next file, or nullopt at the end.
   std::optional<TarEntry> next();
-  /// The content of the file that next() gave last. Once; next() leaves it out where nobody asks.
+  /// Returns the content of the last file from next(); call it once. next() skips unread content.
   std::string read();
 
  private:
-  /// What records in front of a header say about it.
+  /// Name and size in records that precede a header.
   struct Extra {
     std::optional<std::string> name;
     std::optional<std::uint64_t> size;
@@ -56,22 +56,22 @@ class TarReader {
   InputFile file_;
   InputLimits limits_;
   std::uint64_t header_ = 0;   // offset of the last header
-  std::uint64_t content_ = 0;  // bytes of the last file that were not read
-  std::uint64_t padding_ = 0;  // bytes behind them
+  std::uint64_t content_ = 0;  // unread bytes of the last file
+  std::uint64_t padding_ = 0;  // padding after them
   bool ended_ = false;
 };
 
-/// The key of a sample and the extension of its file; nothing for files that belong to none.
+/// Returns a sample's key and a file's extension, or nullopt for a file that belongs to no sample.
 std::optional<std::pair<std::string, std::string>> split_tar_name(std::string_view name);
 
-/// Groups the files of a reader.
+/// Groups the files of a reader into samples.
 class TarSampleReader {
  public:
   explicit TarSampleReader(TarReader reader) : reader_(std::move(reader)) {}
 
-  /// The next sample; nothing at the end.
+  /// Returns the next sample, or nullopt at the end.
   std::optional<TarSample> next();
-  /// Leaves out up to `count` samples without reading their files; gives how many there were.
+  /// Skips up to `count` samples without reading their files; returns how many there were.
   std::int64_t skip(std::int64_t count);
 
  private:
@@ -80,7 +80,7 @@ class TarSampleReader {
   void take_sample(Take take);
 
   TarReader reader_;
-  // The first file of the next sample, whose content was not read.
+  // First file of the next sample, with unread content.
   std::optional<TarEntry> entry_;
   std::string key_, extension_;
 };

@@ -1,4 +1,4 @@
-// Texts cut into the pieces that byte-pair tokenizers merge bytes within: words, numbers, gaps.
+// Splitting of texts into the pieces within which byte-pair tokenizers merge: words, numbers, gaps.
 // SPDX-License-Identifier: Apache-2.0
 #include "data/text_pieces.h"
 
@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::string_view kGpt2Expression =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
-// Of Llama 3 and Qwen 2, before and behind what they write for numbers.
+// Llama 3's and Qwen 2's, before and after the part for numbers.
 constexpr std::string_view kBeforeNumbers =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|)";
 constexpr std::string_view kBehindNumbers =
@@ -26,7 +26,7 @@ bool ends_line(const Character& character) {
   return character.code == U'\r' || character.code == U'\n';
 }
 
-/// The end of the characters from `at` on, at most `most` of them, that are as `accepts` says.
+/// Returns the end of the characters from `at` that `accepts` accepts, at most `most` of them.
 template <class Accepts>
 std::size_t run_end(std::string_view text, std::size_t at, const Accepts& accepts,
                     std::size_t most = SIZE_MAX) {
@@ -42,8 +42,8 @@ std::size_t run_end(std::string_view text, std::size_t at, CharacterKind kind) {
   return run_end(text, at, [&](const Character& next) { return next.kind == kind; });
 }
 
-/// Bytes of 's, 't, 're, 've, 'm, 'll or 'd at the beginning, in small letters or, for Llama 3, in
-/// any; 0: none of them. The long s is an s in any letters.
+/// Returns the length in bytes of 's, 't, 're, 've, 'm, 'll or 'd at the beginning, or 0. Llama 3
+/// accepts any case, in which the long s is an s.
 std::size_t contraction_length(std::string_view text, bool any_case) {
   if (text[0] != '\'' || text.size() < 2) return 0;
   constexpr std::string_view kLongS = "\xC5\xBF";
@@ -54,8 +54,8 @@ std::size_t contraction_length(std::string_view text, bool any_case) {
   return letters == "re" || letters == "ve" || letters == "ll" ? 3 : 0;
 }
 
-/// Of spaces: all of them at the end of a text; else all but the last, which belongs to what
-/// follows, if there are two or more.
+/// Returns the length in bytes of a piece of spaces: all at the end of a text, otherwise, of
+/// several, all but the last, which belongs to the next piece.
 std::size_t gap_length(std::string_view text) {
   const std::size_t end = run_end(text, 0, CharacterKind::kSpace);
   if (end == text.size()) return end;
@@ -70,7 +70,7 @@ std::size_t gpt2_length(std::string_view text) {
   return kind == CharacterKind::kSpace ? gap_length(text) : run_end(text, start, kind);
 }
 
-/// Of spaces that hold ends of lines: up to the last of these. 0: there is none.
+/// Returns the length of leading spaces up to their last line end, or 0 if there is none.
 std::size_t lines_length(std::string_view text) {
   const std::size_t end = run_end(text, 0, CharacterKind::kSpace);
   const std::size_t last = text.substr(0, end).find_last_of("\r\n");
@@ -154,19 +154,19 @@ bool is_number(utf8proc_category_t category) {
   return category >= UTF8PROC_CATEGORY_ND && category <= UTF8PROC_CATEGORY_NO;
 }
 
-/// The property White_Space above ASCII: the separators and NEL, which is a control character.
+/// Returns true for White_Space above ASCII: the separators and NEL, which is a control character.
 bool is_space(char32_t code, utf8proc_category_t category) {
   return code == 0x85 || (category >= UTF8PROC_CATEGORY_ZS && category <= UTF8PROC_CATEGORY_ZP);
 }
 
-/// The symbols with the property Other_Alphabetic: circled and squared letters. (All other
-/// characters with it are marks.)
+/// Returns true for symbols with the property Other_Alphabetic: circled and squared letters. (All
+/// other characters with it are marks.)
 bool is_enclosed_letter(char32_t code) {
   return (code >= 0x24B6 && code <= 0x24E9) || (code >= 0x1F130 && code <= 0x1F149) ||
          (code >= 0x1F150 && code <= 0x1F169) || (code >= 0x1F170 && code <= 0x1F189);
 }
 
-/// `text` is UTF-8.
+/// Appends the normal form of `text`, which must be UTF-8.
 void append_normalized(std::string_view text, NormalForm form, std::string& result) {
   int options = UTF8PROC_STABLE;
   options |=

@@ -1,4 +1,4 @@
-// Texts cut into pieces as models want them; kinds of characters and normal forms of Unicode.
+// Splitting of texts for tokenizers; character classes and normal forms of Unicode.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -9,13 +9,13 @@
 
 namespace tutti::internal {
 
-/// Patterns that cut a text into pieces: the regular expressions of these models, and Digits of
+/// Patterns that split a text into pieces: the regular expressions of these models, and Digits of
 /// Hugging Face's pre-tokenizers.
 enum class TextPattern {
-  kNone,    // not at all
+  kNone,    // no split
   kGpt2,    // 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
   kLlama3,  // also GPT-4's: (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ...
-  kQwen2,   // the same with numbers of one digit
+  kQwen2,   // as kLlama3, but numbers of one digit
   kDigits,  // each digit is a piece, and each run of other characters
   kDigitRuns,  // each run of digits is a piece, and each run of other characters
 };
@@ -38,11 +38,11 @@ struct Character {
   char32_t code = 0;
   std::size_t length = 1;  // bytes
   CharacterKind kind = CharacterKind::kOther;
-  bool is_valid = false;  // one byte that is not UTF-8 otherwise
+  bool is_valid = false;  // false: one byte that is not UTF-8
 };
 /// Returns the character at byte `at` of a text, which must be within it.
 Character character_at(std::string_view text, std::size_t at);
-/// Returns the character that ends where `end` > 0 begins.
+/// Returns the character that ends just before byte `end` > 0.
 Character character_before(std::string_view text, std::size_t end);
 
 /// Normal forms of Unicode Standard Annex 15.

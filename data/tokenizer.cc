@@ -1,4 +1,4 @@
-// Texts as numbers of a vocabulary, and back.
+// Byte-pair tokenizers: encoding, decoding, training and files.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/data/tokenizer.h"
 
@@ -22,7 +22,7 @@
 
 namespace tutti::internal {
 
-/// Lets maps of strings be asked for views.
+/// Hash of maps of strings that are searched for views.
 struct StringHash {
   using is_transparent = void;
   std::size_t operator()(std::string_view text) const {
@@ -30,7 +30,7 @@ struct StringHash {
   }
 };
 
-/// The files write bytes as characters: printable ones of Latin 1 as they are, the others as the
+/// Characters for bytes, as in the files: printable bytes are those of Latin 1, the others the
 /// characters from U+0100 on.
 class ByteAlphabet {
  public:
@@ -47,10 +47,10 @@ class ByteAlphabet {
     }
   }
 
-  /// The character that stands for a byte, in UTF-8.
+  /// Returns the character for a byte, in UTF-8.
   const std::string& character(unsigned char byte) const { return characters_[byte]; }
 
-  /// The bytes that a token stands for; of one with other characters these themselves.
+  /// Returns the bytes of a token; one with other characters is returned as it is.
   std::string bytes_of(const std::string& token) const {
     std::string bytes;
     for (std::size_t at = 0; at < token.size();) {
@@ -73,32 +73,32 @@ struct BytePairRules {
     std::int64_t rank = 0;
     std::int64_t token = 0;
   };
-  /// Token that is found in a text before the text is cut.
+  /// Token that is found in a text before the text is split.
   struct AddedToken {
     std::string content;
     std::int64_t number = 0;
-    bool normalized = false;   // found in the normalized text, not in the text itself
-    bool lstrip = false;       // takes the spaces before it along
-    bool rstrip = false;       // takes the spaces behind it along
+    bool normalized = false;   // found in the normalized text, not in the original
+    bool lstrip = false;       // absorbs the spaces before it
+    bool rstrip = false;       // absorbs the spaces after it
     bool single_word = false;  // not found within a word
   };
-  /// One pre-tokenizer: it cuts each piece of the one before it.
+  /// Pre-tokenizer, which splits each piece of the previous one.
   struct Cut {
     bool adds_prefix_space = false;
     TextPattern pattern = TextPattern::kNone;
   };
 
-  /// Bytes of tokens by their numbers; empty: no token.
+  /// Bytes of tokens by number; empty: no token.
   std::vector<std::string> tokens;
   std::unordered_map<std::string, std::int64_t, StringHash, std::equal_to<>> numbers;
   std::array<std::int64_t, 256> of_bytes = {};
-  /// By merge_key().
+  /// Merges by merge_key().
   std::unordered_map<std::uint64_t, Merge> merges;
   std::vector<AddedToken> added;         // the longest first
-  std::string first_of_added;            // the bytes that they begin with, each once
+  std::string first_of_added;            // their first bytes, each once
   std::vector<NormalForm> normal_forms;  // applied in this order
   std::vector<Cut> cuts;                 // applied in this order
-  /// A piece that is a token of the vocabulary is not merged.
+  /// True if a piece that is a token of the vocabulary is not merged.
   bool ignores_merges = false;
   /// Numbers of added tokens that the vocabulary does not have.
   std::unordered_set<std::int64_t> outside_vocabulary;
@@ -110,8 +110,8 @@ struct BytePairRules {
 
 namespace {
 
-/// The tokens of a piece, of which neighbours are merged: the pair of the lowest rank first, the
-/// leftmost of several. A list in an array, since merges leave gaps.
+/// Tokens of a piece, whose neighbours are merged: the pair of the lowest rank first, of several
+/// the leftmost. A linked list in an array, since merges leave gaps.
 class MergingPiece {
  public:
   MergingPiece(const BytePairRules& rules, std::string_view piece) : rules_(rules) {
@@ -133,8 +133,8 @@ class MergingPiece {
  private:
   struct Part {
     std::int64_t token = 0;
-    std::size_t previous = 0;  // of the first: SIZE_MAX
-    std::size_t next = 0;      // of the last: parts_.size()
+    std::size_t previous = 0;  // SIZE_MAX for the first
+    std::size_t next = 0;      // parts_.size() for the last
     bool is_gone = false;
   };
   struct Pair {
@@ -160,7 +160,7 @@ class MergingPiece {
 
   void merge(const Pair& pair) {
     Part& left = parts_[pair.left];
-    // One of the two may have been merged with another neighbour since.
+    // One of the two may have been merged with another neighbour in the meantime.
     const auto* const found = left.is_gone ? nullptr : merge_at(pair.left);
     if (!found || found->token != pair.token) return;
     Part& right = parts_[left.next];
@@ -190,7 +190,7 @@ void append_tokens(const BytePairRules& rules, std::string_view piece,
   MergingPiece(rules, piece).append_to(tokens);
 }
 
-/// Encodes one text. Pieces that come again are looked up in what was encoded before.
+/// Encodes one text. Tokens of a repeated piece are copied.
 class TextEncoder {
  public:
   explicit TextEncoder(const BytePairRules& rules) : rules_(rules) {}
@@ -201,7 +201,7 @@ class TextEncoder {
   }
 
  private:
-  /// The longest added token that the text begins with.
+  /// Returns the longest added token that the text begins with, or nullptr.
   const BytePairRules::AddedToken* added_at(std::string_view text, bool normalized) const {
     for (const auto& token : rules_.added)
       if (token.normalized == normalized && text.starts_with(token.content)) return &token;
@@ -214,8 +214,8 @@ class TextEncoder {
            (end < text.size() && is_word(character_at(text, end)));
   }
 
-  /// Appends a text and the added tokens in it. Added tokens of the text itself come first; those
-  /// of the normalized text are searched for in what is left between them.
+  /// Appends a text and the added tokens in it. Added tokens of the original text take precedence;
+  /// those of the normalized text are searched for between them.
   void append_around_added(std::string_view text, bool normalized) {
     std::size_t begin = 0;
     const auto append_before = [&](std::size_t end) {
@@ -256,7 +256,7 @@ class TextEncoder {
     append_around_added(changed, true);
   }
 
-  /// Appends a text that the cuts from number `cut` on cut into pieces.
+  /// Appends a text, split into pieces by the cuts from number `cut` on.
   void append_pieces(std::string_view text, std::size_t cut) {
     if (cut == rules_.cuts.size()) return append_piece(text);
     const auto& [adds_prefix_space, pattern] = rules_.cuts[cut];
@@ -286,7 +286,7 @@ class TextEncoder {
 
   const BytePairRules& rules_;
   std::vector<std::int64_t> tokens_;
-  /// Where in them the tokens of a piece are.
+  /// Range of the tokens of a piece, in tokens_.
   std::unordered_map<std::string, std::pair<std::size_t, std::size_t>, StringHash, std::equal_to<>>
       places_;
 };
@@ -327,11 +327,11 @@ std::int64_t BytePairTokenizer::number_of(std::string_view token) const {
        "' is not a token of this vocabulary of ", vocabulary_size());
 }
 
-// Byte pairs, learnt from a text.
+// Training of byte pairs.
 
 namespace {
 
-/// Words of a text as tokens, whose most frequent neighbours become one again and again.
+/// Words of a text as tokens, whose most frequent pairs are merged repeatedly.
 class PairLearner {
  public:
   using Pair = std::pair<std::int64_t, std::int64_t>;
@@ -353,7 +353,7 @@ class PairLearner {
     for (const auto& [pair, places] : pairs_) candidates_.push({places.count, pair});
   }
 
-  /// The pair that comes most often, twice at least; nothing when there is none.
+  /// Returns the most frequent pair, or nullopt if no pair occurs twice.
   std::optional<Pair> most_frequent() {
     while (!candidates_.empty()) {
       const Candidate best = candidates_.top();
@@ -366,7 +366,7 @@ class PairLearner {
     return std::nullopt;
   }
 
-  /// Makes each such pair `token`.
+  /// Replaces every occurrence of `pair` by `token`.
   void merge(const Pair& pair, std::int64_t token) {
     const std::set<std::size_t> words = std::exchange(pairs_[pair].words, {});
     std::set<Pair> made;
@@ -394,7 +394,7 @@ class PairLearner {
   };
   struct Places {
     std::int64_t count = 0;
-    std::set<std::size_t> words;  // that have it, or had it
+    std::set<std::size_t> words;  // that contain it, or did
   };
   struct Candidate {
     std::int64_t count = 0;
@@ -404,7 +404,7 @@ class PairLearner {
     }
   };
 
-  /// Adds the pairs of a word, or (-1) takes them away.
+  /// Adds the pairs of a word to the counts, or (-1) subtracts them.
   void count_pairs_of(std::size_t number, std::int64_t sign) {
     const Word& word = words_[number];
     for (std::size_t i = 0; i + 1 < word.tokens.size(); ++i) {
@@ -419,18 +419,18 @@ class PairLearner {
   std::priority_queue<Candidate> candidates_;
 };
 
-/// What the file writes: characters, in the order of their numbers.
+/// Contents of the file, as characters and in the order of the tokens' numbers.
 struct WrittenVocabulary {
   std::vector<std::string> tokens;
   Json::Array merges;
 };
 
-/// Bytes in the order of their characters, as the trainer of `tokenizers` numbers them.
+/// Adds the bytes in the order of their characters, as the trainer of `tokenizers` does.
 std::array<std::int64_t, 256> add_bytes(const internal::ByteAlphabet& alphabet,
                                         WrittenVocabulary& vocabulary) {
   std::array<unsigned char, 256> bytes;
   for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<unsigned char>(i);
-  // UTF-8 sorts as the code points do.
+  // UTF-8 strings sort as their code points do.
   std::ranges::sort(bytes, {}, [&](unsigned char byte) { return alphabet.character(byte); });
   std::array<std::int64_t, 256> numbers{};
   for (const unsigned char byte : bytes) {
@@ -497,7 +497,7 @@ std::string train_tokenizer(std::string_view text, std::int64_t vocabulary_size,
   return file_of(vocabulary, special_tokens).dump(1);
 }
 
-// Tokenizers as files: Hugging Face's tokenizer.json, GPT-2's vocab.json and merges.txt.
+// Tokenizer files: Hugging Face's tokenizer.json, GPT-2's vocab.json and merges.txt.
 
 namespace {
 
@@ -505,10 +505,10 @@ using internal::ByteAlphabet;
 using internal::BytePairRules;
 using internal::TextPattern;
 
-/// More tokens are taken for a damaged file, before there is memory for them.
+/// Limit of token numbers. Larger ones are refused before memory is allocated.
 constexpr std::int64_t kMostTokens = std::int64_t{1} << 20;
 
-/// Puts rules together from the parts of files, as these write them.
+/// Builds rules from the parts of files, in the files' own form.
 class RulesReader {
  public:
   explicit RulesReader(const std::string& source) : source_(source) {}
@@ -528,14 +528,14 @@ class RulesReader {
     }
   }
 
-  /// After the vocabulary, in the order in which they were learnt.
+  /// Adds a merge. Call it after add_vocabulary(), in the order in which merges were learnt.
   void add_merge(const std::string& left, const std::string& right) {
     const BytePairRules::Merge merge{static_cast<std::int64_t>(num_merges_++),
                                      number_of(left + right)};
     rules_->merges[BytePairRules::merge_key(number_of(left), number_of(right))] = merge;
   }
 
-  /// "left right", as files write merges. `where`: "merges.txt:12".
+  /// Adds a merge written as "left right". `where` names it in errors: "merges[7]".
   void add_written_merge(std::string_view pair, const std::string& where) {
     const std::size_t space = pair.find(' ');
     if (space == 0 || space == std::string_view::npos || space + 1 == pair.size() ||
@@ -545,7 +545,7 @@ class RulesReader {
     add_merge(std::string(pair.substr(0, space)), std::string(pair.substr(space + 1)));
   }
 
-  /// Adds a token that is found in texts before they are cut. Requires: normal forms are known.
+  /// Adds a token that is found in texts before they are split. Requires: normal forms are known.
   void add_token(BytePairRules::AddedToken token) {
     if (token.content.empty()) return;
     const auto place = static_cast<std::size_t>(token.number);
@@ -600,7 +600,7 @@ class RulesReader {
 
   std::string source_;
   ByteAlphabet alphabet_;
-  std::unordered_map<std::string, std::int64_t> numbers_;  // by what the file writes
+  std::unordered_map<std::string, std::int64_t> numbers_;  // by their form in the file
   std::size_t num_merges_ = 0;
   std::shared_ptr<BytePairRules> rules_ = std::make_shared<BytePairRules>();
 };
@@ -623,7 +623,7 @@ const Json& expect_type(const RulesReader& reader, const Json& file, const char*
                         std::string_view type) {
   static const Json kNone = Json::object().set("type", "null");
   const Json& json = is_given(file, part) ? file.at(part) : kNone;
-  // Old files of this model do not say it.
+  // Old files of this model have no type.
   const bool is_old = type == "BPE" && !json.find("type");
   if (!is_old && json.at("type").as_string() != type) {
     reader.unimplemented(part, ": expected ", type, ", got ", json.at("type").as_string(),
@@ -651,7 +651,7 @@ void read_model(RulesReader& reader, const Json& file) {
   reader.rules().ignores_merges = flag(model, "ignore_merges", false);
 }
 
-/// Members of a Sequence, or the one part itself; none where there is no part.
+/// Returns the members of a Sequence, or the only part, or nothing if there is no part.
 std::vector<Json> parts_of(const Json& file, std::string_view part, std::string_view members) {
   if (!is_given(file, part)) return {};
   const Json& json = file.at(part);
@@ -674,7 +674,7 @@ void read_normalizer(RulesReader& reader, const Json& file) {
   }
 }
 
-/// The cut that a pre-tokenizer makes. Throws kUnimplemented naming one of another kind.
+/// Returns the cut of a pre-tokenizer. Throws kUnimplemented naming one of another kind.
 BytePairRules::Cut cut_of(const RulesReader& reader, const Json& step) {
   const std::string& type = step.at("type").as_string();
   if (type == "ByteLevel") {
@@ -686,7 +686,7 @@ BytePairRules::Cut cut_of(const RulesReader& reader, const Json& step) {
                                                           : TextPattern::kDigitRuns};
   }
   if (type == "Split" && step.at("pattern").find("Regex")) {
-    // The patterns match all characters of a text, so that what does not match is empty.
+    // The patterns match every character of a text, so that nothing is between the matches.
     const bool inverted = flag(step, "invert", false);
     if (step.at("behavior") == Json(inverted ? "Removed" : "Isolated"))
       return {false, internal::text_pattern_of(step.at("pattern").at("Regex").as_string())};
@@ -716,7 +716,7 @@ void read_added_tokens(RulesReader& reader, const Json& file) {
   }
 }
 
-/// Errors of members say which file they are in.
+/// Calls `read` and puts `source` in front of errors that do not name it.
 template <class Read>
 BytePairTokenizer read_named(const std::string& source, const Read& read) {
   RulesReader reader(source);

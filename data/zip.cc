@@ -1,4 +1,4 @@
-// Several datasets: side by side, one after the other, or in turn.
+// Dataset::zip, concatenate, interleave and flat_map.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <set>
@@ -11,7 +11,7 @@
 
 namespace tutti {
 
-// Several datasets side by side.
+// Dataset::zip().
 
 namespace {
 
@@ -55,7 +55,7 @@ class ZipIterator : public ElementIterator {
   std::vector<std::unique_ptr<ElementIterator>> parts_;  // empty once one has ended
 };
 
-/// What is said of batches where all parts say it.
+/// Source over several parts. Batch properties are those on which all parts agree.
 class SourceOfParts : public DatasetSource {
  public:
   explicit SourceOfParts(std::vector<Dataset> parts) : parts_(std::move(parts)) {}
@@ -82,7 +82,7 @@ class SourceOfParts : public DatasetSource {
     });
   }
 
-  /// Position of the first part that is one of several.
+  /// Returns the shard of the first part that is one of several.
   PassShard pass_shard() const override {
     for (const Dataset& part : parts_) {
       if (const PassShard shard = part.source().pass_shard(); shard.count > 1) return shard;
@@ -136,7 +136,7 @@ Dataset Dataset::zip(std::vector<Dataset> datasets) {
   return Dataset(std::make_shared<ZipSource>(std::move(datasets)));
 }
 
-// One dataset after the other.
+// Dataset::concatenate().
 
 namespace {
 
@@ -215,10 +215,8 @@ Dataset Dataset::concatenate(const Dataset& next) const {
   return Dataset(std::make_shared<ConcatenateSource>(*this, next));
 }
 
-// Elements of several datasets in turn, each dataset made from an element.
-
-// tf's order: a cycle of slots is walked round, up to block_length elements from each. A slot whose
-// dataset has ended is left at once and filled from below when the walk comes to it again.
+// Dataset::interleave(), in tf's order: it cycles through slots and takes up to block_length
+// elements from each. It leaves a slot when its dataset ends, and refills it on the next visit.
 
 namespace {
 
@@ -293,7 +291,7 @@ class InterleaveIterator : public ElementIterator {
   std::uint64_t epoch_;
   std::vector<std::optional<Slot>> slots_;
   std::size_t slot_ = 0;
-  std::int64_t taken_ = 0;  // elements of this visit to the slot
+  std::int64_t taken_ = 0;  // elements taken since this slot was entered
   std::size_t num_open_ = 0;
 };
 
@@ -306,7 +304,7 @@ class InterleaveSource
   std::optional<std::int64_t> batch_size() const override { return std::nullopt; }
   std::optional<int> batch_depth() const override { return std::nullopt; }
 
-  /// Where the datasets read files, each element below stands for its files.
+  /// If the datasets read files, each element below represents the files of its dataset.
   std::optional<SourceFiles> files() const override {
     const std::optional<Element> first = below().iterate(0)->next();
     if (!first) return std::nullopt;

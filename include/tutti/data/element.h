@@ -1,4 +1,4 @@
-// What a dataset yields: an ordered list of named tensors.
+// Elements of datasets: ordered lists of named tensors.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -13,16 +13,16 @@
 
 namespace tutti {
 
-/// Components in order, each with a name ("features", "labels", "sample_weight" by default, in this
-/// order; then "component_3", ...). After batch() the first dimension of every component is the
-/// number of rows. A value type.
+/// Components in order, each with a name (by default "features", "labels", "sample_weight",
+/// "component_3", ...). After batch() the first dimension of every component is the number of rows.
+/// A value type.
 class Element {
  public:
-  /// Without components.
+  /// Makes an element without components.
   Element();
-  /// With the default names. Throws kInvalidArgument for an undefined tensor.
+  /// Uses the default names. Throws kInvalidArgument for an undefined tensor.
   explicit Element(std::vector<Tensor> tensors);
-  /// Throws kInvalidArgument unless there is one name per component, each once.
+  /// Throws kInvalidArgument unless there is one name per component and no name occurs twice.
   Element(std::vector<Tensor> tensors, std::vector<std::string> names);
 
   std::size_t size() const { return tensors_.size(); }
@@ -34,28 +34,27 @@ class Element {
   const std::vector<Tensor>& tensors() const { return tensors_; }
   const std::vector<std::string>& names() const { return *names_; }
 
-  /// Number of rows: the first dimension of the components. Throws kFailedPrecondition when they
-  /// are scalars or differ
-  /// ("not batched").
+  /// Returns the number of rows: the first dimension of the components. Throws kFailedPrecondition
+  /// ("not batched") if they are scalars or differ.
   std::int64_t rows() const;
-  /// Rows of the whole global batch that this element was cut from; rows() when it was not cut.
+  /// Returns the rows of the global batch that this is a slice of; rows() if it is not a slice.
   std::int64_t global_rows() const { return global_rows_ >= 0 ? global_rows_ : rows(); }
-  /// Index in the global batch of the first row; 0 when it was not cut.
+  /// Returns the index of the first row in the global batch; 0 if this is not a slice.
   std::int64_t first_row() const { return first_row_; }
 
-  /// Rows [first, first + count), sharing storage; global_rows() and first_row() are kept right.
-  /// Throws kInvalidArgument unless the rows exist.
+  /// Returns rows [first, first + count), sharing storage, with the right global_rows() and
+  /// first_row(). Throws kInvalidArgument unless the rows exist.
   Element slice_rows(std::int64_t first, std::int64_t count) const;
-  /// The same rows, said to be rows [first_row, ...) of a global batch of `global_rows` rows.
+  /// Returns this element marked as rows [first_row, ...) of a global batch of `global_rows` rows.
   Element placed_in(std::int64_t first_row, std::int64_t global_rows) const {
     Element placed = *this;
     placed.first_row_ = first_row;
     placed.global_rows_ = global_rows;
     return placed;
   }
-  /// Every component on `device`.
+  /// Returns the element with every component on `device`.
   Element to(Device device) const;
-  /// Other tensors, as many, under the same names and row numbers.
+  /// Returns an element of as many other tensors, with the same names and row numbers.
   Element with_tensors(std::vector<Tensor> tensors) const;
 
  private:
@@ -65,17 +64,17 @@ class Element {
   std::int64_t first_row_ = 0;
 };
 
-/// A thin view of an element as training sees it: `auto [x, y] = batch;`.
+/// Thin wrapper of an element, as training uses it: `auto [x, y] = batch;`.
 class Batch {
  public:
   Batch() = default;
   explicit Batch(Element element) : element_(std::move(element)) {}
 
   const Tensor& features() const { return element_[0]; }
-  /// Throws kNotFound when the dataset has no second component.
+  /// Throws kNotFound if there is no second component.
   const Tensor& labels() const;
   bool has_labels() const { return element_.size() > 1; }
-  /// An undefined tensor when there are no weights.
+  /// Returns an undefined tensor if there are no weights.
   Tensor sample_weight() const;
   const Tensor& operator[](std::size_t index) const { return element_[index]; }
   const Tensor& at(const std::string& name) const { return element_.at(name); }

@@ -1,4 +1,4 @@
-// What reading a file may cost.
+// Limits on the cost of reading a file.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10,23 +10,23 @@
 
 namespace tutti {
 
-/// Small files can unpack to anything. A file that goes beyond these limits is refused with
+/// Limits on reading, as small files can unpack to any size. A file beyond them is refused with
 /// kResourceExhausted, naming the path and the field to raise.
 struct InputLimits {
-  /// Unpacked bytes per byte of a compressed file, where they are more than 256 MiB. Text comes to
-  /// 5 to 20, a file of zeros to 1,030.
+  /// Unpacked bytes per byte of a compressed file, checked above 256 MiB. Text reaches 5 to 20, a
+  /// file of zeros 1,030.
   std::int64_t max_expansion = 250;
-  /// Bytes of a compressed file once it is unpacked, or of one member of a tar or .npz file.
+  /// Bytes of an unpacked file, or of one member of a tar or .npz file.
   std::int64_t max_bytes = std::int64_t{1} << 36;
 };
 
 namespace internal {
 
-/// Throws kResourceExhausted naming `source` where `packed` bytes may not become `unpacked` ones.
+/// Throws kResourceExhausted naming `source` if `packed` bytes may not become `unpacked` ones.
 void require_within(const InputLimits& limits, std::uint64_t unpacked, std::uint64_t packed,
                     const std::string& source);
 
-/// What `read` gives. Memory that runs out meanwhile becomes kResourceExhausted naming `source`.
+/// Returns the result of `read`. Throws kResourceExhausted naming `source` if memory runs out.
 template <class Read>
 auto name_when_out_of_memory(const std::string& source, Read read) {
   try {

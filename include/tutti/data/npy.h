@@ -14,13 +14,13 @@ namespace tutti {
 
 /// Parses the bytes of a .npy file (versions 1.0 to 3.0). Types: f2, f4, f8, i4, i8, u1, b1; i1, i2
 /// and u2 become int32, u4 becomes int64. Big-endian and Fortran order are converted. `source`
-/// names the bytes in errors: kDataLoss with offset, expected and got; kUnimplemented for types
-/// that no tensor holds.
+/// names the bytes in errors. Throws kDataLoss with offset, expected and got; kUnimplemented for
+/// types without a tensor type.
 Tensor parse_npy(std::string_view bytes, const std::string& source);
-/// The bytes of a .npy file, version 1.0, as numpy.save writes them: little endian, C order.
+/// Returns a .npy file, version 1.0, as numpy.save writes it: little-endian, C order.
 std::string format_npy(const Tensor& tensor);
 
-/// Arrays in the order of their file, with access by name.
+/// Arrays in file order, with access by name.
 class NamedTensors : public std::vector<std::pair<std::string, Tensor>> {
  public:
   using vector::at;
@@ -32,24 +32,24 @@ class NamedTensors : public std::vector<std::pair<std::string, Tensor>> {
 
 /// Options of read_npz() and parse_npz().
 struct NpzOptions {
-  /// The arrays to read, in this order. Default: all; members that are not arrays, and arrays of
-  /// types that no tensor holds (texts, objects), are then left out with a warning.
+  /// Arrays to read, in this order. Default: all; members that are not arrays, and arrays without a
+  /// tensor type (texts, objects), are then skipped with a warning.
   std::vector<std::string> names = {};
   InputLimits limits = {};
 };
 
 /// Parses the bytes of a .npz file: a zip file of .npy files, stored (numpy.savez) or deflated
-/// (numpy.savez_compressed). Names are without ".npy". Errors of the arrays that are read as
-/// parse_npy(), naming the member; kNotFound for a name that no member has, listing the names;
-/// kDataLoss where a checksum is wrong or members overlap; kResourceExhausted beyond the limits,
-/// the expansion being that of all members; kUnimplemented for zip64, encryption and other methods.
+/// (numpy.savez_compressed). Names are without ".npy". Throws as parse_npy() for the arrays that
+/// are read, naming the member; kNotFound listing the names for an unknown name; kDataLoss for a
+/// wrong checksum or overlapping members; kResourceExhausted beyond the limits, where the expansion
+/// is that of all members; kUnimplemented for zip64, encryption and other methods.
 NamedTensors parse_npz(std::string_view bytes, const std::string& source,
                        const NpzOptions& options = {});
-/// The bytes of a .npz file, as numpy.savez writes them. Throws kInvalidArgument for a name that is
-/// empty or occurs twice, or 4 GiB or more.
+/// Returns the bytes of a .npz file, as numpy.savez writes them. Throws kInvalidArgument for a name
+/// that is empty or occurs twice, and for 4 GiB or more.
 std::string format_npz(const NamedTensors& tensors);
 
-/// The same for files. Throw kNotFound or kUnavailable naming the function and the path.
+/// Same as above, for files. Throw kNotFound or kUnavailable naming the function and the path.
 Tensor read_npy(const std::string& path);
 void write_npy(const std::string& path, const Tensor& tensor);
 NamedTensors read_npz(const std::string& path, const NpzOptions& options = {});

@@ -1,4 +1,4 @@
-// Texts as numbers of a vocabulary, and back.
+// Tokenizers: texts to numbers of a vocabulary, and back.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -15,26 +15,26 @@ namespace internal {
 struct BytePairRules;
 }  // namespace internal
 
-/// Byte-pair encoding over bytes, that of GPT-2, Llama 3 and Qwen 2: a text is cut into words, and
-/// within a word neighbouring tokens are merged, those first that the tokenizer learnt first. It
-/// agrees with Hugging Face's `tokenizers`. A value, immutable: any thread.
+/// Byte-pair encoding over bytes, as in GPT-2, Llama 3 and Qwen 2. A text is split into words;
+/// within a word neighbouring tokens are merged, in the order in which the merges were learnt. It
+/// agrees with Hugging Face's `tokenizers`. Immutable value type. Thread-safe.
 class BytePairTokenizer {
  public:
   explicit BytePairTokenizer(std::shared_ptr<const internal::BytePairRules> rules);
 
-  /// The tokens of a text in UTF-8 (of other bytes, too). Special tokens in it
-  /// ("<|endoftext|>") become their numbers; none is put in front or behind, as
-  /// `encode(text, add_special_tokens=False)` there.
+  /// Returns the tokens of a text in UTF-8 (or any other bytes). Special tokens in it
+  /// ("<|endoftext|>") become their numbers; none is added at its ends, as with `encode(text,
+  /// add_special_tokens=False)` there.
   std::vector<std::int64_t> encode(std::string_view text) const;
-  /// Returns the text of tokens, special ones included. Any bytes: a token may hold a part of a
-  /// character. decode(encode(text)) is the normalized text, with a space in front where the
-  /// tokenizer adds one, and without the spaces that an added token takes along. Throws kOutOfRange
-  /// naming a number that does not belong to a token.
+  /// Returns the text of tokens, special ones included. Any bytes: a token may hold part of a
+  /// character. decode(encode(text)) is the normalized text, with a leading space if the tokenizer
+  /// adds one, and without the spaces that an added token absorbs. Throws kOutOfRange naming a
+  /// number that does not belong to a token.
   std::string decode(std::span<const std::int64_t> tokens) const;
 
-  /// The largest number of a token, plus 1: rows of an Embedding.
+  /// Returns the largest number of a token, plus 1: the rows of an Embedding.
   std::int64_t vocabulary_size() const;
-  /// The number of a token, given as its bytes ("<|endoftext|>", " the"). Throws kNotFound.
+  /// Returns the number of a token, given as its bytes ("<|endoftext|>", " the"). Throws kNotFound.
   std::int64_t number_of(std::string_view token) const;
 
  private:
@@ -47,26 +47,26 @@ class BytePairTokenizer {
 /// logged once. `source` names the file in errors. Throws kInvalidArgument if it is damaged,
 /// kUnimplemented naming the part if it needs anything else.
 BytePairTokenizer parse_tokenizer(std::string_view json, const std::string& source);
-/// GPT-2's vocab.json and merges.txt, which do not say which tokens are special: a text has them
-/// only where they are listed here, `{"<|endoftext|>"}`. Errors as parse_tokenizer().
+/// Reads GPT-2's vocab.json and merges.txt. These do not mark special tokens: a text has only those
+/// listed here, `{"<|endoftext|>"}`. Throws as parse_tokenizer() does.
 BytePairTokenizer parse_gpt2_tokenizer(std::string_view vocabulary, std::string_view merges,
                                        const std::string& source,
                                        const std::vector<std::string>& special_tokens = {});
 
-/// The same for files. Throw kNotFound or kUnavailable naming the path.
+/// Same as above, for files. Throw kNotFound or kUnavailable naming the path.
 BytePairTokenizer read_tokenizer(const std::string& path);
 BytePairTokenizer read_gpt2_tokenizer(const std::string& vocabulary_path,
                                       const std::string& merges_path,
                                       const std::vector<std::string>& special_tokens = {});
 
-// Learning one from a text.
+// Training.
 
-/// Learns byte pairs from a text, as GPT-2 cuts it, until there are `vocabulary_size` tokens or no
-/// pair comes twice: the most frequent pair first, of equal ones that of the lower numbers. The
-/// result is a tokenizer.json, which parse_tokenizer() and Hugging Face's `tokenizers` read: it is
-/// that of their BpeTrainer with the initial alphabet of bytes. The special tokens have the first
-/// numbers, then come the bytes: a vocabulary of 256 and none of them is one of bytes alone.
-/// Throws kInvalidArgument for a smaller vocabulary than that.
+/// Learns byte pairs from a text, split as GPT-2 splits it, until there are `vocabulary_size`
+/// tokens or no pair occurs twice: the most frequent pair first, among equal ones that of the lower
+/// numbers. Returns a tokenizer.json for parse_tokenizer() and Hugging Face's `tokenizers`, equal
+/// to that of their BpeTrainer with the initial alphabet of bytes. Special tokens have the first
+/// numbers, then come the 256 bytes. Throws kInvalidArgument if `vocabulary_size` is smaller than
+/// that.
 std::string train_tokenizer(std::string_view text, std::int64_t vocabulary_size,
                             const std::vector<std::string>& special_tokens = {});
 
