@@ -22,13 +22,13 @@ using TensorMap = std::map<std::string, Tensor>;
 using StateMap = std::map<std::string, StateProvider>;
 using TensorProviders = std::map<std::string, TensorProvider>;
 
-// Taking variables over: all of them or none.
+// Restoring variables: all of them or none.
 
 constexpr std::string_view kComponent = "/replica_";
-/// Behind a variable's name: how often each replica has updated its component.
+/// Suffix of a variable's name: how often each replica has updated its component.
 constexpr std::string_view kUpdates = "/replica_updates";
 
-/// "x" for "x/replica_12" and "x/replica_updates", nothing for other names.
+/// Returns "x" for "x/replica_12" and "x/replica_updates", nullopt for other names.
 std::optional<std::string> variable_of_component(const std::string& name) {
   const std::size_t at = name.rfind(kComponent);
   if (at == std::string::npos) return std::nullopt;
@@ -39,7 +39,7 @@ std::optional<std::string> variable_of_component(const std::string& name) {
   return name.substr(0, at);
 }
 
-/// What a tensor of a checkpoint is, whole or in parts.
+/// Type and shape of a tensor of a checkpoint, whole or in parts.
 struct TensorKind {
   DType dtype;
   Shape shape;
@@ -53,7 +53,7 @@ TensorKinds kinds_in(const CheckpointFile& file) {
   return kinds;
 }
 
-/// The tensors of each variable: its own and those of its components.
+/// Returns the names of each variable's tensors: its own and those of its components.
 std::map<std::string, std::vector<std::string>> tensors_by_variable(
     const std::vector<Variable>& variables, const TensorKinds& tensors) {
   std::map<std::string, std::vector<std::string>> found;
@@ -71,8 +71,8 @@ std::map<std::string, std::vector<std::string>> tensors_by_variable(
        "'; expected different names; try VariableOptions::name");
 }
 
-/// What VariableStorage::save() gives for all variables. Throws kInvalidArgument when two want the
-/// same name.
+/// Returns what VariableStorage::save() returns for all variables. Throws kInvalidArgument if two
+/// have the same name.
 TensorMap saved_tensors(const std::vector<Variable>& variables) {
   TensorMap tensors;
   for (const Variable& variable : variables) {
@@ -85,7 +85,7 @@ TensorMap saved_tensors(const std::vector<Variable>& variables) {
   return tensors;
 }
 
-/// The same, but of variables that are cut what this process has of them.
+/// Same as saved_tensors(), but saves variables that are cut in `form`.
 CheckpointFile saved(const std::vector<Variable>& variables, internal::SavedAs form) {
   using internal::SavedAs;
   CheckpointFile file;
@@ -105,7 +105,7 @@ CheckpointFile saved(const std::vector<Variable>& variables, internal::SavedAs f
   return file;
 }
 
-/// One line for each variable that is missing in `tensors` or has another shape or dtype there.
+/// Returns one line for each variable that is missing in `tensors` or has another shape or dtype.
 std::vector<std::string> find_misfits(const std::vector<Variable>& variables,
                                       const TensorKinds& tensors) {
   const auto by_variable = tensors_by_variable(variables, tensors);
@@ -124,8 +124,8 @@ std::vector<std::string> find_misfits(const std::vector<Variable>& variables,
   return misfits;
 }
 
-/// The names in `tensors` that belong to none of `variables`. "<name>/replica_<number>" belongs to
-/// variable <name>.
+/// Returns the names in `tensors` that belong to none of `variables`. "<name>/replica_<number>"
+/// belongs to variable <name>.
 std::vector<std::string> find_unknown(const std::vector<Variable>& variables,
                                       const TensorKinds& tensors) {
   std::set<std::string> known;
@@ -139,7 +139,7 @@ std::vector<std::string> find_unknown(const std::vector<Variable>& variables,
   return unknown;
 }
 
-/// Numbers of parts by the names of weights that layers cut over devices: {"dense/kernel", 2} for
+/// Returns the numbers of parts of weights that layers cut over devices: {"dense/kernel", 2} for
 /// "dense/kernel/part_0" and "dense/kernel/part_1".
 std::map<std::string, int> counts_of_parts(const std::vector<std::string>& names) {
   static constexpr std::string_view kPart = "part_";
@@ -163,7 +163,7 @@ std::map<std::string, int> counts_of_parts(const std::vector<std::string>& names
   return counts;
 }
 
-/// One line for each weight that the file cuts into another number of parts than the program.
+/// Returns one line for each weight that the file cuts into another number of parts.
 std::vector<std::string> find_other_parts(const std::vector<Variable>& variables,
                                           const TensorKinds& tensors) {
   std::vector<std::string> here, there;
@@ -199,7 +199,7 @@ void require_none(const std::vector<std::string>& problems, const std::string& w
        has_unknown ? ", or .ignore_unknown for what is unknown" : "");
 }
 
-/// The values of a part as one.
+/// Returns the values of a part as one tensor.
 Tensor joined(const TensorPart& part) {
   if (part.values.size() == 1) return part.values.front().to(Device{});
   MutableTensor all({part.count()}, part.dtype, Device{});
@@ -211,7 +211,7 @@ Tensor joined(const TensorPart& part) {
   return all.freeze();
 }
 
-/// VariableStorage::restore() on all variables, or restore_part().
+/// Calls VariableStorage::restore(), or restore_part(), on all variables.
 void restore_all(const std::vector<Variable>& variables, const CheckpointFile& file) {
   const TensorLookup lookup = [&](const std::string& name) {
     const auto found = file.tensors.find(name);
@@ -227,7 +227,7 @@ void restore_all(const std::vector<Variable>& variables, const CheckpointFile& f
   }
 }
 
-/// Adds what the providers save, each tensor under "<provider>/<its name>".
+/// Adds the providers' tensors, each under "<provider>/<its name>".
 void add_provided(const TensorProviders& providers, TensorMap& tensors) {
   for (const auto& [provider_name, provider] : providers) {
     for (NamedTensor& tensor : provider.save()) {
@@ -265,7 +265,7 @@ void set_all(const CheckpointFile& file, const std::vector<Variable>& variables,
   for (const auto& [name, provider] : states) provider.restore(file.states.at(name));
 }
 
-/// Sets everything or, when that fails half way, nothing.
+/// Sets all values or, if that fails, none.
 void take_over(const CheckpointFile& file, const std::vector<Variable>& variables,
                const StateMap& states, const TensorProviders& providers) {
   const CheckpointFile before =
@@ -289,7 +289,7 @@ bool is_provided(const TensorProviders& providers, const std::string& name) {
                      [&](const auto& each) { return name.starts_with(each.first + "/"); });
 }
 
-/// What the file has besides these; nullptr: nothing.
+/// Returns the contents of the file besides these; nullptr if there are none.
 std::shared_ptr<const CheckpointFile> rest_of(const CheckpointFile& file,
                                               const std::vector<Variable>& variables,
                                               const StateMap& states,

@@ -1,4 +1,4 @@
-// How a checkpoint lies in a safetensors file.
+// Form of a checkpoint in a safetensors file.
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/checkpoint_file.h"
 
@@ -67,7 +67,7 @@ void read_metadata(const std::string& path, const std::string& key, const std::s
   }
 }
 
-/// Of everything but elements, whose checksums are among the metadata.
+/// Returns a checksum of all but elements, whose checksums are in the metadata.
 std::string checksum_of(const Metadata& metadata, const std::map<std::string, Tensor>& tensors) {
   Hasher hasher;
   const auto add = [&](std::string_view text) {
@@ -107,7 +107,7 @@ void require_checksums(const std::string& path, const Metadata& metadata,
   }
 }
 
-/// Any of our keys: one that is damaged does not make the file a stranger's.
+/// Returns true for any of our keys: the file is ours even if another key is damaged.
 bool is_ours(const Metadata& metadata) {
   const auto checksum = metadata.lower_bound(kTensorChecksumPrefix);
   return metadata.contains(kFormatKey) || metadata.contains(kChecksumKey) ||
@@ -115,7 +115,7 @@ bool is_ours(const Metadata& metadata) {
          (checksum != metadata.end() && checksum->first.starts_with(kTensorChecksumPrefix));
 }
 
-/// What lies in a file: tensors on the host, all the rest among the metadata.
+/// Returns the contents of a file: tensors on the host, all the rest in the metadata.
 SafetensorsFile to_safetensors(const CheckpointFile& file) {
   SafetensorsFile out;
   out.metadata = {{std::string(kFormatKey), concat(kFormatVersion)},
@@ -179,8 +179,8 @@ CheckpointFile read_checkpoint(const std::string& path) {
   return file;
 }
 
-// Reading in one process for all. Two texts: first what was found (path and sequence, an error, or
-// nothing), then the values in the form of a file, whose checksums are compared once more.
+// Reading in one process for all, with two texts: first the outcome (path and sequence, an error,
+// or nothing), then the values in the form of a file, whose checksums are compared again.
 
 Json json_of(const Error& error) {
   return Json::Object{{"code", static_cast<int>(error.code())}, {"message", error.message()}};

@@ -1,5 +1,5 @@
-// A checkpoint as values: tensors, state, step. How it lies in one safetensors file, and how it
-// gets from the process that has it to others.
+// Values of a checkpoint (tensors, state, step), their form in one safetensors file, and their
+// transfer to other processes.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -17,57 +17,57 @@
 
 namespace tutti::internal {
 
-/// In a file, state lies in the metadata under "state/<name>", as JSON text; step and versions
-/// beside it, and under "xxh3/<tensor>" a checksum of each tensor, under "xxh3" one of all the
-/// rest.
+/// Values of a checkpoint. In a file, state is stored in the metadata under "state/<name>", as JSON
+/// text, next to step and versions; "xxh3/<tensor>" is a checksum of each tensor, "xxh3" one of all
+/// the rest.
 struct CheckpointFile {
   std::map<std::string, Tensor> tensors;
-  /// Of tensors that are not in `tensors`, what this process has of them. In versions alone.
+  /// This process's parts of tensors that are not in `tensors`. Only in versions.
   std::map<std::string, TensorPart> parts;
   std::map<std::string, Json> states;
   CheckpointInfo info;
 };
 
-/// The bytes of a file: tensors, all the rest among the metadata.
+/// Returns the bytes of a file: tensors, and all the rest in the metadata.
 std::string format_checkpoint_file(const CheckpointFile& file);
 
-/// Errors of parse_safetensors(); kDataLoss for metadata that cannot be read and for checksums that
-/// differ; kUnimplemented for a file of a later format. Files of format 1 have no checksums.
+/// Parses the bytes of a file. Throws as parse_safetensors(); kDataLoss for unreadable metadata and
+/// wrong checksums; kUnimplemented for a later format. Files of format 1 have no checksums.
 CheckpointFile parse_checkpoint_file(std::string_view bytes, const std::string& source);
 
-/// A file, or a version (version.h) when `path` is a folder.
+/// Reads a file, or a version (version.h) if `path` is a folder.
 CheckpointFile read_checkpoint(const std::string& path);
 
-/// The error that left `body`; nothing when none did. Exceptions of other types become kInternal,
+/// Returns the error that `body` threw, or nullopt. Exceptions of other types become kInternal,
 /// std::bad_alloc kResourceExhausted.
 std::optional<Error> error_of(const std::function<void()>& body);
 
-/// An error as JSON, which goes to other processes, and the inverse.
+/// Convert an error to JSON, for other processes, and back.
 Json json_of(const Error& error);
 Error error_in(const Json& json);
 
-/// What `read` gives in the process that writes (options.writes): all get it through
-/// options.from_writer, or throw the error that `read` threw there. Called by all of them.
+/// Calls `read` in the writing process (options.writes) and returns its result, or throws its
+/// error, in all processes, through options.from_writer. Collective: every process must call it.
 std::optional<CheckpointFile> read_by_writer(
     const std::function<std::optional<CheckpointFile>()>& read, const CheckpointOptions& options);
 
-// A snapshot in pieces, to go from one process's memory into another's without being joined to one
-// text.
+// A snapshot in pieces, transferred from one process's memory to another's without a copy of the
+// whole.
 
-/// The pieces of Checkpoint::to_bytes(): the head of the file, and the tensors in the order of
-/// their elements, on the host. They share the snapshot's memory where that is the host's.
+/// Returns the pieces of Checkpoint::to_bytes(): the head of the file, and the tensors in the order
+/// of their elements, on the host. They share the snapshot's memory if it is on the host.
 SafetensorsLayout pieces_of(const CheckpointSnapshot& snapshot);
 
-/// The other end. Nothing is believed, as in files: sizes are compared before memory is taken,
-/// checksums of head and tensors before anything is given out. One thread.
+/// Receiver of a snapshot in pieces. As for files, sizes are checked before memory is allocated,
+/// and checksums of head and tensors before values are returned. Not thread-safe.
 class ArrivingSnapshot {
  public:
-  /// `num_bytes`: of the whole file. `source` names it in errors: kDataLoss for a head that is
-  /// damaged.
+  /// `num_bytes` is the size of the whole file. `source` names it in errors. Throws kDataLoss for a
+  /// damaged head.
   ArrivingSnapshot(std::string_view head, std::size_t num_bytes, std::string source);
-  /// Where the elements are to be written, in the order of the pieces.
+  /// Returns the tensors into which to write the elements, in the order of the pieces.
   std::span<const MutableTensor> tensors() const { return tensors_; }
-  /// When all of them are there; once. kDataLoss naming a tensor that is damaged.
+  /// Returns the snapshot once all elements are there. Throws kDataLoss naming a damaged tensor.
   CheckpointSnapshot finish();
 
  private:

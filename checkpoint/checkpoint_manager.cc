@@ -1,4 +1,4 @@
-// A folder of checkpoints.
+// Folders of checkpoints.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/checkpoint/checkpoint_manager.h"
 
@@ -15,8 +15,7 @@
 namespace tutti {
 namespace internal {
 
-/// A save on a thread of its own, and how it ended. Starts with its construction. The destructor
-/// waits.
+/// Save on a thread of its own, which the constructor starts and the destructor waits for.
 class BackgroundSave {
  public:
   explicit BackgroundSave(std::function<void()> save) {
@@ -26,7 +25,7 @@ class BackgroundSave {
   ~BackgroundSave() { wait(); }
   BackgroundSave& operator=(BackgroundSave&&) = delete;
 
-  /// Until it has ended; its error, if any. One thread.
+  /// Waits until the save has ended; returns its error, if any. Not thread-safe.
   const std::optional<Error>& wait() {
     if (thread_) thread_->join();
     thread_.reset();
@@ -44,7 +43,7 @@ namespace {
 
 using internal::FoundVersion;
 
-// A reader beside a training that deletes old versions starts again this often.
+// Limit of scans while another process saves and deletes versions.
 constexpr int kMaxScans = 20;
 
 std::vector<FoundVersion> versions_in(const std::string& directory) {
@@ -60,14 +59,14 @@ bool has_changed(const std::vector<FoundVersion>& versions, const std::string& d
   return !std::ranges::equal(versions, versions_in(directory), is_same);
 }
 
-/// What restore_latest() found: values, or what kept it from every version.
+/// Values that restore_latest() found, and the problems of newer versions.
 struct Found {
   std::optional<internal::CheckpointFile> file;
   std::vector<std::string> problems;
   std::vector<std::string> damaged;  // names
 };
 
-/// Errors that are no damage (of rights, of a later format, of memory) are thrown.
+/// Reads the newest whole version. Throws errors that are not damage (permissions, memory, ...).
 Found read_newest(const std::vector<FoundVersion>& versions, const internal::ReadPath& read) {
   Found found;
   for (auto version = versions.rbegin(); version != versions.rend() && !found.file; ++version) {

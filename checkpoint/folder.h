@@ -1,4 +1,4 @@
-// A folder by its descriptor, and the files in it: names lead nowhere else, errors say what to do.
+// Folder, by its descriptor, and the files in it. Names cannot lead elsewhere; errors give advice.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -17,12 +17,12 @@
 
 namespace tutti::internal {
 
-/// Whether `name` can be a file of a checkpoint: letters, digits, '.', '_' and '-', at most 255, no
-/// dot first. No path.
+/// Returns true if `name` can be a file of a checkpoint: at most 255 letters, digits, '.', '_' and
+/// '-', the first not a dot. Paths are not plain names.
 bool is_plain_name(std::string_view name);
 
-/// Returns what `body` returns. What it refuses as kInvalidArgument is kDataLoss of source(), which
-/// is called for an error alone.
+/// Returns the result of `body`, but throws its kInvalidArgument errors as kDataLoss errors of
+/// source(), which is called only for an error.
 template <class Source, class Body>
 auto damage_if_refused(const Source& source, const Body& body) {
   try {
@@ -33,8 +33,8 @@ auto damage_if_refused(const Source& source, const Body& body) {
   }
 }
 
-/// A file that is read. Throws kDataLoss naming path and offset where the disk gives an error or
-/// the file ends.
+/// File that is read. Throws kDataLoss naming path and offset if the disk reports an error or the
+/// file ends, kUnavailable for other reasons.
 class FileReader {
  public:
   FileReader(FileDescriptor file, std::string path, std::uint64_t size)
@@ -50,7 +50,7 @@ class FileReader {
   std::uint64_t size_;
 };
 
-/// A new file that is written. Unless finish() is called it is deleted again.
+/// New file that is written. The destructor deletes it unless finish() was called.
 class FileWriter {
  public:
   FileWriter(int folder, FileDescriptor file, std::string name, std::string path,
@@ -64,11 +64,11 @@ class FileWriter {
   FileWriter(FileWriter&&) = delete;
   FileWriter& operator=(FileWriter&&) = delete;
 
-  /// Asks for the space of all bytes at once, where the file system can.
+  /// Preallocates the file's full size if the file system supports it.
   void reserve();
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text) { write(std::as_bytes(std::span(text))); }
-  /// The bytes are on the disk.
+  /// Flushes the bytes to the disk and keeps the file.
   void finish();
 
  private:
@@ -80,14 +80,14 @@ class FileWriter {
   bool finished_ = false;
 };
 
-/// A file that grows.
+/// File that grows.
 class FileAppender {
  public:
   FileAppender(int folder, FileDescriptor file, std::string path)
       : folder_(folder), file_(std::move(file)), path_(std::move(path)) {}
-  /// At its end. When it throws, a part may stand there.
+  /// Appends the bytes. If it throws, some of them may have been written.
   void write(std::span<const std::byte> bytes);
-  /// What was written is on the disk. Beside write(), from any thread.
+  /// Flushes the written bytes to the disk. Thread-safe, also concurrently with write().
   void sync();
 
  private:
@@ -96,55 +96,55 @@ class FileAppender {
   std::string path_;
 };
 
-/// Errors of writing: kResourceExhausted for a full disk or quota, else kUnavailable; each names
-/// path, reason, the bytes needed and free, and what to try. Names given to functions are
-/// is_plain_name(); symbolic links are not followed.
+/// Open folder. Errors of writing: kResourceExhausted for a full disk or quota, else kUnavailable;
+/// each names path, reason, the bytes needed and free, and advice. Requires: names are
+/// is_plain_name(). Symbolic links are not followed.
 class Folder {
  public:
-  /// Follows links: `path` is the user's word. Throws kNotFound, kUnavailable.
+  /// Opens the folder, following links, since the user named it. Throws kNotFound, kUnavailable.
   static Folder open(const std::string& path);
-  /// Nothing when there is none.
+  /// Same as open(), but returns nullopt if there is no folder.
   static std::optional<Folder> open_if_there(const std::string& path);
-  /// Makes what is missing of `path`, too.
+  /// Same as open(), but makes all missing folders of `path`.
   static Folder make(const std::string& path);
 
   const std::string& path() const { return path_; }
   std::string path_of(std::string_view name) const;
 
-  /// What it holds, sorted. Throws kUnavailable.
+  /// Returns the names in the folder, sorted. Throws kUnavailable, or kDataLoss for damage.
   std::vector<std::string> names() const;
-  /// Nothing when `name` is no folder (or a link).
+  /// Returns nullopt if `name` is not a folder (or is a link).
   std::optional<Folder> find_folder(const std::string& name) const;
   Folder make_folder(const std::string& name) const;
-  /// Returns true if there is anything of that name. Throws like size_of().
+  /// Returns true if there is anything of that name. Throws as size_of() does.
   bool exists(const std::string& name) const;
-  /// Returns the size; nothing if `name` is not there or not a regular file. Throws kUnavailable,
-  /// or kDataLoss for damage, if the system does not know.
+  /// Returns the size; nullopt if `name` does not exist or is not a regular file. Throws
+  /// kUnavailable, or kDataLoss for damage, if the system cannot determine it.
   std::optional<std::uint64_t> size_of(const std::string& name) const;
-  /// Returns true if `name` is a symbolic link, which all other functions do not follow.
+  /// Returns true if `name` is a symbolic link, which no other function follows.
   bool is_link(const std::string& name) const;
-  /// Throws kDataLoss when `name` is not there, no regular file or unreadable by damage;
-  /// kUnavailable when the system refuses for other reasons.
+  /// Throws kDataLoss if `name` does not exist, is not a regular file or is unreadable by damage;
+  /// kUnavailable if the system refuses for other reasons.
   FileReader open_file(const std::string& name) const;
-  /// `num_bytes` is how long it will be. Replaces what is there. This object must outlive the
-  /// writer.
+  /// Creates a file that will have `num_bytes`, replacing an earlier one. This object must outlive
+  /// the writer.
   FileWriter create_file(const std::string& name, std::uint64_t num_bytes) const;
-  /// A regular file that is there. This object must outlive the appender.
+  /// Opens an existing regular file. This object must outlive the appender.
   FileAppender append_to(const std::string& name) const;
   void rename(const std::string& from, const std::string& to) const;
-  /// Whether it is gone; what is not there is gone.
+  /// Delete a file or an empty folder; return true if nothing of that name is left.
   bool remove(const std::string& name) const noexcept;
   bool remove_folder(const std::string& name) const noexcept;
   /// Makes names that were added, renamed or removed survive a power cut.
   void sync() const;
-  /// Holds off other processes' savers until this object dies. Throws kFailedPrecondition when
-  /// another one holds it.
+  /// Locks out other processes' savers until this object is destroyed. Throws kFailedPrecondition
+  /// if another one holds the lock.
   void lock() const;
 
  private:
   Folder(FileDescriptor folder, std::string path)
       : folder_(std::move(folder)), path_(std::move(path)) {}
-  /// Of a link, not of what it leads to; nothing if `name` is not there.
+  /// Returns the status, for a link that of the link itself; nullopt if `name` does not exist.
   std::optional<struct stat> status_of(const std::string& name) const;
 
   FileDescriptor folder_;

@@ -1,4 +1,4 @@
-// Weights from a file, of this or another program.
+// Loading of weights from a file of this or another program.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <filesystem>
@@ -19,9 +19,9 @@ namespace {
 
 using internal::CheckpointFile;
 
-constexpr const char* kSingleFile = "model.safetensors";  // of a model of Hugging Face
+constexpr const char* kSingleFile = "model.safetensors";  // of a Hugging Face model
 
-/// Reads the tensors of an index of Hugging Face from the files beside it.
+/// Reads the tensors of a Hugging Face index from the files next to it.
 CheckpointFile read_weight_map(const Json& index, const std::filesystem::path& path) {
   std::map<std::string, std::map<std::string, Tensor>> files;
   CheckpointFile all;
@@ -45,7 +45,7 @@ CheckpointFile read_weight_map(const Json& index, const std::filesystem::path& p
   return all;
 }
 
-/// Reads the model, or the checkpoint's version, of an index.
+/// Reads the model, or the checkpoint's version, to which an index belongs.
 CheckpointFile read_indexed(const std::filesystem::path& path) {
   return internal::damage_if_refused(
       [&] { return path.string(); },
@@ -58,7 +58,7 @@ CheckpointFile read_indexed(const std::filesystem::path& path) {
       });
 }
 
-/// Reads a file, a checkpoint's version, or the index, folder or file of a model of Hugging Face.
+/// Reads a file, a checkpoint's version, or the index, folder or file of a Hugging Face model.
 CheckpointFile read_weights(const std::string& path) {
   const std::filesystem::path given(path);
   std::error_code error;
@@ -71,7 +71,7 @@ CheckpointFile read_weights(const std::string& path) {
   return internal::read_checkpoint(path);
 }
 
-/// A tensor whose outputs lie first, as a variable of shape `wanted` has it.
+/// Returns a tensor with outputs first in the layout of a variable of shape `wanted`.
 Tensor outputs_last(const Tensor& value, const Shape& wanted) {
   const Shape& shape = value.shape();
   if (shape.rank() < 2) return value;
@@ -84,7 +84,7 @@ Tensor outputs_last(const Tensor& value, const Shape& wanted) {
   return is_depthwise ? reshape(turned, Shape{shape[2], shape[3], wanted[2], wanted[3]}) : turned;
 }
 
-/// "'fc1.weight' float32 [8, 4], ...": at most 50 of them.
+/// Returns "'fc1.weight' float32 [8, 4], ...", at most 50 of them.
 std::string listed(const std::vector<std::pair<std::string, std::string>>& entries) {
   constexpr std::size_t kMost = 50;
   std::string text;
@@ -161,7 +161,7 @@ void cast_tensors(const std::vector<Variable>& variables, const std::string& pat
              rounds ? "; values are rounded" : ""));
 }
 
-/// The variables of which the file has something; a message lists the others.
+/// Returns the variables that the file has; a message lists the others.
 std::vector<Variable> present(const std::vector<Variable>& variables, const CheckpointFile& file,
                               const std::string& path) {
   std::vector<Variable> found;

@@ -21,12 +21,12 @@ namespace {
 
 constexpr std::string_view kPrefix = "step_";
 constexpr std::string_view kFileSuffix = ".safetensors";
-constexpr const char* kLatest = "latest";         // names the newest among single files of old
-constexpr std::string_view kMark = "is_shared_";  // and a unique name: see SharedFolderMark
+constexpr const char* kLatest = "latest";         // names the newest of earlier single files
+constexpr std::string_view kMark = "is_shared_";  // followed by a unique name: see SharedFolderMark
 constexpr std::size_t kMaxLatestBytes = 4096;
 constexpr std::int64_t kUnknownAge = std::numeric_limits<std::int64_t>::max();
 
-/// Returns the step in a name that version_name(step) + suffix made; nothing for other names.
+/// Returns the step in a name made by version_name(step) + suffix; nullopt for other names.
 std::optional<std::int64_t> step_of(std::string_view name, std::string_view suffix) {
   if (!name.starts_with(kPrefix) || !name.ends_with(suffix)) return std::nullopt;
   if (name.size() <= kPrefix.size() + suffix.size()) return std::nullopt;
@@ -50,7 +50,7 @@ bool is_tensor_file(const std::string& name) {
   return std::regex_match(name, pattern);
 }
 
-/// Returns the sequence in the name of a tensor file of the earlier format; nothing for other
+/// Returns the sequence in the name of a tensor file of the earlier format; nullopt for other
 /// names.
 std::optional<std::int64_t> earlier_sequence(const std::string& name) {
   static const std::regex pattern(R"(part_\d+_of_\d+\.save_(\d{1,19})\.safetensors)");
@@ -93,8 +93,8 @@ void inspect_file(const Folder& run, FoundVersion& version) {
 }
 
 /// Returns the sequence of a version whose index cannot be read: from its state file, or from the
-/// names of its files if it is in the earlier format. Without it the version counts as the newest:
-/// one that cannot be read must not pass for an old one.
+/// names of its files if it is in the earlier format. Without it the version counts as the newest,
+/// since one that cannot be read must not pass for an old one.
 std::int64_t guess_sequence(const Folder& folder) {
   std::int64_t sequence = 0;
   const auto consider = [&](std::int64_t found) {
@@ -147,7 +147,7 @@ void remove_unlisted(const Folder& folder, const std::optional<VersionIndex>& in
   }
 }
 
-/// Removes what interrupted saves left behind. The folder of a damaged index is left to people.
+/// Removes remains of interrupted saves. Leaves the folder of a damaged index to people.
 void remove_debris(const Folder& run, const std::vector<FoundVersion>& versions) {
   for (const std::string& name : run.names()) {
     const bool is_mark =
@@ -181,8 +181,8 @@ void delete_version(const Folder& run, const FoundVersion& version) {
   log_warning(concat("CheckpointManager: cannot delete '", version.shown.path, "'"));
 }
 
-/// Deletes all that is older than the newest max_to_keep good versions; what cannot be read stays
-/// for people to look at.
+/// Deletes all versions older than the newest max_to_keep good ones; those that cannot be read stay
+/// for people to inspect.
 void delete_old(const Folder& run, const SaveSettings& settings) {
   if (settings.max_to_keep == 0) return;
   const std::vector<FoundVersion> versions = find_versions(run);
@@ -194,7 +194,7 @@ void delete_old(const Folder& run, const SaveSettings& settings) {
     num_good += is_whole && !settings.damaged.contains(version->name);
     if (!is_kept && is_readable) delete_version(run, *version);
   }
-  // `latest` goes with the last of the single files that it chose from.
+  // `latest` is deleted with the last of the single files.
   if (std::ranges::any_of(find_versions(run), is_single_file)) return;
   if (step_of(name_in_latest(run), kFileSuffix)) run.remove(kLatest);
 }
@@ -205,12 +205,12 @@ struct BegunVersion {
   Folder folder;
   std::string name;
   std::int64_t sequence = 0;
-  /// In the names of its files, which must not replace those of a version of the same step: empty
-  /// if there is none.
+  /// Tag in the names of its files, which must not replace those of a version of the same step;
+  /// empty if there is none.
   std::string tag;
 };
 
-/// Holds off other savers, removes what interrupted ones left, and makes the version's folder.
+/// Locks out other savers, removes remains of interrupted ones, and makes the version's folder.
 /// Throws errors of Folder.
 BegunVersion begin_version(const std::string& directory, std::int64_t step) {
   Folder run = Folder::make(directory);
@@ -228,7 +228,7 @@ BegunVersion begin_version(const std::string& directory, std::int64_t step) {
           replaces ? concat(".save_", sequence) : ""};
 }
 
-/// Makes the version, all tensor files of which are synced, then deletes older ones.
+/// Commits the version, whose tensor files are synced, then deletes older ones.
 void finish_version(const BegunVersion& begun, VersionIndex index, const CheckpointFile& file,
                     const SaveSettings& settings) {
   index.step = file.info.step;
@@ -238,7 +238,7 @@ void finish_version(const BegunVersion& begun, VersionIndex index, const Checkpo
   delete_old(begun.run, settings);
 }
 
-/// Frees the space of a save that failed, unless it was committed after all.
+/// Frees the space of a failed save, unless it was committed after all.
 void take_back(const BegunVersion& begun) noexcept {
   try {
     const std::optional<VersionIndex> index = read_index(begun.folder);
@@ -286,13 +286,13 @@ void delete_versions(const std::string& directory) {
   for (const FoundVersion& version : find_versions(*run)) {
     if (version.index) delete_version(*run, version);
   }
-  std::error_code ignored;  // other files: it stays
+  std::error_code ignored;  // the folder stays if it has other files
   std::filesystem::remove(directory, ignored);
 }
 
-// Several workers. They exchange small texts: the plan, indexes of files, errors. No order of
-// deaths and errors commits a version that lacks a file: worker 0 commits after every writer has
-// reported its file, and after it has seen the file itself.
+// Several workers exchange small texts: the plan, indexes of files, errors. No order of crashes and
+// errors commits a version that lacks a file: worker 0 commits after every writer has reported its
+// file, and after it has seen the file itself.
 
 namespace {
 
@@ -300,13 +300,13 @@ constexpr const char* kRemedy =
     "; try a folder that all workers share, or CheckpointManagerOptions::sharded = false, with "
     "which worker 0 writes and reads all";
 
-/// An error that all workers know of.
+/// Error that all workers throw.
 struct SharedError : Error {
   using Error::Error;
 };
 
-/// Returns what `body` gives each worker, by worker. When all have ended, a worker's error is
-/// thrown by all of them as a SharedError.
+/// Returns the results of `body` by worker. If a worker fails, all throw its error as a SharedError
+/// after all have ended.
 std::vector<Json> by_all(const WorkerOfMany& self, const std::function<Json()>& body) {
   Json own;
   if (const auto error = error_of([&] { own = Json::Object{{"value", body()}}; })) {
@@ -314,7 +314,7 @@ std::vector<Json> by_all(const WorkerOfMany& self, const std::function<Json()>& 
   }
   std::vector<Json> values;
   std::vector<std::string> messages;
-  std::optional<ErrorCode> code;  // of the first, but damage counts least: there may be more to it
+  std::optional<ErrorCode> code;  // of the first error that is not damage, if any
   const std::vector<std::string> texts = self.exchange(own.dump());
   for (std::size_t w = 0; w < texts.size(); ++w) {
     const Json told = Json::parse(texts[w], concat("worker ", w));
@@ -341,8 +341,8 @@ std::string missing(const Values& values, const IsSet& is_set) {
   return join(numbers);
 }
 
-/// Writes the parts of this worker, and in worker 0 all tensors that are not cut, in a file of
-/// their own, because all workers read it. Empty parts are in no file.
+/// Writes the parts of this worker. Worker 0 also writes all tensors that are not cut, to a file of
+/// their own, because all workers read it. Empty parts are not written.
 VersionIndex write_own(const Folder& folder, const std::string& tag, const CheckpointFile& all,
                        int worker, int num_workers) {
   if (num_workers == 1) return write_tensors(folder, tensor_file_name(0, 1, tag), all);
@@ -377,8 +377,8 @@ VersionIndex join_files(const Folder& folder, const std::vector<Json>& by_worker
   return all;
 }
 
-/// An empty file by which workers recognize the folder of worker 0. Deleted when the object is
-/// destroyed, or by the next save.
+/// Empty file by which workers recognize the folder of worker 0. Deleted with this object, or by
+/// the next save.
 struct SharedFolderMark {
   explicit SharedFolderMark(const std::string& directory)
       : folder(Folder::make(directory)),
@@ -389,15 +389,15 @@ struct SharedFolderMark {
   const FileWriter file;
 };
 
-/// Returns the checksum of a version's index as a worker sees it; empty if it does not see one.
+/// Returns the checksum of a version's index as a worker sees it; empty if it sees none.
 std::string identity_of(const std::string& path) {
   const auto folder = Folder::open_if_there(path);
   const auto index = folder ? read_index(*folder) : std::nullopt;
   return index ? hash_of(format_index(*index)) : "";
 }
 
-/// Reads what this worker wants of a version while all others read theirs. Returns nothing if a
-/// worker sees another folder.
+/// Reads this worker's parts of a version while all others read theirs. Returns nullopt if a worker
+/// sees another folder.
 std::optional<CheckpointFile> read_own(const std::string& path, const std::string& identity,
                                        const ReadingInParts& reading, const WorkerOfMany& self) {
   std::optional<CheckpointFile> own;
@@ -423,7 +423,7 @@ bool is_shared(const std::string& directory, const WorkerOfMany& self) {
   std::optional<SharedFolderMark> mark;
   if (self.number == 0) (void)error_of([&] { mark.emplace(directory); });
   const std::string name = self.exchange(mark ? mark->name : "").front();
-  if (name.empty()) return false;  // the save reports why
+  if (name.empty()) return false;  // the save reports the reason
   bool is_here = false;
   (void)error_of([&] {
     const std::optional<Folder> folder = Folder::open_if_there(directory);
@@ -443,9 +443,9 @@ void save_version(const std::string& directory, const CheckpointFile& file,
                   const SaveSettings& settings, const WorkerOfMany& workers) {
   WorkerOfMany self = workers;
   if (!self.exchange) self.exchange = [](const std::string& own) { return std::vector{own}; };
-  std::optional<BegunVersion> begun;  // of worker 0
-  std::optional<Folder> folder;       // of the other workers
-  VersionIndex index;                 // of the files of this worker, then of all
+  std::optional<BegunVersion> begun;  // in worker 0
+  std::optional<Folder> folder;       // in the other workers
+  VersionIndex index;                 // of this worker's files, then of all
   try {
     const std::vector<Json> plans = by_all(self, [&] {
       if (self.number != 0) return Json();
@@ -469,7 +469,7 @@ void save_version(const std::string& directory, const CheckpointFile& file,
       if (begun) index = join_files(begun->folder, written);
       return Json();
     });
-    folder.reset();  // from here on its file may be a part of a version
+    folder.reset();  // from here on its file may be part of a version
     by_all(self, [&] {
       if (begun) finish_version(*begun, index, file, settings);
       return Json();
@@ -480,7 +480,7 @@ void save_version(const std::string& directory, const CheckpointFile& file,
     }
     if (begun) take_back(*begun);
     throw;
-  } catch (...) {  // the other workers may have continued: what this one has written stays
+  } catch (...) {  // the other workers may have continued: the files of this one stay
     if (begun) take_back(*begun);
     throw;
   }
@@ -515,7 +515,7 @@ std::optional<CheckpointFile> read_in_parts(
     const Json* const name = end.find("name");
     if (!name) break;
     own.reset();
-    (void)error_of([&] {  // worker 0 knows of it
+    (void)error_of([&] {  // worker 0 reports this error
       own = read_own(reading.own_path(name->as_string()), end.at("identity").as_string(), reading,
                      self);
     });

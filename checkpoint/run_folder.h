@@ -18,12 +18,12 @@ namespace tutti::internal {
 struct FoundVersion {
   std::string name;  // in the folder of the run
   CheckpointVersion shown;
-  std::optional<VersionIndex> index;  // of a folder whose index can be read
+  std::optional<VersionIndex> index;  // if it is a folder whose index can be read
   std::optional<Error> refusal;       // the kUnimplemented error of a version in another format
-  std::int64_t age = 0;               // larger is newer: the sequence, where it is known
+  std::int64_t age = 0;               // larger is newer: the sequence, if known
 };
 
-/// "step_12".
+/// Returns "step_12".
 std::string version_name(std::int64_t step);
 
 /// Returns all versions, the newest last, by their indexes and the sizes of their files. Files and
@@ -35,12 +35,12 @@ struct SaveSettings {
   std::set<std::string> damaged;  // names of damaged versions, which do not count as kept
 };
 
-/// Deletes every version that can be read, the oldest first, and the folder if nothing is left.
+/// Deletes every version that can be read, the oldest first, and the folder if it is then empty.
 void delete_versions(const std::string& directory);
 
-// Several workers save and read together, each its own parts, on a disk that all share.
+// Several workers save and read together, each its own parts, on a shared disk.
 
-/// This worker among those that save together. An error of one of them is thrown by all, naming it.
+/// This worker among those that save together. If one fails, all throw its error, naming it.
 struct WorkerOfMany {
   int number = 0;  // 0 writes the index
   ExchangeTexts exchange;
@@ -50,29 +50,29 @@ struct WorkerOfMany {
 /// call it.
 bool is_shared(const std::string& directory, const WorkerOfMany& self);
 
-/// Writes a version, then deletes older ones. Without an exchange this process writes all of it,
-/// else each worker writes a file with its parts, and worker 0, which numbers the version, commits
-/// it when all files are on the disk. Nothing was committed if a worker fails or is lost before
-/// that. Throws errors of Folder, then nothing that was there has changed; kFailedPrecondition
+/// Writes a version, then deletes older ones. Without an exchange this process writes all of it.
+/// Otherwise each worker writes a file with its parts, and worker 0 numbers the version and commits
+/// it when all files are on the disk; if a worker fails or is lost before that, nothing is
+/// committed. Throws errors of Folder and then changes no earlier version; kFailedPrecondition
 /// naming a worker that sees another folder. Collective: every worker must call it.
 void save_version(const std::string& directory, const CheckpointFile& file,
                   const SaveSettings& settings, const WorkerOfMany& workers = {});
 
-/// How a worker reads, and where.
+/// Parts that a worker reads, and where.
 struct ReadingInParts {
   WantedParts wanted;
-  /// This worker's path of what worker 0 calls `name`.
+  /// Returns this worker's path of the version that worker 0 calls `name`.
   std::function<std::string(const std::string& name)> own_path;
-  /// Where a worker sees another folder: kFailedPrecondition; otherwise a warning, and all workers
-  /// get what worker 0 reads.
+  /// If a worker sees another folder, true throws kFailedPrecondition; false logs a warning, and
+  /// all workers get the values that worker 0 reads.
   bool must_be_shared = false;
 };
 using ReadPath = std::function<CheckpointFile(const std::string& path)>;
 
-/// Returns what `find` chooses in worker 0, whose `read` gives what this worker wants of a path
-/// while the other workers read theirs; the error of one of them is that of the read, naming it.
-/// Each worker gets its own parts, nothing, or the error that `find` threw in worker 0. Collective:
-/// every worker must call it.
+/// Returns what `find` chooses in worker 0, where its argument `read` returns this worker's parts
+/// of a path while the other workers read theirs; an error of any worker, named, is the error of
+/// that read. Each worker gets its own parts, nullopt, or the error that `find` threw in worker 0.
+/// Collective: every worker must call it.
 std::optional<CheckpointFile> read_in_parts(
     const std::function<std::optional<CheckpointFile>(const ReadPath& read)>& find,
     const ReadingInParts& reading, const WorkerOfMany& self, const CheckpointOptions& options);

@@ -1,4 +1,4 @@
-// The format of safetensors files: written and read.
+// Writing and reading of safetensors files.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/checkpoint/safetensors.h"
 
@@ -30,7 +30,7 @@ using internal::SafetensorsEntry;
 using internal::SafetensorsHeader;
 using internal::SafetensorsLayout;
 
-/// The place of a type in kSafetensorsDTypes.
+/// Returns the index of a type in kSafetensorsDTypes.
 std::size_t rank_of(DType dtype) {
   std::size_t rank = 0;
   while (rank < std::size(kSafetensorsDTypes) && kSafetensorsDTypes[rank].second != dtype) ++rank;
@@ -38,7 +38,7 @@ std::size_t rank_of(DType dtype) {
   return rank;
 }
 
-// Our writer replaces what is not UTF-8: such a name would come back as another.
+// Our JSON writer replaces invalid UTF-8: such a name would be read back as another one.
 bool is_utf8(const std::string& text) { return Json::parse(Json(text).dump()).as_string() == text; }
 
 void require_name(const std::string& name, std::set<std::string>& seen, const char* what) {
@@ -166,8 +166,8 @@ std::string format_safetensors(const SafetensorsFile& file) {
   return bytes;
 }
 
-// Reading. Nothing is believed: the header decides where elements are only after every claim in it
-// was compared with the bytes that are there.
+// Reading. The header is not trusted: every claim in it is compared with the bytes of the file
+// before elements are read by it.
 
 namespace {
 
@@ -196,7 +196,7 @@ class HeaderParser {
     return note.empty() ? "; is this a safetensors file, and whole?" : note;
   }
 
-  // Errors in the header's JSON are damage of the file.
+  // Errors in the header's JSON count as damage of the file.
   template <class Body>
   auto in_header(const std::string& what, Body&& body) const {
     return internal::damage_if_refused(
@@ -304,8 +304,8 @@ class HeaderParser {
          "]");
   }
 
-  // The tensors fill the rest of the file: no overlap, no hole. Sorts them by place, and lets
-  // offsets count from the start of the file.
+  // Sorts the tensors by offset, and lets offsets count from the start of the file. Throws unless
+  // they fill the rest of the file without overlap or hole.
   void place(std::vector<SafetensorsEntry>& entries) const {
     std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) {
       return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);

@@ -1,4 +1,4 @@
-// Numbers, names and parts that the readers and the writers of safetensors files share.
+// Definitions that the readers and the writers of safetensors files share.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -20,24 +20,24 @@ static_assert(std::endian::native == std::endian::little,
               "elements are copied between files and memory as they are");
 
 inline constexpr std::size_t kSafetensorsLengthBytes = 8;
-/// The limit of the format's own reader.
+/// Limit of the format's own reader.
 inline constexpr std::size_t kSafetensorsMaxHeaderBytes = 100'000'000;
 inline constexpr std::string_view kSafetensorsMetadata = "__metadata__";
 
-/// In the order in which the format's own writer puts tensors: wide types first.
+/// Types in the order in which the format's own writer sorts tensors: wide types first.
 inline constexpr std::pair<std::string_view, DType> kSafetensorsDTypes[] = {
     {"I64", DType::kInt64}, {"F64", DType::kFloat64},   {"F32", DType::kFloat32},
     {"I32", DType::kInt32}, {"BF16", DType::kBFloat16}, {"F16", DType::kFloat16},
     {"U8", DType::kUInt8},  {"BOOL", DType::kBool}};
 
-/// Returns the length of the JSON header, which a file begins with; fewer bytes are filled with 0.
+/// Returns the length of the JSON header, with which a file begins; missing bytes count as 0.
 std::uint64_t safetensors_header_length(std::string_view bytes);
 
 std::string_view safetensors_name_of(DType dtype);
-/// Nothing for names that tensors have no type for.
+/// Returns nullopt for names of types that tensors do not support.
 std::optional<DType> dtype_of_safetensors_name(std::string_view name);
 
-/// A tensor of a header. Offsets count from the start of the file.
+/// Tensor of a header. Offsets count from the start of the file.
 struct SafetensorsEntry {
   std::string name;
   DType dtype = DType::kFloat32;
@@ -46,31 +46,31 @@ struct SafetensorsEntry {
   std::size_t end = 0;
 };
 
-/// The head (length and JSON header) of a file of these tensors. Sorts them as they stand in the
-/// file, and fills in where. Throws kInvalidArgument as format_safetensors().
+/// Returns the head (length and JSON header) of a file of these tensors. Sorts `entries` as in the
+/// file and sets their offsets. Throws kInvalidArgument as format_safetensors().
 std::string format_safetensors_head(
     const std::vector<std::pair<std::string, std::string>>& metadata,
     std::vector<SafetensorsEntry>& entries);
 
-/// A file as it is written: the head (length and JSON header), then the elements of `tensors`.
+/// File as it is written: the head (length and JSON header), then the elements of `tensors`.
 struct SafetensorsLayout {
   std::string head;
   std::vector<NamedTensor> tensors;  // in the order of the file, on the host
   std::size_t num_bytes = 0;         // of the whole file
 };
-/// Errors of format_safetensors().
+/// Throws as format_safetensors() does.
 SafetensorsLayout lay_out_safetensors(const SafetensorsFile& file);
 
 struct SafetensorsHeader {
   std::vector<std::pair<std::string, std::string>> metadata;
-  std::vector<SafetensorsEntry> entries;  // by place; they fill the file after the head
+  std::vector<SafetensorsEntry> entries;  // in file order; they fill the file after the head
 };
-/// Bytes of a file's elements may be anything but those of BOOL: throws kDataLoss naming source,
-/// offset and tensor where they are neither 0 nor 1. `offset` is that of `elements` in the file.
+/// Throws kDataLoss naming source, offset and tensor if elements of type BOOL are neither 0 nor 1;
+/// other types allow any bytes. `offset` is that of `elements` in the file.
 void require_elements(std::string_view elements, const SafetensorsEntry& entry,
                       std::uint64_t offset, const std::string& source);
-/// Reads the head of a file of `file_size` bytes. `bytes` are the first ones, at least up to the
-/// end of the head. Errors of parse_safetensors().
+/// Parses the head of a file of `file_size` bytes. `bytes` are the first ones, at least up to the
+/// end of the head. Throws as parse_safetensors() does.
 SafetensorsHeader parse_safetensors_header(std::string_view bytes, std::size_t file_size,
                                            const std::string& source);
 

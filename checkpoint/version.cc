@@ -18,7 +18,7 @@ namespace {
 constexpr std::string_view kFormat = "tutti checkpoint";
 constexpr std::int64_t kIndexVersion = 3;  // 1 and 2 had a manifest.json
 constexpr std::size_t kMaxIndexBytes = 256u << 20;
-/// Bytes that are hashed, then written or kept, while they are in the cache.
+/// Size of a block that is hashed, then written or kept, while it is in the cache.
 constexpr std::size_t kBlockBytes = 1u << 20;
 
 template <class... Parts>
@@ -85,7 +85,7 @@ CutTensor cut_in(const Json& json, const VersionIndex& index) {
   return cut;
 }
 
-/// Throws kDataLoss unless the parts of every tensor are each of its elements once.
+/// Throws kDataLoss unless the parts of every tensor cover each of its elements once.
 void require_whole(const VersionIndex& index, const std::string& source) {
   for (const auto& [name, cut] : index.parts) {
     std::set<ElementRange> ranges;
@@ -147,8 +147,8 @@ std::string sealed(Json json) {
 
 std::string format_index(const VersionIndex& index) { return sealed(to_json(index)); }
 
-// The text of an index has one form alone, so that no byte can change unseen. A right checksum
-// proves nothing about the author: index_in() compares the values with each other.
+// The text of an index has only one form, so that every changed byte is noticed. A right checksum
+// proves nothing about the author, so index_in() compares the values with each other.
 VersionIndex parse_index(std::string_view text, const std::string& source) {
   return damage_if_refused(
       [&] { return source; },
@@ -192,7 +192,7 @@ IndexedFile write_text(const Folder& folder, const std::string& name, const std:
   return {text.size(), hash_of(text)};
 }
 
-/// Tensors are parts that have all elements.
+/// Returns tensors and parts alike as parts; a tensor is a part with all elements.
 std::map<std::string, TensorPart> parts_of(const CheckpointFile& file) {
   std::map<std::string, TensorPart> parts = file.parts;
   for (const auto& [name, tensor] : file.tensors) {
@@ -215,8 +215,8 @@ VersionIndex write_tensors(const Folder& folder, const std::string& name,
   VersionIndex index;
   std::vector<SafetensorsEntry> entries;
   for (const auto& [tensor, part] : parts) {
-    // A part that is all of a cut tensor is a range, too: workers that hold none of it need not
-    // open the file to know its shape.
+    // A part that is all of a cut tensor is a range, too, so that workers that hold none of it know
+    // its shape without opening the file.
     const bool is_cut = part.has_others || !part.is_whole();
     entries.push_back({tensor, part.dtype, is_cut ? Shape{part.count()} : part.shape});
     if (is_cut) {
@@ -286,7 +286,7 @@ VersionIndex commit_version(const Folder& folder, VersionIndex index,
          "; try fewer variables, or another folder");
   }
   write_text(folder, kNewIndexName, text);
-  folder.sync();  // the names of the files, before the index names them
+  folder.sync();  // file names, before the index refers to them
   folder.rename(kNewIndexName, kIndexName);
   folder.sync();
   return index;
@@ -296,7 +296,7 @@ VersionIndex commit_version(const Folder& folder, VersionIndex index,
 
 namespace {
 
-/// Where bytes of a tensor go, from byte `first` of the tensor on.
+/// Destination of bytes of a tensor, from byte `first` of the tensor on.
 struct Destination {
   const TensorPart* part = nullptr;  // nullptr: the whole tensor
   std::uint64_t first = 0;
@@ -313,7 +313,7 @@ class TensorFile {
     head_ = read_safetensors_head(reader_);
     try {
       entries_ = parse_safetensors_header(head_, reader_.size(), reader_.path()).entries;
-    } catch (const Error& error) {  // our own writer uses no type that is not implemented
+    } catch (const Error& error) {  // our own writer uses no such type
       throw Error(ErrorCode::kDataLoss, error.message());
     }
     require_agreement();
@@ -356,7 +356,7 @@ class TensorFile {
     return range == cut->second.ranges.end() ? nullptr : &range->second;
   }
 
-  /// Returns the place of the first byte in this file within the tensor.
+  /// Returns the offset in the tensor of its first byte in this file.
   std::uint64_t first_byte(const SafetensorsEntry& entry) const {
     const ElementRange* const range = range_of(entry.name);
     return range ? static_cast<std::uint64_t>(range->first) * size_of(entry.dtype) : 0;
@@ -409,7 +409,7 @@ const TensorPart* wanted_part(const WantedParts& wanted, const std::string& tens
   return &part->second;
 }
 
-/// Returns true if the file holds wanted elements, or no tensor: then it is read to be compared.
+/// Returns true if the file holds wanted elements, or no tensor: it is then read for its checksum.
 bool holds_wanted(const VersionIndex& index, const std::string& file, const WantedParts& wanted) {
   for (const auto& [tensor, whole] : index.weight_map) {
     if (whole == file) return true;
@@ -530,7 +530,7 @@ CheckpointFile read_version(const Folder& folder, const WantedParts& wanted) {
       sources.emplace_back(folder, index, name);
     }
   }
-  // Memory is asked for after index, headers and sizes of files agree.
+  // Memory is allocated after index, headers and sizes of files agree.
   Destinations destinations;
   for (const auto& [tensor, cut] : index.parts) {
     add_destination(destinations, wanted, tensor, cut.dtype, cut.shape);

@@ -29,7 +29,7 @@ inline constexpr const char* kEarlierManifestName = "manifest.json";
 /// The largest sequence of a version; adding 1 to it does not overflow.
 inline constexpr std::int64_t kMaxSequence = std::int64_t{1} << 62;
 
-/// A file of a version, other than its index.
+/// File of a version, other than its index.
 struct IndexedFile {
   std::uint64_t num_bytes = 0;
   std::string xxh3;  // of all its bytes, as `xxh128sum` prints it
@@ -40,7 +40,7 @@ struct IndexedFile {
 /// The elements [first, second) of a tensor in row-major order.
 using ElementRange = std::pair<std::int64_t, std::int64_t>;
 
-/// A tensor that is stored as ranges of its elements, each with shape [count] in a file of its own.
+/// Tensor that is stored as ranges of its elements, each with shape [count] in a file of its own.
 struct CutTensor {
   DType dtype = DType::kFloat32;
   Shape shape;                                      // of the whole tensor
@@ -63,14 +63,14 @@ struct VersionIndex {
 };
 
 Json to_json(const VersionIndex& index);
-/// The inverse, also of an index that is not complete. Throws kInvalidArgument for a contradiction.
+/// Inverse of to_json(), also for an incomplete index. Throws kInvalidArgument for a contradiction.
 VersionIndex index_in(const Json& json);
 
 /// Returns the text of `json`, an object, with the checksum of the text as its last member.
 std::string sealed(Json json);
 std::string format_index(const VersionIndex& index);
-/// The inverse. `source` names the text in errors: kDataLoss for text that is damaged, torn,
-/// contradictory or not from tutti; kUnimplemented for a later format.
+/// Inverse of format_index(). `source` names the text in errors. Throws kDataLoss for text that is
+/// damaged, truncated, contradictory or not from tutti; kUnimplemented for a later format.
 VersionIndex parse_index(std::string_view text, const std::string& source);
 
 /// Returns the name of tensor file `number` (from 0) of `count`; `tag` comes before its extension.
@@ -80,38 +80,37 @@ std::string tensor_file_name(int number, int count, const std::string& tag);
 /// alone. Throws errors of Folder; then the file is removed.
 VersionIndex write_tensors(const Folder& folder, const std::string& name,
                            const CheckpointFile& values);
-/// Adds the files of `more`. Throws kInvalidArgument if both have a tensor of one name that does
-/// not fit together.
+/// Adds the files of `more`. Throws kInvalidArgument for a tensor in both that does not fit
+/// together.
 void add_files(VersionIndex& index, const VersionIndex& more);
-/// Writes info and states of `values` as index.state_file, then the index: from its rename on the
-/// version is whole, even after a power cut. Returns the index. Requires: the tensor files are
-/// synced. Throws kDataLoss if elements are missing or occur twice, kFailedPrecondition if the
-/// index could not be read again, else errors of Folder.
+/// Writes info and states of `values` as index.state_file, then the index, whose rename commits the
+/// version, even after a power cut. Returns the index. Requires: the tensor files are synced.
+/// Throws kDataLoss if elements are missing or occur twice, kFailedPrecondition if the index could
+/// not be read again, else errors of Folder.
 VersionIndex commit_version(const Folder& folder, VersionIndex index, const CheckpointFile& values);
 
-/// Returns nothing if the folder has no index, as it was never committed. Throws kDataLoss for a
+/// Returns nullopt if the folder has no index, as it was never committed. Throws kDataLoss for a
 /// damaged one or one that is not a regular file, kUnimplemented for a version in a later format or
 /// in the earlier one.
 std::optional<VersionIndex> read_index(const Folder& folder);
 /// Same as read_index(), but throws kNotFound if there is none.
 VersionIndex require_index(const Folder& folder);
-/// Throws kDataLoss unless every file is there and has its size.
+/// Throws kDataLoss unless every file exists and has its size.
 void require_files(const Folder& folder, const VersionIndex& index);
 
-/// The elements to read of a tensor that has the same shape and type in the version. The values of
-/// the parts are not used.
+/// Elements to read of tensors that have the same shape and type in the version. The values of the
+/// parts are not used.
 using WantedParts = std::map<std::string, TensorPart>;
 
-/// Reads all values, but only the wanted elements of tensors in `wanted` (as one value). Files that
-/// hold only elements that are not wanted are not opened; of every other file all bytes are read,
-/// and compared with its checksum. Throws kDataLoss naming the file, kNotFound if the folder has no
-/// index.
+/// Reads all values, but of tensors in `wanted` only the wanted elements (as one value). Files
+/// without wanted elements are not opened; of every other file all bytes are read and compared with
+/// its checksum. Throws kDataLoss naming the file, kNotFound if the folder has no index.
 CheckpointFile read_version(const Folder& folder, const WantedParts& wanted = {});
 
-/// Returns all that is wrong with a version, one line per file; empty if it is whole.
+/// Returns the problems of a version, one line per file; empty if it is whole.
 std::vector<std::string> find_damage(const Folder& folder, const VersionIndex& index);
 
-/// A tensor of a version without its values.
+/// Tensor of a version, without its values.
 struct StoredTensor {
   DType dtype = DType::kFloat32;
   Shape shape;
@@ -122,7 +121,7 @@ std::map<std::string, StoredTensor> tensors_in(const Folder& folder, const Versi
 /// Reads info and states of a version: a checkpoint without tensors.
 CheckpointFile read_state(const Folder& folder, const VersionIndex& index);
 
-/// Returns the head (length and JSON header) of a safetensors file, or what there is of it.
+/// Returns the head (length and JSON header) of a safetensors file, or as much as there is.
 std::string read_safetensors_head(const FileReader& file);
 
 }  // namespace tutti::internal

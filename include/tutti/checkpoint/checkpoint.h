@@ -1,4 +1,4 @@
-// What survives the process: variables and named state.
+// Checkpoints: variables and named state that survive the process.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -18,72 +18,72 @@
 
 namespace tutti {
 
-/// Saves and restores something small that is no variable: the position of the input, a counter,
-/// random keys.
+/// Functions that save and restore a small value that is not a variable: the position of the input,
+/// a counter, random keys.
 struct StateProvider {
   std::function<Json()> save;
   std::function<void(const Json&)> restore;
 };
 
-/// The same for tensors that are no variables, by name; `restore` asks for those it wants and
-/// checks them itself.
+/// Same as StateProvider, but for tensors that are not variables, by name. `restore` looks up those
+/// that it wants and checks them itself.
 struct TensorProvider {
   std::function<std::vector<NamedTensor>()> save;
   std::function<void(const TensorLookup&)> restore;
 };
 
-/// What a checkpoint says about itself. A file of another program: step 0, no version, no
+/// Description of a checkpoint. A file of another program has step 0, no version and no
 /// fingerprint.
 struct CheckpointInfo {
   std::int64_t step = 0;
   std::string tutti_version;
-  std::string numerics;       // numerics_fingerprint() of the program that saved it
-  std::int64_t sequence = 0;  // the how manieth of its folder (CheckpointManager); 0: a single file
-  std::string path;           // where it was read; empty: from memory
-  Json about = Json::object();  // what Checkpoint::set_about() said
+  std::string numerics;         // numerics_fingerprint() of the program that saved it
+  std::int64_t sequence = 0;    // number of the save in its folder, from 1; 0: a single file
+  std::string path;             // where it was read; empty: in memory
+  Json about = Json::object();  // set by Checkpoint::set_about()
 
   bool operator==(const CheckpointInfo&) const = default;
 };
 
-/// Gives the texts of all workers, by worker, to each of them. A call of all. Throws, naming a
-/// worker, when one does not come.
+/// Returns the texts of all workers, by worker, to each of them. Collective: every worker must call
+/// it. Throws, naming a worker, if one does not take part.
 using ExchangeTexts = std::function<std::vector<std::string>(const std::string& own)>;
 
 struct CheckpointOptions {
-  /// Whether this process writes. Several workers all call save(), for reading a variable can
-  /// be a meeting of all of them, but one alone should write (the chief): the others pass false.
+  /// True if this process writes. All workers call save(), since reading a variable can be a
+  /// collective operation, but only one (the chief) should write: the others pass false.
   bool writes = true;
-  /// Gives the text of the process that writes to all of them, each of which calls it. With it that
-  /// process alone reads files, and all restore what it has read. Empty: each reads for itself.
-  /// checkpoint_options(strategy) fills in both.
+  /// Returns the text of the writing process to all processes; collective. If set, only the writing
+  /// process reads files, and all processes restore its values. Empty: each reads for itself.
+  /// checkpoint_options(strategy) sets both.
   std::function<std::string(const std::string& own)> from_writer = {};
-  /// The number of this worker; 0 writes.
+  /// Number of this worker; worker 0 writes.
   int worker = 0;
-  /// Connects all workers for one save, or restore, to which each gives, or of which each takes,
-  /// the parts that it holds (CheckpointManagerOptions::sharded). A call of all, beside which none
-  /// is under way; what it gives is called by another thread, beside other calls of the workers.
-  /// Empty: values are saved whole. checkpoint_options(strategy) fills it in.
+  /// Connects all workers for one save or restore, in which each handles the parts that it holds
+  /// (CheckpointManagerOptions::sharded). Collective, and not concurrent with other collective
+  /// calls. The returned function is called by another thread, concurrently with other calls of the
+  /// workers. Empty: values are saved whole. checkpoint_options(strategy) sets it.
   std::function<ExchangeTexts()> connect = {};
 };
 
 struct RestoreOptions {
-  /// Tensors and state of the file that the program does not know are left alone; otherwise they
+  /// True to ignore tensors and state of the file that the program does not know; otherwise they
   /// are errors.
   bool ignore_unknown = false;
-  /// CheckpointManager::restore_latest(): a damaged version is an error; otherwise it is reported,
-  /// and the version before it is taken.
+  /// For CheckpointManager::restore_latest(): true makes a damaged version an error; false logs it
+  /// and restores the version before it.
   bool strict = false;
 };
 
 namespace internal {
 struct CheckpointFile;
-/// Whether a variable that is cut is put together, is so where other processes have parts of it, or
-/// is saved as what this process has.
+/// Form in which a variable that is cut is saved: whole; in parts unless other processes hold some
+/// of them; or always as the parts that this process holds.
 enum class SavedAs { kWhole, kWholeOfWorkers, kParts };
 }  // namespace internal
 
-/// The values of a moment, in memory: shared with the variables until these are written. Copies
-/// share it. Made by Checkpoint::snapshot().
+/// Values of one moment, in memory. Buffers are shared with the variables until these are written,
+/// and with copies of the snapshot. Made by Checkpoint::snapshot().
 class CheckpointSnapshot {
  public:
   CheckpointSnapshot() = default;
@@ -95,56 +95,56 @@ class CheckpointSnapshot {
   std::shared_ptr<const internal::CheckpointFile> values_;
 };
 
-/// A set of variables and named state that are saved and restored together. tf.train.Checkpoint.
-/// Make every variable (slots of optimizers too) before saving or restoring. All functions: outside
-/// replicas, one thread. Names and shapes are global: what one strategy and number of workers
-/// saved, any other restores.
+/// Set of variables and named state that are saved and restored together. Like tf.train.Checkpoint.
+/// Make every variable (slots of optimizers too) before saving or restoring. Not thread-safe; call
+/// it outside replicas. Names and shapes are global: any strategy and number of workers restores
+/// what another one saved.
 ///
-/// Restoring changes everything or nothing: first all names, shapes and dtypes are compared, and
-/// one error (kInvalidArgument) lists all that does not fit; if taking over still fails, what was
-/// changed is set back. A warning names both fingerprints when training goes on with another one
-/// (docs/determinism.md): it goes on well, but not bit for bit.
+/// Restoring changes everything or nothing. First all names, shapes and dtypes are compared, and
+/// one error (kInvalidArgument) lists all misfits; if restoring still fails, earlier values are set
+/// back. If the program's numerics fingerprint differs from the saved one, a warning names both:
+/// training then continues correctly, but not bit for bit (docs/determinism.md).
 class Checkpoint {
  public:
   explicit Checkpoint(std::vector<Variable> variables = {}, CheckpointOptions options = {});
 
-  /// Variables that are already there stay once. Throws kAlreadyExists for another variable of the
-  /// same name. Here and below: what waits() for this name is taken over.
+  /// Adds variables that are not there yet. Throws kAlreadyExists for another variable of the same
+  /// name. Here and below: restores values of restore_deferred() that wait for the name.
   void add(const std::vector<Variable>& variables);
   /// Throws kAlreadyExists for a name that is taken, kInvalidArgument for a missing function.
   void add_state(std::string name, StateProvider provider);
-  /// The tensors are stored as "<name>/<their name>"; likewise.
+  /// Same as add_state(). The tensors are stored as "<name>/<their name>".
   void add_tensors(std::string name, TensorProvider provider);
 
-  /// A remark for people and tools, such as the strategy's name: kept, shown, never restored.
+  /// Sets a remark for people and tools, such as the strategy's name. It is never restored.
   void set_about(std::string key, Json value);
 
   const std::vector<Variable>& variables() const { return variables_; }
   const CheckpointOptions& options() const { return options_; }
 
-  /// Writes one safetensors file, atomically; missing folders are made. `step` is kept beside the
-  /// values. With options().writes == false it reads the same variables and writes nothing.
+  /// Writes one safetensors file with the values and `step`, atomically; makes missing folders.
+  /// With options().writes == false it reads the same variables and writes nothing.
   void save(const std::string& path, std::int64_t step = 0,
             const SourceLocation& where = SourceLocation::current()) const;
-  /// From such a file, or a version of a CheckpointManager (a folder). Throws kDataLoss naming
-  /// file, offset and tensor where bytes are damaged.
+  /// Restores such a file, or a version of a CheckpointManager (a folder). Throws kDataLoss naming
+  /// file, offset and tensor for damaged bytes.
   CheckpointInfo restore(const std::string& path, RestoreOptions options = {},
                          const SourceLocation& where = SourceLocation::current()) const;
-  /// The same, before everything is made: what the file has and this checkpoint has not yet waits
-  /// in memory until add(), add_state() or add_tensors() names it. While something waits these
-  /// throw kInvalidArgument, and add nothing, for what the file does not have or has in another
-  /// shape. tf.train.Checkpoint's deferred restoration.
+  /// Same as restore(), but may precede add(): values of the file that are not known yet wait in
+  /// memory until add(), add_state() or add_tensors() adds their names. While values wait, these
+  /// throw kInvalidArgument, and add nothing, for a name that the file does not have or has in
+  /// another shape. tf.train.Checkpoint's deferred restoration.
   CheckpointInfo restore_deferred(const std::string& path,
                                   const SourceLocation& where = SourceLocation::current());
-  /// Names of tensors and states of restore_deferred() that nothing has taken yet. tf's
-  /// assert_consumed() asks whether there are none.
+  /// Returns the names of tensors and states of restore_deferred() that still wait. tf's
+  /// assert_consumed() checks that there are none.
   std::vector<std::string> waiting() const;
 
-  /// The file of save() as bytes, for who sends or keeps it elsewhere. Every process of a strategy
-  /// calls it.
+  /// Returns the file of save() as bytes, to send or store elsewhere. Collective: every process of
+  /// a strategy must call it.
   std::string save_to_bytes(std::int64_t step = 0) const;
   static std::string to_bytes(const CheckpointSnapshot& snapshot);
-  /// Like save(), into memory. Every process of a strategy calls both.
+  /// Same as save() and restore(), but in memory. Collective: every process must call them.
   CheckpointSnapshot snapshot(std::int64_t step = 0) const;
   CheckpointInfo restore(const CheckpointSnapshot& snapshot, RestoreOptions options = {}) const;
   /// `source` names the bytes in errors.
@@ -155,22 +155,22 @@ class Checkpoint {
   friend class CheckpointManager;
   using States = std::map<std::string, StateProvider>;
   using Tensors = std::map<std::string, TensorProvider>;
-  /// Restores these, which are to be added, from what waits.
+  /// Restores items that are about to be added from waiting_.
   void take_waiting(const std::vector<Variable>& variables, const States& states = {},
                     const Tensors& tensors = {});
   internal::CheckpointFile values(std::int64_t step,
                                   internal::SavedAs form = internal::SavedAs::kWhole) const;
-  /// What this worker has of variables that are cut over workers.
+  /// Returns this worker's parts of variables that are cut over workers.
   std::map<std::string, TensorPart> own_parts() const;
   CheckpointInfo take(const internal::CheckpointFile& file, const std::string& source,
                       RestoreOptions options) const;
-  /// Finds what to restore, or nothing, by means of a function that reads a path.
+  /// Finds what to restore, or nothing, using a function that reads a path.
   using ReadPath = std::function<internal::CheckpointFile(const std::string& path)>;
   using Reader = std::function<std::optional<internal::CheckpointFile>(const ReadPath& read)>;
-  /// What `find` gives here, or to the process that writes.
+  /// Returns what `find` finds in this process or, with from_writer, in the writing one.
   std::optional<internal::CheckpointFile> file_of(const Reader& find) const;
-  /// The same, of versions on a disk that all workers share what each wants. `own_path`: this
-  /// worker's of a name in the folder. `sharded` as in CheckpointManagerOptions.
+  /// Takes what `find` finds, but each worker reads only its parts of versions on a shared disk.
+  /// `own_path`: this worker's path of a name in the folder. For `sharded` see CheckpointManager.
   using OwnPath = std::function<std::string(const std::string& name)>;
   std::optional<CheckpointInfo> take_what_is_read(const Reader& find, const OwnPath& own_path,
                                                   std::optional<bool> sharded,
@@ -184,30 +184,30 @@ class Checkpoint {
   std::shared_ptr<const internal::CheckpointFile> waiting_;  // nullptr: nothing waits
 };
 
-/// Weights alone, under their names: what other programs read, too.
+/// Saves only variables, under their names, in a file that other programs read, too.
 void save_weights(const std::string& path, const std::vector<Variable>& variables,
                   CheckpointOptions options = {},
                   const SourceLocation& where = SourceLocation::current());
-/// How load_weights() reads what another program wrote.
+/// Options of load_weights() for files of other programs.
 struct LoadWeightsOptions {
-  /// Tensors that belong to no variable are left alone; otherwise they are errors.
+  /// True to ignore tensors that belong to no variable; otherwise they are errors.
   bool ignore_unknown = false;
-  /// Names in the file, and of the variables that they are: {"fc1.weight", "dense/kernel"}.
+  /// Names in the file and their variables: {"fc1.weight", "dense/kernel"}.
   std::map<std::string, std::string> rename = {};
-  /// Variables whose names contain one of these lie as in PyTorch, outputs first: [out, in] becomes
-  /// [in, out], [out, in, height, width] becomes [height, width, in, out], the [channels *
+  /// Variables whose names contain one of these have PyTorch's layout, outputs first: [out, in]
+  /// becomes [in, out], [out, in, height, width] becomes [height, width, in, out], the [channels *
   /// multiplier, 1, height, width] of a depthwise kernel [height, width, channels, multiplier].
   std::vector<std::string> transpose = {};
-  /// Otherwise variables that the file lacks keep their values, and a message lists them;
-  /// ignore_unknown is then on.
+  /// False: variables that the file lacks keep their values, which is logged, and ignore_unknown is
+  /// on.
   bool strict = true;
 };
 
-/// Loads variables from a file of weights, a whole checkpoint (its state is left alone), or a model
-/// of Hugging Face: its folder, or its `model.safetensors.index.json`. Floating-point tensors are
-/// cast to the types of the variables, which is logged once. All or nothing, as
-/// Checkpoint::restore(). Throws kInvalidArgument listing what the file has and what is wanted,
-/// also if no variable is in it.
+/// Loads variables from a file of weights, a whole checkpoint (its state is ignored), or a Hugging
+/// Face model: its folder, or its `model.safetensors.index.json`. Floating-point tensors are cast
+/// to the types of the variables, which is logged once. All or nothing, as Checkpoint::restore().
+/// Throws kInvalidArgument listing the contents of the file and the variables, also if the file has
+/// none of them.
 CheckpointInfo load_weights(const std::string& path, const std::vector<Variable>& variables,
                             LoadWeightsOptions options = {});
 

@@ -1,4 +1,4 @@
-// A folder of checkpoints of one run: each committed whole, the newest known, old ones deleted.
+// Folder of the checkpoints of one run: each is committed as a whole, and old ones are deleted.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -20,75 +20,75 @@ class BackgroundSave;
 struct WorkerOfMany;
 }  // namespace internal
 
-/// What CheckpointManager::save() does when a disk is full, read-only or broken.
+/// Reaction of CheckpointManager::save() to a disk that is full, read-only or broken.
 enum class OnSaveError {
   kThrow,
-  kContinue,  // logs the error; training goes on, and the next save() tries again
+  kContinue,  // logs the error; training continues, and the next save() tries again
 };
 
 struct CheckpointManagerOptions {
-  /// Checkpoints that are kept, the newest ones; 0: all.
+  /// Number of newest checkpoints to keep; 0: all.
   int max_to_keep = 5;
-  /// save() returns as soon as it knows the values; a thread writes them. Variables are shared with
-  /// it and copied by the next step that changes them.
+  /// True: save() returns as soon as it has the values, and a thread writes them. Variables share
+  /// them with it until the next step that changes them.
   bool asynchronous = false;
   OnSaveError on_error = OnSaveError::kThrow;
-  /// Of variables that are cut over workers (FullyShardedStrategy). true: each worker writes, and
-  /// restores, the parts that it holds, all at the same time, in a folder that all workers share;
-  /// kFailedPrecondition naming a worker that sees another one. false: worker 0 gathers all, writes
-  /// and reads it alone. Empty: true where all workers see the folder (each save looks), else false
-  /// with a warning. The same on all workers.
+  /// For variables that are cut over workers (FullyShardedStrategy). true: all workers write, and
+  /// restore, their own parts concurrently, in a folder that they share; kFailedPrecondition naming
+  /// a worker that sees another one. false: worker 0 gathers, writes and reads everything. Default:
+  /// true if all workers see the folder (checked by each save), else false with a warning. Must be
+  /// equal on all workers.
   std::optional<bool> sharded = std::nullopt;
 };
 
 /// Keeps versions <directory>/step_<step>, each a folder with safetensors files, state.json and
-/// model.safetensors.index.json: the index has a checksum of every file, is written last and makes
-/// the version. A crash, a power cut or a full disk at any moment leaves the versions that were
-/// there, or one more (docs/checkpoints.md). Single files of early versions of tutti are read,
-/// too. One writing process, one thread. tf.train.CheckpointManager.
+/// model.safetensors.index.json. The index has a checksum of every file and is written last, which
+/// commits the version. A crash, a power cut or a full disk at any moment leaves the earlier
+/// versions, or one more (docs/checkpoints.md). Single files of early versions of tutti can be
+/// read. Requires: one writing process. Not thread-safe. Like tf.train.CheckpointManager.
 class CheckpointManager {
  public:
   /// Throws kInvalidArgument for a negative max_to_keep. The folder is made by the first save().
   CheckpointManager(Checkpoint checkpoint, std::string directory,
                     CheckpointManagerOptions options = {});
-  /// Waits for the save under way; its error is logged.
+  /// Waits for the save in progress and logs its error.
   ~CheckpointManager();
   CheckpointManager(CheckpointManager&&) noexcept;
   CheckpointManager& operator=(CheckpointManager&&) noexcept;
 
-  /// Saves, then deletes the oldest. Returns the version's path. The step must be >= 0; a version
-  /// of that step is replaced. Throws (OnSaveError) kResourceExhausted for a full disk,
-  /// kFailedPrecondition while another process saves into this folder, else kUnavailable.
-  /// Asynchronous: waits for the save before, throws its error (then this step is not saved).
+  /// Saves, then deletes the oldest. Returns the version's path. Requires: step >= 0. Replaces a
+  /// version of that step. Throws (OnSaveError) kResourceExhausted for a full disk,
+  /// kFailedPrecondition while another process saves into this folder, else kUnavailable. If
+  /// asynchronous, waits for the previous save and throws its error (then this step is not saved).
   std::string save(std::int64_t step);
 
-  /// Until the save under way is on the disk, or failed: throws as save().
+  /// Waits until the save in progress is on the disk or has failed. Throws as save() does.
   void wait();
 
-  /// Why the last save that ended failed; nothing when it did not.
+  /// Returns the error of the last save that ended; nullopt if it succeeded.
   const std::optional<Error>& last_error() const { return last_error_; }
 
-  /// Returns the newest whole version's path, if any. Throws kUnimplemented like restore_latest().
+  /// Returns the newest whole version's path, if any. Throws kUnimplemented as restore_latest().
   std::optional<std::string> latest() const;
 
   /// Restores the newest version after comparing every byte with its checksum. A damaged one is
-  /// reported (log, error) and the one before is taken; RestoreOptions::strict throws kDataLoss
-  /// instead. Nothing if no version was ever finished; kDataLoss if none is whole, kUnimplemented
-  /// for one in another format. Collective with CheckpointOptions::from_writer: one reads for all.
+  /// logged as an error and the one before is restored; RestoreOptions::strict throws kDataLoss
+  /// instead. Returns nullopt if no version was ever finished. Throws kDataLoss if none is whole,
+  /// kUnimplemented for another format. Collective if CheckpointOptions::from_writer is set.
   std::optional<CheckpointInfo> restore_latest(RestoreOptions options = {});
 
-  /// Deletes all versions, the oldest first; of several processes the one that writes does. What
-  /// cannot be read as a version stays. Waits for the save under way.
+  /// Deletes all versions, the oldest first, if this process is the writing one. Versions that
+  /// cannot be read stay. Waits for the save in progress.
   void delete_all();
 
-  /// Paths of all whole versions, the newest last; one in another format is logged once.
+  /// Returns the paths of all whole versions, the newest last; logs another format once.
   std::vector<std::string> checkpoints() const;
 
   const Checkpoint& checkpoint() const { return checkpoint_; }
 
  private:
   void start(std::int64_t step);
-  /// To save parts; without a way to exchange texts: one process saves all.
+  /// Returns the connection to save parts; without an exchange one process saves all.
   internal::WorkerOfMany connect() const;
   std::optional<internal::CheckpointFile> read_newest_whole(
       bool strict, const std::function<internal::CheckpointFile(const std::string& path)>& read);
@@ -97,7 +97,7 @@ class CheckpointManager {
   Checkpoint checkpoint_;
   std::string directory_;
   CheckpointManagerOptions options_;
-  std::set<std::string> damaged_;  // names of versions that restore_latest() went past
+  std::set<std::string> damaged_;  // damaged versions that restore_latest() skipped
   std::optional<Error> last_error_;
   std::unique_ptr<internal::BackgroundSave> under_way_;
 };

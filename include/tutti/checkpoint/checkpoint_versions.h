@@ -1,4 +1,4 @@
-// What is in the folder of a run, and whether it is whole: for people and tools.
+// Contents of a run's folder and their condition, for people and tools.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10,35 +10,35 @@
 
 namespace tutti {
 
-/// Whether a version can be restored.
+/// Condition of a version; only a whole one can be restored.
 enum class VersionState {
   kWhole,       // by its index and the sizes of its files; verify_checkpoint() reads every byte
   kUnfinished,  // saving it was interrupted
   kDamaged,
 };
 
-/// "whole" and so on.
+/// Returns "whole" and so on.
 std::string_view to_string(VersionState state);
 
 /// A version of a CheckpointManager.
 struct CheckpointVersion {
   std::string path;
   std::int64_t step = 0;
-  std::int64_t sequence = 0;  // the how manieth save; 0: a single file of an earlier format
+  std::int64_t sequence = 0;  // number of the save, from 1; 0: a single file of an earlier format
   VersionState state = VersionState::kWhole;
-  std::string problem;  // of a damaged one
+  std::string problem;  // set for a damaged one
   std::uint64_t num_bytes = 0;
   std::size_t num_tensors = 0;
 };
 
-/// The versions in the folder of a CheckpointManager, the newest last. Throws kNotFound.
+/// Returns the versions in the folder of a CheckpointManager, the newest last. Throws kNotFound.
 std::vector<CheckpointVersion> list_checkpoints(const std::string& directory);
 
-/// Reads every byte of a version or of a single file. What is wrong, one line each; empty: it is
-/// whole. Throws kNotFound when there is nothing, kUnimplemented for a later format.
+/// Reads every byte of a version or of a single file. Returns one line per problem; empty if it is
+/// whole. Throws kNotFound if there is nothing, kUnimplemented for a later format.
 std::vector<std::string> verify_checkpoint(const std::string& path);
 
-/// Step, state, files and tensors of a version (without values), or of a single file. Throws
+/// Returns step, state, files and tensors (without values) of a version or a single file. Throws
 /// kDataLoss, kNotFound, kUnimplemented.
 Json describe_checkpoint(const std::string& path);
 

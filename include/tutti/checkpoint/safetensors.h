@@ -11,28 +11,27 @@
 
 namespace tutti {
 
-/// What a file holds. Names and metadata keys occur once each.
+/// Contents of a file. Names and metadata keys occur once each.
 struct SafetensorsFile {
   std::vector<NamedTensor> tensors;
   std::vector<std::pair<std::string, std::string>> metadata;
 };
 
-/// The bytes of a file: 8 bytes header length (little-endian), a JSON header, the elements
+/// Returns the bytes of a file: 8 bytes header length (little-endian), a JSON header, the elements
 /// (row-major, little-endian). Types: F32, F64, F16, BF16, I32, I64, U8, BOOL. As in the format's
-/// own writer, tensors stand sorted by type (wide ones first, so that all are aligned) and name:
-/// for the same metadata the bytes are the same. Throws kInvalidArgument for a name that is empty,
-/// occurs twice, is "__metadata__" or is not UTF-8, and for an undefined tensor.
+/// own writer, tensors are sorted by type (wide ones first, so that all are aligned) and name, so
+/// that equal tensors and metadata give equal bytes. Throws kInvalidArgument for a name that is
+/// empty, occurs twice, is "__metadata__" or is not UTF-8, and for an undefined tensor.
 std::string format_safetensors(const SafetensorsFile& file);
 
-/// The inverse; tensors come in the order of their elements, on cpu:0. `source` names the bytes in
-/// errors: kDataLoss naming source, offset and tensor where they are damaged (truncated, overlong,
-/// overlapping, out of bounds, twice the same name, ...); kUnimplemented for element types
-/// (F8_E4M3,
-/// ...) or ranks that no tensor has.
+/// Parses the bytes of a file. Tensors come in the order of their elements, on cpu:0. `source`
+/// names the bytes in errors. Throws kDataLoss naming source, offset and tensor for damage
+/// (truncated, overlong, overlapping, out of bounds, a name twice, ...); kUnimplemented for element
+/// types (F8_E4M3, ...) or ranks that tensors do not support.
 SafetensorsFile parse_safetensors(std::string_view bytes, const std::string& source);
 
-/// The same for files. Reading throws kNotFound or kUnavailable naming the path; writing is atomic,
-/// makes missing folders, and throws kUnavailable.
+/// Same as above, for files. Reading throws kNotFound or kUnavailable naming the path. Writing is
+/// atomic, makes missing folders, and throws kUnavailable.
 SafetensorsFile read_safetensors(const std::string& path);
 void write_safetensors(const std::string& path, const SafetensorsFile& file);
 
