@@ -85,7 +85,7 @@ TensorMap saved_tensors(const std::vector<Variable>& variables) {
   return tensors;
 }
 
-/// Same as saved_tensors(), but saves variables that are cut in `form`.
+/// Same as saved_tensors(), but saves sharded variables in `form`.
 CheckpointFile saved(const std::vector<Variable>& variables, internal::SavedAs form) {
   using internal::SavedAs;
   CheckpointFile file;
@@ -139,7 +139,7 @@ std::vector<std::string> find_unknown(const std::vector<Variable>& variables,
   return unknown;
 }
 
-/// Returns the numbers of parts of weights that layers cut over devices: {"dense/kernel", 2} for
+/// Returns the numbers of parts of weights that layers split over devices: {"dense/kernel", 2} for
 /// "dense/kernel/part_0" and "dense/kernel/part_1".
 std::map<std::string, int> counts_of_parts(const std::vector<std::string>& names) {
   static constexpr std::string_view kPart = "part_";
@@ -163,7 +163,7 @@ std::map<std::string, int> counts_of_parts(const std::vector<std::string>& names
   return counts;
 }
 
-/// Returns one line for each weight that the file cuts into another number of parts.
+/// Returns one line for each weight that the file splits into another number of parts.
 std::vector<std::string> find_other_parts(const std::vector<Variable>& variables,
                                           const TensorKinds& tensors) {
   std::vector<std::string> here, there;

@@ -63,7 +63,7 @@ bool has_changed(const std::vector<FoundVersion>& versions, const std::string& d
 struct Found {
   std::optional<internal::CheckpointFile> file;
   std::vector<std::string> problems;
-  std::vector<std::string> damaged;  // names
+  std::vector<std::string> damaged;  // names of damaged versions
 };
 
 /// Reads the newest whole version. Throws errors that are not damage (permissions, memory, ...).

@@ -314,7 +314,7 @@ std::vector<Json> by_all(const WorkerOfMany& self, const std::function<Json()>& 
   }
   std::vector<Json> values;
   std::vector<std::string> messages;
-  std::optional<ErrorCode> code;  // of the first error that is not damage, if any
+  std::optional<ErrorCode> code;  // code of the first error that is not damage, if any
   const std::vector<std::string> texts = self.exchange(own.dump());
   for (std::size_t w = 0; w < texts.size(); ++w) {
     const Json told = Json::parse(texts[w], concat("worker ", w));
@@ -341,8 +341,8 @@ std::string missing(const Values& values, const IsSet& is_set) {
   return join(numbers);
 }
 
-/// Writes the parts of this worker. Worker 0 also writes all tensors that are not cut, to a file of
-/// their own, because all workers read it. Empty parts are not written.
+/// Writes the parts of this worker. Worker 0 also writes all tensors that are not sharded, to a
+/// file of their own, because all workers read it. Empty parts are not written.
 VersionIndex write_own(const Folder& folder, const std::string& tag, const CheckpointFile& all,
                        int worker, int num_workers) {
   if (num_workers == 1) return write_tensors(folder, tensor_file_name(0, 1, tag), all);
@@ -443,9 +443,9 @@ void save_version(const std::string& directory, const CheckpointFile& file,
                   const SaveSettings& settings, const WorkerOfMany& workers) {
   WorkerOfMany self = workers;
   if (!self.exchange) self.exchange = [](const std::string& own) { return std::vector{own}; };
-  std::optional<BegunVersion> begun;  // in worker 0
-  std::optional<Folder> folder;       // in the other workers
-  VersionIndex index;                 // of this worker's files, then of all
+  std::optional<BegunVersion> begun;  // set in worker 0
+  std::optional<Folder> folder;       // set in the other workers
+  VersionIndex index;                 // index of this worker's files, then of all
   try {
     const std::vector<Json> plans = by_all(self, [&] {
       if (self.number != 0) return Json();

@@ -18,7 +18,7 @@ namespace tutti::internal {
 struct FoundVersion {
   std::string name;  // in the folder of the run
   CheckpointVersion shown;
-  std::optional<VersionIndex> index;  // if it is a folder whose index can be read
+  std::optional<VersionIndex> index;  // set for a folder with a readable index
   std::optional<Error> refusal;       // the kUnimplemented error of a version in another format
   std::int64_t age = 0;               // larger is newer: the sequence, if known
 };

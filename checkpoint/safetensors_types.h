@@ -56,7 +56,7 @@ std::string format_safetensors_head(
 struct SafetensorsLayout {
   std::string head;
   std::vector<NamedTensor> tensors;  // in the order of the file, on the host
-  std::size_t num_bytes = 0;         // of the whole file
+  std::size_t num_bytes = 0;         // size of the whole file
 };
 /// Throws as format_safetensors() does.
 SafetensorsLayout lay_out_safetensors(const SafetensorsFile& file);

@@ -192,7 +192,7 @@ IndexedFile write_text(const Folder& folder, const std::string& name, const std:
   return {text.size(), hash_of(text)};
 }
 
-/// Returns tensors and parts alike as parts; a tensor is a part with all elements.
+/// Returns the parts of a checkpoint, and its tensors as parts with all elements.
 std::map<std::string, TensorPart> parts_of(const CheckpointFile& file) {
   std::map<std::string, TensorPart> parts = file.parts;
   for (const auto& [name, tensor] : file.tensors) {
@@ -215,8 +215,8 @@ VersionIndex write_tensors(const Folder& folder, const std::string& name,
   VersionIndex index;
   std::vector<SafetensorsEntry> entries;
   for (const auto& [tensor, part] : parts) {
-    // A part that is all of a cut tensor is a range, too, so that workers that hold none of it know
-    // its shape without opening the file.
+    // A part with all elements of a sharded tensor is a range, too, so that workers that hold none
+    // of it know its shape without opening the file.
     const bool is_cut = part.has_others || !part.is_whole();
     entries.push_back({tensor, part.dtype, is_cut ? Shape{part.count()} : part.shape});
     if (is_cut) {

@@ -2,10 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The index is Hugging Face's model.safetensors.index.json. Its `weight_map` names the file of each
-// tensor that is stored whole, its `parts` the files of each tensor that is cut into ranges of
+// tensor that is stored whole, its `parts` the files of each tensor that is split into ranges of
 // elements, its `metadata` the size and the XXH3-128 of every other file of the version. The index
-// ends with the XXH3-128 of itself, is written last and gets its name by a rename: a folder without
-// it is not a version.
+// ends with its own XXH3-128, is written last and gets its name by a rename: a folder without it is
+// not a version.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ inline constexpr std::int64_t kMaxSequence = std::int64_t{1} << 62;
 /// File of a version, other than its index.
 struct IndexedFile {
   std::uint64_t num_bytes = 0;
-  std::string xxh3;  // of all its bytes, as `xxh128sum` prints it
+  std::string xxh3;  // checksum of all its bytes, as `xxh128sum` prints it
 
   bool operator==(const IndexedFile&) const = default;
 };
@@ -43,7 +43,7 @@ using ElementRange = std::pair<std::int64_t, std::int64_t>;
 /// Tensor that is stored as ranges of its elements, each with shape [count] in a file of its own.
 struct CutTensor {
   DType dtype = DType::kFloat32;
-  Shape shape;                                      // of the whole tensor
+  Shape shape;                                      // shape of the whole tensor
   std::map<std::string, ElementRange> ranges = {};  // by file name
 
   bool operator==(const CutTensor&) const = default;

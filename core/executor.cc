@@ -25,7 +25,7 @@ namespace {
 
 std::atomic<int> running_threads{0};
 std::atomic<int> sleeping_threads{0};
-std::atomic<int> sleeping_outside{0};  // of threads that this executor did not start
+std::atomic<int> sleeping_outside{0};  // sleeping threads that this executor did not start
 thread_local bool is_counted = false;
 
 [[noreturn]] void end_process(const std::string& name, const char* reason) {

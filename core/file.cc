@@ -141,7 +141,7 @@ FileSizeLimitScope::FileSizeLimitScope() {
 
 FileSizeLimitScope::~FileSizeLimitScope() {
   if (::sigismember(&before_, SIGXFSZ) == 1) return;
-  const int error = errno;  // of the caller's system call
+  const int error = errno;  // errno of the caller's system call
   const sigset_t own = the_signal();
   sigset_t waiting;
   const timespec at_once = {};

@@ -20,7 +20,7 @@ using namespace std::string_view_literals;
 struct FileKind {
   std::string_view magic;
   std::string_view name;
-  std::size_t offset = 0;  // of the magic bytes in the file
+  std::size_t offset = 0;  // offset of the magic bytes in the file
 };
 
 /// The first match counts: longer magic bytes precede their prefixes.

@@ -81,10 +81,10 @@ struct Flags::Impl {
     for (const auto& command : commands) command->allow_extras();
   }
 
-  std::unique_ptr<CLI::App> owned;  // of the program; a subcommand's App belongs to its parent
+  std::unique_ptr<CLI::App> owned;  // the program's App; that of a subcommand belongs to its parent
   CLI::App* app = nullptr;
-  std::function<int()> body;                    // of a subcommand
-  std::vector<std::unique_ptr<Impl>> commands;  // subcommands
+  std::function<int()> body;  // set for a subcommand
+  std::vector<std::unique_ptr<Impl>> commands;
 };
 
 Flags::Flags(std::string description) : impl_(std::make_unique<Impl>()) {

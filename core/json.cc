@@ -201,7 +201,8 @@ std::string readable(std::string_view name) {
   text = text.substr(1, text.size() - 2);
   if (text.size() <= kMaxLength) return text;
   std::size_t end = kMaxLength;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;  // whole letters
+  // Cut between two UTF-8 characters.
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
   return text.substr(0, end) + "...";
 }
 
@@ -251,7 +252,7 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
  private:
   struct Open {
     Json value;
-    std::string name;  // of the next member
+    std::string name;  // name of the next member
   };
 
   [[noreturn]] void fail_at(std::size_t offset, std::string_view reason) const {

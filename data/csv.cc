@@ -27,7 +27,7 @@ constexpr std::int64_t kAllRows = INT64_MAX;
 struct Components {
   std::vector<std::string> names;
   std::vector<DType> dtypes;
-  std::vector<std::size_t> component_of;  // of each field
+  std::vector<std::size_t> component_of;  // component of each field
   std::vector<std::int64_t> widths;       // values per row; 0: a scalar
 };
 
@@ -87,7 +87,7 @@ class RowBuffer {
  private:
   const CsvSchema& schema_;
   Components components_;
-  std::vector<std::string> bytes_;  // of each component
+  std::vector<std::string> bytes_;  // bytes of each component
   Element names_;                   // holds the names, which all elements share
 };
 

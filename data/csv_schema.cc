@@ -39,7 +39,7 @@ std::vector<std::string> read_first(CsvReader& reader, const char* what) {
   return record.fields();
 }
 
-// Returns the delimiter as CsvOptions::delimiter is written.
+// Returns the delimiter as it is written in code.
 std::string shown_delimiter(char delimiter) {
   return delimiter == '\t' ? "'\\t'" : concat("'", delimiter, "'");
 }
@@ -280,10 +280,10 @@ struct Kind {
   bool is_integer = true;
   bool is_float = true;
   bool has_value = false;
-  std::int64_t num_numbers = 0;  // including foreign forms
+  std::int64_t num_numbers = 0;  // numbers, including foreign forms
   std::int64_t num_texts = 0;
   std::string first_text = {};  // first text that is not a number, and its line
-  std::string text_form = {};   // of the first text that looks like a number
+  std::string text_form = {};   // form of the first text that looks like a number
 
   void add(std::string_view text, std::int64_t line) {
     has_value = true;

@@ -76,10 +76,10 @@ class CsvReader {
 /// Column that is read. Immutable once its type is known.
 struct CsvField {
   CsvColumn column;
-  std::size_t index = 0;           // of the field in a record
+  std::size_t index = 0;           // index of the field in a record
   DType stored = DType::kFloat32;  // type of its component
   bool inferred = false;           // the type was inferred from records
-  std::string text = "";           // "'six' in line 4": a text in it
+  std::string text = "";           // "'six' in line 4": one of its texts
   std::string text_form = "";      // "a decimal comma": form of that text, if it is a number
   bool mostly_numbers = false;     // most fields are numbers, but not all
   std::unordered_map<std::string, std::int64_t> places = {};  // index of each vocabulary text
@@ -92,7 +92,7 @@ struct CsvField {
 struct CsvSchema {
   CsvOptions options;
   std::vector<std::string> paths;
-  std::vector<std::string> header;  // of the first file; empty if files have none
+  std::vector<std::string> header;  // header of the first file; empty if files have none
   std::size_t num_fields = 0;
   std::vector<CsvField> fields;  // in the order of the components, the label last
 };

@@ -571,7 +571,7 @@ class CacheSource : public internal::ForwardingSource {
     }
     return std::make_unique<FillingIterator>(below().iterate(epoch), store_);
   }
-  /// The copy has a store of its own, for other elements.
+  /// Returns a source with a store of its own, as its elements differ.
   SourcePtr over(SourcePtr below) const override {
     return std::make_shared<CacheSource>(std::move(below));
   }

@@ -52,7 +52,7 @@ std::vector<std::string> folders_in(const std::string& directory) {
   return names;
 }
 
-// Returns the images below `folder`, in ascending order.
+// Returns the paths of the images below `folder`, in ascending order.
 std::vector<std::string> pictures_below(const fs::path& folder) {
   std::error_code error;
   fs::recursive_directory_iterator entry(folder, error);

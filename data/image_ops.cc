@@ -85,7 +85,7 @@ struct RowCopy {
   }
 };
 
-/// Loop of all crops and paddings.
+/// Copies a window of the image, with pixels outside the image by `mode`. For crops and paddings.
 Tensor window(const Tensor& image, const ImageExtents& size, std::int64_t top, std::int64_t left,
               std::int64_t height, std::int64_t width, PaddingMode mode) {
   MutableTensor result = make_image(image, height, width);

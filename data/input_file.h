@@ -107,7 +107,7 @@ class InputFile {
   std::optional<std::uint64_t> size_;
   std::uint64_t offset_ = 0;
   std::string buffer_;
-  std::size_t place_ = 0;  // of the next byte in the buffer
+  std::size_t place_ = 0;  // index of the next byte in buffer_
 };
 
 // Datasets over several files, one after the other.

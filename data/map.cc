@@ -184,7 +184,7 @@ class ParallelMapIterator : public ElementIterator {
   const NumberedFunction fn_;
   const int num_threads_;
   bool ended_ = false;
-  std::uint64_t next_number_ = 0;  // of the next element to read
+  std::uint64_t next_number_ = 0;  // number of the next element to read
   Mutex mutex_;
   CondVar changed_;
   std::deque<Work> window_ TUTTI_GUARDED_BY(mutex_);

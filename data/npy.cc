@@ -30,7 +30,7 @@ constexpr std::string_view kMagic = "\x93NUMPY";
 struct TypeName {
   DType dtype;
   std::string_view name;  // without byte order
-  std::size_t bytes;      // of an element in the file
+  std::size_t bytes;      // size of an element in the file
 
   bool is_exact() const { return bytes == size_of(dtype); }
 };

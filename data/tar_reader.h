@@ -18,7 +18,7 @@ inline constexpr std::size_t kTarBlock = 512;
 /// One regular file in a tar file.
 struct TarEntry {
   std::string name;
-  std::uint64_t offset = 0;  // of its header
+  std::uint64_t offset = 0;  // offset of its header
   std::uint64_t size = 0;
 };
 

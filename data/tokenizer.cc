@@ -394,7 +394,7 @@ class PairLearner {
   };
   struct Places {
     std::int64_t count = 0;
-    std::set<std::size_t> words;  // that contain it, or did
+    std::set<std::size_t> words;  // words that contain it, or did
   };
   struct Candidate {
     std::int64_t count = 0;
@@ -600,7 +600,7 @@ class RulesReader {
 
   std::string source_;
   ByteAlphabet alphabet_;
-  std::unordered_map<std::string, std::int64_t> numbers_;  // by their form in the file
+  std::unordered_map<std::string, std::int64_t> numbers_;  // by the tokens' form in the file
   std::size_t num_merges_ = 0;
   std::shared_ptr<BytePairRules> rules_ = std::make_shared<BytePairRules>();
 };
@@ -651,7 +651,7 @@ void read_model(RulesReader& reader, const Json& file) {
   reader.rules().ignores_merges = flag(model, "ignore_merges", false);
 }
 
-/// Returns the members of a Sequence, or the only part, or nothing if there is no part.
+/// Returns the members of a Sequence, or the only part; empty if there is no part.
 std::vector<Json> parts_of(const Json& file, std::string_view part, std::string_view members) {
   if (!is_given(file, part)) return {};
   const Json& json = file.at(part);

@@ -286,7 +286,7 @@ class InterleaveIterator : public ElementIterator {
   std::unique_ptr<ElementIterator> below_;  // null once it has ended
   MakeDataset make_;
   internal::PassRandom random_;
-  std::uint64_t next_number_ = 0;  // of the next element from below
+  std::uint64_t next_number_ = 0;  // number of the next element from below
   std::int64_t block_length_;
   std::uint64_t epoch_;
   std::vector<std::optional<Slot>> slots_;

@@ -39,7 +39,7 @@ struct CheckpointInfo {
   std::string tutti_version;
   std::string numerics;         // numerics_fingerprint() of the program that saved it
   std::int64_t sequence = 0;    // number of the save in its folder, from 1; 0: a single file
-  std::string path;             // where it was read; empty: in memory
+  std::string path;             // path of the file or version; empty: in memory
   Json about = Json::object();  // set by Checkpoint::set_about()
 
   bool operator==(const CheckpointInfo&) const = default;
@@ -77,8 +77,8 @@ struct RestoreOptions {
 
 namespace internal {
 struct CheckpointFile;
-/// Form in which a variable that is cut is saved: whole; in parts unless other processes hold some
-/// of them; or always as the parts that this process holds.
+/// Form in which a sharded variable is saved: whole; in parts unless other processes hold some of
+/// them; or always as the parts that this process holds.
 enum class SavedAs { kWhole, kWholeOfWorkers, kParts };
 }  // namespace internal
 
@@ -160,7 +160,7 @@ class Checkpoint {
                     const Tensors& tensors = {});
   internal::CheckpointFile values(std::int64_t step,
                                   internal::SavedAs form = internal::SavedAs::kWhole) const;
-  /// Returns this worker's parts of variables that are cut over workers.
+  /// Returns this worker's parts of variables that are sharded over workers.
   std::map<std::string, TensorPart> own_parts() const;
   CheckpointInfo take(const internal::CheckpointFile& file, const std::string& source,
                       RestoreOptions options) const;
@@ -194,9 +194,9 @@ struct LoadWeightsOptions {
   bool ignore_unknown = false;
   /// Names in the file and their variables: {"fc1.weight", "dense/kernel"}.
   std::map<std::string, std::string> rename = {};
-  /// Variables whose names contain one of these have PyTorch's layout, outputs first: [out, in]
-  /// becomes [in, out], [out, in, height, width] becomes [height, width, in, out], the [channels *
-  /// multiplier, 1, height, width] of a depthwise kernel [height, width, channels, multiplier].
+  /// Parts of names of variables that have PyTorch's layout in the file, outputs first: [out, in]
+  /// becomes [in, out], [out, in, height, width] becomes [height, width, in, out], a depthwise
+  /// [channels * multiplier, 1, height, width] becomes [height, width, channels, multiplier].
   std::vector<std::string> transpose = {};
   /// False: variables that the file lacks keep their values, which is logged, and ignore_unknown is
   /// on.

@@ -33,11 +33,11 @@ struct CheckpointManagerOptions {
   /// them with it until the next step that changes them.
   bool asynchronous = false;
   OnSaveError on_error = OnSaveError::kThrow;
-  /// For variables that are cut over workers (FullyShardedStrategy). true: all workers write, and
-  /// restore, their own parts concurrently, in a folder that they share; kFailedPrecondition naming
-  /// a worker that sees another one. false: worker 0 gathers, writes and reads everything. Default:
-  /// true if all workers see the folder (checked by each save), else false with a warning. Must be
-  /// equal on all workers.
+  /// For variables that are sharded over workers (FullyShardedStrategy). true: all workers write,
+  /// and restore, their own parts concurrently, in a folder that they share; kFailedPrecondition
+  /// naming a worker that sees another one. false: worker 0 gathers, writes and reads everything.
+  /// Default: true if all workers see the folder (checked by each save), else false with a warning.
+  /// Must be equal on all workers.
   std::optional<bool> sharded = std::nullopt;
 };
 

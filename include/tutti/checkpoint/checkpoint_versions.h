@@ -26,7 +26,7 @@ struct CheckpointVersion {
   std::int64_t step = 0;
   std::int64_t sequence = 0;  // number of the save, from 1; 0: a single file of an earlier format
   VersionState state = VersionState::kWhole;
-  std::string problem;  // set for a damaged one
+  std::string problem;  // description of the damage, if damaged
   std::uint64_t num_bytes = 0;
   std::size_t num_tensors = 0;
 };

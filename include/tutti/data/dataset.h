@@ -38,7 +38,7 @@ using SourcePtr = std::shared_ptr<const DatasetSource>;
 
 /// Files that a source reads one by one, so that workers can share them.
 struct SourceFiles {
-  /// nullopt: not known before they are read; kInfinite: no end.
+  /// Number of files; nullopt: not known before they are read; kInfinite: no end.
   std::optional<std::int64_t> count;
   /// Returns the same source over files index, index + count, ...; an empty one if there are none.
   std::function<SourcePtr(std::int64_t count, std::int64_t index)> shard;

@@ -87,7 +87,7 @@ enum class LabelMode { kInt, kBinary, kCategorical, kNone };
 /// Part of the images that is read.
 enum class Subset { kAll, kTraining, kValidation };
 
-/// Options of image_folder(), those of keras.utils.image_dataset_from_directory.
+/// Options of image_folder(), as in keras.utils.image_dataset_from_directory.
 struct ImageFolderOptions {
   ImageSize image_size = {256, 256};
   /// kGrayscale, kRgb or kRgba, for all images.

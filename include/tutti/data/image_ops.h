@@ -45,7 +45,7 @@ Tensor convert_image_dtype(const Tensor& image, DType dtype);
 Tensor adjust_brightness(const Tensor& image, double delta);
 /// Returns (x - mean of the channel) * factor + mean of the channel.
 Tensor adjust_contrast(const Tensor& image, double factor);
-/// Multiplies the saturation (of HSV) by a factor >= 0, up to 1. Requires: 3 channels.
+/// Multiplies the saturation (of HSV) by `factor` >= 0; it becomes at most 1. Requires: 3 channels.
 Tensor adjust_saturation(const Tensor& image, double factor);
 /// Adds a delta in [-1, 1] to the hue (of HSV, whose circle has length 1). Requires: 3 channels.
 Tensor adjust_hue(const Tensor& image, double delta);
@@ -76,7 +76,7 @@ ImageStep random_flip_up_down();
 
 /// Calls adjust_brightness() with a delta in [-max_delta, max_delta); white is 1.
 ImageStep random_brightness(double max_delta);
-/// Call adjust_contrast(), adjust_saturation() with a factor in [lower, upper), 0 <= lower < upper.
+/// Call adjust_contrast() and adjust_saturation() with a factor in [lower, upper), lower >= 0.
 ImageStep random_contrast(double lower, double upper);
 ImageStep random_saturation(double lower, double upper);
 /// Calls adjust_hue() with a delta in [-max_delta, max_delta), max_delta <= 0.5.
