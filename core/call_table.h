@@ -20,8 +20,7 @@ class CallTable {
  public:
   using Entry = std::pair<std::string, CallReader<Made>>;
 
-  /// Errors name `kind` ("layer") and, for an unknown name, end in `remedy` ("try
-  /// register_layer()").
+  /// `kind`: "layer". `remedy` ends the error about an unknown name: "try register_layer()".
   CallTable(std::string kind, std::string remedy, std::vector<Entry> entries)
       : kind_(std::move(kind)), remedy_(std::move(remedy)), entries_(std::move(entries)) {}
 

@@ -69,8 +69,7 @@ bool is_safetensors(std::string_view bytes) {
          get_little_endian<std::uint64_t>(bytes, 0) < kLargestHeader;
 }
 
-/// A record of a TFRecord file begins with its length, 8 bytes, and the masked checksum of these
-/// bytes.
+/// A record of a TFRecord file begins with its length, 8 bytes, and their masked checksum.
 bool is_tfrecord(std::string_view bytes) {
   if (bytes.size() < 12) return false;
   const std::uint32_t crc = crc32c_of(std::as_bytes(std::span(bytes.substr(0, 8))));
@@ -104,8 +103,7 @@ bool is_text(std::string_view bytes) {
   });
 }
 
-/// Returns true for UTF-16 text without a byte order mark: ASCII characters alternate with zero
-/// bytes.
+/// Returns true for UTF-16 without a byte order mark: ASCII characters and zero bytes alternate.
 bool is_utf16(std::string_view bytes) {
   constexpr std::size_t kLooked = 8;
   if (bytes.size() < kLooked) return false;

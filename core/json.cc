@@ -179,9 +179,8 @@ std::size_t offset_of_excess_depth(std::string_view text) {
   return text.size();
 }
 
-/// Returns the part of nlohmann's message after "... line 1, column 5: ", which repeats the
-/// position. Only ASCII is kept, as the quoted text may end within a character, and long text is
-/// truncated.
+/// Returns nlohmann's message after "... line 1, column 5: ", which repeats the position. The
+/// quoted text may end within a character, so only ASCII is kept; long text is truncated.
 std::string reason_of(std::string_view message) {
   constexpr std::size_t kMaxLength = 300;
   const std::size_t column = message.find("column ");
@@ -240,8 +239,7 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
     fail_at(offset > 0 ? offset - 1 : 0, reason_of(error.what()));
   }
 
-  /// nlohmann's lexer takes a zero byte between values for the end of the text and ignores the
-  /// rest.
+  /// nlohmann's lexer takes a zero byte between values for the end, and ignores the rest.
   void refuse_zero_bytes() const {
     const std::size_t zero = text_.find('\0');
     if (zero != std::string_view::npos) fail_at(zero, "a zero byte");

@@ -57,8 +57,7 @@ LogState& log_state() {
   return state;
 }
 
-/// True while this thread is inside the sink. A sink that logs would wait for itself, so its lines
-/// go to standard error instead.
+/// True within the sink. A sink that logs would wait for itself, so it logs to standard error.
 thread_local bool inside_sink = false;
 
 struct InsideSink {

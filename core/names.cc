@@ -102,8 +102,7 @@ std::size_t utf8_length(std::string_view text) {
   return 0;
 }
 
-/// Returns the code point of the well-formed sequence of `size` bytes at the front, or 0 for size
-/// 0.
+/// Returns the code point of the well-formed sequence of `size` bytes at the front; 0 for size 0.
 std::uint32_t first_code(std::string_view rest, std::size_t size) {
   if (size == 0) return 0;
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(rest[i]); };

@@ -36,8 +36,7 @@ struct StatLine {
   std::uint64_t start_time = 0;
 };
 
-/// Parses "812 (name) S 1 ...". The name may hold any character, so fields are counted from its
-/// last bracket.
+/// Parses "812 (name) S 1 ...". Names may hold anything: fields are counted from the last bracket.
 std::optional<StatLine> read_stat(const std::string& path) {
   const std::string line = read_file_if_any(path);
   const std::size_t bracket = line.rfind(')');

@@ -142,8 +142,7 @@ void for_each_field(T& t, const Function& fn) {
 
 /// Returns the name without namespaces and template arguments: "Conv2D" for tutti::Conv2D.
 std::string plain_type_name(const std::type_info& type);
-/// Returns the name in snake case: "max_pooling2d" for "MaxPooling2D", "batch_normalization" for
-/// "BatchNormalization".
+/// Returns "max_pooling2d" for "MaxPooling2D", "batch_normalization" for "BatchNormalization".
 std::string snake_case(std::string_view type_name);
 
 }  // namespace tutti::internal

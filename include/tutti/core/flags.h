@@ -36,8 +36,8 @@ class Flags {
   void remove(const std::vector<std::string>& names);
   /// Sets the text that the help ends with, such as examples.
   void add_footer(const std::string& text);
-  /// Adds a subcommand: if the command line names it, `body` runs and returns the exit code.
-  /// `declare` adds its flags, or subcommands of its own, one of which must then be named and runs
+  /// Adds a subcommand. `body` runs, and returns the exit code, if the command line names it.
+  /// `declare` adds its flags, or subcommands of its own: one of these must be named and runs
   /// instead.
   void add_command(const std::string& name, const std::string& help,
                    const std::function<void(Flags&)>& declare, std::function<int()> body);

@@ -90,9 +90,9 @@ struct RandomContext {
 /// Returns this thread's current RandomContext; outside a replica {global seed, 0, 0}.
 const RandomContext& current_random_context();
 
-/// Returns 0, 1, 2, ... for successive calls with one `call_site` within this thread's current
-/// RandomContextScope (outside every scope: since set_random_seed()). It distinguishes the calls of
-/// one layer in one step.
+/// Returns 0, 1, 2, ... for successive calls with one `call_site` in this thread's
+/// RandomContextScope (outside every scope: since set_random_seed()), to distinguish calls of one
+/// layer in one step.
 std::uint64_t next_call_ordinal(std::uint64_t call_site);
 
 /// Makes `context` current on this thread until destroyed; call ordinals start at 0.
