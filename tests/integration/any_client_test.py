@@ -104,6 +104,11 @@ def look_around(channel, folder, proto_folder):
         check("its mark", ("tutti-error", "1") in tuple(tuple(each) for each in error.trailing_metadata()), True)
 
 
+def reading(ps, shard):
+    columns = ps.ShardOperations(kinds=bytes([1, 0]), shards=[shard], versions=[0], at_least_steps=[0])
+    return ps.Operation(shards=columns)
+
+
 def use_variable(channel, folder, proto_folder, shard):
     check("services", services_of(channel, folder),
           ["tutti.v1.ParameterServer", "tutti.v1.Session", "tutti.v1.Worker"])
@@ -116,9 +121,10 @@ def use_variable(channel, folder, proto_folder, shard):
         (ps.OperationBatch(stream_kind=1, stream_id=7, operations=[
             ps.Operation(create=ps.CreateShard(spec=spec, value=head))]), [1.5, -2.0]),
         (ps.OperationBatch(stream_kind=1, stream_id=7, operations=[
-            ps.Operation(assigns=ps.AssignShards(shards=[shard], op=1, values=heads))]), [0.25, 4.0]),
+            ps.Operation(shards=ps.ShardOperations(kinds=bytes([3, 1]), shards=[shard], tensors=heads))]),
+         [0.25, 4.0]),
         (ps.OperationBatch(stream_kind=1, stream_id=7, first_ordinal=1, operations=[
-            ps.Operation(reads=ps.ReadShards(shards=[shard], have_versions=[0]))]), []),
+            reading(ps, shard)]), []),
     ]
     requests = []
     for batch, values in batches:
@@ -131,7 +137,7 @@ def use_variable(channel, folder, proto_folder, shard):
     read = next(each for each in replies if each.call == 3)
     check("the variable", struct.unpack("<2f", read.tensors[:8]), (1.75, 2.0))
     wrong = ps.OperationBatch(stream_kind=1, stream_id=8, operations=[
-        ps.Operation(reads=ps.ReadShards(shards=[shard + 1], have_versions=[0]))])
+        reading(ps, shard + 1)])
     refused = next(apply(iter([ps.ApplyRequest(call=1, batch=wrong)]), timeout=LIMIT))
     check("a shard that is not there", refused.error.code, grpc.StatusCode.NOT_FOUND.value[0])
 

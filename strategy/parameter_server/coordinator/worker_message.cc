@@ -6,12 +6,13 @@
 #include <memory>
 #include <utility>
 
-#include "strategy/parameter_server/coordinator/nest_message.h"
 #include "strategy/parameter_server/protocol/message.h"
 #include "tutti/core/error.h"
+#include "tutti/strategy/parameter_server/coordinator/nest.h"
 #include "worker.pb.h"
 
 namespace tutti::internal {
+namespace {
 
 /// Origin, code and text of anything that has them.
 template <class Value, class Message>
@@ -28,12 +29,12 @@ void get_cause(const Message& in, Value& value) {
   value.text = in.text();
 }
 
-inline void put_report(const AttemptReport& report, v1::AttemptReport& out) {
+void put_report(const AttemptReport& report, v1::AttemptReport& out) {
   out.set_kind(static_cast<std::uint32_t>(report.kind));
   out.set_worker(report.worker);
   put_cause(report, out);
 }
-inline AttemptReport get_report(const v1::AttemptReport& in) {
+AttemptReport get_report(const v1::AttemptReport& in) {
   using Kind = AttemptReport::Kind;
   AttemptReport report;
   report.kind = checked_enum(in.kind(), Kind::kNotStarted, Kind::kWorkerLost);
@@ -42,7 +43,13 @@ inline AttemptReport get_report(const v1::AttemptReport& in) {
   return report;
 }
 
-namespace {
+void put_handle(const PerWorkerHandle& handle, v1::Nest::PerWorkerHandle& out) {
+  out.set_id(handle.id), out.set_instance(handle.instance), out.set_type(handle.type);
+}
+
+PerWorkerHandle get_handle(const v1::Nest::PerWorkerHandle& in) {
+  return {in.id(), in.instance(), in.type(), {}};
+}
 
 /// Tensors up to here travel in the head: a place in the payload costs more.
 constexpr std::size_t kLargestInHead = 256;
@@ -143,21 +150,13 @@ Nest get(const v1::Nest& in, int depth, PayloadReader& payload) {
   refuse_nest("a value of no kind");
 }
 
-}  // namespace
-
 void put_nest(const Nest& nest, PayloadWriter& payload, v1::Nest& out) {
   put(nest, 0, payload, out);
 }
 
 Nest get_nest(const v1::Nest& in, PayloadReader& payload) { return get(in, 0, payload); }
 
-void put_handle(const PerWorkerHandle& handle, v1::Nest::PerWorkerHandle& out) {
-  out.set_id(handle.id), out.set_instance(handle.instance), out.set_type(handle.type);
-}
-
-PerWorkerHandle get_handle(const v1::Nest::PerWorkerHandle& in) {
-  return {in.id(), in.instance(), in.type(), {}};
-}
+}  // namespace
 
 Packet encode_nest(const Nest& nest) {
   return packet_of<v1::Nest>(

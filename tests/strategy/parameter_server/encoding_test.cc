@@ -108,9 +108,9 @@ TEST(OperationColumns, ARunCostsAFewBytesForEachVariable) {
     auto& update = std::get<UpdateShard>(operations.back());
     update.slots.clear(), update.computed_at_version = 0;
   }
-  // A shard 8, a version 1, type and rank 2, two dimensions 2; what all share is below 100.
+  // A kind 2, a shard 8, a version 1, type and rank 2, two dimensions 2; settings are below 100.
   const Packet packet = encode(batch_with(operations));
-  EXPECT_LE(packet.head.size(), 256u * 13 + 100);
+  EXPECT_LE(packet.head.size(), 256u * 15 + 100);
   // They also share the text of the rule where they arrive.
   const OperationBatch again = decode_batch(packet);
   EXPECT_EQ(&std::get<UpdateShard>(again.operations.front()).rule.text(),
@@ -234,12 +234,27 @@ TEST(BatchEncoding, ShortenedAndExtendedPacketsAreRefused) {
   expect_refused(longer);
 }
 
-/// Adds a tensor to shard 0.
-std::string assignment(std::uint64_t op, char dtype, const std::string& dims) {
+// Columns of operations on shards, by hand.
+std::string on_shards(const std::string& columns) { return operation(15, columns); }
+/// So many operations of this kind.
+std::string kinds(std::size_t count, char kind, char op = 0) {
+  std::string column;
+  for (std::size_t i = 0; i < count; ++i) column += {kind, op};
+  return bytes(1, column) + bytes(2, std::string(8 * count, 'i'));
+}
+constexpr char kRead = 1, kReadRows = 2, kAssign = 3, kScatter = 4, kUpdate = 5, kUpdateRows = 6;
+/// Types and ranks of so many tensors of uint8: scalars, or with these dimensions of rank 1.
+std::string heads(int field, std::size_t count, const std::string& dims = "") {
+  std::string kinds;
+  for (std::size_t i = 0; i < count; ++i) kinds += std::string{'\4', dims.empty() ? '\0' : '\1'};
+  return bytes(field, bytes(1, kinds) + (dims.empty() ? "" : bytes(2, dims)));
+}
+
+/// Adds a tensor to a shard.
+std::string assignment(char op, char dtype, const std::string& dims) {
   const auto rank = std::ranges::count_if(dims, [](char each) { return (each & 128) == 0; });
   const std::string kind{dtype, static_cast<char>(rank)};
-  return operation(11, bytes(1, std::string(8, '\0')) + number(2, op) +
-                           bytes(3, bytes(1, kind) + bytes(2, dims)));
+  return on_shards(kinds(1, kAssign, op) + bytes(5, bytes(1, kind) + bytes(2, dims)));
 }
 
 TEST(BatchEncoding, InvalidNumbersAreRefused) {
@@ -254,7 +269,7 @@ TEST(BatchEncoding, InvalidNumbersAreRefused) {
   for (std::size_t i = 0; i <= internal::kMostOperations; ++i) many += bytes(7, bytes(8, ""));
   expect_refused(batch_packet(many, 0));
   expect_refused(batch_packet(bytes(7, ""), 0));  // an operation of no kind
-  expect_refused(batch_packet(operation(15, ""), 0));
+  expect_refused(batch_packet(operation(12, ""), 0));
   expect_refused(batch_packet(assignment(3, uint8, three), 64));  // no such assignment
   expect_refused(batch_packet(assignment(1, 99, three), 64));     // no such type
   expect_refused(batch_packet(assignment(1, uint8, std::string(9, '\1')), 64));  // rank 9
@@ -288,55 +303,69 @@ TEST(BatchEncoding, TooLongBatchesAreRefusedBeforeTheyAreSent) {
   EXPECT_ERROR((void)encode(batch), kResourceExhausted, "OperationBatch", "several requests");
 }
 
-std::string shards(std::size_t count) { return bytes(1, std::string(8 * count, 'i')); }
-/// Types and ranks of so many tensors of uint8: scalars, or with these dimensions of rank 1.
-std::string heads(int field, std::size_t count, const std::string& dims = "") {
-  std::string kinds;
-  for (std::size_t i = 0; i < count; ++i) kinds += std::string{'\4', dims.empty() ? '\0' : '\1'};
-  return bytes(field, bytes(1, kinds) + (dims.empty() ? "" : bytes(2, dims)));
-}
 TEST(OperationColumns, ColumnsThatDoNotFitAreRefused) {
-  const auto reads = [](const std::string& message) { return operation(10, message); };
-  const auto assigns = [](const std::string& message) { return operation(11, message); };
-  const auto updates = [](const std::string& message) { return operation(12, message); };
-  const std::string two = std::string(2, '\0'), three = std::string(3, '\0');
-
-  const std::string good_reads = reads(shards(2) + bytes(2, two));
-  EXPECT_EQ(decode_batch(batch_packet(good_reads + good_reads, 0)).operations.size(), 4u);
-  expect_refused(batch_packet(reads(shards(2) + bytes(2, three)), 0), "expected 2 versions");
-  expect_refused(batch_packet(reads(shards(2)), 0), "got 0");
-
-  const std::string good_assigns = assigns(shards(2) + number(2, 1) + heads(3, 2));
-  const OperationBatch assigned = decode_batch(batch_packet(good_assigns));
-  EXPECT_EQ(std::get<AssignShard>(assigned.operations.at(1)).op, AssignOp::kAdd);
-  expect_refused(batch_packet(assigns(shards(2) + number(2, 3) + heads(3, 2))), "3 names");
-  expect_refused(batch_packet(assigns(shards(2) + heads(3, 1))), "expected 4 types");
-  expect_refused(batch_packet(assigns(shards(2) + heads(3, 3))), "expected 4 types");
-  expect_refused(batch_packet(assigns(shards(2) + heads(3, 2, "\1"))), "2 dimensions");
-  expect_refused(batch_packet(assigns(shards(2) + heads(3, 2, "\1\1\1"))), "2 dimensions");
-  expect_refused(batch_packet(assigns(shards(2))), "expected 4 types");
-  expect_refused(batch_packet(good_assigns, 64), "0 are left");
-  expect_refused(batch_packet(good_assigns, 192), "64 bytes more");
-
-  const auto update = [&](std::uint64_t num_slots, std::size_t slots, const std::string& versions,
-                          const std::string& rule) {
-    return batch_packet(updates(shards(2) + number(2, num_slots) +
-                                bytes(3, std::string(8 * slots, 's')) + bytes(4, rule) +
-                                heads(6, 2) + bytes(8, versions)));
+  const std::string one = "\1", two = "\1\1", three = "\1\1\1";
+  const auto settings = [](char num_updates, char num_slots) {
+    return bytes(6, number(1, num_updates) + number(2, num_slots) + bytes(3, "r"));
   };
-  EXPECT_EQ(decode_batch(update(3, 6, two, "r")).operations.size(), 2u);
-  expect_refused(update(3, 7, two, "r"), "expected 6 slots");
-  expect_refused(update(65, 130, two, "r"), "at most 64 slots");
-  expect_refused(update(3, 6, three, "r"), "expected 2 versions");
-  const std::string sparse = shards(2) + heads(6, 2) + bytes(8, two);
-  EXPECT_EQ(decode_batch(batch_packet(updates(sparse + heads(9, 2)), 256)).operations.size(), 2u);
-  expect_refused(batch_packet(updates(sparse + heads(9, 1)), 192), "expected 4 types");
-  expect_refused(update(3, 6, two, std::string(internal::kLongestRule + 1, 'r')), "a text of");
+  const auto slots = [](std::size_t count) { return bytes(7, std::string(8 * count, 's')); };
+  struct Case {
+    std::string columns;
+    std::size_t num_tensors = 0;
+    std::string refused = {};  // part of the error; empty: accepted
+  };
+  const std::vector<Case> cases = {
+      {kinds(2, kRead) + bytes(3, two) + bytes(4, two)},
+      {kinds(2, kRead) + bytes(3, two) + bytes(4, one), 0, "only 1 numbers of steps"},
+      {kinds(2, kRead) + bytes(3, three) + bytes(4, two), 0, "3 versions; expected 2"},
+      {kinds(2, kRead) + bytes(4, two), 0, "only 0 versions"},
+      {kinds(2, kRead, 1) + bytes(3, two) + bytes(4, two), 0, "beside an operation"},
+      {kinds(2, 7), 0, "7 names nothing"},
+      {bytes(1, one) + bytes(2, std::string(8, 'i')), 0, "only 1 kinds"},
+      {kinds(2, kReadRows) + bytes(4, two) + heads(5, 2), 2},
+      {kinds(2, kReadRows) + bytes(4, two) + heads(5, 1), 2, "only 2 types and ranks"},
+      {kinds(2, kAssign, 1) + heads(5, 2), 2},
+      {kinds(2, kAssign, 3) + heads(5, 2), 2, "3 names"},
+      {kinds(2, kAssign) + heads(5, 3), 3, "6 types and ranks; expected 4"},
+      {kinds(2, kAssign) + heads(5, 2, one), 2, "lacks 1 dimensions"},
+      {kinds(2, kAssign) + heads(5, 2, three), 2, "1 dimensions too many"},
+      {kinds(2, kAssign), 2, "only 0 types"},
+      {kinds(2, kAssign) + heads(5, 2), 1, "0 are left"},
+      {kinds(2, kAssign) + heads(5, 2), 3, "64 bytes more"},
+      {kinds(1, kScatter) + heads(5, 2), 2},
+      {kinds(1, kScatter, 7) + heads(5, 2), 2, "7 names"},
+      {kinds(2, kUpdate) + bytes(3, two) + heads(5, 2) + settings(2, 3) + slots(6), 2},
+      {kinds(2, kUpdate) + bytes(3, two) + heads(5, 2) + settings(1, 3) + settings(1, 2) + slots(5),
+       2},
+      {kinds(2, kUpdateRows) + bytes(3, two) + heads(5, 4) + settings(2, 0), 4},
+      {kinds(2, kUpdateRows) + bytes(3, two) + heads(5, 3) + settings(2, 0), 3, "only 6 types"},
+      {kinds(2, kUpdate) + bytes(3, two) + heads(5, 2) + settings(1, 0), 2, "without settings"},
+      {kinds(2, kUpdate) + bytes(3, two) + heads(5, 2) + settings(3, 0), 2, "more updates"},
+      {kinds(2, kUpdate) + bytes(3, two) + heads(5, 2) + settings(2, 0) + settings(1, 0), 2,
+       "more updates"},
+      {kinds(2, kUpdate) + bytes(3, two) + heads(5, 2) + settings(2, 3) + slots(7), 2,
+       "7 slots; expected 6"},
+      {kinds(2, kUpdate) + bytes(3, two) + heads(5, 2) + settings(2, 65) + slots(130), 2,
+       "at most 64 slots"},
+      {kinds(1, kUpdate) + bytes(3, one) + heads(5, 1) +
+           bytes(6, number(1, 1) + bytes(3, std::string(internal::kLongestRule + 1, 'r'))),
+       1, "a text of"},
+  };
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    SCOPED_TRACE(i);
+    const Packet packet = batch_packet(on_shards(cases[i].columns), 64 * cases[i].num_tensors);
+    if (cases[i].refused.empty()) {
+      EXPECT_FALSE(decode_batch(packet).operations.empty());
+    } else {
+      expect_refused(packet, cases[i].refused);
+    }
+  }
 }
 
 TEST(OperationColumns, TooManyOperationsAreRefused) {
   const auto reads = [](std::size_t count) {
-    return operation(10, shards(count) + bytes(2, std::string(count, '\0')));
+    const std::string zeros(count, '\0');
+    return on_shards(kinds(count, kRead) + bytes(3, zeros) + bytes(4, zeros));
   };
   const std::size_t most = internal::kMostOperations;
   EXPECT_EQ(decode_batch(batch_packet(reads(most), 0)).operations.size(), most);
@@ -361,11 +390,11 @@ TEST(OperationColumns, AnswersThatDoNotFitAreRefused) {
   EXPECT_TRUE(!good[0].was_applied_before && good[1].was_applied_before);
   EXPECT_EQ(good[2].num_steps, 2u);
   refused(answers("\1\4\3", 2, 3, 3), "no kind");
-  refused(answers("\1\2\3", 1, 3, 3), "expected 4 types");
-  refused(answers("\1\2\3", 2, 2, 3), "expected 3 versions");
-  refused(answers("\1\2\3", 2, 3, 4), "expected 3 numbers of steps");
+  refused(answers("\1\2\3", 1, 3, 3), "only 2 types");
+  refused(answers("\1\2\3", 2, 2, 3), "only 2 versions");
+  refused(answers("\1\2\3", 2, 3, 4), "4 numbers of steps; expected 3");
   const std::size_t many = internal::kMostOperations + 1;
-  refused(answers(std::string(many, '\0'), 0, many, many), "got 65537");
+  refused(answers(std::string(many, '\0'), 0, many, many), "65537 answers");
 }
 
 }  // namespace ps_encoding
