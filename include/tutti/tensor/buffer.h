@@ -14,8 +14,8 @@ namespace tutti {
 
 class BufferAllocator;
 
-/// Bytes of one allocator: of host memory, aligned to 64, or of a GPU's, aligned to 256. Owned by
-/// the BufferRefs that name it.
+/// One allocation: host memory aligned to 64 bytes, or GPU memory aligned to 256 bytes. Owned by
+/// the BufferRefs that refer to it.
 class Buffer {
  public:
   Buffer() = default;
@@ -30,23 +30,22 @@ class Buffer {
   friend class BufferRef;
   friend class BufferAllocator;
   BufferAllocator* allocator_ = nullptr;
-  std::shared_ptr<BufferAllocator> keeps_alive_;  // an allocator that does not live for ever
+  std::shared_ptr<BufferAllocator> keeps_alive_;  // null if the allocator is never destroyed
   std::byte* data_ = nullptr;
   std::size_t size_ = 0;
   std::size_t capacity_ = 0;
   std::atomic<std::uint32_t> references_{0};
 };
 
-/// A counted reference. unique() has acquire order, so that a writer which is alone sees all reads
-/// of former holders done: this is what std::shared_ptr::use_count() does not promise.
+/// A counted reference to a Buffer. unique() has acquire order, so that a sole writer sees the
+/// completed reads of all former holders, which std::shared_ptr::use_count() does not promise.
 class BufferRef {
  public:
   BufferRef() = default;
-  /// A buffer of `size` bytes of host memory with undefined content, from the allocator's cache if
-  /// it can. Any thread.
+  /// Allocates `size` bytes of host memory with undefined content. Thread-safe.
   static BufferRef allocate(std::size_t size);
-  /// The same in the memory of `device`: within a GraphMemoryScope (gpu/step_capture.h) from the
-  /// graph's memory. Throws kResourceExhausted naming the device and what it holds.
+  /// Same as allocate(size), but in the memory of `device`, or within a GraphMemoryScope of the
+  /// captured graph. Throws kResourceExhausted naming the device and its memory use.
   static BufferRef allocate(std::size_t size, Device device);
 
   BufferRef(const BufferRef& other) : buffer_(other.buffer_) { retain(); }
@@ -60,7 +59,7 @@ class BufferRef {
   Buffer* operator->() const { return buffer_; }
   Buffer* get() const { return buffer_; }
   explicit operator bool() const { return buffer_ != nullptr; }
-  /// Whether no other reference exists.
+  /// Returns true if no other reference exists.
   bool unique() const { return num_references() == 1; }
   int num_references() const {
     return static_cast<int>(buffer_->references_.load(std::memory_order_acquire));
@@ -72,14 +71,14 @@ class BufferRef {
     if (buffer_) buffer_->references_.fetch_add(1, std::memory_order_relaxed);
   }
   void release() {
-    // Release: what this holder read or wrote happens before; acquire: the last one sees all of it.
+    // Release publishes this holder's accesses; acquire lets the last holder see all of them.
     if (buffer_ && buffer_->references_.fetch_sub(1, std::memory_order_acq_rel) == 1) recycle();
   }
   void recycle();
   Buffer* buffer_ = nullptr;
 };
 
-/// What the allocator holds. Bytes.
+/// Statistics of an allocator; sizes in bytes.
 struct AllocatorStatistics {
   std::size_t in_use = 0;
   std::size_t cached = 0;
@@ -88,14 +87,14 @@ struct AllocatorStatistics {
   std::uint64_t cache_hits = 0;
 };
 
-/// For the host's memory (all CPU devices without a memory of their own), such a device's, or a
-/// GPU's.
+/// Returns the statistics of the memory of `device`. CPU devices without a memory of their own
+/// (device_memory.h) share the host's.
 AllocatorStatistics allocator_statistics(Device device = {});
-/// The limit of the host's cache: 1 GiB. Beyond it the size classes that were not asked for longest
-/// are given back. A GPU's cache has no limit but that of the device.
+/// Limit of the host allocator's cache: 1 GiB. Beyond it, memory of the least recently used size
+/// classes is freed. A GPU's cache is limited only by the device.
 inline constexpr std::size_t kMaxCachedBytes = std::size_t{1} << 30;
 
-/// Gives cached memory back to the system, or to the GPU.
+/// Returns cached memory to the system, or to the GPU.
 void trim_allocator_cache(Device device = {});
 
 }  // namespace tutti

@@ -1,4 +1,4 @@
-// Memory per device: what tensors take there, how much they may take.
+// Memory per device: what its tensors use, and its limit.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,11 +11,11 @@ namespace tutti {
 
 class BufferAllocator;
 
-/// For set_memory_limit(): counted, but not limited.
+/// Argument of set_memory_limit(): usage is counted, but not limited.
 inline constexpr std::size_t kUnlimitedMemory = std::numeric_limits<std::size_t>::max();
 
-/// What tensors of a device take now, took at most since reset_peak_memory(), and may take: bytes,
-/// rounded up to size classes (at most a quarter above what was asked for).
+/// Memory use of the tensors of a device: now, its peak since reset_peak_memory(), and its limit.
+/// In bytes, rounded up to size classes (by at most a quarter).
 /// tf.config.experimental.get_memory_info.
 struct DeviceMemory {
   std::size_t in_use = 0;
@@ -23,28 +23,28 @@ struct DeviceMemory {
   std::size_t limit = kUnlimitedMemory;
 };
 
-/// Gives a virtual CPU device a memory of its own, of `bytes`: tensors made there count against it,
-/// values that come from other devices are copied instead of shared, and a request beyond it throws
-/// kResourceExhausted naming device, request, use and limit. kUnlimitedMemory: it is counted only.
-/// Tensors that exist already stay uncounted in the memory that all other CPU devices share.
-/// Throws kUnimplemented for a GPU: set_virtual_gpus(). The environment variable TUTTI_CPU_MEMORY
-/// does the same for all devices that it names, in MiB: "cpu:0-3=64,cpu:4=512".
-/// Threads: any, while nothing is made on the device. tf.config.LogicalDeviceConfiguration.
+/// Gives a virtual CPU device a memory of its own, of `bytes`. Tensors created there count against
+/// it, and values from other devices are copied instead of shared. A request beyond it throws
+/// kResourceExhausted naming device, request, use and limit. kUnlimitedMemory counts without
+/// limiting. Existing tensors stay, uncounted, in the memory that all other CPU devices share.
+/// Throws kUnimplemented for a GPU: use set_virtual_gpus(). The environment variable
+/// TUTTI_CPU_MEMORY sets limits in MiB for the devices that it names: "cpu:0-3=64,cpu:4=512".
+/// Thread-safe while no tensors are created on the device. tf.config.LogicalDeviceConfiguration.
 void set_memory_limit(Device device, std::size_t bytes);
-/// Back to the memory that CPU devices share.
+/// Makes the device share the memory of the other CPU devices again.
 void clear_memory_limit(Device device);
 
-/// For a CPU device without limit: what all such devices use together.
+/// Returns the memory use of `device`; CPU devices without a memory of their own share one count.
 DeviceMemory device_memory(Device device);
-/// The peak starts anew at what is in use.
+/// Resets the peak to the current use.
 void reset_peak_memory(Device device);
 
 namespace internal {
-/// Where tensors of a CPU device get memory.
+/// Returns the allocator for tensors of a CPU device.
 BufferAllocator& cpu_allocator(Device device);
-/// Where those of any device do.
+/// Returns the allocator for tensors of any device.
 BufferAllocator& allocator_of(Device device);
-/// Whether tensors of both devices can share their elements.
+/// Returns true if tensors of both devices can share their elements.
 bool share_memory(Device a, Device b);
 }  // namespace internal
 

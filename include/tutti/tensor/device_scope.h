@@ -1,4 +1,4 @@
-// Where a block makes tensors and runs operations, and a log of what ran where.
+// Scopes that place tensors and operations on a device, and a log of placements.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -13,25 +13,26 @@
 
 namespace tutti {
 
-// Where a block of the program makes tensors and variables and runs operations: tf.device.
+// Device scopes: tf.device.
 
-/// While it lives, what this thread makes without naming a device is made on the scope's device:
-/// tensors (Tensor::full() and its kin, random tensors), variables and therefore layers. Operations
-/// run there too; inputs from other devices are moved first (dispatch.h), and gradients flow back
-/// to where the inputs were. Scopes nest: parts that the inner one names override the outer's, as
-/// DeviceSpec::merged_with(). A scope that names no device type (the empty text, a job alone)
-/// changes nothing by itself.
+/// Places what this thread creates without naming a device on the scope's device: tensors
+/// (Tensor::full() and similar, random tensors), variables and therefore layers. Operations run
+/// there too; inputs from other devices are moved first (dispatch.h), and gradients flow back to
+/// their devices. Scopes nest: parts set by the inner scope override those of the outer one, as in
+/// DeviceSpec::merged_with(). A scope without a device type (the empty text, a job alone) changes
+/// nothing by itself.
 ///
-/// A strategy decides where its variables live and where its replicas compute: its variables take
-/// no notice of device scopes, and a replica starts in one of its device instead of those that were
-/// open around run().
-/// Threads: holds for the thread that made it; other threads start without a scope (hand them
+/// A strategy decides where its variables live and where its replicas compute. Its variables ignore
+/// device scopes, and a replica starts in a scope of its own device instead of those that were open
+/// around run().
+/// A scope applies only to the thread that made it; other threads start without one (pass them
+/// current_device_scope()). Scopes of a thread are destroyed in reverse order. tf.device.
 /// current_device_scope()). Scopes of a thread are destroyed in the reverse order. tf.device.
 class DeviceScope {
  public:
-  /// "/cpu:0", "cpu:2", "/gpu:1", "/device:GPU:1", "/job:worker/task:1", ...; a missing index is 0.
-  /// Throws kInvalidArgument for a text that cannot be read, kUnavailable for a device of this
-  /// process that it does not have. Devices of other processes are not looked for.
+  /// Opens a scope for "/cpu:0", "cpu:2", "/gpu:1", "/device:GPU:1", "/job:worker/task:1", ...; a
+  /// missing index is 0. Throws kInvalidArgument if the text cannot be parsed, and kUnavailable if
+  /// this process does not have the device. Devices of other processes are not looked up.
   explicit DeviceScope(std::string_view spec);
   explicit DeviceScope(const DeviceSpec& spec);
   explicit DeviceScope(Device device);
@@ -39,16 +40,16 @@ class DeviceScope {
   DeviceScope(const DeviceScope&) = delete;
   DeviceScope& operator=(const DeviceScope&) = delete;
 
-  /// With the parts of the scopes around it.
+  /// Returns the specification, merged with those of the enclosing scopes.
   const DeviceSpec& merged() const { return merged_; }
-  /// The device of this process; nothing when no type is named. In a scope of another process
-  /// (is_remote()): Device{} within Session::scope(), which sends tensors there; else throws
-  /// kUnavailable, naming `who`, the other process and Session.
+  /// Returns the device of this process; nullopt if no type is set. In a scope of another process
+  /// (is_remote()), returns Device{} within Session::scope(), which sends tensors there; otherwise
+  /// throws kUnavailable naming `who`, the other process and Session.
   std::optional<Device> device(std::string_view who) const;
-  /// Whether job, replica or task are those of another process.
+  /// Returns true if job, replica or task are those of another process.
   bool is_remote() const { return is_remote_; }
 
-  /// The innermost one of this thread, or nullptr.
+  /// Returns the innermost scope of this thread, or nullptr.
   static const DeviceScope* current();
 
  private:
@@ -58,7 +59,7 @@ class DeviceScope {
   const DeviceScope* outer_;
 };
 
-/// While it lives this thread has no device scope: tf.device(None).
+/// Removes all device scopes from this thread until destroyed: tf.device(None).
 class NoDeviceScope {
  public:
   NoDeviceScope();
@@ -70,33 +71,34 @@ class NoDeviceScope {
   const DeviceScope* outer_;
 };
 
-/// The parts that the scopes of this thread name together; none outside of all.
+/// Returns the merged specification of the scopes of this thread; empty without a scope.
 DeviceSpec current_device_scope();
 
-/// Job, replica and task of this process: /job:localhost/replica:0/task:0 unless it was told.
-/// "/job:localhost" always means this process. Any thread.
+/// Returns job, replica and task of this process: /job:localhost/replica:0/task:0 unless
+/// set_process_spec() was called. "/job:localhost" always means this process. Thread-safe.
 DeviceSpec process_spec();
-/// For programs that are a task of a cluster. Before scopes are made; parts left out are those of
-/// the default, type and index count for nothing.
+/// Sets job, replica and task of this process, in programs that are a task of a cluster. Missing
+/// parts get their default; type and index are ignored. Call it before any scope is made.
 void set_process_spec(const DeviceSpec& spec);
-/// Whether job, replica and task, as far as `spec` names them, are this process's.
+/// Returns true if the job, replica and task that `spec` sets are those of this process.
 bool is_of_this_process(const DeviceSpec& spec);
 
-/// "/job:localhost/replica:0/task:0/device:CPU:0": tf's full name of a device of this process.
+/// Returns tf's full name of a device of this process:
+/// "/job:localhost/replica:0/task:0/device:CPU:0".
 std::string full_device_name(const Device& device);
 
-// Which operation runs on which device: tf.debugging.set_log_device_placement.
+// Log of placements: tf.debugging.set_log_device_placement.
 
-/// Gets one line per operation; called by the thread that ran it, one at a time.
+/// Receives one line per operation. Called on the thread that ran it, by one thread at a time.
 using PlacementSink = std::function<void(const std::string& line)>;
 
-/// From now on each operation of each thread gives a line,
-/// "MatMul: /job:localhost/replica:0/task:0/device:CPU:0", to `sink`; without one to the log.
-/// false: no longer. Operations that a captured step repeats without the host are not seen again.
-/// Threads: any, while no operation runs. tf.debugging.set_log_device_placement.
+/// Turns the log of placements on or off. While it is on, each operation of each thread writes a
+/// line, "MatMul: /job:localhost/replica:0/task:0/device:CPU:0", to `sink`, or to the log if `sink`
+/// is empty. Operations that a captured step repeats without the host are not logged. Thread-safe
+/// while no operation runs. tf.debugging.set_log_device_placement.
 void set_log_device_placement(bool on, PlacementSink sink = {});
 
-/// tf's name of an operation's type: "MatMul", "Conv2D", "Sum".
+/// Returns tf's name of an operation's type: "MatMul", "Conv2D", "Sum".
 std::string_view tf_op_name(OpId op);
 
 namespace internal {

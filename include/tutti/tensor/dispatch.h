@@ -1,4 +1,4 @@
-// The one door through which every operation passes, and transfers from device to device.
+// Dispatch of operations: one entry point for all, observers, and transfers between devices.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,20 +12,20 @@
 
 namespace tutti {
 
-// The one door through which every operation passes.
+// The entry point of all operations, and their observers.
 
-/// Sees every operation after its kernel ran: tapes, traces, scans. Observers form a stack per
-/// thread.
+/// Observer of all operations of a thread, called after the kernel: tapes, traces, scans. Observers
+/// form a stack per thread.
 class OpObserver {
  public:
   virtual ~OpObserver() = default;
   virtual void on_op(const OpCall& call, std::span<const Tensor> outputs) = 0;
-  /// `to` is the value of `from` on another device (transfer()). Default: nothing.
+  /// Called when `to` became the value of `from` on another device (transfer()). Default: nothing.
   virtual void on_transfer(const Tensor& from, const Tensor& to, const SourceLocation& where);
 };
 
-/// Makes `observer` see the operations of this thread until destroyed. Need not be destroyed in
-/// stack order.
+/// Registers `observer` for the operations of this thread until destroyed. Scopes need not be
+/// destroyed in stack order.
 class ObserverScope {
  public:
   explicit ObserverScope(OpObserver& observer);
@@ -37,8 +37,8 @@ class ObserverScope {
   OpObserver* observer_;
 };
 
-/// While it lives this thread has the observers of a new one: none. What is made meanwhile must be
-/// destroyed before.
+/// Removes all observers from this thread until destroyed, as in a new thread. ObserverScopes made
+/// meanwhile must be destroyed first.
 class SeparateObservers {
  public:
   SeparateObservers();
@@ -50,45 +50,45 @@ class SeparateObservers {
   std::vector<OpObserver*> observers_;
 };
 
-/// Allocates the outputs, finds the kernel for (device, op, dtype of input 0), runs it and tells
-/// the observers. In a device scope the operation runs on its device, and inputs that are elsewhere
-/// are transferred first (transfer()). An output without elements is made without calling a
-/// kernel; a kernel that sees an input without elements must cope (weights' gradients of an empty
-/// batch are zeros). Throws kUnimplemented naming op, dtype and device when there is no kernel;
-/// outside of device scopes kInvalidArgument naming the caller's line when the inputs are on
-/// several devices; in a scope of another process kUnavailable.
+/// Runs an operation: allocates the outputs, runs the kernel for (device, op, dtype of input 0),
+/// and notifies the observers. In a device scope it runs on the scope's device, and inputs from
+/// other devices are transferred first (transfer()). No kernel is called if all outputs are empty;
+/// kernels must accept empty inputs (weight gradients of an empty batch are zeros). Throws
+/// kUnimplemented naming op, dtype and device if there is no kernel. Throws kInvalidArgument naming
+/// the caller's line if the inputs are on several devices outside of device scopes, and
+/// kUnavailable in a scope of another process.
 std::vector<Tensor> dispatch(OpCall call);
-/// The same for operations with one output.
+/// Same as dispatch(), but for operations with one output.
 Tensor dispatch_one(OpCall call);
 
-// Values that move from device to device: the transfer that tapes know, and a log of all.
+// Transfers of values between devices, which tapes record, and a log of them.
 
-/// `value` on `device`; itself when it is there already. Unlike Tensor::to() it is seen by tapes:
-/// the gradient moves back to where `value` is. What a device scope does with the inputs of an
-/// operation; tf.identity in a device scope. Throws kFailedPrecondition for an undefined value.
+/// Returns `value` on `device`; `value` itself if it is there already. Unlike Tensor::to(), tapes
+/// record it: the gradient moves back to the device of `value`. Device scopes use it for the inputs
+/// of operations. tf.identity in a device scope. Throws kFailedPrecondition for an undefined value.
 Tensor transfer(const Operand& value, Device device);
 
-/// One value that moved.
+/// One transfer of a value.
 struct Transfer {
   Device from, to;
   Shape shape;
   DType dtype = DType::kFloat32;
   std::size_t bytes = 0;
-  SourceLocation where;  // of the operation that wanted it
-  /// "cpu:0 -> cpu:1: float32 [8,16], 512 bytes".
+  SourceLocation where;  // the operation that needed it
+  /// Returns "cpu:0 -> cpu:1: float32 [8,16], 512 bytes".
   std::string to_string() const;
 };
 
 std::ostream& operator<<(std::ostream& out, const Transfer& transfer);
 
-/// Notes the transfers of this thread from construction to destruction, forward and backward.
+/// Records the transfers of this thread, forward and backward, from construction to destruction.
 class TransferLog final : public OpObserver {
  public:
   TransferLog() : scope_(*this) {}
   const std::vector<Transfer>& transfers() const { return transfers_; }
   std::size_t count() const { return transfers_.size(); }
   std::size_t bytes() const { return bytes_; }
-  /// Forgets what it has noted.
+  /// Clears the record.
   void clear();
 
   void on_op(const OpCall&, std::span<const Tensor>) override {}

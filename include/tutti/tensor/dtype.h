@@ -13,7 +13,7 @@
 
 namespace tutti {
 
-/// The values are stable: they stand in the plugin ABI and in checkpoints' tests.
+/// Element type of a tensor. The values are stable (plugin ABI, tests of checkpoints).
 enum class DType : std::uint8_t {
   kFloat32 = 0,
   kFloat64 = 1,
@@ -25,20 +25,21 @@ enum class DType : std::uint8_t {
   kFloat16 = 7,
 };
 
-/// Every type, in the order of their numbers.
+/// All types, in the order of their values.
 inline constexpr DType kAllDTypes[] = {DType::kFloat32,  DType::kFloat64, DType::kInt32,
                                        DType::kInt64,    DType::kUInt8,   DType::kBool,
                                        DType::kBFloat16, DType::kFloat16};
 
-/// Bytes of one element.
+/// Returns the size of one element in bytes.
 std::size_t size_of(DType dtype);
-/// "float32", "int64", ...: numpy's and tf's names.
+/// Returns the name that numpy and tf use: "float32", "int64", ...
 std::string_view to_string(DType dtype);
-/// The inverse of to_string; throws kInvalidArgument listing the names.
+/// Returns the type of this name. Throws kInvalidArgument listing the names.
 DType parse_dtype(std::string_view name);
-/// float32, float64, bfloat16 or float16.
+/// Returns true for float32, float64, bfloat16 and float16.
 bool is_floating(DType dtype);
-/// bfloat16 or float16: storage; arithmetic is done in float32 and rounded once per operation.
+/// Returns true for bfloat16 and float16, in which numbers are stored: arithmetic is done in
+/// float32 and rounded once per operation.
 bool is_half(DType dtype);
 std::ostream& operator<<(std::ostream& out, DType dtype);
 
@@ -89,8 +90,8 @@ decltype(auto) visit_dtype(DType dtype, Visitor&& visitor) {
   fail(ErrorCode::kInternal, "visit_dtype: no such dtype: ", static_cast<int>(dtype));
 }
 
-/// The same for the types that processors calculate with, float32 and float64; others throw
-/// kInvalidArgument naming `who`.
+/// Same as visit_dtype(), but only for the types in which kernels compute, float32 and float64.
+/// Throws kInvalidArgument naming `who` for other types.
 template <class Visitor>
 decltype(auto) visit_arithmetic_floating(DType dtype, std::string_view who, Visitor&& visitor) {
   if (dtype == DType::kFloat32) return visitor.template operator()<float>();
@@ -99,7 +100,7 @@ decltype(auto) visit_arithmetic_floating(DType dtype, std::string_view who, Visi
        "; try cast()");
 }
 
-/// The same for all floating types.
+/// Same as visit_arithmetic_floating(), but for all floating types.
 template <class Visitor>
 decltype(auto) visit_floating(DType dtype, std::string_view who, Visitor&& visitor) {
   if (dtype == DType::kFloat32) return visitor.template operator()<float>();

@@ -1,4 +1,4 @@
-// What a gradient can be: none, a dense tensor, or rows of one.
+// Gradients: none, a dense tensor, or rows of one.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -8,22 +8,21 @@
 
 namespace tutti {
 
-/// Rows of a tensor of shape `dense_shape`: values[i] belongs to row indices[i]; a row may occur
-/// several times, its values add up. values: [n, dense_shape[1:]]; indices: [n] int64.
-/// tf.IndexedSlices.
+/// Rows of a tensor of shape `dense_shape`: values[i] is added to row indices[i], which may occur
+/// several times. values: [n, dense_shape[1:]]; indices: [n] int64. tf.IndexedSlices.
 struct IndexedSlices {
   Tensor values;
   Tensor indices;
   Shape dense_shape;
 
-  /// The dense tensor; rows that occur several times are added in position order.
+  /// Returns the dense tensor; rows that occur several times are added in position order.
   Tensor to_dense() const;
 };
 
-/// The gradient of one source. A value type.
+/// Gradient with respect to one source. A value type.
 class Gradient {
  public:
-  /// No path from target to source.
+  /// Creates an empty gradient: no path leads from target to source.
   Gradient() = default;
   Gradient(Tensor dense);
   Gradient(IndexedSlices slices);
@@ -32,10 +31,10 @@ class Gradient {
   bool is_dense() const { return std::holds_alternative<Tensor>(value_); }
   bool is_slices() const { return std::holds_alternative<IndexedSlices>(value_); }
 
-  /// Each throws kFailedPrecondition saying what this gradient is instead.
+  /// Return the value of this form. Throw kFailedPrecondition naming the form if it is another one.
   const Tensor& dense() const;
   const IndexedSlices& slices() const;
-  /// The dense form of a dense or sparse gradient. Throws kFailedPrecondition when there is none.
+  /// Returns the dense form of the gradient. Throws kFailedPrecondition if it is empty.
   Tensor to_dense() const;
 
  private:

@@ -1,4 +1,4 @@
-// 16-bit floating point numbers: storage, exact conversion, and arithmetic by way of float.
+// 16-bit floating-point numbers: storage, exact conversion, and arithmetic by way of float.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,9 +11,9 @@
 namespace tutti {
 namespace internal {
 
-/// The bits of `value` in a format of 1 sign bit, `kExponentBits` and `kFractionBits`: rounded
-/// once, to nearest, halves to even. Too large becomes infinity; small becomes denormal; a NaN
-/// stays a quiet NaN with its sign and the upper bits of its payload.
+/// Returns the bits of `value` in a format of 1 sign bit, `kExponentBits` and `kFractionBits`,
+/// rounded once to nearest, halves to even. Too large a value becomes infinity, a small one
+/// denormal. A NaN stays a quiet NaN with its sign and the upper bits of its payload.
 template <int kExponentBits, int kFractionBits>
 constexpr std::uint16_t narrowed(double value) {
   const std::uint64_t bits = std::bit_cast<std::uint64_t>(value);
@@ -31,7 +31,7 @@ constexpr std::uint16_t narrowed(double value) {
   const int exponent = static_cast<int>(magnitude >> 52) - 1023;
   if (exponent > kBias) return static_cast<std::uint16_t>(sign | kInfinity);
   const std::uint64_t fraction = magnitude & ((kOne << 52) - 1);
-  // Normal: the exponent field stands above the fraction. Denormal: the leading one moves into it.
+  // Normal: the exponent field is above the fraction. Denormal: the leading one is shifted into it.
   const int below = 1 - kBias - exponent;
   const int shift = kDropped + (below > 0 ? below : 0);
   if (shift > 54) return sign;
@@ -44,7 +44,7 @@ constexpr std::uint16_t narrowed(double value) {
   return static_cast<std::uint16_t>(sign | (kept + (up ? 1u : 0u)));  // a carry raises the exponent
 }
 
-/// IEEE binary16 as float: exact.
+/// Converts IEEE binary16 to float, exactly.
 constexpr float widened_half(std::uint16_t bits) {
   const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000u) << 16;
   const std::uint32_t exponent = bits >> 10 & 0x1fu, fraction = bits & 0x3ffu;
@@ -58,7 +58,7 @@ constexpr float widened_half(std::uint16_t bits) {
 
 }  // namespace internal
 
-/// bfloat16: the upper half of a float. 8 exponent bits, 7 of fraction.
+/// bfloat16, the upper half of a float: 8 exponent bits and 7 of fraction.
 struct BFloat16 {
   BFloat16() = default;
   explicit constexpr BFloat16(double value) : bits(internal::narrowed<8, 7>(value)) {}
@@ -69,7 +69,7 @@ struct BFloat16 {
   std::uint16_t bits = 0;
 };
 
-/// float16, IEEE binary16: 5 exponent bits, 10 of fraction.
+/// float16, IEEE binary16: 5 exponent bits and 10 of fraction.
 struct Float16 {
   Float16() = default;
   explicit constexpr Float16(double value) : bits(internal::narrowed<5, 10>(value)) {}
@@ -81,8 +81,8 @@ struct Float16 {
 template <class T>
 concept Half = std::same_as<T, BFloat16> || std::same_as<T, Float16>;
 
-// One operation in float, rounded once to 16 bits: as if computed exactly (float has more than
-// twice their fraction bits).
+// Operations in float, rounded once to 16 bits. The results are as if computed exactly, because
+// float has more than twice as many fraction bits.
 template <Half T>
 constexpr T operator+(T a, T b) {
   return T(static_cast<float>(a) + static_cast<float>(b));

@@ -1,4 +1,4 @@
-// The fingerprint of what the bits of one replica may depend on.
+// Fingerprint of the kernels and libraries on which the bits of one replica depend.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -6,11 +6,11 @@
 
 namespace tutti {
 
-/// Raised whenever one of our own kernels changes its order of operations.
+/// Version of our own kernels, raised whenever one changes its order of operations.
 inline constexpr int kKernelVersion = 3;
 
-/// "kernels 3, oneDNN 2.6.3, avx2": two runs with equal fingerprints are comparable bit by bit
-/// (docs/determinism.md).
+/// Returns "kernels 3, oneDNN 2.6.3, avx2". Two runs with equal fingerprints are comparable bit by
+/// bit (docs/determinism.md).
 std::string numerics_fingerprint();
 
 }  // namespace tutti

@@ -1,4 +1,4 @@
-// Operations as data: the identifiers, their attributes, what they take, and one call.
+// Operations as data: identifiers, attributes, operands, and one call.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -17,10 +17,10 @@
 
 namespace tutti {
 
-// Operations as data: the identifiers, their attributes and one call.
+// Identifiers and attributes of operations, and one call.
 
-/// Every operation that has a kernel. Public functions (tensor/ops/*.h) check their arguments and
-/// make an OpCall of these.
+/// Identifier of an operation that has a kernel. The public functions (tensor/ops/*.h) check their
+/// arguments and make an OpCall.
 // clang-format off
 enum class OpId : std::uint8_t {
   // elementwise, one input
@@ -67,33 +67,33 @@ enum class OpId : std::uint8_t {
 /// "matmul", "conv2d", ...
 std::string_view to_string(OpId op);
 
-/// How a window that leaves the image is treated: SAME pads with zeros so that the output has
-/// ceil(input / stride) elements; VALID does not pad.
+/// Treatment of windows that extend beyond the image. SAME pads so that the output has ceil(input /
+/// stride) elements (convolutions with zeros); VALID does not pad.
 enum class Padding : std::uint8_t { kValid, kSame };
 
-/// A function applied to the result of matmul or conv2d in the same pass.
+/// Function applied to the result of matmul or conv2d in the same pass.
 enum class FusedActivation : std::uint8_t { kNone, kRelu, kSigmoid, kTanh };
 
-/// Of clip().
+/// Attributes of clip().
 struct ClipAttributes {
   double low = 0.0, high = 0.0;
 };
-/// Of cast().
+/// Attributes of cast().
 struct CastAttributes {
   DType to = DType::kFloat32;
 };
-/// Of reductions.
+/// Attributes of reductions.
 struct AxesAttributes {
   std::uint32_t axes = 0;  // bit i: axis i
   bool keep_dims = false;
 };
-/// Of matmul() and dense().
+/// Attributes of matmul() and dense().
 struct MatMulAttributes {
   bool transpose_a = false, transpose_b = false;
   FusedActivation activation = FusedActivation::kNone;
 };
-/// Explicit padding, so that kernels need not know SAME from VALID. input: NHWC; filter: HWIO,
-/// where I is the input channels of one group.
+/// Attributes of conv2d(). The padding is explicit, so that kernels need not know SAME from VALID.
+/// input: NHWC; filter: HWIO, where I is the input channels of one group.
 struct Conv2dAttributes {
   std::int64_t stride_h = 1, stride_w = 1;
   std::int64_t pad_top = 0, pad_bottom = 0, pad_left = 0, pad_right = 0;
@@ -101,75 +101,75 @@ struct Conv2dAttributes {
   std::int64_t dilation_h = 1, dilation_w = 1, groups = 1;
   bool operator==(const Conv2dAttributes&) const = default;
 };
-/// Padding counts for nothing.
+/// Attributes of pooling. Padding never wins a maximum and is not counted by an average.
 struct Pool2dAttributes {
   std::int64_t window_h = 2, window_w = 2, stride_h = 2, stride_w = 2;
   std::int64_t pad_top = 0, pad_bottom = 0, pad_left = 0, pad_right = 0;
 };
-/// Of batch_norm_training() and batch_norm_inference().
+/// Attributes of batch_norm_training() and batch_norm_inference().
 struct BatchNormAttributes {
   double epsilon = 1e-3;
 };
-/// x is seen as [batch, positions, groups, channels of a group]: each pair of a batch row and a
-/// group has its own statistics.
+/// Attributes of group_norm(). x is viewed as [batch, positions, groups, channels of a group]; each
+/// pair of a batch row and a group has its own statistics.
 struct GroupNormAttributes {
   std::int64_t positions = 1, groups = 1;
   double epsilon = 1e-3;
 };
-/// Of attention().
+/// Attributes of attention().
 struct AttentionAttributes {
   double scale = 1.0;
   bool is_causal = false;
   std::int64_t steps_before = 0;
 };
-/// tf.nn.local_response_normalization: y = x / (bias + alpha * sum of x^2 over 2*depth_radius+1
-/// channels)^beta.
+/// Attributes of tf.nn.local_response_normalization: y = x / (bias + alpha * sum of x^2 over
+/// 2*depth_radius+1 channels)^beta.
 struct LrnAttributes {
   std::int64_t depth_radius = 5;
   double bias = 1.0, alpha = 1.0, beta = 0.5;
 };
-/// Of transpose().
+/// Attributes of transpose().
 struct TransposeAttributes {
   std::array<std::int8_t, Shape::kMaxRank> permutation{};
 };
-/// The size is the output's shape.
+/// Attributes of slice(), whose size is the output's shape.
 struct SliceAttributes {
   std::array<std::int64_t, Shape::kMaxRank> begin{};
 };
-/// Of pad(): elements before each axis.
+/// Attributes of pad(); `before` counts the elements added before each axis.
 struct PadAttributes {
   std::array<std::int64_t, Shape::kMaxRank> before{};
   double value = 0.0;
 };
-/// Of operations along one axis.
+/// Attributes of operations along one axis.
 struct AxisAttributes {
   int axis = 0;
 };
-/// Of cumulative_sum().
+/// Attributes of cumulative_sum().
 struct CumulativeSumAttributes {
   int axis = 0;
   bool exclusive = false, reverse = false;
 };
-/// How an enlarged image takes its pixels: from the nearest one, or linearly from the two nearest
-/// in each direction, pixel centres being at half numbers.
+/// Interpolation of enlarged images: from the nearest pixel, or linearly from the two nearest in
+/// each direction, with pixel centres at half numbers.
 enum class Interpolation : std::uint8_t { kNearest, kBilinear };
-/// Of upsample2d().
+/// Attributes of upsample2d().
 struct UpsampleAttributes {
   std::int64_t factor_h = 2, factor_w = 2;
   Interpolation interpolation = Interpolation::kNearest;
 };
-/// Of one_hot().
+/// Attributes of one_hot().
 struct OneHotAttributes {
   double on = 1.0, off = 0.0;
 };
-/// Of dropout().
+/// Attributes of dropout().
 struct DropoutAttributes {
   double rate = 0.5;
   RandomKey key;
-  const void* step_key = nullptr;  // device memory that holds the key of each step (StepRecorder)
+  const void* step_key = nullptr;  // device memory with the key of each step (StepRecorder)
 };
 
-/// What an operation needs to know besides its inputs; nothing for most.
+/// Parameters of an operation besides its inputs; most have none.
 using Attributes =
     std::variant<std::monostate, ClipAttributes, CastAttributes, AxesAttributes, MatMulAttributes,
                  Conv2dAttributes, Pool2dAttributes, BatchNormAttributes, LrnAttributes,
@@ -183,7 +183,7 @@ struct TensorSpec {
   DType dtype = DType::kFloat32;
 };
 
-/// One checked call of an operation. Inputs are on one device.
+/// One call of an operation, with checked arguments. Kernels find all inputs on one device.
 struct OpCall {
   OpId op = OpId::kCount;
   std::vector<Tensor> inputs;
@@ -197,10 +197,10 @@ struct OpCall {
   }
 };
 
-// What operations take: a tensor and the line that passed it.
+// Operands.
 
-/// Made implicitly from a Tensor, a Variable or a number, so that an error can name the caller's
-/// line.
+/// Operand of an operation and the line that passed it, so that an error can name that line. Made
+/// implicitly from a Tensor, a Variable or a number.
 struct Operand {
   template <class T>
   requires(std::convertible_to<const T&, Tensor> && !std::same_as<T, Operand>)
@@ -214,8 +214,8 @@ struct Operand {
 
   Tensor tensor;
   SourceLocation where;
-  /// A plain number takes dtype and device of the operation's other operand; `number` is its full
-  /// value.
+  /// True for a plain number, which takes dtype and device of the other operand. `number` is its
+  /// value before rounding to float32.
   bool is_number = false;
   double number = 0.0;
 
@@ -223,7 +223,8 @@ struct Operand {
   DType dtype() const { return tensor.dtype(); }
 
  private:
-  /// A number is put on a device where it is known which: here that would be work for a GPU.
+  /// Creates a number on the CPU. The operation converts it later, when the device is known: here
+  /// that would queue work on a GPU.
   template <class T>
   static Tensor tensor_of(const T& value) {
     if constexpr (std::is_arithmetic_v<T>) {
@@ -234,7 +235,7 @@ struct Operand {
   }
 };
 
-/// "train.cc:41".
+/// Returns file and line: "train.cc:41".
 std::string to_string(const SourceLocation& where);
 
 }  // namespace tutti

@@ -1,4 +1,4 @@
-// How values of several replicas become one.
+// Reductions of the values of several replicas.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -7,11 +7,11 @@
 
 namespace tutti {
 
-/// tf.distribute.ReduceOp, with MPI's further operations. The values are stable (plugin ABI).
+/// tf.distribute.ReduceOp, with further operations of MPI. The values are stable (plugin ABI).
 enum class ReduceOp { kSum = 0, kMean = 1, kMin = 2, kMax = 3, kProduct = 4 };
 
 std::string_view to_string(ReduceOp op);  // "SUM", ...
-/// Any case; throws kInvalidArgument listing the names.
+/// Parses a name in any case. Throws kInvalidArgument listing the names.
 ReduceOp parse_reduce_op(std::string_view text);
 std::ostream& operator<<(std::ostream& out, ReduceOp op);
 

@@ -1,4 +1,4 @@
-// What is done with rows of a tensor: the operations, and the formula of one element.
+// Scatter operations on rows of a tensor, and their formula for one element.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -6,13 +6,13 @@
 
 namespace tutti {
 
-/// What becomes of a row when a value arrives for it.
+/// Operation that combines a row with a new value for it.
 enum class ScatterOp { kAdd, kSubtract, kMultiply, kDivide, kMin, kMax, kUpdate };
 
 namespace internal {
 
-/// An element after `value` was put into it; bool: kUpdate alone. An integer divided by 0 stays.
-/// constexpr: kernels of GPUs call it, too.
+/// Returns an element after `value` is combined with it; bool supports only kUpdate. An integer
+/// divided by 0 stays unchanged. constexpr because GPU kernels call it too.
 template <class T>
 constexpr T scattered(ScatterOp op, T old_value, T value) {
   if constexpr (!std::is_same_v<T, bool>) {

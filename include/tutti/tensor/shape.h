@@ -1,4 +1,4 @@
-// The extents of a tensor.
+// Shape of a tensor.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -13,7 +13,7 @@
 
 namespace tutti {
 
-/// Up to eight dimensions, each 0 or more. [] is a scalar. A small value type without allocation.
+/// Up to eight dimensions, each >= 0. [] is a scalar. A small value type without allocation.
 class Shape {
  public:
   static constexpr int kMaxRank = 8;
@@ -25,21 +25,21 @@ class Shape {
   explicit Shape(std::span<const std::int64_t> dims);
 
   int rank() const { return rank_; }
-  /// Dimension `axis`; a negative axis counts from the end. Throws kInvalidArgument when there is
-  /// no such axis.
+  /// Returns dimension `axis`; negative axes count from the end. Throws kInvalidArgument for
+  /// others.
   std::int64_t dim(int axis) const;
   std::int64_t operator[](int axis) const { return dim(axis); }
-  /// The product of the dimensions; 1 for [].
+  /// Returns the product of the dimensions; 1 for [].
   std::int64_t num_elements() const;
-  /// The product of the dimensions that are not 0, so that products of some of them fit, too;
-  /// nothing where an int64 cannot hold it. What is read from elsewhere is looked at with this.
+  /// Returns the product of the dimensions that are not 0, so that the product of any of them fits
+  /// too; nullopt if an int64 cannot hold it. Checks dimensions that come from outside.
   static std::optional<std::int64_t> count(std::span<const std::int64_t> dims);
 
   const std::int64_t* begin() const { return dims_.data(); }
   const std::int64_t* end() const { return dims_.data() + rank_; }
   std::span<const std::int64_t> dims() const { return {dims_.data(), static_cast<size_t>(rank_)}; }
 
-  /// `axis` as 0 .. rank-1. Throws kInvalidArgument naming `who` when out of range.
+  /// Returns `axis` as 0 .. rank-1. Throws kInvalidArgument naming `who` if it is out of range.
   int normalized_axis(int axis, std::string_view who) const;
   Shape with_dim(int axis, std::int64_t size) const;
   Shape without_axis(int axis) const;
@@ -56,10 +56,10 @@ class Shape {
 
 std::ostream& operator<<(std::ostream& out, const Shape& shape);
 
-/// The shape that numpy's rule gives: dimensions are compared from the last one; equal or 1 fits.
-/// Nothing when they do not.
+/// Returns the shape that numpy's broadcasting rule gives: dimensions, compared from the last one,
+/// must be equal or 1. Returns nullopt if they are not.
 std::optional<Shape> try_broadcast(const Shape& a, const Shape& b);
-/// The same; throws kInvalidArgument naming `who` and both shapes when they do not fit.
+/// Same as try_broadcast(), but throws kInvalidArgument naming `who` and both shapes instead.
 Shape broadcast(const Shape& a, const Shape& b, std::string_view who);
 
 }  // namespace tutti

@@ -20,14 +20,14 @@
 
 namespace tutti {
 
-/// Elements begin .. end - 1 of an axis; negative ones count from its end, and what lies outside
-/// counts for nothing, as in Python. Range{} is the whole axis.
+/// Elements begin .. end - 1 of an axis. Negative numbers count from its end, and elements outside
+/// of it are ignored, as in Python. Range{} is the whole axis.
 struct Range {
   std::optional<std::int64_t> begin = std::nullopt;
   std::optional<std::int64_t> end = std::nullopt;
 };
 
-/// What stands in `x[...]` for one axis: a number, which takes the axis away, or a Range.
+/// Index of one axis in `x[...]`: a number, which removes the axis, or a Range.
 struct Index {
   template <std::integral Number>
   Index(Number number, SourceLocation location = SourceLocation::current())  // NOLINT
@@ -42,26 +42,25 @@ struct Index {
 };
 
 /// An n-dimensional array on one device, dense and row-major. Cheap to copy: copies share storage.
-/// Values never change after creation; only Variables change. Threads: all const functions, any
-/// thread.
+/// Values never change after creation; only Variables change. const functions are thread-safe.
 class Tensor {
  public:
-  /// Names no array: defined() is false, everything else throws kFailedPrecondition.
+  /// Creates an undefined tensor: defined() is false, everything else throws kFailedPrecondition.
   Tensor() = default;
   Tensor(const Tensor&) = default;
   Tensor(Tensor&&) = default;
   ~Tensor() = default;
-  /// Not to a temporary: `x[0] = 1.0f` does not compile, because x[0] is a tensor of its own, whose
-  /// new value would be lost.
+  /// Not for temporaries: `x[0] = 1.0f` does not compile, because x[0] is a tensor of its own,
+  /// whose new value would be lost.
   Tensor& operator=(const Tensor&) & = default;
   Tensor& operator=(Tensor&&) & = default;
   Tensor(float scalar);  // shape [], float32 (implicit, so that `x * 2.0f` reads as it should)
-  /// [values.size()], float32: `Tensor t = {1.f, 2.f};`. On current_device().
+  /// Creates [values.size()], float32, on current_device(): `Tensor t = {1.f, 2.f};`.
   Tensor(std::initializer_list<float> values) {  // NOLINT
     *this = from(Shape{static_cast<std::int64_t>(values.size())}, values);
   }
 
-  // Without a device: on current_device(), cpu:0 outside of device scopes.
+  // The default device is current_device(): cpu:0 outside of device scopes.
   static Tensor zeros(const Shape& shape, DType dtype = DType::kFloat32,
                       Device device = current_device());
   static Tensor ones(const Shape& shape, DType dtype = DType::kFloat32,
@@ -91,13 +90,13 @@ class Tensor {
     return full({}, value, dtype, device);
   }
 
-  /// `x[i]`, `x[-1]` and `x[{i, Range{1, 4}}]`, recorded on tapes like slice(). Throws
-  /// kInvalidArgument naming axis and shape for a number that is out of range. Elements are changed
-  /// with where(), scatter() or a Variable.
+  /// Returns elements: `x[i]`, `x[-1]` and `x[{i, Range{1, 4}}]`, recorded on tapes like slice().
+  /// Throws kInvalidArgument naming axis and shape for a number that is out of range. Elements are
+  /// changed with where(), scatter() or a Variable.
   Tensor operator[](const Index& index) const;
   Tensor operator[](std::initializer_list<Index> indices) const;
 
-  /// reduce_sum(x) and its like: of all elements, or along an axis. Recorded on tapes.
+  /// Same as reduce_sum(x) and similar: over all elements, or along an axis. Recorded on tapes.
   Tensor sum(SourceLocation where = SourceLocation::current()) const;
   Tensor sum(int axis, bool keep_dims = false,
              SourceLocation where = SourceLocation::current()) const;
@@ -110,7 +109,7 @@ class Tensor {
   Tensor min(SourceLocation where = SourceLocation::current()) const;
   Tensor min(int axis, bool keep_dims = false,
              SourceLocation where = SourceLocation::current()) const;
-  /// `x.reshape({2, -1})`, recorded on tapes.
+  /// Same as reshape(x, {2, -1}). Recorded on tapes.
   Tensor reshape(std::initializer_list<std::int64_t> dims,
                  SourceLocation where = SourceLocation::current()) const;
 
@@ -122,50 +121,51 @@ class Tensor {
   int rank() const { return shape().rank(); }
   std::size_t num_bytes() const;
 
-  /// This value on `device`; no copy when already there (virtual CPU devices share the host's
-  /// memory, unless one has its own: device_memory.h). Not recorded on tapes: no gradient flows
-  /// back through it. From a GPU to the host it waits for the value; to a GPU, and between GPUs
-  /// that reach each other, it waits for nothing.
+  /// Returns this value on `device`, without a copy if it is there already (virtual CPU devices
+  /// share the host's memory, unless one has its own: device_memory.h). Not recorded on tapes: no
+  /// gradient flows back. Waits for the value if it is on a GPU and `device` is not; does not wait
+  /// otherwise, except between GPUs without peer access.
   Tensor to(Device device) const;
-  /// The device by its name: x.to("cpu:1"). Throws as Device::parse() does.
+  /// Overload for the name of the device: x.to("cpu:1"). Throws as Device::parse() does.
   Tensor to(std::string_view device) const { return to(Device::parse(device)); }
-  /// The same elements in memory of their own, under a new identity. Not recorded on tapes.
+  /// Copies the elements into memory of their own, under a new id(). Not recorded on tapes.
   Tensor copy() const;
 
-  /// The one element, converted; of a GPU's tensor it waits for the value. Throws kInvalidArgument
+  /// Returns the only element, converted; waits for it if it is on a GPU. Throws kInvalidArgument
   /// unless there is exactly one.
   float item() const;
   double item_double() const;
   std::int64_t item_int() const;
 
-  /// The elements, in host memory. Throws kInvalidArgument unless T is the element type,
-  /// kFailedPrecondition on a GPU: to(Device{}) copies. Valid while a copy of this tensor lives.
+  /// Returns the elements in host memory, valid while a copy of this tensor lives. Throws
+  /// kInvalidArgument unless T is the element type, and kFailedPrecondition on a GPU: see to().
   template <class T>
   std::span<const T> host_span() const {
     require_dtype(dtype_of<T>());
     return {reinterpret_cast<const T*>(data()), static_cast<std::size_t>(num_elements())};
   }
   std::span<const std::byte> bytes() const { return {data(), num_bytes()}; }
-  /// Where the elements are in the memory of device(): for kernels and copies. No check.
+  /// Returns the address of the elements in device()'s memory, be it a GPU's: for kernels and
+  /// copies.
   const void* address() const;
-  /// The memory that the elements are a part of; as long as a reference lives it is not reused.
+  /// Returns the buffer that contains the elements; it is not reused as long as a reference lives.
   const BufferRef& buffer() const;
-  /// Copies the elements, converted to double; of a GPU's tensor it waits for them.
+  /// Copies the elements, converted to double; waits for those of a GPU.
   std::vector<double> to_doubles() const;
 
-  /// Shape, type and at most the first 32 elements, for people.
+  /// Returns shape, type and at most the first 32 elements as readable text.
   std::string to_string() const;
 
-  /// Rows [first, first + count) along axis 0, sharing storage. Not recorded on tapes: x[] and
-  /// slice() are.
+  /// Returns rows [first, first + count) along axis 0, sharing storage. Not recorded on tapes,
+  /// unlike x[] and slice().
   Tensor detached_rows(std::int64_t first, std::int64_t count) const;
-  /// The same elements under another shape of equal size, sharing storage. Not recorded on tapes:
-  /// reshape() is.
+  /// Returns the same elements in another shape of equal size, sharing storage. Not recorded on
+  /// tapes, unlike reshape().
   Tensor detached_reshape(const Shape& shape) const;
-  /// The same value under a new identity: what a tape sees as another tensor.
+  /// Returns the same value under a new id(), so that tapes see another tensor.
   Tensor alias() const;
 
-  /// The number by which tapes know this value; copies share it. 0 when undefined.
+  /// Returns the number that identifies this value on tapes; copies share it. 0 if undefined.
   std::uint64_t id() const;
 
  private:
@@ -182,14 +182,13 @@ class Tensor {
 
 std::ostream& operator<<(std::ostream& out, const Tensor& tensor);
 
-/// A tensor that is being made, or that a variable owns: the only way to write elements. Not shared
-/// between threads while it is written.
+/// Tensor under construction, or of a variable: the only way to write elements. Not thread-safe.
 class MutableTensor {
  public:
   MutableTensor() = default;
-  /// Elements are undefined.
+  /// Creates a tensor with undefined elements.
   MutableTensor(const Shape& shape, DType dtype, Device device);
-  /// In the host's memory, of this allocator.
+  /// Creates a tensor in host memory, from `allocator`.
   MutableTensor(const Shape& shape, DType dtype, BufferAllocator& allocator);
 
   const Shape& shape() const { return shape_; }
@@ -197,13 +196,14 @@ class MutableTensor {
   Device device() const { return device_; }
   std::int64_t num_elements() const { return shape_.num_elements(); }
   std::size_t num_bytes() const;
-  /// Elements in host memory. Throws kFailedPrecondition on a GPU.
+  /// Returns the elements in host memory. Throws kFailedPrecondition on a GPU.
   std::byte* data() const {
     if (device_.type != DeviceType::kCpu) [[unlikely]]
       fail_not_on_host();
     return buffer_->data();
   }
-  /// Where the elements are in the memory of device(): for kernels and copies. No check.
+  /// Returns the address of the elements in device()'s memory, be it a GPU's: for kernels and
+  /// copies.
   void* address() const { return buffer_->data(); }
   const BufferRef& buffer() const { return buffer_; }
   template <class T>
@@ -211,19 +211,17 @@ class MutableTensor {
     return {reinterpret_cast<T*>(data()), static_cast<std::size_t>(num_elements())};
   }
 
-  /// An immutable view of the same storage. Before the next write the holder must call
-  /// make_unique().
+  /// Returns an immutable view of the same storage. Call make_unique() before the next write.
   Tensor freeze() const;
-  /// Copies the storage first if any Tensor still shares it. After this, span() may be written.
+  /// Copies the storage first if it is shared. After this, span() may be written.
   void make_unique();
-  /// Takes over the elements of `value`: shares its storage until the next make_unique() where the
-  /// memory is the same, copies from another device. On a GPU they are copied in place when no
-  /// Tensor shares the storage.
+  /// Takes over the elements of `value`. Shares its storage until the next make_unique() if that is
+  /// the whole buffer and in the same memory; copies otherwise. On a GPU, copies in place if the
+  /// storage of this tensor is not shared.
   void assign(const Tensor& value);
-  /// Copies the elements of `value`, which may be on another device, into this storage, whoever
-  /// shares it.
+  /// Copies the elements of `value`, from any device, into this storage even if it is shared.
   void write(const Tensor& value);
-  /// How many tensors and buffers share the storage, this one included.
+  /// Returns the number of references to the storage, this one included.
   int num_sharers() const { return buffer_.num_references(); }
 
  private:

@@ -1,4 +1,4 @@
-// The elements of a variable: shared with the tensors that were read until the next write.
+// The elements of a variable, shared with the tensors that were read until the next write.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -8,26 +8,26 @@
 
 namespace tutti {
 
-/// Copy on write, and a fixed place while captured steps (StepRecorder) hold its address. Not
-/// synchronised.
+/// Elements of a variable: copied on write, and at a fixed address while captured steps
+/// (StepRecorder) use it. Not thread-safe.
 class VariableMemory : public std::enable_shared_from_this<VariableMemory> {
  public:
-  /// Shares the elements of `initial_value` when they are on `device`.
+  /// Shares the elements of `initial_value` on CPU devices with one memory; copies them otherwise.
   VariableMemory(const Tensor& initial_value, Device device);
 
   const Shape& shape() const { return value_.shape(); }
   DType dtype() const { return value_.dtype(); }
   Device device() const { return value_.device(); }
 
-  /// Never changes afterwards: shares the elements, or is a copy while they are pinned (unless the
-  /// reading step is itself being captured).
+  /// Returns the value, which never changes afterwards. Shares the elements, or copies them while
+  /// they are pinned (unless the reading step is itself being captured).
   Tensor read() const;
-  /// For writing in place.
+  /// Returns the elements for writing in place.
   MutableTensor& writable();
-  /// Takes over the elements of `value`, which is on device().
+  /// Takes over the elements of `value`, which must be on device().
   void assign(const Tensor& value);
 
-  /// Until as many unpin(), the elements' place is the same whenever settle() has been called.
+  /// Pins the elements until unpin() is called as often: settle() puts them at the same address.
   void pin();
   void unpin();
   void settle();

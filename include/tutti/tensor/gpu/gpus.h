@@ -1,4 +1,4 @@
-// The GPUs of this process: found at the first question, split into logical devices.
+// The GPUs of this process: found at the first call, and split into logical devices.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -17,47 +17,48 @@ class DeviceBackend;
 /// Device gpu:<index>: one of `num_parts` equal parts of a GPU (tf's logical devices).
 struct LogicalGpu {
   int index = 0;    // n of gpu:n
-  int ordinal = 0;  // of the GPU among those this process may use
-  /// The GPU's number in the machine, as far as CUDA_VISIBLE_DEVICES tells.
+  int ordinal = 0;  // index among the GPUs this process may use
+  /// Number of the GPU in the machine, if CUDA_VISIBLE_DEVICES determines it.
   std::optional<int> physical;
   int part = 0, num_parts = 1;
   std::int64_t memory_limit = 0;  // bytes
   PhysicalDevice properties;
 };
 
-/// How many logical devices a GPU becomes, and how much memory each may take (0: equal shares of
-/// what is free). tf.config.set_logical_device_configuration.
+/// Number of logical devices per GPU, and the memory limit of each (0: an equal share of the free
+/// memory). tf.config.set_logical_device_configuration.
 struct VirtualGpus {
   int per_gpu = 1;
   std::int64_t memory_limit = 0;
 };
 
-/// "4" or "4:512": parts of each GPU, and MiB of each part. Throws kInvalidArgument naming `who`.
+/// Parses "4" or "4:512": parts per GPU, and MiB per part. Throws kInvalidArgument naming `who`.
 VirtualGpus parse_virtual_gpus(std::string_view who, const std::string& text);
 
-/// Takes effect for the whole process. Throws kFailedPrecondition once the GPUs are in use,
-/// kInvalidArgument for numbers below 1. Otherwise the environment variable TUTTI_VIRTUAL_GPUS
-/// ("4", or "4:512" with MiB each) counts.
+/// Sets how all GPUs of this process are split. By default the environment variable
+/// TUTTI_VIRTUAL_GPUS ("4", or "4:512" with MiB each) decides. Throws kFailedPrecondition once the
+/// GPUs are in use, and kInvalidArgument unless per_gpu is 1 to 64 and the limit >= 0.
 void set_virtual_gpus(const VirtualGpus& virtual_gpus);
 
-/// Empty when there is none: then gpu_unavailable_reason() says why. The first call looks for
-/// driver and module and writes the log lines. Throws kUnavailable instead when the environment has
-/// TUTTI_CUDA=require (default: auto; off: none are looked for). Any thread.
+/// Returns the logical devices of all GPUs; empty if there are none (see gpu_unavailable_reason()).
+/// The first call searches for driver and module and writes the log lines. TUTTI_CUDA in the
+/// environment: auto (default), off (no search), require (throws kUnavailable if there are none).
+/// Thread-safe.
 const std::vector<LogicalGpu>& logical_gpus();
-/// One line: what is missing and what to do about it. Empty when there are GPUs.
+/// Returns one line with the reason why there are no GPUs and the remedy; empty if there are some.
 const std::string& gpu_unavailable_reason();
 
-/// The module behind the GPUs, for reports.
+/// Module that provides the GPUs, for reports.
 struct GpuModule {
-  std::string path;         // empty: none was opened
-  std::string description;  // "CUDA 13.0, ..."; empty: it found no GPUs
+  std::string path;         // empty if none was opened
+  std::string description;  // "CUDA 13.0, ..."; empty if it found no GPUs
   bool is_simulated = false;
-  std::vector<std::string> missing;  // CUDA libraries that it needs and that are not there
+  std::vector<std::string> missing;  // CUDA libraries that it needs but that were not found
 };
-/// Looks for GPUs first, as logical_gpus() does. Any thread.
+/// Returns the module; searches for GPUs first, as logical_gpus() does. Thread-safe.
 const GpuModule& gpu_module();
 
-/// nullptr when there are no GPUs.
+/// Returns the backend of the GPUs; nullptr if there are none.
 DeviceBackend* gpu_backend();
 
 }  // namespace tutti

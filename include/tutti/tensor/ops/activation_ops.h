@@ -1,4 +1,4 @@
-// Activations that are made of others, softmax, and the cross-entropies from logits.
+// Activations composed of other operations, softmax, and cross-entropies from logits.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -6,10 +6,10 @@
 
 namespace tutti {
 
-// Activations that are made of other operations; relu, sigmoid, tanh ... are in elementwise.h.
+// Activations composed of other operations; relu, sigmoid, tanh ... are in elementwise.h.
 
-/// All of these: x of a floating type and any shape -> the same. Names and constants are Keras's,
-/// the derivatives at corners TensorFlow's: that of the flat side, for leaky_relu() of the slope
+/// All of these: x of a floating type and any shape -> the same. Names and constants are Keras's.
+/// Derivatives at corners are TensorFlow's: that of the flat side, or for leaky_relu() the slope
 /// below.
 
 /// x * sigmoid(x), also called swish.
@@ -27,14 +27,14 @@ Tensor hard_silu(const Operand& x);
 /// x / (|x| + 1).
 Tensor softsign(const Operand& x);
 
-// Softmax and the cross-entropies that are computed from logits.
+// Softmax, and cross-entropies computed from logits.
 
-/// e^x divided by its sum over the last axis, and the logarithm of that.
+/// softmax(): e^x divided by its sum over the last axis; log_softmax(): the logarithm of that.
 Tensor softmax(const Operand& logits);
 Tensor log_softmax(const Operand& logits);
 
 /// labels [batch] int32 or int64, logits [batch, classes] -> loss per example [batch]. A label
-/// outside 0 .. classes-1 throws kInvalidArgument naming row and label.
+/// outside 0 .. classes-1 throws kInvalidArgument naming row and label; on GPUs its loss is NaN.
 Tensor sparse_softmax_cross_entropy(const Operand& labels, const Operand& logits);
 /// labels [batch, classes] (each row a distribution), logits [batch, classes] -> [batch].
 Tensor softmax_cross_entropy(const Operand& labels, const Operand& logits);

@@ -10,8 +10,9 @@ namespace tutti {
 
 // Two-dimensional convolution (cross-correlation, as everywhere in this field).
 
-/// The window's elements stand `dilation` pixels apart. With groups, the input and output channels
-/// are cut into so many equal parts and each part of the output sees one part of the input.
+/// Options of conv2d(). Elements of the window are `dilation` pixels apart. With several groups,
+/// the input and output channels are split into that many equal parts, and each part of the output
+/// depends on one part of the input.
 struct Conv2dOptions {
   std::int64_t stride_h = 1;
   std::int64_t stride_w = 1;
@@ -22,8 +23,9 @@ struct Conv2dOptions {
   std::int64_t groups = 1;
 };
 
-/// Sizes of the result; -1: stride * size for SAME, that plus max(0, window - stride) for VALID
-/// (Keras's rule; another size that a convolution would bring back to the input's is allowed).
+/// Options of conv2d_transpose(). An output size of -1 means stride * size for SAME, and that plus
+/// max(0, window - stride) for VALID (Keras's rule). Any other size that conv2d() would map back to
+/// the input's is allowed.
 struct Conv2dTransposeOptions {
   std::int64_t stride_h = 1;
   std::int64_t stride_w = 1;
@@ -39,7 +41,7 @@ struct Conv2dTransposeOptions {
 /// ceil((height - window + 1) / stride_h), window = (kernel_height - 1) * dilation_h + 1. A NaN
 /// stays a NaN through every activation. tf.nn.conv2d.
 Tensor conv2d(const Operand& x, const Operand& filter, Conv2dOptions options = {});
-/// The same plus bias [out], then the activation, in one pass.
+/// Overload with a bias [out], added before the activation in the same pass.
 Tensor conv2d(const Operand& x, const Operand& filter, const Operand& bias,
               Conv2dOptions options = {});
 
@@ -48,20 +50,20 @@ Tensor conv2d(const Operand& x, const Operand& filter, const Operand& bias,
 /// its own; channel i's k-th result is channel i * multiplier + k. options.groups must be 1.
 /// tf.nn.depthwise_conv2d.
 Tensor depthwise_conv2d(const Operand& x, const Operand& filter, Conv2dOptions options = {});
-/// The same plus bias [in * multiplier], then the activation.
+/// Overload with a bias [in * multiplier], added before the activation.
 Tensor depthwise_conv2d(const Operand& x, const Operand& filter, const Operand& bias,
                         Conv2dOptions options = {});
 
-/// x [batch, height, width, in], filter [kernel_height, kernel_width, out, in] ->
-/// [batch, out_height, out_width, out]: the gradient of conv2d with respect to its image, used
-/// forwards. tf.nn.conv2d_transpose.
+/// x [batch, height, width, in], filter [kernel_height, kernel_width, out, in] -> [batch,
+/// out_height, out_width, out]: the gradient of conv2d() with respect to its image.
+/// tf.nn.conv2d_transpose.
 Tensor conv2d_transpose(const Operand& x, const Operand& filter,
                         Conv2dTransposeOptions options = {});
-/// The same plus bias [out].
+/// Overload with a bias [out].
 Tensor conv2d_transpose(const Operand& x, const Operand& filter, const Operand& bias,
                         Conv2dTransposeOptions options = {});
 
-/// The gradients of conv2d, themselves differentiable. `attributes` are those of the recorded call.
+/// Gradients of conv2d(), themselves differentiable. `attributes` are those of the recorded call.
 Tensor conv2d_backward_input(const Operand& dy, const Operand& filter, const Shape& input_shape,
                              const Conv2dAttributes& attributes);
 Tensor conv2d_backward_filter(const Operand& x, const Operand& dy, const Shape& filter_shape,
@@ -71,7 +73,7 @@ Tensor bias_grad(const Operand& dy);
 
 // Pooling over windows of NHWC images.
 
-/// The window, and how far it moves.
+/// Options of pooling: the size of the window and its strides.
 struct Pool2dOptions {
   std::int64_t window_h = 2;
   std::int64_t window_w = 2;
@@ -89,14 +91,14 @@ Tensor average_pool2d(const Operand& x, Pool2dOptions options = {});
 Tensor global_average_pool2d(const Operand& x);
 Tensor global_max_pool2d(const Operand& x);
 
-/// Gradients; `attributes` are those of the recorded call.
+/// Gradients of pooling; `attributes` are those of the recorded call.
 Tensor max_pool2d_grad(const Operand& x, const Operand& dy, const Pool2dAttributes& attributes);
 Tensor average_pool2d_grad(const Operand& dy, const Shape& input_shape,
                            const Pool2dAttributes& attributes);
 
-// Images of another size.
+// Upsampling of images.
 
-/// How many times as high and as wide, and by which rule.
+/// Options of upsample2d(): factors of height and width, and the interpolation.
 struct UpsampleOptions {
   std::int64_t factor_h = 2;
   std::int64_t factor_w = 2;
@@ -104,11 +106,11 @@ struct UpsampleOptions {
 };
 
 /// x [batch, height, width, channels] -> [batch, height * factor_h, width * factor_w, channels].
-/// kBilinear takes pixel centres at half numbers and repeats the border, as tf.image.resize and
+/// kBilinear has pixel centres at half numbers and repeats the border, as tf.image.resize and
 /// Keras's UpSampling2D do.
 Tensor upsample2d(const Operand& x, UpsampleOptions options = {});
-/// Its gradient: each pixel of dy added to the pixels of an image of `input_shape` that it was made
-/// of. Itself differentiable.
+/// Gradient of upsample2d(): adds each pixel of dy to those pixels of an image of `input_shape`
+/// from which it was interpolated. Itself differentiable.
 Tensor upsample2d_grad(const Operand& dy, const Shape& input_shape,
                        const UpsampleAttributes& attributes);
 

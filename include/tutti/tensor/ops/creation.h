@@ -1,4 +1,4 @@
-// Tensors made of a rule: ranges, the identity, the same number everywhere.
+// Tensors made from a rule: ranges, the identity, constants.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -8,16 +8,15 @@
 
 namespace tutti {
 
-/// start, start + step, ... before stop: int64 for whole numbers, else float32. Throws
-/// kInvalidArgument for a step of 0. tf.range.
+/// Implement arange() for integers and for other numbers. Throw kInvalidArgument for a step of 0.
 Tensor range_of(std::int64_t start, std::int64_t stop, std::int64_t step, DType dtype,
                 Device device);
 Tensor range_of(double start, double stop, double step, DType dtype, Device device);
 
-/// In what arange() counts for numbers of type T, and the elements that it then makes.
+/// Type in which arange() counts for arguments of type T.
 template <class T>
 using RangeNumber = std::conditional_t<std::is_integral_v<T>, std::int64_t, double>;
-/// int64 for whole numbers, float32 for others.
+/// Default element type of arange(): int64 for integers, float32 for other numbers.
 template <class T>
 inline constexpr DType kRangeType = std::is_integral_v<T> ? DType::kInt64 : DType::kFloat32;
 
@@ -30,17 +29,17 @@ requires std::is_arithmetic_v<T> Tensor arange(std::type_identity_t<T> start, T 
   using Number = RangeNumber<T>;
   return range_of(Number{start}, Number{stop}, Number{step}, dtype, device);
 }
-/// `arange(5)`: from 0.
+/// Overload that starts from 0: `arange(5)`.
 template <class T>
 requires std::is_arithmetic_v<T> Tensor arange(T stop) { return arange(T{0}, stop); }
 
-/// `count` numbers at equal distances from `start` to `stop`, both included. tf.linspace.
+/// Returns `count` equally spaced numbers from `start` to `stop`, both included. tf.linspace.
 Tensor linspace(double start, double stop, std::int64_t count, DType dtype = DType::kFloat32,
                 Device device = current_device());
-/// [rows, columns] with 1 on the diagonal; as many columns as rows without a number. tf.eye.
+/// Returns [rows, columns] with 1 on the diagonal; -1 columns: as many as rows. tf.eye.
 Tensor eye(std::int64_t rows, std::int64_t columns = -1, DType dtype = DType::kFloat32,
            Device device = current_device());
-/// Shape, element type and device of x; no gradient flows.
+/// Return 0 or 1 everywhere, with shape, element type and device of x; no gradient flows.
 Tensor zeros_like(const Operand& x);
 Tensor ones_like(const Operand& x);
 

@@ -1,4 +1,4 @@
-// Sums of products by the names of axes.
+// Einstein summation.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10,12 +10,12 @@
 
 namespace tutti {
 
-/// Products of elements, summed over the axes whose letters the result does not have:
+/// Multiplies elements and sums over the axes whose letters the result does not have.
 /// einsum("bij,bjk->bik", {a, b}) multiplies matrices, "ii->" is the trace, "...ij->...ji"
-/// transposes. Without "->" the result has the letters that stand once, in the order of the
-/// alphabet. Axes of one letter have one length; those of "..." broadcast. Floating types, of one
-/// kind. Several operands are multiplied from left to right. Throws kInvalidArgument that quotes
-/// the equation. tf.einsum.
+/// transposes. Without "->" the result has the letters that occur once, in alphabetical order. Axes
+/// with the same letter have one length; those of "..." broadcast. The operands have one floating
+/// type and are multiplied from left to right. Errors (kInvalidArgument) quote the equation.
+/// tf.einsum.
 Tensor einsum(std::string_view equation, std::span<const Tensor> operands,
               SourceLocation where = SourceLocation::current());
 inline Tensor einsum(std::string_view equation, std::initializer_list<Tensor> operands,

@@ -7,25 +7,24 @@
 namespace tutti {
 
 /// All of these: inputs of one dtype (a plain number takes the other operand's), on one device. A
-/// wrong shape or dtype throws kInvalidArgument that names the operation, both shapes and the
-/// caller's line. The caller's thread computes.
+/// wrong shape or dtype throws kInvalidArgument naming the operation, both shapes and the caller's
+/// line. CPU kernels run on the calling thread.
 Tensor add(const Operand& a, const Operand& b);
 Tensor subtract(const Operand& a, const Operand& b);
 Tensor multiply(const Operand& a, const Operand& b);
-/// True division; integers throw: try cast() or floor_divide().
+/// True division. Throws for integers: try cast() or floor_divide().
 Tensor divide(const Operand& a, const Operand& b);
 /// The larger and the smaller of each pair.
 Tensor maximum(const Operand& a, const Operand& b);
 Tensor minimum(const Operand& a, const Operand& b);
-/// base to the power of exponent. Integers: negative exponents give 1 / base^-exponent towards
-/// zero.
+/// base to the power of exponent. Negative integer exponents give 1 / base^-exponent, truncated.
 Tensor pow(const Operand& base, const Operand& exponent);
-/// The quotient towards minus infinity, and what it leaves, with the sign of b. An integer divided
-/// by 0 gives 0 and leaves 0, as in numpy. tf.math.floordiv, tf.math.floormod.
+/// The quotient rounded towards minus infinity, and the remainder, with the sign of b. Both are 0
+/// if an integer is divided by 0, as in numpy. tf.math.floordiv, tf.math.floormod.
 Tensor floor_divide(const Operand& a, const Operand& b);
 Tensor floor_mod(const Operand& a, const Operand& b);
-/// relu(a + b), the end of a residual block, in one pass: with the bits of the two operations and,
-/// like add(), with broadcasting.
+/// relu(a + b), the end of a residual block, in one pass. Has the bits of the two operations and,
+/// like add(), broadcasts.
 Tensor add_relu(const Operand& a, const Operand& b);
 
 inline Tensor operator+(const Operand& a, const Operand& b) { return add(a, b); }
@@ -34,7 +33,7 @@ inline Tensor operator*(const Operand& a, const Operand& b) { return multiply(a,
 inline Tensor operator/(const Operand& a, const Operand& b) { return divide(a, b); }
 inline Tensor operator%(const Operand& a, const Operand& b) { return floor_mod(a, b); }
 
-/// Comparisons of equal types, and functions of bool tensors; both give bool tensors.
+/// Comparisons of equal types, and functions of bool tensors. All return bool tensors.
 Tensor equal(const Operand& a, const Operand& b);
 Tensor not_equal(const Operand& a, const Operand& b);
 Tensor less(const Operand& a, const Operand& b);
@@ -44,7 +43,7 @@ Tensor greater_equal(const Operand& a, const Operand& b);
 Tensor logical_and(const Operand& a, const Operand& b);
 Tensor logical_or(const Operand& a, const Operand& b);
 Tensor logical_not(const Operand& x);
-/// Bool tensors, too; of integers none is NaN or infinite. tf.math.is_nan, is_inf, is_finite.
+/// Return bool tensors. Integers are never NaN or infinite. tf.math.is_nan, is_inf, is_finite.
 Tensor isnan(const Operand& x);
 Tensor isinf(const Operand& x);
 Tensor isfinite(const Operand& x);
@@ -56,18 +55,18 @@ inline Tensor operator<=(const Operand& a, const Operand& b) { return less_equal
 inline Tensor operator>(const Operand& a, const Operand& b) { return greater(a, b); }
 inline Tensor operator>=(const Operand& a, const Operand& b) { return greater_equal(a, b); }
 
-/// A new tensor takes the place of `a`; copies of the old one keep its value.
+/// Replace `a` by a new tensor; copies of the old one keep its value.
 inline Tensor& operator+=(Tensor& a, const Operand& b) { return a = add(a, b); }
 inline Tensor& operator-=(Tensor& a, const Operand& b) { return a = subtract(a, b); }
 inline Tensor& operator*=(Tensor& a, const Operand& b) { return a = multiply(a, b); }
 inline Tensor& operator/=(Tensor& a, const Operand& b) { return a = divide(a, b); }
 
-/// Every bit of an integer inverted (-1 - x; of a uint8 255 - x), and logical_not() of a bool:
+/// Inverts every bit of an integer (-1 - x; for uint8 255 - x); for bool, same as logical_not().
 /// numpy.invert. Throws kInvalidArgument for floating types.
 Tensor bitwise_not(const Operand& x);
 inline Tensor operator~(const Operand& x) { return bitwise_not(x); }
 
-/// -x of each element, x * x, |x|, and -1, 0 or 1 by its sign.
+/// -x, x * x, |x|, and -1, 0 or 1 by the sign of x.
 Tensor negate(const Operand& x);
 inline Tensor operator-(const Operand& x) { return negate(x); }
 Tensor square(const Operand& x);
@@ -80,17 +79,17 @@ Tensor log(const Operand& x);
 Tensor sqrt(const Operand& x);
 Tensor rsqrt(const Operand& x);
 Tensor reciprocal(const Operand& x);
-/// To the nearest whole number below, and above.
+/// Round down, and up, to a whole number.
 Tensor floor(const Operand& x);
 Tensor ceil(const Operand& x);
-/// To the nearest whole number, halves to the even one. tf.round.
+/// Rounds to the nearest whole number, halves to the even one. tf.round.
 Tensor round(const Operand& x);
 /// The error function.
 Tensor erf(const Operand& x);
 /// log(1 + x) and exp(x) - 1, accurate near 0.
 Tensor log1p(const Operand& x);
 Tensor expm1(const Operand& x);
-/// Of angles in radians.
+/// Sine and cosine of angles in radians.
 Tensor sin(const Operand& x);
 Tensor cos(const Operand& x);
 
@@ -106,22 +105,22 @@ Tensor elu(const Operand& x);
 Tensor gelu(const Operand& x);
 Tensor gelu_tanh(const Operand& x);
 
-/// Values below `low` become low, above `high` become high. The gradient is 0 outside [low, high].
+/// Limits x to [low, high]. The gradient is 0 outside.
 Tensor clip(const Operand& x, double low, double high);
-/// Float to integer truncates towards zero; anything to bool is x != 0.
+/// Converts to another type. Float to integer truncates towards zero; anything to bool is x != 0.
 Tensor cast(const Operand& x, DType dtype);
 /// a where condition (bool) is true, else b; all three broadcast.
 Tensor where(const Operand& condition, const Operand& a, const Operand& b);
-/// x, as a constant for every tape.
+/// Returns x as a constant for every tape.
 Tensor stop_gradient(const Operand& x);
 
-/// dy times the activation's derivative. dy and y (the activation's result) have one shape and
+/// dy times the derivative of the activation, from its result y. dy and y have one shape and
 /// floating type.
 Tensor relu_grad(const Operand& dy, const Operand& y);
 Tensor sigmoid_grad(const Operand& dy, const Operand& y);
 Tensor tanh_grad(const Operand& dy, const Operand& y);
 Tensor elu_grad(const Operand& dy, const Operand& y);
-/// The same from the activation's input x.
+/// dy times the derivative of the activation, from its input x.
 Tensor gelu_grad(const Operand& dy, const Operand& x);
 Tensor gelu_tanh_grad(const Operand& dy, const Operand& x);
 

@@ -6,7 +6,7 @@
 
 namespace tutti {
 
-/// Whether the last two axes of an operand are taken the other way round.
+/// Options of matmul(): true swaps the last two axes of an operand.
 struct MatMulOptions {
   bool transpose_a = false;
   bool transpose_b = false;

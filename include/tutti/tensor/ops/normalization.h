@@ -6,8 +6,8 @@
 
 namespace tutti {
 
-/// mean and variance (biased) have shape [channels] and the type of gamma and beta: that of x or,
-/// where x has 16 bits, float32.
+/// Result of batch_norm_training(). mean and variance (biased) have shape [channels] and the type
+/// of gamma and beta: that of x, or float32 if x has 16 bits.
 struct BatchNormResult {
   Tensor y;
   Tensor mean;
@@ -15,11 +15,11 @@ struct BatchNormResult {
 };
 
 /// y = gamma * (x - mean) / sqrt(variance + epsilon) + beta with the statistics of x over all axes
-/// but the last (x [..., channels]). With 0 rows y is empty and mean and variance are 0. Gradients
-/// flow through y; and through mean and variance too (they are ordinary outputs).
+/// but the last (x [..., channels]). With 0 rows y is empty, and mean and variance are 0. Gradients
+/// flow through y, mean and variance.
 BatchNormResult batch_norm_training(const Operand& x, const Operand& gamma, const Operand& beta,
                                     double epsilon);
-/// With given statistics.
+/// Same as batch_norm_training(), but with given statistics.
 Tensor batch_norm_inference(const Operand& x, const Operand& gamma, const Operand& beta,
                             const Operand& mean, const Operand& variance, double epsilon);
 
@@ -28,7 +28,7 @@ std::vector<Tensor> batch_norm_grad(const Operand& x, const Operand& gamma, cons
                                     const Operand& variance, const Operand& dy, double epsilon);
 
 struct LayerNormOptions {
-  /// Over how many of the last axes.
+  /// Number of trailing axes that are normalized.
   int num_axes = 1;
   double epsilon = 1e-3;
 };
@@ -37,15 +37,15 @@ struct GroupNormOptions {
   double epsilon = 1e-3;
 };
 /// y = gamma * (x - mean) / sqrt(variance + epsilon) + beta, with the statistics (variance biased)
-/// of each row over the last axes; gamma and beta have the shape of those axes.
+/// of each row over the last `num_axes` axes. gamma and beta have the shape of those axes.
 Tensor layer_norm(const Operand& x, const Operand& gamma, const Operand& beta,
                   LayerNormOptions options = {});
-/// The same for x [batch, ..., channels] with statistics per batch row and group of channels, over
-/// all axes between; gamma and beta [channels]. `groups` must divide the channels.
+/// Same as layer_norm(), but for x [batch, ..., channels] with statistics per batch row and group
+/// of channels, over all axes between; gamma and beta [channels]. `groups` must divide channels.
 Tensor group_norm(const Operand& x, const Operand& gamma, const Operand& beta,
                   GroupNormOptions options = {});
-/// Gradients of both: {dx, dgamma, dbeta}. mean and variance [batch, groups] and `attributes` are
-/// those of the recorded call.
+/// Gradients of layer_norm() and group_norm(): {dx, dgamma, dbeta}. mean and variance [batch,
+/// groups] and `attributes` are those of the recorded call.
 std::vector<Tensor> group_norm_grad(const Operand& x, const Operand& gamma, const Operand& mean,
                                     const Operand& variance, const Operand& dy,
                                     const GroupNormAttributes& attributes);

@@ -1,4 +1,4 @@
-// Reductions over axes, and running sums and largest elements along one.
+// Reductions over axes; cumulative sums, largest elements and sorting along one.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,30 +11,29 @@ namespace tutti {
 
 // Reductions over axes.
 
-/// Which axes go away; empty: all. Negative axes count from the end.
+/// Axes to reduce; empty: all. Negative axes count from the end.
 struct ReduceOptions {
   std::vector<int> axes = {};
-  /// Whether they stay, with length 1.
+  /// True keeps the reduced axes, with length 1.
   bool keep_dims = false;
 };
 
-/// Sums are added along a fixed order that depends on the shape alone. The sum of nothing is 0, the
-/// product 1; the mean of nothing is NaN as in tf; max and min of nothing are the type's lowest and
-/// highest value (-inf, inf).
+/// Sums are added in a fixed order that depends only on the shape. Without elements the sum is 0,
+/// the product 1, the mean NaN as in tf, and max and min are the limits of the type (-inf, inf).
 Tensor reduce_sum(const Operand& x, ReduceOptions options = {});
 /// The mean, of floating types only.
 Tensor reduce_mean(const Operand& x, ReduceOptions options = {});
-/// The largest element, the smallest, and the product of all: see reduce_sum() for none.
+/// The largest element, the smallest, and the product of all; without elements as for reduce_sum().
 Tensor reduce_max(const Operand& x, ReduceOptions options = {});
 Tensor reduce_min(const Operand& x, ReduceOptions options = {});
 Tensor reduce_product(const Operand& x, ReduceOptions options = {});
-/// The mean of (x - mean)^2, and its root. Floating types only. tf.math.reduce_variance,
+/// The mean of (x - mean)^2, and its square root. Floating types only. tf.math.reduce_variance,
 /// tf.math.reduce_std.
 Tensor reduce_variance(const Operand& x, ReduceOptions options = {});
 Tensor reduce_std(const Operand& x, ReduceOptions options = {});
-/// log(sum(exp(x))) without overflow; of nothing -inf. Floating types only. tf.reduce_logsumexp.
+/// log(sum(exp(x))) without overflow; -inf without elements. Floating types. tf.reduce_logsumexp.
 Tensor reduce_logsumexp(const Operand& x, ReduceOptions options = {});
-/// Whether any is true, and whether all are; bool only.
+/// True if any element is true, and if all are; bool only.
 Tensor reduce_any(const Operand& x, ReduceOptions options = {});
 Tensor reduce_all(const Operand& x, ReduceOptions options = {});
 
@@ -61,42 +60,40 @@ Tensor reduce_min(const Operand& x, Axis axis, bool keep_dims = false) {
 Tensor argmax(const Operand& x, int axis = -1);
 Tensor argmin(const Operand& x, int axis = -1);
 
-/// x of a shape that broadcasting gave, summed back to `shape`: the gradient of broadcasting.
+/// Sums x, which has a shape that broadcasting gave, back to `shape`: the gradient of broadcasting.
 Tensor sum_to_shape(const Operand& x, const Shape& shape);
 
-// Operations along one axis whose result at an element depends on its neighbours: running sums and
-// the largest elements.
+// Cumulative sums, largest elements and sorting along one axis.
 
 struct CumulativeSumOptions {
   int axis = 0;
-  /// Leave the element itself out.
+  /// Excludes the element itself.
   bool exclusive = false;
-  /// From the end.
+  /// Sums from the end.
   bool reverse = false;
 };
-/// The sum of all elements up to here along an axis, numbers only; floats are added in double.
-/// tf.cumsum.
+/// Running sums along an axis, numbers only; floats are added in double. tf.cumsum.
 Tensor cumulative_sum(const Operand& x, CumulativeSumOptions options = {});
 
-/// The product of all elements up to here along an axis, floating types only. tf.math.cumprod.
+/// Running products along an axis, floating types only. tf.math.cumprod.
 Tensor cumulative_product(const Operand& x, CumulativeSumOptions options = {});
 
-/// Elements, and their places along the last axis.
+/// Result of top_k(): elements, and their positions along the last axis.
 struct TopKResult {
   Tensor values;
   Tensor indices;  // int64
 };
-/// The k largest elements along the last axis, largest first, and where they stand: [..., n] ->
-/// [..., k]. Among equal ones the first comes first; NaN counts as the largest. tf.math.top_k.
+/// The k largest elements along the last axis, largest first, and their positions: [..., n] ->
+/// [..., k]. Equal elements keep their order; NaN counts as the largest. tf.math.top_k.
 TopKResult top_k(const Operand& x, std::int64_t k);
 
 struct SortOptions {
   int axis = -1;
   bool descending = false;
 };
-/// The elements along an axis in order; NaN counts as the largest. tf.sort.
+/// Sorts the elements along an axis; NaN counts as the largest. tf.sort.
 Tensor sort(const Operand& x, SortOptions options = {});
-/// int64: where the elements of sort(x) stand in x; among equal ones the first comes first, in
+/// Returns the int64 positions in x of the elements of sort(x). Equal elements keep their order, in
 /// either direction. tf.argsort with stable=True.
 Tensor argsort(const Operand& x, SortOptions options = {});
 

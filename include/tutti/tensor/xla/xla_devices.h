@@ -1,4 +1,4 @@
-// The devices that XLA computes on in this process.
+// The XLA devices of this process.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -6,17 +6,17 @@
 
 namespace tutti {
 
-/// What XLA computes on here, for people and for strategies that choose.
+/// XLA devices of this process, for reports and for the choice of a strategy.
 struct XlaDevices {
   std::string platform;  // "cpu", "tpu"; empty: none
   int count = 0;         // xla:0 .. xla:count-1
-  std::string plugin;    // path
-  std::string version;   // of the plugin's table, "0.115"
-  std::string why_none;  // one line: what is missing and what to do; empty when there are some
+  std::string plugin;    // path of the plugin
+  std::string version;   // of the plugin's API, "0.115"
+  std::string why_none;  // cause and remedy in one line if there are none
 };
 
 /// Opens the plugin and its devices at the first call, which takes a tenth of a second or, on TPUs,
-/// seconds; they stay this process's as long as it lives.
+/// seconds. They stay open as long as the process lives.
 const XlaDevices& xla_devices();
 
 }  // namespace tutti
