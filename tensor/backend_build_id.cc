@@ -1,4 +1,4 @@
-// What tells builds of host and module apart (cmake/TuttiCuda.cmake makes it).
+// Identifier of the build, by which host and module recognise each other (cmake/TuttiCuda.cmake).
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/device_backend.h"
 

@@ -18,10 +18,10 @@ namespace tutti {
 
 // Buffers and the caching allocator.
 //
-// A size class is a multiple of the granularity, at most a quarter above what was asked for. A
+// A size class is a multiple of the granularity, at most a quarter above the requested size. A
 // cached buffer keeps its Buffer object and its memory together, so that a hit costs one lock and
-// no call of the source. When too much waits, the classes whose last hit or return is oldest are
-// emptied first.
+// no call of the source. When the cache is full, the least recently used size classes are emptied
+// first.
 
 Buffer::~Buffer() {
   if (data_) allocator_->source_.release(data_);
@@ -32,7 +32,7 @@ BufferAllocator::BufferAllocator(MemorySource source, BufferAllocatorOptions opt
 
 BufferAllocator::~BufferAllocator() { trim(); }
 
-/// Classes 1, 2, 3, 4 units, then four steps per doubling: 5, 6, 7, 8, 10, ...
+/// Size classes are 1, 2, 3, 4 units, then four steps per doubling: 5, 6, 7, 8, 10, ...
 BufferAllocator::SizeClass BufferAllocator::size_class(std::size_t size) const {
   const std::size_t unit = options_.granularity;
   const std::size_t units = std::max<std::size_t>((size + unit - 1) / unit, 1);
@@ -91,7 +91,7 @@ std::unique_ptr<Buffer> BufferAllocator::make_buffer(const SizeClass& wanted) {
     statistics_.in_use -= wanted.bytes;
     fail_memory(wanted.bytes);
   }
-  MutexLock lock(mutex_);  // here, so that what was refused does not count
+  MutexLock lock(mutex_);  // here, so that failed requests do not count
   statistics_.peak_in_use = std::max(statistics_.peak_in_use, statistics_.in_use);
   return buffer;
 }
@@ -197,7 +197,7 @@ void trim_allocator_cache(Device device) {
                                   : GpuDevice::of(device).trim();
 }
 
-// Where memory comes from.
+// Sources of memory.
 
 MemorySource memory_of(BufferAllocator& allocator) {
   struct Taken {
@@ -228,8 +228,8 @@ namespace {
 constexpr std::size_t kHostAlignment = 64;
 
 std::byte* allocate_on_host(std::size_t size) {
-  // Passes over large values otherwise spend a good part of their time on finding pages. Where the
-  // system has no such pages, the advice is in vain.
+  // Without huge pages, passes over large values spend much of their time on looking up pages.
+  // Systems that have none ignore the advice.
   constexpr std::size_t kHugePage = std::size_t{2} << 20;
   const bool is_large = size >= kHugePage;
   void* data = nullptr;

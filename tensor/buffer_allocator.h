@@ -15,47 +15,47 @@
 
 namespace tutti {
 
-/// Where an allocator gets memory from. Both are called by any thread.
+/// Source of an allocator's memory. Both functions must be thread-safe.
 struct MemorySource {
-  std::function<std::byte*(std::size_t size)> allocate;  // nullptr when there is none left
-  std::function<void(std::byte* data)> release;          // throws nothing
+  std::function<std::byte*(std::size_t size)> allocate;  // returns nullptr if there is none left
+  std::function<void(std::byte* data)> release;          // must not throw
 };
 
 struct BufferAllocatorOptions {
   static constexpr std::size_t kUnlimited = std::numeric_limits<std::size_t>::max();
-  std::string name = "allocator";  // who runs out of memory
+  std::string name = "allocator";  // for error messages
   std::string advice = "try a smaller batch";
-  /// Size classes are multiples of it; a power of two. The source sees to the alignment itself.
+  /// Unit of the size classes in bytes, a power of two. The source itself aligns the memory.
   std::size_t granularity = 64;
-  std::size_t max_cached = kUnlimited;  // bytes that wait
-  std::size_t limit = kUnlimited;       // bytes in use and waiting
-  /// Asks whoever else holds memory of this allocator in vain to free it, when it is short.
+  std::size_t max_cached = kUnlimited;  // bytes in the cache
+  std::size_t limit = kUnlimited;       // bytes in use and in the cache
+  /// Called when memory is short: makes others free memory of this allocator that they do not need.
   std::function<void()> on_shortage = {};
-  /// Told of each buffer that begins to wait. May not allocate.
+  /// Called for each freed buffer. Must not allocate.
   std::function<void(std::byte*)> on_recycle = {};
-  /// Asked on the thread that frees a buffer. Takes the buffer, and returns true, while work is
-  /// captured there that may use it: then it must not become another's.
+  /// Called on the thread that frees a buffer. Takes the buffer and returns true while the thread
+  /// captures work that may use it, because it must not be reused then.
   std::function<bool(BufferRef& freed)> keep_freed = {};
 };
 
-/// Freed buffers wait, by size class, for the next request of that class. A buffer may be handed
-/// out again as soon as it was freed: work of a GPU that still uses it was put into the stream
-/// before all work of the next owner. Any thread.
+/// Caching allocator: freed buffers wait, by size class, for the next request of that class. A
+/// buffer may be reused as soon as it is freed, because GPU work that still uses it precedes all
+/// work of the next owner in the stream. Thread-safe.
 class BufferAllocator : public std::enable_shared_from_this<BufferAllocator> {
  public:
   BufferAllocator(MemorySource source, BufferAllocatorOptions options);
   ~BufferAllocator();
   BufferAllocator& operator=(BufferAllocator&&) = delete;
 
-  /// Throws kResourceExhausted saying how much is in use, waits and is allowed.
+  /// Throws kResourceExhausted naming the bytes in use, in the cache, and allowed.
   BufferRef allocate(std::size_t size);
   AllocatorStatistics statistics() const;
-  /// The peak starts anew at what is in use.
+  /// Resets the peak to the current use.
   void reset_peak();
   std::size_t limit() const { return limit_.load(std::memory_order_relaxed); }
-  /// Instead of BufferAllocatorOptions::limit. What is in use beyond it stays.
+  /// Replaces BufferAllocatorOptions::limit. Memory in use beyond it stays.
   void set_limit(std::size_t bytes) { limit_.store(bytes, std::memory_order_relaxed); }
-  /// Gives the memory that waits back to its source.
+  /// Returns cached memory to its source.
   void trim();
 
  private:
@@ -76,7 +76,7 @@ class BufferAllocator : public std::enable_shared_from_this<BufferAllocator> {
   std::unique_ptr<Buffer> take_cached(const SizeClass& wanted);
   std::unique_ptr<Buffer> make_buffer(const SizeClass& wanted);
   void stay_within_limit(std::size_t wanted);
-  /// Whether what is held is within the limit, after giving back what waits.
+  /// Frees cached memory as far as needed. Returns true if the rest is within the limit.
   bool fits_limit();
   [[noreturn]] void fail_memory(std::size_t wanted) const TUTTI_REQUIRES(mutex_);
   void recycle(Buffer* handed_out);
@@ -91,11 +91,11 @@ class BufferAllocator : public std::enable_shared_from_this<BufferAllocator> {
   std::uint64_t clock_ TUTTI_GUARDED_BY(mutex_) = 0;
 };
 
-/// Memory of another allocator, which outlives it: it counts there and returns there.
+/// Returns memory of another allocator, which must outlive it and counts it as in use.
 MemorySource memory_of(BufferAllocator& allocator);
-/// The host's memory, for an allocator.
+/// Returns the source of host memory.
 MemorySource host_memory();
-/// The allocator of the host's memory.
+/// Returns the allocator of host memory.
 BufferAllocator& host_allocator();
 
 }  // namespace tutti

@@ -1,4 +1,4 @@
-// Computing devices: those of this process, and those of other tasks.
+// Names and specifications of computing devices.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/device.h"
 
@@ -13,7 +13,7 @@
 
 namespace tutti {
 
-// Reading and printing device names.
+// Parsing and printing of device names.
 
 namespace {
 
@@ -32,7 +32,7 @@ std::string_view trimmed(std::string_view text) {
        "; expected a list such as 'cpu:0-3' or 'gpu:0,gpu:2'");
 }
 
-/// As require_available(), but whether XLA's devices are there is left to the strategy.
+/// Same as require_available(), but accepts XLA devices: strategies look for them.
 void require_name(const Device& device) {
   const bool is_xla = device.type == DeviceType::kXla;
   if (!is_xla || device.index < 0 || device.index >= kNumVirtualCpuDevices) {
@@ -40,7 +40,7 @@ void require_name(const Device& device) {
   }
 }
 
-/// One entry of a list, "cpu:0" or "cpu:0-3", appended to `devices`.
+/// Appends one entry of a list, "cpu:0" or "cpu:0-3", to `devices`.
 void parse_range(std::string_view list, std::string_view entry, std::vector<Device>& devices) {
   const std::size_t dash = entry.rfind('-');
   const Device first = Device::parse(entry.substr(0, dash));
@@ -129,7 +129,7 @@ std::vector<Device> default_devices() {
   return devices;
 }
 
-// Reading, merging and printing of device specifications.
+// Parsing, merging and printing of device specifications.
 
 namespace {
 
@@ -164,7 +164,7 @@ std::vector<std::string_view> split_text(std::string_view text, char separator) 
   }
 }
 
-/// Reads one specification; `part` is the piece between two slashes under way, for messages.
+/// Parser of one specification; `part_` is the part that is being parsed, for messages.
 class SpecParser {
  public:
   explicit SpecParser(std::string_view text) : text_(text) {}
@@ -200,7 +200,7 @@ class SpecParser {
     }
   }
 
-  /// words: "device", type, index.
+  /// Parses {"device", type, index}, in which the index may be missing.
   void parse_device(const std::vector<std::string_view>& words) {
     if (words.size() < 2 || words.size() > 3) fail_part(text_, part_);
     const std::optional<DeviceType> type = find_type(internal::lower_case(words[1]));
@@ -209,7 +209,7 @@ class SpecParser {
     if (words.size() == 3) set(spec_.index, number(words[2]));
   }
 
-  /// A number, or nothing for "*", which is what a missing part means too.
+  /// Parses a number; nullopt for "*", which means the same as a missing part.
   std::optional<int> number(std::string_view word) const {
     if (word == "*") return std::nullopt;
     const auto value = internal::parse_number<int>(word);

@@ -18,11 +18,11 @@
 namespace tutti {
 namespace {
 
-/// One allocator per device that was ever given a memory; they live as long as the process, because
-/// tensors in static storage may.
+/// One allocator per device that ever had a memory of its own. They live as long as the process,
+/// because tensors in static storage may.
 class CpuMemories {
  public:
-  /// nullptr: the device shares the host's memory with others.
+  /// Returns nullptr if the device shares the host's memory with others.
   BufferAllocator* own(Device device) const {
     return active_[index(device)].load(std::memory_order_acquire);
   }

@@ -1,4 +1,4 @@
-// Where a block makes tensors and runs operations, and a log of what ran where.
+// Scopes that place tensors and operations on a device, and a log of placements.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/device_scope.h"
 
@@ -14,7 +14,7 @@
 
 namespace tutti {
 
-// Nesting of device scopes, and what they mean for this process.
+// Device scopes, and the job, replica and task of this process.
 
 namespace {
 
@@ -33,7 +33,7 @@ Process& process() {
   return one;
 }
 
-/// "cpu:2" is "/cpu:2".
+/// Parses a specification; "cpu:2" means "/cpu:2".
 DeviceSpec parsed(std::string_view text) {
   if (text.empty() || text.starts_with('/')) return DeviceSpec::parse(text);
   return DeviceSpec::parse("/" + std::string(text));
@@ -62,7 +62,7 @@ DeviceScope::DeviceScope(const DeviceSpec& spec)
 DeviceScope::~DeviceScope() { innermost() = outer_; }
 
 std::optional<Device> DeviceScope::device(std::string_view who) const {
-  if (is_remote_ && RemoteRecorder::current()) return Device{};  // from where tensors are sent
+  if (is_remote_ && RemoteRecorder::current()) return Device{};  // tensors are sent from the CPU
   if (is_remote_) {
     fail(ErrorCode::kUnavailable, who, ": the device scope '", merged_.to_string(),
          "' is in another process; expected a device of this one, '", process_spec().to_string(),
@@ -115,11 +115,11 @@ std::string full_device_name(const Device& device) {
   return spec.to_string();
 }
 
-// Lines of the placement log, in TensorFlow's words.
+// Log of placements, with TensorFlow's names.
 
 namespace {
 
-// In the order of OpId. Where tf has no such operation, ours in tf's spelling.
+// In the order of OpId. Operations that tf does not have are spelled like its own.
 // clang-format off
 constexpr std::string_view kTfNames[] = {
     "Neg", "Exp", "Log", "Sqrt", "Rsqrt", "Square", "Abs", "Sign", "Reciprocal", "Floor",

@@ -1,5 +1,4 @@
-// The one entry point of every operation: observers, transfers from device to device, the kernel
-// that runs.
+// Dispatch of operations: observers, transfers between devices, and running a kernel.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/dispatch.h"
 
@@ -35,7 +34,7 @@ void check_devices(const OpCall& call) {
   }
 }
 
-/// `value`, which is elsewhere, on `device`; the observers of this thread are told.
+/// Moves `value` to another device and notifies the observers of this thread.
 Tensor transferred(const Tensor& value, Device device, const SourceLocation& where) {
   Tensor moved = value.to(device);
   const std::vector<OpObserver*>& stack = observers();
@@ -49,8 +48,8 @@ void move_inputs(OpCall& call, Device device) {
   }
 }
 
-/// In a device scope, as every replica has one, inputs go to its device; outside they must be on
-/// one.
+/// Moves the inputs to the device of the scope, which every replica has. Without a scope, they must
+/// be on one device already.
 void bring_inputs_together(OpCall& call) {
   TUTTI_CHECK(call.op < OpId::kCount, "dispatch: a call without operation");
   TUTTI_CHECK(!call.inputs.empty(), to_string(call.op), ": a call without inputs");
@@ -62,7 +61,7 @@ void bring_inputs_together(OpCall& call) {
   check_devices(call);
 }
 
-/// The rows that a slice of whole rows takes, as a view; nothing for other slices.
+/// Returns the rows that a slice of whole rows takes, as a view; nullopt for other slices.
 std::optional<Tensor> sliced_rows(const OpCall& call) {
   const Shape& from = call.inputs[0].shape();
   const Shape& to = call.outputs[0].shape;
@@ -71,7 +70,8 @@ std::optional<Tensor> sliced_rows(const OpCall& call) {
   return call.inputs[0].detached_rows(call.attributes_as<SliceAttributes>().begin[0], to.dim(0));
 }
 
-/// Operations that move nothing: the result shares the input's storage under a new id.
+/// Returns the result of operations that move no elements, which shares the input's storage under a
+/// new id; nullopt for other operations.
 std::optional<Tensor> view(const OpCall& call) {
   switch (call.op) {
     case OpId::kReshape:
@@ -106,7 +106,7 @@ ObserverScope::ObserverScope(OpObserver& observer) : observer_(&observer) {
 
 ObserverScope::~ObserverScope() {
   std::vector<OpObserver*>& stack = observers();
-  // The last one that matches: the same observer may stand on the stack several times.
+  // The last match, because the same observer may be on the stack several times.
   const auto found = std::find(stack.rbegin(), stack.rend(), observer_);
   if (found != stack.rend()) stack.erase(std::next(found).base());
 }
@@ -164,8 +164,9 @@ void TransferLog::on_transfer(const Tensor& from, const Tensor& to, const Source
 namespace tutti {
 namespace {
 
-/// Whether a call on 16-bit numbers has no kernel for them. Where the first input is not floating
-/// it is the labels of a loss, and the numbers follow; or the condition of where(), which moves.
+/// Returns true if a call on 16-bit numbers has no kernel for them. A first input that is not
+/// floating is either the labels of a loss, whose numbers follow, or the condition of where(),
+/// which only moves elements.
 bool needs_float32(const OpCall& call, Kernel kernel) {
   const DType first = call.inputs[0].dtype();
   if (is_half(first)) return !kernel;
@@ -173,7 +174,7 @@ bool needs_float32(const OpCall& call, Kernel kernel) {
          std::ranges::any_of(call.inputs, [](const Tensor& x) { return is_half(x.dtype()); });
 }
 
-/// Runs a float32 kernel on 16-bit numbers: each result is rounded once.
+/// Runs a float32 kernel on 16-bit numbers and rounds each result once.
 void run_widened(Kernel kernel, const OpCall& call, std::span<const MutableTensor> outputs) {
   std::vector<Tensor> inputs;
   for (const Tensor& input : call.inputs) inputs.push_back(widened(input));
@@ -206,12 +207,12 @@ void run(const KernelTable& table, const OpCall& call, std::span<const MutableTe
     } else {
       kernel({call.inputs, outputs, call.attributes});
     }
-  } catch (const Error& error) {  // kernels know no caller
+  } catch (const Error& error) {  // kernels do not know the caller
     throw error.with_context(internal::who(call.op, call.where));
   }
 }
 
-/// Allocates the outputs and calls `run(call, outputs)` unless there is nothing to compute.
+/// Allocates the outputs and calls `run(outputs)` unless all are empty.
 template <class Run>
 std::vector<Tensor> outputs_of(const OpCall& call, const Run& run) {
   const Device device = call.inputs[0].device();

@@ -1,4 +1,4 @@
-// The host's side of a device gpu:n: its memory, its queued work, and waiting for that.
+// Host side of a device gpu:n: its memory, its queued work, and waits for that work.
 // SPDX-License-Identifier: Apache-2.0
 //
 // Declared here and implemented in gpu/, so that tensors reach a GPU by a plain call.
@@ -30,13 +30,13 @@ struct LogicalGpu;
 class PeerWork {
  public:
   virtual ~PeerWork() = default;
-  /// Returns true if some may not be done yet, or was given up.
+  /// Returns true if some of it may not be done yet, or was abandoned.
   virtual bool is_pending() = 0;
-  /// Throws the reason if some was given up; gives it up if it has failed or takes too long.
+  /// Throws the reason if some was abandoned. Abandons it if it has failed or takes too long.
   virtual void check() = 0;
-  /// Before the launch of a graph in which some may have been captured: throws if it cannot run.
+  /// Called before the launch of a graph that may contain peer work. Throws if it cannot run.
   virtual void check_graph() = 0;
-  /// The graph was launched: it runs from `began` to `ended`.
+  /// Called after the launch of the graph, which runs from `began` to `ended`.
   virtual void note_graph(std::shared_ptr<DeviceEvent> began,
                           std::shared_ptr<DeviceEvent> ended) = 0;
 };
@@ -60,12 +60,12 @@ class PeerWatch {
   mutable std::vector<std::weak_ptr<PeerWork>> works_ TUTTI_GUARDED_BY(mutex_);
 };
 
-/// One logical GPU. Work is put into its streams in the order of the calls; only copies to host
-/// memory, synchronize() and functions that say so wait for the GPU. Lives as long as the process.
+/// One logical GPU. Calls put work into its streams in their order; only copies to host memory,
+/// synchronize() and functions with such a comment wait for the GPU. Lives as long as the process.
 /// Thread-safe: a mutex lets one thread at a time use the context.
 class GpuDevice {
  public:
-  static constexpr std::size_t kAlignment = 256;  // of its memory
+  static constexpr std::size_t kAlignment = 256;  // of device memory, in bytes
 
   /// Returns the number of devices, from gpu:0 on. Throws as logical_gpus().
   static int count();
@@ -81,16 +81,16 @@ class GpuDevice {
   const LogicalGpu& description() const { return description_; }
   Device device() const { return device_; }
   DeviceBackend& backend() const { return backend_; }
-  /// Buffers are for work of the compute stream: freed, they may be handed out again at once,
-  /// because that stream runs in order. A user of one in another stream makes the compute
-  /// stream wait for that use before the buffer is freed.
+  /// Returns the allocator of buffers for the compute stream. Freed buffers may be reused at once,
+  /// because that stream runs in order. A user in another stream must make the compute stream wait
+  /// for that use before the buffer is freed.
   BufferAllocator& allocator() { return *allocator_; }
   /// Allocates from allocator(), or from the memory of the step that this thread captures.
   BufferRef allocate(std::size_t bytes);
-  /// Gives memory that waits back to the device.
+  /// Returns cached memory to the device.
   void trim();
 
-  /// Calls `use(context)` with the context locked, after the updates that wait (update_later).
+  /// Calls `use(context)` with the context locked, after the pending updates (update_later()).
   template <class Use>
   decltype(auto) with_context(const Use& use) {
     MutexLock lock(mutex_);
@@ -104,42 +104,42 @@ class GpuDevice {
   void fill(const MutableTensor& tensor, double value);
   /// Sets bytes to 0.
   void clear(void* data, std::size_t bytes);
-  /// counts[i], [n] int64 on this device: how many elements of tensor i are NaN or infinite.
+  /// Writes the number of non-finite elements of tensor i to counts[i], [n] int64 on this device.
   void count_non_finite(std::span<const Tensor> tensors, const MutableTensor& counts);
-  /// sums[i], [n] float64 on this device: the sum of squares of the floating tensor i.
+  /// Writes the sum of squares of the floating tensor i to sums[i], [n] float64 on this device.
   void sums_of_squares(std::span<const Tensor> tensors, const MutableTensor& sums);
-  /// Waits for room in pinned memory alone. Host memory may change once this has returned.
+  /// Waits only for room in pinned memory. The host memory may change once this has returned.
   void copy_from_host(void* to, const void* from, std::size_t bytes);
   /// Copies host memory for work that is queued from now on, concurrently with the work that is
-  /// queued already. Host memory may change once this has returned.
+  /// queued already. The host memory may change once this has returned.
   BufferRef upload(const void* from, std::size_t bytes);
   /// Waits for the work before it and for the copy.
   void copy_to_host(void* to, const void* from, std::size_t bytes);
   /// Copies from the memory of `from`, which may be this device: after the work that `from` has
-  /// been given, and before its later work. Without peer access through the host, which waits.
+  /// been given, and before its later work. Without peer access it goes through the host and waits.
   void copy_from_peer(void* to, Device from, const void* data, std::size_t bytes);
-  /// Waits for all that was put into its streams. Throws what went wrong there.
+  /// Waits for all work in its streams. Throws the error of that work.
   void synchronize();
   /// Makes every wait for this device check `work` from now on, as long as it lives.
   void watch(const std::shared_ptr<PeerWork>& work);
   const PeerWatch& peers() const { return peers_; }
 
-  /// Keeps one variable's update until other work comes, so that many become one launch. `buffers`
-  /// stay alive until then; those of weights and slots need not be among them, for whoever gets
-  /// their memory next puts its work behind the launch. `step_values`: as in DeviceUpdate.
+  /// Delays one variable's update until other work comes, so that many become one launch. `buffers`
+  /// stay alive until then. Those of weights and slots need not be among them, because the next
+  /// owner of their memory queues its work behind the launch. `step_values`: as in DeviceUpdate.
   void update_later(DType dtype, const DeviceRule& rule, const DeviceUpdateItem& item,
                     std::vector<BufferRef> buffers, const double* step_values = nullptr);
 
   AllocatorStatistics statistics() const { return allocator_->statistics(); }
 
-  /// Both outlive this.
+  /// Both must outlive this.
   GpuDevice(const LogicalGpu& description, DeviceBackend& backend);
   ~GpuDevice();
 
  private:
   struct PendingUpdates;
   MemorySource memory(DeviceContext& context);
-  /// What comes before any other work.
+  /// Called before any other work: launches the pending updates.
   void begin_work() TUTTI_REQUIRES(mutex_);
   void flush_updates() TUTTI_REQUIRES(mutex_);
   void stage(DeviceContext& context, std::byte* to, const std::byte* from, std::size_t bytes)

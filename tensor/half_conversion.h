@@ -1,4 +1,4 @@
-// Whole arrays of 16-bit floating numbers to float and back.
+// Conversion of whole arrays between 16-bit floating-point numbers and float.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -6,15 +6,15 @@
 
 namespace tutti {
 
-/// `count` numbers of type bfloat16 or float16 at `from` as float: exact.
+/// Converts `count` numbers of type bfloat16 or float16 to float, exactly.
 void widen(DType from_type, const std::byte* from, float* to, std::size_t count);
-/// `count` floats at `from` as bfloat16 or float16, each rounded to nearest, halves to even; the
-/// bits are those of BFloat16(value) and Float16(value) (half.h).
+/// Converts `count` floats to bfloat16 or float16, rounded to nearest, halves to even: the bits are
+/// those of BFloat16(value) and Float16(value) (half.h).
 void narrow(const float* from, DType to_type, std::byte* to, std::size_t count);
 
-/// Tensors of 16-bit types as float32, all others as they are. Not recorded on tapes.
+/// Returns a tensor of a 16-bit type as float32, any other unchanged. Not recorded on tapes.
 Tensor widened(const Tensor& tensor);
-/// A float32 tensor as one of `dtype`, a 16-bit type. Not recorded on tapes.
+/// Returns a float32 tensor as `dtype`, a 16-bit type. Not recorded on tapes.
 Tensor narrowed(const Tensor& tensor, DType dtype);
 
 }  // namespace tutti

@@ -1,4 +1,4 @@
-// Which function computes an operation: (op, dtype) -> kernel, per kind of device.
+// Kernel tables: (op, dtype) -> the function that computes it, per kind of device.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace tutti {
 
-/// What a kernel works on. Inputs and outputs are dense and row-major; outputs are allocated, with
+/// Arguments of a kernel. Inputs and outputs are dense and row-major; outputs are allocated, with
 /// undefined content, and share no memory with inputs.
 struct KernelArgs {
   std::span<const Tensor> inputs;
@@ -32,22 +32,21 @@ struct KernelArgs {
   }
 };
 
-/// A kernel: a plain function. Runs on the calling thread; must be safe to run on several threads
-/// at once.
+/// A kernel: a plain function that runs on the calling thread. Must be thread-safe.
 using Kernel = void (*)(const KernelArgs& args);
 
-/// A table from (op, dtype of input 0) to kernels. Filled once, then only read.
+/// Table from (op, dtype of input 0) to kernels. Filled once, then only read.
 template <class Function>
 class KernelTableOf {
  public:
-  /// Adds or replaces.
+  /// Adds or replaces a kernel.
   void set(OpId op, DType dtype, Function kernel) {
     kernels_[static_cast<std::size_t>(op)][static_cast<std::size_t>(dtype)] = kernel;
   }
   void set(OpId op, std::span<const DType> dtypes, Function kernel) {
     for (const DType dtype : dtypes) set(op, dtype, kernel);
   }
-  /// nullptr when there is none.
+  /// Returns nullptr if there is none.
   Function find(OpId op, DType dtype) const {
     return kernels_[static_cast<std::size_t>(op)][static_cast<std::size_t>(dtype)];
   }
@@ -61,17 +60,17 @@ class KernelTableOf {
 /// between conversions.
 using KernelTable = KernelTableOf<Kernel>;
 
-/// Slow, obvious loops for every operation: the oracle of the tests, and what a build without
-/// oneDNN runs on.
+/// Returns the slow, obvious loops for every operation: the oracle of the tests, and the fallback
+/// where there is no faster kernel.
 const KernelTable& reference_kernels();
-/// The kernels that cpu devices use: the fastest of this build over the reference kernels. With the
-/// environment variable TUTTI_KERNELS=reference, reference_kernels().
+/// Returns the kernels of CPU devices: the fastest of this build over the reference kernels;
+/// reference_kernels() if the environment has TUTTI_KERNELS=reference.
 const KernelTable& cpu_kernels();
 
 /// Runs one call without observers: on the StepTracer or RemoteRecorder of this thread
-/// (step_hooks.h), else on the kernels of its device.
+/// (step_hooks.h), otherwise on the kernels of its device.
 std::vector<Tensor> compute(const OpCall& call);
-/// The same on the kernels of `table`, on the CPU: how tests compare two tables.
+/// Runs one call on the CPU, on the kernels of `table`. Tests use it to compare two tables.
 std::vector<Tensor> run_kernel(const KernelTable& table, const OpCall& call);
 
 }  // namespace tutti

@@ -1,4 +1,4 @@
-// The shapes and types that each operation makes of its inputs.
+// Checks calls of operations: computes the shapes and types of the outputs from the inputs.
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/op_call_check.h"
 
@@ -13,7 +13,7 @@ namespace {
 
 using Specs = std::vector<TensorSpec>;
 
-/// One call that is checked; each function throws unless its condition holds.
+/// Checks on one call; each function throws unless its condition holds.
 class CallCheck {
  public:
   explicit CallCheck(const OpCall& call) : call_(call) {}
@@ -35,7 +35,7 @@ class CallCheck {
   DType dtype(std::size_t i) const { return call_.inputs.at(i).dtype(); }
   TensorSpec like(std::size_t i) const { return {shape(i), dtype(i)}; }
   std::size_t num_inputs() const { return call_.inputs.size(); }
-  /// The shape of output i, where the inputs leave it open.
+  /// Returns the shape of output i, for operations whose inputs do not determine it.
   const Shape& output(std::size_t i = 0) const {
     expect(i < call_.outputs.size(), i + 1, " outputs");
     return call_.outputs[i].shape;
@@ -44,7 +44,7 @@ class CallCheck {
   void inputs(std::size_t fewest, std::size_t most) const {
     expect(num_inputs() >= fewest && num_inputs() <= most, fewest, " to ", most, " inputs");
   }
-  /// All inputs from `first` on have the type of input `first`.
+  /// Expects all inputs from `first` on to have the same type.
   void one_type(std::size_t first = 0) const {
     for (std::size_t i = first; i < num_inputs(); ++i) {
       expect(dtype(i) == dtype(first), "inputs of one type");
@@ -69,7 +69,7 @@ class CallCheck {
       refuse("expected other attributes than those of kind ", call_.attributes.index());
     return *own;
   }
-  /// Sizes whose sums and products with a dimension can be counted.
+  /// Expects sizes whose sums and products with a dimension fit into 64 bits.
   template <class... Numbers>
   void sizes(std::int64_t least, Numbers... numbers) const {
     const auto fits = [&](std::int64_t number) {
@@ -147,7 +147,7 @@ Specs matmul_outputs(const CallCheck& c) {
   return {{longer.with_dim(-2, x.dim(a.transpose_a ? -1 : -2)).with_dim(-1, columns), c.dtype(0)}};
 }
 
-/// `count` inputs of one per channel after x, and then `rest` of x's shape.
+/// Expects `count` inputs of one element per channel after x, then `rest` inputs of x's shape.
 DType channels(const CallCheck& c, std::size_t count, std::size_t rest) {
   c.inputs(1 + count + rest, 1 + count + rest);
   c.attributes<BatchNormAttributes>();
@@ -239,7 +239,7 @@ Specs transposed(const CallCheck& c) {
   return {{shape_of(dims), c.dtype(0)}};
 }
 
-/// For slices and, with the shapes exchanged, for padding: `part` begins at `begin` in `whole`.
+/// Expects `part` to begin at `begin` in `whole`. For padding the shapes are exchanged.
 void check_part(const CallCheck& c, const Shape& whole, const Shape& part,
                 std::span<const std::int64_t> begin) {
   c.expect(whole.rank() == part.rank(), "a result of the input's rank");
@@ -303,7 +303,7 @@ Specs cross_entropy(const CallCheck& c, bool is_sparse, bool is_gradient) {
   return {c.like(1)};
 }
 
-/// The outputs that the operation makes of these inputs and attributes.
+/// Returns the outputs that the operation makes of these inputs and attributes.
 Specs outputs_of(const OpCall& call, const CallCheck& c) {
   const auto is_between = [&](OpId first, OpId last) {
     return call.op >= first && call.op <= last;

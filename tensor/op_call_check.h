@@ -1,4 +1,4 @@
-// Checks that a call of an operation is one that the functions of tensor/ops make.
+// Checks calls of operations that come from another process.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -6,8 +6,8 @@
 
 namespace tutti::internal {
 
-/// Kernels trust their calls. Throws kInvalidArgument, naming the operation, unless attributes and
-/// outputs fit the inputs: for calls that come from another process.
+/// Throws kInvalidArgument naming the operation unless attributes and outputs fit the inputs.
+/// Kernels trust their calls, so calls from another process must be checked.
 void check_call(const OpCall& call);
 
 }  // namespace tutti::internal

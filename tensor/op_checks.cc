@@ -14,7 +14,7 @@ namespace tutti::internal {
 
 namespace {
 
-/// Whether a file is one of the library's, or of the standard library, which calls for it.
+/// Returns true for files of the library, and of the standard library, which calls on its behalf.
 bool is_of_library(std::string_view file) {
   constexpr std::string_view kThis = __FILE__;
   constexpr std::string_view kRoot =

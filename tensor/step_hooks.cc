@@ -12,7 +12,7 @@
 namespace tutti {
 namespace {
 
-/// Lazy values by the first byte of their buffer; a buffer that is freed removes its entry.
+/// Lazy values by the first byte of their buffer; freeing a buffer removes its entry.
 struct LazyValues {
   std::atomic<int> count{0};
   Mutex mutex;
@@ -47,8 +47,8 @@ LazyValues& lazy_values() {
   return all;
 }
 
-/// Host memory that is touched when the elements are materialized. Its own allocator, so that no
-/// other buffer looks itself up when it is freed.
+/// Allocator of host memory that is touched when the elements are materialized. Separate, so that
+/// no other buffer is looked up here when it is freed.
 BufferAllocator& lazy_allocator() {
   static BufferAllocator& allocator =
       *std::make_unique<BufferAllocator>(

@@ -1,9 +1,9 @@
-// Steps that are more than computed: recorded for replays, or traced; and values that are lazy.
+// Hooks for steps that are recorded or traced, and lazy values.
 // SPDX-License-Identifier: Apache-2.0
 //
 // These hooks belong to the thread that runs the step, and are null elsewhere.
-// * A step is *recorded* (StepRecorder) while its kernels are captured: later the devices repeat
-//   the work, and the host repeats only what was recorded.
+// * A step is *recorded* (StepRecorder) while its kernels are captured: in replays the devices
+//   repeat the work, and the host repeats only the recorded effects.
 // * A step is *traced* (StepTracer) instead of computed. Its operations return *lazy* tensors
 //   (LazyValue), whose elements are materialized when the host first reads them.
 // * Operations of other tasks are recorded (RemoteRecorder), and run there; the rest of the step is
@@ -29,29 +29,28 @@ namespace tutti {
 class VariableMemory;
 struct DeviceRule;
 
-/// Records what a captured step needs besides the work on the devices. Code that computes on the
-/// host what changes from step to step records it.
+/// Recorder of everything that a captured step needs besides the work on the devices. Host code
+/// whose results change from step to step must record them.
 class StepRecorder {
  public:
   virtual ~StepRecorder() = default;
   /// Returns the recorder of this thread; nullptr if no step is captured.
   static StepRecorder* current();
 
-  /// Returns device memory of `bytes` (a multiple of 8) that holds, whenever the step runs, what
-  /// `write` wrote for that step. `write` runs with the random context of the step and the replica.
+  /// Returns device memory of `bytes` (a multiple of 8). In each run of the step it holds the bytes
+  /// that `write` produced for that step, with the random context of the step and the replica.
   /// Calls of one identity (except the default one) share the memory.
   using Identity = std::array<std::uint64_t, 4>;
   virtual const void* reserve(Device device, std::size_t bytes,
                               std::function<void(std::byte*)> write,
                               const Identity& identity = {}) = 0;
-  /// Records what the host does in each replay, once for all replicas: `prepare` before any
-  /// `write`, `commit` when the work is queued (where the function itself would have changed
-  /// numbers).
+  /// Records the host's effects in each replay, once for all replicas: `prepare` runs before any
+  /// `write`, and `commit` (where the function would have updated counters) once work is queued.
   virtual void on_replay(std::function<void()> prepare, std::function<void()> commit) = 0;
   /// Records that a variable is read or written: its elements must be in the same memory in each
   /// replay.
   virtual void uses(const std::shared_ptr<VariableMemory>& memory) = 0;
-  /// Records that `key` is made again in each step from the random context.
+  /// Records that `key` is derived from the random context again in each step.
   virtual void follows_step(const RandomKey& key) = 0;
   virtual bool is_of_step(const RandomKey& key) const = 0;
 
@@ -61,14 +60,14 @@ class StepRecorder {
   static StepRecorder* exchange_current(StepRecorder* recorder);
 };
 
-/// Traces a step: the seam for devices, of this process or another one, that take whole steps.
+/// Tracer of a step, for devices (of this process or another one) that run whole steps.
 ///
 /// compute() (kernel_table.h), which dispatch() calls for every operation that moves elements,
-/// gives the call to the tracer of its thread instead of to a kernel. Views (reshapes, slices of
-/// whole rows) are made without it: a tracer finds the lazy value of their buffer, and where in it
-/// they begin (internal::lazy_value(), internal::offset_in_buffer()). Besides dispatch(), variables
-/// call the tracer for reads and updates, and strategies for reductions over replicas. All calls
-/// throw kUnimplemented naming operation and line for what cannot be a part of the step.
+/// passes the call to the tracer of its thread instead of a kernel. Views (reshapes, slices of
+/// whole rows) bypass the tracer, which finds the lazy value of their buffer and their offset in it
+/// (internal::lazy_value(), internal::offset_in_buffer()). Besides dispatch(), variables call the
+/// tracer for reads and updates, and strategies for reductions over replicas. All calls throw
+/// kUnimplemented naming operation and line if they cannot be part of the step.
 class StepTracer {
  public:
   virtual ~StepTracer() = default;
@@ -77,8 +76,8 @@ class StepTracer {
 
   /// Returns the outputs of an operation.
   virtual std::vector<Tensor> run(const OpCall& call) = 0;
-  /// Returns `values` (the weights, then the rule's slots) as they are after the update; the
-  /// gradient is dense. `gradient_scale` and the like are among the rule's constants.
+  /// Returns `values` (the weights, then the rule's slots) after the update. The gradient is dense;
+  /// `gradient_scale` and the like are among the rule's constants.
   virtual std::vector<Tensor> update(const DeviceRule& rule, std::span<const Tensor> values,
                                      const Tensor& gradient) = 0;
   /// Combines values over all replicas of the step, in replica order. SUM, MEAN, MIN, MAX or
@@ -87,10 +86,9 @@ class StepTracer {
                                          const SourceLocation& where) = 0;
   /// Concatenates the values of all replicas, which have equal shapes, along `axis`.
   virtual Tensor all_gather(const Tensor& value, int axis, const SourceLocation& where) = 0;
-  /// Notes that a variable is read, whatever shape or rows of its elements operations take later.
+  /// Notes that a variable is read, whichever view of its elements operations use later.
   virtual void note_variable(const Tensor& whole) = 0;
-  /// Returns true if the value was made by this step, or is on its device: then work on it belongs
-  /// to the step.
+  /// Returns true if this step made the value or its device has it, so that work on it is traced.
   virtual bool holds(const Tensor& value) const = 0;
 
  private:
@@ -99,10 +97,9 @@ class StepTracer {
   static StepTracer* exchange_current(StepTracer* tracer);
 };
 
-/// Records the operations that belong to other tasks: those in a DeviceScope of another task, and
-/// those on values that are there. compute() calls it before it looks for a kernel. Recorded
-/// operations return lazy tensors of Device{}; views of these are made without it, as those of a
-/// StepTracer.
+/// Recorder of the operations that belong to other tasks: those in a DeviceScope of another task,
+/// and those on values that are there. compute() calls it before it looks for a kernel. Recorded
+/// operations return lazy tensors of Device{}; their views bypass it, as with a StepTracer.
 class RemoteRecorder {
  public:
   virtual ~RemoteRecorder() = default;
@@ -144,8 +141,8 @@ std::shared_ptr<const DeviceSpec> remote_device_of(const Tensor& value);
 /// task, and none within a traced step, which computes nothing before it has ended.
 bool host_reads_at_once(const Tensor& value);
 
-/// The elements of a lazy tensor, which are on a device that is no Device of this process's own
-/// kernels, or not computed yet. Thread-safe.
+/// Elements of a lazy tensor: not computed yet, or on a device without kernels of this process.
+/// Thread-safe.
 class LazyValue {
  public:
   virtual ~LazyValue() = default;
@@ -159,12 +156,12 @@ namespace internal {
 /// Makes a tensor on the CPU device `device` with memory of its own, which is filled when the host
 /// first reads it.
 Tensor lazy_tensor(const TensorSpec& spec, Device device, std::shared_ptr<LazyValue> value);
-/// Returns the value of which the tensor's buffer is a copy; nullptr if the host made the elements.
+/// Returns the lazy value of the tensor's buffer; nullptr if the host made the elements.
 std::shared_ptr<LazyValue> lazy_value(const Tensor& tensor);
-/// Returns the byte of its buffer at which the tensor begins.
+/// Returns the offset of the tensor in its buffer, in bytes.
 std::size_t offset_in_buffer(const Tensor& tensor);
 
-/// Fills a lazy buffer before the host reads it. Costs a load where there are no lazy tensors.
+/// Fills a lazy buffer before the host reads it. Costs one load if there are no lazy tensors.
 void materialize(const BufferRef& buffer);
 /// Detaches the buffer from its lazy value: before the host writes all of it, or once it has been
 /// materialized.

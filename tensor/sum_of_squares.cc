@@ -1,4 +1,4 @@
-// Sums of squares along a fixed order: what norms are made of.
+// Sums of squares in a fixed order, for norms.
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/sum_of_squares.h"
 
@@ -28,8 +28,7 @@ double block_sum(const T* values, std::size_t count) {
   return sum;
 }
 
-// Four blocks side by side, each in its own order: one chain of additions alone would wait for each
-// sum.
+// Four blocks at a time, each in its own order: one chain of additions would wait for each sum.
 template <class T>
 void four_block_sums(const T* values, std::vector<double>& sums) {
   double a = 0.0, b = 0.0, c = 0.0, d = 0.0;
@@ -70,7 +69,7 @@ double sum_of_squares(DType dtype, const void* data, std::size_t count) {
 
 namespace {
 
-/// As operations, for a step that is noted.
+/// Computes the sums with operations, for a step that is traced or runs in other tasks.
 Tensor traced_sums_of_squares(std::span<const Tensor> tensors) {
   const auto operation = [](OpId op, std::vector<Tensor> inputs, const Shape& shape,
                             Attributes attributes = {}) {

@@ -1,4 +1,4 @@
-// Sums of squares along a fixed order: what norms are made of.
+// Sums of squares in a fixed order, for norms.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10,17 +10,17 @@
 
 namespace tutti {
 
-/// The sum of squares of `count` elements of a floating `dtype` in host memory, in double: blocks
-/// of 4,096 elements from left to right, then tree_sum() of the blocks: an order that depends on
-/// the size alone. Any thread.
+/// Returns the sum of squares of `count` elements of a floating `dtype` in host memory, in double.
+/// Sums blocks of 4,096 elements from left to right, then the blocks with tree_sum(): the order
+/// depends only on the size. Thread-safe.
 double sum_of_squares(DType dtype, const void* data, std::size_t count);
 
-/// [n] float64 on the device that all `tensors` (floating, at least one) share: the sum of squares
-/// of each. On CPUs in the order above; on GPUs in another one that depends on the size alone, and
-/// nobody waits.
+/// Returns the sum of squares of each tensor: [n] float64 on the device that all `tensors`
+/// (floating, at least one) share. CPUs add in the order above, GPUs in another one that also
+/// depends only on the size. Does not wait for GPUs.
 Tensor sums_of_squares(std::span<const Tensor> tensors);
 
-/// Neighbours are added, then neighbours of the sums, until one is left; 0 for none.
+/// Adds neighbours, then neighbours of the sums, until one is left; 0 for none.
 double tree_sum(std::vector<double> sums);
 
 }  // namespace tutti

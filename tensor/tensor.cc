@@ -27,7 +27,7 @@ Tensor filled(const Shape& shape, double value, DType dtype, Device device) {
   return tensor.freeze();
 }
 
-/// The one element of `tensor` as To.
+/// Returns the only element of `tensor` as To.
 template <class To>
 To single_element(const Tensor& tensor, const char* who) {
   internal::require(tensor.num_elements() == 1, who, ": expected exactly one element, got shape ",
@@ -45,7 +45,7 @@ To single_element(const Tensor& tensor, const char* who) {
 
 }  // namespace
 
-/// Threads take many numbers at once: one counter for each tensor would wander between cores.
+/// Each thread reserves many numbers at once, because a counter for each tensor would be contended.
 std::uint64_t Tensor::Impl::next_id() {
   constexpr std::uint64_t kAtOnce = 1024;
   static std::atomic<std::uint64_t> taken{0};
@@ -204,7 +204,7 @@ std::vector<double> Tensor::to_doubles() const {
   });
 }
 
-// Making a tensor of a part of a buffer.
+// Making a tensor from part of a buffer.
 
 Tensor tensor_in_buffer(const BufferRef& buffer, std::size_t offset, const Shape& shape,
                         DType dtype) {
@@ -222,7 +222,7 @@ Tensor tensor_in_buffer(const BufferRef& buffer, std::size_t offset, const Shape
   return Tensor(std::move(impl));
 }
 
-// Tensors as text, for people.
+// Printing of tensors.
 
 namespace {
 
@@ -235,7 +235,7 @@ void append_element(std::ostringstream& out, T value) {
   out << value;
 }
 
-/// Writes the elements of `shape` from `axis` on as nested brackets, until kMaxPrinted are out.
+/// Writes the elements from `axis` on as nested brackets, at most kMaxPrinted of them.
 template <class T>
 class NestedWriter {
  public:
@@ -298,7 +298,7 @@ std::size_t num_bytes(const Shape& shape, DType dtype) {
 
 namespace {
 
-/// `value` as T; for bool, whether it is not 0.
+/// Converts `value` to T (bool: value != 0). Throws unless an integer type T can hold it.
 template <class T>
 T checked_value(double value, std::string_view who) {
   if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {

@@ -1,4 +1,4 @@
-// What a Tensor points to, and tensors made of it. Internal to the library.
+// Representation of a Tensor, and tensors made from memory. Internal to the library.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -6,7 +6,7 @@
 
 namespace tutti {
 
-/// A dense, row-major piece of a buffer. Never changes.
+/// Dense, row-major part of a buffer. Never changes.
 struct Tensor::Impl {
   BufferRef buffer;
   std::size_t offset = 0;  // bytes
@@ -15,21 +15,20 @@ struct Tensor::Impl {
   Device device;
   std::uint64_t id = next_id();
 
-  /// 1, 2, ...: unique in the process.
+  /// Returns 1, 2, ...: unique in the process.
   static std::uint64_t next_id();
 };
 
-/// Makes a tensor of bytes that are in a buffer already (received ones, say): the elements from
-/// byte `offset` of `buffer` on, which is host memory. Shares the buffer, whose bytes must not
-/// change any more. A writer that takes the tensor over copies it first while the buffer is shared.
-/// Throws kInvalidArgument for an offset that is no multiple of 64 bytes, and for elements beyond
-/// the buffer's end. Thread-safe.
+/// Makes a tensor of elements that are already in host memory (received ones, say), from byte
+/// `offset` of `buffer` on. Shares the buffer, whose bytes must not change any more. A writer that
+/// takes over the tensor copies it first while the buffer is shared. Throws kInvalidArgument unless
+/// `offset` is a multiple of 64 and the elements fit into the buffer. Thread-safe.
 Tensor tensor_in_buffer(const BufferRef& buffer, std::size_t offset, const Shape& shape,
                         DType dtype);
 
 namespace internal {
 
-/// Bytes of a tensor. Throws kInvalidArgument when a size_t cannot count them.
+/// Returns the size of a tensor in bytes. Throws kInvalidArgument if it exceeds a size_t.
 std::size_t num_bytes(const Shape& shape, DType dtype);
 
 /// Copies `bytes` bytes between the memories of two devices, either of which may be the host.

@@ -1,4 +1,4 @@
-// What an update is made of: rules, and the gradients that they take.
+// Numbers and descriptions of update rules, and the gradients that they take.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/update_rule.h"
 
@@ -9,7 +9,7 @@
 
 namespace tutti {
 
-/// Servers make a rule for each update and never ask: only who asks pays for a number.
+/// Assigned on first use: servers make a rule for each update and never need its number.
 std::uint64_t UpdateRule::number() const {
   static std::atomic<std::uint64_t> last{0};
   std::uint64_t number = number_.load();
@@ -29,7 +29,7 @@ Json UpdateRule::describe() const {
       "expected a describe() of its own; try adding one, and register_update_rule() in every task");
 }
 
-// Gradients: access by kind, and rows made dense.
+// Gradients: access by form, and conversion of rows to a dense tensor.
 
 Gradient::Gradient(Tensor dense) {
   if (dense.defined()) value_ = std::move(dense);

@@ -7,7 +7,7 @@
 namespace tutti {
 
 VariableMemory::VariableMemory(const Tensor& initial_value, Device device) {
-  // On CPUs the initial value's elements become the variable's: nothing else is needed meanwhile.
+  // On CPUs the variable takes over the initial value's elements, and needs no memory before that.
   if (device.type != DeviceType::kCpu) {
     value_ = MutableTensor(initial_value.shape(), initial_value.dtype(), device);
   }
@@ -32,7 +32,7 @@ Tensor VariableMemory::read() const {
   note_use();
   const Tensor shared = value_.freeze();
   if (StepTracer* const tracer = StepTracer::current()) tracer->note_variable(shared);
-  // A replay writes into the fixed place, whoever shares it.
+  // A replay writes to the fixed address even if other tensors share it.
   const bool may_change = num_pins_ > 0 && !is_moved() && !StepRecorder::current();
   return may_change ? shared.copy() : shared;
 }
@@ -47,13 +47,13 @@ void VariableMemory::assign(const Tensor& value) {
   note_use();
   if (num_pins_ == 0) return value_.assign(value);
   if (is_alone_in_place()) return value_.write(value);
-  // A copy: another variable's fixed place may be written before this value is moved into ours.
+  // A copy: another variable's fixed address may be written before this value is moved to ours.
   value_.assign(value.to(device()).copy());
 }
 
 void VariableMemory::pin() {
   if (num_pins_++ > 0) return settle();
-  value_.make_unique();  // tensors that were read before must not see replays
+  value_.make_unique();  // tensors that were read before must not change in replays
   pinned_ = value_;
 }
 
