@@ -1,4 +1,4 @@
-// Activations that are made of others, softmax, and the cross-entropies from logits.
+// Activations composed of other operations, softmax, and cross-entropies from logits.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/ops/activation_ops.h"
 
@@ -7,7 +7,7 @@
 
 namespace tutti {
 
-// Activations that are made of other operations.
+// Activations composed of other operations.
 
 namespace {
 
@@ -58,7 +58,7 @@ Tensor softsign(const Operand& x) {
   return x.tensor / (abs(x) + 1.0);
 }
 
-// Softmax and the cross-entropies from logits: checks and calls.
+// Softmax, and cross-entropies from logits: checks and calls.
 
 namespace {
 

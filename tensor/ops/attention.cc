@@ -13,15 +13,15 @@
 
 namespace tutti {
 
-// Attention made of other operations.
+// Attention composed of other operations.
 
 namespace {
 
-/// The score of unseen steps (Keras's number): finite in every type, float16 ends at 65504.
+/// Score of masked keys (Keras's number): finite in every type; float16 ends at 65504.
 double unseen(DType dtype) { return dtype == DType::kFloat16 ? -3e4 : -1e9; }
 
-/// [batch, heads, steps, length] with `heads` heads: the steps of those that share a key stand
-/// behind each other, or are taken apart again.
+/// Returns [batch, heads, steps, length] with `heads` heads: concatenates the steps of heads that
+/// share a key, or separates them again.
 Tensor with_heads(const Tensor& x, std::int64_t heads) {
   const Shape& shape = x.shape();
   if (shape[1] == heads) return x;
@@ -45,7 +45,7 @@ Tensor internal::attention_shares(const Tensor& query, const Tensor& key, double
   const Tensor scores = with_heads(matmul(grouped, key, {.transpose_b = true}), query.shape()[1]);
   if (!seen.defined()) return softmax(scores);
   const Tensor shares = softmax(where(seen, scores, unseen(scores.dtype())));
-  // Where a query sees nothing the softmax shares out equally what is hidden.
+  // Softmax gives all masked keys equal weights if a query attends to none.
   return where(seen, shares, 0.0);
 }
 
@@ -65,7 +65,7 @@ std::vector<Tensor> internal::attention_grad_of_shares(const Tensor& query, cons
           matmul(with_heads(shares, shared), grouped_dy, {.transpose_a = true})};
 }
 
-// One operation, where there is a kernel.
+// Attention as one operation.
 
 namespace {
 
@@ -94,7 +94,7 @@ void check_attention(OpId op, const Operand& query, const Operand& key, const Op
   }
 }
 
-/// What sums of exponentials are kept in.
+/// Type of the sums of exponentials.
 DType type_of_sums(DType dtype) { return is_half(dtype) ? DType::kFloat32 : dtype; }
 
 }  // namespace
@@ -104,7 +104,7 @@ Tensor attention(const Operand& query, const Operand& key, const Operand& value,
   check_attention(OpId::kAttention, query, key, value, options.steps_before);
   const Shape& q = query.shape();
   const double scale = options.scale.value_or(1.0 / std::sqrt(static_cast<double>(q[3])));
-  if (!StepTracer::current()) {  // a traced step is made of what XLA knows
+  if (!StepTracer::current()) {  // XLA has no such operation
     std::vector<Tensor> outputs =
         dispatch({OpId::kAttention,
                   {query.tensor, key.tensor, value.tensor},

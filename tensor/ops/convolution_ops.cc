@@ -1,4 +1,4 @@
-// Convolution and pooling of images, and images of another size: checks and calls.
+// Convolution, pooling and upsampling of images: checks and calls.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/ops/convolution_ops.h"
 
@@ -72,7 +72,7 @@ Tensor convolve(const Operand& x, const Operand& filter, const Tensor* bias,
                        x.where});
 }
 
-// x, filter and dy must belong to one convolution.
+// Throws unless x, filter and dy belong to one convolution.
 void check_gradient(OpId op, const SourceLocation& where, const Shape& x, const Shape& filter,
                     const Shape& dy, const Conv2dAttributes& a) {
   if (x.rank() == 4 && filter.rank() == 4 && x[3] == filter[2] * a.groups && a.stride_h > 0 &&
@@ -128,7 +128,7 @@ Tensor bias_grad(const Operand& dy) {
       {OpId::kBiasGrad, {dy.tensor}, {{{dy.shape().dim(-1)}, dy.dtype()}}, {}, dy.where});
 }
 
-// Depthwise and transposed convolution: both are conv2d's kernels under another reading.
+// Depthwise and transposed convolution, which use the kernels of conv2d.
 
 namespace {
 
@@ -140,7 +140,7 @@ template <class... Parts>
   fail(ErrorCode::kInvalidArgument, who(operation, x.where), ": ", parts...);
 }
 
-/// What both operations expect of an image and a filter.
+/// Requires an image and a filter of rank 4.
 void check_pair(std::string_view operation, OpId op, const Operand& x, const Operand& filter,
                 const char* layout) {
   defined(op, x);
@@ -153,8 +153,8 @@ void check_pair(std::string_view operation, OpId op, const Operand& x, const Ope
   }
 }
 
-/// [height, width, in, multiplier] as the filter [height, width, 1, in * multiplier] of as many
-/// groups as there are input channels: the same elements in the same order.
+/// Returns the filter [height, width, in, multiplier] as [height, width, 1, in * multiplier], and
+/// sets one group per input channel: the elements and their order stay the same.
 Operand grouped_filter(const Operand& x, const Operand& filter, Conv2dOptions& options) {
   check_pair(kDepthwise, OpId::kConv2d, x, filter, "[height, width, in, multiplier]");
   const Shape& f = filter.shape();
@@ -167,7 +167,7 @@ Operand grouped_filter(const Operand& x, const Operand& filter, Conv2dOptions& o
   return Operand(reshape(filter, Shape{f[0], f[1], f[2] == 0 ? 0 : 1, f[2] * f[3]}), x.where);
 }
 
-/// What goes wrong in the grouped convolution is told as what was called.
+/// Makes errors of the grouped convolution name depthwise_conv2d.
 template <class Convolve>
 Tensor as_depthwise(const Operand& x, const Convolve& convolve) {
   try {
@@ -177,7 +177,7 @@ Tensor as_depthwise(const Operand& x, const Convolve& convolve) {
   }
 }
 
-/// The size of one axis of a transposed convolution's result.
+/// Returns the size of one axis of a transposed convolution's result.
 std::int64_t transposed_size(std::int64_t asked, std::int64_t input, std::int64_t window,
                              std::int64_t stride, Padding padding) {
   if (asked != -1) return asked;
@@ -204,7 +204,8 @@ void check_transposed(const Operand& x, const Operand& filter,
   }
 }
 
-/// The convolution of an image of `size` along one axis, which must give `input` positions.
+/// Returns the convolution of an image of `size` along one axis. Throws unless it has `input`
+/// positions.
 WindowAxis transposed_axis(const Operand& x, std::int64_t size, std::int64_t input,
                            std::int64_t window, std::int64_t stride, Padding padding) {
   if (size >= 0 && (padding == Padding::kSame || size - window + stride >= 0)) {
@@ -259,7 +260,7 @@ Tensor conv2d_transpose(const Operand& x, const Operand& filter, const Operand& 
   return add(y, bias);
 }
 
-// Pooling, and images of another size: checks and calls.
+// Pooling and upsampling: checks and calls.
 
 // Pooling: checks and calls.
 
@@ -329,7 +330,7 @@ Tensor average_pool2d_grad(const Operand& dy, const Shape& input_shape,
       {OpId::kAveragePoolGrad, {dy.tensor}, {{input_shape, dy.dtype()}}, attributes, dy.where});
 }
 
-// Images of another size: checks and calls.
+// Upsampling: checks and calls.
 
 Tensor upsample2d(const Operand& x, UpsampleOptions options) {
   constexpr OpId op = OpId::kUpsample;

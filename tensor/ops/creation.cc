@@ -1,4 +1,4 @@
-// Tensors made of a rule, on the host.
+// Tensors made from a rule, on the host.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/ops/creation.h"
 
@@ -13,7 +13,7 @@ namespace {
 
 using namespace internal;
 
-/// value(0), value(1), ... of `Number`, converted to `dtype` as cast() converts.
+/// Returns value(0), value(1), ... of type `Number`, converted to `dtype` as by cast().
 template <class Number, class Function>
 Tensor counted(std::int64_t count, DType dtype, Device device, Function value) {
   MutableTensor numbers({count}, dtype_of<Number>(), Device{});

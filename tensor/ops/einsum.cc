@@ -1,4 +1,4 @@
-// Sums of products: each pair of operands becomes one product of matrices.
+// Einstein summation: each pair of operands becomes one product of matrices.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/ops/einsum.h"
 
@@ -21,9 +21,9 @@ namespace {
 
 using namespace internal;
 
-// The axes of "..." have the names '0', '1', ... here, the last one '0'.
+// The axes of "..." are named '0', '1', ... here; the last one is '0'.
 
-/// A tensor whose axes have names.
+/// A tensor with named axes.
 struct Named {
   Tensor tensor;
   std::string axes;
@@ -84,7 +84,7 @@ class Einsum {
     return parts;
   }
 
-  /// The letters of a term, with digits for its `ellipsis` axes.
+  /// Returns the axes of a term: letters, and digits for its `ellipsis` axes.
   std::string named_axes(const std::string& term, int ellipsis) const {
     std::string axes;
     bool has_ellipsis = false;
@@ -126,7 +126,7 @@ class Einsum {
     operands_.push_back(diagonals(std::move(named)));
   }
 
-  /// Only elements where axes of one name have one index, under one axis.
+  /// Merges axes of one name into one, which keeps the elements where their indices are equal.
   Named diagonals(Named x) const {
     for (std::size_t i = 0; i < x.axes.size(); ++i) {
       const std::size_t twin = x.axes.find(x.axes[i], i + 1);
@@ -143,12 +143,12 @@ class Einsum {
       const Tensor diagonal = where(at(cast(identity, DType::kBool)), at(x.tensor), 0.0);
       x.tensor = reduce_sum(at(diagonal), static_cast<int>(twin));
       x.axes.erase(twin, 1);
-      --i;  // the name may stand a third time
+      --i;  // the name may occur a third time
     }
     return x;
   }
 
-  /// Gives the axes of "..." the lengths that they broadcast to.
+  /// Broadcasts the axes of "..." to common lengths.
   void broadcast_ellipses() {
     for (int axis = 0; axis < num_ellipsis_; ++axis) {
       const char name = static_cast<char>('0' + axis);
@@ -190,7 +190,7 @@ class Einsum {
     }
   }
 
-  /// x, summed over the axes that `kept` does not have.
+  /// Returns x, summed over the axes that `kept` does not have.
   Named without(const Named& x, const std::string& kept) const {
     ReduceOptions options;
     std::string axes;
@@ -204,7 +204,7 @@ class Einsum {
     return options.axes.empty() ? x : Named{reduce_sum(at(x.tensor), options), axes};
   }
 
-  /// x with its axes in this order.
+  /// Returns x with its axes in this order.
   Tensor arranged(const Named& x, const std::string& axes) const {
     if (x.axes == axes) return x.tensor;
     std::vector<int> order;
@@ -222,7 +222,7 @@ class Einsum {
     return reshape(at(in_order), Shape{size(batch), size(rows), size(columns)});
   }
 
-  /// Their product, summed over the axes that neither `needed` nor the other one has.
+  /// Returns the product of a and b, summed over the axes that `needed` does not have.
   Named multiply_pair(Named a, Named b, const std::string& needed) const {
     a = without(a, needed + b.axes);
     b = without(b, needed + a.axes);
@@ -246,7 +246,7 @@ class Einsum {
   std::string equation_;
   SourceLocation where_;
   std::vector<Named> operands_;
-  std::map<char, std::int64_t> lengths_;  // of letters
+  std::map<char, std::int64_t> lengths_;  // of axes with letters
   int num_ellipsis_ = 0;
   std::string output_;
 };

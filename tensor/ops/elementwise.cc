@@ -14,7 +14,7 @@ namespace {
 
 using namespace internal;
 
-/// The element types that an operation takes.
+/// Element types that an operation accepts.
 enum class Domain { kNumber, kFloating, kBool, kAny };
 
 void check_domain(OpId op, const Tensor& x, Domain domain, const SourceLocation& where) {

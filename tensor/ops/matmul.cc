@@ -22,7 +22,7 @@ void check_kinds(const Operand& a, const Operand& b) {
   }
 }
 
-// The leading dimensions of the product: those of the operand that has them.
+// Returns the leading dimensions of the product: those of the operand that has them.
 Shape product_shape(const Operand& a, const Operand& b, const MatMulOptions& options) {
   const Shape& sa = a.shape();
   const Shape& sb = b.shape();

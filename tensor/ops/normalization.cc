@@ -15,7 +15,7 @@ namespace {
 
 using namespace internal;
 
-/// Parameters and statistics: one type, x's or, where x has 16 bits, float32.
+/// Requires parameters and statistics of one type: x's, or float32 if x has 16 bits.
 void check_channels(OpId op, const Operand& x, std::span<const Tensor> per_channel) {
   require_floating(op, x);
   if (x.shape().rank() < 2) {
@@ -42,7 +42,7 @@ void check_radius(OpId op, const Operand& x, const LrnAttributes& attributes) {
   }
 }
 
-// A gradient with respect to a result of x's shape.
+// Requires a gradient of x's shape and type.
 void check_gradient(OpId op, const Operand& x, const Operand& dy) {
   require_same_dtype(op, defined(op, x), defined(op, dy), dy.where);
   if (dy.shape() != x.shape()) {

@@ -18,8 +18,8 @@ namespace {
 
 using namespace internal;
 
-// Calls value(i) for every element, i from `first` on: on the host, so that a key gives the same
-// bits everywhere.
+// Calls value(i) for every element, i from `first` on. Runs on the host, so that a key gives the
+// same bits on all devices.
 template <class Function>
 Tensor filled(const char* who, std::uint64_t first, const Shape& shape, DType dtype, Device device,
               const Function& value) {
@@ -31,7 +31,7 @@ Tensor filled(const char* who, std::uint64_t first, const Shape& shape, DType dt
   return result.freeze().to(device);
 }
 
-// A captured step would repeat the numbers that the host made once.
+// Throws in a captured step, which would repeat the numbers that the host made once.
 void refuse_in_capture(const char* who) {
   if (!StepRecorder::current()) return;
   fail(ErrorCode::kUnimplemented, who,
@@ -39,7 +39,7 @@ void refuse_in_capture(const char* who) {
        "dropout() or an argument of the step; try making the tensor outside");
 }
 
-// Where the device finds the key in each replay of a captured step; nullptr for a key of its own.
+// Returns device memory with the key of each replay of a captured step; nullptr for other keys.
 const void* key_of_each_step(const Tensor& x, const RandomKey& key) {
   StepRecorder* const recorder = StepRecorder::current();
   if (!recorder || !recorder->is_of_step(key)) return nullptr;
@@ -51,8 +51,8 @@ const void* key_of_each_step(const Tensor& x, const RandomKey& key) {
   });
 }
 
-// A draw beyond two standard deviations is repeated with the next of the element's own indices
-// (element + n 2^48), so that the value stays a function of the element alone.
+// Repeats a draw beyond two standard deviations with further indices of the element (element + n
+// 2^48), so that the value stays a function of the element alone.
 double truncated(const RandomStream& stream, std::uint64_t element) {
   for (std::uint64_t attempt = 0;; ++attempt) {
     const double value = stream.normal(element + (attempt << 48));
@@ -60,7 +60,7 @@ double truncated(const RandomStream& stream, std::uint64_t element) {
   }
 }
 
-// The largest value of [low, high): rounding may reach `high`.
+// Returns the largest value of [low, high): rounding may reach `high`.
 template <class T>
 T below(T low, T high) {
   return low < high ? std::nextafter(high, low) : low;
@@ -130,7 +130,7 @@ Tensor dropout(const Operand& x, double rate, const RandomKey& key) {
 
 RandomKey next_random_key() {
   const RandomContext& context = current_random_context();
-  // Layers count their calls under their numbers, which are small.
+  // The key differs from those of layers, which count their calls under small numbers.
   const std::uint64_t call = next_call_ordinal(~std::uint64_t{0});
   return {context.seed, kUserPurpose, context.step, context.replica, call};
 }
@@ -142,7 +142,7 @@ Tensor random_categorical(const Operand& logits, std::int64_t count, const Rando
     fail(ErrorCode::kInvalidArgument, who("random_categorical", logits.where), ": expected logits ",
          "[batch, classes] and a count of 0 or more, got shape ", logits.shape(), " and ", count);
   }
-  // Gumbel's trick: the largest of logit - log(-log(u)) is a class with its probability.
+  // Gumbel's trick: the largest logit - log(-log(u)) selects each class with its probability.
   const Shape shape{logits.shape()[0], count, logits.shape()[1]};
   const Tensor u = random_uniform(shape, key, 0.0, 1.0, logits.dtype(), logits.tensor.device());
   const Tensor noise = negate(log(negate(log(u))));

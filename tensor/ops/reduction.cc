@@ -1,4 +1,4 @@
-// Reductions over axes, and running sums and largest elements along one: checks and calls.
+// Reductions over axes; cumulative sums, largest elements and sorting along one.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/ops/reduction.h"
 
@@ -129,11 +129,11 @@ Tensor sum_to_shape(const Operand& x, const Shape& shape) {
   return added > 0 ? reshape(sum, shape) : sum.tensor;
 }
 
-// Reductions that others make up.
+// Reductions composed of others.
 
 namespace {
 
-/// Without the axes that a reduction with keep_dims left with length 1.
+/// Removes the axes that a reduction with keep_dims left with length 1.
 Tensor dropped(const Operand& x, Tensor kept, const ReduceOptions& options, OpId op) {
   if (options.keep_dims) return kept;
   const Shape shape = reduced_shape(x.shape(), {axis_bits(op, x, options.axes), false});
@@ -155,13 +155,13 @@ Tensor reduce_std(const Operand& x, ReduceOptions options) {
 Tensor reduce_logsumexp(const Operand& x, ReduceOptions options) {
   require_floating(OpId::kExp, x);
   const Operand largest(stop_gradient(reduce_max(x, {options.axes, true})), x.where);
-  // An infinite largest element would make NaN of inf - inf.
+  // An infinite maximum would give inf - inf, which is NaN.
   const Operand base(where(isfinite(largest), largest, 0.0), x.where);
   const Operand sum(reduce_sum(Operand(exp(x - base), x.where), {options.axes, true}), x.where);
   return dropped(x, log(sum) + base, options, OpId::kReduceMax);
 }
 
-// Running sums and the largest elements: checks and calls.
+// Cumulative sums and products, largest elements, sorting.
 
 Tensor cumulative_sum(const Operand& x, CumulativeSumOptions options) {
   constexpr OpId op = OpId::kCumulativeSum;
@@ -185,7 +185,7 @@ TopKResult top_k(const Operand& x, std::int64_t k) {
 
 namespace {
 
-/// x moved by `distance` towards the end of an axis, ones filling up what becomes free.
+/// Moves x by `distance` towards the end of an axis and fills the beginning with ones.
 Tensor moved_behind_ones(const Operand& x, int axis, std::int64_t distance) {
   const auto rank = static_cast<std::size_t>(x.shape().rank());
   std::vector<std::int64_t> begin(rank, 0), before(rank, 0);
@@ -196,7 +196,7 @@ Tensor moved_behind_ones(const Operand& x, int axis, std::int64_t distance) {
   return pad(Operand(slice(x, begin, size), x.where), before, begin, 1.0);
 }
 
-/// x with `axis` in the last place, or back from there.
+/// Swaps `axis` and the last axis.
 Tensor with_last(const Operand& x, int axis) {
   const int rank = x.shape().rank();
   if (axis == rank - 1) return x.tensor;
@@ -205,8 +205,8 @@ Tensor with_last(const Operand& x, int axis) {
   return transpose(x, order);
 }
 
-/// The elements along the last axis, the largest or the smallest first. Reversed before and after,
-/// equal ones keep their order when the smallest comes first.
+/// Sorts along the last axis. For ascending order, x is reversed before and after, so that equal
+/// elements keep their order.
 TopKResult in_order(const Operand& x, bool descending) {
   const std::int64_t count = x.shape().dim(-1);
   if (descending) return top_k(x, count);

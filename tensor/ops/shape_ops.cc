@@ -1,4 +1,4 @@
-// Operations that give a tensor another shape, and those that repeat, turn round or pick elements.
+// Operations that change shapes, and that repeat, reverse or select elements.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/ops/shape_ops.h"
 
@@ -13,13 +13,13 @@
 
 namespace tutti {
 
-// Operations that give a tensor another shape: reshape and its kin, transpose, broadcast_to.
+// Operations that change shapes: reshape() and similar, transpose(), broadcast_to().
 
 namespace {
 
 using namespace internal;
 
-/// `dims` with the one -1 in it, if any, replaced by what is left of x's elements.
+/// Returns `dims`, with -1 replaced by the dimension that the elements of x require.
 Shape inferred_shape(const Operand& x, std::vector<std::int64_t> dims) {
   const std::vector<std::int64_t> asked = dims;
   std::int64_t known = 1;
@@ -122,13 +122,13 @@ Tensor broadcast_to(const Operand& x, const Shape& shape) {
   return dispatch_one({kOp, {tensor}, {{shape, tensor.dtype()}}, {}, x.where});
 }
 
-// Operations that repeat, turn round or pick elements along an axis.
+// Operations that repeat, reverse or select elements along an axis.
 
 namespace {
 
 std::vector<std::int64_t> dims_of(const Shape& shape) { return {shape.begin(), shape.end()}; }
 
-/// The permutation that brings axis `from` to place `to` and keeps the others in order.
+/// Returns the permutation that moves axis `from` to `to` and keeps the others in order.
 std::vector<int> moving_axis(int rank, int from, int to) {
   std::vector<int> order(static_cast<std::size_t>(rank));
   std::iota(order.begin(), order.end(), 0);
@@ -167,14 +167,14 @@ Tensor roll(const Operand& x, std::int64_t shift, int axis) {
   axis = checked_axis("roll", x, axis, defined(OpId::kSlice, x).rank());
   const std::int64_t length = x.shape().dim(axis);
   if (length == 0) return x.tensor;
-  const std::int64_t behind = (shift % length + length) % length;  // elements that go round
+  const std::int64_t behind = (shift % length + length) % length;  // elements that wrap around
   const std::vector<Tensor> parts = split(x, {length - behind, behind}, axis);
   return concat({parts[1], parts[0]}, axis, x.where);
 }
 
 namespace {
 
-/// x where keep(row, column), else 0.
+/// Returns x where keep(row, column) is true, else 0.
 template <class Keep>
 Tensor masked_matrix(const char* name, const Operand& x, Keep keep) {
   const Shape& shape = defined(OpId::kWhere, x).shape();
@@ -265,7 +265,7 @@ Tensor gather(const Operand& x, const Operand& indices, int axis) {
   return reshape(back, Shape(dims));
 }
 
-// Operations whose results have shapes that depend on values: they read these on the host.
+// Operations whose output shapes depend on values, which they read on the host.
 
 Tensor boolean_mask(const Operand& x, const Operand& mask) {
   const Shape& shape = defined(OpId::kGather, x).shape();

@@ -1,4 +1,4 @@
-// Operations that cut tensors, put them together, and pick by indices.
+// Operations that slice tensors, join them, and use indices.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <numeric>
@@ -10,7 +10,7 @@
 
 namespace tutti {
 
-// Operations that cut tensors and put them together: slice, split, concat, stack, pad.
+// Slicing and joining: slice, split, concat, stack, pad.
 
 namespace {
 
@@ -23,7 +23,7 @@ void require_one_per_axis(OpId op, const Operand& x, const std::vector<std::int6
           ", got [", join(values), "]");
 }
 
-/// Parts of the sizes along an axis that is known to fit.
+/// Splits x into parts of `sizes`, whose sum must be the length of the axis.
 std::vector<Tensor> cut(const Operand& x, const std::vector<std::int64_t>& sizes, int axis) {
   std::vector<std::int64_t> begin(static_cast<std::size_t>(x.shape().rank()), 0);
   std::vector<std::int64_t> size(x.shape().begin(), x.shape().end());
@@ -41,7 +41,7 @@ int split_axis(const Operand& x, int axis) {
   return checked_axis("split", x, axis, defined(OpId::kSlice, x).rank());
 }
 
-/// Throws unless `value` can stand beside `first` in a concatenation along `axis`.
+/// Throws unless `value` can be joined to `first` along `axis`.
 void check_part(const Tensor& first, const Tensor& value, int axis, const SourceLocation& where) {
   require_same_dtype(OpId::kConcat, first, value, where);
   if (value.rank() != first.rank() ||
@@ -133,7 +133,7 @@ Tensor pad(const Operand& x, const std::vector<std::int64_t>& before,
     attributes.before[i] = before[i];
     dims[i] += before[i] + after[i];
   }
-  number_like(kOp, Operand(value, x.where), tensor);  // throws when the dtype cannot hold it
+  number_like(kOp, Operand(value, x.where), tensor);  // throws if the dtype cannot hold it
   return dispatch_one({kOp, {tensor}, {{Shape(dims), tensor.dtype()}}, attributes, x.where});
 }
 
@@ -181,7 +181,7 @@ Tensor scatter_rows(const Operand& values, const Operand& indices, const Shape& 
 
 namespace {
 
-/// The row of [the product of shape's first `depth` dimensions, ...] that each index names.
+/// Returns the row of each index in a tensor whose first `depth` dimensions are merged into one.
 Tensor rows_named(const Operand& indices, const Shape& shape, int depth) {
   const Tensor here = cast(indices, DType::kInt64).to(Device{});
   const std::span<const std::int64_t> all = here.host_span<std::int64_t>();

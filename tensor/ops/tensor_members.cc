@@ -1,4 +1,4 @@
-// What a tensor can be asked by itself, made of operations: parts, sums, other shapes.
+// Operations that are members of Tensor: elements, reductions, reshape.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
@@ -11,7 +11,7 @@ namespace {
 
 using namespace internal;
 
-/// Where Python's slice would begin and end on an axis.
+/// Returns a bound of Python's slice on an axis.
 std::int64_t bounded(std::optional<std::int64_t> bound, std::int64_t otherwise,
                      std::int64_t length) {
   if (!bound) return otherwise;
