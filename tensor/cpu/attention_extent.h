@@ -1,4 +1,4 @@
-// The sizes of one call of attention, where its heads lie, and which keys a query sees.
+// Sizes of one call of attention, offsets of its heads, and the keys that a query attends to.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -8,8 +8,8 @@
 
 namespace tutti::internal {
 
-/// Heads are numbered over the whole batch; each is a matrix that lies in one piece. Kernels of
-/// GPUs read it, too.
+/// Sizes and offsets of one call of attention. Heads are numbered over the whole batch; each is a
+/// contiguous matrix. GPU kernels use this, too.
 struct AttentionExtent {
   AttentionExtent(const Shape& query, const Shape& key, const Shape& value,
                   const AttentionAttributes& attributes_of_call)
@@ -33,7 +33,7 @@ struct AttentionExtent {
   }
   constexpr std::int64_t results_at(std::int64_t head) const { return head * steps * length; }
 
-  /// Query `step` sees so many keys, the first ones.
+  /// Returns the number of keys, from the first one on, that query `step` attends to.
   constexpr std::int64_t keys_seen(std::int64_t step) const {
     if (!attributes.is_causal) return value_steps;
     return std::min(value_steps, attributes.steps_before + step + 1);

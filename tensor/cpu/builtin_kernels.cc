@@ -1,4 +1,4 @@
-// The list of CPU kernels: which topics there are, and which kernels replace which.
+// Tables of CPU kernels: which files register kernels, and which kernels replace which.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdlib>
 #include <string_view>
@@ -50,7 +50,7 @@ KernelTable make_cpu_kernels() {
   return reference_wanted() ? reference_kernels() : make_fast_kernels();
 }
 
-/// What cpu_kernels() computes matrix products and convolutions with.
+/// Returns the implementation of matrix products and convolutions in cpu_kernels().
 std::string cpu_math_description() {
   if (reference_wanted()) return "reference";
 #if TUTTI_WITH_ONEDNN

@@ -1,9 +1,9 @@
-// Formulas of elementwise operations: one place, so that all kernels give the same bits.
+// Formulas of elementwise operations, shared by all kernels, so that they give the same bits.
 // SPDX-License-Identifier: Apache-2.0
 //
-// They are constexpr because kernels of GPUs (tensor/cuda/) call them, and templates because XLA's
+// They are constexpr because GPU kernels (tensor/cuda/) call them, and templates because XLA
 // programs are written by calling them with Hlo (tensor/xla/hlo.h), which has the same operators
-// and functions. A choice between two values is choose(), since Hlo has no operator ?:.
+// and functions. A choice between two values is choose(), since Hlo cannot overload ?:.
 #pragma once
 
 #include <cmath>
@@ -18,7 +18,7 @@
 
 namespace tutti::internal {
 
-// Hlo has functions of these names.
+// Hlo has functions of the same names.
 using std::abs, std::ceil, std::cos, std::erf, std::exp, std::expm1, std::floor, std::fmod,
     std::log, std::log1p, std::nearbyint, std::pow, std::sin, std::sqrt;
 
@@ -26,7 +26,7 @@ template <class T>
 constexpr T choose(bool condition, T a, T b) {
   return condition ? a : b;
 }
-/// Calls b() only where it is chosen.
+/// Calls b() only if it is chosen.
 template <class T, std::invocable B>
 constexpr T choose(bool condition, T a, const B& b) {
   return condition ? a : b();
@@ -46,7 +46,7 @@ constexpr T smaller(T a, T b) {
 template <class T>
 using Coefficient = std::conditional_t<std::is_floating_point_v<T>, T, double>;
 
-/// Integers wrap around, as in numpy and tf, without the undefined behaviour of signed overflow.
+/// Wraps integers around, as in numpy and tf, without the undefined behaviour of signed overflow.
 template <class T, class Function>
 constexpr T wrapping(T a, T b, Function function) {
   if constexpr (!std::is_integral_v<T>) {
@@ -85,7 +85,7 @@ struct Maximum {
 struct Minimum {
   constexpr auto operator()(auto a, auto b) const { return smaller(a, b); }
 };
-/// Towards minus infinity, as in numpy and tf. Integers: by 0 it is 0, as in numpy.
+/// Rounds towards minus infinity, as in numpy and tf. Integers divided by 0 give 0, as in numpy.
 struct FloorDivide {
   template <class T>
   constexpr T operator()(T a, T b) const {
@@ -102,7 +102,7 @@ struct FloorDivide {
     }
   }
 };
-/// What FloorDivide leaves: it has the sign of b. Integers: by 0 it is 0, as in numpy.
+/// The remainder of FloorDivide, with the sign of b; for integers 0 if b is 0, as in numpy.
 struct FloorMod {
   template <class T>
   constexpr T operator()(T a, T b) const {
@@ -117,7 +117,7 @@ struct FloorMod {
     return choose((rest != T{0}) & ((rest < T{0}) != (b < T{0})), Add{}(rest, b), rest);
   }
 };
-/// Integers: negative exponents give 1 / a^-b towards zero, so of 1 and -1 alone not 0.
+/// Integers: negative exponents give 1 / a^-b, truncated: 0 unless a is 1 or -1.
 struct Power {
   template <class T>
   constexpr T operator()(T a, T b) const {
@@ -257,7 +257,7 @@ struct Relu {
     return choose(x <= T{0}, T{0}, x);
   }  // NaN stays
 };
-/// Two inputs. A sum of 16-bit numbers need not be rounded first: rounding keeps signs.
+/// Two inputs. Sums of 16-bit numbers need not be rounded first, because rounding keeps signs.
 struct AddRelu {
   constexpr auto operator()(auto a, auto b) const { return Relu{}(Add{}(a, b)); }
 };
@@ -288,7 +288,7 @@ struct Gelu {
     return T(0.5) * x * (T{1} + erf(x * (std::numbers::sqrt2_v<Coefficient<T>> / 2)));
   }
 };
-/// In which it has tanh(scale * (x + cubic * x^3)) instead.
+/// Terms of GELU's approximation, which has tanh(scale * (x + cubic * x^3)) instead of erf.
 template <class T>
 struct GeluTanhTerms {
   using Number = Coefficient<T>;
@@ -304,7 +304,7 @@ struct GeluTanh {
   }
 };
 
-// Gradients: (dy, y), Gelu and GeluTanh (dy, x).
+// Gradients, from (dy, y); those of Gelu and GeluTanh from (dy, x).
 struct ReluGrad {
   template <class T>
   constexpr T operator()(T dy, T y) const {
@@ -349,7 +349,7 @@ struct GeluTanhGrad {
   }
 };
 
-/// Labels z and logits x: no overflow for any x.
+/// From labels z and logits x, without overflow for any x.
 struct SigmoidCrossEntropy {
   template <class T>
   constexpr T operator()(T z, T x) const {
@@ -357,7 +357,7 @@ struct SigmoidCrossEntropy {
   }
 };
 
-// Which operations these are, and on what.
+// The operations of these formulas, and their element types.
 
 template <class... Ts>
 struct ElementTypes {};
@@ -422,7 +422,7 @@ void list_elementwise_formulas(Table&& table, Floats floats, Numbers numbers) {
   table.template binary<SigmoidCrossEntropy>(OpId::kSigmoidCrossEntropy, floats);
 }
 
-/// What matmul and conv2d apply to their result. NaN stays NaN.
+/// Applies the activation of matmul and conv2d. NaN stays NaN.
 template <class T>
 constexpr T activated(FusedActivation activation, T x) {
   switch (activation) {
@@ -438,8 +438,8 @@ constexpr T activated(FusedActivation activation, T x) {
   return x;
 }
 
-/// `value` as To. Floating to integer truncates towards zero; what does not fit becomes the nearest
-/// end of the range, NaN becomes 0 (C++ leaves both undefined). Anything to bool is value != 0.
+/// Converts `value` to To. Floating to integer truncates towards zero; values out of range become
+/// the nearest end of the range, and NaN becomes 0 (C++ leaves both undefined). bool is value != 0.
 template <class To, class From>
 constexpr To converted(From value) {
   if constexpr (Half<From>) {
@@ -447,7 +447,7 @@ constexpr To converted(From value) {
   } else if constexpr (std::is_same_v<To, bool>) {
     return value != From{0};
   } else if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To>) {
-    // The lower end is exactly representable, the upper end plus one too.
+    // The lower end, and the upper end plus one, are exactly representable.
     const From low = static_cast<From>(std::numeric_limits<To>::min());
     const From high = std::ldexp(From{1}, std::numeric_limits<To>::digits);
     if (value != value) return To{0};

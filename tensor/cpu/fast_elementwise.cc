@@ -1,4 +1,4 @@
-// Elementwise kernels for the vectorizer, casts and dropout among them.
+// Elementwise kernels for the vectorizer, including casts and dropout.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <array>
@@ -14,9 +14,8 @@ namespace tutti::internal {
 
 // Elementwise operations on floats, in long runs that the compiler turns into vector instructions.
 //
-// Broadcasting is reduced to runs in which each input either steps by one element or stays; the
-// three combinations have a loop each. Formulas are those of the reference kernels, so the bits are
-// equal.
+// Broadcasting is reduced to runs in which each input either advances by one element or stays; each
+// of the three combinations has a loop. Formulas and bits are those of the reference kernels.
 
 namespace {
 
@@ -33,7 +32,7 @@ void unary(const KernelArgs& args) {
   });
 }
 
-/// A run of `count` elements; an input with stride 0 is one value.
+/// Computes a run of `count` elements; an input with stride 0 is one value.
 template <class Function, class T, class Result>
 [[gnu::always_inline]] inline void binary_run(const T* __restrict a, std::int64_t a_stride,
                                               const T* __restrict b, std::int64_t b_stride,
@@ -70,7 +69,7 @@ void binary(const KernelArgs& args) {
   });
 }
 
-/// Both values are read for every element, so that there is no branch.
+/// Reads both values for every element, so that there is no branch.
 template <std::int64_t kAStride, std::int64_t kBStride, class T>
 [[gnu::always_inline]] inline void where_run(const bool* __restrict condition,
                                              const T* __restrict a, const T* __restrict b,
@@ -127,7 +126,7 @@ void where(const KernelArgs& args) {
 
 }  // namespace
 
-// Fused activations of whole results.
+// Fused activations, applied to whole results.
 
 void activate(FusedActivation activation, std::span<float> values) {
   if (activation == FusedActivation::kNone) return;
@@ -146,7 +145,7 @@ void activate(FusedActivation activation, std::span<float> values) {
   });
 }
 
-// Casts between float32 and the 16-bit types; the others stay with the reference kernels.
+// Casts between float32 and the 16-bit types; reference kernels do the others.
 
 namespace {
 

@@ -1,4 +1,4 @@
-// Normalisation on floats: of batches and local responses over channels, of layers and groups.
+// Normalisation of floats: of batches, of local responses, of layers and groups.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <array>
@@ -12,8 +12,8 @@ namespace tutti::internal {
 
 // Batch normalisation.
 //
-// Statistics are summed row after row in double, each channel by itself: an order that depends on
-// the shape alone.
+// Statistics are summed row after row in double, each channel by itself: the order depends only on
+// the shape.
 
 namespace {
 
@@ -141,17 +141,17 @@ void batch_norm_grad(const KernelArgs& args) {
   });
 }
 
-// Local response normalisation: oneDNN has a plain loop.
+// Local response normalisation, for which oneDNN has only a plain loop.
 //
-// Some pixels at a time: their channels lie in rows with `radius` zeros at either end, so that
-// window sums need no limits. They add the same elements in the same order as the reference kernel,
-// and zeros. Each pass goes over all pixels of the block before the next one: a sum that reads what
-// was written just before, at other offsets, would wait for it.
+// Blocks of pixels are processed at a time. Their channels are stored in rows with `radius` zeros
+// at either end, so that window sums need no limits: they add the same elements in the same order
+// as the reference kernel, and zeros. Each pass covers all pixels of the block before the next one
+// begins, because a sum that reads just written elements at other offsets would wait for them.
 
-// Work space of a block stays in the first-level cache.
+// The work space of a block fits into the first-level cache.
 constexpr std::size_t kBlockFloats = 1536;
 
-/// powers[i] = bases[i]^-beta, without pow for the usual exponents.
+/// Computes powers[i] = bases[i]^-beta, without pow for the usual exponents.
 [[gnu::always_inline]] inline void negative_powers(const float* __restrict base, std::size_t count,
                                                    double beta, float* __restrict power) {
   if (beta == 0.5) {
@@ -168,7 +168,7 @@ constexpr std::size_t kBlockFloats = 1536;
   }
 }
 
-/// sums[c] = row[c] + ... + row[c + 2 kRadius].
+/// Computes sums[c] = row[c] + ... + row[c + 2 kRadius].
 template <std::size_t kRadius>
 [[gnu::always_inline]] inline void sum_known_windows(const float* __restrict row,
                                                      std::size_t channels, float* __restrict sums) {
@@ -190,7 +190,7 @@ template <std::size_t kRadius>
   }
 }
 
-/// Work space of some pixels.
+/// Work space of a block of pixels.
 struct Block {
   Block(const LrnAttributes& attributes, std::size_t num_channels)
       : a(attributes),
@@ -258,7 +258,7 @@ void lrn(const KernelArgs& args) {
   });
 }
 
-/// One block of the gradient: x, dy and dx of its pixels.
+/// Computes dx of one block from its x and dy.
 [[gnu::always_inline]] inline void lrn_grad_block(Block& block, const float* __restrict x,
                                                   const float* __restrict dy, float* __restrict dx,
                                                   std::size_t pixels, float factor) {
@@ -298,8 +298,8 @@ void lrn_grad(const KernelArgs& args) {
 
 // Layer and group normalisation, vectorised over the channels of a group.
 //
-// Sums are kept in kLanes doubles, element c of a run in lane c % kLanes, and the lanes added in
-// order: an order that depends on the shape alone.
+// Element c of a run is added to lane c % kLanes, a double, and the lanes are added in order: the
+// order depends only on the shape.
 
 namespace {
 
@@ -314,7 +314,7 @@ struct alignas(64) Lanes {
   }
 };
 
-/// lanes += body(c) for c in 0 .. count - 1.
+/// Adds body(c) to the lanes for c in 0 .. count - 1.
 template <class Body>
 [[gnu::always_inline]] inline void accumulate(Lanes& lanes, std::size_t count, const Body& body) {
   std::size_t c = 0;
@@ -330,7 +330,7 @@ struct Extent {
         groups(static_cast<std::size_t>(args.attributes_as<GroupNormAttributes>().groups)),
         channels(static_cast<std::size_t>(args.inputs[1].num_elements()) / groups),
         stride(groups * channels) {}
-  /// Where the runs of a pair of batch row and group start, and its first channel.
+  /// Returns the offset of a pair of batch row and group in x.
   std::size_t start(std::size_t pair) const {
     return pair / groups * positions * stride + channel(pair);
   }
@@ -385,7 +385,7 @@ void forward(const KernelArgs& args) {
   });
 }
 
-/// What one run adds to the sums over rows, per channel.
+/// Adds one run to the sums over rows, per channel.
 [[gnu::always_inline]] inline void add_run(double* __restrict sums, double* __restrict moments,
                                            const float* __restrict dy, const float* __restrict x,
                                            float mean, float inverse, std::size_t count) {

@@ -1,4 +1,4 @@
-// Pooling and enlarging images on floats, vectorised over channels.
+// Pooling and upsampling of floats, vectorised over channels.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstring>
@@ -10,12 +10,11 @@
 
 namespace tutti::internal {
 
-// Pooling: oneDNN's maximum moves about 1.5 GB/s.
+// Pooling. oneDNN's maximum processes only about 1.5 GB/s.
 //
-// A *row* is the channels of one pixel. The maximum is a running one over the rows of a window, per
-// channel in a register where the number of rows is a usual one; the gradient finds the number of
-// the row that holds it: a later row wins only when it is larger, so the first largest element gets
-// the gradient.
+// A *row* is the channels of one pixel. The maximum is a running one over the rows of a window,
+// kept in a vector register for 8 channels at a time. The gradient finds the number of the row that
+// holds it: a later row wins only if it is larger, so the first largest element gets the gradient.
 
 namespace {
 
@@ -33,7 +32,7 @@ struct Geometry {
   const Pool2dAttributes& a;
 };
 
-/// The rows of one window that lie on the image, by number, top left first.
+/// Rows of one window that are inside the image, numbered from the top left.
 struct Window {
   [[gnu::always_inline]] inline Window(const Geometry& g, std::int64_t oh, std::int64_t ow)
       : top(std::max<std::int64_t>(0, oh * g.a.stride_h - g.a.pad_top)),
@@ -44,10 +43,10 @@ struct Window {
   }
   std::int64_t size() const { return rows * columns; }
   std::int64_t top, left, rows, columns;
-  std::int64_t below;  // where the part begins that the window one output row below has for itself
+  std::int64_t below;  // offset of what only the window one output row below reads
 };
 
-/// Calls body(number, offset of the row in the image).
+/// Calls body(number, offset of the row in the image) for each row of the window.
 template <class Body>
 [[gnu::always_inline]] inline void for_each_row(const Geometry& g, const Window& window,
                                                 const Body& body) {
@@ -58,8 +57,8 @@ template <class Body>
   }
 }
 
-/// Asks for what the window one output row below needs for the first time: processors do not
-/// foresee the jumps between the rows of a window.
+/// Prefetches what the window one output row below reads first: processors do not predict the jumps
+/// between the rows of a window.
 [[gnu::always_inline]] inline void fetch_ahead(const Geometry& g, const float* x, std::int64_t n,
                                                const Window& window) {
   const std::int64_t count = g.a.stride_h * g.a.stride_w * g.channels;
@@ -68,7 +67,7 @@ template <class Body>
   for (std::int64_t i = 0; i < count; i += 16) __builtin_prefetch(x + first + i);
 }
 
-/// Calls body(image number, window) for every output row, in order.
+/// Calls body(image number, window) for every output pixel, in order.
 template <class Body>
 [[gnu::always_inline]] inline void for_each_window(const Geometry& g, const Body& body) {
   for (std::int64_t n = 0; n < g.images; ++n) {
@@ -78,12 +77,12 @@ template <class Body>
   }
 }
 
-/// Whether `candidate` replaces `best`: it is larger, or the first NaN.
+/// Returns true if `candidate` replaces `best`: it is larger, or the first NaN.
 [[gnu::always_inline]] inline bool wins(float best, float candidate) {
   return !(candidate <= best) & (best == best);
 }
 
-/// Where in the image the rows of a window begin, in order.
+/// Offsets in the image of the rows of a window, in order.
 struct Rows {
   explicit Rows(const Geometry& g)
       : offsets(static_cast<std::size_t>(g.a.window_h * g.a.window_w)) {}
@@ -96,12 +95,12 @@ struct Rows {
   std::vector<std::int64_t> offsets;
 };
 
-// Explicit vectors: the compiler does not find them in a loop over rows within one over channels.
+// Explicit vectors: the compiler does not vectorize a loop over rows inside one over channels.
 constexpr std::int64_t kWidth = 8;
 using Floats [[gnu::vector_size(4 * kWidth)]] = float;
 using Integers [[gnu::vector_size(4 * kWidth)]] = std::int32_t;
 
-/// The vector at `from`, into `to`: vectors are not passed by value, which needs the instructions.
+/// Loads the vector at `from`. Passing vectors by value would require their instruction set.
 [[gnu::always_inline]] inline void load(Floats& to, const float* from) {
   std::memcpy(&to, from, sizeof to);
 }
@@ -147,8 +146,8 @@ void max_pool(const KernelArgs& args) {
   });
 }
 
-/// Gives each channel's dy to the row that holds its largest element. kAdds: to what is there from
-/// other windows; otherwise the window is alone, and the other rows become 0.
+/// Gives each channel's dy to the row that holds its largest element. kAdds: adds it to the
+/// gradients of other windows. Otherwise windows do not overlap, and the other rows become 0.
 template <bool kAdds>
 [[gnu::always_inline]] inline void give(const float* image, const Rows& rows, std::int64_t count,
                                         std::int64_t channels, const float* __restrict dy,
@@ -195,7 +194,7 @@ void give_all(const KernelArgs& args, const Geometry& g) {
   Rows rows(g);
   vectorized([&]() __attribute__((always_inline)) {
     const float* gradient = dy;
-    std::int64_t cleared = 0;  // image by image, while it is in the cache
+    std::int64_t cleared = 0;  // each just before use, while it is in the cache
     for_each_window(
         g, [&](std::int64_t n, const Window& window) __attribute__((always_inline)) {
           float* image = dx + n * g.image_size();
@@ -268,14 +267,14 @@ void average_pool_grad(const KernelArgs& args) {
   });
 }
 
-// Enlarging: the reference kernel's parts and order.
+// Upsampling: the parts and the order of the reference kernel.
 
 [[gnu::always_inline]] inline void add_weighted(float* __restrict to, const float* __restrict from,
                                                 float weight, std::int64_t channels) {
   for (std::int64_t c = 0; c < channels; ++c) to[c] += weight * from[c];
 }
 
-/// A pixel is written once, from its one or four parts.
+/// Writes a pixel once, from its one or four parts.
 template <bool kLinear>
 [[gnu::always_inline]] inline void make_pixel(float* __restrict to, const float* const* parts,
                                               const float* weights, std::int64_t channels) {

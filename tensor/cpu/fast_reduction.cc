@@ -1,4 +1,4 @@
-// Fast reductions of one group of neighbouring axes: [outer, count, inner] -> [outer, inner].
+// Fast reductions over one group of adjacent axes: [outer, count, inner] -> [outer, inner].
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <array>
@@ -12,12 +12,12 @@
 namespace tutti::internal {
 
 // All follow the order of cpu/ordered_fold.h. Contiguous sequences (inner = 1) are folded directly;
-// otherwise kTile neighbouring columns are folded at once, each along the same order. Other
-// patterns of axes go to the reference kernel.
+// otherwise kTile adjacent columns are folded at once, each in the same order. The reference kernel
+// handles other patterns of axes.
 
 namespace {
 
-// Columns; kFoldLanes rows of them fit into the first-level cache.
+// Number of columns: kFoldLanes rows of them fit into the first-level cache.
 constexpr std::int64_t kTile = 64;
 
 struct Extents {
@@ -26,7 +26,7 @@ struct Extents {
   std::int64_t inner = 1;
 };
 
-/// Nothing when the reduced axes are not neighbours (axes of length 1 do not count).
+/// Returns nullopt if the reduced axes are not adjacent (axes of length 1 do not count).
 std::optional<Extents> extents(const Shape& shape, std::uint32_t axes) {
   Extents result;
   bool reduced_before = false;
@@ -44,7 +44,7 @@ std::optional<Extents> extents(const Shape& shape, std::uint32_t axes) {
   return result;
 }
 
-/// What BlockCounter does, for a row of kTile columns.
+/// Same as BlockCounter, but for rows of kTile columns.
 template <class Function, class T>
 class TileCounter {
  public:
@@ -64,7 +64,7 @@ class TileCounter {
  private:
   using Row = std::array<T, kTile>;
   static void copy(const T* from, Row& to) { std::copy_n(from, kTile, to.data()); }
-  /// levels_[top_ - 1] takes in levels_[top_].
+  /// Folds levels_[top_] into levels_[top_ - 1].
   void merge_top() {
     for (std::size_t i = 0; i < kTile; ++i) {
       levels_[top_ - 1][i] = Function{}(levels_[top_ - 1][i], levels_[top_][i]);
@@ -182,10 +182,10 @@ void set_reductions(KernelTable& table) {
   table.set(OpId::kArgMin, kDType, arg_extreme<Less, T>);
 }
 
-// The gradient of a bias on floats: the sum of rows, vectorised over channels.
+// Gradient of a bias on floats: the sum of rows, vectorised over channels.
 //
-// Blocks of 64 rows are added in float, blocks in double: fast, accurate, and an order that depends
-// on the shape alone.
+// Blocks of 64 rows are added in float, and blocks in double: fast, accurate, and in an order that
+// depends only on the shape.
 
 constexpr std::size_t kRowsPerBlock = 64;
 

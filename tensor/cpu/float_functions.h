@@ -1,8 +1,8 @@
 // e^x and the hyperbolic tangent of floats, for the vectorizer.
 // SPDX-License-Identifier: Apache-2.0
 //
-// The C library's are calls per element, and their bits depend on its version. Other types take
-// these, GPUs their own.
+// The C library has a call per element, and its bits depend on its version. Types other than float
+// use it; GPUs use their own functions.
 #pragma once
 
 #include <bit>
@@ -12,14 +12,14 @@
 
 namespace tutti::internal {
 
-/// Within 2 units in the last place, subnormal results too; NaN stays. Cody and Waite's reduction
-/// ("Software manual for the elementary functions", 1980) and the minimax polynomial of Cephes
-/// (Moshier, expf).
+/// Returns e^x within 2 units in the last place, also for subnormal results; NaN stays NaN. Cody
+/// and Waite's reduction ("Software manual for the elementary functions", 1980) and the minimax
+/// polynomial of Cephes (Moshier, expf).
 [[gnu::always_inline]] constexpr float vector_exp(float x) {
   constexpr float kLog2E = 1.44269504088896341f;
   constexpr float kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f;  // n * high is exact
   constexpr float kToInteger = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
-  // NaN fails both comparisons: an integer of it would be undefined.
+  // NaN fails both comparisons: its conversion to an integer would be undefined.
   const float bounded = x > -104.0f ? (x < 89.0f ? x : 89.0f) : -104.0f;
   const float n = (bounded * kLog2E + kToInteger) - kToInteger;
   const float r = (bounded - n * kLn2High) - n * kLn2Low;
@@ -29,7 +29,7 @@ namespace tutti::internal {
   p = p * r + 4.1665795894e-2f;
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
-  // 2^n as a product: n reaches beyond the exponents of floats on both sides.
+  // 2^n as a product of two, because n exceeds the exponents of floats on both sides.
   const auto exponent = static_cast<std::int32_t>(n);
   const std::int32_t half = exponent >> 1;
   const float first = std::bit_cast<float>((half + 127) << 23);
@@ -38,8 +38,7 @@ namespace tutti::internal {
   return x != x ? x : power;
 }
 
-/// The hyperbolic tangent, as accurate: near 0 a polynomial of x^2 (Cephes, tanhf), elsewhere by
-/// e^2x.
+/// Returns tanh(x) as accurately: near 0 by a polynomial of x^2 (Cephes, tanhf), elsewhere by e^2x.
 [[gnu::always_inline]] constexpr float vector_tanh(float x) {
   const float magnitude = std::abs(x);
   const float far = 1.0f - 2.0f / (vector_exp(2.0f * magnitude) + 1.0f);

@@ -29,7 +29,7 @@ constexpr std::uint32_t kRebias = 112u << 23;     // float's bias 127 less float
   return bit_cast<float>(sign | (magnitude < 0x400u ? bit_cast<std::uint32_t>(denormal) : normal));
 }
 
-/// `bits` without its lower `kDropped` ones, rounded to nearest, halves to even.
+/// Returns `bits` without the lower `kDropped` ones, rounded to nearest, halves to even.
 template <int kDropped>
 [[gnu::always_inline]] inline std::uint32_t rounded(std::uint32_t bits) {
   return (bits + ((1u << (kDropped - 1)) - 1u) + (bits >> kDropped & 1u)) >> kDropped;
@@ -45,7 +45,7 @@ template <int kDropped>
   const std::uint32_t bits = bit_cast<std::uint32_t>(value);
   const std::uint32_t magnitude = bits & ~kSign;
   const std::uint32_t normal = rounded<13>(magnitude - kRebias);
-  // Adding 1/2 moves a denormal's bits to the end of the fraction, and the processor rounds them.
+  // Adding 1/2 shifts a denormal's bits to the end of the fraction, and the processor rounds them.
   const std::uint32_t denormal =
       bit_cast<std::uint32_t>(bit_cast<float>(magnitude) + 0.5f) - bit_cast<std::uint32_t>(0.5f);
   std::uint32_t half = magnitude < kRebias + (1u << 23) ? denormal : normal;

@@ -1,12 +1,12 @@
-// The one order in which reductions combine elements, so that bits depend on the length alone.
+// The order in which all reductions combine elements, so that bits depend only on the length.
 // SPDX-License-Identifier: Apache-2.0
 //
-// A sequence is cut into blocks of kFoldBlock elements. Within a block, element i belongs to lane i
-// % kFoldLanes; each lane starts with the identity and takes its elements in order; then the upper
-// half of the lanes is combined into the lower half until one is left. The results of the blocks
-// are combined like the digits of a binary counter: neighbours first, then neighbours of those, and
-// what is left from the last to the first. The rounding error of a sum grows with kFoldBlock /
-// kFoldLanes and the logarithm of the number of blocks.
+// A sequence is divided into blocks of kFoldBlock elements. Within a block, element i belongs to
+// lane i % kFoldLanes. Each lane starts with the identity and takes its elements in order; then the
+// upper half of the lanes is combined into the lower half until one is left. The results of the
+// blocks are combined like the digits of a binary counter: neighbours first, then neighbours of
+// those, and finally the remaining ones from the last to the first. The rounding error of a sum
+// grows with kFoldBlock / kFoldLanes and the logarithm of the number of blocks.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ inline constexpr std::int64_t kFoldBlock = 1024;
 inline constexpr std::int64_t kFoldLanes = 16;
 inline constexpr int kMaxFoldLevels = 54;  // 2^54 blocks
 
-/// The value that changes nothing: what a reduction of no elements gives.
+/// The neutral element of a function: the result of a reduction of no elements.
 template <class T>
 constexpr T identity(Add) {
   return T{0};

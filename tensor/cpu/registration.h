@@ -1,5 +1,5 @@
-// What CPU kernels share: where they announce themselves to builtin_kernels.cc, one function per
-// file, and fused activations.
+// Registration of CPU kernels with builtin_kernels.cc, by one function per file, and their fused
+// activations.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace tutti::internal {
 
-// A kernel may throw Error; dispatch puts "gather at train.cc:41: " in front of its message.
+// A kernel may throw Error; dispatch() puts "gather at train.cc:41: " in front of its message.
 
 // tensor/cpu/reference/: slow, obvious loops.
 void register_elementwise_kernels(KernelTable& table);
@@ -31,10 +31,10 @@ void register_fast_normalization_kernels(KernelTable& table);
 // tensor/cpu/onednn/: only in builds with oneDNN.
 void register_onednn_kernels(KernelTable& table);
 void register_onednn_attention_kernels(KernelTable& table);
-/// "oneDNN 2.6.3, avx2": with the instruction set that this processor gets.
+/// Returns "oneDNN 2.6.3, avx2": its version, and the instruction set that it uses here.
 std::string onednn_description();
 
-/// Replaces every element by its activation: what matmul and conv2d apply to their result.
+/// Applies the activation of matmul and conv2d to every element.
 void activate(FusedActivation activation, std::span<float> values);
 
 }  // namespace tutti::internal

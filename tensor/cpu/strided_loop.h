@@ -1,5 +1,4 @@
-// Nested loops over operands with strides, with as few and as long innermost runs as the shapes
-// allow.
+// Nested loops over operands with strides, whose innermost runs are as few and long as possible.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,10 +10,10 @@
 
 namespace tutti::internal {
 
-/// Elements to skip per axis.
+/// Strides per axis, in elements.
 using Strides = std::array<std::int64_t, Shape::kMaxRank>;
 
-/// The strides of a dense, row-major tensor.
+/// Returns the strides of a dense, row-major tensor.
 inline Strides dense_strides(const Shape& shape) {
   Strides strides{};
   std::int64_t stride = 1;
@@ -25,7 +24,7 @@ inline Strides dense_strides(const Shape& shape) {
   return strides;
 }
 
-/// The strides with which a dense tensor of shape `from` is read as if it had shape `to`: 0 along
+/// Returns the strides that read a dense tensor of shape `from` as one of shape `to`: 0 along
 /// repeated axes.
 inline Strides broadcast_strides(const Shape& from, const Shape& to) {
   const Strides dense = dense_strides(from);
@@ -38,8 +37,8 @@ inline Strides broadcast_strides(const Shape& from, const Shape& to) {
   return strides;
 }
 
-/// A loop over the elements of `shape` with K operands. Axes that all operands pass without a gap
-/// are merged, axes of length 1 left out. A shape without elements must not be passed.
+/// A loop over the elements of `shape` with K operands. Axes that are contiguous in all operands
+/// are merged, and axes of length 1 left out. Requires: `shape` has elements.
 template <std::size_t K>
 class StridedLoop {
  public:
@@ -50,7 +49,7 @@ class StridedLoop {
     if (rank_ == 0) sizes_[rank_++] = 1;
   }
 
-  /// Length of the innermost run and each operand's stride along it.
+  /// Return the length of the innermost run, and an operand's stride along it.
   std::int64_t run_length() const { return sizes_[rank_ - 1]; }
   std::int64_t run_stride(std::size_t operand) const { return strides_[operand][rank_ - 1]; }
 

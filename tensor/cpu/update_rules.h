@@ -1,8 +1,7 @@
-// Formulas of the optimizers' rules: one place for the loops of the CPU, the kernels of GPUs and
-// the programs of XLA.
+// Formulas of the optimizers' update rules, shared by CPU loops, GPU kernels and XLA programs.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Constants of a DeviceRule, by their numbers:
+// Constants of a DeviceRule, by index:
 //   all rules        0 learning rate, 1 gradient scale, 2 weight decay (w -= w * decay * rate
 //                    first, where the rule does not use norms)
 //   sgd              3 momentum, 4 nesterov (0 or 1)
@@ -23,7 +22,7 @@
 //
 // A formula is a template of C, which has constants c[i] and options c.has(option), and of E, a
 // Weight<X>. X is float or double, or Hlo, whose arithmetic writes a program (tensor/xla/hlo.h).
-// Options are functions of the constants, so that a captured step can change them.
+// Options are computed from the constants, so that a captured step can change them.
 #pragma once
 
 #include "tensor/cpu/elementwise_functions.h"
@@ -32,22 +31,22 @@
 
 namespace tutti::internal {
 
-/// One element of a variable: read, changed by a rule, written. `g` is scaled.
+/// One element of a variable, which a rule reads, changes and writes. `g` is already scaled.
 template <class X>
 struct Weight {
   X w, g;
   X slots[DeviceUpdateItem::kMaxSlots];
 };
 
-/// Base of rules. A rule with `kUsesNorms` has no apply(): prepare() changes slots, direction() is
-/// that of one element, trust() follows from the norms of all weights and directions, and step()
-/// changes the weight. Only one of prepare() and step() changes slots.
+/// Base of rules. A rule with `kUsesNorms` has no apply(): prepare() changes the slots, direction()
+/// returns the direction of one element, trust() follows from the norms of all weights and
+/// directions, and step() changes the weight. Only one of prepare() and step() changes slots.
 template <int slots>
 struct UpdateFormula {
-  static constexpr int kSlots = slots;        // at most
-  static constexpr unsigned kNumOptions = 0;  // bits of options()
+  static constexpr int kSlots = slots;        // upper limit
+  static constexpr unsigned kNumOptions = 0;  // number of bits in options()
   static constexpr bool kUsesNorms = false, kReadsGradient = true;
-  /// The options of these constants, as bits.
+  /// Returns the options that follow from the constants and the number of slots, as bits.
   static constexpr unsigned options(const double* /*constants*/, int /*num_slots*/) { return 0; }
   static constexpr int num_slots(unsigned /*options*/) { return slots; }
 };
@@ -238,20 +237,20 @@ struct WeightDecayUpdate : UpdateFormula<0> {
   static constexpr void apply(const C&, E&) {}
 };
 
-/// Weight decay before a rule without norms.
+/// Applies the weight decay that precedes a rule without norms.
 template <class C, class E>
 constexpr void decay_weight(const C& c, E& e) {
   e.w -= e.w * c[DeviceRule::kWeightDecay] * c[0];
 }
 
-/// The learning rate times the trust ratio, which is 1 where a norm is 0.
+/// Returns the learning rate times the trust ratio, which is 1 if a norm is 0.
 template <class Rule, class C, class X>
 constexpr X trusted_rate(const C& c, const X& of_weights, const X& of_directions) {
   return c[0] * choose((of_weights > X(0)) & (of_directions > X(0)),
                        Rule::trust(c, of_weights, of_directions), X(1));
 }
 
-/// Calls visitor.template operator()<Rule>() with the formulas of a rule.
+/// Calls visitor.template operator()<Formula>() with the formula of a rule.
 template <class Visitor>
 void visit_update_formula(DeviceRuleId id, const Visitor& visitor) {
   switch (id) {
@@ -285,8 +284,8 @@ void visit_update_formula(DeviceRuleId id, const Visitor& visitor) {
   fail(ErrorCode::kInternal, "update: no such rule: ", static_cast<int>(id));
 }
 
-/// Applies the formulas of a rule to elements in host memory. Rules with norms: their first pass if
-/// there is a `direction`, which it writes, else their second. `who` is what errors name.
+/// Applies a rule to elements in host memory. A rule with norms runs its first pass if there is a
+/// `direction`, which it writes, and otherwise its second. Errors name `who`.
 void update_on_host(std::string_view who, const DeviceRule& rule, const UpdateArgs& args,
                     void* direction);
 

@@ -1,4 +1,4 @@
-// Which pixels of the small image each pixel of the enlarged one is made of.
+// Sources and weights of the pixels of an enlarged image.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace tutti::internal {
 
-/// Position i of the larger axis is (1 - weight) * [first] + weight * [second] of the smaller.
+/// Position i of the large axis is (1 - weight) * [first] + weight * [second] of the small one.
 template <class T>
 struct UpsampleSource {
   std::int64_t first = 0, second = 0;
@@ -38,7 +38,7 @@ std::vector<UpsampleSource<T>> upsample_sources(std::int64_t size, std::int64_t 
 }
 
 /// Calls body(offset in the small image, offset in the large one, weight) for every pair of pixels
-/// of which one is part of the other.
+/// of which the first contributes to the second.
 template <class T, class Body>
 [[gnu::always_inline]] inline void for_each_part(const Shape& small, const UpsampleAttributes& a,
                                                  const Body& body) {

@@ -1,4 +1,4 @@
-// Which instruction set the fast kernels use.
+// Choice of the instruction set of fast kernels, and copies past the caches.
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/cpu/vectorized.h"
 
@@ -23,7 +23,7 @@ struct Name {
   MaxIsa isa;
 };
 
-// The first name of a value is the one it is shown by.
+// The first name of a value is the one that to_string() returns.
 constexpr Name kNames[] = {{"sse2", MaxIsa::kSse2},  {"sse41", MaxIsa::kSse41},
                            {"avx", MaxIsa::kAvx},    {"avx2", MaxIsa::kAvx2},
                            {"all", MaxIsa::kAll},    {"avx512_core", MaxIsa::kAvx512Core},
@@ -76,7 +76,7 @@ Vectors widest_vectors() {
 }
 #endif
 
-// Copies past the caches: streaming stores, of which the processor gathers whole lines.
+// Copies past the caches: streaming stores, which the processor combines to whole lines.
 
 #if defined(__x86_64__)
 void copy_past_caches(std::byte* to, const std::byte* from, std::size_t count) {

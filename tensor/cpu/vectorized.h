@@ -9,20 +9,20 @@ namespace tutti::internal {
 
 // The widest instruction set that kernels may use: TUTTI_MAX_ISA.
 
-/// In rising order. Our own loops know three versions, below AVX2, AVX2 and AVX-512; oneDNN knows
-/// them all (kSse2 counts as its lowest).
+/// In ascending order. Our own loops have three versions: below AVX2, AVX2 and AVX-512. oneDNN
+/// distinguishes all (kSse2 counts as its lowest).
 enum class MaxIsa { kSse2, kSse41, kAvx, kAvx2, kAvx512Core, kAll };
 
-/// What the environment variable TUTTI_MAX_ISA says (sse2, sse41, avx, avx2, avx512_core, all or
-/// its synonym default); all when it is not set. Read once. Throws kInvalidArgument listing the
-/// names.
+/// Returns the value of the environment variable TUTTI_MAX_ISA (sse2, sse41, avx, avx2,
+/// avx512_core, all or its synonym default); all if it is not set. Reads it once. Throws
+/// kInvalidArgument listing the names.
 MaxIsa max_isa();
 std::string_view to_string(MaxIsa isa);
 
 #if defined(__x86_64__)
 enum class Vectors { kBaseline, kAvx2, kAvx512 };
 
-/// The widest ones that this processor has and TUTTI_MAX_ISA does not forbid.
+/// Returns the widest vectors that this processor has and TUTTI_MAX_ISA allows.
 Vectors widest_vectors();
 
 template <class Body>
@@ -55,7 +55,7 @@ void vectorized(const Body& body) {
   body();
 }
 
-// Copies of what is not read soon.
+// Copies of data that is not read soon.
 
 /// Same as std::memcpy(), but the copy bypasses the caches where the processor can: half the time
 /// for a copy that is larger than they are, more if it is read at once. Other threads see the copy

@@ -1,9 +1,9 @@
-// Attention on floats, block by block: products by oneDNN, the softmax gathered as blocks come.
+// Attention on floats, block by block: products by oneDNN, and an online softmax.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Dao et al., "FlashAttention" (arXiv 2205.14135). A block of scores is all that there is of them;
-// the backward pass computes them again, from the logarithm of each query's sum. Blocks come in one
-// order, so that bits depend on the sizes alone.
+// Dao et al., "FlashAttention" (arXiv 2205.14135). Only one block of scores exists at a time; the
+// backward pass computes them again from the logarithm of each query's sum. The order of the blocks
+// is fixed, so that bits depend only on the sizes.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -24,7 +24,7 @@ constexpr std::int64_t kQueriesOfBlock = 64, kKeysOfBlock = 128;
 constexpr std::int64_t kScoreLanes = 16;
 using ScoreLanes = std::array<float, kScoreLanes>;
 
-/// c [m, n] = alpha * a * b + beta * c; row-major, `lda` and the like elements from row to row.
+/// Computes c [m, n] = alpha * a * b + beta * c, row-major; `lda` etc. are row strides in elements.
 void multiply(char transpose_a, char transpose_b, std::int64_t m, std::int64_t n, std::int64_t k,
               float alpha, const float* a, std::int64_t lda, const float* b, std::int64_t ldb,
               float beta, float* c, std::int64_t ldc) {
@@ -33,11 +33,11 @@ void multiply(char transpose_a, char transpose_b, std::int64_t m, std::int64_t n
   TUTTI_CHECK(status == dnnl_success, "sgemm failed with status ", static_cast<int>(status));
 }
 
-/// e^x for x of about 0 at most, to two units in the last place; 0 below -87. Cephes' polynomial,
-/// without a branch or a call, so that loops become vector instructions.
+/// Returns e^x for x up to about 0, to two units in the last place; 0 below -87. Cephes'
+/// polynomial, without branches and calls, so that loops become vector instructions.
 [[gnu::always_inline]] inline float exp_of_score(float x) {
   constexpr float kLowest = -87.0f;
-  constexpr float kRounder = 12582912.0f;  // 1.5 * 2^23: its last bits count ones
+  constexpr float kRounder = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
   const float bounded = x < kLowest ? kLowest : x;
   const float rounded = bounded * std::numbers::log2e_v<float> + kRounder;
   const float twos = rounded - kRounder;
@@ -71,7 +71,7 @@ void multiply(char transpose_a, char transpose_b, std::int64_t m, std::int64_t n
   return largest;
 }
 
-/// Makes each x e^(x - top) and returns their sum.
+/// Replaces each x by e^(x - top) and returns their sum.
 [[gnu::always_inline]] inline float exp_and_sum(float* x, float top, std::int64_t count) {
   ScoreLanes lanes{};
   std::int64_t c = 0;
@@ -92,7 +92,7 @@ struct Block {
   std::int64_t first_query, queries, first_key, keys;
 };
 
-/// Calls body(block, whether it is the first of its queries), all keys of some queries first.
+/// Calls body(block, is it the first of its queries), all keys of some queries first.
 template <class Body>
 void for_each_block(const AttentionExtent& extent, const Body& body) {
   for (std::int64_t i = 0; i < extent.steps; i += kQueriesOfBlock) {
@@ -103,7 +103,7 @@ void for_each_block(const AttentionExtent& extent, const Body& body) {
   }
 }
 
-/// How many keys of the block query `row` of it sees.
+/// Returns the number of keys in this block that are visible to query `row`.
 std::int64_t keys_seen_in(const AttentionExtent& extent, const Block& block, std::int64_t row) {
   const std::int64_t seen = extent.keys_seen(block.first_query + row) - block.first_key;
   return std::clamp<std::int64_t>(seen, 0, block.keys);
@@ -119,12 +119,12 @@ void score_block(const AttentionExtent& extent, const Block& block, const float*
 
 // Forward.
 
-/// What is known of a block's queries from the keys so far.
+/// Largest score and sum of exponentials of each query of a block, over the keys so far.
 struct RunningSoftmax {
   std::array<float, kQueriesOfBlock> top, sum;
 };
 
-/// Makes scores shares, before division by the sum; what was gathered before is brought to the new
+/// Turns scores into weights, before division by the sum, and rescales earlier results to the new
 /// largest scores.
 void gather_block(const AttentionExtent& extent, const Block& block, float* scores, float* results,
                   RunningSoftmax& running) {
@@ -194,7 +194,7 @@ void onednn_attention(const KernelArgs& args) {
 
 // Backward.
 
-/// Of each query: the mean of the shares' gradients by the shares, dy * result.
+/// Returns for each query the mean of the gradients of its weights (weighted by them): dy * result.
 std::vector<float> means_of_gradients(const float* dy, const float* results, std::int64_t steps,
                                       std::int64_t length) {
   std::vector<float> means;
@@ -207,7 +207,7 @@ std::vector<float> means_of_gradients(const float* dy, const float* results, std
   return means;
 }
 
-/// Makes scores shares, and the shares' gradients those of the scores.
+/// Turns scores into weights, and the gradients of weights into those of scores.
 void differentiate_block(const AttentionExtent& extent, const Block& block, const float* log_sums,
                          const float* means, float* scores, float* gradients) {
   const auto scale = static_cast<float>(extent.attributes.scale);

@@ -1,4 +1,4 @@
-// What all oneDNN kernels share: engine, threads, scratchpad, the cache of primitives.
+// State that oneDNN kernels share: engine, threads, scratchpad, cache of primitives.
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/cpu/onednn/engine.h"
 
@@ -15,7 +15,7 @@
 namespace tutti::internal {
 namespace {
 
-/// In the order of MaxIsa; oneDNN has nothing below SSE4.1.
+/// In the order of MaxIsa; oneDNN has no level below SSE4.1.
 constexpr dnnl::cpu_isa kCaps[] = {dnnl::cpu_isa::sse41,       dnnl::cpu_isa::sse41,
                                    dnnl::cpu_isa::avx,         dnnl::cpu_isa::avx2,
                                    dnnl::cpu_isa::avx512_core, dnnl::cpu_isa::all};
@@ -29,9 +29,9 @@ dnnl::engine make_engine() {
   return dnnl::engine(dnnl::engine::kind::cpu, 0);
 }
 
-// oneDNN of the distributions runs on OpenMP, whose number of threads belongs to the calling
-// thread. The functions are looked up so that tutti itself needs no OpenMP; a oneDNN on another
-// runtime has none.
+// oneDNN of the distributions runs on OpenMP, whose number of threads is set per calling thread.
+// The functions are looked up at run time, so that tutti itself needs no OpenMP; they are null if
+// oneDNN uses another runtime.
 struct OpenMp {
   using GetMaxThreads = int (*)();
   using SetNumThreads = void (*)(int);
@@ -62,7 +62,7 @@ ThreadState& thread_state() {
   return state;
 }
 
-// What oneDNN uses: the cap (ours or its own ONEDNN_MAX_CPU_ISA) applied to this processor.
+// Returns the instruction set of oneDNN: the processor's, up to our cap or ONEDNN_MAX_CPU_ISA.
 std::string_view effective_isa() {
   constexpr std::pair<dnnl::cpu_isa, std::string_view> kNames[] = {
       {dnnl::cpu_isa::sse41, "sse41"},
@@ -128,7 +128,7 @@ dnnl::primitive_attr onednn_attributes() {
 }
 
 std::string onednn_description() {
-  (void)onednn_engine();  // the cap counts from here on
+  (void)onednn_engine();  // sets the cap
   const dnnl_version_t* version = dnnl_version();
   return concat("oneDNN ", version->major, ".", version->minor, ".", version->patch, ", ",
                 effective_isa());

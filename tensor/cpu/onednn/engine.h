@@ -1,4 +1,4 @@
-// What all oneDNN kernels share: engine, threads, scratchpad, the cache of primitives. Internal.
+// State that oneDNN kernels share: engine, threads, scratchpad, cache of primitives. Internal.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -14,11 +14,11 @@
 
 namespace tutti::internal {
 
-/// The CPU engine. The first call caps the instruction set (vectorized.h).
+/// Returns the CPU engine. The first call caps the instruction set (vectorized.h).
 const dnnl::engine& onednn_engine();
 
-/// While one lives, oneDNN uses one thread for what this thread makes and runs: its results depend
-/// on the number. The OpenMP setting of the calling thread comes back afterwards.
+/// Limits oneDNN to one thread for all that this thread makes and runs, because its results depend
+/// on the number. Restores the OpenMP setting of the calling thread when destroyed.
 class OneThread {
  public:
   OneThread();
@@ -30,9 +30,9 @@ class OneThread {
   int previous_;
 };
 
-/// While one lives, this thread handles no signal; those that come wait. oneDNN's matrix products
-/// keep a pointer to their workspace in the stack pointer (2.6.3, AVX-512), and the system puts a
-/// handler's frame where that points: into the heap. Faults are not held back.
+/// Delays all signals of this thread except faults until destroyed. oneDNN's matrix products keep a
+/// pointer to their workspace in the stack pointer (2.6.3, AVX-512), so the system would write the
+/// frame of a signal handler into the heap.
 class SignalsHeld {
  public:
   SignalsHeld();
@@ -44,26 +44,26 @@ class SignalsHeld {
   sigset_t previous_;
 };
 
-/// A memory object over a plain buffer.
+/// Returns a memory object over a plain buffer.
 dnnl::memory onednn_memory(const dnnl::memory::desc& description, const void* data);
 
-/// Runs `primitive` with this thread's stream and scratchpad. Needs a OneThread, as making
-/// primitives does.
+/// Runs `primitive` with this thread's stream and scratchpad. Requires a OneThread, like the
+/// creation of primitives.
 void onednn_run(const dnnl::primitive& primitive, std::unordered_map<int, dnnl::memory> arguments,
                 const dnnl::memory::desc& scratchpad);
 
-/// Attributes that every primitive has.
+/// Returns the attributes that every primitive has.
 dnnl::primitive_attr onednn_attributes();
 
-/// Made primitives of one kind by the numbers that describe them; what was not used for longest
-/// makes room. One cache per thread.
+/// Cache of the primitives of one kind, by the numbers that describe them; the least recently used
+/// one is evicted. One cache per thread.
 template <class Entry>
 class PrimitiveCache {
  public:
   using Key = std::vector<std::int64_t>;
   static constexpr std::size_t kMaxEntries = 128;
 
-  /// Valid until the next call.
+  /// Returns a reference that is valid until the next call.
   template <class Make>
   const Entry& get(const Key& key, const Make& make) {
     auto found = slots_.find(key);

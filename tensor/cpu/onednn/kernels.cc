@@ -1,4 +1,4 @@
-// What oneDNN computes: matrix products, convolution and its gradients, all float32.
+// oneDNN kernels: matrix products, convolution and its gradients, all float32.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <optional>
@@ -10,11 +10,11 @@
 
 namespace tutti::internal {
 
-// Matrix products on sgemm (row-major), with bias and activation.
+// Matrix products by sgemm (row-major), with bias and activation.
 
 namespace {
 
-// C starts as the bias in every row, to which sgemm adds the product.
+// Fills every row of C with the bias, to which sgemm adds the product.
 void fill_bias(std::span<const float> bias, std::span<float> c) {
   for (std::size_t first = 0; first < c.size(); first += bias.size()) {
     std::ranges::copy(bias, c.begin() + static_cast<std::ptrdiff_t>(first));
@@ -49,7 +49,7 @@ void onednn_matmul(const KernelArgs& args) {
 
 // Convolution and its gradients.
 //
-// Images stay NHWC; the filter is reordered from HWIO into the layout the primitive wants.
+// Images stay NHWC; the filter is reordered from HWIO into the layout that the primitive prefers.
 
 using dnnl::memory;
 using dims = memory::dims;
@@ -57,7 +57,7 @@ using tag = memory::format_tag;
 constexpr auto kFloat = memory::data_type::f32;
 constexpr auto kAlgorithm = dnnl::algorithm::convolution_direct;
 
-/// oneDNN's view of one convolution: logical dimensions NCHW and OIHW (GOIHW with groups),
+/// oneDNN's description of one convolution: logical dimensions NCHW and OIHW (GOIHW with groups),
 /// whatever the layout.
 struct Problem {
   Problem(const Shape& x, const Shape& f, const Shape& y, const Conv2dAttributes& a)
@@ -92,7 +92,7 @@ PrimitiveCache<int>::Key key_of(const Shape& x, const Shape& f, const Conv2dAttr
   return key;
 }
 
-/// A reorder between the plain filter and the primitive's; empty when they are the same.
+/// A reorder between the plain filter and the primitive's layout; empty if they are equal.
 struct FilterReorder {
   FilterReorder(const memory::desc& from, const memory::desc& to) {
     if (from == to) return;
@@ -108,7 +108,7 @@ struct FilterReorder {
   memory::desc scratchpad;
 };
 
-/// The filter in the primitive's layout; `storage` keeps a reordered copy alive.
+/// Returns the filter in the primitive's layout; `storage` keeps a reordered copy alive.
 memory reordered_filter(const FilterReorder& reorder, const memory::desc& plain,
                         const memory::desc& wanted, const Tensor& filter, BufferRef& storage) {
   const memory source = onednn_memory(plain, filter.bytes().data());
@@ -124,7 +124,7 @@ dnnl::primitive_attr fused(FusedActivation activation) {
   dnnl::post_ops operations;
   switch (activation) {
     case FusedActivation::kNone:
-    case FusedActivation::kRelu:  // oneDNN's makes NaN 0
+    case FusedActivation::kRelu:  // oneDNN's turns NaN into 0
       return attributes;
     case FusedActivation::kSigmoid:
       operations.append_eltwise(1.0f, dnnl::algorithm::eltwise_logistic, 0.0f, 0.0f);
@@ -137,8 +137,8 @@ dnnl::primitive_attr fused(FusedActivation activation) {
   return attributes;
 }
 
-// With few input channels oneDNN's first choice on AVX-512, products of small matrices, takes up to
-// twice the time of its direct loops, which come next.
+// With few input channels, oneDNN's first choice on AVX-512 (products of small matrices) takes up
+// to twice the time of its direct loops, which come next.
 constexpr std::int64_t kFewChannels = 16;
 
 void prefer_direct_loops(const Problem& p, dnnl::convolution_forward::primitive_desc& description) {
@@ -202,8 +202,8 @@ struct BackwardFilter {
   FilterReorder reorder;
 };
 
-/// Whether there is nothing to compute with (0 rows, 0 channels): the reference kernel then fills
-/// in zeros.
+/// Returns true if there is nothing to compute with (0 rows, 0 channels), after the reference
+/// kernel has filled in zeros.
 bool left_to_reference(OpId op, const KernelArgs& args) {
   if (args.inputs[0].num_elements() > 0 && args.inputs[1].num_elements() > 0) return false;
   reference_kernels().find(op, DType::kFloat32)(args);
@@ -284,7 +284,7 @@ void onednn_conv2d_backward_filter(const KernelArgs& args) {
   if (made.reorder.primitive) made.reorder.run(gradient, plain);
 }
 
-/// `kernel` on one thread that no signal interrupts, with oneDNN's exceptions as ours.
+/// Runs `kernel` on one thread that no signal interrupts, and converts oneDNN's exceptions to ours.
 template <Kernel kernel>
 void guarded(const KernelArgs& args) {
   const OneThread one_thread;

@@ -20,7 +20,7 @@ struct Matrix {
   }
 };
 
-// A matrix [rows, columns] stored as it is, or stored transposed.
+// Returns a matrix [rows, columns] that is stored as it is, or transposed.
 template <class T>
 Matrix<T> matrix(const T* data, const Shape& stored, bool transposed) {
   const std::int64_t width = stored.dim(-1);
@@ -56,7 +56,8 @@ void matmul(const KernelArgs& args) {
 // Convolution: loops over output, window and channels.
 
 /// Calls body(x offset, filter offset, y offset) for every pair of pixel and window element and
-/// every group, offsets of the group's first channel. A group's filters are a block of columns.
+/// every group, with the offsets of the group's first channel. The filters of a group are a block
+/// of columns.
 template <class Body>
 void for_each_tap(const Shape& x, const Shape& filter, const Shape& y,
                   const Conv2dAttributes& attributes, const Body& body) {

@@ -8,8 +8,8 @@
 namespace tutti::internal {
 namespace {
 
-/// Where element `index` of a tensor of shape `to` comes from in a tensor of shape `from` that
-/// broadcasts to it.
+/// Returns the element of a tensor of shape `from` that becomes element `index` when the tensor is
+/// broadcast to shape `to`.
 std::size_t broadcast_index(std::size_t index, const Shape& from, const Shape& to) {
   std::size_t result = 0;
   std::size_t stride = 1;
@@ -23,7 +23,7 @@ std::size_t broadcast_index(std::size_t index, const Shape& from, const Shape& t
   return result;
 }
 
-/// Iterates over a broadcast input in the order of the output.
+/// A broadcast input, read in the order of the output.
 template <class T>
 class BroadcastInput {
  public:
@@ -110,7 +110,7 @@ void set_clip_and_cast(KernelTable& table, ElementTypes<Ts...>) {
   table.set(OpId::kCast, DType::kFloat16, cast<Float16>);
 }
 
-/// The mask is a function of the key and the element's index.
+/// The mask depends only on the key and the element's index.
 template <class T>
 void dropout(const KernelArgs& args) {
   const auto& attributes = args.attributes_as<DropoutAttributes>();

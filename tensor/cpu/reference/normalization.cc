@@ -12,7 +12,7 @@ namespace tutti::internal {
 
 namespace {
 
-// x is seen as [rows, channels].
+// x is viewed as [rows, channels].
 template <class T>
 void batch_norm_training(const KernelArgs& args) {
   const auto x = args.in<T>(0), gamma = args.in<T>(1), beta = args.in<T>(2);
@@ -78,7 +78,7 @@ void batch_norm_grad(const KernelArgs& args) {
   }
 }
 
-/// bias + alpha * the sum of squares of the channels around c.
+/// Returns bias + alpha * the sum of squares of the channels around c.
 template <class T>
 T lrn_base(const T* pixel, std::int64_t c, std::int64_t channels, const LrnAttributes& a) {
   T sum{0};
@@ -139,7 +139,7 @@ struct Extent {
         groups(static_cast<std::size_t>(args.attributes_as<GroupNormAttributes>().groups)),
         channels(static_cast<std::size_t>(args.inputs[1].num_elements()) / groups) {}
 
-  /// Calls body(place in x, channel) for every element of one pair of batch row and group.
+  /// Calls body(index in x, channel) for every element of one pair of batch row and group.
   template <class Body>
   void for_each(std::size_t row, std::size_t group, const Body& body) const {
     for (std::size_t p = 0; p < positions; ++p) {

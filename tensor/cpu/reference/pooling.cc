@@ -1,4 +1,4 @@
-// Pooling, and enlarging images, as plain loops.
+// Pooling and upsampling as plain loops.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
@@ -11,7 +11,7 @@ namespace tutti::internal {
 
 namespace {
 
-/// The part of a window that lies on the image.
+/// The part of a window that is inside the image.
 struct Window {
   std::int64_t top, bottom, left, right;  // [top, bottom) x [left, right)
   std::int64_t size() const { return (bottom - top) * (right - left); }
@@ -24,7 +24,7 @@ Window window_at(const Shape& x, const Pool2dAttributes& a, std::int64_t oh, std
           std::max<std::int64_t>(0, left), std::min(x[2], left + a.window_w)};
 }
 
-/// Calls body(window, image number, channel, output index).
+/// Calls body(window, image number, channel, output index) for every output element.
 template <class Body>
 void for_each_window(const Shape& x, const Shape& y, const Pool2dAttributes& attributes,
                      const Body& body) {
@@ -39,7 +39,7 @@ void for_each_window(const Shape& x, const Shape& y, const Pool2dAttributes& att
   }
 }
 
-/// Index in an NHWC image.
+/// Returns the index in an NHWC image.
 std::int64_t place(const Shape& x, std::int64_t n, std::int64_t h, std::int64_t w, std::int64_t c) {
   return ((n * x[1] + h) * x[2] + w) * x[3] + c;
 }
@@ -53,7 +53,7 @@ void for_each_pixel(const Shape& x, const Window& window, std::int64_t n, std::i
   }
 }
 
-/// The first largest element of the window; a NaN counts as largest.
+/// Returns the index of the first largest element of the window; a NaN counts as largest.
 template <class T>
 std::int64_t largest(const T* x, const Shape& shape, const Window& window, std::int64_t n,
                      std::int64_t c) {
@@ -100,9 +100,9 @@ void pool_gradient(const KernelArgs& args) {
                   });
 }
 
-// Enlarging: each pixel of the result is a weighted sum of at most four.
+// Upsampling: each pixel of the result is a weighted sum of at most four.
 
-/// The result of upsampling, or its gradient: each part moves from the small image to the large one
+/// Computes upsampling or its gradient: adds pixels of the small image to those of the large one,
 /// or back.
 template <class T, bool kGradient>
 void upsample(const KernelArgs& args) {

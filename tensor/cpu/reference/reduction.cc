@@ -1,4 +1,4 @@
-// Reductions, running sums, the largest elements, and axes turned round.
+// Reductions, cumulative sums, largest elements, and reversed axes.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <numeric>
@@ -15,7 +15,7 @@ namespace tutti::internal {
 
 namespace {
 
-/// The axes of `shape` with (or without) their bit in `axes`, and their strides in the whole.
+/// The axes of `shape` whose bits are set in `axes`, and their strides in the whole.
 struct AxisGroup {
   AxisGroup(const Shape& shape, std::uint32_t axes) {
     const Strides dense = dense_strides(shape);
@@ -32,7 +32,7 @@ struct AxisGroup {
     return count;
   }
 
-  /// Where element `index` of the group, in row-major order, stands in the whole.
+  /// Returns the offset in the whole of element `index` of the group, in row-major order.
   std::int64_t offset(std::int64_t index) const {
     std::int64_t result = 0;
     for (std::size_t i = sizes.size(); i-- > 0;) {
@@ -97,7 +97,7 @@ void arg_extreme(const KernelArgs& args) {
   });
 }
 
-// Running sums, the largest elements, and axes turned round.
+// Cumulative sums, largest elements, and reversed axes.
 
 template <class T>
 void cumulative_sum(const KernelArgs& args) {
@@ -122,7 +122,7 @@ void cumulative_sum(const KernelArgs& args) {
   }
 }
 
-/// Whether a comes before b among the largest; NaN is larger than all numbers.
+/// Returns true if a precedes b in descending order; NaN is larger than all numbers.
 template <class T>
 bool is_larger(T a, T b) {
   return a > b || (a != a && b == b);

@@ -11,7 +11,7 @@
 namespace tutti::internal {
 namespace {
 
-/// to[...] = from[...] for all elements of `shape`; both start at their first element.
+/// Copies all elements of `shape`, in which both pointers refer to the first element.
 template <class T>
 void copy_strided(const Shape& shape, const T* from, const Strides& from_strides, T* to,
                   const Strides& to_strides) {
@@ -31,7 +31,7 @@ void copy_strided(const Shape& shape, const T* from, const Strides& from_strides
   });
 }
 
-/// Where the element at `begin` stands.
+/// Returns the offset of the element at `begin`.
 std::int64_t offset_of(const std::array<std::int64_t, Shape::kMaxRank>& begin,
                        const Strides& strides) {
   return std::inner_product(begin.begin(), begin.end(), strides.begin(), std::int64_t{0});
@@ -110,7 +110,7 @@ void one_hot(const KernelArgs& args) {
   });
 }
 
-/// Calls body(position, row) for each index; throws when a row is not within 0 .. num_rows - 1.
+/// Calls body(position, row) for each index. Throws if a row is not within 0 .. num_rows - 1.
 template <class Body>
 void for_each_row(const Tensor& indices, std::int64_t num_rows, const Body& body) {
   const auto visit = [&]<class Index>() {
@@ -181,8 +181,7 @@ void register_shape_kernels(KernelTable& table) {
   set_moves<float, double, std::int32_t, std::int64_t, std::uint8_t, bool, BFloat16, Float16>(
       table);
   set_scatter<float, double, std::int32_t, std::int64_t, std::uint8_t>(table);
-  // dispatch() makes these without a kernel; tables that are compared directly have one all the
-  // same.
+  // dispatch() makes these views without a kernel; tables that are compared directly need one.
   table.set(OpId::kReshape, kAllDTypes, copy);
   table.set(OpId::kStopGradient, kAllDTypes, copy);
   table.set(OpId::kOneHot, DType::kInt32, one_hot<std::int32_t>);

@@ -12,7 +12,7 @@ namespace {
 template <class T>
 using Row = std::span<const T>;
 
-/// Calls body(row number, first element, number of classes).
+/// Calls body(row number, first element, number of classes) for each row.
 template <class Body>
 void for_each_row(const Shape& shape, const Body& body) {
   const auto classes = static_cast<std::size_t>(shape.dim(-1));
@@ -83,7 +83,7 @@ void log_softmax_grad(const KernelArgs& args) {
   });
 }
 
-/// Labels and logits: (labels [batch, classes], logits) -> [batch].
+/// From labels [batch, classes] and logits to [batch].
 template <class T>
 void softmax_cross_entropy(const KernelArgs& args) {
   const auto labels = args.in<T>(0), logits = args.in<T>(1);
