@@ -1,12 +1,12 @@
-// Attention in one launch, its gradients in three; both are made of tiles in shared memory.
+// Attention in one launch and its gradients in three, with tiles in shared memory.
 // SPDX-License-Identifier: Apache-2.0
 //
-// A block has a tile of 64 queries (or keys) of one head, goes over the tiles of keys (or queries)
-// that they meet, and gathers 128 columns of their results in registers; wider heads take more
-// blocks, which compute the same scores. A thread has 4 x 4 scores, so that two reads of 16 bytes
-// serve 16 products, and arithmetic is the limit, by count. It is in float32 (float64) for every
-// type, as on the CPU; tensor cores would have the shares of 16-bit numbers rounded before they are
-// used. One query takes the time of 64: its block is alone with all keys of its head.
+// A block processes a tile of 64 queries (or keys) of one head. It iterates over the tiles of keys
+// (or queries) that belong to them, and sums 128 columns of their results in registers; wider heads
+// take more blocks, which compute the same scores. A thread has 4 x 4 scores, so that two reads of
+// 16 bytes serve 16 products, and arithmetic is the limit, by count. It is in float32 (float64) for
+// every type, as on the CPU; tensor cores would round the weights of 16-bit numbers before using
+// them. One query takes the time of 64, because a single block processes all keys of its head.
 //
 // Dao et al., "FlashAttention" (arXiv 2205.14135); Milakov and Gimelshein, "Online normalizer
 // calculation for softmax" (arXiv 1805.02867).
@@ -30,22 +30,23 @@ inline Extent extent_of(const KernelCall& call) {
                 call.attributes_as<AttentionAttributes>());
 }
 
-inline constexpr int kTile = 64;              // queries, and keys, of a tile
-inline constexpr int kOwn = 4;                // rows, and columns, of a tile that are one thread's
+inline constexpr int kTile = 64;              // queries, or keys, of a tile
+inline constexpr int kOwn = 4;                // rows, and columns, of a tile per thread
 inline constexpr int kSide = kTile / kOwn;    // threads along a side of a tile
-inline constexpr int kColumns = 2 * kTile;    // of results that a block gathers
-inline constexpr int kStride = kTile + kOwn;  // of tiles in shared memory: packs stay aligned
+inline constexpr int kColumns = 2 * kTile;    // columns of results per block
+inline constexpr int kStride = kTile + kOwn;  // row stride of tiles in shared memory; keeps packs
+                                              // aligned
 static_assert(kSide * kSide == static_cast<int>(kThreads));
 
 /// Columns (or rows) of a matrix that are in shared memory at once.
 template <class N>
 inline constexpr int kSlice = sizeof(N) == 8 ? 8 : 16;
-/// Blocks that a multiprocessor has registers for: while one waits the other calculates.
+/// Blocks per multiprocessor that have enough registers: while one waits, the other computes.
 template <class T>
 [[maybe_unused]] inline constexpr int kBlocksAtOnce = sizeof(T) == 8 ? 1 : 2;
 
-/// What a block shares: slices of two tiles, or of one that is gathered from, or a value for each
-/// thread and row; and the weights, column by column, by which rows are gathered.
+/// Shared memory of a block. `slices`: of two tiles, or of one that is gathered from, or a value
+/// per thread and row. `weights`: of the gathered rows, column by column.
 template <class N>
 struct alignas(Pack<N, kOwn>) Shared {
   N slices[2 * kSlice<N> * kStride];
@@ -53,7 +54,7 @@ struct alignas(Pack<N, kOwn>) Shared {
 };
 template <class N>
 using Scores = N[kOwn][kOwn];
-/// Of this thread's rows: columns own_column() .. + 3 of each 64.
+/// Sums for this thread's rows: columns own_column() .. + 3 of each 64.
 template <class N>
 using Gathered = N[kOwn][kColumns / kSide];
 
@@ -65,17 +66,17 @@ __device__ __forceinline__ Pack<N, kOwn>& pack_at(N* shared) {
   return *reinterpret_cast<Pack<N, kOwn>*>(shared);
 }
 
-/// Some rows of a row-major matrix.
+/// Consecutive rows of a row-major matrix.
 template <class T>
 struct Tile {
-  /// Those of rows [first, first + kTile) that are before `end`.
+  /// Takes the rows of [first, first + kTile) that are before `end`.
   __device__ __forceinline__ Tile(const T* matrix, std::int64_t first, std::int64_t end,
                                   std::int64_t row_width)
       : data(matrix + first * row_width),
         width(row_width),
         rows(static_cast<int>(end - first < kTile ? end - first : kTile)) {}
 
-  /// 0 beyond the tile.
+  /// Returns 0 beyond the tile.
   __device__ __forceinline__ Number<T> at(int row, std::int64_t column) const {
     return row < rows && column < width ? number(data[row * width + column]) : Number<T>{0};
   }
@@ -85,7 +86,7 @@ struct Tile {
   int rows;
 };
 
-/// sums[i][j] += row i of a times row j of b, of this thread's rows.
+/// Adds the products of rows i of a and rows j of b to sums[i][j], for this thread's rows.
 template <class T, class N = Number<T>>
 __device__ __forceinline__ void add_products(const Tile<T>& a, const Tile<T>& b, N* slices,
                                              Scores<N>& sums) {
@@ -109,7 +110,7 @@ __device__ __forceinline__ void add_products(const Tile<T>& a, const Tile<T>& b,
   }
 }
 
-/// sums[i] += the rows of x, columns from `column` on, each times its weight for row i.
+/// Adds the rows of x, columns from `column` on, times their weights for row i to sums[i].
 template <class T, class N = Number<T>>
 __device__ __forceinline__ void gather(const Tile<T>& x, std::int64_t column, Shared<N>& shared,
                                        Gathered<N>& sums) {
@@ -133,7 +134,7 @@ __device__ __forceinline__ void gather(const Tile<T>& x, std::int64_t column, Sh
   }
 }
 
-/// One value for each row: those of the kSide threads that have a part of it, combined.
+/// Combines the values of each row over the kSide threads that have a part of it.
 template <class N, class F>
 __device__ __forceinline__ void combine_rows(N (&values)[kOwn], const F& f, N* slices) {
   __syncthreads();
@@ -147,7 +148,7 @@ __device__ __forceinline__ void combine_rows(N (&values)[kOwn], const F& f, N* s
   }
 }
 
-/// Writes this thread's part of rows and columns that exist.
+/// Writes this thread's part of the rows and columns that exist.
 template <class T, class N = Number<T>>
 __device__ __forceinline__ void write(const Gathered<N>& sums, std::int64_t first, std::int64_t end,
                                       std::int64_t column, std::int64_t width, T* matrix) {
@@ -160,7 +161,7 @@ __device__ __forceinline__ void write(const Gathered<N>& sums, std::int64_t firs
   }
 }
 
-/// What one block does of so many tiles of each head, each in so many parts of its columns.
+/// Work of one block: a tile of a head, and a part of its columns.
 struct Work {
   __device__ __forceinline__ Work(std::int64_t number, std::int64_t tiles, std::int64_t parts)
       : head(number / parts / tiles),
@@ -170,7 +171,7 @@ struct Work {
 };
 
 constexpr std::int64_t tiles_of(std::int64_t rows) { return (rows + kTile - 1) / kTile; }
-/// One of no columns, too: sums are wanted all the same.
+/// Returns at least 1, because the sums are needed even without columns.
 constexpr std::int64_t parts_of(std::int64_t width) {
   return width == 0 ? 1 : (width + kColumns - 1) / kColumns;
 }
@@ -179,13 +180,13 @@ inline unsigned grid_of(std::int64_t blocks) {
   return static_cast<unsigned>(std::min(blocks, kSmall - 1));
 }
 
-// Attention: shares are gathered as tiles of keys come.
+// Attention: an online softmax over tiles of keys.
 
-/// What is known of this thread's queries from the keys so far. `sum`: of its own keys alone.
+/// State of this thread's queries after the keys so far. `sum` covers only its own keys.
 template <class N>
 struct RunningSoftmax {
-  /// Makes scores weights, in shared memory; what was gathered before is brought to the new
-  /// largest scores.
+  /// Turns scores into weights, in shared memory, and rescales earlier results to the new largest
+  /// scores.
   __device__ __forceinline__ void take(const Extent& extent, std::int64_t first_query,
                                        std::int64_t first_key, const Scores<N>& scores,
                                        Shared<N>& shared, Gathered<N>& gathered) {
@@ -243,7 +244,7 @@ __global__ void __launch_bounds__(kThreads)
     }
     combine_rows(running.sum, AddNumbers{}, shared.slices);
     for (int i = 0; i < kOwn; ++i) {
-      const N sum = running.sum[i];  // 0 where there are no keys
+      const N sum = running.sum[i];  // 0 without keys
       for (N& value : gathered[i]) value = sum == N{0} ? N{0} : value / sum;
       const std::int64_t row = work.first + own_row() + i;
       if (row < end && own_column() == 0 && work.column == 0)
@@ -263,13 +264,13 @@ void forward(const KernelCall& call) {
                      call.out<Number<T>>(1));
 }
 
-// Its gradients: scores are computed again, from the logarithms of their sums.
+// Gradients of attention: scores are computed again from the logarithms of their sums.
 //
 // No two blocks add to one number: the gradients of queries, of keys and of values are a launch
-// each. That makes 8 products of tiles, where blocks that add to each other's rows, in any order,
-// need 5; in return the bits depend on the sizes alone, and a block has registers for one gradient.
+// each. This takes 8 products of tiles, where blocks that add to each other's rows, in any order,
+// need 5. In return the bits depend only on the sizes, and a block has registers for one gradient.
 
-/// means[i]: of the gradients of query i's shares, by the shares themselves.
+/// Writes the mean of the gradients of query i's weights, weighted by them, to means[i].
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     mean_gradients(std::int64_t rows, std::int64_t length, int lanes, const T* results, const T* dy,
@@ -286,7 +287,7 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-/// What gradients are computed from.
+/// Inputs of the gradients.
 template <class T>
 struct GradientInputs {
   const T *queries, *keys, *values, *dy;
@@ -294,8 +295,8 @@ struct GradientInputs {
 };
 enum class GradientOf { kQuery, kKey, kValue };
 
-/// The weights by which rows of another matrix are gathered. Scores are those of queries by keys,
-/// or of keys by queries.
+/// Computes the weights of the rows of another matrix that are gathered. Scores are those of
+/// queries by keys, or of keys by queries.
 template <GradientOf of, class T, class N = Number<T>>
 __device__ __forceinline__ void weigh(const Extent& extent, const GradientInputs<T>& in,
                                       std::int64_t head, std::int64_t first_query,
@@ -305,7 +306,7 @@ __device__ __forceinline__ void weigh(const Extent& extent, const GradientInputs
   const N scale = static_cast<N>(extent.attributes.scale);
   first_query += of_query ? own_row() : own_column();
   first_key += of_query ? own_column() : own_row();
-  __syncthreads();  // the weights of the tile before have been used
+  __syncthreads();  // the weights of the previous tile have been used
   for (int q = 0; q < kOwn; ++q) {
     const std::int64_t query = first_query + q, at = head * extent.steps + query;
     const bool is_there = query < extent.steps;
@@ -324,7 +325,7 @@ __device__ __forceinline__ void weigh(const Extent& extent, const GradientInputs
   }
 }
 
-/// A gradient's tile, from one tile of the queries of `head` and one of its keys.
+/// Adds the contribution of one tile of the queries of `head` and one of its keys to a gradient.
 template <GradientOf of, class T, class N = Number<T>>
 __device__ __forceinline__ void add_gradient(const Extent& extent, const GradientInputs<T>& in,
                                              std::int64_t head, std::int64_t first_query,
@@ -366,7 +367,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<T>)
       for (std::int64_t key = 0; key < seen; key += kTile)
         add_gradient<of>(extent, in, work.head, work.first, key, work.column, shared, gathered);
     } else {
-      // Queries before this one see none of these keys.
+      // Earlier queries attend to none of these keys.
       const std::int64_t sees = work.first - extent.attributes.steps_before;
       const std::int64_t first = extent.attributes.is_causal && sees > 0 ? sees / kTile * kTile : 0;
       for (std::int64_t h = 0; h < extent.heads_per_key; ++h) {

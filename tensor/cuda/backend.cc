@@ -1,4 +1,4 @@
-// The GPUs that the CUDA runtime shows; a logical device on one: streams, events, memory, captures.
+// GPUs of the CUDA runtime, and logical devices on them: streams, events, memory, captures.
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/cuda/backend.h"
 
@@ -21,13 +21,12 @@
 namespace tutti::cuda {
 namespace {
 
-// A logical device.
+// Logical devices.
 
-/// Captures under way in this process: other contexts' streams may take part in each.
+/// Captures in progress in this process; streams of other contexts may take part in each.
 std::atomic<int> num_captures{0};
 
-/// Events of one GPU that no caller holds: making an event takes longer than recording it.
-/// Thread-safe.
+/// Unused events of one GPU, because making an event takes longer than recording it. Thread-safe.
 class EventPool {
  public:
   explicit EventPool(const Gpu& gpu) : gpu_(gpu) {}
@@ -42,7 +41,7 @@ class EventPool {
   EventPool& operator=(const EventPool&) = delete;
 
   const Gpu& gpu() const { return gpu_; }
-  /// Timed events are slower to record and to wait for. The GPU must be selected.
+  /// Timed events are slower to record and to wait for. Requires: the GPU is selected.
   cudaEvent_t take(bool timed);
   void give_back(cudaEvent_t event, bool timed) noexcept;
 
@@ -77,7 +76,7 @@ void EventPool::give_back(cudaEvent_t event, bool timed) noexcept {
   }
 }
 
-/// Gives its event back to the pool.
+/// An event that returns to the pool when destroyed.
 class Event final : public DeviceEvent {
  public:
   Event(std::shared_ptr<EventPool> pool, bool timed)
@@ -87,14 +86,14 @@ class Event final : public DeviceEvent {
   Event& operator=(const Event&) = delete;
 
   cudaEvent_t get() const { return event_; }
-  /// The GPU must be selected. `captured`: the stream notes its work instead of running it.
+  /// Requires: the GPU is selected. `captured`: the stream is being captured.
   void record(cudaStream_t stream, bool captured) {
     captured_ = captured;
     check(cudaEventRecord(event_, stream), "cudaEventRecord");
   }
 
   bool is_done() const override {
-    if (captured_) return false;  // an event of a graph, which no launch of it marks
+    if (captured_) return false;  // launches of a graph do not mark its events
     return pool_->gpu().use([this] {
       const NotCaptured not_captured;
       const cudaError_t status = cudaEventQuery(event_);
@@ -134,18 +133,18 @@ class Event final : public DeviceEvent {
   cudaEvent_t event_ = nullptr;
 };
 
-/// Captured work, made ready to be launched many times.
+/// Captured work that can be launched many times.
 class Graph {
  public:
-  /// Takes `captured`. Launches go to `stream`, which outlives this. The GPU must be selected.
+  /// Takes over `captured`. `stream` must outlive this. Requires: the GPU is selected.
   Graph(const Gpu& gpu, cudaGraph_t captured, cudaStream_t stream) : gpu_(gpu), stream_(stream) {
     const cudaError_t status = cudaGraphInstantiate(&executable_, captured, 0);
     (void)cudaGraphDestroy(captured);
     check(status, "cudaGraphInstantiate");
-    // Now, and not as part of the first launch.
+    // Here, so that the first launch need not do it.
     check(cudaGraphUpload(executable_, stream_), "cudaGraphUpload");
   }
-  /// What was launched still runs to its end.
+  /// Launches in progress still run to their end.
   ~Graph() {
     gpu_.use_quietly([this] { (void)cudaGraphExecDestroy(executable_); });
   }
@@ -171,7 +170,7 @@ class Streams {
       check(cudaDeviceGetStreamPriorityRange(&least, &greatest),
             "cudaDeviceGetStreamPriorityRange");
       for (cudaStream_t& stream : streams_) {
-        // Others wait for what is communicated: it goes first where both could run.
+        // Other GPUs wait for communication: it has priority where both could run.
         const bool communication = &stream == &streams_.back();
         check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking,
                                            communication ? greatest : least),
@@ -216,7 +215,7 @@ class Context final : public DeviceContext {
   }
   /// Waits for the work in its streams.
   ~Context() override {
-    // The libraries give back memory of the GPU that is selected.
+    // The libraries free memory of the GPU that is selected.
     gpu_.use_quietly([] {});
   }
 
@@ -254,7 +253,7 @@ class Context final : public DeviceContext {
       (void)cudaFree(data);
     });
   }
-  // The kind is left to CUDA, which knows every address: both calls also copy within the device.
+  // CUDA derives the direction from the addresses: both calls also copy within the device.
   void copy_to_device(void* to, const void* from, std::size_t bytes, StreamId stream) override {
     copy(to, from, bytes, cudaMemcpyDefault, stream);
   }
@@ -285,7 +284,7 @@ class Context final : public DeviceContext {
   }
 
   // Relaxed: several threads put work into the streams that take part, memory may be allocated
-  // meanwhile (cudaMalloc is put into no stream), and any thread may end it.
+  // meanwhile (cudaMalloc belongs to no stream), and any thread may end it.
   void begin_capture() override {
     gpu_.use([this] {
       check(cudaStreamBeginCapture(compute_stream(), cudaStreamCaptureModeRelaxed),
@@ -326,7 +325,7 @@ class Context final : public DeviceContext {
   MathLibraries libraries_;
 };
 
-/// Lets kernels of this GPU read the memory of those that it can reach.
+/// Lets kernels of this GPU access the memory of the GPUs that it can reach.
 void Context::reach_peers() {
   gpu_.use([this] {
     int count = 0;
@@ -440,7 +439,7 @@ std::string version_text(int version) {  // 13000: 13.0
   return concat(version / 1000, ".", version % 1000 / 10);
 }
 
-/// Gives the calling thread the GPU back that it had selected.
+/// Restores the GPU that the calling thread had selected when destroyed.
 class SelectionScope {
  public:
   SelectionScope() { (void)cudaGetDevice(&ordinal_); }
@@ -452,7 +451,7 @@ class SelectionScope {
   int ordinal_ = 0;
 };
 
-/// 0 where the driver does not tell.
+/// Returns 0 if the driver does not report it.
 double memory_clock_ghz(int ordinal) {
   int kilohertz = 0;
   if (cudaDeviceGetAttribute(&kilohertz, cudaDevAttrMemoryClockRate, ordinal) != cudaSuccess) {
@@ -530,11 +529,11 @@ void Backend::release_pinned(void* data) noexcept {
   (void)cudaGetLastError();
 }
 
-// The one symbol that the module exports: the backend, or why there is none.
+// The only symbol that the module exports: returns the backend, or the reason for its absence.
 
 namespace {
 
-/// Why the runtime shows no GPU.
+/// Returns why the runtime shows no GPU.
 std::string reason_without_gpu(cudaError_t status) {
   const char* const mask = std::getenv("CUDA_VISIBLE_DEVICES");
   if (status == cudaErrorNoDevice && mask != nullptr) {
@@ -552,7 +551,7 @@ std::string reason_without_gpu(cudaError_t status) {
                 "; see nvidia-smi");
 }
 
-/// Lives as long as the process. Throws what is in the way.
+/// Returns a backend that lives as long as the process. Throws if there is no GPU.
 DeviceBackend* open_backend(const char* build_id) {
   if (std::string_view(build_id) != backend_build_id()) {
     fail(ErrorCode::kFailedPrecondition, "the CUDA module is of another build: expected ", build_id,

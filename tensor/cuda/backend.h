@@ -1,4 +1,4 @@
-// The CUDA backend: every GPU that the runtime shows to this process.
+// The CUDA backend: all GPUs that the runtime shows to this process.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace tutti::cuda {
 
-/// Made once there is a GPU. Thread-safe.
+/// Created once there is a GPU. Thread-safe.
 class Backend final : public DeviceBackend {
  public:
   explicit Backend(int num_devices) : num_devices_(num_devices) {}

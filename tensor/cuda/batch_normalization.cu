@@ -1,9 +1,9 @@
 // Batch normalisation, its gradient, and its use with given statistics.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Own kernels: cuDNN gives 1 / deviation instead of the variance, wants float32 parameters with
-// 16-bit data, and keeps hidden state between a step's forward and backward pass. x is seen as
-// [rows, channels]. gamma, beta, mean and variance may be float32 where x has 16 bits.
+// Own kernels: cuDNN returns 1 / deviation instead of the variance, requires float32 parameters
+// with 16-bit data, and keeps hidden state between a step's forward and backward pass. x is viewed
+// as [rows, channels]. gamma, beta, mean and variance may be float32 if x has 16 bits.
 #include <cmath>
 
 #include "tensor/cuda/channel_sums.h"
@@ -12,7 +12,7 @@
 namespace tutti::cuda {
 namespace {
 
-/// Per channel, in the type that is calculated with. In the workspace.
+/// Values per channel, in the type of the computation. In the workspace.
 template <class T>
 struct Channels {
   Channels(std::int64_t count, const KernelCall& call)
@@ -31,8 +31,8 @@ __device__ Pack<T, N> load(const T* data, std::int64_t row, std::int64_t channel
   return *reinterpret_cast<const Pack<T, N>*>(data + row * channels + std::int64_t{pack} * N);
 }
 
-/// Sums of x - s and (x - s)^2, where s is the channel's first element: near the mean, so that
-/// nothing cancels.
+/// Sums of x - s and (x - s)^2, where s is the channel's first element: it is near the mean, so
+/// that nothing cancels.
 template <class T, int N>
 struct Moments {
   const T* x;
@@ -73,7 +73,7 @@ struct FinishMoments {
   }
 };
 
-/// Per channel what normalize() and the gradient need, from given statistics.
+/// Computes what normalize() and the gradient need per channel, from given statistics.
 template <class T, class P>
 __global__ void prepare(const P* gamma, const P* beta, const P* mean, const P* variance,
                         Channels<T> channels, std::int64_t count, Number<T> epsilon) {
@@ -86,14 +86,14 @@ __global__ void prepare(const P* gamma, const P* beta, const P* mean, const P* v
   channels.offset[c] = beta != nullptr ? static_cast<Number<T>>(number(beta[c])) : Number<T>{0};
 }
 
-/// N neighbours of an array of Channels. c is a multiple of N, so they move at once.
+/// Loads N neighbours of an array of Channels at once; c is a multiple of N.
 template <class T, int N>
 __device__ Pack<Number<T>, N> neighbours(const Number<T>* array, std::uint32_t c) {
   return *reinterpret_cast<const Pack<Number<T>, N>*>(array + c);
 }
 
-/// Which elements the packs of a thread are: all of the same channels where a row has a power of
-/// two packs, so that what belongs to these is loaded once.
+/// Packs of a thread. All have the same channels if a row has a power of two packs, so that the
+/// values of these channels are loaded once.
 struct Walk {
   std::uint32_t count, packs_per_row;
   Divisor by_packs;
@@ -106,7 +106,7 @@ struct Walk {
 };
 constexpr std::uint32_t kNoChannel = 0xffffffffu;
 
-/// y = (x - mean) * scale + offset.
+/// Computes y = (x - mean) * scale + offset.
 template <class T, int N>
 __global__ void normalize(const Pack<T, N>* x, Pack<T, N>* y, Channels<T> channels, Walk walk) {
   Pack<Number<T>, N> mean{}, scale{}, offset{};
@@ -161,7 +161,7 @@ struct FinishGradient {
   }
 };
 
-/// dx = gamma / deviation * (dy - mean of dy - z * mean of dy z).
+/// Computes dx = gamma / deviation * (dy - mean of dy - z * mean of dy z).
 template <class T, int N>
 __global__ void input_gradient(const Pack<T, N>* x, const Pack<T, N>* dy, Pack<T, N>* dx,
                                Channels<T> channels, Walk walk) {
@@ -198,13 +198,13 @@ Extent extent_of(const KernelCall& call) {
   return {channels > 0 ? call.inputs[0].shape.num_elements() / channels : 0, channels};
 }
 
-/// Enough to fill a GPU; each thread takes several packs.
+/// Returns enough blocks to fill a GPU; each thread processes several packs.
 unsigned blocks_of(const Walk& walk) {
   constexpr unsigned kMaxBlocks = 2'048;
   return std::min(blocks_for(walk.count), kMaxBlocks);
 }
 
-/// Calls body(first element, walk) for parts of the rows that 32 bits can count.
+/// Calls body(first element, walk) for groups of rows whose elements 32 bits can count.
 template <int N, class Body>
 void for_each_part(const Extent& extent, const Body& body) {
   const std::int64_t packs_per_row = extent.channels / N;
@@ -246,7 +246,7 @@ void train(const KernelCall& call, const Extent& extent) {
   launch_normalize<T, M>(extent, channels, call);
 }
 
-/// From inputs gamma, beta (or nullptr), mean and variance.
+/// Launches prepare() with gamma, beta (or nullptr), mean and variance.
 template <class T, class P>
 void launch_prepare(const P* gamma, const P* beta, const P* mean, const P* variance,
                     const Channels<T>& channels, const Extent& extent, const KernelCall& call) {
@@ -291,7 +291,7 @@ void visit_parameters(const KernelCall& call, const Body& body) {
        to_string(dtype_of<T>()), Half<T> ? " or float32" : "", ", got ", to_string(given));
 }
 
-/// Whether x and the two others of its shape can be taken in packs.
+/// Returns true if x and the other tensors of its shape can be read in packs.
 template <class T>
 bool packs_fit(const KernelCall& call, const Extent& extent) {
   const void* const third =

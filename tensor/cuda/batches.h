@@ -1,4 +1,4 @@
-// Work on many arrays in one launch: which array a block works on, and where in it.
+// Work on many arrays in one launch: the array and the elements of each block.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10,18 +10,18 @@
 
 namespace tutti::cuda {
 
-/// Some items, and the blocks of a launch shared out among them. Passed to kernels by value: with
-/// all else at most 4 KB.
+/// Items, and the blocks of a launch that are distributed among them. Passed to kernels by value:
+/// at most 4 KB with all other parameters.
 template <class Item, int kCapacity>
 struct Batch {
   struct Share {
     int item;
-    std::int64_t first;  // element of the item with which the block begins
+    std::int64_t first;  // first element of the item for this block
   };
 
-  /// The item of this block.
+  /// Returns the share of this block.
   __device__ __forceinline__ Share share(std::int64_t per_block) const {
-    int low = 0, high = count - 1;  // the last item whose first block is not behind this one
+    int low = 0, high = count - 1;  // finds the last item whose first block is not after this one
     while (low < high) {
       const int middle = (low + high + 1) / 2;
       if (first_block[middle] <= blockIdx.x) {
@@ -39,8 +39,8 @@ struct Batch {
   int count = 0;
 };
 
-/// Cuts `items` into batches and calls launch_batch(batch) for each. size_of_item(item): its number
-/// of elements; items without any are left out.
+/// Divides `items` into batches and calls launch_batch(batch) for each. size_of_item(item) is its
+/// number of elements; empty items are left out.
 template <int kCapacity, class Item, class SizeOf, class Launch>
 void for_each_batch(std::span<const Item> items, std::int64_t per_block, const SizeOf& size_of_item,
                     const Launch& launch_batch) {

@@ -1,4 +1,4 @@
-// A bias added to the channels of a result, with an activation, and the gradient of a bias.
+// Addition of a bias to channels, with an activation, and the gradient of a bias.
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/cpu/elementwise_functions.h"
 #include "tensor/cuda/channel_sums.h"
@@ -13,7 +13,7 @@ namespace {
 
 using internal::activated;
 
-// Index: an unsigned type for packs; 32 bits divide several times faster than 64.
+// Index: an unsigned type for packs; 32-bit division is several times faster than 64-bit.
 template <class T, int N, class Index>
 __global__ void bias_activation(Pack<T, N>* y, const Pack<T, N>* bias, Index count,
                                 Index packs_per_row, FusedActivation activation) {
@@ -60,7 +60,7 @@ void add_bias_and_activate(const DeviceTensor& y, const void* bias, FusedActivat
   });
 }
 
-// The gradient: the sum over everything but the channels.
+// The gradient: the sum over all axes but the channels.
 
 namespace {
 

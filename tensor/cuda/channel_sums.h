@@ -1,8 +1,8 @@
-// Sums over the rows of a matrix [rows, channels], each channel by itself: statistics, gradients.
+// Sums over the rows of a matrix [rows, channels], per channel: statistics, gradients.
 // SPDX-License-Identifier: Apache-2.0
 //
-// For .cu files. Blocks sum parts of the rows, in an order that depends on the shape alone; a
-// second kernel adds the parts. Up to kRun terms are added in float, everything else in double.
+// For .cu files. Blocks sum parts of the rows in an order that depends only on the shape; a second
+// kernel adds the parts. Up to kRun terms are added in float, everything else in double.
 #pragma once
 
 #include <algorithm>
@@ -15,10 +15,10 @@
 namespace tutti::cuda {
 
 constexpr int kRun = 64;
-constexpr int kMaxLanes = 32;  // packs of one row that a block takes side by side
+constexpr int kMaxLanes = 32;  // packs of one row that a block processes at once
 
-/// partial [2, splits, channels]: the two sums of block row y's part of the rows. `terms` has
-/// add(row, pack, a, b): adds the terms of N channels to a[N] and b[N].
+/// Writes partial [2, splits, channels]: both sums over the rows of block row y. terms.add(row,
+/// pack, a, b) adds the terms of N channels to a[N] and b[N].
 template <class T, int N, class Terms>
 __global__ void __launch_bounds__(kThreads)
     sum_rows(Terms terms, std::int64_t rows, std::int64_t rows_per_block, int packs, int lanes,
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kThreads)
   while (left > 0) {
     const int run = left < kRun ? static_cast<int>(left) : kRun;
     Number<T> run_a[N] = {}, run_b[N] = {};
-#pragma unroll 4  // so that several loads are under way
+#pragma unroll 4  // so that several loads are in flight
     for (int i = 0; i < run; ++i) {
       terms.add(row + std::int64_t{i} * rows_at_once, pack, run_a, run_b);
     }
@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kThreads)
 constexpr int kCombinedChannels = 32;
 constexpr int kCombiningRows = 8;
 
-/// Adds the parts; then calls finish(channel, a, b) for each channel.
+/// Adds the partial sums, then calls finish(channel, a, b) for each channel.
 template <class Finish>
 __global__ void combine_sums(const double* partial, std::int64_t splits, std::int64_t channels,
                              Finish finish) {
@@ -92,7 +92,7 @@ __global__ void combine_sums(const double* partial, std::int64_t splits, std::in
   finish(channel, a, b);
 }
 
-/// Puts both kernels into the stream. `channels` is above 0 and a multiple of N; rows may be 0.
+/// Launches both kernels. `channels` is > 0 and a multiple of N; `rows` may be 0.
 template <class T, int N, class Terms, class Finish>
 void sum_over_rows(std::int64_t rows, std::int64_t channels, const Terms& terms,
                    const Finish& finish, const KernelCall& call) {

@@ -1,4 +1,4 @@
-// Values of several replicas become one along the canonical tree, each element formed once.
+// Combination of the values of several replicas along the canonical tree.
 // SPDX-License-Identifier: Apache-2.0
 //
 // The bits are those of reduce_along_tree() on the CPU: there is no product and sum to contract,
@@ -25,9 +25,9 @@ struct Mean {};  // Add, then a division
 template <class F>
 using Step = std::conditional_t<std::is_same_v<F, Mean>, internal::Add, F>;
 
-/// The tree as a binary counter: level i holds the result of 2^i neighbours. Input n meets the
-/// levels that are set in n, one after the other; what is left at the end is combined from the last
-/// to the first. Levels are unrolled, so that they live in registers.
+/// Computes the tree as a binary counter: level i holds the result of 2^i neighbours. Input n is
+/// combined with the levels that are set in n, one after the other; the remaining levels are
+/// combined from the last to the first. Levels are unrolled, so that they stay in registers.
 template <class F, class T, int kWidth>
 __device__ __forceinline__ void combine_pack(const Inputs& inputs, std::int64_t first, T* output) {
   using N = Number<T>;

@@ -1,4 +1,4 @@
-// Convolution and its gradients: as matrix products where they are such, else on cuDNN.
+// Convolution and its gradients: as matrix products where possible, else on cuDNN.
 // SPDX-License-Identifier: Apache-2.0
 
 #include "tensor/cuda/convolution_plans.h"
@@ -13,14 +13,14 @@ struct Shapes {
   Shape x, filter, y;
 };
 
-/// A filter of one pixel that visits every pixel: each pixel's channels times one matrix.
+/// Returns true for a filter of one pixel at every pixel, which multiplies channels by a matrix.
 bool is_product(const Shapes& s, const Conv2dAttributes& a) {
   return s.filter[0] == 1 && s.filter[1] == 1 && a.groups == 1 && a.stride_h == 1 &&
          a.stride_w == 1 && a.pad_top == 0 && a.pad_bottom == 0 && a.pad_left == 0 &&
          a.pad_right == 0;
 }
 
-/// [pixels, in] x [in, out] -> [pixels, out], or one of its gradients.
+/// Returns the product [pixels, in] x [in, out] -> [pixels, out], or one of its gradients.
 MatrixProduct product_of(OpId op, const Shapes& s, DType dtype) {
   const std::int64_t pixels = s.x[0] * s.x[1] * s.x[2], in = s.filter[2], out = s.filter[3];
   MatrixProduct p;
@@ -35,7 +35,7 @@ MatrixProduct product_of(OpId op, const Shapes& s, DType dtype) {
 
 std::array<std::int64_t, 4> dims(const Shape& s) { return {s[0], s[1], s[2], s[3]}; }
 
-/// Runs cuDNN on x and y as they are and a filter in OHWI.
+/// Runs cuDNN on x and y in our layout and a filter in OHWI.
 void run_on_cudnn(OpId op, const Shapes& s, const ConvolutionData& data, const KernelCall& call) {
   ConvolutionProblem problem;
   problem.op = op;
@@ -44,7 +44,7 @@ void run_on_cudnn(OpId op, const Shapes& s, const ConvolutionData& data, const K
   problem.filter = {s.filter[3], s.filter[0], s.filter[1], s.filter[2]};
   problem.y = dims(s.y);
   problem.attributes = call.attributes_as<Conv2dAttributes>();
-  const auto alignment = [](const void* pointer) {  // 16 bytes are the most that engines ask for
+  const auto alignment = [](const void* pointer) {  // engines require at most 16 bytes
     return static_cast<std::int64_t>(alignment_of(pointer, 16));
   };
   problem.x_alignment = alignment(data.x);
@@ -53,10 +53,10 @@ void run_on_cudnn(OpId op, const Shapes& s, const ConvolutionData& data, const K
   call.libraries.convolution_plans().run(problem, data, call);
 }
 
-/// Rows of the filter as a matrix [height * width * in, out].
+/// Returns the rows of the filter as a matrix [height * width * in, out].
 std::int64_t rows_of(const Shape& filter) { return filter[0] * filter[1] * filter[2]; }
 
-/// The filter in OHWI, in memory of the workspace (or as it is where that is the same).
+/// Returns the filter in OHWI, in the workspace, or unchanged if the layouts are equal.
 const void* filter_for_cudnn(const DeviceTensor& filter, const KernelCall& call) {
   const std::int64_t rows = rows_of(filter.shape), out = filter.shape[3];
   if (rows == 1 || out == 1) return filter.data;
@@ -107,7 +107,7 @@ void backward_input(const KernelCall& call) {
   }
 }
 
-/// cuDNN's gradient is OHWI: into the workspace, and from there transposed to where it belongs.
+/// Computes cuDNN's gradient (OHWI) in the workspace and transposes it into our layout.
 void backward_filter_on_cudnn(const Shapes& shapes, const KernelCall& call) {
   const DeviceTensor &x = call.inputs[0], &dy = call.inputs[1], &df = call.outputs[0];
   const std::int64_t rows = rows_of(df.shape), out = df.shape[3];

@@ -16,8 +16,8 @@ namespace {
 
 using Dims = std::array<std::int64_t, 4>;
 
-/// `shape` is stored [outer, height, width, channels]; cuDNN names dimensions [outer, channels,
-/// height, width] and learns the order from the strides.
+/// Describes a tensor stored as [outer, height, width, channels]. cuDNN's dimensions are [outer,
+/// channels, height, width]; the strides give the order.
 BackendDescriptor tensor(std::int64_t id, DType dtype, const Dims& shape, std::int64_t alignment) {
   const auto& [outer, height, width, channels] = shape;
   const Dims dims{outer, channels, height, width};
@@ -48,7 +48,7 @@ BackendDescriptor window_of(DType dtype, const Conv2dAttributes& a) {
   return descriptor;
 }
 
-/// The names of an operation's attributes in cuDNN.
+/// cuDNN's names of an operation's attributes.
 struct OperationNames {
   cudnnBackendDescriptorType_t type;
   cudnnBackendAttributeName_t x, filter, y, window, alpha, beta;
@@ -152,7 +152,7 @@ ConvolutionGraph::ConvolutionGraph(const ConvolutionProblem& problem, cudnnHandl
   graph.finalize();
 }
 
-// Finds engines for convolutions: cuDNN's heuristics, our rules, and measurements if wanted.
+// Search for engines: cuDNN's heuristics, our rules, and measurements if wanted.
 
 namespace {
 
@@ -164,7 +164,7 @@ std::int64_t count_of(const BackendDescriptor& descriptor, cudnnBackendAttribute
   return count;
 }
 
-/// Engine configurations, the presumably fastest first. Empty: none in this mode.
+/// Returns engine configurations, the presumably fastest first; empty if this mode has none.
 std::vector<BackendDescriptor> configurations(const ConvolutionGraph& graph,
                                               cudnnBackendHeurMode_t mode,
                                               const ConvolutionTarget& target) {
@@ -207,7 +207,7 @@ std::vector<cudnnBackendNumericalNote_t> notes_of(const BackendDescriptor& confi
   return {notes.begin(), notes.begin() + static_cast<std::ptrdiff_t>(written)};
 }
 
-/// Tensor cores know float32 only as TF32.
+/// Returns true if `options` allow the engine. Tensor cores support float32 only as TF32.
 bool is_allowed(const BackendDescriptor& configuration, DType dtype, const MathOptions& options) {
   const auto notes = notes_of(configuration);
   const auto noted = [&](cudnnBackendNumericalNote_t note) {
@@ -220,7 +220,7 @@ bool is_allowed(const BackendDescriptor& configuration, DType dtype, const MathO
            noted(CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS));
 }
 
-/// False: the engine cannot; `reason` says why.
+/// Returns false, with the cause in `reason`, if the engine cannot be used.
 bool make_plan(ConvolutionPlan& made, const ConvolutionTarget& target, std::string& reason) {
   if (target.handle != nullptr) {
     made.plan.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, target.handle);
@@ -229,7 +229,7 @@ bool make_plan(ConvolutionPlan& made, const ConvolutionTarget& target, std::stri
   if (target.device != nullptr) {
     made.plan.set_descriptor(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, *target.device);
   }
-  // Whatever keeps one engine from working (its kernel's compilation, too), the next one may do.
+  // The next engine may work although this one fails, for instance in compiling its kernel.
   const cudnnStatus_t status = cudnnBackendFinalize(made.plan.get());
   if (status != CUDNN_STATUS_SUCCESS) {
     reason = cudnnGetErrorString(status);
@@ -296,7 +296,7 @@ float measured_milliseconds(const ConvolutionPlan& plan, const ConvolutionData& 
   return end.milliseconds_since(start) / kRuns;
 }
 
-/// Memory for each of the plans; those that want more than there is are dropped, but for the last.
+/// Returns one workspace for all plans. Drops plans that need more than there is; nullptr for one.
 void* workspace_of_all(std::vector<ConvolutionPlan>& plans, const KernelCall& call) {
   while (plans.size() > 1) {
     const auto largest =
@@ -311,7 +311,7 @@ void* workspace_of_all(std::vector<ConvolutionPlan>& plans, const KernelCall& ca
   return nullptr;
 }
 
-/// Runs the plans on the real data, whose result is overwritten each time. `plans` is not empty.
+/// Runs the plans on the real data, whose result each run overwrites. `plans` must not be empty.
 ConvolutionPlan fastest_of(std::vector<ConvolutionPlan> plans, const ConvolutionData& data,
                            const KernelCall& call) {
   void* const workspace = workspace_of_all(plans, call);
@@ -385,7 +385,7 @@ void ConvolutionPlans::run(const ConvolutionProblem& problem, const ConvolutionD
     try {
       workspace = workspace_of(*entry.plan, call);
     } catch (const Error& error) {
-      // A more modest engine is slower, but runs; without one, there is too little memory.
+      // An engine with less workspace is slower, but runs; without one, there is too little memory.
       if (error.code() != ErrorCode::kResourceExhausted || entry.plan->workspace_bytes == 0 ||
           !choose(entry, problem, data, call, entry.plan->workspace_bytes - 1, reason)) {
         throw;

@@ -43,15 +43,15 @@ class BackendDescriptor {
   }
   void set_array(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
                  std::int64_t count, const void* values);
-  /// Throws what cuDNN says against it.
+  /// Throws cuDNN's error if the attributes are not valid.
   void finalize();
 
  private:
   cudnnBackendDescriptor_t descriptor_ = nullptr;
 };
 
-/// One of the three computations of a convolution. Shapes: x NHWC, filter OHWI (not HWIO: cuDNN
-/// wants the output channels outermost), y NHWC.
+/// One of the three computations of a convolution. Shapes: x NHWC, filter OHWI (cuDNN requires the
+/// output channels outermost), y NHWC.
 struct ConvolutionProblem {
   OpId op = OpId::kConv2d;
   DType dtype = DType::kFloat32;
@@ -63,41 +63,41 @@ struct ConvolutionProblem {
   Key key() const;
 };
 
-/// How the graph names its tensors.
+/// Ids of the tensors in the graph.
 inline constexpr std::int64_t kXId = 1, kFilterId = 2, kYId = 3;
 
-/// The finalized operation graph and what it is made of, which lives as long.
+/// A finalized operation graph and its parts, which it needs.
 struct ConvolutionGraph {
-  /// `handle` may be nullptr where no plan will be made of it.
+  /// `handle` may be nullptr if no plan is made from the graph.
   ConvolutionGraph(const ConvolutionProblem& problem, cudnnHandle_t handle);
 
   BackendDescriptor x, filter, y, window, operation, graph;
 };
 
-// Which cuDNN engine computes a convolution: asked (or measured) once per problem, then remembered.
+// Choice of a cuDNN engine for each convolution, made or measured once per problem.
 
-/// Where the tensors of a convolution lie on the device. The result is one of them.
+/// Addresses of a convolution's tensors on the device, one of which is the result.
 struct ConvolutionData {
   const void* x = nullptr;
   const void* filter = nullptr;
   const void* y = nullptr;
 };
 
-/// An engine that can run a problem, and the memory that it needs for it.
+/// An engine that can run a problem, and the workspace that it needs.
 struct ConvolutionPlan {
   BackendDescriptor engine, plan;
   std::size_t workspace_bytes = 0;
 };
 
-/// For which device engines are sought: that of `handle`, or one that is only described (a
+/// Device for which engines are searched: that of `handle`, or a described one (a
 /// CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR), for tests on machines without it.
 struct ConvolutionTarget {
   cudnnHandle_t handle = nullptr;
   const BackendDescriptor* device = nullptr;
 };
 
-/// The first `count` plans in cuDNN's order that `options` allow and that need at most
-/// `max_workspace_bytes`. None: `reason` has cuDNN's last words.
+/// Returns the first `count` plans in cuDNN's order that `options` allow and that need at most
+/// `max_workspace_bytes`. If there are none, `reason` is why the last one was refused.
 std::vector<ConvolutionPlan> supported_plans(const ConvolutionGraph& graph, DType dtype,
                                              const ConvolutionTarget& target,
                                              const MathOptions& options, std::size_t count,
@@ -106,8 +106,8 @@ std::vector<ConvolutionPlan> supported_plans(const ConvolutionGraph& graph, DTyp
 /// The chosen plans of one logical device.
 class ConvolutionPlans {
  public:
-  /// Puts the convolution into the stream of `call`. Throws kUnimplemented when cuDNN has no
-  /// engine for it; kResourceExhausted when there is no memory even for the most modest one.
+  /// Puts the convolution into the stream of `call`. Throws kUnimplemented if cuDNN has no engine
+  /// for it, and kResourceExhausted if no engine gets the memory that it needs.
   void run(const ConvolutionProblem& problem, const ConvolutionData& data, const KernelCall& call);
   std::size_t size() const { return entries_.size(); }
 
@@ -116,7 +116,7 @@ class ConvolutionPlans {
     std::unique_ptr<ConvolutionGraph> graph;
     std::unique_ptr<ConvolutionPlan> plan;
   };
-  /// False: nothing fits.
+  /// Returns false if no plan fits.
   bool choose(Entry& entry, const ConvolutionProblem& problem, const ConvolutionData& data,
               const KernelCall& call, std::size_t max_workspace_bytes, std::string& reason);
 

@@ -1,4 +1,4 @@
-// Copies: between tensors with strides, many small ones at once, and of a matrix transposed.
+// Copies between strided tensors, many small copies at once, and transposition of a matrix.
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/cuda/strided_axes.h"
 
@@ -10,7 +10,7 @@
 
 namespace tutti::cuda {
 
-// Between tensors with strides: plain ones in wide units, transpositions by tiles.
+// Copies between strided tensors: plain ones in wide units, transpositions by tiles.
 
 namespace {
 
@@ -27,8 +27,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// Two axes that change places, between `others`: neighbours along `across` are neighbours in
-/// `from`, along `along` in `to`.
+/// Two axes that are exchanged, inside `others`: `from` is contiguous along `across`, `to` is
+/// contiguous along `along`.
 struct Transposition {
   StridedAxes<2> others;
   std::int64_t along = 0, across = 0;           // their sizes
@@ -39,7 +39,7 @@ struct Transposition {
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     transpose_tiles(const __grid_constant__ Transposition t, const T* from, T* to) {
-  __shared__ T tile[kTile][kTile + 1];  // one more: columns in different banks
+  __shared__ T tile[kTile][kTile + 1];  // one more: columns are in different banks
   const int x = static_cast<int>(threadIdx.x) % kTile;
   const int y = static_cast<int>(threadIdx.x) / kTile;
   const std::int64_t num_tiles = t.tiles_along * t.tiles_across;
@@ -65,8 +65,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// The axis of `axes` along which `from` lies without gaps, if it is not the innermost one, along
-/// which `to` does; -1 when tiles would not help.
+/// Returns the axis of `axes` along which `from` is contiguous if `to` is contiguous along another
+/// one, the innermost; -1 if tiles would not help.
 int axis_across(const StridedAxes<2>& axes) {
   if (axes.stride(1, axes.rank - 1) != 1 || axes.stride(0, axes.rank - 1) == 1) return -1;
   for (int axis = 0; axis + 1 < axes.rank; ++axis) {
@@ -105,7 +105,7 @@ void launch_tiles(const StridedAxes<2>& axes, int across, const T* from, T* to,
                      stream, t, from, to);
 }
 
-/// The bytes that all runs and gaps of `axes` are multiples of, when elements are wider units.
+/// Returns the number of bytes that divides all runs and gaps of `axes`, for wider units.
 std::size_t common_bytes(const StridedAxes<2>& axes, std::size_t element_size) {
   if (axes.stride(0, axes.rank - 1) != 1 || axes.stride(1, axes.rank - 1) != 1) {
     return element_size;
@@ -156,14 +156,14 @@ void copy_strided(const Shape& shape, std::size_t element_size, const StridedEle
   });
 }
 
-// Many small copies in one launch: what packs gradients into buckets and unpacks them.
+// Many small copies in one launch, to pack gradients into buckets and unpack them.
 
 namespace {
 
 constexpr int kItems = 128;  // of 24 bytes
 constexpr std::int64_t kBytesPerBlock = 32 * 1024;
 
-/// Bytes [first, end) in units of T, the last ones singly.
+/// Copies bytes [first, end) in units of T, the last ones singly.
 template <class T>
 __device__ __forceinline__ void copy_bytes(const DeviceCopy& copy, std::int64_t first,
                                            std::int64_t end) {
@@ -208,13 +208,13 @@ void copy_many(std::span<const DeviceCopy> copies, cudaStream_t stream) {
       });
 }
 
-// A matrix transposed: filters between our layout (HWIO) and cuDNN's (OHWI).
+// Transposition of a matrix: filters between our layout (HWIO) and cuDNN's (OHWI).
 
 namespace {
 
 constexpr std::int64_t kMaxGridRows = 65'535;
 
-// One more column than needed, so that a column's elements lie in different banks.
+// One more column than needed, so that a column's elements are in different banks.
 template <class Bits>
 __global__ void transpose_matrix_tiles(const Bits* from, Bits* to, std::int64_t rows,
                                        std::int64_t columns) {

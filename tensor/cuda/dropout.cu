@@ -1,4 +1,4 @@
-// Dropout: the mask is a function of the key and the element's index, the same as on the CPU.
+// Dropout: the mask depends only on the key and the element's index, as on the CPU.
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/cuda/elements.h"
 #include "tensor/cuda/kernels.h"
@@ -7,7 +7,7 @@
 namespace tutti::cuda {
 namespace {
 
-// core/random.cc, as kernels see it.
+// Functions of core/random.cc for kernels.
 __device__ __forceinline__ std::uint64_t splitmix64(std::uint64_t value) {
   value += 0x9E3779B97F4A7C15;
   value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9;
@@ -47,7 +47,7 @@ __device__ __forceinline__ PhiloxWords philox(std::uint64_t block, std::uint64_t
   return {{w0, w1, w2, w3}};
 }
 
-/// A thread per Philox block: four elements, in one load when `is_wide`.
+/// A thread per Philox block: four elements, in one load if `is_wide`.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     dropout_kernel(RandomKey given, const RandomKey* live, float rate, double scale_, bool is_wide,

@@ -1,4 +1,4 @@
-// What kernels read, calculate with and write: numbers, packs of 16 bytes, quick division.
+// Elements in kernels: numbers, packs of 16 bytes, quick division.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -13,17 +13,17 @@
 
 namespace tutti::cuda {
 
-// Parameters of kernels with arrays are `const __grid_constant__`: else each thread copies them.
+// Kernel parameters with arrays are `const __grid_constant__`; else each thread copies them.
 
 // Lists of types: floating ones, and all but bool.
 #define TUTTI_FLOATING_TYPES float, double, BFloat16, Float16
 #define TUTTI_NUMBER_TYPES TUTTI_FLOATING_TYPES, std::int32_t, std::int64_t, std::uint8_t
 
-/// What elements of type T are calculated with: float for 16-bit numbers, else T.
+/// Type in which kernels compute with elements of type T: float for 16-bit numbers, else T.
 template <class T>
 using Number = std::conditional_t<Half<T>, float, T>;
 
-/// An element as a number: exact.
+/// Converts an element to a number, exactly.
 template <class T>
 __device__ __forceinline__ Number<T> number(T value) {
   if constexpr (std::is_same_v<T, Float16>) {
@@ -39,7 +39,7 @@ __device__ __forceinline__ Number<T> number(T value) {
   }
 }
 
-/// A number as an element, rounded once (to nearest, halves to even).
+/// Converts a number to an element, rounded once (to nearest, halves to even).
 template <class T, class From>
 __device__ __forceinline__ T element(From value) {
   if constexpr (std::is_same_v<T, From> || !Half<T>) {
@@ -61,18 +61,18 @@ __device__ __forceinline__ T element(From value) {
   }
 }
 
-/// Elements that are read and written at once.
+/// Elements that are read or written together.
 template <class T, int kWidth>
 struct alignas(sizeof(T) * kWidth) Pack {
   T elements[kWidth];
 };
 
-/// Elements of 16 bytes, when they are only moved.
+/// 16 bytes of elements that are only moved.
 struct alignas(16) Bytes16 {
   std::uint64_t low, high;
 };
 
-/// Whether `data` is a multiple of `bytes`: for the host, and for kernels.
+/// Return true if the address is a multiple of `bytes`, on the host and in kernels.
 inline bool is_aligned(const void* data, std::size_t bytes) {
   return reinterpret_cast<std::uintptr_t>(data) % bytes == 0;
 }
@@ -98,7 +98,7 @@ void visit_bytes(std::size_t bytes, const Visitor& visitor) {
   }
 }
 
-/// Division by a number that the host knows, of numbers below 2^31 (Granlund and Montgomery,
+/// Division of numbers below 2^31 by a number that the host knows (Granlund and Montgomery,
 /// "Division by invariant integers using multiplication", 1994).
 struct Divisor {
   Divisor() = default;
@@ -114,16 +114,16 @@ struct Divisor {
   std::uint32_t multiplier = 0, shift = 0;
 };
 
-/// Numbers below this one can be divided by a Divisor.
+/// Limit of the numbers that a Divisor can divide.
 inline constexpr std::int64_t kSmall = std::int64_t{1} << 31;
 
-/// Division of larger numbers: many instructions, so one copy of them in each file.
+/// Divides larger numbers. This takes many instructions, so there is one copy per file.
 __device__ __attribute__((noinline)) inline std::int64_t quotient_of_large(std::int64_t value,
                                                                            std::int64_t divisor) {
   return value / divisor;
 }
 
-/// This thread among all of the launch, and how many they are.
+/// Return the index of this thread in the launch, and the number of threads.
 __device__ __forceinline__ std::int64_t thread_number() {
   return std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
 }
@@ -131,17 +131,17 @@ __device__ __forceinline__ std::int64_t num_threads() {
   return std::int64_t{gridDim.x} * blockDim.x;
 }
 
-// Which arrays can be taken in packs, and how large these are.
+// Packs: their sizes, and the arrays that can be read in packs.
 
-/// Elements of type T in 16 bytes.
+/// Number of elements of type T in 16 bytes.
 template <class T>
 inline constexpr int kPackOf = static_cast<int>(16 / sizeof(T));
-/// Fewer, for kernels that keep sums of each.
+/// Smaller number, for kernels that keep sums for each element.
 template <class T>
 inline constexpr int kFewOf = sizeof(T) == 8 ? 2 : 4;
 
-/// Whether arrays whose last dimension is `width` can be taken as Pack<T, elements>, each of them
-/// within one row. nullptr fits.
+/// Returns true if arrays whose last dimension is `width` can be read as Pack<T, elements> that do
+/// not cross rows. nullptr is allowed.
 template <class T, int elements, class... Pointers>
 bool can_pack(std::int64_t width, Pointers... pointers) {
   return width % elements == 0 && (is_aligned(pointers, alignof(Pack<T, elements>)) && ...);

@@ -27,7 +27,7 @@ void where(const KernelCall& call) {
   });
 }
 
-// To a 16-bit type: element() rounds, once, whatever the number's type.
+// For a 16-bit type element() rounds, once, whatever the type of the number.
 template <class To>
 struct Cast {
   template <class From>

@@ -8,7 +8,8 @@
 namespace tutti::cuda {
 namespace {
 
-/// x as [batch, positions, groups, channels of a group]. A *pair* is a batch row and a group.
+/// x viewed as [batch, positions, groups, channels of a group]; a *pair* is a batch row and a
+/// group.
 struct Extent {
   explicit Extent(const KernelCall& call, std::int64_t batch_)
       : batch(batch_),
@@ -17,15 +18,15 @@ struct Extent {
         channels(call.inputs[1].shape.num_elements() / groups) {}
 
   std::int64_t num_pairs() const { return batch * groups; }
-  /// Elements of a pair.
+  /// Number of elements of a pair.
   __device__ __forceinline__ std::int64_t count() const { return positions * channels; }
-  /// Channels of all groups.
+  /// Number of channels of all groups.
   __device__ __forceinline__ std::int64_t width() const { return groups * channels; }
 
   std::int64_t batch, positions, groups, channels;
 };
 
-/// The elements of one pair: where they stand in x, and their channel.
+/// Elements of one pair: their offsets in x, and their channels.
 struct Pair {
   __device__ __forceinline__ Pair(const Extent& extent, std::int64_t pair)
       : channels(extent.channels),
@@ -34,7 +35,7 @@ struct Pair {
         first_channel((pair - row * extent.groups) * channels),
         first(row * extent.positions * width + first_channel) {}
 
-  /// Calls body(place in x, channel) for this lane's share.
+  /// Calls body(offset in x, channel) for this lane's share.
   template <class Body>
   __device__ __forceinline__ void for_each(const Teams& teams, std::int64_t count,
                                            const Body& body) const {
@@ -120,7 +121,7 @@ __global__ void __launch_bounds__(kThreads)
 
 constexpr int kColumns = 32, kLanesOfColumn = 8;
 
-/// Sums of dy and dy z for each channel over rows [blockIdx.y * part_size, ...) of [rows, width].
+/// Sums dy and dy z for each channel over rows [blockIdx.y * part_size, ...) of [rows, width].
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     sum_channels(Extent extent, std::int64_t rows, std::int64_t part_size, double epsilon_,

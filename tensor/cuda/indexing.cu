@@ -88,10 +88,10 @@ void gather(const KernelCall& call) {
   });
 }
 
-/// Calls body(position) in order for the positions that name `row`, for a block that has position
-/// `mine` of it. Returns whether no earlier position does: else another block has the row. So the
-/// bits are always the same. Comparing all pairs of positions costs less than sorting them up to
-/// some 100,000 positions. All threads of the block must call it.
+/// Calls body(position) in order for the positions that name `row`, in the block of position
+/// `mine`. Returns true if `mine` is the first of them; otherwise another block handles the row, so
+/// that the bits are always the same. Comparing all pairs of positions costs less than sorting them
+/// up to some 100,000 positions. All threads of the block must call it.
 template <class Body>
 __device__ __forceinline__ bool for_each_of_row(const Indices& indices, std::int64_t mine,
                                                 std::int64_t row, const Body& body) {
@@ -117,7 +117,7 @@ __device__ __forceinline__ bool for_each_of_row(const Indices& indices, std::int
   return is_first;
 }
 
-/// A block for each position; the first one of each row adds the values of all.
+/// A block for each position; the block of a row's first position adds the values of all.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     scatter_kernel(Indices indices, std::int64_t num_rows, std::int64_t size, const T* values,
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// The same into rows that have values, rounding after each position.
+/// Same as scatter_kernel(), but into rows that have values, rounding after each position.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     scatter_into_kernel(ScatterOp op, Indices indices, std::int64_t num_rows, std::int64_t size,

@@ -1,5 +1,5 @@
-// Kernels: what one call of an operation gets, the table that finds it, and where each file's
-// kernels are announced to it (backend.cc).
+// Kernels: arguments of a call, the table, and the registration functions of all files (called in
+// backend.cc).
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -15,7 +15,7 @@ namespace tutti::cuda {
 
 class MathLibraries;  // cuBLAS and cuDNN handles of one logical device (math_libraries.h)
 
-/// What a kernel works on. Pointers are of the device's memory: the host must not touch them.
+/// Arguments of a kernel. Pointers are to device memory, which the host must not access.
 struct KernelCall {
   std::span<const DeviceTensor> inputs, outputs;
   const Attributes& attributes;
@@ -38,7 +38,7 @@ struct KernelCall {
   }
 };
 
-/// Puts the work of one call into its stream.
+/// Kernel: puts the work of one call into its stream.
 using Kernel = void (*)(const KernelCall& call);
 
 using KernelTable = KernelTableOf<Kernel>;
@@ -46,8 +46,8 @@ using KernelTable = KernelTableOf<Kernel>;
 /// Calls the registration function of every file.
 void register_kernels(KernelTable& table);
 
-// Own kernels (.cu). All put work into a stream and wait for nothing; kernels in one stream follow
-// one another. None needs aligned memory beyond that of its elements; 16 bytes are fastest.
+// Own kernels (.cu). All put work into a stream and wait for nothing; kernels in one stream run in
+// order. They need only the alignment of their elements; 16 bytes are fastest.
 
 void register_elementwise_kernels(KernelTable& table);
 void register_reduction_kernels(KernelTable& table);
@@ -61,25 +61,25 @@ void register_resizing_kernels(KernelTable& table);
 void register_dropout_kernels(KernelTable& table);
 void register_attention_kernels(KernelTable& table);
 
-// Not operations: what DeviceContext is made of.
+// Functions of DeviceContext that are not operations.
 
 void fill(const DeviceTensor& tensor, double value, cudaStream_t stream);
-/// float32 or float64; a launch for each 56 variables, three with the rules that use norms.
+/// Updates float32 or float64: a launch per 56 variables, three for rules that use norms.
 void update(const DeviceUpdate& update, cudaStream_t stream);
-/// 1 .. 64 inputs. MEAN also, of floating types: the sum is divided before it is rounded.
+/// Combines 1 .. 64 inputs; also by MEAN for floating types (divides before rounding).
 void combine(const DeviceCombine& combine, cudaStream_t stream);
-/// A launch for each 128 copies, which must not overlap.
+/// Takes a launch per 128 copies, which must not overlap.
 void copy_many(std::span<const DeviceCopy> copies, cudaStream_t stream);
-/// With the bits of the CPU: rows that several positions name get their values in order.
+/// Gives the bits of the CPU: values for the same row are applied in order.
 void scatter(const DeviceScatter& scatter, cudaStream_t stream);
-/// As in DeviceContext; a launch for each 96 tensors of a type.
+/// Same as in DeviceContext; a launch per 96 tensors of a type.
 void count_non_finite(std::span<const DeviceTensor> tensors, std::int64_t* counts,
                       cudaStream_t stream);
-/// As in DeviceContext; two launches for each 96 tensors of a type.
+/// Same as in DeviceContext; two launches per 96 tensors of a type.
 void sums_of_squares(std::span<const DeviceTensor> tensors, double* sums, Workspace& workspace,
                      cudaStream_t stream);
 
-// On cuBLAS and cuDNN (and own kernels where these cannot do what the CPU does).
+// Kernels on cuBLAS and cuDNN, and own ones where these differ from the CPU.
 inline constexpr DType kFloatingTypes[] = {DType::kFloat32, DType::kFloat64, DType::kBFloat16,
                                            DType::kFloat16};
 void register_matmul_kernels(KernelTable& table);
@@ -89,10 +89,10 @@ void register_pooling_kernels(KernelTable& table);
 void register_batch_normalization_kernels(KernelTable& table);
 void register_softmax_kernels(KernelTable& table);
 
-/// y [..., channels] = activation(y + bias), in place. `bias`: of y's type, or nullptr.
+/// Computes y = activation(y + bias) in place, y [..., channels]. `bias`: of y's type, or nullptr.
 void add_bias_and_activate(const DeviceTensor& y, const void* bias, FusedActivation activation,
                            cudaStream_t stream);
-/// to [columns, rows] = from [rows, columns] transposed.
+/// Transposes from [rows, columns] to to [columns, rows].
 void transpose_matrix(DType dtype, const void* from, void* to, std::int64_t rows,
                       std::int64_t columns, cudaStream_t stream);
 

@@ -1,4 +1,4 @@
-// The CUDA runtime: its errors as tutti::Error, the launch of kernels, and the selected GPU.
+// The CUDA runtime: its errors as tutti::Error, launches of kernels, and the selected GPU.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace tutti::cuda {
 
-/// Whether the GPU is lost to this process: every later call reports the same.
+/// Returns true if the GPU is lost to this process: every later call fails in the same way.
 constexpr bool is_final(cudaError_t status) {
   switch (status) {
     case cudaErrorECCUncorrectable:
@@ -39,8 +39,8 @@ constexpr ErrorCode code_of(cudaError_t status) {
   return of_capture ? ErrorCode::kFailedPrecondition : ErrorCode::kInternal;
 }
 
-/// Throws "who: CUDA says ..." unless `status` is cudaSuccess: kResourceExhausted when memory is
-/// missing, kFailedPrecondition for what a capture does not allow, else kInternal.
+/// Throws unless `status` is cudaSuccess: kResourceExhausted if memory is missing,
+/// kFailedPrecondition for calls that a capture does not allow, else kInternal.
 inline void check(cudaError_t status, const char* who) {
   if (status == cudaSuccess) return;
   (void)cudaGetLastError();  // reported now, and not again by the next launch
@@ -49,10 +49,10 @@ inline void check(cudaError_t status, const char* who) {
        is_final(status) ? "; this GPU can do nothing more for this process: restart it" : "");
 }
 
-/// Threads of a block in kernels that work element by element.
+/// Threads per block in elementwise kernels.
 inline constexpr unsigned kThreads = 256;
 
-/// Blocks for `count` elements, each thread taking some: kernels loop with a stride of the grid.
+/// Returns the blocks for `count` elements; kernels loop with a stride of the grid.
 inline unsigned blocks_for(std::size_t count, std::size_t per_thread = 1) {
   const std::size_t threads = (count + per_thread - 1) / per_thread;
   constexpr std::size_t kMaxBlocks = 65'535;
@@ -60,10 +60,10 @@ inline unsigned blocks_for(std::size_t count, std::size_t per_thread = 1) {
       std::clamp<std::size_t>((threads + kThreads - 1) / kThreads, 1, kMaxBlocks));
 }
 
-// Kernels come in two kinds, because the tests run them on the CPU (tests/cuda_simulation/): those
-// whose threads work alone are launched by launch(); those that wait for one another
-// (__syncthreads, shuffles of a warp) by launch_cooperative(). Shared memory is `__shared__` of a
-// fixed size; kernels use no other means of talking to each other than atomicAdd and atomicMax.
+// Kernels come in two kinds, because tests run them on the CPU (tests/cuda_simulation/). launch()
+// is for independent threads; launch_cooperative() is for threads that wait for one another
+// (__syncthreads, shuffles of a warp). Shared memory is `__shared__` of a fixed size. Other
+// communication is by atomicAdd and atomicMax alone.
 #if defined(__CUDACC__)
 template <class... Parameters, class... Arguments>
 void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, cudaStream_t stream,
@@ -79,9 +79,9 @@ void launch_cooperative(void (*kernel)(Parameters...), dim3 grid, dim3 block, cu
 }
 #endif
 
-// One GPU of the CUDA runtime: selected for a call, named in its errors.
+// A GPU of the CUDA runtime, which is selected for calls and named in their errors.
 
-/// Any thread.
+/// One GPU. Thread-safe.
 class Gpu {
  public:
   explicit Gpu(int ordinal) : ordinal_(ordinal) {
@@ -93,7 +93,7 @@ class Gpu {
   int ordinal() const { return ordinal_; }
   const std::string& label() const { return label_; }
 
-  /// Calls body() with this GPU selected; errors that it throws begin with the GPU's number and
+  /// Calls body() with this GPU selected. Errors that it throws begin with the GPU's number and
   /// name.
   template <class Body>
   decltype(auto) use(const Body& body) const {
@@ -104,8 +104,7 @@ class Gpu {
       throw error.with_context(label_);
     }
   }
-  /// The same without exceptions, for what gives something back: a failure was or will be reported
-  /// by a call that needs the GPU.
+  /// Same as use(), but ignores failures, to release something: a later call reports them.
   template <class Body>
   void use_quietly(const Body& body) const noexcept {
     if (cudaSetDevice(ordinal_) == cudaSuccess) body();
@@ -117,8 +116,8 @@ class Gpu {
   std::string label_;
 };
 
-/// While it lives this thread may call what a capture of its own would forbid and be broken by
-/// (cudaMalloc, cudaEventQuery).
+/// Allows this thread, until destroyed, calls that a capture of its own would forbid and that would
+/// invalidate it (cudaMalloc, cudaEventQuery).
 class NotCaptured {
  public:
   NotCaptured() { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }

@@ -1,4 +1,4 @@
-// Local response normalisation with its gradient. A thread per element.
+// Local response normalisation with its gradient, with a thread per element.
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 
@@ -9,7 +9,7 @@
 namespace tutti::cuda {
 namespace {
 
-/// x as [pixels, channels], and the attributes as numbers.
+/// x viewed as [pixels, channels], and the attributes as numbers.
 template <class N>
 struct Window {
   explicit Window(const KernelCall& call)
@@ -23,7 +23,7 @@ struct Window {
     two_alpha_beta = static_cast<N>(2.0 * a.alpha * a.beta);
   }
 
-  /// Calls body(j) for the places of the channels around element i.
+  /// Calls body(j) for the indices of the channels around element i.
   template <class Body>
   __device__ __forceinline__ void for_each_near(std::int64_t i, const Body& body) const {
     const std::int64_t c = i - quotient_of_large(i, channels) * channels;
@@ -31,7 +31,7 @@ struct Window {
     const std::int64_t after = channels - 1 - c < radius ? channels - 1 - c : radius;
     for (std::int64_t j = i - before; j <= i + after; ++j) body(j);
   }
-  /// bias + alpha * the sum of squares around element i.
+  /// Returns bias + alpha * the sum of squares around element i.
   template <class T>
   __device__ __forceinline__ N base(const T* x, std::int64_t i) const {
     N sum{0};
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(kThreads) respond(Window<Number<T>> window, co
 }
 
 // y_i = x_i base_i^-beta, so dx_j = dy_j base_j^-beta - 2 alpha beta x_j * sum over i near j of
-// dy_i x_i base_i^(-beta-1). First base and what is summed, then the sums.
+// dy_i x_i base_i^(-beta-1). The first launch computes the bases and terms, the second the sums.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     prepare_gradient(Window<Number<T>> window, const T* x, const T* dy, Number<T>* bases,

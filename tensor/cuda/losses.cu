@@ -1,7 +1,7 @@
-// Cross-entropies of softmax. A team of threads per row of logits.
+// Cross-entropies of softmax, with a team of threads per row of logits.
 // SPDX-License-Identifier: Apache-2.0
 //
-// A kernel cannot throw: a label that is no class gives NaN, as on tf's GPUs (docs/deviations.md).
+// A kernel cannot throw: an invalid label gives NaN, as on tf's GPUs (docs/deviations.md).
 #include <cmath>
 #include <limits>
 
@@ -30,7 +30,7 @@ struct LogSoftmax {
   N top, log_sum;
 };
 
-/// Of `n` logits. All threads of a block must call it.
+/// Returns the LogSoftmax of `n` logits. All threads of a block must call it.
 template <class T>
 __device__ __forceinline__ LogSoftmax<Number<T>> log_softmax(const Teams& teams, const T* x,
                                                              std::int64_t n, Number<T>* shared) {

@@ -10,7 +10,7 @@
 
 namespace tutti::cuda {
 
-/// `kWidth` elements at `data`, or `data[0]` as often when it is repeated.
+/// Loads `kWidth` elements at `data`, or `data[0]` for all if it is repeated.
 template <int kWidth, class T>
 __device__ __forceinline__ void load(const T* data, bool is_repeated,
                                      Number<T> (&numbers)[kWidth]) {
@@ -23,7 +23,7 @@ __device__ __forceinline__ void load(const T* data, bool is_repeated,
   }
 }
 
-/// y[first ...] = f of the elements at `offsets`.
+/// Writes f of the elements at `offsets` to y[first ...].
 template <int kWidth, int kArity, class F, class Y, class A, class B, class C>
 __device__ __forceinline__ void map_at(const F& f, std::int64_t first, const std::int64_t* offsets,
                                        const bool* is_repeated, Y* y, const A* a, const B* b,
@@ -47,8 +47,8 @@ __device__ __forceinline__ void map_at(const F& f, std::int64_t first, const std
   *reinterpret_cast<Pack<Y, kWidth>*>(y + first) = pack;
 }
 
-/// `axes` are in packs of kWidth elements when `is_wide`; then the `tail` elements after them
-/// follow one by one.
+/// Maps `axes`, in packs of kWidth elements if `is_wide`; then the `tail` elements after them one
+/// by one.
 template <int kWidth, int kArity, class F, class Y, class A, class B, class C>
 __global__ void __launch_bounds__(kThreads)
     map_kernel(const __grid_constant__ StridedAxes<kArity> axes, bool is_wide, std::int64_t tail,
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// How a kernel walks: the same for all types of the same sizes.
+/// Loop of a kernel, which depends on the sizes of the types but not on the types.
 template <int kArity>
 struct MapPlan {
   StridedAxes<kArity> axes;
@@ -81,8 +81,8 @@ struct MapPlan {
   std::int64_t tail;
 };
 
-/// Packs of `width` elements where every pointer allows them. `data` and `sizes`, in bytes: those
-/// of the output, then of the inputs.
+/// Returns the loop, in packs of `width` elements if every pointer allows them. `data` and `sizes`,
+/// in bytes: of the output, then of the inputs.
 template <int kArity>
 MapPlan<kArity> plan_map(const Shape& shape, const std::array<Shape, kArity>& shapes, int width,
                          const std::array<const void*, kArity + 1>& data,
@@ -103,7 +103,7 @@ MapPlan<kArity> plan_map(const Shape& shape, const std::array<Shape, kArity>& sh
   return plan;
 }
 
-/// y = f(a [, b [, c]]) for every element of `shape`, the inputs broadcast to it.
+/// Computes y = f(a [, b [, c]]) for every element of `shape`, to which the inputs broadcast.
 template <int kArity, class Y, class A, class B = A, class C = A, class F>
 void map(const F& f, const Shape& shape, Y* y, const std::array<Shape, kArity>& shapes,
          cudaStream_t stream, const A* a, const B* b = nullptr, const C* c = nullptr) {

@@ -1,4 +1,4 @@
-// The handles of cuBLAS and cuDNN that one logical device uses, their settings and their plans.
+// Handles of cuBLAS and cuDNN of one logical device, their settings and their plans.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -16,10 +16,10 @@
 
 namespace tutti::cuda {
 
-/// The type as cuDNN names it; kUnimplemented for one that is not floating.
+/// Returns the type as cuDNN names it. Throws kUnimplemented unless it is floating.
 cudnnDataType_t cudnn_type(DType dtype);
 
-/// The greatest power of two that divides the address, at most `most`: what plans may count on.
+/// Returns the largest power of two that divides the address, at most `most`, for plans.
 inline std::uintptr_t alignment_of(const void* pointer, std::uintptr_t most) {
   const auto address = reinterpret_cast<std::uintptr_t>(pointer);
   return address == 0 ? most : std::min(most, address & (~address + 1));
@@ -28,25 +28,24 @@ inline std::uintptr_t alignment_of(const void* pointer, std::uintptr_t most) {
 class ConvolutionPlans;  // convolution_plans.h
 class MatrixPlans;       // matrix_product.h
 
-/// How matrix products and convolutions are computed.
+/// Options of matrix products and convolutions.
 struct MathOptions {
-  /// Products of float32 on tensor cores, with 10 bits of fraction (TUTTI_TF32=1). Without it
-  /// float32 is computed in float32.
+  /// Computes products of float32 on tensor cores, with 10 bits of fraction (TUTTI_TF32=1).
   bool allow_tf32 = false;
-  /// Only convolutions that give the same bits each time (TUTTI_CUDNN_DETERMINISTIC=0: others too).
+  /// Uses only convolutions that give the same bits each time (TUTTI_CUDNN_DETERMINISTIC=0: any).
   bool deterministic = true;
-  /// Convolution plans to measure for each problem, of which the fastest is kept
-  /// (TUTTI_CUDNN_TUNE=1: 8 of them); 0: the one that cuDNN names first.
+  /// Number of convolution plans to measure per problem, of which the fastest is kept
+  /// (TUTTI_CUDNN_TUNE=1: 8); 0: uses cuDNN's first plan.
   int num_measured_plans = 0;
-  /// Convolution plans that want more memory than this are passed over.
+  /// Limit of the workspace of a convolution plan, in bytes.
   std::size_t max_workspace_bytes = std::size_t{1} << 30;
 
-  /// From the environment; throws kInvalidArgument for a value other than 0 and 1.
+  /// Reads the environment. Throws kInvalidArgument for a value other than 0 and 1.
   static MathOptions from_environment();
 };
 
-/// One per logical device, used by one thread at a time, with the device's GPU selected
-/// (cudaSetDevice). Handles and plans are made when first used, also while that thread captures.
+/// cuBLAS and cuDNN of one logical device. Used by one thread at a time, with the device's GPU
+/// selected (cudaSetDevice). Handles and plans are made at first use, even during a capture.
 class MathLibraries {
  public:
   explicit MathLibraries(MathOptions options = MathOptions::from_environment());
@@ -55,11 +54,11 @@ class MathLibraries {
   MathLibraries& operator=(const MathLibraries&) = delete;
 
   cublasLtHandle_t blas();
-  /// Bound to `stream`.
+  /// Returns the handle, bound to `stream`.
   cudnnHandle_t dnn(cudaStream_t stream);
 
   const MathOptions& options() const { return options_; }
-  /// Plans made for other options are forgotten.
+  /// Sets the options and drops the plans made for others.
   void set_options(const MathOptions& options);
 
   MatrixPlans& matrix_plans() { return *matrix_plans_; }
@@ -74,12 +73,12 @@ class MathLibraries {
   std::unique_ptr<ConvolutionPlans> convolution_plans_;
 };
 
-/// Throws kInternal ("who: cuBLAS says ...") unless `status` is success; kResourceExhausted when
-/// the library has no memory left; kUnimplemented for what it does not support.
+/// Throws unless `status` is success: kResourceExhausted if the library has no memory left,
+/// kUnimplemented if it does not support the call, else kInternal.
 void check(cublasStatus_t status, const char* who);
 void check(cudnnStatus_t status, const char* who);
 
-/// "cuBLAS 13.0.2, cuDNN 9.13.0": what is loaded.
+/// Returns the versions of the loaded libraries: "cuBLAS 13.0.2, cuDNN 9.13.0".
 std::string math_libraries_description();
 
 }  // namespace tutti::cuda

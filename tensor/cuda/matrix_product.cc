@@ -13,13 +13,13 @@
 
 namespace tutti::cuda {
 
-// cuBLASLt thinks in columns: our row-major c = a b is its column-major c' = b' a', so the operands
-// change places, and nothing is copied.
+// cuBLASLt is column-major: our row-major c = a b is its c' = b' a', so the operands are exchanged
+// without a copy.
 
 namespace {
 
-constexpr std::size_t kMaxWorkspaceBytes = std::size_t{32} << 20;  // what NVIDIA advises for Hopper
-constexpr std::int64_t kMaxBatch = 65'535;                         // of one launch: the grid's z
+constexpr std::size_t kMaxWorkspaceBytes = std::size_t{32} << 20;  // NVIDIA's advice for Hopper
+constexpr std::int64_t kMaxBatch = 65'535;                         // per launch: the grid's z
 
 /// Owns one of cuBLASLt's descriptors.
 template <class Handle, cublasStatus_t (*destroy)(Handle)>
@@ -79,7 +79,7 @@ void set(const Preference& preference, cublasLtMatmulPreferenceAttributes_t name
         "cublasLtMatmulPreferenceSetAttribute");
 }
 
-/// Row-major [rows, columns] as cuBLASLt sees it: [columns, rows], column after column.
+/// Describes row-major [rows, columns] as column-major [columns, rows].
 void make_layout(Layout& layout, const MatrixProduct& p, std::int64_t rows, std::int64_t columns,
                  bool is_shared) {
   check(cublasLtMatrixLayoutCreate(layout.address(), data_type(p.dtype),
@@ -117,7 +117,7 @@ MatrixPlans::Key key_of(const MatrixProduct& p) {
 
 struct MatrixPlan {
   Operation operation;
-  Layout first, second, result;  // b, a and c
+  Layout first, second, result;  // of b, a and c
   bool is_supported = false;
   cublasLtMatmulAlgo_t algorithm{};
   std::size_t workspace_bytes = 0;
@@ -145,7 +145,7 @@ struct MatrixPlan {
     set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_for_cublas(p.a));
     set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_for_cublas(p.c));
     set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_for_cublas(p.c));
-    if (is_half(p.dtype)) {  // parts of a sum are added in float32, not rounded to 16 bits first
+    if (is_half(p.dtype)) {  // add parts of a sum in float32, without rounding to 16 bits
       set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
           std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
     }
@@ -196,7 +196,7 @@ void launch_product(const MatrixProduct& p, const MatrixPlan& plan, const Kernel
         "cublasLtMatmul");
 }
 
-/// False: cuBLASLt cannot add this bias (nothing was done).
+/// Returns false, without any computation, if cuBLASLt cannot add this bias.
 bool try_multiply(const MatrixProduct& p, const KernelCall& call) {
   const MatrixPlan& plan = call.libraries.matrix_plans().get(p, call);
   if (plan.is_supported) {
@@ -226,7 +226,7 @@ void multiply(const MatrixProduct& product, FusedActivation activation, const Ke
     const bool bias_is_added = try_multiply(part, call);
     const void* const missing_bias = bias_is_added ? nullptr : std::exchange(part.bias, nullptr);
     if (!bias_is_added) (void)try_multiply(part, call);
-    // cuBLASLt's own RELU does not say what becomes of a NaN; here it must stay one.
+    // cuBLASLt does not define its RELU of NaN; here it must stay NaN.
     add_bias_and_activate({part.c, {part.batch * part.m, part.n}, part.dtype}, missing_bias,
                           activation, call.stream);
   }
@@ -255,7 +255,7 @@ MatrixProduct product_of(const KernelCall& call) {
   p.b = call.inputs[1].data;
   p.bias = call.inputs.size() > 2 ? call.inputs[2].data : nullptr;
   p.c = call.outputs[0].data;
-  // Rows of all matrices times one matrix: one large product instead of many small ones.
+  // Many matrices times one matrix: one large product instead of many small ones.
   if (p.batch > 1 && p.b_is_shared && !p.a_is_shared && !p.transpose_a) {
     p.m *= std::exchange(p.batch, 1);
   }
@@ -267,7 +267,7 @@ void matmul(const KernelCall& call) {
   if (c.shape.num_elements() == 0) return;
   const FusedActivation activation = call.attributes_as<MatMulAttributes>().activation;
   const MatrixProduct product = product_of(call);
-  if (product.k == 0) {  // sums of nothing
+  if (product.k == 0) {  // empty sums
     fill(c, 0.0, call.stream);
     add_bias_and_activate(c, product.bias, activation, call.stream);
   } else {

@@ -11,9 +11,9 @@
 
 namespace tutti::cuda {
 
-/// c [batch, m, n] = a [batch, m, k] b [batch, k, n] + bias [n], all row-major. `transpose_x`: x is
-/// stored with its last two dimensions exchanged. `x_is_shared`: x has one matrix for the whole
-/// batch. All extents are above 0.
+/// A product c [batch, m, n] = a [batch, m, k] b [batch, k, n] + bias [n], all row-major.
+/// `transpose_x`: x is stored with its last two dimensions exchanged. `x_is_shared`: x has one
+/// matrix for the whole batch. All sizes are > 0.
 struct MatrixProduct {
   DType dtype = DType::kFloat32;
   std::int64_t m = 1, n = 1, k = 1, batch = 1;
@@ -27,10 +27,10 @@ struct MatrixProduct {
 
 struct MatrixPlan;  // descriptors and algorithm: matrix_product.cc
 
-/// How each kind of product is computed: asked of cuBLASLt once, then remembered.
+/// Algorithms of the products: cuBLASLt chooses one per kind, which is then reused.
 class MatrixPlans {
  public:
-  /// All that the choice depends on; of pointers, the alignment.
+  /// Everything on which the choice depends; the alignment of pointers.
   using Key = std::array<std::int64_t, 14>;
 
   MatrixPlans();
@@ -45,8 +45,8 @@ class MatrixPlans {
   std::map<Key, std::unique_ptr<MatrixPlan>> plans_;
 };
 
-/// Puts the product, and then `activation` of it, into the stream of `call`. Accumulates in
-/// float32, float64 in float64. Throws kUnimplemented when cuBLASLt has no algorithm.
+/// Puts the product, and then `activation` of it, into the stream of `call`. Accumulates in float32
+/// (float64 for float64). Throws kUnimplemented if cuBLASLt has no algorithm.
 void multiply(const MatrixProduct& product, FusedActivation activation, const KernelCall& call);
 
 }  // namespace tutti::cuda

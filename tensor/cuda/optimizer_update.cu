@@ -1,12 +1,12 @@
-// Updates of many variables, by the formulas of ../cpu/update_rules.h: one launch, or three by
+// Updates of many variables by the formulas of ../cpu/update_rules.h: one launch, or three for
 // rules that use the norms of whole variables.
 // SPDX-License-Identifier: Apache-2.0
 //
-// nvcc may contract a * b + c here: the bits of a GPU need not be those of the CPU, and all
+// nvcc may contract a * b + c here, so the bits of a GPU may differ from those of the CPU. All
 // components of a variable are updated by the same code.
 //
-// With norms the first launch adds squares block by block, the second the blocks of each variable,
-// the third changes the weights. The direction of a step is calculated twice instead of being kept.
+// With norms, the first launch adds squares block by block, the second adds the blocks of each
+// variable, and the third changes the weights. Directions are computed twice instead of being kept.
 #include "tensor/cpu/update_rules.h"
 #include "tensor/cuda/batches.h"
 #include "tensor/cuda/kernels.h"
@@ -18,10 +18,10 @@ using namespace internal;  // the formulas
 
 namespace {
 
-constexpr int kItems = 56;  // of 64 bytes: 4 KB of parameters with the rest
+constexpr int kItems = 56;  // of 64 bytes: 4 KB with the other parameters
 using Batched = Batch<DeviceUpdateItem, kItems>;
 
-/// Elements of a block of threads, four packs of each.
+/// Elements per block of threads: four packs per thread.
 template <class T>
 constexpr std::int64_t kPerBlock = std::int64_t{kThreads} * (16 / sizeof(T)) * 4;
 constexpr auto kPerSum = static_cast<std::int64_t>(DeviceUpdateItem::kElementsPerSum);
@@ -53,7 +53,7 @@ __device__ __forceinline__ RuleConstants<T> constants_of(const double* values, i
   return constants;
 }
 
-/// Some elements of a variable.
+/// Consecutive elements of a variable.
 template <class Rule, class T, int kWidth>
 struct Piece {
   using Elements = Pack<T, kWidth>;
@@ -96,7 +96,7 @@ struct Piece {
   const std::int64_t first_;
 };
 
-/// Calls body(piece) for what this thread has of the block's `kCount` elements.
+/// Calls body(piece) for this thread's part of the block's `kCount` elements.
 template <class Rule, class T, std::int64_t kCount, class Body>
 __device__ __forceinline__ void for_each_piece(const DeviceUpdateItem& item, int num_slots,
                                                std::int64_t begin, const Body& body) {
@@ -143,8 +143,8 @@ __global__ void __launch_bounds__(kThreads)
 
 // Rules with norms.
 
-/// Returns the sums of weights and directions, block by block; add_norms() puts those of the whole
-/// variable first.
+/// Returns the sums of weights and directions, block by block; add_norms() then puts those of the
+/// whole variable first.
 __device__ __forceinline__ double* sums_of(const DeviceUpdateItem& item) {
   return static_cast<double*>(item.slots[DeviceUpdateItem::kMaxSlots - 1]);
 }

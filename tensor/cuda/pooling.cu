@@ -1,9 +1,9 @@
 // Maximum and average pooling and their gradients.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Own kernels: cuDNN's pooling pads both sides alike, says nothing about equal maxima (here the
-// first one gets the gradient), and its gradient wants the result. Gradients gather: each pixel
-// looks for the windows that it lies in, so nothing is added by atomics.
+// Own kernels: cuDNN's pooling pads both sides equally, does not define the gradient of equal
+// maxima (here it goes to the first one), and its gradient needs the result. Gradients gather: each
+// pixel adds up the windows that contain it, without atomics.
 #include "tensor/cuda/elements.h"
 #include "tensor/cuda/kernels.h"
 #include "tensor/cuda/launch.h"
@@ -11,34 +11,33 @@
 namespace tutti::cuda {
 namespace {
 
-/// Extents of some images [height, width, channels] and of their pooled counterparts. Channels are
-/// counted in packs.
+/// Sizes of images [height, width, channels] and of the pooled ones. Channels are counted in packs.
 struct Geometry {
   int height, width, out_height, out_width, packs;
   int window_h, window_w, stride_h, stride_w, pad_top, pad_left;
 };
 
-/// [begin, end) of one dimension.
+/// Interval [begin, end) of one dimension.
 struct Range {
   int begin, end;
   __device__ int size() const { return end - begin; }
 };
 
-/// The pixels of window `index` that lie on the image.
+/// Returns the pixels of window `index` that are inside the image.
 __device__ Range pixels_of(int index, int stride, int window, int pad, int extent) {
   const int begin = index * stride - pad;
   return {begin > 0 ? begin : 0, begin + window < extent ? begin + window : extent};
 }
 
-/// The windows that pixel `index` lies in.
+/// Returns the windows that contain pixel `index`.
 __device__ Range windows_of(int index, int stride, int window, int pad, int out_extent) {
   const int last = (index + pad) / stride;
-  const int before = index + pad - window;  // the last pixel that windows before `begin` reach to
+  const int before = index + pad - window;  // windows up to this start end before the pixel
   const int begin = before < 0 ? 0 : before / stride + 1;
   return {begin, last + 1 < out_extent ? last + 1 : out_extent};
 }
 
-/// What element `index` of an array [images, height, width, packs] is.
+/// Coordinates of element `index` of an array [images, height, width, packs].
 struct Place {
   __device__ Place(std::uint32_t index, int height, int width, int packs) {
     const auto depth = static_cast<std::uint32_t>(packs);
@@ -62,8 +61,8 @@ __device__ std::uint32_t index_of(std::uint32_t image, int row, int column, int 
          static_cast<std::uint32_t>(pack);
 }
 
-/// y (if given) = the largest element of each window, `where` (if given) = its pixel, row * width +
-/// column. The first of equal ones; a NaN counts as largest.
+/// Writes the largest element of each window to y, and its pixel, row * width + column, to `where`,
+/// unless they are nullptr. The first of equal elements wins; NaN counts as largest.
 template <class T, int N>
 __global__ void max_pool(const Pack<T, N>* x, Pack<T, N>* y, Pack<int, N>* where, Geometry g,
                          std::uint32_t count) {
@@ -168,7 +167,7 @@ __global__ void average_pool_gradient(const Pack<T, N>* dy, Pack<T, N>* dx, Geom
   }
 }
 
-/// Some images, few enough that 32 bits count their elements.
+/// Images whose elements 32 bits can count.
 struct Part {
   std::int64_t first_input, first_output;  // elements before them
   std::int64_t inputs, outputs;            // their packs
@@ -176,7 +175,7 @@ struct Part {
   std::uint32_t num_outputs() const { return static_cast<std::uint32_t>(outputs); }
 };
 
-/// Calls body(geometry, part) until all images of [images, height, width, channels] are done.
+/// Calls body(geometry, part) for all images of [images, height, width, channels].
 template <int N, class Body>
 void for_each_part(const Shape& x, const Shape& y, const Pool2dAttributes& a, const Body& body) {
   constexpr std::int64_t kLimit = std::int64_t{1} << 30;
@@ -248,7 +247,7 @@ void run_average_pool_gradient(const KernelCall& call) {
                    });
 }
 
-/// `packed` where all tensors can be taken in packs, else `single`.
+/// Calls `packed` if all tensors can be read in packs, else `single`.
 template <class T, Kernel packed, Kernel single>
 void choose(const KernelCall& call) {
   if (call.outputs[0].shape.num_elements() == 0) return;

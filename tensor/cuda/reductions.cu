@@ -1,11 +1,9 @@
-// Reductions: sums, means, products, truth, extremes and where they stand.
+// Reductions: sums, means, products, any and all, extremes and their positions.
 // SPDX-License-Identifier: Apache-2.0
-//
-// Their order depends on the shape alone; there are no atomics. *Kept* axes are those of the
-// result, *reduced* ones are folded. A *row* is what one element of the result is made of. Long
-// rows, when they are few, are cut into *parts*: a second launch folds the results of the parts. A
-// *fold* has Value (what is folded), identity(), of(element, place in the row), combine(a, b) and
-// result(value).
+// The order depends only on the shape; there are no atomics. *Kept* axes are those of the result,
+// *reduced* ones are folded. A *row* is the input of one element of the result. A few long rows are
+// divided into *parts*, whose results a second launch folds. A *fold* has Value (its type),
+// identity(), of(element, position in the row), combine(a, b) and result(value).
 #include <limits>
 
 #include "tensor/cpu/elementwise_functions.h"
@@ -21,7 +19,7 @@ struct Reduction {
   std::int64_t parts = 1, part_size = 0;  // elements of a row in each part
 };
 
-/// Columns of a block that folds along an outer axis, and its threads for each.
+/// Columns of a block that folds along an outer axis, and its threads per column.
 inline constexpr int kColumns = 32, kLanesOfColumn = 8;
 
 /// Writes the result of a row, or of one part of it.
@@ -36,7 +34,7 @@ __device__ __forceinline__ void write_fold(const Fold& fold, typename Fold::Valu
   }
 }
 
-/// A team per part of a row. Each lane takes kWidth neighbours at a time, in one load when
+/// A team per part of a row. Each lane processes kWidth neighbours at a time, in one load if
 /// `is_wide`.
 template <int kWidth, class Fold, class T, class Y>
 __global__ void __launch_bounds__(kThreads)
@@ -76,8 +74,8 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-/// Neighbouring threads fold neighbouring rows: for reduced axes outside of a kept one.
-/// blockIdx.y: the part.
+/// Neighbouring threads fold neighbouring rows, for reduced axes outside of a kept one. blockIdx.y
+/// is the part.
 template <class Fold, class T, class Y>
 __global__ void __launch_bounds__(kThreads)
     fold_columns(const __grid_constant__ Reduction r, Fold fold, const T* x,
@@ -115,7 +113,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// The results of the parts of each row. A team per row.
+/// Folds the results of the parts of each row, with a team per row.
 template <class Fold, class Y>
 __global__ void __launch_bounds__(kThreads)
     fold_parts(std::int64_t rows, std::int64_t parts, int lanes, Fold fold,
@@ -136,7 +134,7 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-/// The axes of `shape` with a bit in `axes`, with their strides in the whole.
+/// Returns the axes of `shape` whose bits are set in `axes`, with their strides in the whole.
 inline StridedAxes<1> chosen_axes(const Shape& shape, std::uint32_t axes) {
   const Strides dense = dense_strides(shape);
   Strides strides{};
@@ -148,7 +146,7 @@ inline StridedAxes<1> chosen_axes(const Shape& shape, std::uint32_t axes) {
   return StridedAxes<1>(chosen, {strides});
 }
 
-/// How many parts: enough blocks to fill a large GPU, each part `least` elements or more.
+/// Chooses the parts: enough blocks to fill a large GPU, each part at least `least` elements.
 inline void cut_rows(Reduction& r, std::int64_t num_blocks, std::int64_t least) {
   constexpr std::int64_t kEnoughBlocks = 1024;
   const std::int64_t length = r.reduced.count;
@@ -161,7 +159,7 @@ inline void cut_rows(Reduction& r, std::int64_t num_blocks, std::int64_t least) 
       (length + r.part_size - 1) / std::max<std::int64_t>(r.part_size, 1), 1);
 }
 
-/// y = the fold of x over `axes`.
+/// Computes y, the fold of x over `axes`.
 template <class Fold, class T, class Y>
 void reduce(const KernelCall& call, std::uint32_t axes, const Fold& fold) {
   using Value = typename Fold::Value;
@@ -204,7 +202,7 @@ void reduce(const KernelCall& call, std::uint32_t axes, const Fold& fold) {
                      call.stream, rows, r.parts, lanes_of_parts, fold, of_parts, y);
 }
 
-/// What elements of type T are folded as: bytes as 32 bits (the result is cut to a byte again).
+/// Type in which elements of type T are folded: 32 bits for bytes (the result is truncated).
 template <class T>
 using FoldValue = std::conditional_t<sizeof(T) == 1, std::int32_t, Number<T>>;
 
@@ -246,7 +244,7 @@ struct Product {
   __device__ V result(V value) const { return value; }
 };
 
-// any: whether one is true; all: whether none is false.
+// True if any element is true (kAny), or if all are.
 template <bool kAny>
 struct Truth {
   using Value = int;
@@ -280,9 +278,9 @@ void truth(const KernelCall& call) {
   reduce<Truth<kAny>, bool, bool>(call, axes_of(call), {});
 }
 
-// Largest and smallest elements over axes, and where they stand.
+// Largest and smallest elements over axes, and their positions.
 
-// What loses against everything: what a maximum (minimum) of nothing is.
+// Returns the value that loses against all others: a maximum (minimum) without elements.
 template <class V, bool kLargest>
 __device__ constexpr V worst() {
   using Limits = std::numeric_limits<V>;
@@ -312,7 +310,7 @@ struct Extreme {
 };
 
 // The first of the extreme elements. As on the CPU, which compares each element with the best so
-// far: a NaN at the front stays, others lose.
+// far, a NaN at the front wins, and other NaNs lose.
 template <class V, bool kLargest>
 struct ExtremePlace {
   using Value = Place<V>;

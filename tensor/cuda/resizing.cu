@@ -1,4 +1,4 @@
-// Enlarging images and the gradient: each element gathers its parts, in the order of the CPU.
+// Upsampling of images and its gradient: each element gathers its parts, in the order of the CPU.
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 
@@ -33,7 +33,7 @@ struct EnlargedAxis {
     return {first > 0 ? first : 0, first + 1 < size ? first + 1 : size - 1,
             static_cast<N>(place - below)};
   }
-  /// Pixels [begin, end) of the large image can be made of pixel `at` of the small one.
+  /// Pixels [begin, end) of the large image may depend on pixel `at` of the small one.
   __device__ __forceinline__ std::int64_t begin(std::int64_t at) const {
     const std::int64_t first = is_linear ? (2 * at - 1) * factor / 2 - 1 : at * factor;
     return first > 0 ? first : 0;
@@ -53,7 +53,7 @@ struct Enlargement {
   std::int64_t channels;
 };
 
-/// Where a loop over an NHWC image is: operands n, h, w and c of StridedAxes count one each.
+/// Returns a loop over an NHWC image, whose four offsets are the indices n, h, w and c.
 StridedAxes<4> places_in(const Shape& shape) {
   std::array<Strides, 4> unit{};
   for (std::size_t axis = 0; axis < 4; ++axis) unit[axis][axis] = 1;

@@ -1,4 +1,4 @@
-// What moves elements and calculates nothing: operations, and filling with one value.
+// Operations that move elements without computing, and filling with one value.
 // SPDX-License-Identifier: Apache-2.0
 #include <array>
 #include <cstring>
@@ -20,7 +20,7 @@ StridedElements whole(const DeviceTensor& tensor) {
   return {tensor.data, dense_strides(tensor.shape)};
 }
 
-/// Where the element at `begin` stands.
+/// Returns the offset of the element at `begin`.
 std::int64_t offset_of(const std::array<std::int64_t, Shape::kMaxRank>& begin,
                        const Strides& strides) {
   return std::inner_product(begin.begin(), begin.end(), strides.begin(), std::int64_t{0});
@@ -53,7 +53,7 @@ void slice(const KernelCall& call) {
                whole(call.outputs[0]), call.stream);
 }
 
-// Both launches together write the inner part twice: images are padded by convolutions themselves.
+// Writes the inner part twice, which matters little: convolutions pad images themselves.
 void pad(const KernelCall& call) {
   const auto& attributes = call.attributes_as<PadAttributes>();
   fill(call.outputs[0], attributes.value, call.stream);
@@ -111,7 +111,7 @@ void register_shape_kernels(KernelTable& table) {
   table.set(OpId::kReverse, kAllDTypes, reverse);
 }
 
-// Sets all elements of a tensor to one value.
+// Filling of a tensor with one value.
 
 namespace {
 

@@ -9,7 +9,7 @@
 namespace tutti::cuda {
 namespace {
 
-constexpr std::int64_t kMaxElements = (std::int64_t{1} << 31) - 1;  // of a tensor of this API
+constexpr std::int64_t kMaxElements = (std::int64_t{1} << 31) - 1;  // limit of cuDNN's tensor here
 
 /// A matrix [rows, classes] as cuDNN's tensor [rows, classes, 1, 1].
 class Matrix {
@@ -32,7 +32,7 @@ class Matrix {
   cudnnTensorDescriptor_t descriptor_ = nullptr;
 };
 
-/// Calls body(matrix, byte offset) for parts of the rows that are small enough for cuDNN.
+/// Calls body(matrix, byte offset) for groups of rows that are small enough for cuDNN.
 template <class Body>
 void for_each_part(const DeviceTensor& tensor, const Body& body) {
   if (tensor.shape.num_elements() == 0) return;
@@ -49,7 +49,7 @@ void for_each_part(const DeviceTensor& tensor, const Body& body) {
   }
 }
 
-/// 1 and 0 in the type that cuDNN wants for tensors of `dtype`.
+/// 1 and 0 in the type that cuDNN expects for tensors of `dtype`.
 struct Scales {
   explicit Scales(DType dtype) : in_double(dtype == DType::kFloat64) {}
   const void* one() const { return in_double ? static_cast<const void*>(&one_double) : &one_float; }

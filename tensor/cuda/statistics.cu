@@ -1,4 +1,4 @@
-// What is asked of many tensors at once; the answers stay on the device.
+// Statistics of many tensors at once; the results stay on the device.
 // SPDX-License-Identifier: Apache-2.0
 #include <array>
 #include <vector>
@@ -17,8 +17,8 @@ constexpr std::int64_t kPerBlock = 4096;  // elements
 struct Elements {
   const void* data = nullptr;
   std::int64_t count = 0;
-  std::int64_t index = 0;      // of its answer
-  std::int64_t first_sum = 0;  // of its blocks
+  std::int64_t index = 0;      // of its result
+  std::int64_t first_sum = 0;  // index of the first sum of its blocks
 
   constexpr std::int64_t num_blocks() const { return (count + kPerBlock - 1) / kPerBlock; }
 };
@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kThreads)
   if (count > 0) atomicAdd(&counts[item.index], count);
 }
 
-/// The squares of 4,096 elements: each thread adds every 256th, then the threads along a tree.
+/// Sums the squares of 4,096 elements: each thread adds every 256th, then the threads a tree.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     sum_squares_of_blocks(const __grid_constant__ Batched batch, double* block_sums) {
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) sums[item.index] = sum;
 }
 
-/// Calls launch_batch.template operator()<T>(batch) until all floating tensors had their turn.
+/// Calls launch_batch.template operator()<T>(batch) for batches of all floating tensors.
 template <class Launch>
 void for_each_floating_batch(std::span<const Elements> all, std::span<const DeviceTensor> tensors,
                              const char* who, const Launch& launch_batch) {

@@ -1,4 +1,4 @@
-// Loops over elements of several tensors with strides: the fewest axes that describe them.
+// Loops over elements of several strided tensors, with as few axes as possible.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -14,9 +14,9 @@ using internal::broadcast_strides;
 using internal::dense_strides;
 using internal::Strides;
 
-/// Where each of K operands has the element `index` of a loop over `count` elements in row-major
-/// order. Axes of length 1 are left out; axes that all operands pass without a gap are one. Passed
-/// to kernels by value.
+/// Loop over `count` elements in row-major order, with the offset of each element in K operands.
+/// Axes of length 1 are left out; axes that are contiguous in all operands are merged. Passed to
+/// kernels by value.
 template <int K>
 struct StridedAxes {
   StridedAxes() = default;
@@ -31,8 +31,8 @@ struct StridedAxes {
   std::int64_t innermost() const { return sizes[rank - 1]; }
   std::int64_t stride(int operand, int axis) const { return strides[operand][axis]; }
 
-  /// Whether each operand can be read (or repeated) `width` innermost elements at a time, all of
-  /// them starting at multiples of `width`.
+  /// Returns true if each operand can be read (or repeated) `width` innermost elements at a time,
+  /// always from multiples of `width` on.
   bool allows_width(std::int64_t width) const {
     if (rank > 1 && innermost() % width != 0) return false;
     for (int k = 0; k < K; ++k) {
@@ -44,8 +44,8 @@ struct StridedAxes {
     }
     return true;
   }
-  /// The same loop over packs of `width` elements; strides stay in elements. What is left of a
-  /// single axis is the caller's.
+  /// Returns the same loop over packs of `width` elements; strides stay in elements. The caller
+  /// handles the remainder of a single axis.
   StridedAxes in_packs(std::int64_t width) const {
     StridedAxes packs = *this;
     packs.sizes[rank - 1] /= width;
@@ -104,23 +104,22 @@ struct StridedAxes {
 
 // Copies between tensors with strides, in units of up to 16 bytes (copies.cu).
 
-/// Elements in memory: the first one, and how many to skip per axis.
+/// Elements in memory: the address of the first one, and the strides.
 struct StridedElements {
   const void* data = nullptr;
   Strides strides{};
 };
 
-/// The largest unit of 1 to 16 bytes, a multiple of `element_size`, that divides `bytes` and both
-/// addresses.
+/// Returns the largest unit of 1 to 16 bytes, a multiple of `element_size`, that divides `bytes`
+/// and both addresses.
 std::size_t copy_unit(std::size_t element_size, std::size_t bytes, const void* from,
                       const void* to);
 
-/// to[...] = from[...] for all elements of `shape`, of `element_size` bytes each. `to` must not
-/// overlap `from`.
+/// Copies all elements of `shape`, of `element_size` bytes each. `to` must not overlap `from`.
 void copy_strided(const Shape& shape, std::size_t element_size, const StridedElements& from,
                   const StridedElements& to, cudaStream_t stream);
 
-/// `data` moved on by `count` elements.
+/// Returns `data` advanced by `count` elements.
 inline const void* moved(const void* data, std::int64_t count, std::size_t element_size) {
   return static_cast<const std::byte*>(data) + count * static_cast<std::int64_t>(element_size);
 }

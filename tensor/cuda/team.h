@@ -1,4 +1,4 @@
-// Threads that work on one row together: some lanes of a warp, or a whole block.
+// Teams of threads that work on one row together: some lanes of a warp, or a whole block.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -14,7 +14,7 @@ inline constexpr unsigned kAllLanes = 0xffffffffu;
 inline constexpr int kWarp = 32;
 inline constexpr int kWarpsOfBlock = static_cast<int>(kThreads) / kWarp;
 
-/// An element and where it stands.
+/// An element and its index.
 template <class T>
 struct Place {
   T value;
@@ -43,11 +43,11 @@ struct LargerNumber {  // NaN stays
   }
 };
 
-/// A block of kThreads as teams of `lanes` threads: a power of two up to 32, or kThreads. All
-/// threads of a block must make the same calls.
+/// A block of kThreads divided into teams of `lanes` threads: a power of two up to 32, or kThreads.
+/// All threads of a block must make the same calls.
 class Teams {
  public:
-  /// Teams whose threads have about one of `count` things to do, or more.
+  /// Returns the size of teams whose threads have about one of `count` items, or more.
   static int lanes_for(std::int64_t count) {
     if (count > 8 * kWarp) return static_cast<int>(kThreads);
     const auto lanes = std::bit_ceil(static_cast<std::uint64_t>(std::max<std::int64_t>(count, 1)));
@@ -62,8 +62,8 @@ class Teams {
   __device__ int lanes() const { return lanes_; }
   __device__ int lane() const { return static_cast<int>(threadIdx.x) % lanes_; }
 
-  /// Calls body(row) for this team's rows; for the same number of calls in all teams of a block
-  /// also with rows >= num_rows.
+  /// Calls body(row) for the rows of this team. All teams of a block make the same number of calls,
+  /// some of which have rows >= num_rows.
   template <class Body>
   __device__ __forceinline__ void for_each_row(std::int64_t num_rows, const Body& body) const {
     const int teams = static_cast<int>(kThreads) / lanes_;
@@ -73,7 +73,7 @@ class Teams {
     }
   }
 
-  /// The values of a team combined, in an order that depends on the number of lanes alone; every
+  /// Combines the values of a team in an order that depends only on the number of lanes; every
   /// thread gets the result. `shared`: kWarpsOfBlock values of shared memory.
   template <class T, class F>
   __device__ __forceinline__ T combine(T value, const F& f, T* shared) const {
