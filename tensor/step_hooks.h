@@ -44,8 +44,8 @@ class StepRecorder {
   virtual const void* reserve(Device device, std::size_t bytes,
                               std::function<void(std::byte*)> write,
                               const Identity& identity = {}) = 0;
-  /// Records the host's effects in each replay, once for all replicas: `prepare` runs before any
-  /// `write`, and `commit` (where the function would have updated counters) once work is queued.
+  /// Records the host's effects in each replay: `prepare` of every replica, before any `write`, and
+  /// `commit` of replica 0 (where the function would have updated counters) once work is queued.
   virtual void on_replay(std::function<void()> prepare, std::function<void()> commit) = 0;
   /// Records that a variable is read or written: its elements must be in the same memory in each
   /// replay.

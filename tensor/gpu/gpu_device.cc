@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::size_t kStagingBytes = std::size_t{32} << 20;
 
-/// Lives as long as the call: what comes later in the stream may have the memory.
+/// Lives as long as the call, because later work in the stream may reuse the memory.
 class CallWorkspace final : public Workspace {
  public:
   explicit CallWorkspace(Device device) : device_(device) {}
@@ -52,7 +52,7 @@ const void* step_values(const OpCall& call) {
   return dropout ? dropout->step_key : nullptr;
 }
 
-/// A replay would not wait, and the host would not look again.
+/// Throws during a capture: a replay would not wait, and the host would not read the value again.
 void refuse_in_capture(Device device, const char* what) {
   if (!GraphMemory::current(device)) return;
   fail(ErrorCode::kFailedPrecondition, "captured step on ", device, ": ", what,
@@ -80,7 +80,7 @@ constexpr std::size_t kMaxGpus = 256;
 struct OpenedGpus {
   Mutex mutex;
   std::vector<std::unique_ptr<GpuDevice>> devices TUTTI_GUARDED_BY(mutex);  // by index
-  std::array<std::atomic<GpuDevice*>, kMaxGpus> found{};                    // the same
+  std::array<std::atomic<GpuDevice*>, kMaxGpus> found{};  // same pointers, read without the lock
 };
 
 OpenedGpus& opened_gpus() {
@@ -91,10 +91,9 @@ OpenedGpus& opened_gpus() {
 
 }  // namespace
 
-/// Updates grouped into launches, which follow each other in the order in which they were begun.
-/// One thread at a time.
+/// Updates grouped into launches, which run in the order in which they were begun. Not thread-safe.
 struct GpuDevice::PendingUpdates {
-  /// What the updates of one launch have in common.
+  /// Parameters that the updates of one launch share.
   struct Launch {
     DType dtype = DType::kFloat32;
     DeviceRule rule;
@@ -102,8 +101,8 @@ struct GpuDevice::PendingUpdates {
   };
 
   bool empty() const { return groups_.empty(); }
-  /// Whether the launches would still apply all updates of the item's weights in the order of the
-  /// calls.
+  /// Returns true if the launches would still apply all updates of the item's weights in the order
+  /// of the calls.
   bool fits(const Launch& launch, const DeviceUpdateItem& item) const;
   void add(const Launch& launch, const DeviceUpdateItem& item, std::vector<BufferRef> buffers);
   void run(DeviceContext& context) const;
@@ -152,7 +151,7 @@ void GpuDevice::PendingUpdates::run(DeviceContext& context) const {
 MemorySource GpuDevice::memory(DeviceContext& context) {
   return {[&context](std::size_t size) { return static_cast<std::byte*>(context.allocate(size)); },
           [this, &context](std::byte* data) {
-            if (has_pending_.load()) {  // perhaps the memory of a variable that is gone
+            if (has_pending_.load()) {  // perhaps the memory of a destroyed variable
               MutexLock lock(mutex_);
               flush_updates();
             }
@@ -289,7 +288,7 @@ void GpuDevice::copy_to_host(void* to, const void* from, std::size_t bytes) {
   if (bytes == 0) return;
   refuse_in_capture(device(), "a value is read on the host");
   void* const block = downloads_->take();
-  // Without pinned memory a copy keeps its thread: so it comes when what is before it is done.
+  // Without pinned memory a copy blocks its thread, so the preceding work is finished first.
   if (!block) wait_for([](DeviceContext&) {});
   const std::size_t step = block ? Downloads::kBlockBytes : bytes;
   for (std::size_t first = 0; first < bytes; first += step) {
@@ -304,7 +303,7 @@ void GpuDevice::copy_to_host(void* to, const void* from, std::size_t bytes) {
   downloads_->give_back(block);
 }
 
-/// Calls put(context) and waits for that; others may use the device meanwhile.
+/// Calls put(context) and waits for that work; other threads may use the device meanwhile.
 template <class Put>
 void GpuDevice::wait_for(const Put& put) {
   const std::shared_ptr<DeviceEvent> done = with_context([&](DeviceContext& context) {
@@ -356,7 +355,7 @@ void GpuDevice::synchronize() {
 }
 
 void GpuDevice::watch(const std::shared_ptr<PeerWork>& work) {
-  // CUDA may wait for the device when it makes pinned memory: so not beside that work.
+  // CUDA may wait for the device when it makes pinned memory, so this is done before that work.
   downloads_->give_back(downloads_->take());
   peers_.add(work);
 }
@@ -373,13 +372,13 @@ void GpuDevice::update_later(DType dtype, const DeviceRule& rule, const DeviceUp
 void GpuDevice::trim_uploads() { uploads_->allocator().trim(); }
 
 void GpuDevice::trim() {
-  trim_uploads();  // gives back to the other
+  trim_uploads();  // returns memory to the other one
   allocator_->trim();
 }
 
 void GpuDevice::begin_work() {
   flush_updates();
-  // Events of a capture are of no use to other streams.
+  // Other streams cannot wait for events of a capture.
   if (uploads_->any_freed() && !GraphMemory::current(device())) uploads_->settle(*context_);
 }
 
@@ -393,13 +392,13 @@ void GpuDevice::flush_updates() {
 int GpuDevice::count() { return static_cast<int>(logical_gpus().size()); }
 const std::string& GpuDevice::why_none() { return gpu_unavailable_reason(); }
 
-// Waiting for an event without trusting that it happens.
+// Waits for events that may never happen.
 
 namespace {
 
 constexpr auto kPause = std::chrono::microseconds(50);
 constexpr int kPollsBeforePause = 500;  // some hundred microseconds
-constexpr int kPollsOfCheck = 25;       // while there are no pauses
+constexpr int kPollsOfCheck = 25;       // polls per check, until pauses begin
 
 void check_all(const PeerWatch::List& works) {
   for (const auto& work : works) work->check();
@@ -441,7 +440,7 @@ bool PeerWatch::wait_until(const DeviceEvent& event, TimePoint deadline) const {
     if (Clock::system().now() >= deadline) return false;
     if (polls > kPollsBeforePause) Clock::system().sleep_for(kPause);
   }
-  check_all(works);  // work that was given up lets events pass, too
+  check_all(works);  // abandoned work lets events pass, too
   return true;
 }
 

@@ -1,4 +1,4 @@
-// Finds the GPUs of this process: opens the module, splits its GPUs, describes them for the log.
+// Discovery of this process's GPUs: the module, logical devices, and descriptions for the log.
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/gpu/inventory.h"
 
@@ -36,7 +36,7 @@ std::optional<std::vector<int>> visible_devices(const std::optional<std::string>
   if (mask->starts_with("GPU-") || mask->starts_with("MIG-")) return {};
   std::istringstream entries(*mask);
   for (std::string entry; std::getline(entries, entry, ',');) {
-    // CUDA reads as strtol does: blanks in front and what follows the digits do not count.
+    // CUDA reads as strtol does: it ignores leading blanks and text after the digits.
     char* end = nullptr;
     const long index = std::strtol(entry.c_str(), &end, 10);
     if (end == entry.c_str() || index < 0 || index >= num_devices) break;
@@ -70,7 +70,7 @@ std::string gib(std::int64_t bytes) {
   return decimal(static_cast<double>(bytes) / static_cast<double>(kMebibyte << 10), 2) + " GiB";
 }
 
-/// What each part may take.
+/// Returns the memory limit of each part.
 std::int64_t limit_of(const PhysicalDevice& device, int ordinal, const VirtualGpus& wanted) {
   const std::int64_t share = device.free_bytes / wanted.per_gpu / kMebibyte * kMebibyte;
   if (wanted.memory_limit == 0) return share;
@@ -114,7 +114,7 @@ std::vector<LogicalGpu> split_gpus(const DeviceBackend& backend,
                                    const std::optional<std::string>& mask,
                                    const VirtualGpus& virtual_gpus) {
   const int num_devices = backend.num_devices();
-  // How many GPUs the machine has is unknown here: the backend shows only those that are visible.
+  // The number of GPUs in the machine is unknown here: the backend shows only the visible ones.
   const auto physical = visible_devices(mask, mask ? std::numeric_limits<int>::max() : num_devices);
   std::vector<LogicalGpu> gpus;
   for (int ordinal = 0; ordinal < num_devices; ++ordinal) {
@@ -179,7 +179,7 @@ std::vector<std::string> describe(const DeviceBackend& backend, std::span<const 
   return lines;
 }
 
-// Driver, module and libraries, looked for one after the other with dlopen.
+// Search for driver, module and libraries with dlopen.
 
 namespace {
 
@@ -194,7 +194,7 @@ std::string last_dl_error() {
   return text ? text : "unknown reason";
 }
 
-/// Folder of the program or library that this code was linked into.
+/// Returns the folder of the program or library that this code was linked into.
 fs::path own_folder() {
   Dl_info info{};
   if (dladdr(reinterpret_cast<void*>(&last_dl_error), &info) == 0 || !info.dli_fname) return {};
@@ -207,7 +207,7 @@ fs::path program_folder() {
   return fs::read_symlink("/proc/self/exe", error).parent_path();
 }
 
-/// The module's own answer.
+/// Opens the module's backend.
 void ask_module(void* module, LoadedBackend& loaded) {
   const auto open = reinterpret_cast<OpenBackend>(dlsym(module, "tutti_open_backend"));
   if (!open) {
@@ -227,7 +227,7 @@ bool has_driver(std::string& reason) {
   return false;
 }
 
-/// The first candidate that is there. The last is a name alone, which only opening can look for.
+/// Returns the first existing candidate. The last is a bare name, which only dlopen can look up.
 std::string existing_module() {
   for (const std::string& candidate : module_candidates()) {
     std::error_code error;
@@ -238,7 +238,7 @@ std::string existing_module() {
   return "";
 }
 
-/// The named module: simulated ones need no driver, so it is opened to see which it is.
+/// Opens the named module, and only then knows whether it is simulated and needs no driver.
 LoadedBackend load_named(const std::string& path) {
   LoadedBackend loaded;
   loaded.module = path;
@@ -254,7 +254,7 @@ LoadedBackend load_named(const std::string& path) {
   return loaded;
 }
 
-/// The module of this build.
+/// Opens the module of this build.
 LoadedBackend load_own() {
   LoadedBackend loaded;
   if (!std::string(TUTTI_WITHOUT_CUDA_MODULE).empty()) {
@@ -330,7 +330,7 @@ std::vector<FoundLibrary> find_libraries(std::span<const std::string> names) {
     }
     link_map* map = nullptr;
     if (handle && dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0 && map) library.path = map->l_name;
-    // It stays open: some bring a C++ library of their own, whose memory is lost with its code.
+    // It stays open: some have their own C++ library, whose memory would be lost with its code.
     found.push_back(std::move(library));
   }
   return found;
@@ -375,7 +375,7 @@ struct State {
   std::unique_ptr<const Found> found TUTTI_GUARDED_BY(mutex);
 };
 
-/// Lives as long as the process, as what it found does.
+/// Never destroyed: backend and GPUs live as long as the process.
 State& state() {
   static State& state = *std::make_unique<State>().release();
   return state;
@@ -395,8 +395,8 @@ VirtualGpus virtual_gpus_of(const std::optional<VirtualGpus>& wanted) {
 
 void log_found(const Found& found, const LoadedBackend& loaded) {
   if (found.gpus.empty()) {
-    // Nothing to say on a machine without a driver, little where the user hides the GPUs; else
-    // somebody wonders why they are not used.
+    // Only a debug line without a driver or if the user hides the GPUs. Otherwise a warning,
+    // because the user may expect the GPUs to be used.
     const bool surprising = !loaded.module.empty() && !environment("CUDA_VISIBLE_DEVICES");
     for (const std::string& library : loaded.missing) log_warning("GPUs: missing " + library);
     log(surprising ? LogLevel::kWarning : LogLevel::kDebug, "GPUs: none: " + found.reason);
@@ -430,7 +430,7 @@ const Found& found_gpus() {
   return *shared.found;
 }
 
-/// Tests put other GPUs in the place of these.
+/// Returns the GPUs that a test has put in place of these.
 const internal::GpusForTest*& replaced() {
   static const internal::GpusForTest* gpus = nullptr;
   return gpus;

@@ -1,4 +1,4 @@
-// Pinned host memory: buffers, a ring, and copies between a GPU and the host beside computations.
+// Pinned host memory: buffers, a ring, and copies that run concurrently with a GPU's computations.
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/gpu/pinned_memory.h"
 
@@ -15,12 +15,12 @@
 
 namespace tutti {
 
-// Host memory that GPUs copy from and to without anybody waiting.
+// Host memory for copies from and to GPUs that do not block a thread.
 
 namespace {
 
 BufferAllocator& pinned_allocator() {
-  // Never destroyed, as that of other host memory; the process takes it with it.
+  // Never destroyed, like other host memory: the process releases it when it exits.
   static BufferAllocator& allocator =
       *std::make_unique<BufferAllocator>(
            MemorySource{[](std::size_t size) {
@@ -61,7 +61,7 @@ void PinnedRing::wait_for_oldest() {
 }
 
 void PinnedRing::drop_done() {
-  constexpr int kMost = 2;  // more than are added, so that few stay
+  constexpr int kMost = 2;  // more than are added, so that few remain
   for (int i = 0; i < kMost && !pieces_.empty(); ++i) {
     if (pieces_.front().copied && !pieces_.front().copied->is_done()) return;
     pieces_.pop_front();
@@ -80,7 +80,7 @@ std::byte* PinnedRing::place(std::size_t bytes) {
   constexpr std::size_t kAlignment = 64;
   const std::size_t begin = next_;
   next_ = (begin + bytes + kAlignment - 1) / kAlignment * kAlignment;
-  // Pieces lie around the ring in the order of their age.
+  // Pieces are stored around the ring in the order of their age.
   while (!pieces_.empty() && begin < pieces_.front().end && pieces_.front().begin < next_) {
     wait_for_oldest();
   }
@@ -92,7 +92,7 @@ void PinnedRing::set_copied(std::shared_ptr<DeviceEvent> event) {
   pieces_.back().copied = std::move(event);
 }
 
-// Copies of batches to a GPU beside its computations.
+// Copies of batches to a GPU, concurrently with its computations.
 
 namespace {
 
@@ -114,7 +114,7 @@ Uploads::Uploads(DeviceBackend& backend, BufferAllocator& device_allocator, cons
   MemorySource memory = memory_of(device_allocator);
   memory.release = [this, give_back = std::move(memory.release)](std::byte* buffer) {
     {
-      MutexLock lock(mutex_);  // the next owner of the memory is another one
+      MutexLock lock(mutex_);  // the memory gets another owner
       std::erase(freed_, buffer);
       unused_after_.erase(buffer);
     }
@@ -141,7 +141,7 @@ void Uploads::wait_until_unused(DeviceContext& context, std::byte* buffer) {
       unused_after_.erase(found);
     }
   }
-  // Fresh memory was somebody else's a moment ago.
+  // Work of the previous owner may still use fresh memory.
   if (!unused) unused = context.record(StreamId::kCompute);
   context.wait(StreamId::kCopy, *unused);
 }
@@ -163,7 +163,7 @@ void Uploads::fill(DeviceContext& context, std::byte* to, const std::byte* from,
   context.wait(StreamId::kCompute, *copied);
 }
 
-// Pinned memory through which bytes come from a device.
+// Pinned memory for copies from a device.
 
 Downloads::~Downloads() {
   MutexLock lock(mutex_);

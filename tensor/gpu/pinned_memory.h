@@ -1,4 +1,4 @@
-// Pinned host memory: buffers, a ring, and copies between a GPU and the host beside computations.
+// Pinned host memory: buffers, a ring, and copies that run concurrently with a GPU's computations.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -17,30 +17,29 @@
 
 namespace tutti {
 
-// Host memory that GPUs copy from and to without anybody waiting.
+// Host memory for copies from and to GPUs that do not block a thread.
 
-/// A buffer of pinned host memory with undefined content, from a cache; where the system has none
-/// left, of other host memory, from and to which copies keep the thread that asks for them (said
-/// once). Freed, it may be handed out again at once: whoever lets a GPU copy waits for that first.
-/// Any thread.
+/// Allocates pinned host memory with undefined content, from a cache. Falls back to pageable memory
+/// (logged once), in which case copies block the calling thread. Freed memory may be reused at
+/// once, so wait for its GPU copies first. Thread-safe.
 BufferRef allocate_pinned(std::size_t bytes);
 
-// Pinned host memory through which bytes reach a device without anybody waiting.
+// Pinned host memory for copies to a device that do not block a thread.
 
-/// Filled front to back, again and again. A place is used again once the copy from it is done. One
-/// thread at a time.
+/// Ring that is filled front to back, again and again. A place is reused once the copy from it is
+/// done. Not thread-safe.
 class PinnedRing {
  public:
-  /// Both outlive this. `peers`: of the device to which the copies go.
+  /// `backend` and `peers` (those of the device to which the copies go) must outlive this.
   PinnedRing(DeviceBackend& backend, std::size_t size, const PeerWatch& peers);
   ~PinnedRing();
   PinnedRing& operator=(PinnedRing&&) = delete;
 
   std::size_t largest_piece() const { return size_ / 4; }
-  /// A place for at most largest_piece() bytes; nullptr when the system has no pinned memory. Waits
-  /// for the oldest copies while there is no room.
+  /// Returns a place for at most largest_piece() bytes; nullptr if the system has no pinned memory.
+  /// Waits for the oldest copies while there is no room.
   std::byte* place(std::size_t bytes);
-  /// `event` comes after the copy from the last place.
+  /// Sets the event that follows the copy from the last place.
   void set_copied(std::shared_ptr<DeviceEvent> event);
 
  private:
@@ -59,27 +58,27 @@ class PinnedRing {
   std::deque<Piece> pieces_;  // the oldest first
 };
 
-// Copies of batches to a GPU beside its computations.
+// Copies of batches to a GPU, concurrently with its computations.
 //
-// Copies in the compute stream would wait for all steps that are queued there. So large ones go
-// through the copy stream, into memory of their own: a buffer is written again once the work that
-// was queued when it was freed is done, which is not the work of the step under way.
+// Copies in the compute stream would wait for all steps that are queued there. Large ones therefore
+// use the copy stream and memory of their own. A buffer is written again once the work that was
+// queued when it was freed is done, which excludes the step in progress.
 
-/// The uploads of one device. begin() and settle() are called by the thread that holds the context;
+/// The uploads of one device. fill() and settle() are called by the thread that holds the context;
 /// buffers may be freed by any thread.
 class Uploads {
  public:
-  /// Smaller copies are not worth two events.
+  /// Size in bytes from which on a copy is worth two events.
   static constexpr std::size_t kLeastBytes = std::size_t{128} << 10;
 
   Uploads(DeviceBackend& backend, BufferAllocator& device_allocator, const PeerWatch& peers);
 
   BufferAllocator& allocator() { return *allocator_; }
-  /// Fills a buffer of allocator(); what the compute stream gets from now on comes after it.
+  /// Fills a buffer of allocator(). Work that the compute stream gets from now on runs after it.
   void fill(DeviceContext& context, std::byte* to, const std::byte* from, std::size_t bytes);
-  /// Whether buffers were freed of which settle() does not know yet.
+  /// Returns true if buffers were freed since the last settle().
   bool any_freed() const { return any_freed_.load(std::memory_order_relaxed); }
-  /// Notes that what is queued now may still use them.
+  /// Notes that work that is queued now may still use the freed buffers.
   void settle(DeviceContext& context);
 
  private:
@@ -94,11 +93,11 @@ class Uploads {
   std::unique_ptr<BufferAllocator> allocator_;
 };
 
-// Pinned memory through which bytes come from a device while others use the device.
+// Pinned memory for copies from a device, which other threads can use meanwhile.
 
-/// Blocks of pinned memory for copies to the host: a copy to other memory keeps the calling thread,
-/// and with it the device's context, until the device is there. As many blocks as threads that copy
-/// at once. Any thread.
+/// Blocks of pinned memory for copies to the host. A copy to other memory would block the calling
+/// thread, and with it the device's context, until the device reaches it. There are as many blocks
+/// as concurrent copies. Thread-safe.
 class Downloads {
  public:
   static constexpr std::size_t kBlockBytes = std::size_t{4} << 20;
@@ -107,9 +106,9 @@ class Downloads {
   ~Downloads();
   Downloads& operator=(Downloads&&) = delete;
 
-  /// A block for one copy after the other; nullptr when the system has no pinned memory.
+  /// Returns a block for one copy at a time; nullptr if the system has no pinned memory.
   void* take();
-  /// After the last copy is done. A block whose copy may still come is never given back.
+  /// Takes back a block whose last copy is done. A block with a pending copy is never given back.
   void give_back(void* block);
 
  private:

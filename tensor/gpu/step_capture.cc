@@ -1,4 +1,4 @@
-// Capturing, and what the host does around each launch.
+// Capture of a step, and the host's work around each launch.
 // SPDX-License-Identifier: Apache-2.0
 //
 // Step values (rates, keys) are stored in one block of device memory per replica, which is written
@@ -175,7 +175,7 @@ void StepCapture::Recorder::write_values(const RandomContext& context) {
   GpuDevice::of(device_).copy_from_host(block_.address(), host_.data(), host_.size());
 }
 
-/// The devices of a capture, their memory, and the graph that it becomes.
+/// The devices of a capture, their memory, and the resulting graph.
 struct StepCapture::Graph {
   explicit Graph(std::span<const Device> of_replicas);
   ~Graph();
@@ -184,11 +184,11 @@ struct StepCapture::Graph {
   void begin();
   void end();
   void launch();
-  /// Later work of the origin comes after what the other devices have been given.
+  /// Makes later work of the origin wait for the work of the other devices.
   void wait_for_others();
-  /// ... and the other way round.
+  /// Makes later work of the other devices wait for the work of the origin.
   void let_others_wait();
-  /// Of any of the devices.
+  /// Returns the peer work of all devices.
   PeerWatch::List peer_work() const;
 
   std::vector<std::unique_ptr<GraphMemory>> memory;  // one per device, the origin's first
@@ -225,8 +225,8 @@ StepCapture::Graph::Graph(std::span<const Device> of_replicas) {
 StepCapture::Graph::~Graph() {
   if (!capturing) return;
   try {
-    end();                  // the streams must not go on noting work
-  } catch (const Error&) {  // an invalid capture is what is being thrown away
+    end();                  // the streams must stop capturing
+  } catch (const Error&) {  // an invalid capture is discarded
   }
 }
 
@@ -290,7 +290,7 @@ StepCapture::StepCapture(std::span<const Device> devices,
 }
 
 StepCapture::~StepCapture() {
-  graph_.reset();  // before what it uses
+  graph_.reset();  // before the variables that it uses
   for (const auto& variable : variables_) variable->unpin();
 }
 

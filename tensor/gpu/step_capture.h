@@ -1,9 +1,8 @@
-// Work of one step on the GPUs of all replicas, captured as one graph and launched again and again.
+// Capture of a step on the GPUs of all replicas as one graph, which is launched repeatedly.
 // SPDX-License-Identifier: Apache-2.0
-//
-// The first replica's compute stream is the origin of the capture; the other replicas' streams take
-// part by waiting for an event of it and are waited for at the end. So dependencies between
-// replicas (a reduction, say) become edges of the one graph, and one launch starts them all.
+// The first replica's compute stream is the origin of the capture. The streams of the other
+// replicas join by waiting for its event, and are waited for at the end. Dependencies between
+// replicas (a reduction, say) thus become edges of one graph, and one launch starts them all.
 #pragma once
 
 #include <memory>
@@ -18,10 +17,10 @@
 
 namespace tutti {
 
-/// The memory of a captured graph. Each launch of a captured graph reads and writes the addresses
-/// of its capture. So what is allocated on the device while the work is captured comes from here
-/// and returns here: the next operation of the capture may have it, no other work. Owned by the
-/// graph; memory that tensors still hold outlives it. Any thread that takes part in the capture.
+/// Memory of a captured graph. Each launch uses the addresses of the capture, so memory that is
+/// allocated on the device during the capture comes from here and returns here. Later operations of
+/// the capture may reuse it, but no other work. Owned by the graph; memory that tensors still hold
+/// outlives it. Thread-safe for threads that take part in the capture.
 class GraphMemory {
  public:
   explicit GraphMemory(Device device);
@@ -31,13 +30,13 @@ class GraphMemory {
   Device device() const { return device_; }
   AllocatorStatistics statistics() const { return pool_->statistics(); }
 
-  /// That of `device` in this thread's scope; nullptr when there is none.
+  /// Returns the memory of `device` in this thread's scope; nullptr if there is none.
   static GraphMemory* current(Device device);
 
   BufferAllocator& allocator() { return *pool_; }
-  /// A buffer that was freed while work was captured which may use it.
+  /// Keeps a buffer that was freed while work was captured that may use it.
   void keep(BufferRef buffer);
-  /// A copy of `bytes` bytes in pinned memory, for copies that each launch repeats.
+  /// Returns a copy of `bytes` bytes in pinned memory, for copies that each launch repeats.
   const void* keep_pinned(const void* from, std::size_t bytes);
 
  private:
@@ -49,7 +48,7 @@ class GraphMemory {
   std::vector<std::unique_ptr<Pinned>> pinned_ TUTTI_GUARDED_BY(mutex_);
 };
 
-/// While it lives, this thread's tensors on the devices of `memories` (one each) are made of them.
+/// Makes this thread allocate tensors of the devices of `memories` (one each) there.
 class GraphMemoryScope {
  public:
   using Memories = std::vector<std::unique_ptr<GraphMemory>>;
@@ -65,7 +64,7 @@ class GraphMemoryScope {
 
 namespace tutti::internal {
 
-/// Notes which variables a step uses, in the run before its capture. Any thread.
+/// Records the variables that a step uses, in the run before its capture. Thread-safe.
 class UsedVariables final : public StepRecorder {
  public:
   std::vector<std::shared_ptr<VariableMemory>> list() const;
@@ -84,20 +83,20 @@ class UsedVariables final : public StepRecorder {
   std::vector<std::shared_ptr<VariableMemory>> list_ TUTTI_GUARDED_BY(mutex_);
 };
 
-/// Made when the capture begins; launched after end(). The replicas' scopes may live at
-/// once; everything else is for one thread while no replica runs. Destroyed before end():
-/// the capture is discarded.
+/// A step whose capture begins with the constructor, and which is launched after end(). The
+/// replicas' scopes may live at once; everything else is for one thread while no replica runs.
+/// Destruction before end() discards the capture.
 class StepCapture {
  public:
   /// `devices`: of the replicas, in replica order; a GPU may serve several. `variables`: all that
   /// the step uses; they are pinned as long as this lives. Throws kUnimplemented naming a device
-  /// that is no GPU.
+  /// that is not a GPU.
   StepCapture(std::span<const Device> devices,
               std::vector<std::shared_ptr<VariableMemory>> variables);
   ~StepCapture();
   StepCapture& operator=(StepCapture&&) = delete;
 
-  /// While it lives, what this thread does is noted as replica `replica`'s part of the step.
+  /// Records the actions of this thread, until destroyed, as the part of replica `replica`.
   class ReplicaScope {
    public:
     ReplicaScope(StepCapture& capture, int replica);
@@ -107,13 +106,13 @@ class StepCapture {
     GraphMemoryScope memory_;
   };
 
-  /// Ends the capture. The work was not done yet: launch() does it, for the step that was captured
-  /// like for all later ones. Throws kFailedPrecondition when the work cannot be captured.
+  /// Ends the capture. The work has not been done yet: launch() does it, for the captured step and
+  /// all later ones. Throws kFailedPrecondition if the work cannot be captured.
   void end();
 
-  /// What comes before the launch of a replay: host effects, once for all replicas.
+  /// Runs the `prepare` effects of all replicas, before the launch of a replay.
   void prepare();
-  /// Writes the values of this step (context: seed and step; each replica its number) and launches.
+  /// Writes this step's values (context: seed and step; each replica its number) and launches it.
   void launch(const RandomContext& context);
   void commit();
   /// Returns true if the step draws random numbers, so that the context matters.

@@ -15,7 +15,7 @@ namespace {
        call.inputs[0].dtype(), "; try cast()");
 }
 
-/// The emitters of formulas for numbers.
+/// Emitters of formulas for numbers.
 struct FormulaEmitters {
   template <class Formula, class Types>
   void unary(OpId op, Types) {
@@ -59,7 +59,7 @@ Hlos choose_elements(HloText& text, const OpCall& call, HloInputs in) {
                       text.broadcast(in[2], shape))};
 }
 
-// Dropout: Philox 4x32-10 on all blocks at once, the words of core/random.cc.
+// Dropout: Philox 4x32-10 on all blocks at once, with the words of core/random.cc.
 
 std::uint64_t splitmix64(std::uint64_t value) {
   value += 0x9E3779B97F4A7C15;
@@ -90,7 +90,7 @@ struct HloProduct {
   Hlo high, low;
 };
 
-/// [4 blocks] random words. key: [4] int64, words_of_key().
+/// Returns [4 * num_blocks] random words. `key`: [4] int64, words_of_key().
 Hlo philox_words(const Hlo& key, std::int64_t num_blocks) {
   HloText& text = *key.text;
   const Shape blocks{num_blocks};

@@ -1,4 +1,4 @@
-// Pooling and enlarging in StableHLO.
+// Pooling and upsampling in StableHLO.
 // SPDX-License-Identifier: Apache-2.0
 #include <array>
 #include <cmath>
@@ -9,7 +9,7 @@
 namespace tutti::internal {
 namespace {
 
-/// Over the height and width of NHWC images.
+/// Returns a window over the height and width of NHWC images.
 HloWindow window_of(const Pool2dAttributes& a) {
   return {{1, a.window_h, a.window_w, 1},
           {1, a.stride_h, a.stride_w, 1},
@@ -21,14 +21,14 @@ Hlos largest_of_windows(HloText& text, const OpCall& call, HloInputs in) {
   return {text.reduce_window("maximum", in[0], -HUGE_VAL, window, call.outputs[0].shape)};
 }
 
-/// Whether each pixel is in one window at most, and no window leaves the image.
+/// Returns true if each pixel is in one window at most, and no window leaves the image.
 bool is_tiled(const Pool2dAttributes& a) {
   return a.window_h == a.stride_h && a.window_w == a.stride_w && a.pad_top == 0 &&
          a.pad_bottom == 0 && a.pad_left == 0 && a.pad_right == 0;
 }
 
-/// The gradient of windows that tile the image: by comparing, for XLA's plugin of the CPU is slow
-/// at select_and_scatter (docs/tpu.md).
+/// Returns the gradient of windows that tile the image. It compares elements, because XLA's CPU
+/// plugin is slow at select_and_scatter (docs/tpu.md).
 Hlo tiled_gradient(const Hlo& x, const Hlo& dy, const Pool2dAttributes& a) {
   HloText& text = *x.text;
   const Shape& s = dy.shape;
@@ -62,7 +62,7 @@ Hlos largest_gradient(HloText& text, const OpCall& call, HloInputs in) {
   return {text.select_and_scatter(in[0], in[1], window_of(a))};
 }
 
-/// How many pixels of the image each window has, like `pooled`: padding counts for nothing.
+/// Returns the number of the image's pixels in each window, like `pooled`; padding is not counted.
 Hlo pixels_of_windows(const Hlo& pooled, const Shape& image, const Pool2dAttributes& a) {
   HloText& text = *pooled.text;
   const Hlo ones = text.constant(1.0, {1, image[1], image[2], 1}, pooled.type);
@@ -76,7 +76,7 @@ Hlos mean_of_windows(HloText& text, const OpCall& call, HloInputs in) {
   return {sums / pixels_of_windows(sums, in[0].shape, a)};
 }
 
-// Each pixel sums the shares of the windows that it is in: windows of the gradient with gaps.
+// Each pixel sums the shares of the windows that contain it: windows over the dilated gradient.
 Hlos mean_gradient(HloText& text, const OpCall& call, HloInputs in) {
   const auto& a = call.attributes_as<Pool2dAttributes>();
   const Shape& image = call.outputs[0].shape;

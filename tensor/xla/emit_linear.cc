@@ -6,7 +6,7 @@
 namespace tutti::internal {
 namespace {
 
-/// All axes but the last two as one.
+/// Merges all axes but the last two.
 Hlo as_batch_of_matrices(const Hlo& x) {
   const std::int64_t rows = x.shape.dim(-2), columns = x.shape.dim(-1);
   const Shape batch(x.shape.dims().first(static_cast<std::size_t>(x.shape.rank() - 2)));
@@ -49,8 +49,8 @@ Hlos convolve_images(HloText& text, const OpCall& call, HloInputs in) {
   return {activated(a.activation, with_bias(in, y))};
 }
 
-/// [h, w, in of a group, groups * out of a group] as [h, w, groups * in of a group, out of a
-/// group].
+/// Converts [h, w, in of a group, groups * out of a group] to [h, w, groups * in of a group, out of
+/// a group].
 Hlo groups_moved_to_inputs(const Hlo& filter, std::int64_t groups) {
   if (groups == 1) return filter;
   HloText& text = *filter.text;
@@ -61,14 +61,14 @@ Hlo groups_moved_to_inputs(const Hlo& filter, std::int64_t groups) {
   return text.reshape(text.transpose(parts, permutation), {s[0], s[1], groups * s[2], out});
 }
 
-/// What pads a dilated gradient so that windows over it, one further each, give `size` elements.
+/// Returns the padding of a dilated gradient for which windows of stride 1 give `size` elements.
 HloPadding padding_of_transposed(std::int64_t size, std::int64_t dilated, std::int64_t window,
                                  std::int64_t pad_before) {
   const std::int64_t low = window - 1 - pad_before;
   return {low, size - dilated - low + window - 1};
 }
 
-// The transposed convolution: strides become gaps in dy, the filter is turned round.
+// The transposed convolution: strides become gaps in dy, and the filter is reversed.
 Hlos input_gradient(HloText& text, const OpCall& call, HloInputs in) {
   const auto& a = call.attributes_as<Conv2dAttributes>();
   const Shape &x = call.outputs[0].shape, &dy = in[0].shape, &filter = in[1].shape;
@@ -86,7 +86,7 @@ Hlos input_gradient(HloText& text, const OpCall& call, HloInputs in) {
   return {text.convolution(in[0], turned, how, x)};
 }
 
-// dy slides over x as a filter with gaps; images are what is summed over.
+// dy slides over x as a filter with gaps, and the sum is over the images.
 Hlos filter_gradient(HloText& text, const OpCall& call, HloInputs in) {
   const auto& a = call.attributes_as<Conv2dAttributes>();
   const Shape &filter = call.outputs[0].shape, &x = in[0].shape, &dy = in[1].shape;

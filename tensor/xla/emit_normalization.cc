@@ -9,7 +9,7 @@ namespace {
 
 Hlo sum_over(const Hlo& x, std::uint32_t axes) { return x.text->reduce("add", x, 0.0, axes); }
 
-/// All axes but the last.
+/// Returns the bits of all axes but the last.
 std::uint32_t rows_axes(const Hlo& x) { return (1u << (x.shape.rank() - 1)) - 1; }
 
 double num_rows(const Hlo& x) {
@@ -21,7 +21,7 @@ Hlo inverse_deviation(const Hlo& variance, double epsilon) {
   return 1.0 / sqrt(variance + epsilon);
 }
 
-/// [channels] beside each row of x.
+/// Broadcasts [channels] to each row of x.
 Hlo by_channel(const Hlo& channels, const Hlo& x) { return x.text->broadcast(channels, x.shape); }
 
 Hlos batch_training(HloText&, const OpCall& call, HloInputs in) {
@@ -79,7 +79,7 @@ Hlos local_response_gradient(HloText&, const OpCall& call, HloInputs in) {
   return {dy * raised(base, -a.beta) - x * others * (2.0 * a.alpha * a.beta)};
 }
 
-/// x as [batch, positions, groups, channels of a group]; statistics are [batch, groups].
+/// x viewed as [batch, positions, groups, channels of a group]; statistics are [batch, groups].
 struct Groups {
   Groups(const Hlo& x_, const Hlo& gamma, const Shape& statistics, const GroupNormAttributes& a)
       : text(*x_.text),
@@ -89,16 +89,16 @@ struct Groups {
         count(static_cast<double>(std::max<std::int64_t>(shape[1] * shape[3], 1))) {}
 
   Hlo sum(const Hlo& value) const { return sum_over(value, 1u << 1 | 1u << 3); }
-  /// [batch, groups] beside each element.
+  /// Broadcasts [batch, groups] to each element.
   Hlo beside(const Hlo& statistics) const {
     const int axes[] = {0, 2};
     return text.broadcast(text.reshape(statistics, {shape[0], shape[2]}), shape, axes);
   }
-  /// [groups * channels] beside each element.
+  /// Broadcasts [groups * channels] to each element.
   Hlo channels(const Hlo& weights) const {
     return text.broadcast(text.reshape(weights, {shape[2], shape[3]}), shape);
   }
-  /// Sums over all but the channels, like gamma.
+  /// Sums over all axes but the channels, in the shape of gamma.
   Hlo sum_by_channel(const Hlo& value, const Shape& like) const {
     return text.reshape(sum_over(value, 1u << 0 | 1u << 1), like);
   }

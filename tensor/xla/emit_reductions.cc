@@ -22,7 +22,7 @@ HloEmitter find_emitter(OpId op) {
 
 namespace {
 
-/// The output's shape has axes of 1 where they are kept.
+/// Reduces over axes. The output's shape has axes of length 1 if they are kept.
 template <class Name>
 Hlos reduced(HloText& text, const OpCall& call, HloInputs in) {
   const std::uint32_t axes = call.attributes_as<AxesAttributes>().axes;
@@ -68,7 +68,7 @@ Hlos place_of(HloText& text, const OpCall& call, HloInputs in) {
   return {text.reshape(text.arg_extreme(kLargest, in[0], axis), call.outputs[0].shape)};
 }
 
-/// The axes but the last one, whose elements belong together.
+/// Returns the axes but the last one, along which a row extends.
 std::vector<int> rows_of(const Hlo& x) {
   std::vector<int> axes;
   for (int axis = 0; axis + 1 < x.shape.rank(); ++axis) axes.push_back(axis);
@@ -83,7 +83,7 @@ Hlo beside_row(const Hlo& of_rows, const Hlo& x) {
   return x.text->broadcast(of_rows, x.shape, rows_of(x));
 }
 
-/// x less the largest of its row.
+/// Returns x minus the largest element of its row.
 Hlo below_top(const Hlo& x) { return x - beside_row(over_row("maximum", x, -HUGE_VAL), x); }
 
 Hlo log_softmax_of(const Hlo& x) {
@@ -112,7 +112,7 @@ Hlos cross_entropy(HloText&, const OpCall&, HloInputs in) {
   return {-over_row("add", in[0] * log_softmax_of(in[1]), 0.0)};
 }
 
-/// Where the class is the label of its row, like logits. A label that is no class is nowhere.
+/// Returns a mask like logits: true where the class is its row's label. Invalid labels match none.
 Hlo is_label(const Hlo& labels, const Hlo& logits) {
   HloText& text = *logits.text;
   const Hlo wide = text.broadcast(labels, logits.shape, rows_of(logits));
@@ -133,7 +133,7 @@ Hlos sparse_cross_entropy_gradient(HloText& text, const OpCall&, HloInputs in) {
   return {(probabilities - own) * beside_row(dy, logits)};
 }
 
-/// As sums over windows that begin before the first element, or end behind the last.
+/// Computes sums over windows that begin before the first element, or end after the last.
 Hlos running_sum(HloText& text, const OpCall& call, HloInputs in) {
   const auto& attributes = call.attributes_as<CumulativeSumAttributes>();
   const auto axis = static_cast<std::size_t>(attributes.axis);
@@ -141,7 +141,7 @@ Hlos running_sum(HloText& text, const OpCall& call, HloInputs in) {
   if (length == 0) return {in[0]};
   HloWindow window = HloWindow::of_one_element(in[0].shape.rank());
   window.size[axis] = length;
-  // Exclusive: one further, of which the element itself is no part.
+  // Exclusive: the window is moved by one, so that it does not contain the element itself.
   const std::int64_t near = attributes.exclusive ? length : length - 1;
   const std::int64_t far = attributes.exclusive ? -1 : 0;
   window.padding[axis] = attributes.reverse ? std::pair{far, near} : std::pair{near, far};

@@ -1,4 +1,4 @@
-// Optimizers' rules in StableHLO, by the formulas of cpu/update_rules.h.
+// Optimizers' update rules in StableHLO, by the formulas of cpu/update_rules.h.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <array>
@@ -9,8 +9,8 @@
 namespace tutti::internal {
 namespace {
 
-/// Constants of a rule as values of `shape`. What depends on options is decided on the host: they
-/// are a part of the program.
+/// Constants of a rule as values of `shape`. Options are decided on the host: they are a part of
+/// the program.
 struct HloConstants {
   Hlo operator[](std::int64_t i) const {
     HloText& text = *constants.text;
@@ -23,7 +23,7 @@ struct HloConstants {
   unsigned options = 0;
 };
 
-/// Norm of the whole variable.
+/// Returns the norm of the whole variable.
 Hlo norm_of(const Hlo& x) {
   return sqrt(x.text->reduce("add", x * x, 0.0, (1u << x.shape.rank()) - 1));
 }
@@ -52,7 +52,7 @@ std::vector<Hlo> emit_update(const DeviceRule& rule, std::span<const Hlo> values
                          Rule::options(rule.constants.data(), num_slots)};
     Weight<Hlo> e{values.front(), gradient * c[1], {}};
     std::copy(values.begin() + 1, values.end(), e.slots);
-    // The host decides: most variables have no weight decay, and no part of the program for it.
+    // Decided on the host, so that variables without weight decay have no operations for it.
     const bool decays = rule.constants[DeviceRule::kWeightDecay] != 0.0;
     if (!Rule::kUsesNorms && decays) decay_weight(c, e);
     change<Rule>(c, e);

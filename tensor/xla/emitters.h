@@ -1,4 +1,4 @@
-// What each operation is in StableHLO.
+// Emitters, which write operations in StableHLO.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -19,23 +19,23 @@ namespace tutti::internal {
 using HloInputs = std::span<const Hlo>;
 using Hlos = std::vector<Hlo>;
 
-/// Writes an operation and returns its outputs. `inputs` are those of the call, none of them of 16
-/// bits; dropout has one more, its words_of_key().
+/// Writes an operation and returns its outputs. `inputs` are those of the call, 16-bit types being
+/// widened; dropout has one more, its words_of_key().
 using HloEmitter = Hlos (*)(HloText& text, const OpCall& call, HloInputs inputs);
 
-/// nullptr: the operation has no form in StableHLO here.
+/// Returns nullptr if the operation has no form in StableHLO here.
 HloEmitter find_emitter(OpId op);
 
-/// What Philox is started with for this key: the halves of its key, then those of its counter's
-/// upper part.
+/// Returns the words from which Philox starts for this key: the halves of its key, then those of
+/// its counter's upper part.
 std::array<std::int64_t, 4> words_of_key(const RandomKey& key);
 
-/// `values` (the weights, then the rule's slots) after an update; `constants` is [kNumConstants] of
-/// the weights' type, with the meaning that tensor/cpu/update_rules.h states.
+/// Returns `values` (the weights, then the rule's slots) after an update. `constants` is
+/// [kNumConstants] of the weights' type, with the meaning that tensor/cpu/update_rules.h gives.
 std::vector<Hlo> emit_update(const DeviceRule& rule, std::span<const Hlo> values,
                              const Hlo& gradient, const Hlo& constants);
 
-/// The emitters of one file each, by operation.
+/// Emitters by operation.
 class HloEmitters {
  public:
   void set(OpId op, HloEmitter emitter) { emitters_[static_cast<std::size_t>(op)] = emitter; }

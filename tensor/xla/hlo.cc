@@ -1,4 +1,4 @@
-// The lines of StableHLO's operations.
+// Text of StableHLO's operations.
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/xla/hlo.h"
 
@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t kLiteralBytes = 40;
 
-/// Floats need a point and a known form; what is no finite number stands as its bits.
+/// Returns a float in a fixed form with a point; non-finite numbers are written as their bits.
 std::string float_literal(double value, HloType type) {
   if (!std::isfinite(value)) {
     const bool nan = std::isnan(value), low = value < 0;
@@ -43,7 +43,7 @@ std::string integer_literal(double value) {
   return std::to_string(static_cast<T>(value));
 }
 
-/// Infinities stand for the ends of an integer type's range.
+/// Returns a literal. Infinities become the ends of the range of an integer type.
 std::string literal(double value, HloType type) {
   switch (type) {
     case HloType::kPred:
@@ -142,7 +142,7 @@ Hlo HloText::line(const Shape& shape, HloType type, const Parts&... parts) {
   return result;
 }
 
-/// A function of two scalars, and the numbers of its values, which no other value has.
+/// Returns a function of two scalars, whose values have numbers that no other value has.
 std::string HloText::region(std::string_view by, HloType type) {
   const Hlo a = next({}, type), b = next({}, type), result = next({}, type);
   const std::string scalar = type_of(a);
@@ -276,7 +276,7 @@ Hlo HloText::reduce(std::string_view by, const Hlo& x, double initial, std::uint
 }
 
 Hlo HloText::arg_extreme(bool largest, const Hlo& x, int axis) {
-  // Equal to the extreme: the smallest such place.
+  // The first element that equals the extreme.
   const double worst = largest ? -HUGE_VAL : HUGE_VAL;
   const Hlo extreme = reduce(largest ? "maximum" : "minimum", x, worst, 1u << axis);
   std::vector<int> kept = list_of_axes(~(1u << axis), x.shape.rank());
@@ -393,7 +393,7 @@ Hlo HloText::all_gather(const Hlo& x, int axis, int num_replicas) {
 
 namespace {
 
-/// `x`, or the number that it is as a value like `like`.
+/// Returns `x`, or a constant of the shape and type of `like` if it is a number.
 Hlo materialized(const Hlo& x, const Hlo& like) {
   return x.text ? x : like.text->constant(x.full_of, like.shape, like.type);
 }

@@ -22,23 +22,23 @@ enum class HloType { kF32, kF64, kI32, kI64, kU8, kPred, kBF16, kF16, kU32, kU64
 HloType hlo_type(DType dtype);
 std::string_view to_string(HloType type);  // "f32", "ui8", "i1"
 bool is_floating(HloType type);
-/// "tensor<2x3xf32>".
+/// Returns "tensor<2x3xf32>".
 std::string tensor_type(const Shape& shape, HloType type);
 
 class HloText;
 
-/// Value of the program: its name, shape and type. Arithmetic with operators and the functions
-/// below appends to the text; operands have the same shape and type. Formulas for numbers
-/// (tensor/cpu/elementwise_functions.h) are formulas for these values, too.
+/// A value of the program: its name, shape and type. Operators and the functions below append to
+/// the text; operands have the same shape and type. Formulas for numbers
+/// (tensor/cpu/elementwise_functions.h) also accept these values.
 struct Hlo {
   Hlo() = default;
-  /// A number: its shape and type are those of the value that it meets.
+  /// Creates a number, which gets shape and type of the value with which it is combined.
   Hlo(double value) : full_of(value) {}
   Hlo(HloText* text_, int number_, const Shape& shape_, HloType type_)
       : text(text_), number(number_), shape(shape_), type(type_) {}
 
   HloText* text = nullptr;  // nullptr for a number
-  int number = 0;           // an argument of the program: -1 - its index
+  int number = 0;           // -1 - its index for an argument of the program
   Shape shape;
   HloType type = HloType::kF32;
   double full_of = 0.0;
@@ -46,11 +46,11 @@ struct Hlo {
   std::string name() const;
 };
 
-/// Elements before, behind and between those of an axis.
+/// Numbers of elements before, after and between those of an axis.
 struct HloPadding {
   std::int64_t low = 0, high = 0, interior = 0;
 };
-/// A window of reduce_window() and its gradients, by axis.
+/// Window of reduce_window() and select_and_scatter(), by axis.
 struct HloWindow {
   /// Returns a window of one element, with strides of 1 and no padding.
   static HloWindow of_one_element(int rank) {
@@ -61,7 +61,7 @@ struct HloWindow {
   std::vector<std::int64_t> size, stride;
   std::vector<std::pair<std::int64_t, std::int64_t>> padding;
 };
-/// Of convolution(): axes as StableHLO's text has them, "[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]".
+/// Parameters of convolution(); `axes` as in StableHLO, "[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]".
 struct HloConvolution {
   std::string_view axes;
   std::int64_t stride[2] = {1, 1};
@@ -70,29 +70,29 @@ struct HloConvolution {
   std::int64_t feature_groups = 1, batch_groups = 1;
 };
 
-/// The lines of a program between its first and its last. Each function appends one operation (few
-/// of them some) and returns its result; shapes are the caller's to see to.
+/// The body of a program. Each function appends one operation (a few append several) and returns
+/// its result; the caller ensures that shapes fit.
 class HloText {
  public:
   const std::string& text() const { return text_; }
 
   Hlo constant(double value, const Shape& shape, HloType type);
-  /// Bits of unsigned numbers.
+  /// Returns a constant of an unsigned type.
   Hlo bits(std::uint64_t value, const Shape& shape, HloType type);
-  /// 0, 1, 2, ... along `axis`.
+  /// Returns 0, 1, 2, ... along `axis`.
   Hlo iota(int axis, const Shape& shape, HloType type);
 
-  /// "stablehlo.NAME" with operands and result of one type.
+  /// Appends "stablehlo.NAME" with operands and result of one type.
   Hlo same(std::string_view name, std::initializer_list<Hlo> operands);
   Hlo erf(const Hlo& x);
-  /// direction: EQ, NE, LT, LE, GT, GE.
+  /// `direction`: EQ, NE, LT, LE, GT, GE.
   Hlo compare(std::string_view direction, const Hlo& a, const Hlo& b);
   Hlo select(const Hlo& condition, const Hlo& a, const Hlo& b);
   Hlo convert(const Hlo& x, HloType type);
 
-  /// numpy's rule: axes are matched from the last one.
+  /// Broadcasts by numpy's rule: axes are matched from the last one.
   Hlo broadcast(const Hlo& x, const Shape& shape);
-  /// Axis i of x becomes axis axes[i]; the others are new.
+  /// Broadcasts axis i of x to axis axes[i]; the others are new.
   Hlo broadcast(const Hlo& x, const Shape& shape, std::span<const int> axes);
   Hlo reshape(const Hlo& x, const Shape& shape);
   Hlo transpose(const Hlo& x, std::span<const std::int64_t> permutation);
@@ -101,35 +101,36 @@ class HloText {
   Hlo concatenate(std::span<const Hlo> values, int axis);
   Hlo reverse(const Hlo& x, std::span<const int> axes);
 
-  /// By "add", "maximum", ... from `initial` on; the axes go away.
+  /// Reduces `axes` by "add", "maximum", ... from `initial` on, and removes them.
   Hlo reduce(std::string_view by, const Hlo& x, double initial, std::uint32_t axes);
-  /// The place of the first largest (or smallest) element along `axis`, int64; the axis goes away.
+  /// Returns the index (int64) of the first largest (or smallest) element along `axis`, and removes
+  /// it.
   Hlo arg_extreme(bool largest, const Hlo& x, int axis);
-  /// The k largest elements along the last axis, and their places, int32.
+  /// Returns the k largest elements along the last axis, and their indices, int32.
   std::pair<Hlo, Hlo> top_k(const Hlo& x, std::int64_t k);
   Hlo reduce_window(std::string_view by, const Hlo& x, double initial, const HloWindow& window,
                     const Shape& shape);
-  /// The gradient of a maximum over windows: each element of `dy` goes to the first largest one.
+  /// Gradient of a maximum over windows: adds each element of `dy` to the window's first largest.
   Hlo select_and_scatter(const Hlo& x, const Hlo& dy, const HloWindow& window);
 
-  /// Axes by number; results have the batch axes, then those of a, then those of b.
+  /// Takes axes by number. Results have the batch axes, then those of a, then those of b.
   Hlo dot(const Hlo& a, const Hlo& b, std::initializer_list<std::int64_t> batch_a,
           std::initializer_list<std::int64_t> batch_b, std::int64_t contract_a,
           std::int64_t contract_b, const Shape& shape);
   Hlo convolution(const Hlo& x, const Hlo& filter, const HloConvolution& how, const Shape& shape);
 
-  /// Rows of `table` [n, ...] at `indices` [...]: [..., ...]. Indices are clamped.
+  /// Returns rows of `table` [n, ...] at `indices` [...]: [..., ...]. Indices are clamped.
   Hlo gather_rows(const Hlo& table, const Hlo& indices, const Shape& shape);
-  /// [n, ...] zeros, to whose rows `values` are added; indices out of range are left out.
+  /// Adds `values` to the rows of [n, ...] zeros at `indices`; ignores indices out of range.
   Hlo scatter_rows(const Hlo& values, const Hlo& indices, const Shape& shape);
 
-  /// Of all replicas, in replica order where the device promises an order (CPUs).
+  /// Reduces over all replicas, in replica order on devices that promise an order (CPUs).
   Hlo all_reduce(std::string_view by, const Hlo& x, int num_replicas);
   Hlo all_gather(const Hlo& x, int axis, int num_replicas);
 
  private:
   Hlo next(const Shape& shape, HloType type) { return {this, next_++, shape, type}; }
-  /// Appends "  %5 = ", the parts of an operation and the type of its result, which it returns.
+  /// Appends "  %5 = ", the parts of an operation and the type of its result; returns the result.
   template <class... Parts>
   Hlo line(const Shape& shape, HloType type, const Parts&... parts);
   std::string region(std::string_view by, HloType type);
@@ -138,7 +139,7 @@ class HloText {
   int next_ = 0;
 };
 
-/// "stablehlo.NAME" of one value, or of two of which one may be a number.
+/// Append "stablehlo.NAME" of one value, or of two of which one may be a number.
 Hlo hlo_op(std::string_view name, const Hlo& x);
 Hlo hlo_op(std::string_view name, const Hlo& a, const Hlo& b);
 Hlo hlo_comparison(std::string_view direction, const Hlo& a, const Hlo& b);
@@ -161,7 +162,7 @@ inline Hlo operator!(const Hlo& x) { return hlo_op("not", x); }
 inline Hlo& operator+=(Hlo& a, const Hlo& b) { return a = a + b; }
 inline Hlo& operator-=(Hlo& a, const Hlo& b) { return a = a - b; }
 
-// The functions of formulas.
+// Functions that formulas call.
 inline Hlo sqrt(const Hlo& x) { return hlo_op("sqrt", x); }
 inline Hlo exp(const Hlo& x) { return hlo_op("exponential", x); }
 inline Hlo exp_of(const Hlo& x) { return hlo_op("exponential", x); }
@@ -187,7 +188,7 @@ Hlo choose(const Hlo& condition, const Hlo& a, const B& b) {
   return choose(condition, a, b());
 }
 
-/// "add" for SUM and MEAN, "maximum", "minimum", "multiply".
+/// Returns the name of the operation: "add" for SUM and MEAN, "maximum", "minimum", "multiply".
 std::string_view hlo_name(ReduceOp op);
 
 }  // namespace tutti::internal

@@ -1,11 +1,11 @@
-// The C table of a PJRT plugin, as far as it is used here: own declarations.
+// Own declarations of that part of the C API of PJRT plugins that is used here.
 // SPDX-License-Identifier: Apache-2.0
 //
 // Facts that hold for all plugins of major version 0:
-//  * function i stands at byte 40 + 8 i of the table; later versions append;
-//  * a plugin refuses an argument struct that is smaller than its own and accepts a larger one, so
-//    each struct here ends in zeros, which are what later versions' fields mean when they are left
-//    out. Structs that stand in arrays have their exact size instead.
+// * function i is at byte 40 + 8 i of the table; later versions append;
+// * a plugin refuses an argument struct that is smaller than its own and accepts a larger one, so
+//   each struct here ends in zeros, which mean that later versions' fields are not set. Structs
+//   that are stored in arrays have their exact size instead.
 // The offsets were compared with pjrt_c_api.h 0.81, 0.90 and 0.114.
 #pragma once
 
@@ -33,7 +33,7 @@ struct PjrtApi {
 };
 static_assert(sizeof(PjrtApi) == 40);
 
-/// Numbers of the functions.
+/// Indices of the functions in the table.
 enum class PjrtFunction : std::size_t {
   kErrorDestroy = 0,
   kErrorMessage = 1,
@@ -61,8 +61,8 @@ enum class PjrtFunction : std::size_t {
   kBufferToHostBuffer = 70,
 };
 
-/// Arguments of a function: these fields between what all structs begin with and room for fields
-/// that later versions append.
+/// Arguments of a function: the beginning of all structs, these fields, and room for fields that
+/// later versions append.
 template <class Fields>
 struct PjrtArguments {
   std::size_t struct_size = sizeof(PjrtArguments);
@@ -88,7 +88,7 @@ struct PjrtErrorCodeFields {
 struct PjrtNoFields {
   std::int64_t unused = 0;
 };
-/// An option; stands in arrays. `type`: 0 text, 1 number.
+/// An option, stored in arrays. `type`: 0 text, 1 number.
 struct PjrtNamedValue {
   std::size_t struct_size = 56;
   void* extension_start = nullptr;
@@ -168,7 +168,7 @@ struct PjrtExecutableSizeFields {
   PjrtExecutableHandle* executable = nullptr;
   std::size_t size = 0;
 };
-/// `bytes` are those of `owner`, which `destroy_owner` destroys.
+/// `bytes` belong to `owner`, which `destroy_owner` destroys.
 struct PjrtSerializeFields {
   const PjrtExecutableHandle* executable = nullptr;
   const char* bytes = nullptr;

@@ -1,4 +1,4 @@
-// The PJRT plugin of this process: found and opened; its devices, buffers, programs and launches.
+// The PJRT plugin of this process, its devices, buffers, programs and launches.
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/xla/pjrt_client.h"
 
@@ -35,7 +35,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Within a folder of Python packages, TPUs first.
+/// Paths within a folder of Python packages, TPUs first.
 constexpr const char* kKnownPlugins[] = {
     "libtpu/libtpu.so",
     "lammps_jax_pjrt_cpu/pjrt_c_api_cpu_plugin.so",
@@ -48,7 +48,7 @@ std::string environment(const char* name) {
   return value ? value : "";
 }
 
-/// PREFIX/lib/python3*/site-packages and dist-packages.
+/// Appends PREFIX/lib/python3*/site-packages and dist-packages.
 void add_package_folders(const fs::path& prefix, std::vector<fs::path>& folders) {
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(prefix / "lib", error)) {
@@ -96,7 +96,7 @@ namespace {
 
 constexpr std::size_t kTableBegin = sizeof(PjrtApi);
 
-/// absl's codes are ours, but for four that we have no use for.
+/// Converts absl's codes, which are ours except for three that we do not have.
 ErrorCode code_of(std::int64_t code) {
   switch (static_cast<int>(code)) {  // the upper half is padding
     case 2:
@@ -109,7 +109,7 @@ ErrorCode code_of(std::int64_t code) {
   }
 }
 
-/// Errors may carry the stack of the plugin: the first line says what it is.
+/// Returns the first line of an error, which may be followed by a stack of the plugin.
 std::string_view first_line(std::string_view text) { return text.substr(0, text.find('\n')); }
 
 }  // namespace
@@ -154,7 +154,7 @@ const std::string& PjrtPlugin::file_hash() const {
     }
     file_hash_ = hasher.hex_digest();
   }
-  return file_hash_;  // stays as it is once it is there
+  return file_hash_;  // constant once it is set
 }
 
 void* PjrtPlugin::find(PjrtFunction function) const noexcept {
@@ -196,7 +196,7 @@ void PjrtPlugin::await(PjrtEvent* event, const char* who) const {
   check(error, who);
 }
 
-// Compile options of XLA as bytes of their protocol buffer.
+// XLA's compile options as a serialized protocol buffer.
 
 namespace {
 
@@ -205,7 +205,7 @@ void put_number(std::string& message, std::uint32_t field, std::uint64_t value) 
   put_varint(message, value);
 }
 
-/// DeviceAssignmentProto: which device runs which replica.
+/// Returns a DeviceAssignmentProto: which device runs which replica.
 std::string device_assignment(const std::vector<std::int64_t>& ids) {
   std::string numbers, computation, assignment;
   for (const std::int64_t id : ids) put_varint(numbers, static_cast<std::uint64_t>(id));
@@ -234,13 +234,13 @@ std::string compile_options(const std::vector<std::int64_t>& ids, bool on_cpu) {
   return options;
 }
 
-// A first client in a child process: wrong flags end the process that makes one.
+// Creation of a client in a child process first, because wrong flags end the process.
 
 namespace {
 
 constexpr std::chrono::seconds kPatience{30};
 
-/// Everything that goes wrong with the plugin is written to `report`.
+/// Creates a client in the child process. The plugin writes its errors to `report`.
 [[noreturn]] void create_and_exit(const std::function<void()>& create, int report) {
   const rlimit no_core{0, 0};
   setrlimit(RLIMIT_CORE, &no_core);
@@ -248,12 +248,12 @@ constexpr std::chrono::seconds kPatience{30};
   dup2(report, STDERR_FILENO);
   try {
     create();
-  } catch (const std::exception&) {  // the parent will see it, too
+  } catch (const std::exception&) {  // the parent gets it, too
   }
   _exit(0);
 }
 
-/// What the child writes until it ends; less when that takes too long.
+/// Returns what the child writes, until it ends or takes too long.
 std::string read_until_end(int report) {
   const TimePoint deadline = deadline_after(Clock::system().now(), kPatience);
   std::string text;
@@ -268,8 +268,8 @@ std::string read_until_end(int report) {
   }
 }
 
-/// "F0000 00:00:1.2 7 parse_flags_from_env.cc:234] Unknown flag": what comes after the bracket in
-/// the first line of an error (E) or the end (F).
+/// Returns the reason in a log such as "F0000 00:00:1.2 7 parse_flags_from_env.cc:234] Unknown
+/// flag": the text after the bracket in the first line of an error (E) or the end (F).
 std::string reason_in(const std::string& log) {
   std::istringstream lines(log);
   for (std::string line; std::getline(lines, line);) {
@@ -280,9 +280,9 @@ std::string reason_in(const std::string& log) {
   return "it gives no reason";
 }
 
-/// Where XLA_FLAGS is set, a child process calls `create`, which makes the plugin read it. Throws
-/// kInvalidArgument with the plugin's words when that ends the child. A child that has not ended
-/// after 30 s is ended, and nothing said.
+/// If XLA_FLAGS is set, a child process calls `create`, which makes the plugin read it. Throws
+/// kInvalidArgument with the plugin's message if that ends the child. A child that takes longer
+/// than 30 s is killed, without an error.
 void check_xla_flags(const std::function<void()>& create) {
   const char* const flags = std::getenv("XLA_FLAGS");
   int ends[2];
@@ -294,7 +294,7 @@ void check_xla_flags(const std::function<void()>& create) {
   child_end.close();
   if (child < 0) return;
   const std::string log = read_until_end(report.get());
-  kill(child, SIGKILL);  // does nothing to one that has ended
+  kill(child, SIGKILL);  // does nothing if it has ended
   int status = 0;
   (void)uninterrupted([&] { return waitpid(child, &status, 0); });
   const bool took_too_long = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
@@ -313,7 +313,7 @@ namespace {
 constexpr std::int64_t kCpuDevices = 8;
 constexpr int kMaxCpuDevices = 32;
 
-/// How many devices a CPU plugin shall make of the machine: TUTTI_XLA_CPU_DEVICES, or 8.
+/// Returns the number of devices that a CPU plugin makes: TUTTI_XLA_CPU_DEVICES, or 8.
 std::int64_t num_cpu_devices() {
   const char* const text = std::getenv("TUTTI_XLA_CPU_DEVICES");
   if (!text || !*text) return kCpuDevices;
@@ -325,7 +325,7 @@ std::int64_t num_cpu_devices() {
   return value;
 }
 
-/// Only CPU plugins know the option that says how many devices; others refuse it.
+/// Returns true for CPU plugins. Others refuse the option for the number of devices.
 bool is_cpu_plugin(const std::string& path) {
   return std::filesystem::path(path).filename().string().find("cpu") != std::string::npos;
 }
@@ -346,7 +346,7 @@ PjrtClientHandle* create_client(const PjrtPlugin& plugin) {
   const auto create = [&] {
     return plugin.call(PjrtFunction::kClientCreate, fields, "XLA's devices").client;
   };
-  if (is_cpu) check_xla_flags(create);  // a TPU is one process's
+  if (is_cpu) check_xla_flags(create);  // only one process can open a TPU
   return create();
 }
 
@@ -450,7 +450,7 @@ std::vector<PjrtExecutable::Buffers> PjrtExecutable::run(
     for (PjrtBufferHandle* handle : outputs[r])
       results[r].push_back(std::make_shared<PjrtBuffer>(client_, handle));
   }
-  std::optional<Error> failure;  // all events are waited for, whatever one says
+  std::optional<Error> failure;  // waits for all events, even after an error
   for (PjrtEvent* event : done) {
     try {
       client_.plugin().await(event, kWho);

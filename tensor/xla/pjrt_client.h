@@ -1,4 +1,4 @@
-// The PJRT plugin of this process: found and opened; its devices, buffers, programs and launches.
+// The PJRT plugin of this process, its devices, buffers, programs and launches.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -18,43 +18,41 @@
 
 namespace tutti {
 
-/// Where a plugin may be: what TUTTI_PJRT_PLUGIN names, alone when it is set; else what
-/// TPU_LIBRARY_PATH names; then the known packages in the folders in which Python looks for
-/// packages.
+/// Returns the paths where a plugin may be. If TUTTI_PJRT_PLUGIN is set, only that one; otherwise
+/// TPU_LIBRARY_PATH, then the known packages in the folders in which Python looks for packages.
 std::vector<std::string> pjrt_plugin_candidates();
 
 namespace internal {
 
-/// An opened plugin, which stays open as long as the process: plugins do not survive dlclose().
-/// Any thread.
+/// An opened plugin. It stays open, because plugins do not survive dlclose(). Thread-safe.
 class PjrtPlugin {
  public:
-  /// Throws kUnavailable naming the path and what is wrong with the library: no plugin, another
-  /// major version, a table that is too short.
+  /// Throws kUnavailable naming the path and the fault: not a plugin, another major version, or a
+  /// table that is too short.
   explicit PjrtPlugin(const std::string& path);
 
   const std::string& path() const { return path_; }
-  /// "0.115".
+  /// Returns "0.115".
   std::string version() const;
-  /// Of the library's bytes, read once: what its compiled programs are for. Throws as read_file().
+  /// Returns the hash of the library's file, which it reads once. Throws kUnavailable if it cannot.
   const std::string& file_hash() const;
 
-  /// Returns the fields as the function has filled them in. Throws what the plugin answers, `who`
-  /// in front; kUnimplemented when it has no such function.
+  /// Calls a function and returns the fields as it has filled them in. Throws the plugin's error
+  /// with `who` in front, and kUnimplemented if the plugin has no such function.
   template <class Fields>
   Fields call(PjrtFunction function, const Fields& fields, const char* who) const {
     PjrtArguments<Fields> arguments{.fields = fields};
     check(begin(function, arguments), who);
     return arguments.fields;
   }
-  /// Destroys what the handle stands for. Nothing can be done about an error.
+  /// Destroys the object of the handle. Ignores errors.
   template <class Handle>
   void destroy(PjrtFunction function, Handle* handle) const noexcept {
     if (find(function) == nullptr) return;
     PjrtArguments<PjrtHandleFields<Handle>> arguments{.fields = {handle}};
     destroy(begin(function, arguments));
   }
-  /// Waits for the event and gives it back. Throws as call().
+  /// Waits for the event and destroys it. Throws as call().
   void await(PjrtEvent* event, const char* who) const;
 
  private:
@@ -77,7 +75,7 @@ class PjrtPlugin {
 
 class PjrtClient;
 
-/// Elements on one device, row-major as the program sees them. Any thread.
+/// Elements on one device, row-major as the program sees them. Thread-safe.
 class PjrtBuffer {
  public:
   PjrtBuffer(const PjrtClient& client, PjrtBufferHandle* handle)
@@ -86,9 +84,9 @@ class PjrtBuffer {
   PjrtBuffer& operator=(PjrtBuffer&&) = delete;
 
   PjrtBufferHandle* handle() const { return handle_; }
-  /// Throws kInternal naming `who` and both unless the plugin has these elements.
+  /// Throws kInternal naming `who` and both unless the buffer has this shape and type.
   void check(const Shape& shape, DType dtype, const char* who) const;
-  /// Waits for the elements.
+  /// Copies the elements to the host, and waits for them.
   void to_host(void* to, std::size_t bytes) const;
 
  private:
@@ -96,7 +94,7 @@ class PjrtBuffer {
   PjrtBufferHandle* handle_;
 };
 
-/// A program that was compiled for `num_replicas` devices. Any thread.
+/// A program that was compiled for `num_replicas` devices. Thread-safe.
 class PjrtExecutable {
  public:
   PjrtExecutable(const PjrtClient& client, PjrtLoadedExecutable* loaded, std::size_t num_replicas);
@@ -104,13 +102,14 @@ class PjrtExecutable {
   PjrtExecutable& operator=(PjrtExecutable&&) = delete;
 
   using Buffers = std::vector<std::shared_ptr<PjrtBuffer>>;
-  /// Runs it on all its devices and waits until all are done: a plugin aborts the process when too
-  /// many launches with collectives wait. `arguments`[replica][argument]; throws kInternal unless
-  /// there are as many for each replica, for one that is never launched aborts the process, too.
-  /// Donated arguments are of no use afterwards. Returns [replica][output].
+  /// Runs the program on all its devices and waits until all are done, because a plugin aborts the
+  /// process if too many launches with collectives are pending. Takes
+  /// `arguments`[replica][argument], returns [replica][output]. Throws kInternal unless all
+  /// replicas have equally many arguments: a missing launch would abort the process, too. Donated
+  /// arguments cannot be used afterwards.
   std::vector<Buffers> run(const std::vector<Buffers>& arguments) const;
-  /// For PjrtClient::load() of another process with the same plugin. Throws kUnimplemented where
-  /// the plugin offers none.
+  /// Returns bytes for PjrtClient::load() in another process with the same plugin. Throws
+  /// kUnimplemented if the plugin does not offer this.
   std::string serialize() const;
 
  private:
@@ -121,33 +120,33 @@ class PjrtExecutable {
   std::size_t num_outputs_ = 0;
 };
 
-/// The one client of this process. Lives as long as it. Any thread.
+/// The client of this process, which lives as long as the process. Thread-safe.
 class PjrtClient {
  public:
-  /// The same at each call. Throws kUnavailable with XlaDevices::why_none.
+  /// Returns the only client. Throws kUnavailable with XlaDevices::why_none.
   static PjrtClient& get();
 
   explicit PjrtClient(const std::string& path);
   PjrtClient& operator=(PjrtClient&&) = delete;
 
   const PjrtPlugin& plugin() const { return plugin_; }
-  /// Held while a program runs: two with collectives, launched at once, wait for each other.
+  /// Returns the mutex that is held while a program runs: two with collectives would deadlock.
   Mutex& launching() const { return launching_; }
   int num_devices() const { return static_cast<int>(devices_.size()); }
-  /// "cpu", "tpu", "cuda".
+  /// Returns "cpu", "tpu", "cuda".
   std::string platform() const;
-  /// What a program for these devices is compiled with: xla.CompileOptionsProto.
+  /// Returns the xla.CompileOptionsProto of programs for these devices.
   std::string compile_options(const std::vector<int>& devices) const;
 
-  /// A copy of host memory on device `device`; the memory may change once this has returned.
+  /// Copies host memory to device `device`; the memory may change once this has returned.
   std::shared_ptr<PjrtBuffer> upload(const void* data, const Shape& shape, DType dtype,
                                      int device) const;
-  /// A module of StableHLO, as text, whose replica r runs on device devices[r]. Throws kInternal
-  /// for devices that are not there or stand twice, kInvalidArgument with the compiler's words.
+  /// Compiles a module of StableHLO text, whose replica r runs on device devices[r]. Throws
+  /// kInternal for missing or repeated devices, and kInvalidArgument with the compiler's message.
   std::unique_ptr<PjrtExecutable> compile(std::string_view text,
                                           const std::vector<int>& devices) const;
-  /// What serialize() gave for as many devices. A plugin believes its bytes: they must be those of
-  /// this plugin, on such a processor.
+  /// Loads bytes from serialize() of a program with as many replicas. A plugin does not verify
+  /// them: they must come from this plugin, on such a processor.
   std::unique_ptr<PjrtExecutable> load(std::string_view bytes, std::size_t num_replicas) const;
 
  private:
@@ -159,12 +158,11 @@ class PjrtClient {
   mutable Mutex launching_;
 };
 
-/// The number by which plugins know an element type.
+/// Returns the plugins' number for an element type.
 int pjrt_type(DType dtype);
 
-/// xla.CompileOptionsProto of a program whose replica r runs on the device of number ids[r], which
-/// are at least one: a plugin ends the process where there is none. `on_cpu`: NaN stays NaN in
-/// maxima.
+/// Returns the xla.CompileOptionsProto of a program whose replica r runs on the device of number
+/// ids[r]. A plugin would end the process if `ids` were empty. `on_cpu`: NaN stays NaN in maxima.
 std::string compile_options(const std::vector<std::int64_t>& ids, bool on_cpu);
 
 }  // namespace internal

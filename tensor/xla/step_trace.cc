@@ -1,4 +1,4 @@
-// Steps as programs of XLA: tensors are values of a program, operations lines of it.
+// Steps as XLA programs: tensors are values of a program, and operations are its lines.
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/xla/step_trace.h"
 
@@ -23,7 +23,7 @@
 
 namespace tutti::internal {
 
-// How a value of a step comes to the host, or why it does not.
+// Copies of values to the host, and errors for values that were not computed.
 
 namespace {
 
@@ -106,7 +106,7 @@ void Trace::begin(std::string_view what, const SourceLocation& where) {
 
 bool Trace::holds(const Tensor& value) const { return step_value(value) != nullptr; }
 
-/// So that a variable is the same argument before the first step, on the host, as after it.
+/// Makes a variable the same argument before the first step, when it is on the host, as after it.
 void Trace::note_variable(const Tensor& whole) {
   if (step_value(whole)) return;
   variables_.insert_or_assign(whole.buffer().get(), TensorSpec{whole.shape(), whole.dtype()});
@@ -144,7 +144,7 @@ Hlo Trace::device_argument(const Tensor& tensor, const std::shared_ptr<StepValue
   return view(made, tensor);
 }
 
-/// Views of a buffer are made without an operation: rows of it, other shapes.
+/// Returns rows of a buffer, or another shape of it: views, which need no operation of the trace.
 Hlo Trace::view(const Hlo& whole, const Tensor& tensor) {
   const std::int64_t count = tensor.num_elements();
   if (count == whole.shape.num_elements()) return text_.reshape(whole, tensor.shape());
@@ -202,7 +202,7 @@ std::vector<Tensor> Trace::run(const OpCall& call) {
   return outputs;
 }
 
-/// Rules of one step mostly have the same numbers: one argument for all of them.
+/// Returns the constants as an argument, which rules with the same numbers share in a step.
 Hlo Trace::constants_of(const DeviceRule& rule, DType dtype) {
   for (const auto& [numbers, type, known] : constants_) {
     if (numbers == rule.constants && type == dtype) return known;
@@ -299,18 +299,18 @@ Tensor Trace::all_gather(const Tensor& value, int axis, const SourceLocation& wh
 
 namespace {
 
-/// A file per program in the folder that TUTTI_XLA_CACHE names. A plugin takes the bytes of another
-/// version without a word and computes wrong values, so each file says what it is for: the plugin's
-/// own hash, the processor, the options and the text. Any thread, any number of processes.
+/// Compiled programs, a file for each, in the folder that TUTTI_XLA_CACHE names. A plugin accepts
+/// the bytes of another version without an error and computes wrong values, so each file names the
+/// plugin's hash, the processor, the options and the text. Thread-safe, also between processes.
 class ProgramFiles {
  public:
   explicit ProgramFiles(const PjrtClient& client) : client_(client) {}
 
-  /// nullptr without a folder or a file; a file that is damaged, or of something else, is warned
-  /// of and left aside.
+  /// Returns nullptr without a folder or file. Ignores damaged files and those of other programs,
+  /// with a warning.
   std::unique_ptr<PjrtExecutable> find(std::string_view text,
                                        const std::vector<int>& devices) const;
-  /// Writes it to the folder, if there is one. What goes wrong is a warning.
+  /// Writes the program to the folder, if there is one. Logs failures as warnings.
   void keep(const PjrtExecutable& program, std::string_view text,
             const std::vector<int>& devices) const;
 
@@ -323,7 +323,7 @@ std::string variable(const char* name) {
   return value ? value : "";
 }
 
-/// Machine code is for what the processor can do.
+/// Returns a hash of the processor's features, to which machine code is bound.
 std::string processor() {
   std::istringstream lines(read_file_if_any("/proc/cpuinfo"));
   std::string text;
@@ -335,7 +335,7 @@ std::string processor() {
   return hash_of(text);
 }
 
-/// One line: two programs of equal keys are the same.
+/// Returns one line, which is equal for equal programs only.
 std::string key_of(const PjrtClient& client, std::string_view text,
                    const std::vector<int>& devices) {
   static const std::string this_processor = processor();
@@ -398,7 +398,7 @@ void ProgramFiles::keep(const PjrtExecutable& program, std::string_view text,
 
 using Traces = std::span<const std::unique_ptr<Trace>>;
 
-/// The lines of operation `index`.
+/// Returns the lines of operation `index`.
 std::string_view lines_of(const Trace& trace, std::size_t index) {
   const std::size_t begin = trace.operations()[index].begin;
   const std::size_t end = index + 1 < trace.operations().size()
@@ -444,7 +444,7 @@ void check_same(Traces traces) {
   }
 }
 
-/// Places in made() of what any replica still holds.
+/// Returns the indices in made() of values that any replica still holds.
 std::vector<std::size_t> live_values(Traces traces) {
   std::vector<std::size_t> live;
   for (std::size_t i = 0; i < traces.front()->made().size(); ++i) {
@@ -459,7 +459,7 @@ std::string type_of(const TensorSpec& spec) {
   return tensor_type(spec.shape, hlo_type(spec.dtype));
 }
 
-/// The program of one replica, which all of them run.
+/// Returns the program of one replica, which all of them run.
 std::string program_of(const Trace& trace, const std::vector<std::size_t>& live,
                        const std::vector<bool>& donated) {
   std::string inputs, names, types;
@@ -476,7 +476,7 @@ std::string program_of(const Trace& trace, const std::vector<std::size_t>& live,
                 trace.text(), "    return ", names, " : ", types, "\n  }\n}\n");
 }
 
-/// For people: in the folder that TUTTI_XLA_DUMP names, one file per program.
+/// Writes a file per program to the folder that TUTTI_XLA_DUMP names, for debugging.
 void dump(const std::string& text, std::size_t number) {
   const char* const folder = std::getenv("TUTTI_XLA_DUMP");
   if (!folder || !*folder) return;
@@ -487,7 +487,7 @@ void dump(const std::string& text, std::size_t number) {
 
 }  // namespace
 
-/// An argument whose buffer only the traces and the uploads still hold.
+/// Returns true for each argument whose buffer only the traces and the uploads still hold.
 std::vector<bool> StepPrograms::find_donated(Traces traces) const {
   std::unordered_map<const Buffer*, int> own;
   for (const auto& trace : traces) {

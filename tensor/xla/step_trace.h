@@ -1,4 +1,4 @@
-// Steps as programs of XLA: traced while their functions run, compiled once, run on all devices.
+// Steps as XLA programs: traced while their functions run, compiled once, run on all devices.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -21,12 +21,12 @@
 
 namespace tutti::internal {
 
-/// A value of a traced step. Any thread may materialize it; the rest is for the thread that runs
-/// the step.
+/// A value of a traced step. materialize() is thread-safe; the rest is for the thread that runs the
+/// step.
 class StepValue final : public LazyValue {
  public:
-  /// `trace`: the number of the trace in which it was made, as value `index`; `what` (a literal)
-  /// made it, for the line `where`. It belongs to device `device`.
+  /// `trace` is the number of the trace that made it as value `index`, by `what` (a literal) in the
+  /// line `where`. It belongs to device `device`.
   StepValue(std::uint64_t trace, std::size_t index, int device, const TensorSpec& spec,
             std::string_view what, const SourceLocation& where)
       : trace_(trace), index_(index), device_(device), spec_(spec), what_(what), where_(where) {}
@@ -35,13 +35,13 @@ class StepValue final : public LazyValue {
   std::size_t index() const { return index_; }
   int device() const { return device_; }
   const TensorSpec& spec() const { return spec_; }
-  /// "matmul at train.cc:41".
+  /// Returns "matmul at train.cc:41".
   std::string maker() const;
 
-  /// nullptr: nothing has been computed.
+  /// Returns nullptr if nothing has been computed.
   std::shared_ptr<PjrtBuffer> buffer() const;
   void set_buffer(std::shared_ptr<PjrtBuffer> buffer);
-  /// It will never be computed; does nothing to one that has been.
+  /// Marks the value as lost unless it has been computed.
   void give_up();
 
   void materialize(std::byte* to) override;
@@ -59,15 +59,15 @@ class StepValue final : public LazyValue {
   bool is_lost_ TUTTI_GUARDED_BY(mutex_) = false;
 };
 
-/// What the function of replica `replica` does to tensors. Every tensor that the trace did not make
-/// is an argument of the program, whatever it holds: so steps that differ in numbers alone are one
+/// Tracer of the function of replica `replica`. Every tensor that the trace did not make is an
+/// argument of the program, whatever it holds, so that steps that differ only in numbers are one
 /// program. Used by the replica's thread, later by the one that runs the step.
 class Trace final : public StepTracer {
  public:
-  /// The replica computes on XLA's device `xla_device`; for this process's kernels its tensors are
-  /// on the CPU device of that number.
+  /// The replica computes on XLA device `xla_device`; for this process's kernels its tensors are on
+  /// the CPU device of that number.
   Trace(int replica, int num_replicas, int xla_device);
-  /// What it made and nobody computed can never be read.
+  /// Gives up the values that were not computed.
   ~Trace() override;
   Trace& operator=(Trace&&) = delete;
 
@@ -80,19 +80,19 @@ class Trace final : public StepTracer {
   void note_variable(const Tensor& whole) override;
   bool holds(const Tensor& value) const override;
 
-  /// An argument: elements in host memory, or a value of a step before on the replica's device.
+  /// An argument: elements in host memory, or a value of an earlier step on the replica's device.
   struct Argument {
     BufferRef buffer;                  // keeps the elements
     const std::byte* data = nullptr;   // in host memory
     std::shared_ptr<StepValue> value;  // on the device
     TensorSpec spec;
   };
-  /// A value that an operation gave to the function, which may have dropped it since.
+  /// A value that an operation returned to the function, which may have dropped it since.
   struct Made {
     Hlo hlo;
     std::weak_ptr<StepValue> value;
   };
-  /// Where in the text an operation begins.
+  /// An operation, and where it begins in the text.
   struct Operation {
     std::string_view what;
     SourceLocation where;
@@ -116,7 +116,7 @@ class Trace final : public StepTracer {
   Hlo argument(Argument argument);
   Hlo view(const Hlo& whole, const Tensor& tensor);
   Hlo constants_of(const DeviceRule& rule, DType dtype);
-  /// The same in float32 where it is of 16 bits: arithmetic is done there.
+  /// Same as value_of(), but in float32 for 16-bit types, in which no arithmetic is done.
   Hlo widened_value(const Tensor& tensor);
   Tensor result(Hlo value, const TensorSpec& spec);
   Tensor sum_of_one(ReduceOp op, const Tensor& value);
@@ -128,7 +128,7 @@ class Trace final : public StepTracer {
   const Device device_;
   HloText text_;
   std::vector<Argument> arguments_;
-  /// By first byte, shape and type of what the host has.
+  /// Host arguments by first byte, shape and type.
   std::map<std::tuple<const std::byte*, std::string, DType>, Hlo> host_arguments_;
   std::map<const StepValue*, Hlo> device_arguments_;
   std::map<const Buffer*, TensorSpec> variables_;  // on the host, whole
@@ -139,27 +139,27 @@ class Trace final : public StepTracer {
 
 // Traced steps as compiled programs: compared, compiled once, run on all devices.
 
-/// The programs of one user's steps by their text. One thread at a time.
+/// Compiled programs by their text. Not thread-safe.
 class StepPrograms {
  public:
-  /// Replica r runs on device devices[r] of XLA.
+  /// Replica r runs on XLA device devices[r].
   explicit StepPrograms(std::vector<int> devices) : devices_(std::move(devices)) {}
 
-  /// Computes the values of all replicas' traces, in order, that are still held; returns when it is
-  /// done. Values that no tensor holds any more give their memory to the results.
-  /// Throws kInvalidArgument naming operation and line when replicas do not do the same, and what
-  /// the compiler and the devices say.
+  /// Computes the values of all replicas' traces (in replica order) that are still held, and waits
+  /// until that is done. Values that no tensor holds any more give their memory to the results.
+  /// Throws kInvalidArgument naming operation and line if the replicas' operations differ, and the
+  /// errors of the compiler and the devices.
   void run(std::span<const std::unique_ptr<Trace>> traces);
 
-  /// Those that were in a file (ProgramFiles) do not count.
+  /// Returns the number of programs compiled here; those from files (ProgramFiles) do not count.
   int num_compiled() const { return num_compiled_; }
-  /// Of the program that ran last; empty: none did.
+  /// Returns the text of the program that ran last; empty if none did.
   const std::string& last_text() const { return last_text_; }
 
  private:
-  /// What the host had and a device has a copy of, from one step to the next.
+  /// A device's copy of a value on the host, kept from one step to the next.
   struct Upload {
-    BufferRef buffer;  // held: its elements stay as they are
+    BufferRef buffer;  // held, so that its elements do not change
     TensorSpec spec;
     std::shared_ptr<PjrtBuffer> copy;
   };

@@ -1,4 +1,4 @@
-// The one client of this process: which plugin it opens, or why it has none.
+// The PJRT client of this process: which plugin it opens, or why it has none.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/xla/xla_devices.h"
 
