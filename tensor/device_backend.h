@@ -197,15 +197,15 @@ class DeviceContext {
 class DeviceBackend {
  public:
   virtual ~DeviceBackend() = default;
-  /// "CUDA 13.0, driver 13.0, cuBLAS 13.0.2, cuDNN 9.13.0".
+  /// Returns "CUDA 13.0, driver 13.0, cuBLAS 13.0.2, cuDNN 9.13.0".
   virtual std::string description() const = 0;
   virtual int num_devices() const = 0;
   virtual PhysicalDevice inspect(int ordinal) const = 0;
   virtual bool can_access_peer(int from, int to) const = 0;
   /// Returns the GPU that has the memory at this address; -1 for host memory, pinned or not.
   virtual int gpu_of(const void* data) const = 0;
-  /// Returns a guard that gives the calling thread the GPU back that it has selected now
-  /// (cudaSetDevice): contexts select their own. Must be destroyed by the same thread.
+  /// Returns a guard that restores the GPU that the calling thread has selected (cudaSetDevice):
+  /// contexts select their own. Must be destroyed by the same thread.
   virtual std::shared_ptr<void> keep_selection() const = 0;
   virtual std::unique_ptr<DeviceContext> open(int ordinal) = 0;
   /// Allocates host memory that copies need not stage. Throws kInternal or kResourceExhausted.

@@ -113,7 +113,7 @@ class GpuDevice {
   /// Copies host memory for work that is queued from now on, concurrently with the work that is
   /// queued already. The host memory may change once this has returned.
   BufferRef upload(const void* from, std::size_t bytes);
-  /// Waits for the work before it and for the copy.
+  /// Waits for the preceding work and for the copy.
   void copy_to_host(void* to, const void* from, std::size_t bytes);
   /// Copies from the memory of `from`, which may be this device: after the work that `from` has
   /// been given, and before its later work. Without peer access it goes through the host and waits.

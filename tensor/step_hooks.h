@@ -147,7 +147,7 @@ class LazyValue {
  public:
   virtual ~LazyValue() = default;
   /// Writes the elements to host memory at the first call; later calls do nothing. Throws
-  /// kFailedPrecondition when there are none.
+  /// kFailedPrecondition if there are none.
   virtual void materialize(std::byte* to) = 0;
 };
 

@@ -43,7 +43,7 @@ struct Window {
   }
   std::int64_t size() const { return rows * columns; }
   std::int64_t top, left, rows, columns;
-  std::int64_t below;  // offset of what only the window one output row below reads
+  std::int64_t below;  // first element that only the window one output row below reads
 };
 
 /// Calls body(number, offset of the row in the image) for each row of the window.

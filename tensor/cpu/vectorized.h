@@ -57,12 +57,12 @@ void vectorized(const Body& body) {
 
 // Copies of data that is not read soon.
 
-/// Same as std::memcpy(), but the copy bypasses the caches where the processor can: half the time
-/// for a copy that is larger than they are, more if it is read at once. Other threads see the copy
+/// Same as std::memcpy(), but bypasses the caches if the processor can. This takes half the time
+/// for copies larger than the caches, but more if they are read at once. Other threads see the copy
 /// after finish_copies(). Thread-safe.
 void copy_past_caches(std::byte* to, const std::byte* from, std::size_t count);
 
-/// Makes what this thread stores from now on visible after its copies.
+/// Orders later stores of this thread after its copies.
 void finish_copies();
 
 }  // namespace tutti::internal

@@ -34,8 +34,7 @@ inline constexpr int kTile = 64;              // queries, or keys, of a tile
 inline constexpr int kOwn = 4;                // rows, and columns, of a tile per thread
 inline constexpr int kSide = kTile / kOwn;    // threads along a side of a tile
 inline constexpr int kColumns = 2 * kTile;    // columns of results per block
-inline constexpr int kStride = kTile + kOwn;  // row stride of tiles in shared memory; keeps packs
-                                              // aligned
+inline constexpr int kStride = kTile + kOwn;  // row stride in shared memory; keeps packs aligned
 static_assert(kSide * kSide == static_cast<int>(kThreads));
 
 /// Columns (or rows) of a matrix that are in shared memory at once.

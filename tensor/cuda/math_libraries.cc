@@ -1,4 +1,4 @@
-// Creates the handles of cuBLAS and cuDNN, and turns their status codes into errors.
+// Handles of cuBLAS and cuDNN, their options, and errors from their status codes.
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/cuda/math_libraries.h"
 

@@ -232,7 +232,7 @@ void multiply(const MatrixProduct& product, FusedActivation activation, const Ke
   }
 }
 
-// The operation.
+// The operation matmul().
 
 namespace {
 

@@ -30,7 +30,7 @@ struct MatrixPlan;  // descriptors and algorithm: matrix_product.cc
 /// Algorithms of the products: cuBLASLt chooses one per kind, which is then reused.
 class MatrixPlans {
  public:
-  /// Everything on which the choice depends; the alignment of pointers.
+  /// Everything on which the choice depends; for pointers, their alignment.
   using Key = std::array<std::int64_t, 14>;
 
   MatrixPlans();

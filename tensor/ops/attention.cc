@@ -1,4 +1,4 @@
-// Attention: each query takes a mean of values, weighted by how well their keys fit it.
+// Attention: for each query, a mean of the values weighted by how well their keys match it.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/ops/attention.h"
 

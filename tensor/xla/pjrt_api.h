@@ -83,7 +83,7 @@ struct PjrtErrorMessageFields {
 };
 struct PjrtErrorCodeFields {
   const PjrtError* error = nullptr;
-  std::int64_t code = 0;  // a 32-bit enum, and the padding behind it
+  std::int64_t code = 0;  // a 32-bit enum, and the padding after it
 };
 struct PjrtNoFields {
   std::int64_t unused = 0;
@@ -126,7 +126,7 @@ struct PjrtDeviceDescriptionFields {
 };
 struct PjrtDeviceIdFields {
   PjrtDeviceDescription* description = nullptr;
-  std::int64_t id = 0;  // a 32-bit number, and the padding behind it
+  std::int64_t id = 0;  // a 32-bit number, and the padding after it
 };
 struct PjrtProgramFields {
   const char* code = nullptr;
@@ -146,7 +146,7 @@ static_assert(offsetof(PjrtCompileFields, executable) == 48 - 16);
 struct PjrtFromHostFields {
   PjrtClientHandle* client = nullptr;
   const void* data = nullptr;
-  std::int64_t type = 0;  // a 32-bit enum, and the padding behind it
+  std::int64_t type = 0;  // a 32-bit enum, and the padding after it
   const std::int64_t* dims = nullptr;
   std::size_t num_dims = 0;
   const std::int64_t* byte_strides = nullptr;
@@ -187,7 +187,7 @@ struct PjrtExecuteOptionsFields {
   void* receive_callbacks = nullptr;
   std::size_t num_send = 0;
   std::size_t num_receive = 0;
-  std::int64_t launch_id = 0;  // 32 bits, and the padding behind it
+  std::int64_t launch_id = 0;  // 32 bits, and the padding after it
   const std::int64_t* non_donatable = nullptr;
   std::size_t num_non_donatable = 0;
   void* context = nullptr;
@@ -211,7 +211,7 @@ struct PjrtExecuteFields {
 static_assert(offsetof(PjrtExecuteFields, execute_device) == 72 - 16);
 struct PjrtBufferTypeFields {
   PjrtBufferHandle* buffer = nullptr;
-  std::int64_t type = 0;  // a 32-bit enum, and the padding behind it
+  std::int64_t type = 0;  // a 32-bit enum, and the padding after it
 };
 struct PjrtBufferDimensionsFields {
   PjrtBufferHandle* buffer = nullptr;

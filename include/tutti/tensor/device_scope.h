@@ -27,7 +27,6 @@ namespace tutti {
 /// around run().
 /// A scope applies only to the thread that made it; other threads start without one (pass them
 /// current_device_scope()). Scopes of a thread are destroyed in reverse order. tf.device.
-/// current_device_scope()). Scopes of a thread are destroyed in the reverse order. tf.device.
 class DeviceScope {
  public:
   /// Opens a scope for "/cpu:0", "cpu:2", "/gpu:1", "/device:GPU:1", "/job:worker/task:1", ...; a

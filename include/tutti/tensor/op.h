@@ -64,7 +64,7 @@ enum class OpId : std::uint8_t {
 };
 // clang-format on
 
-/// "matmul", "conv2d", ...
+/// Returns "matmul", "conv2d", ...
 std::string_view to_string(OpId op);
 
 /// Treatment of windows that extend beyond the image. SAME pads so that the output has ceil(input /
@@ -151,7 +151,7 @@ struct CumulativeSumAttributes {
   bool exclusive = false, reverse = false;
 };
 /// Interpolation of enlarged images: from the nearest pixel, or linearly from the two nearest in
-/// each direction, with pixel centres at half numbers.
+/// each direction, with pixel centres at half-integers.
 enum class Interpolation : std::uint8_t { kNearest, kBilinear };
 /// Attributes of upsample2d().
 struct UpsampleAttributes {

@@ -45,7 +45,7 @@ class Shape {
   Shape without_axis(int axis) const;
   Shape with_front(std::int64_t size) const;
 
-  /// "[2, 3]".
+  /// Returns "[2, 3]".
   std::string to_string() const;
   bool operator==(const Shape& other) const;
 

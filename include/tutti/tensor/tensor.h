@@ -145,8 +145,7 @@ class Tensor {
     return {reinterpret_cast<const T*>(data()), static_cast<std::size_t>(num_elements())};
   }
   std::span<const std::byte> bytes() const { return {data(), num_bytes()}; }
-  /// Returns the address of the elements in device()'s memory, be it a GPU's: for kernels and
-  /// copies.
+  /// Returns the address of the elements in the memory of device(), for kernels and copies.
   const void* address() const;
   /// Returns the buffer that contains the elements; it is not reused as long as a reference lives.
   const BufferRef& buffer() const;
@@ -202,8 +201,7 @@ class MutableTensor {
       fail_not_on_host();
     return buffer_->data();
   }
-  /// Returns the address of the elements in device()'s memory, be it a GPU's: for kernels and
-  /// copies.
+  /// Returns the address of the elements in the memory of device(), for kernels and copies.
   void* address() const { return buffer_->data(); }
   const BufferRef& buffer() const { return buffer_; }
   template <class T>

@@ -38,7 +38,7 @@ class VariableMemory : public std::enable_shared_from_this<VariableMemory> {
   void note_use() const;
 
   MutableTensor value_;
-  MutableTensor pinned_;  // the fixed place; shares its storage with value_ when settled
+  MutableTensor pinned_;  // at the fixed address; shares its storage with value_ when settled
   int num_pins_ = 0;
 };
 

@@ -106,7 +106,7 @@ struct UpsampleOptions {
 };
 
 /// x [batch, height, width, channels] -> [batch, height * factor_h, width * factor_w, channels].
-/// kBilinear has pixel centres at half numbers and repeats the border, as tf.image.resize and
+/// kBilinear has pixel centres at half-integers and repeats the border, as tf.image.resize and
 /// Keras's UpSampling2D do.
 Tensor upsample2d(const Operand& x, UpsampleOptions options = {});
 /// Gradient of upsample2d(): adds each pixel of dy to those pixels of an image of `input_shape`
