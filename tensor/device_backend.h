@@ -126,7 +126,7 @@ class DeviceEvent {
   virtual bool is_done() const = 0;
   /// Waits until everything before it is done. Throws kInternal naming the device if that failed.
   virtual void synchronize() const = 0;
-  /// Returns the time since another event. Both are done, and from record_timed() of one device.
+  /// Returns the time since `earlier`. Requires: both are done and of record_timed() of one device.
   virtual double milliseconds_since(const DeviceEvent& earlier) const = 0;
 };
 

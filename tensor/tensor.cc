@@ -298,7 +298,7 @@ std::size_t num_bytes(const Shape& shape, DType dtype) {
 
 namespace {
 
-/// Converts `value` to T (bool: value != 0). Throws unless an integer type T can hold it.
+/// Converts `value` to T (bool: value != 0). Throws if T is an integer type that cannot hold it.
 template <class T>
 T checked_value(double value, std::string_view who) {
   if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {

@@ -439,7 +439,7 @@ std::string version_text(int version) {  // 13000: 13.0
   return concat(version / 1000, ".", version % 1000 / 10);
 }
 
-/// Restores the GPU that the calling thread had selected when destroyed.
+/// When destroyed, restores the GPU that the calling thread had selected.
 class SelectionScope {
  public:
   SelectionScope() { (void)cudaGetDevice(&ordinal_); }

@@ -13,7 +13,7 @@ struct Shapes {
   Shape x, filter, y;
 };
 
-/// Returns true for a filter of one pixel at every pixel, which multiplies channels by a matrix.
+/// Returns true if each pixel's channels are multiplied by one matrix: a filter of one pixel.
 bool is_product(const Shapes& s, const Conv2dAttributes& a) {
   return s.filter[0] == 1 && s.filter[1] == 1 && a.groups == 1 && a.stride_h == 1 &&
          a.stride_w == 1 && a.pad_top == 0 && a.pad_bottom == 0 && a.pad_left == 0 &&

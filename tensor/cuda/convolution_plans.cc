@@ -296,7 +296,7 @@ float measured_milliseconds(const ConvolutionPlan& plan, const ConvolutionData& 
   return end.milliseconds_since(start) / kRuns;
 }
 
-/// Returns one workspace for all plans. Drops plans that need more than there is; nullptr for one.
+/// Returns a workspace for all plans, without those that need too much; nullptr if one is left.
 void* workspace_of_all(std::vector<ConvolutionPlan>& plans, const KernelCall& call) {
   while (plans.size() > 1) {
     const auto largest =

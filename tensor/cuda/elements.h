@@ -114,7 +114,7 @@ struct Divisor {
   std::uint32_t multiplier = 0, shift = 0;
 };
 
-/// Limit of the numbers that a Divisor can divide.
+/// Exclusive upper bound of the numbers that a Divisor can divide.
 inline constexpr std::int64_t kSmall = std::int64_t{1} << 31;
 
 /// Divides larger numbers. This takes many instructions, so there is one copy per file.

@@ -92,7 +92,7 @@ void register_softmax_kernels(KernelTable& table);
 /// Computes y = activation(y + bias) in place, y [..., channels]. `bias`: of y's type, or nullptr.
 void add_bias_and_activate(const DeviceTensor& y, const void* bias, FusedActivation activation,
                            cudaStream_t stream);
-/// Transposes from [rows, columns] to to [columns, rows].
+/// Transposes `from` [rows, columns] into `to` [columns, rows].
 void transpose_matrix(DType dtype, const void* from, void* to, std::int64_t rows,
                       std::int64_t columns, cudaStream_t stream);
 

@@ -52,7 +52,7 @@ inline void check(cudaError_t status, const char* who) {
 /// Threads per block in elementwise kernels.
 inline constexpr unsigned kThreads = 256;
 
-/// Returns the blocks for `count` elements; kernels loop with a stride of the grid.
+/// Returns the number of blocks for `count` elements; kernels loop with a stride of the grid.
 inline unsigned blocks_for(std::size_t count, std::size_t per_thread = 1) {
   const std::size_t threads = (count + per_thread - 1) / per_thread;
   constexpr std::size_t kMaxBlocks = 65'535;

@@ -38,7 +38,7 @@ struct Hlo {
       : text(text_), number(number_), shape(shape_), type(type_) {}
 
   HloText* text = nullptr;  // nullptr for a number
-  int number = 0;           // -1 - its index for an argument of the program
+  int number = 0;           // for an argument of the program: -1 - its index
   Shape shape;
   HloType type = HloType::kF32;
   double full_of = 0.0;

@@ -116,7 +116,7 @@ class Trace final : public StepTracer {
   Hlo argument(Argument argument);
   Hlo view(const Hlo& whole, const Tensor& tensor);
   Hlo constants_of(const DeviceRule& rule, DType dtype);
-  /// Same as value_of(), but in float32 for 16-bit types, in which no arithmetic is done.
+  /// Same as value_of(), but converts 16-bit types to float32, in which arithmetic is done.
   Hlo widened_value(const Tensor& tensor);
   Tensor result(Hlo value, const TensorSpec& spec);
   Tensor sum_of_one(ReduceOp op, const Tensor& value);

@@ -42,10 +42,10 @@ class Buffer {
 class BufferRef {
  public:
   BufferRef() = default;
-  /// Allocates `size` bytes of host memory with undefined content. Thread-safe.
+  /// Allocates `size` bytes of uninitialized host memory, from the cache if possible. Thread-safe.
   static BufferRef allocate(std::size_t size);
-  /// Same as allocate(size), but in the memory of `device`, or within a GraphMemoryScope of the
-  /// captured graph. Throws kResourceExhausted naming the device and its memory use.
+  /// Same as allocate(size), but in the memory of `device`; within a GraphMemoryScope, in that of
+  /// the captured graph. Throws kResourceExhausted naming the device and its memory use.
   static BufferRef allocate(std::size_t size, Device device);
 
   BufferRef(const BufferRef& other) : buffer_(other.buffer_) { retain(); }

@@ -27,7 +27,7 @@ struct Device {
   DeviceType type = DeviceType::kCpu;
   int index = 0;
 
-  /// Parses "cpu:0", "CPU:0", "gpu:1", "/gpu:1", "/device:GPU:1" or "xla:0" (a synonym is "tpu:0").
+  /// Parses "cpu:0", "CPU:0", "gpu:1", "/gpu:1", "/device:GPU:1", "xla:0" and its synonym "tpu:0".
   /// Throws kInvalidArgument naming the text if it cannot be parsed, and kUnavailable listing the
   /// devices of this build and machine if it has no such device. XLA devices are not looked up here
   /// but by the strategy that uses them, because that can take seconds.
@@ -53,7 +53,7 @@ std::vector<Device> parse_devices(std::string_view list);
 /// DeviceScope (device_scope.h), or cpu:0. Throws kUnavailable in a scope of another process.
 Device current_device();
 
-/// Returns all GPUs that this build can use, or cpu:0: the default devices of strategies.
+/// Returns all usable GPUs, or cpu:0 if there are none: the default devices of strategies.
 std::vector<Device> default_devices();
 
 // A device name with job, replica and task, each optional: tf's DeviceSpec.

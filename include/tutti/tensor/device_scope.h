@@ -76,7 +76,7 @@ DeviceSpec current_device_scope();
 /// Returns job, replica and task of this process: /job:localhost/replica:0/task:0 unless
 /// set_process_spec() was called. "/job:localhost" always means this process. Thread-safe.
 DeviceSpec process_spec();
-/// Sets job, replica and task of this process, in programs that are a task of a cluster. Missing
+/// Sets job, replica and task of this process, for programs that are tasks of a cluster. Missing
 /// parts get their default; type and index are ignored. Call it before any scope is made.
 void set_process_spec(const DeviceSpec& spec);
 /// Returns true if the job, replica and task that `spec` sets are those of this process.

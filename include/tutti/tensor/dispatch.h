@@ -20,7 +20,7 @@ class OpObserver {
  public:
   virtual ~OpObserver() = default;
   virtual void on_op(const OpCall& call, std::span<const Tensor> outputs) = 0;
-  /// Called when `to` became the value of `from` on another device (transfer()). Default: nothing.
+  /// Called after `to` became the value of `from` on another device (transfer()). Default: nothing.
   virtual void on_transfer(const Tensor& from, const Tensor& to, const SourceLocation& where);
 };
 

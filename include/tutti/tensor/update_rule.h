@@ -23,7 +23,7 @@ struct DeviceRule;
 struct UpdateScalars {
   double learning_rate = 0.0;
   std::int64_t iteration = 0;
-  double gradient_scale = 1.0;  // of each gradient element: applied first (clipping, loss scaling)
+  double gradient_scale = 1.0;  // multiplies each gradient element first (clipping, loss scaling)
   double weight_decay = 0.0;    // of this variable
   double weight_norm = 0.0;     // of the whole variable; in apply(), for rules with uses_norms()
   double direction_norm = 0.0;  // likewise, of the result of direct()

@@ -92,7 +92,7 @@ struct Block {
   std::int64_t first_query, queries, first_key, keys;
 };
 
-/// Calls body(block, is it the first of its queries), all keys of some queries first.
+/// Calls body(block, is_first_of_its_queries), all keys of some queries first.
 template <class Body>
 void for_each_block(const AttentionExtent& extent, const Body& body) {
   for (std::int64_t i = 0; i < extent.steps; i += kQueriesOfBlock) {

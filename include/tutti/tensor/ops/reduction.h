@@ -19,7 +19,7 @@ struct ReduceOptions {
 };
 
 /// Sums are added in a fixed order that depends only on the shape. Without elements the sum is 0,
-/// the product 1, the mean NaN as in tf, and max and min are the limits of the type (-inf, inf).
+/// the product 1, and the mean NaN as in tf; max and min are the type's lowest and highest value.
 Tensor reduce_sum(const Operand& x, ReduceOptions options = {});
 /// The mean, of floating types only.
 Tensor reduce_mean(const Operand& x, ReduceOptions options = {});
