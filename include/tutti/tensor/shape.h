@@ -25,8 +25,8 @@ class Shape {
   explicit Shape(std::span<const std::int64_t> dims);
 
   int rank() const { return rank_; }
-  /// Returns dimension `axis`; negative ones count from the end. Throws kInvalidArgument for no
-  /// axis.
+  /// Returns dimension `axis`, counted from the end if it is negative. Throws kInvalidArgument if
+  /// there is no such axis.
   std::int64_t dim(int axis) const;
   std::int64_t operator[](int axis) const { return dim(axis); }
   /// Returns the product of the dimensions; 1 for [].
