@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/core/logging.h"
 
-#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
 #include <atomic>
@@ -38,9 +38,13 @@ LogLevel level_from_environment() {
 /// State of the log, made on first use.
 struct LogState {
   LogState() : level(level_from_environment()) {
-    auto sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
+    // Coloured on terminals, unless the user objects (no-color.org).
+    const bool is_plain = std::getenv("NO_COLOR") != nullptr;
+    auto sink = std::make_shared<spdlog::sinks::stderr_color_sink_mt>(
+        is_plain ? spdlog::color_mode::never : spdlog::color_mode::automatic);
+    sink->set_color(spdlog::level::info, sink->reset);
     standard_error = std::make_shared<spdlog::logger>("tutti", std::move(sink));
-    standard_error->set_pattern("%H:%M:%S.%e %l: %v");
+    standard_error->set_pattern("%H:%M:%S.%e %^%l:%$ %v");
     standard_error->set_level(spdlog::level::debug);
     standard_error->flush_on(spdlog::level::debug);
   }

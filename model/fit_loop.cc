@@ -125,7 +125,7 @@ namespace {
 bool shows(const Strategy& strategy, Verbosity verbose, const std::optional<Progress>& progress,
            std::int64_t number) {
   constexpr std::int64_t kStepsOfWorkers = 25;
-  if (strategy.num_workers() == 1) return progress && progress->due(number);
+  if (strategy.num_workers() == 1) return progress && progress->due();
   return verbose == Verbosity::kProgress && number % kStepsOfWorkers == 0;
 }
 
@@ -490,6 +490,9 @@ void FitLoop::finish_epoch() {
     const Logs validated =
         run_evaluation(model_, compiled_, *validation_, {.callbacks = options_.callbacks});
     for (const auto& [name, value] : validated) logs.set("val_" + name, value);
+  }
+  if (compiled_.optimizer->has_schedule()) {
+    logs.set("learning_rate", compiled_.optimizer->learning_rate());
   }
   for (const AnyCallback& callback : options_.callbacks) callback->add_to_logs(epoch, logs);
   const bool several = model_.strategy().num_replicas_in_sync() > 1;

@@ -1,8 +1,8 @@
-// Progress display of an epoch: one line that is rewritten on a terminal, a line per tenth of the
-// epoch elsewhere, or one line at its end.
+// Progress display of an epoch: one line that is rewritten on a terminal, or one line at its end.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/progress.h"
 
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -29,7 +29,20 @@ std::string bar(std::int64_t step, std::int64_t num_steps) {
          std::string(static_cast<std::size_t>(kBarWidth - full), '.') + "]";
 }
 
+/// Columns of the terminal; as many as any line needs if it does not report them.
+std::size_t columns_of(std::FILE* out) {
+  winsize size = {};
+  const bool is_known = ioctl(fileno(out), TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  return is_known ? size.ws_col : 1000;
+}
+
 }  // namespace
+
+std::string value_text(double value) {
+  if (std::isnan(value)) return "nan";  // printf would print the sign of a NaN
+  const double size = std::abs(value);
+  return formatted(size == 0.0 || (size >= 1e-3 && size < 1e7) ? "%.4f" : "%.4g", value);
+}
 
 std::string duration_text(double seconds) {
   if (seconds < 60.0) return formatted("%.1f s", seconds);
@@ -41,8 +54,8 @@ std::string duration_text(double seconds) {
 Progress::Progress(std::FILE* out, Clock& clock, Verbosity verbosity)
     : out_(out),
       clock_(clock),
-      terminal_(isatty(fileno(out)) != 0),
-      line_per_epoch_(verbosity == Verbosity::kLinePerEpoch) {}
+      shows_split_(verbosity == Verbosity::kProgress),
+      is_rewritten_(verbosity == Verbosity::kProgress && isatty(fileno(out)) != 0) {}
 
 void Progress::begin_epoch(std::int64_t epoch, std::int64_t num_epochs,
                            std::optional<std::int64_t> num_steps) {
@@ -50,7 +63,7 @@ void Progress::begin_epoch(std::int64_t epoch, std::int64_t num_epochs,
   begin_ = last_shown_ = last_step_time_ = clock_.now();
   last_step_ = examples_ = 0;
   title_ = concat("epoch ", epoch + 1, "/", num_epochs);
-  if (line_per_epoch_) return;
+  if (!is_rewritten_) return;
   std::fprintf(out_, "%s\n", title_.c_str());
   std::fflush(out_);
 }
@@ -60,61 +73,59 @@ double Progress::examples_per_second() const {
   return seconds > 0.0 ? static_cast<double>(examples_) / seconds : 0.0;
 }
 
-std::string Progress::line(std::int64_t step, LogValues values) const {
+std::string Progress::fitted_line(std::int64_t step, LogValues values) const {
   const double seconds = seconds_between(begin_, clock_.now());
-  std::string text = "  ";
-  if (num_steps_) {
-    text += concat(line_per_epoch_ ? "" : bar(step, *num_steps_) + " ", step, "/", *num_steps_);
-    if (line_per_epoch_) text += " steps";
-  } else {
-    text += concat(step, " steps");
-  }
-  for (const auto& [name, value] : values) {
-    // printf would print the sign of a NaN.
-    text += concat("  ", name, std::isnan(value) ? " nan" : formatted(" %.4f", value));
-  }
-  text += formatted("  %.0f examples/s", examples_per_second());
+  std::string steps = num_steps_ ? concat("  ", step, "/", *num_steps_) : concat("  ", step);
+  if (!is_rewritten_ || !num_steps_) steps += " steps";
+  std::string shown;
+  for (const auto& [name, value] : values) shown += concat("  ", name, " ", value_text(value));
+  const std::string rate = formatted("  %.0f examples/s", examples_per_second());
+  std::string time = "  " + duration_text(seconds);
   if (num_steps_ && step > 0 && step < *num_steps_) {
-    const double left =
-        seconds / static_cast<double>(step) * static_cast<double>(*num_steps_ - step);
-    text += "  ETA " + duration_text(left);
-  } else {
-    text += "  " + duration_text(seconds);
+    time = "  ETA " + duration_text(seconds / static_cast<double>(step) *
+                                    static_cast<double>(*num_steps_ - step));
   }
+  if (!is_rewritten_) return title_ + steps + shown + rate + time;
+  const std::string with_bar = num_steps_ ? "  " + bar(step, *num_steps_) + steps.substr(1) : steps;
+  // A line that fills the last column would wrap, and could not be rewritten.
+  const std::size_t room = columns_of(out_) - 1;
+  std::string text = with_bar + shown + rate + time;
+  if (text.size() > room) text = with_bar + shown + time;
+  if (text.size() > room) text = steps + shown + time;
+  if (text.size() > room) text = steps + shown;
+  if (text.size() > room) text.resize(room);
   return text;
 }
 
-bool Progress::due(std::int64_t step) const {
-  if (line_per_epoch_) return false;
-  if (terminal_) return seconds_between(last_shown_, clock_.now()) >= kSecondsBetweenUpdates;
-  // A log file gets a line per tenth of the epoch, or per 100 steps when its length is unknown.
-  const std::int64_t stride = num_steps_ ? std::max<std::int64_t>(1, *num_steps_ / 10) : 100;
-  return step / stride != last_step_ / stride && (!num_steps_ || step < *num_steps_);
+std::string Progress::split_text(const TimeSplit& split) const {
+  const double total = split.compute + split.communication + split.input_wait;
+  if (!shows_split_ || total <= 0.0) return "";
+  return formatted("  compute %.0f %%  communication %.0f %%  input wait %.0f %%",
+                   100.0 * split.compute / total, 100.0 * split.communication / total,
+                   100.0 * split.input_wait / total);
+}
+
+bool Progress::due() const {
+  return is_rewritten_ && seconds_between(last_shown_, clock_.now()) >= kSecondsBetweenUpdates;
 }
 
 void Progress::step(std::int64_t step, std::int64_t examples, LogValues values) {
   examples_ += examples;
   last_step_time_ = clock_.now();
-  if (due(step)) {
-    std::fprintf(out_, terminal_ ? "\r\x1b[K%s" : "%s\n", line(step, values).c_str());
-    std::fflush(out_);
-    last_shown_ = clock_.now();
-  }
   last_step_ = step;
+  if (!due()) return;
+  std::fprintf(out_, "\r\x1b[K%s", fitted_line(step, values).c_str());
+  std::fflush(out_);
+  last_shown_ = clock_.now();
 }
 
 void Progress::end_epoch(LogValues values, const TimeSplit& split) {
-  if (line_per_epoch_) {
-    std::fprintf(out_, "%s%s\n", title_.c_str(), line(last_step_, values).c_str());
-    std::fflush(out_);
-    return;
-  }
-  std::fprintf(out_, terminal_ ? "\r\x1b[K%s\n" : "%s\n", line(last_step_, values).c_str());
-  const double total = split.compute + split.communication + split.input_wait;
-  if (total > 0.0) {
-    std::fprintf(out_, "  compute %.0f %%  communication %.0f %%  input wait %.0f %%\n",
-                 100.0 * split.compute / total, 100.0 * split.communication / total,
-                 100.0 * split.input_wait / total);
+  const std::string line = fitted_line(last_step_, values), shares = split_text(split);
+  if (!is_rewritten_) {
+    std::fprintf(out_, "%s%s\n", line.c_str(), shares.c_str());
+  } else {
+    std::fprintf(out_, "\r\x1b[K%s\n", line.c_str());
+    if (!shares.empty()) std::fprintf(out_, "%s\n", shares.c_str());
   }
   std::fflush(out_);
 }

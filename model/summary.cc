@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <iterator>
+#include <map>
 #include <set>
 
 #include "model/fit_loop.h"
@@ -24,13 +25,15 @@ std::string padded(std::string text, std::size_t width) {
   return text;
 }
 
-/// Row of the table: a layer, or a weight of the model itself.
+/// Row of the table: an input, a layer, or a weight of the model itself.
 struct Row {
   std::string name, shape, count;
+  std::string sources = {};  // names of the inputs and layers whose results a layer takes
 };
 
 std::string line_of(const Row& row, std::size_t name_width) {
-  return padded(row.name, name_width) + padded(row.shape, kShapeWidth) + row.count + "\n";
+  const std::string last = row.sources.empty() ? row.count : padded(row.count, kCountWidth);
+  return padded(row.name, name_width) + padded(row.shape, kShapeWidth) + last + row.sources + "\n";
 }
 
 /// Formats 121930 as "121,930".
@@ -70,9 +73,19 @@ std::int64_t bytes_of(std::span<const Variable> variables) {
 
 std::string Model::summary() const {
   std::vector<Row> rows;
+  const std::vector<std::string> inputs = input_names();
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    rows.push_back({concat(" ", inputs[i], " (Input)"), batched_shape(input_shapes()[i]), "0"});
+  }
+  std::map<std::string, std::vector<std::string>> sources;
+  // Without inputs of their own the layers form a chain, which needs no column.
+  for (const auto& [from, to] : inputs.empty() ? std::vector<Edge>() : edges()) {
+    sources[to].push_back(from);
+  }
   for (const Summary& row : sublayers()) {
     rows.push_back({concat(" ", row.name, " (", row.type_name, ")"),
-                    batched_shape(row.output_shape), with_commas(row.num_parameters)});
+                    batched_shape(row.output_shape), with_commas(row.num_parameters),
+                    join(sources[row.name])});
   }
   for (const Variable& weight : own_weights()) {
     rows.push_back({concat(" ", weight.name(), " (weight)"), weight.shape().to_string(),
@@ -80,11 +93,15 @@ std::string Model::summary() const {
   }
   std::size_t width = kNameWidth;
   for (const Row& row : rows) width = std::max(width, row.name.size() + 1);
-  const std::string thin(width + kShapeWidth + kCountWidth, '_');
+  std::size_t source_width = inputs.empty() ? 0 : std::string_view("Connected to").size();
+  for (const Row& row : rows) source_width = std::max(source_width, row.sources.size());
+  const std::string thin(width + kShapeWidth + kCountWidth + source_width, '_');
   const std::string thick(thin.size(), '=');
-  std::string text =
-      concat("Model: \"", name(), "\"\n", thin, '\n',
-             line_of({" Layer (type)", "Output Shape", "Param #"}, width), thick, '\n');
+  std::string text = concat(
+      "Model: \"", name(), "\"\n", thin, '\n',
+      line_of({" Layer (type)", "Output Shape", "Param #", inputs.empty() ? "" : "Connected to"},
+              width),
+      thick, '\n');
   for (const Row& row : rows) text += line_of(row, width);
   const std::int64_t all = num_parameters();
   const std::int64_t trainable = num_trainable_parameters();

@@ -72,20 +72,15 @@ namespace {
 constexpr int kStoppedOnRequest = 75;
 constexpr std::array kStopSignals = {SIGINT, SIGTERM};
 
-volatile std::sig_atomic_t stop_requested = 0;
-void on_stop_signal(int) { stop_requested = 1; }
+volatile std::sig_atomic_t stop_requested = 0;  // the signal
+volatile std::sig_atomic_t last_signal = 0;     // of this run
+void on_stop_signal(int signal) { stop_requested = last_signal = signal; }
 
 /// Returns true if `mine` is true on any replica of any worker. Collective.
 bool on_any_replica(Strategy& strategy, bool mine) {
   const auto flags = strategy.distribute_values_from_function(
       [mine](const ValueContext&) { return Tensor::scalar(mine ? 1.0 : 0.0, DType::kFloat32); });
   return strategy.reduce(ReduceOp::kSum, flags).item() > 0.0F;
-}
-
-std::string four_digits(double value) {
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.4f", value);
-  return text;
 }
 
 Checkpoint make_checkpoint(Strategy& strategy, const std::vector<Variable>& weights,
@@ -153,7 +148,7 @@ TrainingSession::TrainingSession(Strategy& strategy, std::vector<Variable> weigh
 }
 
 void TrainingSession::take_over_signals() {
-  stop_requested = 0;
+  stop_requested = last_signal = 0;
   for (std::size_t i = 0; i < kStopSignals.size(); ++i) {
     earlier_handlers_[i] = std::signal(kStopSignals[i], on_stop_signal);
   }
@@ -248,6 +243,8 @@ bool TrainingSession::begin_epoch() {
   }
   take_times();
   split_ = {};  // excludes the time of evaluation
+  loss_sum_ = 0.0;
+  loss_rows_ = 0;
   step_began_ = options_.clock->now();
   if (progress_) progress_->begin_epoch(epoch(), options_.epochs, steps);
   return true;
@@ -263,7 +260,9 @@ void TrainingSession::take_times() {
 bool TrainingSession::step(float loss, std::int64_t examples) {
   record_.step(loss, examples);
   take_times();
-  const std::pair<std::string, double> values[] = {{"loss", loss}};
+  loss_sum_ += static_cast<double>(loss) * static_cast<double>(examples);
+  loss_rows_ += examples;
+  const std::pair<std::string, double> values[] = {{"loss", mean_loss()}};
   if (progress_) progress_->step(record_.steps() - first_step_of_epoch_, examples, values);
   log_scalar("loss", loss);
   if (recovery_) recovery_->commit(record_.steps());
@@ -278,7 +277,9 @@ bool TrainingSession::step(float loss, std::int64_t examples) {
 void TrainingSession::end_epoch(const std::string& metric, double value) {
   last_value_ = value;
   last_metric_ = metric;
-  const std::pair<std::string, double> values[] = {{"test " + metric, value}};
+  std::vector<std::pair<std::string, double>> values;
+  if (loss_rows_ > 0) values.emplace_back("loss", mean_loss());
+  values.emplace_back("test " + metric, value);
   const TimeSplit split = strategy_.num_replicas_in_sync() > 1 ? split_ : TimeSplit{};
   if (progress_) progress_->end_epoch(values, split);
   log_scalar("test_" + metric, value);
@@ -306,14 +307,28 @@ int TrainingSession::finish() {
       hash_variables(weights_);  // collective: all workers read the weights
   if (progress_) {
     const std::string metric =
-        last_metric_.empty() ? "" : concat(", test ", last_metric_, " ", four_digits(last_value_));
+        last_metric_.empty() ? "" : concat(", test ", last_metric_, " ", value_text(last_value_));
     std::printf("result     %lld steps, %.0f examples/s%s, weights %s\n",
                 static_cast<long long>(record_.steps()), record_.examples_per_second(),
                 metric.c_str(), weights_hash.c_str());
   }
   if (checkpoints_) checkpoints_->wait();
   if (!stopped_on_request_) return 0;
-  return !checkpoints_ || !checkpoints_->last_error() ? kStoppedOnRequest : 1;
+  const bool is_saved = !checkpoints_ || !checkpoints_->last_error();
+  if (progress_) std::printf("%s\n", stop_text(is_saved).c_str());
+  return is_saved ? kStoppedOnRequest : 1;
+}
+
+/// What stopped the run, and how to continue it.
+std::string TrainingSession::stop_text(bool is_saved) const {
+  const std::string signal = last_signal == SIGINT    ? "SIGINT"
+                             : last_signal == SIGTERM ? "SIGTERM"
+                                                      : "a signal to another worker";
+  const std::string what = concat("stopped    by ", signal, " after step ", record_.steps());
+  if (options_.save_on_signal) return what;
+  if (!checkpoints_) return what + "; nothing was saved: try a checkpoint_dir";
+  if (!is_saved) return what + "; the checkpoint of this step could not be written";
+  return concat(what, ", saved in ", options_.checkpoint_dir, "; to continue, set resume");
 }
 
 }  // namespace tutti

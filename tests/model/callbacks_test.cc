@@ -34,6 +34,17 @@ TEST(LearningRateSchedulerTest, SetsTheRateOfEachEpoch) {
   EXPECT_THAT(history["learning_rate"], ::testing::ElementsAre(0.5, 0.25, 0.125));
 }
 
+TEST(FitLogs, CarryTheLearningRateOfASchedule) {
+  Sequential model = small_model();
+  const ExponentialDecayOptions halved{
+      .initial_learning_rate = 0.4, .decay_steps = 1, .decay_rate = 0.5};
+  model.compile(
+      {.optimizer = SgdOptions{.learning_rate = ExponentialDecay(halved)}, .loss = "mse"});
+  const History history =
+      model.fit(alternating(4), alternating(4), {.batch_size = 4, .epochs = 3, .verbose = kSilent});
+  EXPECT_THAT(history["learning_rate"], ::testing::ElementsAre(0.2, 0.1, 0.05));
+}
+
 TEST(ModelCheckpointTest, SavesByNameAndTheBestOnly) {
   const std::string folder = empty_folder();
   Sequential model = small_model();

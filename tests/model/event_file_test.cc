@@ -3,7 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fcntl.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
+#include <unistd.h>
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -200,55 +203,100 @@ class HandClock final : public Clock {
 struct CloseFile {
   void operator()(std::FILE* file) const { std::fclose(file); }
 };
+using File = std::unique_ptr<std::FILE, CloseFile>;
 
-/// What a `steps`-step epoch of 64 rows and a tenth of a second per step prints.
-std::string printed(std::int64_t steps, std::optional<std::int64_t> known, TimeSplit split,
-                    Verbosity verbosity = Verbosity::kProgress) {
-  const std::unique_ptr<std::FILE, CloseFile> file(std::tmpfile());
+using Values = std::vector<std::pair<std::string, double>>;
+const Values kValues = {{"loss", 0.25}, {"accuracy", 0.875}};
+
+/// Writes the progress of a `steps`-step epoch of 64 rows and a tenth of a second per step.
+void write_epoch(std::FILE* file, std::int64_t steps, std::optional<std::int64_t> known,
+                 TimeSplit split, Verbosity verbosity, const Values& values) {
   HandClock clock;
-  Progress progress(file.get(), clock, verbosity);
+  Progress progress(file, clock, verbosity);
   progress.begin_epoch(1, 3, known);
-  const std::array<std::pair<std::string, double>, 2> values = {
-      {{"loss", 0.25}, {"accuracy", 0.875}}};
   for (std::int64_t step = 1; step <= steps; ++step) {
     clock.sleep_for(std::chrono::milliseconds(100));
     progress.step(step, 64, values);
   }
-  clock.sleep_for(std::chrono::seconds(10));  // validation is no step
+  clock.sleep_for(std::chrono::seconds(10));  // validation is not a step
   progress.end_epoch(values, split);
+}
+
+std::string printed(std::int64_t steps, std::optional<std::int64_t> known, TimeSplit split,
+                    Verbosity verbosity = Verbosity::kProgress, const Values& values = kValues) {
+  const File file(std::tmpfile());
+  write_epoch(file.get(), steps, known, split, verbosity, values);
   std::rewind(file.get());
   std::string text(1 << 16, '\0');
   text.resize(std::fread(text.data(), 1, text.size(), file.get()));
   return text;
 }
 
-TEST(ProgressTest, ALinePerEpochIsOneLine) {
-  const auto text_of = [](std::optional<std::int64_t> known) {
-    return printed(20, known, {.compute = 6, .communication = 3}, Verbosity::kLinePerEpoch);
-  };
-  const std::string values = "  loss 0.2500  accuracy 0.8750  640 examples/s  12.0 s\n";
-  EXPECT_EQ(text_of(20), "epoch 2/3  20/20 steps" + values);
-  EXPECT_EQ(text_of(std::nullopt), "epoch 2/3  20 steps" + values);
+TEST(ProgressTest, EpochIsOneLineOutsideATerminal) {
+  const TimeSplit split = {.compute = 6, .communication = 3, .input_wait = 1};
+  const std::string values = "  loss 0.2500  accuracy 0.8750  640 examples/s  12.0 s";
+  const auto per_epoch = Verbosity::kLinePerEpoch;
+  EXPECT_EQ(printed(20, 20, split, per_epoch), "epoch 2/3  20/20 steps" + values + "\n");
+  EXPECT_EQ(printed(20, std::nullopt, split, per_epoch), "epoch 2/3  20 steps" + values + "\n");
+  EXPECT_EQ(printed(20, 20, split), "epoch 2/3  20/20 steps" + values +
+                                        "  compute 60 %  communication 30 %  input wait 10 %\n");
+  EXPECT_EQ(printed(20, 20, {}), "epoch 2/3  20/20 steps" + values + "\n");
 }
 
-TEST(ProgressTest, ALogGetsALinePerTenthAndTheSplit) {
-  const std::string text = printed(200, 200, {.compute = 6, .communication = 3, .input_wait = 1});
-  EXPECT_THAT(text, HasSubstr("epoch 2/3\n"));
-  EXPECT_THAT(text, HasSubstr("100/200  loss 0.2500  accuracy 0.8750  640 examples/s  ETA 10.0 s"));
-  EXPECT_THAT(text, HasSubstr("200/200  loss 0.2500  accuracy 0.8750  640 examples/s  30.0 s"));
-  EXPECT_THAT(text, HasSubstr("compute 60 %  communication 30 %  input wait 10 %"));
-  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 12);
-  EXPECT_THAT(text, Not(HasSubstr("\r"))) << "no terminal";
+TEST(ProgressTest, SmallAndLargeValuesKeepTheirDigits) {
+  const Values values = {{"a", 1e-5}, {"b", 0.0}, {"c", -0.00025}, {"d", 2e9}, {"e", std::nan("")}};
+  EXPECT_THAT(printed(1, 1, {}, Verbosity::kLinePerEpoch, values),
+              HasSubstr("  a 1e-05  b 0.0000  c -0.00025  d 2e+09  e nan  "));
 }
 
-TEST(ProgressTest, AnUnknownNumberOfStepsHasNoBarAndDurationsAreReadable) {
-  const std::string text = printed(250, std::nullopt, {});
-  EXPECT_THAT(text, HasSubstr("  200 steps"));
-  EXPECT_THAT(text, Not(HasSubstr("ETA")));
-  EXPECT_THAT(text, Not(HasSubstr("compute")));
+TEST(ProgressTest, DurationsAreReadable) {
   EXPECT_EQ(duration_text(2.14), "2.1 s");
   EXPECT_EQ(duration_text(205), "3:25");
   EXPECT_EQ(duration_text(3727), "1:02:07");
+}
+
+/// Returns the output of an epoch on a terminal with so many columns.
+std::string on_terminal(unsigned short columns, const Values& values) {
+  const FileDescriptor terminal(posix_openpt(O_RDWR | O_NOCTTY));
+  EXPECT_TRUE(grantpt(terminal.get()) == 0 && unlockpt(terminal.get()) == 0);
+  const winsize size = {.ws_row = 24, .ws_col = columns, .ws_xpixel = 0, .ws_ypixel = 0};
+  EXPECT_EQ(ioctl(terminal.get(), TIOCSWINSZ, &size), 0);
+  {
+    const File file(std::fopen(ptsname(terminal.get()), "w"));
+    write_epoch(file.get(), 5, 5, {.compute = 1, .communication = 1}, Verbosity::kProgress, values);
+  }
+  std::string text(1 << 14, '\0');
+  const ssize_t length = read(terminal.get(), text.data(), text.size());
+  text.resize(static_cast<std::size_t>(std::max<ssize_t>(length, 0)));
+  const std::string clear_line = "\x1b[K";
+  for (std::size_t at; (at = text.find(clear_line)) != std::string::npos;) {
+    text.erase(at, clear_line.size());
+  }
+  return text;
+}
+
+TEST(ProgressTest, LineOnATerminalIsRewrittenAndNeverWraps) {
+  Values many = kValues;
+  for (int i = 0; i < 6; ++i) many.emplace_back(concat("val_metric_", i), 0.5);
+  for (const unsigned short columns : {200, 80, 50, 20}) {
+    for (const Values& values : {kValues, many}) {
+      const std::string text = on_terminal(columns, values);
+      EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 3) << text;  // title, values, split
+      const std::size_t end = text.find("  compute");
+      ASSERT_NE(end, std::string::npos) << text;
+      std::size_t column = 0;
+      for (std::size_t i = 0; i < end; ++i) {
+        column = text[i] == '\r' || text[i] == '\n' ? 0 : column + 1;
+        EXPECT_LT(column, columns) << text;
+      }
+    }
+  }
+  EXPECT_THAT(on_terminal(200, kValues),
+              HasSubstr("  [#########...............] 2/5  loss 0.2500  accuracy 0.8750  "
+                        "640 examples/s  ETA 0.3 s"));
+  EXPECT_THAT(on_terminal(80, kValues), Not(HasSubstr("examples/s")));
+  EXPECT_THAT(on_terminal(50, kValues),
+              HasSubstr("  2/5  loss 0.2500  accuracy 0.8750  ETA 0.3 s"));
 }
 
 }  // namespace tutti::event_file_test

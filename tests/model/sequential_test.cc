@@ -276,6 +276,9 @@ TEST(FunctionalTest, NamesLayersInTheOrderTheyWereDrawn) {
   EXPECT_EQ(model.output_shape(), (Shape{3}));
   EXPECT_EQ(model.outputs()[0].name, "dense");
   EXPECT_THAT(model.summary(), HasSubstr("Model: \"functional\""));
+  EXPECT_THAT(model.summary(), HasSubstr("Param #     Connected to\n"));
+  EXPECT_THAT(model.summary(), HasSubstr(" image (Input)"));
+  EXPECT_THAT(model.summary(), HasSubstr("0           image, conv2d_1\n"));
   EXPECT_THAT(model.summary(), HasSubstr(" add (Add) " + std::string(40, ' ') + "(None, 6, 6, 2)"));
   EXPECT_THAT(model.to_dot(), HasSubstr("  \"image\" [shape=ellipse];\n"));
   EXPECT_THAT(model.to_dot(), HasSubstr("  \"image\" -> \"add\";\n  \"conv2d_1\" -> \"add\";\n"));

@@ -28,9 +28,10 @@ struct Outcome {
 /// Trains 12 rows in batches of 3. `before_step`, if there, is called with the number of steps
 /// before each.
 Outcome train(TrainingSessionOptions options,
-              const std::function<void(std::int64_t)>& before_step = {}) {
+              const std::function<void(std::int64_t)>& before_step = {},
+              bool shows_progress = false) {
   set_random_seed(4);
-  options.show_progress = false;
+  options.show_progress = shows_progress;
   options.keep_losses = true;
   MirroredStrategy strategy("cpu:0-1");
   const Tensor x = random_uniform({12, 2}, {.seed = 1});
@@ -101,6 +102,24 @@ TEST(TrainingSession, ASignalSavesAndAResumedRunHasTheBitsOfAStraightOne) {
     EXPECT_EQ(resumed.losses, straight.losses);
     testing::expect_same_bits(resumed.weight, straight.weight);
   }
+}
+
+TEST(TrainingSession, PrintsWhatStoppedItAndHowToContinue) {
+  const std::string checkpoints = empty_folder() + "/checkpoints";
+  const auto output_of = [](TrainingSessionOptions options) {
+    ::testing::internal::CaptureStdout();
+    const auto raise_in_step_7 = [](std::int64_t steps) {
+      if (steps == 6) std::raise(SIGTERM);
+    };
+    EXPECT_EQ(train(options, raise_in_step_7, /*shows_progress=*/true).code, 75);
+    return ::testing::internal::GetCapturedStdout();
+  };
+  const std::string saved = output_of({.epochs = 4, .checkpoint_dir = checkpoints});
+  EXPECT_THAT(saved, ::testing::HasSubstr("stopped    by SIGTERM after step 7, saved in " +
+                                          checkpoints + "; to continue, set resume\n"));
+  EXPECT_THAT(saved, ::testing::HasSubstr("epoch 1/4  4/4 steps  loss "));
+  const std::string own = output_of({.epochs = 4, .save_on_signal = [](std::int64_t) {}});
+  EXPECT_THAT(own, ::testing::HasSubstr("stopped    by SIGTERM after step 7\n"));
 }
 
 /// A session with 10 s of grace whose steps take 1 s, and which gets signals in these steps.

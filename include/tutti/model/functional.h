@@ -47,6 +47,7 @@ class Functional : public LayerOf<Functional, Model> {
 
   std::vector<Output> outputs() const override;
   std::vector<Edge> edges() const override;
+  std::vector<std::string> input_names() const override { return graph_->input_names; }
 
  protected:
   Tensor call(const Tensor& input, CallContext context) const override;

@@ -232,6 +232,8 @@ class Model : public Layer {
   /// only the model's call() defines the connections.
   using Edge = std::pair<std::string, std::string>;
   virtual std::vector<Edge> edges() const { return {}; }
+  /// Names of the inputs, in the order of input_shapes(); empty if they have none.
+  virtual std::vector<std::string> input_names() const { return {}; }
 
  protected:
   /// A given name is a prefix of the names of weights ("encoder/dense/kernel").

@@ -1,5 +1,4 @@
-// Progress display of an epoch: one line that is rewritten on a terminal, a line per tenth of the
-// epoch elsewhere, or one line at its end.
+// Progress display of an epoch: one line that is rewritten on a terminal, or one line at its end.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -14,9 +13,9 @@
 
 namespace tutti {
 
-/// Output of fit() and evaluate(), with Keras's numbers. kProgress: two lines per epoch, its number
-/// and its values; the second is rewritten during the epoch (terminal) or written after each tenth
-/// of it (file). kLinePerEpoch: one line at the end of the epoch.
+/// Output of fit() and evaluate(), with Keras's numbers. kProgress: on a terminal the epoch's
+/// number and a line of values that is rewritten during the epoch; elsewhere as kLinePerEpoch,
+/// which writes one line at the end of the epoch.
 enum class Verbosity { kSilent = 0, kProgress = 1, kLinePerEpoch = 2 };
 
 /// Time spent in an epoch, in seconds: input_wait of the thread that calls run(), the rest as the
@@ -30,7 +29,9 @@ struct TimeSplit {
 /// Named values to show, for example {{"loss", 0.41}, {"accuracy", 0.87}}.
 using LogValues = std::span<const std::pair<std::string, double>>;
 
-/// Displays steps, values, examples per second, remaining time and the time split. Not thread-safe.
+/// Displays steps, values, examples per second, remaining time and the time split. A line on a
+/// terminal is never wider than the terminal: the rate, the bar and the last values are left out
+/// where there is no room. Not thread-safe.
 class Progress {
  public:
   /// `out` is not owned. `verbosity` must not be kSilent.
@@ -42,19 +43,20 @@ class Progress {
                    std::optional<std::int64_t> num_steps);
   /// Reports that `step` steps of the epoch are done, with `examples` rows since the last call.
   void step(std::int64_t step, std::int64_t examples, LogValues values);
-  /// Returns true if a call of step() with this number would display its values now.
-  bool due(std::int64_t step) const;
+  /// Returns true if a call of step() would display its values now.
+  bool due() const;
   void end_epoch(LogValues values, const TimeSplit& split);
   /// Returns the rate up to the last step; time after it does not count.
   double examples_per_second() const;
 
  private:
-  std::string line(std::int64_t step, LogValues values) const;
+  std::string fitted_line(std::int64_t step, LogValues values) const;
+  std::string split_text(const TimeSplit& split) const;
 
   std::FILE* out_;
   Clock& clock_;
-  bool terminal_;
-  bool line_per_epoch_;
+  bool shows_split_;
+  bool is_rewritten_;  // the line of an epoch, on a terminal
   std::string title_;  // "epoch 1/10"
   std::optional<std::int64_t> num_steps_;
   TimePoint begin_;
@@ -66,5 +68,7 @@ class Progress {
 
 /// Formats a duration: "2.1 s", "3:25", "1:02:07".
 std::string duration_text(double seconds);
+/// Formats a loss, metric or rate: "0.8750", "1e-05", "nan".
+std::string value_text(double value);
 
 }  // namespace tutti

@@ -198,6 +198,8 @@ class Optimizer {
   /// so far, which exceeds that of updates with gradient accumulation. Throws kInvalidArgument, as
   /// does the update, if the schedule returns a negative or non-finite rate.
   double learning_rate() const;
+  /// Returns true if a schedule decides the rate, and not a constant.
+  bool has_schedule() const { return schedule_ != nullptr; }
   /// Throws kFailedPrecondition if there is a schedule, kInvalidArgument if the rate is negative or
   /// not finite. Not inside a replica.
   void set_learning_rate(double value);

@@ -135,6 +135,8 @@ class TrainingSession {
   void take_times();
   void save();
   void log_scalar(const std::string& tag, double value);
+  double mean_loss() const { return loss_sum_ / static_cast<double>(loss_rows_); }
+  std::string stop_text(bool is_saved) const;
 
   const TrainingSessionOptions options_;
   Strategy& strategy_;
@@ -160,6 +162,9 @@ class TrainingSession {
   using SignalHandler = void (*)(int);
   std::optional<SignalHandler> earlier_handlers_[2] = {};  // of SIGINT and SIGTERM, once replaced
   double last_value_ = 0.0;
+  // Rows of the epoch's steps so far, and the sum of their losses.
+  std::int64_t loss_rows_ = 0;
+  double loss_sum_ = 0.0;
 };
 
 }  // namespace tutti
