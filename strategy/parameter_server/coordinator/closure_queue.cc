@@ -85,18 +85,20 @@ std::uint64_t ClosureQueue::put(std::shared_ptr<const ScheduledWork> work, TimeP
 }
 
 std::optional<std::uint64_t> ClosureQueue::next_for(int worker) {
-  const int running = num_running_on_[worker];
-  if (running >= options_.window || !is_present(worker)) return std::nullopt;
   std::size_t num_present = 0;
-  bool is_alone = true;
-  for (int other = 0; other < options_.num_workers; ++other) {
-    if (!is_present(other)) continue;
-    ++num_present;
-    if (other != worker) is_alone = false;
-  }
-  if (running > 0 && ledger_.num_queued() < num_present) return std::nullopt;
+  for (int each = 0; each < options_.num_workers; ++each) num_present += is_present(each) ? 1 : 0;
+  const auto may_take = [&, this](int each) TUTTI_REQUIRES(mutex_) {
+    const int running = num_running_on_[each];
+    const bool has_room = running < options_.window && is_present(each);
+    return has_room && (running == 0 || ledger_.num_queued() >= num_present);
+  };
+  if (!may_take(worker)) return std::nullopt;
   const auto new_to_it = ledger_.next_queued_new_to(worker, is_paused_);
-  return new_to_it || !is_alone ? new_to_it : ledger_.next_queued(is_paused_);
+  if (new_to_it) return new_to_it;
+  const bool another_may = std::ranges::any_of(waiting_, [&](const Waiting* each) {
+    return each->worker != worker && may_take(each->worker);
+  });
+  return another_may ? std::nullopt : ledger_.next_queued(is_paused_);
 }
 
 ClosureQueue::Handout ClosureQueue::start(std::uint64_t number, int worker) {

@@ -79,8 +79,8 @@ class ClosureQueue {
                     TimePoint deadline = TimePoint::max());
   /// Waits for the next closure that this worker is to run. A second one is only given while one
   /// is left for each worker, for it waits for the first. A closure whose last attempt this worker
-  /// ended goes to another one, unless it is alone. Returns nothing at the deadline and after
-  /// stop().
+  /// ended goes to another one, unless the others are busy or absent. Returns nothing at the
+  /// deadline and after stop().
   std::optional<Handout> get(int worker, TimePoint deadline = TimePoint::max());
   /// Looks again which workers are present.
   void wake_workers();

@@ -89,6 +89,31 @@ TEST(ClosureQueue, ReturnedClosureIsHandedOutAgainUntilFinished) {
   EXPECT_EQ(code_of(work), ErrorCode::kOk);
 }
 
+TEST(ClosureQueue, ReturnedClosureGoesToAnotherWorkerUnlessAllOthersAreBusy) {
+  HangWatchdog watchdog("a closure that was put back");
+  ClosureQueueOptions options;
+  options.num_workers = 2;
+  options.window = 1;
+  ClosureQueue queue(options);
+  queue.put(scheduled()), queue.put(scheduled());
+  const auto of_0 = get(queue, 0, soon()), of_1 = get(queue, 1, soon());
+  EXPECT_TRUE(queue.put_back(*of_0, lost(0)));
+  auto again = get(queue, 0, soon());  // worker 1 is busy
+  ASSERT_TRUE(again.has_value());
+  EXPECT_EQ(again->number, of_0->number);
+  EXPECT_TRUE(queue.mark_finished(*of_1));
+  std::optional<Handout> taken;
+  const auto idle = Executor::system().start("worker 1", [&] { taken = get(queue, 1); });
+  while (again) {  // until worker 1 waits
+    Clock::system().sleep_for(1ms);
+    EXPECT_TRUE(queue.put_back(*again, lost(0)));
+    again = get(queue, 0, Clock::system().now());
+  }
+  idle->join();
+  ASSERT_TRUE(taken.has_value());
+  EXPECT_EQ(taken->number, of_0->number);
+}
+
 TEST(ClosureQueue, ReturnedClosuresRunExactlyOnce) {
   HangWatchdog watchdog("two threads on a closure queue");
   ClosureQueue queue(two_entries(1));

@@ -43,18 +43,6 @@ class FaultToleranceTest : public ::testing::Test {
   ~FaultToleranceTest() override { gate_.open(); }
 };
 
-TEST_F(FaultToleranceTest, WorkerRestartedBetweenSteps) {
-  start();
-  schedule("count", 2);
-  coordinator_.join();
-  kill(0);
-  Clock::system().sleep_for(20ms);
-  restart(0);
-  schedule("count", 2);
-  coordinator_.join();
-  strategy_.expect_counted(4);
-}
-
 TEST_F(FaultToleranceTest, StepsInFlightOnAKilledWorkerCountOnce) {
   start();
   schedule("long", 4);

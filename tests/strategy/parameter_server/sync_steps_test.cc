@@ -345,7 +345,6 @@ class Workers {
     expect_tensor(*answers[1].value, {}, {v1}, 1e-6);
   }
   Tensor rows() { return clients_[0].read(whole("rows", {2, 1}).id()); }
-  std::uint64_t local_step(int rank) const { return local_steps_[static_cast<std::size_t>(rank)]; }
   std::uint64_t num_stale() const { return store_.statistics().num_stale_dropped; }
 
  private:
@@ -372,24 +371,6 @@ TEST(SyncReplicas, TwoWorkersMakeOneStepOfTheMean) {
   EXPECT_TRUE(second->is_ready());
   workers.expect_values(1, -0.4, -1.0);
   expect_tensor(workers.rows(), {2, 1}, {3.0, 3.6}, 1e-6);
-}
-
-TEST(SyncReplicas, GradientsOfAnOldStepAreDropped) {
-  Workers workers(2, 2);
-  (void)workers.run(0);
-  (void)workers.run(1);
-  // Both did not take their tokens: what they give next is of step 0 again.
-  for (int rank = 0; rank < 2; ++rank) {
-    EXPECT_EQ(workers.local_step(rank), 0u);
-    workers.take_token(rank, workers.run(rank));
-    EXPECT_EQ(workers.local_step(rank), 1u);
-  }
-  workers.expect_values(1, -0.4, -1.0);
-  EXPECT_EQ(workers.num_stale(), 6u);  // of three variables, from two workers
-  const auto token = workers.run(0);
-  EXPECT_FALSE(token->is_ready());
-  (void)workers.run(1);
-  workers.expect_values(2, -0.8, -3.0);
 }
 
 TEST(SyncReplicas, BackupWorkerIsNotAwaited) {
