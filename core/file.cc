@@ -172,7 +172,8 @@ bool write_all(int fd, std::span<const std::byte> bytes) {
 FileDescriptor make_wake_event() {
   FileDescriptor event(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   if (event.is_open()) return event;
-  fail(ErrorCode::kResourceExhausted, "tcp: no event of the system: ", std::strerror(errno));
+  fail(ErrorCode::kResourceExhausted,
+       "make_wake_event: expected an event of the system, got: ", std::strerror(errno));
 }
 
 FileDescriptor watch_process(int pid) {

@@ -215,8 +215,9 @@ class BatchSource : public internal::Decorator<BatchSource, BatchIterator, Batch
 };
 
 Dataset batched(const SourcePtr& source, Batching batching) {
-  internal::require(batching.size >= 1, "Dataset::batch: expected a size of at least 1, got ",
-                    batching.size);
+  internal::require(batching.size >= 1,
+                    batching.padding ? "Dataset::padded_batch" : "Dataset::batch",
+                    ": expected a size of at least 1, got ", batching.size);
   return Dataset(std::make_shared<BatchSource>(source, std::move(batching)));
 }
 

@@ -480,8 +480,11 @@ std::string train_tokenizer(std::string_view text, std::int64_t vocabulary_size,
   const internal::ByteAlphabet alphabet;
   PairLearner learner(text, add_bytes(alphabet, vocabulary));
   std::map<std::string, std::int64_t> numbers;
-  for (const std::string& token : vocabulary.tokens)
-    numbers.emplace(token, static_cast<std::int64_t>(numbers.size()));
+  for (const std::string& token : vocabulary.tokens) {
+    const bool is_new = numbers.emplace(token, static_cast<std::int64_t>(numbers.size())).second;
+    internal::require(is_new, "train_tokenizer: the special token '", token,
+                      "' is given twice, or is the character of a byte; expected other tokens");
+  }
   while (static_cast<std::int64_t>(vocabulary.tokens.size()) < vocabulary_size) {
     const auto pair = learner.most_frequent();
     if (!pair) break;

@@ -119,7 +119,9 @@ TrainingSession::TrainingSession(Strategy& strategy, std::vector<Variable> weigh
       workers_(dynamic_cast<MultiWorkerMirroredStrategy*>(&strategy)) {
   if (!options_.log_dir.empty() && strategy_.is_chief()) events_.emplace(options_.log_dir);
   if (options_.show_progress && strategy_.is_chief()) progress_.emplace();
-  if (options_.steps <= 0) {
+  internal::require(options_.steps >= 0,
+                    "TrainingSession: steps: expected 0 (no limit) or more, got ", options_.steps);
+  if (options_.steps == 0) {
     internal::require_end("TrainingSession", batches_.cardinality(),
                           ".steps, or take() of the dataset");
   }

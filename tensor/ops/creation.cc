@@ -37,10 +37,19 @@ void require_count(const char* name, std::int64_t count) {
 Tensor range_of(std::int64_t start, std::int64_t stop, std::int64_t step, DType dtype,
                 Device device) {
   require_step(step != 0);
-  const std::int64_t distance = stop - start;
-  const bool is_empty = step > 0 ? distance <= 0 : distance >= 0;
-  const std::int64_t count = is_empty ? 0 : (distance - (step > 0 ? 1 : -1)) / step + 1;
-  return counted<std::int64_t>(count, dtype, device, [=](auto i) { return start + i * step; });
+  // Unsigned: the distance of two int64 may need 64 bits.
+  const std::int64_t low = step > 0 ? start : stop, high = step > 0 ? stop : start;
+  const std::uint64_t distance = static_cast<std::uint64_t>(high) - static_cast<std::uint64_t>(low);
+  const std::uint64_t stride = step > 0 ? static_cast<std::uint64_t>(step)
+                                        : std::uint64_t{0} - static_cast<std::uint64_t>(step);
+  const std::uint64_t count = low < high ? (distance - 1) / stride + 1 : 0;
+  constexpr std::uint64_t kMostElements = std::uint64_t{1} << 48;
+  internal::require(count <= kMostElements, "arange: expected at most 2^48 elements, got start ",
+                    start, ", stop ", stop, " and step ", step);
+  return counted<std::int64_t>(static_cast<std::int64_t>(count), dtype, device, [=](auto i) {
+    const auto offset = static_cast<std::uint64_t>(i) * static_cast<std::uint64_t>(step);
+    return static_cast<std::int64_t>(static_cast<std::uint64_t>(start) + offset);
+  });
 }
 
 Tensor range_of(double start, double stop, double step, DType dtype, Device device) {

@@ -3,8 +3,10 @@
 #include "tutti/tensor/ops/random_ops.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "core/names.h"
 #include "tensor/op_checks.h"
@@ -18,15 +20,41 @@ namespace {
 
 using namespace internal;
 
-// Calls value(i) for every element, i from `first` on. Runs on the host, so that a key gives the
-// same bits on all devices.
+// Returns the largest value of [low, high): rounding may reach `high`.
+template <class T>
+T below(T low, T high) {
+  return low < high ? std::nextafter(high, low) : low;
+}
+
+// Returns the value before `value`, which is positive or negative.
+template <Half T>
+T predecessor(T value) {
+  const bool is_negative = (value.bits & 0x8000) != 0;
+  value.bits = static_cast<std::uint16_t>(value.bits + (is_negative ? 1 : -1));
+  return value;
+}
+template <Half T>
+T largest_below(double limit) {
+  const T nearest(limit);
+  constexpr std::uint16_t kSmallestNegative = 0x8001;
+  if ((nearest.bits & 0x7fff) == 0) return std::bit_cast<T>(kSmallestNegative);
+  return predecessor(nearest);
+}
+
+// Calls value(i) for every element, i from `first` on; values are below `limit` also where the type
+// rounds them up to it. Runs on the host, so that a key gives the same bits on all devices.
 template <class Function>
 Tensor filled(const char* who, std::uint64_t first, const Shape& shape, DType dtype, Device device,
-              const Function& value) {
+              const Function& value, double limit = std::numeric_limits<double>::infinity()) {
   MutableTensor result(shape, dtype, device.type == DeviceType::kCpu ? device : Device{});
   visit_floating(dtype, who, [&]<class T>() {
     std::uint64_t i = first;
-    for (T& element : result.span<T>()) element = static_cast<T>(value(i++));
+    for (T& element : result.span<T>()) {
+      element = static_cast<T>(value(i++));
+      if constexpr (Half<T>) {
+        if (static_cast<double>(element) >= limit) element = largest_below<T>(limit);
+      }
+    }
   });
   return result.freeze().to(device);
 }
@@ -60,12 +88,6 @@ double truncated(const RandomStream& stream, std::uint64_t element) {
   }
 }
 
-// Returns the largest value of [low, high): rounding may reach `high`.
-template <class T>
-T below(T low, T high) {
-  return low < high ? std::nextafter(high, low) : low;
-}
-
 }  // namespace
 
 Tensor random_uniform(const Shape& shape, const RandomKey& key, double low, double high,
@@ -89,9 +111,11 @@ Tensor random_uniform_from(std::uint64_t first, const Shape& shape, const Random
   internal::require(low <= high, "random_uniform: expected low <= high, got ", low, " and ", high);
   const RandomStream stream(key);
   if (dtype != DType::kFloat32) {
-    return filled("random_uniform", first, shape, dtype, device, [&](std::uint64_t i) {
+    const auto value = [&](std::uint64_t i) {
       return std::min(low + (high - low) * stream.uniform64(i), below(low, high));
-    });
+    };
+    const double limit = low < high ? high : std::numeric_limits<double>::infinity();
+    return filled("random_uniform", first, shape, dtype, device, value, limit);
   }
   MutableTensor result(shape, dtype, device.type == DeviceType::kCpu ? device : Device{});
   const auto values = result.span<float>();
@@ -142,11 +166,13 @@ Tensor random_categorical(const Operand& logits, std::int64_t count, const Rando
     fail(ErrorCode::kInvalidArgument, who("random_categorical", logits.where), ": expected logits ",
          "[batch, classes] and a count of 0 or more, got shape ", logits.shape(), " and ", count);
   }
-  // Gumbel's trick: the largest logit - log(-log(u)) selects each class with its probability.
+  // Gumbel's trick: the largest logit - log(-log(u)) selects each class with its probability. In 16
+  // bits u would have 256 or 2048 values, too few for the tails.
+  const DType dtype = size_of(logits.dtype()) == 2 ? DType::kFloat32 : logits.dtype();
   const Shape shape{logits.shape()[0], count, logits.shape()[1]};
-  const Tensor u = random_uniform(shape, key, 0.0, 1.0, logits.dtype(), logits.tensor.device());
+  const Tensor u = random_uniform(shape, key, 0.0, 1.0, dtype, logits.tensor.device());
   const Tensor noise = negate(log(negate(log(u))));
-  return argmax(Operand(expand_dims(logits, 1) + noise, logits.where), 2);
+  return argmax(Operand(expand_dims(cast(logits, dtype), 1) + noise, logits.where), 2);
 }
 
 }  // namespace tutti

@@ -22,11 +22,11 @@ using namespace internal;
 /// Returns `dims`, with -1 replaced by the dimension that the elements of x require.
 Shape inferred_shape(const Operand& x, std::vector<std::int64_t> dims) {
   const std::vector<std::int64_t> asked = dims;
-  std::int64_t known = 1;
+  std::int64_t known = 1;  // 0: none that divides the number of elements
   std::int64_t* unknown = nullptr;
   for (std::int64_t& dim : dims) {
     if (dim != -1) {
-      known *= dim;
+      if (__builtin_mul_overflow(known, dim, &known)) known = 0;
     } else if (unknown) {
       fail_op(OpId::kReshape, x.where, "expected at most one -1, got [", join(asked), "]");
     } else {

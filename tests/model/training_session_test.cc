@@ -66,6 +66,7 @@ TEST(TrainingSession, EndsAfterItsEpochsOrSteps) {
   EXPECT_EQ(train({.epochs = 3}).steps, 12);
   EXPECT_EQ(train({.epochs = 3, .steps = 6}).steps, 6);
   EXPECT_EQ(train({.epochs = 1, .steps = 6}).steps, 4);
+  EXPECT_INVALID(train({.steps = -1}), "TrainingSession: steps", "got -1");
 }
 
 TEST(TrainingSession, DataThatNeverEndNeedSteps) {

@@ -55,6 +55,27 @@ TEST(RandomUniform, NeverReachesTheUpperLimit) {
   expect_tensor(random_uniform({3}, kKey, 5, 5), {3}, {5, 5, 5});
 }
 
+TEST(RandomUniform, SixteenBitsNeverRoundUpToTheLimit) {
+  const std::pair<double, double> intervals[] = {{0.0, 1.0}, {-2.0, -1.0}, {-1.0, 0.0}, {1.0, 1.3}};
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+    for (const auto& [low, high] : intervals) {
+      SCOPED_TRACE(concat(dtype, " ", low, " ", high));
+      const Statistics s(random_uniform({kCount}, kKey, low, high, dtype));
+      EXPECT_GE(s.low, low);
+      EXPECT_LT(s.high, high);
+      EXPECT_NEAR(s.high, high, 0.01);
+    }
+  }
+}
+
+/// Noise of 16 bits would choose the hopeless class once in 512 draws.
+TEST(RandomCategorical, SixteenBitLogitsNeverChooseAHopelessClass) {
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+    const Tensor logits = cast(Tensor::from<float>({1, 2}, {0.0f, -100.0f}), dtype);
+    EXPECT_EQ(reduce_sum(random_categorical(logits, kCount, kKey)).item_int(), 0);
+  }
+}
+
 TEST(RandomNormal, HasMeanAndDeviation) {
   for (DType dtype : kTypes) {
     const Statistics s(random_normal({kCount}, kKey, 3, 2, dtype));

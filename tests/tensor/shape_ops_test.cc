@@ -68,6 +68,8 @@ TEST(Reshape, RefusesOtherSizes) {
                });
   EXPECT_INVALID(reshape(x, {5, -1}), "reshape at", "[5, -1]");
   EXPECT_INVALID(reshape(x, {-1, -1}), "at most one -1");
+  constexpr std::int64_t kLarge = std::int64_t{1} << 32;
+  EXPECT_INVALID(reshape(x, {-1, kLarge, kLarge, 12}), "cannot infer -1");
   EXPECT_INVALID(reshape(Tensor::zeros({0, 2}), {0, -1}), "reshape at");
 }
 

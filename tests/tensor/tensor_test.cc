@@ -422,6 +422,11 @@ TEST(Creation, RangesEndBeforeTheirStop) {
   expect_tensor(arange(0.0, 1.0, 0.25), {4}, {0, 0.25, 0.5, 0.75});
   expect_tensor(arange(0, 3, 1, DType::kFloat64), {3}, {0, 1, 2});
   EXPECT_INVALID(arange(0, 3, 0), "arange", "step");
+  constexpr auto kLeast = std::numeric_limits<std::int64_t>::min();
+  constexpr auto kMost = std::numeric_limits<std::int64_t>::max();
+  EXPECT_EQ(arange(kLeast, kMost, kMost).num_elements(), 3);
+  EXPECT_EQ(arange(kMost, kLeast, kLeast).num_elements(), 2);
+  EXPECT_INVALID(arange(kLeast, kMost), "arange", "2^48");
   EXPECT_INVALID(arange(0.0, std::nan("")), "arange", "finite");
 }
 
