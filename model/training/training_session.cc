@@ -74,7 +74,10 @@ constexpr std::array kStopSignals = {SIGINT, SIGTERM};
 
 volatile std::sig_atomic_t stop_requested = 0;  // the signal
 volatile std::sig_atomic_t last_signal = 0;     // of this run
-void on_stop_signal(int signal) { stop_requested = last_signal = signal; }
+void on_stop_signal(int signal) {
+  stop_requested = signal;
+  last_signal = signal;
+}
 
 /// Returns true if `mine` is true on any replica of any worker. Collective.
 bool on_any_replica(Strategy& strategy, bool mine) {
@@ -119,8 +122,10 @@ TrainingSession::TrainingSession(Strategy& strategy, std::vector<Variable> weigh
       workers_(dynamic_cast<MultiWorkerMirroredStrategy*>(&strategy)) {
   if (!options_.log_dir.empty() && strategy_.is_chief()) events_.emplace(options_.log_dir);
   if (options_.show_progress && strategy_.is_chief()) progress_.emplace();
-  internal::require(options_.steps >= 0,
-                    "TrainingSession: steps: expected 0 (no limit) or more, got ", options_.steps);
+  if (options_.steps < 0) {
+    fail(ErrorCode::kInvalidArgument,
+         "TrainingSession: steps: expected a number >= 0 (0: no limit), ", "got ", options_.steps);
+  }
   if (options_.steps == 0) {
     internal::require_end("TrainingSession", batches_.cardinality(),
                           ".steps, or take() of the dataset");
@@ -150,7 +155,8 @@ TrainingSession::TrainingSession(Strategy& strategy, std::vector<Variable> weigh
 }
 
 void TrainingSession::take_over_signals() {
-  stop_requested = last_signal = 0;
+  stop_requested = 0;
+  last_signal = 0;
   for (std::size_t i = 0; i < kStopSignals.size(); ++i) {
     earlier_handlers_[i] = std::signal(kStopSignals[i], on_stop_signal);
   }

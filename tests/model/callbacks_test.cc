@@ -41,7 +41,7 @@ TEST(FitLogs, CarryTheLearningRateOfASchedule) {
   model.compile(
       {.optimizer = SgdOptions{.learning_rate = ExponentialDecay(halved)}, .loss = "mse"});
   const History history =
-      model.fit(alternating(4), alternating(4), {.batch_size = 4, .epochs = 3, .verbose = kSilent});
+      model.fit(alternating(4), alternating(4), {.epochs = 3, .batch_size = 4, .verbose = kSilent});
   EXPECT_THAT(history["learning_rate"], ::testing::ElementsAre(0.2, 0.1, 0.05));
 }
 

@@ -257,7 +257,7 @@ TEST(ProgressTest, DurationsAreReadable) {
 
 /// Returns the output of an epoch on a terminal with so many columns.
 std::string on_terminal(unsigned short columns, const Values& values) {
-  const FileDescriptor terminal(posix_openpt(O_RDWR | O_NOCTTY));
+  const internal::FileDescriptor terminal(posix_openpt(O_RDWR | O_NOCTTY));
   EXPECT_TRUE(grantpt(terminal.get()) == 0 && unlockpt(terminal.get()) == 0);
   const winsize size = {.ws_row = 24, .ws_col = columns, .ws_xpixel = 0, .ws_ypixel = 0};
   EXPECT_EQ(ioctl(terminal.get(), TIOCSWINSZ, &size), 0);
