@@ -1,4 +1,4 @@
-// A block of a program in which variables on parameter servers are read once.
+// Scope in which variables on parameter servers are read once.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -13,12 +13,12 @@ namespace tutti {
 
 namespace internal {
 
-/// What was read in a block. Threads: any.
+/// Values read within one CachedReadsScope. Thread-safe.
 class CachedReads {
  public:
-  /// What an earlier call for this variable gave, else `read()`, which is kept.
+  /// Returns the cached value of `variable`; the first call calls `read()` and caches its result.
   Tensor get(const VariableStorage& variable, const std::function<Tensor()>& read);
-  /// This thread's reads; nullptr outside of every scope.
+  /// Returns the cache of the calling thread; nullptr outside every scope.
   static CachedReads* current();
 
  private:
@@ -26,7 +26,7 @@ class CachedReads {
   std::map<std::uint64_t, Tensor> values_ TUTTI_GUARDED_BY(mutex_);  // by VariableStorage::id()
 };
 
-/// Makes `reads` (or none) those of this thread until destroyed.
+/// Scope that makes `reads` the cache of the calling thread; nullptr: no cache.
 class UseCachedReads {
  public:
   explicit UseCachedReads(CachedReads* reads);
@@ -40,11 +40,11 @@ class UseCachedReads {
 
 }  // namespace internal
 
-/// While it lives, a variable of a ParameterServerStrategy is read from its servers at its first
-/// read; later ones give the same value, whatever was assigned meanwhile. Holds for the thread that
-/// made it and for the replicas of its run(). For closures that read a variable many times, in an
-/// evaluation, say; embedding_lookup() reads rows as ever. Throws kFailedPrecondition inside
-/// another one. tf's variable caching scope.
+/// Scope in which each variable of a ParameterServerStrategy is read from its servers once; later
+/// reads return the same value, whatever was assigned meanwhile. Applies to the thread that created
+/// it and to the replicas of its run(). Meant for closures that read a variable many times, as in
+/// an evaluation. embedding_lookup() is not cached. Throws kFailedPrecondition if nested. tf's
+/// variable caching scope.
 class CachedReadsScope {
  public:
   CachedReadsScope();

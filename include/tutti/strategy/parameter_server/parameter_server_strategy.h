@@ -1,4 +1,5 @@
-// Variables on parameter servers: the processes of the job "ps", or threads of this one.
+// Strategy with variables on parameter servers: processes of the job "ps", or objects of this
+// process.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -28,37 +29,36 @@ namespace internal {
 class VariableService;
 }  // namespace internal
 
-/// Where variables lie and how workers keep pace; the same on all tasks but for `local` and
-/// `server`. What makes no sense is kInvalidArgument when the strategy is made.
+/// Placement of variables and pace of workers. Must be equal on all tasks, except `local` and
+/// `server`. Invalid values throw kInvalidArgument when the strategy is made.
 struct ParameterServerOptions {
-  /// For this worker. cross_device_ops sum the gradients of a synchronous step.
+  /// Options of this worker. Its cross_device_ops sum the gradients of a synchronous step.
   LocalStrategyOptions local = {};
-  /// Into how many shards each variable is cut; none: one.
+  /// Number of shards of each variable; empty: one.
   Partitioner variable_partitioner = {};
   VariablePlacement placement = VariablePlacement::kRoundRobin;
-  /// How workers keep pace. In all modes but kSync `local.replicas` are those of this worker.
-  /// kSyncReplicas: `local.timeout` is how long a read waits for other workers before an error
-  /// names those that are waited for.
+  /// Except in kSync, `local.replicas` are those of this worker. In kSyncReplicas a read waits for
+  /// other workers for `local.timeout`, or `timeout` if that is longer; the error then names them.
   UpdateMode update_mode = UpdateMode::kSync;
-  /// kSyncReplicas: how many workers' gradients make a step, of how many. 0: all workers of the
-  /// cluster. Fewer to aggregate than there are: the others are backups.
+  /// kSyncReplicas: number of workers whose gradients make a step, and number of all workers. 0:
+  /// all workers of the cluster. With fewer to aggregate than there are, the others are backups.
   int replicas_to_aggregate = 0;
   int total_num_replicas = 0;
-  /// Without a cluster: servers in this process, and workers of a ClusterCoordinator, each a
-  /// thread.
+  /// Without a cluster: number of servers in this process, and of ClusterCoordinator workers, which
+  /// are threads.
   int num_servers = 1;
   int num_workers = 2;
-  /// For every answer of a server.
+  /// Timeout for each answer of a server.
   std::chrono::milliseconds timeout = std::chrono::seconds(60);
   /// With a cluster: how workers find and watch each other, and how servers are reached.
   WorkerGroupOptions cluster = {};
   ServerOptions server = {};
-  /// With a cluster: its chief hands out steps with a ClusterCoordinator, and workers run these and
-  /// do not wait for each other. The same on all tasks.
+  /// With a cluster: if true, its chief assigns steps with a ClusterCoordinator, and workers run
+  /// these and do not wait for each other.
   bool coordinated = false;
 };
 
-/// Rows [first_row, first_row + num_rows) of a variable and where they are.
+/// Location of rows [first_row, first_row + num_rows) of a variable.
 struct ShardPlace {
   std::string device;  // "/job:ps/replica:0/task:1/device:CPU:0"
   std::int64_t first_row = 0;
@@ -66,67 +66,69 @@ struct ShardPlace {
   bool operator==(const ShardPlace&) const = default;
 };
 
-/// Variables made in its scope live on parameter servers, each (or each shard of it) on one, with
-/// the optimizer's slots beside it; servers apply updates where the values are. run() is one
-/// synchronous step of all replicas of all workers: the same number of replicas gives the bits of
-/// MirroredStrategy. Every worker makes the same calls, as under MultiWorkerMirroredStrategy.
+/// Strategy whose variables are stored on parameter servers: each variable, or each shard of it, on
+/// one, together with the optimizer's slots. Servers apply the updates. run() is one synchronous
+/// step of all replicas of all workers, with the same bits as a MirroredStrategy of as many
+/// replicas. Every worker makes the same calls, as under MultiWorkerMirroredStrategy.
 /// tf.distribute.ParameterServerStrategy.
 ///
-/// In the other update modes each worker trains apart, with a loop of its own; the variables are
-/// common, made by whoever comes first. Replicas are numbered over all workers, each of which has
-/// as many, and distribute_dataset() cuts a global batch for all of them; but what replicas
-/// exchange in a step (all_reduce, reduce(), assignments, ON_READ variables) stays within a worker.
-/// kSyncReplicas with the gradients of all workers gives the bits of MirroredStrategy.
+/// In the other update modes each worker trains independently, with its own loop. The variables are
+/// shared, and created by the first worker that makes them. Replicas are numbered over all workers,
+/// each of which has the same number, and distribute_dataset() divides a global batch among them
+/// all. Exchanges between replicas in a step (all_reduce, reduce(), assignments, ON_READ variables)
+/// stay within a worker. kSyncReplicas with the gradients of all workers gives the bits of
+/// MirroredStrategy.
 ///
-/// With a ClusterCoordinator, run(), reduce() and datasets that are distributed outside its steps
-/// are the chief's alone: permitted, and warned of once.
+/// With a ClusterCoordinator, run(), reduce() and distributed datasets outside its steps run on the
+/// chief alone. That is allowed, and a warning is logged once.
 class ParameterServerStrategy final : public Strategy {
  public:
-  /// All in this process: `num_servers` servers, replicas on the local devices. Throws
-  /// kInvalidArgument as MirroredStrategy, and for no servers.
+  /// Runs everything in this process: `num_servers` servers, and replicas on the local devices.
+  /// Throws kInvalidArgument as MirroredStrategy does, and if there are no servers.
   explicit ParameterServerStrategy(ParameterServerOptions options = {});
-  /// The tasks of the cluster, an empty one as above. All run the same program: workers train, with
-  /// `local.replicas` over all of them; tasks of job ps, and a chief, do what the program does up
-  /// to serve(), in which they serve, or wait, until the workers are done. With `coordinated`,
-  /// workers and servers do what the program does up to ClusterCoordinator::serve(),
-  /// `local.replicas` are of each worker, and the end of this object on the chief is the end of the
-  /// run. Throws kInvalidArgument for a cluster without worker or
-  /// ps, or coordinated without chief, and as MultiWorkerMirroredStrategy.
+  /// Joins the cluster; with an empty cluster, same as the constructor above. All tasks run the
+  /// same program. Workers train, with `local.replicas` over all of them. Tasks of job ps, and a
+  /// chief, run the program up to serve(), where they serve, or wait, until the workers are done.
+  /// With `coordinated`, workers and servers run the program up to ClusterCoordinator::serve(),
+  /// `local.replicas` counts for each worker, and the run ends when the chief destroys this object.
+  /// Throws kInvalidArgument for a cluster without worker or ps, or coordinated without chief, and
+  /// as MultiWorkerMirroredStrategy does.
   explicit ParameterServerStrategy(const ClusterResolver& resolver,
                                    ParameterServerOptions options = {});
-  /// Workers that are connected otherwise, and servers that all of them reach.
+  /// Uses workers connected by `communicator`, and servers that all of them reach.
   ParameterServerStrategy(std::unique_ptr<Communicator> communicator,
                           std::vector<std::shared_ptr<internal::VariableService>> servers,
                           ParameterServerOptions options = {});
-  /// One of several workers that train apart, on servers that all of them reach. Throws
-  /// kInvalidArgument for kSync, and for numbers that make no sense.
+  /// Creates one of several workers that train independently, on servers that all of them reach.
+  /// Throws kInvalidArgument for kSync, and for a worker that does not exist.
   ParameterServerStrategy(int worker, int num_workers,
                           std::vector<std::shared_ptr<internal::VariableService>> servers,
                           ParameterServerOptions options);
   ~ParameterServerStrategy() override;
   std::vector<Device> parameter_devices() const override { return {Device{}}; }
-  /// Not where nothing is trained. With `coordinated`: the chief alone.
+  /// Returns false on tasks that do not train. With `coordinated`, returns true on the chief alone.
   bool is_chief() const override;
   int num_workers() const override;
   int worker() const override;
-  /// With `coordinated` nothing on all tasks: see ClusterCoordinator::serve(). A run that was lost
-  /// (docs/parameter_server.md, "When something dies") gives 1, and a log line that says why.
+  /// Returns nullopt on all tasks with `coordinated`: see ClusterCoordinator::serve(). If the run
+  /// was lost (docs/parameter_server.md, "When something dies"), returns 1 and logs why.
   std::optional<int> serve() override;
 
   UpdateMode update_mode() const;
   int num_parameter_servers() const;
-  /// What each server has done for all workers so far: lateness of gradients, what was dropped.
-  /// Throws as a read of variables.
+  /// Returns the counters of each server, for all workers so far: lateness of gradients, dropped
+  /// gradients. Throws as a read of variables does.
   std::vector<ServerStatistics> server_statistics();
-  /// For `ClusterCoordinator coordinator(strategy)`, whose steps are asynchronous: throws
-  /// kInvalidArgument for kSyncReplicas, kFailedPrecondition for the tasks of a cluster without
+  /// Allows `ClusterCoordinator coordinator(strategy)`. Its steps are asynchronous: throws
+  /// kInvalidArgument for kSyncReplicas, kFailedPrecondition on tasks of a cluster without
   /// `coordinated`.
   operator CoordinatedStrategy&();
-  /// Where a variable of this strategy is, by rows. Throws kInvalidArgument for other variables.
+  /// Returns the shards of a variable by rows. Throws kInvalidArgument if it is not of this
+  /// strategy.
   std::vector<ShardPlace> shards_of(const Variable& variable) const;
 
-  /// While it lives, variables that this thread makes (in the scope) are not cut, and are put where
-  /// that shard of `variable` is. tf's colocate_vars_with.
+  /// Scope in which variables (made in the strategy's scope) have one shard, on the server of the
+  /// given shard of `variable`. Not thread-safe. tf's colocate_vars_with.
   class ColocationScope {
    public:
     ColocationScope(ParameterServerStrategy& strategy, const Variable& variable, int shard = 0);

@@ -1,4 +1,4 @@
-// Into how many shards a variable is cut: tf.distribute.experimental.partitioners.
+// Partitioners, which decide into how many shards a variable is divided.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,15 +12,15 @@
 
 namespace tutti {
 
-/// For a variable of this shape: the number of shards along each dimension, of which only the first
-/// may be more than 1. Called once per variable of rank 1 or more; scalars are never cut. Empty:
-/// nothing is cut.
+/// Returns the number of shards along each dimension for a variable of this shape; only the first
+/// may be more than 1. Called once per variable; scalars and variables without rows always have one
+/// shard. If empty, no variable is divided.
 using Partitioner = std::function<std::vector<std::int64_t>(const Shape& shape, DType dtype)>;
 
-/// Always `num_shards`, but not more than rows.
+/// Partitioner into `num_shards` shards, but at most one per row.
 class FixedShardsPartitioner {
  public:
-  /// Throws kInvalidArgument below 1.
+  /// Throws kInvalidArgument if num_shards < 1.
   explicit FixedShardsPartitioner(std::int64_t num_shards);
   std::vector<std::int64_t> operator()(const Shape& shape, DType dtype) const;
 
@@ -28,8 +28,9 @@ class FixedShardsPartitioner {
   std::int64_t num_shards_;
 };
 
-/// As many shards as make each about `min_shard_bytes` large, rounded up as tf does (10 bytes with
-/// a minimum of 4 are 3 shards); not more than `max_shards` nor rows. The default never cuts.
+/// Partitioner into shards of about `min_shard_bytes`. Rounds their number up as tf does (10 bytes
+/// with a minimum of 4 are 3 shards), to at most `max_shards` and one per row. The default never
+/// divides.
 class MinSizePartitioner {
  public:
   explicit MinSizePartitioner(std::int64_t min_shard_bytes = 256 << 10,
@@ -40,7 +41,8 @@ class MinSizePartitioner {
   std::int64_t min_shard_bytes_, max_shards_;
 };
 
-/// As few shards as keep each within `max_shard_bytes` (a row is not cut); at most `max_shards`.
+/// Partitioner into as few shards as keep each within `max_shard_bytes` (a row is not divided), but
+/// at most `max_shards`.
 class MaxSizePartitioner {
  public:
   explicit MaxSizePartitioner(std::int64_t max_shard_bytes,

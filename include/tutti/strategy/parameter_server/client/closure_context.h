@@ -1,5 +1,4 @@
-// Which closure a thread works on, what its changes are numbered by and its random numbers drawn
-// from, and how it fails.
+// The closure that a thread runs: its identity, random numbers, cancellation and errors.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -18,13 +17,13 @@
 
 namespace tutti {
 
-/// Set once, by whoever ends the work; looked at by those who do it. Threads: any.
+/// Flag that is set once to cancel work and checked by the threads that do it. Thread-safe.
 class CancellationToken {
  public:
   void cancel();
   bool is_cancelled() const noexcept { return cancelled_.load(std::memory_order_acquire); }
-  /// Called once, by cancel(), or now if that was called. May not block: the canceller may hold
-  /// locks.
+  /// Registers a callback that runs once, in cancel(), or immediately if already cancelled. It must
+  /// not block: the canceller may hold locks.
   void on_cancel(std::function<void()> told);
 
  private:
@@ -33,11 +32,11 @@ class CancellationToken {
   std::vector<std::function<void()>> told_ TUTTI_GUARDED_BY(mutex_);
 };
 
-/// The id below which closures have ended, as the coordinator last reported it to this worker.
-/// Every batch of operations carries it (OperationBatch). Thread-safe.
+/// Id below which all closures have ended, as the coordinator last reported it to this worker.
+/// Every OperationBatch carries it. Thread-safe.
 class ClosureWatermark {
  public:
-  /// Keeps the greatest id.
+  /// Sets the id to the maximum of `id` and its value.
   void raise(std::uint64_t id);
   std::uint64_t value() const { return id_.load(std::memory_order_acquire); }
 
@@ -45,35 +44,35 @@ class ClosureWatermark {
   std::atomic<std::uint64_t> id_{0};
 };
 
-/// One attempt at a closure. A value; copies share watermark and token. Thread-safe.
+/// One attempt at a closure. Value type; copies share watermark and token. Thread-safe.
 class ClosureContext {
  public:
-  /// `id`: closure_id(), the same over attempts. `attempt` counts from 1. `run`: the coordinator's
-  /// random number, by which servers refuse closures of a former one.
+  /// `id`: closure_id(), equal in all attempts. `attempt` counts from 1. `run`: random number of
+  /// the coordinator; servers refuse closures of an earlier one.
   ClosureContext(std::uint64_t id, int attempt, int worker,
                  std::shared_ptr<const ClosureWatermark> watermark = {},
                  std::shared_ptr<const CancellationToken> token = {}, std::uint64_t run = 0);
 
-  /// Of schedule(), from 0.
+  /// Returns the number of the closure in the order of schedule(), from 0.
   std::uint64_t number() const;
-  /// Identifies the closure to servers.
+  /// Returns the number that identifies the closure to servers.
   std::uint64_t id() const { return id_; }
   std::uint64_t run() const { return run_; }
   int attempt() const { return attempt_; }
   int worker() const { return worker_; }
-  /// 0 if the coordinator reported none.
+  /// Returns the value of the watermark; 0 if the coordinator has reported none.
   std::uint64_t finished_below() const { return watermark_ ? watermark_->value() : 0; }
-  /// Whether nobody waits for the result any more: another closure failed, the coordinator stops,
-  /// or the closure was given to another worker. Long steps look at it and return or throw.
+  /// Returns true if the result is not needed any more: another closure failed, the coordinator
+  /// stops, or another worker got the closure. Long steps check this and return or throw.
   bool cancelled() const { return token_ != nullptr && token_->is_cancelled(); }
-  /// Throws kCancelled when cancelled().
+  /// Throws kCancelled if cancelled().
   void throw_if_cancelled() const;
-  /// Random numbers of replica `replica` in this closure: the same in every attempt, on every
-  /// worker.
+  /// Returns the random context of replica `replica`, which is the same in every attempt and on
+  /// every worker.
   RandomContext random_context(std::uint32_t replica = 0) const;
   const std::shared_ptr<const CancellationToken>& token() const { return token_; }
 
-  /// This thread's context; nullptr outside closures.
+  /// Returns the calling thread's context; nullptr outside closures.
   static const ClosureContext* current();
 
  private:
@@ -85,8 +84,8 @@ class ClosureContext {
   std::uint64_t run_;
 };
 
-/// Makes `context` current on this thread until destroyed, and its random_context(replica) too.
-/// `context` outlives it. Threads that work for a closure (replicas) each open one.
+/// Scope that makes `context` and its random_context(replica) current on this thread. `context`
+/// must outlive it. Each thread that works for a closure (a replica) opens its own.
 class ClosureScope {
  public:
   explicit ClosureScope(const ClosureContext& context, std::uint32_t replica = 0);
@@ -99,18 +98,17 @@ class ClosureScope {
   RandomContextScope random_;
 };
 
-/// Where an error came from. Typed: nothing reads the words of a message.
+/// Origin of an error, so that callers need not parse messages.
 enum class ErrorOrigin : std::uint8_t {
-  kUser = 1,  // the step threw
+  kUser = 1,  // thrown by the step
   kInput,     // an argument could not be made: a per-worker resource, a dataset, a conversion
-  kWorker,    // infrastructure: a worker, or the way to it
+  kWorker,    // infrastructure: a worker, or the connection to it
   kServer,    // infrastructure: a parameter server
 };
-/// "user", "input", "worker", "ps".
+/// Returns "user", "input", "worker" or "ps".
 std::string_view to_string(ErrorOrigin origin);
 
-/// An error that knows its origin, where that is not what the place of the throw says: what a step
-/// throws counts as the user's, unless it is one of these.
+/// Error with an explicit origin. Any other error that a step throws has the origin kUser.
 class OriginError : public Error {
  public:
   OriginError(ErrorOrigin origin, ErrorCode code, std::string message)
@@ -121,7 +119,7 @@ class OriginError : public Error {
   ErrorOrigin origin_;
 };
 
-/// How one closure failed. A value.
+/// Failure of one closure. Value type.
 struct ClosureFailure {
   std::uint64_t closure = 0;
   int attempt = 0;
@@ -134,15 +132,15 @@ struct ClosureFailure {
   bool operator==(const ClosureFailure&) const = default;
 };
 
-/// What schedule(), join(), done() and fetch() throw for a closure that failed. The code and the
-/// message are those of the first failure; the others follow in the message, one per line.
+/// Error of closures that failed, thrown by schedule(), join(), done() and fetch(). Its code and
+/// message are those of the first failure; the message lists the others, one per line.
 class ClosureError : public Error {
  public:
-  /// `failures`: at least one, in the order in which they came.
+  /// `failures`: at least one, in the order in which they occurred.
   explicit ClosureError(std::vector<ClosureFailure> failures);
 
   ErrorOrigin origin() const { return failures_.front().origin; }
-  /// -1: none.
+  /// Returns -1 if there was no worker.
   int worker() const { return failures_.front().worker; }
   std::uint64_t closure() const { return failures_.front().closure; }
   const std::vector<ClosureFailure>& failures() const { return failures_; }

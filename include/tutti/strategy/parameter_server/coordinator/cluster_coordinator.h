@@ -1,4 +1,4 @@
-// Schedules steps on workers, whoever of them lives: asynchronous training with parameter servers.
+// Scheduler of steps on the workers that are alive: asynchronous training with parameter servers.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -25,16 +25,16 @@ namespace tutti {
 
 class CoordinatedStrategy;
 
-/// What has become of a closure.
+/// State of a closure's result.
 enum class RemoteValueState { kNotReady, kReady, kAborted };
 
 namespace internal {
 
-/// What a RemoteValue looks at. Threads: any.
+/// State that the RemoteValue handles of one closure share. Thread-safe.
 class RemoteResult {
  public:
   void set(Nest value) { end(RemoteValueState::kReady, std::move(value), nullptr); }
-  /// fetch() throws it.
+  /// Makes get() throw `error`.
   void abort(std::exception_ptr error) {
     end(RemoteValueState::kAborted, Nest(), std::move(error));
   }
@@ -53,18 +53,19 @@ class RemoteResult {
 
 }  // namespace internal
 
-/// What schedule() returns at once. A handle: copies share the result. Threads: any.
-/// tf.distribute.experimental.coordinator.RemoteValue.
+/// Future result of a closure, which schedule() returns at once. A handle: copies share the result.
+/// Thread-safe. tf.distribute.experimental.coordinator.RemoteValue.
 class RemoteValue {
  public:
   explicit RemoteValue(std::shared_ptr<internal::RemoteResult> result)
       : result_(std::move(result)) {}
 
   RemoteValueState state() const { return result_->state(); }
-  /// Waits for the result, in this process. Throws the closure's own error (ClosureError);
-  /// kCancelled when it was cancelled: schedule it again; kDeadlineExceeded.
+  /// Waits for the result and returns it. Throws the closure's own error (ClosureError); kCancelled
+  /// if it was cancelled (schedule it again); kDeadlineExceeded.
   Nest get(TimePoint deadline = TimePoint::max()) const { return result_->get(deadline); }
-  /// The same as a C++ value. Throws kInvalidArgument too, when the result is of another kind.
+  /// Same as get(), but returns a C++ value and throws kInvalidArgument if the result has another
+  /// type.
   template <class T = Tensor>
   T fetch(TimePoint deadline = TimePoint::max()) const {
     return internal::from_nest<T>(get(deadline), "fetch");
@@ -74,9 +75,9 @@ class RemoteValue {
   std::shared_ptr<internal::RemoteResult> result_;
 };
 
-/// How ClusterCoordinator::join() waits.
+/// Options of ClusterCoordinator::join().
 struct JoinClosures {
-  /// Saves a checkpoint when every closure has ended.
+  /// If true, saves a checkpoint after every closure has ended.
   bool durable = false;
   TimePoint deadline = TimePoint::max();
 };
@@ -86,60 +87,60 @@ class CoordinatorCore;
 struct CoordinatorInside;
 }  // namespace internal
 
-/// A handle: there is one coordinator per strategy, and copies, and coordinators made of the same
-/// strategy later, are it (their options are left out). When the last one is gone its threads end.
-/// Threads: any, all functions. tf.distribute.coordinator.ClusterCoordinator.
+/// Handle of the coordinator of a strategy. There is one per strategy: copies, and coordinators
+/// made later from the same strategy, share it; the options of the latter are ignored. Its threads
+/// end with the last handle. Thread-safe. tf.distribute.coordinator.ClusterCoordinator.
 class ClusterCoordinator {
  public:
-  /// `strategy` outlives it.
+  /// `strategy` must outlive it.
   explicit ClusterCoordinator(CoordinatedStrategy& strategy,
                               ClusterCoordinatorOptions options = {});
 
-  /// Makes `fn` known as `step`: a function or lambda whose parameters and result are Tensor,
+  /// Registers `fn` as `step`: a function or lambda whose parameters and result are Tensor,
   /// numbers, std::string, std containers of these, and per-worker values (T, T& or const T& of a
-  /// PerWorkerValues<T>). It may capture what the set-up part of the program built. On every task,
-  /// before start(). Throws kAlreadyExists; kFailedPrecondition after start().
+  /// PerWorkerValues<T>). It may capture objects that the set-up part of the program made. Call it
+  /// on every task, before start(). Throws kAlreadyExists; kFailedPrecondition after start().
   template <class Fn>
   void define(std::string_view step, Fn fn) {
     registry_to_define(step).define(step, std::move(fn));
   }
-  /// On workers and servers of a chief elsewhere: serves until the chief is done, and returns the
-  /// exit code for this process: 0, or 1 when the chief was lost or failed. On the chief, and where
-  /// all is in one process: nothing, at once. Call it when all steps are defined, before start():
-  /// `if (const auto code = coordinator.serve()) return *code;`.
+  /// On workers and servers whose chief is another process: serves until the chief is done, and
+  /// returns the exit code for this process: 0, or 1 if the chief was lost or failed. On the chief,
+  /// and if all is in one process: returns nullopt at once. Call it when all steps are defined,
+  /// before start(): `if (const auto code = coordinator.serve()) return *code;`.
   std::optional<int> serve();
-  /// Returns when the workers can be given closures. With a checkpoint_folder the variables, all
-  /// made before, then have the values of its last version. Throws kDeadlineExceeded when no worker
-  /// joined; kFailedPrecondition on a task that has to serve(), for a checkpoint of another
-  /// program, and naming the steps that a worker defines otherwise.
+  /// Waits until workers can run closures. With a checkpoint_folder, it also gives the variables,
+  /// all made before, the values of its last version. Throws kDeadlineExceeded if no worker joined;
+  /// kFailedPrecondition on a task that has to serve(), for a checkpoint of another program, and if
+  /// a worker defines other steps, which the error names.
   void start();
 
-  /// Gives the step to the next worker that is free, and returns at once (waits while the queue is
-  /// full, or another thread joins). Infrastructure errors are retried on another worker; each
-  /// closure's changes count once. Throws kNotFound naming the nearest steps; kInvalidArgument for
-  /// the wrong number of arguments; the first failure of earlier closures (ClosureError), after
-  /// those that ran have ended: then nothing runs, what was queued is cancelled, and the next call
-  /// works again.
+  /// Queues one call of the step for the next free worker and returns at once (it waits while the
+  /// queue is full or another thread joins). Infrastructure errors are retried on another worker;
+  /// each closure's changes count once. Throws kNotFound naming the nearest steps; kInvalidArgument
+  /// for the wrong number of arguments; the first failure of earlier closures (ClosureError). That
+  /// failure is thrown when running closures have ended and queued ones were cancelled; the next
+  /// call works again.
   template <class... Args>
   RemoteValue schedule(std::string_view step, const Args&... arguments) {
     return schedule_nest(step, Nest(Nest::List{internal::to_nest(arguments)...}));
   }
-  /// `arguments`: a list.
+  /// Same as schedule(), but with the arguments as a list.
   RemoteValue schedule_nest(std::string_view step, Nest arguments);
 
-  /// Waits until every closure has ended. Throws as schedule(), and kDeadlineExceeded naming what
-  /// runs. If a server is lost later, closures since the last checkpoint are done again: after
-  /// `join({.durable = true})` the last checkpoint contains all that ended.
+  /// Waits until every closure has ended. Throws as schedule() does, and kDeadlineExceeded naming
+  /// the running closures. If a server is lost later, closures since the last checkpoint are
+  /// repeated; after `join({.durable = true})` that checkpoint contains all closures that ended.
   void join(JoinClosures options);
   void join(TimePoint deadline = TimePoint::max()) { join({.deadline = deadline}); }
-  /// Whether every closure has ended. Throws as join().
+  /// Returns true if every closure has ended. Throws as join() does.
   bool done();
-  /// The values, in order; waits for each.
+  /// Waits for each result and returns them in order.
   std::vector<Nest> fetch(std::span<const RemoteValue> values) const;
 
-  /// One T per worker, made there by `make(int worker)` when a step first gets it. With workers in
-  /// other processes: on every task, in the same order, before start(). An error of `make` is an
-  /// input error of each closure that uses the value.
+  /// Creates one T per worker, made on it by `make(int worker)` when a step first uses it. If
+  /// workers are other processes, call this on every task, in the same order, before start(). An
+  /// error of `make` is an input error of each closure that uses the value.
   template <class Make>
   auto create_per_worker(Make make) {
     using T = std::decay_t<std::invoke_result_t<Make&, int>>;
@@ -150,33 +151,34 @@ class ClusterCoordinator {
         });
     return PerWorkerValues<T>(new_handle(id, internal::type_name(typeid(T))));
   }
-  /// Each worker reads the whole dataset, or what the function gives for its InputContext. The
-  /// function may not make variables (input error). As create_per_worker() for other processes.
+  /// Creates a dataset that each worker reads: the whole one, or the one that the function returns
+  /// for its InputContext. The function may not make variables (input error). If workers are other
+  /// processes, see create_per_worker().
   PerWorkerDataset create_per_worker_dataset(const Dataset& dataset);
   PerWorkerDataset create_per_worker_dataset(std::function<Dataset(const InputContext&)> make);
-  /// The same of what Strategy::distribute_dataset() gives, called in the function on each worker:
-  /// batches for its replicas. Every pass is the dataset's first epoch.
+  /// Overload for Strategy::distribute_dataset(), which the function calls on each worker:
+  /// iterators return batches for the worker's replicas. Every pass is the dataset's first epoch.
   PerWorkerDistributedDataset create_per_worker_dataset(
       std::function<DistributedDataset(const InputContext&)> make);
 
-  /// Runs the step once on each worker that lives, outside closures, and returns what each gave, by
-  /// worker; nothing for those that do not live. For reading per-worker values: a step that changes
-  /// variables is kFailedPrecondition in another process.
+  /// Runs the step once on each live worker, outside closures, and returns the results by worker,
+  /// with nothing for workers that are not alive. Meant for reading per-worker values: a step that
+  /// changes variables throws kFailedPrecondition in another process.
   template <class... Args>
   std::vector<Nest> run_on_each(std::string_view step, const Args&... arguments) {
     return run_nest_on_each(step, Nest(Nest::List{internal::to_nest(arguments)...}));
   }
 
-  /// Saves a version of the checkpoint now; it contains what was assigned outside closures, too.
-  /// Returns when it is on the disk. Throws what kept it from that; kDeadlineExceeded;
-  /// kFailedPrecondition without a checkpoint_folder.
+  /// Saves a version of the checkpoint now, including changes made outside closures, and returns
+  /// when it is on disk. Throws the error that prevented it; kDeadlineExceeded; kFailedPrecondition
+  /// without a checkpoint_folder.
   void save_checkpoint(TimePoint deadline = TimePoint::max());
-  /// Closures scheduled so far, counted over the coordinators of a strategy. After start() with a
-  /// checkpoint: those that it contains, so that a program that was started again continues with
-  /// the closure of this number.
+  /// Returns the number of closures scheduled so far by all coordinators of the strategy. After
+  /// start() with a checkpoint, that is the number of closures that it contains, so a restarted
+  /// program continues with the closure of this number.
   std::uint64_t num_scheduled() const;
 
-  /// What runs, what each worker does: for people.
+  /// Returns the running closures and the state of each worker, as text for people.
   std::string describe() const;
   bool operator==(const ClusterCoordinator&) const = default;
 
@@ -187,7 +189,7 @@ class ClusterCoordinator {
       std::string type, std::string text,
       std::function<std::shared_ptr<void>(int worker, std::uint64_t instance)> make);
   PerWorkerHandle new_handle(std::uint64_t id, std::string type);
-  /// `make` gets the worker's context and a number unlike that of any other worker's pass.
+  /// `make` receives the worker's context and a number that is different for each worker and pass.
   template <class Iterator>
   PerWorkerDatasetOf<Iterator> define_dataset(
       std::function<std::shared_ptr<Iterator>(const InputContext&, std::uint64_t epoch)> make);

@@ -11,49 +11,50 @@
 
 namespace tutti {
 
-/// Says what everybody does when nothing finishes for too long.
+/// Watchdog that reports when no closure finishes for too long.
 struct WatchdogOptions {
-  /// Zero or less: no watchdog, no thread.
+  /// Time without a finished closure after which it reports; zero or less disables it.
   Duration timeout = Duration::zero();
-  /// What is under way, in lines: logged with the stacks.
+  /// Description of the work in progress, in lines, logged with the stacks of all threads.
   std::function<std::string()> describe = {};
-  /// Called after the log, each time.
+  /// Called after each report.
   std::function<void()> on_timeout = {};
 };
 
-/// How a coordinator hands out closures, how often it tries again, and what it keeps. What
-/// makes no sense is kInvalidArgument when the coordinator is made.
+/// Scheduling, retries and checkpoints of a coordinator. Invalid values throw kInvalidArgument when
+/// the coordinator is made.
 struct ClusterCoordinatorOptions {
-  /// schedule() waits while so many closures are queued.
+  /// Number of queued closures at which schedule() waits.
   std::size_t most_queued = 4096;
-  /// Closures that a worker in another process has at a time: the next one is there when the last
-  /// ends. Near the end of the queue it has one, so that no worker is idle. Workers of this process
-  /// have one.
+  /// Closures that a worker in another process has at a time, so that the next one is there when
+  /// the last ends. Near the end of the queue it has one, so that no worker is idle. Workers of
+  /// this process have one.
   int window = 2;
-  /// Attempts that infrastructure may end, and different workers that may die of a closure, before
-  /// it fails.
+  /// A closure fails after this many attempts that infrastructure ended, or after this many
+  /// different workers died while running it.
   int most_attempts = 4;
   int most_workers_lost = 2;
-  /// Worker i gets its first closure after min(i * start_delay, most_start_delay).
+  /// Upper bound of the delays: worker i gets its first closure after min(i * start_delay,
+  /// most_start_delay).
   Duration start_delay = Duration::zero();
   Duration most_start_delay = durations::kJoinTimeout;
-  /// For workers in other processes: start() waits for all; after this long it goes on with
-  /// those that came.
+  /// Time for which start() waits for all workers in other processes; then it continues with those
+  /// that have joined.
   Duration join_timeout = durations::kJoinTimeout;
-  /// When all workers have been gone for so long, what is queued fails.
+  /// Time without a live worker after which the first queued closure fails and the others are
+  /// cancelled.
   Duration most_absence = std::chrono::hours(1);
-  /// `describe` is filled in.
+  /// The caller must leave `describe` empty; it is set internally.
   WatchdogOptions watchdog = {};
-  /// Folder for the checkpoint of the job (docs/checkpoints.md); empty: none is kept, and a server
-  /// process that is lost ends the run. With a folder, a lost server takes all servers back to the
-  /// last version, and the closures since then are done again; a coordinator that is started again
-  /// continues from it (num_scheduled()). The coordinator alone reads and writes it. One
-  /// coordinator per folder.
+  /// Folder for the checkpoint of the job (docs/checkpoints.md). If empty, none is kept, and a lost
+  /// server process ends the run. With a folder, a lost server takes all servers back to the last
+  /// version, and the closures since then are repeated; a restarted coordinator continues from it
+  /// (num_scheduled()). Only the coordinator reads and writes it. One coordinator per folder.
   std::string checkpoint_folder = {};
-  /// From version to version. Closures that are longer delay a version, and are named.
+  /// Time between versions. Longer closures delay a version, and are logged.
   Duration checkpoint_interval = std::chrono::seconds(30);
-  /// A version is due at once when the arguments of closures that the last one does not contain
-  /// take so many bytes.
+  /// A version is saved at once when the arguments of closures that the last one does not contain
+  /// reach this many bytes.
   std::size_t most_held_bytes = std::size_t{256} << 20;
 };
 

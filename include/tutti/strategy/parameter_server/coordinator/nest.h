@@ -1,4 +1,4 @@
-// Arguments and results of steps: tensors and texts in lists and maps, however deep.
+// Arguments and results of steps: tensors and strings in nested lists and maps.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -15,23 +15,23 @@
 
 namespace tutti {
 
-/// Names what each worker has one of (PerWorkerValues); a step gets that of its own worker.
+/// Reference to a per-worker value (PerWorkerValues); a step receives the value of its own worker.
 struct PerWorkerHandle {
-  std::uint64_t id = 0;        // of the definition
-  std::uint64_t instance = 0;  // made of it
+  std::uint64_t id = 0;        // number of the definition
+  std::uint64_t instance = 0;  // number of the value made from it
   std::string type = {};
-  /// Keeps the values; does not travel.
+  /// Keeps the values alive; not sent.
   std::shared_ptr<const void> owner = {};
 };
 
-/// A value that is nothing, a tensor (numbers are tensors without dimensions), a text, a handle, a
-/// list, or a map. nest_conversion.h makes one of C++ values, and these of one. A value type.
+/// A value: nothing, a tensor (a number is one without dimensions), a text, a handle, a list or a
+/// map. nest_conversion.h converts from and to C++ values. Value type.
 class Nest {
  public:
   using List = std::vector<Nest>;
   using Member = std::pair<std::string, Nest>;
   using Map = std::vector<Member>;  // each name once
-  /// Lists and maps within each other, at most.
+  /// Maximum nesting of lists and maps.
   static constexpr int kDeepest = 32;
 
   Nest() = default;
@@ -39,20 +39,20 @@ class Nest {
   explicit Nest(std::string text) : value_(std::move(text)) {}
   explicit Nest(PerWorkerHandle handle) : value_(std::move(handle)) {}
   explicit Nest(List list) : value_(std::move(list)) {}
-  /// Throws kInvalidArgument for a name that stands twice.
+  /// Throws kInvalidArgument for a repeated name.
   explicit Nest(Map map);
 
   bool is_nothing() const { return std::holds_alternative<std::monostate>(value_); }
-  /// nullptr when it is something else.
+  /// The accessors return nullptr if the value has another kind.
   const Tensor* tensor() const { return std::get_if<Tensor>(&value_); }
   const std::string* text() const { return std::get_if<std::string>(&value_); }
   const PerWorkerHandle* handle() const { return std::get_if<PerWorkerHandle>(&value_); }
   const List* list() const { return std::get_if<List>(&value_); }
   const Map* map() const { return std::get_if<Map>(&value_); }
-  /// The member of that name, or nullptr.
+  /// Returns the member of that name; nullptr if there is none.
   const Nest* find(std::string_view name) const;
 
-  /// "(float32 [], [int64 [3]], {v: int64 []})": shapes, not values.
+  /// Returns shapes, not values: "(float32 [], [int64 [3]], {v: int64 []})".
   std::string structure() const;
   /// Calls `visitor` with each handle.
   template <class Visitor>
@@ -72,12 +72,12 @@ class Nest {
 
 namespace internal {
 
-/// The head is a message Nest (cluster/proto/nest.proto) with texts and small tensors; larger ones
-/// are in the payload, which shares their memory (those of GPUs are copied to the host). Throws
-/// kResourceExhausted for a head beyond kLongestHead, kInvalidArgument for one deeper than
-/// Nest::kDeepest.
+/// Encodes a nest. The head is a message Nest (cluster/proto/nest.proto) with texts and small
+/// tensors. Larger tensors are in the payload, which shares their memory (those of GPUs are copied
+/// to the host). Throws kResourceExhausted for a head beyond kLongestHead, kInvalidArgument for
+/// nesting deeper than Nest::kDeepest.
 Packet encode_nest(const Nest& nest);
-/// Throws kDataLoss for anything that encode_nest() does not write.
+/// Throws kDataLoss for packets that encode_nest() does not write.
 Nest decode_nest(const Packet& packet);
 
 }  // namespace internal

@@ -1,4 +1,4 @@
-// C++ values as nests, and back: Tensor, numbers, texts, and std containers of these.
+// Conversions between nests and C++ values: Tensor, numbers, texts, and std containers of these.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -25,24 +25,24 @@ class PerWorkerValues;
 
 namespace internal {
 
-/// What each worker has one of, as a worker's thread finds its own.
+/// Per-worker values of one worker, as its thread finds them.
 class WorkerResources {
  public:
   virtual ~WorkerResources() = default;
-  /// Never nullptr. Throws what its creation threw, as an input error.
+  /// Returns the value, never nullptr. Throws the error of its creation as an input error.
   virtual std::shared_ptr<void> find(const PerWorkerHandle& handle) = 0;
 };
 
 /// Throws kInvalidArgument "`who`: expected `expected`, got `got.structure()`".
 [[noreturn]] void fail_conversion(const std::string& who, std::string_view expected,
                                   const Nest& got);
-/// One number of a tensor without dimensions; throws as fail_conversion().
+/// Return the number in a tensor without dimensions. Throw as fail_conversion() does.
 std::int64_t integer_of(const Nest& nest, const std::string& who, std::string_view expected,
                         std::int64_t low, std::int64_t high);
 double number_of(const Nest& nest, const std::string& who, std::string_view expected);
 Nest nest_of_integer(std::int64_t value);
 Nest nest_of_unsigned(std::uint64_t value);
-/// The readable name of a type.
+/// Returns the demangled name of a type.
 std::string type_name(const std::type_info& type);
 
 template <class T>
@@ -73,7 +73,7 @@ inline constexpr bool is_text =
     std::same_as<T, std::string> || std::same_as<T, std::string_view> ||
     std::same_as<std::decay_t<T>, const char*> || std::same_as<std::decay_t<T>, char*>;
 
-/// What travels by value; a parameter of another type is a per-worker value.
+/// True for types that are sent by value; a parameter of another type is a per-worker value.
 template <class T>
 inline constexpr bool is_nest_value =
     std::same_as<T, Nest> || std::same_as<T, Tensor> || std::is_arithmetic_v<T> || is_text<T> ||
@@ -121,7 +121,7 @@ Nest to_nest(const T& value) {
   }
 }
 
-/// "int", "text", "(Tensor, list of float)": what a signature says of a type.
+/// Returns the name of a type in signatures: "int64", "text", "(Tensor, list of float32)".
 template <class T>
 std::string nest_type_name() {
   if constexpr (std::is_void_v<T>) {
@@ -155,8 +155,8 @@ std::string nest_type_name() {
   }
 }
 
-/// `who` names the value in errors: "step 'train', argument 2". Throws kInvalidArgument saying
-/// expected and got.
+/// Converts a nest to a T. `who` names the value in errors: "step 'train', argument 2". Throws
+/// kInvalidArgument naming the expected and the actual type.
 template <class T>
 T from_nest(const Nest& nest, const std::string& who) {
   if constexpr (std::same_as<T, Nest>) {

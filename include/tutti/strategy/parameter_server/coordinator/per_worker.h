@@ -1,4 +1,4 @@
-// What each worker has one of: values, and iterators over datasets.
+// Per-worker values, and per-worker iterators over datasets.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,10 +12,10 @@
 
 namespace tutti {
 
-/// An argument of schedule() for a step whose parameter is T, T& or const T&: it gets the T of the
-/// worker that it runs on, made there when first asked for, and made anew after the worker was
-/// started again. Copies share the values; workers drop them when the last copy, and the last
-/// closure with one, are gone. tf.distribute.experimental.coordinator.PerWorkerValues.
+/// Argument of schedule() for a step whose parameter is T, T& or const T&. The step receives the T
+/// of the worker that runs it, made there at its first use and again after a restart of the worker.
+/// Copies share the values. Workers drop them when no copy, and no closure with one, is left.
+/// tf.distribute.experimental.coordinator.PerWorkerValues.
 template <class T>
 class PerWorkerValues {
  public:
@@ -26,43 +26,41 @@ class PerWorkerValues {
   PerWorkerHandle handle_;
 };
 
-/// One worker's pass over its dataset. A handle: copies share the position. Used by one thread at a
-/// time.
+/// One worker's pass over its dataset. A handle: copies share the position. Not thread-safe.
 class DatasetIterator {
  public:
   DatasetIterator(Dataset dataset, std::uint64_t epoch)
       : dataset_(std::move(dataset)), elements_(dataset_.iterate(epoch)) {}
   /// Throws kOutOfRange at the end.
   Batch next();
-  /// Nothing at the end.
+  /// Returns nullopt at the end.
   std::optional<Batch> try_next();
 
  private:
-  Dataset dataset_;  // lives as long as its pass
+  Dataset dataset_;  // must live as long as the iteration
   std::shared_ptr<ElementIterator> elements_;
 };
 
-/// One worker's pass over a dataset that is distributed over the replicas of the worker: a batch
-/// for each of them. A handle. Used by one thread at a time.
+/// One worker's pass over a dataset that is distributed over the worker's replicas: a batch for
+/// each. A handle. Not thread-safe.
 class DistributedIterator {
  public:
   explicit DistributedIterator(DistributedDataset dataset) : dataset_(std::move(dataset)) {}
   /// Throws kOutOfRange at the end.
   PerReplica<Batch> next();
-  /// Nothing at the end.
+  /// Returns nullopt at the end.
   std::optional<PerReplica<Batch>> try_next();
 
  private:
-  DistributedDataset dataset_;                         // lives as long as its pass
-  std::optional<DistributedDataset::Iterator> place_;  // nothing before the first batch
+  DistributedDataset dataset_;                         // must live as long as the iteration
+  std::optional<DistributedDataset::Iterator> place_;  // nullopt before the first batch
 };
 
-/// A dataset that each worker reads for itself. Made by create_per_worker_dataset(). A handle.
+/// Dataset that each worker reads for itself, made by create_per_worker_dataset(). A handle.
 template <class Iterator>
 class PerWorkerDatasetOf {
  public:
-  /// A new pass on each worker; the order of shuffles differs from worker to worker and from pass
-  /// to pass.
+  /// Starts a new pass on each worker. The order of shuffles is different for each worker and pass.
   PerWorkerValues<Iterator> iterate() const { return iterate_(); }
 
  private:
@@ -71,7 +69,7 @@ class PerWorkerDatasetOf {
       : iterate_(std::move(iterate)) {}
   std::function<PerWorkerValues<Iterator>()> iterate_;
 };
-/// Datasets of workers, by what reads them: one replica, or all replicas of the worker.
+/// Datasets read by one replica, and by all replicas of a worker.
 using PerWorkerDataset = PerWorkerDatasetOf<DatasetIterator>;
 using PerWorkerDistributedDataset = PerWorkerDatasetOf<DistributedIterator>;
 

@@ -1,4 +1,4 @@
-// The steps that every task of the job knows by name, and what each worker has one of.
+// Registry of the steps and per-worker values that every task of the job defines.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -19,7 +19,7 @@
 
 namespace tutti::internal {
 
-/// A parameter while the step runs: the value itself, or the worker's own one.
+/// Argument of a running step: the value itself, or the worker's own value.
 template <class P>
 class StepParameter {
   using T = std::remove_cvref_t<P>;
@@ -61,12 +61,12 @@ struct StepDefinition {
   std::string name = {};
   int num_parameters = 0;
   std::string signature = {};  // "train(Tensor, float32) -> Tensor"
-  /// `arguments`: a list. Throws OriginError of kInput for arguments that do not fit, and what the
-  /// step throws.
+  /// `arguments`: a list. Throws OriginError of kInput for arguments that do not fit, and the
+  /// errors of the step.
   std::function<Nest(const Nest& arguments, WorkerResources& resources)> run = {};
 };
 
-/// What each worker makes once per instance, when a step first asks for it.
+/// Definition of a per-worker value, which each worker makes once per instance, at its first use.
 struct ResourceDefinition {
   std::uint64_t id = 0;
   std::string type = {};
@@ -74,7 +74,7 @@ struct ResourceDefinition {
   std::function<std::shared_ptr<void>(int worker, std::uint64_t instance)> make = {};
 };
 
-/// Runs `body`; what it throws, but OriginErrors, becomes an input error.
+/// Runs `body` and rethrows its errors, except OriginErrors, as input errors.
 template <class Body>
 auto as_input(const Body& body) {
   try {
@@ -88,11 +88,11 @@ auto as_input(const Body& body) {
   }
 }
 
-/// Filled by the set-up part of the program, which is the same on every task. Threads: any;
-/// definitions stay where they are.
+/// Steps and per-worker values, registered by the set-up part of the program, which is the same on
+/// every task. Definitions are never moved. Thread-safe.
 class StepRegistry {
  public:
-  /// `fn`: a function, or a lambda without auto. Throws kAlreadyExists with both signatures,
+  /// Registers a function, or a lambda without auto. Throws kAlreadyExists with both signatures,
   /// kInvalidArgument for an empty name.
   template <class Fn>
   void define(std::string_view name, Fn fn) {
@@ -101,17 +101,16 @@ class StepRegistry {
   /// Throws kNotFound naming the three steps with the nearest names.
   const StepDefinition& find(std::string_view name) const;
 
-  /// Numbered from 0 in the order of calls.
+  /// Returns the number of the definition, from 0 in the order of calls.
   std::uint64_t define_resource(
       std::string type, std::string text,
       std::function<std::shared_ptr<void>(int worker, std::uint64_t instance)> make);
   /// Throws kNotFound.
   ResourceDefinition find_resource(std::uint64_t id) const;
 
-  /// One line per step, by name, then one per resource: what tasks compare.
+  /// Returns one line per step, by name, then one per resource, for comparing tasks.
   std::string text() const;
-  /// Throws kFailedPrecondition listing what is missing on either side and what differs, unless
-  /// the texts are equal.
+  /// Throws kFailedPrecondition, listing missing and different lines, unless the texts are equal.
   static void require_same(const std::string& own_text, const std::string& own_name,
                            const std::string& other_text, const std::string& other_name);
 

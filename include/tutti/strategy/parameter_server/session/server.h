@@ -1,4 +1,4 @@
-// A task of a cluster that holds variables and computes for others. tf.distribute.Server.
+// Task of a cluster that stores variables and computes for its clients. tf.distribute.Server.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -16,47 +16,49 @@ class ParameterServerJob;
 }  // namespace internal
 
 struct ServerOptions {
-  /// Not set: of TUTTI_JOB_ID, TUTTI_JOB_SECRET_FILE and TUTTI_RESTART.
+  /// If empty, `job_id` and `secret` are those of TUTTI_JOB_ID and TUTTI_JOB_SECRET_FILE.
+  /// TUTTI_RESTART is always read.
   std::string job_id = {};
   JobSecret secret = {};
   TlsFiles tls = {};
-  /// Listens at an address that other machines reach without a secret: closed laboratory networks.
+  /// Allows listening without a secret at an address that other machines reach: for isolated
+  /// networks.
   bool allow_insecure_network = false;
 };
 
-/// Listens at its task's address from construction on, for workers and sessions (session/session.h)
-/// of the job. Threads: any.
+/// Server that listens at its task's address from construction on, for workers and sessions
+/// (session/session.h) of the job. Thread-safe.
 class Server {
  public:
-  /// Throws kNotFound for a task that the cluster has not, kUnavailable for an address that cannot
-  /// be used (naming the process that has the port), kInvalidArgument with the one-line remedy for
-  /// one that would let strangers in.
+  /// Throws kNotFound if the cluster does not have the task, kUnavailable if the address cannot be
+  /// used (naming the process that has the port), and kInvalidArgument with a one-line remedy if it
+  /// would be reachable without a secret.
   Server(const ClusterSpec& cluster, const std::string& job_name, int task_index,
          ServerOptions options = {});
-  /// The task that `resolver` says. Throws kInvalidArgument besides where the resolver knows no
-  /// task, or names another rpc_layer() than "grpc".
+  /// Uses the task of `resolver`. Also throws kInvalidArgument if the resolver has no task, or
+  /// another rpc_layer() than "grpc".
   explicit Server(const ClusterResolver& resolver, ServerOptions options = {});
-  /// The one task of a cluster of its own ("local"), at a free port of this machine.
+  /// Creates the only task of a cluster of its own ("local"), at a free port of this machine.
   static std::unique_ptr<Server> create_local_server(ServerOptions options = {});
   ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
-  /// "grpc://127.0.0.1:2222".
+  /// Returns the address for clients: "grpc://127.0.0.1:2222".
   std::string target() const;
   const ClusterSpec& cluster() const;
   const Task& task() const;
-  /// Serves until stop(), or until every other task that does not serve itself (not of job "ps")
-  /// has come and has said good-bye; where sessions were opened, until the last of them has ended.
+  /// Serves until stop() is called, or the last session has ended, or every task of other jobs,
+  /// except chief and evaluator, has connected and all clients have disconnected.
   void join();
   void stop();
-  /// The job has lost this process of a task, and earlier ones: nothing waits for them any more.
+  /// Stops waiting for this process of a task, and for earlier ones, which the job has lost.
   void give_up(const Task& task, std::uint64_t incarnation);
 
  private:
   friend class internal::ParameterServerJob;
   struct Impl;
-  /// `awaits_coordinator`: holds calls until a coordinator opens it (StoreOrder).
+  /// `awaits_coordinator`: calls wait until a coordinator opens the store (StoreOrder).
   Server(const ClusterSpec& cluster, const std::string& job_name, int task_index,
          const ServerOptions& options, bool awaits_coordinator);
   std::unique_ptr<Impl> impl_;

@@ -22,17 +22,17 @@
 namespace tutti {
 
 struct SessionOptions {
-  /// For reaching the target and then all other tasks of its cluster.
+  /// Timeout for connecting to the target, and then to all other tasks of its cluster.
   std::chrono::milliseconds connect_timeout = std::chrono::seconds(30);
-  /// For a step, and for a value that is fetched; between tasks three quarters of it.
+  /// Timeout for a step, and for a fetched value; transfers between tasks use 3/4 of it.
   std::chrono::milliseconds timeout = std::chrono::seconds(60);
-  /// Not set: of TUTTI_JOB_ID and TUTTI_JOB_SECRET_FILE.
+  /// If empty, `job_id` and `secret` are those of TUTTI_JOB_ID and TUTTI_JOB_SECRET_FILE.
   std::string job_id = {};
   JobSecret secret = {};
   TlsFiles tls = {};
 };
 
-/// Traffic from one place to another in this session.
+/// Traffic between two tasks, or a task and the client, in this session.
 struct SessionTransfer {
   std::string from = {};  // "/job:ps/replica:0/task:0", or "client"
   std::string to = {};
@@ -47,8 +47,8 @@ namespace internal {
 class SessionCore;
 }  // namespace internal
 
-/// While it lives, device scopes of other tasks work on this thread: `const auto scope =
-/// session.scope();`. Scopes of a thread are destroyed in the reverse order.
+/// Scope in which device scopes of other tasks work on this thread: `const auto scope =
+/// session.scope();`. Scopes of a thread are destroyed in reverse order.
 class [[nodiscard]] SessionScope {
  public:
   explicit SessionScope(const Session& session);
@@ -60,32 +60,31 @@ class [[nodiscard]] SessionScope {
   std::unique_ptr<Impl> impl_;
 };
 
-/// One client that drives all tasks of a cluster (in-graph replication); this process needs no
-/// devices. Within scope(), operations in a device scope of another task,
-/// `DeviceScope task("/job:worker/task:1")`, are recorded and run there, and variables that are
-/// made in one live there. Parts that the scope leaves out are those of the target's own task, or
-/// of the first task of the job. Outside of such scopes an operation runs where its first input is
-/// that is on another task; without one, in this process. Gradients run where their operations ran,
-/// and updates where the variable is.
+/// Client that drives all tasks of a cluster (in-graph replication); this process needs no devices.
+/// Within scope(), operations in a device scope of another task, `DeviceScope
+/// task("/job:worker/task:1")`, are recorded and run there, and variables made in one are stored
+/// there. A device scope without a task names the target's own task, or the first task of its job.
+/// Outside such scopes an operation runs on the task of its first remote input; without one, in
+/// this process. Gradients run where their operations ran, and updates where the variable is.
 ///
 ///     Session session(server.target());
 ///     const auto scope = session.scope();
 ///     const Tensor loss = session.run([&] { return step(batch); });
 ///
-/// run() records what a function does, and runs it as one program: cut by tasks, sent to each task
-/// once, with values that go from task to task directly. Later steps that differ in numbers alone
-/// send arguments alone: every tensor that the step did not make. Outside run(), each operation is
-/// such a step. What operations return is fetched when the host first reads it; within run() that
-/// is an error, which names the operation. Sessions of one cluster share variables by name.
+/// run() records a function and runs it as one program: divided by tasks, sent to each task once,
+/// with values that go from task to task directly. Later steps that differ only in numbers send
+/// only arguments: every tensor that the step did not make. Outside run(), each operation is such a
+/// step. Results of operations are fetched when the host first reads them; within run() that is an
+/// error, which names the operation. Sessions of one cluster share variables by name.
 ///
-/// A task that dies takes its values and variables along: errors name them, and a new session
-/// continues with those of the other tasks. Thread-safe; a scope belongs to one thread. A handle:
-/// copies are the same session, which ends with the last copy, scope, variable and value.
+/// If a task dies, its values and variables are lost: errors name them, and a new session continues
+/// with those of the other tasks. Thread-safe; a scope belongs to one thread. A handle: copies are
+/// the same session, which ends with the last copy, scope, variable and value.
 class Session {
  public:
   /// `target`: Server::target() of any task of the cluster, "grpc://host:port". Throws kUnavailable
-  /// naming target or task if it does not answer in time; kInvalidArgument for a text that is not a
-  /// target; kFailedPrecondition for a server of another job, or one with another secret.
+  /// naming target or task if it does not answer in time; kInvalidArgument for a malformed target;
+  /// kFailedPrecondition for a server of another job, or with another secret.
   explicit Session(const std::string& target, SessionOptions options = {});
 
   const std::string& target() const;
@@ -96,9 +95,9 @@ class Session {
 
   SessionScope scope() const { return SessionScope(*this); }
 
-  /// Runs `step` and returns its result. Throws the first error of a task, which names task,
-  /// operation and line; kUnavailable naming the tasks that died, and their variables. Needs no
-  /// scope() around it. tf.Session.run.
+  /// Runs `step` and returns its result. Throws the first error of a task, naming task, operation
+  /// and line; kUnavailable naming the tasks that died, and their variables. Needs no scope().
+  /// tf.Session.run.
   template <class Step>
   auto run(Step&& step) const {
     if constexpr (std::is_void_v<std::invoke_result_t<Step&>>) {
@@ -120,9 +119,9 @@ class Session {
   std::shared_ptr<internal::SessionCore> core_;
 };
 
-/// Adds the gradients of copies of a computation, which are in the order of `variables`: each on
-/// its variable's task, in the canonical order of replicas, so that the bits are those of a
-/// MirroredStrategy with as many replicas.
+/// Adds the gradients of copies of a computation; each list is in the order of `variables`. Each
+/// sum runs on its variable's task, in the canonical order of replicas, so that the bits are those
+/// of a MirroredStrategy with as many replicas.
 std::vector<Gradient> sum_over_replicas(std::span<const Variable> variables,
                                         std::span<const std::vector<Gradient>> per_replica);
 
