@@ -1,4 +1,4 @@
-// The closure of a thread is a thread-local pointer that a scope sets and puts back.
+// The current closure is a thread-local pointer, which a scope sets and restores.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/client/closure_context.h"
 
@@ -11,7 +11,7 @@ namespace {
 
 thread_local const ClosureContext* current_closure = nullptr;
 
-/// The first failure in front.
+/// Returns the text of an error, with the first failure in front.
 std::string message_of(const std::vector<ClosureFailure>& failures) {
   TUTTI_CHECK(!failures.empty(), "an error without a failure");
   constexpr std::size_t kMostLines = 16;

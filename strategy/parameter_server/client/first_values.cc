@@ -1,4 +1,4 @@
-// A shard lives as long as it is read.
+// Rows of a shard are read from a StoredShard that lives for one read.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/client/first_values.h"
 

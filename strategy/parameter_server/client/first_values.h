@@ -1,4 +1,4 @@
-// The servers as a server's own program sees them: variables have the values they are made with.
+// Servers for a server's own program, in which variables have their initial values.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10,10 +10,10 @@
 
 namespace tutti::internal {
 
-/// A process of job ps runs the program up to ClusterCoordinator::start(), where nothing may be
-/// changed: so values are made when somebody reads them, and nothing is kept but what describes
-/// them (and tensors that the program gave itself). Other operations are refused with
-/// kFailedPrecondition. Threads: any.
+/// VariableService for a process of job ps, which runs the program up to
+/// ClusterCoordinator::start(), where nothing may be changed. Values are computed when they are
+/// read, and only their descriptions are kept (and tensors that the program provided). Other
+/// operations are refused with kFailedPrecondition. Thread-safe.
 class FirstValues final : public VariableService {
  public:
   explicit FirstValues(std::string name) : name_(std::move(name)) {}

@@ -1,4 +1,4 @@
-// Reading many variables at once, and knowing what is still the present value.
+// Reads of many variables at once, and tracking of which values are current.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/client/parameter_servers.h"
 #include "tutti/core/random.h"
@@ -37,7 +37,7 @@ std::vector<std::unique_ptr<ServerLink>> links_to(
   return links;
 }
 
-/// What comes of a fetch of one variable.
+/// Result of fetching one variable.
 struct Fetched {
   std::shared_ptr<ReadCache> cache;
   std::vector<Tensor> values;
@@ -120,7 +120,7 @@ void ParameterServers::leave() noexcept {
     if (!std::exchange(has_joined_, false)) return;
   }
   try {
-    // Leaving is not worth a longer wait.
+    // A longer wait is not worth it when leaving.
     const TimePoint end = deadline_after(Clock::system().now(), durations::kSilentAfter);
     const ReportWorker report{pace_->worker, /*has_ended=*/true};
     std::vector<std::shared_ptr<PendingAnswers>> pending;
@@ -144,7 +144,7 @@ bool ParameterServers::is_fresh(const ReadCache& cache) const {
   return num_steps_ > 0 && cache.epoch == epoch_;
 }
 
-/// Within a step also what the last one read, if it is not fresh.
+/// Returns `cache`, and within a step also what the last step read, unless it is fresh.
 ParameterServers::Caches ParameterServers::wanted(const std::shared_ptr<ReadCache>& cache) {
   Caches caches{cache};
   if (num_steps_ == 0) return caches;
@@ -225,7 +225,7 @@ Tensor ParameterServers::read_once(const std::shared_ptr<ReadCache>& cache) {
 }
 
 void ParameterServers::note_versions(const ReadCache& cache) {
-  if (num_steps_ == 0) return;  // gradients are of steps
+  if (num_steps_ == 0) return;  // gradients only exist in steps
   const UpdateOrigin reader = current_update_origin(client_);
   for (std::size_t i = 0; i < cache.versions.size(); ++i) {
     versions_.try_emplace({reader.stream, reader.attempt, cache.shards[i].id}, cache.versions[i]);
@@ -274,7 +274,7 @@ std::vector<OperationAnswer> ParameterServers::wait_for_read(int server, Pending
   }
 }
 
-/// `error`: of a read whose deadline passed.
+/// `error`: the timeout of a read. Throws one that names the workers, if any are missing.
 void ParameterServers::fail_if_workers_are_missing(int server, const Error& error) {
   const auto answer = link(server).read({Operation(ReadStatistics{})})->wait(deadline()).front();
   std::vector<int> missing;
@@ -298,7 +298,7 @@ std::vector<ServerStatistics> ParameterServers::statistics() {
   return statistics;
 }
 
-/// Behind all changes of this process.
+/// The read is sent after all changes of this process.
 std::vector<OperationAnswer> ParameterServers::ask_all(const Operation& question) {
   std::vector<std::shared_ptr<PendingAnswers>> pending;
   for (const auto& each : links_) pending.push_back(each->read({question}));
@@ -309,8 +309,8 @@ std::vector<OperationAnswer> ParameterServers::ask_all(const Operation& question
   return answers;
 }
 
-/// Where servers add up gradients, values of one step: some of them may have been read while it
-/// ended.
+/// If servers add up gradients, repeats the fetch until all values are of one step, which may have
+/// ended between two reads.
 void ParameterServers::fetch(const Caches& caches) {
   const TimePoint end = read_deadline();
   std::optional<std::uint64_t> at_least = 0;
@@ -318,7 +318,7 @@ void ParameterServers::fetch(const Caches& caches) {
     fetch_once(caches, *at_least);
     MutexLock lock(mutex_);
     at_least = replica_steps_ && num_steps_ > 0 ? replica_steps_->is_behind(caches) : std::nullopt;
-    if (Clock::system().now() > end) return;  // what does not belong together is left out
+    if (Clock::system().now() > end) return;  // gradients of mixed steps are left out
   }
 }
 
@@ -375,10 +375,10 @@ void ParameterServers::fetch_once(const Caches& caches, std::uint64_t at_least_s
   }
 }
 
-/// The change is noted first: a fetch in between sends it, and counts as older.
+/// The change is added before the cache is invalidated, so that a fetch in between counts as older.
 void ParameterServers::change(int server, Operation operation) {
   if (guard_) guard_();
-  // Before and after: a checkpoint in between may have it or not.
+  // Both before and after: a checkpoint taken in between may or may not contain the change.
   const bool is_outside = ClosureContext::current() == nullptr;
   if (is_outside) note_outside_change();
   link(server).change(std::move(operation));

@@ -1,4 +1,4 @@
-// All servers of a job as this process uses them, and what it has read from them.
+// All servers of a job as this process uses them, and the values read from them.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -25,47 +25,47 @@
 
 namespace tutti::internal {
 
-/// An optimizer updates all of its variables by the same rule, in every step: they share one text.
-/// Threads: any.
+/// Cache of texts of update rules: an optimizer updates all of its variables by the same rule, in
+/// every step, so that they share one text. Thread-safe.
 class RuleTexts {
  public:
-  /// describe_update_rule(rule). Throws as it does.
+  /// Returns describe_update_rule(rule). Throws as it does.
   SharedText of(const UpdateRule& rule);
 
  private:
   Mutex mutex_;
-  // By UpdateRule::number(), the latest last: an optimizer has up to three rules.
+  // By UpdateRule::number(), latest last. An optimizer has at most three rules.
   std::deque<std::pair<std::uint64_t, SharedText>> texts_ TUTTI_GUARDED_BY(mutex_);
 };
 
-/// A shard, and where it is.
+/// A shard and its server.
 struct RemoteShard {
   RemoteShard(int on_server, ShardSpec of_spec)
       : server(on_server), spec(std::move(of_spec)), id(spec.id()) {}
   int server;
   ShardSpec spec;
-  ShardId id;  // the spec's, made once: it is in every operation
+  ShardId id;  // of the spec, cached because every operation contains it
 };
 
-/// The values of a variable as read; but for `shards`, which stay, guarded by ParameterServers.
+/// Values read of a variable. `shards` are constant; the rest is guarded by ParameterServers.
 struct ReadCache {
   std::vector<RemoteShard> shards;
   std::vector<Tensor> values;           // per shard; undefined: never read
   std::vector<std::uint64_t> versions;  // of these values
-  Tensor whole;                         // of all shards
-  std::uint64_t epoch = 0;              // when it was known to be the present one
+  Tensor whole;                         // all shards, joined
+  std::uint64_t epoch = 0;              // epoch in which the value was known to be current
 };
 
-/// Reads are of the present values. Within a step (of one process: a run, or a closure) a variable
-/// is read from its servers once, and again after a change: then all variables that the last step
-/// read are fetched together, in one message per server. Threads: any.
+/// Client of all servers of a job. Reads return current values. Within a step (a run or a closure
+/// of this process) a variable is read from its servers once, and again after a change, together
+/// with all variables that the last step read, in one message per server. Thread-safe.
 class ParameterServers {
  public:
-  /// `timeout`: for every answer. `team`: the workers that train together, all of which make the
-  /// same calls; nullptr: there are none, or they do not wait for each other.
+  /// `timeout`: for every answer. `team`: the workers that train together, which all make the same
+  /// calls; nullptr if there are none, or if they do not wait for each other.
   ParameterServers(std::vector<std::shared_ptr<VariableService>> services, Duration timeout,
                    std::shared_ptr<WorkerTeam> team = nullptr);
-  /// Of a worker that trains apart from others.
+  /// Overload for a worker that trains independently.
   ParameterServers(std::vector<std::shared_ptr<VariableService>> services, Duration timeout,
                    const WorkerPace& pace);
   ~ParameterServers() { leave(); }
@@ -73,82 +73,84 @@ class ParameterServers {
   int count() const { return static_cast<int>(links_.size()); }
   ServerLink& link(int server) { return *links_[static_cast<std::size_t>(server)]; }
   TimePoint deadline() const;
-  /// The answers to a read, which may have to wait for other workers. Throws kDeadlineExceeded
-  /// naming the worker that it waited for; failures of the server as OriginError.
+  /// Waits for the answers to a read, which may have to wait for other workers. Throws
+  /// kDeadlineExceeded naming the awaited workers; server failures as OriginError.
   std::vector<OperationAnswer> wait_for_read(int server, PendingAnswers& pending);
 
-  /// What servers call the next variable of this name: of several all but the first get a number,
+  /// Returns the name for servers of the next variable of this name: repeated names get a number,
   /// the same in every process that makes them in the same order.
   std::string unique_name(const std::string& name);
 
-  /// From now on nothing that was read counts. Where servers add up gradients, the first step also
-  /// reports to them that this worker begins.
+  /// Invalidates everything that was read. If servers add up gradients, the first step also reports
+  /// to them that this worker begins.
   void begin_step();
   void end_step();
-  /// Where servers add up gradients, reports to them that this worker has ended; so does the
-  /// destructor.
+  /// If servers add up gradients, reports to them that this worker has ended. The destructor does,
+  /// too.
   void leave() noexcept;
   Tensor read(const std::shared_ptr<ReadCache>& cache) {
     return read_current([&] { return read_once(cache); });
   }
-  /// Rows of these shards (`indices`) of a variable were read otherwise, by the calling thread.
+  /// Notes that the calling thread read rows of the shards `indices` without read().
   void note_read(const std::shared_ptr<ReadCache>& cache, std::span<const int> indices,
                  std::span<const OperationAnswer> answers);
-  /// For how many synchronous steps a read of the variable has to wait.
+  /// Returns the number of synchronous steps that a read of the variable has to wait for.
   std::uint64_t steps_to_wait_for(const std::shared_ptr<ReadCache>& cache);
-  /// The version that the calling thread's gradient was computed from, once per update; 0: not
-  /// known.
+  /// Returns the version that the calling thread's gradient was computed from, once per update; 0:
+  /// unknown.
   std::uint64_t version_of_gradient(ShardId shard);
 
-  /// Whether the servers add up gradients of several workers. Then give() says to which step the
-  /// calling worker's update of a variable belongs; nothing: it is left out.
+  /// Returns true if the servers add up gradients of several workers. Then give() returns the step
+  /// that the calling worker's update of a variable belongs to; nullopt: the update is left out.
   bool sums_on_servers() const { return replica_steps_ != nullptr; }
   std::optional<SyncSpec> give(const std::shared_ptr<ReadCache>& cache);
   bool trains_apart() const { return pace_.has_value(); }
-  /// Of several workers that train apart, one restores checkpoints: a late one must not undo steps.
+  /// Of several workers that train independently, one restores checkpoints: a late one must not
+  /// undo steps.
   bool may_restore() const { return !pace_ || pace_->worker == 0; }
 
-  /// Of every server.
+  /// Returns the statistics of every server.
   std::vector<ServerStatistics> statistics();
 
-  /// What servers are told of the rule.
+  /// Returns the text of the rule for servers.
   SharedText rule_text(const UpdateRule& rule) { return rule_texts_.of(rule); }
-  /// Called before and after a read outside closures: returns when the values that servers have are
-  /// the present ones, and how often they went back to a checkpoint. A read in which that number
-  /// changed is repeated. Empty: servers never go back.
+  /// Called before and after a read outside closures. Waits until the servers' values are current,
+  /// and returns the number of rollbacks to a checkpoint. A read during which that number changed
+  /// is repeated. Empty: servers never roll back.
   using Currency = std::function<std::uint64_t()>;
   void set_currency(Currency currency);
-  /// Calls `read` as read() does.
+  /// Calls `read` with the repetitions of set_currency().
   Tensor read_current(const std::function<Tensor()>& read);
-  /// Changes outside closures so far, of the program's own and on behalf of it: a checkpoint that
-  /// is older does not have them.
+  /// Returns the number of changes outside closures so far, by the program and on its behalf. An
+  /// older checkpoint does not contain them.
   std::uint64_t num_outside_changes() const { return num_outside_changes_.load(); }
   void note_outside_change() { num_outside_changes_.fetch_add(1); }
-  /// The shards that this process has made.
+  /// Returns the shards that this process has made.
   std::vector<RemoteShard> shards();
   void note_made(const std::vector<RemoteShard>& shards);
 
-  /// Called before each change; what it throws refuses the change. Set before all else.
+  /// `guard` is called before each change; it throws to refuse it. Requires: no other call was
+  /// made.
   void set_guard(std::function<void()> guard) { guard_ = std::move(guard); }
-  /// Notes a change of a shard: what was read does not count any more.
+  /// Adds a change of a shard, and invalidates what was read.
   void change(int server, Operation operation);
-  /// Calls change(), which notes changes; outside steps returns when they were applied. With a team
-  /// all workers call it, and the first one's changes count; then it returns when they were
-  /// applied. `what` is compared between workers.
+  /// Calls `change`, which adds changes, and outside steps waits until they were applied. With a
+  /// team, all workers call it, only the first one calls `change`, and all wait until the changes
+  /// were applied. `what` is compared between workers.
   void change_together(const std::function<void()>& change, const std::string& what);
-  /// Waits until the changes of this client (or closure) were applied; with a team, those of all
-  /// workers, who all call it.
+  /// Waits until the changes of this client (or closure) were applied. With a team: collective, and
+  /// waits for those of all workers.
   void meet(const std::string& what);
   void settle();
-  /// The closure that the calling thread works on changes nothing more.
+  /// Declares that the calling thread's closure makes no more changes.
   void end_stream();
-  /// Servers have another state than before: see ServerLink::begin_anew().
+  /// Restarts after a rollback of the servers: see ServerLink::begin_anew().
   void begin_anew();
 
  private:
   using Caches = std::vector<std::shared_ptr<ReadCache>>;
   Tensor read_once(const std::shared_ptr<ReadCache>& cache);
-  /// 0 in closures, and where servers never go back.
+  /// Returns 0 in closures, and if servers never roll back.
   std::uint64_t wait_until_current();
   Caches wanted(const std::shared_ptr<ReadCache>& cache) TUTTI_REQUIRES(mutex_);
   void fetch(const Caches& caches);
@@ -162,31 +164,31 @@ class ParameterServers {
   bool is_in_step();
   void forget_reads();
 
-  const std::uint64_t client_;  // unlike that of any other process
+  const std::uint64_t client_;  // random, unique among processes
   std::vector<std::unique_ptr<ServerLink>> links_;
   std::function<void()> guard_;
   std::atomic<std::uint64_t> num_outside_changes_{0};
-  Mutex currency_mutex_;  // held while it is called
+  Mutex currency_mutex_;  // held during calls of currency_
   Currency currency_ TUTTI_GUARDED_BY(currency_mutex_);
   const Duration timeout_;
   const std::shared_ptr<WorkerTeam> team_;
-  const std::optional<WorkerPace> pace_;  // of a worker that trains apart
+  const std::optional<WorkerPace> pace_;  // set if this worker trains independently
   RuleTexts rule_texts_;
   Mutex mutex_;
   CondVar fetched_;
   std::uint64_t epoch_ TUTTI_GUARDED_BY(mutex_) = 1;
-  int num_steps_ TUTTI_GUARDED_BY(mutex_) = 0;                       // under way
+  int num_steps_ TUTTI_GUARDED_BY(mutex_) = 0;                       // number of steps in progress
   std::map<std::string, int> num_of_name_ TUTTI_GUARDED_BY(mutex_);  // variables made, by name
   std::vector<RemoteShard> made_ TUTTI_GUARDED_BY(mutex_);
   bool is_fetching_ TUTTI_GUARDED_BY(mutex_) = false;
-  // What the last step read and what this one has read.
+  // Variables that the last step read, and that this one has read.
   std::set<std::shared_ptr<ReadCache>> usual_ TUTTI_GUARDED_BY(mutex_);
   std::set<std::shared_ptr<ReadCache>> read_ TUTTI_GUARDED_BY(mutex_);
-  /// Which version the first read since the last update gave, in steps under way: by reader (with
-  /// the closure's attempt) and shard, for readers read the same variable at different times.
+  /// Version that the first read since the last update returned, in steps in progress. By reader
+  /// (with the closure's attempt) and shard, because readers read a variable at different times.
   std::map<std::tuple<UpdateStream, int, ShardId>, std::uint64_t> versions_
       TUTTI_GUARDED_BY(mutex_);
-  std::unique_ptr<ReplicaSteps> replica_steps_;  // what it points to: guarded by mutex_
+  std::unique_ptr<ReplicaSteps> replica_steps_;  // the object is guarded by mutex_
   bool has_joined_ TUTTI_GUARDED_BY(mutex_) = false;
 };
 

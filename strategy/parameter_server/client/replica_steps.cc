@@ -1,4 +1,4 @@
-// Which step of the servers a worker's gradients belong to.
+// Assignment of a worker's gradients to the servers' steps.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/client/replica_steps.h"
 
@@ -20,7 +20,7 @@ void ReplicaSteps::Range::add(const Range& other) {
 }
 
 void ReplicaSteps::note_read(const Variable& variable, std::span<const std::uint64_t> num_steps) {
-  if (step_) return;  // after this step's updates
+  if (step_) return;  // read after this step's updates
   Range range;
   for (const std::uint64_t each : num_steps) range.add({each, each});
   seen_[variable] = range;
@@ -74,8 +74,8 @@ std::optional<SyncSpec> ReplicaSteps::give(const Variable& variable) {
   std::uint64_t& next = next_[variable];
   if (!*step_) return std::nullopt;
   next = **step_ + 1;
-  // A sum of gradients of all workers' batches: what others than those would have given is made up
-  // for.
+  // The sum must stand for the gradients of all workers' batches, so it is scaled up for those that
+  // are not in it.
   const double divisor = static_cast<double>(num_to_aggregate_) / num_ranks_;
   return SyncSpec{**step_, rank_, num_ranks_, num_to_aggregate_, divisor};
 }

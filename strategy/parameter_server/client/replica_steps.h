@@ -1,4 +1,4 @@
-// Which step of the servers a worker's gradients belong to, where these add up those of several.
+// Assignment of a worker's gradients to steps of servers that add up those of several workers.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -17,21 +17,21 @@ namespace tutti::internal {
 
 struct ReadCache;
 
-/// How a worker keeps pace with others that it does not meet.
+/// Pace of a worker that trains independently of others.
 struct WorkerPace {
-  UpdateMode mode = UpdateMode::kAsync;  // not kSync
+  UpdateMode mode = UpdateMode::kAsync;  // never kSync
   int worker = 0;
   int num_workers = 1;
-  // kSyncReplicas.
+  // The rest is for kSyncReplicas.
   int num_to_aggregate = 1;
-  /// For how long a read waits for other workers, if that is longer than for any answer.
+  /// Minimum time for which a read waits for other workers.
   Duration patience = Duration::zero();
 };
 
-/// A worker's side of UpdateMode::kSyncReplicas. The values that it reads say how many steps were
-/// applied to them; its gradients are for the step that comes next. A worker that others do not
-/// wait for can meet values of different steps: its gradients would belong to none, and are left
-/// out. Which variables take part shows when they are first updated. Not synchronised.
+/// Worker's side of UpdateMode::kSyncReplicas. Values come with the number of steps applied to
+/// them, and the worker's gradients are for the next step. A worker that others do not wait for can
+/// read values of different steps; its gradients then belong to no step and are left out. A
+/// variable takes part from its first update on. Not thread-safe.
 class ReplicaSteps {
  public:
   using Variable = std::shared_ptr<const ReadCache>;
@@ -40,21 +40,21 @@ class ReplicaSteps {
       : rank_(rank), num_ranks_(num_ranks), num_to_aggregate_(num_to_aggregate) {}
 
   void begin_step();
-  /// Its shards were read, to which so many steps had been applied; an earlier read of all of them
-  /// does not count any more.
+  /// Notes that all shards of the variable were read, with these numbers of applied steps. Replaces
+  /// earlier reads.
   void note_read(const Variable& variable, std::span<const std::uint64_t> num_steps);
-  /// The same for rows of a shard; earlier reads count, too.
+  /// Same as note_read(), but for rows of one shard, and keeps earlier reads.
   void note_rows(const Variable& variable, std::uint64_t num_steps);
-  /// The step that these variables, read together, should have come to; nothing when they are all
-  /// of one step.
+  /// Returns the newest step of these variables, which were read together, if some are behind; else
+  /// nullopt.
   std::optional<std::uint64_t> is_behind(
       std::span<const std::shared_ptr<ReadCache>> variables) const;
-  /// For how many steps a read of the variable waits: one more than this worker gave for.
+  /// Returns the number of steps that a read waits for: those up to this worker's last gradient.
   std::uint64_t at_least(const Variable& variable) const;
-  /// For an update of this step; nothing: leave it out. Throws kUnimplemented for a second one of
-  /// a variable in a step: servers count who gave.
+  /// Returns the step for an update; nullopt: leave it out. Throws kUnimplemented for the second
+  /// update of a variable in a step, because servers count one gradient per worker.
   std::optional<SyncSpec> give(const Variable& variable);
-  /// Steps of this worker that were left out.
+  /// Returns the number of this worker's steps that were left out.
   std::uint64_t num_left_out() const { return num_left_out_; }
 
  private:
@@ -68,9 +68,9 @@ class ReplicaSteps {
   void decide();
 
   const int rank_, num_ranks_, num_to_aggregate_;
-  std::set<Variable> given_;                          // in this step
-  std::map<Variable, Range> seen_;                    // in this step
-  std::map<Variable, std::uint64_t> next_;            // those that take part: what reads wait for
+  std::set<Variable> given_;                          // updated in this step
+  std::map<Variable, Range> seen_;                    // steps of the values read in this step
+  std::map<Variable, std::uint64_t> next_;            // variables that take part: step to wait for
   std::optional<std::optional<std::uint64_t>> step_;  // of this step's gradients, once it is known
   std::uint64_t num_left_out_ = 0;
 };

@@ -1,4 +1,4 @@
-// A call per batch; gathering changes, handing batches over in order, waiting for answers.
+// Batches as calls: changes are collected, batches sent in order, answers awaited.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/client/server_link.h"
 
@@ -18,8 +18,8 @@
 namespace tutti::internal {
 namespace {
 
-/// What is gathered before it is sent although nobody reads: the server applies it while more is
-/// gathered. Answers come in as large parts.
+/// Size at which changes are sent although no thread reads, so that the server applies them while
+/// more are collected. Answers are split into messages of this size, too.
 constexpr std::size_t kMostGatheredBytes = std::size_t{1} << 20;
 constexpr std::size_t kMostGathered = 1024;
 
@@ -62,7 +62,7 @@ class RemoteAnswers final : public PendingAnswers {
   std::optional<std::vector<OperationAnswer>> answers_;
 };
 
-/// Answers that come in several messages.
+/// Answers that arrive in several messages.
 class AnswersInParts final : public PendingAnswers {
  public:
   void add(std::shared_ptr<PendingAnswers> part) { parts_.push_back(std::move(part)); }
@@ -82,7 +82,7 @@ class AnswersInParts final : public PendingAnswers {
   std::vector<std::shared_ptr<PendingAnswers>> parts_;
 };
 
-/// Where each message of reads ends. Many values that have not changed cost messages in vain.
+/// Returns the end of each message of reads. Limits their number, as unchanged values are short.
 std::vector<std::size_t> ends_of_parts(std::size_t num_reads, std::span<const std::size_t> bytes) {
   constexpr std::size_t kMostParts = 32;
   const std::size_t total = std::accumulate(bytes.begin(), bytes.end(), std::size_t{0});
@@ -109,7 +109,7 @@ std::size_t bytes_of(const Operation& operation) {
   return 0;
 }
 
-/// 0 outside replicas, whose first is 1.
+/// Returns 0 outside replicas, which count from 1.
 std::uint32_t replica_of_thread() {
   const StrategyMode* mode = current_mode();
   const auto* replica = mode ? dynamic_cast<const LocalReplicaContext*>(mode->replica) : nullptr;
@@ -147,7 +147,7 @@ std::shared_ptr<PendingAnswers> RemoteService::start(OperationBatch batch) {
 
 void RemoteService::fail_all(const Error& error) { end(error)->fail_all(error); }
 
-/// Returns the client whose calls are to end.
+/// Marks the service as ended, and returns the client whose calls must be ended.
 std::shared_ptr<RpcClient> RemoteService::end(const Error& error) {
   std::shared_ptr<RpcClient> client;
   {
@@ -194,11 +194,11 @@ bool RemoteService::replace(const std::shared_ptr<RpcClient>& broken) {
   const std::string why = broken->why_broken().value_or("");
   log_info(concat("rpc: ", options.self, " is connected to ", next->server_name(), " again after ",
                   seconds_text(Clock::system().now() - begin), " s (", why, ")"));
-  // Of an idle client the server would know its end alone, and might end itself (Server::join()).
+  // Without a call the server would only know of a disconnection, and might exit (Server::join()).
   (void)next->start(encode(OperationBatch{}));
   const MutexLock lock(mutex_);
   if (!options_.outlives_restarts && !next->is_same_process(*broken)) {
-    // With the lock: a caller that reads this error reaches the new process with its next call.
+    // The lock is held, so that after this error a caller's next call reaches the new process.
     broken->fail_all(Error(
         ErrorCode::kAborted,
         concat(next->server_name(), " was started again (incarnation ", next->server_incarnation(),
@@ -288,12 +288,12 @@ std::shared_ptr<PendingAnswers> ServerLink::read(std::vector<Operation> reads,
   return parts;
 }
 
-/// They are answered in their order: who waits for the last one wakes once.
+/// Messages are answered in order: waiting for the last one first wakes the thread only once.
 void ServerLink::wait_for_last(const std::deque<Message>& messages, TimePoint deadline) {
   if (messages.size() < 2) return;
   try {
     (void)messages.back().answers->wait(deadline);
-  } catch (...) {  // thrown again when it is asked in its turn
+  } catch (...) {  // thrown again by the message's own wait()
   }
 }
 
@@ -317,7 +317,7 @@ void ServerLink::settle(TimePoint deadline) {
         (void)each.answers->wait(deadline);
       } catch (const Error& error) {
         if (!first) first = std::current_exception();
-        // Without an answer the server may have applied it: its number must not be used again.
+        // Without an answer the server may have applied it, so its number must not be reused.
         const bool is_refused = !is_of_infrastructure(error.code());
         if (!std::exchange(has_failed, true) && is_refused) go_back(key, each.first_ordinal);
       }
@@ -326,7 +326,7 @@ void ServerLink::settle(TimePoint deadline) {
   if (first) std::rethrow_exception(first);
 }
 
-/// A message that the server refused counts for nothing there, and so does what came after it.
+/// The server has not counted a message that it refused, nor the ones after it.
 void ServerLink::go_back(const std::pair<UpdateStream, int>& key, std::uint64_t ordinal) {
   MutexLock lock(mutex_);
   const auto lane = lanes_.find(key);

@@ -1,4 +1,4 @@
-// One server as this process uses it: the way to it; changes are gathered, reads send them first.
+// Connection to one server: changes are collected, and reads send them first.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -21,20 +21,19 @@
 
 namespace tutti::internal {
 
-/// A parameter server in another process: batches as calls. Tensors of a batch are sent from where
-/// they are stored; they are kept until the answer is there. A connection that breaks is opened
-/// again, and batches without an answer are sent again in their order, which changes nothing twice
-/// (AppliedTable). What cannot be sent is thrown by wait(). Only one thread may wait for the
-/// answers to a batch. Thread-safe.
+/// Parameter server in another process: batches are sent as calls. Tensors of a batch are sent from
+/// their own memory and kept until the answer arrives. A broken connection is opened again, and
+/// batches without an answer are sent again in order, which changes nothing twice (AppliedTable).
+/// Errors of sending are thrown by wait(). Only one thread may wait for the answers to a batch.
+/// Thread-safe.
 class RemoteService final : public VariableService {
  public:
   struct Options {
     std::string target = {};  // "grpc://host:port"
     RpcClientOptions client = {};
-    /// How long a server may be away before its calls end with an error.
+    /// Time for which a server may be unreachable before its calls end with an error.
     Duration patience = durations::kSilentAfter;
-    /// If true, calls wait for a server that was restarted; else its restart ends them with
-    /// kAborted.
+    /// If true, calls wait for a server that was restarted; otherwise they end with kAborted.
     bool outlives_restarts = false;
   };
   /// Connects. Throws as RpcClient::connect().
@@ -43,7 +42,7 @@ class RemoteService final : public VariableService {
 
   std::string name() const override;
   std::shared_ptr<PendingAnswers> start(OperationBatch batch) override;
-  /// Ends all calls, under way and later, with this error.
+  /// Ends all pending and later calls with this error.
   void fail_all(const Error& error);
 
  private:
@@ -54,56 +53,55 @@ class RemoteService final : public VariableService {
 
   const Options options_;
   const std::shared_ptr<Interruption> interruption_ = std::make_shared<Interruption>();
-  mutable Mutex mutex_;  // held while calls are handed over, so that they keep their order
+  mutable Mutex mutex_;  // held while calls are sent, so that they keep their order
   std::shared_ptr<RpcClient> client_ TUTTI_GUARDED_BY(mutex_);
   std::optional<Error> ended_ TUTTI_GUARDED_BY(mutex_);
-  std::unique_ptr<Thread> thread_;  // opens connections again
+  std::unique_ptr<Thread> thread_;  // reconnects
 };
 
-/// In whose name a thread changes values.
+/// Identity under which a thread changes values.
 struct UpdateOrigin {
   UpdateStream stream = {};
-  /// Of the closure: an earlier attempt may still run in this process, and counts for itself.
+  /// Attempt of the closure; an earlier one may still run here, and is numbered separately.
   int attempt = 0;
   std::uint64_t finished_below = 0;
   std::uint64_t run = 0;
 
-  /// Whether both are of one client, or of one attempt at a closure, on whatever replica.
+  /// Returns true if both are of one client, or of one attempt at a closure, on any replica.
   bool is_with(const UpdateOrigin& other) const {
     return stream.kind == other.stream.kind && stream.id == other.stream.id &&
            attempt == other.attempt;
   }
 };
 
-/// Of a closure that this thread runs; else of the client `client`, where each replica of a running
-/// step counts for itself.
+/// Returns the identity of the closure that this thread runs; otherwise of the client `client`,
+/// with one stream for each replica of a running step.
 UpdateOrigin current_update_origin(std::uint64_t client);
 
-/// A server applies what one process sends in order. So whatever a thread changed before it let
-/// another one read (by a meeting, say) is seen by that one: a read sends all that was gathered,
-/// of every thread. Threads: any.
+/// One server as this process uses it. A server applies what one process sends in order, and a read
+/// first sends the collected changes of all threads. So if a thread changes a value and then lets
+/// another one read (by a barrier, say), the latter sees the change. Thread-safe.
 class ServerLink {
  public:
-  /// `client`: this process's random number.
+  /// `client`: random number of this process.
   ServerLink(std::shared_ptr<VariableService> service, std::uint64_t client);
 
-  /// Notes a change in the name of the calling thread. It is sent with the next read of anybody, by
-  /// send_changes(), or when many were gathered.
+  /// Adds a change in the name of the calling thread. It is sent with the next read of any thread,
+  /// by send_changes(), or when many were collected.
   void change(Operation operation);
   void send_changes();
-  /// Sends all changes, then these reads. `answer_bytes`: how long the answer to each may be, or
-  /// nothing; long answers come in several messages, so that one is made while another is on its
-  /// way.
+  /// Sends all changes, then these reads. `answer_bytes`: maximum size of the answer to each, or
+  /// empty. Long answers come in several messages, so that one is made while another is sent.
   std::shared_ptr<PendingAnswers> read(std::vector<Operation> reads,
                                        std::span<const std::size_t> answer_bytes = {});
   /// Waits until the server has applied all changes of this client, or of the closure that the
-  /// calling thread works on. Throws what the first of them that failed was answered; those after
-  /// it were sent, too.
+  /// calling thread runs. Throws the error of the first change that failed; those after it were
+  /// sent, too.
   void settle(TimePoint deadline);
-  /// No more changes come in this name; what was gathered is dropped.
+  /// Drops the collected changes of the calling thread's stream, which gets no more.
   void end_stream();
-  /// The server has another state: changes of this process that are no closure's are counted anew,
-  /// under this number. What was gathered of them is dropped.
+  /// Restarts the numbering of changes outside closures, under the number `client`, because the
+  /// server's state was replaced. Drops the collected ones.
   void begin_anew(std::uint64_t client);
 
  private:
@@ -111,12 +109,12 @@ class ServerLink {
     std::shared_ptr<PendingAnswers> answers = {};
     std::uint64_t first_ordinal = 0;
   };
-  /// The changes in one name.
+  /// Changes of one stream.
   struct Lane {
     UpdateOrigin origin = {};
     std::uint64_t next_ordinal = 0;
     std::vector<Operation> gathered = {};
-    std::size_t num_sent_last = 0;  // as many come again
+    std::size_t num_sent_last = 0;  // capacity to reserve: the next message is probably as long
     std::size_t gathered_bytes = 0;
     std::deque<Message> under_way = {};
   };
@@ -127,18 +125,19 @@ class ServerLink {
   void go_back(const std::pair<UpdateStream, int>& key, std::uint64_t ordinal);
 
   const std::shared_ptr<VariableService> service_;
-  Mutex mutex_;  // held while batches are handed over, so that their order is that of the calls
+  Mutex mutex_;  // held while batches are sent, so that they keep the order of calls
   std::uint64_t client_ TUTTI_GUARDED_BY(mutex_);
-  std::map<std::pair<UpdateStream, int>, Lane> lanes_ TUTTI_GUARDED_BY(mutex_);  // with attempt
+  /// Key: stream and attempt.
+  std::map<std::pair<UpdateStream, int>, Lane> lanes_ TUTTI_GUARDED_BY(mutex_);
 };
 
-/// Whether the server or the way to it failed, and not what was asked.
+/// Returns true for errors of the server or the connection, as opposed to errors of the request.
 inline bool is_of_infrastructure(ErrorCode code) {
   return code == ErrorCode::kUnavailable || code == ErrorCode::kDeadlineExceeded ||
          code == ErrorCode::kDataLoss;
 }
 
-/// Calls `wait`; failures of servers say so.
+/// Calls `wait` and rethrows failures of servers as OriginError.
 template <class Wait>
 auto from_server(const Wait& wait) {
   try {

@@ -1,4 +1,4 @@
-// Messages as bytes, with every length checked first.
+// Serialization of messages, with all lengths checked first.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/protocol/message.h"
 
@@ -10,7 +10,7 @@ namespace tutti::internal {
 std::vector<std::byte> serialized(const google::protobuf::MessageLite& message,
                                   std::size_t longest) {
   const std::size_t size = message.ByteSizeLong();
-  constexpr std::size_t kMost = std::numeric_limits<int>::max();  // of protobuf
+  constexpr std::size_t kMost = std::numeric_limits<int>::max();  // limit of protobuf
   if (size > std::min(longest, kMost)) {
     fail(ErrorCode::kResourceExhausted, message.GetTypeName(), ": a message of ", size,
          " bytes; expected at most ", std::min(longest, kMost),

@@ -1,5 +1,5 @@
-// Messages of cluster/proto: made in an arena, written and read; elements of tensors go beside
-// them.
+// Messages of cluster/proto: allocated in an arena, written and read; elements of tensors are
+// stored separately.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -17,7 +17,7 @@
 
 namespace tutti::internal {
 
-/// A message whose parts lie in one arena. A short one needs no other memory than this.
+/// A message allocated in an arena. A short one needs no memory besides this object.
 template <class Message>
 class InArena {
  public:
@@ -40,10 +40,10 @@ class InArena {
   Message* const message_ = google::protobuf::Arena::CreateMessage<Message>(&arena_);
 };
 
-/// The bytes of a message. Throws kResourceExhausted beyond `longest` bytes.
+/// Returns the bytes of a message. Throws kResourceExhausted beyond `longest` bytes.
 std::vector<std::byte> serialized(const google::protobuf::MessageLite& message,
                                   std::size_t longest = kLongestHead);
-/// The packet that `put(message, payload)` fills.
+/// Returns the packet that `put(message, payload)` fills.
 template <class Message, class Put>
 Packet packet_of(const Put& put, std::size_t longest = kLongestHead) {
   InArena<Message> message;
@@ -52,9 +52,9 @@ Packet packet_of(const Put& put, std::size_t longest = kLongestHead) {
   return {serialized(*message, longest), payload.take()};
 }
 
-/// Throws kDataLoss naming the message for bytes that are none.
+/// Throws kDataLoss naming the message if the bytes are not one.
 void parse(std::span<const std::byte> bytes, google::protobuf::MessageLite& message);
-/// What `get(message, payload)` makes of a packet. Throws kDataLoss for more payload than that.
+/// Returns the result of `get(message, payload)` for a packet. Throws kDataLoss if payload is left.
 template <class Message, class Get>
 auto read_packet(const Packet& packet, const Get& get, InPlace in_place = InPlace::kLarge) {
   InArena<Message> message;
@@ -65,12 +65,12 @@ auto read_packet(const Packet& packet, const Get& get, InPlace in_place = InPlac
   return result;
 }
 
-/// The elements go into the payload. Throws kInvalidArgument for an undefined tensor.
+/// Writes a tensor, its elements into the payload. Throws kInvalidArgument if it is undefined.
 void put_tensor(const Tensor& tensor, PayloadWriter& payload, v1::TensorHead& out);
-/// Throws as PayloadReader::take().
+/// Reads a tensor. Throws as PayloadReader::take().
 Tensor get_tensor(const v1::TensorHead& in, PayloadReader& payload);
 
-/// Throws kDataLoss for a number that names nothing.
+/// Throws kDataLoss for a number outside [first, last].
 template <class Enum>
 Enum checked_enum(std::uint32_t number, Enum first, Enum last) {
   if (number < static_cast<std::uint32_t>(first) || number > static_cast<std::uint32_t>(last)) {

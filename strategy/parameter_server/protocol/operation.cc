@@ -1,4 +1,4 @@
-// Operations on shards: names, and batches and answers as messages of parameter_server.proto.
+// Operations on shards: names, and encoding of batches and answers as in parameter_server.proto.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/protocol/operation.h"
 
@@ -142,9 +142,9 @@ class TensorReader {
   PayloadReader& payload_;
 };
 
-// What updates in a row share.
+// Settings that consecutive updates share.
 
-/// Compares bits: what is equal may stand for the other.
+/// Compares bits, because equal settings are sent only once.
 bool are_same(double a, double b) {
   return std::bit_cast<std::uint64_t>(a) == std::bit_cast<std::uint64_t>(b);
 }
@@ -201,7 +201,7 @@ enum class Kind : std::uint8_t { kRead = 1, kReadRows, kAssign, kScatter, kUpdat
 
 class ShardsWriter {
  public:
-  /// `expected`: number of operations, about.
+  /// `expected`: approximate number of operations.
   ShardsWriter(std::size_t expected, PayloadWriter& payload, v1::ShardOperations& out)
       : out_(out), tensors_(expected, payload, *out.mutable_tensors()) {
     out_.mutable_kinds()->reserve(2 * expected);
@@ -428,7 +428,7 @@ void put_batch(const OperationBatch& batch, PayloadWriter& payload, v1::Operatio
   out.set_stream_replica(batch.stream.replica);
   out.set_first_ordinal(batch.first_ordinal);
   out.set_finished_below(batch.finished_below);
-  std::optional<ShardsWriter> shards;  // of the operations in a row that go there
+  std::optional<ShardsWriter> shards;  // of the consecutive operations that go there
   for (const Operation& operation : batch.operations) {
     const auto put_one = [&]<class Op>(const Op& o) {
       if constexpr (goes_in_columns<Op>) {
@@ -445,7 +445,7 @@ void put_batch(const OperationBatch& batch, PayloadWriter& payload, v1::Operatio
   }
 }
 
-/// Throws kDataLoss before memory is taken for too many.
+/// Returns the number of operations. Throws kDataLoss for too many, before memory is allocated.
 std::size_t num_operations(const v1::OperationBatch& in) {
   std::size_t count = 0;
   for (const v1::Operation& each : in.operations()) {
@@ -476,7 +476,7 @@ void put_answers(std::span<const OperationAnswer> answers, PayloadWriter& payloa
                  v1::OperationAnswers& out) {
   const auto num_values = static_cast<std::size_t>(
       std::ranges::count_if(answers, [](const auto& answer) { return answer.value.has_value(); }));
-  std::optional<TensorWriter> values;  // most answers to changes have none
+  std::optional<TensorWriter> values;  // most answers to changes have no value
   if (num_values > 0) values.emplace(num_values, payload, *out.mutable_values());
   std::string& flags = *out.mutable_flags();
   flags.reserve(answers.size());

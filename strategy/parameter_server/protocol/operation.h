@@ -1,4 +1,4 @@
-// What clients ask of a parameter server: operations on shards, in batches that are applied once.
+// Requests to a parameter server: operations on shards, in batches that are applied once.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -18,42 +18,42 @@
 
 namespace tutti::internal {
 
-/// Rows of a variable on one server. Its id is a hash of the variable's name and the number of the
-/// shard, so that clients that never met agree on it (a collision is an error when it is made).
+/// Id of a shard (rows of a variable on one server): a hash of the variable's name and the shard's
+/// number, so that all clients agree on it. Creating a shard with a colliding id is an error.
 using ShardId = std::uint64_t;
 ShardId shard_id(const std::string& variable, int shard);
 
 struct ShardSpec {
   std::string variable = {};
   DType dtype = DType::kFloat32;
-  Shape whole_shape = {};  // of the variable
+  Shape whole_shape = {};  // shape of the variable
   int shard = 0;
   int num_shards = 1;
-  std::int64_t first_row = 0;  // of a scalar: 0 and 1
+  std::int64_t first_row = 0;  // scalars have 0 and 1
   std::int64_t num_rows = 1;
   Shape shape() const;  // of the shard
-  /// Whether there are such rows of the whole.
+  /// Returns true if the variable has these rows.
   bool has_rows() const;
   ShardId id() const { return shard_id(variable, shard); }
-  /// "'embedding' (shard 1 of 4)".
+  /// Returns "'embedding' (shard 1 of 4)".
   std::string to_string() const;
   bool operator==(const ShardSpec&) const = default;
 };
 
-/// Makes the shard unless it is there. One that is there keeps its values, and is compared: another
-/// spec is kInvalidArgument naming both. Values: a generator, or those of the shard's rows.
+/// Creates the shard, with values of a generator or those of its rows. An existing shard keeps its
+/// values; if its spec is another one, throws kInvalidArgument naming both.
 struct CreateShard {
   ShardSpec spec = {};
   std::variant<ValueGenerator, Tensor> initial_value = {};
 };
-/// Answered with the values, or with none when `have_version` is still the present one.
+/// Reads the values; the answer has none if `have_version` is still current.
 struct ReadShard {
   ShardId shard = 0;
   std::uint64_t have_version = 0;  // 0: none
-  /// Waits until this many synchronous steps were applied (SyncSpec); 0: does not wait.
+  /// Number of applied synchronous steps (SyncSpec) to wait for; 0: does not wait.
   std::uint64_t at_least_steps = 0;
 };
-/// rows: int64 [n], of the shard, any order. Answered with [n, ...].
+/// Reads rows (int64 [n], of the shard, in any order). The answer is [n, ...].
 struct ReadRows {
   ShardId shard = 0;
   Tensor rows = {};
@@ -64,7 +64,7 @@ struct AssignShard {
   AssignOp op = AssignOp::kAssign;
   Tensor value = {};
 };
-/// rows: int64 [n] of the shard, any order; values [n, ...].
+/// rows: int64 [n], of the shard, in any order; values: [n, ...].
 struct ScatterShard {
   ShardId shard = 0;
   ScatterOp op = ScatterOp::kUpdate;
@@ -72,10 +72,10 @@ struct ScatterShard {
   Tensor values = {};
 };
 
-/// A synchronous step (SyncReplicas): the server holds what each rank gives for `step`, and when
-/// `num_to_aggregate` ranks of `num_ranks` have given, adds it along the canonical tree in rank
-/// order, divides by `divisor`, and applies it once. What comes for an earlier step is dropped and
-/// counted. With fewer than all ranks: those who came first.
+/// Part of a synchronous step (SyncAccumulator). The server holds the gradients of `step` by rank
+/// until `num_to_aggregate` of `num_ranks` ranks have given one. It then adds them along the
+/// canonical tree in rank order, divides by `divisor`, and applies the result once. Later gradients
+/// for the step are dropped and counted.
 struct SyncSpec {
   std::uint64_t step = 0;
   int rank = 0;
@@ -85,7 +85,7 @@ struct SyncSpec {
   bool operator==(const SyncSpec&) const = default;
 };
 
-/// A text that many operations share: copies name the same memory. A value.
+/// Text that many operations share: copies refer to the same memory. Value type.
 class SharedText {
  public:
   SharedText() = default;
@@ -104,12 +104,12 @@ class SharedText {
 };
 
 /// Applies the rule to the shard and its slots, which are shards of the same rows on this server,
-/// in the order of UpdateRule::slots(). `rule`: describe_update_rule(). Gradient: dense values of
-/// the shard's shape, or rows (int64 [n], of the shard, in any order, repeated ones added in
-/// position order) with values [n, ...].
+/// in the order of UpdateRule::slots(). `rule`: describe_update_rule(). `gradient`: dense values of
+/// the shard's shape; or, with `rows` (int64 [n], of the shard, in any order, repeated ones added
+/// in position order), values [n, ...].
 ///
-/// With the rule kAddOnce and a SyncSpec the gradient, the same of every rank, is added once when
-/// the step is complete: counters of synchronous steps.
+/// With the rule kAddOnce and a SyncSpec, the gradient, which is equal on all ranks, is added once
+/// when the step is complete: for counters of synchronous steps.
 inline constexpr const char* kAddOnce = "add once";
 struct UpdateShard {
   ShardId shard = 0;
@@ -119,48 +119,48 @@ struct UpdateShard {
   std::optional<Tensor> rows = {};
   Tensor gradient = {};
   std::optional<SyncSpec> sync = {};
-  /// Version of the shard that the gradient was computed from (0: not known): statistics count by
-  /// how many changes it came late.
+  /// Version of the shard that the gradient was computed from; 0: unknown. Used for statistics of
+  /// staleness.
   std::uint64_t computed_at_version = 0;
 };
 
-/// Answered with ServerStatistics::to_tensor(). The only operation of its batch.
+/// Reads ServerStatistics::to_tensor(). Must be the only operation of its batch.
 struct ReadStatistics {};
 
-/// Reports that a worker whose gradients are added to those of others (SyncSpec) begins, or that it
-/// has ended: a read of a step that needs its gradient fails from then on. A worker whose
-/// connection broke is in neither state, since it may be started again.
+/// Reports that a worker whose gradients are added to those of others (SyncSpec) begins or has
+/// ended. After its end, reads of a step that needs its gradient fail. A worker whose connection
+/// broke is in neither state, since it may be restarted.
 struct ReportWorker {
-  int worker = 0;  // its rank
+  int worker = 0;  // rank of the worker
   bool has_ended = false;
 };
 
-/// An order of the coordinator of a job, the first operation of a batch whose other operations are
-/// reads or creations of shards. A store refuses (kAborted) orders of another run than the first
-/// one that it heard of, for its process is about to end, and, but for kClose, those of another
-/// generation than its own: its process is not the one that the coordinator believes in.
+/// Order of a job's coordinator: the first operation of a batch whose others are reads or creations
+/// of shards. A store refuses (kAborted) orders of another run than the first one that it received,
+/// because its process is about to end. Except for kClose, it also refuses those of another
+/// generation than its own, because it is not the process that the coordinator expects.
 struct StoreOrder {
   enum class Kind : std::uint8_t {
-    kOpen = 1,    // serves; with closures below `number` finished, and no others known
-    kClose,       // begins this generation: from here to kOpen other batches wait
-    kRestore,     // shards that the batch makes get their values also if they are there
-    kList,        // answered with the shards that are there (decode_specs())
-    kFreeze,      // keeps the present values of all shards, until the next kFreeze or kRelease
-    kReadFrozen,  // reads of the batch are of those values
+    kOpen = 1,    // serves; closures below `number` are finished, others are unknown
+    kClose,       // begins this generation: other batches wait until kOpen
+    kRestore,     // sets the values of all shards that the batch makes, also of existing ones
+    kList,        // answers with the existing shards (decode_specs())
+    kFreeze,      // keeps the current values of all shards until the next kFreeze or kRelease
+    kReadFrozen,  // reads of the batch return the kept values
     kRelease,
   };
   Kind kind = Kind::kOpen;
-  std::uint64_t run = 0;  // random, of the process that coordinates
+  std::uint64_t run = 0;  // random number of the process that coordinates
   std::uint64_t generation = 0;
-  /// kOpen and kClose: closures with ids below it are finished. kFreeze: counts freezes, so that
-  /// one that comes again changes nothing.
+  /// kOpen and kClose: closures with ids below it are finished. kFreeze: counts freezes, so that a
+  /// repeated one changes nothing.
   std::uint64_t number = 0;
   bool operator==(const StoreOrder&) const = default;
 };
 
 using Operation = std::variant<CreateShard, ReadShard, ReadRows, AssignShard, ScatterShard,
                                UpdateShard, ReadStatistics, ReportWorker, StoreOrder>;
-/// Returns true if doing it twice would differ from once (all but creation, reads, reports and
+/// Returns true if applying it twice would differ from once (all but creations, reads, reports and
 /// orders).
 inline bool changes_values(const Operation& operation) {
   return std::holds_alternative<AssignShard>(operation) ||
@@ -168,8 +168,8 @@ inline bool changes_values(const Operation& operation) {
          std::holds_alternative<UpdateShard>(operation);
 }
 
-/// Identifies a closure to servers: its number, and the generation of its coordinator
-/// (ClosureLedger). Ids of a later generation are greater than all of an earlier one.
+/// Returns the number that identifies a closure to servers: its number, and its coordinator's
+/// generation (ClosureLedger). Ids of a later generation are greater than all of an earlier one.
 inline constexpr int kClosureNumberBits = 40;
 inline std::uint64_t closure_id(std::uint64_t generation, std::uint64_t number) {
   return (generation << kClosureNumberBits) | number;
@@ -178,8 +178,8 @@ inline std::uint64_t closure_number(std::uint64_t id) {
   return id & ((std::uint64_t{1} << kClosureNumberBits) - 1);
 }
 
-/// A source of changes with its own order: a client (its random number), or a closure, whose
-/// id stays when it is tried again elsewhere. Replicas of a closure count for themselves.
+/// Sequence of changes of a client (identified by its random number), or of a closure (by its id,
+/// which is the same for retries). Each replica of a closure has its own stream.
 struct UpdateStream {
   enum class Kind : std::uint8_t { kClient = 1, kClosure = 2 } kind = Kind::kClient;
   std::uint64_t id = 0;
@@ -187,44 +187,43 @@ struct UpdateStream {
   auto operator<=>(const UpdateStream&) const = default;
 };
 
-/// All or nothing: no operation is applied before all were checked. Operations that change values
-/// are numbered within their stream, per server, from 0; those below the number that the server has
-/// seen are not applied again, and answered like the others.
+/// Operations that a server applies all or none: all are checked before the first is applied.
+/// Operations that change values are numbered within their stream, per server, from 0. Those below
+/// the next number that the server expects are not applied again, and answered like the others.
 struct OperationBatch {
   UpdateStream stream = {};
-  std::uint64_t run = 0;            // of a closure: that of the coordinator's orders (StoreOrder)
-  std::uint64_t first_ordinal = 0;  // of the first operation here that changes values
-  /// Closures with ids below it are finished: changes of theirs are refused (kAborted).
+  std::uint64_t run = 0;            // of a closure: run of its coordinator's orders (StoreOrder)
+  std::uint64_t first_ordinal = 0;  // number of the first operation that changes values
+  /// Closures with ids below it are finished: their changes are refused (kAborted).
   std::uint64_t finished_below = 0;
   std::vector<Operation> operations = {};
 };
-/// The order that the batch begins with; nullptr: it is none.
+/// Returns the order that the batch begins with; nullptr if it begins with another operation.
 inline const StoreOrder* order_in(const OperationBatch& batch) {
   return batch.operations.empty() ? nullptr : std::get_if<StoreOrder>(&batch.operations.front());
 }
-/// Operations that change values.
+/// Returns the number of operations that change values.
 std::uint64_t num_changes(const OperationBatch& batch);
 
-/// For each operation of the batch, in order.
+/// Answer to one operation; those of a batch are in order.
 struct OperationAnswer {
-  std::optional<Tensor> value = {};  // of reads; nothing when the version is still the same
+  std::optional<Tensor> value = {};  // of reads; nullopt if the version is still current
   std::uint64_t version = 0;         // of the shard, after the operation
   std::uint64_t num_steps = 0;       // synchronous steps applied to it
-  bool was_applied_before = false;   // by an earlier try
+  bool was_applied_before = false;   // in an earlier attempt
 };
 
-/// A request to a server. The head is a message OperationBatch
-/// (cluster/proto/ parameter_server.proto), the payload (tensor_payload.h) shares the memory of
+/// Encodes a request to a server. The head is an OperationBatch message
+/// (cluster/proto/parameter_server.proto), and the payload (tensor_payload.h) shares the memory of
 /// tensors in the batch. Throws kInvalidArgument for a batch beyond the limits below or with
-/// undefined tensors, kResourceExhausted for a head that would be longer than kLongestHead (send it
-/// in two).
+/// undefined tensors, kResourceExhausted for a head longer than kLongestHead (split the batch).
 Packet encode(const OperationBatch& batch);
-/// Throws kDataLoss for a packet that encode() did not write: what stands in the head is compared
-/// with the payload before memory is taken for it. Tensors stay in the memory that the payload was
-/// received in: code that keeps one for longer than the batch copies it (VariableComponent does).
+/// Throws kDataLoss for a packet that encode() did not write: the head is compared with the payload
+/// before memory is allocated for it. Tensors stay in the memory that the payload was received in:
+/// code that keeps one for longer than the batch copies it (VariableComponent does).
 OperationBatch decode_batch(const Packet& packet);
 
-/// Specs of shards as the bytes of a tensor, and the inverse, which throws kDataLoss for others.
+/// Encode specs as the bytes of a tensor, and the inverse, which throws kDataLoss for others.
 Tensor encode_specs(const std::vector<ShardSpec>& specs);
 std::vector<ShardSpec> decode_specs(const Tensor& bytes);
 

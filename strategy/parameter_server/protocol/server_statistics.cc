@@ -1,4 +1,4 @@
-// Numbers of servers: added up, and as a row of integers that travels.
+// Counters of servers: sums, and encoding as a row of integers.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/protocol/server_statistics.h"
 
@@ -12,7 +12,7 @@
 namespace tutti {
 namespace {
 
-/// Every counter, in the order in which it travels.
+/// Visits every counter, in the order of the encoding.
 template <class Statistics, class Each>
 void for_each_counter(Statistics& statistics, const Each& each) {
   each(statistics.num_shards), each(statistics.num_batches), each(statistics.num_refused);

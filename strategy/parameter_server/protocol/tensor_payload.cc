@@ -1,4 +1,4 @@
-// Tensors in the payload of a packet: pieces, places, checks.
+// Tensors in the payload of a packet: chunks, positions, checks.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/protocol/tensor_payload.h"
 
@@ -14,9 +14,9 @@ namespace tutti::internal {
 namespace {
 
 constexpr std::size_t kPlace = 64;
-/// Tensors below this are copied together: a piece of its own costs more.
+/// Tensors below this size are copied into a common chunk, because one of their own costs more.
 constexpr std::size_t kCopiedBelow = 4096;
-/// Tensors from here on stay where they were received, in a buffer at most so many times as large.
+/// Tensors from this size on stay in a receive buffer at most kLargestPart times as large.
 constexpr std::size_t kWorthSharing = 65536;
 constexpr std::size_t kLargestPart = 4;
 constexpr std::int64_t kMostElements = std::int64_t{1} << 48;
@@ -28,7 +28,7 @@ template <class... Parts>
   fail(ErrorCode::kDataLoss, "payload of tensors: ", parts...);
 }
 
-/// Other bools would be neither true nor false.
+/// Rejects bools that are neither true nor false.
 void check_values(const Tensor& tensor) {
   if (tensor.dtype() == DType::kBool &&
       std::ranges::any_of(tensor.bytes(), [](std::byte each) { return each > std::byte{1}; })) {
@@ -73,7 +73,7 @@ Shape checked_shape(std::span<const std::int64_t> dims) {
   if (dims.size() > static_cast<std::size_t>(Shape::kMaxRank)) {
     refuse_payload("a shape of rank ", dims.size(), "; expected at most ", Shape::kMaxRank);
   }
-  std::int64_t product = 1;  // of the dimensions that are not 0: no product overflows
+  std::int64_t product = 1;  // of the dimensions that are not 0, so that no product overflows
   for (const std::int64_t dim : dims) {
     if (dim < 0 || dim > kMostElements / product) {
       refuse_payload("no shape has ", dim, " behind ", product, " elements");
@@ -124,8 +124,8 @@ Tensor tensor_of_bytes(std::uint64_t dtype_number, std::span<const std::int64_t>
   return result;
 }
 
-/// Where it was received; of InPlace::kLarge, if that is its memory for the most part: else a
-/// tensor that is kept would keep much more than itself. Undefined: elsewhere.
+/// Returns the tensor in its receive buffer, or an undefined one. With InPlace::kLarge it must be
+/// most of the buffer: otherwise a kept tensor would keep much more memory than its own.
 Tensor PayloadReader::take_in_place(const Shape& shape, DType dtype, std::size_t size) {
   if (pieces_.empty() || size == 0) return {};
   if (in_place_ == InPlace::kLarge && size < kWorthSharing) return {};
@@ -140,7 +140,7 @@ Tensor PayloadReader::take_in_place(const Shape& shape, DType dtype, std::size_t
   return tensor_in_buffer(buffer, offset, shape, dtype);
 }
 
-/// To `out`, or nowhere. `count` bytes are left.
+/// Copies to `out`, or skips if it is null. Requires: `count` bytes are left.
 void PayloadReader::copy(std::byte* out, std::size_t count) {
   left_ -= count;
   while (count > 0) {

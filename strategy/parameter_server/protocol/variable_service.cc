@@ -1,4 +1,4 @@
-// The answers to one batch: counted, given, waited for.
+// Answers to one batch: counting, delivery, waiting.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/protocol/variable_service.h"
 
@@ -9,7 +9,7 @@ namespace tutti::internal {
 BatchAnswers::BatchAnswers(std::size_t num_operations, Done done)
     : answers_(num_operations), num_missing_(num_operations + 1), done_(std::move(done)) {}
 
-/// What is set lies there before it is counted, so that the last count finds all of it.
+/// Stores the answer before counting it, so that the last count finds all answers.
 void BatchAnswers::set(std::size_t index, OperationAnswer answer) {
   {
     const MutexLock lock(mutex_);

@@ -1,5 +1,5 @@
-// A parameter server as its clients see it, in this process or over a connection; and answers to a
-// batch while they are collected.
+// Interface of a parameter server for its clients, in this process or over a connection; and
+// collection of the answers to a batch.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -17,33 +17,33 @@
 
 namespace tutti::internal {
 
-/// Answers on their way.
+/// Answers to a batch, which may not have arrived yet.
 class PendingAnswers {
  public:
   virtual ~PendingAnswers() = default;
   virtual bool is_ready() const = 0;
-  /// Throws what the server answered, with its name in front; kDeadlineExceeded, kUnavailable and
-  /// kAborted naming the server.
+  /// Throws the error that the server answered, prefixed with its name; kDeadlineExceeded,
+  /// kUnavailable and kAborted naming the server.
   virtual std::vector<OperationAnswer> wait(TimePoint deadline) = 0;
 };
 
-/// Batches of one caller are applied in the order of start(). Threads: any.
+/// A parameter server. Batches of one caller are applied in the order of start(). Thread-safe.
 class VariableService {
  public:
   virtual ~VariableService() = default;
-  /// "ps 1 (127.0.0.1:4711)".
+  /// Returns "ps 1 (127.0.0.1:4711)".
   virtual std::string name() const = 0;
   virtual std::shared_ptr<PendingAnswers> start(OperationBatch batch) = 0;
 };
 
-/// The answers, or why there are none.
+/// The answers to a batch, or the error instead.
 struct BatchResult {
   std::vector<OperationAnswer> answers = {};
   std::optional<Error> error = {};
 };
 
-/// Calls `done` once: when all answers are there and the batch was let go, or at the first error.
-/// Threads: any; `done` runs in the thread that gave the last answer, which holds no lock.
+/// Collects the answers to a batch, and calls `done` once: after all answers and let_go(), or at
+/// the first error. Thread-safe; `done` runs on the thread of that call, without locks.
 class BatchAnswers {
  public:
   using Done = std::function<void(BatchResult)>;
@@ -51,20 +51,20 @@ class BatchAnswers {
 
   void set(std::size_t index, OperationAnswer answer);
   void fail(const Error& error);
-  /// The batch itself is done; reads of it may still wait.
+  /// Marks the batch itself as applied; its reads may still wait.
   void let_go();
 
  private:
   Mutex mutex_;
   std::vector<OperationAnswer> answers_ TUTTI_GUARDED_BY(mutex_);
-  std::size_t num_missing_ TUTTI_GUARDED_BY(mutex_);  // and one until let_go()
+  std::size_t num_missing_ TUTTI_GUARDED_BY(mutex_);  // answers, plus one until let_go()
   Done done_ TUTTI_GUARDED_BY(mutex_);                // null after its call
 };
 
-/// Answers that a thread of this process waits for. Threads: any.
+/// Answers that a thread of this process waits for. Thread-safe.
 class AwaitedAnswers final : public PendingAnswers {
  public:
-  /// `server` stands in front of errors.
+  /// `server`: prefix of errors.
   explicit AwaitedAnswers(std::string server) : server_(std::move(server)) {}
   void give(BatchResult result);
   bool is_ready() const override;

@@ -1,4 +1,4 @@
-// Which changes a server has applied: decisions, forgetting.
+// Which changes a server has applied: decisions, and removal of old streams.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/server/applied_table.h"
 

@@ -1,4 +1,4 @@
-// Which changes a server has applied: what makes an update happen exactly once.
+// Table of the changes that a server has applied, by which each is applied exactly once.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace tutti::internal {
 
-/// The sender and numbers of changes: the part of a batch that decides whether it is applied.
+/// Sender and numbers of changes: the part of a batch that decides if it is applied.
 struct ChangeIdentity {
   UpdateStream stream = {};
   std::uint64_t first_ordinal = 0;
@@ -22,22 +22,22 @@ struct ChangeIdentity {
 };
 ChangeIdentity identity_of(const OperationBatch& batch);
 
-/// Per stream the next ordinal that is expected, and the id below which closures are finished. A
-/// value that depends on nothing but the calls: no threads, clocks or files.
+/// Next expected ordinal of each stream, and the id below which closures are finished. Value type
+/// that depends only on its calls: no threads, clocks or files.
 class AppliedTable {
  public:
   explicit AppliedTable(std::uint64_t finished_below = 0) : finished_below_(finished_below) {}
 
-  /// How many leading changes of a batch were applied before (all, some of them, or none). Changes
-  /// nothing. Throws kAborted for changes of a finished closure, and for a gap: an ordinal came
-  /// before those below it.
+  /// Returns the number of leading changes of a batch that were applied before (all, some or none).
+  /// Throws kAborted for changes of a finished closure, and for a gap: an ordinal arrived before
+  /// those below it.
   std::uint64_t num_applied_before(const ChangeIdentity& identity) const;
-  /// All changes of the batch are applied now; its watermark holds from here on. Only after
-  /// num_applied_before() of the same table state of this stream.
+  /// Records that all changes of the batch are applied, and raises the watermark to its own.
+  /// Requires: num_applied_before() was called in the same state of this stream.
   void note_applied(const ChangeIdentity& identity);
 
-  /// The client left. Its streams are kept until kMostEndedClients more have left, for a call of it
-  /// may still be on its way.
+  /// Records that the client left. Its streams are kept until kMostEndedClients more have left,
+  /// because one of its calls may still be in transit.
   void end_client(std::uint64_t client);
 
   std::uint64_t finished_below() const { return finished_below_; }
@@ -53,10 +53,10 @@ class AppliedTable {
 
   std::uint64_t finished_below_;
   std::map<UpdateStream, std::uint64_t> next_;
-  std::deque<std::uint64_t> ended_clients_;  // the first to be forgotten in front
+  std::deque<std::uint64_t> ended_clients_;  // the next one to be forgotten in front
 };
 
-/// "client 5b2c..., replica 1", "closure 17".
+/// Returns "client 5b2c..., replica 1" or "closure 17".
 std::string to_string(const UpdateStream& stream);
 
 }  // namespace tutti::internal

@@ -1,4 +1,4 @@
-// The variables of a parameter server: from a batch to its answers.
+// Application of batches to the variables of a parameter server.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/server/server_store.h"
 
@@ -151,7 +151,7 @@ class Checker {
         " of ", want.whole_shape, " of ", want.dtype,
         have.variable == want.variable ? "" : " (their ids are equal: try another name)");
   }
-  /// All that is to be checked of an operation that has no more parts than these.
+  /// Checks operations that only have a shard, or a shard and rows.
   template <class Op>
   void check(const Op& operation, CheckedOperation& checked) {
     checked.shard = shard_of(operation);
@@ -217,7 +217,7 @@ class Checker {
     check_sync(spec, *update.sync);
     batch_.has_sync = true;
   }
-  /// Most batches have one rule.
+  /// Returns the rule of an update. Most batches have only one.
   std::shared_ptr<const UpdateRule> rule_of(const UpdateShard& update) {
     if (!rule_ || !(update.rule == description_)) {
       rule_ = lookups_.find_rule(update.rule);
@@ -251,7 +251,7 @@ class Checker {
 
   std::uint64_t num_left_out_;
   const BatchLookups& lookups_;
-  std::shared_ptr<const UpdateRule> rule_;  // of the last update, with what is asked of it
+  std::shared_ptr<const UpdateRule> rule_;  // rule of the last update, cached with its properties
   SharedText description_;
   std::size_t num_slots_ = 0;
   CheckedBatch batch_;
@@ -268,7 +268,7 @@ std::vector<StoredShard*> CheckedOperation::shards() const {
 
 namespace {
 
-/// Statistics lock every shard: the batch must not have locked one.
+/// Statistics lock every shard, so the batch must not have locked one.
 void check_statistics(const OperationBatch& batch) {
   const bool has_statistics = std::ranges::any_of(batch.operations, [](const Operation& operation) {
     return std::holds_alternative<ReadStatistics>(operation);
@@ -339,11 +339,11 @@ std::vector<StoredShard*> shards_of(const CheckedBatch& batch) {
   return shards;
 }
 
-/// For an accumulator: tensors of a batch may share the memory of all that came with it.
+/// Returns a copy for an accumulator: tensors of a batch may share the memory of the whole request.
 UpdateShard in_own_memory(const UpdateShard& update) {
   const auto own = [](const Tensor& tensor) {
     MutableTensor copy;
-    copy.assign(tensor);  // a copy of what is a part of a buffer, and else the same
+    copy.assign(tensor);  // copies tensors that are part of a larger buffer
     return copy.freeze();
   };
   UpdateShard kept = update;
@@ -395,7 +395,7 @@ void VariableStore::serve_held() {
   }
 }
 
-/// A worker of a run that was lost may live for a while, and reach the servers of the next run.
+/// Refuses closures of a lost run, whose workers may live for a while and reach these servers.
 void VariableStore::require_run(const OperationBatch& batch) const {
   const bool is_of_closure = batch.stream.kind == UpdateStream::Kind::kClosure;
   if (!is_of_closure || run_ == 0 || batch.run == run_) return;
@@ -404,7 +404,7 @@ void VariableStore::require_run(const OperationBatch& batch) const {
 }
 
 void VariableStore::apply_now(OperationBatch batch, std::uint64_t owner, BatchAnswers::Done done) {
-  const NoDeviceScope values_are_on_the_host;  // of a server in a replica's process, too
+  const NoDeviceScope values_are_on_the_host;  // also if the server is in a replica's process
   Call call;
   call.owner = owner;
   if (owner != 0 && batch.stream.kind == UpdateStream::Kind::kClient) {
@@ -476,7 +476,7 @@ CheckedBatch VariableStore::check(const OperationBatch& batch, std::uint64_t num
 }
 
 void VariableStore::apply_checked(const CheckedBatch& batch, Call& call) {
-  // Whether ranks agree can change until it is applied.
+  // The locks are held until the updates are applied: other ranks' gradients may arrive meanwhile.
   const bool locks_all = batch.has_sync;
   const ShardLocks all(locks_all ? shards_of(batch) : std::vector<StoredShard*>{});
   if (locks_all) try_sync_updates(batch);
@@ -527,7 +527,7 @@ void VariableStore::apply_one(const CheckedOperation& checked, std::size_t index
   call.answers->set(index, std::move(answer));
 }
 
-/// The shard is locked. The batch has not been let go, so that nobody is called here.
+/// Requires: the shard is locked. No callback runs here: let_go() of the batch comes later.
 void VariableStore::read_now_or_later(WaitingRead read, Call& call) {
   StoredShard& shard = *read.shard;
   if (read.at_least_steps > shard.num_steps) {
@@ -586,7 +586,7 @@ void VariableStore::take_sync(const CheckedOperation& operation, const UpdateSha
   statistics_.num_rank_duplicates += taken == SyncAccumulator::Taken::kDuplicate ? 1 : 0;
 }
 
-/// Of two incarnations of a server the lower halves of versions go on counting (first_version_).
+/// The lower half of a version counts changes (first_version_); a restart begins another count.
 void VariableStore::count_staleness(const UpdateShard& update, std::uint64_t version) {
   constexpr std::uint64_t kChanges = 0xFFFFFFFF;
   const std::uint64_t then = update.computed_at_version & kChanges, now = version & kChanges;
@@ -602,7 +602,7 @@ void VariableStore::fail_if_broken() const {
        why_broken_, "); the values are not whole any more; expected a restart from a checkpoint");
 }
 
-/// Many shards are in no cache: asked for one after the other, each would be waited for.
+/// Prefetches the shards of a large batch: cache misses would be waited for one by one.
 void VariableStore::ask_for_shards(const OperationBatch& batch) const {
   constexpr std::size_t kWorthIt = 16;
   if (batch.operations.size() < kWorthIt) return;

@@ -1,4 +1,4 @@
-// A store as a whole: its coordinator's orders, its numbers, and reads that wait.
+// Operations on a whole store: its coordinator's orders, statistics, and waiting reads.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <optional>
@@ -31,7 +31,7 @@ std::vector<WaitingRead> VariableStore::take_reads_of(std::uint64_t owner) {
 }
 
 void VariableStore::owner_left(std::uint64_t owner) {
-  // Their answers go where the last reference goes: here no lock is held.
+  // Destroyed without a lock, because their answers may be destroyed with them.
   (void)take_reads_of(owner);
   std::deque<Held> dropped;
   std::set<std::uint64_t> clients;
@@ -51,7 +51,7 @@ void VariableStore::fail_waiting_reads(const Error& error) {
   for (const WaitingRead& each : take_reads_of(0)) each.answers->fail(error);
 }
 
-/// Those of steps for which too few workers are left.
+/// Fails waiting reads of steps for which too few workers are left.
 void VariableStore::fail_hopeless_reads() {
   const std::set<int> ended = ended_workers();
   for (StoredShard* const shard : all_shards()) {
@@ -94,7 +94,7 @@ void VariableStore::obey(const StoreOrder& order, const OperationBatch& batch, C
   if (order.kind == Kind::kList || order.kind == Kind::kReadFrozen) {
     read_all(order, batch, answers);
   } else {
-    const MutexRow all_streams(streams_);  // no change is under way
+    const MutexRow all_streams(streams_);  // so that no change is in progress
     change_all(order, batch, call);
   }
   for (std::size_t i = 0; i < answers.size(); ++i) call.answers->set(i, std::move(answers[i]));
@@ -107,7 +107,7 @@ void VariableStore::read_all(const StoreOrder& order, const OperationBatch& batc
   {
     const MutexLock lock(mutex_);
     accept(order);
-    if (order.kind == StoreOrder::Kind::kReadFrozen) frozen = frozen_;  // tensors are shared
+    if (order.kind == StoreOrder::Kind::kReadFrozen) frozen = frozen_;  // shares the tensors
   }
   if (order.kind == StoreOrder::Kind::kList) {
     std::vector<ShardSpec> specs;
@@ -135,10 +135,10 @@ void VariableStore::change_all(const StoreOrder& order, const OperationBatch& ba
       generation_ = order.generation;
       is_open_ = false;
     }
-    // Refuses changes that were sent before, also those on their way to a shard.
+    // Changes sent before this are refused, including those that wait for a lock.
     if (opens || order.kind == Kind::kClose) table_ = AppliedTable(order.number);
     if (opens) is_open_ = true;
-    // Another thread may still serve those of the last opening, in their order.
+    // Another thread may still serve the batches held before the last opening, in order.
     if (opens) call.serves_held = !std::exchange(serves_held_, true);
     if (order.kind == Kind::kClose || order.kind == Kind::kRelease) frozen_.clear();
   }
@@ -146,7 +146,7 @@ void VariableStore::change_all(const StoreOrder& order, const OperationBatch& ba
   if (order.kind != Kind::kFreeze) return;
   {
     const MutexLock lock(mutex_);
-    // A connection that broke may bring it again, when values have changed.
+    // The order may be repeated after a broken connection, when values have changed.
     if (order.number <= frozen_number_) return;
     frozen_number_ = order.number;
   }
@@ -160,7 +160,7 @@ void VariableStore::change_all(const StoreOrder& order, const OperationBatch& ba
   frozen_ = std::move(frozen);
 }
 
-/// Clients' caches compare versions, so that a restored value needs one that no server gave before.
+/// Clients' caches compare versions, so a restored value gets one that no server has used before.
 void VariableStore::restore(const OperationBatch& batch, std::uint64_t generation) {
   OperationBatch creations;
   creations.operations.assign(batch.operations.begin() + 1, batch.operations.end());
@@ -179,7 +179,7 @@ void VariableStore::restore(const OperationBatch& batch, std::uint64_t generatio
     }
     StoredShard& shard = *each.shard;
     const ShardLocks lock(shard);
-    if (shard.version == first_version) continue;  // just made
+    if (shard.version == first_version) continue;  // made by this batch
     shard.value.assign(AssignOp::kAssign, *value);
     shard.version = std::max(shard.version + 1, first_version);
   }

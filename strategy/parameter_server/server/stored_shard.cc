@@ -1,4 +1,4 @@
-// A shard as a server holds it: reads, updates (of large ones, two halves at once), locks.
+// A stored shard: reads, updates (large ones on two threads), locks.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/server/stored_shard.h"
 
@@ -21,7 +21,7 @@ bool are_equal(const UpdateScalars& a, const UpdateScalars& b) {
          a.gradient_scale == b.gradient_scale && a.weight_decay == b.weight_decay;
 }
 
-/// What is different, or nullptr.
+/// Returns the difference, or nullptr.
 const char* difference(const UpdateShard& a, const UpdateShard& b) {
   if (a.rule != b.rule) return "the rule";
   if (!are_equal(a.scalars, b.scalars)) return "the scalars (learning rate, iteration, ...)";
@@ -82,7 +82,7 @@ std::optional<UpdateShard> SyncAccumulator::take_complete(std::uint64_t num_step
     return divisor == 1.0 ? sum : divide_by(sum, divisor).dense();
   };
   if (update.rule == kAddOnce) {
-    // The first one's value stands for all.
+    // All ranks give the same value, so the first one is used.
   } else if (update.rows) {
     std::vector<IndexedSlices> slices;
     for (const auto& [rank, each] : given) {
@@ -115,7 +115,7 @@ std::vector<std::shared_ptr<const UpdateShard>> SyncAccumulator::held() const {
 
 namespace {
 
-/// Elements `first` to `first + count` of the run; `slots` holds their places.
+/// Returns elements `first` to `first + count` of the run; `slots` holds their addresses.
 UpdateArgs part_of(const UpdateArgs& args, std::size_t first, std::size_t count,
                    std::vector<void*>& slots) {
   const std::size_t offset = first * size_of(args.dtype);
@@ -241,7 +241,7 @@ void HalvedRule::apply(const UpdateArgs& args) const {
         problem = std::current_exception();
       }
     });
-    rule_.apply(first);  // whatever it throws, the helper is waited for
+    rule_.apply(first);  // the helper is also waited for if this throws
   }
   if (problem) std::rethrow_exception(problem);
 }

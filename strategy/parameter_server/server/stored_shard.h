@@ -1,4 +1,4 @@
-// A shard as a server holds it: values, counters, and who waits for them.
+// A shard in a server's memory: values, counters, and waiting reads.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -19,29 +19,29 @@
 
 namespace tutti::internal {
 
-/// A place per rank and step, no running sum: the order of arrival cannot show in the bits. A value
-/// (copies share tensors), so that a batch can be tried before it is applied. Not synchronised.
+/// Gradients by step and rank, not summed on arrival, whose order could change the bits. Value type
+/// (copies share tensors), so that a batch can be tried before it is applied. Not thread-safe.
 class SyncAccumulator {
  public:
   enum class Taken { kHeld, kStale, kDuplicate };
 
-  /// Holds the gradient of `update`, which has a SyncSpec; not one for a step below `num_steps`
-  /// (kStale), nor a second one of the same rank (kDuplicate). Throws kInvalidArgument naming the
-  /// ranks that disagree about the step, kFailedPrecondition for a step that is far ahead.
+  /// Holds the gradient of `update`, which has a SyncSpec, unless it is for a step below
+  /// `num_steps` (kStale) or the second one of its rank (kDuplicate). Throws kInvalidArgument
+  /// naming ranks that disagree about the step, kFailedPrecondition for a step that is far ahead.
   Taken take(const UpdateShard& update, std::uint64_t num_steps);
 
-  /// The update of step `num_steps` if enough ranks have given, with the gradient combined along
-  /// the canonical tree in rank order and divided; it is held no longer. `shape`: of the shard.
+  /// Returns, and no longer holds, the update of step `num_steps` if enough ranks have given: the
+  /// gradients combined along the canonical tree in rank order, and divided. `shape`: of the shard.
   std::optional<UpdateShard> take_complete(std::uint64_t num_steps, const Shape& shape);
 
-  /// Whether step `num_steps` is complete; then it is dropped.
+  /// Drops step `num_steps` and returns true if it is complete.
   bool drop_complete(std::uint64_t num_steps);
 
   bool has_given(std::uint64_t step, int rank) const;
-  /// By step, then rank; take() of each, in this order, makes the same again.
+  /// Returns the updates by step, then rank; take() of each, in order, restores the state.
   std::vector<std::shared_ptr<const UpdateShard>> held() const;
 
-  /// How many steps beyond the next one are held.
+  /// Number of steps beyond the next one that are held.
   static constexpr std::uint64_t kMostStepsAhead = 8;
 
  private:
@@ -59,32 +59,32 @@ struct WaitingRead {
   std::variant<ReadShard, ReadRows> read = {};
   std::uint64_t at_least_steps = 0;
   StoredShard* shard = nullptr;
-  std::uint64_t owner = 0;  // who asked; 0: this process
+  std::uint64_t owner = 0;  // sender of the batch; 0: this process
 };
-/// A read that waits no longer, for when the locks are released.
+/// A read that has ended and is answered when the locks are released.
 struct EndedRead {
   std::shared_ptr<BatchAnswers> answers;
   std::size_t index = 0;
   OperationAnswer answer = {};
 };
 
-/// `spec` never changes. Everything else belongs to whoever holds `mutex`: use ShardLocks.
+/// A shard. `spec` and `id` are constant; everything else is guarded by `mutex`: use ShardLocks.
 struct StoredShard {
   StoredShard(ShardSpec spec, const Tensor& value, std::uint64_t first_version);
 
-  OperationAnswer answer() const;  // without a value
+  OperationAnswer answer() const;  // has no value
   OperationAnswer read(const ReadShard& read) const;
   OperationAnswer read(const ReadRows& read) const;
   OperationAnswer read(const WaitingRead& waiting_read) const;
-  /// Applies the rule, and counts a version on the shard and its slots.
+  /// Applies the rule, and increments the version of the shard and its slots.
   void update(const UpdateRule& rule, std::span<StoredShard* const> slots,
               const UpdateShard& update);
-  /// Ranks that have not given for the next synchronous step.
+  /// Returns the ranks that have not given a gradient for the next synchronous step.
   std::vector<int> missing_ranks() const;
-  /// Why the next synchronous step will never be made: without the ranks that have `ended` too few
-  /// are left that gave for it or may still. Nothing: it may be, or nobody has given to this shard.
+  /// Returns an error if the next synchronous step will never be made: too few ranks, without the
+  /// `ended` ones, have given or may give a gradient. Returns nullopt before the first gradient.
   std::optional<Error> why_no_step(const std::set<int>& ended) const;
-  /// Reads that waited for what there is now.
+  /// Moves the waiting reads that can be answered now to `ended`.
   void end_waiting(std::vector<EndedRead>& ended);
 
   const ShardSpec spec;
@@ -94,13 +94,13 @@ struct StoredShard {
   std::uint64_t version;
   std::uint64_t num_steps = 0;
   SyncAccumulator accumulator;
-  // Of the newest gradient of a synchronous step; 0: there was none.
+  // From the newest gradient of a synchronous step; 0: there was none.
   int num_ranks = 0;
   int num_to_aggregate = 0;
   std::vector<WaitingRead> waiting;
 };
 
-/// Holds one shard, or several, locked in the order of their ids whoever locks them.
+/// Locks one or several shards, always in the order of their ids.
 class ShardLocks {
  public:
   explicit ShardLocks(StoredShard& one) TUTTI_THREAD_ANNOTATION(no_thread_safety_analysis)
@@ -114,11 +114,11 @@ class ShardLocks {
   ShardLocks& operator=(const ShardLocks&) = delete;
 
  private:
-  StoredShard* const one_ = nullptr;  // the common case: it takes no memory
+  StoredShard* const one_ = nullptr;  // common case, without allocation
   std::vector<StoredShard*> shards_;
 };
 
-/// Holds mutexes that stand in a row, locked from the first on.
+/// Locks all mutexes of an array in order.
 class MutexRow {
  public:
   explicit MutexRow(std::span<Mutex> mutexes) TUTTI_THREAD_ANNOTATION(no_thread_safety_analysis)
@@ -135,12 +135,12 @@ class MutexRow {
   const std::span<Mutex> mutexes_;
 };
 
-/// `rule` with the same bits: elementwise, so that any partition gives them. Runs of many mebibytes
-/// are split in two halves, one of which another thread applies meanwhile: whoever waits for the
-/// answer to a push waits for half as long. Not for rules with uses_norms().
+/// `rule` with the same bits, on two threads for long runs: rules are elementwise, so the result
+/// does not depend on the partition. A run of many mebibytes is split into halves, which halves the
+/// time that clients wait for the answer to a push. Not for rules with uses_norms().
 class HalvedRule final : public UpdateRule {
  public:
-  /// `rule` outlives it.
+  /// `rule` must outlive it.
   explicit HalvedRule(const UpdateRule& rule) : rule_(rule) {}
 
   std::string_view name() const override { return rule_.name(); }
@@ -149,7 +149,7 @@ class HalvedRule final : public UpdateRule {
   bool skips_zero_gradient() const override { return rule_.skips_zero_gradient(); }
   bool decays_weights() const override { return rule_.decays_weights(); }
 
-  /// Bytes of weights from which on a run is split.
+  /// Bytes of weights from which a run is split.
   static constexpr std::size_t kWorthSplitting = std::size_t{8} << 20;
 
  private:
