@@ -1,8 +1,8 @@
-// One function per event; each checks first and changes then.
+// One function per event; each checks first and then changes.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Words: a closure *ends* when it finished, failed or was cancelled, and is forgotten when all
-// before it have ended and, where finished ones are kept, a checkpoint contains it.
+// A closure *ends* when it finished, failed or was cancelled. It is forgotten when all closures
+// before it have ended and, if finished ones are kept, a checkpoint contains it.
 #include "strategy/parameter_server/coordinator/closure_ledger.h"
 
 #include <utility>
@@ -37,8 +37,8 @@ std::optional<std::uint64_t> ClosureLedger::next_queued_new_to(int worker,
   for (const std::uint64_t number : queued_) {
     const Closure& closure = closures_.at(number);
     if (interrupted_only && !closure.is_interrupted) continue;
-    // After a rollback all closures begin in their order again: else a younger one could finish
-    // first, and a checkpoint would contain it without those before it.
+    // After a rollback all closures begin in order again: otherwise a later one could finish first,
+    // and a checkpoint would contain it without those before it.
     const bool is_in_order = !closure.is_interrupted || closure.reports.empty();
     if (is_in_order || closure.reports.back().worker != worker) return number;
   }
@@ -90,7 +90,7 @@ void ClosureLedger::stop(std::uint64_t number, int attempt) {
   Closure& closure = running(number, attempt, "stop");
   --num_running_;
   if (closure.has_finished) {
-    queue_again(number, closure);  // its result is known
+    queue_again(number, closure);  // its result is known, so it must finish again
   } else {
     end(number, closure, State::kCancelled);
   }
@@ -168,7 +168,7 @@ void ClosureLedger::end(std::uint64_t number, Closure& closure, State state) {
   if (std::exchange(closure.has_finished, state == State::kFinished)) --num_repeated_;
 }
 
-/// The first one cancels what is queued, but for closures whose results are known: their changes
+/// The first failure cancels what is queued, except closures whose results are known: their changes
 /// must not be lost.
 void ClosureLedger::add_failure(ClosureFailure failure) {
   failures_.push_back(std::move(failure));

@@ -1,4 +1,4 @@
-// Which closures wait, run and have ended: the coordinator's state without threads, clocks or I/O.
+// States of all closures: the coordinator's state without threads, clocks or I/O.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -14,12 +14,12 @@
 
 namespace tutti::internal {
 
-/// Why an attempt ended without a result and without a fault of the step. A value.
+/// Reason why an attempt ended without a result and without a failure of the step. Value type.
 struct AttemptReport {
   enum class Kind : std::uint8_t {
-    kNotStarted = 1,  // the worker was lost, or asked to stop, before it began: no attempt
-    kTransient,       // infrastructure failed, the worker lives
-    kWorkerLost,      // the worker died while it worked on the closure
+    kNotStarted = 1,  // the worker was lost, or asked to stop, before it began; not counted
+    kTransient,       // infrastructure failed; the worker is alive
+    kWorkerLost,      // the worker died while it ran the closure
   };
   Kind kind = Kind::kTransient;
   int worker = -1;
@@ -30,35 +30,34 @@ struct AttemptReport {
 };
 
 struct LedgerRules {
-  /// Attempts that infrastructure may end before the closure fails.
+  /// A closure fails after this many attempts that infrastructure ended.
   int most_attempts = 4;
-  /// A closure that was being worked on when so many different workers died fails: it may be what
-  /// kills them.
+  /// A closure fails when this many different workers died while running it: it may be the cause.
   int most_workers_lost = 2;
-  /// Finished closures stay in the ledger until a checkpoint contains them (note_saved()).
+  /// If true, finished closures stay in the ledger until a checkpoint contains them (note_saved()).
   bool keeps_finished = false;
   bool operator==(const LedgerRules&) const = default;
 };
 
-/// A value that changes by the functions below alone. Errors follow tf: the first failure cancels
-/// what is queued; what runs is waited for; then the failure is raised once, and the next closure
-/// is accepted. Functions that change it throw kFailedPrecondition, and change nothing, where that
-/// cannot happen now.
+/// States of all closures. Errors follow tf: the first failure cancels what is queued, running
+/// closures are waited for, the failure is raised once, and then the next closure is accepted.
+/// Functions that change the ledger throw kFailedPrecondition, and change nothing, if the event is
+/// impossible in the present state. Value type.
 class ClosureLedger {
  public:
   enum class State : std::uint8_t { kQueued = 1, kRunning, kFinished, kFailed, kCancelled };
   struct Closure {
     State state = State::kQueued;
-    int attempts = 0;             // begun; while it runs: the number of this one
+    int attempts = 0;             // number of attempts begun, including the running one
     int worker = -1;              // of the last attempt
-    bool is_interrupted = false;  // it was started in this generation, and has not ended
-    bool has_finished = false;    // when it last ended, also if roll_back() queued it again since
+    bool is_interrupted = false;  // started in this generation and not ended
+    bool has_finished = false;    // when it last ended; remains true if roll_back() queues it again
     std::vector<AttemptReport> reports = {};
     bool has_ended() const { return state != State::kQueued && state != State::kRunning; }
     bool operator==(const Closure&) const = default;
   };
 
-  /// Closures are numbered from `first_number`, which a checkpoint or an earlier coordinator left.
+  /// `first_number`: first number after those of a checkpoint or an earlier coordinator.
   explicit ClosureLedger(LedgerRules rules = {}, std::uint64_t first_number = 0,
                          std::uint64_t generation = 1);
 
@@ -67,50 +66,50 @@ class ClosureLedger {
   /// Returns the number of the attempt, from 1.
   int start(std::uint64_t number, int worker);
   void finish(std::uint64_t number, int attempt);
-  /// A running closure saw its cancellation and stopped; one that had finished is queued again.
+  /// Ends a closure that saw its cancellation; one that had finished before is queued again.
   void stop(std::uint64_t number, int attempt);
-  /// The closure is queued again, unless the rules say that it failed.
+  /// Queues the closure again, unless it has failed by the rules.
   void put_back(std::uint64_t number, int attempt, AttemptReport report);
   void fail(ClosureFailure failure);
-  /// Returns the pending failures, which the user sees now, and clears them.
+  /// Returns the pending failures, to be reported to the user, and clears them.
   std::vector<ClosureFailure> raise_failures();
-  /// A checkpoint contains every closure below `number`, each of which has ended.
+  /// Records that a checkpoint contains every closure below `number`, each of which has ended.
   void note_saved(std::uint64_t number);
-  /// Servers are about to have the state of the last checkpoint again: closures that finished since
-  /// are queued again, attempts under way are void, and the next generation begins.
+  /// Prepares for servers going back to the last checkpoint: queues closures that finished since
+  /// again, voids running attempts, and begins the next generation.
   void roll_back();
 
   std::uint64_t next_number() const { return next_number_; }
-  /// How often servers were given a state, counted over the coordinators of a strategy: a part of
-  /// closures' ids (closure_id()), so that servers refuse requests of the generation before.
+  /// Number of times that servers were given a state, counted over the coordinators of a strategy.
+  /// Part of closure_id(), so that servers refuse requests of earlier generations.
   std::uint64_t generation() const { return generation_; }
-  /// The first in the queue: a closure that was put back precedes younger ones.
+  /// Returns the first queued closure; one that was put back precedes later ones.
   std::optional<std::uint64_t> next_queued(bool interrupted_only = false) const;
-  /// The first one whose last attempt in this generation did not end on `worker`; with
-  /// `interrupted_only`, of those that have changed something, perhaps.
+  /// Returns the first queued closure whose last attempt in this generation was not ended by
+  /// `worker`; with `interrupted_only`, only among those that may have changed something.
   std::optional<std::uint64_t> next_queued_new_to(int worker, bool interrupted_only = false) const;
   std::size_t num_queued() const { return queued_.size(); }
   std::size_t num_running() const { return num_running_; }
-  /// Returns true if no closure waits or runs.
+  /// Returns true if no closure is queued or running.
   bool is_drained() const { return queued_.empty() && num_running_ == 0; }
   /// Returns true if every closure that was started has ended: servers then have all changes of a
   /// closure or none.
   bool is_between_closures() const { return num_interrupted_ == 0; }
   /// Returns true if a closure that had finished was rolled back and has not finished again.
   bool is_catching_up() const { return num_repeated_ > 0; }
-  /// Returns true if no other closure waits or runs.
+  /// Returns true if no other closures than those are queued or running.
   bool has_only_repeats() const { return queued_.size() + num_running_ == num_repeated_; }
-  /// Failures that were not raised yet; closures are accepted while there are none.
+  /// Failures not raised yet. Closures are only accepted while there are none.
   const std::vector<ClosureFailure>& failures() const { return failures_; }
 
-  /// Every closure below it has ended.
+  /// Every closure below this number has ended.
   std::uint64_t finished_below() const { return finished_below_; }
-  /// The last checkpoint contains every closure below it.
+  /// The last checkpoint contains every closure below this number.
   std::uint64_t saved_below() const { return saved_below_; }
 
-  /// nullptr: not scheduled yet, or ended and forgotten.
+  /// Returns nullptr if it is not scheduled yet, or ended and forgotten.
   const Closure* find(std::uint64_t number) const;
-  /// Returns true if this attempt is the one under way: reports of other attempts are void.
+  /// Returns true if this attempt is running: reports of other attempts are void.
   bool is_current(std::uint64_t number, int attempt) const;
 
   bool operator==(const ClosureLedger&) const = default;

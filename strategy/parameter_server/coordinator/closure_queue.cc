@@ -1,4 +1,4 @@
-// Every change is one of the ledger's; this file waits, wakes, and delivers results.
+// Every change is one of the ledger's; this file waits, wakes threads, and delivers results.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/coordinator/closure_queue.h"
 
@@ -14,7 +14,7 @@ bool is_over(const ClosureLedger::Closure* closure) {
   return closure == nullptr || closure->has_ended();
 }
 
-/// Tensors, and what a closure without any takes.
+/// Returns the size of tensors and texts, plus a constant for each nest.
 std::size_t bytes_of(const Nest& nest) {
   std::size_t bytes = 256;
   if (nest.tensor() != nullptr) bytes += static_cast<std::size_t>(nest.tensor()->num_bytes());
@@ -112,9 +112,9 @@ ClosureQueue::Handout ClosureQueue::start(std::uint64_t number, int worker) {
           entry.work, entry.token};
 }
 
-/// To the threads in get(), as long as one of them may have something.
+/// Assigns queued closures to threads in get(), as long as any of them may have one.
 void ClosureQueue::give_out() {
-  std::optional<std::uint64_t> number;  // asked for once: a worker may be lost meanwhile
+  std::optional<std::uint64_t> number;  // set by the predicate: a second call could differ
   const auto may_have_one = [&, this](const Waiting* each) TUTTI_REQUIRES(mutex_) {
     number = next_for(each->worker);
     return number.has_value();
@@ -160,7 +160,7 @@ void ClosureQueue::fail_next(ErrorCode code, ErrorOrigin origin, std::string tex
   mark_failed(*handout, code, origin, std::move(text));
 }
 
-/// Aborts results of closures that ended without finishing, and fires tokens; of closures from
+/// Aborts results of closures that ended without finishing, and fires tokens, for closures from
 /// `first` on.
 void ClosureQueue::settle(std::uint64_t first) {
   for (auto its = entries_.lower_bound(first); its != entries_.end(); ++its) {
@@ -183,14 +183,14 @@ void ClosureQueue::settle(std::uint64_t first) {
   forget();
 }
 
-/// Its result is known from now on.
+/// Marks the closure's result as known.
 void ClosureQueue::settle_entry(Entry& entry) {
   if (std::exchange(entry.is_settled, true)) return;
   ++num_ended_;
   num_held_bytes_ += entry.work->num_bytes();
 }
 
-/// The front alone: the ledger forgets in order.
+/// Erases only from the front, because the ledger forgets in order.
 void ClosureQueue::forget() {
   while (!entries_.empty() && ledger_.find(entries_.begin()->first) == nullptr) {
     num_held_bytes_ -= entries_.begin()->second.work->num_bytes();
@@ -199,7 +199,7 @@ void ClosureQueue::forget() {
 }
 
 void ClosureQueue::attempt_over(const Handout& handout) {
-  // (A voided attempt was taken off the count when it was voided.)
+  // A voided attempt was already subtracted when it was voided.
   --num_running_on_[handout.worker];
   std::erase_if(running_, [&](const auto& each) { return each.second == handout.number; });
   raise_watermark();
@@ -235,7 +235,7 @@ bool ClosureQueue::end_attempt(const Handout& handout, const std::function<void(
   return true;
 }
 
-/// Notes the failure of a closure that had finished and ran again: its changes are lost.
+/// Notes the failure of a closure that had finished before a rollback: its changes are lost.
 void ClosureQueue::require_no_failure(std::uint64_t number) {
   const auto& failures = ledger_.failures();
   const auto failure = std::ranges::find(failures, number, &ClosureFailure::closure);

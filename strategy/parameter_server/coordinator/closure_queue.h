@@ -1,4 +1,4 @@
-// The closures that wait for a worker and those under way, for many threads.
+// Thread-safe queue of the closures that wait for a worker or run on one.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -25,10 +25,10 @@ class ScheduledWork {
   const std::string& step() const { return step_; }
   const Nest& arguments() const { return arguments_; }
   const std::shared_ptr<RemoteResult>& result() const { return result_; }
-  /// Bytes that this object keeps, about.
+  /// Returns the approximate number of bytes that this object keeps.
   std::size_t num_bytes() const { return num_bytes_; }
   /// Aborts the result: the closure failed (ClosureError) or was cancelled (kCancelled). Called
-  /// once, with the queue's lock held.
+  /// once. Requires: the queue's lock held.
   void ended(const Error& error) const;
 
  private:
@@ -39,90 +39,89 @@ class ScheduledWork {
 };
 
 struct ClosureQueueOptions {
-  /// put() waits while so many closures are queued.
+  /// Number of queued closures at which put() waits.
   std::size_t most_queued = 4096;
   /// Closures that one worker has at a time: the next begins while the last is being reported.
   int window = 2;
   int num_workers = 1;
-  /// Returns true if the worker may be given something now. Called with the queue's lock held;
-  /// empty: all workers may.
+  /// Returns true if the worker may be given a closure now. Called with the queue's lock held.
+  /// Empty: all workers may.
   std::function<bool(int worker)> is_present = {};
   LedgerRules rules = {};
-  /// Number of the first closure, and generation of the first ids (ClosureLedger).
+  /// Number of the first closure, and first generation of ids (ClosureLedger).
   std::uint64_t first_number = 0;
   std::uint64_t generation = 1;
 };
 
-/// ClosureLedger with a mutex and waits. Closures go to the waiting worker that has the least to
-/// do. Thread-safe.
+/// ClosureLedger with a mutex and waits. Closures are given to the waiting worker that has the
+/// fewest. Thread-safe.
 class ClosureQueue {
  public:
-  /// A closure that a worker is to run. `token` is cancelled when its result is not needed any
-  /// more.
+  /// Closure that a worker is to run. `token` is cancelled when its result is not needed any more.
   struct Handout {
     std::uint64_t number = 0;
     int attempt = 0;
     int worker = 0;
-    std::uint64_t id = 0;  // to servers
+    std::uint64_t id = 0;  // closure_id(), for servers
     std::shared_ptr<const ScheduledWork> work = {};
     std::shared_ptr<CancellationToken> token = {};
   };
 
   explicit ClosureQueue(ClosureQueueOptions options = {});
 
-  /// Begins at this number, in the next generation. Requires: no closure was scheduled.
+  /// Continues at this number, in the next generation. Requires: no closure was scheduled.
   void continue_from(std::uint64_t first_number);
 
-  /// Waits while the queue is full or another thread is in wait(). Throws a pending failure (see
-  /// wait()); kDeadlineExceeded; kCancelled after stop(). When it throws, `work` is cancelled.
+  /// Queues a closure and returns its number. Waits while the queue is full or a thread is in
+  /// wait(). Throws a pending failure (see wait()), kDeadlineExceeded, or kCancelled after stop();
+  /// then `work` is cancelled.
   std::uint64_t put(std::shared_ptr<const ScheduledWork> work,
                     TimePoint deadline = TimePoint::max());
-  /// Waits for the next closure that this worker is to run. A second one is only given while one
-  /// is left for each worker, for it waits for the first. A closure whose last attempt this worker
-  /// ended goes to another one, unless the others are busy or absent. Returns nothing at the
-  /// deadline and after stop().
+  /// Waits for the next closure that this worker is to run. A worker that has one gets another only
+  /// while there is one for each worker, because the second waits for the first. A closure whose
+  /// last attempt this worker ended goes to another one, unless the others are busy or absent.
+  /// Returns nullopt at the deadline and after stop().
   std::optional<Handout> get(int worker, TimePoint deadline = TimePoint::max());
-  /// Looks again which workers are present.
+  /// Checks again which workers are present.
   void wake_workers();
-  /// Fails the first closure in the queue, which no worker takes. Does nothing if there is none.
+  /// Fails the first queued closure, for which there is no worker. Does nothing if there is none.
   void fail_next(ErrorCode code, ErrorOrigin origin, std::string text);
 
-  // How an attempt ended. False, and nothing happens, for one that is not under way any more.
+  // The end of an attempt. Return false, and do nothing, if it is not running any more.
 
-  /// `deliver` runs with the lock held before anybody learns that the closure finished.
+  /// `deliver` runs with the lock held, before any thread can see that the closure finished.
   bool mark_finished(const Handout& handout, const std::function<void()>& deliver = {});
   bool mark_failed(const Handout& handout, ErrorCode code, ErrorOrigin origin, std::string text);
-  /// kCancelled after its token was.
+  /// Records kCancelled after the token was cancelled.
   bool mark_stopped(const Handout& handout);
-  /// Stands at the front of the queue, unless the ledger's rules say that it failed.
+  /// Puts the closure at the front of the queue, unless it has failed by the ledger's rules.
   bool put_back(const Handout& handout, AttemptReport report);
 
-  /// Until nothing is queued or runs. Throws ClosureError for failures since the last time, once
-  /// nothing runs any more, and clears them; kDeadlineExceeded saying what runs; kCancelled after
-  /// stop().
+  /// Waits until no closure is queued or running. Throws ClosureError for the failures since the
+  /// last time, once no closure runs any more, and clears them; kDeadlineExceeded naming the
+  /// running closures; kCancelled after stop().
   void wait(TimePoint deadline = TimePoint::max());
   /// Returns true if no closure is queued or runs. Throws as wait(), after running ones have ended.
   bool done();
 
-  /// Cancels everything; no function waits any more, and those that did throw `why` (kCancelled if
-  /// there is none).
+  /// Cancels everything. Waiting functions return or throw `why` (kCancelled if there is none).
   void stop(std::optional<Error> why = std::nullopt);
   bool is_stopped() const;
 
   // For checkpoints: see ClosureLedger.
 
-  /// Closures that have not begun are not handed out until resume(). Returns true when every
-  /// closure that had begun has ended, false at the deadline and after stop().
+  /// Stops giving out closures that have not begun, until resume(). Returns true when every closure
+  /// that had begun has ended; false at the deadline and after stop().
   bool pause(TimePoint deadline);
   void resume();
   void note_saved(std::uint64_t number);
   void roll_back();
   /// Waits until closures that had finished before a server was lost have finished again. Throws as
-  /// wait(), but for failures of closures; kDataLoss if one of those closures failed this time.
+  /// wait() does, except ClosureError; kDataLoss if one of those closures failed this time.
   void wait_until_caught_up(TimePoint deadline);
-  /// Returns true when they have, false at the deadline and after stop().
+  /// Returns true when they have finished; false at the deadline and after stop().
   bool catch_up(TimePoint deadline);
-  /// Returns true if no other closure waits or runs.
+  /// Returns true if no other closures are queued or running.
   bool has_only_repeats() const { return of_ledger(&ClosureLedger::has_only_repeats); }
 
   std::uint64_t generation() const { return of_ledger(&ClosureLedger::generation); }
@@ -130,17 +129,17 @@ class ClosureQueue {
   std::uint64_t saved_below() const { return of_ledger(&ClosureLedger::saved_below); }
   /// Returns the bytes of closures that have ended, and are kept until a checkpoint contains them.
   std::size_t num_held_bytes() const;
-  /// Returns the number of closures that were put, also into queues that this one continues.
+  /// Returns the number of closures that were put, including those before continue_from().
   std::uint64_t num_scheduled() const { return of_ledger(&ClosureLedger::next_number); }
   std::size_t num_queued() const { return of_ledger(&ClosureLedger::num_queued); }
   std::size_t num_running() const { return of_ledger(&ClosureLedger::num_running); }
-  /// Closures that ended so far: what a watchdog looks at.
+  /// Returns the number of closures that have ended so far, for a watchdog.
   std::uint64_t num_ended() const;
-  /// A copy, for checks.
+  /// Returns a copy, for checks.
   ClosureLedger ledger() const;
-  /// Follows finished_below(), as an id.
+  /// Watermark that follows finished_below(), as an id.
   const std::shared_ptr<ClosureWatermark>& watermark() const { return watermark_; }
-  /// "closure 7 on worker 1 (attempt 2)", for each that runs.
+  /// Returns "closure 7 on worker 1 (attempt 2)" for each running closure.
   std::vector<std::string> running() const;
 
  private:
@@ -185,12 +184,12 @@ class ClosureQueue {
   ClosureLedger ledger_ TUTTI_GUARDED_BY(mutex_);
   std::map<std::uint64_t, Entry> entries_ TUTTI_GUARDED_BY(mutex_);
   std::map<int, int> num_running_on_ TUTTI_GUARDED_BY(mutex_);
-  /// In the order in which they were given out.
+  /// Running closures, in the order in which they were given out.
   std::map<std::uint64_t, std::uint64_t> running_ TUTTI_GUARDED_BY(mutex_);
   std::uint64_t num_given_ TUTTI_GUARDED_BY(mutex_) = 0;
   std::size_t num_held_bytes_ TUTTI_GUARDED_BY(mutex_) = 0;
   bool is_paused_ TUTTI_GUARDED_BY(mutex_) = false;
-  bool is_repeating_ TUTTI_GUARDED_BY(mutex_) = false;  // closures that had finished
+  bool is_repeating_ TUTTI_GUARDED_BY(mutex_) = false;  // repeating closures that had finished
   int num_joining_ TUTTI_GUARDED_BY(mutex_) = 0;
   std::uint64_t num_ended_ TUTTI_GUARDED_BY(mutex_) = 0;
   bool is_stopped_ TUTTI_GUARDED_BY(mutex_) = false;

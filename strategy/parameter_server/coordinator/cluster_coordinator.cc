@@ -1,5 +1,5 @@
-// The coordinator: a thread or two per worker take closures from the queue and wait for their
-// outcomes; its watchdog; the handles on it, on results and on per-worker datasets.
+// The coordinator: threads for each worker, which take closures from the queue and await outcomes;
+// the watchdog; the handles of the coordinator, of results and of per-worker datasets.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/coordinator/cluster_coordinator.h"
 
@@ -95,7 +95,7 @@ void CoordinatorCore::start() {
     queue_.stop(Error(ErrorCode::kUnavailable, why));
   });
   watch_servers();
-  // Per-worker values of earlier coordinators are not those of this one.
+  // Instances of earlier coordinators must not be reused.
   next_instance_.store((queue_.generation() - 1) << 32);
   for (int worker = 0; worker < strategy_.num_workers(); ++worker) {
     auto link = strategy_.connect_worker(worker, registry_);
@@ -115,7 +115,7 @@ void CoordinatorCore::start() {
   has_started_.store(true, std::memory_order_release);
 }
 
-/// One that was started with another program is a mistake to be told at once, not a worker less.
+/// A worker with another program is an error to report at once, not just a missing worker.
 void CoordinatorCore::await_workers() {
   Clock& clock = Clock::system();
   const TimePoint begin = clock.now();
@@ -183,7 +183,7 @@ void CoordinatorCore::save_checkpoint(TimePoint deadline) {
   checkpoint_->save_now(deadline);
 }
 
-/// Called with the queue's lock held.
+/// Requires: the queue's lock held.
 bool CoordinatorCore::may_take(int worker) const {
   if (checkpoint_ != nullptr && !checkpoint_->may_give_out()) return false;
   return links_[static_cast<std::size_t>(worker)]->is_alive();
@@ -275,7 +275,7 @@ void CoordinatorCore::take_outcome(const ClosureQueue::Handout& handout, TaskOut
   }
 }
 
-/// No other thread would end the waits of callers.
+/// Stops the queue: otherwise callers would wait indefinitely.
 void CoordinatorCore::cannot_go_on(const std::string& where, const std::exception& error) {
   const std::string text = concat("coordinator: ", where, ": ", error.what());
   log(LogLevel::kError, text);
@@ -303,7 +303,7 @@ RemoteValue CoordinatorCore::schedule(std::string_view step, Nest arguments) {
 
 PerWorkerHandle CoordinatorCore::new_handle(std::uint64_t id, std::string type) {
   PerWorkerHandle handle{id, next_instance_.fetch_add(1), std::move(type), {}};
-  // Its values are dropped with the last copy; by then the coordinator may be gone.
+  // The values are dropped with the last copy; the coordinator may be destroyed before.
   struct Owner {
     ~Owner() {
       MutexLock lock(desk->mutex);
@@ -411,7 +411,7 @@ void Watchdog::run() {
 namespace tutti {
 namespace {
 
-/// While a dataset is made.
+/// Rejects variables made by the function of a dataset.
 class NoVariables final : public VariableCreator {
  public:
   std::shared_ptr<VariableStorage> create(const Variable::Initializer&, const RandomKey&,
@@ -552,11 +552,11 @@ PerWorkerDatasetOf<Iterator> ClusterCoordinator::define_dataset(
         NoVariables creator;
         const VariableCreatorScope scope(creator);
         const InputContext context{num_workers, worker, 1};
-        // Another pass, and another worker, shuffles in another order.
+        // Every pass and every worker shuffles in a different order.
         const auto workers = static_cast<std::uint64_t>(num_workers);
         return make(context, instance * workers + static_cast<std::uint64_t>(worker));
       });
-  // Weakly: a dataset that somebody keeps does not keep the coordinator's threads.
+  // Weak, so that a dataset that is kept does not keep the coordinator's threads.
   return PerWorkerDatasetOf<Iterator>([core = std::weak_ptr(core_), id, type] {
     const auto alive = core.lock();
     if (alive == nullptr) {

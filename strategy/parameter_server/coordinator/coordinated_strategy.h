@@ -1,4 +1,4 @@
-// Interfaces of a coordinator: the strategy that it runs closures for, and its workers.
+// Interfaces used by a coordinator: the strategy for which it runs closures, and its workers.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -24,10 +24,10 @@ class StepRegistry;
 
 /// A call of a step on a worker.
 struct WorkerTask {
-  /// Not a closure: its changes have no identity, and a repeated one would count twice.
+  /// For a task that is not a closure: its changes have no identity, and repeated ones count twice.
   static constexpr std::uint64_t kNoClosure = ~std::uint64_t{0};
 
-  std::uint64_t closure = kNoClosure;  // its id
+  std::uint64_t closure = kNoClosure;  // id of the closure
   int attempt = 1;
   std::uint64_t run = 0;  // of the coordinator (StoreOrder); 0: it gives servers no orders
   std::string step = {};
@@ -35,7 +35,7 @@ struct WorkerTask {
   std::shared_ptr<const ClosureWatermark> watermark = {};
   std::shared_ptr<CancellationToken> token = {};
 
-  /// "closure 7 (train, attempt 2)", "step train".
+  /// Returns "closure 7 (train, attempt 2)" or "step train".
   std::string name() const {
     return closure == kNoClosure ? concat("step ", step)
                                  : concat("closure ", closure_number(closure), " (", step,
@@ -43,7 +43,7 @@ struct WorkerTask {
   }
 };
 
-/// The step threw, or its arguments could not be made.
+/// Failure of the step, or of making its arguments.
 struct TaskFailure {
   ErrorOrigin origin = ErrorOrigin::kUser;
   ErrorCode code = ErrorCode::kInternal;
@@ -54,73 +54,73 @@ struct TaskStopped {};
 
 using TaskOutcome = std::variant<Nest, TaskFailure, TaskStopped, AttemptReport>;
 
-/// Returns the outcome of a task that its worker did not do.
+/// Returns the outcome of a task that its worker did not complete.
 inline TaskOutcome not_done(AttemptReport::Kind kind, int worker, const std::string& text,
                             ErrorCode code = ErrorCode::kUnavailable) {
   return AttemptReport{kind, worker, ErrorOrigin::kWorker, code, text};
 }
 
-/// A worker as its coordinator uses it. Thread-safe.
+/// Interface of a worker for its coordinator. Thread-safe.
 class WorkerLink {
  public:
   virtual ~WorkerLink() = default;
-  /// Runs the task after those that came before it, and returns its outcome: also a report, if the
-  /// worker is lost or gets lost.
+  /// Runs the task after earlier ones, and returns its outcome, which is a report if the worker is
+  /// lost.
   virtual TaskOutcome run(const WorkerTask& task) = 0;
-  /// Makes run() return soon, now and later, if the worker is in another process.
+  /// Makes pending and later calls of run() return soon, if the worker is in another process.
   virtual void stop() {}
   virtual bool is_alive() const { return true; }
-  /// `on_change` is called after is_alive() changed, until the link is destroyed.
+  /// Calls `on_change` after is_alive() changed, until the link is destroyed.
   virtual void watch(std::function<void()>) {}
-  /// The worker's value of this handle is not needed any more.
+  /// Drops the worker's value of this handle.
   virtual void release(const PerWorkerHandle& handle) = 0;
   /// Returns "closure 7 (train)", or "nothing".
   virtual std::string doing() const = 0;
-  /// Returns why the worker that is there cannot be used: it defines other steps, or belongs to
-  /// another job.
+  /// Returns why a connected worker cannot be used: it defines other steps, or belongs to another
+  /// job.
   virtual std::optional<Error> refusal() const { return std::nullopt; }
 };
 
 }  // namespace internal
 
-/// Implemented by ParameterServerStrategy. The defaults are those of a strategy whose workers are
-/// threads. Thread-safe.
+/// Interface of a strategy for its coordinator, implemented by ParameterServerStrategy. The
+/// defaults are for workers that are threads. Thread-safe.
 class CoordinatedStrategy {
  public:
   virtual ~CoordinatedStrategy() = default;
   virtual int num_workers() const = 0;
-  /// "worker 1 (127.0.0.1:4711)".
+  /// Returns "worker 1 (127.0.0.1:4711)".
   virtual std::string worker_name(int worker) const { return concat("worker ", worker); }
 
   /// Runs `body` on the calling thread, which belongs to the closure's worker and has its
-  /// ClosureScope: reads and writes go to the servers in the closure's name. Returns when every
-  /// server has confirmed every change: only then does the closure count as finished. Failures of
-  /// servers and of the way to them come out as OriginError.
+  /// ClosureScope: reads and changes are sent in the closure's name. Returns when every server has
+  /// confirmed every change, because only then the closure counts as finished. Throws failures of
+  /// servers and connections as OriginError.
   virtual void run_closure(const std::function<void()>& body) = 0;
 
-  /// How to reach a worker; nullptr: it is a thread of this process.
+  /// Returns a link to a worker; nullptr if it is a thread of this process.
   virtual std::unique_ptr<internal::WorkerLink> connect_worker(int, internal::StepRegistry&) {
     return nullptr;
   }
-  /// Returns true if this task is a worker or a server of a chief elsewhere.
+  /// Returns true if this task is a worker or a server whose chief is another process.
   virtual bool must_serve() const { return false; }
-  /// There: serves until the chief is done or lost; the exit code for this process.
+  /// Serves on such a task until the chief is done or lost. Returns this process's exit code.
   virtual int serve(internal::StepRegistry&) { return 0; }
 
-  /// On the chief: calls `told`, from any thread, when the job has given this coordinator up, as
-  /// long as the returned object lives. No call outlives that.
+  /// On the chief: calls `told`, on any thread, if the job gives this coordinator up while the
+  /// returned object exists. Its destructor waits for a running call.
   [[nodiscard]] virtual std::shared_ptr<void> when_over(
       std::function<void(const std::string& why)>) {
     return nullptr;
   }
-  /// Its servers, which outlive the coordinator; nullptr: it has none that can be saved.
+  /// Returns its servers, which outlive the coordinator; nullptr if it has none that can be saved.
   virtual internal::ServerGroup* server_group() { return nullptr; }
 
-  /// Where coordinators of this strategy find each other: there is one per strategy.
+  /// State shared by the coordinators of this strategy, of which one exists at a time.
   struct CoordinatorSlot {
     Mutex mutex;
     std::weak_ptr<void> coordinator TUTTI_GUARDED_BY(mutex);
-    /// Where the next coordinator begins to count: servers remember closures of the former ones.
+    /// First numbers of the next coordinator: servers remember closures of earlier ones.
     std::uint64_t next_number TUTTI_GUARDED_BY(mutex) = 0;
     std::uint64_t next_generation TUTTI_GUARDED_BY(mutex) = 1;
   };

@@ -1,4 +1,4 @@
-// The one coordinator of a strategy: the queue, the workers, and threads that bring closures to
+// The one coordinator of a strategy: the queue, the workers, and the threads that run closures on
 // them.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -18,11 +18,11 @@
 
 namespace tutti {
 
-/// Reads a count each timeout / 10. When it did not change for the timeout, logs the stacks of all
-/// threads and the work under way, and starts again.
+/// Thread that checks a count every timeout / 10. If it has not changed for `timeout`, the watchdog
+/// logs the stacks of all threads and the work in progress, and restarts the interval.
 class Watchdog {
  public:
-  /// `count`: number of closures that have finished; called on the watchdog's thread.
+  /// `count`: returns the number of finished closures; called on the watchdog's thread.
   Watchdog(WatchdogOptions options, std::function<std::uint64_t()> count);
   ~Watchdog();
   bool has_thread() const { return thread_ != nullptr; }
@@ -42,20 +42,19 @@ namespace tutti::internal {
 
 class CoordinatorCore;
 
-/// Where handles on per-worker values, which may outlive the coordinator, report that they are
-/// gone.
+/// Registration of a coordinator for the handles of its per-worker values, which may outlive it.
 struct ReleaseDesk {
   Mutex mutex;
   CoordinatorCore* core TUTTI_GUARDED_BY(mutex) = nullptr;
 };
 
-/// Threads: any.
+/// Implementation of ClusterCoordinator. Thread-safe.
 class CoordinatorCore {
  public:
-  /// Closures are numbered from `first_number`, in this generation (ClosureLedger).
+  /// `first_number` and `generation`: of the first closure (ClosureLedger).
   CoordinatorCore(CoordinatedStrategy& strategy, ClusterCoordinatorOptions options,
                   std::uint64_t first_number = 0, std::uint64_t generation = 1);
-  /// Cancels what is left, and ends all threads.
+  /// Cancels remaining closures, and ends all threads.
   ~CoordinatorCore();
 
   std::optional<int> serve();
@@ -88,7 +87,7 @@ class CoordinatorCore {
 
   CoordinatedStrategy& strategy_;
   const ClusterCoordinatorOptions options_;
-  const std::uint64_t run_;  // ServerGroup::run(); 0: there is none
+  const std::uint64_t run_;  // ServerGroup::run(); 0: there is no group
   StepRegistry registry_;
   ClosureQueue queue_;
   std::atomic<std::uint64_t> next_instance_{0};
@@ -96,16 +95,16 @@ class CoordinatorCore {
   std::atomic<bool> is_starting_{false}, has_started_{false};
   bool has_remote_workers_ = false;
   Event stop_;
-  // Made by start(), and not changed from then on.
-  std::unique_ptr<JobCheckpoint> checkpoint_;  // nullptr: none is kept
+  // The rest is set by start() and constant afterwards.
+  std::unique_ptr<JobCheckpoint> checkpoint_;  // nullptr: no checkpoint is kept
   std::vector<std::unique_ptr<WorkerLink>> links_;
   std::vector<std::unique_ptr<Thread>> threads_;
-  std::atomic<std::size_t> num_working_{0};  // of threads_
+  std::atomic<std::size_t> num_working_{0};  // number of threads_ that have not ended
   std::unique_ptr<Watchdog> watchdog_;
   std::shared_ptr<void> over_;
 };
 
-/// What a test may look at.
+/// Access for tests.
 struct CoordinatorInside {
   static ClosureQueue& closures(const ClusterCoordinator& coordinator) {
     return coordinator.core_->queue();

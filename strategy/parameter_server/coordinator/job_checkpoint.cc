@@ -1,4 +1,4 @@
-// One thread saves versions and brings servers back, so that neither happens during the other.
+// One thread saves versions and restores servers, so that the two never overlap.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/coordinator/job_checkpoint.h"
 
@@ -15,12 +15,12 @@
 namespace tutti::internal {
 namespace {
 
-constexpr const char* kState = "coordinator";  // the state of a version
+constexpr const char* kState = "coordinator";  // name of the state in a version
 constexpr int kVersionsKept = 2;
-/// Times in a row that servers may be lost on their way back.
+/// Maximum number of consecutive attempts to restore the servers.
 constexpr int kMostTries = 20;
 
-/// May mean that a server was lost: then it is brought back, and the order given again.
+/// Returns true if a server may be lost: then it is restored, and the order given again.
 bool may_be_loss(ErrorCode code) {
   return code == ErrorCode::kUnavailable || code == ErrorCode::kAborted;
 }
@@ -31,7 +31,7 @@ Json json_of(const RemoteShard& shard) {
                       {"num_rows", shard.spec.num_rows}};
 }
 
-/// The shards of a version, by server.
+/// Returns the shards of a version, sorted by server.
 std::vector<RemoteShard> shards_in(const CheckpointFile& version) {
   std::vector<RemoteShard> shards;
   for (const auto& [variable, places] : version.states.at(kState).at("shards").as_object()) {
@@ -53,7 +53,7 @@ std::string text_of(const RemoteShard& shard) {
                 shard.server);
 }
 
-/// Variables of the program that the version does not have would keep their present values.
+/// Throws if the version lacks variables of the program, which would keep their current values.
 void require_all(const std::vector<RemoteShard>& made, const std::vector<RemoteShard>& saved,
                  const std::string& folder) {
   for (const RemoteShard& own : made) {
@@ -91,7 +91,7 @@ JobCheckpoint::JobCheckpoint(ClosureQueue& queue, ServerGroup& servers,
     servers_.close(queue_.generation());
     servers_.open(closure_id(queue_.generation(), queue_.finished_below()));
     require_all(servers_.servers().shards(), servers_.shards(), options_.checkpoint_folder);
-    save(/*is_wanted=*/true);  // what the program began with
+    save(/*is_wanted=*/true);  // the program's initial state
   }
   next_at_ = deadline_after(Clock::system().now(), options_.checkpoint_interval);
   servers_.watch([this](const std::string&) {
@@ -135,7 +135,7 @@ void JobCheckpoint::put_back(const ClosureQueue::Handout& handout, AttemptReport
   const MutexLock lock(mutex_);
   if (is_stopped_) return;
   failed_.emplace_back(handout, std::move(report));
-  is_troubled_.store(true);  // with the lock: recover() must not undo it
+  is_troubled_.store(true);  // with the lock, so that recover() does not undo it
   changed_.notify_all();
 }
 
@@ -180,7 +180,7 @@ bool JobCheckpoint::has_unsaved() const {
          servers_.servers().num_outside_changes() != saved_outside_.load();
 }
 
-/// A try that failed is not repeated before its time.
+/// A failed attempt is not repeated before next_at_.
 bool JobCheckpoint::is_due() const {
   if (!has_unsaved()) return false;
   if (Clock::system().now() >= next_at_) return true;
@@ -191,7 +191,7 @@ void JobCheckpoint::wait_for_work() {
   const MutexLock lock(mutex_);
   (void)changed_.wait_until(mutex_, next_at_,
                             [this]() TUTTI_REQUIRES(mutex_) { return is_called() || is_due(); });
-  // Nothing has changed since: looks again after an interval.
+  // Nothing has changed: checks again after an interval.
   if (!is_called() && !is_due()) {
     next_at_ = deadline_after(Clock::system().now(), options_.checkpoint_interval);
   }
@@ -219,13 +219,13 @@ void JobCheckpoint::run() {
     } catch (const Error& error) {
       if (!is_stopping()) give_up(error);
       return;
-    } catch (const std::exception& error) {  // there is no memory for a copy of the values, say
+    } catch (const std::exception& error) {  // for example, no memory for a copy of the values
       return give_up(Error(ErrorCode::kInternal, concat("checkpoint: ", error.what())));
     }
   }
 }
 
-/// Returns what keeps the version from being written; a server that was lost meanwhile is not that.
+/// Returns the error that prevents writing the version; a lost server is restored instead.
 std::optional<Error> JobCheckpoint::try_save(bool is_wanted) {
   for (;;) {
     std::optional<Error> problem;
@@ -262,8 +262,8 @@ void JobCheckpoint::release() {
   }
 }
 
-/// `wait` returns true when what was waited for is there. A closure that takes longer than the
-/// interval is named.
+/// Calls `wait` until it returns true. Logs the running closures if that takes longer than the
+/// interval.
 void JobCheckpoint::wait_for(bool (ClosureQueue::*wait)(TimePoint), const char* meaning) {
   constexpr Duration kLook = std::chrono::milliseconds(20);
   const TimePoint begin = Clock::system().now();
@@ -283,7 +283,7 @@ void JobCheckpoint::wait_for(bool (ClosureQueue::*wait)(TimePoint), const char* 
   }
 }
 
-/// A version that somebody waits for contains all that had ended before servers went back.
+/// A version requested by save_now() contains all closures that had ended before a rollback.
 void JobCheckpoint::save(bool is_wanted) {
   next_at_ = deadline_after(Clock::system().now(), options_.checkpoint_interval);
   require_own_folder();
@@ -300,7 +300,7 @@ void JobCheckpoint::save(bool is_wanted) {
   Json& state = version.states.at(kState);
   state.set("closures", number);
   const std::optional<Error> problem = write(version);
-  // At once: a server that is lost from here on goes back to this version.
+  // Updated immediately: a server that is lost from here on goes back to this version.
   ++last_sequence_;
   saved_outside_.store(outside);
   queue_.note_saved(number);
@@ -311,7 +311,7 @@ void JobCheckpoint::save(bool is_wanted) {
                   seconds_text(resumed - begin), " s"));
 }
 
-/// Returns what failed when the version was in the folder already, where it is the last one.
+/// Returns the error if the version is the last one in the folder nevertheless; throws otherwise.
 std::optional<Error> JobCheckpoint::write(const CheckpointFile& version) const {
   try {
     save_version(options_.checkpoint_folder, version, {kVersionsKept, {}});
@@ -325,7 +325,7 @@ std::optional<Error> JobCheckpoint::write(const CheckpointFile& version) const {
   }
 }
 
-/// The frozen values: of each variable its shards, one after the other.
+/// Reads the frozen values, with the shards of each variable in order.
 CheckpointFile JobCheckpoint::read_servers() {
   CheckpointFile version;
   const std::vector<RemoteShard> shards = servers_.shards();
@@ -349,7 +349,7 @@ CheckpointFile JobCheckpoint::read_servers() {
   return version;
 }
 
-/// Two coordinators that save into one folder would each go back to what the other one saved.
+/// Two coordinators with one folder would each go back to versions that the other one saved.
 void JobCheckpoint::require_own_folder() const {
   const auto folder = Folder::open_if_there(options_.checkpoint_folder);
   if (!folder) return;
@@ -400,7 +400,7 @@ void JobCheckpoint::restore(const CheckpointFile& version) {
   servers_.open(closure_id(queue_.generation(), queue_.finished_below()));
 }
 
-/// Nothing is given out meanwhile.
+/// Handles a loss of servers and failed attempts. No closure is given out meanwhile.
 void JobCheckpoint::recover() {
   is_troubled_.store(true);
   if (has_lost_server()) go_back();
@@ -409,15 +409,15 @@ void JobCheckpoint::recover() {
     const MutexLock lock(mutex_);
     failed.swap(failed_);
   }
-  // Attempts that became void do not count.
+  // Reports of attempts that became void are ignored.
   for (auto& [handout, report] : failed) queue_.put_back(handout, std::move(report));
   {
     const MutexLock lock(mutex_);
     is_troubled_.store(!failed_.empty());
     changed_.notify_all();
   }
-  // After that, and without the lock, which note_loss() takes while it has the one of has_loss(): a
-  // loss is noted before it makes trouble.
+  // Checked after that, because a loss is noted before it sets is_troubled_. Checked without the
+  // lock, because note_loss() acquires it while it holds the one of has_loss().
   if (servers_.has_loss()) is_troubled_.store(true);
   queue_.wake_workers();
 }
@@ -432,7 +432,7 @@ bool JobCheckpoint::has_lost_server() {
   }
 }
 
-/// Changes of the program outside closures are in no closure that runs again.
+/// Throws if there were changes outside closures since: repeating closures does not restore them.
 void JobCheckpoint::require_no_outside_change(const std::string& why) const {
   if (servers_.servers().num_outside_changes() == saved_outside_.load()) return;
   fail(ErrorCode::kDataLoss, why, ": variables were changed outside closures since the last ",
@@ -440,7 +440,7 @@ void JobCheckpoint::require_no_outside_change(const std::string& why) const {
        options_.checkpoint_folder, "', and call save_checkpoint() after such changes");
 }
 
-/// Again as long as servers are lost on the way.
+/// Repeated as long as servers are lost meanwhile.
 void JobCheckpoint::go_back() {
   for (int num_tries = 1;; ++num_tries) {
     const std::string why = servers_.take_loss().value_or("a server was started again");

@@ -1,5 +1,4 @@
-// The checkpoint of a coordinator's job: saved while closures run, and what brings a lost server
-// back.
+// Checkpoint of a coordinator's job: saved while closures run, and restored when a server was lost.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -19,38 +18,37 @@
 
 namespace tutti::internal {
 
-/// Versions of a checkpoint (checkpoint/run_folder.h): all variables on servers, and how many
-/// closures they contain. A version is taken between closures: those that have not begun wait until
-/// the others have ended and servers have frozen their values, which are written while training
-/// continues. A server that was lost takes all of them back to the last version, and the queue does
-/// the closures since then again. What makes that impossible stops the queue with an error.
-/// Thread-safe.
+/// Versions of a checkpoint (checkpoint/run_folder.h), which contain all variables on servers and
+/// the number of closures. A version is taken between closures: those that have not begun wait
+/// until the others have ended and servers have frozen their values, which are written while
+/// training continues. If a server is lost, all servers go back to the last version, and the queue
+/// repeats the closures since then. An error that prevents this stops the queue. Thread-safe.
 class JobCheckpoint {
  public:
-  /// Restores the newest version in the folder, or saves the first one. All arguments outlive it.
-  /// Throws kInvalidArgument for an interval of 0, kFailedPrecondition for a version of another
-  /// program, and as ServerGroup and save_version().
+  /// Restores the newest version in the folder, or saves the first one. All arguments must outlive
+  /// it. Throws kInvalidArgument for an interval of 0, kFailedPrecondition for a version of another
+  /// program, and as ServerGroup and save_version() do.
   JobCheckpoint(ClosureQueue& queue, ServerGroup& servers,
                 const ClusterCoordinatorOptions& options);
   ~JobCheckpoint() { stop(); }
 
   /// Ends its thread; later calls do nothing.
   void stop();
-  /// Same as stop(), but saves before, if the last version does not contain all, and no closure
-  /// waits or runs but those that are done again.
+  /// Same as stop(), but first saves if the last version is not complete, unless closures are
+  /// queued or running other than repeated ones.
   void finish();
 
-  /// Returns true while all servers are there.
+  /// Returns true while no server is lost.
   bool may_give_out() const { return !is_troubled_.load(std::memory_order_acquire); }
-  /// A closure ended.
+  /// Called when a closure ended.
   void note_end();
-  /// A server's failure ended this attempt: it is void if a server was lost, else put back.
+  /// Ends an attempt after a server's failure: it is void if a server was lost, else put back.
   void put_back(const ClosureQueue::Handout& handout, AttemptReport report);
-  /// Returns when a version contains all that has ended. Throws what kept it from that;
-  /// kDeadlineExceeded; kCancelled after stop().
+  /// Returns when a version contains all closures that have ended. Throws the error that prevented
+  /// it; kDeadlineExceeded; kCancelled after stop().
   void save_now(TimePoint deadline);
-  /// Waits until servers have all changes of the closures that have finished; returns how often
-  /// they were taken back. Throws what made that impossible.
+  /// Waits until servers have all changes of the closures that have finished; returns the number of
+  /// rollbacks. Throws the error that made that impossible.
   std::uint64_t wait_until_current();
 
  private:
@@ -81,15 +79,15 @@ class JobCheckpoint {
   ServerGroup& servers_;
   const ClusterCoordinatorOptions options_;
   std::atomic<bool> is_troubled_{false};
-  std::atomic<std::uint64_t> saved_outside_{0};  // changes outside closures, in the last version
-  // Used by the thread alone.
+  std::atomic<std::uint64_t> saved_outside_{0};  // changes outside closures in the last version
+  // Used only by the thread.
   std::int64_t last_sequence_ = 0;  // of the last version in the folder
   TimePoint next_at_;
-  bool has_failed_ = false;  // the last try to save
+  bool has_failed_ = false;  // whether the last attempt to save failed
   mutable Mutex mutex_;
   CondVar changed_;
   std::vector<Failed> failed_ TUTTI_GUARDED_BY(mutex_);
-  std::uint64_t num_wanted_ TUTTI_GUARDED_BY(mutex_) = 0;  // calls of save_now()
+  std::uint64_t num_wanted_ TUTTI_GUARDED_BY(mutex_) = 0;  // number of calls of save_now()
   std::uint64_t num_served_ TUTTI_GUARDED_BY(mutex_) = 0;
   std::optional<Error> last_problem_ TUTTI_GUARDED_BY(mutex_);
   std::optional<Error> gave_up_ TUTTI_GUARDED_BY(mutex_);

@@ -1,4 +1,4 @@
-// Tasks as calls; a thread that connects, greets, and connects again.
+// Tasks as calls, and the thread that connects, introduces itself, and reconnects.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/coordinator/remote_worker.h"
 
@@ -51,20 +51,20 @@ void RemoteWorker::report_change() {
   if (on_change) on_change();
 }
 
-/// The job found out that the worker's incarnations up to this one are gone.
+/// Called when the job has found that the worker's incarnations up to this one exited.
 void RemoteWorker::give_up(std::uint64_t incarnation, const Error& error) {
   std::shared_ptr<Connection> connection;
   {
     const MutexLock lock(mutex_);
     connection = connection_ ? connection_ : greeted_;
     if (connection == nullptr) return;
-    if (connection->client->server_incarnation() > incarnation) return;  // a former one
+    if (connection->client->server_incarnation() > incarnation) return;  // a newer process
     loss_ = error;
   }
   connection->client->fail_all(error);
 }
 
-/// It defines other steps, or is of another job.
+/// Returns an error for a worker that defines other steps, or belongs to another job.
 std::optional<Error> RemoteWorker::refusal() const {
   const MutexLock lock(mutex_);
   const bool is_refused =
@@ -104,12 +104,12 @@ TaskOutcome RemoteWorker::run(const WorkerTask& task) {
     outcome = decode_outcome(reply->wait(TimePoint::max()));
   } catch (const Error& error) {
     lost = error;
-    connection->client->fail_all(error);  // also if the answer makes no sense
+    connection->client->fail_all(error);  // also if the answer is invalid
   }
   const MutexLock lock(mutex_);
   std::deque<Sent>& sent = connection->sent;
   if (lost && !connection->lost_first) {
-    // Another thread may not have taken yet the answer to an older one.
+    // Another thread may not have processed the answer to an older call yet.
     const auto is_unanswered = [&](const Sent& each) {
       return each.call == request.call || !each.reply->has_answer();
     };
@@ -144,7 +144,7 @@ void RemoteWorker::connect_again_and_again() {
   }
 }
 
-/// stop(), and the job, end the greeting by the client that is greeted.
+/// While the worker is greeted, stop() and the job can end the call through greeted_.
 std::shared_ptr<RemoteWorker::Connection> RemoteWorker::open() {
   auto connection = std::make_shared<Connection>();
   try {
@@ -175,7 +175,7 @@ std::shared_ptr<RemoteWorker::Connection> RemoteWorker::open() {
   return connection;
 }
 
-/// Once it has broken.
+/// Waits until the connection has broken, and closes it.
 void RemoteWorker::close(Connection& connection) {
   const std::string broken = connection.client->wait_for_end();
   is_alive_.store(false);
@@ -200,7 +200,7 @@ void RemoteWorker::complain(const Error& error) {
   const bool is_absent =
       error.code() == ErrorCode::kDeadlineExceeded || error.code() == ErrorCode::kUnavailable;
   const TimePoint now = Clock::system().now();
-  // A worker that is simply not there is no news.
+  // A worker that has not started yet is logged less often.
   const TimePoint again_at = deadline_after(now, 6 * durations::kSayAgainEvery);
   if (complain_at_ == TimePoint{}) complain_at_ = again_at;
   const bool is_news = std::exchange(last_complaint_, error.message()) != error.message();

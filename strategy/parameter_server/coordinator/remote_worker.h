@@ -1,4 +1,4 @@
-// A worker in another process, whichever process of that task lives.
+// Link to a worker in another process, and to its next process after a restart.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -19,20 +19,20 @@ namespace tutti::internal {
 
 struct RemoteWorkerOptions {
   int worker = 0;
-  /// Opens a connection; called again, on the link's thread, after one was lost. What it throws is
-  /// logged, now and then, and it is called again.
+  /// Opens a connection; called on the link's thread, again after a loss or an error. Errors are
+  /// logged at intervals.
   std::function<std::unique_ptr<RpcClient>()> connect = {};
-  /// Calls its argument when the job finds out that the worker is gone, as long as what it returns
-  /// lives; empty: the connection alone shows that.
+  /// Subscribes its argument to losses of the worker that the job finds, while the returned object
+  /// exists. Empty: only the connection shows a loss.
   using Lost = std::function<void(std::uint64_t incarnation, const Error& error)>;
   std::function<std::shared_ptr<void>(Lost)> when_lost = {};
-  /// StepRegistry::text(), asked for each connection. A worker with other steps is never alive.
+  /// Returns StepRegistry::text(). A worker with other steps is treated as unavailable.
   std::function<std::string()> steps = {};
 };
 
-/// A thread connects to the worker and greets it; when the connection has broken, which is the end
-/// of that process, it connects to the next one. Of the tasks under way then, the oldest is
-/// reported lost, the others as not started. Thread-safe.
+/// A thread connects to the worker and sends a WorkerHello. A broken connection is the end of that
+/// process, and the thread connects to the next one. Of the tasks that were running, the oldest is
+/// reported as lost, the others as not started. Thread-safe.
 class RemoteWorker final : public WorkerLink {
  public:
   explicit RemoteWorker(RemoteWorkerOptions options);
@@ -56,7 +56,7 @@ class RemoteWorker final : public WorkerLink {
   struct Connection {
     std::unique_ptr<RpcClient> client = {};
     std::deque<Sent> sent = {};                    // guarded by mutex_
-    std::optional<std::uint64_t> lost_first = {};  // the same: the oldest unanswered call
+    std::optional<std::uint64_t> lost_first = {};  // oldest unanswered call; guarded by mutex_
   };
 
   void give_up(std::uint64_t incarnation, const Error& error);
@@ -70,15 +70,15 @@ class RemoteWorker final : public WorkerLink {
   const RemoteWorkerOptions options_;
   const std::string name_;  // "worker 1"
   Event stop_;
-  std::atomic<bool> is_alive_{false};  // read under locks of callers: without mutex_
+  std::atomic<bool> is_alive_{false};  // atomic, because callers read it with their own locks held
   std::atomic<std::uint64_t> next_call_{0};
   mutable Mutex mutex_;
-  std::shared_ptr<Connection> connection_ TUTTI_GUARDED_BY(mutex_);  // of a worker that was greeted
-  std::shared_ptr<Connection> greeted_ TUTTI_GUARDED_BY(mutex_);     // before it is connection_
-  std::optional<Error> loss_ TUTTI_GUARDED_BY(mutex_);      // ends this connection, or its greeting
-  std::optional<Error> why_gone_ TUTTI_GUARDED_BY(mutex_);  // the last connection, or the last try
+  std::shared_ptr<Connection> connection_ TUTTI_GUARDED_BY(mutex_);  // worker accepted the hello
+  std::shared_ptr<Connection> greeted_ TUTTI_GUARDED_BY(mutex_);     // until it becomes connection_
+  std::optional<Error> loss_ TUTTI_GUARDED_BY(mutex_);      // ends this connection, or its hello
+  std::optional<Error> why_gone_ TUTTI_GUARDED_BY(mutex_);  // of the last connection or attempt
   std::function<void()> on_change_ TUTTI_GUARDED_BY(mutex_);
-  // Of the thread.
+  // Used only by the thread.
   bool was_lost_ = false;
   std::string last_complaint_;
   TimePoint complain_at_ = {};

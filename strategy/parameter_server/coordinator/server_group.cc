@@ -12,7 +12,7 @@
 namespace tutti::internal {
 namespace {
 
-/// Values that travel together when servers are saved and restored.
+/// Size of a message when servers are saved and restored.
 constexpr std::size_t kBytesPerMessage = std::size_t{16} << 20;
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Orders of a coordinator to all servers: serve, freeze values, restore values.
+// Orders of a coordinator to all servers: open, freeze values, restore values.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -16,50 +16,50 @@
 
 namespace tutti::internal {
 
-/// All servers of a job, which may die and be started again. Orders name the generation that
-/// close() began: a server of another one answers kAborted, for it was started again. Errors name
-/// the server; kCancelled after interrupt(). Thread-safe; orders are given by one thread at a time.
+/// All servers of a job, which may die and be restarted. Orders name the generation that close()
+/// began: a server that was restarted has another one and answers kAborted. Errors name the server;
+/// kCancelled after interrupt(). Thread-safe, but only one thread at a time may give orders.
 class ServerGroup {
  public:
-  /// Returns true if the server will be brought back; else calls of it end with an error.
+  /// Returns true if the server will be restored; otherwise calls of it end with an error.
   using OnLoss = std::function<bool(const std::string& why)>;
 
-  /// `patience`: for a server that was lost to be back, and for its answer to an order.
+  /// `patience`: time for a lost server to be back, and for its answer to an order.
   ServerGroup(std::shared_ptr<ParameterServers> servers, Duration patience);
 
   int count() const { return servers_->count(); }
-  /// Random, of this object: servers obey one run, and refuse closures of another one.
+  /// Random number of this object: servers accept orders of one run, and refuse closures of others.
   std::uint64_t run() const { return run_; }
   ParameterServers& servers() { return *servers_; }
 
-  /// The program is being set up: servers accept it. Servers of a former run are waited for.
+  /// Opens the servers for the set-up of the program. Waits for those of an earlier run to end.
   void begin();
-  /// Called by the job for a server that exited or was given up. Returns false if nothing brings it
-  /// back.
+  /// Called by the job for a server that exited or was given up. Returns false if it will not be
+  /// restored.
   bool note_loss(const std::string& why);
-  /// "ps 1: killed", once; nothing if none was lost since the last call.
+  /// Returns and clears the last loss: "ps 1: killed"; nullopt if there was none.
   std::optional<std::string> take_loss();
   bool has_loss() const;
-  /// `on_loss` is called by note_loss(), with a lock held; empty: not any more.
+  /// Sets the callback of note_loss(), which is called with a lock held; empty: none.
   void watch(OnLoss on_loss);
-  /// Ends orders under way and later ones.
+  /// Ends pending and later orders.
   void interrupt();
 
   /// Begins a generation: servers hold other batches until open().
   void close(std::uint64_t generation);
-  /// Closures below `finished_below`, an id, are finished from now on.
+  /// Opens the servers. Closures below `finished_below`, an id, count as finished.
   void open(std::uint64_t finished_below);
-  /// Returns false if a server was started again.
+  /// Returns false if a server was restarted.
   bool is_open();
-  /// The shards that servers have, by server.
+  /// Returns the shards that servers have, by server.
   std::vector<RemoteShard> shards();
-  /// Servers keep the present values until release(); a later change copies the shard.
+  /// Makes servers keep the current values until release(); a later change copies the shard.
   void freeze();
-  /// `shards` by server; `take` gets the value of each.
+  /// Calls `take` with the frozen value of each shard. `shards`: sorted by server.
   void read_frozen(const std::vector<RemoteShard>& shards,
                    const std::function<void(const RemoteShard&, const Tensor&)>& take);
   void release();
-  /// `shards` by server; values of their shapes. Between close() and open().
+  /// Sets the shards' values. `shards`: sorted by server. Call it between close() and open().
   void restore(const std::vector<RemoteShard>& shards,
                const std::function<Tensor(const RemoteShard&)>& value_of);
 
@@ -75,7 +75,7 @@ class ServerGroup {
   const std::shared_ptr<ParameterServers> servers_;
   const Duration patience_;
   const std::uint64_t run_;
-  std::uint64_t num_freezes_ = 0;             // of the thread that gives orders
+  std::uint64_t num_freezes_ = 0;             // only used by the thread that gives orders
   std::atomic<std::uint64_t> generation_{0};  // of the last close()
   mutable Mutex mutex_;
   CondVar changed_;

@@ -1,4 +1,4 @@
-// Names, the nearest of them, and how two tasks' lists differ.
+// Registration, nearest names, and differences between the lists of two tasks.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/coordinator/step_registry.h"
 
@@ -9,7 +9,7 @@
 namespace tutti::internal {
 namespace {
 
-/// Levenshtein's distance.
+/// Levenshtein distance.
 std::size_t distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), std::size_t{0});
@@ -30,7 +30,7 @@ std::vector<std::string> nearest(std::vector<std::string> names, std::string_vie
   return names;
 }
 
-/// Line by name: what stands before the first '(' or ':'.
+/// Returns the lines by name, the part before the first '(' or ':'.
 std::map<std::string, std::string> lines_by_name(const std::string& text) {
   std::map<std::string, std::string> lines;
   std::istringstream in(text);

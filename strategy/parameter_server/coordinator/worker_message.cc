@@ -1,4 +1,4 @@
-// Requests, outcomes and nests as messages.
+// Encoding of requests, outcomes and nests as messages.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/coordinator/worker_message.h"
 
@@ -14,14 +14,14 @@
 namespace tutti::internal {
 namespace {
 
-/// Origin, code and text of anything that has them.
+/// Writes origin, code and text of anything that has them.
 template <class Value, class Message>
 void put_cause(const Value& value, Message& out) {
   out.set_origin(static_cast<std::uint32_t>(value.origin));
   out.set_code(static_cast<std::uint32_t>(value.code));
   out.set_text(value.text);
 }
-/// Throws kDataLoss for a number that names nothing, as all that read.
+/// Throws kDataLoss for an unknown number, as all functions that read.
 template <class Value, class Message>
 void get_cause(const Message& in, Value& value) {
   value.origin = checked_enum(in.origin(), ErrorOrigin::kUser, ErrorOrigin::kServer);
@@ -51,9 +51,9 @@ PerWorkerHandle get_handle(const v1::Nest::PerWorkerHandle& in) {
   return {in.id(), in.instance(), in.type(), {}};
 }
 
-/// Tensors up to here travel in the head: a place in the payload costs more.
+/// Tensors up to this size are in the head, because a separate one in the payload costs more.
 constexpr std::size_t kLargestInHead = 256;
-// Protobuf reads messages within each other up to 100: two for each list, and what is around.
+// Protobuf reads up to 100 nested messages: a list takes two, and the enclosing ones are few.
 static_assert(2 * Nest::kDeepest + 16 < 100);
 
 template <class... Parts>

@@ -12,15 +12,15 @@
 
 namespace tutti::internal {
 
-/// The first request: both must define the same steps (StepRegistry::text()).
+/// First request: both must define the same steps (StepRegistry::text()).
 struct WorkerHello {
   std::string steps = {};
 };
-/// Answered with the outcome, when there is one.
+/// Request to run a task, answered with its outcome.
 struct RunTask {
-  std::uint64_t call = 0;  // unique among those of the client
+  std::uint64_t call = 0;  // unique among the calls of the client
   std::uint64_t finished_below = 0;
-  WorkerTask task = {};  // watermark and token do not travel
+  WorkerTask task = {};  // watermark and token are not sent
 };
 struct CancelTask {
   std::uint64_t call = 0;
@@ -30,7 +30,7 @@ struct ReleaseValue {
 };
 using WorkerRequest = std::variant<WorkerHello, RunTask, CancelTask, ReleaseValue>;
 
-/// Messages of cluster/proto/worker.proto. Throws as encode_nest().
+/// Encode as messages of cluster/proto/worker.proto. Throw as encode_nest().
 Packet encode(const WorkerRequest& request);
 /// Throws kDataLoss for packets that encode() does not write.
 WorkerRequest decode_worker_request(const Packet& packet);

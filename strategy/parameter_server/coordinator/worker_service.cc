@@ -1,4 +1,4 @@
-// Values that a worker makes once, outcomes of tasks, and tasks of another process in their order.
+// Per-worker values, outcomes of tasks, and the queue of tasks from another process.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/coordinator/worker_service.h"
 

@@ -1,4 +1,4 @@
-// A worker: runs tasks, of this process or of a coordinator in another one.
+// A worker: runs tasks of this process, or of a coordinator in another one.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -19,8 +19,8 @@
 
 namespace tutti::internal {
 
-/// Values of one worker, made by the definitions. A creation that failed is not tried again in the
-/// same life: each use gets the error. Threads: any; find() from one.
+/// Per-worker values of one worker. A failed creation is not retried in the same process: each use
+/// throws the error. Thread-safe, but only one thread may call find().
 class WorkerResourceTable final : public WorkerResources {
  public:
   WorkerResourceTable(int worker, const StepRegistry& registry)
@@ -45,7 +45,7 @@ class WorkerResourceTable final : public WorkerResources {
 /// Runs a worker's tasks one at a time, on the threads that call it. Thread-safe.
 class TaskRunner final : public WorkerLink {
  public:
-  /// `strategy` and `registry` outlive it.
+  /// `strategy` and `registry` must outlive it.
   TaskRunner(int worker, CoordinatedStrategy& strategy, const StepRegistry& registry)
       : worker_(worker), strategy_(strategy), registry_(registry), resources_(worker, registry) {}
 
@@ -68,13 +68,13 @@ class TaskRunner final : public WorkerLink {
   TimePoint running_since_ TUTTI_GUARDED_BY(mutex_) = {};
 };
 
-/// Runs the tasks of the coordinator in their order, on a thread of its own. Those of a client
-/// whose connection ended are cancelled. Thread-safe.
+/// Runs the tasks of the coordinator in order, on a thread of its own. Tasks of a client whose
+/// connection ended are cancelled. Thread-safe.
 class WorkerService final : public RpcHandler {
  public:
-  /// `strategy` and `registry` outlive it.
+  /// `strategy` and `registry` must outlive it.
   WorkerService(int worker, CoordinatedStrategy& strategy, const StepRegistry& registry);
-  /// Cancels the task that runs and waits for it. Requires: the server that calls it has ended.
+  /// Cancels the running task and waits for it. Requires: the server that calls it has ended.
   ~WorkerService() override;
 
   void take(std::shared_ptr<RpcCall> call) override;
