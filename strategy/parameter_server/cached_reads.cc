@@ -1,4 +1,4 @@
-// What a thread has read in a block, by variable.
+// Cache of a CachedReadsScope, by variable.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/cached_reads.h"
 
@@ -17,7 +17,7 @@ CachedReads*& reads_of_thread() {
 
 CachedReads* CachedReads::current() { return reads_of_thread(); }
 
-/// Replicas that ask for a variable at once may all read it; the first value counts for all.
+/// Replicas that read a variable concurrently may all fetch it; all return the first value.
 Tensor CachedReads::get(const VariableStorage& variable, const std::function<Tensor()>& read) {
   {
     const MutexLock lock(mutex_);

@@ -1,5 +1,4 @@
-// The tasks that train, serve, coordinate and wait; the job's verdicts bring all to an end
-// together.
+// Tasks that train, serve, coordinate and wait. The job's verdicts end all of them together.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/job.h"
 
@@ -22,7 +21,7 @@ namespace {
 
 constexpr const char* kStrategy = "ParameterServerStrategy";
 
-/// The same cluster without chief and servers: those that train and wait for each other.
+/// Returns the cluster without chief and servers: the tasks that train and wait for each other.
 StaticResolver workers_alone(const ClusterResolver& resolver) {
   const ClusterSpec cluster = resolver.cluster_spec();
   StaticResolverOptions options;
@@ -103,14 +102,14 @@ ParameterServerJob::ParameterServerJob(const ClusterResolver& resolver,
   }
 }
 
-/// Connections first: servers end when the chief has left.
+/// Connections are closed first, because servers exit when the chief has left.
 ParameterServerJob::~ParameterServerJob() {
   rpc_.reset();
   service_.reset();
   subscriptions_.clear();
 }
 
-/// Called when this task has joined the job: a server that joined later would miss the end of a
+/// Called after this task has joined the job: a server that joined later would miss the end of a
 /// short run that had used it, and wait for the next one.
 void ParameterServerJob::serve_variables() {
   server_ = std::unique_ptr<Server>(new Server(cluster_, task_.type, task_.index, options_,
@@ -130,7 +129,7 @@ void ParameterServerJob::join_workers(const ClusterResolver& resolver, bool trai
   const RunRules rules{false, num_workers(), workers_needed, starts_workers_again()};
   WorkerGroupOptions group = group_;
   if (Environment::of_process().has("TUTTI_CONTROL")) {
-    // A group is a member for itself, and hears what the watch is to know.
+    // A worker group is a member of its own, and forwards its verdicts to the watch.
     watch_ = has_group ? std::make_shared<JobWatch>(task_, group_, rules)
                        : std::make_shared<JobWatch>(cluster_, task_, group_, rules);
     group.ends_calls = [watch = watch_](const Verdict& verdict) { return watch->hear(verdict); };
@@ -177,7 +176,7 @@ std::unique_ptr<WorkerLink> ParameterServerJob::connect_worker(int worker,
   const std::string& address = cluster_.task_address("worker", worker);
   RpcClientOptions client =
       rpc_client_options(task_, {"worker", worker, address}, group_, options_);
-  client.connect_timeout = durations::kOneTry;  // the link's thread must not stay long
+  client.connect_timeout = durations::kOneTry;  // must not block the link's thread for long
   RemoteWorkerOptions link;
   link.worker = worker;
   link.connect = [client, target = concat("grpc://", address)] {

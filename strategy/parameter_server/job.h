@@ -1,4 +1,4 @@
-// This process's part in a job with parameter servers.
+// Role of this process in a job with parameter servers.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -29,24 +29,24 @@ class ServerGroup;
 class StepRegistry;
 class WorkerService;
 
-/// kWorker trains, or works for the chief; kServer holds variables; kChief coordinates, or has
-/// nothing to do where workers train by themselves.
+/// kWorker trains, or runs closures for the chief; kServer stores variables; kChief coordinates, or
+/// has nothing to do if workers train by themselves.
 enum class ParameterServerRole { kWorker, kServer, kChief };
 
-/// Throws kInvalidArgument for a cluster that is none for parameter servers: a job of another name,
-/// no worker, no ps, more than one chief, a task that is none of them.
+/// Returns the role of this process. Throws kInvalidArgument for a cluster without worker or ps,
+/// with other jobs or several chiefs, or if this task is not one of it.
 ParameterServerRole parameter_server_role(const ClusterResolver& resolver);
 
-/// The servers of a cluster behind connections, all of which can be ended at once. Threads: any.
+/// Connections to the servers of a cluster, which can all be ended at once. Thread-safe.
 class ServerConnections {
  public:
-  /// Connects to all of them, as RpcClient::connect(). `outlives_servers`: calls wait for a server
-  /// that is started again, which knows what it has done already. Throws what fail_all() was given.
+  /// Connects to all servers, as RpcClient::connect() does. `outlives_servers`: calls wait for a
+  /// server that is restarted, which recognizes repeated changes. Throws the error of fail_all().
   void connect(const ClusterSpec& cluster, const Task& self, const WorkerGroupOptions& group,
                const ServerOptions& options, bool outlives_servers = false);
-  /// Connecting, and calls under way and later, end with this error.
+  /// Ends connecting, and pending and later calls, with this error.
   void fail_all(const Error& error);
-  /// Once connected.
+  /// Requires: connect() has returned.
   std::vector<std::shared_ptr<VariableService>> services() const;
 
  private:
@@ -55,15 +55,15 @@ class ServerConnections {
   std::vector<std::shared_ptr<RemoteService>> services_ TUTTI_GUARDED_BY(mutex_);
 };
 
-/// One per process. Workers train by themselves, or (`options.coordinated`) the chief gives
-/// closures to them; servers hold the variables. Threads: any.
+/// Membership of this process in a job. Workers train by themselves, or (`options.coordinated`) the
+/// chief gives closures to them; servers store the variables. Thread-safe.
 class ParameterServerJob {
  public:
-  /// Joins the job. With a coordinator chief and workers wait for all servers, and nobody for a
-  /// worker; without one workers wait for each other, unless they train apart, and for all servers,
-  /// and with fewer than `workers_needed` workers left the run is lost. Throws kInvalidArgument for
-  /// a coordinator without chief, and as parameter_server_role(), Server, WorkerGroup::join(),
-  /// join_job() and RpcClient::connect().
+  /// Joins the job. With a coordinator, chief and workers wait for all servers, but not for
+  /// workers. Without one, workers wait for all servers and, unless they train independently, for
+  /// each other; the run is lost if fewer than `workers_needed` workers are left. Throws
+  /// kInvalidArgument for a coordinator without chief, and as parameter_server_role(), Server,
+  /// WorkerGroup::join(), join_job() and RpcClient::connect() do.
   ParameterServerJob(const ClusterResolver& resolver, const ParameterServerOptions& options,
                      int workers_needed = 0);
   ~ParameterServerJob();
@@ -74,29 +74,28 @@ class ParameterServerJob {
   const ClusterSpec& cluster() const { return cluster_; }
   const Task& task() const { return task_; }
   int num_workers() const { return cluster_.count("worker"); }
-  /// "worker 1 (127.0.0.1:4711)".
+  /// Returns "worker 1 (127.0.0.1:4711)".
   std::string worker_name(int worker) const;
-  /// A worker's; nullptr with a coordinator, and where they train apart.
+  /// Returns the group of a worker; nullptr with a coordinator, and if workers train independently.
   std::shared_ptr<WorkerGroup> workers() const { return workers_; }
-  /// Of workers, and of the chief that coordinates.
+  /// Returns the servers; on workers, and on a chief that coordinates.
   std::vector<std::shared_ptr<VariableService>> servers() const { return servers_.services(); }
-  /// On the chief that coordinates: servers accept its orders, and `group` hears of their losses.
+  /// On the chief that coordinates: makes servers accept its orders, and `group` note their losses.
   void coordinate(const std::shared_ptr<ServerGroup>& group);
-  /// With a coordinator.
+  /// Requires: is_coordinated().
   JobWatch& watch() { return *watch_; }
 
-  /// On the chief: the way to a worker, which may come later, and again. `registry` outlives it.
+  /// On the chief: returns a link to a worker, which may start later. `registry` must outlive it.
   std::unique_ptr<WorkerLink> connect_worker(int worker, const StepRegistry& registry);
-  /// Of a server: serves until the workers, or the chief that coordinates, are done; of a chief
-  /// that does not: waits until workers are; or until the run is lost, as the job finds out where
-  /// there is a launcher. Returns the exit code of this process, and logs why it is not 0.
+  /// Serves on a server until the workers, or the chief that coordinates, are done; waits on
+  /// another chief until workers are. If there is a launcher, a lost run ends it, too. Returns the
+  /// exit code of this process, and logs the reason if it is not 0.
   int serve();
-  /// The same of workers and servers of a coordinator; also until the closure that a worker is in
-  /// has ended, which its calls of servers do not hold up.
+  /// Overload for workers and servers of a coordinator. Also waits for the end of a worker's
+  /// current closure, whose requests to servers fail.
   int serve(CoordinatedStrategy& strategy, const StepRegistry& registry);
   /// Throws kFailedPrecondition, with `what`, on a coordinator's worker or server before serve()
-  /// and outside closures: what is changed there would be changed again by each of them, and by
-  /// each that is started again.
+  /// and outside closures: each of them, and each that is restarted, would repeat the change.
   void require_closure_or_chief(const std::string& what) const;
 
  private:
@@ -112,14 +111,14 @@ class ParameterServerJob {
   const WorkerGroupOptions group_;
   const ServerOptions options_;
   std::atomic<bool> is_serving_{false};
-  std::unique_ptr<Server> server_;  // of job ps, which ends with its variables
-  /// nullptr: nobody watches over the job.
+  std::unique_ptr<Server> server_;  // of job ps, and destroyed with its variables
+  /// nullptr: no control plane watches the job.
   std::shared_ptr<JobWatch> watch_;
   ServerConnections servers_;
-  std::vector<std::shared_ptr<void>> subscriptions_;  // of the watch, which call those before
-  std::shared_ptr<WorkerGroup> workers_;              // calls the watch
+  std::vector<std::shared_ptr<void>> subscriptions_;  // of watch_; call the members above
+  std::shared_ptr<WorkerGroup> workers_;              // calls watch_
   std::unique_ptr<WorkerService> service_;
-  std::unique_ptr<RpcServer> rpc_;  // of a worker; calls the service
+  std::unique_ptr<RpcServer> rpc_;  // of a worker; calls service_
 };
 
 }  // namespace tutti::internal

@@ -1,4 +1,4 @@
-// What each verdict means to a task, who waits for the end, and who asked about a task.
+// Effect of each verdict on a task; waits for the end of the run; subscriptions to lost tasks.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/job_watch.h"
 
@@ -15,7 +15,7 @@
 namespace tutti::internal {
 namespace {
 
-/// The chief first: it hosts where nobody else does.
+/// The chief is first: it hosts the control server if no launcher does.
 std::vector<MemberTask> tasks_of(const ClusterSpec& cluster) {
   std::vector<MemberTask> tasks;
   for (const char* const job : {"chief", "worker", "ps"}) {

@@ -1,4 +1,4 @@
-// A task's membership of a job with parameter servers: how the run ends, and who is lost.
+// Membership of a task in a job with parameter servers: lost tasks, and the end of the run.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -18,29 +18,29 @@
 
 namespace tutti::internal {
 
-/// The exit code of this process, and why where it is not 0.
+/// Exit code of this process, and the reason if it is not 0.
 struct RunEnd {
   int code = 0;
   std::string text = {};
   bool operator==(const RunEnd&) const = default;
 };
 
-/// Whose loss ends a run. Its defaults are those of a job with a coordinator: the chief's.
+/// Losses that end a run. The defaults are for a job with a coordinator: the loss of the chief.
 struct RunRules {
   bool has_coordinator = true;
-  /// Without a coordinator: a server's, for its variables are gone; a worker's, when fewer than
-  /// `workers_needed` of `num_workers` are left.
+  /// Without a coordinator: the loss of any server, and its variables; the loss of a worker if
+  /// fewer than `workers_needed` of `num_workers` are left.
   int num_workers = 0;
   int workers_needed = 0;
-  /// Whether a worker that was lost is started again.
+  /// If true, a lost worker is restarted.
   bool workers_come_back = false;
 };
 
-/// Hears the job's verdicts one after the other and knows when this task has nothing to do any
-/// more: the run was lost, as the rules say; who gives or does the work has left; this process was
-/// given up; nobody watches over the job. A task that was started again hears what was before it,
-/// which ends nothing. Nor does the end of a task that was there when an earlier run was lost: it
-/// ends with that run, perhaps later than this one began. A value.
+/// Evaluates the job's verdicts in order to find when this task has nothing left to do: the run is
+/// lost by the rules; the tasks that assign or do the work have left; this process was given up; or
+/// the control plane was lost. A restarted task also receives older verdicts, which end nothing.
+/// Neither does the end of a task that belonged to an earlier, lost run: it may end after this run
+/// began. Value type.
 class RunVerdicts {
  public:
   /// `self`: task, incarnation and pid.
@@ -48,12 +48,12 @@ class RunVerdicts {
 
   void take(const Verdict& verdict);
   const std::optional<RunEnd>& end() const { return end_; }
-  /// The chief of a coordinator; without one, any worker.
+  /// Returns true while the coordinator's chief, or, without a coordinator, any worker is present.
   bool has_work() const;
-  /// Whether what this process hears now is news.
+  /// Returns true once this process has joined, so that verdicts are new.
   bool is_present() const { return is_present_; }
-  /// Servers that were of this job and are to be started again, for they were lost or belong to a
-  /// run that was: "ps 1".
+  /// Returns the servers, "ps 1", that are expected to be restarted, because they were lost or
+  /// belong to a lost run.
   std::vector<std::string> awaited_servers() const;
 
  private:
@@ -61,7 +61,7 @@ class RunVerdicts {
     enum class State : std::uint8_t { kHere, kLeft, kLost };
     State state = State::kHere;
     Member process = {};
-    std::uint64_t joined = 0;  // the verdict's number
+    std::uint64_t joined = 0;  // number of the verdict
   };
   bool is_run_lost(const std::string& job) const;
   int count(const std::string& job, Peer::State state) const;
@@ -73,36 +73,36 @@ class RunVerdicts {
   RunRules rules_;
   bool is_present_ = false;
   std::map<std::pair<std::string, int>, Peer> peers_ = {};  // by job and index
-  std::uint64_t last_loss_ = 0;  // the number of the verdict by which a run was lost
+  std::uint64_t last_loss_ = 0;  // number of the verdict that ended the last lost run
   std::optional<RunEnd> end_;
 };
 
-/// Leaves the job when it ends: a chief's tells workers and servers that all is done, or, when an
-/// exception ends it, that the run has failed. Threads: any, all functions.
+/// Subscription of a task to the job's verdicts. Its destructor leaves the job; that of a chief
+/// ends the work of workers and servers, as a failure if an exception is being thrown. Thread-safe.
 class JobWatch {
  public:
-  /// Told of a worker or server that is gone, by a thread of the job.
+  /// Callback for a lost worker or server, called on a thread of the job.
   using Lost = std::function<void(std::uint64_t incarnation, const Error& error)>;
 
-  /// The chief hosts the control server unless TUTTI_CONTROL says where it is; the others wait for
-  /// it. Throws as join_job().
+  /// The chief hosts the control server unless TUTTI_CONTROL names another one; other tasks wait
+  /// for it. Throws as join_job() does.
   JobWatch(const ClusterSpec& cluster, const Task& self, const WorkerGroupOptions& options,
            RunRules rules = {});
-  /// Of a task that is a member by a WorkerGroup: hears what that tells it.
+  /// Overload for a member by a WorkerGroup, which forwards its verdicts to hear().
   JobWatch(const Task& self, const WorkerGroupOptions& options, RunRules rules);
   ~JobWatch();
 
-  /// Returns whether the run ends by this verdict.
+  /// Evaluates a verdict. Returns true if it ends the run.
   bool hear(const Verdict& verdict);
 
-  /// `lost` is called when a worker, a server, or the run, is lost, as long as the returned object
-  /// lives; no call outlives it.
+  /// Calls `lost` if the task is lost or leaves, or `over` if the run ends, while the returned
+  /// object exists. Its destructor waits for a running call.
   [[nodiscard]] std::shared_ptr<void> when_lost(const Task& task, Lost lost);
   [[nodiscard]] std::shared_ptr<void> when_over(std::function<void(const std::string& why)> over);
-  /// Of tasks that serve. It ends, too, when nobody who has work for them comes within `patience`.
+  /// Waits for the end of the run, or for `patience` without a task that has work for this one.
   RunEnd wait_for_end(Duration patience);
-  /// Of tasks without a coordinator: until servers that were lost, or belong to a run that was, are
-  /// there again. Throws kUnavailable when the run ends, kDeadlineExceeded naming the servers.
+  /// Waits, without a coordinator, until servers that were lost, or belong to a lost run, are
+  /// present again. Throws kUnavailable if the run ends, kDeadlineExceeded naming the servers.
   void wait_for_servers(Duration patience);
   void leave();
 
@@ -114,10 +114,10 @@ class JobWatch {
   Mutex mutex_;
   CondVar changed_;
   RunVerdicts verdicts_ TUTTI_GUARDED_BY(mutex_);
-  Mutex told_mutex_;  // held while somebody is told
+  Mutex told_mutex_;  // held during callbacks
   std::map<Task, Lost> lost_ TUTTI_GUARDED_BY(told_mutex_);
   std::function<void(const std::string&)> over_ TUTTI_GUARDED_BY(told_mutex_);
-  ControlPlane plane_;  // last: it calls this
+  ControlPlane plane_;  // last, because it calls this object
 };
 
 }  // namespace tutti::internal

@@ -1,4 +1,4 @@
-// Placing shards, and what surrounds a synchronous step.
+// Placement of shards, and the beginning and end of steps.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/parameter_server_strategy.h"
 
@@ -32,7 +32,7 @@ namespace {
 
 constexpr const char* kName = "parameter_server";
 
-/// GPUs may hold replicas once values travel to them beside the steps.
+/// Replicas on GPUs would need transfers of values that overlap with the steps.
 void require_cpus(std::span<const Device> devices) {
   for (const Device& device : devices) {
     if (device.type == DeviceType::kCpu) continue;
@@ -43,7 +43,7 @@ void require_cpus(std::span<const Device> devices) {
 
 using Servers = std::vector<std::shared_ptr<internal::VariableService>>;
 
-/// Servers of this process: they live as long as something refers to them.
+/// Servers of this process, which live as long as they are referenced.
 Servers embedded_servers(int count) {
   Servers servers;
   for (int i = 0; i < count; ++i) {
@@ -64,7 +64,7 @@ template <class... Parts>
   fail(ErrorCode::kInvalidArgument, "ParameterServerStrategy: ", parts...);
 }
 
-/// Of one worker; nothing for kSync. Throws kInvalidArgument for numbers that make no sense.
+/// Returns the pace of one worker; nullopt for kSync. Throws kInvalidArgument for invalid numbers.
 std::optional<internal::WorkerPace> pace_of(const ParameterServerOptions& options, int worker,
                                             int num_workers) {
   if (options.update_mode == UpdateMode::kSync) return std::nullopt;
@@ -91,7 +91,7 @@ std::optional<internal::WorkerPace> pace_of(const ParameterServerOptions& option
   return pace;
 }
 
-/// "worker 1 of 3 trains apart (sync_replicas, 2 of 3 make a step)".
+/// Returns "worker 1 of 3 trains apart (sync_replicas, 2 of 3 make a step)".
 std::string describe(const internal::WorkerPace& pace) {
   std::string mode(to_string(pace.mode));
   if (pace.mode == UpdateMode::kSyncReplicas) {
@@ -100,14 +100,14 @@ std::string describe(const internal::WorkerPace& pace) {
   return concat("worker ", pace.worker, " of ", pace.num_workers, " trains apart (", mode, ")");
 }
 
-/// With fewer of them nobody makes a step.
+/// Returns the number of workers below which no step can be made.
 int workers_needed(const ParameterServerOptions& options, int num_workers) {
   if (options.update_mode == UpdateMode::kSync) return num_workers;
   if (options.update_mode != UpdateMode::kSyncReplicas || num_workers == 0) return 0;
   return pace_of(options, 0, num_workers)->num_to_aggregate;
 }
 
-/// For comparing what workers make.
+/// Returns a description of a variable, for comparing what workers make.
 std::string describe(const std::string& name, const std::vector<internal::RemoteShard>& shards,
                      const InitialValue& initial) {
   const std::string cut = concat(" in ", shards.size(), " shards from ps ", shards.front().server);
@@ -120,7 +120,7 @@ std::string describe(const std::string& name, const std::vector<internal::Remote
                 generator.key.seed, ".", generator.key.a, cut);
 }
 
-/// In it a variable is read once.
+/// Scope of a step, in which a variable is read once.
 class ServersStep {
  public:
   explicit ServersStep(internal::ParameterServers& servers, bool is_stream = false)
@@ -141,7 +141,7 @@ class ServersStep {
 
 }  // namespace
 
-/// What the constructors put together.
+/// Arguments assembled by the public constructors.
 struct ParameterServerStrategy::Parts {
   LocalStrategyOptions local = {};
   std::shared_ptr<internal::WorkerTeam> team = {};
@@ -168,7 +168,7 @@ struct ParameterServerStrategy::Parts {
         parts.servers.push_back(std::make_shared<internal::FirstValues>(concat("ps ", i)));
       }
     } else if (!options.coordinated && job->role() != internal::ParameterServerRole::kWorker) {
-      // It makes the program's variables for itself, and never uses them.
+      // The task makes the program's variables for itself, and never uses them.
       parts.servers = embedded_servers(options.num_servers);
       parts.local.replicas = 0;
     } else if (!options.coordinated && options.update_mode != UpdateMode::kSync) {
@@ -183,8 +183,8 @@ struct ParameterServerStrategy::Parts {
   }
 };
 
-/// Also how a coordinator's steps reach the servers. Its workers are the tasks of the job; without
-/// one, threads of this process.
+/// State of the strategy, and its interface for a coordinator. The workers of the latter are the
+/// tasks of the job; without a job, threads of this process.
 struct ParameterServerStrategy::Impl final : CoordinatedStrategy {
   Impl(Parts parts, const ParameterServerOptions& options, Placement central)
       : partitioner(options.variable_partitioner),
@@ -234,7 +234,7 @@ struct ParameterServerStrategy::Impl final : CoordinatedStrategy {
   std::string worker_name(int worker) const override {
     return job ? job->worker_name(worker) : CoordinatedStrategy::worker_name(worker);
   }
-  /// A variable is read once, changes are in the closure's name, all are confirmed.
+  /// Reads variables once, makes changes in the closure's name, and waits for their confirmation.
   void run_closure(const std::function<void()>& body) override {
     const ServersStep step(*servers, true);
     internal::ForbiddenVariableCreator forbidden;
@@ -242,7 +242,7 @@ struct ParameterServerStrategy::Impl final : CoordinatedStrategy {
     body();
     servers->settle();
   }
-  /// Whether this thread belongs to a coordinator's program, not to one of its workers.
+  /// Returns true if this thread runs the coordinator's program, as opposed to a step on a worker.
   bool is_coordinating() {
     if (internal::TaskRunner::runs_this_thread()) return false;
     if (job) return job->is_coordinated() && job->is_chief();
@@ -250,7 +250,7 @@ struct ParameterServerStrategy::Impl final : CoordinatedStrategy {
     MutexLock lock(slot.mutex);
     return !slot.coordinator.expired();
   }
-  /// As tf: "executed locally on the coordinator. This is inefficient but may be valid".
+  /// As in tf: "executed locally on the coordinator. This is inefficient but may be valid".
   void warn_of_work_on_chief(std::string_view call) {
     if (warned_of_chief || !is_coordinating() || warned_of_chief.exchange(true)) return;
     log_warning(concat(kName, ": ", call,
@@ -274,14 +274,14 @@ struct ParameterServerStrategy::Impl final : CoordinatedStrategy {
   const std::unique_ptr<internal::ParameterServerJob> job;  // null: all in this process
   const std::shared_ptr<internal::WorkerTeam> team;
   const UpdateMode mode;
-  const std::optional<internal::WorkerPace> pace;  // nothing: workers make each step together
+  const std::optional<internal::WorkerPace> pace;  // nullopt: workers make each step together
   const std::shared_ptr<internal::ParameterServers> servers;
   const std::shared_ptr<const Placement> placement;
-  /// Of the process that coordinates, if any.
+  /// Set in the process that coordinates, if any.
   std::shared_ptr<internal::ServerGroup> group;
   const int num_closure_workers;
   const bool has_coordinator;
-  std::optional<int> colocated_with;  // a server
+  std::optional<int> colocated_with;  // server of a ColocationScope
   std::atomic<bool> warned_of_chief{false};
 };
 
@@ -337,7 +337,7 @@ ParameterServerStrategy::ParameterServerStrategy(Parts parts, const ParameterSer
                   !impl_->job ? " in this process" : "", ", variables placed ", options.placement));
 }
 
-/// Variables may live on.
+/// Variables may outlive the strategy, so the end of this worker is reported here.
 ParameterServerStrategy::~ParameterServerStrategy() { impl_->servers->leave(); }
 
 bool ParameterServerStrategy::is_chief() const {
@@ -378,7 +378,7 @@ ParameterServerStrategy::operator CoordinatedStrategy&() {
 void ParameterServerStrategy::complete_input_plan(InputPlan& plan) {
   impl_->warn_of_work_on_chief("distribute_dataset");
   if (!impl_->pace) return Strategy::complete_input_plan(plan);
-  plan.num_workers = 1;  // others are not asked for their rows
+  plan.num_workers = 1;  // the rows of other workers are not requested
   plan.worker = 0;
 }
 
@@ -415,7 +415,7 @@ std::shared_ptr<VariableStorage> ParameterServerStrategy::create_storage_from(
     return extended().create_storage(initializer({Device{}, key}), std::move(options));
   }
   if (is_on_read) {
-    // Closures run in several processes, and one result is asked for by the chief: written through.
+    // Closures run in several processes, and the chief reads the result: writes go through.
     options.synchronization = VariableSynchronization::kOnWrite;
     options.trainable = options.trainable.value_or(false);
   }

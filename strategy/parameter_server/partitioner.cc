@@ -1,4 +1,4 @@
-// tf's rules for cutting variables, with its rounding.
+// tf's partitioners, with its rounding.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/partitioner.h"
 
@@ -14,7 +14,7 @@ void require_positive(const char* who, const char* what, std::int64_t value) {
   fail(ErrorCode::kInvalidArgument, who, ": ", what, "; expected 1 or more, got ", value);
 }
 
-/// `num_shards` along the first dimension, one along the others.
+/// Returns `num_shards` for the first dimension and 1 for the others.
 std::vector<std::int64_t> along_rows(const Shape& shape, std::int64_t num_shards) {
   std::vector<std::int64_t> shards(static_cast<std::size_t>(shape.rank()), 1);
   if (!shards.empty()) shards.front() = num_shards;
@@ -27,7 +27,7 @@ std::int64_t num_bytes(const Shape& shape, DType dtype) {
   return shape.num_elements() * static_cast<std::int64_t>(size_of(dtype));
 }
 
-/// Rounded up; a divisor may be as large as there are numbers.
+/// Rounds up without overflow for large divisors.
 std::int64_t ceil_divide(std::int64_t value, std::int64_t divisor) {
   return value / divisor + (value % divisor != 0 ? 1 : 0);
 }

@@ -33,7 +33,7 @@ std::int64_t num_shards_of(const Partitioner& partitioner, const std::string& va
   if (std::any_of(shards.begin() + 1, shards.end(), [](std::int64_t n) { return n != 1; })) {
     refuse("more than one shard along the first dimension alone");
   }
-  // Never more shards than rows, as tf has it for every partitioner.
+  // As in tf, no partitioner makes more shards than rows.
   return std::min(shards.front(), shape.dim(0));
 }
 

@@ -1,4 +1,4 @@
-// The rows that each shard of a variable has, and the server that gets it.
+// Rows of each shard of a variable, and the server that stores it.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,26 +12,26 @@
 
 namespace tutti::internal {
 
-/// Rows of a variable: [first, first + count).
+/// Rows [first, first + count) of a variable.
 struct RowRange {
   std::int64_t first = 0;
   std::int64_t count = 0;
   bool operator==(const RowRange&) const = default;
 };
-/// Contiguous ranges, the first num_rows % num_shards of them one row longer ("div").
+/// Returns contiguous ranges; the first num_rows % num_shards of them have one more row ("div").
 std::vector<RowRange> cut_rows(std::int64_t num_rows, std::int64_t num_shards);
-/// How many shards `partitioner` gives this variable; one for scalars, variables without rows and
-/// no partitioner. Throws kInvalidArgument naming variable_partitioner, the variable and what it
-/// answered for an answer that is none.
+/// Returns the number of shards that `partitioner` chooses for this variable; 1 for scalars, for
+/// variables without rows and without a partitioner. Throws kInvalidArgument naming
+/// variable_partitioner, the variable and the partitioner's result if that is invalid.
 std::int64_t num_shards_of(const Partitioner& partitioner, const std::string& variable,
                            const Shape& shape, DType dtype);
 
-/// Which server gets the next shard. Threads: one at a time.
+/// Chooses the server of each shard. Not thread-safe.
 class ServerPicker {
  public:
-  /// Throws kInvalidArgument for no servers.
+  /// Throws kInvalidArgument if there are no servers.
   ServerPicker(VariablePlacement placement, int num_servers);
-  /// For a shard of that many bytes.
+  /// Returns the server of the next shard, which has `num_bytes` bytes.
   int next(std::size_t num_bytes);
 
  private:

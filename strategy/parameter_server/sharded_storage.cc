@@ -1,5 +1,4 @@
-// Making shards, and slots beside them; cutting values, rows and gradients into what each shard's
-// server gets.
+// Creation of shards and slots; division of values, rows and gradients by shards.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/sharded_storage.h"
 
@@ -40,7 +39,7 @@ ListedRows rows_in(const ShardSpec& shard, const std::vector<std::int64_t>& rows
   return rows_within(shard.first_row, shard.num_rows, rows);
 }
 
-/// The values of those positions; all of them: the tensor itself.
+/// Returns the values at the positions of `rows`; the tensor itself for all of them.
 Tensor picked(const Tensor& values, const ListedRows& rows) {
   if (static_cast<std::int64_t>(rows.positions.size()) == values.shape().dim(0)) return values;
   return gather(values, tensor_of(rows.positions));
@@ -50,7 +49,7 @@ Tensor picked(const Tensor& values, const ListedRows& rows) {
 
 void create_shards(ParameterServers& servers, const std::vector<RemoteShard>& shards,
                    const std::variant<ValueGenerator, Tensor>& initial) {
-  if (ClosureContext::current() != nullptr) {  // a checkpoint of before would not have it
+  if (ClosureContext::current() != nullptr) {  // an earlier checkpoint would not have it
     fail(ErrorCode::kFailedPrecondition, "variable '", shards.front().spec.variable,
          "': made in a closure; expected it to be made before ClusterCoordinator::start(), on ",
          "every task");
@@ -84,8 +83,8 @@ Tensor ShardedStorage::read() const {
                 : MirroredStorage::read();
 }
 
-/// Outside run all workers call it, and one changes the values; in a replica the one to whom the
-/// work falls does, and all meet in updates_done().
+/// Outside run(), all workers call it and one changes the values. In a replica, the one that owns
+/// the variable's work changes them, and all meet in updates_done().
 void ShardedStorage::assign_replicated(AssignOp op, const Tensor& value) {
   const Tensor operand = checked_operand(op, value);
   if (!replica("assign_replicated")) return remote().assign(op, operand);
@@ -261,7 +260,7 @@ void ShardedComponent::update(std::span<Component* const> slots, const UpdateRul
     }
     if (gradient.is_slices()) {
       const ListedRows found = rows_in(shard(i).spec, rows);
-      // A synchronous step counts who gave, also those without rows.
+      // A synchronous step counts ranks, including those without rows.
       if (found.rows.empty() && rule.skips_zero_gradient() && !update.sync) continue;
       own.rows = tensor_of(found.rows);
       own.gradient = picked(values, found);

@@ -1,4 +1,4 @@
-// Operations of programs: kernels by way of dispatch(), variables by their local storage.
+// Execution of programs: operations by dispatch(), variables in their local storage.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/session/program_executor.h"
 

@@ -1,4 +1,4 @@
-// Executes operations of programs on the kernels and variables of one task.
+// Executor of programs on the kernels and variables of one task.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -14,12 +14,12 @@
 
 namespace tutti::internal {
 
-/// The variables of a task, which all sessions share by name, and the operations on them and on
+/// Variables of a task, which all sessions share by name, and the operations on them and on
 /// tensors. Thread-safe; each operation on variables is atomic.
 class ProgramExecutor {
  public:
-  /// Returns the outputs of an operation. Throws kInvalidArgument or kDataLoss for one that no
-  /// program of this library has, and what the operation throws.
+  /// Executes an operation and returns its outputs. Throws kInvalidArgument or kDataLoss for one
+  /// that no program of this library has, and the errors of the operation.
   std::vector<Tensor> execute(const ProgramOperation& operation, std::vector<Tensor> inputs);
 
  private:
@@ -34,9 +34,9 @@ class ProgramExecutor {
   std::map<std::string, std::shared_ptr<const UpdateRule>> rules_ TUTTI_GUARDED_BY(mutex_);
 };
 
-/// The numbers of an update that change from step to step, as an argument of a program: [4].
+/// Returns the numbers of an update that change between steps, as an argument of a program: [4].
 Tensor scalars_tensor(const UpdateScalars& scalars);
-/// The key of a dropout, likewise: [5].
+/// Returns the key of a dropout, likewise: [5].
 Tensor key_tensor(const RandomKey& key);
 
 }  // namespace tutti::internal

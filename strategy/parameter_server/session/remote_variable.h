@@ -1,4 +1,4 @@
-// Variables of a session, on the task of the device scope in which they were made.
+// Variables of a session, stored on the task of the device scope in which they were made.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,13 +11,13 @@
 
 namespace tutti::internal {
 
-/// Records reads and writes as operations of the variable's task; outside Session::run() each is a
-/// step of its own. Used by threads with a scope of the session, or without a step.
+/// Variable whose reads and writes are recorded as operations of its task; outside Session::run()
+/// each is a step of its own. Used by threads with a scope of the session, or outside steps.
 class RemoteStorage final : public VariableStorage {
  public:
   /// Creates the variable, or finds the one of this name that another session has made. `initial`:
-  /// its value, or a number that fills it. Throws kAlreadyExists for a second one of the name in
-  /// this session, kInvalidArgument if the one that is there has another shape or type.
+  /// its value, or a number that fills it. Throws kAlreadyExists for a repeated name in this
+  /// session, kInvalidArgument if the existing variable has another shape or type.
   RemoteStorage(std::shared_ptr<SessionCore> core, std::shared_ptr<const TaskPlace> place,
                 const TensorSpec& spec, const std::variant<Tensor, double>& initial,
                 VariableOptions options);
@@ -49,8 +49,7 @@ class RemoteStorage final : public VariableStorage {
   std::string description_;  // of that rule
 };
 
-/// Makes variables of device scopes of other tasks; the others are made by the creator that was
-/// current before.
+/// Creates variables in device scopes of other tasks; in other scopes, the previous creator does.
 class RemoteVariableCreator final : public VariableCreator {
  public:
   explicit RemoteVariableCreator(std::shared_ptr<SessionCore> core)

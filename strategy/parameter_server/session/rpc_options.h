@@ -1,4 +1,4 @@
-// How tasks of a job with parameter servers reach each other.
+// RPC options for connections between tasks of a job with parameter servers.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10,14 +10,14 @@
 
 namespace tutti::internal {
 
-/// Throws kInvalidArgument when the resolver names another layer than "grpc" (or none).
+/// Throws kInvalidArgument if the resolver's layer is neither "grpc" nor empty.
 void check_rpc_layer(const ClusterResolver& resolver);
-/// TUTTI_RESTART.
+/// Returns TUTTI_RESTART, or 0.
 std::uint64_t restarts_of_task();
-/// For a server at the address of its task.
+/// Returns the options of a server at the address of its task.
 RpcServerOptions rpc_server_options(const ClusterSpec& cluster, const Task& task,
                                     const ServerOptions& options);
-/// How the task `self` calls another one.
+/// Returns the options with which the task `self` calls another one.
 RpcClientOptions rpc_client_options(const Task& self, const MemberTask& server,
                                     const WorkerGroupOptions& cluster,
                                     const ServerOptions& options);

@@ -1,4 +1,4 @@
-// Serving variables, and knowing who still needs them.
+// Server of variables and sessions, which tracks the clients that still need it.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/session/server.h"
 
@@ -18,7 +18,7 @@
 namespace tutti {
 namespace {
 
-/// The tasks that come for sure: "worker 0", "worker 1". A chief may have nothing to ask.
+/// Returns the tasks that will connect: "worker 0", "worker 1". A chief may have no requests.
 std::set<std::string> clients_of(const ClusterSpec& cluster, const Task& self) {
   std::set<std::string> clients;
   for (const Task& task : cluster.tasks()) {
@@ -42,7 +42,7 @@ struct Server::Impl final : internal::VariableHandler {
       : VariableHandler(store),
         cluster(given),
         task(std::move(self)),
-        // A coordinator's generations tell versions of values apart.
+        // With a coordinator, its generations distinguish versions of values.
         store(task.to_string(), awaits_coordinator ? 0 : internal::restarts_of_task(),
               !awaits_coordinator),
         sessions(cluster, task, options,
@@ -59,7 +59,7 @@ struct Server::Impl final : internal::VariableHandler {
       MutexLock lock(mutex);
       missing.erase(call->peer().task.to_string());
       here.insert_or_assign(call->peer().client, Client{call->peer()});
-      // Its task is here again, perhaps as another process.
+      // The task is connected again, perhaps as another process.
       std::erase_if(here, [&](const auto& each) {
         return each.second.lost_at && each.second.peer.task.same_task(call->peer().task);
       });
@@ -75,7 +75,7 @@ struct Server::Impl final : internal::VariableHandler {
     changed.notify_all();
   }
 
-  /// It may connect again: this server does not end at once.
+  /// The client may connect again, so this server does not end at once.
   void client_lost(const RpcPeer& peer) override {
     VariableHandler::client_left(peer);
     MutexLock lock(mutex);
@@ -122,7 +122,7 @@ struct Server::Impl final : internal::VariableHandler {
   /// A client of the variables.
   struct Client {
     RpcPeer peer;
-    std::optional<TimePoint> lost_at = {};  // when its connection broke
+    std::optional<TimePoint> lost_at = {};  // time at which its connection broke
   };
 
   const ClusterSpec cluster;
@@ -131,11 +131,11 @@ struct Server::Impl final : internal::VariableHandler {
   Mutex mutex;
   CondVar changed;
   internal::TaskSessions sessions;
-  std::set<std::string> missing TUTTI_GUARDED_BY(mutex);         // tasks that have not come yet
-  std::map<std::uint64_t, Client> here TUTTI_GUARDED_BY(mutex);  // by number
+  std::set<std::string> missing TUTTI_GUARDED_BY(mutex);  // tasks that have not connected yet
+  std::map<std::uint64_t, Client> here TUTTI_GUARDED_BY(mutex);  // by RpcPeer::client
   bool any_came TUTTI_GUARDED_BY(mutex) = false;
   bool stopped TUTTI_GUARDED_BY(mutex) = false;
-  std::unique_ptr<RpcServer> rpc;  // last: it calls the others
+  std::unique_ptr<RpcServer> rpc;  // last, because it calls the others
 };
 
 Server::Server(const ClusterSpec& cluster, const std::string& job_name, int task_index,

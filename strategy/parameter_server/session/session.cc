@@ -61,7 +61,7 @@ void Session::run_recorded(const std::function<void()>& step) const {
 
 namespace {
 
-/// Neighbours are added, round after round; an odd last one passes up.
+/// Adds neighbours, round after round; an odd last value passes to the next round.
 Tensor sum_along_tree(std::vector<Tensor> values) {
   while (values.size() > 1) {
     std::vector<Tensor> sums;

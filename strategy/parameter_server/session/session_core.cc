@@ -1,4 +1,4 @@
-// Connections to all tasks, programs that are sent once, and errors that name tasks that died.
+// Connections to all tasks, programs that are sent once, and errors that name lost tasks.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/session/session_core.h"
 
@@ -53,10 +53,10 @@ std::shared_ptr<RpcClient> SessionCore::connect_to(const std::string& target,
   }
 }
 
-/// `task`: the one that is expected to answer; nullptr: any.
+/// `task`: the expected task; nullptr: any.
 void SessionCore::open(const Task* task, std::shared_ptr<RpcClient> client) {
   TaskRequest request = new_request();
-  // Less than here, so that the error is that of the task that waits for a value, and names it.
+  // Shorter than here, so that the error is that of the waiting task, which names the value.
   const std::int64_t between_tasks = std::max<std::int64_t>(1, options_.timeout.count() * 3 / 4);
   request.message.set_open(static_cast<std::uint64_t>(between_tasks));
   Link link;
@@ -159,7 +159,7 @@ std::uint64_t SessionCore::run(std::map<Task, TaskPart> parts) {
   std::vector<Error> errors;
   std::uint64_t number = 0;
   {
-    const MutexLock lock(mutex_);  // runs start in one order on all tasks
+    const MutexLock lock(mutex_);  // so that runs start in the same order on all tasks
     number = ++last_run_;
     for (auto& [task, part] : parts) {
       try {
@@ -178,7 +178,7 @@ std::uint64_t SessionCore::run(std::map<Task, TaskPart> parts) {
     }
   }
   if (errors.empty()) return number;
-  // Parts that have ended, or will, keep values that no tensor of this process names.
+  // Parts that have ended, or will end, keep values to which no tensor of this process refers.
   for (const auto& [task, part] : parts) {
     for (const auto& kept : part.program.kept()) release(task, number, kept.value());
   }
@@ -249,7 +249,7 @@ std::vector<SessionTransfer> SessionCore::transfers() {
   return all;
 }
 
-/// Returns nothing if it lives and knows the session, and if it does not answer in time.
+/// Returns nullopt if the task is alive and knows the session, or does not answer in time.
 std::optional<std::string> SessionCore::why_lost(const Task& task, const Link& link) const {
   const std::string who = concat(task, " (", cluster_.task_address(task.type, task.index), ")");
   if (const auto away = link.client->why_broken()) return concat(who, " is gone (", *away, ")");
@@ -290,7 +290,7 @@ Error SessionCore::explained(const Error& error) {
              "and restore from a checkpoint what is gone"));
 }
 
-/// Servers end with their last session, unless another one is announced.
+/// Servers exit after their last session, unless another one is announced.
 void SessionCore::announce_return() noexcept {
   {
     const MutexLock lock(mutex_);

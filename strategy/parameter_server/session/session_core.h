@@ -17,43 +17,43 @@
 
 namespace tutti::internal {
 
-/// Where an operation or a value is: a task, and what the scope names of its devices.
+/// Location of an operation or a value: a task, and the device on it that the scope names.
 struct TaskPlace {
   Task task = {};
   std::string device = {};  // "/device:CPU:1", or ""
-  DeviceSpec spec = {};     // both
+  DeviceSpec spec = {};     // task and device
 };
 
-/// The program of one task in a run, and the arguments of this run.
+/// Program of one task in a run, and the arguments of this run.
 struct TaskPart {
   TaskProgram program = {};
   TaskRequest request = {};  // with the arguments
 };
 
-/// Thread-safe.
+/// Implementation of Session. Thread-safe.
 class SessionCore : public std::enable_shared_from_this<SessionCore> {
  public:
   SessionCore(std::string target, SessionOptions options);
-  /// Throws as Session.
+  /// Throws as Session() does.
   void connect();
   ~SessionCore();
 
   const std::string& target() const { return target_; }
   const ClusterSpec& cluster() const { return cluster_; }
   const std::vector<std::string>& devices_of(const Task& task) { return link(task).devices; }
-  /// Returns the place that a device scope names; parts that it leaves out are the target's own
-  /// task or the first of the job. Throws kInvalidArgument listing the tasks.
+  /// Returns the place that a device scope names. If the scope names no task, it is the target's
+  /// own task or the first one of the job. Throws kInvalidArgument listing the tasks.
   std::shared_ptr<const TaskPlace> place(const DeviceSpec& scope) const;
 
   /// Runs all parts and returns the number of the run when they have ended. Throws the first error
-  /// that another part's error has not caused.
+  /// that was not caused by an error of another part.
   std::uint64_t run(std::map<Task, TaskPart> parts);
   Tensor fetch(const Task& task, std::uint64_t run, ValueNumber value);
-  /// Has the task drop a value with the next run.
+  /// Makes the task drop a value with the next run.
   void release(const Task& task, std::uint64_t run, ValueNumber value) noexcept;
   std::vector<SessionTransfer> transfers();
 
-  /// Notes a variable for messages. Throws kAlreadyExists for a second one of the name.
+  /// Records a variable for error messages. Throws kAlreadyExists for a repeated name.
   void add_variable(const std::string& name, const Task& task);
   void remove_variable(const std::string& name);
 
@@ -87,7 +87,7 @@ class SessionCore : public std::enable_shared_from_this<SessionCore> {
   const std::uint64_t session_;
   // Set by connect(), except for the guarded members of a Link.
   ClusterSpec cluster_;
-  Task own_task_;  // the target's
+  Task own_task_;  // task of the target
   std::map<Task, Link> links_;
 
   mutable Mutex mutex_;

@@ -112,7 +112,7 @@ std::shared_ptr<const DeviceSpec> SessionRecorder::device_of(const Tensor& tenso
   return {value->place(), &value->place()->spec};
 }
 
-/// In a scope of another task there; else where the first input is that another task has.
+/// Records the operation on the task of the device scope, or else of the first remote input.
 std::optional<std::vector<Tensor>> SessionRecorder::run(const OpCall& call) {
   std::shared_ptr<const TaskPlace> place;
   const DeviceScope* const scope = DeviceScope::current();
@@ -212,8 +212,8 @@ ValueNumber SessionRecorder::remote_argument(const Tensor& tensor,
   return view(number, *value, tensor);
 }
 
-/// Rows and other shapes of a buffer are made without an operation: here they are operations of
-/// the task that has the value, so that no more than them goes elsewhere.
+/// Rows and other shapes of a buffer are made without an operation. Here they become operations of
+/// the task that has the value, so that only these elements are sent elsewhere.
 ValueNumber SessionRecorder::view(ValueNumber whole, const RemoteValue& value,
                                   const Tensor& tensor) {
   const std::int64_t count = tensor.num_elements();

@@ -1,5 +1,5 @@
-// Operations of a session's client: recorded, cut by tasks, run there; values that are fetched when
-// the host reads them.
+// Recorder of a session's operations: divided by tasks and run there, with results that are fetched
+// when the host reads them.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -18,11 +18,11 @@
 
 namespace tutti::internal {
 
-/// A value of a session: recorded, or on its task, or lost with a run that failed. Thread-safe.
+/// Value of a session: recorded, stored on its task, or lost with a failed run. Thread-safe.
 class RemoteValue final : public LazyValue {
  public:
-  /// `step`: the number of the recorded step that makes it, as value `number`, by the operation
-  /// `maker` ("matmul at train.cc:41").
+  /// `step`: number of the recorded step that makes it, as value `number`, by the operation `maker`
+  /// ("matmul at train.cc:41").
   RemoteValue(std::shared_ptr<SessionCore> core, std::shared_ptr<const TaskPlace> place,
               std::uint64_t step, ValueNumber number, const TensorSpec& spec, std::string maker)
       : core_(std::move(core)),
@@ -31,7 +31,7 @@ class RemoteValue final : public LazyValue {
         number_(number),
         spec_(spec),
         maker_(std::move(maker)) {}
-  /// Has the task release it.
+  /// Makes the task release the value.
   ~RemoteValue() override;
 
   const std::shared_ptr<SessionCore>& core() const { return core_; }
@@ -39,10 +39,10 @@ class RemoteValue final : public LazyValue {
   std::uint64_t step() const { return step_; }
   ValueNumber number() const { return number_; }
   const TensorSpec& spec() const { return spec_; }
-  /// Returns the number of the run that made it; 0: its step has not run.
+  /// Returns the number of the run that made it; 0 if its step has not run.
   std::uint64_t run() const;
   void set_run(std::uint64_t run);
-  /// Its step will never run.
+  /// Called if its step will never run.
   void give_up();
 
   void materialize(std::byte* to) override;
@@ -60,16 +60,15 @@ class RemoteValue final : public LazyValue {
   bool is_lost_ TUTTI_GUARDED_BY(mutex_) = false;
 };
 
-/// Records what a thread does to values and variables of other tasks. Between begin() and end()
-/// that is one step; outside, each operation is one. Every tensor that the step did not make is an
-/// argument, whatever it holds: so steps that differ in numbers alone are one program. Used by one
-/// thread.
+/// Records operations of a thread on values and variables of other tasks. Between begin() and end()
+/// they are one step; outside, each operation is one. Every tensor that the step did not make is an
+/// argument, so that steps which differ only in numbers are one program. Used by one thread.
 class SessionRecorder final : public RemoteRecorder {
  public:
   explicit SessionRecorder(std::shared_ptr<SessionCore> core);
   ~SessionRecorder() override { abandon(); }
   SessionRecorder& operator=(SessionRecorder&&) = delete;
-  /// Returns the recorder of this thread if it is one of `core`; else nullptr.
+  /// Returns this thread's recorder if it belongs to `core`; else nullptr.
   static SessionRecorder* find(const SessionCore& core);
 
   const std::shared_ptr<SessionCore>& core() const { return core_; }
@@ -83,28 +82,28 @@ class SessionRecorder final : public RemoteRecorder {
   std::optional<std::vector<Tensor>> run(const OpCall& call) override;
   std::shared_ptr<const DeviceSpec> device_of(const Tensor& value) const override;
 
-  /// Records an operation with these inputs and outputs (TaskProgram::CREATE: and the variable's
-  /// spec); returns its outputs.
+  /// Records an operation with these inputs and outputs (for TaskProgram::CREATE, also the
+  /// variable's spec); returns its outputs.
   std::vector<Tensor> record(const std::shared_ptr<const TaskPlace>& place,
                              ProgramOperation operation, std::span<const Tensor> inputs,
                              const std::vector<TensorSpec>& specs = {});
-  /// Returns the value of a variable at this place of the step.
+  /// Returns the value of a variable at this point of the step.
   Tensor read(const std::shared_ptr<const TaskPlace>& place, const std::string& name,
               const TensorSpec& spec);
-  /// Returns the tensor of these scalars, one for all updates of the step that have equal ones.
+  /// Returns the tensor of these scalars, which equal scalars of the step share.
   Tensor scalars(const UpdateScalars& scalars);
 
  private:
   struct Argument {
     ValueNumber number = 0;
-    Tensor tensor = {};                       // keeps the elements, or the value
-    std::shared_ptr<RemoteValue> value = {};  // of a step before; nullptr: the host's
+    Tensor tensor = {};                       // keeps the elements or the value alive
+    std::shared_ptr<RemoteValue> value = {};  // of an earlier step; nullptr: of the host
   };
   struct Made {
     std::shared_ptr<const TaskPlace> place = {};
     ValueNumber number = 0;
     std::weak_ptr<RemoteValue> value = {};
-    bool is_kept = false;  // after the run, because a tensor holds it
+    bool is_kept = false;  // kept after the run, because a tensor refers to it
   };
   struct Step {
     std::uint64_t number = 0;
@@ -115,7 +114,7 @@ class SessionRecorder final : public RemoteRecorder {
     /// Key: first byte, shape, type.
     std::map<std::tuple<const std::byte*, std::string, DType>, ValueNumber> host_arguments = {};
     std::map<const RemoteValue*, ValueNumber> remote_arguments = {};
-    std::map<std::string, Tensor> reads = {};  // of variables that have not changed since
+    std::map<std::string, Tensor> reads = {};  // of variables not changed since
     std::map<std::array<double, 4>, Tensor> scalars = {};
   };
   std::shared_ptr<RemoteValue> own_value(const Tensor& tensor) const;
@@ -123,7 +122,7 @@ class SessionRecorder final : public RemoteRecorder {
   ValueNumber host_argument(const Tensor& tensor);
   ValueNumber remote_argument(const Tensor& tensor, const std::shared_ptr<RemoteValue>& value);
   ValueNumber view(ValueNumber whole, const RemoteValue& value, const Tensor& tensor);
-  /// Returns the part of each task; operations move there.
+  /// Returns the part of each task; moves the operations there.
   static std::map<Task, TaskPart> cut(Step& step);
   void run_step();
 

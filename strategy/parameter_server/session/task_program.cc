@@ -1,4 +1,4 @@
-// Attributes field by field, programs whose values are made before they are used, requests.
+// Attributes field by field, checks that programs make values before using them, requests.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/session/task_program.h"
 
@@ -19,8 +19,8 @@ template <class... Parts>
   fail(ErrorCode::kDataLoss, "program of a session: ", parts...);
 }
 
-// The fields of each kind of attributes, in the order in which they travel. The key of a dropout is
-// an argument of the program: one program for all steps.
+// Fields of each kind of attributes, in the order of the encoding. The key of a dropout is an
+// argument of the program, so that all steps have the same program.
 
 void visit_fields(std::monostate&, auto&&) {}
 void visit_fields(ClipAttributes& a, auto&& visit) { visit(a.low, a.high); }
@@ -75,7 +75,7 @@ struct FieldWriter {
 
 struct FieldReader {
   const ProgramOperation& in;
-  int integer = 1, number = 0;  // read so far; the first integer is the kind
+  int integer = 1, number = 0;  // numbers read so far; the first integer is the kind
 
   void operator()(auto&... fields) { (get(fields), ...); }
   void get(double& field) {

@@ -16,36 +16,36 @@ namespace tutti::internal {
 
 using v1::TaskProgram;
 using ProgramOperation = TaskProgram::Operation;
-/// Number of a value in a run, on whichever task it is made.
+/// Number of a value in a run, whichever task makes it.
 using ValueNumber = std::uint32_t;
 
 void put_attributes(Attributes attributes, ProgramOperation& out);
-/// Throws kDataLoss for what put_attributes() does not write, as all that read.
+/// Throws kDataLoss for fields that put_attributes() does not write, as all functions that read.
 Attributes get_attributes(const ProgramOperation& in);
 void put_specs(const std::vector<TensorSpec>& specs, ProgramOperation& out);
 std::vector<TensorSpec> get_specs(const ProgramOperation& in);
 
 /// Throws kDataLoss for a program with values that are used before they are made, or made twice.
 TaskProgram parse_program(const std::string& bytes);
-/// Returns for each operation the values that no later one takes.
+/// Returns, for each operation, the values that no later one uses.
 std::vector<std::vector<ValueNumber>> last_uses(const TaskProgram& program);
 
 using ValueAddress = v1::SessionRequest::ValueAddress;
 ValueAddress value_address(const Task& task, std::uint64_t run, ValueNumber value);
 inline Task task_of(const ValueAddress& address) { return {address.job(), address.index()}; }
 
-/// A message, and the tensors that its arguments name, in their order.
+/// A message, and the tensors of its arguments, in order.
 struct TaskRequest {
   v1::SessionRequest message = {};
   std::vector<Tensor> tensors = {};
 
   void add_argument(const Tensor& tensor);
 };
-/// The answer to an open request, as a nest: job and number of the task, the cluster as JSON, the
+/// Answer to an open request, as a nest: job and index of the task, the cluster as JSON, the
 /// devices of the task.
 using TaskDescription = std::tuple<std::string, int, std::string, std::vector<std::string>>;
 
-/// Throws as serialized() of protocol/message.h.
+/// Throws as serialized() of protocol/message.h does.
 Packet encode(const TaskRequest& request);
 /// Throws kDataLoss for packets that encode() does not write.
 TaskRequest decode_task_request(const Packet& packet);

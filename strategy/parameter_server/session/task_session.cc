@@ -1,4 +1,4 @@
-// Threads that run programs in their order; values of other tasks are requested before the first
+// Threads that run programs in order; values of other tasks are requested before the first
 // operation.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/session/task_session.h"
@@ -14,8 +14,8 @@
 namespace tutti::internal {
 namespace {
 
-/// Runs that are executed at once; the oldest ones, on every task, so that none waits for a run
-/// that is not started.
+/// Maximum number of concurrent runs: the oldest ones on every task, so that none waits for a run
+/// that has not started.
 constexpr std::size_t kMostThreads = 64;
 
 Error no_value(const Task& task) {
@@ -29,7 +29,7 @@ Error ended_error(const Task& task) {
 
 }  // namespace
 
-/// One run on its thread: values by number, and those of other tasks that are on their way.
+/// One run on its thread: its values by number, and requested values of other tasks.
 class TaskSession::Execution {
  public:
   Execution(TaskSession& session, const Job& job)
@@ -270,8 +270,8 @@ void TaskSession::keep(std::uint64_t run, ValueNumber number, const Tensor& valu
   for (const auto& fetch : fetches) fetch->reply(encode_nest(Nest(value)));
 }
 
-/// Drops a value that all receivers have: a variable's memory that is still referenced would be
-/// copied by the next update.
+/// Drops a value that all receivers have: the next update of a variable would copy its memory if it
+/// were still referenced.
 void TaskSession::note_fetched(std::uint64_t number, ValueNumber value, std::size_t times) {
   Run& run = runs_.at(number);
   Held& held = run.values.at(value);
@@ -282,7 +282,7 @@ void TaskSession::note_fetched(std::uint64_t number, ValueNumber value, std::siz
   if (run.has_ended && run.values.empty()) runs_.erase(number);
 }
 
-/// A run that has failed keeps nothing.
+/// A failed run keeps no values.
 void TaskSession::end_run(std::uint64_t number, bool has_failed) {
   std::vector<Held> dropped;  // destroyed, and their fetches answered, without the lock
   {

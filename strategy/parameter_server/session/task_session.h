@@ -1,4 +1,4 @@
-// One session on one task: runs of programs, and values that stay or go to other tasks.
+// One session on one task: runs of programs, and values that are kept or sent to other tasks.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -21,46 +21,46 @@
 
 namespace tutti::internal {
 
-/// Parts of a task that its sessions share. Outlives them. Thread-safe.
+/// Parts of a task that its sessions share. Must outlive them. Thread-safe.
 struct TaskParts {
   Task task = {};
   ProgramExecutor executor = {};
-  /// Returns the connection to another task of the cluster; opened when first asked for. Throws as
-  /// RpcClient::connect(), kInvalidArgument for a task that the cluster does not have.
+  /// Returns the connection to another task of the cluster, opened at the first call. Throws as
+  /// RpcClient::connect() does; kInvalidArgument if the cluster does not have the task.
   std::function<std::shared_ptr<RpcClient>(const Task&)> peer = {};
 };
 
-/// Runs of one session are concurrent, each on a thread of its own and in the order of its program;
-/// a client that wants one after another waits in between. Thread-safe.
+/// One session. Its runs are concurrent, each on a thread of its own and in the order of its
+/// program; a client that wants one after another waits in between. Thread-safe.
 class TaskSession {
  public:
-  /// `number`: of the session; `timeout`: for values of other tasks.
+  /// `number`: of the session. `timeout`: for values of other tasks.
   TaskSession(TaskParts& parts, std::uint64_t number, Duration timeout);
-  /// end(), then waits for the operations that are being executed.
+  /// Calls end(), then waits for the running operations.
   ~TaskSession();
 
   /// Executes message.run() of the request, and answers `call` when it has ended.
   void run(TaskRequest request, std::shared_ptr<RpcCall> call);
-  /// Answers `call` when the value is there.
+  /// Answers `call` when the value exists.
   void fetch(const ValueAddress& address, std::shared_ptr<RpcCall> call);
-  /// Returns a list of (job, task, values, bytes), the traffic from each task.
+  /// Returns a list of (job, index, values, bytes): the traffic from each task.
   Nest transfers() const;
-  /// Returns the number of values that were kept and not released.
+  /// Returns the number of values that are kept.
   std::size_t num_held() const;
   /// Starts no more runs; waiting callers get an error.
   void end();
-  /// Returns true if no thread executes anything any more.
+  /// Returns true if end() was called and no thread executes a run any more.
   bool has_ended() const;
 
  private:
   struct Held {
     Tensor value = {};                                   // undefined: not made yet
-    std::vector<std::shared_ptr<RpcCall>> fetches = {};  // that wait for it
-    std::size_t num_receivers = 0;                       // left; 0: it stays until it is released
+    std::vector<std::shared_ptr<RpcCall>> fetches = {};  // calls that wait for it
+    std::size_t num_receivers = 0;  // receivers left; 0: kept until it is released
   };
   struct Run {
     std::unordered_map<ValueNumber, Held> values = {};
-    std::set<ValueNumber> released = {};  // before the run has ended
+    std::set<ValueNumber> released = {};  // released before the run ended
     bool has_ended = false;
   };
   struct Program {
@@ -98,7 +98,7 @@ class TaskSession {
   std::map<std::string, std::shared_ptr<const Program>> programs_ TUTTI_GUARDED_BY(mutex_);
   std::map<std::uint64_t, Run> runs_ TUTTI_GUARDED_BY(mutex_);
   std::uint64_t last_run_ TUTTI_GUARDED_BY(mutex_) = 0;
-  std::map<Task, Counted> counted_ TUTTI_GUARDED_BY(mutex_);  // by where it came from
+  std::map<Task, Counted> counted_ TUTTI_GUARDED_BY(mutex_);  // by the task that sent it
   std::deque<Job> waiting_ TUTTI_GUARDED_BY(mutex_);
   bool stops_ TUTTI_GUARDED_BY(mutex_) = false;
   std::size_t num_idle_ TUTTI_GUARDED_BY(mutex_) = 0;

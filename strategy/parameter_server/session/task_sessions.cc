@@ -1,4 +1,4 @@
-// Requests to sessions by number; sessions that end; connections to other tasks.
+// Dispatch of requests to sessions by number; ended sessions; connections to other tasks.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/session/task_sessions.h"
 
@@ -146,12 +146,12 @@ std::shared_ptr<RpcClient> TaskSessions::peer(const Task& task) {
   }
   const MutexLock lock(connecting_);
   std::shared_ptr<RpcClient>& peer = peers_[task];
-  // A new session may ask before the old connection has found that the task is back.
+  // A new session may need it before the old connection has found that the task is back.
   if (peer == nullptr || peer->why_broken()) {
     const std::string& address = cluster_.task_address(task.type, task.index);
     RpcClientOptions client =
         rpc_client_options(parts_.task, {task.type, task.index, address}, {}, options_);
-    // The session is connected to all tasks: one that does not answer has died.
+    // The session is connected to all tasks, so one that does not answer has died.
     client.connect_timeout = durations::kUnreachableAfter;
     peer = RpcClient::connect(concat("grpc://", address), RpcMethod::kOperate, client);
   }

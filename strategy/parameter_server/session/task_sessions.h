@@ -1,4 +1,4 @@
-// All sessions on one task, and the ways from it to the others of its cluster.
+// All sessions on one task, and its connections to the other tasks of the cluster.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -18,11 +18,10 @@
 
 namespace tutti::internal {
 
-/// Opens sessions, hands requests to them, and ends those whose client has left. Threads: as
-/// RpcHandler.
+/// Opens sessions, forwards requests to them, and ends those whose client has left. Thread-safe.
 class TaskSessions final : public RpcHandler {
  public:
-  /// `left`: called when a client has left.
+  /// `left`: called after a client has left.
   TaskSessions(
       const ClusterSpec& cluster, const Task& self, const ServerOptions& options,
       std::function<void()> left = [] {});
@@ -30,9 +29,9 @@ class TaskSessions final : public RpcHandler {
 
   void take(std::shared_ptr<RpcCall> call) override;
   void client_left(const RpcPeer& peer) override;
-  /// A session was here, and none is any more, nor announced.
+  /// Returns true if there was a session, and none is open or announced any more.
   bool are_over() const;
-  /// Until when a session is waited for that was announced.
+  /// Returns the time until which the task waits for an announced session.
   TimePoint stays_until() const;
 
  private:
@@ -44,8 +43,8 @@ class TaskSessions final : public RpcHandler {
   void stay(std::uint64_t milliseconds);
   std::shared_ptr<TaskSession> find(std::uint64_t number) const;
   TaskDescription description() const;
-  /// Returns the connection to another task. Opens it at the first call, and again if the last one
-  /// was given up; one at a time, for tasks that live answer at once.
+  /// Returns the connection to another task, opened at the first call and after a loss. One at a
+  /// time, because live tasks answer immediately.
   std::shared_ptr<RpcClient> peer(const Task& task);
 
   const ClusterSpec cluster_;
@@ -56,7 +55,7 @@ class TaskSessions final : public RpcHandler {
   std::map<Task, std::shared_ptr<RpcClient>> peers_ TUTTI_GUARDED_BY(connecting_);
   mutable Mutex mutex_;
   std::map<std::uint64_t, Open> open_ TUTTI_GUARDED_BY(mutex_);
-  /// Their threads may still do something.
+  /// Sessions whose threads may still be running.
   std::vector<std::shared_ptr<TaskSession>> ended_ TUTTI_GUARDED_BY(mutex_);
   TimePoint stays_until_ TUTTI_GUARDED_BY(mutex_) = {};
   bool had_one_ TUTTI_GUARDED_BY(mutex_) = false;
