@@ -28,6 +28,11 @@ ClosureQueueOptions queue_options(const ClusterCoordinatorOptions& options, int 
          "ClusterCoordinator: expected most_queued and window of at least 1, got ",
          options.most_queued, " and ", options.window);
   }
+  if (options.most_attempts < 1 || options.most_workers_lost < 1) {
+    fail(ErrorCode::kInvalidArgument,
+         "ClusterCoordinator: expected most_attempts and most_workers_lost of at least 1, got ",
+         options.most_attempts, " and ", options.most_workers_lost);
+  }
   const LedgerRules rules{options.most_attempts, options.most_workers_lost,
                           !options.checkpoint_folder.empty()};
   return {options.most_queued, options.window, num_workers, std::move(is_present), rules,
@@ -110,7 +115,7 @@ void CoordinatorCore::start() {
   if (has_remote_workers_) await_workers();
   start_threads();
   WatchdogOptions options = options_.watchdog;
-  options.describe = [this] { return describe(); };
+  if (!options.describe) options.describe = [this] { return describe(); };
   watchdog_ = std::make_unique<Watchdog>(std::move(options), [this] { return queue_.num_ended(); });
   has_started_.store(true, std::memory_order_release);
 }

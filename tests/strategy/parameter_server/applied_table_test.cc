@@ -32,7 +32,7 @@ TEST(AppliedTable, CountsTheLeadingChangesThatCameBefore) {
   EXPECT_EQ(table.num_applied_before(changes(client(1), 1, 5)), 2u);
   EXPECT_EQ(table.num_applied_before(changes(client(1), 3, 1)), 0u);
   EXPECT_EQ(table.num_applied_before(changes(client(1), 0, 1)), 1u);
-  // Another replica, another client and a closure of the same number count for themselves.
+  // Another replica, another client and a closure of the same number are separate streams.
   EXPECT_EQ(table.num_applied_before(changes(client(1, 1), 0, 1)), 0u);
   EXPECT_EQ(table.num_applied_before(changes(client(2), 0, 1)), 0u);
   EXPECT_EQ(table.num_applied_before(changes(closure(1), 0, 1)), 0u);
@@ -45,7 +45,7 @@ TEST(AppliedTable, RefusesGaps) {
                [&] { (void)table.num_applied_before(changes(closure(17), 3, 1)); });
   expect_error(ErrorCode::kAborted, {"client 5, replica 2", "change 1 came before 0"},
                [&] { (void)table.num_applied_before(changes(client(5, 2), 1, 1)); });
-  // Reads have no place in the order.
+  // Reads have no ordinals.
   EXPECT_EQ(table.num_applied_before(changes(closure(17), 9, 0)), 0u);
 }
 
@@ -64,7 +64,7 @@ TEST(AppliedTable, ForgetsFinishedClosuresAndRefusesThem) {
                  [&] { (void)table.num_applied_before(changes(closure(6), first, 1)); });
   }
   EXPECT_EQ(table.num_applied_before(changes(closure(7), 0, 1)), 1u);
-  // A batch with a watermark above its own closure.
+  // The batch's watermark is above its own closure.
   expect_error(ErrorCode::kAborted, {"closure 8"},
                [&] { (void)table.num_applied_before(changes(closure(8), 0, 1, 9)); });
   // The watermark never falls.
@@ -89,13 +89,13 @@ TEST(AppliedTable, RefusesClosuresOfEarlierGenerations) {
   table.note_applied(changes(closure(id), 0, 1));
   EXPECT_EQ(table.num_applied_before(changes(closure(id), 0, 1)), 1u);
   EXPECT_EQ(table.num_applied_before(changes(client(2), 0, 1)), 0u);
-  // A worker that knows of a later generation.
+  // The worker knows a later generation.
   expect_error(ErrorCode::kAborted, {"closure 3"}, [&] {
     (void)table.num_applied_before(changes(closure(id), 1, 1, closure_id(3, 0)));
   });
   table.note_applied(changes(client(2), 0, 1, closure_id(3, 0)));
   EXPECT_EQ(table.num_streams(), 1u);
-  // A watermark of an earlier one changes nothing.
+  // A watermark of an earlier generation changes nothing.
   table.note_applied(changes(client(2), 1, 1, closure_id(2, 50)));
   EXPECT_EQ(table.finished_below(), closure_id(3, 0));
 }
@@ -108,18 +108,18 @@ TEST(AppliedTable, KeepsClientsThatLeftUntilManyMoreHave) {
   }
   table.end_client(0);
   table.end_client(0);
-  // It comes again: its call was on the way.
+  // A repeated call, which was in transit, is recognized.
   EXPECT_EQ(table.num_applied_before(changes(client(0), 0, 2)), 2u);
   for (std::uint64_t id = 1; id < AppliedTable::kMostEndedClients; ++id) table.end_client(id);
   EXPECT_EQ(table.num_streams(), 2 * (AppliedTable::kMostEndedClients + 1));
-  table.note_applied(changes(client(0), 2, 1));  // and stays
+  table.note_applied(changes(client(0), 2, 1));  // not forgotten any more
   table.end_client(AppliedTable::kMostEndedClients);
   EXPECT_EQ(table.num_streams(), 2 * (AppliedTable::kMostEndedClients + 1));
   table.end_client(0);
   EXPECT_EQ(table.num_streams(), 2 * AppliedTable::kMostEndedClients);  // client 1 is forgotten
   EXPECT_EQ(table.num_applied_before(changes(client(0), 0, 3)), 3u);
   EXPECT_EQ(table.num_applied_before(changes(client(1), 0, 2)), 0u);
-  table.end_client(123456789);  // never changed anything
+  table.end_client(123456789);  // made no changes
 }
 
 TEST(AppliedTable, ComparesAsValue) {

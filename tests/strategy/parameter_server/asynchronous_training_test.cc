@@ -167,7 +167,7 @@ TEST_F(AsynchronousTraining, WorkerBatchesAreSplitForItsReplicas) {
     }
     const auto iterator = cut.iterate();
     const Error error = error_of([&] {
-      // A worker that is quick may fail before the last one is scheduled.
+      // A fast worker may fail before the last one is scheduled.
       for (int i = 0; i < 7; ++i) (void)coordinator.schedule("local results", iterator);
       coordinator.join();
     });
@@ -250,7 +250,7 @@ TEST_F(AsynchronousTraining, OptimizersTrainOnServers) {
   EXPECT_EQ(optimizer.iterations().value().item_int(), 600);
 }
 
-/// Steps count in three variables on two servers; workers die in the middle of them.
+/// Each step counts in three variables on two servers; workers die in the middle of steps.
 TEST_F(AsynchronousTraining, KilledWorkersDoNotChangeCounts) {
   constexpr int kClosures = 1000, kWorkers = 3;
   ParameterServerStrategy strategy(with_workers(kWorkers));
@@ -263,7 +263,7 @@ TEST_F(AsynchronousTraining, KilledWorkersDoNotChangeCounts) {
   ClusterCoordinator coordinator(workers, {.most_attempts = 100, .most_workers_lost = 100});
   coordinator.define("count", [&](std::int64_t number) {
     count.assign_add(one);
-    (void)count.value();  // what was changed so far is sent
+    (void)count.value();  // sends the changes made so far
     rows.scatter_add({Tensor::from<std::int64_t>({1}, {1}),
                       Tensor::from<std::int64_t>({1}, {number % 7}), Shape{7}});
     twice.assign_add(one);

@@ -1,5 +1,5 @@
-// The client's side of parameter servers: links to servers, stores behind connections, steps of
-// workers, texts of rules, first values.
+// Client side of parameter servers: links to servers, stores behind connections, steps of workers,
+// texts of rules, initial values.
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/rpc/rpc_server.h"
 #include "strategy/parameter_server/client/first_values.h"
@@ -42,7 +42,7 @@ class Counting final : public VariableService {
   VariableStore store_{"ps 0"};
 };
 
-/// A link to a store with `count` scalars, each of which has its number as value.
+/// Link to a store with `count` scalars, whose values are their numbers.
 struct Linked {
   explicit Linked(int count) {
     std::vector<Operation> creations;
@@ -59,7 +59,7 @@ struct Linked {
     for (const ShardId id : ids) all.push_back(ReadShard{id});
     return all;
   }
-  /// Starts a read of all scalars, whose answers are announced with so many bytes each.
+  /// Starts a read of all scalars, with `bytes` bytes announced for each answer.
   std::shared_ptr<PendingAnswers> read(std::size_t bytes) {
     return link.read(reads(), std::vector<std::size_t>(ids.size(), bytes));
   }
@@ -113,7 +113,7 @@ TEST(ServerLink, FailureOfOnePartFailsTheRead) {
   EXPECT_ERROR((void)answers->wait(soon()), kNotFound, "ps 0", "there is no shard of the id 5");
 }
 
-/// A store that applies a batch, but does not get its answer back.
+/// Store that applies a batch, but loses its answer.
 class LosingAnswers final : public VariableService {
  public:
   std::string name() const override { return store.name(); }
@@ -168,7 +168,7 @@ TEST(ReplicaStepsTest, GradientsAreForTheStepAfterTheOnesThatWereRead) {
   EXPECT_EQ(worker.steps.give(worker.b)->step, 0u);
   EXPECT_EQ(worker.steps.at_least(worker.w), 1u);
   EXPECT_EQ(worker.steps.at_least(worker.rate), 0u);
-  worker.read({5, 5}, {5});  // the others went on
+  worker.read({5, 5}, {5});  // the other workers continued
   EXPECT_EQ(worker.steps.give(worker.b)->step, 5u);
   EXPECT_EQ(worker.steps.at_least(worker.b), 6u);
   EXPECT_EQ(worker.steps.num_left_out(), 0u);
@@ -242,7 +242,7 @@ TEST(RuleTexts, RuleWithoutDescriptionIsRefusedEachTime) {
   }
 }
 
-/// The same calls to both give the same bits.
+/// Equal calls to both return equal bits.
 TEST(FirstValues, EqualThoseOfAStore) {
   FirstValues first("ps 0");
   VariableStore store("ps 0");
@@ -275,7 +275,7 @@ TEST(FirstValues, RefuseChanges) {
   expect_tensor(client.read(spec.id()), {2}, {1.0, 1.0});
 }
 
-/// Handler that counts the clients that left and that were lost, and the calls that it takes now.
+/// Handler that counts clients that left or were lost, and calls that it is handling.
 class CountingHandler final : public internal::VariableHandler {
  public:
   using VariableHandler::VariableHandler;
@@ -301,7 +301,7 @@ class CountingHandler final : public internal::VariableHandler {
   std::atomic<int> num_inside_{0};
 };
 
-/// A server of variables, reached by calls.
+/// Server of variables, reached by RPC.
 struct Served {
   explicit Served(const TlsFiles& tls = {}) : tls(tls) { start(); }
   void start(std::uint64_t incarnation = 0) {
@@ -377,7 +377,7 @@ TEST(RemoteService, ConnectionFaultsLoseAndRepeatNoChange) {
   }
   for (int i = 0; i < 150; ++i) {
     const auto answers = pending[static_cast<std::size_t>(i)]->wait(soon());
-    // A read that is repeated sees later changes, too.
+    // A repeated read may see later changes.
     const float seen = answers[1].value->host_span<float>()[59999];
     EXPECT_TRUE(seen >= static_cast<float>(i + 1) && seen <= 150.0F) << i << ": " << seen;
   }
@@ -435,7 +435,7 @@ TEST(RemoteService, EndsAtOnceWhileItConnectsAgain) {
     Client client(*service, 1);
     EXPECT_ERROR(client.read(5), kNotFound, "ps 3");
     proxy.cut_all();
-    // From before it knows to after it is connected again.
+    // Cover the time from before the break is noticed until after the reconnection.
     Clock::system().sleep_for(std::chrono::microseconds(i % 25 * 100));
   }
 }
@@ -450,7 +450,7 @@ TEST(RemoteService, DisconnectedClientIsForgotten) {
   EXPECT_TRUE(testing::comes_true([&] { return served.store.statistics().num_batches == 3; }));
   service.reset();
   EXPECT_ERROR((void)waiting->wait(soon()), kCancelled, "ps 3");
-  // Its changes are still known: a call may be on its way.
+  // The changes are still known, because a call may be in transit.
   OperationBatch late;
   late.stream = {UpdateStream::Kind::kClient, 1, 0};
   late.operations = {addition(id, Tensor(1.0f))};
@@ -467,7 +467,7 @@ TEST(RemoteService, DestructorLeavesTheServer) {
   EXPECT_EQ(served.handler.num_lost, 0);
 }
 
-/// The server takes what a connection brought before it broke, and then what the next one brings.
+/// The server handles the calls of a broken connection before those of the next one.
 TEST(RemoteService, CallsOfABrokenConnectionPrecedeThoseOfTheNext) {
   Served served(control_job::make_certificate("remote_service_order"));
   std::atomic<int> num_taken{0};
@@ -484,7 +484,7 @@ TEST(RemoteService, CallsOfABrokenConnectionPrecedeThoseOfTheNext) {
   EXPECT_TRUE(testing::comes_true([&] { return num_taken == 2; }));
   proxy.cut_all();
   EXPECT_TRUE(testing::comes_true([&] { return proxy.num_accepted() == 2; }));
-  Clock::system().sleep_for(300ms);  // for calls that overtake
+  Clock::system().sleep_for(300ms);  // time for calls to overtake
   open.set();
   (void)changed->wait(soon());
   expect_same_bits(*read->wait(soon())[0].value, Tensor::ones({60000}));

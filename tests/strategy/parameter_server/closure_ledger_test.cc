@@ -16,7 +16,7 @@ using State = ClosureLedger::State;
 using Kind = AttemptReport::Kind;
 using testing::expect_error;
 
-/// A ledger, with events of the attempt that is under way.
+/// Ledger with events for the current attempt.
 struct Book {
   explicit Book(LedgerRules rules = {.keeps_finished = true}) : ledger(rules) {}
 
@@ -52,10 +52,10 @@ TEST(ClosureLedger, NumbersFromZeroAndHandsOutInOrder) {
   EXPECT_EQ(book.ledger.start(0, 0), 1);
   book.start({1});
   book.put_back(0, Kind::kTransient);
-  EXPECT_EQ(book.ledger.next_queued(), 0u);  // before 2
+  EXPECT_EQ(book.ledger.next_queued(), 0u);  // precedes 2
   EXPECT_EQ(book.ledger.next_queued_new_to(0), 2u);
   EXPECT_EQ(book.ledger.next_queued_new_to(1), 0u);
-  EXPECT_EQ(book.ledger.start(0, 0), 2);  // the number stays, the attempt counts
+  EXPECT_EQ(book.ledger.start(0, 0), 2);  // same number, next attempt
   EXPECT_TRUE(book.ledger.is_current(0, 2));
   EXPECT_FALSE(book.ledger.is_current(0, 1));
   book.finish({1});
@@ -105,7 +105,7 @@ TEST(ClosureLedger, FirstFailureCancelsQueueAndIsRaisedWhenNothingRuns) {
   expect_error(ErrorCode::kFailedPrecondition, {"not raised yet"}, [&] { book.schedule(1); });
   expect_error(ErrorCode::kFailedPrecondition, {"still run"},
                [&] { (void)book.ledger.raise_failures(); });
-  book.put_back(2, Kind::kTransient);  // not tried again any more
+  book.put_back(2, Kind::kTransient);  // not retried any more
   EXPECT_EQ(book.state(2), State::kCancelled);
   book.ledger.stop(3, 1);
   EXPECT_EQ(book.state(3), State::kCancelled);
@@ -125,7 +125,7 @@ TEST(ClosureLedger, ClosureThatTwoWorkersDiedOfFailsWithBothReports) {
   book.start({0}, 3);
   book.put_back(0, Kind::kWorkerLost, 3);
   book.start({0}, 3);
-  book.put_back(0, Kind::kWorkerLost, 3);  // the same worker again: no proof
+  book.put_back(0, Kind::kWorkerLost, 3);  // the same worker again does not count
   EXPECT_EQ(book.state(0), State::kQueued);
   book.start({0}, 1);
   book.put_back(0, Kind::kWorkerLost, 1);
@@ -174,7 +174,7 @@ TEST(ClosureLedger, IsBetweenClosuresWhenAllThatBeganHaveEnded) {
   EXPECT_EQ(book.ledger.next_queued(true), std::nullopt);
   book.start({0, 1, 2});
   book.put_back(1, Kind::kTransient, 7);
-  book.put_back(2, Kind::kNotStarted);  // may have begun: no report is proof
+  book.put_back(2, Kind::kNotStarted);  // may have begun; a report does not prove it
   book.finish({0});
   EXPECT_FALSE(book.ledger.is_between_closures());
   EXPECT_EQ(book.ledger.next_queued(true), 1u);
@@ -197,7 +197,7 @@ TEST(ClosureLedger, RollbackQueuesClosuresSinceCheckpointAgain) {
   book.put_back(4, Kind::kTransient);
   book.ledger.roll_back();
   EXPECT_EQ(book.ledger.generation(), 2u);
-  EXPECT_EQ(book.ledger.find(0), nullptr);  // the checkpoint has it
+  EXPECT_EQ(book.ledger.find(0), nullptr);  // contained in the checkpoint
   EXPECT_EQ(book.ledger.finished_below(), 1u);
   EXPECT_EQ(book.ledger.num_queued(), 5u);
   EXPECT_EQ(book.ledger.num_running(), 0u);
@@ -210,13 +210,13 @@ TEST(ClosureLedger, RollbackQueuesClosuresSinceCheckpointAgain) {
   EXPECT_EQ(book.ledger.finished_below(), 2u);
   EXPECT_EQ(book.ledger.start(2, 0), 2);
   book.do_all({3});
-  EXPECT_FALSE(book.ledger.is_catching_up());  // 2 had not finished, nor had 4
+  EXPECT_FALSE(book.ledger.is_catching_up());  // 2 and 4 had not finished before
   EXPECT_FALSE(book.ledger.is_between_closures());
   book.finish({2});
   EXPECT_EQ(book.ledger.finished_below(), 4u);
 }
 
-/// The one that failed on worker 0 before would let a younger one pass.
+/// If 0, which failed on worker 0 before, were skipped, a later closure would precede it.
 TEST(ClosureLedger, ClosuresBeginInOrderAfterRollback) {
   Book book;
   book.schedule(2);
@@ -258,7 +258,7 @@ TEST(ClosureLedger, FailureDoesNotCancelClosuresThatHadFinished) {
   book.schedule(7);
   book.do_all({0, 1, 2, 3});
   book.ledger.roll_back();
-  book.start({0, 1, 2, 4, 5});  // 3 and 6 wait
+  book.start({0, 1, 2, 4, 5});  // 3 and 6 are queued
   book.fail(4);
   EXPECT_EQ(book.state(6), State::kCancelled);
   EXPECT_EQ(book.state(3), State::kQueued);
@@ -288,7 +288,7 @@ TEST(ClosureLedger, ClosureThatFailsWhenDoneAgainCatchesUpNoMore) {
   book.fail(0);
   EXPECT_FALSE(book.ledger.is_catching_up());
   EXPECT_EQ(book.state(1), State::kCancelled);
-  book.ledger.roll_back();  // what failed is not done again
+  book.ledger.roll_back();  // failed closures are not repeated
   EXPECT_EQ(book.state(0), State::kFailed);
   EXPECT_TRUE(book.ledger.is_drained());
   EXPECT_EQ(book.ledger.finished_below(), 2u);
@@ -316,14 +316,14 @@ TEST(ClosureLedger, EqualStatesCompareEqual) {
   Book a, b;
   a.schedule(2), b.schedule(2);
   EXPECT_EQ(a.ledger, b.ledger);
-  a.start({0, 1}), b.start({1, 0});  // another order, the same state
+  a.start({0, 1}), b.start({1, 0});  // another order, equal states
   EXPECT_EQ(a.ledger, b.ledger);
   a.finish({1});
   EXPECT_NE(a.ledger, b.ledger);
   EXPECT_NE(ClosureLedger({.most_attempts = 7}), ClosureLedger());
 }
 
-/// Counts what the ledger counts, by looking at every closure.
+/// Checks the ledger's counts against all closures.
 void expect_counts(const ClosureLedger& ledger) {
   std::size_t num_queued = 0, num_running = 0, num_interrupted = 0, num_repeated = 0;
   for (std::uint64_t number = 0; number < ledger.next_number(); ++number) {

@@ -1,4 +1,4 @@
-// The closure queue among threads.
+// The closure queue with several threads.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/coordinator/closure_queue.h"
 
@@ -21,7 +21,7 @@ std::shared_ptr<const ScheduledWork> scheduled(const std::string& step = "step")
   return std::make_shared<const ScheduledWork>(step, Nest(Nest::List()));
 }
 
-/// Returns the code of the error that ended `work`; kOk: none did.
+/// Returns the code of the error that ended `work`; kOk if there was none.
 ErrorCode code_of(const std::shared_ptr<const ScheduledWork>& work) {
   if (work->result()->state() == RemoteValueState::kNotReady) return ErrorCode::kOk;
   try {
@@ -82,7 +82,7 @@ TEST(ClosureQueue, ReturnedClosureIsHandedOutAgainUntilFinished) {
   EXPECT_EQ(again->work, work);
   EXPECT_EQ(again->number, handout->number);
   EXPECT_EQ(again->attempt, handout->attempt + 1);
-  EXPECT_FALSE(queue.mark_finished(*handout));  // the first attempt counts no more
+  EXPECT_FALSE(queue.mark_finished(*handout));  // the first attempt is void
   EXPECT_TRUE(queue.mark_finished(*again));
   EXPECT_TRUE(queue.done());
   queue.wait();
@@ -193,11 +193,11 @@ TEST(ClosureQueue, OnlyTheFirstErrorIsThrownAfterTheSecondEnds) {
     } catch (const ClosureError& error) {
       EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
       EXPECT_THAT(error.failures()[0].text, ::testing::HasSubstr("Some error"));
-      EXPECT_EQ(error.failures().size(), 2u);  // all are kept
+      EXPECT_EQ(error.failures().size(), 2u);  // all are reported
     }
     EXPECT_EQ(queue.num_running(), 0u);
     EXPECT_EQ(code_of(unlucky), by_put ? ErrorCode::kCancelled : ErrorCode::kOk);
-    EXPECT_EQ(queue.ledger().next_number(), 3u);  // it got no number
+    EXPECT_EQ(queue.ledger().next_number(), 3u);  // no number was assigned
     EXPECT_TRUE(queue.done());
   }
 }
@@ -318,7 +318,7 @@ TEST(ClosureQueue, StopEndsEveryWait) {
       EXPECT_FALSE(get(queue, 1));
     }
     if (rank < 3) return;
-    Clock::system().sleep_for(20ms);  // the others wait now
+    Clock::system().sleep_for(20ms);  // the other threads wait now
     queue.stop();
   });
   EXPECT_TRUE(handout->token->is_cancelled());

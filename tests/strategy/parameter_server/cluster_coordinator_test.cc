@@ -21,7 +21,7 @@ using testing::HangWatchdog;
 using ::testing::HasSubstr;
 using namespace std::chrono_literals;
 
-/// With little room in the queue, and workers that start late.
+/// Coordinator with a small queue, and workers that start late.
 class CoordinatorTest : public ::testing::Test {
  protected:
   HangWatchdog watchdog_{"a coordinator"};
@@ -167,7 +167,7 @@ TEST_F(CoordinatorTest, IteratorsAreReleasedWhenDropped) {
       coordinator_.join();
     }
   }
-  // This one, and that of the definition's function.
+  // The owners are this one and the function of the definition.
   testing::expect_soon([&] { return alive.use_count() == 2; });
 }
 
@@ -186,7 +186,7 @@ TEST_F(CoordinatorTest, FailedAssertionIsThrownOnceAndNextStepsWork) {
   strategy_.expect_counted(4);
   coordinator_.schedule("assert");
   expect_closure_error(ErrorOrigin::kUser, ErrorCode::kInvalidArgument, "assertion failed", [&] {
-    for (;;) {  // the next call after the failure raises it; the watchdog ends a wait in vain
+    for (;;) {  // the next call after the failure raises it; the watchdog limits the loop
       coordinator_.schedule("count");
       Clock::system().sleep_for(1ms);
     }
@@ -200,8 +200,8 @@ TEST_F(CoordinatorTest, FailedResourceFailsOnlyItsUsers) {
       [](int) -> std::shared_ptr<int> { throw std::runtime_error("no such device"); });
   coordinator_.start();
   coordinator_.schedule("count");
-  coordinator_.join();           // nobody used it
-  for (int i = 0; i < 2; ++i) {  // the second time from what was remembered
+  coordinator_.join();           // no closure used it
+  for (int i = 0; i < 2; ++i) {  // the second time with the cached error
     const RemoteValue value = coordinator_.schedule("use", broken);
     expect_closure_error(ErrorOrigin::kInput, ErrorCode::kInternal, "no such device",
                          [&] { coordinator_.join(); });
@@ -304,7 +304,7 @@ TEST(CoordinatorWatchdog, WritesAllStacksOnceAndRestartsTheTimer) {
   stop.set();
   EXPECT_GE(times[1] - times[0], 60ms);
   for (const char* part : {"no closure finished for", "closure 7 on worker 1",
-                           "stuck-worker\n    ",  // with a frame below
+                           "stuck-worker\n    ",  // has a frame below
                            "ps-watchdog\n    "}) {
     EXPECT_THAT(log.text(), HasSubstr(part));
   }
@@ -318,7 +318,7 @@ TEST(CoordinatorWatchdog, FinishedClosureResetsTheTimer) {
   options.timeout = 40ms;
   options.on_timeout = [&] { ++num_alarms; };
   {
-    // Each poll sees another count.
+    // Each poll sees a different count.
     const Watchdog watchdog(options, [&] { return finished.fetch_add(1); });
     while (finished < 5) Clock::system().sleep_for(5ms);
   }

@@ -1,4 +1,4 @@
-// A whole job with a coordinator on real connections, its tasks threads of this process.
+// A whole job with a coordinator on real connections; its tasks are threads of this process.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/job.h"
 
@@ -45,7 +45,7 @@ ParameterServerOptions job_options(bool is_coordinated = true) {
   return options;
 }
 
-/// A worker whose closures add 1 to "total", which is on ps 0.
+/// Worker whose closures add 1 to "total" on ps 0.
 class CountingWorker final : public CoordinatedStrategy {
  public:
   explicit CountingWorker(ParameterServerJob& job) : job_(job) {}
@@ -106,7 +106,7 @@ class ServingTasks {
   std::vector<std::unique_ptr<ServingTask>> tasks_;
 };
 
-/// The chief's program: counts closures, and fails at the end when it is asked to.
+/// Runs the chief's program: counts closures, and fails at the end if `fails`.
 std::int64_t run_chief(const ClusterSpec& cluster, int closures, bool fails) {
   ParameterServerStrategy strategy(task_resolver(cluster, "chief", 0), job_options());
   EXPECT_TRUE(strategy.is_chief());
@@ -150,7 +150,7 @@ TEST_F(CoordinatedJob, WorkOfTheChiefAloneIsWarnedOfOnce) {
               ::testing::Contains(::testing::HasSubstr("run() outside a closure")).Times(1));
 }
 
-/// A step outside closures has no id, so that its changes could not be told from repeated ones.
+/// A step outside closures has no id, so repeated changes could not be recognized.
 TEST_F(CoordinatedJob, StepOnEachWorkerChangesNoVariable) {
   const ClusterSpec cluster = coordinated_cluster(1, 1);
   ServingTask server(cluster, {"ps", 0});
@@ -217,7 +217,7 @@ TEST_F(CoordinatedJob, InvalidClusterIsRefused) {
 TEST_F(CoordinatedJob, WorkerCannotChangeVariablesBeforeItServes) {
   const ClusterSpec cluster = coordinated_cluster(1, 1);
   ServingTask server(cluster, {"ps", 0});
-  // The others wait for the chief, which leaves when the worker has seen enough.
+  // The other tasks wait for the chief, which leaves when the worker is done.
   Event is_over;
   const auto chief = Executor::system().start("chief", [&] {
     const ParameterServerStrategy own(task_resolver(cluster, "chief", 0), job_options());
@@ -250,7 +250,7 @@ TEST_F(ServerConnections, FailureOfTheJobEndsWaitingForAServer) {
                "ps 0 died");
 }
 
-/// The program goes on after it; nothing ends the process.
+/// The program continues; the process does not exit.
 TEST_F(CoordinatedJob, ServeReturnsOnTasksThatDoNotTrain) {
   const ClusterSpec cluster = coordinated_cluster(1, 1);
   const ParameterServerOptions options = job_options(false);

@@ -1,4 +1,4 @@
-// Kit for tests of coordinators and jobs: a strategy whose steps count on two servers in this
+// Helpers for tests of coordinators and jobs: a strategy whose steps count on two servers in this
 // process, errors of closures, clusters on free ports.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -24,7 +24,7 @@
 
 namespace tutti::testing {
 
-/// Every count() of a closure adds 1 to a counter on each of the servers, in the closure's name.
+/// Strategy whose count() adds 1 to a counter on each server, in the name of the closure.
 class CountingStrategy final : public CoordinatedStrategy {
  public:
   explicit CountingStrategy(int num_workers) : num_workers_(num_workers) {
@@ -42,7 +42,7 @@ class CountingStrategy final : public CoordinatedStrategy {
 
   /// Called by steps.
   void count() {
-    ++num_calls;  // also of one that is refused, for its closure has finished meanwhile
+    ++num_calls;  // also if refused, because the closure has finished meanwhile
     const ClosureContext& closure = *ClosureContext::current();
     const std::uint64_t number = ordinal()++;
     for (internal::VariableStore* server : {&first_, &second_}) {
@@ -81,7 +81,7 @@ class CountingStrategy final : public CoordinatedStrategy {
   internal::VariableStore first_{"ps 0"}, second_{"ps 1"};
 };
 
-/// Returns a cluster of so many tasks per job, each at a free port of this host.
+/// Returns a cluster with these numbers of tasks, each at a free port of this host.
 inline ClusterSpec local_cluster(const std::map<std::string, int>& jobs) {
   int total = 0;
   for (const auto& [job, count] : jobs) total += count;
@@ -97,7 +97,7 @@ inline ClusterSpec local_cluster(const std::map<std::string, int>& jobs) {
   return ClusterSpec(std::move(tasks));
 }
 
-/// `body` must throw a ClosureError of this origin and code, whose message contains `part`.
+/// Expects that `body` throws a ClosureError of this origin and code, with `part` in its message.
 template <class Body>
 void expect_closure_error(ErrorOrigin origin, ErrorCode code, const std::string& part,
                           const Body& body) {
@@ -121,8 +121,8 @@ void expect_soon(const IsDone& is_done) {
   EXPECT_TRUE(is_done());
 }
 
-/// Holds the steps that pass it until it is opened, cancelled or not, as threads of a killed worker
-/// run on.
+/// Blocks the steps that pass it until it is opened, even if they are cancelled, like threads of a
+/// killed worker.
 class Gate {
  public:
   void pass() {

@@ -1,5 +1,5 @@
-// Batches and answers as packets: every part, operations of one kind as columns, any cut of the
-// payload, malformed packets.
+// Batches and answers as packets: every field, operations of one kind as columns, any division of
+// the payload, malformed packets.
 // SPDX-License-Identifier: Apache-2.0
 #include <functional>
 #include <limits>
@@ -46,7 +46,7 @@ TEST(OperationColumns, RunsOfAllKindsComeBackInOrder) {
   std::vector<Operation> operations;
   for (ShardId i = 1; i <= 40; ++i) operations.emplace_back(update_of(i));
   for (ShardId i = 1; i <= 40; ++i) operations.emplace_back(ReadShard{i, i % 3, 4});
-  operations.emplace_back(ReadShard{9, 0, 5});  // alone: it waits for another step
+  operations.emplace_back(ReadShard{9, 0, 5});  // single: it waits for another step
   for (int i = 0; i < 6; ++i) {
     const auto op = i < 3 ? AssignOp::kAdd : AssignOp::kSubtract;
     const DType dtype = i % 2 == 0 ? DType::kInt32 : DType::kFloat64;
@@ -54,7 +54,7 @@ TEST(OperationColumns, RunsOfAllKindsComeBackInOrder) {
   }
   operations.emplace_back(AssignShard{4, AssignOp::kSubtract, Tensor::full({}, 1.0)});
   operations.emplace_back(internal::ReadStatistics{});
-  for (ShardId i = 1; i <= 5; ++i) {  // gradients of rows, in a run, too
+  for (ShardId i = 1; i <= 5; ++i) {  // consecutive gradients of rows
     UpdateShard update = update_of(i);
     update.rows = rows_of(std::vector<std::int64_t>(i % 5, 1));
     operations.emplace_back(update);
@@ -64,7 +64,7 @@ TEST(OperationColumns, RunsOfAllKindsComeBackInOrder) {
   expect_comes_back(batch_of_everything());
 }
 
-/// Each second update differs from its neighbours in one thing that a run shares.
+/// Each second update differs from its neighbours in one of the shared settings.
 TEST(OperationColumns, UpdatesThatDifferShareNothing) {
   using Change = std::function<void(UpdateShard&)>;
   std::vector<Change> changes = {
@@ -98,7 +98,7 @@ TEST(OperationColumns, UpdatesThatDifferShareNothing) {
   expect_comes_back(batch_with(operations));
   UpdateShard zero = update_of(1), minus = update_of(2);
   zero.scalars.learning_rate = 0.0, minus.scalars.learning_rate = -0.0;
-  expect_comes_back(batch_with({zero, minus, zero}));  // equal numbers, other bits
+  expect_comes_back(batch_with({zero, minus, zero}));  // equal numbers with different bits
 }
 
 TEST(OperationColumns, ARunCostsAFewBytesForEachVariable) {
@@ -108,10 +108,10 @@ TEST(OperationColumns, ARunCostsAFewBytesForEachVariable) {
     auto& update = std::get<UpdateShard>(operations.back());
     update.slots.clear(), update.computed_at_version = 0;
   }
-  // A kind 2, a shard 8, a version 1, type and rank 2, two dimensions 2; settings are below 100.
+  // Bytes of each: kind 2, shard 8, version 1, type and rank 2, dimensions 2; settings below 100.
   const Packet packet = encode(batch_with(operations));
   EXPECT_LE(packet.head.size(), 256u * 15 + 100);
-  // They also share the text of the rule where they arrive.
+  // Decoded updates also share the text of the rule.
   const OperationBatch again = decode_batch(packet);
   EXPECT_EQ(&std::get<UpdateShard>(again.operations.front()).rule.text(),
             &std::get<UpdateShard>(again.operations.back()).rule.text());
@@ -133,7 +133,7 @@ TEST(OperationColumns, AnswersWithAndWithoutValuesComeBack) {
   EXPECT_TRUE(decode_answers(encode(std::vector<OperationAnswer>{})).empty());
 }
 
-/// Whether both are in the same memory.
+/// Returns true if the tensor is stored in `bytes`.
 bool lies_in(const Tensor& tensor, const SharedBytes& bytes) {
   return tensor.bytes().data() >= bytes.bytes.data() &&
          tensor.bytes().data() < bytes.bytes.data() + bytes.bytes.size();
@@ -153,12 +153,12 @@ TEST(BatchEncoding, TensorsOfABatchStayWhereTheyWereReceived) {
   const OperationBatch decoded = decode_batch(*received);
   EXPECT_TRUE(lies_in(assigned(decoded, 0), payload));
   EXPECT_TRUE(lies_in(assigned(decoded, 1), payload));
-  // A variable that takes it over does not keep five times its memory.
+  // A variable that takes over the tensor does not keep five times its memory.
   VariableComponent component(Tensor::zeros({10000}), Device{});
   component.assign(AssignOp::kAssign, assigned(decoded, 1));
   EXPECT_FALSE(lies_in(component.read(), payload));
   expect_same_bits(component.read(), small);
-  // In the memory of somebody else who may not know that it is shared, or in pieces.
+  // The payload is in memory owned by a caller that does not know of the sharing, or in chunks.
   const auto bytes =
       std::make_shared<std::vector<std::byte>>(payload.bytes.begin(), payload.bytes.end());
   const SharedBytes foreign{*bytes, bytes};
@@ -177,7 +177,7 @@ TEST(BatchEncoding, LargeTensorsOfAnswersStayWhereTheyWereReceived) {
   const SharedBytes payload = payload_range(sent, 0, sent.payload_bytes());
   const auto decoded = decode_answers({sent.head, {payload}});
   EXPECT_TRUE(lies_in(*decoded[0].value, payload));
-  // Programs keep what they read: it would keep five times its memory.
+  // Programs keep the values that they read, which would keep five times their memory.
   EXPECT_FALSE(lies_in(*decoded[1].value, payload));
   expect_same_bits(*decoded[1].value, small);
 }
@@ -204,15 +204,15 @@ TEST(BatchEncoding, LargeTensorsAreNotCopiedAndPiecesStartAtMultiplesOf64) {
     offset += piece.bytes.size();
   }
   EXPECT_TRUE(found);
-  EXPECT_LE(packet.payload.size(), 7u);  // small tensors travel together
+  EXPECT_LE(packet.payload.size(), 7u);  // small tensors share a chunk
   EXPECT_EQ(Shown(decode_batch(packet)), Shown(batch));
 }
 
 TEST(BatchEncoding, ShortenedAndExtendedPacketsAreRefused) {
   const OperationBatch batch = batch_of_everything();
   const Packet packet = encode(batch);
-  // Between two operations it is a shorter batch, whose payload has too much; but behind the last
-  // operations, which have no tensors.
+  // A head cut between two operations is a shorter batch, whose payload is too long, unless the
+  // missing operations have no tensors.
   for (std::size_t size = 0; size < packet.head.size(); ++size) {
     Packet shorter = packet;
     shorter.head.resize(size);
@@ -234,23 +234,23 @@ TEST(BatchEncoding, ShortenedAndExtendedPacketsAreRefused) {
   expect_refused(longer);
 }
 
-// Columns of operations on shards, by hand.
+// Columns of operations on shards, encoded by hand.
 std::string on_shards(const std::string& columns) { return operation(15, columns); }
-/// So many operations of this kind.
+/// Returns a column with `count` operations of this kind.
 std::string kinds(std::size_t count, char kind, char op = 0) {
   std::string column;
   for (std::size_t i = 0; i < count; ++i) column += {kind, op};
   return bytes(1, column) + bytes(2, std::string(8 * count, 'i'));
 }
 constexpr char kRead = 1, kReadRows = 2, kAssign = 3, kScatter = 4, kUpdate = 5, kUpdateRows = 6;
-/// Types and ranks of so many tensors of uint8: scalars, or with these dimensions of rank 1.
+/// Returns types and ranks of `count` tensors of uint8: scalars, or rank 1 with these dimensions.
 std::string heads(int field, std::size_t count, const std::string& dims = "") {
   std::string kinds;
   for (std::size_t i = 0; i < count; ++i) kinds += std::string{'\4', dims.empty() ? '\0' : '\1'};
   return bytes(field, bytes(1, kinds) + (dims.empty() ? "" : bytes(2, dims)));
 }
 
-/// Adds a tensor to a shard.
+/// Returns the assignment of a tensor to a shard.
 std::string assignment(char op, char dtype, const std::string& dims) {
   const auto rank = std::ranges::count_if(dims, [](char each) { return (each & 128) == 0; });
   const std::string kind{dtype, static_cast<char>(rank)};
@@ -262,18 +262,18 @@ TEST(BatchEncoding, InvalidNumbersAreRefused) {
   const auto uint8 = static_cast<char>(DType::kUInt8);
   const OperationBatch good = decode_batch(batch_packet(assignment(1, uint8, three), 64));
   EXPECT_EQ(std::get<AssignShard>(good.operations.at(0)).value.shape(), Shape({3}));
-  expect_refused(packet_of(number(2, 0)));  // a stream of no kind
+  expect_refused(packet_of(number(2, 0)));  // invalid kind of stream
   expect_refused(packet_of(number(2, 3)));
   expect_refused(packet_of(""));
   std::string many;
   for (std::size_t i = 0; i <= internal::kMostOperations; ++i) many += bytes(7, bytes(8, ""));
   expect_refused(batch_packet(many, 0));
-  expect_refused(batch_packet(bytes(7, ""), 0));  // an operation of no kind
+  expect_refused(batch_packet(bytes(7, ""), 0));  // operation without a kind
   expect_refused(batch_packet(operation(12, ""), 0));
-  expect_refused(batch_packet(assignment(3, uint8, three), 64));  // no such assignment
-  expect_refused(batch_packet(assignment(1, 99, three), 64));     // no such type
+  expect_refused(batch_packet(assignment(3, uint8, three), 64));                 // invalid AssignOp
+  expect_refused(batch_packet(assignment(1, 99, three), 64));                    // invalid type
   expect_refused(batch_packet(assignment(1, uint8, std::string(9, '\1')), 64));  // rank 9
-  expect_refused(batch_packet(assignment(1, uint8, varint(65)), 64));  // more than there is
+  expect_refused(batch_packet(assignment(1, uint8, varint(65)), 64));  // more than the payload
   for (const std::uint64_t dim : {std::uint64_t{1} << 62, ~std::uint64_t{0}}) {
     expect_refused(batch_packet(assignment(1, uint8, varint(dim)), 64));
     expect_refused(batch_packet(assignment(1, uint8, varint(1 << 30) + varint(dim)), 64));
@@ -295,7 +295,7 @@ TEST(BatchEncoding, TooLongBatchesAreRefusedBeforeTheyAreSent) {
   batch.operations = {AssignShard{1, AssignOp::kAdd, Tensor()}};
   EXPECT_ERROR((void)encode(batch), kInvalidArgument, "undefined");
   batch.operations.clear();
-  for (int i = 0; i < 100; ++i) {  // no two in a row have one rule
+  for (int i = 0; i < 100; ++i) {  // no two consecutive ones have the same rule
     UpdateShard update{1, {}, std::string(60'000, i % 2 == 0 ? 'x' : 'y')};
     update.gradient = Tensor::ones({1});
     batch.operations.emplace_back(update);

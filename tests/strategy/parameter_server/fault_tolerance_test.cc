@@ -1,4 +1,4 @@
-// Workers that die and come back while closures run, in this process and behind connections. Counts
+// Workers that die and restart while closures run, in this process and behind connections. Counts
 // must be equal where tf asserts only >=.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/coordinator/coordinator_core.h"
@@ -51,7 +51,7 @@ TEST_F(FaultToleranceTest, StepsInFlightOnAKilledWorkerCountOnce) {
   restart(0);
   gate_.open();
   coordinator_.join();
-  // What the killed worker had runs on, as a thread must: as a process that is not quite dead.
+  // The thread of a killed worker continues, like a process that is not quite dead.
   expect_soon([&] { return strategy_.num_calls == 5; });
   strategy_.expect_counted(4);  // tf: 4 or more
 }
@@ -65,7 +65,7 @@ TEST_F(FaultToleranceTest, WorkerLossDuringAUserError) {
   expect_closure_error(ErrorOrigin::kUser, ErrorCode::kOutOfRange, "",
                        [&] { coordinator_.join(); });
   EXPECT_ERROR(endless.fetch(), kCancelled, "please schedule it again");
-  schedule("count", 3);  // the worker is still away
+  schedule("count", 3);  // the worker is still down
   coordinator_.join();
   strategy_.expect_counted(3);
 }
@@ -105,7 +105,7 @@ TEST_F(FaultToleranceTest, ServerFailureDuringWorkerRecovery) {
   start();
   schedule("long", 4);
   gate_.expect_inside(4);
-  kill(0);  // another worker gets its closure
+  kill(0);  // another worker gets the closure
   strategy_.is_second_gone = true;
   gate_.open();
   expect_closure_error(ErrorOrigin::kServer, ErrorCode::kUnavailable,
@@ -235,7 +235,7 @@ TEST(FaultTolerance, AbsenceBeginsWhenTheLastWorkerIsLost) {
   strategy.expect_counted(1);
 }
 
-/// A worker task of the job: what its process has.
+/// Process of a worker task of the job.
 class WorkerProcess {
  public:
   WorkerProcess(int worker, std::uint64_t incarnation, const std::string& address,
@@ -272,7 +272,7 @@ class RemoteWorkerTest : public ::testing::Test {
   }
   void end(int worker) { processes_[static_cast<std::size_t>(worker)].reset(); }
 
-  /// A strategy whose workers are elsewhere.
+  /// Strategy whose workers are in other processes.
   class Connected final : public CoordinatedStrategy {
    public:
     explicit Connected(RemoteWorkerTest& test) : test_(test) {}
@@ -334,7 +334,7 @@ class RemoteWorkerTest : public ::testing::Test {
     SCOPED_TRACE(concat("worker ", worker));
     expect_soon([&] { return link(worker).is_alive() == is_alive; });
   }
-  /// The job finds out that this life of a worker has ended.
+  /// Reports the exit of a worker's process, as the job does.
   void lose(int worker, std::uint64_t incarnation) {
     lost_[static_cast<std::size_t>(worker)](
         incarnation, Error(ErrorCode::kUnavailable, concat("worker ", worker, " died")));
@@ -371,7 +371,7 @@ TEST_F(RemoteWorkerTest, LostWorkerIsReplacedAndItsClosuresCountOnce) {
   start_both();
   schedule("long", 6);
   gate_.expect_inside(2);
-  gate_.open();  // a worker's end waits for its thread
+  gate_.open();  // the destructor of a worker waits for its thread
   end(0);
   coordinator_->join();
   begin(0);
@@ -419,7 +419,7 @@ TEST_F(RemoteWorkerTest, StartWithoutWorkersNamesThem) {
                "check their logs");
 }
 
-/// Worker that keeps its tasks.
+/// Worker that holds its tasks.
 class KeepingWorker final : public RpcHandler {
  public:
   void take(std::shared_ptr<RpcCall> call) override {
@@ -444,7 +444,7 @@ class KeepingWorker final : public RpcHandler {
   std::vector<std::shared_ptr<RpcCall>> tasks_ TUTTI_GUARDED_BY(mutex_);
 };
 
-/// Whichever of the two threads that wait is the first to run then.
+/// Independent of which waiting thread runs first.
 TEST(RemoteWorker, LossIsAttributedToTheOldestTaskWithoutAnswer) {
   HangWatchdog watchdog("attributed losses", 60s);
   for (int i = 0; i < 12; ++i) {
@@ -476,7 +476,7 @@ TEST(RemoteWorker, LossIsAttributedToTheOldestTaskWithoutAnswer) {
     worker.release().front()->reply(internal::encode(internal::TaskOutcome(Nest())));
     server.reset();
     threads.clear();  // joins
-    // The answer and the end come together; rarely the answer is lost.
+    // The answer and the disconnection arrive together; rarely the answer is lost.
     const bool was_answered = std::holds_alternative<Nest>(outcomes[0]);
     const auto& lost = std::get<internal::AttemptReport>(outcomes[was_answered ? 1 : 0]);
     EXPECT_EQ(lost.kind, internal::AttemptReport::Kind::kWorkerLost);
@@ -489,12 +489,12 @@ TEST_F(RemoteWorkerTest, BrokenConnectionOfAnIdleWorkerIsNoticed) {
   wait_until_alive(0, false);
   begin(0);
   wait_until_alive(0, true);
-  lose(0, 0);  // late news of the former life
+  lose(0, 0);  // late report on the previous process
   gate_.open();
   run("long", 10);
   EXPECT_TRUE(link(0).is_alive());
   strategy_.expect_counted(10);
-  EXPECT_EQ(strategy_.num_calls, 10);  // nothing was done twice
+  EXPECT_EQ(strategy_.num_calls, 10);  // nothing was repeated
 }
 
 TEST_F(RemoteWorkerTest, EndOfTheJobFailsPendingCalls) {

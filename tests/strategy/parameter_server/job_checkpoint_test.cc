@@ -1,4 +1,4 @@
-// The checkpoint of a job: lost servers, workers and coordinators, and what cannot be restored.
+// The checkpoint of a job: lost servers, workers and coordinators, and unrecoverable states.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/coordinator/job_checkpoint.h"
 
@@ -45,19 +45,19 @@ ParameterServerOptions two_servers(int num_servers = 2) {
 
 ClusterCoordinatorOptions kept_in(const std::string& folder, Duration interval = 30s) {
   ClusterCoordinatorOptions options;
-  options.most_attempts = options.most_workers_lost = 1000;  // here all the dying is on purpose
+  options.most_attempts = options.most_workers_lost = 1000;  // here workers are killed on purpose
   options.checkpoint_folder = folder;
   options.checkpoint_interval = interval;
   return options;
 }
 
-/// Steps of the newest and the oldest version in a folder.
+/// Returns the steps of the newest and the oldest version in a folder.
 std::pair<std::int64_t, std::int64_t> versions_in(const std::string& folder) {
   const auto versions = list_checkpoints(folder);
   return {versions.back().step, versions.front().step};
 }
 
-/// A program in one process: it makes its variables, defines its step, and continues with what is
+/// Program in one process: creates its variables, defines its step, and continues from the version
 /// in the folder.
 struct Program {
   explicit Program(const ClusterCoordinatorOptions& options, int num_servers = 2)
@@ -69,7 +69,7 @@ struct Program {
     coordinator->define("count", [this](std::int64_t number) {
       const Tensor one = Tensor::scalar(1, DType::kInt64);
       count.assign_add(one);
-      (void)count.value();  // what was changed so far is sent
+      (void)count.value();  // sends the changes made so far
       rows.scatter_add({Tensor::from<std::int64_t>({1}, {1}),
                         Tensor::from<std::int64_t>({1}, {number % kRows}), Shape{kRows}});
       return number * number;
@@ -105,8 +105,8 @@ struct Program {
   std::optional<ClusterCoordinator> coordinator;
 };
 
-/// 3,000 closures; 30 times a worker, the coordinator or the whole program ends, in the middle of
-/// saving, too. A program that ends continues from a version, wherever that is.
+/// 3,000 closures. A worker, the coordinator or the whole program ends 30 times, also while saving.
+/// A program that ends continues from a version.
 TEST(JobCheckpoint, CountsAreExactAfterAnyDeath) {
   const HangWatchdog watchdog("any death", 600s);
   const std::string folder = empty_folder();
@@ -135,7 +135,7 @@ TEST(JobCheckpoint, CountsAreExactAfterAnyDeath) {
   program->coordinator->join();
   program->expect_counted(kClosures);
   for (const int each : num_killed) EXPECT_GE(each, 3);
-  // The end of a coordinator with nothing to do saves all.
+  // A coordinator with no closures saves everything when it ends.
   program = nullptr;
   program = std::make_unique<Program>(kept_in(folder));
   EXPECT_EQ(program->next(), kClosures);
@@ -154,7 +154,7 @@ TEST(JobCheckpoint, LostServersGoBackAndClosuresRunAgain) {
     for (int i = 0; i < 40; ++i) values.push_back(CountingJob::schedule(coordinator));
     if (kill % 4 == 3) coordinator.save_checkpoint();
     job.replace(kill % 2);
-    if (kill % 3 == 2) job.replace(1 - kill % 2);  // the other one while it comes back
+    if (kill % 3 == 2) job.replace(1 - kill % 2);  // the other server, while this one restarts
   }
   coordinator.join();
   job.expect_counted(12 * 40);
@@ -164,7 +164,7 @@ TEST(JobCheckpoint, LostServersGoBackAndClosuresRunAgain) {
   EXPECT_THAT(lines.text(), HasSubstr("ps 0: killed: all servers go back to the checkpoint of"));
 }
 
-/// What was read once is not taken back: the read waits until the closures are done again.
+/// Values that were read are not rolled back: a read waits until the closures are repeated.
 TEST(JobCheckpoint, ReadAfterJoinSeesAllThatWasJoined) {
   const HangWatchdog watchdog("reads after join", 120s);
   const LogLines quiet(LogLevel::kWarning);
@@ -178,7 +178,7 @@ TEST(JobCheckpoint, ReadAfterJoinSeesAllThatWasJoined) {
   }
 }
 
-/// What had finished when the server was lost is done again first.
+/// Closures that had finished when the server was lost are repeated first.
 TEST(JobCheckpoint, VersionThatIsWaitedForContainsAllThatHadFinished) {
   const HangWatchdog watchdog("a version during recovery", 120s);
   const std::string folder = empty_folder();
@@ -213,7 +213,7 @@ TEST(JobCheckpoint, EndOfACoordinatorBehindALossSavesAll) {
   }
 }
 
-/// Losses that are noted at the very moment when a recovery ends.
+/// Losses that are noted at the moment when a recovery ends.
 TEST(JobCheckpoint, LossesThatComeInQuickSuccessionAreAllRepaired) {
   const HangWatchdog watchdog("quick losses", 120s);
   const LogLines quiet(LogLevel::kError);
@@ -240,7 +240,7 @@ TEST(JobCheckpoint, ServerThatDiesUnnoticedIsFoundByItsClosures) {
   CountingJob job(processes);
   ClusterCoordinator coordinator = job.begin(empty_folder());
   CountingJob::count_more(coordinator, 20);
-  processes.kill(1), processes.start(1);  // nothing reports it, but the next checkpoint finds out
+  processes.kill(1), processes.start(1);  // not reported, but found by the next checkpoint
   coordinator.join({.durable = true});
   job.expect_counted(20);
   EXPECT_THAT(lines.text(), HasSubstr("was started again"));
@@ -287,7 +287,7 @@ TEST(JobCheckpoint, ServerThatLostItsVariablesUnnoticedIsNotSavedAsTheFirstVersi
   EXPECT_TRUE(std::filesystem::is_empty(folder));
 }
 
-/// Nothing does them again, so that they would be lost in silence.
+/// Nothing would repeat the changes, so they would be lost silently.
 TEST(JobCheckpoint, LostServerAfterUnsavedChangesOutsideClosuresEndsTheRun) {
   const HangWatchdog watchdog("outside changes", 60s);
   const LogLines quiet(LogLevel::kError);
@@ -459,7 +459,7 @@ TEST(JobCheckpoint, FullDiskCostsTheVersionAndNotTheTraining) {
   program.expect_counted(40);
 }
 
-/// Also while held arguments call for one: each attempt makes closures wait.
+/// Even while held arguments require one: each attempt makes closures wait.
 TEST(JobCheckpoint, FullDiskIsNotTriedAgainAtOnce) {
   const HangWatchdog watchdog("full disk with held arguments", 60s);
   const std::string folder = empty_folder();
@@ -481,7 +481,7 @@ TEST(JobCheckpoint, FullDiskIsNotTriedAgainAtOnce) {
   EXPECT_LE(num_tries, 2);
 }
 
-/// Wherever the disk fails, also while a failure is cleaned up: later versions are saved.
+/// The disk fails at each point, also during the cleanup of a failure; later versions are saved.
 TEST(JobCheckpoint, AnyFailureOfTheDiskCostsOneVersionAtMost) {
   const HangWatchdog watchdog("a disk that fails", 120s);
   const std::string folder = empty_folder();
@@ -505,7 +505,7 @@ TEST(JobCheckpoint, AnyFailureOfTheDiskCostsOneVersionAtMost) {
   }
 }
 
-/// A dataset of a worker that has ended, say.
+/// For example, the closure of a worker whose dataset has ended.
 TEST(JobCheckpoint, ClosureThatFailsWhenItIsDoneAgainIsNoSilentLoss) {
   const HangWatchdog watchdog("a closure that fails the second time", 60s);
   const LogLines quiet(LogLevel::kError);
@@ -573,7 +573,7 @@ TEST(JobCheckpoint, OptionsThatMakeNoSenseAreRefused) {
                "checkpoint_folder");
 }
 
-/// Servers remember the first one's closures: those of the second are others.
+/// Servers remember the first coordinator's closures; the second one's have other ids.
 TEST(JobCheckpoint, SecondCoordinatorCountsOn) {
   const HangWatchdog watchdog("several coordinators", 60s);
   const LogLines quiet(LogLevel::kWarning);
@@ -590,8 +590,8 @@ TEST(JobCheckpoint, SecondCoordinatorCountsOn) {
   };
   count_in("", 0, 20, false);
   count_in(first, 20, 20, true);
-  count_in(second, 40, 20, true);  // with what servers have
-  count_in(first, 40, 20, true);   // back to what that folder has
+  count_in(second, 40, 20, true);  // continues with the servers' values
+  count_in(first, 40, 20, true);   // back to the version in that folder
   count_in("", 60, 20, false);
 }
 

@@ -1,4 +1,4 @@
-// Frontier after frontier; of older states a hash, a parent and a step are kept.
+// Breadth-first search. Of older states it keeps a hash, a parent and a step.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/strategy/parameter_server/model_checker.h"
 
@@ -11,7 +11,7 @@
 namespace tutti::testing {
 namespace {
 
-/// How a state was reached first: the step is the ordinal among its parent's.
+/// First path to a state: its parent, and the ordinal of the step among the parent's.
 struct Origin {
   std::uint32_t parent = 0;
   std::uint32_t step = 0;
@@ -30,7 +30,7 @@ class Search {
       for (auto& [id, state] : frontier) {
         expand(id, state, next);
         if (!result_.violation.empty() || origins_.size() >= most_states) return finish(false);
-        state = ModelState();  // its memory
+        state = ModelState();  // frees the memory
       }
       if (!next.empty()) ++result_.depth;
       frontier.swap(next);

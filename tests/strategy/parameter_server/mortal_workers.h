@@ -1,4 +1,4 @@
-// Workers of tests: threads that can die and come back.
+// Workers for tests: threads that can die and restart.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -15,10 +15,10 @@
 
 namespace tutti::testing {
 
-/// Runs each task on a thread of its own, which nobody waits for once the worker was killed.
+/// Worker that runs each task on a thread of its own, for which no thread waits after kill().
 class MortalWorker final : public internal::WorkerLink {
  public:
-  /// `strategy` and `registry` outlive it.
+  /// `strategy` and `registry` must outlive it.
   MortalWorker(int worker, CoordinatedStrategy& strategy, const internal::StepRegistry& registry)
       : worker_(worker),
         strategy_(strategy),
@@ -54,13 +54,13 @@ class MortalWorker final : public internal::WorkerLink {
   void release(const PerWorkerHandle& handle) override { life()->release(handle); }
   std::string doing() const override { return is_alive() ? life()->doing() : "dead"; }
 
-  /// As the end of a process: what runs is lost, with all per-worker values. (A thread cannot be
-  /// ended: what the step still does, the servers see as changes of an attempt that another one
-  /// repeats.)
+  /// Simulates the end of a process: running tasks are lost, and all per-worker values. A thread
+  /// cannot be ended, so servers see its further changes as those of an attempt that another one
+  /// repeats.
   void kill() {
     if (is_alive_.exchange(false)) report_change();
   }
-  /// A new life, without values. Does nothing while it lives.
+  /// Restarts the worker without values. Does nothing if it is alive.
   void restart() {
     {
       MutexLock lock(mutex_);
@@ -97,7 +97,7 @@ class MortalWorker final : public internal::WorkerLink {
   std::vector<std::unique_ptr<Thread>> threads_ TUTTI_GUARDED_BY(mutex_);
 };
 
-/// Another strategy, whose workers are threads, with workers that can die.
+/// Strategy that adds workers that can die to another strategy whose workers are threads.
 class MortalWorkers final : public CoordinatedStrategy {
  public:
   explicit MortalWorkers(CoordinatedStrategy& strategy) : strategy_(strategy) {}
@@ -113,7 +113,7 @@ class MortalWorkers final : public CoordinatedStrategy {
   CoordinatedStrategy& strategy_;
 };
 
-/// Of a coordinator with these.
+/// Returns a worker of a coordinator whose strategy is MortalWorkers.
 inline MortalWorker& mortal_worker(const ClusterCoordinator& coordinator, int worker) {
   return dynamic_cast<MortalWorker&>(internal::CoordinatorInside::worker(coordinator, worker));
 }

@@ -1,4 +1,4 @@
-// Nests and steps by name: conversions, messages, signatures, and what is wrong with them.
+// Nests and steps by name: conversions, messages, signatures, and errors.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/coordinator/nest.h"
 
@@ -96,7 +96,7 @@ TEST(Nest, ANestDeeperThanAllowedIsRefused) {
   EXPECT_EQ(through_bytes(nest).structure().size(), nest.structure().size());
   nest = Nest(Nest::List{nest});
   EXPECT_ERROR(encode_nest(nest), kInvalidArgument, "deeper than 32");
-  // Messages by hand: 32 lists within each other are read, one more is not, nor a thousand.
+  // Messages by hand: 32 nested lists are read, but neither 33 nor a thousand.
   const auto lists = [](int depth) {
     std::string message = bytes(1, "");
     for (int i = 0; i < depth; ++i) message = bytes(6, bytes(1, message));
@@ -136,7 +136,7 @@ TEST(Nest, EveryCutAndEveryDamagedLengthIsFound) {
   Packet with_more = packet;
   with_more.payload.push_back(with_more.payload.front());
   EXPECT_ERROR(decode_nest(with_more), kDataLoss, "bytes more");
-  // Any byte may change: it is an error or another nest, and nothing is read beyond the end.
+  // Any byte may change: the result is an error or another nest, without reads beyond the end.
   for (std::size_t i = 0; i < packet.head.size(); ++i) {
     for (const std::byte change : {std::byte{0x81}, std::byte{0x08}, std::byte{0x01}}) {
       Packet damaged = packet;
@@ -180,7 +180,7 @@ struct OwnValue {
   int number = 0;
 };
 
-/// One value of a type, whatever the handle.
+/// Per-worker values with one value for every handle.
 class OneResource final : public internal::WorkerResources {
  public:
   std::shared_ptr<void> find(const PerWorkerHandle&) override { return value; }

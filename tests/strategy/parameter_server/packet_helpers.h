@@ -1,4 +1,4 @@
-// What tests of packets share: one batch of every operation, packets cut on the way.
+// Helpers for tests of packets: one batch of every operation, divided packets.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -17,7 +17,7 @@
 
 namespace tutti::store_tests {
 
-/// Every operation with every part, none of them at its default.
+/// Returns every operation with every field, each different from its default.
 inline OperationBatch batch_of_everything() {
   OperationBatch batch;
   batch.stream = {UpdateStream::Kind::kClosure, 0xF123456789ABCDEF, 7};
@@ -55,8 +55,7 @@ inline OperationBatch batch_of_everything() {
   return batch;
 }
 
-/// Every part of a batch or of answers as text: slow and obvious, and nothing of it is what is
-/// tested.
+/// Every field of a batch or of answers as text: slow, obvious, and independent of the tested code.
 class Shown {
  public:
   explicit Shown(const OperationBatch& batch) {
@@ -125,7 +124,7 @@ class Shown {
   }
 };
 
-// Messages of cluster/proto by hand: fields of a number, of 8 bytes, or of a text or message.
+// Messages of cluster/proto by hand: numeric fields, fields of 8 bytes, texts and messages.
 inline std::string varint(std::uint64_t value) {
   std::string out;
   for (; value >= 128; value >>= 7) out += static_cast<char>(value | 128);
@@ -145,7 +144,7 @@ inline Packet packet_of(const std::string& message, std::size_t payload = 0) {
   if (payload > 0) packet.payload = {{*zeros, zeros}};
   return packet;
 }
-/// A batch of a client whose operations are these messages.
+/// Returns a batch of a client whose operations are these messages.
 inline Packet batch_packet(const std::string& operations, std::size_t payload = 128) {
   return packet_of(number(2, 1) + operations, payload);
 }
@@ -161,7 +160,7 @@ inline std::vector<std::byte> payload_of(const Packet& packet) {
   return bytes;
 }
 
-/// The same packet with a payload of its own, in pieces of `size` bytes.
+/// Returns the packet with its payload divided into chunks of `size` bytes.
 inline Packet cut(const Packet& packet, std::size_t size) {
   const auto whole = std::make_shared<const std::vector<std::byte>>(payload_of(packet));
   Packet result{packet.head, {}};

@@ -1,4 +1,4 @@
-// Partitioners: tf's rules with its rounding, and answers that are refused.
+// Partitioners: tf's rules with its rounding, and invalid results.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/partitioner.h"
 

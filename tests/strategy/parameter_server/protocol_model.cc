@@ -16,7 +16,7 @@ using Phase = ModelState::Phase;
 using OrderKind = internal::StoreOrder::Kind;
 using ClosureState = ClosureLedger::State;
 
-/// No verdict on closures: here it is chance alone that ends attempts.
+/// Closures never fail by these rules: in the model only chance ends attempts.
 constexpr internal::LedgerRules kRules = {100, 100, true};
 /// Orders that JobCheckpoint gives to all servers in each phase; kList: none.
 constexpr OrderKind kOrders[] = {OrderKind::kList,       OrderKind::kList,    OrderKind::kFreeze,
@@ -25,7 +25,7 @@ constexpr OrderKind kOrders[] = {OrderKind::kList,       OrderKind::kList,    Or
 constexpr const char* kOrderNames[] = {"",     "open",   "close",       "restore",
                                        "list", "freeze", "read frozen", "release"};
 
-/// In masks of servers, and of contents.
+/// Bits in masks of servers, and of contents.
 std::uint8_t bit(std::size_t index) { return static_cast<std::uint8_t>(1U << index); }
 std::uint8_t first_bits(std::size_t count) { return static_cast<std::uint8_t>(bit(count) - 1); }
 
@@ -43,7 +43,7 @@ T take(std::vector<T>& values, std::size_t index) {
   return value;
 }
 
-/// The events of the protocol, each of which changes a state. Both arguments outlive it.
+/// Events of the protocol, each of which changes a state. Both arguments must outlive it.
 class Protocol {
  public:
   Protocol(const ModelOptions& options, ModelState& state) : options_(options), state_(state) {}
@@ -58,10 +58,10 @@ class Protocol {
     const ModelTask ended = take(state_.tasks, task);
     state_.ledger.finish(ended.number, ended.attempt);
     state_.reported |= bit(state_.contents[ended.number]);
-    add_strays(ended);  // of kFinishedBeforeConfirmed
+    add_strays(ended);  // for kFinishedBeforeConfirmed
   }
 
-  /// The coordinator puts the closure back; what the worker has sent may still arrive.
+  /// The coordinator puts the closure back; the changes that the worker has sent may still arrive.
   void lose(std::size_t task) {
     const ModelTask lost = take(state_.tasks, task);
     add_strays(lost);
@@ -74,7 +74,7 @@ class Protocol {
     note_given_up();
   }
 
-  /// What the closure has changed stays: of one that failed, any part may be in a version.
+  /// Changes of the closure remain: any part of a failed one may be in a version.
   void fail(std::size_t task) {
     const ModelTask failed = take(state_.tasks, task);
     add_strays(failed);
@@ -82,7 +82,7 @@ class Protocol {
     note_given_up();
   }
 
-  /// A worker noticed that its closure is cancelled.
+  /// A worker has noticed that its closure is cancelled.
   void stop(std::size_t task) {
     const ModelTask stopped = take(state_.tasks, task);
     add_strays(stopped);
@@ -92,7 +92,7 @@ class Protocol {
 
   void raise_failures() { (void)state_.ledger.raise_failures(); }
 
-  /// (A closed server holds it: the task delivers it later.)
+  /// A closed server would hold the push; here the task delivers it later.
   void deliver(std::size_t task, std::size_t s, bool is_answered) {
     ModelTask& sender = state_.tasks[task];
     if (!receive(push_of(sender, s))) {
@@ -112,7 +112,7 @@ class Protocol {
     }
   }
 
-  /// One stands for all of its copies, since tables skip the others.
+  /// One stray represents all its copies, since tables skip repeated ones.
   void add_stray(const ModelTask& task, std::size_t s) {
     insert_new(state_.strays, push_of(task, s));
   }
@@ -122,7 +122,7 @@ class Protocol {
     }
   }
 
-  /// Drops pushes that their server refuses from here on: fewer states, the same behaviours.
+  /// Drops pushes that their server will refuse: fewer states, the same behaviours.
   void drop_void_strays() {
     if (!is(PlantedBug::kNone)) return;
     std::erase_if(state_.strays, [this](const ModelPush& push) {
@@ -130,7 +130,7 @@ class Protocol {
     });
   }
 
-  /// The first order on its way; it comes again if the answer is lost.
+  /// Executes the first order in transit, which is repeated if the answer is lost.
   void obey(std::size_t s, bool is_answered) {
     const ModelOrder order = state_.servers[s].orders.front();
     const bool is_done = execute(s, order);
@@ -146,7 +146,7 @@ class Protocol {
 
   void kill_server(std::size_t s) {
     ModelServer fresh;
-    fresh.orders = std::move(state_.servers[s].orders);  // come to the new process
+    fresh.orders = std::move(state_.servers[s].orders);  // sent to the new process
     state_.servers[s] = std::move(fresh);
     state_.has_loss = true;
   }
@@ -189,7 +189,7 @@ class Protocol {
     begin(Phase::kClosing);
   }
 
-  /// Nothing but the folder stays; the program asks for the closures after the version again.
+  /// Only the folder remains; the program schedules the closures after the version again.
   void restart_job() {
     const std::uint64_t number = state_.version_number;
     ModelState next;
@@ -286,7 +286,7 @@ class Protocol {
     return order.kind != OrderKind::kReadFrozen || server.frozen.has_value();
   }
 
-  /// An answer to an order that was given up is not waited for any more.
+  /// Answers to orders that were given up are ignored.
   void hear(std::size_t s, const ModelOrder& order, bool is_done) {
     const bool is_awaited = order.order.generation == state_.ledger.generation() &&
                             order.order.kind == kOrders[static_cast<std::size_t>(state_.phase)] &&
@@ -318,7 +318,7 @@ class Protocol {
   void write_version() {
     state_.version = state_.read;
     state_.version_number = state_.frozen_below;
-    if (is(PlantedBug::kRetryTakesNewNumber)) return;  // it is found by counts
+    if (is(PlantedBug::kRetryTakesNewNumber)) return;  // found by counts
     for (std::size_t s = 0; s < state_.servers.size(); ++s) {
       for (std::size_t number = 0; number < state_.contents.size(); ++number) {
         const std::size_t content = state_.contents[number];
@@ -335,7 +335,7 @@ class Protocol {
   ModelState& state_;
 };
 
-/// The steps out of one state.
+/// Steps from one state.
 class Steps {
  public:
   Steps(const ModelOptions& options, const ModelState& from, bool with_texts)
@@ -457,7 +457,7 @@ class Steps {
   const bool with_texts_;
 };
 
-/// Writes numbers below 256.
+/// Writer of numbers below 256.
 class Bytes {
  public:
   template <class... Numbers>
@@ -482,7 +482,7 @@ class Bytes {
       add_id(each.order.number);
     }
   }
-  /// Which ids a table knows is found out by asking it.
+  /// The ids that a table knows are found by queries.
   void add(const AppliedTable& table, const ClosureLedger& ledger) {
     const std::uint64_t below = table.finished_below();
     add_id(below), add(table.num_streams());
@@ -495,8 +495,8 @@ class Bytes {
       }
     }
   }
-  /// Numbers of attempts do not matter, for each closure has one at most that is under way; of
-  /// reports, that there are some.
+  /// Numbers of attempts do not matter, because each closure has at most one that runs. Only the
+  /// existence of reports matters.
   void add(const ClosureLedger& ledger) {
     add(ledger.generation(), ledger.finished_below(), ledger.saved_below());
     for (std::uint64_t number = 0; number < ledger.next_number(); ++number) {
@@ -515,7 +515,7 @@ class Bytes {
   }
 };
 
-/// Each server in the place of the one that is `by` further.
+/// Bytes of a state whose servers are rotated by `by`.
 std::string bytes_of(const ModelState& state, std::size_t by) {
   const std::size_t n = state.servers.size();
   const auto rotated = [&](std::uint8_t mask) {
@@ -584,7 +584,7 @@ std::string violation(const ModelState& state) {
   for (std::uint64_t number = 0; number < state.ledger.next_number(); ++number) {
     const auto* closure = state.ledger.find(number);
     const std::size_t content = state.contents[number];
-    // A read that waits for is_catching_up() has to see it.
+    // A read that waits for is_catching_up() must see it.
     const bool is_to_be_seen =
         (state.reported & ~state.given_up & bit(content)) != 0 && !state.ledger.is_catching_up();
     const bool is_finished = closure != nullptr && closure->state == ClosureState::kFinished;

@@ -1,16 +1,16 @@
 // The coordinator's protocol as states and steps, made of the classes that the library runs.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Actors: a coordinator (ClosureLedger, and the steps of JobCheckpoint), workers (interchangeable:
-// a worker is the task that it works on), servers (AppliedTable, and how often each closure was
-// counted). Every closure changes each server once. A closure's *content* is the call of schedule()
-// that made it: servers count contents, their tables know ids.
+// Actors: a coordinator (ClosureLedger, and the steps of JobCheckpoint); interchangeable workers,
+// each represented by its task; servers (AppliedTable, and counts of each closure). Every closure
+// changes each server once. A closure's *content* is the call of schedule() that made it: servers
+// count contents, their tables know ids.
 //
 // The network: a task delivers a push that its server has not confirmed at any time, or never, so
-// that a push which is lost and sent again needs no step. A *stray* is a push that no task waits
-// for: a copy, or one of an attempt that was given up. A worker that dies and a living one that is
-// taken for dead differ in their strays alone, and a stray may never arrive: both are one fault.
-// Orders arrive at each server in sequence. One without an answer is repeated, also to the process
+// that no step is needed for a push that is lost and repeated. A *stray* is a push for which no
+// task waits: a copy, or one of an attempt that was given up. A dead worker and a live one that is
+// believed dead differ only in their strays, and a stray may never arrive, so both are one fault.
+// Orders arrive at each server in sequence. An unanswered order is repeated, also for the process
 // that replaces a dead one, and a copy may be executed after the first one was answered
 // (RpcClient).
 #pragma once
@@ -28,10 +28,10 @@
 namespace tutti::testing {
 
 inline constexpr std::size_t kMostContents = 6;
-/// Times that a server counted each content.
+/// Number of times that a server counted each content.
 using ModelCounts = std::array<std::uint8_t, kMostContents>;
 
-/// Mistakes that a protocol could have.
+/// Bugs planted in the protocol.
 enum class PlantedBug {
   kNone,
   kOldIdsAccepted,              // close and open do not raise the watermark
@@ -42,9 +42,9 @@ enum class PlantedBug {
   kRetryTakesNewNumber,         // a closure that is tried again gets the next number
   kRestoreSkipsSurvivors,       // servers that were not lost keep their values
   kFinishedNotQueuedAgain,      // a rollback forgets closures that the version does not contain
-  kRepeatedFreezeObeyed,        // a copy of an order to freeze replaces what was frozen
-  kHeldNotChecked,              // batches that were held are applied without asking the table
-  kReleasedBeforeNoted,         // the version is noted as saved when servers have released it
+  kRepeatedFreezeObeyed,        // a repeated order to freeze replaces the frozen values
+  kHeldNotChecked,              // held batches are applied without checking the table
+  kReleasedBeforeNoted,         // the version is noted as saved only after servers have released it
   kClosuresGivenOutWhilePaused  // the queue does not pause
 };
 
@@ -56,7 +56,7 @@ struct ModelPush {
 
 struct ModelOrder {
   internal::StoreOrder order = {};
-  std::uint8_t save = 0;  // number of the version that it is for
+  std::uint8_t save = 0;  // number of the version that it belongs to
   bool operator==(const ModelOrder&) const = default;
 };
 
@@ -64,7 +64,7 @@ struct ModelOrder {
 struct ModelTask {
   std::uint8_t number = 0;
   int attempt = 0;
-  std::uint8_t confirmed_by = 0;  // a bit per server
+  std::uint8_t confirmed_by = 0;  // one bit per server
 };
 
 struct ModelServer {
@@ -73,9 +73,9 @@ struct ModelServer {
   internal::AppliedTable table = internal::AppliedTable();
   ModelCounts counts = {};
   std::optional<ModelCounts> frozen = {};
-  std::uint8_t frozen_for = 0;          // the version
+  std::uint8_t frozen_for = 0;          // number of the version
   std::vector<ModelPush> held = {};     // sorted
-  std::vector<ModelOrder> orders = {};  // on their way, the next one in front
+  std::vector<ModelOrder> orders = {};  // in transit, the next one in front
 };
 
 struct ModelState {
@@ -92,23 +92,23 @@ struct ModelState {
   };
 
   internal::ClosureLedger ledger;
-  std::vector<std::uint8_t> contents = {};  // of each number
+  std::vector<std::uint8_t> contents = {};  // content of each number
   Phase phase = Phase::kClosing;
-  std::uint8_t answered_by = 0;        // a bit per server, of the orders of the phase
-  std::uint8_t save = 0;               // number of the version that is taken, or was last
-  bool has_loss = false;               // of a server, which the coordinator will notice
+  std::uint8_t answered_by = 0;        // one bit per server that answered the orders of the phase
+  std::uint8_t save = 0;               // number of the current or last version
+  bool has_loss = false;               // a server was lost, which the coordinator will notice
   std::uint64_t frozen_below = 0;      // closures that the frozen values contain
-  std::vector<ModelCounts> read = {};  // what servers froze
+  std::vector<ModelCounts> read = {};  // values that servers froze
   std::vector<ModelTask> tasks = {};   // by number
   std::vector<ModelPush> strays = {};  // sorted
   std::vector<ModelServer> servers = {};
   /// The newest version in the folder.
   std::uint64_t version_number = 0;
   std::vector<ModelCounts> version = {};
-  std::uint8_t reported = 0;  // a bit per content whose result the program has
-  std::uint8_t given_up = 0;  // a bit per content that failed or was cancelled
+  std::uint8_t reported = 0;  // one bit per content whose result the program has
+  std::uint8_t given_up = 0;  // one bit per content that failed or was cancelled
   std::uint8_t faults_left = 0, versions_left = 0;
-  std::string violation = {};  // of the step that led here
+  std::string violation = {};  // by the step that led here
 };
 
 enum class ModelFault : std::uint8_t {
@@ -118,8 +118,8 @@ enum class ModelFault : std::uint8_t {
   kWorkerLost,
   kClosureFailed,
   kServerKilled,
-  kServerSuspected,  // a living one is taken for lost
-  kVersionGivenUp,   // an order took too long
+  kServerSuspected,  // a live one is believed lost
+  kVersionGivenUp,   // an order timed out
   kCoordinatorKilled,
 };
 
@@ -128,7 +128,7 @@ struct ModelOptions {
   int num_faults = 2;
   int num_versions = 1;
   PlantedBug bug = PlantedBug::kNone;
-  /// Faults of other kinds do not happen; empty: all do.
+  /// Kinds of faults that happen; empty: all.
   std::vector<ModelFault> faults = {};
   int num_servers = 2;
   int num_workers = 2;
@@ -137,19 +137,18 @@ struct ModelOptions {
 ModelState initial_state(const ModelOptions& options);
 struct ModelSuccessor {
   ModelState state;
-  std::string text;  // the step, if asked for
+  std::string text;  // the step, if requested
 };
-/// Returns the states after each step that can happen, always in the same order. `can_go_on` is set
-/// if one of them is not a fault.
+/// Returns the states after each possible step, always in the same order. Sets `can_go_on` if one
+/// of the steps is not a fault.
 std::vector<ModelSuccessor> successors(const ModelOptions& options, const ModelState& state,
                                        bool& can_go_on, bool with_texts = false);
-/// Returns "" if the invariants hold: no server counts a closure twice; each counts those that have
-/// finished, unless they are being done again; a version contains whole closures.
+/// Returns "" if the invariants hold: no server counts a closure twice; each counts the finished
+/// ones, unless they are being repeated; a version contains whole closures.
 std::string violation(const ModelState& state);
-/// Returns "" for a state in which everything has ended. For states where nothing more can
-/// happen.
+/// Returns "" for a state in which everything has ended. Meant for states without possible steps.
 std::string why_not_ended(const ModelState& state);
-/// Equal for states that differ in nothing that matters, or in the number of the first server.
+/// Returns equal bytes for states with irrelevant differences, or another numbering of servers.
 std::string bytes_of(const ModelState& state);
 
 }  // namespace tutti::testing

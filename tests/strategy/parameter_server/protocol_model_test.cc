@@ -19,10 +19,10 @@ using Fault = ModelFault;
 constexpr std::size_t kMostStates = std::size_t{400} << 20;
 const char* other_bounds() { return std::getenv("TUTTI_MODEL_BOUNDS"); }
 
-/// Other bounds are for all kinds of faults.
+/// Other bounds apply to all kinds of faults.
 ModelOptions bounds(ModelOptions usual) {
   if (other_bounds() == nullptr) return usual;
-  ::alarm(0);  // the program's limit is for what hangs; such a search takes as long as it takes
+  ::alarm(0);  // the program's time limit is for hangs; such a search may take longer
   usual.faults.clear();
   std::istringstream in(other_bounds());
   in >> usual.num_closures >> usual.num_faults >> usual.num_versions;
@@ -95,7 +95,7 @@ TEST_P(PlantedBugTest, IsFoundWithTheFewestSteps) {
   EXPECT_FALSE(result.trace.empty());
 }
 
-/// Within the bounds that show the bug.
+/// Within the bounds that reveal the bug.
 TEST_P(PlantedBugTest, AbsenceLeavesProtocolSound) { expect_sound(std::get<1>(GetParam())); }
 
 INSTANTIATE_TEST_SUITE_P(

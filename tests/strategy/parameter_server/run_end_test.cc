@@ -1,4 +1,4 @@
-// When a task of a job with parameter servers has nothing to do any more, and with which code.
+// The end of a run for a task of a job with parameter servers, and its exit code.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/job_watch.h"
 
@@ -21,7 +21,7 @@ Member run_member(const std::string& job, int index, std::uint64_t incarnation =
   return {{job, index, ""}, incarnation, "", 100 + index, true};
 }
 
-/// As the control server has it; kStuck is a warning here.
+/// As in the control server; kStuck is a warning here.
 bool ends_calls_of_run(VerdictKind kind) {
   return kind == VerdictKind::kDead || kind == VerdictKind::kStopped ||
          kind == VerdictKind::kFailed || kind == VerdictKind::kDisconnected;
@@ -82,7 +82,7 @@ TEST_F(RunWithCoordinator, EarlierLossesDoNotEndTheRun) {
   hear(VerdictKind::kDead, chief_);
   hear(VerdictKind::kJoined, self_);
   EXPECT_EQ(end(), "continues");
-  EXPECT_FALSE(verdicts_->has_work());  // another one is waited for
+  EXPECT_FALSE(verdicts_->has_work());  // a new chief is awaited
   hear(VerdictKind::kJoined, run_member("chief", 0, 1));
   EXPECT_TRUE(verdicts_->has_work());
   hear(VerdictKind::kLeft, run_member("chief", 0, 1));
@@ -122,7 +122,7 @@ TEST_F(RunWithCoordinator, LossOfTheControlServerEndsTheRun) {
                            HasSubstr("launcher 0, which hosts the control server, died")));
 }
 
-/// A job without a coordinator: two workers, two servers, seen from one of them.
+/// A job without a coordinator: two workers and two servers, as seen by one of them.
 class RunWithoutCoordinator : public RunVerdictsTest {
  protected:
   void begin(const Member& self, int workers_needed, bool workers_come_back = true) {
@@ -154,7 +154,7 @@ TEST_F(RunWithoutCoordinator, DisconnectedTasksStillCount) {
   }
 }
 
-// Servers give up what a worker has begun when it is gone.
+// Servers drop the unfinished work of a worker that is lost.
 TEST(JobWatch, ReportsLostTasksButNotConnections) {
   JobWatch watch({"ps", 0}, {}, RunRules{false, 2, 2, true});
   std::vector<std::string> told;
@@ -182,7 +182,7 @@ TEST_F(RunWithoutCoordinator, LostWorkerEndsTheRunWhenTooFewRemain) {
       EXPECT_EQ(end(), needed == 2 ? "1 worker 1: dead" : "continues") << needed;
     }
   }
-  // One that comes back counts again.
+  // A worker that restarts counts again.
   begin(ps0_, 1);
   hear(VerdictKind::kDead, w1_);
   hear(VerdictKind::kJoined, run_member("worker", 1, 1));
@@ -198,7 +198,7 @@ TEST_F(RunWithoutCoordinator, ServersSucceedWhenTheWorkersHaveLeft) {
   EXPECT_EQ(end(), "continues");
   EXPECT_TRUE(verdicts_->has_work());
   hear(VerdictKind::kDead, w1_);
-  EXPECT_EQ(end(), "continues");  // it is started again
+  EXPECT_EQ(end(), "continues");  // it is restarted
   EXPECT_FALSE(verdicts_->has_work());
   hear(VerdictKind::kJoined, run_member("worker", 1, 1));
   hear(VerdictKind::kLeft, run_member("worker", 1, 1));
@@ -217,7 +217,7 @@ TEST_F(RunWithoutCoordinator, WorkersWithoutRestartAreNotAwaited) {
   EXPECT_EQ(end(), "1 every worker is lost");
 }
 
-/// ps 1 is lost and started again; the others end after that, each in its time.
+/// ps 1 is lost and restarted; the other tasks end later, each at its own time.
 TEST_F(RunWithoutCoordinator, LateEndsOfALostRunDoNotEndTheNextOne) {
   const Member new_ps1 = run_member("ps", 1, 1), new_ps0 = run_member("ps", 0, 1);
   begin(new_ps1, 2);

@@ -23,7 +23,7 @@ namespace tutti::server_processes {
 
 using namespace std::chrono_literals;
 
-/// Sends some batches twice: the second as another call.
+/// Sends some batches twice, the second time as another call.
 class RepeatingService final : public internal::VariableService {
  public:
   RepeatingService(std::shared_ptr<VariableService> service, double share, std::uint64_t seed)
@@ -44,7 +44,7 @@ class RepeatingService final : public internal::VariableService {
   std::atomic<std::uint64_t> num_batches_{0};
 };
 
-/// All processes of job ps. Thread-safe, but for start() and kill().
+/// All processes of job ps. Thread-safe, except start() and kill().
 class ServerProcesses {
  public:
   explicit ServerProcesses(int count)
@@ -64,7 +64,7 @@ class ServerProcesses {
   }
   void kill(int server) { processes_[static_cast<std::size_t>(server)].reset(); }
 
-  /// As the data of workers and of the chief travel.
+  /// Returns services that encode data as those of workers and of the chief.
   std::vector<std::shared_ptr<internal::VariableService>> services(double repeated) const {
     std::vector<std::shared_ptr<internal::VariableService>> services;
     for (int i = 0; i < count(); ++i) {
@@ -98,8 +98,8 @@ class ServerProcesses {
   std::vector<std::unique_ptr<Process>> processes_;
 };
 
-/// A job whose workers are threads and whose servers are behind connections. Every closure adds 1
-/// to a number on each server, and to a row there, in two messages.
+/// Job whose workers are threads and whose servers are behind connections. Every closure adds 1 to
+/// a number on each server, and to a row there, in two messages.
 class CountingJob final : public CoordinatedStrategy {
  public:
   static constexpr std::int64_t kRows = 7;
@@ -140,7 +140,7 @@ class CountingJob final : public CoordinatedStrategy {
 
   ClusterCoordinator begin(const std::string& folder, Duration interval = 30s) {
     ClusterCoordinatorOptions options;
-    options.most_attempts = options.most_workers_lost = 1000;  // here all the dying is on purpose
+    options.most_attempts = options.most_workers_lost = 1000;  // here workers are killed on purpose
     options.checkpoint_folder = folder;
     options.checkpoint_interval = interval;
     ClusterCoordinator coordinator(*this, options);
@@ -162,12 +162,12 @@ class CountingJob final : public CoordinatedStrategy {
   static RemoteValue schedule(ClusterCoordinator& coordinator) {
     return coordinator.schedule("count", static_cast<std::int64_t>(coordinator.num_scheduled()));
   }
-  /// Schedules and awaits so many closures.
+  /// Schedules and awaits `count` closures.
   static void count_more(ClusterCoordinator& coordinator, int count) {
     for (int i = 0; i < count; ++i) (void)schedule(coordinator);
     coordinator.join();
   }
-  /// Reads as a chief does: of the present values.
+  /// Reads current values, as a chief does.
   Tensor read(int server, const internal::ShardSpec& spec) {
     return servers_->read_current([&] {
       const auto answers = servers_->link(server).read({internal::ReadShard{spec.id()}});
@@ -185,7 +185,7 @@ class CountingJob final : public CoordinatedStrategy {
       }
     }
   }
-  /// Kills a server; the job finds out.
+  /// Kills a server, and reports the loss.
   void kill(int server) {
     processes_.kill(server);
     group_.note_loss(concat("ps ", server, ": killed"));

@@ -1,4 +1,4 @@
-// What servers tell of themselves: lateness of gradients, reads, and the way over a connection.
+// Statistics of servers: staleness of gradients, reads, and transfer over a connection.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/parameter_server/protocol/server_statistics.h"
 
@@ -77,27 +77,27 @@ TEST(ServerStatisticsTest, AddsUp) {
 }
 
 TEST(ServerStatisticsTest, AGradientIsLateByTheChangesSinceItsRead) {
-  VariableStore store("ps 0", 3);  // versions of a server that was started again begin elsewhere
+  VariableStore store("ps 0", 3);  // a restarted server begins with other versions
   Client client(store, 1);
   UpdateShard update =
       descent(client.create(whole("w", {2}), Tensor::zeros({2})), Tensor::ones({2}));
   update.computed_at_version = client.call({ReadShard{update.shard}}).front().version;
   client.call({update, update, update});
-  update.computed_at_version = 0;  // not known
+  update.computed_at_version = 0;  // unknown
   client.call({update});
-  update.computed_at_version = 4;  // of the process before this one: the fourth change
+  update.computed_at_version = 4;  // the fourth change, in the previous process
   client.call({update});
   const auto answers = client.call({ReadStatistics{}});
   const auto told = ServerStatistics::from_tensor(*answers.front().value);
   EXPECT_THAT(told.staleness, ElementsAre(Pair(0, 1), Pair(1, 2), Pair(2, 1)));
   EXPECT_EQ(told, [&] {
     ServerStatistics expected = store.statistics();
-    expected.num_batches -= 1;  // that which asked
+    expected.num_batches -= 1;  // the batch of the query
     return expected;
   }());
 }
 
-/// One replica; a step reads, lets others change the variable, and updates.
+/// One replica; a step reads, calls other changes of the variable, and updates.
 TEST(ServerStatisticsTest, AStrategysGradientsSayWhatTheyWereComputedFrom) {
   const testing::HangWatchdog watchdog("staleness of a strategy");
   ParameterServerOptions options{.local = strategy_tests::on_cpus(1),
@@ -125,7 +125,7 @@ TEST(ServerStatisticsTest, AStrategysGradientsSayWhatTheyWereComputedFrom) {
   EXPECT_THAT(sum.staleness, ElementsAre(Pair(0, 22), Pair(2, 2)));
 }
 
-/// Closures in one process share what they read; each gradient counts from its own read.
+/// Closures in one process share values; the staleness of each gradient counts from its own read.
 TEST(ServerStatisticsTest, ClosuresCountFromTheirOwnReads) {
   const testing::HangWatchdog watchdog("staleness of closures");
   ParameterServerStrategy strategy({.local = strategy_tests::on_cpus(1), .num_workers = 2});

@@ -58,7 +58,7 @@ TEST(Server, ResolverWithoutTaskIsRefused) {
                kNotFound, "2");
 }
 
-/// A server per task, each at a port of its own.
+/// One server per task, each at its own port.
 class SessionCluster {
  public:
   explicit SessionCluster(const std::map<std::string, int>& jobs) {
@@ -85,7 +85,7 @@ Variable variable_on(const std::string& device, const std::string& name, const T
   return Variable(initial, {.name = name});
 }
 
-/// 2 * value, computed on `device`.
+/// Returns 2 * value, computed on `device`.
 Tensor doubled_on(const std::string& device, const Tensor& value) {
   const DeviceScope scope(device);
   return value + value;
@@ -100,7 +100,7 @@ std::vector<SessionTransfer> between_tasks(const Session& session) {
   return all;
 }
 
-/// Bytes that went between the client and the tasks.
+/// Returns the bytes sent between the client and the tasks.
 std::uint64_t client_bytes(const Session& session) {
   std::uint64_t bytes = 0;
   for (const SessionTransfer& each : session.transfers()) {
@@ -202,7 +202,7 @@ TEST_F(SessionTest, MissingTaskIsNamed) {
                "did not reach worker 1 (127.0.0.1:");
 }
 
-/// One step of two copies: w is read once by each worker, and each gradient goes to w.
+/// One step of two copies: each worker reads w once, and each gradient is sent to w.
 TEST_F(SessionTest, EachValueAndGradientIsTransferredOnce) {
   SessionCluster cluster({{"ps", 1}, {"worker", 2}});
   Session session(cluster.target());
@@ -230,16 +230,16 @@ TEST_F(SessionTest, EachValueAndGradientIsTransferredOnce) {
             SessionTransfer{task_device("worker", 1), task_device("ps", 0), step, 48 * step}));
     bytes.push_back(client_bytes(session));
   }
-  // After the programs numbers alone: for each worker 7, 6, the gradient of the sum and its sign;
-  // for ps the scalars of the update. Neither w nor a gradient comes here.
+  // After the programs, only numbers are sent: for each worker 7, 6, the gradient of the sum and
+  // its sign; for ps the scalars of the update. Neither w nor a gradient is sent to the client.
   EXPECT_EQ(bytes[2] - bytes[1], 2 * 4 * sizeof(float) + 4 * sizeof(double));
   EXPECT_EQ(bytes[3] - bytes[2], bytes[2] - bytes[1]);
   EXPECT_GT(bytes[1] - bytes[0], bytes[2] - bytes[1]);
-  // Two gradients of w, half of each: nothing is left after the first step.
+  // Two gradients of w, one half each: the loss is 0 after the first step.
   expect_tensor(w[0].value(), {4, 3}, std::vector<double>(12, -2.0));
 }
 
-/// x [rows, 4], y [rows, 3] of one step: numbers that no sum gives exactly.
+/// Returns x [rows, 4] and y [rows, 3] of one step, with numbers whose sums are rounded.
 std::pair<Tensor, Tensor> rows_of_step(int step, std::int64_t rows) {
   const auto key = [&](std::uint64_t what) {
     return RandomKey{5, kUserPurpose, static_cast<std::uint64_t>(step), what, 0};
@@ -258,7 +258,7 @@ struct Trained {
 
 constexpr int kSteps = 6;
 
-/// One process, as many replicas.
+/// Trains in one process with as many replicas.
 template <class Optimizer, class Options>
 Trained train_mirrored(int replicas, const Options& options) {
   const auto strategy = strategy_tests::mirrored(1, replicas);
@@ -287,7 +287,7 @@ Trained train_mirrored(int replicas, const Options& options) {
   return trained;
 }
 
-/// One client, one set of variables on ps, a copy of the computation on each worker.
+/// Trains with one client, variables on ps, and a copy of the computation on each worker.
 template <class Optimizer, class Options>
 Trained train_in_graph(SessionCluster& cluster, int workers, int servers, const Options& options) {
   Session session(cluster.target());
@@ -353,7 +353,7 @@ TEST_F(SessionTest, OneClientAndTwoWorkersHaveTheBitsOfOneProcess) {
                        train_mirrored<Adam>(3, options));
 }
 
-/// In-graph replicas without coordination: a loop per worker, on common variables.
+/// In-graph replicas without coordination: one loop per worker, with shared variables.
 TEST_F(SessionTest, AsynchronousReplicasLoseNoUpdate) {
   constexpr int kUpdates = 60;
   SessionCluster cluster({{"ps", 1}, {"worker", 2}});
@@ -384,7 +384,7 @@ TEST_F(SessionTest, NextClientContinuesWithTheVariablesAndSlots) {
   }
 }
 
-/// Rows and other shapes of a value are taken where it is.
+/// Rows and reshapes of a value are made on its task.
 TEST_F(SessionTest, ViewsOfValuesAreSentBetweenWorkers) {
   SessionCluster cluster({{"worker", 2}});
   Session session(cluster.target());
@@ -418,7 +418,7 @@ TEST_F(SessionTest, ReadsFollowProgramOrder) {
   EXPECT_EQ(before.item(), 1.0f);
   EXPECT_EQ(after.item(), 5.0f);
   EXPECT_EQ(v.value().item(), 9.0f);
-  // Values stay where they are until a later step takes them.
+  // Values stay on their task until a later step uses them.
   EXPECT_EQ(session.run([&, after = after] { return after + v.value(); }).item(), 14.0f);
 }
 
@@ -468,7 +468,7 @@ std::size_t resident_bytes() {
   return resident * 4096;
 }
 
-/// The part of worker 0 succeeds, and its value has a tensor in the client.
+/// The part on worker 0 succeeds, and a tensor of the client refers to its value.
 TEST_F(SessionTest, StepThatFailsOnAnotherTaskLeavesNoValueBehind) {
   SessionCluster cluster({{"worker", 2}});
   Session session(cluster.target());
@@ -493,7 +493,7 @@ TEST_F(SessionTest, StepThatFailsOnAnotherTaskLeavesNoValueBehind) {
   EXPECT_LT(resident_bytes(), before + 10 * value_bytes);
 }
 
-/// Records nothing.
+/// Recorder that records nothing.
 class CapturingStep final : public StepRecorder {
  public:
   const void* reserve(Device, std::size_t, std::function<void(std::byte*)>,
@@ -538,13 +538,13 @@ TEST_F(SessionTest, OperationsRunOnTheDeviceOfTheScope) {
   set_log_device_placement(true, [&](const std::string& line) { lines.push_back(line); });
   (void)doubled_on("/job:worker/task:0/device:CPU:3", Tensor(1.0f)).item();
   set_log_device_placement(false);
-  // The client's line, and that of the server, which is in this process, too.
+  // One line of the client, and one of the server, which is in this process, too.
   EXPECT_THAT(lines, ::testing::UnorderedElementsAre(
                          "AddV2: /job:worker/replica:0/task:0/device:CPU:3",
                          "AddV2: /job:localhost/replica:0/task:0/device:CPU:3"));
 }
 
-/// Gradients run on the tasks of their operations: weights stay where they are.
+/// Gradients run on the tasks of their operations, and weights are not moved.
 TEST_F(SessionTest, GradientsRunWhereTheirOperationsRan) {
   SessionCluster cluster({{"worker", 2}});
   Session session(cluster.target());
@@ -568,7 +568,7 @@ TEST_F(SessionTest, GradientsRunWhereTheirOperationsRan) {
     optimizer.minimize(tape, result);
     return result;
   });
-  // hidden [2, 40] goes there, its gradient comes back.
+  // hidden [2, 40] is sent there, and its gradient back.
   EXPECT_THAT(between_tasks(session),
               ElementsAre(SessionTransfer{task_device("worker", 0), task_device("worker", 1), 1,
                                           2 * 40 * sizeof(float)},
@@ -586,7 +586,7 @@ TUTTI_PROCESS_FUNCTION(serve_sessions) {
   return Json("served");
 }
 
-/// Two workers and a server, as processes.
+/// Two workers and a server as processes.
 class ServedCluster {
  public:
   ServedCluster() : runner_("serve_sessions", {.num_workers = 2, .num_ps = 1}) {
@@ -628,12 +628,12 @@ TEST_F(SessionLosses, KilledTaskIsNamedWithItsVariablesAndNewSessionContinues) {
     EXPECT_THAT(error.message(), HasSubstr("and with it its values and the variables 'lost'"));
     EXPECT_THAT(error.message(), Not(HasSubstr("'kept'")));
     EXPECT_THAT(error.message(), HasSubstr("try a new Session"));
-    // A living task names the dead one, too; operations that need nothing of it continue.
+    // A live task also names the dead one; operations that do not need it continue.
     EXPECT_THAT(error_of([&] { (void)session.run(sum); }).message(),
                 HasSubstr("the variables 'lost'"));
     expect_tensor(kept.value(), {2}, {6.0, 6.0});
   }
-  // Its end is not that of the servers.
+  // The end of this session does not end the servers.
   cluster.start_ps_again();
   {
     Session session(cluster.target(), {.timeout = 20s});
@@ -644,7 +644,7 @@ TEST_F(SessionLosses, KilledTaskIsNamedWithItsVariablesAndNewSessionContinues) {
     expect_tensor(lost.value(), {2}, {20.0, 20.0});
     expect_tensor(doubled_on("/job:worker/task:0", lost), {2}, {40.0, 40.0});
   }
-  const auto& result = cluster.runner().join();  // now it is
+  const auto& result = cluster.runner().join();  // now they end
   EXPECT_EQ(result.return_values, (std::vector<Json>(3, Json("served"))));
 }
 

@@ -43,7 +43,7 @@ Tensor ids(std::vector<std::int64_t> values) {
   return Tensor::from<std::int64_t>({static_cast<std::int64_t>(values.size())}, values);
 }
 
-/// The table of tf's tests: [[1,2],[3,4]], [[5,6],[7,8]], [[9,10]].
+/// Returns the table of tf's tests: [[1,2],[3,4]], [[5,6],[7,8]], [[9,10]].
 ShardedVariable table() { return sharded({{1, 2, 3, 4}, {5, 6, 7, 8}, {9, 10}}); }
 
 TEST(ShardedVariable, AssignmentsAreSplitByShard) {
@@ -108,7 +108,7 @@ TEST(ShardedVariable, DeferredRestoreFillsAVariableMadeLater) {
   }
 }
 
-/// Notes the memory that rows are gathered from, and the most rows of a result.
+/// Records the memory from which rows are gathered, and the maximum number of rows of a result.
 class Gathers final : public OpObserver {
  public:
   void on_op(const OpCall& call, std::span<const Tensor> outputs) override {
@@ -117,7 +117,7 @@ class Gathers final : public OpObserver {
       if (output.shape().rank() == 2) most_rows_ = std::max(most_rows_, output.shape().dim(0));
     }
   }
-  /// How often rows of the part's value were gathered.
+  /// Returns how many times rows of the part's value were gathered.
   std::ptrdiff_t of(const Variable& part) const {
     return std::ranges::count(from_, part.value().bytes().data());
   }
@@ -173,7 +173,7 @@ TEST(ShardedVariable, ArgumentIsTheVariableItself) {
   };
   EXPECT_EQ(numbers(strategy->run(sum, first)), strategy_tests::copies_of(10, 2));
   EXPECT_EQ(numbers(strategy->run(sum, second)), strategy_tests::copies_of(26, 2));
-  EXPECT_EQ(calls, 2);  // once a run, whatever came before
+  EXPECT_EQ(calls, 2);  // once per run, independent of earlier calls
   const auto same = strategy->run([&](const Variable& v) { return v == first; }, first);
   EXPECT_THAT(same.values(), ElementsAre(true, true));
   EXPECT_EQ(parts_of(second).size(), 2U);
@@ -183,7 +183,7 @@ TEST(ShardedVariable, ArgumentIsTheVariableItself) {
 TEST(ShardedVariable, IsOneVariableWithListedShards) {
   const ShardedVariable variable = sharded({{1, 2}, {3, 4}});
   EXPECT_EQ(variable.variables().size(), 2U);
-  // Saved under its own name alone, not by parts.
+  // Saved under its own name, not by parts.
   const std::vector<Variable> whole = {Variable(rows_of_two({0, 0, 0, 0}), {.name = "s"})};
   Checkpoint(whole).restore_from_bytes(saved(variable), "a checkpoint");
   EXPECT_THAT(numbers(whole.front().value()), ElementsAre(1, 2, 3, 4));
@@ -287,7 +287,7 @@ TEST(ShardedVariable, OptimizersGiveTheBitsOfAWholeVariable) {
   EXPECT_EQ(trained(table()), trained(whole));
 }
 
-/// Gradients of sparse lookups by differences.
+/// Compares gradients of sparse lookups with finite differences.
 TEST(ShardedVariable, SparseLookupsHaveTheGradientOfTheirFormula) {
   const SparseIds sparse{ids({0, 3, 3, 4, 1}), ids({0, 0, 0, 1, 1}), 2};
   const Tensor weights = Tensor::from<double>({5}, {0.5, 2.0, 1.5, 3.0, 0.25});

@@ -1,4 +1,4 @@
-// What tests of the variable store share: batches, shards, comparisons of whole stores.
+// Helpers for tests of the variable store: batches, shards, comparisons of whole stores.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -50,7 +50,7 @@ inline AssignShard addition(ShardId shard, const Tensor& value) {
   return {shard, AssignOp::kAdd, value};
 }
 
-/// An update by plain gradient descent.
+/// Returns an update by plain gradient descent.
 inline UpdateShard descent(ShardId shard, const Tensor& gradient, double learning_rate = 1.0) {
   UpdateShard update{shard, {}, describe_update_rule(SgdRule())};
   update.scalars.learning_rate = learning_rate;
@@ -58,13 +58,13 @@ inline UpdateShard descent(ShardId shard, const Tensor& gradient, double learnin
   return update;
 }
 
-/// A client that counts its changes as it must.
+/// Client that numbers its changes.
 class Client {
  public:
   Client(VariableService& service, std::uint64_t id,
          UpdateStream::Kind kind = UpdateStream::Kind::kClient)
       : service_(service), stream_{kind, id, 0} {}
-  /// Closures: of the run of obey().
+  /// For closures: the run of obey().
   std::uint64_t run = 1;
 
   OperationBatch batch(std::vector<Operation> operations) {
@@ -88,7 +88,7 @@ class Client {
     return spec.id();
   }
   Tensor read(ShardId shard) { return *call({ReadShard{shard}}).front().value; }
-  /// As if the changes since had not been sent: the server refused them.
+  /// Reuses the numbers from `ordinal` on, as after changes that the server refused.
   void go_back_to(std::uint64_t ordinal) { next_ = ordinal; }
 
  private:
@@ -97,7 +97,7 @@ class Client {
   std::uint64_t next_ = 0;
 };
 
-/// Answers to an order and the operations that follow it; its run is 1.
+/// Returns the answers to an order of run 1 and to the operations that follow it.
 inline std::vector<OperationAnswer> obey(VariableStore& store, internal::StoreOrder order,
                                          std::vector<Operation> operations = {}) {
   order.run = 1;
@@ -107,15 +107,15 @@ inline std::vector<OperationAnswer> obey(VariableStore& store, internal::StoreOr
   return store.start(std::move(batch))->wait(soon());
 }
 
-/// Values, versions, steps and what was applied, of a store of this generation, as text that can be
-/// compared.
+/// Returns values, versions, steps and applied changes of a store of this generation as text, for
+/// comparison.
 inline std::string state_of(VariableStore& store, std::uint64_t generation = 0) {
   using Kind = internal::StoreOrder::Kind;
   const auto answer = [&](Kind kind, std::vector<Operation> more = {}) {
     return obey(store, {.kind = kind, .generation = generation}, std::move(more));
   };
   std::string text;
-  static std::uint64_t num_freezes = std::uint64_t{1} << 32;  // more than tests make themselves
+  static std::uint64_t num_freezes = std::uint64_t{1} << 32;  // above the numbers of tests
   (void)obey(store, {.kind = Kind::kFreeze, .generation = generation, .number = ++num_freezes});
   for (const ShardSpec& spec : internal::decode_specs(*answer(Kind::kList).front().value)) {
     const OperationAnswer shard = answer(Kind::kReadFrozen, {ReadShard{spec.id()}}).at(1);

@@ -33,7 +33,7 @@ Tensor gradient_of(int rank, std::uint64_t step, const Shape& shape = kShape) {
   return random_normal(shape, RandomKey{3, kUserPurpose, static_cast<std::uint64_t>(rank), step});
 }
 
-/// Plain descent by 1.
+/// Returns an update by plain descent with rate 1.
 UpdateShard update_of(int rank, std::uint64_t step, int num_ranks, int num_to_aggregate) {
   UpdateShard update = descent(whole("w", kShape).id(), gradient_of(rank, step));
   update.scalars.iteration = static_cast<std::int64_t>(step);
@@ -41,7 +41,7 @@ UpdateShard update_of(int rank, std::uint64_t step, int num_ranks, int num_to_ag
   return update;
 }
 
-/// Zeros after a descent by the sum of `gradients`.
+/// Returns zeros after a descent by the sum of `gradients`.
 Tensor stepped(const std::vector<Tensor>& gradients) {
   Variable expected(Tensor::zeros(kShape));
   expected.storage().update(SgdRule(), {},
@@ -50,7 +50,7 @@ Tensor stepped(const std::vector<Tensor>& gradients) {
   return expected.value();
 }
 
-/// A store with a variable of zeros, and a client per rank.
+/// Store with a variable of zeros, and one client per rank.
 struct Job {
   explicit Job(int num_ranks) {
     for (int rank = 0; rank < num_ranks; ++rank) {
@@ -163,13 +163,13 @@ TEST(SyncSteps, BackupRanksReplaceLateOnes) {
     job.client(rank).call({update_of(rank, 0, 3, 2)});
   }
   expect_same_bits(job.read(), stepped({gradient_of(1, 0), gradient_of(2, 0)}));  // in rank order
-  // Rank 2 is ahead: its gradient waits for its step.
+  // Rank 2 is ahead: its gradient is held for its step.
   job.clients[2].call({update_of(2, 2, 3, 2)});
   job.clients[2].call({update_of(2, 1, 3, 2)});
   EXPECT_EQ(job.store.statistics().num_sync_steps, 1u);
   job.clients[1].call({update_of(1, 2, 3, 2)});
   EXPECT_EQ(job.store.statistics().num_sync_steps, 1u);
-  job.clients[0].call({update_of(0, 1, 3, 2)});  // completes step 1, and step 2 behind it
+  job.clients[0].call({update_of(0, 1, 3, 2)});  // completes step 1, and then step 2
   EXPECT_EQ(job.store.statistics().num_sync_steps, 3u);
 }
 
@@ -193,7 +193,7 @@ TEST(SyncSteps, DisagreeingRanksAreNamedAndNothingChanges) {
   EXPECT_ERROR(job.clients[1].call({update_of(1, 9, 2, 2)}), kFailedPrecondition, "rank 1",
                "step 9");
   job.clients[1].go_back_to(0);
-  // Both ranks in one batch, the second does not agree: the first is not held either.
+  // Both ranks in one batch. The second one disagrees, so the first one is not held either.
   UpdateShard mine = update_of(0, 1, 2, 2), other = update_of(1, 1, 2, 2);
   other.scalars.iteration = 7;
   EXPECT_ERROR(job.clients[1].call({mine, other}), kInvalidArgument, "ranks 0 and 1", "step 1");
@@ -206,7 +206,7 @@ TEST(SyncSteps, ReadsWaitForTheirStepWithoutAThread) {
       {update_of(0, 0, 2, 2), ReadShard{job.id, 0, 1}, ReadRows{job.id, rows_of({3}), 1}});
   EXPECT_FALSE(waiting->is_ready());
   EXPECT_ERROR((void)waiting->wait(Clock::system().now()), kDeadlineExceeded, "ps 0");
-  (void)job.read();  // others are answered meanwhile
+  (void)job.read();  // other clients are answered meanwhile
   const auto other = job.clients[1].start({update_of(1, 0, 2, 2), ReadShard{job.id, 0, 1}});
   ASSERT_TRUE(waiting->is_ready());
   ASSERT_TRUE(other->is_ready());
@@ -305,9 +305,9 @@ TEST(SyncSteps, ThreadsGiveTheBitsOfOneAfterTheOther) {
   expect_same_bits(threads.read(), one.read());
 }
 
-/// The numbers of tf's test of SyncReplicasOptimizer: workers whose gradients are 0.1 + 0.2 rank,
-/// 0.9 + 0.2 rank, and for row 1 of a variable 0.1 + 0.2 rank; descent by 2 with the mean of
-/// `num_to_aggregate` of them.
+/// Workers with the numbers of tf's test of SyncReplicasOptimizer: gradients of 0.1 + 0.2 rank, 0.9
+/// + 0.2 rank, and 0.1 + 0.2 rank for row 1 of a variable; descent by 2 with the mean of
+/// `num_to_aggregate` gradients.
 class Workers {
  public:
   Workers(int num_ranks, int num_to_aggregate)
@@ -321,7 +321,7 @@ class Workers {
     clients_[0].create(whole("rows", {2, 1}), Tensor::from<float>({2, 1}, {3, 4}));
   }
 
-  /// A step of one worker up to its token, which is the answer to the last read.
+  /// Runs a step of one worker up to its token, which is the answer to the last read.
   std::shared_ptr<PendingAnswers> run(int rank) {
     const auto index = static_cast<std::size_t>(rank);
     const std::uint64_t step = local_steps_[index];
@@ -332,7 +332,7 @@ class Workers {
                                   update("v1", rank, step, Tensor(0.9f + own)), rows,
                                   ReadShard{whole("v0", {}).id(), 0, step + 1}});
   }
-  /// The worker takes its token: the server's step is its own.
+  /// Takes the worker's token: its local step is the server's.
   void take_token(int rank, const std::shared_ptr<PendingAnswers>& token) {
     local_steps_[static_cast<std::size_t>(rank)] = token->wait(soon()).back().num_steps;
   }
@@ -379,7 +379,7 @@ TEST(SyncReplicas, BackupWorkerIsNotAwaited) {
   workers.expect_values(1, -0.6, -1.2);
   workers.take_token(0, of_0);
   workers.take_token(2, of_2);
-  const auto late = workers.run(1);  // of step 0
+  const auto late = workers.run(1);  // for step 0
   EXPECT_TRUE(late->is_ready());
   workers.expect_values(1, -0.6, -1.2);
   EXPECT_EQ(workers.num_stale(), 3u);

@@ -1,4 +1,4 @@
-// One session on one task: programs as they come from a client, and values that it keeps.
+// One session on one task: programs as a client sends them, and values that the task keeps.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/session/task_session.h"
 
@@ -22,7 +22,7 @@ class TaskSession : public ::testing::Test {
   const HangWatchdog watchdog_{"a session", 100s};
 };
 
-/// A request that is answered here.
+/// Request that stores its answer.
 class HeldCall final : public RpcCall {
  public:
   const RpcPeer& peer() const override { return peer_; }
@@ -55,7 +55,7 @@ using internal::value_address;
 
 const Task kSelf{"worker", 0};
 
-/// A run of `program` with these tensors as arguments.
+/// Returns a run of `program` with these tensors as arguments.
 TaskRequest run_of(std::uint64_t number, const TaskProgram& program,
                    const std::vector<Tensor>& arguments = {}) {
   TaskRequest request;
@@ -84,7 +84,7 @@ void add_operation(TaskProgram& program, std::initializer_list<internal::ValueNu
   add.set_where("add at train.cc:41");
 }
 
-/// value 1 = 2 * value 0, an argument.
+/// Returns a program with value 1 = 2 * value 0, an argument.
 TaskProgram doubling() {
   TaskProgram program;
   program.add_arguments(0);
@@ -159,7 +159,7 @@ TEST_F(TaskSession, ValueThatIsReleasedDuringItsRunIsNotKept) {
   *next.message.mutable_run()->add_released() = value_address(kSelf, 1, 1);
   run_in(session, next);
   (void)slow->answer();
-  EXPECT_EQ(session.num_held(), 1u);  // that of the second run
+  EXPECT_EQ(session.num_held(), 1u);  // the value of the second run
 }
 
 TEST_F(TaskSession, FailedRunKeepsNothing) {

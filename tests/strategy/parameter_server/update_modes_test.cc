@@ -98,16 +98,16 @@ class Gathering {
   Event all_here_;
 };
 
-/// A variable that every step of every worker lowers by 1.
+/// Variable that every step of every worker decreases by 1.
 struct Countdown {
   Countdown() : optimizer(std::vector<Variable>{w}, {.learning_rate = 1.0}) {}
-  /// `between`: after the read and before the update. Returns what was read, as a count.
+  /// `between`: called after the read and before the update. Returns the value read, as a count.
   int step(
       Strategy& strategy, const std::function<void()>& between = [] {}) {
     double read = 0.0;
     strategy.run([&] {
       GradientTape tape;
-      (void)optimizer.learning_rate();  // all that a step reads is read here
+      (void)optimizer.learning_rate();  // everything that a step reads is read here
       const Tensor value = w.value();
       read = -value.item();
       between();
@@ -153,7 +153,7 @@ TEST_F(UpdateModes, AsynchronousWorkersLoseNoUpdate) {
   EXPECT_EQ(num_gradients, static_cast<std::uint64_t>(kWorkers * kSteps));
 }
 
-/// What replica_device_setter did: clients that never met agree by the order of creation.
+/// As with replica_device_setter, clients that never met agree by the order of creation.
 TEST_F(UpdateModes, ConcurrentWorkersPlaceVariablesAlike) {
   const auto expect_places = [](int num_servers, VariablePlacement placement,
                                 const std::vector<std::pair<std::int64_t, int>>& rows_and_task) {
@@ -176,14 +176,14 @@ TEST_F(UpdateModes, ConcurrentWorkersPlaceVariablesAlike) {
   };
   using enum VariablePlacement;
   expect_places(3, kRoundRobin, {{8, 0}, {2, 1}, {4, 2}, {1, 0}, {1, 1}, {6, 2}});
-  // By what they have so far: 8 | 2 | 4, then 1 and 1 to the second, 6 as well.
+  // By the bytes so far: 8 | 2 | 4, then 1, 1 and 6 on the second server.
   expect_places(3, kLeastBytes, {{8, 0}, {2, 1}, {4, 2}, {1, 1}, {1, 1}, {6, 1}});
   expect_places(2, kRoundRobin, {{1000, 0}, {10, 1}, {20, 0}, {30, 1}, {40, 0}});
   expect_places(2, kLeastBytes, {{1000, 0}, {10, 1}, {20, 1}, {30, 1}, {40, 1}});
 }
 
-/// By counts, for times would depend on the machine: whenever the slow worker has read, two others
-/// make five steps more before it goes on.
+/// Counts steps, because times would depend on the machine: between a read of the slow worker and
+/// its update, two other workers make five steps each.
 TEST_F(UpdateModes, SlowAsynchronousWorkerDoesNotSlowOthers) {
   constexpr int kSlowSteps = 4, kRatio = 5;
   const Services servers = make_servers(1);
@@ -206,7 +206,7 @@ TEST_F(UpdateModes, SlowAsynchronousWorkerDoesNotSlowOthers) {
         }
       });
   expect_no_error(errors);
-  // Its first gradient came when the others had made five steps each.
+  // Its first gradient arrived after the others had made five steps each.
   EXPECT_GE(statistics_of(servers).staleness.rbegin()->first, 2u * kRatio);
 }
 
@@ -270,7 +270,7 @@ TEST_F(UpdateModes, StateOfAStepThatWorkersWouldMixUpIsRefused) {
   EXPECT_EQ(w.value().item(), 1.0f);
 }
 
-/// Dense and sparse gradients, dropout, Adam; a global batch of 12 rows over all replicas.
+/// Trains with dense and sparse gradients, dropout and Adam on global batches of 12 rows.
 Trained train_bits(Strategy& strategy, int steps = 4) {
   set_random_seed(7);
   Json state = strategy.save_state();
@@ -336,7 +336,7 @@ TEST_F(UpdateModes, AWorkerAloneHasTheBitsOfOneDeviceInEveryMode) {
   }
 }
 
-/// Two of three make a step; the third has read before three steps were made, and is late for all.
+/// Two of three make a step; the third one reads before three steps are made, and is late for all.
 TEST_F(UpdateModes, GradientsOfALateBackupWorkerAreDroppedAndCounted) {
   ParameterServerOptions options = options_of(UpdateMode::kSyncReplicas);
   options.replicas_to_aggregate = 2;
@@ -360,24 +360,24 @@ TEST_F(UpdateModes, GradientsOfALateBackupWorkerAreDroppedAndCounted) {
         gathering.meet();
         wait_for(made[0], 3), wait_for(made[1], 3);
       });
-      // Its next one counts again: with worker 0's it makes the fourth step.
+      // Its next gradient counts again: with worker 0's it makes the fourth step.
       EXPECT_EQ(countdown.step(strategy), 9);
       ++made[worker];
     }
     if (worker != 0) return;
     countdown.step(strategy);
     EXPECT_EQ(countdown.optimizer.iterations().value().item_int(), 4);
-    // Each step is the mean of two, for three: -1 * 2 / (2/3).
+    // Each step has the mean of two gradients, scaled to three: -1 * 2 / (2/3).
     EXPECT_EQ(countdown.count(), 12);
   });
   expect_no_error(errors);
   const auto told = statistics_of(servers);
-  EXPECT_EQ(told.num_stale_dropped, 2u);  // of w and of the iterations
+  EXPECT_EQ(told.num_stale_dropped, 2u);  // one of w, one of the iterations
   EXPECT_EQ(told.num_sync_steps, 8u);     // four of each
 }
 
-/// Two of three make a step. Each counts its own steps; when two have ended, the third has a step
-/// left that nobody else gives for: tf's token queue says OutOfRange then.
+/// Two of three make a step. Each worker counts its own steps; when two have ended, the third one
+/// has a step left without gradients of others: tf's token queue returns OutOfRange then.
 TEST_F(UpdateModes, ReadOfAnUnreachableStepFailsAtOnce) {
   ParameterServerOptions options = options_of(UpdateMode::kSyncReplicas);
   options.replicas_to_aggregate = 2;
@@ -400,13 +400,13 @@ TEST_F(UpdateModes, ReadOfAnUnreachableStepFailsAtOnce) {
   });
   EXPECT_EQ(errors[0], "");
   EXPECT_EQ(errors[1], "");
-  // Worker 2's first gradient came late; its second one is of step 4, alone.
+  // Worker 2's first gradient was late; its second one is the only one of step 4.
   EXPECT_THAT(errors[2], AllOf(HasSubstr("step 4 will not be made: workers 0, 1 have ended"),
                                HasSubstr("expected gradients of 2 of 3 workers, got 1 at most")));
   EXPECT_EQ(statistics_of(servers).num_sync_steps, 8u);  // four of w and of the iterations
 }
 
-/// The same for one that waits already when the other ends.
+/// Like the test above, but the read already waits when the other worker ends.
 TEST_F(UpdateModes, PendingReadFailsWhenTooFewWorkersAreLeft) {
   const Services servers = make_servers(1);
   Gathering gathering(2);
@@ -534,8 +534,8 @@ TEST_F(UpdateModes, ValuesAndGradientsAreSentOncePerStep) {
   const ServerStatistics before = strategy.server_statistics().at(0);
   for (int i = 0; i < 5; ++i) strategy.run(step);
   const ServerStatistics after = strategy.server_statistics().at(0);
-  // Besides the optimizer's counter of steps, and its rate, which no step changes: the worker is
-  // told so, and gets no value.
+  // The optimizer's counter of steps is read, too, and its rate, which no step changes: the worker
+  // gets no value for it.
   EXPECT_EQ(after.num_reads - before.num_reads, 5u * 4u);
   EXPECT_EQ(after.num_reads_unchanged - before.num_reads_unchanged, 5u);
   EXPECT_EQ(after.num_changes - before.num_changes, 5u * 3u);

@@ -1,4 +1,4 @@
-// The variable store: the bits of local variables, each change once, batches whole or not at all.
+// The variable store: bits of local variables, each change once, batches whole or not at all.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/parameter_server/server/server_store.h"
 
@@ -106,7 +106,7 @@ TEST_F(VariableStore, AssignmentsAndScattersGiveTheBitsOfALocalVariable) {
   expect_same_bits(client_.read(spec.id()), Tensor::ones({6, 5}));
 }
 
-/// Updates of a variable on the store and of a local one, dense or by rows.
+/// Compares updates of a variable on the store with those of a local one, dense or by rows.
 void expect_updates_as_local(const UpdateRule& rule, const Shape& shape, int num_steps,
                              bool by_rows) {
   SCOPED_TRACE(concat(rule.name(), by_rows ? " by rows" : " dense"));
@@ -150,7 +150,7 @@ TEST_F(VariableStore, UpdatesOfEveryRuleGiveTheBitsOfALocalVariable) {
   }
 }
 
-/// Counts what it is asked for; refuses runs that begin where `refused` says.
+/// Rule that counts runs, and refuses those that begin at `refused`.
 class Watched final : public UpdateRule {
  public:
   std::string_view name() const override { return "watched"; }
@@ -209,7 +209,7 @@ TEST_F(VariableStore, AnswersWithoutAValueThatTheClientHas) {
   const auto second = client_.call({ReadShard{id, first.version}})[0];
   EXPECT_EQ(second.version, first.version + 1);
   expect_tensor(*second.value, {2}, {1, 1});
-  expect_tensor(*first.value, {2}, {0, 0});  // what was read never changes
+  expect_tensor(*first.value, {2}, {0, 0});  // values that were read never change
   EXPECT_EQ(store_.statistics().num_reads, 3u);
   EXPECT_EQ(store_.statistics().num_reads_unchanged, 1u);
 }
@@ -230,7 +230,7 @@ TEST_F(VariableStore, RepeatedBatchChangesNothing) {
     expect_tensor(*again[1].value, {2}, {1, 2});
     EXPECT_EQ(state_of(store_), state);
   }
-  // Cut otherwise: what is new is applied.
+  // The batch is divided differently: only new changes are applied.
   client_.go_back_to(1);
   const auto longer =
       client_.call({ScatterShard{id, ScatterOp::kAdd, rows_of({1}), Tensor::ones({1})},
@@ -248,10 +248,10 @@ TEST_F(VariableStore, RetriedClosureCountsOnce) {
       second(store_, 17, UpdateStream::Kind::kClosure);
   first.call({CreateShard{whole("w", {}), Tensor(0.0f)}});
   const auto increment = [&] { return addition(id, Tensor(1.0f)); };
-  first.call({increment(), increment()});  // then its worker dies
+  first.call({increment(), increment()});  // then the worker dies
   second.call({increment(), increment(), increment()});
   expect_tensor(first.read(id), {}, {3});
-  // A coordinator says that it is finished; the first worker wakes up.
+  // A coordinator reports it as finished; then the first worker continues.
   OperationBatch news;
   news.finished_below = 18;
   store_.start(news)->wait(soon());
@@ -259,7 +259,7 @@ TEST_F(VariableStore, RetriedClosureCountsOnce) {
   expect_tensor(second.read(id), {}, {3});
 }
 
-/// Batches with one operation each that cannot be applied; all name the variable or the shard.
+/// Returns operations that cannot be applied, with parts of their errors: the variable or shard.
 std::vector<std::pair<std::vector<std::string>, Operation>> bad_operations() {
   const ShardId w = whole("w", {4, 2}).id(), n = whole("n", {3}, DType::kInt32).id();
   const ShardId slot = whole("slot", {4, 2}).id(), other = whole("other", {5, 2}).id();
@@ -330,7 +330,7 @@ TEST_F(VariableStore, FailedOperationUndoesTheWholeBatch) {
     EXPECT_EQ(state_of(store_), state);
     EXPECT_EQ(store_.statistics().num_refused, ++num_refused);
   }
-  client_.call({addition(w, Tensor::ones({4, 2}))});  // it goes on
+  client_.call({addition(w, Tensor::ones({4, 2}))});  // the store still works
   EXPECT_NE(state_of(store_), state);
 }
 
@@ -352,14 +352,14 @@ TEST_F(VariableStore, ConcurrentIncrementsOfTwoClientsAreAllCounted) {
     }
     for (int i = 0; i < 1000; ++i) {
       std::vector<Operation> operations;
-      for (int k = 0; k < 3; ++k) {  // not in one order
+      for (int k = 0; k < 3; ++k) {  // in varying order
         const ShardSpec& spec = specs[(k + i + number) % 3];
         operations.push_back(addition(spec.id(), Tensor::ones(spec.whole_shape)));
         if (i % 50 == 0) operations.push_back(ReadShard{spec.id()});
       }
       const OperationBatch batch = client.batch(std::move(operations));
       (void)store_.start(batch)->wait(soon());
-      if (i % 7 == 0) (void)store_.start(batch)->wait(soon());  // the network repeats it
+      if (i % 7 == 0) (void)store_.start(batch)->wait(soon());  // repeated by the network
     }
   });
   Client reader(store_, 9);
@@ -394,7 +394,7 @@ TEST_F(VariableStore, FreezesValuesBetweenBatches) {
   });
   Client client(store_, 8);
   expect_same_bits(client.read(a.id()), Tensor::full({256}, 200.0));
-  // One that a broken connection brings again is not obeyed again.
+  // An order repeated by a broken connection is not executed again.
   const auto frozen = [&] {
     return *obey(store_, {.kind = Kind::kReadFrozen}, {ReadShard{a.id()}})[1].value;
   };
@@ -438,7 +438,7 @@ TEST_F(VariableStore, RestoreGivesOldAndNewShardsTheirValues) {
   Client after(store_, 2);
   const auto read = after.call({ReadShard{old.id(), known.version}, ReadShard{made.id()}});
   ASSERT_TRUE(read[0].value.has_value());
-  expect_same_bits(*read[0].value, Tensor::full({2}, 7.0));  // not taken for the known one
+  expect_same_bits(*read[0].value, Tensor::full({2}, 7.0));  // not taken for the known version
   expect_same_bits(*read[1].value, Tensor::full({2}, 8.0));
   EXPECT_GT(read[0].version, known.version);
   Client again(store_, internal::closure_id(2, 3), UpdateStream::Kind::kClosure);
