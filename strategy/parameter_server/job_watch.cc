@@ -200,7 +200,7 @@ void JobWatch::wait_for_servers(Duration patience) {
   const TimePoint begin = Clock::system().now(), deadline = deadline_after(begin, patience);
   TimePoint say_at = deadline_after(begin, durations::kSayAgainEvery);
   MutexLock lock(mutex_);
-  // Its own joining is the last verdict of the past.
+  // Verdicts are old until this task has joined.
   const auto is_over = [this]() TUTTI_REQUIRES(mutex_) {
     return verdicts_.end().has_value() ||
            (verdicts_.is_present() && verdicts_.awaited_servers().empty());

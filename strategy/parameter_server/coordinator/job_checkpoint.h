@@ -34,8 +34,8 @@ class JobCheckpoint {
 
   /// Ends its thread; later calls do nothing.
   void stop();
-  /// Same as stop(), but first saves if the last version is not complete, unless closures are
-  /// queued or running other than repeated ones.
+  /// Same as stop(), but first saves if the last version lacks changes and no closures are queued
+  /// or running except repeated ones.
   void finish();
 
   /// Returns true while no server is lost.

@@ -127,8 +127,8 @@ class ParameterServerStrategy final : public Strategy {
   /// strategy.
   std::vector<ShardPlace> shards_of(const Variable& variable) const;
 
-  /// Scope in which variables (made in the strategy's scope) have one shard, on the server of the
-  /// given shard of `variable`. Not thread-safe. tf's colocate_vars_with.
+  /// Scope in which the strategy's new variables are not divided, and are stored on the server of
+  /// shard `shard` of `variable`. Not thread-safe. tf's colocate_vars_with.
   class ColocationScope {
    public:
     ColocationScope(ParameterServerStrategy& strategy, const Variable& variable, int shard = 0);

@@ -127,7 +127,7 @@ struct ClosureFailure {
   ErrorOrigin origin = ErrorOrigin::kUser;
   ErrorCode code = ErrorCode::kInternal;
   std::string text = {};
-  /// "closure 7 on worker 1, attempt 2, user error: ..."
+  /// Returns "closure 7 on worker 1, attempt 2, user error: ...".
   std::string to_string() const;
   bool operator==(const ClosureFailure&) const = default;
 };

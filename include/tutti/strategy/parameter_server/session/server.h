@@ -16,7 +16,7 @@ class ParameterServerJob;
 }  // namespace internal
 
 struct ServerOptions {
-  /// If empty, `job_id` and `secret` are those of TUTTI_JOB_ID and TUTTI_JOB_SECRET_FILE.
+  /// If unset, `job_id` and `secret` come from TUTTI_JOB_ID and TUTTI_JOB_SECRET_FILE.
   /// TUTTI_RESTART is always read.
   std::string job_id = {};
   JobSecret secret = {};

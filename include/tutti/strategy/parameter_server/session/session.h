@@ -26,7 +26,7 @@ struct SessionOptions {
   std::chrono::milliseconds connect_timeout = std::chrono::seconds(30);
   /// Timeout for a step, and for a fetched value; transfers between tasks use 3/4 of it.
   std::chrono::milliseconds timeout = std::chrono::seconds(60);
-  /// If empty, `job_id` and `secret` are those of TUTTI_JOB_ID and TUTTI_JOB_SECRET_FILE.
+  /// If unset, `job_id` and `secret` come from TUTTI_JOB_ID and TUTTI_JOB_SECRET_FILE.
   std::string job_id = {};
   JobSecret secret = {};
   TlsFiles tls = {};
