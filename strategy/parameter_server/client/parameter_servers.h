@@ -105,8 +105,7 @@ class ParameterServers {
   bool sums_on_servers() const { return replica_steps_ != nullptr; }
   std::optional<SyncSpec> give(const std::shared_ptr<ReadCache>& cache);
   bool trains_apart() const { return pace_.has_value(); }
-  /// Of several workers that train independently, one restores checkpoints: a late one must not
-  /// undo steps.
+  /// Returns true if this worker may restore checkpoints: a late one must not undo steps.
   bool may_restore() const { return !pace_ || pace_->worker == 0; }
 
   /// Returns the statistics of every server.
@@ -132,7 +131,7 @@ class ParameterServers {
   /// `guard` is called before each change; it throws to refuse it. Requires: no other call was
   /// made.
   void set_guard(std::function<void()> guard) { guard_ = std::move(guard); }
-  /// Adds a change of a shard, and invalidates what was read.
+  /// Adds a change of a shard, and invalidates the cache.
   void change(int server, Operation operation);
   /// Calls `change`, which adds changes, and outside steps waits until they were applied. With a
   /// team, all workers call it, only the first one calls `change`, and all wait until the changes

@@ -168,7 +168,7 @@ void ClosureLedger::end(std::uint64_t number, Closure& closure, State state) {
   if (std::exchange(closure.has_finished, state == State::kFinished)) --num_repeated_;
 }
 
-/// The first failure cancels what is queued, except closures whose results are known: their changes
+/// The first failure cancels queued closures, except those whose results are known: their changes
 /// must not be lost.
 void ClosureLedger::add_failure(ClosureFailure failure) {
   failures_.push_back(std::move(failure));

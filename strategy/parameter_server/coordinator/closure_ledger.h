@@ -39,8 +39,8 @@ struct LedgerRules {
   bool operator==(const LedgerRules&) const = default;
 };
 
-/// States of all closures. Errors follow tf: the first failure cancels what is queued, running
-/// closures are waited for, the failure is raised once, and then the next closure is accepted.
+/// States of all closures. Errors follow tf: the first failure cancels queued closures, running
+/// ones are waited for, the failure is raised once, and then the next closure is accepted.
 /// Functions that change the ledger throw kFailedPrecondition, and change nothing, if the event is
 /// impossible in the present state. Value type.
 class ClosureLedger {

@@ -1,5 +1,4 @@
-// Strategy with variables on parameter servers: processes of the job "ps", or objects of this
-// process.
+// Strategy with variables on parameter servers, in processes of the job "ps" or in this one.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -123,8 +122,7 @@ class ParameterServerStrategy final : public Strategy {
   /// kInvalidArgument for kSyncReplicas, kFailedPrecondition on tasks of a cluster without
   /// `coordinated`.
   operator CoordinatedStrategy&();
-  /// Returns the shards of a variable by rows. Throws kInvalidArgument if it is not of this
-  /// strategy.
+  /// Returns a variable's shards by rows. Throws kInvalidArgument if it is not of this strategy.
   std::vector<ShardPlace> shards_of(const Variable& variable) const;
 
   /// Scope in which the strategy's new variables are not divided, and are stored on the server of

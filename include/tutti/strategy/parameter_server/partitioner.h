@@ -28,9 +28,8 @@ class FixedShardsPartitioner {
   std::int64_t num_shards_;
 };
 
-/// Partitioner into shards of about `min_shard_bytes`. Rounds their number up as tf does (10 bytes
-/// with a minimum of 4 are 3 shards), to at most `max_shards` and one per row. The default never
-/// divides.
+/// Partitioner into shards of about `min_shard_bytes`, whose number is rounded up as in tf (10
+/// bytes by 4 are 3 shards); at most `max_shards`, and one per row. The default never divides.
 class MinSizePartitioner {
  public:
   explicit MinSizePartitioner(std::int64_t min_shard_bytes = 256 << 10,

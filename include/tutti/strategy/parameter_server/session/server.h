@@ -21,8 +21,7 @@ struct ServerOptions {
   std::string job_id = {};
   JobSecret secret = {};
   TlsFiles tls = {};
-  /// Allows listening without a secret at an address that other machines reach: for isolated
-  /// networks.
+  /// Allows an address that other machines reach without a secret: for isolated networks.
   bool allow_insecure_network = false;
 };
 
