@@ -48,7 +48,7 @@ class ClosureWatermark {
 class ClosureContext {
  public:
   /// `id`: closure_id(), equal in all attempts. `attempt` counts from 1. `run`: random number of
-  /// the coordinator; servers refuse closures of an earlier one.
+  /// the coordinator; servers refuse closures with another one.
   ClosureContext(std::uint64_t id, int attempt, int worker,
                  std::shared_ptr<const ClosureWatermark> watermark = {},
                  std::shared_ptr<const CancellationToken> token = {}, std::uint64_t run = 0);
