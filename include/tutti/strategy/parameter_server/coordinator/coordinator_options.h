@@ -21,8 +21,8 @@ struct WatchdogOptions {
   std::function<void()> on_timeout = {};
 };
 
-/// Scheduling, retries and checkpoints of a coordinator. Invalid values throw kInvalidArgument when
-/// the coordinator is made.
+/// Scheduling, retries and checkpoints of a coordinator. Its constructor throws kInvalidArgument if
+/// most_queued or window is below 1, its start() if checkpoint_interval is not positive.
 struct ClusterCoordinatorOptions {
   /// Number of queued closures at which schedule() waits.
   std::size_t most_queued = 4096;
