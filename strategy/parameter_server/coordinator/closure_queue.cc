@@ -95,9 +95,10 @@ std::optional<std::uint64_t> ClosureQueue::next_for(int worker) {
   if (!may_take(worker)) return std::nullopt;
   const auto new_to_it = ledger_.next_queued_new_to(worker, is_paused_);
   if (new_to_it) return new_to_it;
-  const bool another_may = std::ranges::any_of(waiting_, [&](const Waiting* each) {
-    return each->worker != worker && may_take(each->worker);
-  });
+  bool another_may = false;
+  for (int each = 0; each < options_.num_workers; ++each) {
+    another_may = another_may || (each != worker && may_take(each));
+  }
   return another_may ? std::nullopt : ledger_.next_queued(is_paused_);
 }
 

@@ -38,6 +38,16 @@ class CoordinatorTest : public ::testing::Test {
   }
 };
 
+TEST(ClusterCoordinatorOptions, LimitsBelowOneAreRefused) {
+  testing::CountingStrategy strategy(1);
+  const auto refused = [&](const ClusterCoordinatorOptions& options) {
+    EXPECT_INVALID(ClusterCoordinator(strategy, options), "ClusterCoordinator: expected", "got");
+  };
+  refused({.most_queued = 0});
+  refused({.most_attempts = 0});
+  refused({.most_workers_lost = 0});
+}
+
 TEST_F(CoordinatorTest, StrategyHasOneCoordinator) {
   ClusterCoordinator second(strategy_);
   EXPECT_EQ(second, coordinator_);

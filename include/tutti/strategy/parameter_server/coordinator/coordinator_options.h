@@ -22,7 +22,8 @@ struct WatchdogOptions {
 };
 
 /// Scheduling, retries and checkpoints of a coordinator. Its constructor throws kInvalidArgument if
-/// most_queued or window is below 1, its start() if checkpoint_interval is not positive.
+/// most_queued, window, most_attempts or most_workers_lost is below 1, its start() if
+/// checkpoint_interval is not positive.
 struct ClusterCoordinatorOptions {
   /// Number of queued closures at which schedule() waits.
   std::size_t most_queued = 4096;
@@ -44,7 +45,7 @@ struct ClusterCoordinatorOptions {
   /// Time without a live worker after which the first queued closure fails and the others are
   /// cancelled.
   Duration most_absence = std::chrono::hours(1);
-  /// The caller must leave `describe` empty; it is set internally.
+  /// `describe` is the coordinator's own by default.
   WatchdogOptions watchdog = {};
   /// Folder for the checkpoint of the job (docs/checkpoints.md). If empty, none is kept, and a lost
   /// server process ends the run. With a folder, a lost server takes all servers back to the last
