@@ -280,14 +280,19 @@ class AbiCrossDeviceOps final : public CrossDeviceOps {
   }
 
  protected:
-  void require_buffers(std::span<const ReplicaBuffer>,
+  void require_buffers(std::span<const ReplicaBuffer> inputs,
                        std::span<const ReplicaBuffer> outputs) const override {
     const Device device = outputs.front().device;
-    if (device.type == DeviceType::kCpu) return;
-    fail(ErrorCode::kUnimplemented, "plugin '", table_->name,
-         "': version 1 of plugin_abi.h is for ",
-         "host memory; expected replicas on CPUs, got one on ", device,
-         "; try an operation of tutti's own, such as canonical");
+    if (device.type != DeviceType::kCpu) {
+      fail(ErrorCode::kUnimplemented, "plugin '", table_->name,
+           "': version 1 of plugin_abi.h is for ",
+           "host memory; expected replicas on CPUs, got one on ", device,
+           "; try an operation of tutti's own, such as canonical");
+    }
+    const std::size_t num_buffers = (inputs.empty() ? outputs : inputs).size();
+    require(num_buffers == devices_.size(), "plugin '", table_->name, "': was made for ",
+            devices_.size(), " replicas; expected a buffer of each, got ", num_buffers,
+            "; try build_cross_device_ops() for a group of ", num_buffers);
   }
   void all_reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> buffers) override {
     if (!calls().all_reduce_named) {

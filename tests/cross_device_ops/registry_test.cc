@@ -402,6 +402,16 @@ TEST(Plugin, IsToldGroupAndOptionsAndWritesIntoTheLog) {
   EXPECT_THAT(lines, Contains(HasSubstr(R"("timeout_ms":2000)")));
 }
 
+TEST(Plugin, AnotherNumberOfReplicasThanItWasMadeForIsRefused) {
+  const std::string name = load_cross_device_ops_plugin(path_of("good"));
+  const auto op = make_op(name, 2);
+  std::vector<Tensor> values(3, Tensor::ones({4}));
+  EXPECT_INVALID(op->all_reduce(ReduceOp::kSum, PerReplica<Tensor>(values)), "plugin_good",
+                 "made for 2 replicas", "got 3");
+  values.pop_back();
+  EXPECT_EQ(op->all_reduce(ReduceOp::kSum, PerReplica<Tensor>(values))[1].to_doubles()[3], 2.0);
+}
+
 TEST(Plugin, TablesOfOtherVersionsAreReadByTheirSize) {
   const std::string older = load_cross_device_ops_plugin(path_of("older"));
   EXPECT_EQ(make_op(older, 2)->determinism(), Determinism::kNone);  // the default

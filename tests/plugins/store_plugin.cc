@@ -1,5 +1,5 @@
 // A plugin that spans processes, slow and simple: members exchange values through the group's
-// store.
+// store. It fails where a call does not have one buffer for each of its group's local replicas.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <atomic>
@@ -34,11 +34,16 @@ std::size_t bytes_of(std::int32_t dtype) {
 // One call: what this process says and what it hears.
 class Call {
  public:
-  Call(void* self, std::int64_t timeout_ms, tutti_error_v1* error)
+  Call(void* self, std::uint32_t num_replicas, std::int64_t timeout_ms, tutti_error_v1* error)
       : state_(*static_cast<State*>(self)),
         left_ms_(timeout_ms < 0 ? 20000 : timeout_ms),
         error_(error) {
     ++state_.calls;
+    if (num_replicas == state_.group.local_count) return;
+    char text[64];
+    std::snprintf(text, sizeof(text), "%u buffers for %u replicas", num_replicas,
+                  state_.group.local_count);
+    fail(TUTTI_OUT_OF_RANGE, text);
   }
   int world() const { return state_.group.world_size; }
   int first() const { return state_.group.first_rank; }
@@ -111,9 +116,10 @@ void write(const tutti_buffer_v1& buffer, const Bytes& bytes, std::size_t from =
 }
 
 template <class Body>
-std::int32_t run(void* self, std::int64_t timeout_ms, tutti_error_v1* error, const Body& body) {
+std::int32_t run(void* self, std::uint32_t num_replicas, std::int64_t timeout_ms,
+                 tutti_error_v1* error, const Body& body) {
   try {
-    Call call(self, timeout_ms, error);
+    Call call(self, num_replicas, timeout_ms, error);
     body(call);
     return TUTTI_OK;
   } catch (const Failure& failure) {
@@ -131,7 +137,13 @@ void* create(const tutti_group_v1* group, const char*, tutti_error_v1* error) {
   state->group = *group;
   return state.release();
 }
-void destroy(void* self) { std::unique_ptr<State>(static_cast<State*>(self)); }
+void destroy(void* self) {
+  const std::unique_ptr<State> state(static_cast<State*>(self));
+  char line[96];
+  std::snprintf(line, sizeof(line), "%s: %d calls of %u of %d members", PLUGIN_NAME, state->calls,
+                state->group.local_count, state->group.world_size);
+  state->group.log(TUTTI_LOG_INFO, line);
+}
 std::int32_t supports(void*, std::int32_t op, std::int32_t dtype, std::int32_t device_type) {
   return op == TUTTI_SUM && (dtype == TUTTI_FLOAT32 || dtype == TUTTI_INT32) &&
          device_type == TUTTI_CPU;
@@ -142,7 +154,7 @@ std::int32_t spans_processes() { return 1; }
 std::int32_t all_reduce(void* self, std::int32_t, const tutti_buffer_v1* replicas,
                         std::uint32_t num_replicas, std::int64_t timeout_ms,
                         tutti_error_v1* error) {
-  return run(self, timeout_ms, error, [&](Call& call) {
+  return run(self, num_replicas, timeout_ms, error, [&](Call& call) {
     const Bytes sum = sum_of_all(call, replicas, num_replicas);
     for (std::uint32_t i = 0; i < num_replicas; ++i) write(replicas[i], sum);
   });
@@ -152,7 +164,7 @@ std::int32_t all_reduce(void* self, std::int32_t, const tutti_buffer_v1* replica
 std::int32_t reduce(void* self, std::int32_t, const tutti_buffer_v1* inputs,
                     std::uint32_t num_replicas, const tutti_buffer_v1* output, std::int32_t,
                     std::int64_t timeout_ms, tutti_error_v1* error) {
-  return run(self, timeout_ms, error, [&](Call& call) {
+  return run(self, num_replicas, timeout_ms, error, [&](Call& call) {
     const Bytes sum = sum_of_all(call, inputs, num_replicas);
     if (output) write(*output, sum);
   });
@@ -160,7 +172,7 @@ std::int32_t reduce(void* self, std::int32_t, const tutti_buffer_v1* inputs,
 
 std::int32_t broadcast(void* self, const tutti_buffer_v1* buffers, std::uint32_t num_replicas,
                        std::int32_t root, std::int64_t timeout_ms, tutti_error_v1* error) {
-  return run(self, timeout_ms, error, [&](Call& call) {
+  return run(self, num_replicas, timeout_ms, error, [&](Call& call) {
     const int local = root - call.first();
     if (local >= 0 && local < static_cast<int>(num_replicas)) call.say(root, buffers[local]);
     const Bytes value = call.hear(root);
@@ -171,7 +183,7 @@ std::int32_t broadcast(void* self, const tutti_buffer_v1* buffers, std::uint32_t
 std::int32_t all_gather(void* self, const tutti_buffer_v1* inputs, const tutti_buffer_v1* outputs,
                         std::uint32_t num_replicas, const std::uint64_t* counts,
                         std::int64_t timeout_ms, tutti_error_v1* error) {
-  return run(self, timeout_ms, error, [&](Call& call) {
+  return run(self, num_replicas, timeout_ms, error, [&](Call& call) {
     for (std::uint32_t i = 0; i < num_replicas; ++i) {
       call.say(call.first() + static_cast<int>(i), inputs[i]);
     }
@@ -191,7 +203,7 @@ std::int32_t reduce_scatter(void* self, std::int32_t, const tutti_buffer_v1* inp
                             const tutti_buffer_v1* outputs, std::uint32_t num_replicas,
                             const std::uint64_t* counts, std::int64_t timeout_ms,
                             tutti_error_v1* error) {
-  return run(self, timeout_ms, error, [&](Call& call) {
+  return run(self, num_replicas, timeout_ms, error, [&](Call& call) {
     const Bytes sum = sum_of_all(call, inputs, num_replicas);
     std::size_t from = 0;
     for (int member = 0; member < call.world(); ++member) {
@@ -205,7 +217,7 @@ std::int32_t reduce_scatter(void* self, std::int32_t, const tutti_buffer_v1* inp
 std::int32_t all_to_all(void* self, const tutti_buffer_v1* inputs, const tutti_buffer_v1* outputs,
                         std::uint32_t num_replicas, const std::uint64_t* counts,
                         std::int64_t timeout_ms, tutti_error_v1* error) {
-  return run(self, timeout_ms, error, [&](Call& call) {
+  return run(self, num_replicas, timeout_ms, error, [&](Call& call) {
     const auto world = static_cast<std::size_t>(call.world());
     const std::size_t size = bytes_of(inputs->dtype);
     for (std::uint32_t i = 0; i < num_replicas; ++i) {
