@@ -15,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -31,16 +32,23 @@ namespace tutti::internal {
 
 using durations::kLastWords;
 
+namespace {
+
+void copy(std::span<const std::byte> from, std::byte* to) {
+  if (!from.empty()) std::memcpy(to, from.data(), from.size());
+}
+
+}  // namespace
+
 /// The content of one MPI message between two ranks: a header and bytes, in memory of its own. The
 /// processes of an MPI job are of one build.
-class MpiFrame {
- public:
+struct MpiFrame {
   enum class Kind : std::uint16_t {
     kHello,    // the rank is there
     kMessage,  // a short message: head and body
     kOffer,    // the head of a long one; its body waits for kAccept
     kAccept,   // of an offer: send the body
-    kRefuse,   // of an offer: nobody wants the body (any more)
+    kRefuse,   // of an offer: its receiver does not want the body (any more)
     kChunk,    // the next part of an accepted body
     kCancel,   // an offer is taken back
     kAbort,    // the group is ended; the text says why
@@ -54,45 +62,38 @@ class MpiFrame {
     std::uint64_t channel = 0;
     std::uint64_t tag = 0;
     std::uint64_t body_bytes = 0;  // of the whole body, of which a frame may hold a part or none
-    std::uint64_t id = 0;          // of an offer, among all that `from` has made
+    std::uint64_t id = 0;          // of a message, among all that its sender has sent
   };
 
   /// An empty one, to be received into.
-  explicit MpiFrame(std::size_t size)
-      : size_(size), bytes_(std::make_unique_for_overwrite<std::byte[]>(size)) {}
+  explicit MpiFrame(std::size_t num_bytes)
+      : size(num_bytes), bytes(std::make_unique_for_overwrite<std::byte[]>(num_bytes)) {}
   MpiFrame(const Header& header, std::span<const std::byte> head, std::span<const std::byte> body)
       : MpiFrame(sizeof(Header) + head.size() + body.size()) {
-    std::memcpy(bytes_.get(), &header, sizeof(Header));
-    if (!head.empty()) std::memcpy(bytes_.get() + sizeof(Header), head.data(), head.size());
-    if (!body.empty()) {
-      std::memcpy(bytes_.get() + sizeof(Header) + head.size(), body.data(), body.size());
-    }
+    copy(std::as_bytes(std::span(&header, 1)), bytes.get());
+    copy(head, bytes.get() + sizeof(Header));
+    copy(body, bytes.get() + sizeof(Header) + head.size());
   }
 
-  std::byte* data() { return bytes_.get(); }
-  std::size_t size() const { return size_; }
-  /// Whether the size fits the header.
+  /// Returns true if the size fits the header.
   bool is_whole() const {
-    return size_ >= sizeof(Header) && size_ >= sizeof(Header) + header().head_bytes;
+    return size >= sizeof(Header) && size >= sizeof(Header) + header().head_bytes;
   }
   Header header() const {
     Header header;
-    std::memcpy(&header, bytes_.get(), sizeof(Header));
+    std::memcpy(&header, bytes.get(), sizeof(Header));
     return header;
   }
   std::span<const std::byte> head() const {
-    return {bytes_.get() + sizeof(Header), header().head_bytes};
+    return {bytes.get() + sizeof(Header), header().head_bytes};
   }
   std::span<const std::byte> body() const {
     const std::size_t before = sizeof(Header) + header().head_bytes;
-    return {bytes_.get() + before, size_ - before};
+    return {bytes.get() + before, size - before};
   }
-  /// For bytes that MPI may read as long as the process lives.
-  void leave_to_the_system() { (void)bytes_.release(); }
 
- private:
-  std::size_t size_;
-  std::unique_ptr<std::byte[]> bytes_;
+  std::size_t size;
+  std::unique_ptr<std::byte[]> bytes;
 };
 
 /// All frames that this process sends and receives, and whom they are for. One per process.
@@ -116,18 +117,18 @@ class MpiHub {
     if (!hub) hub = std::make_shared<MpiHub>(runtime);
     return hub;
   }
-  explicit MpiHub(MpiRuntime& runtime)
-      : runtime_(runtime), arriving_(static_cast<std::size_t>(runtime.size())) {}
+  explicit MpiHub(MpiRuntime& runtime) : runtime_(runtime) {}
   // At the end of the process: what MPI still reads must outlive its finalising.
   ~MpiHub() {
     try {
-      if (runtime_.is_usable() && !outgoing_.empty()) {
-        poll_until(deadline_after(Clock::system().now(), kLastWords),
-                   [this] { return drive([this] { return outgoing_.empty(); }); });
+      if (runtime_.is_usable()) {
+        poll_until(deadline_after(Clock::system().now(), kLastWords), [this] {
+          return drive([this] { return std::ranges::none_of(transfers_, &Transfer::is_send); });
+        });
       }
     } catch (const Error&) {
     }
-    for (Transfer& message : outgoing_) message.frame.leave_to_the_system();
+    for (Transfer& transfer : transfers_) static_cast<void>(transfer.frame.bytes.release());
   }
 
   Mutex& mutex() { return mutex_; }
@@ -150,11 +151,11 @@ class MpiHub {
   /// Sends; `done` is called when MPI has the bytes.
   void post(int process, MpiFrame frame, std::function<void()> done) {
     runtime_.require_usable();
-    Transfer& message =
-        outgoing_.emplace_back(Transfer{MPI_REQUEST_NULL, std::move(frame), std::move(done)});
+    Transfer& sent = transfers_.emplace_back(
+        Transfer{.frame = std::move(frame), .is_send = true, .done = std::move(done)});
     const MpiRuntime::Calls guard(runtime_);
-    check_mpi(MPI_Isend(message.frame.data(), static_cast<int>(message.frame.size()), MPI_BYTE,
-                        process, kTag, runtime_.comm(), &message.request),
+    check_mpi(MPI_Isend(sent.frame.bytes.get(), static_cast<int>(sent.frame.size), MPI_BYTE,
+                        process, kTag, runtime_.comm(), &sent.request),
               "MPI_Isend");
   }
   /// Whether `ended()`, which is called with the mutex; if not, moves bytes and looks again.
@@ -176,11 +177,13 @@ class MpiHub {
   }
 
  private:
-  /// A frame that MPI has: one that is being sent, or received from a process.
+  /// A frame that MPI has.
   struct Transfer {
     MPI_Request request = MPI_REQUEST_NULL;  // null: ended
     MpiFrame frame;
-    std::function<void()> done;  // of a sent one
+    bool is_send = false;
+    int sender = 0;                   // process that a received one comes from
+    std::function<void()> done = {};  // of a sent one
   };
   struct Channel {
     Receiver receiver;            // of one that is open
@@ -194,62 +197,42 @@ class MpiHub {
   void progress() {
     runtime_.require_usable();
     for (int i = 0; i < kRoundsAtOnce; ++i) {
-      bool moved = false;
-      if (test_transfers()) {
-        moved = end_sends();
-        moved = take_received() || moved;
-      }
-      moved = find_frames() || moved;
-      if (!moved) break;
+      const bool any_ended = end_transfers();
+      if (!find_frames() && !any_ended) break;
     }
   }
-  /// One call for all: each makes MPI look at everything.
-  bool test_transfers() {
-    std::vector<Transfer*> transfers;
-    for (Transfer& sent : outgoing_) transfers.push_back(&sent);
-    for (auto& from_one : arriving_) {
-      for (Transfer& received : from_one) transfers.push_back(&received);
-    }
+  /// Returns true if any has ended. One call for all: each makes MPI look at everything.
+  bool end_transfers() {
     std::vector<MPI_Request> requests;
-    for (const Transfer* transfer : transfers) requests.push_back(transfer->request);
+    for (const Transfer& transfer : transfers_) requests.push_back(transfer.request);
     if (requests.empty()) return false;
-    std::vector<int> ended(requests.size());
+    std::vector<int> indices(requests.size());
     int num_ended = 0;
-    const MpiRuntime::Calls guard(runtime_);
-    check_mpi(MPI_Testsome(static_cast<int>(requests.size()), requests.data(), &num_ended,
-                           ended.data(), MPI_STATUSES_IGNORE),
-              "MPI_Testsome");
-    if (num_ended == MPI_UNDEFINED) return true;  // all had ended before
-    for (int i = 0; i < num_ended; ++i) {
-      transfers[static_cast<std::size_t>(ended[static_cast<std::size_t>(i)])]->request =
-          MPI_REQUEST_NULL;
+    {
+      const MpiRuntime::Calls guard(runtime_);
+      check_mpi(MPI_Testsome(static_cast<int>(requests.size()), requests.data(), &num_ended,
+                             indices.data(), MPI_STATUSES_IGNORE),
+                "MPI_Testsome");
     }
-    return num_ended > 0;
-  }
-  bool end_sends() {
+    if (num_ended == 0) return false;
+    auto request = requests.begin();
+    for (Transfer& transfer : transfers_) transfer.request = *request++;
     bool any = false;
-    for (auto message = outgoing_.begin(); message != outgoing_.end();) {
-      if (message->request != MPI_REQUEST_NULL) {
-        ++message;
+    std::set<int> held_back;  // senders: a long frame holds back the short ones behind it
+    std::size_t left = requests.size();
+    for (auto transfer = transfers_.begin(); left > 0; --left) {
+      const bool is_late = transfer->request != MPI_REQUEST_NULL ||
+                           (!transfer->is_send && held_back.contains(transfer->sender));
+      if (is_late) {
+        if (!transfer->is_send) held_back.insert(transfer->sender);
+        ++transfer;
         continue;
       }
+      Transfer ended = std::move(*transfer);
+      transfer = transfers_.erase(transfer);
       any = true;
-      const std::function<void()> done = std::move(message->done);
-      message = outgoing_.erase(message);
-      if (done) done();  // may post more, at the end of the list
-    }
-    return any;
-  }
-  /// In order: a long frame holds back the short ones behind it.
-  bool take_received() {
-    bool any = false;
-    for (auto& from_one : arriving_) {
-      while (!from_one.empty() && from_one.front().request == MPI_REQUEST_NULL) {
-        MpiFrame frame = std::move(from_one.front().frame);
-        from_one.pop_front();
-        dispatch(std::move(frame));
-        any = true;
-      }
+      // May post more, at the end of the list.
+      ended.is_send ? ended.done() : dispatch(std::move(ended.frame));
     }
     return any;
   }
@@ -264,16 +247,16 @@ class MpiHub {
                 "MPI_Improbe");
       if (flag == 0) return num_found > 0;
       check_mpi(MPI_Get_count(&status, MPI_BYTE, &size), "MPI_Get_count");
-      Transfer& transfer = arriving_[static_cast<std::size_t>(status.MPI_SOURCE)].emplace_back(
-          Transfer{MPI_REQUEST_NULL, MpiFrame(static_cast<std::size_t>(size)), {}});
-      check_mpi(MPI_Imrecv(transfer.frame.data(), size, MPI_BYTE, &message, &transfer.request),
+      Transfer& received = transfers_.emplace_back(
+          Transfer{.frame = MpiFrame(static_cast<std::size_t>(size)), .sender = status.MPI_SOURCE});
+      check_mpi(MPI_Imrecv(received.frame.bytes.get(), size, MPI_BYTE, &message, &received.request),
                 "MPI_Imrecv");
     }
     return true;
   }
   void dispatch(MpiFrame frame) {
     if (!frame.is_whole()) {
-      fail(ErrorCode::kDataLoss, "mpi: process ", runtime_.rank(), " got a frame of ", frame.size(),
+      fail(ErrorCode::kDataLoss, "mpi: process ", runtime_.rank(), " got a frame of ", frame.size,
            " bytes that is none of tutti's; expected all processes to run the same program");
     }
     const MpiFrame::Header header = frame.header();
@@ -285,31 +268,10 @@ class MpiHub {
 
   MpiRuntime& runtime_;
   Mutex mutex_;
-  std::list<Transfer> outgoing_;
-  std::vector<std::deque<Transfer>> arriving_;  // by process
+  std::list<Transfer> transfers_;  // those of one sender in the order of their arrival
   std::map<Address, Channel> channels_;
   std::map<Address, std::uint64_t> numbers_;
   std::atomic<bool> is_driven_{false};
-};
-
-/// A send or receive. Guarded by the hub's mutex. After its end no memory of the caller is touched.
-struct MpiOperation {
-  bool is_send = false;
-  int peer = 0;
-  std::uint64_t tag = 0;
-  std::span<std::byte> head;    // of a receive
-  std::span<std::byte> body;    // of a send: only read
-  std::uint64_t id = 0;         // of its offer; 0: none
-  std::size_t bytes_moved = 0;  // of the body, in chunks
-  int chunks_in_flight = 0;
-  std::atomic<bool> ended{false};
-  std::optional<Error> error;
-
-  void end(std::optional<Error> reason = std::nullopt) {
-    if (ended) return;
-    error = std::move(reason);
-    ended = true;  // who reads it without the mutex reads the error then
-  }
 };
 
 namespace {
@@ -321,21 +283,11 @@ constexpr std::size_t kShortBytes = std::size_t{16} << 10;
 constexpr std::size_t kChunkBytes = std::size_t{1} << 20;
 constexpr int kChunksInFlight = 4;
 
-void copy(std::span<const std::byte> from, std::byte* to) {
-  if (!from.empty()) std::memcpy(to, from.data(), from.size());
-}
-
-std::span<const std::byte> bytes_of(const std::string& text) {
-  return std::as_bytes(std::span(text.data(), text.size()));
-}
-
 }  // namespace
 
 /// Works keep it alive; close() ends it as a transport.
 class MpiEndpoint final : public Transport, public std::enable_shared_from_this<MpiEndpoint> {
  public:
-  using Operation = std::shared_ptr<MpiOperation>;
-
   MpiEndpoint(std::shared_ptr<MpiHub> hub, std::vector<int> processes, int rank,
               std::uint64_t group)
       : hub_(std::move(hub)), processes_(std::move(processes)), rank_(rank) {
@@ -361,15 +313,17 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
     const auto all_are_here = [this] { return std::ranges::all_of(peers_, &Peer::is_here); };
     const TimePoint deadline = deadline_after(Clock::system().now(), timeout);
     if (poll_until(deadline, [&] { return hub_->drive(all_are_here); })) return;
-    std::string missing;
+    std::vector<std::string> missing;
     {
       MutexLock lock(hub_->mutex());
-      missing = missing_ranks();
+      for (int r = 0; r < size(); ++r) {
+        if (!peer(r).is_here) missing.push_back(name_of(r));
+      }
     }
     close();
     fail(ErrorCode::kDeadlineExceeded, "mpi: rank ", rank_, ": expected all ", size(),
          " ranks to connect within ", seconds_between(TimePoint(), TimePoint(timeout)), " s, but ",
-         missing, " did not come");
+         join(missing), " did not come");
   }
   /// Says goodbye.
   void close() noexcept {
@@ -380,9 +334,7 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
                       concat("mpi: rank ", rank_, " has closed its transport")));
         hub_->close(address_);
         if (!hub_->runtime().is_usable()) return;
-        for (int r = 0; r < size(); ++r) {
-          if (r != rank_ && !peer(r).gone) post(r, {.kind = Kind::kGoodbye});
-        }
+        post_to_all({.kind = Kind::kGoodbye});
       }
       send_last_words();
     } catch (const Error&) {  // the others learn from the launcher
@@ -395,24 +347,19 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
   std::unique_ptr<Work> send(int peer, std::uint64_t tag, std::span<const std::byte> head,
                              std::span<const std::byte> body) override {
     check(peer, head.size());
-    auto operation = std::make_shared<MpiOperation>();
-    operation->is_send = true;
-    operation->peer = peer;
-    operation->tag = tag;
-    operation->body = {const_cast<std::byte*>(body.data()), body.size()};
-    begin_send(operation, head);
-    return std::make_unique<MpiWork>(shared_from_this(), std::move(operation));
+    auto work = std::make_unique<MpiWork>(shared_from_this(), true, peer, tag);
+    work->body = {const_cast<std::byte*>(body.data()), body.size()};
+    begin_send(*work, head);
+    return work;
   }
   std::unique_ptr<Work> recv(int peer, std::uint64_t tag, std::span<std::byte> head,
                              std::span<std::byte> body) override {
     check(peer, head.size());
-    auto operation = std::make_shared<MpiOperation>();
-    operation->peer = peer;
-    operation->tag = tag;
-    operation->head = head;
-    operation->body = body;
-    begin_recv(operation);
-    return std::make_unique<MpiWork>(shared_from_this(), std::move(operation));
+    auto work = std::make_unique<MpiWork>(shared_from_this(), false, peer, tag);
+    work->head = head;
+    work->body = body;
+    begin_recv(*work);
+    return work;
   }
   void abort(const Error& reason) noexcept override {
     try {
@@ -430,62 +377,67 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
     return stats_;
   }
 
-  // Of a Work.
-  /// Whether it ended well; throws its error.
-  bool test(const MpiOperation& operation) {
-    if (!hub_->drive(operation.ended)) return false;
-    if (operation.error) throw *operation.error;
-    return true;
-  }
-  void wait(const MpiOperation& operation, TimePoint deadline) {
-    if (poll_until(deadline, [&] { return test(operation); })) return;
-    fail(ErrorCode::kDeadlineExceeded, "mpi: rank ", operation.peer, " (MPI process ",
-         processes_[static_cast<std::size_t>(operation.peer)], ")",
-         operation.is_send ? " has not taken" : " has not sent", " the message with tag ",
-         operation.tag, " (body of ", operation.body.size(), " bytes) before the deadline of rank ",
-         rank_);
-  }
-  void cancel(const Operation& operation) noexcept {
-    MutexLock lock(hub_->mutex());
-    if (operation->ended) return;
-    operation->end();
-    Peer& other = peer(operation->peer);
-    MpiFrame::Header header{.kind = Kind::kCancel, .id = operation->id};
-    if (operation->is_send) {
-      short_sends_.erase(operation.get());
-      if (offered_.erase(operation->id) == 0) return;
-    } else {
-      std::erase(other.waiting[operation->tag], operation);
-      header.kind = Kind::kRefuse;
-      if (other.receiving.erase(operation->id) == 0) return;
-    }
-    try {
-      post(operation->peer, header);
-    } catch (const Error&) {  // MPI serves this process no more
-    }
-  }
-
  private:
-  class MpiWork final : public Work {
-   public:
-    MpiWork(std::shared_ptr<MpiEndpoint> endpoint, Operation operation)
-        : endpoint_(std::move(endpoint)), operation_(std::move(operation)) {}
-    ~MpiWork() override { endpoint_->cancel(operation_); }
-    bool test() override { return endpoint_->test(*operation_); }
-    void wait(TimePoint deadline) override { endpoint_->wait(*operation_, deadline); }
+  /// A send or receive. Guarded by the hub's mutex. After its end no memory of the caller is
+  /// touched.
+  struct MpiWork final : Work {
+    MpiWork(std::shared_ptr<MpiEndpoint> all, bool sends, int other, std::uint64_t name)
+        : endpoint(std::move(all)), is_send(sends), peer(other), tag(name) {}
+    ~MpiWork() override { endpoint->cancel(*this); }
+    bool test() override {
+      if (!endpoint->hub_->drive(ended)) return false;
+      if (error) throw *error;
+      return true;
+    }
+    void wait(TimePoint deadline) override {
+      if (poll_until(deadline, [this] { return test(); })) return;
+      fail(ErrorCode::kDeadlineExceeded, "mpi: ", endpoint->name_of(peer),
+           is_send ? " has not taken" : " has not sent", " the message with tag ", tag,
+           " (body of ", body.size(), " bytes) before the deadline of rank ", endpoint->rank_);
+    }
+    void end(std::optional<Error> reason = std::nullopt) {
+      if (ended) return;
+      error = std::move(reason);
+      ended = true;  // who reads it without the mutex reads the error then
+    }
+    bool is_offered() const { return is_send && body.size() > kShortBytes; }
 
-   private:
-    const std::shared_ptr<MpiEndpoint> endpoint_;
-    const Operation operation_;
+    const std::shared_ptr<MpiEndpoint> endpoint;
+    const bool is_send;
+    const int peer;
+    const std::uint64_t tag;
+    std::span<std::byte> head = {};  // of a receive
+    std::span<std::byte> body = {};  // of a send: only read
+    std::uint64_t id = 0;            // of a send, and of a receive whose offer is accepted
+    std::size_t bytes_moved = 0;     // of the body
+    int frames_in_flight = 0;        // that hold parts of the body
+    std::atomic<bool> ended{false};
+    std::optional<Error> error;
   };
-
   /// What has to do with one other rank.
   struct Peer {
     bool is_here = false;
     std::optional<Error> gone;
-    std::map<std::uint64_t, std::deque<MpiFrame>> arrived;   // by tag: messages and offers
-    std::map<std::uint64_t, std::deque<Operation>> waiting;  // by tag: receives
-    std::map<std::uint64_t, Operation> receiving;            // by id: accepted offers
+    std::map<std::uint64_t, std::deque<MpiFrame>> arrived;  // by tag: messages and offers
+    std::map<std::uint64_t, std::deque<MpiWork*>> waiting;  // by tag: receives
+    std::map<std::uint64_t, MpiWork*> receiving;            // by id: accepted offers
+
+    void end_receives(const Error& reason) {
+      for (const auto& [tag, list] : waiting) {
+        for (MpiWork* const receive : list) receive->end(reason);
+      }
+      for (const auto& [id, receive] : receiving) receive->end(reason);
+      waiting.clear();
+      receiving.clear();
+    }
+    template <class Condition>
+    void forget_offers(const Condition& condition) {
+      for (auto& [tag, list] : arrived) {
+        std::erase_if(list, [&](const MpiFrame& frame) {
+          return frame.header().kind == Kind::kOffer && condition(frame.header());
+        });
+      }
+    }
   };
 
   void check(int peer, std::size_t head_bytes) const {
@@ -499,37 +451,49 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
     poll_until(deadline_after(Clock::system().now(), kLastWords),
                [this] { return hub_->drive([this] { return frames_in_flight_ == 0; }); });
   }
-  void begin_send(const Operation& operation, std::span<const std::byte> head) {
+  void begin_send(MpiWork& send, std::span<const std::byte> head) {
     MutexLock lock(hub_->mutex());
-    const std::span<const std::byte> body = operation->body;
-    const std::optional<Error>& gone = closed_ ? closed_ : peer(operation->peer).gone;
-    if (gone) return operation->end(gone);
+    const std::optional<Error>& gone = closed_ ? closed_ : peer(send.peer).gone;
+    if (gone) return send.end(gone);
     ++stats_.messages_sent;
-    stats_.bytes_sent += head.size() + body.size();
+    stats_.bytes_sent += head.size() + send.body.size();
+    send.id = ++last_id_;
+    sends_.emplace(send.id, &send);
     MpiFrame::Header header{
-        .kind = Kind::kMessage, .tag = operation->tag, .body_bytes = body.size()};
-    if (body.size() <= kShortBytes) {
-      short_sends_.emplace(operation.get(), operation);
-      return post(operation->peer, header, head, body, [self = shared_from_this(), operation] {
-        self->short_sends_.erase(operation.get());
-        operation->end();
-      });
-    }
-    header.kind = Kind::kOffer;
-    header.id = operation->id = ++last_id_;
-    offered_.emplace(operation->id, operation);
-    post(operation->peer, header, head);
+        .kind = Kind::kOffer, .tag = send.tag, .body_bytes = send.body.size(), .id = send.id};
+    if (send.is_offered()) return post(send.peer, header, head);
+    header.kind = Kind::kMessage;
+    send.bytes_moved = send.body.size();
+    send.frames_in_flight = 1;
+    post(send.peer, header, head, send.body, send.id);
   }
-  void begin_recv(const Operation& operation) {
+  void begin_recv(MpiWork& receive) {
     MutexLock lock(hub_->mutex());
-    if (closed_) return operation->end(closed_);
-    Peer& from = peer(operation->peer);
-    const std::uint64_t tag = operation->tag;
-    from.waiting[tag].push_back(operation);
-    match(from, tag);
-    if (!operation->ended && from.gone && from.waiting[tag].back() == operation) {
-      from.waiting[tag].pop_back();
-      operation->end(from.gone);
+    if (closed_) return receive.end(closed_);
+    Peer& from = peer(receive.peer);
+    std::deque<MpiWork*>& waiting = from.waiting[receive.tag];
+    waiting.push_back(&receive);
+    match(from, receive.tag);
+    if (!from.gone || waiting.empty() || waiting.back() != &receive) return;
+    waiting.pop_back();
+    receive.end(from.gone);
+  }
+  void cancel(MpiWork& work) noexcept {
+    MutexLock lock(hub_->mutex());
+    if (work.ended) return;
+    MpiFrame::Header header{.kind = Kind::kCancel, .id = work.id};
+    if (work.is_send) {
+      sends_.erase(work.id);
+      if (!work.is_offered()) return;
+    } else {
+      Peer& from = peer(work.peer);
+      if (std::erase(from.waiting[work.tag], &work) > 0) return;
+      from.receiving.erase(work.id);
+      header.kind = Kind::kRefuse;
+    }
+    try {
+      post(work.peer, header);
+    } catch (const Error&) {  // MPI serves this process no more
     }
   }
 
@@ -546,7 +510,8 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
         return;
       case Kind::kMessage:
       case Kind::kOffer:
-        return take_message(from, std::move(frame));
+        from.arrived[header.tag].push_back(std::move(frame));
+        return match(from, header.tag);
       case Kind::kAccept:
       case Kind::kRefuse:
         return take_answer(header);
@@ -564,63 +529,44 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
         return take_goodbye(header.from, from);
     }
   }
-  void take_message(Peer& from, MpiFrame frame) {
-    const std::uint64_t tag = frame.header().tag;
-    from.arrived[tag].push_back(std::move(frame));
-    match(from, tag);
-  }
   void take_chunk(Peer& from, const MpiFrame& frame) {
     const auto found = from.receiving.find(frame.header().id);
-    if (found == from.receiving.end()) return;  // nobody wants it any more
-    const Operation receive = found->second;
+    if (found == from.receiving.end()) return;  // it is not wanted any more
+    MpiWork& receive = *found->second;
     const auto chunk = frame.body();
-    TUTTI_CHECK(chunk.size() <= receive->body.size() - receive->bytes_moved,
+    TUTTI_CHECK(chunk.size() <= receive.body.size() - receive.bytes_moved,
                 "mpi: a chunk is longer than what is left of its message");
-    copy(chunk, receive->body.data() + receive->bytes_moved);
-    receive->bytes_moved += chunk.size();
-    if (receive->bytes_moved < receive->body.size()) return;
+    copy(chunk, receive.body.data() + receive.bytes_moved);
+    receive.bytes_moved += chunk.size();
+    if (receive.bytes_moved < receive.body.size()) return;
     from.receiving.erase(found);
-    receive->end();
+    receive.end();
   }
   void take_answer(const MpiFrame::Header& header) {
-    const auto found = offered_.find(header.id);
-    if (found == offered_.end()) return;  // taken back meanwhile
-    const Operation operation = found->second;
-    if (header.kind == Kind::kAccept) return send_chunks(operation);
-    offered_.erase(found);
-    operation->end();
+    const auto found = sends_.find(header.id);
+    if (found == sends_.end()) return;  // taken back meanwhile
+    if (header.kind == Kind::kAccept) return send_chunks(*found->second);
+    found->second->end();
+    sends_.erase(found);
   }
   /// The receive that had been given the message waits again, before those that came later.
   void take_cancel(Peer& from, const MpiFrame::Header& header) {
-    if (const auto found = from.receiving.find(header.id); found != from.receiving.end()) {
-      const Operation receive = found->second;
-      from.receiving.erase(found);
-      from.waiting[receive->tag].push_front(receive);
-      return match(from, receive->tag);
+    const auto found = from.receiving.find(header.id);
+    if (found == from.receiving.end()) {
+      return from.forget_offers([&](const auto& offer) { return offer.id == header.id; });
     }
-    for (auto& [tag, list] : from.arrived) {
-      std::erase_if(list, [&](const MpiFrame& frame) {
-        const MpiFrame::Header other = frame.header();
-        return other.kind == Kind::kOffer && other.id == header.id;
-      });
-    }
+    MpiWork* const receive = found->second;
+    from.receiving.erase(found);
+    from.waiting[receive->tag].push_front(receive);
+    match(from, receive->tag);
   }
   void take_goodbye(int rank, Peer& from) {
-    from.gone = Error(ErrorCode::kUnavailable, concat("mpi: rank ", rank, " (MPI process ",
-                                                      processes_[static_cast<std::size_t>(rank)],
-                                                      ") has closed its transport"));
-    for (auto& [tag, list] : from.arrived) {
-      std::erase_if(list,
-                    [](const MpiFrame& frame) { return frame.header().kind == Kind::kOffer; });
-    }
-    for (const auto& [tag, list] : from.waiting) {
-      for (const Operation& operation : list) operation->end(from.gone);
-    }
-    for (const auto& [id, operation] : from.receiving) operation->end(from.gone);
-    from.waiting.clear();
-    from.receiving.clear();
-    std::erase_if(offered_, [&](const auto& entry) {
-      if (entry.second->peer != rank) return false;
+    from.gone =
+        Error(ErrorCode::kUnavailable, concat("mpi: ", name_of(rank), " has closed its transport"));
+    from.forget_offers([](const auto&) { return true; });
+    from.end_receives(*from.gone);
+    std::erase_if(sends_, [&](const auto& entry) {
+      if (entry.second->peer != rank || !entry.second->is_offered()) return false;
       entry.second->end(from.gone);
       return true;
     });
@@ -629,7 +575,7 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
     auto& arrived = from.arrived[tag];
     auto& waiting = from.waiting[tag];
     while (!arrived.empty() && !waiting.empty()) {
-      const Operation receive = waiting.front();
+      MpiWork& receive = *waiting.front();
       const MpiFrame frame = std::move(arrived.front());
       waiting.pop_front();
       arrived.pop_front();
@@ -637,75 +583,72 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
     }
     if (arrived.empty()) from.arrived.erase(tag);  // tags come and go
   }
-  void deliver(Peer& from, const Operation& receive, const MpiFrame& frame) {
+  void deliver(Peer& from, MpiWork& receive, const MpiFrame& frame) {
     const MpiFrame::Header header = frame.header();
     const bool is_offer = header.kind == Kind::kOffer;
     MpiFrame::Header answer{.kind = Kind::kRefuse, .id = header.id};
-    if (receive->head.size() == header.head_bytes) copy(frame.head(), receive->head.data());
-    if (receive->head.size() != header.head_bytes || receive->body.size() != header.body_bytes) {
-      receive->end(
+    if (receive.head.size() == header.head_bytes) copy(frame.head(), receive.head.data());
+    if (receive.head.size() != header.head_bytes || receive.body.size() != header.body_bytes) {
+      receive.end(
           Error(ErrorCode::kInvalidArgument,
                 concat("mpi: rank ", rank_, ": the message of rank ", header.from, " with tag ",
                        header.tag, " has another length; expected head and body of ",
-                       receive->head.size(), " and ", receive->body.size(), " bytes, got ",
+                       receive.head.size(), " and ", receive.body.size(), " bytes, got ",
                        header.head_bytes, " and ", header.body_bytes)));
       if (is_offer) post(header.from, answer);
       return;
     }
     if (!is_offer) {
-      copy(frame.body(), receive->body.data());
-      receive->end();
-      return;
+      copy(frame.body(), receive.body.data());
+      return receive.end();
     }
-    receive->id = header.id;
-    receive->bytes_moved = 0;
-    from.receiving.emplace(header.id, receive);
+    receive.id = header.id;
+    receive.bytes_moved = 0;
+    from.receiving.emplace(header.id, &receive);
     answer.kind = Kind::kAccept;
     post(header.from, answer);
   }
-  void send_chunks(const Operation& operation) {
-    const std::span<const std::byte> body = operation->body;
-    while (operation->chunks_in_flight < kChunksInFlight && operation->bytes_moved < body.size()) {
-      const auto chunk = body.subspan(operation->bytes_moved,
-                                      std::min(kChunkBytes, body.size() - operation->bytes_moved));
-      operation->bytes_moved += chunk.size();
-      ++operation->chunks_in_flight;
-      post(operation->peer, {.kind = Kind::kChunk, .id = operation->id}, {}, chunk,
-           [self = shared_from_this(), operation] {
-             --operation->chunks_in_flight;
-             if (!operation->ended) self->send_chunks(operation);
-           });
+  /// Of an accepted offer; ends a send of which MPI has all frames.
+  void send_chunks(MpiWork& send) {
+    while (send.frames_in_flight < kChunksInFlight && send.bytes_moved < send.body.size()) {
+      const auto chunk = send.body.subspan(
+          send.bytes_moved, std::min(kChunkBytes, send.body.size() - send.bytes_moved));
+      send.bytes_moved += chunk.size();
+      ++send.frames_in_flight;
+      post(send.peer, {.kind = Kind::kChunk, .id = send.id}, {}, chunk, send.id);
     }
-    if (operation->chunks_in_flight > 0) return;
-    offered_.erase(operation->id);
-    operation->end();
+    if (send.frames_in_flight > 0) return;
+    sends_.erase(send.id);
+    send.end();
   }
+  /// `send`: the one of whose body the frame holds a part; 0: of none.
   void post(int peer, MpiFrame::Header header, std::span<const std::byte> head = {},
-            std::span<const std::byte> body = {}, std::function<void()> done = {}) {
+            std::span<const std::byte> body = {}, std::uint64_t send = 0) {
     header.head_bytes = static_cast<std::uint16_t>(head.size());
     header.from = rank_;
     header.to = peer;
     header.channel = address_.channel;
     ++frames_in_flight_;
     hub_->post(processes_[static_cast<std::size_t>(peer)], MpiFrame(header, head, body),
-               [self = shared_from_this(), done = std::move(done)] {
+               [self = shared_from_this(), send] {
                  --self->frames_in_flight_;
-                 if (done) done();
+                 const auto found = self->sends_.find(send);
+                 if (found == self->sends_.end()) return;
+                 --found->second->frames_in_flight;
+                 self->send_chunks(*found->second);
                });
+  }
+  void post_to_all(const MpiFrame::Header& header, const std::string& text = "") {
+    for (int r = 0; r < size(); ++r) {
+      if (r != rank_ && !peer(r).gone) post(r, header, {}, std::as_bytes(std::span(text)));
+    }
   }
   void end_all(const Error& reason) {
     if (!closed_) closed_ = reason;
-    for (const auto& [id, operation] : offered_) operation->end(closed_);
-    for (const auto& [key, operation] : short_sends_) operation->end(closed_);
-    offered_.clear();
-    short_sends_.clear();
+    for (const auto& [id, send] : sends_) send->end(closed_);
+    sends_.clear();
     for (Peer& other : peers_) {
-      for (const auto& [tag, list] : other.waiting) {
-        for (const Operation& operation : list) operation->end(closed_);
-      }
-      for (const auto& [id, operation] : other.receiving) operation->end(closed_);
-      other.waiting.clear();
-      other.receiving.clear();
+      other.end_receives(*closed_);
       other.arrived.clear();
     }
   }
@@ -713,18 +656,10 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
   void abort_locked(const Error& reason) {
     if (closed_) return;
     end_all(reason);
-    for (int r = 0; r < size(); ++r) {
-      if (r == rank_ || peer(r).gone) continue;
-      post(r, {.kind = Kind::kAbort}, {}, bytes_of(reason.message()));
-    }
+    post_to_all({.kind = Kind::kAbort}, reason.message());
   }
-  std::string missing_ranks() const {
-    std::string text;
-    for (std::size_t r = 0; r < peers_.size(); ++r) {
-      if (peers_[r].is_here) continue;
-      text += concat(text.empty() ? "" : ", ", "rank ", r, " (MPI process ", processes_[r], ")");
-    }
-    return text;
+  std::string name_of(int rank) const {
+    return concat("rank ", rank, " (MPI process ", processes_[static_cast<std::size_t>(rank)], ")");
   }
   Peer& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
 
@@ -732,9 +667,8 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
   const std::vector<int> processes_;
   const int rank_;
   MpiHub::Address address_;
-  std::vector<Peer> peers_;                     // by rank
-  std::map<std::uint64_t, Operation> offered_;  // by id: sends whose body is not all sent
-  std::map<const MpiOperation*, Operation> short_sends_;
+  std::vector<Peer> peers_;                  // by rank
+  std::map<std::uint64_t, MpiWork*> sends_;  // by id: those that have not ended
   std::uint64_t last_id_ = 0;
   int frames_in_flight_ = 0;
   std::optional<Error> closed_;
