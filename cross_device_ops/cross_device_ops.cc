@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "core/names.h"
+#include "cross_device_ops/algorithms/schedule.h"
 #include "cross_device_ops/buffer_call.h"
 #include "cross_device_ops/call_checks.h"
 #include "cross_device_ops/device_work.h"
@@ -483,11 +484,11 @@ void CrossDeviceOps::all_gather_buffers(std::span<const ReplicaBuffer> inputs,
                                         std::span<const ReplicaBuffer> outputs,
                                         std::span<const std::size_t> counts) {
   require_local(name(), "all_gather", counts.size() == inputs.size());
-  const std::vector<std::size_t> offsets = internal::offsets_of(counts);
+  const std::vector<std::size_t> cuts = internal::cuts_of(counts);
   meet(inputs);
   for (const ReplicaBuffer& output : outputs) {
     for (std::size_t r = 0; r < inputs.size(); ++r) {
-      copy_buffer(inputs[r], part_of(output, offsets[r], counts[r]));
+      copy_buffer(inputs[r], part_of(output, cuts[r], counts[r]));
     }
   }
   meet(inputs);
@@ -497,12 +498,12 @@ void CrossDeviceOps::reduce_scatter_buffers(ReduceOp op, std::span<const Replica
                                             std::span<const ReplicaBuffer> outputs,
                                             std::span<const std::size_t> counts) {
   require_local(name(), "reduce_scatter", counts.size() == inputs.size());
-  const std::vector<std::size_t> offsets = internal::offsets_of(counts);
+  const std::vector<std::size_t> cuts = internal::cuts_of(counts);
   // Part by part: the copies together are as large as one input. In place, an output is a part that
   // no later step reads.
   for (std::size_t r = 0; r < counts.size(); ++r) {
     if (counts[r] == 0) continue;
-    const BufferCopies copies(parts_of(inputs, offsets[r], counts[r]), inputs.front().dtype,
+    const BufferCopies copies(parts_of(inputs, cuts[r], counts[r]), inputs.front().dtype,
                               BufferCopies::Content::kCopied);
     all_reduce_buffers(op, copies.buffers());
     copy_buffer(copies.buffers()[r], outputs[r]);
@@ -614,16 +615,6 @@ void divide(const ReplicaBuffer& buffer, std::size_t divisor) {
       std::memcpy(buffer.data + i * sizeof(T), &value, sizeof(T));
     }
   });
-}
-
-std::vector<std::size_t> offsets_of(std::span<const std::size_t> counts) {
-  std::vector<std::size_t> offsets;
-  std::size_t sum = 0;
-  for (const std::size_t count : counts) {
-    offsets.push_back(sum);
-    sum += count;
-  }
-  return offsets;
 }
 
 }  // namespace tutti::internal

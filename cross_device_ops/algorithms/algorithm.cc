@@ -113,6 +113,7 @@ struct Row {
   int up_to_ranks;
   std::size_t up_to_bytes;
   std::string_view name;
+  std::string_view why = {};  // of a call for which nothing was measured
 };
 
 constexpr std::size_t kKiB = 1024;
@@ -137,14 +138,21 @@ constexpr Row kTable[] = {
     {Medium::kNetwork, kAnySize, kAny, "canonical"},
 };
 
-const Row& row_for(const AlgorithmQuery& query) {
+const Row& row_for(const internal::CallShape& call, DType dtype, Medium medium) {
+  static constexpr Row kOther{Medium::kLocal, kAnySize, kAny, "canonical",
+                              "it has no alternative worth a choice"};
+  // These are rounded once only where all values are at hand.
+  static constexpr Row kHalf{Medium::kLocal, kAnySize, kAny, "canonical",
+                             "16-bit numbers are combined in one go"};
+  if (call.collective != Collective::kAllReduce) return kOther;
+  if (is_half(dtype)) return kHalf;
   for (const Row& row : kTable) {
-    if (row.medium == query.medium && query.size <= row.up_to_ranks &&
-        query.bytes <= row.up_to_bytes) {
+    if (row.medium == medium && call.size <= row.up_to_ranks &&
+        call.num_bytes() <= row.up_to_bytes) {
       return row;
     }
   }
-  fail(ErrorCode::kInternal, "choose_algorithm: the table has no row for ", query.size, " ranks");
+  fail(ErrorCode::kInternal, "auto: the table has no row for ", call.size, " ranks");
 }
 
 std::string_view to_string(Medium medium) {
@@ -152,11 +160,17 @@ std::string_view to_string(Medium medium) {
   return medium == Medium::kInProcess ? "in process" : "network";
 }
 
-// 16-bit numbers are rounded once only where all values are at hand; other operations than
-// all_reduce differ little between the algorithms.
-std::string_view forced(const AlgorithmQuery& query) {
-  if (query.collective != Collective::kAllReduce) return "it has no alternative worth a choice";
-  return is_half(query.dtype) ? "16-bit numbers are combined in one go" : std::string_view();
+/// "all_reduce of 4096 bytes among 4 ranks (network): measured fastest for ...".
+std::string why(const Row& row, const internal::CallShape& call, Medium medium) {
+  const std::string what = concat(tutti::to_string(call.collective), " of ", call.num_bytes(),
+                                  " bytes among ", call.size, " ranks (", to_string(medium), "): ");
+  if (!row.why.empty()) return concat(what, row.why);
+  const std::string ranks = row.up_to_ranks == kAnySize
+                                ? "any number of ranks"
+                                : concat("up to ", row.up_to_ranks, " ranks");
+  const std::string bytes =
+      row.up_to_bytes == kAny ? "any size" : concat("up to ", row.up_to_bytes, " bytes");
+  return concat(what, "measured fastest for ", ranks, " and ", bytes);
 }
 
 }  // namespace
@@ -174,29 +188,15 @@ internal::NamedAlgorithm::NamedAlgorithm(std::string_view name) : fixed_(find_al
        join(message_algorithms()));
 }
 
-const internal::Algorithm& internal::NamedAlgorithm::choose(const AlgorithmQuery& query) {
+const internal::Algorithm& internal::NamedAlgorithm::choose(const CallShape& call, DType dtype,
+                                                            Medium medium) {
   if (fixed_ != nullptr) return *fixed_;
-  const auto name = forced(query).empty() ? row_for(query).name : std::string_view("canonical");
-  const Algorithm& algorithm = *find_algorithm(name);
+  const Row& row = row_for(call, dtype, medium);
+  const Algorithm& algorithm = *find_algorithm(row.name);
   if (last_.exchange(&algorithm) != &algorithm) {
-    log_debug(concat("auto: ", name, " for ", choose_algorithm(query).why));
+    log_debug(concat("auto: ", row.name, " for ", why(row, call, medium)));
   }
   return algorithm;
-}
-
-AlgorithmChoice choose_algorithm(const AlgorithmQuery& query) {
-  const std::string what = concat(to_string(query.collective), " of ", query.bytes, " bytes among ",
-                                  query.size, " ranks (", to_string(query.medium), "): ");
-  if (const std::string_view reason = forced(query); !reason.empty()) {
-    return {"canonical", concat(what, reason)};
-  }
-  const Row& row = row_for(query);
-  const std::string ranks = row.up_to_ranks == kAnySize
-                                ? "any number of ranks"
-                                : concat("up to ", row.up_to_ranks, " ranks");
-  const std::string bytes =
-      row.up_to_bytes == kAny ? "any size" : concat("up to ", row.up_to_bytes, " bytes");
-  return {row.name, concat(what, "measured fastest for ", ranks, " and ", bytes)};
 }
 
 }  // namespace tutti

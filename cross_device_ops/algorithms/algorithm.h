@@ -109,22 +109,6 @@ namespace tutti {
 /// through the network.
 enum class Medium { kLocal, kInProcess, kNetwork };
 
-struct AlgorithmQuery {
-  Collective collective = Collective::kAllReduce;
-  int size = 2;           // ranks
-  std::size_t bytes = 0;  // of one rank's buffer
-  DType dtype = DType::kFloat32;
-  Medium medium = Medium::kLocal;
-};
-
-struct AlgorithmChoice {
-  std::string_view name;  // of an algorithm with canonical grade: auto has one set of bits
-  std::string why;  // "all_reduce of 4096 bytes among 4 ranks (network): up to 8192 bytes ..."
-};
-
-/// A function of its argument alone, so that all ranks choose alike.
-AlgorithmChoice choose_algorithm(const AlgorithmQuery& query);
-
 /// ring, halving_doubling, tree, hierarchical_copy or reduction_to_one_device among the replicas of
 /// a process: the same schedules as between processes, run by one thread, so that a program has the
 /// same bits in both. "auto" chooses for each call among algorithms that add along the canonical
@@ -132,7 +116,8 @@ AlgorithmChoice choose_algorithm(const AlgorithmQuery& query);
 std::unique_ptr<CrossDeviceOps> scheduled_ops(std::string_view algorithm);
 
 namespace internal {
-/// The algorithm of an engine or operation, by name; "auto" chooses one for each call.
+/// The algorithm of an engine or operation, by name. "auto" chooses one of canonical grade for each
+/// call, so that it has one set of bits, by the arguments alone, so that all ranks choose alike.
 /// Thread-safe.
 class NamedAlgorithm {
  public:
@@ -145,8 +130,8 @@ class NamedAlgorithm {
   bool supports(ReduceOp op, DType dtype) const {
     return can_combine(op, dtype) && (!is_half(dtype) || is_auto() || fixed_->combines_once);
   }
-  /// Logs (debug) what choose_algorithm() says when the choice of "auto" changes.
-  const Algorithm& choose(const AlgorithmQuery& query);
+  /// Logs (debug) what "auto" chooses, and why, when that changes.
+  const Algorithm& choose(const CallShape& call, DType dtype, Medium medium);
 
  private:
   const Algorithm* const fixed_;  // nullptr: auto

@@ -508,15 +508,8 @@ class MessageEngine final : public CollectiveEngine {
   }
 
  private:
-  bool spans_processes() const { return link_.transport->spans_processes(); }
   /// Made anew for each call: some tenths of a microsecond where that is short.
   CallPlan plan_of(const CollectiveCall& call) {
-    const Algorithm& algorithm =
-        algorithm_.choose({.collective = call.collective,
-                           .size = size(),
-                           .bytes = call.count * size_of(call.dtype),
-                           .dtype = call.dtype,
-                           .medium = spans_processes() ? Medium::kNetwork : Medium::kInProcess});
     CallShape shape{.collective = call.collective,
                     .size = size(),
                     .rank = rank(),
@@ -525,7 +518,10 @@ class MessageEngine final : public CollectiveEngine {
                     .element_bytes = size_of(call.dtype),
                     .counts = call.counts,
                     .receive_counts = call.receive_counts};
-    if (spans_processes()) shape.segment_bytes = kNetworkSegmentBytes;
+    const bool in_process = !link_.transport->spans_processes();
+    if (!in_process) shape.segment_bytes = kNetworkSegmentBytes;
+    const Algorithm& algorithm =
+        algorithm_.choose(shape, call.dtype, in_process ? Medium::kInProcess : Medium::kNetwork);
     CallPlan plan{.schedule = make_schedule(algorithm, shape)};
     shape.rank = link_.left();
     plan.left_greets_with_data =

@@ -86,6 +86,7 @@ struct CallShape {
   std::span<const std::size_t> counts = {};          // see CollectiveCall
   std::span<const std::size_t> receive_counts = {};  // all_to_all
 
+  std::size_t num_bytes() const { return count * element_bytes; }
   int peer(int distance) const { return ((rank + distance) % size + size) % size; }
   /// At least one element.
   std::size_t segment() const;

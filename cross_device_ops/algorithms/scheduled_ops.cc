@@ -197,10 +197,7 @@ class ScheduledOps final : public CrossDeviceOps {
     internal::CallShape shape{.size = static_cast<int>(buffers.size()),
                               .count = first.count,
                               .element_bytes = size_of(first.dtype)};
-    const internal::Algorithm& algorithm = algorithm_.choose({.size = shape.size,
-                                                              .bytes = first.num_bytes(),
-                                                              .dtype = first.dtype,
-                                                              .medium = Medium::kLocal});
+    const internal::Algorithm& algorithm = algorithm_.choose(shape, first.dtype, Medium::kLocal);
     if (algorithm_.is_auto() && algorithm.name == "canonical") {
       return Canonical().all_reduce_in_place(op, buffers);
     }

@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "core/call_site.h"
+#include "cross_device_ops/algorithms/schedule.h"
 #include "tensor/half_conversion.h"
 #include "tutti/core/logging.h"
 
@@ -120,8 +121,7 @@ void PartialSums::reduce_scatter_nodes(std::span<const Elements> partials, std::
   const std::size_t count = partials[0].count;
   const DType dtype = partials[0].dtype;
   const std::size_t element = size_of(dtype);
-  std::vector<std::size_t> begins = {0};
-  for (const std::size_t each : counts) begins.push_back(begins.back() + each);
+  const std::vector<std::size_t> begins = cuts_of(counts);
   const auto bytes_of_each = [&](const CanonicalNode& node) {
     return wire && node.count == 1 ? size_of(*wire) : element;
   };

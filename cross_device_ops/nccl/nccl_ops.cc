@@ -404,6 +404,18 @@ bool are_equal(std::span<const std::size_t> counts) {
   return std::ranges::count(counts, counts.front()) == static_cast<std::ptrdiff_t>(counts.size());
 }
 
+/// Calls issue(rank, first byte) for each rank's part, of several lengths.
+template <class Issue>
+ncclResult_t for_parts(std::span<const std::size_t> counts, DType dtype, const Issue& issue) {
+  ncclResult_t result = ncclSuccess;
+  std::size_t first = 0;
+  for (std::size_t rank = 0; rank < counts.size() && is_fine(result); ++rank) {
+    if (counts[rank] > 0) result = issue(rank, first);
+    first += counts[rank] * size_of(dtype);
+  }
+  return result;
+}
+
 std::string describe(Collective collective, const ReplicaBuffer& first) {
   return concat(tutti::to_string(collective), " of ", first.count, " x ", first.dtype);
 }
@@ -481,52 +493,39 @@ class NcclOps final : public CrossDeviceOps {
   void all_gather_buffers(std::span<const ReplicaBuffer> inputs,
                           std::span<const ReplicaBuffer> outputs,
                           std::span<const std::size_t> counts) override {
-    const std::vector<std::size_t> offsets = offsets_of(counts);
-    const bool even = are_equal(counts);
     group_->launch(describe(Collective::kAllGather, inputs.front()),
                    [&](std::size_t r, ncclComm_t comm, cudaStream_t stream) {
                      const ReplicaBuffer& in = inputs[r];
                      const ReplicaBuffer& out = outputs[r];
                      const ncclDataType_t type = type_of(in.dtype);
-                     if (even) {
+                     if (are_equal(counts)) {
                        return nccl_.all_gather(in.data, out.data, in.count, type, comm, stream);
                      }
-                     // Parts of several lengths: each rank tells the others its own.
-                     for (std::size_t root = 0; root < world_; ++root) {
-                       if (counts[root] == 0) continue;
-                       std::byte* const place = out.data + offsets[root] * size_of(in.dtype);
-                       const ncclResult_t result = nccl_.broadcast(
-                           root == rank_of(r) ? in.data : place, place, counts[root], type,
-                           static_cast<int>(root), comm, stream);
-                       if (result != ncclSuccess && result != ncclInProgress) return result;
-                     }
-                     return ncclSuccess;
+                     return for_parts(counts, in.dtype, [&](std::size_t root, std::size_t first) {
+                       std::byte* const place = out.data + first;
+                       return nccl_.broadcast(root == rank_of(r) ? in.data : place, place,
+                                              counts[root], type, static_cast<int>(root), comm,
+                                              stream);
+                     });
                    });
   }
   void reduce_scatter_buffers(ReduceOp op, std::span<const ReplicaBuffer> inputs,
                               std::span<const ReplicaBuffer> outputs,
                               std::span<const std::size_t> counts) override {
-    const std::vector<std::size_t> offsets = offsets_of(counts);
-    const bool even = are_equal(counts);
-    group_->launch(describe(Collective::kReduceScatter, inputs.front()),
-                   [&](std::size_t r, ncclComm_t comm, cudaStream_t stream) {
-                     const ReplicaBuffer& in = inputs[r];
-                     const ReplicaBuffer& out = outputs[r];
-                     const ncclDataType_t type = type_of(in.dtype);
-                     if (even) {
-                       return nccl_.reduce_scatter(in.data, out.data, out.count, type, op_of(op),
-                                                   comm, stream);
-                     }
-                     for (std::size_t root = 0; root < world_; ++root) {
-                       if (counts[root] == 0) continue;
-                       const ncclResult_t result =
-                           nccl_.reduce(in.data + offsets[root] * size_of(in.dtype),
-                                        root == rank_of(r) ? out.data : nullptr, counts[root], type,
-                                        op_of(op), static_cast<int>(root), comm, stream);
-                       if (result != ncclSuccess && result != ncclInProgress) return result;
-                     }
-                     return ncclSuccess;
-                   });
+    group_->launch(describe(Collective::kReduceScatter, inputs.front()), [&](std::size_t r,
+                                                                             ncclComm_t comm,
+                                                                             cudaStream_t stream) {
+      const ReplicaBuffer& in = inputs[r];
+      const ReplicaBuffer& out = outputs[r];
+      const ncclDataType_t type = type_of(in.dtype);
+      if (are_equal(counts)) {
+        return nccl_.reduce_scatter(in.data, out.data, out.count, type, op_of(op), comm, stream);
+      }
+      return for_parts(counts, in.dtype, [&](std::size_t root, std::size_t first) {
+        return nccl_.reduce(in.data + first, root == rank_of(r) ? out.data : nullptr, counts[root],
+                            type, op_of(op), static_cast<int>(root), comm, stream);
+      });
+    });
   }
   void all_to_all_buffers(std::span<const ReplicaBuffer> inputs,
                           std::span<const ReplicaBuffer> outputs,
@@ -545,22 +544,20 @@ class NcclOps final : public CrossDeviceOps {
     const ncclDataType_t type = type_of(input.dtype);
     const std::byte* from = input.data;
     std::byte* to = output.data;
+    ncclResult_t result = ncclSuccess;
     for (std::size_t peer = 0; peer < world_; ++peer) {
       const std::size_t sent = counts[rank * world_ + peer],
                         received = counts[peer * world_ + rank];
-      ncclResult_t result = ncclSuccess;
-      if (sent > 0) {
-        result = nccl_.send(from, sent, type, static_cast<int>(peer), comm, stream);
+      const int other = static_cast<int>(peer);
+      if (sent > 0) result = nccl_.send(from, sent, type, other, comm, stream);
+      if (received > 0 && is_fine(result)) {
+        result = nccl_.recv(to, received, type, other, comm, stream);
       }
-      if (result != ncclSuccess && result != ncclInProgress) return result;
-      if (received > 0) {
-        result = nccl_.recv(to, received, type, static_cast<int>(peer), comm, stream);
-      }
-      if (result != ncclSuccess && result != ncclInProgress) return result;
+      if (!is_fine(result)) return result;
       from += sent * size_of(input.dtype);
       to += received * size_of(input.dtype);
     }
-    return ncclSuccess;
+    return result;
   }
 
   const NcclFunctions nccl_;

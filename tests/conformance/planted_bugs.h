@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "cross_device_ops/algorithms/schedule.h"
 #include "cross_device_ops/buffer_call.h"
 #include "testing/cross_device_ops/problem.h"
 #include "tutti/core/clock.h"
@@ -103,10 +104,10 @@ class BuggyOps final : public CrossDeviceOps {
     ReplicaBuffer whole = inputs[0];
     whole.data = sum.data();
     right_->reduce(op, inputs, whole, 0);
-    const std::vector<std::size_t> starts = internal::offsets_of(counts);
+    const std::vector<std::size_t> starts = internal::cuts_of(counts);
     for (std::size_t r = 0; r < outputs.size(); ++r) {
       const std::size_t wrong =
-          is_even ? whole.count / outputs.size() * r : starts[(r + 1) % starts.size()];
+          is_even ? whole.count / outputs.size() * r : starts[(r + 1) % outputs.size()];
       copy(whole, std::min(wrong, whole.count - counts[r]), outputs[r], 0, counts[r]);
     }
   }

@@ -211,22 +211,28 @@ TEST(CrossDeviceOpsRegistry, UnknownAndUnreadableOptionsAreRefused) {
   }
 }
 
-TEST(ChooseAlgorithm, HasACanonicalAnswerForEverySizeAndWorldAndSaysWhy) {
+/// What a new "auto" chooses, and what it writes into the log.
+std::pair<const internal::Algorithm*, std::string> choice_of(const internal::CallShape& call,
+                                                             DType dtype, Medium medium) {
+  const thrown::LogLines log;
+  const internal::Algorithm& chosen = internal::NamedAlgorithm("auto").choose(call, dtype, medium);
+  return {&chosen, log.text()};
+}
+
+TEST(AutoAlgorithm, IsCanonicalForEverySizeAndWorldAndSaysWhy) {
   for (const Medium medium : {Medium::kLocal, Medium::kInProcess, Medium::kNetwork}) {
     for (const int size : {2, 3, 4, 7, 64, 1000}) {
       for (std::size_t bytes = 0; bytes < (std::size_t{1} << 40); bytes = bytes * 8 + 4) {
         for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-          const AlgorithmQuery query{
-              .size = size, .bytes = bytes, .dtype = dtype, .medium = medium};
-          const AlgorithmChoice choice = choose_algorithm(query);
-          const internal::Algorithm* const found = internal::find_algorithm(choice.name);
-          ASSERT_NE(found, nullptr) << choice.name;
-          EXPECT_EQ(found->determinism, Determinism::kCanonical) << choice.name;
-          EXPECT_EQ(internal::NamedAlgorithm("auto").choose(query).name, choice.name);
-          EXPECT_THAT(choice.why, HasSubstr(concat(bytes, " bytes among ", size, " ranks")));
+          const internal::CallShape call{
+              .size = size, .count = bytes / size_of(dtype), .element_bytes = size_of(dtype)};
+          const auto [chosen, why] = choice_of(call, dtype, medium);
+          EXPECT_EQ(chosen->determinism, Determinism::kCanonical) << chosen->name;
+          EXPECT_THAT(why, HasSubstr(concat("auto: ", chosen->name, " for all_reduce of ", bytes,
+                                            " bytes among ", size, " ranks")));
           if (is_half(dtype)) {
-            EXPECT_TRUE(found->combines_once) << choice.name;
-            EXPECT_THAT(choice.why, HasSubstr("16-bit"));
+            EXPECT_TRUE(chosen->combines_once) << chosen->name;
+            EXPECT_THAT(why, HasSubstr("16-bit"));
           }
         }
       }
@@ -234,11 +240,11 @@ TEST(ChooseAlgorithm, HasACanonicalAnswerForEverySizeAndWorldAndSaysWhy) {
   }
 }
 
-TEST(ChooseAlgorithm, OtherOperationsThanAllReduceHaveNoTable) {
-  const AlgorithmChoice choice =
-      choose_algorithm({.collective = Collective::kBroadcast, .size = 4, .bytes = 100});
-  EXPECT_EQ(choice.name, "canonical");
-  EXPECT_THAT(choice.why, HasSubstr("broadcast of 100 bytes"));
+TEST(AutoAlgorithm, OtherOperationsThanAllReduceHaveNoTable) {
+  const internal::CallShape call{.collective = Collective::kBroadcast, .size = 4, .count = 25};
+  const auto [chosen, why] = choice_of(call, DType::kFloat32, Medium::kLocal);
+  EXPECT_EQ(chosen->name, "canonical");
+  EXPECT_THAT(why, HasSubstr("broadcast of 100 bytes"));
 }
 
 TEST(AutoOps, SaysOnceWhatItChose) {
