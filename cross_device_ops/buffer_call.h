@@ -78,6 +78,9 @@ inline ReplicaBuffer buffer_of(const ConstElements& elements) {
   return {const_cast<std::byte*>(elements.data), elements.count, elements.dtype, {}};
 }
 
+/// Where parts of these lengths begin, and where the last one ends.
+std::vector<std::size_t> cuts_of(std::span<const std::size_t> counts);
+
 /// What the operation implements, of all members in this process or of some: no checks, no MEAN, no
 /// fallback. reduce has no output where the root is in another process.
 void carry_out_unchecked(CrossDeviceOps& ops, const BufferCall& call);

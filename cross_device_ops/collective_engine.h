@@ -65,14 +65,10 @@ class CollectiveEngine {
 // The engines. What a Group must be like: one local replica, and a transport of its size and rank;
 // else kInvalidArgument.
 
-/// The engines of `size` ranks of this process, by rank. Reductions along the canonical tree: each
-/// rank combines its part of all buffers straight into all results.
-std::vector<std::unique_ptr<CollectiveEngine>> shared_engines(int size);
-
 /// The rank of a transport that has host_memory(); `name` is "canonical" or "auto". Reductions
-/// along the canonical tree: each rank combines small buffers for itself; buffers in HostMemory are
-/// combined where they are, a part by each rank; other all_reduces go through windows step by step;
-/// everything else by messages.
+/// along the canonical tree: each rank combines small buffers for itself; buffers in HostMemory (of
+/// threads all) are combined where they are, a part by each rank; other all_reduces go through
+/// windows step by step; everything else by messages.
 std::unique_ptr<CollectiveEngine> window_engine(std::shared_ptr<Transport> transport,
                                                 std::string_view name);
 

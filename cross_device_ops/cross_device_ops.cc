@@ -7,9 +7,9 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <numeric>
 
 #include "core/names.h"
-#include "cross_device_ops/algorithms/schedule.h"
 #include "cross_device_ops/buffer_call.h"
 #include "cross_device_ops/call_checks.h"
 #include "cross_device_ops/device_work.h"
@@ -615,6 +615,12 @@ void divide(const ReplicaBuffer& buffer, std::size_t divisor) {
       std::memcpy(buffer.data + i * sizeof(T), &value, sizeof(T));
     }
   });
+}
+
+std::vector<std::size_t> cuts_of(std::span<const std::size_t> counts) {
+  std::vector<std::size_t> cuts(counts.size() + 1, 0);
+  std::partial_sum(counts.begin(), counts.end(), cuts.begin() + 1);
+  return cuts;
 }
 
 }  // namespace tutti::internal

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "cross_device_ops/collective_engine.h"
+#include "cross_device_ops/in_process/in_process_transport.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/flags.h"
 #include "tutti/cross_device_ops/communicator.h"
@@ -67,7 +68,11 @@ struct Round {
 
 class Bench {
  public:
-  Bench() : engines_(internal::shared_engines(2)), all_(in_process_communicators(2)) {}
+  Bench() : all_(in_process_communicators(2)) {
+    for (std::shared_ptr<Transport>& transport : in_process_transports(2)) {
+      engines_.push_back(internal::window_engine(std::move(transport), "canonical"));
+    }
+  }
 
   std::vector<Round> run(std::size_t count) {
     std::vector<Round> rounds(21);

@@ -27,6 +27,8 @@
 
 #include <algorithm>
 
+#include "cross_device_ops/buffer_call.h"
+
 namespace tutti::internal {
 namespace {
 

@@ -22,6 +22,8 @@
 #include <optional>
 #include <utility>
 
+#include "cross_device_ops/buffer_call.h"
+
 namespace tutti::internal {
 namespace {
 

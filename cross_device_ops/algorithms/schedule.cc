@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 
 #include "tutti/cross_device_ops/cross_device_ops.h"
 
@@ -45,12 +44,6 @@ Range segment_of(Range range, std::size_t k, std::size_t segment) {
 
 std::size_t num_segments(std::size_t count, std::size_t segment) {
   return std::max<std::size_t>(1, (count + segment - 1) / segment);
-}
-
-std::vector<std::size_t> cuts_of(std::span<const std::size_t> counts) {
-  std::vector<std::size_t> cuts(counts.size() + 1, 0);
-  std::partial_sum(counts.begin(), counts.end(), cuts.begin() + 1);
-  return cuts;
 }
 
 bool greets_with_data(const Schedule& schedule, int right) {

@@ -101,9 +101,6 @@ std::size_t num_segments(std::size_t count, std::size_t segment);
 /// An empty segment is not sent, except the first one: it says that its sender has got that far.
 inline bool travels(const Range& range, std::size_t k) { return range.count > 0 || k == 0; }
 
-/// Where parts of these lengths begin, and where the last one ends.
-std::vector<std::size_t> cuts_of(std::span<const std::size_t> counts);
-
 /// Whether the first thing a rank does is a message to `right`, which then carries the header.
 bool greets_with_data(const Schedule& schedule, int right);
 

@@ -15,14 +15,6 @@ namespace {
 
 using Communicators = std::vector<std::unique_ptr<Communicator>>;
 
-Communicators on_shared_memory(int size, const CommunicatorOptions& options) {
-  Communicators communicators;
-  for (std::unique_ptr<internal::CollectiveEngine>& engine : internal::shared_engines(size)) {
-    communicators.push_back(std::make_unique<Communicator>(std::move(engine), options));
-  }
-  return communicators;
-}
-
 // Every rank of a plugin waits for the others while it is made, so each is made by a thread.
 Communicators each_by_a_thread(const std::vector<Group>& groups,
                                const CommunicatorOptions& options) {
@@ -50,10 +42,6 @@ Communicators each_by_a_thread(const std::vector<Group>& groups,
 
 Communicators in_process_communicators(int size, const CommunicatorOptions& options) {
   internal::require(size > 0, "in_process_communicators: expected 1 rank or more, got ", size);
-  // Nothing is faster between threads, so auto is this, too.
-  if (options.algorithm == "canonical" || options.algorithm == "auto") {
-    return on_shared_memory(size, options);
-  }
   const auto store = std::make_shared<InProcessStore>();
   std::vector<Group> groups;
   for (std::shared_ptr<Transport>& transport : in_process_transports(size)) {
@@ -70,7 +58,7 @@ std::unique_ptr<Communicator> make_communicator(std::shared_ptr<Transport> trans
                                                 const CommunicatorOptions& options) {
   const bool is_canonical = options.algorithm == "canonical" || options.algorithm == "auto";
   if (is_canonical && transport->host_memory()) {
-    // Nothing is faster between processes of one host.
+    // Nothing is faster between ranks of one host.
     return std::make_unique<Communicator>(
         internal::window_engine(std::move(transport), options.algorithm), options);
   }

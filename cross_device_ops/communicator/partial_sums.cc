@@ -8,7 +8,7 @@
 #include <numeric>
 
 #include "core/call_site.h"
-#include "cross_device_ops/algorithms/schedule.h"
+#include "cross_device_ops/buffer_call.h"
 #include "tensor/half_conversion.h"
 #include "tutti/core/logging.h"
 

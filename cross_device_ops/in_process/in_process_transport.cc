@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "core/names.h"
+#include "cross_device_ops/shared/host_memory.h"
 #include "tutti/core/sync.h"
 
 namespace tutti {
@@ -40,6 +41,7 @@ struct Hub {
   const int size;
   std::vector<Lane> lanes;
   std::vector<Counters> counters;
+  const std::shared_ptr<HostMemory> memory = std::make_shared<HostMemory>();
 };
 
 /// Lives as long as its Work: that waits while the other side copies.
@@ -164,6 +166,8 @@ class InProcessTransport final : public Transport {
     const Error aborted(ErrorCode::kAborted, reason.message());
     for (Lane& lane : hub_->lanes) close(lane, aborted);
   }
+
+  std::shared_ptr<HostMemory> host_memory() override { return hub_->memory; }
 
   TransportStats stats() const override {
     const Counters& mine = hub_->counters[static_cast<std::size_t>(rank_)];

@@ -161,6 +161,13 @@ std::size_t HostMemory::allocate(std::size_t bytes, Use use) {
   const std::size_t wanted = rounded_up(std::max<std::size_t>(bytes, 1), kPageBytes);
   MutexLock lock(mutex_);
   release_waiting();
+  if (is_of_threads()) {
+    const BufferRef buffer = BufferRef::allocate(wanted);
+    std::memset(buffer->data(), 0, wanted);
+    const auto address = reinterpret_cast<std::uintptr_t>(buffer->data());
+    of_threads_.emplace(address, buffer);
+    return address;
+  }
   const std::size_t offset = take(wanted, wanted >= kLargePageBytes ? kLargePageBytes : kPageBytes);
   try {
     own().populate(offset, wanted);
@@ -202,6 +209,7 @@ std::optional<std::size_t> HostMemory::offset_of(const std::byte* data, std::siz
 }
 
 void HostMemory::release_locked(std::size_t offset) {
+  of_threads_.erase(offset);
   const auto found = taken_.find(offset);
   if (found == taken_.end()) return;
   const Range range = found->second;
@@ -252,6 +260,7 @@ void HostMemory::give_back(std::size_t offset, std::size_t bytes) {
 }
 
 std::shared_ptr<BufferAllocator> allocator_in(std::shared_ptr<HostMemory> memory) {
+  if (memory->is_of_threads()) return nullptr;
   return std::make_shared<BufferAllocator>(
       place_of(memory),
       BufferAllocatorOptions{.name = "memory shared between processes",

@@ -1,9 +1,10 @@
-// Memory that the ranks of one host share: each maps the segments of all of them.
+// Memory that the ranks of one host share: processes map each other's segments, threads reach all.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -15,6 +16,7 @@
 #include "core/file.h"
 #include "tensor/buffer_allocator.h"
 #include "tutti/core/sync.h"
+#include "tutti/tensor/buffer.h"
 
 namespace tutti {
 namespace internal {
@@ -64,16 +66,22 @@ class Segment {
 }  // namespace internal
 
 /// Every rank has a *place*: a range of memory that all ranks of the transport map, each at an
-/// address of its own, so what travels is offsets from its start. Threads: any.
+/// address of its own, so what travels is offsets from its start. The place of a thread is all
+/// memory of its process, at offset 0. Threads: any.
 class HostMemory {
  public:
-  /// `segments`: the places, by rank.
+  /// Of processes. `segments`: the places, by rank.
   HostMemory(int rank, std::vector<std::shared_ptr<internal::Segment>> segments);
+  /// Of threads, which share this object.
+  HostMemory() = default;
 
   int rank() const { return rank_; }
+  bool is_of_threads() const { return segments_.empty(); }
   /// Where the place of a rank begins in this process; valid as long as this object lives.
-  std::byte* place(int rank) const { return segment(rank).data(); }
-  std::size_t place_bytes(int rank) const { return segment(rank).num_bytes(); }
+  std::byte* place(int rank) const { return is_of_threads() ? nullptr : segment(rank).data(); }
+  std::size_t place_bytes(int rank) const {
+    return is_of_threads() ? SIZE_MAX : segment(rank).num_bytes();
+  }
 
   enum class Use {
     kBuffers,  // of the program
@@ -108,17 +116,19 @@ class HostMemory {
   std::size_t take(std::size_t bytes, std::size_t unit) TUTTI_REQUIRES(mutex_);
   void give_back(std::size_t offset, std::size_t bytes) TUTTI_REQUIRES(mutex_);
 
-  const int rank_;
+  const int rank_ = 0;
   const std::vector<std::shared_ptr<internal::Segment>> segments_;
   std::atomic<bool> is_detached_{false};
   Mutex mutex_;
   std::map<std::size_t, std::size_t> free_ TUTTI_GUARDED_BY(mutex_);  // begin, length
   std::map<std::size_t, Range> taken_ TUTTI_GUARDED_BY(mutex_);
+  std::map<std::size_t, BufferRef> of_threads_ TUTTI_GUARDED_BY(mutex_);  // by address
   std::vector<std::pair<std::vector<std::size_t>, std::function<bool()>>> waiting_
       TUTTI_GUARDED_BY(mutex_);
 };
 
-/// Buffers in the own place: collectives reach them without a copy.
+/// Buffers in the own place: collectives reach them without a copy. nullptr for threads: all memory
+/// is alike.
 std::shared_ptr<BufferAllocator> allocator_in(std::shared_ptr<HostMemory> memory);
 
 }  // namespace tutti

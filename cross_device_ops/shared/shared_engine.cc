@@ -171,16 +171,10 @@ class StagedReduction {
 
 namespace {
 
-/// Engine of threads, or of processes of one host: those do calls for which they cannot reach each
-/// other's memory by `messages`.
+/// Engine of threads, or of processes of one host. Calls for which ranks cannot reach each other's
+/// memory are done by `messages`.
 class SharedEngine final : public CollectiveEngine {
  public:
-  SharedEngine(std::shared_ptr<ThreadGroup> threads, int rank)
-      : threads_(std::move(threads)),
-        name_("canonical"),
-        group_(threads_, rank),
-        calls_(group_),
-        staged_(group_) {}
   SharedEngine(std::string_view name, RankLink link, std::unique_ptr<CollectiveEngine> messages)
       : link_(std::move(link)),
         messages_(std::move(messages)),
@@ -189,9 +183,6 @@ class SharedEngine final : public CollectiveEngine {
         group_(link_, link_.transport->host_memory()),
         calls_(group_),
         staged_(group_) {}
-  ~SharedEngine() override {
-    if (threads_) threads_->set_state(rank(), nullptr);
-  }
 
   int rank() const override { return group_.rank(); }
   int size() const override { return group_.size(); }
@@ -222,36 +213,25 @@ class SharedEngine final : public CollectiveEngine {
         return work_in_place(call, deadline);
       case WindowCalls::Way::kNeither:
         if (call.collective == Collective::kAllReduce) return staged_.run(call, deadline);
-        return messages_->run(call, header, deadline);  // threads reach all memory
+        return messages_->run(call, header, deadline);
     }
   }
   void abort(const Error& reason) noexcept override {
     group_.close(Error(ErrorCode::kAborted, reason.message()));
-    if (messages_) messages_->abort(reason);
+    messages_->abort(reason);
   }
   std::optional<Error> failure_of_peer() override {
     if (auto failure = group_.failure()) return failure;
-    return messages_ ? messages_->failure_of_peer() : std::nullopt;
+    return messages_->failure_of_peer();
   }
   std::unique_ptr<CollectiveEngine> subgroup(const std::vector<int>& ranks,
                                              std::uint32_t number) override {
-    if (!threads_) {
-      return std::make_unique<SharedEngine>(name_, link_.subgroup(ranks, number),
-                                            messages_->subgroup(ranks, number));
-    }
-    const auto own = std::ranges::find(ranks, rank()) - ranks.begin();
-    return std::make_unique<SharedEngine>(threads_->subgroup(ranks, number), static_cast<int>(own));
+    return std::make_unique<SharedEngine>(name_, link_.subgroup(ranks, number),
+                                          messages_->subgroup(ranks, number));
   }
-  void tend(const std::function<std::string()>& own_state) override {
-    if (messages_) return messages_->tend(own_state);
-    if (!told_state_) threads_->set_state(rank(), own_state);
-    told_state_ = true;
-  }
+  void tend(const std::function<std::string()>& own_state) override { messages_->tend(own_state); }
   std::vector<std::string> whereabouts(TimePoint deadline) override {
-    if (messages_) return messages_->whereabouts(deadline);
-    std::vector<std::string> states = threads_->states();
-    states[static_cast<std::size_t>(rank())].clear();
-    return states;
+    return messages_->whereabouts(deadline);
   }
 
  private:
@@ -276,27 +256,16 @@ class SharedEngine final : public CollectiveEngine {
     group_.leave(deadline);
   }
 
-  const std::shared_ptr<ThreadGroup> threads_;  // of threads
-  const RankLink link_;                         // of processes, as the next two
+  const RankLink link_;
   const std::unique_ptr<CollectiveEngine> messages_;
   const std::shared_ptr<BufferAllocator> allocator_;
   const std::string_view name_;  // a literal
   WindowGroup group_;
   WindowCalls calls_;
   StagedReduction staged_;
-  bool told_state_ = false;  // tend()'s thread alone
 };
 
 }  // namespace
-
-std::vector<std::unique_ptr<CollectiveEngine>> shared_engines(int size) {
-  const auto group = std::make_shared<ThreadGroup>(size);
-  std::vector<std::unique_ptr<CollectiveEngine>> engines;
-  for (int rank = 0; rank < size; ++rank) {
-    engines.push_back(std::make_unique<SharedEngine>(group, rank));
-  }
-  return engines;
-}
 
 std::unique_ptr<CollectiveEngine> window_engine(std::shared_ptr<Transport> transport,
                                                 std::string_view name) {

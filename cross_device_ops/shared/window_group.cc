@@ -10,14 +10,11 @@
 #include <new>
 
 #include "cross_device_ops/collective_header.h"
-#include "tutti/core/executor.h"
 #include "tutti/cross_device_ops/rank_durations.h"
 
 namespace tutti::internal {
 
 namespace {
-
-constexpr std::size_t rounded_up(std::size_t bytes) { return (bytes + 4095) / 4096 * 4096; }
 
 std::array<std::uint64_t, 16> own_cores() {
   std::array<std::uint64_t, 16> cores{};
@@ -34,10 +31,10 @@ std::array<std::uint64_t, 16> own_cores() {
 WindowLayout::WindowLayout(int num_members) : size(static_cast<std::size_t>(num_members)) {
   constexpr std::size_t kMostSlots = std::size_t{2} << 20, kLeast = std::size_t{32} << 10;
   slot_bytes = std::clamp(kMostSlots / (size * kDepth), kLeast, std::size_t{128} << 10);
-  seats = rounded_up(sizeof(WindowBoard) + sizeof(WindowProgress));
-  counts = seats + rounded_up(2 * sizeof(WindowSeat));
-  offsets = counts + rounded_up(2 * 2 * size * sizeof(std::uint64_t));
-  inline_data = offsets + rounded_up(2 * 2 * kMostBuffers * sizeof(std::uint64_t));
+  seats = rounded_up(sizeof(WindowBoard) + sizeof(WindowProgress), kPageBytes);
+  counts = seats + rounded_up(2 * sizeof(WindowSeat), kPageBytes);
+  offsets = counts + rounded_up(2 * 2 * size * sizeof(std::uint64_t), kPageBytes);
+  inline_data = offsets + rounded_up(2 * 2 * kMostBuffers * sizeof(std::uint64_t), kPageBytes);
   num_bytes = inline_data + 2 * kInlineBytes;
 }
 
@@ -50,25 +47,16 @@ void Window::make() const {
 WindowGroup::WindowGroup(RankLink link, std::shared_ptr<HostMemory> memory)
     : link_(std::move(link)),
       memory_(std::move(memory)),
+      of_threads_(memory_->is_of_threads()),
       rank_(link_.rank),
       size_(link_.size()),
       layout_(size_) {}
 
-WindowGroup::WindowGroup(std::shared_ptr<ThreadGroup> threads, int rank)
-    : threads_(std::move(threads)), rank_(rank), size_(threads_->size()), layout_(size_) {
-  for (int member = 0; member < size_; ++member) {
-    windows_.emplace_back(threads_->window(member), nullptr, layout_);
-  }
-  open(size_ > num_hardware_threads(), num_hardware_threads());
-}
-
 WindowGroup::~WindowGroup() {
   const Error why = why_it_leaves();
   probes_.clear();
-  if (windows_.empty()) return;
   if (!is_connected_) return;
   close(why);
-  if (!memory_) return;
   const WindowProgress& progress = own().progress();
   std::vector<std::size_t> offsets{own_offset_};
   if (progress.slots.load() != 0) offsets.push_back(progress.slots.load());
@@ -121,8 +109,7 @@ void WindowGroup::begin_round(const CollectiveHeader& header, TimePoint deadline
 void WindowGroup::connect(const CollectiveHeader& header, TimePoint deadline) {
   own_offset_ = memory_->allocate(layout_.num_bytes, HostMemory::Use::kWindow);
   const auto at = [&](int member, std::size_t offset) {
-    std::byte* const place = memory_->place(link_.ranks[static_cast<std::size_t>(member)]);
-    return Window(place + offset, place, layout_);
+    return Window(offset, memory_->place(link_.ranks[static_cast<std::size_t>(member)]), layout_);
   };
   const Window mine = at(rank(), own_offset_);
   mine.make();
@@ -136,7 +123,7 @@ void WindowGroup::connect(const CollectiveHeader& header, TimePoint deadline) {
     for (std::size_t i = 0; i < cores.size(); ++i) cores[i] |= other.cores[i];
     const std::uint64_t offset = other.offset;
     const int rank = link_.ranks[static_cast<std::size_t>(member)];
-    if (offset % 4096 != 0 || offset > memory_->place_bytes(rank) ||
+    if (offset % alignof(WindowSeat) != 0 || offset > memory_->place_bytes(rank) ||
         layout_.num_bytes > memory_->place_bytes(rank) - offset) {
       fail(ErrorCode::kDataLoss, "rank ", member, " says that its window is at ", offset,
            ", outside of its place of ", memory_->place_bytes(rank), " bytes");
@@ -149,11 +136,7 @@ void WindowGroup::connect(const CollectiveHeader& header, TimePoint deadline) {
   // Of all members together: each may be bound to one core. Equal on all, as it must be.
   int num_cores = 0;
   for (const std::uint64_t word : cores) num_cores += std::popcount(word);
-  open(link_.transport->size() > num_cores, num_cores);
-}
-
-void WindowGroup::open(bool crowded, int num_cores) {
-  shares_parts_ = crowded;
+  shares_parts_ = link_.transport->size() > num_cores;
   num_lanes_ = PartLanes::num_lanes(size(), num_cores);
   MutexLock lock(mutex_);
   board_ = &window(0).board();
@@ -215,7 +198,7 @@ void WindowGroup::leave(TimePoint deadline) {
       return window.progress().finished.load() >= part_round_;
     });
   };
-  if (!memory_) {
+  if (of_threads()) {
     wait_->wait_until(TimePoint::max(), all_finished, [] {});
     return;
   }
@@ -288,37 +271,6 @@ Error WindowGroup::reason() {
   }
   const std::size_t length = ::strnlen(board_->text.data(), board_->text.size());
   return Error(static_cast<ErrorCode>(board_->code), std::string(board_->text.data(), length));
-}
-
-ThreadGroup::ThreadGroup(int size)
-    : layout_(size),
-      memory_(BufferRef::allocate(layout_.size * layout_.num_bytes)),
-      states_(layout_.size) {
-  for (int rank = 0; rank < size; ++rank) Window(window(rank), nullptr, layout_).make();
-}
-
-std::shared_ptr<ThreadGroup> ThreadGroup::subgroup(const std::vector<int>& ranks,
-                                                   std::uint32_t number) {
-  MutexLock lock(mutex_);
-  std::weak_ptr<ThreadGroup>& place = subgroups_[{number, ranks}];
-  std::shared_ptr<ThreadGroup> group = place.lock();
-  if (!group) {
-    group = std::make_shared<ThreadGroup>(static_cast<int>(ranks.size()));
-    place = group;
-  }
-  return group;
-}
-
-void ThreadGroup::set_state(int rank, std::function<std::string()> state) {
-  MutexLock lock(mutex_);
-  states_[static_cast<std::size_t>(rank)] = std::move(state);
-}
-
-std::vector<std::string> ThreadGroup::states() const {
-  MutexLock lock(mutex_);
-  std::vector<std::string> texts;
-  for (const auto& state : states_) texts.push_back(state ? state() : "has left the group");
-  return texts;
 }
 
 }  // namespace tutti::internal

@@ -10,12 +10,9 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "cross_device_ops/algorithms/rank_link.h"
@@ -23,7 +20,6 @@
 #include "cross_device_ops/shared/host_memory.h"
 #include "cross_device_ops/shared/process_wait.h"
 #include "tutti/core/sync.h"
-#include "tutti/tensor/buffer.h"
 
 namespace tutti::internal {
 
@@ -71,8 +67,7 @@ class PartLanes {
   std::array<Lane, kMost> lanes_;
 };
 
-/// What a rank brings to a round. Numbers of addresses are offsets in the rank's place; of threads
-/// the addresses.
+/// What a rank brings to a round. Numbers of addresses are offsets in the rank's place.
 struct WindowSeat {
   static constexpr std::uint32_t kIsInline = 1;   // the inputs are copied behind the seat
   static constexpr std::uint32_t kIsShared = 2;   // all buffers lie in the place
@@ -132,8 +127,8 @@ struct WindowLayout {
 /// a rank may sit down for the next round before all have left this one.
 class Window {
  public:
-  Window(std::byte* start, std::byte* place, const WindowLayout& layout)
-      : start_(start), place_(place), layout_(&layout) {}
+  Window(std::size_t offset, std::byte* place, const WindowLayout& layout)
+      : place_(place), start_(in_place_of_rank(offset)), layout_(&layout) {}
   /// Makes what stands in it, before anybody else looks.
   void make() const;
 
@@ -153,10 +148,10 @@ class Window {
   }
   /// What this member contributes to member `to`'s slice in a step; `to` itself: its results.
   std::byte* slot(std::size_t to, std::uint64_t step) const {
-    return place_ + progress().slots.load() +
+    return in_place_of_rank(progress().slots.load()) +
            (to * WindowLayout::kDepth + step % WindowLayout::kDepth) * layout_->slot_bytes;
   }
-  /// Threads have no place: what they show are addresses.
+  /// As numbers, for the place of a thread begins at 0.
   std::byte* in_place_of_rank(std::uint64_t offset) const {
     return reinterpret_cast<std::byte*>(reinterpret_cast<std::uintptr_t>(place_) + offset);
   }
@@ -166,12 +161,10 @@ class Window {
   T* at(std::size_t offset) const {
     return reinterpret_cast<T*>(start_ + offset);
   }
-  std::byte* start_;
   std::byte* place_;
+  std::byte* start_;
   const WindowLayout* layout_;
 };
-
-class ThreadGroup;
 
 /// One member's side. A *round* is one collective: every rank arrives, showing its call; then it
 /// may read what the others show until it arrives at the next round but one. Either all ranks see a
@@ -180,10 +173,7 @@ class ThreadGroup;
 /// the rest one.
 class WindowGroup {
  public:
-  /// Of processes.
   WindowGroup(RankLink link, std::shared_ptr<HostMemory> memory);
-  /// Of threads.
-  WindowGroup(std::shared_ptr<ThreadGroup> threads, int rank);
   /// Says that this rank has left, and why if its transport was aborted.
   ~WindowGroup();
   WindowGroup(const WindowGroup&) = delete;
@@ -193,10 +183,10 @@ class WindowGroup {
   int size() const { return size_; }
   std::uint64_t round() const { return round_; }
   const WindowLayout& layout() const { return layout_; }
-  bool of_threads() const { return memory_ == nullptr; }
+  bool of_threads() const { return of_threads_; }
   /// Where others find this memory; nothing: they cannot reach it.
   std::optional<std::uint64_t> offset_of(const std::byte* data, std::size_t bytes) const {
-    if (!memory_) return reinterpret_cast<std::uintptr_t>(data);
+    if (of_threads_) return reinterpret_cast<std::uintptr_t>(data);
     return memory_->offset_of(data, bytes);
   }
   /// This rank's window before it arrives, and everybody's afterwards.
@@ -246,8 +236,6 @@ class WindowGroup {
 
  private:
   void connect(const CollectiveHeader& header, TimePoint deadline);
-  /// With all windows there. `crowded`: there are more ranks than cores.
-  void open(bool crowded, int num_cores);
   struct Introduction {
     std::uint64_t offset = 0;               // of the window in the place
     std::array<std::uint64_t, 16> cores{};  // that the process may use, a bit each
@@ -272,9 +260,9 @@ class WindowGroup {
   void probe() const;
   Error why_it_leaves() const;
 
-  const RankLink link_;                         // of processes
-  const std::shared_ptr<HostMemory> memory_;    // of processes
-  const std::shared_ptr<ThreadGroup> threads_;  // of threads
+  const RankLink link_;
+  const std::shared_ptr<HostMemory> memory_;
+  const bool of_threads_;
   const int rank_, size_;
   const WindowLayout layout_;
   bool shares_parts_ = false;
@@ -290,31 +278,6 @@ class WindowGroup {
 
   Mutex mutex_;
   std::optional<Error> own_reason_ TUTTI_GUARDED_BY(mutex_);  // where the board has none
-};
-
-/// The windows of all ranks, there from the beginning, and where each rank is. Threads: any.
-class ThreadGroup {
- public:
-  explicit ThreadGroup(int size);
-
-  int size() const { return static_cast<int>(layout_.size); }
-  std::byte* window(int rank) const {
-    return memory_->data() + static_cast<std::size_t>(rank) * layout_.num_bytes;
-  }
-
-  /// The group of some of the ranks, the same object for all of them.
-  std::shared_ptr<ThreadGroup> subgroup(const std::vector<int>& ranks, std::uint32_t number);
-
-  void set_state(int rank, std::function<std::string()> state);
-  std::vector<std::string> states() const;
-
- private:
-  const WindowLayout layout_;
-  const BufferRef memory_;
-  mutable Mutex mutex_;
-  std::vector<std::function<std::string()>> states_ TUTTI_GUARDED_BY(mutex_);
-  std::map<std::pair<std::uint32_t, std::vector<int>>, std::weak_ptr<ThreadGroup>> subgroups_
-      TUTTI_GUARDED_BY(mutex_);
 };
 
 }  // namespace tutti::internal

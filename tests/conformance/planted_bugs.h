@@ -11,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "cross_device_ops/algorithms/schedule.h"
 #include "cross_device_ops/buffer_call.h"
 #include "testing/cross_device_ops/problem.h"
 #include "tutti/core/clock.h"

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cross_device_ops/collective_engine.h"
+#include "cross_device_ops/in_process/in_process_transport.h"
 #include "gtest/gtest.h"
 #include "tests/conformance/planted_engine_bugs.h"
 #include "tests/support/sanitizers.h"
@@ -35,8 +36,10 @@ Subject engines_with(std::string_view name, const std::shared_ptr<Graveyard>& gr
   Subject subject;
   subject.name = "engine";
   subject.threads = [=](int world, Duration timeout) -> RankFactory {
-    auto engines = std::make_shared<std::vector<std::unique_ptr<internal::CollectiveEngine>>>(
-        internal::shared_engines(world));
+    auto engines = std::make_shared<std::vector<std::unique_ptr<internal::CollectiveEngine>>>();
+    for (std::shared_ptr<Transport>& transport : in_process_transports(world)) {
+      engines->push_back(internal::window_engine(std::move(transport), "canonical"));
+    }
     return [=](int rank) {
       auto& engine = (*engines)[static_cast<std::size_t>(rank)];
       return std::make_unique<Communicator>(

@@ -103,6 +103,23 @@ TEST(Communicator, ListsAreCombinedAsOneByEveryAlgorithm) {
   }
 }
 
+TEST(Communicator, ListsOfManyBuffersAreReducedBetweenThreads) {
+  constexpr std::size_t kBuffers = 700, kCount = 33;  // more than a rank shows to the others
+  expect_on_communicators(3, {}, [](Communicator& mine) {
+    std::vector<std::vector<float>> buffers(kBuffers);
+    std::vector<Elements> list;
+    for (std::size_t b = 0; b < kBuffers; ++b) {
+      buffers[b].assign(kCount, static_cast<float>(b * 10) + static_cast<float>(mine.rank()));
+      list.emplace_back(std::span(buffers[b]));
+    }
+    for (int call = 0; call < 2; ++call) mine.all_reduce(ReduceOp::kSum, list);
+    for (std::size_t b = 0; b < kBuffers; ++b) {
+      const float sum = static_cast<float>(3 * b * 10 + 0 + 1 + 2);
+      ASSERT_EQ(buffers[b], std::vector<float>(kCount, 3 * sum)) << b;
+    }
+  });
+}
+
 TEST(Communicator, CompressedSumsAreRoundedOnTheWayInAndOnce) {
   expect_on_communicators(3, [&](Communicator& mine) {
     std::vector<float> own = numbers(mine.rank(), 100), mean = own;
@@ -269,13 +286,17 @@ TEST(Communicator, AbortEndsCallsOfAllRanks) {
 }
 
 TEST(Communicator, ARankThatLeavesIsNamed) {
-  Communicators all = in_process_communicators(2);
-  const auto errors = errors_of_ranks(2, [&](int rank) {
-    if (rank == 1) return all[1].reset();
-    of(all, 0).barrier();
-  });
-  EXPECT_THAT(errors[0], AllOf(HasSubstr("rank 1 has left the group"),
-                               HasSubstr("rank 0 was in barrier() #")));
+  for (const bool meets_before : {false, true}) {
+    Communicators all = in_process_communicators(2);
+    const auto errors = errors_of_ranks(2, [&](int rank) {
+      if (meets_before) of(all, rank).barrier();
+      if (rank == 1) return all[1].reset();
+      of(all, 0).barrier();
+    });
+    EXPECT_THAT(errors[0], AllOf(HasSubstr(meets_before ? "rank 1 has left the group of 2 ranks"
+                                                        : "rank 1 is gone"),
+                                 HasSubstr("rank 0 was in barrier() #")));
+  }
 }
 
 TEST(Communicator, AStalledCallSaysWhoIsMissingAndWhere) {

@@ -65,7 +65,7 @@ class Transport {
 
   virtual TransportStats stats() const = 0;
 
-  /// Memory that all ranks map (shared/host_memory.h); nullptr where not all are on one host.
+  /// Memory that all ranks reach (shared/host_memory.h); nullptr where not all are on one host.
   virtual std::shared_ptr<HostMemory> host_memory() { return nullptr; }
 };
 
