@@ -119,20 +119,15 @@ struct Row {
 constexpr std::size_t kKiB = 1024;
 
 // The first row that fits counts. Measured with benchmarks/all_reduce_algorithms (local 2 3 4 8;
-// in_process 2 4; tcp with 2, 3 and 4 processes over loopback) on two cores of a virtual machine
-// (AMD EPYC), float32, other programs running: more than two ranks share cores. A
-// difference below about a tenth is noise and does not make a row. Microseconds of the chosen one
-// against canonical: local 2 ranks 16 MiB 1528 / 2782; in process 2 ranks 1 MiB 94 / 133; tcp 4
-// ranks 32 KiB 117 / 258, 256 KiB 257 / 435. Two ranks over tcp: canonical, 6.3 for 4 bytes
-// (tree 9.9, ring 11.4); beyond 1 MiB all are within a fifth.
+// tcp with 2, 3 and 4 processes over loopback) on two cores of a virtual machine (AMD EPYC),
+// float32, other programs running: more than two ranks share cores. A difference below about a
+// tenth is noise and does not make a row. Microseconds of the chosen one against canonical: local 2
+// ranks 16 MiB 1528 / 2782; tcp 4 ranks 32 KiB 117 / 258, 256 KiB 257 / 435. Two ranks over tcp:
+// canonical, 6.3 for 4 bytes (tree 9.9, ring 11.4); beyond 1 MiB all are within a fifth.
 constexpr Row kTable[] = {
     {Medium::kLocal, 4, 32 * kKiB, "canonical"},
     {Medium::kLocal, kAnySize, 128 * kKiB, "canonical"},
     {Medium::kLocal, kAnySize, kAny, "halving_doubling"},
-    {Medium::kInProcess, 2, 64 * kKiB, "canonical"},
-    {Medium::kInProcess, 2, 4096 * kKiB, "tree"},
-    {Medium::kInProcess, kAnySize, 256 * kKiB, "tree"},
-    {Medium::kInProcess, kAnySize, kAny, "canonical"},
     {Medium::kNetwork, 2, kAny, "canonical"},
     {Medium::kNetwork, kAnySize, 256 * kKiB, "tree"},
     {Medium::kNetwork, kAnySize, kAny, "canonical"},
@@ -155,15 +150,11 @@ const Row& row_for(const internal::CallShape& call, DType dtype, Medium medium) 
   fail(ErrorCode::kInternal, "auto: the table has no row for ", call.size, " ranks");
 }
 
-std::string_view to_string(Medium medium) {
-  if (medium == Medium::kLocal) return "one thread";
-  return medium == Medium::kInProcess ? "in process" : "network";
-}
-
 /// "all_reduce of 4096 bytes among 4 ranks (network): measured fastest for ...".
 std::string why(const Row& row, const internal::CallShape& call, Medium medium) {
-  const std::string what = concat(tutti::to_string(call.collective), " of ", call.num_bytes(),
-                                  " bytes among ", call.size, " ranks (", to_string(medium), "): ");
+  const std::string what =
+      concat(tutti::to_string(call.collective), " of ", call.num_bytes(), " bytes among ",
+             call.size, " ranks (", medium == Medium::kLocal ? "one thread" : "network", "): ");
   if (!row.why.empty()) return concat(what, row.why);
   const std::string ranks = row.up_to_ranks == kAnySize
                                 ? "any number of ranks"

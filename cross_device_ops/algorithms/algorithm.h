@@ -105,9 +105,9 @@ class SegmentedSchedule {
 
 namespace tutti {
 
-/// How ranks reach each other: one thread has all buffers; or with messages, through memory or
-/// through the network.
-enum class Medium { kLocal, kInProcess, kNetwork };
+/// How ranks reach each other: one thread has all buffers; or with messages. (Threads, and
+/// processes of one host, have an engine of their own for what "auto" would choose.)
+enum class Medium { kLocal, kNetwork };
 
 /// ring, halving_doubling, tree, hierarchical_copy or reduction_to_one_device among the replicas of
 /// a process: the same schedules as between processes, run by one thread, so that a program has the

@@ -518,10 +518,8 @@ class MessageEngine final : public CollectiveEngine {
                     .element_bytes = size_of(call.dtype),
                     .counts = call.counts,
                     .receive_counts = call.receive_counts};
-    const bool in_process = !link_.transport->spans_processes();
-    if (!in_process) shape.segment_bytes = kNetworkSegmentBytes;
-    const Algorithm& algorithm =
-        algorithm_.choose(shape, call.dtype, in_process ? Medium::kInProcess : Medium::kNetwork);
+    if (link_.transport->spans_processes()) shape.segment_bytes = kNetworkSegmentBytes;
+    const Algorithm& algorithm = algorithm_.choose(shape, call.dtype, Medium::kNetwork);
     CallPlan plan{.schedule = make_schedule(algorithm, shape)};
     shape.rank = link_.left();
     plan.left_greets_with_data =
