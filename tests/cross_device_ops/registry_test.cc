@@ -214,8 +214,10 @@ TEST(CrossDeviceOpsRegistry, UnknownAndUnreadableOptionsAreRefused) {
 /// What a new "auto" chooses, and what it writes into the log.
 std::pair<const internal::Algorithm*, std::string> choice_of(const internal::CallShape& call,
                                                              DType dtype, Medium medium) {
+  set_log_level(LogLevel::kDebug);
   const thrown::LogLines log;
   const internal::Algorithm& chosen = internal::NamedAlgorithm("auto").choose(call, dtype, medium);
+  set_log_level(LogLevel::kInfo);
   return {&chosen, log.text()};
 }
 
