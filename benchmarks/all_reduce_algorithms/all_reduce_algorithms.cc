@@ -117,7 +117,7 @@ void run_rank(std::shared_ptr<Transport> transport) {
 }
 
 void time_threads(int size) {
-  const auto transports = in_process_transports(size);
+  const auto transports = in_process_transports(size, false);
   std::vector<std::unique_ptr<Thread>> threads;
   for (const auto& transport : transports) {
     threads.push_back(Executor::system().start(concat("rank-", transport->rank()),

@@ -21,7 +21,7 @@ std::vector<std::unique_ptr<Communicator>> communicators_of(const std::string& n
   auto communicators = in_process_communicators(size, options);
   if (communicators.front()->name() == name) return communicators;
   // Some algorithms connect to their peers on creation.
-  const auto transports = in_process_transports(size);
+  const auto transports = in_process_transports(size, /*shares_memory=*/false);
   const auto store = std::make_shared<InProcessStore>();
   BenchTeam team(size);
   team.run([&](int rank) {

@@ -35,13 +35,17 @@ struct Counters {
 };
 
 struct Hub {
-  explicit Hub(int size) : size(size), lanes(size * size), counters(size) {}
+  Hub(int size, bool shares_memory)
+      : size(size),
+        lanes(size * size),
+        counters(size),
+        memory(shares_memory ? std::make_shared<HostMemory>() : nullptr) {}
   Lane& lane(int from, int to) { return lanes[static_cast<std::size_t>(from * size + to)]; }
 
   const int size;
   std::vector<Lane> lanes;
   std::vector<Counters> counters;
-  const std::shared_ptr<HostMemory> memory = std::make_shared<HostMemory>();
+  const std::shared_ptr<HostMemory> memory;
 };
 
 /// Lives as long as its Work: that waits while the other side copies.
@@ -239,9 +243,9 @@ class InProcessTransport final : public Transport {
 
 }  // namespace
 
-std::vector<std::shared_ptr<Transport>> in_process_transports(int size) {
+std::vector<std::shared_ptr<Transport>> in_process_transports(int size, bool shares_memory) {
   internal::require(size > 0, "in_process_transports: expected a size of 1 or more, got ", size);
-  const auto hub = std::make_shared<Hub>(size);
+  const auto hub = std::make_shared<Hub>(size, shares_memory);
   std::vector<std::shared_ptr<Transport>> transports;
   for (int rank = 0; rank < size; ++rank) {
     transports.push_back(std::make_shared<InProcessTransport>(hub, rank));

@@ -11,8 +11,9 @@ namespace tutti {
 
 /// The transports of `size` ranks, by rank; each is used by the thread (or threads) of its rank. A
 /// send ends when the receiver has its bytes: whoever comes second, sender or receiver, copies.
-/// Nothing is buffered. A rank is gone (kUnavailable) when its transport was destroyed. Throws
-/// kInvalidArgument for size < 1.
-std::vector<std::shared_ptr<Transport>> in_process_transports(int size);
+/// Nothing is buffered. A rank is gone (kUnavailable) when its transport was destroyed. Without
+/// `shares_memory` there is no host_memory(), so that all goes by messages. Throws kInvalidArgument
+/// for size < 1.
+std::vector<std::shared_ptr<Transport>> in_process_transports(int size, bool shares_memory = true);
 
 }  // namespace tutti

@@ -370,7 +370,7 @@ Subject::Subject(const std::string& registered_name, const std::string& plugin_o
   const CrossDeviceOpsSpec spec = make_cross_device_ops(name, {}, plugin_options);
   local = [spec](const std::vector<Device>& replicas) { return make_local(spec, replicas); };
   spread = [spec](int world, Duration timeout) -> RankFactory {
-    const auto transports = in_process_transports(world);
+    const auto transports = in_process_transports(world, false);
     const auto store = std::make_shared<InProcessStore>();
     const CommunicatorOptions options{
         .algorithm = spec.name, .plugin_options = spec.plugin_options, .timeout = timeout};

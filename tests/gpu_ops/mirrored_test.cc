@@ -485,7 +485,7 @@ TEST(FullyShardedOnGpus, StepsAreCapturedAndReplayed) {
 std::vector<Trained> trained_by_workers(const std::vector<FullyShardedOptions>& options,
                                         std::string_view reduction) {
   const auto workers = static_cast<int>(options.size());
-  auto transports = in_process_transports(workers);
+  auto transports = in_process_transports(workers, false);
   std::vector<Trained> trained(options.size());
   const auto errors = errors_of_ranks(workers, [&](int worker) {
     const auto w = static_cast<std::size_t>(worker);

@@ -42,7 +42,7 @@ LocalStrategyOptions on(const std::string& devices,
 std::vector<std::string> run_on(const std::vector<LocalStrategyOptions>& options,
                                 const WorkerBody& body) {
   const auto workers = static_cast<int>(options.size());
-  auto transports = in_process_transports(workers);
+  auto transports = in_process_transports(workers, false);
   return errors_of_ranks(workers, [&](int worker) {
     const auto w = static_cast<std::size_t>(worker);
     MultiWorkerMirroredStrategy strategy(make_communicator(transports[w]), options[w]);

@@ -57,7 +57,7 @@ TEST(CompressedWorkers, CompressedGradientsHaveTheBitsOfOneProcess) {
 
 /// What worker 0 sends in three steps.
 std::uint64_t bytes_of_three_steps(WireCompression compression) {
-  auto transports = in_process_transports(2);
+  auto transports = in_process_transports(2, false);
   const std::shared_ptr<Transport> first = transports[0];
   expect_no_error(errors_of_ranks(2, [&](int worker) {
     MultiWorkerMirroredStrategy strategy(

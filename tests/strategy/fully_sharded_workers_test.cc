@@ -61,7 +61,7 @@ TEST(FullyShardedWorkers, TheBitsAreThoseOfMirrored) {
 
 /// What worker 0 of two sends while `body` runs in its only replica.
 std::uint64_t bytes_sent(int stage, const std::function<void(const Variable&)>& body) {
-  const auto transports = in_process_transports(2);
+  const auto transports = in_process_transports(2, false);
   std::uint64_t bytes = 0;
   expect_no_error(errors_of_ranks(2, [&](int worker) {
     const auto w = static_cast<std::size_t>(worker);

@@ -24,7 +24,7 @@ inline std::vector<std::unique_ptr<Communicator>> communicators_of(
     int workers, Between between, const CommunicatorOptions& options) {
   if (between == Between::kMemory) return in_process_communicators(workers, options);
   std::vector<std::unique_ptr<Communicator>> communicators;
-  for (auto& transport : in_process_transports(workers)) {
+  for (auto& transport : in_process_transports(workers, false)) {
     communicators.push_back(make_communicator(std::move(transport), options));
   }
   return communicators;
