@@ -4,11 +4,10 @@
 // control_member TARGET JOB INDEX ADDRESS TIMEOUT_S [WAIT_S [CERTIFICATE KEY]]: joins and writes
 // "joined"; with WAIT_S it waits for all members first and writes "all". Then it writes each
 // verdict ("verdict KIND FATAL NANOSECONDS MESSAGE") and obeys the lines of its standard input:
-//   enter N, finish N   collective N of group "all" begins, ends
 //   fail TEXT           reports a failure
 //   stop TEXT           asks all to stop
 //   steps MS            runs steps of so many milliseconds until told to stop: "stopped N REASON"
-//   leave               leaves the job and ends;  end of input: ends
+//   end of input        ends
 #include <cstdlib>
 #include <iostream>
 #include <sstream>
@@ -20,30 +19,6 @@
 namespace {
 
 tutti::TimePoint now() { return tutti::Clock::system().now(); }
-
-class Calls {
- public:
-  void begin(std::uint64_t number) { set(number, number - 1); }
-  void end(std::uint64_t number) { set(number, number); }
-  tutti::GroupProgress progress() {
-    tutti::MutexLock lock(mutex_);
-    tutti::GroupProgress progress = progress_;
-    progress.since = now() - changed_;
-    return progress;
-  }
-
- private:
-  void set(std::uint64_t entered, std::uint64_t finished) {
-    tutti::MutexLock lock(mutex_);
-    progress_.entered = entered;
-    progress_.finished = finished;
-    progress_.call = tutti::concat("all_reduce(SUM, 'gradient') #", entered);
-    changed_ = now();
-  }
-  tutti::Mutex mutex_;
-  tutti::GroupProgress progress_;
-  tutti::TimePoint changed_ = now();
-};
 
 void say(const std::string& line) {
   static tutti::Mutex mutex;
@@ -60,39 +35,26 @@ void run_steps(tutti::ControlClient& client, int milliseconds) {
   }
 }
 
-/// False: that was the last one.
-bool obey(tutti::ControlClient& client, Calls& calls, const std::string& line) {
+void obey(tutti::ControlClient& client, const std::string& line) {
   std::istringstream words(line);
   std::string word;
   words >> word;
-  std::uint64_t number = 0;
+  int milliseconds = 0;
   if (word == "fail") {
     client.report_failure(tutti::Error(tutti::ErrorCode::kInternal, line.substr(5)));
   } else if (word == "stop") {
     client.request_stop(line.substr(5));
-  } else if (words >> number; word == "enter") {
-    calls.begin(number);
-  } else if (word == "finish") {
-    calls.end(number);
-  } else if (word == "steps") {
-    run_steps(client, static_cast<int>(number));
-  } else if (word == "leave") {
-    client.leave();
-    return false;
+  } else if (word == "steps" && words >> milliseconds) {
+    run_steps(client, milliseconds);
   }
-  return true;
 }
 
 void run(int argc, char** argv) {
   if (argc < 6) tutti::fail(tutti::ErrorCode::kInvalidArgument, "control_member: 5 arguments");
-  const auto calls = std::make_shared<Calls>();
-  const auto board = std::make_shared<tutti::ProgressBoard>();
-  board->watch("all", [calls] { return calls->progress(); });
   tutti::ControlOptions options;
   options.secret = tutti::JobSecret::from_environment();
   if (const char* const job = std::getenv("TUTTI_JOB_ID")) options.job_id = job;
   options.timeout = std::chrono::seconds(std::atoi(argv[5]));
-  options.progress = board;
   if (argc > 8) options.tls = {argv[7], argv[8], argv[7]};
   options.on_verdict = [](const tutti::Verdict& verdict) {
     say(tutti::concat("verdict ", to_string(verdict.kind), " ", verdict.is_fatal ? 1 : 0, " ",
@@ -107,8 +69,7 @@ void run(int argc, char** argv) {
     say("all");
   }
   std::string line;
-  while (std::getline(std::cin, line) && obey(*client, *calls, line)) {
-  }
+  while (std::getline(std::cin, line)) obey(*client, line);
 }
 
 }  // namespace

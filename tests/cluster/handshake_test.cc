@@ -213,14 +213,6 @@ TEST(Announcement, MismatchNamesBothSides) {
   EXPECT_EQ(misfit_of(other, 0, other, 2), "");
 }
 
-TEST(Announcement, LongJobIdsAreComparedWhole) {
-  const std::string id(5000, 'x');
-  const Announcement mine{.build = make_build(id, {})}, same{.build = make_build(id, {})};
-  EXPECT_EQ(misfit_of(mine, 0, same, 1), "");
-  EXPECT_LT(mine.build.job_id().size(), 100u);
-  expect_reason({.group_size = 3, .build = make_build(id + "y", {})}, "two jobs met");
-}
-
 TEST(Handshake, StrangersAreSeenAtTheirFirstByte) {
   for (const std::string_view words :
        {"GET / HTTP/1.1\r\n\r\n", "\x16\x03\x01\x02", "SSH-2.0-OpenSSH", "\x93tutti2"}) {
@@ -428,36 +420,6 @@ TEST(Acceptor, APeerThatLeavesWithoutAProofIsNoMereStranger) {
   }
   EXPECT_TRUE(rank.refuses_with("it died, or has another secret")) << rank.log.text();
   EXPECT_THAT(rank.log.text(), HasSubstr("127.0.0.1: rank 1 left"));
-}
-
-TEST(Acceptor, RefusesReplayAndReflection) {
-  Serving rank;
-  // What a peer says, word by word.
-  std::vector<std::byte> recording;
-  const auto socket = connect_to(rank.endpoint());
-  Handshake handshake(Handshake::Side::kClient, kPeer, rank.secret);
-  while (handshake.state() == Handshake::State::kRunning) {
-    const auto words = handshake.bytes_to_send();
-    recording.insert(recording.end(), words.begin(), words.end());
-    say(socket, words);
-    ASSERT_TRUE(hear(socket, handshake));
-  }
-  ASSERT_EQ(handshake.state(), Handshake::State::kDone) << handshake.reason();
-  const auto replay = connect_to(rank.endpoint());
-  say(replay, recording);
-  EXPECT_TRUE(gets_closed(replay));
-  EXPECT_TRUE(rank.refuses_with("does not know this job's secret")) << rank.log.text();
-  // The rank's own words, told back to it.
-  const auto mirror = connect_to(rank.endpoint());
-  say(mirror, std::span(recording).first(kRankHelloBytes));
-  std::vector<std::byte> heard;
-  ASSERT_TRUE(comes_true([&] {
-    (void)is_closed(mirror, &heard);
-    return heard.size() >= kRankHelloBytes + 32;
-  }));
-  say(mirror, std::span(heard).last(32));
-  EXPECT_TRUE(gets_closed(mirror));
-  EXPECT_FALSE(rank.has_ended());
 }
 
 TEST(Acceptor, ClosesUnknownSilentAndSlowConnections) {

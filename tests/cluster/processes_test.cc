@@ -224,19 +224,6 @@ void expect_failure_as_only_verdict(ProxiedJob& job, TimePoint begin) {
   }
 }
 
-TEST(ControlProcesses, ConnectionThatLosesPacketsIsReopened) {
-  ProxiedJob job;
-  const int before = job.proxy->num_accepted();
-  const TimePoint begin = now();
-  job.proxy->swallow();
-  while (job.proxy->num_accepted() == before && seconds_between(begin, now()) < 30) {
-    Clock::system().sleep_for(5ms);
-  }
-  EXPECT_GT(job.proxy->num_accepted(), before);
-  print_time("half-open, one connection (goal 2500)", {1e3 * seconds_between(begin, now())});
-  expect_failure_as_only_verdict(job, begin);
-}
-
 // The opening of the new connection may be damaged, or vanish: it is not all that is tried.
 TEST(ControlProcesses, SilentReconnectionIsRetried) {
   ProxiedJob job;
@@ -268,43 +255,6 @@ TEST(ControlProcesses, MemberThatLosesAllPacketsIsNamedOnBothSides) {
   EXPECT_THAT(heard.message, HasSubstr("which hosts the control server, is silent for"));
   times.push_back(heard.milliseconds);
   print_time("half-open (goal 5500)", times);
-}
-
-TEST(ControlProcesses, FailuresReachAllMembersAndAreKept) {
-  Job job = job_of(3);
-  const TimePoint begin = now();
-  job.workers[1]->tell("fail the loss is NaN");
-  std::vector<double> times;
-  for (auto& worker : job.workers) {
-    const Heard heard = hear(*worker, "failed", begin);
-    EXPECT_EQ(heard.message, "worker 1: the loss is NaN");
-    times.push_back(heard.milliseconds);
-  }
-  print_time("exception (goal 250)", times);
-  job.workers[2]->tell("fail no space left");
-  EXPECT_EQ(hear(*job.workers[0], "failed", begin).message, "worker 2: no space left");
-  int failures = 0;
-  for (const Verdict& verdict : job.server->verdicts()) {
-    failures += verdict.kind == VerdictKind::kFailed;
-  }
-  EXPECT_EQ(failures, 2);
-}
-
-TEST(ControlProcesses, LateMemberIsNamedWithCallAndDelay) {
-  HealthOptions health;
-  health.abort_stuck_after = 6s;
-  Job job = job_of(3, health);
-  for (auto& worker : job.workers) worker->tell("enter 1");
-  for (auto& worker : job.workers) worker->tell("finish 1");
-  const TimePoint begin = now();
-  for (const std::size_t waiter : {0, 2}) job.workers[waiter]->tell("enter 2");
-  const Heard warning = hear(*job.workers[0], "stuck", begin);
-  EXPECT_THAT(warning.message, HasSubstr("is late: worker 0, worker 2 wait in all_reduce(SUM, "
-                                         "'gradient') #2 since 4."));
-  EXPECT_THAT(warning.message, HasSubstr("worker 1 is in user code for 4."));
-  const Heard end = hear(*job.workers[0], "stuck", begin);
-  EXPECT_THAT(end.message, HasSubstr("did not come: worker 0, worker 2 wait in"));
-  print_time("stuck: warning (goal 5000), abort", {warning.milliseconds, end.milliseconds});
 }
 
 TEST(ControlProcesses, RunningMembersStopAfterAgreedStepWhileOneIsSuspended) {
@@ -344,37 +294,12 @@ TEST(ControlPulses, ShortPausesOnBusyCoresAreTolerated) {
   }
 }
 
-TEST(ControlStart, MissingMemberIsNamedAndAllFail) {
-  const auto server = ControlServer::start(server_for(4));
-  std::vector<std::unique_ptr<MemberProcess>> workers;
-  for (const int i : {0, 1, 3}) {
-    workers.push_back(std::make_unique<MemberProcess>(server->target(), "worker", i,
-                                                      std::vector<std::string>{"30", "5"}));
-  }
-  for (auto& worker : workers) {
-    const std::string line = worker->line_with("error");
-    EXPECT_THAT(line, HasSubstr(": worker 2 (127.0.0.1:9012) did not come within 5."));
-    EXPECT_THAT(line, HasSubstr("start what is missing, or check its address and its log"));
-    EXPECT_EQ(worker->exit_code(), 1);
-  }
-}
-
 TEST(ControlStart, MissingServerIsNamed) {
   MemberProcess worker("grpc://127.0.0.1:1", "worker", 1, {"1"});
   const std::string line = worker.line_with("error");
   EXPECT_THAT(line, HasSubstr("control: worker 1 did not reach the control server at 127.0.0.1:1 "
                               "within 1.0 s: Connection refused; start it, or check"));
   EXPECT_EQ(worker.exit_code(), 1);
-}
-
-TEST(ControlRestart, ANewProcessTakesTheTaskOfADeadOne) {
-  Job job = job_of(2);
-  job.workers[1]->signal(SIGKILL);
-  EXPECT_THAT(hear(*job.workers[0], "dead", now()).message, HasSubstr("worker 1"));
-  job.workers[1] = std::make_unique<MemberProcess>(job.server->target(), "worker", 1);
-  EXPECT_EQ(job.workers[1]->line_with("joined"), "joined");
-  EXPECT_THAT(hear(*job.workers[0], "joined", now()).message,
-              HasSubstr(concat("pid ", job.workers[1]->pid(), ") joined")));
 }
 
 /// One rank of a group that meets in a folder.
@@ -406,19 +331,6 @@ TEST(TcpProcesses, EitherOfTwoMayStartFirst) {
     RankProcess late(folder, 1 - first, 2, first, 30000);
     EXPECT_EQ(early.line(), concat("ready ", 1 - first));
     EXPECT_EQ(late.line(), concat("ready ", first));
-  }
-}
-
-TEST(TcpProcesses, TheOthersNameARankThatWasKilled) {
-  const std::string folder = fresh_folder("killed");
-  RankProcess zero(folder, 0, 3, 2, 30000), one(folder, 1, 3, 2, 30000),
-      two(folder, 2, 3, 0, 30000);
-  EXPECT_EQ(zero.line(), "ready 2");
-  EXPECT_EQ(one.line(), "ready 0");
-  EXPECT_EQ(two.line(), "ready 1");
-  two.signal(SIGKILL);
-  for (RankProcess* rank : {&zero, &one}) {
-    expect_code(rank->line(), ErrorCode::kUnavailable, "rank 2 (127.0.0.1:");
   }
 }
 
@@ -471,15 +383,6 @@ TEST_P(DyingProcesses, ARankThatIsStoppedAtWorkIsNamedAtTheDeadline) {
   const std::string line = zero.line();
   EXPECT_EQ(line.rfind("error 4 ", 0), 0u) << line;
   EXPECT_THAT(line, HasSubstr("rank"));
-}
-
-TEST(TcpProcesses, AStoppedRankIsNamedAtTheDeadline) {
-  const std::string folder = fresh_folder("stopped");
-  RankProcess zero(folder, 0, 2, 1, 300), one(folder, 1, 2, 0, 30000);
-  EXPECT_EQ(one.line(), "ready 0");
-  one.signal(SIGSTOP);
-  EXPECT_EQ(zero.line(), "ready 1");
-  expect_code(zero.line(), ErrorCode::kDeadlineExceeded, "rank 1 (127.0.0.1:");
 }
 
 TEST(TcpProcesses, WhatAnEarlierRunLeftInTheStoreDoesNotConfuse) {

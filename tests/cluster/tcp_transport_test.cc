@@ -105,37 +105,6 @@ TEST(TcpTransport, StrangersAndLeftoversAreRefusedAndTheGroupStillForms) {
   EXPECT_EQ(got, byte);
 }
 
-TEST(TcpTransport, ConnectionsThatDoNotBelongAreToldWhy) {
-  InProcessStore store;
-  std::shared_ptr<Transport> zero, one;
-  const auto lower =
-      Executor::system().start("rank-0", [&] { zero = connect_by_tcp(0, 2, store); });
-  const auto announced = internal::parse_announcement(store.wait("ranks/0", late())).value();
-  const auto answer = [&](const internal::RankHello& hello) {
-    const auto socket = proxied_ranks::connect_to(announced.endpoint);
-    return proxied_ranks::shake_hands(socket, hello, {}).reason();
-  };
-  // Rank 1 has not announced itself yet, so these are of other runs.
-  EXPECT_EQ(answer({1, 5}), "this is not the rank 1 that the store has");
-  EXPECT_EQ(answer({7, 5}), "this is not the rank 7 that the store has");
-  const auto noise = proxied_ranks::connect_to(announced.endpoint);
-  proxied_ranks::say(noise, std::string(100, 'G'));
-  EXPECT_TRUE(proxied_ranks::gets_closed(noise));
-  one = connect_by_tcp(1, 2, store);
-  lower->join();
-  EXPECT_EQ(zero->size(), 2);
-}
-
-TEST(TcpTransport, RanksThatWantGroupsOfDifferentSizeAreToldSo) {
-  InProcessStore store;
-  const std::vector<std::string> errors =
-      errors_of_ranks(2, [&](int rank) { connect_by_tcp(rank, 2 + rank, store); });
-  for (const std::string& error : errors) {
-    EXPECT_THAT(error, HasSubstr("groups of different size met: "));
-    EXPECT_THAT(error, HasSubstr("give all ranks one size"));
-  }
-}
-
 TEST(TcpTransport, RanksThatDoNotComeAreNamed) {
   InProcessStore store;
   const ConnectOptions brief{.timeout = 50ms};
@@ -426,26 +395,6 @@ TEST(TcpChaos, SlowAndTricklingWiresAreJustSlow) {
     });
     EXPECT_EQ(group.rank(0)->lost_peer(), std::nullopt);
   }
-}
-
-TEST(TcpChaos, CollectivesOverASlowWireGiveTheSameBits) {
-  ProxiedRanks group({.trickle = 1021}, 2, {.secret = JobSecret::generate(), .job_id = "chaos"});
-  expect_on_ranks(2, [&](int rank) {
-    const auto communicator = make_communicator(group.rank(rank), {.algorithm = "canonical"});
-    for (int step = 0; step < 5; ++step) {
-      std::vector<float> values(40'000 + 1000 * static_cast<std::size_t>(step));
-      for (std::size_t i = 0; i < values.size(); ++i) {
-        values[i] = static_cast<float>(i % 1013) * 0.1f + static_cast<float>(rank);
-      }
-      communicator->all_reduce(ReduceOp::kSum, Elements(std::span(values)));
-      for (std::size_t i = 0; i < values.size(); ++i) {
-        const float own = static_cast<float>(i % 1013) * 0.1f;
-        if (values[i] != (own + 0.0f) + (own + 1.0f)) {
-          fail(ErrorCode::kInternal, "step ", step, ": element ", i, " is ", values[i]);
-        }
-      }
-    }
-  });
 }
 
 }  // namespace tutti::tcp_transport_test

@@ -7,8 +7,8 @@
 #include <algorithm>
 
 #include "tests/conformance/planted_strategies.h"
+#include "tests/strategy/strategy_helpers.h"
 #include "tests/support/thrown.h"
-#include "tutti/strategy/fully_sharded_strategy.h"
 #include "tutti/strategy/strategies.h"
 
 namespace tutti::conformance {
@@ -61,21 +61,6 @@ constexpr PlantedStrategyBug kPlantedStrategies[] = {
     {"UpdatesOneComponent", "training", "components of"},
 };
 
-template <class Made>
-StrategySubject of_cpus(const std::string& name, const char* devices, int replicas = 0) {
-  return {name, [=] {
-            return std::make_unique<Made>(
-                LocalStrategyOptions{.devices = devices, .replicas = replicas});
-          }};
-}
-
-StrategySubject cut_over_replicas(int stage) {
-  return {.name = concat("fully_sharded_stage_", stage), .make = [stage] {
-            return std::make_unique<FullyShardedStrategy>(FullyShardedOptions{
-                .local = {.devices = "cpu:0-2"}, .stage = stage, .min_shard_bytes = 0});
-          }};
-}
-
 StrategySubject with_ring() {
   const auto make = [] {
     return std::make_unique<MirroredStrategy>(
@@ -90,18 +75,18 @@ StrategySubject planted(const char* name) {
   return {"planted", [name] { return std::make_unique<PlantedStrategy>(name); }};
 }
 
+/// The strategies of the library, one that adds in another order, and what bugs are planted in.
+std::vector<StrategySubject> right_strategies() {
+  std::vector<StrategySubject> all{with_ring(), planted("None")};
+  for (const strategy_tests::StrategyCase& each : strategy_tests::all_strategies()) {
+    all.push_back({each.name, each.make});
+  }
+  return all;
+}
+
 class RightStrategy : public ::testing::TestWithParam<StrategySubject> {};
-INSTANTIATE_TEST_SUITE_P(
-    All, RightStrategy,
-    ::testing::Values(StrategySubject{"one_device",
-                                      [] { return std::make_unique<OneDeviceStrategy>("cpu:0"); }},
-                      of_cpus<MirroredStrategy>("mirrored_2", "cpu:0-1"),
-                      of_cpus<MirroredStrategy>("mirrored_4", "cpu:0-3"),
-                      of_cpus<MirroredStrategy>("mirrored_4_on_2", "cpu:0-1", 4),
-                      of_cpus<CentralStorageStrategy>("central_2", "cpu:0-1"),
-                      of_cpus<CentralStorageStrategy>("central_3", "cpu:0-2"), with_ring(),
-                      cut_over_replicas(1), cut_over_replicas(3), planted("None")),
-    [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(All, RightStrategy, ::testing::ValuesIn(right_strategies()),
+                         [](const auto& info) { return info.param.name; });
 
 TEST_P(RightStrategy, PassesEveryCheck) {
   const StrategyReport report = run_strategy_suite(GetParam());

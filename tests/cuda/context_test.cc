@@ -256,22 +256,6 @@ TEST_F(CudaContext, LeavesNothingBehind) {
   EXPECT_EQ(cuda_simulation::counts().waiting, 0);
 }
 
-TEST(CudaModule, OpensAndComputes) {
-  const LoadedBackend loaded = load_backend({CudaMode::kAuto, TUTTI_SIMULATED_MODULE});
-  ASSERT_NE(loaded.backend, nullptr) << loaded.reason;
-  EXPECT_TRUE(loaded.is_simulated);
-  EXPECT_EQ(loaded.module, TUTTI_SIMULATED_MODULE);
-  EXPECT_EQ(loaded.backend->num_devices(), 2);
-  const auto context = loaded.backend->open(1);
-  void* const data = context->allocate(2 * sizeof(float));
-  context->fill({data, {2}, DType::kFloat32}, 3.0);
-  std::array<float, 2> values{};
-  context->copy_to_host(values.data(), data, sizeof(values), StreamId::kCompute);
-  context->synchronize(StreamId::kCompute);
-  EXPECT_EQ(values, (std::array<float, 2>{3.0F, 3.0F}));
-  context->release(data);
-}
-
 TEST(CudaModule, ItsErrorsAreTutti) {
   const LoadedBackend loaded = load_backend({CudaMode::kAuto, TUTTI_SIMULATED_MODULE});
   ASSERT_NE(loaded.backend, nullptr) << loaded.reason;

@@ -80,7 +80,6 @@ inline const cuda::KernelTable& device_kernels() {
 
 struct DeviceRunOptions {
   std::size_t misalignment = 0;              // elements, of all tensors
-  const RandomKey* step_values = nullptr;    // copied to the device
   cuda::MathLibraries* libraries = nullptr;  // nullptr: new ones
   Workspace* workspace = nullptr;            // nullptr: the arena
 };
@@ -96,16 +95,11 @@ inline std::vector<Tensor> run_on_device(const OpCall& call, DeviceRunOptions op
   for (const TensorSpec& spec : call.outputs) {
     outputs.push_back(arena.allocate(spec.shape, spec.dtype, options.misalignment));
   }
-  void* step_values = nullptr;
-  if (options.step_values != nullptr) {
-    step_values = arena.allocate(sizeof(RandomKey));
-    arena.write(step_values, options.step_values, sizeof(RandomKey));
-  }
   const cuda::Kernel kernel = device_kernels().find(call.op, call.inputs[0].dtype());
   if (kernel == nullptr) {
     fail(ErrorCode::kUnimplemented, to_string(call.op), ": no kernel for ", call.inputs[0].dtype());
   }
-  kernel({inputs, outputs, call.attributes, step_values, arena.stream(),
+  kernel({inputs, outputs, call.attributes, nullptr, arena.stream(),
           options.libraries != nullptr ? *options.libraries : own_libraries,
           options.workspace != nullptr ? *options.workspace : arena});
   std::vector<Tensor> results;

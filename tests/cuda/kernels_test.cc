@@ -36,16 +36,6 @@ TEST(CudaElementwise, ALaunchIsLimitedButNotWhatItComputes) {
   expect_same_bits(run_on_device(call, {1})[0], Tensor::full({size}, 169, DType::kUInt8));
 }
 
-TEST(CudaElementwise, ACapturedDropoutTakesItsKeyFromTheDevice) {
-  const RandomKey captured{1, kDropoutPurpose, 1, 1, 1}, replayed{1, kDropoutPurpose, 2, 1, 1};
-  const Tensor x = random_values({500}, DType::kFloat32, 1, 2);
-  OpCall call = device_test_call(OpId::kDropout, {x}, {{x.shape(), DType::kFloat32}},
-                                 DropoutAttributes{0.5, captured});
-  const Tensor actual = run_on_device(call, {0, &replayed})[0];
-  call.attributes = DropoutAttributes{0.5, replayed};
-  expect_same_bits(actual, run_kernel(reference_kernels(), call)[0]);
-}
-
 TEST(CudaReductions, BitsDependOnTheShapeAlone) {
   for (const Shape& shape : {Shape{17'003}, Shape{7, 1030}, Shape{1000, 33}}) {
     const Tensor x = random_values(shape, DType::kFloat32, -1, 1);
@@ -368,16 +358,22 @@ struct Trained {
   std::size_t count;
 };
 
-void expect_same_training(const UpdateRule& rule, DType dtype, double ulps = 0.0) {
+/// One training of 60 variables on the device and on the host. `with_norms`: by a rule whose rate
+/// depends on the norms of the weights and of its direction.
+void expect_same_training(const UpdateRule& rule, DType dtype, bool with_norms = false) {
   SCOPED_TRACE(concat(rule.name(), " ", dtype));
   DeviceArena arena;
   std::vector<Trained> variables;
+  std::vector<DeviceUpdateItem> items;
   for (int i = 0; i < 60; ++i) {                           // more than one launch takes
     const std::int64_t size = i == 0 ? 4099 : i * 7 % 40;  // a block and a rest, or less
-    variables.emplace_back(arena, rule, size, dtype, i % 3 == 2 ? 1 : 0);
+    Trained& variable = variables.emplace_back(arena, rule, size, dtype, i % 3 == 2 ? 1 : 0);
+    if (with_norms && i % 5 == 4) variable.clear(arena);  // the norm of the weights is 0
+    items.push_back(variable.item());
+    if (!with_norms) continue;
+    items.back().slots.back() =
+        arena.allocate(DeviceUpdateItem::num_sums(items.back().count) * sizeof(double));
   }
-  std::vector<DeviceUpdateItem> items;
-  for (const Trained& variable : variables) items.push_back(variable.item());
   UpdateScalars scalars;
   scalars.learning_rate = 0.01;
   scalars.gradient_scale = 0.5;
@@ -386,11 +382,15 @@ void expect_same_training(const UpdateRule& rule, DType dtype, double ulps = 0.0
     const std::optional<DeviceRule> device_rule = rule.device_rule(scalars);
     ASSERT_TRUE(device_rule);
     cuda::update({dtype, *device_rule, items}, arena.stream());
-    for (Trained& variable : variables) variable.apply(rule, scalars);
+    for (Trained& variable : variables) {
+      with_norms ? variable.apply_with_norms(rule, scalars) : variable.apply(rule, scalars);
+    }
   }
   for (const Trained& variable : variables) {
     for (std::size_t i = 0; i < variable.host.size(); ++i) {
-      expect_close(arena.download(variable.device[i]), variable.host[i].freeze(), ulps);
+      // The norms' last bits differ, and with them the rate's last one.
+      expect_close(arena.download(variable.device[i]), variable.host[i].freeze(),
+                   with_norms ? 4.0 : 0.0);
     }
   }
 }
@@ -444,27 +444,6 @@ TEST(CudaUpdate, RulesAroundTheRuleGiveTheBitsOfTheCpu) {
   expect_same_training_of_both_types(internal::MovingAverageRule("test", options));
 }
 
-TEST(CudaUpdate, ACapturedStepTakesItsConstantsFromTheDevice) {
-  DeviceArena arena;
-  const AdamRule rule;
-  Trained variable(arena, rule, 100, DType::kFloat32, 0);
-  UpdateScalars captured, replayed;
-  captured.learning_rate = 1.0;
-  replayed.learning_rate = 0.01;
-  replayed.iteration = 5;
-  const DeviceRule live = *rule.device_rule(replayed);
-  void* const step_values = arena.allocate(sizeof(live.constants));
-  arena.write(step_values, live.constants.data(), sizeof(live.constants));
-  const DeviceUpdateItem item = variable.item();
-  cuda::update({DType::kFloat32,
-                *rule.device_rule(captured),
-                {&item, 1},
-                static_cast<const double*>(step_values)},
-               arena.stream());
-  variable.apply(rule, replayed);
-  expect_close(arena.download(variable.device[0]), variable.host[0].freeze(), 0.0);
-}
-
 TEST(CudaUpdate, AdamaxAndWeightDecayFollowTheirFormulas) {
   DeviceArena arena;
   const Tensor w = random_values({50}, DType::kFloat64, -1, 1),
@@ -489,63 +468,11 @@ TEST(CudaUpdate, AdamaxAndWeightDecayFollowTheirFormulas) {
   testing::expect_tensor(arena.download(dw), {50}, expected, 1e-12);
 }
 
-/// One training of 60 variables by a rule with norms, on the device and on the host.
-void expect_same_training_with_norms(const UpdateRule& rule, DType dtype) {
-  SCOPED_TRACE(concat(rule.name(), " ", dtype));
-  DeviceArena arena;
-  std::vector<Trained> variables;
-  std::vector<DeviceUpdateItem> items;
-  for (int i = 0; i < 60; ++i) {                           // more than one launch takes
-    const std::int64_t size = i == 0 ? 4099 : i * 7 % 40;  // a block and a rest, or less
-    Trained& variable = variables.emplace_back(arena, rule, size, dtype, i % 3 == 2 ? 1 : 0);
-    if (i % 5 == 4) variable.clear(arena);  // the norm of the weights is 0
-    items.push_back(variable.item());
-    items.back().slots.back() =
-        arena.allocate(DeviceUpdateItem::num_sums(items.back().count) * sizeof(double));
-  }
-  UpdateScalars scalars;
-  scalars.learning_rate = 0.01;
-  scalars.gradient_scale = 0.5;
-  scalars.weight_decay = 0.1;
-  for (scalars.iteration = 0; scalars.iteration < 3; ++scalars.iteration) {
-    cuda::update({dtype, *rule.device_rule(scalars), items}, arena.stream());
-    for (Trained& variable : variables) variable.apply_with_norms(rule, scalars);
-  }
-  for (const Trained& variable : variables) {
-    for (std::size_t i = 0; i < variable.host.size(); ++i) {
-      // The norms' last bits differ, and with them the rate's last one.
-      expect_close(arena.download(variable.device[i]), variable.host[i].freeze(), 4.0);
-    }
-  }
-}
-
 TEST(CudaUpdate, RulesWithNormsFollowTheCpu) {
-  expect_same_training_with_norms(LambRule(), DType::kFloat32);
-  expect_same_training_with_norms(LambRule(), DType::kFloat64);
-  expect_same_training_with_norms(LarsRule(), DType::kFloat32);
-  expect_same_training_with_norms(LarsRule({0.0, 0.01, 1e-3}), DType::kFloat64);
-}
-
-TEST(CudaUpdate, ACapturedStepWithNormsTakesItsConstantsFromTheDevice) {
-  DeviceArena arena;
-  const LambRule rule;
-  Trained variable(arena, rule, 5000, DType::kFloat32, 0);
-  UpdateScalars captured, replayed;
-  captured.learning_rate = 1.0;
-  replayed.learning_rate = 0.01;
-  replayed.iteration = 5;
-  const DeviceRule live = *rule.device_rule(replayed);
-  void* const step_values = arena.allocate(sizeof(live.constants));
-  arena.write(step_values, live.constants.data(), sizeof(live.constants));
-  DeviceUpdateItem item = variable.item();
-  item.slots.back() = arena.allocate(DeviceUpdateItem::num_sums(item.count) * sizeof(double));
-  cuda::update({DType::kFloat32,
-                *rule.device_rule(captured),
-                {&item, 1},
-                static_cast<const double*>(step_values)},
-               arena.stream());
-  variable.apply_with_norms(rule, replayed);
-  expect_close(arena.download(variable.device[0]), variable.host[0].freeze(), 4.0);
+  expect_same_training(LambRule(), DType::kFloat32, true);
+  expect_same_training(LambRule(), DType::kFloat64, true);
+  expect_same_training(LarsRule(), DType::kFloat32, true);
+  expect_same_training(LarsRule({0.0, 0.01, 1e-3}), DType::kFloat64, true);
 }
 
 }  // namespace tutti::cuda_kernels_test

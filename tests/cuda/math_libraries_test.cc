@@ -68,7 +68,7 @@ class MathRig {
 
   std::vector<Tensor> run(const OpCall& call) {
     std::vector<Tensor> results =
-        testing::run_on_device(call, {0, nullptr, &libraries, &workspace});
+        testing::run_on_device(call, {0, &libraries, &workspace});
     workspace.clear();
     return results;
   }

@@ -4,12 +4,10 @@
 
 #include <gtest/gtest.h>
 
-#include <array>
 #include <vector>
 
 #include "tests/cuda_simulation/kernel_emulation.h"
 #include "tutti/core/error.h"
-#include "tutti/core/executor.h"
 
 namespace tutti::cuda_simulation {
 namespace {
@@ -46,16 +44,6 @@ TEST_F(Simulation, WorkRunsWhenSomebodyWaitsForIt) {
   EXPECT_EQ(order_, "b");
   EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   EXPECT_EQ(order_, "ba");
-}
-
-TEST_F(Simulation, EventsOrderStreams) {
-  put(a_, '1');
-  cudaEventRecord(event_, a_);
-  put(a_, 'x');
-  cudaStreamWaitEvent(b_, event_, 0);
-  put(b_, '2');
-  cudaStreamSynchronize(b_);
-  EXPECT_EQ(order_, "12");
 }
 
 TEST_F(Simulation, AWaitForAnEventThatWasNeverRecordedIsNone) {
@@ -130,22 +118,6 @@ TEST_F(Simulation, CopiesStayWithinBlocks) {
             cudaErrorInvalidValue);
 }
 
-TEST_F(Simulation, MemoryEndsAndIsFoundAgain) {
-  Machine small;
-  small.bytes = std::size_t{1} << 20;
-  set_machine(small);
-  std::array<void*, 2> blocks{};
-  EXPECT_EQ(cudaMalloc(&blocks[0], 900 << 10), cudaSuccess);
-  EXPECT_EQ(cudaMalloc(&blocks[1], 200 << 10), cudaErrorMemoryAllocation);
-  EXPECT_EQ(blocks[1], nullptr);
-  std::size_t free = 0, total = 0;
-  cudaMemGetInfo(&free, &total);
-  EXPECT_EQ(total, std::size_t{1} << 20);
-  EXPECT_LT(free, total - (900 << 10));
-  cudaFree(blocks[0]);
-  EXPECT_EQ(cudaMalloc(&blocks[1], 200 << 10), cudaSuccess);
-}
-
 TEST_F(Simulation, WritingBehindABlockIsFoundWhenItIsFreed) {
   char* data = nullptr;
   cudaMalloc(reinterpret_cast<void**>(&data), 8);
@@ -170,28 +142,6 @@ TEST_F(Simulation, AFailedKernelBreaksItsGpuForGood) {
   EXPECT_EQ(cudaMalloc(&data, 8), cudaErrorIllegalAddress);
   cudaSetDevice(1);
   EXPECT_EQ(cudaMalloc(&data, 8), cudaSuccess);
-}
-
-TEST_F(Simulation, CapturedWorkRunsWithEachLaunch) {
-  ASSERT_EQ(cudaStreamBeginCapture(a_, cudaStreamCaptureModeThreadLocal), cudaSuccess);
-  put(a_, '1');
-  cudaEventRecord(event_, a_);
-  cudaStreamWaitEvent(b_, event_, 0);
-  put(b_, '2');
-  cudaEventRecord(event_, b_);
-  cudaStreamWaitEvent(a_, event_, 0);
-  put(a_, '3');
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t executable = nullptr;
-  ASSERT_EQ(cudaStreamEndCapture(a_, &graph), cudaSuccess);
-  ASSERT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
-  EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
-  cudaDeviceSynchronize();
-  EXPECT_EQ(order_, "");
-  cudaGraphLaunch(executable, a_);
-  cudaGraphLaunch(executable, a_);
-  cudaStreamSynchronize(a_);
-  EXPECT_EQ(order_, "123123");
 }
 
 TEST_F(Simulation, AMissingEdgeOfAGraphShows) {
@@ -256,80 +206,6 @@ TEST_F(Simulation, RelaxedThreadsMayAllocateWhileCapturing) {
   EXPECT_EQ(cudaStreamEndCapture(a_, &graph), cudaSuccess);
 }
 
-TEST_F(Simulation, JointWorkRunsOnceAfterAllItsStreams) {
-  put(a_, '1');
-  put(b_, '2');
-  enqueue_joint(std::array{a_, b_}, [this] { order_ += 'j'; });
-  put(b_, '3');
-  cudaStreamSynchronize(b_);
-  EXPECT_EQ(order_, "21j3");
-  cudaStreamSynchronize(a_);
-  EXPECT_EQ(order_, "21j3");
-}
-
-TEST_F(Simulation, PartsOfJointWorkWaitForOtherThreads) {
-  const auto joint = make_joint_work(2, [this] { order_ += 'j'; });
-  put(a_, '1');
-  enqueue_part(a_, joint);
-  const std::unique_ptr<Thread> other = Executor::system().start("other", [this, joint] {
-    put(b_, '2');
-    enqueue_part(b_, joint);
-  });
-  EXPECT_EQ(cudaStreamSynchronize(a_), cudaSuccess);
-  EXPECT_EQ(order_, "12j");
-}
-
-TEST_F(Simulation, CancelledJointWorkLetsItsStreamsGo) {
-  const auto joint = make_joint_work(2, [this] { order_ += 'j'; });
-  enqueue_part(a_, joint);
-  put(a_, '1');
-  cancel(*joint);
-  EXPECT_EQ(cudaStreamSynchronize(a_), cudaSuccess);
-  EXPECT_EQ(order_, "1");
-}
-
-TEST_F(Simulation, MasksRenumberGpus) {
-  const auto bus_ids = [](const std::optional<std::string>& mask) {
-    Machine machine;
-    machine.num_gpus = 3;
-    machine.visible = mask;
-    set_machine(machine);
-    int count = 0;
-    cudaGetDeviceCount(&count);
-    std::vector<std::string> found;
-    for (int i = 0; i < count; ++i) {
-      std::array<char, 32> text{};
-      cudaDeviceGetPCIBusId(text.data(), text.size(), i);
-      found.emplace_back(text.data());
-    }
-    return found;
-  };
-  using Ids = std::vector<std::string>;
-  EXPECT_EQ(bus_ids(std::nullopt), (Ids{"0000:02:00.0", "0000:03:00.0", "0000:04:00.0"}));
-  EXPECT_EQ(bus_ids("2,0"), (Ids{"0000:04:00.0", "0000:02:00.0"}));
-  EXPECT_EQ(bus_ids(""), Ids{});
-  int count = 1;
-  EXPECT_EQ(cudaGetDeviceCount(&count), cudaErrorNoDevice);
-}
-
-void note_places(std::vector<int>* places) {
-  places->push_back(static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x));
-}
-
-void reverse_in_shared_memory(int* data) {
-  __shared__ int copy[64];
-  const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
-  copy[threadIdx.x] = data[i];
-  __syncthreads();
-  data[i] = copy[blockDim.x - 1 - threadIdx.x];
-}
-
-void sum_of_warp(int* data) {
-  int value = data[threadIdx.x];
-  for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(~0U, value, step);
-  data[threadIdx.x] = value;
-}
-
 void fail_in_one_thread(int) {
   __syncthreads();
   if (threadIdx.x == 3) fail(ErrorCode::kInternal, "kernel_emulation_test: on purpose");
@@ -354,33 +230,6 @@ class KernelEmulation : public ::testing::Test {
   cudaError_t finish() { return cudaStreamSynchronize(stream_); }
   cudaStream_t stream_ = nullptr;
 };
-
-TEST_F(KernelEmulation, EveryThreadOfEveryBlockRunsOnce) {
-  std::vector<int> places;
-  cuda::launch(note_places, 2, 3, stream_, &places);
-  EXPECT_TRUE(places.empty());
-  EXPECT_EQ(finish(), cudaSuccess);
-  EXPECT_EQ(places, (std::vector<int>{0, 1, 2, 3, 4, 5}));
-}
-
-TEST_F(KernelEmulation, ThreadsMeetAtBarriers) {
-  std::vector<int> data(128);
-  for (int i = 0; i < 128; ++i) data[static_cast<std::size_t>(i)] = i;
-  cuda::launch_cooperative(reverse_in_shared_memory, 2, 64, stream_, data.data());
-  EXPECT_EQ(finish(), cudaSuccess);
-  for (int i = 0; i < 128; ++i) {
-    EXPECT_EQ(data[static_cast<std::size_t>(i)], i / 64 * 64 + 63 - i % 64);
-  }
-}
-
-TEST_F(KernelEmulation, WarpsShuffle) {
-  std::vector<int> data(64, 1);
-  data[40] = 5;
-  cuda::launch_cooperative(sum_of_warp, 1, 64, stream_, data.data());
-  EXPECT_EQ(finish(), cudaSuccess);
-  EXPECT_EQ(data[0], 32);
-  EXPECT_EQ(data[63], 36);
-}
 
 TEST_F(KernelEmulation, AnErrorInAThreadBreaksTheGpu) {
   cuda::launch_cooperative(fail_in_one_thread, 1, 32, stream_, 0);

@@ -175,12 +175,10 @@ cudaError_t cudaRuntimeGetVersion(int* version) {
 }
 
 cudaError_t cudaGetLastError() {
-  const cudaError_t last = cudaPeekAtLastError();
+  const cudaError_t last = this_thread().last_error;
   this_thread().last_error = cudaSuccess;
   return last;
 }
-
-cudaError_t cudaPeekAtLastError() { return this_thread().last_error; }
 
 const char* cudaGetErrorName(cudaError_t error) { return describe(error, true); }
 const char* cudaGetErrorString(cudaError_t error) { return describe(error, false); }

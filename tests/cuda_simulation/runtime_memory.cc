@@ -190,10 +190,6 @@ cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes, cudaStream_t st
   });
 }
 
-cudaError_t cudaMemset(void* data, int value, size_t bytes) {
-  return cudaMemsetAsync(data, value, bytes, nullptr);
-}
-
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   return call_gpu([&](World& world) {
     *total = world.arena.total();

@@ -162,17 +162,6 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   });
 }
 
-cudaError_t cudaStreamQuery(cudaStream_t stream) {
-  return call_gpu([&](World& world) {
-    const auto queue = world.queue_of(stream);
-    if (!queue) return cudaErrorInvalidResourceHandle;
-    if (const cudaError_t status = refuse_if_captured(*queue); status != cudaSuccess) return status;
-    nudge(world, queue);
-    return queue->items.empty() ? world.gpus[static_cast<std::size_t>(queue->gpu)].failure
-                                : cudaErrorNotReady;
-  });
-}
-
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned int) {
   return call_gpu([&](World& world) {
     const auto queue = world.queue_of(stream);
@@ -326,15 +315,6 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
     owned->capture = found->second->capture;
     *executable = owned.get();
     world.executables[*executable] = std::move(owned);
-    return cudaSuccess;
-  });
-}
-
-cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* count) {
-  return call_gpu([&](World& world) {
-    const auto found = world.graphs.find(graph);
-    if (found == world.graphs.end() || nodes) return cudaErrorInvalidValue;
-    *count = found->second->capture->nodes.size();
     return cudaSuccess;
   });
 }

@@ -230,32 +230,6 @@ TEST(AugmentImages, ChangesTheNamedComponentAlone) {
       kNotFound, "'image'", "label, photo");
 }
 
-// The recipe of CIFAR-10, from bytes to standardised floats.
-TEST(AugmentImages, ARecipeGivesTheSameBitsInAnyNumberOfThreads) {
-  const Dataset base = coordinates(60, 8, 8).shuffle(60, 1);
-  const auto recipe = [&](int calls) {
-    return augment_images(base,
-                          {image::random_crop(8, {.padding = 2}), image::random_flip_left_right(),
-                           image::random_brightness(0.2), image::random_contrast(0.8, 1.2),
-                           image::cutout(4), image::per_image_standardization()},
-                          {.seed = 7, .num_parallel_calls = calls})
-        .batch(16);
-  };
-  std::set<double> first_values;
-  for (std::uint64_t epoch : {0, 1}) {
-    auto straight = recipe(1).iterate(epoch), parallel = recipe(4).prefetch(2).iterate(epoch);
-    while (auto expected = straight->next()) {
-      const auto actual = parallel->next();
-      ASSERT_TRUE(actual);
-      EXPECT_EQ((*actual)[0].to_doubles(), (*expected)[0].to_doubles());
-      EXPECT_EQ(numbers_of((*actual)[1]), numbers_of((*expected)[1]));
-      first_values.insert((*expected)[0].to_doubles()[27]);
-    }
-    EXPECT_FALSE(parallel->next());
-  }
-  EXPECT_GT(first_values.size(), 6u);  // of 8 batches
-}
-
 // A picture and its mask take the same stream, and with it the same change.
 TEST(Augment, MasksFollowTheirPictures) {
   const auto crop = image::random_crop(3);

@@ -1,16 +1,13 @@
 // Attention on a GPU: one operation whose memory grows with the steps, and GPTs that train on it.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/gpu/gpu_helpers.h"
-#include "tests/support/op_table.h"
 #include "tests/support/seen_ops.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/model/generate.h"
 #include "tutti/model/layers/layers.h"
 #include "tutti/model/sequential.h"
-#include "tutti/strategy/captured_step.h"
 #include "tutti/strategy/strategies.h"
 #include "tutti/tensor/device_memory.h"
-#include "tutti/tensor/dispatch.h"
 
 namespace tutti {
 namespace {
@@ -45,24 +42,6 @@ TEST(GpuAttention, GivesTheSameBitsEachTime) {
     const auto first = attention_and_gradients(c), second = attention_and_gradients(c);
     for (std::size_t i = 0; i < first.size(); ++i) testing::expect_same_bits(second[i], first[i]);
   }
-}
-
-bool gpu_has(OpId op, DType dtype) {
-  return (op == OpId::kAttention || op == OpId::kAttentionGrad) && is_floating(dtype);
-}
-
-std::vector<std::vector<Tensor>> run_on_gpu(std::span<const OpCall> calls) {
-  std::vector<std::vector<Tensor>> results;
-  for (OpCall call : calls) {
-    call.inputs = gpu_tests::on(kGpu, call.inputs);
-    results.push_back(gpu_tests::on(Device{}, dispatch(call)));
-  }
-  return results;
-}
-
-TEST(GpuAttention, AgreesWithTheReferenceInTheTableOfOperations) {
-  const testing::OpBackend gpu{"gpu", gpu_has, run_on_gpu};
-  expect_agreement(gpu, testing::op_family("attention"));
 }
 
 /// Bytes of the GPU that attention over so many steps, forward and backward, has in use at once.
@@ -133,36 +112,6 @@ TEST(GpuAttention, AGptTrainsAndWritesAsOnTheCpu) {
   EXPECT_LT(actual.losses.back(), 0.5 * actual.losses.front());
   EXPECT_EQ(actual.written, (std::vector<double>{1, 4, 7, 10, 13, 0, 3, 6}));
   EXPECT_EQ(actual.written, expected.written);
-}
-
-/// The losses of some steps of a causal block, by replays of a captured step or by its function.
-std::vector<double> losses_of_block(bool by_replays) {
-  set_random_seed(17);
-  OneDeviceStrategy strategy(kGpu);
-  auto scope = strategy.scope();
-  Sequential model(Input{{9, 8}}, TransformerBlock(2, 4, 16));
-  Adam optimizer(model.trainable_variables(), {.learning_rate = 0.05});
-  const Tensor x = numbers({2, 9, 8}, 5).to(kGpu), target = numbers({2, 9, 8}, 6).to(kGpu);
-  const auto body = [&] {
-    GradientTape tape;
-    const Tensor loss = reduce_mean(square(model(x, {.training = true}) - target));
-    optimizer.minimize(tape, loss);
-    return loss;
-  };
-  const auto step = captured(body);
-  std::vector<double> losses;
-  for (int i = 0; i < 5; ++i) {
-    const PerReplica<Tensor> loss = by_replays ? strategy.run(step) : strategy.run(body);
-    losses.push_back(strategy.reduce(ReduceOp::kSum, loss).item_double());
-  }
-  EXPECT_EQ(step.num_captured(), by_replays ? 1 : 0);
-  return losses;
-}
-
-TEST(GpuAttention, ReplaysOfACapturedStepGiveTheBitsOfTheFunction) {
-  const std::vector<double> expected = losses_of_block(false);
-  EXPECT_LT(expected.back(), expected.front());
-  EXPECT_EQ(losses_of_block(true), expected);
 }
 
 }  // namespace

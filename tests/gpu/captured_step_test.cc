@@ -304,40 +304,6 @@ TEST(CapturedStep, RulesWithNormsAndScatterOperationsAreReplayed) {
   EXPECT_EQ(trained_by_norms(clipped, true), trained_by_norms(clipped, false));
 }
 
-/// w -= rate * g, known to no GPU.
-class HostRule final : public UpdateRule {
- public:
-  std::string_view name() const override { return "host rule"; }
-  std::vector<SlotSpec> slots() const override { return {}; }
-  void apply(const UpdateArgs& args) const override {
-    for (std::size_t i = 0; i < args.count; ++i) {
-      args.weights<float>()[i] -=
-          static_cast<float>(args.scalars.learning_rate) * args.gradient<float>()[i];
-    }
-  }
-};
-
-/// An optimizer whose rule a GPU has no kernel for.
-class HostOptimizer final : public Optimizer {
- public:
-  explicit HostOptimizer(std::span<const Variable> variables)
-      : Optimizer(variables, std::make_unique<HostRule>(), OptimizerOptions{}) {}
-};
-
-TEST(CapturedStep, OptimizersThatUpdateOnTheHostAreRefused) {
-  const auto strategy = std::make_unique<OneDeviceStrategy>(kGpu);
-  const auto scope = strategy->scope();
-  Variable w(Tensor::from<float>({2}, {1, 2}));
-  HostOptimizer optimizer(std::vector<Variable>{w});
-  const auto step = captured([&](const Tensor& x) {
-    GradientTape tape;
-    optimizer.minimize(tape, reduce_sum(w.value() * x));
-  });
-  const Tensor x = Tensor::ones({2}, DType::kFloat32, kGpu);
-  strategy->run(step, x);
-  EXPECT_ERROR(strategy->run(step, x), kFailedPrecondition, "a value is read on the host");
-}
-
 TEST(CapturedStep, OptionsBelowOneAreRefused) {
   const auto fn = [](const Tensor& x) { return x; };
   EXPECT_THROW(captured(fn, {.num_warm_up_calls = 0}), Error);

@@ -18,7 +18,6 @@ namespace tutti::gpu_tests {
 using testing::expect_tensor;
 
 inline constexpr Device kGpu{DeviceType::kGpu, 0};
-inline constexpr Device kSecondGpu{DeviceType::kGpu, 1};
 
 inline std::vector<Tensor> on(Device device, const std::vector<Tensor>& tensors) {
   std::vector<Tensor> moved;

@@ -92,22 +92,6 @@ TEST(GpuLayers, AllAgreeWithTheCpu) {
   }
 }
 
-TEST(GpuLayers, MoreOptionsAgreeWithTheCpu) {
-  compare_layer(made<Dense>(3, DenseOptions{.activation = "softmax"}), {numbers({4, 6}, 1)});
-  const std::vector<Tensor> x = {numbers({4, 8, 8, 8}, 1)};
-  compare_layer(made<Conv2D>(6, 3, Conv2DOptions{.strides = 2, .padding = "same"}), x);
-  compare_layer(made<BatchNormalization>(BatchNormalizationOptions{.synchronized = true}), x);
-}
-
-TEST(GpuLayers, CornersOfActivationsAgreeWithTheCpu) {
-  const Tensor x = Tensor::from<float>({2, 5}, {-3, 0, 6, 7, 1, 3, -1, 5, -6, 0.5f});
-  for (const char* function : {"relu", "relu6", "selu", "elu", "hard_sigmoid", "hard_silu"})
-    compare_layer(made<Activation>(function), {x});
-  compare_layer(made<Relu>(ReluOptions{.max_value = 6.0, .negative_slope = 0.25}), {x});
-  compare_layer(made<Relu>(ReluOptions{.max_value = 5.0, .negative_slope = 0.25, .threshold = 1.0}),
-                {x});
-}
-
 TEST(GpuLayers, MasksAgreeWithTheCpu) {
   Tensor x = numbers({2, 5, 3}, 1);
   // The second sequence begins with a gap, whose query sees nothing, and has one inside.
@@ -128,12 +112,6 @@ TEST(GpuLayers, MixedPoliciesComputeInSixteenBits) {
     compare_layer(made<Conv2D>(6, 3), {numbers({2, 8, 8, 4}, 1)}, 3e-2);
   }
   set_dtype_policy("float32");
-}
-
-TEST(GpuLayers, DropoutMasksAreThoseOfTheCpu) {
-  const RandomKey key{.seed = 5};
-  const Tensor x = Tensor::ones({200});
-  expect_near(dropout(x.to(kGpu), 0.3, key), dropout(x, 0.3, key), 1e-6);
 }
 
 }  // namespace

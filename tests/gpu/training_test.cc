@@ -1,7 +1,5 @@
 // Training on a GPU by fit and by a loop of one's own, compared with the CPU's.
 // SPDX-License-Identifier: Apache-2.0
-#include <filesystem>
-
 #include "tests/gpu/gpu_helpers.h"
 #include "tutti/model/callbacks.h"
 #include "tutti/model/layers/layers.h"
@@ -88,69 +86,6 @@ TEST(GpuTraining, FitWithClippingAndAveragesAgreesWithTheCpu) {
   options.clipping.global_clipnorm = 0.5;
   options.ema = EmaOptions{.momentum = 0.9};
   compare_training(options);
-}
-
-TEST(GpuTraining, CustomLoopAgreesWithTheCpu) {
-  const Tensor x = numbers({kRows, 6, 6, 2}, 1);
-  const Dataset data = Dataset::from_tensor_slices({x, labels_of(x)}).batch(16);
-  const auto losses = [&](Device device) {
-    set_random_seed(17);
-    OneDeviceStrategy strategy(device);
-    auto scope = strategy.scope();
-    Sequential model = small_network();
-    Sgd optimizer(model.trainable_variables(), {.learning_rate = 0.05});
-    DistributedDataset batches = strategy.distribute_dataset(data);
-    std::vector<double> values;
-    for (int epoch = 0; epoch < 2; ++epoch) {
-      for (const PerReplica<Batch>& batch : batches) {
-        const PerReplica<Tensor> loss = strategy.run(
-            [&](const Batch& part) {
-              EXPECT_EQ(part.features().device(), device);
-              GradientTape tape;
-              const Tensor logits = model(part.features(), {.training = true});
-              const Tensor examples = losses::sparse_categorical_crossentropy(
-                  part.labels(), logits, {.from_logits = true});
-              const Tensor mean = compute_average_loss(examples, part.global_rows());
-              optimizer.minimize(tape, mean);
-              return mean;
-            },
-            batch);
-        values.push_back(strategy.reduce(ReduceOp::kSum, loss).item_double());
-      }
-    }
-    return values;
-  };
-  const std::vector<double> expected = losses(Device{}), actual = losses(kGpu);
-  testing::expect_near(actual, expected, 1e-3);
-}
-
-TEST(GpuTraining, CheckpointOfAGpuGoesOnOnTheCpu) {
-  const std::string path = ::testing::TempDir() + "gpu_training/model.safetensors";
-  std::filesystem::remove_all(::testing::TempDir() + "gpu_training");
-  const Tensor x = numbers({kRows, 6, 6, 2}, 1);
-  const Tensor y = labels_of(x);
-  const auto make = [&](OneDeviceStrategy& strategy) {
-    auto scope = strategy.scope();
-    Sequential model = small_network();
-    model.compile({.optimizer = AdamOptions{.learning_rate = 0.01},
-                   .loss = SparseCategoricalCrossentropy({.from_logits = true})});
-    return model;
-  };
-  const FitOptions quiet{.epochs = 1, .batch_size = 16, .verbose = Verbosity::kSilent};
-  set_random_seed(17);
-  OneDeviceStrategy gpu(kGpu), cpu(Device{});
-  Sequential first = make(gpu), second = make(cpu);
-  first.fit(x, y, quiet);
-  first.checkpoint().save(path);
-  second.checkpoint().restore(path);
-  EXPECT_EQ(hash_variables(second.variables()), hash_variables(first.variables()));
-  EXPECT_EQ(second.optimizer().iterations().value().item_int(), 3);
-  first.fit(x, y, quiet);
-  second.fit(x, y, quiet);
-  const std::vector<Variable> got = first.variables(), want = second.variables();
-  for (std::size_t i = 0; i < got.size(); ++i) {
-    expect_near(got[i].value(), want[i].value(), 5e-3);
-  }
 }
 
 }  // namespace

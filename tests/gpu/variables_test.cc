@@ -97,17 +97,10 @@ TEST(GpuVariables, ScatterChecksWhatTheHostHas) {
       "int32 or int64", "float32");
 }
 
-TEST(GpuVariables, ScatterOperationsAgreeWithTheCpu) {
+TEST(GpuVariables, ScatterRefusesOrLeavesOutRowsOutOfRange) {
   const Tensor start = gpu_tests::numbers({5, 2}, 1, 1.0, 2.0);
   const IndexedSlices slices{gpu_tests::numbers({3, 2}, 2, 1.0, 2.0),
                              Tensor::from<std::int64_t>({3}, {4, 0, 4}), Shape{5, 2}};
-  for (const auto& [name, scatter] : kScatters) {
-    SCOPED_TRACE(name);
-    Variable host = variable_on(Device{}, start), gpu = variable_on(kGpu, start);
-    (host.*scatter)(slices);
-    (gpu.*scatter)({slices.values.to(kGpu), slices.indices.to(kGpu), slices.dense_shape});
-    testing::expect_same_bits(gpu.value().to(Device{}), host.value());
-  }
   Variable w = variable_on(kGpu, start);
   EXPECT_INVALID(
       w.scatter_add({slices.values, Tensor::from<std::int64_t>({3}, {4, 5, 0}), Shape{5, 2}}),
@@ -118,13 +111,6 @@ TEST(GpuVariables, ScatterOperationsAgreeWithTheCpu) {
   expect_tensor(w.value().detached_rows(0, 1), {1, 2},
                 slices.values.detached_rows(2, 1).to_doubles());
   testing::expect_same_bits(w.value().detached_rows(1, 4).to(Device{}), start.detached_rows(1, 4));
-}
-
-TEST(GpuVariables, HashIsThatOfTheSameValuesOnTheCpu) {
-  const Tensor value = gpu_tests::numbers({7, 3}, 1);
-  const std::vector<Variable> host = {variable_on(Device{}, value)};
-  const std::vector<Variable> gpu = {variable_on(kGpu, value)};
-  EXPECT_EQ(hash_variables(gpu), hash_variables(host));
 }
 
 TEST(GpuVariables, CheckpointsTravelBetweenDevices) {
@@ -144,7 +130,8 @@ TEST(GpuVariables, CheckpointsTravelBetweenDevices) {
 }
 
 /// Weights after `num_steps` steps of `options` over given gradients.
-std::vector<Tensor> after_steps(const OptimizerSpec& spec, Device device, int num_steps) {
+std::vector<Tensor> after_steps(const OptimizerSpec& spec, Device device, int num_steps,
+                                int num_updates) {
   OneDeviceStrategy strategy(device);
   auto scope = strategy.scope();
   const Variable w(gpu_tests::numbers({6, 5}, 1), {.name = "w"});
@@ -160,13 +147,13 @@ std::vector<Tensor> after_steps(const OptimizerSpec& spec, Device device, int nu
   }
   optimizer->finalize_variable_values();
   EXPECT_EQ(w.value().device(), device);
-  EXPECT_EQ(optimizer->iterations().value().item_int(), num_steps);
+  EXPECT_EQ(optimizer->iterations().value().item_int(), num_updates);
   return {w.value(), b.value()};
 }
 
-void compare_optimizer(const OptimizerSpec& spec, int num_steps = 4) {
-  const std::vector<Tensor> expected = after_steps(spec, Device{}, num_steps);
-  const std::vector<Tensor> actual = after_steps(spec, kGpu, num_steps);
+void compare_optimizer(const OptimizerSpec& spec, int num_steps = 4, int num_updates = 4) {
+  const std::vector<Tensor> expected = after_steps(spec, Device{}, num_steps, num_updates);
+  const std::vector<Tensor> actual = after_steps(spec, kGpu, num_steps, num_updates);
   for (std::size_t i = 0; i < expected.size(); ++i) expect_near(actual[i], expected[i], 1e-5);
 }
 
@@ -184,43 +171,19 @@ TEST(GpuOptimizers, VariantsAgreeWithTheCpu) {
 }
 
 TEST(GpuOptimizers, SharedOptionsAgreeWithTheCpu) {
-  SgdOptions decay{.learning_rate = 0.1};
-  decay.weight_decay = 0.05;
-  compare_optimizer(decay);
-  SgdOptions ema{.learning_rate = 0.1};
-  ema.ema = EmaOptions{.momentum = 0.8, .overwrite_frequency = 2};
-  compare_optimizer(ema);
-  AdamOptions value;
-  value.clipping.clipvalue = 0.3;
-  compare_optimizer(value);
-  AdamOptions norm;
-  norm.clipping.clipnorm = 0.5;
-  compare_optimizer(norm);
-  SgdOptions global{.learning_rate = 0.1};
-  global.clipping.global_clipnorm = 0.5;
-  compare_optimizer(global);
-  SgdOptions scaled{.learning_rate = 0.1};
-  scaled.dynamic_loss_scale = DynamicLossScaleOptions{.initial_scale = 8.0, .growth_steps = 2};
-  compare_optimizer(scaled);
-}
-
-TEST(GpuOptimizers, AccumulatedGradientsAgreeWithTheCpu) {
-  SgdOptions options{.learning_rate = 0.1};
-  options.gradient_accumulation_steps = 2;
-  const auto weights = [&](Device device) {
-    OneDeviceStrategy strategy(device);
-    auto scope = strategy.scope();
-    const Variable w(gpu_tests::numbers({4}, 1), {.name = "w"});
-    const auto optimizer = make_optimizer(options, std::vector{w});
-    for (std::uint64_t step = 0; step < 4; ++step) {
-      strategy.run([&] {
-        const Gradient gradient = gpu_tests::numbers({4}, step).to(device);
-        optimizer->apply_gradients({&gradient, 1});
-      });
-    }
-    return w.value();
+  const OptimizerSpec specs[] = {
+      SgdOptions{.learning_rate = 0.1, .weight_decay = 0.05},
+      SgdOptions{.learning_rate = 0.1,
+                 .ema = EmaOptions{.momentum = 0.8, .overwrite_frequency = 2}},
+      AdamOptions{.clipping = {.clipvalue = 0.3}},
+      AdamOptions{.clipping = {.clipnorm = 0.5}},
+      SgdOptions{.learning_rate = 0.1, .clipping = {.global_clipnorm = 0.5}},
+      SgdOptions{.learning_rate = 0.1,
+                 .dynamic_loss_scale =
+                     DynamicLossScaleOptions{.initial_scale = 8.0, .growth_steps = 2}},
   };
-  expect_near(weights(kGpu), weights(Device{}), 1e-6);
+  for (const OptimizerSpec& spec : specs) compare_optimizer(spec);
+  compare_optimizer(SgdOptions{.learning_rate = 0.1, .gradient_accumulation_steps = 2}, 4, 2);
 }
 
 TEST(GpuOptimizers, InfiniteGradientsSkipTheUpdateAndHalveTheScale) {

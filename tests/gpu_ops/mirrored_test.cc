@@ -1,7 +1,5 @@
 // Strategies over GPUs: gradients summed there, shards, the bits of the CPU, what each one holds.
 // SPDX-License-Identifier: Apache-2.0
-#include <limits>
-
 #include "cross_device_ops/in_process/in_process_transport.h"
 #include "tensor/gpu_device.h"
 #include "tests/gpu_ops/gpu_ops_helpers.h"
@@ -17,7 +15,6 @@
 #include "tutti/testing/strategy/suite.h"
 
 namespace tutti::mirrored_test {
-using gpu_ops_tests::expect_error;
 using gpu_ops_tests::expect_tensor;
 using gpu_ops_tests::gpu;
 using strategy_tests::train;
@@ -128,59 +125,6 @@ TEST(MirroredOnGpus, CentralStorageAndOneDeviceTrainToo) {
   for (std::size_t i = 0; i < got.size(); ++i) testing::expect_same_bits(got[i], alone[i]);
 }
 
-TEST(MirroredOnGpus, ValuesThatAreNotFiniteAreFoundByEveryPolicy) {
-  for (const NonFinitePolicy policy :
-       {NonFinitePolicy::kError, NonFinitePolicy::kSkip, NonFinitePolicy::kZero}) {
-    for (const char* devices : {"gpu:0-1", "gpu:1"}) {
-      LocalStrategyOptions options = on_devices(devices, "canonical");
-      options.cross_device_ops.options.non_finite = policy;
-      MirroredStrategy strategy(options);
-      auto scope = strategy.scope();
-      Variable w(Tensor::from<float>({3}, {1, 1, 1}), {.name = "w"});
-      Sgd optimizer(std::vector<Variable>{w}, {.learning_rate = 1.0});
-      const int last = strategy.num_replicas_in_sync() - 1;
-      const auto step = [&] {
-        strategy.run([&] {
-          const ReplicaContext& replica = ReplicaContext::current();
-          const bool bad = replica.replica_id() == last;
-          const float nan = std::numeric_limits<float>::quiet_NaN();
-          const Tensor x =
-              Tensor::from<float>({3}, {0.25f, bad ? nan : 0.25f, 0.25f}, replica.device());
-          GradientTape tape;
-          optimizer.minimize(tape, reduce_sum(w.value() * x));
-        });
-      };
-      const double all = 1 - 0.25 * (last + 1), others = 1 - 0.25 * last;
-      if (policy == NonFinitePolicy::kError) {
-        expect_error(ErrorCode::kOutOfRange, {"'w'", "flat index 1", concat("replica ", last)},
-                     step);
-        expect_tensor(w.value(), {3}, {1, 1, 1});
-      } else if (policy == NonFinitePolicy::kSkip) {
-        step();
-        expect_tensor(w.value(), {3}, {1, 1, 1});
-      } else {
-        step();
-        expect_tensor(w.value(), {3}, {all, others, all});
-      }
-    }
-  }
-}
-
-TEST(MirroredOnGpus, RowsOfEmbeddingsAreSummed) {
-  MirroredStrategy strategy(on_devices("gpu:0-1", "canonical"));
-  auto scope = strategy.scope();
-  Variable table(Tensor::zeros({4, 2}), {.name = "table"});
-  Sgd optimizer(std::vector<Variable>{table}, {.learning_rate = 1.0});
-  strategy.run([&] {
-    const ReplicaContext& replica = ReplicaContext::current();
-    const Tensor rows =
-        Tensor::from<std::int64_t>({2}, {replica.replica_id(), 3}, replica.device());
-    GradientTape tape;
-    optimizer.minimize(tape, reduce_sum(gather(table, rows)));
-  });
-  expect_tensor(table.value(), {4, 2}, {-1, -1, -1, -1, 0, 0, -2, -2});
-}
-
 TEST(MirroredOnGpus, CpusAmongGpusAndCompressionAreRefused) {
   EXPECT_ERROR(MirroredStrategy strategy(on_devices("cpu:0,gpu:0")), kUnimplemented, "mirrored",
                "cpu:0", "gpu:0");
@@ -190,26 +134,6 @@ TEST(MirroredOnGpus, CpusAmongGpusAndCompressionAreRefused) {
   options = on_devices("gpu:0-1");
   options.deterministic = true;
   EXPECT_EQ(MirroredStrategy(options).cross_device_ops().name(), "canonical");
-}
-
-TEST(MirroredOnGpus, AFailingReplicaIsNamedAndNothingHangs) {
-  MirroredStrategy strategy(on_devices("gpu:0-1", "nccl"));
-  auto scope = strategy.scope();
-  Variable w(Tensor::from<float>({2}, {1, 1}), {.name = "w"});
-  Sgd optimizer(std::vector<Variable>{w}, {.learning_rate = 1.0});
-  const auto step = [&](bool fails) {
-    strategy.run([&] {
-      const ReplicaContext& replica = ReplicaContext::current();
-      GradientTape tape;
-      const Tensor loss = reduce_sum(w.value() * w.value());
-      if (fails && replica.replica_id() == 1) fail(ErrorCode::kOutOfRange, "no more data");
-      optimizer.minimize(tape, loss);
-    });
-  };
-  EXPECT_ERROR(step(true), kOutOfRange, "replica 1, step 0", "no more data");
-  expect_tensor(w.value(), {2}, {1, 1});
-  step(false);
-  expect_tensor(w.value(), {2}, {-3, -3});
 }
 
 /// Small packs: several buckets.
@@ -295,20 +219,6 @@ std::string trained(Strategy& strategy, const MakeOptimizer& make) {
   return hash_variables(all);
 }
 
-/// A rule that kernels do not know: its updates go by way of the host.
-class OwnRule final : public UpdateRule {
- public:
-  std::string_view name() const override { return "own"; }
-  std::vector<SlotSpec> slots() const override { return {{"slot", 0.5}}; }
-  void apply(const UpdateArgs& args) const override {
-    for (std::size_t i = 0; i < args.count; ++i) {
-      float& slot = args.slot<float>(0)[i];
-      slot += args.gradient<float>()[i];
-      args.weights<float>()[i] -= 0.01f * slot;
-    }
-  }
-};
-
 TEST(FullyShardedOnGpus, EveryOptimizerHasMirroredsBits) {
   const std::vector<std::pair<std::string, MakeOptimizer>> optimizers = {
       {"adam", [](const Variables& v) { return std::make_unique<Adam>(v); }},
@@ -344,31 +254,6 @@ TEST(FullyShardedOnGpus, EveryOptimizerHasMirroredsBits) {
       FullyShardedStrategy strategy(sharded_on("gpu:0-2", stage));
       EXPECT_EQ(trained(strategy, make), expected) << name << ", stage " << stage;
     }
-  }
-}
-
-TEST(FullyShardedOnGpus, UpdatesOutsideOfReplicasAreThoseOfMirrored) {
-  const auto updated = [](Strategy& strategy, const UpdateRule& rule) {
-    const auto scope = strategy.scope();
-    const Variable w(random_normal({40, 3}, RandomKey{1, kUserPurpose, 1, 0, 0}), {.name = "w"});
-    Variables variables = {w};
-    Variables slots;
-    for (const SlotSpec& slot : rule.slots()) {
-      slots.push_back(w.storage().create_slot(slot.name, slot.initial_value));
-    }
-    const Tensor gradient = random_normal({40, 3}, RandomKey{1, kUserPurpose, 2, 0, 0});
-    w.storage().update(rule, slots, gradient, {.learning_rate = 0.1});
-    variables.insert(variables.end(), slots.begin(), slots.end());
-    return hash_variables(variables);
-  };
-  const LambRule lamb;
-  const AdamRule adam_rule;
-  const OwnRule own;
-  const std::vector<const UpdateRule*> rules = {&lamb, &adam_rule, &own};
-  for (const UpdateRule* rule : rules) {
-    MirroredStrategy mirrored(on("gpu:0-2"));
-    FullyShardedStrategy strategy(sharded_on("gpu:0-2", 3));
-    EXPECT_EQ(updated(strategy, *rule), updated(mirrored, *rule)) << rule->name();
   }
 }
 

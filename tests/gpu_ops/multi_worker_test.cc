@@ -9,7 +9,6 @@
 #include "tests/gpu_ops/gpu_ops_helpers.h"
 #include "tests/strategy/toy_training.h"
 #include "tests/support/ranks.h"
-#include "tutti/checkpoint/checkpoint.h"
 #include "tutti/optimizer/gradient_reducer.h"
 #include "tutti/optimizer/sgd.h"
 #include "tutti/strategy/captured_step.h"
@@ -253,51 +252,6 @@ TEST(MultiWorkerGpus, CollectivesAndVariablesOfEveryKind) {
     EXPECT_EQ(strategy.gather(results, 0).shape(), Shape{24});
     const auto ten = strategy.run([] { return ReplicaContext::current().replica_id() * 10; });
     EXPECT_EQ(ten[0], strategy.first_replica() * 10);
-  });
-}
-
-TEST(MultiWorkerGpus, DifferentInitialValuesAreRefused) {
-  const auto errors =
-      run_on(workers_on({"gpu:0", "gpu:1"}, Implementation::kCanonical), [](auto& strategy) {
-        const auto scope = strategy.scope();
-        const Variable w(Tensor::full({2}, strategy.worker()), {.name = "w"});
-      });
-  EXPECT_THAT(errors, Each(HasSubstr("the workers make different variables: worker 0 'w'")));
-}
-
-/// What Recovery does at a commit and after it: from memory, and from another worker's bytes.
-TEST(MultiWorkerGpus, SnapshotsAndBytesBringTheStateBack) {
-  expect_fine(workers_on({"gpu:0-1", "gpu:2"}, Implementation::kCanonical), [](auto& strategy) {
-    auto scope = strategy.scope();
-    Variable w(Tensor::from<float>({2}, {1, 2}), {.name = "w"});
-    Variable count(Tensor::scalar(0, DType::kInt64),
-                   {.name = "count",
-                    .trainable = false,
-                    .synchronization = VariableSynchronization::kOnRead,
-                    .aggregation = VariableAggregation::kSum});
-    Sgd sgd(std::vector<Variable>{w}, {.learning_rate = 0.5});
-    const auto step = [&] {
-      strategy.run([&] {
-        GradientTape tape;
-        count.assign_add(Tensor::scalar(1, DType::kInt64, ReplicaContext::current().device()));
-        sgd.minimize(tape, reduce_sum(w.value() * 0.5f));
-      });
-    };
-    const Checkpoint state({w, count});
-    step();
-    const CheckpointSnapshot kept = state.snapshot(1);
-    const std::string bytes = Checkpoint::to_bytes(kept);
-    step();
-    expect_tensor(w.value(), {2}, {-0.5, 0.5});
-    state.restore(kept);
-    expect_tensor(w.value(), {2}, {0.25, 1.25});
-    expect_tensor(count.value(), {}, {3});
-    step();
-    state.restore_from_bytes(bytes, "worker 0");
-    for (const Tensor& copy : w.storage().local_components()) {
-      expect_tensor(copy, {2}, {0.25, 1.25});
-    }
-    expect_tensor(count.value(), {}, {3});
   });
 }
 

@@ -299,39 +299,6 @@ TEST(Nccl, CommunicatorsAreMadeOnceAndLaunchesAreGrouped) {
             "finalize rank 0\nfinalize rank 1\ndestroy rank 0\ndestroy rank 1\n");
 }
 
-TEST(Nccl, LaunchesOfTwoThreadsReachAllGpusInOneOrder) {
-  MirroredStrategy strategy({.devices = "gpu:0-1", .cross_device_ops = {"nccl"}});
-  take_nccl_notes();
-  constexpr int kRounds = 20;
-  const auto reduce = [&](float value, std::size_t count) {
-    const std::pair<PerReplica<Tensor>, std::vector<Device>> pair = {
-        PerReplica<Tensor>({Tensor(value).to(gpu(0)), Tensor(value).to(gpu(1))}), gpus(2)};
-    const std::vector batch(count, pair);
-    for (int round = 0; round < kRounds; ++round) {
-      for (const auto& sums : strategy.batch_reduce_to(ReduceOp::kSum, batch)) {
-        for (const Tensor& sum : sums) expect_tensor(sum, {}, {2 * value});
-      }
-    }
-  };
-  const auto other = Executor::system().start("other", [&] { reduce(2, 3); });
-  reduce(1, 2);
-  other->join();
-  // Each group has the same call of both ranks, two values or three.
-  std::string notes = take_nccl_notes();
-  EXPECT_EQ(notes.find('!'), std::string::npos) << notes;
-  int groups = 0;
-  for (const char* count : {"2", "3"}) {
-    const std::string group = concat("group start\nall_reduce rank 0 count ", count,
-                                     "\nall_reduce rank 1 count ", count, "\ngroup end\n");
-    for (auto at = notes.find(group); at != std::string::npos; at = notes.find(group)) {
-      notes.erase(at, group.size());
-      ++groups;
-    }
-  }
-  EXPECT_EQ(groups, 2 * kRounds) << notes;
-  EXPECT_EQ(notes.find("all_reduce"), std::string::npos) << notes;
-}
-
 TEST(Nccl, ConformsInASampleOfTheKit) {
   conformance::Subject subject("nccl");
   subject.use_devices(gpus(3));
@@ -532,26 +499,6 @@ LocalStrategyOptions two_gpus(std::chrono::milliseconds timeout) {
   options.cross_device_ops.name = "nccl";
   options.cross_device_ops.options.timeout = timeout;
   return options;
-}
-
-TEST(PeerFailures, TrainingEndsWithRankAndOperation) {
-  MirroredStrategy strategy(two_gpus(kShort));
-  auto scope = strategy.scope();
-  Variable w(Tensor::from<float>({2}, {1, 1}), {.name = "w"});
-  Sgd optimizer(std::vector<Variable>{w}, {.learning_rate = 0.1});
-  const auto step = [&] {
-    strategy.run([&] {
-      GradientTape tape;
-      optimizer.minimize(tape, reduce_sum(w.value() * w.value()));
-    });
-  };
-  step();
-  expect_tensor(w.value(), {2}, {0.6, 0.6}, 1e-6);
-  const Environment faults("TUTTI_SIMULATED_NCCL", "peer_never:1");
-  expect_error(ErrorCode::kDeadlineExceeded, {"nccl: rank", "all_reduce of", "200 ms"}, [&] {
-    step();
-    w.value().to_doubles();
-  });
 }
 
 TEST(PeerFailures, AReplayAsksBeforeItIsLaunched) {

@@ -259,14 +259,6 @@ TEST(AverageLoss, IsTheMeanWithoutStrategyAndZeroOfNoLosses) {
   EXPECT_INVALID(compute_average_loss(Tensor(1.0f)), "at least rank 1");
 }
 
-TEST(AverageLoss, DefaultGlobalBatchIsReplicasTimesLocal) {
-  EqualReplicas group(2);
-  ReplicaGroupScope scope(&group);
-  const Tensor loss = compute_average_loss(example_losses());
-  EXPECT_NEAR(loss.item(), 13.7 / 6, 1e-5);
-  EXPECT_NEAR(group.all_reduce(ReduceOp::kSum, loss).item(), 4.5667, 1e-4);
-}
-
 TEST(AverageLoss, TellsTheGroupWhenItAssumesEqualRows) {
   struct Group : EqualReplicas {
     Group() : EqualReplicas(2) {}

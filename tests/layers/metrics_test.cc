@@ -6,16 +6,6 @@
 
 namespace tutti::metrics_test {
 
-TEST(MetricTest, MeanOfEqualValuesIsThatValue) {
-  Mean first("first"), second("second");
-  first.update_state(5.0f);
-  second.update_state(5.0f);
-  EXPECT_EQ(first.result().item(), 5.0f);
-  EXPECT_EQ(second.result().item(), 5.0f);
-  EXPECT_EQ(first.variables()[0].name(), "first/total");
-  EXPECT_EQ(first.variables()[1].name(), "first/count");
-}
-
 TEST(MetricTest, MeanIsOverValuesNotOverBatches) {
   Mean mean;
   EXPECT_EQ(mean.result().item(), 0.0f) << "of nothing";

@@ -355,21 +355,6 @@ TEST(BatchNormalizationTest, SynchronizedUsesOneAllReduceAndTheGlobalStatistics)
   expect_values(y, {-a, -b, a, b}, 1e-5);
 }
 
-TEST(BatchNormalizationTest, SynchronizedGradientOfOneReplicaEqualsThePlainOne) {
-  const Tensor x = Tensor::from<float>({4, 2}, {1, 5, 2, -3, 0.5, 2, -1, 0});
-  std::vector<std::vector<double>> gradients;
-  for (const bool synchronized : {false, true}) {
-    BatchNormalization layer({.synchronized = synchronized});
-    layer.build_for({2});
-    GradientTape tape;
-    tape.watch(x);
-    const Tensor y = layer(x, {.training = true});
-    const Tensor loss = reduce_sum(y * y * y);
-    gradients.push_back(tape.gradient(loss, x).to_dense().to_doubles());
-  }
-  testing::expect_near(gradients[0], gradients[1], 1e-4);
-}
-
 /// Normalises the elements of `x` that have the same key, with weights per element.
 std::vector<double> normalized_by(const std::vector<double>& x,
                                   const std::function<std::size_t(std::size_t)>& key,

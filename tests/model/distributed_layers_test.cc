@@ -12,21 +12,6 @@
 namespace tutti::distributed_layers_test {
 using namespace model_tests;
 
-TEST(DistributedMetrics, MeanIsOverAllValues) {
-  for (const auto& strategy : several_strategies()) {
-    SCOPED_TRACE(label_of(*strategy));
-    auto scope = strategy->scope();
-    Mean mean;
-    for (const PerReplica<Batch>& batch : strategy->distribute_dataset(Dataset::range(10).batch(3)))
-      strategy->run([&](const Batch& part) { mean.update_state(part.features()); }, batch);
-    EXPECT_EQ(mean.result().item(), 4.5f);
-    EXPECT_EQ(mean.variables()[0].value().item(), 45.0f);
-    EXPECT_EQ(mean.variables()[1].value().item(), 10.0f);
-    mean.reset_state();
-    EXPECT_EQ(mean.result().item(), 0.0f);
-  }
-}
-
 TEST(DistributedMetrics, CountsOfReplicasAddUpBeforeTheyAreDivided) {
   // 130 rows in batches of 32: replicas see different shares of both labels.
   const Tensor p = random_uniform({130, 1}, {.seed = 21});
@@ -119,35 +104,6 @@ TEST(DistributedMetrics, ResultsInsideRunAreThoseOfAllReplicas) {
   }
 }
 
-TEST(DistributedLosses, SumOverReplicasIsTheGlobalMeanAndOutsideRunRefused) {
-  for (const auto& strategy : several_strategies()) {
-    SCOPED_TRACE(label_of(*strategy));
-    const PerReplica<Tensor> losses = strategy->run([] {
-      const Device device = ReplicaContext::current().device();
-      return compute_average_loss(Tensor::from<float>({3}, {2.5, 6.2, 5.0}, device));
-    });
-    EXPECT_NEAR(losses[0].item(), 13.7 / 3 / strategy->num_replicas_in_sync(), 1e-6);
-    EXPECT_NEAR(strategy->reduce(ReduceOp::kSum, losses).item(), 4.5667, 1e-4);
-  }
-  auto strategy = model_tests::mirrored("cpu:0-1");
-  auto scope = strategy->scope();
-  EXPECT_ERROR(compute_average_loss(Tensor::ones({2})), kFailedPrecondition,
-               "compute_average_loss: called in the cross-replica context");
-}
-
-TEST(DistributedLosses, AutoReductionIsRefusedInACustomLoop) {
-  auto strategy = model_tests::mirrored("cpu:0-1");
-  const std::string message = model_tests::error_of([&] {
-    strategy->run([] {
-      const Device device = ReplicaContext::current().device();
-      return BinaryCrossentropy()(Tensor::ones({2}, DType::kFloat32, device),
-                                  Tensor::ones({2}, DType::kFloat32, device));
-    });
-  });
-  EXPECT_THAT(message, ::testing::HasSubstr("reduction AUTO divides by the examples of this "
-                                            "replica alone, but 2 replicas take part"));
-}
-
 /// One training step of a normalised model on 12 rows; returns weights and moving averages.
 std::vector<double> normalized_step(Strategy& strategy, bool synchronized) {
   set_random_seed(4);
@@ -187,30 +143,6 @@ TEST(DistributedBatchNormalization, AReplicaWithoutRowsKeepsItsAverages) {
       means.push_back(mean.item());
     expect_near(means, synchronized ? std::vector<double>{3, 3} : std::vector<double>{3, 0}, 1e-6);
   }
-}
-
-TEST(DistributedDropout, ReplicasDrawDifferentMasksAndReplaysTheSame) {
-  auto masks = [] {
-    set_random_seed(6);
-    auto strategy = model_tests::mirrored("cpu:0-1");
-    auto scope = strategy->scope();
-    Dropout layer(0.5);
-    layer.build_for({64});
-    std::vector<std::vector<double>> found;
-    for (int step = 0; step < 2; ++step) {
-      const PerReplica<Tensor> results = strategy->run([&] {
-        const Device device = ReplicaContext::current().device();
-        return layer(Tensor::ones({1, 64}, DType::kFloat32, device), {.training = true});
-      });
-      for (const Tensor& result : results) found.push_back(result.to_doubles());
-    }
-    return found;
-  };
-  const auto first = masks();
-  for (std::size_t i = 0; i < first.size(); ++i)
-    for (std::size_t j = 0; j < i; ++j) EXPECT_NE(first[i], first[j]) << i << " and " << j;
-  EXPECT_EQ(masks(), first);
-  set_random_seed(0);
 }
 
 namespace normalization_updates_test {

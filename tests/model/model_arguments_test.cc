@@ -248,15 +248,6 @@ Sequential fitted_line(const OptimizerSpec& optimizer, int epochs = 1) {
   return model;
 }
 
-TEST(OptimizerOptionsTest, EveryNameCompilesAndLearns) {
-  const std::vector<double> before = weights_of(fitted_line("sgd", 0));
-  for (const std::string& name : optimizer_names()) {
-    const std::vector<double> after = weights_of(fitted_line(name, 2));
-    EXPECT_NE(after, before) << name;
-    EXPECT_TRUE(std::isfinite(after.front())) << name;
-  }
-}
-
 TEST(OptimizerOptionsTest, FitEndsWithTheMovingAverage) {
   Sequential model =
       fitted_line(SgdOptions{.learning_rate = 0.1, .ema = EmaOptions{.momentum = 0.9}});
@@ -269,23 +260,6 @@ TEST(OptimizerOptionsTest, FitEndsWithTheMovingAverage) {
 TEST(OptimizerOptionsTest, AccumulationInFitCountsUpdates) {
   Sequential model = fitted_line(SgdOptions{.gradient_accumulation_steps = 4});
   EXPECT_EQ(model.optimizer().iterations().value().item_int(), 2);
-}
-
-TEST(OptimizerOptionsTest, TheSumOverReplicasIsClippedAsOneReplicaWouldClipIt) {
-  for (const int replicas : {1, 2}) {
-    auto strategy = model_tests::mirrored("cpu:0", replicas);
-    auto scope = strategy->scope();
-    const Variable weight(Tensor(0.0f));
-    Sgd optimizer(std::vector{weight}, {.learning_rate = 1.0, .clipping = {.clipvalue = 1.0}});
-    const std::vector<double> gradients =
-        replicas == 1 ? std::vector<double>{2.0} : std::vector<double>{3.0, -1.0};
-    strategy->run([&] {
-      const auto replica = static_cast<std::size_t>(ReplicaContext::current().replica_id());
-      GradientTape tape;
-      optimizer.minimize(tape, weight.value() * gradients[replica]);
-    });
-    EXPECT_EQ(weight.value().item_double(), -1.0) << replicas << " replicas; Keras 3 has 0 with 2";
-  }
 }
 
 TEST(OptimizerOptionsTest, LossScalingChangesNoBits) {

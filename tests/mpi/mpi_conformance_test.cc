@@ -174,14 +174,6 @@ TEST_F(MpiConformance, EachRankMayCallInPlaceOrNot) {
   }
 }
 
-TEST_F(MpiConformance, AMismatchIsNamedOnAllRanks) {
-  const auto all = communicator_of(transport_of_first(world().size()), "mpi");
-  const int last = all->size() - 1;
-  std::vector<float> values(all->rank() == last ? 101 : 100);
-  EXPECT_INVALID(all->all_reduce(ReduceOp::kSum, std::span(values)), "collective mismatch (count)",
-                 concat("rank ", last), "x 100", "x 101");
-}
-
 TEST_F(MpiConformance, CallsThatDifferAreErrorsThatNameBothSides) {
   mismatched_calls::expect_errors_on_every_rank(
       [](const std::string& name) { return mpi_transport({.name = name}); });
@@ -201,17 +193,6 @@ TEST_F(MpiConformance, ARankThatStaysAwayIsNamed) {
   expect_error(ErrorCode::kDeadlineExceeded, {concat("rank ", last), "did not come"}, call);
   expect_error(ErrorCode::kDeadlineExceeded, {concat("rank ", last)}, call);  // for good
   meet();
-}
-
-TEST_F(MpiConformance, AnAbortEndsTheCallsOfAllRanks) {
-  const auto all = communicator_of(transport_of_first(world().size()), "mpi");
-  meet();  // no abort while others connect
-  std::vector<float> values(1000);
-  if (all->rank() == all->size() - 1) {
-    all->abort(Error(ErrorCode::kInternal, "the loss is not a number"));
-  }
-  EXPECT_ERROR(all->all_reduce(ReduceOp::kSum, std::span(values)), kAborted,
-               "the loss is not a number");
 }
 
 // MPI must not go on in memory that the caller has taken back; and it can be used afterwards.

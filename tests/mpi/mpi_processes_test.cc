@@ -17,7 +17,6 @@ namespace mpi_processes_test {
 
 using mpi_tests::transport_of_first;
 using mpi_tests::world;
-using testing::in;
 using testing::late;
 using Bytes = std::vector<std::byte>;
 
@@ -92,20 +91,6 @@ TEST_F(MpiProcesses, AllPairsExchangeMessagesOfAllLengthsAtOnce) {
   for (const Bytes& got : heads) EXPECT_EQ(got, head);
 }
 
-TEST_F(MpiProcesses, MessagesWaitForTheirReceiverAndTagsAreIndependent) {
-  const int next = (rank() + 1) % size(), previous = (rank() + size() - 1) % size();
-  const Bytes large = pattern(3'000'000, 1), small = pattern(100, 2);
-  const auto first = group_->send(next, 1, {}, large);
-  const auto second = group_->send(next, 2, {}, small);
-  Bytes got_small(100), got_large(3'000'000);
-  group_->recv(previous, 2, {}, got_small)->wait(late());
-  EXPECT_EQ(got_small, small);
-  group_->recv(previous, 1, {}, got_large)->wait(late());
-  EXPECT_TRUE(got_large == large);
-  first->wait(late());
-  second->wait(late());
-}
-
 TEST_F(MpiProcesses, CancelledSendsAndReceivesLeaveTheOthersInOrder) {
   const int next = (rank() + 1) % size(), previous = (rank() + size() - 1) % size();
   for (int round = 0; round < 20; ++round) {
@@ -129,30 +114,6 @@ TEST_F(MpiProcesses, CancelledSendsAndReceivesLeaveTheOthersInOrder) {
     send->wait(late());
     meet(4);
   }
-}
-
-TEST_F(MpiProcesses, ADeadlineNamesThePeer) {
-  Bytes bytes(10);
-  const int last = size() - 1;
-  if (rank() == 0) {
-    const auto work = group_->recv(last, 6, {}, bytes);
-    EXPECT_ERROR(work->wait(in(std::chrono::milliseconds(20))), kDeadlineExceeded,
-                 concat("rank ", last), "tag 6");
-    meet(7);
-    work->wait(late());
-    EXPECT_EQ(bytes, pattern(10, 3));
-    return;
-  }
-  meet(7);
-  const Bytes body = pattern(10, 3);
-  if (rank() == last) group_->send(0, 6, {}, body)->wait(late());
-}
-
-TEST_F(MpiProcesses, AnAbortReachesAllProcesses) {
-  Bytes bytes(10);
-  const auto work = group_->recv((rank() + 1) % size(), 2, {}, bytes);
-  if (rank() == size() - 1) group_->abort(Error(ErrorCode::kInternal, "the loss is not a number"));
-  EXPECT_ERROR(work->wait(late()), kAborted, "the loss is not a number");
 }
 
 TEST_F(MpiProcesses, ARankThatIsGoneIsNamedAfterItsLastMessage) {

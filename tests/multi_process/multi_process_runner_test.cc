@@ -70,11 +70,6 @@ TEST(MultiProcessRunner, EachProcessHasItsOwnTfConfigAndReturnValuesAreCollected
   }
 }
 
-TEST(MultiProcessRunner, ArgumentsArePassedThrough) {
-  EXPECT_EQ(results_of("mpr_sum", {.num_workers = 3}, Json::parse(R"({"a": 40, "b": 2})")),
-            (std::vector<std::string>{"42", "43", "44"}));
-}
-
 TUTTI_PROCESS_FUNCTION(mpr_write) {
   std::cout << "This is an output line, and " << testing::this_process().name() << " wrote it\n"
             << "so is this, without an end";
@@ -280,12 +275,6 @@ TEST(MultiProcessRunner, ThoseThatGoOnBehindAChiefThatEndedWellAreWaitedFor) {
             (std::vector<std::string>{"\"done\"", "\"later\""}));
 }
 
-TUTTI_PROCESS_FUNCTION(mpr_fail_twice) {
-  std::cout << "start " << testing::num_restarts() << std::endl;
-  if (testing::this_process().index == 1 && testing::num_restarts() < 2) ::_exit(9);
-  return Json(testing::num_restarts());
-}
-
 TUTTI_PROCESS_FUNCTION(mpr_failing_assertion) {
   EXPECT_EQ(1 + 1, 3) << "wrong by one";
   if (arguments.find("ends")) ::_exit(7);
@@ -312,13 +301,6 @@ TEST(MultiProcessRunner, AnAssertionThatFailsInAProcessFailsInTheTest) {
   EXPECT_NONFATAL_FAILURE(run("waits"), "wrong by one");
 }
 
-TEST(MultiProcessRunner, AutoRestartStartsWhoFailedAgain) {
-  MultiProcessRunner runner("mpr_fail_twice", {.num_workers = 2, .auto_restart = true});
-  runner.start();
-  EXPECT_EQ(texts(runner.join().return_values), (std::vector<std::string>{"0", "2"}));
-  EXPECT_EQ(testing::num_lines(runner.result().output, "[worker-1]: start"), 3);
-}
-
 TEST(MultiProcessRunner, ATerminatedProcessIsNotRestartedByItself) {
   MultiProcessRunner runner("mpr_iterate", {.num_workers = 2, .auto_restart = true}, kWorker0Waits);
   runner.start();
@@ -335,42 +317,6 @@ TEST(MultiProcessRunner, ATaskMayRunAnotherFunction) {
             ErrorCode::kFailedPrecondition);
   EXPECT_EQ(runner.join().return_values.at(1), Json(4));
   EXPECT_EQ(error_of([&] { runner.terminate("ps", 0); }).first, ErrorCode::kNotFound);
-}
-
-TUTTI_PROCESS_FUNCTION(mpr_count) {
-  for (int i = 0;; ++i) {
-    std::cout << "count " << i << std::endl;
-    Clock::system().sleep_for(std::chrono::milliseconds(1));
-  }
-}
-
-TEST(MultiProcessRunner, AProcessCanBeStoppedAndContinued) {
-  MultiProcessRunner runner("mpr_count");
-  runner.start();
-  runner.wait_for_line("worker", 0, "count 3");
-  runner.send("worker", 0, SIGSTOP);
-  const auto lines_after = [&](int milliseconds) {
-    Clock::system().sleep_for(std::chrono::milliseconds(milliseconds));
-    EXPECT_TRUE(runner.process_exists("worker", 0));
-    return runner.result().output.size();
-  };
-  const std::size_t stopped = lines_after(50);
-  EXPECT_EQ(lines_after(50), stopped);
-  runner.send("worker", 0, SIGCONT);
-  runner.wait_for_line("worker", 0, concat("count ", stopped + 5));
-}
-
-TUTTI_PROCESS_FUNCTION(mpr_much) {
-  const std::string line(1000, 'x');
-  for (int i = 0; i < 5000; ++i) std::cout << line << '\n';
-  return Json(true);
-}
-
-TEST(MultiProcessRunner, MoreOutputThanAPipeHoldsIsReadWhole) {
-  MultiProcessRunner runner("mpr_much", {.num_workers = 2, .stream_output = false});
-  runner.start();
-  EXPECT_EQ(runner.join().output.size(), 10000u);
-  EXPECT_EQ(runner.result().return_values.size(), 2u);
 }
 
 }  // namespace multi_process_runner_test

@@ -224,16 +224,6 @@ TEST_F(MirroredVariable, UpdateSeesOneComponentAtATime) {
   EXPECT_EQ(names, (std::vector<std::string>{"v", "v/replica_1"}));
 }
 
-TEST_F(MirroredVariable, UnknownOptionsAreRefusedNamingTheVariable) {
-  const auto scope = strategy_->scope();
-  for (const VariableOptions& options :
-       {VariableOptions{.name = "w", .synchronization = VariableSynchronization::kNone},
-        {.name = "w", .synchronization = static_cast<VariableSynchronization>(9)},
-        {.name = "w", .aggregation = static_cast<VariableAggregation>(9)}}) {
-    EXPECT_INVALID(Variable(Tensor(1.0f), options), "Variable 'w'");
-  }
-}
-
 TEST_F(MirroredVariable, AReadSeesTheWriteBeforeItAndNoneAfterIt) {
   Variable v = make(1.0, VariableAggregation::kMean);
   const auto reads = strategy_->run([&] {

@@ -18,37 +18,6 @@ namespace {
 using RunOnAll = AllStrategies;
 INSTANTIATE_TEST_SUITE_P(, RunOnAll, ::testing::ValuesIn(all_strategies()), case_name);
 
-TEST_P(RunOnAll, EachReplicaIdOccursOnce) {
-  const PerReplica<int> ids = strategy_->run([] { return ReplicaContext::current().replica_id(); });
-  for (int r = 0; r < replicas(); ++r) EXPECT_EQ(ids[static_cast<std::size_t>(r)], r);
-}
-
-TEST_P(RunOnAll, PlainArgumentGoesToAllReplicas) {
-  const auto squares = strategy_->run([](const Tensor& x) { return square(x); }, Tensor(2.0f));
-  EXPECT_EQ(numbers(squares), copies_of(4.0, replicas()));
-}
-
-TEST_P(RunOnAll, RunWithoutResultStillRuns) {
-  const auto scope = strategy_->scope();
-  Variable v(Tensor(0.0f), {.aggregation = VariableAggregation::kMean});
-  strategy_->run([&] { v.assign_add(1.0); });
-  EXPECT_EQ(v.value().item(), 1.0f);
-}
-
-TEST_P(RunOnAll, OnlyTheFirstReplicaCountsTheGlobalStep) {
-  const auto scope = strategy_->scope();
-  Variable step(Tensor::scalar(0, DType::kInt64),
-                {.aggregation = VariableAggregation::kOnlyFirstReplica});
-  strategy_->run([&] { step.assign_add(1.0); });
-  for (const double each : components(step)) EXPECT_EQ(each, 1.0);
-}
-
-TEST_P(RunOnAll, AllReduceInReplicas) {
-  const auto sums =
-      strategy_->run([] { return ReplicaContext::current().all_reduce(ReduceOp::kSum, num(1.0)); });
-  EXPECT_EQ(numbers(sums), copies_of(replicas(), replicas()));
-}
-
 TEST_P(RunOnAll, MergeCallRunsOnceOnTheCallersThreadInCrossReplicaContext) {
   int calls = 0;
   static thread_local int marker = 0;
@@ -148,26 +117,6 @@ TEST_P(RunOnAll, ErrorNamesReplicaAndStep) {
   EXPECT_EQ(strategy_->last_failure().messages.size(), static_cast<std::size_t>(replicas()));
 }
 
-TEST_P(RunOnAll, RunInsideAReplicaIsRefused) {
-  EXPECT_ERROR(strategy_->run([&] { strategy_->run([] {}); }), kFailedPrecondition,
-               "inside a replica");
-}
-
-TEST_P(RunOnAll, VariableCreationInsideRunIsRefused) {
-  EXPECT_ERROR(strategy_->run([] { Variable v(Tensor(1.0f), {.name = "late"}); }),
-               kFailedPrecondition, "Variable 'late'");
-}
-
-TEST_P(RunOnAll, OneGradientPerReplica) {
-  const auto scope = strategy_->scope();
-  const Variable x(Tensor(1.0f));
-  const auto gradients = strategy_->run([&] {
-    GradientTape tape;
-    return tape.gradient(x.value() * x.value(), x).dense();
-  });
-  EXPECT_EQ(numbers(gradients), copies_of(2.0, replicas()));
-}
-
 TEST_P(RunOnAll, StateCountsOutermostSuccessfulSteps) {
   EXPECT_EQ(strategy_->save_state().at("step").as_int(), 0);
   strategy_->run([] {
@@ -216,24 +165,6 @@ TEST(RunArguments, PerReplicaArgumentsAreSplit) {
   EXPECT_EQ(numbers(result), (std::vector<double>{6.25, 3.75}));
   EXPECT_INVALID(strategy->run([](const Tensor&) {}, PerReplica<Tensor>({Tensor(5.0f)})),
                  "one per replica");
-}
-
-TEST(RunArguments, ResultsOfTwoReplicasAndOfOneDevice) {
-  auto strategy = mirrored(2);
-  EXPECT_EQ(strategy->run([] { return ReplicaContext::current().replica_id() + 1; }).values(),
-            (std::vector<int>{1, 2}));
-  const PerReplica<float> x({1.0f, 2.0f});
-  const auto both = strategy->run([](float v) { return std::pair(2 * v, v * v); }, x);
-  EXPECT_EQ(both[0], std::pair(2.0f, 1.0f));
-  EXPECT_EQ(both[1], std::pair(4.0f, 4.0f));
-  const auto a = both.map([](const auto& each) { return each.first; });
-  const auto b = both.map([](const auto& each) { return each.second; });
-  EXPECT_EQ(strategy->run([](float u, float v) { return u + 2 * v + 2; }, a, b).values(),
-            (std::vector<float>{6.0f, 14.0f}));
-  OneDeviceStrategy one("cpu:0");
-  const auto single = one.run([](float v) { return std::pair(2 * v, v * v); }, 4.0f);
-  EXPECT_EQ(single[0], std::pair(8.0f, 16.0f));
-  EXPECT_EQ(one.run([](float u, float v) { return u + 2 * v + 2; }, 8.0f, 16.0f)[0], 42.0f);
 }
 
 TEST(RunArguments, LocalResultsAreInReplicaOrder) {

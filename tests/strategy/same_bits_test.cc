@@ -3,10 +3,7 @@
 #include <map>
 
 #include "tests/strategy/toy_training.h"
-#include "tests/strategy/worker_threads.h"
-#include "tests/support/tensor_matchers.h"
 #include "tutti/autograd/gradient_tape.h"
-#include "tutti/core/random.h"
 #include "tutti/cross_device_ops/registry.h"
 #include "tutti/optimizer/optimizers.h"
 #include "tutti/strategy/variables/sharded_variable.h"
@@ -48,78 +45,6 @@ TEST(SameBits, TheDefaultStrategyIsOneReplicaToo) {
   EXPECT_EQ(train(default_strategy()).weights, train(*strategy).weights);
 }
 
-constexpr int kLineSteps = 10;
-constexpr std::int64_t kLineRows = 24, kLineWidth = 3;
-constexpr double kLineRate = 0.1, kLineMomentum = 0.9;
-
-Tensor line_inputs() {
-  return random_normal({kLineRows, kLineWidth}, RandomKey{5, kUserPurpose, 0, 0, 0});
-}
-
-/// x w + b is brought to the sum of x; w and b then.
-std::vector<double> line_trained(Strategy& strategy) {
-  const auto scope = strategy.scope();
-  Variable w(Tensor::from<float>({3, 1}, {0.1f, -0.2f, 0.3f}), {.name = "w"});
-  Variable b(Tensor::zeros({1}), {.name = "b"});
-  Sgd optimizer(std::vector<Variable>{w, b},
-                {.learning_rate = kLineRate, .momentum = kLineMomentum});
-  const Tensor x = line_inputs();
-  const std::int64_t rows = kLineRows / strategy.num_replicas_in_sync();
-  for (int step = 0; step < kLineSteps; ++step) {
-    strategy.run([&] {
-      ReplicaContext& context = ReplicaContext::current();
-      const Tensor mine = x.detached_rows(context.replica_id() * rows, rows).to(context.device());
-      GradientTape tape;
-      const Tensor target = reduce_sum(mine, {{1}, true});
-      const Tensor loss = reduce_sum(square(matmul(mine, w.value()) + b.value() - target)) /
-                          static_cast<float>(kLineRows);
-      optimizer.minimize(tape, loss);
-    });
-  }
-  std::vector<double> weights = numbers(w.value());
-  weights.push_back(b.value().item());
-  return weights;
-}
-
-/// The same in double and loops: v = momentum v - rate g, w += v, of the gradient of the whole.
-std::vector<double> line_by_hand() {
-  const std::vector<double> x = numbers(line_inputs());
-  std::vector<double> weights = {0.1f, -0.2f, 0.3f, 0.0}, velocity(4);
-  for (int step = 0; step < kLineSteps; ++step) {
-    std::vector<double> gradient(4);
-    for (std::size_t row = 0; row < kLineRows; ++row) {
-      double error = weights[3];
-      for (std::size_t i = 0; i < kLineWidth; ++i) error += x[row * 3 + i] * (weights[i] - 1.0);
-      for (std::size_t i = 0; i < kLineWidth; ++i) gradient[i] += 2 * error * x[row * 3 + i] / 24;
-      gradient[3] += 2 * error / 24;
-    }
-    for (std::size_t i = 0; i < 4; ++i) {
-      velocity[i] = kLineMomentum * velocity[i] - kLineRate * gradient[i];
-      weights[i] += velocity[i];
-    }
-  }
-  return weights;
-}
-
-// On the way, not at the end, where whatever converges has arrived.
-TEST(SameBits, TrainingUnderAnyStrategyMatchesOneDevice) {
-  const std::vector<double> expected = line_by_hand();
-  const auto expect_line = [&](const std::vector<double>& weights, const std::string& name) {
-    SCOPED_TRACE(name);
-    testing::expect_near(weights, expected, 1e-5);
-  };
-  expect_line(line_trained(default_strategy()), "none");
-  for (const StrategyCase& each : all_strategies()) {
-    expect_line(line_trained(*each.make()), each.name);
-  }
-  for (const std::vector<int>& workers : {std::vector<int>{1, 1}, {2, 1}, {2, 2}}) {
-    const std::string name = concat("workers with replicas ", join(workers));
-    expect_no_error(run_workers(workers_with(workers), [&](MultiWorkerMirroredStrategy& strategy) {
-      expect_line(line_trained(strategy), name);
-    }));
-  }
-}
-
 TEST(SameBits, ReplicasMatterAndDevicesDoNot) {
   for (const int replicas : {2, 3, 4}) {
     const auto threads = ReplicaExecution::kThreads;
@@ -146,24 +71,6 @@ TEST(SameBits, ReplicasMatterAndDevicesDoNot) {
 TEST(SameBits, OtherStepsGiveOtherBits) {
   const auto strategy = mirrored(2);
   EXPECT_NE(train(*strategy, 3).weights, train(*strategy, 4).weights);
-}
-
-TEST(SameBits, MirroredComponentsStayEqual) {
-  auto strategy = mirrored(3);
-  const auto scope = strategy->scope();
-  Variable w(random_normal({1'000}, RandomKey{3, kUserPurpose, 0, 0, 0}), {.name = "w"});
-  Sgd optimizer(std::vector<Variable>{w}, {.learning_rate = 0.1, .momentum = 0.9});
-  for (int step = 0; step < 5; ++step) {
-    strategy->run([&] {
-      GradientTape tape;
-      const Tensor loss = reduce_sum(square(w.value() - replica_number()));
-      optimizer.minimize(tape, loss);
-    });
-    const auto parts = w.storage().local_components();
-    for (const Tensor& each : parts) {
-      EXPECT_TRUE(std::ranges::equal(each.bytes(), parts[0].bytes()));
-    }
-  }
 }
 
 TEST(SameBits, GradientsAreSummedAndMayBeLocal) {

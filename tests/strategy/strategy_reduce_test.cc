@@ -69,18 +69,6 @@ TEST_P(ReduceOfAll, RefusedInsideAReplica) {
                kFailedPrecondition, "inside a replica");
 }
 
-TEST_P(ReduceOfAll, GatherConcatenatesInReplicaOrder) {
-  const auto values = strategy_->run([] {
-    const int r = ReplicaContext::current().replica_id();
-    return Tensor::full({r + 1}, r, DType::kFloat32, ReplicaContext::current().device());
-  });
-  std::vector<double> expected;
-  for (int r = 0; r < replicas(); ++r) {
-    for (int i = 0; i <= r; ++i) expected.push_back(r);
-  }
-  EXPECT_EQ(numbers(strategy_->gather(values, 0)), expected);
-}
-
 TEST_P(ReduceOfAll, ValuesFromAFunctionOfTheReplica) {
   const auto ids = strategy_->distribute_values_from_function([this](const ValueContext& context) {
     EXPECT_EQ(context.num_replicas_in_sync, replicas());

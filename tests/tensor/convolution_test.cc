@@ -89,19 +89,6 @@ TEST(Conv2d, NanStaysNanThroughActivations) {
   }
 }
 
-TEST(Conv2d, BatchOfNoRowsHasZeroGradients) {
-  const Conv2dAttributes same{1, 1, 1, 1, 1, 1};
-  for (DType dtype : kTypes) {
-    const Tensor x = Tensor::zeros({0, 6, 6, 3}, dtype), dy = Tensor::zeros({0, 6, 6, 4}, dtype);
-    const Tensor filter = Tensor::ones({3, 3, 3, 4}, dtype);
-    expect_tensor(conv2d(x, filter, {.padding = kSame}), {0, 6, 6, 4}, {});
-    expect_tensor(conv2d_backward_input(dy, filter, x.shape(), same), {0, 6, 6, 3}, {});
-    expect_tensor(conv2d_backward_filter(x, dy, filter.shape(), same), filter.shape(),
-                  std::vector<double>(108));
-    expect_tensor(bias_grad(dy), {4}, {0, 0, 0, 0});
-  }
-}
-
 TEST(Conv2d, WindowLargerThanTheImage) {
   const Tensor filter = Tensor::ones({3, 3, 1, 2});
   EXPECT_EQ(conv2d(Tensor::ones({1, 2, 5, 1}), filter).shape(), (Shape{1, 0, 3, 2}));
@@ -202,15 +189,6 @@ TEST(Conv2dTranspose, SpreadsEachPixelOverTheWindow) {
   }
 }
 
-TEST(Conv2dVariants, BatchesOfNoRows) {
-  EXPECT_EQ(
-      depthwise_conv2d(Tensor::zeros({0, 6, 6, 3}), Tensor::ones({3, 3, 3, 2}), {.dilation_h = 2})
-          .shape(),
-      (Shape{0, 2, 4, 6}));
-  EXPECT_EQ(conv2d_transpose(Tensor::zeros({0, 6, 6, 3}), Tensor::ones({3, 3, 2, 3})).shape(),
-            (Shape{0, 8, 8, 2}));
-}
-
 TEST(Conv2dVariants, ErrorsNameOperationShapesAndLine) {
   const Tensor x = Tensor::zeros({8, 6, 6, 4});
   EXPECT_INVALID(depthwise_conv2d(x, Tensor::ones({3, 3, 4, 1}), {.dilation_h = 0}),
@@ -279,16 +257,6 @@ TEST(GlobalPooling, ReducesTheImageToOneValuePerChannel) {
   expect_tensor(global_max_pool2d(x), {1, 2}, {6, 8});
   EXPECT_EQ(global_average_pool2d(Tensor::zeros({0, 2, 2, 3})).shape(), (Shape{0, 3}));
   EXPECT_INVALID(global_max_pool2d(Tensor::zeros({2, 2})), "[2, 2]");
-}
-
-TEST(Pooling, BatchOfNoRowsGivesNoRows) {
-  for (DType dtype : kTypes) {
-    const Tensor x = Tensor::zeros({0, 4, 4, 3}, dtype), dy = Tensor::zeros({0, 2, 2, 3}, dtype);
-    expect_tensor(max_pool2d(x), {0, 2, 2, 3}, {});
-    expect_tensor(average_pool2d(x), {0, 2, 2, 3}, {});
-    expect_tensor(max_pool2d_grad(x, dy, {}), {0, 4, 4, 3}, {});
-    expect_tensor(average_pool2d_grad(dy, x.shape(), {}), {0, 4, 4, 3}, {});
-  }
 }
 
 TEST(Pooling, ErrorsNameTheShapesAndTheLine) {

