@@ -4,7 +4,6 @@
 
 #include "tests/autograd/gradient_cases.h"
 #include "tutti/autograd/gradient_tape.h"
-#include "tutti/tensor/dispatch.h"
 
 namespace tutti::device_check {
 namespace {
@@ -56,25 +55,17 @@ void record(const std::vector<Program>& programs, Recorder& recorder) {
 }  // namespace
 
 std::vector<Program> gradient_programs(DType dtype) {
-  std::vector<Case> cases;
-  for (auto& more : {gradient_check::unary_cases(), gradient_check::binary_cases(),
-                     gradient_check::activation_grad_cases(), gradient_check::reduction_cases(),
-                     gradient_check::matmul_cases(), gradient_check::convolution_cases(),
-                     gradient_check::pooling_cases(), gradient_check::normalization_cases(),
-                     gradient_check::softmax_cases(), gradient_check::attention_cases(),
-                     gradient_check::shape_cases()}) {
-    cases.insert(cases.end(), more.begin(), more.end());
-  }
   std::vector<Program> programs;
-  for (const Case& c : cases) {
-    Program program{.name = concat(to_string(c.op), " ", c.name), .function = c.function};
-    const std::vector<Tensor> inputs = gradient_check::make_inputs(c);
-    for (std::size_t i = 0; i < inputs.size(); ++i) {
-      const bool floating = is_floating(inputs[i].dtype());
-      program.inputs.push_back(floating ? cast(inputs[i], dtype) : inputs[i]);
-      program.is_source.push_back(gradient_check::is_checked(c, i));
+  for (const testing::OpFamily& family : testing::op_families()) {
+    for (const Case& c : gradient_check::cases_of(family)) {
+      Program program{.name = c.name, .function = [c](const auto& inputs) { return c(inputs)[0]; }};
+      for (const Tensor& input : c.call.inputs) {
+        const bool floating = is_floating(input.dtype());
+        program.inputs.push_back(floating ? cast(input, dtype) : input);
+        program.is_source.push_back(floating);
+      }
+      programs.push_back(std::move(program));
     }
-    programs.push_back(std::move(program));
   }
   return programs;
 }

@@ -1,6 +1,8 @@
 // The table of operations: every operation in every type, with the shapes at which kernels change
 // their path: one element, a whole block, a block and a rest, nothing.
 // SPDX-License-Identifier: Apache-2.0
+#include "tests/support/op_cases.h"
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -8,7 +10,6 @@
 #include <numeric>
 
 #include "tensor/kernel_table.h"
-#include "tests/support/op_table.h"
 #include "tests/tensor/random_values.h"
 
 namespace tutti::testing {
@@ -635,6 +636,7 @@ std::vector<OpCase> attention_cases() {
   Cases cases;
   const Heads in_every_type[] = {{1, 1, 1, 1, 1, 1, 1},
                                  {2, 3, 3, 5, 7, 4, 3},
+                                 {2, 4, 2, 3, 5, 2, 3, true, 1},
                                  {2, 4, 2, 70, 70, 6, 6, true},
                                  {1, 2, 1, 3, 90, 20, 17}};
   for (const DType dtype : kFloats) {
@@ -777,6 +779,26 @@ const std::vector<OpFamily>& op_families() {
                                               {"shapes", shape_cases},
                                               {"indexing", indexing_cases}};
   return families;
+}
+
+std::string OpCase::name() const {
+  std::string text(to_string(call.op));
+  for (const Tensor& input : call.inputs) text += concat(" ", input.dtype(), " ", input.shape());
+  text += " ->";
+  for (const TensorSpec& output : call.outputs) text += concat(" ", output.shape);
+  return text;
+}
+
+const OpFamily& op_family(std::string_view name) {
+  const auto found = std::ranges::find_if(
+      op_families(), [&](const OpFamily& family) { return family.name == name; });
+  TUTTI_CHECK(found != op_families().end(), "op_family: no family ", name);
+  return *found;
+}
+
+bool reference_has(OpId op, DType dtype) {
+  return reference_kernels().find(op, dtype) != nullptr ||
+         (is_half(dtype) && reference_kernels().find(op, DType::kFloat32) != nullptr);
 }
 
 }  // namespace tutti::testing

@@ -79,26 +79,6 @@ std::vector<OpCase> cases_for(const OpBackend& backend, const OpFamily& family) 
 
 }  // namespace
 
-std::string OpCase::name() const {
-  std::string text(to_string(call.op));
-  for (const Tensor& input : call.inputs) text += concat(" ", input.dtype(), " ", input.shape());
-  text += " ->";
-  for (const TensorSpec& output : call.outputs) text += concat(" ", output.shape);
-  return text;
-}
-
-const OpFamily& op_family(std::string_view name) {
-  const auto found = std::ranges::find_if(
-      op_families(), [&](const OpFamily& family) { return family.name == name; });
-  TUTTI_CHECK(found != op_families().end(), "op_family: no family ", name);
-  return *found;
-}
-
-bool reference_has(OpId op, DType dtype) {
-  return reference_kernels().find(op, dtype) != nullptr ||
-         (is_half(dtype) && reference_kernels().find(op, DType::kFloat32) != nullptr);
-}
-
 void expect_close(const Tensor& actual, const Tensor& expected, double ulps) {
   const DType dtype = expected.dtype();
   if (ulps == 0.0 || !is_floating(dtype)) return expect_same_numbers(actual, expected);

@@ -9,40 +9,14 @@
 #include <ostream>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
-#include "tutti/tensor/op.h"
+#include "tests/support/op_cases.h"
 
 namespace tutti::testing {
 
-/// A call of an operation, with inputs that are the same in every run.
-struct OpCase {
-  OpCall call;
-  /// Largest difference from the reference kernels' result; 0: the same bits. Else a multiple of
-  /// the type's resolution (of float32's, plus their own, for 16-bit types), relative to the number
-  /// or to 1. Integers are always equal.
-  double ulps = 0.0;
-  /// True if elements are NaN, infinite, or so small or large that backends may differ.
-  bool has_special_numbers = false;
-
-  /// "add float32 [9, 17] float32 [17] -> [9, 17]".
-  std::string name() const;
-};
-
-/// Operations that are tested together.
-struct OpFamily {
-  const char* name;
-  std::vector<OpCase> (*cases)();
-};
-
 /// How googletest shows a family.
 inline void PrintTo(const OpFamily& family, std::ostream* out) { *out << family.name; }
-
-/// All families; together they have cases of every operation in every type of its first input.
-const std::vector<OpFamily>& op_families();
-/// Returns the family of that name.
-const OpFamily& op_family(std::string_view name);
 
 /// One implementation of the operations.
 struct OpBackend {
@@ -59,9 +33,6 @@ struct OpBackend {
   /// types; 0: all cases.
   std::size_t cases_of_float32 = 0;
 };
-
-/// Returns true if the reference kernels compute `op` on `dtype`, if need be by way of float32.
-bool reference_has(OpId op, DType dtype);
 
 /// Compares an output with that of the reference kernels.
 void expect_close(const Tensor& actual, const Tensor& expected, double ulps);

@@ -11,12 +11,14 @@ namespace {
 
 using gradient_check::Case;
 
-/// The cases of a group that are compared: at most two of an operation, evenly chosen, since
+/// The cases of a family that are compared: at most two of an operation, evenly chosen, since
 /// compiling them takes the time.
-std::vector<Case> some_cases(const gradient_check::Group& group) {
+std::vector<Case> some_cases(const testing::OpFamily& family) {
   std::map<OpId, std::vector<Case>> by_op;
-  for (const Case& c : group.cases()) {
-    if (c.name != "bilinear" && c.name != "[]") by_op[c.op].push_back(c);
+  for (const Case& c : gradient_check::cases_of(family)) {
+    const auto* const upsample = std::get_if<UpsampleAttributes>(&c.call.attributes);
+    if (upsample && upsample->interpolation == Interpolation::kBilinear) continue;
+    by_op[c.call.op].push_back(c);
   }
   std::vector<Case> chosen;
   for (const auto& [op, cases] : by_op) {
@@ -26,7 +28,7 @@ std::vector<Case> some_cases(const gradient_check::Group& group) {
   return chosen;
 }
 
-class XlaGradients : public gradient_check::GroupTest {};
+class XlaGradients : public testing::OpTableTest {};
 
 TEST_P(XlaGradients, AgreeWithTheCpu) {
   const std::vector<Case> cases = some_cases(GetParam());
@@ -38,8 +40,8 @@ TEST_P(XlaGradients, AgreeWithTheCpu) {
   for (std::size_t i = 0; i < cases.size(); ++i) expect_near_cpu(cases[i], results[i], 1e-4);
 }
 
-INSTANTIATE_TEST_SUITE_P(Operations, XlaGradients, ::testing::ValuesIn(gradient_check::kGroups),
-                         gradient_check::group_name);
+INSTANTIATE_TEST_SUITE_P(Operations, XlaGradients, ::testing::ValuesIn(testing::op_families()),
+                         testing::family_name);
 
 TEST(XlaOperations, OfEqualElementsTheFirstHasTheGradientAndNanIsTheLargest) {
   const Tensor x = Tensor::from<float>({1, 4, 2, 1}, {1, 1, 1, 0, 2, std::nanf(""), 3, 1});
