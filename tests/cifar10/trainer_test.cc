@@ -113,24 +113,6 @@ TEST(TowerTrainer, TwoTowersEqualOneTowerOfTheWholeBatch) {
   EXPECT_NE(losses_of_one[16].loss, first_of_one[0].loss);
 }
 
-// The first tower has three of four rows.
-TEST(TowerTrainer, SharesOf3And1EqualOneTower) {
-  using namespace trainer_test;
-  const auto one = trainer_on("cpu:0", 8);
-  set_random_seed(4);
-  TowerTrainer towers(
-      {.devices = parse_devices("cpu:0-1"), .batch_size = 4, .tower_weights = {3, 1}});
-  const std::vector<StepResult> expected = train(*one, 10), results = train(towers, 10);
-  EXPECT_THAT(results.back().tower_rows, ElementsAre(6, 2));
-  EXPECT_LT(largest_difference(all_values(one->variables().variables()),
-                               all_values(towers.variables().variables())),
-            1e-6);
-  for (std::size_t step = 0; step < 10; ++step) {
-    EXPECT_NEAR(results[step].loss, expected[step].loss, 1e-4) << step;
-  }
-  EXPECT_NE(expected.front().loss, expected.back().loss);
-}
-
 TEST(TowerTrainer, TowersShareTenVariablesAndOneStepCounter) {
   using namespace trainer_test;
   for (const char* devices : {"cpu:0", "cpu:0-3"}) {

@@ -1,4 +1,4 @@
-// Files of GPT-2 and Llama: their logits by plain loops, and written again bit by bit.
+// Files of GPT-2 and Llama: the logits of their published forward passes, written again bit by bit.
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/gpt/pretrained.h"
 
@@ -7,8 +7,9 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
+#include <numeric>
 
-#include "tests/gpt/plain_gpt.h"
 #include "tests/support/tensor_matchers.h"
 #include "tests/support/thrown.h"
 
@@ -18,14 +19,10 @@ namespace {
 using examples::Gpt;
 using examples::load_pretrained;
 using examples::read_config;
-using gpt_tests::Matrix;
-using gpt_tests::PlainSizes;
-using gpt_tests::Weights;
 using ::testing::HasSubstr;
 using thrown::error_of;
 
-constexpr std::size_t kVocabulary = 19, kFeatures = 12, kHidden = 20, kContext = 9;
-const std::vector<std::size_t> kTokens = {3, 18, 0, 7, 7, 11, 2, 5, 16};
+constexpr std::int64_t kVocabulary = 19, kFeatures = 12, kHidden = 20, kContext = 9;
 
 /// A folder of its own, which goes with it.
 class Folder {
@@ -38,21 +35,18 @@ class Folder {
   const std::string path;
 };
 
-/// Tensors of these shapes with random numbers, as a file and for the loops.
+/// Tensors of these shapes with random numbers, as a file and, in float64, by name.
 class FileOfWeights {
  public:
   void add(const std::string& name, const Shape& shape, double center = 0.0) {
     const RandomKey key{.seed = 5, .purpose = kUserPurpose, .a = file.tensors.size()};
     const Tensor value = random_normal(shape, key, center, 0.4);
     file.tensors.push_back({name, value});
-    const std::size_t columns = static_cast<std::size_t>(shape[-1]);
-    Matrix matrix(static_cast<std::size_t>(shape.num_elements()) / columns, columns);
-    matrix.values = value.to_doubles();
-    weights.emplace(name, matrix);
+    weights.emplace(name, cast(value, DType::kFloat64));
   }
 
   SafetensorsFile file{.tensors = {}, .metadata = {{"format", "pt"}}};
-  Weights weights;
+  std::map<std::string, Tensor> weights;
 };
 
 FileOfWeights gpt2_weights() {
@@ -120,13 +114,82 @@ void write_folder(const Folder& folder, const SafetensorsFile& file, const std::
 }
 
 Tensor tokens_of() {
-  std::vector<std::int64_t> numbers(kTokens.begin(), kTokens.end());
-  return Tensor::from(Shape{1, static_cast<std::int64_t>(numbers.size())}, numbers);
+  return Tensor::from<std::int64_t>({1, kContext}, {3, 18, 0, 7, 7, 11, 2, 5, 16});
 }
 
-void expect_logits(const Gpt& model, const Matrix& expected) {
-  const auto steps = static_cast<std::int64_t>(kTokens.size());
-  testing::expect_tensor(model(tokens_of()), {1, steps, kVocabulary}, expected.values, 1e-4);
+// What modeling_gpt2.py and modeling_llama.py of Hugging Face's `transformers` compute, from
+// tensors under their names there.
+
+/// x * w^T, w [out, in] (torch.nn.Linear).
+Tensor linear(const Tensor& x, const Tensor& w) { return matmul(x, w, {.transpose_b = true}); }
+
+Tensor scaled(const Tensor& x, const Tensor& scale) {
+  return x / sqrt(reduce_mean(square(x), {.axes = {-1}, .keep_dims = true}) + 1e-5) * scale;
+}
+
+/// [steps, heads * length] -> [1, heads, steps, length].
+Tensor heads_of(const Tensor& x, std::int64_t heads) {
+  return transpose(reshape(x, {1, kContext, heads, -1}), {0, 2, 1, 3});
+}
+
+Tensor attended(const Tensor& query, const Tensor& key, const Tensor& value) {
+  const Tensor mixed = attention(query, key, value, {.is_causal = true});
+  return reshape(transpose(mixed, {0, 2, 1, 3}), {kContext, kFeatures});
+}
+
+/// rotate_half(): features i and i + 3 of a head of 6 are a pair.
+Tensor turned(const Tensor& heads) {
+  std::vector<double> steps(kContext);
+  std::iota(steps.begin(), steps.end(), 0.0);
+  const Tensor angles = Tensor::from<double>({kContext, 1}, steps) *
+                        pow(500.0, Tensor::from<double>({3}, {0.0, -1.0 / 3, -2.0 / 3}));
+  const std::vector<Tensor> pair = split(heads, 2, 3);
+  return concat({pair[0] * cos(angles) - pair[1] * sin(angles),
+                 pair[1] * cos(angles) + pair[0] * sin(angles)},
+                3);
+}
+
+Tensor gpt2_logits(const FileOfWeights& file) {
+  const auto get = [&](const std::string& name) { return file.weights.at("transformer." + name); };
+  const auto conv1d = [&](const Tensor& x, const std::string& name) {
+    return matmul(x, get(name + ".weight")) + get(name + ".bias");
+  };
+  const auto norm = [&](const Tensor& x, const std::string& name) {
+    const Tensor centered = x - reduce_mean(x, {.axes = {-1}, .keep_dims = true});
+    return scaled(centered, get(name + ".weight")) + get(name + ".bias");
+  };
+  Tensor x = gather(get("wte.weight"), reshape(tokens_of(), {kContext})) + get("wpe.weight");
+  for (const std::string h : {"h.0", "h.1"}) {
+    const auto qkv = split(conv1d(norm(x, h + ".ln_1"), h + ".attn.c_attn"), 3, 1);
+    x = x + conv1d(attended(heads_of(qkv[0], 3), heads_of(qkv[1], 3), heads_of(qkv[2], 3)),
+                   h + ".attn.c_proj");
+    x = x + conv1d(gelu_tanh(conv1d(norm(x, h + ".ln_2"), h + ".mlp.c_fc")), h + ".mlp.c_proj");
+  }
+  return linear(norm(x, "ln_f"), get("wte.weight"));
+}
+
+Tensor llama_logits(const FileOfWeights& file) {
+  const auto get = [&](const std::string& name) { return file.weights.at(name + ".weight"); };
+  Tensor x = gather(get("model.embed_tokens"), reshape(tokens_of(), {kContext}));
+  for (const std::string l : {"model.layers.0", "model.layers.1"}) {
+    const Tensor a = scaled(x, get(l + ".input_layernorm"));
+    const auto heads = [&](const std::string& name, std::int64_t count) {
+      return heads_of(linear(a, get(l + ".self_attn." + name)), count);
+    };
+    x = x +
+        linear(attended(turned(heads("q_proj", 2)), turned(heads("k_proj", 1)), heads("v_proj", 1)),
+               get(l + ".self_attn.o_proj"));
+    const Tensor b = scaled(x, get(l + ".post_attention_layernorm"));
+    const Tensor gate = silu(linear(b, get(l + ".mlp.gate_proj")));
+    x = x + linear(gate * linear(b, get(l + ".mlp.up_proj")), get(l + ".mlp.down_proj"));
+  }
+  const bool tied = !file.weights.contains("lm_head.weight");
+  return linear(scaled(x, get("model.norm")), get(tied ? "model.embed_tokens" : "lm_head"));
+}
+
+void expect_logits(const Gpt& model, const Tensor& expected) {
+  testing::expect_tensor(model(tokens_of()), {1, kContext, kVocabulary}, expected.to_doubles(),
+                         1e-4);
 }
 
 /// The same tensors, names and bits.
@@ -143,16 +206,13 @@ void expect_written_again(const Gpt& model, const SafetensorsFile& file) {
   }
 }
 
-const PlainSizes kGpt2Sizes{2, 3, 3, kFeatures, 1e-5};
-const PlainSizes kLlamaSizes{2, 2, 1, kFeatures, 1e-5, 500.0};
-
 TEST(PretrainedGpt2, HasTheLogitsOfItsPublishedForwardPass) {
   const Folder folder("gpt2");
   const FileOfWeights written = gpt2_weights();
   write_folder(folder, written.file, kGpt2Config);
   Gpt model(read_config(folder.path));
   load_pretrained(model, folder.path);
-  expect_logits(model, gpt2_logits(written.weights, kGpt2Sizes, kTokens));
+  expect_logits(model, gpt2_logits(written));
   expect_written_again(model, written.file);
 }
 
@@ -164,7 +224,7 @@ TEST(PretrainedLlama, HasTheLogitsOfItsPublishedForwardPass) {
     write_folder(folder, written.file, llama_config(tied));
     Gpt model(read_config(folder.path));
     load_pretrained(model, folder.path);
-    expect_logits(model, llama_logits(written.weights, kLlamaSizes, kTokens));
+    expect_logits(model, llama_logits(written));
     expect_written_again(model, written.file);
   }
 }
