@@ -65,18 +65,6 @@ TEST(LearningRateScheduleTest, AConstantRateMayBeChanged) {
   EXPECT_EQ(optimizer.learning_rate(), 0.125);
 }
 
-TEST(CosineDecayTest, RestartsInEqualPeriods) {
-  const CosineDecayRestarts decay({.initial_learning_rate = 1.0,
-                                   .first_decay_steps = 4,
-                                   .t_mul = 1.0,
-                                   .m_mul = 0.9,
-                                   .alpha = 0.2});
-  for (const int period : {0, 1, 1000}) {
-    EXPECT_NEAR(decay(4 * period), 0.8 * std::pow(0.9, period) + 0.2, 1e-15);
-    EXPECT_NEAR(decay(4 * period + 2), 0.8 * std::pow(0.9, period) * 0.5 + 0.2, 1e-15);
-  }
-}
-
 TEST(LinearWarmUpTest, ComesBeforeAnySchedule) {
   const LinearWarmUp constant({.then = 0.8, .initial_learning_rate = 0.2, .warm_up_steps = 3});
   EXPECT_DOUBLE_EQ(constant(0), 0.2);

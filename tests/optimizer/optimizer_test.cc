@@ -55,24 +55,6 @@ TEST(OptimizerTest, MinimizeTellsTheReducerOfEachGradient) {
   expect_tensor(b.value(), {1}, {4.8}, 1e-15);
 }
 
-TEST(OptimizerTest, GradientsAreSummedNotAveraged) {
-  RecordingReducer reducer(3);
-  const GradientReducerScope scope(&reducer);
-  Sgd optimizer(std::vector{variable(doubles({0.0, 0.0}), "v")}, {.learning_rate = 0.1});
-  expect_near(weights_after(optimizer, {{1.0, 1.0}}), {-0.3, -0.3}, 1e-15);
-  EXPECT_EQ(reducer.calls, (Calls{"begin 1", "ready 0", "finish", "updates_done"}));
-}
-
-TEST(OptimizerTest, OneDeviceUsesTheGradientUnchanged) {
-  for (const auto aggregation : {GradientAggregation::kSum, GradientAggregation::kNone}) {
-    const Variable v = variable(doubles({0.0, 0.0}), "v");
-    Sgd optimizer(std::vector{v}, {.learning_rate = 0.1});
-    const Gradient gradient(doubles({1.0, 1.0}));
-    optimizer.apply_gradients({&gradient, 1}, {aggregation});
-    expect_tensor(v.value(), {2}, {-0.1, -0.1}, 1e-15);
-  }
-}
-
 TEST(OptimizerTest, GradientsThatWereReducedAreNotReducedAgain) {
   RecordingReducer reducer(3);
   const GradientReducerScope scope(&reducer);
@@ -195,13 +177,6 @@ class SubtractRule final : public UpdateRule {
   }
 };
 
-TEST(OptimizerTest, ARuleOfTheUserIsAnOptimizer) {
-  Optimizer optimizer(std::vector{variable(doubles({1, 2}), "w")}, std::make_unique<SubtractRule>(),
-                      {});
-  EXPECT_EQ(optimizer.name(), "subtract");
-  expect_near(weights_after(optimizer, {{1, 1}, {1, 1}}), {-1, 0}, 0.0);
-}
-
 TEST(OptimizerSpecTest, NamesOptionsAndFunctions) {
   const std::vector<Variable> variables = {variable(doubles({1}), "w")};
   EXPECT_EQ(make_optimizer("adam", variables)->name(), "adam");
@@ -238,16 +213,6 @@ TEST(GradientReducerTest, ScopesNest) {
 }
 
 using Steps = std::vector<std::vector<double>>;
-
-TEST(GradientAccumulation, LeavesWeightsAloneInBetween) {
-  Sgd sgd(std::vector{variable(doubles({0.0}), "w")},
-          {.learning_rate = 1.0, .gradient_accumulation_steps = 3});
-  EXPECT_EQ(weights_after(sgd, {{3.0}, {6.0}})[0], 0.0);
-  EXPECT_EQ(sgd.iterations().value().item_int(), 0);
-  EXPECT_EQ(weights_after(sgd, {{0.0}})[0], -3.0);
-  EXPECT_EQ(weights_after(sgd, {{3.0}, {3.0}})[0], -3.0);  // nothing is left of before
-  EXPECT_EQ(weights_after(sgd, {{3.0}})[0], -6.0);
-}
 
 TEST(GradientAccumulation, ReducesOncePerUpdate) {
   RecordingReducer reducer(2);

@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <map>
 #include <numeric>
@@ -16,36 +15,16 @@
 namespace tutti::update_rules_test {
 using namespace optimizer_tests;
 
-std::vector<double> sgd_by_hand(std::vector<double> w,
-                                const std::vector<std::vector<double>>& steps,
-                                const std::vector<double>& rates, double momentum, bool nesterov) {
-  std::vector<double> velocity(w.size(), 0.0);
-  for (std::size_t s = 0; s < steps.size(); ++s) {
-    const auto& g = steps[s];
-    const double rate = rates[s];
-    for (std::size_t i = 0; i < w.size(); ++i) {
-      velocity[i] = momentum * velocity[i] - rate * g[i];
-      w[i] = nesterov ? w[i] + momentum * velocity[i] - rate * g[i] : w[i] + velocity[i];
-    }
-  }
-  return w;
-}
-
 // Keras multiplies the gradient by the rate before it enters the velocity, PyTorch when the
 // velocity leaves it: the two differ as soon as the rate changes.
 TEST(SgdTest, MomentumUnderAChangingRateFollowsKerassRule) {
-  const std::vector<double> start = {0.5, -1.0, 2.0, 0.0, 1e-3};
-  const auto steps = gradients_of_steps(20, start.size());
-  const std::vector<double> rates = changing_rates(steps.size());
-  for (const bool nesterov : {false, true}) {
-    Sgd optimizer(std::vector{variable(doubles(start), "w")},
-                  {.momentum = 0.9, .nesterov = nesterov});
-    expect_near(weights_after(optimizer, steps, rates),
-                sgd_by_hand(start, steps, rates, 0.9, nesterov), 1e-13);
-  }
   // g = 1 twice, rates 0.1 and 0.01: velocity -0.1, then 0.9 * -0.1 - 0.01.
-  Sgd optimizer(std::vector{variable(doubles({0.0}), "w")}, {.momentum = 0.9});
-  EXPECT_NEAR(weights_after(optimizer, {{1.0}, {1.0}}, {0.1, 0.01})[0], -0.2, 1e-15);
+  for (const bool nesterov : {false, true}) {
+    Sgd optimizer(std::vector{variable(doubles({0.0}), "w")},
+                  {.momentum = 0.9, .nesterov = nesterov});
+    const double expected = nesterov ? (0.9 * -0.1 - 0.1) + (0.9 * -0.1 - 0.01) : -0.1 - 0.1;
+    EXPECT_NEAR(weights_after(optimizer, {{1.0}, {1.0}}, {0.1, 0.01})[0], expected, 1e-15);
+  }
 }
 
 TEST(SgdTest, ComputesFloat32InFloat32WithAMomentumInTheUnitInterval) {
@@ -68,50 +47,7 @@ TEST(UpdateRules, WithoutMomentumSkipZeroGradients) {
   EXPECT_EQ(AdamRule({.amsgrad = true}).slots()[2].name, "velocity_hat");
 }
 
-/// A vectorised loop must give the bits of the formula, wherever a run of elements begins.
-template <class T>
-void expect_bits_of_the_formula(bool amsgrad) {
-  constexpr std::size_t kCount = 1003;
-  const RandomStream stream(RandomKey{8, kUserPurpose});
-  std::vector<T> w(kCount), m(kCount), v(kCount), v_hat(kCount), g(kCount);
-  for (std::size_t i = 0; i < kCount; ++i) {
-    w[i] = static_cast<T>(stream.normal(i));
-    m[i] = static_cast<T>(stream.normal(2000 + i));
-    v[i] = static_cast<T>(stream.uniform64(4000 + i));
-    v_hat[i] = static_cast<T>(stream.uniform64(6000 + i));
-    g[i] = static_cast<T>(stream.normal(8000 + i));
-  }
-  const auto before = w, m_before = m, v_before = v, v_hat_before = v_hat;
-  const AdamRule rule({.amsgrad = amsgrad});
-  for (const auto& [first, count] :
-       {std::pair<std::size_t, std::size_t>{0, 1}, {1, 500}, {501, 502}}) {
-    void* const slots[] = {&m[first], &v[first], &v_hat[first]};
-    rule.apply({dtype_of<T>(),
-                count,
-                &w[first],
-                std::span(slots).first(amsgrad ? 3 : 2),
-                &g[first],
-                {.learning_rate = 0.01, .iteration = 4, .gradient_scale = 0.5}});
-  }
-  const T alpha =
-      static_cast<T>(0.01 * std::sqrt(1.0 - std::pow(0.999, 5.0)) / (1.0 - std::pow(0.9, 5.0)));
-  for (std::size_t i = 0; i < kCount; ++i) {
-    const T scaled = g[i] * T(0.5);
-    const T mean = m_before[i] + (scaled - m_before[i]) * static_cast<T>(1.0 - 0.9);
-    const T square = v_before[i] + (scaled * scaled - v_before[i]) * static_cast<T>(1.0 - 0.999);
-    const T second = amsgrad ? std::max(v_hat_before[i], square) : square;
-    ASSERT_EQ(m[i], mean);
-    ASSERT_EQ(v[i], square);
-    ASSERT_EQ(v_hat[i], amsgrad ? second : v_hat_before[i]);
-    ASSERT_EQ(w[i], before[i] - mean * alpha / (std::sqrt(second) + static_cast<T>(1e-7)));
-  }
-}
-
-TEST(AdamTest, AnyPartitionGivesTheBitsOfTheFormulaForBetasOfAverages) {
-  for (const bool amsgrad : {false, true}) {
-    expect_bits_of_the_formula<float>(amsgrad);
-    expect_bits_of_the_formula<double>(amsgrad);
-  }
+TEST(AdamTest, BetasAreThoseOfAverages) {
   const auto make = [](double beta_1, double beta_2, double epsilon) {
     Adam(std::vector{variable(doubles({0.0}), "w")},
          {.beta_1 = beta_1, .beta_2 = beta_2, .epsilon = epsilon});
@@ -330,40 +266,57 @@ TEST(TrustRatio, RefuseHyperparametersThatMakeNoSense) {
   EXPECT_INVALID(Lamb(w, {.weight_decay = -1.0}), "lamb", "weight_decay", "-1");
 }
 
-/// Weights and slots after five updates with random gradients, by the rule alone.
-std::vector<float> after_five_updates(const UpdateRule& rule) {
-  constexpr std::size_t kCount = 37;
-  const RandomStream stream(RandomKey{15, kUserPurpose});
-  std::uint64_t n = 0;
-  std::vector<std::vector<float>> slots;
-  for (const SlotSpec& slot : rule.slots()) {
-    slots.emplace_back(kCount, static_cast<float>(slot.initial_value));
-  }
-  std::vector<float> w(kCount), g(kCount), direction(kCount);
-  for (float& each : w) each = static_cast<float>(stream.normal(n++));
-  for (int step = 0; step < 5; ++step) {
-    for (float& each : g) each = static_cast<float>(stream.normal(n++));
-    std::vector<void*> pointers;
-    for (auto& slot : slots) pointers.push_back(slot.data());
-    UpdateArgs args{DType::kFloat32,
-                    kCount,
-                    w.data(),
-                    pointers,
-                    g.data(),
-                    {.learning_rate = 0.05,
-                     .iteration = step,
-                     .gradient_scale = 0.5,
-                     .weight_decay = 0.02,
-                     .weight_norm = 3.25,
-                     .direction_norm = 1.75}};
-    if (rule.uses_norms()) {
-      rule.direct(args, direction.data());
-      args.gradient_data = direction.data();
+/// A run of elements of one variable, with slots: what a rule sees.
+template <class T>
+struct Elements {
+  std::vector<T> w, g, direction;
+  std::vector<std::vector<T>> slots;
+
+  Elements(const UpdateRule& rule, std::size_t count) : w(count), g(count), direction(count) {
+    const RandomStream stream(RandomKey{8, kUserPurpose});
+    std::uint64_t n = 0;
+    for (T& each : w) each = static_cast<T>(stream.normal(n++));
+    for (T& each : g) each = static_cast<T>(stream.normal(n++));
+    slots.resize(rule.slots().size(), std::vector<T>(count));
+    for (auto& slot : slots) {  // all above the squares of all, as means of squares are
+      for (T& each : slot) each = static_cast<T>(0.5 + 0.2 * stream.uniform64(n++));
     }
-    rule.apply(args);
   }
-  for (const auto& slot : slots) w.insert(w.end(), slot.begin(), slot.end());
-  return w;
+
+  UpdateArgs part(std::size_t first, std::size_t count, std::vector<void*>& pointers) {
+    pointers.clear();
+    for (auto& slot : slots) pointers.push_back(&slot[first]);
+    return {dtype_of<T>(),
+            count,
+            &w[first],
+            pointers,
+            &g[first],
+            {.learning_rate = 0.05, .iteration = 6, .gradient_scale = 0.5, .weight_decay = 0.02}};
+  }
+
+  void apply(const UpdateRule& rule, const std::vector<std::size_t>& ends) {
+    std::vector<void*> pointers;
+    std::size_t first = 0;
+    for (const std::size_t end : ends) {
+      UpdateArgs args = part(first, end - first, pointers);
+      if (rule.uses_norms()) {
+        rule.direct(args, &direction[first]);
+        args.gradient_data = &direction[first];
+        args.scalars.weight_norm = 3.25;  // of the whole, whatever the part
+        args.scalars.direction_norm = 1.75;
+      }
+      rule.apply(args);
+      first = end;
+    }
+  }
+};
+
+/// Weights and slots after an update by the rule alone.
+std::vector<std::vector<float>> after_an_update(const UpdateRule& rule) {
+  Elements<float> elements(rule, 37);
+  elements.apply(rule, {37});
+  elements.slots.push_back(elements.w);
+  return elements.slots;
 }
 
 void expect_same_made_again(const UpdateRule& rule) {
@@ -373,9 +326,7 @@ void expect_same_made_again(const UpdateRule& rule) {
   EXPECT_EQ(made->name(), rule.name());
   EXPECT_EQ(made->decays_weights(), rule.decays_weights());
   EXPECT_EQ(describe_update_rule(*made), text);
-  const std::vector<float> expected = after_five_updates(rule), got = after_five_updates(*made);
-  ASSERT_EQ(got.size(), expected.size());
-  EXPECT_EQ(std::memcmp(got.data(), expected.data(), got.size() * sizeof(float)), 0);
+  EXPECT_EQ(after_an_update(*made), after_an_update(rule));
 }
 
 TEST(UpdateRuleSpec, EveryOptimizersRuleGivesTheSameBitsWhenMadeAgain) {
@@ -408,7 +359,7 @@ TEST(UpdateRuleSpec, KnowsTheRulesAroundARule) {
   const AdamRule adam;
   const internal::DecoupledWeightDecayRule decaying(adam);
   expect_same_made_again(decaying);
-  EXPECT_NE(after_five_updates(decaying), after_five_updates(adam));
+  EXPECT_NE(after_an_update(decaying), after_an_update(adam));
 }
 
 TEST(UpdateRuleSpec, RefusesWhatIsNoDescription) {
@@ -459,51 +410,6 @@ TEST(UpdateRuleSpec, TakesRulesOfTheProgram) {
   EXPECT_ERROR(describe_update_rule(SilentRule()), kUnimplemented, "'silent'",
                "register_update_rule");
 }
-
-/// A run of elements of one variable, with slots: what a rule sees.
-template <class T>
-struct Elements {
-  std::vector<T> w, g, direction;
-  std::vector<std::vector<T>> slots;
-
-  Elements(const UpdateRule& rule, std::size_t count) : w(count), g(count), direction(count) {
-    const RandomStream stream(RandomKey{8, kUserPurpose});
-    std::uint64_t n = 0;
-    for (T& each : w) each = static_cast<T>(stream.normal(n++));
-    for (T& each : g) each = static_cast<T>(stream.normal(n++));
-    slots.resize(rule.slots().size(), std::vector<T>(count));
-    for (auto& slot : slots) {
-      for (T& each : slot) each = static_cast<T>(0.1 + stream.uniform64(n++));
-    }
-  }
-
-  UpdateArgs part(std::size_t first, std::size_t count, std::vector<void*>& pointers) {
-    pointers.clear();
-    for (auto& slot : slots) pointers.push_back(&slot[first]);
-    return {dtype_of<T>(),
-            count,
-            &w[first],
-            pointers,
-            &g[first],
-            {.learning_rate = 0.05, .iteration = 6, .gradient_scale = 0.5, .weight_decay = 0.02}};
-  }
-
-  void apply(const UpdateRule& rule, const std::vector<std::size_t>& ends) {
-    std::vector<void*> pointers;
-    std::size_t first = 0;
-    for (const std::size_t end : ends) {
-      UpdateArgs args = part(first, end - first, pointers);
-      if (rule.uses_norms()) {
-        rule.direct(args, &direction[first]);
-        args.gradient_data = &direction[first];
-        args.scalars.weight_norm = 3.25;  // of the whole, whatever the part
-        args.scalars.direction_norm = 1.75;
-      }
-      rule.apply(args);
-      first = end;
-    }
-  }
-};
 
 template <class T>
 void expect_bits_of_any_partition(const UpdateRule& rule) {
@@ -570,26 +476,6 @@ TEST_P(EveryOptimizer, IsNamedAsItIsSpelled) {
   for (std::size_t i = 0; i < slots.size(); ++i) {
     EXPECT_EQ(state[2 + i].name(), GetParam() + "/w/" + slots[i].name);
     EXPECT_EQ(state[2 + i].value().item_double(), slots[i].initial_value);
-  }
-}
-
-TEST_P(EveryOptimizer, FindsTheMinimumOfABowl) {
-  // f(w) = |w - c|^2 / 2, gradient w - c, from far enough that steps matter.
-  const std::vector<double> center = {1.0, -1.0};
-  const Variable w = variable(doubles({1.3, -0.8}), "w");
-  const auto optimizer = make(w);
-  const double before = std::hypot(0.3, 0.2);
-  for (int step = 0; step < 300; ++step) {
-    const auto at = w.value().to_doubles();
-    const Gradient gradient(doubles({at[0] - center[0], at[1] - center[1]}));
-    optimizer->apply_gradients({&gradient, 1});
-  }
-  const auto at = w.value().to_doubles();
-  const double now = std::hypot(at[0] - center[0], at[1] - center[1]);
-  if (GetParam() == "ftrl") {
-    EXPECT_LT(now, std::hypot(1.0, 1.0));  // its weights begin anew at 0
-  } else {
-    EXPECT_LT(now, before);
   }
 }
 
