@@ -1,4 +1,4 @@
-// Attention against plain loops, its caches, and the other parts of transformers.
+// Attention, its caches, and the other parts of transformers.
 // SPDX-License-Identifier: Apache-2.0
 
 #include "tests/layers/layer_checks.h"
@@ -16,135 +16,15 @@ using namespace layer_tests;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-/// One example: query [q, features], value and key [s, features], seen(i, j) says what is masked.
-struct PlainAttention {
-  std::vector<std::vector<double>> weights;
-  std::size_t heads, key_dim, value_dim, outputs;
-  std::size_t shared_heads = heads;  // of keys and values: heads / shared_heads queries use one
-  double max_wavelength = 0.0;       // 0: nothing is turned
-
-  /// x [steps, features] -> element [step][head][d] of projection `number`.
-  double projected(const std::vector<double>& x, std::size_t features, std::size_t step,
-                   std::size_t head, std::size_t d, std::size_t length, std::size_t number) const {
-    const std::size_t own_heads = number == 0 ? heads : shared_heads;
-    head /= heads / own_heads;
-    double sum = weights[2 * number + 1][head * length + d];
-    for (std::size_t f = 0; f < features; ++f)
-      sum += x[step * features + f] * weights[2 * number][(f * own_heads + head) * length + d];
-    return sum;
-  }
-
-  /// The same of a query or key, turned by the number of its step.
-  double turned(const std::vector<double>& x, std::size_t features, std::size_t step,
-                std::size_t head, std::size_t d, std::size_t number) const {
-    const auto at = [&](std::size_t i) {
-      return projected(x, features, step, head, i, key_dim, number);
-    };
-    if (max_wavelength == 0.0) return at(d);
-    const std::size_t half = key_dim / 2;
-    const double share = static_cast<double>(d % half) / static_cast<double>(half);
-    const double angle = static_cast<double>(step) / std::pow(max_wavelength, share);
-    return d < half ? at(d) * std::cos(angle) - at(d + half) * std::sin(angle)
-                    : at(d - half) * std::sin(angle) + at(d) * std::cos(angle);
-  }
-
-  std::vector<double> operator()(const std::vector<double>& query, const std::vector<double>& value,
-                                 const std::vector<double>& key, std::size_t features,
-                                 const std::function<bool(std::size_t, std::size_t)>& seen) const {
-    const std::size_t q_steps = query.size() / features, s_steps = value.size() / features;
-    std::vector<double> result;
-    for (std::size_t i = 0; i < q_steps; ++i) {
-      std::vector<double> row = weights[7];
-      for (std::size_t h = 0; h < heads; ++h) {
-        std::vector<double> shares(s_steps, 0.0);
-        double total = 0.0;
-        for (std::size_t j = 0; j < s_steps; ++j) {
-          if (!seen(i, j)) continue;
-          double score = 0.0;
-          for (std::size_t d = 0; d < key_dim; ++d)
-            score += turned(query, features, i, h, d, 0) * turned(key, features, j, h, d, 1);
-          total += shares[j] = std::exp(score / std::sqrt(static_cast<double>(key_dim)));
-        }
-        for (std::size_t d = 0; d < value_dim; ++d) {
-          double mean = 0.0;
-          for (std::size_t j = 0; j < s_steps; ++j)
-            mean += shares[j] / total * projected(value, features, j, h, d, value_dim, 2);
-          for (std::size_t o = 0; o < outputs; ++o)
-            row[o] += mean * weights[6][(h * value_dim + d) * outputs + o];
-        }
-      }
-      result.insert(result.end(), row.begin(), row.end());
-    }
-    return result;
-  }
-};
-
-TEST(MultiHeadAttentionTest, EqualsPlainLoopsWithAndWithoutMasks) {
-  constexpr std::size_t kQuery = 3, kValue = 4, kFeatures = 5;
-  const layer_tests::ExactLayers exact;
-  for (const bool causal : {false, true}) {
-    for (const bool with_mask : {false, true}) {
-      SCOPED_TRACE(concat("causal ", causal, " mask ", with_mask));
-      MultiHeadAttention layer(
-          2, 3,
-          {.value_dim = 2, .output_dim = 6, .use_causal_mask = causal, .with_mask = with_mask});
-      std::vector<Shape> shapes = {{kQuery, kFeatures}, {kValue, kFeatures}, {kValue, kFeatures}};
-      if (with_mask) shapes.push_back({kQuery, kValue});
-      EXPECT_EQ(layer.build_for(shapes), (std::vector<Shape>{{kQuery, 6}}));
-      PlainAttention plain{{}, 2, 3, 2, 6};
-      std::uint64_t seed = 1;
-      for (Variable weight : layer.variables()) {
-        weight.assign(spread(weight.shape(), ++seed));
-        plain.weights.push_back(weight.value().to_doubles());
-      }
-      std::vector<Tensor> inputs = {spread({2, kQuery, kFeatures}, 41),
-                                    spread({2, kValue, kFeatures}, 42),
-                                    spread({2, kValue, kFeatures}, 43)};
-      const Tensor mask = greater(
-          spread({2, kQuery, kValue}, 44) +
-              one_hot(Tensor::from<std::int64_t>({kQuery}, {0, 0, 0}), kValue, DType::kFloat64) *
-                  9.0,
-          0.0);  // the first is always seen
-      if (with_mask) inputs.push_back(mask);
-      std::vector<double> expected;
-      for (std::int64_t row = 0; row < 2; ++row) {
-        const std::vector<double> visible = mask.detached_rows(row, 1).to_doubles();
-        const std::vector<double> one =
-            plain(inputs[0].detached_rows(row, 1).to_doubles(),
-                  inputs[1].detached_rows(row, 1).to_doubles(),
-                  inputs[2].detached_rows(row, 1).to_doubles(), kFeatures,
-                  [&](std::size_t i, std::size_t j) {
-                    return (!causal || j <= i) && (!with_mask || visible[i * kValue + j] != 0.0);
-                  });
-        expected.insert(expected.end(), one.begin(), one.end());
-      }
-      expect_values(layer(inputs), expected, 1e-9);
-    }
-  }
-}
-
-TEST(MultiHeadAttentionTest, TurnsMoreQueriesThanKeysAndSharesHeadsAsPlainLoops) {
-  constexpr std::size_t kQuery = 5, kValue = 3, kFeatures = 2, kHeads = 4;
-  const layer_tests::ExactLayers exact;
-  for (const std::int64_t shared : {1, 2, 4}) {
-    SCOPED_TRACE(concat("heads of keys and values: ", shared));
-    MultiHeadAttention layer(kHeads, 4,
-                             {.num_key_value_heads = shared, .rotary_max_wavelength = 50.0});
-    layer.build_for(std::vector<Shape>{{kQuery, kFeatures}, {kValue, kFeatures}});
-    PlainAttention plain{{}, kHeads, 4, 4, kFeatures, static_cast<std::size_t>(shared), 50.0};
-    std::uint64_t seed = 1;
-    for (Variable weight : layer.variables()) {
-      weight.assign(spread(weight.shape(), ++seed));
-      plain.weights.push_back(weight.value().to_doubles());
-    }
-    const Tensor query = spread({1, kQuery, kFeatures}, 41);
-    const Tensor value = spread({1, kValue, kFeatures}, 42);
-    const auto sees_all = [](std::size_t, std::size_t) { return true; };
-    expect_values(
-        layer(std::vector<Tensor>{query, value}),
-        plain(query.to_doubles(), value.to_doubles(), value.to_doubles(), kFeatures, sees_all),
-        1e-9);
-  }
+// Its numbers are Keras's: tests/parity. There queries and keys that turn are equally many.
+TEST(MultiHeadAttentionTest, TurnsEachQueryByItsOwnStep) {
+  const ExactLayers exact;
+  MultiHeadAttention layer(4, 4, {.num_key_value_heads = 2, .rotary_max_wavelength = 50.0});
+  layer.build_for(std::vector<Shape>{{5, 2}, {3, 2}});
+  const Tensor query = spread({1, 5, 2}, 41), value = spread({1, 3, 2}, 42);
+  const Tensor first = slice(query, {0, 0, 0}, {-1, 3, -1});
+  expect_values(slice(layer(std::vector<Tensor>{query, value}), {0, 0, 0}, {-1, 3, -1}),
+                layer(std::vector<Tensor>{first, value}).to_doubles(), 1e-9);
 }
 
 TEST(MultiHeadAttentionTest, AQueryThatSeesNothingGetsTheBiasAlone) {
@@ -383,25 +263,13 @@ TEST(RMSNormalizationTest, Computes16BitNumbersInFloat32) {
   EXPECT_THAT(y.to_doubles(), ElementsAre(1.0, -1.0));
 }
 
-TEST(RotaryEmbeddingTest, EqualsPlainLoops) {
+// Its angles are those of attention: tests/parity.
+TEST(RotaryEmbeddingTest, TurnsEachStepByItsNumber) {
   const ExactLayers exact;
-  constexpr std::size_t kSteps = 4, kHeads = 2, kFeatures = 6;
-  RotaryEmbedding layer({.max_wavelength = 50.0});
-  layer.build_for({kSteps, kHeads, kFeatures});
-  const Tensor x = spread({2, kSteps, kHeads, kFeatures}, 1);
-  const std::vector<double> in = x.to_doubles();
-  std::vector<double> expected(in.size());
-  for (std::size_t at = 0; at < in.size(); at += kFeatures) {
-    const std::size_t step = at / (kHeads * kFeatures) % kSteps;
-    for (std::size_t i = 0; i < kFeatures / 2; ++i) {
-      const double angle =
-          static_cast<double>(step) / std::pow(50.0, 2.0 * static_cast<double>(i) / kFeatures);
-      const double a = in[at + i], b = in[at + i + kFeatures / 2];
-      expected[at + i] = a * std::cos(angle) - b * std::sin(angle);
-      expected[at + i + kFeatures / 2] = a * std::sin(angle) + b * std::cos(angle);
-    }
-  }
-  expect_values(layer(x), expected, 1e-12);
+  RotaryEmbedding layer;
+  layer.build_for({3, 1, 2});
+  const Tensor x = Tensor::from<double>({1, 3, 1, 2}, {1, 0, 1, 0, 1, 0});
+  expect_values(layer(x), {1, 0, std::cos(1), std::sin(1), std::cos(2), std::sin(2)}, 1e-12);
 }
 
 TEST(RotaryEmbeddingTest, ErrorsNameTheArgument) {

@@ -241,24 +241,13 @@ TEST(InitializerTest, DrawsInFloat32ForEveryType) {
                  "rank 2 or more, got shape [3]");
 }
 
+// More of them: tests/parity.
 TEST(ConstraintTest, BringNormsAndSignsBack) {
   // Columns of norm 5, 0.5 and 0.
   const Tensor w = Tensor::from<float>({2, 3}, {3, 0.3, 0, -4, -0.4, 0});
   expect_values(Constraint("non_neg")(w), {3, 0.3, 0, 0, 0, 0});
-  expect_values(constraints::max_norm({.max_value = 1.0})(w), {0.6, 0.3, 0, -0.8, -0.4, 0});
+  expect_values(constraints::max_norm({.max_value = 2.0})(w), {1.2, 0.3, 0, -1.6, -0.4, 0});
   expect_values(Constraint("unit_norm")(w), {0.6, 0.6, 0, -0.8, -0.8, 0});
-  expect_values(constraints::min_max_norm({.min_value = 1.0, .max_value = 2.0})(w),
-                {1.2, 0.6, 0, -1.6, -0.8, 0});
-  expect_values(constraints::min_max_norm({.min_value = 1.0, .max_value = 2.0, .rate = 0.5})(w),
-                {2.1, 0.45, 0, -2.8, -0.6, 0});
-  expect_values(constraints::unit_norm(1)(w), {3 / std::sqrt(9.09), 0.3 / std::sqrt(9.09), 0,
-                                               -4 / std::sqrt(16.16), -0.4 / std::sqrt(16.16), 0});
-  // Filters of a convolution: one norm over all of their elements, here 5 and 13.
-  const Tensor filters = Tensor::from<float>({2, 1, 2, 2}, {3, 0, 4, 12, 0, 3, 0, 4});
-  expect_values(constraints::unit_norm({0, 1, 2})(filters),
-                {3 / 5.0, 0, 4 / 5.0, 12 / 13.0, 0, 3 / 13.0, 0, 4 / 13.0});
-  expect_values(constraints::max_norm({.max_value = 10.0, .axis = {0, 1, 2}})(filters),
-                {3, 0, 4, 120 / 13.0, 0, 30 / 13.0, 0, 40 / 13.0});
   EXPECT_TRUE(Constraint("").empty());
   EXPECT_INVALID(Constraint constraint("maxnorm"),
                  "expected one of max_norm, non_neg, unit_norm, min_max_norm");

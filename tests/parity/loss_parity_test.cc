@@ -151,6 +151,7 @@ TEST_P(LossParity, TheClassReducesWeightedLossesAsKeras) {
   const LossReduction reductions[] = {LossReduction::kSumOverBatchSize, LossReduction::kSum};
   for (std::size_t i = 0; i < 2; ++i) {
     const Loss loss = loss_table().at(GetParam()).make(reductions[i]);
+    EXPECT_TRUE(GetParam().starts_with(loss.name())) << loss.name();
     const Tensor value = loss(recorded("labels"), recorded("predictions"), recorded("factors"));
     EXPECT_NEAR(value.item_double(), expected[i],
                 tolerance_of_loss(GetParam()) * std::abs(expected[i]))
