@@ -86,7 +86,7 @@ TEST(Control, TellsWhoIsHereWhoLeftAndWhoFailed) {
   EXPECT_EQ(to_error(*a->fatal_verdict()).code(), ErrorCode::kDataLoss);
   b.reset();
   auto c = join(*server, 2);
-  c->report_failure(Error(ErrorCode::kInternal, "no space left"));
+  a->report_failure(Error(ErrorCode::kInternal, "no space left"));
   c->leave();
   EXPECT_ERROR(c->get("k"), kFailedPrecondition, "worker 2 has left the job");
   ASSERT_TRUE(comes_true([&] { return a->verdicts().size() >= 6; }));

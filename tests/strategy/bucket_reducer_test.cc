@@ -121,30 +121,6 @@ TEST_P(ReducerLayouts, CanonicalSumsHaveTheBitsOfTheTree) {
   }
 }
 
-TEST(BucketReducer, EveryRegisteredOperationSums) {
-  for (const std::string& name : registered_cross_device_ops(DeviceType::kCpu)) {
-    for (const int replicas : {2, 3, 8}) {
-      LocalStrategyOptions options = on_cpus(replicas);
-      options.cross_device_ops = make_cross_device_ops(name);
-      options.deterministic = false;
-      MirroredStrategy strategy(options);
-      const std::vector<Variable> variables = make_variables(strategy);
-      const auto sums = strategy.run([&] { return reduce_in_replica(variables); });
-      for (std::size_t i = 0; i + 1 < variables.size(); ++i) {
-        const std::vector<float> expected = expected_sum<float>(variables[i], i, replicas);
-        for (const std::vector<Gradient>& of_replica : sums) {
-          const auto span = of_replica[i].dense().host_span<float>();
-          double worst = 0;
-          for (std::size_t k = 0; k < span.size(); ++k) {
-            worst = std::max(worst, std::abs(double{span[k]} - expected[k]));
-          }
-          EXPECT_LT(worst, 1e-5) << name;
-        }
-      }
-    }
-  }
-}
-
 /// Adds along the tree, and counts how often it is asked to.
 class CountedSums final : public CrossDeviceOps {
  public:
@@ -351,28 +327,6 @@ TEST(BucketReducer, AggregatedVariablesOfWorkersAreSumsOfTheOperation) {
     });
   });
   EXPECT_EQ(bytes, (std::vector<std::uint64_t>{3 * 16, 3 * 16}));
-}
-
-TEST(BucketReducer, ShardsAreSummedByTheNamedOperation) {
-  const auto shards_by = [](const std::string& name) {
-    LocalStrategyOptions local = on_cpus(3);
-    local.cross_device_ops = make_cross_device_ops(name);
-    FullyShardedStrategy strategy({.local = local, .stage = 3, .min_shard_bytes = 0});
-    const std::vector<Variable> variables = make_variables(strategy);
-    std::vector<std::vector<double>> sums;
-    EXPECT_GT(bytes_reduced_in(strategy,
-                               [&] {
-                                 for (const auto& of_replica :
-                                      strategy.run([&] { return reduce_in_replica(variables); })) {
-                                   for (const Gradient& sum : of_replica) {
-                                     sums.push_back(numbers(sum.dense()));
-                                   }
-                                 }
-                               }),
-              0u);
-    return sums;
-  };
-  EXPECT_EQ(shards_by("hierarchical_copy"), shards_by("canonical"));
 }
 
 TEST(BucketReducer, CallsAPluginThatIsCanonicalAndSliceable) {

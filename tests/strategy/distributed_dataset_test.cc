@@ -152,31 +152,6 @@ TEST(DistributedDataset, DatasetsOnDevicesAreRefused) {
   });
 }
 
-TEST(DistributedDataset, PartialBatches) {
-  for (const char* devices : {"cpu:0", "cpu:0-1", "cpu:0-2"}) {
-    MirroredStrategy strategy({.devices = devices});
-    std::vector<Rows> flattened;
-    for (const auto& batch : strategy.distribute_dataset(vector_dataset({5, 6, 7}).batch(2))) {
-      flattened.push_back(rows_of(strategy.gather(
-          strategy.run([](const Batch& part) { return square(part.features()); }, batch), 0)));
-    }
-    EXPECT_EQ(flattened, (std::vector<Rows>{{25, 36}, {49}}));
-    const auto one = steps_of(
-        strategy.distribute_dataset(vector_dataset({5, 6}).batch(1, {.drop_remainder = true})));
-    ASSERT_EQ(one.size(), 2u);
-    EXPECT_EQ(one[0][0], (Rows{5}));
-    for (std::size_t r = 1; r < one[0].size(); ++r) EXPECT_TRUE(one[0][r].empty());
-    for (const bool drop : {true, false}) {
-      const auto two = steps_of(
-          strategy.distribute_dataset(vector_dataset({5, 6}).batch(2, {.drop_remainder = drop})));
-      ASSERT_EQ(two.size(), 1u);
-      Rows of_all;
-      for (const Rows& part : two[0]) of_all.insert(of_all.end(), part.begin(), part.end());
-      EXPECT_EQ(of_all, (Rows{5, 6}));
-    }
-  }
-}
-
 TEST(DistributedDataset, ShapesMayDifferBetweenReplicas) {
   MirroredStrategy strategy({.devices = "cpu:0-1"});
   DistributedDataset dataset = strategy.distribute_datasets_from_function([](const InputContext&) {

@@ -8,7 +8,6 @@
 #include "tutti/core/random.h"
 #include "tutti/cross_device_ops/registry.h"
 #include "tutti/optimizer/optimizers.h"
-#include "tutti/strategy/variables/memory_report.h"
 #include "tutti/tensor/device_memory.h"
 
 namespace tutti::strategy_tests {
@@ -261,17 +260,6 @@ TEST(FullySharded, WhatIsGatheredIn16BitsTakesHalfOfTheMemory) {
   EXPECT_LAYERS(held(1, true), kAll / 2 + 3 * kPart);
   EXPECT_LAYERS(held(3, false), kAll / 2 + 3 * kPart);
   EXPECT_LAYERS(held(3, true), 3 * kPart);
-}
-
-TEST(FullySharded, TheMemoryReportCountsShards) {
-  const auto strategy = fully_sharded(2);
-  const auto scope = strategy->scope();
-  const std::vector<VariableGroup> groups = {
-      {"parameters", {Variable(Tensor::zeros({64, 64}), {.name = "w"})}}};
-  const auto rows = memory_by_device(groups, strategy->replica_devices());
-  ASSERT_EQ(rows.size(), 2U);
-  EXPECT_EQ(rows[0].total(), 8'192U);
-  EXPECT_EQ(rows[1].total(), 8'192U);
 }
 
 TEST(FullySharded, AWriteBetweenReadAndGradientIsAnError) {

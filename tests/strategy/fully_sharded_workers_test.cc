@@ -239,26 +239,5 @@ TEST(FullyShardedWorkers, WritesReachTheShardsOfAll) {
   }
 }
 
-TEST(FullyShardedWorkers, AWorkerThatFailsEndsTheReadsOfTheOthers) {
-  const auto errors = run_sharded({1, 1}, 3, [](FullyShardedStrategy& strategy) {
-    const auto scope = strategy.scope();
-    const Variable w(Tensor::zeros({64}), {.name = "w"});
-    strategy.run([&] {
-      if (strategy.worker() == 1) fail(ErrorCode::kInternal, "no more");
-      (void)w.value();
-    });
-  });
-  EXPECT_THAT(errors, ::testing::Each(::testing::HasSubstr("no more")));
-}
-
-TEST(FullyShardedWorkers, OtherVariablesOnAnotherWorkerAreNamed) {
-  const auto errors = run_sharded({1, 1}, 3, [](FullyShardedStrategy& strategy) {
-    const auto scope = strategy.scope();
-    const Variable w(Tensor::full({64}, strategy.worker()), {.name = "w"});
-  });
-  EXPECT_THAT(errors,
-              ::testing::Each(::testing::HasSubstr("the workers make different variables")));
-}
-
 }  // namespace fully_sharded_workers_test
 }  // namespace tutti::strategy_tests

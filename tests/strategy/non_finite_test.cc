@@ -142,21 +142,6 @@ TEST(NonFinite, SkipLeavesVariablesMomentaAndIterationsOnAllReplicas) {
   }
 }
 
-TEST(NonFinite, SkipHalvesADynamicLossScale) {
-  MirroredStrategy strategy =
-      strategy_with({2, "canonical", WireCompression::kNone}, NonFinitePolicy::kSkip);
-  const auto scope = strategy.scope();
-  Variable w(Tensor::ones({2}), {.name = "w"});
-  Sgd optimizer(std::vector{w}, {.dynamic_loss_scale = DynamicLossScaleOptions{
-                                     .initial_scale = 8, .growth_steps = 10}});
-  strategy.run([&] {
-    const std::vector<Gradient> gradients = {vec({kNan, 1.0f})};
-    optimizer.apply_gradients(gradients);
-  });
-  EXPECT_EQ(optimizer.loss_scale(), 4.0);
-  EXPECT_EQ(numbers(w.value()), (std::vector<double>{1, 1}));
-}
-
 TEST(NonFinite, ZeroStandsForTheValueOfThatReplicaAlone) {
   for (const Setting& setting : settings()) {
     MirroredStrategy strategy = strategy_with(setting, NonFinitePolicy::kZero);

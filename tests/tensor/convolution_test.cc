@@ -55,26 +55,6 @@ TEST(Conv2d, SamePutsTheOddPaddingBottomAndRight) {
   }
 }
 
-TEST(Conv2d, ActivationsAreThoseOfTheResult) {
-  for (DType dtype : kTypes) {
-    const Tensor x = random_values({2, 6, 5, 3}, dtype, -1, 1, 1);
-    const Tensor filter = random_values({3, 3, 3, 9}, dtype, -1, 1, 2);
-    const Tensor bias = random_values({9}, dtype, -1, 1, 3);
-    const Tensor y = conv2d(x, filter, bias, {.padding = kSame});
-    expect_tensor(y, {2, 6, 5, 9}, (conv2d(x, filter, {.padding = kSame}) + bias).to_doubles(),
-                  tolerance(dtype));
-    const auto check = [&](FusedActivation activation, double (*function)(double)) {
-      std::vector<double> expected = y.to_doubles();
-      for (double& value : expected) value = function(value);
-      expect_tensor(conv2d(x, filter, bias, {.padding = kSame, .activation = activation}),
-                    y.shape(), expected, tolerance(dtype));
-    };
-    check(FusedActivation::kRelu, [](double v) { return v > 0 ? v : 0; });
-    check(FusedActivation::kSigmoid, [](double v) { return 1 / (1 + std::exp(-v)); });
-    check(FusedActivation::kTanh, [](double v) { return std::tanh(v); });
-  }
-}
-
 TEST(Conv2d, NanStaysNanThroughActivations) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   for (FusedActivation activation : {FusedActivation::kNone, FusedActivation::kRelu,

@@ -132,13 +132,20 @@ TEST(DeviceSpec, NeverChecksThatTheDeviceExists) {
 
 TEST(DeviceSpec, SaysWhatIsWrongWithThePart) {
   const std::vector<std::pair<const char*, const char*>> cases{
-      {"job:a", "no '/' in front"},     {"/job:", "no name"},
-      {"/task:-1", "no whole number"},  {"/device:FPGA:0", "none of CPU, GPU, XLA"},
-      {"/job:a/job:b", "stands twice"}, {"/gpu:0/device:CPU:0", "stands twice"},
-      {"/color:red", "no such part"},   {"/task:99999999999", "no whole number"},
-      {"/cpu:0/cpu:1", "stands twice"}, {"/device:CPU:x", "no whole number"},
-      {"/job:a/task:x", "'task:x'"},    {"/device:CPU:0:1", ""},
-      {"/task:1:2", ""},                {"/job", ""},
+      {"job:a", "no '/' in front"},
+      {"/job:", "no name"},
+      {"/task:-1", "no whole number"},
+      {"/device:FPGA:0", "none of CPU, GPU, XLA"},
+      {"/job:a/job:b", "stands twice"},
+      {"/gpu:0/device:CPU:0", "stands twice"},
+      {"/color:red", "no such part"},
+      {"/task:99999999999", "no whole number"},
+      {"/cpu:0/cpu:1", "stands twice"},
+      {"/device:CPU:x", "no whole number"},
+      {"/job:a/task:x", "'task:x'"},
+      {"/device:CPU:0:1", ""},
+      {"/task:1:2", ""},
+      {"/job", ""},
       {"//", ""},
   };
   for (const auto& [wrong, reason] : cases) {

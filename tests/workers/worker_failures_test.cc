@@ -1,8 +1,6 @@
-// Failures of workers as processes, which the others report: exits, stops, late and slow workers;
-// and grace periods.
+// Failures of workers as processes, which the others report: stops, late and slow workers; and
+// grace periods.
 // SPDX-License-Identifier: Apache-2.0
-#include <unistd.h>
-
 #include <csignal>
 
 #include "tests/support/scopes.h"
@@ -14,35 +12,6 @@ namespace {
 
 Tensor number_on_replica(double value) {
   return Tensor::scalar(value, DType::kFloat32, ReplicaContext::current().device());
-}
-
-/// Worker 1 ends between two variables or two reductions; what worker 0 gets for the second.
-TUTTI_PROCESS_FUNCTION(worker_ends_between_calls) {
-  const auto strategy = connect_workers();
-  const auto scope = strategy->scope();
-  const bool makes_variables = arguments.at("makes_variables").as_bool();
-  const auto call = [&](const char* name) {
-    if (makes_variables) return void(counter(name));
-    const auto values = strategy->run([] { return number_on_replica(1.0); });
-    EXPECT_EQ(strategy->reduce(ReduceOp::kSum, values).item(), 2.0f);
-  };
-  call("first");
-  if (this_process().index == 1) ::_exit(7);
-  return error_as_json([&] { call("second"); });
-}
-
-TEST(WorkerFailures, ExitOfAWorkerIsReportedInTheNextCall) {
-  for (const bool makes_variables : {true, false}) {
-    MultiProcessRunner runner("worker_ends_between_calls", {.num_workers = 2},
-                              Json::object().set("makes_variables", makes_variables));
-    runner.start();
-    EXPECT_THROW(runner.join(std::chrono::seconds(60)), Error);  // worker 1 ended with 7
-    ASSERT_EQ(runner.result().return_values.size(), 1u);
-    const Json& error = runner.result().return_values[0];
-    EXPECT_THAT(error.at("code").as_string(), ::testing::AnyOf("UNAVAILABLE", "ABORTED"));
-    EXPECT_THAT(error.at("message").as_string(),
-                ::testing::AnyOf(HasSubstr("worker 1"), HasSubstr("rank 1")));
-  }
 }
 
 TUTTI_PROCESS_FUNCTION(worker_is_late_for_a_reduction) {
