@@ -67,8 +67,7 @@ class MathRig {
   MathRig& operator=(const MathRig&) = delete;
 
   std::vector<Tensor> run(const OpCall& call) {
-    std::vector<Tensor> results =
-        testing::run_on_device(call, {0, &libraries, &workspace});
+    std::vector<Tensor> results = testing::run_on_device(call, {0, &libraries, &workspace});
     workspace.clear();
     return results;
   }

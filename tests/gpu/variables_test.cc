@@ -178,9 +178,9 @@ TEST(GpuOptimizers, SharedOptionsAgreeWithTheCpu) {
       AdamOptions{.clipping = {.clipvalue = 0.3}},
       AdamOptions{.clipping = {.clipnorm = 0.5}},
       SgdOptions{.learning_rate = 0.1, .clipping = {.global_clipnorm = 0.5}},
-      SgdOptions{.learning_rate = 0.1,
-                 .dynamic_loss_scale =
-                     DynamicLossScaleOptions{.initial_scale = 8.0, .growth_steps = 2}},
+      SgdOptions{
+          .learning_rate = 0.1,
+          .dynamic_loss_scale = DynamicLossScaleOptions{.initial_scale = 8.0, .growth_steps = 2}},
   };
   for (const OptimizerSpec& spec : specs) compare_optimizer(spec);
   compare_optimizer(SgdOptions{.learning_rate = 0.1, .gradient_accumulation_steps = 2}, 4, 2);

@@ -306,23 +306,6 @@ TEST(ReduceLROnPlateauTest, LowersTheRateAfterItsPatience) {
   EXPECT_INVALID(ReduceLROnPlateau bad({.factor = 1.0}), "(0, 1), got 1");
 }
 
-TEST(LambdaCallbackTest, CallsWhatIsGiven) {
-  Sequential model = small_model();
-  std::vector<std::string> seen;
-  const Tensor x = alternating(4);
-  model.fit(x, x,
-            {.epochs = 2,
-             .batch_size = 2,
-             .callbacks = {LambdaCallback(
-                 {.on_epoch_begin = [&](std::int64_t epoch) { seen.push_back(concat("e", epoch)); },
-                  .on_train_batch_end =
-                      [&](std::int64_t batch, const Logs& logs) {
-                        seen.push_back(concat("b", batch, logs.has("loss") ? "" : "?"));
-                      }})},
-             .verbose = kSilent});
-  EXPECT_THAT(seen, ::testing::ElementsAre("e0", "b0", "b1", "e1", "b0", "b1"));
-}
-
 TEST(ModelCheckpointTest, KeepsTheNewestOrTheBest) {
   const std::string folder = empty_folder();
   Sequential model = small_model();
@@ -557,16 +540,6 @@ TEST(MonitorTest, ANameWithoutDirectionIsRefusedBeforeTraining) {
   const EarlyStopping told({.monitor = "val_bleu", .mode = MonitorMode::kMax});
   model.fit(alternating(4), alternating(4), {.callbacks = {told}, .verbose = kSilent});
   EXPECT_EQ(model.optimizer().iterations().value().item_int(), 1);
-}
-
-TEST(EarlyStoppingTest, EndsFit) {
-  Sequential model = small_model();
-  auto stopping =
-      std::make_shared<EarlyStopping>(EarlyStoppingOptions{.monitor = "loss", .min_delta = 10.0});
-  const History history = model.fit(alternating(8), alternating(8),
-                                    {.epochs = 9, .callbacks = {stopping}, .verbose = kSilent});
-  EXPECT_EQ(history.epochs().size(), 2u);
-  EXPECT_EQ(stopping->stopped_epoch(), 1);
 }
 
 }  // namespace tutti::callbacks_test

@@ -190,38 +190,6 @@ TEST(Pipeline, SplitByLayersHasTheBitsOfOneDevice) {
   EXPECT_LT(one.losses.back(), 0.7 * one.losses.front());
 }
 
-// (c): replicated over two devices, at the same global batch.
-TEST(Pipeline, ReplicationOverTwoDevicesTrainsAlike) {
-  constexpr int kSteps = 50;
-  const auto make = [] {
-    set_random_seed(7);
-    return Sequential(Input{{10}}, Dense(16, {.activation = "tanh"}), Dense(12), Relu(), Dense(3));
-  };
-  const Training one = train_plainly(make(), sample_rows(), sample_classes(), 1, kSteps);
-  MirroredStrategy strategy({.devices = "cpu:0-1"});
-  DistributedDataset batches = strategy.distribute_dataset(
-      Dataset::from_tensor_slices({sample_rows(), sample_classes()}).batch(24).repeat(kSteps));
-  const auto scope = strategy.scope();
-  const Sequential model = make();
-  Sgd optimizer(model.trainable_variables(), {.learning_rate = 0.1, .momentum = 0.9});
-  Training replicated;
-  for (const PerReplica<Batch>& batch : batches) {
-    const PerReplica<Tensor> loss = strategy.run(
-        [&](const Batch& part) {
-          GradientTape tape;
-          const Tensor own = compute_average_loss(
-              cross_entropy(part.labels(), model(part.features(), {.training = true})),
-              part.global_rows());
-          optimizer.minimize(tape, own);
-          return own;
-        },
-        batch);
-    replicated.losses.push_back(strategy.reduce(ReduceOp::kSum, loss).item());
-  }
-  EXPECT_EQ(replicated.losses.size(), 50u);
-  expect_close_training(replicated, one, 1e-5);
-}
-
 TEST(Pipeline, StagesComputeConcurrently) {
   // Stage 0 with micro-batch 1 and stage 1 with micro-batch 0 each wait for the other to be there.
   const auto first = std::make_shared<Event>(), second = std::make_shared<Event>();
