@@ -6,13 +6,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/support/tensor_matchers.h"
+#include "tests/support/thrown.h"
 #include "tests/support/warnings.h"
-#include "tutti/autograd/gradient_tape.h"
-#include "tutti/core/random.h"
-#include "tutti/optimizer/optimizers.h"
 #include "tutti/strategy/strategies.h"
-#include "tutti/tensor/tensor_ops.h"
 
 namespace tutti {
 namespace make_strategy_test {
@@ -22,46 +18,14 @@ using testing::expect_error;
 
 constexpr ErrorCode kInvalid = ErrorCode::kInvalidArgument;
 
-/// Returns the weight after two steps of least squares on four rows, which is the same under every
-/// strategy of two replicas.
-Tensor trained_under(Strategy& strategy) {
-  set_random_seed(1);
-  std::optional<Variable> w;
-  std::unique_ptr<Optimizer> optimizer;
-  {
-    const auto scope = strategy.scope();
-    w.emplace(Tensor{0.5f, -1.f}, VariableOptions{.name = "w"});
-    optimizer = std::make_unique<Sgd>(std::vector<Variable>{*w}, 0.25);
-  }
-  const Tensor x = Tensor::from<float>({4, 2}, {1, 2, 3, 4, -1, 0.5, 2, -3});
-  const Dataset rows = Dataset::from_tensor_slices(x, Tensor{1.f, 0.f, 2.f, -1.f});
-  for (const auto& batch : strategy.distribute_dataset(rows.batch(4).repeat(2))) {
-    strategy.run(
-        [&](const Batch& part) {
-          GradientTape tape;
-          const Tensor error = reduce_sum(part[0] * w->value(), 1) - part[1];
-          optimizer->minimize(tape, square(error).sum() / 4);
-        },
-        batch);
-  }
-  return w->value();
-}
-
-TEST(MakeStrategy, EveryNameTrainsToTheSameBits) {
-  const auto mirrored = make_strategy("mirrored", {.devices = "cpu:0-1"});
-  const Tensor expected = trained_under(*mirrored);
-  EXPECT_EQ(mirrored->num_replicas_in_sync(), 2);
+TEST(MakeStrategy, EveryNameMakesTheStrategyOfThatName) {
   for (const std::string& name : strategy_names()) {
     SCOPED_TRACE(name);
-    if (name == "tpu") continue;  // needs a plugin, and has other bits: tests/xla
+    if (name == "tpu") continue;  // needs a plugin: tests/xla
     const bool is_one = name == "one_device";
-    StrategySpec spec{.devices = is_one ? "cpu:0" : "cpu:0-1"};
-    if (name == "fully_sharded") spec.min_shard_bytes = 0;
-    const auto strategy = make_strategy(name, spec);
+    const auto strategy = make_strategy(name, {.devices = is_one ? "cpu:0" : "cpu:0-1"});
     EXPECT_EQ(strategy->name(), name);
     EXPECT_EQ(strategy->num_replicas_in_sync(), is_one ? 1 : 2);
-    const Tensor weight = trained_under(*strategy);
-    if (!is_one) testing::expect_same_bits(weight, expected);
   }
 }
 
