@@ -46,11 +46,16 @@ std::string remedy(const Shape& labels, const Shape& predictions, std::string_vi
 
 }  // namespace
 
-Tensor same_shape_labels(const Operand& labels, const Operand& predictions, std::string_view who) {
-  Tensor fitted = cast(labels, predictions.dtype());
+Tensor same_rank_labels(const Tensor& labels, const Tensor& predictions) {
   const Shape& wanted = predictions.shape();
-  if (fitted.rank() + 1 == wanted.rank() && wanted[-1] == 1) fitted = expand_dims(fitted, -1);
-  if (fitted.rank() == wanted.rank() + 1 && fitted.shape()[-1] == 1) fitted = squeeze(fitted, -1);
+  if (labels.rank() + 1 == wanted.rank() && wanted[-1] == 1) return expand_dims(labels, -1);
+  if (labels.rank() == wanted.rank() + 1 && labels.shape()[-1] == 1) return squeeze(labels, -1);
+  return labels;
+}
+
+Tensor same_shape_labels(const Operand& labels, const Operand& predictions, std::string_view who) {
+  const Tensor fitted = same_rank_labels(cast(labels, predictions.dtype()), predictions.tensor);
+  const Shape& wanted = predictions.shape();
   if (!(fitted.shape() == wanted) || wanted.rank() == 0)
     fail_shapes(labels, predictions, who, "equal shapes [batch, ...]");
   return fitted;

@@ -11,6 +11,9 @@ namespace tutti::internal {
 
 // Fitting labels to the shape and type of predictions.
 
+/// Returns labels [batch, ...] with the rank of the predictions where a last axis of length 1 is
+/// the difference; others unchanged. Keras's squeeze_or_expand_to_same_rank().
+Tensor same_rank_labels(const Tensor& labels, const Tensor& predictions);
 /// Returns labels in the type and shape of the predictions: [batch] and [batch, 1] fit each other.
 /// Throws kInvalidArgument naming `who`, the line of `labels` and both shapes.
 Tensor same_shape_labels(const Operand& labels, const Operand& predictions, std::string_view who);

@@ -319,8 +319,14 @@ Loss::Loss(const std::string& name) : name_(name), call_(name) {
       open_kind_ ? bound(entry.crossentropy, CrossentropyOptions{}) : Function(entry.plain);
 }
 
+/// A function of the user would broadcast labels [batch] and predictions [batch, 1] to
+/// [batch, batch].
 Loss::Loss(std::string name, Function per_example, LossReduction reduction)
-    : Loss(std::move(name), std::move(per_example), reduction, std::nullopt, {}) {}
+    : Loss(std::move(name),
+           [function = std::move(per_example)](const Tensor& labels, const Tensor& predictions) {
+             return function(internal::same_rank_labels(labels, predictions), predictions);
+           },
+           reduction, std::nullopt, {}) {}
 
 Loss::Loss(std::string name, Function per_example, LossReduction reduction,
            std::optional<PredictionKind> kind, Json call)

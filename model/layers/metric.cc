@@ -125,7 +125,12 @@ void PredictionMetric::update_state(const Tensor& labels, const Tensor& predicti
 
 MeanPredictionMetric::MeanPredictionMetric(std::string name, Function per_example,
                                            MetricDirection direction)
-    : PredictionMetric(name, direction), per_example_(std::move(per_example)), mean_(name) {
+    : PredictionMetric(name, direction),
+      per_example_(
+          [function = std::move(per_example)](const Tensor& labels, const Tensor& predictions) {
+            return function(internal::same_rank_labels(labels, predictions), predictions);
+          }),
+      mean_(name) {
   adopt(mean_);
 }
 

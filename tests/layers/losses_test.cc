@@ -19,6 +19,19 @@ const Tensor& logits() {
   return value;
 }
 
+/// As Keras's squeeze_or_expand_to_same_rank(): else the difference would be [2, 2].
+TEST(OwnLoss, GetsLabelsWithTheRankOfThePredictions) {
+  const auto squared = [](const Tensor& labels, const Tensor& predictions) {
+    EXPECT_EQ(labels.shape(), predictions.shape());
+    return reduce_mean(square(labels - predictions), {.axes = {-1}});
+  };
+  const Tensor row = Tensor::from<float>({2}, {1, 5}), column = Tensor::from<float>({2, 1}, {0, 3});
+  expect_values(Loss("squared", squared).per_example(row, column), {1, 4});
+  MeanPredictionMetric metric("squared", squared, MetricDirection::kDown);
+  metric.update_state(row, column);
+  EXPECT_EQ(metric.result().item(), 2.5f);
+}
+
 TEST(LossFunctions, FitColumnsToRowsAndTakeNoRows) {
   using namespace losses;
   expect_values(mean_squared_error(Tensor::from<std::int64_t>({2}, {1, 2}),
