@@ -237,9 +237,11 @@ std::string on_terminal(unsigned short columns, const Values& values) {
     const File file(std::fopen(ptsname(terminal.get()), "w"));
     write_epoch(file.get(), 5, 5, {.compute = 1, .communication = 1}, Verbosity::kProgress, values);
   }
-  std::string text(1 << 14, '\0');
-  const ssize_t length = read(terminal.get(), text.data(), text.size());
-  text.resize(static_cast<std::size_t>(std::max<ssize_t>(length, 0)));
+  std::string text;
+  std::array<char, 4096> part;
+  for (ssize_t length; (length = read(terminal.get(), part.data(), part.size())) > 0;) {
+    text.append(part.data(), static_cast<std::size_t>(length));
+  }
   const std::string clear_line = "\x1b[K";
   for (std::size_t at; (at = text.find(clear_line)) != std::string::npos;) {
     text.erase(at, clear_line.size());

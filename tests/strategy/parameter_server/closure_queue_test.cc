@@ -97,12 +97,13 @@ TEST(ClosureQueue, ReturnedClosureGoesToAnotherWorkerUnlessAllOthersAreBusy) {
   ClosureQueue queue(options);
   queue.put(scheduled()), queue.put(scheduled());
   const auto of_0 = get(queue, 0, soon()), of_1 = get(queue, 1, soon());
-  EXPECT_TRUE(queue.put_back(*of_0, lost(0)));
+  const AttemptReport failed{AttemptReport::Kind::kTransient, 0};
+  EXPECT_TRUE(queue.put_back(*of_0, failed));
   const auto again = get(queue, 0, soon());  // worker 1 is busy
   ASSERT_TRUE(again.has_value());
   EXPECT_EQ(again->number, of_0->number);
   EXPECT_TRUE(queue.mark_finished(*of_1));
-  EXPECT_TRUE(queue.put_back(*again, lost(0)));
+  EXPECT_TRUE(queue.put_back(*again, failed));
   EXPECT_FALSE(get(queue, 0, soon()));
   EXPECT_EQ(get(queue, 1, soon())->number, of_0->number);
 }
