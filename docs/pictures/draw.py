@@ -14,6 +14,7 @@ STYLE = """
 text { font: 13px sans-serif; fill: #1f2937; text-anchor: middle; }
 .title { font-weight: 600; text-anchor: start; }
 .small { font-size: 12px; fill: #4b5563; }
+.code { font: 12px monospace; text-anchor: start; white-space: pre; }
 .process { fill: #f8fafc; stroke: #94a3b8; stroke-dasharray: 5 4; }
 .device { fill: #ffffff; stroke: #475569; }
 .replica { fill: #dbeafe; stroke: #3b82f6; }
@@ -30,7 +31,7 @@ COLOURS = {"data": "#16a34a", "gradient": "#2563eb", "value": "#d97706"}
 
 class Picture:
     def __init__(self, width, height, title):
-        self.width, self.height, self.title, self.parts = width, height, title, []
+        self.width, self.height, self.title, self.parts, self.kinds = width, height, title, [], set()
 
     def box(self, kind, x, y, width, height, *lines, title=False):
         """A rectangle with lines of text: in its middle, or a title at its top."""
@@ -43,9 +44,10 @@ class Picture:
         self.parts.append(f'<text class="{kind}" x="{x:g}" y="{y:g}">{html.escape(line)}</text>')
 
     def arrow(self, kind, x1, y1, x2, y2, label="", both=False, dx=0, dy=-6):
+        self.kinds |= {"gradient", "value"} if kind == "exchange" else {kind}
         end = "gradient" if kind == "exchange" else kind
         start = f' marker-start="url(#{"value" if kind == "exchange" else kind})"' if both else ""
-        self.parts.append(f'<line class="{kind}" x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" marker-end="url(#{end})"{start}/>')
+        self.parts.append(f'<line class="{kind}" x1="{x1:g}" y1="{y1:g}" x2="{x2:g}" y2="{y2:g}" marker-end="url(#{end})"{start}/>')
         if label:
             self.text((x1 + x2) / 2 + dx, (y1 + y2) / 2 + dy, label)
 
@@ -57,10 +59,14 @@ class Picture:
         if variables:
             self.box("variable", x + 12, y + height - 58, 126, 46, *variables)
 
-    def legend(self, x, y):
-        for i, (kind, what) in enumerate((("data", "rows of the batch"), ("gradient", "gradients"), ("value", "values"))):
-            self.arrow(kind, x + 150 * i, y, x + 150 * i + 26, y)
-            self.parts.append(f'<text class="small" style="text-anchor: start" x="{x + 150 * i + 33}" y="{y + 4}">{what}</text>')
+    def legend(self, y):
+        """The kinds of arrows of the picture, in its middle."""
+        names = {"data": "rows of the batch", "gradient": "gradients", "value": "values"}
+        kinds = [kind for kind in names if kind in self.kinds]
+        for i, kind in enumerate(kinds):
+            x = self.width / 2 - 75 * len(kinds) + 150 * i + 10
+            self.arrow(kind, x, y, x + 26, y)
+            self.parts.append(f'<text class="small" style="text-anchor: start" x="{x + 33:g}" y="{y + 4}">{names[kind]}</text>')
 
     def svg(self):
         markers = "".join(f'<marker id="{name}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
@@ -70,6 +76,26 @@ class Picture:
                 f'width="{self.width}" role="img">\n<title>{html.escape(self.title)}</title>\n<style>{STYLE}</style>\n'
                 f'<defs>{markers}</defs>\n<rect width="{self.width}" height="{self.height}" rx="8" fill="#ffffff"/>\n'
                 + "\n".join(self.parts) + "\n</svg>\n")
+
+
+def one_loop():
+    p = Picture(840, 356, "One training loop under six strategies gives the same weights")
+    p.box("process", 20, 74, 276, 190, "one training loop", title=True)
+    for i, line in enumerate(("auto scope = strategy.scope();", "Sequential model(...);", "Sgd optimizer(...);", "",
+                              "for (const auto& batch : batches)", "  strategy.run(train_step, batch);")):
+        p.text(34, 126 + 22 * i, line, "code")
+    for i, (name, where) in enumerate((("OneDeviceStrategy", "one device"), ("MirroredStrategy", "a copy on each device"),
+                                       ("CentralStorageStrategy", "variables on one device, steps on all"),
+                                       ("FullyShardedStrategy", "a shard on each device"),
+                                       ("MultiWorkerMirroredStrategy", "a copy on each device of each process"),
+                                       ("ParameterServerStrategy", "on servers, whole or in shards"))):
+        y = 14 + 54 * i
+        p.box("variable", 350, y, 270, 46, name, where)
+        p.arrow("gradient", 296, 129 + 16 * i, 349, y + 23)
+        p.arrow("value", 620, y + 23, 679, 129 + 16 * i)
+    p.box("batch", 680, 119, 140, 100, "one hash of", "all weights:", "the same bits")
+    p.text(420, 348, "on CPUs, in synchronous steps, with the same number of replicas, batch and seed")
+    return p
 
 
 def one_device():
@@ -82,7 +108,7 @@ def one_device():
     p.text(455, 88, "gradients and values")
     p.text(455, 105, "stay where they are:")
     p.text(455, 122, "nothing travels")
-    p.legend(80, 208)
+    p.legend(208)
     return p
 
 
@@ -98,7 +124,7 @@ def mirrored():
         p.arrow("gradient", x, 188, x + 50, 188, both=True)
     p.text(320, 278, "gradients are summed over replicas along one tree (all_reduce), while the backward")
     p.text(320, 295, "pass still runs; equal sums update every copy, so that all copies stay equal")
-    p.legend(140, 330)
+    p.legend(330)
     return p
 
 
@@ -117,7 +143,7 @@ def central_storage():
     p.text(105, 279, "by every replica")
     p.text(530, 262, "gradients are summed")
     p.text(530, 279, "and applied once")
-    p.legend(140, 350)
+    p.legend(350)
     return p
 
 
@@ -136,7 +162,7 @@ def fully_sharded():
     p.text(320, 278, "a layer's values are gathered while it computes (all_gather); of the sum of gradients each")
     p.text(320, 295, "replica gets the part that it owns (reduce_scatter, along mirrored's tree), and updates it:")
     p.text(320, 312, "the same bits")
-    p.legend(140, 346)
+    p.legend(346)
     return p
 
 
@@ -156,7 +182,7 @@ def multi_worker():
     p.text(410, 160, "sums")
     p.text(410, 302, "between workers: shared memory on one machine, TCP (or NCCL, MPI) between machines;")
     p.text(410, 319, "every worker runs the same program and makes the same calls")
-    p.legend(230, 344)
+    p.legend(344)
     return p
 
 
@@ -174,7 +200,7 @@ def parameter_server():
               "with their slots" if s == 0 else "another variable, slots")
     p.text(410, 338, "workers read values (of a table: the rows they look up) and send gradients;")
     p.text(410, 354, "the server updates where the values are, in steps of all workers or whenever a gradient comes")
-    p.legend(230, 376)
+    p.legend(376)
     return p
 
 
@@ -205,7 +231,7 @@ def gpt_learning_curve():
 
 def main():
     wrong = []
-    for draw in (one_device, mirrored, central_storage, fully_sharded, multi_worker, parameter_server, gpt_learning_curve):
+    for draw in (one_loop, one_device, mirrored, central_storage, fully_sharded, multi_worker, parameter_server, gpt_learning_curve):
         path, text = FOLDER / f"{draw.__name__}.svg", draw().svg()
         if sys.argv[1:] != ["--check"]:
             path.write_text(text, encoding="utf-8")

@@ -17,12 +17,15 @@ import sys
 
 import flags
 import headers
+import names
 import pages
 
 ROOT = headers.ROOT
 LINK = re.compile(r"(\[[^\]]*\]\()([^)\s#]+)(#[^)\s]*)?(\))")
 FENCED = re.compile(r"(^```.*?^```)", re.MULTILINE | re.DOTALL)
-NAME = re.compile(r"(?<!\[)`([A-Za-z_][\w:]*(?:\(\))?)`(?!\])")
+NAME = re.compile(r"(?<!\[)`([A-Za-z_][\w:/]*(?:\(\))?)`(?!\])")
+CARDS = ROOT / "docs/reference/cards.md"
+HOME = "---\ntitle: tutti\nhide: [navigation, toc]\n---\n"
 LANGUAGES = {".h": "cpp", ".cc": "cpp", ".cu": "cpp", ".c": "c", ".py": "python", ".sh": "bash", ".proto": "protobuf",
              ".cmake": "cmake", ".json": "json"}
 
@@ -33,29 +36,19 @@ class Site:
     def __init__(self, folder, renderer):
         self.folder = folder
         self.renderer = renderer
-        self.waiting = []  # files and folders of the tree that pages link to
-        self.done = set()
-
-    def place(self, path):
-        """Where a file of the tree stands in the site."""
-        relative = path.relative_to(ROOT)
-        if relative == pathlib.Path("README.md"):
-            return pathlib.Path("index.md")
-        if relative.parts[0] == "docs" and (path.suffix in (".md", ".svg")):
-            return relative.relative_to("docs")
-        if path.suffix in (".svg", ".png"):
-            return pathlib.Path("tree") / relative
-        return pathlib.Path("tree") / (relative.as_posix() + (".md" if path.suffix != ".md" else ""))
+        self.waiting, self.done = [], set()  # files and folders of the tree that pages link to
 
     def add(self, path):
         """Copies a file or folder of the tree, and then what it links to."""
         self.waiting.append(path)
         while self.waiting:
             each = self.waiting.pop()
+            if each.name == "README.md" and each.parent != ROOT:
+                each = each.parent
             if each in self.done:
                 continue
             self.done.add(each)
-            target = self.folder / self.place(each)
+            target = self.folder / names.place(each)
             target.parent.mkdir(parents=True, exist_ok=True)
             if each.suffix in (".svg", ".png"):
                 shutil.copyfile(each, target)
@@ -63,21 +56,31 @@ class Site:
                 target.write_text(self.text(each), encoding="utf-8")
 
     def text(self, path):
+        name = path.relative_to(ROOT).as_posix()
         if path.is_dir():
             readme = path / "README.md"
             about = self.rewrite(readme.read_text(encoding="utf-8"), path, path) if readme.exists() else f"# {path.name}"
-            names = [each for each in tracked(path) if each != "README.md"]
-            listing = "\n".join(f"* [{each}]({each})" if each.endswith(".md") else f"* `{each}`" for each in names)
-            return f"{about}\n\n## Files of {path.relative_to(ROOT)}\n\n" + self.rewrite(listing, path, path) + "\n"
+            shown = (".md", ".cc", ".c") if name.startswith("examples") else (".md",)
+            listing = "\n".join(f"* [`{each}`]({each})" if each.endswith(shown) else f"* `{each}`"
+                                for each in tracked(path) if each != "README.md")
+            return f"{about}\n\n## Files of {name}\n\n" + self.rewrite(listing, path, path) + "\n"
         text = path.read_text(encoding="utf-8")
+        if name == "README.md":  # the home page: cards before its first block of code
+            cards = self.rewrite(CARDS.read_text(encoding="utf-8"), CARDS.parent, path)
+            before, after = (self.rewrite(each, ROOT, path) for each in re.split(r"(?=\n```)", text, maxsplit=1))
+            return f'{HOME}{before}\n<div class="cards" markdown>\n\n{cards}\n</div>\n{after}'
         if path.suffix == ".md":
-            head = "---\nhide: [navigation]\n---\n" if path == ROOT / "README.md" else ""
-            return head + self.rewrite(text, path.parent, path)
+            return self.rewrite(text, path.parent, path)
         language = LANGUAGES.get(path.suffix, "cmake" if path.name == "CMakeLists.txt" else "")
-        return f"# {path.relative_to(ROOT)}\n\n````{language}\n{text}````\n"
+        return f"# {name}\n\n````{language}\n{text}````\n"
 
     def rewrite(self, text, base, path):
-        here = self.place(path).parent
+        """The Markdown of `path`, whose links start at `base`, with links for the site."""
+        here = names.place(path).parent
+
+        def url(target):
+            self.waiting.append(target)
+            return os.path.relpath(names.place(target), here)
 
         def link(match):
             before, target, fragment, after = match.groups()
@@ -86,16 +89,49 @@ class Site:
             aim = (base / target).resolve()
             if not aim.exists() or ROOT not in aim.parents:
                 raise SystemExit(f"{path.relative_to(ROOT)}: link to {target}, which does not exist")
-            self.waiting.append(aim)
-            return before + os.path.relpath(self.place(aim), here) + (fragment or "") + after
+            return before + url(aim) + (fragment or "") + after
 
-        parts = FENCED.split(text.replace("\n```cpp fragment\n", "\n```cpp\n"))  # MkDocs takes a language alone
         def name(match):
             target = self.renderer.names.target(match.group(1))
-            return match.group(0) if target is None else f"[{match.group(0)}]({os.path.relpath('reference', here)}/{target})"
+            if target is not None:
+                return f"[{match.group(0)}]({os.path.relpath('reference', here)}/{target})"
+            program = base / match.group(1)  # a program of a folder that its README speaks of
+            program = program if "/" in match.group(1) and program.exists() else program.with_suffix(".cc")
+            return f"[{match.group(0)}]({url(program)})" if base != ROOT and program.exists() else match.group(0)
 
+        parts = FENCED.split(with_plots(portable(text)))
         parts[::2] = [NAME.sub(name, LINK.sub(link, part)) for part in parts[::2]]
         return "".join(parts)
+
+
+def portable(text):
+    """GitHub's Markdown as Python-Markdown reads it: fences name a language only, nested lists are indented by four, and
+    a blank line precedes a list."""
+    out, columns, in_fence = [""], [], False  # columns: where the text of each open list item begins
+    for line in text.split("\n"):
+        body = line.lstrip()
+        margin, is_fence = len(line) - len(body), body.startswith("```")
+        mark = re.match(r"([*+-]|\d+\.) +(?=\S)", body)
+        is_item = not in_fence and mark and margin < 4 + sum(columns[-1:]) and (columns or not out[-1] or mark[1] in "*+-1.")
+        if is_item and out[-1] and not columns:
+            out.append("")
+        if is_item or is_fence or (body and not out[-1] and not in_fence) or body.startswith("#"):
+            columns = [each for each in columns if each <= margin]  # other items have ended
+        text = line[min(margin, sum(columns[-1:])) :]
+        out.append("    " * len(columns) * bool(body) + (re.sub(r"^(```\w+) .*", r"\1", text) if is_fence else text))
+        if is_item:
+            columns.append(margin + mark.end())
+        in_fence ^= is_fence
+    return "\n".join(out[1:])
+
+
+def with_plots(text):
+    """Below a table, the plots that its rows link to."""
+    def plots(table):
+        found = re.findall(r"^\| ([^|]*) \|.*\]\((\S+\.svg)\)", table.group(0), re.MULTILINE)
+        pictures = "\n\n".join(f"**{title}** ![]({file})" for title, file in found)
+        return table.group(0) + (f'\n<div class="plots" markdown>\n\n{pictures}\n\n</div>\n' if found else "")
+    return re.sub(r"(?:^\|.*\n)+", plots, text, flags=re.MULTILINE)
 
 
 def tracked(folder):
@@ -112,7 +148,7 @@ def main():
     shutil.rmtree(source, ignore_errors=True)
     renderer = pages.Renderer()
     staging = Site(source, renderer)
-    for page in [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+    for page in [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]:
         staging.add(page)
     reference = source / "reference"
     reference.mkdir()
@@ -121,6 +157,7 @@ def main():
         text = renderer.page(page)
         if text:
             (reference / (page["name"] + ".md")).write_text(text, encoding="utf-8")
+            staging.add(renderer.programs.example(page["example"])[1])
             listing.append(page)
     for item in renderer.silent:
         print(f"{item.header}:{item.line}: {item.name} is public, and no comment says what it is for")
@@ -133,7 +170,10 @@ def main():
     config = (ROOT / "docs/reference/mkdocs.yml").read_text(encoding="utf-8")
     nav = "".join(f"    - {group}:\n" + "".join(f"      - reference/{each['name']}.md\n" for each in listing if each["group"] == group)
                   for group in dict.fromkeys(each["group"] for each in listing))
-    (output / "mkdocs.yml").write_text(config.replace("    - PAGES\n", nav).replace("THEME", str(ROOT / "docs/reference/theme")), encoding="utf-8")
+    config = config.replace("    - PAGES\n", nav).replace("FOLDER", str(ROOT / "docs/reference"))
+    config = re.sub(r"( +)- FILES (.*)\n", lambda match: files_of(staging.done, *match.groups()), config)
+    (output / "mkdocs.yml").write_text(config, encoding="utf-8")
+    (output / "blocks.json").write_text(json.dumps(renderer.names.blocks), encoding="utf-8")
     result = subprocess.run(["mkdocs", "build", "--strict", "--clean", "-f", output / "mkdocs.yml", "-d", site],
                             text=True, capture_output=True)
     if result.returncode:
@@ -145,6 +185,12 @@ def main():
         return 1
     print(f"reference: {sum(len(each) for each in renderer.items.values())} declarations, {site}/index.html")
     return 0
+
+
+def files_of(done, indent, pattern):
+    """Entries of the navigation for the files of the tree that have a page and a path like this."""
+    fitting = [each for each in sorted(done) if each.relative_to(ROOT).match(pattern) and each.suffix != ".svg"]
+    return "".join(f"{indent}- {each.stem}: {names.place(each)}\n" for each in fitting)
 
 
 def prepare_search(folder):

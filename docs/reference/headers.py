@@ -183,7 +183,7 @@ class Reader:
 
 
 def read():
-    """{header: its items in the order of the source}, of all public headers"""
+    """{header: its items in the order of the source}, of the public headers that declare something"""
     headers, _ = public_headers_test.read_headers(ROOT)
     with tempfile.TemporaryDirectory() as folder:
         config = DOXYFILE.format(headers=" ".join(str(PUBLIC / each) for each in headers), root=PUBLIC, output=folder)
@@ -205,7 +205,7 @@ def read():
         if (item.header, item.line, item.name) not in seen and "<" not in item.name:
             seen.add((item.header, item.line, item.name))
             result[item.header].append(item)
-    return result
+    return {header: found for header, found in result.items() if found}
 
 
 def file_items(reader, refid):

@@ -1,20 +1,35 @@
 # Names of the library in text: where each is described, and links to it from code and comments.
 # SPDX-License-Identifier: Apache-2.0
+import pathlib
 import re
+import textwrap
 
 import pygments
 import pygments.formatters
 import pygments.lexers
 
+import headers
+
 # Words of prose that are names of classes, too: linked only as code.
 PLAIN_WORD = re.compile(r"[A-Z]?[a-z0-9]+")
 
-LONG = 110  # characters of a summary
+
+def place(path):
+    """Where a file or folder of the tree stands in the site; a README.md is the page of its folder."""
+    relative = path.relative_to(headers.ROOT)
+    if relative == pathlib.Path("README.md"):
+        return pathlib.Path("index.md")
+    if path.name == "README.md":
+        relative = relative.parent
+    if relative.parts[0] == "docs" and path.suffix in (".md", ".svg"):
+        return relative.relative_to("docs")
+    return pathlib.Path("tree", relative if relative.suffix in (".md", ".svg", ".png") else f"{relative}.md")
 
 
 class Names:
     def __init__(self):
         self.places = {}  # name: (page, anchor)
+        self.blocks = []  # code as HTML, which hooks.py puts in: Markdown is slow on thousands of tags
 
     def add(self, item, page, anchor):
         """By its whole name, and by the last part unless another one came first."""
@@ -44,19 +59,23 @@ class Names:
             return f'{match.group(1)}<a href="{target}">{match.group(2)}</a></span>'
 
         body = re.sub(r'(<span class="(?:n|nc|nf|nl)">)(\w+)</span>', link, body)
-        return f'<div class="highlight declaration"><pre><code>{body.rstrip()}</code></pre></div>\n'
+        self.blocks.append(f"<pre><code>{body.rstrip()}</code></pre>")
+        return f'<div class="highlight declaration">{len(self.blocks) - 1}</div>\n'
 
     def prose(self, text, page, own=""):
-        """A comment as Markdown: what is no code is escaped, names are links."""
+        """A comment as Markdown: indented lines are code, all else is escaped text in which names are links."""
+        blocks = re.split(r"\n{2,}", text)
+        return "\n\n".join(self.code(textwrap.dedent(each), page, own) if each.startswith("    ")
+                           else self.paragraph(" ".join(each.split()), page, own) for each in blocks)
+
+    def paragraph(self, text, page, own):
         parts = re.split(r"(`[^`]*`)", text)
-        for i, part in enumerate(parts):
-            if i % 2 == 0:
-                part = re.sub(r"<", "&lt;", part)
-                part = re.sub(r"(?<![*\w])\*(?![*\w])|(?<=\w)\*(?=\w)", r"\\*", part)
-                part = re.sub(r"(?<![\w/])_(?=\w)", r"\\_", part)
-                parts[i] = re.sub(r"\b(?:\w+::)*([A-Za-z_]\w+)(\(\))?(?![\w/(])",
-                                  lambda m: self.link_word(m, page, own), part)
-        return re.sub(r"(?m)(?<=[^\n])\n(?=[*-] )", "\n\n", "".join(parts))
+        for i in range(0, len(parts), 2):
+            part = re.sub(r"<", "&lt;", parts[i])
+            part = re.sub(r"(?<![*\w])\*(?![*\w])|(?<=\w)\*(?=\w)", r"\\*", part)
+            part = re.sub(r"(?<![\w/])_(?=\w)", r"\\_", part)
+            parts[i] = re.sub(r"\b(?:\w+::)*([A-Za-z_]\w+)(\(\))?(?![\w/(])", lambda m: self.link_word(m, page, own), part)
+        return re.sub(r"^(\d*)([-+.])(?= )", r"\1\\\2", "".join(parts))  # not a list
 
     def link_word(self, match, page, own):
         word, called = match.group(1), match.group(2)
@@ -71,18 +90,15 @@ class Names:
         return f"[{match.group(0)}]({target.replace('.html#', '.md#')})"
 
     def summary(self, item, page):
-        """The first sentence; of a long one the part before a colon or semicolon."""
-        text = re.sub(r"\s+", " ", item.comment)
+        """The first sentence of the comment, but for one of two words."""
+        text = " ".join(item.comment.split("\n\n")[0].split())
         owner = re.sub(r"(Options|Hyperparameters)$", "", item.short)
         if not text and owner != item.short:
-            return f"Options of {owner}" if item.short.endswith("Options") else f"Numbers of {owner}Rule"
-        for ends in (r"\.(?= |$)", r"(?<!:)[:;](?= )"):
-            for match in re.finditer(ends, text):
-                part = text[: match.start()]
-                is_whole = all(part.count(a) == part.count(b) for a, b in ("()", "[]", "{}"))
-                if len(part) > 20 and is_whole and not part.endswith((" .", "..", "e.g", "i.e")):
-                    text = part
-                    break
-            if len(text) < LONG:
+            text = f"Options of {owner}" if item.short.endswith("Options") else f"Hyperparameters of {owner}Rule"
+        for match in re.finditer(r"\.(?= |$)", text):
+            part = text[: match.end()]
+            is_whole = all(part.count(a) == part.count(b) for a, b in ("()", "[]", "{}"))
+            if len(part) > 20 and is_whole and not part.endswith((" .", "..", "e.g.", "i.e.")):
+                text = part
                 break
-        return self.prose(re.sub(r"(?<!\.)\.$", "", text), page, item.short).replace("|", "\\|")
+        return self.paragraph(re.sub(r"(?<=[^.:]):?$", ".", text), page, item.short).replace("|", "\\|")

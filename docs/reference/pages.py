@@ -7,8 +7,10 @@ import yaml
 
 import headers
 import names
+import programs
 
 CLASSES = ("class", "struct", "union")
+GROUPS = ("Classes", "Functions", "Base classes", "Options and structs", "Types", "Constants")
 
 
 def read_pages():
@@ -17,7 +19,10 @@ def read_pages():
 
 
 def page_of(pages, header):
-    return next(page for page in pages if any(fnmatch.fnmatch(header, each) for each in page["headers"]))
+    for page in pages:
+        if any(fnmatch.fnmatch(header, each) for each in page["headers"]):
+            return page
+    raise SystemExit(f"docs/reference/pages.yml: no page shows {header}")
 
 
 def anchor(item):
@@ -44,6 +49,7 @@ class Renderer:
         self.subjects = {each: headers.public_headers_test.reach(headers.ROOT, [each]) for each in subjects}
         self.silent = []  # declarations that no comment speaks of
         self.leaders = {}  # name: the declaration whose comment speaks of it, too
+        self.programs = programs.Programs()
 
     def field_table(self, item, page):
         rows = ["| field | type | default | meaning |", "|---|---|---|---|"]
@@ -53,7 +59,7 @@ class Renderer:
             if not text:
                 text = meanings.get(field.short, "")
             else:
-                text = self.names.prose(text, page["name"], item.short)
+                text = self.names.paragraph(text, page["name"], item.short)
             target = self.names.href(re.sub(r"^std::optional<(.*)>$", r"\1", field.type), page["name"])
             kind = f"`{field.type}`".replace("|", "\\|")
             if target:
@@ -100,7 +106,7 @@ class Renderer:
     def type_section(self, item, page, level):
         """A class or struct: purpose, fields in their order, members."""
         name = item.name
-        out = [f"{'#' * level} {name} {{#{anchor(item)}}}\n\n"]
+        out = [f"{'#' * level} {name} {{#{anchor(item)} data-toc-label=\"{item.short}\"}}\n\n"]
         head = re.sub(r"\s+", " ", item.declaration.removeprefix("typedef "))
         if head != f"{item.kind} {item.short}":
             out.append(self.names.code(head if len(head) < 90 else item.declaration, page["name"], item.short) + "\n")
@@ -143,40 +149,60 @@ class Renderer:
                 result.append([item])
         return result
 
+    def group(self, item, page):
+        """The group of GROUPS that an item belongs to. An alias of a class, as Adam, is a class to its users."""
+        alias = re.search(r"^using \w+ = (\w+)", item.declaration)
+        if any(fnmatch.fnmatchcase(item.short, each) for each in page.get("bases", [])):
+            return "Base classes"
+        if item.kind == "struct" and not any(each.kind == "function" and each.short != item.short for each in item.members):
+            return "Options and structs"
+        if item.kind in CLASSES or (alias and self.by_name.get(alias.group(1), item).kind in CLASSES):
+            return "Classes"
+        return {"function": "Functions", "variable": "Constants", "define": "Constants"}.get(item.kind, "Types")
+
     def page(self, page):
+        """The page's text: an example, tables of all names, and a section for each."""
         items = [item for header, each in sorted(self.items.items(), key=lambda pair: self.rank(page, pair[0]))
                  for item in each if page_of(self.pages, header) is page]
         if not items:
             return ""
         owned = {options.name for options in map(self.options_of, items) if options is not None}
-        items = [item for item in items if item.name not in owned]
-        rows, sections, subject = [], [], ""
-        for group in self.groups([item for item in items if is_shown(item)]):
-            first = group[0]
-            self.leaders.update((each.name, first) for each in group)
-            links = ", ".join(f"[`{each.name}`](#{anchor(each)})" for each in unique(group))
+        entries = self.groups([item for item in items if item.name not in owned and is_shown(item)])
+        entries.sort(key=lambda entry: GROUPS.index(self.group(entry[0], page)))
+        code, path, title = self.programs.example(page["example"])
+        tables = [f"# {page['title']}\n\n{page['intro'].strip()}\n\n## Example\n\n{self.names.code(code, page['name'])}\n"
+                  f"From [{title}](../{names.place(path)})."]
+        sections, group, subject = [], "", ""
+        for entry in entries:
+            first = entry[0]
+            self.leaders.update((each.name, first) for each in entry)
+            if self.group(first, page) != group:
+                group, subject = self.group(first, page), ""
+                sections.append(f"## {group}\n")
             if self.subject(first.header) != subject:
                 subject = self.subject(first.header)
-                end = "\n</div>\n" if rows else ""
-                rows.append(f'{end}\n`#include "tutti/{subject}"`\n\n<div class="names" markdown>\n\n| name | what |\n|---|---|')
+                tables.append(f'\n**{group}** of `#include "tutti/{subject}"`\n\n| name | what |\n|---|---|')
+            links = ", ".join(f"[`{each.name}`](#{anchor(each)})" for each in unique(entry))
             summary = self.names.summary(first, page["name"])
-            rows.append(f"| {links} | {summary} |")
+            tables.append(f"| {links} | {summary} |")
             if not summary:
-                self.silent += group
-            if first.kind in CLASSES:
-                sections.append(self.type_section(first, page, 3))
-                continue
-            spans = "".join(f'<span id="{anchor(each)}"></span>' for each in unique(group)[1:])
-            title = ", ".join(each.name for each in unique(group))
-            sections.append(f"### {title} {{#{anchor(first)}}}\n\n{spans}\n\n")
-            sections.append(self.names.code("\n".join(map(terminated, group)), page["name"]) + "\n")
-            comment = "\n\n".join(each.comment for each in group if each.comment)
-            if comment:
-                sections.append(self.names.prose(comment, page["name"]) + "\n\n")
-            options = self.options_of(first)
-            if options is not None:
-                sections.append(self.type_section(options, page, 4))
-        return f"# {page['title']}\n\n{page['intro'].strip()}\n\n" + "\n".join([*rows, "\n</div>\n", *sections])
+                self.silent += entry
+            sections.append(self.section(entry, page))
+        return "\n".join([tables[0], '\n<div class="names" markdown>', *tables[1:], "\n</div>\n", *sections])
+
+    def section(self, entry, page):
+        first = entry[0]
+        if first.kind in CLASSES:
+            return self.type_section(first, page, 3)
+        spans = "".join(f'<span id="{anchor(each)}"></span>' for each in unique(entry)[1:])
+        title = ", ".join(each.name for each in unique(entry))
+        label = ", ".join(each.short for each in unique(entry))
+        comment = "\n\n".join(each.comment for each in entry if each.comment)
+        options = self.options_of(first)
+        return (f'### {title} {{#{anchor(first)} data-toc-label="{label}"}}\n\n{spans}\n\n'
+                + self.names.code("\n".join(map(terminated, entry)), page["name"]) + "\n"
+                + self.names.prose(comment, page["name"]) + "\n\n"
+                + (self.type_section(options, page, 4) if options is not None else ""))
 
     def rank(self, page, header):
         fits = [i for i, each in enumerate(page["headers"]) if fnmatch.fnmatch(header, each)]

@@ -1,0 +1,31 @@
+# Programs of README.md, guides and examples, which tests compile and run: each page of the reference shows one.
+# SPDX-License-Identifier: Apache-2.0
+import re
+import sys
+
+import headers
+
+sys.path.insert(0, str(headers.ROOT / "tests/docs"))
+import extract_snippets  # noqa: E402: which code blocks are programs
+
+GUIDES = [headers.ROOT / "README.md", *sorted((headers.ROOT / "docs").glob("*.md"))]
+
+
+class Programs:
+    def __init__(self):
+        self.guides, self.examples = [], []  # (code, file, title)
+        for path in GUIDES:
+            title = path.read_text(encoding="utf-8").split("\n")[0].lstrip("# ")
+            self.guides += [(code, path, title) for _, _, code in extract_snippets.blocks_of(path) if "int main" in code]
+        for path in sorted((headers.ROOT / "examples").rglob("*.c*")):
+            text = path.read_text(encoding="utf-8")  # its functions, each with what stands right above it
+            self.examples += [(code, path, path.relative_to(headers.ROOT).as_posix()) for code in re.split(r"\n\n(?=\S)", text)]
+
+    def example(self, wanted):
+        """The shortest program of a guide that has all words in its code or file; without one, function of an example."""
+        for programs in (self.guides, self.examples):
+            fitting = [each for each in programs
+                       if all(re.search(rf"\b{word}\b", f"{each[1]}\n{each[0]}") for word in wanted.split())]
+            if fitting:
+                return min(fitting, key=lambda each: each[0].count("\n"))
+        raise SystemExit(f"docs/reference/pages.yml: no program of README.md, docs/*.md or examples/ uses {wanted}")
