@@ -97,8 +97,8 @@ class Names:
             text = f"Options of {owner}" if item.short.endswith("Options") else f"Hyperparameters of {owner}Rule"
         for match in re.finditer(r"\.(?= |$)", text):
             part = text[: match.end()]
-            is_whole = all(part.count(a) == part.count(b) for a, b in ("()", "[]", "{}"))
-            if len(part) > 20 and is_whole and not part.endswith((" .", "..", "e.g.", "i.e.")):
+            is_whole = len(re.findall(r"[(\[{]", part)) == len(re.findall(r"[)\]}]", part))  # also [first, last)
+            if len(part) > 20 and is_whole and not part.endswith((" .", "..", "e.g.", "i.e.", "et al.")):
                 text = part
                 break
         return self.paragraph(re.sub(r"(?<=[^.:]):?$", ".", text), page, item.short).replace("|", "\\|")

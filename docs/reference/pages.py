@@ -57,7 +57,8 @@ class Renderer:
         for field in item.fields():
             text = re.sub(r"\s+", " ", field.comment)
             if not text:
-                text = meanings.get(field.short, "")
+                key = next((each for each in meanings if fnmatch.fnmatchcase(field.short, each)), None)
+                text = meanings[key].format(field.short.partition("_")[0]) if key else ""
             else:
                 text = self.names.paragraph(text, page["name"], item.short)
             target = self.names.href(re.sub(r"^std::optional<(.*)>$", r"\1", field.type), page["name"])
