@@ -15,7 +15,7 @@ class Programs:
     def __init__(self):
         self.guides, self.examples = [], []  # (code, file, title)
         for path in GUIDES:
-            title = path.read_text(encoding="utf-8").split("\n")[0].lstrip("# ")
+            title = "the home page" if path == GUIDES[0] else path.read_text(encoding="utf-8").split("\n")[0].lstrip("# ")
             self.guides += [(code, path, title) for _, _, code in extract_snippets.blocks_of(path) if "int main" in code]
         for path in sorted((headers.ROOT / "examples").rglob("*.c*")):
             text = path.read_text(encoding="utf-8")  # its functions, each with what stands right above it
