@@ -65,7 +65,7 @@ class Site:
                                 for each in tracked(path) if each != "README.md")
             return f"{about}\n\n## Files of {name}\n\n" + self.rewrite(listing, path, path) + "\n"
         text = path.read_text(encoding="utf-8")
-        if name == "README.md":  # the home page: a picture and cards before its first block of code
+        if name == "README.md":  # the home page: cards before its first block of code
             cards = self.rewrite(CARDS.read_text(encoding="utf-8"), CARDS.parent, path)
             before, after = (self.rewrite(each, ROOT, path) for each in re.split(r"(?=\n```)", text, maxsplit=1))
             return f'{HOME}{before}\n<div class="cards" markdown>\n\n{cards}\n</div>\n{after}'
