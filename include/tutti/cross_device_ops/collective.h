@@ -1,5 +1,5 @@
-// One collective call: what every rank of a group does at the same place of the program, and the
-// memory that it is done to.
+// One collective call, which every rank of a group makes at the same point of the program, and the
+// memory that it works on.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -23,7 +23,7 @@ namespace internal {
 class DeviceWork;
 }  // namespace internal
 
-/// MPI's words.
+/// Collective operations, with MPI's names.
 enum class Collective : std::uint8_t {
   kAllReduce = 0,
   kReduce = 1,
@@ -34,11 +34,11 @@ enum class Collective : std::uint8_t {
   kBarrier = 6,
 };
 std::string_view to_string(Collective collective);  // "all_reduce", ...
-/// Whether it combines values (and a reduction counts), and whether it has a root.
+/// Return true if the collective combines values with a ReduceOp, and if it has a root.
 bool combines(Collective collective);
 bool has_root(Collective collective);
 
-/// Elements in memory that somebody else owns. Aligned to the element or not.
+/// Elements in memory that the caller owns, at any alignment.
 struct ConstElements {
   const std::byte* data = nullptr;
   std::size_t count = 0;  // elements
@@ -57,7 +57,8 @@ struct ConstElements {
   std::size_t num_bytes() const { return count * size_of(dtype); }
 };
 
-/// The same, to be written. Not owned: they must outlive the call, of a started one its handle.
+/// Same as ConstElements, but writable. The memory must outlive the call, or the handle of a
+/// started call.
 struct Elements {
   std::byte* data = nullptr;
   std::size_t count = 0;  // elements
@@ -75,18 +76,18 @@ struct Elements {
   std::size_t num_bytes() const { return count * size_of(dtype); }
 };
 
-/// One contiguous buffer of a replica. Does not own its memory. As an input it is not written to.
+/// One contiguous buffer of a replica, without ownership. An input buffer is not written to.
 struct ReplicaBuffer {
   std::byte* data = nullptr;
   std::size_t count = 0;  // elements
   DType dtype = DType::kFloat32;
   Device device;
-  /// For a GPU's buffer, as an operation gets it: the streams that its work goes into.
+  /// Streams that receive the work on a GPU's buffer, where an operation is called.
   internal::DeviceWork* work = nullptr;
-  /// Key and name for state that an operation keeps between calls, such as what rounding lost: the
-  /// same for a buffer in every call (a bucket of gradients in every step), different for others. 0
-  /// where calls are not known to repeat. The name is valid until the call returns. An operation
-  /// with state is not sliceable().
+  /// Key and name for state that an operation keeps between calls, such as its rounding errors.
+  /// They are equal for one buffer in every call (a bucket of gradients in every step) and differ
+  /// between buffers. 0 if calls are not known to repeat. The name is valid until the call returns.
+  /// An operation with state is not sliceable().
   std::uint64_t id = 0;
   std::string_view name = {};
   template <class T>
@@ -96,40 +97,40 @@ struct ReplicaBuffer {
   std::size_t num_bytes() const { return count * size_of(dtype); }
 };
 
-/// What an operation promises about its sums. kCanonical: the bits of the tree of
-/// docs/determinism.md. kRunToRun: the same bits in each run. kNone: nothing.
+/// Guarantee of an operation about its sums. kCanonical: the bits of the tree of
+/// docs/determinism.md. kRunToRun: the same bits in each run. kNone: no guarantee.
 enum class Determinism { kNone, kRunToRun, kCanonical };
-/// Its name for logs and reports.
+/// Returns the name for logs and reports.
 std::string_view to_string(Determinism determinism);
 
-/// Where a call's buffers are that are memory of a GPU, and its place among the GPU's work.
+/// GPU and stream of a call whose buffers are GPU memory.
 struct GpuStream {
-  /// n of gpu:n, which is CUDA's device n as long as GPUs are not split (set_virtual_gpus()).
+  /// n of gpu:n, which is CUDA's device n unless GPUs are split (set_virtual_gpus()).
   int gpu = 0;
-  /// A cudaStream_t of that GPU; nullptr: CUDA's default stream. The call begins after what the
-  /// stream holds when it is made, and what the stream gets later sees the result.
+  /// A cudaStream_t of that GPU; nullptr: CUDA's default stream. The call begins after the work
+  /// that the stream holds when the call is made; work queued on the stream later sees the result.
   void* stream = nullptr;
 };
 
-/// What a caller may say about a call. Name and shape are compared between the ranks.
+/// Options of one call. Name and shape are compared between the ranks.
 struct CallOptions {
-  std::string_view name = {};  // up to 47 characters count; valid until the call has ended
+  std::string_view name = {};  // first 47 characters count; valid until the call has ended
   const Shape* shape = nullptr;
   /// ReplicaBuffer::id of this rank's buffer; 0: calls of one name are calls of one buffer.
   std::uint64_t id = 0;
-  std::optional<Duration> timeout = std::nullopt;  // nothing: the communicator's, as in plugins
-  /// kBFloat16 or kFloat16: SUM and MEAN of float32 in all_reduce travel in these, are added as
-  /// floats, and the result is rounded to them once. Half the bytes between processes. Algorithms
-  /// that combine in several steps refuse (kUnimplemented). Compared between the ranks.
+  std::optional<Duration> timeout = std::nullopt;  // unset: the communicator's
+  /// kBFloat16 or kFloat16: float32 values of a SUM or MEAN in all_reduce are sent in this type,
+  /// added as floats, and the result is rounded once. This halves the bytes between processes.
+  /// Algorithms that combine in several steps throw kUnimplemented. Compared between the ranks.
   std::optional<DType> compression = std::nullopt;
-  /// All buffers of the call are memory of this GPU, of any allocator of CUDA. On one rank, on all:
-  /// compared. See Communicator, "On GPUs".
+  /// Set if all buffers of the call are memory of this GPU, from any CUDA allocator. Must be set on
+  /// all ranks or on none (compared). See Communicator, "On GPUs".
   std::optional<GpuStream> gpu = std::nullopt;
 };
 
-/// A call as engines get it: checked, MEAN turned into SUM; count may be 0. `outputs` has one
-/// buffer; of all_reduce also several of one dtype, combined as if they were one. In place:
-/// outputs[i].data == inputs[i].data (all_reduce, reduce), inputs empty (broadcast).
+/// A call as an engine receives it: checked, with MEAN replaced by SUM; count may be 0. `outputs`
+/// has one buffer, or for all_reduce several of one dtype, combined as if they were one. In place:
+/// outputs[i].data == inputs[i].data (all_reduce, reduce), or inputs empty (broadcast).
 struct CollectiveCall {
   Collective collective = Collective::kAllReduce;
   ReduceOp op = ReduceOp::kSum;
@@ -137,7 +138,7 @@ struct CollectiveCall {
   int root = 0;           // reduce, broadcast
   std::size_t count = 0;  // elements of this rank's inputs, or of what it receives
   std::span<const ConstElements> inputs = {};  // all_reduce: as many as outputs; broadcast: none
-  std::span<const Elements> outputs = {};      // reduce: of the root alone
+  std::span<const Elements> outputs = {};      // reduce: used on the root only
   /// all_gather, reduce_scatter: elements of rank r's part, [size]. all_to_all: elements sent to
   /// rank r and received from rank r, [size] each.
   std::span<const std::size_t> counts = {};

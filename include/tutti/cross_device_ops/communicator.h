@@ -1,4 +1,5 @@
-// Collectives of the ranks of a group on plain memory: the library's reductions for any program.
+// Collectives on plain memory between the ranks of a group, for programs that use the reductions
+// without a strategy.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -24,8 +25,8 @@ class CommunicatorState;
 struct PendingCall;
 }  // namespace internal
 
-/// What carries out calls on GPUs. kNccl: NCCL, where it is there and each rank has a GPU of its
-/// own; else the hosts. kHosts: always the hosts, by the communicator's algorithm.
+/// Implementation of calls on GPUs. kNccl: NCCL if it is available and each rank has a GPU of its
+/// own, else the hosts. kHosts: always the hosts, with the communicator's algorithm.
 enum class GpuCallsBy { kNccl, kHosts };
 
 struct CommunicatorOptions {
@@ -33,16 +34,16 @@ struct CommunicatorOptions {
   /// reduction_to_one_device, auto, mpi, or an operation or plugin that spans processes.
   std::string algorithm = "canonical";
   std::string plugin_options = "";  // as in CrossDeviceOpsSpec
-  /// How long a call waits for the other ranks.
+  /// Time that a call waits for the other ranks.
   Duration timeout = kDefaultTimeout;
-  /// After this time a waiting call says in the log who is missing, where it is and since when.
+  /// Time after which a waiting call logs which ranks are missing, their state and since when.
   Duration stall_after = std::chrono::seconds(10);
-  /// If one rank says kHosts it is the hosts.
+  /// If any rank sets kHosts, all ranks use the hosts.
   GpuCallsBy gpu_calls = GpuCallsBy::kNccl;
 };
 
-/// A started call. wait() it, in any order; destroyed before it ended, it waits (without throwing).
-/// Movable. Threads: one at a time.
+/// Handle of a started call. wait() may be called on handles in any order. The destructor waits for
+/// the call without throwing. Movable. Not thread-safe.
 class CollectiveHandle {
  public:
   CollectiveHandle() = default;
@@ -50,48 +51,54 @@ class CollectiveHandle {
   CollectiveHandle(CollectiveHandle&&) noexcept;
   CollectiveHandle& operator=(CollectiveHandle&&) noexcept;
   ~CollectiveHandle();
-  /// Whether it ended, well or not.
+  /// Returns true if the call has ended, successfully or not.
   bool test() const;
-  /// Throws what the call threw.
+  /// Waits for the call; throws its error.
   void wait();
 
  private:
   std::shared_ptr<internal::PendingCall> call_;
 };
 
-/// How far one rank has come in its calls.
+/// Progress of one rank through its calls.
 struct CallProgress {
   std::uint64_t entered = 0;   // calls begun so far
-  std::uint64_t finished = 0;  // of those, ended, well or not
-  std::string call;            // the last one: "all_reduce(SUM, float32 x 12, 'a') #3 at a.cc:7"
-  Duration since{};            // since it began, to some milliseconds
+  std::uint64_t finished = 0;  // calls that ended, successfully or not
+  std::string call;            // latest: "all_reduce(SUM, float32 x 12, 'a') #3 at a.cc:7"
+  Duration since{};            // time since it began, accurate to some milliseconds
 };
 
-/// The collectives of one rank. Every rank of the group makes the same calls in the same order;
-/// operation, reduction, type, count, shape, root and name are compared, and a difference is
-/// kInvalidArgument on every rank, naming both sides and their lines. Arguments that are wrong on
-/// one rank alone are an error on all: the others' names that rank and its reason. What all ranks
-/// refuse within 2 s changes nothing: they may continue. Buffers are CPU memory of any alignment,
-/// but for calls with CallOptions::gpu. bfloat16 and float16 are combined as float32 and rounded
-/// once; MEAN is SUM divided by size(), of floating types only; bool has MIN and MAX only.
+/// The collectives of one rank. Every rank of the group makes the same calls in the same order.
+/// Operation, reduction, type, count, shape, root and name are compared; a difference is
+/// kInvalidArgument on every rank, naming both sides and their source lines. If arguments are wrong
+/// on one rank alone, all ranks throw, and the error of the others names that rank and its reason.
+/// If all ranks refuse a call within 2 s, the communicator stays usable. Buffers are CPU memory of
+/// any alignment, except in calls with CallOptions::gpu. bfloat16 and float16 are combined as
+/// float32 and rounded once. MEAN is SUM divided by size(), for floating types only; bool has MIN
+/// and MAX only.
 ///
-/// Other errors of every call: kDeadlineExceeded naming the ranks that did not come, kAborted,
-/// kUnavailable (a peer is gone). After these later calls throw the same reason.
+/// Other errors of every call: kDeadlineExceeded naming the ranks that did not join, kAborted,
+/// kUnavailable (a peer exited). After these, later calls throw the same reason.
 ///
-/// On GPUs (CallOptions::gpu) buffers are memory of one GPU, the same in all calls, and a call has
-/// a place in a stream of the caller. The first call agrees who carries them out, which takes NCCL
-/// some seconds. *NCCL*, where all ranks have it and a GPU of their own: the call returns when its
-/// work is in the stream. Sums have NCCL's order, which differs from machine to machine, whatever
-/// determinism() says. *The hosts* otherwise, for MIN and MAX of floating types, all_to_all and
-/// compression, and always with GpuCallsBy::kHosts: the call waits for the stream, the algorithm
-/// works in pinned memory in its order of sums, and the copy back is in the stream when the call
-/// returns. barrier() waits for the stream and then for all ranks. Buffers stay as they are until
-/// the stream has passed the call. What NCCL has begun ends when a rank aborts, when one has been
-/// gone for 2 s, or after CommunicatorOptions::timeout: results are lost, the stream continues, and
-/// later calls throw the reason. Also: kUnavailable where there is no such GPU, kFailedPrecondition
-/// for a stream that is being captured.
+/// On GPUs (CallOptions::gpu), buffers are memory of one GPU, the same in all calls, and a call is
+/// ordered in a stream of the caller. In the first call the ranks agree on the implementation;
+/// NCCL's setup takes some seconds.
 ///
-/// Threads: one call at a time (start_* included); abort() from any thread.
+/// *NCCL* is used if all ranks have it and a GPU of their own. The call returns when its work is in
+/// the stream. Sums have NCCL's order, which differs between machines, regardless of determinism().
+///
+/// *The hosts* are used otherwise, for MIN and MAX of floating types, all_to_all and compression,
+/// and always with GpuCallsBy::kHosts. The call waits for the stream, and the algorithm works in
+/// pinned memory in its own order of sums. The copy back is in the stream when the call returns.
+///
+/// barrier() waits for the stream and then for all ranks. Buffers must not change until the stream
+/// has passed the call. An NCCL operation ends when a rank aborts, 2 s after a rank exited, or
+/// after CommunicatorOptions::timeout. Its results are lost, the stream continues, and later calls
+/// throw the reason. Throws kUnavailable if there is no such GPU, and kFailedPrecondition for a
+/// stream that is being captured.
+///
+/// Not thread-safe: one call at a time (start_* included), but abort() may be called from any
+/// thread.
 class Communicator {
  public:
   explicit Communicator(std::unique_ptr<internal::CollectiveEngine> engine,
@@ -103,45 +110,47 @@ class Communicator {
   int rank() const;
   int size() const;
   std::string_view name() const;
-  /// Of calls on host memory, and on GPUs by the hosts.
+  /// Guarantee for calls on host memory, and for GPU calls through the hosts.
   Determinism determinism() const;
   /// CrossDeviceOps::max_relative_error() of the algorithm.
   double max_relative_error() const;
   bool supports(Collective collective, ReduceOp op, DType dtype) const;
-  /// Allocates memory that calls reach without a copy: shared by the processes of a host. nullptr
-  /// where all memory is alike.
+  /// Returns an allocator of memory that calls access without a copy (shared by the processes of a
+  /// host), or nullptr if all memory is alike.
   std::shared_ptr<BufferAllocator> allocator() const;
-  /// Such memory as plain bytes, aligned to 64, not cleared; ordinary memory where there is no
-  /// allocator, or too little left. It lives as long as its owners, also after the communicator.
-  /// Any thread.
+  /// Allocates such memory as plain bytes, aligned to 64 and not cleared. Falls back to ordinary
+  /// memory if there is no allocator or too little left. The memory lives as long as its owners,
+  /// even after the communicator. Thread-safe.
   std::shared_ptr<std::byte> allocate(std::size_t bytes) const;
 
-  /// In place; afterwards every rank's buffer holds the combination of all.
+  /// Combines all ranks' buffers. In place: afterwards every rank's buffer holds the result.
   void all_reduce(ReduceOp op, const Elements& data, const CallOptions& options = {},
                   const SourceLocation& where = SourceLocation::current());
   void all_reduce(ReduceOp op, const ConstElements& input, const Elements& output,
                   const CallOptions& options = {},
                   const SourceLocation& where = SourceLocation::current());
-  /// Several buffers of one dtype, in place, as if they were one: a list of gradients.
+  /// Overload for several buffers of one dtype, such as a list of gradients: in place, as if they
+  /// were one buffer.
   void all_reduce(ReduceOp op, std::span<const Elements> list, const CallOptions& options = {},
                   const SourceLocation& where = SourceLocation::current());
-  /// `output` counts on rank `root` alone, where it has input's length and may be input's memory.
+  /// Combines all inputs into `output` of rank `root`. `output` is used on the root only, where it
+  /// has input's length and may be input's memory.
   void reduce(ReduceOp op, const ConstElements& input, const Elements& output, int root,
               const CallOptions& options = {},
               const SourceLocation& where = SourceLocation::current());
   void broadcast(const Elements& data, int root, const CallOptions& options = {},
                  const SourceLocation& where = SourceLocation::current());
   /// Concatenates all inputs in rank order. counts[r] is the length of rank r's input; empty: all
-  /// equal. output.count is their sum.
+  /// lengths are equal. output.count is their sum.
   void all_gather(const ConstElements& input, const Elements& output,
                   std::span<const std::size_t> counts = {}, const CallOptions& options = {},
                   const SourceLocation& where = SourceLocation::current());
-  /// Combines all inputs; rank r gets part r. counts[r] is that part's length; empty: input cut
-  /// evenly, kInvalidArgument when size() does not divide it.
+  /// Combines all inputs; rank r receives part r. counts[r] is that part's length; empty: equal
+  /// parts, kInvalidArgument if size() does not divide the input.
   void reduce_scatter(ReduceOp op, const ConstElements& input, const Elements& output,
                       std::span<const std::size_t> counts = {}, const CallOptions& options = {},
                       const SourceLocation& where = SourceLocation::current());
-  /// Part s of rank r's input becomes part r of rank s's output. Empty counts: even parts.
+  /// Sends part s of rank r's input to part r of rank s's output. Empty counts: equal parts.
   void all_to_all(const ConstElements& input, const Elements& output,
                   std::span<const std::size_t> send_counts = {},
                   std::span<const std::size_t> receive_counts = {}, const CallOptions& options = {},
@@ -149,8 +158,9 @@ class Communicator {
   void barrier(const CallOptions& options = {},
                const SourceLocation& where = SourceLocation::current());
 
-  /// The same without waiting: run in the order of starting by a thread of the communicator.
-  /// Memory must stay as it is until the handle's wait() returned.
+  /// Same as the calls above, but without waiting: a thread of the communicator runs the calls in
+  /// the order in which they were started. Memory must stay valid and unchanged until the handle's
+  /// wait() has returned.
   CollectiveHandle start_all_reduce(ReduceOp op, const Elements& data,
                                     const CallOptions& options = {},
                                     const SourceLocation& where = SourceLocation::current());
@@ -174,61 +184,64 @@ class Communicator {
                                     const CallOptions& options = {},
                                     const SourceLocation& where = SourceLocation::current());
 
-  /// Groups of some of the ranks, with calls of their own. Called by every rank with the members
-  /// (increasing) of the group that it is to be in; none: it gets nullptr. Throws kInvalidArgument
-  /// on every rank when two ranks name each other in different groups.
+  /// Creates a communicator for some of the ranks, with its own order of calls. Collective: every
+  /// rank passes the members (increasing) of its own group, or none and gets nullptr. Throws
+  /// kInvalidArgument on every rank if two ranks name each other in different groups.
   std::unique_ptr<Communicator> group(const std::vector<int>& members,
                                       const CallOptions& options = {},
                                       const SourceLocation& where = SourceLocation::current());
 
-  /// In place of a call that this rank alone cannot make, as for wrong arguments. Throws `reason`.
+  /// Replaces a call that this rank cannot make, for example because of wrong arguments. Throws
+  /// `reason`.
   [[noreturn]] void refuse(Collective collective, const Error& reason,
                            const CallOptions& options = {},
                            const SourceLocation& where = SourceLocation::current());
-  /// Ends the calls of all ranks, running and later, with kAborted and this reason.
+  /// Ends the running and later calls of all ranks with kAborted and this reason.
   void abort(const Error& reason) noexcept;
 
-  /// The last calls of this rank (4,096 at most), oldest first, a line each: number, call, state,
-  /// seconds.
+  /// Returns the last calls of this rank (at most 4,096), oldest first, one per line: number, call,
+  /// state, seconds.
   std::vector<std::string> recent_calls() const;
-  /// Any thread, also while a call waits.
+  /// Returns this rank's progress. Thread-safe, even while a call waits.
   CallProgress progress() const;
 
  private:
   std::unique_ptr<internal::CommunicatorState> state_;
 };
 
-/// Communicators of `size` threads of this process, by rank. "canonical" and "auto" work on the
-/// ranks' memory directly; others send messages from thread to thread.
+/// Returns the communicators of `size` threads of this process, by rank. "canonical" and "auto"
+/// work directly on the ranks' memory; other algorithms send messages between threads.
 std::vector<std::unique_ptr<Communicator>> in_process_communicators(
     int size, const CommunicatorOptions& options = {});
 
-/// The rank of `transport`; algorithms that work with messages.
+/// Returns the communicator of the rank of `transport`, for algorithms that work with messages.
 std::unique_ptr<Communicator> make_communicator(std::shared_ptr<Transport> transport,
                                                 const CommunicatorOptions& options = {});
 
-/// The rank group.first_rank, with one local replica. Needs group.transport and, for plugins,
-/// group.store. kUnimplemented for a name that works in one process alone.
+/// Returns the communicator of rank group.first_rank, with one local replica. Needs group.transport
+/// and, for plugins, group.store. Throws kUnimplemented for an operation that works in one process
+/// only.
 std::unique_ptr<Communicator> make_communicator(const Group& group,
                                                 const CommunicatorOptions& options = {});
 
-// The same on tensors. Errors as Communicator's.
+// Overloads for tensors. They throw the errors of Communicator.
 
-/// The combination of all ranks' tensors, of one shape and dtype. Shapes are compared.
+/// Returns the combination of all ranks' tensors, which have one shape and dtype. Shapes are
+/// compared.
 Tensor all_reduce(Communicator& communicator, ReduceOp op, const Tensor& value,
                   CallOptions options = {}, SourceLocation where = SourceLocation::current());
 
-/// The slices of all ranks one after the other, in rank order, without removing duplicates (tf's
-/// rule). SUM or MEAN, else kInvalidArgument; numbers of rows may differ.
+/// Returns the slices of all ranks concatenated in rank order, keeping duplicates (tf's rule).
+/// Throws kInvalidArgument unless op is SUM or MEAN. Numbers of rows may differ.
 IndexedSlices all_reduce(Communicator& communicator, ReduceOp op, const IndexedSlices& value,
                          CallOptions options = {},
                          SourceLocation where = SourceLocation::current());
 
-/// Concatenates along the first dimension in rank order; its length may differ, the others not.
+/// Concatenates along the first dimension in rank order. Lengths of the first dimension may differ.
 Tensor all_gather(Communicator& communicator, const Tensor& value, CallOptions options = {},
                   SourceLocation where = SourceLocation::current());
 
-/// Rank `root`'s tensor; the others give one of the same shape and dtype.
+/// Returns rank `root`'s tensor. The other ranks pass one of the same shape and dtype.
 Tensor broadcast(Communicator& communicator, const Tensor& value, int root,
                  CallOptions options = {}, SourceLocation where = SourceLocation::current());
 

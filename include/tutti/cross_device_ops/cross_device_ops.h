@@ -1,4 +1,4 @@
-// Combines the values of several devices: the plugin point.
+// Combination of the values of several devices: the plugin point.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -27,26 +27,26 @@ struct BufferCall;
 void carry_out_unchecked(CrossDeviceOps& ops, const BufferCall& call);
 }  // namespace internal
 
-/// A value to be reduced, and the devices (one or more) that want the result.
+/// A value to be reduced, and the devices (one or more) that receive the result.
 struct ReduceTask {
   PerReplica<Gradient> value;
   std::vector<Device> destinations;
 };
 
-/// What CrossDeviceOps::start_all_reduce_in_place() has queued on GPUs, beside their compute
-/// streams. Empty: nothing is pending. Threads: one at a time.
+/// Work that CrossDeviceOps::start_all_reduce_in_place() has queued on GPUs, outside their compute
+/// streams. Empty if nothing is pending. Not thread-safe.
 class PendingReduction {
  public:
   PendingReduction();
-  /// Joins.
   ~PendingReduction();
   PendingReduction(PendingReduction&&) noexcept;
   PendingReduction& operator=(PendingReduction&&) noexcept;
 
-  /// What the compute streams get from now on sees the result. Does not wait for a GPU.
+  /// Orders later work of the compute streams after the result. Does not wait for a GPU. Called by
+  /// the destructor.
   void join();
 
-  /// For operations: work to be joined, and what is to be queued when it is, in this order.
+  /// For operations: add work to be joined, and actions to be queued after the join, in this order.
   void add(std::unique_ptr<internal::DeviceWork> work);
   void after_join(std::function<void()> action);
 
@@ -55,13 +55,13 @@ class PendingReduction {
   std::vector<std::function<void()>> actions_;
 };
 
-/// The sum of a bucket of gradients, or of a slice of it, over the replicas of this process, on
-/// CPUs. Elements are numbered in the bucket; each replica has the values of a segment somewhere
-/// else. The argument of CrossDeviceOps::sum_segments(), valid until that returns.
+/// The sum of a bucket of gradients, or of a slice of it, over the CPU replicas of this process.
+/// Elements are numbered within the bucket; a replica may store each segment's values at a
+/// different address. Argument of CrossDeviceOps::sum_segments(), valid until that returns.
 struct SegmentedSum {
   /// Elements [begin, end) of the bucket that belong to one variable.
   struct Segment {
-    std::size_t variable = 0;  // of the caller's list
+    std::size_t variable = 0;  // index in the caller's list
     std::size_t begin = 0;
     std::size_t end = 0;
     std::size_t count() const { return end - begin; }
@@ -70,150 +70,160 @@ struct SegmentedSum {
   std::uint64_t id = 0;        // of the bucket, as in ReplicaBuffer
   std::string_view name = {};  // of the bucket
   DType dtype = DType::kFloat32;
-  /// Of the sums: `dtype`, or float32 for 16-bit values that are not to be rounded yet.
+  /// Type of the sums: `dtype`, or float32 for 16-bit values that are not to be rounded yet.
   DType sum_dtype = DType::kFloat32;
   std::span<const Device> replicas = {};
-  /// Elements [begin, end) hold all segments, and gaps between them.
+  /// Range [begin, end) of elements that contains all segments, with gaps between them.
   std::size_t begin = 0;
   std::size_t end = 0;
   std::vector<Segment> segments = {};  // increasing
-  /// Which replicas a sum is of. Operations other than "canonical" are asked for the sum of all.
+  /// Replicas of each sum. Operations other than "canonical" are called for the sum of all replicas
+  /// only.
   std::span<const CanonicalNode> nodes = {};
-  std::vector<std::byte*> sums = {};  // [segment][node]: where the segment's first element goes
+  std::vector<std::byte*> sums = {};  // [segment][node]: address of the segment's first sum
 
-  /// Returns where a replica's values of a block (a part of a segment) are; any alignment. `clean`:
-  /// with zeros in place of what is not finite, if the caller wants these. `copy` has room for the
-  /// block; nullptr is enough if `copies` and `clean` are false.
+  /// Returns the address of a replica's values of a block (a part of a segment), at any alignment.
+  /// If `clean`, non-finite values are replaced by zeros where the caller wants that. `copy` has
+  /// room for the block; it may be nullptr if `copies` and `clean` are false.
   std::function<const std::byte*(std::size_t replica, const Segment& block, bool clean,
                                  std::byte* copy)>
       values = {};
-  /// Gets the sum of a block over all replicas, and may change it. Returns true if the block is to
-  /// be summed again from clean values. Empty: sums are not checked.
+  /// Receives the sum of a block over all replicas, and may change it. Returns true if the block is
+  /// to be summed again from clean values. Empty: sums are not checked.
   std::function<bool(const Segment& block, std::byte* sum, bool clean)> check = {};
-  /// `values` writes to `copy`, also if `clean` is false.
+  /// True if `values` writes to `copy` even if `clean` is false.
   bool copies = false;
-  /// The first sum is of clean values already: to read values twice would count them twice.
+  /// True if the first sum already uses clean values, because reading values twice would count them
+  /// twice.
   bool clean_first = false;
 };
 
-/// Combines the values of several devices. The public functions check arguments, pack small
-/// tensors, turn MEAN into SUM and a division, and fall back to copies to one device when
-/// supports() says no; bfloat16 and float16 (for MEAN, too) are then reduced as float32 and rounded
-/// once. They take the values of all members, so they are for groups of one process; a Communicator
-/// calls operations that span processes. A new algorithm writes name, supports and
-/// all_reduce_buffers. tf.distribute.CrossDeviceOps. Threads: one call at a time, except
+/// Combines the values of several devices: tf.distribute.CrossDeviceOps. The public functions check
+/// arguments, pack small tensors, and turn MEAN into SUM and a division. If supports() returns
+/// false, they fall back to copies to one device; bfloat16 and float16 (for MEAN, too) are then
+/// reduced as float32 and rounded once. The public functions take the values of all members, so
+/// they are for groups of one process; operations that span processes are called by a Communicator.
+/// A new algorithm implements name, supports and all_reduce_buffers. Not thread-safe, except
 /// all_reduce_buffers of a sliceable operation, and abort().
 class CrossDeviceOps {
  public:
   virtual ~CrossDeviceOps() = default;
   virtual std::string_view name() const = 0;
-  /// Whether the reductions that it provides() can do this.
+  /// Returns true if the reductions that the operation provides() support this combination.
   virtual bool supports(ReduceOp op, DType dtype, DeviceType device) const = 0;
   virtual Determinism determinism() const { return Determinism::kNone; }
-  /// Whether all_reduce_buffers may be called by several threads at once on disjoint ranges of the
-  /// same buffers, and sum_segments() on disjoint ranges of a bucket.
+  /// Returns true if several threads may call all_reduce_buffers concurrently on disjoint ranges of
+  /// the same buffers, and sum_segments() on disjoint ranges of a bucket.
   virtual bool sliceable() const { return false; }
   /// Upper bound of the error of a SUM or MEAN of floating types, in units of the sum over replicas
-  /// of a replica's largest magnitude in the buffer; `tutti conform` checks it. 0: each addition is
-  /// rounded, and nothing else; infinity: lossy, without a bound. kCanonical implies 0.
+  /// of each replica's largest magnitude in the buffer; `tutti conform` checks it. 0: the only
+  /// error is the rounding of each addition; infinity: lossy without a bound. kCanonical implies 0.
   virtual double max_relative_error() const { return 0.0; }
-  /// Whether the group that it was made for may have members in other processes. Then the
-  /// `*_buffers` functions get this process's replicas alone, roots and counts are those of the
-  /// whole group, and every process makes the same calls in the same order.
+  /// Returns true if its group may have members in other processes. The `*_buffers` functions then
+  /// receive only this process's replicas, roots and counts are those of the whole group, and every
+  /// process makes the same calls in the same order.
   virtual bool spans_processes() const { return false; }
-  /// Whether the function `*_buffers` of this collective is its own. Others are composed of
-  /// all_reduce_buffers and copies.
+  /// Returns true if the operation overrides the `*_buffers` function of this collective. The
+  /// defaults are composed of all_reduce_buffers and copies.
   virtual bool provides(Collective collective) const;
-  /// Ends a running call and all later ones with kAborted and this reason. Any thread.
+  /// Ends the running call and all later ones with kAborted and this reason. Thread-safe.
   virtual void abort(const Error& reason) noexcept;
-  /// Whether work in the streams of GPUs may not be done yet. Throws the reason if such work was
-  /// given up; gives it up if it has failed or takes too long. Any thread, also beside a call.
+  /// Returns true if work in GPU streams may still be running. Throws the reason if such work was
+  /// given up; gives it up if it has failed or takes too long. Thread-safe, also during a call.
   virtual bool check_pending() { return false; }
-  /// Bytes of all values of this process's replicas that it has combined. Any thread.
+  /// Returns the total bytes of the values of this process's replicas that were combined so far.
+  /// Thread-safe.
   std::uint64_t bytes_reduced() const { return bytes_reduced_; }
 
-  /// The values of all replicas combined, on `destination`. IndexedSlices (SUM, MEAN) are
-  /// concatenated in replica order, duplicates kept (tf's rule). kInvalidArgument for an empty
-  /// PerReplica, differing shapes or types, MEAN of integers, a mix of dense and sparse.
+  /// Returns the combination of all replicas' values, on `destination`. IndexedSlices (SUM, MEAN)
+  /// are concatenated in replica order, keeping duplicates (tf's rule). Throws kInvalidArgument for
+  /// an empty PerReplica, differing shapes or types, MEAN of integers, or a mix of dense and
+  /// sparse.
   Gradient reduce(ReduceOp op, const PerReplica<Gradient>& value, Device destination);
-  /// The same, reduced once and copied to each of the destinations (one or more).
+  /// Overload that reduces once and copies the result to each of the destinations (one or more).
   PerReplica<Gradient> reduce(ReduceOp op, const PerReplica<Gradient>& value,
                               std::span<const Device> destinations);
-  /// Several reductions at once, each with its own destinations; results in the caller's order.
+  /// Performs several reductions, each with its own destinations. Returns results in the caller's
+  /// order.
   std::vector<PerReplica<Gradient>> batch_reduce(ReduceOp op, std::span<const ReduceTask> tasks,
                                                  const CommunicationOptions& options = {});
-  /// The same result for every replica, each on the device of its value.
+  /// Returns the combination for every replica, each on the device of its value.
   PerReplica<Tensor> all_reduce(ReduceOp op, const PerReplica<Tensor>& value);
-  /// Many values at once, packed by options.bytes_per_pack; results in the caller's order, dense
-  /// and sparse mixed.
+  /// Reduces many values, packed by options.bytes_per_pack; dense and sparse may be mixed. Returns
+  /// results in the caller's order.
   std::vector<PerReplica<Gradient>> batch_all_reduce(ReduceOp op,
                                                      std::span<const PerReplica<Gradient>> values,
                                                      const CommunicationOptions& options = {});
   PerReplica<Tensor> broadcast(const Tensor& value, std::span<const Device> destinations);
   /// Concatenates along `axis` in replica order, on `destination`; lengths along `axis` may differ.
-  /// kInvalidArgument naming the dimension that differs, or rank 0; kUnimplemented for
+  /// Throws kInvalidArgument naming the dimension that differs, or for rank 0; kUnimplemented for
   /// IndexedSlices.
   Tensor gather(const PerReplica<Tensor>& value, int axis, Device destination);
   [[noreturn]] Tensor gather(const PerReplica<IndexedSlices>& value, int axis, Device destination);
-  /// Every replica gets the concatenation along the first dimension, whose lengths may differ.
+  /// Returns to every replica the concatenation along the first dimension, whose lengths may
+  /// differ.
   PerReplica<Tensor> all_gather(const PerReplica<Tensor>& value);
-  /// Values of one shape are combined and cut along the first dimension: replica r gets the r-th of
-  /// V parts, lengths[r] rows long. No lengths: equal parts, kInvalidArgument when V does not
-  /// divide the dimension.
+  /// Combines values of one shape and splits the result along the first dimension into V parts;
+  /// replica r receives part r, which has lengths[r] rows. Empty lengths: equal parts,
+  /// kInvalidArgument if V does not divide the dimension.
   PerReplica<Tensor> reduce_scatter(ReduceOp op, const PerReplica<Tensor>& value,
                                     std::span<const std::int64_t> lengths = {});
-  /// Cuts each value along the first dimension into V parts; replica s gets part s of each replica,
-  /// concatenated in replica order. lengths[r * V + s]: rows that r sends to s; none: equal parts.
+  /// Splits each value along the first dimension into V parts; replica s receives part s of each
+  /// replica, concatenated in replica order. lengths[r * V + s]: rows that r sends to s; empty:
+  /// equal parts.
   PerReplica<Tensor> all_to_all(const PerReplica<Tensor>& value,
                                 std::span<const std::int64_t> lengths = {});
 
-  /// On plain buffers at any address, one per replica. op may be MEAN. kInvalidArgument for counts,
-  /// types, roots and memory that do not fit together, naming the replicas. What the operation does
-  /// not support falls back (logged once) or, with options.strict, throws kUnimplemented. Inputs
-  /// stay as they are where they are no output. All buffers are on CPUs or all on GPUs; on GPUs
-  /// work is only queued, after what the compute streams hold and before what they get later.
+  /// Functions on plain buffers at any address, one per replica. op may be MEAN. They throw
+  /// kInvalidArgument for inconsistent counts, types, roots or memory, naming the replicas. An
+  /// unsupported combination falls back (logged once) or, with options.strict, throws
+  /// kUnimplemented. Inputs that are not outputs stay unchanged. All buffers are on CPUs or all on
+  /// GPUs. On GPUs, work is only queued, after the current work of the compute streams and before
+  /// their later work.
   void all_reduce_in_place(ReduceOp op, std::span<const ReplicaBuffer> buffers,
                            const CommunicationOptions& options = {});
-  /// The same beside the compute streams of GPUs: these see the result once the returned object is
-  /// joined, and must leave the buffers alone before. On CPUs it is done when this returns.
+  /// Same as all_reduce_in_place(), but does not block the compute streams of GPUs. They see the
+  /// result once the returned object is joined, and must not use the buffers before. On CPUs the
+  /// reduction is done when this returns.
   PendingReduction start_all_reduce_in_place(ReduceOp op, std::span<const ReplicaBuffer> buffers,
                                              const CommunicationOptions& options = {});
   void all_reduce(ReduceOp op, std::span<const ReplicaBuffer> inputs,
                   std::span<const ReplicaBuffer> outputs, const CommunicationOptions& options = {});
-  /// Into `output`, which may be inputs[root].
+  /// Combines all inputs into `output`, which may be inputs[root].
   void reduce(ReduceOp op, std::span<const ReplicaBuffer> inputs, const ReplicaBuffer& output,
               int root, const CommunicationOptions& options = {});
   /// Copies buffers[root] into the others.
   void broadcast(std::span<const ReplicaBuffer> buffers, int root);
-  /// Each output gets all inputs, in replica order, of any counts. inputs[r] may be its own part of
-  /// outputs[r].
+  /// Copies all inputs, of any counts, to each output in replica order. inputs[r] may be its own
+  /// part of outputs[r].
   void all_gather(std::span<const ReplicaBuffer> inputs, std::span<const ReplicaBuffer> outputs);
-  /// outputs[r] gets part r of the combination; the outputs' counts add up to that of each input.
-  /// outputs[r] may be its own part of inputs[r].
+  /// Combines the inputs; outputs[r] receives part r. The outputs' counts add up to that of each
+  /// input. outputs[r] may be its own part of inputs[r].
   void reduce_scatter(ReduceOp op, std::span<const ReplicaBuffer> inputs,
                       std::span<const ReplicaBuffer> outputs,
                       const CommunicationOptions& options = {});
-  /// counts[r * V + s]: elements that replica r sends to s, in the order of s in inputs[r] and of r
-  /// in outputs[s]. None: equal parts.
+  /// Exchanges parts. counts[r * V + s]: elements that replica r sends to s, ordered by s in
+  /// inputs[r] and by r in outputs[s]. Empty: equal parts.
   void all_to_all(std::span<const ReplicaBuffer> inputs, std::span<const ReplicaBuffer> outputs,
                   std::span<const std::size_t> counts = {});
 
-  /// Strategies on CPUs sum gradients by this: values where they are, into sums that replicas
+  /// Sums gradients for strategies on CPUs: reads values in place and writes sums that replicas
   /// share. Default: copies into one flat buffer per replica for all_reduce_in_place(); the sum is
   /// replica 0's.
   virtual void sum_segments(const SegmentedSum& sum, const CommunicationOptions& options = {});
 
  protected:
-  // What an operation implements, on buffers that are checked and aligned to their elements, of one
-  // dtype; op is SUM, MIN, MAX or PRODUCT, and supported; at least two members and an element.
-  // Buffers on GPUs have a `work` (device_work.h), which queues what is done to them.
+  // Functions that an operation implements. Buffers are checked, aligned to their elements, and of
+  // one dtype. op is SUM, MIN, MAX or PRODUCT, and supported. There are at least two members and
+  // one element. Buffers on GPUs have a `work` (device_work.h), which queues the work on them.
 
-  /// Throws for buffers for which a fallback would hide a mistake. Before anything else.
+  /// Throws for buffers for which a fallback would hide a mistake. Called first.
   virtual void require_buffers(std::span<const ReplicaBuffer> inputs,
                                std::span<const ReplicaBuffer> outputs) const;
-  /// In place, over buffers of one count.
+  /// Combines buffers of one count in place.
   virtual void all_reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> buffers) = 0;
-  /// Into *output, which is inputs[root] or apart from all; nullptr where the root is not local.
+  /// Combines into *output, which is inputs[root] or separate from all inputs; nullptr if the root
+  /// is not local.
   virtual void reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> inputs,
                               const ReplicaBuffer* output, int root);
   /// Copies buffers[root] into the others.
@@ -226,12 +236,12 @@ class CrossDeviceOps {
   virtual void reduce_scatter_buffers(ReduceOp op, std::span<const ReplicaBuffer> inputs,
                                       std::span<const ReplicaBuffer> outputs,
                                       std::span<const std::size_t> counts);
-  /// counts[r * size + s]: what member r sends to member s.
+  /// counts[r * size + s] is the number of elements that member r sends to member s.
   virtual void all_to_all_buffers(std::span<const ReplicaBuffer> inputs,
                                   std::span<const ReplicaBuffer> outputs,
                                   std::span<const std::size_t> counts);
 
-  /// For operations with a sum_segments() of their own: counts in bytes_reduced().
+  /// Adds to bytes_reduced(), for operations that override sum_segments().
   void note_reduced(std::uint64_t bytes) { bytes_reduced_ += bytes; }
 
  private:

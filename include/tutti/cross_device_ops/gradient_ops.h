@@ -10,31 +10,32 @@
 
 namespace tutti {
 
-/// The sum of gradients of one kind, on the device of the first: dense ones along the canonical
-/// tree, IndexedSlices concatenated. Throws kInvalidArgument for none, a mix of kinds, or differing
-/// shapes or types. tf's aggregate_tensors_or_indexed_slices.
+/// Returns the sum of gradients of one kind, on the device of the first: dense ones along the
+/// canonical tree, IndexedSlices concatenated. Throws kInvalidArgument for an empty list, a mix of
+/// kinds, or differing shapes or types. tf's aggregate_tensors_or_indexed_slices.
 Gradient aggregate(std::span<const Gradient> gradients);
 
-/// Each element divided by `divisor`; IndexedSlices stay sparse. Floating types only
-/// (kInvalidArgument). tf's divide_by_n_tensors_or_indexed_slices.
+/// Divides each element by `divisor`; IndexedSlices stay sparse. Throws kInvalidArgument unless the
+/// type is floating. tf's divide_by_n_tensors_or_indexed_slices.
 Gradient divide_by(const Gradient& gradient, double divisor);
 
-/// The same value on `device`; IndexedSlices stay sparse, none stays none.
+/// Returns the value on `device`; IndexedSlices stay sparse, and an absent gradient stays absent.
 Gradient copy_to(const Gradient& gradient, Device device);
 
-/// Where the values are. Throws kFailedPrecondition when there is no gradient.
+/// Returns the device of the values. Throws kFailedPrecondition if there is no gradient.
 Device device_of(const Gradient& gradient);
 
-/// Rows of all replicas in replica order, duplicates kept (tf's rule). MEAN divides by the number
-/// of replicas, not by the number of those that touch a row. Throws kInvalidArgument naming the
-/// replicas whose dense shapes or types differ, or for another operation.
+/// Concatenates the rows of all replicas in replica order, keeping duplicates (tf's rule). MEAN
+/// divides by the number of replicas, not by the number of those that touch a row. Throws
+/// kInvalidArgument for another operation, or naming the replicas whose dense shapes or types
+/// differ.
 IndexedSlices concatenate_slices(ReduceOp op, std::span<const IndexedSlices> per_replica,
                                  Device destination);
 
-/// The sum over replicas with unique ascending indices: each replica's own duplicates are added in
-/// position order, then rows along the canonical tree, a replica without the row counting as zeros.
-/// So the bits are those of the dense sum (a row of -0 alone becomes +0 there too, once another
-/// replica counts as zero).
+/// Returns the sum over replicas with unique ascending indices. Each replica's own duplicates are
+/// added in position order, then rows along the canonical tree, where a replica without the row
+/// counts as zeros. The bits are therefore those of the dense sum (in both, a row of -0 in one
+/// replica becomes +0 once another replica counts as zero).
 IndexedSlices sum_slices_canonically(std::span<const IndexedSlices> per_replica,
                                      Device destination);
 

@@ -1,4 +1,4 @@
-// Small values by key: how ranks find each other.
+// Small values by key, with which ranks find each other.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -15,29 +15,31 @@
 
 namespace tutti {
 
-/// Shared by all ranks of a group. Keys are 1 to 200 characters of letters, digits, '_', '-', '.'
-/// and '/'; values any bytes up to 1 MiB; else kInvalidArgument. Thread-safe. Implementations:
-/// InProcessStore, cluster/key_value_stores.
+/// Key-value store shared by all ranks of a group. Keys have 1 to 200 characters: letters, digits,
+/// '_', '-', '.' and '/'. Values are any bytes up to 1 MiB. Other keys and values throw
+/// kInvalidArgument. Thread-safe. Implementations: InProcessStore, cluster/key_value_stores.
 class KeyValueStore {
  public:
   virtual ~KeyValueStore() = default;
-  /// Readers see the whole value or none. An existing one is replaced.
+  /// Sets a value atomically, replacing an existing one: readers see the whole value or none.
   virtual void set(std::string_view key, std::string_view value) = 0;
   virtual std::optional<std::string> get(std::string_view key) = 0;
-  /// The values of several keys, in their order: in one exchange where another process has them.
+  /// Returns the values of several keys in their order, with one exchange if the store is in
+  /// another process.
   virtual std::vector<std::optional<std::string>> get_all(std::span<const std::string> keys);
-  /// Waits until the key is there. Throws kDeadlineExceeded naming store and key.
+  /// Waits until the key exists and returns its value. Throws kDeadlineExceeded naming store and
+  /// key.
   virtual std::string wait(std::string_view key, TimePoint deadline) = 0;
 };
 
-/// The keys of a store that begin with a prefix, which callers leave out. A value; empty without a
-/// store. Thread-safe.
+/// View of the keys of a store that begin with a prefix, which callers omit. A value type; empty
+/// without a store. Thread-safe.
 class StorePart {
  public:
   StorePart() = default;
   template <class Store>
   StorePart(std::shared_ptr<Store> store) : store_(std::move(store)) {}
-  /// Returns the part of the keys that continue with `prefix`; of an empty part, an empty one.
+  /// Returns the part whose keys also begin with `prefix`; empty if this part is.
   StorePart part(std::string_view prefix) const {
     StorePart longer = *this;
     longer.prefix_ += prefix;
@@ -73,7 +75,7 @@ class InProcessStore final : public KeyValueStore {
 };
 
 namespace internal {
-/// What every store checks. Throws kInvalidArgument, `store` first in the message.
+/// Check keys and values for every store. Throw kInvalidArgument with `store` first in the message.
 void check_store_key(std::string_view store, std::string_view key);
 void check_store_value(std::string_view store, std::string_view key, std::string_view value);
 }  // namespace internal

@@ -11,9 +11,10 @@
 
 namespace tutti {
 
-/// One value per replica of this process, in replica order; values may differ. Strategy::run gives
-/// each replica its own element and returns one of these. It is not a Tensor on purpose: reduce()
-/// combines it. tf.distribute's PerReplica and experimental_local_results in one.
+/// One value per replica of this process, in replica order; values may differ. Strategy::run passes
+/// each replica its own element and returns a PerReplica. It is deliberately not a Tensor: use
+/// reduce() to combine it. Corresponds to tf.distribute's PerReplica and
+/// experimental_local_results.
 template <class T>
 class PerReplica {
  public:
@@ -31,10 +32,10 @@ class PerReplica {
   }
   auto begin() const { return values_.begin(); }
   auto end() const { return values_.end(); }
-  /// The same values as a vector: tf's experimental_local_results.
+  /// Returns the values as a vector: tf's experimental_local_results.
   const std::vector<T>& values() const { return values_; }
 
-  /// PerReplica of fn(value), replica by replica.
+  /// Returns a PerReplica of fn(value) for each replica.
   template <class Fn>
   auto map(Fn&& fn) const {
     using R = std::invoke_result_t<Fn&, const T&>;
@@ -48,7 +49,7 @@ class PerReplica {
   std::vector<T> values_;
 };
 
-/// Whether T is a PerReplica.
+/// True if T is a PerReplica.
 template <class T>
 inline constexpr bool is_per_replica = false;
 template <class T>

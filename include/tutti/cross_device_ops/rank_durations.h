@@ -1,7 +1,8 @@
-// How long ranks wait for each other, each with its reason, whatever carries their messages.
+// Durations for which ranks wait for each other, independent of the transport.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Options that users set take their defaults from here; what they mean for a user stands there.
+// Defaults of user options refer to these constants; their meaning for users is documented at the
+// options.
 #pragma once
 
 #include <chrono>
@@ -10,19 +11,19 @@
 
 namespace tutti::durations {
 
-/// For all to be there: schedulers start the tasks of a job within minutes.
+/// Time for all ranks to join: schedulers start the tasks of a job within minutes.
 inline constexpr Duration kJoinTimeout = std::chrono::minutes(5);
-/// Between two looks at what others do at once, once they are there: that a process listens, a
-/// descriptor is free, a connection that is away has come back, a peer in memory has ended, a
-/// member has fallen silent.
+/// Interval between two checks of an event that takes little time once all ranks have joined: a
+/// process listens, a descriptor is free, a lost connection is back, a peer in shared memory has
+/// exited, a member has stopped responding.
 inline constexpr Duration kTryAgain = std::chrono::milliseconds(20);
-/// For those who are behind, to come to the same end: a peer that takes what is said last, with a
-/// long message in front of it, and its system to have all; ranks to come to a call that one of
-/// them refuses; MPI, or the rank that closes a group, to finish with the memory of a call that was
-/// given up. A server waits so long for those that are about to leave.
+/// Time for slower peers to reach the same end. Examples: a peer that is still receiving a long
+/// message before the final one, and its kernel acknowledging all; ranks that have yet to reach a
+/// call that one of them refuses; MPI, or the rank that closes a group, finishing with the memory
+/// of an abandoned call. A server waits this long for clients that are about to leave.
 inline constexpr Duration kLinger = std::chrono::seconds(2);
-/// For messages that are under way when nothing else waits for them: a peer that takes nothing of
-/// what is said last, one that may still say that calls differ.
+/// Time for messages in flight that no other operation waits for: to a peer that does not receive
+/// the final message, or from one that may still report that calls differ.
 inline constexpr Duration kLastWords = std::chrono::milliseconds(200);
 
 }  // namespace tutti::durations

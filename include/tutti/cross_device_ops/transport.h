@@ -1,4 +1,4 @@
-// Moves bytes between ranks; knows nothing of tensors.
+// Transport of bytes between ranks, independent of tensors.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -16,29 +16,30 @@ namespace tutti {
 
 class HostMemory;
 
-/// A send or receive under way. Destroyed before it ended it is cancelled first: its memory is not
-/// touched afterwards. Threads: one at a time.
+/// A send or receive in progress. The destructor cancels it if it has not ended; its memory is not
+/// touched afterwards. Not thread-safe.
 class Work {
  public:
   virtual ~Work() = default;
-  /// Makes progress without blocking; returns whether it ended. Throws as wait() does.
+  /// Makes progress without blocking; returns true if it has ended. Throws as wait() does.
   virtual bool test() = 0;
-  /// Throws kDeadlineExceeded naming the peer, kAborted (the reason of Transport::abort),
-  /// kUnavailable when the peer is gone, kInvalidArgument naming both lengths when the peer's body
-  /// has another length than the one given to recv(); its head has arrived nevertheless.
+  /// Waits for the end. Throws kDeadlineExceeded naming the peer, kAborted (the reason of
+  /// Transport::abort), kUnavailable if the peer exited, and kInvalidArgument naming both lengths
+  /// if the peer's body has another length than the one passed to recv(); its head is received
+  /// nevertheless.
   virtual void wait(TimePoint deadline) = 0;
 };
 
-/// What a rank has sent so far: bodies and heads of messages, without the transport's own framing.
+/// Totals that a rank has sent: bodies and heads of messages, without the transport's own framing.
 struct TransportStats {
   std::uint64_t messages_sent = 0;
   std::uint64_t bytes_sent = 0;
 };
 
-/// The n ranks of a group and the ways between them. A message is a small *head* of a length that
-/// sender and receiver know (0 to 256 bytes), and a *body*. Messages of one (sender, receiver, tag)
-/// arrive in the order in which they were sent; a message waits for its recv(). Memory given to
-/// send() and recv() stays valid until their Work ended or was destroyed. Thread-safe.
+/// The n ranks of a group and the connections between them. A message is a small *head* of a length
+/// that sender and receiver know (0 to 256 bytes), and a *body*. Messages of one (sender, receiver,
+/// tag) arrive in the order in which they were sent; a message waits for its recv(). Memory passed
+/// to send() and recv() must stay valid until their Work has ended or was destroyed. Thread-safe.
 /// Implementations: in_process/ (threads), mpi/, cluster/net (processes).
 class Transport {
  public:
@@ -47,25 +48,28 @@ class Transport {
   virtual int size() const = 0;
   /// "tcp", "shm", "in_process".
   virtual std::string_view name() const = 0;
-  /// Whether ranks are processes, so that bytes are copied between them; else threads of this one.
+  /// Returns true if ranks are processes, so that bytes are copied between them; false if they are
+  /// threads of this process.
   virtual bool spans_processes() const { return true; }
 
-  /// To another rank, 0 <= peer < size(), peer != rank(); else kInvalidArgument.
+  /// Start a message to or from another rank. Throw kInvalidArgument unless 0 <= peer < size() and
+  /// peer != rank().
   virtual std::unique_ptr<Work> send(int peer, std::uint64_t tag, std::span<const std::byte> head,
                                      std::span<const std::byte> body) = 0;
   virtual std::unique_ptr<Work> recv(int peer, std::uint64_t tag, std::span<std::byte> head,
                                      std::span<std::byte> body) = 0;
 
   /// Wakes every waiter, here and at the peers: their Work, running and later, fails with kAborted
-  /// and this reason's message. The first reason counts.
+  /// and this reason's message. Only the first reason counts.
   virtual void abort(const Error& reason) noexcept = 0;
-  /// The first peer whose connection ended although nothing was aborted here: a value once a call
-  /// has failed because of it.
+  /// Returns the first peer whose connection ended without an abort here; set once a call has
+  /// failed because of it.
   virtual std::optional<int> lost_peer() const { return std::nullopt; }
 
   virtual TransportStats stats() const = 0;
 
-  /// Memory that all ranks reach (shared/host_memory.h); nullptr where not all are on one host.
+  /// Returns memory that all ranks access (shared/host_memory.h); nullptr unless all are on one
+  /// host.
   virtual std::shared_ptr<HostMemory> host_memory() { return nullptr; }
 };
 

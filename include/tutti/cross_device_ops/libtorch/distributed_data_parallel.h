@@ -1,4 +1,4 @@
-// A libtorch module whose gradients are the mean over all ranks.
+// Data-parallel training of a libtorch module: gradients are the mean over all ranks.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -14,21 +14,21 @@
 
 namespace tutti::torch {
 
-/// How a DistributedDataParallel reduces.
+/// Options of DistributedDataParallel.
 struct DistributedDataParallelOptions {
-  /// A bucket is reduced when it has at least these bytes of gradients. Smaller: reductions begin
-  /// earlier; larger: there are fewer.
+  /// Size of gradients at which a bucket is reduced, in bytes. Smaller: reductions begin earlier;
+  /// larger: there are fewer of them.
   std::size_t bucket_bytes = std::size_t{4} << 20;
-  /// Before each forward pass in training, buffers (running averages of batch normalisation) become
-  /// those of rank 0.
+  /// If true, buffers (running averages of batch normalisation) are copied from rank 0 before each
+  /// forward pass in training.
   bool broadcast_buffers = true;
 };
 
-/// While it lives, backward passes leave gradients as they are on this rank: to be added up, and
-/// reduced by the first backward pass after it. Made by DistributedDataParallel::no_sync().
+/// While alive, backward passes do not reduce gradients, so that they accumulate on this rank; the
+/// first backward pass afterwards reduces them. Made by DistributedDataParallel::no_sync().
 class NoSync {
  public:
-  /// Turns reductions off; its end restores what was.
+  /// Turns reductions off; the destructor restores the previous state.
   explicit NoSync(internal::GradientBuckets& buckets)
       : buckets_(buckets), was_on_(buckets.is_on()) {
     buckets_.turn(false);
@@ -42,31 +42,31 @@ class NoSync {
   bool was_on_;
 };
 
-/// Trains a module on all ranks of a communicator, each with its own part of a batch: as
-/// torch.nn.parallel.DistributedDataParallel of PyTorch, which libtorch lacks.
+/// Trains a module on all ranks of a communicator, each with its own part of a batch. Equivalent of
+/// PyTorch's torch.nn.parallel.DistributedDataParallel, which libtorch lacks.
 ///
 ///     tutti::torch::DistributedDataParallel model(Net(), tutti::communicator_from_environment());
 ///     torch::optim::SGD optimizer(model->parameters(), 0.1);
 ///     loss_of(model(x), y).backward();  // afterwards gradients are the mean over ranks
 ///
 /// All ranks begin with the parameters and buffers of rank 0. Gradients become views of buckets,
-/// and each bucket is reduced as soon as backward() has filled it, while it goes on. A parameter
-/// that this rank did not use counts as 0; one that no rank used keeps what it had, without an
-/// option. backward() returns with the means, or throws tutti::Error when a rank is gone, does not
-/// come or makes another call; the communicator is closed then.
+/// and each bucket is reduced as soon as backward() has filled it, while the backward pass
+/// continues. A parameter that this rank did not use counts as 0; one that no rank used keeps its
+/// gradient, without an option. backward() returns with the means. It throws tutti::Error if a rank
+/// exits, does not join or makes another call; the communicator is then closed.
 ///
-/// Every rank makes the same forward and backward passes, each of which uses one parameter at
-/// least. `Module` is a module holder (torch::nn::Linear, what TORCH_MODULE made) or a
-/// std::shared_ptr of a module. Parameters are dense, on the CPU, and no longer added, removed or
-/// converted; those that need no gradient are left alone. With equal parts the mean over ranks is
-/// the gradient of the mean over the whole batch.
+/// Every rank makes the same forward and backward passes, each of which uses at least one
+/// parameter. `Module` is a module holder (torch::nn::Linear, or one made by TORCH_MODULE) or a
+/// std::shared_ptr of a module. Parameters are dense and on the CPU, and must not be added, removed
+/// or converted any more; those that need no gradient are ignored. With equal parts, the mean over
+/// ranks is the gradient of the mean over the whole batch.
 ///
-/// Threads: one. Parameters and gradients live on after it.
+/// Not thread-safe. Parameters and gradients outlive this object.
 template <class Module>
 class DistributedDataParallel {
  public:
-  /// All ranks call it. Throws kInvalidArgument on every rank where modules differ in names, shapes
-  /// or types, and for a module without parameters that need gradients.
+  /// Collective. Throws kInvalidArgument on every rank if modules differ in names, shapes or types,
+  /// and for a module without parameters that need gradients.
   DistributedDataParallel(Module module, std::shared_ptr<Communicator> ranks,
                           const DistributedDataParallelOptions& options = {})
       : module_(std::move(module)), ranks_(std::move(ranks)), options_(options) {
@@ -79,7 +79,7 @@ class DistributedDataParallel {
         options_.bucket_bytes);
   }
 
-  /// The module's forward().
+  /// Calls the module's forward().
   template <class... Inputs>
   auto operator()(Inputs&&... inputs) {
     if (options_.broadcast_buffers && module_->is_training() && buckets_->is_on() &&
@@ -89,19 +89,20 @@ class DistributedDataParallel {
     return module_->forward(std::forward<Inputs>(inputs)...);
   }
 
-  /// For gradients of several batches: `{ auto guard = model.no_sync(); loss(...).backward(); }`.
+  /// Disables reductions, to accumulate gradients of several batches: `{ auto guard =
+  /// model.no_sync(); loss(...).backward(); }`.
   [[nodiscard]] NoSync no_sync() { return NoSync(*buckets_); }
 
-  /// All ranks' buffers become rank 0's, as before a forward pass. All ranks call it.
+  /// Copies rank 0's buffers to all ranks, as before a forward pass. Collective.
   void broadcast_buffers() {
     if (!buffers_->empty()) buffers_->broadcast(*ranks_, "buffers");
   }
 
-  /// What the constructor was given.
+  /// Returns the constructor's `module`.
   Module& module() { return module_; }
-  /// The module itself: parameters(), train(), eval().
+  /// Accesses the module itself: parameters(), train(), eval().
   auto* operator->() { return &*module_; }
-  /// How many reductions a backward pass takes.
+  /// Returns the number of reductions of a backward pass.
   std::size_t num_buckets() const { return buckets_->num_buckets(); }
 
  private:

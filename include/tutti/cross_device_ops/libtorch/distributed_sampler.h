@@ -1,4 +1,4 @@
-// Which examples a rank trains on, for libtorch's data loaders.
+// Selection of the examples that a rank trains on, for libtorch's data loaders.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -15,23 +15,24 @@
 
 namespace tutti::torch {
 
-/// In which order, and how many. The same on all ranks.
+/// Options of DistributedSampler. Must be equal on all ranks.
 struct DistributedSamplerOptions {
   bool shuffle = true;
-  std::uint64_t seed = 0;  // of the order of epoch 0; of epoch e: seed + e
-  /// Whether examples that do not divide evenly are left out; else the first ones come twice, so
+  std::uint64_t seed = 0;  // for epoch 0; epoch e uses seed + e
+  /// If true, examples that do not divide evenly are dropped; else the first ones are repeated, so
   /// that all ranks have equally many.
   bool drop_last = false;
 };
 
-/// Rank r of n gets examples r, r + n, r + 2n, ... of an order that all ranks share: the union of
-/// their batches is the batch of one process. The order of an epoch is that of PyTorch's
-/// DistributedSampler with the same seed. A data loader owns its sampler, so epochs count
-/// themselves: the first reset() (a loader's begin()) begins epoch 0, each further one the next.
-/// Threads: one.
+/// Gives rank r of n the examples r, r + n, r + 2n, ... of an order that all ranks share: the union
+/// of their batches is the batch of one process. The order of an epoch is that of PyTorch's
+/// DistributedSampler with the same seed. A data loader owns its sampler, so the sampler counts
+/// epochs: the first reset() (a loader's begin()) begins epoch 0, each further one the next. Not
+/// thread-safe.
 class DistributedSampler : public ::torch::data::samplers::Sampler<> {
  public:
-  /// Of `size` examples; keeps rank and size of `ranks` alone. Throws kInvalidArgument for 0.
+  /// Samples from `size` examples; keeps only rank and size of `ranks`. Throws kInvalidArgument if
+  /// `size` is 0.
   DistributedSampler(std::size_t size, const Communicator& ranks,
                      const DistributedSamplerOptions& options = {})
       : size_(size),
@@ -47,10 +48,10 @@ class DistributedSampler : public ::torch::data::samplers::Sampler<> {
     size_ = new_size.value_or(size_);
     begin(next_epoch_);
   }
-  /// The epoch that the next reset() begins: to go on after a restart.
+  /// Sets the epoch that the next reset() begins, to resume after a restart.
   void set_epoch(std::uint64_t epoch) { next_epoch_ = epoch; }
 
-  /// At most `batch_size` examples of this rank; nothing at the end of the epoch.
+  /// Returns at most `batch_size` examples of this rank; nullopt at the end of the epoch.
   c10::optional<std::vector<std::size_t>> next(std::size_t batch_size) override {
     if (!has_begun_) reset();
     if (position_ >= indices_.size()) return c10::nullopt;
@@ -60,13 +61,13 @@ class DistributedSampler : public ::torch::data::samplers::Sampler<> {
     return std::vector<std::size_t>(first, first + static_cast<std::ptrdiff_t>(count));
   }
 
-  /// The epoch and the place within.
+  /// Saves the epoch and the position within it.
   void save(::torch::serialize::OutputArchive& archive) const override {
     archive.write("next_epoch", ::torch::tensor(static_cast<std::int64_t>(next_epoch_)), true);
     const std::int64_t position = has_begun_ ? static_cast<std::int64_t>(position_) : -1;
     archive.write("position", ::torch::tensor(position), true);
   }
-  /// What save() wrote, of a sampler made in the same way.
+  /// Restores the state that save() wrote, for a sampler made with the same arguments.
   void load(::torch::serialize::InputArchive& archive) override {
     ::torch::Tensor next_epoch, position;
     archive.read("next_epoch", next_epoch, true);

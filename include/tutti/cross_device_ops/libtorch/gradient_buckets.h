@@ -1,4 +1,4 @@
-// Gradients of a libtorch module in buckets that are reduced while the backward pass goes on.
+// Gradients of a libtorch module in buckets that are reduced during the backward pass.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -15,7 +15,7 @@
 
 namespace tutti::torch::internal {
 
-/// Called by autograd after a gradient was accumulated.
+/// Hook that autograd calls after it has accumulated a gradient.
 struct AfterGradient : ::torch::autograd::FunctionPostHook {
   explicit AfterGradient(std::function<void()> function) : call(std::move(function)) {}
   ::torch::autograd::variable_list operator()(
@@ -27,10 +27,11 @@ struct AfterGradient : ::torch::autograd::FunctionPostHook {
   std::function<void()> call;
 };
 
-/// The mean over ranks of the gradients of some parameters. Buckets are filled from the last
-/// parameter to the first and reduced in this order, whatever order gradients come in, so that all
-/// ranks make the same calls. Behind the gradients of a bucket lies a number per parameter, 1 where
-/// this rank has a gradient: after the reduction it tells which parameters no rank used.
+/// Averages the gradients of some parameters over ranks. Buckets are filled from the last parameter
+/// to the first and reduced in this order, regardless of the order in which gradients arrive, so
+/// that all ranks make the same calls. A bucket's gradients are followed by one number per
+/// parameter, 1 if this rank has a gradient. After the reduction, it shows which parameters no rank
+/// used.
 class GradientBuckets {
  public:
   GradientBuckets(std::vector<::torch::Tensor> parameters, Communicator& ranks,
@@ -47,7 +48,7 @@ class GradientBuckets {
   GradientBuckets& operator=(const GradientBuckets&) = delete;
 
   bool is_on() const { return is_on_; }
-  /// Off: gradients stay what autograd made of them.
+  /// Turns reductions on or off; off: gradients stay as autograd computed them.
   void turn(bool on) { is_on_ = on; }
   std::size_t num_buckets() const { return buckets_.size(); }
 
@@ -63,7 +64,7 @@ class GradientBuckets {
   struct Bucket {
     std::string name;
     ::torch::ScalarType type = ::torch::kFloat32;
-    std::size_t first = 0, end = 0;  // of slots_
+    std::size_t first = 0, end = 0;  // range of slots_
     std::size_t bytes = 0;
     FlatMemory memory;
     ::torch::Tensor is_used;  // [end - first]
@@ -111,8 +112,8 @@ class GradientBuckets {
     while (next_ < buckets_.size() && buckets_[next_].num_missing == 0) start(buckets_[next_++]);
   }
 
-  // Goes with autograd's record of a backward pass, so also when that throws before its end: what
-  // was started must not write into gradients any more.
+  // Owned by autograd's record of a backward pass, so it is also destroyed if that throws early:
+  // started reductions must not write into gradients any more.
   struct Pass {
     explicit Pass(GradientBuckets& of) : buckets(of) {}
     ~Pass() {
@@ -138,7 +139,7 @@ class GradientBuckets {
         });
   }
 
-  // The view becomes the gradient: what is reduced needs no copy to it.
+  // The view becomes the gradient, so that the reduced values need no copy.
   void take_gradient(Slot& slot) {
     const ::torch::NoGradGuard no_grad;
     ::torch::Tensor& gradient = slot.parameter.mutable_grad();
@@ -164,7 +165,7 @@ class GradientBuckets {
         ranks_.start_all_reduce(ReduceOp::kMean, bucket.memory.all(), {.name = bucket.name});
   }
 
-  // At the end of the backward pass, in the thread that began it.
+  // Runs at the end of the backward pass, in the thread that began it.
   void finish() {
     is_running_ = false;
     for (Slot& slot : slots_) {
@@ -191,7 +192,7 @@ class GradientBuckets {
   std::vector<Bucket> buckets_;
   bool is_on_ = true;
   bool is_running_ = false;
-  std::size_t next_ = 0;  // bucket to be reduced
+  std::size_t next_ = 0;  // next bucket to be reduced
 };
 
 }  // namespace tutti::torch::internal

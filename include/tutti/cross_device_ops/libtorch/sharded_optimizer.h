@@ -1,4 +1,4 @@
-// A libtorch optimizer whose state is cut over the ranks.
+// A libtorch optimizer whose state is sharded over the ranks.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -14,24 +14,25 @@
 
 namespace tutti::torch {
 
-/// ZeRO's first stage: each rank has the optimizer's state (Adam: two numbers per weight) of its
-/// own parameters alone, updates these, and takes the others from the ranks that did. As
-/// ZeroRedundancyOptimizer of PyTorch.
+/// Implements ZeRO stage 1: each rank keeps the optimizer's state (Adam: two numbers per weight)
+/// only for its own parameters, updates these, and gathers the others from the ranks that updated
+/// them. Equivalent of PyTorch's ZeroRedundancyOptimizer.
 ///
 ///     tutti::torch::ShardedOptimizer<torch::optim::Adam> optimizer(
 ///         model->parameters(), ranks, torch::optim::AdamOptions(1e-3));
 ///
-/// Parameters go whole to the rank that has the fewest numbers yet, the largest first: any
-/// optimizer that treats each parameter by itself gives the same bits as one process with the same
-/// gradients, which DistributedDataParallel makes equal. Parameters move into one buffer per type,
-/// where they are gathered without a copy.
+/// Whole parameters, the largest first, are assigned to the rank that has the fewest numbers so
+/// far. An optimizer that treats each parameter by itself therefore gives the same bits as one
+/// process with the same gradients, which DistributedDataParallel makes equal. Parameters move into
+/// one buffer per type, where they are gathered without a copy.
 ///
-/// Every rank makes the same calls. Threads: one. Parameters live on after it.
+/// Every rank makes the same calls. Not thread-safe. Parameters outlive this object.
 template <class Optimizer>
 class ShardedOptimizer {
  public:
-  /// All ranks call it, with the same parameters, dense and on the CPU; they become rank 0's.
-  /// `options` is what the optimizer's constructor takes behind the parameters.
+  /// Collective: all ranks pass the same parameters, dense and on the CPU; rank 0's values are
+  /// copied to the other ranks. `options` is the argument that follows the parameters in the
+  /// optimizer's constructor.
   template <class Options>
   ShardedOptimizer(std::vector<::torch::Tensor> parameters, std::shared_ptr<Communicator> ranks,
                    const Options& options)
@@ -46,8 +47,8 @@ class ShardedOptimizer {
     local_ = std::make_unique<Optimizer>(std::move(own), options);
   }
 
-  /// Updates this rank's parameters and gathers all. Throws tutti::Error as
-  /// DistributedDataParallel.
+  /// Updates this rank's parameters and gathers all. Throws tutti::Error as DistributedDataParallel
+  /// does.
   void step() {
     local_->step();
     for (const Group& group : groups_) {
@@ -55,7 +56,7 @@ class ShardedOptimizer {
     }
   }
 
-  /// Of all parameters, as torch::nn::Module::zero_grad().
+  /// Clears the gradients of all parameters, as torch::nn::Module::zero_grad().
   void zero_grad(bool set_to_none = false) {
     for (::torch::Tensor& parameter : parameters_) {
       ::torch::Tensor& gradient = parameter.mutable_grad();
@@ -69,8 +70,8 @@ class ShardedOptimizer {
     }
   }
 
-  /// The optimizer of this rank's parameters: for learning rates, and to save its state, a file per
-  /// rank, to be loaded by as many ranks.
+  /// Returns the optimizer of this rank's parameters, to set learning rates and to save its state:
+  /// one file per rank, to be loaded by the same number of ranks.
   Optimizer& local() { return *local_; }
 
  private:
@@ -79,7 +80,7 @@ class ShardedOptimizer {
     std::vector<std::size_t> counts;  // [ranks]
   };
 
-  // Cuts the tensors, adds this rank's to `own`, and moves all into one memory.
+  // Assigns the tensors to ranks, adds this rank's to `own`, and moves all into one buffer.
   Group make_group(std::vector<::torch::Tensor> tensors, std::vector<::torch::Tensor>& own) {
     std::stable_sort(tensors.begin(), tensors.end(),
                      [](const auto& a, const auto& b) { return a.numel() > b.numel(); });

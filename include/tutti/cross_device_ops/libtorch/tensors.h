@@ -1,4 +1,4 @@
-// libtorch's tensors as the elements of collectives, and as views of memory that ranks share.
+// libtorch tensors as the elements of collectives, and as views of memory that ranks share.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -20,8 +20,8 @@
 
 namespace tutti::torch {
 
-/// The type of the same elements. Throws kUnimplemented for those that tutti has not (complex and
-/// quantized numbers, integers of 8 and 16 bits with a sign).
+/// Returns tutti's type of the same elements. Throws kUnimplemented for types that tutti lacks
+/// (complex and quantized numbers, signed integers of 8 and 16 bits).
 inline DType to_dtype(::torch::ScalarType type) {
   switch (type) {
     case ::torch::kFloat32:
@@ -57,7 +57,7 @@ inline ::torch::ScalarType to_scalar_type(DType dtype) {
   return ::torch::kFloat16;
 }
 
-/// A tensor's elements in the order of its memory, for the calls of a Communicator; the tensor owns
+/// Returns a tensor's elements in memory order, for the calls of a Communicator; the tensor owns
 /// them. Throws kInvalidArgument for a tensor that is not on the CPU, sparse, or a view with gaps.
 inline Elements elements(const ::torch::Tensor& tensor) {
   if (!tensor.device().is_cpu() || tensor.layout() != ::torch::kStrided ||
@@ -69,18 +69,18 @@ inline Elements elements(const ::torch::Tensor& tensor) {
           to_dtype(tensor.scalar_type())};
 }
 
-/// The elements of a tutti tensor as libtorch sees them: no copy but of what lies on a GPU. The
-/// result keeps them alive. It is for reading: do not write to it.
+/// Returns a libtorch view of a tutti tensor; only a tensor on a GPU is copied. The result keeps
+/// the elements alive. Read-only: do not write to it.
 inline ::torch::Tensor to_torch(const Tensor& tensor) {
   const Tensor host = tensor.to(Device{});
   const std::vector<std::int64_t> sizes(host.shape().begin(), host.shape().end());
-  // libtorch has no memory of constant elements.
+  // libtorch has no tensors with constant elements.
   return ::torch::from_blob(
       const_cast<void*>(host.address()), sizes, [host](void*) {}, to_scalar_type(host.dtype()));
 }
 
-/// A copy of the elements, row-major: tutti's tensors never change, libtorch's do. From any device
-/// and layout; throws kUnimplemented as to_dtype().
+/// Returns a row-major copy of the elements, because tutti's tensors are immutable and libtorch's
+/// are not. Accepts any device and layout; throws kUnimplemented as to_dtype().
 inline Tensor to_tutti(const ::torch::Tensor& tensor) {
   const ::torch::Tensor dense = tensor.detach().to(::torch::kCPU).contiguous();
   return Tensor::from_bytes(Shape(std::span(dense.sizes().data(), dense.sizes().size())),
@@ -90,7 +90,7 @@ inline Tensor to_tutti(const ::torch::Tensor& tensor) {
 
 namespace internal {
 
-/// Names, types and shapes of parameters and buffers, a line each.
+/// Returns names, types and shapes of parameters and buffers, one per line.
 inline std::string description_of(const ::torch::nn::Module& module) {
   std::string text;
   const auto describe = [&](const auto& named) {
@@ -104,11 +104,12 @@ inline std::string description_of(const ::torch::nn::Module& module) {
   describe(module.named_buffers());
   return text;
 }
-/// One number for it.
+/// Returns a hash of that description.
 inline std::int64_t structure_of(const ::torch::nn::Module& module) {
   return static_cast<std::int64_t>(std::hash<std::string>()(description_of(module)));
 }
-/// Throws kInvalidArgument unless `all`, by rank (or replica, as `of` says), are one structure.
+/// Throws kInvalidArgument unless all elements of `all` are equal. They are indexed by rank (or by
+/// replica, as named by `of`).
 inline void require_same(std::string_view who, std::string_view of,
                          std::span<const std::int64_t> all, const ::torch::nn::Module& own) {
   const auto other = std::find_if(all.begin(), all.end(),
@@ -119,7 +120,8 @@ inline void require_same(std::string_view who, std::string_view of,
        "types everywhere; the one here has\n", description_of(own));
 }
 
-/// The parameters that need gradients, each once. Throws kInvalidArgument naming `who` for none.
+/// Returns the parameters that need gradients, each once. Throws kInvalidArgument naming `who` if
+/// there are none.
 inline std::vector<::torch::Tensor> trained_parameters(const ::torch::nn::Module& module,
                                                        std::string_view who) {
   std::vector<::torch::Tensor> found;
@@ -136,11 +138,11 @@ inline std::vector<::torch::Tensor> trained_parameters(const ::torch::nn::Module
   return found;
 }
 
-/// Tensors of one type, one after the other in memory that calls reach without a copy. Each begins
-/// at a multiple of 64 bytes; what lies between is 0. Views of it keep the memory alive.
+/// Consecutive tensors of one type in memory that calls access without a copy. Each begins at a
+/// multiple of 64 bytes; padding is 0. Views keep the memory alive.
 class FlatMemory {
  public:
-  /// Where `tensor` is to lie: the number of its first element.
+  /// Reserves room for `tensor`; returns the index of its first element.
   std::size_t add(const ::torch::Tensor& tensor) { return add(elements(tensor)); }
   std::size_t add(const Elements& like) {
     const std::size_t begin = count_, bytes = size_of(dtype_ = like.dtype);
@@ -149,7 +151,7 @@ class FlatMemory {
     return begin;
   }
   std::size_t num_bytes() const { return count_ * size_of(dtype_); }
-  /// `memory` has num_bytes() bytes, aligned to 64.
+  /// Sets the memory, which has num_bytes() bytes aligned to 64, and clears it.
   void use(std::shared_ptr<std::byte> memory) {
     memory_ = std::move(memory);
     std::fill_n(memory_.get(), num_bytes(), std::byte{});
@@ -160,8 +162,8 @@ class FlatMemory {
     return {memory_.get() + begin * size_of(dtype_), end - begin, dtype_};
   }
   Elements all() const { return part(0, count_); }
-  /// A tensor of the shape, strides and type of `like` at `begin`: no view in autograd's sense, so
-  /// that optimizers may detach it.
+  /// Returns a tensor at `begin` with the shape, strides and type of `like`. It is not a view in
+  /// autograd's sense, so that optimizers may detach it.
   ::torch::Tensor view(std::size_t begin, const ::torch::Tensor& like) const {
     return ::torch::from_blob(
         part(begin, begin).data, like.sizes(), like.strides(), [memory = memory_](void*) {},
@@ -174,7 +176,7 @@ class FlatMemory {
   DType dtype_ = DType::kFloat32;
 };
 
-/// Tensors that all ranks take over from rank 0, in one call per type.
+/// Tensors that rank 0 broadcasts to all ranks, in one call per type.
 class BroadcastPack {
  public:
   BroadcastPack(const std::vector<::torch::Tensor>& tensors, Communicator& ranks) {

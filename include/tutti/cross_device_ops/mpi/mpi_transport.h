@@ -1,4 +1,4 @@
-// MPI for programs: whether it is there, and messages between the processes of a job.
+// MPI for programs: availability, and messages between the processes of a job.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,38 +12,39 @@
 
 namespace tutti {
 
-/// Whether a launcher that knows MPI (mpirun, srun with its MPI plugin) has started this process,
-/// by the variables that it sets. Any thread.
+/// Returns true if an MPI launcher (mpirun, srun with its MPI plugin) has started this process,
+/// judging by the variables that it sets. Thread-safe.
 bool is_started_by_mpi();
 
-/// The library that this program runs with ("Open MPI v4.1.4"); empty in a build without MPI. Does
-/// not initialise it. Any thread.
+/// Returns the MPI library of this program ("Open MPI v4.1.4"); empty in a build without MPI. Does
+/// not initialise it. Thread-safe.
 std::string mpi_library();
 
 struct MpiOptions {
-  /// The process of MPI_COMM_WORLD that each rank is; empty: all of them, in their order. A process
-  /// may be several ranks.
+  /// Process of MPI_COMM_WORLD of each rank; empty: all processes in their order. A process may
+  /// have several ranks.
   std::vector<int> processes = {};
-  /// Which of them this one is; needed only where this process is several.
+  /// This rank; needed only if this process has several.
   std::optional<int> rank = std::nullopt;
-  /// Groups that are made at once by several threads of a process need different ones.
+  /// Name of the group; must differ between groups that several threads of a process make
+  /// concurrently.
   std::string name = "mpi";
-  /// For finding all ranks.
+  /// Time for all ranks to join.
   Duration timeout = durations::kJoinTimeout;
 };
 
-/// Connects this rank with all others, who call it too, groups of one name in the same order. The
-/// first use of MPI in a process initialises it, unless the program has, and all processes of the
-/// job wait for each other there (docs/mpi.md). Throws kDeadlineExceeded naming the ranks that did
-/// not come, kInvalidArgument for processes and ranks out of range, kUnimplemented in a build
-/// without MPI and in a process that no MPI launcher started, kFailedPrecondition after
-/// MPI_Finalize and when the program initialised MPI for one thread.
+/// Connects this rank with all others. Collective: all ranks call it, for groups of one name in the
+/// same order. The first use of MPI in a process initialises it unless the program has done so, and
+/// all processes of the job wait for each other there (docs/mpi.md). Throws kDeadlineExceeded
+/// naming the ranks that did not join, kInvalidArgument for processes and ranks out of range,
+/// kUnimplemented in a build without MPI and in a process that no MPI launcher started,
+/// kFailedPrecondition after MPI_Finalize and if the program initialised MPI for one thread.
 ///
-/// No thread is behind it: a thread that waits for a Work (or tests it) moves the bytes of all.
-/// Bodies of up to 16 KiB travel at once and are kept where they arrive; longer ones wait for their
-/// recv(), and then travel in chunks, of any size in all. MPI sees copies alone: destroying a Work
-/// never waits for a peer. A rank whose transport ends is kUnavailable to the others after its last
-/// message; a process that ends without finalising MPI is noticed by its launcher.
+/// The transport has no thread: a thread that waits for a Work (or tests it) moves the bytes of
+/// all. Bodies of up to 16 KiB are sent at once and buffered by the receiver; longer ones, of any
+/// size, wait for their recv() and are then sent in chunks. MPI only sees copies: destroying a Work
+/// never waits for a peer. When a rank's transport ends, the others get kUnavailable after its last
+/// message. A process that ends without finalising MPI is noticed by its launcher.
 std::shared_ptr<Transport> mpi_transport(const MpiOptions& options = {});
 
 }  // namespace tutti
