@@ -1,4 +1,4 @@
-// The table of algorithms, the barrier, the closing rounds of other calls.
+// The table of algorithms, the barrier, and the closing rounds of other calls.
 // SPDX-License-Identifier: Apache-2.0
 #include "cross_device_ops/algorithms/algorithm.h"
 
@@ -70,20 +70,21 @@ Schedule make_schedule(const Algorithm& algorithm, const CallShape& shape) {
 
 // Barrier by dissemination, and the closing rounds of other calls.
 //
-// Vocabulary: a rank has *verified* when the header of its left neighbour has come and equals its
-// own. In closing *round* k a rank sends an empty message to the rank 2^k to its right and waits
-// for the one from 2^k to its left. A message tells all that its sender knew when it sent: after
-// round k a rank knows that itself and the 2^(k+1) - 1 ranks to its left have verified. n - 1
-// verified ranks are enough: equality is then handed on all the way around. That takes ceil(log2(n
-// - 1)) rounds; with two ranks none, for each has looked at the other's header itself. That all n
-// ranks have received what they expected takes ceil(log2(n)) rounds: nothing hands that on.
+// Vocabulary: a rank has *verified* when the header of its left neighbour has arrived and equals
+// its own. In closing *round* k a rank sends an empty message to the rank 2^k to its right and
+// waits for the one from 2^k to its left. A message carries all knowledge that its sender had when
+// it sent: after round k a rank knows that itself and the 2^(k+1) - 1 ranks to its left have
+// verified. n - 1 verified ranks are enough, because equality then holds all the way around the
+// ring. That takes ceil(log2(n - 1)) rounds; two ranks need none, since each has compared the
+// other's header itself. Knowing that all n ranks have received all their messages takes
+// ceil(log2(n)) rounds, because this does not follow from the neighbours.
 //
-// Steps: ceil(log2(n - 1)) rounds after the headers. Bytes per rank: none but the header.
-// Messages per rank: ceil(log2(n - 1)).
+// Steps: ceil(log2(n - 1)) rounds after the headers. Bytes per rank: only the header. Messages per
+// rank: ceil(log2(n - 1)).
 //
-// The headers are a round to the right themselves, so a barrier is one message per rank with two
-// ranks, and 1 + ceil(log2(n - 1)) with more: at most one more than a barrier that compares
-// nothing. Hensgen, Finkel and Manber, Int. J. Parallel Program. 17 (1988).
+// The headers themselves are a round to the right, so a barrier takes one message per rank with two
+// ranks, and 1 + ceil(log2(n - 1)) with more: at most one more than a barrier without comparison.
+// Hensgen, Finkel and Manber, Int. J. Parallel Program. 17 (1988).
 void append_closing(Schedule& schedule, const CallShape& shape, Closing closing) {
   schedule.verify();
   const int ranks_to_hear_of = closing == Closing::kHeaders ? shape.size - 1 : shape.size;
@@ -113,17 +114,17 @@ struct Row {
   int up_to_ranks;
   std::size_t up_to_bytes;
   std::string_view name;
-  std::string_view why = {};  // of a call for which nothing was measured
+  std::string_view why = {};  // reason for a call that was not measured
 };
 
 constexpr std::size_t kKiB = 1024;
 
-// The first row that fits counts. Measured with benchmarks/all_reduce_algorithms (local 2 3 4 8;
+// The first matching row applies. Measured with benchmarks/all_reduce_algorithms (local 2 3 4 8;
 // tcp with 2, 3 and 4 processes over loopback) on two cores of a virtual machine (AMD EPYC),
-// float32, other programs running: more than two ranks share cores. A difference below about a
-// tenth is noise and does not make a row. Microseconds of the chosen one against canonical: local 2
-// ranks 16 MiB 1528 / 2782; tcp 4 ranks 32 KiB 117 / 258, 256 KiB 257 / 435. Two ranks over tcp:
-// canonical, 6.3 for 4 bytes (tree 9.9, ring 11.4); beyond 1 MiB all are within a fifth.
+// float32, with other programs running: more than two ranks share cores. A difference below about a
+// tenth is noise and does not make a row. Microseconds of the chosen algorithm against canonical:
+// local 2 ranks 16 MiB 1528 / 2782; tcp 4 ranks 32 KiB 117 / 258, 256 KiB 257 / 435. Two ranks over
+// tcp: canonical, 6.3 for 4 bytes (tree 9.9, ring 11.4); above 1 MiB all are within a fifth.
 constexpr Row kTable[] = {
     {Medium::kLocal, 4, 32 * kKiB, "canonical"},
     {Medium::kLocal, kAnySize, 128 * kKiB, "canonical"},
@@ -136,7 +137,7 @@ constexpr Row kTable[] = {
 const Row& row_for(const internal::CallShape& call, DType dtype, Medium medium) {
   static constexpr Row kOther{Medium::kLocal, kAnySize, kAny, "canonical",
                               "it has no alternative worth a choice"};
-  // These are rounded once only where all values are at hand.
+  // Only an algorithm that combines all values at once rounds these once.
   static constexpr Row kHalf{Medium::kLocal, kAnySize, kAny, "canonical",
                              "16-bit numbers are combined in one go"};
   if (call.collective != Collective::kAllReduce) return kOther;
@@ -150,7 +151,7 @@ const Row& row_for(const internal::CallShape& call, DType dtype, Medium medium) 
   fail(ErrorCode::kInternal, "auto: the table has no row for ", call.size, " ranks");
 }
 
-/// "all_reduce of 4096 bytes among 4 ranks (network): measured fastest for ...".
+/// Returns "all_reduce of 4096 bytes among 4 ranks (network): measured fastest for ...".
 std::string why(const Row& row, const internal::CallShape& call, Medium medium) {
   const std::string what =
       concat(tutti::to_string(call.collective), " of ", call.num_bytes(), " bytes among ",

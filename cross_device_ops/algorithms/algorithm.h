@@ -1,4 +1,4 @@
-// The algorithms by name: which schedule a call has under each, and which of them "auto" gets.
+// Algorithms by name: the schedule of each call, and the choice of "auto".
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -18,12 +18,12 @@ namespace tutti::internal {
 
 using MakeSchedule = Schedule (*)(const CallShape&);
 
-/// One schedule per operation that names differ in; all make broadcast, all_to_all and barrier
-/// alike. A schedule depends on its CallShape alone.
+/// An algorithm: one schedule per operation in which the algorithms differ; broadcast, all_to_all
+/// and barrier are common to all. A schedule depends on its CallShape only.
 struct Algorithm {
   std::string_view name;
   Determinism determinism;
-  /// Each element is combined once, with all its contributions at hand: then 16-bit numbers are
+  /// True if each element is combined once, from all its contributions: 16-bit numbers are then
   /// rounded once.
   bool combines_once;
   MakeSchedule all_reduce;
@@ -32,12 +32,12 @@ struct Algorithm {
   MakeSchedule reduce_scatter;
 };
 
-/// canonical, ring, halving_doubling, tree, hierarchical_copy, reduction_to_one_device.
+/// Returns canonical, ring, halving_doubling, tree, hierarchical_copy, reduction_to_one_device.
 std::span<const Algorithm> algorithms();
-/// nullptr: there is none of that name.
+/// Returns nullptr for an unknown name.
 const Algorithm* find_algorithm(std::string_view name);
 
-/// What rank shape.rank does. In a group of one: a copy from input to output.
+/// Returns the schedule of rank shape.rank. In a group of one: a copy from input to output.
 Schedule make_schedule(const Algorithm& algorithm, const CallShape& shape);
 
 // all_reduce
@@ -56,23 +56,23 @@ Schedule direct_exchange_all_gather(const CallShape& shape);
 Schedule ring_all_gather(const CallShape& shape);
 Schedule direct_exchange_reduce_scatter(const CallShape& shape);
 Schedule ring_reduce_scatter(const CallShape& shape);
-// the others
+// other collectives
 Schedule binomial_broadcast(const CallShape& shape);
 Schedule direct_exchange_all_to_all(const CallShape& shape);
 Schedule dissemination_barrier(const CallShape& shape);
 
-/// What a rank has to know of the others before it may leave a call.
+/// Knowledge about the other ranks that a rank needs before it may leave a call.
 enum class Closing {
   kHeaders,   // all headers are equal
-  kReceived,  // and every rank has received all that it expected
+  kReceived,  // and every rank has received all its messages
 };
-/// Rounds of empty messages after which a rank knows this; ends schedules that some rank could
-/// leave earlier. Begins with a kVerify step.
+/// Appends rounds of empty messages after which a rank knows this, to schedules that some rank
+/// could leave earlier. Begins with a kVerify step.
 void append_closing(Schedule& schedule, const CallShape& shape,
                     Closing closing = Closing::kHeaders);
 
-/// A schedule that works on a buffer segment by segment. Before its first message a rank verifies:
-/// who has heard of all ranks knows that all have.
+/// A schedule that works on a buffer segment by segment. A rank verifies before its first message,
+/// so a rank that has received from all knows that all have verified.
 class SegmentedSchedule {
  public:
   explicit SegmentedSchedule(const CallShape& shape) : shape_(shape) {}
@@ -91,7 +91,7 @@ class SegmentedSchedule {
   }
 
  protected:
-  /// Segments that are in scratch memory at once, and room for one.
+  /// Number of segments in scratch memory at a time; slot() is the room for one.
   static constexpr std::size_t kGenerations = 2;
   std::size_t slot() const { return std::min(shape_.count, shape_.segment()); }
 
@@ -105,19 +105,20 @@ class SegmentedSchedule {
 
 namespace tutti {
 
-/// How ranks reach each other: one thread has all buffers; or with messages. (Threads, and
-/// processes of one host, have an engine of their own for what "auto" would choose.)
+/// Connection of the ranks: one thread has all buffers, or messages. (Threads, and processes of one
+/// host, have an engine of their own for the cases of "auto".)
 enum class Medium { kLocal, kNetwork };
 
-/// ring, halving_doubling, tree, hierarchical_copy or reduction_to_one_device among the replicas of
-/// a process: the same schedules as between processes, run by one thread, so that a program has the
-/// same bits in both. "auto" chooses for each call among algorithms that add along the canonical
-/// tree: the bits are the same whatever is chosen. Throws kNotFound for another name.
+/// Returns ring, halving_doubling, tree, hierarchical_copy or reduction_to_one_device for the
+/// replicas of a process. One thread runs the schedules that are also used between processes, so
+/// that a program gets the same bits in both. "auto" chooses for each call among algorithms that
+/// add along the canonical tree, so the bits do not depend on the choice. Throws kNotFound for
+/// another name.
 std::unique_ptr<CrossDeviceOps> scheduled_ops(std::string_view algorithm);
 
 namespace internal {
-/// The algorithm of an engine or operation, by name. "auto" chooses one of canonical grade for each
-/// call, so that it has one set of bits, by the arguments alone, so that all ranks choose alike.
+/// Algorithm of an engine or operation, by name. "auto" chooses a canonical algorithm for each
+/// call, so that the bits are the same. It uses only the arguments, so that all ranks choose alike.
 /// Thread-safe.
 class NamedAlgorithm {
  public:
@@ -126,11 +127,13 @@ class NamedAlgorithm {
   std::string_view name() const { return fixed_ ? fixed_->name : "auto"; }
   bool is_auto() const { return fixed_ == nullptr; }
   Determinism determinism() const { return fixed_ ? fixed_->determinism : Determinism::kCanonical; }
-  /// Not 16-bit types where values are combined in several steps: each would round.
+  /// Returns false for 16-bit types if values are combined in several steps, each of which would
+  /// round.
   bool supports(ReduceOp op, DType dtype) const {
     return can_combine(op, dtype) && (!is_half(dtype) || is_auto() || fixed_->combines_once);
   }
-  /// Logs (debug) what "auto" chooses, and why, when that changes.
+  /// Returns the algorithm for a call. Logs (debug) the choice of "auto" and its reason when the
+  /// choice changes.
   const Algorithm& choose(const CallShape& call, DType dtype, Medium medium);
 
  private:

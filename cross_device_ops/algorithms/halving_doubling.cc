@@ -1,22 +1,23 @@
 // Halving and doubling: log2(n) exchanges of ever smaller halves, then of ever larger ones.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Vocabulary: n is cut into *blocks* of consecutive ranks, one for each 1 in its binary digits,
-// largest first. In a block of p = 2^k ranks, *round* d = 0 .. k-1 pairs the ranks that differ in
-// bit d of their number in the block: distances 1, 2, 4, ... Each pair shares a range; the lower
-// rank keeps the lower half, the other one the upper half, each sends what it does not keep and
-// combines what it gets. Afterwards a rank holds its *piece*, 1/p of the buffer, combined over the
-// block. Then the smallest block sends its pieces to the next larger one, which combines them with
-// its own (the smaller block's pieces are unions of the larger one's) and sends them on, up to the
-// largest block; the results return the same way, and each block exchanges them in rounds k-1 .. 0.
+// Vocabulary: n ranks are split into *blocks* of consecutive ranks, one for each 1 in the binary
+// digits of n, largest first. In a block of p = 2^k ranks, *round* d = 0 .. k-1 pairs the ranks
+// that differ in bit d of their number in the block: distances 1, 2, 4, ... Each pair shares a
+// range; the lower rank keeps the lower half, the other one the upper half. Each sends the half
+// that it does not keep and combines the half that it receives. Afterwards a rank holds its
+// *piece*, 1/p of the buffer, combined over the block. Then the smallest block sends its pieces to
+// the next larger one, which combines them with its own (the smaller block's pieces are unions of
+// the larger one's) and sends them on, up to the largest block. The results return the same way,
+// and each block exchanges them in rounds k-1 .. 0.
 //
 // n ranks, S bytes, own block of p ranks, next larger one of q: per rank 2 (p-1)/p S bytes in
 // rounds; S/p to the larger block if there is one; S/p back to the smaller one if there is one.
 // Messages (of one segment each): 2 log2(p) in rounds, q/p to the larger block, 1 back to the
-// smaller. Steps: 2 ceil(log2 n), and at most 2 more when n is no power of two per further block.
+// smaller. Steps: 2 ceil(log2 n); if n is not a power of two, at most 2 more per further block.
 //
 // Distances grow from neighbours outward, so every partial result is a node of the canonical tree:
-// the tree of n ranks is that of its largest block, combined with the tree of the rest. Hence
+// the tree of n ranks is that of its largest block, combined with the tree of the rest. Hence it is
 // canonical for every n. Rabenseifner, ICCS 2004 (binary blocks: Träff and Rabenseifner,
 // EuroPVM/MPI 2005, there with distances that shrink).
 #include "cross_device_ops/algorithms/algorithm.h"
@@ -29,10 +30,10 @@ namespace {
 
 struct RankBlock {
   int first = 0;
-  int size = 0;  // 0: there is none
+  int size = 0;  // 0: no such block
 };
 
-// The block of `rank`, the one before and the one after it.
+// Block of `rank`, and the blocks before and after it.
 struct Blocks {
   RankBlock larger, own, smaller;
 };
@@ -77,7 +78,7 @@ class HalvingDoubling {
   }
 
  private:
-  /// What a rank of a block keeps after some rounds.
+  /// Returns the range that a rank of a block keeps after `rounds` rounds.
   Range piece(int rounds, int rank_in_block, Space space = Space::kOutput) const {
     std::size_t first = 0;
     std::size_t count = shape_.count;

@@ -1,21 +1,22 @@
-// Values are gathered by leaders, combined there in one go, and copied back down.
+// Hierarchical copy: leaders gather values, combine them at once, and copy results back down.
 // SPDX-License-Identifier: Apache-2.0
 //
 // Vocabulary: a *group* is a run of `group_size` consecutive ranks, its *leader* the first of them;
 // the first leader is rank 0. group_size is a power of two, so that every group is a whole subtree
-// of the canonical tree (the last group may be smaller: it then is the subtree of what is left), or
-// there is one group. Steps: 1. each leader gets the values of its group and combines them along
-// the tree; 2. rank 0 gets the leaders' and combines those; 3. leaders get the result; 4. groups
-// do. Values travel in *segments*, and a segment goes on as soon as it is combined.
+// of the canonical tree (the last, possibly smaller group is the subtree of the remaining ranks),
+// or there is one group. Steps: 1. each leader gathers the values of its group and combines them
+// along the tree; 2. rank 0 gathers the leaders' values and combines them; 3. leaders receive the
+// result; 4. their groups do. Values are sent in *segments*, each as soon as it is combined.
 //
 // n ranks, S bytes in K segments, groups of G, L = ceil(n / G) leaders:
 // hierarchical_copy (G the largest power of two not above sqrt(n)): 4 steps; a member sends K
-//   messages and S bytes, a leader K G and G S (its last group: what is there), rank 0 K (L + G -
+//   messages and S bytes, a leader K G and G S (fewer in a smaller last group), rank 0 K (L + G -
 //   2) and (L + G - 2) S. Between groups 2 (L - 1) S.
 // reduction_to_one_device (one group): 2 steps; K messages and S bytes, rank 0 K (n-1) and (n-1) S.
 //   Each element is combined once.
-// reduce to a root: contributions go to the root alone, then the closing rounds: S bytes per rank.
-// In all_reduce a rank verifies before it sends, so rank 0 knows of all when it has heard of all.
+// reduce to a root: contributions go only to the root, then the closing rounds: S bytes per rank.
+// In all_reduce a rank verifies before it sends, so rank 0 knows that all have verified once it has
+//   received from all.
 #include "cross_device_ops/algorithms/algorithm.h"
 
 #include <algorithm>
@@ -29,7 +30,7 @@ class Gathering : public SegmentedSchedule {
  public:
   using SegmentedSchedule::SegmentedSchedule;
 
-  /// The values of `ranks` (increasing), of which this rank's stands in `own`, into `result`.
+  /// Combines the values of `ranks` (increasing) into `result`; this rank's value is in `own`.
   void gather(const std::vector<int>& ranks, std::size_t k, Range own, Range result) {
     std::vector<Range> from;
     std::size_t place = 0;

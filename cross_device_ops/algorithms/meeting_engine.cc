@@ -1,4 +1,4 @@
-// Headers by messages, data another way.
+// Engine that compares headers with messages and moves data by other means.
 // SPDX-License-Identifier: Apache-2.0
 #include "cross_device_ops/algorithms/meeting_engine.h"
 
@@ -30,7 +30,7 @@ void MeetingEngine::meet(const CollectiveCall& call, const CollectiveHeader& hea
   try {
     messages_->run(meeting, header, deadline);
   } catch (const Error& error) {
-    // Of two calls that differ neither is begun by any rank.
+    // If two calls differ, no rank begins either of them.
     if (error.code() != ErrorCode::kInvalidArgument) missed(call);
     throw;
   }
@@ -39,7 +39,7 @@ void MeetingEngine::meet(const CollectiveCall& call, const CollectiveHeader& hea
 void MeetingEngine::tend(const std::function<std::string()>& own_state) {
   messages_->tend(own_state);
   const std::optional<Error> reason = failure_of_peer();
-  // A peer that is gone may just have finished: that is no abort.
+  // A peer that exited may simply have finished: that is not an abort.
   if (!reason || reason->code() != ErrorCode::kAborted) return;
   {
     MutexLock lock(mutex_);

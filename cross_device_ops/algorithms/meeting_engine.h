@@ -1,4 +1,4 @@
-// Engines whose ranks meet with messages, and whose data goes another way.
+// Base of engines that compare headers with messages and move data by other means.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -16,9 +16,9 @@
 
 namespace tutti::internal {
 
-/// Before each native call the ranks compare their headers with messages (the canonical algorithm's
-/// barrier), so what carries it out never sees two different calls; the others are done with
-/// messages altogether.
+/// Compares the ranks' headers with messages (the canonical algorithm's barrier) before each native
+/// call, so that a native call never has different arguments on two ranks. Calls that are not
+/// native use messages only.
 class MeetingEngine : public CollectiveEngine {
  public:
   int rank() const final { return link_.rank; }
@@ -36,14 +36,16 @@ class MeetingEngine : public CollectiveEngine {
  protected:
   MeetingEngine(RankLink link, std::unique_ptr<CollectiveEngine> messages);
 
-  /// The same on all ranks: header.count is, call.count is not.
+  /// Returns true if carry_out() supports the call. Must be equal on all ranks: header.count is,
+  /// call.count is not.
   virtual bool is_native(const CollectiveCall& call, const CollectiveHeader& header) = 0;
-  /// Carries out a native call to which all ranks have come.
+  /// Carries out a native call that all ranks have joined.
   virtual void carry_out(const CollectiveCall& call, const CollectiveHeader& header,
                          TimePoint deadline) = 0;
-  /// The meeting failed on this rank, while others may have left it as if this one were to follow.
+  /// Called if the barrier failed on this rank, although others may have passed it and wait for
+  /// this rank.
   virtual void missed(const CollectiveCall&) {}
-  /// Ends a native call that runs. Any thread, more than once.
+  /// Ends a running native call. Thread-safe, may be called repeatedly.
   virtual void stop(const Error&) noexcept {}
 
   void close(const Error& reason) noexcept;
@@ -59,11 +61,11 @@ class MeetingEngine : public CollectiveEngine {
   std::atomic<bool> is_closed_{false};
   Mutex mutex_;
   std::optional<Error> closed_ TUTTI_GUARDED_BY(mutex_);
-  std::optional<Error> told_ TUTTI_GUARDED_BY(mutex_);  // by a peer; a call says more of it
+  std::optional<Error> told_ TUTTI_GUARDED_BY(mutex_);  // from a peer; failed calls know more
 };
 
-/// Throws kInvalidArgument for a group that is not of one local replica per rank, without
-/// transport, or that differs from it in size or rank.
+/// Throws kInvalidArgument unless the group has one local replica per rank and a transport of its
+/// size and rank.
 void require_one_replica(std::string_view who, const Group& group);
 
 }  // namespace tutti::internal

@@ -1,4 +1,4 @@
-// Collectives over messages: a run of a schedule, where the other ranks are, the engine.
+// Collectives over messages: running a schedule, states of the other ranks, the engine.
 // SPDX-License-Identifier: Apache-2.0
 
 #include <algorithm>
@@ -28,7 +28,8 @@
 
 namespace tutti::internal {
 
-/// A schedule, and whether the left neighbour's first message of data carries its header.
+/// A schedule; `left_greets_with_data` is true if the left neighbour's first data message carries
+/// its header.
 struct CallPlan {
   Schedule schedule;
   bool left_greets_with_data = false;
@@ -36,15 +37,16 @@ struct CallPlan {
 
 namespace {
 
-constexpr std::size_t kAhead = 8;           // receives
-constexpr std::size_t kLookAhead = 64;      // steps
-constexpr std::size_t kSendsToForget = 16;  // so many are kept before ended ones are looked for
+constexpr std::size_t kAhead = 8;           // posted receives
+constexpr std::size_t kLookAhead = 64;      // steps searched for receives
+constexpr std::size_t kSendsToForget = 16;  // ended sends are removed from this number on
 
 }  // namespace
 
 /// One call of one rank. Every rank sends its header to its right neighbour, as the head of its
-/// first message if that goes there, else as a message of its own before; the left neighbour's is
-/// compared in the first kVerify step, and before this rank waits for any other message.
+/// first message if that has the same receiver, else in a separate message before it. The left
+/// neighbour's header is compared in the first kVerify step, and before this rank waits for any
+/// other message.
 class MessageRun {
  public:
   MessageRun(const RankLink& link, const CallPlan& plan, const RankMemory& memory,
@@ -60,7 +62,7 @@ class MessageRun {
         left_is_due_(link.size() > 1 && plan.left_greets_with_data),
         verified_(link.size() == 1) {}
   /// Throws kInvalidArgument with "collective mismatch (...", kDeadlineExceeded, kAborted,
-  /// kUnavailable; then the messages under way are cancelled, and the others do not know yet.
+  /// kUnavailable. Messages in flight are then cancelled; the other ranks are not notified yet.
   void run() {
     greet();
     for (; current_ < steps_.size(); ++current_) {
@@ -70,7 +72,7 @@ class MessageRun {
     verify();
     for (const Sent& sent : sent_) wait(*sent.work);
   }
-  /// After kDeadlineExceeded: the ranks whose messages have not come, increasing.
+  /// Returns the ranks whose messages have not arrived, increasing. Called after kDeadlineExceeded.
   std::vector<int> awaited() const {
     std::set<int> ranks;
     for (const Received& received : received_) {
@@ -91,7 +93,7 @@ class MessageRun {
  private:
   struct Received {
     std::size_t step = 0;
-    BufferRef staging;  // of what is to be combined
+    BufferRef staging;  // for values that are to be combined
     bool brings_header = false;
     std::unique_ptr<Work> work;
   };
@@ -116,13 +118,15 @@ class MessageRun {
     if (step.kind == StepKind::kSend) return send(step);
     if (step.kind == StepKind::kVerify) return verify();
     if (receives(step)) return receive(step);
-    // In place a copy writes nothing; to wait for its readers would stop ranks that wait for us.
+    // An in-place copy writes nothing, and waiting for its readers would block ranks that wait for
+    // this one.
     if (step.kind == StepKind::kCopy && memory_.read(step.own) == memory_.write(step.range)) return;
     wait_for_readers(memory_.bytes_of(step.range));
     memory_.apply(plan_.schedule, step);
   }
-  /// A rank that sends before it has compared headers must not seem to make another call: not every
-  /// call has closing rounds, which would tell. Headers go to everybody.
+  /// A rank that sends before it has compared headers must not seem to make another call, because
+  /// not every call has closing rounds, which would detect this. Messages with headers have the
+  /// same purpose in all calls.
   Purpose purpose(bool with_header) const {
     if (with_header) return Purpose::kData;
     return static_cast<Purpose>(static_cast<std::uint16_t>(Purpose::kDataOf) +
@@ -170,9 +174,10 @@ class MessageRun {
       post(next_to_post_);
     }
   }
-  // Whether posting a receive now would change what an earlier step or a send still needs.
+  // Returns true if posting a receive now would overwrite data that an earlier step or a send still
+  // needs.
   bool is_in_the_way(std::size_t step) const {
-    if (steps_[step].kind != StepKind::kReceive) return false;  // lands in staging memory
+    if (steps_[step].kind != StepKind::kReceive) return false;  // received into staging memory
     const ByteRange into = memory_.bytes_of(steps_[step].range);
     const auto touches = [&](const Range& range) { return memory_.bytes_of(range).overlaps(into); };
     for (std::size_t i = current_; i < step; ++i) {
@@ -212,8 +217,8 @@ class MessageRun {
     if (sent_.size() < kSendsToForget) return;
     std::erase_if(sent_, [](const Sent& sent) { return sent.work->test(); });
   }
-  // The left neighbour's header comes first: it is sent before its rank waits for anything, and a
-  // mismatch may be why another message does not come.
+  // The left neighbour's header comes first: its rank sends it before it waits for anything, and a
+  // mismatch may be the reason why another message is missing.
   void wait(Work& work) {
     Work* const header = verified_ ? nullptr : header_work();
     if (header != nullptr && header != &work) verify();
@@ -244,8 +249,8 @@ class MessageRun {
       fail(ErrorCode::kInvalidArgument, mismatch_message(left, header_));
     verified_ = true;
   }
-  // A message has another length. Its cause shows in the headers: in those that this rank compares,
-  // or in those that others do, who then abort.
+  // Throws the cause of a message of unexpected length. The cause is visible in the headers that
+  // this rank compares, or in those of other ranks, which then abort.
   [[noreturn]] void fail_length(const Error& error) {
     if (!verified_) {
       if (Work* const work = header_work(); work != nullptr) {
@@ -258,7 +263,7 @@ class MessageRun {
       compare_headers();
     }
     const bool lengths_are_own = header_.collective == Collective::kAllToAll;
-    // Another rank says that calls differ, when only a length shows it here.
+    // Wait for another rank's abort: it may know the mismatch, while only a length shows it here.
     const TimePoint verdict =
         lengths_are_own ? deadline_after(Clock::system().now(), durations::kLastWords) : deadline_;
     try {
@@ -278,11 +283,11 @@ class MessageRun {
   const TimePoint deadline_;
   const EncodedHeader own_header_;
   EncodedHeader left_header_{};
-  bool header_is_due_;  // this rank's has not been sent
-  bool left_is_due_;    // the left neighbour's first message has not been posted
+  bool header_is_due_;  // this rank's header has not been sent
+  bool left_is_due_;    // the receive of the left neighbour's first message has not been posted
   bool verified_ = false;
-  std::unique_ptr<Work> header_work_;  // of a header that comes alone
-  std::size_t current_ = 0;            // step
+  std::unique_ptr<Work> header_work_;  // for a header without data
+  std::size_t current_ = 0;            // index of the current step
   std::size_t next_to_post_ = 0;
   std::deque<Received> received_;  // posted, in order
   std::vector<Sent> sent_;
@@ -296,7 +301,8 @@ std::span<std::byte> bytes_of(std::span<std::uint64_t> numbers) {
   return std::as_writable_bytes(numbers);
 }
 
-// A peer that is gone or a transport that was aborted ends conversations, not the caller.
+// Returns true if the work has ended. An exited peer or an aborted transport ends a query, not the
+// caller.
 bool ended(Work& work) {
   try {
     return work.test();
@@ -307,8 +313,9 @@ bool ended(Work& work) {
 
 }  // namespace
 
-/// One rank's side. A question is a message of 8 bytes (a number), its answer the number, the calls
-/// that the rank has begun, and up to 512 bytes of text. Threads: any; questions one at a time.
+/// State queries between ranks, for one rank. A query is a message of 8 bytes (a number). Its
+/// answer is the number, the count of calls that the rank has begun, and up to 512 bytes of text.
+/// Thread-safe; queries are serialised.
 class RankStates {
  public:
   explicit RankStates(RankLink link)
@@ -321,7 +328,7 @@ class RankStates {
   };
 
   void begin_call(std::uint64_t sequence) { calls_begun_.store(sequence + 1); }
-  /// Answers those who have asked. Never blocks.
+  /// Answers pending queries. Never blocks.
   void tend(const std::function<std::string()>& own_state) {
     MutexLock lock(tend_mutex_);
     if (closed_) return;
@@ -342,7 +349,8 @@ class RankStates {
       closed_ = true;  // the group has ended
     }
   }
-  /// Asks all others; by rank. A rank silent until the deadline has not answered.
+  /// Queries all other ranks; returns states by rank. A rank that is silent until the deadline has
+  /// `answered` false.
   std::vector<State> ask(TimePoint deadline) {
     MutexLock lock(ask_mutex_);
     std::uint64_t number = ++last_number_;
@@ -364,16 +372,16 @@ class RankStates {
           if (!answers[p] || states[p].answered) continue;
           if (take_answer(static_cast<int>(p), *answers[p], number, states[p])) --waiting;
         }
-        tend({});  // others may be asking too
+        tend({});  // other ranks may be querying too
         if (waiting > 0) Clock::system().sleep_for(std::chrono::milliseconds(1));
       }
     } catch (const Error&) {
-      // The group has ended: what was heard so far is the answer.
+      // The group has ended: return the answers received so far.
     }
     return states;
   }
-  /// "rank 2 did not come": who, by what the others say, has not begun the call with this number.
-  /// `awaited`: the ranks whose messages this one waits for, increasing.
+  /// Returns "rank 2 did not come" for the ranks that, by their answers, have not begun the call
+  /// with this number. `awaited`: the ranks whose messages this one waits for, increasing.
   std::string missing(std::uint64_t sequence, const std::vector<int>& awaited) {
     const auto states = ask(deadline_after(Clock::system().now(), kTimeToAsk));
     const bool anybody = std::ranges::any_of(states, &State::answered);
@@ -404,7 +412,7 @@ class RankStates {
     std::unique_ptr<Work> work;
   };
   struct Answer {
-    std::array<std::uint64_t, 2> head{};  // the question's number, the calls begun
+    std::array<std::uint64_t, 2> head{};  // number of the query, calls begun
     std::array<std::byte, kTextBytes> text{};
     std::unique_ptr<Work> work;
   };
@@ -426,7 +434,7 @@ class RankStates {
   }
   bool take_answer(int peer, Answer& answer, std::uint64_t number, State& state) {
     if (!answer.work->test()) return false;
-    if (answer.head[0] != number) {  // to an earlier question that did not wait so long
+    if (answer.head[0] != number) {  // answer to an earlier query that timed out
       answer.work = hear(peer, answer);
       return false;
     }
@@ -484,7 +492,7 @@ class MessageEngine final : public CollectiveEngine {
   void abort(const Error& reason) noexcept override {
     close(Error(ErrorCode::kAborted, reason.message()));
   }
-  /// An abort, if there is one: a peer that is gone may be a consequence of it.
+  /// Prefers an abort, since an exited peer may be a consequence of it.
   std::optional<Error> failure_of_peer() override {
     std::optional<Error> failure;
     for (int peer = 0; peer < size(); ++peer) {
@@ -508,7 +516,7 @@ class MessageEngine final : public CollectiveEngine {
   }
 
  private:
-  /// Made anew for each call: some tenths of a microsecond where that is short.
+  /// Makes the plan for each call: this takes some tenths of a microsecond for short calls.
   CallPlan plan_of(const CollectiveCall& call) {
     CallShape shape{.collective = call.collective,
                     .size = size(),
@@ -534,7 +542,7 @@ class MessageEngine final : public CollectiveEngine {
                   const std::vector<int>& awaited) {
     if (is_mismatch(error) || error.code() != ErrorCode::kDeadlineExceeded) return as_it_was(error);
     const std::string who = states_.missing(header.sequence, awaited);
-    // Another rank was faster to find out, and has ended the questions of this one.
+    // Another rank may have found out first, which ended this rank's queries.
     const std::optional<Error> failure = failure_of_peer();
     if (failure && failure->code() == ErrorCode::kAborted) return as_it_was(*failure);
     return Error(ErrorCode::kDeadlineExceeded,

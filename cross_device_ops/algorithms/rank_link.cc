@@ -1,4 +1,4 @@
-// A rank of a group and the way to the others.
+// A rank of a group and its links to the others.
 // SPDX-License-Identifier: Apache-2.0
 #include "cross_device_ops/algorithms/rank_link.h"
 
@@ -37,7 +37,7 @@ std::unique_ptr<Work> RankLink::recv(int peer, Purpose purpose, std::span<std::b
 
 namespace {
 
-/// Returns false if the deadline came first.
+/// Returns false if the deadline passed first.
 bool ends_in_time(Work& work, TimePoint deadline) {
   try {
     work.wait(deadline);
@@ -56,12 +56,12 @@ void RankLink::exchange_bytes(Purpose purpose, std::span<std::byte> values, Time
   const auto value_of = [&](int r) {
     return values.subspan(static_cast<std::size_t>(r) * bytes, bytes);
   };
-  // One byte per rank, 1 if it did not come; then the values.
+  // One byte per rank, 1 if it did not join; then the values.
   std::vector<std::byte> message(ranks.size() + values.size());
   std::vector<std::string> late;
   const TimePoint end = deadline_after(deadline, durations::kLinger);
   if (rank == 0) {
-    std::vector<std::unique_ptr<Work>> greetings, given, taken;  // with ranks from 1
+    std::vector<std::unique_ptr<Work>> greetings, given, taken;  // of ranks from 1
     for (int r = 1; r < size(); ++r) {
       greetings.push_back(send(r, purpose, {}, {}));
       given.push_back(recv(r, purpose, {}, value_of(r)));
@@ -72,7 +72,7 @@ void RankLink::exchange_bytes(Purpose purpose, std::span<std::byte> values, Time
         ++r;
         continue;
       }
-      // A rank that is gone ends the exchange, however late another one is.
+      // A rank that exited ends the exchange, even if another one is late.
       for (const auto& value : given) (void)value->test();
       if (Clock::system().now() < deadline) continue;
       message[r] = std::byte{1};
@@ -83,7 +83,7 @@ void RankLink::exchange_bytes(Purpose purpose, std::span<std::byte> values, Time
     for (int r = 1; r < size(); ++r) taken.push_back(send(r, purpose, {}, message));
     for (int r = 1; r < size(); ++r) {
       const auto place = static_cast<std::size_t>(r);
-      // Those that came hear of the others, also where this rank throws.
+      // Ranks that joined receive the others' values, even if this rank throws.
       if (message[place] != std::byte{0} || ends_in_time(*taken[place - 1], end)) continue;
       if (late.empty()) late.push_back(concat("rank ", r));
     }

@@ -1,4 +1,4 @@
-// A rank of a group and the way to the others.
+// A rank of a group and its links to the others.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -13,27 +13,27 @@
 
 namespace tutti::internal {
 
-/// What messages of a group are for: the lowest 16 bits of their tags.
+/// Purpose of a group's messages: the lowest 16 bits of their tags.
 enum class Purpose : std::uint16_t {
-  kData = 0,  // headers, and data behind one in the same message
+  kData = 0,  // headers, and data after a header in the same message
   kQuery = 1,
   kAnswer = 2,
   kNothing = 3,
   kWindow = 4,
   kIntroduction = 5,
   kNonce = 6,
-  kDataOf = 16,           // + Collective: data that no header stands before
+  kDataOf = 16,           // + Collective: data without a header
   kOfOperation = 0x8000,  // + tag of a CrossDeviceOps that spans processes
 };
 
-/// Some ranks of a transport as a group: numbers from 0. A value.
+/// Some ranks of a transport as a group, numbered from 0. A value type.
 ///
-/// Tags are (group, 48 bits | purpose, 16 bits). They hold no sequence number of calls: all
+/// Tags are (group, 48 bits | purpose, 16 bits). They contain no sequence number of calls: all
 /// messages of a call are received within it, so the order of sending is enough, and a rank that is
-/// a call behind shows as a mismatch instead of as silence.
+/// one call behind causes a mismatch instead of silence.
 struct RankLink {
   std::shared_ptr<Transport> transport;
-  std::vector<int> ranks;   // of the transport, by number in the group
+  std::vector<int> ranks;   // transport's ranks, by number in the group
   int rank = 0;             // in the group
   std::uint64_t group = 0;  // 48 bits, equal on all members
 
@@ -44,11 +44,12 @@ struct RankLink {
                              std::span<const std::byte> body) const;
   std::unique_ptr<Work> recv(int peer, Purpose purpose, std::span<std::byte> head,
                              std::span<std::byte> body) const;
-  /// Sends every other rank `own`, a plain value, and returns those of all by rank. They travel by
-  /// rank 0, which first greets the others: 3 * size messages. Throws kDeadlineExceeded on all
-  /// ranks, `who` first in the message, naming those that did not come: at the deadline if that is
-  /// rank 0, else up to kLinger after it, which is for a rank 0 that waits until its own deadline.
-  /// Throws kUnavailable when rank 0 is gone, and on rank 0 when another one is.
+  /// Sends every other rank `own`, a plain value, and returns the values of all by rank. They are
+  /// sent through rank 0, which first sends a greeting to each: 3 * size messages. Throws
+  /// kDeadlineExceeded on all ranks, with `who` first in the message, naming those that did not
+  /// join. If that is rank 0, it throws at the deadline, else up to kLinger later, because rank 0
+  /// waits until its own deadline. Throws kUnavailable if rank 0 exited, and on rank 0 if any rank
+  /// did.
   template <class T>
   std::vector<T> exchange(Purpose purpose, const T& own, TimePoint deadline,
                           std::string_view who) const {
@@ -58,11 +59,11 @@ struct RankLink {
   }
   void exchange_bytes(Purpose purpose, std::span<std::byte> values, TimePoint deadline,
                       std::string_view who) const;
-  /// The group of some members, see CollectiveEngine::subgroup.
+  /// Returns the group of some members, see CollectiveEngine::subgroup.
   RankLink subgroup(const std::vector<int>& members, std::uint32_t number) const;
 };
 
-/// All ranks of a transport.
+/// Returns the group of all ranks of a transport.
 RankLink link_all(std::shared_ptr<Transport> transport);
 
 }  // namespace tutti::internal

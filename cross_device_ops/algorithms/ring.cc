@@ -1,21 +1,21 @@
-// Around a ring: every rank talks to its two neighbours alone.
+// Ring: every rank communicates only with its two neighbours.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Vocabulary: the buffer is cut into n *chunks*, chunk c being elements [c * count / n, (c + 1) *
+// Vocabulary: the buffer is split into n *chunks*, chunk c being elements [c * count / n, (c + 1) *
 // count / n) (all_gather and reduce_scatter: the callers' parts), and a chunk into *segments*. Rank
 // r's *right neighbour* is r + 1 (mod n). Reduce-scatter: in *step* s = 0 .. n-2 rank r sends chunk
 // r - s (mod n) to its right neighbour, which combines it with its own; afterwards rank r holds the
-// whole result of chunk r + 1 (mod n). All-gather: in n-1 further steps the finished chunks travel
-// around. A segment travels on as soon as it is combined, before the next one is looked at.
+// whole result of chunk r + 1 (mod n). All-gather: in n-1 further steps the finished chunks are
+// passed around. A segment is sent on as soon as it is combined, before the next one is received.
 //
 // n ranks, S bytes, chunks in K segments:
 // all_reduce: 2 (n-1) steps; per rank 2 (n-1) K messages, 2 (n-1)/n S bytes: the least possible.
 // reduce_scatter, all_gather: n-1 steps; S minus the own part, S minus the right neighbour's part.
 //
-// A chunk starts at its own rank, so its order of additions depends on its place: the same bits in
-// every run, but those of no other algorithm. A message of step s + 1 tells that the message of
-// step s was verified: after n-1 steps a rank knows of n-1 ranks. Patarasuk and Yuan, J. Parallel
-// Distrib. Comput. 69 (2009).
+// A chunk starts at its own rank, so its order of additions depends on its position: the bits are
+// the same in every run, but differ from all other algorithms. A message of step s + 1 implies that
+// its sender has verified the message of step s: after n-1 steps a rank knows of n-1 ranks.
+// Patarasuk and Yuan, J. Parallel Distrib. Comput. 69 (2009).
 #include "cross_device_ops/algorithms/algorithm.h"
 
 #include <algorithm>
@@ -39,7 +39,7 @@ class Ring {
   Schedule schedule;
   std::size_t largest_chunk() const { return largest_; }
 
-  /// The chunk `distance` to the right of this rank.
+  /// Returns the chunk `distance` to the right of this rank.
   Range chunk(Space space, int distance) const {
     const auto c = static_cast<std::size_t>(shape_.peer(distance));
     return {space, cuts_[c], cuts_[c + 1] - cuts_[c]};

@@ -1,4 +1,4 @@
-// Building schedules, what they cost, and what their steps do in memory.
+// Construction of schedules, and execution of their steps in memory.
 // SPDX-License-Identifier: Apache-2.0
 #include "cross_device_ops/algorithms/schedule.h"
 
@@ -91,7 +91,7 @@ void RankMemory::apply(const Schedule& schedule, const Step& step) const {
     return;
   }
   const std::span<const Range> operands = schedule.operands_of(step);
-  if (operands.size() == 2) {  // the tree of two, in place without a copy of the result
+  if (operands.size() == 2) {  // in place without a copy of the result
     return combine(op, dtype, read(operands[0]), read(operands[1]), write(step.range),
                    step.range.count);
   }

@@ -1,4 +1,5 @@
-// What one rank does in a collective call, as data: made once, run over messages or local memory.
+// Schedules: the steps of one rank in a collective call, as data. Made for each call, run over
+// messages or local memory.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -14,8 +15,8 @@
 
 namespace tutti::internal {
 
-/// Memory of a rank: what it brings, what it gets, and room for what is on the way. Input and
-/// output may be the same memory.
+/// Memory spaces of a rank: its input, its output, and scratch. Input and output may be the same
+/// memory.
 enum class Space : std::uint8_t { kInput, kOutput, kScratch };
 
 /// A run of elements.
@@ -26,13 +27,13 @@ struct Range {
 };
 
 enum class StepKind : std::uint8_t {
-  kSend,            // `range` to `peer`
-  kReceive,         // `range` from `peer`
+  kSend,            // sends `range` to `peer`
+  kReceive,         // receives `range` from `peer`
   kReceiveOnLeft,   // range = received op own
   kReceiveOnRight,  // range = own op received
   kCombine,         // range = the operands, along the canonical tree
   kCopy,            // range = own
-  kVerify,          // the header of the left neighbour has come and is equal to this rank's
+  kVerify,          // waits for the left neighbour's header and compares it
 };
 
 struct Step {
@@ -44,7 +45,7 @@ struct Step {
   std::uint32_t num_operands = 0;
 };
 
-/// Whether a step changes its range in this rank's memory.
+/// Returns true if a step changes its range in this rank's memory.
 inline bool writes(const Step& step) {
   return step.kind != StepKind::kSend && step.kind != StepKind::kVerify;
 }
@@ -53,9 +54,9 @@ inline bool receives(const Step& step) {
          step.kind == StepKind::kReceiveOnRight;
 }
 
-/// Steps happen in their order: a receive waits for its message, a send does not wait. Messages
-/// between two ranks are received in the order in which they were sent. A step that writes memory
-/// which an earlier send reads waits for that send.
+/// The steps of a rank, executed in order: a receive waits for its message, a send does not wait.
+/// Messages between two ranks are received in the order in which they were sent. A step waits for
+/// earlier sends that read memory which it writes.
 struct Schedule {
   std::vector<Step> steps;
   std::vector<Range> operands;       // of kCombine steps
@@ -74,37 +75,39 @@ struct Schedule {
   void verify();
 };
 
-/// A call as algorithms see it: equal on all ranks but for `rank` and, in all_to_all, the counts.
+/// A call as algorithms see it: equal on all ranks except for `rank` and, in all_to_all, the
+/// counts.
 struct CallShape {
   Collective collective = Collective::kAllReduce;
   int size = 1;
   int rank = 0;
   int root = 0;
-  std::size_t count = 0;          // as CollectiveHeader::count
-  std::size_t element_bytes = 4;  // of one element
+  std::size_t count = 0;          // see CollectiveHeader::count
+  std::size_t element_bytes = 4;  // size of one element, in bytes
   std::size_t segment_bytes = 256 * 1024;
   std::span<const std::size_t> counts = {};          // see CollectiveCall
   std::span<const std::size_t> receive_counts = {};  // all_to_all
 
   std::size_t num_bytes() const { return count * element_bytes; }
   int peer(int distance) const { return ((rank + distance) % size + size) % size; }
-  /// At least one element.
+  /// Returns the number of elements of a segment, at least one.
   std::size_t segment() const;
-  /// Elements that fill 64 bytes: slices are cut at multiples of it.
+  /// Returns the number of elements in 64 bytes: slices begin at multiples of it.
   std::size_t line() const { return element_bytes < 64 ? 64 / element_bytes : 1; }
 };
 
-/// Segment `k` of a run: `segment` elements, the last one what is left; later ones are empty.
+/// Returns segment `k` of a range: `segment` elements, fewer in the last one; later ones are empty.
 Range segment_of(Range range, std::size_t k, std::size_t segment);
-/// How many segments a run has; 1 for an empty one.
+/// Returns the number of segments of `count` elements; 1 for an empty range.
 std::size_t num_segments(std::size_t count, std::size_t segment);
-/// An empty segment is not sent, except the first one: it says that its sender has got that far.
+/// Returns true if a segment is sent. Empty ones are not, except the first, which shows that its
+/// sender has got that far.
 inline bool travels(const Range& range, std::size_t k) { return range.count > 0 || k == 0; }
 
-/// Whether the first thing a rank does is a message to `right`, which then carries the header.
+/// Returns true if a rank's first action is a message to `right`, which then carries the header.
 bool greets_with_data(const Schedule& schedule, int right);
 
-/// A run of bytes, to find out who is in whose way.
+/// A range of bytes, to detect overlaps.
 struct ByteRange {
   const std::byte* begin = nullptr;
   const std::byte* end = nullptr;
@@ -112,7 +115,7 @@ struct ByteRange {
   bool operator==(const ByteRange&) const = default;
 };
 
-/// The memory of one rank in one call. Nothing is owned.
+/// Memory of one rank in one call, without ownership.
 struct RankMemory {
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
@@ -121,15 +124,15 @@ struct RankMemory {
   DType dtype = DType::kFloat32;
 
   const std::byte* read(const Range& range) const;
-  /// Not of Space::kInput.
+  /// Requires: not Space::kInput.
   std::byte* write(const Range& range) const;
   ByteRange bytes_of(const Range& range) const;
   std::size_t num_bytes(const Range& range) const { return range.count * size_of(dtype); }
 
-  /// What a kReceiveOnLeft or kReceiveOnRight step does with a message that lies at `received`, and
-  /// a kReceive step (copies).
+  /// Executes a kReceive step (copies), or combines for a kReceiveOnLeft or kReceiveOnRight step;
+  /// the message is at `received`.
   void take(const Step& step, const std::byte* received) const;
-  /// A kCombine or kCopy step.
+  /// Executes a kCombine or kCopy step.
   void apply(const Schedule& schedule, const Step& step) const;
 };
 

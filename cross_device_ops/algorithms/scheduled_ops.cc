@@ -1,4 +1,4 @@
-// Algorithms of algorithms/ on the buffers of one process, and "auto".
+// Schedules on the buffers of one process, and "auto".
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstddef>
@@ -14,10 +14,10 @@
 namespace tutti::internal {
 namespace {
 
-/// schedules[r] on memory[r], whose scratch is supplied; buffers[r] is where rank r is. Messages
-/// are not copied: a receiver reads its sender's memory, and a step that would overwrite it waits.
-/// On GPUs the steps are queued: each waits for the send that it receives and for those who still
-/// read what it overwrites, and for nothing else, so that the devices work side by side.
+/// Runs schedules[r] on memory[r], whose scratch it allocates; buffers[r] is rank r's buffer.
+/// Messages are not copied: a receiver reads its sender's memory, and a step that would overwrite
+/// it waits. On GPUs the steps are queued. Each waits only for the send that it receives and for
+/// the readers of the memory that it overwrites, so that the devices work concurrently.
 class Lockstep {
  public:
   Lockstep(std::span<const Schedule> schedules, std::span<RankMemory> memory,
@@ -36,7 +36,7 @@ class Lockstep {
     }
   }
 
-  /// Throws kInternal for schedules that do not fit each other.
+  /// Throws kInternal if the schedules do not match.
   void run() {
     bool moved = true;
     while (moved) {
@@ -57,7 +57,7 @@ class Lockstep {
  private:
   struct Message {
     Range range;              // in the sender's memory
-    DeviceWork::Event event;  // on GPUs: the range has its values
+    DeviceWork::Event event;  // on GPUs: when the range has its values
   };
   struct Reader {
     ByteRange range;
@@ -74,7 +74,7 @@ class Lockstep {
     return lanes_[from * schedules_.size() + to];
   }
 
-  /// Returns true if a message that no rank has read yet overlaps `range`, which is to be written.
+  /// Returns true if an unread message overlaps `range`, which is to be written.
   bool is_being_read(std::size_t rank, const Range& range) {
     const ByteRange wanted = memory_[rank].bytes_of(range);
     for (std::size_t to = 0; to < schedules_.size(); ++to) {
@@ -85,7 +85,7 @@ class Lockstep {
     return false;
   }
 
-  /// Does the next step of a rank; false: it has to wait.
+  /// Executes the next step of a rank; returns false if it has to wait.
   bool step(std::size_t rank) {
     const Step& step = schedules_[rank].steps[next_[rank]];
     const bool stays = step.kind == StepKind::kCopy &&
@@ -121,7 +121,7 @@ class Lockstep {
     return buffer;
   }
 
-  /// Returns `range` of a rank as a result. Its device writes it after all reads of it.
+  /// Returns `range` of a rank as a result. Orders the write on its device after all reads of it.
   ReplicaBuffer writable(std::size_t rank, const Range& range) {
     const ByteRange bytes = memory_[rank].bytes_of(range);
     std::erase_if(readers_[rank], [&](const Reader& reader) {
@@ -163,7 +163,7 @@ class Lockstep {
   const std::span<const Schedule> schedules_;
   const std::span<RankMemory> memory_;
   const std::span<const ReplicaBuffer> buffers_;
-  DeviceWork* const work_;  // of GPUs
+  DeviceWork* const work_;  // null on CPUs
   std::vector<std::size_t> next_;
   std::vector<std::deque<Message>> lanes_;
   std::vector<std::vector<Reader>> readers_;  // on GPUs, by the rank whose memory is read
@@ -176,7 +176,7 @@ class Lockstep {
 namespace tutti {
 namespace {
 
-// A segment is a launch or a copy: large ones, for those cost more than on the CPU.
+// Each segment is a launch or a copy, which costs more than on the CPU, so segments are large.
 constexpr std::size_t kGpuSegmentBytes = std::size_t{4} << 20;
 
 class ScheduledOps final : public CrossDeviceOps {
@@ -192,7 +192,7 @@ class ScheduledOps final : public CrossDeviceOps {
   void all_reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> buffers) override {
     const ReplicaBuffer& first = buffers.front();
     const bool on_gpus = first.work != nullptr;
-    // The table was measured on CPUs; on GPUs canonical moves as few bytes as any.
+    // The table was measured on CPUs; on GPUs no algorithm moves fewer bytes than canonical.
     if (algorithm_.is_auto() && on_gpus) return internal::canonical_on_gpus(op, buffers);
     internal::CallShape shape{.size = static_cast<int>(buffers.size()),
                               .count = first.count,

@@ -1,11 +1,11 @@
-// Binomial trees: up along the canonical tree, down to everyone.
+// Binomial trees: up along the canonical tree, down to all ranks.
 // SPDX-License-Identifier: Apache-2.0
 //
 // Vocabulary: rank r has the *children* r + 1, r + 2, r + 4, ... as long as these powers of two are
-// below the lowest 1 of r (for 0: without end) and the child is a rank; r is their *parent*. This
-// is the canonical tree: what comes from child r + 2^d is the node of 2^d ranks (or fewer, at the
-// end) that the tree combines with r's node in round d. A *segment* goes up as soon as all
-// children's have come, and down as soon as it is there.
+// below the lowest 1 of r (for 0: without limit) and the child is a rank; r is their *parent*. This
+// is the canonical tree: the value from child r + 2^d is the node of 2^d ranks (or fewer, at the
+// end) that the tree combines with r's node in round d. A *segment* is sent up as soon as those of
+// all children have arrived, and down as soon as it is received.
 //
 // n ranks, S bytes in K segments, c children:
 // all_reduce: up to rank 0 and down. 2 ceil(log2 n) steps for the first segment, then one segment
@@ -14,7 +14,7 @@
 //   0 only if it is not the root.
 // broadcast: down from the root (ranks counted from it), closing rounds. c S bytes.
 // Reductions are canonical. A rank verifies before it sends anything, so that rank 0 knows of all
-// ranks when it has heard of its children; in broadcast the root sends at once.
+//   ranks once it has received from its children; in broadcast the root sends at once.
 #include "cross_device_ops/algorithms/algorithm.h"
 
 namespace tutti::internal {
@@ -22,7 +22,7 @@ namespace {
 
 int lowest_one(int rank, int size) { return rank == 0 ? size : rank & -rank; }
 
-/// Nearest first.
+/// Returns the children, nearest first.
 std::vector<int> children_of(int rank, int size) {
   std::vector<int> children;
   const int end = lowest_one(rank, size);
@@ -39,13 +39,13 @@ class Tree : public SegmentedSchedule {
   explicit Tree(const CallShape& shape)
       : SegmentedSchedule(shape), children_(children_of(shape.rank, shape.size)) {}
 
-  /// A segment in scratch; the room is used again for segment k + 2.
+  /// Returns a segment in scratch, whose room is reused for segment k + 2.
   Range scratch_segment(std::size_t k) {
     schedule.scratch_elements = kGenerations * slot();
     return {Space::kScratch, k % kGenerations * slot(), segment(Space::kInput, k).count};
   }
 
-  /// Combines the children's values with this rank's; returns where they are.
+  /// Combines the children's values with this rank's; returns the range of the result.
   Range up(std::size_t k, Range into) {
     Range own = segment(Space::kInput, k);
     for (const int child : children_) {
@@ -88,7 +88,7 @@ Schedule tree_reduce(const CallShape& shape) {
   Tree tree(shape);
   const bool at_top = shape.root == 0;
   const bool gets_result = !at_top && shape.rank == shape.root;
-  // The root takes results while it still sends: rank 0 uses its scratch memory again, and so must
+  // The root receives results while it still sends. Rank 0 reuses its scratch memory, so it must
   // not wait for a root that waits for it.
   constexpr std::size_t kBehind = 1;
   const auto result = [&](std::size_t k) {
