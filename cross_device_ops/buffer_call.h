@@ -15,10 +15,10 @@ struct BufferCall {
   Collective collective = Collective::kAllReduce;
   ReduceOp op = ReduceOp::kSum;
   int root = 0;
-  std::span<const ReplicaBuffer> inputs = {};   // all_reduce, broadcast: none
-  std::span<const ReplicaBuffer> outputs = {};  // reduce: one
+  std::span<const ReplicaBuffer> inputs = {};   // empty for all_reduce and broadcast
+  std::span<const ReplicaBuffer> outputs = {};  // reduce: at most one
   std::span<const std::size_t> counts = {};     // as for the `*_buffers` functions
-  std::size_t group_size = 0;                   // 0: all members are here
+  std::size_t group_size = 0;                   // 0: all members are local
 
   bool reduces() const { return combines(collective); }
   const ReplicaBuffer& first() const { return outputs.empty() ? inputs.front() : outputs.front(); }
@@ -26,20 +26,20 @@ struct BufferCall {
     if (group_size > 0) return group_size;
     return inputs.empty() ? outputs.size() : inputs.size();
   }
-  /// Whether a buffer begins between two multiples of its element's size.
+  /// Returns true if a buffer's address is not a multiple of its element's size.
   bool is_misaligned() const;
 };
 
-/// Owns copies of buffers, aligned, as elements of `dtype`: their own, or float32 for 16-bit types
-/// (which must be aligned). On the device of the original; made by the compute stream, or, where
-/// the originals have a `work`, as part of that and kept by it.
+/// Owns aligned copies of buffers, as elements of `dtype`: the buffers' own type, or float32 for
+/// 16-bit types (which must be aligned). The copies are on the originals' devices. The compute
+/// stream makes them, unless the originals have a `work`, which then makes and keeps them.
 class BufferCopies {
  public:
   enum class Content { kCopied, kUndefined };
   BufferCopies() = default;
   BufferCopies(std::span<const ReplicaBuffer> originals, DType dtype, Content content);
   std::span<const ReplicaBuffer> buffers() const { return copies_; }
-  /// Copies everything to where it came from, rounding once.
+  /// Copies everything back to the originals, rounding once.
   void write_back() const;
 
  private:
@@ -48,7 +48,7 @@ class BufferCopies {
   std::vector<ReplicaBuffer> copies_;
 };
 
-/// `call` on copies of its buffers.
+/// A call on copies of its buffers.
 class StagedCall {
  public:
   StagedCall(const BufferCall& call, DType dtype);
@@ -61,16 +61,17 @@ class StagedCall {
   BufferCall call_;
 };
 
-/// `from`'s elements to the start of `to`, which may be the same memory. On GPUs as part of `work`,
-/// or else (both on one device) by the compute stream.
+/// Copies `from`'s elements to the start of `to`, which may be the same memory. GPU copies are part
+/// of `work`, if set, or else (both on one device) of the compute stream.
 void copy_buffer(const ReplicaBuffer& from, const ReplicaBuffer& to);
 
-/// The same; from or to float32, if the types differ. Host memory of any alignment.
+/// Same as copy_buffer(), but converts from or to float32 if the types differ. Host memory may have
+/// any alignment.
 void convert(const ReplicaBuffer& from, const ReplicaBuffer& to);
-/// MEAN's division. Floating types, at any alignment.
+/// Divides for MEAN. Floating types, at any alignment.
 void divide(const ReplicaBuffer& buffer, std::size_t divisor);
 
-/// The elements of a communicator's call; operations do not write to inputs.
+/// Return the elements of a communicator's call as a buffer; operations do not write to inputs.
 inline ReplicaBuffer buffer_of(const Elements& elements) {
   return {elements.data, elements.count, elements.dtype, {}};
 }
@@ -78,16 +79,16 @@ inline ReplicaBuffer buffer_of(const ConstElements& elements) {
   return {const_cast<std::byte*>(elements.data), elements.count, elements.dtype, {}};
 }
 
-/// Where parts of these lengths begin, and where the last one ends.
+/// Returns the offsets at which parts of these lengths begin, and the end of the last one.
 std::vector<std::size_t> cuts_of(std::span<const std::size_t> counts);
 
-/// What the operation implements, of all members in this process or of some: no checks, no MEAN, no
-/// fallback. reduce has no output where the root is in another process.
+/// Calls the operation's `*_buffers` function, for all or some members of this process: no checks,
+/// no MEAN, no fallback. reduce has no output if the root is in another process.
 void carry_out_unchecked(CrossDeviceOps& ops, const BufferCall& call);
 
-/// Carries out a checked call on buffers of any alignment and type, with MEAN: on copies where the
-/// operation needs it, and with a fallback to "reduction_to_one_device" for what it does not
-/// support. On GPUs the work is joined, or `pending` gets it.
+/// Carries out a checked call on buffers of any alignment and type, with MEAN. Uses copies if the
+/// operation needs them, and falls back to "reduction_to_one_device" if the operation does not
+/// support the call. On GPUs the work is joined, or added to `pending`.
 void carry_out(CrossDeviceOps& ops, const BufferCall& call, const CommunicationOptions& options,
                PendingReduction* pending);
 

@@ -76,7 +76,7 @@ void check_call(const CollectiveCall& call, std::size_t member, std::size_t size
   if (call.inputs.empty()) return;  // broadcast, barrier
   const ConstElements& input = call.inputs.front();
   const Elements* output = call.outputs.data();
-  const auto part = [&] {  // of this member in the longer buffer, in bytes
+  const auto part = [&] {  // offset of this member's part in the longer buffer, in bytes
     return sum_of(call.counts.first(member)) * size_of(call.dtype);
   };
   switch (call.collective) {
@@ -110,7 +110,7 @@ ConstElements elements_of(const ReplicaBuffer& buffer) {
   return {buffer.data, buffer.count, buffer.dtype};
 }
 
-/// check_call() for the part of one member in the call of all members.
+/// Calls check_call() for one member's part of the call of all members.
 void check_member(const BufferCall& call, std::span<const ReplicaBuffer> inputs,
                   std::size_t member) {
   const std::size_t size = inputs.size();
@@ -137,7 +137,7 @@ void check_member(const BufferCall& call, std::span<const ReplicaBuffer> inputs,
   }
 }
 
-/// Returns the member whose own buffers may be one memory: of a reduce the output is the root's.
+/// Returns the member whose input may share memory with this output; for a reduce, the root.
 std::size_t member_of_output(const BufferCall& call, std::size_t output) {
   return call.collective == Collective::kReduce ? static_cast<std::size_t>(call.root) : output;
 }

@@ -3,9 +3,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Vocabulary: *inputs* are the values of replicas 0, 1, ..., V-1. In each *round* input 2i+1 is
-// combined into input 2i, and an odd last one passes up: left_half() says the same from the root. A
-// *node* covers the replicas [first, first + count) where count is a power of two that divides
-// first, or less at the tree's right edge; its children are the left_half() and the rest.
+// combined into input 2i, and an odd last one passes up; left_half() describes the same tree from
+// the root. A *node* covers the replicas [first, first + count), where count is a power of two that
+// divides first, or less at the tree's right edge. Its children are the left_half() and the rest.
 #include "tutti/cross_device_ops/canonical_tree.h"
 
 #include <algorithm>
@@ -46,7 +46,7 @@ void add_whole_nodes(CanonicalNode node, int first, int last, std::vector<Canoni
 
 bool is_on_gpu(const Tensor& value) { return value.device().type == DeviceType::kGpu; }
 
-/// By the GPU that wants the result, or the first that has a value.
+/// Computes on the destination if that is a GPU, else on the first GPU that has a value.
 Tensor reduce_with_gpu(ReduceOp op, std::span<const Tensor> values, Device destination) {
   const Device where = destination.type == DeviceType::kGpu
                            ? destination
@@ -58,8 +58,8 @@ Tensor reduce_with_gpu(ReduceOp op, std::span<const Tensor> values, Device desti
   return internal::sum_on_gpu(op, operands, where).to(destination);
 }
 
-/// A sum and a division: floating types in their own precision, but 16-bit ones, whose sum may be
-/// too large for them, as float32; integers in float64, to give float32.
+/// Sums and divides: floating types in their own precision, except 16-bit ones, which use float32
+/// because their sum may overflow; integers in float64, with a float32 result.
 Tensor mean(std::span<const Tensor> values, Device destination) {
   const SeparateObservers unseen;
   const NoDeviceScope where_it_is;
@@ -129,8 +129,8 @@ Tensor reduce_tensors_along_tree(ReduceOp op, std::span<const Tensor> values, De
 // The arithmetic of the canonical tree in host memory: one pass that combines all inputs and stores
 // to all outputs.
 //
-// Vocabulary: a *block* is a run of elements that fits the cache; blocks do not change the order.
-// Few floating inputs are summed in registers, and stored to all.
+// Vocabulary: a *block* is a run of elements that fits the cache; blocks do not change the order. A
+// few floating inputs are summed in registers and stored to all outputs.
 
 namespace tutti::internal {
 namespace {
@@ -141,7 +141,7 @@ using Inputs = std::span<const std::byte* const>;
 using Outputs = std::span<std::byte* const>;
 using Nodes = std::span<const CanonicalNode>;
 
-/// How many of the inputs are in the left half of their part of the tree. No nodes: one per
+/// Returns the number of inputs in the left half of their subtree. Empty nodes: one input per
 /// replica.
 std::size_t inputs_on_left(std::size_t num_inputs, std::span<const CanonicalNode> nodes) {
   if (nodes.empty()) return left_half(num_inputs);
@@ -152,8 +152,8 @@ std::size_t inputs_on_left(std::size_t num_inputs, std::span<const CanonicalNode
   return static_cast<std::size_t>(right - nodes.begin());
 }
 
-/// Reduces inputs, each of a replica or of a node, into `out`; scratch has one block per further
-/// level of the tree.
+/// Reduces inputs, each the value of a replica or a node, into `out`. `scratch` has one block per
+/// further level of the tree.
 template <ReduceOp op, class T>
 void reduce_block(std::span<const T* const> inputs, std::span<const CanonicalNode> nodes, T* out,
                   std::size_t count, T* scratch) {
@@ -178,7 +178,7 @@ void reduce_block(std::span<const T* const> inputs, std::span<const CanonicalNod
   combine_into_left<op>(out, scratch, count);
 }
 
-// Memory of any alignment: what cannot be read as T is copied, block by block.
+// Reads memory of any alignment as T: copies misaligned data block by block.
 template <class T>
 class BlockOf {
  public:
@@ -196,7 +196,7 @@ class BlockOf {
   std::vector<BufferRef> copies_;
 };
 
-/// More than the tree has.
+/// Returns an upper bound of the tree's levels.
 std::size_t most_levels(Inputs inputs, Nodes nodes) {
   const auto replicas = nodes.empty()
                             ? inputs.size()
@@ -209,7 +209,7 @@ bool are_aligned(Inputs inputs, Outputs outputs) {
   return std::ranges::all_of(inputs, is_aligned<T>) && std::ranges::all_of(outputs, is_aligned<T>);
 }
 
-/// To m places, each of which may be exactly one of the inputs.
+/// Sums n inputs and stores to m outputs, each of which may be exactly one of the inputs.
 template <std::size_t n, std::size_t m, class T>
 void sum_in_registers(Inputs inputs, Outputs outputs, std::size_t count) {
   std::array<const T*, n> from;
@@ -246,8 +246,8 @@ void sum_in_place(Outputs buffers, std::size_t first, std::size_t end) {
   });
 }
 
-/// sum_in_place() of whole lines, asking for those that are `ahead` bytes further on. Returns
-/// how many elements that were.
+/// Same as sum_in_place(), but for whole cache lines, prefetching those that are `ahead` bytes
+/// further on. Returns the number of elements summed.
 template <std::size_t n, class T>
 std::size_t sum_lines_ahead(Outputs buffers, std::size_t count, std::size_t ahead) {
   constexpr std::size_t kLineBytes = 64, kLine = kLineBytes / sizeof(T);
@@ -273,7 +273,8 @@ std::size_t sum_lines_ahead(Outputs buffers, std::size_t count, std::size_t ahea
   return num_lines * kLine;
 }
 
-/// Returns false, and adds nothing, for calls that it does not cover.
+/// Sums up to kMostInRegisters inputs. Returns false without adding if it does not support the
+/// call.
 template <class T>
 bool sum_few(Inputs inputs, Outputs outputs, std::size_t count, std::size_t ahead) {
   if (inputs.size() < 2 || inputs.size() > kMostInRegisters) return false;
@@ -304,7 +305,7 @@ void combine_two(const std::byte* left, const std::byte* right, std::byte* outpu
   combine_to<op>(out, a, b, count);
 }
 
-/// 16-bit numbers are combined as floats and rounded once, at the end.
+/// Combines 16-bit numbers as floats and rounds once, at the end.
 template <ReduceOp op, class T>
 void reduce_blocks(Inputs inputs, Nodes nodes, Outputs outputs, std::size_t count) {
   using Number = std::conditional_t<Half<T>, float, T>;
@@ -316,7 +317,7 @@ void reduce_blocks(Inputs inputs, Nodes nodes, Outputs outputs, std::size_t coun
   Number* const spare = wide + widened * block;
   std::vector<const Number*> starts(inputs.size());
   BlockOf<T> readable(block);
-  // Only what is one, aligned and no input can be built where it belongs.
+  // Only a single, aligned output that is not an input can hold the result while it is computed.
   const bool beside = Half<T> || outputs.size() > 1 || !is_aligned<T>(outputs[0]) ||
                       std::ranges::find(inputs, outputs[0]) != inputs.end();
   for (std::size_t first = 0; first < count; first += block) {
@@ -344,8 +345,7 @@ void reduce_blocks(Inputs inputs, Nodes nodes, Outputs outputs, std::size_t coun
 template <ReduceOp op, class T>
 void reduce_any(Inputs inputs, Nodes nodes, Outputs outputs, std::size_t count, std::size_t ahead) {
   if constexpr (!Half<T>) {
-    // In place without a copy of the result: what a step of an algorithm does with what it
-    // received.
+    // Avoids a copy of the result: a step of an algorithm combines a received message in place.
     if (inputs.size() == 2 && outputs.size() == 1 && are_aligned<T>(inputs, outputs)) {
       return combine_two<op, T>(inputs[0], inputs[1], outputs[0], count);
     }
@@ -392,7 +392,7 @@ void reduce_to_all(ReduceOp op, DType dtype, Inputs inputs, Outputs outputs, std
   visit_dtype(dtype, [&]<class T>() {
     if constexpr (std::is_same_v<T, bool>) {
       require_reduction(op, dtype, "reduce: ");
-      // A bool is a byte of 0 or 1.
+      // A bool is a byte with the value 0 or 1.
       reduce_with<std::uint8_t>(op, inputs, nodes, outputs, count, ahead);
     } else {
       reduce_with<T>(op, inputs, nodes, outputs, count, ahead);
@@ -415,16 +415,16 @@ void Canonical::all_reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> b
 
 }  // namespace tutti
 
-// CrossDeviceOps::sum_segments(): along the canonical tree without copies, and by any operation on
-// copies.
+// CrossDeviceOps::sum_segments(): along the canonical tree without copies, and with any operation
+// on copies.
 
 namespace tutti {
 namespace {
 
 using Segment = SegmentedSum::Segment;
 
-/// Blocks of this size stay in a cache, so that what is done to values before and to sums
-/// afterwards costs little beside the addition.
+/// Blocks of this size stay in a cache, so that work on values before the addition and on sums
+/// after it is cheap.
 constexpr std::size_t kSegmentBlock = std::size_t{64} << 10;
 
 template <class Visitor>
@@ -435,7 +435,7 @@ void for_blocks(const SegmentedSum& sum, const Segment& segment, const Visitor& 
   }
 }
 
-/// Adds along the tree, straight from the values. Threads: one.
+/// Adds values along the tree without copying them. Not thread-safe.
 class TreeAdder {
  public:
   explicit TreeAdder(const SegmentedSum& sum) : sum_(sum), inputs_(sum.replicas.size()) {
@@ -485,9 +485,9 @@ class TreeAdder {
   }
 
   const SegmentedSum& sum_;
-  std::size_t wide_bytes_ = 0;            // of a block as float32, if it is added so
+  std::size_t wide_bytes_ = 0;            // size of a block as float32; 0: not widened
   std::vector<const std::byte*> inputs_;  // per replica
-  std::unique_ptr<std::byte[]> copies_;   // per replica, a block in both types
+  std::unique_ptr<std::byte[]> copies_;   // per replica, one block in both types
 };
 
 }  // namespace

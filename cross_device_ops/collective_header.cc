@@ -19,7 +19,8 @@ static_assert(std::has_unique_object_representations_v<CollectiveHeader>, "witho
 static_assert(sizeof(kMagic) + sizeof(CollectiveHeader) <= kEncodedHeaderBytes);
 
 std::uint64_t mixed_with(std::uint64_t hash, std::uint64_t value) {
-  // The multiply-fold of wyhash: a few cycles, every bit of the value reaches every bit.
+  // The multiply-fold of wyhash: a few cycles, and every bit of the value affects every bit of the
+  // result.
   const auto product = static_cast<unsigned __int128>(hash ^ value) * 0x9E3779B97F4A7C15u;
   return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64);
 }
@@ -34,7 +35,7 @@ void require_valid(const CollectiveHeader& h) {
          "; expected the header of this version");
   };
   if (h.collective > Collective::kBarrier) damaged("collective", static_cast<int>(h.collective));
-  const auto op = static_cast<std::uint8_t>(h.op);  // a byte beyond 127 would be a negative number
+  const auto op = static_cast<std::uint8_t>(h.op);  // a byte above 127 would be a negative number
   if (op > static_cast<std::uint8_t>(ReduceOp::kProduct)) damaged("reduction", int{op});
   if (h.dtype > DType::kFloat16) damaged("type", static_cast<int>(h.dtype));
   if (h.compression > 1 + static_cast<int>(DType::kFloat16) && !h.is_refused()) {
@@ -180,7 +181,7 @@ bool is_mismatch(const Error& error) {
 }
 
 Error as_it_was(const Error& error) {
-  if (is_mismatch(error)) {  // what stands before it is who told
+  if (is_mismatch(error)) {  // the text before it names the reporting rank
     return Error(ErrorCode::kInvalidArgument,
                  error.message().substr(error.message().find(kMismatch)));
   }

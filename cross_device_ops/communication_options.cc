@@ -1,4 +1,4 @@
-// Names of collectives, of what operations promise, and of how they are to be carried out.
+// Names of collectives, guarantees and communication options.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cross_device_ops/communication_options.h"
 
@@ -19,7 +19,7 @@ constexpr std::string_view kImplementations[] = {"AUTO", "RING", "NCCL", "MPI", 
 constexpr std::string_view kCompressions[] = {"none", "bfloat16", "float16"};
 constexpr std::string_view kPolicies[] = {"ignore", "error", "skip", "zero"};
 
-/// In upper or lower case.
+/// Accepts upper and lower case.
 template <class Enum, std::size_t n>
 Enum value_named(const std::string_view (&names)[n], std::string_view text, const char* what) {
   const auto found = std::ranges::find(names, internal::lower_case(text), internal::lower_case);

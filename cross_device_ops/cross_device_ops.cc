@@ -108,7 +108,7 @@ std::vector<PerReplica<Gradient>> CrossDeviceOps::batch_all_reduce(
     const CommunicationOptions& options) {
   options.validate();
   std::vector<PerReplica<Gradient>> results(values.size());
-  std::vector<std::size_t> dense;  // places of the dense values
+  std::vector<std::size_t> dense;  // indices of the dense values
   for (std::size_t i = 0; i < values.size(); ++i) {
     require_one_kind(values[i]);
     require(values[i].size() == values[0].size(), "batch_all_reduce: expected ", values[0].size(),
@@ -161,15 +161,15 @@ PerReplica<Tensor> CrossDeviceOps::broadcast(const Tensor& value,
 
 }  // namespace tutti
 
-// Many small tensors <-> few flat buffers.
+// Packing of many small tensors into a few flat buffers.
 
 namespace tutti {
 namespace {
 
-/// The tensors may be on other devices. One launch.
+/// Copies with one launch. The tensors may be on other devices.
 void pack_on_gpu(const PackPlan::Pack& pack, std::span<const Tensor> tensors,
                  const MutableTensor& buffer) {
-  std::vector<Tensor> near;  // lives until the copies are queued
+  std::vector<Tensor> near;  // must live until the copies are queued
   std::vector<DeviceCopy> copies;
   auto* place = static_cast<std::byte*>(buffer.address());
   for (const std::size_t index : pack.tensors) {
@@ -249,7 +249,7 @@ std::vector<std::size_t> counts_of(std::span<const ReplicaBuffer> buffers) {
   return counts;
 }
 
-/// Equal parts of each input.
+/// Returns the counts of equal parts of each input.
 std::vector<std::size_t> equal_parts(std::string_view who, std::span<const ReplicaBuffer> inputs) {
   std::vector<std::size_t> counts;
   for (std::size_t r = 0; r < inputs.size(); ++r) {
@@ -261,7 +261,7 @@ std::vector<std::size_t> equal_parts(std::string_view who, std::span<const Repli
   return counts;
 }
 
-/// Calls the operation; on GPUs with a DeviceWork, which is joined, or which `pending` gets.
+/// Calls the operation; on GPUs with a DeviceWork, which is joined or added to `pending`.
 void dispatch(CrossDeviceOps& ops, const BufferCall& call, PendingReduction* pending) {
   if (call.first().device.type == DeviceType::kCpu) return internal::carry_out_unchecked(ops, call);
   std::vector<ReplicaBuffer> inputs(call.inputs.begin(), call.inputs.end());
@@ -340,7 +340,7 @@ void CrossDeviceOps::carry_out(const BufferCall& call, const CommunicationOption
   const auto is_empty = [](const ReplicaBuffer& buffer) { return buffer.count == 0; };
   if (std::ranges::all_of(call.outputs, is_empty)) return;
   if (call.inputs.size() == 1) return internal::copy_buffer(call.inputs[0], call.outputs[0]);
-  // The mean of one value is that value.
+  // A single value is already its sum and its mean.
   if (in_place && call.outputs.size() == 1 && !(sums_in_place && spans_processes())) return;
   require_buffers(call.inputs, call.outputs);
   internal::carry_out(*this, call, options, pending);
@@ -356,7 +356,7 @@ void internal::carry_out(CrossDeviceOps& ops, const BufferCall& call,
     if (!later) return staged->write_back();
     pending->after_join([staged] { staged->write_back(); });
   };
-  // Plain copies do not care where elements begin.
+  // Plain copies do not depend on alignment.
   if ((call.reduces() || ops.provides(call.collective)) && call.is_misaligned()) {
     return carry_out_on_copies(first.dtype);
   }
@@ -400,7 +400,7 @@ void internal::carry_out_unchecked(CrossDeviceOps& ops, const BufferCall& call) 
     case Collective::kAllReduce:
       return ops.all_reduce_buffers(call.op, call.outputs);
     case Collective::kReduce:
-      // An empty span may point at memory of the caller, which is not an output.
+      // An empty span may point to memory of the caller, which is not an output.
       return ops.reduce_buffers(call.op, call.inputs,
                                 call.outputs.empty() ? nullptr : call.outputs.data(), call.root);
     case Collective::kBroadcast:
@@ -425,7 +425,7 @@ ReplicaBuffer part_of(const ReplicaBuffer& buffer, std::size_t first, std::size_
   ReplicaBuffer part = buffer;
   part.data += first * size_of(buffer.dtype);
   part.count = count;
-  part.id = 0;  // of the whole
+  part.id = 0;  // the id is for the whole buffer
   return part;
 }
 
@@ -438,13 +438,13 @@ std::vector<ReplicaBuffer> parts_of(std::span<const ReplicaBuffer> buffers, std:
 
 using internal::copy_buffer;
 
-/// On GPUs, where each device has a stream of its own: what follows begins after what was done to
-/// any of the buffers.
+/// Orders later work on GPUs, where each device has its own stream, after the previous work on any
+/// of the buffers.
 void meet(std::span<const ReplicaBuffer> buffers) {
   if (buffers.front().work) buffers.front().work->meet();
 }
 
-/// Copies reach the members of this process alone.
+/// Requires all members to be local, because copies do not reach other processes.
 void require_local(std::string_view who, std::string_view collective, bool all_are_local) {
   if (all_are_local) return;
   fail(ErrorCode::kUnimplemented, who, ": ", collective,
@@ -499,8 +499,8 @@ void CrossDeviceOps::reduce_scatter_buffers(ReduceOp op, std::span<const Replica
                                             std::span<const std::size_t> counts) {
   require_local(name(), "reduce_scatter", counts.size() == inputs.size());
   const std::vector<std::size_t> cuts = internal::cuts_of(counts);
-  // Part by part: the copies together are as large as one input. In place, an output is a part that
-  // no later step reads.
+  // The copies of one part have the total size of one input. In place, an output is a part that no
+  // later iteration reads.
   for (std::size_t r = 0; r < counts.size(); ++r) {
     if (counts[r] == 0) continue;
     const BufferCopies copies(parts_of(inputs, cuts[r], counts[r]), inputs.front().dtype,
@@ -516,7 +516,7 @@ void CrossDeviceOps::all_to_all_buffers(std::span<const ReplicaBuffer> inputs,
   const std::size_t v = inputs.size();
   require_local(name(), "all_to_all", counts.size() == v * v);
   meet(inputs);
-  std::vector<std::size_t> places(v);  // where the next part for each output goes
+  std::vector<std::size_t> places(v);  // offset of the next part in each output
   for (std::size_t r = 0; r < v; ++r) {
     std::size_t first = 0;
     for (std::size_t s = 0; s < v; ++s) {
@@ -584,7 +584,7 @@ void copy_buffer(const ReplicaBuffer& from, const ReplicaBuffer& to) {
 void convert(const ReplicaBuffer& from, const ReplicaBuffer& to) {
   if (from.dtype == to.dtype) return copy_buffer(from, to);
   if (from.device.type == DeviceType::kGpu) return cast_on_gpu(from, to);
-  // Neither side need be aligned: numbers are converted in memory of this function.
+  // Neither side needs to be aligned: numbers are converted in local buffers.
   constexpr std::size_t kBlock = 1024;
   std::array<float, kBlock> floats;
   std::array<std::uint16_t, kBlock> halves;

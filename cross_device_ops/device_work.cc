@@ -1,5 +1,5 @@
-// Collectives on the memory of GPUs; sums along the canonical tree on GPUs that read each other's
-// memory, or by their hosts.
+// Collectives on GPU memory; sums along the canonical tree on GPUs that read each other's memory,
+// or through their hosts.
 // SPDX-License-Identifier: Apache-2.0
 #include "cross_device_ops/device_work.h"
 
@@ -82,7 +82,7 @@ void DeviceWork::wait(Device device, const DeviceEvent& event) {
 
 std::byte* DeviceWork::scratch(Device device, std::size_t bytes) {
   scratch_.emplace_back(Shape{static_cast<std::int64_t>(bytes)}, DType::kUInt8, device);
-  // Memory goes from hand to hand in the order of the compute stream.
+  // The allocator reuses memory in the order of the compute stream.
   with_context(device, [](DeviceContext& context) {
     context.wait(kStream, *context.record(StreamId::kCompute));
   });
@@ -137,7 +137,7 @@ bool reaches(Device reader, Device owner) {
 
 namespace {
 
-/// For elementwise kernels, which need none.
+/// Workspace of elementwise kernels, which need none.
 class NoWorkspace final : public Workspace {
  public:
   void* allocate(std::size_t bytes) override {
@@ -202,12 +202,12 @@ ReplicaBuffer buffer_of(const MutableTensor& tensor) {
 
 namespace {
 
-// Below this a second round of launches costs more than the bytes it saves.
+// Below this size, a second round of launches costs more than it saves in bytes.
 constexpr std::size_t kLeastSliceBytes = 16 * 1024;
 constexpr std::size_t kSliceAlignment = 64;  // elements
 
-/// Slice `r` of all buffers, one slice per buffer: cut where vectors of elements begin, so the last
-/// ones may be empty.
+/// Returns slice `r` of all buffers; there is one slice per buffer. Slices begin at multiples of
+/// kSliceAlignment, so the last ones may be empty.
 std::vector<ReplicaBuffer> slice_of_all(std::span<const ReplicaBuffer> buffers, std::size_t r) {
   const ReplicaBuffer& first = buffers.front();
   const std::size_t least = kLeastSliceBytes / size_of(first.dtype);
@@ -223,7 +223,7 @@ std::vector<ReplicaBuffer> slice_of_all(std::span<const ReplicaBuffer> buffers, 
   return slices;
 }
 
-/// Slice r of buffer r to all others.
+/// Copies slice r of buffer r to all others, for each r.
 void spread_slices(std::span<const ReplicaBuffer> buffers) {
   DeviceWork& work = *buffers.front().work;
   work.meet();
@@ -271,7 +271,7 @@ void sums_to_host(ReduceOp op, std::span<const ReplicaBuffer> buffers,
     const auto members = buffers.subspan(static_cast<std::size_t>(nodes[i].first),
                                          static_cast<std::size_t>(nodes[i].count));
     for (std::size_t r = 0; r < members.size(); ++r) {
-      // Slice r of all members is touched by member r alone.
+      // Only member r touches slice r of the members.
       const std::vector<ReplicaBuffer> slices = slice_of_all(members, r);
       if (members.size() > 1) work.combine(op, slices, slices[r]);
       work.copy_to_host(slices[r], outputs[i] + (slices[r].data - members[r].data));
@@ -293,7 +293,7 @@ void spread_from_host(const std::byte* values, std::span<const ReplicaBuffer> bu
 namespace tutti {
 
 PendingReduction::PendingReduction() = default;
-PendingReduction::~PendingReduction() = default;  // the works join
+PendingReduction::~PendingReduction() = default;  // the works join in their destructors
 PendingReduction::PendingReduction(PendingReduction&&) noexcept = default;
 PendingReduction& PendingReduction::operator=(PendingReduction&&) noexcept = default;
 

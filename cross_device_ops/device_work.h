@@ -1,5 +1,5 @@
-// Collectives on the memory of GPUs: their place among the other work of the streams; what GPUs do
-// to elements around them; sums along the canonical tree on GPUs, or by their hosts.
+// Collectives on the memory of GPUs: ordering with the other work of the streams; copies, casts and
+// packing; sums along the canonical tree, on GPUs or through the hosts.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -17,41 +17,46 @@
 
 namespace tutti::internal {
 
-/// The work of one call goes into the communication streams of its devices. Each begins after what
-/// its device's compute stream holds when the object is made; join() makes the compute streams wait
-/// for it. Between devices meet() orders: whoever lets one device touch another's memory calls it
-/// before and after. Nothing here waits on the host. Threads: one at a time.
+/// Work of one call in the communication streams of its devices. Each stream begins after the work
+/// that its device's compute stream holds when the object is made; join() makes the compute streams
+/// wait for it. meet() orders work between devices: call it before and after one device accesses
+/// another's memory. No function blocks the host. Not thread-safe.
 class DeviceWork {
  public:
   using Event = std::shared_ptr<DeviceEvent>;
 
-  /// The GPUs of `devices`, each once or more.
+  /// `devices` are GPUs; duplicates are allowed.
   explicit DeviceWork(std::span<const Device> devices);
-  /// The same for work that begins after these events alone.
+  /// Overload for work that begins only after these events.
   DeviceWork(std::span<const Device> devices, std::span<const Event> begin);
-  /// Joins.
+  /// Calls join().
   ~DeviceWork();
   DeviceWork(const DeviceWork&) = delete;
   DeviceWork& operator=(const DeviceWork&) = delete;
 
-  /// What is put in from now on begins, on every device, after what any of them has so far.
+  /// Orders later work on every device after the work that all of them have so far.
   void meet();
-  /// What compute streams get from now on begins after the work of their device. Once.
+  /// Orders later work of the compute streams after the work of their device. Only the first call
+  /// has an effect.
   void join();
 
-  /// The end of the work that `device` has so far, and its wait for that of another.
+  /// mark() returns an event for the end of the device's work so far; wait() orders later work
+  /// after an event of another device.
   Event mark(Device device);
   void wait(Device device, const DeviceEvent& event);
 
-  /// Memory of `device` until the work is joined; its former use is over before the work begins.
+  /// Returns memory of `device` until the work is joined; its earlier use is over before the work
+  /// begins.
   std::byte* scratch(Device device, std::size_t bytes);
-  /// On the device of `to`; from any device.
+  /// Copies on the device of `to`, from any device.
   void copy(const ReplicaBuffer& from, const ReplicaBuffer& to);
-  /// Between a device and host memory, which stays as it is until the copy is done if it is pinned.
+  /// Copy between a device and host memory. Pinned host memory must stay valid and unchanged until
+  /// the copy is done.
   void copy_to_host(const ReplicaBuffer& from, std::byte* to);
   void copy_from_host(const std::byte* from, const ReplicaBuffer& to);
-  /// Each of `inputs`, which may be on any device, along the canonical tree into `output`, by its
-  /// device; output may be one of them. What that device cannot reach is copied to it first.
+  /// Combines `inputs` along the canonical tree into `output`, on output's device. Inputs may be on
+  /// any device, and output may be one of them. Inputs that the device cannot access are copied to
+  /// it first.
   void combine(ReduceOp op, std::span<const ReplicaBuffer> inputs, const ReplicaBuffer& output);
 
   /// Calls use(context) with the device's context.
@@ -68,45 +73,47 @@ class DeviceWork {
   bool joined_ = false;
 };
 
-/// Whether kernels of `reader` can read the memory of `owner`.
+/// Returns true if kernels of `reader` can read the memory of `owner`.
 bool reaches(Device reader, Device owner);
 
-// None of these waits for a GPU. The buffers of a call are on one device, unless it says otherwise.
+// None of these functions waits for a GPU. Buffers of a call are on one device unless stated
+// otherwise.
 
-/// From any GPU, after that one's compute stream; its later work waits for the copy.
+/// Copies from any GPU, after that GPU's compute stream, whose later work waits for the copy.
 void copy_on_gpu(const ReplicaBuffer& from, const ReplicaBuffer& to);
-/// As many elements of another type, rounded once.
+/// Converts elements to another type, rounding once.
 void cast_on_gpu(const ReplicaBuffer& from, const ReplicaBuffer& to);
-/// Divides each element. Floating types.
+/// Divides each element. Floating types only.
 void divide_on_gpu(const ReplicaBuffer& buffer, std::size_t divisor);
 
-/// Many copies within a device: one launch.
+/// Makes many copies within a device with one launch.
 void copy_many_on_gpu(Device device, std::span<const DeviceCopy> copies);
 
-/// A tensor's elements as a buffer. Operations do not write to inputs.
+/// Return a tensor's elements as a buffer. Operations do not write to inputs.
 ReplicaBuffer buffer_of(const Tensor& tensor);
 ReplicaBuffer buffer_of(const MutableTensor& tensor);
 
-// Buffers of one length and dtype, with a `work`.
+// The following take buffers of one length and dtype that have a `work`.
 
-/// In place: each device forms its slice of the result from all buffers, then the slices are
-/// spread. A device reads (V-1)/V of a buffer from its peers, twice: as much as a ring.
+/// Combines in place: each device computes its slice of the result from all buffers, then the
+/// slices are copied to all. A device reads (V-1)/V of a buffer from its peers, twice: as much as a
+/// ring.
 void canonical_on_gpus(ReduceOp op, std::span<const ReplicaBuffer> buffers);
 
-/// Tensors of one shape and dtype, each on any GPU, combined by `where`.
+/// Combines tensors of one shape and dtype, each on any GPU, on device `where`.
 Tensor sum_on_gpu(ReduceOp op, std::span<const Tensor> values, Device where);
 
-// Between GPUs and the host's memory: how workers' GPUs are summed by their hosts. All of it goes
-// into the streams of `work`: nothing waits. Each GPU brings its slice, so that all links to the
-// host are used at once.
+// Transfers between GPUs and host memory, for sums over workers' GPUs through the hosts. All of it
+// is queued in the streams of `work` without waiting. Each GPU copies its own slice, so that all
+// links to the host are used at once.
 
-/// Combines each node's replicas (numbers of `buffers`) along the canonical tree and copies that to
-/// outputs[i], in host memory. The buffers hold something else afterwards. Types that are rounded
-/// in between (16-bit ones) are widened first, by the caller.
+/// Combines each node's replicas (indices of `buffers`) along the canonical tree and copies the
+/// result to outputs[i], in host memory. The buffers are overwritten. The caller widens 16-bit
+/// types first, to avoid intermediate rounding.
 void sums_to_host(ReduceOp op, std::span<const ReplicaBuffer> buffers,
                   std::span<const CanonicalNode> nodes, std::span<std::byte* const> outputs);
 
-/// The elements at `values`, in host memory, to all buffers.
+/// Copies the elements at `values`, in host memory, to all buffers.
 void spread_from_host(const std::byte* values, std::span<const ReplicaBuffer> buffers);
 
 }  // namespace tutti::internal

@@ -1,4 +1,4 @@
-// How two elements are combined, and in which order many are: the arithmetic of host memory.
+// Arithmetic of host memory: how two elements are combined, and the order for many.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -22,7 +22,7 @@ template <ReduceOp op, class T>
     return static_cast<T>(op == ReduceOp::kSum ? x + y : x * y);
   }
   if constexpr (op == ReduceOp::kSum) return a + b;
-  // NaN wins on either side: where it stands does not depend on the replica that brought it.
+  // NaN wins on either side, so that the result does not depend on which replica has it.
   if constexpr (op == ReduceOp::kMin) return (b < a || b != b) ? b : a;
   if constexpr (op == ReduceOp::kMax) return (a < b || b != b) ? b : a;
   if constexpr (op == ReduceOp::kProduct) return a * b;
@@ -50,11 +50,11 @@ void combine_to(T* __restrict out, const T* __restrict a, const T* __restrict b,
   });
 }
 
-/// The canonical tree: values of `n` replicas, two or more, are those of the first left_half(n)
-/// combined with those of the rest; each side likewise.
+/// Returns the number of replicas in the tree's left half, for n >= 2: their combination is
+/// combined with that of the rest, recursively.
 constexpr std::size_t left_half(std::size_t n) { return std::bit_floor(n - 1); }
 
-/// The sum of values[first], ..., values[first + n - 1] along the tree.
+/// Returns the sum of values[first], ..., values[first + n - 1] along the tree.
 template <std::size_t first, std::size_t n, class T>
 [[gnu::always_inline]] inline T sum_of_tree(const T* values) {
   if constexpr (n == 1) {
@@ -65,7 +65,8 @@ template <std::size_t first, std::size_t n, class T>
   }
 }
 
-/// So many values are summed in registers. with_size() calls body.operator()<n>() for n == size.
+/// Maximum number of values summed in registers. with_size() calls body.operator()<n>() for n ==
+/// size.
 inline constexpr std::size_t kMostInRegisters = 8;
 template <std::size_t n = 2, class Body>
 void with_size(std::size_t size, const Body& body) {
@@ -73,7 +74,7 @@ void with_size(std::size_t size, const Body& body) {
   if constexpr (n < kMostInRegisters) with_size<n + 1>(size, body);
 }
 
-/// Whether memory may be read as T.
+/// Returns true if the memory may be read as T.
 template <class T>
 bool is_aligned(const std::byte* data) {
   return reinterpret_cast<std::uintptr_t>(data) % alignof(T) == 0;

@@ -1,4 +1,4 @@
-// The GPUs of several ranks as one group of NCCL.
+// GPUs of several ranks as one NCCL group.
 // SPDX-License-Identifier: Apache-2.0
 #include "cross_device_ops/gpu_ranks.h"
 
@@ -53,7 +53,7 @@ GpuChoice choose_for_gpus(std::span<const Device> devices) {
 
 namespace {
 
-/// Bytes of a text that travel with its length.
+/// Bytes of a text that are sent with its length.
 constexpr std::size_t kInlineText = 248;
 
 struct AnnouncedText {
@@ -112,7 +112,7 @@ GpusOfRank GpusOfRank::from_text(const std::string& text) {
 
 GpusOfRank gpus_for_nccl(std::span<const Device> devices) {
   GpusOfRank gpus;
-  // "<machine>/0000:02:00.0" of each GPU.
+  // One "<machine>/0000:02:00.0" per GPU.
   const std::string& machine = this_process().boot_id;
   for (const Device& device : devices) {
     if (!is_any_gpu(device) || machine.empty()) continue;

@@ -65,7 +65,8 @@ IndexedSlices copy_slices(const IndexedSlices& slices, Device device) {
   return {slices.values.to(device), slices.indices.to(device), slices.dense_shape};
 }
 
-/// Rows are sorted and joined by the host, which therefore waits for GPUs.
+/// Returns true if a GPU is involved: rows are sorted and merged on the host, which then waits for
+/// GPUs.
 bool any_is_on_gpu(std::span<const IndexedSlices> per_replica, Device destination) {
   return destination.type == DeviceType::kGpu ||
          std::ranges::any_of(per_replica, [](const IndexedSlices& slices) {
@@ -80,7 +81,8 @@ std::vector<IndexedSlices> host_copies(std::span<const IndexedSlices> per_replic
   return copies;
 }
 
-// The rows of one replica at the places of the sorted union of rows; zeros where it has none.
+// Returns the rows of one replica at their positions in the sorted union of rows; zeros for missing
+// rows.
 template <class T>
 MutableTensor spread(const IndexedSlices& slices, const std::vector<std::int64_t>& rows) {
   const auto width = static_cast<std::size_t>(slices.dense_shape.without_axis(0).num_elements());

@@ -1,4 +1,4 @@
-// What all stores check, and a store in memory.
+// Checks of all key-value stores, and a store in memory.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cross_device_ops/key_value_store.h"
 

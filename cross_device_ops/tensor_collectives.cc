@@ -1,4 +1,5 @@
-// Tensors of several replicas cut and joined: gather, all_gather, reduce_scatter, all_to_all.
+// Collectives that split and concatenate tensors of several replicas: gather, all_gather,
+// reduce_scatter, all_to_all.
 // SPDX-License-Identifier: Apache-2.0
 #include "core/names.h"
 #include "cross_device_ops/device_work.h"
@@ -12,7 +13,8 @@ namespace {
 
 using internal::require;
 
-/// The sum of the lengths along `axis` of values that can be concatenated along it.
+/// Returns the sum of the lengths along `axis`. Throws kInvalidArgument unless the values can be
+/// concatenated along it.
 std::int64_t concatenated_length(std::string_view who, const PerReplica<Tensor>& value, int axis) {
   const Tensor& first = value[0];
   std::int64_t length = 0;
@@ -43,7 +45,7 @@ std::vector<ReplicaBuffer> input_buffers(const PerReplica<Tensor>& value) {
   return buffers;
 }
 
-/// Results under construction: one per replica, rows[r] long, on the device of its value.
+/// Results under construction: one per replica, with rows[r] rows, on the device of its value.
 class Outputs {
  public:
   Outputs(const PerReplica<Tensor>& value, std::span<const std::int64_t> rows) {
@@ -65,7 +67,7 @@ class Outputs {
   std::vector<ReplicaBuffer> buffers_;
 };
 
-/// Rows of each of `parts` parts of `rows` rows of replica `replica`.
+/// Returns the number of rows of each of `parts` equal parts of replica `replica`'s `rows` rows.
 std::int64_t equal_part(std::string_view who, std::int64_t rows, std::size_t parts,
                         std::size_t replica) {
   const auto v = static_cast<std::int64_t>(parts);
@@ -74,7 +76,7 @@ std::int64_t equal_part(std::string_view who, std::int64_t rows, std::size_t par
   return rows / v;
 }
 
-/// `lengths` must have `expected` entries, none of them negative.
+/// Requires `expected` lengths, none of them negative.
 void require_lengths(std::string_view who, std::span<const std::int64_t> lengths,
                      std::size_t expected) {
   require(lengths.size() == expected, who, ": expected ", expected, " lengths, or none, got ",
@@ -131,7 +133,8 @@ PerReplica<Tensor> CrossDeviceOps::all_to_all(const PerReplica<Tensor>& value,
   require_dimension("all_to_all", value);
   concatenated_length("all_to_all", value, 0);
   const std::size_t v = value.size();
-  std::vector<std::int64_t> sent(lengths.begin(), lengths.end());  // rows, [V * V]
+  std::vector<std::int64_t> sent(lengths.begin(),
+                                 lengths.end());  // [V * V], rows that r sends to s
   if (lengths.empty()) {
     for (std::size_t r = 0; r < v; ++r) {
       sent.insert(sent.end(), v, equal_part("all_to_all", value[r].shape()[0], v, r));
