@@ -1,4 +1,4 @@
-// The public collectives of one rank.
+// Public collectives of one rank.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cross_device_ops/communicator.h"
 
@@ -21,11 +21,11 @@ BufferRef allocate_for_calls(BufferAllocator* shared, std::size_t bytes) {
     return shared->allocate(bytes);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kResourceExhausted) throw;
-    return BufferRef::allocate(bytes);  // right, but each call then copies it through a window
+    return BufferRef::allocate(bytes);  // correct, but each call then copies through a window
   }
 }
 
-// A call of the public functions. It points at their arguments.
+// Returns a call of the public functions. It refers to their arguments.
 CollectiveCall call_of(Collective collective, const ConstElements& input, const Elements& output,
                        ReduceOp op = ReduceOp::kSum, int root = 0, Counts counts = {},
                        Counts receive_counts = {}) {
@@ -55,7 +55,7 @@ CollectiveHandle& CollectiveHandle::operator=(CollectiveHandle&& other) noexcept
 }
 
 CollectiveHandle::~CollectiveHandle() {
-  // The call works on memory that may go next; it has a deadline of its own.
+  // The caller may free the memory next; the call has its own deadline.
   if (call_) call_->ended.wait_until(TimePoint::max());
 }
 

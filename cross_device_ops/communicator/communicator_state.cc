@@ -1,4 +1,4 @@
-// Running calls in order, checked, widened and aligned for the engine, with headers and records.
+// Running calls in order: checked, widened and aligned for the engine, with headers and records.
 // SPDX-License-Identifier: Apache-2.0
 #include "cross_device_ops/communicator/communicator_state.h"
 
@@ -16,8 +16,8 @@ namespace tutti::internal {
 
 namespace {
 
-/// Returns the end of a path that still tells files apart: its last two parts, 39 characters at
-/// most.
+/// Returns the end of a path that still distinguishes files: its last two components, at most 39
+/// characters.
 std::string_view short_path(const char* file) {
   constexpr std::size_t kMost = 39;
   std::string_view path = file == nullptr ? "" : file;
@@ -39,7 +39,7 @@ void CallRecorder::begin(const CollectiveHeader& header, const char* file, TimeP
   Entry& entry = entries_[number % kCapacity];
   constexpr auto relaxed = std::memory_order_relaxed;
   entry.version.store(2 * number + 1, relaxed);
-  // Stores of the words are releases: who reads one of them sees the odd version before it.
+  // Stores of the words are releases: a reader of any of them sees the odd version before it.
   constexpr auto release = std::memory_order_release;
   std::array<std::uint64_t, kWords> words;
   std::memcpy(words.data(), &header, sizeof(words));
@@ -158,7 +158,7 @@ std::uint64_t hash_of(std::span<const std::byte> bytes) {
     hash ^= hash >> 29;
     bytes = bytes.subspan(n);
   }
-  return hash | 1;  // 0 stands for: not given
+  return hash | 1;  // 0 means: not given
 }
 
 std::uint64_t hash_of_list(std::span<const ConstElements> list) {
@@ -172,7 +172,7 @@ bool are_even(std::span<const std::size_t> counts) {
 }
 
 std::uint64_t count_of(const CallRequest& request) {
-  if (request.collective == Collective::kAllToAll) return 0;  // differs from rank to rank
+  if (request.collective == Collective::kAllToAll) return 0;  // differs between ranks
   if (request.collective != Collective::kAllGather) return request.count;
   return std::accumulate(request.counts.begin(), request.counts.end(), std::uint64_t{0});
 }
@@ -185,7 +185,7 @@ void copy_alone(const CallRequest& request) {
   }
 }
 
-/// check_call(), and compression. Throws kInvalidArgument.
+/// Calls check_call() and checks the compression. Throws kInvalidArgument.
 void check_request(const CallRequest& request, int rank, int size) {
   const std::optional<DType>& wire = request.options.compression;
   require(!wire || request.collective == Collective::kAllReduce,
@@ -205,8 +205,8 @@ bool are_aligned(std::span<const AnyElements> list, DType dtype) {
   });
 }
 
-/// Why the engine cannot do what the call asks for: compression where it would round more than
-/// once. Nothing if it can.
+/// Returns why the engine cannot carry out the call: compression that would round more than once.
+/// nullopt if it can.
 std::optional<Error> refusal_of(const CallRequest& request, const CollectiveEngine& engine) {
   const std::optional<DType>& wire = request.options.compression;
   if (!wire || engine.supports(request.collective, ReduceOp::kSum, *wire)) return std::nullopt;
@@ -216,10 +216,9 @@ std::optional<Error> refusal_of(const CallRequest& request, const CollectiveEngi
                       "compression"));
 }
 
-/// The call of a checked request as the engine gets it. Costs nothing where the engine can work on
-/// the caller's memory. Else the elements are copied into one aligned buffer for the time of the
-/// call: as floats where the engine does not combine 16-bit numbers (and for MEAN), and lists where
-/// it does not take them.
+/// A checked request as the engine receives it. Free if the engine can work on the caller's memory.
+/// Otherwise the elements are copied into one aligned buffer for the call: as floats if the engine
+/// does not combine 16-bit numbers (and for MEAN), and lists if it does not take them.
 class PreparedCall {
  public:
   PreparedCall(const CallRequest& request, const CollectiveEngine& engine)
@@ -243,7 +242,7 @@ class PreparedCall {
   PreparedCall& operator=(const PreparedCall&) = delete;
 
   const CollectiveCall& call() const { return call_; }
-  /// After the engine has run: MEAN's division, and results into the caller's memory.
+  /// Divides for MEAN and copies results into the caller's memory, after the engine has run.
   void finish() {
     if (copy_ || request_.op == ReduceOp::kMean) finish_results();
   }
@@ -268,13 +267,13 @@ class PreparedCall {
   }
   void finish_results() {
     if (!combines(request_.collective) || !request_.has_result(engine_.rank())) return;
-    // A compressed sum has been rounded by its call; the quotient is not rounded again.
+    // A compressed sum is already rounded; the quotient is not rounded again.
     const bool divides_last = request_.options.compression.has_value();
     const auto divide_if = [&](bool is_time, const Elements& elements) {
       if (!is_time || request_.op != ReduceOp::kMean) return;
       divide(buffer_of(elements), static_cast<std::size_t>(engine_.size()));
     };
-    std::size_t offset = 0;  // in bytes, of the copy
+    std::size_t offset = 0;  // in the copy, in bytes
     for (const Elements& output : request_.outputs) {
       Elements result = output;
       if (copy_) result = {output_.data + offset, output.count, output_.dtype};
@@ -288,7 +287,7 @@ class PreparedCall {
   const CallRequest& request_;
   const CollectiveEngine& engine_;
   CollectiveCall call_;
-  BufferRef copy_;  // the inputs one after the other; reduce_scatter: and the output
+  BufferRef copy_;  // concatenated inputs; reduce_scatter: and the output
   ConstElements input_;
   Elements output_;
 };
@@ -385,11 +384,11 @@ void CommunicatorState::refuse(const CallRequest& request, const Error& reason) 
   header_.refuse(text.starts_with(beginning) ? text.substr(beginning.size()) : text);
   try {
     const Duration timeout = request.options.timeout.value_or(options_.timeout);
-    // A rank that comes later finds the group closed.
+    // A later rank finds the group closed.
     recorded(request, meeting(), std::min<Duration>(timeout, durations::kLinger));
-  } catch (const Error&) {  // the others have it, or will have it; this rank knows why
+  } catch (const Error&) {  // the others have it or will get it; this rank knows the reason
   }
-  name_size_ = 0;  // it held the reason
+  name_size_ = 0;  // the name contained the reason
   header_.name.fill('\0');
   header_.name_hash = 0;
   throw Error(reason);
@@ -487,7 +486,8 @@ void CommunicatorState::execute(const CallRequest& request, const DeviceEvent* b
 void CommunicatorState::execute_on_host(const CallRequest& request) {
   if (request.options.compression) {
     if (const auto refusal = refusal_of(request, *engine_)) {
-      // Not alone: ranks that call something else would wait for this one until their deadline.
+      // Join the others first: ranks that make another call would wait for this one until their
+      // deadline.
       meet(request);
       throw *refusal;
     }
@@ -508,7 +508,7 @@ void CommunicatorState::located(const CallRequest& request, const CollectiveCall
       throw Error(error.code(),
                   concat(error.message(), "; ", StallWatch::states_of_others(*engine_)));
     }
-    const auto call = recorder_.last();  // header_ has the number of the next one already
+    const auto call = recorder_.last();  // header_ already has the number of the next call
     if (error.code() != ErrorCode::kUnavailable || !call) throw;
     throw Error(error.code(), concat(error.message(), "; rank ", header_.rank, " was in ",
                                      call->header.describe()));
@@ -520,7 +520,7 @@ void CommunicatorState::recorded(const CallRequest& request, const CollectiveCal
                                  Duration timeout) {
   const TimePoint now = coarse_now();
   recorder_.begin(header_, request.where.file_name(), now);
-  // The coarse clock may be behind by some milliseconds.
+  // The coarse clock may lag by some milliseconds.
   const TimePoint deadline = deadline_after(now + std::chrono::milliseconds(4), timeout);
   try {
     engine_->run(call, header_, deadline);

@@ -1,4 +1,4 @@
-// One rank's communicator behind its public functions: order, records, started calls, stalls.
+// State of one rank's communicator: order of calls, records, started calls, stalls.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -25,14 +25,15 @@
 namespace tutti::internal {
 
 /// A call as its caller describes it: with MEAN, and with buffers of any type and alignment. Spans,
-/// options and source location are the caller's memory: a copy would cost more than all checks.
+/// options and source location refer to the caller's memory, because copying them would cost more
+/// than all checks.
 struct CallRequest : CollectiveCall {
   const CallOptions& options;
   const SourceLocation& where;
 
-  /// Returns true if outputs count on this rank.
+  /// Returns true if this rank has outputs.
   bool has_result(int rank) const { return collective != Collective::kReduce || root == rank; }
-  /// "rank 1: broadcast 'kernel'": the context of a rank's own errors.
+  /// Returns "rank 1: broadcast 'kernel'", the context of a rank's own errors.
   std::string context(int rank) const {
     return concat("rank ", rank, ": ", to_string(collective),
                   options.name.empty() ? "" : concat(" '", options.name, "'"));
@@ -41,16 +42,17 @@ struct CallRequest : CollectiveCall {
 
 enum class CallState { kWaiting, kDone, kFailed };
 
-/// One recorded call. Times to a few milliseconds.
+/// One recorded call, with times accurate to a few milliseconds.
 struct RecordedCall {
   CollectiveHeader header;
   CallState state = CallState::kWaiting;
   TimePoint begin;
-  /// "all_reduce(SUM, float32 x 12, 'a') #3 at a.cc:7".
+  /// Returns "all_reduce(SUM, float32 x 12, 'a') #3 at a.cc:7" with its state.
   std::string to_string(TimePoint now) const;
 };
 
-/// A ring of the last 4,096 calls. One thread at a time writes, any reads meanwhile.
+/// Ring buffer of the last 4,096 calls. One thread at a time writes; any thread may read
+/// concurrently.
 class CallRecorder {
  public:
   static constexpr std::size_t kCapacity = 4096;
@@ -59,14 +61,14 @@ class CallRecorder {
   void begin(const CollectiveHeader& header, const char* file, TimePoint now);
   void end(CallState state);
 
-  /// Oldest first.
+  /// Returns the calls, oldest first.
   std::vector<RecordedCall> calls() const;
   std::optional<RecordedCall> last() const;
 
  private:
-  // The words of a header before its texts `file`, to which an entry has a pointer, and `shape`.
+  // Number of header words before its texts `file`, to which an entry has a pointer, and `shape`.
   static constexpr std::size_t kWords = offsetof(CollectiveHeader, file) / sizeof(std::uint64_t);
-  // Words are atomic and a version stands around them, so that a reader sees a whole entry or none.
+  // Words are atomic and enclosed by a version, so that a reader sees a whole entry or none.
   struct Entry {
     std::atomic<std::uint64_t> version{0};  // odd: being written
     std::array<std::atomic<std::uint64_t>, kWords> words{};
@@ -80,19 +82,19 @@ class CallRecorder {
   std::atomic<std::uint64_t> num_calls_{0};
 };
 
-/// Says who is missing when a collective has waited for long, and answers ranks that ask: a thread
-/// that looks at one rank's calls about ten times a second, for as long as it lives.
+/// Thread that monitors one rank's calls about ten times a second. It logs which ranks are missing
+/// when a collective has waited too long, and answers state queries of other ranks.
 class StallWatch {
  public:
-  /// `tend`: what else is to be looked after as often.
+  /// `tend` is called at the same interval.
   StallWatch(CollectiveEngine& engine, const CallRecorder& recorder, Duration stall_after,
              std::function<void()> tend);
   ~StallWatch();
 
-  /// "waits in all_reduce(...) #3 at a.cc:7 since 10.2 s" or "is in no collective; its last one
-  /// was ...".
+  /// Returns "waits in all_reduce(...) #3 at a.cc:7 since 10.2 s" or "is in no collective; its last
+  /// one was ...".
   static std::string state_of(const CallRecorder& recorder);
-  /// "rank 1 waits in ...; rank 2 does not answer": of all ranks but `own`.
+  /// Returns the states of all ranks but `own`: "rank 1 waits in ...; rank 2 does not answer".
   static std::string states_of_others(CollectiveEngine& engine);
 
  private:
@@ -103,13 +105,13 @@ class StallWatch {
   const CallRecorder& recorder_;
   const Duration stall_after_;
   const std::function<void()> tend_;
-  std::optional<std::uint64_t> reported_;  // sequence number of a call that stalled
+  std::optional<std::uint64_t> reported_;  // sequence number of a stalled call
   Event stop_;
   std::unique_ptr<Thread> thread_;
 };
 
-/// A started call, shared by its handle and the thread that runs it. A copy of the request that
-/// needs nothing of the caller but the elements.
+/// A started call, shared by its handle and the thread that runs it. Copies everything from the
+/// request except the elements.
 struct PendingCall {
   explicit PendingCall(const CallRequest& other)
       : inputs(other.inputs.begin(), other.inputs.end()),
@@ -141,7 +143,7 @@ struct PendingCall {
   Shape shape;
   CallOptions options;
   SourceLocation where;
-  CallRequest request;  // of all these
+  CallRequest request;  // refers to the members above
   Event ended;
   std::exception_ptr error;            // written before `ended`
   std::shared_ptr<DeviceEvent> begin;  // on GPUs
@@ -156,49 +158,49 @@ class CommunicatorState {
   const CommunicatorOptions& options() const { return options_; }
   const CallRecorder& recorder() const { return recorder_; }
 
-  /// Checks, runs and records a call; after the started ones. Empty counts mean even parts.
+  /// Checks, runs and records a call, after the started ones. Empty counts mean equal parts.
   void run(const CollectiveCall& call, const CallOptions& options, const SourceLocation& where);
   CollectiveHandle start(const CollectiveCall& call, const CallOptions& options,
                          const SourceLocation& where);
-  /// Tells the others, who may wait in theirs, that this rank cannot make its next call; after the
-  /// started ones. Throws `reason`.
+  /// Reports to the others, which may already wait, that this rank cannot make its next call; runs
+  /// after the started calls. Throws `reason`.
   [[noreturn]] void refuse(const CallRequest& request, const Error& reason);
-  /// A number for the next group, equal on all ranks.
+  /// Returns the number of the next group, equal on all ranks.
   std::uint32_t next_group() { return ++num_groups_; }
-  /// The same memory as inputs; this object's until the next call.
+  /// Returns the same memory as inputs, valid until the next call.
   std::span<const ConstElements> as_inputs(std::span<const Elements> list);
 
   // Steps of a checked call, for GpuCalls.
-  /// The ranks compare `request`, and do nothing else.
+  /// Compares `request` between the ranks, without moving data.
   void meet(const CallRequest& request);
-  /// The engine carries out `request` on host memory.
+  /// Carries out `request` on host memory.
   void execute_on_host(const CallRequest& request);
 
  private:
   CallRequest completed(const CollectiveCall& call, const CallOptions& options,
                         const SourceLocation& where);
-  /// refuse()s what check() throws.
+  /// Calls check(); refuse()s its errors.
   template <class Check>
   auto checked(const CallRequest& request, const Check& check);
   CollectiveHandle start(const CallRequest& request);
-  /// `begin`: of a call on GPUs.
+  /// `begin` is set for a call on GPUs.
   void execute(const CallRequest& request, const DeviceEvent* begin);
-  /// The engine runs `call`, whose header is `request`'s; errors say where the ranks are.
+  /// Runs `call` with `request`'s header; adds the states of the ranks to errors.
   void located(const CallRequest& request, const CollectiveCall& call);
-  /// The engine runs `call` with header_, which is recorded.
+  /// Runs `call` with header_ and records it.
   void recorded(const CallRequest& request, const CollectiveCall& call, Duration timeout);
   void fill_header(const CallRequest& request);
   void fill_text(const CallRequest& request);
   void run_started_calls();
 
   const CommunicatorOptions options_;
-  CallRecorder recorder_;  // other ranks may ask for it as long as the engine lives
+  CallRecorder recorder_;  // other ranks may query it while the engine lives
   const std::unique_ptr<CollectiveEngine> engine_;
   const int size_;
   GpuCalls gpu_;
-  CollectiveHeader header_;  // of the call that runs; parts that stay are not written anew
-  const char* header_file_ = nullptr;  // whose end stands in header_.file
-  std::size_t name_size_ = 0;          // of header_.name
+  CollectiveHeader header_;  // header of the current call; unchanged parts are not rewritten
+  const char* header_file_ = nullptr;  // header_.file is the end of this path
+  std::size_t name_size_ = 0;          // length of header_.name
   std::uint32_t num_groups_ = 0;
   std::vector<std::size_t> even_counts_[2];
   std::vector<ConstElements> list_inputs_;
@@ -208,7 +210,7 @@ class CommunicatorState {
   CondVar changed_;
   std::deque<std::shared_ptr<PendingCall>> started_ TUTTI_GUARDED_BY(mutex_);
   bool stopping_ TUTTI_GUARDED_BY(mutex_) = false;
-  std::shared_ptr<PendingCall> last_started_;  // the caller's
+  std::shared_ptr<PendingCall> last_started_;  // owned by the caller's thread
   std::unique_ptr<Thread> thread_;             // runs started calls; made for the first one
 };
 

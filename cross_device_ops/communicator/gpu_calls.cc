@@ -1,5 +1,4 @@
-// Collectives on memory of a GPU: what is checked where they are called, who carries them out, and
-// an eye on NCCL.
+// Collectives on GPU memory: checks, the choice between NCCL and the hosts, and monitoring of NCCL.
 // SPDX-License-Identifier: Apache-2.0
 #include "cross_device_ops/communicator/gpu_calls.h"
 
@@ -44,14 +43,14 @@ GpuCalls::~GpuCalls() {
   try {
     const TimePoint end = deadline_after(Clock::system().now(), durations::kLinger);
     while (staged_ && !staged_->is_done()) {
-      if (Clock::system().now() > end) {  // copies may still come one day
+      if (Clock::system().now() > end) {  // pending copies may still run later
         static_cast<void>(std::make_unique<BufferRef>(std::move(staging_)).release());
         log_warning("calls on a GPU: its stream does not end; pinned memory is not given back");
         return;
       }
       Clock::system().sleep_for(durations::kTryAgain);
     }
-  } catch (const std::exception& error) {  // a GPU that has failed copies nothing more
+  } catch (const std::exception& error) {  // a failed GPU makes no further copies
     log(LogLevel::kError, concat("calls on a GPU: ", error.what()));
   }
 }
@@ -92,7 +91,7 @@ void GpuCalls::execute(const CallRequest& request, const DeviceEvent& begin) {
   if (engine_.size() == 1) return copy_alone(request, begin, deadline);
   if (!is_connected_) connect(request);
   if (!goes_by_nccl(request)) return execute_by_host(request, begin, deadline);
-  state_.meet(request);  // NCCL waits without end for a rank that makes another call
+  state_.meet(request);  // NCCL would wait indefinitely for a rank that makes another call
   execute_by_nccl(request, begin);
 }
 
@@ -129,7 +128,7 @@ void GpuCalls::agree(int gpu, Communicator& aside) {
           state_.options().timeout, gather);
     } catch (const Error& error) {
       reason = error.message();
-      aside.barrier();  // throws where it was not NCCL, but that a rank is gone
+      aside.barrier();  // throws if the cause is not NCCL but an exited rank
     }
   }
   if (aside.rank() == 0) {
@@ -142,7 +141,7 @@ void GpuCalls::agree(int gpu, Communicator& aside) {
 }
 
 bool GpuCalls::goes_by_nccl(const CallRequest& request) const {
-  // Of all_to_all a rank knows its own counts alone: the hosts compare them.
+  // In an all_to_all a rank knows only its own counts, so the hosts compare them.
   const std::shared_ptr<CrossDeviceOps> ops = nccl();
   if (!ops || request.options.compression || request.collective == Collective::kBarrier ||
       request.collective == Collective::kAllToAll) {
@@ -163,7 +162,7 @@ void GpuCalls::tend() {
     if (!ops->check_pending() && !is_launching_) return failed_since_.reset();
     const std::optional<Error> failure = engine_.failure_of_peer();
     if (!failure) return failed_since_.reset();
-    // A rank that has left may have finished, as this one's work will do now.
+    // A rank that left may have finished, and this rank's work may finish now, too.
     const TimePoint now = Clock::system().now();
     if (!failed_since_) failed_since_ = now;
     if (failure->code() != ErrorCode::kAborted && now - *failed_since_ < durations::kLinger) return;
@@ -180,7 +179,8 @@ namespace {
 
 constexpr StreamId kCalls = StreamId::kCompute;
 
-/// Of a buffer in pinned memory: the next one begins at a cache line.
+/// Returns the size of a buffer in pinned memory, rounded up so that the next one begins at a cache
+/// line.
 std::size_t staged_bytes(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 template <class AnyElements>
@@ -194,7 +194,7 @@ void begin_after(GpuDevice& gpu, const DeviceEvent& event) {
   gpu.with_context([&](DeviceContext& context) { context.wait(kCalls, event); });
 }
 
-/// What the caller's stream gets from now on comes after the call.
+/// Orders later work of the caller's stream after the call.
 std::shared_ptr<DeviceEvent> end(GpuDevice& gpu, const CallRequest& request) {
   return gpu.with_context([&](DeviceContext& context) {
     std::shared_ptr<DeviceEvent> done = context.record(kCalls);
@@ -207,8 +207,8 @@ ReplicaBuffer bytes_on_gpu(const ReplicaBuffer& buffer) {
   return {buffer.data, buffer.num_bytes(), DType::kUInt8, buffer.device};
 }
 
-/// An all_reduce in place: run(all), of the only buffer, or of one that holds the list's one after
-/// the other, for each call of NCCL costs as much as a kernel.
+/// Performs an in-place all_reduce by run(all), where `all` is the only buffer, or one into which
+/// the list is packed, because each NCCL call costs as much as a kernel.
 template <class Run>
 void reduce_as_one(const CallRequest& request, Device device, const Run& run) {
   if (request.outputs.size() == 1) {
@@ -254,7 +254,7 @@ void GpuCalls::execute_by_nccl(const CallRequest& request, const DeviceEvent& be
     const std::shared_ptr<CrossDeviceOps> ops = nccl();
     BufferCall call{request.collective, request.op, request.root, {}, {}, {}};
     call.group_size = static_cast<std::size_t>(engine_.size());
-    is_launching_ = true;  // for good if it throws: the communicator is closed then
+    is_launching_ = true;  // stays true after an error, which closes the communicator
     if (request.collective == Collective::kAllReduce) {
       reduce_as_one(request, device, [&](const ReplicaBuffer& all) {
         call.outputs = {&all, 1};
@@ -265,7 +265,7 @@ void GpuCalls::execute_by_nccl(const CallRequest& request, const DeviceEvent& be
       if (!request.inputs.empty()) input = on_gpu(request.inputs[0], device);
       if (request.has_result(engine_.rank())) output = on_gpu(request.outputs[0], device);
       std::vector<std::size_t> counts(request.counts.begin(), request.counts.end());
-      if (!call.reduces()) {  // what is copied is bytes: those may begin anywhere
+      if (!call.reduces()) {  // copied data are bytes, which need no alignment
         input = bytes_on_gpu(input);
         output = bytes_on_gpu(output);
         for (std::size_t& count : counts) count *= size_of(request.dtype);
@@ -302,11 +302,11 @@ void GpuCalls::execute_by_host(const CallRequest& request, const DeviceEvent& be
       if (!in_place) num_bytes += staged_bytes(output.num_bytes());
     }
     if (num_bytes > (staging_ ? staging_->size() : 0)) {
-      if (staged_) wait(gpu, *staged_, deadline);  // others may get the memory next
+      if (staged_) wait(gpu, *staged_, deadline);  // the memory may be reused by others
       staging_ = allocate_pinned(num_bytes);
     }
     std::byte* place = staging_ ? staging_->data() : nullptr;
-    // In one stream with the copies of the call before, which may still read this memory.
+    // The same stream also has the copies of the previous call, which may still read this memory.
     staged_ = gpu.with_context([&](DeviceContext& context) {
       context.wait(kCalls, begin);
       const auto stage = [&](auto& elements, bool is_read) {

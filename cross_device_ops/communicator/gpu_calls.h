@@ -21,62 +21,65 @@ namespace tutti::internal {
 struct CallRequest;
 class CommunicatorState;
 
-/// By NCCL where all ranks can, else by the host: in pinned memory, with the communicator's engine.
-/// All work but NCCL's own goes into the device's compute stream, which waits for the caller's
-/// stream before and for which that waits after. Threads: begin() by the caller, tend() by any,
-/// the rest by one at a time.
+/// Carries out calls on GPU memory: with NCCL if all ranks can use it, else through the host, in
+/// pinned memory with the communicator's engine. All work except NCCL's own is queued in the
+/// device's compute stream. That stream waits for the caller's stream first, and the caller's
+/// stream waits for it afterwards. Threads: begin() on the caller's thread, tend() on any, the
+/// other functions on one at a time.
 class GpuCalls {
  public:
   explicit GpuCalls(CommunicatorState& state);
-  /// Waits for NCCL and for copies of pinned memory, some seconds.
+  /// Waits for NCCL and for copies of pinned memory, for some seconds.
   ~GpuCalls();
   GpuCalls(const GpuCalls&) = delete;
   GpuCalls& operator=(const GpuCalls&) = delete;
 
-  /// What is noted where a call is made.
+  /// State recorded when a call is made.
   struct Begun {
     std::shared_ptr<void> selection;     // see DeviceBackend::keep_selection()
-    std::shared_ptr<DeviceEvent> event;  // what the stream held
+    std::shared_ptr<DeviceEvent> event;  // end of the stream's earlier work
   };
-  /// Throws kUnavailable where there is no such GPU, kInvalidArgument for another one than in
-  /// earlier calls and for buffers that lie elsewhere, kFailedPrecondition for a captured stream.
+  /// Records the call's position in its stream. Throws kUnavailable if there is no such GPU,
+  /// kInvalidArgument for another GPU than in earlier calls and for buffers in other memory,
+  /// kFailedPrecondition for a captured stream.
   Begun begin(const CallRequest& request);
 
-  /// Carries out a checked call whose begin() noted `begin`. Calls by NCCL return when the work is
-  /// in the streams; those by the host wait for what is before the call in the stream.
+  /// Carries out a checked call whose begin() returned the event `begin`. Calls with NCCL return
+  /// when the work is in the streams; those through the host wait for the earlier work of the
+  /// stream.
   void execute(const CallRequest& request, const DeviceEvent& begin);
-  /// Ends what NCCL does when a rank has aborted or is gone, and this communicator when NCCL has
-  /// failed. About ten times a second.
+  /// Ends NCCL's work if a rank has aborted or exited, and this communicator if NCCL has failed.
+  /// Called about ten times a second.
   void tend();
 
  private:
   static GpuDevice& gpu_of(const CallRequest& request);
   std::shared_ptr<CrossDeviceOps> nccl() const;
-  /// The ranks agree who carries out calls, in their first one.
+  /// Agrees with the other ranks, in their first call, on who carries out calls.
   void connect(const CallRequest& request);
   void agree(int gpu, Communicator& aside);
-  /// The same on all ranks.
+  /// Returns true for calls with NCCL; equal on all ranks.
   bool goes_by_nccl(const CallRequest& request) const;
-  /// All ranks have come.
+  /// Requires: all ranks have joined the call.
   void execute_by_nccl(const CallRequest& request, const DeviceEvent& begin);
   void execute_by_host(const CallRequest& request, const DeviceEvent& begin, TimePoint deadline);
   void copy_alone(const CallRequest& request, const DeviceEvent& begin, TimePoint deadline);
-  /// What body() throws ends the calls of all ranks, which wait for this one.
+  /// Calls body(); an error ends the calls of all ranks, which wait for this one.
   template <class Body>
   void for_all(const CallRequest& request, const Body& body);
   void wait(GpuDevice& gpu, const DeviceEvent& event, TimePoint deadline);
 
   CommunicatorState& state_;
   CollectiveEngine& engine_;
-  std::optional<int> gpu_;  // begin() alone
+  std::optional<int> gpu_;  // set by begin()
   bool is_connected_ = false;
   std::atomic<bool> is_launching_{false};
   BufferRef staging_;                      // pinned
-  std::shared_ptr<DeviceEvent> staged_;    // comes after the last copy to or from there
-  std::optional<TimePoint> failed_since_;  // tend() alone
-  bool has_failed_ = false;                // tend() alone
+  std::shared_ptr<DeviceEvent> staged_;    // end of the last copy to or from staging_
+  std::optional<TimePoint> failed_since_;  // used by tend() only
+  bool has_failed_ = false;                // used by tend() only
   mutable Mutex mutex_;
-  std::shared_ptr<CrossDeviceOps> ops_ TUTTI_GUARDED_BY(mutex_);  // NCCL, or nothing
+  std::shared_ptr<CrossDeviceOps> ops_ TUTTI_GUARDED_BY(mutex_);  // null without NCCL
 };
 
 }  // namespace tutti::internal

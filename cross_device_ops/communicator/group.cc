@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::uint8_t kNoGroup = 2;
 
-/// Returns why this rank cannot name `members`; nothing if it can.
+/// Returns the error in `members`; empty if there is none.
 std::string mistake_in(const Communicator& communicator, const std::vector<int>& members) {
   const int rank = communicator.rank(), size = communicator.size();
   for (std::size_t i = 0; i < members.size(); ++i) {
@@ -23,7 +23,7 @@ std::string mistake_in(const Communicator& communicator, const std::vector<int>&
                 join(members));
 }
 
-/// Throws, on all ranks or on none. Row r of `table` has a 1 for each member of the group that rank
+/// Throws on all ranks or on none. Row r of `table` has a 1 for each member of the group that rank
 /// r named.
 void require_consistent(std::span<const std::uint8_t> table, std::size_t size) {
   const auto row = [&](std::size_t rank) { return table.subspan(rank * size, size); };
@@ -57,7 +57,7 @@ std::unique_ptr<Communicator> Communicator::group(const std::vector<int>& member
                                                   const SourceLocation& where) {
   const std::string mistake = mistake_in(*this, members);
   const auto n = static_cast<std::size_t>(size());
-  // The others wait for what this rank names.
+  // Even after a mistake this rank takes part, because the others wait for its row.
   std::vector<std::uint8_t> own(n, mistake.empty() ? 0 : kNoGroup), table(n * n);
   for (const int member : members) {
     if (mistake.empty()) own[static_cast<std::size_t>(member)] = 1;

@@ -1,4 +1,4 @@
-// Which engine a communicator's name stands for.
+// Choice of a communicator's engine by its algorithm's name.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
@@ -15,7 +15,7 @@ namespace {
 
 using Communicators = std::vector<std::unique_ptr<Communicator>>;
 
-// Every rank of a plugin waits for the others while it is made, so each is made by a thread.
+// The construction of a plugin's rank waits for the other ranks, so each rank needs a thread.
 Communicators each_by_a_thread(const std::vector<Group>& groups,
                                const CommunicatorOptions& options) {
   Communicators communicators(groups.size());
@@ -58,7 +58,7 @@ std::unique_ptr<Communicator> make_communicator(std::shared_ptr<Transport> trans
                                                 const CommunicatorOptions& options) {
   const bool is_canonical = options.algorithm == "canonical" || options.algorithm == "auto";
   if (is_canonical && transport->host_memory()) {
-    // Nothing is faster between ranks of one host.
+    // This is the fastest engine between ranks of one host.
     return std::make_unique<Communicator>(
         internal::window_engine(std::move(transport), options.algorithm), options);
   }

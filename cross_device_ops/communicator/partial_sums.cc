@@ -61,7 +61,7 @@ MutableTensor PartialSums::make_buffer(std::size_t count, DType dtype) {
     return {shape, dtype, *allocator_};
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kResourceExhausted) throw;
-    // Right, but each sum then copies it through a window.
+    // The result is correct, but each sum is then copied through a window.
     log_warning_once(concat("Sums of gradients are slower than they could be: ", error.message()));
     return {shape, dtype, Device{}};
   }
@@ -126,7 +126,7 @@ void PartialSums::reduce_scatter_nodes(std::span<const Elements> partials, std::
     return wire && node.count == 1 ? size_of(*wire) : element;
   };
 
-  // Slice w of each partial sum, in rank order.
+  // For each rank w: slice w of each partial sum.
   const BufferRef sent = allocate(count * partials.size() * element);
   std::vector<std::size_t> send_bytes, receive_bytes;
   std::byte* place = sent->data();

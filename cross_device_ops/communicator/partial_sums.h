@@ -1,4 +1,4 @@
-// Sums over all replicas of several ranks, each of which has added up its own.
+// Sums over all replicas of several ranks, each of which has already summed its own.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -14,34 +14,35 @@
 
 namespace tutti::internal {
 
-/// Every rank of a communicator has some replicas, numbered over all ranks in rank order. Before a
-/// sum each rank adds up its replicas: to one *partial sum*, or to several where the canonical
-/// order needs more. Threads: as Communicator.
+/// Sums over replicas that are numbered over all ranks of a communicator in rank order. Before a
+/// sum, each rank adds its own replicas: to one *partial sum*, or to several if the canonical order
+/// needs more. Thread safety as Communicator.
 class PartialSums {
  public:
-  /// `counts`: replicas of each rank. The communicator outlives this object. `is_canonical`: sums
-  /// have the canonical order; otherwise each rank has one partial sum.
+  /// `counts`: replicas of each rank. The communicator must outlive this object. `is_canonical`:
+  /// sums have the canonical order; otherwise each rank has one partial sum.
   PartialSums(Communicator& communicator, std::span<const std::int32_t> counts, bool is_canonical);
 
-  /// Nodes that this rank adds up itself, one buffer each. CanonicalNode::first: 0 is this rank's
-  /// first replica.
+  /// Returns the nodes that this rank sums itself, one buffer each. CanonicalNode::first counts
+  /// from this rank's first replica.
   std::span<const CanonicalNode> nodes() const { return nodes_; }
-  /// The type in which partial sums of `dtype` are made: 16-bit numbers as float32, so that they
-  /// are rounded once.
+  /// Returns the type of partial sums of `dtype`: float32 for 16-bit numbers, so that they are
+  /// rounded once.
   static DType sum_dtype(DType dtype);
-  /// For a partial sum: in memory that the calls below reach without a copy, where there is such.
+  /// Returns a buffer for a partial sum, in memory that the calls below access without a copy, if
+  /// there is such memory.
   MutableTensor make_buffer(std::size_t count, DType dtype);
 
-  /// Begins to add up all ranks' partial sums: `partials[i]` holds that of nodes()[i]. The sum over
-  /// all replicas is in partials[0] when the handle's wait() returned. All partials have one length
-  /// and one sum_dtype(), and stay where they are until then. Of `options` name and id count.
-  /// `wire`: a 16-bit type that holds all that replicas give (float32) exactly: partial sums of one
-  /// replica travel in it. The same bits.
+  /// Starts the sum of all ranks' partial sums; `partials[i]` is that of nodes()[i]. After the
+  /// handle's wait(), partials[0] holds the sum over all replicas. All partials have one length and
+  /// one sum_dtype(), and must stay valid until then. Only name and id of `options` are used.
+  /// `wire`: a 16-bit type that represents all replicas' values (float32) exactly; partial sums of
+  /// a single replica are then sent in this type. The bits are the same.
   CollectiveHandle start_all_reduce(std::span<const Elements> partials, const CallOptions& options,
                                     std::optional<DType> wire = std::nullopt);
-  /// Same as start_all_reduce(), but rank r gets counts[r] elements alone, in `own`, of
-  /// sum_dtype(). Each of `partials` has those of rank 0, then those of rank 1, and so on. Half of
-  /// the bytes of a sum that all get.
+  /// Same as start_all_reduce(), but rank r receives only counts[r] elements, in `own`, of
+  /// sum_dtype(). Each of `partials` holds the elements of rank 0, then those of rank 1, and so on.
+  /// Needs half of the bytes of start_all_reduce().
   CollectiveHandle start_reduce_scatter(std::span<const Elements> partials, const Elements& own,
                                         std::span<const std::size_t> counts,
                                         const CallOptions& options,
@@ -62,9 +63,9 @@ class PartialSums {
   const std::size_t size_;
   const std::size_t rank_;
   const std::shared_ptr<BufferAllocator> allocator_;  // nullptr: all memory is alike
-  std::vector<int> first_of_;                         // by rank, and one more: all replicas
+  std::vector<int> first_of_;                         // by rank, then the total
   std::vector<CanonicalNode> nodes_;
-  bool by_nodes_ = false;    // ranks' replicas are no whole halves of the canonical tree
+  bool by_nodes_ = false;    // some rank's replicas are not a whole half of the tree
   bool any_single_ = false;  // some rank has a partial sum of one replica
 };
 

@@ -1,4 +1,4 @@
-// Tensors to memory and back around a rank's collectives.
+// Tensor overloads of a rank's collectives.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cross_device_ops/communicator.h"
 
@@ -10,8 +10,8 @@
 namespace tutti {
 namespace {
 
-/// A communicator works on host memory, so a GPU's tensor travels through a copy there and the
-/// host waits for it: said once, for between GPUs there are faster ways.
+/// A communicator works on host memory, so a tensor on a GPU is copied to the host, which waits for
+/// the copy. Logged once, because there are faster ways between GPUs.
 Tensor on_host(const Communicator& communicator, const Tensor& tensor) {
   if (tensor.device().type == DeviceType::kCpu) return tensor;
   log_warning_once(concat("communicator '", communicator.name(),
@@ -62,7 +62,7 @@ Tensor all_gather(Communicator& communicator, const Tensor& value, CallOptions o
                         options, where);
   }
   const Tensor own = on_host(communicator, value);
-  // Everything but the first dimension is equal, and so compared; that is exchanged.
+  // All dimensions but the first must be equal, so they are compared; the first is exchanged.
   const Shape rest = own.shape().with_dim(0, 1);
   options.shape = &rest;
   const std::vector<std::int64_t> rows = {own.shape()[0]};
