@@ -1,4 +1,5 @@
-// Headers by messages, data by MPI: collective calls, types and reductions in its words.
+// Engine with headers by messages and data by MPI; collectives, types and reductions in MPI's
+// terms.
 // SPDX-License-Identifier: Apache-2.0
 #include "cross_device_ops/collective_engine.h"
 
@@ -35,7 +36,7 @@ MPI_Op commutative(MPI_User_function* function) {
   return op;
 }
 
-/// Made once, and left to MPI_Finalize.
+/// Made once, and freed by MPI_Finalize.
 struct OwnOps {
   MPI_Op min32 = commutative(combine_for_mpi<ReduceOp::kMin, DType::kFloat32>);
   MPI_Op max32 = commutative(combine_for_mpi<ReduceOp::kMax, DType::kFloat32>);
@@ -50,8 +51,8 @@ const OwnOps& own_ops() {
   return ops;
 }
 
-/// For collectives that combine: the number itself; bool is a byte of 0 or 1. Not for 16-bit types,
-/// which communicators give as float32.
+/// Returns the numeric type for collectives that combine; bool is a byte with the value 0 or 1. Not
+/// for 16-bit types, which communicators pass as float32.
 MPI_Datatype mpi_number(DType dtype) {
   switch (dtype) {
     case DType::kFloat32:
@@ -72,7 +73,7 @@ MPI_Datatype mpi_number(DType dtype) {
   fail(ErrorCode::kInternal, "mpi: has no reductions of ", dtype);
 }
 
-/// For those that copy, at any alignment.
+/// Returns the type for collectives that copy, at any alignment.
 MPI_Datatype mpi_bytes(DType dtype) {
   switch (size_of(dtype)) {
     case 1:
@@ -86,9 +87,9 @@ MPI_Datatype mpi_bytes(DType dtype) {
   }
 }
 
-/// SUM, PRODUCT, MIN or MAX: MPI's own, but for MIN and MAX of floating types, where MPI leaves
-/// open what becomes of a NaN (here it wins), and sums of bytes, which Open MPI 4 saturates on
-/// processors with AVX (here they wrap around).
+/// Returns SUM, PRODUCT, MIN or MAX: MPI's own, except for MIN and MAX of floating types, where MPI
+/// does not define the result with a NaN (here NaN wins), and sums of bytes, which Open MPI 4
+/// saturates on processors with AVX (here they wrap around).
 MPI_Op mpi_op(ReduceOp op, DType dtype) {
   const bool wide = dtype == DType::kFloat64;
   switch (op) {
@@ -108,13 +109,14 @@ MPI_Op mpi_op(ReduceOp op, DType dtype) {
   fail(ErrorCode::kInternal, "mpi: MEAN is SUM and a division; the caller divides");
 }
 
-/// MPI wants a call to be in place on all ranks or on none, and chooses its algorithm by that; ours
-/// may differ, and a rank that stands in knows nothing of the others. So every call is in place.
+/// MPI requires a call to be in place on all ranks or on none, and chooses its algorithm
+/// accordingly. The callers' choices may differ, and a rank that makes a call on copies does not
+/// know the others'. So every call is in place.
 void bring(const ConstElements& input, std::byte* place) {
   if (input.data != place && input.count > 0) std::memcpy(place, input.data, input.num_bytes());
 }
 
-/// The counts, and where each part begins.
+/// Converts counts to MPI's, with the offset of each part.
 void set_parts(std::span<const std::size_t> parts, std::vector<int>& counts,
                std::vector<int>& offsets) {
   std::size_t sum = 0;
@@ -133,13 +135,13 @@ bool lies_within(const Elements& part, const ConstElements& whole) {
   return !before(part.data, whole.data) && before(part.data, whole.data + whole.num_bytes());
 }
 
-/// A call of one input and one output, ended when test() says so. Its memory is the caller's and
-/// MPI's until then. `on_copies`: it has its own, for a rank that leaves before its data: others,
-/// who have seen it come, may have begun with theirs, and MPI ends their call only when all have
-/// begun. Threads: one.
+/// A call with one input and one output, which ends when test() returns true. Until then the
+/// caller's memory is in use by MPI. `on_copies`: the call uses its own memory, for a rank that
+/// fails before its data call. Other ranks that saw it join may have begun their call, which MPI
+/// ends only when all ranks have begun. Not thread-safe.
 class MpiCall {
  public:
-  /// Begins. Throws kOutOfRange for more elements than MPI can count.
+  /// Begins the call. Throws kOutOfRange for more elements than MPI can count.
   MpiCall(const CollectiveCall& call, MpiRuntime& runtime, MPI_Comm comm, int rank,
           bool on_copies = false)
       : runtime_(runtime), comm_(comm), rank_(rank) {
@@ -153,7 +155,7 @@ class MpiCall {
   }
   MpiCall(const MpiCall&) = delete;
   MpiCall& operator=(const MpiCall&) = delete;
-  /// Makes progress; whether it has ended.
+  /// Makes progress; returns true if the call has ended.
   bool test() {
     if (ended_) return true;
     {
@@ -249,7 +251,7 @@ class MpiCall {
   Elements output_;
   // MPI reads these until the call has ended.
   std::vector<int> counts_, offsets_, receive_counts_, receive_offsets_;
-  BufferRef result_;  // where the output lies within the input
+  BufferRef result_;  // result, if the output is within the input
   std::vector<BufferRef> copies_;
   MPI_Request request_ = MPI_REQUEST_NULL;
   bool ended_ = false;
@@ -258,15 +260,15 @@ class MpiCall {
 using durations::kLastWords;
 using durations::kLinger;
 
-// For making MPI's groups: Open MPI sends messages of such a tag among those of the transport,
-// which has lower tags. Every MPI has tags up to 32767.
+// Tags for creating MPI groups: Open MPI sends messages with such a tag on the transport's
+// communicator, whose own tags are lower. Every MPI supports tags up to 32767.
 constexpr int kFirstTag = 1000;
 constexpr int kNumTags = 32767 - kFirstTag;
 
-/// What the ranks of a group tell each other while it is made.
+/// Exchanged between the ranks of a group while it is made.
 struct Introduction {
-  std::int32_t process = 0;  // of MPI_COMM_WORLD
-  std::int32_t tag = 0;      // rank 0's counts
+  std::int32_t process = 0;  // rank in MPI_COMM_WORLD
+  std::int32_t tag = 0;      // rank 0's is used
 };
 
 std::vector<Introduction> introduce(const RankLink& link, int process, TimePoint deadline) {
@@ -286,7 +288,7 @@ void require_own_processes(const std::vector<Introduction>& all) {
   }
 }
 
-/// MPI's own group of these ranks, numbered as they are. Blocks until all have called.
+/// Makes MPI's group of these ranks, numbered alike. Collective: blocks until all have called.
 MPI_Comm make_comm(MpiRuntime& runtime, const std::vector<Introduction>& ranks) {
   std::vector<int> processes;
   for (const Introduction& rank : ranks) processes.push_back(rank.process);
@@ -315,18 +317,19 @@ class MpiEngine final : public MeetingEngine {
     comm_ = make_comm(runtime_, ranks);
   }
   ~MpiEngine() override {
-    // Where a call was given up MPI may still need it.
+    // MPI may still need the communicator of an abandoned call.
     if (comm_ == MPI_COMM_NULL || is_closed() || !runtime_.is_usable()) return;
     const MpiRuntime::Calls guard(runtime_);
     MPI_Comm_free(&comm_);
   }
 
   std::string_view name() const override { return "mpi"; }
-  /// Not 16-bit numbers, which MPI has not; the communicator brings them as float32.
+  /// Excludes 16-bit numbers, which MPI lacks; the communicator passes them as float32.
   bool supports(Collective collective, ReduceOp op, DType dtype) const override {
     return !combines(collective) || (can_combine(op, dtype) && !is_half(dtype));
   }
-  /// MPI only recommends it; Open MPI and MPICH do the same steps for the same call and ranks.
+  /// MPI only recommends this; Open MPI and MPICH perform the same steps for the same call and
+  /// ranks.
   Determinism determinism() const override { return Determinism::kRunToRun; }
   std::unique_ptr<CollectiveEngine> subgroup(const std::vector<int>& ranks,
                                              std::uint32_t number) override {
@@ -342,7 +345,7 @@ class MpiEngine final : public MeetingEngine {
     if (call.collective == Collective::kAllToAll) return true;
     return header.count > 0 && header.count <= INT_MAX;
   }
-  // All ranks have come, so all begin, whatever has happened since.
+  // All ranks have joined, so all begin, whatever has happened since.
   void carry_out(const CollectiveCall& call, const CollectiveHeader& header,
                  TimePoint deadline) override {
     MpiCall running(call, runtime_, comm_, rank());
@@ -357,7 +360,7 @@ class MpiEngine final : public MeetingEngine {
     }
     give_up(running, header);
   }
-  /// Helps those who have begun theirs.
+  /// Lets the calls of other ranks end that have already begun.
   void missed(const CollectiveCall& call) override {
     if (!runtime_.is_usable()) return;
     const auto stand_in = std::make_shared<MpiCall>(call, runtime_, comm_, rank(), true);

@@ -43,8 +43,9 @@ Holder& holder() {
   return instance;
 }
 
-/// A process that failed does not finalise: it would wait for the others, who wait for it. So may
-/// one that calls exit(0) in the middle of a step, which says goodbye first.
+/// Finalises MPI. A process that failed must not: it would wait for the others, which wait for it.
+/// This can also happen to a process that calls exit(0) in the middle of a step, so it closes its
+/// transports first.
 void finalize_at_exit(int status, void*) {
   if (status != 0 || !holder().may_finalize || is_finalized()) return;
   MpiRuntime* runtime = nullptr;
@@ -70,9 +71,9 @@ int initialize() {
     MPI_Query_thread(&level);
   } else {
     check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level), "MPI_Init_thread");
-    // Open MPI reports the errors of its non-blocking collectives to this one.
+    // Open MPI reports the errors of its non-blocking collectives to this handler.
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-    holder();  // made before the handler is known, so that it still is there when that runs
+    holder();  // constructed before on_exit(), so that it outlives the handler
     ::on_exit(finalize_at_exit, nullptr);
   }
   if (level < MPI_THREAD_SERIALIZED) {
@@ -84,7 +85,7 @@ int initialize() {
   return level;
 }
 
-/// Why "mpi" cannot be used by this process, in one line; empty when it can.
+/// Returns why this process cannot use "mpi", in one line; empty if it can.
 std::string why_no_mpi() {
   if (is_finalized()) return "mpi: MPI was finalised";
   if (is_initialized() || is_started_by_mpi()) return {};
@@ -164,8 +165,8 @@ void check_mpi(int code, std::string_view function) {
 }
 
 bool poll_until(TimePoint deadline, const std::function<bool()>& ready) {
-  // MPI wakes nobody. Others get the core first; then this thread sleeps for an eighth of the
-  // time that it has waited.
+  // MPI does not wake threads. This thread first yields its core; later it sleeps for an eighth of
+  // the time that it has waited.
   const TimePoint begin = Clock::system().now();
   for (;;) {
     if (ready()) return true;

@@ -1,4 +1,4 @@
-// MPI in this process: initialised once, used politely, finalised by whoever initialised it.
+// MPI in this process: initialised once, finalised only if tutti initialised it.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -16,41 +16,43 @@
 
 namespace tutti::internal {
 
-/// Lives from the first get() to the end of the process. Threads: any.
+/// Lives from the first get() to the end of the process. Thread-safe.
 class MpiRuntime {
  public:
-  /// The first call initialises MPI with MPI_THREAD_MULTIPLE, unless the program has; every process
-  /// of the job must make it. What was initialised here is finalised when the program ends with
-  /// exit code 0. A program that ends otherwise leaves that undone, so that its launcher ends the
-  /// other processes. Throws as mpi_engine() does.
+  /// Initialises MPI with MPI_THREAD_MULTIPLE in the first call, unless the program has done so.
+  /// Every process of the job must make this call. If tutti initialised MPI, it finalises it when
+  /// the program ends with exit code 0. With another exit code it does not, so that the launcher
+  /// ends the other processes. Throws as mpi_engine() does.
   static MpiRuntime& get();
 
   explicit MpiRuntime(int thread_level);
   MpiRuntime(const MpiRuntime&) = delete;
   MpiRuntime& operator=(const MpiRuntime&) = delete;
 
-  /// This process among all of the job.
+  /// Returns this process's number among all processes of the job.
   int rank() const { return rank_; }
   int size() const { return size_; }
-  /// MPI_COMM_WORLD's processes; errors are returned and no other code sends there.
+  /// Returns a communicator of MPI_COMM_WORLD's processes on which errors are returned and no other
+  /// code sends.
   MPI_Comm comm() const { return comm_; }
 
-  /// Throws when MPI was finalised, and the reason of retire().
+  /// Throws if MPI was finalised, or the reason of retire().
   void require_usable();
   bool is_usable() noexcept;
-  /// From now on this process makes no MPI call, not even MPI_Finalize. The first reason counts.
+  /// Forbids further MPI calls of this process, including MPI_Finalize. Only the first reason
+  /// counts.
   void retire(const std::string& reason) noexcept;
 
-  /// Keeps what MPI may still use until it is finalised.
+  /// Keeps memory that MPI may still use until it is finalised.
   void keep(std::shared_ptr<void> used);
 
-  /// Has close_transports() call `close`; its transport may have been closed before.
+  /// Registers `close` for close_transports(); the transport may already be closed by then.
   void before_finalize(std::function<void()> close);
-  /// Ends the transports that a program leaves open when it exits: MPI_Finalize waits for the other
-  /// processes, which may wait for a message of this one.
+  /// Closes the transports that are still open when the program exits: MPI_Finalize waits for the
+  /// other processes, which may wait for a message of this one.
   void close_transports();
 
-  /// Held around MPI calls: keeps threads apart where MPI cannot.
+  /// Guard around MPI calls that serialises threads if MPI cannot.
   class Calls {
    public:
     explicit Calls(MpiRuntime& runtime) {
@@ -76,11 +78,11 @@ class MpiRuntime {
   std::vector<std::function<void()>> closing_ TUTTI_GUARDED_BY(reason_mutex_);
 };
 
-/// Throws kUnavailable with MPI's text when `code` is an error: "mpi: rank 2: MPI_Isend: ...".
+/// Throws kUnavailable with MPI's text if `code` is an error: "mpi: rank 2: MPI_Isend: ...".
 void check_mpi(int code, std::string_view function);
 
-/// Looks again and again, first giving way to other threads, then sleeping in between, until
-/// `ready()` or the deadline; returns ready().
+/// Polls `ready()` until it is true or the deadline has passed, first yielding to other threads,
+/// then sleeping between polls; returns ready().
 bool poll_until(TimePoint deadline, const std::function<bool()>& ready);
 
 }  // namespace tutti::internal

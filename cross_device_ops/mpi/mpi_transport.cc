@@ -1,5 +1,5 @@
-// Messages by MPI: frames and the hub that sends, receives and hands them on; which processes and
-// rank a group is of; offers, answers and chunks; cancelling, aborting, closing.
+// Messages by MPI: frames and their dispatch; processes and ranks of a group; offers, answers and
+// chunks; cancelling, aborting, closing.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cross_device_ops/mpi/mpi_transport.h"
 
@@ -40,32 +40,32 @@ void copy(std::span<const std::byte> from, std::byte* to) {
 
 }  // namespace
 
-/// The content of one MPI message between two ranks: a header and bytes, in memory of its own. The
-/// processes of an MPI job are of one build.
+/// Content of one MPI message between two ranks: a header and bytes, in memory of its own. All
+/// processes of an MPI job run the same build.
 struct MpiFrame {
   enum class Kind : std::uint16_t {
-    kHello,    // the rank is there
+    kHello,    // the rank has connected
     kMessage,  // a short message: head and body
-    kOffer,    // the head of a long one; its body waits for kAccept
-    kAccept,   // of an offer: send the body
-    kRefuse,   // of an offer: its receiver does not want the body (any more)
+    kOffer,    // head of a long message, whose body waits for kAccept
+    kAccept,   // answer to an offer: send the body
+    kRefuse,   // answer to an offer: the body is not wanted (any more)
     kChunk,    // the next part of an accepted body
-    kCancel,   // an offer is taken back
-    kAbort,    // the group is ended; the text says why
-    kGoodbye,  // the rank is gone
+    kCancel,   // withdraws an offer
+    kAbort,    // the group has ended; the text is the reason
+    kGoodbye,  // the rank's transport has closed
   };
   struct Header {
     Kind kind = Kind::kHello;
     std::uint16_t head_bytes = 0;
-    std::int32_t from = 0;  // ranks of the channel
+    std::int32_t from = 0;  // ranks within the channel
     std::int32_t to = 0;
     std::uint64_t channel = 0;
     std::uint64_t tag = 0;
-    std::uint64_t body_bytes = 0;  // of the whole body, of which a frame may hold a part or none
-    std::uint64_t id = 0;          // of a message, among all that its sender has sent
+    std::uint64_t body_bytes = 0;  // of the whole body, not of the frame
+    std::uint64_t id = 0;          // of a message, unique among its sender's messages
   };
 
-  /// An empty one, to be received into.
+  /// Makes an uninitialised receive frame of `num_bytes` bytes.
   explicit MpiFrame(std::size_t num_bytes)
       : size(num_bytes), bytes(std::make_unique_for_overwrite<std::byte[]>(num_bytes)) {}
   MpiFrame(const Header& header, std::span<const std::byte> head, std::span<const std::byte> body)
@@ -96,12 +96,12 @@ struct MpiFrame {
   std::unique_ptr<std::byte[]> bytes;
 };
 
-/// All frames that this process sends and receives, and whom they are for. One per process.
-/// Everything but get() and drive() is called with mutex() held; what it calls is called so, too.
-/// Frames of one process arrive in the order in which they were posted.
+/// All frames that this process sends and receives, dispatched to their receivers. One per process.
+/// Requires: mutex() held, except for get() and drive(); callbacks also run with it held. Frames of
+/// one process arrive in the order in which they were posted.
 class MpiHub {
  public:
-  /// A channel is a group of ranks; several of them may be this process.
+  /// A channel is a group of ranks, of which several may be in this process.
   struct Address {
     std::uint64_t channel = 0;
     int rank = 0;
@@ -118,7 +118,7 @@ class MpiHub {
     return hub;
   }
   explicit MpiHub(MpiRuntime& runtime) : runtime_(runtime) {}
-  // At the end of the process: what MPI still reads must outlive its finalising.
+  // Runs at the end of the process: memory that MPI still reads must outlive MPI_Finalize.
   ~MpiHub() {
     try {
       if (runtime_.is_usable()) {
@@ -133,22 +133,22 @@ class MpiHub {
 
   Mutex& mutex() { return mutex_; }
   MpiRuntime& runtime() { return runtime_; }
-  /// How often the rank of the group has been opened before: a number that its other ranks get,
-  /// too.
+  /// Returns how many times this rank's group has been opened before; the other ranks of the group
+  /// get the same number.
   std::uint64_t next_number(const Address& group) { return numbers_[group]++; }
-  /// From now on `receiver` gets what is sent there, beginning with what came before.
+  /// Calls `receiver` for the address's frames, beginning with those that arrived earlier.
   void open(const Address& address, const Receiver& receiver) {
     Channel& channel = channels_[address];
     channel.receiver = receiver;
     for (MpiFrame& frame : std::exchange(channel.early, {})) receiver(std::move(frame));
   }
-  /// What comes later is thrown away.
+  /// Discards later frames.
   void close(const Address& address) {
     Channel& channel = channels_[address];
     channel = {};
     channel.is_closed = true;
   }
-  /// Sends; `done` is called when MPI has the bytes.
+  /// Sends a frame; calls `done` when MPI has sent the bytes.
   void post(int process, MpiFrame frame, std::function<void()> done) {
     runtime_.require_usable();
     Transfer& sent = transfers_.emplace_back(
@@ -158,14 +158,16 @@ class MpiHub {
                         process, kTag, runtime_.comm(), &sent.request),
               "MPI_Isend");
   }
-  /// Whether `ended()`, which is called with the mutex; if not, moves bytes and looks again.
+  /// Returns `ended()`, which is called with the mutex held. If it is false, moves bytes and calls
+  /// it again.
   bool drive(const std::function<bool()>& ended) {
     MutexLock lock(mutex_);
     if (ended()) return true;
     progress();
     return ended();
   }
-  /// The same for what is set with the mutex held. One thread moves the bytes, others return.
+  /// Overload for a flag that is set with the mutex held. One thread moves the bytes; other threads
+  /// return.
   bool drive(const std::atomic<bool>& ended) {
     if (ended || is_driven_.exchange(true)) return ended;
     struct Release {
@@ -177,17 +179,17 @@ class MpiHub {
   }
 
  private:
-  /// A frame that MPI has.
+  /// A frame in MPI's hands.
   struct Transfer {
     MPI_Request request = MPI_REQUEST_NULL;  // null: ended
     MpiFrame frame;
     bool is_send = false;
-    int sender = 0;                   // process that a received one comes from
-    std::function<void()> done = {};  // of a sent one
+    int sender = 0;                   // process of a received frame
+    std::function<void()> done = {};  // set for a sent frame
   };
   struct Channel {
-    Receiver receiver;            // of one that is open
-    std::vector<MpiFrame> early;  // of one that is not open yet
+    Receiver receiver;            // set if open
+    std::vector<MpiFrame> early;  // frames that arrived before open()
     bool is_closed = false;
   };
   static constexpr int kTag = 7;
@@ -201,7 +203,8 @@ class MpiHub {
       if (!find_frames() && !any_ended) break;
     }
   }
-  /// Returns true if any has ended. One call for all: each makes MPI look at everything.
+  /// Returns true if any transfer has ended. Uses one MPI call for all, because each call makes MPI
+  /// check everything.
   bool end_transfers() {
     std::vector<MPI_Request> requests;
     for (const Transfer& transfer : transfers_) requests.push_back(transfer.request);
@@ -218,7 +221,7 @@ class MpiHub {
     auto request = requests.begin();
     for (Transfer& transfer : transfers_) transfer.request = *request++;
     bool any = false;
-    std::set<int> held_back;  // senders: a long frame holds back the short ones behind it
+    std::set<int> held_back;  // senders: a long frame holds back the short ones after it
     std::size_t left = requests.size();
     for (auto transfer = transfers_.begin(); left > 0; --left) {
       const bool is_late = transfer->request != MPI_REQUEST_NULL ||
@@ -231,12 +234,12 @@ class MpiHub {
       Transfer ended = std::move(*transfer);
       transfer = transfers_.erase(transfer);
       any = true;
-      // May post more, at the end of the list.
+      // The callback may post more, at the end of the list.
       ended.is_send ? ended.done() : dispatch(std::move(ended.frame));
     }
     return any;
   }
-  /// Begins to receive the frames that have come; whether there were any.
+  /// Begins to receive the frames that have arrived; returns true if there were any.
   bool find_frames() {
     const MpiRuntime::Calls guard(runtime_);
     for (int num_found = 0; num_found < kFramesAtOnce; ++num_found) {
@@ -261,14 +264,14 @@ class MpiHub {
     }
     const MpiFrame::Header header = frame.header();
     Channel& channel = channels_[{header.channel, header.to}];
-    const Receiver receiver = channel.receiver;  // it may close its channel
+    const Receiver receiver = channel.receiver;  // a copy, because it may close its channel
     if (receiver) return receiver(std::move(frame));
     if (!channel.is_closed) channel.early.push_back(std::move(frame));
   }
 
   MpiRuntime& runtime_;
   Mutex mutex_;
-  std::list<Transfer> transfers_;  // those of one sender in the order of their arrival
+  std::list<Transfer> transfers_;  // those of one sender in order of arrival
   std::map<Address, Channel> channels_;
   std::map<Address, std::uint64_t> numbers_;
   std::atomic<bool> is_driven_{false};
@@ -285,7 +288,7 @@ constexpr int kChunksInFlight = 4;
 
 }  // namespace
 
-/// Works keep it alive; close() ends it as a transport.
+/// A transport over MPI. Its Works keep it alive; close() ends it as a transport.
 class MpiEndpoint final : public Transport, public std::enable_shared_from_this<MpiEndpoint> {
  public:
   MpiEndpoint(std::shared_ptr<MpiHub> hub, std::vector<int> processes, int rank,
@@ -294,11 +297,11 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
     peers_.resize(processes_.size());
     peer(rank).is_here = true;
     MutexLock lock(hub_->mutex());
-    // Another channel for each group of these ranks, so that nothing of an earlier one is taken for
-    // one of this.
+    // Each group of these ranks has its own channel, so that frames of an earlier group are not
+    // received by this one.
     address_ = {group + hub_->next_number({group, rank}) * 0x9E3779B97F4A7C15u, rank};
   }
-  /// Says hello, and waits for that of all others.
+  /// Sends a hello to all other ranks and waits for theirs.
   void connect(Duration timeout) {
     const std::weak_ptr<MpiEndpoint> self = weak_from_this();
     {
@@ -325,7 +328,7 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
          " ranks to connect within ", seconds_between(TimePoint(), TimePoint(timeout)), " s, but ",
          join(missing), " did not come");
   }
-  /// Says goodbye.
+  /// Sends a goodbye to all.
   void close() noexcept {
     try {
       {
@@ -337,7 +340,7 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
         post_to_all({.kind = Kind::kGoodbye});
       }
       send_last_words();
-    } catch (const Error&) {  // the others learn from the launcher
+    } catch (const Error&) {  // the launcher informs the others
     }
   }
 
@@ -369,7 +372,7 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
         abort_locked(Error(ErrorCode::kAborted, reason.message()));
       }
       send_last_words();
-    } catch (const Error&) {  // MPI serves this process no more
+    } catch (const Error&) {  // MPI is unusable in this process
     }
   }
   TransportStats stats() const override {
@@ -378,8 +381,8 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
   }
 
  private:
-  /// A send or receive. Guarded by the hub's mutex. After its end no memory of the caller is
-  /// touched.
+  /// A send or receive. Guarded by the hub's mutex. No memory of the caller is accessed after its
+  /// end.
   struct MpiWork final : Work {
     MpiWork(std::shared_ptr<MpiEndpoint> all, bool sends, int other, std::uint64_t name)
         : endpoint(std::move(all)), is_send(sends), peer(other), tag(name) {}
@@ -398,7 +401,7 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
     void end(std::optional<Error> reason = std::nullopt) {
       if (ended) return;
       error = std::move(reason);
-      ended = true;  // who reads it without the mutex reads the error then
+      ended = true;  // set last: readers without the mutex then read the error
     }
     bool is_offered() const { return is_send && body.size() > kShortBytes; }
 
@@ -406,15 +409,15 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
     const bool is_send;
     const int peer;
     const std::uint64_t tag;
-    std::span<std::byte> head = {};  // of a receive
-    std::span<std::byte> body = {};  // of a send: only read
-    std::uint64_t id = 0;            // of a send, and of a receive whose offer is accepted
+    std::span<std::byte> head = {};  // for a receive
+    std::span<std::byte> body = {};  // read-only for a send
+    std::uint64_t id = 0;            // of a send, or of a receive with an accepted offer
     std::size_t bytes_moved = 0;     // of the body
-    int frames_in_flight = 0;        // that hold parts of the body
+    int frames_in_flight = 0;        // holding parts of the body
     std::atomic<bool> ended{false};
     std::optional<Error> error;
   };
-  /// What has to do with one other rank.
+  /// State of one other rank.
   struct Peer {
     bool is_here = false;
     std::optional<Error> gone;
@@ -446,7 +449,7 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
     require(head_bytes <= kLongestHead, "mpi: rank ", rank_,
             ": the head of a message; expected at most ", kLongestHead, " bytes, got ", head_bytes);
   }
-  /// Frames under way may need this process to look after them.
+  /// Waits for frames in flight, which may need this process to make progress.
   void send_last_words() {
     poll_until(deadline_after(Clock::system().now(), kLastWords),
                [this] { return hub_->drive([this] { return frames_in_flight_ == 0; }); });
@@ -493,16 +496,16 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
     }
     try {
       post(work.peer, header);
-    } catch (const Error&) {  // MPI serves this process no more
+    } catch (const Error&) {  // MPI is unusable in this process
     }
   }
 
-  // All with the hub's mutex held.
+  // The following require the hub's mutex.
   void take(MpiFrame frame) {
     const MpiFrame::Header header = frame.header();
     if (header.from < 0 || header.from >= size()) return;
     Peer& from = peer(header.from);
-    // The hello of another rank may come after an abort by one that is connected already.
+    // Another rank's hello may arrive after an abort by a rank that is already connected.
     if (closed_ && header.kind != Kind::kHello) return;
     switch (header.kind) {
       case Kind::kHello:
@@ -531,7 +534,7 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
   }
   void take_chunk(Peer& from, const MpiFrame& frame) {
     const auto found = from.receiving.find(frame.header().id);
-    if (found == from.receiving.end()) return;  // it is not wanted any more
+    if (found == from.receiving.end()) return;  // not wanted any more
     MpiWork& receive = *found->second;
     const auto chunk = frame.body();
     TUTTI_CHECK(chunk.size() <= receive.body.size() - receive.bytes_moved,
@@ -544,12 +547,12 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
   }
   void take_answer(const MpiFrame::Header& header) {
     const auto found = sends_.find(header.id);
-    if (found == sends_.end()) return;  // taken back meanwhile
+    if (found == sends_.end()) return;  // withdrawn meanwhile
     if (header.kind == Kind::kAccept) return send_chunks(*found->second);
     found->second->end();
     sends_.erase(found);
   }
-  /// The receive that had been given the message waits again, before those that came later.
+  /// Requeues the receive that had been matched with the message, before later receives.
   void take_cancel(Peer& from, const MpiFrame::Header& header) {
     const auto found = from.receiving.find(header.id);
     if (found == from.receiving.end()) {
@@ -581,7 +584,7 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
       arrived.pop_front();
       deliver(from, receive, frame);
     }
-    if (arrived.empty()) from.arrived.erase(tag);  // tags come and go
+    if (arrived.empty()) from.arrived.erase(tag);  // tags are numerous
   }
   void deliver(Peer& from, MpiWork& receive, const MpiFrame& frame) {
     const MpiFrame::Header header = frame.header();
@@ -608,7 +611,7 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
     answer.kind = Kind::kAccept;
     post(header.from, answer);
   }
-  /// Of an accepted offer; ends a send of which MPI has all frames.
+  /// Sends chunks of an accepted offer; ends the send once MPI has sent all frames.
   void send_chunks(MpiWork& send) {
     while (send.frames_in_flight < kChunksInFlight && send.bytes_moved < send.body.size()) {
       const auto chunk = send.body.subspan(
@@ -621,7 +624,7 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
     sends_.erase(send.id);
     send.end();
   }
-  /// `send`: the one of whose body the frame holds a part; 0: of none.
+  /// `send`: id of the send whose body the frame holds a part of; 0: none.
   void post(int peer, MpiFrame::Header header, std::span<const std::byte> head = {},
             std::span<const std::byte> body = {}, std::uint64_t send = 0) {
     header.head_bytes = static_cast<std::uint16_t>(head.size());
@@ -652,7 +655,7 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
       other.arrived.clear();
     }
   }
-  /// Told on by each rank: who hears its goodbye must have heard the reason before.
+  /// Each rank forwards the abort, so that the reason arrives before its goodbye.
   void abort_locked(const Error& reason) {
     if (closed_) return;
     end_all(reason);
@@ -668,7 +671,7 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
   const int rank_;
   MpiHub::Address address_;
   std::vector<Peer> peers_;                  // by rank
-  std::map<std::uint64_t, MpiWork*> sends_;  // by id: those that have not ended
+  std::map<std::uint64_t, MpiWork*> sends_;  // by id: running sends
   std::uint64_t last_id_ = 0;
   int frames_in_flight_ = 0;
   std::optional<Error> closed_;
@@ -717,7 +720,7 @@ std::shared_ptr<Transport> mpi_transport(const MpiOptions& options) {
   hub->runtime().require_usable();
   const std::vector<int> processes = processes_of(options, hub->runtime().size());
   const int rank = rank_of(options, processes, hub->runtime().rank());
-  // Equal on all ranks: the processes of an MPI job are of one build.
+  // Equal on all ranks, since all processes of an MPI job run the same build.
   const std::uint64_t group = std::hash<std::string>()(concat(options.name, ":", join(processes)));
   internal::MpiRuntime& runtime = hub->runtime();
   auto endpoint = std::make_shared<MpiEndpoint>(std::move(hub), processes, rank, group);
@@ -725,7 +728,7 @@ std::shared_ptr<Transport> mpi_transport(const MpiOptions& options) {
   runtime.before_finalize([open = std::weak_ptr(endpoint)] {
     if (const auto still_open = open.lock()) still_open->close();
   });
-  // Works may outlive the transport, whose end says goodbye.
+  // Works may outlive the transport, whose destruction sends the goodbye.
   Transport* const transport = endpoint.get();
   return {transport, [endpoint](Transport*) { endpoint->close(); }};
 }

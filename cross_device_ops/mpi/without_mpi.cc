@@ -1,4 +1,4 @@
-// What a build without MPI says.
+// Stubs of a build without MPI.
 // SPDX-License-Identifier: Apache-2.0
 #include "cross_device_ops/collective_engine.h"
 #include "tutti/cross_device_ops/mpi/mpi_transport.h"
