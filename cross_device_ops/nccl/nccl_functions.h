@@ -8,7 +8,7 @@
 
 namespace tutti::internal {
 
-/// NCCL is not linked: programs start without it, and without the 200 MiB that it takes.
+/// NCCL is not linked, so that programs start without it and without the 200 MiB that it takes.
 struct NcclFunctions {
   decltype(&ncclGetVersion) get_version = nullptr;
   decltype(&ncclGetUniqueId) get_unique_id = nullptr;
@@ -30,14 +30,14 @@ struct NcclFunctions {
   decltype(&ncclRecv) recv = nullptr;
 };
 
-/// Those of the library that TUTTI_NCCL_LIBRARY names, or else of libnccl.so.2; opened at the first
-/// call that succeeds. Throws kUnavailable: what is missing, or which version was found, and what
-/// to do. Any thread.
+/// Returns the functions of the library that TUTTI_NCCL_LIBRARY names, or else of libnccl.so.2;
+/// opened by the first call that succeeds. Throws kUnavailable naming what is missing or which
+/// version was found, and the remedy. Thread-safe.
 const NcclFunctions& nccl_functions();
 
-/// Opens the library at `path` (or a name that the system's loader finds), for good.
+/// Opens the library at `path` (or a name that the dynamic loader finds). It is never closed.
 NcclFunctions open_nccl(const std::string& path);
-/// Throws kUnavailable unless it is 2.18 or later: blocking = 0 works in all of those.
+/// Throws kUnavailable unless the version is 2.18 or later, in which blocking = 0 works.
 void require_nccl_version(const NcclFunctions& functions, const std::string& path);
 
 }  // namespace tutti::internal

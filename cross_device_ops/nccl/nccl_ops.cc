@@ -51,8 +51,8 @@ std::shared_ptr<DeviceEvent> mark(Device device) {
       [](DeviceContext& context) { return context.record(StreamId::kCommunication); });
 }
 
-/// Makes the device's GPU the calling thread's current one: every call of a context selects its
-/// own.
+/// Makes the device's GPU current in the calling thread, because every call of a context selects
+/// its own GPU.
 void select_gpu(Device device) { mark(device); }
 
 cudaStream_t stream_of(Device device) {
@@ -70,22 +70,22 @@ Mutex& launch_mutex() {
 
 }  // namespace
 
-/// One non-blocking communicator per local GPU. No call waits for a GPU: what NCCL does on the host
-/// (connecting, launching) is waited for, with a deadline, and its asynchronous errors are asked
-/// for meanwhile. As the PeerWork of its devices it asks for these errors while others wait for a
-/// GPU, and gives up what runs there for longer than the deadline. After any failure all
-/// communicators are aborted, and later launches throw the same reason; so does every wait for one
-/// of the GPUs if work was given up, until the group is gone. Threads: launch() by one at a time,
-/// all else by any.
+/// One non-blocking communicator per local GPU. No call waits for a GPU. NCCL's work on the host
+/// (connecting, launching) is awaited with a deadline, while its asynchronous errors are polled. As
+/// the PeerWork of its devices it polls these errors during waits for a GPU, and gives up work that
+/// runs longer than the deadline. After any failure all communicators are aborted, and later
+/// launches throw the same reason. If work was given up, so does every wait for one of the GPUs,
+/// until the group is destroyed. Thread-safe, but launch() takes one thread at a time.
 class NcclGroup final : public PeerWork {
  public:
-  /// One rank's part of a collective: calls functions of NCCL with this communicator and stream.
+  /// Issues one rank's part of a collective: calls NCCL functions with this communicator and
+  /// stream.
   using Issue =
       std::function<ncclResult_t(std::size_t local, ncclComm_t comm, cudaStream_t stream)>;
 
-  /// Makes the communicators: with ranks in other processes they find each other by `group.store`.
-  /// Throws kDeadlineExceeded when not all ranks are there after `timeout`; what NCCL says, with
-  /// rank and device, otherwise.
+  /// Makes the communicators; ranks in different processes find each other through `group.store`.
+  /// Throws kDeadlineExceeded if not all ranks joined within `timeout`, and NCCL's other errors
+  /// with rank and device.
   NcclGroup(const NcclFunctions& functions, const Group& group, Duration timeout)
       : nccl_(functions),
         group_(group),
@@ -97,7 +97,7 @@ class NcclGroup final : public PeerWork {
     log_debug(concat("nccl: communicators of ", group.world_size, " ranks, here ",
                      join(group.local_devices)));
   }
-  /// Lets what was launched end, for a few seconds at most.
+  /// Lets launched work end, for at most a few seconds.
   ~NcclGroup() override {
     MutexLock lock(mutex_);
     if (reason_ || finalize()) return;
@@ -111,10 +111,11 @@ class NcclGroup final : public PeerWork {
   NcclGroup(const NcclGroup&) = delete;
   NcclGroup& operator=(const NcclGroup&) = delete;
 
-  /// Calls `issue` for every local rank, as one group, on the devices' communication streams.
-  /// Returns when NCCL has launched all. `what` is told in errors.
+  /// Calls `issue` for every local rank, as one NCCL group, on the devices' communication streams.
+  /// Returns when NCCL has launched everything. `what` is named in errors.
   void launch(std::string_view what, const Issue& issue) {
-    // Groups that share GPUs must come to their streams in one order, or they wait for each other.
+    // Groups that share GPUs must launch in one order in all streams, or they would wait for each
+    // other.
     std::optional<MutexLock> turn;
     if (!spans_processes()) turn.emplace(launch_mutex());
     std::vector<cudaStream_t> streams;
@@ -127,7 +128,7 @@ class NcclGroup final : public PeerWork {
       MutexLock lock(mutex_);
       throw_if_closed();
       drop_done();
-      is_in_progress(what);  // an error since the last launch
+      is_in_progress(what);  // throws an error since the last launch
       require(nccl_.group_start(), 0, what);
       for (std::size_t r = 0; r < streams.size(); ++r) {
         const ncclResult_t result = issue(r, comms_[r], streams[r]);
@@ -177,11 +178,11 @@ class NcclGroup final : public PeerWork {
 
  private:
   using Events = std::vector<std::shared_ptr<DeviceEvent>>;  // by local rank
-  /// What stands between events of the devices' streams.
+  /// A launched collective between two events of each device's stream.
   struct Launched {
     std::string what;
     Events began, ended;
-    std::optional<TimePoint> running_since = std::nullopt;  // seen by check()
+    std::optional<TimePoint> running_since = std::nullopt;  // first seen by check()
   };
 
   bool spans_processes() const {
@@ -253,7 +254,7 @@ class NcclGroup final : public PeerWork {
       if (polls > kPollsBeforePause) Clock::system().sleep_for(kPause);
     }
   }
-  /// Whether a communicator still works on the host; throws its asynchronous error.
+  /// Returns true while a communicator works on the host; throws its asynchronous error.
   bool is_in_progress(std::string_view what) TUTTI_REQUIRES(mutex_) {
     bool any = false;
     for (std::size_t r = 0; r < comms_.size(); ++r) {
@@ -267,7 +268,7 @@ class NcclGroup final : public PeerWork {
   bool is_capturing() const {
     return GraphMemory::current(group_.local_devices.front()) != nullptr;
   }
-  /// NCCL has put all of it into the streams.
+  /// Records a launch, all of which is in the streams.
   void note(std::string_view what, Events began) {
     if (is_capturing()) {
       MutexLock lock(mutex_);
@@ -280,7 +281,7 @@ class NcclGroup final : public PeerWork {
     launched_.push_back({std::string(what), std::move(began), std::move(ended)});
   }
   void drop_done() TUTTI_REQUIRES(mutex_) {
-    constexpr int kMost = 2;  // more than are added, so that few stay
+    constexpr int kMost = 2;  // more than one per launch, so that few remain
     for (int i = 0; i < kMost && !launched_.empty(); ++i) {
       if (!std::ranges::all_of(launched_.front().ended, is_done)) return;
       launched_.pop_front();
@@ -322,7 +323,7 @@ class NcclGroup final : public PeerWork {
       gave_up_ = !std::ranges::all_of(launched_, [](const Launched& launched) {
         return std::ranges::all_of(launched.ended, is_done);
       });
-    } catch (const std::exception&) {  // a GPU that has failed
+    } catch (const std::exception&) {  // a failed GPU
       gave_up_ = true;
     }
     launched_.clear();
@@ -331,7 +332,7 @@ class NcclGroup final : public PeerWork {
       comm = nullptr;
     }
   }
-  /// Whether all communicators ended in time.
+  /// Returns true if all communicators ended in time.
   bool finalize() TUTTI_REQUIRES(mutex_) {
     for (const ncclComm_t comm : comms_) {
       if (!is_fine(nccl_.comm_finalize(comm))) return false;
@@ -355,10 +356,10 @@ class NcclGroup final : public PeerWork {
   const Duration timeout_;
   Mutex mutex_;
   std::vector<ncclComm_t> comms_ TUTTI_GUARDED_BY(mutex_);  // by local rank
-  std::unique_ptr<Error> reason_ TUTTI_GUARDED_BY(mutex_);  // why it is closed
+  std::unique_ptr<Error> reason_ TUTTI_GUARDED_BY(mutex_);  // why it was closed
   std::deque<Launched> launched_ TUTTI_GUARDED_BY(mutex_);  // the oldest first
-  std::string captured_ TUTTI_GUARDED_BY(mutex_);           // one that graphs may hold, if any
-  bool gave_up_ TUTTI_GUARDED_BY(mutex_) = false;           // work was lost when it was closed
+  std::string captured_ TUTTI_GUARDED_BY(mutex_);           // one that graphs may contain, if any
+  bool gave_up_ TUTTI_GUARDED_BY(mutex_) = false;           // work was lost by the closing
 };
 
 namespace {
@@ -374,7 +375,7 @@ ncclDataType_t type_of(DType dtype) {
     case DType::kInt64:
       return ncclInt64;
     case DType::kUInt8:
-    case DType::kBool:  // bytes of 0 or 1
+    case DType::kBool:  // bytes with the value 0 or 1
       return ncclUint8;
     case DType::kBFloat16:
       return ncclBfloat16;
@@ -404,7 +405,7 @@ bool are_equal(std::span<const std::size_t> counts) {
   return std::ranges::count(counts, counts.front()) == static_cast<std::ptrdiff_t>(counts.size());
 }
 
-/// Calls issue(rank, first byte) for each rank's part, of several lengths.
+/// Calls issue(rank, first byte) for each rank's part; lengths may differ.
 template <class Issue>
 ncclResult_t for_parts(std::span<const std::size_t> counts, DType dtype, const Issue& issue) {
   ncclResult_t result = ncclSuccess;
@@ -433,8 +434,8 @@ class NcclOps final : public CrossDeviceOps {
   }
 
   std::string_view name() const override { return "nccl"; }
-  /// Not MIN and MAX of floating numbers: NCCL's lose NaNs, which elsewhere win. Not 16-bit numbers
-  /// of more than two ranks: NCCL rounds at each.
+  /// Excludes MIN and MAX of floating numbers, because NCCL's lose NaNs, which win elsewhere, and
+  /// 16-bit numbers of more than two ranks, because NCCL rounds at each rank.
   bool supports(ReduceOp op, DType dtype, DeviceType device) const override {
     if (device != DeviceType::kGpu || op == ReduceOp::kMean) return false;
     if (is_half(dtype) && world_ > 2) return false;

@@ -1,4 +1,4 @@
-// The operation "nccl": NVIDIA's collectives, among GPUs of one process or of several.
+// The operation "nccl": NVIDIA's collectives among GPUs of one or several processes.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10,11 +10,11 @@ namespace tutti::internal {
 
 struct NcclFunctions;
 
-/// The factory of "nccl". Throws kInvalidArgument for devices that are no GPUs, and for replicas
-/// that share a GPU, which NCCL refuses, naming both; kUnavailable where there is no NCCL.
+/// Makes the operation "nccl". Throws kInvalidArgument for devices that are not GPUs, and naming
+/// both for replicas that share a GPU, which NCCL refuses; kUnavailable if NCCL is missing.
 std::unique_ptr<CrossDeviceOps> make_nccl_ops(const Group& group,
                                               const CommunicationOptions& options);
-/// The same on functions that the caller brings.
+/// Overload that uses the given functions.
 std::unique_ptr<CrossDeviceOps> make_nccl_ops(const Group& group,
                                               const CommunicationOptions& options,
                                               const NcclFunctions& functions);
