@@ -28,9 +28,9 @@ namespace {
 using Table = tutti_cross_device_ops_v1;
 
 constexpr std::size_t kLongestName = 63;
-// The members up to all_reduce are there since the first version.
+// The first version has the members up to all_reduce.
 constexpr std::size_t kSmallest = offsetof(Table, determinism);
-// Larger than any version will be: a number that is no size.
+// Larger than any future version: a larger number is not a size.
 constexpr std::size_t kLargest = 4096;
 
 template <class... Parts>
@@ -62,7 +62,8 @@ PluginTable checked_plugin_table(const Table* table, const std::string& path) {
   }
   PluginTable checked;
   checked.path = path;
-  // Members beyond the plugin's size stay NULL; those beyond ours are not looked at.
+  // Members beyond the plugin's size stay NULL; members that this version does not know are
+  // ignored.
   Table& known = checked.calls;
   std::memcpy(&known, table, std::min(size, sizeof(Table)));
   checked.name = checked_name(known.name, path);
@@ -128,7 +129,7 @@ std::string value_of(const StorePart& store, const char* key, std::int64_t timeo
     if (std::optional<std::string> value = store.get(key)) return *std::move(value);
     fail(ErrorCode::kNotFound, "get: nobody has set the key '", key, "' yet");
   }
-  constexpr std::int64_t kLongest = std::int64_t{1} << 40;  // in nanoseconds it still is a number
+  constexpr std::int64_t kLongest = std::int64_t{1} << 40;  // a number in nanoseconds, too
   const Duration wait = timeout_ms < 0
                             ? kDefaultTimeout
                             : Duration(std::chrono::milliseconds(std::min(timeout_ms, kLongest)));
@@ -158,7 +159,7 @@ std::int32_t number(Enum value) {
 
 tutti_device_v1 abi_device(const Device& device) { return {number(device.type), device.index}; }
 
-// One numbering on both sides of the border.
+// Both sides of the interface use the same numbering.
 static_assert(TUTTI_SUM == static_cast<int>(ReduceOp::kSum));
 static_assert(TUTTI_MIN == static_cast<int>(ReduceOp::kMin));
 static_assert(TUTTI_MAX == static_cast<int>(ReduceOp::kMax));
@@ -209,12 +210,12 @@ std::vector<std::uint64_t> abi_counts(std::span<const std::size_t> counts) {
   return {counts.begin(), counts.end()};
 }
 
-/// An object of the plugin, behind the interface that the rest of the library sees. Codes that the
-/// plugin returns become Errors "plugin '<name>': <message>".
+/// A plugin's operation as a CrossDeviceOps. Error codes of the plugin become Errors "plugin
+/// '<name>': <message>".
 class AbiCrossDeviceOps final : public CrossDeviceOps {
  public:
-  /// Throws what create() reports, kInternal for a grade, a code or an error bound that does not
-  /// exist, and kUnimplemented for a group of several processes that the plugin does not know.
+  /// Throws the error of create(), kInternal for an invalid grade, code or error bound, and
+  /// kUnimplemented for a group of several processes if the plugin does not support them.
   AbiCrossDeviceOps(std::shared_ptr<const PluginTable> table, const Group& group,
                     const CommunicationOptions& options, const Json& own_options)
       : table_(std::move(table)),
@@ -249,7 +250,7 @@ class AbiCrossDeviceOps final : public CrossDeviceOps {
   AbiCrossDeviceOps& operator=(const AbiCrossDeviceOps&) = delete;
 
   std::string_view name() const override { return table_->name; }
-  /// On CPUs: version 1 of the interface knows no streams.
+  /// Returns false on GPUs: version 1 of the interface has no streams.
   bool supports(ReduceOp op, DType dtype, DeviceType device) const override {
     return device == DeviceType::kCpu &&
            calls().supports(self_, number(op), number(dtype), number(device)) != 0;
@@ -380,7 +381,7 @@ class AbiCrossDeviceOps final : public CrossDeviceOps {
     tutti_error_v1 error{};
     const std::int32_t code = function(self_, arguments..., timeout_ms_, &error);
     if (code == TUTTI_OK) return;
-    throw_if_aborted();  // its reason says more than the plugin does
+    throw_if_aborted();  // its reason is more detailed than the plugin's
     fail_with(name, code, error);
   }
   [[noreturn]] void fail_with(const char* function, std::int32_t code,
@@ -399,7 +400,7 @@ class AbiCrossDeviceOps final : public CrossDeviceOps {
   StorePart store_;
   const std::int64_t timeout_ms_;
   std::vector<tutti_device_v1> devices_;
-  tutti_group_v1 group_{};  // what the plugin's object may keep
+  tutti_group_v1 group_{};  // the plugin's object may keep a pointer to it
   void* self_ = nullptr;
   Determinism determinism_ = Determinism::kNone;
   bool sliceable_ = false;
@@ -414,10 +415,10 @@ class AbiCrossDeviceOps final : public CrossDeviceOps {
 namespace tutti {
 namespace {
 
-// No plugin is unloaded: its code may run until the last strategy is gone.
+// Plugins are never unloaded: their code may run until the last strategy is destroyed.
 struct LoadedPlugins {
   Mutex mutex;
-  std::map<void*, std::string> names TUTTI_GUARDED_BY(mutex);  // by the system's handle
+  std::map<void*, std::string> names TUTTI_GUARDED_BY(mutex);  // by handle of dlopen()
 };
 
 LoadedPlugins& loaded_plugins() {

@@ -1,4 +1,4 @@
-// A plugin's table, checked.
+// Checked table of a plugin.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,12 +11,12 @@ namespace tutti::internal {
 struct PluginTable {
   std::string name;
   std::string path;  // for messages
-  /// The plugin's, with NULL for what its version does not have.
+  /// The plugin's functions, with NULL for members that its version lacks.
   tutti_cross_device_ops_v1 calls{};
 };
 
-/// Reads no more of `table` than its struct_size says. Throws kInvalidArgument naming path and
-/// member: no table, a size that no version of it has, a bad name, a required member that is NULL.
+/// Reads no more of `table` than its struct_size. Throws kInvalidArgument naming path and member
+/// for a missing table, a size that no version has, a bad name, or a required member that is NULL.
 PluginTable checked_plugin_table(const tutti_cross_device_ops_v1* table, const std::string& path);
 
 }  // namespace tutti::internal

@@ -1,4 +1,4 @@
-// A CrossDeviceOps that spans processes, as the engine of one rank's communicator: headers by
+// Engine of one rank's communicator with a CrossDeviceOps that spans processes: headers by
 // messages, data by the operation.
 // SPDX-License-Identifier: Apache-2.0
 #include "cross_device_ops/algorithms/meeting_engine.h"
@@ -18,7 +18,7 @@ ReplicaBuffer as_bytes(const ReplicaBuffer& buffer) {
   return {buffer.data, buffer.num_bytes(), DType::kUInt8, buffer.device};
 }
 
-/// The messages of an operation between the ranks of its group, under tags of its own.
+/// Messages of an operation between the ranks of its group, with tags of its own.
 class OperationTransport final : public Transport {
  public:
   explicit OperationTransport(RankLink link) : link_(std::move(link)) {}
@@ -53,7 +53,7 @@ class OperationTransport final : public Transport {
 
 class OpsEngine final : public MeetingEngine {
  public:
-  /// `store`: this group's part.
+  /// `store` is this group's part.
   OpsEngine(CrossDeviceOpsSpec spec, RankLink link, StorePart store, Device device,
             std::unique_ptr<CollectiveEngine> messages)
       : MeetingEngine(std::move(link), std::move(messages)),
@@ -76,7 +76,7 @@ class OpsEngine final : public MeetingEngine {
   double max_relative_error() const override { return ops_->max_relative_error(); }
   std::unique_ptr<CollectiveEngine> subgroup(const std::vector<int>& ranks,
                                              std::uint32_t number) override {
-    // Groups that share no member may have one number.
+    // Groups without a common member may have the same number.
     return std::make_unique<OpsEngine>(spec_, link_.subgroup(ranks, number),
                                        store_.part(concat("g", number, ".", ranks[0], "/")),
                                        device_, messages_->subgroup(ranks, number));
@@ -100,7 +100,7 @@ class OpsEngine final : public MeetingEngine {
     input.name = output.name = header.name.data();
     std::vector<std::size_t> counts(call.counts.begin(), call.counts.end());
     BufferCall own{call.collective, call.op, call.root, {&input, 1}, {&output, 1}, counts};
-    if (!combines(call.collective)) {  // what is copied is bytes: those may begin anywhere
+    if (!combines(call.collective)) {  // copied data are bytes, which need no alignment
       input = as_bytes(input);
       output = as_bytes(output);
       for (std::size_t& count : counts) count *= size_of(call.dtype);
@@ -121,7 +121,7 @@ class OpsEngine final : public MeetingEngine {
   const std::unique_ptr<CrossDeviceOps> ops_;
 };
 
-/// A number that no other group has had, from rank 0.
+/// Returns a number from rank 0 that no other group has had.
 std::uint64_t agree_on_nonce(const RankLink& link, std::string_view who, TimePoint deadline) {
   std::uint64_t own = 0;
   while (own == 0) {

@@ -1,4 +1,4 @@
-// Names -> CrossDeviceOps.
+// Registry of CrossDeviceOps by name.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cross_device_ops/registry.h"
 
@@ -32,7 +32,7 @@ std::unique_ptr<CrossDeviceOps> make_nccl(const Group&, const CommunicationOptio
 }
 #endif
 
-// Between processes there is no object for all replicas: communicators have engines instead.
+// Between processes no object serves all replicas: communicators use engines instead.
 std::unique_ptr<CrossDeviceOps> make_mpi(const Group&, const CommunicationOptions&) {
   fail(ErrorCode::kUnimplemented, "mpi: combines values of processes, one rank each; expected a ",
        "communicator of such ranks (make_communicator()); try another operation such as canonical "
@@ -50,7 +50,7 @@ ConfigurableOpsFactory without_options(CrossDeviceOpsFactory factory) {
                                         const Json&) { return factory(group, options); };
 }
 
-/// The operations that this build brings.
+/// Returns the built-in operations.
 std::vector<Entry> builtin_entries() {
   std::vector<Entry> entries;
   const auto add = [&](std::string name, CrossDeviceOpsFactory factory) {
@@ -101,7 +101,7 @@ Json parse_plugin_options(const std::string& text) {
   return options;
 }
 
-// A list of paths with ":" between them, once; again after an error.
+// Loads a list of paths separated by ":", once; tries again after an error.
 void load_plugins_of_environment() {
   [[maybe_unused]] static const bool done = [] {
     const char* const value = std::getenv("TUTTI_PLUGINS");
@@ -117,7 +117,7 @@ void load_plugins_of_environment() {
   }();
 }
 
-/// The factory of that name. Throws as make_cross_device_ops().
+/// Returns the factory of that name. Throws as make_cross_device_ops().
 ConfigurableOpsFactory factory_for(const std::string& name, const CommunicationOptions& options,
                                    const Json& own) {
   options.validate();
@@ -146,7 +146,7 @@ bool is_on_gpus(const Group& group) {
                              [](const Device& device) { return device.type == DeviceType::kGpu; });
 }
 
-// What is taken when neither an operation nor a family is named. On GPUs one line says why.
+// Chooses the operation if neither name nor implementation is given. On GPUs, logs the reason.
 std::string automatic_name(const Group& group) {
   if (!is_on_gpus(group) || group.world_size == 1) return "canonical";
   const internal::GpuChoice choice = internal::choose_for_gpus(group.local_devices);
@@ -155,7 +155,7 @@ std::string automatic_name(const Group& group) {
   return choice.name;
 }
 
-// The name, or what options.implementation stands for when there is none.
+// Returns the name, or the one implied by options.implementation.
 std::string name_of(const CrossDeviceOpsSpec& spec, const Group& group) {
   const CommunicationImplementation wanted = spec.options.implementation;
   if (wanted == CommunicationImplementation::kAuto) {
@@ -223,7 +223,7 @@ std::unique_ptr<CrossDeviceOps> build_cross_device_ops(const CrossDeviceOpsSpec&
   const Json own = parse_plugin_options(spec.plugin_options);
   const ConfigurableOpsFactory factory = factory_for(name, spec.options, own);
   const auto num_local = static_cast<int>(group.local_devices.size());
-  // With a way to the other processes these may have any number of replicas.
+  // A group with connections to other processes may have any number of replicas there.
   const bool fits = group.store || group.transport
                         ? group.first_rank + num_local <= group.world_size
                         : num_local > 0 && group.world_size % num_local == 0;
