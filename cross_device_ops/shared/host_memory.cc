@@ -1,4 +1,4 @@
-// Making, mapping and filling segments; handing out ranges of the own one; buffers in them.
+// Creation, mapping and population of segments; allocation in the own segment; its buffers.
 // SPDX-License-Identifier: Apache-2.0
 #include "cross_device_ops/shared/host_memory.h"
 
@@ -19,10 +19,10 @@ namespace tutti::internal {
 namespace {
 
 #ifndef MADV_POPULATE_WRITE
-constexpr int MADV_POPULATE_WRITE = 23;  // of Linux 5.14; older ones refuse it
+constexpr int MADV_POPULATE_WRITE = 23;  // Linux 5.14; older kernels refuse it
 #endif
 #ifndef MADV_COLLAPSE
-constexpr int MADV_COLLAPSE = 25;  // of Linux 6.1
+constexpr int MADV_COLLAPSE = 25;  // Linux 6.1
 #endif
 
 [[noreturn]] void fail_memory(const char* what, std::size_t bytes) {
@@ -39,13 +39,13 @@ Segment::Segment(std::size_t num_bytes)
     : file_(::memfd_create("tutti", MFD_CLOEXEC | MFD_ALLOW_SEALING)), num_bytes_(num_bytes) {
   if (!file_.is_open()) fail_memory("making", num_bytes);
   if (num_bytes > file_size_limit()) {
-    errno = EFBIG;  // where the system would end this process
+    errno = EFBIG;  // the system would otherwise kill this process
     fail_memory("making", num_bytes);
   }
   if (::ftruncate(file_.get(), static_cast<off_t>(num_bytes)) != 0) {
     fail_memory("making", num_bytes);
   }
-  // A file that shrank under a peer would kill it when it reads.
+  // A file that shrank would kill a peer that reads it.
   ::fcntl(file_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW);
   map();
 }
@@ -61,7 +61,7 @@ Segment::Segment(FileDescriptor file, const std::string& peer) : file_(std::move
   map();
 }
 
-/// At a place where large pages of the file can be large pages of memory.
+/// Maps the file at an address where its large pages can be large pages of memory.
 void Segment::map() {
   const std::size_t bytes = num_bytes_;
   void* const reserved = ::mmap(nullptr, bytes + kLargePageBytes, PROT_NONE,
@@ -87,7 +87,7 @@ void Segment::map() {
 
 Segment::~Segment() { ::munmap(data_, num_bytes_); }
 
-// The system makes a large page only where there is a small one, whose content it takes over.
+// The kernel collapses pages only if at least one small page is present, so make one first.
 void Segment::populate_large(std::size_t offset, std::size_t bytes) noexcept {
   const std::size_t first = rounded_up(offset, kLargePageBytes);
   const std::size_t end = (offset + bytes) / kLargePageBytes * kLargePageBytes;
@@ -101,12 +101,12 @@ void Segment::populate_large(std::size_t offset, std::size_t bytes) noexcept {
 void Segment::populate(std::size_t offset, std::size_t bytes) {
   populate_large(offset, bytes);
   if (bytes == 0 || ::madvise(data_ + offset, bytes, MADV_POPULATE_WRITE) == 0) return;
-  // Where the system does not know that, the file gets its pages instead.
+  // Fall back to allocating the file's pages if the kernel does not support that.
   if (errno == EINVAL &&
       ::fallocate(file_.get(), 0, static_cast<off_t>(offset), static_cast<off_t>(bytes)) == 0) {
     return;
   }
-  if (errno == EFAULT) errno = ENOSPC;  // what touching it would have died of
+  if (errno == EFAULT) errno = ENOSPC;  // accessing the memory would have been fatal
   fail_memory("filling", bytes);
 }
 
@@ -214,7 +214,7 @@ void HostMemory::release_locked(std::size_t offset) {
   if (found == taken_.end()) return;
   const Range range = found->second;
   taken_.erase(found);
-  // Detached addresses are no longer the file's: they are not handed out again.
+  // Detached addresses no longer belong to the file, so they are not reused.
   if (is_detached_ && range.use == Use::kBuffers) return;
   own().discard(offset, range.bytes);
   give_back(offset, range.bytes);

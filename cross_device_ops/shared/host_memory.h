@@ -1,4 +1,5 @@
-// Memory that the ranks of one host share: processes map each other's segments, threads reach all.
+// Memory that the ranks of one host share: processes map each other's segments, threads access all
+// memory.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -23,17 +24,17 @@ namespace internal {
 
 inline constexpr std::size_t kPageBytes = 4096;
 inline constexpr std::size_t kLargePageBytes = std::size_t{2} << 20;
-/// Offset of the first range of a place: a multiple of the large page, as offset 0 means none.
+/// Offset of the first range of a place: a multiple of the large page, because offset 0 means none.
 inline constexpr std::size_t kPlaceBegin = kLargePageBytes;
 inline std::size_t rounded_up(std::size_t bytes, std::size_t unit) {
   return (bytes + unit - 1) / unit * unit;
 }
 
-/// A mapped segment. Peers get its descriptor over their local sockets, so there is nothing that a
-/// killed process could leave behind.
+/// A mapped segment of shared memory. Peers receive its descriptor over their local sockets, so a
+/// killed process leaves nothing behind.
 class Segment {
  public:
-  /// A new one of which nothing is present yet. Throws kResourceExhausted with the system's reason.
+  /// Makes a segment without any page present. Throws kResourceExhausted with the system's reason.
   explicit Segment(std::size_t num_bytes);
   /// Maps a segment of `peer`. Throws kDataLoss naming it if the file is not a segment.
   Segment(FileDescriptor file, const std::string& peer);
@@ -45,17 +46,17 @@ class Segment {
   const FileDescriptor& file() const { return file_; }
   std::byte* data() const { return data_; }
 
-  /// Makes a range of the file present: afterwards touching it cannot fail. Where the system can,
-  /// in large pages, which all who map the file have then. Throws kResourceExhausted.
+  /// Makes a range of the file present, so that accesses cannot fail. Uses large pages if the
+  /// system can, which all processes that map the file then share. Throws kResourceExhausted.
   void populate(std::size_t offset, std::size_t bytes);
-  /// Gives a range back to the system; it reads as zeros afterwards.
+  /// Returns a range to the system; it reads as zeros afterwards.
   void discard(std::size_t offset, std::size_t bytes) noexcept;
   /// Replaces a range by private memory with the same content.
   void detach(std::size_t offset, std::size_t bytes) noexcept;
 
  private:
   void map();
-  /// Makes large pages where whole ones fit; populate() fills the rest with small ones.
+  /// Makes whole large pages where they fit; populate() fills the rest with small pages.
   void populate_large(std::size_t offset, std::size_t bytes) noexcept;
 
   FileDescriptor file_;
@@ -65,42 +66,43 @@ class Segment {
 
 }  // namespace internal
 
-/// Every rank has a *place*: a range of memory that all ranks of the transport map, each at an
-/// address of its own, so what travels is offsets from its start. The place of a thread is all
-/// memory of its process, at offset 0. Threads: any.
+/// Shared memory of the ranks of one host. Every rank has a *place*: a range of memory that all
+/// ranks of the transport map, each at an address of its own, so messages contain offsets from its
+/// start. The place of a thread is all memory of its process, at offset 0. Thread-safe.
 class HostMemory {
  public:
-  /// Of processes. `segments`: the places, by rank.
+  /// Makes the memory of processes. `segments` are the places, by rank.
   HostMemory(int rank, std::vector<std::shared_ptr<internal::Segment>> segments);
-  /// Of threads, which share this object.
+  /// Makes the memory of threads, which share this object.
   HostMemory() = default;
 
   int rank() const { return rank_; }
   bool is_of_threads() const { return segments_.empty(); }
-  /// Where the place of a rank begins in this process; valid as long as this object lives.
+  /// Returns the start of a rank's place in this process; valid as long as this object lives.
   std::byte* place(int rank) const { return is_of_threads() ? nullptr : segment(rank).data(); }
   std::size_t place_bytes(int rank) const {
     return is_of_threads() ? SIZE_MAX : segment(rank).num_bytes();
   }
 
   enum class Use {
-    kBuffers,  // of the program
-    kWindow,   // of a group
+    kBuffers,  // buffers of the program
+    kWindow,   // window of a group
   };
-  /// `bytes` of zeros in the own place, at an offset that is a multiple of the page (of a large
-  /// page where they fill one): the first range that fits. Present, so that touching them cannot
-  /// fail. Throws kResourceExhausted.
+  /// Allocates `bytes` of zeros in the own place, in the first range that fits. Returns the offset,
+  /// a multiple of the page (of a large page if they fill one). All pages are present, so that
+  /// accesses cannot fail. Throws kResourceExhausted.
   std::size_t allocate(std::size_t bytes, Use use);
   void release(std::size_t offset) noexcept;
-  /// Releases them in a later call, once `may_go()`; never blocks.
+  /// Releases the ranges in a later call, once `may_go()` returns true; never blocks.
   void release_when(std::vector<std::size_t> offsets, std::function<bool()> may_go);
 
-  /// Replaces buffers in the own place by private memory with the same content and addresses: later
-  /// writes of peers do not arrive. For a rank that gives up while peers may still write.
+  /// Replaces buffers in the own place by private memory with the same content and addresses, so
+  /// that later writes of peers do not arrive. For a rank that gives up while peers may still
+  /// write.
   void detach() noexcept;
   bool is_detached() const { return is_detached_.load(); }
 
-  /// Returns the offset of memory within the own place; nothing if it is elsewhere or detached.
+  /// Returns the offset of memory within the own place; nullopt if it is elsewhere or detached.
   std::optional<std::size_t> offset_of(const std::byte* data, std::size_t bytes) const;
 
  private:
@@ -127,8 +129,8 @@ class HostMemory {
       TUTTI_GUARDED_BY(mutex_);
 };
 
-/// Buffers in the own place: collectives reach them without a copy. nullptr for threads: all memory
-/// is alike.
+/// Returns an allocator in the own place, whose buffers collectives access without a copy; nullptr
+/// for threads, where all memory is alike.
 std::shared_ptr<BufferAllocator> allocator_in(std::shared_ptr<HostMemory> memory);
 
 }  // namespace tutti

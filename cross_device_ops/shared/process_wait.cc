@@ -34,7 +34,7 @@ bool ProcessWait::spin(TimePoint deadline, const std::function<bool()>& ready) c
   const TimePoint end = std::min(deadline, deadline_after(clock.now(), kSpin));
   do {
     if (policy_ == SpinPolicy::kYield) {
-      // The process that is waited for may be the next one on this core.
+      // The awaited process may be the next one on this core.
       ::sched_yield();
       if (ready()) return true;
       continue;
@@ -47,7 +47,7 @@ bool ProcessWait::spin(TimePoint deadline, const std::function<bool()>& ready) c
   return false;
 }
 
-// A writer stores before it looks for sleepers; a sleeper counts as one before its last look.
+// A writer stores before it checks for sleepers; a sleeper registers before its last check.
 void ProcessWait::sleep_once(TimePoint deadline, const std::function<bool()>& ready) {
   const Duration left =
       std::min(durations::kTryAgain, std::max(deadline - Clock::system().now(), Duration(0)));

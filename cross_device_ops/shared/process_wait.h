@@ -11,25 +11,25 @@
 
 namespace tutti::internal {
 
-/// Lies in memory that all processes map; zeros at first.
+/// Futex word in memory that all processes map; initially zero.
 struct WaitWord {
   std::atomic<std::uint32_t> word{0};
-  std::atomic<std::uint32_t> sleepers{0};  // too high after a sleeper was killed: wakes in vain
+  std::atomic<std::uint32_t> sleepers{0};  // too high after a kill: needless wakes
 };
 
-/// How a waiting rank passes the first microseconds: looking again and again (every rank has a core
-/// of its own), or giving its core to others between two looks.
+/// Behaviour of a waiting rank in the first microseconds: polling in a loop (every rank has its own
+/// core), or yielding its core between two polls.
 enum class SpinPolicy { kSpin, kYield };
 
-/// Of the ranks on one memory, threads or processes: looks again for a while, then sleeps in the
-/// system (futex). A wait that ends at once or soon costs tens of nanoseconds.
+/// Waits of ranks that share memory, threads or processes: polls for a while, then sleeps in the
+/// kernel (futex). A wait that ends at once or soon costs tens of nanoseconds.
 class ProcessWait {
  public:
   ProcessWait(WaitWord* word, SpinPolicy policy) : word_(word), policy_(policy) {}
 
-  /// Waits until `ready()`, which reads atomics (sequentially consistent, as must be the stores
-  /// that it waits for), or the deadline; returns ready(). A wait that takes long calls `meanwhile`
-  /// about every 10 ms; what that throws ends the wait, unless ready() by then.
+  /// Waits until `ready()` or the deadline; returns ready(), which reads atomics (sequentially
+  /// consistent, as the corresponding stores must be). A long wait calls `meanwhile` about every 10
+  /// ms; its exception ends the wait, unless ready() is true by then.
   template <class Ready, class Meanwhile>
   bool wait_until(TimePoint deadline, const Ready& ready, const Meanwhile& meanwhile) {
     if (ready()) return true;
@@ -41,7 +41,8 @@ class ProcessWait {
     }
     return wait_long(deadline, ready, meanwhile);
   }
-  /// After a sequentially consistent store that may have made a condition true.
+  /// Wakes sleepers. Call it after a sequentially consistent store that may have made a condition
+  /// true.
   void notify() noexcept {
     if (word_->sleepers.load() > 0) wake();
   }

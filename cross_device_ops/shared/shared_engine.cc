@@ -1,10 +1,10 @@
-// Collectives on memory that all ranks reach.
+// Collectives in memory that all ranks can access.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Steps: all show their calls and arrive. What is shown inline a rank combines or copies for
-// itself, and is done. Else each part (window_calls.h) is done once, reading and writing all ranks'
-// memory where it lies, and all leave. Traffic of such an all-reduce of S bytes per rank: size * S
-// read and size * S written by all ranks together, the least for results in every rank's memory.
+// Steps: all ranks publish their calls and arrive. Each rank combines or copies inline data by
+// itself, and is done. Otherwise each part (window_calls.h) is processed once, reading and writing
+// all ranks' memory in place, and all leave. An all-reduce of S bytes per rank reads size * S and
+// writes size * S bytes in total, the least for results in every rank's memory.
 #include "cross_device_ops/collective_engine.h"
 
 #include <algorithm>
@@ -24,18 +24,18 @@ constexpr std::size_t kGrain = 64;  // elements
 
 }  // namespace
 
-/// Element i of a call is element i of its buffers, one after the other. *Slice* r is what rank r
-/// combines; slices are worked on in *steps* of at most a slot. In step k a rank
+/// An all_reduce through slots. Element i of a call is element i of its concatenated buffers.
+/// *Slice* r is combined by rank r, in *steps* of at most a slot. In step k a rank
 ///   - copies its values of every other rank's slice into its slots (`sent`),
 ///   - combines all ranks' values of its own slice into its output and a slot (`reduced`),
-///   - copies the other ranks' results into its output (`collected`),
-/// three steps being under way at once, so that slots stay in caches and ranks seldom wait. The
-/// numbers of steps go on from call to call. One thread.
+///   - copies the other ranks' results into its output (`collected`).
+/// Three steps overlap, so that slots stay in caches and ranks seldom wait. Step numbers continue
+/// from call to call. Not thread-safe.
 class StagedReduction {
  public:
   explicit StagedReduction(WindowGroup& group)
       : group_(group), inputs_(static_cast<std::size_t>(group.size())) {}
-  /// After all have arrived.
+  /// Requires: all ranks have arrived.
   void run(const CollectiveCall& call, TimePoint deadline) {
     call_ = &call;
     element_ = size_of(call.dtype);
@@ -47,8 +47,8 @@ class StagedReduction {
     }
     std::size_t longest = 0;
     for (int r = 0; r < group_.size(); ++r) longest = std::max(longest, slice(r).count);
-    // Short slices in a few steps, so that ranks work at the same time, but of 16 KiB, for shorter
-    // ones cost more than they hide; long ones in steps that fit the caches.
+    // Short slices take a few steps, so that ranks work concurrently, but of at least 16 KiB,
+    // because shorter steps cost more than they hide. Long slices take steps that fit the caches.
     const std::size_t most = group_.layout().slot_bytes / element_;
     step_ =
         std::clamp((longest / 4 + kGrain - 1) / kGrain * kGrain, std::min(most, 16384 / element_),
@@ -81,7 +81,7 @@ class StagedReduction {
   }
   void contribute(std::size_t step, TimePoint deadline) {
     const std::uint64_t now = base_ + step;
-    // The slots' former content must have been used.
+    // Wait until the slots' previous content has been used.
     group_.wait_for("combine", deadline, [&] {
       group_.need_slots();
       for (int r = 0; r < group_.size(); ++r) {
@@ -145,8 +145,8 @@ class StagedReduction {
     group_.own().progress().collected.store(now + 1);
     group_.notify();
   }
-  /// Calls body(buffer, first, at, count) for the pieces of elements that lie in one buffer:
-  /// `count` from `first` of it, which are `at` of the range.
+  /// Splits a range at buffer boundaries: calls body(buffer, first, at, count) for `count` elements
+  /// from `first` of the buffer, which are at offset `at` of the range.
   template <class Body>
   void for_each_piece(Range range, const Body& body) const {
     if (range.count == 0) return;
@@ -162,17 +162,17 @@ class StagedReduction {
 
   WindowGroup& group_;
   const CollectiveCall* call_ = nullptr;
-  std::size_t element_ = 0;          // bytes
-  std::size_t step_ = 0;             // elements
+  std::size_t element_ = 0;          // in bytes
+  std::size_t step_ = 0;             // in elements
   std::uint64_t base_ = 0;           // steps of earlier calls
-  std::vector<std::size_t> firsts_;  // of the buffers
+  std::vector<std::size_t> firsts_;  // first element of each buffer
   std::vector<const std::byte*> inputs_;
 };
 
 namespace {
 
-/// Engine of threads, or of processes of one host. Calls for which ranks cannot reach each other's
-/// memory are done by `messages`.
+/// Engine of threads, or of processes of one host. Uses `messages` for calls in which ranks cannot
+/// access each other's memory.
 class SharedEngine final : public CollectiveEngine {
  public:
   SharedEngine(std::string_view name, RankLink link, std::unique_ptr<CollectiveEngine> messages)
@@ -202,7 +202,7 @@ class SharedEngine final : public CollectiveEngine {
     try {
       calls_.require_same_call(call);
     } catch (const Error& error) {
-      // Every rank is here and sees the same.
+      // Every rank is here and sees the same mismatch.
       group_.close(error);
       throw;
     }
@@ -235,7 +235,8 @@ class SharedEngine final : public CollectiveEngine {
   }
 
  private:
-  /// This rank's result out of what all have shown: a copy, so none waits for it.
+  /// Computes this rank's result from the inline data of all; it is a copy, so no rank waits for
+  /// this one.
   void finish_inline(const CollectiveCall& call) {
     if (call.collective == Collective::kAllReduce || call.collective == Collective::kReduce) {
       return calls_.combine_inline(call);

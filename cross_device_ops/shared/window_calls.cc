@@ -1,4 +1,4 @@
-// Writing calls into seats, reading them, results of small ones, and parts of others.
+// Publishing calls in seats, reading them, results of inline calls, and parts of the others.
 // SPDX-License-Identifier: Apache-2.0
 #include "cross_device_ops/shared/window_calls.h"
 
@@ -12,7 +12,7 @@ namespace tutti::internal {
 namespace {
 
 constexpr std::size_t kPartGrain = 64;  // elements
-// Bytes of the caches of all ranks together. Larger buffers come from memory in every call.
+// Total cache size of all ranks, in bytes. Larger buffers are read from memory in every call.
 constexpr std::size_t kCaches = 16 << 20;
 
 void copy_bytes(const std::byte* from, std::byte* to, std::size_t bytes) {
@@ -21,7 +21,7 @@ void copy_bytes(const std::byte* from, std::byte* to, std::size_t bytes) {
 
 std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
 
-// What a rank gives to others: of a broadcast the root's buffer.
+// Visits the buffers that a rank gives to others: in a broadcast, only the root's.
 template <class Body>
 void for_each_given(const CollectiveCall& call, int rank, const Body& body) {
   if (call.collective == Collective::kBroadcast) {
@@ -46,12 +46,13 @@ bool has_outputs(const CollectiveCall& call, int rank) {
 WindowCalls::WindowCalls(const WindowGroup& group)
     : group_(group), inputs_(index(group.size())), outputs_(inputs_.size()) {}
 
-/// Every rank reads what all others show: with many ranks, or with rendezvous that cost little, it
-/// pays only for less.
+/// Returns the limit of inline data. Every rank reads the inline data of all others, so the limit
+/// is lower with many ranks and with cheap synchronisation.
 std::size_t WindowCalls::inline_limit(const CollectiveCall& call) const {
   const std::size_t n = inputs_.size();
-  // Threads reach all memory, and a second meeting is short beside what each would read: of 2 ranks
-  // 1 KiB takes 0.94 us inline and 0.8 us where it lies, 4 bytes 0.37 us and 0.55 us.
+  // Threads access all memory, and a second synchronisation is cheap compared with each rank's
+  // reads: with 2 ranks, 1 KiB takes 0.94 us inline and 0.8 us in place, 4 bytes 0.37 us and 0.55
+  // us.
   if (group_.of_threads()) return 256;
   if (call.collective == Collective::kBroadcast) return WindowLayout::kInlineBytes;
   const std::size_t all =
@@ -70,7 +71,8 @@ void WindowCalls::show(const CollectiveCall& call, const CollectiveHeader& heade
     std::ranges::copy(call.counts, counts);
     std::ranges::copy(call.receive_counts, counts + call.counts.size());
   }
-  // A second meeting costs less than copies of some KiB where nobody has to be woken for it.
+  // A second synchronisation costs less than copies of some KiB if no sleeping thread has to be
+  // woken.
   constexpr std::size_t kWorthASecondMeeting = 4096;
   const bool may_be_large = call.count * size_of(call.dtype) > kWorthASecondMeeting &&
                             call.collective == Collective::kAllReduce && !group_.shares_parts();
@@ -78,7 +80,7 @@ void WindowCalls::show(const CollectiveCall& call, const CollectiveHeader& heade
     seat.flags = WindowSeat::kIsShared;
   } else if (show_inline(call)) {
     seat.flags = WindowSeat::kIsInline;
-    // In an all_to_all others may bring too much for that.
+    // In an all_to_all the data of other ranks may be too large for that.
     const bool may_differ = call.collective == Collective::kAllToAll;
     if (may_differ && show_offsets(call)) seat.flags |= WindowSeat::kIsShared;
   } else if (show_offsets(call)) {
@@ -90,7 +92,7 @@ void WindowCalls::show(const CollectiveCall& call, const CollectiveHeader& heade
 bool WindowCalls::show_inline(const CollectiveCall& call) {
   std::size_t bytes = 0;
   if (call.collective == Collective::kBroadcast) {
-    bytes = call.outputs[0].num_bytes();  // of all ranks, so that all decide alike
+    bytes = call.outputs[0].num_bytes();  // the same on all ranks, so that all decide alike
   } else if (call.collective == Collective::kAllGather) {
     const auto counts = call.counts;
     bytes = *std::ranges::max_element(counts) * size_of(call.dtype);
@@ -133,7 +135,7 @@ WindowCalls::Way WindowCalls::way() {
 
 void WindowCalls::combine_inline(const CollectiveCall& call) {
   if (!has_outputs(call, group_.rank())) return;
-  std::size_t begin = 0;  // bytes
+  std::size_t begin = 0;  // in bytes
   for (const Elements& output : call.outputs) {
     for (int r = 0; r < group_.size(); ++r) {
       inputs_[index(r)] = inline_data(r) + begin;
@@ -184,10 +186,10 @@ void WindowCalls::combine_part(const CollectiveCall& call, int part) {
   const std::size_t begin = call.count * index(part) / ranks;
   const std::size_t end = call.count * index(part + 1) / ranks;
   const bool is_last = index(part) + 1 == ranks;
-  std::size_t first = 0;  // of the buffer, among all elements
+  std::size_t first = 0;  // the buffer's first element
   for (std::size_t b = 0; b < call.inputs.size() && first < end; ++b) {
     const std::size_t count = call.inputs[b].count;
-    // A part ends inside a buffer where a cache line of most buffers does.
+    // Parts end at cache lines of most buffers.
     const auto cut = [&](std::size_t place) {
       return place >= first + count ? count
              : place <= first       ? 0
@@ -208,7 +210,7 @@ void WindowCalls::combine(const CollectiveCall& call, std::size_t buffer, std::s
     if (call.collective == Collective::kAllReduce) {
       outputs_[index(r)] = output(r, buffer) + offset;
       inputs_[index(r)] = outputs_[index(r)];
-      // In place one list is read instead of two: each costs a cache miss.
+      // In place only one list is read instead of two: each costs a cache miss.
       if (in_place(r)) continue;
     }
     inputs_[index(r)] = input(r, buffer) + offset;

@@ -1,5 +1,5 @@
-// A call as a rank shows it in its window, as the others read it there, and the parts of it that
-// they do on each other's memory.
+// A call as published in a rank's window, as read by the others, and its parts, which ranks process
+// in each other's memory.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -9,34 +9,34 @@
 
 namespace tutti::internal {
 
-/// The calls of the group's round. The headers are equal, so all but addresses, and the counts of
-/// an all_to_all, is in each as in this rank's. A call's buffers, one after the other, are its
+/// The calls of the group's current round. The headers are equal, so all calls agree except in
+/// addresses and the counts of an all_to_all. The concatenated buffers of a call are its
 /// *elements*. *Part* r of a reduction of n elements is [n * r / size, n * (r + 1) / size), cut at
-/// multiples of 64 elements; of a copy it is rank r's result. Reductions go along the canonical
-/// tree. One thread.
+/// multiples of 64 elements; of a copy it is rank r's result. Reductions follow the canonical tree.
+/// Not thread-safe.
 class WindowCalls {
  public:
   explicit WindowCalls(const WindowGroup& group);
 
-  /// Fills the own seat, before arriving: small inputs as a copy, otherwise where buffers are.
+  /// Publishes the call in the own seat, before arriving: small inputs as a copy, otherwise offsets
+  /// of buffers.
   void show(const CollectiveCall& call, const CollectiveHeader& header);
 
-  /// After arriving: what can be done with what all have shown.
+  /// Returns how the call can be carried out with the published data. Requires: all have arrived.
   enum class Way { kInline, kShared, kNeither };
   Way way();
-  /// Of an all_reduce or reduce that is shown inline: this rank's result.
+  /// Computes this rank's result of an all_reduce or reduce with inline data.
   void combine_inline(const CollectiveCall& call);
 
-  /// Reads and writes all ranks' memory where it lies. `call`: this rank's.
+  /// Processes one part, reading and writing all ranks' memory in place. `call` is this rank's.
   void do_part(const CollectiveCall& call, int part);
-  /// Throws kInvalidArgument if two ranks' calls differ, naming both; and if what rank r of an
-  /// all_to_all sends to rank s is not as long as s expects.
+  /// Throws kInvalidArgument if two ranks' calls differ, naming both, or if rank r of an all_to_all
+  /// does not send to rank s the length that s expects.
   void require_same_call(const CollectiveCall& call) const;
 
  private:
-  // What the ranks have shown, in this process's addresses; not of kNeither. Of a call that is
-  // shown inline a rank has one input (of a broadcast the root's output) and sees no outputs but
-  // its own.
+  // Data published by the ranks, at this process's addresses; not for kNeither. In an inline call a
+  // rank has one input (in a broadcast, the root's output) and no outputs except its own.
   const std::byte* input(int rank, std::size_t buffer) const {
     if (is_inline_) return inline_data(rank);
     return shared_data(rank, buffer == 0 ? seat(rank).first_input : offsets(rank)[buffer]);
@@ -49,7 +49,7 @@ class WindowCalls {
                                          : offsets(rank)[WindowLayout::kMostBuffers + buffer]);
   }
   bool in_place(int rank) const { return (seat(rank).flags & WindowSeat::kIsInPlace) != 0; }
-  /// Of an all_to_all, [size] each.
+  /// Counts of an all_to_all, [size] each.
   const std::uint64_t* counts(int rank) const { return group_.window(rank).counts(group_.round()); }
   const std::uint64_t* receive_counts(int rank) const { return counts(rank) + group_.size(); }
 
@@ -71,9 +71,9 @@ class WindowCalls {
   void exchange_for(const CollectiveCall& call, int rank) const;
 
   const WindowGroup& group_;
-  const CollectiveCall* own_ = nullptr;  // of the round
+  const CollectiveCall* own_ = nullptr;  // this rank's call of the round
   bool is_inline_ = false;
-  // Starts of a range in every rank's memory, kept to spare the allocation.
+  // Scratch: starts of a range in every rank's memory, kept to avoid allocations.
   std::vector<const std::byte*> inputs_;
   std::vector<std::byte*> outputs_;
 };

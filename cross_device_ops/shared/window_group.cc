@@ -60,7 +60,7 @@ WindowGroup::~WindowGroup() {
   const WindowProgress& progress = own().progress();
   std::vector<std::size_t> offsets{own_offset_};
   if (progress.slots.load() != 0) offsets.push_back(progress.slots.load());
-  // A member may release its window as soon as the last has left it.
+  // A member may release its window as soon as the last one has left it.
   for (const Window& window : windows_) window.progress().num_left.fetch_add(1);
   memory_->release_when(std::move(offsets), [&progress, size = windows_.size()] {
     return progress.num_left.load() == size;
@@ -73,8 +73,8 @@ void WindowGroup::need_slots() {
   slots.store(memory_->allocate(layout_.bytes_of_slots(), HostMemory::Use::kWindow));
 }
 
-/// A rank whose transport was aborted leaves for that reason, which peers are to hear from it if
-/// they see it leave before their own transport is aborted.
+/// Returns this rank's reason for leaving: the abort of its transport, if any, because peers may
+/// see it leave before their own transport is aborted.
 Error WindowGroup::why_it_leaves() const {
   try {
     probe();
@@ -133,7 +133,8 @@ void WindowGroup::connect(const CollectiveHeader& header, TimePoint deadline) {
   for (int member = 0; member < size(); ++member) {
     if (member != rank()) probes_.push_back(link_.recv(member, Purpose::kNothing, {}, {}));
   }
-  // Of all members together: each may be bound to one core. Equal on all, as it must be.
+  // Count the cores of all members together, because each may be bound to one core. The result must
+  // be equal on all.
   int num_cores = 0;
   for (const std::uint64_t word : cores) num_cores += std::popcount(word);
   shares_parts_ = link_.transport->size() > num_cores;
@@ -153,7 +154,7 @@ bool WindowGroup::all_arrived(std::uint64_t round) const {
 void WindowGroup::arrive(const CollectiveHeader& header, TimePoint deadline) {
   const std::uint64_t round = round_;
   own().seat(round).arrived.store(round);
-  // Where processes wait for cores, all that sleep are woken once and not by each that comes.
+  // If processes compete for cores, all sleepers are woken once instead of at each arrival.
   if (!shares_parts_ || is_last(board_->arrivals, round)) wait_->notify();
   try {
     const auto ready = [&] { return all_arrived(round) || is_closed(); };
@@ -167,7 +168,7 @@ void WindowGroup::arrive(const CollectiveHeader& header, TimePoint deadline) {
   }
   if (!is_closed()) return;
   const Error why = reason();
-  // The member that was closing may have died.
+  // The closing member may have died.
   if (has_failed(round) || board_->state.load() != WindowBoard::kClosed) throw why;
 }
 
@@ -224,9 +225,9 @@ void WindowGroup::close_broken(const Error& reason) noexcept {
   close_from(as_it_was(reason), round_);
 }
 
-// A rank that has seen all arrivals and then finds the board open goes on: the arrivals came before
-// the closing, so closing sees them, too, and counts the round as complete. One that finds it
-// closed reads what closing has decided.
+// A rank that has seen all arrivals and then finds the board open continues: the arrivals preceded
+// the closing, so the closing member sees them, too, and counts the round as complete. A rank that
+// finds the board closed reads the decision there.
 void WindowGroup::close_from(const Error& reason,
                              std::optional<std::uint64_t> first_failed) noexcept {
   WindowBoard* board = nullptr;
@@ -256,7 +257,7 @@ void WindowGroup::close_from(const Error& reason,
   wait_->notify();
 }
 
-/// Why the group is closed, once who closes has written it down.
+/// Returns why the group is closed, after waiting for the closing member to write the reason.
 Error WindowGroup::reason() {
   const auto written = [this] { return board_->state.load() == WindowBoard::kClosed; };
   const TimePoint end = deadline_after(Clock::system().now(), durations::kLinger);
@@ -264,7 +265,7 @@ Error WindowGroup::reason() {
     Clock::system().sleep_for(std::chrono::microseconds(50));
   }
   MutexLock lock(mutex_);
-  if (!written()) {  // who was closing has died on it
+  if (!written()) {  // the closing member died
     return own_reason_.value_or(
         Error(ErrorCode::kUnavailable,
               concat("rank ", board_->state.load() - 1, " has ended while it closed the group")));

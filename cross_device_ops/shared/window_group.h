@@ -1,5 +1,5 @@
-// Where ranks meet that are threads of a process or processes of one host, and the layout of the
-// memory in which they do.
+// Synchronisation of ranks that are threads of a process or processes of one host, and the layout
+// of the shared memory for it.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -23,10 +23,11 @@
 
 namespace tutti::internal {
 
-/// Hands out the parts of each round once. *Lane* l has the parts from l * parts / lanes up to the
-/// next lane's first, and a thread takes those of its core's lane first: a part that is done on the
-/// same core round after round finds its memory in that core's cache. Zeros at first, so it may lie
-/// in memory that processes share. All calls give equal numbers of parts and lanes. Threads: any.
+/// Assigns each part of a round once. *Lane* l has the parts from l * parts / lanes up to the next
+/// lane's first, and a thread takes those of its core's lane first: a part that runs on the same
+/// core in every round finds its memory in that core's cache. Initially zero, so it may be placed
+/// in memory that processes share. All calls must pass equal numbers of parts and lanes.
+/// Thread-safe.
 class PartLanes {
  public:
   static constexpr int kMost = 16;
@@ -34,7 +35,7 @@ class PartLanes {
     return std::clamp(std::min(parts, cores), 1, kMost);
   }
 
-  /// A part of the round (from 1) that nobody has taken; -1: none is left.
+  /// Returns an unassigned part of the round (rounds count from 1), or -1 if there is none.
   int take(std::uint64_t round, int parts, int lanes) {
     const int own = std::max(::sched_getcpu(), 0) % lanes;
     for (int i = 0; i < lanes; ++i) {
@@ -46,7 +47,7 @@ class PartLanes {
 
  private:
   struct alignas(64) Lane {
-    std::atomic<std::uint64_t> taken{0};  // in all rounds; tells them apart
+    std::atomic<std::uint64_t> taken{0};  // total of all rounds
   };
 
   static int first_part(int lane, int parts, int lanes) { return lane * parts / lanes; }
@@ -58,7 +59,7 @@ class PartLanes {
     while (next < round * size) {
       if (!taken.compare_exchange_weak(next, next + 1)) continue;
       const std::uint64_t place = next % size;
-      // Every other round backwards: what was done last is still in the cache.
+      // Odd rounds run backwards: the latest parts of the previous round are still in the cache.
       return first + static_cast<int>(round % 2 == 0 ? place : size - 1 - place);
     }
     return -1;
@@ -67,91 +68,94 @@ class PartLanes {
   std::array<Lane, kMost> lanes_;
 };
 
-/// What a rank brings to a round. Numbers of addresses are offsets in the rank's place.
+/// Per-rank slot for one round in shared memory. Addresses are offsets in the rank's place.
 struct WindowSeat {
-  static constexpr std::uint32_t kIsInline = 1;   // the inputs are copied behind the seat
-  static constexpr std::uint32_t kIsShared = 2;   // all buffers lie in the place
+  static constexpr std::uint32_t kIsInline = 1;   // inputs are copied to the window
+  static constexpr std::uint32_t kIsShared = 2;   // all buffers are in the place
   static constexpr std::uint32_t kIsInPlace = 4;  // outputs are the inputs
-  // What others wait for and read in every call lies in one cache line.
-  alignas(64) std::atomic<std::uint64_t> arrived{0};  // the round; written last
+  // One cache line holds everything that others wait for and read in every call.
+  alignas(64) std::atomic<std::uint64_t> arrived{0};  // number of the round; written last
   std::uint64_t fingerprint = 0;
   std::uint32_t flags = 0;
-  std::uint64_t first_input = 0;  // offsets of a single buffer are all that others read
+  std::uint64_t first_input = 0;  // with a single buffer, others need only these offsets
   std::uint64_t first_output = 0;
   alignas(64) CollectiveHeader header;
 };
 
-/// How far a rank is; each number its own cache line, for others wait for it.
+/// Progress of a rank; each number has its own cache line, because other ranks wait for it.
 struct WindowProgress {
-  alignas(64) std::atomic<std::uint64_t> finished{0};  // the round with parts whose own is done
+  alignas(64) std::atomic<std::uint64_t> finished{0};  // last round whose own part is done
   alignas(64) std::atomic<std::uint64_t> sent{0};      // steps of staged reductions, see below
   alignas(64) std::atomic<std::uint64_t> reduced{0};
   alignas(64) std::atomic<std::uint64_t> collected{0};
-  alignas(64) std::atomic<std::size_t> num_left{0};  // members that will not look at it again
-  std::atomic<std::uint64_t> slots{0};               // where they are in the place; 0: not made
+  alignas(64) std::atomic<std::size_t> num_left{0};  // members that no longer access it
+  std::atomic<std::uint64_t> slots{0};               // offset in the place; 0: not made
 };
 
-/// Of the group; that of member 0 counts.
+/// Header of the group's shared state; the one of member 0 is used.
 struct WindowBoard {
   static constexpr std::uint32_t kOpen = 0;
-  static constexpr std::uint32_t kClosed = 0x80000000u;  // below: 1 + the member that is closing
+  static constexpr std::uint32_t kClosed = 0x80000000u;  // below: 1 + the closing member
   static constexpr std::size_t kTextBytes = 3000;
   alignas(64) std::atomic<std::uint32_t> state{kOpen};
   std::uint32_t code = 0;
   std::atomic<std::uint64_t> first_failed_round{0};
   std::array<char, kTextBytes> text{};
   alignas(64) WaitWord wait;
-  alignas(64) std::atomic<std::uint64_t> arrivals{0};  // where the group shares parts
+  alignas(64) std::atomic<std::uint64_t> arrivals{0};  // used if the group shares parts
   PartLanes parts_taken;
   alignas(64) std::atomic<std::uint64_t> parts_done{0};
 };
 
-/// Where the parts of one member's window are. A value; equal on all members.
+/// Layout of one member's window. A value type; equal on all members.
 struct WindowLayout {
   explicit WindowLayout(int num_members);
 
-  /// Of buffers whose offsets are shown, inputs and outputs each; longer lists are staged.
+  /// Maximum number of inputs, and of outputs, whose offsets are published; longer lists are
+  /// staged.
   static constexpr std::size_t kMostBuffers = 512;
   static constexpr std::size_t kInlineBytes = std::size_t{64} << 10;
-  /// Rounds of slots of a staged reduction.
+  /// Slots per slice of a staged reduction.
   static constexpr std::size_t kDepth = 4;
 
   std::size_t size;        // members
-  std::size_t slot_bytes;  // of a staged reduction: one step of one slice
-  std::size_t seats, counts, offsets, inline_data, num_bytes;  // where they begin; the whole
-  /// Beside the window, for most groups never need them.
+  std::size_t slot_bytes;  // size of a staged reduction's slot: one step of one slice
+  std::size_t seats, counts, offsets, inline_data, num_bytes;  // offsets; total size
+  /// Size of the slots, which are allocated separately, because most groups never need them.
   std::size_t bytes_of_slots() const { return size * kDepth * slot_bytes; }
 };
 
-/// One member's window in this process's addresses. Seats, tables and inline data are twofold, for
-/// a rank may sit down for the next round before all have left this one.
+/// One member's window at this process's addresses. Seats, tables and inline data exist twice,
+/// because a rank may enter the next round before all have left this one.
 class Window {
  public:
   Window(std::size_t offset, std::byte* place, const WindowLayout& layout)
       : place_(place), start_(in_place_of_rank(offset)), layout_(&layout) {}
-  /// Makes what stands in it, before anybody else looks.
+  /// Constructs the window's content, before any other rank accesses it.
   void make() const;
 
   WindowBoard& board() const { return *at<WindowBoard>(0); }
   WindowProgress& progress() const { return *at<WindowProgress>(sizeof(WindowBoard)); }
   WindowSeat& seat(std::uint64_t round) const { return at<WindowSeat>(layout_->seats)[round % 2]; }
-  /// counts and receive_counts, [2 * members].
+  /// Returns counts and receive_counts, [2 * members].
   std::uint64_t* counts(std::uint64_t round) const {
     return at<std::uint64_t>(layout_->counts) + round % 2 * 2 * layout_->size;
   }
-  /// Of inputs, then of outputs, [2 * kMostBuffers]; those of the first buffers stand in the seat.
+  /// Returns the offsets of inputs, then of outputs, [2 * kMostBuffers]; those of the first buffers
+  /// are in the seat.
   std::uint64_t* offsets(std::uint64_t round) const {
     return at<std::uint64_t>(layout_->offsets) + round % 2 * 2 * WindowLayout::kMostBuffers;
   }
   std::byte* inline_data(std::uint64_t round) const {
     return start_ + layout_->inline_data + round % 2 * WindowLayout::kInlineBytes;
   }
-  /// What this member contributes to member `to`'s slice in a step; `to` itself: its results.
+  /// Returns the slot for this member's contribution to member `to`'s slice in a step; for this
+  /// member itself, its results.
   std::byte* slot(std::size_t to, std::uint64_t step) const {
     return in_place_of_rank(progress().slots.load()) +
            (to * WindowLayout::kDepth + step % WindowLayout::kDepth) * layout_->slot_bytes;
   }
-  /// As numbers, for the place of a thread begins at 0.
+  /// Computes with integers, because the place of a thread begins at 0.
   std::byte* in_place_of_rank(std::uint64_t offset) const {
     return reinterpret_cast<std::byte*>(reinterpret_cast<std::uintptr_t>(place_) + offset);
   }
@@ -166,15 +170,15 @@ class Window {
   const WindowLayout* layout_;
 };
 
-/// One member's side. A *round* is one collective: every rank arrives, showing its call; then it
-/// may read what the others show until it arrives at the next round but one. Either all ranks see a
-/// round as complete, or none does, but for ranks that die within it: one that gives up closes the
-/// group for this and all later rounds, unless the last one arrived before. Threads: close() any,
-/// the rest one.
+/// One member's view of a group. A *round* is one collective: every rank arrives, publishing its
+/// call; then it may read the others' data until it arrives at the round after the next. Either all
+/// ranks see a round as complete or none does, except ranks that die within it. A rank that gives
+/// up closes the group for this and all later rounds, unless the last rank has already arrived. Not
+/// thread-safe, except close().
 class WindowGroup {
  public:
   WindowGroup(RankLink link, std::shared_ptr<HostMemory> memory);
-  /// Says that this rank has left, and why if its transport was aborted.
+  /// Publishes that this rank has left, with the reason if its transport was aborted.
   ~WindowGroup();
   WindowGroup(const WindowGroup&) = delete;
   WindowGroup& operator=(const WindowGroup&) = delete;
@@ -184,26 +188,26 @@ class WindowGroup {
   std::uint64_t round() const { return round_; }
   const WindowLayout& layout() const { return layout_; }
   bool of_threads() const { return of_threads_; }
-  /// Where others find this memory; nothing: they cannot reach it.
+  /// Returns the offset at which others access this memory; nullopt if they cannot.
   std::optional<std::uint64_t> offset_of(const std::byte* data, std::size_t bytes) const {
     if (of_threads_) return reinterpret_cast<std::uintptr_t>(data);
     return memory_->offset_of(data, bytes);
   }
-  /// This rank's window before it arrives, and everybody's afterwards.
+  /// Returns a member's window: before arrival only this rank's, afterwards any.
   const Window& window(int member) const { return windows_[static_cast<std::size_t>(member)]; }
   const Window& own() const { return window(rank()); }
-  /// With more processes than cores any rank may do any part.
+  /// Returns true if any rank may process any part: there are more processes than cores.
   bool shares_parts() const { return shares_parts_; }
 
-  /// The first time it makes this rank's window and finds the others'.
+  /// Starts a round. The first call makes this rank's window and finds those of the others.
   void begin_round(const CollectiveHeader& header, TimePoint deadline);
-  /// After the seat was filled: waits for all. Throws the reason for which the group is closed, or
-  /// closes it with kDeadlineExceeded naming the ranks that did not come, kUnavailable or kAborted.
+  /// Waits for all ranks, after the seat was filled. Throws the reason for which the group is
+  /// closed, or closes it with kDeadlineExceeded naming the ranks that did not join, kUnavailable
+  /// or kAborted.
   void arrive(const CollectiveHeader& header, TimePoint deadline);
-  /// Makes the slots of this rank's window, if there are none. Throws kResourceExhausted.
+  /// Allocates the slots of this rank's window, if there are none. Throws kResourceExhausted.
   void need_slots();
-  /// Waits for something that peers do in this round, which fails when one of them dies, and closes
-  /// the group.
+  /// Waits for progress of peers in this round; if one of them dies, throws and closes the group.
   template <class Ready>
   void wait_for(const char* what, TimePoint deadline, const Ready& ready) {
     const auto ready_or_failed = [&] { return ready() || has_failed(round_); };
@@ -218,30 +222,30 @@ class WindowGroup {
   }
   void notify() noexcept { wait_->notify(); }
 
-  /// Before the parts of a round that has them, on all ranks.
+  /// Begins the parts of a round that has them. Called on all ranks.
   void begin_parts() { ++part_round_; }
-  /// A part that nobody has taken; -1: none is left.
+  /// Returns an unassigned part, or -1 if there is none.
   int take_part();
   void finish_part();
-  /// Waits until all parts are done: never long, for nothing in a part waits; threads always do.
-  /// When that fails, buffers in HostMemory are detached: a process that was stopped may go on with
-  /// its part one day.
+  /// Waits until all parts are done; never long, because nothing within a part waits. Threads
+  /// always wait to the end. On failure, buffers in HostMemory are detached, because a stopped
+  /// process may resume its part later.
   void leave(TimePoint deadline);
 
-  /// Ends arrivals, running and later, with this reason. The first one counts.
+  /// Ends running and later arrivals with this reason. Only the first reason counts.
   void close(const Error& reason) noexcept { close_from(reason, std::nullopt); }
-  /// Why the group is closed, if it is: by a member that has left, too. Beside all else, once there
-  /// was a round.
+  /// Returns why the group is closed, possibly by a member that left. May be called concurrently
+  /// with the other functions, after the first round.
   std::optional<Error> failure() { return is_closed() ? std::optional(reason()) : std::nullopt; }
 
  private:
   void connect(const CollectiveHeader& header, TimePoint deadline);
   struct Introduction {
-    std::uint64_t offset = 0;               // of the window in the place
-    std::array<std::uint64_t, 16> cores{};  // that the process may use, a bit each
+    std::uint64_t offset = 0;               // offset of the window in the place
+    std::array<std::uint64_t, 16> cores{};  // bit mask of the process's allowed cores
   };
   bool all_arrived(std::uint64_t round) const;
-  /// Counts up what each member does once a round; returns true for the last of the round.
+  /// Counts an event that each member has once a round; returns true for the last one of the round.
   bool is_last(std::atomic<std::uint64_t>& count, std::uint64_t round) const {
     return count.fetch_add(1) + 1 == round * static_cast<std::uint64_t>(size());
   }
@@ -251,12 +255,13 @@ class WindowGroup {
     return board_->state.load() == WindowBoard::kClosed &&
            board_->first_failed_round.load() <= round;
   }
-  /// This round cannot be completed: a peer has died or stopped in the middle of it.
+  /// Closes the group in a round that cannot be completed, because a peer died or stopped within
+  /// it.
   void close_broken(const Error& reason) noexcept;
   void close_from(const Error& reason, std::optional<std::uint64_t> first_failed) noexcept;
   void close_late(const char* what) noexcept;
   Error reason();
-  /// Throws when the transport was aborted or a member is gone.
+  /// Throws if the transport was aborted or a member exited.
   void probe() const;
   Error why_it_leaves() const;
 
@@ -268,16 +273,16 @@ class WindowGroup {
   bool shares_parts_ = false;
   int num_lanes_ = 1;
   std::uint64_t round_ = 0;
-  std::uint64_t part_round_ = 0;  // rounds with parts are told apart by how many were taken
+  std::uint64_t part_round_ = 0;  // number of rounds with parts
   std::size_t own_offset_ = 0;
   bool is_connected_ = false;
   std::vector<Window> windows_;
   WindowBoard* board_ = nullptr;
   std::optional<ProcessWait> wait_;
-  std::vector<std::unique_ptr<Work>> probes_;  // end when the member does
+  std::vector<std::unique_ptr<Work>> probes_;  // end when the member exits
 
   Mutex mutex_;
-  std::optional<Error> own_reason_ TUTTI_GUARDED_BY(mutex_);  // where the board has none
+  std::optional<Error> own_reason_ TUTTI_GUARDED_BY(mutex_);  // used if the board has none
 };
 
 }  // namespace tutti::internal
