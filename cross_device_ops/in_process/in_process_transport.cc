@@ -1,9 +1,9 @@
-// Messages between threads: who comes second copies.
+// Messages between threads: the second of sender and receiver copies.
 // SPDX-License-Identifier: Apache-2.0
 //
-// A *lane* is the way from one rank to another. A *transfer* is one side of a message, a send or a
-// receive; on its lane it is queued until the other side of the same tag comes, then copying (with
-// the lane's mutex released, hence nobody may end it meanwhile), then ended.
+// A *lane* is the connection from one rank to another. A *transfer* is one side of a message, a
+// send or a receive. It is queued on its lane until the other side posts the same tag, then copying
+// (with the lane's mutex released, hence no thread may end it meanwhile), then ended.
 #include "cross_device_ops/in_process/in_process_transport.h"
 
 #include <algorithm>
@@ -24,7 +24,7 @@ struct Transfer;
 struct Lane {
   using Queue = std::vector<Transfer*>;
   Mutex mutex;
-  Queue sends TUTTI_GUARDED_BY(mutex);  // in the order of calling
+  Queue sends TUTTI_GUARDED_BY(mutex);  // in the order of the calls
   Queue recvs TUTTI_GUARDED_BY(mutex);
   std::optional<Error> failure TUTTI_GUARDED_BY(mutex);
 };
@@ -48,7 +48,7 @@ struct Hub {
   const std::shared_ptr<HostMemory> memory;
 };
 
-/// Lives as long as its Work: that waits while the other side copies.
+/// Lives as long as its Work: the destructor waits while the other side copies.
 struct Transfer final : Work {
   enum class State { kQueued, kCopying, kEnded };
 
@@ -66,7 +66,7 @@ struct Transfer final : Work {
     MutexLock lock(lane.mutex);
     if (state == State::kQueued) {
       std::erase(is_send ? lane.sends : lane.recvs, this);
-    } else {  // the other side copies at this moment: memory is in use until it has
+    } else {  // the other side is copying and uses this memory
       wait_for_end(TimePoint::max());
     }
   }
@@ -104,7 +104,7 @@ struct Transfer final : Work {
   const int from, to;
   const bool is_send;
   const std::uint64_t tag;
-  const std::span<std::byte> head, body;  // of a send: only read
+  const std::span<std::byte> head, body;  // read-only for a send
   Lane& lane;
   // Guarded by the lane's mutex.
   State state = State::kQueued;
@@ -210,7 +210,7 @@ class InProcessTransport final : public Transport {
     return work;
   }
 
-  /// The other side, if it is there: then both are copying.
+  /// Returns the other side if it is queued, and marks both as copying.
   static Transfer* match(Transfer& transfer) {
     Lane& lane = transfer.lane;
     MutexLock lock(lane.mutex);

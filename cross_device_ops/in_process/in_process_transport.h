@@ -1,4 +1,4 @@
-// Messages between threads of one process: one copy, straight from the sender's memory.
+// Messages between threads of one process: one copy, directly from the sender's memory.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -9,11 +9,11 @@
 
 namespace tutti {
 
-/// The transports of `size` ranks, by rank; each is used by the thread (or threads) of its rank. A
-/// send ends when the receiver has its bytes: whoever comes second, sender or receiver, copies.
-/// Nothing is buffered. A rank is gone (kUnavailable) when its transport was destroyed. Without
-/// `shares_memory` there is no host_memory(), so that all goes by messages. Throws kInvalidArgument
-/// for size < 1.
+/// Returns the transports of `size` ranks, by rank; each is used by the thread (or threads) of its
+/// rank. Nothing is buffered: the second of sender and receiver copies, and a send ends when the
+/// receiver has its bytes. A rank whose transport was destroyed is kUnavailable. Without
+/// `shares_memory` there is no host_memory(), so that all calls use messages. Throws
+/// kInvalidArgument for size < 1.
 std::vector<std::shared_ptr<Transport>> in_process_transports(int size, bool shares_memory = true);
 
 }  // namespace tutti
