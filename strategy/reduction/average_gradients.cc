@@ -1,4 +1,4 @@
-// The mean of the gradients of towers.
+// Mean of the gradients of towers.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/reduction/average_gradients.h"
 
@@ -43,7 +43,7 @@ void check_lists(TowerGradients towers) {
   }
 }
 
-/// The gradients of variable number `index`, one per tower.
+/// Returns the gradients of variable number `index`, one per tower.
 std::vector<Gradient> gradients_of_variable(TowerGradients towers, std::size_t index) {
   std::vector<Gradient> gradients;
   const std::string expected = kind_of(towers[0][index].gradient);
@@ -59,7 +59,7 @@ std::vector<Gradient> gradients_of_variable(TowerGradients towers, std::size_t i
   return gradients;
 }
 
-/// One per tower, some above 0.
+/// Requires one weight per tower, at least one above 0.
 void check_weights(std::span<const double> weights, std::size_t num_towers) {
   const auto is_weight = [](double weight) { return weight >= 0.0 && std::isfinite(weight); };
   const auto is_positive = [](double weight) { return weight > 0.0; };
@@ -72,7 +72,7 @@ void check_weights(std::span<const double> weights, std::size_t num_towers) {
        "]");
 }
 
-/// Each tower's gradients times its part of all weights; without towers of weight 0.
+/// Multiplies each tower's gradients by its share of the sum of weights; omits towers of weight 0.
 std::vector<std::vector<GradientAndVariable>> scaled_gradients(TowerGradients towers,
                                                                std::span<const double> weights) {
   const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
@@ -87,7 +87,7 @@ std::vector<std::vector<GradientAndVariable>> scaled_gradients(TowerGradients to
   return scaled;
 }
 
-/// Per variable the sum over towers by `divisor`.
+/// Returns for each variable the sum over towers divided by `divisor`.
 std::vector<GradientAndVariable> divided_sums(TowerGradients towers, double divisor) {
   std::vector<GradientAndVariable> results;
   for (std::size_t i = 0; i < towers[0].size(); ++i) {

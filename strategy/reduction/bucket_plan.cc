@@ -1,4 +1,4 @@
-// Cutting lists of variables into buckets and buckets into slices.
+// Division of variable lists into buckets and of buckets into slices.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/reduction/bucket_plan.h"
 
@@ -41,8 +41,8 @@ BucketPlan BucketPlan::make(std::span<const Variable> variables, std::int64_t by
   BucketPlan plan;
   plan.variable_ids = ids_of(variables);
   plan.places.resize(variables.size());
-  using Kind = std::pair<DType, bool>;  // of variables that go together
-  std::map<Kind, std::size_t> open;     // the bucket that takes more
+  using Kind = std::pair<DType, bool>;  // kind of variables in one bucket
+  std::map<Kind, std::size_t> open;     // bucket that accepts more variables
   std::map<Kind, std::size_t> limit;    // bytes at which it is closed
   for (std::size_t i = variables.size(); i-- > 0;) {
     const DType dtype = variables[i].dtype();

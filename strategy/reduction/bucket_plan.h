@@ -1,4 +1,5 @@
-// Which gradients travel together: buckets of variables, and the slices in which they are reduced.
+// Buckets of variables whose gradients are reduced together, and the slices in which they are
+// reduced.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -14,21 +15,21 @@
 
 namespace tutti::internal {
 
-/// Buckets of variables in reverse order, since gradients of the last used variables come first. A
-/// bucket holds one dtype, and either variables that are cut over the replicas or others; the first
-/// is small, so that reducing starts early. The same in all replicas.
+/// Buckets of variables in reverse order, because the gradients of the last used variables are
+/// ready first. A bucket holds one dtype, and only variables that are sharded over the replicas or
+/// only others. The first is small, so that reductions start early. Equal on all replicas.
 struct BucketPlan {
   struct Item {
-    std::size_t variable = 0;  // index in the list
-    std::size_t first = 0;     // element of the bucket, at a multiple of 64 bytes
+    std::size_t variable = 0;  // index in the variable list
+    std::size_t first = 0;     // offset in the bucket, at a multiple of 64 bytes
     std::size_t count = 0;
   };
   struct Bucket {
     DType dtype = DType::kFloat32;
     std::size_t count = 0;  // elements, padding included
     std::vector<Item> items;
-    std::uint64_t id = 0;   // ReplicaBuffer::id: of the variables
-    std::string name = {};  // in errors of reductions: "gradients 1/3 kernel"
+    std::uint64_t id = 0;   // hash of the variables, see ReplicaBuffer::id
+    std::string name = {};  // for errors of reductions: "gradients 1/3 kernel"
   };
   struct Place {
     std::size_t bucket = 0;
@@ -39,8 +40,8 @@ struct BucketPlan {
   std::vector<Bucket> buckets;
   std::vector<Place> places;  // per variable
 
-  /// With other workers: numbers that travel behind the elements of a bucket, these for each item,
-  /// and in one bucket the bytes of a digest, and a number per worker: what it has waited.
+  /// Numbers sent after the elements of a bucket, with several workers: these for each item, and in
+  /// one bucket the bytes of a digest and a number per worker, its waiting time.
   static constexpr std::size_t kCountersPerItem = 2;
   static constexpr std::size_t kBucketOfWorkers = 0;
   static constexpr std::size_t kDigestBytes = 8;
@@ -50,7 +51,8 @@ struct BucketPlan {
     return kCountersPerItem * buckets[bucket].items.size() + of_workers;
   }
 
-  /// Sizes of 0: 4 MiB, and for the first bucket of each dtype as much, but 1 MiB at most.
+  /// Makes a plan. A size of 0 means 4 MiB; for the first bucket of each dtype, 0 means the other
+  /// size, at most 1 MiB.
   static BucketPlan make(std::span<const Variable> variables, std::int64_t bytes_per_pack,
                          std::int64_t first_bytes_per_pack = 0);
 };
@@ -61,8 +63,8 @@ struct SliceRange {
   std::size_t begin = 0;
   std::size_t end = 0;
 };
-/// The ranges, cut at multiples of 64 bytes, into which `num_replicas` replicas split `count`
-/// elements. At least 16 KiB each, so fewer for small buckets.
+/// Returns the ranges, cut at multiples of 64 bytes, into which `num_replicas` replicas split
+/// `count` elements. Each has at least 16 KiB, so small buckets have fewer ranges.
 std::vector<SliceRange> cut_slices(std::size_t count, std::size_t element_size, int num_replicas);
 
 class HostSums;
@@ -70,20 +72,22 @@ class Residuals;
 
 struct PlanInUse {
   std::shared_ptr<const BucketPlan> plan;
-  std::shared_ptr<Residuals> residuals;  // nullptr: gradients are not compressed
-  std::shared_ptr<HostSums> host_sums;   // where sums of GPUs' gradients go to other workers
+  std::shared_ptr<Residuals> residuals;  // null if gradients are not compressed
+  std::shared_ptr<HostSums> host_sums;   // host memory for sums of GPU gradients over workers
 };
 
-/// The plans in use, newest first: one per optimizer, 16 at most. Not synchronised, but for
+/// Plans in use, newest first: one per optimizer, at most 16. Not thread-safe, except
 /// first_warning().
 class BucketPlans {
  public:
-  /// `num_senders`: the replicas here that send their gradients to others; 0: none is compressed.
+  /// `num_senders`: number of local replicas that send their gradients to others; 0: no gradient is
+  /// compressed.
   PlanInUse& find_or_make(std::span<const Variable> variables, const CommunicationOptions& options,
                           std::size_t num_senders);
-  /// After a step that failed, or another state was restored: residuals are of no step then.
+  /// Called after a step that failed or a restored state: the residuals no longer belong to any
+  /// step.
   void clear() { plans_.clear(); }
-  /// Whether it was not asked before.
+  /// Returns true in the first call only.
   bool first_warning() { return !warned_.exchange(true); }
 
  private:

@@ -1,14 +1,14 @@
-// Sums of the buckets of one reduction: in which memory, by which replicas, over which workers.
+// Sums of the buckets of one reduction: their memory, replicas and workers.
 // SPDX-License-Identifier: Apache-2.0
 //
-// A bucket's *partial sums* are what the team wants of this worker (PartialSums), in
-// buffers of PartialSums::sum_dtype(). Behind the bucket's elements stand two *counters* per
-// variable: how many replicas have a dense gradient, and how many have slices. They are summed like
-// the rest, so that every worker learns what the others have without another message. So are,
-// behind the counters of one bucket, the bytes of the worker's digest (consistency_check.h), which
-// are alike if each sum is the number of workers times the own byte, and what each worker has
-// waited (straggler_watch.h); the others leave 0. What only some workers would do is decided by
-// sums, which are equal everywhere.
+// A bucket's *partial sums* are this worker's contribution to the team (PartialSums), in buffers of
+// PartialSums::sum_dtype(). The bucket's elements are followed by two *counters* per variable: the
+// numbers of replicas with a dense gradient and with slices. They are summed like the elements, so
+// that every worker learns the others' kinds without another message. In one bucket, further
+// numbers follow the counters: the bytes of the worker's digest (consistency_check.h), which are
+// equal on all workers if each sum is the number of workers times the own byte, and the waiting
+// time of each worker (straggler_watch.h), where the others leave 0. Decisions depend only on sums,
+// which are equal on all workers.
 #include "strategy/reduction/bucket_sums.h"
 
 #include <algorithm>
@@ -27,7 +27,7 @@ constexpr std::size_t kCountersPerItem = BucketPlan::kCountersPerItem;
 constexpr std::size_t kBucketOfWorkers = BucketPlan::kBucketOfWorkers;
 constexpr std::size_t kDigestBytes = BucketPlan::kDigestBytes;
 
-/// A counter: float32 or float64, both exact for any number of replicas.
+/// Returns a counter: float32 or float64, both exact for any number of replicas.
 double counter(const Elements& partial, std::size_t index) {
   if (partial.dtype == DType::kFloat64) return reinterpret_cast<const double*>(partial.data)[index];
   return reinterpret_cast<const float*>(partial.data)[index];
@@ -63,7 +63,7 @@ BucketSums::BucketSums(GivenGradients& given, PlanInUse& plan)
 
 void BucketSums::given(std::size_t replica, std::size_t variable) {
   if (cpus_ || gpus_ || !given_.checks()) return;
-  // Gradients on a GPU are searched all at once.
+  // Gradients on GPUs are searched together later.
   if (!is_dense_on_gpu(given_.of(replica, variable))) given_.search_gradient(variable);
 }
 
@@ -76,7 +76,7 @@ std::vector<SliceRange> BucketSums::begin(std::size_t bucket) {
   if (cpus_) slices = cpus_->begin(bucket);
   if (team_) count_kinds(bucket);
   if (gpus_) gpus_->begin(bucket);
-  if (team_) return slices;  // slices of gradients come with the other workers' kinds
+  if (team_) return slices;  // sums of slices follow when the other workers' kinds are known
   for (const BucketPlan::Item& item : given_.bucket(bucket).items) {
     if (given_.kinds[item.variable] != GradientKind::kSparse) continue;
     given_.sum_slices(item.variable, given_.slices_of(item.variable));
@@ -126,7 +126,7 @@ std::optional<Tensor> BucketSums::sum(std::size_t bucket, std::size_t replica) c
 
 std::optional<Tensor> BucketSums::sum_of(std::size_t variable, std::size_t replica) const {
   const std::vector<Tensor>& sums = given_.kept_sums[variable];
-  if (sums.empty()) return std::nullopt;  // the gradient itself, where it has no elements
+  if (sums.empty()) return std::nullopt;  // no elements: the gradient is the sum
   if (shards_of(given_.variables[variable])) return sums[replica];
   return sums[sums.size() == 1 ? 0 : replica]
       .detached_reshape(given_.variables[variable].shape())
@@ -162,7 +162,7 @@ std::size_t BucketSums::first_number() {
 void BucketSums::write_numbers() {
   numbers_.assign(kDigestBytes + static_cast<std::size_t>(team_->num_workers()), 0.0);
   digest_ = team_->check()->digest();
-  // As parts of 256: exact in 16 bits and in any order, and no larger than the other counters.
+  // Divided by 256: exact in 16 bits and in any order, and no larger than the other counters.
   for (std::size_t i = 0; i < kDigestBytes; ++i) {
     numbers_[i] = static_cast<double>((digest_ >> (8 * i)) & 0xff) / 256.0;
   }
@@ -200,7 +200,7 @@ void BucketSums::give(bool all) {
 }
 
 void BucketSums::give_bucket(std::size_t bucket) {
-  // Sums that are kept in parts alone are not to be there as wholes at once.
+  // If only shards of sums are kept, the whole sums should not all exist at once.
   constexpr std::size_t kMostGiven = 2;
   if (gives_shards() && bucket >= kMostGiven) take_early(bucket - kMostGiven);
   const TraceSpan span("give", "communication", {{"bucket", static_cast<std::int64_t>(bucket)}});
@@ -227,7 +227,7 @@ void BucketSums::join_workers() {
   } else if (digest_ != 0) {
     team_->check()->clear();
   }
-  // Where zeros replace them before anything is given away, no other worker has found one.
+  // If zeros replace non-finite values before any are sent, no other worker has found one.
   const bool all_find = !given_.zeroes() || (gpus_ && gpus_->searches_sums());
   if (given_.checks() && all_find) share_findings();
 }
@@ -244,7 +244,8 @@ void BucketSums::take_bucket(std::size_t bucket) {
   cpus_ ? cpus_->take(bucket) : gpus_->take(bucket);
 }
 
-/// Unless that takes more messages, for which the workers have an order.
+/// Reads a bucket's result early, unless that takes more messages, which the workers must send in a
+/// fixed order.
 void BucketSums::take_early(std::size_t bucket) {
   wait_for(buckets_[bucket].over_workers, *team_);
   if (has_slices(bucket)) return;
@@ -271,7 +272,7 @@ void BucketSums::take_kind(std::size_t bucket, const BucketPlan::Item& item, dou
                             " but has one on others; zeros are used there"));
   }
   if (num_dense > 0.0 && num_sparse > 0.0) {
-    // Workers that had slices alone have given zeros.
+    // Workers that had only slices have contributed zeros.
     if (given_.compresses(bucket)) {
       fail(ErrorCode::kUnimplemented, "compression ", to_string(given_.residuals->compression()),
            ": Variable '", variable.name(), "' has slices on some replicas and dense gradients on ",
@@ -312,12 +313,12 @@ std::vector<IndexedSlices> BucketSums::slices_of_all_replicas(std::size_t variab
   return all;
 }
 
-/// Every worker found the same sums, but may know different replicas whose fault they are: the
-/// workers agree on the lowest place of all.
+/// Agrees on the lowest position over all workers: every worker found the same sums, but may know
+/// different replicas that caused them.
 void BucketSums::share_findings() {
   const auto& own = given_.non_finite.lowest();
   if (!own) return;
-  // A replica's fault is lower than a sum's everywhere, also where only the sum shows it.
+  // A replica's value precedes a sum's in the order, even if only the sum shows it here.
   const std::string text = own->replica == NonFiniteValue::kSum
                                ? std::string()
                                : concat(own->variable, " ", own->index, " ", own->replica);
@@ -332,13 +333,13 @@ void BucketSums::share_findings() {
 
 }  // namespace tutti::internal
 
-// Sums of buckets in memory of CPUs: where they are, and who adds which slice.
+// Sums of buckets in CPU memory: their storage, and the addition of slices.
 
 namespace tutti::internal {
 namespace {
 
-/// Calls visitor(shard, device) for each replica's shard of a variable that is cut, or for the
-/// whole of another one, on the first device.
+/// Calls visitor(shard, device) for each replica's shard of a sharded variable, or for the whole of
+/// another one, on the first device.
 template <class Visitor>
 void for_shards(const GivenGradients& given, const BucketPlan::Item& item, const Visitor& visitor) {
   const ReplicaShards* const cut = shards_of(given.variables[item.variable]);
@@ -353,7 +354,7 @@ Elements elements_of(MutableTensor& flat) {
   return {flat.data(), static_cast<std::size_t>(flat.num_elements()), flat.dtype()};
 }
 
-/// Sets to zero the elements that are reduced although no dense gradient goes there.
+/// Zeroes the elements that are reduced without any dense gradient.
 void zero_unused(const GivenGradients& given, std::size_t bucket, const Elements& buffer) {
   const std::vector<BucketPlan::Item>& items = given.bucket(bucket).items;
   const std::size_t size = size_of(buffer.dtype);
@@ -514,7 +515,7 @@ void CpuSums::reduce(std::size_t bucket, SliceRange slice) {
                    std::byte* copy) {
     return given_.prepared(replica, piece_of(block), clean && given_.zeroes(), copy);
   };
-  const bool checks = given_.checks() && !given_.team;  // with a team the sum over all workers is
+  const bool checks = given_.checks() && !given_.team;  // a team's sum is checked later
   if (checks) {
     sum.check = [&](const SegmentedSum::Segment& block, std::byte* values, bool clean) {
       if (count_non_finite(dtype, values, block.count()) == 0) return false;
@@ -539,7 +540,7 @@ void CpuSums::end(std::size_t bucket) {
       given_.kept_sums[piece.item.variable].push_back(sum.freeze());
     }
   });
-  // Gradients show whose fault a value is that is found in the sum over all workers.
+  // The gradients identify the replica that caused a non-finite value in the sum over all workers.
   if (!given_.team || !given_.checks()) given_.let_go(bucket);
 }
 

@@ -1,9 +1,9 @@
-// Gradients that the replicas of this process gave in one reduction: kinds, and search for values
-// that are not finite.
+// Gradients of the replicas of this process in one reduction: kinds, and the search for non-finite
+// values.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Infinities and NaNs survive every sum, so sums alone are searched; where one has some, the
-// replicas' gradients tell whose they were.
+// Infinities and NaNs survive every sum, so only sums are searched; if a sum has some, the
+// replicas' gradients show the origin.
 #include "strategy/reduction/given_gradients.h"
 
 #include <cstring>
@@ -109,7 +109,7 @@ std::vector<IndexedSlices> GivenGradients::slices_of(std::size_t variable) const
 }
 
 void GivenGradients::sum_slices(std::size_t variable, std::vector<IndexedSlices> slices) {
-  // Rows are sorted by the host.
+  // The host sorts the rows.
   const Device first = services.replica_devices.front();
   const Device where = first.type == DeviceType::kGpu ? Device{} : first;
   IndexedSlices sum = sum_slices_canonically(slices, where);
@@ -152,7 +152,7 @@ void GivenGradients::note_first(const Piece& piece, const std::byte* sum) {
   bool any = false;
   for (std::size_t r = 0; r < num_replicas; ++r) {
     const Gradient& gradient = of(r, piece.item.variable);
-    if (!gradient.is_dense()) continue;  // another worker's is
+    if (!gradient.is_dense()) continue;  // the gradient is on another worker
     const Tensor values = on_host(gradient).dense();
     const auto found = first_non_finite(
         dtype, values.bytes().data() + piece.offset() * size_of(dtype), piece.count());

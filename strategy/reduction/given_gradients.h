@@ -1,4 +1,4 @@
-// Gradients that the replicas of this process gave in one reduction.
+// Gradients of the replicas of this process in one reduction.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -31,9 +31,10 @@ struct Piece {
   std::size_t count() const { return end - begin; }
 };
 
-/// Gradients by replica of this process and variable, and what of them is decided for all: kinds,
-/// sums of slices, values that are not finite. Threads: of a bucket, each replica its own gradients
-/// until it has filled it; then the one that filled it last; then all, to read. note(), any.
+/// Gradients by local replica and variable, and the decisions for all of them: kinds, sums of
+/// slices, non-finite values. Threads, per bucket: each replica accesses its own gradients until it
+/// has filled the bucket, then the last one to fill it accesses all; then all may read. note() is
+/// thread-safe.
 struct GivenGradients {
   GivenGradients(ReplicaServices& all_services, const PlanInUse& in_use,
                  std::span<const Variable> of_variables);
@@ -45,7 +46,7 @@ struct GivenGradients {
     return gradients[replica * variables.size() + variable];
   }
   void put(std::size_t replica, std::size_t variable, const Gradient& gradient);
-  /// What it was when the replica gave it.
+  /// Returns the kind as given by the replica.
   GradientKind given_kind(std::size_t replica, std::size_t variable) const {
     return given_kinds[replica * variables.size() + variable];
   }
@@ -53,42 +54,44 @@ struct GivenGradients {
   const BucketPlan::Item& item_of(std::size_t variable) const;
   bool has_dense(std::size_t bucket) const;
 
-  /// The kind that the variable's gradient has on all replicas of this process, once all gave it:
-  /// zeros stand for none, and slices become dense where another replica's gradient is. Sets it.
+  /// Sets and returns the kind of the variable's gradient on all replicas of this process, once all
+  /// have given it: a missing gradient counts as zeros, and slices become dense if another
+  /// replica's gradient is dense.
   GradientKind unify(std::size_t variable);
   void make_dense(std::size_t variable);
-  /// On the host, one per replica; of no rows where a replica has no gradient.
+  /// Returns slices on the host, one per replica, with no rows for a replica without a gradient.
   std::vector<IndexedSlices> slices_of(std::size_t variable) const;
-  /// Into sparse_sums[variable], searched for values that are not finite. `slices`: of all replicas
-  /// (of all workers).
+  /// Sums slices into sparse_sums[variable] and searches for non-finite values. `slices` are those
+  /// of all replicas (of all workers).
   void sum_slices(std::size_t variable, std::vector<IndexedSlices> slices);
 
   bool compresses(std::size_t bucket) const {
     return residuals && plan->buckets[bucket].dtype == DType::kFloat32;
   }
-  /// What a replica gives to the sum of a piece: its dense gradient, with zeros where it is not
-  /// finite if `clean` (and noted), rounded to the wire's type where the bucket is compressed. In
-  /// `copy`, of as many elements, where it is not the gradient itself.
+  /// Returns a replica's contribution to the sum of a piece: its dense gradient, rounded to the
+  /// wire's type if the bucket is compressed. If `clean`, non-finite values are noted and replaced
+  /// by zeros. The result is in `copy`, which has room for the piece, unless it is the gradient
+  /// itself.
   const std::byte* prepared(std::size_t replica, const Piece& piece, bool clean, std::byte* copy);
 
   bool checks() const { return policy != NonFinitePolicy::kIgnore; }
   bool zeroes() const { return policy == NonFinitePolicy::kZero; }
   void note(const BucketPlan::Item& item, std::size_t index, int replica);
-  /// The first element of each replica's part that is not finite, or else of `sum`, the piece's.
+  /// Notes the first non-finite element of each replica's part, or else of the piece's `sum`.
   void note_first(const Piece& piece, const std::byte* sum);
   void note_slices(const BucketPlan::Item& item, std::span<const IndexedSlices> slices,
                    const IndexedSlices& sum);
-  /// Notes values that are not finite in a bucket's sum over all workers, which has the gradients'
-  /// type, and sets them to zero under that policy.
+  /// Notes non-finite values in a bucket's sum over all workers, which has the gradients' type, and
+  /// zeroes them under that policy.
   void search_sum(std::size_t bucket, std::byte* sum);
-  /// Same as search_sum(), but in the gradient of the only replica.
+  /// Same as search_sum(), but for the gradient of the only replica.
   void search_gradient(std::size_t variable);
-  /// Forgets the bucket's dense gradients.
+  /// Releases the bucket's dense gradients.
   void let_go(std::size_t bucket);
-  /// Zeros for what is not finite in the bucket's dense gradients, and notes it.
+  /// Notes non-finite values in the bucket's dense gradients and zeroes them.
   void clean(std::size_t bucket);
 
-  /// Calls visitor(Piece) for what is dense in a slice of a bucket.
+  /// Calls visitor(Piece) for the dense parts of a slice of a bucket.
   template <class Visitor>
   void for_dense_pieces(std::size_t index, SliceRange slice, const Visitor& visitor) const {
     for (const BucketPlan::Item& item : bucket(index).items) {
@@ -104,15 +107,15 @@ struct GivenGradients {
     for_dense_pieces(index, {0, bucket(index).count}, visitor);
   }
   ReplicaServices& services;
-  WorkerTeam* const team;  // nullptr: this process has all replicas
+  WorkerTeam* const team;  // null: this process has all replicas
   const std::shared_ptr<const BucketPlan> plan;
-  const std::shared_ptr<Residuals> residuals;  // nullptr: nothing is compressed
+  const std::shared_ptr<Residuals> residuals;  // null: no compression
   const std::vector<Variable> variables;
   const std::size_t num_replicas;  // of this process
   const NonFinitePolicy policy;
   std::vector<GradientKind> kinds;             // per variable
   std::vector<Gradient> sparse_sums;           // per variable
-  std::vector<std::vector<Tensor>> kept_sums;  // per variable: for BucketSums::sum_of()
+  std::vector<std::vector<Tensor>> kept_sums;  // per variable, see BucketSums::sum_of()
   NonFiniteFindings non_finite;
 
  private:
@@ -120,18 +123,18 @@ struct GivenGradients {
   std::vector<GradientKind> given_kinds;
 };
 
-/// The gradient itself, or its copy if it is on a GPU.
+/// Returns the gradient itself, or a copy if it is on a GPU.
 Gradient on_host(const Gradient& gradient);
 
-/// Where sums of elements [begin, end) of a bucket go.
+/// Destination of the sums of elements [begin, end) of a bucket.
 struct SumPlace {
   std::size_t begin = 0;
   std::size_t end = 0;
-  std::vector<std::byte*> sums = {};  // per node: of element `begin`
+  std::vector<std::byte*> sums = {};  // per node: address of element `begin`
 };
 
-/// Partial sums of a bucket on the host, one per node of PartialSums: elements, if they travel this
-/// way, and counters. The first one gets the sum over all workers.
+/// Partial sums of a bucket on the host, one per node of PartialSums: elements, if they are sent
+/// through the host, and counters. The first one receives the sum over all workers.
 struct HostPartials {
   std::vector<Elements> sums = {};
   std::size_t first_counter = 0;
@@ -143,7 +146,7 @@ inline void wait_for(CollectiveHandle& sum, WorkerTeam& team) {
   sum.wait();
 }
 
-/// Returns which replica owns what of the variable's sum; nullptr if each needs the whole.
+/// Returns the replicas' shards of the variable's sum; nullptr if each needs the whole.
 const ReplicaShards* shards_of(const Variable& variable);
 
 }  // namespace tutti::internal

@@ -1,4 +1,4 @@
-// Sums of buckets in memory of GPUs, over the replicas of one process or of several.
+// Sums of buckets in GPU memory, over the replicas of one process or of several.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/reduction/gpu_sums.h"
 
@@ -14,14 +14,14 @@
 
 namespace tutti::internal {
 
-/// Pinned memory for the buckets of a plan, used by one step after the other: copies of the step
-/// before may still be under way when the next one begins. One thread at a time uses a bucket.
+/// Pinned memory for the buckets of a plan, reused by consecutive steps: copies of the previous
+/// step may still run when the next one begins. One thread at a time uses a bucket.
 class HostSums {
  public:
   struct Bucket {
     std::vector<Elements> partials;  // per partial sum of this worker: elements, then counters
-    Elements rounded;                // of 16-bit types: elements of the sum in that type
-    std::vector<std::shared_ptr<DeviceEvent>> copies;  // come after the last copies
+    Elements rounded;                // for 16-bit types: the sum's elements in that type
+    std::vector<std::shared_ptr<DeviceEvent>> copies;  // end of the last copies
   };
 
   HostSums(const BucketPlan& plan, std::size_t num_partials, int num_workers)
@@ -43,7 +43,7 @@ class HostSums {
       for (const auto& copy : bucket.copies) {
         try {
           copy->synchronize();
-        } catch (const std::exception& error) {  // a GPU that has failed copies nothing more
+        } catch (const std::exception& error) {  // a failed GPU makes no further copies
           log(LogLevel::kError, concat("sums of gradients on the host: ", error.what()));
         }
       }
@@ -115,7 +115,7 @@ GpuSums::GpuSums(GivenGradients& given, PlanInUse& plan)
   }
 }
 
-/// Returns true if a bucket is rounded once only, after all workers' values were added.
+/// Returns true if a bucket is rounded only once, after all workers' values were added.
 bool GpuSums::is_widened(DType dtype) const {
   if (by_ == SummedBy::kOperation || PartialSums::sum_dtype(dtype) == dtype) return false;
   return by_ == SummedBy::kHosts ||
@@ -166,7 +166,7 @@ void GpuSums::pack_all(std::size_t bucket) {
 
 void GpuSums::begin(std::size_t bucket) {
   for (std::size_t r = 0; r < given_.num_replicas; ++r) {
-    // Gradients that were made dense after the replica had packed them.
+    // Repack gradients that were made dense after the replica had packed them.
     const auto was_made_dense = [&](const BucketPlan::Item& item) {
       return given_.kinds[item.variable] == GradientKind::kDense &&
              given_.given_kind(r, item.variable) != GradientKind::kDense;
@@ -213,7 +213,7 @@ void GpuSums::start_copies_to_host(std::size_t bucket) {
   const std::vector<Device>& devices = given_.services.replica_devices;
   state.pending.join();
   begin_work(bucket, std::make_unique<DeviceWork>(devices));
-  // The step before may still copy its result from there.
+  // The previous step may still copy its result from there.
   for (const Device& device : devices) {
     for (const auto& copy : host.copies) state.work->wait(device, *copy);
   }
@@ -224,7 +224,7 @@ void GpuSums::start_copies_to_host(std::size_t bucket) {
   host.copies = state.events;
 }
 
-/// Puts the sum over all workers' GPUs into their streams.
+/// Queues the sum over all workers' GPUs in their streams.
 void GpuSums::start_nccl(std::size_t bucket) {
   Bucket& state = buckets_[bucket];
   const std::size_t count = given_.bucket(bucket).count;
@@ -241,8 +241,8 @@ void GpuSums::start_nccl(std::size_t bucket) {
 }
 
 void GpuSums::end(std::size_t bucket) {
-  // Later work of compute streams waits for the shards that are taken, so the last buckets are left
-  // to continue concurrently with it.
+  // Later work of compute streams waits for the kept shards, so the last buckets are left to run
+  // concurrently with it.
   constexpr std::size_t kMostUnderWay = 2;
   if (!gives_shards_) return;
   given_.let_go(bucket);
@@ -281,9 +281,9 @@ void GpuSums::take_shards(std::size_t bucket) {
   flat.clear();
 }
 
-/// Searches the sums, and has buckets with values that are not finite summed again without these,
-/// if zeros are to take their places. The host reads a number of each bucket, all at once, and, if
-/// there are some, the gradients themselves.
+/// Searches the sums. If zeros replace non-finite values, buckets with such values are summed again
+/// without them. The host reads one number per bucket, all at once, and the gradients themselves
+/// only if there are any.
 void GpuSums::search() {
   std::vector<std::size_t> dense;
   std::vector<Tensor> sums;
@@ -347,7 +347,7 @@ void GpuSums::clear_partial_sums(std::size_t bucket) {
 std::vector<Elements> GpuSums::repeat(std::size_t bucket) {
   pack_all(bucket);
   start(bucket);
-  if (by_ == SummedBy::kNccl) return {};  // the sum comes later
+  if (by_ == SummedBy::kNccl) return {};  // the sum follows later
   wait_for_host(bucket);
   std::vector<Elements> partials = buckets_[bucket].partials.sums;
   for (Elements& each : partials) each.count = given_.bucket(bucket).count;

@@ -1,4 +1,4 @@
-// Sums of buckets in memory of GPUs.
+// Sums of buckets in GPU memory.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -14,21 +14,21 @@
 
 namespace tutti::internal {
 
-/// Sums in flat buffers, one per replica and bucket, which replicas pack. Nothing here waits for a
-/// GPU but wait_for_host() and the search for values that are not finite.
+/// Sums in flat buffers, one per replica and bucket, which replicas pack. No function waits for a
+/// GPU except wait_for_host() and the search for non-finite values.
 ///
-/// *By the operation* of the strategy, among the replicas of one process.
-/// *By the hosts* of several workers: each bucket's partial sums are made by the GPUs and copied to
-/// pinned memory while the backward pass continues; the host waits for these copies alone (events),
-/// passes them to the other workers as those of CPUs, and copies the result to every GPU.
-/// *By NCCL* among the GPUs of several workers: the counters go from host to host; when those of
-/// all buckets are there, all workers have ended their backward pass, so none waits in NCCL for one
-/// that has failed. Then the sums are put into the streams, each after its own gradients.
+/// *By the operation* of the strategy: among the replicas of one process.
+/// *By the hosts* of several workers: the GPUs compute each bucket's partial sums and copy them to
+///   pinned memory during the backward pass. The host waits only for these copies (events), passes
+///   them to the other workers like those of CPUs, and copies the result to every GPU.
+/// *By NCCL* among the GPUs of several workers: the hosts exchange the counters. Once those of all
+///   buckets have arrived, all workers have ended their backward pass, so none waits in NCCL for
+///   one that has failed. Then the sums are queued in the streams, each after its own gradients.
 ///
-/// Where variables are cut over the replicas of one process, each replica keeps its shards, and the
-/// rest of a bucket is let go once its sum is there. Where values that are not finite are
-/// searched for, sums stay whole: the search begins when all are there. Threads: of a bucket, each
-/// replica its own buffers until all are packed; then as BucketSums.
+/// If variables are sharded over the replicas of one process, each replica keeps its shards, and
+/// the rest of a bucket is released after its sum. If non-finite values are searched for, sums stay
+/// whole: the search begins when all are complete. Threads, per bucket: each replica accesses its
+/// own buffers until all are packed; then as BucketSums.
 class GpuSums {
  public:
   GpuSums(GivenGradients& given, PlanInUse& plan);
@@ -36,31 +36,30 @@ class GpuSums {
   /// Copies the replica's dense gradients to its buffer of the bucket, in one launch of its compute
   /// stream; zeros where there is none.
   void pack(std::size_t replica, std::size_t bucket);
-  /// Starts the sum, or what precedes it. All replicas have packed the bucket.
+  /// Starts the sum, or its preparation. Requires: all replicas have packed the bucket.
   void begin(std::size_t bucket);
-  /// After the bucket was started, in one process: takes shards of those before it.
+  /// Keeps shards of earlier buckets, after this one was started. For one process.
   void end(std::size_t bucket);
   bool gives_shards() const { return gives_shards_; }
-  /// Returns true if sums over workers are searched here, after those of the hosts.
+  /// Returns true if sums over workers are searched here and not after the hosts' sums.
   bool searches_sums() const { return by_ != SummedBy::kHosts; }
-  /// Later work of the replicas' compute streams sees the sums.
+  /// Orders later work of the replicas' compute streams after the sums.
   void join();
   Tensor sum(std::size_t bucket, std::size_t replica) const {
     return buckets_[bucket].flat[replica].freeze();
   }
 
-  // With several workers.
+  // Functions for several workers.
 
   HostPartials& partials(std::size_t bucket) { return buckets_[bucket].partials; }
-  /// Returns true if the bucket's partial sums are on the host and nothing is left to be done to
-  /// them.
+  /// Returns true if the bucket's partial sums are on the host and complete.
   bool is_on_host(std::size_t bucket) const;
-  /// Makes that so.
+  /// Waits until is_on_host().
   void wait_for_host(std::size_t bucket);
-  /// Adds up the bucket again. Returns its elements of each partial sum, if they are on the host.
+  /// Sums the bucket again. Returns its elements of each partial sum, if they are on the host.
   std::vector<Elements> repeat(std::size_t bucket);
-  /// The sum over all workers is in the first partial sum: rounds and searches it, and copies it to
-  /// the GPUs.
+  /// Rounds and searches the sum over all workers, which is in the first partial sum, and copies it
+  /// to the GPUs.
   void take(std::size_t bucket);
 
  private:
@@ -68,11 +67,11 @@ class GpuSums {
   using Events = std::vector<std::shared_ptr<DeviceEvent>>;  // per replica
   struct Bucket {
     std::vector<MutableTensor> flat;  // per replica, reduced in place
-    std::vector<MutableTensor> wide;  // per replica: a 16-bit bucket as float32, or none
+    std::vector<MutableTensor> wide;  // per replica: a 16-bit bucket as float32, or empty
     HostPartials partials;
-    std::vector<float> counters;  // by NCCL: what `partials` is
-    Events events;                // partial sums are on the host; by NCCL: gradients are packed
-    DeviceWork* work = nullptr;   // of `pending`, with several workers
+    std::vector<float> counters;  // with NCCL: storage of `partials`
+    Events events;                // of copies to the host; NCCL: of packing
+    DeviceWork* work = nullptr;   // part of `pending`, with several workers
     PendingReduction pending;     // destroyed first: it joins
   };
 
@@ -85,12 +84,12 @@ class GpuSums {
   void start_nccl(std::size_t bucket);
   void begin_work(std::size_t bucket, std::unique_ptr<DeviceWork> work);
   void wait_for_copies(std::size_t bucket) const;
-  /// Replaces gradients that are not finite by zeros before anything of them is given away.
+  /// Zeroes non-finite gradients before anything of them is sent.
   void clear_partial_sums(std::size_t bucket);
   void search();
   void take_shards(std::size_t bucket) TUTTI_REQUIRES(mutex_);
-  /// The buffers that get results, and those that are summed; as part of the bucket's work, if it
-  /// has one.
+  /// Return the buffers that receive results, and those that are summed, as part of the bucket's
+  /// work if it has one.
   std::vector<ReplicaBuffer> flat_buffers(std::size_t bucket) const;
   std::vector<ReplicaBuffer> summed_buffers(std::size_t bucket) const;
   Events mark(StreamId stream) const;
@@ -98,10 +97,10 @@ class GpuSums {
   GivenGradients& given_;
   const SummedBy by_;
   const bool gives_shards_;
-  std::shared_ptr<HostSums> hosts_;  // by the hosts
+  std::shared_ptr<HostSums> hosts_;  // set if summed by the hosts
   std::vector<Bucket> buckets_;
   Mutex mutex_;
-  std::deque<std::size_t> under_way_ TUTTI_GUARDED_BY(mutex_);  // buckets
+  std::deque<std::size_t> under_way_ TUTTI_GUARDED_BY(mutex_);  // running buckets
 };
 
 }  // namespace tutti::internal

@@ -1,5 +1,5 @@
-// Search for values that are not finite, and error feedback: the sum of what is sent over many
-// steps is the sum of what was to be sent.
+// Search for non-finite values, and error feedback: over many steps, the sum of sent values is the
+// sum of the gradients.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/reduction/gradient_filters.h"
 
@@ -25,7 +25,7 @@ inline bool is_finite(T value) {
 template <class T>
 constexpr bool kIsFloating = Half<T> || std::is_floating_point_v<T>;
 
-/// Calls `visitor` with the elements when they are floating numbers; otherwise returns `otherwise`.
+/// Calls `visitor` with the elements if they are floating numbers; otherwise returns `otherwise`.
 template <class Byte, class Result, class Visitor>
 Result visit_elements(DType dtype, Byte* values, std::size_t count, Result otherwise,
                       const Visitor& visitor) {
@@ -42,8 +42,8 @@ Result visit_elements(DType dtype, Byte* values, std::size_t count, Result other
 
 std::size_t count_non_finite(DType dtype, const std::byte* values, std::size_t count) {
   return visit_elements(dtype, values, count, std::size_t{0}, [](auto elements) {
-    // Counts instead of leaving early, in as many bits as an element has: so the loop is
-    // vectorised.
+    // Counts all elements instead of leaving early, in as many bits as an element has, so that the
+    // loop is vectorised.
     using Element = typename decltype(elements)::value_type;
     using Count = std::conditional_t<sizeof(Element) == 8, std::uint64_t, std::uint32_t>;
     Count num_bad = 0;
@@ -120,13 +120,13 @@ std::string describe(const NonFiniteValue& value, const Variable& variable, std:
 
 namespace {
 
-constexpr std::size_t kBlock = 2'048;  // elements: with their residuals they fit the first cache
+constexpr std::size_t kBlock = 2'048;  // elements: with their residuals they fit the L1 cache
 
 constexpr float kLargestBFloat16 = 3.3895313892515355e38f;
 constexpr float kLargestFloat16 = 65504.0f;
 
-/// wanted = gradient + residual; limited = wanted within the type's range, unless it is infinite or
-/// NaN.
+/// Computes wanted = gradient + residual, and limited = wanted clamped to the type's range unless
+/// it is infinite or NaN.
 void add_residual(float largest, const float* gradient, const float* residual, float* wanted,
                   float* limited, std::size_t count) {
   vectorized([=]() __attribute__((always_inline)) {
@@ -140,7 +140,7 @@ void add_residual(float largest, const float* gradient, const float* residual, f
   });
 }
 
-/// residual = wanted - sent, or 0 where that is not finite.
+/// Computes residual = wanted - sent, or 0 if that is not finite.
 void keep_rest(const float* wanted, const float* sent, float* residual, std::size_t count) {
   vectorized([=]() __attribute__((always_inline)) {
     for (std::size_t i = 0; i < count; ++i) {

@@ -1,5 +1,5 @@
-// What happens to gradients before they are summed: search for values that are not finite, rounding
-// to 16 bits with error feedback.
+// Processing of gradients before they are summed: search for non-finite values, rounding to 16 bits
+// with error feedback.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -17,32 +17,32 @@
 
 namespace tutti::internal {
 
-/// A place in a step's gradients.
+/// Position of a non-finite value in a step's gradients.
 struct NonFiniteValue {
-  static constexpr int kSum = -1;  // finite in every replica; their sum is not
-  std::size_t variable = 0;        // index in the list
+  static constexpr int kSum = -1;  // finite in every replica, but their sum is not
+  std::size_t variable = 0;        // index in the variable list
   std::int64_t index = 0;          // in the variable's elements, row-major
   int replica = kSum;
   auto operator<=>(const NonFiniteValue&) const = default;
 };
 
-/// How many of `count` elements are infinite or NaN; 0 for types that are not floating.
+/// Returns how many of `count` elements are infinite or NaN; 0 for types that are not floating.
 std::size_t count_non_finite(DType dtype, const std::byte* values, std::size_t count);
-/// Sets them to zero; their number.
+/// Sets them to zero; returns their number.
 std::size_t clear_non_finite(DType dtype, std::byte* values, std::size_t count);
-/// The index of the first; nothing: all are finite.
+/// Returns the index of the first one; nullopt if all are finite.
 std::optional<std::size_t> first_non_finite(DType dtype, const std::byte* values,
                                             std::size_t count);
-/// Which of the tensors, all on one GPU, have any. Waits for the GPU.
+/// Returns the indices of the tensors, all on one GPU, that have any. Waits for the GPU.
 std::vector<std::size_t> indices_of_non_finite(std::span<const Tensor> on_gpu);
-/// A copy with zeros in their places; the same tensor when there are none.
+/// Returns a copy with zeros in their places; the same tensor if there are none.
 Tensor without_non_finite(const Tensor& tensor);
 
-/// The lowest of the places that the threads of a step found. Threads: note(), any.
+/// Lowest of the positions that the threads of a step found. note() is thread-safe.
 class NonFiniteFindings {
  public:
   void note(const NonFiniteValue& value);
-  /// After all threads have noted theirs.
+  /// Requires: all threads have called note().
   const std::optional<NonFiniteValue>& lowest() const { return lowest_; }
   void replace(const NonFiniteValue& value) { lowest_ = value; }
 
@@ -51,29 +51,29 @@ class NonFiniteFindings {
   std::optional<NonFiniteValue> lowest_;
 };
 
-/// "the gradient of Variable 'w' is not finite at flat index 7 on replica 1 in step 3".
+/// Returns "the gradient of Variable 'w' is not finite at flat index 7 on replica 1 in step 3".
 std::string describe(const NonFiniteValue& value, const Variable& variable, std::uint64_t step);
 
-/// sent[i] = gradient[i] + residual[i], rounded to the wire's type; residual[i] becomes what was
-/// not sent. A finite sum beyond the type's range is sent as its largest number; one that is not
-/// finite as it is, with a residual of 0. `sent` may be `gradient`.
+/// Computes sent[i] = gradient[i] + residual[i], rounded to the wire's type; residual[i] becomes
+/// the rounding error. A finite sum beyond the type's range is sent as the largest number; a
+/// non-finite sum is sent unchanged, with a residual of 0. `sent` may be `gradient`.
 void compress_with_feedback(WireCompression compression, const float* gradient, float* residual,
                             float* sent, std::size_t count);
 
-/// kFloat16 or kBFloat16: the type in which values travel.
+/// Returns kFloat16 or kBFloat16, the type in which values are sent.
 DType wire_type(WireCompression compression);
 
-/// Throws kUnimplemented naming a float64 variable, which cannot be compressed.
+/// Throws kUnimplemented naming a float64 variable, because float64 cannot be compressed.
 void require_compressible(WireCompression compression, std::span<const Variable> variables);
 
-/// The compression of a plan's float32 gradients, and what is still to be sent of them, per
-/// replica. An element is used by one thread at a time.
+/// Compression of a plan's float32 gradients, and its residuals per replica. Not thread-safe for
+/// one element.
 class Residuals {
  public:
-  /// Zeros.
+  /// Begins with residuals of zero.
   Residuals(WireCompression compression, const BucketPlan& plan, std::size_t num_replicas);
   WireCompression compression() const { return compression_; }
-  /// compress_with_feedback() of `count` elements of a bucket of float32, from `element` on.
+  /// Calls compress_with_feedback() for `count` elements of a float32 bucket, from `element` on.
   void compress(std::size_t replica, std::size_t bucket, std::size_t element, const float* gradient,
                 float* sent, std::size_t count) {
     compress_with_feedback(compression_, gradient, values_[replica][bucket].data() + element, sent,
@@ -82,7 +82,7 @@ class Residuals {
 
  private:
   const WireCompression compression_;
-  std::vector<std::vector<std::vector<float>>> values_;  // [replica][bucket]; of other types: empty
+  std::vector<std::vector<std::vector<float>>> values_;  // [replica][bucket]; empty for other types
 };
 
 }  // namespace tutti::internal

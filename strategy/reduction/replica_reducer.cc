@@ -1,4 +1,4 @@
-// The GradientReducer of a replica, and the reduction that the replicas of a run share: buckets are
+// GradientReducer of a replica, and the reduction that the replicas of a run share: buckets are
 // filled, published, reduced and done.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/reduction/replica_reducer.h"
@@ -15,8 +15,9 @@
 #include "tutti/cross_device_ops/gradient_ops.h"
 
 namespace tutti::internal {
-/// Replicas put their gradients here. A bucket that all of them have filled is published: as
-/// slices, which any replica reduces while it waits, or as work for GPUs (bucket_sums.h).
+/// Shared reduction into which replicas put their gradients. A bucket that all replicas have filled
+/// is published: as slices, which any replica reduces while it waits, or as work for GPUs
+/// (bucket_sums.h).
 class BucketReducer {
  public:
   BucketReducer(ReplicaServices& services, ReplicaMonitor& monitor, PlanInUse& plan,
@@ -37,8 +38,8 @@ class BucketReducer {
   const BucketPlan& plan() const { return *given_.plan; }
   const Variable& variable(std::size_t index) const { return given_.variables[index]; }
 
-  /// Replica `replica` gives its gradient of variable `index`; when that fills its part of a
-  /// bucket, and it is the last one to do so, the bucket is published.
+  /// Adds replica `replica`'s gradient of variable `index`. If that fills its part of a bucket as
+  /// the last replica, the bucket is published.
   void put(int replica, std::size_t index, const Gradient& gradient) {
     const auto r = static_cast<std::size_t>(replica);
     const std::size_t bucket = given_.plan->places[index].bucket;
@@ -48,7 +49,7 @@ class BucketReducer {
     sums_.filled(r, bucket);
     if (last_to_fill(r, bucket)) publish(bucket);
   }
-  /// Reduces slices until none is there. A failure is kept for wait-and-rethrow by the leader.
+  /// Reduces slices until there is none. Keeps a failure, which the leader rethrows.
   void work() {
     for (;;) {
       Task task;
@@ -74,11 +75,11 @@ class BucketReducer {
       end_bucket(task.bucket);
     }
   }
-  /// BucketSums::join(), after all buckets are done, by one replica.
+  /// Calls BucketSums::join(). Called by one replica after all buckets are done.
   void join() { sums_.join(); }
-  /// What was found not finite, under every policy but kIgnore. After join().
+  /// Returns the lowest non-finite value, if searched for. Requires: after join().
   const std::optional<NonFiniteValue>& non_finite() const { return given_.non_finite.lowest(); }
-  /// The sums, on the device of `replica`. After join().
+  /// Returns the sums on the device of `replica`. Requires: after join().
   std::vector<Gradient> results(int replica) const {
     const auto r = static_cast<std::size_t>(replica);
     const Device device = given_.services.replica_devices[r];
@@ -112,7 +113,8 @@ class BucketReducer {
     }
     return gradients;
   }
-  /// The variables of which results() has shards; undefined in place of others. Empty: of none.
+  /// Returns the variables whose results() are shards, with undefined ones in place of others;
+  /// empty if there are none.
   std::vector<Variable> sharded() const {
     std::vector<Variable> sharded(given_.variables.size());
     for (std::size_t i = 0; i < sharded.size(); ++i) {
@@ -122,9 +124,9 @@ class BucketReducer {
     return std::ranges::any_of(sharded, is_sharded) ? sharded : std::vector<Variable>();
   }
 
-  /// Whether replicas should keep pace, lest gradients that wait for others fill the memory.
+  /// Returns true if replicas should keep pace, because waiting gradients would fill the memory.
   bool keeps_pace() const { return sums_.gives_shards(); }
-  /// Whether the replica has filled more buckets that are not done than it should.
+  /// Returns true if the replica has filled too many buckets that are not done.
   bool is_ahead(int replica) const TUTTI_REQUIRES(monitor_.mutex()) {
     constexpr std::size_t kMostAhead = 1;
     return num_filled_[static_cast<std::size_t>(replica)] > buckets_done_ + kMostAhead && !failure_;
@@ -136,7 +138,7 @@ class BucketReducer {
     return failure_ || buckets_done_ == progress_.size();
   }
   std::exception_ptr failure() const TUTTI_REQUIRES(monitor_.mutex()) { return failure_; }
-  /// For conditions, which are called with the monitor's mutex held.
+  /// For conditions, which run with the monitor's mutex held.
   void assert_held() const TUTTI_THREAD_ANNOTATION(assert_capability(monitor_.mutex())) {}
 
  private:
@@ -145,7 +147,7 @@ class BucketReducer {
     SliceRange slice;
   };
   struct Progress {
-    std::size_t num_filled = 0;  // by how many replicas
+    std::size_t num_filled = 0;  // number of replicas that filled it
     std::size_t slices_left = 0;
   };
 
@@ -190,7 +192,7 @@ class BucketReducer {
   ReplicaMonitor& monitor_;
   GivenGradients given_;
   BucketSums sums_;
-  std::vector<std::size_t> unfilled_;  // per replica and bucket; the replica's own
+  std::vector<std::size_t> unfilled_;  // per replica and bucket; used by that replica only
   std::vector<Progress> progress_ TUTTI_GUARDED_BY(monitor_.mutex());       // per bucket
   std::vector<std::size_t> num_filled_ TUTTI_GUARDED_BY(monitor_.mutex());  // per replica
   std::vector<Task> tasks_ TUTTI_GUARDED_BY(monitor_.mutex());
@@ -229,8 +231,8 @@ void check_gradient(const Variable& variable, const Gradient& gradient) {
        shape);
 }
 
-/// Where the components of a variable are which the replicas must give equal gradients, as they
-/// share a component or have copies of one value; nullptr: each replica has a value of its own.
+/// Returns the placement of a variable for which replicas must give equal gradients, because they
+/// share a component or have copies of one value; nullptr if each replica has a value of its own.
 const Placement* compared_placement(const ReplicaServices& services, const Variable& variable) {
   const std::span<const Variable> parts = joined_parts(variable);
   const Variable& first = parts.empty() ? variable : parts.front();
@@ -247,7 +249,7 @@ const Placement* compared_placement(const ReplicaServices& services, const Varia
 
 constexpr std::size_t kDigestLength = 32;
 
-/// Returns kDigestLength characters, the same for equal gradients alone.
+/// Returns kDigestLength characters that are equal only for equal gradients.
 std::string digest_of(const Gradient& gradient) {
   Hasher hasher;
   const auto add = [&](std::string_view what, const Tensor& tensor) {
@@ -262,14 +264,14 @@ std::string digest_of(const Gradient& gradient) {
   return hasher.hex_digest();
 }
 
-/// Gradients of one replica for variables whose copies other replicas have.
+/// Gradients of one replica for variables of which other replicas have copies.
 struct SharedGradients {
   std::vector<const Variable*> variables;
   std::vector<const Placement*> placements;
-  std::string digests;  // one after the other
+  std::string digests;  // concatenated
 };
 
-/// The digests of all replicas of all workers, in their order.
+/// Returns the digests of all replicas of all workers, in order.
 std::vector<std::string> all_digests(const ReplicaServices& services, const std::string& call,
                                      const std::vector<SharedGradients*>& replicas) {
   std::vector<std::string> digests;
@@ -302,7 +304,7 @@ void compare_gradients(const ReplicaServices& services, const std::string& call,
     for (std::size_t b = 1; b < digests.size(); ++b) {
       for (std::size_t a = 0; a < b; ++a) {
         if (!are_copies && components[a] != components[b]) continue;
-        if (digest(a) == digest(b)) break;  // and so to those before
+        if (digest(a) == digest(b)) break;  // and therefore equals the earlier ones
         const bool is_shared =
             placement.num_sharers.front() == std::ssize(digests) ||
             (digests.size() == components.size() && components[a] == components[b]);
@@ -439,7 +441,7 @@ Gradient ReplicaReducer::whole(std::size_t index, const Gradient& gradient) {
 
 void ReplicaReducer::require_equal(std::span<const Variable> variables,
                                    std::span<const Gradient> gradients) {
-  // The call before it was recorded has compared; in a traced step there are no values.
+  // The call before the recording has compared; a traced step has no values.
   if (StepRecorder::current() || StepTracer::current()) return;
   MeetingHeader header{.kind = MeetingKind::kCompareGradients};
   SharedGradients shared;

@@ -1,4 +1,4 @@
-// The GradientReducer of a replica: sums over all replicas while the backward pass still runs.
+// GradientReducer of a replica: sums over all replicas during the backward pass.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -16,17 +16,17 @@ namespace tutti::internal {
 
 class BucketReducer;
 
-/// Where the replicas of one run find the reduction that they are in.
+/// Rendezvous at which the replicas of one run join their common reduction.
 class GradientExchange {
  public:
   GradientExchange(ReplicaServices& services, BucketPlans& plans, ReplicaMonitor& monitor,
                    std::uint64_t step)
       : services_(services), plans_(plans), monitor_(monitor), step_(step) {}
-  /// The reduction of these variables. Throws kInvalidArgument when a replica that joined earlier
-  /// gave others.
+  /// Returns the reduction of these variables. Throws kInvalidArgument if a replica that joined
+  /// earlier passed others.
   std::shared_ptr<BucketReducer> join(int replica, std::span<const Variable> variables);
-  /// Carries out the policy for what was found not finite: throws, or warns once. Called by one
-  /// replica, when the reduction is done.
+  /// Applies the policy for non-finite values: throws, or warns once. Called by one replica, when
+  /// the reduction is done.
   void judge(const BucketReducer& buckets);
 
  private:
@@ -35,10 +35,10 @@ class GradientExchange {
   ReplicaMonitor& monitor_;
   const std::uint64_t step_;
   std::shared_ptr<BucketReducer> buckets_ TUTTI_GUARDED_BY(monitor_.mutex());
-  std::vector<int> joined_ TUTTI_GUARDED_BY(monitor_.mutex());  // the replicas in it
+  std::vector<int> joined_ TUTTI_GUARDED_BY(monitor_.mutex());  // replicas that joined it
 };
 
-/// Joins reductions, gives gradients, helps with slices, waits for the rest.
+/// Joins reductions, contributes gradients, helps to reduce slices, and waits for the rest.
 class ReplicaReducer final : public GradientReducer, private IdleWork {
  public:
   ReplicaReducer(LocalReplicaContext& context, GradientExchange& exchange)
@@ -60,7 +60,7 @@ class ReplicaReducer final : public GradientReducer, private IdleWork {
   bool available() override;
   void work() override;
   void finish_buckets();
-  /// Waits, and reduces slices, while this replica is ahead of the others.
+  /// Waits, reducing slices, while this replica is ahead of the others.
   void keep_pace();
 
   LocalReplicaContext& context_;
