@@ -23,8 +23,7 @@ void reduce_along_tree(ReduceOp op, DType dtype, std::span<const std::byte* cons
 /// MEAN gives float32 (tf's true division).
 Tensor reduce_tensors_along_tree(ReduceOp op, std::span<const Tensor> values, Device destination);
 
-// Subtrees: a worker adds its own replicas before it sends, and the receivers combine the partial
-// results.
+// Subtrees: a worker adds its own replicas before it sends; receivers combine the results.
 
 /// The replicas [first, first + count) whose values a node of the canonical tree combines.
 struct CanonicalNode {
@@ -35,14 +34,12 @@ struct CanonicalNode {
 
 /// Returns the largest whole nodes of the tree over `num_replicas` that replicas [first, first +
 /// count) fill, in order: at most 2 ceil(log2 V). Other workers need only the values of these
-/// nodes, each combined along its own canonical tree. Throws kInvalidArgument for replicas out of
-/// range.
+/// nodes, each combined along its own canonical tree. kInvalidArgument for replicas out of range.
 std::vector<CanonicalNode> canonical_nodes(int first, int count, int num_replicas);
 
 /// Combines the values of `nodes` into the root's value: the bits of reduce_along_tree() of all
-/// replicas' values. The nodes are disjoint, in order, and together cover all replicas (else
-/// kInternal). The caller converts 16-bit types to float32 first. `output` may be one of the
-/// inputs.
+/// replicas' values. The nodes are disjoint, in order, and cover all replicas (else kInternal).
+/// Callers widen 16-bit types first. `output` may be one of the inputs.
 void combine_nodes(ReduceOp op, DType dtype, std::span<const CanonicalNode> nodes,
                    std::span<const std::byte* const> inputs, std::byte* output, std::size_t count);
 

@@ -57,8 +57,7 @@ struct ConstElements {
   std::size_t num_bytes() const { return count * size_of(dtype); }
 };
 
-/// Same as ConstElements, but writable. The memory must outlive the call, or the handle of a
-/// started call.
+/// Same as ConstElements, but writable. It must outlive the call, or a started call's handle.
 struct Elements {
   std::byte* data = nullptr;
   std::size_t count = 0;  // elements
@@ -118,7 +117,7 @@ struct CallOptions {
   const Shape* shape = nullptr;
   /// ReplicaBuffer::id of this rank's buffer; 0: calls of one name are calls of one buffer.
   std::uint64_t id = 0;
-  std::optional<Duration> timeout = std::nullopt;  // unset: the communicator's
+  std::optional<Duration> timeout = std::nullopt;  // unset, and in plugins: the communicator's
   /// kBFloat16 or kFloat16: float32 values of a SUM or MEAN in all_reduce are sent in this type,
   /// added as floats, and the result is rounded once. This halves the bytes between processes.
   /// Algorithms that combine in several steps throw kUnimplemented. Compared between the ranks.
@@ -135,8 +134,8 @@ struct CollectiveCall {
   Collective collective = Collective::kAllReduce;
   ReduceOp op = ReduceOp::kSum;
   DType dtype = DType::kFloat32;
-  int root = 0;           // reduce, broadcast
-  std::size_t count = 0;  // elements of this rank's inputs, or of what it receives
+  int root = 0;                                // reduce, broadcast
+  std::size_t count = 0;                       // elements of this rank's inputs, or received ones
   std::span<const ConstElements> inputs = {};  // all_reduce: as many as outputs; broadcast: none
   std::span<const Elements> outputs = {};      // reduce: used on the root only
   /// all_gather, reduce_scatter: elements of rank r's part, [size]. all_to_all: elements sent to

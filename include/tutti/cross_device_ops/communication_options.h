@@ -9,19 +9,17 @@
 
 namespace tutti {
 
-/// Family of algorithms. An implementation that the build lacks is refused when the operation is
-/// made.
+/// Family of algorithms. One that the build lacks is refused when the operation is made.
 enum class CommunicationImplementation { kAuto, kRing, kNccl, kMpi, kCanonical };
 /// Parses the name in any case ("nccl"). Throws kInvalidArgument listing the names.
 CommunicationImplementation parse_communication_implementation(std::string_view text);
 std::string_view to_string(CommunicationImplementation implementation);
 
 /// Type in which a replica's gradients are sent. Each replica rounds its gradient plus the rounding
-/// error of its previous steps (error feedback), so nothing is lost in the long run. Rounded values
-/// are added as float32. Finite values beyond the type's range become its largest value; the
-/// remainder is carried over.
+/// error of its previous steps (error feedback), so no error accumulates. Rounded values are added
+/// as float32. Finite values beyond the type's range become its largest value.
 enum class WireCompression { kNone, kBFloat16, kFloat16 };
-/// Parses "none", "bfloat16" or "float16" in any case. Throws kInvalidArgument listing the names.
+/// "none", "bfloat16" or "float16", any case; throws kInvalidArgument listing the names.
 WireCompression parse_wire_compression(std::string_view text);
 std::string_view to_string(WireCompression compression);
 
@@ -30,18 +28,16 @@ std::string_view to_string(WireCompression compression);
 /// step; variables stay unchanged. kSkip: no replica updates anything in this step. kZero: such
 /// values are replaced by zeros. kSkip and kZero are logged the first time in a strategy.
 enum class NonFinitePolicy { kIgnore, kError, kSkip, kZero };
-/// Parses "ignore", "error", "skip" or "zero" in any case. Throws kInvalidArgument listing the
-/// names.
+/// "ignore", "error", "skip" or "zero", any case; throws kInvalidArgument listing the names.
 NonFinitePolicy parse_non_finite_policy(std::string_view text);
 std::string_view to_string(NonFinitePolicy policy);
 
 /// Default time that a collective waits for the other ranks.
 inline constexpr std::chrono::milliseconds kDefaultTimeout = std::chrono::seconds(120);
 
-/// Options of collective operations; merged_with() overrides fields that have their default.
+/// Options of collective operations. merged_with() treats a field with its default value as unset.
 struct CommunicationOptions {
-  /// Approximate size of the buffers into which tensors are packed before they are reduced, in
-  /// bytes; 0: 4 MiB.
+  /// Approximate size of the buffers into which tensors are packed, in bytes; 0: 4 MiB.
   std::int64_t bytes_per_pack = 0;
   /// Size of the first pack of a step's gradients, in bytes; a small one is reduced early in the
   /// backward pass. 0: bytes_per_pack, at most 1 MiB.
@@ -49,8 +45,7 @@ struct CommunicationOptions {
   /// Time that a collective waits for a missing replica, above 0; unset: kDefaultTimeout.
   std::optional<std::chrono::milliseconds> timeout = std::nullopt;
   CommunicationImplementation implementation = CommunicationImplementation::kAuto;
-  /// If true, a combination that the named operation does not support is an error instead of a
-  /// fallback.
+  /// If true, an unsupported combination of the named operation is an error, not a fallback.
   bool strict = false;
 
   /// Applies to the gradients that a strategy sums in minimize() and apply_gradients(), if they are

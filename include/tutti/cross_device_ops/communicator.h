@@ -1,5 +1,4 @@
-// Collectives on plain memory between the ranks of a group, for programs that use the reductions
-// without a strategy.
+// Collectives on plain memory between the ranks of a group, without a strategy.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -129,8 +128,7 @@ class Communicator {
   void all_reduce(ReduceOp op, const ConstElements& input, const Elements& output,
                   const CallOptions& options = {},
                   const SourceLocation& where = SourceLocation::current());
-  /// Overload for several buffers of one dtype, such as a list of gradients: in place, as if they
-  /// were one buffer.
+  /// Overload for several buffers of one dtype, such as gradients: in place, as if they were one.
   void all_reduce(ReduceOp op, std::span<const Elements> list, const CallOptions& options = {},
                   const SourceLocation& where = SourceLocation::current());
   /// Combines all inputs into `output` of rank `root`. `output` is used on the root only, where it
@@ -158,9 +156,8 @@ class Communicator {
   void barrier(const CallOptions& options = {},
                const SourceLocation& where = SourceLocation::current());
 
-  /// Same as the calls above, but without waiting: a thread of the communicator runs the calls in
-  /// the order in which they were started. Memory must stay valid and unchanged until the handle's
-  /// wait() has returned.
+  /// Same as above, but without waiting: a thread of the communicator runs the calls in order.
+  /// Memory must stay valid and unchanged until the handle's wait() has returned.
   CollectiveHandle start_all_reduce(ReduceOp op, const Elements& data,
                                     const CallOptions& options = {},
                                     const SourceLocation& where = SourceLocation::current());
@@ -191,8 +188,7 @@ class Communicator {
                                       const CallOptions& options = {},
                                       const SourceLocation& where = SourceLocation::current());
 
-  /// Replaces a call that this rank cannot make, for example because of wrong arguments. Throws
-  /// `reason`.
+  /// Replaces a call that this rank cannot make, as for wrong arguments. Throws `reason`.
   [[noreturn]] void refuse(Collective collective, const Error& reason,
                            const CallOptions& options = {},
                            const SourceLocation& where = SourceLocation::current());
@@ -219,15 +215,13 @@ std::unique_ptr<Communicator> make_communicator(std::shared_ptr<Transport> trans
                                                 const CommunicatorOptions& options = {});
 
 /// Returns the communicator of rank group.first_rank, with one local replica. Needs group.transport
-/// and, for plugins, group.store. Throws kUnimplemented for an operation that works in one process
-/// only.
+/// and, for plugins, group.store. kUnimplemented for an operation that works in one process only.
 std::unique_ptr<Communicator> make_communicator(const Group& group,
                                                 const CommunicatorOptions& options = {});
 
 // Overloads for tensors. They throw the errors of Communicator.
 
-/// Returns the combination of all ranks' tensors, which have one shape and dtype. Shapes are
-/// compared.
+/// Returns the combination of all ranks' tensors, of one shape and dtype. Shapes are compared.
 Tensor all_reduce(Communicator& communicator, ReduceOp op, const Tensor& value,
                   CallOptions options = {}, SourceLocation where = SourceLocation::current());
 

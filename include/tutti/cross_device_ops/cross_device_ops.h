@@ -38,12 +38,12 @@ struct ReduceTask {
 class PendingReduction {
  public:
   PendingReduction();
+  /// Joins the work, without the actions of after_join().
   ~PendingReduction();
   PendingReduction(PendingReduction&&) noexcept;
   PendingReduction& operator=(PendingReduction&&) noexcept;
 
-  /// Orders later work of the compute streams after the result. Does not wait for a GPU. Called by
-  /// the destructor.
+  /// Orders later work of the compute streams after the result. Does not wait for a GPU.
   void join();
 
   /// For operations: add work to be joined, and actions to be queued after the join, in this order.
@@ -77,8 +77,7 @@ struct SegmentedSum {
   std::size_t begin = 0;
   std::size_t end = 0;
   std::vector<Segment> segments = {};  // increasing
-  /// Replicas of each sum. Operations other than "canonical" are called for the sum of all replicas
-  /// only.
+  /// Replicas of each sum. Operations other than "canonical" only get the sum of all.
   std::span<const CanonicalNode> nodes = {};
   std::vector<std::byte*> sums = {};  // [segment][node]: address of the segment's first sum
 
@@ -93,7 +92,7 @@ struct SegmentedSum {
   std::function<bool(const Segment& block, std::byte* sum, bool clean)> check = {};
   /// True if `values` writes to `copy` even if `clean` is false.
   bool copies = false;
-  /// True if the first sum already uses clean values, because reading values twice would count them
+  /// True if the first sum already uses clean values, because a second reading would count them
   /// twice.
   bool clean_first = false;
 };
@@ -131,20 +130,17 @@ class CrossDeviceOps {
   /// Returns true if work in GPU streams may still be running. Throws the reason if such work was
   /// given up; gives it up if it has failed or takes too long. Thread-safe, also during a call.
   virtual bool check_pending() { return false; }
-  /// Returns the total bytes of the values of this process's replicas that were combined so far.
-  /// Thread-safe.
+  /// Returns the bytes of this process's values that were combined so far. Thread-safe.
   std::uint64_t bytes_reduced() const { return bytes_reduced_; }
 
   /// Returns the combination of all replicas' values, on `destination`. IndexedSlices (SUM, MEAN)
-  /// are concatenated in replica order, keeping duplicates (tf's rule). Throws kInvalidArgument for
-  /// an empty PerReplica, differing shapes or types, MEAN of integers, or a mix of dense and
-  /// sparse.
+  /// are concatenated in replica order, keeping duplicates (tf's rule). kInvalidArgument for an
+  /// empty PerReplica, differing shapes or types, MEAN of integers, or a mix of dense and sparse.
   Gradient reduce(ReduceOp op, const PerReplica<Gradient>& value, Device destination);
   /// Overload that reduces once and copies the result to each of the destinations (one or more).
   PerReplica<Gradient> reduce(ReduceOp op, const PerReplica<Gradient>& value,
                               std::span<const Device> destinations);
-  /// Performs several reductions, each with its own destinations. Returns results in the caller's
-  /// order.
+  /// Performs several reductions, each with its own destinations; results keep the order.
   std::vector<PerReplica<Gradient>> batch_reduce(ReduceOp op, std::span<const ReduceTask> tasks,
                                                  const CommunicationOptions& options = {});
   /// Returns the combination for every replica, each on the device of its value.
@@ -160,15 +156,14 @@ class CrossDeviceOps {
   /// IndexedSlices.
   Tensor gather(const PerReplica<Tensor>& value, int axis, Device destination);
   [[noreturn]] Tensor gather(const PerReplica<IndexedSlices>& value, int axis, Device destination);
-  /// Returns to every replica the concatenation along the first dimension, whose lengths may
-  /// differ.
+  /// Gives every replica the concatenation along the first dimension; lengths may differ.
   PerReplica<Tensor> all_gather(const PerReplica<Tensor>& value);
   /// Combines values of one shape and splits the result along the first dimension into V parts;
   /// replica r receives part r, which has lengths[r] rows. Empty lengths: equal parts,
   /// kInvalidArgument if V does not divide the dimension.
   PerReplica<Tensor> reduce_scatter(ReduceOp op, const PerReplica<Tensor>& value,
                                     std::span<const std::int64_t> lengths = {});
-  /// Splits each value along the first dimension into V parts; replica s receives part s of each
+  /// Splits values along the first dimension into V parts; replica s receives part s of each
   /// replica, concatenated in replica order. lengths[r * V + s]: rows that r sends to s; empty:
   /// equal parts.
   PerReplica<Tensor> all_to_all(const PerReplica<Tensor>& value,
@@ -177,9 +172,8 @@ class CrossDeviceOps {
   /// Functions on plain buffers at any address, one per replica. op may be MEAN. They throw
   /// kInvalidArgument for inconsistent counts, types, roots or memory, naming the replicas. An
   /// unsupported combination falls back (logged once) or, with options.strict, throws
-  /// kUnimplemented. Inputs that are not outputs stay unchanged. All buffers are on CPUs or all on
-  /// GPUs. On GPUs, work is only queued, after the current work of the compute streams and before
-  /// their later work.
+  /// kUnimplemented. Pure inputs stay unchanged. All buffers are on CPUs or all on GPUs. On GPUs,
+  /// work is only queued, between the current and the later work of the compute streams.
   void all_reduce_in_place(ReduceOp op, std::span<const ReplicaBuffer> buffers,
                            const CommunicationOptions& options = {});
   /// Same as all_reduce_in_place(), but does not block the compute streams of GPUs. They see the
@@ -222,8 +216,7 @@ class CrossDeviceOps {
                                std::span<const ReplicaBuffer> outputs) const;
   /// Combines buffers of one count in place.
   virtual void all_reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> buffers) = 0;
-  /// Combines into *output, which is inputs[root] or separate from all inputs; nullptr if the root
-  /// is not local.
+  /// Combines into *output, which is inputs[root] or separate; nullptr if the root is not local.
   virtual void reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> inputs,
                               const ReplicaBuffer* output, int root);
   /// Copies buffers[root] into the others.

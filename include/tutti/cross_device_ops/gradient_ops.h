@@ -26,9 +26,8 @@ Gradient copy_to(const Gradient& gradient, Device device);
 Device device_of(const Gradient& gradient);
 
 /// Concatenates the rows of all replicas in replica order, keeping duplicates (tf's rule). MEAN
-/// divides by the number of replicas, not by the number of those that touch a row. Throws
-/// kInvalidArgument for another operation, or naming the replicas whose dense shapes or types
-/// differ.
+/// divides by the number of replicas, not of those that touch a row. Throws kInvalidArgument for
+/// another operation, or naming the replicas whose dense shapes or types differ.
 IndexedSlices concatenate_slices(ReduceOp op, std::span<const IndexedSlices> per_replica,
                                  Device destination);
 

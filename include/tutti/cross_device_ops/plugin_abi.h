@@ -73,8 +73,7 @@ typedef struct tutti_buffer_v1 {
   void* stream;  // the native handle of a GPU's stream; NULL on CPUs
 } tutti_buffer_v1;
 
-// Error of a call. The message is null-terminated text without the plugin's name, truncated if
-// longer.
+// Error of a call. `message` is null-terminated, without the plugin's name, and truncated.
 typedef struct tutti_error_v1 {
   int32_t code;
   char message[508];
@@ -98,8 +97,8 @@ typedef struct tutti_group_v1 {
   int32_t (*set)(void* store, const char* key, const void* value, uint64_t size,
                  tutti_error_v1* error);
   // Waits until the key exists; timeout_ms 0: checks once (TUTTI_NOT_FOUND), -1: waits 2 minutes.
-  // Then sets *size to the value's size and copies the value, or returns TUTTI_OUT_OF_RANGE if
-  // `capacity` is too small.
+  // Then sets *size to the value's size and copies the value, or fails (TUTTI_OUT_OF_RANGE) above
+  // `capacity`.
   int32_t (*get)(void* store, const char* key, void* value, uint64_t capacity, uint64_t* size,
                  int64_t timeout_ms, tutti_error_v1* error);
 } tutti_group_v1;

@@ -1,8 +1,7 @@
 // Durations for which ranks wait for each other, independent of the transport.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Defaults of user options refer to these constants; their meaning for users is documented at the
-// options.
+// Defaults of user options refer to these constants; the options document their meaning.
 #pragma once
 
 #include <chrono>

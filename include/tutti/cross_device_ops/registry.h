@@ -22,8 +22,7 @@ struct Group {
   int world_size = 1;
   int first_rank = 0;
   std::vector<Device> local_devices;  // one per local replica
-  /// Store with which an operation that spans processes finds the other ranks; keys belong to the
-  /// group.
+  /// With it, operations that span processes find the other ranks; keys are the group's own.
   StorePart store = {};
   /// Messages between the group's ranks. For an operation, tags are its own and at most
   /// kLargestOperationTag, and an abort of the group ends its calls with kAborted.
@@ -48,8 +47,7 @@ void register_cross_device_ops(const std::string& name, ConfigurableOpsFactory f
 /// Returns all names: built-in ones (canonical, hierarchical_copy, reduction_to_one_device, ring,
 /// halving_doubling, tree, auto, nccl, mpi) first, then those of the plugins in TUTTI_PLUGINS.
 std::vector<std::string> registered_cross_device_ops();
-/// Returns the names for replicas of one process on such devices: all except mpi and, on CPUs,
-/// nccl.
+/// Returns those for one process on such devices: all except mpi and, on CPUs, nccl.
 std::vector<std::string> registered_cross_device_ops(DeviceType device);
 
 /// Loads a shared library that exports the table of plugin_abi.h, registers its operation and
@@ -63,8 +61,7 @@ std::vector<std::string> registered_cross_device_ops(DeviceType device);
 /// missing or wrong member (naming it); kAlreadyExists for a name that is taken.
 std::string load_cross_device_ops_plugin(const std::string& path);
 
-/// A name and options, from which the strategy builds the operation when it knows its Group. A
-/// value type.
+/// A name and options, from which the strategy builds the operation for its Group. A value type.
 struct CrossDeviceOpsSpec {
   /// Empty: chosen by options.implementation. kAuto: canonical; for replicas on GPUs nccl if each
   /// has its own GPU and NCCL is available, else an operation that reads peers' memory.
@@ -79,9 +76,9 @@ struct CrossDeviceOpsSpec {
 CrossDeviceOpsSpec make_cross_device_ops(const std::string& name,
                                          const CommunicationOptions& options = {},
                                          const std::string& plugin_options = "");
-/// Builds the operation. Throws kInvalidArgument if the group's world size is not a multiple of its
-/// local devices or the implementation contradicts the name, kUnimplemented for an implementation
-/// that this build lacks.
+/// Builds the operation. kInvalidArgument if the world size is not a multiple of the local devices
+/// or the implementation contradicts the name, kUnimplemented for an implementation that this build
+/// lacks.
 std::unique_ptr<CrossDeviceOps> build_cross_device_ops(const CrossDeviceOpsSpec& spec,
                                                        const Group& group);
 

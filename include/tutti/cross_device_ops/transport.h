@@ -25,8 +25,7 @@ class Work {
   virtual bool test() = 0;
   /// Waits for the end. Throws kDeadlineExceeded naming the peer, kAborted (the reason of
   /// Transport::abort), kUnavailable if the peer exited, and kInvalidArgument naming both lengths
-  /// if the peer's body has another length than the one passed to recv(); its head is received
-  /// nevertheless.
+  /// if the peer's body has not the length passed to recv(); its head is received.
   virtual void wait(TimePoint deadline) = 0;
 };
 
@@ -48,12 +47,11 @@ class Transport {
   virtual int size() const = 0;
   /// "tcp", "shm", "in_process".
   virtual std::string_view name() const = 0;
-  /// Returns true if ranks are processes, so that bytes are copied between them; false if they are
-  /// threads of this process.
+  /// Returns true if ranks are processes, so that bytes are copied; false for threads.
   virtual bool spans_processes() const { return true; }
 
-  /// Start a message to or from another rank. Throw kInvalidArgument unless 0 <= peer < size() and
-  /// peer != rank().
+  /// Start a message to or from another rank. kInvalidArgument unless 0 <= peer < size(), peer !=
+  /// rank().
   virtual std::unique_ptr<Work> send(int peer, std::uint64_t tag, std::span<const std::byte> head,
                                      std::span<const std::byte> body) = 0;
   virtual std::unique_ptr<Work> recv(int peer, std::uint64_t tag, std::span<std::byte> head,
@@ -68,8 +66,7 @@ class Transport {
 
   virtual TransportStats stats() const = 0;
 
-  /// Returns memory that all ranks access (shared/host_memory.h); nullptr unless all are on one
-  /// host.
+  /// Returns shared memory of the ranks (shared/host_memory.h); nullptr unless on one host.
   virtual std::shared_ptr<HostMemory> host_memory() { return nullptr; }
 };
 

@@ -31,8 +31,7 @@ struct DistributedSamplerOptions {
 /// thread-safe.
 class DistributedSampler : public ::torch::data::samplers::Sampler<> {
  public:
-  /// Samples from `size` examples; keeps only rank and size of `ranks`. Throws kInvalidArgument if
-  /// `size` is 0.
+  /// Samples `size` examples; keeps only rank and size of `ranks`. kInvalidArgument if `size` is 0.
   DistributedSampler(std::size_t size, const Communicator& ranks,
                      const DistributedSamplerOptions& options = {})
       : size_(size),

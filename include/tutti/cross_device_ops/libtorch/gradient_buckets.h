@@ -28,10 +28,9 @@ struct AfterGradient : ::torch::autograd::FunctionPostHook {
 };
 
 /// Averages the gradients of some parameters over ranks. Buckets are filled from the last parameter
-/// to the first and reduced in this order, regardless of the order in which gradients arrive, so
-/// that all ranks make the same calls. A bucket's gradients are followed by one number per
-/// parameter, 1 if this rank has a gradient. After the reduction, it shows which parameters no rank
-/// used.
+/// to the first and reduced in this order, whatever order gradients arrive in, so that all ranks
+/// make the same calls. A bucket's gradients are followed by one number per parameter, 1 if this
+/// rank has a gradient. After the reduction, it shows which parameters no rank used.
 class GradientBuckets {
  public:
   GradientBuckets(std::vector<::torch::Tensor> parameters, Communicator& ranks,

@@ -30,9 +30,8 @@ namespace tutti::torch {
 template <class Optimizer>
 class ShardedOptimizer {
  public:
-  /// Collective: all ranks pass the same parameters, dense and on the CPU; rank 0's values are
-  /// copied to the other ranks. `options` is the argument that follows the parameters in the
-  /// optimizer's constructor.
+  /// Collective, with the same parameters, dense and on the CPU; they get rank 0's values.
+  /// `options` follows the parameters in the optimizer's constructor.
   template <class Options>
   ShardedOptimizer(std::vector<::torch::Tensor> parameters, std::shared_ptr<Communicator> ranks,
                    const Options& options)

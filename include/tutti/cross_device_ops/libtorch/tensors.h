@@ -108,8 +108,8 @@ inline std::string description_of(const ::torch::nn::Module& module) {
 inline std::int64_t structure_of(const ::torch::nn::Module& module) {
   return static_cast<std::int64_t>(std::hash<std::string>()(description_of(module)));
 }
-/// Throws kInvalidArgument unless all elements of `all` are equal. They are indexed by rank (or by
-/// replica, as named by `of`).
+/// Throws kInvalidArgument unless all elements of `all` are equal. Indexed by rank (or as named by
+/// `of`).
 inline void require_same(std::string_view who, std::string_view of,
                          std::span<const std::int64_t> all, const ::torch::nn::Module& own) {
   const auto other = std::find_if(all.begin(), all.end(),
@@ -120,8 +120,7 @@ inline void require_same(std::string_view who, std::string_view of,
        "types everywhere; the one here has\n", description_of(own));
 }
 
-/// Returns the parameters that need gradients, each once. Throws kInvalidArgument naming `who` if
-/// there are none.
+/// Returns the parameters that need gradients, each once. kInvalidArgument naming `who` for none.
 inline std::vector<::torch::Tensor> trained_parameters(const ::torch::nn::Module& module,
                                                        std::string_view who) {
   std::vector<::torch::Tensor> found;

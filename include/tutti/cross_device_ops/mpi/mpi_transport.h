@@ -26,8 +26,7 @@ struct MpiOptions {
   std::vector<int> processes = {};
   /// This rank; needed only if this process has several.
   std::optional<int> rank = std::nullopt;
-  /// Name of the group; must differ between groups that several threads of a process make
-  /// concurrently.
+  /// Name of the group; differs between groups that threads make concurrently.
   std::string name = "mpi";
   /// Time for all ranks to join.
   Duration timeout = durations::kJoinTimeout;

@@ -38,8 +38,7 @@ std::vector<GradientAndVariable> average_gradients(
 /// Returns the gradients alone, in order, for Optimizer::apply_gradients().
 std::vector<Gradient> gradients_of(std::span<const GradientAndVariable> pairs);
 
-/// Pairs each gradient with the variable at its index. Throws kInvalidArgument if the numbers
-/// differ.
+/// Pairs each gradient with the variable at its index. kInvalidArgument for different numbers.
 std::vector<GradientAndVariable> with_variables(std::span<const Gradient> gradients,
                                                 std::span<const Variable> variables);
 
