@@ -1,5 +1,4 @@
-// Buckets of variables whose gradients are reduced together, and the slices in which they are
-// reduced.
+// Buckets of variables whose gradients are reduced together, slice by slice.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -51,8 +50,7 @@ struct BucketPlan {
     return kCountersPerItem * buckets[bucket].items.size() + of_workers;
   }
 
-  /// Makes a plan. A size of 0 means 4 MiB; for the first bucket of each dtype, 0 means the other
-  /// size, at most 1 MiB.
+  /// Makes a plan. 0 bytes mean 4 MiB; for a dtype's first bucket, the other size up to 1 MiB.
   static BucketPlan make(std::span<const Variable> variables, std::int64_t bytes_per_pack,
                          std::int64_t first_bytes_per_pack = 0);
 };
@@ -80,12 +78,10 @@ struct PlanInUse {
 /// first_warning().
 class BucketPlans {
  public:
-  /// `num_senders`: number of local replicas that send their gradients to others; 0: no gradient is
-  /// compressed.
+  /// `num_senders`: local replicas that send their gradients to others; 0: no compression.
   PlanInUse& find_or_make(std::span<const Variable> variables, const CommunicationOptions& options,
                           std::size_t num_senders);
-  /// Called after a step that failed or a restored state: the residuals no longer belong to any
-  /// step.
+  /// Called after a failed step or a restored state, because residuals are then obsolete.
   void clear() { plans_.clear(); }
   /// Returns true in the first call only.
   bool first_warning() { return !warned_.exchange(true); }

@@ -244,8 +244,7 @@ void BucketSums::take_bucket(std::size_t bucket) {
   cpus_ ? cpus_->take(bucket) : gpus_->take(bucket);
 }
 
-/// Reads a bucket's result early, unless that takes more messages, which the workers must send in a
-/// fixed order.
+/// Reads a bucket's result early, unless that takes further messages, whose order is fixed.
 void BucketSums::take_early(std::size_t bucket) {
   wait_for(buckets_[bucket].over_workers, *team_);
   if (has_slices(bucket)) return;
@@ -318,7 +317,7 @@ std::vector<IndexedSlices> BucketSums::slices_of_all_replicas(std::size_t variab
 void BucketSums::share_findings() {
   const auto& own = given_.non_finite.lowest();
   if (!own) return;
-  // A replica's value precedes a sum's in the order, even if only the sum shows it here.
+  // A worker that knows only the sum sends nothing, so that a replica's position elsewhere wins.
   const std::string text = own->replica == NonFiniteValue::kSum
                                ? std::string()
                                : concat(own->variable, " ", own->index, " ", own->replica);

@@ -33,8 +33,7 @@ struct Piece {
 
 /// Gradients by local replica and variable, and the decisions for all of them: kinds, sums of
 /// slices, non-finite values. Threads, per bucket: each replica accesses its own gradients until it
-/// has filled the bucket, then the last one to fill it accesses all; then all may read. note() is
-/// thread-safe.
+/// has filled the bucket, then the last one accesses all; then all may read. note() is thread-safe.
 struct GivenGradients {
   GivenGradients(ReplicaServices& all_services, const PlanInUse& in_use,
                  std::span<const Variable> of_variables);
@@ -69,9 +68,8 @@ struct GivenGradients {
     return residuals && plan->buckets[bucket].dtype == DType::kFloat32;
   }
   /// Returns a replica's contribution to the sum of a piece: its dense gradient, rounded to the
-  /// wire's type if the bucket is compressed. If `clean`, non-finite values are noted and replaced
-  /// by zeros. The result is in `copy`, which has room for the piece, unless it is the gradient
-  /// itself.
+  /// wire's type if the bucket is compressed. If `clean`, non-finite values are noted and zeroed.
+  /// The result is in `copy`, which has room for the piece, unless it is the gradient itself.
   const std::byte* prepared(std::size_t replica, const Piece& piece, bool clean, std::byte* copy);
 
   bool checks() const { return policy != NonFinitePolicy::kIgnore; }

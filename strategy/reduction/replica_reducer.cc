@@ -15,9 +15,8 @@
 #include "tutti/cross_device_ops/gradient_ops.h"
 
 namespace tutti::internal {
-/// Shared reduction into which replicas put their gradients. A bucket that all replicas have filled
-/// is published: as slices, which any replica reduces while it waits, or as work for GPUs
-/// (bucket_sums.h).
+/// Shared reduction into which replicas put their gradients. A bucket that all have filled is
+/// published: as slices, which waiting replicas reduce, or as work for GPUs (bucket_sums.h).
 class BucketReducer {
  public:
   BucketReducer(ReplicaServices& services, ReplicaMonitor& monitor, PlanInUse& plan,
@@ -113,8 +112,7 @@ class BucketReducer {
     }
     return gradients;
   }
-  /// Returns the variables whose results() are shards, with undefined ones in place of others;
-  /// empty if there are none.
+  /// Returns the variables whose results() are shards, undefined ones for others; empty if none.
   std::vector<Variable> sharded() const {
     std::vector<Variable> sharded(given_.variables.size());
     for (std::size_t i = 0; i < sharded.size(); ++i) {
