@@ -111,9 +111,8 @@ enum class Medium { kLocal, kNetwork };
 
 /// Returns ring, halving_doubling, tree, hierarchical_copy or reduction_to_one_device for the
 /// replicas of a process. One thread runs the schedules that are also used between processes, so
-/// that a program gets the same bits in both. "auto" chooses for each call among algorithms that
-/// add along the canonical tree, so the bits do not depend on the choice. Throws kNotFound for
-/// another name.
+/// that a program gets the same bits in both. "auto" chooses per call among canonical algorithms,
+/// so the bits do not depend on the choice. Throws kNotFound for another name.
 std::unique_ptr<CrossDeviceOps> scheduled_ops(std::string_view algorithm);
 
 namespace internal {
@@ -127,13 +126,11 @@ class NamedAlgorithm {
   std::string_view name() const { return fixed_ ? fixed_->name : "auto"; }
   bool is_auto() const { return fixed_ == nullptr; }
   Determinism determinism() const { return fixed_ ? fixed_->determinism : Determinism::kCanonical; }
-  /// Returns false for 16-bit types if values are combined in several steps, each of which would
-  /// round.
+  /// Excludes 16-bit types if values are combined in several steps, each of which rounds.
   bool supports(ReduceOp op, DType dtype) const {
     return can_combine(op, dtype) && (!is_half(dtype) || is_auto() || fixed_->combines_once);
   }
-  /// Returns the algorithm for a call. Logs (debug) the choice of "auto" and its reason when the
-  /// choice changes.
+  /// Returns the call's algorithm. Logs (debug) the choice of "auto", and why, when it changes.
   const Algorithm& choose(const CallShape& call, DType dtype, Medium medium);
 
  private:

@@ -21,9 +21,8 @@
 // all_to_all: one message to each other rank, then the closing rounds, because a length on which
 //   two ranks disagree is visible to only one of them. 1 + ceil(log2 n) steps; S minus the own
 //   part.
-// If headers go first, a rank verifies before it sends: a rank that has received from all others
-//   knows that all have verified, and no closing rounds are needed. With two ranks, headers need
-//   not go first.
+// If headers go first, a rank verifies before it sends: receiving from all others proves that all
+//   have verified, without closing rounds. Two ranks need not send headers first.
 #include "cross_device_ops/algorithms/algorithm.h"
 
 #include <algorithm>
@@ -84,8 +83,7 @@ class Exchange {
     return range;
   }
 
-  /// Sends to the right neighbour first: that message carries the header. `all`: sends empty
-  /// segments too.
+  /// Sends to the right neighbour first, with the header. `all`: empty segments, too.
   void contribute(std::size_t k, bool all) {
     for (int d = 1; d < shape_.size; ++d) {
       const Range range = segment(slice(shape_.peer(d)), k);

@@ -36,14 +36,12 @@ class MeetingEngine : public CollectiveEngine {
  protected:
   MeetingEngine(RankLink link, std::unique_ptr<CollectiveEngine> messages);
 
-  /// Returns true if carry_out() supports the call. Must be equal on all ranks: header.count is,
-  /// call.count is not.
+  /// Returns true if carry_out() supports the call; equal on all ranks, unlike call.count.
   virtual bool is_native(const CollectiveCall& call, const CollectiveHeader& header) = 0;
   /// Carries out a native call that all ranks have joined.
   virtual void carry_out(const CollectiveCall& call, const CollectiveHeader& header,
                          TimePoint deadline) = 0;
-  /// Called if the barrier failed on this rank, although others may have passed it and wait for
-  /// this rank.
+  /// Called if the barrier failed on this rank; others may have passed it and wait.
   virtual void missed(const CollectiveCall&) {}
   /// Ends a running native call. Thread-safe, may be called repeatedly.
   virtual void stop(const Error&) noexcept {}

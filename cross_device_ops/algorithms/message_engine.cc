@@ -28,8 +28,7 @@
 
 namespace tutti::internal {
 
-/// A schedule; `left_greets_with_data` is true if the left neighbour's first data message carries
-/// its header.
+/// A schedule, and whether the left neighbour's first data message carries its header.
 struct CallPlan {
   Schedule schedule;
   bool left_greets_with_data = false;
@@ -45,8 +44,7 @@ constexpr std::size_t kSendsToForget = 16;  // ended sends are removed from this
 
 /// One call of one rank. Every rank sends its header to its right neighbour, as the head of its
 /// first message if that has the same receiver, else in a separate message before it. The left
-/// neighbour's header is compared in the first kVerify step, and before this rank waits for any
-/// other message.
+/// neighbour's header is compared in the first kVerify step or the first wait for another message.
 class MessageRun {
  public:
   MessageRun(const RankLink& link, const CallPlan& plan, const RankMemory& memory,
@@ -118,15 +116,13 @@ class MessageRun {
     if (step.kind == StepKind::kSend) return send(step);
     if (step.kind == StepKind::kVerify) return verify();
     if (receives(step)) return receive(step);
-    // An in-place copy writes nothing, and waiting for its readers would block ranks that wait for
-    // this one.
+    // An in-place copy writes nothing, and a wait for readers could cause a deadlock.
     if (step.kind == StepKind::kCopy && memory_.read(step.own) == memory_.write(step.range)) return;
     wait_for_readers(memory_.bytes_of(step.range));
     memory_.apply(plan_.schedule, step);
   }
-  /// A rank that sends before it has compared headers must not seem to make another call, because
-  /// not every call has closing rounds, which would detect this. Messages with headers have the
-  /// same purpose in all calls.
+  /// Data of different calls must not be confused if a rank sends before it has compared headers:
+  /// not every call has closing rounds. Messages with headers have the same purpose in all calls.
   Purpose purpose(bool with_header) const {
     if (with_header) return Purpose::kData;
     return static_cast<Purpose>(static_cast<std::uint16_t>(Purpose::kDataOf) +
@@ -174,8 +170,7 @@ class MessageRun {
       post(next_to_post_);
     }
   }
-  // Returns true if posting a receive now would overwrite data that an earlier step or a send still
-  // needs.
+  // Returns true if posting a receive now would overwrite data that is still needed.
   bool is_in_the_way(std::size_t step) const {
     if (steps_[step].kind != StepKind::kReceive) return false;  // received into staging memory
     const ByteRange into = memory_.bytes_of(steps_[step].range);
@@ -301,8 +296,7 @@ std::span<std::byte> bytes_of(std::span<std::uint64_t> numbers) {
   return std::as_writable_bytes(numbers);
 }
 
-// Returns true if the work has ended. An exited peer or an aborted transport ends a query, not the
-// caller.
+// Returns true if the work has ended. An exited peer or an abort only ends the query.
 bool ended(Work& work) {
   try {
     return work.test();
@@ -349,8 +343,7 @@ class RankStates {
       closed_ = true;  // the group has ended
     }
   }
-  /// Queries all other ranks; returns states by rank. A rank that is silent until the deadline has
-  /// `answered` false.
+  /// Queries all other ranks; returns states by rank, `answered` if they did by the deadline.
   std::vector<State> ask(TimePoint deadline) {
     MutexLock lock(ask_mutex_);
     std::uint64_t number = ++last_number_;

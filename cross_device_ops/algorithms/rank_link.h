@@ -48,8 +48,7 @@ struct RankLink {
   /// sent through rank 0, which first sends a greeting to each: 3 * size messages. Throws
   /// kDeadlineExceeded on all ranks, with `who` first in the message, naming those that did not
   /// join. If that is rank 0, it throws at the deadline, else up to kLinger later, because rank 0
-  /// waits until its own deadline. Throws kUnavailable if rank 0 exited, and on rank 0 if any rank
-  /// did.
+  /// waits until its own deadline. Throws kUnavailable if rank 0 exited; on rank 0, if any did.
   template <class T>
   std::vector<T> exchange(Purpose purpose, const T& own, TimePoint deadline,
                           std::string_view who) const {

@@ -1,5 +1,4 @@
-// Schedules: the steps of one rank in a collective call, as data. Made for each call, run over
-// messages or local memory.
+// Schedules: one rank's steps in a collective call, as data; run over messages or local memory.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -75,8 +74,7 @@ struct Schedule {
   void verify();
 };
 
-/// A call as algorithms see it: equal on all ranks except for `rank` and, in all_to_all, the
-/// counts.
+/// A call for algorithms: equal on all ranks except for `rank` and the counts of all_to_all.
 struct CallShape {
   Collective collective = Collective::kAllReduce;
   int size = 1;
@@ -100,8 +98,7 @@ struct CallShape {
 Range segment_of(Range range, std::size_t k, std::size_t segment);
 /// Returns the number of segments of `count` elements; 1 for an empty range.
 std::size_t num_segments(std::size_t count, std::size_t segment);
-/// Returns true if a segment is sent. Empty ones are not, except the first, which shows that its
-/// sender has got that far.
+/// Returns true if a segment is sent: an empty one only if first, to show its sender's progress.
 inline bool travels(const Range& range, std::size_t k) { return range.count > 0 || k == 0; }
 
 /// Returns true if a rank's first action is a message to `right`, which then carries the header.
