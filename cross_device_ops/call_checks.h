@@ -9,8 +9,7 @@
 
 namespace tutti::internal {
 
-/// Throws kInvalidArgument, with `who` first in the message, unless all values have one shape and
-/// type.
+/// Throws kInvalidArgument, with `who` first in the message, unless all have one shape and type.
 void require_equal(std::string_view who, std::span<const Tensor> values);
 
 /// Checks everything that one member of a group of `size` can check of its own call, which may have

@@ -273,8 +273,7 @@ std::size_t sum_lines_ahead(Outputs buffers, std::size_t count, std::size_t ahea
   return num_lines * kLine;
 }
 
-/// Sums up to kMostInRegisters inputs. Returns false without adding if it does not support the
-/// call.
+/// Sums up to kMostInRegisters inputs. Returns false, adding nothing, for other calls.
 template <class T>
 bool sum_few(Inputs inputs, Outputs outputs, std::size_t count, std::size_t ahead) {
   if (inputs.size() < 2 || inputs.size() > kMostInRegisters) return false;

@@ -1,5 +1,4 @@
-// Interface of the engines that carry out one rank's collectives: with shared memory, messages or a
-// plugin.
+// Engines that carry out one rank's collectives: with shared memory, messages or a plugin.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -30,11 +29,9 @@ class CollectiveEngine {
   virtual bool supports(Collective collective, ReduceOp op, DType dtype) const = 0;
   virtual Determinism determinism() const = 0;
   virtual double max_relative_error() const { return 0.0; }
-  /// Returns true if run() accepts an all_reduce of several buffers; otherwise the caller packs
-  /// them into one.
+  /// Returns true if run() accepts an all_reduce of several buffers; else they are packed.
   virtual bool takes_lists() const { return false; }
-  /// Returns an allocator of buffers that run() accesses without a copy; nullptr if all memory is
-  /// alike.
+  /// Allocates buffers that run() accesses without a copy; nullptr if all memory is alike.
   virtual std::shared_ptr<BufferAllocator> allocator() { return nullptr; }
 
   /// Blocks until this rank's part is done. Throws kInvalidArgument (mismatch), kDeadlineExceeded

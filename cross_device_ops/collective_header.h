@@ -64,8 +64,7 @@ struct CollectiveHeader {
   bool is_refused() const { return compression == kRefused; }
   /// Returns a hash of all fields that must be equal on all ranks.
   std::uint64_t fingerprint() const;
-  /// Marks the name as seen: two bits of 64, enough to distinguish a different order from a new
-  /// name.
+  /// Marks the name as seen: two bits of 64, enough to tell another order from a new name.
   void remember_name();
   /// Returns the first difference; nullopt for equal calls. kOrder: the sequence numbers differ, or
   /// each side's name is one of the other's earlier ones.
@@ -77,12 +76,10 @@ struct CollectiveHeader {
 inline constexpr std::size_t kEncodedHeaderBytes = 208;
 using EncodedHeader = std::array<std::byte, kEncodedHeaderBytes>;
 EncodedHeader encode(const CollectiveHeader& header);
-/// Throws kDataLoss if the bytes are not a header: wrong magic, version, enumerators, or text
-/// without terminator.
+/// Throws kDataLoss if the bytes are not a header: wrong magic, enumerators or text.
 CollectiveHeader decode_header(std::span<const std::byte> bytes);
 
-/// Returns "collective mismatch (dtype): rank 0 calls all_reduce(...) #17 at a.cc:3; rank 2 calls
-/// ...".
+/// Returns "collective mismatch (dtype): rank 0 calls all_reduce(...) #17 at a.cc:3; rank ...".
 std::string mismatch_message(const CollectiveHeader& a, const CollectiveHeader& b);
 
 /// Part of every error text about ranks that did not join in time.

@@ -36,8 +36,7 @@ class DeviceWork {
 
   /// Orders later work on every device after the work that all of them have so far.
   void meet();
-  /// Orders later work of the compute streams after the work of their device. Only the first call
-  /// has an effect.
+  /// Orders later work of the compute streams after the work of their device. Works once.
   void join();
 
   /// mark() returns an event for the end of the device's work so far; wait() orders later work
@@ -45,18 +44,15 @@ class DeviceWork {
   Event mark(Device device);
   void wait(Device device, const DeviceEvent& event);
 
-  /// Returns memory of `device` until the work is joined; its earlier use is over before the work
-  /// begins.
+  /// Returns memory of `device` until the join; its earlier use ends before the work begins.
   std::byte* scratch(Device device, std::size_t bytes);
   /// Copies on the device of `to`, from any device.
   void copy(const ReplicaBuffer& from, const ReplicaBuffer& to);
-  /// Copy between a device and host memory. Pinned host memory must stay valid and unchanged until
-  /// the copy is done.
+  /// Copy from or to host memory, which, if pinned, must stay valid until the copy is done.
   void copy_to_host(const ReplicaBuffer& from, std::byte* to);
   void copy_from_host(const std::byte* from, const ReplicaBuffer& to);
-  /// Combines `inputs` along the canonical tree into `output`, on output's device. Inputs may be on
-  /// any device, and output may be one of them. Inputs that the device cannot access are copied to
-  /// it first.
+  /// Combines `inputs` along the canonical tree into `output`, on output's device. Inputs, of which
+  /// output may be one, may be on any device; inaccessible ones are copied first.
   void combine(ReduceOp op, std::span<const ReplicaBuffer> inputs, const ReplicaBuffer& output);
 
   /// Calls use(context) with the device's context.
@@ -76,8 +72,7 @@ class DeviceWork {
 /// Returns true if kernels of `reader` can read the memory of `owner`.
 bool reaches(Device reader, Device owner);
 
-// None of these functions waits for a GPU. Buffers of a call are on one device unless stated
-// otherwise.
+// These functions do not wait. Buffers of a call are on one device unless stated otherwise.
 
 /// Copies from any GPU, after that GPU's compute stream, whose later work waits for the copy.
 void copy_on_gpu(const ReplicaBuffer& from, const ReplicaBuffer& to);
@@ -95,9 +90,8 @@ ReplicaBuffer buffer_of(const MutableTensor& tensor);
 
 // The following take buffers of one length and dtype that have a `work`.
 
-/// Combines in place: each device computes its slice of the result from all buffers, then the
-/// slices are copied to all. A device reads (V-1)/V of a buffer from its peers, twice: as much as a
-/// ring.
+/// Combines in place: each device computes a slice from all buffers, then slices are copied to all.
+/// A device reads (V-1)/V of a buffer from its peers, twice: as much as a ring.
 void canonical_on_gpus(ReduceOp op, std::span<const ReplicaBuffer> buffers);
 
 /// Combines tensors of one shape and dtype, each on any GPU, on device `where`.

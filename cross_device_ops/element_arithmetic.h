@@ -65,8 +65,7 @@ template <std::size_t first, std::size_t n, class T>
   }
 }
 
-/// Maximum number of values summed in registers. with_size() calls body.operator()<n>() for n ==
-/// size.
+/// Most values summed in registers. with_size() calls body.operator()<n>() for n == size.
 inline constexpr std::size_t kMostInRegisters = 8;
 template <std::size_t n = 2, class Body>
 void with_size(std::size_t size, const Body& body) {

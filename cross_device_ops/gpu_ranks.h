@@ -65,8 +65,7 @@ struct GpusOfRank {
 };
 /// Reports on devices, which need not be GPUs.
 GpusOfRank gpus_for_nccl(std::span<const Device> devices);
-/// Returns the first reason why some rank cannot use NCCL, "rank 1 has ...", with `who` for "rank";
-/// "" if all can.
+/// Returns why some rank cannot use NCCL, "rank 1 has ...", with `who` for "rank"; "" if all can.
 std::string why_not_all(std::string_view who, std::span<const GpusOfRank> ranks);
 
 /// Makes the operation "nccl" over `group`, without store and transport: NCCL's id is gathered as a

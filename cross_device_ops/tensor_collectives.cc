@@ -1,5 +1,4 @@
-// Collectives that split and concatenate tensors of several replicas: gather, all_gather,
-// reduce_scatter, all_to_all.
+// Collectives on tensors of several replicas: gather, all_gather, reduce_scatter, all_to_all.
 // SPDX-License-Identifier: Apache-2.0
 #include "core/names.h"
 #include "cross_device_ops/device_work.h"
@@ -13,8 +12,7 @@ namespace {
 
 using internal::require;
 
-/// Returns the sum of the lengths along `axis`. Throws kInvalidArgument unless the values can be
-/// concatenated along it.
+/// Returns the sum of the lengths along `axis`. kInvalidArgument for values that do not fit.
 std::int64_t concatenated_length(std::string_view who, const PerReplica<Tensor>& value, int axis) {
   const Tensor& first = value[0];
   std::int64_t length = 0;
@@ -133,8 +131,7 @@ PerReplica<Tensor> CrossDeviceOps::all_to_all(const PerReplica<Tensor>& value,
   require_dimension("all_to_all", value);
   concatenated_length("all_to_all", value, 0);
   const std::size_t v = value.size();
-  std::vector<std::int64_t> sent(lengths.begin(),
-                                 lengths.end());  // [V * V], rows that r sends to s
+  std::vector<std::int64_t> sent(lengths.begin(), lengths.end());  // [V * V]: rows from r to s
   if (lengths.empty()) {
     for (std::size_t r = 0; r < v; ++r) {
       sent.insert(sent.end(), v, equal_part("all_to_all", value[r].shape()[0], v, r));

@@ -11,9 +11,8 @@
 namespace tutti {
 
 /// Assignment of tensors to packs. Tensors of one dtype are packed in reverse order (the last
-/// gradients are ready first), and a pack is closed once it holds bytes_per_pack or more. A limit
-/// below an element's size therefore gives one tensor per pack. All replicas make the same plan
-/// from the shapes alone.
+/// gradients are ready first), and a pack is closed once it holds bytes_per_pack or more. A tiny
+/// limit gives one tensor per pack. All replicas make the same plan from the shapes alone.
 struct PackPlan {
   struct Pack {
     DType dtype = DType::kFloat32;

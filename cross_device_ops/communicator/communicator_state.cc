@@ -486,8 +486,7 @@ void CommunicatorState::execute(const CallRequest& request, const DeviceEvent* b
 void CommunicatorState::execute_on_host(const CallRequest& request) {
   if (request.options.compression) {
     if (const auto refusal = refusal_of(request, *engine_)) {
-      // Join the others first: ranks that make another call would wait for this one until their
-      // deadline.
+      // Join the others first: otherwise ranks in another call would wait until their deadline.
       meet(request);
       throw *refusal;
     }

@@ -25,8 +25,8 @@
 namespace tutti::internal {
 
 /// A call as its caller describes it: with MEAN, and with buffers of any type and alignment. Spans,
-/// options and source location refer to the caller's memory, because copying them would cost more
-/// than all checks.
+/// options and source location refer to the caller's memory, because a copy would cost more than
+/// all checks.
 struct CallRequest : CollectiveCall {
   const CallOptions& options;
   const SourceLocation& where;
@@ -51,8 +51,7 @@ struct RecordedCall {
   std::string to_string(TimePoint now) const;
 };
 
-/// Ring buffer of the last 4,096 calls. One thread at a time writes; any thread may read
-/// concurrently.
+/// Ring buffer of the last 4,096 calls. One thread at a time writes; any may read.
 class CallRecorder {
  public:
   static constexpr std::size_t kCapacity = 4096;

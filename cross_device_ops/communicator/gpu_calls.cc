@@ -179,8 +179,7 @@ namespace {
 
 constexpr StreamId kCalls = StreamId::kCompute;
 
-/// Returns the size of a buffer in pinned memory, rounded up so that the next one begins at a cache
-/// line.
+/// Returns a buffer's size in pinned memory, rounded up to whole cache lines.
 std::size_t staged_bytes(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 template <class AnyElements>
@@ -306,7 +305,7 @@ void GpuCalls::execute_by_host(const CallRequest& request, const DeviceEvent& be
       staging_ = allocate_pinned(num_bytes);
     }
     std::byte* place = staging_ ? staging_->data() : nullptr;
-    // The same stream also has the copies of the previous call, which may still read this memory.
+    // This stream also has the copies of the previous call, which may still read this memory.
     staged_ = gpu.with_context([&](DeviceContext& context) {
       context.wait(kCalls, begin);
       const auto stage = [&](auto& elements, bool is_read) {

@@ -44,9 +44,8 @@ class GpuCalls {
   /// kFailedPrecondition for a captured stream.
   Begun begin(const CallRequest& request);
 
-  /// Carries out a checked call whose begin() returned the event `begin`. Calls with NCCL return
-  /// when the work is in the streams; those through the host wait for the earlier work of the
-  /// stream.
+  /// Carries out a checked call whose begin() returned the event `begin`. With NCCL, returns when
+  /// the work is in the streams; through the host, waits for the stream's earlier work.
   void execute(const CallRequest& request, const DeviceEvent& begin);
   /// Ends NCCL's work if a rank has aborted or exited, and this communicator if NCCL has failed.
   /// Called about ten times a second.

@@ -1,5 +1,4 @@
-// Engine with headers by messages and data by MPI; collectives, types and reductions in MPI's
-// terms.
+// Engine with headers by messages and data by MPI, whose types and reductions it maps.
 // SPDX-License-Identifier: Apache-2.0
 #include "cross_device_ops/collective_engine.h"
 
@@ -328,8 +327,7 @@ class MpiEngine final : public MeetingEngine {
   bool supports(Collective collective, ReduceOp op, DType dtype) const override {
     return !combines(collective) || (can_combine(op, dtype) && !is_half(dtype));
   }
-  /// MPI only recommends this; Open MPI and MPICH perform the same steps for the same call and
-  /// ranks.
+  /// MPI only recommends this; Open MPI and MPICH repeat the same steps for the same call.
   Determinism determinism() const override { return Determinism::kRunToRun; }
   std::unique_ptr<CollectiveEngine> subgroup(const std::vector<int>& ranks,
                                              std::uint32_t number) override {

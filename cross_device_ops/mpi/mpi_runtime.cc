@@ -44,8 +44,7 @@ Holder& holder() {
 }
 
 /// Finalises MPI. A process that failed must not: it would wait for the others, which wait for it.
-/// This can also happen to a process that calls exit(0) in the middle of a step, so it closes its
-/// transports first.
+/// A process that calls exit(0) within a step could wait, too, so it closes its transports first.
 void finalize_at_exit(int status, void*) {
   if (status != 0 || !holder().may_finalize || is_finalized()) return;
   MpiRuntime* runtime = nullptr;

@@ -32,15 +32,14 @@ class MpiRuntime {
   /// Returns this process's number among all processes of the job.
   int rank() const { return rank_; }
   int size() const { return size_; }
-  /// Returns a communicator of MPI_COMM_WORLD's processes on which errors are returned and no other
-  /// code sends.
+  /// Returns a communicator of MPI_COMM_WORLD's processes that returns errors and is used by tutti
+  /// only.
   MPI_Comm comm() const { return comm_; }
 
   /// Throws if MPI was finalised, or the reason of retire().
   void require_usable();
   bool is_usable() noexcept;
-  /// Forbids further MPI calls of this process, including MPI_Finalize. Only the first reason
-  /// counts.
+  /// Forbids further MPI calls of this process, including MPI_Finalize. The first reason counts.
   void retire(const std::string& reason) noexcept;
 
   /// Keeps memory that MPI may still use until it is finalised.

@@ -101,7 +101,8 @@ struct MpiFrame {
 /// one process arrive in the order in which they were posted.
 class MpiHub {
  public:
-  /// A channel is a group of ranks, of which several may be in this process.
+  /// Address of a rank in a channel, which is a group of ranks. Several of them may be in this
+  /// process.
   struct Address {
     std::uint64_t channel = 0;
     int rank = 0;
@@ -158,16 +159,14 @@ class MpiHub {
                         process, kTag, runtime_.comm(), &sent.request),
               "MPI_Isend");
   }
-  /// Returns `ended()`, which is called with the mutex held. If it is false, moves bytes and calls
-  /// it again.
+  /// Returns `ended()`, which is called with the mutex held. If false, moves bytes and repeats.
   bool drive(const std::function<bool()>& ended) {
     MutexLock lock(mutex_);
     if (ended()) return true;
     progress();
     return ended();
   }
-  /// Overload for a flag that is set with the mutex held. One thread moves the bytes; other threads
-  /// return.
+  /// Overload for a flag that is set with the mutex held. One thread moves bytes; others return.
   bool drive(const std::atomic<bool>& ended) {
     if (ended || is_driven_.exchange(true)) return ended;
     struct Release {
@@ -179,7 +178,7 @@ class MpiHub {
   }
 
  private:
-  /// A frame in MPI's hands.
+  /// A frame that MPI is sending or receiving.
   struct Transfer {
     MPI_Request request = MPI_REQUEST_NULL;  // null: ended
     MpiFrame frame;
@@ -203,8 +202,7 @@ class MpiHub {
       if (!find_frames() && !any_ended) break;
     }
   }
-  /// Returns true if any transfer has ended. Uses one MPI call for all, because each call makes MPI
-  /// check everything.
+  /// Returns true if any transfer has ended. One MPI call for all, because each checks everything.
   bool end_transfers() {
     std::vector<MPI_Request> requests;
     for (const Transfer& transfer : transfers_) requests.push_back(transfer.request);

@@ -31,8 +31,8 @@ struct NcclFunctions {
 };
 
 /// Returns the functions of the library that TUTTI_NCCL_LIBRARY names, or else of libnccl.so.2;
-/// opened by the first call that succeeds. Throws kUnavailable naming what is missing or which
-/// version was found, and the remedy. Thread-safe.
+/// opened by the first call that succeeds. Throws kUnavailable naming the missing function or the
+/// version found, and the remedy. Thread-safe.
 const NcclFunctions& nccl_functions();
 
 /// Opens the library at `path` (or a name that the dynamic loader finds). It is never closed.

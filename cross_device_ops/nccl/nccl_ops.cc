@@ -78,8 +78,7 @@ Mutex& launch_mutex() {
 /// until the group is destroyed. Thread-safe, but launch() takes one thread at a time.
 class NcclGroup final : public PeerWork {
  public:
-  /// Issues one rank's part of a collective: calls NCCL functions with this communicator and
-  /// stream.
+  /// Issues one rank's part of a collective, with this communicator and stream.
   using Issue =
       std::function<ncclResult_t(std::size_t local, ncclComm_t comm, cudaStream_t stream)>;
 
@@ -114,8 +113,7 @@ class NcclGroup final : public PeerWork {
   /// Calls `issue` for every local rank, as one NCCL group, on the devices' communication streams.
   /// Returns when NCCL has launched everything. `what` is named in errors.
   void launch(std::string_view what, const Issue& issue) {
-    // Groups that share GPUs must launch in one order in all streams, or they would wait for each
-    // other.
+    // Groups that share GPUs must launch in one order in all streams, or they deadlock.
     std::optional<MutexLock> turn;
     if (!spans_processes()) turn.emplace(launch_mutex());
     std::vector<cudaStream_t> streams;

@@ -62,8 +62,7 @@ PluginTable checked_plugin_table(const Table* table, const std::string& path) {
   }
   PluginTable checked;
   checked.path = path;
-  // Members beyond the plugin's size stay NULL; members that this version does not know are
-  // ignored.
+  // Members beyond the plugin's size stay NULL; unknown ones are ignored.
   Table& known = checked.calls;
   std::memcpy(&known, table, std::min(size, sizeof(Table)));
   checked.name = checked_name(known.name, path);

@@ -1,5 +1,4 @@
-// Memory that the ranks of one host share: processes map each other's segments, threads access all
-// memory.
+// Memory that the ranks of one host share: processes map segments, threads access all memory.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -96,9 +95,8 @@ class HostMemory {
   /// Releases the ranges in a later call, once `may_go()` returns true; never blocks.
   void release_when(std::vector<std::size_t> offsets, std::function<bool()> may_go);
 
-  /// Replaces buffers in the own place by private memory with the same content and addresses, so
-  /// that later writes of peers do not arrive. For a rank that gives up while peers may still
-  /// write.
+  /// Replaces buffers in the own place by private memory with the same content and addresses,
+  /// isolating them from later writes of peers. For a rank that gives up early.
   void detach() noexcept;
   bool is_detached() const { return is_detached_.load(); }
 

@@ -41,8 +41,7 @@ class ProcessWait {
     }
     return wait_long(deadline, ready, meanwhile);
   }
-  /// Wakes sleepers. Call it after a sequentially consistent store that may have made a condition
-  /// true.
+  /// Wakes sleepers. Call it after a seq_cst store that may have made a condition true.
   void notify() noexcept {
     if (word_->sleepers.load() > 0) wake();
   }

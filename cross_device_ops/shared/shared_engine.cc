@@ -235,8 +235,7 @@ class SharedEngine final : public CollectiveEngine {
   }
 
  private:
-  /// Computes this rank's result from the inline data of all; it is a copy, so no rank waits for
-  /// this one.
+  /// Computes this rank's result from all inline data, a copy, so no rank waits for this one.
   void finish_inline(const CollectiveCall& call) {
     if (call.collective == Collective::kAllReduce || call.collective == Collective::kReduce) {
       return calls_.combine_inline(call);

@@ -133,8 +133,7 @@ void WindowGroup::connect(const CollectiveHeader& header, TimePoint deadline) {
   for (int member = 0; member < size(); ++member) {
     if (member != rank()) probes_.push_back(link_.recv(member, Purpose::kNothing, {}, {}));
   }
-  // Count the cores of all members together, because each may be bound to one core. The result must
-  // be equal on all.
+  // Cores of all members together, because each may be bound to one: equal on all members.
   int num_cores = 0;
   for (const std::uint64_t word : cores) num_cores += std::popcount(word);
   shares_parts_ = link_.transport->size() > num_cores;

@@ -25,9 +25,8 @@ namespace tutti::internal {
 
 /// Assigns each part of a round once. *Lane* l has the parts from l * parts / lanes up to the next
 /// lane's first, and a thread takes those of its core's lane first: a part that runs on the same
-/// core in every round finds its memory in that core's cache. Initially zero, so it may be placed
-/// in memory that processes share. All calls must pass equal numbers of parts and lanes.
-/// Thread-safe.
+/// core in every round finds its memory in that core's cache. Initially zero, so processes may
+/// share it. All calls must pass equal parts and lanes. Thread-safe.
 class PartLanes {
  public:
   static constexpr int kMost = 16;
@@ -111,8 +110,7 @@ struct WindowBoard {
 struct WindowLayout {
   explicit WindowLayout(int num_members);
 
-  /// Maximum number of inputs, and of outputs, whose offsets are published; longer lists are
-  /// staged.
+  /// Most inputs, and outputs, whose offsets are published; longer lists are staged.
   static constexpr std::size_t kMostBuffers = 512;
   static constexpr std::size_t kInlineBytes = std::size_t{64} << 10;
   /// Slots per slice of a staged reduction.
@@ -141,16 +139,14 @@ class Window {
   std::uint64_t* counts(std::uint64_t round) const {
     return at<std::uint64_t>(layout_->counts) + round % 2 * 2 * layout_->size;
   }
-  /// Returns the offsets of inputs, then of outputs, [2 * kMostBuffers]; those of the first buffers
-  /// are in the seat.
+  /// Returns offsets of inputs, then outputs, [2 * kMostBuffers]; the seat has the first of each.
   std::uint64_t* offsets(std::uint64_t round) const {
     return at<std::uint64_t>(layout_->offsets) + round % 2 * 2 * WindowLayout::kMostBuffers;
   }
   std::byte* inline_data(std::uint64_t round) const {
     return start_ + layout_->inline_data + round % 2 * WindowLayout::kInlineBytes;
   }
-  /// Returns the slot for this member's contribution to member `to`'s slice in a step; for this
-  /// member itself, its results.
+  /// Returns the slot of this member's contribution to `to`'s slice; if `to` is itself, of results.
   std::byte* slot(std::size_t to, std::uint64_t step) const {
     return in_place_of_rank(progress().slots.load()) +
            (to * WindowLayout::kDepth + step % WindowLayout::kDepth) * layout_->slot_bytes;
@@ -201,9 +197,8 @@ class WindowGroup {
 
   /// Starts a round. The first call makes this rank's window and finds those of the others.
   void begin_round(const CollectiveHeader& header, TimePoint deadline);
-  /// Waits for all ranks, after the seat was filled. Throws the reason for which the group is
-  /// closed, or closes it with kDeadlineExceeded naming the ranks that did not join, kUnavailable
-  /// or kAborted.
+  /// Waits for all ranks, after the seat was filled. Throws the reason of a closed group, or closes
+  /// it with kDeadlineExceeded naming the ranks that did not join, kUnavailable or kAborted.
   void arrive(const CollectiveHeader& header, TimePoint deadline);
   /// Allocates the slots of this rank's window, if there are none. Throws kResourceExhausted.
   void need_slots();
@@ -255,8 +250,7 @@ class WindowGroup {
     return board_->state.load() == WindowBoard::kClosed &&
            board_->first_failed_round.load() <= round;
   }
-  /// Closes the group in a round that cannot be completed, because a peer died or stopped within
-  /// it.
+  /// Closes the group in a round that a peer's death or stop makes impossible to complete.
   void close_broken(const Error& reason) noexcept;
   void close_from(const Error& reason, std::optional<std::uint64_t> first_failed) noexcept;
   void close_late(const char* what) noexcept;
