@@ -65,8 +65,8 @@ class StagedCall {
 /// of `work`, if set, or else (both on one device) of the compute stream.
 void copy_buffer(const ReplicaBuffer& from, const ReplicaBuffer& to);
 
-/// Same as copy_buffer(), but converts from or to float32 if the types differ. Host memory: any
-/// alignment.
+/// Same as copy_buffer(), but converts from or to float32 if the types differ. Any alignment on
+/// hosts.
 void convert(const ReplicaBuffer& from, const ReplicaBuffer& to);
 /// Divides for MEAN. Floating types, at any alignment.
 void divide(const ReplicaBuffer& buffer, std::size_t divisor);

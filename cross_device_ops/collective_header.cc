@@ -19,7 +19,7 @@ static_assert(std::has_unique_object_representations_v<CollectiveHeader>, "witho
 static_assert(sizeof(kMagic) + sizeof(CollectiveHeader) <= kEncodedHeaderBytes);
 
 std::uint64_t mixed_with(std::uint64_t hash, std::uint64_t value) {
-  // The multiply-fold of wyhash: takes a few cycles; every bit affects every bit.
+  // The multiply-fold of wyhash: takes a few cycles and mixes all bits.
   const auto product = static_cast<unsigned __int128>(hash ^ value) * 0x9E3779B97F4A7C15u;
   return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64);
 }

@@ -58,8 +58,8 @@ struct CollectiveHeader {
   std::array<char, 40> shape{};  // text, truncated
 
   static constexpr std::uint8_t kRefused = 255;
-  /// Marks that this rank cannot make this call and only reports this to the others. The reason
-  /// replaces name and shape, truncated to their room.
+  /// Marks a call that this rank cannot make, and only announces to the others. The reason replaces
+  /// name and shape, truncated to their room.
   void refuse(std::string_view reason);
   bool is_refused() const { return compression == kRefused; }
   /// Returns a hash of all fields that must be equal on all ranks.

@@ -40,7 +40,7 @@ class DeviceWork {
   void join();
 
   /// mark() returns an event for the end of the device's work so far; wait() orders later work
-  /// after an event of another device.
+  /// after such an event.
   Event mark(Device device);
   void wait(Device device, const DeviceEvent& event);
 

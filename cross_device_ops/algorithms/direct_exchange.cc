@@ -22,7 +22,7 @@
 //   two ranks disagree is visible to only one of them. 1 + ceil(log2 n) steps; S minus the own
 //   part.
 // If headers go first, a rank verifies before it sends: receiving from all others proves that all
-//   have verified, without closing rounds. Two ranks need not send headers first.
+// have verified, without closing rounds. Two ranks need not send headers first.
 #include "cross_device_ops/algorithms/algorithm.h"
 
 #include <algorithm>

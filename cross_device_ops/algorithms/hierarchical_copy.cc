@@ -15,8 +15,8 @@
 // reduction_to_one_device (one group): 2 steps; K messages and S bytes, rank 0 K (n-1) and (n-1) S.
 //   Each element is combined once.
 // reduce to a root: contributions go only to the root, then the closing rounds: S bytes per rank.
-// In all_reduce a rank verifies before it sends, so once rank 0 has received from all, all have
-//   verified.
+// In all_reduce a rank verifies before it sends, so messages from all prove to rank 0 that all
+// have.
 #include "cross_device_ops/algorithms/algorithm.h"
 
 #include <algorithm>

@@ -309,7 +309,7 @@ bool ended(Work& work) {
 
 /// State queries between ranks, for one rank. A query is a message of 8 bytes (a number). Its
 /// answer is the number, the count of calls that the rank has begun, and up to 512 bytes of text.
-/// Thread-safe; queries are serialised.
+/// Thread-safe.
 class RankStates {
  public:
   explicit RankStates(RankLink link)

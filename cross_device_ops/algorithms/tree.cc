@@ -14,7 +14,7 @@
 //   0 only if it is not the root.
 // broadcast: down from the root (ranks counted from it), closing rounds. c S bytes.
 // Reductions are canonical. A rank verifies before it sends anything, so that rank 0 knows of all
-//   ranks once it has received from its children; in broadcast the root sends at once.
+// ranks once it has received from its children; in broadcast the root sends at once.
 #include "cross_device_ops/algorithms/algorithm.h"
 
 namespace tutti::internal {

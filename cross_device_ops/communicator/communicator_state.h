@@ -25,8 +25,8 @@
 namespace tutti::internal {
 
 /// A call as its caller describes it: with MEAN, and with buffers of any type and alignment. Spans,
-/// options and source location refer to the caller's memory, because a copy would cost more than
-/// all checks.
+/// options and source location refer to the caller's memory, because a copy costs more than all
+/// checks.
 struct CallRequest : CollectiveCall {
   const CallOptions& options;
   const SourceLocation& where;

@@ -24,8 +24,8 @@ class CommunicatorState;
 /// Carries out calls on GPU memory: with NCCL if all ranks can use it, else through the host, in
 /// pinned memory with the communicator's engine. All work except NCCL's own is queued in the
 /// device's compute stream. That stream waits for the caller's stream first, and the caller's
-/// stream waits for it afterwards. Threads: begin() on the caller's thread, tend() on any, the
-/// other functions on one at a time.
+/// stream waits for it afterwards. Threads: begin() on the caller's, tend() on any, others on one
+/// at a time.
 class GpuCalls {
  public:
   explicit GpuCalls(CommunicatorState& state);

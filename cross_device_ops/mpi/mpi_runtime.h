@@ -32,8 +32,7 @@ class MpiRuntime {
   /// Returns this process's number among all processes of the job.
   int rank() const { return rank_; }
   int size() const { return size_; }
-  /// Returns a communicator of MPI_COMM_WORLD's processes that returns errors and is used by tutti
-  /// only.
+  /// Returns a communicator of MPI_COMM_WORLD's processes, for tutti only, that returns errors.
   MPI_Comm comm() const { return comm_; }
 
   /// Throws if MPI was finalised, or the reason of retire().

@@ -101,8 +101,7 @@ struct MpiFrame {
 /// one process arrive in the order in which they were posted.
 class MpiHub {
  public:
-  /// Address of a rank in a channel, which is a group of ranks. Several of them may be in this
-  /// process.
+  /// A rank of a channel, which is a group of ranks, of which this process may have several.
   struct Address {
     std::uint64_t channel = 0;
     int rank = 0;

@@ -55,7 +55,7 @@ struct GivenGradients {
 
   /// Sets and returns the kind of the variable's gradient on all replicas of this process, once all
   /// have given it: a missing gradient counts as zeros, and slices become dense if another
-  /// replica's gradient is dense.
+  /// replica's gradient is.
   GradientKind unify(std::size_t variable);
   void make_dense(std::size_t variable);
   /// Returns slices on the host, one per replica, with no rows for a replica without a gradient.

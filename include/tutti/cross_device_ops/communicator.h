@@ -86,9 +86,10 @@ struct CallProgress {
 /// *NCCL* is used if all ranks have it and a GPU of their own. The call returns when its work is in
 /// the stream. Sums have NCCL's order, which differs between machines, regardless of determinism().
 ///
-/// *The hosts* are used otherwise, for MIN and MAX of floating types, all_to_all and compression,
-/// and always with GpuCallsBy::kHosts. The call waits for the stream, and the algorithm works in
-/// pinned memory in its own order of sums. The copy back is in the stream when the call returns.
+/// *The hosts* are used in all other cases, for MIN and MAX of floating types, all_to_all and
+/// compression, and always with GpuCallsBy::kHosts. The call waits for the stream, and the
+/// algorithm works in pinned memory in its own order of sums. The copy back is in the stream when
+/// the call returns.
 ///
 /// barrier() waits for the stream and then for all ranks. Buffers must not change until the stream
 /// has passed the call. An NCCL operation ends when a rank aborts, 2 s after a rank exited, or
@@ -96,8 +97,7 @@ struct CallProgress {
 /// throw the reason. Throws kUnavailable if there is no such GPU, and kFailedPrecondition for a
 /// stream that is being captured.
 ///
-/// Not thread-safe: one call at a time (start_* included), but abort() may be called from any
-/// thread.
+/// Not thread-safe: one call at a time (start_* included), except abort().
 class Communicator {
  public:
   explicit Communicator(std::unique_ptr<internal::CollectiveEngine> engine,
@@ -131,8 +131,8 @@ class Communicator {
   /// Overload for several buffers of one dtype, such as gradients: in place, as if they were one.
   void all_reduce(ReduceOp op, std::span<const Elements> list, const CallOptions& options = {},
                   const SourceLocation& where = SourceLocation::current());
-  /// Combines all inputs into `output` of rank `root`. `output` is used on the root only, where it
-  /// has input's length and may be input's memory.
+  /// Combines all inputs into `output` of rank `root`. Only the root uses `output`, which has
+  /// input's length and may be its memory.
   void reduce(ReduceOp op, const ConstElements& input, const Elements& output, int root,
               const CallOptions& options = {},
               const SourceLocation& where = SourceLocation::current());

@@ -92,7 +92,7 @@ struct SegmentedSum {
   std::function<bool(const Segment& block, std::byte* sum, bool clean)> check = {};
   /// True if `values` writes to `copy` even if `clean` is false.
   bool copies = false;
-  /// True if the first sum already uses clean values, because a second reading would count them
+  /// True if the first sum already uses clean values, since a second reading would count them
   /// twice.
   bool clean_first = false;
 };
@@ -164,8 +164,8 @@ class CrossDeviceOps {
   PerReplica<Tensor> reduce_scatter(ReduceOp op, const PerReplica<Tensor>& value,
                                     std::span<const std::int64_t> lengths = {});
   /// Splits values along the first dimension into V parts; replica s receives part s of each
-  /// replica, concatenated in replica order. lengths[r * V + s]: rows that r sends to s; empty:
-  /// equal parts.
+  /// replica, concatenated in replica order. lengths[r * V + s]: rows from r to s; empty: equal
+  /// parts.
   PerReplica<Tensor> all_to_all(const PerReplica<Tensor>& value,
                                 std::span<const std::int64_t> lengths = {});
 
@@ -177,8 +177,8 @@ class CrossDeviceOps {
   void all_reduce_in_place(ReduceOp op, std::span<const ReplicaBuffer> buffers,
                            const CommunicationOptions& options = {});
   /// Same as all_reduce_in_place(), but does not block the compute streams of GPUs. They see the
-  /// result once the returned object is joined, and must not use the buffers before. On CPUs the
-  /// reduction is done when this returns.
+  /// result once the returned object is joined, and must not use the buffers before. On CPUs it is
+  /// done on return.
   PendingReduction start_all_reduce_in_place(ReduceOp op, std::span<const ReplicaBuffer> buffers,
                                              const CommunicationOptions& options = {});
   void all_reduce(ReduceOp op, std::span<const ReplicaBuffer> inputs,

@@ -97,8 +97,7 @@ typedef struct tutti_group_v1 {
   int32_t (*set)(void* store, const char* key, const void* value, uint64_t size,
                  tutti_error_v1* error);
   // Waits until the key exists; timeout_ms 0: checks once (TUTTI_NOT_FOUND), -1: waits 2 minutes.
-  // Then sets *size to the value's size and copies the value, or fails (TUTTI_OUT_OF_RANGE) above
-  // `capacity`.
+  // Then sets *size and copies the value, or fails (TUTTI_OUT_OF_RANGE) above `capacity`.
   int32_t (*get)(void* store, const char* key, void* value, uint64_t capacity, uint64_t* size,
                  int64_t timeout_ms, tutti_error_v1* error);
 } tutti_group_v1;

@@ -77,8 +77,7 @@ CrossDeviceOpsSpec make_cross_device_ops(const std::string& name,
                                          const CommunicationOptions& options = {},
                                          const std::string& plugin_options = "");
 /// Builds the operation. kInvalidArgument if the world size is not a multiple of the local devices
-/// or the implementation contradicts the name, kUnimplemented for an implementation that this build
-/// lacks.
+/// or the implementation contradicts the name, kUnimplemented for one that this build lacks.
 std::unique_ptr<CrossDeviceOps> build_cross_device_ops(const CrossDeviceOpsSpec& spec,
                                                        const Group& group);
 

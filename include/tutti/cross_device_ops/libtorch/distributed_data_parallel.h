@@ -79,7 +79,6 @@ class DistributedDataParallel {
         options_.bucket_bytes);
   }
 
-  /// Calls the module's forward().
   template <class... Inputs>
   auto operator()(Inputs&&... inputs) {
     if (options_.broadcast_buffers && module_->is_training() && buckets_->is_on() &&
@@ -98,7 +97,6 @@ class DistributedDataParallel {
     if (!buffers_->empty()) buffers_->broadcast(*ranks_, "buffers");
   }
 
-  /// Returns the constructor's `module`.
   Module& module() { return module_; }
   /// Accesses the module itself: parameters(), train(), eval().
   auto* operator->() { return &*module_; }

@@ -108,8 +108,8 @@ inline std::string description_of(const ::torch::nn::Module& module) {
 inline std::int64_t structure_of(const ::torch::nn::Module& module) {
   return static_cast<std::int64_t>(std::hash<std::string>()(description_of(module)));
 }
-/// Throws kInvalidArgument unless all elements of `all` are equal. Indexed by rank (or as named by
-/// `of`).
+/// Throws kInvalidArgument unless `all` has equal elements. The index is the rank (or as `of` names
+/// it).
 inline void require_same(std::string_view who, std::string_view of,
                          std::span<const std::int64_t> all, const ::torch::nn::Module& own) {
   const auto other = std::find_if(all.begin(), all.end(),
