@@ -1,5 +1,5 @@
-// How transports end: ranks that leave, packets that vanish, connecting that is interrupted; and
-// the memory of messages.
+// Tests how transports close: departing ranks, lost packets, interrupted connection attempts, and
+// message memory.
 // SPDX-License-Identifier: Apache-2.0
 
 #include <gmock/gmock.h>
@@ -21,10 +21,11 @@ using ::testing::HasSubstr;
 
 double seconds_since(TimePoint begin) { return seconds_between(begin, Clock::system().now()); }
 
-// A rank lingers for two seconds: on a machine however busy no time is shorter than that.
+// A lingering rank stays for two seconds. This bound is a little lower, and load only adds to it.
 constexpr double kStay = 1.9;
 
-/// Whether one of so many left before that, for the machine may stand still now and then.
+/// Returns true if at least one of ten attempts leaves before kStay: the machine may stall
+/// occasionally.
 bool leaves_at_once(const std::function<double()>& leave) {
   for (int i = 0; i < 10; ++i) {
     if (leave() < kStay) return true;
@@ -32,7 +33,7 @@ bool leaves_at_once(const std::function<double()>& leave) {
   return false;
 }
 
-/// In seconds.
+/// Destroys `rank` and returns how long that took, in seconds.
 double leave(std::shared_ptr<Transport>& rank) {
   const TimePoint begin = Clock::system().now();
   rank.reset();
@@ -45,12 +46,12 @@ void expect_end_of(int leaver, Transport& mine) {
                concat("tcp: rank ", leaver, " (127.0.0.1:"), "is gone: ");
 }
 
-/// A rank sends that much and leaves. The other one asks for it at once, or late: what does not fit
-/// into the system's memory while the sender is there, the rest when it is gone.
+/// A rank sends `count` bytes and leaves. The other rank receives them at once or late; data beyond
+/// the socket buffer is read while the sender lives, the rest after it has left.
 struct Leaving {
   std::size_t count;
   int leaver;
-  bool has_unread;  // bytes that the other one has sent, and the leaver does not look at
+  bool has_unread;  // the peer has sent bytes that the leaver never reads
   bool is_asked_late;
 };
 
@@ -105,7 +106,7 @@ TEST(TcpClosing, TheLastMessageArrivesWhenItsSenderLeavesRightAfterIt) {
   std::printf("leaving | %d times after the last message | slowest %.3f s\n", num_cases, slowest);
 }
 
-/// Whole numbers, other ones in each call.
+/// Integral values that differ in each call.
 float operand_of(int rank, int call, std::size_t i) {
   return static_cast<float>((i * 31 + static_cast<std::size_t>(call * 7 + rank * 1'013)) % 4'093);
 }
@@ -123,7 +124,7 @@ void check_sum(Communicator& communicator, int call, std::size_t count) {
   }
 }
 
-// The last call ends on all ranks though each of them leaves at once when it has its own result.
+// The last call completes on all ranks although each leaves as soon as it has its own result.
 TEST(TcpClosing, RanksThatLeaveRightAfterTheirLastSumTakeNobodysResult) {
   double slowest = 0;
   for (std::uint64_t seed = 1; seed <= 24; ++seed) {
@@ -144,7 +145,8 @@ TEST(TcpClosing, RanksThatLeaveRightAfterTheirLastSumTakeNobodysResult) {
   std::printf("leaving | 24 groups after their last sum | slowest %.3f s\n", slowest);
 }
 
-/// Nothing of what rank 0 says arrives any more; its last words stay with its own system.
+/// Group in which packets from rank 0 no longer arrive, so its final data stays in its own socket
+/// buffer.
 struct Silenced : DirectRanks {
   Silenced() {
     let_packets_vanish(end_of_rank[1]);
@@ -167,7 +169,7 @@ TEST(TcpClosing, ARankDoesNotStayForAPeerThatIsGone) {
     EXPECT_TRUE(leaves_at_once([count] {
       ProxiedRanks group;
       const auto body = pattern_of(count, 1);
-      const auto send = group.rank(1)->send(0, 1, {}, body);  // much of it is not on its way yet
+      const auto send = group.rank(1)->send(0, 1, {}, body);  // most of it is not sent yet
       group.store.end_proxy(0);
       std::array<std::byte, 1> byte{};
       EXPECT_THROW(group.rank(1)->recv(0, 2, {}, byte)->wait(late()), Error);
@@ -193,11 +195,13 @@ TEST(TcpClosing, ARankThatLeavesEarlyEndsTheCallsOfTheOthersAtOnce) {
   }
 }
 
-// Connections are made when the group forms, so that no rank has to reach another one for its news.
+// All connections are made when the group forms, so a rank need not reach another one to learn of
+// its death.
 class NewsOfADeath : public ::testing::TestWithParam<ConnectOptions::Way> {
  protected:
   NewsOfADeath() : ranks_(connected_ranks(4, {.way = GetParam()})) { ranks_[3].reset(); }
-  /// The errors of a sum by the ranks that take part, which leave then; "" of the others.
+  /// Returns the errors of a sum by the ranks in `members`, which leave afterwards; "" for other
+  /// ranks.
   std::vector<std::string> errors_of_sum(const std::vector<int>& members) {
     return errors_of_ranks(4, [&](int rank) {
       if (std::ranges::find(members, rank) == members.end()) return;
@@ -237,7 +241,7 @@ INSTANTIATE_TEST_SUITE_P(Ways, NewsOfADeath,
 
 using Bytes = std::vector<std::byte>;
 
-// More than the system keeps for a socket, so a part of it is written while the peer reads.
+// Exceeds the socket buffer, so part of the message is written while the peer reads.
 constexpr std::size_t kLong = std::size_t{32} << 20;
 constexpr std::byte kOther{0xA5};
 
@@ -245,7 +249,7 @@ TEST(MessageMemory, MayChangeAfterTheWaitAlthoughNobodyHasReceived) {
   DirectRanks ranks;
   const Bytes original = pattern_of(16'000, 7);
   Bytes memory = original, got(original.size());
-  ranks.rank(0)->send(1, 5, {}, memory)->wait(late());  // the system has it
+  ranks.rank(0)->send(1, 5, {}, memory)->wait(late());  // now buffered by the kernel
   std::ranges::fill(memory, kOther);
   ranks.rank(1)->recv(0, 5, {}, got)->wait(late());
   EXPECT_TRUE(got == original);
@@ -282,7 +286,7 @@ TEST(MessageMemory, ASendThatIsDroppedArrivesWhole) {
   drives->join();
 }
 
-// The peer reads on, for it waits for something else; nothing but its reading makes room.
+// The peer keeps reading while it waits for another message; only that frees buffer space.
 TEST(MessageMemory, AnAbortReturnsItAndIsHeardBehindALongMessage) {
   DirectRanks ranks;
   auto memory = std::make_unique<Bytes>(pattern_of(std::size_t{8} << 20, 16));
@@ -298,18 +302,18 @@ TEST(MessageMemory, AnAbortReturnsItAndIsHeardBehindALongMessage) {
   });
   ranks.rank(0)->abort(Error(ErrorCode::kAborted, "rank 0: the disk is full"));
   memory.reset();  // though a part of it may be still to be written
-  waits->join();   // rank 0 is still there: its end tells nothing
+  waits->join();   // rank 0 is still there, so the abort ended the wait
   EXPECT_NE(heard.find("rank 0: the disk is full"), std::string::npos) << heard;
   EXPECT_ERROR(send->wait(in(1s)), kAborted, "the disk is full");
 }
 
-// Its memory goes away in the middle of the body; the next message comes whole.
+// The receiver's memory is freed in the middle of the body; the next message still arrives whole.
 TEST(MessageMemory, AReceiverMayLeaveInTheMiddle) {
   DirectRanks ranks;
   const Bytes first = pattern_of(kLong, 12), second = pattern_of(1'000'000, 13);
   const auto sends = Executor::system().start("rank-0", [&] {
     const auto one = ranks.rank(0)->send(1, 5, {}, first);
-    Clock::system().sleep_for(50ms);  // a part of it is on its way
+    Clock::system().sleep_for(50ms);  // part of it has been received
     const auto two = ranks.rank(0)->send(1, 6, {}, second);
     one->wait(late());
     two->wait(late());
@@ -325,7 +329,8 @@ TEST(MessageMemory, AReceiverMayLeaveInTheMiddle) {
   sends->join();
 }
 
-// Both send what the other's message then overwrites, as an all_reduce in place does.
+// Each rank sends the memory that the peer's message then overwrites, as an in-place all_reduce
+// does.
 TEST(MessageMemory, ARankMayReceiveWhereItHasSentFrom) {
   constexpr std::size_t kInPlace = std::size_t{700} << 10;
   DirectRanks ranks;
@@ -345,8 +350,8 @@ TEST(MessageMemory, ARankMayReceiveWhereItHasSentFrom) {
   });
 }
 
-// Rank 0 sends rank 1 more than there is room for, and waits for rank 2, which speaks only when
-// rank 1 has it all: what makes room at rank 1 must let rank 0 send on.
+// Rank 0 sends rank 1 more than the buffers hold, then waits for rank 2, which sends only after
+// rank 1 has received everything. Space freed at rank 1 must therefore let rank 0's send continue.
 TEST(MessageMemory, ALongSendGoesOnWhileItsRankWaitsForAnother) {
   InProcessStore store;
   expect_on_ranks(3, [&](int rank) {
@@ -368,12 +373,12 @@ TEST(MessageMemory, ALongSendGoesOnWhileItsRankWaitsForAnother) {
   });
 }
 
-/// Where packets vanish, and what the ranks do then.
+/// Which packets are dropped, and what the ranks do meanwhile.
 struct Silence {
   const char* name;
   bool to_zero, to_one;
-  std::size_t count;          // of bytes that they exchange again and again; 0: both wait
-  std::uint32_t longest = 0;  // segments that pass
+  std::size_t count;          // bytes per exchange; 0: both ranks only wait
+  std::uint32_t longest = 0;  // maximum size of a segment that passes, in bytes
 };
 
 constexpr Silence kSilences[] = {
@@ -407,7 +412,7 @@ void expect_that_both_are_told(const Silence& silence) {
   }
 }
 
-// All at once, for each takes as long as the system waits.
+// Runs the cases concurrently, because each takes as long as the system's timeout.
 TEST(TcpHalfOpen, PacketLossEndsTheCallsOfBothRanks) {
   std::list<std::unique_ptr<Thread>> threads;
   for (const Silence& silence : kSilences) {
@@ -417,7 +422,7 @@ TEST(TcpHalfOpen, PacketLossEndsTheCallsOfBothRanks) {
   for (const auto& thread : threads) thread->join();
 }
 
-// They are sent again by the system, some of them late.
+// The system resends the lost packets, some of them late.
 TEST(TcpHalfOpen, ALinkThatIsSilentForTwoSecondsIsJustSlow) {
   DirectRanks group;
   for (const int end : group.end_of_rank) let_packets_vanish(end);
@@ -430,7 +435,7 @@ TEST(TcpHalfOpen, ALinkThatIsSilentForTwoSecondsIsJustSlow) {
   EXPECT_EQ(group.rank(0)->lost_peer(), std::nullopt);
 }
 
-/// Rank 1 looks at nothing for so long, while rank 0 has sent it so many bytes.
+/// Rank 1 reads nothing for 8 s, while rank 0 has sent it `count` bytes.
 void expect_patience(std::size_t count) {
   DirectRanks group;
   const auto body = pattern_of(count, 5);
@@ -449,7 +454,8 @@ void expect_patience(std::size_t count) {
   });
 }
 
-// Longer than a silent link is waited for: its system speaks for it, and says that it has no room.
+// The pause exceeds the timeout of a silent link, but rank 1's kernel still answers that its window
+// is full.
 TEST(TcpHalfOpen, ARankThatComputesForLongKeepsItsConnections) {
   std::list<std::unique_ptr<Thread>> threads;
   for (const std::size_t count : {std::size_t{0}, std::size_t{1000}, std::size_t{32} << 20}) {
@@ -460,8 +466,8 @@ TEST(TcpHalfOpen, ARankThatComputesForLongKeepsItsConnections) {
 
 const Error kReason(ErrorCode::kUnavailable, "worker 1 (pid 4711) died");
 
-/// `wait` is under way for a while, then the reason comes; it ends with that, not with its 60 s.
-/// `before`, if given, runs before the reason comes.
+/// Expects that `wait`, once in progress, ends with the reason when it is raised, not after its own
+/// timeout of 60 s. `before`, if given, runs before the reason is raised.
 template <class Wait>
 void expect_that_it_ends(const Wait& wait, const std::function<void()>& before = nullptr) {
   const auto interruption = std::make_shared<Interruption>();
@@ -479,7 +485,7 @@ void expect_that_it_ends(const Wait& wait, const std::function<void()>& before =
 
 class InterruptedConnecting : public ::testing::TestWithParam<ConnectOptions::Way> {};
 
-/// It has been told that rank 1 comes.
+/// Rank 1 is expected but never joins.
 TEST_P(InterruptedConnecting, TheLowestRankWaitsForNobodyWhoDied) {
   expect_that_it_ends([](const std::shared_ptr<const Interruption>& interruption) {
     InProcessStore store;
@@ -488,7 +494,7 @@ TEST_P(InterruptedConnecting, TheLowestRankWaitsForNobodyWhoDied) {
   });
 }
 
-/// It never says where it is.
+/// Rank 0 never publishes its address.
 TEST_P(InterruptedConnecting, AHigherRankWaitsForNoAddressOfOneWhoDied) {
   expect_that_it_ends([](const std::shared_ptr<const Interruption>& interruption) {
     InProcessStore store;
@@ -497,7 +503,7 @@ TEST_P(InterruptedConnecting, AHigherRankWaitsForNoAddressOfOneWhoDied) {
   });
 }
 
-/// It listens, and never answers.
+/// Rank 0 listens, but never answers.
 TEST_P(InterruptedConnecting, AHigherRankWaitsForNoAnswerOfOneWhoDied) {
   InProcessStore store;
   const internal::Listener far = internal::listen_at({"127.0.0.1", 0});
@@ -521,7 +527,7 @@ INSTANTIATE_TEST_SUITE_P(Ways, InterruptedConnecting,
                                                                                      : "any";
                          });
 
-/// One who is stopped keeps its connections open, and never says that it has all of its own.
+/// A stopped rank keeps its connections open, but never reports that it has all of its own.
 TEST(Interruption, NobodyWaitsForTheOthersOfOneWhoIsSilent) {
   InProcessStore store;
   store.set("ranks/1", internal::to_text({.run = 815,

@@ -1,5 +1,5 @@
-// Cluster specifications, the chief, the resolver that an environment suggests, and environments
-// that describe no cluster.
+// Tests cluster specifications, the chief, resolver selection, and environments that describe no
+// cluster.
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
@@ -295,7 +295,7 @@ TEST(ResolverRegistry, TakesWhatTheEnvironmentSuggests) {
 TEST(ResolverRegistry, AnMpirunInsideSlurmBeatsSlurm) {
   EXPECT_EQ(chosen(with({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "8"}}, slurm())),
             "MPI");
-  EXPECT_EQ(chosen(with({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}}, slurm())), "Slurm");  // srun's own
+  EXPECT_EQ(chosen(with({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}}, slurm())), "Slurm");  // by srun
   EXPECT_EQ(chosen(with({{"PMI_RANK", "1"}, {"PMI_SIZE", "4"}, {"MPI_LOCALNRANKS", "2"}}, slurm())),
             "MPI");
 }
@@ -325,7 +325,7 @@ TEST(ResolverRegistry, WarnsOnceOfCopiesThatAnotherLauncherStarted) {
     resolve({{"SLURM_JOB_ID", "77"}, {"SLURM_NTASKS", "4"}, {"SLURM_PROCID", "0"}});
   }
   resolve({{"RANK", "0"}, {"WORLD_SIZE", "1"}});
-  resolve({{"WORLD_SIZE", "8"}});  // of something else
+  resolve({{"WORLD_SIZE", "8"}});  // from another tool
   resolve({{"SLURM_JOB_ID", "77"}, {"SLURM_NTASKS", "1"}});
   const std::vector<std::string> lines = log.list();
   ASSERT_EQ(lines.size(), 2U);
@@ -386,7 +386,8 @@ TEST(Environment, NamesTheVariableThatIsNoNumber) {
                "me: the variable F is not set; do that");
 }
 
-// The table is malformed_clusters.json; tests/tools/tutti_cluster_test.py gives it to a program.
+// The cases are in malformed_clusters.json; tests/tools/tutti_cluster_test.py runs a program on
+// them.
 
 Environment environment_of(const Json& variables) {
   Environment::Variables values;

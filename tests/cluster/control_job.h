@@ -1,5 +1,4 @@
-// What the tests of the control plane share: servers, members in this process, waiting,
-// certificates.
+// Helpers for tests of the control plane: servers, in-process members, waits, certificates.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -43,9 +42,9 @@ inline std::unique_ptr<ControlClient> join(const ControlServer& server, int inde
   return connect_control(server.target(), tasks_of(index + 1).back(), options);
 }
 
-/// A new key and a certificate that is its own authority, in a folder of this name.
+/// Creates a key and a self-signed certificate in a folder derived from `name`.
 inline TlsFiles make_certificate(const std::string& name) {
-  // Other tests run at the same time, and members read the files again when they connect again.
+  // Tests run concurrently, and members read the files again when they reconnect.
   const std::string folder = concat(::testing::TempDir(), "/tutti_tls_", name, "_", ::getpid());
   std::filesystem::create_directories(folder);
   const TlsFiles files{folder + "/cert.pem", folder + "/key.pem", folder + "/cert.pem"};

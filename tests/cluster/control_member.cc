@@ -1,4 +1,4 @@
-// A member of a job as a process of its own, for processes_test.cc.
+// Member of a job as a process of its own, for processes_test.cc.
 // SPDX-License-Identifier: Apache-2.0
 //
 // control_member TARGET JOB INDEX ADDRESS TIMEOUT_S [WAIT_S [CERTIFICATE KEY]]: joins and writes

@@ -1,4 +1,4 @@
-// The rules of the control plane: store, silence and stalls, agreements, broken connections.
+// Tests the rules of the control plane: store, silence, stalls, agreements and broken connections.
 // SPDX-License-Identifier: Apache-2.0
 #include <gmock/gmock.h>
 #include <grpcpp/test/default_reactor_test_peer.h>
@@ -40,7 +40,7 @@ TEST(StoreTable, RefusesBadKeysAndTooMuch) {
                "control store: no room for 'k'; expected at most 100 bytes in all, got 201; try "
                "files for large values");
   store.put("k", std::string(90, 'x'));
-  store.put("k", std::string(95, 'x'));  // in place of the first
+  store.put("k", std::string(95, 'x'));  // replaces the first value
 }
 
 internal::MemberRecord record_of(int index) {
@@ -65,11 +65,11 @@ TEST(HealthRules, ReportStoppedSilentAndDeadMembers) {
   EXPECT_EQ(silence_of(record, 2100ms, {Kind::kIsStopped, 'T'}),
             "stopped: worker 2 (127.0.0.1:4712, pid 812) is stopped: state T, no heartbeat for 2.1 "
             "s; try: kill -CONT 812");
-  EXPECT_EQ(silence_of(record, 4900ms, {Kind::kRuns, 'R'}), "");  // it may just have been continued
+  EXPECT_EQ(silence_of(record, 4900ms, {Kind::kRuns, 'R'}), "");  // it may have just been resumed
   EXPECT_EQ(silence_of(record, 5100ms, {Kind::kRuns, 'S'}),
             "stopped: worker 2 (127.0.0.1:4712, pid 812) is silent: no heartbeat for 5.1 s, though "
             "its process is in state S");
-  // Of another machine nothing is known: its packets may be lost for a while.
+  // The state of a process on another machine is unknown, and its packets may be delayed.
   EXPECT_EQ(silence_of(record, 4900ms, {Kind::kUnknown, '?'}), "");
   EXPECT_EQ(
       silence_of(record, 5100ms, {Kind::kUnknown, '?'}),
@@ -138,7 +138,7 @@ TEST(HealthRules, WarnAboutRankInUserCodeAndAbortAtDeadline) {
           "all_reduce(SUM, float32 x 12, 'a') #3 at a.cc:7 since 4.6 s (group 'all', step "
           "12); worker 2 is in user code for 5.0 s (training), after broadcast(float32 x 1, "
           "'b') #2 at a.cc:6"));
-  EXPECT_THAT(stuck_at(records, 5s), ElementsAre());  // said once
+  EXPECT_THAT(stuck_at(records, 5s), ElementsAre());  // logged once
   const auto at_the_end = stuck_at(records, 60s);
   ASSERT_EQ(at_the_end.size(), 1u);
   EXPECT_THAT(at_the_end[0], HasSubstr("fatal stuck: worker 2 (127.0.0.1:4712, pid 812) "
@@ -172,7 +172,7 @@ TEST(HealthRules, NobodyIsLateWhenNobodyWaits) {
 
 using Groups = std::vector<GroupProgress>;
 
-/// Members 0, 1, ... whose last two reports, at 0 s, named these calls.
+/// Returns members 0, 1, ... whose last two reports, at 0 s, named these calls.
 std::vector<internal::MemberRecord> members_in(const std::vector<Groups>& groups) {
   std::vector<internal::MemberRecord> records;
   for (const Groups& each : groups) {
@@ -183,7 +183,7 @@ std::vector<internal::MemberRecord> members_in(const std::vector<Groups>& groups
   return records;
 }
 
-/// What the rule says of members with these progresses at 2 s.
+/// Returns the verdict of the deadlock rule on members with this progress at 2 s.
 std::string deadlock_of(std::vector<internal::MemberRecord>& records) {
   std::vector<internal::MemberRecord*> pointers;
   for (auto& record : records) pointers.push_back(&record);
@@ -201,7 +201,7 @@ GroupProgress outside(const std::string& group, std::uint64_t calls) {
   return {group, calls, calls, "", 100ms};
 }
 
-/// Worker 0 gathers values, worker 1 sums gradients: each for the other.
+/// Worker 0 gathers values while worker 1 sums gradients: each waits for the other.
 std::vector<Groups> a_deadlock() {
   return {{waits("values", 3, "reduce #3 at a.cc:7"), outside("gradients", 8)},
           {outside("values", 2), waits("gradients", 9, "sum #9 at a.cc:5")}};
@@ -242,7 +242,7 @@ TEST(HealthRules, AllWaitersOfADeadlockedCallAreNamedAfterTheTimeout) {
                                  "worker 2 wait in sum #9 at a.cc:5 since 2.1 s for worker 0;"),
                        HasSubstr("worker 0 waits in reduce #3 at a.cc:7 since 2.1 s for ")));
   records = members_in(groups);
-  records[2].progress_at = at(1500ms);  // has come a moment later
+  records[2].progress_at = at(1500ms);  // reached a moment later
   EXPECT_THAT(deadlock_of(records),
               ::testing::StartsWith("worker 0, worker 1 wait for each other: worker 1 waits in "));
 }
@@ -293,10 +293,10 @@ TEST(HealthRules, ReportsAreTheSameIfTheyNameTheSameCalls) {
 TEST(StopAgreement, ChoosesAStepThatNoMemberHasPassed) {
   internal::StopAgreement server(2s);
   internal::StopGate a, b;
-  EXPECT_FALSE(a.stops_after(1, TimePoint::min()));  // works on step 2
-  EXPECT_FALSE(a.stops_after(2, TimePoint::min()));  // and on step 3
+  EXPECT_FALSE(a.stops_after(1, TimePoint::min()));  // is in step 2
+  EXPECT_FALSE(a.stops_after(2, TimePoint::min()));  // is in step 3
   EXPECT_FALSE(b.stops_after(1, TimePoint::min()));
-  // The server has old news: both in step 2. The first one is past it.
+  // The server's information is old: it has both workers in step 2, but the first is past it.
   auto proposal = server.request("worker 1: SIGTERM", {{1, 2}, {2, 2}}, at(0s));
   ASSERT_TRUE(proposal);
   EXPECT_EQ(proposal->step(), 2u);
@@ -307,7 +307,7 @@ TEST(StopAgreement, ChoosesAStepThatNoMemberHasPassed) {
   EXPECT_FALSE(server.answer(2, *yes, at(0s)));
   proposal = server.answer(1, *no, at(0s));
   ASSERT_TRUE(proposal);
-  EXPECT_EQ(proposal->step(), 4u);  // with room for one more
+  EXPECT_EQ(proposal->step(), 4u);  // one step of margin
   EXPECT_EQ(proposal->round(), 2u);
   EXPECT_FALSE(server.answer(1, *a.take(*proposal), at(0s)));
   proposal = server.answer(2, *b.take(*proposal), at(0s));
@@ -335,7 +335,7 @@ TEST(StopAgreement, TerminatesWhenStepsAreFasterThanMessages) {
   auto proposal = server.request("x", {{1, 1}}, at(0s));
   int num_rounds = 0;
   while (proposal && !proposal->is_final() && ++num_rounds < 20) {
-    run(5);  // while the proposal is on its way
+    run(5);  // while the proposal is in flight
     proposal = server.answer(1, *gate.take(*proposal), at(0s));
     ASSERT_TRUE(proposal);
     EXPECT_GE(proposal->step(), gate.current_step()) << "a step that the member has passed";
@@ -353,7 +353,7 @@ TEST(StopAgreement, UnreachableMemberDoesNotBlockTheOthers) {
   ASSERT_TRUE(server.tick(at(2s)));
   EXPECT_FALSE(server.tick(at(3s)));
   EXPECT_TRUE(server.current()->is_final());
-  // Or it is known to be gone.
+  // Alternatively, the worker is known to have exited.
   internal::StopAgreement other(2s);
   EXPECT_FALSE(other.answer(1, *a.take(*other.request("x", {{1, 5}, {2, 5}}, at(0s))), at(0s)));
   EXPECT_TRUE(other.forget(2)->is_final());
@@ -385,7 +385,7 @@ TEST(StopGate, GoesOnWhenNoFinalWordComes) {
   EXPECT_EQ(gate.current_step(), 2u);
 }
 
-/// Keeps what a member is told.
+/// Records the messages sent to a member.
 class ToldLink final : public internal::MemberLink {
  public:
   void send(const v1::JobEvent& event) override {
@@ -398,7 +398,7 @@ class ToldLink final : public internal::MemberLink {
   void close() override {}
 
   std::uint64_t number = 0;
-  int num_messages = 0;  // with verdicts
+  int num_messages = 0;  // those with verdicts
   std::vector<Verdict> verdicts;
 };
 
@@ -410,7 +410,7 @@ class ClockOfTest final : public Clock {
   TimePoint time{Duration(1000s)};
 };
 
-/// The server's rules on a clock of its own. Members are of another machine.
+/// Runs the server's rules on a simulated clock. Members are on other machines.
 class Disconnections : public ::testing::Test {
  protected:
   std::shared_ptr<ToldLink> come(int index, std::uint64_t incarnation = 0) {
@@ -449,7 +449,7 @@ class Disconnections : public ::testing::Test {
     request.set_message("reset by peer");
     return call(&internal::JobService::ReportDisconnection, request);
   }
-  /// The message of the verdict that the report led to; "": to none.
+  /// Returns the message of the verdict that the report caused; "" if it caused none.
   std::string verdict_after_report(const ToldLink& from, int peer, std::uint64_t last_verdict) {
     const std::uint64_t before = service_.verdicts_after(0).size();
     const grpc::Status status = report(from.number, peer, last_verdict);
@@ -474,7 +474,7 @@ TEST_F(Disconnections, AreOneVerdictOnAllMembersAndNobodyIsGivenUp) {
   v1::JoinRequest looks_on;
   looks_on.set_observes(true);
   const auto a = come(0), b = come(1), c = come(2), observer = come(looks_on);
-  // That members came since the connections were made changes nothing.
+  // Members that joined after the connections were made do not matter.
   EXPECT_EQ(verdict_after_report(*a, 1, 0),
             "worker 0 lost its connection to worker 1: reset by peer");
   for (const auto& each : {a, b, c, observer}) {
@@ -497,7 +497,7 @@ TEST_F(Disconnections, AreOneVerdictOnAllMembersAndNobodyIsGivenUp) {
             "worker 1 lost its connection to worker 0: reset by peer")
       << "a connection that was made after the verdict";
   EXPECT_EQ(verdict_after_report(*a, 2, 4), "");
-  // Its end is news: it has not failed.
+  // A member's leave is sent to the others, but is not a failure.
   v1::LeaveRequest leaving;
   leaving.set_member(a->number);
   EXPECT_TRUE(call(&internal::JobService::Leave, leaving).ok());
@@ -521,7 +521,7 @@ TEST_F(Disconnections, AreNoNewsOfAPeerThatLeft) {
   leaving.set_member(b->number);
   EXPECT_TRUE(call(&internal::JobService::Leave, leaving).ok());
   EXPECT_EQ(verdict_after_report(*a, 1, 0), "");
-  // Nor does it matter to one that has left itself.
+  // The loss does not matter to a member that has itself left.
   EXPECT_EQ(verdict_after_report(*b, 0, 0), "");
 }
 
@@ -555,8 +555,8 @@ TEST_F(Disconnections, OfOthersThanMembersAreRefused) {
   EXPECT_EQ(last(), before);
 }
 
-// A stream's report that the call Leave has overtaken: the process that has the task now counts its
-// calls anew, and nothing of the one before it is missed.
+// The call Leave overtook a report on the stream. The process that holds the task now counts its
+// calls from the start, and must not be expected to make those of its predecessor.
 TEST_F(Disconnections, AReportThatCameAfterItsMemberLeftChangesNothing) {
   const auto progress_in = [](std::uint64_t entered, std::uint64_t finished) {
     v1::MemberReport report;
@@ -625,7 +625,7 @@ TEST_F(Disconnections, SilenceDoesNotCountWhileTheServerItselfGetsNoProcessor) {
       service_.tick();
     }
   };
-  tick_for(10s, 170ms);  // each time it waits for a processor for 150 ms
+  tick_for(10s, 170ms);  // waits up to 150 ms for a processor each time
   EXPECT_EQ(last(), 1u) << service_.verdicts_after(1).front().message;
   tick_for(6s, durations::kTryAgain);
   ASSERT_EQ(last(), 2u);
@@ -647,7 +647,7 @@ TEST(ControlDisconnections, ReachAllMembersOfARunningServer) {
     EXPECT_EQ(verdict.kind, VerdictKind::kDisconnected);
     EXPECT_EQ(verdict.message,
               "worker 1 lost its connection to worker 0: a chunk with a wrong checksum");
-    // Members that connect anew wait for each other, undisturbed by what they know.
+    // Members that reconnect wait for each other; what they already know does not disturb them.
     (*each)->set(concat("here/", verdict.who.task.index), "x");
     EXPECT_EQ((*each)->wait("here/1", late()), "x");
   }

@@ -1,4 +1,5 @@
-// Server and members in one process: store, members, refusals, restarts, strangers, certificates.
+// Tests the control server with in-process members: store, refusals, restarts, foreign connections,
+// certificates.
 // SPDX-License-Identifier: Apache-2.0
 #include <gmock/gmock.h>
 
@@ -91,24 +92,25 @@ TEST(Control, TellsWhoIsHereWhoLeftAndWhoFailed) {
   EXPECT_ERROR(c->get("k"), kFailedPrecondition, "worker 2 has left the job");
   ASSERT_TRUE(comes_true([&] { return a->verdicts().size() >= 6; }));
   const auto verdicts = a->verdicts();
-  EXPECT_EQ(std::ranges::count(verdicts, VerdictKind::kFailed, &Verdict::kind), 2);  // all are kept
+  EXPECT_EQ(std::ranges::count(verdicts, VerdictKind::kFailed, &Verdict::kind), 2);  // all kept
   EXPECT_EQ(verdicts.back().kind, VerdictKind::kLeft);
   EXPECT_FALSE(verdicts.back().is_fatal);
   EXPECT_THAT(verdicts.back().message, HasSubstr("worker 2 (127.0.0.1:9012, pid "));
   for (std::size_t i = 0; i < verdicts.size(); ++i) EXPECT_EQ(verdicts[i].number, i + 1);
 }
 
-/// Has entered `entered` collectives of the group "all", and ended `finished` of them.
+/// Returns the progress of a member that has entered `entered` collectives of the group "all" and
+/// finished `finished` of them.
 std::shared_ptr<ProgressBoard> board_of(std::uint64_t entered, std::uint64_t finished) {
   auto board = std::make_shared<ProgressBoard>();
   board->watch("all", [=] { return GroupProgress{"", entered, finished, "barrier() #1", 1s}; });
   return board;
 }
 
-// On a busy machine the news of the others' last collective may be older than the good-bye.
+// On a busy machine, the last news of a peer's collective may be older than its leave message.
 TEST(Control, WhoLeavesAfterTheLastCollectiveIsNotMissedByWhoIsStillInIt) {
   auto options = server_options();
-  options.health.heartbeat_every = 10min;  // but for the first one, and the one before a good-bye
+  options.health.heartbeat_every = 10min;  // only the first heartbeat and the one before leaving
   options.health.silent_after = options.health.unreachable_after = 20min;
   const auto server = ControlServer::start(options);
   const auto late = board_of(0, 0);
@@ -117,9 +119,9 @@ TEST(Control, WhoLeavesAfterTheLastCollectiveIsNotMissedByWhoIsStillInIt) {
   leaving.progress = late;
   const auto waiter = join(*server, 0, waiting);
   auto leaver = join(*server, 1, leaving);
-  Clock::system().sleep_for(200ms);  // both have told once
+  Clock::system().sleep_for(200ms);  // both have reported once
   late->watch("all", [] { return GroupProgress{"", 1, 1, "barrier() #1", 1s}; });
-  late->watch("all", {});  // its communicator goes before the member does
+  late->watch("all", {});  // the communicator is destroyed before the member
   leaver.reset();
   ASSERT_TRUE(comes_true([&] { return waiter->verdicts().back().kind == VerdictKind::kLeft; }));
   Clock::system().sleep_for(500ms);
@@ -180,7 +182,7 @@ TEST(Control, AnErrorThatCallsThrowIsNotLoggedToo) {
   const thrown::LogLines lines;
   b->report_failure(Error(ErrorCode::kDataLoss, "thrown in user code"));
   b->report_failure(Error(ErrorCode::kDataLoss, "another one"));
-  ASSERT_TRUE(comes_true([&] { return a->verdicts().size() == 4; }));  // the first two: joined
+  ASSERT_TRUE(comes_true([&] { return a->verdicts().size() == 4; }));  // the first two are joins
   EXPECT_THAT(lines.text(), ::testing::Not(HasSubstr("thrown in user code")));
 }
 
@@ -194,7 +196,7 @@ TEST(Control, AnExceptionIsReportedOnceBeforeConnectionsClose) {
   try {
     const auto b = join(*server, 1);
     const Connections connections{*b};
-    b->report_unwinding();  // no exception is under way
+    b->report_unwinding();  // no exception is in flight
     fail(ErrorCode::kInternal, "user code");
   } catch (const Error&) {
   }
@@ -222,7 +224,7 @@ TEST(Control, WaitsForMissingMembersAndNamesThem) {
   const auto waiter = Executor::system().start("waiter", [&] { a->wait_for_members(late()); });
   const auto c = join(*server, 2);
   c->wait_for_members(late());
-  waiter->join();  // before somebody leaves
+  waiter->join();  // before any member leaves
 }
 
 TEST(Control, OneProcessPerTaskAndOnlyTasksOfTheJob) {
@@ -270,7 +272,7 @@ TEST(Control, ARestartedTaskReplacesItsOldProcessAndNotTheOtherWayRound) {
   ASSERT_TRUE(comes_true([&] { return a->fatal_verdict().has_value(); }));
   EXPECT_THAT(a->fatal_verdict()->message, HasSubstr("died: a new process has its task"));
   young->set("k", "young");
-  // The old one can change nothing any more.
+  // The previous incarnation can no longer change anything.
   try {
     old->set("k", "old");
     ADD_FAILURE() << "an old process changed a value";
@@ -317,7 +319,7 @@ TEST(Control, KnowsWhoIsMissingWhileAMemberWaitsForAll) {
   const auto server = ControlServer::start(options);
   const auto a = join(*server, 0);
   join(*server, 1)->leave();
-  EXPECT_TRUE(server->missing().empty());  // nobody waits
+  EXPECT_TRUE(server->missing().empty());  // no member waits
   const auto waiter = Executor::system().start("waiter", [&] { a->wait_for_members(in(20s)); });
   ASSERT_TRUE(comes_true([&] { return server->missing().size() == 2; }));
   EXPECT_EQ(server->missing()[0].task, tasks_of(2)[1]);
@@ -338,12 +340,12 @@ TEST(Control, AProcessThatWasStartedAgainIsNotMissedForItsPredecessorsCollective
   const auto successor = join(*server, 1, again);
   waiting.progress = board_of(2, 1);
   const auto waiter = join(*server, 0, waiting);
-  Clock::system().sleep_for(500ms);  // twice what a leaver is given
+  Clock::system().sleep_for(500ms);  // twice the time granted to a leaving member
   EXPECT_FALSE(waiter->fatal_verdict().has_value()) << waiter->fatal_verdict()->message;
 }
 
 TEST(Control, AnAddressThatNobodyCanReachEndsTheWaitForItWithinSeconds) {
-  // A connection to all machines: TCP has no such thing, and the system says so at once.
+  // TCP has no broadcast, so the system rejects the connection at once.
   EXPECT_ERROR((void)connect_control("grpc://255.255.255.255:80", {}, {.timeout = 50s}),
                kUnavailable,
                "control: worker 0 cannot reach the control server at 255.255.255.255:80: ",
@@ -375,8 +377,7 @@ TEST(Control, PortInUseIsNamedWithItsOwner) {
                "end that process or try another port");
 }
 
-/// Each one removes the files of servers that were killed, and must leave those of the others
-/// alone.
+/// Each server removes socket files of killed servers, but must keep those of live ones.
 TEST(Control, ServersThatStartTogetherAllListen) {
   std::vector<std::unique_ptr<Thread>> threads;
   std::atomic<int> num_claims{0};
@@ -446,7 +447,7 @@ TEST(ProcessProbe, SeesAThreadThatRunsWhileTheFirstOneSleeps) {
   internal::ProcessState state;
   const auto thread = Executor::system().start(
       "looks", [&] { state = internal::look_at_process(self.pid, self.start_time); });
-  thread->join();  // asleep, and this is the process's first thread
+  thread->join();  // sleeps in the process's main thread
   EXPECT_EQ(state.letter, 'R');
   EXPECT_TRUE(state.is_busy());
 }
@@ -471,11 +472,11 @@ TEST(ControlStrangers, HundredsOfUnknownConnectionsDisturbNoMember) {
   for (int i = 0; i < 400; ++i) {
     crowd.push_back(internal::start_connecting(place_of(*server)));
     proxied_ranks::say(crowd.back(), words[static_cast<std::size_t>(i) % words.size()]);
-    if (i % 50 == 0) member->set("k", concat(i));  // works on
+    if (i % 50 == 0) member->set("k", concat(i));  // keeps working
   }
   EXPECT_EQ(member->get("k"), "350");
   const auto late = join(*server, 1, {.tls = options.tls});
-  // What is no TLS is dropped at once; the silent and the slow after 5 s.
+  // Connections that do not speak TLS are closed at once; silent and slow ones after 5 s.
   const TimePoint begin = Clock::system().now();
   EXPECT_TRUE(comes_true([&] {
     std::erase_if(crowd, [](const internal::FileDescriptor& socket) {
@@ -504,8 +505,8 @@ TEST(ControlStrangers, AtALoopbackAddressThereIsNoPortAndOnlyThisUserComesIn) {
   EXPECT_TRUE(opened.is_nobody_there) << opened.reason;
 }
 
-// A process that was killed leaves its socket behind; the next server at the address takes it over,
-// and one that lives is not robbed of its own.
+// A killed process leaves its socket file behind. The next server at the address takes it over, but
+// never the socket of a live process.
 TEST(ControlStrangers, ASocketOfADeadProcessIsTakenOver) {
   std::string target;
   std::filesystem::path path, kept;
@@ -529,7 +530,7 @@ TEST(ControlStrangers, ASocketOfADeadProcessIsTakenOver) {
 TEST(ControlConnection, MemberReconnectsAfterResetsAndDamage) {
   auto options = server_options();
   options.tls = control_job::make_certificate("resets");
-  options.health.unreachable_after = 20s;  // a busy machine takes seconds to connect again
+  options.health.unreachable_after = 20s;  // reconnecting may take seconds on a busy machine
   const auto server = ControlServer::start(options);
   testing::ChaosPlan plan;
   plan.cut_every = 20'000;
@@ -540,7 +541,7 @@ TEST(ControlConnection, MemberReconnectsAfterResetsAndDamage) {
     const auto member = connect_control(concat("grpc://", proxy.endpoint().to_string()),
                                         {"worker", 0, ""}, {.tls = options.tls, .timeout = 60s});
     const auto other = join(*server, 1, {.tls = options.tls});
-    // How many bytes pass depends on how they are grouped: the faults are counted, not the changes.
+    // The number of bytes depends on how they are grouped, so the loop counts faults, not changes.
     const auto num_faults = [&] { return proxy.num_cuts() + proxy.num_flips(); };
     for (int i = 0; i < 300 || (num_faults() < 3 && i < 10'000); ++i) {
       const std::string key = concat("k/", i);
@@ -556,7 +557,8 @@ TEST(ControlConnection, MemberReconnectsAfterResetsAndDamage) {
   EXPECT_GE(proxy.num_cuts() + proxy.num_flips(), 3);
 }
 
-// As a damaged length does: one end waits for what never comes, and no end of it is told.
+// Damaged length fields have this effect, too: one end waits for data that never comes, without an
+// error.
 TEST(ControlConnection, MemberInServerProcessReconnectsAfterPacketLoss) {
   auto options = server_options();
   options.tls = control_job::make_certificate("vanished");
@@ -589,7 +591,7 @@ TEST(ControlTls, MembersWithTheAuthoritysCertificateComeInAndOthersDoNot) {
                "worker 1 cannot join at 127.0.0.1:", "the TLS handshake fails");
 }
 
-// The address 0.0.0.0 is no loopback address, and reaches this machine.
+// The address 0.0.0.0 is not a loopback address, but reaches this machine.
 TEST(ControlTls, OneSecretInTheEnvironmentIsAllThatANetworkNeeds) {
   auto options = server_options();
   options.address = "0.0.0.0:0";
@@ -599,7 +601,7 @@ TEST(ControlTls, OneSecretInTheEnvironmentIsAllThatANetworkNeeds) {
   EXPECT_THAT(server->target(), ::testing::StartsWith("grpc://0.0.0.0:"));
   const auto far = join(*server, 0, {.secret = options.secret});
   far->set("k", "v");
-  // Processes of this machine may come by its loopback address, too.
+  // Processes on this machine may also connect through the loopback address.
   const std::string port = server->target().substr(server->target().rfind(':'));
   const auto near =
       connect_control("grpc://127.0.0.1" + port, {"worker", 1, ""}, {.secret = options.secret});

@@ -1,5 +1,5 @@
-// Proofs by a published vector, handshakes, and ranks that accept among strangers, wrong secrets
-// and recordings, with real sockets.
+// Tests proofs against a published vector, handshakes, and acceptors that face foreign clients,
+// wrong secrets and replays over real sockets.
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/net/handshake.h"
 
@@ -62,7 +62,7 @@ Ends ends_of(const JobSecret& of_client, const JobSecret& of_server) {
           Handshake(Handshake::Side::kServer, kServer, of_server)};
 }
 
-/// Carries bytes between the two, `piece` at a time, until nothing moves.
+/// Transfers bytes between the two sides, at most `piece` at a time, until none are left.
 void run(Ends& ends, bool accepts = true, std::size_t piece = 1000) {
   const auto carry = [piece](Handshake& from, Handshake& to) {
     const auto bytes = from.bytes_to_send();
@@ -129,7 +129,7 @@ TEST(Handshake, RefusesAnotherSecretAtBothEnds) {
 }
 
 TEST(Handshake, RefusesAClientThatCannotProveItself) {
-  // A client that ignores the server's proof and sends a wrong one of its own.
+  // The client ignores the server's proof and sends a wrong one of its own.
   Handshake server(Handshake::Side::kServer, kServer, JobSecret::generate());
   server.take(Handshake(Handshake::Side::kClient, kClient, {}).bytes_to_send());
   EXPECT_EQ(server.bytes_to_send().size(), kRankHelloBytes + 32);
@@ -147,13 +147,13 @@ TEST(Handshake, ARecordingAndAReflectionProveNothing) {
   const auto answer = ends.server.bytes_to_send();
   ends.client.take(answer);
   const auto proof = ends.client.bytes_to_send();
-  // The same bytes again, to another connection of the same server.
+  // Replays the same bytes on another connection of the same server.
   Handshake again(Handshake::Side::kServer, kServer, secret);
   again.take(hello);
   (void)again.bytes_to_send();
   again.take(proof);
   EXPECT_EQ(again.state(), Handshake::State::kRefused);
-  // A server's own words sent back to it.
+  // Reflects the server's own bytes back to it.
   Handshake mirror(Handshake::Side::kServer, kServer, secret);
   mirror.take(hello);
   const auto own = mirror.bytes_to_send();
@@ -276,14 +276,14 @@ TEST(Exposure, LoopbackIsFreeAndTheNetworkNeedsASecret) {
 
 constexpr RankHello kPeer{1, 815};
 
-/// Rank 0 of a group of two, on a thread of its own. The store knows a rank 1, which is whom the
-/// test makes of it.
+/// Rank 0 of a group of two, on its own thread. The store announces a rank 1, whose part the test
+/// plays.
 class Serving {
  public:
   const JobSecret secret = JobSecret::generate();
   Announcement own;
 
-  /// `change`: what is different about the rank 1 that the store has.
+  /// `change` modifies the announcement of rank 1 in the store.
   explicit Serving(const std::function<void(Announcement& announced)>& change = nullptr) {
     Announcement announced{.run = kPeer.run,
                            .machine = "elsewhere",
@@ -302,19 +302,19 @@ class Serving {
   }
   const Endpoint& endpoint() const { return own.endpoint; }
   bool has_ended() const { return ended_.is_set(); }
-  /// Waits until rank 1 has said that it has all its connections; what belongs to it then.
+  /// Waits until rank 1 has reported that it has all its connections, then returns its socket.
   FileDescriptor arrival() {
     EXPECT_TRUE(ended_.wait_until(late()));
     if (peers_.empty()) return FileDescriptor();
     EXPECT_FALSE(peers_[1].is_local);
     return std::move(peers_[1].socket);
   }
-  /// Waits until it has given up; why.
+  /// Waits until rank 0 has given up, then returns its error.
   std::string error() {
     EXPECT_TRUE(ended_.wait_until(late()));
     return error_;
   }
-  /// Waits until the log holds these words.
+  /// Returns true once the log contains `words`; waits for that.
   bool refuses_with(const std::string& words) {
     return comes_true([&] { return log.text().find(words) != std::string::npos; });
   }
@@ -338,8 +338,8 @@ class Serving {
 
   InProcessStore store_;
   const std::shared_ptr<Interruption> interruption_ = std::make_shared<Interruption>();
-  std::vector<ConnectedPeer> peers_;  // the thread's, until it has ended
-  std::string error_;                 // the same
+  std::vector<ConnectedPeer> peers_;  // written by thread_ until ended_ is set
+  std::string error_;                 // as peers_
   Event ended_;
   std::unique_ptr<Thread> thread_;
 };
@@ -352,8 +352,8 @@ TEST(Acceptor, APeerThatProvesItselfComesInAndItsNextBytesStayInItsSocket) {
   while (handshake.peer() == std::nullopt) ASSERT_TRUE(hear(socket, handshake));
   EXPECT_EQ(handshake.peer(), (RankHello{0, rank.own.run}));
   EXPECT_FALSE(rank.has_ended());
-  // The proof, and what does not wait for the welcome: that it has all its connections, and the
-  // first byte of its first message.
+  // Sends the proof, and without waiting for the verdict the report that all connections exist and
+  // the first byte of a message.
   auto words = handshake.bytes_to_send();
   words.push_back(std::byte{1});
   words.push_back(std::byte{7});
@@ -374,7 +374,7 @@ TEST(Acceptor, RefusesOtherJobsGroupsAndNumericsWithReason) {
   struct Case {
     const char* reason;
     std::function<void(Announcement& announced)> change;
-    bool is_final = false;  // trying again does not help: the rank gives up and says so
+    bool is_final = false;  // retrying cannot help: the rank gives up with an error
   };
   const std::vector<Case> cases{
       {"two jobs met", [](Announcement& other) { other.build.set_job_id("other job"); }},
@@ -403,8 +403,8 @@ TEST(Acceptor, RefusesOtherSecretsWithReason) {
     const Handshake handshake = shake_hands(socket, kPeer, secret);
     EXPECT_EQ(handshake.state(), Handshake::State::kRefused);
     EXPECT_THAT(handshake.reason(), HasSubstr("does not know this job's secret"));
-    // A client that does not know the secret finds that out first, and leaves; here it says
-    // something all the same.
+    // A client without the secret would notice this and leave; this one sends something
+    // nevertheless.
     say(socket, std::string(32, '?'));
     EXPECT_TRUE(gets_closed(socket));
     EXPECT_TRUE(rank.refuses_with("rank 1 does not know this job's secret")) << rank.log.text();
@@ -436,11 +436,11 @@ TEST(Acceptor, ClosesUnknownSilentAndSlowConnections) {
     crowd.push_back(connect_to(rank.endpoint()));
     say(crowd.back(), words[i % words.size()]);
   }
-  // A peer comes in all the same.
+  // A genuine peer still connects.
   const auto socket = connect_to(rank.endpoint());
   const Handshake handshake = shake_hands(socket, kPeer, rank.secret);
   ASSERT_EQ(handshake.state(), Handshake::State::kDone) << handshake.reason();
-  // One says its hello so slowly that it would take 17 s.
+  // This client sends its hello so slowly that it would take 17 s.
   const auto slow = connect_to(rank.endpoint());
   const auto hello = Handshake(Handshake::Side::kClient, kPeer, rank.secret).bytes_to_send();
   int turns = 0;
@@ -467,7 +467,7 @@ TEST(Acceptor, TheOldestOfTooManyGoFirst) {
   EXPECT_TRUE(is_closed(silent.front()));
 }
 
-// More than one address may open at once.
+// More connections than one address may have open at once.
 TEST(Acceptor, PeersThatProveThemselvesDoNotCountAgainstTheirAddress) {
   Serving rank;
   for (int i = 0; i < 700; ++i) {
@@ -526,7 +526,7 @@ TEST(TcpSecrets, AnAddressThatOtherMachinesReachNeedsOne) {
                  "allow_insecure_network");
   EXPECT_INVALID(connect_by_tcp(0, 2, store, {.address = "0.0.0.0"}),
                  "'0.0.0.0' means every interface");
-  // With one it is tried.
+  // With a secret, rank 1 tries to connect.
   EXPECT_ERROR(
       connect_by_tcp(0, 2, store, {.address = "192.0.2.7", .secret = JobSecret::generate()}),
       kUnavailable, "192.0.2.7", "an address of this machine");

@@ -1,4 +1,4 @@
-// Values by key as files, and the groups that meet by them.
+// Tests values stored by key in files, and groups that form through such a store.
 // SPDX-License-Identifier: Apache-2.0
 #include <gmock/gmock.h>
 
@@ -74,7 +74,7 @@ TEST(FileKeyValueStore, ReadersSeeWholeValuesWhileOthersWrite) {
       }
     }));
   }
-  // At least 200 reads, and on until both writers wrote 50 times beside them.
+  // Reads at least 200 times, and until both writers have written 50 times concurrently.
   bool all_whole = true;
   for (int i = 0; all_whole && (i < 200 || num_writes[0] < 50 || num_writes[1] < 50); ++i) {
     const std::string value = store.get("k").value();
@@ -105,7 +105,7 @@ TEST(FileKeyValueStore, WhatTheSystemRefusesIsNamed) {
   EXPECT_ERROR(store.set("k", "x"), kUnavailable, folder, "writing the value of 'k'");
 }
 
-/// Exchanges a byte with each other rank.
+/// Exchanges a byte with every other rank.
 void expect_connected(Transport& mine) {
   std::array<std::byte, 1> byte{}, got{};
   for (int peer = 0; peer < mine.size(); ++peer) {
@@ -119,7 +119,7 @@ void expect_connected(Transport& mine) {
 
 TEST(Rendezvous, TimeoutCountsFromTheLastConnection) {
   InProcessStore store;
-  // The last of four ranks comes after 3 s, a second after the one before.
+  // The ranks arrive one second apart, so the last one arrives after 3 s.
   expect_on_ranks(4, [&](int rank) {
     Clock::system().sleep_for(rank * 1s);
     expect_connected(*connect_by_tcp(rank, 4, store, {.timeout = 2500ms}));
@@ -130,7 +130,7 @@ TEST(Rendezvous, RankThatLosesAConnectionKeepsTheOthersAndConnectsAgain) {
   proxied_ranks::ProxiedStore store({});
   constexpr std::uint64_t kHandshakeBytes = 2 * (36 + 32) + 1;  // hellos, proofs, the verdict
   expect_on_ranks(3, [&](int rank) {
-    if (rank == 0) {  // without it the others wait, connected with each other
+    if (rank == 0) {  // the others are connected with each other and wait for rank 0
       store.wait("ranks/1", late());
       while (store.proxy(1).num_passed() < kHandshakeBytes) {
         Clock::system().sleep_for(1ms);
@@ -148,7 +148,7 @@ using ::testing::HasSubstr;
 using ::testing::StartsWith;
 constexpr int kTasks = 3;
 
-/// TUTTI_CONTROL while it lives.
+/// Sets TUTTI_CONTROL for its lifetime.
 class ControlVariable {
  public:
   explicit ControlVariable(const std::string& value) {
@@ -161,7 +161,7 @@ class ControlVariable {
 
 struct Met {
   ~Met() {
-    while (!planes.empty()) planes.pop_back();  // who hosts leaves last
+    while (!planes.empty()) planes.pop_back();  // the host of the server leaves last
   }
   std::vector<ControlPlane> planes = std::vector<ControlPlane>(kTasks);
   std::vector<std::string> errors;
@@ -220,7 +220,7 @@ TEST(MeetForJob, AllTasksHearWhyTheFirstOneCannotHost) {
   EXPECT_THAT(met->errors, Each(AllOf(HasSubstr("worker 0 cannot host"), HasSubstr("127.0.0.1:"))));
 }
 
-/// Every resolver that may know a cluster without knowing which task of it this process is.
+/// Covers every resolver that may know a cluster without knowing the task of this process.
 TEST(WorkerGroup, NeedsATaskAlsoInAClusterOfOne) {
   const auto tf_config =
       TfConfigResolver::from_text(R"({"cluster": {"worker": ["127.0.0.1:4000"]}})");
@@ -240,7 +240,7 @@ TEST(WorkerGroup, NeedsATaskAlsoInAClusterOfOne) {
 }
 
 TEST(WorkerGroup, AnAddressThatIsNotOfThisMachineIsRefusedBeforeAnybodyIsWaitedFor) {
-  // Of a network that is kept for documentation (RFC 5737).
+  // An address of a network reserved for documentation (RFC 5737).
   const StaticResolver elsewhere({{"worker", {"127.0.0.1:4000", "192.0.2.7:4000"}}},
                                  {.task_type = "worker", .task_id = 1});
   const StaticResolver here({{"worker", {"127.0.0.1:4000", "127.0.0.1:4001"}}},

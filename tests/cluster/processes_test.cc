@@ -1,5 +1,5 @@
-// Members of jobs and ranks of groups that are real processes: killed, stopped, failing, late.
-// Prints how long each took to be known; asserts only that it was.
+// Tests jobs and groups of real processes that are killed, stopped, failing or late. Prints how
+// long detection took; asserts only that it happened.
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -21,10 +21,10 @@ namespace tutti::processes_test {
 using ::testing::HasSubstr;
 using namespace std::chrono_literals;
 
-/// Killed when destroyed. Not thread-safe.
+/// Child process that is read line by line; killed when destroyed. Not thread-safe.
 class LineProcess {
  public:
-  /// `words`: the path of the program and its arguments.
+  /// `words`: path of the program and its arguments.
   explicit LineProcess(std::vector<std::string> words) {
     std::vector<char*> arguments;
     for (std::string& word : words) arguments.push_back(word.data());
@@ -61,7 +61,7 @@ class LineProcess {
     std::fputs((line + "\n").c_str(), input_);
     std::fflush(input_);
   }
-  /// Returns the next line; "end" after the last one.
+  /// Returns the next line, or "end" after the last one.
   std::string line() {
     std::array<char, 4096> text{};
     if (!std::fgets(text.data(), text.size(), output_)) return "end";
@@ -69,14 +69,14 @@ class LineProcess {
     if (!line.empty() && line.back() == '\n') line.pop_back();
     return line;
   }
-  /// Returns the next line that begins with `begin`; "end" if there is none.
+  /// Returns the next line that begins with `begin`, or "end" if there is none.
   std::string line_with(const std::string& begin) {
     for (;;) {
       std::string text = line();
       if (text.starts_with(begin) || text == "end") return text;
     }
   }
-  /// Waits for the end. Returns the exit code, or the signal that killed it as a negative number.
+  /// Waits for the end. Returns the exit code, or the negated number of the signal that killed it.
   int exit_code() {
     if (pid_ == 0) return code_;
     int status = 0;
@@ -109,14 +109,14 @@ class MemberProcess : public LineProcess {
             more)) {}
 };
 
-/// Options of a server that expects n workers.
+/// Returns options for a server that expects n workers.
 ControlServerOptions server_for(int n) {
   auto options = control_job::server_options();
   options.expected = control_job::tasks_of(n);
   return options;
 }
 
-/// A job of n workers, all of which have joined.
+/// Job of n workers, all of which have joined.
 struct Job {
   std::unique_ptr<ControlServer> server;
   std::vector<std::unique_ptr<MemberProcess>> workers;
@@ -140,7 +140,7 @@ struct Heard {
   double milliseconds = 0;
 };
 
-/// What a worker hears of this kind, and how long after `since`.
+/// Returns the next verdict of this kind that the worker received, and its delay after `since`.
 Heard hear(MemberProcess& worker, const std::string& kind, TimePoint since) {
   std::istringstream words(worker.line_with("verdict " + kind));
   std::string word;
@@ -185,14 +185,14 @@ TEST(ControlProcesses, StoppedMemberIsNamedWithItsState) {
       times.push_back(heard.milliseconds);
     }
     print_time(fast ? "SIGSTOP, fast_detect (goal 600)" : "SIGSTOP (goal 2500)", times);
-    // Continued, it learns what the others think of it.
+    // Once resumed, the worker receives the verdict about itself.
     job.workers[1]->signal(SIGCONT);
     EXPECT_THAT(hear(*job.workers[1], "stopped", begin).message, HasSubstr("worker 1"));
   }
 }
 
-/// Workers 0 and 2 reach the server, worker 1 reaches a proxy in front of it. Certificates make it
-/// TCP, as between machines.
+/// Job in which worker 1 reaches the server through a proxy; workers 0 and 2 connect directly.
+/// Certificates force TCP, as between machines.
 struct ProxiedJob {
   ProxiedJob() {
     auto options = server_for(3);
@@ -215,7 +215,8 @@ struct ProxiedJob {
   std::vector<std::unique_ptr<MemberProcess>> workers;
 };
 
-/// Worker 1 fails, and the job takes it as if nothing had been before.
+/// Reports a failure of worker 1 and expects no other verdict, as if the connection had never
+/// broken.
 void expect_failure_as_only_verdict(ProxiedJob& job, TimePoint begin) {
   job.workers[1]->tell("fail on purpose");
   EXPECT_EQ(hear(*job.workers[0], "failed", begin).message, "worker 1: on purpose");
@@ -224,7 +225,7 @@ void expect_failure_as_only_verdict(ProxiedJob& job, TimePoint begin) {
   }
 }
 
-// The opening of the new connection may be damaged, or vanish: it is not all that is tried.
+// The opening of the new connection may be damaged or lost, too, and is then tried again.
 TEST(ControlProcesses, SilentReconnectionIsRetried) {
   ProxiedJob job;
   const int before = job.proxy->num_accepted();
@@ -239,7 +240,7 @@ TEST(ControlProcesses, SilentReconnectionIsRetried) {
   expect_failure_as_only_verdict(job, begin);
 }
 
-// Its process can be seen to run: what is silent is the way to it, which may pass.
+// Its process visibly runs: only the network path is silent, which may be temporary.
 TEST(ControlProcesses, MemberThatLosesAllPacketsIsNamedOnBothSides) {
   ProxiedJob job;
   const TimePoint begin = now();
@@ -302,7 +303,7 @@ TEST(ControlStart, MissingServerIsNamed) {
   EXPECT_EQ(worker.exit_code(), 1);
 }
 
-/// One rank of a group that meets in a folder.
+/// Rank of a group that forms through a folder.
 class RankProcess : public LineProcess {
  public:
   RankProcess(const std::string& folder, int rank, int size, int peer, int timeout_ms,
@@ -334,7 +335,7 @@ TEST(TcpProcesses, EitherOfTwoMayStartFirst) {
   }
 }
 
-// What a rank does when another one dies, and in which words it says so.
+// What a rank does when another one dies, and the expected error.
 struct Death {
   const char* name;
   std::vector<std::string> more;
@@ -387,7 +388,7 @@ TEST_P(DyingProcesses, ARankThatIsStoppedAtWorkIsNamedAtTheDeadline) {
 
 TEST(TcpProcesses, WhatAnEarlierRunLeftInTheStoreDoesNotConfuse) {
   const std::string folder = fresh_folder("stale");
-  for (int run = 0; run < 3; ++run) {  // higher ranks first: they read the old addresses
+  for (int run = 0; run < 3; ++run) {  // higher ranks first, so that they read the old addresses
     RankProcess two(folder, 2, 3, 0, 1), one(folder, 1, 3, 0, 1);
     Clock::system().sleep_for(30ms);
     RankProcess zero(folder, 0, 3, 1, 1);

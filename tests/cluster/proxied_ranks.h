@@ -1,5 +1,4 @@
-// Ranks of this process whose connections go through proxies that break them, and visitors of
-// ranks.
+// Ranks of this process whose connections pass through faulty proxies, and clients of ranks.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -29,8 +28,8 @@ namespace tutti::proxied_ranks {
 using testing::in;
 using testing::late;
 
-/// The system drops what arrives for this connected TCP socket, before TCP sees it. `longest`:
-/// segments of up to so many bytes, with their headers, pass.
+/// Makes the system drop all segments that arrive for this connected TCP socket, before TCP sees
+/// them. Segments of up to `longest` bytes, including headers, pass.
 inline void let_packets_vanish(int socket, std::uint32_t longest = 0) {
   std::array<sock_filter, 4> program{{{BPF_LD | BPF_W | BPF_LEN, 0, 0, 0},
                                       {BPF_JMP | BPF_JGT | BPF_K, 0, 1, longest},
@@ -42,14 +41,14 @@ inline void let_packets_vanish(int socket, std::uint32_t longest = 0) {
   }
 }
 
-/// From now on they arrive again.
+/// Undoes let_packets_vanish().
 inline void let_packets_arrive(int socket) {
   const int nothing = 0;
   (void)::setsockopt(socket, SOL_SOCKET, SO_DETACH_FILTER, &nothing, sizeof(nothing));
 }
 
-/// This process's end of its one IPv4 connection to `port`, at which it listened: that which was
-/// accepted there, or the other one.
+/// Returns this process's end of its only IPv4 connection to `port`, where it listened: the
+/// accepted end, or the connecting one.
 inline int end_of_connection(int port, bool is_accepted) {
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
     const int number = std::atoi(entry.path().filename().c_str());
@@ -64,7 +63,8 @@ inline int end_of_connection(int port, bool is_accepted) {
   fail(ErrorCode::kNotFound, "this process has no connection to port ", port);
 }
 
-/// Every rank is reached, by the higher ones, through a proxy of its own.
+/// Store in which every rank is announced at a proxy of its own, through which higher ranks reach
+/// it.
 class ProxiedStore final : public KeyValueStore {
  public:
   explicit ProxiedStore(const testing::ChaosPlan& plan) : plan_(plan) {}
@@ -89,7 +89,7 @@ class ProxiedStore final : public KeyValueStore {
     MutexLock lock(mutex_);
     return *proxies_.at(rank);
   }
-  /// As if the rank's process had died.
+  /// Ends the connections as if the rank's process had died.
   void end_proxy(int rank) {
     MutexLock lock(mutex_);
     proxies_.erase(rank);
@@ -102,7 +102,7 @@ class ProxiedStore final : public KeyValueStore {
   std::map<int, std::unique_ptr<testing::ChaosProxy>> proxies_ TUTTI_GUARDED_BY(mutex_);
 };
 
-/// All bytes between the first two of them pass the proxy of rank 0.
+/// Group in which all bytes between ranks 0 and 1 pass through the proxy of rank 0.
 struct ProxiedRanks {
   explicit ProxiedRanks(const testing::ChaosPlan& plan = {}, int size = 2,
                         ConnectOptions options = {})
@@ -117,7 +117,7 @@ struct ProxiedRanks {
   std::vector<std::shared_ptr<Transport>> ranks;
 };
 
-/// Bytes that a number gives.
+/// Returns bytes that are determined by a seed.
 inline std::vector<std::byte> pattern_of(std::size_t count, std::uint64_t seed) {
   std::vector<std::byte> bytes(count);
   std::uint64_t state = seed * 0x9E3779B97F4A7C15u + 1;
@@ -128,8 +128,8 @@ inline std::vector<std::byte> pattern_of(std::size_t count, std::uint64_t seed) 
   return bytes;
 }
 
-/// The two tell each other so many bytes; throws what the transport throws, and kInternal for other
-/// bytes than those that were sent.
+/// Exchanges `count` bytes between two ranks. Throws the transport's errors, and kInternal if other
+/// bytes arrived than were sent.
 inline void exchange(Transport& mine, std::size_t count, std::uint64_t round = 0) {
   const int rank = mine.rank();
   const auto body = pattern_of(count, 2 * round + static_cast<std::uint64_t>(rank));
@@ -143,7 +143,7 @@ inline void exchange(Transport& mine, std::size_t count, std::uint64_t round = 0
   }
 }
 
-/// Two ranks without a proxy, and the sockets at the ends of their connection.
+/// Two ranks without a proxy, and the sockets at both ends of their connection.
 struct DirectRanks {
   DirectRanks() {
     require_on_ranks(2, [&](int r) { exchange(*rank(r), 1); });
@@ -166,7 +166,7 @@ struct CallsEnd {
   TimePoint at{};
 };
 
-/// Does it again and again, with 0, 1, 2, ..., until it throws an Error.
+/// Calls `calls` with 0, 1, 2, ... until it throws an Error.
 template <class Calls>
 CallsEnd end_of(const Calls& calls) {
   for (std::uint64_t round = 0;; ++round) {
@@ -178,7 +178,7 @@ CallsEnd end_of(const Calls& calls) {
   }
 }
 
-/// kUnavailable, in words that name the peer; and so it stays.
+/// Expects kUnavailable with a message that names the peer, now and for later calls.
 inline void expect_loss_of(int peer, const CallsEnd& end, Transport& mine) {
   const std::string name = concat("tcp: rank ", peer, " (127.0.0.1:");
   EXPECT_EQ(end.code, ErrorCode::kUnavailable) << end.message;
@@ -194,7 +194,7 @@ inline void expect_loss_of(int peer, const CallsEnd& end, Transport& mine) {
   EXPECT_NE(later.message.find(name), std::string::npos) << later.message;
 }
 
-/// Connected; waits for that.
+/// Connects to an endpoint and waits for the connection.
 inline internal::FileDescriptor connect_to(const internal::Endpoint& endpoint) {
   internal::FileDescriptor socket = internal::start_connecting(endpoint);
   pollfd ready{socket.get(), POLLOUT, 0};
@@ -210,7 +210,7 @@ inline void say(const internal::FileDescriptor& socket, std::string_view words) 
   say(socket, std::as_bytes(std::span(words)));
 }
 
-/// Whether the other side has closed; what it said before goes to `heard`.
+/// Returns true if the other side has closed; appends bytes received before that to `heard`.
 inline bool is_closed(const internal::FileDescriptor& socket,
                       std::vector<std::byte>* heard = nullptr) {
   std::array<std::byte, 4096> bytes{};
@@ -222,7 +222,7 @@ inline bool is_closed(const internal::FileDescriptor& socket,
   return false;
 }
 
-/// Waits for it, at most a minute.
+/// Waits up to a minute for the other side to close; returns true if it did.
 inline bool gets_closed(const internal::FileDescriptor& socket,
                         std::vector<std::byte>* heard = nullptr) {
   const TimePoint end = testing::late();
@@ -234,8 +234,8 @@ inline bool gets_closed(const internal::FileDescriptor& socket,
   return true;
 }
 
-/// Waits for what the other side says next, at most a minute, and gives it to the handshake. False:
-/// the connection has ended.
+/// Waits up to a minute for bytes and passes them to the handshake. Returns false if the connection
+/// has ended.
 inline bool hear(const internal::FileDescriptor& socket, internal::Handshake& handshake) {
   std::array<std::byte, internal::kLongestHandshake> bytes{};
   pollfd ready{socket.get(), POLLIN, 0};
@@ -248,7 +248,7 @@ inline bool hear(const internal::FileDescriptor& socket, internal::Handshake& ha
   return flow == internal::ByteFlow::kOpen;
 }
 
-/// The client's side, to its end.
+/// Runs the client's side of a handshake to its end.
 inline internal::Handshake shake_hands(const internal::FileDescriptor& socket,
                                        const internal::RankHello& hello, const JobSecret& secret) {
   internal::Handshake handshake(internal::Handshake::Side::kClient, hello, secret);

@@ -1,4 +1,4 @@
-// Resolvers: MPI launchers, Kubernetes, SageMaker, Slurm, TF_CONFIG, and unions of them.
+// Tests resolvers: MPI launchers, Kubernetes, SageMaker, Slurm, TF_CONFIG, and unions of them.
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
@@ -28,7 +28,7 @@ TEST(MpiResolver, ReadsOpenMpisVariables) {
   EXPECT_EQ(resolver.job_id(), "prterun-host-17@1");
   EXPECT_EQ(resolver.task(), (Task{"worker", 3}));
   EXPECT_EQ(resolver.cluster_spec(), ClusterSpec({{"worker", {"", "", "", ""}}}));
-  EXPECT_EQ(resolver.master(), "");  // the ranks tell each other where they are
+  EXPECT_EQ(resolver.master(), "");  // the ranks exchange their addresses themselves
   EXPECT_NO_THROW(validate_cluster(resolver));
 }
 
@@ -41,7 +41,7 @@ TEST(MpiResolver, ReadsPmiAndPmix) {
   EXPECT_TRUE(hydra.is_one_host());
   const MpiResolver pmix({}, Environment({{"PMIX_RANK", "2"}, {"SLURM_STEP_NUM_TASKS", "3"}}));
   EXPECT_EQ(pmix.task(), (Task{"worker", 2}));
-  EXPECT_FALSE(pmix.is_one_host());  // nobody said so
+  EXPECT_FALSE(pmix.is_one_host());  // not given by the environment
   EXPECT_EQ(pmix.local_rank(), std::nullopt);
 }
 
@@ -255,7 +255,7 @@ TEST(SlurmResolver, MakesEveryTaskAWorker) {
   EXPECT_EQ(resolver.master("worker", 0, "grpc"), "grpc://t02n13:8888");
   EXPECT_EQ(resolver.master(), "grpc://t02n13:8888");
   EXPECT_EQ(resolver.num_accelerators(), (std::map<std::string, int>{{"GPU", 1}}));
-  EXPECT_EQ(resolver.cuda_visible_devices(), "0");  // said, not set
+  EXPECT_EQ(resolver.cuda_visible_devices(), "0");  // reported, not set
   EXPECT_EQ(environment.find("CUDA_VISIBLE_DEVICES"), "0");
 }
 
@@ -308,7 +308,7 @@ TEST(SlurmResolver, LeavesGpusThatSlurmBoundAlone) {
 }
 
 TEST(SlurmResolver, NumAcceleratorsOfOtherTasksAreTheirShareOfTheirNode) {
-  // 6 GPUs on each node, which has 3 tasks or 2.
+  // Each node has 6 GPUs and runs 3 or 2 tasks.
   const SlurmResolver resolver({}, two_nodes("0", {{"SLURM_GPUS_ON_NODE", "6"}}));
   const auto gpus = [](int count) { return std::map<std::string, int>{{"GPU", count}}; };
   EXPECT_EQ(resolver.num_accelerators(), gpus(2));
@@ -566,7 +566,7 @@ TEST(UnionResolver, SingleSparseJobKeepsItsIndices) {
   EXPECT_EQ(joined(only, other).task_indices("worker"), (std::vector<int>{1, 3, 5}));
 }
 
-/// Knows its own process's accelerators alone.
+/// Knows only the accelerators of its own process.
 class OwnProcessResolver final : public ClusterResolver {
  public:
   OwnProcessResolver() { apply({.task_type = "worker", .task_id = 0}); }
@@ -600,7 +600,7 @@ TEST(StaticResolver, GivesBackWhatItWasMadeOf) {
   const StaticResolver resolver({{"worker", {"a:1", "b:1"}}},
                                 {.master = "m:1", .task_type = "worker", .task_id = 1});
   EXPECT_EQ(resolver.task(), (Task{"worker", 1}));
-  EXPECT_EQ(resolver.master(), "m:1");  // not the own task's address: as tf's
+  EXPECT_EQ(resolver.master(), "m:1");  // not the own task's address, as in tf
   EXPECT_EQ(resolver.master("worker", 0), "a:1");
   EXPECT_EQ(resolver.master("worker", 0, "grpc"), "grpc://a:1");
   EXPECT_TRUE(resolver.num_accelerators().empty());

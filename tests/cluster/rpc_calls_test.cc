@@ -1,4 +1,4 @@
-// Calls between tasks, and their messages, however gRPC cuts them.
+// Tests calls between tasks, and their messages however gRPC splits them.
 // SPDX-License-Identifier: Apache-2.0
 
 #include <algorithm>
@@ -22,7 +22,7 @@ class RpcCalls : public ::testing::Test {
   static std::unique_ptr<RpcClient> connect(const RpcServer& server, int index = 0) {
     return RpcClient::connect(server.target(), RpcMethod::kApply, client_options(index));
   }
-  /// The address to start a server at again.
+  /// Returns the address at which to restart the server.
   static std::string address_of(const RpcServer& server) {
     return server.target().substr(server.target().find("://") + 3);
   }
@@ -71,7 +71,7 @@ TEST_F(RpcCalls, PayloadsInManyPiecesKeepTheirBytesAndStartAtMultiplesOf64) {
   const Packet answer = client->call(request, late());
   check_pieces(answer);
   EXPECT_EQ(all_of(answer), all_of(request));
-  // Parts of it, wherever the pieces end.
+  // Reads parts of the message, wherever its slices end.
   const Bytes all = all_of(request);
   for (const auto& [first, count] :
        {std::pair<std::size_t, std::size_t>{0, 64}, {100, 65600}, {65000, 3 << 20}, {0, 0}}) {
@@ -89,7 +89,7 @@ TEST_F(RpcCalls, ThousandsOfSmallPiecesBetweenLargeOnesComeWhole) {
   const auto client = connect(*server);
   Packet request = packet("pieces");
   for (unsigned i = 0; i < 3000; ++i) {
-    const bool is_large = i % 700 == 699;  // small ones in a row are more than a message holds
+    const bool is_large = i % 700 == 699;  // runs of small buffers exceed one message's limit
     const std::size_t size = is_large ? (1 << 20) + 64 * i : 64 * (i * 37 % 150 + 1);
     request.payload.push_back(shared(pattern(size, i)));
   }
@@ -123,12 +123,12 @@ TEST_F(RpcCalls, CallsUnderWayAreAnsweredInAnyOrder) {
 
 TEST_F(RpcCalls, CallsOfAClientComeInTheirOrderOneAtATime) {
   std::atomic<int> inside{0};
-  Event goes_on;  // once all have been sent
+  Event goes_on;  // set once all requests have been sent
   std::vector<std::string> heads;
   Handler handler([&](const std::shared_ptr<RpcCall>& call) {
     EXPECT_TRUE(goes_on.wait_until(late()));
     EXPECT_EQ(++inside, 1);
-    heads.push_back(text_of(call->request().head));  // no mutex: one at a time
+    heads.push_back(text_of(call->request().head));  // no mutex: requests arrive one at a time
     if (heads.size() % 50 == 0) Clock::system().sleep_for(1ms);
     --inside;
     call->reply({});
@@ -157,7 +157,7 @@ TEST_F(RpcCalls, ClientsAreServedAtOnceAndKnownByNameAndNumber) {
       MutexLock lock(mutex);
       peers[text_of(call->request().head)] = call->peer();
     }
-    // The first client's function ends only after the second client's.
+    // The first client's function returns only after the second client's.
     const bool is_first = text_of(call->request().head) == "one";
     if (!is_first) second_came.set();
     EXPECT_TRUE(second_came.wait_until(late()));
@@ -166,7 +166,7 @@ TEST_F(RpcCalls, ClientsAreServedAtOnceAndKnownByNameAndNumber) {
   const auto server = serve(handler);
   const auto first = connect(*server, 0);
   const auto second = connect(*server, 3);
-  // Large, so that no thread of gRPC's is what waits.
+  // Large enough that the call does not block a gRPC thread.
   const auto one = first->start(packet("one", pattern(100000, 1)));
   (void)second->call(packet("two", pattern(100000, 1)), late());
   (void)one->wait(late());
@@ -210,7 +210,7 @@ TEST_F(RpcCalls, AnAnswerAfterTheDeadlineCanStillBeTaken) {
   EXPECT_TRUE(comes_true([&] { return keeper.size() == 1; }));
   keeper.release().front()->reply(packet("at last"));
   EXPECT_EQ(text_of(reply->wait(late()).head), "at last");
-  (void)client->start(packet("nobody waits"));  // the answer goes nowhere
+  (void)client->start(packet("nobody waits"));  // the reply is discarded
   EXPECT_TRUE(comes_true([&] { return keeper.size() == 1; }));
   for (const auto& call : keeper.release()) call->reply({});
 }
@@ -254,7 +254,7 @@ TEST_F(RpcCalls, BrokenConnectionEndsCallsAndNamesTheServer) {
   EXPECT_TRUE(comes_true([&] { return keeper.size() == 1; }));
   const std::string address = address_of(*server);
   server.reset();
-  for (const auto& call : keeper.release()) call->reply({});  // goes nowhere
+  for (const auto& call : keeper.release()) call->reply({});  // discarded
   const std::string name = "worker 0: ps 1 (" + address + "): the connection broke";
   EXPECT_ERROR((void)reply->wait(late()), kUnavailable, name, "read its log");
   EXPECT_ERROR((void)client->call(packet("later"), late()), kUnavailable, name);
@@ -296,7 +296,7 @@ TEST_F(RpcCalls, UnansweredCallsMoveToTheNextConnectionInTheirOrder) {
   calls.clear();
   heads.clear();
   (void)first->wait_for_end();
-  replies.push_back(first->start(packet("12")));  // waits, too
+  replies.push_back(first->start(packet("12")));  // waits as well
   server = start_server(again, handler);
   const auto second = connect();
   second->take_over(*first);
@@ -374,7 +374,7 @@ TEST_F(RpcCalls, MethodsThatATaskDoesNotServeAreNamed) {
 TEST_F(RpcCalls, OtherMachinesNeedASecret) {
   Handler handler;
   auto options = server_options();
-  options.address = "192.0.2.1:0";  // of no machine: refused before it is tried
+  options.address = "192.0.2.1:0";  // no machine has this address: refused before connecting
   EXPECT_INVALID((void)start_server(options, handler),
                  "RpcServer: other machines reach '192.0.2.1'");
   options.secret = JobSecret::generate();
@@ -435,7 +435,7 @@ TEST(CallMessages, ComeWholeHoweverGrpcCutsThem) {
         EXPECT_EQ(got->packet.head, message.packet.head);
         EXPECT_TRUE(all_of(got->packet) == all_of(message.packet)) << payload << " in " << cut;
         const bool is_whole = got->packet.payload.size() == (payload > 0 ? 1 : 0);
-        // An answer that came at once stays where it lies; a request is put together.
+        // A reply that arrived in one slice is not copied; a request is assembled.
         EXPECT_TRUE(is_whole || side == Side::kClient) << payload << " in " << cut;
       }
     }
@@ -505,7 +505,7 @@ TEST(CallMessages, WhatIsNoneIsRefused) {
   refuse({reply.SerializeAsString()}, Side::kClient, "an error");
 }
 
-/// Nothing is taken that was not sent, whatever bit changes; the fuzzer goes on from here.
+/// A message with any flipped bit is read as sent or refused; a fuzzer covers further changes.
 TEST(CallMessages, ChangedBitsAreReadOrRefused) {
   const std::string sound = written({7, packet("head", pattern(300, 3))}).front();
   for (std::size_t bit = 0; bit < 8 * sound.size(); ++bit) {

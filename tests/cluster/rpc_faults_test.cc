@@ -1,4 +1,4 @@
-// Calls over connections that break or fall silent.
+// Tests calls over connections that break or fall silent.
 // SPDX-License-Identifier: Apache-2.0
 #include <atomic>
 #include <vector>
@@ -22,7 +22,7 @@ class RpcFaults : public ::testing::Test {
   static std::string target_of(const ChaosProxy& proxy) {
     return concat("grpc://", proxy.endpoint().to_string());
   }
-  /// With certificates, so that calls go through TCP, where they can be broken.
+  /// Uses certificates, which force calls through TCP, where they can be broken.
   RpcServerOptions tcp_server_options() const {
     auto options = server_options();
     options.tls = tls_;
@@ -36,7 +36,7 @@ class RpcFaults : public ::testing::Test {
   const TlsFiles tls_ = control_job::make_certificate("rpc_faults");
 };
 
-/// Each call is answered rightly or ends with kUnavailable, and so do those after it.
+/// Each call is answered correctly or ends with kUnavailable, and so are later calls.
 TEST_F(RpcFaults, DamagedConnectionAnswersRightlyOrBreaks) {
   Handler handler;
   const auto server = start_server(tcp_server_options(), handler);
@@ -94,7 +94,7 @@ TEST_F(RpcFaults, ConnectionCutWithinARequestBringsNoCall) {
   EXPECT_EQ(num_calls, 0);
 }
 
-/// Keep-alive, not calls, finds that nothing comes through.
+/// Keep-alive, not a call, detects that no data passes.
 TEST_F(RpcFaults, SilentConnectionBreaksWithinSeconds) {
   Handler handler;
   const auto server = start_server(tcp_server_options(), handler);

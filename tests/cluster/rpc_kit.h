@@ -1,4 +1,4 @@
-// What the tests of calls between tasks share: packets, handlers, options.
+// Helpers for tests of calls between tasks: packets, handlers, options.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -59,7 +59,7 @@ inline Bytes all_of(const Packet& packet) {
   return all;
 }
 
-/// Does with calls what the test says, and remembers who left.
+/// Handles calls with a function given by the test, and records which clients left.
 class Handler final : public RpcHandler {
  public:
   using Take = std::function<void(std::shared_ptr<RpcCall>)>;
@@ -83,7 +83,7 @@ class Handler final : public RpcHandler {
   std::vector<RpcPeer> left_ TUTTI_GUARDED_BY(mutex_);
 };
 
-/// Keeps calls for later.
+/// Keeps calls to be answered later.
 class Keeper {
  public:
   Handler::Take take() {

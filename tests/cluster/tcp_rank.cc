@@ -1,4 +1,4 @@
-// One rank of a TCP group as a process of its own, for processes_test.cc.
+// Rank of a TCP group as a process of its own, for processes_test.cc.
 // SPDX-License-Identifier: Apache-2.0
 //
 // tcp_rank FOLDER RANK SIZE PEER TIMEOUT_MS [WAY [MODE]]: connects by WAY (tcp, shm, auto), passes

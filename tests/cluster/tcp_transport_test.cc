@@ -1,4 +1,5 @@
-// TCP's own: frames, strangers, kept messages, missing ranks, connections that break.
+// Tests what is specific to TCP: frames, foreign connections, buffered messages, missing ranks,
+// broken connections.
 // SPDX-License-Identifier: Apache-2.0
 #include <gmock/gmock.h>
 
@@ -87,7 +88,8 @@ TEST(TcpFrame, AnnouncementsAreChecked) {
 
 TEST(TcpTransport, StrangersAndLeftoversAreRefusedAndTheGroupStillForms) {
   InProcessStore store;
-  // A listener that never answers, as an earlier run's value: rank 1 leaves it for the new one.
+  // A stale value of an earlier run names a listener that never answers; rank 1 drops it for the
+  // new one.
   const internal::Listener silent = internal::listen_at({"127.0.0.1", 0});
   store.set("ranks/0", internal::to_text({7, "m", silent.endpoint}));
   std::shared_ptr<Transport> zero, one;
@@ -147,17 +149,17 @@ TEST(TcpTransport, MessagesThatNobodyReceivesAreKeptUpToALimit) {
   std::array<std::byte, 1> byte{};
   const auto never = zero->recv(1, 99, {}, byte);
   one->send(0, 1, {}, bytes)->wait(late());
-  zero->recv(1, 1, {}, bytes)->wait(late());  // makes room again
+  zero->recv(1, 1, {}, bytes)->wait(late());  // frees buffer space
   one->send(0, 2, {}, bytes)->wait(late());
   one->send(0, 3, {}, bytes)->wait(late());
   EXPECT_ERROR(never->wait(late()), kResourceExhausted, "rank 1 (", "1000", "600 more with tag 3");
-  zero->recv(1, 2, {}, bytes)->wait(late());  // what came before it is there
+  zero->recv(1, 2, {}, bytes)->wait(late());  // earlier messages are intact
 }
 
 using namespace engine_tests;
 using internal::message_engine;
 
-/// body(transport) on a thread per rank, connected by TCP.
+/// Runs body(transport) on a thread per rank, connected by TCP.
 std::vector<std::optional<Error>> over_tcp(
     int size, const std::function<void(std::shared_ptr<Transport>)>& body) {
   InProcessStore store;
@@ -207,7 +209,7 @@ TEST(MessageEngineOverTcp, SendsWhatItsScheduleSays) {
 constexpr std::uint64_t kHandshakeBytes =
     2 * (internal::kRankHelloBytes + internal::kProofBytes) + 1;
 
-/// Both ranks send each other messages of many lengths until the connection breaks.
+/// Both ranks exchange messages of many lengths until the connection breaks.
 std::array<CallsEnd, 2> exchange_until_it_breaks(ProxiedRanks& group, std::size_t large) {
   std::array<CallsEnd, 2> ends;
   expect_on_ranks(2, [&](int rank) {
@@ -219,16 +221,16 @@ std::array<CallsEnd, 2> exchange_until_it_breaks(ProxiedRanks& group, std::size_
   return ends;
 }
 
-/// From the event of a proxy to the end of the last call.
+/// Returns the time from the proxy's fault to the end of the last call.
 double seconds_until_told(const ChaosProxy& proxy, const std::array<CallsEnd, 2>& ends) {
   return seconds_between(proxy.last_event(), std::max(ends[0].at, ends[1].at));
 }
 
-/// What breaks, and how: one event, somewhere in the first bytes or in the first megabytes.
+/// Kinds of faults: one per connection, somewhere in the first bytes or in the first megabytes.
 enum class Fault { kCut, kFlip, kHalfClose };
 
 ChaosPlan plan_of(Fault fault, std::uint64_t seed) {
-  constexpr std::uint64_t kDistances[] = {40, 500, 20'000, 1'500'000};  // means
+  constexpr std::uint64_t kDistances[] = {40, 500, 20'000, 1'500'000};  // mean distances, in bytes
   ChaosPlan plan{.seed = seed, .most_events = 1, .spares = kHandshakeBytes};
   auto& every = fault == Fault::kCut    ? plan.cut_every
                 : fault == Fault::kFlip ? plan.flip_every
@@ -238,11 +240,11 @@ ChaosPlan plan_of(Fault fault, std::uint64_t seed) {
 }
 
 struct Told {
-  std::vector<double> seconds;  // in order
-  int damaged = 0;              // errors that speak of damage
+  std::vector<double> seconds;  // sorted
+  int damaged = 0;              // number of errors that report damage
 };
 
-/// Breaks the connection of a new pair of ranks with each seed.
+/// Breaks the connection of a new pair of ranks for each seed.
 Told break_pairs(Fault fault, std::uint64_t num_seeds) {
   Told told;
   for (std::uint64_t seed = 1; seed <= num_seeds; ++seed) {
@@ -264,14 +266,14 @@ Told break_pairs(Fault fault, std::uint64_t num_seeds) {
   return told;
 }
 
-/// Calls end because of the break, long before their deadline of a minute: within a second on a
-/// quiet machine.
+/// Calls end because of the fault, long before their deadline of a minute; on a quiet machine
+/// within a second.
 TEST(TcpChaos, BreakAtAnyByteEndsCallsOfBothRanks) {
   struct Case {
     const char* name;
     Fault fault;
     std::uint64_t num_seeds;
-    int num_damaged;  // one of the two ranks has seen a changed bit, and says so
+    int num_damaged;  // one of the two ranks has detected a changed bit and reports it
   };
   for (const Case& each : {Case{"reset", Fault::kCut, 12, 0},
                            {"changed bit", Fault::kFlip, 16, 16},
@@ -297,7 +299,7 @@ TEST(TcpChaos, AConnectionThatBreaksWhileNobodyLooksIsNamedInTheNextCall) {
   }
 }
 
-// What had arrived whole before the break is there for who asks late.
+// Messages that arrived whole before the break can be received afterwards.
 TEST(TcpChaos, MessagesThatArrivedBeforeTheBreakAreReceivedAfterIt) {
   ProxiedRanks group;
   const auto body = pattern_of(10'000, 1);
@@ -316,7 +318,7 @@ TEST(TcpChaos, MessagesThatArrivedBeforeTheBreakAreReceivedAfterIt) {
   expect_loss_of(0, end, *group.rank(1));
 }
 
-/// Sums of three ranks in a ring until the connection between ranks 1 and 2 breaks.
+/// Sums over three ranks in a ring until the connection between ranks 1 and 2 breaks.
 std::vector<std::string> errors_when_one_pair_breaks(bool is_cut) {
   ProxiedRanks group({.most_events = 1, .spares = std::uint64_t{1} << 40}, 3);
   const auto errors = errors_of_ranks(3, [&](int rank) {
@@ -327,7 +329,7 @@ std::vector<std::string> errors_when_one_pair_breaks(bool is_cut) {
       communicator->all_reduce(ReduceOp::kSum, Elements(std::span(values)));
       if (std::ranges::count(values, 3.0f) != 2'000) fail(ErrorCode::kInternal, "another sum");
       if (rank != 0 || call != 5) continue;
-      ChaosProxy& between_1_and_2 = group.store.proxy(1);  // which rank 2 alone connects to
+      ChaosProxy& between_1_and_2 = group.store.proxy(1);  // through which only rank 2 connects
       is_cut ? between_1_and_2.cut_after(100) : between_1_and_2.flip_after(100);
     }
   });
@@ -346,7 +348,7 @@ TEST(TcpChaos, AllRanksOfAGroupAreToldWhenOnePairBreaks) {
   }
 }
 
-// All of them but the last one, whose sender does not wait for an answer.
+// Covers every message of the handshake but the last, whose sender does not wait for an answer.
 TEST(TcpChaos, HandshakesThatBreakOrAreDamagedAreBegunAgain) {
   int disturbed = 0;
   for (std::uint64_t seed = 1; seed <= 40; ++seed) {
@@ -362,7 +364,7 @@ TEST(TcpChaos, HandshakesThatBreakOrAreDamagedAreBegunAgain) {
 }
 
 TEST(TcpChaos, ARankIsReachedWhereItSaysAndNotWhereItListens) {
-  const internal::Endpoint inside = internal::listen_at({"127.0.0.1", 0}).endpoint;  // free again
+  const internal::Endpoint inside = internal::listen_at({"127.0.0.1", 0}).endpoint;  // port free
   ChaosProxy outside(inside, {});
   InProcessStore store;
   std::array<ConnectedRanks, 2> ranks;

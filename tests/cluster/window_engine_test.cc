@@ -1,4 +1,4 @@
-// Collectives of processes on shared memory, and its large pages.
+// Tests collectives of processes over shared memory, and its large pages.
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
@@ -27,7 +27,7 @@
 namespace tutti::window_engine_test {
 using namespace std::chrono_literals;
 
-/// Where a rank's buffers lie.
+/// Where a rank's buffers are allocated.
 enum class Memory { kPrivate, kShared, kMixed };
 
 std::vector<std::shared_ptr<Transport>> transports(int size, ConnectOptions options = {}) {
@@ -49,7 +49,7 @@ void fill(std::byte* data, std::size_t count, int rank, int step) {
   }
 }
 
-/// All collectives of one rank, with lists of buffers too; the bytes of all results.
+/// Runs all collectives on one rank, including lists of buffers; returns the bytes of all results.
 std::vector<std::byte> results_of(Communicator& mine, Transport* transport, Memory memory) {
   const int rank = mine.rank(), size = mine.size();
   const auto n = static_cast<std::size_t>(size), r = static_cast<std::size_t>(rank);
@@ -91,7 +91,7 @@ std::vector<std::byte> results_of(Communicator& mine, Transport* transport, Memo
     fill(data->data(), count, rank, ++step);
     mine.broadcast(floats(data, count), 1 % size);
     keep(data, count);
-    // Uneven parts, one of them empty.
+    // Uneven parts, one of which is empty.
     std::vector<std::size_t> counts(n, count);
     counts[0] = 0;
     mine.all_gather(floats(data, counts[r]), floats(output, count * (n - 1)), counts);
@@ -183,7 +183,7 @@ TEST(WindowEngine, AMissingRankAMismatchAndAnAbortAreNamedOnAllRanks) {
   expect_all(aborted, "the loss is no number");
 }
 
-// A peer may see it leave before it hears of the abort itself.
+// A peer may notice that this rank left before the abort reaches it.
 TEST(WindowEngine, ARankThatLeavesAfterAnAbortSaysWhy) {
   const auto group = transports(2);
   Event has_left;
@@ -217,14 +217,15 @@ TEST(WindowEngine, TheCommunicatorsAllocatorIsOfTheSharedMemory) {
   });
   EXPECT_EQ(in_process_communicators(2)[0]->allocator(), nullptr);
   const auto bytes = in_process_communicators(2)[0]->allocate(100);
-  bytes.get()[99] = std::byte{1};  // outlives its communicator
+  bytes.get()[99] = std::byte{1};  // the memory outlives its communicator
 }
 
 TEST(WindowEngine, GroupsThatAreGoneGiveTheirMemoryBack) {
   const auto group = transports(2, {.place_bytes = 8 << 20});
   expect_on_ranks(2, [&](int rank) {
     const auto mine = make_communicator(group[static_cast<std::size_t>(rank)]);
-    std::vector<float> values(30'011, 1.0f);  // no shared memory: they go through a group's slots
+    std::vector<float> values(30'011, 1.0f);  // ordinary memory, which goes through the group's
+                                              // slots
     for (int i = 0; i < 20; ++i) {
       mine->group({0, 1})->all_reduce(ReduceOp::kSum, std::span(values));
       EXPECT_EQ(values.back(), 2.0f);
@@ -251,7 +252,7 @@ TEST(WindowEngine, BuffersOfARankThatGivesUpAreNotWrittenAnyMore) {
 
 TEST(ShmTransport, MemoryThatIsNotThereIsAClearError) {
   InProcessStore store;
-  // More than there are addresses.
+  // Exceeds the available address space.
   EXPECT_ERROR(
       connect_by_memory(0, 2, store, {.timeout = 50ms, .place_bytes = std::size_t{1} << 60}),
       kResourceExhausted, "mapping", "try");
@@ -265,9 +266,10 @@ TEST(ShmTransport, MemoryThatIsNotThereIsAClearError) {
 }
 
 constexpr std::size_t kPage = 4096, kLarge = std::size_t{2} << 20;
-constexpr std::size_t kBytes = 2 * kLarge + 5 * kPage;  // the last pages are small ones
+constexpr std::size_t kBytes = 2 * kLarge + 5 * kPage;  // the last pages are small
 
-/// Of the mapping that holds `address`: what it has in large pages, as the system says.
+/// Returns how many bytes of the mapping at `address` are in large pages, as reported by the
+/// system.
 std::size_t bytes_in_large_pages(const std::byte* address) {
   const auto at = reinterpret_cast<std::uintptr_t>(address);
   std::ifstream lines("/proc/self/smaps");
@@ -284,7 +286,7 @@ std::size_t bytes_in_large_pages(const std::byte* address) {
   return 0;
 }
 
-/// Whether this system makes large pages of shared memory for a program that asks (Linux 6.1).
+/// Returns true if this system backs shared memory with large pages on request (Linux 6.1).
 bool makes_large_pages() {
   const internal::FileDescriptor file(::memfd_create("probe", MFD_CLOEXEC));
   if (!file.is_open() || ::ftruncate(file.get(), kLarge) != 0) return false;
@@ -300,7 +302,7 @@ bool makes_large_pages() {
   return done;
 }
 
-/// A buffer of rank 0, and where rank 1 sees it.
+/// Buffer of rank 0 and its mapping in rank 1.
 struct ShmLargePages : ::testing::Test {
   const std::vector<std::shared_ptr<Transport>> ranks = transports(2);
   const std::shared_ptr<HostMemory> memory = ranks[0]->host_memory();
@@ -326,7 +328,7 @@ TEST_F(ShmLargePages, AllWhoMapTheMemoryHaveThem) {
 TEST_F(ShmLargePages, MemoryThatWasGivenBackIsZerosAgain) {
   std::fill_n(own, kBytes, std::byte{3});
   memory->release(offset);
-  // Less: a large page of before is not whole any more.
+  // A smaller buffer: one of the previous large pages is no longer whole.
   const std::size_t fewer = kBytes - kLarge;
   EXPECT_EQ(memory->allocate(fewer, HostMemory::Use::kBuffers), offset);
   EXPECT_EQ(std::count(own, own + fewer, std::byte{0}), fewer);
@@ -342,7 +344,7 @@ TEST_F(ShmLargePages, ARankThatGivesUpKeepsItsBuffersInThem) {
   EXPECT_EQ(std::count(own, own + kBytes, std::byte{3}), kBytes);
 }
 
-// Larger than what is taken as the caches' size, so with memory asked for ahead.
+// Exceeds the assumed cache size, so sums prefetch.
 TEST(ShmLargeSums, LargeBuffersInThemAreSummed) {
   const auto ranks = transports(2);
   const std::size_t count = (std::size_t{9} << 20) / sizeof(float) + 5;
