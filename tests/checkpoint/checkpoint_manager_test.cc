@@ -1,4 +1,4 @@
-// Folders of checkpoints: the newest is known, old ones go.
+// Tests folders of checkpoints: the newest is found, old ones are deleted.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/checkpoint/checkpoint_manager.h"
 
@@ -52,7 +52,7 @@ TEST(CheckpointManager, RestoresTheOneSavedLast) {
   EXPECT_EQ(info->path, folder + "/step_10");
   EXPECT_EQ(info->numerics, numerics_fingerprint());
   EXPECT_EQ(other.value().item(), 2.0f);
-  // A version is a folder that other functions take, too; its file is one that others read.
+  // Other functions accept a version's folder, and other programs read its file.
   other.assign(0.0);
   for (const char* path : {"/step_9", "/step_9/model.safetensors.index.json"}) {
     other.assign(0.0);
@@ -64,7 +64,8 @@ TEST(CheckpointManager, RestoresTheOneSavedLast) {
   EXPECT_EQ(other.value().item(), 2.0f);
 }
 
-// After going back to an earlier step, the newest is not the one with the largest step.
+// After training has gone back to an earlier step, the newest version is not the one with the
+// largest step.
 TEST(CheckpointManager, KeepsTheNewestAndDeletesNothingElse) {
   const std::string folder = empty_folder();
   for (const char* foreign : {"step_x", "step_", "weights.safetensors", "step_01", "step_1.txt"}) {
@@ -85,7 +86,7 @@ TEST(CheckpointManager, KeepsTheNewestAndDeletesNothingElse) {
                           "state.save_6.json"));
   EXPECT_EQ(read_file(folder + "/step_01"), "mine");
   EXPECT_EQ(read_file(folder + "/step_x"), "mine");
-  EXPECT_EQ(names_in(folder).size(), 8u);  // 6 foreign ones, 2 versions
+  EXPECT_EQ(names_in(folder).size(), 8u);  // 6 unrelated entries, 2 versions
 }
 
 TEST(CheckpointManager, KeepsFilesOfOthersInFoldersOfVersions) {
@@ -128,7 +129,7 @@ TEST(CheckpointManager, KeepsAllOrOneAndRefusesWrongNumbers) {
   EXPECT_INVALID(manager.save(-3), "step", "-3");
 }
 
-// What a folder looked like before versions were folders.
+// Reads a folder from before versions were folders.
 TEST(CheckpointManager, GoesOnFromSingleFiles) {
   const std::string folder = empty_folder();
   Variable x = scalar_variable(0);
@@ -170,7 +171,7 @@ TEST(CheckpointManager, ReadsEverywhereAndWritesWhereTold) {
   follower.add_state("s", {[&] { return Json(++num_state_calls); }, [](const Json&) {}});
   CheckpointManager manager(follower, folder);
   EXPECT_EQ(manager.save(1), folder + "/step_1");
-  EXPECT_EQ(num_state_calls, 1);  // as the writer, for that can be a meeting
+  EXPECT_EQ(num_state_calls, 1);  // followers call it, too: it may be collective
   follower.save(folder + "/single.safetensors");
   save_weights(folder + "/weights.safetensors", {x}, {.writes = false});
   EXPECT_THAT(names_in(folder), IsEmpty());
@@ -184,7 +185,7 @@ TEST(CheckpointManager, ReadsEverywhereAndWritesWhereTold) {
   EXPECT_EQ(info->about.at("strategy").as_string(), "mirrored");
 }
 
-// The snapshot is of the moment of the call, whatever training does meanwhile.
+// The snapshot is taken during the call, whatever training does afterwards.
 TEST(CheckpointManager, SavesInTheBackgroundWhatWasThereWhenItWasAsked) {
   const std::string folder = empty_folder();
   Variable large(Tensor::zeros({1 << 20}), VariableOptions{.name = "large"});
@@ -193,10 +194,10 @@ TEST(CheckpointManager, SavesInTheBackgroundWhatWasThereWhenItWasAsked) {
                               {.max_to_keep = 3, .asynchronous = true});
     for (int step = 1; step <= 6; ++step) {
       large.assign(step);
-      manager.save(step);  // waits for the one before: at most one is under way
+      manager.save(step);  // waits for the previous save: at most one runs
       for (int i = 0; i < 5; ++i) large.assign_add(0.125);
     }
-  }  // waits
+  }  // the destructor waits
   EXPECT_THAT(names_in(folder), ElementsAre("step_4", "step_5", "step_6"));
   CheckpointManager manager(Checkpoint({large}), folder, {.asynchronous = true});
   for (const int step : {4, 5, 6}) {

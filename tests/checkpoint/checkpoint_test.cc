@@ -1,5 +1,5 @@
-// Checkpoints: everything comes back, or nothing changes; snapshots in pieces, and read for
-// several.
+// Tests checkpoints: all values are restored or none changes; snapshots in chunks, restored from
+// one reader.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/checkpoint/checkpoint.h"
 
@@ -33,8 +33,8 @@ StateProvider counter_state(std::int64_t& counter) {
           [&counter](const Json& json) { counter = json.as_int(); }};
 }
 
-/// A variable of two replicas, as ON_READ variables are: saved as the sum and by component. Refuses
-/// to restore while told so.
+/// Variable of two replicas, saved like ON_READ variables as the sum and by component. restore()
+/// fails on request.
 class TwoComponents : public VariableStorage {
  public:
   explicit TwoComponents(const std::string& name)
@@ -104,7 +104,7 @@ TEST(Checkpoint, RestoresIntoOtherVariablesOfTheSameNames) {
 }
 
 TEST(Checkpoint, EachOfSeveralLikeVariablesGetsItsOwnValue) {
-  // Slots of optimizers: of one shape and type, and each other's beginnings and ends.
+  // Names like those of optimizers' slots, some of which are prefixes or suffixes of others.
   const std::vector<std::string> names = {"kernel",
                                           "kernel_1",
                                           "a/kernel",
@@ -164,7 +164,7 @@ TEST(Checkpoint, LeavesUnknownThingsAloneWhenAsked) {
   Variable a = variable("a", {0});
   Checkpoint({a}).restore(path, RestoreOptions{.ignore_unknown = true});
   EXPECT_THAT(values_of(a), ElementsAre(1));
-  // What is missing stays an error.
+  // Missing tensors remain an error.
   EXPECT_INVALID(
       Checkpoint({a, variable("b", {1})}).restore(path, RestoreOptions{.ignore_unknown = true}),
       "1 problem)", "variable 'b' is missing");
@@ -177,7 +177,7 @@ TEST(Checkpoint, WeightsThatDoNotFitAreNamedBesideThoseOfTheFile) {
   EXPECT_INVALID(load_weights(path, variables, {.ignore_unknown = true}),
                  "variable 'dense/kernel' is missing", "'fc.bias'", "'fc.weight'",
                  ".rename for names", ".transpose", ".strict = false, of LoadWeightsOptions");
-  // What would not help is not advised.
+  // The error must not suggest what would not help.
   try {
     load_weights(path, variables, {.ignore_unknown = true});
     FAIL() << "did not throw";
@@ -194,7 +194,7 @@ TEST(Checkpoint, KnowsComponentsOfVariables) {
   storage->components[0] = storage->components[1] = 0;
   checkpoint.restore(path);
   EXPECT_THAT(storage->components, ElementsAre(4, 3));
-  // A plain variable of that name takes the whole; the components are no unknown tensors.
+  // A plain variable of that name restores the sum; the components do not count as unknown tensors.
   Variable plain(Tensor(0.0f), VariableOptions{.name = "sum"});
   Checkpoint({plain, variable("a", {1})}).restore(path);
   EXPECT_EQ(plain.value().item(), 7.0f);
@@ -207,7 +207,7 @@ TensorProvider table_of(std::vector<double>& values) {
           [&values](const TensorLookup& lookup) { values = lookup("t").to_doubles(); }};
 }
 
-/// tf.train.Checkpoint's deferred restoration.
+/// Corresponds to tf.train.Checkpoint's deferred restoration.
 TEST(Checkpoint, ValuesWaitForWhatIsMadeLater) {
   const std::string path = empty_folder() + "/saved.safetensors";
   std::int64_t counter = 5;
@@ -236,7 +236,7 @@ TEST(Checkpoint, ValuesWaitForWhatIsMadeLater) {
   checkpoint.add({c});
   EXPECT_THAT(values_of(c), ElementsAre(4));
   EXPECT_TRUE(checkpoint.waiting().empty());
-  const Variable fresh = variable("fresh", {9});  // nothing waits any more
+  const Variable fresh = variable("fresh", {9});  // no value waits any more
   checkpoint.add({fresh});
   EXPECT_THAT(values_of(fresh), ElementsAre(9));
 }
@@ -307,7 +307,7 @@ TEST(Checkpoint, SetsBackWhatItChangedWhenTakingOverFails) {
 
 TEST(Checkpoint, RefusesTwoThingsOfOneName) {
   Variable a = variable("a", {1});
-  Checkpoint checkpoint({a, a});  // one variable named twice is one variable
+  Checkpoint checkpoint({a, a});  // a variable given twice counts once
   EXPECT_EQ(checkpoint.variables().size(), 1u);
   EXPECT_ERROR(checkpoint.add({variable("a", {1})}), kAlreadyExists, "'a'");
   std::int64_t number = 0;
@@ -338,8 +338,9 @@ TEST(Checkpoint, WarnsWhenTrainingGoesOnUnderAnotherFingerprint) {
   const thrown::LogLines log(LogLevel::kWarning);
   Checkpoint().save(path);
   EXPECT_EQ(Checkpoint().restore(path).numerics, numerics_fingerprint());
-  write_file_atomically(
-      path, format_safetensors({{}, {{"tutti_format", "1"}}}));  // of a version that did not say
+  write_file_atomically(path,
+                        format_safetensors({{}, {{"tutti_format", "1"}}}));  // from a version that
+                                                                             // did not record it
   Checkpoint().restore(path);
   EXPECT_THAT(log.list(), ElementsAre());
   write_file_atomically(
@@ -368,7 +369,7 @@ TEST(Checkpoint, GoesOverTheWireAsBytes) {
                "tensor 'a' is damaged");
 }
 
-// Every bit of a file that this version writes counts, as those of a CheckpointManager's do.
+// Every bit of a file that this version writes is checked, as in a CheckpointManager's files.
 TEST(Checkpoint, FindsEveryFlippedBitOfASingleFile) {
   std::int64_t number = 5;
   Variable a = variable("a", {1, 2, 3});
@@ -401,7 +402,7 @@ TEST(Weights, AreSavedAloneAndLoadedFromAnyFile) {
   load_weights(folder + "/w.safetensors", {a});
   EXPECT_THAT(values_of(a), ElementsAre(1, 2));
 
-  // A whole checkpoint: its state does not matter, its slots only when told.
+  // A whole checkpoint: its state is ignored, and its slots unless the caller permits it.
   std::int64_t number = 5;
   Checkpoint whole({variable("a", {3, 4}), variable("a/m", {0, 0})});
   whole.add_state("number", counter_state(number));
@@ -412,7 +413,7 @@ TEST(Weights, AreSavedAloneAndLoadedFromAnyFile) {
   EXPECT_EQ(load_weights(folder + "/c.safetensors", {a}, {.ignore_unknown = true}).step, 9);
   EXPECT_THAT(values_of(a), ElementsAre(3, 4));
 
-  // A file of another program.
+  // A file written by another program.
   write_file_atomically(folder + "/o.safetensors",
                         format_safetensors({{{"a", Tensor::from<float>({2}, {5, 6})}},
                                             {{"format", "pt"}, {"step", "soon"}}}));
@@ -420,7 +421,7 @@ TEST(Weights, AreSavedAloneAndLoadedFromAnyFile) {
   EXPECT_THAT(values_of(a), ElementsAre(5, 6));
 }
 
-/// Three variables and a number beside them.
+/// Three variables and a counter.
 struct Program {
   explicit Program(double value)
       : weights(Tensor::full({3, 5}, value), {.name = "weights"}),
@@ -455,7 +456,8 @@ TEST(SnapshotPieces, AreTheFileAndArriveAsTheSnapshot) {
   }
   EXPECT_EQ(joined, Checkpoint::to_bytes(snapshot));
   EXPECT_EQ(pieces.num_bytes, joined.size());
-  // No copy: the snapshot shares the variable's memory, and the pieces share the snapshot's.
+  // Nothing is copied: the snapshot shares the variable's memory, and the chunks share the
+  // snapshot's.
   EXPECT_EQ(pieces.tensors.back().value.bytes().data(), from.mask.value().bytes().data());
 
   to.lines = 0;
@@ -475,7 +477,7 @@ TEST(SnapshotPieces, DamageIsNamed) {
     arriving.tensors()[tensor].data()[1] ^= change;
     arriving.finish();
   };
-  // Wide types first: step (int64), weights (float32), mask (bool).
+  // Wide types come first: step (int64), weights (float32), mask (bool).
   EXPECT_ERROR(damaged(0, std::byte{4}), kDataLoss, "the state of worker 2", "'step' is damaged");
   EXPECT_ERROR(damaged(1, std::byte{1}), kDataLoss, "the state of worker 2",
                "'weights' is damaged");
@@ -497,7 +499,7 @@ Variable named(const char* name, double value) {
   return Variable(Tensor::full({3}, value), {.name = name});
 }
 
-/// What the process that writes has given, in order; the other takes it later.
+/// Texts from the writing process, in order; the follower reads them later.
 struct Texts {
   std::vector<std::string> given;
   std::size_t taken = 0;
@@ -596,7 +598,7 @@ TEST(CheckpointTensors, AreSavedByNameAndSetBackWithTheRest) {
 TEST(CheckpointManagerDeleteAll, LeavesWhatIsNoVersion) {
   const std::string folder = empty_folder();
   CheckpointManager manager(Checkpoint({named("x", 1.0)}), folder, {.asynchronous = true});
-  manager.delete_all();  // nothing is there
+  manager.delete_all();  // the folder is empty
   manager.save(1);
   manager.save(2);
   std::ofstream(folder + "/notes.txt") << "mine";

@@ -1,4 +1,4 @@
-// Processes that end at any moment while saving lose no sample and no whole version.
+// Tests that a process that ends at any point of a save loses no sample and no complete version.
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
 
@@ -19,10 +19,10 @@ using saved_series::restored_number;
 using saved_series::Series;
 
 constexpr int kNumSaves = 5;
-/// Step 3 twice: the second time its version is replaced.
+/// Step 3 occurs twice: its version is replaced.
 constexpr std::int64_t kSteps[kNumSaves] = {1, 2, 3, 3, 4};
 
-/// Saves 1, 2, ... and tells each that returned through `done`.
+/// Saves 1, 2, ... and writes a byte to `done` after each save that returned.
 void save_all(const std::string& folder, CheckpointManagerOptions options, int done) {
   Series series;
   CheckpointManager manager(series.checkpoint(), folder, options);
@@ -33,14 +33,14 @@ void save_all(const std::string& folder, CheckpointManagerOptions options, int d
   }
 }
 
-/// How many of the first `count` calls commit a version.
+/// Returns how many of the first `count` calls commit a version.
 int num_commits(const std::vector<std::string>& calls, int count) {
   return static_cast<int>(std::count_if(calls.begin(), calls.begin() + count, [](const auto& c) {
     return c.starts_with("renameat ") && c.ends_with("/model.safetensors.index.json");
   }));
 }
 
-/// After any crash the next process goes on, and what the crash left behind is gone.
+/// Expects that the next process continues after any crash and removes what the crash left behind.
 void expect_going_on(const std::string& folder) {
   Series series;
   CheckpointManager manager(series.checkpoint(), folder, {.max_to_keep = 2});
@@ -86,7 +86,7 @@ class CrashPoints : public testing::TestWithParam<bool> {
       ASSERT_LE(call, static_cast<int>(calls_.size()));
       const int found = static_cast<int>(restored_number(folder_).value_or(0));
       const int committed = num_commits(calls_, call - 1);
-      EXPECT_GE(found, crash.num_saved);  // what save() promised is there
+      EXPECT_GE(found, crash.num_saved);  // saves that returned were kept
       if (action == Action::kKill) {
         EXPECT_EQ(found, committed);
       } else {
@@ -96,7 +96,7 @@ class CrashPoints : public testing::TestWithParam<bool> {
     }
   }
 
-  const thrown::LogLines log_{LogLevel::kWarning};  // takes "passing over step_3 ..."
+  const thrown::LogLines log_{LogLevel::kWarning};  // absorbs "passing over step_3 ..."
   std::string folder_;
   CheckpointManagerOptions options_;
   std::vector<std::string> calls_;
@@ -109,7 +109,7 @@ TEST_P(CrashPoints, APowerCutLeavesEveryVersionThatWasPromised) { run(Action::kP
 INSTANTIATE_TEST_SUITE_P(Checkpoint, CrashPoints, testing::Bool(),
                          [](const auto& info) { return info.param ? "Asynchronous" : "Waiting"; });
 
-// That the faults come at all, and that a power cut takes what was not synced.
+// Checks that faults occur at all, and that a power cut discards unsynced data.
 TEST(FileFaults, TakeAwayWhatWasNotSynced) {
   const std::string folder = fast_folder("faults");
   std::filesystem::create_directories(folder);
@@ -117,7 +117,7 @@ TEST(FileFaults, TakeAwayWhatWasNotSynced) {
   if (child == 0) {
     file_faults::arm(folder, Action::kPowerCut, 4);
     const int fd = ::open((folder + "/a").c_str(), O_WRONLY | O_CREAT, 0666);
-    if (::write(fd, "12345678", 8) == 8) ::fsync(fd);  // the bytes, not the name
+    if (::write(fd, "12345678", 8) == 8) ::fsync(fd);  // syncs the bytes, but not the name
     ::close(fd);
     ::_exit(0);
   }
@@ -132,7 +132,7 @@ constexpr std::int64_t kSamples = 60;
 constexpr std::int64_t kEpochs = 6;
 constexpr int kKills = 20;
 
-/// Counts each sample, and mixes all of them into a value that knows their order.
+/// Counts samples and mixes them into a value that depends on their order.
 class Training {
  public:
   explicit Training(const std::string& folder)
@@ -179,7 +179,7 @@ class Training {
   CheckpointManager manager_;
 };
 
-/// Ends itself after `steps` steps, while the last save may be under way.
+/// Exits after `steps` steps, while the last save may still be in progress.
 void train_in_child(const std::string& folder, std::int64_t steps) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -202,7 +202,7 @@ TEST(KillAndResume, SeesEachSampleOncePerEpoch) {
     const std::int64_t before = Training(folder).step();
     train_in_child(folder, steps);
     const std::int64_t after = Training(folder).step();
-    EXPECT_GE(after, before + steps - 1);  // all but the save under way
+    EXPECT_GE(after, before + steps - 1);  // all but the save in progress
     EXPECT_LE(after, before + steps);
     steps_made = after;
   }

@@ -1,4 +1,5 @@
-// Damaged versions and broken disks: what is found, what remains, what the error says.
+// Tests damaged versions and failing disks: what is detected, what survives, what the error
+// reports.
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/version.h"
 
@@ -43,7 +44,8 @@ class Damage : public testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
-  /// The newest version is refused with a message that names `path`; loading gives the one before.
+  /// Expects that the newest version is refused with a message that names `path`, and that loading
+  /// falls back to the previous one.
   void expect_found(const std::string& path) {
     EXPECT_ERROR(internal::read_version(Folder::open(newest_)), kDataLoss, path);
   }
@@ -107,7 +109,7 @@ TEST_F(Damage, EveryCutIsFound) {
   EXPECT_EQ(restored_number(folder_), 2);
 }
 
-// A large file, cut at each page.
+// Truncates a large file at each page.
 TEST_F(Damage, IsNamedByFile) {
   const Variable large(Tensor::full({600'000}, 0.5), VariableOptions{.name = "large"});
   CheckpointManager manager(Checkpoint({large}), folder_);
@@ -166,7 +168,7 @@ TEST_F(Damage, DoesNotCountAsAVersionToKeep) {
   EXPECT_EQ(manager.restore_latest()->step, 1);
   series_.save(manager, 3, 3);
   flip(folder_ + "/step_3/model.safetensors.index.json", 800);
-  EXPECT_EQ(restored_number(folder_), 1);  // still there
+  EXPECT_EQ(restored_number(folder_), 1);  // still intact
   series_.save(manager, 4, 4);
   log_.clear();
   EXPECT_EQ(restored_number(folder_), 4);  // the damaged one is known to be older
@@ -183,7 +185,7 @@ TEST_F(Damage, OfASaveThatIsRepeatedIsMended) {
   EXPECT_EQ(restored_number(folder_), 2);
 }
 
-// That is no damage: going back would lose steps in silence.
+// This is not damage: falling back would lose steps silently.
 TEST_F(Damage, IsNotWhatAnotherProgramOrALaterFormatIs) {
   Variable other(Tensor::zeros({3}), VariableOptions{.name = "other"});
   CheckpointManager manager(Checkpoint({other}), folder_);
@@ -203,7 +205,7 @@ TEST_F(Damage, IsNotWhatAnotherProgramOrALaterFormatIs) {
   EXPECT_EQ(Folder::open(newest_).names().size(), 3u);
 }
 
-// Its sequence is in the names of its files, so that versions that are saved later win over it.
+// Its sequence number is in its file names, so versions that are saved later take precedence.
 TEST_F(Damage, VersionOfEarlierFormatIsRefusedUntilLaterOneIsSaved) {
   const std::string earlier = folder_ + "/step_5";
   std::filesystem::create_directory(earlier);
@@ -239,7 +241,7 @@ TEST_F(Damage, IndexThatIsNotARegularFileIsFoundAndNothingIsDeleted) {
   EXPECT_EQ(list_checkpoints(folder_).size(), 3u);
 }
 
-// The old version's tensors are deleted after its index was read: the reader looks again.
+// The old version's tensors may be deleted after its index was read; the reader then starts over.
 TEST_F(Damage, IsNotSeenWhereVersionsAreReplacedWhileTheyAreRead) {
   constexpr std::int64_t kNumSaves = 600;
   std::atomic<bool> is_saving{true};
@@ -253,7 +255,7 @@ TEST_F(Damage, IsNotSeenWhereVersionsAreReplacedWhileTheyAreRead) {
   while (is_saving) {
     const auto number = restored_number(folder_);
     ASSERT_TRUE(number);
-    ASSERT_GE(*number, newest);  // whole, and none older than the last one
+    ASSERT_GE(*number, newest);  // complete, and not older than the previous one
     newest = *number;
   }
   EXPECT_THAT(log_.list(), testing::IsEmpty());
@@ -277,7 +279,7 @@ class DiskErrors : public testing::TestWithParam<Action> {
   std::string folder_ = fast_folder("disk");
 };
 
-// Calls from the n-th on fail, for every n: the disk stays as it is until somebody does something.
+// For every n, calls from the n-th on fail: the disk stays faulty until it is repaired.
 TEST_P(DiskErrors, LeaveTheVersionBeforeAndGoOnAfterwards) {
   const char* reasons[] = {"No space left on device", "Input/output error",
                            "Read-only file system"};
@@ -309,7 +311,7 @@ TEST_P(DiskErrors, LeaveTheVersionBeforeAndGoOnAfterwards) {
                                                               : ErrorCode::kUnavailable);
       EXPECT_THAT(found, AnyOf(1, 2));  // 2: the last sync failed, after the commit
     } else {
-      EXPECT_EQ(found, 2);  // what failed was deleting old files
+      EXPECT_EQ(found, 2);  // only deleting old files failed
     }
     series.save(manager, 3, 30);
     EXPECT_EQ(restored_number(folder_), 3);
@@ -375,16 +377,18 @@ TEST_P(DiskErrorsOnce, OfABackgroundSaveAreThrownByTheNextCall) {
     EXPECT_ERROR(series.save(manager, 2, 2), kUnavailable, "Read-only");
     manager.save(2);
     EXPECT_ERROR(manager.wait(), kUnavailable, "Read-only");
-    manager.wait();  // once is enough
+    manager.wait();  // the error is reported only once
     manager.save(2);
     EXPECT_THAT(log_.list(), testing::IsEmpty());
   }
-  EXPECT_THAT(log_.list(), testing::ElementsAre(HasSubstr("Read-only")));  // by the destructor
+  EXPECT_THAT(log_.list(), testing::ElementsAre(HasSubstr("Read-only")));  // logged by the
+                                                                           // destructor
 }
 
 INSTANTIATE_TEST_SUITE_P(Checkpoint, DiskErrorsOnce, testing::Values(Action::kNoSpace));
 
-// `ulimit -f`: the system would end the program by a signal, at the first save that is too large.
+// With `ulimit -f`, the system would end the program by a signal at the first save that exceeds the
+// limit.
 TEST_P(DiskErrorsOnce, FilesThatMayNotGrowSoLargeAreAFullDisk) {
   for (const bool asynchronous : {false, true}) {
     std::filesystem::remove_all(folder_);
@@ -410,7 +414,7 @@ TEST_P(DiskErrorsOnce, FilesThatMayNotGrowSoLargeAreAFullDisk) {
   }
 }
 
-/// What the child of the next test does. 0: as it should be; 77: this machine cannot.
+/// Runs in the child of the next test. Returns 0 on success and 77 if this machine lacks support.
 int fill_a_real_disk(const std::string& folder) {
   std::filesystem::create_directories(folder);
   if (::unshare(CLONE_NEWNS) != 0 || ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, "") != 0 ||

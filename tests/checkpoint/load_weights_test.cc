@@ -1,4 +1,4 @@
-// load_weights(): casts, the indexes of Hugging Face, names that do not match, parts of layers.
+// Tests load_weights(): casts, Hugging Face indexes, mismatched names, parts of layers.
 // SPDX-License-Identifier: Apache-2.0
 #include "core/file.h"
 #include "tests/checkpoint/saved_series.h"
@@ -19,7 +19,7 @@ Variable zeros(const std::string& name, const Shape& shape, DType dtype = DType:
   return Variable(Tensor::zeros(shape, dtype), {.name = name});
 }
 
-/// Writes a file of another program.
+/// Writes a file as another program would.
 void write(const std::string& path, const std::vector<NamedTensor>& tensors) {
   write_safetensors(path, {tensors, {{"format", "pt"}}});
 }
@@ -31,7 +31,7 @@ Tensor numbers(std::vector<float> values, DType dtype = DType::kFloat32) {
 
 TEST(LoadWeights, CastsFloatingPointTensorsToTheTypesOfVariables) {
   const std::string path = empty_folder() + "/w.safetensors";
-  // 1.5 and -2 have these values in 16 bits; 1 + 2^-10 is rounded to 1 by bfloat16.
+  // 1.5 and -2 are exact in 16 bits; bfloat16 rounds 1 + 2^-10 to 1.
   write(path, {{"a", numbers({1.5F, -2.0F}, DType::kBFloat16)},
                {"b", numbers({1.5F}, DType::kFloat16)},
                {"c", numbers({1.0009765625F})}});
@@ -47,7 +47,7 @@ TEST(LoadWeights, CastsFloatingPointTensorsToTheTypesOfVariables) {
   ASSERT_EQ(lines.size(), 1u);
   EXPECT_THAT(lines[0], HasSubstr("3 tensors of " + path + " are cast"));
   EXPECT_THAT(lines[0], HasSubstr("'a' from bfloat16 to float32; values are rounded"));
-  // Without rounding it is not a warning.
+  // An exact cast does not cause a warning.
   EXPECT_THAT(thrown::warnings_of([&] { load_weights(path, {a}, {.ignore_unknown = true}); }),
               ElementsAre());
 }
@@ -58,7 +58,7 @@ TEST(LoadWeights, RefusesIntegersForFloatingPointVariables) {
   EXPECT_INVALID(load_weights(path, {zeros("a", {1})}), "'a': expected float32 [1], got int32 [1]");
 }
 
-/// A model of two files, as Hugging Face stores it.
+/// Writes a model of two files in Hugging Face's format.
 std::string write_sharded_model() {
   const std::string folder = empty_folder();
   write(folder + "/model-00001-of-00002.safetensors",

@@ -1,4 +1,5 @@
-// safetensors files: what is written comes back, and damaged ones are refused with where and why.
+// Tests safetensors files: written files are read back, damaged ones are refused with place and
+// reason.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/checkpoint/safetensors.h"
 
@@ -13,7 +14,7 @@ using testing::ElementsAre;
 using thrown::empty_folder;
 using thrown::expect_error;
 
-/// A file with every dtype, a scalar, an empty tensor and a name with quotes and umlauts.
+/// Returns a file with every dtype, a scalar, an empty tensor and a name with quotes and umlauts.
 SafetensorsFile full_file() {
   SafetensorsFile file;
   file.tensors = {
@@ -127,7 +128,8 @@ TEST(Safetensors, RefusesNamesThatTheFormatCannotHold) {
   EXPECT_INVALID(format_safetensors({{}, {{"k", "\xC0"}}}), "'k'", "not UTF-8");
 }
 
-/// Runs a Python program that knows nothing of tutti; its output. Empty when there is no Python.
+/// Runs a Python program that is independent of tutti and returns its output; "" if Python is
+/// missing.
 std::string run_python(const std::string& program, const std::string& path) {
   const std::string script = path + ".py";
   write_file_atomically(script, program);
@@ -143,7 +145,7 @@ std::string run_python(const std::string& program, const std::string& path) {
 
 bool has_python() { return run_python("print('yes')", empty_folder() + "/try") == "yes\n"; }
 
-// An independent reader: Python's struct and json modules alone.
+// Reads with an independent reader that uses only Python's struct and json modules.
 TEST(Safetensors, IsReadByAnIndependentReader) {
   if (!has_python()) GTEST_SKIP() << "there is no python3";
   const std::string path = empty_folder() + "/out.safetensors";
@@ -177,7 +179,7 @@ for name in sorted(header):
 )");
 }
 
-// An independent writer that orders and spaces its header differently.
+// Reads files of an independent writer that orders and spaces its header differently.
 TEST(Safetensors, ReadsWhatAnIndependentWriterWrites) {
   if (!has_python()) GTEST_SKIP() << "there is no python3";
   const std::string path = empty_folder() + "/in.safetensors";
@@ -224,7 +226,7 @@ std::string file_with(const std::string& header, std::size_t num_bytes) {
   return length_bytes(header.size()) + header + std::string(num_bytes, '\0');
 }
 
-/// One tensor 'w' with these members.
+/// Returns the header of a single tensor 'w' with these members.
 std::string tensor_header(const std::string& members) { return R"({"w":{)" + members + "}}"; }
 
 struct Damage {
@@ -347,7 +349,7 @@ TEST(Safetensors, RefusesEveryPrefixOfAFile) {
   }
 }
 
-// Damage of single bytes: read as something or refused, never a crash (run with sanitizers).
+// Damage to single bytes never crashes the reader (run with sanitizers).
 TEST(Safetensors, SurvivesEveryChangedByte) {
   const std::string good = format_safetensors(small_file());
   int refused = 0;

@@ -1,4 +1,4 @@
-// A series of saves whose values tell which save they are of, and what tests of checkpoints share.
+// Series of saves whose values identify the save, and other helpers of checkpoint tests.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -23,7 +23,7 @@
 
 namespace tutti::saved_series {
 
-/// In memory where there is such a folder: thousands of saves shall not wait for a disk.
+/// Returns a folder in memory where possible, because thousands of saves would be slow on a disk.
 inline std::string fast_folder(const std::string& name) {
   const bool has_memory = ::access("/dev/shm", W_OK) == 0;
   const std::string path = (has_memory ? std::string("/dev/shm") : testing::TempDir()) + "/tutti_" +
@@ -32,7 +32,7 @@ inline std::string fast_folder(const std::string& name) {
   return path;
 }
 
-/// Variables and a counter that all have the number of the save as their value.
+/// Variables and a counter whose values all equal the number of the save.
 class Series {
  public:
   Series() {
@@ -46,7 +46,7 @@ class Series {
     weights_.assign(static_cast<double>(number));
     counts_.assign(static_cast<double>(number));
   }
-  /// The number, if all values agree on one; -1 for a mixture.
+  /// Returns the number of the save if all values agree, and -1 for a mixture.
   std::int64_t number() const {
     for (const Variable& variable : checkpoint_.variables()) {
       for (const double value : variable.value().to_doubles()) {
@@ -68,7 +68,7 @@ class Series {
   Checkpoint checkpoint_{{weights_, counts_}};
 };
 
-/// The number that a new process would find; nothing when there is no version.
+/// Returns the number that a new process would restore; nullopt if there is no version.
 inline std::optional<std::int64_t> restored_number(const std::string& folder) {
   Series series;
   CheckpointManager manager(series.checkpoint(), folder);
@@ -81,7 +81,7 @@ struct Crash {
   int num_saved = 0;      // saves that returned
 };
 
-/// Calls `save_all` in a child, which writes a byte to `done` after each save.
+/// Runs `save_all` in a child process, which writes a byte to `done` after each save.
 inline Crash crash_at(int call, file_faults::Action action, const std::string& folder,
                       const std::function<void(int done)>& save_all) {
   int done[2];

@@ -1,4 +1,5 @@
-// Versions of several files, those that several workers save and read together, indexes that lie.
+// Tests versions of several files, versions that several workers save and read together, and false
+// indexes.
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/version.h"
 
@@ -29,7 +30,7 @@ using thrown::expect_error;
 constexpr std::int64_t kElements = 30;
 const Shape kShape{10, 3};
 
-/// A part of a table whose element i is i, in values of 5 elements at most.
+/// Part of a table whose element i is i, in values of at most 5 elements.
 TensorPart part_of_table(std::int64_t first, std::int64_t end) {
   TensorPart part{"table", kShape, DType::kFloat32, first};
   for (std::int64_t i = first; i < end; i += 5) {
@@ -41,7 +42,7 @@ TensorPart part_of_table(std::int64_t first, std::int64_t end) {
   return part;
 }
 
-/// Process `index` of `count` writes its part of the table, the first one also a scalar.
+/// Writes the part of process `index` of `count`; the first process also writes a scalar.
 VersionIndex write_file(const Folder& folder, int index, int count) {
   CheckpointFile file;
   file.parts["table"] = part_of_table(kElements * index / count, kElements * (index + 1) / count);
@@ -99,7 +100,7 @@ TEST(Version, OfSeveralFilesIsReadWholeAndInOtherRanges) {
   }
 }
 
-/// Other programs find every tensor that is not cut by Hugging Face's names.
+/// Other programs find every unsplit tensor through Hugging Face's index.
 TEST(Version, HasTheIndexOfHuggingFace) {
   const Folder folder = Folder::make(empty_folder());
   commit(folder, {write_file(folder, 0, 2), write_file(folder, 1, 2)});
@@ -152,13 +153,13 @@ TEST(Version, HoldsEmptyTensorsAndEveryType) {
   }
 }
 
-/// A replacement in a good index, and parts of the error.
+/// Replacement in a valid index, and fragments of the expected error.
 struct Lie {
   std::string from, to;
   std::vector<std::string> parts;
 };
 
-// The checksum is right: the author meant it.
+// The checksum is correct, so the false entry was written on purpose.
 TEST(VersionIndex, ThatLiesIsRefused) {
   const Folder folder = Folder::make(empty_folder());
   const VersionIndex index = commit(folder, {write_file(folder, 0, 2), write_file(folder, 1, 2)});
@@ -214,7 +215,7 @@ TEST(VersionIndex, ThatLiesIsRefused) {
   }
 }
 
-// Right checksums, but the header of a file is not what the index lists: nothing is allocated.
+// The checksums are correct, but a file's header differs from the index: nothing is allocated.
 TEST(VersionIndex, ThatDoesNotFitItsFilesIsRefused) {
   const Folder folder = Folder::make(empty_folder());
   const std::vector<VersionIndex> files = {write_file(folder, 0, 2), write_file(folder, 1, 2)};
@@ -242,7 +243,7 @@ TEST(Version, IsNotCommittedWithSequenceThatReadersRefuse) {
   EXPECT_FALSE(internal::read_index(folder));
 }
 
-// A worker whose parts are all empty writes such a file.
+// A worker whose parts are all empty writes a file without tensors.
 TEST(Version, FileWithoutTensorsIsCompared) {
   const Folder folder = Folder::make(empty_folder());
   const std::string name = internal::tensor_file_name(1, 2, "");
@@ -288,7 +289,7 @@ TEST(Version, OfTheEarlierFormatIsRefusedByName) {
 
 constexpr std::int64_t kElementsOfAll = 500;
 
-/// Hands texts from thread to thread, as workers do.
+/// Exchanges texts between threads, as workers do.
 class Workers {
  public:
   explicit Workers(int count) : texts_(static_cast<std::size_t>(count)) {}
@@ -296,7 +297,7 @@ class Workers {
   WorkerOfMany self(int number) {
     return {number, [this, number](const std::string& own) { return exchange(number, own); }};
   }
-  /// From its exchange `call` (1, 2, ...) on worker `number` is gone.
+  /// Worker `number` disappears in exchange `call` (1, 2, ...).
   void lose(int number, int call) {
     lost_ = number;
     lost_at_ = call;
@@ -330,8 +331,9 @@ class Workers {
   int lost_ = -1, lost_at_ = 1 << 30;
 };
 
-/// What worker `worker` of `count` has of save `number`: a part of "cut", all elements of which are
-/// the number, and of "few", of which one has all; all have "whole" and the state.
+/// Returns what worker `worker` of `count` contributes to save `number`. "cut" is split over all
+/// workers, and all its elements are the number. One worker has all of "few". All have "whole" and
+/// the state.
 CheckpointFile values_of(int worker, int count, std::int64_t number, std::int64_t step) {
   CheckpointFile file;
   file.info.step = step;
@@ -343,13 +345,13 @@ CheckpointFile values_of(int worker, int count, std::int64_t number, std::int64_
                rest = Tensor::full({size - size / 2}, value);
   file.parts["cut"] = {"cut", Shape{20, 25}, DType::kFloat32, first, {half, rest}};
   file.tensors["whole"] = Tensor::full({7}, value);
-  const Tensor few = Tensor::full({worker == count - 1 ? 3 : 0}, value);  // the others have none
+  const Tensor few = Tensor::full({worker == count - 1 ? 3 : 0}, value);  // empty on the others
   file.parts["few"] = {"few", Shape{3}, DType::kFloat32, worker == count - 1 ? 0 : 3, {few}};
   file.parts["none"] = {"none", Shape{4, 0}, DType::kFloat32, 0, {Tensor::zeros({0})}};
   return file;
 }
 
-/// Of all workers.
+/// Saves on all workers together and returns their errors.
 std::vector<std::string> save_together(Workers& workers, const std::vector<std::string>& folders,
                                        std::int64_t number, std::int64_t step) {
   return errors_of_ranks(workers.count(), [&](int worker) {
@@ -365,7 +367,7 @@ std::vector<std::string> save_together(int count, const std::string& folder, std
                        number, step);
 }
 
-/// The number of the save that all values of the version have; -1 for a mixture.
+/// Returns the number of the save if all values of the version agree, and -1 for a mixture.
 std::int64_t number_in(const CheckpointFile& file) {
   const std::int64_t number = file.states.at("number").as_int();
   for (const char* name : {"cut", "few", "whole"}) {
@@ -376,7 +378,7 @@ std::int64_t number_in(const CheckpointFile& file) {
   return number;
 }
 
-/// Of the newest version, which must be whole; nothing when there is none.
+/// Returns the number of the newest version, which must be complete; nullopt if there is none.
 std::optional<std::int64_t> newest_number(const std::string& folder) {
   std::optional<std::int64_t> number;
   const auto run = internal::Folder::open_if_there(folder);
@@ -401,7 +403,7 @@ TEST(InParts, AFileOfEachWorkerIsOneVersion) {
     EXPECT_EQ(newest_number(folder), count);
     const Json shown = describe_checkpoint(folder + "/step_5");
     const auto num_tensor_files = static_cast<std::size_t>(count == 1 ? 1 : count + 1);
-    EXPECT_EQ(shown.at("files").as_array().size(), num_tensor_files + 1);  // and the state
+    EXPECT_EQ(shown.at("files").as_array().size(), num_tensor_files + 1);  // plus the state
     EXPECT_EQ(shown.at("tensors").as_array().size(), 4u);
     EXPECT_EQ(num_files(folder), num_tensor_files + 3);  // folder, index, state
   }
@@ -438,7 +440,7 @@ TEST(InParts, AnErrorOfOneWorkerIsThatOfAllAndTheVersionBeforeStays) {
   Workers workers(2);
   const auto errors = errors_of_ranks(2, [&](int worker) {
     CheckpointFile file = values_of(worker, 2, 2, 2);
-    if (worker == 1) file.parts["\xFF"] = file.parts["few"];  // no name for a file
+    if (worker == 1) file.parts["\xFF"] = file.parts["few"];  // not a valid file name
     internal::save_version(folder, file, {}, workers.self(worker));
   });
   EXPECT_THAT(errors, Each(AllOf(HasSubstr("worker 1: "), HasSubstr("not UTF-8"))));
@@ -453,10 +455,10 @@ TEST(InParts, AWorkerThatIsLostLeavesTheVersionBefore) {
     Workers workers(3);
     workers.lose(2, call);
     const auto errors = save_together(workers, {folder, folder, folder}, 1 + call, 2);
-    // The fourth exchange tells of a commit.
+    // The commit is announced in the fourth exchange.
     EXPECT_EQ(newest_number(folder), call < 4 ? 1 : 1 + call);
     EXPECT_THAT(errors, Each(call < 5 ? "worker 2 is gone" : ""));
-    // During the second exchange a worker may still write into the folder that worker 0 removes.
+    // During the second exchange, a worker may still write into the folder that worker 0 removes.
     const bool may_be_left = call == 2;
     EXPECT_TRUE(may_be_left || std::filesystem::exists(folder + "/step_2") == (call >= 4));
   }
@@ -500,11 +502,11 @@ struct ReadBack {
   std::vector<std::optional<CheckpointFile>> files;
 };
 
-/// Each worker of `count` wants its part of "cut".
+/// Each worker of `count` reads its part of "cut".
 ReadBack read_together(const std::vector<std::string>& folders, const std::string& name,
                        bool must_be_shared) {
   const auto count = static_cast<int>(folders.size());
-  Workers workers(count), texts(count);  // from_writer is another way
+  Workers workers(count), texts(count);  // from_writer has exchanges of its own
   ReadBack back;
   back.files.resize(folders.size());
   back.errors = errors_of_ranks(count, [&](int worker) {
@@ -561,7 +563,8 @@ TEST(InParts, AWorkerThatDoesNotSeeTheVersionIsNamedOrGetsWhatWorker0Reads) {
 TEST(InParts, ADamagedPartIsNamedByAllWithTheWorkersThatWantedIt) {
   const std::string folder = empty_folder();
   EXPECT_THAT(save_together(4, folder, 6, 1), Each(""));
-  const std::string file = folder + "/step_1/model-00004-of-00005.safetensors";  // of worker 2
+  const std::string file = folder + "/step_1/model-00004-of-00005.safetensors";  // belongs to
+                                                                                 // worker 2
   std::string bytes = read_file(file);
   bytes.back() = static_cast<char>(bytes.back() ^ 1);
   write_file_atomically(file, bytes);
@@ -593,7 +596,7 @@ TEST(InParts, AllEndWhenWorker0FindsNothingOrFails) {
 constexpr int kNumSaves = 3;
 constexpr std::int64_t kSteps[kNumSaves] = {1, 2, 2};
 
-/// The saves of all workers, which end before a call of one of them.
+/// Saves on all workers together; the process ends before a call of one of them.
 void save_all(const std::string& folder, int done) {
   for (int i = 0; i < kNumSaves; ++i) {
     if (save_together(2, folder, i + 1, kSteps[i]) != std::vector<std::string>(2)) ::_exit(1);
@@ -615,7 +618,7 @@ TEST_P(InPartsCrashes, LeaveTheVersionBeforeOrTheNewOne) {
     const std::int64_t found = newest_number(folder).value_or(0);
     EXPECT_GE(found, crash.num_saved);
     EXPECT_LE(found, crash.num_saved + 1);
-    EXPECT_THAT(save_together(2, folder, 99, 99), Each(""));  // the next run goes on
+    EXPECT_THAT(save_together(2, folder, 99, 99), Each(""));  // the next run continues
     EXPECT_EQ(newest_number(folder), 99);
     for (const CheckpointVersion& version : list_checkpoints(folder)) {
       EXPECT_EQ(version.state, VersionState::kWhole) << version.problem;
