@@ -1,4 +1,5 @@
-// Public functions on plain buffers and tensors, the threads of one process, and packed tensors.
+// Tests the public functions on plain buffers and tensors, the threads of one process, and packed
+// tensors.
 // SPDX-License-Identifier: Apache-2.0
 
 #include <atomic>
@@ -26,7 +27,7 @@ std::vector<ReplicaBuffer> buffers_of(std::vector<Floats>& values) {
   return buffers;
 }
 
-/// Says what it was given; supports SUM of float32 alone.
+/// Records its arguments; supports only SUM of float32.
 class Recorder final : public CrossDeviceOps {
  public:
   std::string_view name() const override { return "recorder"; }
@@ -128,7 +129,7 @@ TEST(BufferCollectives, OverlappingMemoryNamesTheReplicas) {
                  "output of replica 0");
   const std::vector<ReplicaBuffer> same = {inputs[0], inputs[0]};
   EXPECT_INVALID(ops->all_reduce_in_place(ReduceOp::kSum, same), "overlaps", "0 and 1");
-  // Beside each other is apart.
+  // Adjacent buffers do not overlap.
   std::vector<ReplicaBuffer> halves = {inputs[0], inputs[0]};
   halves[0].count = halves[1].count = 2;
   halves[1].data += 8;
@@ -223,7 +224,7 @@ TEST(TensorCommunication, TensorsAndSlicesOfRanks) {
     expect(sum.to_doubles() == std::vector<double>(4, 3.0), "all_reduce");
     const Tensor copy = broadcast(mine, Tensor::full({3}, r), 2);
     expect(copy.to_doubles() == std::vector<double>(3, 2.0), "broadcast");
-    // Rank r brings r rows.
+    // Rank r contributes r rows.
     const Tensor rows = all_gather(mine, Tensor::full({rank, 2}, r));
     expect(rows.to_doubles() == std::vector<double>{1, 1, 2, 2, 2, 2}, "all_gather");
     const IndexedSlices slices{Tensor::full({1, 2}, r), Tensor::from<std::int64_t>({1}, {4}),

@@ -1,4 +1,5 @@
-// The canonical tree against a literal reading of its definition, its parts, and sparse sums by it.
+// Tests the canonical tree against a literal implementation of its definition, and sparse sums that
+// use it.
 // SPDX-License-Identifier: Apache-2.0
 
 #include <algorithm>
@@ -23,7 +24,7 @@ std::vector<std::vector<T>> random_inputs(std::size_t replicas, std::size_t coun
   for (std::size_t r = 0; r < replicas; ++r) {
     const RandomStream stream(RandomKey{11, kUserPurpose, r});
     for (std::size_t i = 0; i < count; ++i) {
-      // Magnitudes far apart, so that another order gives other bits.
+      // Magnitudes differ widely, so that another order of additions changes the bits.
       inputs[r][i] = static_cast<T>(stream.normal(i) * std::pow(10.0, (r * 3 + i) % 7));
     }
   }
@@ -49,7 +50,7 @@ TEST(CanonicalTree, AddsInRoundsOfNeighboursWhateverTheBlocks) {
 }
 
 TEST(CanonicalTree, AnotherOrderWouldShow) {
-  // The test above would be worth nothing if the sum from left to right had the same bits.
+  // The test above proves something only if a sum from left to right has other bits.
   const auto inputs = random_inputs<float>(8, 100);
   const auto sums = tree_sums(inputs);
   int different = 0;
@@ -104,7 +105,7 @@ TEST(CanonicalTree, MeanDividesByTheNumberOfValues) {
   const Tensor mean = reduce_tensors_along_tree(ReduceOp::kMean, integers, {});
   EXPECT_EQ(mean.dtype(), DType::kFloat32);  // true division
   expect_tensor(mean, {2}, {1.5, 16777216.0});
-  // The sum, 180,000, is beyond float16, which ends at 65,504.
+  // The sum, 180,000, exceeds float16's maximum of 65,504.
   const std::vector<Tensor> halves(3, Tensor::full({2}, 60000, DType::kFloat16));
   const Tensor of_halves = reduce_tensors_along_tree(ReduceOp::kMean, halves, {});
   EXPECT_EQ(of_halves.dtype(), DType::kFloat16);
@@ -136,7 +137,7 @@ TEST(CanonicalNodes, AreTheLargestWholeSubtreesOfReplicasThatAreThere) {
   EXPECT_EQ(node_pairs(0, 3, 6), (Pairs{{0, 2}, {2, 1}}));
   EXPECT_EQ(node_pairs(3, 3, 6), (Pairs{{3, 1}, {4, 2}}));
   EXPECT_EQ(node_pairs(1, 6, 8), (Pairs{{1, 1}, {2, 2}, {4, 2}, {6, 1}}));
-  // The right edge: 4 and 5 are a whole subtree of six replicas, of eight they are half of one.
+  // At the right edge, 4 and 5 form a whole subtree of six replicas, but only half of one of eight.
   EXPECT_EQ(node_pairs(4, 1, 5), (Pairs{{4, 1}}));
   EXPECT_EQ(node_pairs(2, 3, 5), (Pairs{{2, 2}, {4, 1}}));
   EXPECT_THROW(canonical_nodes(3, 2, 4), Error);
@@ -144,9 +145,9 @@ TEST(CanonicalNodes, AreTheLargestWholeSubtreesOfReplicasThatAreThere) {
   EXPECT_THROW(canonical_nodes(0, 0, 4), Error);
 }
 
-// Every way to cut V replicas into three consecutive workers gives the bits of one process.
+// Every partition of V replicas into three consecutive workers gives the bits of one process.
 TEST(CanonicalNodes, CombineToTheBitsOfTheWholeTree) {
-  constexpr std::size_t kCount = 9001;  // several blocks, and a part of one
+  constexpr std::size_t kCount = 9001;  // several blocks and a partial one
   for (int replicas = 1; replicas <= 9; ++replicas) {
     const auto values = random_inputs<float>(static_cast<std::size_t>(replicas), kCount);
     std::vector<const std::byte*> inputs;
@@ -175,7 +176,7 @@ TEST(CanonicalNodes, CombineToTheBitsOfTheWholeTree) {
                             reinterpret_cast<std::byte*>(partials[n].data()), kCount);
           partial_inputs.push_back(reinterpret_cast<const std::byte*>(partials[n].data()));
         }
-        // In place, in the last part.
+        // Combines in place, in the last part.
         combine_nodes(ReduceOp::kSum, DType::kFloat32, nodes, partial_inputs,
                       reinterpret_cast<std::byte*>(partials.back().data()), kCount);
         ASSERT_EQ(partials.back(), expected)
@@ -238,7 +239,7 @@ TEST(Combine, KeepsTheSidesOfSignedZerosAndLetsNaNWin) {
             reinterpret_cast<const std::byte*>(&b), reinterpret_cast<std::byte*>(&out), 1);
     return out;
   };
-  EXPECT_FALSE(std::signbit(result(ReduceOp::kMin, zero, minus)));  // equal: the left one
+  EXPECT_FALSE(std::signbit(result(ReduceOp::kMin, zero, minus)));  // equal: the left one wins
   EXPECT_TRUE(std::signbit(result(ReduceOp::kMax, minus, zero)));
   for (const ReduceOp op : kEveryOp) {
     EXPECT_TRUE(std::isnan(result(op, nan, 1.0f))) << op;
@@ -301,7 +302,7 @@ void expect_bits_of_the_dense_sum(std::size_t replicas, const Shape& dense_shape
   std::vector<IndexedSlices> slices;
   std::vector<Tensor> dense;
   for (std::size_t r = 0; r < replicas; ++r) {
-    const auto rows = static_cast<std::int64_t>(r % 3 == 1 ? 0 : 20 + r);  // some bring nothing
+    const auto rows = static_cast<std::int64_t>(r % 3 == 1 ? 0 : 20 + r);  // some have no rows
     slices.push_back(random_slices<T>(r + 1, rows, dense_shape));
     dense.push_back(slices.back().to_dense());
   }
@@ -319,7 +320,7 @@ TEST(SparseSum, HasTheBitsOfTheDenseSumAndAddsDuplicatesInOrder) {
     expect_bits_of_the_dense_sum<double>(replicas, {50, 2, 2});
     expect_bits_of_the_dense_sum<float>(replicas, {7});
   }
-  // 1e8 + 1 - 1e8 is 0 from left to right in float, and 1 if the large ones meet first.
+  // 1e8 + 1 - 1e8 is 0 from left to right in float, and 1 if the large values meet first.
   const IndexedSlices first = rows_of({1e8f, 1.0f, -1e8f}, {2, 2, 2}, {4, 1});
   const IndexedSlices second = rows_of({5.0f, 7.0f}, {0, 2}, {4, 1});
   const std::vector<IndexedSlices> both = {first, second};

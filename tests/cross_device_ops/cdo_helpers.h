@@ -1,4 +1,4 @@
-// What tests of cross-device operations share: devices, values of replicas, operations by name.
+// Helpers for tests of cross-device operations: devices, values of replicas, operations by name.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -22,7 +22,7 @@ using testing::expect_error;
 using testing::expect_same_bits;
 using testing::expect_tensor;
 
-/// The operations that every build has; later ones may have been registered by other tests.
+/// The operations of every build; other tests may have registered more.
 inline const std::vector<std::string> kBuiltinOps = {
     "canonical", "hierarchical_copy", "reduction_to_one_device", "ring", "halving_doubling", "tree",
     "auto"};
@@ -42,7 +42,7 @@ inline std::unique_ptr<CrossDeviceOps> make_op(const std::string& name, int num_
                                 Group{num_replicas, 0, cpus(num_replicas)});
 }
 
-/// values[r] on cpu:r, each a float32 scalar.
+/// Returns values[r] on cpu:r, each a float32 scalar.
 inline PerReplica<Gradient> scalars(const std::vector<double>& values) {
   std::vector<Gradient> result;
   for (std::size_t r = 0; r < values.size(); ++r) {
@@ -51,7 +51,7 @@ inline PerReplica<Gradient> scalars(const std::vector<double>& values) {
   return PerReplica<Gradient>(std::move(result));
 }
 
-/// Rows of float32; `values` is row-major.
+/// Returns rows of float32; `values` is row-major.
 inline IndexedSlices rows_of(const std::vector<float>& values,
                              const std::vector<std::int64_t>& indices, const Shape& dense_shape,
                              Device device = {}) {
@@ -60,7 +60,7 @@ inline IndexedSlices rows_of(const std::vector<float>& values,
           Tensor::from<std::int64_t>({n}, indices, device), dense_shape};
 }
 
-/// slices[r] on cpu:r.
+/// Returns slices[r] on cpu:r.
 inline PerReplica<Gradient> sparse(const std::vector<IndexedSlices>& slices) {
   std::vector<Gradient> result;
   for (std::size_t r = 0; r < slices.size(); ++r) {
@@ -82,8 +82,8 @@ inline Device device_of_value(const Gradient& gradient) {
   return gradient.is_slices() ? gradient.slices().values.device() : gradient.dense().device();
 }
 
-/// Sums the values of replicas element by element: "in each round neighbour 2i+1 is added to 2i, an
-/// odd last one passes up".
+/// Sums the values of replicas elementwise: "in each round neighbour 2i+1 is added to 2i, an odd
+/// last one passes up".
 template <class T>
 std::vector<T> tree_sums(std::vector<std::vector<T>> values) {
   while (values.size() > 1) {
@@ -104,8 +104,7 @@ inline Communicator& of(const Communicators& all, int rank) {
   return *all[static_cast<std::size_t>(rank)];
 }
 
-/// Runs body(communicator) on a thread per rank of a group in this process; returns what each
-/// threw.
+/// Runs body(communicator) on a thread per rank of an in-process group; returns the error of each.
 template <class Body>
 std::vector<std::string> errors_of_communicators(int size, const CommunicatorOptions& options,
                                                  const Body& body) {
@@ -119,7 +118,7 @@ template <class Body>
 std::vector<std::string> errors_of_communicators(int size, const Body& body) {
   return errors_of_communicators(size, {}, body);
 }
-/// Same as errors_of_communicators(), but expects that none throws.
+/// Same as errors_of_communicators(), but expects no error.
 template <class Body>
 void expect_on_communicators(int size, const CommunicatorOptions& options, const Body& body) {
   EXPECT_THAT(errors_of_communicators(size, options, body), ::testing::Each(std::string()));

@@ -1,4 +1,4 @@
-// What ranks tell each other: headers of calls, and values by way of rank 0.
+// Tests the exchange between ranks: headers of calls, and values relayed by rank 0.
 // SPDX-License-Identifier: Apache-2.0
 #include "cross_device_ops/collective_header.h"
 
@@ -118,7 +118,7 @@ TEST(CollectiveHeader, ACallThatIsRefusedTellsWhy) {
             "root from 0 to 2, got 7");
   EXPECT_EQ(got.difference(sample()), Mismatch::kArguments);
   EXPECT_NE(got.fingerprint(), sample().fingerprint());
-  EXPECT_EQ(got.difference(refused), std::nullopt);  // alike
+  EXPECT_EQ(got.difference(refused), std::nullopt);  // equal
   EXPECT_EQ(got.fingerprint(), refused.fingerprint());
   CollectiveHeader later = refused;
   ++later.sequence;
@@ -139,7 +139,7 @@ TEST(CollectiveHeader, DamagedBytesAreRefused) {
     EXPECT_THAT(data_loss_of(bytes), HasSubstr("no such")) << place;
   }
   bytes = good;
-  std::fill(bytes.begin() + 76, bytes.end(), std::byte{'a'});  // texts without an end
+  std::fill(bytes.begin() + 76, bytes.end(), std::byte{'a'});  // texts without a terminator
   EXPECT_THAT(data_loss_of(bytes), HasSubstr("no such text"));
 }
 

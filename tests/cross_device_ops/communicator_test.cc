@@ -1,4 +1,4 @@
-// Collectives of ranks on plain memory: sums, order, deadlines, aborts, calls that differ.
+// Tests collectives of ranks on plain memory: sums, order, deadlines, aborts, mismatched calls.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cross_device_ops/communicator.h"
 
@@ -104,7 +104,7 @@ TEST(Communicator, ListsAreCombinedAsOneByEveryAlgorithm) {
 }
 
 TEST(Communicator, ListsOfManyBuffersAreReducedBetweenThreads) {
-  constexpr std::size_t kBuffers = 700, kCount = 33;  // more than a rank shows to the others
+  constexpr std::size_t kBuffers = 700, kCount = 33;  // more than a rank's slot lists
   expect_on_communicators(3, {}, [](Communicator& mine) {
     std::vector<std::vector<float>> buffers(kBuffers);
     std::vector<Elements> list;
@@ -164,7 +164,7 @@ TEST(Communicator, CompressionIsRefusedWhereItWouldRoundTwiceOrCannotBe) {
 
 TEST(Communicator, MeanOf16BitNumbersIsRoundedOnce) {
   expect_on_communicators(3, [&](Communicator& mine) {
-    // The sum, 90000, is too large for float16.
+    // The sum, 90000, exceeds float16's maximum.
     std::vector<Float16> own(5, Float16(30000.0f));
     mine.all_reduce(ReduceOp::kMean, std::span(own));
     EXPECT_EQ(static_cast<float>(own[4]), 30000.0f);
@@ -206,7 +206,7 @@ TEST(Communicator, GroupsWorkAtOnceAndApart) {
     const auto half = mine.group(is_even ? std::vector{0, 2, 4} : std::vector{1, 3});
     const auto others = mine.group(rank == 4 ? std::vector<int>{} : std::vector{0, 1, 2, 3});
     EXPECT_EQ(others == nullptr, rank == 4);
-    // Each half at its own pace.
+    // The two halves run at different speeds.
     for (int i = 0; i < (is_even ? 20 : 35); ++i) {
       std::vector<int> sum = {rank};
       half->all_reduce(ReduceOp::kSum, std::span(sum));
@@ -327,7 +327,7 @@ TEST(Communicator, TheLastCallsAreKept) {
                                   HasSubstr("communicator_test.cc"), HasSubstr("done")));
 }
 
-// Each rank makes the call that `calls` gives for it; all must get an error with `kind`.
+// Each rank calls `calls` with its own arguments; all must get an error with `kind`.
 template <class Calls>
 void expect_mismatch(const std::string& kind, const Calls& calls) {
   for (const int size : {2, 3, 5}) {
@@ -340,7 +340,7 @@ void expect_mismatch(const std::string& kind, const Calls& calls) {
                                    HasSubstr("rank 0 calls"), HasSubstr("rank 1 calls"),
                                    HasSubstr("communicator_test.cc:"))))
         << kind;
-    // Nothing works afterwards, and says why.
+    // Every later call fails with the reason.
     const auto later = errors_of_ranks(size, [&](int rank) { of(all, rank).barrier(); });
     EXPECT_THAT(later, Each(HasSubstr("collective mismatch (" + kind + ")"))) << kind;
   }
@@ -413,9 +413,9 @@ TEST(CommunicatorMismatch, WhatAllRanksMayNotAskForIsRefusedAndTheyGoOn) {
   EXPECT_THAT(errors, Each(std::string()));
 }
 
-/// What a rank must not ask for, whatever the others do.
+/// Call that is invalid on one rank, whatever the others do.
 struct WrongCall {
-  const char* reason;  // as it reaches the others
+  const char* reason;  // as reported to the other ranks
   void (*call)(Communicator& own, bool wrong, Floats a, Floats b);
 };
 
@@ -426,7 +426,7 @@ const WrongCall kWrongCalls[] = {
      [](Communicator& c, bool wrong, Floats a, Floats b) {
        c.reduce(ReduceOp::kSum, a, b, wrong ? -1 : 0, {.name = "kernel"});
      }},
-    // The calls are alike but for the memory.
+    // The calls differ only in their memory.
     {"input and output overlap; expected the same memory where the call can work in place",
      [](Communicator& c, bool wrong, Floats a, Floats b) {
        c.all_reduce(ReduceOp::kSum, a.first(6), wrong ? a.subspan(3, 6) : b.first(6));
@@ -484,7 +484,7 @@ TEST(CommunicatorMismatch, InvalidArgumentsOfOneRankFailOnAll) {
                                    HasSubstr("rank 1 calls"), HasSubstr("which it refuses: "),
                                    HasSubstr(wrong.reason), HasSubstr("communicator_test.cc:"));
         EXPECT_THAT(errors, Each(is_told)) << algorithm;
-        // Nothing works afterwards, and says why.
+        // Every later call fails with the reason.
         const auto later = errors_of_ranks(size, [&](int rank) { of(all, rank).barrier(); });
         EXPECT_THAT(later, Each(is_told)) << algorithm;
       }
@@ -553,11 +553,11 @@ TEST(CommunicatorMismatch, AReasonOfTheCallersOwnReachesTheOthers) {
                                  HasSubstr("which it refuses: no numbers left; xxx"))));
 }
 
-/// What one rank calls while all others call something else; parts of 4 floats of each.
+/// Call that one rank makes while the others make another one; 4 floats per rank.
 struct Plain {
   const char* name;
   void (*call)(Communicator& own, Floats a, Floats b);
-  bool is_of_last = false;  // of two ranks that is 1
+  bool is_of_last = false;  // the last rank is the root; redundant for two ranks
 };
 const Plain kPlain[] = {
     {"all_reduce", [](Communicator& c, Floats a,
@@ -577,9 +577,8 @@ const Plain kPlain[] = {
     {"barrier", [](Communicator& c, Floats, Floats) { c.barrier(); }},
 };
 
-/// Messages of both have the same lengths, so nothing but the headers can tell; a rank that gets a
-/// result of the other call is worse than one that waits. `who`: a bit for each rank that makes
-/// `one`.
+/// The messages of both calls have the same lengths, so only the headers can reveal the mismatch; a
+/// wrong result is worse than a wait. `who` has a bit for each rank that calls `one`.
 void expect_no_result(const char* algorithm, int size, unsigned who, const Plain& one,
                       const Plain& other) {
   const auto errors =

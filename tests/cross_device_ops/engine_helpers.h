@@ -1,4 +1,4 @@
-// What tests of engines over messages share: ranks as threads, calls, bytes sent by schedule.
+// Helpers for tests of message engines: ranks as threads, calls, bytes sent by a schedule.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -28,7 +28,7 @@ using Transports = std::vector<std::shared_ptr<Transport>>;
 using testing::in;
 using testing::late;
 
-/// body(rank) on a thread each; what it threw, by rank.
+/// Runs body(rank) on a thread per rank; returns the errors by rank.
 inline std::vector<std::optional<Error>> on_ranks(int size, const std::function<void(int)>& body) {
   std::vector<std::optional<Error>> errors(static_cast<std::size_t>(size));
   std::vector<std::unique_ptr<Thread>> threads;
@@ -51,7 +51,7 @@ inline void expect_no_errors(const std::vector<std::optional<Error>>& errors) {
   }
 }
 
-/// Elements of any dtype at any alignment, as doubles.
+/// Elements of any dtype at any alignment, read and written as doubles.
 class TypedBytes {
  public:
   TypedBytes(DType dtype, std::size_t count, std::size_t offset = 0)
@@ -98,7 +98,7 @@ class TypedBytes {
   std::vector<std::byte> bytes_;
 };
 
-/// A call with its header, as the communicator makes it.
+/// Call with its header, as the communicator builds it.
 struct TestCall {
   Collective collective = Collective::kAllReduce;
   ReduceOp op = ReduceOp::kSum;
@@ -145,8 +145,8 @@ inline TestCall all_reduce_call(TypedBytes& data, ReduceOp op = ReduceOp::kSum) 
           .outputs = {data.elements()}};
 }
 
-/// MessageRun adds one header per call (kEncodedHeaderBytes), and a message of its own for it
-/// unless greets_with_data().
+/// Messages and elements that a schedule sends. MessageRun adds a header per call
+/// (kEncodedHeaderBytes), in a message of its own unless greets_with_data().
 struct Traffic {
   std::size_t messages = 0;
   std::size_t elements = 0;

@@ -1,4 +1,5 @@
-// Collectives over messages among threads: bits, segments, bytes sent, mismatches, missing ranks.
+// Tests collectives over messages between threads: bits, segments, bytes sent, mismatches, missing
+// ranks.
 // SPDX-License-Identifier: Apache-2.0
 #include "cross_device_ops/algorithms/algorithm.h"
 #include "tests/cross_device_ops/engine_helpers.h"
@@ -15,7 +16,7 @@ using internal::Mismatch;
 
 constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct};
 
-/// body(engine) on every rank's thread.
+/// Runs body(engine) on each rank's thread.
 void with_engines(std::string_view algorithm, int size,
                   const std::function<void(CollectiveEngine&)>& body) {
   const Transports transports = in_process_transports(size);
@@ -65,7 +66,8 @@ TEST(MessageEngine, AllGatherInPlaceAmongMoreRanksThanReceivesArePosted) {
   }
 }
 
-/// Magnitudes far apart, signed zeros: another order of operands gives other bits.
+/// Widely different magnitudes and signed zeros, so that another order of operands changes the
+/// bits.
 const std::vector<std::vector<double>>& wild_values() {
   static const auto values = [] {
     std::vector<std::vector<double>> all(11, std::vector<double>(20'011));
@@ -182,7 +184,7 @@ TEST(MessageEngine, GroupsWorkAtOnceFromSeveralThreads) {
   constexpr int kSize = 6;
   for (const std::string& name : message_algorithms()) {
     const Transports transports = in_process_transports(kSize);
-    // Two threads per rank: one for its group of the even or odd ranks, one for its pair.
+    // Each rank has two threads: one for its group of even or odd ranks, one for its pair.
     std::vector<std::unique_ptr<CollectiveEngine>> engines;
     for (const auto& transport : transports) engines.push_back(message_engine(transport, name));
     expect_no_errors(on_ranks(2 * kSize, [&](int thread) {
@@ -224,7 +226,7 @@ TEST(MessageEngine, NamesAndGrades) {
                "canonical, ring, halving_doubling");
 }
 
-/// Every rank makes `call`, but `wrong` another one, which differs in `kind`.
+/// Every rank makes `call` except `wrong`, whose call differs in `kind`.
 void run_with_mismatch(CollectiveEngine& engine, Mismatch kind, Collective collective, bool wrong) {
   TypedBytes input(DType::kFloat32, 300), output(DType::kFloat32, 300);
   TypedBytes longer(DType::kFloat32, 301), wider(DType::kFloat64, 300);
@@ -298,7 +300,7 @@ TEST(MessageEngine, EveryOperationSeesAnotherOneOrName) {
     const auto collective = static_cast<Collective>(number);
     if (collective == Collective::kAllGather || collective == Collective::kReduceScatter ||
         collective == Collective::kAllToAll) {
-      continue;  // below: they need counts
+      continue;  // need counts; tested below
     }
     for (const Mismatch kind : {Mismatch::kOperation, Mismatch::kName}) {
       for (int wrong = 0; wrong < kSize; ++wrong) {
@@ -329,14 +331,14 @@ TEST(MessageEngine, PartsOfAnotherLengthAreAMismatchOnAllRanks) {
           TestCall call{.collective = collective, .dtype = DType::kInt32, .count = 10 * n};
           call.counts.assign(n, 10);
           call.receive_counts.assign(n, 10);
-          if (rank == wrong) call.counts[n / 2] = 11;  // all_to_all: sends one too many
+          if (rank == wrong) call.counts[n / 2] = 11;  // all_to_all: sends one element too many
           call.inputs = {all.input()};
           call.outputs = {out.elements()};
           CollectiveHeader header = call.header(rank, 0);
           if (collective != Collective::kAllToAll) {
             header.count += rank == wrong ? 1 : 0;
           } else if (rank == wrong && n / 2 == static_cast<std::size_t>(rank)) {
-            call.receive_counts[n / 2] = 11;  // to itself it is no mismatch
+            call.receive_counts[n / 2] = 11;  // a rank's part for itself cannot mismatch
           }
           engine->run(call.call(), header, late());
         });
@@ -383,7 +385,7 @@ void expect_missing_is_named(const LonelyGroup& group, int rank) {
 
 TEST(MessageEngine, ARankThatNeverComesIsNamedByAllOthers) {
   std::vector<LonelyGroup> groups;
-  std::vector<std::pair<std::size_t, int>> ranks;  // of which group
+  std::vector<std::pair<std::size_t, int>> ranks;  // (index of the group, rank)
   for (const std::string& name : message_algorithms()) {
     for (const auto& [size, missing] : {std::pair{2, 1}, {3, 0}, {5, 2}, {5, 3}}) {
       for (int r = 0; r < size; ++r) {
@@ -392,7 +394,7 @@ TEST(MessageEngine, ARankThatNeverComesIsNamedByAllOthers) {
       groups.push_back({name, size, missing, in_process_transports(size)});
     }
   }
-  // All at once: they wait most of the time.
+  // The groups run concurrently, because they mostly wait.
   expect_no_errors(on_ranks(static_cast<int>(ranks.size()), [&](int i) {
     const auto& [group, rank] = ranks[static_cast<std::size_t>(i)];
     expect_missing_is_named(groups[group], rank);
@@ -405,7 +407,7 @@ TEST(MessageEngine, ARankThatComputesAnswersAndIsNamed) {
     const auto engine = message_engine(transports[static_cast<std::size_t>(rank)], "tree");
     TypedBytes data(DType::kFloat32, 100);
     if (rank != 1) return all_reduce_call(data).run(*engine, 0, in(std::chrono::seconds(1)));
-    // What a thread of its communicator does while its main thread computes.
+    // Does what a communicator's thread does while its main thread computes.
     for (int i = 0; i < 200; ++i) {
       engine->tend([] { return std::string("is in no collective"); });
       Clock::system().sleep_for(std::chrono::milliseconds(10));
@@ -422,7 +424,7 @@ TEST(MessageEngine, ARankThatComputesAnswersAndIsNamed) {
 TEST(MessageEngine, WhereaboutsAreWhatRanksSayOfThemselves) {
   const Transports transports = in_process_transports(4);
   Event asked;
-  expect_no_errors(on_ranks(3, [&](int rank) {  // rank 3 says nothing
+  expect_no_errors(on_ranks(3, [&](int rank) {  // rank 3 does not answer
     const auto engine = message_engine(transports[static_cast<std::size_t>(rank)], "ring");
     if (rank > 0) {
       while (!asked.wait_until(in(std::chrono::milliseconds(5)))) {
@@ -431,7 +433,7 @@ TEST(MessageEngine, WhereaboutsAreWhatRanksSayOfThemselves) {
       return;
     }
     std::vector<std::vector<std::string>> answers;
-    for (int i = 0; i < 2; ++i) {  // twice: the answer of one question is not that of the next
+    for (int i = 0; i < 2; ++i) {  // twice: answers to one request must not reach the next
       answers.push_back(engine->whereabouts(in(std::chrono::seconds(1))));
     }
     asked.set();

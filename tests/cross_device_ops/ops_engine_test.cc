@@ -1,4 +1,5 @@
-// Communicators over an operation that spans processes: headers by messages, data by the operation.
+// Tests communicators over an operation that spans processes: headers by messages, data by the
+// operation.
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
@@ -28,7 +29,7 @@ Floats iota(std::size_t count, int first) {
   return values;
 }
 
-/// body(communicator) on a thread per rank, which share a store and nothing else.
+/// Runs body(communicator) on a thread per rank; the threads share only a store.
 void run_ranks(int size, const CommunicatorOptions& options,
                const std::function<void(Communicator&)>& body) {
   const auto store = std::make_shared<InProcessStore>();
@@ -62,7 +63,7 @@ void expect_all_collectives(Communicator& ranks) {
   ranks.all_reduce(ReduceOp::kSum, list);
   EXPECT_EQ(small[0], static_cast<float>(size));
   EXPECT_EQ(large, Floats(1000, static_cast<float>(2 * size)));
-  // What the plugin does not support.
+  // A dtype and operation that the plugin does not support.
   std::vector<double> doubles(3, me);
   ranks.all_reduce(ReduceOp::kMax, std::span(doubles));
   EXPECT_EQ(doubles, std::vector<double>(3, size - 1));
@@ -83,7 +84,7 @@ void expect_all_collectives(Communicator& ranks) {
   Floats expected(3, 0);
   for (int r = 1; r < size; ++r) expected.push_back(static_cast<float>(r));
   EXPECT_EQ(all, expected);
-  // One rank has nothing to say, and memory begins anywhere.
+  // One rank contributes nothing, and the memory is unaligned.
   std::vector<std::size_t> few(n, 1);
   few[0] = 0;
   std::vector<std::byte> raw(4 * n + 1);
@@ -133,7 +134,7 @@ TEST(OpsEngine, AnAbortOfOneRankEndsTheOperationOfTheOthers) {
   run_ranks(3, {.algorithm = plugin("store")}, [](Communicator& ranks) {
     Floats values(5, 1);
     ranks.all_reduce(ReduceOp::kSum, std::span(values));
-    // Rank 0 aborts once the others have their first sum; they may be on their way to the second.
+    // Rank 0 aborts once the others have their first sum; they may already be in the second.
     expect_error(ErrorCode::kAborted, {"the disk is full"}, [&] {
       ranks.barrier();
       if (ranks.rank() == 0) ranks.abort(Error(ErrorCode::kInternal, "the disk is full"));
@@ -179,7 +180,7 @@ TEST(OpsEngine, OperationsOfOneProcessAndGroupsWithoutTransportAreRefused) {
       kNotFound, "'nonsense'");
 }
 
-/// Adds over messages of the group's transport, in the order of the ranks, and notes what it sees.
+/// Sums over messages of the group's transport, in rank order, and records its calls.
 class MessageSum final : public CrossDeviceOps {
  public:
   struct Seen {
@@ -206,7 +207,7 @@ class MessageSum final : public CrossDeviceOps {
       MutexLock lock(seen_.mutex);
       seen_.buffers.emplace_back(own.id, own.name);
     }
-    // The same tags as the headers have, were they not the operation's own.
+    // These tags equal those of the headers, but belong to the operation's own messages.
     constexpr std::uint64_t kTag = 0;
     const auto ranks = static_cast<std::size_t>(transport_->size());
     std::vector<Floats> values(ranks, Floats(own.count));

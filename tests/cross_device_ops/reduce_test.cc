@@ -1,4 +1,4 @@
-// Reductions and concatenations of values of replicas, and what operations refuse and name.
+// Tests reductions and concatenations of values of replicas, and the errors of operations.
 // SPDX-License-Identifier: Apache-2.0
 
 #include <cmath>
@@ -35,7 +35,8 @@ void expect_scalar_on(const PerReplica<Gradient>& results, const std::vector<Dev
   }
 }
 
-// The three kinds of destination: all replicas, where another value lives, a device by name.
+// Returns the three kinds of destination: all replicas, the device of another value, a named
+// device.
 std::vector<std::vector<Device>> destinations_of(int num_replicas) {
   return {cpus(num_replicas), {cpu(9)}, {Device::parse("cpu:7")}};
 }
@@ -250,7 +251,7 @@ TEST(CrossDeviceOps, BroadcastCopiesToEachDestination) {
 using internal::kAheadBytes;
 using internal::reduce_to_all;
 
-/// Values of some ranks, with one more at each end that nobody may touch.
+/// Values of several ranks, with a guard element at each end that must not change.
 template <class T>
 std::vector<std::vector<T>> values_of_ranks(std::size_t ranks, std::size_t count) {
   std::vector<std::vector<T>> values(ranks);
@@ -282,7 +283,7 @@ void expect_the_trees_bits(std::size_t ranks, std::size_t count, std::size_t ahe
 }
 
 TEST(ReduceToAll, AskingForMemoryAheadChangesNoBit) {
-  for (std::size_t ranks = 2; ranks <= 9; ++ranks) {  // 9: not in registers
+  for (std::size_t ranks = 2; ranks <= 9; ++ranks) {  // 9 do not fit in registers
     for (const std::size_t count : {0u, 1u, 7u, 8u, 15u, 16u, 17u, 1003u, 5000u}) {
       for (const std::size_t ahead : {std::size_t{0}, kAheadBytes}) {
         expect_the_trees_bits<float>(ranks, count, ahead);
@@ -319,7 +320,7 @@ TEST(HalfReduction, EveryAlgorithmRoundsTheFloatSumOnce) {
           expect_same_bits(ops->all_reduce(op, PerReplica<Tensor>(values))[0], expected);
         }
       }
-      // The ring has its own order of additions, but rounds once, too: as its sum of floats.
+      // The ring adds in its own order, but like its sum of floats rounds only once.
       const auto ring = make_op("ring", replicas);
       expect_same_bits(
           ring->all_reduce(ReduceOp::kSum, PerReplica<Tensor>(values))[0],
@@ -343,7 +344,7 @@ Tensor gather_copies(const Tensor& value, int copies, int axis, Device destinati
   return ops->gather(ops->broadcast(value, cpus(copies)), axis, destination);
 }
 
-/// ones([1, r + 1]) for replica r, or its transpose.
+/// Returns ones([1, r + 1]) for replica r, or its transpose.
 PerReplica<Tensor> uneven_ones(int replicas, int uneven_axis) {
   std::vector<Tensor> values;
   for (int r = 0; r < replicas; ++r) {
@@ -587,7 +588,7 @@ TEST_P(ProcessWaits, NoWakeUpIsLostWhetherItComesEarlyOrLate) {
   constexpr int kRounds = 400;
   const auto play = [&](int own) {
     for (int i = own; i < kRounds; i += 2) {
-      // Some answers come at once, some when the other has gone to sleep.
+      // Some replies are immediate, some come after the other thread has gone to sleep.
       if (i % 50 == 0) Clock::system().sleep_for(std::chrono::milliseconds(1));
       ASSERT_TRUE(wait.wait_until(
           in(std::chrono::milliseconds(20000)), [&] { return turn.load() == i; }, [] {}));

@@ -1,4 +1,5 @@
-// Names of operations, those of users and of plugins, the fallback, "auto" and communicators.
+// Tests names of operations, registered operations and plugins, the fallback, "auto" and
+// communicators.
 // SPDX-License-Identifier: Apache-2.0
 
 #include <algorithm>
@@ -21,7 +22,7 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-/// Sums replicas pairwise in a tree, then copies the result back. CPU float32 only.
+/// Sums replicas pairwise in a tree, then copies the result back. Supports only float32 on the CPU.
 class TreeSum final : public CrossDeviceOps {
  public:
   TreeSum(std::string name, int& calls) : name_(std::move(name)), calls_(calls) {}
@@ -49,7 +50,7 @@ class TreeSum final : public CrossDeviceOps {
   int& calls_;
 };
 
-/// Registers a TreeSum that counts its calls in a variable of the process.
+/// Registers a TreeSum that counts its calls in a static variable, and returns that.
 int& register_tree_sum(const std::string& name) {
   static int counters[8];
   static std::size_t used = 0;
@@ -77,7 +78,7 @@ TEST(CrossDeviceOpsRegistry, UserOperationIsCalled) {
       ReduceOp::kSum, std::vector<PerReplica<Gradient>>{scalars({1, 2, 3, 4, 5})});
   EXPECT_EQ(calls, 1);
   for (const Gradient& sum : sums[0]) expect_tensor(sum.dense(), {}, {15});
-  // MEAN comes from SUM and a division that the base class makes.
+  // The base class computes MEAN as a SUM and a division.
   expect_tensor(ops->reduce(ReduceOp::kMean, scalars({1, 2, 3, 4, 5}), cpu(0)).dense(), {}, {3});
   EXPECT_EQ(calls, 2);
 }
@@ -162,7 +163,7 @@ TEST(CrossDeviceOpsRegistry, TheFactoryIsToldTheGroupAndTheOptions) {
   EXPECT_EQ(options.bytes_per_pack, 77);
 }
 
-/// Registers "configurable" once; returns the options that its factory got last.
+/// Registers "configurable" once; returns the options that its factory received last.
 const Json& options_of_configurable() {
   static Json seen;
   static int calls = 0;
@@ -204,14 +205,14 @@ TEST(CrossDeviceOpsRegistry, UnknownAndUnreadableOptionsAreRefused) {
                    "name=value", text);
   }
   EXPECT_INVALID(make_cross_device_ops("configurable", {}, "{\"k\":"), "plugin options");
-  // Of communicators, too.
+  // The same holds for communicators.
   for (const char* const algorithm : {"canonical", "ring", "auto"}) {
     EXPECT_INVALID(in_process_communicators(2, {.algorithm = algorithm, .plugin_options = "k=1"}),
                    "has no option 'k'");
   }
 }
 
-/// What a new "auto" chooses, and what it writes into the log.
+/// Returns the algorithm that a new "auto" chooses, and its log output.
 std::pair<const internal::Algorithm*, std::string> choice_of(const internal::CallShape& call,
                                                              DType dtype, Medium medium) {
   set_log_level(LogLevel::kDebug);
@@ -324,7 +325,7 @@ TEST(CommunicationOptionsTest, MergeTakesNonDefaultFields) {
   EXPECT_TRUE(merged.strict);
   EXPECT_EQ(a.merged_with({}), a);
   EXPECT_EQ(CommunicationOptions{}.merged_with(a), a);
-  EXPECT_EQ(a.bytes_per_pack, 7);  // operands stay as they were
+  EXPECT_EQ(a.bytes_per_pack, 7);  // the operands are unchanged
   EXPECT_EQ(b.timeout, std::nullopt);
 }
 
@@ -357,7 +358,7 @@ TEST(CommunicationOptionsTest, MpiWithoutMpirunAndNcclForCpusAreRefused) {
   try {
     build_cross_device_ops(nccl, Group{2, 0, cpus(2)});
     ADD_FAILURE() << "expected an error";
-  } catch (const Error& error) {  // of a build with NCCL, or of one without
+  } catch (const Error& error) {  // with or without NCCL in the build
     EXPECT_TRUE(error.code() == kInvalid || error.code() == ErrorCode::kUnimplemented);
     EXPECT_THAT(error.message(), HasSubstr("nccl: "));
     EXPECT_THAT(error.message(), HasSubstr("canonical"));
@@ -380,11 +381,11 @@ std::vector<float> sums_of(const std::string& name, int replicas, DType dtype = 
 TEST(Plugin, IsAnOperationLikeAnyOther) {
   const std::string name = load_cross_device_ops_plugin(path_of("good"));
   EXPECT_EQ(name, "plugin_good");
-  EXPECT_EQ(load_cross_device_ops_plugin(path_of("good")), name);  // again: the same
+  EXPECT_EQ(load_cross_device_ops_plugin(path_of("good")), name);  // loading again
   EXPECT_THAT(registered_cross_device_ops(), Contains(name));
   EXPECT_EQ(sums_of(name, 3), (std::vector<float>{6, 6, 6}));
   EXPECT_EQ(make_op(name, 2)->determinism(), Determinism::kRunToRun);
-  // What it does not support is done without it.
+  // An unsupported dtype falls back to other means.
   EXPECT_EQ(sums_of(name, 2, DType::kInt32), (std::vector<float>{3, 3}));
   EXPECT_EQ(sums_of(name, 2, DType::kFloat16), (std::vector<float>{3, 3}));
 }
@@ -427,7 +428,7 @@ TEST(Plugin, TablesOfOtherVersionsAreReadByTheirSize) {
   const std::string newer = load_cross_device_ops_plugin(path_of("newer"));
   EXPECT_EQ(make_op(newer, 2)->determinism(), Determinism::kRunToRun);
   EXPECT_EQ(sums_of(newer, 2), (std::vector<float>{3, 3}));
-  // From before plugins could span processes.
+  // A plugin from before plugins could span processes.
   const std::string one_process = load_cross_device_ops_plugin(path_of("one_process"));
   const auto op = make_op(one_process, 2);
   EXPECT_EQ(sums_of(one_process, 2), (std::vector<float>{3, 3}));
@@ -505,7 +506,7 @@ using internal::carry_out_unchecked;
 
 constexpr int kProcesses = 2, kReplicas = 2, kMembers = kProcesses * kReplicas;
 
-// As two processes of two replicas each would: threads that share nothing but the store.
+// Runs two processes of two replicas each as threads that share only the store.
 void run_processes(const std::string& name, const CommunicationOptions& options,
                    const std::function<void(CrossDeviceOps&, int)>& body) {
   const auto store = std::make_shared<InProcessStore>();
@@ -525,7 +526,7 @@ ReplicaBuffer buffer_of(std::vector<T>& values) {
   return {reinterpret_cast<std::byte*>(values.data()), values.size(), dtype_of<T>(), {}};
 }
 
-// A process's part of a call: as many values per replica as given, member m's are 10m, 10m+1, ...
+// One process's arguments: `count` values per replica; those of member m are 10m, 10m+1, ...
 struct Lists {
   Lists(int first, std::size_t count) : lists(kReplicas) {
     for (int i = 0; i < kReplicas; ++i) {
@@ -652,7 +653,7 @@ TEST(PluginBetweenProcesses, ItNeedsTheGroupsStore) {
   EXPECT_INVALID(build_cross_device_ops(make_cross_device_ops(name), {4, 0, cpus(2)}),
                  "plugin_store", "key-value store", "Group::store");
   EXPECT_ERROR(make_op(name, 2), kFailedPrecondition,
-               "the group has no store");  // one process: it may do without, this one does not
+               "the group has no store");  // optional for one process, but this plugin needs it
 }
 
 }  // namespace tutti::registry_test

@@ -1,4 +1,4 @@
-// Schedules of all algorithms: on symbols, and on the buffers of one process.
+// Tests schedules of all algorithms on symbols, and on the buffers of one process.
 // SPDX-License-Identifier: Apache-2.0
 #include <bit>
 #include <bitset>
@@ -21,18 +21,21 @@ using internal::find_algorithm;
 using internal::make_schedule;
 using internal::Schedule;
 
-// Schedules run on symbols instead of numbers: what was combined with what, and who knew of whom.
+// Schedules run on symbols instead of numbers: which values were combined, and which ranks knew of
+// each other.
 
-using Symbol = int;  // 0: nothing was ever written here
+using Symbol = int;  // 0: never written
 
-/// A value is a leaf (rank, element), or two values combined, left and right.
+/// Set of expressions: a value is a leaf (rank, element) or a combination of two values, left and
+/// right.
 class Symbols {
  public:
   Symbol leaf(int rank, std::size_t element) {
     return number_of({-1 - rank, static_cast<int>(element)});
   }
   Symbol combined(Symbol left, Symbol right) { return number_of({left, right}); }
-  /// "In each round neighbour 2i+1 is added to 2i, an odd last one passes up."
+  /// Combines in a literal way: "In each round neighbour 2i+1 is added to 2i, an odd last one
+  /// passes up."
   Symbol by_rounds(std::vector<Symbol> values) {
     while (values.size() > 1) {
       std::vector<Symbol> next;
@@ -44,7 +47,7 @@ class Symbols {
     }
     return values[0];
   }
-  /// How often each rank's element occurs; other elements count as rank -1.
+  /// Returns how often each rank's element occurs; leaves of other elements count as rank -1.
   std::map<int, int> leaves(Symbol symbol, std::size_t element) const {
     std::map<int, int> result;
     collect(symbol, element, result);
@@ -75,16 +78,16 @@ class Symbols {
   std::vector<std::pair<int, int>> parts_;
 };
 
-using Knowledge = std::bitset<64>;  // of the ranks that are known to have verified
+using Knowledge = std::bitset<64>;  // ranks known to have verified
 
 struct Rank {
   std::vector<Symbol> input, output, scratch;
   Knowledge verified;
-  std::size_t next = 0;  // step
+  std::size_t next = 0;  // index of the next step
   std::vector<bool> heard_from;
 };
 
-/// All ranks of a call; run() with messages that carry symbols and knowledge.
+/// All ranks of a call. run() exchanges messages that carry symbols and knowledge.
 class SymbolicRun {
  public:
   SymbolicRun(Symbols& symbols, std::vector<internal::Schedule> schedules)
@@ -152,7 +155,7 @@ class SymbolicRun {
         lanes_[r * size() + peer].push_back({read(rank, step.range), rank.verified});
         break;
       case StepKind::kVerify:
-        // A header that comes with data has come when the data was received.
+        // A header that travels with data must have arrived when the data was received.
         if (internal::greets_with_data(schedules_[left], static_cast<int>(r))) {
           EXPECT_TRUE(rank.heard_from[left]) << "rank " << r << " verifies too early";
         }
@@ -246,7 +249,7 @@ void expect_all_combined(Symbols& symbols, const Algorithm& algorithm, int size,
   }
 }
 
-// n - 1 are enough: equality of neighbours is handed on around the ring of ranks.
+// n - 1 suffice: agreement between neighbours propagates around the ring.
 void expect_everybody_verified(const SymbolicRun& run, std::size_t at_least) {
   for (const Rank& rank : run.ranks) ASSERT_GE(rank.verified.count(), at_least);
 }
@@ -296,7 +299,7 @@ TEST(Schedules, ReduceBringsTheTreesResultToEveryRoot) {
       for (int r = 0; r < shape.size; ++r) {
         Rank& rank = run.ranks[static_cast<std::size_t>(r)];
         rank.input = leaves_of(symbols, r, shape.count);
-        if (r == shape.root) rank.output.resize(shape.count);  // the others have none
+        if (r == shape.root) rank.output.resize(shape.count);  // empty on the other ranks
       }
       run.run();
       const Algorithm canonical = *find_algorithm("canonical");
@@ -411,12 +414,14 @@ TEST(Schedules, BarrierHearsOfEveryRank) {
     const CallShape shape = shape_of(Collective::kBarrier, size, 0);
     SymbolicRun run(symbols, schedules_of(*find_algorithm("tree"), shape));
     run.run();
-    // A verified rank has heard of its left neighbour, so n - 1 of them have heard of all.
+    // A verified rank has heard from its left neighbour, so n - 1 verified ranks have heard from
+    // all.
     expect_everybody_verified(run, static_cast<std::size_t>(size) - 1);
   }
 }
 
-// The formulas that open the sources, for counts that divide: bytes and messages of all_reduce.
+// Formulas from the heads of the sources for counts that divide evenly: bytes and messages of
+// all_reduce.
 struct Cost {
   std::size_t messages;
   std::size_t elements;
@@ -467,7 +472,7 @@ Cost formula(std::string_view name, std::size_t n, std::size_t r, std::size_t co
       cost.messages += larger / p * segments(count / larger);
       cost.elements += count / p;
     }
-    if (first + p < n) {  // there is a smaller block
+    if (first + p < n) {  // the last block is smaller
       cost.messages += segments(count / p);
       cost.elements += count / p;
     }
@@ -479,7 +484,7 @@ Cost formula(std::string_view name, std::size_t n, std::size_t r, std::size_t co
 TEST(Schedules, AllReduceCostsWhatItsSourceSays) {
   for (const Algorithm& algorithm : algorithms()) {
     for (const std::size_t n : {2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 33}) {
-      // Pieces of halving and slices divide, at multiples of 64 bytes, into one or several
+      // Chunks of halving and slices divide evenly at multiples of 64 bytes, into one or several
       // segments.
       for (const std::size_t count : {n * 32 * 16, n * 32 * 64}) {
         CallShape shape = shape_of(Collective::kAllReduce, static_cast<int>(n), count);
