@@ -338,9 +338,7 @@ TEST(Checkpoint, WarnsWhenTrainingGoesOnUnderAnotherFingerprint) {
   const thrown::LogLines log(LogLevel::kWarning);
   Checkpoint().save(path);
   EXPECT_EQ(Checkpoint().restore(path).numerics, numerics_fingerprint());
-  write_file_atomically(path,
-                        format_safetensors({{}, {{"tutti_format", "1"}}}));  // from a version that
-                                                                             // did not record it
+  write_file_atomically(path, format_safetensors({{}, {{"tutti_format", "1"}}}));  // not recorded
   Checkpoint().restore(path);
   EXPECT_THAT(log.list(), ElementsAre());
   write_file_atomically(

@@ -381,8 +381,7 @@ TEST_P(DiskErrorsOnce, OfABackgroundSaveAreThrownByTheNextCall) {
     manager.save(2);
     EXPECT_THAT(log_.list(), testing::IsEmpty());
   }
-  EXPECT_THAT(log_.list(), testing::ElementsAre(HasSubstr("Read-only")));  // logged by the
-                                                                           // destructor
+  EXPECT_THAT(log_.list(), testing::ElementsAre(HasSubstr("Read-only")));  // by the destructor
 }
 
 INSTANTIATE_TEST_SUITE_P(Checkpoint, DiskErrorsOnce, testing::Values(Action::kNoSpace));

@@ -563,8 +563,7 @@ TEST(InParts, AWorkerThatDoesNotSeeTheVersionIsNamedOrGetsWhatWorker0Reads) {
 TEST(InParts, ADamagedPartIsNamedByAllWithTheWorkersThatWantedIt) {
   const std::string folder = empty_folder();
   EXPECT_THAT(save_together(4, folder, 6, 1), Each(""));
-  const std::string file = folder + "/step_1/model-00004-of-00005.safetensors";  // belongs to
-                                                                                 // worker 2
+  const std::string file = folder + "/step_1/model-00004-of-00005.safetensors";  // of worker 2
   std::string bytes = read_file(file);
   bytes.back() = static_cast<char>(bytes.back() ^ 1);
   write_file_atomically(file, bytes);
