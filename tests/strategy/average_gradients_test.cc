@@ -1,4 +1,4 @@
-// The mean of towers' gradients, against direct means and all_reduce.
+// Compares the mean of towers' gradients with direct means and all_reduce.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/reduction/average_gradients.h"
 

@@ -1,4 +1,4 @@
-// Summing gradients over replicas in buckets.
+// Tests summing gradients over replicas in buckets.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/reduction/bucket_plan.h"
 
@@ -20,7 +20,7 @@
 
 namespace tutti::strategy_tests {
 namespace {
-/// Variables of odd sizes, some larger than a slice.
+/// Returns variables of odd sizes, some larger than a slice.
 std::vector<Variable> make_variables(Strategy& strategy, const std::string& prefix = "v") {
   const auto scope = strategy.scope();
   std::vector<Variable> variables;
@@ -32,7 +32,7 @@ std::vector<Variable> make_variables(Strategy& strategy, const std::string& pref
   return variables;
 }
 
-/// What replica r gives for variable i: the same in every strategy.
+/// Returns replica r's gradient for variable i, which is equal in every strategy.
 Tensor gradient_of(const Variable& variable, std::size_t i, int r, Device device) {
   return random_uniform(variable.shape(),
                         RandomKey{1, kUserPurpose, i, static_cast<std::uint64_t>(r), 0}, -1.0, 1.0,
@@ -46,7 +46,7 @@ std::vector<Gradient> reduce_in_replica(std::span<const Variable> variables) {
   });
 }
 
-/// The sum along the canonical tree, element by element.
+/// Sums along the canonical tree, element by element.
 template <class T>
 std::vector<T> tree_sum(const std::vector<std::vector<T>>& replicas) {
   std::vector<std::vector<T>> level = replicas;
@@ -121,7 +121,7 @@ TEST_P(ReducerLayouts, CanonicalSumsHaveTheBitsOfTheTree) {
   }
 }
 
-/// Adds along the tree, and counts how often it is asked to.
+/// Adds along the tree and counts its calls.
 class CountedSums final : public CrossDeviceOps {
  public:
   CountedSums(bool sliceable, std::atomic<int>& calls) : sliceable_(sliceable), calls_(calls) {}
@@ -147,7 +147,7 @@ class CountedSums final : public CrossDeviceOps {
   std::atomic<int>& calls_;
 };
 
-/// The bytes of all sums of a step with 3 replicas, replica by replica.
+/// Returns the bytes of all sums of a step with 3 replicas, replica by replica.
 std::vector<std::byte> sums_by(const std::string& name) {
   LocalStrategyOptions options = on_cpus(3);
   options.cross_device_ops = make_cross_device_ops(name);
@@ -183,7 +183,7 @@ TEST(BucketReducer, CallsTheNamedOperationAlsoIfItIsCanonicalAndSliceable) {
   }
 }
 
-/// What `step` has had the strategy's operation combine.
+/// Returns how many bytes the strategy's operation combines during `step`.
 std::uint64_t bytes_reduced_in(Strategy& strategy, const std::function<void()>& step) {
   const std::uint64_t before = strategy.cross_device_ops().bytes_reduced();
   step();
@@ -303,7 +303,7 @@ TEST(BucketReducer, AggregatedVariablesAreSumsOfTheOperation) {
               EXPECT_EQ(numbers(read.value()), (std::vector<double>{3, 6, 9, 12}));
             }),
             3 * 16);
-  // Means weighted by the numbers of updates, 1, 2 and 3, are sums of float64.
+  // Means weighted by the numbers of updates (1, 2 and 3) are float64 sums.
   strategy->run([&] {
     for (int update = 0; update < replica_number(); ++update) read.assign_add(vec({0, 0, 0, 0}));
   });
@@ -342,7 +342,7 @@ TEST(BucketReducer, OneWorkerCallsTheOperationThatItLogs) {
   MultiWorkerOptions options{.local = on_cpus(2)};
   options.local.cross_device_ops = make_cross_device_ops("counted_alone");
   MultiWorkerMirroredStrategy strategy(std::move(in_process_communicators(1).front()), options);
-  EXPECT_EQ(strategy.reduction_name(), "counted_sums");  // what the operation calls itself
+  EXPECT_EQ(strategy.reduction_name(), "counted_sums");  // the operation's own name
   const std::vector<Variable> variables = make_variables(strategy);
   strategy.run([&] { (void)reduce_in_replica(variables); });
   EXPECT_GT(calls, 0);
@@ -380,11 +380,11 @@ TEST(BucketReducer, EachBucketHasOneIdAndNameInAllSteps) {
   }
   strategy.run([&] { (void)reduce_in_replica(variables); });
   EXPECT_EQ(seen, first);
-  // Other variables of the same names and sizes.
+  // Other variables with equal names and sizes.
   const std::vector<Variable> others = make_variables(strategy);
   strategy.run([&] { (void)reduce_in_replica(others); });
   EXPECT_EQ(seen.size(), 2 * first.size());
-  // What does not repeat has neither.
+  // An operation without reproducible results has neither.
   build_cross_device_ops(options.cross_device_ops, {2, 0, {Device{}, Device{}}})
       ->all_reduce(ReduceOp::kSum, PerReplica<Tensor>({Tensor(1.0f), Tensor(2.0f)}));
   EXPECT_EQ(seen[0], (std::set<std::string>{" float32 1"}));
@@ -406,10 +406,10 @@ TEST(BucketReducer, AResultOfAnEarlierStepDoesNotChange) {
 
 TEST(BucketReducer, MissingGradientsAreNoneOrZeros) {
   auto strategy = mirrored(3);
-  static int repetition = 0;  // a warning is given once in the life of a process
+  static int repetition = 0;  // each warning is logged once per process
   const std::string prefix = concat("missing_", repetition++, "_");
   const std::vector<Variable> variables = make_variables(*strategy, prefix);
-  // Variable 0 has none anywhere, as those that are never ready; variable 2 on replica 1 alone.
+  // Variable 0 has no gradient on any replica; variable 2 has one only on replica 1.
   const auto reduce = [&] {
     GradientReducer& reducer = *GradientReducer::current();
     reducer.begin(variables);

@@ -1,5 +1,5 @@
-// Checkpoints that any strategy restores, and those of variables that are sharded over workers, of
-// which each saves its shards.
+// Tests checkpoints that any strategy restores, and those of variables sharded over workers, each
+// of which saves its own shards.
 // SPDX-License-Identifier: Apache-2.0
 #include <filesystem>
 
@@ -35,8 +35,8 @@ std::string empty_folder() {
   return path;
 }
 
-/// Weights of sizes that shards do not divide, one of them too small for some replicas to have any,
-/// with Adam's slots, and a moving mean and a count with a value per replica.
+/// Program state with weights that shards do not divide evenly (one is too small for some
+/// replicas), Adam's slots, and a moving mean and a count with a value per replica.
 struct Training {
   explicit Training(Strategy& strategy)
       : strategy_(strategy),
@@ -85,8 +85,7 @@ struct Training {
   Adam optimizer;
 };
 
-/// Calls its argument with a new strategy, in each worker where there are several, and returns
-/// their errors.
+/// Calls its argument with a new strategy, once per worker, and returns the errors.
 using Runner = std::function<std::vector<std::string>(const std::function<void(Strategy&)>&)>;
 
 Runner alone(std::function<std::unique_ptr<Strategy>()> make) {
@@ -99,7 +98,7 @@ Runner workers(std::vector<int> replicas, int stage = 3) {
   return [=](const auto& body) { return run_sharded(replicas, stage, body); };
 }
 
-/// Each strategy of one process, no strategy, and several workers.
+/// Returns every strategy of one process, no strategy, and several workers, by name.
 std::map<std::string, Runner> all_runners() {
   std::map<std::string, Runner> runners;
   runners["none"] = [](const auto& body) {
@@ -119,7 +118,7 @@ std::map<std::string, Runner> all_runners() {
   return runners;
 }
 
-/// Hash that must be the same on all workers. Thread-safe.
+/// Hash that must be equal on all workers. Thread-safe.
 class CommonHash {
  public:
   void expect(const std::string& own) {
@@ -137,7 +136,7 @@ class CommonHash {
   std::string hash_ TUTTI_GUARDED_BY(mutex_);
 };
 
-/// Saves in the background and continues to train. Returns the hash of what was saved.
+/// Saves in the background while training continues. Returns the hash of the saved values.
 std::string train_and_save(const Runner& runner, const std::string& folder,
                            std::optional<bool> sharded = std::nullopt) {
   CommonHash saved;
@@ -148,7 +147,7 @@ std::string train_and_save(const Runner& runner, const std::string& folder,
     CheckpointManager manager(training.checkpoint(), folder,
                               {.asynchronous = true, .sharded = sharded});
     manager.save(2);
-    training.train(2);  // not part of it
+    training.train(2);  // must not affect the snapshot
     manager.wait();
     manager.restore_latest({.strict = true});
     saved.expect(training.hash());
@@ -156,7 +155,7 @@ std::string train_and_save(const Runner& runner, const std::string& folder,
   return saved.get();
 }
 
-/// Restores and trains one more step. Returns the hash of what was restored.
+/// Restores and trains one more step. Returns the hash of the restored values.
 std::string restored_hash(const Runner& runner, const std::string& folder) {
   CommonHash restored, trained;
   expect_no_error(runner([&](Strategy& strategy) {
@@ -172,7 +171,7 @@ std::string restored_hash(const Runner& runner, const std::string& folder) {
   return restored.get();
 }
 
-/// Tensor files and the state.
+/// Returns the names of the tensor files and of the state.
 std::vector<std::string> files_in(const std::string& version) {
   std::vector<std::string> names;
   const Json contents = describe_checkpoint(version);
@@ -208,7 +207,7 @@ TEST(CheckpointInParts, HasTheValuesOfMirroredAndOneFileInOneProcess) {
        std::map<std::string, std::size_t>{{"a", 2}, {"b", 4}, {"c", 4}, {"d", 2}, {"e", 2}}) {
     EXPECT_EQ(files_in(concat(folder, "/", name, "/step_2")).size(), files) << name;
   }
-  // In one process it is the file of mirrored, which every program reads.
+  // In one process, the file equals that of MirroredStrategy, which every program reads.
   const auto tensors = [&](const char* name) {
     return describe_checkpoint(concat(folder, "/", name, "/step_2")).at("files").dump();
   };
@@ -282,7 +281,7 @@ TEST(CheckpointInParts, ADamagedPartIsNamedAndAllGoBackToTheVersionBefore) {
       bytes.back() = static_cast<char>(bytes.back() ^ 1);
       write_file_atomically(path, bytes);
     }
-    (void)training.hash();  // after the damage: a call of all
+    (void)training.hash();  // collective; runs after the damage
     const auto info = manager.restore_latest();
     EXPECT_EQ(info->step, 1);
     EXPECT_EQ(training.hash(), first);
@@ -305,7 +304,7 @@ TEST(CheckpointInParts, ThatDoesNotFitChangesNothing) {
     more.add_state("new", {[] { return Json(1); }, [](const Json&) {}});
     EXPECT_THROW(CheckpointManager(more, folder).restore_latest(), Error);
     EXPECT_EQ(training.hash(), before);
-    // Fails half way: what was taken over is set back, without a call of the others.
+    // Fails halfway: values already taken over are reset, without a collective.
     Checkpoint fails = training.checkpoint();
     bool refuses = true;
     fails.add_tensors("fails", {[] { return std::vector<NamedTensor>(); },

@@ -1,4 +1,4 @@
-// all_reduce and all_gather inside replicas, with gradients.
+// Tests all_reduce and all_gather inside replicas, with gradients.
 // SPDX-License-Identifier: Apache-2.0
 #include <array>
 #include <mutex>
@@ -22,7 +22,7 @@ Tensor matrix(const Shape& shape, const std::vector<float>& values) {
   return Tensor::from<float>(shape, values, ReplicaContext::current().device());
 }
 
-/// The elements are those of `pattern`, over and over.
+/// Expects the elements of `pattern`, repeated.
 void expect_repeats(const Tensor& tensor, const Shape& shape, const std::vector<double>& pattern) {
   EXPECT_EQ(tensor.shape(), shape);
   std::vector<double> expected;
@@ -32,7 +32,7 @@ void expect_repeats(const Tensor& tensor, const Shape& shape, const std::vector<
   EXPECT_EQ(numbers(tensor), expected);
 }
 
-/// Replica r's number (r + 1) * `width` times, for each replica.
+/// Returns, for each replica r, the value r + 1, `width` times.
 std::vector<double> numbers_of_replicas(int replicas, int width) {
   std::vector<double> values;
   for (int r = 0; r < replicas; ++r) {
@@ -185,7 +185,7 @@ TEST_P(CollectivesOfAll, DenseAndSparseValuesKeepTheCallersOrder) {
   }
 }
 
-/// Which values came to each of two devices, in their order.
+/// Values that reached each of two devices, in order.
 struct Launches {
   Mutex mutex;
   std::array<std::vector<float>, 2> of_device;
@@ -195,8 +195,8 @@ Launches& launches() {
   return one;
 }
 
-/// Another operation whose launches are delayed, so that two calls at once would come to device 0
-/// as 1, 2 and to device 1 as 2, 1.
+/// Operation with delayed launches: two concurrent calls would reach device 0 as 1, 2 and device 1
+/// as 2, 1.
 class DelayedOps final : public CrossDeviceOps {
  public:
   DelayedOps(const std::string& name, const Group& group)
@@ -236,7 +236,7 @@ void register_delayed_ops() {
   });
 }
 
-// NCCL: tests/gpu_ops/reductions_test.cc.
+// For NCCL, see tests/gpu_ops/reductions_test.cc.
 TEST(Collectives, LaunchesOfTwoThreadsReachAllDevicesInOneOrder) {
   register_delayed_ops();
   for (const char* ops : {"delayed_canonical", "delayed_ring"}) {

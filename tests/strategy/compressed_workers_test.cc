@@ -1,4 +1,4 @@
-// Gradients of several workers that travel in 16 bits.
+// Tests gradients of several workers that are sent in 16 bits.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/strategy/worker_threads.h"
 #include "tutti/core/random.h"
@@ -13,8 +13,8 @@ LocalStrategyOptions compressed_on_cpus(int replicas, WireCompression compressio
   return options;
 }
 
-/// The sums of three steps, in which each replica gives the same gradient: what rounding kept back
-/// comes later. More than a block of elements.
+/// Returns the sums of three steps in which each replica gives the same gradient: rounding errors
+/// are carried over. The gradients exceed a block of elements.
 std::vector<double> sums_of_three_steps(Strategy& strategy) {
   const auto scope = strategy.scope();
   const std::vector<Variable> variables{Variable(Tensor::zeros({9'001}), {.name = "w"})};
@@ -45,7 +45,7 @@ TEST(CompressedWorkers, CompressedGradientsHaveTheBitsOfOneProcess) {
       }
       MirroredStrategy one_process(compressed_on_cpus(total, compression));
       const std::vector<double> expected = sums_of_three_steps(one_process);
-      EXPECT_NE(expected, sums_of_three_steps(*mirrored(1, total)));  // it rounds
+      EXPECT_NE(expected, sums_of_three_steps(*mirrored(1, total)));  // compression rounds
       for (const Between between : {Between::kMemory, Between::kMessages}) {
         EXPECT_THAT(results_of_workers(options, sums_of_three_steps, between),
                     ::testing::Each(expected))
@@ -55,7 +55,7 @@ TEST(CompressedWorkers, CompressedGradientsHaveTheBitsOfOneProcess) {
   }
 }
 
-/// What worker 0 sends in three steps.
+/// Returns how many bytes worker 0 sends in three steps.
 std::uint64_t bytes_of_three_steps(WireCompression compression) {
   auto transports = in_process_transports(2, false);
   const std::shared_ptr<Transport> first = transports[0];

@@ -1,5 +1,5 @@
-// Device scopes and strategies: who places variables, where replicas start, what an empty step
-// costs.
+// Tests device scopes and strategies: placement of variables, devices of replicas, cost of an empty
+// step.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/device_scope.h"
 
@@ -41,10 +41,10 @@ TEST(StrategyDeviceScopes, StrategyPlacementOverridesDeviceScopes) {
   const DeviceScope inside("/job:localhost/device:CPU:5");
   const Variable variable(zeros_for);
   EXPECT_THAT(variable.storage().devices(), ElementsAre(on_cpu(0), on_cpu(1)));
-  EXPECT_EQ(Tensor::zeros({2}).device(), on_cpu(5));  // other values: where the scope says
+  EXPECT_EQ(Tensor::zeros({2}).device(), on_cpu(5));  // other values follow the scope
 }
 
-// The servers' turn goes on: ps0, ps1, ps0.
+// The round robin over servers continues: ps0, ps1, ps0.
 TEST(StrategyDeviceScopes, RoundRobinOverServersContinues) {
   const auto strategy = parameter_server(1);
   const auto scope = strategy->scope();
@@ -65,7 +65,7 @@ TEST(StrategyDeviceScopes, OptimizersUpdateWhereVariablesAre) {
     variables.emplace_back(Tensor::full({2}, 1.0), VariableOptions{.name = device});
   }
   SgdOptions options{.learning_rate = 0.5, .momentum = 0.9};
-  options.clipping.global_clipnorm = 1.0;  // a number made of all devices' gradients
+  options.clipping.global_clipnorm = 1.0;  // needs the gradients of all devices
   Sgd optimizer(variables, options);
   const DeviceScope elsewhere("cpu:4");
   GradientTape tape;
@@ -78,8 +78,8 @@ TEST(StrategyDeviceScopes, OptimizersUpdateWhereVariablesAre) {
   EXPECT_EQ(variables[1].value().device(), on_cpu(2));
 }
 
-// Ten thousand steps (a Session.run that has nothing to do): no thread is started, no tensor made.
-// What one costs is printed beside its goal; benchmarks/train_step/empty_steps.cc has more.
+// Ten thousand empty steps (like an empty Session.run) start no thread and create no tensor. Prints
+// the cost of a step; benchmarks/train_step/empty_steps.cc measures more.
 TEST(StrategyDeviceScopes, EmptyStepsStartNoThreadAndAllocateNothing) {
   constexpr int kSteps = 10'000;
   const auto strategy = mirrored(2);

@@ -1,4 +1,4 @@
-// Distributed input with one worker.
+// Tests distributed input with one worker.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/input/distributed_dataset.h"
 
@@ -64,7 +64,7 @@ TEST(DistributedDataset, ComponentsStayTogether) {
   }
 }
 
-// The documentation of tf.distribute splits them like this.
+// Example from the documentation of tf.distribute.
 TEST(DistributedDataset, GlobalBatchesAreSplitInCeiledShares) {
   struct Case {
     int replicas, elements, batch;
@@ -80,8 +80,8 @@ TEST(DistributedDataset, GlobalBatchesAreSplitInCeiledShares) {
   }
 }
 
-/// Returns for each replica's batch its first row in the global batch, the number of its rows and
-/// that of the global batch.
+/// Returns, for each replica's batch, its first row in the global batch, its number of rows, and
+/// the rows of the global batch.
 Steps places_of(DistributedDataset dataset) {
   Steps steps;
   for (const PerReplica<Batch>& batch : dataset) {
@@ -115,7 +115,7 @@ TEST(DistributedDataset, EachPieceIsOnTheDeviceOfItsReplica) {
   }
 }
 
-// tf's testPrefetchToHostDataset: experimental_fetch_to_device=False.
+// Corresponds to tf's testPrefetchToHostDataset: experimental_fetch_to_device=False.
 TEST(DistributedDataset, PrefetchToHostKeepsThePiecesInTheHostsMemory) {
   MirroredStrategy strategy({.devices = "cpu:2-3"});
   const auto scope = strategy.scope();
@@ -204,7 +204,7 @@ void expect_refused(const Dataset& dataset) {
   }
 }
 
-// Of scalars and of vectors, which could be cut; nothing is read.
+// Covers scalars, and vectors that could be split; nothing is read.
 TEST(DistributedDataset, SingleExamplesAreRefusedWhereTheyAreDistributed) {
   const Dataset pairs =
       Dataset::from_tensor_slices({Tensor::ones({64, 10}), Tensor::ones({64, 10})});
@@ -220,7 +220,7 @@ TEST(DistributedDataset, SingleExamplesAreRefusedWhereTheyAreDistributed) {
   expect_refused(tar_dataset({"no such file"}));
 }
 
-// Whatever may be batches is taken for them.
+// Elements that may be batches are treated as batches.
 TEST(DistributedDataset, BatchesOfEverySourceAreTaken) {
   MirroredStrategy strategy({.devices = "cpu:0-1"});
   const Tensor ten = Tensor::from<float>({4}, {0, 1, 2, 3});
@@ -245,7 +245,7 @@ TEST(DistributedDataset, BatchesOfEverySourceAreTaken) {
   }
 }
 
-// Where it is not known before, scalars are found when they come.
+// If their rank is not known in advance, scalars are detected when they are read.
 TEST(DistributedDataset, ScalarsBehindAMapAreRefusedWhenTheyCome) {
   MirroredStrategy strategy({.devices = "cpu:0-1"});
   DistributedDataset dataset = strategy.distribute_dataset(

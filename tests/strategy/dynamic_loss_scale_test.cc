@@ -1,4 +1,4 @@
-// Dynamic loss scaling under strategies: one decision for all replicas.
+// Tests dynamic loss scaling under strategies: all replicas make one decision.
 // SPDX-License-Identifier: Apache-2.0
 #include <limits>
 
@@ -10,7 +10,8 @@ namespace tutti::strategy_tests {
 namespace {
 const double kMaxFloat = std::numeric_limits<float>::max();
 
-/// The scale after each step: 'g' has finite gradients everywhere, 'b' a NaN on replica 0.
+/// Returns the scale after each step: 'g' has finite gradients on all replicas, 'b' a NaN on
+/// replica 0.
 std::vector<double> scales(Strategy& strategy, const DynamicLossScaleOptions& options,
                            const std::string& steps) {
   const auto scope = strategy.scope();
@@ -41,14 +42,14 @@ TEST(DynamicLossScale, GrowsAfterAPeriodOfFiniteStepsAndFallsWithEachOther) {
   };
   for (const auto& [options, steps, expected] :
        {Case{{.initial_scale = 1, .growth_steps = 2}, "gggggg", {1, 2, 2, 4, 4, 8}},
-        Case{{.initial_scale = s, .growth_steps = 2},  // never infinite
+        Case{{.initial_scale = s, .growth_steps = 2},  // never becomes infinite
              "gggggg",
              {s, 2 * s, 2 * s, kMaxFloat, kMaxFloat, kMaxFloat}},
         Case{{.initial_scale = 1024, .growth_steps = 2}, "bbbbbb", {512, 256, 128, 64, 32, 16}},
         Case{{.initial_scale = 16, .growth_steps = 2}, "bbbbbb", {8, 4, 2, 1, 1, 1}},
         Case{{.initial_scale = 1, .growth_steps = 1}, "gggbgg", {2, 4, 8, 4, 8, 16}},
         Case{{.initial_scale = 1, .growth_steps = 1}, "gbgbgb", {2, 1, 2, 1, 2, 1}},
-        // A step that is not finite begins a new period.
+        // A non-finite step begins a new period.
         Case{{.initial_scale = 32, .growth_steps = 2}, "gbgbgbg", {32, 16, 16, 8, 8, 4, 4}},
         Case{{.initial_scale = 4, .growth_steps = 2, .multiplier = 3},
              "ggbgg",
@@ -72,7 +73,7 @@ TEST(DynamicLossScale, NonFiniteGradientOfOneReplicaSkipsAll) {
                      {.dynamic_loss_scale = DynamicLossScaleOptions{.initial_scale = 8}});
       const std::string before = hash_variables(std::vector{w, without});
       const auto read = strategy->run([&] {
-        // The sum of replica 0's infinity and another's negative one is no number either.
+        // The sum of replica 0's infinity and another's negative infinity is NaN.
         const bool first = ReplicaContext::current().replica_id() == 0;
         const float value = first ? std::numeric_limits<float>::infinity() : -1.0f;
         const std::vector<Gradient> gradients = {vec({1.0f, value}), Gradient()};
@@ -91,7 +92,7 @@ TEST(DynamicLossScale, NonFiniteGradientOfOneReplicaSkipsAll) {
 }
 
 TEST(DynamicLossScale, MinimizeScalesAndDividesAgain) {
-  // Powers of 2: with the scale the same bits as without.
+  // Scales are powers of 2, so scaling does not change the bits.
   const auto train = [](Strategy& strategy, std::optional<DynamicLossScaleOptions> scale) {
     const auto scope = strategy.scope();
     Variable w(Tensor::from<float>({3}, {0.1f, -0.2f, 0.3f}), {.name = "w"});

@@ -1,4 +1,4 @@
-// 16-bit gradients with error feedback.
+// Tests 16-bit gradients with error feedback.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/reduction/gradient_filters.h"
 
@@ -31,7 +31,8 @@ Variable variable_of(Strategy& strategy, std::int64_t size, DType dtype = DType:
   return Variable(Tensor::zeros({size}, dtype), {.name = "w"});
 }
 
-/// Replica r's gradient of element k is a number that 16 bits cannot hold, different per replica.
+/// Returns replica r's gradient of element k, a number that differs by replica and is not exact in
+/// 16 bits.
 Tensor gradient_of(std::int64_t size, int replica) {
   return random_uniform({size},
                         RandomKey{7, kUserPurpose, 0, static_cast<std::uint64_t>(replica), 0}, -1.0,
@@ -62,12 +63,12 @@ TEST(ErrorFeedback, WhatRoundingTakesIsSentLater) {
         const float rounded = compression == WireCompression::kBFloat16
                                   ? static_cast<float>(BFloat16(sent[i]))
                                   : static_cast<float>(Float16(sent[i]));
-        ASSERT_EQ(rounded, sent[i]);  // it fits 16 bits
+        ASSERT_EQ(rounded, sent[i]);  // exact in 16 bits
         total[i] += sent[i];
       }
     }
     for (std::size_t i = 0; i < kCount; ++i) {
-      // All but the last residual, which is half a unit of the type at most.
+      // Only the last residual is missing, at most half a unit in the last place.
       EXPECT_NEAR(total[i] / kSteps, values[i], 0.004 / kSteps) << i;
     }
   }
@@ -139,8 +140,8 @@ TEST(ErrorFeedback, TheMeanOfManySumsIsTheExactOne) {
 }
 
 TEST(ErrorFeedback, ResidualsArePerReplica) {
-  // 1 + 2^-9 is rounded to 1 in bfloat16; after two steps 2^-8 is kept, which is sent in the third.
-  // Replica 1's gradient is exact and keeps nothing.
+  // bfloat16 rounds 1 + 2^-9 to 1. After two steps the residual is 2^-8, which is sent in the
+  // third. Replica 1's gradient is exact and leaves no residual.
   MirroredStrategy strategy(compressed(2, WireCompression::kBFloat16));
   const Variable w = variable_of(strategy, 1);
   const auto gradient = [](int r) { return Gradient(vec({r == 0 ? 1.001953125f : 4.0f})); };
@@ -150,7 +151,7 @@ TEST(ErrorFeedback, ResidualsArePerReplica) {
   for (const double sum : sums) total += sum;
   EXPECT_EQ(sums[0], 5.0);
   EXPECT_EQ(total, 4 * 5.0 + 4 * 0.001953125);
-  // Exchanged gradients have to do with the other's residual, were it shared.
+  // If the replicas shared residuals, swapping their gradients would apply the other's residual.
   const auto swapped = [](int r) { return Gradient(vec({r == 1 ? 1.001953125f : 4.0f})); };
   EXPECT_EQ(reduced(strategy, w, swapped)[0], 5.0);
 }

@@ -1,4 +1,5 @@
-// FullyShardedStrategy: Mirrored's bits, what each replica keeps, what tapes let go.
+// Tests FullyShardedStrategy: MirroredStrategy's bits, memory per replica, and memory released by
+// tapes.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/fully_sharded_strategy.h"
 
@@ -21,12 +22,12 @@ Tensor normal(const Shape& shape, std::uint64_t number) {
   return random_normal(shape, RandomKey{3, kUserPurpose, number, 0, 0});
 }
 
-/// Weights of sizes that no number of replicas divides.
+/// Network whose weights no number of replicas divides evenly.
 struct Net {
   std::vector<Variable> weights = {
       Variable(normal({7, 37}, 1), {.name = "w1"}), Variable(normal({37}, 2), {.name = "b1"}),
       Variable(normal({37, 29}, 3), {.name = "w2"}), Variable(normal({29, 1}, 4), {.name = "w3"})};
-  /// `type`: what it computes in.
+  /// `type`: dtype of the computation.
   Tensor loss(const Tensor& x, DType type) const {
     const AutocastScope types(type);
     const Tensor hidden = tanh(matmul(cast(x, type), weights[0].value()) + weights[1].value());
@@ -82,7 +83,7 @@ TEST(FullySharded, AValueIsReadInEveryTypeInAnyOrder) {
     const std::vector<double> wide = copies_of(static_cast<double>(1.001f), 50);
     const std::vector<double> narrow = copies_of(1.0, 50);
     for (const bool wide_first : {true, false}) {
-      w.assign(1.001);  // devices keep nothing
+      w.assign(1.001);  // devices keep no copy
       strategy->run([&] {
         for (const bool is_wide : {wide_first, !wide_first, wide_first}) {
           const AutocastScope types(is_wide ? std::nullopt : std::optional(DType::kBFloat16));
@@ -109,7 +110,7 @@ TEST(FullySharded, DevicesOperationsAndKeptValuesDoNotMatter) {
   }
 }
 
-/// Components as "device:bytes".
+/// Returns the components as "device:bytes".
 std::vector<std::string> components_of(const Variable& variable) {
   std::vector<std::string> all;
   for (const Tensor& each : variable.storage().local_components()) {
@@ -152,7 +153,7 @@ TEST(FullySharded, OptionsThatMakeNoSenseAreRefused) {
                  "min_shard_bytes");
 }
 
-/// Of a product of four layers: what the device holds after the forward pass, and its peak.
+/// Bytes on a device after the forward pass of a product of four layers, and the peak.
 struct Held {
   std::size_t after_forward = 0, peak = 0;
 };
@@ -161,7 +162,7 @@ constexpr std::int64_t kWidth = 256;
 constexpr std::size_t kLayerBytes = kWidth * kWidth * sizeof(float);
 constexpr int kLayers = 8, kReplicas = 4;
 
-/// Gives devices cpu:0 to cpu:3 a memory of their own, so that what each holds is counted.
+/// Gives devices cpu:0 to cpu:3 separate memories, so that their bytes are counted.
 class OwnMemory {
  public:
   OwnMemory() {
@@ -174,7 +175,7 @@ class OwnMemory {
   OwnMemory& operator=(const OwnMemory&) = delete;
 };
 
-/// The second of two steps of Adam, on the last device. `type`: what layers compute in.
+/// Measures the second of two Adam steps on the last device. `type`: dtype in which layers compute.
 Held held_by(Strategy& strategy, DType type = DType::kFloat32) {
   const Device device{DeviceType::kCpu, kReplicas - 1};
   Held held;
@@ -201,7 +202,7 @@ Held held_by(Strategy& strategy, DType type = DType::kFloat32) {
   return held;
 }
 
-/// Buckets of one layer.
+/// Returns options with one bucket per layer.
 LocalStrategyOptions in_layers(ReplicaExecution execution) {
   LocalStrategyOptions options = on_cpus(kReplicas);
   options.cross_device_ops.options.bytes_per_pack = kLayerBytes;
@@ -216,31 +217,31 @@ Held held_by(ReplicaExecution execution, int stage, bool reshard_after_forward =
   return held_by(strategy);
 }
 
-/// In layers' bytes, to a tenth.
+/// Compares with a multiple of a layer's bytes, with a tolerance of a tenth.
 #define EXPECT_LAYERS(bytes, layers) \
   EXPECT_NEAR(static_cast<double>(bytes) / kLayerBytes, layers, 0.1 * (layers))
 
 TEST(FullySharded, MemoryOfAReplicaIsThatOfTheFormula) {
   const OwnMemory own;
   constexpr double kAll = kLayers, kPart = kAll / kReplicas;
-  // In turn: each computes until the others have to come up to it.
+  // Sequential execution: each replica runs until it waits for the others.
   for (const auto execution : {ReplicaExecution::kThreads, ReplicaExecution::kSequential}) {
-    // Weights and two slots; gradients of the replica and their sums.
+    // Holds the weights and two slots, and the replica's gradients and their sums.
     MirroredStrategy mirrored(in_layers(execution));
     const Held whole = held_by(mirrored);
     EXPECT_LAYERS(whole.after_forward, 3 * kAll);
     EXPECT_LAYERS(whole.peak, 5 * kAll);
-    // Slots in parts, and the part of the weights that the replica updates.
+    // Holds shards of the slots, and the shard of the weights that the replica updates.
     const Held first = held_by(execution, 1);
     EXPECT_LAYERS(first.after_forward, kAll + 3 * kPart);
     EXPECT_LAYERS(first.peak, 3 * kAll + 3 * kPart);
-    // Sums in parts; gradients: three buckets, and what is being computed.
+    // Holds shards of the sums; of gradients, three buckets and the one being computed.
     const Held second = held_by(execution, 2);
     EXPECT_LAYERS(second.after_forward, kAll + 3 * kPart);
     EXPECT_LE(second.peak, (kAll + 4 * kPart + 4) * kLayerBytes * 1.1);
     const Held kept = held_by(execution, 3, false);
     EXPECT_LAYERS(kept.after_forward, kAll + 3 * kPart);
-    // The weights of the layer that computes.
+    // Holds only the weights of the layer that computes.
     const Held third = held_by(execution, 3);
     EXPECT_LAYERS(third.after_forward, 3 * kPart);
     EXPECT_LE(third.peak, (4 * kPart + 5) * kLayerBytes * 1.1);
@@ -256,7 +257,7 @@ TEST(FullySharded, WhatIsGatheredIn16BitsTakesHalfOfTheMemory) {
                                    .reshard_after_forward = reshard_after_forward});
     return held_by(strategy, DType::kBFloat16).after_forward;
   };
-  // On each device, or by its tape.
+  // Counted per device, or per tape.
   EXPECT_LAYERS(held(1, true), kAll / 2 + 3 * kPart);
   EXPECT_LAYERS(held(3, false), kAll / 2 + 3 * kPart);
   EXPECT_LAYERS(held(3, true), 3 * kPart);
@@ -283,8 +284,8 @@ TEST(FullySharded, AWriteBetweenReadAndGradientIsAnError) {
   step(kept);
 }
 
-/// d/dw of the sum of (d/dw of sum(x w)^3)^2, through casts and reshapes of w, which is read as
-/// `type`.
+/// Returns d/dw of the sum of (d/dw of sum(x w)^3)^2, through casts and reshapes of w, which is
+/// read as `type`.
 std::vector<double> second_derivative(Strategy& strategy, DType type) {
   const auto scope = strategy.scope();
   const Variable w(normal({4, 9}, 1), {.name = "w"});

@@ -1,4 +1,5 @@
-// FullyShardedStrategy over several workers: shards of all replicas, read and updated together.
+// Tests FullyShardedStrategy over several workers: shards of all replicas are gathered and updated
+// together.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/strategy/toy_training.h"
 #include "tests/strategy/worker_threads.h"
@@ -25,7 +26,7 @@ TEST(FullyShardedWorkers, WorkersOwnEvenPartsOfAll) {
   }));
 }
 
-/// Of the rule and clipping that need norms of the whole.
+/// Trains with an optimizer and clipping that need norms of the whole weights.
 std::string trained_with_norms(Strategy& strategy) {
   const auto scope = strategy.scope();
   const std::vector<Variable> variables = {
@@ -59,7 +60,7 @@ TEST(FullyShardedWorkers, TheBitsAreThoseOfMirrored) {
   }
 }
 
-/// What worker 0 of two sends while `body` runs in its only replica.
+/// Returns how many bytes worker 0 of two sends while `body` runs in its only replica.
 std::uint64_t bytes_sent(int stage, const std::function<void(const Variable&)>& body) {
   const auto transports = in_process_transports(2, false);
   std::uint64_t bytes = 0;
@@ -103,8 +104,8 @@ TEST(FullyShardedWorkers, AWorkerIsSentTheSumsOfItsShardsAlone) {
   EXPECT_NEAR(summed(3), kWeightBytes / 2, 2000);
 }
 
-/// The whole sums of gradients that differ by replica, of a variable of each type and of one that
-/// is too small to be cut.
+/// Returns the whole sums of per-replica gradients, for a variable of each type and one too small
+/// to shard.
 std::vector<double> sums_of_gradients(Strategy& strategy, const std::vector<DType>& types) {
   const auto scope = strategy.scope();
   std::vector<Variable> variables;
@@ -172,7 +173,8 @@ TEST(FullyShardedWorkers, TheNextValueIsGatheredWhileALayerComputes) {
       const std::uint64_t before = calls.progress().finished;
       strategy.run([&] {
         EXPECT_EQ(numbers(a.value()), copies_of(1.0, 128));
-        // The run before has shown that b is next; it is asked for when it is there.
+        // The previous run has recorded that b follows, so its gather is started as soon as
+        // possible.
         while (run > 0 && calls.progress().finished < before + 2) {
           Clock::system().sleep_for(std::chrono::milliseconds(1));
         }
@@ -199,17 +201,17 @@ TEST(FullyShardedWorkers, ReadsInAnotherOrderAndWritesBetweenThemGiveWhatIsThere
     strategy.run(read_all);
     strategy.run([&] {
       expect(a, 1.0);
-      const AutocastScope in_16_bits(DType::kBFloat16);  // b was begun in 32
+      const AutocastScope in_16_bits(DType::kBFloat16);  // b was prefetched as float32
       EXPECT_EQ(b.value().dtype(), DType::kBFloat16);
       expect(b, 2.0);
     });
     for (int i = 0; i < 2; ++i) strategy.run([&] { expect(a, 1.0), expect(b, 2.0); });
     strategy.run([&] {
       expect(a, 1.0);
-      b.assign(Tensor::full({8, 16}, 4.0));  // it is on its way
+      b.assign(Tensor::full({8, 16}, 4.0));  // its gather is in flight
       expect(b, 4.0);
     });
-    strategy.run([&] { expect(a, 1.0); });  // of what the run before read, no more
+    strategy.run([&] { expect(a, 1.0); });  // reads less than the previous run
     strategy.run([&] { expect(*c, 3.0), expect(b, 4.0), expect(a, 1.0); });
     c.reset();
     strategy.run([&] { expect(a, 1.0), expect(b, 4.0); });

@@ -1,5 +1,5 @@
-// What strategies take without a list of devices, and where central variables are: no GPU, one GPU,
-// several.
+// Tests strategies without a list of devices, and the placement of central variables, with no, one
+// and several GPUs.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/strategy/strategy_helpers.h"
 #include "tests/support/fake_gpu.h"
@@ -11,7 +11,7 @@ namespace gpu_placement_test {
 
 using testing::FakeGpus;
 
-/// No choice by what NCCL says of GPUs that are none.
+/// Avoids a choice that depends on NCCL's view of simulated GPUs.
 LocalStrategyOptions in_canonical_order() {
   LocalStrategyOptions options;
   options.deterministic = true;
@@ -24,7 +24,7 @@ std::vector<Device> first_gpus(int count) {
   return devices;
 }
 
-/// Where the replicas' tensors are.
+/// Returns the devices of the replicas' tensors.
 std::vector<Device> computing_devices(Strategy& strategy) {
   std::vector<Device> devices;
   for (const Tensor& tensor : strategy.run([] { return num(1.0); })) {
@@ -46,7 +46,7 @@ TEST(GpuPlacement, MirroredStrategyDefaultsToAllGpus) {
   }
 }
 
-// The host cannot touch this memory: an access by it ends the program.
+// The host cannot touch this memory: any access by it ends the program.
 TEST(GpuPlacement, ShardsAreOnTheirGpusAndTheHostLeavesThemAlone) {
   const FakeGpus gpus(2);
   LocalStrategyOptions options = in_canonical_order();
@@ -85,7 +85,7 @@ TEST(GpuPlacement, CentralVariablesAreOnTheHostUnlessThereIsOneGpu) {
     const std::vector<Device> expected =
         count == 0 ? std::vector<Device>{Device{}} : first_gpus(count);
     EXPECT_EQ(computing_devices(strategy), expected);
-    // Each replica reads it where it computes.
+    // Each replica reads the variable on its own device.
     const auto read = strategy.run([&] { return variable.value(); });
     for (std::size_t r = 0; r < read.size(); ++r) EXPECT_EQ(read[r].device(), expected[r]);
   }

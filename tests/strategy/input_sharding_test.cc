@@ -1,4 +1,4 @@
-// Distributed input of several workers.
+// Tests distributed input of several workers.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/strategy/input_workers.h"
 #include "tests/strategy/worker_threads.h"
@@ -64,7 +64,7 @@ TEST(InputSharding, SharesOfUnequalWorkersAreCutOverAllReplicas) {
 TEST(InputSharding, EachStepOfAllWorkersHasTheGlobalBatch) {
   for (const auto& [batch, workers, replicas] :
        {std::tuple{8, 2, 2}, {7, 2, 2}, {4, 3, 1}, {5, 3, 2}, {4, 5, 1}, {4, 2, 1}}) {
-    // As many whole batches on every worker.
+    // The number of whole batches is equal on every worker.
     const int per_worker = workers * batch * 2;
     const Dataset dataset =
         numbers_in(files_of(std::vector<int>(static_cast<std::size_t>(workers), per_worker)))
@@ -88,14 +88,14 @@ TEST(InputSharding, EachWorkerReadsAndCutsByTheRule) {
   const InputOptions off = named(AutoShardPolicy::kOff), file = named(AutoShardPolicy::kFile),
                      data = named(AutoShardPolicy::kData),
                      automatic{.sharding_rule = ShardingRule::kTensorFlow};
-  // A map may change the rows: the size of a batch is not known behind it.
+  // A map may change the rows, so the batch size is unknown after it.
   const auto identity = [](const Element& element) { return element; };
   const Dataset of_unknown_size = numbers_in(files_of({5, 4})).batch(4).map(identity);
   struct Case {
     const char* name;
     InputOptions options;
     Dataset dataset;
-    std::vector<Steps> expected;  // of each worker
+    std::vector<Steps> expected;  // per worker
   };
   for (const auto& [name, options, dataset, expected] :
        {Case{"sizes are rotated",
@@ -158,7 +158,7 @@ TEST(InputSharding, WorkerWithoutFilesGetsEmptyBatches) {
   EXPECT_EQ(shapes, (Rows{3, 2, 1, 1}));
 }
 
-// The steps of TensorFlow 2 for MirroredStrategy with two and three CPU devices.
+// Steps of TensorFlow 2's MirroredStrategy with two and three CPU devices.
 TEST(InputSharding, OneWorkerCutsByTheRuleToo) {
   const auto steps = [](int replicas, const Dataset& dataset, const InputOptions& options) {
     return passes_of({.replicas = replicas, .options = options}, dataset).front();
@@ -185,7 +185,7 @@ TEST(InputSharding, OneWorkerCutsByTheRuleToo) {
   for (const InputOptions& options : {file, off}) {
     EXPECT_EQ(steps(3, numbers.batch(5), options), joined);
   }
-  // Behind a map the size of a batch is not known.
+  // The batch size is unknown after a map.
   const auto identity = [](const Element& element) { return element; };
   EXPECT_EQ(steps(3, from_files.take(13).batch(5).map(identity), file), even);
   EXPECT_EQ(steps(3, from_files.take(10).batch(10), InputOptions{}),
@@ -213,7 +213,7 @@ TEST(InputSharding, EveryExampleOnceUnderEveryRuleThatShards) {
   }
 }
 
-// Steps of the low level: batches go to replicas whole, the dataset was sharded before.
+// Returns the steps of the low-level API: replicas receive whole batches of a sharded dataset.
 std::vector<Steps> whole_batches(const Workers& workers, const Dataset& dataset,
                                  AutoShardPolicy policy) {
   Workers whole = workers;
@@ -224,7 +224,7 @@ std::vector<Steps> whole_batches(const Workers& workers, const Dataset& dataset,
 
 TEST(InputSharding, WholeBatchesGoToReplicasOfAllWorkers) {
   struct Case {
-    int replicas;  // of each of two workers
+    int replicas;  // on each of two workers
     Dataset dataset;
     AutoShardPolicy policy;
     Steps expected;
@@ -234,7 +234,7 @@ TEST(InputSharding, WholeBatchesGoToReplicasOfAllWorkers) {
   for (const auto& [replicas, dataset, policy, expected] :
        {Case{1, Dataset::range(4), kAuto, {{{0}, {1}}, {{2}, {3}}}},
         Case{1, Dataset::range(4), kOff, {{{0}, {0}}, {{1}, {1}}, {{2}, {2}}, {{3}, {3}}}},
-        // Scalars end with the shorter shard.
+        // A dataset of scalars ends with the shorter shard.
         Case{1, Dataset::range(5), kAuto, {{{0}, {1}}, {{2}, {3}}}},
         Case{1, Dataset::range(5).batch(2), AutoShardPolicy::kData, {{{0, 1}, {2, 3}}, {{4}, {}}}},
         Case{2, batches, kAuto, {{{0, 1}, {4, 5}, {2, 3}, {6, 7}}, {{8}, {}, {}, {}}}},
@@ -267,7 +267,7 @@ TEST(InputSharding, TailOfADatasetByFunctionIsNotSplit) {
   EXPECT_EQ(passes[1][1], (Step{{12, 13}}));
 }
 
-/// One pass of two workers with two replicas each, under the strategy that a program has.
+/// Returns one pass of two workers with two replicas each, under a program's own strategy.
 template <class Distribute>
 Steps steps_of_two_strategies(const Distribute& distribute) {
   return all_replicas(results_of_workers(workers_with({2, 2}), [&](Strategy& strategy) {
@@ -299,7 +299,7 @@ TEST(InputSharding, BatchesReachTheReplicasOfAllWorkers) {
     EXPECT_EQ(steps_of_two_strategies([&](auto& each) { return each.distribute_dataset(data); }),
               steps_of_one_process(4, data));
   }
-  // Not batched: an element to each replica.
+  // Unbatched: each replica receives one element.
   const auto unbatched = [](const InputContext& context) {
     return Dataset::range(5, 9)
         .batch(2)
@@ -311,7 +311,7 @@ TEST(InputSharding, BatchesReachTheReplicasOfAllWorkers) {
             (Steps{{{5}, {6}, {7}, {8}}}));
 }
 
-/// Stops after each number of steps and goes on elsewhere from the position.
+/// Stops after each number of steps and resumes elsewhere from that position.
 void expect_positions_go_on(const Workers& workers, const Dataset& dataset) {
   const auto make = [&](int) { return dataset; };
   const auto count = static_cast<std::size_t>(workers.count);
@@ -355,7 +355,8 @@ TEST(InputSharding, PositionsGoOnUnderEveryRule) {
         InputOptions{.prefetch = 0, .auto_shard_policy = AutoShardPolicy::kFile}}) {
     const Workers workers{.count = 3, .options = options};
     expect_positions_go_on(workers, numbers.shuffle(4, 7).batch(4));
-    // Fewer rows than replicas: some steps belong to no replica and are left out.
+    // With fewer rows than replicas, some steps have no rows for a worker's replicas and are
+    // skipped.
     expect_positions_go_on(workers, numbers.batch(2));
   }
   expect_positions_go_on({.replicas = 2}, Dataset::range(20).shuffle(20, 7).batch(4));
@@ -381,12 +382,12 @@ TEST(InputSharding, WhatCannotBeShardedIsRefused) {
   };
   const Workers by_file{.count = 2, .options = named(AutoShardPolicy::kFile)};
   const Workers by_data{.count = 2, .options = named(AutoShardPolicy::kData)};
-  // There is no file to share, and no worker to ask.
+  // There are no files to shard and no workers to exchange with.
   EXPECT_EQ(distribute(with_rows(plan_of(by_file, 0))), ErrorCode::kNotFound);
   EXPECT_EQ(distribute(plan_of(by_data, 0)), ErrorCode::kFailedPrecondition);
   EXPECT_EQ(distribute(plan_of({.count = 2, .cut = InputCut::kWhole}, 0)),
             ErrorCode::kFailedPrecondition);
-  // Unequal workers have tf's rule only by accident.
+  // Unequal workers satisfy tf's rule only by accident.
   InputPlan unequal = with_rows(plan_of(by_data, 1));
   unequal.first_replica = 2;
   unequal.num_replicas_in_sync = 3;
@@ -396,7 +397,7 @@ TEST(InputSharding, WhatCannotBeShardedIsRefused) {
   Workers weighted = by_data;
   weighted.weights = {1, 2};
   EXPECT_EQ(distribute(with_rows(plan_of(weighted, 0))), ErrorCode::kInvalidArgument);
-  // Numbers that contradict each other.
+  // Inconsistent numbers.
   InputPlan outside = plan_of({.count = 2}, 0);
   outside.worker = 2;
   EXPECT_EQ(distribute(outside), ErrorCode::kInvalidArgument);

@@ -20,12 +20,12 @@
 
 namespace tutti::input_tests {
 using Rows = std::vector<std::int64_t>;
-using Step = std::vector<Rows>;  // of each replica
+using Step = std::vector<Rows>;  // by replica
 using Steps = std::vector<Step>;
 
 struct Workers {
   int count = 1;
-  int replicas = 1;  // of each
+  int replicas = 1;  // per worker
   InputOptions options = {};
   InputCut cut = InputCut::kSplit;
   std::vector<double> weights = {};
@@ -43,7 +43,7 @@ inline InputPlan plan_of(const Workers& workers, int worker) {
   return plan;
 }
 
-// What each worker is to do with its own DistributedDataset.
+// Function that each worker runs with its own DistributedDataset.
 using Body = std::function<void(int worker, DistributedDataset dataset)>;
 using MakeDataset = std::function<Dataset(int worker)>;
 
@@ -81,7 +81,7 @@ inline Steps rest_of_pass(DistributedDataset& dataset) {
   return steps;
 }
 
-// One pass, and of each worker the steps.
+// Returns the steps of one pass, by worker.
 inline std::vector<Steps> passes_of(const Workers& workers, const MakeDataset& make) {
   std::vector<Steps> passes(static_cast<std::size_t>(workers.count));
   on_workers(workers, make, [&](int worker, DistributedDataset dataset) {
@@ -93,7 +93,7 @@ inline std::vector<Steps> passes_of(const Workers& workers, const Dataset& datas
   return passes_of(workers, [&](int) { return dataset; });
 }
 
-// The replicas of all workers side by side. Expects as many steps on every worker.
+// Joins the replicas of all workers. Expects equally many steps on every worker.
 inline Steps all_replicas(const std::vector<Steps>& passes) {
   Steps steps = passes.front();
   for (std::size_t w = 1; w < passes.size(); ++w) {
@@ -120,7 +120,7 @@ inline Rows numbers_below(std::int64_t count) {
   return numbers;
 }
 
-// Files of so many records each; all records together are the numbers 0, 1, 2, ...
+// Writes files with these numbers of records; all records together are 0, 1, 2, ...
 inline std::vector<std::string> files_of(const std::vector<int>& sizes) {
   const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
   const auto folder = std::filesystem::path(::testing::TempDir()) /

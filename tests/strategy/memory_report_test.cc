@@ -1,4 +1,4 @@
-// Bytes of variables by device: as they are, and under other policies.
+// Tests reports of bytes of variables by device, and of estimates for other policies.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/variables/memory_report.h"
 
@@ -14,8 +14,8 @@ using strategy_tests::on_cpus;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-/// 100 and 20 floats, Adam's two slots of each and its counter, and a mean that each replica has of
-/// its own.
+/// Weights of 100 and 20 floats, Adam's two slots for each and its counter, and a mean with a value
+/// per replica.
 struct Training {
   explicit Training(Strategy& strategy) {
     const auto scope = strategy.scope();
@@ -36,7 +36,7 @@ struct Training {
   std::vector<VariableGroup> groups;
 };
 
-/// {device: bytes of each group}.
+/// Returns {device: bytes of each group}.
 std::vector<std::pair<std::string, std::vector<std::uint64_t>>> table_of(
     const std::vector<DeviceBytes>& rows) {
   std::vector<std::pair<std::string, std::vector<std::uint64_t>>> table;
@@ -48,7 +48,7 @@ using Table = std::vector<std::pair<std::string, std::vector<std::uint64_t>>>;
 
 }  // namespace memory_report_test
 
-// 120 parameters are 480 bytes, Adam's slots 960; the mean of 20 bytes is on every device.
+// 120 parameters take 480 bytes and Adam's slots 960; the mean of 20 bytes is on every device.
 TEST(MemoryReport, CentralVariablesCountOnOneDeviceMirroredOnesOnAll) {
   using namespace memory_report_test;
   CentralStorageStrategy central({on_cpus(3), Device{DeviceType::kCpu, 0}});
@@ -67,7 +67,8 @@ TEST(MemoryReport, CentralVariablesCountOnOneDeviceMirroredOnesOnAll) {
       table_of(equal),
       (Table{{"cpu:0", {480, 960, 20}}, {"cpu:1", {480, 960, 20}}, {"cpu:2", {480, 960, 20}}}));
 
-  // What is said of other policies is what is found under them, whoever is asked.
+  // Estimates for another policy equal the report under that policy, whichever strategy computes
+  // them.
   for (const Training* each : {&on_first, &everywhere}) {
     const auto under = [&](VariablePolicy policy) {
       return table_of(memory_under(policy, each->groups, devices));

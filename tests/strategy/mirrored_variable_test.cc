@@ -1,4 +1,4 @@
-// Variables that are synchronised when written.
+// Tests variables that are synchronised on write.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/strategy/strategy_helpers.h"
 #include "tutti/autograd/gradient_tape.h"
@@ -10,7 +10,7 @@ constexpr VariableAggregation kAllAggregations[] = {
     VariableAggregation::kNone, VariableAggregation::kSum, VariableAggregation::kMean,
     VariableAggregation::kOnlyFirstReplica};
 
-/// Two replicas on two devices and variables of theirs.
+/// Two replicas on two devices, and variables of their strategy.
 class MirroredVariable : public ::testing::Test {
  protected:
   Variable make(const Tensor& initial, VariableAggregation aggregation,
@@ -60,7 +60,7 @@ TEST_F(MirroredVariable, WritesReachEveryComponent) {
         const auto scope = strategy_->scope();
         write();
       });
-      // Plain values are written once.
+      // A plain value is written once.
       if (aggregation != VariableAggregation::kMean &&
           aggregation != VariableAggregation::kOnlyFirstReplica) {
         continue;

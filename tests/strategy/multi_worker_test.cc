@@ -1,4 +1,4 @@
-// Several workers, each a thread with a strategy of its own: the bits of one process, and errors
+// Tests several workers, each a thread with its own strategy: the bits of one process, and errors
 // that name the worker.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/multi_worker_mirrored_strategy.h"
@@ -61,7 +61,7 @@ TEST(MultiWorker, TooFewReplicasForTheDevicesAreRefused) {
   EXPECT_THAT(errors[1], HasSubstr("3 replicas over 2 workers give worker 1 1"));
 }
 
-/// Runs `body` once per replica of {2, 1} replicas, its results by replica.
+/// Runs `body` once per replica on workers of 2 and 1 replicas; returns the results by replica.
 template <class Fn>
 std::vector<Tensor> by_replica(const Fn& body) {
   const auto results = results_of_workers(
@@ -80,7 +80,7 @@ TEST(MultiWorker, CollectivesReachTheReplicasOfAllWorkers) {
   };
   expect_each("sum", [&] { return all_reduce(ReduceOp::kSum, num(replica_number() + 1.0)); }, {6});
   expect_each("maximum", [&] { return all_reduce(ReduceOp::kMax, num(replica_number())); }, {2});
-  // Lengths that differ, in the order of the replicas.
+  // Lengths differ; results are in replica order.
   const auto copies_of_number = [] {
     return vec(std::vector<float>(static_cast<std::size_t>(replica_number()), replica_number()));
   };
@@ -98,7 +98,7 @@ TEST(MultiWorker, CollectivesReachTheReplicasOfAllWorkers) {
   expect_each("gradient", gradient_of_sum, {2 * 6 * (0 + 1 + 2)});
 }
 
-/// One float in row `row` of a column.
+/// Returns one float in row `row` of a column.
 IndexedSlices element(std::int64_t row, float value, std::int64_t rows) {
   return {Tensor::from<float>({1, 1}, {value}), Tensor::from<std::int64_t>({1}, {row}),
           Shape{rows, 1}};
@@ -187,7 +187,7 @@ TEST(MultiWorker, OnReadVariablesAreReadSavedAndRestoredOverAllWorkers) {
   EXPECT_EQ(saved[0][0].value.item(), 6.0f);
   EXPECT_EQ(saved[0][3].name, "count/replica_2");
   EXPECT_EQ(saved[0][3].value.item(), 3.0f);
-  // The same replicas elsewhere keep theirs; another number of replicas shares the whole out.
+  // With the same number of replicas each keeps its own value; otherwise the total is distributed.
   for (const auto& [replicas, expected] :
        {std::pair(std::vector<int>{1, 2}, std::vector<double>{1, 2, 3}),
         std::pair(std::vector<int>{1, 1}, std::vector<double>{3, 3})}) {
@@ -232,7 +232,7 @@ TEST(MultiWorker, MeanOfOnReadVariableLeavesOutReplicasWithoutUpdatesOnEveryWork
 /// Replica r's gradient of a column of two rows.
 using GradientOf = std::function<Gradient(int r)>;
 
-/// The weights of each worker, which begin at 0, after a step with learning rate 1.
+/// Returns the weights of each worker, initially 0, after a step with learning rate 1.
 std::vector<double> weights_after_step(Strategy& strategy, const GradientOf& gradient_of) {
   const auto scope = strategy.scope();
   Variable w(Tensor::zeros({2, 1}), {.name = "w"});
@@ -256,7 +256,7 @@ std::vector<std::vector<double>> weights_of_workers(const std::vector<int>& repl
 
 Tensor column(float a, float b) { return Tensor::from<float>({2, 1}, {a, b}); }
 
-/// The sum of random gradients of this type, one per replica.
+/// Returns the sum of random gradients of this type, one per replica.
 std::vector<double> sum_of_random_gradients(Strategy& strategy, DType dtype) {
   const auto scope = strategy.scope();
   const std::vector<Variable> variables{Variable(Tensor::zeros({5'000}, dtype), {.name = "w"})};
@@ -273,7 +273,8 @@ std::vector<double> sum_of_random_gradients(Strategy& strategy, DType dtype) {
   return numbers(sums[0]);
 }
 
-// Partial sums of 16-bit numbers travel as float32: rounding them in between would show here.
+// Partial sums of 16-bit numbers are sent as float32; intermediate rounding would change the
+// result.
 TEST(MultiWorker, SixteenBitGradientsAreRoundedOnce) {
   for (const DType dtype : {DType::kBFloat16, DType::kFloat16, DType::kFloat64}) {
     const std::vector<double> expected = sum_of_random_gradients(*mirrored(1, 5), dtype);
@@ -368,7 +369,7 @@ TEST(MultiWorker, AWorkerThatReturnedIsMissedByName) {
   EXPECT_THAT(errors, ElementsAre(HasSubstr("rank 1"), ""));
 }
 
-/// What worker 0 gets for a call that worker 1, which is here but elsewhere, never makes.
+/// Returns worker 0's error for a call that worker 1, which is connected, never makes.
 ErrorCode code_of_lonely_call(const WorkerBody& call) {
   ErrorCode code = ErrorCode::kOk;
   Event is_done;
@@ -403,7 +404,7 @@ TEST(MultiWorker, CallMissingOnTheOtherWorkerTimesOut) {
                                 strategy.batch_reduce_to(ReduceOp::kSum, pairs);
                               },
                               all_reduce(1), all_reduce(2)};
-  expect_no_error(errors_of_ranks(4, [&](int call) {  // at once: each waits for its timeout
+  expect_no_error(errors_of_ranks(4, [&](int call) {  // concurrently: each waits for its timeout
     EXPECT_EQ(code_of_lonely_call(calls[call]), ErrorCode::kDeadlineExceeded) << "call " << call;
   }));
 }

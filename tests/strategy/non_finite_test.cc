@@ -1,4 +1,4 @@
-// Gradients that are not finite: the policies, with several replicas, operations and kinds.
+// Tests the policies for non-finite gradients, with several replicas, operations and kinds.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/reduction/gradient_filters.h"
 
@@ -55,7 +55,7 @@ struct Network {
     optimizer = std::make_unique<Sgd>(std::vector{a, table, b},
                                       SgdOptions{.learning_rate = 1.0, .momentum = 0.5});
   }
-  /// Gradients of ones; `spoil` may change them.
+  /// Gradients of ones, which `spoil` may change.
   struct Parts {
     std::vector<float> a = std::vector<float>(10, 1.0f);
     std::vector<float> rows = {1, 1, 1, 1};

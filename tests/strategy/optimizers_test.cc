@@ -1,4 +1,4 @@
-// Every optimizer and its options under strategies: the same bits on any devices, exact resume.
+// Tests every optimizer and its options under strategies: equal bits on any devices, exact resume.
 // SPDX-License-Identifier: Apache-2.0
 
 #include "tutti/optimizer/optimizers.h"
@@ -9,7 +9,7 @@
 
 namespace tutti::strategy_tests {
 namespace {
-/// An embedding and a matrix of more than one block of 4,096.
+/// Network of an embedding and a matrix larger than one block of 4,096.
 struct SmallNetwork {
   Variable table{random_normal({40, 30}, RandomKey{5, kUserPurpose, 0, 0, 0}), {.name = "table"}};
   Variable matrix{random_normal({30, 150}, RandomKey{5, kUserPurpose, 1, 0, 0}),
@@ -181,7 +181,8 @@ TEST(OptimizersUnderStrategies, MovingAveragesReachEveryCopy) {
   EXPECT_EQ(components(w), copies_of(-4.5, 3));
 }
 
-/// tf's apply() in a replica: averages move once, by the mean of the replicas' values.
+/// Corresponds to tf's apply() in a replica: averages move once, by the mean of the replicas'
+/// values.
 TEST(MovingAverages, ApplyWithinAReplicaMovesOnceByTheMeanOverReplicas) {
   for (const StrategyCase& each : all_strategies()) {
     SCOPED_TRACE(each.name);
@@ -205,7 +206,7 @@ TEST(MovingAverages, ApplyWithinAReplicaMovesOnceByTheMeanOverReplicas) {
     for (const Tensor& copy : averages.average("w").storage().local_components()) {
       EXPECT_EQ(numbers(copy), (std::vector<double>{6.5, 0.5}));
     }
-    // 0.25 and then half of the rest of 4, 8, ..., 4n.
+    // Starts at 0.25, then moves half of the way to 4, 8, ..., 4n.
     EXPECT_EQ(numbers(averages.average("seen").value())[0], 0.625 * 2.0 * (n + 1));
     EXPECT_EQ(numbers(losses), copies_of(n - 1.0, n));  // a quarter of the mean of 0, 8, ...
   }

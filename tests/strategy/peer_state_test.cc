@@ -1,4 +1,4 @@
-// The state of a commit goes to the workers that have none, and to nobody else.
+// Tests that the committed state is sent exactly to the workers that lack it.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/multi_worker/worker_team.h"
 
@@ -14,7 +14,8 @@ using internal::WorkerTeam;
 using strategy_tests::Between;
 using strategy_tests::communicators_of;
 
-/// Of `workers`, whose variable is full of the worker's number: what each has afterwards.
+/// Gives each of `workers` a variable filled with its number, sends the state and returns the
+/// values afterwards.
 std::vector<double> values_after(int workers, int giver, const std::vector<int>& takers,
                                  Between between) {
   auto communicators = communicators_of(workers, between, {});
@@ -32,7 +33,7 @@ std::vector<double> values_after(int workers, int giver, const std::vector<int>&
     if (taken) {
       EXPECT_EQ(state.restore(*taken).step, giver);
     }
-    // All workers are together again.
+    // All workers can still communicate.
     EXPECT_EQ(team.gather_texts("here", "afterwards").size(), static_cast<std::size_t>(workers));
     const std::vector<double> all = large.value().to_doubles();
     EXPECT_EQ(std::ranges::count(all, all.front()), 70'000);

@@ -1,4 +1,4 @@
-// Cutting of global batches, and InputContext.
+// Tests splitting of global batches, and InputContext.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/strategy/input_workers.h"
 #include "tests/support/thrown.h"
@@ -67,9 +67,9 @@ TEST(Rebatch, CutsEachBatchOfFourRows) {
        {Case{8, {2, 2}, false, {{0, 1}, {2, 3}, {4, 5}, {6, 7}}},
         Case{8, {2, 2}, true, {{0, 1}, {2, 3}, {4, 5}, {6, 7}}},
         Case{8, {2}, false, {{0, 1}, {2, 3}, {4, 5}, {6, 7}}},
-        // A ragged tail fills in order.
+        // A ragged tail is distributed in order.
         Case{5, {2, 2}, false, {{0, 1}, {2, 3}, {4}}}, Case{5, {2, 2}, true, {{0, 1}, {2, 3}}},
-        // Sizes of 0 give empty pieces.
+        // Sizes of 0 yield empty batches.
         Case{8, {1, 1, 1, 1, 0}, false, {{0}, {1}, {2}, {3}, {}, {4}, {5}, {6}, {7}, {}}},
         Case{8,
              {0, 1},
@@ -110,7 +110,7 @@ TEST(Rebatch, OnlyTheOutermostDimensionIsCut) {
   EXPECT_EQ(shapes, (std::vector<Shape>{{2, 2}, {2, 2}, {2, 2}, {2, 2}}));
 }
 
-// What rebatch() cuts is still sharded by its files.
+// The result of rebatch() can still be sharded by files.
 TEST(Rebatch, KeepsFilesForSharding) {
   const Dataset batches = numbers_in(files_of({5, 5, 5})).batch(5);
   const Dataset even = rebatch_evenly(batches, 3);
@@ -128,7 +128,7 @@ TEST(Rebatch, RefusesSizesThatNeverAdvance) {
   EXPECT_THROW((void)rebatch_evenly(Dataset::range(4).batch(2), 0), Error);
 }
 
-// What TensorFlow 2.21's MirroredStrategy gives its replicas.
+// Values that TensorFlow 2.21's MirroredStrategy gives its replicas.
 TEST(ReplicaRows, AreCeiledAndTheTailIsShort) {
   EXPECT_EQ(replica_rows(10, 4), (Rows{3, 3, 3, 1}));
   EXPECT_EQ(replica_rows(6, 4), (Rows{2, 2, 2, 0}));

@@ -1,5 +1,4 @@
-// Recovery when a connection between two workers breaks and both live: the workers of a real job,
-// as threads.
+// Tests recovery when the connection of two live workers breaks: workers of a real job, as threads.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/recovery.h"
 
@@ -27,10 +26,10 @@ using namespace std::chrono_literals;
 
 constexpr int kTrainers = 2;
 constexpr std::int64_t kSteps = 6, kBreaksAt = 3;
-/// When nothing interrupts them: the test fails then, and need not hang.
+/// Bound for workers that no fault interrupts, so that the test fails instead of hanging.
 constexpr std::int64_t kLastStep = 20000;
 
-/// What a worker has seen when all is done.
+/// What a worker has observed by the end.
 struct Trained {
   double total = 0;
   std::int64_t steps = 0;
@@ -59,8 +58,8 @@ class RecoveryOfConnections : public ::testing::Test {
     return options;
   }
 
-  /// Each step adds 1 per worker. In step kBreaksAt worker 0 calls `breaks`, once; how soon the
-  /// others see it is up to the machine, so all train on until they have gone back.
+  /// Each step adds 1 per worker. Worker 0 calls `breaks` once in step kBreaksAt. How soon the
+  /// others notice depends on the machine, so all train until they have rolled back.
   void train(int worker, const MultiWorkerOptions& options,
              const std::function<void(ControlClient&)>& breaks) {
     MultiWorkerMirroredStrategy strategy(
@@ -93,12 +92,12 @@ class RecoveryOfConnections : public ::testing::Test {
       if (verdict.is_fatal) trained.fatal.push_back(verdict);
     }
     trained.members = control.members();
-    // No worker leaves before all have looked.
+    // No worker leaves before all have checked.
     strategy.reduce(ReduceOp::kSum, strategy.run([] { return strategy_tests::num(1.0); }));
     trained_[static_cast<std::size_t>(worker)] = std::move(trained);
   }
 
-  /// No worker was lost, every step counts once, and one verdict has named the connection.
+  /// Expects that no worker was lost, every step counts once, and one verdict named the connection.
   void expect_one_recovery() const {
     for (const Trained& each : trained_) {
       EXPECT_EQ(each.recoveries, 1);
@@ -122,7 +121,7 @@ class RecoveryOfConnections : public ::testing::Test {
   std::vector<Trained> trained_{kTrainers};
 };
 
-// What follows from the report, whatever the transport has to say.
+// Tests the consequences of the report, independent of the transport.
 TEST_F(RecoveryOfConnections, AReportTakesAllBackToTheLastCommitAndLosesNobody) {
   const std::string error = error_of_ranks(kTrainers, [&](int worker) {
     train(worker, trainer_options(), [](ControlClient& control) {
@@ -133,7 +132,7 @@ TEST_F(RecoveryOfConnections, AReportTakesAllBackToTheLastCommitAndLosesNobody) 
   expect_one_recovery();
 }
 
-// The whole way: a reset, which the transports of both ends see.
+// Tests the whole path: the transports of both ends see a reset.
 TEST_F(RecoveryOfConnections, AResetIsReportedAndTheStepRepeatedOnNewConnections) {
   std::vector<std::unique_ptr<ChaosProxy>> proxies;
   for (int worker = 0; worker < kTrainers; ++worker) {

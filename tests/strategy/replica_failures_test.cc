@@ -22,7 +22,7 @@ void run_with(Strategy& strategy, int faulty, const Body& faulty_body, const Bod
   strategy.run([&] { ReplicaContext::current().replica_id() == faulty ? faulty_body() : body(); });
 }
 
-/// Sums of ones of this shape and type.
+/// Returns a body that sums ones of this shape and type.
 Body sum_of_ones(const Shape& shape, DType dtype = DType::kFloat32) {
   return [=] { sum_of(Tensor::ones(shape, dtype, ReplicaContext::current().device())); };
 }
@@ -47,12 +47,12 @@ void reduce_gradients() {
   GradientReducer::current()->finish();
 }
 
-/// What one replica does while the others do something else.
+/// Fault in one replica while the others run normally.
 struct Fault {
   std::string name;
   Body faulty, others;
   ErrorCode code;
-  std::string text;  // of the error; FAULTY stands for the number of the replica
+  std::string text;  // fragment of the error; FAULTY is replaced by the replica's number
 };
 
 std::vector<Fault> faults() {
@@ -102,7 +102,8 @@ INSTANTIATE_TEST_SUITE_P(, FaultMatrix,
                          ::testing::ValuesIn(registered_cross_device_ops(DeviceType::kCpu)),
                          [](const auto& of) { return of.param; });
 
-// Before the watchdog's time is over, and so long before replicas stop waiting for each other.
+// Errors must come before the watchdog's limit, and so long before replicas stop waiting for each
+// other.
 TEST_P(FaultMatrix, EveryFaultIsNamed) {
   for (const int replicas : {2, 3, 8}) {
     for (const ReplicaExecution execution :

@@ -1,4 +1,4 @@
-// Running functions on all replicas: results, arguments, exceptions, merge calls.
+// Tests running functions on all replicas: results, arguments, exceptions, merge calls.
 // SPDX-License-Identifier: Apache-2.0
 #include <atomic>
 #include <stdexcept>
@@ -21,7 +21,7 @@ INSTANTIATE_TEST_SUITE_P(, RunOnAll, ::testing::ValuesIn(all_strategies()), case
 TEST_P(RunOnAll, MergeCallRunsOnceOnTheCallersThreadInCrossReplicaContext) {
   int calls = 0;
   static thread_local int marker = 0;
-  marker = 17;  // of the thread that calls run()
+  marker = 17;  // thread-local in the caller of run()
   const auto results = strategy_->run([&] {
     ReplicaContext& context = ReplicaContext::current();
     const int doubled = context.merge_call(
@@ -249,7 +249,7 @@ TEST(RunThreads, TimesSayHowLongReplicasWaitedForEachOther) {
   });
   const Strategy::RunTimes times = strategy->take_run_times();
   EXPECT_GE(times.run, 0.1);
-  EXPECT_GT(times.communication, 0.01);  // replica 0 waited most of 0.1 s; the mean is half of it
+  EXPECT_GT(times.communication, 0.01);  // replica 0 waited about 0.1 s; this is the mean of both
   EXPECT_LT(times.communication, times.run);
   const Strategy::RunTimes none = strategy->take_run_times();
   EXPECT_EQ(none.run, 0.0);
@@ -303,7 +303,7 @@ TEST(RunThreads, DestroyingAStrategyEndsItsThreads) {
   {
     auto strategy = mirrored(3);
     strategy->run([] {});
-    EXPECT_EQ(num_running_threads(), before + 2);  // replica 0 is on this thread
+    EXPECT_EQ(num_running_threads(), before + 2);  // replica 0 runs on this thread
   }
   EXPECT_EQ(num_running_threads(), before);
 }

@@ -1,5 +1,5 @@
-// What run() warns of, once each: results that are not finite, losses that are means over a
-// replica's rows; and what it leaves to the exception that it throws.
+// Tests the warnings of run(), each logged once: non-finite results, losses that are means over a
+// replica's rows. Conditions that run() throws for are not logged as well.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdlib>
 #include <iostream>
@@ -17,7 +17,7 @@ using thrown::warnings_of;
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-/// What three steps warn of in which the replicas minimize `loss` of their 4 rows.
+/// Returns the warnings of three steps in which the replicas minimize `loss` of their 4 rows.
 using LossOf = std::function<Tensor(const Tensor& per_example)>;
 std::vector<std::string> warnings_of_loss(Strategy& strategy, const LossOf& loss,
                                           bool own_mean = false) {
@@ -62,7 +62,7 @@ TEST(RunResults, OneThatIsNotFiniteIsNamedOnceWithReplicaAndStep) {
 
 TEST(RunResults, MeanOverABatchWithoutRowsIsNamedAsTheCause) {
   const auto strategy = mirrored(1, 3);
-  // 3 + 3 + 2 rows: in the last step replica 2 has none.
+  // Batches give 3 + 3 + 2 rows: replica 2 has none in the last step.
   const Dataset data = Dataset::from_tensor_slices({Tensor::ones({8})}).batch(3);
   DistributedDataset batches = strategy->distribute_dataset(data);
   const auto warnings = warnings_of([&] {
@@ -70,7 +70,7 @@ TEST(RunResults, MeanOverABatchWithoutRowsIsNamedAsTheCause) {
       for (const PerReplica<Batch>& batch : batches)
         (void)strategy->run([](const Batch& rows) { return reduce_mean(rows.features()); }, batch);
     }
-    // A true one is still warned of.
+    // A genuine NaN still causes a warning.
     (void)strategy->run([&] { return num(replica_number() == 1 ? kNan : 1.0); });
   });
   ASSERT_EQ(warnings.size(), 2u);
@@ -82,7 +82,7 @@ TEST(RunResults, MeanOverABatchWithoutRowsIsNamedAsTheCause) {
 }
 
 TEST(RunResults, OfTheDefaultStrategyAreLookedAtToo) {
-  // In a process of its own: the default strategy is that of all tests, and warns once.
+  // Runs in a process of its own, because all tests share the default strategy, which warns once.
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto warn = [] {
     const auto warnings = warnings_of([] {
@@ -154,7 +154,7 @@ TEST(RunMeans, LossesThatAddUpToTheMeanAreNot) {
       [](const Tensor& x) { return reduce_sum(x) / 8.0; },
       [](const Tensor& x) { return reduce_mean(x) / 2.0; },
       [=](const Tensor& x) { return reduce_sum(reduce_mean(twice(x)) / 2.0); },
-      // Means of something else than rows, and of rows along another axis.
+      // Means that are not over rows, or over rows along another axis.
       [=](const Tensor& x) { return reduce_mean(twice(x)); },
       [](const Tensor& x) {
         return reduce_mean(stack(std::vector{x, x}), {.axes = {0}});
@@ -164,7 +164,7 @@ TEST(RunMeans, LossesThatAddUpToTheMeanAreNot) {
     EXPECT_THAT(warnings_of_loss(*strategy, losses[number]), ::testing::IsEmpty())
         << "loss " << number;
   }
-  // Gradients that are averaged, not summed; and one replica.
+  // Averaged instead of summed gradients, and a single replica.
   const auto mean = [](const Tensor& x) { return reduce_mean(x); };
   EXPECT_THAT(warnings_of_loss(*strategy, mean, /*own_mean=*/true), ::testing::IsEmpty());
   EXPECT_THAT(warnings_of_loss(*mirrored(1), mean), ::testing::IsEmpty());

@@ -1,4 +1,4 @@
-// The same weights, bit by bit, whatever the strategy, the devices and the schedule.
+// Tests that weights are equal, bit by bit, whatever the strategy, devices and schedule.
 // SPDX-License-Identifier: Apache-2.0
 #include <map>
 
@@ -74,7 +74,7 @@ TEST(SameBits, OtherStepsGiveOtherBits) {
 }
 
 TEST(SameBits, GradientsAreSummedAndMayBeLocal) {
-  // Of two replicas whose gradients are 1 and 2: what each has after one step.
+  // Returns each replica's value after one step of two replicas with gradients 1 and 2.
   const auto after_step = [](GradientAggregation aggregation,
                              VariableSynchronization synchronization) {
     auto strategy = mirrored(2);
@@ -98,13 +98,13 @@ TEST(SameBits, GradientsAreSummedAndMayBeLocal) {
   };
   EXPECT_THAT(after_step(GradientAggregation::kSum, VariableSynchronization::kOnWrite),
               are({-0.3, -0.3, -0.3, -0.3}));
-  // Each has a value of its own: local SGD.
+  // Each replica keeps its own value, as in local SGD.
   EXPECT_THAT(after_step(GradientAggregation::kNone, VariableSynchronization::kOnRead),
               are({-0.1, -0.1, -0.2, -0.2}));
 }
 
-/// The value that each replica reads after it gave `gradient(replica)` for v = 0, learning rate
-/// 0.1, and GradientAggregation::kNone.
+/// Returns the value that each replica reads after one step with `gradient(replica)` from v = 0,
+/// learning rate 0.1 and GradientAggregation::kNone.
 std::vector<double> after_unsummed(Strategy& strategy,
                                    const std::function<Gradient(float replica)>& gradient,
                                    bool in_parts = false) {
@@ -119,7 +119,7 @@ std::vector<double> after_unsummed(Strategy& strategy,
   }));
 }
 
-/// tf's experimental_aggregate_gradients=False, skip_gradients_aggregation=True.
+/// Corresponds to tf's experimental_aggregate_gradients=False and skip_gradients_aggregation=True.
 TEST(SameBits, UnsummedGradientsOfOneSharedValueMustBeEqual) {
   const auto own = [](float replica) { return Gradient(vec({replica + 1})); };
   const auto sparse = [](float replica) {

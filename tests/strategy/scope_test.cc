@@ -1,4 +1,4 @@
-// Scopes and contexts of threads.
+// Tests scopes and contexts of threads.
 // SPDX-License-Identifier: Apache-2.0
 #include <functional>
 #include <optional>
@@ -104,7 +104,7 @@ TEST(Scope, OpenDeviceScopeIsANestingError) {
   }
   scope.close();
   expect_default_state();
-  const DeviceScope around("cpu:1");  // in order
+  const DeviceScope around("cpu:1");  // scopes nest in this order
   scope.reopen();
   scope.close();
   expect_default_state();
@@ -162,7 +162,7 @@ TEST(Scope, ScopeMayBeReentered) {
   expect_default_state();
 }
 
-// tf's testSetStrategy.
+// Corresponds to tf's testSetStrategy.
 TEST(Scope, SetStrategyIsAScopeThatStaysOpen) {
   auto first = mirrored(2), second = mirrored(1);
   set_strategy(first.get());
@@ -176,7 +176,7 @@ TEST(Scope, SetStrategyIsAScopeThatStaysOpen) {
   }
   expect_scope_of(*first);
   EXPECT_ERROR((void)second->scope(), kFailedPrecondition, "Mixing different strategies");
-  Executor::system().start("another", &expect_default_state);  // joined at once
+  Executor::system().start("another", &expect_default_state);  // joined immediately
   set_strategy(second.get());
   expect_scope_of(*second);
   set_strategy(nullptr);
@@ -185,7 +185,7 @@ TEST(Scope, SetStrategyIsAScopeThatStaysOpen) {
   expect_default_state();
 }
 
-// tf's testSetStrategyInScope.
+// Corresponds to tf's testSetStrategyInScope.
 TEST(Scope, SetStrategyInAScopeOrAReplicaIsRefused) {
   auto strategy = mirrored(2), other = mirrored(1);
   const auto expect_refusal = [&] {
@@ -251,7 +251,7 @@ TEST(Scope, AScopeInsideRunStaysInTheReplica) {
 using ScopeOfAll = AllStrategies;
 INSTANTIATE_TEST_SUITE_P(, ScopeOfAll, ::testing::ValuesIn(all_strategies()), case_name);
 
-/// The elements of all batches of `data`, added up.
+/// Returns the sum of the elements of all batches of `data`.
 double sum_over_batches(Strategy& strategy, const Dataset& data) {
   double sum = 0;
   for (const PerReplica<Batch>& batch : strategy.distribute_dataset(data.batch(4))) {
@@ -280,7 +280,7 @@ TEST_P(ScopeOfAll, MethodsWorkInTheDefaultContextAndInScope) {
     EXPECT_EQ(sum_over_batches(*strategy_, Dataset::from_tensor_slices({Tensor::ones({10})})), 10);
   };
   Variable variable, count;
-  // docs/deviations.md: tf's update_non_slot(); a count belongs to no weight.
+  // docs/deviations.md: tf's update_non_slot(); the count is not a slot.
   const auto add_one = [&] {
     strategy_->update(
         count, [](Variable& each, const Tensor& one) { each.assign_add(one); },
@@ -311,7 +311,7 @@ TEST_P(ScopeOfAll, ReduceOpMayBeTextInEitherCase) {
 
 TEST(DefaultStrategy, UpdatePassesTheSameVariableAndTensor) {
   const Variable weight(Tensor(1.0f));
-  const Variable count(Tensor::scalar(0, DType::kInt64), {.trainable = false});  // of no weight
+  const Variable count(Tensor::scalar(0, DType::kInt64), {.trainable = false});  // not a slot
   for (const Variable& variable : {weight, count}) {
     const Tensor argument = Tensor::scalar(2, variable.dtype());
     int calls = 0;
@@ -347,7 +347,7 @@ TEST(DefaultStrategy, RunMergeAndReduceAreTheIdentity) {
   EXPECT_EQ(strategy.reduce(ReduceOp::kMean, PerReplica<Tensor>({Tensor(3.0f)})).item(), 3.0f);
 }
 
-// Each replica would add the sum of all gradients to the one value.
+// Otherwise each replica would add the sum of all gradients to the single value.
 TEST(OutsideScope, ReplicasDoNotWriteAVariableThatTheirStrategyDidNotMake) {
   Variable w(vec({1}));
   Sgd optimizer(std::vector{w}, {.learning_rate = 1.0});

@@ -1,4 +1,5 @@
-// What a step makes and what it captures is used on its replica's device, under every strategy.
+// Tests that values a step makes or captures are used on its replica's device, under every
+// strategy.
 // SPDX-License-Identifier: Apache-2.0
 #include <map>
 
@@ -32,14 +33,14 @@ INSTANTIATE_TEST_SUITE_P(, StepDevices, ::testing::ValuesIn(strategies()), case_
 
 Device here() { return ReplicaContext::current().device(); }
 
-/// [2] float32 on the replica's device, as a batch has it.
+/// Returns [2] float32 on the replica's device, like a batch.
 Tensor own_data() { return vec({1.0f, 2.0f}); }
 
 Variable mean_variable(const Tensor& initial, const char* name) {
   return Variable(initial, {.name = name, .aggregation = VariableAggregation::kMean});
 }
 
-/// Whatever the library has that makes a tensor without being given one, by name.
+/// Functions of the library that make a tensor without an input tensor, by name.
 using Makers = std::map<std::string, std::function<Tensor()>>;
 Makers makers() {
   const std::vector<float> two = {1.0f, 2.0f};
@@ -139,7 +140,7 @@ TEST_P(StepDevices, CapturedHostTensorsAreWrittenToVariables) {
                                         .aggregation = VariableAggregation::kSum});
     row = mean_variable(Tensor::zeros({3, 1}), "row");
   }
-  const Tensor value = Tensor::from<double>({2}, {3.0, 5.0});  // to be converted, too
+  const Tensor value = Tensor::from<double>({2}, {3.0, 5.0});  // needs a conversion as well
   const IndexedSlices second{Tensor::full({1, 1}, 6.0), Tensor::from<std::int64_t>({1}, {1}),
                              Shape{3, 1}};
   const auto sums = strategy_->run([&] {
@@ -183,7 +184,7 @@ TEST_P(StepDevices, ACustomGradientMakesItsConstantsThereToo) {
   for (const Tensor& each : gradients) EXPECT_EQ(numbers(each), (std::vector<double>{3.0, 4.0}));
 }
 
-// Of a table in parts and of a whole one; ids are captured on the host, or are the replica's.
+// Covers sharded and whole tables; ids are captured on the host, or made in the replica.
 TEST_P(StepDevices, RowsAreLookedUpByCapturedIds) {
   const auto scope = strategy_->scope();
   const Tensor values = Tensor::from<float>({4, 1}, {0.0f, 10.0f, 20.0f, 30.0f});
@@ -240,7 +241,8 @@ TEST_P(StepDevices, TheScopesOfTheStepWin) {
   EXPECT_EQ(current_device(), (Device{DeviceType::kCpu, 7}));
 }
 
-// It is of no replica, whichever of them came last; update() is where each component is.
+// A merge function runs outside any replica, whichever arrived last; update() runs on each
+// component's device.
 TEST_P(StepDevices, MergeFunctionsHaveNoScopeAndUpdatesThatOfTheComponent) {
   const auto scope = strategy_->scope();
   Variable variable = mean_variable(Tensor::zeros({2}), "variable");
@@ -264,7 +266,7 @@ TEST_P(StepDevices, MergeFunctionsHaveNoScopeAndUpdatesThatOfTheComponent) {
   EXPECT_EQ(numbers(variable.value()), (std::vector<double>{3.0, 7.0}));
 }
 
-// A step moves what it captures, once per use, and nothing besides.
+// A step moves only captured values that are elsewhere, once per use.
 TEST_P(StepDevices, NothingMovesButWhatIsElsewhere) {
   const auto scope = strategy_->scope();
   Variable table = mean_variable(random_normal({6, 2}, {.seed = 1}), "table");

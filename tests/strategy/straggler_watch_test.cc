@@ -1,4 +1,4 @@
-// Which worker the others wait for.
+// Tests which worker is reported as the straggler.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/multi_worker/straggler_watch.h"
 #include "tests/support/scopes.h"
@@ -9,7 +9,7 @@
 namespace tutti::internal {
 namespace {
 
-/// A step in which each worker waits so many milliseconds of `length`.
+/// Runs a step of `length` milliseconds, in which each worker waits for the given milliseconds.
 std::optional<Straggler> step_with(StragglerWatch& watch, Clock& clock,
                                    const std::vector<double>& milliseconds, int length = 10) {
   clock.sleep_for(std::chrono::milliseconds(length));
@@ -18,7 +18,7 @@ std::optional<Straggler> step_with(StragglerWatch& watch, Clock& clock,
   return watch.note(seconds);
 }
 
-/// The first step of `count` that tells of a straggler, and what it tells.
+/// Returns the first of `count` steps that reports a straggler, and the report.
 std::pair<int, std::optional<Straggler>> first_report(StragglerWatch& watch, Clock& clock,
                                                       const std::vector<double>& milliseconds,
                                                       int count) {
@@ -31,7 +31,7 @@ std::pair<int, std::optional<Straggler>> first_report(StragglerWatch& watch, Clo
 TEST(StragglerWatch, NamesASlowWorkerWithin20StepsWithItsShareOfTheWaiting) {
   test_scopes::StepClock clock;
   StragglerWatch watch({}, clock);
-  EXPECT_EQ(first_report(watch, clock, {1.0, 1.0, 1.0}, 25).first, 0);  // evenly matched
+  EXPECT_EQ(first_report(watch, clock, {1.0, 1.0, 1.0}, 25).first, 0);  // balanced
   const auto [step, found] = first_report(watch, clock, {8.5, 8.5, 0.5}, 20);
   ASSERT_TRUE(found);
   EXPECT_LE(step, 20);
@@ -44,8 +44,8 @@ TEST(StragglerWatch, NamesASlowWorkerWithin20StepsWithItsShareOfTheWaiting) {
 TEST(StragglerWatch, WhatAllWaitIsNobodysFault) {
   test_scopes::StepClock clock;
   StragglerWatch watch({}, clock);
-  EXPECT_EQ(first_report(watch, clock, {9.0, 9.0}, 50).first, 0);  // a slow network
-  EXPECT_EQ(first_report(watch, clock, {9.0}, 50).first, 0);       // alone
+  EXPECT_EQ(first_report(watch, clock, {9.0, 9.0}, 50).first, 0);  // a slow network, no straggler
+  EXPECT_EQ(first_report(watch, clock, {9.0}, 50).first, 0);       // a single worker
 }
 
 TEST(StragglerWatch, TheShareIsWhatTheOthersWaitBeyondTheSlowOne) {
@@ -53,7 +53,7 @@ TEST(StragglerWatch, TheShareIsWhatTheOthersWaitBeyondTheSlowOne) {
   StragglerWatch watch({}, clock);
   const auto [step, found] = first_report(watch, clock, {1.0, 9.0, 9.0, 8.0}, 30);
   ASSERT_TRUE(found);
-  EXPECT_EQ(step, 16);  // the first step has no begin
+  EXPECT_EQ(step, 16);  // the first step has no start time
   EXPECT_EQ(found->worker, 0);
   EXPECT_NEAR(found->share, ((9.0 + 9.0 + 8.0) / 3.0 - 1.0) / 10.0, 1e-9);
   EXPECT_NEAR(found->seconds_per_step, ((9.0 + 9.0 + 8.0) / 3.0 - 1.0) / 1e3, 1e-9);
@@ -64,7 +64,7 @@ TEST(StragglerWatch, SaysItAgainAfterSoManyStepsAndNotWhenSwitchedOff) {
   StragglerWatch watch({.repeat_after_steps = 100}, clock);
   EXPECT_EQ(first_report(watch, clock, {8.0, 0.0}, 20).first, 16);
   EXPECT_EQ(first_report(watch, clock, {8.0, 0.0}, 99).first, 0);
-  EXPECT_EQ(first_report(watch, clock, {8.0, 0.0}, 20).first, 6);  // a multiple of 15 steps later
+  EXPECT_EQ(first_report(watch, clock, {8.0, 0.0}, 20).first, 6);  // 15 steps later, or a multiple
   StragglerWatch off({.share = 2.0}, clock);
   EXPECT_EQ(first_report(off, clock, {9.9, 0.0}, 50).first, 0);
 }
@@ -73,7 +73,7 @@ TEST(StragglerWatch, WhoIsLateNowAndThenIsNotNamed) {
   test_scopes::StepClock clock;
   StragglerWatch watch({}, clock);
   for (int round = 0; round < 20; ++round) {
-    EXPECT_EQ(first_report(watch, clock, {9.0, 0.0}, 10).first, 0);  // a worker that saves
+    EXPECT_EQ(first_report(watch, clock, {9.0, 0.0}, 10).first, 0);  // say, a worker that saves
     EXPECT_EQ(first_report(watch, clock, {0.0, 9.0}, 5).first, 0);
   }
 }

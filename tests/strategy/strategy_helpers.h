@@ -1,4 +1,4 @@
-// What tests of strategies share: strategies over virtual devices and short ways to read values.
+// Helpers for tests of strategies: strategies over virtual devices, and short ways to read values.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -38,14 +38,14 @@ inline std::unique_ptr<CentralStorageStrategy> central(int devices, int replicas
       CentralStorageOptions{on_cpus(devices, replicas), std::nullopt});
 }
 
-/// Of which small variables are cut, too.
+/// Shards small variables as well.
 inline std::unique_ptr<FullyShardedStrategy> fully_sharded(int devices, int replicas = 0,
                                                            int stage = 3) {
   return std::make_unique<FullyShardedStrategy>(FullyShardedOptions{
       .local = on_cpus(devices, replicas), .stage = stage, .min_shard_bytes = 0});
 }
 
-/// With two servers in this process, which hold rows in turn when `num_shards` is above 1.
+/// Has two servers in this process, which hold rows alternately if `num_shards` exceeds 1.
 inline std::unique_ptr<ParameterServerStrategy> parameter_server(int devices, int replicas = 0,
                                                                  std::int64_t num_shards = 1) {
   ParameterServerOptions options;
@@ -55,25 +55,25 @@ inline std::unique_ptr<ParameterServerStrategy> parameter_server(int devices, in
   return std::make_unique<ParameterServerStrategy>(std::move(options));
 }
 
-/// A float32 vector on the device of the current replica (cpu:0 outside).
+/// Returns a float32 vector on the current replica's device (cpu:0 outside replicas).
 inline Tensor vec(std::vector<float> values) {
   ReplicaContext* context = get_replica_context();
   const Device device = context ? context->device() : Device{};
   return Tensor::from<float>({static_cast<std::int64_t>(values.size())}, values, device);
 }
 
-/// A float32 scalar on the device of the current replica.
+/// Returns a float32 scalar on the current replica's device.
 inline Tensor num(double value, DType dtype = DType::kFloat32) {
   ReplicaContext* context = get_replica_context();
   return Tensor::scalar(value, dtype, context ? context->device() : Device{});
 }
 
-/// The number of the current replica as a float.
+/// Returns the current replica's number as a float.
 inline float replica_number() { return static_cast<float>(ReplicaContext::current().replica_id()); }
 
 inline std::vector<double> numbers(const Tensor& tensor) { return tensor.to_doubles(); }
 
-/// The single element of each component.
+/// Returns the single element of each component.
 inline std::vector<double> components(const Variable& variable) {
   std::vector<double> values;
   for (const Tensor& each : variable.storage().local_components()) {
@@ -90,7 +90,7 @@ inline std::vector<double> numbers(const PerReplica<Tensor>& tensors) {
   return values;
 }
 
-/// Finds what save() has given by its name, as restore() asks for it.
+/// Looks up saved values by name, as restore() requests them.
 inline TensorLookup lookup_in(std::vector<NamedTensor> saved) {
   return [saved = std::move(saved)](const std::string& name) {
     const auto found = std::ranges::find(saved, name, &NamedTensor::name);
@@ -98,7 +98,7 @@ inline TensorLookup lookup_in(std::vector<NamedTensor> saved) {
   };
 }
 
-/// In a replica: sums over all replicas of what `gradient_of` returns for each variable's index.
+/// In a replica: sums gradient_of(variable index) over all replicas.
 inline std::vector<Gradient> reduced_gradients(
     std::span<const Variable> variables,
     const std::function<Gradient(std::size_t index)>& gradient_of) {
@@ -110,7 +110,7 @@ inline std::vector<Gradient> reduced_gradients(
   return sums;
 }
 
-/// n copies of x.
+/// Returns n copies of x.
 inline std::vector<double> copies_of(double x, int n) {
   return std::vector<double>(static_cast<std::size_t>(n), x);
 }
@@ -129,7 +129,7 @@ inline Error error_of(const std::function<void()>& fn) {
 #define EXPECT_TUTTI_ERROR(statement, expected_code, text) \
   ::tutti::thrown::expect_error(expected_code, {text}, [&] { statement; })
 
-/// The strategies that every rule must hold for, by name.
+/// A strategy that every rule must hold for, and its name.
 struct StrategyCase {
   std::string name;
   std::function<std::unique_ptr<Strategy>()> make;

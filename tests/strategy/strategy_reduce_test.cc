@@ -1,4 +1,4 @@
-// Strategy::reduce, gather and values made per replica.
+// Tests Strategy::reduce, gather and values made per replica.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/strategy/strategy_helpers.h"
 #include "tests/support/warnings.h"
@@ -152,7 +152,7 @@ TEST_P(ReduceOfAll, ReduceToAndBatchReduceToPlaceTheirResults) {
   EXPECT_EQ(strategy_->broadcast_to(Tensor(1.0f), devices)[0].device(), devices[0]);
 }
 
-// With GPUs: gpu_placement_test.cc.
+// With GPUs, see gpu_placement_test.cc.
 TEST(StrategyOptions, DefaultsToTheCpuAndCanonicalOrder) {
   MirroredStrategy strategy;
   EXPECT_EQ(strategy.num_replicas_in_sync(), 1);
@@ -160,7 +160,7 @@ TEST(StrategyOptions, DefaultsToTheCpuAndCanonicalOrder) {
   EXPECT_EQ(strategy.cross_device_ops().name(), "canonical");
 }
 
-// With a plugin: tests/xla.
+// With a plugin, see tests/xla.
 TEST(StrategyOptions, MissingTpuIsRefusedWithRemedy) {
 #ifdef TUTTI_WITHOUT_XLA
   EXPECT_ERROR(MirroredStrategy({.devices = "tpu:0"}), kUnimplemented, "-DTUTTI_XLA=ON");
@@ -189,7 +189,7 @@ TEST(StrategyOptions, DevicesByNameAndRange) {
   EXPECT_INVALID(MirroredStrategy({.devices = {"cpu:1", "cpu:1"}}), "cpu:1");
 }
 
-// The first lines that README.md gives.
+// The first lines of code in README.md.
 TEST(StrategyOptions, EveryStrategyTakesDevices) {
   const std::vector<Device> two = parse_devices("cpu:0-1");
   CentralStorageStrategy central({.devices = "cpu:0-1"});

@@ -1,4 +1,4 @@
-// Variables that are synchronised when read.
+// Tests variables that are synchronised on read.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/strategy/strategy_helpers.h"
 #include "tutti/optimizer/sgd.h"
@@ -17,7 +17,7 @@ class SyncOnRead : public ::testing::Test {
   Variable make(double initial, VariableAggregation aggregation) {
     return make(Tensor::scalar(initial, DType::kFloat32), aggregation);
   }
-  /// Each replica assigns its number plus `first`.
+  /// In each replica, assigns its number plus `first`.
   void assign_ids(Variable v, double first = 0.0) {
     strategy_->run([&] { v.assign(num(first + replica_number())); });
   }
@@ -40,7 +40,7 @@ TEST_F(SyncOnRead, WritesInReplicasAreLocalAndOthersGoToEveryComponent) {
     EXPECT_EQ(components(v), two(2));
     strategy_->run([&] { v.assign_sub(-1.0); });
     EXPECT_EQ(components(v), two(3));
-    if (aggregation == VariableAggregation::kSum) continue;  // AssignUnderSumDividesTheValue
+    if (aggregation == VariableAggregation::kSum) continue;  // tested below
     v.assign(1.0);
     EXPECT_EQ(components(v), two(1));
     v.assign_add(1.0);
@@ -50,7 +50,7 @@ TEST_F(SyncOnRead, WritesInReplicasAreLocalAndOthersGoToEveryComponent) {
   }
 }
 
-// tf.Variable, of 2.21 too: ON_READ makes `trainable` False only where it is not given.
+// Same as tf.Variable, also in 2.21: ON_READ only changes the default of `trainable` to False.
 TEST_F(SyncOnRead, IsTrainedWhereAskedAndEachComponentGetsTheSumOfTheGradients) {
   const auto scope = strategy_->scope();
   const Variable v(num(0.0), {.name = "v",
@@ -61,7 +61,7 @@ TEST_F(SyncOnRead, IsTrainedWhereAskedAndEachComponentGetsTheSumOfTheGradients) 
   EXPECT_TRUE(v.trainable());
   assign_ids(v);
   strategy_->run([&] {
-    GradientTape tape;  // watches what is trainable
+    GradientTape tape;  // watches trainable variables
     optimizer.minimize(tape, v.value() * (1.0f + replica_number()));
   });
   EXPECT_EQ(components(v), (std::vector<double>{-1.5, -0.5}));
@@ -127,9 +127,9 @@ TEST_F(SyncOnRead, CheckpointHoldsAggregateAndComponents) {
 
   sum.assign(0.0);
   sum.storage().restore(lookup_in(saved_sum));
-  EXPECT_EQ(components(sum), (std::vector<double>{4, 3}));  // exact, unlike tf
+  EXPECT_EQ(components(sum), (std::vector<double>{4, 3}));  // exact, unlike in tf
   sum.storage().restore(lookup_in({saved_sum[0]}));
-  EXPECT_EQ(components(sum), two(3.5));  // tf's rule, from the aggregate
+  EXPECT_EQ(components(sum), two(3.5));  // tf restores from the aggregate
 
   Variable mean = make(0.0, VariableAggregation::kMean);
   mean.storage().restore(lookup_in({saved_sum[1], saved_sum[2]}));
@@ -180,7 +180,7 @@ TEST_F(SyncOnRead, MeanWeighsReplicasByTheirUpdates) {
   EXPECT_EQ(v.value().item(), 6.0f);
   update_in(1, 8.0);
   EXPECT_FLOAT_EQ(v.value().item(), (4.0f + 2.0f * 8.0f) / 3.0f);
-  v.assign(1.0);  // a new beginning
+  v.assign(1.0);  // resets all components
   update_in(0, 5.0);
   EXPECT_EQ(v.value().item(), 5.0f);
 }
@@ -196,7 +196,7 @@ TEST_F(SyncOnRead, NumbersOfUpdatesAreSavedAndFilesWithoutThemAreRead) {
   v.storage().restore(lookup_in(saved));
   EXPECT_EQ(v.value().item(), 7.0f);
   ASSERT_EQ(saved.back().name, "v/replica_updates");
-  saved.pop_back();  // as earlier versions wrote it
+  saved.pop_back();  // format of earlier versions
   v.storage().restore(lookup_in(saved));
   EXPECT_EQ(components(v), (std::vector<double>{4, 8}));
   EXPECT_EQ(v.value().item(), 6.0f);

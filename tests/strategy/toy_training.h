@@ -1,5 +1,5 @@
-// A small training that uses what strategies have to keep equal: sparse and dense gradients, random
-// numbers, ON_READ variables, reductions.
+// Small training whose results must be equal under all strategies: sparse and dense gradients,
+// random numbers, ON_READ variables, reductions.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -26,8 +26,7 @@ inline std::ostream& operator<<(std::ostream& out, const Trained& trained) {
   return out << trained.weights << ' ' << trained.slots << ' ' << trained.losses;
 }
 
-/// A two-layer network with an embedding, dropout and a moving mean, trained for some steps of the
-/// toy loop.
+/// Trains a two-layer network with an embedding, dropout and a moving mean for some steps.
 inline Trained train(Strategy& strategy, int steps = 4) {
   set_random_seed(7);
   Json state = strategy.save_state();

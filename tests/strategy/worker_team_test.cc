@@ -1,4 +1,4 @@
-// Where the sums of gradients of several workers lie.
+// Tests where the sums of gradients of several workers are stored.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/multi_worker/worker_team.h"
 
@@ -20,8 +20,8 @@ Elements elements_of(MutableTensor& tensor) {
   return {tensor.data(), static_cast<std::size_t>(tensor.num_elements()), tensor.dtype()};
 }
 
-/// Workers of two replicas and of one add ones up, in partial sums of the team; whether the buffers
-/// lay in the memory that they share.
+/// Workers of two replicas and of one add ones in the team's partial sums. Returns whether each
+/// worker's buffers were in shared memory.
 std::vector<bool> sum_of_two_workers(std::size_t place_bytes) {
   InProcessStore store;
   std::vector<char> lay_there(2);

@@ -1,4 +1,4 @@
-// Several workers in one process: each a thread with a strategy of its own.
+// Several workers in one process, each a thread with its own strategy.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -30,7 +30,7 @@ inline std::vector<std::unique_ptr<Communicator>> communicators_of(
   return communicators;
 }
 
-/// What each worker threw; "" for none.
+/// Runs `body` in each worker; returns each worker's error, or "".
 inline std::vector<std::string> run_workers(const std::vector<LocalStrategyOptions>& options,
                                             const WorkerBody& body,
                                             Between between = Between::kMemory,
@@ -48,7 +48,7 @@ inline void expect_no_error(const std::vector<std::string>& errors) {
   for (std::size_t w = 0; w < errors.size(); ++w) EXPECT_EQ(errors[w], "") << "worker " << w;
 }
 
-/// What `body` returns in each worker, none of which may throw.
+/// Runs `body` in each worker and returns the results; no worker may throw.
 template <class Body>
 auto results_of_workers(const std::vector<LocalStrategyOptions>& options, const Body& body,
                         Between between = Between::kMemory,

@@ -1,4 +1,4 @@
-// Values of replicas as bytes, and bytes that are none.
+// Tests the encoding of replicas' values as bytes, and invalid bytes.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/multi_worker/worker_team.h"
 
@@ -41,7 +41,8 @@ TEST(WorkerValues, BytesThatAreCutOrLongerAreRefused) {
   EXPECT_ERROR(decode_values(whole + "x"), kDataLoss, "1 bytes too many");
 }
 
-// Any number may be anything: an error or values, but no crash and no memory beyond the bytes.
+// Whatever the damaged numbers are, the result is an error or values, without a crash or excessive
+// memory.
 TEST(WorkerValues, DamagedNumbersAreAnErrorOrOtherValues) {
   const std::string whole = encode_values(all_kinds());
   int refused = 0;
