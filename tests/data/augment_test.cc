@@ -1,4 +1,5 @@
-// Augmentation: random numbers keyed by seed, epoch and element, random steps, mixup and cutmix.
+// Tests augmentation: random numbers keyed by seed, epoch and element, random steps, mixup and
+// cutmix.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
@@ -16,7 +17,7 @@ using testing::ElementsAre;
 
 using Numbers = std::vector<std::int64_t>;
 
-/// The picture's own random number, as an element.
+/// Returns the image's own random number as an element.
 Element random_number(const Element&, const SampleRandom& random) {
   return Element({number(static_cast<std::int64_t>(random.stream(2).bits(5)))});
 }
@@ -28,7 +29,7 @@ std::int64_t promised_number(std::uint64_t seed, std::uint64_t epoch, std::uint6
           .bits(5));
 }
 
-// The keys are promised to stay: runs that are resumed by a later version must see the same data.
+// The keys are a stable promise: runs resumed by a later version must see the same data.
 TEST(Augment, NumbersAreKeyedBySeedEpochAndPlace) {
   const Dataset dataset = augment(Dataset::range(5).shuffle(5, 1), random_number, {.seed = 42});
   for (std::uint64_t epoch : {0, 1, 7}) {
@@ -61,7 +62,8 @@ TEST(Augment, SkippedElementsKeepTheirNumbers) {
         augment(Dataset::range(30), random_number, {.num_parallel_calls = calls});
     auto elements = dataset.iterate(0);
     Numbers seen;
-    // Leaves some out before the first, within what the threads have read, and beyond that.
+    // Skips elements before the first one, within what the threads have read ahead, and beyond
+    // that.
     for (const std::int64_t skipped : {3, 1, 0, 12}) {
       elements->skip(skipped);
       seen.push_back(elements->next()->operator[](0).item_int());
@@ -91,7 +93,7 @@ TEST(Augment, EveryPassOfARepeatedDatasetIsAnother) {
   const Numbers all = scalars_of(once.repeat(3));
   EXPECT_EQ(std::set<std::int64_t>(all.begin(), all.end()).size(), 12u);
   EXPECT_EQ(Numbers(all.begin() + 4, all.begin() + 8), scalars_of(once, 1));
-  // Above repeat() the elements of all passes are counted.
+  // Above repeat(), the elements of all passes are counted.
   const Numbers above = scalars_of(augment(Dataset::range(4).repeat(2), random_number));
   EXPECT_EQ(std::set<std::int64_t>(above.begin(), above.end()).size(), 8u);
 }
@@ -113,7 +115,7 @@ TEST(Augment, MistakesAreNamed) {
                  "augment_images", "step 1 is no function");
 }
 
-// Pictures whose pixel (y, x) of channel 0 is 10 y + x.
+// Returns images whose pixel (y, x) of channel 0 is 10 y + x.
 Dataset coordinates(std::int64_t count, std::int64_t height, std::int64_t width) {
   std::vector<std::uint8_t> values;
   for (std::int64_t i = 0; i < count; ++i)
@@ -126,7 +128,7 @@ Dataset coordinates(std::int64_t count, std::int64_t height, std::int64_t width)
       {Tensor::from({count, height, width, 1}, values), Tensor::from({count}, labels)});
 }
 
-/// Expects every value of `counts` to be `total` * probability up to 5 standard deviations.
+/// Expects each of `counts` to equal `total` * `probability` within 5 standard deviations.
 void expect_binomial(const std::map<std::int64_t, int>& counts, int total, double probability) {
   for (const auto& [value, count] : counts) {
     EXPECT_NEAR(count, total * probability,
@@ -151,7 +153,7 @@ TEST(AugmentImages, CropsComeFromEveryPlaceEquallyOften) {
 }
 
 TEST(AugmentImages, PaddingPutsPicturesIntoEveryPlace) {
-  // One pixel in the middle of zeros is seen in each of 9 places.
+  // A single pixel amid zeros can appear at 9 positions.
   std::map<std::int64_t, int> places;
   const Dataset dots = Dataset::from_tensor_slices({Tensor::ones({4500, 1, 1, 1})});
   for (const Element& element :
@@ -185,12 +187,12 @@ TEST(AugmentImages, CutoutErasesASquareAroundAnyPixel) {
       if (pixels[i] == 0) ++erased[static_cast<std::int64_t>(i)];
     }
   }
-  // The square begins one pixel above and left of its centre: cut off at the top and the left only,
-  // for centres there. 12 centres: 6 have 4 pixels, 2 + 3 have 2 pixels, 1 has 1.
+  // The square begins one pixel above and left of its centre, so only centres at the top and left
+  // clip it. Of 12 centres, 6 erase 4 pixels, 2 + 3 erase 2 pixels, and 1 erases 1.
   expect_binomial({{4, sizes[4]}}, 6000, 6.0 / 12.0);
   expect_binomial({{2, sizes[2]}}, 6000, 5.0 / 12.0);
   expect_binomial({{1, sizes[1]}}, 6000, 1.0 / 12.0);
-  // The last pixel is erased by its own centre alone, an inner one by 4 centres.
+  // The last pixel is erased only by its own centre, an inner one by 4 centres.
   expect_binomial({{11, erased[11]}}, 6000, 1.0 / 12.0);
   expect_binomial({{5, erased[5]}}, 6000, 4.0 / 12.0);
 }
@@ -204,7 +206,7 @@ TEST(AugmentImages, DeltasAndFactorsFillTheirRange) {
     lowest = std::min(lowest, bright[0]);
     highest = std::max(highest, bright[0]);
     sum += bright[0];
-    // Contrast doubles or halves the distance of 0.5 between the two.
+    // Contrast doubles or halves the distance of 0.5 between the two pixels.
     const auto sharp = image::random_contrast(0.5, 2.0)(image, random).to_doubles();
     EXPECT_GE(sharp[1] - sharp[0], 0.25 - 1e-6);
     EXPECT_LT(sharp[1] - sharp[0], 1.0 + 1e-6);
@@ -230,7 +232,7 @@ TEST(AugmentImages, ChangesTheNamedComponentAlone) {
       kNotFound, "'image'", "label, photo");
 }
 
-// A picture and its mask take the same stream, and with it the same change.
+// An image and its mask use the same random stream, and so the same transformation.
 TEST(Augment, MasksFollowTheirPictures) {
   const auto crop = image::random_crop(3);
   const auto flip = image::random_flip_left_right();
@@ -296,7 +298,7 @@ TEST(Beta, HasItsMeanAndVariance) {
   }
 }
 
-/// Largest distance between the empirical distribution and `cdf` (Kolmogorov, Smirnov).
+/// Returns the largest distance between the empirical distribution and `cdf` (Kolmogorov-Smirnov).
 double largest_distance(std::vector<double> values, const std::function<double(double)>& cdf) {
   std::sort(values.begin(), values.end());
   double largest = 0;
@@ -309,7 +311,8 @@ double largest_distance(std::vector<double> values, const std::function<double(d
   return largest;
 }
 
-// Distribution functions in closed form. A distance of 1.95 / sqrt(n) has probability 0.001.
+// Compares with closed-form distribution functions; a distance of 1.95 / sqrt(n) has probability
+// 0.001.
 TEST(Beta, HasItsDistribution) {
   constexpr int kCount = 100000;
   const double limit = 1.95 / std::sqrt(static_cast<double>(kCount));
@@ -336,7 +339,7 @@ TEST(Beta, OfTinyShapesIsZeroOrOne) {
 
 constexpr std::int64_t kRows = 12;
 
-/// Row r: features [2, 2, 1] full of r, one-hot labels of class r.
+/// Row r has features [2, 2, 1] filled with r, and the one-hot label of class r.
 Dataset one_hot_rows(DType dtype = DType::kFloat32) {
   std::vector<double> features, labels;
   for (std::int64_t r = 0; r < kRows; ++r) {
@@ -372,14 +375,14 @@ TEST(Mixup, MixesFeaturesAndLabelsByTheSameWeight) {
         EXPECT_NEAR(total, 1.0, 1e-6);
         for (std::size_t i = 0; i < 16; ++i) EXPECT_NEAR(features[r * 16 + i], expected, 1e-5);
       }
-      // A permutation: nobody is the partner of two rows.
+      // Partners are a permutation: no row is the partner of two rows.
       for (const double count : received) EXPECT_LE(count, 1.0);
     }
   }
 }
 
 TEST(Mixup, WeightsFollowTheBetaDistribution) {
-  // Classes 0 and 1 in turn: a label of a mixed pair shows the weight.
+  // Classes 0 and 1 alternate, so the label of a mixed pair reveals the weight.
   std::vector<double> weights;
   const Dataset mixed = mixup(one_hot_rows().batch(kRows).repeat(400), {.alpha = 2.0, .seed = 6});
   for (const Element& batch : mixed) {
@@ -388,7 +391,7 @@ TEST(Mixup, WeightsFollowTheBetaDistribution) {
       if (labels[r * kRows + r] < 1.0) weights.push_back(labels[r * kRows + r]);
     }
   }
-  // One of twelve rows has itself as its partner.
+  // One of twelve rows is its own partner.
   EXPECT_NEAR(static_cast<double>(weights.size()), 400.0 * 11, 200);
   EXPECT_LT(largest_distance(weights, [](double x) { return 3 * x * x - 2 * x * x * x; }),
             1.95 / std::sqrt(static_cast<double>(weights.size())));
@@ -406,7 +409,7 @@ TEST(Mixup, IsEqualInAnyNumberOfThreadsAndOtherInEveryEpoch) {
     return values;
   };
   const auto straight = all(1, 0, 1);
-  EXPECT_EQ(straight.size(), 4u * kRows * 16);  // the last batch of 3 rows is there, too
+  EXPECT_EQ(straight.size(), 4u * kRows * 16);  // includes the last batch of 3 rows
   EXPECT_EQ(all(4, 0, 1), straight);
   EXPECT_NE(all(1, 1, 1), straight);
   EXPECT_NE(all(1, 0, 2), straight);
@@ -450,7 +453,7 @@ TEST(Cutmix, PutsARectangleOfTheOtherPictureIn) {
           const double value = features[r * 16 + static_cast<std::size_t>(4 * y + x)];
           if (value == static_cast<double>(r)) continue;
           if (foreign++ == 0) partner = value;
-          EXPECT_EQ(value, partner);  // all from one picture
+          EXPECT_EQ(value, partner);  // all from one image
           top = std::min(top, y), left = std::min(left, x);
           bottom = std::max(bottom, y), right = std::max(right, x);
         }

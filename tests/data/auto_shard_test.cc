@@ -1,4 +1,4 @@
-// Sharding over workers.
+// Tests sharding over workers.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/data/dataset.h"
 
@@ -21,7 +21,7 @@ using namespace data_test;
 constexpr int kFiles = 10, kRecords = 10;
 using Numbers = std::vector<std::int64_t>;
 
-// "part-0" ... "part-9": record r of file f is the text of the number 10 f + r.
+// Writes "part-0" ... "part-9": record r of file f is the text of the number 10 f + r.
 std::string record_files(int count = kFiles) {
   const std::string folder = empty_folder();
   for (int f = 0; f < count; ++f) {
@@ -54,7 +54,7 @@ Numbers sorted(Numbers numbers) {
   return numbers;
 }
 
-// A transformation that tells nothing of what it reads.
+// Transformation that does not report what it reads.
 class Opaque : public DatasetSource {
  public:
   explicit Opaque(Dataset below) : below_(std::move(below)) {}
@@ -131,12 +131,13 @@ TEST(AutoShard, InterleavedFilesAreDistributed) {
     expected.push_back(80 + r);
   }
   EXPECT_EQ(scalars_of(auto_shard(interleaved, 5, 3, AutoShardPolicy::kAuto)), expected);
-  // The files below an interleave that reads none itself.
+  // The files are below an interleave that reads none itself.
   const Dataset counted = records_of(*paths).flat_map(
       [](const Element& e) { return Dataset::range(number_in(e), number_in(e) + 1); });
   EXPECT_EQ(scalars_of(auto_shard(counted, 5, 3, AutoShardPolicy::kFile)),
             records_of_files({3, 8}));
-  // How many files a filter leaves is not known: AUTO is careful, FILE is not asked.
+  // The number of files after a filter is unknown: AUTO shards by elements, FILE by files
+  // nevertheless.
   const Dataset even = Dataset::range(kFiles)
                            .filter([](const Element& e) { return number_in(e) % 2 == 0; })
                            .flat_map([paths](const Element& e) {
@@ -155,7 +156,7 @@ TEST(AutoShard, CacheOfTheWholeIsNotThatOfAPart) {
   EXPECT_EQ(scalars_of(auto_shard(all, 5, 3, AutoShardPolicy::kFile)).size(), 40u);
 }
 
-// Every decorator of dataset.h and augment.h, each on its own (rebatch(): tests/strategy).
+// Covers every decorator of dataset.h and augment.h separately (rebatch(): tests/strategy).
 TEST(AutoShard, EveryDecoratorKeepsFiles) {
   const auto same = [](const Element& e) { return e; };
   const auto yes = [](const Element&) { return true; };
@@ -275,7 +276,7 @@ TEST(AutoShard, DataShardPrecedesTheFinalPrefetch) {
   EXPECT_EQ(source->cardinality(), 2);
   EXPECT_EQ(source->inputs().front()->cardinality(), 10);
 
-  // In the middle it stays where it is.
+  // In the middle of the pipeline, prefetch stays where it is.
   const Dataset batches = auto_shard(ahead.batch(2), 5, 3, AutoShardPolicy::kData);
   EXPECT_FALSE(internal::only_reads_ahead(batches.source()));
   EXPECT_EQ(rows_of(batches), (Rows{{6, 7}}));
@@ -285,7 +286,7 @@ TEST(AutoShard, FewerElementsThanWorkers) {
   const auto any = [](const Element&) { return true; };
   EXPECT_INVALID((void)auto_shard(Dataset::range(5), 10, 0, AutoShardPolicy::kData), "at least 10",
                  "got 5");
-  // Where the number is not known before: at the first element, on every worker.
+  // If the number of elements is not known in advance, every worker finds out at the first element.
   for (int worker = 0; worker < 10; ++worker) {
     const Dataset part =
         auto_shard(Dataset::range(5).filter(any), 10, worker, AutoShardPolicy::kData);
@@ -370,13 +371,13 @@ TEST(AutoShard, FewerFilesThanWorkersAreSharedByElements) {
     all.insert(all.end(), part.begin(), part.end());
   }
   EXPECT_EQ(sorted(all), first_numbers(30));
-  // The shorter of two lists counts.
+  // The shorter of two lists of files counts.
   const Dataset both = Dataset::zip({records_of(record_files(3)), records});
   EXPECT_EQ(choose_auto_shard(both, 4, AutoShardPolicy::kAuto).policy, AutoShardPolicy::kData);
   EXPECT_EQ(choose_auto_shard(both, 3, AutoShardPolicy::kAuto).policy, AutoShardPolicy::kFile);
 }
 
-// As several calls at once may: an element that cannot be read takes no other with it.
+// Concurrent calls may see this: an element that cannot be read must not take others with it.
 TEST(AutoShard, AnElementThatThrowsLosesNoOther) {
   for (std::int64_t broken : {0, 1, 2, 4}) {
     const Dataset numbers = Dataset::range(6).map([broken](const Element& e) {

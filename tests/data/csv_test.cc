@@ -1,4 +1,4 @@
-// CSV files: what becomes of columns, and the files and options that are refused.
+// Tests CSV files: conversion of columns, and files and options that are refused.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/data/csv.h"
 
@@ -181,7 +181,7 @@ TEST(Csv, Reads16BitColumnsAndRefusesWhatTheyCannotHold) {
                  "'65520'");
 }
 
-// The way of the tutorials: the training file gives types and vocabularies, which read the others.
+// As in the tutorials, the training file determines types and vocabularies for reading other files.
 TEST(Csv, TablesTellHowToReadOtherFiles) {
   const std::string train = file_of("class,zip,y\nThird,01234,0\nFirst,99999,1\nThird,01234,1\n");
   const std::string test = file_of("class,zip,y\nFirst,01234,1\n", "test.csv");
@@ -241,7 +241,7 @@ TEST(Csv, SaysWhereATypeWasFoundAndNamesTheFirstTextOfNumbers) {
                  "expected numbers");
 }
 
-// Auto MPG's horsepower, whose missing values are '?'.
+// Uses Auto MPG's horsepower, whose missing values are '?'.
 TEST(Csv, AColumnMostlyOfNumbersIsNoCategoryInSilence) {
   const std::string path = file_of("hp,mpg\n130,18\n165,15\n?,25\n90,31\n");
   const auto warnings = warnings_of(
@@ -253,7 +253,7 @@ TEST(Csv, AColumnMostlyOfNumbersIsNoCategoryInSilence) {
   EXPECT_INVALID(read_csv({path}, {.pack_features = true}), "read_csv", "'hp'", "'?' in line 4",
                  "na_values");
   EXPECT_INVALID(csv_dataset({path}), "csv_dataset", "'hp'", "'?' in line 4", "na_values");
-  // By the remedies: as numbers, and as a category that was asked for.
+  // Applies the suggested remedies: as numbers, and as an explicit category.
   CsvOptions numbers{.pack_features = true, .na_values = {"?"}};
   numbers.columns = {{.name = "hp", .default_value = -1}};
   EXPECT_THAT(read_csv({path}, numbers).rows[0].to_doubles(),
@@ -269,7 +269,7 @@ TEST(Csv, TextsArePackedOnlyWhereAskedFor) {
   EXPECT_INVALID(read_csv({path}, options), "'sex'", "'male' in line 2", "categorical");
   options.columns = {{.name = "sex", .categorical = true}};
   EXPECT_THAT(read_csv({path}, options).rows[0].to_doubles(), ElementsAre(22, 1, 38, 0));
-  // A label of texts is a class; texts of their own component are not packed.
+  // A text label becomes a class; texts in a component of their own are not packed.
   const std::string flowers = file_of("x,kind\n1,rose\n2,lily\n", "flowers.csv");
   const CsvTable table = read_csv({flowers}, {.label_column = "kind", .pack_features = true});
   EXPECT_THAT(table.rows[1].to_doubles(), ElementsAre(1, 0));
@@ -310,7 +310,7 @@ TEST(Csv, AsksForTheDelimiterWhereAnotherSeemsToBeMeant) {
   CsvOptions named{.header = false, .column_names = {"a", "b", "c"}};
   EXPECT_ERROR(read_csv({path}, named), kDataLoss, path + ":1", "expected 3 fields, got 1",
                "delimiter ';'?");
-  // One column of texts with other characters has its name from the options.
+  // A single column of texts with other characters takes its name from the options.
   const CsvTable one = read_csv({path}, {.column_names = {"text"}});
   EXPECT_THAT(one.columns[0].vocabulary, ElementsAre("1;2;3"));
 }

@@ -1,4 +1,4 @@
-// Datasets with threads of their own, and random numbers that their functions draw without a key.
+// Tests datasets with threads of their own, and random numbers that functions draw without a key.
 // SPDX-License-Identifier: Apache-2.0
 #include <atomic>
 #include <set>
@@ -24,7 +24,7 @@ Dataset range_failing_at(std::int64_t end, std::int64_t bad) {
   });
 }
 
-/// Values, with -1 in the place of an exception.
+/// Returns the values, with -1 for an exception.
 std::vector<std::int64_t> values_and_errors(const Dataset& dataset) {
   std::vector<std::int64_t> values;
   auto elements = dataset.iterate();
@@ -44,7 +44,7 @@ TEST(ParallelMap, KeepsTheOrder) {
   for (int threads : {2, 3, 8}) {
     const Dataset mapped = Dataset::range(200).map(
         [](const Element& element) {
-          // The earlier elements take longer.
+          // Earlier elements take longer.
           const std::int64_t value = number_in(element);
           if (value % 7 == 0) Clock::system().sleep_for(std::chrono::microseconds(300));
           return Element({number(value)});
@@ -133,7 +133,7 @@ TEST(Prefetch, ReadsAheadUpToItsDepth) {
                       .prefetch(3)
                       .iterate();
   elements->next();
-  // One handed out and three in the queue: these come without being asked for.
+  // One element was returned and three are queued, without being requested.
   EXPECT_TRUE(fourth.wait_until(soon()));
   Clock::system().sleep_for(std::chrono::milliseconds(20));
   EXPECT_EQ(read, 4);
@@ -184,7 +184,7 @@ TEST(Prefetch, SkipsBeforeAndAfterItsStart) {
   EXPECT_EQ(number_in(*elements->next()), 10);
 }
 
-/// A dataset of `length` numbers that counts how often an element was read.
+/// Dataset of `length` numbers that counts how often elements are read.
 struct CountedRange {
   std::shared_ptr<std::atomic<int>> reads = std::make_shared<std::atomic<int>>(0);
   Dataset dataset(std::int64_t length) const {
@@ -264,7 +264,7 @@ TEST(Datasets, AreIteratedByManyThreadsAtOnce) {
 
 using Numbers = std::vector<std::int64_t>;
 
-/// 24 bits of randomness.
+/// Draws 24 random bits.
 std::int64_t draw() {
   return static_cast<std::int64_t>(random_uniform({}).item() * static_cast<float>(1 << 24));
 }
@@ -280,7 +280,7 @@ std::size_t num_different(const Numbers& numbers) {
   return std::set<std::int64_t>(numbers.begin(), numbers.end()).size();
 }
 
-/// The same program again: datasets count from 0.
+/// Makes the dataset as the same program run again would: datasets are numbered from 0.
 Dataset made_first(const std::function<Dataset()>& make) {
   set_random_seed(5);
   return make();
@@ -343,7 +343,7 @@ TEST(RandomFunction, EveryKindOfFunctionDrawsOtherNumbersInEachEpoch) {
   }
 }
 
-// A source of the user's own, which draws in next().
+// User-defined source that draws in next().
 class DrawingSource : public DatasetSource {
  public:
   class Iterator : public ElementIterator {
@@ -379,7 +379,7 @@ TEST(RandomFunction, TwoDatasetsDrawIndependentNumbers) {
   EXPECT_EQ(num_different(both), 20u);
 }
 
-// One dataset per file, as interleaved readers make them.
+// Makes one dataset per file, as interleaved readers do.
 TEST(RandomFunction, DatasetsMadeOfElementsDrawIndependentNumbers) {
   const auto of_map = [](const Element&) { return Dataset::range(4).map(drawn); };
   const auto of_augment = [](const Element&) {
@@ -425,7 +425,7 @@ Dataset records() {
   return tfrecord_dataset(paths);
 }
 
-// Numbers drawn for the rows of all workers.
+// Returns the numbers drawn for the rows of all workers.
 Numbers drawn_on_workers(const Dataset& dataset, int workers, AutoShardPolicy policy) {
   Numbers all;
   for (int worker = 0; worker < workers; ++worker) {
@@ -457,7 +457,7 @@ TEST(RandomFunction, WorkersDrawIndependentNumbersUnderEverySharding) {
   }
 }
 
-// Sharing by elements keeps the numbers of one process.
+// Sharding by elements draws the numbers of a single process.
 TEST(RandomFunction, SharesOfElementsDrawTheNumbersOfOneProcess) {
   const auto first_bits = [](const Element&, const SampleRandom& random) {
     return Element({number(static_cast<std::int64_t>(random.stream(2).bits(5)))});
@@ -472,7 +472,7 @@ TEST(RandomFunction, SharesOfElementsDrawTheNumbersOfOneProcess) {
               own);
     EXPECT_EQ(scalars_of(augment(Dataset::range(9), first_bits, {.seed = 4}).shard(3, worker)),
               own);
-    // shard() by hand, below.
+    // Calls shard() explicitly, below the function.
     EXPECT_EQ(scalars_of(augment(Dataset::range(9).shard(3, worker), first_bits, {.seed = 4})),
               own);
   }

@@ -1,4 +1,4 @@
-// What the tests of datasets look at: the numbers that a pass yields.
+// Helpers for tests of datasets: the numbers that a pass yields.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -21,7 +21,7 @@ namespace tutti::data_test {
 using thrown::empty_folder;
 using thrown::expect_error;
 
-/// One list of numbers per element: the elements of its first component.
+/// One list of numbers per element, from its first component.
 using Rows = std::vector<std::vector<std::int64_t>>;
 
 inline std::vector<std::int64_t> numbers_of(const Tensor& tensor) {
@@ -40,7 +40,7 @@ inline Rows rows_of(const Dataset& dataset, std::uint64_t epoch = 0) {
   return drain(*dataset.iterate(epoch));
 }
 
-/// The same for elements of one number each.
+/// Same as rows_of(), but for elements of one number each.
 inline std::vector<std::int64_t> scalars_of(const Dataset& dataset, std::uint64_t epoch = 0) {
   std::vector<std::int64_t> numbers;
   for (const auto& row : rows_of(dataset, epoch)) {

@@ -1,4 +1,4 @@
-// Decorators of datasets: batches, repeating, shuffling, selecting, mapping, interleaving.
+// Tests decorators of datasets: batching, repeating, shuffling, filtering, mapping, interleaving.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
@@ -112,7 +112,7 @@ Dataset repeated(const Element& element, std::int64_t count) {
   return Dataset::from_tensors({element[0]}).repeat(count);
 }
 
-// The example of tf.data.Dataset.interleave's documentation.
+// Example from the documentation of tf.data.Dataset.interleave.
 TEST(InterleaveDataset, FollowsTheDocumentedOrderAndLeavesOutEmptyDatasets) {
   const Dataset dataset =
       Dataset::range(1, 6).interleave([](const Element& e) { return repeated(e, 6); },
@@ -267,7 +267,7 @@ TEST(BatchSize, IsThatOfFullBatchesAndAPartialOneIsForeseen) {
   EXPECT_EQ(Dataset::range(8).batch_size(), std::nullopt);
   EXPECT_EQ(Dataset::range(8).batch(4).batch_size(), 4);
   EXPECT_EQ(Dataset::range(8).batch(4, kDropRemainder).batch_size(), 4);
-  // The last batch has 2 rows; the size is that of a full batch.
+  // The last batch has 2 rows; batch_size() reports full batches.
   EXPECT_EQ(Dataset::range(10).batch(4).batch_size(), 4);
   const Dataset ragged = Dataset::range(10).batch(4);
   EXPECT_TRUE(ragged.repeat(2).prefetch(1).source().may_end_in_partial_batch());
@@ -322,8 +322,8 @@ TEST(Shuffle, OrderIsThatOfSeedAndEpochOrOfTheSeedAlone) {
   EXPECT_NE(scalars_of(kept, 0), first_numbers(50));
 }
 
-// A buffer of b elements has seen elements 0 .. i + b - 1 when place i is drawn: no element comes
-// more than b - 1 places early.
+// When a buffer of b elements yields the element at position i, it has read 0 .. i + b - 1. So no
+// element comes more than b - 1 positions early.
 TEST(Shuffle, ASmallBufferMovesElementsForwardByLessThanItsSize) {
   constexpr std::int64_t kBuffer = 10;
   const Numbers order = scalars_of(Dataset::range(200).shuffle(kBuffer, 1));
@@ -336,7 +336,7 @@ TEST(Shuffle, ASmallBufferMovesElementsForwardByLessThanItsSize) {
   EXPECT_GT(most, 0);
 }
 
-// Each element is equally likely in each place: 6000 shuffles of 4 elements; every count is
+// Each element is equally likely at each position: over 6000 shuffles of 4 elements, counts are
 // binomial with mean 1500 and standard deviation 33.5.
 TEST(Shuffle, PutsEveryElementIntoEveryPlaceEquallyOften) {
   const Dataset dataset = Dataset::range(4).shuffle(4, 17);
@@ -350,7 +350,7 @@ TEST(Shuffle, PutsEveryElementIntoEveryPlaceEquallyOften) {
   }
 }
 
-// The order is promised to stay: runs that are resumed by a later version must see the same data.
+// The order is a stable promise: runs resumed by a later version must see the same data.
 TEST(Shuffle, KeepsItsOrderFromVersionToVersion) {
   RandomStream random(RandomKey{.seed = 42, .purpose = kShufflePurpose, .a = 1});
   Numbers left = first_numbers(8), expected;
@@ -377,7 +377,7 @@ TEST(Shuffle, RepeatGivesEachPassItsOwnOrder) {
   const Numbers second = scalars_of(below, 1);
   expected.insert(expected.end(), second.begin(), second.end());
   EXPECT_EQ(both, expected);
-  // The next epoch of the repeated dataset goes on counting.
+  // The next epoch of the repeated dataset continues the count.
   const Numbers later = scalars_of(below.repeat(2), 1);
   EXPECT_TRUE(std::equal(later.begin(), later.begin() + 20, scalars_of(below, 2).begin()));
 }

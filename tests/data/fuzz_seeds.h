@@ -1,4 +1,4 @@
-// Files in tests/fuzz/seeds: pictures written by Python's zlib (PNG) and Pillow (JPEG), arrays.
+// Files in tests/fuzz/seeds: images written by Python's zlib (PNG) and Pillow (JPEG), arrays.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -19,7 +19,7 @@ inline std::string seed_bytes(const std::string& name) {
   return read_file(std::string(TUTTI_FUZZ_SEEDS) + "/image/" + name);
 }
 
-/// The channels of pixel (x, y) of all PNG pictures, which are 5 wide and 4 high.
+/// Channels of pixel (x, y) of all PNG images, which are 5 wide and 4 high.
 using Pixel = std::function<std::vector<int>(int x, int y)>;
 inline int red(int x, int) { return 50 * x; }
 inline int green(int, int y) { return 60 * y; }
@@ -37,7 +37,7 @@ inline Tensor picture_of(const Pixel& pixel, int width = 5, int height = 4) {
   return Tensor::from<std::uint8_t>({height, width, channels}, values);
 }
 
-/// The values of one pixel.
+/// Returns the values of one pixel.
 inline std::vector<int> pixel_at(const Tensor& image, std::int64_t x, std::int64_t y) {
   const Shape& shape = image.shape();
   const auto values = image.host_span<std::uint8_t>();
@@ -48,7 +48,7 @@ inline std::vector<int> pixel_at(const Tensor& image, std::int64_t x, std::int64
   return pixel;
 }
 
-/// The .npz file `name` holds [1 .. 6] as "a" and a second array in Fortran order.
+/// Expects that the .npz file `name` holds [1 .. 6] as "a" and a second array in Fortran order.
 inline void expect_arrays_of_python(const std::string& name) {
   using ::testing::ElementsAre;
   const NamedTensors read = read_npz(std::string(TUTTI_FUZZ_SEEDS) + "/npy/" + name);

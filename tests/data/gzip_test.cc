@@ -1,5 +1,4 @@
-// Compressed files: read whatever their name, refused when damaged, and limits of what they unpack
-// to.
+// Tests compressed files: read whatever their name, refused if damaged, limited in unpacked size.
 // SPDX-License-Identifier: Apache-2.0
 
 #include "core/file.h"
@@ -17,7 +16,7 @@ namespace tutti::gzip_test {
 using namespace data_test;
 using testing::ElementsAre;
 
-// printf '\0\0\x08\x01\0\0\0\x03\x05\x06\x07' | gzip -n9 | od -An -tx1
+// Output of: printf '\0\0\x08\x01\0\0\0\x03\x05\x06\x07' | gzip -n9 | od -An -tx1
 std::string packed_idx_file() {
   constexpr unsigned char kBytes[] = {0x1f, 0x8b, 0x08, 0x00, 0x00, 0x00, 0x00, 0x00,
                                       0x02, 0x03, 0x63, 0x60, 0xe0, 0x60, 0x64, 0x60,
@@ -79,7 +78,7 @@ TEST(PackedInput, ReadsCifar10ArchiveAsDownloaded) {
   EXPECT_ERROR(read_cifar10(folder, Split::kTest), kDataLoss, packed);
 }
 
-// Larger than one piece of the file.
+// The file exceeds one read buffer.
 TEST(PackedInput, IsUnpackedWhole) {
   std::string csv = "x\n";
   for (int i = 0; i < 100000; ++i) csv += std::to_string(i * 7919 % 100003) + "\n";
@@ -178,7 +177,7 @@ TEST(InputLimits, ALineOfCsvEndsSomewhere) {
   EXPECT_ERROR(read_csv({path}, {.max_line_bytes = 18}), kResourceExhausted,
                path + ":2: ", "at most 18 bytes", "CsvOptions::max_line_bytes");
   EXPECT_INVALID(read_csv({path}, {.max_line_bytes = 0}), "max_line_bytes of at least 1");
-  // Empty fields and quoted line ends take memory, too.
+  // Empty fields and quoted line breaks take memory as well.
   for (const std::string& record :
        {std::string(3 << 20, ','), std::string(3 << 20, 'x'), "\"" + std::string(3 << 20, '\n')}) {
     const std::string long_path = file_of(record + "\n1\n");
@@ -187,7 +186,7 @@ TEST(InputLimits, ALineOfCsvEndsSomewhere) {
   }
 }
 
-// A source without a known length or end.
+// Source without a known length or an end.
 TEST(InputLimits, NothingIsReadBehindALineWithoutEnd) {
   internal::CsvReader reader(internal::InputFile("/dev/zero"), {.max_line_bytes = 1000});
   internal::CsvRecord record;
@@ -206,7 +205,7 @@ TEST(InputLimits, AFileInATarFileIsAMember) {
                "at most 4 bytes, got 5", "max_bytes");
 }
 
-// The members' headers and data stand as they should; two entries of the directory share them.
+// The members' headers and data are valid, but two directory entries share them.
 TEST(InputLimits, MembersOfNpzFilesDoNotOverlap) {
   std::string bytes = format_npz({{"x", Tensor::zeros({2})}, {"y", Tensor::zeros({2})}});
   ASSERT_EQ(parse_npz(bytes, "f").size(), 2u);
@@ -221,7 +220,7 @@ TEST(InputLimits, NpzFilesSayHowLargeTheyBecome) {
   std::string bytes = format_npz({{"x", Tensor::zeros({2})}, {"y", Tensor::zeros({2})}});
   EXPECT_ERROR(parse_npz(bytes, "f", {.limits = {.max_bytes = 100}}), kResourceExhausted,
                "f: member 'x.npy'", "max_bytes");
-  // Each of them may become 200 MiB, both may not.
+  // Each may expand to 200 MiB, but not both together.
   const std::string large("\0\0\x80\x0c", 4);
   constexpr std::size_t kSize = 24;
   for (std::size_t at = bytes.find("PK\x01\x02"); at != std::string::npos;

@@ -1,4 +1,4 @@
-// Functions of images against tf.image's published values and plain loops.
+// Tests functions of images against tf.image's published values and plain loops.
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 #include <numeric>
@@ -23,7 +23,7 @@ Tensor bytes_image(const Shape& shape, const Numbers& values) {
   return Tensor::from(shape, bytes);
 }
 
-/// 1, 2, 3, ... with one channel.
+/// Returns 1, 2, 3, ... with one channel.
 Tensor counting(std::int64_t height, std::int64_t width, DType dtype = DType::kUInt8) {
   Numbers values(static_cast<std::size_t>(height * width));
   std::iota(values.begin(), values.end(), 1);
@@ -32,7 +32,7 @@ Tensor counting(std::int64_t height, std::int64_t width, DType dtype = DType::kU
   return Tensor::from({height, width, 1}, std::vector<float>(values.begin(), values.end()));
 }
 
-/// The picture of tf's own tests, 2 x 2 pixels of 3 channels.
+/// Image from tf's own tests, 2 x 2 pixels with 3 channels.
 const Numbers kPublished = {0, 5, 13, 54, 135, 226, 37, 8, 234, 90, 255, 1};
 Tensor published() { return bytes_image({2, 2, 3}, kPublished); }
 Tensor published_float() {
@@ -49,7 +49,7 @@ void expect_255ths(const Tensor& image, const std::vector<double>& expected) {
   }
 }
 
-// ResizeImageWithCropOrPadTest of tf.
+// Values from tf's ResizeImageWithCropOrPadTest.
 TEST(ImageOps, ResizeWithCropOrPadGivesThePublishedValues) {
   struct Case {
     std::int64_t height, width, new_height, new_width;
@@ -87,13 +87,13 @@ TEST(ImageOps, CropsTakeTheirPart) {
   EXPECT_THAT(numbers_of(image::crop_or_pad_to_bounding_box(image, -1, -2, 3, 4,
                                                             image::PaddingMode::kZeros)),
               ElementsAre(0, 0, 0, 0, 0, 0, 1, 2, 0, 0, 5, 6));
-  // Entirely outside.
+  // Lies entirely outside the image.
   EXPECT_THAT(
       numbers_of(image::crop_or_pad_to_bounding_box(image, 0, 9, 1, 2, image::PaddingMode::kZeros)),
       ElementsAre(0, 0));
 }
 
-// numpy.pad(mode="reflect") of [[1, 2, 3], [4, 5, 6]] by 1 row and 2 columns.
+// Values from numpy.pad(mode="reflect") of [[1, 2, 3], [4, 5, 6]] by 1 row and 2 columns.
 TEST(ImageOps, ReflectedPaddingIsNumpys) {
   EXPECT_THAT(numbers_of(image::crop_or_pad_to_bounding_box(counting(2, 3), -1, -2, 4, 7,
                                                             image::PaddingMode::kReflect)),
@@ -131,12 +131,12 @@ TEST(ImageOps, EraseFillsWhatLiesInside) {
   EXPECT_THAT(numbers_of(image::erase(counting(2, 3), 2, 0, 2, 2)), ElementsAre(1, 2, 3, 4, 5, 6));
   const Tensor image = counting(1, 2, DType::kFloat32);
   EXPECT_THAT(image::erase(image, 0, 0, 1, 1, 0.5).to_doubles(), ElementsAre(0.5, 2.0));
-  EXPECT_THAT(image.to_doubles(), ElementsAre(1.0, 2.0));  // untouched
+  EXPECT_THAT(image.to_doubles(), ElementsAre(1.0, 2.0));  // unchanged
   EXPECT_INVALID(image::erase(counting(2, 3), 0, 0, 1, 1, 256), "image::erase", "0 .. 255",
                  "got 256");
 }
 
-// AdjustBrightnessTest of tf.
+// Values from tf's AdjustBrightnessTest.
 TEST(ImageOps, BrightnessGivesThePublishedValues) {
   EXPECT_THAT(numbers_of(image::adjust_brightness(published(), 10. / 255.)),
               ElementsAre(10, 15, 23, 64, 145, 236, 47, 18, 244, 100, 255, 11));
@@ -146,7 +146,7 @@ TEST(ImageOps, BrightnessGivesThePublishedValues) {
                 {10, 15, 23, 64, 145, 236, 47, 18, 244, 100, 265, 11});
 }
 
-// AdjustContrastTest of tf.
+// Values from tf's AdjustContrastTest.
 TEST(ImageOps, ContrastGivesThePublishedValues) {
   EXPECT_THAT(numbers_of(image::adjust_contrast(published(), 2.0)),
               ElementsAre(0, 0, 0, 62, 169, 255, 28, 0, 255, 135, 255, 0));
@@ -157,7 +157,7 @@ TEST(ImageOps, ContrastGivesThePublishedValues) {
       {-45.25, -90.75, -92.5, 62.75, 169.25, 333.5, 28.75, -84.75, 349.5, 134.75, 409.25, -116.5});
 }
 
-// AdjustSaturationTest and AdjustHueTest of tf.
+// Values from tf's AdjustSaturationTest and AdjustHueTest.
 TEST(ImageOps, ColoursGiveThePublishedValues) {
   EXPECT_THAT(numbers_of(image::adjust_saturation(published(), 0.5)),
               ElementsAre(6, 9, 13, 140, 180, 226, 135, 121, 234, 172, 255, 128));
@@ -191,7 +191,7 @@ TEST(ImageOps, ConversionSaturates) {
               ElementsAre(0, 255, 127, 0));
 }
 
-// PerImageWhiteningTest of tf: against its formula in double.
+// Follows tf's PerImageWhiteningTest, compared with its formula in double.
 TEST(ImageOps, StandardizationFollowsTheFormula) {
   for (const DType dtype : {DType::kUInt8, DType::kFloat32}) {
     Numbers values(13 * 9 * 3);
@@ -219,7 +219,7 @@ TEST(ImageOps, StandardizationOfNearlyUniformImagesDividesByTheFloor) {
        image::per_image_standardization(Tensor::full({19, 19, 3}, 249.0)).to_doubles()) {
     EXPECT_EQ(value, 0.0);
   }
-  // Standard deviation 0.1 is below 1 / sqrt(4): values are divided by 1 / 2.
+  // The standard deviation of 0.1 is below 1 / sqrt(4), so values are divided by 1 / 2.
   EXPECT_THAT(
       image::per_image_standardization(Tensor::from<float>({2, 2, 1}, {.9f, 1.1f, .9f, 1.1f}))
           .to_doubles(),
@@ -261,8 +261,8 @@ Tensor test_picture(int width, int height) {
       width, height);
 }
 
-/// The definition: each pixel within reach counts by its distance, those beyond the border repeat
-/// the border.
+/// Implements the definition: pixels in range are weighted by distance, and positions beyond the
+/// border repeat the border.
 double slow_bilinear(const Tensor& image, double y, double x, std::int64_t channel) {
   double sum = 0;
   for (auto row = static_cast<std::int64_t>(y) - 2; row <= y + 2; ++row) {
@@ -298,7 +298,7 @@ TEST(ResizeImage, BilinearEqualsItsDefinition) {
   }
 }
 
-// tf.image.resize of [[0], [1]] to 4 rows.
+// Value of tf.image.resize of [[0], [1]] to 4 rows.
 TEST(ResizeImage, TakesPixelCentresAtHalfNumbers) {
   const Tensor image = Tensor::from<float>({2, 1, 1}, {0, 1});
   EXPECT_THAT(resize_image(image, {4, 1}).to_doubles(), ElementsAre(0, 0.25, 0.75, 1));

@@ -1,4 +1,4 @@
-// IDX files, MNIST's folders, CIFAR-10's equal records: formats that are read, and refusals.
+// Tests IDX files, MNIST's folders and CIFAR-10's fixed-length records, and their refusals.
 // SPDX-License-Identifier: Apache-2.0
 
 #include "data/image_sets.h"
@@ -28,7 +28,7 @@ TEST(Idx, ReadsUnsignedBytes) {
   EXPECT_THAT(tensor.to_doubles(), ElementsAre(1, 2, 3, 4, 5, 255));
 }
 
-// The numbers are written out by hand from IEEE 754 and two's complement.
+// The bytes are written out by hand from IEEE 754 and two's complement.
 TEST(Idx, ReadsBigEndianNumbers) {
   const Tensor ints = parse_idx(
       bytes({0, 0, 0x0C, 1, 0, 0, 0, 2, 0x01, 0x02, 0x03, 0x04, 0xFF, 0xFF, 0xFF, 0xFE}), "f");
@@ -116,7 +116,7 @@ bool has_fashion_mnist() {
   return std::filesystem::exists(std::string(kFashionMnist) + "/train-images-idx3-ubyte.gz");
 }
 
-/// An IDX file of bytes.
+/// Returns an IDX file of bytes.
 std::string idx(std::vector<int> dims, int num_values, int first) {
   std::string text = {'\0', '\0', '\x08', static_cast<char>(dims.size())};
   for (int dim : dims) text += std::string{'\0', '\0', '\0', static_cast<char>(dim)};
@@ -230,7 +230,7 @@ TEST(FixedLengthRecords, YieldsTheRecordsOfAllFilesWithoutHeadersAndFooters) {
   EXPECT_EQ(dataset.cardinality(), std::nullopt);
 }
 
-// Larger than the buffer, so that skipping seeks.
+// The record exceeds the buffer, so that skipping seeks.
 TEST(FixedLengthRecords, ResumesAnywhere) {
   constexpr std::int64_t kSize = 10000;
   const std::string folder = empty_folder();
@@ -285,7 +285,7 @@ TEST(InputFile, ReadsAndSkipsToTheEndAndNoFurther) {
   EXPECT_EQ(file.offset(), 6u);
 }
 
-/// A record as cifar10_input_test.py makes it: constant planes.
+/// Returns a record as in cifar10_input_test.py: constant planes.
 std::string record(int label, int red, int green, int blue) {
   std::string bytes(1, static_cast<char>(label));
   for (int value : {red, green, blue}) bytes.append(32 * 32, static_cast<char>(value));
@@ -344,8 +344,7 @@ TEST(Cifar10, FindsTheFilesInTheFolderOrTheOneInside) {
   }
 }
 
-// "Good": the archive as it is downloaded, without unpacking it by hand. (Packed:
-// gzip_test.cc.)
+// Reads the archive as downloaded, without unpacking it by hand. (Compressed: gzip_test.cc.)
 TEST(Cifar10, ReadsArchiveByFolderOrPath) {
   const std::string folder = empty_folder();
   const std::string archive = folder + "/cifar-10-binary.tar.gz";
@@ -364,7 +363,7 @@ TEST(Cifar10, ReadsArchiveByFolderOrPath) {
     EXPECT_EQ(train.images.host_span<std::uint8_t>()[3072 * 4 + 2], 5);
     EXPECT_EQ(read_cifar10(directory, Split::kTest).labels.item_int(), 7);
   }
-  // Files that were unpacked beside it are taken first.
+  // Unpacked files next to the archive take precedence.
   write_bytes(folder + "/test_batch.bin", record(4, 1, 2, 3));
   EXPECT_EQ(read_cifar10(folder, Split::kTest).labels.item_int(), 4);
   EXPECT_EQ(read_cifar10(folder, Split::kTrain).labels.num_elements(), 5);

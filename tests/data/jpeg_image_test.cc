@@ -1,4 +1,4 @@
-// JPEG pictures: kinds of colours, and damaged files. Not part of builds without libjpeg.
+// Tests JPEG images: colour spaces, and damaged files. Not part of builds without libjpeg.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/data/dataset_values.h"
 #include "tests/data/fuzz_seeds.h"
@@ -10,13 +10,13 @@ using fuzz_seeds::picture_of;
 using fuzz_seeds::pixel_at;
 using fuzz_seeds::seed_bytes;
 
-/// Decoders may differ by the rounding of their transforms.
+/// Decoders may differ in the rounding of their transforms.
 void expect_near(const std::vector<int>& got, const std::vector<int>& expected) {
   ASSERT_EQ(got.size(), expected.size());
   for (std::size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], expected[i], 2);
 }
 
-// The numbers are Pillow's.
+// The expected values come from Pillow.
 TEST(Jpeg, GivesTheColorsOfPillow) {
   const Tensor rgb = decode_jpeg(seed_bytes("rgb.jpg"), "here");
   ASSERT_EQ(rgb.shape(), (Shape{12, 16, 3}));

@@ -1,4 +1,4 @@
-// numpy's files: headers written out by hand, round trips, every way to be damaged.
+// Tests numpy's files: headers written by hand, round trips, every kind of damage.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/data/npy.h"
 
@@ -32,7 +32,7 @@ TEST(Npy, WritesTheBytesOfNumpySave) {
 
 TEST(Npy, ReadsWhatItWroteOfEveryType) {
   for (DType dtype : kAllDTypes) {
-    if (dtype == DType::kBFloat16) continue;  // numpy has none: refused below
+    if (dtype == DType::kBFloat16) continue;  // not in numpy: refused below
     for (const Shape& shape : {Shape{}, Shape{3}, Shape{2, 1, 3}, Shape{0, 4}}) {
       const Tensor tensor = Tensor::full(shape, 1, dtype);
       const Tensor read = parse_npy(format_npy(tensor), "f");
@@ -74,7 +74,7 @@ TEST(Npy, RefusesDamagedFiles) {
   EXPECT_ERROR(parse_npy(file("{}", ""), "f"), kDataLoss, "lacks a key");
 }
 
-// numpy.array([...], '<i2').tobytes() and so on; numpy's own values are [-1, 258].
+// Bytes from numpy.array([...], '<i2').tobytes() and the like; numpy's own values are [-1, 258].
 TEST(Npy, WidensIntegersThatNoTensorHas) {
   const auto parsed = [](const std::string& type, const std::string& bytes) {
     return parse_npy(file(header_of(type, "False", "(2,)"), bytes), "f");
@@ -140,8 +140,8 @@ TEST(Npz, ReadsWhatItWrote) {
   EXPECT_INVALID(format_npz({{"x", Tensor(1.0f)}, {"x", Tensor(1.0f)}}), "format_npz", "'x'");
 }
 
-/// format_npz() with what numpy.savez writes for np.array(['cat', 'dog'], object) as member "o",
-/// and a member that is not an array.
+/// Returns format_npz() plus the output of numpy.savez for np.array(['cat', 'dog'], object) as
+/// member "o", and a member that is not an array.
 std::string mixed_npz() {
   std::string bytes = format_npz({{"x_train", Tensor::from<float>({2}, {1, 2})},
                                   {"o", Tensor::from<std::uint8_t>({1}, {7})},
@@ -154,11 +154,11 @@ std::string mixed_npz() {
     }
   };
   replace("README.npy", "README.txt");
-  // The type, then the checksum of the member in both of its headers.
+  // Patches the type, then the member's checksum in both headers.
   const std::string local("PK\x03\x04", 4);
   const std::size_t type = bytes.find("|u1"), begin = bytes.rfind(local, type);
   bytes.replace(type, 3, "|O ");
-  bytes.replace(type + 2, 2, "',");  // "|O'" is one letter shorter
+  bytes.replace(type + 2, 2, "',");  // "|O'" is one character shorter
   bytes[type + 4] = ' ';
   const std::size_t content = begin + 30 + std::string("o.npy").size();
   const std::string member = bytes.substr(content, bytes.find(local, content) - content);
@@ -176,7 +176,7 @@ TEST(Npz, ReadsArraysByNameWhateverElseIsInTheFile) {
   EXPECT_EQ(chosen[0].first, "y_train");
   EXPECT_THAT(chosen.at("x_train").to_doubles(), ElementsAre(1, 2));
   EXPECT_THAT(chosen.at("y_train").to_doubles(), ElementsAre(3, 4));
-  EXPECT_EQ(chosen.at(1).first, "x_train");  // as of a vector
+  EXPECT_EQ(chosen.at(1).first, "x_train");  // by position
   EXPECT_TRUE(chosen.has("x_train"));
   EXPECT_FALSE(chosen.has("o"));
   EXPECT_ERROR(chosen.at("x_test"), kNotFound, "'x_test'", "[y_train, x_train]");

@@ -1,4 +1,4 @@
-// PNG pictures and folders of them: pixels, labels, damage. Not part of builds without libpng.
+// Tests PNG images and folders of them: pixels, labels, damage. Not part of builds without libpng.
 // SPDX-License-Identifier: Apache-2.0
 #include <set>
 
@@ -131,7 +131,7 @@ TEST(PngFile, IsRefusedWhereItIsTooLarge) {
   EXPECT_ERROR(decode_png(seed_bytes("rgb.png"), "here", {.max_pixels = 19}), kResourceExhausted,
                "here", "at most 19 pixels", "got 4 x 5", "max_pixels");
   EXPECT_EQ(decode_png(seed_bytes("rgb.png"), "here", {.max_pixels = 20}).num_elements(), 60);
-  // The header of a picture of 10000 x 10000 pixels, by Python's zlib.crc32.
+  // The header of a 10000 x 10000 pixel image, with its checksum from Python's zlib.crc32.
   const std::string bomb(
       "\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR\0\0\x27\x10\0\0\x27\x10\x08\x02\0\0\0"
       "\x35\x2c\xf5\x70",
@@ -139,7 +139,7 @@ TEST(PngFile, IsRefusedWhereItIsTooLarge) {
   EXPECT_ERROR(decode_png(bomb, "here"), kDataLoss, "here", "offset");
 }
 
-// libpng would take 16 GiB for rows of this width.
+// libpng would allocate 16 GiB for rows of this width.
 TEST(PngFile, IsRefusedForItsWidthBeforeRowsTakeMemory) {
   const std::string wide(
       "\x89\x50\x4e\x47\x0d\x0a\x1a\x0a\x00\x00\x00\x0d\x49\x48\x44\x52\x7f\xff\xff\xff"
@@ -177,7 +177,7 @@ void put(const std::string& path, const std::string& bytes) {
   write_bytes(path, bytes);
 }
 
-/// Classes cats (10, 11, 12) and dogs (20, 21), with things that are no pictures.
+/// Writes the classes cats (10, 11, 12) and dogs (20, 21), and files that are not images.
 std::string pets() {
   const std::string folder = empty_folder();
   put(folder + "/dogs/b.png", flat_picture(21, 5, 5));
@@ -198,7 +198,7 @@ ImageFolderOptions small() {
   return options;
 }
 
-/// The first value of each picture: which one it is.
+/// Returns the first value of each image, which identifies it.
 std::vector<int> pictures_in(const Dataset& dataset) {
   std::vector<int> numbers;
   for (const Element& element : dataset) {
@@ -298,7 +298,8 @@ TEST(ImageFolders, RefuseFoldersWithoutClassesOrPictures) {
   EXPECT_ERROR(image_folder(folder), kNotFound, "class 'a'", folder + "/a", ".png", "got none",
                "class_names");
   EXPECT_ERROR(image_folder("/nowhere"), kNotFound, "/nowhere");
-  // Keras reads such a class as one without pictures; here nothing is trained on half the classes.
+  // Keras reads such a class as one without images; here it is an error, so that no class is
+  // silently lost.
   put(folder + "/b/1.png", flat_picture(1));
   put(folder + "/a/notes.txt", "no picture");
   EXPECT_ERROR(image_folder(folder), kNotFound, "class 'a'", folder + "/a");

@@ -1,5 +1,5 @@
-// Passes over a dataset, one after the other, from a position that can be saved and restored: what
-// resumes by ElementIterator::skip().
+// Iteration over a dataset's epochs from a position that can be saved and restored with
+// ElementIterator::skip().
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -14,14 +14,14 @@
 
 namespace tutti {
 
-/// A place between two elements: `elements` elements of epoch `epoch` were handed out. What a
-/// checkpoint keeps.
+/// Position between two elements, as stored in a checkpoint: `elements` elements of epoch `epoch`
+/// were returned.
 struct DatasetPosition {
   std::uint64_t epoch = 0;
   std::int64_t elements = 0;
 
   Json to_json() const { return Json::object().set("epoch", epoch).set("elements", elements); }
-  /// Throws kInvalidArgument naming the member that is missing, no number or negative.
+  /// Throws kInvalidArgument naming the member that is missing, not a number or negative.
   static DatasetPosition from_json(const Json& json) {
     return {static_cast<std::uint64_t>(count_at(json, "epoch")), count_at(json, "elements")};
   }
@@ -34,14 +34,14 @@ struct DatasetPosition {
   bool operator==(const DatasetPosition&) const = default;
 };
 
-/// Iterates a dataset over epochs 0, 1, 2, ... Used by one thread.
+/// Iterates a dataset over epochs 0, 1, 2, ... Not thread-safe.
 class ResumableIterator {
  public:
   explicit ResumableIterator(Dataset dataset) : dataset_(std::move(dataset)) {}
 
-  /// The next element of the current epoch. Nothing once at its end: position() is then the start
-  /// of the next epoch, with which the following call begins. After an exception position() is as
-  /// before the call.
+  /// Returns the next element of the current epoch, or nullopt at its end. Then position() is the
+  /// start of the next epoch, with which the following call begins. An exception leaves position()
+  /// unchanged.
   std::optional<Element> next() {
     if (!elements_) {
       elements_ = dataset_.iterate(position_.epoch);
@@ -56,7 +56,7 @@ class ResumableIterator {
     return element;
   }
 
-  /// Leaves out the rest of the current epoch. At the start of an epoch it leaves out all of that.
+  /// Skips the rest of the current epoch; at the start of an epoch, all of it.
   void next_epoch() {
     elements_.reset();
     position_ = {position_.epoch + 1, 0};
@@ -64,8 +64,8 @@ class ResumableIterator {
 
   DatasetPosition position() const { return position_; }
 
-  /// Goes on from `position`, which may be one past the last element of an epoch. Elements are left
-  /// out by ElementIterator::skip(), before the next element is read. Throws kOutOfRange when the
+  /// Resumes at `position`, which may be one past the last element of an epoch. Elements are
+  /// skipped by ElementIterator::skip() before the next element is read. Throws kOutOfRange if the
   /// dataset is known to be shorter.
   void restore(const DatasetPosition& position) {
     const std::int64_t length = dataset_.cardinality().value_or(kInfinite);
@@ -80,7 +80,7 @@ class ResumableIterator {
  private:
   Dataset dataset_;
   DatasetPosition position_;
-  std::unique_ptr<ElementIterator> elements_;  // null until the epoch's first element is asked for
+  std::unique_ptr<ElementIterator> elements_;  // null until the epoch's first element is requested
 };
 
 }  // namespace tutti

@@ -1,4 +1,4 @@
-// Positions: a pass resumed anywhere goes on like the straight one.
+// Tests positions: a pass resumed anywhere continues like the uninterrupted one.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/data/resumable_iterator.h"
 
@@ -45,7 +45,7 @@ std::vector<Pipeline> pipelines() {
        [=] { return base.shuffle(4, 2).map(twice, MapOptions{.num_parallel_calls = 3}); }},
       {"MappedAtRandom",
        [=] {
-         set_random_seed(3);  // as at the begin of another process
+         set_random_seed(3);  // as at the start of another process
          const auto draw = [](std::int64_t below) {
            return static_cast<std::int64_t>(random_uniform({}).item() * static_cast<float>(below));
          };
@@ -133,8 +133,7 @@ std::vector<Pipeline> pipelines() {
   };
 }
 
-/// Everything that `iterator` yields until epoch `end`; an empty row stands for the end of an
-/// epoch.
+/// Returns everything `iterator` yields until epoch `end`; an empty row marks the end of an epoch.
 Rows run_to(ResumableIterator& iterator, std::uint64_t end) {
   Rows rows;
   while (iterator.position().epoch < end) {
@@ -158,7 +157,8 @@ TEST_P(Resuming, AtEveryPositionEqualsTheStraightRun) {
   }
   ASSERT_GT(all.size(), 2 * kEpochs);
   for (std::size_t i = 0; i < positions.size(); ++i) {
-    // Through text, as a checkpoint keeps it; a fresh dataset, as another process has it.
+    // The position passes through text, as in a checkpoint; the dataset is new, as in another
+    // process.
     const Json saved = Json::parse(positions[i].to_json().dump());
     ResumableIterator resumed(GetParam().make());
     resumed.restore(DatasetPosition::from_json(saved));
@@ -169,7 +169,7 @@ TEST_P(Resuming, AtEveryPositionEqualsTheStraightRun) {
   }
 }
 
-// As sharding rewrites a pipeline, but over the same beginnings.
+// Rebuilds a pipeline as sharding does, but over the same sources.
 SourcePtr rebuilt(const SourcePtr& source) {
   std::vector<SourcePtr> inputs = source->inputs();
   if (inputs.empty()) return source;

@@ -1,4 +1,4 @@
-// Elements and batches, and where they come from: tensors, ranges, generators, streams of numbers.
+// Tests elements, batches and their sources: tensors, ranges, generators, streams of numbers.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/data/dataset_values.h"
 #include "tutti/data/element.h"
@@ -242,7 +242,7 @@ TEST(Dataset, ConcatenateYieldsOneAfterTheOtherOfTheSameTypes) {
                  "features float32");
 }
 
-/// Documents of these numbers.
+/// Returns a dataset of documents with these numbers.
 Dataset documents(const std::vector<std::vector<std::int64_t>>& all) {
   return Dataset::from_generator([all](std::uint64_t) {
     return [all, i = std::size_t{0}]() mutable -> std::optional<Element> {
@@ -271,7 +271,7 @@ TEST(PackDataset, JoinsElementsOfEitherTypeAndCutsThemIntoRows) {
 TEST(PackDataset, MakesWindowsAndLabelsOfTheNextNumbers) {
   EXPECT_THAT(rows_of(documents({{1, 2, 3, 4}}).pack(3, {.shift = 1})),
               ElementsAre(ElementsAre(1, 2, 3), ElementsAre(2, 3, 4)));
-  // Further apart than they are long, over the ends of elements.
+  // Windows are further apart than they are long, across the ends of elements.
   EXPECT_THAT(rows_of(kDocuments.pack(2, {.shift = 4})),
               ElementsAre(ElementsAre(1, 2), ElementsAre(5, 6)));
   EXPECT_THAT(rows_of(documents({{1}, {2}, {3}, {4}, {5}, {6}, {7}}).pack(1, {.shift = 3})),

@@ -1,4 +1,4 @@
-// Tar files: those of Python and of tar, samples, round trips, and every way to be damaged.
+// Tests tar files: those of Python and of tar, samples, round trips, every kind of damage.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/data/tar.h"
 
@@ -81,7 +81,7 @@ TEST(Tar, WritesWhatTheProgramTarReads) {
   EXPECT_EQ(samples[1].at("txt"), std::string(1000, 'z'));
 }
 
-// The length of a pax record counts its own digits: around 100 and 1000 that matters.
+// The length of a pax record counts its own digits, which matters around 100 and 1000.
 TEST(Tar, ReadsNamesOfEveryLengthThatItWrote) {
   for (std::size_t length : {1, 95, 96, 97, 98, 99, 100, 101, 985, 986, 987, 988, 989, 990, 3000}) {
     const std::string key(length, 'k');
@@ -150,14 +150,14 @@ TEST(Tar, RefusesFilesThatAreCut) {
     EXPECT_ERROR(samples_in(good.substr(0, length)), kDataLoss, "here", "offset", "ends",
                  "expected", "got");
   }
-  // Cut between two files: told from a whole one by the block of zeros that is missing.
+  // An archive cut between two files differs from a whole one only in the missing block of zeros.
   EXPECT_ERROR(samples_in(good.substr(0, 1536)), kDataLoss, "offset 1536", "ends early", "got 0");
   EXPECT_ERROR(samples_of_bytes(good.substr(0, 1300)).skip(9), kDataLoss, "offset 512",
                "within a file", "expected 1024 bytes, got 788");
   EXPECT_EQ(samples_in(good.substr(0, 5 * 512 + 512)).size(), 2u);
 }
 
-// What Python's tarfile says of a file of 0 bytes is "empty file".
+// Python's tarfile reports "empty file" for a file of 0 bytes.
 TEST(Tar, NamesFilesOfOtherKinds) {
   const std::vector<std::pair<std::string, const char*>> others = {
       {"", "an empty file"},
@@ -169,11 +169,11 @@ TEST(Tar, NamesFilesOfOtherKinds) {
   for (const auto& other : others) {
     EXPECT_ERROR(samples_in(other.first), kDataLoss, "here", "expected a tar file", other.second);
   }
-  // An archive without files is one all the same: blocks of zeros.
+  // An archive of only zero blocks is valid: it has no files.
   EXPECT_EQ(samples_in(std::string(10240, '\0')).size(), 0u);
 }
 
-// cat a.tar b.tar; tar --concatenate; GNU tar reads them with --ignore-zeros.
+// Made by cat a.tar b.tar or tar --concatenate; GNU tar reads them with --ignore-zeros.
 TEST(Tar, ReadsConcatenatedArchives) {
   const std::string first = written({{"a.x", "1"}, {"b.x", "2"}}), second = written({{"c.x", "3"}});
   std::string keys;
@@ -182,11 +182,11 @@ TEST(Tar, ReadsConcatenatedArchives) {
   }
   EXPECT_EQ(keys, "a1b2c3a1b2");
   EXPECT_EQ(samples_of_bytes(first + second).skip(9), 3);
-  // What is not a header behind the end is not of the archive.
+  // Bytes behind the end that are not a header do not belong to the archive.
   EXPECT_EQ(samples_in(first + std::string(2000, 'z')).size(), 2u);
 }
 
-/// `tar` with other bytes in its first header, and the right checksum for them.
+/// Returns `tar` with other bytes in its first header, and the matching checksum.
 std::string with_header(std::string tar, std::size_t place, const std::string& bytes) {
   tar.replace(place, bytes.size(), bytes);
   tar.replace(148, 8, "        ");

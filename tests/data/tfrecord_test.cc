@@ -1,5 +1,5 @@
-// TFRecord files and tf.train.Example: round trips, published checksums, and every way to be
-// damaged.
+// Tests TFRecord files and tf.train.Example: round trips, published checksums, every kind of
+// damage.
 // SPDX-License-Identifier: Apache-2.0
 #include "core/file.h"
 #include "data/input_file.h"
@@ -12,14 +12,15 @@ namespace tutti::tfrecord_test {
 using namespace data_test;
 using testing::ElementsAre;
 
-// "123456789": the check value in the catalogue of CRCs; of the masked one turned by 15 bits, and
-// TFRecord's constant added.
+// The check value of "123456789" from the catalogue of CRCs; the masked one is rotated by 15 bits
+// plus TFRecord's constant.
 TEST(Crc, EqualsPublishedValues) {
   EXPECT_EQ(internal::crc32("123456789"), 0xcbf43926u);
   EXPECT_EQ(internal::masked_crc32c("123456789"), 0xc78ab0e5u);
 }
 
-// Written by a bitwise CRC in Python: struct.pack('<Q', 3), its masked sum, b'abc', its masked sum.
+// Record written with a bitwise CRC in Python: struct.pack('<Q', 3), its masked CRC, b'abc', its
+// masked CRC.
 std::string record_abc() {
   return std::string("\003\000\000\000\000\000\000\000\260\231\111\016\141\142\143\156\127\361\041",
                      19);
@@ -90,7 +91,7 @@ using Strings = std::vector<std::string>;
 using Floats = std::vector<float>;
 using Integers = std::vector<std::int64_t>;
 
-// Example{features{feature{"a": int64_list [1, 300]}}}, by hand from the encoding of protobuf.
+// Example{features{feature{"a": int64_list [1, 300]}}}, encoded by hand as protobuf.
 const std::string& packed_bytes() {
   static const std::string bytes =
       "\x0a\x0e\x0a\x0c\x0a\x01"

@@ -1,4 +1,5 @@
-// Byte-pair tokenizers against slow ones, and files of theirs that are damaged or of other kinds.
+// Tests byte-pair tokenizers against slow ones, and tokenizer files that are damaged or
+// unsupported.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/data/tokenizer.h"
 
@@ -18,19 +19,19 @@ using data_test::expect_error;
 using internal::TextPattern;
 using testing::ElementsAre;
 
-/// Pairs of bytes in the order in which they are merged.
+/// Returns pairs of byte strings in the order of merging.
 const std::vector<std::pair<std::string, std::string>>& seed_merges() {
   static const std::vector<std::pair<std::string, std::string>> merges = {
       {"t", "h"}, {"h", "e"}, {"th", "e"}, {" ", "the"}, {"e", "r"}, {"\xC3", "\xA9"}};
   return merges;
 }
 
-/// The number of the token that a merge makes; 261 is "<|end|>".
+/// Returns the number of the token that merge `rank` makes; 261 is "<|end|>".
 std::int64_t seed_token(std::size_t rank) {
   return 256 + static_cast<std::int64_t>(rank) + (rank == 5 ? 1 : 0);
 }
 
-/// Bytes as these files write them.
+/// Encodes bytes in the alphabet of these files.
 std::string in_alphabet(const std::string& bytes) {
   std::string text;
   for (const char c : bytes) {
@@ -67,7 +68,7 @@ std::string tokenizer_seed() {
          vocabulary.dump() + R"(,"merges":)" + merges.dump() + "}}";
 }
 
-/// Pieces of texts whose characters are all ASCII, by these regular expressions themselves.
+/// Splits ASCII texts with the regular expressions themselves.
 std::vector<std::string> regex_pieces(const std::string& text, const std::regex& pattern) {
   std::vector<std::string> pieces;
   for (std::sregex_iterator piece(text.begin(), text.end(), pattern), end; piece != end; ++piece)
@@ -84,7 +85,7 @@ std::vector<std::string> pieces_of(std::string_view text, TextPattern pattern) {
   return pieces;
 }
 
-/// A text of the parts that the patterns tell apart.
+/// Returns a text of fragments that the patterns treat differently.
 std::string random_text(std::uint64_t number, std::uint64_t most_parts = 12) {
   static const std::vector<std::string> parts = {" ",  " ",   "\n",  "\r", "\t", "a",
                                                  "to", "the", "S",   "7",  "42", "'",
@@ -112,7 +113,7 @@ TEST(TextPieces, AreThoseOfTheRegularExpressions) {
 }
 
 TEST(TextPieces, KnowLettersNumbersAndSpacesOfUnicodeAndRunsOfDigits) {
-  // Greek, an Arabic digit and a Roman number, an ideographic space, an emoji.
+  // Contains Greek, an Arabic digit and a Roman numeral, an ideographic space, an emoji.
   EXPECT_THAT(pieces_of("λόγος٣Ⅷ\u3000\u3000!🙂 я", TextPattern::kGpt2),
               ElementsAre("λόγος", "٣Ⅷ", "\u3000", "\u3000", "!🙂", " я"));
   EXPECT_THAT(pieces_of("x\xFF\xC3 \xE2\x82y", TextPattern::kGpt2),
@@ -128,7 +129,7 @@ TEST(TextPieces, KnowLettersNumbersAndSpacesOfUnicodeAndRunsOfDigits) {
 
 TEST(NormalForms, AreThoseOfTheStandard) {
   using internal::NormalForm, internal::normalized;
-  // The examples of Unicode Standard Annex 15, figures 3 and 6.
+  // Examples of Unicode Standard Annex 15, figures 3 and 6.
   EXPECT_EQ(normalized("\u212B", NormalForm::kNfc), "\u00C5");
   EXPECT_EQ(normalized("\u212B", NormalForm::kNfd), "A\u030A");
   EXPECT_EQ(normalized("\uFB01", NormalForm::kNfc), "\uFB01");
@@ -152,11 +153,11 @@ BytePairTokenizer small_tokenizer() { return parse_tokenizer(tokenizer_seed(), "
 TEST(Tokenizer, MergesWhatWasLearntFirst) {
   const BytePairTokenizer tokenizer = small_tokenizer();
   EXPECT_EQ(tokenizer.vocabulary_size(), 263);
-  // Bytes have the numbers 0 to 255; then "th", "he", "the", " the", "er", "<|end|>", "é" as a
-  // whole.
+  // Bytes have the numbers 0 to 255; then follow "th", "he", "the", " the", "er", "<|end|>", and
+  // "é" as a whole.
   EXPECT_THAT(tokenizer.encode("the"), ElementsAre(258));
   EXPECT_THAT(tokenizer.encode("he the"), ElementsAre(257, 259));
-  EXPECT_THAT(tokenizer.encode("ther"), ElementsAre(258, 'r'));  // "the" is older than "er"
+  EXPECT_THAT(tokenizer.encode("ther"), ElementsAre(258, 'r'));  // "the" precedes "er"
   EXPECT_THAT(tokenizer.encode("per"), ElementsAre('p', 260));
   EXPECT_THAT(tokenizer.encode("\xC3\xA9"), ElementsAre(262));
   EXPECT_THAT(tokenizer.encode(""), ElementsAre());
@@ -171,7 +172,7 @@ TEST(Tokenizer, FindsSpecialTokensInTexts) {
   EXPECT_EQ(tokenizer.number_of("<|end|>"), 261);
 }
 
-/// Merges pairs as the papers say: in every round all pairs are looked at.
+/// Merges pairs as in the papers: every round examines all pairs.
 std::vector<std::int64_t> slowly_merged(const std::string& piece) {
   std::vector<std::string> parts;
   for (const char c : piece) parts.emplace_back(1, c);
@@ -225,7 +226,7 @@ TEST(Tokenizer, LongWordsAreMergedToTheirEnds) {
   EXPECT_EQ(tokenizer.encode(word), std::vector<std::int64_t>(100'000, 258));
 }
 
-/// The seed with one part of it replaced.
+/// Returns the seed file with one part replaced.
 std::string changed_seed(const std::string& part, const std::string& by,
                          std::string json = tokenizer_seed()) {
   const std::size_t at = json.find(part);
@@ -242,13 +243,13 @@ TEST(Tokenizer, ReadsWhatOptionsSay) {
               ElementsAre(259, 261, 259));
   EXPECT_THAT(encode("\"use_regex\":true", "\"use_regex\":false", "p\xC3\xA9 the"),
               ElementsAre('p', 262, 259));
-  // Without a merge that makes it, a token is one only as a whole word.
+  // A token that no merge makes is used only as a whole word.
   const std::string unmade = changed_seed(R"("th e",)", "");
   EXPECT_THAT(parse_tokenizer(unmade, "f").encode("the"), ElementsAre(256, 'e'));
   const std::string whole =
       changed_seed("\"ignore_merges\":false", "\"ignore_merges\":true", unmade);
   EXPECT_THAT(parse_tokenizer(whole, "f").encode("the thee"), ElementsAre(258, ' ', 256, 'e', 'e'));
-  // An added token is not a token of the vocabulary: here it would have to be a word of its own.
+  // An added token is not part of the vocabulary; here it matches only as a word of its own.
   const std::string added =
       changed_seed(R"("added_tokens":[)",
                    R"("added_tokens":[{"id":263,"content":"pq","single_word":true,"lstrip":false,)"
@@ -290,7 +291,7 @@ TEST(Tokenizer, NormalizesTextsAsTheFileAsks) {
 }
 
 TEST(Tokenizer, FindsAddedTokensOfTheNormalizedText) {
-  // The token is written decomposed; the text is composed.
+  // The token is written decomposed, and the text composed.
   std::string json = changed_seed(kNoNormalizer, R"("normalizer":{"type":"NFC"})");
   json = changed_seed(R"("content":"<|end|>")", "\"content\":\"e\u0301e\"", json);
   json = changed_seed("\"normalized\":false", "\"normalized\":true", json);
@@ -318,7 +319,7 @@ TEST(Tokenizer, AppliesPreTokenizersInTheirOrder) {
         .encode(text);
   };
   EXPECT_THAT(encode(kByteLevel, "the the"), ElementsAre(258, 259));
-  // A space in front of each piece: "1" and "the".
+  // Each piece is preceded by a space: "1" and "the".
   EXPECT_THAT(encode(R"({"type":"Digits","individual_digits":true},{"type":"ByteLevel"})", "1the"),
               ElementsAre(' ', '1', 259));
   EXPECT_THAT(encode(R"({"type":"Digits","individual_digits":true},{"type":"ByteLevel"})", "12"),
@@ -407,7 +408,7 @@ TEST(Tokenizer, ReadsTheFilesOfGpt2) {
                "read_tokenizer: ", "/no/tokenizer.json");
 }
 
-// The example of the usual introductions; of equally frequent pairs the oldest comes first.
+// Example of common introductions; of equally frequent pairs the oldest is merged first.
 TEST(TrainTokenizer, LearnsTheMostFrequentPairs) {
   const Json file = Json::parse(train_tokenizer("aaabdaaabac", 290));
   std::vector<std::string> merges;
@@ -432,7 +433,7 @@ TEST(TrainTokenizer, MayBeOfBytesAlone) {
   const BytePairTokenizer bytes = parse_tokenizer(train_tokenizer("aaaa", 256), "bytes");
   EXPECT_EQ(bytes.vocabulary_size(), 256);
   EXPECT_EQ(bytes.encode("aaaa").size(), 4u);
-  // Nothing comes twice: fewer tokens than were allowed.
+  // No pair occurs twice, so there are fewer tokens than allowed.
   EXPECT_EQ(parse_tokenizer(train_tokenizer("abcd", 300), "few").vocabulary_size(), 256);
   EXPECT_INVALID((void)train_tokenizer("a", 256, {"<|end|>"}),
                  "train_tokenizer: expected a vocabulary of at least 257 tokens", "got 256");

@@ -17,7 +17,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 from support import package_environment  # noqa: E402
 
-# Without what it needs to download tokenizers of others.
+# Installs no dependencies: they only serve to download other projects' tokenizers.
 ENVIRONMENT = package_environment.PackageEnvironment("tokenizers", ["--no-deps", "tokenizers"])
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
           r"|\s+(?!\S)|\s+")
@@ -53,7 +53,8 @@ def is_known(code):
 
 
 def random_texts(count):
-    """Texts of words of this repository, any characters, gaps, contractions and special tokens."""
+    """Returns texts of words of this repository, any characters, gaps, contractions and special
+    tokens."""
     draw = random.Random(3)
     words = (ROOT / "README.md").read_text(encoding="utf-8").split()
     gaps = [" ", " ", " ", "  ", "   ", "\n", "\n\n", "\r\n", "\t", " \n ", "\u00a0", "\u3000", "\u2028", "\x1c", "\x85", ""]
@@ -181,7 +182,8 @@ class AgreesWithTokenizers(unittest.TestCase):
     def test_kinds_of_characters(self):
         from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-        # Only pieces that hold both merge a letter, digit, sign or gap with the first byte of what follows.
+        # A merge applies only within a piece, so it reveals whether a letter, digit, sign or gap
+        # shares a piece with the first byte of the following text.
         alphabet = {letter: number for number, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
         behind = [letter for letter in alphabet if letter > "\x7f"]
         merges = [(first, letter) for first in ["a", "1", "!", "\u010a"] for letter in behind]

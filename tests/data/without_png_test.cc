@@ -1,4 +1,4 @@
-// Builds without libpng: PNG pictures are refused by name. Not part of builds with it.
+// Tests that builds without libpng refuse PNG images by name. Not part of builds with it.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/data/dataset_values.h"
 #include "tests/data/fuzz_seeds.h"
