@@ -1,4 +1,4 @@
-// Callbacks: early stopping, learning rates, checkpoints, logs.
+// Tests callbacks: early stopping, learning rates, checkpoints, logs.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/callbacks.h"
 
@@ -84,14 +84,14 @@ TEST(ModelCheckpointTest, ARestoredModelTrainsOnBitByBit) {
   const std::string folder = empty_folder();
   for (const int replicas : {1, 2}) {
     auto train = [&](std::int64_t stop_after) {
-      set_random_seed(9);  // strategies take the seed when they are made
+      set_random_seed(9);  // strategies read the seed when they are made
       auto strategy = model_tests::mirrored("cpu:0", replicas);
       auto scope = strategy->scope();
       Sequential model(Input{{4}}, Dense(8), BatchNormalization(), Dropout(0.3), Dense(3));
       model.compile({.optimizer = "adam", .loss = "sparse_categorical_crossentropy"});
       const Dataset data = model_tests::three_classes(40).shuffle(40, 2).batch(16);
       const std::string path = concat(folder, "/checkpoint", replicas, ".safetensors");
-      if (stop_after == 0) {  // the second half of a stopped run
+      if (stop_after == 0) {  // resumes a stopped run
         model.checkpoint().restore(path);
         EXPECT_EQ(model.epochs_trained(), 2);
       }
@@ -230,7 +230,7 @@ TEST(TerminateOnNaNTest, NamesReplicaAndStep) {
   auto strategy = model_tests::mirrored("cpu:0-2");
   auto scope = strategy->scope();
   Sequential model = small_model();
-  // Batches of 3 rows, one for each replica; row 7 is the second replica's in batch 2.
+  // Batches have 3 rows, one per replica; row 7 is the second replica's in batch 2.
   std::vector<float> values(12, 1.0f);
   values[7] = std::numeric_limits<float>::infinity();
   const Tensor labels = Tensor::from({12, 1}, values);
@@ -246,7 +246,7 @@ TEST(TerminateOnNaNTest, NamesReplicaAndStep) {
   EXPECT_EQ(guard->reason(), "");
 }
 
-/// What two epochs of fit() warn of whose step 2 gets an infinite loss, on replica 1 of 3.
+/// Returns the warnings of two epochs of fit() whose step 2 has an infinite loss on replica 1 of 3.
 std::vector<std::string> warnings_of_infinite_loss(const char* devices) {
   auto strategy = model_tests::mirrored(devices);
   auto scope = strategy->scope();
@@ -274,7 +274,7 @@ TEST(FitWarnings, OnGpusItIsNamedWhereTheLogsOfTheEpochAreFetched) {
                                              "Model::fit is not finite; "));
 }
 
-/// The rates after epochs whose `monitor` has these values; at first 0.1.
+/// Returns the rates after epochs in which `monitor` has these values; the initial rate is 0.1.
 std::vector<double> plateau_rates(ReduceLROnPlateauOptions options,
                                   const std::vector<double>& values) {
   Sequential model = watched_model();
@@ -331,7 +331,7 @@ TEST(ModelCheckpointTest, KeepsTheNewestOrTheBest) {
 
 TEST(ModelCheckpointTest, SavesNothingThatIsNoBetterThanTheInitialThreshold) {
   using ::testing::ElementsAre;
-  // {values of the epochs, epochs that are saved}, for a threshold of 5.
+  // Returns the epochs that are saved for these values, with a threshold of 5.
   const auto saved = [](ModelCheckpointOptions options, const std::vector<double>& values) {
     const std::string folder = empty_folder();
     Sequential model = small_model();
@@ -369,7 +369,7 @@ TEST(ModelCheckpointTest, SavesEverySoManyBatches) {
   EXPECT_THAT(files, ::testing::UnorderedElementsAre("1-3", "2-1", "2-4"));
 }
 
-/// Feeds `values` of `monitor` to `callback`; the epoch in which it stopped, or -1.
+/// Feeds `values` of `monitor` to `callback`; returns the epoch in which it stopped, or -1.
 std::int64_t stopped_at(EarlyStopping callback, const std::string& monitor,
                         const std::vector<double>& values) {
   Sequential model = watched_model();
@@ -425,7 +425,7 @@ TEST(EarlyStoppingTest, RestoresTheWeightsOfTheBestEpoch) {
   EXPECT_EQ(weights_of(model), best);
 }
 
-/// Everything that the variables save, replica by replica.
+/// Returns all saved values of the variables, by replica.
 std::map<std::string, std::vector<double>> components_of(const Model& model) {
   std::map<std::string, std::vector<double>> all;
   for (const Variable& variable : model.variables())
@@ -442,7 +442,7 @@ TEST(EarlyStoppingTest, RestoresEachReplicasMovingAveragesAlsoWhenNothingStopped
     Sequential model(Input{{4}}, Dense(6), BatchNormalization(), Dense(3));
     model.compile(
         {.optimizer = SgdOptions{.learning_rate = 0.1}, .loss = "sparse_categorical_crossentropy"});
-    // The loss of training falls, so that the first epoch has the largest.
+    // The training loss falls, so the first epoch has the largest.
     auto stopping =
         std::make_shared<EarlyStopping>(EarlyStoppingOptions{.monitor = "loss",
                                                              .patience = patience,
@@ -503,7 +503,7 @@ TEST(MonitorTest, TheCompiledMetricSaysWhatIsBetter) {
   for (const char* name : {"val_loss", "loss", "mae", "val_weighted_mae"})
     EXPECT_EQ(best_of(name, MonitorMode::kAuto), "tutti_monitor_3") << name;
   EXPECT_EQ(best_of("val_true_positives", MonitorMode::kMax), "tutti_monitor_2");
-  // Keras's numbers for these values: 6 epochs, the best is 3.
+  // Keras gives these results: 6 epochs, the best of which is 3.
   EXPECT_EQ(stopped_at(EarlyStopping({.monitor = "val_auc", .patience = 2}), "val_auc",
                        {0.5, 0.6, 0.7, 0.9, 0.8, 0.85, 1.0}),
             5);

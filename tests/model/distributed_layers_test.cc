@@ -1,4 +1,4 @@
-// Layers, metrics, losses and moving averages in steps of several replicas.
+// Tests layers, metrics, losses and moving averages in steps of several replicas.
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 
@@ -13,7 +13,7 @@ namespace tutti::distributed_layers_test {
 using namespace model_tests;
 
 TEST(DistributedMetrics, CountsOfReplicasAddUpBeforeTheyAreDivided) {
-  // 130 rows in batches of 32: replicas see different shares of both labels.
+  // 130 rows in batches of 32: the replicas see different proportions of the two labels.
   const Tensor p = random_uniform({130, 1}, {.seed = 21});
   const Tensor y = cast(greater(p + random_uniform({130, 1}, {.seed = 22}), 1.0), DType::kFloat32);
   const Dataset data = Dataset::from_tensor_slices({p, y}).batch(32);
@@ -57,7 +57,7 @@ TEST(DistributedMetrics, MetricFromOutsideWorksInCrossReplicaContext) {
   EXPECT_EQ(mean.result().item(), 4.5f);
 }
 
-/// Counts calls and takes the mean of its input.
+/// Counts calls and averages its input.
 class Observer : public Layer {
  public:
   std::shared_ptr<Sum> sum() const { return sum_; }
@@ -104,7 +104,7 @@ TEST(DistributedMetrics, ResultsInsideRunAreThoseOfAllReplicas) {
   }
 }
 
-/// One training step of a normalised model on 12 rows; returns weights and moving averages.
+/// Runs one training step of a normalised model on 12 rows; returns weights and moving averages.
 std::vector<double> normalized_step(Strategy& strategy, bool synchronized) {
   set_random_seed(4);
   auto scope = strategy.scope();
@@ -152,7 +152,7 @@ constexpr int kSteps = 5;
 constexpr std::int64_t kRows = 12;
 using model_tests::expect_near;
 
-/// One feature; every step has other rows.
+/// One feature; the rows differ in every step.
 Tensor rows_of_all_steps() { return random_uniform({kSteps * kRows, 1}, {.seed = 31}, -1.0, 3.0); }
 
 std::vector<double> moving_averages_of(const Sequential& model) {
@@ -168,7 +168,7 @@ Sequential normalized_model() {
   return Sequential(Input{{1}}, BatchNormalization({.momentum = kMomentum}), Dense(1));
 }
 
-/// Steps of a loop by hand under `strategy`; the moving averages then.
+/// Runs steps of a custom loop under `strategy`; returns the moving averages.
 std::vector<double> after_steps(Strategy& strategy, bool training, bool frozen) {
   const auto scope = strategy.scope();
   BatchNormalization layer({.momentum = kMomentum});
@@ -190,7 +190,7 @@ std::vector<double> after_steps(Strategy& strategy, bool training, bool frozen) 
   return moving_averages_of(model);
 }
 
-/// Two towers: gradients, their mean, one update.
+/// Runs steps of two towers: gradients, their mean, one update. Returns the moving averages.
 std::vector<double> after_steps_of_towers(bool training) {
   CentralStorageStrategy strategy({.local = {.devices = "cpu:0-1"}});
   const auto scope = strategy.scope();
@@ -219,7 +219,8 @@ const std::vector<double> kUntouched = {0.0, 1.0};
 
 TEST(NormalizationUpdates, AveragesAreThoseOfAllTowersAndStayWithoutTrainingOrFrozen) {
   using namespace normalization_updates_test;
-  MirroredStrategy strategy({.devices = "cpu:0-1"});  // whose averages are TensorFlow's: parity
+  MirroredStrategy strategy({.devices = "cpu:0-1"});  // its averages equal TensorFlow's
+                                                      // (tests/parity)
   expect_near(after_steps_of_towers(true), after_steps(strategy, true, false), 1e-5);
   EXPECT_EQ(after_steps_of_towers(false), kUntouched);
   EXPECT_EQ(after_steps(strategy, false, false), kUntouched);
@@ -234,7 +235,7 @@ TEST(NormalizationUpdates, MissingTrainingFlagWarnsOnce) {
   frozen.freeze();
   const Tensor x = Tensor::ones({4, 1});
   const auto warnings = thrown::warnings_of([&] {
-    (void)layer(x);  // evaluation: no tape
+    (void)layer(x);  // evaluation: outside of a tape
     (void)trained(x, {.training = true});
     GradientTape tape;
     for (int call = 0; call < 3; ++call) (void)layer(x);
@@ -291,7 +292,7 @@ void train(Sequential& model, int epochs = kEpochs) {
   model.fit(data(), {.epochs = epochs, .verbose = model_tests::kSilent});
 }
 
-/// A slow loop over the steps of one device.
+/// Computes the moving mean of one device with a plain loop over the steps.
 double moving_mean_of_one_device() {
   const std::vector<double> x = rows().to_doubles();
   double mean = 0.0;
@@ -301,7 +302,7 @@ double moving_mean_of_one_device() {
   return mean;
 }
 
-/// Replicas with one row each (variance 0), or one with both rows.
+/// Runs replicas with one row each (variance 0), or one with both rows.
 double moving_variance(bool one_device) {
   const std::vector<double> x = rows().to_doubles();
   double variance = 1.0;
@@ -314,7 +315,7 @@ double moving_variance(bool one_device) {
   return variance;
 }
 
-/// Every strategy of this process, with more replicas than a batch has rows.
+/// Returns every strategy of this process, with more replicas than a batch has rows.
 std::vector<std::unique_ptr<Strategy>> strategies() {
   auto all = model_tests::several_strategies();
   all.push_back(model_tests::mirrored("cpu:0", 8));
@@ -325,7 +326,7 @@ std::vector<std::unique_ptr<Strategy>> strategies() {
 
 }  // namespace small_batches_test
 
-// More rows than in training: also replicas that never had any compute with the averages.
+// Has more rows than training, so that replicas without training data also use the averages.
 TEST(BatchNormalizationUpdates, EvaluationComputesWithTheAveragesOfReplicasThatHadRows) {
   using namespace small_batches_test;
   for (const auto& strategy : strategies()) {

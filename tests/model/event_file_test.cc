@@ -1,4 +1,4 @@
-// Event files of TensorBoard, and the progress that fit prints.
+// Tests TensorBoard event files, and the progress that fit prints.
 // SPDX-License-Identifier: Apache-2.0
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -40,7 +40,7 @@ T take(std::string_view& bytes) {
   return value;
 }
 
-/// The events of a file.
+/// Returns the events of a file.
 std::vector<std::string> events_of(const std::string& path) {
   std::vector<std::string> events;
   for (const Element& record : tfrecord_dataset({path})) {
@@ -67,7 +67,7 @@ TEST(EventFileTest, ReadersOfTheFormatFindTheScalars) {
   EXPECT_EQ(take<float>(number), -1.25f);
 }
 
-/// What tf.summary.scalar() and histogram() do in strategy.run().
+/// Writes as tf.summary.scalar() and histogram() do in strategy.run().
 void write_from_inside_run(Strategy& strategy, EventFileWriter& writer) {
   strategy.run([&] {
     const double number = ReplicaContext::current().replica_id();
@@ -83,7 +83,7 @@ TEST(EventFileTest, SummariesFromInsideRunAreThoseOfReplica0Alone) {
     const auto strategy = each.make();
     write_from_inside_run(*strategy, writer);
     const std::vector<std::string> events = events_of(writer.path());
-    ASSERT_EQ(events.size(), 3u);  // the file's head, one scalar and one histogram
+    ASSERT_EQ(events.size(), 3u);  // the file's header, a scalar and a histogram
     auto value = fields_of(fields_of(fields_of(events[1])[5])[1]);
     std::string_view number = value[2];
     EXPECT_EQ(take<float>(number), 2.0f);
@@ -100,7 +100,7 @@ TEST(EventFileTest, OfSeveralWorkersOneWritesSummariesFromInsideRun) {
         num_events[worker] = events_of(writer.path()).size();
       }));
   EXPECT_EQ(num_events[0], 3u);
-  EXPECT_EQ(num_events[1], 1u);  // the file's head
+  EXPECT_EQ(num_events[1], 1u);  // the file's header
 }
 
 TEST(EventFileTest, AFileThatMayNotGrowIsAnError) {
@@ -114,12 +114,12 @@ TEST(EventFileTest, AFileThatMayNotGrowIsAnError) {
   const std::string message = thrown::error_of([&] {
     for (int step = 0; step < 10; ++step) writer->scalar("epoch_loss", step, 0.5);
   });
-  writer.reset();  // has nothing left to write
+  writer.reset();  // nothing is left to write
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
   EXPECT_THAT(message, HasSubstr("File too large"));
 }
 
-/// The numbers of a packed field.
+/// Returns the numbers of a packed field.
 std::vector<double> doubles_in(std::string_view bytes) {
   std::vector<double> numbers;
   while (!bytes.empty()) numbers.push_back(take<double>(bytes));
@@ -143,14 +143,14 @@ TEST(EventFileTest, AHistogramCountsWhatIsBelowEachLimit) {
   const std::vector<double> limits = doubles_in(histogram[6]), counts = doubles_in(histogram[7]);
   ASSERT_EQ(limits.size(), counts.size());
   EXPECT_TRUE(std::ranges::is_sorted(limits));
-  // Below each limit there are as many values as the counts up to it say.
+  // The number of values below each limit equals the sum of the counts up to it.
   double total = 0.0;
   for (std::size_t i = 0; i < limits.size(); ++i) {
     total += counts[i];
     EXPECT_EQ(total, std::ranges::count_if(values, [&](double v) { return v < limits[i]; })) << i;
   }
   EXPECT_EQ(total, 7.0);
-  EXPECT_LT(limits.size(), 12u);  // runs of empty buckets are one
+  EXPECT_LT(limits.size(), 12u);  // runs of empty buckets are merged
   EXPECT_EQ(doubles_in(fields_of(fields_of(fields_of(fields_of(events[2])[5])[1])[5])[3]),
             (std::vector<double>{0.0}));
 }
@@ -162,7 +162,7 @@ TEST(EventFileTest, RefusesAHistogramOfNaNAndAFolderThatCannotBeMade) {
   EXPECT_ERROR(EventFileWriter("/proc/no_such_folder"), kUnavailable, "/proc/no_such_folder");
 }
 
-/// Time that passes when the test says so.
+/// Clock that only the test advances.
 class HandClock final : public Clock {
  public:
   TimePoint now() const override { return now_; }
@@ -180,7 +180,7 @@ using File = std::unique_ptr<std::FILE, CloseFile>;
 using Values = std::vector<std::pair<std::string, double>>;
 const Values kValues = {{"loss", 0.25}, {"accuracy", 0.875}};
 
-/// Writes the progress of a `steps`-step epoch of 64 rows and a tenth of a second per step.
+/// Writes the progress of an epoch with `steps` steps of 64 rows, each of which takes 0.1 s.
 void write_epoch(std::FILE* file, std::int64_t steps, std::optional<std::int64_t> known,
                  TimeSplit split, Verbosity verbosity, const Values& values) {
   HandClock clock;
@@ -190,7 +190,7 @@ void write_epoch(std::FILE* file, std::int64_t steps, std::optional<std::int64_t
     clock.sleep_for(std::chrono::milliseconds(100));
     progress.step(step, 64, values);
   }
-  clock.sleep_for(std::chrono::seconds(10));  // validation is not a step
+  clock.sleep_for(std::chrono::seconds(10));  // validation is not part of a step
   progress.end_epoch(values, split);
 }
 
@@ -227,7 +227,7 @@ TEST(ProgressTest, DurationsAreReadable) {
   EXPECT_EQ(duration_text(3727), "1:02:07");
 }
 
-/// Returns the output of an epoch on a terminal with so many columns.
+/// Returns the output of an epoch on a terminal of the given width.
 std::string on_terminal(unsigned short columns, const Values& values) {
   const internal::FileDescriptor terminal(posix_openpt(O_RDWR | O_NOCTTY));
   EXPECT_TRUE(grantpt(terminal.get()) == 0 && unlockpt(terminal.get()) == 0);
@@ -255,7 +255,8 @@ TEST(ProgressTest, LineOnATerminalIsRewrittenAndNeverWraps) {
   for (const unsigned short columns : {200, 80, 50, 20}) {
     for (const Values& values : {kValues, many}) {
       const std::string text = on_terminal(columns, values);
-      EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 3) << text;  // title, values, split
+      EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 3) << text;  // title, values in two
+                                                                         // lines
       const std::size_t end = text.find("  compute");
       ASSERT_NE(end, std::string::npos) << text;
       std::size_t column = 0;

@@ -1,4 +1,4 @@
-// Data of fit: datasets, masks, augmentation, 16-bit policies, recomputation.
+// Tests data of fit: datasets, masks, augmentation, 16-bit policies, recomputation.
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 
@@ -55,7 +55,7 @@ TEST(FitData, DataThatNeverEndAreRefusedWithTheRemedy) {
   }
 }
 
-// Keras: each validation takes the same first batches.
+// As in Keras, each validation uses the same first batches.
 TEST(FitData, ValidationStepsBeginEachTimeWithTheFirstBatch) {
   for (const bool is_endless : {true, false}) {
     Sequential model = constant_model();
@@ -192,7 +192,7 @@ TEST(FitData, ClassWeightsThatNoLabelCanHaveAreNamed) {
 namespace masks_in_fit {
 Tensor words() { return Tensor::from<std::int64_t>({4, 3}, {1, 2, 0, 3, 0, 0, 2, 2, 1, 1, 3, 0}); }
 
-/// Labels of steps that do not count are `gap`.
+/// Returns labels in which skipped steps have the value `gap`.
 Tensor labels(std::int64_t gap) {
   return Tensor::from<std::int64_t>({4, 3}, {0, 1, gap, 1, gap, gap, 1, 1, 0, 0, 1, gap});
 }
@@ -245,7 +245,7 @@ TEST(MixedFitTest, StrategyChangesOnlyRoundingInHalfPrecision) {
     const Outcome expected = correctness_run(nullptr, 1280, false, true);
     EXPECT_LT(expected.loss[1], expected.loss[0]);
     expect_near(expected.loss, float32.loss, 2e-2);
-    EXPECT_NE(expected.loss, float32.loss);  // it does compute in 16 bits
+    EXPECT_NE(expected.loss, float32.loss);  // it really computes in 16 bits
     for (const auto& strategy : several_strategies()) {
       SCOPED_TRACE(concat(name, " ", label_of(*strategy)));
       const Outcome outcome = correctness_run(strategy.get(), 1280, false, true);
@@ -264,7 +264,7 @@ TEST(MixedFitTest, TheLossScaleOfMixedFloat16CanBeChosen) {
   const PolicyScope policy("mixed_float16");
   Sequential model(Input{{1}}, Dense(1));
   model.compile({.optimizer = "sgd", .loss = "mse"});
-  EXPECT_GT(model.optimizer().loss_scale(), 1.0);  // without asking for it
+  EXPECT_GT(model.optimizer().loss_scale(), 1.0);  // on by default
   model.compile(
       {.optimizer = with_dynamic_loss_scale("sgd", {.initial_scale = 64.0}), .loss = "mse"});
   EXPECT_EQ(model.optimizer().loss_scale(), 64.0);
@@ -295,7 +295,7 @@ TEST(RematFit, TheBitsAreThoseOfMirroredThatKeepsAll) {
 
 constexpr std::int64_t kPictures = 22;
 
-/// Pictures [6, 6, 3] of 3 classes, one-hot.
+/// Returns images [6, 6, 3] of 3 classes, with one-hot labels.
 Dataset pictures() {
   const Tensor images = random_uniform({kPictures, 6, 6, 3}, {.seed = 5}, 0.0, 1.0);
   const Tensor labels =
@@ -303,7 +303,7 @@ Dataset pictures() {
   return Dataset::from_tensor_slices({images, labels});
 }
 
-/// Cropped, flipped, cut out and mixed batches of 8; 6 rows in the last one.
+/// Returns cropped, flipped, erased and mixed batches of 8; the last one has 6 rows.
 Dataset augmented(int num_parallel_calls = 1) {
   const Dataset changed = augment_images(
       pictures().shuffle(kPictures, 1),
@@ -312,7 +312,7 @@ Dataset augmented(int num_parallel_calls = 1) {
   return mixup(changed.batch(8), {.seed = 8, .num_parallel_calls = num_parallel_calls});
 }
 
-/// The rows of one global batch: those of its replicas, one after the other.
+/// Returns the rows of one global batch, replica by replica.
 std::vector<double> rows_of(const PerReplica<Batch>& batch) {
   std::vector<double> values;
   for (const Batch& part : batch) {
@@ -327,7 +327,7 @@ std::vector<double> rows_of(const PerReplica<Batch>& batch) {
   return values;
 }
 
-/// The batches of `epochs` passes from where `input` stands.
+/// Returns the batches of `epochs` passes from the current position of `input`.
 std::vector<std::vector<double>> batches_of(DistributedDataset input, int epochs) {
   std::vector<std::vector<double>> batches;
   for (int epoch = 0; epoch < epochs; ++epoch) {
@@ -339,7 +339,7 @@ std::vector<std::vector<double>> batches_of(DistributedDataset input, int epochs
 TEST(Augmentation, GivesTheSameBitsWithAnyNumberOfReplicas) {
   const auto expected = batches_of(mirrored("cpu:0")->distribute_dataset(augmented()), 2);
   ASSERT_EQ(expected.size(), 6u);
-  EXPECT_NE(expected[0], expected[3]);  // another epoch
+  EXPECT_NE(expected[0], expected[3]);  // epochs differ
   auto strategies = several_strategies();
   strategies.push_back(mirrored("cpu:0-3"));
   for (const auto& strategy : strategies) {
@@ -356,7 +356,7 @@ TEST(Augmentation, ResumesInTheMiddleOfAnEpochWithOtherReplicas) {
   DistributedDataset input = first->distribute_dataset(augmented());
   batches_of(input, 1);
   auto iterator = input.begin();
-  ++iterator;  // two batches of the second epoch are handed out
+  ++iterator;  // two batches of the second epoch were read
   const Json position = Json::parse(input.position().dump());
 
   const auto second = mirrored("cpu:0-3");
@@ -377,7 +377,7 @@ Sequential small_network(Strategy& strategy, double learning_rate) {
 
 TEST(Augmentation, FitGivesEveryEpochItsOwnNumbers) {
   const auto strategy = mirrored("cpu:0-1");
-  // With a learning rate of 0 the loss is a function of the epoch's pictures alone.
+  // With a learning rate of 0, the loss depends only on the epoch's images.
   const auto losses = [&](std::int64_t initial_epoch) {
     Sequential model = small_network(*strategy, 0.0);
     return model.fit(augmented(),
@@ -387,7 +387,7 @@ TEST(Augmentation, FitGivesEveryEpochItsOwnNumbers) {
   ASSERT_EQ(straight.size(), 3u);
   EXPECT_NE(straight[0], straight[1]);
   EXPECT_NE(straight[1], straight[2]);
-  // The last epoch alone, as after a stop.
+  // Trains only the last epoch, as after a stop.
   EXPECT_EQ(losses(2), (std::vector<double>{straight[2]}));
 }
 

@@ -1,4 +1,4 @@
-// Fit, evaluate and predict under strategies, and what callbacks may call while fit runs.
+// Tests fit, evaluate and predict under strategies, and calls that callbacks may make during fit.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
@@ -15,7 +15,7 @@ using ::testing::HasSubstr;
 
 TEST(FitTest, StrategyChangesOnlyRounding) {
   for (const bool as_dataset : {false, true}) {
-    // 10,000 rows as tf's test; 1,280 where only the form of the input differs.
+    // 10,000 rows as in tf's test; 1,280 if only the form of the input differs.
     const std::int64_t rows = as_dataset ? 1280 : 10'000;
     const Outcome expected = correctness_run(nullptr, rows, as_dataset, !as_dataset);
     EXPECT_LT(expected.loss[1], expected.loss[0]);
@@ -29,11 +29,11 @@ TEST(FitTest, StrategyChangesOnlyRounding) {
 }
 
 TEST(FitTest, PartialLastBatchCountsExactly) {
-  // 10 batches of 64 and one of 3 rows: of 4 replicas three get a row, one none.
+  // 10 batches of 64 rows and one of 3 rows: with 4 replicas, one gets no row.
   const Outcome expected = correctness_run(nullptr, 643, false, true);
   for (const auto& strategy : several_strategies()) {
     SCOPED_TRACE(label_of(*strategy));
-    // tf allows 1e-3 and does not compare the loss of the last batch; ours is exact.
+    // tf allows 1e-3 and does not compare the loss of the last batch; this comparison is exact.
     expect_equal_outcomes(correctness_run(strategy.get(), 643, false, true), expected, 1e-5);
   }
 }
@@ -44,14 +44,15 @@ TEST(FitTest, EvaluationIsTheMeanOverExamplesWithRaggedBatches) {
     auto scope = strategy->scope();
     Sequential model(Input{{1}}, Dense(1, {.kernel_initializer = "ones"}));
     model.compile({.loss = "mse", .metrics = {"mae"}, .weighted_metrics = {MetricSpec("mse")}});
-    // Errors 0, 1, ..., 10: batches of 4, 4, 3.
+    // Errors are 0, 1, ..., 10, in batches of 4, 4 and 3.
     std::vector<float> values(11);
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
     const Tensor x = Tensor::from<float>({11, 1}, values);
     const Logs logs = model.evaluate(x, Tensor::zeros({11, 1}), {.batch_size = 4});
     EXPECT_NEAR(logs["loss"], 35.0, 1e-5);
     EXPECT_NEAR(logs["mae"], 5.0, 1e-6);
-    // Weights: the loss divides by the number of examples, weighted metrics by the weights.
+    // With weights, the loss is divided by the number of examples, and weighted metrics by the
+    // weights.
     std::vector<float> ones_and_zeros(11, 0.0f);
     ones_and_zeros[10] = ones_and_zeros[2] = 1.0f;
     const Logs weighted =
@@ -106,7 +107,7 @@ TEST(FitTest, EveryReductionGivesTheSameHistoryWithAStrategy) {
   }
 }
 
-/// Adds a loss and a metric of its own, as add_loss and add_metric of Keras.
+/// Adds a loss and a metric of its own, like Keras's add_loss and add_metric.
 class LossAndMetric : public Layer {
  protected:
   Shape build(const Shape& input) override {
@@ -141,7 +142,7 @@ TEST(FitTest, AddedLossesAndMetricsAreTheSameUnderAStrategy) {
   for (const std::optional<Loss>& loss : {std::optional<Loss>("mse"), std::optional<Loss>()}) {
     const std::vector<double> expected = run(nullptr, loss);
     for (const auto& strategy : several_strategies()) {
-      // With 3 replicas the parts of a batch of 32 differ, and so do means over parts.
+      // With 3 replicas, the shares of a batch of 32 differ, and so do means over shares.
       if (strategy->num_replicas_in_sync() == 3) continue;
       SCOPED_TRACE(label_of(*strategy));
       expect_near(run(strategy.get(), loss), expected, 1e-5);
@@ -149,7 +150,7 @@ TEST(FitTest, AddedLossesAndMetricsAreTheSameUnderAStrategy) {
   }
 }
 
-/// Writes down what it sees.
+/// Records the calls that it receives.
 class Recorder : public Callback {
  public:
   void on_train_begin() override { events.push_back("train"); }
@@ -192,14 +193,14 @@ TEST(FitTest, CallbacksSeeEachGlobalBatchOnce) {
 }
 
 TEST(FitTest, ReplacingTheStrategyKeepsTheBits) {
-  set_random_seed(3);  // strategies take the seed when they are made
+  set_random_seed(3);  // strategies read the seed when they are made
   auto train = [](Strategy& strategy) {
     set_random_seed(3);
     auto scope = strategy.scope();
     Sequential model(Input{{4}}, Dense(16), BatchNormalization(), Relu(), Dropout(0.2), Dense(3));
     model.compile(
         {.optimizer = "adam", .loss = "sparse_categorical_crossentropy", .metrics = {"accuracy"}});
-    // 130 rows in batches of 32: a ragged last one.
+    // 130 rows in batches of 32 leave a ragged batch.
     model.fit(three_classes(130).shuffle(130, 5).batch(32), {.epochs = 2, .verbose = kSilent});
     return hash_variables(model.variables());
   };
@@ -238,7 +239,7 @@ TEST(FitTest, ConstraintsHoldAfterEveryUpdateOnAllReplicas) {
     Sequential model(Input{{1}},
                      Dense(1, {.kernel_initializer = "ones", .kernel_constraint = "non_neg"}));
     model.compile({.optimizer = SgdOptions{.learning_rate = 0.1}, .loss = "mse"});
-    // The best kernel is -3; without the constraint it would go there.
+    // The best kernel is -3, which the constraint prevents.
     const Tensor x = alternating(8) + 1.0;
     model.fit(x, x * -3.0, {.epochs = 3, .batch_size = 4, .verbose = kSilent});
     EXPECT_EQ(model.variables()[0].value().item(), 0.0f);
@@ -297,7 +298,7 @@ TEST(FitTest, StepsPerExecutionChangeWhatCallbacksSeeAlone) {
   EXPECT_INVALID(run(0, each), "positive steps_per_execution, got 0");
 }
 
-/// Examples per second in the last line of an epoch that `line` printed.
+/// Returns the examples per second in the last line of an epoch printed by `line`.
 double printed_rate(const std::string& text) {
   const std::size_t end = text.rfind(" examples/s");
   if (end == std::string::npos) return -1.0;
@@ -318,14 +319,14 @@ TEST(FitTest, TheProgressLineCountsEveryStepOfAnExecution) {
            [&](std::int64_t, const Logs&) {
              seconds = seconds_between(begin, Clock::system().now());
            },
-       // So long that what is outside of the steps does not matter.
+       // Steps take so long that other time does not matter.
        .on_train_batch_begin =
            [](std::int64_t) { Clock::system().sleep_for(std::chrono::milliseconds(25)); }});
   ::testing::internal::CaptureStdout();
   model.fit(x, x, {.batch_size = 2, .callbacks = {stopwatch}});
   const std::string text = ::testing::internal::GetCapturedStdout();
   EXPECT_THAT(text, HasSubstr(" 12/12 steps  loss "));
-  // The line's time is within that of the callbacks; half of a unit is rounding.
+  // The line's time lies within that of the callbacks; half a unit is rounding.
   EXPECT_GE(printed_rate(text), 24.0 / seconds - 0.5) << text;
 }
 
@@ -358,7 +359,7 @@ TEST(FitTest, LearnsAndPredictsInOrder) {
   EXPECT_GT(history["accuracy"].back(), 0.9);
   EXPECT_LT(history["loss"].back(), 0.4);
   EXPECT_EQ(history.epochs().size(), 12u);
-  // 500 rows in batches of 37 are ragged; rows must stay in place.
+  // 500 rows in batches of 37 are ragged; the order of rows must be kept.
   const Tensor outputs = model.predict(data.batch(37));
   EXPECT_EQ(outputs.shape(), (Shape{500, 3}));
   std::vector<Tensor> rows;
@@ -388,7 +389,7 @@ TEST(FitTest, StepsPerEpochGoOnThroughThePasses) {
   EXPECT_INVALID(model.evaluate(data.take(0)), "the dataset has no batch");
 }
 
-/// Warnings of fit() on 10 rows, and how many batches it made of them.
+/// Returns the warnings of fit() on 10 rows, and the number of batches.
 std::pair<std::vector<std::string>, std::size_t> warnings_and_batches(FitOptions options) {
   Sequential model = correctness_model(nullptr);
   auto recorder = std::make_shared<Recorder>();
@@ -399,7 +400,7 @@ std::pair<std::vector<std::string>, std::size_t> warnings_and_batches(FitOptions
   return {lines, recorder->begins.size()};
 }
 
-// Keras: ceil(rows / steps) where no batch_size is given.
+// As in Keras: ceil(rows / steps) if no batch_size is given.
 TEST(FitTest, StepsPerEpochGiveTensorsTheirBatchSize) {
   const auto weights_after = [](FitOptions options) {
     Sequential model = correctness_model(nullptr);
@@ -410,15 +411,15 @@ TEST(FitTest, StepsPerEpochGiveTensorsTheirBatchSize) {
   };
   EXPECT_EQ(weights_after({.epochs = 2, .steps_per_epoch = 4}),
             weights_after({.epochs = 2, .batch_size = 3}));
-  EXPECT_EQ(weights_after({}), weights_after({.batch_size = 10}));    // 32 at most
-  EXPECT_EQ(weights_after({.batch_size = 2, .steps_per_epoch = 10}),  // a size that is given stays
+  EXPECT_EQ(weights_after({}), weights_after({.batch_size = 10}));    // at most 32
+  EXPECT_EQ(weights_after({.batch_size = 2, .steps_per_epoch = 10}),  // an explicit size is kept
             weights_after({.epochs = 2, .batch_size = 2}));
   const auto [warnings, batches] = warnings_and_batches({.epochs = 3, .steps_per_epoch = 4});
   EXPECT_THAT(warnings, ::testing::IsEmpty());
   EXPECT_EQ(batches, 3 * 4u);
 }
 
-// Keras: "Your input ran out of data". It ends the epoch there; here a new pass begins.
+// Keras warns "Your input ran out of data" and ends the epoch; tutti begins a new pass.
 TEST(FitTest, DataThatRunOutWithinAnEpochAreWarnedOfOnce) {
   for (const FitOptions& options :
        {FitOptions{.epochs = 3, .steps_per_epoch = 6},  // 5 batches of 2
@@ -448,25 +449,25 @@ TEST(FitTest, AFailureInAReplicaComesOutOfFitAndNamesTheReplica) {
   auto scope = strategy->scope();
   Sequential model(Input{{4}}, Dense(3));
   model.compile({.loss = "sparse_categorical_crossentropy"});
-  const Tensor labels = Tensor::from<std::int64_t>({4}, {0, 1, 2, 3});  // 3 is no class
+  const Tensor labels = Tensor::from<std::int64_t>({4}, {0, 1, 2, 3});  // class 3 does not exist
   EXPECT_INVALID(model.fit(Tensor::ones({4, 4}), labels, {.verbose = kSilent}), "replica ");
 }
 
-/// Predicts 0 and never learns: losses follow from labels alone.
+/// Predicts 0 and never learns: losses depend only on the labels.
 Sequential zero_model() {
   Sequential model(Input{{1}}, Dense(1, {.kernel_initializer = "zeros"}));
   model.compile({.optimizer = SgdOptions{.learning_rate = 0.0}, .loss = "mse", .metrics = {"mae"}});
   return model;
 }
 
-/// [rows, 1]: `first`, `first` + 1, ...
+/// Returns [rows, 1]: `first`, `first` + 1, ...
 Tensor numbers_from(double first, std::int64_t rows) {
   std::vector<float> values;
   for (std::int64_t i = 0; i < rows; ++i) values.push_back(static_cast<float>(first + i));
   return Tensor::from({rows, 1}, values);
 }
 
-/// Means of the squares and of the magnitudes of numbers_from(first, rows).
+/// Returns the means of the squares and of the magnitudes of numbers_from(first, rows).
 std::pair<double, double> expected_of(double first, std::int64_t rows) {
   double squares = 0.0, magnitudes = 0.0;
   for (std::int64_t i = 0; i < rows; ++i) {
@@ -476,7 +477,7 @@ std::pair<double, double> expected_of(double first, std::int64_t rows) {
   return {squares / rows, magnitudes / rows};
 }
 
-/// Calls a function at one of the moments of a callback, in the second epoch or batch.
+/// Calls a function in one of a callback's methods, in the second epoch or batch.
 class At : public Callback {
  public:
   At(std::string moment, std::function<void()> action)
@@ -595,7 +596,7 @@ TEST(FitCallbacks, CompileIsRefusedByNameAtEveryMoment) {
                    {.batch_size = 2,
                     .callbacks = {At("test_batch_end", [&] { model.compile({.loss = "mae"}); })}}),
                kFailedPrecondition, "called in a callback of Model::evaluate()");
-  model.compile({.loss = "mae"});  // after a call that failed, too
+  model.compile({.loss = "mae"});  // also after a failed call
   EXPECT_EQ(model.evaluate(x, x).entries().size(), 1u);
 }
 
@@ -612,7 +613,7 @@ TEST(FitCallbacks, AssigningAnotherModelToTheTrainedOneIsRefused) {
   }
 }
 
-// A run with and without validation, evaluate() and predict() is the same training.
+// Runs with and without validation, evaluate() and predict() train identically.
 TEST(FitCallbacks, InferenceChangesNoBitOfTrainingWithDropout) {
   const Tensor x = random_uniform({24, 2}, {.seed = 3}, -1.0, 1.0);
   const Tensor y = reduce_sum(x, {{1}, true});

@@ -1,4 +1,5 @@
-// Sampling and generation: what may be drawn, how often, and that a cache changes nothing.
+// Tests sampling and generation: which tokens may be drawn, how often, and that a cache changes
+// nothing.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/generate.h"
 
@@ -15,7 +16,7 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-/// How often each class is drawn of `count` rows of equal logits.
+/// Returns the share of each class among `count` rows of equal logits.
 std::vector<double> shares_drawn(const std::vector<float>& logits, const SamplingOptions& options,
                                  std::int64_t count) {
   const auto classes = static_cast<std::int64_t>(logits.size());
@@ -28,7 +29,7 @@ std::vector<double> shares_drawn(const std::vector<float>& logits, const Samplin
 
 const std::vector<float> kLogits = {std::log(1.f), std::log(4.f), std::log(3.f), std::log(2.f)};
 constexpr std::int64_t kDraws = 20000;
-constexpr double kSpread = 0.015;  // four standard deviations of a share of a half
+constexpr double kSpread = 0.015;  // four standard deviations of a share of 0.5
 
 TEST(SampleTest, DrawsWithTheProbabilitiesOfSoftmaxTemperatureAndTopK) {
   const std::vector<double> shares = shares_drawn(kLogits, {}, kDraws);
@@ -45,13 +46,13 @@ TEST(SampleTest, DrawsWithTheProbabilitiesOfSoftmaxTemperatureAndTopK) {
 }
 
 TEST(SampleTest, TopPLeavesTheLikeliestUpToTheirSum) {
-  // 0.4 + 0.3 are not 0.75, with 0.2 they are more.
+  // 0.4 + 0.3 are below 0.75, and with 0.2 above it.
   const std::vector<double> shares = shares_drawn(kLogits, {.top_p = 0.75}, kDraws);
   EXPECT_EQ(shares[0], 0.0);
   for (std::size_t i = 1; i < 4; ++i) EXPECT_NEAR(shares[i], std::exp(kLogits[i]) / 9, kSpread);
   EXPECT_THAT(shares_drawn(kLogits, {.top_p = 0.39}, 100),
               ElementsAre(0, ::testing::DoubleNear(1, 1e-9), 0, 0));
-  // Of what top_k leaves: 4 / 7 are more than a half.
+  // Applies to the classes that top_k leaves: 4 / 7 exceeds 0.5.
   EXPECT_THAT(shares_drawn(kLogits, {.top_k = 2, .top_p = 0.5}, 100),
               ElementsAre(0, ::testing::DoubleNear(1, 1e-9), 0, 0));
 }
@@ -109,7 +110,7 @@ TEST(GenerateTest, ACacheGivesTheTokensOfTheWholeSequence) {
     ASSERT_EQ(cached.shape(), (Shape{3, 35}));
     EXPECT_EQ(cached.to_doubles(), whole.to_doubles());
     EXPECT_EQ(slice(cached, {0, 0}, {-1, 5}).to_doubles(), prompt.to_doubles());
-    // Not because they are all the same.
+    // Rules out that all tokens are equal.
     const std::vector<double> tokens = cached.to_doubles();
     EXPECT_GT(std::set<double>(tokens.begin() + 5, tokens.begin() + 35).size(), 2u);
   }
@@ -141,7 +142,7 @@ TEST(GenerateTest, SeedsRepeatAndDiffer) {
   EXPECT_EQ(drawn({.max_new_tokens = 0}), prompt.to_doubles());
 }
 
-/// Logits that make token t be followed by t + 1.
+/// Returns logits in which t + 1 follows token t.
 class Counting : public Layer {
  public:
   Counting() { build_for({1}); }

@@ -1,4 +1,4 @@
-// Arguments of compile and fit: what is refused, options of optimizers, shares of unequal devices.
+// Tests arguments of compile and fit: refusals, options of optimizers, shares of unequal devices.
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 
@@ -39,7 +39,7 @@ Functional two_inputs(int outputs = 1) {
   return model;
 }
 
-/// Takes two inputs; `declared`: says so.
+/// Takes two inputs, and declares so if `declared`.
 class Siamese : public Model {
  public:
   explicit Siamese(bool declared) {
@@ -59,7 +59,7 @@ class Siamese : public Model {
 
 using Tensors = std::vector<Tensor>;
 
-/// The errors of fit and evaluate for tensors, and for a dataset of the same.
+/// Returns the errors of fit and evaluate for tensors, and for a dataset of the same tensors.
 std::vector<std::string> errors_of(Model& model, const Tensors& x, const Tensors& y) {
   Tensors all = x;
   all.insert(all.end(), y.begin(), y.end());
@@ -85,7 +85,7 @@ std::vector<std::string> compile_warnings(const std::string& activation,
 
 TEST(ModelArguments, NumberOfInputsIsCheckedInFitAndEvaluate) {
   Sequential one = one_input();
-  // Of a dataset of three components the second could be the labels, the third weights.
+  // In a dataset of three components, the second could be labels and the third weights.
   for (const std::string& error : errors_of(one, {column(), column(), column()}, {column()}))
     EXPECT_THAT(error, AllOf(HasSubstr("'sequential' expects 1 input(s)"), HasSubstr("received")));
   EXPECT_INVALID(one.fit(Tensors{column(), column()}, {column()}, {}),
@@ -176,13 +176,13 @@ TEST(CompileWarnings, WhatFitsOrIsNotKnownIsNotWarnedOf) {
               IsEmpty());
   EXPECT_THAT(compile_warnings("relu", {BinaryCrossentropy({.from_logits = false})}), IsEmpty());
   EXPECT_THAT(warnings_of([] {
-                Siamese model(true);  // its result is not known
+                Siamese model(true);  // its result is unknown
                 model.compile({.loss = BinaryCrossentropy({.from_logits = false})});
               }),
               IsEmpty());
 }
 
-/// Ends with `top` in a call() of its own.
+/// Ends with `top` in its own call().
 class OwnCall : public Model {
  public:
   explicit OwnCall(const char* top) : dense_(3, {.activation = top}) {
@@ -238,7 +238,7 @@ TEST(FitWarnings, FreezingAndUnfreezingWithoutCompileAreNamed) {
               ElementsAre(HasSubstr("'second/kernel' is frozen but is trained")));
 }
 
-/// One weight and no bias, trained on 8 batches of 8 rows.
+/// Returns a model with one weight and no bias, trained on 8 batches of 8 rows.
 Sequential fitted_line(const OptimizerSpec& optimizer, int epochs = 1) {
   set_random_seed(7);
   Sequential model(Input{{1}}, Dense(1, {.use_bias = false}));
@@ -268,7 +268,8 @@ TEST(OptimizerOptionsTest, LossScalingChangesNoBits) {
             weights_of(fitted_line(plain)));
 }
 
-/// Two epochs of three batches, the last of 44 rows, and an evaluation: losses, then weights.
+/// Trains two epochs of three batches, the last of 44 rows, and evaluates; returns losses, then
+/// weights.
 std::vector<double> fitted_with_shares(Strategy& strategy) {
   set_random_seed(4);
   auto scope = strategy.scope();

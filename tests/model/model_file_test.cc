@@ -1,4 +1,4 @@
-// Files of models: whole ones, weights of other frameworks, ONNX.
+// Tests model files: whole models, weights of other frameworks, ONNX.
 // SPDX-License-Identifier: Apache-2.0
 #include <filesystem>
 
@@ -24,8 +24,8 @@ std::string model_path() {
   return folder + "/model.safetensors";
 }
 
-/// Everything that a step depends on: dropout, moving statistics, penalties, constraints, a
-/// schedule, averages of weights, exclusions from decay, a frozen layer.
+/// Model with everything that a step depends on: dropout, moving statistics, penalties,
+/// constraints, a schedule, averages of weights, exclusions from decay, a frozen layer.
 Sequential rich_model() {
   set_random_seed(5);
   Dense frozen(8);
@@ -45,7 +45,7 @@ Sequential rich_model() {
   return model;
 }
 
-/// Two more epochs, and what they leave.
+/// Trains two more epochs; returns losses and weights.
 std::pair<std::vector<double>, std::vector<double>> go_on(Model& model) {
   const History history =
       model.fit(three_classes(22).shuffle(22, 7).batch(4),
@@ -70,7 +70,7 @@ TEST(ModelFile, GoesOnWithTheSameBitsUnderAnyStrategy) {
       model.save(model_path());
       expected = go_on(model);
     }
-    set_random_seed(99);  // what counts is that of the file
+    set_random_seed(99);  // the file's seed must be used
     const Scope scope = loading->scope();
     const std::shared_ptr<Model> model = load_model(model_path());
     EXPECT_EQ(model->name(), "classifier");
@@ -87,7 +87,7 @@ Json model_json(const std::string& path) {
   return internal::read_checkpoint(path).info.about.at("model");
 }
 
-/// The file with its JSON changed.
+/// Applies a change to the file's JSON.
 void change_json(const std::string& path, const std::function<void(Json&)>& change) {
   internal::CheckpointFile file = internal::read_checkpoint(path);
   Json json = file.info.about.at("model");
@@ -133,7 +133,7 @@ TEST(ModelFile, IsACheckpointAndAFileOfWeights) {
   other.load_weights(model_path());
   EXPECT_EQ(weights_of(other), weights_of(model));
   other.checkpoint().restore(model_path());
-  // Without a model inside, a file says what it has.
+  // If a file holds no model, the error lists its contents.
   model.checkpoint().save(model_path());
   EXPECT_INVALID((void)load_model(model_path()),
                  "there is no model in the file; expected one of Model::save()");
@@ -155,7 +155,7 @@ TEST(ModelFile, LeavesOutWhatWasCompiledOnRequest) {
   EXPECT_EQ(again->checkpoint().restore(model_path()).step, 0);
 }
 
-/// A model of one's own, with weights that it names itself.
+/// User-defined model with weights under its own names.
 class OwnModel : public Model {
  public:
   struct Options {
@@ -241,7 +241,7 @@ TEST(ModelFile, RefusesWhatIsDamagedOrOfALaterVersion) {
   refused(ErrorCode::kDataLoss, {model_path()});
 }
 
-/// An optimizer of one's own, and its options.
+/// User-defined optimizer with options.
 struct HalfRateOptions;
 class HalfRate : public Optimizer {
  public:
@@ -313,7 +313,7 @@ TEST(ModelFile, HoldsOptimizersLossesAndMetrics) {
   }
 }
 
-// Written by foreign_weights/write.py with Python's safetensors package.
+// Files written by foreign_weights/write.py with Python's safetensors package.
 const std::string kFromPyTorch = TUTTI_FOREIGN_WEIGHTS "/pytorch.safetensors";
 const std::string kFromKeras = TUTTI_FOREIGN_WEIGHTS "/keras.safetensors";
 
@@ -388,7 +388,7 @@ TEST(ForeignWeights, ErrorsListWhatTheFileHasAndWhatIsWanted) {
   options.transpose = {};
   EXPECT_THAT(refused(options), HasSubstr("'dense/kernel': expected float32 [8, 3], got float32 "
                                           "[3, 8]"));
-  options.strict = false;  // which forgives what is missing, not what has another shape
+  options.strict = false;  // permits missing weights, but not other shapes
   EXPECT_THAT(refused(options), HasSubstr("'dense/kernel': expected float32 [8, 3]"));
 
   options = names_of_pytorch();
@@ -407,7 +407,7 @@ TEST(ForeignWeights, ErrorsListWhatTheFileHasAndWhatIsWanted) {
 
 using namespace protobuf_fields;
 
-std::string onnx_path() {  // tests run beside each other
+std::string onnx_path() {  // tests run concurrently
   return ::testing::TempDir() + "tutti_" +
          ::testing::UnitTest::GetInstance()->current_test_info()->name() + ".onnx";
 }

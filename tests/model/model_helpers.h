@@ -1,5 +1,4 @@
-// What the tests of models share: strategies by number, small data, quiet options, correctness
-// runs.
+// Helpers for tests of models: strategies by number, small data, quiet options, correctness runs.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -39,13 +38,13 @@ inline std::unique_ptr<Strategy> central(const char* devices) {
       CentralStorageOptions{.local = {.devices = devices}});
 }
 
-/// Of which small variables are cut, too.
+/// Shards small variables as well.
 inline std::unique_ptr<Strategy> fully_sharded(const char* devices, int stage = 3) {
   return std::make_unique<FullyShardedStrategy>(
       FullyShardedOptions{.local = {.devices = devices}, .stage = stage, .min_shard_bytes = 0});
 }
 
-/// The strategies of this process, with 1, 2, 3 and 4 replicas.
+/// Returns the strategies of this process, with 1, 2, 3 and 4 replicas.
 inline std::vector<std::unique_ptr<Strategy>> several_strategies() {
   std::vector<std::unique_ptr<Strategy>> strategies;
   strategies.push_back(std::make_unique<OneDeviceStrategy>("cpu:0"));
@@ -68,14 +67,14 @@ inline std::vector<double> weights_of(const Model& model) {
   return all;
 }
 
-/// [rows, 1]: 0, 1, 0, 1, ...
+/// Returns [rows, 1]: 0, 1, 0, 1, ...
 inline Tensor alternating(std::int64_t rows) {
   std::vector<float> values(static_cast<std::size_t>(rows));
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 2);
   return Tensor::from({rows, 1}, values);
 }
 
-/// features [rows, 4], labels [rows] in 0 .. 2, learnable.
+/// Returns features [rows, 4] and learnable labels [rows] in 0 .. 2.
 inline Dataset three_classes(std::int64_t rows) {
   const Tensor x = random_uniform({rows, 4}, {.seed = 11}, -1.0, 1.0);
   const Tensor y = argmax(slice(x, {0, 0}, {-1, 3}), 1);
@@ -89,7 +88,7 @@ inline Sequential small_model() {
   return model;
 }
 
-/// With metrics of which larger values are better, and one that does not say.
+/// Has metrics for which larger values are better, and one that does not state a direction.
 inline Sequential watched_model() {
   Sequential model = small_model();
   model.compile({.loss = "mse",
@@ -104,7 +103,7 @@ inline Logs one_value(const std::string& name, double value) {
   return logs;
 }
 
-/// The network of Keras's correctness test, in the scope of `strategy` (nullptr: none).
+/// Returns the network of Keras's correctness test, in the scope of `strategy` (may be null).
 inline Sequential correctness_model(Strategy* strategy, Loss loss = "mse") {
   set_random_seed(7);
   std::optional<Scope> scope;
@@ -115,7 +114,7 @@ inline Sequential correctness_model(Strategy* strategy, Loss loss = "mse") {
   return model;
 }
 
-/// What a run of the correctness test gives.
+/// Results of a run of the correctness test.
 struct Outcome {
   std::vector<double> loss, mse, validation, weights, evaluation, predictions, again;
 };

@@ -1,5 +1,4 @@
-// Writes three networks as ONNX, each with inputs and what tutti computes of them, for
-// onnx_test.py.
+// Writes three networks as ONNX, each with inputs and tutti's outputs, for onnx_test.py.
 // SPDX-License-Identifier: Apache-2.0
 #include "core/file.h"
 #include "tutti/checkpoint/safetensors.h"
@@ -15,7 +14,7 @@ void export_network(Model& model, const Tensor& x, const std::string& path) {
                         format_safetensors({{{"input", x}, {"logits", model.predict(x)}}, {}}));
 }
 
-/// Trains a little, so that moving statistics are other than at first.
+/// Trains briefly, so that moving statistics differ from their initial values.
 void train(Model& model, const Tensor& x) {
   const Tensor y = argmax(model.predict(x), 1);
   model.compile(

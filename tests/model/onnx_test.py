@@ -19,7 +19,7 @@ ENVIRONMENT = package_environment.PackageEnvironment("onnx", ["onnxruntime", "nu
 
 
 def read_safetensors(path):
-    """{name: array}, of float32 alone."""
+    """Returns {name: array}; supports only float32."""
     import numpy
 
     data = pathlib.Path(path).read_bytes()
@@ -53,7 +53,7 @@ class OnnxExport(unittest.TestCase):
                     farthest = numpy.max(numpy.abs(logits - arrays["logits"]))
                     print(f"{name}: largest difference {farthest:.2e}")
                     self.assertLess(farthest, 1e-5)
-                    # Any batch, also one row.
+                    # The batch size is free: one row works, too.
                     (row,) = session.run(None, {input_name: arrays["input"][:1]})
                     self.assertLess(numpy.max(numpy.abs(row - arrays["logits"][:1])), 1e-5)
 

@@ -1,4 +1,4 @@
-// Making models: forms of Sequential, graphs of layers, names, summary, strategies, errors.
+// Tests making models: forms of Sequential, graphs of layers, names, summary, strategies, errors.
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 #include <cstring>
@@ -59,7 +59,7 @@ ____________________________________________________________________
   EXPECT_THAT(normalized.summary(), HasSubstr("Total params: 16\nTrainable params: 10\n"
                                               "Non-trainable params: 6\n"));
   normalized.compile({.optimizer = "adam", .loss = "mse"});
-  // Two slots of 10 weights; the step and the learning rate take 8 bytes each.
+  // There are two slots of 10 weights; the step and the learning rate take 8 bytes each.
   EXPECT_THAT(normalized.summary(),
               HasSubstr("Memory per replica: weights 64 B, gradients 40 B, optimizer 96 B\n"));
 }
@@ -126,7 +126,7 @@ TEST(SequentialTest, ErrorsNameTheLayerAndTheShapes) {
                  "layer 'conv2d' (Conv2D): Conv2D: a window of 5 does not fit");
 }
 
-/// Two branches that are added: what Sequential cannot say.
+/// Adds two branches, which Sequential cannot express.
 class TwoPaths : public Model {
  public:
   TwoPaths() : left_(3), right_(3, {.activation = "tanh"}), top_(2) {
@@ -158,7 +158,7 @@ TEST(ModelTest, AUserClassComposesLayers) {
   EXPECT_THAT(model.summary(), HasSubstr("Model: \"two_paths\""));
 }
 
-/// A layer, and a weight of the model itself.
+/// Has a layer, and a weight of the model itself.
 class Scaled : public Model {
  public:
   Scaled() : dense_(3, {.name = "a_dense_layer_with_a_long_name"}) {
@@ -175,7 +175,7 @@ class Scaled : public Model {
 
 TEST(ModelTest, TheSummaryListsTheModelsOwnWeights) {
   const std::string text = Scaled().summary();
-  // The column of names is as wide as the longest.
+  // The column of names is as wide as the longest name.
   const auto row = [](const char* name, const char* shape, const char* count) {
     std::string line(40 + 24, ' ');
     line.replace(0, std::strlen(name), name).replace(40, std::strlen(shape), shape);
@@ -202,7 +202,7 @@ TEST(ModelTest, CompileInsideAnotherScopeNamesBothStrategies) {
     EXPECT_THAT(message, HasSubstr("mirrored (2 replicas)"));
     EXPECT_THAT(message, HasSubstr("central_storage (3 replicas)"));
   }
-  model.compile({.loss = "mse"});  // outside: in the model's own scope
+  model.compile({.loss = "mse"});  // outside: uses the model's own scope
   EXPECT_TRUE(first->variable_created_in_scope(model.optimizer().iterations()));
 }
 
@@ -256,7 +256,7 @@ std::vector<std::string> functional_names(const Model& model) {
   return names;
 }
 
-/// Two convolutions with a shortcut, as in a residual network.
+/// Returns two convolutions with a shortcut, as in a residual network.
 Functional residual_network() {
   const SymbolicTensor x = Input{{6, 6, 2}, "image"};
   const SymbolicTensor y = Conv2D(2, 3, {.padding = "same", .activation = "relu"})(x);
@@ -336,7 +336,7 @@ TEST(FunctionalTest, NestsModelsAndStates) {
   EXPECT_EQ(outer.output_activation(), "softmax");
 }
 
-/// Two inputs, a class and a number as outputs.
+/// Returns a network with two inputs that outputs a class and a number.
 Functional two_by_two(Strategy* strategy) {
   set_random_seed(6);
   std::optional<Scope> scope;

@@ -1,4 +1,4 @@
-// Models whose steps run on devices beyond the CPU.
+// Tests models whose steps run on devices other than the CPU.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/model/model_helpers.h"
 #include "tests/support/fake_gpu.h"
@@ -75,7 +75,7 @@ TEST(StepDevicesOfModels, NoRegularizationLossIsAddedToTheOthers) {
   }
 }
 
-// The labels are captured on the host, predictions are the replica's.
+// Labels are captured on the host; predictions are on the replica's device.
 TEST(StepDevicesOfModels, LossesTakeCapturedLabelsAndWeights) {
   const Tensor labels = Tensor::from<float>({2, 2}, {1, 0, 0, 1});
   const Tensor predictions = Tensor::from<float>({2, 2}, {0.25f, 0.75f, 0.5f, 0.5f});
@@ -98,7 +98,7 @@ TEST(StepDevicesOfModels, LossesTakeCapturedLabelsAndWeights) {
   }
 }
 
-// Empty ones, too: whatever result() makes of no value can be added to the replica's tensors.
+// Includes metrics without values: every result() can be added to the replica's tensors.
 TEST(StepDevicesOfModels, MetricsAreUpdatedWithAndGiveConstants) {
   const Tensor labels = Tensor::from<float>({4}, {1, 0, 1, 0});
   const Tensor predictions = Tensor::from<float>({4}, {0.9f, 0.2f, 0.3f, 0.4f});
@@ -141,13 +141,13 @@ TEST(StepDevicesOfModels, MetricsAreUpdatedWithAndGiveConstants) {
 
 using testing::FakeGpus;
 
-/// How often a note of what fit asked of the GPU begins with `what`.
+/// Returns how many of fit's requests to the GPU begin with `what`.
 int count_of(const std::vector<std::string>& notes, const std::string& what) {
   return static_cast<int>(std::ranges::count_if(
       notes, [&](const std::string& note) { return note.find(what) != std::string::npos; }));
 }
 
-/// Notes of an epoch of `num_steps` steps, after one that made everything.
+/// Returns the requests of an epoch of `num_steps` steps that follows a first one.
 std::vector<std::string> notes_of_epoch(FakeGpus& gpus, std::int64_t num_steps,
                                         const OptimizerSpec& optimizer) {
   OneDeviceStrategy strategy("gpu:0");

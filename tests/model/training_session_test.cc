@@ -1,4 +1,4 @@
-// Training that is interrupted anywhere and started again: sessions, and BackupAndRestore of fit.
+// Tests training that is interrupted anywhere and restarted: sessions, and BackupAndRestore of fit.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/training/training_session.h"
 
@@ -25,8 +25,8 @@ struct Outcome {
   Tensor weight;
 };
 
-/// Trains 12 rows in batches of 3. `before_step`, if there, is called with the number of steps
-/// before each.
+/// Trains 12 rows in batches of 3. Before each step, calls `before_step`, if given, with the number
+/// of steps so far.
 Outcome train(TrainingSessionOptions options,
               const std::function<void(std::int64_t)>& before_step = {},
               bool shows_progress = false) {
@@ -96,7 +96,7 @@ TEST(TrainingSession, ASignalSavesAndAResumedRunHasTheBitsOfAStraightOne) {
           if (steps == 6) std::raise(signal);
         });
     EXPECT_EQ(stopped.code, 75);
-    EXPECT_EQ(stopped.steps, 7);  // the step under way is finished
+    EXPECT_EQ(stopped.steps, 7);  // the current step is completed
     const Outcome resumed = train({.epochs = 4, .checkpoint_dir = checkpoints, .resume = true});
     EXPECT_EQ(resumed.code, 0);
     EXPECT_EQ(resumed.steps, straight.steps);
@@ -123,7 +123,7 @@ TEST(TrainingSession, PrintsWhatStoppedItAndHowToContinue) {
   EXPECT_THAT(own, ::testing::HasSubstr("stopped    by SIGTERM after step 7\n"));
 }
 
-/// A session with 10 s of grace whose steps take 1 s, and which gets signals in these steps.
+/// Runs a session with 10 s of grace and steps of 1 s, which receives signals in these steps.
 Outcome train_with_grace(TrainingSessionOptions options, const std::vector<std::int64_t>& signals) {
   test_scopes::StepClock clock;
   options.epochs = 6;  // 24 steps
@@ -135,12 +135,13 @@ Outcome train_with_grace(TrainingSessionOptions options, const std::vector<std::
   });
 }
 
-/// tf's TerminationConfig(grace_period): save, train on, save again, end.
+/// Follows tf's TerminationConfig(grace_period): save, continue, save again, end.
 TEST(TrainingSession, WithAGracePeriodItSavesAtOnceTrainsOnAndSavesAgain) {
   const std::string checkpoints = empty_folder() + "/checkpoints";
   const Outcome stopped = train_with_grace({.checkpoint_dir = checkpoints}, {6});
   EXPECT_EQ(stopped.code, 75);
-  // The signal is seen as step 7 ends, after 7 s. 17 s less room for two steps is 15 s.
+  // The signal is noticed at the end of step 7, after 7 s. The grace period ends at 17 s; less a
+  // margin of two steps this is 15 s.
   EXPECT_EQ(stopped.steps, 15);
   EXPECT_TRUE(std::filesystem::exists(checkpoints + "/step_7/model.safetensors.index.json"));
   EXPECT_TRUE(std::filesystem::exists(checkpoints + "/step_15/model.safetensors.index.json"));
@@ -158,7 +159,7 @@ TEST(TrainingSession, ASecondSignalEndsTheGracePeriod) {
   EXPECT_TRUE(std::filesystem::exists(checkpoints + "/step_10/model.safetensors.index.json"));
 }
 
-/// tf's TerminationConfig(save_fn).
+/// Corresponds to tf's TerminationConfig(save_fn).
 TEST(TrainingSession, WhatSavesBecauseOfASignalMayBeTheProgramsOwn) {
   std::vector<std::int64_t> saved;
   const auto save = [&](std::int64_t steps) { saved.push_back(steps); };
@@ -185,10 +186,10 @@ TEST(TrainingSession, SignalsAreItsOwnOnlyWhileItLivesAndSaves) {
   std::raise(SIGTERM);
   EXPECT_EQ(received, 1);
   train({}, [](std::int64_t steps) {
-    if (steps == 1) std::raise(SIGTERM);  // without checkpoints the program's handler stays
+    if (steps == 1) std::raise(SIGTERM);  // without checkpoints, the program's handler stays
   });
   EXPECT_EQ(received, 2);
-  std::signal(SIGTERM, SIG_DFL);  // a program without a handler has none again
+  std::signal(SIGTERM, SIG_DFL);  // the default handler is restored
   train({.checkpoint_dir = folder + "/checkpoints"});
   EXPECT_EQ(std::signal(SIGTERM, earlier), SIG_DFL);
 }
@@ -212,8 +213,8 @@ constexpr std::int64_t kRows = 22;  // batches of 4: five and a ragged one
 constexpr std::int64_t kBatches = 6;
 constexpr std::int64_t kEpochs = 3;
 
-/// Ends fit with an error at the `number`-th moment (of a batch's begin, of its end, of an epoch's
-/// end) of this process's life, before other callbacks see it.
+/// Ends fit with an error before the `number`-th event of this process (a batch's begin or end, or
+/// an epoch's end) reaches other callbacks.
 class Interrupt : public Callback {
  public:
   explicit Interrupt(std::int64_t number) : left_(number) {}
@@ -236,10 +237,10 @@ struct Program {
   std::int64_t steps_per_execution = 1;
   std::int64_t patience = kEpochs;
   bool delete_checkpoint = true;
-  std::string folder = "";  // empty: without BackupAndRestore
+  std::string folder = "";  // empty: no BackupAndRestore
 };
 
-/// What a finished run leaves.
+/// Results of a finished run.
 struct Left {
   std::string weights;
   std::string history;
@@ -256,7 +257,7 @@ std::ostream& operator<<(std::ostream& out, const Left& left) {
              << left.best_epoch;
 }
 
-/// One life of the program: nothing when it is interrupted.
+/// Runs the program once; returns nullopt if it was interrupted.
 std::optional<Left> live(const Program& run, const std::string& csv, std::int64_t interrupt_at) {
   set_random_seed(5);
   const std::unique_ptr<Strategy> strategy = mirrored(run.strategy == "one" ? "cpu:0" : "cpu:0-1");
@@ -291,7 +292,7 @@ std::optional<Left> live(const Program& run, const std::string& csv, std::int64_
   }
 }
 
-/// Interrupts one life after the other, each at its `interrupt_at`-th moment, until one ends.
+/// Interrupts each run at its `interrupt_at`-th event, until one finishes.
 void expect_bits_of_a_calm_run(Program run, std::int64_t interrupt_at) {
   const std::string folder = empty_folder();
   const auto calm = live(run, folder + "/calm.csv", -1);
@@ -330,7 +331,7 @@ TEST(BackupAndRestoreTest, WithoutDeletingNothingIsLeftToDo) {
   const std::string folder = empty_folder();
   Program run{.delete_checkpoint = false, .folder = folder + "/backup"};
   const auto first = live(run, folder + "/log.csv", -1);
-  const auto second = live(run, folder + "/log.csv", 0);  // not a single batch
+  const auto second = live(run, folder + "/log.csv", 0);  // no further batch
   ASSERT_TRUE(first && second);
   EXPECT_EQ(*first, *second);
 }
@@ -356,7 +357,7 @@ TEST(BackupAndRestoreTest, ADamagedVersionIsPassedOverForTheOneBefore) {
 
 TEST(BackupAndRestoreTest, AnotherBatchSizeIsRefusedWithinAnEpoch) {
   const std::string folder = empty_folder();
-  std::vector<double> rows;  // that training has seen
+  std::vector<double> rows;  // seen by training
   const auto train = [&](std::int64_t batch_size, std::int64_t interrupt_at) {
     set_random_seed(5);
     Sequential model(Input{{1}}, Dense(1));

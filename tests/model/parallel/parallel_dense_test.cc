@@ -1,4 +1,5 @@
-// Dense layers cut over devices: values, what moves, memory; with convolutions that train by data.
+// Tests Dense layers split over devices: values, transfers, memory; and hybrids with data-parallel
+// convolutions.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/parallel/parallel_dense.h"
 
@@ -26,7 +27,7 @@ Sequential one_device() {
   return Sequential(Input{{10}}, Dense(24, {.activation = "tanh"}), Dense(7), Dense(3));
 }
 
-/// Devices with this much memory each while it lives.
+/// Limits the memory of devices for its lifetime.
 struct MemoryLimits {
   MemoryLimits(int first_device, int num_devices, std::size_t bytes)
       : first(first_device), count(num_devices) {
@@ -43,7 +44,7 @@ struct MemoryLimits {
   int first, count;
 };
 
-constexpr int kFirst = 50;  // devices that no other test takes
+constexpr int kFirst = 50;  // devices that no other test uses
 constexpr int kLimitedSteps = 5;
 
 Tensor wide_examples() { return noise({16, 256}, 8); }
@@ -54,7 +55,7 @@ Sequential wide_model() {
   return Sequential(Input{{256}}, Dense(1024, {.activation = "relu"}), Dense(256), Dense(3));
 }
 
-/// A step on two replicas: what data parallelism needs on each device is the whole model.
+/// Runs a step on two replicas: data parallelism needs the whole model on each device.
 float train_replicated(int num_devices) {
   std::vector<Device> devices;
   for (int i = 0; i < num_devices; ++i) devices.push_back(on_cpu(kFirst + i));
@@ -109,7 +110,7 @@ TEST(ParallelParts, SumsFollowTheCanonicalTree) {
   expect_same_bits(sum, expected);
 }
 
-// Parts of weights are cut from what the whole would have been, whatever the initializer.
+// Shards equal slices of the whole initial value, whatever the initializer.
 TEST(ParallelDense, InitialValuesMatchTheWholeLayer) {
   for (const char* initializer : {"glorot_uniform", "orthogonal", "ones"}) {
     set_random_seed(11);
@@ -135,7 +136,7 @@ TEST(ParallelDense, InitialValuesMatchTheWholeLayer) {
   set_random_seed(11);
   ColumnParallelDense next(4, {.devices = "cpu:0-1"});
   next.build_for({5});
-  EXPECT_EQ(next_variable_number(), 2u);  // kernel and bias, whatever the number of parts
+  EXPECT_EQ(next_variable_number(), 2u);  // kernel and bias, whatever the number of shards
 }
 
 TEST(ParallelDense, WeightsHaveNamesAndDevices) {
@@ -221,7 +222,7 @@ TEST(ParallelDense, RefusesWhatCannotBeCut) {
                kFailedPrecondition, "'mirrored'", "outside of strategy.scope()");
 }
 
-// A limit between what a device needs with a part of the model and with all of it.
+// The limit lies between the memory for a shard of the model and for the whole.
 TEST(ParallelDense, ModelTooLargeForOneDeviceTrainsModelParallel) {
   const Training expected =
       train_plainly(wide_model(), wide_examples(), wide_classes(), 4, kLimitedSteps);
@@ -256,7 +257,7 @@ TEST(ParallelDense, ModelTooLargeForOneDeviceTrainsModelParallel) {
 
 namespace hybrid_test {
 
-constexpr std::int64_t kRows = 16;  // of each replica, in a step
+constexpr std::int64_t kRows = 16;  // per replica and step
 constexpr std::int64_t kFeatures = 2 * 4 * 4, kHidden = 256, kClasses = 4;
 constexpr double kRate = 0.5;
 constexpr HybridScheme kSchemes[] = {HybridScheme::kAllAtOnce, HybridScheme::kOneByOne,
@@ -274,7 +275,8 @@ Sequential convolutions() {
 }
 std::string devices_named(int count) { return concat("cpu:0-", count - 1); }
 
-/// The convolutions on each of some devices, and the dense layers in as many parts.
+/// Model with convolutions replicated over several devices, and dense layers split into as many
+/// shards.
 class Hybrid {
  public:
   explicit Hybrid(int num_replicas, HybridDenseOptions options = {})
@@ -288,12 +290,12 @@ class Hybrid {
                              {.devices = devices_named(num_replicas), .activation = "relu"});
     layers.build_for({kFeatures});
     dense_ = std::make_unique<HybridDense>(layers, "sparse_categorical_crossentropy", options);
-    // Behind the weights: random keys of weights count variables.
+    // Made after the weights, because random keys of weights count variables.
     const auto scope = strategy_.scope();
     optimizer_ = std::make_unique<Sgd>(below_->trainable_variables(), kRate);
   }
 
-  /// One step with so many examples; the loss.
+  /// Runs one step with `rows` examples; returns the loss.
   float step(std::int64_t rows) {
     const auto batch =
         *strategy_
@@ -314,7 +316,7 @@ class Hybrid {
 
   const HybridDense& dense() const { return *dense_; }
   const Sequential& below() const { return *below_; }
-  /// Convolution, hidden layer and last layer as one device has them.
+  /// Returns the weights of convolution, hidden layer and last layer as on one device.
   std::vector<Tensor> weights() const {
     std::vector<Tensor> result = values_of(below_->variables());
     const std::vector<Tensor> parts = values_of(dense_->layers().variables());
@@ -338,7 +340,7 @@ class Hybrid {
   std::unique_ptr<HybridDense> dense_;
 };
 
-/// Which rows of the batch belong to each turn, in a slow and obvious way.
+/// Returns the rows of the batch that belong to each round, computed in a slow and obvious way.
 using Turns = std::vector<std::vector<std::int64_t>>;
 
 Turns turns_by_hand(HybridScheme scheme, std::int64_t num_replicas) {
@@ -352,7 +354,7 @@ Turns turns_by_hand(HybridScheme scheme, std::int64_t num_replicas) {
   return turns;
 }
 
-/// The same network on one device.
+/// Same network on one device.
 class OneDevice {
  public:
   OneDevice() {
@@ -362,8 +364,8 @@ class OneDevice {
                                          Dense(kClasses));
   }
 
-  /// The dense layers change after each of `updates` with the mean over its rows, the convolutions
-  /// at the end with the mean over all. The mean loss.
+  /// After each of `updates`, updates the dense layers with the mean over its rows; at the end
+  /// updates the convolutions with the mean over all rows. Returns the mean loss.
   float step(std::int64_t rows, const Turns& updates) {
     std::vector<Tensor> sums;
     float loss_sum = 0.0f;
@@ -420,21 +422,22 @@ void expect_same_weights(const Hybrid& hybrid, const OneDevice& one) {
   }
 }
 
-/// The paper's exchanges with K replicas of n examples. Forward, each example's features go to the
-/// K - 1 other devices and a result comes back from each; backward the same with gradients.
+/// The paper's exchanges with K replicas of n examples. In the forward pass, each example's
+/// features go to the K - 1 other devices, and a result returns from each. The backward pass does
+/// so with gradients.
 std::size_t bytes_of_all_schemes(std::int64_t num_replicas) {
   const std::int64_t rows = num_replicas * kRows;
   return static_cast<std::size_t>(2 * 4 * (num_replicas - 1) * rows * (kFeatures + kClasses));
 }
 
-/// The busiest device of each exchange. (a) and (c): all send and receive as much as the others;
-/// (b): all that moves leaves one device, or comes to it.
+/// Bytes of the busiest device in each exchange. In (a) and (c), all devices send and receive
+/// equally much; in (b), all data leave or reach one device.
 std::size_t busiest_bytes_of(HybridScheme scheme, std::int64_t num_replicas) {
   const std::size_t all = bytes_of_all_schemes(num_replicas);
   return scheme == HybridScheme::kOneByOne ? all : all / static_cast<std::size_t>(num_replicas);
 }
 
-/// What data parallelism moves for the dense layers: gradients to one device, and sums back.
+/// Bytes that data parallelism moves for the dense layers: gradients to one device, and sums back.
 std::size_t bytes_of_data_parallelism(std::int64_t num_replicas) {
   const std::int64_t weights = (kFeatures + 1) * kHidden + (kHidden + 1) * kClasses;
   return static_cast<std::size_t>(2 * 4 * (num_replicas - 1) * weights);
@@ -459,7 +462,7 @@ TEST(HybridParallelism, TransferredBytesMatchTheFormula) {
   }
 }
 
-// (128, 16) and (128, 32) of the paper's notation.
+// These are (128, 16) and (128, 32) in the paper's notation.
 TEST(HybridParallelism, DenseLayersHaveTheirOwnBatch) {
   constexpr int kReplicas = 8;
   for (const HybridScheme scheme : {HybridScheme::kOneByOne, HybridScheme::kSharesOfAll}) {
@@ -488,7 +491,7 @@ TEST(HybridParallelism, DenseLayersHaveTheirOwnBatch) {
   }
 }
 
-// 5 examples over 4 replicas are 2, 2, 1, 0: turns without examples are left out.
+// 5 examples over 4 replicas are 2, 2, 1, 0; rounds without examples are skipped.
 TEST(HybridParallelism, EachSchemeStepsAsOneDeviceAlsoWithFewExamplesOrNone) {
   for (const std::int64_t rows : {5L, 50L, 4 * kRows}) {
     OneDevice one;
@@ -505,7 +508,7 @@ TEST(HybridParallelism, EachSchemeStepsAsOneDeviceAlsoWithFewExamplesOrNone) {
   }
 }
 
-// Where devices have memories of their own, values are copied when they move.
+// If devices have separate memories, values are copied between them.
 TEST(HybridParallelism, DevicesMayHaveMemoriesOfTheirOwn) {
   const auto trained = [] {
     Hybrid hybrid(2);

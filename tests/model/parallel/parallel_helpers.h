@@ -1,4 +1,4 @@
-// What tests of model parallelism share: a network, its data, and the plain way to train it.
+// Helpers for tests of model parallelism: a network, its data, and its plain training.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -20,7 +20,7 @@ inline Tensor noise(const Shape& shape, std::uint64_t seed) {
   return random_uniform(shape, {.seed = seed, .purpose = kUserPurpose}, -1.0, 1.0);
 }
 
-/// 24 examples, three classes.
+/// Returns 24 examples of three classes.
 inline Tensor sample_rows(std::int64_t rows = 24) { return noise({rows, 10}, 3); }
 inline Tensor sample_classes(std::int64_t rows = 24) {
   std::vector<std::int64_t> values;
@@ -32,7 +32,7 @@ inline Tensor cross_entropy(const Tensor& labels, const Tensor& predictions) {
   return losses::sparse_categorical_crossentropy(labels, predictions);
 }
 
-/// Weights after training, by creation, and the loss of each step.
+/// Weights after training, in order of creation, and the loss of each step.
 struct Training {
   std::vector<float> losses;
   std::vector<Tensor> weights;
@@ -44,8 +44,8 @@ inline std::vector<Tensor> values_of(const std::vector<Variable>& variables) {
   return values;
 }
 
-/// The plain way: the micro-batches one after the other through `model`, their gradients added in
-/// that order, one update.
+/// Trains plainly: runs the micro-batches one after the other through `model`, adds their gradients
+/// in that order, and updates once.
 inline Training train_plainly(const Model& model, const Tensor& x, const Tensor& y,
                               int micro_batches, int steps) {
   Sgd optimizer(model.trainable_variables(), {.learning_rate = 0.1, .momentum = 0.9});

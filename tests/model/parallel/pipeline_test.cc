@@ -1,4 +1,4 @@
-// Models split by layers: the same bits as on one device, real concurrency, memory, errors.
+// Tests models split by layers: the bits of one device, actual concurrency, memory, errors.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/parallel/pipeline.h"
 
@@ -12,7 +12,7 @@ namespace tutti::pipeline_test {
 using namespace parallel_tests;
 using ::testing::ElementsAre;
 
-/// Dropout and batch normalisation, so that random numbers and statistics count.
+/// Has dropout and batch normalisation, so that random numbers and statistics matter.
 Sequential whole_network() {
   set_random_seed(7);
   return Sequential(Input{{10}}, Dense(16, {.activation = "tanh"}), Dropout(0.25), Dense(12),
@@ -24,7 +24,7 @@ StagedSequential split_network(StageOptions options) {
                           Dropout(0.25), Dense(12), BatchNormalization(), Relu(), Dense(3));
 }
 
-/// Waits for the other one, at most a minute.
+/// Sets `mine` and waits for `other`, at most a minute.
 void meet(Event& mine, Event& other) {
   mine.set();
   if (!other.wait_until(deadline_after(Clock::system().now(), std::chrono::seconds(60)))) {
@@ -32,7 +32,7 @@ void meet(Event& mine, Event& other) {
   }
 }
 
-/// Identity; its second call in training meets the first one of the other stage's.
+/// Identity whose second call in training meets the first call of the other stage's layer.
 class Meeting : public LayerOf<Meeting> {
  public:
   Meeting(int at_call, std::shared_ptr<Event> mine, std::shared_ptr<Event> other)
@@ -51,7 +51,7 @@ class Meeting : public LayerOf<Meeting> {
   std::shared_ptr<std::atomic<int>> calls_ = std::make_shared<std::atomic<int>>(0);
 };
 
-/// Identity that throws at its call number `at_call`.
+/// Identity that throws in call number `at_call`.
 class Failing : public LayerOf<Failing> {
  public:
   explicit Failing(int at_call) : LayerOf(""), at_call_(at_call) {}
@@ -68,13 +68,13 @@ class Failing : public LayerOf<Failing> {
   std::shared_ptr<std::atomic<int>> calls_ = std::make_shared<std::atomic<int>>(0);
 };
 
-/// Most bytes that each of two devices held while training, and the loss at the end.
+/// Peak bytes of each of two devices during training, and the final loss.
 struct Peaks {
   std::vector<std::size_t> bytes;
   float loss = 0.0f;
 };
 
-constexpr int kFirstDevice = 40;  // nobody else's
+constexpr int kFirstDevice = 40;  // not used by other tests
 
 template <class Train>
 Peaks peaks_of(int num_devices, const Train& train) {
@@ -135,7 +135,7 @@ TEST(StagedSequential, LayersAndWeightsAreOnTheDeviceOfTheirStage) {
                           "dense_2/bias cpu:2"));
   EXPECT_EQ(model.trainable_variables(1).size(), 4u);
   EXPECT_EQ(model.layers(1).size(), 3u);
-  EXPECT_EQ(model(sample_rows()).device(), on_cpu(0));  // back where the input is
+  EXPECT_EQ(model(sample_rows()).device(), on_cpu(0));  // returned to the input's device
   const Sequential whole = whole_network();
   testing::expect_same_bits(model(sample_rows()), whole(sample_rows()));
   const StagedSequential even = split_network({.devices = "cpu:0-3"});
@@ -165,7 +165,7 @@ TEST(StagedSequential, FitsEvaluatesAndPredicts) {
              {.epochs = 3, .batch_size = 8, .verbose = Verbosity::kSilent})
         .at("loss");
   };
-  // Without dropout, which depends on the steps that this process has made before.
+  // Has no dropout, which depends on earlier steps of this process.
   set_random_seed(7);
   const Sequential whole(Input{{10}}, Dense(12), BatchNormalization(), Relu(), Dense(3));
   set_random_seed(7);
@@ -191,7 +191,7 @@ TEST(Pipeline, SplitByLayersHasTheBitsOfOneDevice) {
 }
 
 TEST(Pipeline, StagesComputeConcurrently) {
-  // Stage 0 with micro-batch 1 and stage 1 with micro-batch 0 each wait for the other to be there.
+  // Stage 0 with micro-batch 1 and stage 1 with micro-batch 0 wait for each other.
   const auto first = std::make_shared<Event>(), second = std::make_shared<Event>();
   StagedSequential model({.devices = "cpu:0-1"}, Input{{10}}, Meeting(1, first, second), Dense(8),
                          Meeting(0, second, first), Dense(3));
@@ -299,7 +299,7 @@ TEST(Pipeline, CallsOfSeveralReplicasAreRefusedAsSuch) {
                  "expected calls of one thread", "outside of Strategy::run()");
     may_end->set();
   });
-  pipeline.gradients(sample_rows(), sample_classes());  // one after the other works
+  pipeline.gradients(sample_rows(), sample_classes());  // sequential execution works
   EXPECT_EQ(pipeline.num_steps(), 2u);
 }
 
