@@ -1,4 +1,4 @@
-// A TCP proxy that breaks what passes through it, by a seed.
+// TCP proxy that injects seeded faults into its connections.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/chaos_proxy.h"
 
@@ -42,7 +42,7 @@ std::uint64_t ChaosProxy::next_distance(std::uint64_t mean) {
 
 void ChaosProxy::reset(FileDescriptor& socket) {
   if (!socket.is_open()) return;
-  const linger at_once{1, 0};  // closing sends a reset
+  const linger at_once{1, 0};  // makes close() send a reset
   ::setsockopt(socket.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
   socket = FileDescriptor();
 }
@@ -73,7 +73,7 @@ void ChaosProxy::count_event(std::atomic<int>& events) {
   ++events;
 }
 
-/// Whatever the plan has for the `count` bytes that were just read to the end of way.waiting.
+/// Applies the plan's faults to the `count` bytes just read, at the end of way.waiting.
 void ChaosProxy::disturb(Pair& pair, Direction& way, std::size_t count) {
   const std::uint64_t begin = passed_, end = begin + count;
   passed_ = end;
@@ -88,7 +88,7 @@ void ChaosProxy::disturb(Pair& pair, Direction& way, std::size_t count) {
   }
   if (cut_at_ < end) {
     if (may()) {
-      // What came before the place goes on, if the other side reads it in time.
+      // Forwards the bytes before the fault, if the other side reads them in time.
       (void)!::send(way.to->get(), way.waiting.data(),
                     way.waiting.size() - std::min<std::size_t>(count, end - cut_at_),
                     MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -107,7 +107,7 @@ void ChaosProxy::disturb(Pair& pair, Direction& way, std::size_t count) {
   }
 }
 
-/// Its end is not told, and is no longer looked at.
+/// Stops reading and never closes, so that neither end sees a disconnection.
 void ChaosProxy::swallow(Direction& way) {
   way.waiting.resize(65536);
   const ssize_t count = ::recv(way.from->get(), way.waiting.data(), 65536, MSG_DONTWAIT);
@@ -115,7 +115,7 @@ void ChaosProxy::swallow(Direction& way) {
   way.is_closed = count == 0 || (count < 0 && errno != EAGAIN && errno != EINTR);
 }
 
-/// Whether bytes moved.
+/// Returns true if bytes were moved.
 bool ChaosProxy::move(Pair& pair, Direction& way) {
   bool moved = false;
   if (way.waiting.size() < 65536) {
@@ -139,7 +139,7 @@ bool ChaosProxy::move(Pair& pair, Direction& way) {
   return moved || count > 0;
 }
 
-/// What the test has asked for meanwhile.
+/// Executes requests that the test has made meanwhile.
 void ChaosProxy::obey() {
   const bool swallows = swallow_now_.exchange(false), cuts_all = cut_now_.exchange(false);
   for (Pair& pair : pairs_) {

@@ -1,4 +1,4 @@
-// A TCP proxy that breaks what passes through it, by a seed.
+// TCP proxy that injects seeded faults into its connections.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -13,19 +13,20 @@
 
 namespace tutti::testing {
 
-/// Distances in bytes are means: the next event comes after 1 to twice as many. 0: never.
+/// Faults of a proxy. Distances in bytes are means: the next fault comes after 1 to twice as many
+/// bytes. 0: never.
 struct ChaosPlan {
   std::uint64_t seed = 1;
   std::uint64_t cut_every = 0;         // both ends see a reset
-  std::uint64_t half_close_every = 0;  // one direction ends, the other goes on
+  std::uint64_t half_close_every = 0;  // one direction ends, the other continues
   std::uint64_t flip_every = 0;        // one bit is changed
-  int most_events = 0;                 // of all kinds; then it passes everything on
-  std::uint64_t spares = 4096;         // bytes at the beginning, for the handshakes of a group
-  std::size_t trickle = 0;             // at most so many bytes at once; 0: as they come
-  Duration delay = Duration::zero();   // before each piece
+  int most_events = 0;                 // of all kinds; afterwards the proxy only forwards
+  std::uint64_t spares = 4096;         // initial bytes without faults, for handshakes
+  std::size_t trickle = 0;             // most bytes forwarded at once; 0: unlimited
+  Duration delay = Duration::zero();   // before each chunk
 };
 
-/// Listens on a port of loopback and connects each connection to `target`. A thread of its own.
+/// Listens on a loopback port and connects each connection to `target`. Runs its own thread.
 class ChaosProxy {
  public:
   ChaosProxy(internal::Endpoint target, const ChaosPlan& plan);
@@ -37,21 +38,21 @@ class ChaosProxy {
   int num_flips() const { return flips_; }
   /// Resets all connections now.
   void cut_all() { cut_now_ = true; }
-  /// From now on nothing passes on the connections that are there, in either direction, and no end
-  /// of theirs is told: a network whose packets vanish.
+  /// Drops all further data of the current connections in both directions, without closing them,
+  /// like a network that loses packets.
   void swallow() { swallow_now_ = true; }
-  /// The same, also for connections that come.
+  /// Same as swallow(), but also for later connections.
   void swallow_for_good() { swallows_new_ = swallow_now_ = true; }
-  /// The same, for the next connection that comes alone.
+  /// Same as swallow(), but only for the next connection.
   void swallow_next() { swallow_next_ = true; }
-  /// Cuts, or changes a bit, when so many more bytes have passed; counts as an event of the plan.
+  /// Cuts, or flips a bit, after this many more bytes; counts as a fault of the plan.
   void cut_after(std::uint64_t bytes) { cut_after_ = bytes; }
   void flip_after(std::uint64_t bytes) { flip_after_ = bytes; }
-  /// When it broke something last.
+  /// Returns the time of the last fault.
   TimePoint last_event() const { return last_event_; }
-  /// Connections that came so far, all told.
+  /// Returns the number of connections accepted so far.
   int num_accepted() const { return accepted_; }
-  /// Bytes that came so far, of both directions of all connections.
+  /// Returns the number of bytes received so far, over both directions of all connections.
   std::uint64_t num_passed() const { return passed_; }
 
  private:

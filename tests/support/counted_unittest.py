@@ -1,4 +1,4 @@
-# Runs the tests of a file so that ctest hears of those that were skipped: it sees one exit code, and 0 means that all ran.
+# Runs a file's tests and reports skipped ones to ctest by the exit code; 0 means that all ran.
 # SPDX-License-Identifier: Apache-2.0
 import sys
 import unittest
@@ -12,8 +12,8 @@ def flat(suite):
 
 
 def main(apart=()):
-    """As unittest.main(). Classes named in `apart`, which cannot run everywhere, have ctests of their own: they run when the command
-    line names them."""
+    """Same as unittest.main(), but classes named in `apart`, which cannot run everywhere, run
+    only if the command line names them: they have ctests of their own."""
     loader = unittest.defaultTestLoader
     module = sys.modules["__main__"]
     names = [word for word in sys.argv[1:] if not word.startswith("-")]

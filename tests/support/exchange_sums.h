@@ -1,4 +1,4 @@
-// A cross-device operation between processes, written in C++.
+// Cross-device operation between processes, written in C++.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -21,8 +21,8 @@
 
 namespace tutti::testing {
 
-/// A canonical operation between two ranks: each sends its values to the other. Notes which buckets
-/// it is given.
+/// Canonical operation between two ranks, each of which sends its values to the other. Records the
+/// buckets that it receives.
 class ExchangeSums final : public CrossDeviceOps {
  public:
   struct Seen {

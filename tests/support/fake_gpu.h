@@ -1,7 +1,6 @@
-// GPUs made of host memory that the host cannot touch, for tests of what calls a backend.
+// GPUs made of host memory that the host cannot touch, for tests of code that calls a backend.
 // SPDX-License-Identifier: Apache-2.0
-//
-// Kernels are the CPU's. The memory of the devices is protected but while the backend itself works,
+// ¶ Kernels are the CPU's. The devices' memory is accessible only while the backend itself works,
 // so a host access ends the test program.
 #pragma once
 
@@ -21,9 +20,9 @@
 
 namespace tutti::testing {
 
-/// Protected memory of all fake devices, and the notes of what was asked of them.
+/// Protected memory of all fake devices, and the notes of requests.
 struct FakeGpuState {
-  static constexpr std::size_t kArena = std::size_t{4} << 30;  // pages that nobody touches are free
+  static constexpr std::size_t kArena = std::size_t{4} << 30;  // untouched pages take no memory
   static constexpr std::size_t kPage = 4096;
 
   FakeGpuState()
@@ -45,11 +44,11 @@ struct FakeGpuState {
   std::map<std::size_t, std::vector<void*>> freed;  // by size
   std::map<void*, std::size_t> sizes;
   std::vector<std::string> notes;
-  std::size_t memory_left = kArena;  // what allocate() may still hand out
+  std::size_t memory_left = kArena;  // bytes that allocate() may still return
   int num_pinned = 0;
 };
 
-/// While it lives the arena can be touched.
+/// Makes the arena accessible for its lifetime.
 class FakeGpuAccess {
  public:
   explicit FakeGpuAccess(FakeGpuState& state) : state_(state) { change(+1); }
@@ -107,7 +106,7 @@ class FakeGpuContext final : public DeviceContext {
     const FakeGpuAccess access(state_);
     std::memcpy(tensor.data, filled.bytes().data(), filled.num_bytes());
   }
-  /// Every rule is w -= constants[0] * g here, on float32.
+  /// Every rule is w -= constants[0] * g here, for float32.
   void update(const DeviceUpdate& update) override {
     state_.note(
         concat(name_, " update ", static_cast<int>(update.rule.id), " x", update.items.size()));
@@ -119,7 +118,7 @@ class FakeGpuContext final : public DeviceContext {
       }
     }
   }
-  /// SUM of float32, from the first input to the last.
+  /// Computes SUM of float32, from the first input to the last.
   void combine(const DeviceCombine& combine, StreamId) override {
     if (combine.op != ReduceOp::kSum || combine.dtype != DType::kFloat32) {
       fail(ErrorCode::kUnimplemented, "fake GPU: combine other than SUM of float32");
@@ -142,7 +141,7 @@ class FakeGpuContext final : public DeviceContext {
   void count_non_finite(std::span<const DeviceTensor>, std::int64_t*) override {
     fail(ErrorCode::kUnimplemented, "fake GPU: count_non_finite");
   }
-  /// Of float32.
+  /// Supports float32.
   void sums_of_squares(std::span<const DeviceTensor> tensors, double* sums, Workspace&) override {
     const FakeGpuAccess access(state_);
     for (const DeviceTensor& tensor : tensors) {
@@ -259,7 +258,7 @@ class FakeGpuBackend final : public DeviceBackend {
   const int num_gpus_;
 };
 
-/// gpu:0, gpu:1, ... are fake while it lives. Tensors on them must be gone before.
+/// Makes gpu:0, gpu:1, ... fake devices for its lifetime. Requires: no tensor on them outlives it.
 class FakeGpus {
  public:
   explicit FakeGpus(int num_gpus = 2, std::int64_t memory_limit = 0) : backend(num_gpus) {
@@ -280,7 +279,7 @@ class FakeGpus {
   FakeGpus(const FakeGpus&) = delete;
   FakeGpus& operator=(const FakeGpus&) = delete;
 
-  /// The notes since the last call.
+  /// Returns the notes since the last call.
   std::vector<std::string> take_notes() {
     MutexLock lock(backend.state.mutex);
     return std::exchange(backend.state.notes, {});

@@ -1,4 +1,4 @@
-// Stands in front of libc's functions that change files.
+// Interposes libc's functions that change files.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/file_faults.h"
 
@@ -25,7 +25,7 @@ namespace {
 constexpr int kMaxCalls = 4096;
 constexpr int kMaxPath = 512;
 
-/// A name or bytes that a power cut takes away until they are synced.
+/// Name or bytes that a power cut discards until they are synced.
 struct Loss {
   enum Kind { kNone, kBytes, kNewName, kNewFolder, kRename } kind;
   char path[kMaxPath];
@@ -33,7 +33,7 @@ struct Loss {
   off_t size;             // of the file before these bytes
 };
 
-// Constant-initialised: calls come before constructors and from any thread.
+// Constant-initialised, because calls come before constructors and from any thread.
 std::atomic<bool> armed{false};
 char folder[kMaxPath];
 Action action;
@@ -122,7 +122,7 @@ void take_away(const Loss& loss) {
 }
 
 [[noreturn]] void end_process() {
-  const MutexLock lock(losses_mutex);  // until the end: others lose no more
+  const MutexLock lock(losses_mutex);  // held until exit, so that other threads lose no more
   if (action == Action::kPowerCut) {
     for (int i = num_losses; i-- > 0;) take_away(losses[i]);
   }
@@ -130,7 +130,7 @@ void take_away(const Loss& loss) {
   for (;;) ::pause();
 }
 
-/// Counts a call on `path`, and 0 or the error that it should give.
+/// Counts a call on `path`; returns 0, or the error that the call must give.
 int count(const char* name, const char* path) {
   if (!armed.load(std::memory_order_relaxed) || !is_below(path)) return 0;
   const int number = num_calls.fetch_add(1) + 1;
@@ -201,7 +201,7 @@ int rename_at(const char* name, int from_at, const char* from, int to_at, const 
   path_at(from_at, from, before);
   if (const int error = count(name, path)) return refuse(error);
   struct stat status;
-  const bool replaces = ::lstat(path, &status) == 0;  // what it replaces is not brought back
+  const bool replaces = ::lstat(path, &status) == 0;  // a replaced file is not restored
   const int result = static_cast<int>(::syscall(SYS_renameat, from_at, from, to_at, to));
   if (result != 0 || !is_watched(path)) return result;
   move_losses(before, path);

@@ -1,4 +1,4 @@
-// Ends or fails the n-th call that changes files below a folder: what a crash or a bad disk does.
+// Ends or fails the n-th call that changes files below a folder, like a crash or a failing disk.
 // SPDX-License-Identifier: Apache-2.0
 //
 // The library stands in front of libc's functions. A test program is linked with it and calls
@@ -14,19 +14,20 @@
 namespace tutti::file_faults {
 
 enum class Action {
-  kCount,     // nothing but counting
+  kCount,     // only counts
   kKill,      // SIGKILL before the call
-  kPowerCut,  // the same, and what was not synced is lost: halves of files, new names, renames
-  kNoSpace,   // ENOSPC; a write gets half of its bytes done first
+  kPowerCut,  // as kKill, and unsynced data is lost: halves of files, new names, renames
+  kNoSpace,   // ENOSPC; a write first writes half of its bytes
   kIoError,   // EIO
   kReadOnly,  // EROFS
 };
 
-/// From now on, in this process and those it forks. Waits for no disk: fsync() is only noted.
+/// Starts counting in this process and those that it forks. fsync() does not wait for a disk; it is
+/// only recorded.
 void arm(const std::string& under, Action action, int first = 0, int last = 0);
 void disarm();
 
-/// The calls since arm(), such as "renameat /tmp/x/state.json".
+/// Returns the calls since arm(), such as "renameat /tmp/x/state.json".
 std::vector<std::string> calls();
 
 }  // namespace tutti::file_faults

@@ -1,4 +1,4 @@
-// A thread that waits for the test's end, or for its limit.
+// Thread that waits for the test's end, or for its limit.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/hang_watchdog.h"
 

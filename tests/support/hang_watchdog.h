@@ -1,4 +1,4 @@
-// Ends a test that hangs, and shows where each of its threads stands.
+// Ends a test that hangs, and shows the stack of each thread.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -8,9 +8,9 @@
 
 namespace tutti::testing {
 
-/// While it lives, a thread watches the time: after `limit` it prints the stacks of all threads of
-/// the process to standard error and ends the process with exit code 1. Builds with sanitizers get
-/// six times the limit.
+/// Watches the time from a thread of its own for its lifetime. After `limit` it prints the stacks
+/// of all threads of the process to standard error and ends the process with exit code 1. Builds
+/// with sanitizers get six times the limit.
 ///
 ///     HangWatchdog watchdog("merge_call with a dead replica");
 class HangWatchdog {

@@ -1,7 +1,6 @@
-// Hides shared libraries from a program that opens them at run time; by LD_PRELOAD.
+// Hides shared libraries from a program that opens them at run time; loaded by LD_PRELOAD.
 // SPDX-License-Identifier: Apache-2.0
-//
-// TUTTI_HIDDEN_LIBRARIES: parts of their names, with colons between.
+// ¶ TUTTI_HIDDEN_LIBRARIES: fragments of their names, separated by colons.
 #include <dlfcn.h>
 
 #include <cstdlib>
@@ -15,7 +14,7 @@ extern "C" void* dlopen(const char* file, int flags) {
   std::istringstream names(hidden ? hidden : "");
   for (std::string name; file && std::getline(names, name, ':');) {
     if (!name.empty() && std::string(file).find(name) != std::string::npos) {
-      return open("a library that this test hides", flags);  // which says that it is not there
+      return open("a library that this test hides", flags);  // fails as for a missing file
     }
   }
   return open(file, flags);

@@ -1,5 +1,5 @@
-// Table of collective calls of which one rank's differs or is wrong, and the check that under every
-// algorithm each rank gets an error that names both sides.
+// Table of collective calls in which one rank's call differs or is invalid. Checks that, under
+// every algorithm, each rank gets an error that names both sides.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -22,10 +22,10 @@ using Floats = std::span<float>;
 
 struct Kind {
   const char* name;
-  /// What the error says of the call of the rank that differs, and of those of the others; for what
-  /// no rank may ask for ("arguments") the reason, and null.
+  /// Descriptions of the differing call and of the others' call in the error; for invalid calls
+  /// ("arguments"), the reason and null.
   const char *own, *others;
-  /// `odd`: on the rank that does something else.
+  /// `odd`: true on the rank whose call differs.
   void (*call)(Communicator& own, bool odd, Floats a, Floats b);
 };
 
@@ -67,7 +67,7 @@ inline const Kind kKinds[] = {
      }},
     {"order", "'bias'", "'kernel'",
      [](Communicator& c, bool odd, Floats a, Floats) {
-       for (int step = 0; step < 3; ++step) {  // what comes next is known by then
+       for (int step = 0; step < 3; ++step) {  // later steps know what follows
          const bool swaps = odd && step == 2;
          c.all_reduce(ReduceOp::kSum, a, {.name = swaps ? "bias" : "kernel"});
          c.all_reduce(ReduceOp::kSum, a, {.name = swaps ? "kernel" : "bias"});
@@ -108,7 +108,7 @@ inline const Kind kKinds[] = {
      }},
 };
 
-/// What the call throws, with its code; "" if it does not.
+/// Returns the call's error with its code, or "".
 inline std::string error_of_call(const Kind& kind, Communicator& own, bool odd, std::size_t count) {
   std::vector<float> a(count, 1.0f), b(count);
   try {
@@ -128,7 +128,7 @@ inline void expect_error(const Kind& kind, int rank, int odd, const std::string&
                              ContainsRegex(kind.others),
                              ContainsRegex(concat("rank ", odd, " (calls|names)")),
                              ContainsRegex(concat("rank [^", odd, "] (calls|names)"))));
-    // The lines of both calls; groups are compared, not calls.
+    // The error shows both calls; groups are compared as groups, not as calls.
     if (!is_group) {
       EXPECT_THAT(error, ContainsRegex("mismatched_calls.h:.*mismatched_calls.h:"));
     }
@@ -144,7 +144,7 @@ inline void expect_error(const Kind& kind, int rank, int odd, const std::string&
   }
 }
 
-/// All ranks ask for what none may ask for, and go on.
+/// All ranks make invalid calls, and continue.
 inline void expect_refusals(Communicator& own) {
   for (const Kind& kind : kKinds) {
     if (kind.others) continue;
@@ -156,10 +156,10 @@ inline void expect_refusals(Communicator& own) {
   EXPECT_EQ(ones.front(), static_cast<float>(own.size()));
 }
 
-/// Makes this rank's transport of a group of this name; all ranks call it in the same order.
+/// Makes this rank's transport in the group of this name; all ranks call it in the same order.
 using Connect = std::function<std::shared_ptr<Transport>(const std::string& name)>;
 
-/// Collective: each case is one of a group of its own, which all ranks enter at once.
+/// Collective: every case has a group of its own, which all ranks enter together.
 inline void expect_errors_on_every_rank(const Connect& connect) {
   const auto make = [&](const std::string& name, const char* algorithm) {
     return make_communicator(connect(name),
@@ -169,7 +169,7 @@ inline void expect_errors_on_every_rank(const Connect& connect) {
   int number = 0;
   for (const char* const algorithm : {"canonical", "ring", "tree", "halving_doubling"}) {
     for (const Kind& kind : kKinds) {
-      for (const std::size_t count : {12, 120'000}) {  // more than a message with its head holds
+      for (const std::size_t count : {12, 120'000}) {  // exceeds a message that includes its header
         SCOPED_TRACE(concat(algorithm, ", ", kind.name, " x ", count));
         const auto own = make(concat("case-", number), algorithm);
         const int odd = number++ % own->size();

@@ -1,4 +1,4 @@
-// Starts, hears and ends the processes of a multi-process test.
+// Starts, observes and ends the processes of a multi-process test.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/multi_process_runner.h"
 
@@ -19,10 +19,11 @@
 namespace tutti::testing {
 namespace {
 
-constexpr int kPollMilliseconds = 2;                 // how late the end of a process is seen
-constexpr std::chrono::seconds kAloneAfterChief{3};  // until those that go on are killed; tf's time
+constexpr int kPollMilliseconds = 2;                 // resolution of detecting exits
+constexpr std::chrono::seconds kAloneAfterChief{3};  // as in tf: grace for processes after the
+                                                     // chief's end
 
-/// A folder that disappears with this object.
+/// Folder that is removed with this object.
 class TemporaryFolder {
  public:
   TemporaryFolder() : path_(std::filesystem::temp_directory_path() / "tutti_processes_XXXXXX") {
@@ -61,16 +62,16 @@ int num_lines(const std::vector<std::string>& output, std::string_view part) {
 }
 
 struct MultiProcessRunner::Impl {
-  /// A task with the process that has it now, or had it last.
+  /// Task, and its current or last process.
   struct Place {
     launch::Task task;
     std::unique_ptr<launch::ChildProcess> process;
-    std::optional<launch::ExitStatus> status;  // of an ended process
+    std::optional<launch::ExitStatus> status;  // of the ended process
     int num_starts = 0;
     bool terminated = false;
     bool ended_with_chief = false;
     std::string function, arguments_file, result_file;
-    std::vector<std::string> lines;  // of the present process
+    std::vector<std::string> lines;  // of the current process
 
     bool running() const { return process && !status; }
   };
@@ -127,7 +128,7 @@ struct MultiProcessRunner::Impl {
     at.lines.emplace_back(line);
   }
 
-  /// Reads what was written and notices who has ended.
+  /// Reads new output and detects exits.
   void look() {
     for (Place& at : places) {
       if (!at.running()) continue;
@@ -142,7 +143,7 @@ struct MultiProcessRunner::Impl {
     end_with_chief();
   }
 
-  /// The chief that failed and is not started again.
+  /// Returns the chief that failed and is not restarted, or null.
   const Place* failed_chief() const {
     const auto found = std::ranges::find_if(places, [](const Place& at) {
       return at.task.type == "chief" && at.status && !at.status->success() && !at.terminated;
@@ -150,7 +151,8 @@ struct MultiProcessRunner::Impl {
     return found == places.end() ? nullptr : &*found;
   }
 
-  /// Kills those that go on without the chief, after a while in which they can end by themselves.
+  /// Kills the processes that outlive a failed chief, after a time in which they can end by
+  /// themselves.
   void end_with_chief() {
     if (!failed_chief()) return others_end.reset();
     const TimePoint now = Clock::system().now();
@@ -163,7 +165,7 @@ struct MultiProcessRunner::Impl {
     }
   }
 
-  /// What failed in the process that has ended fails here.
+  /// Records failed assertions of an ended process as failures of this test.
   void report_failures(const Place& at) const {
     const std::string path = failure_file(at.result_file);
     if (!std::filesystem::exists(path)) return;
@@ -181,7 +183,7 @@ struct MultiProcessRunner::Impl {
     ::poll(fds.data(), fds.size(), kPollMilliseconds);
   }
 
-  /// Goes on until `done()`; false when time is over.
+  /// Polls until `done()`; returns false if the time is over.
   template <class Done>
   bool look_until(Duration timeout, const Done& done) {
     const TimePoint deadline = deadline_after(Clock::system().now(), timeout);
@@ -225,7 +227,7 @@ struct MultiProcessRunner::Impl {
     }
   }
 
-  /// What the function threw.
+  /// Returns the error that the function threw.
   std::optional<Error> thrown_by(const Place& at) const {
     const std::optional<Json> outcome = outcome_of(at);
     if (!outcome || !outcome->find("message")) return std::nullopt;
@@ -233,13 +235,13 @@ struct MultiProcessRunner::Impl {
                  concat(at.task.name(), ": ", outcome->at("message").as_string()));
   }
 
-  /// That it ended otherwise.
+  /// Returns an error if the process ended without a result.
   std::optional<Error> crash_of(const Place& at) const {
     if (!at.status || at.status->success() || at.terminated) return std::nullopt;
     return Error(ErrorCode::kAborted, concat(at.task.name(), ": ", at.status->to_string()));
   }
 
-  /// How the chief failed, and who was ended with it.
+  /// Returns how the chief failed, and which processes were ended with it.
   std::optional<Error> failure_of_chief() const {
     const Place* const chief = failed_chief();
     if (!chief) return std::nullopt;
@@ -250,7 +252,7 @@ struct MultiProcessRunner::Impl {
     return Error(error->code(), concat(error->message(), "; ended with it: ", others));
   }
 
-  /// The chief's comes first: what the others say is a consequence.
+  /// The chief's error comes first, because the others are consequences.
   void throw_failures() const {
     if (const auto error = failure_of_chief()) throw *error;
     for (const Place& at : places) {
@@ -267,7 +269,7 @@ struct MultiProcessRunner::Impl {
   const Json arguments;
   std::vector<Place> places;
   MultiProcessResult result;
-  std::optional<TimePoint> others_end;  // since the chief failed
+  std::optional<TimePoint> others_end;  // set when the chief fails
 };
 
 MultiProcessRunner::MultiProcessRunner(std::string function, MultiProcessOptions options,

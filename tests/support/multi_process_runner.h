@@ -1,4 +1,4 @@
-// Runs a function of the test program in several processes: tf's MultiProcessRunner.
+// Runs a function of the test program in several processes, like tf's MultiProcessRunner.
 // SPDX-License-Identifier: Apache-2.0
 //
 //     TUTTI_PROCESS_FUNCTION(own_index) { return Json(testing::this_process().index); }
@@ -26,70 +26,70 @@ struct MultiProcessOptions {
   int num_workers = 1;
   int num_ps = 0;
   int num_chiefs = 0;                  // 0 or 1
-  launch::Variables environment = {};  // of all processes, beside TF_CONFIG and TUTTI_RESTART
-  bool stream_output = true;           // their lines are written to the test's standard output, too
-  bool auto_restart = false;           // a process that fails is started again, as often as needed
+  launch::Variables environment = {};  // of all processes, besides TF_CONFIG and TUTTI_RESTART
+  bool stream_output = true;           // also copies their lines to the test's standard output
+  bool auto_restart = false;           // restarts a process that fails, without limit
 };
 
-/// What the processes left.
+/// Results and output of the processes.
 struct MultiProcessResult {
-  std::vector<Json> return_values;  // of those that returned something, in order of their ranks
+  std::vector<Json> return_values;  // of functions that returned a value, in order of rank
   std::vector<std::string> output;  // "[worker-0]: line", in the order in which they were read
 };
 
-/// Whether a line of `output` contains `part`.
+/// Returns true if a line of `output` contains `part`.
 bool has_line(const std::vector<std::string>& output, std::string_view part);
-/// How many lines of `output` contain `part`.
+/// Returns how many lines of `output` contain `part`.
 int num_lines(const std::vector<std::string>& output, std::string_view part);
 
-/// The processes of one cluster, each with a TF_CONFIG of its own. Lines are read while a function
-/// of this object runs; until then a process may write 1 MiB before it waits. Threads: one, which
-/// must outlive the processes. When the test program ends, however it does, they end. When the
-/// chief fails and is not started again, those that go on without it are killed after 3 s (tf's
-/// dependence_on_chief). An EXPECT_ or ASSERT_ that fails in a process makes the test fail that
-/// started it.
+/// Processes of one cluster, each with its own TF_CONFIG. Output is read only while a function of
+/// this object runs; otherwise a process blocks after writing 1 MiB. Use from one thread, which
+/// must outlive the processes: they end when the test program ends in any way. If the chief fails
+/// and is not restarted, remaining processes are killed after 3 s (tf's dependence_on_chief). A
+/// failed EXPECT_ or ASSERT_ in a process fails the test that started it.
 class MultiProcessRunner {
  public:
   static constexpr Duration kTimeout = std::chrono::seconds(100);
 
   explicit MultiProcessRunner(std::string function, MultiProcessOptions options = {},
                               Json arguments = Json::object());
-  /// Kills those that still run.
+  /// Kills running processes.
   ~MultiProcessRunner();
   MultiProcessRunner(const MultiProcessRunner&) = delete;
   MultiProcessRunner& operator=(const MultiProcessRunner&) = delete;
 
-  /// Starts every task.
+  /// Starts all tasks.
   void start();
   /// Starts one task, for the first time or again after its end.
   void start_single_process(const std::string& type, int index);
-  /// The same with another function.
+  /// Same as start_single_process(type, index), but runs another function.
   void start_single_process(const std::string& type, int index, std::string function,
                             Json arguments = Json::object());
 
-  /// Waits until all started processes have ended. Throws what the function of one threw, with the
-  /// task's name in front; kAborted when one ended otherwise without terminate(); of several what
-  /// the chief did, naming those that were killed because of it; kDeadlineExceeded naming those
-  /// that run (and kills them). After a throw, result() has what there is.
+  /// Waits until all started processes have ended. Throws the error of a process's function,
+  /// prefixed with the task's name; kAborted if one ended otherwise without terminate(). The
+  /// chief's error comes first, and names processes that were killed because of it. Throws
+  /// kDeadlineExceeded naming the processes that still run, after killing them. After an error,
+  /// result() holds the partial results.
   const MultiProcessResult& join(Duration timeout = kTimeout);
   const MultiProcessResult& result() const;
 
-  /// Waits until a line of that task contains `part`; gives the line. Throws kDeadlineExceeded, or
-  /// kAborted when the process has ended without it.
+  /// Waits for a line of that task that contains `part`, and returns it. Throws kDeadlineExceeded,
+  /// or kAborted if the process ended without such a line.
   std::string wait_for_line(const std::string& type, int index, std::string_view part,
                             Duration timeout = kTimeout);
 
-  /// Kills (SIGKILL) and waits for the end; join() does not count that as a failure.
+  /// Kills the task (SIGKILL) and waits for its end; join() does not count this as a failure.
   void terminate(const std::string& type, int index);
   void terminate_all();
-  /// SIGSTOP, SIGCONT, SIGTERM and so on. A process that dies of it has failed.
+  /// Sends SIGSTOP, SIGCONT, SIGTERM or the like. A process that dies of it counts as failed.
   void send(const std::string& type, int index, int signal_number);
 
   bool process_exists(const std::string& type, int index);
   pid_t process_id(const std::string& type, int index);
-  /// Throws kFailedPrecondition while it runs.
+  /// Throws kFailedPrecondition if the process still runs.
   launch::ExitStatus exit_status(const std::string& type, int index);
-  /// "127.0.0.1:4711", as in TF_CONFIG.
+  /// Returns "127.0.0.1:4711", as in TF_CONFIG.
   std::string address(const std::string& type, int index) const;
 
  private:

@@ -1,5 +1,5 @@
-// The table of operations: every operation in every type, with the shapes at which kernels change
-// their path: one element, a whole block, a block and a rest, nothing.
+// Table of operations: every operation in every type, with shapes at which kernels change their
+// path (one element, a whole block, a block and a remainder, empty).
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/op_cases.h"
 
@@ -288,7 +288,7 @@ std::vector<OpCase> product_cases() {
   Cases cases;
   const std::vector<Product> products{{{3, 5}, {5, 7}, {3, 7}},
                                       {{1, 1}, {1, 1}, {1, 1}},
-                                      {{8, 70}, {70, 16}, {8, 16}},  // long sums, made in parts
+                                      {{8, 70}, {70, 16}, {8, 16}},  // long sums, computed in parts
                                       {{17, 9}, {9, 33}, {17, 33}},
                                       {{3, 1600}, {1600, 5}, {3, 5}},
                                       {{1600, 17}, {1600, 64}, {17, 64}, true, false},
@@ -490,7 +490,7 @@ std::vector<OpCase> resizing_cases() {
 
 // Normalisation.
 
-/// `center`: of the numbers that are normalized.
+/// `center`: mean of the values to be normalized.
 void add_batch_normalization(Cases& cases, const Shape& shape, DType dtype, DType parameters,
                              double center = 0.0) {
   const Shape channels{shape.dim(-1)};
@@ -511,7 +511,7 @@ void add_batch_normalization(Cases& cases, const Shape& shape, DType dtype, DTyp
 }
 
 struct Groups {
-  std::int64_t batch, positions, groups, channels;  // of a group
+  std::int64_t batch, positions, groups, channels;  // channels in a group
 };
 
 void add_group_normalization(Cases& cases, const Groups& g, DType dtype) {
@@ -642,8 +642,8 @@ std::vector<OpCase> attention_cases() {
   for (const DType dtype : kFloats) {
     for (const Heads& h : in_every_type) add_attention(cases, h, dtype);
   }
-  // Whole and broken tiles of 64 and 128, steps behind a cache, keys that several heads share, wide
-  // heads, and nothing.
+  // Covers whole and partial tiles of 64 and 128, steps with cached keys, keys shared by several
+  // heads, wide heads, and empty inputs.
   for (const Heads& h :
        {Heads{1, 2, 2, 64, 64, 17, 9}, Heads{1, 2, 1, 64, 128, 8, 8, true},
         Heads{1, 1, 1, 65, 129, 8, 5}, Heads{1, 1, 1, 129, 63, 4, 4, true},
@@ -733,7 +733,8 @@ std::vector<OpCase> shape_cases() {
 std::vector<OpCase> indexing_cases() {
   Cases cases;
   for (const DType index : kIndices) {
-    const Tensor classes = tensor_of({2, 4}, {0, 3, -1, 4, 2, 7, 1, 0}, index);  // some are none
+    const Tensor classes = tensor_of({2, 4}, {0, 3, -1, 4, 2, 7, 1, 0}, index);  // some out of
+                                                                                 // range
     const Tensor indices = random_values({50}, index, 0, 20);
     for (const DType dtype : kAllDTypes) {
       cases.add(OpId::kOneHot, {classes}, {{{2, 4, 4}, dtype}}, OneHotAttributes{5, 2});

@@ -1,4 +1,4 @@
-// The cases of the table of operations (op_table.h).
+// Cases of the table of operations (op_table.h).
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10,12 +10,12 @@
 
 namespace tutti::testing {
 
-/// A call of an operation, with inputs that are the same in every run.
+/// Call of an operation, with inputs that are equal in every run.
 struct OpCase {
   OpCall call;
-  /// Largest difference from the reference kernels' result; 0: the same bits. Else a multiple of
-  /// the type's resolution (of float32's, plus their own, for 16-bit types), relative to the number
-  /// or to 1. Integers are always equal.
+  /// Largest allowed difference from the reference kernels' result; 0: equal bits. It is a multiple
+  /// of the type's resolution (for 16-bit types float32's, plus their own), relative to the value
+  /// or to 1. Integers must always be equal.
   double ulps = 0.0;
   /// True if elements are NaN, infinite, or so small or large that backends may differ.
   bool has_special_numbers = false;

@@ -28,7 +28,7 @@ double resolution(DType dtype) {
   }
 }
 
-/// Expects the same bits, except that any NaN equals any other one.
+/// Expects equal bits, except that any two NaNs are equal.
 void expect_same_numbers(const Tensor& actual, const Tensor& expected) {
   if (!is_floating(expected.dtype())) return expect_same_bits(actual, expected);
   ASSERT_EQ(actual.dtype(), expected.dtype());
@@ -63,7 +63,7 @@ std::vector<OpCase> cases_for(const OpBackend& backend, const OpFamily& family) 
   for (auto& [type, cases] : by_type) {
     std::size_t count = cases.size();
     if (backend.cases_of_float32 != 0) {
-      // Of a few cases none may have nothing to compute, but for one in float32.
+      // In a small selection no case may be empty, except one in float32.
       const auto end = std::stable_partition(cases.begin(), cases.end(), has_elements);
       const bool is_float32 = type.second == DType::kFloat32;
       if (is_float32 && end != cases.end() && end != cases.begin()) chosen.push_back(cases.back());

@@ -1,6 +1,5 @@
-// The table of operations that every backend computes, and its comparison with the reference
-// kernels. A backend needs one OpBackend and two tests; tests/tensor/onednn_test.cc is an
-// example.
+// Table of operations that every backend computes, and its comparison with the reference kernels. A
+// backend needs one OpBackend and two tests; tests/tensor/onednn_test.cc is an example.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -15,10 +14,10 @@
 
 namespace tutti::testing {
 
-/// How googletest shows a family.
+/// Lets googletest print a family.
 inline void PrintTo(const OpFamily& family, std::ostream* out) { *out << family.name; }
 
-/// One implementation of the operations.
+/// Implementation of the operations.
 struct OpBackend {
   const char* name;
   /// Returns true if there is a kernel for elements of `dtype` (of the first input).

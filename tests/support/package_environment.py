@@ -1,4 +1,4 @@
-# Virtual environments with packages of PyPI, for tests that compare with them.
+# Virtual environments with packages from PyPI, for tests that compare with them.
 # SPDX-License-Identifier: Apache-2.0
 import pathlib
 import shutil
@@ -10,7 +10,8 @@ ENVIRONMENTS = pathlib.Path(__file__).resolve().parent.parent.parent / ".venv"
 
 
 class PackageEnvironment:
-    """`.venv/NAME` with the packages that pip is told of. Its presence says that it is whole."""
+    """Virtual environment `.venv/NAME` with the packages that pip is given. If it exists, it is
+    complete."""
 
     def __init__(self, name, requirements):
         self.folder = ENVIRONMENTS / name
@@ -29,8 +30,8 @@ class PackageEnvironment:
             raise
 
     def main(self, usage):
-        """Does what --install and --install-if-possible ask, or sees to it that the script runs in the environment: returns where
-        it does."""
+        """Executes --install and --install-if-possible, or ensures that the script runs in the
+        environment; returns if it does."""
         if sys.argv[1:] == ["--install"]:
             self.install()
         elif sys.argv[1:] == ["--install-if-possible"]:

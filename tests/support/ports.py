@@ -7,12 +7,13 @@ _reserved = []
 
 
 def free_ports(count):
-    """Below those that the kernel gives to connections, and reserved among jobs as tutti run does (tools/launch/job_plan.cc)."""
+    """Returns ports below the kernel's ephemeral range, reserved among jobs like those of tutti
+    run (tools/launch/job_plan.cc)."""
     ports, tried = [], []
     while len(ports) < count:
         port = random.SystemRandom().randrange(10000, 32768)
         reserved, bound = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM), socket.socket()
-        tried.append(bound)  # until all are found
+        tried.append(bound)  # held until all are found
         try:
             bound.bind(("127.0.0.1", port))
             reserved.bind(f"\0tutti-port-{port}")

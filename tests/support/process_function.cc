@@ -1,4 +1,4 @@
-// The part of a multi-process test that runs in the started processes.
+// Part of a multi-process test that runs in the started processes.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/process_function.h"
 
@@ -20,7 +20,7 @@
 namespace tutti::testing {
 namespace {
 
-/// In a file that all processes of a cluster map.
+/// Barrier in a file that all processes of a cluster map.
 struct SharedBarrier {
   std::atomic<int> num_processes, num_arrived, round;
 };
@@ -55,7 +55,7 @@ SharedBarrier& shared_barrier() {
   return *std::launder(reinterpret_cast<SharedBarrier*>(memory));
 }
 
-/// Writes down at once what fails, for the process may be killed right after.
+/// Writes failures to a file at once, because the process may be killed right after.
 class FailureFile : public ::testing::EmptyTestEventListener {
  public:
   void OnTestPartResult(const ::testing::TestPartResult& result) override {
@@ -125,9 +125,9 @@ void process_barrier(Duration timeout) {
 std::optional<int> run_process_function() {
   const std::string name = variable(kFunctionVariable);
   if (name.empty()) return std::nullopt;
-  // A line is seen when it is written, also when the process is killed right after.
+  // Flushes each line, so that it is visible even if the process is killed right after.
   std::setvbuf(stdout, nullptr, _IOLBF, 1 << 16);
-  ::testing::UnitTest::GetInstance()->listeners().Append(new FailureFile);  // which owns it
+  ::testing::UnitTest::GetInstance()->listeners().Append(new FailureFile);  // takes ownership
   const Json outcome = call(name);
   write_file_atomically(variable(kResultVariable), outcome.dump());
   if (const Json* const message = outcome.find("message")) {

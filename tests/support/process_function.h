@@ -1,4 +1,4 @@
-// Functions of a test program that run in processes of their own: what they see of the cluster.
+// Functions of a test program that run in their own processes, and their view of the cluster.
 // SPDX-License-Identifier: Apache-2.0
 //
 //     TUTTI_PROCESS_FUNCTION(add_index) {  // const Json& arguments -> Json
@@ -23,24 +23,24 @@ namespace tutti::testing {
 
 using ProcessFunction = Json (*)(const Json& arguments);
 
-/// The task that this process has in its cluster. Throws kFailedPrecondition in the test itself.
+/// Returns the task of this process. Throws kFailedPrecondition in the test itself.
 launch::Task this_process();
 
-/// How often this task was started before.
+/// Returns how often this task was started before.
 int num_restarts();
 
-/// Waits until every process of the cluster is here. Throws kFailedPrecondition in the test itself,
-/// kDeadlineExceeded saying how many came.
+/// Waits until every process of the cluster has arrived. Throws kFailedPrecondition in the test
+/// itself, and kDeadlineExceeded with the number of arrivals.
 void process_barrier(Duration timeout = std::chrono::seconds(60));
 
-/// For main(): runs the function for which this process was started and gives its exit code;
-/// nothing in the test itself.
+/// For main(): runs the function for which this process was started and returns its exit code;
+/// returns nullopt in the test itself.
 std::optional<int> run_process_function();
 
 namespace functions {
-/// Remembers a function; for the macro.
+/// Registers a function; for the macro.
 bool add_process_function(const char* name, ProcessFunction function);
-/// The file through which a cluster's processes meet, for the runner to make.
+/// Returns the initial contents of the file that serves as barrier between a cluster's processes.
 std::string barrier_bytes(int num_processes);
 }  // namespace functions
 
@@ -57,7 +57,8 @@ inline constexpr const char* kFolderVariable = "TUTTI_TEST_FOLDER";
 inline constexpr const char* kArgumentsVariable = "TUTTI_TEST_ARGUMENTS";
 inline constexpr const char* kResultVariable = "TUTTI_TEST_RESULT";
 
-/// What failed in the process whose result goes to `result_file`; no file: nothing.
+/// Returns the file for failures of the process whose result goes to `result_file`; the file exists
+/// only after a failure.
 inline std::string failure_file(const std::string& result_file) {
   return result_file + ".failures";
 }

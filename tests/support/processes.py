@@ -1,4 +1,5 @@
-# Kit of the tests that start processes: jobs whose lines are read as they come, tasks by TF_CONFIG, signals, bits of a run.
+# Helpers for tests that start processes: jobs whose output is read as it arrives, tasks by
+# TF_CONFIG, signals, bits of a run.
 # SPDX-License-Identifier: Apache-2.0
 import argparse
 import atexit
@@ -37,7 +38,7 @@ def say(what, begin):
 
 
 def end_with(main):
-    """Runs main(); the exit code is what it returns, or 1 with the text of a Failure."""
+    """Runs main() and exits with its result, or with 1 and the text of a Failure."""
     try:
         sys.exit(main())
     except Failure as failure:
@@ -60,7 +61,8 @@ def run_checks(checks, only=""):
 
 
 def parse(documentation, *words, **flags):
-    """Command line: positional words ("word?": optional), and flags with their defaults; False: a switch."""
+    """Parses the command line: positional words ("word?": optional), and flags with their
+    defaults; False: a switch."""
     parser = argparse.ArgumentParser(description=documentation, formatter_class=argparse.RawDescriptionHelpFormatter)
     for word in words:
         parser.add_argument(word.rstrip("?"), nargs="?" if word.endswith("?") else None)
@@ -71,7 +73,7 @@ def parse(documentation, *words, **flags):
 
 
 def later_than(entries, since):
-    """The entries after a moment; the first one first."""
+    """Returns the entries after a moment, oldest first."""
     first = len(entries)
     while first > 0 and entries[first - 1].time > since:
         first -= 1
@@ -79,7 +81,8 @@ def later_than(entries, since):
 
 
 def children(parent, program=None):
-    """Children of a process that have a task, with those that run `program` alone if given: {(job, index): pid}."""
+    """Returns the children of a process that have a task, only those that run `program` if given:
+    {(job, index): pid}."""
     found = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -93,7 +96,7 @@ def children(parent, program=None):
             with open(f"/proc/{name}/environ", encoding="utf-8", errors="replace") as text:
                 variables = dict(each.split("=", 1) for each in text.read().split("\0") if "=" in each)
         except (OSError, ValueError, IndexError):
-            continue  # it has ended
+            continue  # the process has ended
         if "TF_CONFIG" in variables:
             task = json.loads(variables["TF_CONFIG"])["task"]
             found[task["type"], task["index"]] = int(name)
@@ -103,7 +106,7 @@ def children(parent, program=None):
 
 
 class Job:
-    """A process, often a launcher, whose lines are read as they come. It does not outlive the test."""
+    """Process, often a launcher, whose output is read as it arrives. Does not outlive the test."""
 
     def __init__(self, command, environment=None, log_copy=None):
         self.command, self.lines, self.changed = command, [], threading.Condition()
@@ -133,7 +136,8 @@ class Job:
         raise Failure(f"{what}\n" + "\n".join(f"{line.time:.3f} {line.text}" for line in self.lines[-80:]))
 
     def wait_for(self, find, what, seconds=LONGEST):
-        """What `find` returns as soon as that is true; it is called again when there are new lines."""
+        """Returns the result of `find` as soon as it is true; calls it again whenever there are
+        new lines."""
         deadline = time.monotonic() + seconds
         while True:
             has_ended = not self.reader.is_alive()
@@ -148,7 +152,7 @@ class Job:
                 self.changed.wait(0.02)
 
     def find_line(self, pattern, since=0.0):
-        """The first line with the pattern after a moment, with its match."""
+        """Returns the first line after a moment that matches the pattern, with its match."""
         for line in later_than(self.lines, since):
             match = re.search(pattern, line.text)
             if match:
@@ -181,7 +185,7 @@ class Job:
         self.reader.join(10)
 
     def finish(self, seconds=LONGEST):
-        """The exit code; all lines are read then."""
+        """Waits for the end and returns the exit code; all lines are read then."""
         try:
             code = self.process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -191,7 +195,7 @@ class Job:
         return code
 
     def succeed(self, *expected):
-        """Waits until it has ended with 0 and has written these texts; returns all that it wrote."""
+        """Waits until it has ended with 0, having written these texts; returns the whole output."""
         code = self.finish()
         for what in expected:
             require(what in self.text(), f"expected '{what}'", self.text())
@@ -200,10 +204,11 @@ class Job:
 
 
 class Tasks:
-    """One process for each task of a cluster, by TF_CONFIG."""
+    """One process for each task of a cluster, started with TF_CONFIG."""
 
     def __init__(self, command, counts, environment=None, more_flags=None, more_environment=None, is_restarted=False):
-        """`counts`: {"worker": 2, "ps": 1}; `more_...`: by task; `is_restarted`: the processes know how often they were started."""
+        """`counts`: {"worker": 2, "ps": 1}; `more_...`: by task; `is_restarted`: processes are
+        given the number of their restarts."""
         ports = [f"127.0.0.1:{port}" for port in free_ports(sum(counts.values()))]
         self.cluster = {job: [ports.pop(0) for _ in range(count)] for job, count in counts.items()}
         self.command, self.environment, self.is_restarted = command, environment or {}, is_restarted
@@ -239,7 +244,7 @@ class Tasks:
             time.sleep(0.01)
 
     def finish(self, expected=0):
-        """Waits for all and requires their exit code, a number or one for each job."""
+        """Waits for all processes and requires their exit code: one number, or one per job."""
         for job in self.jobs.values():
             job.finish()
         codes = {task: job.process.returncode for task, job in self.jobs.items()}
@@ -253,12 +258,13 @@ class Tasks:
             job.kill()
 
 
-# Seconds for a program that ends by itself, at most: far more than it takes, even beside twenty others.
+# Longest run in seconds of a program that ends by itself: ample even with twenty others running
+# concurrently.
 PATIENCE = 1200
 
 
 def output_of(*command, timeout=PATIENCE, environment=None):
-    """What a program writes that must end with 0."""
+    """Returns the output of a program that must end with 0."""
     result = subprocess.run(command, text=True, errors="replace", stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                             timeout=timeout, env={**os.environ, **(environment or {})})
     require(result.returncode == 0, f"({result.returncode}) {' '.join(command)}", result.stdout)
@@ -268,7 +274,8 @@ def output_of(*command, timeout=PATIENCE, environment=None):
 # --- Runs of a program with the flags of examples/common, compared bit by bit (docs/determinism.md).
 
 COMPARED = ("losses_hex", "weights_hash", "slots_hash")
-# Epochs of 4 steps, the last one ragged, with a short evaluation: nothing that is compared depends on it.
+# Epochs of 4 steps, the last one ragged, with a short evaluation that does not affect compared
+# values.
 FLAGS = ["--batch-size", "130", "--train-examples", "400", "--test-examples", "1000", "--regularized", "--seed", "1",
          "--epochs", "1000"]
 ALL_CUT = ["--min-shard-bytes", "0"]
@@ -293,18 +300,18 @@ def run_for_metrics(command, folder, timeout=PATIENCE, environment=None):
 
 
 def run_mirrored(program, replicas, flags, folder, timeout=PATIENCE):
-    """Metrics of one process: what all others are compared with."""
+    """Returns the metrics of one process: the reference for all other runs."""
     return run_for_metrics([program, "--strategy", "mirrored", "--devices", "cpu:0", "--replicas", str(replicas), *flags], folder, timeout)
 
 
 def run_launched(launcher, program, flags, folder, strategy="multi_worker_mirrored"):
-    """Metrics of worker 0 of a job that a launcher starts."""
+    """Returns the metrics of worker 0 of a job that a launcher starts."""
     own = [program, "--strategy", strategy, "--devices", "cpu:0", *flags]
     return run_for_metrics([*launcher, *own], folder, environment=MPI if "mpi" in os.path.basename(launcher[0]) else {})
 
 
 def run_workers(program, devices, flags, folder, strategy="multi_worker_mirrored"):
-    """Metrics of worker 0 of one process per entry of `devices`."""
+    """Returns the metrics of worker 0, with one process per entry of `devices`."""
     path = new_metrics_file(folder)
     own = {("worker", index): ["--devices", device] for index, device in enumerate(devices)}
     workers = Tasks([program, *flags, "--strategy", strategy, "--metrics-json", path], {"worker": len(devices)}, more_flags=own).finish()
@@ -314,7 +321,8 @@ def run_workers(program, devices, flags, folder, strategy="multi_worker_mirrored
 
 
 def differing(reference, got, strategy=None, replicas=None):
-    """What of two runs differs; `got` must be of so many replicas of `strategy`."""
+    """Returns the differences of two runs; `got` must have `replicas` replicas and `strategy`, if
+    given."""
     found = [key for key in COMPARED if reference[key] != got.get(key)]
     if strategy and (got["num_replicas"], got["strategy"]) != (replicas, strategy):
         found.append(f"{got['num_replicas']} replicas of {got['strategy']}")
@@ -322,12 +330,12 @@ def differing(reference, got, strategy=None, replicas=None):
 
 
 def require_same(name, reference, got, strategy=None, replicas=None, text=""):
-    """Prints a line with the hash."""
+    """Requires equal runs, and prints a line with the hash."""
     found = differing(reference, got, strategy, replicas)
     print(f"  {'DIFFERENT' if found else 'same':9} {got.get('weights_hash')}  {name}", flush=True)
     require(not found, f"{name}: different: {', '.join(found)}", text)
 
 
 def saved_step(folder):
-    """The newest step of which there is a checkpoint."""
+    """Returns the newest step with a checkpoint."""
     return max(int(name.split("_")[1].split(".")[0]) for name in os.listdir(folder) if name.startswith("step_"))

@@ -1,4 +1,4 @@
-// Reads protocol buffers without their descriptions, for tests of files that hold them.
+// Reads protocol buffers without their schemas, for tests of files that contain them.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace tutti::protobuf_fields {
 
-/// A number of seven bits per byte, which is taken from the front of `bytes`.
+/// Consumes a varint from the front of `bytes` and returns it.
 inline std::uint64_t take_varint(std::string_view& bytes) {
   std::uint64_t value = 0;
   for (int shift = 0;; shift += 7) {
@@ -19,7 +19,8 @@ inline std::uint64_t take_varint(std::string_view& bytes) {
   }
 }
 
-/// The fields of a protocol buffer: number -> raw content (of a repeated field the last).
+/// Returns the fields of a protocol buffer: number -> raw content (the last one of a repeated
+/// field).
 inline std::map<std::uint64_t, std::string_view> fields_of(std::string_view message) {
   std::map<std::uint64_t, std::string_view> fields;
   while (!message.empty()) {

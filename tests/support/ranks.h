@@ -1,4 +1,4 @@
-// Runs one function per rank, each on a thread of its own.
+// Runs one function per rank, each on its own thread.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -13,7 +13,7 @@
 
 namespace tutti {
 
-/// What each rank threw, by rank; "" for those that did not.
+/// Returns each rank's error, or "".
 template <class Fn>
 std::vector<std::string> errors_of_ranks(int size, const Fn& fn) {
   std::vector<std::string> errors(static_cast<std::size_t>(size));
@@ -31,7 +31,7 @@ std::vector<std::string> errors_of_ranks(int size, const Fn& fn) {
   return errors;
 }
 
-/// The same for functions that must not throw: "" or the first error with its rank.
+/// Same as errors_of_ranks(), but returns only the first error, with its rank, or "".
 template <class Fn>
 std::string error_of_ranks(int size, const Fn& fn) {
   const std::vector<std::string> errors = errors_of_ranks(size, fn);

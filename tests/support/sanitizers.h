@@ -1,4 +1,4 @@
-// Which sanitizers this build has; g++ and clang++ say so in different ways.
+// Sanitizers of this build; g++ and clang++ report them differently.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -11,7 +11,7 @@
 
 namespace tutti::test_scopes {
 
-/// Sets a variable of the environment, or removes it, until destroyed.
+/// Sets or removes an environment variable for its lifetime.
 class EnvironmentScope {
  public:
   EnvironmentScope(const char* name, const std::optional<std::string>& value) : name_(name) {
@@ -30,7 +30,7 @@ class EnvironmentScope {
   std::optional<std::string> before_;
 };
 
-/// Clock whose time passes when the test says so.
+/// Clock that only the test advances.
 class StepClock final : public Clock {
  public:
   TimePoint now() const override { return now_; }

@@ -1,4 +1,4 @@
-// Which operations run, for tests. Not in namespace testing, as thrown.h.
+// Operations that run, for tests. Not in namespace testing, for the reason given in thrown.h.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace tutti::thrown {
 
-/// Collects the operations that this thread dispatches while it lives.
+/// Collects the operations that this thread dispatches during its lifetime.
 class SeenOps final : public OpObserver {
  public:
   void on_op(const OpCall& call, std::span<const Tensor>) override { ops.insert(call.op); }

@@ -1,6 +1,8 @@
-# A TCP proxy in user space that delays, stalls, resets connections, flips bits and lets packets vanish where it is told to.
+# TCP proxy in user space that delays, stalls and resets connections, flips bits and drops packets
+# on request.
 # SPDX-License-Identifier: Apache-2.0
-"""One thread serves any number of routes: each listens at a port of its own and connects what comes to a target."""
+"""One thread serves any number of routes: each listens on its own port and forwards connections
+to a target."""
 import collections
 import ctypes
 import os
@@ -13,14 +15,15 @@ import time
 
 PIECE = 65536
 MOST_WAITING = 4 * PIECE
-MOST_HELD = 128 * PIECE  # under way on a slow wire, in one direction
-END = None               # of a connection, as a piece under way
+MOST_HELD = 128 * PIECE  # in flight on a slow wire, in one direction
+END = None               # end of a connection, as an item in flight
 SO_ATTACH_FILTER = 26
 
 
 class Wire:
-    """What TCP makes of a bad wire: a piece arrives `delay` +- `jitter` seconds after it was sent, those of one connection in order. With the
-    probability `loss` it is lost, and comes when it was sent again: after 0.2 s more, after 0.4 s more when that was lost, too, and so on."""
+    """Effect of a bad network on TCP. A piece arrives `delay` +- `jitter` seconds after it was
+    sent, in order within a connection. With probability `loss` it is lost and sent again after
+    0.2 s, if lost again after another 0.4 s, and so on."""
 
     def __init__(self, delay, jitter, loss=0.0, seed=1):
         self.delay, self.jitter, self.loss, self.chance = delay, jitter, loss, random.Random(seed)
@@ -34,42 +37,45 @@ class Wire:
 
 
 class Damage:
-    """A reset or a flipped bit after so many more bytes of one connection, both directions together. Or "orphan": the end that sent them
-    sees a reset; the other end gets what is under way, late, and then the end."""
+    """Reset or flipped bit after so many more bytes of one connection, both directions together.
+    Or "orphan": the sender sees a reset; the other end gets the data in flight, late, and then
+    the end."""
 
     def __init__(self, kind, after_bytes, bit=0):
         assert kind in ("reset", "flip", "orphan")
         self.kind, self.after_bytes, self.bit = kind, after_bytes, bit
-        self.at = None        # when it was done
+        self.at = None        # time of the damage
         self.where = ""       # "connection 7 of worker 0, byte 4711"
-        self.replaced = None  # when the route had another connection in its place
+        self.replaced = None  # time at which the route had a replacement connection
 
 
 class Connection:
     def __init__(self, route, number, client, server):
         self.route, self.number = route, number
         self.client, self.server = client, server
-        self.waiting = {client: b"", server: b""}  # to be written there
+        self.waiting = {client: b"", server: b""}  # bytes to be written to each end
         self.passed = 0
         self.damage = None
-        self.is_swallowed = False  # nothing passes, and neither end hears of the other
-        self.held = {client: collections.deque(), server: collections.deque()}  # (due, piece) under way there
+        self.is_swallowed = False  # nothing passes, and neither end is notified
+        self.held = {client: collections.deque(), server: collections.deque()}  # (due, piece) in
+                                                                                # flight to each end
         self.num_held = {client: 0, server: 0}
-        self.orphan = None  # the end that is left, of a connection that the other one has lost
+        self.orphan = None  # the remaining end of a connection that the other one has lost
 
     def other(self, end):
         return self.server if end is self.client else self.client
 
 
 def local_socket_path(host, port):
-    """Where gRPC listens for a loopback address, as cluster/grpc/grpc_server.h has it."""
+    """Path at which gRPC listens for a loopback address, as in cluster/grpc/grpc_server.h."""
     network = os.readlink("/proc/self/ns/net")[len("net:["):-1]
     return f"/tmp/tutti-{os.geteuid()}/{network}/{host}_{port}"
 
 
 class Route:
-    """`target` gives (host, port), each time that somebody connects. A local route stands for a UNIX-domain socket: it listens at that
-    of a loopback address of its own, and connects to that of the target."""
+    """Route to `target()`, a (host, port) that is evaluated for each connection. A local route
+    uses UNIX-domain sockets: it listens on that of its own loopback address, and connects to that
+    of the target."""
 
     def __init__(self, name, target, is_local=False):
         self.name, self.target, self.is_local = name, target, is_local
@@ -88,11 +94,11 @@ class Route:
         self.listener.setblocking(False)
         self.connections = []
         self.num_accepted = 0
-        self.next_damage = None  # of the next connection that comes
-        self.unreplaced = []     # damages whose connection was not replaced yet
-        self.swallows = False    # also what comes
+        self.next_damage = None  # for the next connection
+        self.unreplaced = []     # damages whose connection has no replacement yet
+        self.swallows = False    # includes new connections
         self.wire = None
-        self.stalled_until = 0.0  # nothing arrives before
+        self.stalled_until = 0.0  # nothing arrives before this time
 
     def is_slow(self):
         return self.wire is not None or time.monotonic() < self.stalled_until
@@ -126,7 +132,8 @@ class Proxy:
         self.thread.join()
 
     def damage_one(self, chance, damage, among=None):
-        """Damages one of the open connections (of the routes `among`), chosen by chance; False: there is none."""
+        """Damages a randomly chosen open connection (of the routes `among`); returns False if
+        there is none."""
         with self.lock:
             all_open = [c for route in self.routes if among is None or route in among for c in route.connections]
             all_open = [c for c in all_open if c.damage is None]
@@ -141,8 +148,8 @@ class Proxy:
             connection.damage = damage
 
     def swallow(self, connections):
-        """From now on nothing passes on them, in either direction, and nothing is closed: packets vanish. Over TCP the system of neither
-        end gets an answer any more."""
+        """Drops all further data of these connections, in both directions, without closing them.
+        Over TCP, neither end's system receives acknowledgements any more."""
         with self.lock:
             for connection in connections:
                 connection.is_swallowed = True
@@ -153,7 +160,8 @@ class Proxy:
 
     @staticmethod
     def go_deaf(connection):
-        """Drops what arrives before this system acknowledges it, by a filter that lets no byte pass."""
+        """Drops incoming packets before this system acknowledges them, by a filter that accepts
+        no byte."""
         if connection.route.is_local:
             return
         instruction = (ctypes.c_uint64 * 1)(6)  # BPF_RET | BPF_K, 0 bytes
@@ -162,14 +170,16 @@ class Proxy:
             end.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, program)
 
     def swallow_routes(self, routes):
-        """The same for all connections of these routes, and for those that come, until heal()."""
+        """Same as swallow(), but for all current and new connections of these routes, until
+        heal()."""
         with self.lock:
             for route in routes:
                 route.swallows = True
                 self.swallow(route.connections)
 
     def heal(self):
-        """What comes from now on passes. What was swallowed is lost with its connections, whose ends hear of that now."""
+        """Lets new connections pass. Swallowed data is lost with its connections, which are reset
+        now."""
         with self.lock:
             for route in self.routes:
                 route.swallows = False
@@ -177,19 +187,20 @@ class Proxy:
                     self.close(connection, with_reset=True)
 
     def set_wire(self, routes, wire):
-        """None: a good one; what is under way then arrives as it would have."""
+        """Sets the wire of the routes; None: a perfect one. Data in flight then arrives as it
+        would have."""
         with self.lock:
             for route in routes:
                 route.wire = wire
 
     def stall(self, routes, seconds):
-        """For so long nothing arrives on their connections, nor on those that come; then all of it does."""
+        """Delays all data of current and new connections for `seconds`; then all of it arrives."""
         with self.lock:
             for route in routes:
                 route.stalled_until = time.monotonic() + seconds
 
     def damage_next(self, route, damage):
-        """Damages the next connection that comes on a route, or one that comes later, if the next one does not live long enough."""
+        """Damages the next connection on a route, or a later one if the next one ends too early."""
         with self.lock:
             route.next_damage = damage
 
@@ -218,7 +229,7 @@ class Proxy:
         return max(0.0, min(1.0, min(due, default=1e9) - time.monotonic()))
 
     def hold(self, connection, end, piece):
-        """A piece on its way to an end."""
+        """Puts a piece in flight to an end."""
         held, wire, now = connection.held[end], connection.route.wire, time.monotonic()
         due = now + (wire.seconds() if wire else 0.0)
         self.num_pieces += 1
@@ -227,7 +238,7 @@ class Proxy:
         self.watch(connection, connection.other(end))
 
     def deliver(self):
-        """What has arrived by now."""
+        """Delivers all pieces that are due."""
         now = time.monotonic()
         for connection in self.with_held():
             for end, held in connection.held.items():
@@ -237,7 +248,7 @@ class Proxy:
                     is_open = self.arrive(connection, end, piece)
 
     def arrive(self, connection, end, piece):
-        """False: the connection has ended."""
+        """Delivers one piece; returns False if the connection has ended."""
         try:
             if piece is END:
                 self.drain(connection, end)
@@ -257,7 +268,7 @@ class Proxy:
             os.read(self.wake_read, 64)
         elif isinstance(key.data, Route):
             self.accept(key.data)
-        elif key.data in key.data.route.connections:  # not closed in this turn
+        elif key.data in key.data.route.connections:  # not closed in this iteration
             try:
                 if events & selectors.EVENT_WRITE:
                     self.write(key.data, key.fileobj)
@@ -310,7 +321,7 @@ class Proxy:
             if not is_slow:
                 raise
             data = b""
-        if not data and is_slow:  # its end is on its way, too
+        if not data and is_slow:  # the end is in flight as well
             self.orphan(connection, end)
             self.hold(connection, other, END)
             return
@@ -345,14 +356,14 @@ class Proxy:
         self.write(connection, other)
 
     def orphan(self, connection, end):
-        """This end is gone; the other one gets what is under way."""
+        """Handles the loss of this end; the other one still receives the data in flight."""
         connection.orphan = connection.other(end)
         connection.held[end].clear()
         connection.waiting[end] = b""
         self.selector.unregister(end)
 
     def forget(self, end):
-        """What a swallowed connection brings; of its end nobody hears."""
+        """Discards data of a swallowed connection; its other end is not notified of a close."""
         try:
             if end.recv(PIECE):
                 return
@@ -378,7 +389,7 @@ class Proxy:
         if len(connection.waiting[other]) < MOST_WAITING and connection.num_held[other] < MOST_HELD:
             events |= selectors.EVENT_READ
         if end.fileno() < 0 or connection.orphan and end is not connection.orphan:
-            return  # of an end that is gone nothing is expected
+            return  # nothing is expected of a lost end
         try:
             now = self.selector.get_key(end).events
         except KeyError:
@@ -392,7 +403,7 @@ class Proxy:
 
     @staticmethod
     def drain(connection, end):
-        """The last bytes go on, if the other side takes them now."""
+        """Forwards the last bytes, if the other side accepts them now."""
         try:
             end.send(connection.waiting[end])
         except OSError:
@@ -401,7 +412,7 @@ class Proxy:
     def close(self, connection, with_reset=False):
         route, damage = connection.route, connection.damage
         route.connections.remove(connection)
-        if damage and damage.at is None:  # it did not live so long: another one has to
+        if damage and damage.at is None:  # it ended too early: a later one is damaged
             if route.connections:
                 damage.after_bytes += route.connections[0].passed
                 route.connections[0].damage = damage
@@ -410,7 +421,7 @@ class Proxy:
         for end in (connection.client, connection.server):
             try:
                 self.selector.unregister(end)
-            except (KeyError, ValueError):  # not watched, or gone already
+            except (KeyError, ValueError):  # not watched, or already closed
                 pass
             if end.fileno() < 0:
                 continue

@@ -1,4 +1,4 @@
-// Expectations on tensors and on errors, for tests.
+// Expectations on tensors and errors, for tests.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -24,7 +24,8 @@ inline void expect_near(const std::vector<double>& actual, const std::vector<dou
   }
 }
 
-/// Shape and elements; each element within tolerance * max(1, |expected|). NaN equals NaN.
+/// Expects this shape and these elements, each within tolerance * max(1, |expected|). NaN equals
+/// NaN.
 inline void expect_tensor(const Tensor& actual, const Shape& shape,
                           const std::vector<double>& expected, double tolerance = 0.0) {
   ASSERT_EQ(actual.shape(), shape);
@@ -42,7 +43,7 @@ inline void expect_tensor(const Tensor& actual, const Shape& shape,
   }
 }
 
-/// Whether two tensors have the same type, shape and bytes.
+/// Expects that two tensors have the same type, shape and bytes.
 inline void expect_same_bits(const Tensor& actual, const Tensor& expected) {
   ASSERT_EQ(actual.dtype(), expected.dtype());
   ASSERT_EQ(actual.shape(), expected.shape());

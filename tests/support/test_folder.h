@@ -1,4 +1,4 @@
-// A folder of the test that runs.
+// Folder of the running test.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace tutti::thrown {
 
-/// Returns the path of a folder that no other test uses. The folder is made, and is empty.
+/// Creates an empty folder that no other test uses, and returns its path.
 inline std::string empty_folder(const std::string& suffix = "") {
   const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
   std::string name = std::string("tutti_") + test->test_suite_name() + "_" + test->name() + suffix;

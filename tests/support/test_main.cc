@@ -1,4 +1,4 @@
-// The main function of every test program.
+// Main function of every test program.
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -15,11 +15,11 @@
 
 namespace {
 
-/// Ends a program whose test hangs, with the stacks of all threads. It has no thread of its own:
-/// tests count threads, and fork.
+/// Ends a program whose test hangs, with the stacks of all threads. Has no thread of its own,
+/// because tests count threads and fork.
 class TestLimit : public testing::EmptyTestEventListener {
  public:
-  // Less than ctest's limit, so that the stacks are seen.
+  // Below ctest's limit, so that the stacks are printed.
   static constexpr unsigned kSeconds = (tutti::testing::kIsSanitized ? 2 : 1) * 600;
 
   TestLimit() {
@@ -34,7 +34,7 @@ class TestLimit : public testing::EmptyTestEventListener {
  private:
   static void end(int) {
     ::signal(SIGALRM, SIG_DFL);
-    ::alarm(10);  // where a lock keeps the stacks from being read
+    ::alarm(10);  // if a lock prevents reading the stacks
     std::fprintf(stderr, "HANG: a test did not finish within %u s\n", kSeconds);
     tutti::testing::print_all_stacks();
     std::fflush(stderr);
@@ -42,9 +42,9 @@ class TestLimit : public testing::EmptyTestEventListener {
   }
 };
 
-/// Folder of this process and of those that it starts: what testing::TempDir() and
-/// std::filesystem::temp_directory_path() return, so that two runs on one machine never share a
-/// file. The destructor removes it, in the process that made it.
+/// Folder of this process and its child processes, returned by testing::TempDir() and
+/// std::filesystem::temp_directory_path(), so that concurrent runs never share a file. The
+/// destructor removes it in the process that made it.
 class TestFolder {
  public:
   TestFolder() {
@@ -70,7 +70,7 @@ class TestFolder {
  private:
   static constexpr const char* kOwner = "TUTTI_TEST_FOLDER";
   std::string path_;
-  const pid_t owner_ = ::getpid();  // not of children that it forks
+  const pid_t owner_ = ::getpid();  // a forked child must not remove it
 };
 
 }  // namespace
@@ -80,6 +80,6 @@ int main(int argc, char** argv) {
   if (const std::optional<int> code = tutti::testing::run_process_function()) return *code;
   const TestFolder folder;
   testing::InitGoogleTest(&argc, argv);
-  testing::UnitTest::GetInstance()->listeners().Append(new TestLimit);  // which owns it
+  testing::UnitTest::GetInstance()->listeners().Append(new TestLimit);  // takes ownership
   return RUN_ALL_TESTS();
 }

@@ -1,4 +1,5 @@
-// What an action throws, for tests. Not in namespace testing: names of GoogleTest stay as they are.
+// Expectations on thrown errors, for tests. Not in namespace testing, where names of GoogleTest
+// would be hidden.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,7 +13,7 @@
 
 namespace tutti::thrown {
 
-/// `body` must throw Error of `code` whose message holds every one of `parts`.
+/// Expects that `body` throws Error of `code` whose message contains each of `parts`.
 template <class Body>
 void expect_error(ErrorCode code, const std::vector<std::string>& parts, const Body& body) {
   try {
@@ -29,7 +30,7 @@ void expect_error(ErrorCode code, const std::vector<std::string>& parts, const B
 }
 
 /// Expects that the statement throws Error of `code`, a name of ErrorCode, whose message contains
-/// each of the texts that follow: EXPECT_ERROR(Dropout(1.0), kInvalidArgument, "[0, 1)", "got 1").
+/// each of the following texts: EXPECT_ERROR(Dropout(1.0), kInvalidArgument, "[0, 1)", "got 1").
 #define EXPECT_ERROR(statement, code, ...)                                                      \
   do {                                                                                          \
     SCOPED_TRACE(#statement);                                                                   \
@@ -38,8 +39,8 @@ void expect_error(ErrorCode code, const std::vector<std::string>& parts, const B
 /// Same as EXPECT_ERROR(statement, kInvalidArgument, ...).
 #define EXPECT_INVALID(statement, ...) EXPECT_ERROR(statement, kInvalidArgument, __VA_ARGS__)
 
-/// Returns the message of the Error that `action` throws, and fails when it throws none.
-/// `with_code`: "NOT_FOUND: the message".
+/// Returns the message of the Error that `action` throws, and fails if it throws none. `with_code`:
+/// "NOT_FOUND: the message".
 inline std::string error_of(const std::function<void()>& action, bool with_code = false) {
   try {
     action();

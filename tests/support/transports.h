@@ -1,4 +1,4 @@
-// Connects a rank, or all ranks, by TCP alone or through shared memory alone.
+// Connects one rank or all ranks, only by TCP or only through shared memory.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -23,7 +23,7 @@ inline std::shared_ptr<Transport> connect_by_memory(int rank, int size, KeyValue
   return connect_ranks(rank, size, store, options).transport;
 }
 
-/// Returns the ranks of a group whose members are all of this process. Throws kInternal if one
+/// Returns the ranks of a group whose members are all in this process. Throws kInternal if one
 /// cannot connect.
 inline std::vector<std::shared_ptr<Transport>> connected_ranks(
     int size, KeyValueStore& store,

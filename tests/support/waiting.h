@@ -10,7 +10,7 @@ namespace tutti::testing {
 
 /// Returns the time that is `duration` from now.
 inline TimePoint in(Duration duration) { return deadline_after(Clock::system().now(), duration); }
-/// Returns a deadline in 60 s, which every call that ends at all meets, even on a busy machine.
+/// Returns a deadline in 60 s, enough for every call that ends at all, even on a busy machine.
 inline TimePoint late() { return in(std::chrono::seconds(60)); }
 
 /// Waits until `condition` holds; returns false if it does not within a minute.

@@ -1,5 +1,5 @@
-// What is logged while an action runs or an object lives, for tests. Not in namespace testing, as
-// thrown.h.
+// Lines logged during an action or an object's lifetime, for tests. Not in namespace testing, for
+// the reason given in thrown.h.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -42,7 +42,7 @@ class LogLines {
   const LogSink previous_;
 };
 
-/// Returns the log's lines of at least this level while `action` runs, which must not throw.
+/// Returns the log lines of at least this level that `action` causes; it must not throw.
 template <class Action>
 std::vector<std::string> lines_of(const Action& action, LogLevel lowest = LogLevel::kDebug) {
   const LogLines lines(lowest);
