@@ -1,5 +1,5 @@
-// The CUDA backend: opening it as a module; contexts on the simulated runtime, memory, copies,
-// order.
+// Tests the CUDA backend: opening it as a module; contexts on the simulated runtime, memory,
+// copies, order.
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/cuda/backend.h"
 
@@ -64,7 +64,7 @@ TEST_F(CudaContext, AllocatesUntilTheGpuIsFullAndGoesOnAfterThat) {
   EXPECT_EQ(context->allocate(most), nullptr);
   void* const small = context->allocate(16);
   ASSERT_NE(small, nullptr);
-  context->fill({small, {4}, DType::kFloat32}, 1.0);  // no stale error is found
+  context->fill({small, {4}, DType::kFloat32}, 1.0);  // no stale error remains
   context->synchronize(StreamId::kCompute);
   context->release(small);
   context->release(data);
@@ -75,7 +75,7 @@ TEST_F(CudaContext, StreamsRunSideBySideUntilAnEventOrdersThem) {
   float* const data = static_cast<float*>(context->allocate(sizeof(float)));
   const DeviceTensor one{data, {1}, DType::kFloat32};
   context->fill(one, 1.0);
-  context->clear(data, sizeof(float), StreamId::kCopy);  // not ordered: runs when its turn comes
+  context->clear(data, sizeof(float), StreamId::kCopy);  // unordered: runs when its turn comes
   EXPECT_EQ(read(*context, data, 1)[0], 1.0F);
   context->synchronize(StreamId::kCopy);
   EXPECT_EQ(read(*context, data, 1)[0], 0.0F);
@@ -118,7 +118,7 @@ TEST_F(CudaContext, StreamsAndMemoryOfOthersTakePart) {
   ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
   {
     const auto kept = backend_.keep_selection();
-    context->synchronize(StreamId::kCompute);  // selects its own
+    context->synchronize(StreamId::kCompute);  // selects its own device
   }
   int selected = -1;
   ASSERT_EQ(cudaGetDevice(&selected), cudaSuccess);
@@ -274,7 +274,7 @@ TEST(CudaModule, RefusesModuleOfAnotherBuild) {
   EXPECT_NE(std::strstr(reason.data(), backend_build_id()), nullptr);
   std::array<char, 8> small{};
   EXPECT_EQ(open("0.0.1-other", small.data(), small.size()), nullptr);
-  EXPECT_EQ(std::strlen(small.data()), 7U);  // cut, and still ended
+  EXPECT_EQ(std::strlen(small.data()), 7U);  // truncated, but terminated
 }
 
 TEST(CudaModule, ExportsOnlyWhatTheHostLooksFor) {
@@ -304,7 +304,7 @@ TEST(CudaModule, OffLooksForNothing) {
   EXPECT_EQ(loaded.reason, "TUTTI_CUDA=off hides the GPUs; try without it");
 }
 
-/// In a process of its own: GPUs are looked for once.
+/// Runs in a process of its own, because GPUs are looked up only once.
 [[noreturn]] void use_simulated_gpus() {
   setenv("TUTTI_CUDA_MODULE", TUTTI_SIMULATED_MODULE, 1);
   setenv("TUTTI_VIRTUAL_GPUS", "2:64", 1);

@@ -17,7 +17,7 @@
 
 namespace tutti::testing {
 
-/// Memory of the simulated GPU, given back at the end; also the workspace of kernels.
+/// Memory of the simulated GPU, freed at the end; also serves as the workspace of kernels.
 class DeviceArena final : public Workspace {
  public:
   DeviceArena() { cuda::check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "test"); }
@@ -29,7 +29,7 @@ class DeviceArena final : public Workspace {
   DeviceArena(const DeviceArena&) = delete;
   DeviceArena& operator=(const DeviceArena&) = delete;
 
-  /// What kernels must overwrite: not zeros.
+  /// Filled with a pattern other than zeros, which kernels must overwrite.
   void* allocate(std::size_t bytes) override {
     void* block = nullptr;
     cuda::check(cudaMalloc(&block, bytes + 64), "test");
@@ -37,7 +37,7 @@ class DeviceArena final : public Workspace {
     cuda::check(cudaMemsetAsync(block, 0x5a, bytes + 64, stream_), "test");
     return block;
   }
-  /// `misalignment`: elements by which the memory is not aligned.
+  /// `misalignment`: offset from an aligned address, in elements.
   DeviceTensor allocate(const Shape& shape, DType dtype, std::size_t misalignment = 0) {
     const auto count = static_cast<std::size_t>(shape.num_elements());
     auto* const data = static_cast<std::byte*>(allocate((count + misalignment) * size_of(dtype)));
@@ -79,7 +79,7 @@ inline const cuda::KernelTable& device_kernels() {
 }
 
 struct DeviceRunOptions {
-  std::size_t misalignment = 0;              // elements, of all tensors
+  std::size_t misalignment = 0;              // in elements, for all tensors
   cuda::MathLibraries* libraries = nullptr;  // nullptr: new ones
   Workspace* workspace = nullptr;            // nullptr: the arena
 };

@@ -1,4 +1,5 @@
-// Kernels of GPUs: the table of operations, the bits of the canonical tree, updates of variables.
+// Tests kernels of GPUs: the table of operations, the bits of the canonical tree, updates of
+// variables.
 // SPDX-License-Identifier: Apache-2.0
 
 #include <cmath>
@@ -96,7 +97,7 @@ std::vector<std::vector<Tensor>> run_on_gpu(std::span<const OpCall> calls) {
   return results;
 }
 
-/// All tensors of a call begin 1, 2 or 3 elements behind an aligned address.
+/// All tensors of a call start 1, 2 or 3 elements after an aligned address.
 std::vector<std::vector<Tensor>> run_off_alignment(std::span<const OpCall> calls) {
   std::vector<std::vector<Tensor>> results;
   for (const OpCall& call : calls) {
@@ -203,7 +204,7 @@ TEST(CudaCopyMany, PacksAndUnpacksWhateverTheAlignment) {
   std::vector<Tensor> parts;
   std::vector<DeviceCopy> copies;
   std::size_t total = 0;
-  for (int i = 0; i < 300; ++i) {  // more than one launch takes
+  for (int i = 0; i < 300; ++i) {  // more than fit into one launch
     const std::int64_t size = i == 7 ? 100'001 : i * i % 97;
     parts.push_back(random_values({size}, DType::kUInt8, 0, 255, static_cast<std::uint64_t>(i)));
     total += static_cast<std::size_t>(size);
@@ -225,7 +226,8 @@ TEST(CudaCopyMany, PacksAndUnpacksWhateverTheAlignment) {
   }
 }
 
-/// Tensors of every floating type and many sizes, and integers between: more than one launch takes.
+/// Returns tensors of every floating type and many sizes, with integers in between: more than fit
+/// into one launch.
 std::vector<Tensor> tensors_to_measure() {
   std::vector<Tensor> tensors;
   for (const DType dtype : {DType::kFloat32, DType::kFloat64, DType::kBFloat16, DType::kFloat16}) {
@@ -233,7 +235,7 @@ std::vector<Tensor> tensors_to_measure() {
       tensors.push_back(random_values({size}, dtype, -2, 2, tensors.size()));
     }
   }
-  for (std::int64_t i = 0; i < 100; ++i) {  // more than one launch takes
+  for (std::int64_t i = 0; i < 100; ++i) {  // more than fit into one launch
     tensors.push_back(random_values({i % 7, 3}, DType::kFloat32, -2, 2, tensors.size()));
   }
   return tensors;
@@ -286,7 +288,7 @@ TEST(CudaStatistics, SumsOfSquaresAreExactToDouble) {
   expect_same_bits(calculate(), actual);
 }
 
-/// A variable with its slots on the host and on the device.
+/// Variable with its slots, on the host and on the device.
 struct Trained {
   Trained(DeviceArena& arena, const UpdateRule& rule, std::int64_t size, DType dtype,
           std::size_t misalignment)
@@ -328,7 +330,7 @@ struct Trained {
     given.gradient_data = direction.data();
     rule.apply(given);
   }
-  /// Weights of 0.
+  /// Sets the weights to 0.
   void clear(DeviceArena& arena) {
     if (count > 0) std::memset(host[0].data(), 0, host[0].num_bytes());
     arena.write(device[0].data, host[0].data(), host[0].num_bytes());
@@ -358,15 +360,15 @@ struct Trained {
   std::size_t count;
 };
 
-/// One training of 60 variables on the device and on the host. `with_norms`: by a rule whose rate
-/// depends on the norms of the weights and of its direction.
+/// Trains 60 variables on the device and on the host. `with_norms`: the rule's rate depends on the
+/// norms of the weights and of its direction.
 void expect_same_training(const UpdateRule& rule, DType dtype, bool with_norms = false) {
   SCOPED_TRACE(concat(rule.name(), " ", dtype));
   DeviceArena arena;
   std::vector<Trained> variables;
   std::vector<DeviceUpdateItem> items;
-  for (int i = 0; i < 60; ++i) {                           // more than one launch takes
-    const std::int64_t size = i == 0 ? 4099 : i * 7 % 40;  // a block and a rest, or less
+  for (int i = 0; i < 60; ++i) {                           // more than fit into one launch
+    const std::int64_t size = i == 0 ? 4099 : i * 7 % 40;  // a block and a remainder, or less
     Trained& variable = variables.emplace_back(arena, rule, size, dtype, i % 3 == 2 ? 1 : 0);
     if (with_norms && i % 5 == 4) variable.clear(arena);  // the norm of the weights is 0
     items.push_back(variable.item());
@@ -388,7 +390,7 @@ void expect_same_training(const UpdateRule& rule, DType dtype, bool with_norms =
   }
   for (const Trained& variable : variables) {
     for (std::size_t i = 0; i < variable.host.size(); ++i) {
-      // The norms' last bits differ, and with them the rate's last one.
+      // The norms differ in their last bits, and so does the rate.
       expect_close(arena.download(variable.device[i]), variable.host[i].freeze(),
                    with_norms ? 4.0 : 0.0);
     }
@@ -423,7 +425,7 @@ TEST(CudaUpdate, RmspropAndFtrlGiveTheBitsOfTheCpu) {
       RmspropHyperparameters hyper;
       hyper.momentum = momentum;
       hyper.centered = centered;
-      hyper.epsilon = 1.5;  // centered: the square less the mean's may be negative here
+      hyper.epsilon = 1.5;  // centered: rounding can make the variance negative here
       expect_same_training_of_both_types(RmspropRule(hyper));
     }
   }

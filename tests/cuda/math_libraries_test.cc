@@ -1,4 +1,5 @@
-// The handles of cuBLAS and cuDNN: settings, errors, strictness, products, engines of convolutions.
+// Tests the handles of cuBLAS and cuDNN: settings, errors, strictness, products, convolution
+// engines.
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/cuda/math_libraries.h"
 
@@ -22,7 +23,7 @@ using test_scopes::EnvironmentScope;
 using thrown::coded_error_of;
 using thrown::error_of;
 
-/// Memory of the device that is freed at the end.
+/// Device memory that is freed at the end.
 class DeviceBytes {
  public:
   explicit DeviceBytes(std::size_t bytes) {
@@ -37,7 +38,7 @@ class DeviceBytes {
   void* data_ = nullptr;
 };
 
-/// Gives up to `limit` bytes a piece.
+/// Workspace of at most `limit` bytes per request.
 class TestWorkspace : public Workspace {
  public:
   void* allocate(std::size_t bytes) override {
@@ -55,7 +56,7 @@ class TestWorkspace : public Workspace {
   std::vector<std::unique_ptr<DeviceBytes>> pieces_;
 };
 
-/// The libraries and the workspace of one device, whose calls are counted.
+/// Libraries and workspace of one device; counts the workspace's calls.
 class MathRig {
  public:
   MathRig() {
@@ -141,7 +142,7 @@ TEST(CudaMathLibraries, TheStandInChecksDescriptors) {
   EXPECT_THROW(cuda::ConvolutionGraph(problem, rig.libraries.dnn(nullptr)), Error);
 }
 
-/// Memory that was there before: nothing may be allocated while capturing.
+/// Memory allocated in advance, because nothing may be allocated during a capture.
 class PreparedWorkspace : public Workspace {
  public:
   void* allocate(std::size_t bytes) override {
@@ -156,7 +157,7 @@ class PreparedWorkspace : public Workspace {
   std::size_t used_ = 0;
 };
 
-// Handles and plans are made in the middle of the capture; nothing is measured there.
+// Handles and plans are created during the capture; no engine is measured there.
 TEST(CudaMathLibraries, CapturedCallsRunWithEachLaunch) {
   MathRig rig;
   const testing::DeviceArena arena;
@@ -240,7 +241,7 @@ TEST(CudaMatMul, RowsOfManyMatricesTimesOneAreOneProduct) {
   EXPECT_EQ(rig.libraries.matrix_plans().size(), 1u);
 }
 
-// 1 + 2^-12 has more fraction bits than TF32 keeps.
+// 1 + 2^-12 has more fraction bits than TF32.
 TEST(CudaMatMul, RoundsFloat32ToTf32OnlyWhenAllowed) {
   const float value = 1.0f + 0x1p-12f;
   const OpCall call{OpId::kMatMul,
@@ -276,7 +277,7 @@ Tensor some(const Shape& shape, DType dtype, std::uint64_t seed) {
   return testing::random_values(shape, dtype, -1.0, 1.0, seed);
 }
 
-/// A convolution with a square window of `window` pixels that keeps the size of the image.
+/// Convolution with a square window of `window` pixels that keeps the image size.
 struct Convolution {
   Conv2dAttributes attributes() const {
     const std::int64_t pads = window / 2;
@@ -375,14 +376,14 @@ TEST(CudaConvolution, TakesAnEngineThatFitsIntoTheMemory) {
   rig.workspace.limit = 2 << 10;
   rig.expect_like_reference(Convolution{}.forward());
   EXPECT_EQ(math_counts().last_engine, kFallbackEngine);
-  rig.workspace.limit = 64 << 20;  // the choice stays
+  rig.workspace.limit = 64 << 20;  // the choice is kept
   (void)rig.run(Convolution{}.forward());
   EXPECT_EQ(math_counts().last_engine, kFallbackEngine);
 }
 
 TEST(CudaConvolution, SaysWhenThereIsNoMemoryAtAll) {
   MathRig rig;
-  rig.workspace.limit = 8;  // not even for the filter
+  rig.workspace.limit = 8;  // too small even for the filter
   EXPECT_ERROR((void)rig.run(Convolution{}.forward()), kResourceExhausted, "gpu:0");
 }
 
@@ -404,8 +405,8 @@ TEST(CudaConvolution, MeasuresEnginesWhenAsked) {
   for (int i = 0; i < 2; ++i) {
     rig.expect_like_reference(Convolution{}.forward());
   }
-  // Two engines are allowed: each runs once and then three times, when first asked; then the
-  // chosen one, twice.
+  // Two engines are allowed: on first use, each runs once and then three times; then the chosen one
+  // runs twice.
   EXPECT_EQ(math_counts().plans, 2);
   EXPECT_EQ(math_counts().convolutions, 2 * 4 + 2);
 }
@@ -418,7 +419,7 @@ TEST(CudaConvolution, MeasuresOnlyEnginesThatFitIntoTheMemory) {
   rig.workspace.limit = 64 << 10;
   rig.expect_like_reference(Convolution{}.forward());
   EXPECT_EQ(math_counts().last_engine, cuda_simulation::kSmallWorkspaceEngine);
-  EXPECT_EQ(math_counts().convolutions, 1);  // one is left: nothing to compare
+  EXPECT_EQ(math_counts().convolutions, 1);  // a single engine needs no comparison
 }
 
 }  // namespace

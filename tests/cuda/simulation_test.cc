@@ -1,4 +1,4 @@
-// The stand-in of the CUDA runtime and of its kernels: when work runs, and what is refused.
+// Tests the simulated CUDA runtime and its kernels: when work runs, and what is refused.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/cuda_simulation/simulation.h"
 
@@ -12,7 +12,7 @@
 namespace tutti::cuda_simulation {
 namespace {
 
-/// A machine of its own for each test; streams a and b on GPU 0.
+/// Gives each test a machine of its own; streams a and b are on GPU 0.
 class Simulation : public ::testing::Test {
  protected:
   Simulation() {
@@ -26,7 +26,7 @@ class Simulation : public ::testing::Test {
     cudaGetLastError();
   }
 
-  /// Work that notes `name` when it runs.
+  /// Enqueues work that records `name` when it runs.
   void put(cudaStream_t stream, char name) {
     enqueue(stream, [this, name] { order_ += name; });
   }
@@ -58,7 +58,7 @@ TEST_F(Simulation, AWaitForAnEventThatWasNeverRecordedIsNone) {
 TEST_F(Simulation, BlockingStreamsAndTheDefaultStreamWaitForEachOther) {
   cudaStream_t blocking = nullptr;
   ASSERT_EQ(cudaStreamCreate(&blocking), cudaSuccess);
-  put(a_, 'x');  // non-blocking: not part of it
+  put(a_, 'x');  // non-blocking: not ordered with it
   put(blocking, '1');
   put(nullptr, '2');
   put(blocking, '3');
@@ -80,7 +80,7 @@ TEST_F(Simulation, AskingLetsWorkGoOn) {
   for (; cudaEventQuery(event_) == cudaErrorNotReady; ++asked) ASSERT_LT(asked, 10);
   EXPECT_EQ(order_, "12");
   EXPECT_GT(asked, 0);
-  EXPECT_EQ(cudaGetLastError(), cudaErrorNotReady);  // as CUDA: it stays until it is read
+  EXPECT_EQ(cudaGetLastError(), cudaErrorNotReady);  // as in CUDA, the error stays until it is read
 }
 
 TEST_F(Simulation, CopiesReadPageableMemoryAtOnceAndPinnedMemoryLate) {
@@ -216,7 +216,7 @@ void meet_without_one_thread(int) {
   if (threadIdx.x == 0) __syncwarp();
 }
 
-/// Streams of a machine of its own.
+/// Streams of a new machine.
 class KernelEmulation : public ::testing::Test {
  protected:
   KernelEmulation() {

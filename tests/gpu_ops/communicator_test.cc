@@ -1,5 +1,5 @@
-// Communicators on memory of GPUs, each rank a thread with a stream of its own: the results of
-// hosts, places among the work of streams, and errors that all ranks are told.
+// Tests communicators on GPU memory, each rank a thread with its own stream: results equal to the
+// host's, order in streams, and errors on all ranks.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/cross_device_ops/communicator.h"
 
@@ -23,8 +23,8 @@ using ::testing::Not;
 
 using Communicators = std::vector<std::unique_ptr<Communicator>>;
 
-/// A stream that tutti's own computations do not use, as that of another library. It is lazy: what
-/// does not wait for it sees what was there before.
+/// A stream that tutti's own computations do not use, like another library's. It is lazy: work that
+/// does not wait for it sees the old values.
 constexpr StreamId kUsers = StreamId::kCopy;
 
 GpuStream stream_of(int index) {
@@ -33,7 +33,7 @@ GpuStream stream_of(int index) {
           })};
 }
 
-/// Numbers in memory of a GPU, written and read by the user's stream.
+/// Values in GPU memory, written and read on the user's stream.
 template <class T>
 class OnGpu {
  public:
@@ -72,7 +72,7 @@ class OnGpu {
   const BufferRef memory_, host_;
 };
 
-/// The same in memory of the host.
+/// Same as OnGpu, but in host memory.
 template <class T>
 class OnHost {
  public:
@@ -84,7 +84,7 @@ class OnHost {
   std::vector<T> values_;
 };
 
-/// Numbers of one rank, small enough to be added in any order.
+/// Values of one rank, small enough to be exact in any order of addition.
 template <class T>
 std::vector<T> numbers_of(int rank, std::size_t count, int seed = 0) {
   std::vector<T> values;
@@ -95,7 +95,7 @@ std::vector<T> numbers_of(int rank, std::size_t count, int seed = 0) {
   return values;
 }
 
-/// Every collective; what the rank had in its outputs.
+/// Runs every collective; returns the rank's outputs.
 template <template <class> class Memory, class T>
 std::vector<std::vector<T>> every_call(Communicator& ranks, int index, const CallOptions& options) {
   const int rank = ranks.rank(), size = ranks.size();
@@ -121,7 +121,7 @@ std::vector<std::vector<T>> every_call(Communicator& ranks, int index, const Cal
     const std::vector<Elements> list = {a.span(), b.span(), c.span()};
     ranks.all_reduce(op, list, options);
     keep(a), keep(b), keep(c);
-    Memory<T> odd = give(9);  // not aligned to what kernels like
+    Memory<T> odd = give(9);  // misaligned for vector kernels
     ranks.all_reduce(op, odd.span().subspan(1, 7), options);
     keep(odd);
     Memory<T> given = give(17), reduced = room(17);
@@ -159,7 +159,7 @@ std::vector<std::vector<T>> every_call(Communicator& ranks, int index, const Cal
   return results;
 }
 
-/// GPU of each rank: one each, or one for all, which NCCL refuses.
+/// Returns the rank's GPU: one per rank, or one for all, which NCCL refuses.
 int gpu_of_rank(int rank, bool shared) { return shared ? 1 : rank; }
 
 template <class T>
@@ -222,7 +222,7 @@ TEST(CommunicatorOnGpus, ByNcclSumsOf16BitsAreRoundedOnce) {
   const Communicators gpus = in_process_communicators(3);
   expect_on_ranks(3, [&](int rank) {
     Communicator& own = *gpus[static_cast<std::size_t>(rank)];
-    const BFloat16 given(rank == 0 ? 256.0 : 1.0);  // 257 is none
+    const BFloat16 given(rank == 0 ? 256.0 : 1.0);  // bfloat16 cannot hold 257
     const OnGpu<BFloat16> sum(rank, {given}), mean(rank, {given});
     own.all_reduce(ReduceOp::kSum, sum.span(), {.gpu = stream_of(rank)});
     own.all_reduce(ReduceOp::kMean, mean.span(), {.gpu = stream_of(rank)});
@@ -247,7 +247,7 @@ TEST(CommunicatorOnGpus, CompressionAndGroupsWork) {
 
 // Errors.
 
-/// Rank 1 makes its call otherwise; what every rank threw.
+/// Rank 1 makes a different call; returns every rank's error.
 template <class Call>
 std::vector<std::string> errors_when_rank_1_differs(const Call& call,
                                                     const CommunicatorOptions& options = {}) {
@@ -322,9 +322,9 @@ TEST(CommunicatorOnGpus, BuffersThatLieElsewhereAreNamedOnEveryRank) {
          "gpu:77 is unavailable");
 }
 
-/// Rank 0 waits on its host for a sum by NCCL that never ends while rank 1 does something else.
-/// `aborts`: the rank whose communicator of NCCL is aborted first, which ends the work of both
-/// here.
+/// Rank 0 waits on its host for an NCCL sum that never ends, while rank 1 does something else.
+/// `aborts`: the rank whose NCCL communicator is aborted first, which ends the work of both in the
+/// simulation.
 template <class Other>
 std::string error_while_nccl_waits(const CommunicatorOptions& options, const Other& other,
                                    const std::string& aborts = " 0") {
@@ -340,8 +340,8 @@ std::string error_while_nccl_waits(const CommunicatorOptions& options, const Oth
       own->barrier({.timeout = std::chrono::seconds(30), .gpu = stream_of(rank)});
     } catch (const Error& error) {
       EXPECT_THAT(take_nccl_notes(), HasSubstr(concat("abort rank", aborts)));
-      EXPECT_THROW(own->barrier(), Error);  // closed for good
-      own.reset();                          // the GPU is free again
+      EXPECT_THROW(own->barrier(), Error);  // closed permanently
+      own.reset();                          // the GPU can be used again
       throw;
     }
   });
@@ -371,13 +371,13 @@ TEST(CommunicatorOnGpus, WhatTakesLongerThanTheTimeoutEndsNamingTheCall) {
     Clock::system().sleep_for(std::chrono::seconds(2));
     own.reset();
   };
-  // Each rank has the timeout: the first one to see it ends the call of both.
+  // Each rank has the timeout: the first rank that reaches it ends the call on both.
   EXPECT_THAT(error_while_nccl_waits({.timeout = std::chrono::milliseconds(300)}, leave_late, ""),
               AllOf(HasSubstr("all_reduce of 1 x float32 of 2 ranks"), HasSubstr("300 ms")));
 }
 
 TEST(CommunicatorOnGpus, AStreamThatDoesNotComeToTheCallEndsItAtTheDeadline) {
-  std::vector<std::unique_ptr<OnGpu<float>>> memory(2);  // outlives what uses it
+  std::vector<std::unique_ptr<OnGpu<float>>> memory(2);  // outlives its users
   const Communicators stuck = in_process_communicators(2);
   const Communicators all = in_process_communicators(
       2, {.timeout = std::chrono::milliseconds(500), .gpu_calls = GpuCallsBy::kHosts});

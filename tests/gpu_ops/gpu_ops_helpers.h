@@ -1,4 +1,4 @@
-// What tests of reductions on GPUs share. The program needs four simulated GPUs and their NCCL.
+// Helpers for tests of reductions on GPUs. The program needs four simulated GPUs and their NCCL.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -38,7 +38,7 @@ inline std::unique_ptr<CrossDeviceOps> make_on(const std::string& name,
                                 Group{static_cast<int>(devices.size()), 0, devices});
 }
 
-/// Every replica r has values [r + 1, 10 (r + 1), ...] on its device.
+/// Returns values [r + 1, 10 (r + 1), ...] for each replica r on its device.
 inline PerReplica<Tensor> powers_of_ten(const std::vector<Device>& devices) {
   std::vector<Tensor> values;
   for (std::size_t r = 0; r < devices.size(); ++r) {
@@ -48,7 +48,7 @@ inline PerReplica<Tensor> powers_of_ten(const std::vector<Device>& devices) {
   return PerReplica<Tensor>(std::move(values));
 }
 
-/// What was called of NCCL's stand-in since the last time, line by line.
+/// Returns the calls of the simulated NCCL since the last time, one per line.
 inline std::string take_nccl_notes() {
   static void* const library = ::dlopen(std::getenv("TUTTI_NCCL_LIBRARY"), RTLD_NOW | RTLD_LOCAL);
   using Notes = const char* (*)();

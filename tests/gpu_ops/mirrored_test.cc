@@ -1,4 +1,5 @@
-// Strategies over GPUs: gradients summed there, shards, the bits of the CPU, what each one holds.
+// Tests strategies over GPUs: gradient sums on the GPUs, shards, bits equal to the CPU's, memory of
+// each GPU.
 // SPDX-License-Identifier: Apache-2.0
 #include "cross_device_ops/in_process/in_process_transport.h"
 #include "tensor/gpu_device.h"
@@ -29,7 +30,7 @@ LocalStrategyOptions on_devices(const char* devices, const std::string& ops = ""
   return options;
 }
 
-/// Three steps of SGD on sum((w * x_r)^2) + sum(b); the weights at the end.
+/// Trains three SGD steps on sum((w * x_r)^2) + sum(b); returns the final weights.
 std::vector<Tensor> trained(Strategy& strategy) {
   auto scope = strategy.scope();
   Variable w(Tensor::from<float>({5}, {1.5f, -2.25f, 0.3f, 1e-3f, 7}), {.name = "w"});
@@ -76,8 +77,8 @@ TEST(MirroredOnGpus, CanonicalHasTheBitsOfTheCpu) {
   }
 }
 
-// A backend that the host program knows by its plug-in interface alone, with reductions of its own,
-// under everything that strategies promise.
+// Runs the strategy suite on a backend with its own reductions that is known only through the
+// plugin interface.
 TEST(MirroredOnGpus, PluggedInBackendPassesTheStrategySuite) {
   const auto mirrored = [](const char* devices, const char* ops) {
     return [=] { return std::make_unique<MirroredStrategy>(on_devices(devices, ops)); };
@@ -135,7 +136,7 @@ TEST(MirroredOnGpus, CpusAmongGpusAndCompressionAreRefused) {
   EXPECT_EQ(MirroredStrategy(options).cross_device_ops().name(), "canonical");
 }
 
-/// Small packs: several buckets.
+/// Small packs give several buckets.
 LocalStrategyOptions on(const std::string& devices, std::size_t bytes_per_pack = 300) {
   LocalStrategyOptions options;
   options.devices = devices;
@@ -184,8 +185,8 @@ TEST(FullyShardedOnGpus, EveryOperationHasMirroredsBits) {
 
 using Variables = std::vector<Variable>;
 
-/// Weights of sizes that no number of replicas divides, one of which is smaller than the number of
-/// shards; rows of a table; layers that compute in 16 bits.
+/// Trains weights that no number of replicas divides evenly (one is smaller than the number of
+/// shards), rows of a table, and layers that compute in 16 bits.
 std::string trained(Strategy& strategy, const OptimizerSpec& spec) {
   const auto scope = strategy.scope();
   const auto weight = [](const Shape& shape, std::uint64_t number) {
@@ -249,8 +250,8 @@ TEST(FullyShardedOnGpus, PassesTheSuiteOfStrategies) {
   }
 }
 
-/// Weights after six steps, which are captured where they can be; the value is read from outside
-/// before each.
+/// Returns the weights after six steps, captured where possible; the host reads the value before
+/// each.
 std::string trained_in_captured_steps(Strategy& strategy, int& num_captured) {
   const auto scope = strategy.scope();
   const Variables weights = {Variable(Tensor::full({40, 5}, 0.5), {.name = "w"})};
@@ -286,7 +287,7 @@ TEST(FullyShardedOnGpus, StepsAreCapturedAndReplayed) {
   }
 }
 
-/// What each worker has trained, whose gradients are summed by `reduction`.
+/// Returns each worker's training result when `reduction` sums the gradients.
 std::vector<Trained> trained_by_workers(const std::vector<FullyShardedOptions>& options,
                                         std::string_view reduction) {
   const auto workers = static_cast<int>(options.size());

@@ -1,5 +1,5 @@
-// Several workers with replicas on GPUs, each worker a thread: the bits of one process, sums by the
-// hosts or by NCCL, and errors that name the worker.
+// Tests several workers with replicas on GPUs, each worker a thread: the bits of one process, sums
+// by the hosts or by NCCL, and errors that name the worker.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/multi_worker_mirrored_strategy.h"
 
@@ -28,7 +28,7 @@ using ::testing::HasSubstr;
 using Implementation = CommunicationImplementation;
 using WorkerBody = std::function<void(MultiWorkerMirroredStrategy&)>;
 
-/// Small packs: several buckets.
+/// Small packs give several buckets.
 LocalStrategyOptions on(const std::string& devices,
                         Implementation implementation = Implementation::kCanonical) {
   LocalStrategyOptions options;
@@ -82,7 +82,7 @@ TEST(MultiWorkerGpus, ByTheHostsTheyHaveTheBitsOfOneProcess) {
   }
 }
 
-/// The sums of random gradients, of three steps.
+/// Returns the sums of random gradients over three steps.
 std::vector<double> sums_of(Strategy& strategy, DType dtype) {
   const auto scope = strategy.scope();
   const std::vector<Variable> variables{Variable(Tensor::zeros({20'000}, dtype), {.name = "a"}),
@@ -108,7 +108,7 @@ std::vector<double> sums_of(Strategy& strategy, DType dtype) {
       for (const double value : numbers(sum)) all.push_back(value);
     }
   }
-  all.resize(20'007);  // of one replica; the others have the same
+  all.resize(20'007);  // of one replica; the others have equal values
   return all;
 }
 
@@ -127,7 +127,7 @@ TEST(MultiWorkerGpus, GradientsOfEveryTypeAndWorkersOfEveryKindHaveTheBitsOfCpus
                     }
                     sums[static_cast<std::size_t>(strategy.worker())] = sums_of(strategy, dtype);
                   });
-      if (devices[0] == "gpu:0-1") {  // by NCCL, which has an order of its own
+      if (devices[0] == "gpu:0-1") {  // NCCL adds in its own order
         EXPECT_EQ(sums[0], sums[1]);
         for (std::size_t i = 0; i < expected.size(); i += 97) {
           EXPECT_NEAR(sums[0][i], expected[i], 0.04) << dtype;
@@ -139,8 +139,8 @@ TEST(MultiWorkerGpus, GradientsOfEveryTypeAndWorkersOfEveryKindHaveTheBitsOfCpus
   }
 }
 
-/// One step with the gradients that `give` makes for replica r; what each worker threw, and its
-/// weights afterwards.
+/// Runs one step with the gradient that `give` makes for replica r; returns each worker's error and
+/// weights.
 template <class Give>
 std::pair<std::vector<std::string>, std::vector<std::vector<double>>> one_step(
     Implementation implementation, NonFinitePolicy policy, const Give& give) {
@@ -290,7 +290,7 @@ TEST(MultiWorkerGpus, NcclIsOneGroupOfAllGpus) {
     const std::string notes = take_nccl_notes();
     EXPECT_THAT(notes, HasSubstr("init rank 0 of 4 GPU 0\n"));
     EXPECT_THAT(notes, HasSubstr("init rank 3 of 4 GPU 3\n"));
-    EXPECT_EQ(notes.find('!'), std::string::npos);  // no misuse
+    EXPECT_EQ(notes.find('!'), std::string::npos);  // no misuse was recorded
   }
 }
 
@@ -321,7 +321,7 @@ TEST(MultiWorkerGpus, OneWorkerAloneIsAMirroredStrategy) {
                                              {Implementation::kCanonical, "canonical"}}) {
     MirroredStrategy mirrored(on("gpu:0-2", implementation));
     const std::vector<double> expected = sums_of(mirrored, DType::kFloat32);
-    const std::string algorithm = name;  // clang 14 captures no structured binding
+    const std::string algorithm = name;  // clang 14 cannot capture structured bindings
     expect_fine({on("gpu:0-2", implementation)}, [&](auto& strategy) {
       EXPECT_EQ(strategy.reduction_name(), algorithm);
       EXPECT_EQ(sums_of(strategy, DType::kFloat32), expected);
@@ -355,7 +355,7 @@ TEST(MultiWorkerGpus, NcclThatCannotBeIsRefusedOnEveryWorker) {
               Each(HasSubstr("worker 0: nccl: rank 0 (gpu:0): making communicators of 2 ranks")));
 }
 
-/// Each worker's step; worker 1 fails in its backward pass, when worker 0 may wait for its sums.
+/// Worker 1 fails in its backward pass, when worker 0 may be waiting for its sums.
 TEST(MultiWorkerGpus, AnErrorOnOneWorkerEndsTheOthersNamingIt) {
   for (const Implementation implementation : {Implementation::kCanonical, Implementation::kNccl}) {
     const auto errors =
@@ -385,7 +385,7 @@ TEST(MultiWorkerGpus, AnErrorOfNcclEndsTheStepOnEveryWorker) {
   for (auto& each : options) {
     each.cross_device_ops.options.timeout = std::chrono::milliseconds(1000);
   }
-  take_nccl_notes();  // launches are counted from here
+  take_nccl_notes();  // discards earlier launches
   const Environment faults("TUTTI_SIMULATED_NCCL", "async_error:1");
   const auto errors = run_on(options, [](auto& strategy) { sums_of(strategy, DType::kFloat32); });
   EXPECT_THAT(errors, Each(HasSubstr("nccl: rank")));

@@ -1,4 +1,4 @@
-// Reductions on GPUs: what nccl calls and makes of refusals, the other operations, other machines.
+// Tests reductions on GPUs: calls of NCCL and its errors, the other operations, other machines.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 
@@ -151,7 +151,7 @@ INSTANTIATE_TEST_SUITE_P(, CapturedReduction,
                          ::testing::Values("canonical", "hierarchical_copy",
                                            "reduction_to_one_device", "ring", "tree", "nccl"));
 
-/// What `begins` puts into its compute stream from now on comes after what `ends` has there.
+/// Later work in the compute stream of `begins` runs after the present work of `ends`.
 void follow(Device begins, Device ends) {
   const auto event = GpuDevice::of(ends).with_context(
       [](DeviceContext& context) { return context.record(StreamId::kCompute); });
@@ -186,7 +186,7 @@ TEST_P(CapturedReduction, IsRepeatedByEachLaunch) {
   for (const Tensor& value : values) expect_tensor(value, {3}, {6, 60, 600});
 }
 
-/// Ends this process: with 0 if `body` found all as it must be, with its complaint otherwise.
+/// Ends this process with 0 if `body` returns true, and with an error message otherwise.
 [[noreturn]] void end_with(const std::function<bool()>& body) {
   bool good = false;
   try {
@@ -201,7 +201,7 @@ bool is_chosen(const std::string& name) {
   return build_cross_device_ops({}, {2, 0, gpus(2)})->name() == name;
 }
 
-/// Whether every operation but nccl and mpi sums and takes means on these devices.
+/// Returns true if every operation except nccl and mpi sums and averages on these devices.
 bool all_sum(const std::vector<Device>& devices) {
   for (const std::string& name : registered_cross_device_ops()) {
     if (name == "nccl" || name == "mpi") continue;
@@ -260,7 +260,7 @@ TEST_F(OtherMachines, OneGpuInPartsIsCanonicalAndRefusesNccl) {
               ExitedWithCode(1), "replicas 0 .gpu:0. and 1 .gpu:1. are both on GPU 0");
 }
 
-/// Simulated, unless the environment names other ones.
+/// Uses a simulated machine, unless the environment names another one.
 class SimulatedMachine final : public ::testing::Environment {
  public:
   void SetUp() override {
@@ -306,7 +306,7 @@ TEST(Nccl, ConformsInASampleOfTheKit) {
       {.shapes = {conformance::GroupShape::kLocal}, .sample = 60, .max_count = 5000}, subject);
   EXPECT_TRUE(report.passed()) << report.table("tutti conform nccl --devices gpu:0-2");
   EXPECT_GT(report.count(conformance::Verdict::kPassed), 30u);
-  EXPECT_EQ(take_nccl_notes().find('!'), std::string::npos);  // no misuse
+  EXPECT_EQ(take_nccl_notes().find('!'), std::string::npos);  // no misuse was recorded
 }
 
 TEST(Nccl, UnevenPartsTravelAsBroadcastsAndReductions) {
@@ -398,7 +398,7 @@ TEST(Nccl, AbortEndsALaunchThatWaitsAndLaterOnes) {
 
 TEST(Nccl, RanksOfTwoProcessesFindEachOtherByTheStore) {
   const auto store = std::make_shared<InProcessStore>();
-  std::vector<std::vector<Tensor>> values(2);  // of each process, reduced in place
+  std::vector<std::vector<Tensor>> values(2);  // per process, reduced in place
   const auto run_process = [&](int process) {
     const std::vector<Device> devices = {gpu(2 * process), gpu(2 * process + 1)};
     const auto ops =
@@ -420,7 +420,7 @@ TEST(Nccl, RanksOfTwoProcessesFindEachOtherByTheStore) {
 
 TEST(Nccl, OldAndMissingLibrariesAreNamedWithTheRemedy) {
   const std::string path = std::getenv("TUTTI_NCCL_LIBRARY");
-  internal::NcclFunctions injected = internal::nccl_functions();  // opened once, without a fault
+  internal::NcclFunctions injected = internal::nccl_functions();  // opened once, without faults
   const Environment faults("TUTTI_SIMULATED_NCCL", "version:21703");
   EXPECT_ERROR(internal::open_nccl(path), kUnavailable, path,
                "expected 2.18.0 or later, got 2.17.3");
@@ -444,7 +444,7 @@ TEST(PeerFailures, AReadEndsAtTheDeadlineWhenAPeerNeverJoins) {
   const auto sums = ops->all_reduce(ReduceOp::kSum, powers_of_ten(gpus(2)));
   const std::vector<std::string> parts = {
       "nccl: rank", "(gpu:", "all_reduce of 3 x float32 of 2 ranks", "200 ms"};
-  for (int i = 0; i < 2; ++i) {  // what was lost once stays lost
+  for (int i = 0; i < 2; ++i) {  // a lost GPU stays lost
     expect_error(ErrorCode::kDeadlineExceeded, parts, [&] { sums[1].to_doubles(); });
   }
   expect_error(ErrorCode::kDeadlineExceeded, parts, [] { GpuDevice::of(gpu(0)).synchronize(); });
@@ -521,7 +521,7 @@ TEST(PeerFailures, AReplayAsksBeforeItIsLaunched) {
   for (int i = 0; i < 2; ++i) {
     expect_error(ErrorCode::kUnavailable, parts, [&] { strategy.run(step); });
   }
-  EXPECT_LT(w.value().to_doubles()[0], 0.3);  // nothing was under way, so nothing was lost
+  EXPECT_LT(w.value().to_doubles()[0], 0.3);  // no work was in flight, so nothing was lost
 }
 
 }  // namespace tutti::reductions_test

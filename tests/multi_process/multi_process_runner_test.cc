@@ -1,4 +1,4 @@
-// The runner of multi-process tests, by tf's own tests of its MultiProcessRunner.
+// Tests the multi-process runner; follows tf's tests of its MultiProcessRunner.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/multi_process_runner.h"
 
@@ -26,7 +26,7 @@ std::vector<std::string> texts(const std::vector<Json>& values) {
   return all;
 }
 
-/// What `function` throws: its code and its message.
+/// Returns code and message of the error that `function` throws.
 template <class Function>
 std::pair<ErrorCode, std::string> error_of(const Function& function) {
   try {
@@ -38,7 +38,7 @@ std::pair<ErrorCode, std::string> error_of(const Function& function) {
 }
 using Thrown = std::pair<ErrorCode, std::string>;
 
-/// What all processes return.
+/// Returns the results of all processes.
 std::vector<std::string> results_of(const char* function, const MultiProcessOptions& options,
                                     const Json& arguments = Json::object()) {
   MultiProcessRunner runner(function, options, arguments);
@@ -92,7 +92,7 @@ TEST(MultiProcessRunner, OutputIsCapturedWithThePrefixOfItsTask) {
   EXPECT_EQ(result.output.size(), 6u);
 }
 
-/// Ten iterations; a process that is told to waits for its end in the middle.
+/// Runs ten iterations; a process that is told to waits in the middle until it is killed.
 TUTTI_PROCESS_FUNCTION(mpr_iterate) {
   const launch::Task self = testing::this_process();
   for (int i = 0; i < 10; ++i) {
@@ -133,7 +133,8 @@ TEST(MultiProcessRunner, TerminatedTaskStopsWhileTheOtherCompletesAndCanBeStarte
 TUTTI_PROCESS_FUNCTION(mpr_meet) {
   const std::string own = testing::this_process().name();
   for (int round = 0; round < 3; ++round) {
-    // Each round another one comes last; its file must be there once anybody is through.
+    // In each round another process arrives last; its file must exist when any process has passed
+    // the barrier.
     const std::string file = concat(arguments.at("folder").as_string(), "/", round);
     if (testing::this_process().index == round) {
       Clock::system().sleep_for(std::chrono::milliseconds(30));
@@ -219,7 +220,7 @@ TEST(MultiProcessRunner, AnUnexpectedEndIsAnErrorThatSaysHow) {
   EXPECT_EQ(join_one(R"({"code": 0})").first, ErrorCode::kOk);
 }
 
-/// The chief crashes, or throws, once all are here; worker 0 notices it, worker 1 does not.
+/// The chief crashes or throws once all have arrived; worker 0 notices it, worker 1 does not.
 TUTTI_PROCESS_FUNCTION(mpr_lose_chief) {
   const launch::Task self = testing::this_process();
   std::cout << "here" << std::endl;
@@ -251,7 +252,7 @@ TEST(MultiProcessRunner, WhatTheChiefThrewComesBeforeWhatTheOthersDid) {
                    "chief-0: a torn file; ended with it: worker-1 (last line: here)"));
 }
 
-/// tf ends the others, too, when the chief ends well; here what hangs then is found.
+/// tf also ends the others when the chief succeeds; here, processes that then hang are detected.
 TUTTI_PROCESS_FUNCTION(mpr_outlive_chief) {
   testing::process_barrier();
   if (testing::this_process().type == "chief") return Json("done");

@@ -1,4 +1,4 @@
-// Learning-rate schedules.
+// Tests learning-rate schedules.
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 #include <limits>
@@ -60,7 +60,7 @@ TEST(LearningRateScheduleTest, AConstantRateMayBeChanged) {
   optimizer.set_learning_rate(0.25);
   EXPECT_EQ(optimizer.learning_rate(), 0.25);
   EXPECT_DOUBLE_EQ(weights_after(optimizer, {{1.0}})[0], -0.25);
-  // Whatever restores the state variable changes the rate, too.
+  // Restoring the state variable by any means changes the rate.
   optimizer.state_variables()[1].assign(0.125);
   EXPECT_EQ(optimizer.learning_rate(), 0.125);
 }

@@ -1,4 +1,4 @@
-// What tests of optimizers share: variables, runs over given gradients, a reducer that records.
+// Helpers for tests of optimizers: variables, runs over given gradients, a reducer that records.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -32,7 +32,7 @@ inline Variable variable(const Tensor& value, const std::string& name) {
   return Variable(value, {.name = name});
 }
 
-/// Gradients of `num_steps` steps for `count` weights: not too regular, of both signs.
+/// Returns irregular gradients of both signs, for `num_steps` steps and `count` weights.
 inline std::vector<std::vector<double>> gradients_of_steps(int num_steps, std::size_t count) {
   std::vector<std::vector<double>> steps;
   for (int s = 0; s < num_steps; ++s) {
@@ -43,7 +43,7 @@ inline std::vector<std::vector<double>> gradients_of_steps(int num_steps, std::s
   return steps;
 }
 
-/// One apply_gradients() per step on a float64 variable; the weights afterwards.
+/// Calls apply_gradients() once per step on a float64 variable; returns the final weights.
 inline std::vector<double> weights_after(Optimizer& optimizer,
                                          const std::vector<std::vector<double>>& steps) {
   for (const auto& step : steps) {
@@ -53,7 +53,7 @@ inline std::vector<double> weights_after(Optimizer& optimizer,
   return optimizer.variables()[0].value().to_doubles();
 }
 
-/// Gives `to` the weights and the state of `from`, an optimizer of the same kind.
+/// Copies weights and state from `from` to `to`, an optimizer of the same kind.
 inline void copy_state(const Optimizer& from, const Optimizer& to) {
   const auto copy = [](std::span<const Variable> source, std::span<const Variable> target) {
     ASSERT_EQ(target.size(), source.size());
@@ -66,7 +66,7 @@ inline void copy_state(const Optimizer& from, const Optimizer& to) {
   copy(from.state_variables(), to.state_variables());
 }
 
-/// A rate that changes with each step: 0.3, 0.06, 0.3, 0.012 and again.
+/// Returns a rate that changes with each step: 0.3, 0.06, 0.3, 0.012, and again.
 inline std::vector<double> changing_rates(std::size_t num_steps) {
   const double cycle[] = {0.3, 0.06, 0.3, 0.012};
   std::vector<double> rates;
@@ -85,8 +85,7 @@ inline std::vector<double> weights_after(Optimizer& optimizer,
   return optimizer.variables()[0].value().to_doubles();
 }
 
-/// Multiplies gradients by a number of replicas that all have the same ones, and writes down the
-/// calls.
+/// Multiplies gradients by a number of replicas, as if all had the same, and records the calls.
 class RecordingReducer final : public GradientReducer {
  public:
   explicit RecordingReducer(double num_replicas) : num_replicas_(num_replicas) {}
@@ -127,8 +126,7 @@ class RecordingReducer final : public GradientReducer {
   std::vector<Gradient> gradients_;
 };
 
-/// A sparse gradient, with rows that come twice, changes weights as the dense one of the same
-/// values.
+/// Expects that a sparse gradient with repeated rows changes weights like the equal dense one.
 template <class MakeOptimizer>
 void expect_sparse_equals_dense(const MakeOptimizer& make) {
   const std::vector<double> start = {1, 2, 3, 4, 5, 6, 7, 8};

@@ -1,4 +1,4 @@
-// The optimizer around the rule: order of a step, reduction, accumulation, state, errors.
+// Tests the optimizer around the rule: order of a step, reduction, accumulation, state, errors.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/optimizer/optimizer.h"
 
@@ -63,7 +63,7 @@ TEST(OptimizerTest, GradientsThatWereReducedAreNotReducedAgain) {
   const Gradient gradient(doubles({1.0}));
   optimizer.apply_gradients({&gradient, 1}, {.aggregation = GradientAggregation::kNone});
   expect_tensor(v.value(), {1}, {-0.1}, 1e-15);
-  EXPECT_EQ(reducer.calls, (Calls{"begin 0", "finish", "updates_done"}));  // replicas still meet
+  EXPECT_EQ(reducer.calls, (Calls{"begin 0", "finish", "updates_done"}));  // replicas synchronise
 }
 
 TEST(OptimizerTest, UpdatesHappenBetweenFinishAndUpdatesDone) {
@@ -74,7 +74,8 @@ TEST(OptimizerTest, UpdatesHappenBetweenFinishAndUpdatesDone) {
   reducer.on_finish = [&] {
     EXPECT_EQ(v.value().item_double(), 1.0);
     EXPECT_EQ(optimizer.iterations().value().item_int(), 0);
-    // Another replica of the device may count first: this one must have read its scalars before.
+    // Another replica of the device may increment first, so this one must have read its scalars
+    // before.
     optimizer.iterations().storage().assign_replicated(AssignOp::kAdd,
                                                        Tensor::scalar(7, DType::kInt64));
   };
@@ -165,7 +166,7 @@ TEST(OptimizerTest, VariablesMustBeThereOnceAndFloating) {
   EXPECT_INVALID(Optimizer(std::vector{v}, nullptr, {}), "UpdateRule");
 }
 
-/// w -= g, for whatever rate.
+/// Applies w -= g at any rate.
 class SubtractRule final : public UpdateRule {
  public:
   std::string_view name() const override { return "subtract"; }
@@ -224,7 +225,7 @@ TEST(GradientAccumulation, ReducesOncePerUpdate) {
     sgd.minimize(tape, square(x.value()));
   };
   step();
-  // Replicas meet; no gradient travels.
+  // Replicas synchronise, but no gradient is exchanged.
   EXPECT_EQ(reducer.calls, (std::vector<std::string>{"begin 0", "finish", "updates_done"}));
   EXPECT_EQ(x.value().item_double(), 3.0);
   reducer.calls.clear();
@@ -256,11 +257,11 @@ TEST(GradientAccumulation, AddsRowsAndRemembersVariablesWithoutGradient) {
   sgd.apply_gradients(gradients);
   expect_tensor(table.value(), {3, 1}, {-1.0, 0.0, -1.0});
   EXPECT_EQ(sometimes.value().item_double(), 0.5 - 2.0);
-  EXPECT_EQ(never.value().item_double(), 1.0);  // no gradient: no decay either
+  EXPECT_EQ(never.value().item_double(), 1.0);  // without a gradient there is no decay
 }
 
-// Which calls of 3 rounds of 3 give a variable a gradient: each of the 2^9 patterns, so that each
-// call of a round, its first in particular, is without one after rounds that had one.
+// Covers all 2^9 patterns in which 3 rounds of 3 calls give a variable a gradient. Each call of a
+// round, in particular the first, then lacks one after rounds that had one.
 TEST(GradientAccumulation, GradientsOfEarlierRoundsAreNotAppliedAgain) {
   constexpr int kRounds = 3, kCalls = 3;
   for (unsigned pattern = 0; pattern < 1u << (kRounds * kCalls); ++pattern) {
@@ -270,7 +271,7 @@ TEST(GradientAccumulation, GradientsOfEarlierRoundsAreNotAppliedAgain) {
             {.learning_rate = 1.0, .gradient_accumulation_steps = kCalls});
     double expected = 0.0;
     for (int call = 0; call < kRounds * kCalls; ++call) {
-      const double g = 3.0 * (1 << call);  // no two sums are equal, and thirds are exact
+      const double g = 3.0 * (1 << call);  // all sums differ, and thirds are exact
       const bool has_gradient = (pattern >> call & 1) != 0;
       const std::vector<Gradient> gradients = {doubles({3.0}),
                                                has_gradient ? Gradient(doubles({g})) : Gradient()};
@@ -298,7 +299,7 @@ TEST(GradientAccumulation, SchedulesCountCalls) {
   Sgd sgd(std::vector{variable(doubles({0.0}), "w")},
           {.learning_rate = PiecewiseConstantDecay({0, 1, 2}, {1.0, 0.1, 0.01, 0.001}),
            .gradient_accumulation_steps = 2});
-  EXPECT_EQ(weights_after(sgd, {{1.0}, {1.0}})[0], -0.1);  // the second call's rate, as Keras's
+  EXPECT_EQ(weights_after(sgd, {{1.0}, {1.0}})[0], -0.1);  // the second call's rate, as in Keras
   EXPECT_EQ(sgd.learning_rate(), 0.01);
   EXPECT_EQ(weights_after(sgd, {{1.0}, {1.0}})[0], -0.101);
 }
@@ -321,7 +322,8 @@ TEST(GradientAccumulation, StateContinuesInTheMiddle) {
   }
 }
 
-/// An optimizer over "w" = 0 whose weight a call with gradient 1 and rate 1 changes by -1.
+/// Returns an optimizer of "w" = 0, in which a call with gradient 1 and rate 1 changes the weight
+/// by -1.
 std::unique_ptr<Sgd> of_rate_one(std::int64_t accumulation_steps) {
   return std::make_unique<Sgd>(
       std::vector{variable(doubles({0.0}), "w")},

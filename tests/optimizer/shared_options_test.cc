@@ -1,4 +1,4 @@
-// Weight decay, moving averages, loss scaling and clipping around any rule.
+// Tests weight decay, moving averages, loss scaling and clipping with any rule.
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 #include <limits>
@@ -32,7 +32,7 @@ TEST(WeightDecay, IsOfTheBlocksOfALongVariable) {
   std::vector<double> without = start;
   const auto with = weights_after(adam, steps);
   EXPECT_EQ(with, weights_after(adamw, steps));
-  // Element by element the same as a variable of its own.
+  // Each element behaves like a variable of its own.
   for (const std::size_t i : {0UL, 2047UL, 2048UL, 5002UL}) {
     AdamW alone(std::vector{variable(doubles({start[i]}), "w")}, {.weight_decay = 0.3});
     const auto weights = weights_after(alone, {{steps[0][i]}, {steps[1][i]}, {steps[2][i]}});
@@ -112,7 +112,7 @@ TEST(FixedLossScale, DividesGradientsOfTheScaledLoss) {
 TEST(FixedLossScale, LimitsAreForGradientsWithoutScale) {
   Sgd sgd(std::vector{variable(doubles({0.0, 0.0}), "w")},
           {.learning_rate = 1.0, .clipping = {.clipnorm = 5.0}, .loss_scale_factor = 8.0});
-  expect_near(weights_after(sgd, {{24.0, 32.0}}), {-3.0, -4.0}, 1e-15);  // norm 5: untouched
+  expect_near(weights_after(sgd, {{24.0, 32.0}}), {-3.0, -4.0}, 1e-15);  // norm 5: unchanged
   EXPECT_INVALID(Sgd(std::vector{variable(doubles({0.0}), "w")}, {.loss_scale_factor = 0.0}),
                  "loss_scale_factor", "0");
 }
@@ -164,7 +164,7 @@ TEST(DynamicLossScaleTest, LetsTrainingGoOnAsWithout) {
     std::vector<double> gradient = step;
     for (double& g : gradient) g *= scaled.loss_scale();  // powers of 2: exact
     weights_after(scaled, {gradient});
-    weights_after(scaled, {{0.0, kSharedNaN, 1.0}});  // changes nothing but the scale
+    weights_after(scaled, {{0.0, kSharedNaN, 1.0}});  // changes only the scale
     scaled.state_variables()[2].assign(scaled.loss_scale() * 4.0);
   }
   EXPECT_EQ(scaled.variables()[0].value().to_doubles(), expected);

@@ -1,4 +1,4 @@
-// Rules of optimizers: published steps, plain loops, descriptions, and what holds for each by name.
+// Tests update rules: published steps, plain loops, descriptions, and properties of each by name.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
@@ -15,8 +15,8 @@
 namespace tutti::update_rules_test {
 using namespace optimizer_tests;
 
-// Keras multiplies the gradient by the rate before it enters the velocity, PyTorch when the
-// velocity leaves it: the two differ as soon as the rate changes.
+// Keras multiplies the gradient by the rate before adding it to the velocity, PyTorch multiplies
+// the velocity afterwards: the two differ once the rate changes.
 TEST(SgdTest, MomentumUnderAChangingRateFollowsKerassRule) {
   // g = 1 twice, rates 0.1 and 0.01: velocity -0.1, then 0.9 * -0.1 - 0.01.
   for (const bool nesterov : {false, true}) {
@@ -43,7 +43,7 @@ TEST(SgdTest, ComputesFloat32InFloat32WithAMomentumInTheUnitInterval) {
 TEST(UpdateRules, WithoutMomentumSkipZeroGradients) {
   EXPECT_TRUE(SgdRule().skips_zero_gradient());
   EXPECT_FALSE(SgdRule(0.9).skips_zero_gradient());
-  EXPECT_FALSE(AdamRule().skips_zero_gradient());  // momentum goes on without a gradient
+  EXPECT_FALSE(AdamRule().skips_zero_gradient());  // momentum continues without a gradient
   EXPECT_EQ(AdamRule({.amsgrad = true}).slots()[2].name, "velocity_hat");
 }
 
@@ -85,7 +85,7 @@ TEST(AdaptiveRules, AdamWWithRateScheduleOrWithoutDecay) {
   EXPECT_INVALID(AdamW(w, {.weight_decay = std::nullopt}), "adamw", "weight_decay", "Adam");
 }
 
-// As in Keras the step that enters the momentum has the rate of its own time.
+// As in Keras, each step enters the momentum with its own rate.
 TEST(AdaptiveRules, RmspropsMomentumUnderAChangingRate) {
   const Steps steps = gradients_of_steps(20, kRuleStart.size());
   const std::vector<double> rates = changing_rates(steps.size());
@@ -222,7 +222,7 @@ TEST(TrustRatio, ExcludedVariablesDoNotDecay) {
   EXPECT_NEAR(bias.value().item_double(), 1.0 - 0.1, 1e-15);
 }
 
-/// w -= direction / |direction|, with what apply() was told beside it.
+/// Applies w -= direction / |direction|, and records the arguments of apply().
 class NormalizedRule final : public UpdateRule {
  public:
   std::string_view name() const override { return "normalized"; }
@@ -242,7 +242,7 @@ class NormalizedRule final : public UpdateRule {
   }
 };
 
-/// Says that it uses norms, and has no direct().
+/// Claims to use norms, but has no direct().
 class HalfARule final : public UpdateRule {
  public:
   std::string_view name() const override { return "half"; }
@@ -266,7 +266,7 @@ TEST(TrustRatio, RefuseHyperparametersThatMakeNoSense) {
   EXPECT_INVALID(Lamb(w, {.weight_decay = -1.0}), "lamb", "weight_decay", "-1");
 }
 
-/// A run of elements of one variable, with slots: what a rule sees.
+/// Consecutive elements of one variable with slots, as a rule sees them.
 template <class T>
 struct Elements {
   std::vector<T> w, g, direction;
@@ -278,7 +278,7 @@ struct Elements {
     for (T& each : w) each = static_cast<T>(stream.normal(n++));
     for (T& each : g) each = static_cast<T>(stream.normal(n++));
     slots.resize(rule.slots().size(), std::vector<T>(count));
-    for (auto& slot : slots) {  // all above the squares of all, as means of squares are
+    for (auto& slot : slots) {  // keeps means of squares above squared means
       for (T& each : slot) each = static_cast<T>(0.5 + 0.2 * stream.uniform64(n++));
     }
   }
@@ -302,7 +302,7 @@ struct Elements {
       if (rule.uses_norms()) {
         rule.direct(args, &direction[first]);
         args.gradient_data = &direction[first];
-        args.scalars.weight_norm = 3.25;  // of the whole, whatever the part
+        args.scalars.weight_norm = 3.25;  // norm of the whole weights, whatever the part
         args.scalars.direction_norm = 1.75;
       }
       rule.apply(args);
@@ -311,7 +311,7 @@ struct Elements {
   }
 };
 
-/// Weights and slots after an update by the rule alone.
+/// Returns weights and slots after an update by the rule itself.
 std::vector<std::vector<float>> after_an_update(const UpdateRule& rule) {
   Elements<float> elements(rule, 37);
   elements.apply(rule, {37});

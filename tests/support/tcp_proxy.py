@@ -58,7 +58,7 @@ class Connection:
         self.damage = None
         self.is_swallowed = False  # nothing passes, and neither end is notified
         self.held = {client: collections.deque(), server: collections.deque()}  # (due, piece) in
-                                                                                # flight to each end
+                                                                                # flight
         self.num_held = {client: 0, server: 0}
         self.orphan = None  # the remaining end of a connection that the other one has lost
 

@@ -1,5 +1,5 @@
-// Memory of tensors: the caching allocator, limits of devices, tensors in memory that the caller
-// allocated, copies past the caches.
+// Tests memory of tensors: the caching allocator, limits of devices, tensors in the caller's
+// memory, copies that bypass the caches.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/buffer.h"
 
@@ -27,7 +27,7 @@ TEST(Buffer, IsAlignedForEverySizeAndWastesAtMostAQuarter) {
     const BufferRef buffer = BufferRef::allocate(size);
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(buffer->data()) % 64, 0u) << size;
     EXPECT_EQ(buffer->size(), size);
-    std::memset(buffer->data(), 1, size);  // a sanitizer sees a class that is too small
+    std::memset(buffer->data(), 1, size);  // lets a sanitizer detect a class that is too small
   }
   trim_allocator_cache();
   for (std::size_t size = 257; size < 3'000'000; size = size * 9 / 8 + 1) {
@@ -45,7 +45,7 @@ TEST(Buffer, IsReusedAfterItsLastReference) {
   const std::byte* first = BufferRef::allocate(1000)->data();
   EXPECT_EQ(allocator_statistics().in_use, before.in_use);
   EXPECT_GE(allocator_statistics().cached, 1000u);
-  const BufferRef again = BufferRef::allocate(1010);  // the same class
+  const BufferRef again = BufferRef::allocate(1010);  // the same size class
   EXPECT_EQ(again->data(), first);
   const BufferRef other = BufferRef::allocate(1000);
   EXPECT_NE(other->data(), first);
@@ -77,8 +77,7 @@ TEST(Buffer, TrimEmptiesTheCache) {
 
 TEST(Buffer, CacheStaysBelowItsLimitAndKeepsWhatWasUsedLast) {
   trim_allocator_cache();
-  constexpr std::size_t kPiece = std::size_t{384}
-                                 << 20;  // memory that is never touched costs nothing
+  constexpr std::size_t kPiece = std::size_t{384} << 20;  // untouched memory costs nothing
   {
     std::vector<BufferRef> buffers;
     for (std::size_t i = 0; i < 4; ++i)
@@ -100,8 +99,8 @@ TEST(Buffer, PeakFollowsTheLargestUseAndImpossibleSizesAreRefused) {
 }
 
 TEST(Buffer, ThreadsShareTheCache) {
-  // Each thread makes tensors of many sizes, keeps some alive, and hands some to another thread for
-  // release.
+  // Each thread makes tensors of many sizes, keeps some alive, and passes some to another thread
+  // for release.
   constexpr int kThreads = 4;
   std::vector<std::vector<Tensor>> handed(kThreads);
   const std::size_t in_use = allocator_statistics().in_use;
@@ -167,7 +166,7 @@ TEST(CopyPastCachesTest, CopiesEveryLengthToEveryPlaceAndNothingBesides) {
   }
 }
 
-/// 64 floats, 0 to 63.
+/// Returns 64 floats, 0 to 63.
 BufferRef numbered_buffer() {
   BufferRef buffer = BufferRef::allocate(256);
   for (int i = 0; i < 64; ++i) {
@@ -228,9 +227,9 @@ TEST(TensorInBuffer, RefusesPlacesThatAreNone) {
 
 constexpr Device kOwn{DeviceType::kCpu, 61};
 constexpr Device kOther{DeviceType::kCpu, 62};
-constexpr std::int64_t kKibi = 256;  // float32 elements of 1 KiB
+constexpr std::int64_t kKibi = 256;  // float32 elements in 1 KiB
 
-/// kOwn has a memory of its own while it lives.
+/// Gives kOwn a separate memory for its lifetime.
 struct OwnMemory {
   explicit OwnMemory(std::size_t bytes = kUnlimitedMemory) {
     set_memory_limit(kOwn, bytes);
@@ -274,10 +273,10 @@ TEST(DeviceMemory, RequestBeyondTheLimitIsRefusedWithNumbers) {
   EXPECT_ERROR(zeros_there(8), kResourceExhausted, "cpu:61: no memory for 8192 bytes",
                "12288 in use", "limit 16384",
                "try a smaller batch, or parts of the model on several devices");
-  EXPECT_EQ(device_memory(kOwn).in_use, 12u << 10);  // the failure took nothing
+  EXPECT_EQ(device_memory(kOwn).in_use, 12u << 10);  // the failed call allocated nothing
   EXPECT_EQ(device_memory(kOwn).peak, 12u << 10);
   first.reset();
-  EXPECT_NO_THROW(zeros_there(8));  // what waits in the cache makes room
+  EXPECT_NO_THROW(zeros_there(8));  // the cached memory is released to make room
 }
 
 TEST(DeviceMemory, ValuesFromElsewhereAreCopied) {
@@ -297,7 +296,7 @@ TEST(DeviceMemory, AVariableTakesItsBytesOnce) {
   const auto variable = std::make_shared<VariableMemory>(initial, kOwn);
   EXPECT_EQ(device_memory(kOwn).in_use, 1u << 10);
   EXPECT_EQ(device_memory(kOwn).peak, 1u << 10);
-  (void)variable->writable();  // nobody else has it
+  (void)variable->writable();  // not shared
   EXPECT_EQ(device_memory(kOwn).peak, 1u << 10);
   variable->assign(negate(variable->read()));
   EXPECT_EQ(device_memory(kOwn).in_use, 1u << 10);

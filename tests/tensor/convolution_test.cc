@@ -1,7 +1,7 @@
-// Convolution and pooling: values computed by hand, padding, batches without rows, errors. More
-// shapes, and gradients: the table of operations compares kernels with the reference kernels, whose
-// float32 and float64 it compares with each other; the records of Keras (tests/parity) have values
-// and gradients of a few layers in float64.
+// Tests convolution and pooling: values computed by hand, padding, batches without rows, errors.
+// For more shapes and gradients, see the table of operations, which compares kernels with the
+// reference kernels, and those in float32 with float64. The records of Keras (tests/parity) have
+// values and gradients of a few layers in float64.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/ops/convolution_ops.h"
 
@@ -124,7 +124,7 @@ TEST(BiasGrad, LongSumsStayAccurate) {
 TEST(Conv2dVariants, DepthwiseKeepsChannelsApart) {
   for (DType dtype : kTypes) {
     const Tensor x = tensor_of({1, 1, 2, 2}, {1, 10, 2, 20}, dtype);
-    // One tap to the left, one here; channel 0 by (1, 2) and (3, 4), channel 1 by (5, 6) and (7,
+    // Two taps, to the left and here; channel 0 has (1, 2) and (3, 4), channel 1 has (5, 6) and (7,
     // 8).
     const Tensor filter = tensor_of({1, 2, 2, 2}, {1, 3, 5, 7, 2, 4, 6, 8}, dtype);
     expect_tensor(depthwise_conv2d(x, filter), {1, 1, 1, 4}, {5, 11, 170, 230}, 1e-6);
@@ -212,14 +212,14 @@ TEST(Pooling, GivesTheValuesOfKerasDocumentation) {
   expect_tensor(max_pool2d(x, wide), {1, 2, 1, 1}, {3, 9});
   expect_tensor(average_pool2d(negate(x), wide), {1, 2, 1, 1}, {-2, -8});
   Pool2dOptions padded = wide;
-  padded.padding = kSame;  // Zeros of the padding would be the largest elements.
+  padded.padding = kSame;  // Zeros from the padding would be the largest elements.
   expect_tensor(max_pool2d(negate(x), padded), {1, 2, 3, 1}, {-1, -1, -2, -7, -7, -8});
 }
 
 TEST(MaxPool, NanWinsAndTakesTheGradient) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   for (DType dtype : kTypes) {
-    // Channels: NaN first, NaN last, NaN twice, infinity beside NaN, minus infinity alone.
+    // Channels: NaN first, NaN last, NaN twice, infinity with NaN, only minus infinity.
     const double inf = std::numeric_limits<double>::infinity();
     const Tensor x = tensor_of({1, 2, 2, 5}, {nan, 1, 2,   inf, -inf, 1, 2,   nan, nan, -inf,  //
                                               2,   3, nan, 1,   -inf, 3, nan, 5,   2,   -inf},

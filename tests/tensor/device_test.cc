@@ -1,4 +1,5 @@
-// Devices, their names, scopes and dispatch: what is made and run where, transfers, observers.
+// Tests devices, their names, scopes and dispatch: placement of values and operations, transfers,
+// observers.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/device.h"
 
@@ -100,7 +101,7 @@ TEST(Device, ReadsListsWithRangesWithoutGapsAndDuplicates) {
   const auto cpu = [](int index) { return Device{DeviceType::kCpu, index}; };
   EXPECT_EQ(parse_devices("cpu:0-3"), (std::vector{cpu(0), cpu(1), cpu(2), cpu(3)}));
   EXPECT_EQ(parse_devices("cpu:4"), (std::vector{cpu(4)}));
-  EXPECT_EQ(parse_devices("cpu:2, cpu:0"), (std::vector{cpu(2), cpu(0)}));  // the order stays
+  EXPECT_EQ(parse_devices("cpu:2, cpu:0"), (std::vector{cpu(2), cpu(0)}));  // the order is kept
   EXPECT_EQ(parse_devices("cpu:0-1,cpu:5-5"), (std::vector{cpu(0), cpu(1), cpu(5)}));
   EXPECT_FALSE(default_devices().empty());
   EXPECT_INVALID(parse_devices(""), "empty");
@@ -149,7 +150,7 @@ TEST(DeviceSpec, SaysWhatIsWrongWithThePart) {
       {"//", ""},
   };
   for (const auto& [wrong, reason] : cases) {
-    const char* const text = wrong;  // clang 14 captures no structured binding
+    const char* const text = wrong;  // clang 14 cannot capture structured bindings
     EXPECT_INVALID(DeviceSpec::parse(text), "DeviceSpec::parse", text, reason);
   }
 }
@@ -170,13 +171,13 @@ TEST(DeviceSpec, PartsAreReplacedMergedAndResolved) {
 
 constexpr Device on_cpu(int index) { return {DeviceType::kCpu, index}; }
 
-/// While it lives this process is another task.
+/// Makes this process another task for its lifetime.
 struct AsTask {
   explicit AsTask(const char* spec) { set_process_spec(DeviceSpec::parse(spec)); }
   ~AsTask() { set_process_spec({}); }
 };
 
-/// The lines of the placement log while it lives.
+/// Collects the lines of the placement log for its lifetime.
 struct LoggedLines {
   LoggedLines() {
     set_log_device_placement(true, [this](const std::string& line) { lines.push_back(line); });
@@ -208,14 +209,14 @@ TEST(DeviceScope, InnerPartsOverrideOuterOnes) {
 TEST(DeviceScope, ReadsSpellingsOfOneDeviceOrNamesWhatItCannotRead) {
   EXPECT_INVALID(DeviceScope scope("/fpga:0"), "fpga:0");
   EXPECT_ERROR(DeviceScope scope("cpu:64"), kUnavailable, "cpu:64", "devices here: cpu:0");
-  EXPECT_EQ(current_device_scope(), DeviceSpec());  // a scope that was not made is not open
+  EXPECT_EQ(current_device_scope(), DeviceSpec());  // a failed scope is not opened
   for (const char* text : {"/cpu:3", "cpu:3", "/CPU:3", "/device:CPU:3", "/job:localhost/cpu:3"}) {
     const DeviceScope scope(text);
     EXPECT_EQ(current_device(), on_cpu(3)) << text;
   }
   const DeviceScope value(on_cpu(4));
   EXPECT_EQ(current_device(), on_cpu(4));
-  const DeviceScope without_index("/device:CPU:*");  // the outer index stays
+  const DeviceScope without_index("/device:CPU:*");  // the outer index is kept
   EXPECT_EQ(current_device(), on_cpu(4));
 }
 
@@ -228,7 +229,7 @@ TEST(DeviceScope, ConstantsAreMadeOnItsDevice) {
   EXPECT_EQ(Tensor::scalar(1.5, DType::kFloat64).device(), on_cpu(2));
   EXPECT_EQ(Tensor::from<float>({2}, {1.0f, 2.0f}).device(), on_cpu(2));
   EXPECT_EQ(random_uniform({2}, {.seed = 1}).device(), on_cpu(2));
-  EXPECT_EQ(Tensor::zeros({2}, DType::kFloat32, on_cpu(5)).device(), on_cpu(5));  // named: there
+  EXPECT_EQ(Tensor::zeros({2}, DType::kFloat32, on_cpu(5)).device(), on_cpu(5));  // explicit device
   const NoDeviceScope none;
   EXPECT_EQ(Tensor::zeros({2}).device(), on_cpu(0));
 }
@@ -246,9 +247,9 @@ TEST(DeviceScope, OperationsRunOnItsDeviceAndInputsAreMovedThere) {
   EXPECT_EQ(log.transfers()[0].to_string(), "cpu:1 -> cpu:2: float32 [2], 8 bytes");
   EXPECT_EQ(log.transfers()[1].to_string(), "cpu:3 -> cpu:2: float32 [2], 8 bytes");
   log.clear();
-  expect_tensor(sum * 2.0f, {2}, {22, 44});  // numbers are made where they are wanted
+  expect_tensor(sum * 2.0f, {2}, {22, 44});  // scalars are made on the operand's device
   EXPECT_EQ(log.count(), 0u);
-  EXPECT_EQ(reshape(a, {2, 1}).device(), on_cpu(2));  // also operations that compute nothing
+  EXPECT_EQ(reshape(a, {2, 1}).device(), on_cpu(2));  // also for operations that compute nothing
   EXPECT_EQ(log.count(), 1u);
 }
 
@@ -276,7 +277,7 @@ TEST(DeviceScope, OtherTasksAreRefusedByName) {
     EXPECT_FALSE(own.is_remote());
     EXPECT_EQ(negate(x).device(), on_cpu(1));
   }
-  const DeviceScope other("/job:worker/task:1/gpu:7");  // nobody looks whether it is there
+  const DeviceScope other("/job:worker/task:1/gpu:7");  // its existence is not checked
   EXPECT_TRUE(other.is_remote());
   const std::vector<std::string> parts{"'/job:worker/task:1/device:GPU:7'",
                                        "'/job:worker/replica:0/task:0'", "session.scope()"};
@@ -336,7 +337,7 @@ TEST(DeviceScope, WorksWithGpus) {
   EXPECT_EQ(device_memory({DeviceType::kGpu, 1}).in_use, 256u * 1);
 }
 
-// Lines as TensorFlow's log_device_placement writes them.
+// Lines in the format of TensorFlow's log_device_placement.
 TEST(PlacementLog, GoldenLines) {
   const Tensor x = Tensor::ones({2, 2});
   LoggedLines log;
@@ -421,7 +422,7 @@ TEST(Dispatch, RefusesInputsOnSeveralDevicesOrWithoutKernel) {
                {concat("add at device_test.cc:", __LINE__ + 1), "cpu:0", "cpu:1", "try to()"},
                [&] { here + there; });
   EXPECT_EQ((there + there).device(), there.device());
-  EXPECT_EQ((there * 2).device(), there.device());  // plain numbers follow
+  EXPECT_EQ((there * 2).device(), there.device());  // scalars follow
   OpCall call;
   call.op = OpId::kExp;
   call.where = SourceLocation::current();

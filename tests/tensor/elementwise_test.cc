@@ -1,4 +1,4 @@
-// Elementwise operations and reductions against plain loops in double.
+// Tests elementwise operations and reductions against plain loops in double.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/ops/elementwise.h"
 
@@ -33,7 +33,7 @@ double tolerance(DType dtype) {
 }
 constexpr DType kFloats[] = {DType::kFloat32, DType::kFloat64, DType::kBFloat16, DType::kFloat16};
 
-/// Element `index` of the broadcast of x to `shape`, found coordinate by coordinate.
+/// Returns element `index` of x broadcast to `shape`, computed coordinate by coordinate.
 double broadcast_element(const Tensor& x, const Shape& shape, std::int64_t index) {
   std::vector<std::int64_t> coordinates(static_cast<std::size_t>(shape.rank()));
   for (int axis = shape.rank() - 1; axis >= 0; --axis) {
@@ -53,7 +53,7 @@ struct UnaryCase {
   Tensor (*op)(const Operand&);
   double (*expected)(double);
   double low, high;
-  int roundings = 1;  // number of roundings; an operation made of several has one for each
+  int roundings = 1;  // number of roundings; a composite operation has one for each part
 };
 
 const UnaryCase kUnaryCases[] = {
@@ -143,7 +143,8 @@ TEST(Elementwise, ExtremeValuesFollowIeee) {
   }
 }
 
-/// Units in the last place of the float next to `expected` between it and `value`.
+/// Returns the distance of `value` from `expected` in units in the last place of the float next to
+/// `expected`.
 double units_apart(float value, double expected) {
   const float nearest = static_cast<float>(expected);
   if (value == nearest) return 0.0;
@@ -225,7 +226,7 @@ TEST(Elementwise, BinaryOperationsBroadcastLikeNumpy) {
           const auto index = static_cast<std::int64_t>(i);
           expected[i] =
               c.expected(broadcast_element(a, shape, index), broadcast_element(b, shape, index));
-          // Integers wrap around: 3 - 5 and 4^4 of 8 bits.
+          // Integers wrap around: 3 - 5, and 4^4 in 8 bits.
           if (dtype == DType::kUInt8) expected[i] = std::fmod(expected[i] + 256.0, 256.0);
         }
         expect_tensor(y, shape, expected, tolerance(dtype));
@@ -247,7 +248,7 @@ TEST(Elementwise, AddReluHasTheBitsOfTheTwoOperations) {
     const Tensor row = tensor_of({1, 12}, special, dtype),
                  column = tensor_of({12, 1}, special, dtype);
     const Tensor fused = add_relu(row, column), apart = relu(row + column);
-    // Which NaN comes out is not promised.
+    // Which NaN results is unspecified.
     testing::expect_same_bits(cast(equal(fused, fused), dtype), cast(equal(apart, apart), dtype));
     testing::expect_same_bits(where(equal(fused, fused), fused, 0.0),
                               where(equal(apart, apart), apart, 0.0));
@@ -274,7 +275,7 @@ TEST(Elementwise, PlainNumbersTakeTheOtherOperandsType) {
     expect_tensor(less(x, 4), {2}, {1, 0});
   }
   const Tensor x = Tensor::zeros({1}, DType::kFloat64);
-  EXPECT_EQ((x + 0.1).item_double(), 0.1);  // not rounded to float on the way
+  EXPECT_EQ((x + 0.1).item_double(), 0.1);  // no intermediate rounding to float
   expect_error(ErrorCode::kInvalidArgument,
                {concat("add at elementwise_test.cc:", __LINE__ + 1), "int32", "0.5"},
                [&] { Tensor::zeros({1}, DType::kInt32) + 0.5; });
@@ -382,7 +383,7 @@ const ReductionCase kCases[] = {
     {"reduce_min", reduce_min, [](double a, double b) { return a < b ? a : b; }, kInf},
 };
 
-/// The reduction of x over the axes in `bits`, element by element, with the axes kept as 1.
+/// Reduces x over the axes in `bits`, element by element, keeping the axes with size 1.
 std::vector<double> reduce_plainly(const Tensor& x, std::uint32_t bits, const ReductionCase& c) {
   Shape kept = x.shape();
   for (int axis = 0; axis < x.rank(); ++axis) {
@@ -406,7 +407,8 @@ std::vector<double> reduce_plainly(const Tensor& x, std::uint32_t bits, const Re
 std::vector<int> axes_of(std::uint32_t bits, int rank) {
   std::vector<int> axes;
   for (int axis = 0; axis < rank; ++axis) {
-    if (bits >> axis & 1u) axes.push_back(axis % 2 ? axis - rank : axis);  // both spellings
+    if (bits >> axis & 1u)
+      axes.push_back(axis % 2 ? axis - rank : axis);  // both kinds of axes
   }
   return axes;
 }
@@ -460,7 +462,7 @@ TEST(Reduction, OfNothing) {
 }
 
 TEST(Reduction, SumsOfManyFloatsAreAccurate) {
-  // One after the other, ten million times 0.1f would give 1087937.
+  // A sequential sum of ten million times 0.1f would give 1087937.
   const std::int64_t count = 10'000'000;
   const Tensor x = Tensor::full({count}, 0.1);
   const double expected = static_cast<double>(0.1f) * static_cast<double>(count);
@@ -471,7 +473,7 @@ TEST(Reduction, SumsOfManyFloatsAreAccurate) {
 }
 
 TEST(Reduction, OrderOfAdditionsDependsOnTheLengthAlone) {
-  // The same sequence as a row, as a column and inside a larger tensor gives the same bits.
+  // The same values as a row, as a column and inside a larger tensor give equal bits.
   const Tensor x = random_values({3000}, DType::kFloat32, -1, 1);
   const Tensor sum = reduce_sum(x);
   const Tensor as_column = reduce_sum(reshape(x, {3000, 1}), {{0}, false});

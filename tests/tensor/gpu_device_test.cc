@@ -1,4 +1,4 @@
-// GPU devices: what one asks of its backend, their inventory, and lines of the log.
+// Tests GPU devices: requests to the backend, the inventory, and log lines.
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/gpu_device.h"
 
@@ -29,7 +29,7 @@ using ::testing::IsEmpty;
 constexpr Device kFakeGpu{DeviceType::kGpu, 0};
 constexpr Device kOtherFakeGpu{DeviceType::kGpu, 1};
 
-/// The notes without what memory management adds.
+/// Returns the notes without those of memory management.
 std::vector<std::string> work_of(std::vector<std::string> notes) {
   std::erase_if(notes, [](const std::string& note) {
     return note.find("allocate") != std::string::npos || note.find("record") != std::string::npos;
@@ -142,7 +142,7 @@ TEST(GpuDevice, BatchesAreCopiedBesideTheWorkThatIsQueued) {
   FakeGpus gpus;
   const Tensor batch = Tensor::ones({40'000});
   Tensor first = batch.to(kFakeGpu);
-  EXPECT_THAT(gpus.take_notes(),  // fresh memory: its former owner's work must be over
+  EXPECT_THAT(gpus.take_notes(),  // new memory: its former owner's work must have ended
               ElementsAre("gpu0 allocate 163840", "gpu0 record", "gpu0 wait copy stream",
                           "gpu0 copy_to_device 160000 copy stream", "gpu0 record copy stream",
                           "gpu0 wait"));
@@ -151,7 +151,7 @@ TEST(GpuDevice, BatchesAreCopiedBesideTheWorkThatIsQueued) {
   (void)floor(first);
   first = Tensor();
   gpus.take_notes();
-  (void)floor(second);  // a step of the work that the next copy need not wait for
+  (void)floor(second);  // work that the next copy need not wait for
   EXPECT_THAT(gpus.take_notes().front(), "gpu0 record");
   const Tensor third = batch.to(kFakeGpu);
   EXPECT_EQ(third.address(), place);
@@ -165,13 +165,13 @@ TEST(GpuDevice, CopiesWithoutPinnedMemory) {
   FakeGpus gpus;
   gpus.backend.pinned_limit = 0;
   expect_tensor(Tensor::from<float>({2}, {1, 2}, kFakeGpu), {2}, {1, 2});
-  gpus.backend.state.num_pinned = 0;  // nothing was handed out
+  gpus.backend.state.num_pinned = 0;  // no memory is allocated
 }
 
 TEST(GpuDevice, CopiesBetweenGpusAreOrderedByEvents) {
   FakeGpus gpus;
   const Tensor x = Tensor::ones({2}, DType::kFloat32, kFakeGpu);
-  (void)Tensor::ones({2}, DType::kFloat32, kOtherFakeGpu);  // opens it, and leaves a buffer
+  (void)Tensor::ones({2}, DType::kFloat32, kOtherFakeGpu);  // opens the device, and leaves a buffer
   gpus.take_notes();
   const Tensor y = x.to(kOtherFakeGpu);
   EXPECT_THAT(gpus.take_notes(), ElementsAre("gpu0 record", "gpu1 wait", "gpu1 copy_from_gpu0 8",
@@ -203,19 +203,22 @@ TEST(GpuDevice, MemoryIsReusedAndCounted) {
 TEST(GpuDevice, WorkspaceIsFreeAfterTheCall) {
   FakeGpus gpus;
   const Tensor x = Tensor::zeros({3}, DType::kFloat32, kFakeGpu);
-  const Tensor y = floor(x);  // the fake kernel asks for 1000 bytes
+  const Tensor y = floor(x);  // the fake kernel requests 1000 bytes
   EXPECT_EQ(allocator_statistics(kFakeGpu).in_use, 512u);
   EXPECT_EQ(allocator_statistics(kFakeGpu).cached, 1024u);
 }
 
 TEST(GpuDevice, LimitIsKeptByGivingBackWhatIsCached) {
   FakeGpus gpus(1, 10'000);
-  { const Tensor x = Tensor::zeros({1024}, DType::kFloat32, kFakeGpu); }  // 4096 bytes wait
+  {
+    const Tensor x = Tensor::zeros({1024}, DType::kFloat32, kFakeGpu);
+  }  // leaves 4096 bytes in
+     // the cache
   const Tensor y = Tensor::zeros({2048}, DType::kFloat32, kFakeGpu);
   EXPECT_EQ(allocator_statistics(kFakeGpu).cached, 0u);
   EXPECT_ERROR(Tensor::zeros({1024}, DType::kFloat32, kFakeGpu), kResourceExhausted, "gpu:0",
                "4096 bytes", "8192 in use", "0 cached", "limit 10000", "smaller batch");
-  EXPECT_EQ(allocator_statistics(kFakeGpu).in_use, 8192u);  // the failure took nothing
+  EXPECT_EQ(allocator_statistics(kFakeGpu).in_use, 8192u);  // the failed call allocated nothing
   const Tensor small = Tensor::zeros({4}, DType::kFloat32, kFakeGpu);
   expect_tensor(small, {4}, {0, 0, 0, 0});
 }
@@ -239,7 +242,7 @@ TEST(GpuDevice, MemoryThatTheGpuLacksIsTakenFromTheCache) {
                "gpu:0: no memory for 4194304 bytes");
 }
 
-/// Hands an update of `weights` to the device; the fake rule is w -= constants[0] * gradient.
+/// Launches an update of `weights`; the fake rule is w -= constants[0] * gradient.
 void update_fake(const MutableTensor& weights, const Tensor& gradient, DeviceRuleId id,
                  double rate) {
   DeviceRule rule;
@@ -282,7 +285,7 @@ TEST(GpuDevice, UpdatesOfOneVariableKeepTheirOrder) {
   GpuDevice::of(kFakeGpu).fill(v, 1.0);
   const Tensor g = Tensor::ones({2}, DType::kFloat32, kFakeGpu);
   gpus.take_notes();
-  for (const MutableTensor* each : {&w, &v}) {  // as an optimizer with moving averages does
+  for (const MutableTensor* each : {&w, &v}) {  // like an optimizer with moving averages
     update_fake(*each, g, DeviceRuleId::kSgd, 0.25);
     update_fake(*each, g, DeviceRuleId::kMovingAverage, 0.125);
   }
@@ -310,8 +313,8 @@ TEST(GraphMemory, KeepsWhatWasFreedDuringACaptureForTheGraph) {
       const GraphMemoryScope scope(memories);
       EXPECT_EQ(GraphMemory::current(kFakeGpu), &memory);
       EXPECT_EQ(GraphMemory::current(kOtherFakeGpu), nullptr);
-      place_within = (before + 1.0f).address();            // freed at once ...
-      EXPECT_EQ((before * 2.0f).address(), place_within);  // ... and used again within the capture
+      place_within = (before + 1.0f).address();            // freed immediately ...
+      EXPECT_EQ((before * 2.0f).address(), place_within);  // ... and reused within the capture
       result = before * 3.0f;
       before = Tensor();
     }
@@ -338,10 +341,10 @@ TEST(GraphMemory, HostValuesStayInPinnedMemory) {
     EXPECT_ERROR((void)x.to_doubles(), kFailedPrecondition, "captured", "gpu:0");
   }
   expect_tensor(x, {2}, {5, 6});
-  EXPECT_EQ(gpus.backend.state.num_pinned, 2);  // and that of the read
+  EXPECT_EQ(gpus.backend.state.num_pinned, 2);  // one more for the read
 }
 
-/// An event that happens at the `asks`-th question, or never.
+/// Event that is done at query number `asks`, or never.
 class LateEvent final : public DeviceEvent {
  public:
   explicit LateEvent(int asks) : asks_(asks) {}
@@ -354,7 +357,7 @@ class LateEvent final : public DeviceEvent {
   const int asks_;
 };
 
-/// Fails at the `checks`-th check, or never.
+/// Fails in check number `checks`, or never.
 class FailingWork final : public PeerWork {
  public:
   explicit FailingWork(int checks, bool pending = true) : checks_(checks), pending_(pending) {}
@@ -402,7 +405,7 @@ TEST(PeerWatch, ForgetsWorkThatIsGone) {
   PeerWatch peers;
   auto work = std::make_shared<FailingWork>(0);
   peers.add(work);
-  const LateEvent event(2000);  // longer than the questions without a pause
+  const LateEvent event(2000);  // more than the queries without a pause
   peers.wait(event);
   EXPECT_EQ(event.num_asked, 2000);
   EXPECT_GT(work->num_checks, 1000);
@@ -423,7 +426,7 @@ TEST(PeerWatch, ARingThatIsFullAsksToo) {
   EXPECT_ERROR(ring.place(1024), kUnavailable, "the peer has ended");
 }
 
-/// A copy that is done when somebody waits for it or when its owner says so.
+/// Copy that is done when it is waited for, or when its owner completes it.
 class SlowCopy final : public DeviceEvent {
  public:
   bool is_done() const override { return done; }
@@ -467,7 +470,7 @@ TEST(PinnedRing, TellsThatThereIsNoPinnedMemory) {
 
 constexpr std::int64_t kInventoryGib = std::int64_t{1} << 30;
 
-/// The machine of the examples that tf's users printed: unequal GPUs.
+/// Machine from TensorFlow's published examples: two unequal GPUs.
 std::vector<PhysicalDevice> two_cards() {
   PhysicalDevice titan, gtx;
   titan.name = "GeForce GTX TITAN X";
@@ -519,7 +522,7 @@ class ListedGpus final : public DeviceBackend {
   std::vector<PhysicalDevice> devices_;
 };
 
-/// Bus id and index in the machine of each logical device.
+/// Returns bus id and machine index of each logical device.
 std::vector<std::pair<std::string, int>> gpus_behind(const std::optional<std::string>& mask) {
   std::vector<std::pair<std::string, int>> found;
   for (const LogicalGpu& gpu : ListedGpus(mask).split()) {
@@ -540,7 +543,7 @@ TEST(Devices, VisibleDevicesMaskAndRenumber) {
   EXPECT_EQ(gpus_behind("1,0"), (Behind{gtx, titan}));
   EXPECT_EQ(gpus_behind(""), Behind{});
   EXPECT_EQ(gpus_behind("-1"), Behind{});
-  EXPECT_EQ(gpus_behind("1,7,0"), (Behind{gtx}));  // cut where it is invalid
+  EXPECT_EQ(gpus_behind("1,7,0"), (Behind{gtx}));  // truncated at the first invalid entry
   EXPECT_EQ(gpus_behind("0,-1,1"), (Behind{titan}));
 }
 
@@ -612,7 +615,7 @@ TEST(Devices, GpusSplitIntoPartsWithMemoryOfTheirOwn) {
     EXPECT_EQ(gpu.num_parts, 2);
     EXPECT_EQ(gpu.memory_limit, kInventoryGib);
   }
-  const auto shares = ListedGpus("1").split({4, 0});  // equal parts of what is free
+  const auto shares = ListedGpus("1").split({4, 0});  // equal shares of the free memory
   ASSERT_EQ(shares.size(), 4U);
   EXPECT_EQ(shares[3].memory_limit, kInventoryGib);
   EXPECT_INVALID(ListedGpus().split({3, 2 * kInventoryGib}), "GPU 1 (GeForce GTX 970)", "4096 MiB");

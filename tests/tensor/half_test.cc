@@ -1,4 +1,4 @@
-// 16-bit numbers: every one, every border between two, arrays of them, operations rounded once.
+// Tests 16-bit numbers: every value, every midpoint, arrays of them, operations rounded once.
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ using testing::random_values;
 
 constexpr DType kHalves[] = {DType::kBFloat16, DType::kFloat16};
 
-/// The value of `bits` by the definition of the format.
+/// Returns the value of `bits` by the format's definition.
 double defined_value(std::uint32_t bits, int exponent_bits, int fraction_bits) {
   const double sign = (bits & 0x8000u) != 0 ? -1.0 : 1.0;
   const int bias = (1 << (exponent_bits - 1)) - 1;
@@ -51,14 +51,14 @@ void check_every_value(int exponent_bits, int fraction_bits) {
   }
 }
 
-/// Around the middle of each pair of neighbours: just below, at, and just above.
+/// Tests values just below, at, and just above the midpoint of each pair of neighbours.
 template <class Half>
 void check_every_border(int exponent_bits, int fraction_bits) {
   const std::uint32_t infinity = ((1u << exponent_bits) - 1u) << fraction_bits;
   for (std::uint32_t bits = 0; bits < infinity; ++bits) {
     const double low = defined_value(bits, exponent_bits, fraction_bits);
     const double before = bits > 0 ? defined_value(bits - 1, exponent_bits, fraction_bits) : 0.0;
-    // The neighbour of the largest number is where the next would stand.
+    // The largest number's neighbour is the next value that the format would have.
     const double high = bits + 1 < infinity ? defined_value(bits + 1, exponent_bits, fraction_bits)
                                             : low + (low - before);
     const double middle = (low + high) / 2;
@@ -109,9 +109,9 @@ std::vector<float> interesting_floats() {
                                std::numeric_limits<float>::max(),
                                std::numeric_limits<float>::quiet_NaN()};
   const RandomStream stream(RandomKey{3, kUserPurpose});
-  for (std::uint64_t i = 0; i < 200'000; ++i) {  // any bits at all: all exponents, NaNs, denormals
+  for (std::uint64_t i = 0; i < 200'000; ++i) {  // arbitrary bits: all exponents, NaNs, denormals
     values.push_back(std::bit_cast<float>(stream.bits(i)));
-    // and the range of float16, in which most of those do not lie
+    // Adds values in float16's range, in which most of the others are not.
     values.push_back(
         static_cast<float>(std::ldexp(stream.uniform64(i), -26 + static_cast<int>(i % 44))));
   }
@@ -128,12 +128,12 @@ void check_conversions() {
   std::vector<float> wide(all.size());
   widen(dtype_of<T>(), reinterpret_cast<const std::byte*>(all.data()), wide.data(), all.size());
   for (std::size_t i = 0; i < all.size(); ++i) {
-    // As bits: NaNs, too.
+    // Compared as bits, so that NaNs count.
     ASSERT_EQ(std::bit_cast<std::uint32_t>(wide[i]),
               std::bit_cast<std::uint32_t>(static_cast<float>(all[i])))
         << i;
   }
-  // Every number, and the middle between each and the next (where float16 and bfloat16 can tie).
+  // Contains every number, and the midpoint to the next, where float16 and bfloat16 can tie.
   std::vector<float> values = interesting_floats();
   for (std::size_t i = 0; i + 1 < wide.size(); ++i) {
     values.push_back(wide[i]);
@@ -191,7 +191,7 @@ TEST(HalfTensor, OneOperationRoundsOnce) {
 
 TEST(HalfTensor, SumsAreKeptInFloat32) {
   for (const DType dtype : kHalves) {
-    // One after the other in bfloat16 it would stay at 256, in float16 at 2048.
+    // A sequential sum would stall at 256 in bfloat16, and at 2048 in float16.
     EXPECT_EQ(reduce_sum(Tensor::ones({5000}, dtype)).item(),
               dtype == DType::kFloat16 ? 5000 : 4992);
     EXPECT_EQ(reduce_mean(Tensor::full({5000}, 60000, dtype)).item(),

@@ -1,4 +1,4 @@
-// Matrix products, and attention, against documented values and the operations that it is made of.
+// Tests matrix products and attention against documented values and their component operations.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/ops/matmul.h"
 
@@ -64,7 +64,7 @@ TEST(MatMul, EmptyOperandsGiveZerosOrNothing) {
     expect_tensor(matmul(Tensor::zeros({0, 3}, dtype), b), {0, 2}, {});
     expect_tensor(matmul(Tensor::zeros({2, 0}, dtype), Tensor::zeros({0, 3}, dtype)), {2, 3},
                   {0, 0, 0, 0, 0, 0});
-    // The gradient of a kernel from a batch of 0 rows.
+    // Computes the gradient of a kernel for a batch of 0 rows.
     MatMulOptions options;
     options.transpose_a = true;
     expect_tensor(matmul(Tensor::zeros({0, 2}, dtype), Tensor::zeros({0, 2}, dtype), options),

@@ -1,4 +1,4 @@
-// The kernels of cpu devices: the table of operations, and against the reference kernels.
+// Tests the kernels of CPU devices against the reference kernels, with the table of operations.
 // SPDX-License-Identifier: Apache-2.0
 #include <dlfcn.h>
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ Tensor values(const Shape& shape, std::uint64_t seed) {
   return random_values(shape, DType::kFloat32, -1, 1, seed);
 }
 
-/// Long sums, each way transposed.
+/// Returns products with long sums, transposed in all combinations.
 std::vector<OpCall> long_products() {
   std::vector<OpCall> products;
   for (const bool ta : {false, true}) {
@@ -48,7 +48,8 @@ std::vector<OpCall> long_products() {
   return products;
 }
 
-/// Calls of all kinds that oneDNN computes: long products, and those of the table on float32.
+/// Returns calls of all kinds that oneDNN computes: long products, and the table's calls on
+/// float32.
 const std::vector<OpCall>& calls() {
   static const std::vector<OpCall> all = [] {
     std::vector<OpCall> list = long_products();
@@ -75,7 +76,7 @@ TEST(OneDnn, LongSumsAgreeWithTheReferenceKernels) {
   }
 }
 
-/// The same value at an address that is a multiple of 4 only.
+/// Returns equal values at an address that is only a multiple of 4.
 Tensor misaligned(const Tensor& x) {
   const std::int64_t size = x.num_elements();
   const Tensor padded = concat({Tensor::zeros({1}), x.detached_reshape({size})}, 0);
@@ -109,12 +110,12 @@ TEST(OneDnn, BitsAreTheSameRunAfterRunAndOnEveryThread) {
   second->join();
 }
 
-// oneDNN's own threads change the order of additions: 16 x 20000 x 16 differs with 2 of them.
+// oneDNN's own threads change the order of additions: 16 x 20000 x 16 differs with two threads.
 TEST(OneDnn, BitsDoNotDependOnTheCallersOpenMpThreads) {
   const auto set_threads =
       reinterpret_cast<void (*)(int)>(dlsym(RTLD_DEFAULT, "omp_set_num_threads"));
   const auto max_threads = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "omp_get_max_threads"));
-  if (!set_threads || !max_threads) {  // no OpenMP below: then it must be a build without oneDNN
+  if (!set_threads || !max_threads) {  // without OpenMP, this must be a build without oneDNN
     EXPECT_EQ(numerics_fingerprint().find("oneDNN"), std::string::npos) << numerics_fingerprint();
     return;
   }
@@ -132,7 +133,7 @@ TEST(OneDnn, BitsDoNotDependOnTheCallersOpenMpThreads) {
   set_threads(before);
 }
 
-// More shapes than a thread keeps primitives for.
+// Uses more shapes than a thread caches primitives for.
 TEST(OneDnn, ForgottenPrimitivesAreMadeAgain) {
   const Tensor filter = values({3, 3, 2, 4}, 2);
   std::vector<Tensor> first;
@@ -153,10 +154,10 @@ TEST(Numerics, FingerprintNamesKernelsAndInstructionSet) {
   EXPECT_GT(text.size(), 12u) << text;
 }
 
-// What this processor really gets, not the cap: "all" says nothing about bits.
+// Names what this processor gets, not the cap: "all" would not determine bits.
 TEST(Numerics, FingerprintNamesAnInstructionSetThatThisProcessorHas) {
   const std::string text = numerics_fingerprint();
-  if (text.find("oneDNN") == std::string::npos) {  // our own loops: the same bits everywhere
+  if (text.find("oneDNN") == std::string::npos) {  // own loops: equal bits everywhere
     EXPECT_TRUE(text.ends_with(", own loops") || text.ends_with(", reference")) << text;
     return;
   }
@@ -179,7 +180,7 @@ struct SeenBySignals {
 };
 SeenBySignals seen;
 
-/// On its own stack: where the interrupted code's stack pointer points is what this test is about.
+/// Runs on an alternate stack, because this test examines the interrupted code's stack pointer.
 void look_at_stack_pointer(int, siginfo_t*, void* context) {
   const auto pointer = static_cast<std::uintptr_t>(
       static_cast<const ucontext_t*>(context)->uc_mcontext.gregs[REG_RSP]);
@@ -189,7 +190,8 @@ void look_at_stack_pointer(int, siginfo_t*, void* context) {
   }
 }
 
-/// oneDNN's sgemm keeps a pointer into the heap in the stack pointer: a handler's frame went there.
+/// oneDNN's sgemm keeps a heap pointer in the stack pointer register, where a handler's frame would
+/// overwrite it.
 TEST(OneDnn, SignalsAreHandledWhenTheStackPointerPointsIntoTheStack) {
   pthread_attr_t attributes;
   void* begin = nullptr;
@@ -240,7 +242,7 @@ std::vector<std::vector<Tensor>> run_on_cpu(std::span<const OpCall> calls) {
   return results;
 }
 
-/// All but these give the bits of the reference kernels: they add in the same order.
+/// All other operations give the reference kernels' bits, because they add in the same order.
 double cpu_ulps(const OpCase& c) {
   const auto is_between = [&](OpId first, OpId last) {
     return c.call.op >= first && c.call.op <= last;
@@ -261,8 +263,8 @@ TEST_P(CpuKernels, AgreeWithTheReference) { expect_agreement(kCpu, GetParam()); 
 INSTANTIATE_TEST_SUITE_P(Operations, CpuKernels, ::testing::ValuesIn(testing::op_families()),
                          testing::family_name);
 
-/// For these families float64 has the reference kernels alone, so the table compares it with
-/// itself.
+/// These families have only the reference kernels for float64, so the table would compare them with
+/// themselves.
 TEST(ReferenceKernels, AgreeInFloat32AndFloat64) {
   for (const char* family : {"products", "convolutions", "pooling", "normalization", "attention"}) {
     for (const OpCase& c : testing::op_family(family).cases()) {

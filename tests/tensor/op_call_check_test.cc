@@ -1,4 +1,4 @@
-// Calls from other processes: those of the table of operations pass, others are refused.
+// Tests validation of calls from other processes: the table's calls pass, invalid ones are refused.
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/op_call_check.h"
 
@@ -35,8 +35,7 @@ TEST_P(OpCallCheck, TakesTheTableAndRefusesOtherOutputs) {
   }
 }
 
-/// What a call needs besides its outputs: each change of one input's shape is noticed, unless the
-/// shape broadcasts.
+/// Each change of one input's shape is detected, unless the shape broadcasts.
 TEST_P(OpCallCheck, RefusesOtherInputs) {
   for (const OpCase& c : GetParam().cases()) {
     SCOPED_TRACE(c.name());

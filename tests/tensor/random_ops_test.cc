@@ -1,4 +1,4 @@
-// Random tensors and dropout: pure functions of key and index, with the right distributions.
+// Tests random tensors and dropout: pure functions of key and index, with the right distributions.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/ops/random_ops.h"
 
@@ -45,7 +45,8 @@ TEST(RandomUniform, FillsTheIntervalEvenly) {
   }
 }
 
-// 1 + u rounds to 2 for the largest u; with two neighbouring floats as limits, half of all would.
+// For the largest u, 1 + u rounds to 2; if the limits are neighbouring floats, half of the values
+// would.
 TEST(RandomUniform, NeverReachesTheUpperLimit) {
   const float high = std::nextafter(1.0f, 2.0f);
   const Statistics s(random_uniform({1000}, kKey, 1.0, static_cast<double>(high)));
@@ -67,7 +68,7 @@ TEST(RandomUniform, SixteenBitsNeverRoundUpToTheLimit) {
   }
 }
 
-/// Noise of 16 bits would choose the hopeless class once in 512 draws.
+/// With 16-bit noise, the hopeless class would be drawn once in 512 times.
 TEST(RandomCategorical, SixteenBitLogitsNeverChooseAHopelessClass) {
   for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
     const Tensor logits = cast(Tensor::from<float>({1, 2}, {0.0f, -100.0f}), dtype);
@@ -91,7 +92,7 @@ TEST(TruncatedNormal, StaysWithinTwoDeviations) {
     EXPECT_LE(s.high, 2.0);
     EXPECT_NEAR(s.low, 0.0, 0.01);
     EXPECT_NEAR(s.mean, 1.0, 0.01);
-    // The variance of a standard normal cut at 2 is 0.7737.
+    // A standard normal truncated at 2 has variance 0.7737.
     EXPECT_NEAR(s.variance, 0.25 * 0.7737, 0.005);
   }
 }
@@ -124,7 +125,7 @@ TEST(RandomTensors, ElementsDependOnKeyAndIndexAlone) {
   }
 }
 
-// `{}` is how C++ leaves out an argument in the middle: it must not be one key for ever.
+// `{}` is how C++ omits a middle argument: it must not always be the same key.
 TEST(RandomTensors, BracesInThePlaceOfTheKeyDrawFreshNumbers) {
   using Make = std::function<Tensor()>;
   const Tensor ones = Tensor::ones({64});
@@ -149,7 +150,7 @@ TEST(RandomTensors, BracesInThePlaceOfTheKeyDrawFreshNumbers) {
     EXPECT_EQ(without().to_doubles(), first);
     EXPECT_EQ(without().to_doubles(), second);
   }
-  // A key with the value of its defaults is a key all the same.
+  // A key that equals the default is still an explicit key.
   EXPECT_EQ(random_uniform({8}, RandomKey{}).to_doubles(),
             random_uniform({8}, {.seed = 0}).to_doubles());
 }
@@ -159,7 +160,7 @@ TEST(RandomTensors, WrongArgumentsAreRefused) {
   EXPECT_INVALID(random_normal({3}, kKey, 0, 1, DType::kInt32), "random_normal", "int32");
 }
 
-// So the gradient of dropout is dropout of dy.
+// Therefore the gradient of dropout is dropout of dy.
 TEST(Dropout, MaskDependsOnKeyAndIndexAlone) {
   for (DType dtype : kTypes) {
     const Tensor a = random_values({2500}, dtype, 1, 2, 1);

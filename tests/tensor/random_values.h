@@ -10,7 +10,7 @@
 
 namespace tutti::testing {
 
-/// `values` as a tensor of `dtype`: truncated towards zero for integer types, then wrapped.
+/// Returns `values` as a tensor of `dtype`: for integer types truncated towards zero, then wrapped.
 inline Tensor tensor_of(const Shape& shape, const std::vector<double>& values, DType dtype) {
   MutableTensor tensor(shape, dtype, {});
   visit_dtype(dtype, [&]<class T>() {
@@ -22,7 +22,7 @@ inline Tensor tensor_of(const Shape& shape, const std::vector<double>& values, D
   return tensor.freeze();
 }
 
-/// Values within [low, high), whole numbers for integer types. Different `seed`, different values.
+/// Returns values in [low, high), integral for integer types. They depend on `seed`.
 inline Tensor random_values(const Shape& shape, DType dtype, double low, double high,
                             std::uint64_t seed = 1) {
   const RandomStream stream(RandomKey{seed, kUserPurpose});

@@ -1,4 +1,4 @@
-// Operations that move, repeat, pick and enlarge, against plain loops over coordinates.
+// Tests operations that move, repeat, select and resize, against plain loops over coordinates.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/ops/shape_ops.h"
 
@@ -20,7 +20,7 @@ using testing::random_values;
 using testing::tensor_of;
 using Index = std::vector<std::int64_t>;
 
-/// 0, 1, 2, ...
+/// Returns 0, 1, 2, ...
 Tensor counting(const Shape& shape, DType dtype = DType::kFloat32) {
   std::vector<double> values(static_cast<std::size_t>(shape.num_elements()));
   std::iota(values.begin(), values.end(), 0.0);
@@ -35,7 +35,7 @@ std::int64_t offset_of(const Index& index, const Shape& shape) {
   return offset;
 }
 
-/// The elements of a tensor of `shape`, each computed from its coordinates.
+/// Returns the elements of a tensor of `shape`, each computed from its coordinates.
 std::vector<double> by_coordinates(const Shape& shape,
                                    const std::function<double(const Index&)>& element) {
   std::vector<double> values;
@@ -252,7 +252,7 @@ TEST(ScatterRows, AddsInPositionOrder) {
   const Tensor values = tensor_of({3, 2}, {1, 2, 10, 20, 100, 200}, DType::kFloat64);
   expect_tensor(scatter_rows(values, tensor_of({3}, {1, 1, 0}, DType::kInt64), {3, 2}), {3, 2},
                 {100, 200, 11, 22, 0, 0});
-  // (1 + 1e8) - 1e8 is 0 in float32, 1 + (1e8 - 1e8) would be 1.
+  // In float32, (1 + 1e8) - 1e8 is 0, and 1 + (1e8 - 1e8) would be 1.
   const Tensor order = tensor_of({3}, {1, 1e8, -1e8}, DType::kFloat32);
   expect_tensor(scatter_rows(order, Tensor::zeros({3}, DType::kInt32), {1}), {1}, {0});
   expect_tensor(scatter_rows(Tensor::zeros({0, 2}), Tensor::zeros({0}, DType::kInt64), {2, 2}),
@@ -271,7 +271,7 @@ TEST(Upsample2d, NearestRepeatsPixels) {
   }
 }
 
-// Keras 3: UpSampling2D((1, 2), interpolation="bilinear") of [0, 4, 8].
+// Values of Keras 3: UpSampling2D((1, 2), interpolation="bilinear") of [0, 4, 8].
 TEST(Upsample2d, BilinearTakesPixelCentresAtHalves) {
   for (DType dtype : {DType::kFloat32, DType::kFloat64}) {
     const UpsampleOptions wide{1, 2, Interpolation::kBilinear};

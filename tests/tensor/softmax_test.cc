@@ -1,4 +1,5 @@
-// Softmax, cross-entropies and normalizations: documented values, plain loops, extreme numbers.
+// Tests softmax, cross-entropies and normalizations: documented values, plain loops, extreme
+// numbers.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/ops/activation_ops.h"
 
@@ -20,7 +21,7 @@ constexpr DType kTypes[] = {DType::kFloat32, DType::kFloat64};
 
 double tolerance(DType dtype) { return dtype == DType::kFloat32 ? 2e-6 : 1e-13; }
 
-/// exp(x) over their sum, for logits that do not overflow.
+/// Returns exp(x) over their sum, for logits that do not overflow.
 std::vector<double> plain_softmax(const std::vector<double>& x, std::size_t classes) {
   std::vector<double> y;
   for (std::size_t i = 0; i < x.size(); ++i) {
@@ -210,7 +211,7 @@ TEST(LocalResponseNormalization, HandlesNoRowsAndRefusesWrongArguments) {
                  "[0, 2, 2, 3]", "[0, 2, 3]");
 }
 
-// 1, 3 and 5, 11: means 2 and 8, deviations 1 and 3.
+// Groups 1, 3 and 5, 11 have means 2 and 8, and deviations 1 and 3.
 TEST(GroupNorm, NormalizesRowsAxesAndGroupsOfChannels) {
   for (DType dtype : {DType::kFloat32, DType::kFloat64}) {
     const Tensor x = testing::tensor_of({1, 2, 2}, {1, 3, 5, 11}, dtype);

@@ -1,4 +1,5 @@
-// Tensors, types, shapes, short forms: making, reading, views, identity, broadcasting, gradients.
+// Tests tensors, types, shapes and short forms: creation, access, views, identity, broadcasting,
+// gradients.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/tensor.h"
 
@@ -54,12 +55,12 @@ TEST(Tensor, HasANumberOfItsOwnWhicheverThreadMadeIt) {
     }));
   }
   for (const auto& thread : threads) thread->join();
-  std::set<std::uint64_t> all = {0};  // that of no tensor
+  std::set<std::uint64_t> all = {0};  // the id of an undefined tensor
   for (const auto& own : ids) all.insert(own.begin(), own.end());
   EXPECT_EQ(all.size(), kThreads * kEach + 1);
 }
 
-// `x[0][1] = 3.0f` would change a tensor of its own, which is gone at the end of the line.
+// `x[0][1] = 3.0f` would change a temporary tensor, which is destroyed at the end of the statement.
 TEST(Tensor, AssignmentToTemporaryDoesNotCompile) {
   using Part = decltype(std::declval<Tensor&>()[0][1]);
   EXPECT_FALSE((std::is_assignable_v<Part, float>));
@@ -246,7 +247,7 @@ TEST(DType, HasNumpysNamesAndSizes) {
   EXPECT_INVALID(parse_dtype("float8"), "float32, float64, int32", "'float8'");
 }
 
-TEST(DType, ValuesAreStable) {  // they stand in the plugin ABI
+TEST(DType, ValuesAreStable) {  // part of the plugin ABI
   EXPECT_EQ(static_cast<int>(DType::kFloat32), 0);
   EXPECT_EQ(static_cast<int>(DType::kInt64), 3);
   EXPECT_EQ(static_cast<int>(DType::kBool), 5);
@@ -280,7 +281,8 @@ TEST(Shape, CountsElements) {
   EXPECT_EQ((Shape{INT64_MAX, 1}).num_elements(), INT64_MAX);
 }
 
-// With 0 dimensions, too: products of the others are strides and rows of tensors.
+// Applies to shapes with a 0 as well: products of the other dimensions are used as strides and
+// rows.
 TEST(Shape, RefusesMoreElementsThanCanBeCounted) {
   constexpr std::int64_t kHuge = INT64_MAX;
   for (const std::vector<std::int64_t>& dims : std::vector<std::vector<std::int64_t>>{
@@ -399,7 +401,7 @@ TEST(IntegerArithmetic, QuotientsGoDownAndRestsHaveTheDivisorsSign) {
                    Tensor::from<std::int64_t>({2}, {lowest, -(lowest + 1)}));
   expect_tensor(edge % -1, {2}, {0, 0});
   const Tensor large = Tensor::from<std::int64_t>({1}, {(std::int64_t{1} << 62) + 1});
-  EXPECT_EQ((large % 10).item_int(), 5);  // beyond what a double holds
+  EXPECT_EQ((large % 10).item_int(), 5);  // exceeds a double's precision
   expect_tensor(Tensor::from<std::uint8_t>({2}, {200, 7}) % 64, {2}, {8, 7});
 }
 
@@ -476,7 +478,7 @@ TEST(Scattering, AddsWhereIndicesRepeatAndNamesThoseOutOfRange) {
   expect_tensor(scatter(Tensor::from<std::int64_t>({2, 0}, {}), Tensor{1.f, 2.f}, {}), {}, {3});
   EXPECT_INVALID(scatter(Tensor::from<std::int64_t>({1, 1}, {3}), Tensor{1.f}, {3}),
                  "scatter at tensor_test.cc", "axis 0", "got 3");
-  // In range only once the coordinates are one number.
+  // The linear index is in range, though a coordinate is not.
   EXPECT_INVALID(scatter(Tensor::from<std::int64_t>({1, 2}, {0, 4}), Tensor{1.f}, {2, 3}), "axis 1",
                  "got 4");
   EXPECT_INVALID(scatter(at, Tensor{1.f, 2.f}, {3}), "values [2]");
@@ -552,7 +554,7 @@ TEST(RandomCategorical, DrawsClassesWithTheirProbabilities) {
   for (const double drawn_class : drawn.to_doubles()) {
     shares[static_cast<std::size_t>(drawn_class)] += 1.0 / kCount;
   }
-  // Five standard deviations of a share.
+  // Allows five standard deviations of a share.
   for (std::size_t c = 0; c < 3; ++c) {
     const double deviation = std::sqrt(probabilities[c] * (1 - probabilities[c]) / kCount);
     EXPECT_NEAR(shares[c], probabilities[c], 5 * deviation);
