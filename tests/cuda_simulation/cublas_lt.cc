@@ -1,5 +1,5 @@
-// A stand-in for cuBLASLt: its symbols, with plain loops behind them; settings and counts of
-// cuDNN's, too.
+// Simulated cuBLASLt: its symbols, implemented by plain loops; settings and counts, also of cuDNN's
+// simulation.
 // SPDX-License-Identifier: Apache-2.0
 #include <cublasLt.h>
 
@@ -75,7 +75,7 @@ std::optional<DType> dtype_of_cuda(cudaDataType type) {
   }
 }
 
-/// One multiplication, all of it known.
+/// Complete description of one multiplication.
 struct Product {
   DType dtype = DType::kFloat32;
   Operation operation;
@@ -96,7 +96,7 @@ bool types_fit(const Operation& operation, DType dtype) {
   return operation.compute == CUBLAS_COMPUTE_32F && !in_double;
 }
 
-/// What the four descriptors say together; the status of what is wrong with them.
+/// Combines the four descriptors; returns the status of an inconsistency.
 cublasStatus_t product_of(cublasLtMatmulDesc_t operation, cublasLtMatrixLayout_t a,
                           cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c,
                           cublasLtMatrixLayout_t d, Product& product) {
@@ -132,7 +132,7 @@ cublasStatus_t product_of(cublasLtMatmulDesc_t operation, cublasLtMatrixLayout_t
   return CUBLAS_STATUS_SUCCESS;
 }
 
-/// What an algorithm of ours remembers, so that it is used for nothing else.
+/// Contents of our algorithms, so that none is used for another problem.
 struct Algorithm {
   std::uint64_t magic, workspace, m, n, k;
   std::array<std::uint16_t, 4> alignment;  // A, B, D, unused
@@ -176,7 +176,8 @@ double scale_of(const Product& p, const void* scale) {
                                     : static_cast<double>(*static_cast<const float*>(scale));
 }
 
-/// The bytes of a result in float32: what a sum in parts wants; only long sums are made in parts.
+/// Returns the bytes of a float32 result if the sum is long enough to be split, as split sums need
+/// them.
 std::uint64_t workspace_for(const Product& p, const Preference& preference) {
   const auto bytes = static_cast<std::uint64_t>(p.m * p.n * p.d.batch) * 4;
   const bool allowed = (preference.reductions & CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE) != 0;

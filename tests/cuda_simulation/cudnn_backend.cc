@@ -1,4 +1,4 @@
-// A stand-in for cuDNN's backend API: descriptors, heuristics, plans, and convolutions by loops.
+// Simulated cuDNN backend API: descriptors, heuristics, plans, and convolutions by loops.
 // SPDX-License-Identifier: Apache-2.0
 #include <cudnn.h>
 
@@ -18,7 +18,7 @@
 namespace tutti::cuda_simulation {
 namespace {
 
-/// A descriptor: the attributes that were set, and what finalizing made of them.
+/// Descriptor: the attributes that were set, and the result of finalizing.
 struct Descriptor {
   struct Value {
     cudnnBackendAttributeType_t type = CUDNN_TYPE_INT64;
@@ -51,8 +51,8 @@ struct Descriptor {
   cudnnBackendDescriptorType_t type;
   bool finalized = false;
   std::map<cudnnBackendAttributeName_t, Value> values;
-  std::int64_t engine = -1;                     // of configurations, engines and plans
-  std::shared_ptr<const Descriptor> operation;  // of the same
+  std::int64_t engine = -1;                     // for configurations, engines and plans
+  std::shared_ptr<const Descriptor> operation;  // for the same types
 };
 
 Handles<Descriptor>& descriptors() {
@@ -60,7 +60,7 @@ Handles<Descriptor>& descriptors() {
   return handles;
 }
 
-/// A finalized convolution operation in numbers. Dimensions: [outer, channels, height, width].
+/// Finalized convolution operation in numbers. Dimensions: [outer, channels, height, width].
 struct ConvolutionNumbers {
   struct Tensor {
     std::int64_t id = 0, alignment = 1;
@@ -76,12 +76,12 @@ struct ConvolutionNumbers {
   double alpha = 1.0, beta = 0.0;
 };
 
-/// Where x, filter and y lie.
+/// Addresses of x, filter and y.
 struct ConvolutionPointers {
   void *x = nullptr, *filter = nullptr, *y = nullptr;
 };
 
-/// The attributes of the three operations, in one order.
+/// Attributes of the three operations, in a common order.
 struct Names {
   cudnnBackendAttributeName_t x, filter, y, window, alpha, beta;
 };
@@ -161,7 +161,7 @@ bool is_convolution(cudnnBackendDescriptorType_t type) {
          type == CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR;
 }
 
-/// Of an operation whose attributes are all there.
+/// Requires: all attributes of the operation are set.
 std::unique_ptr<ConvolutionNumbers> numbers_of(const Descriptor& operation) {
   const Names names = names_of(operation.type);
   const Descriptor& window = operation.descriptor(names.window);
@@ -183,7 +183,7 @@ std::unique_ptr<ConvolutionNumbers> numbers_of(const Descriptor& operation) {
   return numbers;
 }
 
-/// What is wrong with it; "" for nothing.
+/// Returns what is wrong with the convolution, or "".
 std::string what_is_wrong_with(const ConvolutionNumbers& c) {
   if (c.x.dtype != c.y.dtype || c.filter.dtype != c.y.dtype) return "types differ";
   if (c.x.dims[0] != c.y.dims[0]) return "batches differ";
@@ -226,7 +226,7 @@ void run_convolution(const ConvolutionNumbers& c, const ConvolutionPointers& poi
   }
 }
 
-/// What may be set, and must be before finalizing (unless `optional`).
+/// Attribute that may be set, and must be before finalizing (unless `optional`).
 struct Rule {
   cudnnBackendDescriptorType_t owner;
   cudnnBackendAttributeName_t name;
@@ -411,7 +411,7 @@ std::int64_t workspace_of(std::int64_t engine) {
   return engine == kSmallWorkspaceEngine ? 4096 : 0;
 }
 
-/// Writes up to `room` values, or tells only how many there are.
+/// Writes up to `room` values, or only reports their number.
 template <class T>
 cudnnStatus_t give(const std::vector<T>& values, std::int64_t room, std::int64_t* count, void* to) {
   const auto available = static_cast<std::int64_t>(values.size());
@@ -456,7 +456,7 @@ cudnnStatus_t give_engine(const Descriptor& configuration, std::int64_t* count, 
   return CUDNN_STATUS_SUCCESS;
 }
 
-/// The pointer that a pack gives for a tensor; nullptr when it is wrong.
+/// Returns the address that a pack gives for a tensor; nullptr if it is invalid.
 void* pointer_for(const Descriptor& pack, const ConvolutionNumbers::Tensor& tensor) {
   const auto ids = pack.integers(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS);
   const auto pointers = pack.integers(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS);

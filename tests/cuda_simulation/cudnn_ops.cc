@@ -1,4 +1,4 @@
-// A stand-in for cuDNN: handles, tensor descriptors, softmax.
+// Simulated cuDNN: handles, tensor descriptors, softmax.
 // SPDX-License-Identifier: Apache-2.0
 #include <cudnn.h>
 
@@ -36,7 +36,7 @@ std::string& last_reason() {
   return reason;
 }
 
-/// Rows of [rows, classes, 1, 1].
+/// Softmax over rows of [rows, classes, 1, 1].
 struct Softmax {
   cudnnSoftmaxAlgorithm_t algorithm;
   DType dtype;
@@ -82,7 +82,7 @@ double scale_of(DType dtype, const void* scale) {
                                   : static_cast<double>(*static_cast<const float*>(scale));
 }
 
-/// Nothing, and the status, when something is wrong.
+/// Returns nullopt, and sets the status, if an argument is invalid.
 std::optional<Softmax> softmax_of(cudnnHandle_t handle, cudnnSoftmaxAlgorithm_t algorithm,
                                   cudnnSoftmaxMode_t mode, const void* alpha, const void* beta,
                                   std::initializer_list<cudnnTensorDescriptor_t> descriptors,

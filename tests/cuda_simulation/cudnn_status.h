@@ -1,4 +1,4 @@
-// What the stand-ins of cuDNN share: handles, streams, and the words of the last error.
+// Helpers of the simulated cuDNN: handles, streams, and the text of the last error.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,13 +11,13 @@
 
 namespace tutti::cuda_simulation {
 
-/// Keeps `reason` for cudnnGetLastErrorString() and returns `status`.
+/// Stores `reason` for cudnnGetLastErrorString() and returns `status`.
 cudnnStatus_t refuse(cudnnStatus_t status, std::string reason);
 
-/// The stream of a living handle.
+/// Returns the stream of a live handle.
 std::optional<cudaStream_t> stream_of(cudnnHandle_t handle);
 
-/// Nothing for types that convolutions and softmax do not have.
+/// Returns nullopt for types that convolutions and softmax do not support.
 std::optional<DType> dtype_of_cudnn(cudnnDataType_t type);
 
 }  // namespace tutti::cuda_simulation

@@ -1,4 +1,4 @@
-// Runs what waits in streams, as late as the order of streams and events allows.
+// Runs queued work of streams, as late as the order of streams and events allows.
 // SPDX-License-Identifier: Apache-2.0
 #include <chrono>
 #include <cstdio>
@@ -12,7 +12,7 @@ namespace tutti::cuda_simulation {
 namespace {
 
 constexpr std::chrono::seconds kPatience{60};
-constexpr std::size_t kMaxDepth = 1'000'000;  // of waits for waits: streams in a circle
+constexpr std::size_t kMaxDepth = 1'000'000;  // of nested waits; more of them form a cycle
 
 void break_gpu(World& world, int gpu, cudaError_t failure, const char* what) {
   std::fprintf(stderr, "simulated GPU %d: %s\n", gpu, what);
@@ -41,8 +41,8 @@ void mark(const std::shared_ptr<Record>& record) {
   record->queue.reset();
 }
 
-/// What must be done before the item at the front of the queue can run: a record, nothing, or
-/// (`blocked`) what another thread has yet to put.
+/// Returns what must be done before the item at the front of the queue can run: a record, or null.
+/// Sets `blocked` if another thread must first enqueue something.
 std::shared_ptr<Record> obstacle(const Queue& queue, bool& blocked) {
   const Item& item = queue.items.front();
   if (item.waits_for && !item.waits_for->done) return item.waits_for;
@@ -66,7 +66,7 @@ void run_front(World& world, Queue& queue) {
   ++world.num_changes;
 }
 
-/// Runs until the record is done, or returns false: another thread must act first.
+/// Runs work until the record is done; returns false if another thread must act first.
 bool advance(World& world, const std::shared_ptr<Record>& target) {
   const Arena::Opened opened(world.arena);
   std::vector<std::shared_ptr<Record>> needed{target};
@@ -90,7 +90,7 @@ bool advance(World& world, const std::shared_ptr<Record>& target) {
   return true;
 }
 
-/// Lets other threads act. Returns whether they did.
+/// Lets other threads act. Returns true if they did.
 TUTTI_THREAD_ANNOTATION(no_thread_safety_analysis)
 bool wait_for_others(World& world) {
   const std::int64_t before = world.num_changes;
@@ -103,7 +103,7 @@ void notify(World& world) {
   Locked::changed().notify_all();
 }
 
-/// `queue` goes on after what `other` has now.
+/// Lets `queue` continue only after the present work of `other`.
 void wait_for(World& world, Queue& queue, const std::shared_ptr<Queue>& other) {
   if (other->items.empty()) return;
   Item item;
@@ -111,8 +111,8 @@ void wait_for(World& world, Queue& queue, const std::shared_ptr<Queue>& other) {
   queue.items.push_back(std::move(item));
 }
 
-/// The default stream and blocking streams wait for each other. A capture of one of the latter does
-/// not allow that.
+/// The default stream and blocking streams wait for each other, which a capture of the latter does
+/// not allow.
 cudaError_t order_by_default_stream(World& world, const std::shared_ptr<Queue>& queue) {
   const Gpu& gpu = world.gpus[static_cast<std::size_t>(queue->gpu)];
   if (queue->blocking) wait_for(world, *queue, gpu.default_queue);
@@ -165,7 +165,8 @@ std::shared_ptr<Record> record(World& world, const std::shared_ptr<Queue>& queue
 }
 
 cudaError_t run_until(World& world, const std::shared_ptr<Record>& target) {
-  // While this thread waits others may run the same streams: all state is read again after that.
+  // While this thread waits, others may run the same streams, so all state is read again
+  // afterwards.
   const std::shared_ptr<Queue> queue = target->queue;
   if (!queue) return cudaSuccess;
   const int gpu = queue->gpu;
@@ -201,7 +202,7 @@ void nudge(World& world, const std::shared_ptr<Queue>& queue) {
 
 std::function<void()> work_of(World& world, int gpu, std::shared_ptr<const Capture> capture) {
   return [&world, gpu, capture = std::move(capture)] {
-    // The latest node that may run goes first: an edge that is missing shows.
+    // The latest node that may run goes first, so that a missing edge shows.
     const std::vector<Node>& nodes = capture->nodes;
     std::vector<std::size_t> num_missing(nodes.size());
     std::vector<std::vector<std::size_t>> next(nodes.size());
@@ -235,7 +236,7 @@ cudaError_t try_enqueue(cudaStream_t stream, std::function<void()> work) {
 
 void enqueue(cudaStream_t stream, std::function<void()> work) {
   try_enqueue(stream, std::move(work));
-  // Also reports what an earlier call left behind, as the real launch() does.
+  // Also reports an error that an earlier call left, as the real launch() does.
   const cudaError_t status = cudaGetLastError();
   if (status == cudaSuccess) return;
   fail(ErrorCode::kInternal, "kernel launch: CUDA says ", cudaGetErrorName(status), ": ",

@@ -1,4 +1,4 @@
-// Runs the threads of emulated kernels: one by one, or as fibers that meet at barriers.
+// Runs the threads of emulated kernels: sequentially, or as fibers that synchronise at barriers.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/cuda_simulation/kernel_emulation.h"
 
@@ -20,10 +20,10 @@
 #include <sanitizer/tsan_interface.h>
 #endif
 
-// ThreadSanitizer counts calls and returns of each stack: a function in which one stack is left and
-// another is entered must not be counted.
+// ThreadSanitizer counts calls and returns of each stack, so a function that switches stacks must
+// not be counted.
 #define TUTTI_SWITCHES_STACKS inline __attribute__((always_inline))
-#if defined(TUTTI_UNDER_TSAN) && defined(__clang__)  // no_sanitize_thread would leave the counting
+#if defined(TUTTI_UNDER_TSAN) && defined(__clang__)  // no_sanitize_thread would keep the counting
 #define TUTTI_NEVER_RETURNS_TO_ITS_STACK __attribute__((disable_sanitizer_instrumentation))
 #elif defined(TUTTI_UNDER_TSAN)
 #define TUTTI_NEVER_RETURNS_TO_ITS_STACK __attribute__((no_sanitize_thread))
@@ -37,8 +37,8 @@ namespace {
 constexpr std::size_t kStackBytes = 64 * 1024;
 constexpr int kWarp = 32;
 
-/// What the sanitizers know of one stack, told when a thread goes on with another one. Does nothing
-/// without them.
+/// Reports a stack to the sanitizers when a thread switches stacks. Does nothing without
+/// sanitizers.
 class StackForSanitizers {
  public:
   StackForSanitizers() = default;
@@ -48,7 +48,7 @@ class StackForSanitizers {
 #endif
   }
 
-  /// Just before the context is switched from this stack to `next`.
+  /// Call directly before the context switches from this stack to `next`.
   TUTTI_SWITCHES_STACKS void leave_to([[maybe_unused]] const StackForSanitizers& next) {
 #if defined(TUTTI_UNDER_ASAN)
     __sanitizer_start_switch_fiber(&fake_, next.bottom_, next.bytes_);
@@ -57,13 +57,15 @@ class StackForSanitizers {
     __tsan_switch_to_fiber(next.fiber_, 0);
 #endif
   }
-  /// Just after it was switched back here, or here for the first time. `from`: where it came from.
+  /// Call directly after the context switched to this stack, again or for the first time. `from`:
+  /// the previous stack.
   void arrive([[maybe_unused]] StackForSanitizers& from) {
 #if defined(TUTTI_UNDER_ASAN)
     __sanitizer_finish_switch_fiber(fake_, &from.bottom_, &from.bytes_);
 #endif
   }
-  /// Instead of leave_to() when nothing comes back; ends what the constructor with a stack began.
+  /// Call instead of leave_to() if the thread never returns; ends what the constructor with a stack
+  /// began.
   TUTTI_SWITCHES_STACKS void end_to([[maybe_unused]] const StackForSanitizers& next) {
 #if defined(TUTTI_UNDER_ASAN)
     __sanitizer_start_switch_fiber(nullptr, next.bottom_, next.bytes_);
@@ -71,7 +73,7 @@ class StackForSanitizers {
     __tsan_switch_to_fiber(next.fiber_, 0);
 #endif
   }
-  /// Once the stack is no longer in use.
+  /// Call when the stack is no longer in use.
   void forget() {
 #if defined(TUTTI_UNDER_TSAN)
     if (fiber_) __tsan_destroy_fiber(fiber_);
@@ -94,7 +96,7 @@ uint3 place_in(dim3 extent, unsigned index) {
 /// takes longer than most kernels run between two barriers: only sanitizers, which do not support
 /// longjmp() between stacks, need it.
 struct Continuation {
-  ucontext_t context{};  // of a stack that has not started; under sanitizers of every stack
+  ucontext_t context{};  // for a stack that has not started; under sanitizers for every stack
 #if !defined(TUTTI_UNDER_ASAN) && !defined(TUTTI_UNDER_TSAN)
   jmp_buf registers;
   bool is_started = true;
@@ -174,7 +176,7 @@ class FiberBlock {
     fiber.state = State::kDone;
     fiber.known.end_to(block.scheduler_known_);
 #if !defined(TUTTI_UNDER_ASAN) && !defined(TUTTI_UNDER_TSAN)
-    _longjmp(block.scheduler_.registers, 1);  // else the context's link leads there
+    _longjmp(block.scheduler_.registers, 1);  // otherwise the context's link leads there
 #endif
   }
 
@@ -185,7 +187,7 @@ class FiberBlock {
     context.uc_stack.ss_sp = fiber.stack;
     context.uc_stack.ss_size = kStackBytes;
     context.uc_link = &scheduler_.context;
-    fiber.known.forget();  // of the block before
+    fiber.known.forget();  // from the previous block
     fiber.known = StackForSanitizers(fiber.stack, kStackBytes);
     makecontext(&context, &FiberBlock::enter, 0);
 #if !defined(TUTTI_UNDER_ASAN) && !defined(TUTTI_UNDER_TSAN)
@@ -214,7 +216,7 @@ class FiberBlock {
     return any;
   }
 
-  /// Lets fibers [first, end) go on if all that still run are in `state`.
+  /// Releases fibers [first, end) if all that still run are in `state`.
   bool release(std::size_t first, std::size_t end, State state) {
     bool any = false;
     for (std::size_t i = first; i < end; ++i) {
@@ -249,7 +251,7 @@ class FiberBlock {
   const std::function<void()>& thread_;
   std::vector<Fiber> fibers_;
   std::vector<std::array<std::uint64_t, kWarp>> slots_;
-  ucontext_t blank_{};  // what each fiber's context is made of
+  ucontext_t blank_{};  // template of each fiber's context
   Continuation scheduler_;
   StackForSanitizers scheduler_known_;
   std::size_t running_ = 0;

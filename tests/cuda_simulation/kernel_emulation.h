@@ -1,10 +1,9 @@
-// Lets g++ compile kernels (.cu) and the CPU run them: what nvcc and a GPU would give.
+// Lets g++ compile kernels (.cu) and the CPU run them, with the results of nvcc and a GPU.
 // SPDX-License-Identifier: Apache-2.0
-//
-// Included before everything else in each source of the simulated backend. A launch is put into the
-// simulated stream (executor.cc); when its turn comes the blocks run one after the other. The
-// threads of a block run to their end one by one, or, for launch_cooperative(), as fibers that take
-// turns at each barrier.
+// ¶ Included before everything else in each source of the simulated backend. A launch is put into
+// the simulated stream (executor.cc); in its turn, the blocks run sequentially. The threads of a
+// block run to their end one by one, or, for launch_cooperative(), as fibers that switch at each
+// barrier.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -20,25 +19,25 @@
 #undef __forceinline__
 #define __forceinline__ inline __attribute__((always_inline))
 
-// The kernel's view of where it is.
+// Indices of the kernel's thread and block.
 inline thread_local uint3 threadIdx{0, 0, 0}, blockIdx{0, 0, 0};
 inline thread_local dim3 blockDim{1, 1, 1}, gridDim{1, 1, 1};
 inline constexpr int warpSize = 32;
 
 namespace tutti::cuda_simulation {
 
-/// Puts work into a stream of the simulated runtime. Throws kInternal when it is broken.
+/// Puts work into a stream of the simulated runtime. Throws kInternal if the stream is broken.
 void enqueue(cudaStream_t stream, std::function<void()> work);
 
-/// ... which runs `thread` for every thread of every block.
+/// Same as enqueue(), but runs `thread` for every thread of every block.
 void enqueue_alone(cudaStream_t stream, dim3 grid, dim3 block, std::function<void()> thread);
 void enqueue_cooperatively(cudaStream_t stream, dim3 grid, dim3 block,
                            std::function<void()> thread);
 
-/// Waits for all threads of the block (or of the warp) that still run.
+/// Waits for all threads of the block (or of the warp) that have not ended.
 void block_barrier();
 void warp_barrier();
-/// This thread's 8 bytes for the others of its warp, and those of lane `lane` of the same warp.
+/// Returns the 8 bytes that lane `lane` of this thread's warp shares with the others.
 std::uint64_t& warp_slot(int lane);
 int lane_of_this_thread();
 
@@ -99,7 +98,7 @@ T atomicMax(T* address, T value) {
 
 namespace tutti::cuda {
 
-// One closure a kernel: the backend has a thousand.
+// One closure per kernel: the backend has a thousand.
 template <class... Parameters, class... Arguments>
 void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, cudaStream_t stream,
             const Arguments&... arguments) {

@@ -1,8 +1,7 @@
-// How the stand-ins of cuBLASLt and cuDNN behave, and what they were asked.
+// Behaviour of the simulated cuBLASLt and cuDNN, and counts of their calls.
 // SPDX-License-Identifier: Apache-2.0
-//
-// They are the definitions of these libraries as plain loops: column-major matrices, leading
-// dimensions, epilogues, cross-correlation, strides. They check what they are given at least as
+// ¶ They implement the definitions of these libraries as plain loops: column-major matrices,
+// leading dimensions, epilogues, cross-correlation, strides. They validate arguments at least as
 // strictly as the libraries do.
 #pragma once
 
@@ -18,8 +17,8 @@
 
 namespace tutti::cuda_simulation {
 
-/// Engines of convolutions, in the order in which heuristics mode A names them; the last one is
-/// named by the fallback mode alone.
+/// Convolution engines, in the order of heuristics mode A; only the fallback mode returns the last
+/// one.
 enum SimulatedEngine : std::int64_t {
   kTensorCoreEngine = 0,  // float32 as TF32
   kNondeterministicEngine = 1,
@@ -37,7 +36,7 @@ struct MathBehavior {
 void set_math_behavior(const MathBehavior& behavior);
 MathBehavior math_behavior();
 
-/// Since the last reset_math_counts().
+/// Counts since the last reset_math_counts().
 struct MathCounts {
   std::int64_t blas_heuristics = 0, products = 0;
   std::int64_t dnn_heuristics = 0, plans = 0, convolutions = 0;
@@ -51,7 +50,7 @@ namespace internal {
 void count_math(const MathCounts& more);
 }  // namespace internal
 
-/// Objects behind opaque handles: a handle that was never given out or was given back is noticed.
+/// Objects behind opaque handles; detects handles that were never created, or were destroyed.
 /// Thread-safe.
 template <class T>
 class Handles {
@@ -64,13 +63,13 @@ class Handles {
     objects_[handle] = std::move(object);
     return handle;
   }
-  /// Empty: no such handle.
+  /// Returns null if there is no such handle.
   std::shared_ptr<T> find(const void* handle) {
     const MutexLock lock(mutex_);
     const auto found = objects_.find(handle);
     return found == objects_.end() ? nullptr : found->second;
   }
-  /// False: no such handle.
+  /// Returns false if there is no such handle.
   bool remove(const void* handle) {
     const MutexLock lock(mutex_);
     return objects_.erase(handle) == 1;
@@ -89,13 +88,13 @@ inline double element(DType dtype, const void* data, std::int64_t i) {
   });
 }
 
-/// Rounded once.
+/// Rounds once.
 inline void set_element(DType dtype, void* data, std::int64_t i, double value) {
   visit_floating(dtype, "simulated library",
                  [&]<class T>() { static_cast<T*>(data)[i] = static_cast<T>(value); });
 }
 
-/// As tensor cores see a float32: 10 bits of fraction.
+/// Returns the value as tensor cores read a float32: with 10 bits of fraction.
 inline double as_tf32(double value) {
   const auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(value));
   return std::bit_cast<float>((bits + 0x1000u) & ~0x1fffu);

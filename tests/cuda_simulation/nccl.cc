@@ -1,21 +1,23 @@
-// A stand-in of NCCL: collectives of simulated GPUs, by the rules that make the real one hang.
+// Simulated NCCL: collectives of simulated GPUs, with the rules whose violation makes the real
+// library hang.
 // SPDX-License-Identifier: Apache-2.0
+// ¶ Vocabulary: a *clique* is all ranks of one unique id; a *launch* is everything that one rank
+// calls within a group. The n-th launches of all ranks belong together: once all have arrived, they
+// become one piece of work for all their streams. Until then the communicators are in progress.
 //
-// Vocabulary: a *clique* is all ranks of one unique id; a *launch* is what one rank calls within a
-// group. The n-th launches of all ranks belong together: once all are there they become one piece
-// of work for all their streams. Until then the communicators are in progress.
-// TUTTI_NCCL_LIBRARY names the library that has it. TUTTI_SIMULATED_NCCL, read at each call, is a
-// list of what shall go wrong: "version:21700" (what ncclGetVersion says), "init_never:1" and
-// "launch_never:1" (communicators stay in progress), "async_error:3" (the third launch of a rank
-// since the notes were taken ends with ncclRemoteError), "peer_never:1" (launches succeed, but what
-// they put into the streams waits for a peer until ncclCommAbort()), "async_later:40" (from the
-// 40th question on since the notes were taken ncclCommGetAsyncError says ncclRemoteError). Misuse
-// that hangs or corrupts with the real library is an error here: a GPU twice in a clique,
-// mismatched counts, types or roots, calls outside a group that wait for the same thread, a stream
-// of another GPU, host memory, use after abort, use while in progress.
+// TUTTI_NCCL_LIBRARY names the library that contains it. TUTTI_SIMULATED_NCCL, read at each call,
+// lists faults: "version:21700" (the result of ncclGetVersion), "init_never:1" and "launch_never:1"
+// (communicators stay in progress), "async_error:3" (a rank's third launch since the notes were
+// taken ends with ncclRemoteError), "peer_never:1" (launches succeed, but their work in the streams
+// waits for a peer until ncclCommAbort()), "async_later:40" (from the 40th query since the notes
+// were taken, ncclCommGetAsyncError returns ncclRemoteError).
+//
+// Misuse that makes the real library hang or corrupts data is an error here: a GPU twice in a
+// clique, mismatched counts, types or roots, calls outside a group that wait for the same thread, a
+// stream of another GPU, host memory, use after abort, use while in progress.
 #pragma GCC visibility push(default)  // found by name in the module
 #include <nccl.h>
-/// Returns what was called since the last time, a line each; misuse begins with "!".
+/// Returns the calls since the last time, one per line; misuse begins with "!".
 extern "C" const char* tutti_simulated_nccl_notes();
 #pragma GCC visibility pop
 
@@ -49,7 +51,8 @@ enum class NcclKind {
   kReceive
 };
 
-/// One call of one rank. `root`: of a collective that has one, or the peer of a send or receive.
+/// One call of one rank. `root`: root of a collective that has one, or the peer of a send or
+/// receive.
 struct NcclCall {
   NcclKind kind = NcclKind::kAllReduce;
   const void* send = nullptr;
@@ -65,7 +68,7 @@ struct NcclCall {
     return kNames[static_cast<std::size_t>(kind)];
   }
   bool is_collective() const { return kind != NcclKind::kSend && kind != NcclKind::kReceive; }
-  /// Whether this rank's input is read, and its output written.
+  /// True if this rank's input is read or its output written, respectively.
   bool reads(int rank) const {
     return kind != NcclKind::kReceive && (kind != NcclKind::kBroadcast || rank == root);
   }
@@ -74,7 +77,7 @@ struct NcclCall {
   }
 };
 
-/// What one rank calls within a group.
+/// Calls of one rank within a group.
 struct NcclLaunch {
   int rank = 0;
   cudaStream_t stream = nullptr;
@@ -95,7 +98,7 @@ struct ncclComm {
   std::shared_ptr<Clique> clique;
   int rank = 0;
   int gpu = 0;
-  const void* thread = nullptr;  // that made it
+  const void* thread = nullptr;  // creator
   ncclResult_t state = ncclInProgress;
   enum { kAlive, kFinalized, kDestroyed, kAborted } life = kAlive;
 };
@@ -204,7 +207,7 @@ void carry_out_collective(const std::vector<const NcclCall*>& calls) {
   }
 }
 
-/// Empty, or how the launches of the ranks (of all, if they are collectives) do not fit together.
+/// Returns "", or how the launches of the ranks (of all, if they are collectives) mismatch.
 std::string find_mismatch(const std::vector<NcclLaunch>& ranks) {
   std::map<std::pair<std::size_t, std::size_t>, std::vector<std::size_t>> sent, received;
   for (std::size_t r = 0; r < ranks.size(); ++r) {
@@ -233,7 +236,8 @@ std::string find_mismatch(const std::vector<NcclLaunch>& ranks) {
   return sent == received ? std::string() : "mismatch: sends and receives do not fit together";
 }
 
-/// Reads and writes the memory of all ranks. Sums go from rank to rank and are rounded at each.
+/// Reads and writes the memory of all ranks. Sums are accumulated in rank order and rounded at each
+/// rank.
 void carry_out(const std::vector<NcclLaunch>& ranks) {
   if (!ranks[0].calls.empty() && ranks[0].calls[0].is_collective()) {
     for (std::size_t i = 0; i < ranks[0].calls.size(); ++i) {
@@ -269,7 +273,7 @@ struct Init {
   int size;
 };
 
-/// What a thread has called since ncclGroupStart().
+/// Calls of a thread since ncclGroupStart().
 struct OpenGroup {
   int depth = 0;
   std::vector<Init> inits;
@@ -281,7 +285,7 @@ thread_local OpenGroup open_group;
 struct Everything {
   Mutex mutex;
   std::map<std::string, std::shared_ptr<Clique>> cliques;
-  std::vector<std::unique_ptr<ncclComm>> comms;  // for ever, so that later use is found
+  std::vector<std::unique_ptr<ncclComm>> comms;  // kept, so that later use is detected
   std::string last_error;
   std::string notes;
   std::int64_t num_ids = 0, num_launches = 0, num_questions = 0;
@@ -292,7 +296,7 @@ Everything& everything() {
   return all;
 }
 
-/// The number behind "name:" in TUTTI_SIMULATED_NCCL; 0 when it is not there.
+/// Returns the number behind "name:" in TUTTI_SIMULATED_NCCL, or 0.
 std::int64_t setting(const std::string& name) {
   const char* const value = std::getenv("TUTTI_SIMULATED_NCCL");
   const std::string text = std::string(",") + (value ? value : "");
@@ -345,7 +349,7 @@ ncclResult_t check_call(const ncclComm* comm, const NcclCall& call, cudaStream_t
   return check_stream(comm, call, stream);
 }
 
-/// Calls outside a group must not wait for others that the same thread would have to call.
+/// A call outside a group must not wait for calls that the same thread would have to make.
 ncclResult_t check_alone(const ncclComm* comm, const NcclCall& call) {
   for (const ncclComm* other : comm->clique->ranks) {
     if (other == comm || other->thread != comm->thread) continue;
@@ -365,7 +369,7 @@ void fail_clique(Clique& clique, ncclResult_t result) {
 void run_if_complete(Clique& clique) {
   std::vector<NcclLaunch> together;
   std::vector<cudaStream_t> streams;
-  bool exchanges = true;  // messages alone: a rank without any need not come
+  bool exchanges = true;  // only messages: a rank without any need not join
   for (const auto& launches : clique.launches) {
     if (launches.empty()) continue;
     together.push_back(launches.front());

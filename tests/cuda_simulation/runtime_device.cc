@@ -1,4 +1,4 @@
-// Devices, their properties and errors of the simulated CUDA runtime.
+// Devices, their properties and errors in the simulated CUDA runtime.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 #include <cstdlib>
@@ -14,7 +14,8 @@ namespace {
 
 constexpr int kMultiprocessors = 4, kMajor = 9, kMinor = 0;
 
-/// What TUTTI_SIMULATED_CUDA_DRIVER says ("11080" is CUDA 11.8), or as new as the runtime.
+/// Returns the version in TUTTI_SIMULATED_CUDA_DRIVER ("11080" is CUDA 11.8), by default the
+/// runtime's.
 int driver_version() {
   const char* const version = std::getenv("TUTTI_SIMULATED_CUDA_DRIVER");
   return version ? std::atoi(version) : CUDART_VERSION;
@@ -24,7 +25,7 @@ bool exists(const World& world, int gpu) {
   return gpu >= 0 && static_cast<std::size_t>(gpu) < world.gpus.size();
 }
 
-/// Different for each GPU of the machine, so that tests tell them apart.
+/// Differs for each GPU of the machine, so that tests can distinguish them.
 int memory_clock_khz(int physical) { return 1'000'000 + 100'000 * physical; }
 
 void write_bus_id(char* text, int length, int physical) {
@@ -136,7 +137,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int gpu
         *value = kMinor;
         return cudaSuccess;
       default:
-        return cudaErrorNotSupported;  // add it here when a kernel wants to know
+        return cudaErrorNotSupported;  // add it here when a kernel needs it
     }
   });
 }

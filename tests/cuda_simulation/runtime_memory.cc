@@ -1,4 +1,4 @@
-// Memory and copies of the simulated CUDA runtime.
+// Memory and copies in the simulated CUDA runtime.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 #include <cstdlib>
@@ -55,7 +55,7 @@ cudaError_t put_copy(World& world, const std::shared_ptr<Queue>& queue, void* to
     return invalidate(*queue->capture, cudaErrorStreamCaptureUnsupported);
   }
   Item item;
-  if (source == Place::kPageable) {  // read now: the caller may change it once this has returned
+  if (source == Place::kPageable) {  // read now: the caller may change it after the return
     const auto* const begin = static_cast<const std::byte*>(from);
     item.work = [to, bytes, copy = std::vector<std::byte>(begin, begin + bytes)] {
       std::memcpy(to, copy.data(), bytes);

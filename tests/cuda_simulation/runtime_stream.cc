@@ -1,4 +1,4 @@
-// Streams, events, stream capture and graphs of the simulated CUDA runtime.
+// Streams, events, stream capture and graphs in the simulated CUDA runtime.
 // SPDX-License-Identifier: Apache-2.0
 
 #include "tests/cuda_simulation/state.h"
@@ -6,10 +6,10 @@
 namespace tutti::cuda_simulation {
 namespace {
 
-/// A thread's identity, as captures note it.
+/// Returns a thread's identity, as recorded by captures.
 const void* thread_identity() { return &this_thread(); }
 
-/// Nodes that come before `last`, and those.
+/// Returns the nodes in `last` and all before them.
 std::set<std::size_t> all_before(const Capture& capture, const std::set<std::size_t>& last) {
   std::set<std::size_t> found = last;
   for (std::size_t i = capture.nodes.size(); i-- > 0;) {
@@ -92,7 +92,7 @@ cudaError_t refuse_if_captured(const Queue& queue) {
                        : cudaSuccess;
 }
 
-/// `queue` waits for an event that was recorded in a capture: it takes part from now on.
+/// `queue` waits for an event recorded in a capture, so it joins the capture.
 cudaError_t join_capture(Queue& queue, const tutti::cuda_simulation::Record& record) {
   if (!record.capture->valid) return cudaErrorStreamCaptureInvalidated;
   if (queue.capture && queue.capture != record.capture) {
@@ -143,7 +143,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     const std::shared_ptr<Queue> queue = found->second->queue;
     if (queue->capture) invalidate(*queue->capture, cudaSuccess);
     world.streams.erase(found);
-    // What still waits there runs when it is needed, at the latest with the whole GPU.
+    // Remaining work runs when needed, at the latest with the whole GPU.
     if (queue->items.empty())
       std::erase(world.gpus[static_cast<std::size_t>(queue->gpu)].queues, queue);
     return cudaSuccess;

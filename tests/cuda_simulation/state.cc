@@ -1,4 +1,4 @@
-// The world of the simulation: made from the environment, replaced by tests.
+// Global state of the simulation: made from the environment, replaced by tests.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/cuda_simulation/state.h"
 
@@ -20,7 +20,7 @@ constexpr std::size_t kAlignment = 256, kFence = 256, kPage = 4096;
 constexpr int kFenceByte = 0xFB, kPoison = 0xCD;
 constexpr std::size_t kPoisoned = std::size_t{4} << 20;  // of large blocks only the beginning
 
-/// Lives as long as the process: threads may still use it while the process ends.
+/// Never destroyed before the process ends, because threads may still use it then.
 std::unique_ptr<World>& the_world() {
   static std::unique_ptr<World>& world = *std::make_unique<std::unique_ptr<World>>().release();
   return world;
@@ -112,7 +112,7 @@ Arena::Freed Arena::release(void* data) {
   const bool whole = std::all_of(begin + block.bytes, begin + block.span,
                                  [](std::byte b) { return b == std::byte{kFenceByte}; });
   std::memset(begin, kPoison, std::min(block.span, kPoisoned));
-  if (block.span > kPoisoned + kPage) {  // the rest back to the system
+  if (block.span > kPoisoned + kPage) {  // returns the rest to the system
     const std::size_t rest = (offset + kPoisoned + kPage - 1) / kPage * kPage;
     const std::size_t end = (offset + block.span) / kPage * kPage;
     if (end > rest) madvise(base_ + rest, end - rest, MADV_DONTNEED);
@@ -151,7 +151,7 @@ Machine machine_of_environment() {
 
 World::World(const Machine& of)
     : machine(of),
-      // By UUID: the simulated GPUs have none, so nothing matches.
+      // An entry by UUID matches nothing, because the simulated GPUs have none.
       visible(visible_devices(of.visible, of.num_gpus).value_or(std::vector<int>())),
       arena(static_cast<int>(visible.size()), of.bytes, of.guard),
       gpus(visible.size()) {
@@ -163,7 +163,7 @@ World::World(const Machine& of)
 }
 
 World::~World() {
-  // Work that never ran: its records hold the streams that hold it.
+  // Breaks the cycle of work that never ran: its records refer to streams that refer to it.
   for (const Gpu& gpu : gpus) {
     for (const auto& queue : gpu.queues) queue->items.clear();
   }

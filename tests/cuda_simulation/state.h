@@ -1,4 +1,4 @@
-// What the simulated CUDA runtime knows: GPUs, streams with waiting work, captures, errors.
+// State of the simulated CUDA runtime: GPUs, streams with queued work, captures, errors.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -19,8 +19,8 @@
 
 namespace tutti::cuda_simulation {
 
-/// Memory of the simulated GPUs: one range of addresses that only work in streams may touch.
-/// Blocks of each GPU, first fit. Not for several threads.
+/// Memory of the simulated GPUs: one address range that only work in streams may touch. Allocates
+/// blocks of each GPU by first fit. Not thread-safe.
 class Arena {
  public:
   Arena(int num_gpus, std::size_t bytes_each, bool guard);
@@ -28,13 +28,14 @@ class Arena {
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  /// nullptr when no gap is large enough. Filled with 0xCD, aligned to 256 bytes (and no more).
+  /// Returns nullptr if no gap is large enough. Filled with 0xCD; aligned to 256 bytes, and no
+  /// more.
   void* allocate(int gpu, std::size_t bytes);
   enum class Freed { kYes, kNoBlock, kOverrun };
-  /// kOverrun: freed, but something wrote behind its end.
+  /// Returns kOverrun if the block is freed, but was overrun at its end.
   Freed release(void* data);
 
-  /// Where [data, data + bytes) lies: the GPU whose one block holds all of it, or kHost.
+  /// Returns the GPU on which one block contains all of [data, data + bytes), or kHost.
   static constexpr int kHost = -1, kNowhere = -2;
   int gpu_of(const void* data, std::size_t bytes = 1) const;
 
@@ -42,7 +43,7 @@ class Arena {
   std::size_t used(int gpu) const { return used_[static_cast<std::size_t>(gpu)]; }
   std::size_t num_blocks() const { return blocks_.size(); }
 
-  /// While one of these lives the memory can be touched.
+  /// Makes the memory accessible for its lifetime.
   class Opened {
    public:
     explicit Opened(Arena& arena) : arena_(arena) {
@@ -76,22 +77,22 @@ class Arena {
 struct Queue;
 struct Capture;
 
-/// A point in a stream; done once all before it has run.
+/// Point in a stream; done once everything before it has run.
 struct Record {
-  std::shared_ptr<Queue> queue;  // where it waits; empty once done
+  std::shared_ptr<Queue> queue;  // queue in which it waits; null once done
   bool done = false;
   TimePoint when;
-  // Of an event recorded while capturing: what a stream that waits for it depends on.
+  // Capture in which an event was recorded: a stream that waits for the event joins it.
   std::shared_ptr<Capture> capture;
   std::set<std::size_t> frontier;
 };
 
-/// Several streams meet here.
+/// Work at which several streams join.
 class JointWork {
  public:
   std::size_t num_parts = 0;
   std::function<void()> work;
-  std::vector<std::shared_ptr<Record>> before;  // what each part stands behind
+  std::vector<std::shared_ptr<Record>> before;  // position of each part in its stream
   bool done = false;
 };
 
@@ -104,16 +105,16 @@ struct Item {
   bool is_kernel = false;
 };
 
-/// A stream. Lives until its work is done, also when the stream was destroyed before.
+/// Stream. Lives until its work is done, even if it was destroyed earlier.
 struct Queue {
   int gpu = 0;
-  bool blocking = false;  // waits for the default stream, and that for it
+  bool blocking = false;  // waits for the default stream, and vice versa
   std::deque<Item> items;
-  std::shared_ptr<Capture> capture;  // while it takes part in one
-  std::set<std::size_t> frontier;    // nodes that the next captured work comes after
+  std::shared_ptr<Capture> capture;  // set while it takes part in one
+  std::set<std::size_t> frontier;    // nodes that precede the next captured work
 };
 
-/// Captured work: nodes in the order of the calls, each after some earlier ones.
+/// Captured work: nodes in order of the calls, each after some earlier ones.
 struct Node {
   std::function<void()> work;
   std::set<std::size_t> after;
@@ -121,7 +122,7 @@ struct Node {
 };
 struct Capture {
   Queue* origin = nullptr;
-  const void* thread = nullptr;  // that began it
+  const void* thread = nullptr;  // that began the capture
   cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
   std::vector<Node> nodes;
   bool valid = true;
@@ -130,10 +131,10 @@ struct Capture {
 struct Gpu {
   std::vector<std::shared_ptr<Queue>> queues;
   std::shared_ptr<Queue> default_queue;
-  cudaError_t failure = cudaSuccess;  // stays until the process ends
+  cudaError_t failure = cudaSuccess;  // sticky until the process ends
 };
 
-/// Everything. One thread at a time (Locked).
+/// All state of the simulation. Used by one thread at a time (Locked).
 struct World {
   explicit World(const Machine& machine);
   ~World();
@@ -145,19 +146,19 @@ struct World {
   Arena arena;
   std::vector<Gpu> gpus;
   std::map<const std::byte*, std::pair<std::size_t, std::shared_ptr<void>>> pinned;
-  std::vector<std::shared_ptr<Capture>> captures;  // those that have not ended
+  std::vector<std::shared_ptr<Capture>> captures;  // captures in progress
   std::map<CUstream_st*, std::unique_ptr<CUstream_st>> streams;
   std::map<CUevent_st*, std::unique_ptr<CUevent_st>> events;
   std::map<CUgraph_st*, std::unique_ptr<CUgraph_st>> graphs;
   std::map<CUgraphExec_st*, std::unique_ptr<CUgraphExec_st>> executables;
   std::int64_t num_kernels = 0, num_allocations = 0;
-  std::int64_t num_changes = 0;  // of anything that a blocked executor may wait for
+  std::int64_t num_changes = 0;  // changes that a blocked executor may wait for
 
   bool is_pinned(const void* data) const;
-  std::shared_ptr<Queue> queue_of(cudaStream_t stream);  // nullptr: no such stream
+  std::shared_ptr<Queue> queue_of(cudaStream_t stream);  // null: no such stream
 };
 
-/// The one world, locked for as long as this lives.
+/// Locks the global state for its lifetime.
 class Locked {
  public:
   Locked();
@@ -171,7 +172,7 @@ class Locked {
   World& world_;
 };
 
-/// Of the calling thread: the GPU that it selected, and its last error.
+/// State of the calling thread: its selected GPU, and its last error.
 struct ThreadState {
   int gpu = 0;
   cudaError_t last_error = cudaSuccess;
@@ -179,9 +180,9 @@ struct ThreadState {
 };
 ThreadState& this_thread();
 
-/// Puts an item at the end of the stream or into its capture.
+/// Appends an item to the stream or to its capture.
 cudaError_t put(World& world, const std::shared_ptr<Queue>& queue, Item item);
-/// A record of all that is in the stream now.
+/// Returns a record of everything in the stream now.
 std::shared_ptr<Record> record(World& world, const std::shared_ptr<Queue>& queue);
 /// Runs what is needed until the record is done. Returns the failure of its GPU, if any.
 cudaError_t run_until(World& world, const std::shared_ptr<Record>& target);

@@ -210,10 +210,7 @@ TEST(GpuDevice, WorkspaceIsFreeAfterTheCall) {
 
 TEST(GpuDevice, LimitIsKeptByGivingBackWhatIsCached) {
   FakeGpus gpus(1, 10'000);
-  {
-    const Tensor x = Tensor::zeros({1024}, DType::kFloat32, kFakeGpu);
-  }  // leaves 4096 bytes in
-     // the cache
+  { const Tensor x = Tensor::zeros({1024}, DType::kFloat32, kFakeGpu); }  // 4096 bytes cached
   const Tensor y = Tensor::zeros({2048}, DType::kFloat32, kFakeGpu);
   EXPECT_EQ(allocator_statistics(kFakeGpu).cached, 0u);
   EXPECT_ERROR(Tensor::zeros({1024}, DType::kFloat32, kFakeGpu), kResourceExhausted, "gpu:0",
