@@ -31,9 +31,9 @@ struct Case {
   OpCall call;
   double step = 1e-5;
   bool has_second_order = true;
-  std::size_t num_results = 1;  // the others have no gradients
+  std::size_t num_results = 1;  // the remaining results have no gradients
 
-  /// The results of the same call with other inputs, of any floating type.
+  /// Returns the results of the call with other inputs, of any floating type.
   Tensors operator()(const Tensors& inputs) const {
     if (call.op == OpId::kCast) return {cast(inputs[0], call.outputs[0].dtype)};
     OpCall other = call;
@@ -48,7 +48,7 @@ struct Case {
   }
 };
 
-/// Random numbers where the operation is smooth.
+/// Returns random numbers at which the operation is smooth.
 inline Tensor smooth_input(const OpCall& call, std::size_t i) {
   const Tensor& given = call.inputs[i];
   if (!is_floating(given.dtype())) return given;
@@ -66,7 +66,7 @@ inline Tensor smooth_input(const OpCall& call, std::size_t i) {
       return i == 0 ? between(0.3, 2.0) : between(-1.5, 1.5);
     case OpId::kDivide:
       return i == 1 ? between(0.3, 2.0) : between(-1.5, 1.5);
-    case OpId::kFloorMod:  // away from the jumps of the quotient
+    case OpId::kFloorMod:  // keeps away from the jumps of the quotient
       return i == 0 ? between(1.0, 1.5) : between(2.0, 4.0);
     case OpId::kReduceProduct:
       return between(0.7, 1.4);
@@ -74,7 +74,7 @@ inline Tensor smooth_input(const OpCall& call, std::size_t i) {
       return i == 4 ? between(0.5, 1.5) : between(-1.5, 1.5);
     case OpId::kSoftmaxCrossEntropy:
       return i == 0 ? softmax(between(-1.5, 1.5)) : between(-1.5, 1.5);
-    case OpId::kCast:  // numbers that every type holds, and so does their sum with the step
+    case OpId::kCast:  // exact in every type, also after adding the step
       return round(between(-1.5, 1.5) * 4.0) * 0.25;
     default:
       return between(-1.5, 1.5);
@@ -105,7 +105,7 @@ inline bool is_differentiated(const testing::OpCase& c) {
     if (is_floating(input.dtype()) && input.dtype() != DType::kFloat64) return false;
     in_float64 = in_float64 || is_floating(input.dtype());
   }
-  // Gradients of activations are those of two tensors of one shape.
+  // Gradients of activations take two tensors of one shape.
   const bool broadcasts = call.op >= OpId::kReluGrad && call.op <= OpId::kGeluTanhGrad &&
                           call.inputs[0].shape() != call.inputs[1].shape();
   return in_float64 && !broadcasts && !c.has_special_numbers &&
@@ -122,7 +122,7 @@ inline bool is_empty(const OpCall& call) {
   return call.inputs[0].num_elements() == 0 || call.outputs[0].shape.num_elements() == 0;
 }
 
-/// Rows with no, one and two zeros.
+/// Has rows with no, one and two zeros.
 inline Case product_of_zeros() {
   const OpCall call{OpId::kReduceProduct,
                     {Tensor::from<double>({3, 3}, {2, 0, 3, 0, 0, 4, 5, 6, 7})},
@@ -131,7 +131,7 @@ inline Case product_of_zeros() {
   return {"a product of zeros", call};
 }
 
-/// Up to twelve small calls of each operation of the family that has gradients, evenly chosen.
+/// Returns up to twelve small calls of each differentiable operation of the family, evenly chosen.
 inline std::vector<Case> cases_of(const testing::OpFamily& family, bool of_nothing = false) {
   std::map<OpId, std::vector<testing::OpCase>> by_op;
   for (const testing::OpCase& c : family.cases()) {

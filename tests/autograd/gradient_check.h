@@ -1,5 +1,5 @@
-// Gradients of the cases against central differences, in double precision, or against those of
-// another device.
+// Checks gradients of the cases against central differences in double precision, or against another
+// device.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace tutti::gradient_check {
 
-/// The inputs that may have gradients, from number `first` on.
+/// Returns the inputs from number `first` on that may have gradients.
 inline Tensors sources_among(const Tensors& inputs, std::size_t first = 0) {
   Tensors sources;
   for (std::size_t i = first; i < inputs.size(); ++i) {
@@ -23,12 +23,12 @@ inline Tensors sources_among(const Tensors& inputs, std::size_t first = 0) {
   return sources;
 }
 
-/// Pseudo-random weights that every type holds.
+/// Returns pseudo-random weights that are exact in every type.
 inline Tensor weights_for(const Tensor& result, std::uint64_t seed) {
   return round(random_tensor(result.shape(), seed, 0.5, 1.5) * 32.0) * 0.03125;
 }
 
-/// The sum of all elements of all results, each times its weight.
+/// Returns the sum of all elements of all results, each times its weight.
 inline Tensor weighted_sum(const Tensors& results, std::uint64_t seed) {
   Tensor sum;
   for (const Tensor& y : results) {
@@ -49,7 +49,8 @@ inline double plain_weighted_sum(const Tensors& results, std::uint64_t seed) {
   return sum;
 }
 
-/// Central differences of the weighted sum of `function` along each element of input `index`.
+/// Returns central differences of the weighted sum of `function` along each element of input
+/// `index`.
 inline std::vector<double> central_differences(const Function& function, const Tensors& inputs,
                                                std::size_t index, double step) {
   const std::vector<double> values = inputs[index].to_doubles();
@@ -75,7 +76,8 @@ inline std::vector<Gradient> gradients_of(const Function& function, const Tensor
   return tape.gradient(weighted_sum(function(inputs), 1), sources);
 }
 
-/// Gradients, for the inputs from number `first` on, against central differences; none: zeros.
+/// Compares gradients for the inputs from number `first` on with central differences; a missing
+/// gradient counts as zeros.
 inline void check_gradients(const Function& function, const Tensors& inputs, double step,
                             std::size_t first = 0) {
   const std::vector<Gradient> gradients = gradients_of(function, inputs, first);
@@ -136,8 +138,8 @@ inline Tensors in_float32(const Tensors& inputs, Device device = {}) {
   return rounded;
 }
 
-/// Returns the results of the case, in float32, and the gradients of their weighted sum; those that
-/// are none are undefined.
+/// Returns the results of the case in float32 and the gradients of their weighted sum; missing
+/// gradients are undefined tensors.
 inline Tensors value_and_gradients(const Case& c, Device device) {
   const Tensors inputs = in_float32(c.call.inputs, device), sources = sources_among(inputs);
   GradientTape tape;
@@ -162,7 +164,7 @@ inline void expect_near_cpu(const Case& c, const Tensors& actual, double toleran
   }
 }
 
-/// float32 takes other, faster kernels than float64: both must give the same gradients.
+/// Checks that the faster float32 kernels give the float64 kernels' gradients.
 inline void check_float32(const Case& c) {
   const auto function = [&](const Tensors& inputs) { return c(inputs); };
   const std::vector<Gradient> expected = gradients_of(function, c.call.inputs);
@@ -176,7 +178,7 @@ inline void check_float32(const Case& c) {
   }
 }
 
-/// Gradients of nothing have their shapes, and are zeros where there is no result.
+/// Checks empty inputs: gradients have the right shapes, and are zeros if the result is empty.
 inline void check_nothing(const Case& c) {
   const auto function = [&](const Tensors& inputs) { return c(inputs); };
   const Tensors sources = sources_among(c.call.inputs);
@@ -194,7 +196,7 @@ inline void check_all(const testing::OpFamily& family) {
   for (const Case& c : cases_of(family)) {
     SCOPED_TRACE(c.name);
     check_gradients([&](const Tensors& inputs) { return c(inputs); }, c.call.inputs, c.step);
-    // Moving a label alone leaves the distributions, which the gradient of the logits relies on.
+    // Changing a single label breaks the distribution on which the gradient of the logits relies.
     const std::size_t first = c.call.op == OpId::kSoftmaxCrossEntropy ? 1 : 0;
     if (c.has_second_order) {
       SCOPED_TRACE("second order");

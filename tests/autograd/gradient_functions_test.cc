@@ -1,4 +1,4 @@
-// Gradients of functions against central differences, of attention and normalization, of many
+// Tests gradients of functions against central differences, of attention and normalization, of many
 // slices.
 // SPDX-License-Identifier: Apache-2.0
 
@@ -121,7 +121,7 @@ using gradient_check::random_tensor;
 
 constexpr std::int64_t kHeads = 2, kFeatures = 8;
 
-/// Bytes that attention over so many steps, forward and backward, has in use at once.
+/// Returns the peak bytes for attention over so many steps, forward and backward.
 std::size_t peak_of(std::int64_t steps, bool fused) {
   const Tensor x = cast(random_tensor({1, kHeads, steps, kFeatures}, 1), DType::kFloat32);
   const std::size_t before = host_allocator().statistics().in_use;
@@ -143,7 +143,7 @@ TEST(AttentionGradients, TakeMemoryOfTheNumberOfStepsNotOfItsSquare) {
   const std::size_t of_result = 512 * kHeads * kFeatures * sizeof(float);
   EXPECT_LE(peak_of(512, true), 12 * of_result);
   EXPECT_LE(peak_of(2048, true), 4.1 * static_cast<double>(peak_of(512, true)));
-  // What the test would see of scores.
+  // Shows that the test would detect stored scores.
   EXPECT_GE(peak_of(512, false), 512 * 512 * kHeads * sizeof(float));
 }
 
@@ -170,7 +170,7 @@ struct MixedNormalization {
         mean(testing::random_values({4}, DType::kFloat32, -0.5, 0.5, 5)),
         variance(testing::random_values({4}, DType::kFloat32, 0.5, 2.0, 6)) {}
 
-  /// y, statistics, and the gradients of sum(y dy) for x, gamma and beta.
+  /// Returns y, the statistics, and the gradients of sum(y dy) for x, gamma and beta.
   template <class Fn>
   std::vector<Tensor> differentiated(const Fn& normalize) const {
     const std::vector<Tensor> sources{x, gamma, beta};
@@ -218,13 +218,13 @@ TEST(MixedNormalizationTest, GivesTheBitsOfCastingThereAndBackForParametersOfOne
 
 namespace blocks_test {
 
-/// Where a slice of a [4, 6] matrix begins, and its size.
+/// Offset of a slice of a [4, 6] matrix, and its size.
 struct Cut {
   std::vector<std::int64_t> begin, size;
 };
 
-/// Sum over cuts of (i + 1) * sum of squares of cut i: its gradient is 2 x times the factors of the
-/// cuts that cover each element.
+/// Returns the sum over i of (i + 1) * the sum of squares of cut i. Its gradient is 2 x times the
+/// factors of the cuts that cover each element.
 Tensor weighed_squares(const Tensor& x, const std::vector<Cut>& cuts) {
   Tensor sum = Tensor::zeros({}, DType::kFloat64);
   double factor = 0.0;

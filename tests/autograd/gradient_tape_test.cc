@@ -1,4 +1,4 @@
-// Tapes: watching, nesting, persistence, readiness, pruning, custom gradients, device scopes.
+// Tests tapes: watching, nesting, persistence, readiness, pruning, custom gradients, device scopes.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/autograd/gradient_tape.h"
 
@@ -202,7 +202,7 @@ TEST(GradientTape, NonPersistentTapeRecordsNothingDuringAndAfterItsGradient) {
   GradientTape inner;
   const Tensor y = v * v * v;
   const Tensor first = inner.gradient(y, v).dense();
-  const Tensor later = first * v;  // the outer tape sees v's second derivative and this
+  const Tensor later = first * v;  // the outer tape records v's second derivative and this
   EXPECT_EQ(number(outer.gradient(later, v)), 18.0 * 3.0 + 27.0);
 }
 
@@ -244,8 +244,7 @@ TEST(GradientTape, StopRecordingHidesOperationsAndReads) {
   EXPECT_EQ(number(tape.gradient(y, v)), 9.0);
 }
 
-/// relu(x w0 + b0) w1 + b1: sources in the order w0, b0, w1, b1, with one that is unused in
-/// between.
+/// Computes relu(x w0 + b0) w1 + b1 with sources w0, b0, w1, b1 and an unused one in between.
 TEST(GradientTape, ReportsReadyGradientsLastLayerFirst) {
   const Variable w0(Tensor::full({3, 4}, 0.5, DType::kFloat64)),
       b0(Tensor::zeros({4}, DType::kFloat64)), unused(Tensor::zeros({2}, DType::kFloat64)),
@@ -496,8 +495,8 @@ Tensor numbers(const Shape& shape, std::uint64_t seed) {
   return random_uniform(shape, {.seed = seed, .purpose = kUserPurpose}, -1.0, 1.0);
 }
 
-/// The document's program: weights_1 and biases_1 on the first device, weights_2 and biases_2 on
-/// the second, everything that computes on the third.
+/// Program from the documentation: weights_1 and biases_1 on the first device, weights_2 and
+/// biases_2 on the second, all computation on the third.
 struct ThreeDevices {
   explicit ThreeDevices(const std::vector<std::string>& devices) : compute(devices[2]) {
     {
@@ -509,7 +508,7 @@ struct ThreeDevices {
     variables.emplace_back(numbers({5, 3}, 3), VariableOptions{.name = "weights_2"});
     variables.emplace_back(numbers({3}, 4), VariableOptions{.name = "biases_2"});
   }
-  /// The loss, then the gradients.
+  /// Returns the loss, then the gradients.
   std::vector<Tensor> step(const Tensor& x) {
     GradientTape tape;
     Tensor loss;
@@ -544,7 +543,7 @@ TEST(DeviceScopeGradients, WeightsOnTwoDevicesAndTheComputationOnAThird) {
       ::testing::ElementsAre(
           "cpu:0 -> cpu:2: float32 [6, 5], 120 bytes", "cpu:0 -> cpu:2: float32 [5], 20 bytes",
           "cpu:1 -> cpu:2: float32 [5, 3], 60 bytes", "cpu:1 -> cpu:2: float32 [3], 12 bytes",
-          // the gradients go back, the last one first
+          // gradients return, the last one first
           "cpu:2 -> cpu:1: float32 [3], 12 bytes", "cpu:2 -> cpu:1: float32 [5, 3], 60 bytes",
           "cpu:2 -> cpu:0: float32 [5], 20 bytes", "cpu:2 -> cpu:0: float32 [6, 5], 120 bytes"));
   EXPECT_EQ(log.bytes(), 2u * (120 + 20 + 60 + 12));
@@ -579,7 +578,7 @@ TEST(DeviceScopeGradients, VariablesAreOnTheDeviceOfTheScope) {
   EXPECT_EQ(Variable(made.storage().create_slot("slot", 1.0)).value().device(), on_cpu(3));
 }
 
-// tf's towers: variables on the CPU by default, the computation on other devices.
+// Follows tf's towers: variables on the CPU by default, computation on other devices.
 TEST(DeviceScopeGradients, PlacementOfVariablesAndComputation) {
   const DeviceScope by_default("/cpu:0");
   const Variable weights(numbers({3, 2}, 5), {.name = "weights"});
@@ -605,7 +604,7 @@ TEST(DeviceScopeGradients, TheBackwardPassRunsWhereTheForwardPassRan) {
     const DeviceScope scope("cpu:1");
     y = square(v);
   }
-  const DeviceScope another("cpu:2");  // must not draw the walk to itself
+  const DeviceScope another("cpu:2");  // must not affect where backward runs
   std::vector<std::string> lines;
   set_log_device_placement(true, [&](const std::string& line) { lines.push_back(line); });
   const Gradient gradient = tape.gradient(y, v);
@@ -662,7 +661,7 @@ TEST(GradientTape, GradientsOfVariablesAndTensorsInOneWalk) {
   tape.watch(x);
   const Tensor y = w * x;
   tape.stop();
-  (void)(w * 100.0f);  // not seen any more
+  (void)(w * 100.0f);  // no longer watched
   const std::vector<Variable> variables{w};
   const std::vector<Tensor> values{x};
   const std::vector<Gradient> gradients =

@@ -1,4 +1,4 @@
-// recompute_grad: the gradients of what was not kept, with the same bits.
+// Tests recompute_grad: gradients of values that were not kept, with equal bits.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/autograd/recompute.h"
 
@@ -16,7 +16,7 @@ Tensor normal(const Shape& shape, std::uint64_t number) {
   return random_normal(shape, RandomKey{4, kUserPurpose, number, 0, 0});
 }
 
-/// Plain, or computed again.
+/// Runs a block plainly or with recomputation.
 using Block =
     std::function<Tensor(const RecomputedFunction&, const Tensor&, const std::vector<Variable>&)>;
 
@@ -36,7 +36,7 @@ std::vector<std::vector<double>> numbers(const std::vector<Gradient>& gradients)
   return all;
 }
 
-/// Values used several times inside and outside: sums whose bits depend on their order.
+/// Values are used several times inside and outside, so the bits of sums depend on their order.
 std::vector<std::vector<double>> gradients_with(const Block& block) {
   const std::vector<Variable> w = {Variable(normal({5, 5}, 1)), Variable(normal({5, 5}, 2)),
                                    Variable(normal({3}, 3))};
@@ -116,7 +116,7 @@ TEST(Recompute, WritesAreMadeOnce) {
   const Tensor y = recompute_grad(inner, {&x, 1}, {&w, 1}).at(0);
   EXPECT_EQ(tape.gradient(y, w).dense().item(), 3.0f);
   EXPECT_EQ(count.value().item(), 1.0f);
-  (void)recompute_grad(inner, {&x, 1}, {&w, 1});  // no tape: as it is
+  (void)recompute_grad(inner, {&x, 1}, {&w, 1});  // without a tape, calls the function directly
   EXPECT_EQ(count.value().item(), 2.0f);
 }
 

@@ -1,4 +1,4 @@
-// Variables, their initial values, the store of shared ones, and groups of replicas.
+// Tests variables, their initial values, the store of shared ones, and groups of replicas.
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
@@ -28,7 +28,7 @@ VariableOptions named(const char* name) {
 
 using Doubles = std::vector<double>;
 
-/// weights -= learning_rate * gradient; counts the elements it was given.
+/// Applies weights -= learning_rate * gradient; counts the elements.
 class PlainDescent final : public UpdateRule {
  public:
   explicit PlainDescent(bool skips_zero) : skips_zero_(skips_zero) {}
@@ -111,7 +111,7 @@ TEST(Variable, ReadTensorNeverChanges) {
 
 TEST(Variable, WritesInPlaceWhenNobodyElseReads) {
   Variable v(Tensor::from<float>({2}, {1, 2}));
-  v.assign_add(1.0);  // leaves the initial tensor's storage
+  v.assign_add(1.0);  // detaches from the initial tensor's storage
   const void* storage = v.value().bytes().data();
   v.assign_add(1.0);
   EXPECT_EQ(v.value().bytes().data(), storage);
@@ -334,7 +334,7 @@ Variable::Initializer filled(const Shape& shape, double value) {
   };
 }
 
-/// Weights and biases of a dense layer, as a tower asks for them.
+/// Returns weights and biases of a dense layer, as a tower requests them.
 std::vector<Variable> dense_layer(VariableStore& store, const std::string& name) {
   return {store.get(name + "/weights", {3, 2}, filled({3, 2}, 1.0)),
           store.get(name + "/biases", {2}, filled({2}, 0.5))};
@@ -459,7 +459,7 @@ TEST(ValueGenerator, TheWholeIsWhatTheOperationsOfTheseNamesGive) {
                    random_normal(shape, kKey, 1.0, 3.0));
   expect_same_bits(whole_of(of(Kind::kTruncatedNormal, 0.0, 0.7, shape, DType::kFloat32)),
                    truncated_normal(shape, kKey, 0.0, 0.7));
-  // Drawn as float32, then converted.
+  // Drawn in float32, then converted.
   expect_same_bits(whole_of(of(Kind::kNormal, 1.0, 3.0, shape, DType::kFloat64)),
                    cast(random_normal(shape, kKey, 1.0, 3.0), DType::kFloat64));
   expect_same_bits(whole_of(of(Kind::kConstant, 0.1, 0.0, shape, DType::kFloat64)),

@@ -1,4 +1,5 @@
-// Attention on a GPU: one operation whose memory grows with the steps, and GPTs that train on it.
+// Tests attention on a GPU: one operation whose memory grows linearly with the steps, and GPTs that
+// train with it.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/gpu/gpu_helpers.h"
 #include "tests/support/seen_ops.h"
@@ -15,7 +16,7 @@ namespace {
 using gpu_tests::kGpu;
 using gpu_tests::numbers;
 
-/// Of one call.
+/// Arguments of one call.
 struct AttentionCase {
   std::int64_t heads, shared, steps, value_steps, features, length;
   AttentionOptions options;
@@ -44,7 +45,7 @@ TEST(GpuAttention, GivesTheSameBitsEachTime) {
   }
 }
 
-/// Bytes of the GPU that attention over so many steps, forward and backward, has in use at once.
+/// Returns the peak bytes of the GPU for attention over so many steps, forward and backward.
 std::size_t peak_of_attention(std::int64_t steps) {
   const Tensor x = numbers({1, 1, steps, 8}, 1).to(kGpu);
   reset_peak_memory(kGpu);
@@ -55,14 +56,14 @@ std::size_t peak_of_attention(std::int64_t steps) {
   const Tensor y = attention(x, x, x, {.is_causal = true});
   const Tensor gradient = tape.gradient(y, x).dense();
   const std::size_t peak = device_memory(kGpu).peak;
-  EXPECT_EQ(gradient.to(Device{}).shape(), x.shape());  // the work has been done
+  EXPECT_EQ(gradient.to(Device{}).shape(), x.shape());  // the work is done
   EXPECT_TRUE(seen.ops.contains(OpId::kAttention) && seen.ops.contains(OpId::kAttentionGrad));
   EXPECT_FALSE(seen.ops.contains(OpId::kSoftmax));
   return peak - before;
 }
 
 TEST(GpuAttention, TakesMemoryOfTheNumberOfStepsNotOfItsSquare) {
-  const std::size_t of_result = 256 * 8 * sizeof(float);  // scores are 32 times as large
+  const std::size_t of_result = 256 * 8 * sizeof(float);  // scores would take 32 times as much
   const std::size_t peak = peak_of_attention(256);
   EXPECT_LE(peak, 12 * of_result);
   EXPECT_LE(peak_of_attention(1024), 4.1 * static_cast<double>(peak));
@@ -70,7 +71,7 @@ TEST(GpuAttention, TakesMemoryOfTheNumberOfStepsNotOfItsSquare) {
 
 constexpr std::int64_t kRowsOfGpt = 4;
 
-/// Learns to count by threes modulo 16: its losses, and what it goes on with.
+/// Learns to count by threes modulo 16; holds its losses and its continuation.
 struct CountingGpt {
   std::vector<double> losses;
   std::vector<double> written;

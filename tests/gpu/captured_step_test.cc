@@ -1,5 +1,5 @@
-// Captured steps on simulated GPUs: replays give what the function gives, and what cannot be
-// replayed is refused.
+// Tests captured steps on simulated GPUs: replays give the function's results, and steps that
+// cannot be replayed are refused.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/captured_step.h"
 
@@ -102,7 +102,7 @@ void expect_replays_equal_the_function(const char* devices, const char* ops, int
   EXPECT_EQ(got.state, expected.state);
   EXPECT_EQ(got.iterations, 6);
   EXPECT_EQ(expected.num_runs, 6 * num_replicas);
-  EXPECT_EQ(got.num_runs, 2 * num_replicas);  // once to warm up, once captured
+  EXPECT_EQ(got.num_runs, 2 * num_replicas);  // one warm-up and one capture
 }
 
 TEST(CapturedStep, ReplaysOfOneReplicaGiveTheBitsOfTheFunction) {
@@ -151,7 +151,8 @@ TEST(CapturedStep, VariablesOfGraphsCanBeReadAndAssignedBetweenReplays) {
   EXPECT_THAT(snapshot.to_doubles(), ::testing::ElementsAre(4, 5));
   x.assign(Tensor::from<float>({2}, {100, 200}));
   EXPECT_THAT(run(), ::testing::ElementsAre(1010, 2010));
-  EXPECT_THAT(result.to_doubles(), ::testing::ElementsAre(50, 60));  // not those of the next replay
+  EXPECT_THAT(result.to_doubles(), ::testing::ElementsAre(50, 60));  // not overwritten by the next
+                                                                     // replay
   EXPECT_THAT(x.value().to_doubles(), ::testing::ElementsAre(101, 201));
 }
 
@@ -204,7 +205,7 @@ TEST(CapturedStep, OnTheCpuTheFunctionRunsEachTime) {
   EXPECT_EQ(step.num_captured(), 0);
 }
 
-/// Calls `fn` until it is captured; gives the message of the error that the capture ends with.
+/// Calls `fn` until it is captured; returns the message of the error that ends the capture.
 template <class Fn>
 std::string refusal(const char* devices, const Fn& fn) {
   MirroredStrategy strategy({.devices = devices});
@@ -223,7 +224,7 @@ std::string refusal(const char* devices, const Fn& fn) {
   } catch (const Error& error) {
     message = error.what();
   }
-  // The streams work on as before.
+  // The streams remain usable.
   const auto sums = strategy.run([](const Tensor& x) { return x + x; }, inputs(3));
   for (const Tensor& sum : sums) EXPECT_THAT(sum.to_doubles(), ::testing::ElementsAre(6, 6));
   return message;
@@ -271,7 +272,8 @@ TEST(CapturedStep, VariablesOnTheHostAreRefused) {
               HasSubstr("a variable on cpu:0 is used"));
 }
 
-/// Weights after 5 steps of an optimizer that uses norms, and of a table whose rows are written.
+/// Returns the weights after 5 steps of an optimizer that uses norms, and of a table whose rows are
+/// written.
 std::string trained_by_norms(const OptimizerSpec& spec, bool by_replays) {
   OneDeviceStrategy strategy(kGpu);
   const auto scope = Trainer::reset_seed(strategy);

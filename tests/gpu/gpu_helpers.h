@@ -1,4 +1,5 @@
-// What tests on GPUs share. The program needs two, simulated ones will do (TUTTI_CUDA_MODULE).
+// Helpers for tests on GPUs. The program needs two GPUs; simulated ones suffice
+// (TUTTI_CUDA_MODULE).
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -25,7 +26,7 @@ inline std::vector<Tensor> on(Device device, const std::vector<Tensor>& tensors)
   return moved;
 }
 
-/// Elements within `tolerance` of the largest element (but at least of 0.1).
+/// Expects elements within `tolerance` of the largest element (at least 0.1).
 inline void expect_near(const Tensor& actual, const Tensor& expected, double tolerance) {
   ASSERT_EQ(actual.shape(), expected.shape());
   ASSERT_EQ(actual.dtype(), expected.dtype());
@@ -35,7 +36,7 @@ inline void expect_near(const Tensor& actual, const Tensor& expected, double tol
   testing::expect_near(got, want, tolerance * scale);
 }
 
-/// Numbers between `low` and `high` on the CPU.
+/// Returns numbers between `low` and `high` on the CPU.
 inline Tensor numbers(const Shape& shape, std::uint64_t seed, double low = -1.0, double high = 1.0,
                       DType dtype = DType::kFloat32) {
   return random_uniform(shape, {.seed = seed}, low, high, dtype);

@@ -1,5 +1,5 @@
-// Dense layers cut over two GPUs behind layers copied on them: the training of CPUs, the same
-// bytes, and no captured step.
+// Tests Dense layers split over two GPUs after layers replicated on them: training as on CPUs,
+// equal bytes, and no captured step.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/gpu/gpu_helpers.h"
 #include "tutti/model_parallel.h"
@@ -17,7 +17,7 @@ struct Result {
   std::size_t bytes = 0;
 };
 
-/// Three steps on two devices; `is_captured`: as captured steps.
+/// Trains three steps on two devices; `is_captured`: as captured steps.
 Result trained(const std::string& devices, HybridScheme scheme, bool is_captured = false) {
   set_random_seed(5);
   MirroredStrategy strategy(devices);

@@ -1,4 +1,4 @@
-// Layers on a GPU: results and gradients of weights and inputs, compared with the CPU's.
+// Tests layers on a GPU: results and gradients of weights and inputs, compared with the CPU's.
 // SPDX-License-Identifier: Apache-2.0
 #include <functional>
 #include <memory>
@@ -19,13 +19,14 @@ using gpu_tests::numbers;
 
 using MakeLayer = std::function<std::shared_ptr<Layer>()>;
 
-/// Makes the layer anew each time: copies of one would share its weights.
+/// Makes the layer anew in each call, because copies would share its weights.
 template <class L, class... Arguments>
 MakeLayer made(const Arguments&... arguments) {
   return [=] { return std::make_shared<L>(arguments...); };
 }
 
-/// The layer's results and the gradients of a weighted sum of them, with weights from a fixed seed.
+/// Returns the layer's results, and the gradients of their weighted sum with weights from a fixed
+/// seed.
 std::vector<Tensor> result_and_gradients(const MakeLayer& make, const std::vector<Tensor>& inputs,
                                          Device device, CallContext context) {
   set_random_seed(5);
@@ -94,7 +95,7 @@ TEST(GpuLayers, AllAgreeWithTheCpu) {
 
 TEST(GpuLayers, MasksAgreeWithTheCpu) {
   Tensor x = numbers({2, 5, 3}, 1);
-  // The second sequence begins with a gap, whose query sees nothing, and has one inside.
+  // The second sequence begins with a gap, whose query is masked, and has another gap inside.
   const Tensor counts = Tensor::from<float>({2, 5, 1}, {1, 1, 1, 0, 0, 0, 1, 0, 1, 1});
   x = x * counts;
   const auto make = [] {

@@ -1,4 +1,4 @@
-// Operations and their gradients on a GPU, compared with the CPU's.
+// Tests operations and their gradients on a GPU against the CPU's.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/autograd/gradient_check.h"
 #include "tests/gpu/gpu_helpers.h"

@@ -1,4 +1,4 @@
-// The GPUs of this test program: two simulated ones, unless the environment names a module.
+// GPUs of this test program: two simulated ones, unless the environment names a module.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdlib>
 
@@ -13,7 +13,7 @@ class SimulatedGpus final : public ::testing::Environment {
   void SetUp() override {
     ::setenv("TUTTI_CUDA_MODULE", TUTTI_SIMULATED_MODULE, /*overwrite=*/0);
     ::setenv("TUTTI_SIMULATED_GPUS", "2", /*overwrite=*/0);
-    // The module has a stand-in of NCCL, too; the real library sees no GPU here.
+    // The module also contains the simulated NCCL; the real library detects no GPU here.
     ::setenv("TUTTI_NCCL_LIBRARY", TUTTI_SIMULATED_MODULE, /*overwrite=*/0);
     ASSERT_GE(logical_gpus().size(), 2u) << gpu_unavailable_reason();
   }

@@ -1,4 +1,4 @@
-// Training on a GPU by fit and by a loop of one's own, compared with the CPU's.
+// Tests training on a GPU by fit and by a custom loop against the CPU's.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/gpu/gpu_helpers.h"
 #include "tutti/model/callbacks.h"
@@ -16,7 +16,7 @@ using gpu_tests::numbers;
 
 constexpr std::int64_t kRows = 48;
 
-/// [48] classes 0, 1, 2 that depend on the features [48, 6, 6, 2].
+/// Returns classes 0, 1, 2 of shape [48] that depend on the features [48, 6, 6, 2].
 Tensor labels_of(const Tensor& features) {
   std::vector<std::int64_t> labels;
   for (std::int64_t row = 0; row < features.shape()[0]; ++row) {

@@ -1,4 +1,4 @@
-// Variables, optimizers and checkpoints with values on a GPU.
+// Tests variables, optimizers and checkpoints with values on a GPU.
 // SPDX-License-Identifier: Apache-2.0
 #include <filesystem>
 
@@ -15,7 +15,7 @@ using gpu_tests::expect_near;
 using gpu_tests::expect_tensor;
 using gpu_tests::kGpu;
 
-/// A variable with one component on `device`.
+/// Returns a variable with one component on `device`.
 Variable variable_on(Device device, const Tensor& value, const std::string& name = "w") {
   return Variable(make_local_storage(value, device, {.name = name}));
 }
@@ -27,7 +27,7 @@ TEST(GpuVariables, LiveOnTheirDevice) {
   w.assign_add(Tensor::from<float>({3}, {10, 10, 10}));
   w.assign_sub(1.0);
   expect_tensor(w.value(), {3}, {10, 11, 12});
-  expect_tensor(before, {3}, {1, 2, 3});  // what was read never changes
+  expect_tensor(before, {3}, {1, 2, 3});  // a value that was read never changes
   w.assign(0.5);
   expect_tensor(w.value(), {3}, {0.5, 0.5, 0.5});
   w.assign(Tensor::from<float>({3}, {4, 5, 6}, kGpu));
@@ -59,7 +59,8 @@ const std::pair<const char*, Scatter> kScatters[] = {
 
 TEST(GpuVariables, ScatterOperationsOfEveryTypeHaveTheBitsOfTheCpu) {
   for (const DType dtype : kAllDTypes) {
-    // Several blocks of threads and tiles of indices for one type: emulated threads are slow.
+    // One type uses several blocks of threads and tiles of indices; others do not, because emulated
+    // threads are slow.
     const bool is_large = dtype == DType::kFloat32;
     const std::int32_t count = is_large ? 600 : 70;
     for (const std::int64_t width : {1, is_large ? 300 : 33}) {
@@ -90,7 +91,7 @@ TEST(GpuVariables, ScatterChecksWhatTheHostHas) {
   };
   EXPECT_INVALID(divide(Device{}), "by zero");
   expect_tensor(n.value(), {3}, {6, 6, 6});
-  divide(kGpu);  // nobody looks: what is divided by 0 stays
+  divide(kGpu);  // unchecked: division by 0 has no effect
   expect_tensor(n.value(), {3}, {6, 3, 6});
   EXPECT_INVALID(
       n.scatter_add({Tensor::full({1}, 1.0, DType::kInt64, kGpu), Tensor::ones({1}).to(kGpu), {3}}),
@@ -105,7 +106,7 @@ TEST(GpuVariables, ScatterRefusesOrLeavesOutRowsOutOfRange) {
   EXPECT_INVALID(
       w.scatter_add({slices.values, Tensor::from<std::int64_t>({3}, {4, 5, 0}), Shape{5, 2}}),
       "'w'", "out of range");
-  // What a kernel alone sees is left out.
+  // Kernels skip indices that only they can check.
   const Tensor rows = Tensor::from<std::int64_t>({3}, {-1, 5, 0}, kGpu);
   w.scatter_update({slices.values, rows, Shape{5, 2}});
   expect_tensor(w.value().detached_rows(0, 1), {1, 2},
@@ -129,7 +130,7 @@ TEST(GpuVariables, CheckpointsTravelBetweenDevices) {
   EXPECT_EQ(gpu[0].value().device(), kGpu);
 }
 
-/// Weights after `num_steps` steps of `options` over given gradients.
+/// Returns the weights after `num_steps` steps over given gradients.
 std::vector<Tensor> after_steps(const OptimizerSpec& spec, Device device, int num_steps,
                                 int num_updates) {
   OneDeviceStrategy strategy(device);

@@ -1,4 +1,4 @@
-// Attention, its caches, and the other parts of transformers.
+// Tests attention, its caches, and other parts of transformers.
 // SPDX-License-Identifier: Apache-2.0
 
 #include "tests/layers/layer_checks.h"
@@ -16,7 +16,7 @@ using namespace layer_tests;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// Its numbers are Keras's: tests/parity. There queries and keys that turn are equally many.
+// Values against Keras are in tests/parity, where queries and keys have the same number of steps.
 TEST(MultiHeadAttentionTest, TurnsEachQueryByItsOwnStep) {
   const ExactLayers exact;
   MultiHeadAttention layer(4, 4, {.num_key_value_heads = 2, .rotary_max_wavelength = 50.0});
@@ -28,7 +28,7 @@ TEST(MultiHeadAttentionTest, TurnsEachQueryByItsOwnStep) {
 }
 
 TEST(MultiHeadAttentionTest, AQueryThatSeesNothingGetsTheBiasAlone) {
-  // The second query of the first example, all of the second.
+  // Contains the second query of the first example, and all of the second example.
   const Tensor mask = Tensor::from<float>({2, 2, 3}, {1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0});
   for (const double dropout : {0.0, 0.5}) {
     MultiHeadAttention layer(2, 3, {.dropout = dropout, .with_mask = true});
@@ -135,7 +135,7 @@ TEST(MultiHeadAttentionTest, RegularizesAndConstrainsAllKernelsAndBiases) {
 
 constexpr std::int64_t kSteps = 7, kFeatures = 4;
 
-/// Learnt and turned positions, two blocks, keys that heads share.
+/// Has learnt and rotary positions, two blocks, and keys shared by heads.
 class Decoder : public Layer {
  protected:
   Shape build(const Shape& input) override {
@@ -257,13 +257,13 @@ TEST(RMSNormalizationTest, Computes16BitNumbersInFloat32) {
   RMSNormalization layer;
   layer.set_dtype_policy("mixed_float16");
   layer.build_for({2});
-  // The square of 300 is beyond float16.
+  // The square of 300 exceeds float16.
   const Tensor y = layer(cast(Tensor::from<float>({1, 2}, {300, -300}), DType::kFloat16));
   EXPECT_EQ(y.dtype(), DType::kFloat16);
   EXPECT_THAT(y.to_doubles(), ElementsAre(1.0, -1.0));
 }
 
-// Its angles are those of attention: tests/parity.
+// Its angles are those of attention, which tests/parity verifies.
 TEST(RotaryEmbeddingTest, TurnsEachStepByItsNumber) {
   const ExactLayers exact;
   RotaryEmbedding layer;

@@ -1,4 +1,4 @@
-// Every layer, for the tests that hold for all of them.
+// Table of all layers, for tests that apply to each.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,9 +11,9 @@
 
 namespace tutti::layer_tests {
 
-/// A layer with the shapes of one example of its inputs.
+/// Layer with the shapes of one example of its inputs.
 struct DescribedLayer {
-  std::shared_ptr<Layer> layer, copy;  // the copy shares what build_for() makes
+  std::shared_ptr<Layer> layer, copy;  // the copy shares the results of build_for()
   std::vector<Shape> inputs;
 };
 
@@ -22,7 +22,7 @@ DescribedLayer layer_case(L layer, std::vector<Shape> inputs) {
   return {std::make_shared<L>(layer), std::make_shared<L>(layer), std::move(inputs)};
 }
 
-/// Every layer, with options other than the defaults.
+/// Returns every layer, with non-default options.
 inline std::vector<DescribedLayer> every_layer() {
   const Shape image{6, 6, 2}, steps{4, 3};
   return {
@@ -129,7 +129,8 @@ inline std::vector<DescribedLayer> every_layer() {
   };
 }
 
-/// Rows for a layer's inputs: class numbers for an embedding, else numbers from -1 to 1.
+/// Returns rows for a layer's inputs: class numbers for an embedding, otherwise numbers from -1 to
+/// 1.
 inline std::vector<Tensor> rows_for(const DescribedLayer& described, std::int64_t rows) {
   std::vector<Tensor> x;
   for (const Shape& shape : described.inputs) {

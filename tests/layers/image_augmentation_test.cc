@@ -1,4 +1,4 @@
-// Layers that change pictures at random: values, keys, gradients and errors.
+// Tests layers that augment images at random: values, keys, gradients and errors.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/layers/preprocessing.h"
 
@@ -26,7 +26,7 @@ TEST(ImageAugmentation, HasTheGradientsOfDifferencesInTraining) {
   for (Layer* layer :
        std::initializer_list<Layer*>{&exact_flip, &exact_contrast, &exact_brightness}) {
     layer->build_for({3, 4, 2});
-    // The same numbers for every call: differences are those of one function.
+    // All calls use the same random numbers, so differences are those of one function.
     layer_tests::expect_gradient_of_differences(
         [&](const Tensor& x) {
           const Tensor y = in_training(*layer, x);
@@ -68,7 +68,7 @@ TEST(ImageAugmentation, ComputesInFloat32UnderMixedPolicies) {
   const auto exact = results("float32"), half = results("mixed_float16");
   for (std::size_t i = 0; i < exact.size(); ++i) {
     EXPECT_EQ(half[i].dtype(), DType::kFloat16);
-    expect_values(half[i], exact[i].to_doubles(), 0.3);  // of up to 255, with 11 bits
+    expect_values(half[i], exact[i].to_doubles(), 0.3);  // values up to 255, with 11 bits
   }
 }
 
@@ -102,7 +102,7 @@ TEST(ImageAugmentation, IsKeyedByStepAndReplica) {
   layer.build_for({1, 1, 1});
   const Tensor x = Tensor::full({6, 1, 1, 1}, 128.0);
   const auto first = in_training(layer, x).to_doubles();
-  EXPECT_EQ(std::set<double>(first.begin(), first.end()).size(), 6u);  // each picture its own
+  EXPECT_EQ(std::set<double>(first.begin(), first.end()).size(), 6u);  // each image has its own
   EXPECT_EQ(in_training(layer, x).to_doubles(), first);
   EXPECT_NE(in_training(layer, x, 2).to_doubles(), first);
   EXPECT_NE(in_training(layer, x, 1, 1).to_doubles(), first);

@@ -1,4 +1,4 @@
-// What the tests of layers share, and what every layer must do: shapes, 0 rows, gradients.
+// Helpers for tests of layers, and checks of every layer: shapes, 0 rows, gradients.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -24,8 +24,8 @@ inline void expect_values(const Tensor& actual, const std::vector<double>& expec
   testing::expect_near(actual.to_doubles(), expected, tolerance);
 }
 
-/// One of `replicas` replicas, alone: all_reduce(SUM) gives its value times the number of replicas,
-/// as if all held the same.
+/// One of `replicas` replicas: all_reduce(SUM) multiplies its value by the number of replicas, as
+/// if all held the same.
 class EqualReplicas : public ReplicaGroup {
  public:
   explicit EqualReplicas(int replicas) : replicas_(replicas) {}
@@ -45,7 +45,7 @@ class EqualReplicas : public ReplicaGroup {
   int replicas_;
 };
 
-/// 0, 1, 2, ... times `step`, as float32 of this shape.
+/// Returns 0, 1, 2, ... times `step`, as float32 of this shape.
 inline Tensor counting(const Shape& shape, double step = 1.0) {
   std::vector<float> values(static_cast<std::size_t>(shape.num_elements()));
   for (std::size_t i = 0; i < values.size(); ++i)
@@ -77,7 +77,7 @@ inline void expect_gradient_of_differences(const std::function<Tensor(const Tens
   }
 }
 
-/// Layers that are made while it lives have this policy.
+/// Sets the policy of layers made during its lifetime.
 struct PolicyScope {
   explicit PolicyScope(const char* name) { set_dtype_policy(name); }
   ~PolicyScope() { set_dtype_policy("float32"); }
@@ -87,12 +87,12 @@ struct ExactLayers : PolicyScope {
   ExactLayers() : PolicyScope("float64") {}
 };
 
-/// Numbers between -1 and 1, float64.
+/// Returns float64 numbers between -1 and 1.
 inline Tensor spread(const Shape& shape, std::uint64_t seed) {
   return random_uniform(shape, {.seed = seed}, -1.0, 1.0, DType::kFloat64);
 }
 
-/// One batch of `rows` for each input.
+/// Returns one batch of `rows` for each input.
 inline std::vector<Tensor> inputs_for(const std::vector<Shape>& examples, std::int64_t rows) {
   std::vector<Tensor> inputs;
   for (std::size_t i = 0; i < examples.size(); ++i)
@@ -100,7 +100,7 @@ inline std::vector<Tensor> inputs_for(const std::vector<Shape>& examples, std::i
   return inputs;
 }
 
-/// A number that depends on all results of the layer, on each differently.
+/// Returns a scalar that depends on each result of the layer in a different way.
 inline Tensor mixed(const Layer& layer, const std::vector<Tensor>& inputs, CallContext context) {
   Tensor sum = Tensor::zeros({}, DType::kFloat64);
   std::uint64_t seed = 71;
@@ -139,7 +139,7 @@ inline void check_gradients(Layer& layer, const std::vector<Shape>& examples,
   layer.build_for(examples);
   SCOPED_TRACE(layer.name());
   ASSERT_EQ(layer.dtype(), DType::kFloat64);
-  // Zeros and ones hide mistakes.
+  // Initial zeros and ones would hide mistakes.
   std::uint64_t seed = 11;
   for (Variable weight : layer.trainable_variables())
     weight.assign(weight.value() + spread(weight.shape(), ++seed) * 0.3);
@@ -158,7 +158,7 @@ inline void check_gradients(Layer& layer, const std::vector<Shape>& examples,
     check_weight_gradient(layer, weight, inputs, context);
 }
 
-/// 3, 1 and 0 rows, in training and not: the shapes that were promised, finite gradients.
+/// Checks 3, 1 and 0 rows, in training and inference: documented shapes, finite gradients.
 inline void check_shapes(Layer& layer, const std::vector<Shape>& examples) {
   const std::vector<Shape> promised = layer.shapes_for(examples);
   EXPECT_TRUE(layer.variables().empty()) << "asking for shapes makes no weights";
@@ -189,7 +189,7 @@ inline void check_shapes(Layer& layer, const std::vector<Shape>& examples) {
   }
 }
 
-/// The names of the variables without that of the layer, with their shapes.
+/// Returns the names of the variables without the layer's prefix, with their shapes.
 inline std::vector<std::string> weights_of_layer(const Layer& layer) {
   std::vector<std::string> lines;
   for (const Variable& variable : layer.variables())

@@ -1,4 +1,4 @@
-// Every layer: written, read and made again with the same results; its shapes and its gradients.
+// Tests every layer: written and read back with equal results; its shapes and gradients.
 // SPDX-License-Identifier: Apache-2.0
 #include <set>
 
@@ -14,7 +14,7 @@ using ::testing::HasSubstr;
 using ::testing::UnorderedElementsAreArray;
 
 Json written_layer(const Layer& layer) {
-  return Json::parse(json_of(layer.describe()).dump());  // as a file has it
+  return Json::parse(json_of(layer.describe()).dump());  // as stored in a file
 }
 
 TEST(LayerDescription, MakesEveryLayerAgain) {
@@ -44,13 +44,13 @@ TEST(LayerDescription, MakesEveryLayerAgain) {
       EXPECT_EQ(shared.at(i).to_doubles(), expected[i].to_doubles());
     }
   }
-  // None is left out, so a new layer needs a line in layer_table.cc and one above.
+  // The table is complete, so a new layer needs a line in layer_table.cc and one above.
   std::vector<std::string> readable = internal::readable_layers();
   std::erase_if(readable, [](const std::string& type) { return type == "OwnScale"; });
   EXPECT_THAT(types, UnorderedElementsAreArray(readable));
 }
 
-// An embedding takes class numbers; its tests are in simple_layers_test.cc.
+// An embedding takes class numbers; it is tested in simple_layers_test.cc.
 TEST(EveryLayer, KeepsItsShapePromiseAlsoForNoRows) {
   for (const auto& [layer, copy, inputs] : every_layer()) {
     SCOPED_TRACE(concat(layer->type_name(), " of ", join(inputs)));
@@ -77,7 +77,7 @@ TEST(LayerDescription, HoldsEveryOption) {
                          R"(["glorot_uniform"],"bias_initializer":["truncated_normal",0.0,0.25],)"
                          R"("kernel_regularizer":["l2",0.01],"bias_regularizer":null,)"
                          R"("kernel_constraint":["unit_norm",[0]],"bias_constraint":null}])");
-  // Options that a file lacks have their defaults.
+  // Options missing from a file get their defaults.
   const auto layer = Layer::of_description({.call = Json::parse(R"(["Dense", 3, {}])")});
   EXPECT_EQ(layer->describe().call.dump(), Dense(3).describe().call.dump());
 }

@@ -1,4 +1,4 @@
-// Layers as objects: names, weights, initializers, sub-layers, sharing, errors.
+// Tests layers as objects: names, weights, initializers, sub-layers, sharing, errors.
 // SPDX-License-Identifier: Apache-2.0
 
 #include "tests/layers/layer_checks.h"
@@ -18,7 +18,7 @@ std::vector<std::string> names_of(const std::vector<Variable>& variables) {
   return names;
 }
 
-/// A block as users write one: two layers and a scale of its own.
+/// User-defined block: two layers and a scale of its own.
 class ScaledPair : public Layer {
  public:
   ScaledPair() : first_(3, {.activation = "relu"}), second_(2) {}
@@ -37,7 +37,7 @@ class ScaledPair : public Layer {
   Dense second_;
 };
 
-/// Any layers in a row.
+/// Sequence of layers.
 class Chain : public Layer {
  public:
   explicit Chain(std::vector<std::shared_ptr<Layer>> layers) : layers_(std::move(layers)) {}
@@ -241,9 +241,9 @@ TEST(InitializerTest, DrawsInFloat32ForEveryType) {
                  "rank 2 or more, got shape [3]");
 }
 
-// More of them: tests/parity.
+// For more, see tests/parity.
 TEST(ConstraintTest, BringNormsAndSignsBack) {
-  // Columns of norm 5, 0.5 and 0.
+  // The columns have norms 5, 0.5 and 0.
   const Tensor w = Tensor::from<float>({2, 3}, {3, 0.3, 0, -4, -0.4, 0});
   expect_values(Constraint("non_neg")(w), {3, 0.3, 0, 0, 0, 0});
   expect_values(constraints::max_norm({.max_value = 2.0})(w), {1.2, 0.3, 0, -1.6, -0.4, 0});

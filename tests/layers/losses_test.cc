@@ -1,4 +1,4 @@
-// Losses: values, errors, averages over steps that count, weights of steps.
+// Tests losses: values, errors, averages over unmasked steps, weights of steps.
 // SPDX-License-Identifier: Apache-2.0
 
 #include "tutti/model/layers/losses.h"
@@ -184,7 +184,7 @@ TEST(ClassLabels, FractionsAndNaNAreRefusedWithRowAndValue) {
     EXPECT_INVALID(iou.update_state(reshape(labels, {2}), Tensor::from<std::int64_t>({2}, {0, 1})),
                    "mean_io_u", "whole numbers");
   }
-  // Of steps: the row is that of the batch.
+  // For steps, the error names the row of the batch.
   EXPECT_INVALID((void)losses::sparse_categorical_crossentropy(
                      Tensor::from<float>({2, 3}, {0, 1, 2, 0, 0.5f, 1}), Tensor::zeros({2, 3, 4})),
                  "got 0.5 in row 1");
@@ -336,7 +336,7 @@ TEST(AverageLoss, KeepsTheTypeOfTheLosses) {
   EXPECT_EQ(compute_average_loss(Tensor::ones({2}, DType::kFloat64), 4).dtype(), DType::kFloat64);
 }
 
-/// Two sequences of two steps with one number each; the labels are 0, so that losses are squares.
+/// Returns two sequences of two steps with one number each; labels are 0, so losses are squares.
 Tensor numbers_of_steps() { return Tensor::from<float>({2, 2, 1}, {1, 2, 3, 4}); }
 Tensor labels_of_steps() { return Tensor::zeros({2, 2, 1}); }
 

@@ -1,4 +1,4 @@
-// Masks: who makes them, where they end; and recurrent layers, which go by them.
+// Tests masks: which layers make and consume them, and recurrent layers that use them.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/layers/layer.h"
 
@@ -14,7 +14,7 @@ using namespace layer_tests;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-/// Two sequences of three steps; the second has one step only.
+/// Returns two sequences of three steps; the second has only one valid step.
 Tensor gappy() { return Tensor::from<float>({2, 3, 1}, {1, 2, 3, 4, 0, 0}); }
 
 std::vector<double> mask_values(const Tensor& x) {
@@ -157,7 +157,7 @@ TEST(RecurrentTest, FirstStatesContinueASequence) {
 }
 
 TEST(RecurrentTest, DropoutMasksServeAllSteps) {
-  // With a kernel of ones, dropped inputs show as missing ones in every step alike.
+  // With a kernel of ones, dropped inputs are missing ones in every step alike.
   SimpleRNN layer(1, {.activation = "linear",
                       .use_bias = false,
                       .kernel_initializer = "ones",

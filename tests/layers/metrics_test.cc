@@ -1,4 +1,4 @@
-// Metrics on one replica: values, weights, exact counts, names.
+// Tests metrics on one replica: values, weights, exact counts, names.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/model/layers/metric_spec.h"
 
@@ -168,7 +168,8 @@ TEST(MetricTest, NamesAndLogitsReachTheClasses) {
   EXPECT_DOUBLE_EQ(mine.result().item_double(), 0.5) << "the object that was given";
 }
 
-/// The metric by name of logits is that of the probabilities, whose loss takes probabilities.
+/// For logits, the metric chosen by name uses the logits' threshold; it equals that of
+/// probabilities.
 TEST(MetricNames, EveryThresholdFollowsTheLogitsOfTheLoss) {
   const Tensor z = Tensor::from<float>({6, 2}, {0.2f, 0.4f, -0.2f, 0.3f, 0.7f, -0.9f,  //
                                                 -3.0f, 0.1f, 0.45f, 0.6f, -0.1f, -0.3f});

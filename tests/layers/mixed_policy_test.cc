@@ -1,4 +1,4 @@
-// Policies of types, layers under device scopes, and rematerialization.
+// Tests dtype policies, layers under device scopes, and rematerialization.
 // SPDX-License-Identifier: Apache-2.0
 
 #include "tests/layers/layer_checks.h"
@@ -37,7 +37,8 @@ Step step_of(Layer& layer, const Shape& example) {
   return step;
 }
 
-/// The same layer under float32 and under `policy`, which must agree to the digits of its type.
+/// Runs a layer under float32 and under `policy`; the results must agree within the type's
+/// precision.
 template <class Make>
 void check_layer(const char* policy, const Shape& example, const Make& make) {
   const double epsilon = std::string(policy) == "mixed_float16" ? 0x1p-9 : 0x1p-6;
@@ -92,7 +93,7 @@ TEST(MixedPolicy, StatisticsAreThoseOfFloat32) {
   const PolicyScope scope("mixed_float16");
   BatchNormalization layer;
   layer.build_for(Shape{1});
-  // The squares do not fit a float16.
+  // The squares exceed float16.
   const Tensor x = Tensor::from<float>({2, 1}, {1000.0f, 3000.0f});
   const Tensor y = layer(x, {.training = true});
   tutti::testing::expect_tensor(y, {2, 1}, {-1, 1});
@@ -103,7 +104,7 @@ TEST(MixedPolicy, SmallVectorsKeepTheirDirection) {
   const PolicyScope scope("mixed_float16");
   UnitNormalization layer;
   layer.build_for(Shape{2});
-  // The squares are 0 as float16.
+  // The squares underflow to 0 in float16.
   tutti::testing::expect_tensor(layer(Tensor::from<float>({1, 2}, {3e-5f, 4e-5f})), {1, 2},
                                 {0.6, 0.8}, 2e-3);
 }
@@ -179,7 +180,7 @@ TEST(MixedPolicy, LossesOfHalfPredictionsAreFloat32) {
   const Tensor value =
       loss.per_example(Tensor::zeros({2, 1}), Tensor::full({2, 1}, 300, DType::kFloat16));
   EXPECT_EQ(value.dtype(), DType::kFloat32);
-  tutti::testing::expect_tensor(value, {2}, {90000, 90000});  // more than a float16 holds
+  tutti::testing::expect_tensor(value, {2}, {90000, 90000});  // exceeds float16
 }
 
 TEST(DTypePolicyTest, WeightsAndResultsHaveItsType) {
@@ -230,7 +231,7 @@ TEST(DeviceScopeLayers, WeightsAndResultsAreOnItsDevice) {
   EXPECT_EQ(tape.gradient(square(y), x).dense().device(), kFirst);
 }
 
-/// A residual block with everything that a second call must not do anew: random numbers, moving
+/// Residual block with everything that recomputation must not repeat: random numbers, moving
 /// statistics, a loss of its own.
 class Block final : public LayerOf<Block> {
  public:
@@ -259,13 +260,13 @@ class Block final : public LayerOf<Block> {
 };
 
 struct Result {
-  std::string weights;  // moving statistics among them
+  std::string weights;  // including moving statistics
   std::vector<std::vector<double>> gradients;
   std::vector<double> losses;
   bool operator==(const Result&) const = default;
 };
 
-/// Three blocks, of which one contains a layer that is computed again itself.
+/// Returns three blocks, one of which contains a layer that is itself recomputed.
 Result trained(bool is_remat) {
   set_random_seed(3);
   std::vector<Block> blocks = {Block("a"), Block("b"), Block("c")};

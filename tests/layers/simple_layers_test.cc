@@ -1,4 +1,4 @@
-// Simple layers, those that merge several inputs, normalizations, convolutions, dropout, sequences.
+// Tests simple layers, merging layers, normalizations, convolutions, dropout, sequences.
 // SPDX-License-Identifier: Apache-2.0
 
 #include "tests/layers/layer_checks.h"
@@ -39,7 +39,7 @@ TEST(ReshapeTest, FillsTheOpenDimensionAndRefusesMisfits) {
                  "examples of shape [6] have 6 elements, which do not fit into [4]");
 }
 
-/// The derivatives of `function` at `x`, computed in `dtype`.
+/// Returns the derivatives of `function` at `x`, computed in `dtype`.
 std::vector<double> derivatives_of(const std::string& function, const std::vector<double>& x,
                                    DType dtype) {
   const Tensor points = cast(Tensor::from(Shape{static_cast<std::int64_t>(x.size())}, x), dtype);
@@ -49,7 +49,7 @@ std::vector<double> derivatives_of(const std::string& function, const std::vecto
   return tape.gradient(reduce_sum(y), points).to_dense().to_doubles();
 }
 
-// TensorFlow's, of float64: tests/parity compares all functions with it.
+// Values are TensorFlow's in float64; tests/parity compares all functions with it.
 TEST(ActivationTest, DerivativesAtCornersAreThoseOfTheFlatSideInEveryType) {
   for (const DType dtype : {DType::kFloat64, DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
     SCOPED_TRACE(to_string(dtype));
@@ -67,7 +67,7 @@ TEST(ActivationTest, DerivativesAtCornersAreThoseOfTheFlatSideInEveryType) {
   }
 }
 
-// Borders of pictures are black and biases begin at 0, so this corner is met at the first step.
+// Images have black borders and biases start at 0, so this corner occurs in the first step.
 TEST(ActivationTest, BlackPicturesMoveNoBiasThroughRelu) {
   for (const char* activation : {"relu", "relu6"}) {
     for (const std::int64_t filters : {1, 8}) {
@@ -108,7 +108,7 @@ TEST(EmbeddingTest, LooksUpRowsAndHasASparseGradient) {
                  "layer 'embedding' (Embedding): ");
 }
 
-/// A model whose output has the weights of its input.
+/// Model whose output layer shares the weights of its input layer.
 class TiedEmbedding : public Layer {
  protected:
   Shape build(const Shape& input) override {
@@ -133,7 +133,8 @@ TEST(EmbeddingTest, GivesLogitsOfItsOwnRows) {
   EXPECT_EQ(logits.shape(), (Shape{1, 2, 3}));
   // Rows 0 1, 2 3, 4 5.
   expect_values(logits, {5, 23, 41, 1, 3, 5});
-  // Each row gets the sum of the rows looked up, and those get the sum of all rows: 4 6 + 6 9.
+  // Each row gets the sum of the rows that were looked up; those rows also get the sum of all rows:
+  // 4 6 + 6 9.
   const Gradient gradient = tape.gradient(reduce_sum(logits), table);
   expect_values(gradient.to_dense(), {4 + 6, 6 + 9, 4, 6, 4 + 6, 6 + 9});
   EXPECT_THAT(error_of([&] {
@@ -219,7 +220,7 @@ TEST(DropoutTest, DropsAtItsRateAndKeepsTheMean) {
       ASSERT_FLOAT_EQ(value, 1.0 / 0.75);
     }
   }
-  // Five standard deviations of a binomial.
+  // Allows five standard deviations of a binomial.
   EXPECT_NEAR(zeros, 25'000, 5 * std::sqrt(100'000 * 0.25 * 0.75));
 }
 
@@ -302,7 +303,7 @@ TEST(ConvVariants, ErrorsNameLayerAndShapes) {
   EXPECT_INVALID(Conv2DTranspose bad(0, 1), "a positive number of filters");
 }
 
-// Column means 2 and 40, biased variances 1 and 400.
+// Returns columns with means 2 and 40, and biased variances 1 and 400.
 Tensor two_columns() { return Tensor::from<float>({2, 2}, {1, 20, 3, 60}); }
 
 TEST(BatchNormalizationTest, HasKerasNamesAndOrder) {
@@ -347,7 +348,7 @@ TEST(BatchNormalizationTest, SynchronizedUsesOneAllReduceAndTheGlobalStatistics)
   ReplicaGroupScope scope(&group);
   const Tensor y = layer(two_columns(), {.training = true});
   EXPECT_EQ(group.num_all_reduces, 1);
-  // Three equal parts have the statistics of one.
+  // Three equal parts have the statistics of a single one.
   expect_values(layer.variables()[2], {2, 40}, 1e-5);
   expect_values(layer.variables()[3], {1, 400}, 1e-3);
   const double a = 1 / std::sqrt(1 + 1e-3), b = 20 / std::sqrt(400 + 1e-3);

@@ -1,4 +1,5 @@
-// fit in processes that are killed at any batch and started again: the bits of a calm run.
+// Tests fit in processes that are killed at any batch and restarted: bits equal to an undisturbed
+// run.
 // SPDX-License-Identifier: Apache-2.0
 #include <csignal>
 
@@ -8,12 +9,12 @@ namespace tutti::worker_tests {
 namespace fit_with_kills_test {
 
 constexpr std::int64_t kEpochs = 3;
-/// The earliest moment at which a life ends: the fourth batch is done, so the save after the second
-/// one, for which that after the fourth waits, is committed.
+/// Earliest event at which a run is killed. The fourth batch is done by then, so the save after the
+/// second is committed, because the save after the fourth waits for it.
 constexpr std::int64_t kEarliest = 8;
 
-/// SIGKILL at a moment of this life: the first, second, ... of batches' begins and ends and of
-/// epochs' ends; none below 0.
+/// Sends SIGKILL at an event of this run, counted over begins and ends of batches and ends of
+/// epochs; never if negative.
 class KillsItself : public Callback {
  public:
   explicit KillsItself(std::int64_t moment) : left_(moment) {}
@@ -36,7 +37,7 @@ Dataset examples() {
   return Dataset::from_tensor_slices({x, y});
 }
 
-/// Trains; "kill_at": moments by life of the worker "victim".
+/// Trains; "kill_at" lists the events by run of the worker "victim".
 TUTTI_PROCESS_FUNCTION(fit_that_is_killed) {
   set_random_seed(5);
   const auto strategy = connect_workers();
@@ -60,13 +61,13 @@ TUTTI_PROCESS_FUNCTION(fit_that_is_killed) {
   const Json* const stop_at = arguments.find("stop_at");
   const auto is_asked_to_stop = [&] {
     if (!stop_at || !is_victim || ++batches < stop_at->as_int()) return false;
-    // The workers agree long before there is nothing left to stop.
+    // Leaves the workers time to agree before training ends.
     Clock::system().sleep_for(std::chrono::milliseconds(200));
     return true;
   };
   std::shared_ptr<BackupAndRestore> backup;
   if (const Json* const folder = arguments.find("folder")) {
-    // Workers other than the chief do not see its disk.
+    // Only the chief's disk is visible to the chief.
     backup = std::make_shared<BackupAndRestore>(
         concat(folder->as_string(), "/", this_process().index),
         BackupAndRestoreOptions{.save_freq = 2, .stop_requested = is_asked_to_stop});
@@ -94,7 +95,7 @@ std::vector<Json> results_of_fit(const MultiProcessOptions& options, const Json&
   return results_of("fit_that_is_killed", options, arguments);
 }
 
-/// Moments at which lives end, by chance, but the same each time.
+/// Returns random but reproducible events at which runs are killed.
 std::vector<std::int64_t> random_moments(std::uint64_t seed, int count) {
   std::vector<std::int64_t> moments;
   for (const double chance : random_uniform({count}, {.seed = seed}, 0.0, 11.0).to_doubles()) {
@@ -103,7 +104,7 @@ std::vector<std::int64_t> random_moments(std::uint64_t seed, int count) {
   return moments;
 }
 
-/// Starts the whole job again each time that it is killed.
+/// Restarts the whole job each time that it is killed.
 void expect_that_a_backup_gives_the_bits_of_a_calm_run(int num_workers, std::int64_t victim) {
   const MultiProcessOptions options{.num_workers = num_workers};
   const std::vector<Json> calm = results_of_fit(options, arguments_of({}, 0));

@@ -1,4 +1,5 @@
-// Models in several processes: fit, model files, digests of state, calls of one worker alone.
+// Tests models in several processes: fit, model files, digests of state, calls that only one worker
+// makes.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/workers/worker_processes.h"
 
@@ -73,7 +74,7 @@ Dataset three_kinds() {
   return Dataset::from_tensor_slices({x, y}).shuffle(26, 7).batch(4);
 }
 
-/// Two epochs, and the hash of all that they leave.
+/// Trains two epochs; returns the hash of the resulting state.
 Json train_on(Model& model) {
   const std::int64_t begin = model.epochs_trained();
   model.fit(three_kinds(),
@@ -115,14 +116,15 @@ TEST(ModelFileWorkers, GoOnWithTheBitsOfOneProcess) {
 
 constexpr int kDigestSteps = 3;
 
-/// In place, as a defect of memory does it: whoever shares the buffer sees it.
+/// Changes memory in place, like a memory fault: every holder of the buffer sees it.
 void flip_a_bit_of(const Variable& variable) {
   const Tensor value = variable.storage().local_components().back();
   const std::span<const std::byte> bytes = value.bytes();
   const_cast<std::byte&>(bytes[bytes.size() / 2]) ^= std::byte{4};
 }
 
-/// Trains 12 steps on these devices; after step "after" worker "on" loses a bit. What ended it.
+/// Trains 12 steps on these devices; after step "after", worker "on" has a flipped bit. Returns the
+/// error that ended training.
 TUTTI_PROCESS_FUNCTION(training_with_digests) {
   const auto strategy = connect_workers(
       {.local = {.devices = arguments.at("devices").as_string()}, .digest_steps = kDigestSteps});
@@ -159,7 +161,8 @@ TEST(StateDigest, FlippedBitIsReportedWithWorkerAndVariable) {
       expect_error(value, "DATA_LOSS",
                    {"after step 6: the workers' values of 'bias", "differ: worker 1 has ",
                     ", worker 0, 2 has "});
-      EXPECT_EQ(value.at("steps").as_int(), 5);  // found in the sixth, at most kDigestSteps later
+      EXPECT_EQ(value.at("steps").as_int(), 5);  // detected in the sixth, at most kDigestSteps
+                                                 // later
     }
   }
 }

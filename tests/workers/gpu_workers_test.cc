@@ -1,4 +1,4 @@
-// Workers as processes, each with a simulated GPU: sums by the hosts, a death and a restart.
+// Tests workers as processes, each with a simulated GPU: sums by the hosts, a crash and a restart.
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
 
@@ -17,8 +17,8 @@ MultiProcessOptions with_gpus(int workers) {
           .auto_restart = true};
 }
 
-// Six steps of SGD whose gradient is 0.25 per replica, with a count of replicas; one worker may die
-// in its first life.
+// Runs six SGD steps with a gradient of 0.25 per replica and counts replicas; one worker may die in
+// its first run.
 TUTTI_PROCESS_FUNCTION(gpu_workers_with_recovery) {
   const auto strategy = connect_workers({.local = {.devices = "gpu:0-1"}});
   const auto scope = strategy->scope();
@@ -70,7 +70,7 @@ TEST(GpuWorkers, TrainByTheHostsAndGoOnAfterADeath) {
   }
 }
 
-// Sums of a communicator on a GPU's memory; what ended them, if anything did.
+// Sums over a communicator on GPU memory; returns the error that ended them, if any.
 TUTTI_PROCESS_FUNCTION(ranks_on_gpus) {
   const auto ranks = communicator_from_environment();
   const int index = arguments.at("shared").as_bool() ? 0 : ranks->rank();
@@ -126,7 +126,7 @@ TEST(GpuWorkers, AProcessThatDiesEndsTheOthersCallsOnGpusWithItsName) {
   EXPECT_THROW(runner.join(), Error);
   ASSERT_EQ(runner.result().return_values.size(), 1u);
   const Json& left = runner.result().return_values[0];
-  // By the control plane's verdict, or by the connection, whichever came first.
+  // Detected by the control plane or by the connection, whichever is first.
   EXPECT_THAT(left.at("error").as_string(),
               ::testing::AnyOf(::testing::AllOf(HasSubstr("worker 1"), HasSubstr("died")),
                                ::testing::AllOf(HasSubstr("rank 1"), HasSubstr("is gone"))));

@@ -1,4 +1,5 @@
-// Programs in Horovod's style, as processes: collectives, averaged gradients, ranks without data.
+// Tests programs in Horovod's style, as processes: collectives, averaged gradients, ranks without
+// data.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/horovod.h"
 
@@ -30,7 +31,7 @@ std::vector<Json> run_ranks(const char* function, int ranks = kRanks) {
   return results_of(function, MultiProcessOptions{.num_workers = ranks});
 }
 
-/// The loss w * x of one number, whose gradient is x.
+/// Returns the loss w * x of one number, whose gradient is x.
 Tensor loss_of(const Variable& w, float x) { return reduce_sum(w.value() * x); }
 
 TUTTI_PROCESS_FUNCTION(hvd_collectives) {
@@ -99,7 +100,7 @@ TUTTI_PROCESS_FUNCTION(hvd_gradients) {
   EXPECT_EQ(means[2].dense().item(), 10.0f);
   EXPECT_EQ(gradients(ReduceOp::kSum)[0].dense().item(), 6.0f);
 
-  // Gradients of two calls are averaged, travel once, and make one update.
+  // Gradients of two calls are averaged, exchanged once, and applied in one update.
   Sgd sgd(std::vector<Variable>{w}, {.learning_rate = 1.0, .gradient_accumulation_steps = 2});
   hvd::DistributedOptimizer optimizer(sgd);
   for (const float factor : {1.0f, 3.0f}) {
@@ -122,7 +123,7 @@ TEST(Horovod, GradientsAreAveragedOrAdded) {
             "INVALID_ARGUMENT");
 }
 
-// Rank r has r + 1 batches; after these it counts as zeros, and its weight stays.
+// Rank r has r + 1 batches; afterwards it contributes zeros, and its weight stays.
 TUTTI_PROCESS_FUNCTION(hvd_uneven) {
   hvd::init();
   Variable w(Tensor(0.0f), {.name = "w"});
@@ -135,7 +136,7 @@ TUTTI_PROCESS_FUNCTION(hvd_uneven) {
     sums.push_back(hvd::allreduce(Tensor(1.0f), ReduceOp::kSum).item());
   }
   const int last = hvd::join();
-  EXPECT_EQ(hvd::join(), kRanks - 1);  // all at once
+  EXPECT_EQ(hvd::join(), kRanks - 1);  // on all ranks together
   hvd::broadcast_variables(std::vector<Variable>{w}, last);
   return Json::Array{last, w.value().item(), sums.back()};
 }
@@ -151,7 +152,7 @@ TEST(Horovod, JoinedRanksCountAsZeros) {
   }
 }
 
-// What joined ranks cannot take part in is an error on the others, who may go on.
+// Calls that joined ranks cannot take part in fail on the others, which may continue.
 TUTTI_PROCESS_FUNCTION(hvd_refused_after_join) {
   hvd::init();
   if (hvd::rank() == 1) return hvd::join();
@@ -183,7 +184,7 @@ TEST(Horovod, MismatchedCallsAreNamedOnAllRanks) {
   for (const Json& code : codes) EXPECT_EQ(code.as_string(), "INVALID_ARGUMENT");
 }
 
-// MaTEx: every rank trains by itself, and from time to time weights become their mean.
+// As in MaTEx, every rank trains by itself, and weights are averaged from time to time.
 TUTTI_PROCESS_FUNCTION(hvd_weight_averaging) {
   hvd::init();
   const auto own = static_cast<float>(hvd::rank() + 1);

@@ -1,4 +1,4 @@
-// Collective calls of workers, those that one makes alone, and those that differ.
+// Tests collective calls of workers: calls that only one worker makes, and calls that differ.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/mismatched_calls.h"
 #include "tests/workers/worker_processes.h"
@@ -14,7 +14,7 @@ struct LonelyCall {
   std::function<void(const std::string& file)> make;
 };
 
-// The line of the expansion is also that of the calls in it.
+// All calls in the expansion have the line of the macro's use.
 #define TUTTI_LONELY_CALL(call)                                                            \
   {                                                                                        \
 #call, __LINE__,                                                                       \
@@ -65,7 +65,7 @@ TEST(LonelyCall, NamesTheLineOfTheUser) {
   }
 }
 
-/// On all GPUs that a process sees, or the CPU.
+/// Uses all GPUs that a process sees, or the CPU.
 TUTTI_PROCESS_FUNCTION(replicas_of_a_cluster) {
   MultiWorkerMirroredStrategy strategy(*resolver_from_environment());
   Json result = Json::object();
@@ -81,7 +81,7 @@ TUTTI_PROCESS_FUNCTION(replicas_of_a_cluster) {
 void expect_replicas(const MultiProcessOptions& options, int per_process) {
   const auto results = results_of("replicas_of_a_cluster", options);
   ASSERT_EQ(results.size(), 3u);
-  for (std::size_t rank = 0; rank < 3; ++rank) {  // the chief is the first one
+  for (std::size_t rank = 0; rank < 3; ++rank) {  // the chief comes first
     EXPECT_EQ(results[rank].at("replicas").as_int(), 3 * per_process);
     EXPECT_EQ(results[rank].at("local").as_int(), per_process);
     EXPECT_EQ(results[rank].at("workers").as_int(), 3);

@@ -1,4 +1,4 @@
-// Workers whose gradients an operation of their own program, or a plugin, adds.
+// Tests workers whose gradients are summed by an operation of the program, or by a plugin.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/exchange_sums.h"
 #include "tests/support/warnings.h"
@@ -7,8 +7,8 @@
 namespace tutti::worker_tests {
 namespace own_operation_test {
 
-/// fit() with two replicas in each worker; the name of the reduction, how often the operation of
-/// this file was given a bucket, and the weights.
+/// Runs fit() with two replicas in each worker; returns the name of the reduction, the number of
+/// buckets given to this file's operation, and the weights.
 TUTTI_PROCESS_FUNCTION(fit_by_operation) {
   testing::ExchangeSums::Seen seen;
   register_cross_device_ops("exchange_sums", [&](const Group& group, const CommunicationOptions&) {
@@ -46,8 +46,8 @@ TEST(OwnOperation, OfTheProgramAddsTheGradientsOfProcesses) {
   }
 }
 
-/// Every sum and gathering of a strategy, with two replicas in each worker; the lines of the
-/// plugin.
+/// Runs every reduction and gather of a strategy, with two replicas in each worker; returns the
+/// plugin's output.
 TUTTI_PROCESS_FUNCTION(reduce_by_plugin) {
   const std::string name = load_cross_device_ops_plugin(TUTTI_TEST_PLUGINS "/store.so");
   const thrown::LogLines log;
@@ -90,12 +90,12 @@ TUTTI_PROCESS_FUNCTION(reduce_by_plugin) {
   return lines;
 }
 
-// The plugin itself refuses another number of buffers than the replicas that it was made for.
+// The plugin itself refuses a number of buffers other than its number of replicas.
 TEST(OwnOperation, OfAPluginGetsTheReplicasThatItWasMadeForInEverySum) {
   const std::vector<Json> lines = results_of("reduce_by_plugin", 2);
   ASSERT_EQ(lines.size(), 2u);
   for (const Json& of_worker : lines) {
-    EXPECT_GE(of_worker.as_array().size(), 2u);  // of values, and of sums of gradients
+    EXPECT_GE(of_worker.as_array().size(), 2u);  // for values, and for gradients
     for (const Json& line : of_worker.as_array()) {
       EXPECT_THAT(line.as_string(), HasSubstr(" calls of 1 of 2 members"));
       EXPECT_EQ(line.as_string().find(": 0 calls"), std::string::npos) << line.dump();

@@ -1,4 +1,4 @@
-// SIGTERM to one of several workers: all save the same step, end, and go on from it.
+// Tests SIGTERM to one of several workers: all save the same step, end, and resume from it.
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
 
@@ -13,10 +13,10 @@ namespace preemption_test {
 constexpr int kWorkers = 3;
 constexpr std::int64_t kEpochs = 3;
 constexpr std::int64_t kStepsPerEpoch = 20;
-constexpr std::int64_t kReady = kStepsPerEpoch + 3;  // steps done when SIGTERM may come
+constexpr std::int64_t kReady = kStepsPerEpoch + 3;  // steps after which SIGTERM may come
 constexpr int kRestartCode = 75;
 
-/// v grows by 1 per replica and step. Returns the session's exit code and what it saw.
+/// v grows by 1 per replica and step. Returns the session's exit code and its observations.
 std::pair<int, Json> count_steps(const std::string& folder) {
   const auto strategy = connect_workers();
   const auto scope = strategy->scope();
@@ -37,7 +37,7 @@ std::pair<int, Json> count_steps(const std::string& folder) {
       for (const PerReplica<Batch>& batch : batches) {
         strategy->run([&v](const Batch&) { v.assign_add(Tensor(1.0f)); }, batch);
         if (!is_resumed && session.record().steps() == kReady) std::puts("in the second epoch");
-        // Workers agree on a step long before there is nothing left to stop.
+        // Leaves the workers time to agree on a step before training ends.
         if (!is_resumed && session.record().steps() >= kReady) {
           Clock::system().sleep_for(std::chrono::milliseconds(100));
         }
@@ -58,7 +58,7 @@ TUTTI_PROCESS_FUNCTION(workers_that_are_preempted) {
   return result;
 }
 
-/// Names of the versions in `folder`: "step_20", ...
+/// Returns the names of the versions in `folder`: "step_20", ...
 std::vector<std::string> versions_in(const std::string& folder) {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
@@ -79,7 +79,7 @@ TEST(Preemption, SigtermToOneWorkerSavesOneCommonStep) {
     const int victim = ::getpid() % kWorkers;
     RecordProperty("victim", victim);
     runner.send("worker", victim, SIGTERM);
-    EXPECT_THROW(runner.join(), Error);  // for they end with a code that is not 0
+    EXPECT_THROW(runner.join(), Error);  // because they end with a non-zero code
     for (int worker = 0; worker < kWorkers; ++worker) {
       EXPECT_EQ(runner.exit_status("worker", worker).code, kRestartCode) << "worker " << worker;
     }

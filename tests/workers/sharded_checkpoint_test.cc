@@ -1,4 +1,4 @@
-// Checkpoints in parts of workers that are processes: one that dies while it saves, folders,
+// Tests checkpoints in shards of workers that are processes: one that dies during a save, folders,
 // memory.
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
@@ -22,7 +22,7 @@ Variable weights(std::int64_t count) {
   return Variable(Tensor::zeros({count}), {.name = "w", .aggregation = VariableAggregation::kMean});
 }
 
-/// Save 1 is of ones, save 2, before a call of which worker 1 ends, of twos.
+/// Save 1 contains ones, save 2 twos; worker 1 ends before a call of save 2.
 TUTTI_PROCESS_FUNCTION(worker_1_ends_while_it_saves) {
   const std::string folder = arguments.at("folder").as_string();
   const auto strategy = connect();
@@ -61,7 +61,7 @@ TEST(ShardedCheckpoint, OfAWorkerThatDiesWhileItSavesIsTheVersionBefore) {
     ASSERT_EQ(runner.result().return_values.size(), 1u);
     EXPECT_NE(runner.result().return_values[0].as_string(), "saved");
     const auto versions = list_checkpoints(folder);
-    ASSERT_EQ(versions.size(), 1u);  // and nothing is left of the other
+    ASSERT_EQ(versions.size(), 1u);  // nothing is left of the second save
     EXPECT_EQ(versions[0].step, 1);
     EXPECT_THAT(verify_checkpoint(versions[0].path), ::testing::IsEmpty());
     Variable w = weights(1 << 20);
@@ -73,7 +73,7 @@ TEST(ShardedCheckpoint, OfAWorkerThatDiesWhileItSavesIsTheVersionBefore) {
 constexpr std::int64_t kElements = 4 << 20;  // 16 MiB
 constexpr double kWholeMiB = 3 * 16;         // with Adam's slots
 
-/// MiB above what was in use while `work` was done.
+/// Returns the peak memory during `work` above the initial use, in MiB.
 double peak_of(const std::function<void()>& work) {
   const Device device{};
   reset_peak_memory(device);
@@ -103,7 +103,7 @@ TEST(ShardedCheckpoint, TakesOfNoWorkerTheMemoryOfTheWhole) {
          results_of("memory_of_saving_and_restoring", 4,
                     Json::Object{{"folder", new_folder("memory")}, {"sharded", sharded}})) {
       if (sharded) {
-        EXPECT_LT(result.at("saving").as_double(), 1.0);  // parts are shared with the variables
+        EXPECT_LT(result.at("saving").as_double(), 1.0);  // shards share memory with the variables
         EXPECT_LT(result.at("restoring").as_double(), kWholeMiB / 4 + 5);
       } else {
         EXPECT_GE(result.at("saving").as_double(), kWholeMiB);
@@ -113,8 +113,8 @@ TEST(ShardedCheckpoint, TakesOfNoWorkerTheMemoryOfTheWhole) {
   }
 }
 
-/// Adds 1 in each of eight steps, and saves in the background after each; worker 1 ends in its
-/// first life, while the save before may be under way.
+/// Adds 1 in each of eight steps, and saves in the background after each. Worker 1 ends in its
+/// first run, while the previous save may be in progress.
 TUTTI_PROCESS_FUNCTION(recovery_beside_saves_in_parts) {
   const auto strategy = connect();
   const auto scope = strategy->scope();

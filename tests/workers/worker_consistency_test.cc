@@ -1,4 +1,5 @@
-// Workers that differ in input, settings or writes: each names what differs, and who.
+// Tests workers that differ in input, settings or writes: each reports the difference and the
+// worker.
 // SPDX-License-Identifier: Apache-2.0
 #include <limits>
 
@@ -8,8 +9,7 @@
 namespace tutti::worker_tests {
 namespace worker_consistency_test {
 
-/// How a worker's strategy is made: {"strategy": "fully_sharded", "way": "tcp", "devices":
-/// "cpu:0"}.
+/// Makes a worker's strategy from {"strategy": "fully_sharded", "way": "tcp", "devices": "cpu:0"}.
 std::unique_ptr<Strategy> make_workers(const Json& arguments) {
   const auto text = [&](const char* key, const char* otherwise) {
     const Json* const found = arguments.find(key);
@@ -30,14 +30,14 @@ std::unique_ptr<Strategy> make_workers(const Json& arguments) {
       *resolver_from_environment(), MultiWorkerOptions{.local = local, .cluster = cluster});
 }
 
-/// 40 rows, each with its own numbers.
+/// Returns 40 distinct rows.
 Dataset examples() {
   std::vector<float> x;
   for (int i = 0; i < 80; ++i) x.push_back(0.01f * static_cast<float>(i));
   return Dataset::from_tensor_slices({Tensor::from({40, 2}, x), Tensor::ones({40, 1})});
 }
 
-/// Sets the rate of worker 0 alone.
+/// Sets the learning rate only on worker 0.
 class ChiefSetsRate : public Callback {
  public:
   void on_epoch_begin(std::int64_t) override {
@@ -45,7 +45,7 @@ class ChiefSetsRate : public Callback {
   }
 };
 
-/// fit() in which workers differ in what "differ" names.
+/// Runs fit() in which the workers differ in what "differ" names.
 TUTTI_PROCESS_FUNCTION(consistency_fit) {
   const std::string differ = arguments.at("differ").as_string();
   const bool is_other = this_process().index == 1;
@@ -62,7 +62,7 @@ TUTTI_PROCESS_FUNCTION(consistency_fit) {
   return error_as_json([&] { model.fit(examples().shuffle(40, seed).batch(batch).repeat(), fit); });
 }
 
-/// Replica 1, of worker 1, gets a label that is not finite in batch 1.
+/// Replica 1, on worker 1, gets a non-finite label in batch 1.
 TUTTI_PROCESS_FUNCTION(consistency_of_blame) {
   const auto strategy = make_workers(arguments);
   const auto scope = strategy->scope();
@@ -87,7 +87,7 @@ TEST(TerminateOnNaN, NamesTheReplicaOfAnotherWorker) {
 struct Case {
   const char* differ;
   const char* code;
-  std::vector<const char*> parts;  // of the message
+  std::vector<const char*> parts;  // fragments of the message
 };
 
 void expect_all_name(const Case& expected, Json arguments) {
@@ -126,7 +126,7 @@ TEST(WorkerConsistency, HoldsOverTcpAndOnSixteenBits) {
   }
 }
 
-/// A loop of its own that trains `weight` to 1 and calls `between` before each step.
+/// Runs a custom loop that trains `weight` to 1 and calls `between` before each step.
 Json train(const Json& arguments, const std::function<void(Variable&, int)>& between) {
   const auto strategy = make_workers(arguments);
   const auto scope = strategy->scope();
@@ -163,7 +163,7 @@ TEST(WorkerConsistency, WriteOfOneWorkerIsNamedInTheNextStep) {
   }
 }
 
-/// Gradients are summed by hand: the values that meet in the step carry the digest.
+/// Gradients are summed by the program: the digest is sent with the step's values.
 TUTTI_PROCESS_FUNCTION(consistency_write_by_hand) {
   const auto strategy = make_workers(arguments);
   const auto scope = strategy->scope();
@@ -186,7 +186,7 @@ TEST(WorkerConsistency, WriteIsNamedWhereReplicasSumByHand) {
   }
 }
 
-/// Differences that workers may have, and writes that all make alike.
+/// Covers differences that are permitted, and writes that all workers make alike.
 TUTTI_PROCESS_FUNCTION(consistency_of_what_may_differ) {
   const int index = this_process().index;
   const auto strategy = make_workers(
@@ -212,7 +212,7 @@ TUTTI_PROCESS_FUNCTION(consistency_of_what_may_differ) {
         },
         batch);
   };
-  // Rows of its own: 7 of 2 replicas, 4 of 1.
+  // Each worker has rows of its own: 7 for 2 replicas, 4 for 1.
   const auto rows_of_worker = [&](const InputContext&) {
     const std::int64_t count = index == 0 ? 7 : 4;
     return Dataset::from_tensor_slices({Tensor::full({count}, 1.0 + index)}).batch(2);
@@ -220,14 +220,15 @@ TUTTI_PROCESS_FUNCTION(consistency_of_what_may_differ) {
   for (const auto& batch : strategy->distribute_datasets_from_function(rows_of_worker)) {
     step(batch);
   }
-  // A last batch that leaves a replica without rows; writes by one worker of what has no copies.
+  // Covers a last batch that leaves a replica without rows, and one worker's writes to a value
+  // without copies.
   const Dataset all = Dataset::from_tensor_slices({Tensor::full({10}, 1.0)});
   for (const auto& batch : strategy->distribute_dataset(all.batch(4))) {
     if (index == 1) own.assign(3.0);
     if (index == 1) divergent.assign(3.0);
     step(batch);
   }
-  // Writes and restores by all.
+  // All workers write and restore.
   checkpoint.save(file);
   optimizer.set_learning_rate(0.5);
   weight.assign(weight.value() * 2.0f);

@@ -1,5 +1,5 @@
-// Failures of workers as processes, which the others report: stops, late and slow workers; and
-// grace periods.
+// Tests failures of workers as processes that the others report: stopped, late and slow workers;
+// and grace periods.
 // SPDX-License-Identifier: Apache-2.0
 #include <csignal>
 
@@ -47,7 +47,7 @@ TEST(WorkerFailures, AddressesForMappedPortsAreCheckedBeforeTheyAreUsed) {
   }
 }
 
-// Adds 1 per replica in each of six steps; worker 1 is stopped in its first life.
+// Adds 1 per replica in each of six steps; worker 1 is stopped in its first run.
 TUTTI_PROCESS_FUNCTION(workers_of_which_one_is_stopped) {
   const auto strategy = connect_workers();
   const auto scope = strategy->scope();
@@ -80,8 +80,8 @@ TEST(WorkerFailures, AStoppedWorkerThatGoesOnTooLateEndsAndComesBackAsANewProces
   EXPECT_TRUE(testing::has_line(result.output, "was given up by the job; start it anew"));
 }
 
-// A session with 10 s of grace whose steps take 1 s; worker 1 gets a signal in step 7. What was
-// saved because of it, on this worker.
+// Runs a session with 10 s of grace and steps of 1 s; worker 1 gets a signal in step 7. Returns the
+// steps saved because of it on this worker.
 TUTTI_PROCESS_FUNCTION(workers_with_a_grace_period) {
   const auto strategy = connect_workers();
   const Tensor ones = Tensor::ones({8, 1});
@@ -127,7 +127,7 @@ TEST(WorkerFailures, GracePeriodEndsForAllWorkersAfterOneStep) {
   const std::int64_t first = results[0].at("saved").as_array()[0].as_int();
   const std::int64_t last = results[0].at("saved").as_array()[1].as_int();
   EXPECT_GE(first, 7);  // as soon as both had agreed
-  // Worker 1 saw the signal after 7 s: 17 s less room for two steps.
+  // Worker 1 noticed the signal after 7 s, so the limit is 17 s less a margin of two steps.
   EXPECT_EQ(last, std::max<std::int64_t>(15, first + 1));
   for (const Json& each : results) {
     EXPECT_EQ(each.at("code").as_int(), 75);
@@ -160,7 +160,7 @@ TUTTI_PROCESS_FUNCTION(a_worker_that_is_slow) {
   return result;
 }
 
-// In which step, and with which share, is judged on a clock of its own: straggler_watch_test.cc.
+// straggler_watch_test.cc checks the step and the share with a simulated clock.
 TEST(WorkerFailures, FiveTimesSlowerWorkerIsNamedByAllInTheSameStep) {
   MultiProcessRunner runner("a_worker_that_is_slow", {.num_workers = 3});
   runner.start();

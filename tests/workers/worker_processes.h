@@ -21,13 +21,13 @@ using testing::MultiProcessOptions;
 using testing::MultiProcessRunner;
 using testing::this_process;
 
-/// In a worker: the strategy of its job.
+/// In a worker: returns the strategy of its job.
 inline std::unique_ptr<MultiWorkerMirroredStrategy> connect_workers(
     const MultiWorkerOptions& options = {.local = {.devices = "cpu:0"}}) {
   return std::make_unique<MultiWorkerMirroredStrategy>(*resolver_from_environment(), options);
 }
 
-/// Runs a process function in each task of a job, which all must succeed; what they return.
+/// Runs a process function in each task of a job, all of which must succeed; returns the results.
 inline std::vector<Json> results_of(const std::string& function, const MultiProcessOptions& options,
                                     const Json& arguments = Json::object()) {
   MultiProcessRunner runner(function, options, arguments);
@@ -44,7 +44,7 @@ inline std::vector<Json> results_of(const std::string& function, int workers,
   return values;
 }
 
-/// What `fn` throws: code and message; code OK for nothing.
+/// Returns code and message of the error that `fn` throws; code OK if there is none.
 inline Json error_as_json(const std::function<void()>& fn) {
   try {
     fn();
@@ -62,20 +62,20 @@ inline void expect_error(const Json& error, const std::string& code,
   }
 }
 
-/// In a test: a folder of this name that does not exist yet; the test program removes it.
+/// In a test: returns a folder of this name that does not exist yet; the test program removes it.
 inline std::string new_folder(const std::string& name) {
   const std::string folder = (std::filesystem::path(::testing::TempDir()) / name).string();
   std::filesystem::remove_all(folder);
   return folder;
 }
 
-/// In a worker: a variable to which each replica adds.
+/// In a worker: returns a variable to which each replica adds.
 inline Variable counter(const std::string& name) {
   return Variable(Tensor::zeros({}),
                   {.name = name, .trainable = false, .aggregation = VariableAggregation::kSum});
 }
 
-/// In a worker: state with the strategy's and the step, for a Recovery.
+/// In a worker: returns state that includes the strategy's and the step, for a Recovery.
 inline Checkpoint recoverable(Checkpoint state, Strategy& strategy, std::int64_t& step) {
   state.add_state("strategy", {[&] { return strategy.save_state(); },
                                [&](const Json& json) { strategy.restore_state(json); }});

@@ -1,4 +1,5 @@
-// Strategies that name XLA's devices: the steps of TpuStrategy, and what has no part in them.
+// Tests strategies that name XLA's devices: they run TpuStrategy's steps, and unsupported options
+// are refused.
 // SPDX-License-Identifier: Apache-2.0
 #include <map>
 
@@ -7,7 +8,7 @@
 namespace tutti {
 namespace {
 
-/// 16 examples of 6 features and their sum; batches of 8.
+/// Returns 16 examples of 6 features and their sum, in batches of 8.
 Dataset sums() {
   const Tensor features = random_normal({16, 6}, RandomKey{5});
   return Dataset::from_tensor_slices(features, reduce_sum(features, {{1}, true})).batch(8);
@@ -29,7 +30,7 @@ Trainee regression() {
   return {step, {all.begin(), all.end()}};
 }
 
-/// The same training by TpuStrategy, computed once per number of replicas.
+/// Trains with TpuStrategy, once per number of replicas.
 const Trained& trained_by_tpu_strategy(int replicas) {
   static std::map<int, Trained> kept;
   const auto found = kept.find(replicas);

@@ -1,4 +1,4 @@
-// Networks of convolutions, batch normalisation, recurrence and attention under XLA.
+// Tests networks of convolutions, batch normalisation, recurrence and attention under XLA.
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/common/resnet.h"
 #include "tests/xla/xla_test_support.h"
@@ -15,7 +15,7 @@ Dataset examples_of(const Shape& features, int classes) {
       .batch(rows / 2);
 }
 
-/// The model's training, as fit() would do it.
+/// Trains the model as fit() would.
 template <class MakeModel>
 Trainee trainee_of(const MakeModel& make_model, double learning_rate = 0.05) {
   const auto model = make_model();
@@ -62,7 +62,7 @@ TEST(XlaNetworks, Lstm) {
       2, examples_of({16, 5, 4}, 3), [&] { return trainee_of(make); }, 10, 1e-5);
 }
 
-/// Attention and a dense layer, each with a shortcut around it.
+/// Returns attention and a dense layer, each with a shortcut.
 std::shared_ptr<Functional> transformer() {
   const SymbolicTensor in = Input{{6, 8}};
   const SymbolicTensor seen = LayerNormalization()(Add()({in, MultiHeadAttention(2, 4)(in)}));
@@ -87,8 +87,8 @@ TEST(XlaNetworks, TransformerBlock) {
       2, examples_of({16, 6, 8}, 3), [&] { return trainee_of(make); }, 10, 1e-5);
 }
 
-// In float64: rounding that differs in the last bit moves the input of a ReLU across 0, and from
-// then on two trainings part. In float32 some plugins meet that in the second step.
+// Uses float64: a rounding difference in the last bit can move the input of a ReLU across 0, after
+// which two runs diverge. In float32, some plugins reach that in the second step.
 TEST(XlaNetworks, ResNet20) {
   const auto make = [] {
     set_dtype_policy("float64");

@@ -1,4 +1,4 @@
-// The table of operations as steps that XLA compiles.
+// Runs the table of operations as steps that XLA compiles.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/op_table.h"
 
@@ -14,7 +14,7 @@ namespace xla_op_table_test {
 using testing::OpBackend;
 using testing::OpCase;
 
-/// Without float16, of which XLA makes the same as of bfloat16: compiling takes the time.
+/// Omits float16, which XLA handles like bfloat16, to save compile time.
 bool xla_has(OpId op, DType dtype) {
   if (dtype == DType::kFloat16) return false;
   const bool is_of_floats = op == OpId::kPower || op == OpId::kFloorDivide || op == OpId::kFloorMod;
@@ -31,11 +31,11 @@ std::vector<std::vector<Tensor>> run_on_xla(std::span<const OpCall> calls) {
   return results;
 }
 
-/// XLA has functions of its own, and an order of additions of its own.
+/// XLA has its own functions, and its own order of additions.
 double xla_ulps(const OpCase& c) { return std::max(4.0 * c.ulps, 200.0); }
 
-/// The smallest numbers are 0 there, and what functions make of NaN is not promised; but it wins
-/// where the largest or smallest number is wanted.
+/// XLA flushes the smallest numbers to 0, and functions of NaN are unspecified; but NaN wins in a
+/// maximum or minimum.
 bool xla_leaves_out(const OpCase& c) {
   constexpr OpId kOfNan[] = {OpId::kRelu,      OpId::kMaximum,   OpId::kMinimum,
                              OpId::kReduceMax, OpId::kReduceMin, OpId::kMaxPool};
@@ -45,7 +45,7 @@ bool xla_leaves_out(const OpCase& c) {
 }
 
 const OpBackend kXla{"xla",    xla_has,        run_on_xla,
-                     xla_ulps, xla_leaves_out, 2};  // compiling them takes the time
+                     xla_ulps, xla_leaves_out, 2};  // limits compile time
 
 class XlaKernels : public testing::OpTableTest {};
 

@@ -1,4 +1,4 @@
-// Operations and their gradients within steps that XLA compiles, compared with the CPU's.
+// Tests operations and their gradients in steps that XLA compiles, against the CPU's.
 // SPDX-License-Identifier: Apache-2.0
 #include <map>
 
@@ -11,8 +11,7 @@ namespace {
 
 using gradient_check::Case;
 
-/// The cases of a family that are compared: at most two of an operation, evenly chosen, since
-/// compiling them takes the time.
+/// Returns at most two cases of each operation, evenly chosen, to save compile time.
 std::vector<Case> some_cases(const testing::OpFamily& family) {
   std::map<OpId, std::vector<Case>> by_op;
   for (const Case& c : gradient_check::cases_of(family)) {

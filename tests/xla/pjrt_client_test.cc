@@ -1,4 +1,4 @@
-// Finding plugins, and the devices of one.
+// Tests finding plugins, and a plugin's devices.
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/xla/pjrt_client.h"
 #include "tests/support/scopes.h"

@@ -1,4 +1,4 @@
-// Compiled programs in a folder: processes that find them do not compile.
+// Tests compiled programs stored in a folder: processes that find them do not compile.
 // SPDX-License-Identifier: Apache-2.0
 #include "core/file.h"
 #include "core/hash.h"
@@ -8,7 +8,7 @@
 namespace tutti::internal {
 namespace {
 
-/// What a process that trains for three steps says, its log too.
+/// Returns the output and log of a process that trains for three steps.
 std::string three_steps(const std::string& folder) {
   const std::string command =
       concat("TUTTI_XLA_CACHE='", folder, "' ", TUTTI_TEST_THREE_STEPS, " 2>&1");
@@ -20,7 +20,7 @@ std::string three_steps(const std::string& folder) {
   return text;
 }
 
-/// "1 compiled, weights ...".
+/// Returns "1 compiled, weights ...".
 std::string result_in(const std::string& text) {
   const std::size_t end = text.rfind('\n', text.size() - 2);
   return text.substr(end + 1);

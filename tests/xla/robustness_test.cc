@@ -1,4 +1,5 @@
-// What a plugin ends the process for, met before it does. Each case is a process of its own.
+// Tests conditions for which a plugin would abort the process: they are detected before. Each case
+// is a process of its own.
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/xla/pjrt_client.h"
 #include "tests/xla/xla_test_support.h"
@@ -7,7 +8,7 @@
 namespace tutti::internal {
 namespace {
 
-/// Adds the numbers of `num_replicas` replicas.
+/// Returns a program that adds the numbers of `num_replicas` replicas.
 std::string sum_program(int num_replicas) {
   std::string ids;
   for (int r = 0; r < num_replicas; ++r) ids += concat(r > 0 ? ", " : "", r);
@@ -29,7 +30,7 @@ std::vector<int> first_devices(int count) {
   return devices;
 }
 
-/// Four numbers on each of the first devices.
+/// Returns four numbers on each of the first devices.
 std::vector<PjrtExecutable::Buffers> ones_on_each(int count) {
   const std::vector<float> ones(4, 1.0f);
   std::vector<PjrtExecutable::Buffers> buffers;
@@ -38,7 +39,7 @@ std::vector<PjrtExecutable::Buffers> ones_on_each(int count) {
   return buffers;
 }
 
-/// Ends this process: with 3 after a tutti::Error, whose text goes to standard error.
+/// Ends this process; the exit code is 3 after a tutti::Error, whose text goes to standard error.
 template <class Action>
 [[noreturn]] void exit_with(const Action& action) {
   try {
@@ -103,7 +104,7 @@ TEST_F(XlaAborts, EveryReplicaIsLaunchedWithEveryArgument) {
   });
 }
 
-// A step whose replicas do not all take part in a sum never reaches the plugin.
+// A step in which only some replicas take part in a sum never reaches the plugin.
 TEST_F(XlaAborts, AReplicaThatFailsOrLeavesASumOutLeavesNoOtherWaiting) {
   EXPECT_WORKS({
     MirroredStrategy strategy("xla:0-3");
@@ -130,8 +131,8 @@ TEST_F(XlaAborts, AReplicaThatFailsOrLeavesASumOutLeavesNoOtherWaiting) {
   });
 }
 
-// Unlimited, launches of four replicas on two cores wait for one another from 36 or so on, until
-// the plugin ends the process.
+// Without a limit, about 36 concurrent launches of four replicas on two cores wait for each other
+// until the plugin aborts the process.
 TEST_F(XlaAborts, ManyThreadsThatLaunchSumsWaitTheirTurn) {
   EXPECT_WORKS({
     const auto program = PjrtClient::get().compile(sum_program(4), first_devices(4));
@@ -150,7 +151,7 @@ TEST_F(XlaAborts, ManyThreadsThatLaunchSumsWaitTheirTurn) {
   });
 }
 
-// The bytes are as many, so that the plugin would take them for floats.
+// The number of bytes is equal, so the plugin would take them for floats.
 TEST_F(XlaAborts, ArgumentsOfAnotherTypeAreFoundBeforeTheyAreUsed) {
   EXPECT_REFUSED("a step of XLA: expected float32 of shape .4.*got a buffer of type 4", {
     const std::vector<std::int32_t> numbers(4, 1);

@@ -1,4 +1,4 @@
-// The suite of all strategies, under XLA.
+// Runs the suite of all strategies under XLA.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/xla/xla_test_support.h"
 #include "tutti/testing/strategy/suite.h"
@@ -18,7 +18,7 @@ TEST_P(XlaStrategySuite, Check) {
       .is_canonical = false};
   const std::string message = conformance::run_strategy_check(subject, check);
   if (check == "collectives" && replicas > 1) {
-    // It gathers values of different lengths, which one program of all replicas cannot have.
+    // The check gathers values of different lengths, which one program for all replicas cannot do.
     EXPECT_NE(message.find("expected the same operations on the same shapes"), std::string::npos)
         << message;
   } else {

@@ -1,5 +1,5 @@
-// Three steps on two devices of XLA, in a process of their own: how many programs were compiled,
-// and the weights.
+// Runs three steps on two XLA devices in a process of its own; prints the number of compiled
+// programs and the weights.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 

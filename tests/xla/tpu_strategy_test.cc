@@ -1,11 +1,11 @@
-// TpuStrategy beside MirroredStrategy, and what it refuses.
+// Compares TpuStrategy with MirroredStrategy, and tests its refusals.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/xla/xla_test_support.h"
 
 namespace tutti {
 namespace {
 
-/// 32 examples of 12 features, 4 classes; batches of 16.
+/// Returns 32 examples of 12 features and 4 classes, in batches of 16.
 Dataset blobs() {
   const Tensor features = random_normal({32, 12}, RandomKey{3});
   std::vector<std::int32_t> labels;
@@ -36,7 +36,7 @@ Trainee mlp(const MakeOptimizer& make_optimizer, double dropout = 0.0) {
       make_optimizer);
 }
 
-/// Compiles in half the time of mlp().
+/// Compiles twice as fast as mlp().
 template <class MakeOptimizer>
 Trainee two_layers(const MakeOptimizer& make_optimizer) {
   return trainee_of(
@@ -56,7 +56,7 @@ TEST(TpuStrategy, TrainsAsMirroredStrategyOn1And2And4Replicas) {
 }
 
 TEST(TpuStrategy, DropoutHasTheMasksOfTheCpu) {
-  // Another mask anywhere, on any replica, would move the loss by far more.
+  // A different dropout mask on any replica would change the loss by far more.
   expect_close_to_mirrored(
       2, blobs(), [] { return mlp(kSgd, 0.5); }, 10, 1e-5);
 }
@@ -112,7 +112,7 @@ TEST(TpuStrategy, NumbersOfAStepAreArgumentsOfOneProgram) {
       2, blobs(), [&] { return mlp(decaying); }, 6, 2e-5);
 }
 
-/// What `action` throws.
+/// Returns the error that `action` throws.
 template <class Action>
 Error error_of(const Action& action) {
   try {
@@ -181,7 +181,7 @@ TEST(TpuStrategy, IsMadeByNameAndRefusesOptionsOfOthers) {
   EXPECT_EQ(refused({.non_finite = "skip"}), ErrorCode::kInvalidArgument);
 }
 
-/// A rule that only the host can apply.
+/// Rule that only the host can apply.
 class RuleOfMyOwn final : public UpdateRule {
  public:
   std::string_view name() const override { return "my_own"; }
@@ -249,7 +249,7 @@ TEST(TpuStrategy, ValuesThatWereReadStayAndWritesOfTheHostCount) {
     optimizer.minimize(tape, reduce_sum(weight.value()));
   };
   const Tensor before = weight.value();
-  strategy.run(step);  // both replicas' gradients are 1
+  strategy.run(step);  // the gradients of both replicas are 1
   const Tensor after = weight.value();
   strategy.run(step);
   EXPECT_EQ(before.to_doubles(), (std::vector<double>{1, 1, 1}));
@@ -259,7 +259,8 @@ TEST(TpuStrategy, ValuesThatWereReadStayAndWritesOfTheHostCount) {
   strategy.run(step);
   for (const Tensor& component : weight.storage().local_components())
     EXPECT_EQ(component.to_doubles(), (std::vector<double>{0.5, 0.5, 0.5}));
-  // What was held cannot be given to the results, so that is another program; no third one.
+  // Retained values cannot be donated to the results, which needs a second program, but not a
+  // third.
   EXPECT_LE(strategy.num_compiled(), 2);
 }
 

@@ -1,4 +1,4 @@
-// Libraries that are nearly PJRT plugins: of another major version, or with too short a table.
+// Libraries that are almost PJRT plugins: another major version, or too short a table.
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/xla/pjrt_api.h"
 

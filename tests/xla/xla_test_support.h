@@ -1,4 +1,4 @@
-// What the tests of XLA share: the plugin of the build folder, and loops under two strategies.
+// Helpers for tests of XLA: the plugin of the build folder, and loops under two strategies.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -19,26 +19,25 @@
 
 namespace tutti {
 
-/// The plugin that TUTTI_PJRT_PLUGIN names, or that of the build folder: named before anything asks
-/// for devices.
+/// Plugin in TUTTI_PJRT_PLUGIN, or that of the build folder; set before the first use of devices.
 inline const std::string kPlugin = [] {
   setenv("TUTTI_PJRT_PLUGIN", TUTTI_TEST_XLA_PLUGIN, 0);
-  setenv("XLA_FLAGS", "--xla_backend_optimization_level=0", 0);  // most of the time is compilation
+  setenv("XLA_FLAGS", "--xla_backend_optimization_level=0", 0);  // saves compilation time
   return std::string(std::getenv("TUTTI_PJRT_PLUGIN"));
 }();
 
-/// Of this process alone: others may run the same tests.
+/// Returns a folder of this process, because other processes may run the same tests.
 inline std::string own_folder(const char* name) {
   return ::testing::TempDir() + name + std::to_string(getpid());
 }
 
-/// Losses of some steps and the weights after them.
+/// Losses of some steps, and the final weights.
 struct Trained {
   std::vector<double> losses;
   std::vector<std::vector<double>> weights;
 };
 
-/// The largest difference between two runs, in losses and weights.
+/// Returns the largest difference between two runs, in losses and weights.
 inline double largest_difference(const Trained& a, const Trained& b) {
   double worst = 0.0;
   for (std::size_t i = 0; i < a.losses.size(); ++i)
@@ -57,15 +56,15 @@ inline std::vector<double> loss_differences(const Trained& a, const Trained& b) 
   return differences;
 }
 
-/// What a program trains: made in the strategy's scope, then called for each step with the
-/// features and labels of a replica; returns the replica's part of the loss.
+/// Program to be trained: made in the strategy's scope, then called in each step with the features
+/// and labels of a replica. Returns the replica's share of the loss.
 struct Trainee {
   std::function<Tensor(const Batch& batch)> step;
   std::vector<Variable> variables;
 };
 using MakeTrainee = std::function<Trainee()>;
 
-/// `steps` steps on the dataset, whose batches are global.
+/// Trains `steps` steps on a dataset of global batches.
 inline Trained train(Strategy& strategy, const Dataset& dataset, const MakeTrainee& make,
                      int steps) {
   set_random_seed(7);
@@ -83,7 +82,7 @@ inline Trained train(Strategy& strategy, const Dataset& dataset, const MakeTrain
   return result;
 }
 
-/// The same on `replicas` virtual CPU devices and as many of XLA.
+/// Trains on `replicas` virtual CPU devices and on as many of XLA, and compares.
 inline void expect_close_to_mirrored(int replicas, const Dataset& dataset, const MakeTrainee& make,
                                      int steps, double tolerance) {
   MirroredStrategy mirrored(LocalStrategyOptions{.devices = "cpu:0", .replicas = replicas});
