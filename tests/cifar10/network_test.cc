@@ -1,4 +1,5 @@
-// The CIFAR-10 tutorial's network: its published numbers, and the same in double precision.
+// Tests the CIFAR-10 tutorial's network against its published numbers, and against double
+// precision.
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/cifar10/cifar10_network.h"
 
@@ -29,7 +30,7 @@ Tensor labels_of(std::int64_t count) {
   return Tensor::from<std::int64_t>({count}, labels);
 }
 
-/// The published network, written down again in float64.
+/// Computes the published network independently in float64.
 Tensor expected_logits(const std::vector<Variable>& variables, const Tensor& images) {
   const auto value = [&](std::size_t i) { return cast(variables[i].value(), DType::kFloat64); };
   const auto conv = [&](const Tensor& x, std::size_t i) {
@@ -39,7 +40,7 @@ Tensor expected_logits(const std::vector<Variable>& variables, const Tensor& ima
     return max_pool2d(
         x, {.window_h = 3, .window_w = 3, .stride_h = 2, .stride_w = 2, .padding = Padding::kSame});
   };
-  // Nine channels; alpha 0.001 / 9 is not divided by their number again.
+  // Covers nine channels; alpha 0.001 / 9 is not divided by the number of channels again.
   const auto norm = [](const Tensor& x) {
     return local_response_normalization(
         x, {.depth_radius = 4, .bias = 1.0, .alpha = 0.001 / 9, .beta = 0.75});
@@ -84,7 +85,7 @@ TEST(Cifar10Network, WeightsBeginAsTruncatedNormalsOfTheTutorialsDeviations) {
       largest = std::max(largest, std::abs(value));
     }
     EXPECT_LE(largest, 2.0 * stddevs[layer] * (1.0 + 1e-6));
-    // Cut at two deviations the variance is 0.77374 of the normal's.
+    // Truncated at two deviations, the variance is 0.77374 of the normal's.
     const double variance = squares / static_cast<double>(w.size());
     EXPECT_NEAR(variance / (0.77374 * stddevs[layer] * stddevs[layer]), 1.0,
                 6.0 / std::sqrt(static_cast<double>(w.size())));
@@ -117,7 +118,7 @@ TEST(Cifar10Network, LogitsMatchDirectComputation) {
   set_random_seed(1);
   VariableStore store;
   const Cifar10Network network(store);
-  // Larger than a training begins with, so that LRN and both signs of sums count.
+  // Weights are larger than initial ones, so that LRN and both signs of sums matter.
   Variable(store.variables()[8]).assign(store.variables()[8].value() * 40.0f);
   const Tensor images = standardised_images(2, 7) * 3.0f;
   Tower tower("tower_0");
@@ -125,7 +126,7 @@ TEST(Cifar10Network, LogitsMatchDirectComputation) {
   EXPECT_EQ(logits.shape(), (Shape{2, 10}));
   testing::expect_tensor(logits, {2, 10}, expected_logits(store.variables(), images).to_doubles(),
                          1e-4);
-  // In float16 the same, to its three digits.
+  // float16 agrees to its three digits.
   Tower half("tower_0");
   const Tensor rounded = network.inference(half, images, /*use_fp16=*/true);
   EXPECT_EQ(rounded.dtype(), DType::kFloat32);
@@ -166,7 +167,7 @@ TEST(Cifar10Network, TowerLossIsCrossEntropyPlusDecayTerms) {
                          prefix + "conv1/weight_loss", prefix + "conv2/weight_loss",
                          prefix + "local3/weight_loss", prefix + "local4/weight_loss",
                          prefix + "softmax_linear/weight_loss", prefix + "cross_entropy"}));
-    EXPECT_EQ(tower.losses()[0].value.item(), 0.0f);  // a term of its own, of value 0
+    EXPECT_EQ(tower.losses()[0].value.item(), 0.0f);  // a separate term of value 0
     EXPECT_NEAR(tower.losses()[2].value.item(), 0.002 * weights3, 1e-4);
     EXPECT_NEAR(tower.losses()[3].value.item(), 0.002 * weights4, 1e-5);
     EXPECT_NEAR(total, sum, 1e-5);

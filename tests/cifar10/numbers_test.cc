@@ -1,4 +1,4 @@
-// Published numbers of the CIFAR-10 tutorial: its input, rates, lines, flags and archive.
+// Tests published numbers of the CIFAR-10 tutorial: its input, rates, log lines, flags and archive.
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@ namespace cifar10_numbers_test {
 
 using namespace examples::cifar10;
 
-/// `count` pictures; pixel (x, y) of colour c is value(picture, y, x, c). Labels count up.
+/// Returns `count` images; pixel (x, y) of colour c is value(image, y, x, c). Labels count up.
 template <class Value>
 ImageData pictures(std::int64_t count, const Value& value) {
   MutableTensor images({count, 32, 32, 3}, DType::kUInt8, Device{});
@@ -38,7 +38,7 @@ ImageData pictures(std::int64_t count, const Value& value) {
   return {images.freeze(), labels.freeze()};
 }
 
-/// The first `count` distorted pictures, [24, 24, 3] each.
+/// Returns the first `count` distorted images, [24, 24, 3] each.
 std::vector<Tensor> distorted(const ImageData& data, std::int64_t count, std::uint64_t seed = 1,
                               int threads = 1) {
   std::vector<Tensor> images;
@@ -59,7 +59,7 @@ float at(const Tensor& image, std::int64_t y, std::int64_t x, std::int64_t c) {
 TEST(Cifar10Network, LearningRateFallsAfter136718StepsOf128) {
   EXPECT_EQ(decay_steps(128), 136'718);
   EXPECT_EQ(decay_steps(50'000), 350);
-  EXPECT_EQ(decay_steps(3), 5'833'333);  // steps of an epoch stay a fraction until the end
+  EXPECT_EQ(decay_steps(3), 5'833'333);  // steps per epoch stay fractional until the end
 }
 
 TEST(Cifar10Network, LearningRateFallsToATenth) {
@@ -73,8 +73,8 @@ TEST(Cifar10Network, LearningRateFallsToATenth) {
   EXPECT_NEAR(smooth(68'359), 0.1 * std::sqrt(0.1), 1e-12);
 }
 
-// One bright pixel at (16, 16) and a darker one right of it tell the place of the crop (0 .. 8 on
-// each axis) and whether it was mirrored. Standardising keeps the order of values.
+// A bright pixel at (16, 16) and a darker one to its right reveal the position of the crop (0 .. 8
+// on each axis) and mirroring. Standardisation keeps the order of values.
 TEST(Cifar10Input, CropsAreUniformAndHalfAreMirrored) {
   const ImageData data = pictures(8, [](auto, auto y, auto x, auto) {
     if (y == 16 && x == 16) return 250;
@@ -106,9 +106,9 @@ TEST(Cifar10Input, CropsAreUniformAndHalfAreMirrored) {
   EXPECT_NEAR(mirrored, kCount * 0.5, 5.0 * std::sqrt(kCount * 0.25));
 }
 
-// Contrast changes what lies within a colour by its factor, and not the distance between the means
-// of colours: their ratio is the factor, which standardising keeps. (Brightness it takes away;
-// tests/data/augment_test.cc sees to it.)
+// Contrast multiplies differences within a colour by its factor, but not the distance between the
+// colours' means: their ratio is the factor, which standardisation keeps. (It removes brightness,
+// which tests/data/augment_test.cc covers.)
 TEST(Cifar10Input, ContrastFactorsAreUniformBetween02And18) {
   const ImageData data = pictures(
       8, [](auto, auto y, auto, auto c) { return (c == 0 ? 150 : 90) + (y % 2 == 0 ? 10 : -10); });
@@ -116,7 +116,7 @@ TEST(Cifar10Input, ContrastFactorsAreUniformBetween02And18) {
   double sum = 0.0, lowest = 10.0, highest = 0.0;
   for (const Tensor& image : distorted(data, kCount)) {
     const double within = std::abs(at(image, 0, 0, 1) - at(image, 1, 0, 1)) / 20.0;
-    double between = 0.0;  // of the means of two colours, over a pair of rows
+    double between = 0.0;  // distance between two colours' means, over a pair of rows
     for (std::int64_t y = 0; y < 2; ++y) between += (at(image, y, 0, 0) - at(image, y, 0, 1)) / 2.0;
     const double factor = within / (between / 60.0);
     sum += factor;
@@ -148,7 +148,7 @@ TEST(StepLog, LineHasPublishedFormat) {
 }
 
 TEST(SpeedReport, ComparesMeanOfMeasuredStepsWithPublishedSpeed) {
-  std::vector<double> seconds(10, 9.0);  // these make what is made at first use
+  std::vector<double> seconds(10, 9.0);  // the first calls also initialise
   seconds.insert(seconds.end(), {0.8, 0.9, 0.8, 0.9});
   const SpeedReport one = speed_report(seconds, 10, 128, 1);
   EXPECT_EQ(one.num_steps, 4);
@@ -204,7 +204,7 @@ ArchiveIdentity identity_of_text(const std::string& text) {
   return identity_of(in);
 }
 
-// RFC 1321, A.5; and lengths around the end of a block.
+// Vectors of RFC 1321, A.5, and lengths around the end of a block.
 TEST(PublishedArchive, DigestsMatchTheStandard) {
   std::string digits;
   for (int i = 0; i < 8; ++i) digits += "1234567890";

@@ -1,4 +1,5 @@
-// Training with towers: shared variables, one update from the mean, averages, checkpoints, tags.
+// Tests training with towers: shared variables, one update from the mean, averages, checkpoints,
+// tags.
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/cifar10/tower_trainer.h"
 
@@ -32,7 +33,7 @@ std::unique_ptr<TowerTrainer> trainer_on(const std::string& devices, std::int64_
       .devices = parse_devices(devices), .variable_device = variables, .batch_size = batch_size});
 }
 
-/// Batches of the same pictures, whoever asks: batch `step` has rows of its own.
+/// Returns equal batches for every trainer; batch `step` has rows of its own.
 DistributedDataset batches_for(TowerTrainer& trainer, int steps) {
   const std::int64_t rows = trainer.global_batch_size() * steps;
   const Tensor images = random_normal({rows, 24, 24, 3}, {.seed = 11, .purpose = kUserPurpose});
@@ -43,7 +44,7 @@ DistributedDataset batches_for(TowerTrainer& trainer, int steps) {
           .batch(trainer.global_batch_size()));
 }
 
-/// The results of all steps.
+/// Returns the results of all steps.
 std::vector<StepResult> train(TowerTrainer& trainer, int steps, StepOptions options = {}) {
   std::vector<StepResult> results;
   for (const PerReplica<Batch>& batch : batches_for(trainer, steps)) {
@@ -68,7 +69,7 @@ double largest_difference(const std::vector<double>& a, const std::vector<double
   return largest;
 }
 
-/// The tags of all event files of a folder.
+/// Returns the tags of all event files in a folder.
 std::multiset<std::string> tags_in(const std::string& folder) {
   std::multiset<std::string> tags;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
@@ -92,9 +93,9 @@ std::multiset<std::string> tags_with(const std::string& devices) {
 
 }  // namespace trainer_test
 
-// A float32 weight of 0.1 has steps of 7e-9. Labels are random, and a sum in another order (which
-// depends on the processor, too) may choose another largest value of a pool: from then on the two
-// drift apart, so weights are compared after a few steps.
+// A float32 weight of 0.1 has steps of 7e-9. Labels are random, and another order of additions
+// (which also depends on the processor) may change which value of a pool is largest. From then on
+// two runs diverge, so weights are compared after a few steps.
 TEST(TowerTrainer, TwoTowersEqualOneTowerOfTheWholeBatch) {
   using namespace trainer_test;
   const auto one = trainer_on("cpu:0", 8);
@@ -146,7 +147,8 @@ TEST(TowerTrainer, LossNamesHaveTheTowerVariableNamesDoNot) {
   }
 }
 
-// The variables' device has them, computes the mean and applies it; towers compute on theirs.
+// The variables' device stores them, computes the mean and applies it; towers compute on their own
+// devices.
 TEST(TowerTrainer, PlacesVariablesAndTowersOnTheirDevices) {
   using namespace trainer_test;
   const Device third{DeviceType::kCpu, 2};
@@ -184,7 +186,8 @@ TEST(TowerTrainer, SummaryTagsDoNotDependOnNumberOfTowers) {
   using namespace trainer_test;
   const std::multiset<std::string> one = tags_with("cpu:0"), four = tags_with("cpu:0-3");
   EXPECT_EQ(one, four);
-  // 7 losses raw and averaged, the rate, 5 layers' results and zeros, 10 variables and gradients.
+  // There are 7 losses raw and averaged, the rate, 5 layers' results and zeros, 10 variables and
+  // gradients.
   EXPECT_EQ(one.size(), 7u * 2u + 1u + 5u * 2u + 10u * 2u);
   for (const char* tag :
        {"total_loss (raw)", "total_loss", "cross_entropy (raw)", "local3/weight_loss",
@@ -218,7 +221,7 @@ TEST(TowerTrainer, ACheckpointHoldsEverythingForAnyNumberOfTowers) {
 TEST(Evaluator, CountsEachPictureOnceWithTheAveragesOfTheWeights) {
   using namespace trainer_test;
   const std::string path = ::testing::TempDir() + "tutti_cifar10_eval.safetensors";
-  // Averages that always answer 3; the weights themselves answer 5.
+  // Averages always predict 3, and the weights themselves 5.
   const auto trainer = trainer_on("cpu:0", 1);
   const auto biased = [](Variable biases, std::size_t answer) {
     std::vector<float> values(10, 0.0f);

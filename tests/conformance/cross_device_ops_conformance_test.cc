@@ -1,5 +1,5 @@
-// Every registered operation, and ranks over shared memory, TCP and both, against a sample of the
-// conformance kit. ./test --full runs all of it.
+// Tests every registered operation, and ranks over shared memory, TCP and both, with a sample of
+// the conformance kit. ./test --full runs the whole kit.
 // SPDX-License-Identifier: Apache-2.0
 #include <string>
 #include <tuple>
@@ -15,7 +15,7 @@ namespace tutti::conformance {
 namespace {
 using Parameter = std::tuple<std::string, GroupShape>;
 
-/// One operation works on shared memory, all have local groups, some send messages.
+/// One operation works on shared memory, all support local groups, some send messages.
 std::vector<Parameter> operations_and_shapes() {
   std::vector<Parameter> all{{"canonical", GroupShape::kThreads}};
   for (const std::string& name : registered_cross_device_ops(DeviceType::kCpu)) {
@@ -38,7 +38,7 @@ TEST_P(EveryOperation, ConformsInASampleOfTheKit) {
   const Report report = run(Plan{.shapes = {shape}, .sample = 80}, Subject(name));
   EXPECT_EQ(report.count(Verdict::kFailed) + report.count(Verdict::kNotRun), 0u)
       << report.table("tutti conform " + name);
-  // One object for all replicas is what every operation has.
+  // Every operation supports one object for all replicas.
   EXPECT_TRUE(report.passed() || shape != GroupShape::kLocal);
   if (!report.passed()) GTEST_SKIP() << report.results.front().message;
 }
@@ -47,10 +47,10 @@ TEST_P(EveryOperation, ConformsInASampleOfTheKit) {
 
 using Way = ConnectOptions::Way;
 
-// Sixteen ranks in one process map 256 windows; ThreadSanitizer leaves 1.5 TiB for all mappings.
+// Sixteen ranks in one process map 256 segments; ThreadSanitizer leaves 1.5 TiB for all mappings.
 constexpr std::size_t kPlaceBytes = std::size_t{1} << (testing::kIsSanitized ? 30 : 34);
 
-/// The ranks are threads here, each with mappings of its own, as processes have.
+/// Ranks are threads here, each with its own mappings, as in processes.
 RankFactory connected_ranks(const std::string& algorithm, Way way, int world, Duration timeout) {
   const auto store = std::make_shared<InProcessStore>();
   return [=](int rank) {

@@ -1,4 +1,4 @@
-// The parts of the kit: names of cases, plans, reports, bounds of results.
+// Tests the components of the kit: names of cases, plans, reports, bounds of results.
 // SPDX-License-Identifier: Apache-2.0
 #include <limits>
 #include <set>
@@ -35,7 +35,7 @@ TEST(ConformancePlan, HasEveryOperationTypeWorldAndCheck) {
     checks.insert(c.check);
     counts.insert(c.count);
   }
-  EXPECT_EQ(types.size(), 6u * std::size(kAllDTypes) + 1);  // and the barrier
+  EXPECT_EQ(types.size(), 6u * std::size(kAllDTypes) + 1);  // plus the barrier
   EXPECT_EQ(worlds, (std::set<int>{1, 2, 3, 5, 7, 8, 16}));
   EXPECT_EQ(checks.size(), 10u);
   EXPECT_TRUE(counts.contains(0) && counts.contains(1) && counts.contains((1 << 20) + 1));
@@ -59,7 +59,7 @@ TEST(ConformancePlan, SampleDependsOnItsSeedAndHasEachGroup) {
   EXPECT_EQ(taken, all);
 }
 
-/// Three ranks of four call, the second one `delay` later, and all end at `end`.
+/// Three of four ranks call, the second one `delay` later, and all end at `end`.
 std::string verdict_on_deadline(Duration delay, const std::string& message,
                                 Duration end = std::chrono::milliseconds(150)) {
   const TimePoint begin(Duration(1));
@@ -72,8 +72,8 @@ std::string verdict_on_deadline(Duration delay, const std::string& message,
 TEST(ConformanceDeadline, CountsFromTheFirstCall) {
   using namespace std::chrono_literals;
   EXPECT_EQ(verdict_on_deadline(0ms, "rank 3 is missing"), "");
-  EXPECT_EQ(verdict_on_deadline(126ms, "rank 3 is missing"), "");  // it gave up after 24 ms
-  EXPECT_EQ(verdict_on_deadline(126ms, "rank 1 is missing"), "");  // as it was at the deadline
+  EXPECT_EQ(verdict_on_deadline(126ms, "rank 3 is missing"), "");  // it waited only 24 ms
+  EXPECT_EQ(verdict_on_deadline(126ms, "rank 1 is missing"), "");  // state at the deadline
   EXPECT_NE(verdict_on_deadline(0ms, "rank 1 is missing"), "");
   EXPECT_NE(verdict_on_deadline(0ms, "rank 3 is missing", 10ms), "");
   EXPECT_NE(verdict_on_deadline(5ms, "rank 3 is missing", 20ms), "");
@@ -105,7 +105,7 @@ TEST(ConformanceValues, SumsMayHaveTheDeclaredErrorAndNoMore) {
   for (const double declared : {0.01, static_cast<double>(kInfinity)}) {
     EXPECT_NE(wrong(std::numeric_limits<float>::quiet_NaN(), {declared, 10}), "");
     EXPECT_NE(wrong(kInfinity, {declared, 10}), "");
-    // Beside a value that is not finite: it may spoil the others, and must not vanish itself.
+    // Next to a non-finite value: that may spoil the other values, but must not vanish itself.
     EXPECT_EQ(wrong(kInfinity, {declared, kInfinity}), "");
     const std::vector<float> infinite = {kInfinity, 2.0f};
     SumError error{declared, kInfinity};
@@ -139,7 +139,7 @@ TEST(ConformanceReport, CountsAndNamesTheFirstFailureOfEachLine) {
   EXPECT_EQ(json.at("total").at("failed").as_int(), 2);
   EXPECT_EQ(json.at("failures").as_array()[1].at("case").as_string(), second.id());
   report.results.erase(report.results.begin(), report.results.begin() + 3);
-  EXPECT_FALSE(report.passed());  // nothing ran
+  EXPECT_FALSE(report.passed());  // no case ran
 }
 
 TEST(ConformanceReport, CasesAfterTheBudgetAreNotRun) {

@@ -1,4 +1,4 @@
-// The canonical operation with one planted bug around it.
+// Canonical operation with one planted bug.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -18,7 +18,7 @@
 
 namespace tutti::planted_bugs {
 
-/// The number by which code knows the bug of a name (FNV-1a).
+/// Returns the number that identifies a bug by its name (FNV-1a).
 constexpr std::uint64_t bug(std::string_view name) {
   std::uint64_t number = 0xcbf29ce484222325u;
   for (const char c : name) number = (number ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
@@ -43,7 +43,7 @@ class BuggyOps final : public CrossDeviceOps {
   Determinism determinism() const override {
     return bug_ == "OrderOfChance"_bug ? Determinism::kRunToRun : Determinism::kCanonical;
   }
-  // Not where the bug would break memory.
+  // False if the bug would corrupt memory.
   bool sliceable() const override { return bug_ != "KeepsFirstResult"_bug; }
   bool provides(Collective) const override { return true; }
 
@@ -150,7 +150,7 @@ class BuggyOps final : public CrossDeviceOps {
     return bug_ == "SkipsRestOfBlock"_bug && count > 64 ? count - count % 64 : count;
   }
 
-  /// Writes change(value, index) over the elements, which are aligned.
+  /// Applies change(value, index) to the elements, which are aligned.
   template <class Change>
   static void change_elements(const ReplicaBuffer& buffer, const Change& change) {
     conformance::visit_stored(buffer.dtype, [&]<class T>() {
@@ -159,7 +159,7 @@ class BuggyOps final : public CrossDeviceOps {
     });
   }
 
-  /// Returns the combination of the buffers, which it writes to.
+  /// Returns the combination of the buffers, which it overwrites.
   Bytes reduced(ReduceOp op, std::vector<ReplicaBuffer> used) {
     const DType dtype = used[0].dtype;
     const bool is_minmax = op == ReduceOp::kMin || op == ReduceOp::kMax;
@@ -200,7 +200,7 @@ class BuggyOps final : public CrossDeviceOps {
     return bytes_of(used[0]);
   }
 
-  /// Combines integers into the first buffer, within bounds; the others get the neutral element.
+  /// Combines integers into the first buffer with saturation; the others get the neutral element.
   static void saturate(ReduceOp op, std::span<const ReplicaBuffer> used) {
     const bool is_sum = op == ReduceOp::kSum;
     change_elements(used[0], [&]<class T>(T first, std::size_t i) {
@@ -235,7 +235,7 @@ class BuggyOps final : public CrossDeviceOps {
     return x;
   }
 
-  /// Returns the result after it was in memory that calls share.
+  /// Returns the result after storing it in memory that calls share.
   Bytes kept(Bytes result) {
     static Bytes shared(std::size_t{1} << 24);
     const bool is_shared = bug_ == "SharesScratch"_bug;
@@ -254,7 +254,7 @@ class BuggyOps final : public CrossDeviceOps {
   Bytes kept_ = Bytes(std::size_t{1} << 20);
 };
 
-/// A bug, and a part of the id of a case that must find it.
+/// Bug, and a fragment of the id of a case that must detect it.
 struct Planted {
   std::string_view name;
   std::string_view found_by;

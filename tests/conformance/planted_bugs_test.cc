@@ -1,4 +1,4 @@
-// The conformance kit is worth what it finds: every planted bug, and nothing in what is right.
+// Tests that the conformance kit detects every planted bug, and accepts correct operations.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/conformance/planted_bugs.h"
 
@@ -57,8 +57,8 @@ bool names(const Case& c, const Planted& planted) {
 // Sanitized code takes ten times as long.
 constexpr std::size_t kSample = testing::kIsSanitized ? 400 : 1500;
 
-/// The bugs that the kit must find in this build: under a sanitizer some end the process before the
-/// kit can see what came of them.
+/// Returns the bugs that the kit must detect in this build; under a sanitizer, some end the process
+/// first.
 std::vector<Planted> planted_here() {
   std::vector<Planted> planted(std::begin(kPlanted), std::end(kPlanted));
   if (!testing::kIsSanitized) return planted;
@@ -78,7 +78,7 @@ TEST_P(PlantedBug, IsFoundByACaseThatNamesIt) {
   const bool needs_large = planted.name == "CountsIn16Bits" || planted.name == "SharesMember";
   const Plan plan{.shapes = {GroupShape::kLocal},
                   .seed = 3,
-                  .sample = needs_large ? 1500 : kSample,  // a third is too few to have large ones
+                  .sample = needs_large ? 1500 : kSample,  // a third would lack large ones
                   .max_count = needs_large ? std::size_t{70000} : 5000};
   const Report report = run(plan, subject_with(planted.name), {.max_failures = 1000});
   const std::string table = report.table("tutti conform buggy");
@@ -87,7 +87,7 @@ TEST_P(PlantedBug, IsFoundByACaseThatNamesIt) {
     return result.verdict == Verdict::kFailed && names(result.of, planted);
   });
   ASSERT_NE(named, report.results.end()) << table;
-  // The case of the report repeats the failure.
+  // The case in the report reproduces the failure.
   const Case again = Case::parse(named->of.id());
   EXPECT_FALSE(run_cases({again}, subject_with(planted.name)).passed()) << again.id();
 }

@@ -1,4 +1,4 @@
-// Engines with a bug in how ranks meet: what one object for all replicas cannot get wrong.
+// Engines with bugs in how ranks synchronise, which one object for all replicas cannot have.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -15,13 +15,13 @@
 
 namespace tutti::planted_bugs {
 
-/// Engines that were destroyed, but whose peers do not know.
+/// Engines that were destroyed without their peers' knowledge.
 struct Graveyard {
   Mutex mutex;
   std::vector<std::unique_ptr<internal::CollectiveEngine>> engines TUTTI_GUARDED_BY(mutex);
 };
 
-/// Another engine, with a bug in front of it.
+/// Wraps an engine and adds a bug.
 class BuggyEngine final : public internal::CollectiveEngine {
  public:
   BuggyEngine(std::unique_ptr<internal::CollectiveEngine> engine, std::string_view name,
@@ -57,7 +57,7 @@ class BuggyEngine final : public internal::CollectiveEngine {
     return engine_->subgroup(ranks, number);
   }
   void tend(const std::function<std::string()>& own_state) override {
-    // The state dies with the communicator, the engine does not.
+    // The state is destroyed with the communicator, but the engine is not.
     if (bug_ != "PeersStayForever"_bug) engine_->tend(own_state);
   }
   std::vector<std::string> whereabouts(TimePoint deadline) override {

@@ -1,4 +1,4 @@
-// A strategy that mirrors variables on two or more CPUs, with one bug each, for the strategy suite.
+// Strategy that mirrors variables on two or more CPUs, with one bug each, for the strategy suite.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -18,7 +18,7 @@
 
 namespace tutti::planted_bugs {
 
-/// Storage of the right kind that does one thing wrong.
+/// Storage of the right kind with one faulty function.
 class PlantedStorage final : public internal::MirroredStorage {
  public:
   PlantedStorage(std::uint64_t bug, const Tensor& initial_value, VariableOptions options,
@@ -57,7 +57,7 @@ class PlantedStorage final : public internal::MirroredStorage {
   const std::uint64_t bug_;
 };
 
-/// Each buffer keeps what it has.
+/// Each buffer keeps its own value.
 class KeepsItsOwn final : public CrossDeviceOps {
  public:
   std::string_view name() const override { return "keeps_its_own"; }
@@ -67,7 +67,7 @@ class KeepsItsOwn final : public CrossDeviceOps {
   void all_reduce_buffers(ReduceOp, std::span<const ReplicaBuffer>) override {}
 };
 
-/// A replica's context with one function wrong; only for checks that use no variables.
+/// Replica context with one faulty function; only for checks that use no variables.
 class PlantedContext final : public ReplicaContext {
  public:
   PlantedContext(std::uint64_t bug, ReplicaContext& right) : bug_(bug), right_(right) {}
@@ -112,7 +112,7 @@ class PlantedContext final : public ReplicaContext {
   }
 
  private:
-  /// The right context refuses to be called while another is the thread's.
+  /// The correct context refuses calls while another is current on the thread.
   internal::StrategyModeScope right_mode() const {
     return internal::StrategyModeScope({&right_.strategy(), &right_});
   }
@@ -200,7 +200,7 @@ class PlantedStrategy final : public Strategy {
  private:
   static LocalStrategyOptions options_with(std::uint64_t bug) {
     LocalStrategyOptions options{.devices = "cpu:0-2", .timeout = std::chrono::seconds(20)};
-    // Without it replicas would write one place at the same time.
+    // Otherwise replicas would write the same memory concurrently.
     if (bug == "ScopeOfLocalVariables"_bug) {
       options.execution = ReplicaExecution::kSequential;
     }
@@ -235,7 +235,7 @@ class PlantedStrategy final : public Strategy {
   const std::uint64_t bug_;
   std::shared_ptr<const Placement> placement_;
   KeepsItsOwn keeps_its_own_;
-  std::atomic<bool> is_broken_{false};  // a step within a step asks, too
+  std::atomic<bool> is_broken_{false};  // nested steps read it concurrently
 };
 
 }  // namespace tutti::planted_bugs

@@ -1,4 +1,4 @@
-// The strategy suite finds nothing in the strategies of the library, and every planted bug.
+// Tests that the strategy suite accepts the library's strategies and detects every planted bug.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/testing/strategy/suite.h"
 
@@ -20,8 +20,8 @@ using ::testing::HasSubstr;
 
 struct PlantedStrategyBug {
   const char* name;
-  const char* found_by;  // a check
-  const char* said;      // part of its message
+  const char* found_by;  // name of the check
+  const char* said;      // fragment of its message
 };
 void PrintTo(const PlantedStrategyBug& planted, std::ostream* out) { *out << planted.name; }
 
@@ -75,7 +75,8 @@ StrategySubject planted(const char* name) {
   return {"planted", [name] { return std::make_unique<PlantedStrategy>(name); }};
 }
 
-/// The strategies of the library, one that adds in another order, and what bugs are planted in.
+/// Returns the library's strategies, one that adds in another order, and the base of the planted
+/// bugs.
 std::vector<StrategySubject> right_strategies() {
   std::vector<StrategySubject> all{with_ring(), planted("None")};
   for (const strategy_tests::StrategyCase& each : strategy_tests::all_strategies()) {

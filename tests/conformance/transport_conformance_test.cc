@@ -1,4 +1,4 @@
-// The transports of the library against the suite of every transport.
+// Runs the transport suite on the library's transports.
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/net/handshake.h"
 #include "cross_device_ops/in_process/in_process_transport.h"
@@ -38,7 +38,7 @@ struct ShmGroups {
 };
 INSTANTIATE_TYPED_TEST_SUITE_P(Shm, TransportSuite, ShmGroups);
 
-// Even ranks are on one machine, as far as they can tell, and odd ones on another.
+// Announces even ranks as being on one machine, and odd ranks on another.
 class TwoMachines final : public KeyValueStore {
  public:
   explicit TwoMachines(KeyValueStore& store, int rank) : store_(store), rank_(rank) {}

@@ -122,7 +122,7 @@ TYPED_TEST_P(TransportSuite, MessagesOfOneTagKeepTheirOrderAndTagsAreIndependent
   require_on_ranks(2, [&](int rank) {
     Transport& mine = *group[static_cast<std::size_t>(rank)];
     std::vector<std::unique_ptr<Work>> works;
-    if (rank == 0) {  // tags 0, 1, 2 in turn
+    if (rank == 0) {  // tags 0, 1, 2 alternate
       for (int i = 0; i < 3 * kMessages; ++i) {
         works.push_back(mine.send(1, static_cast<unsigned>(i % 3), {},
                                   bytes_of(numbers[static_cast<std::size_t>(i)])));
@@ -130,7 +130,7 @@ TYPED_TEST_P(TransportSuite, MessagesOfOneTagKeepTheirOrderAndTagsAreIndependent
       for (const auto& work : works) work->wait(late());
       return;
     }
-    for (const int tag : {2, 0, 1}) {  // all of one tag, then all of another
+    for (const int tag : {2, 0, 1}) {  // all messages of one tag, then all of another
       for (int i = 0; i < kMessages; ++i) {
         int got = -1;
         mine.recv(0, static_cast<unsigned>(tag), {}, bytes_of(got))->wait(late());
@@ -175,7 +175,7 @@ TYPED_TEST_P(TransportSuite, TestMakesProgressWithoutWaiting) {
       ASSERT_LT(Clock::system().now(), end);
       Clock::system().sleep_for(std::chrono::microseconds(100));
     }
-    EXPECT_TRUE(work->test());  // again: the same
+    EXPECT_TRUE(work->test());  // testing again gives the same result
     work->wait(soon());
     EXPECT_EQ(got, rank == 1 ? body : Bytes(body.size()));
   });
@@ -195,7 +195,7 @@ TYPED_TEST_P(TransportSuite, AnotherLengthIsAnErrorThatDeliversTheHead) {
       const auto work = group[1]->recv(0, 5, got_head, got_body);
       EXPECT_INVALID(work->wait(late()), "rank 0", "100", std::to_string(wanted));
       EXPECT_EQ(got_head, head);
-      // The transport works on.
+      // The transport remains usable.
       group[1]->recv(0, 5, got_head, right)->wait(late());
       EXPECT_EQ(right, body);
     });
@@ -220,7 +220,7 @@ TYPED_TEST_P(TransportSuite, ADeadlineNamesThePeer) {
 TYPED_TEST_P(TransportSuite, WorkThatIsDestroyedIsCancelled) {
   const Group group = this->make(2);
   Bytes never(64), second(64);
-  group[1]->recv(0, 1, {}, never);  // destroyed at once
+  group[1]->recv(0, 1, {}, never);  // destroyed immediately
   const auto work = group[1]->recv(0, 1, {}, second);
   require_on_ranks(2, [&](int rank) {
     if (rank == 0) group[0]->send(1, 1, {}, pattern(64, 8))->wait(late());
@@ -228,7 +228,8 @@ TYPED_TEST_P(TransportSuite, WorkThatIsDestroyedIsCancelled) {
   });
   EXPECT_EQ(never, Bytes(64));
   EXPECT_EQ(second, pattern(64, 8));
-  // A large send that nobody receives is given up; its memory may go, and the next one arrives.
+  // A large send without a receiver is abandoned; its memory may be freed, and the next message
+  // arrives.
   {
     auto large = std::make_unique<Bytes>(pattern(16 << 20, 1));
     const auto given_up = group[0]->send(1, 2, {}, *large);
@@ -278,7 +279,7 @@ TYPED_TEST_P(TransportSuite, ARankThatIsGoneIsNamedAfterItsLastMessage) {
     EXPECT_ERROR(group[1]->recv(0, 4, {}, bytes)->wait(late()), kUnavailable, "rank 0");
     EXPECT_ERROR(group[1]->send(0, 4, {}, bytes)->wait(late()), kUnavailable, "rank 0");
   });
-  require_on_ranks(2, [&](int thread) {  // the others still talk
+  require_on_ranks(2, [&](int thread) {  // the other ranks can still communicate
     Bytes bytes(10);
     if (thread == 0) group[1]->send(2, 0, {}, pattern(10, 1))->wait(late());
     if (thread == 1) group[2]->recv(1, 0, {}, bytes)->wait(late());
@@ -315,7 +316,7 @@ TYPED_TEST_P(TransportSuite, LargeBodiesGoBothWaysAtOnce) {
     Bytes got(kBytes);
     const auto recv = group[r]->recv(1 - rank, 0, {}, got);
     const auto send = group[r]->send(1 - rank, 0, {}, body);
-    send->wait(late());  // the receive goes on meanwhile, else both would wait for ever
+    send->wait(late());  // the receive progresses meanwhile; otherwise both would wait indefinitely
     recv->wait(late());
     EXPECT_TRUE(got == pattern(kBytes, static_cast<unsigned>(1 - rank)));
   });

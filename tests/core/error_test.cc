@@ -1,4 +1,4 @@
-// Errors, text, the invariant check, and lines of the program that messages name.
+// Tests errors, text helpers, the invariant check, and source lines in messages.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/core/error.h"
 

@@ -1,4 +1,4 @@
-// Threads: names, joining, what happens to exceptions, stacks of all; the clock.
+// Tests threads (names, joining, exceptions, stacks of all threads) and the clock.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/core/executor.h"
 
@@ -50,7 +50,7 @@ TEST(ExecutorDeathTest, AnExceptionThatLeavesTheBodyEndsTheProcessAndNamesTheThr
       "thread 'bad-thread': an exception left its body: oops");
 }
 
-/// While it lives no thread can be started: their stacks have no place in memory.
+/// Prevents thread creation for its lifetime, by leaving no address space for stacks.
 class NoRoomForThreads {
  public:
   NoRoomForThreads() {
@@ -114,7 +114,7 @@ TEST(ClockTest, SleepsAtLeastAsLongAsAskedAndDeadlinesDoNotOverflow) {
 }
 
 TEST(ClockTest, WallTimeIsThatOfTheSystem) {
-  // Whole seconds, cut off, of a clock that lags by a tick at most.
+  // Compares with a clock of whole seconds, truncated, that lags by at most a tick.
   const std::time_t before = std::time(nullptr);
   const double now = wall_time_seconds();
   const std::time_t after = std::time(nullptr);
@@ -134,7 +134,7 @@ TEST(StackTraces, EveryThreadIsNamedAndShown) {
     EXPECT_THAT(text, HasSubstr(" waits-for-ever\n    "));
     EXPECT_THAT(text, HasSubstr("EveryThreadIsNamedAndShown"));  // this function
   }
-  EXPECT_FALSE(stop.is_set());  // a wait that was interrupted went on
+  EXPECT_FALSE(stop.is_set());  // the interrupted wait was resumed
   stop.set();
 }
 

@@ -1,4 +1,4 @@
-// Reading whole files, replacing them atomically, and names of their kinds in errors.
+// Tests reading whole files, replacing them atomically, and names of file kinds in errors.
 // SPDX-License-Identifier: Apache-2.0
 #include "core/file.h"
 
@@ -63,7 +63,7 @@ TEST_F(FileTest, ListsTheNamesInAFolder) {
 
 TEST_F(FileTest, AFailedWriteLeavesTheOldFile) {
   write_file_atomically(path("a"), "old");
-  // Files may not grow beyond 1000 bytes: the write fails half-way, without the signal for that.
+  // With a file size limit of 1000 bytes, the write fails halfway, without the signal for that.
   rlimit before;
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
   rlimit small = before;
@@ -102,7 +102,7 @@ TEST(FileKind, NamesKindsByTheirFirstBytes) {
   std::string tar(512, '\0');
   tar.replace(0, 5, "a.txt");
   tar.replace(257, 5, "ustar");
-  // Magic bytes as file(1) and the formats' own pages give them.
+  // Magic bytes as documented by file(1) and the formats themselves.
   const std::vector<std::pair<std::string, std::string>> expected = {
       {"", "an empty file"},
       {"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n", "Git LFS"},
@@ -141,7 +141,7 @@ TEST(FileKind, NamesKindsByTheirFirstBytes) {
   }
 }
 
-// The record that tf.io.TFRecordWriter writes for b"abc": its length and their masked CRC-32C.
+// Record that tf.io.TFRecordWriter writes for b"abc": its length and their masked CRC-32C.
 TEST(FileKind, KnowsTFRecordFilesByTheChecksumOfTheirFirstLength) {
   const std::string record("\x03\0\0\0\0\0\0\0\xb0\x99\x49\x0e", 12);
   std::string other = record;

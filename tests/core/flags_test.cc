@@ -1,4 +1,4 @@
-// Command-line flags: values, defaults, refusals, sub-commands.
+// Tests command-line flags: values, defaults, refusals, subcommands.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/core/flags.h"
 

@@ -1,4 +1,5 @@
-// XXH3-128 against vectors of its own command-line program (xxh128sum), CRC32C bit by bit.
+// Tests XXH3-128 against vectors of its own command-line program (xxh128sum), and CRC32C bit by
+// bit.
 // SPDX-License-Identifier: Apache-2.0
 #include "core/hash.h"
 
@@ -59,7 +60,7 @@ std::uint32_t crc32c_bit_by_bit(std::span<const std::byte> bytes, std::uint32_t 
 }
 
 TEST(Crc32c, HasThePublishedValues) {
-  // RFC 3720, B.4, and the customary check value.
+  // Vectors of RFC 3720, B.4, and the customary check value.
   const std::vector<std::byte> zeros(32, std::byte{0}), ones(32, std::byte{0xff});
   EXPECT_EQ(internal::crc32c_of(zeros), 0x8A9136AAu);
   EXPECT_EQ(internal::crc32c_of(ones), 0x62A8AB43u);

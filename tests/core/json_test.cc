@@ -1,4 +1,4 @@
-// JSON: reading, refusing, writing, and the way back.
+// Tests JSON: reading, refusing, writing, and round trips.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/core/json.h"
 
@@ -63,7 +63,7 @@ TEST(JsonParse, RefusesMalformedInput) {
             "config.json.x[1].b: member 'a' stands twice in an object; expected each once");
   EXPECT_EQ(json_error(R"({"x\ny": {"a\nb": 1, "a\nb": 2}})"),
             R"(config.json.x\ny: member 'a\nb' stands twice in an object; expected each once)");
-  // The reader stops in the middle of a letter.
+  // The reader stops in the middle of a character.
   EXPECT_NE(json_error("{\"a\"\xef\xbb\xbf:1}").find("last read: '\"a\"?'"), std::string::npos);
 }
 
@@ -144,7 +144,7 @@ TEST(JsonDump, DoublesReadBackToTheSameBits) {
     const Json json(value);
     const double back = Json::parse(json.dump()).as_double();
     ASSERT_EQ(std::memcmp(&back, &value, sizeof(value)), 0) << json.dump();
-    ASSERT_EQ(Json::parse(json.dump()), json);  // stays a double, never becomes an integer
+    ASSERT_EQ(Json::parse(json.dump()), json);  // remains a double
   }
   EXPECT_GT(finite, 19'000);
   EXPECT_EQ(Json(-0.0).dump(), "-0.0");

@@ -1,4 +1,4 @@
-// The log: levels, sinks, and lines that come once; and spans as a Chrome trace.
+// Tests the log: levels, sinks, lines logged once; and spans as a Chrome trace.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/core/logging.h"
 
@@ -87,7 +87,7 @@ class TraceTest : public ::testing::Test {
     }
     return found;
   }
-  // Tests run beside each other.
+  // Includes the process, because tests run concurrently.
   const std::string path_ = ::testing::TempDir() + "trace_" +
                             ::testing::UnitTest::GetInstance()->current_test_info()->name();
 };
@@ -134,7 +134,7 @@ TEST_F(TraceTest, NothingIsKeptWhileOff) {
   EXPECT_TRUE(trace_is_on());
   EXPECT_TRUE(named(stopped(), "before").empty());
   EXPECT_FALSE(trace_is_on());
-  stop_trace();  // of none
+  stop_trace();  // no trace is active
 }
 
 TEST_F(TraceTest, ASecondTraceAndAMissingPathAreRefused) {
@@ -147,7 +147,7 @@ TEST_F(TraceTest, ATaskOfAJobHasAFileAndAProcessNumberOfItsOwn) {
   const std::filesystem::path path = path_ + ".json";
   start_trace(path);
   { const TraceSpan span("step", "test"); }
-  internal::set_trace_task("worker-3", 3);  // also when it is known later than the path
+  internal::set_trace_task("worker-3", 3);  // also if set after the path
   internal::set_trace_task("worker-3", 3);
   stop_trace();
   EXPECT_FALSE(std::filesystem::exists(path));
@@ -158,7 +158,7 @@ TEST_F(TraceTest, ATaskOfAJobHasAFileAndAProcessNumberOfItsOwn) {
     EXPECT_EQ(event.at("pid").as_int(), 3);
   }
   EXPECT_EQ(named(trace, "process_name")[0].at("args").at("name").as_string(), "worker-3");
-  internal::set_trace_task("worker-2", 2);  // threads that are workers: one file of all
+  internal::set_trace_task("worker-2", 2);  // workers that are threads share one file
   start_trace(path_);
   { const TraceSpan span("step", "test"); }
   EXPECT_EQ(named(stopped(), "step").size(), 1U);

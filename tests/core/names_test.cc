@@ -1,4 +1,4 @@
-// Suggestions for unknown names, helpers for texts and lists, and addresses as text.
+// Tests suggestions for unknown names, helpers for texts and lists, and addresses as text.
 // SPDX-License-Identifier: Apache-2.0
 #include "core/names.h"
 
@@ -113,17 +113,17 @@ TEST(OneLine, ShowsBytesThatAreNoUtf8AsQuestionMarksAndIsCutBetweenOthers) {
   EXPECT_EQ(one_line("\xff"
                      "a\x80"),
             "?a?");
-  EXPECT_EQ(one_line("\xe2\x80"), "??");            // cut
-  EXPECT_EQ(one_line("\xc0\xaf"), "??");            // '/' written too long
-  EXPECT_EQ(one_line("\xed\xa0\x80"), "???");       // half a pair of UTF-16
-  EXPECT_EQ(one_line("\xf4\x90\x80\x80"), "????");  // beyond the last character
+  EXPECT_EQ(one_line("\xe2\x80"), "??");            // truncated
+  EXPECT_EQ(one_line("\xc0\xaf"), "??");            // overlong encoding of '/'
+  EXPECT_EQ(one_line("\xed\xa0\x80"), "???");       // half of a UTF-16 surrogate pair
+  EXPECT_EQ(one_line("\xf4\x90\x80\x80"), "????");  // beyond the last code point
   EXPECT_EQ(one_line("abcdef", 6), "abcdef");
   EXPECT_EQ(one_line("abcdefg", 6), "abcdef...");
   EXPECT_EQ(one_line("abcd\xe2\x82\xac", 6), "abcd...");
   EXPECT_EQ(one_line(std::string(100'000, 'x')).size(), 63U);
 }
 
-// JSON writes invalid UTF-8 otherwise: a text of all pairs of bytes comes back as it was.
+// JSON replaces invalid UTF-8, so all pairs of bytes must survive a round trip.
 TEST(OneLine, IsValidUtf8ForEveryPairOfBytes) {
   for (int first = 0; first < 256; ++first) {
     for (int second = 0; second < 256; ++second) {
@@ -148,7 +148,7 @@ TEST(NetworkAddress, IsSplitAtTheColonBeforeThePort) {
   EXPECT_EQ(parts_of("[fe80::1%eth0]:1"), "fe80::1%eth0 1 in brackets");
   EXPECT_EQ(parts_of(":80"), " 80");
   EXPECT_EQ(parts_of("host:"), "host ");
-  EXPECT_EQ(parts_of("::1:80"), " :1:80");  // ambiguous: no port is ":1:80"
+  EXPECT_EQ(parts_of("::1:80"), " :1:80");  // ambiguous, because no port is ":1:80"
   for (const char* text : {"", "host", "[::1]", "[::1:80", "[::1]80", "[", "[]"}) {
     EXPECT_EQ(parts_of(text), "none") << text;
   }
@@ -161,7 +161,7 @@ TEST(NetworkAddress, IsJoinedWithBracketsAroundIpv6) {
   EXPECT_EQ(join_address("[::1]", 80), "[::1]:80");
 }
 
-// The texts are those of RFC 5952, section 4.
+// Texts from RFC 5952, section 4.
 TEST(NetworkAddress, HasOneTextPerIpv6Address) {
   EXPECT_EQ(canonical_ipv6("0:0:0:0:0:0:0:1"), "::1");
   EXPECT_EQ(canonical_ipv6("2001:0DB8::0001"), "2001:db8::1");

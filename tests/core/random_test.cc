@@ -1,4 +1,4 @@
-// Philox against its published vectors, and the statistics of what is made from it.
+// Tests Philox against its published vectors, and statistics of the numbers made from it.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/core/random.h"
 
@@ -14,7 +14,7 @@ namespace tutti::random_test {
 
 using Words = std::array<std::uint32_t, 4>;
 
-// Random123, tests/kat_vectors, lines "philox4x32 10".
+// From Random123, tests/kat_vectors, lines "philox4x32 10".
 TEST(Philox, MatchesTheKnownAnswersOfRandom123) {
   EXPECT_EQ(philox4x32({0, 0, 0, 0}, {0, 0}),
             (Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));

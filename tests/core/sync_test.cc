@@ -1,4 +1,5 @@
-// Waiting with deadlines, and run tokens: taking turns, handing on, no deadlock, no vain spinning.
+// Tests waiting with deadlines, and run tokens: alternation, yielding, no deadlock, no useless
+// spinning.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/core/sync.h"
 
@@ -68,7 +69,7 @@ TEST(CondVarTest, AnExceptionFromReadyLeavesTheMutexHeldOnce) {
                                       }),
                    std::runtime_error);
     }
-    run_threads(1, [&](int) { MutexLock lock(mutex); });  // free again
+    run_threads(1, [&](int) { MutexLock lock(mutex); });  // the mutex is free again
     EXPECT_EQ(BlockedScope::current_thread_holds_token(), with_token);
   }
 }
@@ -109,7 +110,7 @@ TEST(EventTest, HappensOnceForAllWaiters) {
 TEST(RunTokenTest, OnlyOneHolderRunsAtATime) {
   RunToken token;
   std::atomic<int> inside{0};
-  int total = 0;  // guarded by the token alone: the thread sanitizer would see a race
+  int total = 0;  // guarded only by the token, which the thread sanitizer checks
   run_threads(8, [&](int) {
     for (int i = 0; i < 200; ++i) {
       RunTokenHolder holder(&token);
@@ -167,7 +168,7 @@ TEST(RunTokenTest, AWaitingHolderLetsTheOneItWaitsForRun) {
   Mutex mutex;
   CondVar condition;
   int arrived = 0;
-  run_threads(6, [&](int) {  // a barrier among replicas that share one token
+  run_threads(6, [&](int) {  // barrier among replicas that share a token
     RunTokenHolder holder(&token);
     MutexLock lock(mutex);
     ++arrived;
@@ -185,7 +186,7 @@ TEST(RunTokenTest, SleepingAndJoiningHandTheTokenOn) {
     RunTokenHolder inner(&token);
     ran = true;
   });
-  while (!ran) Clock::system().sleep_for(milliseconds(1));  // else the thread would never run
+  while (!ran) Clock::system().sleep_for(milliseconds(1));  // otherwise the thread would never run
   EXPECT_TRUE(BlockedScope::current_thread_holds_token()) << "after a sleep";
   ran = false;
   Executor::system()
@@ -199,8 +200,8 @@ TEST(RunTokenTest, SleepingAndJoiningHandTheTokenOn) {
   EXPECT_TRUE(BlockedScope::current_thread_holds_token()) << "after joining";
 }
 
-// Threads with two tokens, one mutex and a bounded queue: producers and consumers, all of which
-// wait with token and mutex in the order that could lock them out.
+// Threads with two tokens, one mutex and a bounded queue. All producers and consumers wait while
+// holding token and mutex, in the order that could deadlock.
 TEST(RunTokenTest, ManyThreadsTokensAndOneQueueDoNotDeadlock) {
   constexpr int kPairs = 6, kItems = 300;
   RunToken tokens[2];

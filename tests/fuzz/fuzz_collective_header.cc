@@ -1,4 +1,5 @@
-// Fuzzes the header of collective calls: any bytes are a header that comes back, or an Error.
+// Fuzzes the header of collective calls: any bytes give a header that survives a round trip, or an
+// Error.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstddef>
@@ -14,7 +15,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   try {
     const CollectiveHeader header = decode_header(std::as_bytes(std::span(data, size)));
     const EncodedHeader again = encode(header);
-    // The bytes behind the last field are no part of it.
+    // The bytes after the last field are not part of it.
     const auto* const bytes = reinterpret_cast<const std::uint8_t*>(again.data());
     if (!std::equal(bytes, bytes + kEncodedHeaderBytes - 4, data)) std::abort();
     CollectiveHeader other = header;

@@ -1,4 +1,4 @@
-// Fuzzes what coordinators and workers read: arguments and results of steps, messages.
+// Fuzzes data that coordinators and workers read: arguments and results of steps, messages.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstddef>
@@ -13,7 +13,7 @@ namespace {
 
 using namespace tutti;
 
-/// The head's length (two bytes), the head, the payload.
+/// Parses the head's length (two bytes), the head, and the payload.
 Packet packet_of(std::span<const std::byte> bytes) {
   if (bytes.size() < 2) return {};
   const std::size_t wanted =
@@ -23,7 +23,7 @@ Packet packet_of(std::span<const std::byte> bytes) {
   return {{head.begin(), head.end()}, {{bytes.subspan(head.size()), nullptr}}};
 }
 
-/// What was accepted can be sent on, and is the same then.
+/// Accepted data must survive encoding and decoding.
 template <class Decode, class Encode>
 void read_and_send_on(const Packet& packet, const Decode& decode, const Encode& encode) {
   const Packet again = encode(decode(packet));

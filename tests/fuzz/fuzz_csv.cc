@@ -1,5 +1,5 @@
-// Fuzzes the reader of CSV files: any bytes give records or an Error, and what was read reads the
-// same again when every field is quoted.
+// Fuzzes the reader of CSV files: any bytes give records or an Error, and records read equal again
+// when every field is quoted.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstddef>
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Fuzzes the parser of tf.train.Example: what is read is written to bytes that read the same.
+// Fuzzes the parser of tf.train.Example: parsed data is written to bytes that parse equally.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstddef>
 #include <cstdint>

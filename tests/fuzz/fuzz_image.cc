@@ -1,4 +1,4 @@
-// Fuzzes the decoders of pictures: any bytes give a picture of the wanted channels or an Error.
+// Fuzzes the decoders of images: any bytes give an image with the requested channels, or an Error.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstddef>
@@ -25,8 +25,7 @@ void decode(const std::string& bytes, tutti::ColorMode mode) {
   }
 }
 
-/// Puts the right checksums behind the pieces of a PNG file, so that what is wrong in them is
-/// looked at.
+/// Recomputes the checksums of a PNG file's chunks, so that damaged contents are parsed.
 void repair_checksums(std::string& bytes) {
   std::size_t place = 8;
   while (bytes.size() >= 12 && place <= bytes.size() - 12) {

@@ -1,4 +1,5 @@
-// Fuzzes what a parameter server reads from connections: batches of operations, and their answers.
+// Fuzzes data that a parameter server reads from connections: batches of operations, and their
+// replies.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstddef>
@@ -16,7 +17,7 @@ namespace {
 using namespace tutti;
 using namespace tutti::internal;
 
-/// Two bytes: the length of the head. The head; the payload.
+/// Parses the head's length (two bytes), the head, and the payload.
 Packet packet_of(std::span<const std::byte> bytes) {
   Packet packet;
   if (bytes.size() < 2) return packet;
@@ -61,7 +62,7 @@ template <class Decode>
 void read(const Packet& packet, const Decode& decode) {
   try {
     const auto decoded = decode(packet);
-    // What was accepted can be sent on, and is the same then.
+    // Accepted data must survive encoding and decoding.
     const Packet again = encode(decoded);
     if (!are_same(encode(decode(again)), again)) std::abort();
     if constexpr (std::is_same_v<std::decay_t<decltype(decoded)>, OperationBatch>) serve(decoded);

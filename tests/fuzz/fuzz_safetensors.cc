@@ -1,5 +1,5 @@
-// Fuzzes the parser of safetensors files: any bytes give tensors or an Error, and what was read can
-// be written and read again.
+// Fuzzes the parser of safetensors files: any bytes give tensors or an Error, and parsed tensors
+// can be written and read again.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstddef>
 #include <cstdint>
@@ -25,7 +25,7 @@ std::optional<std::string> format_or_nothing(const tutti::SafetensorsFile& file)
   try {
     return tutti::format_safetensors(file);
   } catch (const tutti::Error&) {
-    return std::nullopt;  // an empty name can be read, not written
+    return std::nullopt;  // an empty name can be read, but not written
   }
 }
 

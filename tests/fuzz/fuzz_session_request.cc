@@ -1,9 +1,8 @@
-// Fuzzes the requests and programs that a task reads from clients of sessions, and runs them.
+// Fuzzes requests and programs that a task reads from clients of sessions, and runs them.
 // SPDX-License-Identifier: Apache-2.0
-//
-// An input is some requests: two bytes with the length of the head, two with that of the payload,
-// head and payload. A task runs what decoding accepts, in one session. Of a run the program is
-// taken for the one of its signature, which an input could not guess.
+// ¶ An input consists of requests: two bytes with the length of the head, two with that of the
+// payload, head and payload. A task runs the decoded requests in one session. A run uses the
+// program of any signature, because an input could not guess it.
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
@@ -66,7 +65,7 @@ class Call final : public RpcCall {
   const RpcPeer& peer() const override { return peer_; }
   const Packet& request() const override { return packet_; }
   void reply(Packet answer) override {
-    // A client can read the answer of a task.
+    // A client must be able to read the task's reply.
     if (!answer.head.empty()) (void)decode_nest(answer);
     answered_->set();
   }
@@ -81,7 +80,7 @@ class Call final : public RpcCall {
   const std::shared_ptr<Event> answered_;
 };
 
-/// Encoding a request that was accepted gives it back when it is read again.
+/// Accepted requests must survive encoding and decoding.
 std::optional<TaskRequest> read(const Packet& packet) {
   try {
     TaskRequest request = decode_task_request(packet);
@@ -94,7 +93,8 @@ std::optional<TaskRequest> read(const Packet& packet) {
   }
 }
 
-/// Shapes of programs name results of any size: what would take much memory or time is left out.
+/// Programs may declare results of any size, so those that would take much memory or time are
+/// skipped.
 bool is_small(const TaskProgram& program) {
   constexpr std::int64_t kMostElements = 1 << 12;
   if (program.operations_size() > 64) return false;
@@ -132,7 +132,7 @@ class FuzzedTask {
     const auto answered = std::make_shared<Event>();
     try {
       sessions_.take(std::make_shared<Call>(encode(request), answered));
-    } catch (const Error&) {  // refused; anything else that is thrown is a crash
+    } catch (const Error&) {  // refused; any other exception is a crash
       return;
     }
     if (!is_run) return;  // a fetch may wait until the session ends

@@ -1,5 +1,5 @@
-// Fuzzes the reader of tar files: any bytes give samples or an Error, and skipping finds as many as
-// reading.
+// Fuzzes the reader of tar files: any bytes give samples or an Error, and skipping counts as many
+// as reading.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstddef>
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Fuzzes what ranks read from each other and from the store: a value, a message or an Error.
+// Fuzzes data that ranks read from each other and from the store: a value, a message or an Error.
 // SPDX-License-Identifier: Apache-2.0
 #include <sys/socket.h>
 
@@ -26,13 +26,13 @@ void check(std::span<const std::byte> data, const Decode& decode) {
   std::ranges::copy(data.first(std::min(data.size(), kBytes)), bytes.begin());
   try {
     const auto value = decode(bytes);
-    // What was accepted is what encoding gives back.
+    // Accepted data must survive encoding and decoding.
     if (decode(encode(value)) != value) std::abort();
   } catch (const tutti::Error&) {
   }
 }
 
-/// A connection as between hosts, and the other end of its socket.
+/// Connection as between hosts, and the other end of its socket.
 struct Wire {
   explicit Wire(std::size_t bytes_kept) : kept(bytes_kept) {
     std::array<int, 2> ends{};
@@ -40,7 +40,7 @@ struct Wire {
     far = FileDescriptor(ends[1]);
     connection.emplace(FileDescriptor(ends[0]), "tcp: rank 1 (fuzz)", false, kept);
   }
-  /// Reads them as they come, `most` at a time, until its messages cannot be read.
+  /// Sends the bytes, `most` at a time, until the connection cannot parse its messages.
   void read(std::span<const std::byte> bytes, std::size_t most) {
     while (!bytes.empty() && connection->is_open()) {
       const auto piece = bytes.first(std::min(most, bytes.size()));
@@ -51,7 +51,7 @@ struct Wire {
       if (news.abort) connection->fail(*news.abort);
     }
   }
-  /// What it has sent.
+  /// Returns the bytes that the connection has sent.
   Bytes sent() {
     Bytes bytes(std::size_t{1} << 17);
     std::size_t count = 0;
@@ -78,7 +78,7 @@ struct Receiver {
   std::shared_ptr<Incoming> incoming = std::make_shared<Incoming>();
 };
 
-/// Any bytes: some of their messages have receivers, some are kept, up to a limit.
+/// Arbitrary bytes: some messages have receivers, some are buffered, up to a limit.
 void read_stream(std::span<const std::byte> bytes, std::size_t most) {
   Wire wire(std::size_t{1} << 16);
   std::array<Receiver, 3> receivers{Receiver(0, 0, 0), Receiver(7, 0, 16), Receiver(7, 8, 100)};
@@ -91,10 +91,10 @@ void read_stream(std::span<const std::byte> bytes, std::size_t most) {
   for (const Receiver& each : receivers) {
     if (!each.incoming->has_ended()) std::abort();
   }
-  if (wire.kept.now != 0) std::abort();  // what was dropped counts no more
+  if (wire.kept.now != 0) std::abort();  // dropped messages no longer count
 }
 
-/// Two messages of which one bit is changed under way, or none: what arrives is what was sent.
+/// Sends two messages with at most one flipped bit: received messages equal those that were sent.
 void change_a_bit(std::span<const std::byte> bytes, std::size_t most) {
   if (bytes.size() < 5) return;
   const auto number = [&](std::size_t i) { return std::to_integer<std::size_t>(bytes[i]); };
@@ -115,7 +115,7 @@ void change_a_bit(std::span<const std::byte> bytes, std::size_t most) {
   Wire arriving(std::size_t{1} << 20);
   std::array<Receiver, 2> receivers{Receiver(1, head.size(), body.size()),
                                     Receiver(2, head.size(), body.size())};
-  arriving.connection->receive(receivers[0].incoming);  // the other message is kept
+  arriving.connection->receive(receivers[0].incoming);  // the other message is buffered
   arriving.read(on_the_wire, most);
   arriving.connection->receive(receivers[1].incoming);
   const std::size_t hit = changed < on_the_wire.size() / 2 ? 0 : 1;

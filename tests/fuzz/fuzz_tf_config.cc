@@ -1,8 +1,7 @@
 // Fuzzes cluster descriptions: TF_CONFIG (and ClusterDef), Slurm's lists, lists of pods, devices.
 // SPDX-License-Identifier: Apache-2.0
-//
-// A text that is accepted must be written and read back to an equal cluster and obey the rules; one
-// that is refused must be refused in one line of valid UTF-8.
+// ¶ An accepted text must be written and read back to an equal cluster and obey the rules; a
+// refused one must give an error of one line of valid UTF-8.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

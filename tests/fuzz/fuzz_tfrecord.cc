@@ -1,4 +1,4 @@
-// Fuzzes the parser of TFRecord files: any bytes give records or an Error, and skipping finds as
+// Fuzzes the parser of TFRecord files: any bytes give records or an Error, and skipping counts as
 // many as reading.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstddef>

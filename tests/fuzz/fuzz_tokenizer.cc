@@ -1,5 +1,5 @@
-// Fuzzes the parser of tokenizer.json: any bytes give a tokenizer that gives texts back, or an
-// Error.
+// Fuzzes the parser of tokenizer.json: any bytes give a tokenizer that restores encoded texts, or
+// an Error.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstddef>
 #include <cstdint>

@@ -1,6 +1,6 @@
-// Fuzzes the reader of indexes of checkpoint versions: any text gives an index or an Error, and
-// what was read can be written and read again. The text also gets the checksum that it lacks, or
-// hardly any input would pass it.
+// Fuzzes the reader of indexes of checkpoint versions: any text gives an index or an Error, and an
+// accepted index can be written and read again. The checksum is added to the text, because hardly
+// any input would pass it.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstddef>
 #include <cstdint>
@@ -27,7 +27,7 @@ void read(std::string_view text) {
   }
 }
 
-/// Empty if `text` is not a JSON object.
+/// Returns "" if `text` is not a JSON object.
 std::string sealed(std::string_view text) {
   try {
     Json::Object members = Json::parse(text).as_object();

@@ -1,4 +1,4 @@
-// Inputs of formats with checksums, which would keep nearly all of them out.
+// Adapter for formats with checksums, which would reject nearly all inputs.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <span>
 
-/// The first byte says whether `read` gets the rest as it is, or what `checked` makes of it.
+/// The first byte selects whether `read` gets the rest unchanged, or the result of `checked` on it.
 template <class Read, class Checked>
 int fuzz_plain_or_checked(const std::uint8_t* data, std::size_t size, const Read& read,
                           const Checked& checked) {

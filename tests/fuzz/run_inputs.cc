@@ -1,5 +1,4 @@
-// Runs a fuzz target without libFuzzer: on its seed files and on some thousand damaged copies of
-// them.
+// Runs a fuzz target without libFuzzer, on its seed files and several thousand damaged copies.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstdio>
@@ -19,7 +18,7 @@ void run_on(const std::string& input) {
   LLVMFuzzerTestOneInput(reinterpret_cast<const std::uint8_t*>(input.data()), input.size());
 }
 
-/// Cuts, overwrites, inserts or doubles a piece.
+/// Truncates, overwrites, inserts or duplicates a range.
 std::string damage(std::string input, const tutti::RandomStream& random) {
   const std::uint64_t num_changes = 1 + random.below(0, 4);
   for (std::uint64_t i = 0; i < num_changes; ++i) {

@@ -1,4 +1,4 @@
-// Loads a GPT from Hugging Face's folder, tells its logits and how it goes on, and saves it again.
+// Loads a GPT from a Hugging Face folder, prints its logits and continuation, and saves it again.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 #include <exception>

@@ -1,4 +1,5 @@
-// Files of GPT-2 and Llama: the logits of their published forward passes, written again bit by bit.
+// Tests files of GPT-2 and Llama: logits of their published forward passes, and bit-identical
+// rewriting.
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/gpt/pretrained.h"
 
@@ -24,7 +25,7 @@ using thrown::error_of;
 
 constexpr std::int64_t kVocabulary = 19, kFeatures = 12, kHidden = 20, kContext = 9;
 
-/// A folder of its own, which goes with it.
+/// Folder that is removed with this object.
 class Folder {
  public:
   explicit Folder(const std::string& name)
@@ -35,7 +36,7 @@ class Folder {
   const std::string path;
 };
 
-/// Tensors of these shapes with random numbers, as a file and, in float64, by name.
+/// Random tensors of these shapes, as a file and, in float64, by name.
 class FileOfWeights {
  public:
   void add(const std::string& name, const Shape& shape, double center = 0.0) {
@@ -82,7 +83,7 @@ constexpr const char* kGpt2Config = R"({
 FileOfWeights llama_weights(bool tied) {
   FileOfWeights f;
   f.add("model.embed_tokens.weight", {kVocabulary, kFeatures});
-  constexpr std::int64_t kShared = 6;  // one head of keys and values for two of queries
+  constexpr std::int64_t kShared = 6;  // two query heads share a head of keys and values
   for (const std::string l : {"model.layers.0", "model.layers.1"}) {
     f.add(l + ".input_layernorm.weight", {kFeatures}, 1.0);
     f.add(l + ".self_attn.q_proj.weight", {kFeatures, kFeatures});
@@ -117,17 +118,17 @@ Tensor tokens_of() {
   return Tensor::from<std::int64_t>({1, kContext}, {3, 18, 0, 7, 7, 11, 2, 5, 16});
 }
 
-// What modeling_gpt2.py and modeling_llama.py of Hugging Face's `transformers` compute, from
+// Computations of modeling_gpt2.py and modeling_llama.py in Hugging Face's `transformers`, on
 // tensors under their names there.
 
-/// x * w^T, w [out, in] (torch.nn.Linear).
+/// Returns x * w^T, with w [out, in] (torch.nn.Linear).
 Tensor linear(const Tensor& x, const Tensor& w) { return matmul(x, w, {.transpose_b = true}); }
 
 Tensor scaled(const Tensor& x, const Tensor& scale) {
   return x / sqrt(reduce_mean(square(x), {.axes = {-1}, .keep_dims = true}) + 1e-5) * scale;
 }
 
-/// [steps, heads * length] -> [1, heads, steps, length].
+/// Reshapes [steps, heads * length] to [1, heads, steps, length].
 Tensor heads_of(const Tensor& x, std::int64_t heads) {
   return transpose(reshape(x, {1, kContext, heads, -1}), {0, 2, 1, 3});
 }
@@ -137,7 +138,7 @@ Tensor attended(const Tensor& query, const Tensor& key, const Tensor& value) {
   return reshape(transpose(mixed, {0, 2, 1, 3}), {kContext, kFeatures});
 }
 
-/// rotate_half(): features i and i + 3 of a head of 6 are a pair.
+/// Implements rotate_half(): features i and i + 3 of a head of 6 are a pair.
 Tensor turned(const Tensor& heads) {
   std::vector<double> steps(kContext);
   std::iota(steps.begin(), steps.end(), 0.0);
@@ -192,7 +193,7 @@ void expect_logits(const Gpt& model, const Tensor& expected) {
                          1e-4);
 }
 
-/// The same tensors, names and bits.
+/// Expects the same tensors, names and bits.
 void expect_written_again(const Gpt& model, const SafetensorsFile& file) {
   const auto sorted = [](SafetensorsFile each) {
     std::ranges::sort(each.tensors, {}, &NamedTensor::name);
@@ -258,7 +259,7 @@ TEST(Pretrained, MayLieInSeveralFilesOf16Bits) {
   SafetensorsFile files[2];
   Json map = Json::object();
   for (std::size_t i = 0; i < written.file.tensors.size(); ++i) {
-    // The names of GPT-2's first files.
+    // The names used in GPT-2's first files.
     const std::string name = written.file.tensors[i].name.substr(12);
     files[i % 2].tensors.push_back({name, cast(written.file.tensors[i].value, DType::kBFloat16)});
     map.set(name, i % 2 == 0 ? "a.safetensors" : "b.safetensors");

@@ -1,4 +1,4 @@
-// The operation "mpi" between processes, against a sample of the conformance kit.
+// Tests the operation "mpi" between processes with a sample of the conformance kit.
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
@@ -33,7 +33,7 @@ std::unique_ptr<Communicator> communicator_of(std::shared_ptr<Transport> transpo
   return make_communicator(group, {.algorithm = algorithm, .timeout = timeout});
 }
 
-/// The first processes, twice: as what is tested, and as what brings its results together.
+/// First processes of the job, with two transports: one under test, one that collects the results.
 struct Ranks {
   std::unique_ptr<Communicator> tested;
   std::unique_ptr<Communicator> collector;
@@ -48,7 +48,7 @@ Ranks& ranks_of_first(std::map<int, Ranks>& all, int size) {
   return ranks;
 }
 
-/// Afterwards this process has the outputs of all ranks.
+/// Gives this process the outputs of all ranks.
 void collect(Communicator& collector, const Problem& problem) {
   for (int r = 0; r < problem.of().world; ++r) {
     const ReplicaBuffer output = problem.call(r).output;
@@ -73,8 +73,8 @@ std::string bits_that_differ(const Problem& problem) {
   return {};
 }
 
-/// The sample's cases on at most as many ranks as there are processes; without those that end in
-/// errors, which have tests of their own.
+/// Returns the sample's cases for at most as many ranks as there are processes, without error
+/// cases, which have their own tests.
 std::vector<Case> sample_for(int num_processes) {
   std::vector<Case> chosen;
   std::set<std::string> ids;
@@ -93,7 +93,7 @@ std::vector<Case> sample_for(int num_processes) {
 class MpiConformance : public ::testing::Test {
  protected:
   void SetUp() override { ASSERT_GE(world().size(), 2) << "run it with mpirun -n 2 or more"; }
-  /// Waits for all processes, over a group that nobody aborts.
+  /// Waits for all processes, over a group that is never aborted.
   void meet() {
     if (!meeting_) {
       meeting_ = communicator_of(transport_of_first(world().size(), "meeting"), "canonical");
@@ -147,7 +147,7 @@ TEST_F(MpiConformance, SeveralBuffersGroupsAndMeansAreOneCallEach) {
   for (std::size_t i = 0; i < values.size(); ++i) {
     EXPECT_EQ(values[i], static_cast<float>(i) * static_cast<float>(size + 1) / 2.0f);
   }
-  // Even and odd ranks at once.
+  // Even and odd ranks run concurrently.
   std::vector<int> members;
   for (int r = rank % 2; r < size; r += 2) members.push_back(r);
   const auto part = all->group(members);
@@ -157,8 +157,8 @@ TEST_F(MpiConformance, SeveralBuffersGroupsAndMeansAreOneCallEach) {
   all->barrier();
 }
 
-// With one algorithm for calls in place and another for the rest, as Open MPI has from 4 ranks and
-// 64 KiB on, the parts of the ranks would not fit each other.
+// If MPI used different algorithms for in-place calls and others, as Open MPI does from 4 ranks and
+// 64 KiB on, the ranks would mismatch.
 TEST_F(MpiConformance, EachRankMayCallInPlaceOrNot) {
   const auto all = communicator_of(transport_of_first(world().size()), "mpi");
   const int size = all->size(), rank = all->rank();
@@ -191,15 +191,15 @@ TEST_F(MpiConformance, ARankThatStaysAwayIsNamed) {
     return;
   }
   expect_error(ErrorCode::kDeadlineExceeded, {concat("rank ", last), "did not come"}, call);
-  expect_error(ErrorCode::kDeadlineExceeded, {concat("rank ", last)}, call);  // for good
+  expect_error(ErrorCode::kDeadlineExceeded, {concat("rank ", last)}, call);  // permanently
   meet();
 }
 
-// MPI must not go on in memory that the caller has taken back; and it can be used afterwards.
+// MPI must not access memory that the caller has taken back, and it must remain usable.
 TEST_F(MpiConformance, AnAbortInTheMiddleOfTheDataLeavesMpiUsable) {
   for (int round = 0; round < 3; ++round) {
     const auto all = communicator_of(transport_of_first(world().size()), "mpi");
-    meet();  // no abort while others connect
+    meet();  // no abort while other ranks connect
     const auto aborting = Executor::system().start("abort", [&] {
       Clock::system().sleep_for(std::chrono::milliseconds(5 * round + 1));
       if (all->rank() == 0) all->abort(Error(ErrorCode::kInternal, "enough"));

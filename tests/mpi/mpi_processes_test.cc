@@ -1,4 +1,4 @@
-// The MPI transport between processes: every process runs these tests, each as its rank.
+// Tests the MPI transport between processes: every process runs these tests, each as its rank.
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
@@ -47,7 +47,7 @@ class MpiProcesses : public ::testing::Test {
     }
     return ranks;
   }
-  /// Waits for all others by messages of one tag.
+  /// Waits for all other ranks with messages of one tag.
   void meet(std::uint64_t tag) {
     std::vector<std::unique_ptr<Work>> works;
     for (const int peer : others()) {
@@ -62,7 +62,7 @@ class MpiProcesses : public ::testing::Test {
 };
 
 TEST_F(MpiProcesses, AllPairsExchangeMessagesOfAllLengthsAtOnce) {
-  // On both sides of where messages stop to travel at once, and of several chunks.
+  // Covers both sides of the eager limit, and several chunks.
   const std::vector<std::size_t> lengths{0,         1,         4096,      16 << 10, (16 << 10) + 1,
                                          256 << 10, 1'500'001, 5'000'000, 17};
   const Bytes head = pattern(8, 1);
@@ -95,18 +95,18 @@ TEST_F(MpiProcesses, CancelledSendsAndReceivesLeaveTheOthersInOrder) {
   const int next = (rank() + 1) % size(), previous = (rank() + size() - 1) % size();
   for (int round = 0; round < 20; ++round) {
     Bytes never(2'000'000), got(2'000'000);
-    group_->recv(previous, 3, {}, never);  // destroyed at once
+    group_->recv(previous, 3, {}, never);  // destroyed immediately
     const auto recv = group_->recv(previous, 3, {}, got);
-    meet(9);  // else what is given up next could be what the receive that is gone was given
+    meet(9);  // otherwise the next abandoned send could match the destroyed receive
     {
       const Bytes given_up = pattern(2'000'000, 77);
       const auto send = group_->send(next, 3, {}, given_up);
-      for (int i = 0; i < round; ++i) send->test();  // given up a bit later in each round
+      for (int i = 0; i < round; ++i) send->test();  // abandoned a little later in each round
     }
     const Bytes body = pattern(2'000'000, seed_of(rank(), next, round));
     const auto send = group_->send(next, 3, {}, body);
     recv->wait(late());
-    if (got == pattern(2'000'000, 77)) {  // too late: it had been sent
+    if (got == pattern(2'000'000, 77)) {  // too late: the message was already sent
       group_->recv(previous, 3, {}, got)->wait(late());
     }
     EXPECT_TRUE(got == pattern(2'000'000, seed_of(previous, rank(), round)));

@@ -1,13 +1,12 @@
-// The MPI transport against the suite of every transport: all ranks in one process, messages by
-// MPI.
+// Runs the transport suite on the MPI transport: all ranks in one process, messages by MPI.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/conformance/transport_suite.h"
 #include "tests/mpi/mpi_world.h"
 
 namespace tutti::transport_suite {
 
-// What is sent goes through MPI also where sender and receiver are one process; each process of the
-// job runs the suite on its own.
+// Messages go through MPI even if sender and receiver are one process; each process of the job runs
+// the suite separately.
 struct MpiGroups {
   static Group make(int size) {
     const int process = mpi_tests::world().rank();

@@ -1,4 +1,4 @@
-// Layers against Keras's, forward and backward, in float64, and moments of initializers.
+// Compares layers with Keras's, forward and backward, in float64, and moments of initializers.
 // SPDX-License-Identifier: Apache-2.0
 #include <functional>
 #include <memory>
@@ -33,7 +33,7 @@ MakeLayer make(Args... args) {
   return [=] { return std::make_shared<L>(args...); };
 }
 
-/// A stack behind Masking, for sequences with steps of zeros.
+/// Returns layers after Masking, for sequences with steps of zeros.
 template <class... Layers>
 std::shared_ptr<Layer> masked(Layers... layers) {
   return std::make_shared<Sequential>(Input{{5, 3}}, Masking(), layers...);
@@ -254,7 +254,7 @@ TEST_P(LayerParity, IsKerasForwardAndBackward) {
     if (is_floating(input.dtype()))
       sources.emplace_back(input, VariableOptions{.name = concat("x", sources.size())});
   }
-  const std::size_t floating_inputs = sources.size();  // all or, for indices, none
+  const std::size_t floating_inputs = sources.size();  // all, or none for indices
   for (const Variable& weight : layer->trainable_variables()) sources.push_back(weight);
   GradientTape tape;
   std::vector<Tensor> arguments = inputs;
@@ -316,7 +316,7 @@ const std::map<std::string, Initializer>& initializer_table() {
   return table;
 }
 
-/// Those that leave nothing to chance.
+/// The deterministic initializers.
 const std::map<std::string, Initializer>& fixed_initializer_table() {
   static const std::map<std::string, Initializer> table = {{"zeros", init::zeros()},
                                                            {"ones", init::ones()},

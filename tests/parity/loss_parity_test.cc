@@ -1,4 +1,4 @@
-// Losses against Keras's, values and gradients, and metrics after each of three batches.
+// Compares losses with Keras's, values and gradients, and metrics after each of three batches.
 // SPDX-License-Identifier: Apache-2.0
 #include <functional>
 #include <memory>
@@ -15,11 +15,11 @@ namespace {
 
 struct LossCase {
   Loss::Function function;
-  /// The class with the same options.
+  /// Makes the loss object with the same options.
   std::function<Loss(LossReduction)> make;
 };
 
-/// A function without options, and its class.
+/// Function without options, and its class.
 template <class LossClass>
 LossCase plain(Tensor (*function)(const Operand&, const Operand&)) {
   return {function, [](LossReduction how) { return LossClass({.reduction = how}); }};
@@ -126,7 +126,7 @@ class LossParity : public ::testing::TestWithParam<std::string> {
     return record_of("losses").at(GetParam() + "/" + what);
   }
 
-  /// Values and gradients, computed in the type of the predictions.
+  /// Compares values and gradients, computed in the type of the predictions.
   void compare_with_record(DType dtype, double tolerance) const {
     const Variable predictions(cast(recorded("predictions"), dtype), {.name = "predictions"});
     GradientTape tape;
@@ -170,7 +170,8 @@ MakeMetric of(Args... args) {
   return [=] { return std::make_shared<M>(args...); };
 }
 
-/// What Model::compile makes of the name, for a loss that takes no logits.
+/// Returns the metric that Model::compile makes for the name, with a loss that does not take
+/// logits.
 MakeMetric by_name(const char* name) {
   return [=] { return MetricSpec(name).make(Loss("mean_squared_error")); };
 }
@@ -265,7 +266,7 @@ class MetricParity : public ::testing::TestWithParam<std::string> {
 TEST_P(MetricParity, IsKerasAfterEachBatch) { compare_with_record("plain", nullptr); }
 TEST_P(MetricParity, IsKerasWithWeights) { compare_with_record("weighted", "weights"); }
 
-/// 1: larger is better, -1: smaller is, 0: that is not said.
+/// Returns 1 if larger is better, -1 if smaller is better, 0 if unknown.
 double number_of_direction(const Metric& metric) {
   if (metric.direction() == MetricDirection::kUnknown) return 0.0;
   return metric.direction() == MetricDirection::kUp ? 1.0 : -1.0;

@@ -1,4 +1,4 @@
-// Optimizers against Keras's over 20 steps, and learning-rate schedules over 40, in float64.
+// Compares optimizers with Keras's over 20 steps, and learning-rate schedules over 40, in float64.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/parity/parity_record.h"
 #include "tutti/optimizer/learning_rate_schedules.h"
@@ -106,7 +106,7 @@ const std::map<std::string, OptimizerSpec>& optimizer_table() {
   return table;
 }
 
-/// Row `step` of a tensor of all steps.
+/// Returns row `step` of a tensor of all steps.
 Tensor of_step(const Tensor& all, std::int64_t step) {
   const Shape& shape = all.shape();
   return all.detached_rows(step, 1).detached_reshape(

@@ -1,4 +1,4 @@
-// What TensorFlow computed (tests/parity/record.py), and comparison with it.
+// Results that TensorFlow computed (tests/parity/record.py), and comparison with them.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -18,7 +18,7 @@
 
 namespace tutti::parity {
 
-/// One file of records/: tensors named "<case>/<what>".
+/// File in records/ with tensors named "<case>/<name>".
 class Record {
  public:
   explicit Record(const std::string& name) {
@@ -32,7 +32,7 @@ class Record {
     return found->second;
   }
   bool has(const std::string& name) const { return tensors_.contains(name); }
-  /// "<prefix>0", "<prefix>1", ... as far as there are any.
+  /// Returns "<prefix>0", "<prefix>1", ..., as many as exist.
   std::vector<Tensor> list(const std::string& prefix) const {
     std::vector<Tensor> found;
     while (has(concat(prefix, found.size()))) found.push_back(at(concat(prefix, found.size())));
@@ -50,7 +50,7 @@ class Record {
   std::map<std::string, Tensor> tensors_;
 };
 
-/// The record of this name, read once.
+/// Returns the record of this name, which is read once.
 inline const Record& record_of(const std::string& name) {
   static std::map<std::string, Record> records;
   return records.try_emplace(name, name).first->second;
@@ -63,16 +63,16 @@ std::set<std::string> names_of(const Table& table) {
   return names;
 }
 
-/// Runs a suite with the names in a table, which are those of the cases in a record.
+/// Instantiates a suite for the names in a table, which are the cases of a record.
 #define TUTTI_PARITY_CASES(Suite, table, record)                             \
   INSTANTIATE_TEST_SUITE_P(All, Suite, ::testing::ValuesIn(names_of(table)), \
                            [](const auto& info) { return info.param; });     \
   TEST(Suite##Table, HasTheCasesOfTheRecord) {                               \
     EXPECT_EQ(names_of(table), record_of(record).cases());                   \
   }                                                                          \
-  static_assert(true)  // takes the semicolon
+  static_assert(true)  // consumes the semicolon
 
-/// Every element within `relative` of the expected one, or of a thousandth of the largest.
+/// Expects every element within `relative` of the expected one, or of a thousandth of the largest.
 inline void expect_close(const Tensor& actual, const Tensor& expected, double relative,
                          const std::string& what) {
   ASSERT_EQ(actual.shape(), expected.shape()) << what;

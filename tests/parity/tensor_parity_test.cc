@@ -1,4 +1,4 @@
-// Operations that others make up, activations, regularizers, constraints, against TensorFlow's.
+// Compares composite operations, activations, regularizers and constraints with TensorFlow's.
 // SPDX-License-Identifier: Apache-2.0
 #include <functional>
 
@@ -20,7 +20,7 @@ using FunctionOfOne = std::function<Tensor(const Tensor&)>;
 
 Tensor in_float64(const Tensor& x) { return cast(x, DType::kFloat64); }
 
-/// What tensor_cases.py multiplies with.
+/// Returns a constant factor of tensor_cases.py.
 const Tensor& constant(const char* name) { return record_of("tensors").at(name); }
 
 /// The functions of tensor_cases.py.
@@ -144,7 +144,7 @@ constexpr const char* kActivations[] = {
     "softplus",  "softsign", "elu",     "selu",       "gelu",        "silu",
     "hard_silu", "mish",     "relu6",   "leaky_relu", "exponential", "hard_sigmoid"};
 
-/// A layer on [batch, ...].
+/// Wraps a layer on [batch, ...].
 template <class Make>
 FunctionOfOne layer_made_by(Make make) {
   return [=](const Tensor& x) {
@@ -158,7 +158,7 @@ FunctionOfOne relu_layer(ReluOptions options) {
   return layer_made_by([=] { return Relu(options); });
 }
 
-/// Functions that have a corner, under their names without "_at_corners".
+/// Returns functions that have a corner, under their names without "_at_corners".
 std::map<std::string, FunctionOfOne> functions_with_corners() {
   std::map<std::string, FunctionOfOne> all = {
       {"relu_slope", relu_layer({.negative_slope = 0.25})},

@@ -1,4 +1,4 @@
-// Whole training against Keras and tf.distribute: networks, fit, and 1 to 4 replicas.
+// Compares whole training runs with Keras and tf.distribute: networks, fit, and 1 to 4 replicas.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/parity/parity_record.h"
 #include "tutti/tutti.h"
@@ -40,7 +40,7 @@ Sequential make_network(bool normalized) {
   return Sequential(input, conv, MaxPooling2D(), Flatten(), Dense(5));
 }
 
-/// Trains as training_cases.py does and hands each step's loss to `check`.
+/// Trains as training_cases.py does and passes each step's loss to `check`.
 template <class CheckLoss>
 std::vector<Variable> train(const Record& record, const TrainingCase& which,
                             const CheckLoss& check) {
@@ -161,7 +161,7 @@ TEST_P(ReplicaParity, ThreeReplicasTrainAsTensorFlows) {
   }
   const std::vector<Tensor> final = record.list(prefix + "final");
   for (std::size_t i = 0; i < variables.size(); ++i) {
-    // Of every replica: moving averages differ where each normalises alone.
+    // Values of every replica: moving averages differ if each replica normalises alone.
     std::vector<Tensor> components;
     for (const Tensor& component : variables[i].storage().local_components())
       components.push_back(component.to(Device{}));
@@ -176,7 +176,7 @@ TEST(ReplicaParityTable, HasTheCasesOfTheRecord) {
   EXPECT_EQ(record_of("replicas").cases(), (std::set<std::string>{"each_replica", "synchronized"}));
 }
 
-constexpr std::int64_t kFirstRows = 6;  // batches of 6 and of 4 rows take turns
+constexpr std::int64_t kFirstRows = 6;  // batches of 6 and of 4 rows alternate
 
 SymbolicTensor sum_of(const SymbolicTensor& a, const SymbolicTensor& b) { return Add()({a, b}); }
 
@@ -256,7 +256,7 @@ const std::map<std::string, NetworkCase>& network_table() {
   return table;
 }
 
-/// The rows of the batch of this step.
+/// Returns the rows of this step's batch.
 Tensor batch_of(const Tensor& all, std::size_t step) {
   return step % 2 == 0 ? all.detached_rows(0, kFirstRows)
                        : all.detached_rows(kFirstRows, all.shape()[0] - kFirstRows);
@@ -315,7 +315,7 @@ std::map<std::string, std::pair<MadeMetric, bool>> metrics_of_steps() {
   };
 }
 
-/// Weights of the rows: each row's first one.
+/// Returns the weights of the rows: each row's first one.
 Tensor first_weights(const Tensor& weights) { return slice(weights, {0, 0}, {-1, 1}); }
 
 TEST(FitParity, MetricsOfStepsWithMasksAndWeights) {
@@ -417,7 +417,7 @@ TEST(FitParity, EarlyStoppingOfRandomValues) {
     callback.set_model(model);
     callback.on_train_begin();
     for (std::int64_t epoch = 0; epoch < 10 && !callback.stopped_epoch(); ++epoch) {
-      model.variables()[0].assign(static_cast<double>(epoch));  // tells which epoch is restored
+      model.variables()[0].assign(static_cast<double>(epoch));  // identifies the restored epoch
       Logs logs;
       logs.set(monitor, values[static_cast<std::size_t>(epoch)]);
       callback.on_epoch_end(epoch, logs);
