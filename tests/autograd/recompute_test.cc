@@ -16,7 +16,7 @@ Tensor normal(const Shape& shape, std::uint64_t number) {
   return random_normal(shape, RandomKey{4, kUserPurpose, number, 0, 0});
 }
 
-/// Runs a block plainly or with recomputation.
+/// Block that is called plainly, or through recompute_grad.
 using Block =
     std::function<Tensor(const RecomputedFunction&, const Tensor&, const std::vector<Variable>&)>;
 

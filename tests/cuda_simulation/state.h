@@ -186,20 +186,20 @@ cudaError_t put(World& world, const std::shared_ptr<Queue>& queue, Item item);
 std::shared_ptr<Record> record(World& world, const std::shared_ptr<Queue>& queue);
 /// Runs what is needed until the record is done. Returns the failure of its GPU, if any.
 cudaError_t run_until(World& world, const std::shared_ptr<Record>& target);
-/// Runs all that waits on a GPU.
+/// Runs all queued work of a GPU.
 cudaError_t run_all(World& world, int gpu);
-/// Runs at most one item of the stream (and what that waits for).
+/// Runs at most one item of the stream, and work that the item waits for.
 void nudge(World& world, const std::shared_ptr<Queue>& queue);
 
-/// Makes the captures invalid that a call of this thread which must not be captured concerns:
-/// those that the thread began, unless relaxed. Returns cudaErrorStreamCaptureUnsupported if any.
+/// Invalidates the captures that forbid the present call of this thread: those that the thread
+/// began, unless relaxed. Returns cudaErrorStreamCaptureUnsupported if there are any.
 cudaError_t refuse_while_capturing(World& world);
 cudaError_t invalidate(Capture& capture, cudaError_t status);
-/// Work that runs the nodes of a finished capture, as late as each can.
+/// Returns work that runs the nodes of a finished capture, each as late as possible.
 std::function<void()> work_of(World& world, int gpu, std::shared_ptr<const Capture> capture);
 
-/// What every function of the runtime does: `body(World&)` with the world locked, its status kept
-/// as the thread's last error.
+/// Wraps every function of the runtime: runs `body(World&)` with the world locked, and keeps its
+/// status as the thread's last error.
 template <class Body>
 cudaError_t call(const Body& body) {
   const Locked world;
@@ -207,7 +207,7 @@ cudaError_t call(const Body& body) {
   if (status != cudaSuccess) this_thread().last_error = status;
   return status;
 }
-/// The same for calls that need a GPU: none, or one that has failed, is reported first.
+/// Same as call(), but first reports an error if there is no GPU, or if it has failed.
 template <class Body>
 cudaError_t call_gpu(const Body& body) {
   return call([&](World& world) {
@@ -219,7 +219,7 @@ cudaError_t call_gpu(const Body& body) {
 
 }  // namespace tutti::cuda_simulation
 
-// What the handles of the CUDA runtime point to.
+// Types behind the handles of the CUDA runtime.
 struct CUstream_st {
   std::shared_ptr<tutti::cuda_simulation::Queue> queue;
 };

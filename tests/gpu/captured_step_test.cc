@@ -151,8 +151,7 @@ TEST(CapturedStep, VariablesOfGraphsCanBeReadAndAssignedBetweenReplays) {
   EXPECT_THAT(snapshot.to_doubles(), ::testing::ElementsAre(4, 5));
   x.assign(Tensor::from<float>({2}, {100, 200}));
   EXPECT_THAT(run(), ::testing::ElementsAre(1010, 2010));
-  EXPECT_THAT(result.to_doubles(), ::testing::ElementsAre(50, 60));  // not overwritten by the next
-                                                                     // replay
+  EXPECT_THAT(result.to_doubles(), ::testing::ElementsAre(50, 60));  // replays do not overwrite it
   EXPECT_THAT(x.value().to_doubles(), ::testing::ElementsAre(101, 201));
 }
 

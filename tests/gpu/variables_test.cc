@@ -106,7 +106,7 @@ TEST(GpuVariables, ScatterRefusesOrLeavesOutRowsOutOfRange) {
   EXPECT_INVALID(
       w.scatter_add({slices.values, Tensor::from<std::int64_t>({3}, {4, 5, 0}), Shape{5, 2}}),
       "'w'", "out of range");
-  // Kernels skip indices that only they can check.
+  // Out-of-range rows that only the kernel can detect are skipped.
   const Tensor rows = Tensor::from<std::int64_t>({3}, {-1, 5, 0}, kGpu);
   w.scatter_update({slices.values, rows, Shape{5, 2}});
   expect_tensor(w.value().detached_rows(0, 1), {1, 2},

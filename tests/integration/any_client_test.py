@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# A client of another language, with nothing but gRPC and the .proto files, looks into a running job.
+# Client in another language, with only gRPC and the .proto files, that inspects a running job.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: any_client_test.py TUTTI CONTROL_MEMBER VARIABLE_SERVER PROTO_FOLDER
 
@@ -17,13 +17,13 @@ import tempfile
 
 try:
     import grpc
-except ImportError:  # the system's Python has the packaged one
+except ImportError:  # the system's Python may have the packaged one
     if os.path.realpath(sys.executable) == os.path.realpath("/usr/bin/python3"):
         raise
     os.execv("/usr/bin/python3", ["/usr/bin/python3", *sys.argv])
 
 LIMIT = 60  # seconds
-# Of grpc.reflection.v1alpha and grpc.health.v1 what is used here.
+# The parts of grpc.reflection.v1alpha and grpc.health.v1 that are used here.
 REFLECTION = """syntax = "proto3";
 package grpc.reflection.v1alpha;
 message ServerReflectionRequest { oneof message_request { string file_containing_symbol = 4; string list_services = 7; } }
@@ -49,7 +49,8 @@ def load(folder, proto_folder, name):
 
 
 def path_of(target):
-    """Where gRPC listens for grpc://127.0.0.1:4711, as docs/security.md has it."""
+    """Returns the path at which gRPC listens for grpc://127.0.0.1:4711, as documented in
+    docs/security.md."""
     host, port = re.fullmatch(r"grpc://([\d.]+):(\d+)", target).groups()
     network = os.readlink("/proc/self/ns/net")[len("net:["):-1]
     return f"unix:/tmp/tutti-{os.geteuid()}/{network}/{host}_{port}"
@@ -132,7 +133,7 @@ def use_variable(channel, folder, proto_folder, shard):
         tensors += bytes(-len(tensors) % 64)
         requests.append(ps.ApplyRequest(call=len(requests) + 1, batch=batch, tensor_bytes=len(tensors), tensors=tensors))
     apply = method(channel, "stream_stream", "tutti.v1.ParameterServer", "Apply", ps.ApplyRequest, ps.ApplyReply)
-    replies = list(apply(iter(requests), timeout=LIMIT))  # a half-closed stream has its answers
+    replies = list(apply(iter(requests), timeout=LIMIT))  # a half-closed stream still receives its replies
     check("errors", [each.error.message for each in replies], ["", "", ""])
     read = next(each for each in replies if each.call == 3)
     check("the variable", struct.unpack("<2f", read.tensors[:8]), (1.75, 2.0))

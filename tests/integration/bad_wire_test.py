@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-# Training over a wire that is slow, loses, stalls, damages and breaks: the bits of a calm run.
+# Trains over a network that is slow, loses, stalls, damages and breaks; the bits must equal an
+# undisturbed run.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: bad_wire_test.py PROGRAM TUTTI [--full] [--log FILE]
 
@@ -36,7 +37,7 @@ WENT_BACK = "worker 0: goes on after step "
 
 
 class Weather:
-    """One phase after the other, each of them somewhere in a step."""
+    """Sequence of phases, each of which starts at some point of a step."""
 
     def __init__(self, run, workers, loss_seconds):
         self.run, self.workers, self.loss_seconds = run, workers, loss_seconds
@@ -44,11 +45,11 @@ class Weather:
         self.wire = tcp_proxy.Wire(DELAY, JITTER, LOSS)
         self.routes = run.data_routes + run.control_routes
         run.proxy.set_wire(self.routes, self.wire)
-        self.pair = [run.data_routes[workers - 2]]  # where the last worker alone connects: one pair
-        self.num_recoveries = 0  # that have to be
+        self.pair = [run.data_routes[workers - 2]]  # only the last worker connects there: one pair
+        self.num_recoveries = 0  # recoveries that must happen
 
     def begin(self, name):
-        """Two steps after the phase before."""
+        """Begins a phase two steps after the previous one."""
         done = self.run.steps[-1].number if self.run.steps else 0
         step = self.run.wait_for_step(done + 2).number
         print(f"  step {step}: {name}", end="", flush=True)
@@ -97,7 +98,7 @@ class Weather:
         self.damage("flip", "a bit is changed under way")
 
     def silence_control(self):
-        """Longer than what counts as alive."""
+        """Lasts longer than the limit after which a worker counts as lost."""
         worker = 1
         since = self.begin(f"nothing between worker {worker} and the control server for 8 s")
         pid = self.run.pid_of_worker(worker)
@@ -123,7 +124,7 @@ def main():
         run = chaos_run.Run(arguments.tutti, arguments.program, workers, flags, folder, arguments.log)
 
         def disturb():
-            if not arguments.full:  # the start takes long on such a wire
+            if not arguments.full:  # starting takes long on such a network
                 run.wait_for_step(1)
             weather = Weather(run, workers, 5.0 if arguments.full else 1.5)
             for phase in phases_of(weather, arguments.full):

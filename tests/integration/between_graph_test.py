@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-# Workers that train apart, as processes: the modes of the trainer, the classic flags, agreed and single stops.
+# Between-graph workers as processes: the trainer's modes, the classic flags, agreed and single
+# stops.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: between_graph_test.py TRAINER LOOP TUTTI
 
@@ -19,7 +20,7 @@ STEPS = 60
 
 
 class ByFlags(Tasks):
-    """Processes that are started with the flags of the Distributed TensorFlow guide."""
+    """Processes started with the flags of the Distributed TensorFlow guide."""
 
     def __init__(self, trainer, num_workers, *flags):
         super().__init__([trainer, *flags], {"ps": 2, "worker": num_workers})
@@ -48,7 +49,7 @@ def check_mode(trainer, num_workers, expect, *flags):
 
 
 def expect_async(step, own, text):
-    # Every step counts once; a worker sees the end at its next read.
+    # Every step counts once; a worker notices the end at its next read.
     require(STEPS <= step <= STEPS + len(own), f"expected a global step of {STEPS} to {STEPS + len(own)}, got {step}", text)
     require(sum(own) >= step, f"the workers made {own} steps, the servers counted {step}", text)
     late = re.search(r"of gradients: (.*)", text)
@@ -61,12 +62,12 @@ def expect_together(step, own, text):
 
 
 def expect_backups(step, own, text):
-    # Two gradients make a step, and no worker begins one after the last.
+    # A step takes two gradients, and no worker begins one after the last step.
     require(step == STEPS and sum(own) >= 2 * STEPS, f"expected {STEPS} steps, got {step} and {own}", text)
 
 
 def check_killed_worker(trainer):
-    """The others go on."""
+    """The other workers continue."""
     tasks = ByFlags(trainer, 3, "--train_steps", "150")
     tasks["worker", 2].wait_for_line("step")
     tasks.jobs.pop(("worker", 2)).kill()
@@ -75,14 +76,14 @@ def check_killed_worker(trainer):
 
 
 def check_launched(trainer, tutti):
-    """In one command; the cluster comes by TF_CONFIG."""
+    """Uses one command, which passes the cluster in TF_CONFIG."""
     global_step_of(output_of(tutti, "run", "--workers", "2", "--ps", "2", "--", trainer, "--train_steps", str(STEPS), timeout=600))
 
 
 def check_same_bits(loop, tutti):
-    """SyncReplicas of all workers gives the weights of MirroredStrategy."""
+    """SyncReplicas over all workers gives the weights of MirroredStrategy."""
     with tempfile.TemporaryDirectory() as folder:
-        # Without --regularized: what replicas exchange in a step stays within a worker.
+        # Omits --regularized, because values that replicas exchange in a step stay within a worker.
         flags = [each for each in FLAGS if each != "--regularized"] + ["--steps", "5"]
         expected = run_mirrored(loop, 2, flags, folder)
         got = run_launched([tutti, "run", "--workers", "2", "--ps", "2", "--"], loop, ["--update-mode", "sync_replicas", *flags], folder,
@@ -93,7 +94,7 @@ def check_same_bits(loop, tutti):
 
 
 def check_stop(loop):
-    """One of two workers is asked to end; both stop after the same step, and the servers end."""
+    """One of two workers is asked to stop; both stop after the same step, and the servers end."""
     with tempfile.TemporaryDirectory() as folder:
         checkpoints, logs = os.path.join(folder, "checkpoints"), os.path.join(folder, "log")
         tasks = Tasks([loop, "--strategy", "parameter_server", "--devices", "cpu:0", *FLAGS, "--steps", "100000", "--epochs", "1000",

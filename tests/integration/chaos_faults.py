@@ -1,14 +1,14 @@
-# The faults of a chaos run: which ones a seed gives, how each is done, what must follow.
+# Faults of a chaos run: their choice by seed, their injection, and their expected consequences.
 # SPDX-License-Identifier: Apache-2.0
 import random
 import re
 import signal
 import time
 
-import tcp_proxy  # found by chaos_run
+import tcp_proxy  # chaos_run sets its path
 from processes import Failure
 
-# How many of a hundred.
+# Weights of the faults, in percent.
 WEIGHTS = {
     "kill": 26,
     "kill two": 8,
@@ -19,11 +19,11 @@ WEIGHTS = {
     "pulse (stop of 0.3 to 1.5 s)": 12,
     "reset": 12,
     "bit flip": 12,
-    "reset to the control server": 10,  # by a UNIX-domain socket, which damages nothing
+    "reset to the control server": 10,  # uses a UNIX-domain socket, which damages nothing
 }
 KINDS = list(WEIGHTS)
 KILL, KILL_TWO, KILL_AGAIN, KILL_RESET, KILL_FLIP, STOP, PULSE, RESET, FLIP, CONTROL_RESET = KINDS
-# A worker says why it goes back: it has seen that, or was told.
+# Reason that a worker gives for rolling back: it has detected the fault, or was notified.
 CONNECTION_BROKE = r"worker \d+: .*(is gone: |damaged on the way|lost its connection to).*; going back to the last commit"
 AFTER_A_STOP = ["is continued", "is killed", "is left to the launcher"]
 
@@ -46,7 +46,7 @@ class Outcome:
 
 
 def make_schedule(seed, count, num_workers, first_step, steps_per_fault):
-    """The same for the same arguments. The chief is the first to be killed."""
+    """Returns a schedule that depends only on the arguments. The chief is killed first."""
     chance = random.Random(seed)
     numbers = {kind: weight * count // 100 for kind, weight in WEIGHTS.items()}
     by_rest = sorted(KINDS, key=lambda kind: (-(WEIGHTS[kind] * count % 100), chance.random()))
@@ -80,7 +80,7 @@ def inject(run, fault):
 
 
 def line_that_names(worker, pid, what="died|is stopped|is silent"):
-    """By another worker."""
+    """Pattern of a line in which another worker names this one."""
     return rf"^\[worker-(?!{worker}\])\d+\]: .*control: worker {worker} \(.*pid {pid}\) ({what})"
 
 
@@ -89,7 +89,7 @@ def wait_until_named(run, worker, pid, since):
 
 
 def kill(run, fault, outcome):
-    """All victims at once."""
+    """Kills all victims together."""
     pids = {worker: run.pid_of_worker(worker) for worker in fault.victims}
     moments = {worker: run.hit_process(pid, signal.SIGKILL) for worker, pid in pids.items()}
     follow_death(run, outcome, pids, moments)
@@ -102,12 +102,13 @@ def follow_death(run, outcome, pids, moments):
 
 
 def kill_again(run, fault, outcome):
-    """The second one somewhere between the first one's death and the end of the recovery, or shortly after."""
+    """Kills the second victim between the first one's death and the end of the recovery, or
+    shortly after."""
     first, second = fault.victims if fault.chance.random() < 0.7 else fault.victims[:1] * 2
     pids, moments = {}, {}
     pid = run.pid_of_worker(first)
     begin = run.hit_process(pid, signal.SIGKILL)
-    if first == second:  # its new process; the old one may be named or not
+    if first == second:  # its new process; the log need not name the old one
         time.sleep(0.02)
         worker = ("worker", second)
         run.wait_for(lambda: run.pids(run.program).get(worker, pid) != pid, "a new process")
@@ -119,7 +120,7 @@ def kill_again(run, fault, outcome):
         pids[second] = run.pid_of_worker(second)
     moments[second] = run.hit_process(pids[second], signal.SIGKILL)
     outcome.note = "its new process, too" if first == second else "one after the other"
-    if first == second:  # a process that had not joined yet is nobody's loss
+    if first == second:  # the loss of a process that had not joined is not reported
         outcome.named = wait_until_named(run, first, pid, begin) - begin
         outcome.next_step = run.wait_for_recovery(moments[second]) - moments[second]
         outcome.recoveries = 2
@@ -129,7 +130,8 @@ def kill_again(run, fault, outcome):
 
 
 def kill_and_damage(run, fault, outcome):
-    """The handshake is begun again, before its last message; what comes after it breaks the connection: all go back once more."""
+    """Damage before the last message of the handshake restarts the handshake; later damage breaks
+    the connection, and all workers roll back again."""
     kind = "reset" if fault.kind == KILL_RESET else "flip"
     place = fault.chance.randrange(300) if fault.chance.random() < 0.7 else 1500 + fault.chance.randrange(200_000)
     damage = tcp_proxy.Damage(kind, place, fault.chance.randrange(8))
@@ -158,7 +160,8 @@ def stop(run, fault, outcome):
 
 
 def pulse(run, fault, outcome):
-    """Shorter than what counts as stopped: nobody is given up, unless this machine gives it no turn afterwards."""
+    """Stops a worker for less than the limit, so no worker is given up unless the machine delays
+    it afterwards."""
     worker, length = fault.victims[0], fault.chance.uniform(0.3, 1.5)
     pid = run.pid_of_worker(worker)
     begin = run.hit_process(pid, signal.SIGSTOP, is_deadly=False)
@@ -179,7 +182,7 @@ def pulse(run, fault, outcome):
 
 
 def damage_data(run, fault, outcome):
-    """Both workers are well, and all repeat the step."""
+    """Both workers are healthy, and all repeat the step."""
     kind = "reset" if fault.kind == RESET else "flip"
     damage = tcp_proxy.Damage(kind, fault.chance.randrange(500_000), fault.chance.randrange(8))
     run.damage(fault.chance, damage, run.data_routes)
@@ -190,7 +193,7 @@ def damage_data(run, fault, outcome):
 
 
 def damage_control(run, fault, outcome):
-    """Heartbeats go there: training does not wait for them."""
+    """Only heartbeats are affected: training does not wait for them."""
     worker = fault.victims[0]
     damage = tcp_proxy.Damage("reset", fault.chance.randrange(400), fault.chance.randrange(8))
     pid = run.pid_of_worker(worker)
@@ -208,6 +211,6 @@ FUNCTIONS = {KILL: kill, KILL_TWO: kill, KILL_AGAIN: kill_again, KILL_RESET: kil
 
 
 def false_alarms(run):
-    """Lines that give up a process that nobody hit."""
+    """Returns lines that give up a process that was not hit."""
     found = (re.search(r"control: worker \d+ \(.*pid (\d+)\) (died|is stopped|is silent)", line.text) for line in run.lines)
     return run.alarms + [match.string for match in found if match and int(match.group(1)) not in run.hit]

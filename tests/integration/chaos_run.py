@@ -1,4 +1,4 @@
-# A training run whose processes, lines, steps and connections a test can see and disturb.
+# Training run whose processes, output, steps and connections a test can observe and disturb.
 # SPDX-License-Identifier: Apache-2.0
 import collections
 import json
@@ -13,7 +13,8 @@ sys.path.append(os.path.join(os.path.dirname(__file__), "..", "support"))
 import tcp_proxy  # noqa: E402
 from processes import Job, differing, later_than, load  # noqa: E402
 
-# Each process finds its own ports, and says where the control server is before it gets the proxy's address of it.
+# Each process chooses its own ports, and publishes the control server's address before it gets the
+# proxy's.
 WRAPPER = """#!/bin/sh
 index=${{TF_CONFIG##*\\"index\\":}}
 index=${{index%%[!0-9]*}}
@@ -31,16 +32,16 @@ Step = collections.namedtuple("Step", "time number")
 
 
 class Run(Job):
-    """`tutti run` with workers 0 to n - 1. The connections of rank i's listener pass data_routes[i], its connection to the control
-    server control_routes[i]."""
+    """`tutti run` with workers 0 to n - 1. Connections to rank i pass through data_routes[i], and
+    its connection to the control server through control_routes[i]."""
 
     def __init__(self, tutti, program, num_workers, flags, folder, log_copy=None, before=""):
-        """`before`: words in front of the program's name, for instance those of unshare."""
+        """`before`: words before the program's name, for example those of unshare."""
         self.program, self.num_workers, self.folder = program, num_workers, folder
         self.log, self.metrics_file = os.path.join(folder, "log", "log.jsonl"), os.path.join(folder, "chaos.json")
         self.steps = []
-        self.hit = set()  # pids that were to die, or to be given up
-        self.alarms = []  # lines that gave up one that was not to
+        self.hit = set()  # pids expected to die or to be given up
+        self.alarms = []  # lines that gave up an unexpected process
         self.late, self.most_late = collections.deque(maxlen=10000), 0.0
         self.make_proxy()
         self.begin = time.monotonic()
@@ -52,7 +53,8 @@ class Run(Job):
             threading.Thread(target=target, daemon=True).start()
 
     def make_proxy(self):
-        # A loopback address of its own: no other process takes its ports while a worker is dead.
+        # Uses a loopback address of its own, so that no other process takes its ports while a
+        # worker is dead.
         chance = random.Random()
         host = f"127.{chance.randrange(1, 255)}.{chance.randrange(1, 255)}.{chance.randrange(1, 255)}"
         self.listen = [(host, 20000 + index) for index in range(self.num_workers)]
@@ -76,7 +78,7 @@ class Run(Job):
         return path
 
     def read_steps(self):
-        """The chief writes a line when a step is done."""
+        """Reads the line that the chief writes after each step."""
         offset, rest = 0, b""
         while not self.stops:
             time.sleep(0.004)
@@ -96,7 +98,7 @@ class Run(Job):
                 self.changed.notify_all()
 
     def watch_time(self):
-        """How late a thread gets the processor on this machine: what is no fault of the workers."""
+        """Measures how late this machine schedules a thread, which is not the workers' fault."""
         while not self.stops:
             begin = time.monotonic()
             time.sleep(0.01)
@@ -114,11 +116,12 @@ class Run(Job):
         return self.wait_for(lambda: next(iter(later_than(self.steps, since)), None), "a next step").time
 
     def wait_for_recovery(self, since):
-        """All workers go on after a commit; when the chief has finished the step after it."""
+        """Returns when the chief has finished the step after the commit; all workers continue
+        after a commit."""
         went_on = [self.wait_for_line(rf"^\[worker-{w}\]: .*worker {w}: goes on after step \d+", since, f"worker {w} going on")
                    for w in range(self.num_workers)]
         number = int(went_on[0].text.rpartition(" ")[2]) + 1
-        # Lines take another way than steps, which may be a little quicker.
+        # Output lines and steps use different channels, and steps may be a little faster.
         return self.wait_for(lambda: next((s for s in later_than(self.steps, went_on[0].time - 0.05) if s.number == number), None),
                              f"step {number} after a recovery").time
 
@@ -142,13 +145,14 @@ class Run(Job):
         return moment
 
     def compare(self, disturb, calm):
-        """Calls disturb() and waits for the end: exit code 0, and the bits of the calm run. `disturb` returns a function that then gives
-        further mistakes, and what to print."""
+        """Calls disturb() and waits for the end; requires exit code 0 and the bits of the
+        undisturbed run. `disturb` returns a function that then returns further errors, and text
+        to print."""
         try:
             look = disturb()
             code = self.finish()
         finally:
-            self.kill()  # a guard ends the workers
+            self.kill()  # a guard process ends the workers
             self.stops = True
             self.proxy.stop()
         mistakes, what = look()

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-# Kills, stops, resets and flipped bits in one training run: the bits of a calm one, and how long each fault took.
+# Kills, stops, resets and flips bits in one training run; requires the bits of an undisturbed run
+# and prints the time of each recovery.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: chaos_test.py PROGRAM TUTTI [--faults N] [--seed N] [--workers N] [--json FILE]
 
@@ -21,7 +22,7 @@ FIRST_STEP, STEPS_PER_FAULT, STEPS_AFTERWARDS = 10, 12, 150
 
 
 def steps_of(log):
-    """Steps and losses in the order in which the chief has finished them."""
+    """Returns steps and losses in the order in which the chief finished them."""
     steps = []
     with open(log, encoding="utf-8") as lines:
         for line in lines:
@@ -32,7 +33,7 @@ def steps_of(log):
 
 
 def check_steps(entries, steps, outcomes):
-    """Every step was finished, and those that were repeated had the same loss."""
+    """Requires that every step was finished, and that repeated steps had equal losses."""
     mistakes = []
     losses, previous, repeated = {}, 0, 0
     for step, loss in entries:

@@ -28,7 +28,7 @@ struct CounterOptions {
   std::int64_t closures = 1000;
   std::int64_t pause_ms = 0;
   std::int64_t join_timeout_s = 60;
-  std::string another_step = "";  // defined by this task alone
+  std::string another_step = "";  // defined only by this task
   bool writes_early = false;
   bool throws_at_end = false;
   std::string folder = "";
@@ -44,7 +44,7 @@ void say(const std::string& text) {
   std::fflush(stdout);
 }
 
-/// Whether every number is what the number of closures says.
+/// Returns true if every value matches the number of closures.
 bool is_exact(std::int64_t closures, const Variable& total, const Variable& rows) {
   bool exact = total.value().item_int() == closures;
   const Tensor counted = rows.value();
@@ -56,7 +56,7 @@ bool is_exact(std::int64_t closures, const Variable& total, const Variable& rows
   return exact;
 }
 
-/// Row r has been added to by closures r, r + number of rows, ...
+/// Row r was incremented by closures r, r + number of rows, ...
 bool is_ballast_exact(std::int64_t closures, const CounterOptions& options,
                       const Variable& ballast) {
   const std::int64_t num_rows = options.ballast_rows();
@@ -74,7 +74,7 @@ bool is_ballast_exact(std::int64_t closures, const CounterOptions& options,
   return true;
 }
 
-/// Of a variable on a server, while others may come and go.
+/// Reads a variable on a server repeatedly, while other tasks may end and restart.
 bool reads_the_same(std::int64_t reads, std::int64_t expected, const Variable& total) {
   for (std::int64_t i = 0; i < reads; ++i) {
     if (i % 10 == 0) say(concat("read ", i));
@@ -93,7 +93,7 @@ int count(const CounterOptions& options, bool& coordinates) {
   servers.coordinated = true;
   servers.num_servers = 2;
   servers.variable_partitioner = FixedShardsPartitioner(2);
-  // A worker that is late may find that all others have ended already.
+  // A late worker may find that all others have already ended.
   servers.cluster.join_timeout = std::chrono::seconds(options.join_timeout_s);
   ParameterServerStrategy strategy(*resolver, servers);
   const auto scope = strategy.scope();
@@ -110,7 +110,7 @@ int count(const CounterOptions& options, bool& coordinates) {
   coordinating.join_timeout = std::chrono::seconds(options.join_timeout_s);
   coordinating.checkpoint_folder = options.folder;
   coordinating.checkpoint_interval = std::chrono::milliseconds(options.interval_ms);
-  if (!options.folder.empty()) {  // what kills workers here is no closure
+  if (!options.folder.empty()) {  // kills here are not caused by closures
     coordinating.most_attempts = coordinating.most_workers_lost = 1000;
   }
   ClusterCoordinator coordinator(strategy, coordinating);

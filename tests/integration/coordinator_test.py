@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-# A coordinator, its workers and servers as processes: exact counts while they die, and ends that have a name.
+# Coordinator, workers and servers as processes: exact counts despite deaths, and errors that name
+# the cause.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: coordinator_test.py COUNTER EXAMPLE TUTTI [--closures N] [--kills N] [--only NAMES]
 
@@ -16,12 +17,12 @@ import time
 sys.path.append(os.path.join(os.path.dirname(__file__), "..", "support"))
 from processes import LONGEST, Job, Tasks, end_with, output_of, parse, require, run_checks  # noqa: E402
 
-LONG_ENOUGH = 1.3  # a process that lives shorter has "failed at once", which the launcher counts
-APART = 50  # closures between two kills: one that two workers died of would count as what kills them
+LONG_ENOUGH = 1.3  # the launcher counts a process that ends earlier as "failed at once"
+APART = 50  # closures between two kills: two deaths during one closure would blame the closure
 
 
 class Launch(Job):
-    """A job of `tutti run` whose chief counts closures."""
+    """Job of `tutti run` whose chief counts closures."""
 
     def __init__(self, tutti, flags, program):
         super().__init__([tutti, "run", *flags, "--", *program])
@@ -32,7 +33,7 @@ class Launch(Job):
         return int(re.search(r": at (\d+)", line.text)[1]) if line else 0
 
     def tasks(self):
-        """{(job, index): (pid, start)} as the launcher has logged them."""
+        """Returns {(job, index): (pid, start)} from the launcher's log."""
         found = {}
         for line in list(self.lines):
             match = re.search(r"task (chief|worker|ps) (\d+) pid (\d+)", line.text)
@@ -41,7 +42,8 @@ class Launch(Job):
         return found
 
     def kill_some(self, chance, job, may_kill):
-        """SIGKILL for a process of the job that lives for long enough; returns its task, or None when the run has ended."""
+        """Kills a process of the job that has lived long enough; returns its task, or None if the
+        run has ended."""
         while self.process.poll() is None:
             now = time.monotonic()
             old_enough = [(task, pid) for task, (pid, since) in self.tasks().items()
@@ -61,12 +63,13 @@ class Launch(Job):
 
 
 def check_example(tutti, example):
-    """The tf tutorial's program: every process ends with 0, and the model has learnt."""
+    """Runs the tf tutorial's program: every process ends with 0, and the model has learnt."""
     for launcher in ([tutti, "run", "--chief", "--workers", "3", "--ps", "2", "--"], []):
         text = output_of(*launcher, example)
         epochs = re.findall(r"Finished epoch (\d), accuracy is [0-9.]+\.$", text, re.MULTILINE)
         require(epochs == ["0", "1", "2", "3"], "expected four epochs", text)
-        # An epoch's accuracy is not judged: on a busy machine a worker's gradient may be many steps late.
+        # The accuracy of an epoch is not checked: on a busy machine, a worker's gradient may be
+        # many steps late.
         evaluation = re.search(r"Evaluation accuracy: ([0-9.]+)$", text, re.MULTILINE)
         require(evaluation and float(evaluation[1]) >= 0.75, "it has not learnt", text)
         for server in range(2):
@@ -74,9 +77,9 @@ def check_example(tutti, example):
 
 
 def check_killed_workers(tutti, counter, closures, kills):
-    """However many workers are killed, each closure counts once."""
+    """Each closure counts once, however many workers are killed."""
     chance = random.Random(7)
-    pause_ms = max(1, round(3 * 1000 * 1.5 * (kills + 1) / closures))  # time to be old enough
+    pause_ms = max(1, round(3 * 1000 * 1.5 * (kills + 1) / closures))  # long enough for processes to count as started
     job = Launch(tutti, ["--chief", "--workers", "3", "--ps", "2", "--max-restarts", "1000"],
                  [counter, "--closures", str(closures), "--pause-ms", str(pause_ms)])
     for killed in range(kills):
@@ -89,7 +92,7 @@ def check_killed_workers(tutti, counter, closures, kills):
 
 
 def check_stopped_worker(tutti, counter):
-    """A worker that is silent is given up, killed by the launcher, and comes back."""
+    """A silent worker is given up, killed by the launcher, and rejoins."""
     job = Launch(tutti, ["--chief", "--workers", "2", "--ps", "1", "--max-restarts", "3"],
                  [counter, "--closures", "1500", "--pause-ms", "10"])
     time.sleep(LONG_ENOUGH)
@@ -99,7 +102,7 @@ def check_stopped_worker(tutti, counter):
 
 
 def check_restarted_chief(tutti, counter):
-    """Without a checkpoint a chief that is started again begins from 0, with new workers and servers."""
+    """Without a checkpoint, a restarted chief begins at 0, with new workers and servers."""
     job = Launch(tutti, ["--chief", "--workers", "2", "--ps", "2", "--max-restarts", "10"],
                  [counter, "--closures", "200", "--pause-ms", "10"])
     job.send(signal.SIGKILL, ("chief", 0))
@@ -107,7 +110,7 @@ def check_restarted_chief(tutti, counter):
     require(job.count(r"\[chief-0\]: started") >= 2, "the chief was not started again", job.text())
 
 
-# --- By hand, with TF_CONFIG.
+# --- Processes started separately, with TF_CONFIG.
 
 def by_hand(counter, workers, servers, *flags, waits=True, more_flags=None):
     tasks = Tasks([counter, *flags], {"chief": 1, "worker": workers, "ps": servers}, more_flags=more_flags)
@@ -121,7 +124,7 @@ def endless(counter):
 
 
 def require_count(tasks, closures):
-    """Every process ends with 0 by itself."""
+    """Requires that every process ends with 0 by itself."""
     tasks.finish()
     require(f"counted {closures} of {closures}" in tasks["chief", 0].text(), "the count is not exact", tasks.text())
 
@@ -132,7 +135,7 @@ def require_error(tasks, pattern, who=("chief", 0)):
 
 
 def require_all_end(tasks):
-    """No process outlives a start that was refused, whatever its exit code."""
+    """Requires that all processes end after a refused start, with any exit code."""
     for job in tasks.jobs.values():
         job.finish()
 
@@ -142,20 +145,21 @@ def check_by_hand(counter):
 
 
 def check_worker_killed_by_hand(counter):
-    """A worker that is not started again is not waited for; one that is comes in."""
+    """A worker that is not restarted is not waited for; a restarted one joins."""
     tasks = by_hand(counter, 3, 1, "--closures", "1000", "--pause-ms", "5")
     chief = tasks["chief", 0]
     for worker in range(2):
         tasks["worker", worker].kill()
         lost = chief.wait_for_line(f"worker {worker} is lost")
-        chief.wait_for_line(r"^at \d+", lost.time)  # a closure of which two workers die is an error
+        chief.wait_for_line(r"^at \d+", lost.time)  # a closure during which two workers die is an error
     tasks.start("worker", 1)
     tasks.jobs.pop(("worker", 0))
     require_count(tasks, 1000)
 
 
 def check_continued_worker(counter):
-    """A worker that was given up while it was stopped changes nothing twice when it goes on, and ends."""
+    """A worker that was given up while stopped must not repeat changes when it is resumed, and
+    ends."""
     tasks = by_hand(counter, 2, 1, "--closures", "600", "--pause-ms", "10")
     time.sleep(0.3)
     tasks["worker", 0].send(signal.SIGSTOP)
@@ -167,7 +171,7 @@ def check_continued_worker(counter):
 
 
 def check_lost_chief(counter, number, pattern):
-    """Workers and servers end with code 1 and the chief's name; they do not wait for ever."""
+    """Workers and servers end with code 1 and name the chief; they do not wait indefinitely."""
     tasks = endless(counter)
     tasks["chief", 0].send(number)
     for task in tasks.jobs:
@@ -177,14 +181,14 @@ def check_lost_chief(counter, number, pattern):
 
 
 def check_failing_chief(counter):
-    """An exception that ends the chief's run is not taken for a good end."""
+    """An exception in the chief is not mistaken for success."""
     tasks = by_hand(counter, 2, 1, "--closures", "20", "--throws-at-end", waits=False).finish(1)
     for task, job in tasks.jobs.items():
         require(task[0] == "chief" or "the coordinator is lost: chief 0: " in job.text(), f"{task} gave no reason", tasks.text())
 
 
 def check_dead_server(counter, *others):
-    """Without a checkpoint the error names the server, also where a worker dies at the same time."""
+    """Without a checkpoint the error names the server, even if a worker dies at the same time."""
     tasks = endless(counter)
     time.sleep(0.3)
     for task in [*others, ("ps", 1)]:
@@ -195,7 +199,7 @@ def check_dead_server(counter, *others):
 
 
 def check_reads_beside_dead_worker(counter):
-    """Variables are read while a worker is away, starts again, and is back."""
+    """Reads variables while a worker is dead, restarts, and has rejoined."""
     tasks = by_hand(counter, 2, 1, "--closures", "50", "--reads", "200", waits=False)
     tasks["chief", 0].wait_for_line("^read 10")
     tasks["worker", 0].kill()
@@ -206,7 +210,7 @@ def check_reads_beside_dead_worker(counter):
 
 
 def check_other_steps(counter):
-    """A worker of another program is refused, naming the step."""
+    """A worker with a different program is refused, naming the step."""
     tasks = by_hand(counter, 2, 1, "--closures", "10", waits=False, more_flags={("worker", 1): ["--another-step", "extra"]})
     for pattern in ("ClusterCoordinator::start", "worker 1", "extra"):
         require_error(tasks, pattern)
@@ -214,7 +218,7 @@ def check_other_steps(counter):
 
 
 def check_early_write(counter):
-    """What a worker changes before start() would be changed by each: refused there."""
+    """Changes before start() would be repeated by each worker, so they are refused."""
     tasks = by_hand(counter, 1, 1, "--closures", "10", "--join-timeout-s", "8", waits=False, more_flags={("worker", 0): ["--writes-early"]})
     require_error(tasks, r"worker 0: a variable is changed before ClusterCoordinator::serve\(\)", ("worker", 0))
     for pattern in ("no worker is there", "worker 0"):
@@ -223,7 +227,7 @@ def check_early_write(counter):
 
 
 def check_no_chief(counter, tutti):
-    """A cluster without chief cannot be coordinated."""
+    """A cluster without a chief cannot be coordinated."""
     result = subprocess.run([tutti, "run", "--workers", "2", "--ps", "1", "--", counter], text=True,
                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=LONGEST)
     require(result.returncode == 1 and "expected a chief" in result.stdout, "no error", result.stdout)

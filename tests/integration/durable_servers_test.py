@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# Workers, servers and the coordinator are killed at random, and connections reset: the counts are exact.
+# Kills workers, servers and the coordinator at random and resets connections; counts must be exact.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: durable_servers_test.py COUNTER TUTTI [--closures N] [--kills N] [--resets N] [--seed N] [--only NAMES]
 
@@ -19,10 +19,10 @@ import tcp_proxy  # noqa: E402
 from coordinator_test import LONG_ENOUGH, Launch  # noqa: E402
 from processes import Tasks, end_with, parse, require, run_checks  # noqa: E402
 
-JOBS = ("ps", "worker", "chief", "ps", "worker")  # who is killed, in turn; which of them, and when, is chance
-MOST_QUEUED = 4000  # closures that a coordinator takes at once; what it has done is printed after that
-GOAL = 0.5  # seconds; printed beside what is measured, not judged: other programs have the machine, too
-LARGE = ["--ballast-mib", "96"]  # 100 MB of float32 on two servers, and changes of 64 KiB
+JOBS = ("ps", "worker", "chief", "ps", "worker")  # jobs to kill, in rotation; task and time are random
+MOST_QUEUED = 4000  # closures in a coordinator's queue; progress is printed afterwards
+GOAL = 0.5  # seconds; printed next to the measurement, but not checked, because other programs run, too
+LARGE = ["--ballast-mib", "96"]  # 100 MB of float32 on two servers, with changes of 64 KiB
 
 
 def run_flags(folder, closures, pause_ms, interval_ms=300):
@@ -34,14 +34,15 @@ def launch(tutti, workers, program):
 
 
 def all_are_here(job, now):
-    """Returns true while training goes on: every process lives for a while."""
+    """Returns true if training runs and every process has lived for a while."""
     return job.num_done() > 0 and all(now - since > LONG_ENOUGH for _, since in job.tasks().values())
 
 
 def check_kills(tutti, counter, closures, kills, seed):
-    """Whatever is killed when, each closure counts once."""
+    """Each closure counts once, whatever is killed at any time."""
     chance, killed = random.Random(seed), []
-    # Time for every kill, and for what comes back to be old enough for the next one, also on a busy machine.
+    # Leaves time for every kill, and for restarted processes to age before the next one, also on a
+    # busy machine.
     pause_ms = max(1, round(3 * 1000 * 3.5 * kills / closures))
     with tempfile.TemporaryDirectory(prefix="tutti_durable_") as folder:
         job = launch(tutti, 3, [counter, *run_flags(folder, closures, pause_ms)])
@@ -54,7 +55,7 @@ def check_kills(tutti, counter, closures, kills, seed):
 
 
 def check_stopped_server(tutti, counter):
-    """A server that is silent is given up, killed by the launcher, and another one has its place."""
+    """A silent server is given up, killed by the launcher, and replaced."""
     with tempfile.TemporaryDirectory(prefix="tutti_durable_") as folder:
         job = launch(tutti, 2, [counter, *run_flags(folder, 600, 10)])
         time.sleep(LONG_ENOUGH)
@@ -65,7 +66,8 @@ def check_stopped_server(tutti, counter):
 
 
 def recovery_of_one(job, victim):
-    """Kills ps `victim`; seconds until its process is there again, until it has its state, until steps are done."""
+    """Kills ps `victim`; returns the seconds until its process runs again, until its state is
+    restored, and until steps are done."""
     begin = job.send(signal.SIGKILL, ("ps", victim))
     process = job.wait_for_line(rf"task ps {victim} pid", begin)
     state = job.wait_for_line(r"all servers have the checkpoint of", begin)
@@ -74,7 +76,8 @@ def recovery_of_one(job, victim):
 
 
 def check_recovery(tutti, counter, closures, kills, more=(), ends=False):
-    """How long a killed server process is missed; judged is that all comes back, and `ends`: that all closures are counted."""
+    """Measures the outage after a server is killed. Requires that all processes return and, with
+    `ends`, that all closures are counted."""
     with tempfile.TemporaryDirectory(prefix="tutti_durable_") as folder:
         job = launch(tutti, 2, [counter, *run_flags(folder, closures, 6, interval_ms=2000), *more])
         times = []
@@ -92,7 +95,8 @@ def check_recovery(tutti, counter, closures, kills, more=(), ends=False):
 
 
 def check_killed_at_end(tutti, counter):
-    """A chief that dies when all has been counted, and the others have ended, is started again with them: the job ends well."""
+    """A chief that dies after everything has been counted and the others have ended is restarted
+    with them; the job succeeds."""
     with tempfile.TemporaryDirectory(prefix="tutti_durable_") as folder:
         job = launch(tutti, 2, [counter, *run_flags(folder, 100, 1), "--linger-ms", "3000"])
         left = job.wait_for_line(r"\[chief-0\]: left")
@@ -104,13 +108,14 @@ def check_killed_at_end(tutti, counter):
 
 
 def resident_mib(pid):
-    """Of the memory that belongs to a process alone."""
+    """Returns the memory that belongs only to this process."""
     with open(f"/proc/{pid}/status", encoding="utf-8") as file:
         return int(re.search(r"^RssAnon:\s+(\d+) kB$", file.read(), re.MULTILINE)[1]) / 1024
 
 
 def check_memory(tutti, counter):
-    """The variables' bytes are in the servers, beyond the initial values that every task makes; they survive the death of a worker."""
+    """Variables are stored on the servers, besides the initial values that every task makes, and
+    survive a worker's death."""
     closures, ballast = 400, 192
     job = launch(tutti, 2, [counter, "--closures", str(closures), "--pause-ms", "10", "--ballast-mib", str(ballast)])
     job.wait_for(lambda: job.num_done() >= closures // 4, "a quarter of the closures")
@@ -125,7 +130,8 @@ def check_memory(tutti, counter):
 
 
 class ByProxy(Tasks):
-    """Tasks by TF_CONFIG whose connections to servers and workers pass a proxy; those that die are started again."""
+    """Tasks with TF_CONFIG whose connections to servers and workers pass through a proxy; dead
+    tasks are restarted."""
 
     def __init__(self, command, counts):
         self.proxy, self.routes = tcp_proxy.Proxy(), {}
@@ -133,7 +139,7 @@ class ByProxy(Tasks):
         self.proxy.start()
 
     def own_variables(self, task):
-        """The own port as it is, all others by the proxy."""
+        """Gives the task its own port, and the proxy's ports for all others."""
         if not self.routes:
             for job, addresses in self.cluster.items():
                 for index, address in enumerate(addresses):
@@ -147,7 +153,7 @@ class ByProxy(Tasks):
         return {"TF_CONFIG": json.dumps(config), "TUTTI_RESTART": str(self.starts[task])}
 
     def look(self):
-        """Starts again what has died; returns true when the chief has ended with 0."""
+        """Restarts dead tasks; returns true once the chief has ended with 0."""
         for task, job in list(self.jobs.items()):
             if job.process.poll() not in (None, 0):
                 self.start(*task)
@@ -160,7 +166,7 @@ class ByProxy(Tasks):
 
 
 def check_resets(counter, closures, resets, kills, seed=5):
-    """With TF_CONFIG: connections are reset in the middle of frames, servers and workers killed."""
+    """With TF_CONFIG: resets connections within frames, and kills servers and workers."""
     chance, num_reset = random.Random(seed), 0
     pause_ms = max(1, round(2 * 1000 * (0.3 * resets + 2 * kills) / closures))
     kill_at = {round((i + 1) * resets / (kills + 1)) for i in range(kills)}
@@ -194,7 +200,7 @@ def main():
         "recovery": lambda: check_recovery(tutti, counter, MOST_QUEUED, kills + 1),
         "large_recovery": lambda: check_recovery(tutti, counter, 400 * kills, kills, LARGE, ends=True),
     }
-    if arguments.only == "memory":  # a test of its own
+    if arguments.only == "memory":  # tested separately
         checks = {"memory": lambda: check_memory(tutti, counter)}
     run_checks(checks, arguments.only)
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-# A run that is stopped and resumed with other numbers of processes: the bits of an undisturbed one.
+# Run that is stopped and resumed with other numbers of processes; the bits must equal an
+# undisturbed run.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: elastic_test.py PROGRAM [--steps N]
 

@@ -1,4 +1,4 @@
-// Estimators: training, evaluation and prediction from and to checkpoints, hooks, warm start.
+// Tests estimators: training, evaluation and prediction with checkpoints, hooks, warm start.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/estimator.h"
 
@@ -18,7 +18,7 @@ namespace {
 using ::testing::HasSubstr;
 namespace fs = std::filesystem;
 
-/// An empty folder for this test.
+/// Returns an empty folder for this test.
 std::string own_folder() {
   const fs::path folder = fs::temp_directory_path() / "estimator_test";
   fs::remove_all(folder);
@@ -39,7 +39,7 @@ EstimatorSpec line_with_dropout(const Tensor& features, const Tensor& labels, Es
           .eval_metrics = {{"mae", losses::mean_absolute_error(labels, y)}}};
 }
 
-/// Without end: batches of `rows` numbers 0, 1, 2, ... and their double.
+/// Returns batches of `rows` numbers 0, 1, 2, ... and their doubles.
 Dataset numbers_of(std::int64_t rows, std::int64_t count = 12) {
   Tensor x = reshape(arange(static_cast<float>(count)), {count, 1});
   return Dataset::from_tensor_slices(x, x * 2.0f).batch(rows);
@@ -52,7 +52,7 @@ std::vector<std::vector<double>> values_of(const Estimator& estimator) {
 }
 
 TEST(EstimatorTest, ResumesWithTheBitsOfOneRun) {
-  const auto input = [] { return numbers_of(6, 6).repeat(); };  // the same batch in each step
+  const auto input = [] { return numbers_of(6, 6).repeat(); };  // an equal batch in each step
   const std::string folder = own_folder();
   Estimator straight(line_with_dropout,
                      {.model_dir = folder + "/a", .train_distribute = mirrored(2)});
@@ -69,7 +69,7 @@ TEST(EstimatorTest, ResumesWithTheBitsOfOneRun) {
   EXPECT_EQ(values_of(resumed), values_of(straight));
 }
 
-// A line with given weights: y = 3 x.
+// Model with fixed weights: y = 3 x.
 EstimatorSpec three_times(const Tensor& features, const Tensor& labels, EstimatorMode mode) {
   Sequential layer(Input{{1}}, Dense(1, {.use_bias = false, .kernel_initializer = "ones"}));
   const Tensor y = layer(features) * 3.0f;
@@ -159,7 +159,7 @@ TEST(EstimatorTest, WarmStartTakesWeightsOnce) {
   EXPECT_EQ(second.global_step(), 2);
   EXPECT_EQ(values_of(second), values_of(first));
   first.train(input, {.steps = 1});
-  second.train(input, {.steps = 1});  // has a checkpoint of its own
+  second.train(input, {.steps = 1});  // has its own checkpoint
   EXPECT_NE(values_of(second), values_of(first));
 }
 
@@ -228,13 +228,13 @@ TEST(EstimatorTest, DataThatNeverEndAreRefusedWhereNothingElseEnds) {
   EXPECT_EQ(estimator.evaluate(endless, {.steps = 3}).at("global_step"), 2.0);
 }
 
-/// Two servers and two workers, all in this process.
+/// Returns a strategy with two servers and two workers, all in this process.
 std::shared_ptr<Strategy> coordinated() {
   return std::make_shared<ParameterServerStrategy>(ParameterServerOptions{
       .local = {.devices = "cpu:0"}, .num_servers = 2, .num_workers = 2, .coordinated = true});
 }
 
-/// Each update makes the one weight smaller by 1, whatever its value: it counts them.
+/// Each update decreases the single weight by 1, so the weight counts updates.
 EstimatorSpec counts_updates(const Tensor& features, const Tensor&, EstimatorMode mode) {
   Sequential layer(Input{{1}}, Dense(1, {.use_bias = false, .kernel_initializer = "zeros"}));
   const Tensor y = layer(features);
@@ -258,7 +258,7 @@ TEST(EstimatorTest, ClientTrainsOnServingWorkers) {
   EXPECT_EQ(values_of(client), (std::vector<std::vector<double>>{{-25.0}}));
   client.train_on_workers({.steps = 5}).train_on_workers({.max_steps = 30});
   EXPECT_EQ(client.global_step(), 30);
-  // Checkpoints are called by the updates that they have seen, also in the middle.
+  // Checkpoints are numbered by their updates, even between steps.
   int num_checkpoints = 0;
   for (const auto& entry : fs::directory_iterator(client.model_dir())) {
     const std::string name = entry.path().filename().string();
@@ -269,7 +269,7 @@ TEST(EstimatorTest, ClientTrainsOnServingWorkers) {
     EXPECT_EQ(-logs.at("loss"), std::stod(name.substr(5))) << name;
   }
   EXPECT_GE(num_checkpoints, 4);  // 10 or a little more, 20, 25, 30
-  // Another strategy goes on where the client was.
+  // Another strategy resumes from the client's checkpoint.
   Estimator alone(counts_updates, {.model_dir = client.model_dir()});
   alone.train(input, {.steps = 1});
   EXPECT_EQ(values_of(alone), (std::vector<std::vector<double>>{{-31.0}}));
@@ -279,7 +279,7 @@ TEST(EstimatorTest, ClientEndsWithTheDataOfItsWorkers) {
   Estimator client(counts_updates, {.model_dir = own_folder(), .train_distribute = coordinated()});
   (void)client.serve([] { return ones(6); });
   client.train_on_workers();
-  EXPECT_GE(client.global_step(), 6);  // one worker at least had no more
+  EXPECT_GE(client.global_step(), 6);  // at least one worker had no more data
   EXPECT_LE(client.global_step(), 12);
   EXPECT_EQ(values_of(client)[0][0], -static_cast<double>(client.global_step()));
 }

@@ -1,4 +1,4 @@
-// Trainings under every strategy: layers, loops of one's own, ways of training.
+// Trains under every strategy: layers, custom loops, forms of training.
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
@@ -26,8 +26,8 @@ Tensor noise(const Shape& shape, std::uint64_t seed) {
 
 MirroredStrategy two_mirrored() { return MirroredStrategy({.devices = "cpu:0-1"}); }
 
-/// Trains for `steps` steps on the whole of `x` and `y` with a mean squared error; the trainable
-/// weights then, and those that are not trained.
+/// Trains for `steps` steps on all of `x` and `y` with a mean squared error; returns the trainable
+/// weights, then the others.
 std::vector<Tensor> trained(Strategy& strategy, const std::function<Sequential()>& make,
                             const Tensor& x, const Tensor& y, int steps) {
   set_random_seed(5);
@@ -64,7 +64,7 @@ constexpr std::int64_t kRows = 10;
 constexpr int kSteps = 5;
 const Shape kImage{6, 6, 2};
 
-/// Layer `number` of every_layer() between dense ones.
+/// Returns a model with layer `number` of every_layer() between dense layers.
 std::function<Sequential()> around_layer(std::size_t number) {
   return [number] {
     const layer_tests::DescribedLayer described = layer_tests::every_layer()[number];
@@ -81,8 +81,8 @@ std::function<Sequential()> around_layer(std::size_t number) {
   };
 }
 
-/// The layers that treat each row of a batch by itself, or those that draw numbers for each
-/// replica, or treat its rows as one. An embedding takes class numbers.
+/// Returns the layers that treat each row of a batch separately, or those that draw numbers per
+/// replica or treat its rows together. An embedding takes class numbers.
 Kinds kinds(bool by_replica) {
   const std::regex draws(R"(^\["(BatchN|.*Dropout|GaussianN|Random).*|.*dropout":0\.[1-9].*)");
   const std::regex without_rate(R"(^\["[^"]*(Dropout|Noise)[^"]*",0\.0.*)");
@@ -97,8 +97,8 @@ Kinds kinds(bool by_replica) {
   return found;
 }
 
-/// Without a strategy: a model on one device computes each half of the batch as the replica of its
-/// number would, and the two gradients are added. The trainable weights then.
+/// Trains without a strategy: a model on one device computes each half of the batch as the
+/// corresponding replica would, and the gradients are added. Returns the trainable weights.
 std::vector<Tensor> trained_by_halves(const std::function<Sequential()>& make, const Tensor& x,
                                       const Tensor& y) {
   set_random_seed(5);
@@ -172,7 +172,7 @@ TEST(ReplicatedLayers, BatchwiseLayersMatchTheHalfOfTheReplica) {
     MirroredStrategy two = two_mirrored();
     const std::vector<Tensor> expected = trained_by_halves(make, x, y);
     std::vector<Tensor> got = trained(two, make, x, y, kSteps);
-    got.resize(expected.size());  // moving averages: UpdatesOfAllTowersAreAveraged
+    got.resize(expected.size());  // moving averages are tested in UpdatesOfAllTowersAreAveraged
     expect_near(got, expected, 2e-5);
     OneDeviceStrategy one("cpu:0");
     const std::vector<Tensor> whole = trained(one, make, x, y, kSteps);
@@ -180,7 +180,7 @@ TEST(ReplicatedLayers, BatchwiseLayersMatchTheHalfOfTheReplica) {
   }
 }
 
-/// 25 batches, the same in each epoch.
+/// Returns 25 batches, equal in each epoch.
 Dataset repeated_rows() {
   return Dataset::from_tensor_slices({noise({250, 5}, 7), noise({250, 1}, 8)}).batch(10);
 }
@@ -260,11 +260,11 @@ constexpr std::int64_t kEpochs = 3;
 constexpr std::int64_t kPoints = 30;
 constexpr std::int64_t kGlobalBatch = 12;  // the last one has 6 rows
 
-/// What one run of the loop gives.
+/// Results of one run of the loop.
 struct Trained {
   std::vector<double> weights;
-  std::vector<double> losses;      // of each epoch
-  std::vector<double> accuracies;  // likewise
+  std::vector<double> losses;      // per epoch
+  std::vector<double> accuracies;  // per epoch
 };
 
 enum class Normalization { kNone, kOfTheGlobalBatch, kInInference };
@@ -275,7 +275,7 @@ struct Program {
   OptimizerSpec optimizer;
 };
 
-/// Points of the plane in three classes: which third of a turn they are in.
+/// Returns points of the plane in three classes, by the third of the circle that contains them.
 Dataset points() {
   const Tensor x = noise({kPoints, 2}, 1);
   const std::vector<double> values = x.to_doubles();
@@ -288,8 +288,9 @@ Dataset points() {
       .batch(kGlobalBatch);
 }
 
-/// Values do not depend on what was made before: workers are threads here. tanh: an active relu
-/// before a normalization gives its bias a gradient of 0, whose rounding Adam makes steps of.
+/// Values do not depend on earlier objects, because workers are threads here. Uses tanh: an active
+/// relu before a normalization gives its bias a gradient of 0, whose rounding errors Adam would
+/// turn into steps.
 Sequential make_model(Normalization normalization) {
   const auto dense = [](std::int64_t inputs, std::int64_t units, std::string activation) {
     DenseOptions options{.activation = std::move(activation)};
@@ -366,7 +367,7 @@ std::vector<Program> programs() {
 TEST(LoopsOnEveryStrategy, WeightsLossAndAccuracyMatchThoseWithoutStrategy) {
   for (const Program& program : programs()) {
     const Trained expected = train(default_strategy(), program);
-    // Far from where it began, and from where it would end.
+    // Far from the initial and from the final loss.
     EXPECT_LT(expected.losses.back(), 0.9 * expected.losses.front()) << program.name;
     for (const strategy_tests::StrategyCase& each : strategy_tests::all_strategies()) {
       SCOPED_TRACE(concat(program.name, ", ", each.name));

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-# Packets vanish both ways and nothing is closed; it is found within seconds, and the bits are those of a calm run.
+# Drops packets in both directions without closing connections; detection takes seconds, and the
+# bits equal an undisturbed run.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: half_open_test.py PROGRAM TUTTI [--log FILE]
 
@@ -20,7 +21,7 @@ from processes import end_with, parse, run_mirrored  # noqa: E402
 
 FLAGS = ["--batch-size", "60", "--train-examples", "12000", "--regularized", "--seed", "1", "--epochs", "1000"]
 STEPS = 600
-GOAL = 2.5  # of a control connection
+GOAL = 2.5  # for a control connection
 DATA_GOAL = 5.5
 DATA_IS_GONE = r"worker \d+: .*tcp: rank \d .* is gone: "
 CONTROL_IS_BACK = r"control: worker 1 heard nothing from the control server .* has another connection now"
@@ -28,7 +29,8 @@ NAMED = r"^\[worker-0\]: .*control: worker 1 \(.*\) is silent: no heartbeat for"
 
 
 def own_machine():
-    """Words that give a process its own numbers of processes; "": the system does not let us."""
+    """Returns words that run a process in a PID namespace of its own, or "" if the system does
+    not permit it."""
     for words in ("unshare --pid --fork --kill-child", "unshare --user --map-root-user --pid --fork --kill-child"):
         try:
             if subprocess.run(words.split() + ["true"], stderr=subprocess.DEVNULL, check=False).returncode == 0:

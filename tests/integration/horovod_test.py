@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-# The program in Horovod's style, as processes of each launcher, has the weights of MirroredStrategy.
+# Runs the program in Horovod's style with each launcher; its weights must equal those of
+# MirroredStrategy.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: horovod_test.py PROGRAM MIRRORED_PROGRAM LAUNCHER...
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-# A collective call that one worker alone makes, or an exception of one: the job ends, and errors name calls, lines and the first process.
+# One worker makes a collective call alone, or throws: the job ends, and errors name calls, lines
+# and the first process.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: lonely_call_test.py PROGRAM TUTTI COUNTER [--mpirun MPIRUN]
 
@@ -20,12 +21,12 @@ from processes import MPI, end_with, parse, require  # noqa: E402
 
 SOURCE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "lonely_call.cc")
 LONGEST = 300  # seconds; the timeout of a collective is 600
-TRIES = 5  # which process ends first is a matter of luck
+TRIES = 5  # which process ends first is random
 CASES = ["step", "replica", "fit", "end"]
 
 
 def play(launcher, *words):
-    """Exit code and output; the launcher ends its processes where it takes too long."""
+    """Returns exit code and output; the launcher ends its processes if they take too long."""
     command = [*launcher, *words]
     environment = {**os.environ, **({} if "run" in command else MPI)}
     process = subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
@@ -37,7 +38,7 @@ def play(launcher, *words):
 
 
 def lines_of(case):
-    """By role, 0 the chief and 1 the others: the line where it waits."""
+    """Returns the waiting line by role: 0 is the chief, 1 are the others."""
     found = {}
     with open(SOURCE, encoding="utf-8") as file:
         for number, line in enumerate(file, 1):
@@ -52,21 +53,23 @@ def check_case(launcher, workers, case, program):
     print(f"  {os.path.basename(launcher[0]):7} {workers} workers, {case:8} ended after {time.monotonic() - begin:.1f} s", flush=True)
     require(code not in (0, None), f"{case}: exit code {code}; expected an error", text)
     got = {int(worker): rest for worker, rest in re.findall(r"worker (\d) got (.*)", text)}
-    # mpirun ends the others when the first one has ended with an error, perhaps before they write theirs.
+    # mpirun ends the others when the first one has ended with an error, perhaps before they print
+    # theirs.
     told = [worker for worker in got if got[worker] != "no error"] if is_mpirun and got else range(workers)
-    for worker in [0] if case == "end" else told:  # the others have come to their end by then
+    for worker in [0] if case == "end" else told:  # by then the others have finished
         said = got.get(worker, "nothing")
         if case == "end":
-            # Its connection tells at once; the control server, after 250 ms, where that does not.
+            # Its connection reports the loss at once, or else the control server after 250 ms.
             left = r"rank 1 .*(has left the group of|has closed its transport|closed the connection).*; rank 0 was in"
             expected = rf"{left}|worker 1 .*has left the job in step \d+, but worker 0 waits in"
         else:
-            expected = r"worker 0, (worker 1, )?worker \d wait for each other"  # others may come a moment later
+            expected = r"worker 0, (worker 1, )?worker \d wait for each other"  # others may join a moment later
         require(re.search(expected, said), f"{case}: worker {worker} does not get '{expected}': {said}", text)
         for line in lines_of(case).values():
             require(f"lonely_call.cc:{line}" in said, f"{case}: worker {worker} does not get line {line}: {said}", text)
         if not is_mpirun and case == "step" and workers == 2:
-            # The sentence is in the error of each worker, which the program prints twice, and in no other line but the launcher's last ones.
+            # The sentence is in each worker's error, which the program prints twice, and otherwise
+            # only in the launcher's last lines.
             found = [line for line in text.splitlines() if line.startswith("[") and "wait for each other" in line]
             expected = [rf"[worker-{each}]: {said}" for each in (0, 1) for said in (f"worker {each} got ", "error: ")]
             require(len(found) == 4 and all(any(line.startswith(said) for line in found) for said in expected),
@@ -74,7 +77,8 @@ def check_case(launcher, workers, case, program):
 
 
 def check_own_error(tutti, first, *words):
-    """`first` is named with its exit code, and the log has no warning that repeats its words."""
+    """Requires that `first` is named with its exit code, and that no warning in the log repeats
+    the error."""
     for _ in range(TRIES):
         text, code = play([tutti, "run", *words])
         require(code == 1, f"exit code {code}", text)

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-# Parameter servers without a coordinator: tasks that are killed or stopped, in every mode, with restarts and without.
+# Kills and stops tasks of parameter servers without a coordinator, in every mode, with and without
+# restarts.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: lost_tasks_test.py TRAINER LOOP TUTTI [--full] [--only MODE,JOB,SIGNAL,RESTARTS]
 
@@ -26,16 +27,16 @@ FULL = [(mode, task, number, restarts) for mode in MODES for task in (PS, WORKER
 
 
 def start(arguments, mode, restarts, steps, folder):
-    """A job whose workers have both made steps, or that is over."""
+    """Returns a job whose workers have both made steps, or that has ended."""
     if restarts:
         program = [arguments.trainer, "--update-mode", mode, "--train_steps", str(steps)]
         begun = ("worker 0   step", "worker 1   step")
     else:
-        # Its workers take SIGTERM for a wish, and end after the step that they are in.
+        # Workers treat SIGTERM as a request, and end after the current step.
         program = [arguments.loop, "--strategy", "parameter_server", "--update-mode", mode, "--devices", "cpu:0",
                    "--epochs", "1000", "--train-examples", "1000", "--test-examples", "100", "--checkpoint-dir", folder]
         begun = ("epoch 2/",)
-    # The launcher's grace must not be what ends a task that waits.
+    # The launcher's grace period must not be what ends a waiting task.
     job = Job([arguments.tutti, "run", "--workers", "2", "--ps", "2", "--grace", str(10 * LONGEST), "--max-restarts", str(restarts),
                "--", *program])
     job.wait_for(lambda: all(each in job.text() for each in begun) or "result" in job.text(), "training")
@@ -43,7 +44,8 @@ def start(arguments, mode, restarts, steps, folder):
 
 
 def hit(arguments, mode, task, number, restarts):
-    """The job, and its steps, after the signal was sent. Workers that do not wait may be done too soon: then again."""
+    """Returns the job and its steps after the signal was sent. Fast workers may finish too early;
+    then it tries again."""
     steps = STEPS
     while True:
         with tempfile.TemporaryDirectory() as folder:
@@ -58,7 +60,7 @@ def hit(arguments, mode, task, number, restarts):
 
 
 def check(arguments, mode, task, number, restarts):
-    """It ends with a name, or goes on, by itself."""
+    """Requires that the job ends with an error naming the task, or continues, by itself."""
     begin = time.monotonic()
     job, steps, code = hit(arguments, mode, task, number, restarts)
     text, name, victim = job.text(), "{} {}".format(*task), "{}-{}".format(*task)
@@ -67,7 +69,7 @@ def check(arguments, mode, task, number, restarts):
     is_stopped = number == signal.SIGSTOP
     require(not is_stopped or re.search(rf"{name} \(.*\) is stopped: state T", text), f"{what}: no line says who is stopped", text)
     if not restarts:
-        # Others may end by the loss of a stopped one before the launcher has killed it.
+        # Other tasks may fail because of a stopped one before the launcher has killed it.
         is_named = is_stopped or f"{victim} failed first: killed by signal 9" in text
         require(code != 0 and is_named and not again, f"{what}: the job ended with {code}; expected it to end by the loss of {victim}", text)
     else:

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-# Many more workers than cores: they connect, train and blame no one, on quiet cores and beside busy processes.
+# Runs many more workers than cores: they connect, train and report no failures, on idle and on busy
+# cores.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: many_processes_test.py PROGRAM TUTTI [--processes N] [--busy N]
 
@@ -19,7 +20,7 @@ sys.path.append(os.path.join(os.path.dirname(__file__), "..", "support"))
 from processes import Job, end_with, load, parse, require  # noqa: E402
 
 STEPS = 3
-# The end of the first process that has finished ends the others: "died" is true then.
+# The first process that finishes ends the others, so "died" is correct then.
 VERDICTS = re.compile(r"tries again|is silent|did not (come|answer|reach)|gave up")
 CONNECTED = re.compile(r"^\[worker-\d+\]: \S+ info: workers: rank (\d+) of \d+", re.MULTILINE)
 
@@ -30,7 +31,7 @@ def run(arguments, num_busy):
     with tempfile.TemporaryDirectory() as folder:
         metrics = os.path.join(folder, "metrics.json")
         before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-        # The exit code is 1: 3 steps do not reach the accuracy that the program expects.
+        # The exit code is 1, because 3 steps do not reach the accuracy that the program expects.
         text = subprocess.run([arguments.tutti, "run", "-n", str(count), "--", arguments.program, "--strategy", "multi_worker_mirrored",
                                "--devices", "cpu:0", "--batch-size", "1024", "--steps", str(STEPS), "--metrics-json", metrics],
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", timeout=400, check=False).stdout

@@ -1,4 +1,5 @@
-// examples/horovod_mnist.cc as a program of MirroredStrategy: what its weights are compared with.
+// Counterpart of examples/horovod_mnist.cc under MirroredStrategy, as the reference for its
+// weights.
 // SPDX-License-Identifier: Apache-2.0
 //
 // Usage: mirrored_mnist REPLICAS BATCH_OF_A_REPLICA STEPS; prints the hash of the weights.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# Ranks under mpirun that are stopped, killed or asked to end: they are named, and none waits for ever.
+# Stops, kills or signals ranks under mpirun: they are named, and no rank waits indefinitely.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: mpirun_test.py PROGRAM MPIRUN
 
@@ -20,7 +20,8 @@ from processes import MPI, STOPPED_ON_REQUEST, Job, end_with, require  # noqa: E
 
 FLAGS = ["--strategy", "multi_worker_mirrored", "--devices", "cpu:0", "--batch-size", "60", "--train-examples", "6000", "--test-examples", "500",
          "--seed", "1", "--epochs", "1000", "--steps", "1000000"]
-# Rank, signal, a line that names the rank. All stop after one step, which is saved before any ends, where one is asked.
+# Rank, signal, and a line that names the rank. If a rank is asked to stop, all stop after one step,
+# which is saved before any rank ends.
 CASES = [(1, signal.SIGSTOP, r"worker 1\b.*is stopped"),
          (1, signal.SIGKILL, r"worker 1\b.*died|rank 1 .*exited on signal 9"),
          (2, signal.SIGTERM, None)]

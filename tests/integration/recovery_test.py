@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# Kills workers in the middle of training and starts them again: the bits of the calm run.
+# Kills workers during training and restarts them; the bits must equal an undisturbed run.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: recovery_test.py PROGRAM TUTTI FIT [--steps N] [--kills N] [--workers N] [--seed N]
 
@@ -23,13 +23,13 @@ GOES_ON = "goes on after step"
 
 
 def kill_under_launcher(arguments, program, flags, folder, calm, chance, kills, checkpoints, is_stopped):
-    """Kills some workers, one after the other, and then all; returns the lines of the run."""
+    """Kills some workers one after the other, and then all; returns the run's output lines."""
     metrics = new_metrics_file(folder)
     saves = ["--checkpoint-dir", checkpoints] if checkpoints else []
     job = Job([arguments.tutti, "run", "-n", str(arguments.workers), "--max-restarts", "100", "--", program, *OWN, *flags, *saves,
                "--metrics-json", metrics])
     job.wait_for_line("epoch [12]/")
-    # A stopped process stays: the launcher makes room for a new one.
+    # A stopped process remains until the launcher kills it for a new one.
     for number in [signal.SIGKILL] * kills + [signal.SIGSTOP] * is_stopped:
         back = job.count(GOES_ON)
         os.kill(chance.choice(sorted(job.pids(program).values())), number)
@@ -39,7 +39,7 @@ def kill_under_launcher(arguments, program, flags, folder, calm, chance, kills, 
         job.wait_for(lambda: glob.glob(os.path.join(checkpoints, "**", "step_*", "model.safetensors.index.json"), recursive=True), "a checkpoint")
     for pid in job.pids(program).values():
         os.kill(pid, signal.SIGKILL)
-    # No worker has the state then.
+    # Then no worker has the state.
     said = "begin with what is on the disk, or anew"
     job.wait_for(lambda: job.count(said) >= arguments.workers, said)
     text = job.succeed()
@@ -57,7 +57,8 @@ def main():
             text = kill_under_launcher(arguments, arguments.program, flags, folder, calm, chance, kills, checkpoints, True)
             resumed = max([int(step) for step in re.findall(r"resumed +after step ([0-9]+)", text)], default=0)
             require((resumed > 0) == bool(checkpoints), f"it went on from step {resumed}", text)
-        # The same program text as without recovery: fit() does it, and BackupAndRestore when all are killed.
+        # Uses the same program text as without recovery: fit() recovers, and BackupAndRestore if
+        # all are killed.
         short = ["--batch-size", "32", "--steps", "400", "--seed", "1", "--test-examples", "1000"]
         calm = run_mirrored(arguments.fit, arguments.workers, short, folder)
         text = kill_under_launcher(arguments, arguments.fit, short, folder, calm, chance, 2, os.path.join(folder, "of-fit"), False)

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-# From the death of a worker with 100 MB of state to the next finished step, also when its new process is killed, too.
+# Measures the time from the death of a worker with 100 MB of state to the next finished step, also
+# if its new process is killed.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: recovery_time_test.py PROGRAM TUTTI [--kills N] [--state-mb M] [--workers N] [--transport auto|tcp] [--json FILE] [--log FILE] [--again]
 
@@ -24,11 +25,13 @@ from processes import Job, end_with, parse, require  # noqa: E402
 
 GOAL, GOAL_RATE = 1.0, 500
 STEPS_PER_KILL = 8
-# With --again. The launcher waits before it starts a process again whose predecessors lived for less than a second.
+# For --again: the launcher delays restarts of a process whose predecessors lived for less than a
+# second.
 STEPS_PER_ROUND = 26
 STEPS_WITHOUT_END = 10**9
 PATIENCE_IS_OVER = r"rank \d+ did not (answer|come) within "
-# What is written on the way, by whom ("new": the process in the victim's place), and what it is the end of.
+# Lines written during a recovery, their writer ("new": the victim's new process), and the phases
+# that they end.
 MILESTONES = [("found", "others", r"control: worker \d+ \(.*\) died"),
               ("process", "new", r"process is here"),
               ("joined", "new", r"strategy is made"),
@@ -37,7 +40,7 @@ MILESTONES = [("found", "others", r"control: worker \d+ \(.*\) died"),
               ("state", "new", r"has the state of worker \d+: (\S+) MB in \S+ s, (\S+) MB/s"),
               ("goes on", "new", r"goes on after step (\d+)"),
               ("step", "any", r"finished step (\d+)$")]
-# What the new process has written when it is killed; "": after a random time.
+# Last line of the new process when it is killed; "": after a random time.
 PHASES = [("not yet in the job", r"process is here"), ("in the job", r"strategy is made"), ("about to connect", r"variables are made"),
           ("connected", r"workers: rank \d+ of \d+"), ("in possession of the state", r"has the state of worker \d+"), ("anywhere", "")]
 
@@ -50,7 +53,7 @@ class Workers(Job):
                           "--least-step-ms", str(least_step_ms), "--stop-file", stop_file], log_copy=arguments.log if least_step_ms else None)
 
     def wait_for_step(self, number):
-        """Or a later one: the line about a step is lost when its writer dies first."""
+        """Waits for this step or a later one, because the line is lost if its writer dies first."""
         when, finished = 0.0, 0
         while finished < number:
             line = self.wait_for_line(r"finished step (\d+)$", when, f"step {number}")
@@ -60,14 +63,15 @@ class Workers(Job):
         return self.send(signal.SIGKILL, ("worker", worker))
 
     def hash(self):
-        """The one that all workers have at the end."""
+        """Returns the hash that all workers have at the end."""
         found = set(re.findall(r"\]: hash (.*)", self.succeed()))
         require(len(found) == 1, f"hashes {found}", self.text())
         return found.pop()
 
     def check_steps(self, worker, kills):
-        """At most one step is repeated, and none is left out but one per kill that was committed and not reported yet: the victim may die,
-        and the commit of another worker may end with the loss, in between."""
+        """Requires that at most one step is repeated, and that none is missing except one per
+        kill, which was committed but not reported: the victim may die, and another worker's
+        commit may fail, in between."""
         previous, unsaid = 0, 0
         for step in re.findall(rf"^\[worker-{worker}\]: finished step (\d+)$", self.text(), re.MULTILINE):
             step, last = int(step), previous
@@ -78,7 +82,7 @@ class Workers(Job):
 
 
 def kill_one(job, victim, others):
-    """Kills a worker; seconds since then, by milestone."""
+    """Kills a worker; returns the seconds since then by milestone."""
     moment = job.kill_worker(victim)
     whose = {"new": rf"^\[worker-{victim}\]: .*", "others": rf"^\[worker-[{''.join(map(str, others))}]\]: .*", "any": ""}
     found = {"victim": victim}
@@ -116,9 +120,10 @@ def kill_each(job, arguments, chance):
 
 
 def wait_for_next_step(job, victim, since):
-    """Seconds until a worker has finished a step after the victim's last process went on."""
+    """Returns the seconds until a worker has finished a step after the victim's last process
+    resumed."""
     went_on = job.wait_for_line(rf"^\[worker-{victim}\]: .*goes on after step (\d+)", since, f"worker {victim} was killed")
-    # Lines of others may come a little earlier.
+    # Lines of other workers may arrive a little earlier.
     return job.wait_for_line(rf"finished step {int(went_on.match[1]) + 1}$", went_on.time - 0.2, "the next step").time - since
 
 
@@ -132,7 +137,7 @@ def kill_again(job, plan, chance):
         first = job.pid_of("worker", victim, job.program)
         begin = job.kill_worker(victim)
         if name != "once":
-            # No line is written as early as the process begins.
+            # The process writes no line as early as it starts.
             job.wait_for(lambda: job.pids(job.program).get(("worker", victim), first) != first, "a new process")
             if pattern:
                 job.wait_for_line(rf"^\[worker-{victim}\]: .*{pattern}", begin, f"worker {victim}, its new process")
@@ -147,7 +152,8 @@ def require_same_bits(calm, got, job):
 
 
 def killed_again(arguments, plan, chance):
-    """How many steps the kills take depends on the machine, so the job trains until they are done, and the calm one as long."""
+    """The number of steps during the kills depends on the machine, so the job trains until they
+    are done, and the undisturbed run equally long."""
     with tempfile.TemporaryDirectory() as folder:
         stop_file = os.path.join(folder, "stop")
         job = Workers(arguments, STEPS_WITHOUT_END, arguments.least_step_ms, stop_file)

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-# HTTP/2 streams opened and reset by strangers: none reaches HTTP/2, no process grows, and the bits are those of a calm run.
+# Floods a job with HTTP/2 streams that foreign clients open and reset: none reaches HTTP/2, no
+# process grows, and the bits equal an undisturbed run.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: reset_flood_test.py PROGRAM VARIABLE_SERVER [--seconds S]
 
@@ -33,13 +34,13 @@ from strangers_test import listening_ports, resident_mib  # noqa: E402
 ADDRESS, STRANGERS_ADDRESS = "10.77.23.1", "10.77.23.2"
 PORTS = {"worker": 20001, "ps": 20002}
 KINDS = ("clear", "tls", "own certificate")
-CONNECTIONS = 4     # of each kind at each port, at a time
-PAIRS = 2000        # of HEADERS and RST_STREAM that a connection sends at once
-MOST_GROWTH = 64    # MiB of each process
-FEWEST = 100        # connections of each kind, or the flood was none
+CONNECTIONS = 4     # of each kind at each port, concurrently
+PAIRS = 2000        # HEADERS and RST_STREAM pairs that a connection sends at once
+MOST_GROWTH = 64    # MiB per process
+FEWEST = 100        # minimum number of connections of each kind for a flood
 NOBODY = 65534
 SETTINGS = 4
-EXPECTED_CODES = {"worker": 75, "ps": 0}  # stopped on request; served to the end
+EXPECTED_CODES = {"worker": 75, "ps": 0}  # stopped on request; servers run to the end
 
 
 def frame(kind, flags, stream, payload=b""):
@@ -47,7 +48,7 @@ def frame(kind, flags, stream, payload=b""):
 
 
 def flood_words():
-    """What a client of HTTP/2 says first, and streams that it resets at once (RFC 9113)."""
+    """Returns the preface of an HTTP/2 client, and streams that it resets at once (RFC 9113)."""
     path = b"/tutti.v1.ParameterServer/Apply"
     fields = b"\x83\x86\x04" + bytes((len(path),)) + path + b"\x41\x01a\x0f\x10\x10application/grpc"
     words = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", frame(SETTINGS, 0, 0)]
@@ -57,7 +58,7 @@ def flood_words():
 
 
 def answer_to(sock, words):
-    """What a server answers until it closes, or for 2 s; b"" where it refuses at once."""
+    """Returns the server's answer until it closes, or for 2 s; b"" if it refuses at once."""
     answer = b""
     sock.settimeout(2.0)
     try:
@@ -79,7 +80,7 @@ def is_settings(answer):
     return len(answer) >= 9 and answer[3] == SETTINGS
 
 
-# --- The strangers' program, in their namespace.
+# --- The foreign clients' program, in their namespace.
 
 def tls_context(kind, folder):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -111,7 +112,7 @@ def flood(kind, port, folder, end, counts, lock):
 
 
 def run_strangers(folder, seconds):
-    """Prints how many connections of each kind there were, and how many heard HTTP/2."""
+    """Prints the number of connections of each kind, and how many received HTTP/2."""
     counts, lock = {kind: [0, 0] for kind in KINDS}, threading.Lock()
     end = time.monotonic() + seconds
     threads = [threading.Thread(target=flood, args=(kind, port, folder, end, counts, lock))
@@ -123,10 +124,10 @@ def run_strangers(folder, seconds):
     print(json.dumps(counts))
 
 
-# --- Two namespaces and a cable.
+# --- Two namespaces connected by a virtual cable.
 
 def enter_namespace():
-    """Runs this program anew in a namespace of its own, where it may make a cable."""
+    """Restarts this program in its own namespace, where it may create a virtual cable."""
     if os.environ.get("TUTTI_TEST_NAMESPACE"):
         return
     own = ["unshare", "--net"]
@@ -137,7 +138,7 @@ def enter_namespace():
 
 
 def make_cable():
-    """Returns a process whose namespace is the strangers'."""
+    """Returns a process that owns the foreign clients' namespace."""
     strangers = subprocess.Popen(["unshare", "--net", "sh", "-c", "echo; exec sleep 3600"], stdout=subprocess.PIPE)
     strangers.stdout.readline()
     inside = ["nsenter", f"--net=/proc/{strangers.pid}/ns/net"]
@@ -175,7 +176,7 @@ class Flooded(Tasks):
             return 0
 
     def longest_pause(self, seconds):
-        """Between two steps, in s, while so many seconds pass."""
+        """Returns the longest pause between two steps during `seconds`."""
         end, last, steps, longest = time.monotonic() + seconds, time.monotonic(), self.num_steps(), 0.0
         while time.monotonic() < end:
             time.sleep(0.01)
@@ -192,7 +193,7 @@ class Flooded(Tasks):
 
 
 def check_own_socket(variable_server):
-    """The flooder hears HTTP/2 where it is allowed to, and another user does not get there."""
+    """A permitted flooder receives HTTP/2, and another user cannot connect."""
     with subprocess.Popen([variable_server], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
         target = re.search(r"server=(\S+)", server.stdout.readline()).group(1)
         path = path_of(target)[len("unix:"):]
@@ -220,7 +221,7 @@ def can_be_another_user():
 
 
 def flood_job(tasks, inside, seconds):
-    """Returns the longest pause between steps while strangers flood the job."""
+    """Returns the longest pause between steps while foreign clients flood the job."""
     before = tasks.resident_mib()
     strangers = subprocess.Popen([*inside, sys.executable, os.path.abspath(__file__), "--strangers", tasks.folder,
                                   "--seconds", str(seconds)], stdout=subprocess.PIPE, text=True)
@@ -261,7 +262,7 @@ def flood_and_compare(arguments, inside, folder):
     calm = tasks.longest_pause(2.0)
     flooded = flood_job(tasks, inside, arguments.seconds)
     print(f"  longest pause between steps: calm {calm:.2f} s, flooded {flooded:.2f} s, after {tasks.num_steps()} steps")
-    # The worker saves and both end, by themselves.
+    # The worker saves, and both end by themselves.
     tasks["worker", 0].send(signal.SIGTERM)
     tasks.finish(EXPECTED_CODES)
     step = saved_step(saved[1])

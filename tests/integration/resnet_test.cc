@@ -1,4 +1,4 @@
-// The residual networks of the examples: known sizes, gradients, and what large batches cost.
+// Tests the examples' residual networks: known sizes, gradients, and the effect of large batches.
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@ Tensor images(std::int64_t rows, std::int64_t size) {
   return random_normal({rows, size, size, 3}, {.seed = 4, .purpose = kUserPurpose});
 }
 
-/// Each weight has a gradient, finite and not all zeros.
+/// Expects that each weight has a finite, non-zero gradient.
 void expect_gradients(const Sequential& model, const Tensor& x) {
   GradientTape tape;
   const Tensor logits = model(x, {.training = true});
@@ -63,16 +63,16 @@ TEST(SmallResnet, HasTheParametersOfResnet20AndGradientsForEach) {
 
 constexpr std::int64_t kExamples = 1920;
 constexpr std::int64_t kSmallBatch = 16;
-constexpr double kRate = 0.1;  // right for the small batch
+constexpr double kRate = 0.1;  // suitable for the small batch
 constexpr int kPasses = 3;
 
-/// features [rows, 8], labels [rows]: the largest of the first four.
+/// Returns features [rows, 8] and labels [rows]: the index of the largest of the first four.
 Dataset four_classes(std::int64_t rows, std::uint64_t seed) {
   const Tensor x = random_uniform({rows, 8}, {.seed = seed}, -1.0, 1.0);
   return Dataset::from_tensor_slices({x, argmax(slice(x, {0, 0}, {-1, 4}), 1)});
 }
 
-/// The accuracy on examples of its own after as many passes over the same ones.
+/// Returns the accuracy on separate examples after an equal number of passes.
 double accuracy_of(std::int64_t global_batch, const LearningRate& rate) {
   set_random_seed(3);
   MirroredStrategy strategy({.devices = "cpu:0-1"});
@@ -87,8 +87,9 @@ double accuracy_of(std::int64_t global_batch, const LearningRate& rate) {
       .at("accuracy");
 }
 
-/// The same with the lower layer copied on four devices and the others cut over them, which change
-/// after every `dense_batch` examples: Krizhevsky's (global batch, dense batch).
+/// Same as accuracy_of(), but the lower layer is replicated on four devices and the others are
+/// sharded over them, updated after every `dense_batch` examples. Returns the accuracy for
+/// Krizhevsky's (global batch, dense batch).
 double accuracy_of_hybrid(std::int64_t global_batch, std::int64_t dense_batch) {
   set_random_seed(3);
   const ParallelDensePair layers(

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-# `tutti run --max-restarts`: jobs whose workers can no longer go on with each other begin anew, or end and say so.
+# `tutti run --max-restarts`: jobs whose workers cannot continue together restart, or end with an
+# error.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: restarted_job_test.py RECOVERING_STATE RESTARTED_PROGRAM ESTIMATOR TUTTI [--mpirun MPIRUN] [--moments N] CLASS...
 
@@ -31,13 +32,13 @@ def parse():
 
 ARGUMENTS, REST = parse()
 PROGRAM, TUTTI = ARGUMENTS.program, ARGUMENTS.tutti
-LIMIT = 100  # seconds; a third of the patience with workers that do not come
+LIMIT = 100  # seconds; a third of the timeout for workers that do not join
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(("TF_CONFIG", "TUTTI_"))}
 STEPS = 6
 
 
 def train(restarts=3, program=()):
-    """Exit code, the hashes that workers ended with, standard error."""
+    """Returns exit code, the workers' final hashes, and standard error."""
     result = subprocess.run([TUTTI, "run", "-n", "3", "--max-restarts", str(restarts), "--", PROGRAM, "--state-mb", "1",
                              "--steps", str(STEPS), "--least-step-ms", "0", *program],
                             text=True, capture_output=True, timeout=LIMIT, env=ENVIRONMENT)
@@ -80,7 +81,7 @@ class ThreeRounds:
     """Runs the program that makes a strategy in each of three rounds."""
 
     def run_program(self, *words, launcher=(), tutti_run=("--max-restarts", "3")):
-        """Exit code, the hashes of all processes, everything that was written, seconds."""
+        """Returns exit code, hashes of all processes, output, and seconds."""
         command = launcher or [TUTTI, "run", "-n", "2", *tutti_run, "--"]
         begin = time.monotonic()
         with tempfile.TemporaryDirectory() as folder:
@@ -109,7 +110,8 @@ class SeveralStrategies(ThreeRounds, unittest.TestCase):
 
 
 class ExitsEarly(ThreeRounds):
-    """A process exits with code 0 while others need it: they end, long before any deadline, and it is named."""
+    """A process exits with code 0 while others need it: they end long before any deadline, and it
+    is named."""
 
     def check_that_job_ends(self, named, *words, steps=100000, **launch):
         code, hashes, text, seconds = self.run_program(*words, "--steps", str(steps), "--least-step-ms", "1", **launch)
@@ -156,10 +158,11 @@ class EarlyExitUnderMpirun(ExitsEarly, unittest.TestCase):
 
 
 class KilledAtAnyMoment(unittest.TestCase):
-    """One process is killed, or stopped, at a moment that a seed gives: the job ends with what the calm run ends with."""
+    """Kills or stops one process at a seeded moment: the job's result equals that of an
+    undisturbed run."""
 
     def run_once(self, program, words, chance=None, longest=0.0):
-        """What the processes trained, seconds, and all lines."""
+        """Returns the processes' results, seconds, and all lines."""
         with tempfile.TemporaryDirectory() as folder:
             line = [TUTTI, "run", "-n", "2", "--max-restarts", "5", "--", program, *words(folder)]
             begin = time.monotonic()
@@ -170,7 +173,8 @@ class KilledAtAnyMoment(unittest.TestCase):
                 if pids:
                     pid, number = chance.choice(sorted(pids)), chance.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP])
                     os.kill(pid, number)
-                    # Between two strategies a stopped process is no member, and nobody gives it up.
+                    # Between two strategies, a stopped process is not a member, and is not given
+                    # up.
                     time.sleep(4 if number == signal.SIGSTOP else 0)
                     if number == signal.SIGSTOP and pid in children(job.pid, program).values():
                         os.kill(pid, signal.SIGKILL)

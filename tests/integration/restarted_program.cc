@@ -1,4 +1,4 @@
-// Program of three rounds, each with a strategy of its own, in every style of training.
+// Program of three rounds, each with its own strategy, in every style of training.
 // SPDX-License-Identifier: Apache-2.0
 //
 // restarted_program --style loop|fit|estimator|horovod --folder DIR: every process prints the hash
@@ -41,7 +41,7 @@ struct Options {
 };
 Options options;
 
-/// Thrown through main(), as an early return is.
+/// Thrown through main(), like an early return.
 struct EarlyReturn {};
 
 bool ends_in(int round, int worker) {
@@ -72,8 +72,8 @@ std::shared_ptr<Strategy> new_strategy() {
   return make_strategy("multi_worker_mirrored", {.devices = "cpu:0"});
 }
 
-/// The same rows in each step and on each worker: a program that is started again may begin
-/// anywhere in them.
+/// Rows that are equal in each step and on each worker, so that a restarted program may begin at
+/// any of them.
 std::vector<Tensor> rows() {
   const Tensor x = random_uniform({6, 4}, {.seed = 11}, -1.0, 1.0);
   return {x, argmax(slice(x, {0, 0}, {-1, 3}), 1)};
@@ -88,7 +88,7 @@ Tensor loss_of(const Tensor& labels, const Tensor& logits) {
   return losses::sparse_categorical_crossentropy(labels, logits);
 }
 
-/// A loop of the program's own: with Recovery, or without.
+/// Custom loop, with or without Recovery.
 std::string by_loop(int round) {
   const auto strategy = new_strategy();
   const auto scope = strategy->scope();
@@ -127,7 +127,7 @@ class EndsOnce : public Callback {
   const int round_, worker_;
 };
 
-/// fit() recovers by itself where TUTTI_MAX_RESTARTS says that a launcher starts processes again.
+/// fit() recovers by itself if TUTTI_MAX_RESTARTS reports a launcher that restarts processes.
 std::string by_fit(int round) {
   const auto strategy = new_strategy();
   const auto scope = strategy->scope();
@@ -160,7 +160,7 @@ EstimatorSpec model_fn(const Tensor& features, const Tensor& labels, EstimatorMo
   return {.loss = loss, .optimizer = AdamOptions{.learning_rate = 0.05}};
 }
 
-/// Trains, evaluates and trains on from the newest checkpoint, with a strategy each.
+/// Trains, evaluates and resumes training from the newest checkpoint, each with its own strategy.
 std::string by_estimator(int round) {
   const auto strategy = new_strategy();
   Estimator estimator(model_fn, {.model_dir = options.folder,
@@ -178,11 +178,11 @@ std::string by_estimator(int round) {
   const std::int64_t last = options.steps * (round == 0 ? 1 : 2);
   estimator.train(data, {.max_steps = last,
                          .hooks = {std::make_shared<EndsOnceHook>(round, strategy->worker())}});
-  // An earlier process may have trained further than the first round.
+  // An earlier process may have trained beyond the first round.
   return round == 0 ? "" : hash_variables(estimator.variables());
 }
 
-/// hvd::init() and hvd::shutdown() make and end a strategy.
+/// hvd::init() and hvd::shutdown() create and destroy a strategy.
 std::string by_horovod(int round) {
   hvd::init();
   Sequential model = model_of(round + 10 * hvd::rank());

@@ -57,11 +57,11 @@ ONE_REPLICA = [
 
 
 def run(program, flags, environment, folder):
-    """One run with a file of metrics of its own, which is returned."""
+    """Runs the program once and returns its metrics."""
     handle, metrics = tempfile.mkstemp(suffix=".json", dir=folder)
     os.close(handle)
-    # --steps alone ends a run: 400 examples have only 4 batches an epoch. What is compared does not depend on the
-    # evaluation after each.
+    # Only --steps ends a run, because 400 examples have only 4 batches per epoch. The evaluation
+    # after each epoch does not affect compared values.
     command = [program, "--seed", "1", "--epochs", "1000", "--test-examples", "500", "--metrics-json", metrics] + flags
     output_of(*command, timeout=600, environment=environment)
     return load(metrics)
@@ -87,7 +87,8 @@ def run_resumed(program, variant, flags, steps, folder):
 
 
 def start_variant(pool, arguments, variant, folder):
-    """All runs of a variant, as two lists of (name, future): those of four replicas, those of one."""
+    """Starts all runs of a variant; returns two lists of (name, future): those of four replicas,
+    and those of one."""
     flags = VARIANTS[variant]
     steps = ["--steps", str(arguments.steps)]
 
@@ -102,7 +103,7 @@ def start_variant(pool, arguments, variant, folder):
 
 
 def check_variant(variant, steps, lists_of_runs):
-    """How many runs differ from the first of their list."""
+    """Returns how many runs differ from the first of their list."""
     print(f"{variant}, {steps} steps", flush=True)
     failures = 0
     for runs in lists_of_runs:
@@ -123,7 +124,7 @@ def main():
             for variant, lists_of_runs in started:
                 failures += check_variant(variant, arguments.steps, lists_of_runs)
         finally:
-            pool.shutdown(cancel_futures=True)  # after a failure nobody waits for the rest
+            pool.shutdown(cancel_futures=True)  # after a failure the rest is cancelled
     print("all the same" if failures == 0 else f"{failures} runs differ")
     return 1 if failures else 0
 

@@ -1,4 +1,4 @@
-// Steps of sessions against one process: every operation, optimizers, layers, checkpoints.
+// Compares steps of sessions with one process: every operation, optimizers, layers, checkpoints.
 // SPDX-License-Identifier: Apache-2.0
 #include <filesystem>
 #include <iostream>
@@ -31,7 +31,7 @@ TUTTI_PROCESS_FUNCTION(serve_steps) {
   return Json("served");
 }
 
-/// Two tasks for variables and one that computes, as processes that all tests share.
+/// Two tasks for variables and one that computes, as processes shared by all tests.
 class Cluster {
  public:
   static const Cluster& get() {
@@ -46,7 +46,7 @@ class Cluster {
     for (const auto& [job, index] : {std::pair("worker", 0), {"ps", 0}, {"ps", 1}}) {
       runner_.wait_for_line(job, index, "serving");
     }
-    keeps_open_ = std::make_unique<Session>(target());  // servers end with the last one
+    keeps_open_ = std::make_unique<Session>(target());  // servers end with the last session
   }
   ~Cluster() = default;
   MultiProcessRunner runner_;
@@ -55,7 +55,7 @@ class Cluster {
 
 bool session_has(OpId op, DType dtype) { return testing::reference_has(op, dtype); }
 
-/// All calls of a family as one step on the worker.
+/// Runs all calls of a family as one step on the worker.
 std::vector<std::vector<Tensor>> run_in_session(std::span<const OpCall> calls) {
   const Session session(Cluster::get().target());
   return session.run([&] {
@@ -81,7 +81,7 @@ class SessionSteps : public ::testing::Test {
   const testing::HangWatchdog watchdog_{"a session", std::chrono::seconds(300)};
 };
 
-/// Where a program's parts are: on tasks, or, empty, all in this process.
+/// Tasks for the program's parts; empty: all are in this process.
 struct Places {
   std::string variables, layers;
 };
@@ -109,13 +109,13 @@ void expect_same_bits(const Trained& got, const Trained& expected) {
   }
 }
 
-/// Runs `step` in the session, or here if there is none.
+/// Runs `step` in the session, or in this process if there is none.
 template <class Step>
 Tensor run_step(const Session* session, const Step& step) {
   return session != nullptr ? session->run(step) : step();
 }
 
-/// A network with an embedding, whose gradients are slices, batch normalisation and dropout.
+/// Trains a network with an embedding, whose gradients are slices, batch normalisation and dropout.
 Trained train_network(const Places& places, const OptimizerSpec& spec, int steps) {
   set_random_seed(11);
   std::optional<Session> session;
@@ -127,7 +127,7 @@ Trained train_network(const Places& places, const OptimizerSpec& spec, int steps
   const auto variable = [&](int ps, const char* name, const Shape& shape, std::uint64_t number) {
     const Tensor initial = random_normal(shape, RandomKey{5, kUserPurpose, number, 0, 0}) * 0.3f;
     const DeviceScope task(on(places, ps));
-    // New names for each optimizer, because servers keep variables by name.
+    // Each optimizer gets new names, because servers keep variables by name.
     static int count = 0;
     return Variable(initial, {.name = concat(name, "_", count++)});
   };
@@ -195,7 +195,7 @@ TEST_P(SessionOptimizers, HaveTheBitsOfOneProcess) {
 INSTANTIATE_TEST_SUITE_P(All, SessionOptimizers, ::testing::ValuesIn(optimizers()),
                          [](const auto& optimizer) { return optimizer.param.name; });
 
-/// Norms are sums of products on the task, in another order than on the host.
+/// The task computes norms as sums of products, in another order than the host.
 TEST_F(SessionSteps, ClippingByNormAgrees) {
   const SgdOptions sgd{.learning_rate = 0.1, .clipping = {.global_clipnorm = 0.01}};
   const Trained here = train_network(kHere, sgd, 3), there = train_network(kOnTasks, sgd, 3);
@@ -204,8 +204,8 @@ TEST_F(SessionSteps, ClippingByNormAgrees) {
   }
 }
 
-/// Random keys are arguments: the program is sent with the first step; later ones send inputs and
-/// numbers of the program, and fetch the loss.
+/// Random keys are arguments. The program is sent with the first step; later steps send inputs and
+/// the program's number, and fetch the loss.
 TEST_F(SessionSteps, LaterStepsSendInputsAlone) {
   const Session session(Cluster::get().target());
   const auto scope = session.scope();
@@ -239,8 +239,8 @@ TEST_F(SessionSteps, LaterStepsSendInputsAlone) {
     (void)loss.item();
     bytes.push_back(client_bytes());
   }
-  // x, a key of 5, the scalars of the update for each of two servers, numbers of the program and of
-  // the gradients, and the loss that comes back.
+  // Contains x, a key of 5 words, the update's scalars for each of two servers, numbers of the
+  // program and of the gradients, and the returned loss.
   const std::uint64_t inputs = 4 * 300 * 4, key = 5 * 8, scalars = 2 * 4 * 8;
   for (std::size_t i = 2; i + 1 < bytes.size(); ++i) {
     EXPECT_LE(bytes[i + 1] - bytes[i], inputs + key + scalars + 16 * sizeof(float)) << i;
@@ -249,8 +249,8 @@ TEST_F(SessionSteps, LaterStepsSendInputsAlone) {
   EXPECT_GT(bytes[1] - bytes[0], bytes[2] - bytes[1]);
 }
 
-/// Layers whose variables are on ps tasks compute on the worker, with batch statistics that are
-/// kept with the weights.
+/// Layers with variables on ps tasks compute on the worker, including batch statistics, which are
+/// stored with the weights.
 TEST_F(SessionSteps, LayersTrainAsInOneProcess) {
   const auto train = [](const Places& places) {
     set_random_seed(3);

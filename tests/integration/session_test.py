@@ -23,7 +23,7 @@ def run(*command):
 
 
 def start_in_turn(*commands):
-    """The jobs of the commands, half a second apart."""
+    """Starts the jobs of the commands, half a second apart."""
     jobs = []
     for command in commands:
         jobs.append(Job(command))
@@ -38,7 +38,7 @@ def runs_in_one_process(folder, _):
 
 
 def runs_in_two_processes(folder, _):
-    """Either may start first; the server ends with its session."""
+    """Either process may start first; the server ends with its session."""
     program = f"{folder}/hello_distributed"
     wire = re.search(r"serves at (\w+)://", run(program).stderr)[1]
     for order in (1, -1):
@@ -53,7 +53,7 @@ def runs_in_two_processes(folder, _):
 
 
 def two_servers_list_the_devices_of_both(folder, _):
-    """Two processes serve one cluster, whichever starts first; each says the same of both."""
+    """Two processes serve one cluster, whichever starts first; each lists both."""
     program = f"{folder}/hello_distributed"
     for order in ((0, 1), (1, 0)):
         addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
@@ -68,7 +68,8 @@ def two_servers_list_the_devices_of_both(folder, _):
 
 
 def named_tasks_have_the_bits_of_one_process(folder, tutti):
-    """Weights on two servers, layers on a worker, against the same program alone."""
+    """Compares weights on two servers and layers on a worker with the same program in one
+    process."""
     program = [f"{folder}/session", "--steps", "150"]
     texts = [output_of(*program), output_of(tutti, "run", "--chief", "--workers", "1", "--ps", "2", "--", *program)]
     hashes = [re.search(r"after 150 steps: ([0-9a-f]{32})", each)[1] for each in texts]
@@ -78,20 +79,20 @@ def named_tasks_have_the_bits_of_one_process(folder, tutti):
 
 
 def in_graph_replication(folder, tutti):
-    """The loss of one process, with values that went straight from task to task."""
+    """Requires the loss of one process, with values sent directly between tasks."""
     program = [f"{folder}/in_graph_trainer", "--steps", "20"]
     texts = [output_of(*program), output_of(tutti, "run", "--chief", "--workers", "2", "--ps", "1", "--", *program)]
     losses = [float(re.search(r"step 20 loss ([0-9.]+)", each)[1]) for each in texts]
     require(abs(losses[0] - losses[1]) < 1e-3, f"losses {losses}", texts[1])
     for worker in (0, 1):
-        # kernel and bias to the worker, their gradients back: 20 times.
+        # Kernel and bias go to the worker and their gradients return, 20 times.
         for way in (f"/job:ps/replica:0/task:0 -> /job:worker/replica:0/task:{worker}: 40 values",
                     f"/job:worker/replica:0/task:{worker} -> /job:ps/replica:0/task:0: 40 values"):
             require(way in texts[1], way, texts[1])
 
 
 def fit_on_parameter_servers(folder, tutti):
-    """The tutorial's five epochs, alone and in one command; in both modes."""
+    """Runs the tutorial's five epochs, alone and in one command; in both modes."""
     for mode in ("sync", "async"):
         for command in ([], [tutti, "run", "--workers", "2", "--ps", "2", "--"]):
             text = output_of(*command, f"{folder}/parameter_server_fit", "--update-mode", mode)
@@ -100,7 +101,7 @@ def fit_on_parameter_servers(folder, tutti):
 
 
 def one_command_starts_a_job_and_ctrl_c_ends_it(folder, tutti):
-    """Two servers and two workers by one command; Ctrl-C ends all of them."""
+    """One command runs two servers and two workers; Ctrl-C ends all of them."""
     program = f"{folder}/parameter_server_fit"
     job = Job([tutti, "run", "--workers", "2", "--ps", "2", "--", program, "--epochs", "1000000"])
     job.wait_for_line("epoch 2/")

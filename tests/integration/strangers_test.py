@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-# Training among strangers: nobody without the job's secret gets a word in, and the bits are those of a calm run.
+# Trains while foreign clients connect: without the job's secret, none is accepted, and the bits
+# equal an undisturbed run.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: strangers_test.py PROGRAM [--workers N] [--strangers N] [--seconds S]
 
@@ -31,8 +32,8 @@ from processes import (FLAGS, STOPPED_ON_REQUEST, Tasks, end_with, free_ports, p
 
 MAGIC = b"\x93tutti3\n"
 REFUSED = b"\x00"
-HANG = 120.0          # s; a worker waits 5 for a stranger's words, on a machine that has nothing else to do
-MOST_GROWTH = 64      # MiB of each worker
+HANG = 120.0          # s; a worker waits 5 s for a foreign client's data, on an idle machine
+MOST_GROWTH = 64      # MiB per worker
 
 
 def receive(sock, count):
@@ -46,7 +47,8 @@ def receive(sock, count):
 
 
 def open_as_peer(port, rank, secret):
-    """A handshake as cluster/net/handshake.h has it. Returns the verdict, whether the peer knows the secret too, and all that was said."""
+    """Performs the handshake of cluster/net/handshake.h. Returns the verdict, whether the peer
+    knows the secret too, and all sent bytes."""
     with socket.create_connection(("127.0.0.1", port), timeout=HANG) as sock:
         own = MAGIC + struct.pack("<IQ16s", rank, 4711, secrets.token_bytes(16))
         sock.sendall(own)
@@ -61,7 +63,7 @@ def open_as_peer(port, rank, secret):
 
 
 class Stranger:
-    """One connection, which says its words at once or one by one."""
+    """Connection of a foreign client, which sends its bytes at once or one by one."""
 
     def __init__(self, kind, port, words, slowly):
         self.kind, self.port, self.words, self.slowly = kind, port, words, slowly
@@ -84,14 +86,15 @@ class Stranger:
 
     def is_closed(self):
         try:
-            # A rank that listens anew has left its port; a connection to it from that very port connects to itself.
+            # A rank that listens again has released its port; a connection to it from that port
+            # would connect to itself.
             return not self.sock.recv(65536) or self.sock.getsockname() == self.sock.getpeername()
         except OSError as error:
             return error.errno not in (errno.EAGAIN, errno.ENOTCONN)
 
 
 class Crowd:
-    """So many strangers at a time, of all kinds, at all ports."""
+    """Constant number of foreign clients, of all kinds, at all ports."""
 
     def __init__(self, size, ports, recordings, seed=1):
         self.size, self.ports, self.recordings = size, ports, recordings
@@ -105,7 +108,7 @@ class Crowd:
         return {"silent": b"", "slow": MAGIC + bytes(20), "random": noise,
                 "http": b"GET / HTTP/1.1\r\nHost: worker\r\n\r\n",
                 "tls": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + noise[:32],
-                # A hello whose fields are all as large as they can be; heads of frames of 2^63 bytes.
+                # A hello whose fields all have the maximum size; heads of frames of 2^63 bytes.
                 "large": MAGIC + b"\xff" * 4248,
                 "frame": b"TutF\x01\x00\x00\x01" + b"\xff" * 52,
                 "replay": self.recordings[port]}[kind]
@@ -149,7 +152,7 @@ class Crowd:
 
 
 def listening_ports(pid):
-    """The ports at which a process accepts connections over IPv4."""
+    """Returns the ports at which a process accepts connections over IPv4."""
     inodes = set()
     for name in os.listdir(f"/proc/{pid}/fd"):
         try:
@@ -173,7 +176,7 @@ def resident_mib(pid):
 
 
 class Workers(Tasks):
-    """The workers of an endless run with a secret; a proxy in front of worker 0 holds them up."""
+    """Workers of an endless run with a secret, delayed by a proxy in front of worker 0."""
 
     def __init__(self, arguments, flags, folder):
         secret_file = os.path.join(folder, "secret")
@@ -197,7 +200,7 @@ class Workers(Tasks):
         require(all(job.process.poll() is None for job in self.jobs.values()), "a worker ended", self.text())
 
     def wait_for_data_ports(self):
-        """Of all workers, by worker: they wait for each other there."""
+        """Returns the data ports of all workers, where they wait for each other."""
         self.wait_for(lambda: all(len(listening_ports(pid)) == 1 for pid in self.pids()), "one data port of each worker", HANG)
         return [listening_ports(pid)[0] for pid in self.pids()]
 
@@ -208,7 +211,8 @@ class Workers(Tasks):
 
 
 def record_openings(run, data_ports):
-    """An opening per port that proves the secret. It is of no rank that the workers wait for; one without the secret is not heard at all."""
+    """Records, for each port, a client's opening that proves the secret. It is not from a rank
+    that the workers wait for; without the secret it would be ignored."""
     recordings = {}
     for port in data_ports:
         verdict, knows_secret, words = open_as_peer(port, 2, run.secret)
@@ -220,7 +224,7 @@ def record_openings(run, data_ports):
 
 
 def disturb(run, arguments):
-    """Strangers for so many seconds; whether the workers kept what they had."""
+    """Runs foreign clients for `seconds`; returns whether the workers kept their state."""
     data_ports = run.wait_for_data_ports()
     pids = run.pids()
     crowd = Crowd(arguments.strangers, data_ports, record_openings(run, data_ports))
@@ -247,7 +251,7 @@ def disturb(run, arguments):
 
 
 def check_log(run):
-    """Strangers are a few lines of the log, not one each."""
+    """Foreign clients cause a few lines in the log, not one each."""
     lines = [line for job in run.jobs.values() for line in job.text().splitlines() if "refused a connection" in line]
     print(f"  {len(lines)} lines of the log; for instance: {lines[-1] if lines else ''}")
     for reason in ("tcp: rank", "this is not the rank 2 that the store has", "rank 2 does not know this job's secret"):

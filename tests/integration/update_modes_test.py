@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-# One program with two workers and a server, synchronous and asynchronous by a flag: losses and steps per second of each mode.
+# Runs one program with two workers and a server, in each update mode by a flag; prints losses and
+# steps per second.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: update_modes_test.py LINEAR_REGRESSION TUTTI"""
 import os
@@ -24,9 +25,9 @@ def main():
         losses, rate = metrics["losses"], metrics["examples_per_second"] / BATCH
         print(f"  {mode:14} {metrics['steps']:6} {rate:8.1f}  {losses[0]:.4f}, {losses[STEPS // 2 - 1]:.6f}, {losses[-1]:.6f}")
         require(metrics["steps"] == STEPS and len(losses) == STEPS and rate > 0, f"{mode}: expected {STEPS} steps, their losses and a rate", metrics)
-        require(losses[-1] < 0.01, f"{mode}: it has not learnt: {losses[-1]} at last")  # of 7.2 before any step
+        require(losses[-1] < 0.01, f"{mode}: it has not learnt: {losses[-1]} at last")  # before training it is 7.2
         hashes[mode] = metrics["weights_hash"]
-    # Synchronous steps give the same weights by both modes. Those of the other modes depend on timing.
+    # Both synchronous modes give equal weights. Those of the other modes depend on timing.
     require(hashes["sync"] == hashes["sync_replicas"], f"expected the same weights of the synchronous modes: {hashes}")
 
 

@@ -1,4 +1,4 @@
-// Thirty mistakes that users make: each is answered by an error that names cause and remedy.
+// Thirty mistakes of users: each causes an error that names cause and remedy.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 #include <cstdlib>
@@ -16,11 +16,11 @@ namespace {
 struct Mistake {
   std::string name;
   std::function<void()> make;
-  std::string cause;   // what the message must say went wrong
-  std::string remedy;  // and what is expected or to be tried
+  std::string cause;   // text that names the cause
+  std::string remedy;  // text that names the expectation or the remedy
 };
 
-/// Ones of shape [rows], or [rows, columns].
+/// Returns ones of shape [rows], or [rows, columns].
 Tensor ones(std::int64_t rows, std::int64_t columns = 0) {
   return Tensor::ones(columns > 0 ? Shape{rows, columns} : Shape{rows});
 }
@@ -41,7 +41,7 @@ std::string written(const std::string& name, const std::string& bytes) {
 
 MirroredStrategy two_replicas() { return MirroredStrategy({.devices = "cpu:0-1"}); }
 
-/// Runs a step on two replicas that returns the sum of one value of each; 0: of none.
+/// Runs a step on two replicas that sums a value of size_of_value(replica) elements; 0: no sum.
 void sum_on_replicas(const std::function<int(int replica)>& size_of_value) {
   two_replicas().run([&] {
     ReplicaContext& context = ReplicaContext::current();
@@ -89,7 +89,7 @@ const std::vector<Mistake>& all_mistakes() {
   const auto label_7 = [] { return Tensor::from<std::int64_t>({1}, {7}); };
   const std::string truncated("\0\0\x08\x01\0\0\0\x05\1\2", 10);
   static const std::vector<Mistake> all = {
-      // With tensors, models and training.
+      // Mistakes with tensors, models and training.
       {"MatmulOfShapesThatDoNotFit", [] { matmul(ones(2, 3), ones(4, 5)); }, "[2, 3] and [4, 5]",
        "expected"},
       {"AddingNumbersOfDifferentTypes", [] { ones(2) + cast(ones(2), DType::kInt64); }, "int64",
@@ -120,7 +120,7 @@ const std::vector<Mistake>& all_mistakes() {
        [] { Sgd(std::vector{three()}).apply_gradients(std::vector<Gradient>(2)); }, "2", "1"},
       {"TwoWaysOfClipping", clip_in_two_ways, "clipnorm", "one"},
       {"DropoutOfMoreThanAll", [] { Dropout(1.5); }, "1.5", "expected"},
-      // With strategies, data and files.
+      // Mistakes with strategies, data and files.
       {"DatasetThatIsNotBatched", [] { two_replicas().distribute_dataset(rows_of(8)).begin(); },
        "batch", "batch("},
       {"BatchOfNothing", [] { rows_of(8).batch(0); }, "0", "at least 1"},

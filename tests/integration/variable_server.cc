@@ -1,5 +1,5 @@
-// A server of variables that clients of other languages call. Prints its target and the shard of
-// the variable "w"; ends with its standard input.
+// Server of variables for clients in other languages. Prints its target and the shard of the
+// variable "w"; ends at the end of its standard input.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 #include <iostream>

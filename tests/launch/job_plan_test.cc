@@ -1,4 +1,4 @@
-// Addresses, environments, cores and printed commands of a job.
+// Tests addresses, environments, cores and printed commands of a job.
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/launch/job_plan.h"
 

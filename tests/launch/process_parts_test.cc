@@ -1,4 +1,4 @@
-// The parts of the launcher that need no processes: lines, ends, restarts, exit codes.
+// Tests launcher components that need no processes: lines, exits, restarts, exit codes.
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -13,7 +13,7 @@ namespace process_parts_test {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-/// Lines of `pieces`, each handed over by itself; "|" for the call of finish().
+/// Returns the lines of `pieces`, each added separately; "|" marks the call of finish().
 std::vector<std::string> lines_of(const std::vector<std::string>& pieces) {
   LineBuffer buffer;
   std::vector<std::string> lines;
@@ -116,7 +116,8 @@ TEST(JobOutcome, ExitCodeAfterARequestIs75OnlyWhenAllStopped) {
     EXPECT_EQ(outcome_of(reason, {stopped, failed, killed}).exit_code(), 3);
     EXPECT_EQ(outcome_of(reason, {killed, stopped, failed}).exit_code(), 137);
   }
-  // The launcher's own signal reaches a task that gave its handler back while it leaves the job.
+  // The launcher's own signal may reach a task that has restored the default handler while it
+  // leaves the job.
   for (const ExitStatus& asked : {ExitStatus{0, SIGTERM}, ExitStatus{0, SIGINT}}) {
     JobOutcome outcome = outcome_of(StopReason::kTaskAsked, {stopped, asked, done});
     outcome.stop_signal = asked.signal;
@@ -125,7 +126,7 @@ TEST(JobOutcome, ExitCodeAfterARequestIs75OnlyWhenAllStopped) {
     last.status = failed;
     last.order = 3;
     EXPECT_EQ(outcome.exit_code(), 3);
-    outcome.stop_signal = SIGHUP;  // so that what killed the second task was no request
+    outcome.stop_signal = SIGHUP;  // so that the second task's signal was not requested
     EXPECT_EQ(outcome.exit_code(), 128 + asked.signal);
     outcome = outcome_of(StopReason::kSignal, {done, asked});  // without a checkpoint
     outcome.stop_signal = asked.signal;

@@ -1,4 +1,4 @@
-// What the launcher does with processes that the job goes on without.
+// Tests how the launcher handles processes that the job continues without.
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/launch/supervisor.h"
 
@@ -19,7 +19,7 @@ using ::testing::Not;
 
 struct Ended {
   JobOutcome outcome;
-  std::string said;  // by the launcher
+  std::string said;  // output of the launcher
 };
 
 Ended run_job(const JobPlan& plan, const SupervisorOptions& options) {
@@ -35,7 +35,7 @@ Ended run_job(const JobPlan& plan, const SupervisorOptions& options) {
   return ended;
 }
 
-/// One worker that runs `script`, and is given up as soon as it has started.
+/// Runs one worker with `script`, which is given up as soon as it has started.
 Ended run_given_up(const std::string& script, bool is_ending, const std::string& why) {
   const JobPlan plan = make_plan({.arguments = {"/bin/sh", "-c", script}, .cores = {0}});
   SupervisorOptions options;
@@ -47,7 +47,7 @@ Ended run_given_up(const std::string& script, bool is_ending, const std::string&
   return run_job(plan, options);
 }
 
-/// Worker 1 fails first, as the job knows, and worker 0 because of it; worker 0 ends first.
+/// The job knows that worker 1 failed first and worker 0 because of it, but worker 0 ends first.
 Ended run_two_that_fail(const std::string& end_of_worker_1) {
   const std::string script = "case \"$TF_CONFIG\" in *'\"index\":1'*) " + end_of_worker_1 +
                              ";; esac; echo rank 1 has left; exit 1";
@@ -63,8 +63,8 @@ std::string file_of_this_process(const std::string& name) {
   return (std::filesystem::path(::testing::TempDir()) / own).string();
 }
 
-/// Worker 1 exits with code 0 while worker 0 waits for it, until the file exists that a second
-/// process of worker 1 makes. `joined`: what the job knows of worker 1.
+/// Worker 1 exits with code 0 while worker 0 waits for a file that only a second process of worker
+/// 1 makes. `joined`: the job's view of worker 1.
 Ended run_early_exit(std::optional<int> joined, int max_restarts) {
   const std::string file = file_of_this_process(concat("joined-", max_restarts));
   const std::string script =
@@ -107,8 +107,7 @@ TEST(Supervisor, EarlyExitWithCode0CostsARestart) {
   EXPECT_THAT(ended.said, HasSubstr("is started again (restart 1 of 1)"));
 }
 
-// Both workers fail once. Then worker 1 finishes, and worker 0, which was started again, waits for
-// it.
+// Both workers fail once. Then worker 1 finishes, and the restarted worker 0 waits for it.
 TEST(Supervisor, WaitedForMemberWithoutRestartsLeftEndsTheJob) {
   const std::string file = file_of_this_process("waiting");
   const std::string script = concat(

@@ -168,7 +168,7 @@ TEST(MetricTest, NamesAndLogitsReachTheClasses) {
   EXPECT_DOUBLE_EQ(mine.result().item_double(), 0.5) << "the object that was given";
 }
 
-/// For logits, the metric chosen by name uses the logits' threshold; it equals that of
+/// A metric chosen by name for logits equals the one for probabilities with a loss on
 /// probabilities.
 TEST(MetricNames, EveryThresholdFollowsTheLogitsOfTheLoss) {
   const Tensor z = Tensor::from<float>({6, 2}, {0.2f, 0.4f, -0.2f, 0.3f, 0.7f, -0.9f,  //

@@ -266,7 +266,7 @@ struct Result {
   bool operator==(const Result&) const = default;
 };
 
-/// Returns three blocks, one of which contains a layer that is itself recomputed.
+/// Trains three blocks, one of which contains a layer that is itself recomputed.
 Result trained(bool is_remat) {
   set_random_seed(3);
   std::vector<Block> blocks = {Block("a"), Block("b"), Block("c")};

@@ -1,5 +1,5 @@
-// A plugin that spans processes, slow and simple: members exchange values through the group's
-// store. It fails where a call does not have one buffer for each of its group's local replicas.
+// Plugin that spans processes, slow and simple: members exchange values through the group's store.
+// Requires one buffer for each of its group's local replicas.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <atomic>
@@ -31,7 +31,7 @@ std::size_t bytes_of(std::int32_t dtype) {
   return kBytes[dtype];
 }
 
-// One call: what this process says and what it hears.
+// State of one call: data sent and received by this process.
 class Call {
  public:
   Call(void* self, std::uint32_t num_replicas, std::int64_t timeout_ms, tutti_error_v1* error)

@@ -1,4 +1,4 @@
-// A plugin that sums float32 buffers on CPUs, and every way of being none (see CMakeLists.txt).
+// Plugin that sums float32 buffers on CPUs, and every kind of invalid plugin (see CMakeLists.txt).
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
 #include <cstddef>
@@ -58,7 +58,7 @@ int32_t all_reduce(void*, int32_t op, const tutti_buffer_v1* replicas, uint32_t 
   for (;;) ::pause();
 #elif defined(PLUGIN_ODD_CODE)
   (void)op, (void)replicas, (void)num_replicas, (void)timeout_ms;
-  std::memset(error->message, 'x', sizeof(error->message));  // not ended by a 0
+  std::memset(error->message, 'x', sizeof(error->message));  // not terminated by a 0
   return 99;
 #else
   (void)op, (void)timeout_ms, (void)error;
@@ -89,7 +89,7 @@ int32_t determinism(void*) {
 
 [[maybe_unused]] double max_relative_error(void*) { return -1.0; }
 
-// A table of a later version: it has a member that this one does not know.
+// Table of a later version, with a member that this version does not know.
 struct NewerTable {
   tutti_cross_device_ops_v1 known;
   void (*later)(void*);
@@ -114,7 +114,7 @@ const tutti_cross_device_ops_v1* table() {
   t.sliceable = sliceable;
 #elif defined(PLUGIN_NEWER)
   t.struct_size = sizeof(NewerTable);
-#elif defined(PLUGIN_WITHOUT_OPTIONS)  // as compiled before there were options
+#elif defined(PLUGIN_WITHOUT_OPTIONS)  // as compiled before options existed
   t.struct_size = offsetof(tutti_cross_device_ops_v1, option_names);
   t.option_names = "k";
   t.max_relative_error = max_relative_error;

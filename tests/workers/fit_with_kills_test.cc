@@ -67,7 +67,7 @@ TUTTI_PROCESS_FUNCTION(fit_that_is_killed) {
   };
   std::shared_ptr<BackupAndRestore> backup;
   if (const Json* const folder = arguments.find("folder")) {
-    // Only the chief's disk is visible to the chief.
+    // Each worker has a folder of its own: only the chief sees its disk.
     backup = std::make_shared<BackupAndRestore>(
         concat(folder->as_string(), "/", this_process().index),
         BackupAndRestoreOptions{.save_freq = 2, .stop_requested = is_asked_to_stop});
