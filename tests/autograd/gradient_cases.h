@@ -36,6 +36,10 @@ struct Case {
   /// Returns the results of the call with other inputs, of any floating type.
   Tensors operator()(const Tensors& inputs) const {
     if (call.op == OpId::kCast) return {cast(inputs[0], call.outputs[0].dtype)};
+    if (call.op == OpId::kAttention) {  // which XLA makes of other operations
+      const auto& [scale, is_causal, steps_before] = call.attributes_as<AttentionAttributes>();
+      return {attention(inputs[0], inputs[1], inputs[2], {scale, is_causal, steps_before})};
+    }
     OpCall other = call;
     other.inputs = inputs;
     const DType dtype = std::ranges::find_if(inputs, is_floating, &Tensor::dtype)->dtype();

@@ -789,13 +789,6 @@ std::string OpCase::name() const {
   return text;
 }
 
-const OpFamily& op_family(std::string_view name) {
-  const auto found = std::ranges::find_if(
-      op_families(), [&](const OpFamily& family) { return family.name == name; });
-  TUTTI_CHECK(found != op_families().end(), "op_family: no family ", name);
-  return *found;
-}
-
 bool reference_has(OpId op, DType dtype) {
   return reference_kernels().find(op, dtype) != nullptr ||
          (is_half(dtype) && reference_kernels().find(op, DType::kFloat32) != nullptr);

@@ -79,6 +79,13 @@ std::vector<OpCase> cases_for(const OpBackend& backend, const OpFamily& family) 
 
 }  // namespace
 
+const OpFamily& op_family(std::string_view name) {
+  const auto found = std::ranges::find_if(
+      op_families(), [&](const OpFamily& family) { return family.name == name; });
+  TUTTI_CHECK(found != op_families().end(), "op_family: no family ", name);
+  return *found;
+}
+
 void expect_close(const Tensor& actual, const Tensor& expected, double ulps) {
   const DType dtype = expected.dtype();
   if (ulps == 0.0 || !is_floating(dtype)) return expect_same_numbers(actual, expected);
