@@ -17,7 +17,6 @@ std::vector<Case> some_cases(const testing::OpFamily& family) {
   for (const Case& c : gradient_check::cases_of(family)) {
     const auto* const upsample = std::get_if<UpsampleAttributes>(&c.call.attributes);
     if (upsample && upsample->interpolation == Interpolation::kBilinear) continue;
-    if (c.call.op == OpId::kAttention) continue;  // attention() consists of other operations here
     by_op[c.call.op].push_back(c);
   }
   std::vector<Case> chosen;
