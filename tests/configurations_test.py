@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-# Configures and builds the project with and without optional libraries and the network, and looks for anything that would be downloaded.
+# Configures and builds the project with and without optional libraries and the network, and detects
+# downloads.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: configurations_test.py SOURCE_FOLDER CXX_COMPILER [CLASS.test_NAME]"""
 import itertools
@@ -23,7 +24,7 @@ DOWNLOADS = re.compile(r"FetchContent|ExternalProject|CPMAddPackage|file\s*\(\s*
 
 
 def without_network():
-    """What runs a command without any network, where this machine allows it."""
+    """Returns words that run a command without any network, where this machine allows it."""
     command = ["unshare", "--map-root-user", "--net"]
     if not shutil.which("unshare"):
         return []
@@ -31,7 +32,7 @@ def without_network():
 
 
 def configure_in(folder, *options, prefix=()):
-    """The lines that configuration ends with, by the name of the library."""
+    """Returns the summary lines of the configuration, by the name of the library."""
     result = subprocess.run(
         [*prefix, "cmake", "-G", "Ninja", "-S", SOURCE, "-B", folder, f"-DCMAKE_CXX_COMPILER={COMPILER}",
          "-DTUTTI_BUILD_TESTS=OFF", "-DTUTTI_BUILD_EXAMPLES=OFF", *options],
@@ -67,13 +68,14 @@ class Configurations(unittest.TestCase):
                 for option, name in OPTIONAL.items():
                     state, rest = rows[name]
                     self.assertEqual(state == "off", option in off, (name, state))
-                    if option in off:  # the table says how to turn it on
+                    if option in off:  # the table shows how to enable it
                         self.assertIn(f"-D{option}=AUTO", rest)
                     else:
                         self.assertEqual(state, usual[name][0])
 
     def test_is_built_without_mpi(self):
-        """The only library that knows MPI, compiled: nothing of it is wanted. The build that runs this test may have it."""
+        """MPI is the only library known at compile time, and nothing of it may be required. The
+        build that runs this test may have it."""
         with tempfile.TemporaryDirectory() as folder:
             configure_in(folder, "-DTUTTI_MPI=OFF", "-DTUTTI_CUDA=OFF", "-DTUTTI_GRPC=OFF", *QUICK)
             with open(os.path.join(folder, "compile_commands.json"), encoding="utf-8") as file:
@@ -87,7 +89,7 @@ class Configurations(unittest.TestCase):
     def test_nothing_is_downloaded(self):
         files = subprocess.run(["git", "-C", SOURCE, "ls-files", "*CMakeLists.txt", "*.cmake", "*.cmake.in"], text=True,
                                capture_output=True, check=False).stdout.split()
-        if not files:  # no repository: an archive
+        if not files:  # an archive, not a repository
             files = [os.path.relpath(os.path.join(folder, name), SOURCE) for folder, _, names in os.walk(SOURCE)
                      for name in names if name == "CMakeLists.txt" or name.endswith((".cmake", ".cmake.in"))]
         self.assertGreater(len(files), 20)
@@ -106,7 +108,8 @@ class Configurations(unittest.TestCase):
 
 class Combinations(unittest.TestCase):
     def test_with_and_without_cuda_mpi_and_nccl(self):
-        """This machine has all three. Without NCCL no module for GPUs is built, and the table says so."""
+        """This machine has all three. Without NCCL, no module for GPUs is built, and the table
+        reports that."""
         with tempfile.TemporaryDirectory() as folder:
             for cuda, mpi, nccl in itertools.product((True, False), repeat=3):
                 with self.subTest(cuda=cuda, mpi=mpi, nccl=nccl):

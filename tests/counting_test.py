@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-# What is not run is not counted as passed: parts of a file that are skipped, tests that a build does not have.
+# Tests that skipped parts of a file, and tests that a build does not have, are not counted as
+# passed.
 # SPDX-License-Identifier: Apache-2.0
 import json
 import pathlib

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# Checks lengths, first lines, folder READMEs, and that no file lies where none of its kind belongs.
+# Checks lengths, first lines, folder READMEs, and that every file is in a place for its kind.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: file_style_test.py [ROOT]
 
@@ -21,11 +21,11 @@ LIBRARIES = ("core", "tensor", "autograd", "optimizer", "data", "cross_device_op
              "testing", "model", "model/layers")
 FOLDERS = ("core", "tensor", "autograd", "optimizer", "data", "cross_device_ops", "cluster", "checkpoint", "strategy",
            "testing", "model", "tools", "examples", "benchmarks", "tests", "include")
-# What may lie in the root, and right below it: a whole name, or how a name ends. What a program prints belongs into a
-# build folder; a measured number into benchmarks/results/ or a page of docs/.
+# Files that may be in the root, and directly below it: a whole name, or a suffix. Output of
+# programs belongs in a build folder; measurements in benchmarks/results/ or a page of docs/.
 ROOT_FILES = {".clang-format", ".clang-tidy", ".gitignore", ".pre-commit-config.yaml", "CHANGELOG.md", "CITATION.cff", "conanfile.py",
               "CMakeLists.txt", "CMakePresets.json", "CONTRIBUTING.md", "LICENSE", "README.md", "run", "test"}
-MOST_IN_ROOT = 28  # files and folders, hidden ones aside
+MOST_IN_ROOT = 28  # files and folders, without hidden ones
 SOURCES = ("CMakeLists.txt", "README.md", ".h", ".cc")
 TOP_FILES = {**dict.fromkeys(FOLDERS, SOURCES),
              ".ci": ("run",),
@@ -37,7 +37,7 @@ TOP_FILES = {**dict.fromkeys(FOLDERS, SOURCES),
              "tools": SOURCES + (".sh",)}
 PROSE = ("README.md", "benchmarks/README.md", "docs/*.md", "docs/decisions/*.md")
 README_LINES = 120
-# What tests may say of /tmp: where the library's sockets are, and the default of a program.
+# Names in /tmp that tests may use: the folder of the library's sockets, and a program's default.
 SHARED_FOLDER = re.compile(r"/tmp(?!\w|/tutti-|/cifar10_data\b)")
 LICENSE = "// SPDX-License-Identifier: Apache-2.0"
 
@@ -61,7 +61,7 @@ def check_file(name, text):
 
 
 def check_folders(name, text):
-    """Of a test: comments may name any folder."""
+    """Checks the text of a test; comments may name any folder."""
     errors = []
     for number, line in enumerate(text.split("\n"), 1):
         if SHARED_FOLDER.search(line) and not line.lstrip().startswith(("//", "#")):
@@ -88,7 +88,7 @@ def belongs(name, known):
 
 
 def check_place(name):
-    """Deeper files are their folder's own business."""
+    """Deeper files are the business of their folder."""
     folder, _, rest = name.partition("/")
     if not rest:
         if name in ROOT_FILES:
@@ -105,7 +105,7 @@ def check_place(name):
 
 
 def check_places(root):
-    """What git does not track (build folders, what an editor leaves) may lie anywhere."""
+    """Files that git does not track (build folders, editors' files) may be anywhere."""
     if not (root / ".git").exists():
         print(f"file style: {root} is no git checkout, so that places of files are not checked")
         return []

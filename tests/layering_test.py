@@ -28,7 +28,8 @@ PROGRAMS = ("tools", "examples", "benchmarks", "tests")
 ONE_FILE_ONLY = ("CLI/", "nlohmann/", "spdlog/", "xxhash.h", "isa-l/", "zlib.h", "utf8proc.h", "png.h", "jpeglib.h")
 
 
-# Headers of optional libraries stay in folders of one name: everything else builds without.
+# Headers of optional libraries stay in folders of this name, so that everything else builds without
+# them.
 FOLDERS_ONLY = {"mpi.h": "mpi"}
 
 
@@ -39,7 +40,7 @@ class Module(typing.NamedTuple):
 
 
 def read_modules(root):
-    """{folder: Module}"""
+    """Returns {folder: Module}."""
     modules = {}
     for path in sorted(root.glob("*/CMakeLists.txt")) + sorted(root.glob("*/*/CMakeLists.txt")):
         match = MODULE.search(path.read_text(encoding="utf-8"))
@@ -57,7 +58,7 @@ def read_modules(root):
 
 
 def closure(modules):
-    """{name: every name it may include}, and the errors: unknown names and cycles."""
+    """Returns {name: every name it may include}, and errors: unknown names and cycles."""
     edges = {module.name: module.depends for module in modules.values()}
     errors, reachable = [], {}
 
@@ -81,19 +82,19 @@ def closure(modules):
 
 
 def files_of(root, folder, suffixes):
-    """Paths of the folder's sources and headers, its public headers among them."""
+    """Returns the paths of the folder's sources and headers, including public headers."""
     places = (root / folder, root / PUBLIC / folder)
     return [path for place in places for path in sorted(place.rglob("*")) if path.suffix in suffixes]
 
 
 def included_file(root, include):
-    """The file of the tree that an include line names, or None."""
+    """Returns the file of the tree that an include line names, or None."""
     path = root / "include" / include if include.startswith("tutti/") else root / include
     return path if path.is_file() else None
 
 
 def module_of(path, modules):
-    """Name of the module that the file belongs to: that of the longest folder around it."""
+    """Returns the name of the file's module, which is that of the innermost module folder."""
     folders = [folder for folder in modules if path.removeprefix(PUBLIC).startswith(folder + "/")]
     return modules[max(folders, key=len)].name if folders else None
 
@@ -139,13 +140,14 @@ def check_include(root, file, include, modules, reachable):
 
 
 def includes_of(path):
-    """What a file includes; nothing for a header of nothing but includes."""
+    """Returns what a file includes; nothing for a header that contains only includes."""
     text = path.read_text(encoding="utf-8")
     return [] if path.suffix == ".h" and NOTHING_BUT_INCLUDES.fullmatch(text) else INCLUDE.findall(text)
 
 
 def floor_of(file, floors):
-    """The floor of a file of the folder: itself, the outermost folder that is one, or "."; None: it is on none."""
+    """Returns the floor of a file of the folder: itself, the outermost folder that is one, or
+    "."; None if it has none."""
     parts = file.split("/")
     whole = ["/".join(parts[:length]) for length in range(len(parts), 0, -1)]
     return next((place for place in whole if place in floors), "." if len(parts) == 1 and "." in floors else None)
@@ -172,7 +174,8 @@ def check_floors(root, modules):
 
 
 def folder_edges(root, modules):
-    """{(folder, included folder)}, for all folders that hold sources; a header that is a floor stands for itself."""
+    """Returns {(folder, included folder)} for all folders with sources; a header that is a floor
+    counts as itself."""
     alone = {f"{folder}/{floor}" for folder, module in modules.items() for floor in module.floors if floor.endswith(".h")}
 
     def place_of(file):
@@ -201,7 +204,7 @@ def check_names(root):
 
 
 def find_cycle(edges):
-    """Some cycle of the edges as a list of folders, or None."""
+    """Returns a cycle of the edges as a list of folders, or None."""
     order, state = {}, {}
     for folder, target in sorted(edges):
         order.setdefault(folder, []).append(target)
@@ -227,7 +230,7 @@ def check_folders(root, modules):
 
 
 def self_test():
-    """The checker itself must see what it is there to see."""
+    """Tests that the checker detects planted errors."""
     with tempfile.TemporaryDirectory() as folder:
         root = pathlib.Path(folder)
 

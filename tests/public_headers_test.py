@@ -29,7 +29,7 @@ ON_THEIR_OWN = (
     "testing/cross_device_ops/conformance_gtest.h", "testing/cross_device_ops/report.h", "testing/strategy/strategy_gtest.h",
     "testing/strategy/suite.h",
 )
-# Templates of theirs are compiled into programs.
+# Headers whose templates are compiled into programs.
 TEMPLATES = {
     "core/fields.h": "json_of() writes and reads the members of options by it, register_layer() and its like name what they register",
     "core/thread_scope.h": "scopes such as VariableCreatorScope derive from it",
@@ -38,20 +38,20 @@ TEMPLATES = {
 
 
 def read_headers(root):
-    """The public headers, named as "strategy/strategy.h", and the subjects among them."""
+    """Returns the public headers, named as "strategy/strategy.h", and the subjects among them."""
     place = root / "include/tutti"
     headers = sorted(path.relative_to(place).as_posix() for path in place.rglob("*.h"))
     return headers, [header for header in headers if "/" not in header]
 
 
 def includes_of(root, header):
-    """What the public header includes, as written."""
+    """Returns the includes of the public header, as written."""
     path = root / "include/tutti" / header
     return INCLUDE.findall(path.read_text(encoding="utf-8")) if path.is_file() else []
 
 
 def reach(root, start):
-    """{header: the one that includes it}"""
+    """Returns {header: the header that includes it}."""
     found, waiting = {}, [(header, "") for header in start]
     while waiting:
         header, by = waiting.pop()
@@ -63,7 +63,7 @@ def reach(root, start):
 
 
 def private_includes(root, includes, headers):
-    """Those that name a file of the tree which programs cannot include."""
+    """Returns the includes that name a file of the tree which programs cannot include."""
     return [include for include in includes
             if (include.removeprefix("tutti/") not in headers if include.startswith("tutti/") else
                 (root / include).is_file() and not include.startswith("examples/"))]
@@ -107,7 +107,7 @@ def check(root, alone=ON_THEIR_OWN):
 
 
 def self_test():
-    """The check must find what it is made to find."""
+    """Tests that the check detects planted errors."""
     with tempfile.TemporaryDirectory() as folder:
         root = pathlib.Path(folder)
 

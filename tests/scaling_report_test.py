@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# Runs the program that measures scaling on a few steps, and checks its table and what it refuses.
+# Runs the program that measures scaling on a few steps, and checks its table and its refusals.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: scaling_report_test.py SOURCE_FOLDER BUILD_FOLDER [ScalingReport.test_NAME]"""
 import os
@@ -36,13 +36,14 @@ class ScalingReport(unittest.TestCase):
             self.assertAlmostEqual(speed_up, speed / rows[0][1], delta=0.006 + 0.1 * speed_up / speed)
             self.assertAlmostEqual(efficiency, speed_up / count, delta=0.006)
             self.assertEqual(turns, str(count) if count > cores else "")
-            # The same training: sums of other orders apart.
+            # The training is equal, except for the order of sums.
             self.assertAlmostEqual(loss, rows[0][4], delta=1e-3)
             self.assertAlmostEqual(accuracy, rows[0][5], delta=0.011)
-        self.assertLess(rows[0][4], 2.4)  # near ln(10): real pictures, a few steps
+        self.assertLess(rows[0][4], 2.4)  # near ln(10): real images, a few steps
         self.assertGreater(rows[0][5], 0.1)
 
-    # No bound on time holds on a busy machine: it is printed, and what the program makes of a bound is tested.
+    # No time limit is reliable on a busy machine: the time is printed, and the program's handling
+    # of a limit is tested.
     def test_efficiency_below_the_limit_is_an_error(self):
         few = run("--processes", "1", "--min-efficiency", "1")
         self.assertEqual(few.returncode, 0)  # one process is as fast as itself

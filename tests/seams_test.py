@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-# Checks that threads, clocks, sleep and chance (and source lines) are reached through core/ alone, and that values of
-# several replicas are added by cross_device_ops/ alone.
+# Checks that threads, clocks, sleep and randomness (and source lines) are used only through core/,
+# and that values of several replicas are added only by cross_device_ops/.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: seams_test.py [ROOT]"""
 import pathlib
@@ -23,15 +23,15 @@ FORBIDDEN = {
     r"\bsocket\(": "a Transport",
     r"\bstd::source_location\b|<source_location>": "include/tutti/core/source_location.h: clang++ 14 has none",
 }
-# What adds values of several replicas without asking an operation.
+# Code that adds values of several replicas without an operation.
 ADDS_REPLICAS = {r"\b(reduce_(tensors_)?along_tree|combine_nodes|reduce_to_all)\(": "a CrossDeviceOps, as services.ops"}
-# Where that is done beside operations: in their own folder, and for a server's accumulators.
+# Places where that is permitted besides operations: their own folder, and a server's accumulators.
 MAY_ADD = ("cross_device_ops/", "include/", "strategy/parameter_server/", "testing/", "tests/", "benchmarks/")
-# Member calls of core's own classes are what everybody is meant to use.
+# Member calls of core's own classes are the intended way.
 ALLOWED = re.compile(r"(\.|->)(sleep_for|sleep_until)\(|\bClock\b.*sleep_|sleep_until\(.*\) override")
-# Programs of strangers, with threads of their own.
+# Programs of external users, with their own threads.
 STRANGERS = "examples/plugins/"
-# Third parties or the kernel keep their own time there.
+# Folders in which third parties or the kernel keep their own time.
 EXEMPT = {"cluster/net": ("a Transport",), "tools/launch": ("a Transport",)}
 PUBLIC = "include/tutti/"  # include/tutti/tensor belongs to tensor
 FOLDERS = ("tensor", "autograd", "optimizer", "data", "cross_device_ops", "cluster", "checkpoint", "strategy", "testing", "model",

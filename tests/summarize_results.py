@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# Counts what ctest ran per label, and fails when something failed, or was skipped that may not be.
+# Counts ctest's results per label, and fails if a test failed, or was skipped that must not be.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: summarize_results.py JUNIT.xml TESTS.json OUTPUT.log [TESTS_NOT_BUILT.txt]
 
@@ -12,14 +12,14 @@ import re
 import sys
 import xml.etree.ElementTree
 
-# What a program prints that ran several tests in one process.
+# Output of a program that ran several tests in one process.
 RAN = re.compile(r"\[==========\] (\d+) tests? from ")
 FAILED = re.compile(r"\[  FAILED  \] (\d+) tests?, listed below")
 ALLOWED_TO_SKIP = {"gpu", "slurm", "cgroup", "no_network"}
 
 
 def read_labels(path):
-    """{name of a test: its labels}"""
+    """Returns {name of a test: its labels}."""
     with open(path, encoding="utf-8") as file:
         tests = json.load(file)["tests"]
     labels = {}
@@ -30,8 +30,8 @@ def read_labels(path):
 
 
 def read_results(path, labels):
-    """(name, labels, outcome, passed, failed) of each test of ctest; the outcome is passed, failed or skipped, and the
-    counts are those of the tests in it."""
+    """Returns (name, labels, outcome, passed, failed) of each ctest test; the outcome is passed,
+    failed or skipped, and the counts are those of the tests in it."""
     for case in xml.etree.ElementTree.parse(path).getroot().iter("testcase"):
         status = case.get("status")
         if status == "run":

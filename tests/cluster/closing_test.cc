@@ -290,7 +290,7 @@ TEST(MessageMemory, ASendThatIsDroppedArrivesWhole) {
 TEST(MessageMemory, AnAbortReturnsItAndIsHeardBehindALongMessage) {
   DirectRanks ranks;
   auto memory = std::make_unique<Bytes>(pattern_of(std::size_t{8} << 20, 16));
-  const auto send = ranks.rank(0)->send(1, 5, {}, *memory);  // nobody receives it
+  const auto send = ranks.rank(0)->send(1, 5, {}, *memory);  // never received
   std::string heard;
   const auto waits = Executor::system().start("rank-1", [&] {
     std::array<std::byte, 1> word{};

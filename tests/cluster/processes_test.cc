@@ -335,7 +335,7 @@ TEST(TcpProcesses, EitherOfTwoMayStartFirst) {
   }
 }
 
-// What a rank does when another one dies, and the expected error.
+// Behaviour of a rank when another one dies, and the expected error.
 struct Death {
   const char* name;
   std::vector<std::string> more;

@@ -1,4 +1,4 @@
-// What every Transport must do, as a typed suite: a factory of groups is all that it needs.
+// Typed suite of what every Transport must do; it needs only a factory of groups.
 // SPDX-License-Identifier: Apache-2.0
 //
 //     struct InProcess {

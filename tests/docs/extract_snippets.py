@@ -16,7 +16,7 @@ FRAGMENTS_PER_FILE = 6
 
 
 def blocks_of(path):
-    """(line number, marks behind ```cpp, code) of each block."""
+    """Yields (line number, marks behind ```cpp, code) of each block."""
     text = path.read_text(encoding="utf-8")
     return [(text.count("\n", 0, match.start()) + 1, match.group(1).strip(), match.group(2))
             for match in BLOCK.finditer(text)]

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-# docs/gpu_kernels.md has every kernel of tensor/cuda with the kind of its threads, every operation that it registers, and no other.
+# Checks that docs/gpu_kernels.md lists exactly the kernels of tensor/cuda, with the kind of their
+# threads, and the operations that they register.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: kernels_test.py SOURCE_FOLDER"""
 import pathlib
@@ -12,7 +13,7 @@ REGISTERS = re.compile(r"^void register_\w+_kernels\(", re.MULTILINE)
 
 
 def kernels_of(sources):
-    """{(file, kernel): "alone" or "together"}"""
+    """Returns {(file, kernel): "alone" or "together"}."""
     owners = {}
     for name, text in sources.items():
         for kernel in KERNEL.findall(text):
@@ -26,7 +27,8 @@ def kernels_of(sources):
 
 
 def operations_of(sources, formulas):
-    """{file: its operations}, of files that register kernels. One of them takes all that `formulas` lists."""
+    """Returns {file: its operations} for files that register kernels. One of them gets all that
+    `formulas` lists."""
     found = {name: set(re.findall(r"OpId::k(\w+)", text + formulas * ("list_elementwise_formulas" in text)))
              for name, text in sources.items() if REGISTERS.search(text)}
     return {name: operations for name, operations in found.items() if operations}

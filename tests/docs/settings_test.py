@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-# Checks that docs/settings.md lists every environment variable, CMake option and component that there is, and no other.
+# Checks that docs/settings.md lists exactly the existing environment variables, CMake options and
+# components.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: settings_test.py [ROOT]"""
 import pathlib
@@ -14,7 +15,7 @@ ROW = re.compile(r"^\| `([^|]*)` \|", re.MULTILINE)
 
 
 def library_files(root, *suffixes):
-    """The files of the library and its tools whose names end so."""
+    """Returns the files of the library and its tools that end with these suffixes."""
     for folder in root.iterdir():
         if folder.is_dir() and folder.name not in NOT_LIBRARY and not folder.name.startswith((".", "build")):
             yield from (path for path in folder.rglob("*") if path.name.endswith(suffixes))
@@ -29,7 +30,7 @@ def names_in(pattern, paths):
 
 
 def rows_of(page, title):
-    """The names in the first column of the tables of a section."""
+    """Returns the names in the first column of the tables of a section."""
     section = page.split(f"\n## {title}\n")[1].split("\n## ")[0]
     return {name for row in ROW.findall(section) for name in re.findall(r"\w+", row)}
 

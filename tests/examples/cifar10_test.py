@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# Runs the programs of the CIFAR-10 tutorial in a short form and looks at what they print and leave.
+# Runs the programs of the CIFAR-10 tutorial in a short form and checks their output and files.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: cifar10_test.py FOLDER_OF_PROGRAMS [Cifar10.test_NAME]"""
 import glob
@@ -35,7 +35,7 @@ class Cifar10(unittest.TestCase):
         self.train_dir = os.path.join(self.folder.name, "train")
 
     def train(self, program, *flags, code=0):
-        # All tests of this file share the made-up pictures: they are written once.
+        # All tests of this file share the synthetic images, which are written once.
         result = run(program, "--synthetic", "--data_dir", self.data_dir(), "--train_dir", self.train_dir, *flags)
         self.assertEqual(result.returncode, code, result.stdout + result.stderr)
         return result.stdout
@@ -51,7 +51,7 @@ class Cifar10(unittest.TestCase):
         self.assertEqual([int(line[2]) for line in lines], steps)
         for line in lines:
             rate, seconds = float(line[4]), float(line[5])
-            # The product is a tower's batch, as far as the printed digits go.
+            # The product is a tower's batch, within the precision of the printed digits.
             error = 0.05 * seconds + 0.0005 * rate + 0.0001
             self.assertAlmostEqual(rate * seconds, batch, delta=error, msg=line[0])
         return [float(line[3]) for line in lines]
@@ -74,7 +74,7 @@ class Cifar10(unittest.TestCase):
         self.assertEqual(len(self.checkpoints()), 1)
         self.assertIn("50", self.checkpoints()[0])
         self.assertEqual(len(glob.glob(os.path.join(self.train_dir, "events.out.tfevents.*"))), 1)
-        # Again into the same folder: what was there is gone, what is not ours stays.
+        # A second run in the same folder removes the program's old files, and keeps other files.
         with open(os.path.join(self.train_dir, "notes.txt"), "w", encoding="utf-8") as file:
             file.write("mine")
         output = self.train("cifar10_train", "--max_steps", "3", "--batch_size", "8", "--log_frequency", "2")
@@ -100,7 +100,7 @@ class Cifar10(unittest.TestCase):
         self.assertEqual(result.returncode, 77, result.stdout + result.stderr)
         self.assertIn("unproven: the loss near step 1,270", result.stdout)
         self.assertIn(nowhere, result.stdout)
-        # Made-up pictures prove nothing.
+        # Results on synthetic images are not meaningful.
         self.train("cifar10_train", "--max_steps", "1", "--batch_size", "2")
         result = run("check_real_data", "--data_dir", os.path.join(self.data_dir(), "synthetic"))
         self.assertEqual(result.returncode, 77, result.stdout + result.stderr)
@@ -128,11 +128,13 @@ class Cifar10(unittest.TestCase):
         rate, seconds, times = (float(number) for number in found.groups())
         self.assertAlmostEqual(rate * seconds, 16, delta=0.05 * seconds + 0.0005 * rate + 0.0001)
         self.assertAlmostEqual(times, rate / 155.7, delta=0.006)
-        # How fast by the clock depends on what else this machine does; that the program says it does not.
+        # The speed depends on what else this machine runs; the test checks that the program's
+        # result matches its measurement.
         self.assertEqual(result.returncode, 0 if times > 1.005 else 1 if times < 0.995 else result.returncode)
 
     def test_one_core_is_faster_than_the_published_machine(self):
-        """By the time of the processors, which other programs do not take: the whole program, its start included."""
+        """Measures processor time, which other programs do not affect: the whole program,
+        including its start."""
         steps, batch = 20, 64
         before = os.times()
         result = run("check_speed", "--data_dir", self.data_dir(), "--train_dir", self.train_dir, "--steps", str(steps),

@@ -19,7 +19,7 @@ using gpu_tests::numbers;
 
 using MakeLayer = std::function<std::shared_ptr<Layer>()>;
 
-/// Makes the layer anew in each call, because copies would share its weights.
+/// Makes a new layer in each call, because copies would share its weights.
 template <class L, class... Arguments>
 MakeLayer made(const Arguments&... arguments) {
   return [=] { return std::make_shared<L>(arguments...); };

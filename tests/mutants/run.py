@@ -21,7 +21,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 SECONDS_PER_RUN = 600  # a mutant may hang
-# Put in front of each changed file; one build serves all mutants.
+# Inserted at the beginning of each changed file; one build serves all mutants.
 SWITCH = """#ifndef TUTTI_MUTANT_SWITCH
 #define TUTTI_MUTANT_SWITCH
 #include <cstdlib>
@@ -34,7 +34,8 @@ inline const int tutti_chosen_mutant = [] {
 
 
 class Mutant:
-    """One entry: the file, the test that must fail, and the lines before and after the change."""
+    """Entry of a file of mutants: the file, the test that must fail, and the lines before and
+    after the change."""
 
     def __init__(self, name, place):
         self.name, self.place, self.number = name, place, 0
@@ -43,7 +44,7 @@ class Mutant:
 
     @property
     def program(self):
-        """The test program of the file's own folder, or the one that the entry names."""
+        """Returns the test program of the file's own folder, or the one that the entry names."""
         if self.given_program:
             return self.given_program
         parts = pathlib.PurePosixPath(self.file.removeprefix("include/tutti/")).parts
@@ -59,7 +60,7 @@ class Mutant:
             self.fail("expected the switch MUTANT in a '+' line")
 
     def plant(self, text):
-        """The text with the change. Lines are compared without their indentation."""
+        """Returns the text with the change. Lines are compared without their indentation."""
         lines = text.splitlines()
         bare = [line.strip() for line in lines]
         count = len(self.before)
@@ -101,7 +102,7 @@ def read_mutants():
 
 
 def planted(mutants):
-    """{file: text} with all changes."""
+    """Returns {file: text} with all changes."""
     texts = {}
     for mutant in mutants:
         path = ROOT / mutant.file
@@ -113,7 +114,7 @@ def planted(mutants):
 
 
 def check_tests(mutants):
-    """Ends the program where a mutant's own folder lacks its test."""
+    """Ends the program if a mutant's own folder lacks its test."""
     pattern = re.compile(r"^TEST(?:_F|_P)?\(\s*(\w+),\s*(\w+)\)", re.M)
     names = {}
     for mutant in mutants:
@@ -128,7 +129,7 @@ def check_tests(mutants):
 
 
 def copy_tree(to, planted_files):
-    """Files that are equal stay as they are, so that a second build is short."""
+    """Leaves equal files unchanged, so that a second build is short."""
     listed = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, check=True,
                             capture_output=True, text=True).stdout.splitlines()
     for name in listed:
@@ -157,7 +158,7 @@ def build(source, folder, programs):
 
 
 def run_test(folder, mutant, number):
-    """'green', or how it failed."""
+    """Returns 'green', or how the test failed."""
     command = [folder / "bin" / mutant.program, f"--gtest_filter={mutant.test}", "--gtest_fail_fast", "--gtest_brief=1"]
     environment = {**os.environ, "TUTTI_MUTANT": str(number)}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -176,7 +177,7 @@ def run_test(folder, mutant, number):
 
 
 def run_all(folder, mutants, jobs, planted_ones):
-    """How each mutant's test ends, in their order."""
+    """Returns the result of each mutant's test, in order."""
     with concurrent.futures.ThreadPoolExecutor(jobs) as threads:
         return list(threads.map(lambda m: run_test(folder, m, m.number if planted_ones else 0), mutants))
 

@@ -29,7 +29,7 @@ constexpr std::int64_t kSteps = 6, kBreaksAt = 3;
 /// Bound for workers that no fault interrupts, so that the test fails instead of hanging.
 constexpr std::int64_t kLastStep = 20000;
 
-/// What a worker has observed by the end.
+/// State that a worker has observed by the end.
 struct Trained {
   double total = 0;
   std::int64_t steps = 0;

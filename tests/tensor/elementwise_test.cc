@@ -407,8 +407,7 @@ std::vector<double> reduce_plainly(const Tensor& x, std::uint32_t bits, const Re
 std::vector<int> axes_of(std::uint32_t bits, int rank) {
   std::vector<int> axes;
   for (int axis = 0; axis < rank; ++axis) {
-    if (bits >> axis & 1u)
-      axes.push_back(axis % 2 ? axis - rank : axis);  // both kinds of axes
+    if (bits >> axis & 1u) axes.push_back(axis % 2 ? axis - rank : axis);  // both kinds of axes
   }
   return axes;
 }
@@ -473,7 +472,7 @@ TEST(Reduction, SumsOfManyFloatsAreAccurate) {
 }
 
 TEST(Reduction, OrderOfAdditionsDependsOnTheLengthAlone) {
-  // The same values as a row, as a column and inside a larger tensor give equal bits.
+  // A sequence as a row, as a column and inside a larger tensor gives equal bits.
   const Tensor x = random_values({3000}, DType::kFloat32, -1, 1);
   const Tensor sum = reduce_sum(x);
   const Tensor as_column = reduce_sum(reshape(x, {3000, 1}), {{0}, false});
