@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# Runs the example programs in a short form and looks at their results and refusals.
+# Runs the example programs in a short form and checks their results and refusals.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: examples_test.py FOLDER_OF_PROGRAMS [CLASS[.test_NAME]]"""
 import json
@@ -58,9 +58,9 @@ class Examples(unittest.TestCase):
                 self.check_metrics(metrics, 40)
                 self.assertEqual(metrics["strategy"], "mirrored")
                 self.assertEqual(metrics["num_replicas"], 2)
-                self.assertAlmostEqual(metrics["losses"][0], 2.3026, delta=0.3)  # ln(10): knows nothing yet
+                self.assertAlmostEqual(metrics["losses"][0], 2.3026, delta=0.3)  # ln(10): untrained
                 self.assertLess(sum(metrics["losses"][-5:]) / 5, 0.75 * metrics["losses"][0])
-                self.assertIn("cpu:1", output)  # prints its devices
+                self.assertIn("cpu:1", output)  # lists its devices
 
     def test_networks_learn_in_16_bits(self):
         for program in NETWORKS:
@@ -79,7 +79,7 @@ class Examples(unittest.TestCase):
                              "--checkpoint-dir", folder)
                 self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
                 hashes.add(re.search("weights +([0-9a-f]{32})", result.stdout).group(1))
-        self.assertEqual(len(hashes), 3)  # 12, 6 and 3 steps: the line is not found yet
+        self.assertEqual(len(hashes), 3)  # 12, 6 and 3 steps: before the line is found
         with tempfile.TemporaryDirectory() as folder:
             workers = run("../bin/tutti", "run", "-n", "2", "--", os.path.join(FOLDER, "estimator"), "--strategy",
                           "multi_worker_mirrored", "--devices", "cpu:0", "--examples", "12", "--checkpoint-dir", folder)
@@ -94,7 +94,7 @@ class Examples(unittest.TestCase):
             job = run("../bin/tutti", "run", "--chief", "--workers", "2", "--ps", "1", "--", program, "--model-dir",
                       folder, "--steps", "300")
             self.assertEqual(job.returncode, 0, job.stdout + job.stderr)
-            self.assertEqual(len(re.findall("loss .* after 300 steps", job.stdout)), 1, job.stdout)  # of the client
+            self.assertEqual(len(re.findall("loss .* after 300 steps", job.stdout)), 1, job.stdout)  # printed by the client
             self.assertIn("step_300", os.listdir(folder))
 
     def test_one_weird_trick_prints_time_and_bytes_of_each_scheme(self):
@@ -115,7 +115,8 @@ class Examples(unittest.TestCase):
         self.assertLess(losses[3], losses[0])  # four updates a step
 
     def check_trace(self, trace):
-        """Spans of a thread are nested or apart; returns the events that are no metadata."""
+        """Requires that a thread's spans are nested or disjoint; returns the events other than
+        metadata."""
         self.assertEqual(trace["otherData"]["dropped_events"], 0)
         events = [e for e in trace["traceEvents"] if e["ph"] != "M"]
         named = {e["tid"] for e in trace["traceEvents"] if e["name"] == "thread_name"}
@@ -162,7 +163,7 @@ class Examples(unittest.TestCase):
                 self.assertGreaterEqual(len([e for e in inside if e["name"] == name]), 2, name)
         self.assertEqual(with_gradients, 3)
         self.assertGreaterEqual(len([e for e in events if e["name"] == "backward"]), 6)
-        # The next batches are read by a thread of their own while replicas compute.
+        # A thread of its own reads the next batches while replicas compute.
         reads = [e for e in events if e["name"] == "read" and e["cat"] == "input"]
         self.assertFalse({e["tid"] for e in reads} & {e["tid"] for e in steps})
         self.assertTrue(any(r["ts"] < s["ts"] + s["dur"] and s["ts"] < r["ts"] + r["dur"] for r in reads for s in steps))
@@ -182,7 +183,7 @@ class Examples(unittest.TestCase):
         self.assertEqual(searched["weights_hash"], plain["weights_hash"])
 
     def test_tutorial_networks_reach_an_accuracy(self):
-        # The floors are five points and more below what was measured.
+        # The floors are at least five points below measured results.
         for network, flags, floor in (("basic_classification", ["--epochs", "1"], 0.80),
                                       ("quickstart", ["--steps", "400"], 0.74),
                                       ("simple_convnet", ["--steps", "60"], 0.65),
@@ -199,7 +200,8 @@ class Examples(unittest.TestCase):
         self.assertIn("line", output)
 
     def test_what_a_run_keeps_of_each_step_is_what_its_report_needs(self):
-        """Its checkpoints have the record: the same size after any number of steps, unless losses are asked for."""
+        """Its checkpoints contain the report: their size does not depend on the number of steps,
+        unless losses are requested."""
         for steps in (4, 120):
             for flags, kept in (([], 0), (["--metrics-json"], 8 * steps)):
                 with self.subTest(steps=steps, kept=kept), tempfile.TemporaryDirectory() as folder:
@@ -215,7 +217,8 @@ class Examples(unittest.TestCase):
                     self.assertEqual(len(record["loss_bits"]), kept)
 
     def test_gpt_learns_a_licence_and_writes(self):
-        """Byte by byte and by byte pairs, both networks; what it saves goes on with the same text."""
+        """Trains by bytes and by byte pairs, with both networks; the saved model continues with
+        the same text."""
         licence = next(path for path in ("/usr/share/common-licenses/GPL-3", LICENSE) if os.path.exists(path))
         small = ["--text", licence, "--context", "32", "--layers", "2", "--heads", "2", "--features", "32", "--batch-size", "16",
                  "--learning-rate", "0.01", "--steps", "60", "--epochs", "9", "--tokens", "40", "--prompt", "The ", "--devices",
@@ -237,7 +240,7 @@ class Examples(unittest.TestCase):
         self.assertEqual(hashes["gpt2", "mirrored"], hashes["gpt2", "central_storage"])
 
     def test_gpt_resumes_from_its_checkpoints(self):
-        """Two epochs at once, and one after the other: the same weights."""
+        """Two epochs in one run and in two runs give equal weights."""
         flags = ["--text", os.path.join(FOLDER, "../../LICENSE"), "--context", "32", "--layers", "1", "--heads", "2", "--features", "16",
                  "--batch-size", "32", "--tokens", "4", "--devices", "cpu:0"]
         whole, _ = run_with_metrics("gpt/gpt", *flags, "--epochs", "2")
@@ -269,7 +272,8 @@ class Examples(unittest.TestCase):
                     self.assertTrue(any(event["name"] == "update" for event in events))
 
     def test_gpt_that_does_not_fit_mirrored_trains_fully_sharded(self):
-        """Weights of 7 MB under Adam take 4 times as much of each device mirrored, a fourth of that in four parts."""
+        """Weights of 7 MB with Adam take four times as much of each device if mirrored, and a
+        quarter of that in four shards."""
         flags = ["--text", LICENSE, "--context", "16", "--layers", "4", "--heads", "4", "--features", "192",
                  "--batch-size", "8", "--steps", "3", "--epochs", "1", "--tokens", "4", "--devices", "cpu:0-3", "--max-memory", "24"]
         mirrored = run("gpt/gpt", *flags, "--strategy", "mirrored")
@@ -348,7 +352,8 @@ class Examples(unittest.TestCase):
 
 
 class Tutorials(unittest.TestCase):
-    """The tutorials of the guides to distributed training, as programs, each in a short form: docs/tutorials.md."""
+    """Runs the tutorials of the distributed training guides as programs, each in a short form:
+    docs/tutorials.md."""
 
     def check_losses(self, metrics, strategy, replicas, steps):
         self.assertEqual((metrics["strategy"], metrics["num_replicas"], metrics["steps"]), (strategy, replicas, steps))
@@ -370,12 +375,12 @@ class Tutorials(unittest.TestCase):
         self.assertEqual(result.returncode, 0, said)
         epochs = re.findall(r"Finished epoch (\d), accuracy is ([01]\.\d+)", said)
         self.assertEqual([epoch for epoch, _ in epochs], ["0", "1", "2", "3", "4"], said)
-        # 3 of 7 examples have an avenger: always to say no is right in 57 % of them.
+        # 3 of 7 examples have an avenger, so always answering no is right in 57 % of them.
         self.assertGreater(float(epochs[-1][1]), 0.75, said)
         self.assertGreater(float(re.search(r"Evaluation accuracy: ([01]\.\d+)", said)[1]), 0.75, said)
 
     def test_model_garden(self):
-        """Its residual network, under the strategy that copies it."""
+        """Runs its residual network under the strategy that replicates it."""
         result = run("../bin/train_resnet", "--network", "resnet20", "--devices", "cpu:0-1", "--batch-size", "8", "--image-size", "16",
                      "--batches", "1", "--learning-rate", "0.02", "--losses", "--steps", "6")
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)

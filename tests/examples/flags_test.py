@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# Every flag that an example offers in --help sets something that the example reads.
+# Checks that every flag in an example's --help sets something that the example reads.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: flags_test.py SOURCE_FOLDER FOLDER_OF_PROGRAMS
 
@@ -18,7 +18,7 @@ DECLARATION = re.compile(r'(?:\w+\.)?add(?:_choice)?\(\s*"(?P<flag>-[^"]+)",\s*(
 
 
 def without_comments(text):
-    return re.sub(r'("(?:[^"\\\n]|\\.)*")|//[^\n]*', lambda match: match[1] or "", text)  # "grpc://" is no comment
+    return re.sub(r'("(?:[^"\\\n]|\\.)*")|//[^\n]*', lambda match: match[1] or "", text)  # "grpc://" is not a comment
 
 
 def read(path):
@@ -26,7 +26,8 @@ def read(path):
 
 
 def functions(text):
-    """Text by the name of a function or type: clang-format begins and ends each at the left margin."""
+    """Returns text by the name of a function or type: clang-format begins and ends each at the
+    left margin."""
     found, block = {}, []
     for line in text.splitlines():
         if not block and (not re.match(r"[A-Za-z]", line) or line.startswith(("namespace ", "using "))):
@@ -45,7 +46,7 @@ def functions(text):
 
 
 def reached(bodies, start):
-    """All text that is reached from `start` by names of functions."""
+    """Returns all text that is reachable from `start` by names of functions."""
     waiting, seen = [start], set()
     while waiting:
         name = waiting.pop()
@@ -57,7 +58,7 @@ def reached(bodies, start):
 
 
 def own_sources(program):
-    """Files of the program, and those of its folder that it includes."""
+    """Returns the files of the program, and those of its folder that it includes."""
     files, waiting = [], [program]
     while waiting:
         path = waiting.pop()
@@ -77,7 +78,7 @@ def flags_of(binary):
 def unread_flags(program, binary):
     text = "\n".join(read(path) for path in own_sources(program)) + "\n" + read(FACTORY)
     variables = {match["flag"]: match["variable"].rsplit(".", 1)[-1] for match in DECLARATION.finditer(text)}
-    # What declares, removes or checks a flag does not use it.
+    # Declaring, removing or checking a flag does not count as use.
     text = re.sub(r'(?:\w+\.)?add(?:_choice)?\(\s*"-(?:[^()"]|"[^"]*"|\([^()]*\))*\);', "", text)
     text = re.sub(r'"(?:[^"\\\n]|\\.)*"', '""', text)
     bodies = {name: body for name, body in functions(text).items() if name not in ("check", "check_owners", "declare")}

@@ -27,7 +27,7 @@ def load(name):
 
 
 def resolve(resolver, variables):
-    """What the program would find: the report of `tutti cluster`."""
+    """Returns what the program would find: the report of `tutti cluster`."""
     result = subprocess.run([TUTTI, "cluster", "--json", "--resolver", resolver], text=True, capture_output=True,
                             timeout=600, env={"PATH": os.environ["PATH"], **variables})
     if result.returncode != 0:
@@ -40,7 +40,7 @@ def dockerfile():
 
 
 def owner(path):
-    """The package that brings a library, whether it names it by /lib or by /usr/lib."""
+    """Returns the package that contains a library, whether named under /lib or /usr/lib."""
     real = os.path.realpath(path)
     for name in (real, real.removeprefix("/usr"), path):
         result = subprocess.run(["dpkg", "-S", name], text=True, capture_output=True, check=False)
@@ -51,7 +51,8 @@ def owner(path):
 
 class Manifests(unittest.TestCase):
     def check_program(self, words):
-        """The program is in the image under that path, was built, and knows its flags."""
+        """Checks that the program is in the image under that path, was built, and knows its
+        flags."""
         self.assertTrue(words[0].startswith(INSTALLED), words)
         name = words[0][len(INSTALLED):]
         self.assertIn(f"build/examples/{name} ", dockerfile())
@@ -61,7 +62,7 @@ class Manifests(unittest.TestCase):
                 self.assertIn(word, re.findall(r"--[\w-]+", help_text))
 
     def check_secret(self, pod, container):
-        """The variable names a file in a mounted secret that only its owner reads."""
+        """Checks that the variable names a file in a mounted secret that only its owner can read."""
         mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
         volumes = {volume["name"]: volume for volume in pod["volumes"]}
         secret = volumes[mounts["/etc/tutti"]]["secret"]
@@ -90,7 +91,7 @@ class Manifests(unittest.TestCase):
             self.assertIn({"name": "TUTTI_JOB_SECRET_FILE", "value": "/etc/tutti/secret"}, container["env"])
             self.check_secret(pod, container)
             self.check_program(container["command"] + container["args"])
-        # What the operator then sets; it needs no more.
+        # Sets what the operator sets; the program needs nothing else.
         name = job["metadata"]["name"]
         cluster = {kind.lower(): [f"{name}-{kind.lower()}-{i}.default.svc:2222" for i in range(spec["replicas"])]
                    for kind, spec in replicas.items()}
@@ -185,7 +186,7 @@ class Manifests(unittest.TestCase):
 
 class Image(unittest.TestCase):
     def test_image_has_the_libraries_that_its_programs_load(self):
-        """Compared with this build's programs, where packages are those of the image's system."""
+        """Compares with this build's programs, if packages are those of the image's system."""
         release = pathlib.Path("/etc/os-release").read_text(encoding="utf-8")
         if "VERSION_CODENAME=bookworm" not in release:
             self.skipTest("the image's packages are those of Debian 12")

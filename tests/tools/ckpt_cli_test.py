@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# Trains an example, and looks at its checkpoints with `tutti ckpt`.
+# Trains an example, and inspects its checkpoints with `tutti ckpt`.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: ckpt_cli_test.py PROGRAM EXAMPLE"""
 import glob
@@ -70,7 +70,7 @@ class Checkpoints(unittest.TestCase):
         file = contents["files"][0]
         path = os.path.join(self.folder, "step_4", file["name"])
         self.assertEqual(file["bytes"], os.path.getsize(path))
-        # The file is plain safetensors: its header lists the tensors that the index lists.
+        # The file is plain safetensors: its header lists the tensors in the index.
         with open(path, "rb") as stream:
             header = json.loads(stream.read(struct.unpack("<Q", stream.read(8))[0]))
         names = {tensor["name"] for tensor in contents["tensors"]}
@@ -120,7 +120,7 @@ class Checkpoints(unittest.TestCase):
                                      "--steps", "2"], text=True, capture_output=True, timeout=300)
             self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
             files = [f"model-{number:05}-of-00003.safetensors" for number in (1, 2, 3)]
-            parts = files[1:]  # the first has what is not cut
+            parts = files[1:]  # the first file contains the unsplit tensors
             self.assertEqual(sorted(os.listdir(folder + "/step_2")), [*files, "model.safetensors.index.json", "state.json"])
             for command in ("list", "verify"):
                 code, text, errors = ckpt(command, folder)
@@ -131,7 +131,7 @@ class Checkpoints(unittest.TestCase):
             for part in files:
                 self.assertIn(f"file      {part}, ", ckpt("show", folder)[1])
                 self.assertEqual(ckpt("verify", f"{folder}/step_2/{part}")[0], 0)
-            resumed = train(folder, 4, "--resume")  # alone, under another strategy
+            resumed = train(folder, 4, "--resume")  # in one process, under another strategy
             self.assertIn("after step 2", resumed.stdout, resumed.stderr)
             flip_a_bit(f"{folder}/step_2/{parts[1]}", -1)
             code, text, _ = ckpt("verify", folder + "/step_2")

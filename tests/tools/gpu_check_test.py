@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-# Runs benchmarks/gpu/gpu_check: on simulated GPUs, packed and elsewhere, and where things are missing or wrong.
+# Runs benchmarks/gpu/gpu_check on simulated GPUs, packed and on another machine, and with missing
+# or faulty parts.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: gpu_check_test.py SOURCE BUILD   (the build needs the programs of benchmarks/gpu)"""
 import argparse
@@ -51,7 +52,7 @@ def write_program(path, text):
 
 
 class WithPlantedPrograms(unittest.TestCase):
-    """A build whose programs are links to the real ones, but for those that a test replaces."""
+    """Build whose programs are links to the real ones, except those that a test replaces."""
 
     def setUp(self):
         self.folder = pathlib.Path(tempfile.mkdtemp())
@@ -100,7 +101,7 @@ class PlantedFailures(WithPlantedPrograms):
             self.assertLess(time.monotonic() - begin, 20)
 
     def test_another_loss_curve_is_a_failure(self):
-        # On the GPU (not on cpu:0) the third loss is another one.
+        # On the GPU (not on cpu:0), the third loss differs.
         self.plant("train_resnet", f'{BUILD}/bin/train_resnet "$@" | case "$*" in *"--devices cpu:0 "*) cat;; '
                                    "*) sed 's/\"losses\":\\[[0-9]/\"losses\":[7/';; esac")
         row = self.row("losses float32")
@@ -238,7 +239,8 @@ else:
 
 
 class OnAMachineWithAGpu(unittest.TestCase):
-    """What runs there, with programs that answer as the real ones: every check takes the path of a real GPU."""
+    """Simulates a real GPU's machine with programs that answer like the real ones, so that every
+    check takes that path."""
 
     def setUp(self):
         self.folder = pathlib.Path(tempfile.mkdtemp())

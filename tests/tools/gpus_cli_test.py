@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-# Runs `tutti devices` and `tutti doctor` with simulated GPUs, without a driver, and with a driver that is a stub.
+# Runs `tutti devices` and `tutti doctor` with simulated GPUs, without a driver, and with a stub
+# driver.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: gpus_cli_test.py PROGRAM SIMULATED_MODULE FOLDER_OF_STUBS REAL_MODULE HIDING_LIBRARY [TEST...]
 
@@ -23,7 +24,8 @@ del sys.argv[1:6]
 
 
 def run(*words, program=PROGRAM, **environment):
-    """Exit code, standard output, standard error; without the GPUs of this machine unless asked for."""
+    """Returns exit code, standard output and standard error; hides this machine's GPUs unless
+    requested."""
     own = {name: value for name, value in os.environ.items()
            if not name.startswith(("TUTTI_", "CUDA_")) or name == "TUTTI_DATA_DIR"}
     result = subprocess.run([program, *words], text=True, capture_output=True, timeout=600, env={**own, **environment})
@@ -134,7 +136,8 @@ class WithoutGpus(unittest.TestCase):
 
 
 class StubDriver(unittest.TestCase):
-    """A libcuda.so.1 that answers every call with an error: the whole way up to CUDA's own refusal."""
+    """A libcuda.so.1 that answers every call with an error tests the whole path up to CUDA's own
+    refusal."""
 
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()
@@ -166,7 +169,8 @@ class StubDriver(unittest.TestCase):
 
 
 class MissingLibraries(unittest.TestCase):
-    """A driver, and a module whose libraries are not there: programs work on the CPU, and each library has a line."""
+    """With a driver and a module whose libraries are missing, programs work on the CPU, and each
+    library has a line."""
 
     def test_programs_run_and_each_missing_library_is_listed(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -202,7 +206,7 @@ class RealGpus(unittest.TestCase):
         for gpu in gpus:
             name, capability, _, mib, mhz = expected[gpu["pci_bus_id"].lower()]
             self.assertEqual((gpu["name"], gpu["compute_capability"]), (name, capability))
-            self.assertAlmostEqual(gpu["total_bytes"] / 2**20, float(mib), delta=0.05 * float(mib))  # CUDA keeps some
+            self.assertAlmostEqual(gpu["total_bytes"] / 2**20, float(mib), delta=0.05 * float(mib))  # CUDA reserves some
             self.assertLessEqual(gpu["free_bytes"], gpu["total_bytes"])
             self.assertAlmostEqual(1000 * gpu["memory_clock_ghz"], float(mhz), delta=0.02 * float(mhz))
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-# Starts one program by `tutti run`, by hand and under mpirun: unchanged, it finds the others each time.
+# Starts one program by `tutti run`, by hand and under mpirun: unchanged, it finds the other workers
+# each time.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: launchers_test.py PROGRAM_TUTTI PROGRAM_SUM_OF_WORKERS"""
 import json
@@ -29,7 +30,7 @@ def free_addresses(count):
 
 
 def sums(output):
-    """{"worker 1": "of 3: sum 6"}, and the job's id."""
+    """Returns {"worker 1": "of 3: sum 6"}, and the job's id."""
     found = re.findall(r"^(?:\[[a-z]+-\d+\]: |\d+: )?((?:worker|chief) \d+) (of \d+: sum \d+) in job (.*)$", output,
                        re.MULTILINE)
     return {name: what for name, what, _ in found}, {job for _, _, job in found}
@@ -40,7 +41,7 @@ class Launchers(unittest.TestCase):
         return subprocess.run([TUTTI, "run", *words], text=True, capture_output=True, timeout=LIMIT, env=ENVIRONMENT)
 
     def test_tutti_run(self):
-        for control in ("grpc", "none"):  # in the launcher, or in worker 0
+        for control in ("grpc", "none"):  # hosted by the launcher, or by worker 0
             result = self.tutti_run("-n", "3", "--control", control, "--", PROGRAM)
             self.assertEqual(result.returncode, 0, result.stderr)
             found, jobs = sums(result.stdout)
@@ -59,7 +60,8 @@ class Launchers(unittest.TestCase):
         self.assertRegex(own[0], r"^tutti run: worker-1 failed first: killed by signal 9 \(SIGKILL\) after")
 
     def test_a_worker_that_dies_before_the_others_are_connected_is_connected_with_them(self):
-        # The new process took itself for one that the others go on with, while these waited for it.
+        # In an earlier fault, a new process believed that the others continued with it, while these
+        # waited for it.
         for _ in range(3):
             result = self.tutti_run("-n", "3", "--max-restarts", "20", "--", PROGRAM, "worker 1")
             self.assertEqual(result.returncode, 0, result.stderr)
@@ -77,7 +79,7 @@ class Launchers(unittest.TestCase):
         self.assertEqual(sums(output)[0], {f"worker {i}": "of 3: sum 6" for i in range(3)})
 
     def test_limits_of_file_sizes_end_no_worker(self):
-        # Shared memory is files, too: of 16 GiB each, if they may be.
+        # Shared memory consists of files, too: of 16 GiB each, if permitted.
         for limit in (100 << 10, 1 << 30, 8 << 30):
             with self.subTest(limit=limit):
                 result = subprocess.run([TUTTI, "run", "-n", "2", "--", PROGRAM], text=True, capture_output=True, timeout=LIMIT,

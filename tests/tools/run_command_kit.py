@@ -1,4 +1,4 @@
-# What the tests of `tutti run` share: starting it, reading its lines, looking for processes.
+# Helpers for tests of `tutti run`: starting it, reading its output, inspecting processes.
 # SPDX-License-Identifier: Apache-2.0
 """Imported by programs whose first argument is the path of tutti."""
 import contextlib
@@ -17,9 +17,9 @@ PROGRAM = os.path.abspath(sys.argv.pop(1))
 for each in ("OMP_NUM_THREADS", "TF_CONFIG", "NO_COLOR", "XDG_RUNTIME_DIR"):
     os.environ.pop(each, None)
 ENVIRONMENT = dict(os.environ)
-LIMIT = 600  # seconds; nothing here takes so long
+LIMIT = 600  # seconds; nothing here takes this long
 
-# What the started processes run: Python with some names at hand.
+# Beginning of the started Python programs, with helper functions.
 HEAD = """
 import json, os, signal, sys, time
 config = json.loads(os.environ["TF_CONFIG"])
@@ -37,8 +37,9 @@ def python(body):
 
 
 def tutti_run(*words, env=None):
-    """Flags and, behind "--", the program. Exit code, standard output and standard error."""
-    with tempfile.TemporaryDirectory() as marks:  # where processes tell each other how far they are
+    """Runs tutti with flags and, after "--", the program. Returns exit code, standard output and
+    standard error."""
+    with tempfile.TemporaryDirectory() as marks:  # files by which processes report their progress
         result = subprocess.run([PROGRAM, "run", *words], text=True, capture_output=True, timeout=LIMIT,
                                 env={**ENVIRONMENT, "MARKS": marks, **(env or {})})
     return result.returncode, result.stdout, result.stderr
@@ -48,12 +49,12 @@ class Launcher(Job):
     """A running `tutti run`; its output is read line by line."""
 
     def wait_for_each(self, *parts):
-        """Waits until each part was in some line."""
+        """Waits until each part has occurred in some line."""
         for part in parts:
             self.wait_for_line(re.escape(part))
 
     def end(self):
-        """Exit code, and everything that was written."""
+        """Returns exit code and the whole output."""
         return self.finish(LIMIT), self.text()
 
 
@@ -67,7 +68,7 @@ def launcher(*words, env=None):
 
 
 def runs(pid):
-    """Whether there is such a process, not counting ended ones that nobody has taken leave of."""
+    """Returns true if the process runs; zombies do not count."""
     try:
         text = pathlib.Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -84,5 +85,5 @@ def wait_until(condition, what):
 
 
 def said(output, what):
-    """The values of lines "[task]: what=value", by task."""
+    """Returns the values of lines "[task]: what=value", by task."""
     return dict(re.findall(rf"^\[([a-z]+-\d+)\]: {what}=(.*)$", output, re.MULTILINE))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# Runs `tutti run` with real processes and looks at what they got, what is shown and how it ends.
+# Runs `tutti run` with real processes and checks their environment, the output and the end.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: run_command_test.py PROGRAM"""
 import contextlib
@@ -27,7 +27,7 @@ class Environments(unittest.TestCase):
     def test_each_process_has_its_own_tf_config_and_the_same_job(self):
         body = 'say("config=" + os.environ["TF_CONFIG"]); say("job=" + os.environ["TUTTI_JOB_ID"])\n' \
                'say(f"restart={restart}"); say("secret=" + os.environ["TUTTI_JOB_SECRET_FILE"])\n' \
-               'mark("done") if task == "ps" else wait_for("done")'  # the others' end is that of parameter servers
+               'mark("done") if task == "ps" else wait_for("done")'  # the others end like parameter servers
         code, output, errors = tutti_run("-n", "5", "--ps", "1", "--chief", "--", *python(body))
         self.assertEqual((code, errors), (0, ""))
         configs = {task: json.loads(text) for task, text in said(output, "config").items()}
@@ -171,7 +171,8 @@ class Failures(unittest.TestCase):
 
 @contextlib.contextmanager
 def memory_group(mebibytes):
-    """A shell command that enters a new control group with so much memory; None where that is not allowed."""
+    """Returns a shell command that enters a new control group with this much memory; None if that
+    is not permitted."""
     name = f"tutti_test_{os.getpid()}"
     for root, limit in (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")):
         path = pathlib.Path(root, name)
@@ -193,7 +194,7 @@ def memory_group(mebibytes):
 
 class Threads(unittest.TestCase):
     def test_that_cannot_be_started_are_an_error_with_the_limits_to_raise(self):
-        # Stacks of 2^47 bytes have no place in memory, as under ulimit -u or -v.
+        # Stacks of 2^47 bytes do not fit into the address space, as with ulimit -u or -v.
         result = subprocess.run(["sh", "-c", f'ulimit -s {1 << 37} && exec "$0" run -n 2 -- true', PROGRAM], text=True,
                                 capture_output=True, timeout=60, check=False)
         self.assertEqual((result.returncode, result.stdout), (1, ""), result.stderr)
@@ -203,8 +204,8 @@ class Threads(unittest.TestCase):
 
 class MemoryKills(unittest.TestCase):
     def test_memory_kills_are_named(self):
-        """The kernel's counter is that of the group in which all of this runs."""
-        with memory_group(256) as enter:  # the launcher itself needs 100 when sanitizers watch it
+        """The kernel's counter is that of the group in which the whole job runs."""
+        with memory_group(256) as enter:  # the launcher itself needs 100 MiB under sanitizers
             if not enter:
                 self.skipTest("control groups may not be made here")
             body = 'open("/proc/self/oom_score_adj", "w").write("1000")\nblocks = []\n' \
@@ -272,7 +273,8 @@ while True: time.sleep(0.05)
 
 
 class Requests(unittest.TestCase):
-    # Sleeps are short: Python runs the handler of a signal that came just before one after it.
+    # Sleeps are short, because Python runs the handler of a signal that came just before a sleep
+    # only after it.
     BODY = """
 def stop(number, frame):
     say(f"got {number}")

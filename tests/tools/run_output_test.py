@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-# What `tutti run` shows: whole lines with names, streams and files that are closed, full or slow.
+# Tests the output of `tutti run`: whole lines with names; streams and files that are closed, full
+# or slow.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: run_output_test.py PROGRAM"""
 import os
@@ -74,7 +75,7 @@ class Output(unittest.TestCase):
     def test_closed_streams_take_nobodys_place(self):
         for closed in ((0,), (1,), (2,), (0, 1), (0, 1, 2)):
             with self.subTest(closed), tempfile.NamedTemporaryFile() as lines:
-                # Had the job's own pipes these numbers, lines would go into them.
+                # If the job's own pipes had these numbers, lines would go into them.
                 body = f'open("{lines.name}", "a").write(sys.stdin.read() + task); say("x"); say("y", sys.stderr)'
                 result = subprocess.run([PROGRAM, "run", "-n", "2", "--", *python(body)], capture_output=True,
                                         timeout=LIMIT, env=ENVIRONMENT,
@@ -101,7 +102,7 @@ class Output(unittest.TestCase):
         body = 'print("\\n".join(f"line {i}" for i in range(300000))); say("last", sys.stderr)'
         process = subprocess.Popen([PROGRAM, "run", "-n", "1", "--", *python(body)], stdout=subprocess.PIPE,
                                    stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
-        time.sleep(0.5)  # more than pipes and launcher hold has been written
+        time.sleep(0.5)  # output exceeds the buffers of pipes and launcher
         output, errors = process.communicate(timeout=LIMIT)
         self.assertEqual((process.returncode, errors), (0, "[worker-0]: last\n"))
         self.assertEqual(output, "".join(f"[worker-0]: line {i}\n" for i in range(300000)))
@@ -118,7 +119,8 @@ class Output(unittest.TestCase):
                 if number == signal.SIGTERM:
                     process.send_signal(number)
                 elif number:
-                    # The process is started again, killed again, and then the job ends: at the latest when it is asked to.
+                    # The process is restarted, killed again, and then the job ends, at the latest
+                    # when it is requested.
                     for _ in range(2):
                         wait_until(lambda: children(process.pid, sys.executable), "a start")
                         killed = next(iter(children(process.pid, sys.executable).values()))

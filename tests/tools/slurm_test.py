@@ -56,7 +56,7 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 
 
 class Cluster:
-    """slurmctld and slurmd, until close()."""
+    """Runs slurmctld and slurmd until close()."""
 
     def __init__(self):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="tutti_slurm_"))
@@ -88,7 +88,7 @@ class Cluster:
             time.sleep(0.05)
 
     def submit(self, *words):
-        """Number of the job that `sbatch` makes."""
+        """Returns the number of the job that `sbatch` submits."""
         answer = self.command("sbatch", "--parsable", *words)
         if not re.fullmatch(r"\d+\n", answer):
             raise AssertionError(answer)
@@ -103,7 +103,7 @@ class Cluster:
         return path.read_text(encoding="utf-8") if path.exists() else ""
 
     def finish(self, job):
-        """State, exit code ("code:signal") and output of an ended job."""
+        """Returns state, exit code ("code:signal") and output of an ended job."""
         self.wait(lambda: self.state(job)[0] not in ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING"),
                   f"the end of job {job}")
         return (*self.state(job), self.output(job))
@@ -134,7 +134,7 @@ class Slurm(unittest.TestCase):
         self.assertEqual((state, code), ("COMPLETED", "0:0"), output)
         for task in range(3):
             self.assertIn(f"{task}: worker {task} of 3: sum 6 in job slurm-{job}-0\n", output)
-        self.assertEqual(list((self.cluster.folder / ".tutti").iterdir()), [])  # the secret is gone
+        self.assertEqual(list((self.cluster.folder / ".tutti").iterdir()), [])  # the secret was removed
 
     def test_a_failure_ends_the_job(self):
         job = self.cluster.submit("--nodes=1", "--ntasks-per-node=3", str(SBATCH), PROGRAM, "worker 2")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# Runs the program `tutti` and looks at its output and exit codes.
+# Runs the program `tutti` and checks its output and exit codes.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: tutti_cli_test.py PROGRAM [TuttiProgram.test_NAME]"""
 import json
@@ -13,7 +13,7 @@ import time
 import unittest
 
 PROGRAM = os.path.abspath(sys.argv.pop(1))
-ENVIRONMENT = {**os.environ, "TUTTI_CUDA": "off"}  # the same on machines with GPUs; those: gpus_cli_test.py
+ENVIRONMENT = {**os.environ, "TUTTI_CUDA": "off"}  # hides GPUs, which gpus_cli_test.py covers
 
 
 def run(*words):
@@ -90,7 +90,7 @@ class TuttiProgram(unittest.TestCase):
             self.assertEqual(is_there, library in libraries, f"{subject}: {found[subject]}\n{libraries}")
             if transport:
                 self.assertEqual(is_there, transport in transports, transports)
-        # CUDA's libraries are the module's, which no program links; NCCL is opened where it is used.
+        # Only the module uses CUDA's libraries, and no program links it; NCCL is opened on use.
         self.assertNotRegex(libraries, "libcud|libnccl")
         module = os.path.join(os.path.dirname(os.path.dirname(PROGRAM)), "lib", "libtutti_cuda.so")
         has_cuda = not found["CUDA"].startswith("not in this build")
@@ -131,7 +131,7 @@ class TuttiProgram(unittest.TestCase):
         self.assertIn("unknown flag --fix", errors)
 
     def bench(self, *flags):
-        """The lines of the table, as lists of words, and the JSON."""
+        """Returns the lines of the table, as lists of words, and the JSON."""
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "bench.json")
             code, text, errors = run("bench", "all_reduce", "--rounds", "2", "--json", path, *flags)
@@ -153,7 +153,8 @@ class TuttiProgram(unittest.TestCase):
         self.assertEqual(cell["wrong"], 0)
 
     def check_beside_memory(self, row):
-        """The floor is the time in which the machine's memory alone can do the sum, measured in turn with it."""
+        """The floor is the time in which the machine's memory alone can do the sum, measured
+        alternately with it."""
         floor, time, of_floor = row["floor_us"], row["in_place"]["time_us"], row["of_floor"]
         self.assertGreater(floor["min"], 0)
         self.assertLessEqual(of_floor["min"], of_floor["median"])
@@ -207,7 +208,7 @@ class TuttiProgram(unittest.TestCase):
                 self.assertIn(f"processes, {ranks} ranks on", text)
                 self.assertIn(f"rank 1: {word}", text)
                 lines = [line.split() for line in text.splitlines() if "]: #" not in line]
-                self.assertEqual({words[0] for words in lines}, {"[worker-0]:"})  # nobody else prints
+                self.assertEqual({words[0] for words in lines}, {"[worker-0]:"})  # only worker 0 prints
                 with open(path, encoding="utf-8") as file:
                     report = json.load(file)
                 self.assertEqual((report["shape"], report["ranks"]), ("processes", ranks))
@@ -296,7 +297,7 @@ class TuttiProgram(unittest.TestCase):
         code, _, errors = run(*words, "--limit", "1")
         self.assertEqual(code, -signal.SIGALRM, errors)
         self.assertRegex(errors, r"the operation hangs: a case took longer than --limit \(signal 14" + case)
-        for seconds in (0.5, 2, 8, 32):  # until it has begun
+        for seconds in (0.5, 2, 8, 32):  # until it has started
             stopped = subprocess.Popen([PROGRAM, *words], stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
             time.sleep(seconds)
             stopped.send_signal(signal.SIGINT)

@@ -15,7 +15,8 @@ CLUSTER = {"chief": ["10.0.0.1:2222"], "worker": ["10.0.0.2:2222", "10.0.0.3:222
 
 
 def run(environment, *words):
-    """Exit code, standard output, standard error. The environment holds nothing else."""
+    """Returns exit code, standard output and standard error. The environment contains nothing
+    else."""
     result = subprocess.run([PROGRAM, "cluster", *words], text=True, capture_output=True, timeout=600, env=environment)
     return result.returncode, result.stdout, result.stderr
 
@@ -41,7 +42,7 @@ class TuttiCluster(unittest.TestCase):
         seconds.sort()
         print(f"{len(table)} malformed environments: {1000 * seconds[len(seconds) // 2]:.1f} ms each of the processor's "
               f"time (median), at most {1000 * seconds[-1]:.1f} ms")
-        # What the process itself took; how long it waited for its turn says nothing about it.
+        # Measures the process's own time, which does not include waiting for the processor.
         self.assertLess(seconds[len(seconds) // 2], 0.1)
 
     def test_text_shows_tasks_chief_and_this_process(self):
