@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-# Configures and builds the project with and without optional libraries and the network, and detects
-# downloads.
+# Configures and builds the project with and without optional libraries and the network, and detects downloads.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: configurations_test.py SOURCE_FOLDER CXX_COMPILER [CLASS.test_NAME]"""
 import itertools
@@ -108,8 +107,7 @@ class Configurations(unittest.TestCase):
 
 class Combinations(unittest.TestCase):
     def test_with_and_without_cuda_mpi_and_nccl(self):
-        """This machine has all three. Without NCCL, no module for GPUs is built, and the table
-        reports that."""
+        """This machine has all three. Without NCCL, no module for GPUs is built, and the table reports that."""
         with tempfile.TemporaryDirectory() as folder:
             for cuda, mpi, nccl in itertools.product((True, False), repeat=3):
                 with self.subTest(cuda=cuda, mpi=mpi, nccl=nccl):

@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-# Measures the structure of the code: lines, files, types, interfaces, services, and the files of
-# three walks.
+# Measures the structure of the code: lines, files, types, interfaces, services, and the files of three walks.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: count_structure.py [ROOT]
 
@@ -39,8 +38,7 @@ def tracked(root):
 
 
 def body_of(text, begin):
-    """Returns the text from the brace at `begin` to its matching brace; braces in strings are
-    rare enough."""
+    """Returns the text from the brace at `begin` to its matching brace; braces in strings are rare enough."""
     depth = 0
     for index in range(begin, len(text)):
         depth += {"{": 1, "}": -1}.get(text[index], 0)

@@ -28,8 +28,7 @@ PROGRAMS = ("tools", "examples", "benchmarks", "tests")
 ONE_FILE_ONLY = ("CLI/", "nlohmann/", "spdlog/", "xxhash.h", "isa-l/", "zlib.h", "utf8proc.h", "png.h", "jpeglib.h")
 
 
-# Headers of optional libraries stay in folders of this name, so that everything else builds without
-# them.
+# Headers of optional libraries stay in folders of this name, so that everything else builds without them.
 FOLDERS_ONLY = {"mpi.h": "mpi"}
 
 
@@ -146,8 +145,7 @@ def includes_of(path):
 
 
 def floor_of(file, floors):
-    """Returns the floor of a file of the folder: itself, the outermost folder that is one, or
-    "."; None if it has none."""
+    """Returns the floor of a file of the folder: itself, the outermost folder that is one, or "."; None if it has none."""
     parts = file.split("/")
     whole = ["/".join(parts[:length]) for length in range(len(parts), 0, -1)]
     return next((place for place in whole if place in floors), "." if len(parts) == 1 and "." in floors else None)
@@ -174,8 +172,7 @@ def check_floors(root, modules):
 
 
 def folder_edges(root, modules):
-    """Returns {(folder, included folder)} for all folders with sources; a header that is a floor
-    counts as itself."""
+    """Returns {(folder, included folder)} for all folders with sources; a header that is a floor counts as itself."""
     alone = {f"{folder}/{floor}" for folder, module in modules.items() for floor in module.floors if floor.endswith(".h")}
 
     def place_of(file):

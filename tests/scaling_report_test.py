@@ -42,8 +42,7 @@ class ScalingReport(unittest.TestCase):
         self.assertLess(rows[0][4], 2.4)  # near ln(10): real images, a few steps
         self.assertGreater(rows[0][5], 0.1)
 
-    # No time limit is reliable on a busy machine: the time is printed, and the program's handling
-    # of a limit is tested.
+    # No time limit is reliable on a busy machine: the time is printed, and the program's handling of a limit is tested.
     def test_efficiency_below_the_limit_is_an_error(self):
         few = run("--processes", "1", "--min-efficiency", "1")
         self.assertEqual(few.returncode, 0)  # one process is as fast as itself

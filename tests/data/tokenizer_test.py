@@ -53,8 +53,7 @@ def is_known(code):
 
 
 def random_texts(count):
-    """Returns texts of words of this repository, any characters, gaps, contractions and special
-    tokens."""
+    """Returns texts of words of this repository, any characters, gaps, contractions and special tokens."""
     draw = random.Random(3)
     words = (ROOT / "README.md").read_text(encoding="utf-8").split()
     gaps = [" ", " ", " ", "  ", "   ", "\n", "\n\n", "\r\n", "\t", " \n ", "\u00a0", "\u3000", "\u2028", "\x1c", "\x85", ""]

@@ -27,8 +27,7 @@ def kernels_of(sources):
 
 
 def operations_of(sources, formulas):
-    """Returns {file: its operations} for files that register kernels. One of them gets all that
-    `formulas` lists."""
+    """Returns {file: its operations} for files that register kernels. One of them gets all that `formulas` lists."""
     found = {name: set(re.findall(r"OpId::k(\w+)", text + formulas * ("list_elementwise_formulas" in text)))
              for name, text in sources.items() if REGISTERS.search(text)}
     return {name: operations for name, operations in found.items() if operations}

@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-# Checks that docs/settings.md lists exactly the existing environment variables, CMake options and
-# components.
+# Checks that docs/settings.md lists exactly the existing environment variables, CMake options and components.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: settings_test.py [ROOT]"""
 import pathlib

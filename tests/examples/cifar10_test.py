@@ -128,13 +128,11 @@ class Cifar10(unittest.TestCase):
         rate, seconds, times = (float(number) for number in found.groups())
         self.assertAlmostEqual(rate * seconds, 16, delta=0.05 * seconds + 0.0005 * rate + 0.0001)
         self.assertAlmostEqual(times, rate / 155.7, delta=0.006)
-        # The speed depends on what else this machine runs; the test checks that the program's
-        # result matches its measurement.
+        # The speed depends on what else this machine runs; the test checks that the program's result matches its measurement.
         self.assertEqual(result.returncode, 0 if times > 1.005 else 1 if times < 0.995 else result.returncode)
 
     def test_one_core_is_faster_than_the_published_machine(self):
-        """Measures processor time, which other programs do not affect: the whole program,
-        including its start."""
+        """Measures processor time, which other programs do not affect: the whole program, including its start."""
         steps, batch = 20, 64
         before = os.times()
         result = run("check_speed", "--data_dir", self.data_dir(), "--train_dir", self.train_dir, "--steps", str(steps),

@@ -115,8 +115,7 @@ class Examples(unittest.TestCase):
         self.assertLess(losses[3], losses[0])  # four updates a step
 
     def check_trace(self, trace):
-        """Requires that a thread's spans are nested or disjoint; returns the events other than
-        metadata."""
+        """Requires that a thread's spans are nested or disjoint; returns the events other than metadata."""
         self.assertEqual(trace["otherData"]["dropped_events"], 0)
         events = [e for e in trace["traceEvents"] if e["ph"] != "M"]
         named = {e["tid"] for e in trace["traceEvents"] if e["name"] == "thread_name"}
@@ -200,8 +199,7 @@ class Examples(unittest.TestCase):
         self.assertIn("line", output)
 
     def test_what_a_run_keeps_of_each_step_is_what_its_report_needs(self):
-        """Its checkpoints contain the report: their size does not depend on the number of steps,
-        unless losses are requested."""
+        """Its checkpoints contain the report: their size does not depend on the number of steps, unless losses are requested."""
         for steps in (4, 120):
             for flags, kept in (([], 0), (["--metrics-json"], 8 * steps)):
                 with self.subTest(steps=steps, kept=kept), tempfile.TemporaryDirectory() as folder:
@@ -217,8 +215,7 @@ class Examples(unittest.TestCase):
                     self.assertEqual(len(record["loss_bits"]), kept)
 
     def test_gpt_learns_a_licence_and_writes(self):
-        """Trains by bytes and by byte pairs, with both networks; the saved model continues with
-        the same text."""
+        """Trains by bytes and by byte pairs, with both networks; the saved model continues with the same text."""
         licence = next(path for path in ("/usr/share/common-licenses/GPL-3", LICENSE) if os.path.exists(path))
         small = ["--text", licence, "--context", "32", "--layers", "2", "--heads", "2", "--features", "32", "--batch-size", "16",
                  "--learning-rate", "0.01", "--steps", "60", "--epochs", "9", "--tokens", "40", "--prompt", "The ", "--devices",
@@ -272,8 +269,7 @@ class Examples(unittest.TestCase):
                     self.assertTrue(any(event["name"] == "update" for event in events))
 
     def test_gpt_that_does_not_fit_mirrored_trains_fully_sharded(self):
-        """Weights of 7 MB with Adam take four times as much of each device if mirrored, and a
-        quarter of that in four shards."""
+        """Weights of 7 MB with Adam take four times as much of each device if mirrored, and a quarter of that in four shards."""
         flags = ["--text", LICENSE, "--context", "16", "--layers", "4", "--heads", "4", "--features", "192",
                  "--batch-size", "8", "--steps", "3", "--epochs", "1", "--tokens", "4", "--devices", "cpu:0-3", "--max-memory", "24"]
         mirrored = run("gpt/gpt", *flags, "--strategy", "mirrored")
@@ -352,8 +348,7 @@ class Examples(unittest.TestCase):
 
 
 class Tutorials(unittest.TestCase):
-    """Runs the tutorials of the distributed training guides as programs, each in a short form:
-    docs/tutorials.md."""
+    """Runs the tutorials of the distributed training guides as programs, each in a short form: docs/tutorials.md."""
 
     def check_losses(self, metrics, strategy, replicas, steps):
         self.assertEqual((metrics["strategy"], metrics["num_replicas"], metrics["steps"]), (strategy, replicas, steps))

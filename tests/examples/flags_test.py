@@ -26,8 +26,7 @@ def read(path):
 
 
 def functions(text):
-    """Returns text by the name of a function or type: clang-format begins and ends each at the
-    left margin."""
+    """Returns text by the name of a function or type: clang-format begins and ends each at the left margin."""
     found, block = {}, []
     for line in text.splitlines():
         if not block and (not re.match(r"[A-Za-z]", line) or line.startswith(("namespace ", "using "))):

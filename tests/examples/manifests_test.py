@@ -51,8 +51,7 @@ def owner(path):
 
 class Manifests(unittest.TestCase):
     def check_program(self, words):
-        """Checks that the program is in the image under that path, was built, and knows its
-        flags."""
+        """Checks that the program is in the image under that path, was built, and knows its flags."""
         self.assertTrue(words[0].startswith(INSTALLED), words)
         name = words[0][len(INSTALLED):]
         self.assertIn(f"build/examples/{name} ", dockerfile())

@@ -49,8 +49,7 @@ def load(folder, proto_folder, name):
 
 
 def path_of(target):
-    """Returns the path at which gRPC listens for grpc://127.0.0.1:4711, as documented in
-    docs/security.md."""
+    """Returns the path at which gRPC listens for grpc://127.0.0.1:4711, as documented in docs/security.md."""
     host, port = re.fullmatch(r"grpc://([\d.]+):(\d+)", target).groups()
     network = os.readlink("/proc/self/ns/net")[len("net:["):-1]
     return f"unix:/tmp/tutti-{os.geteuid()}/{network}/{host}_{port}"

@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-# Between-graph workers as processes: the trainer's modes, the classic flags, agreed and single
-# stops.
+# Between-graph workers as processes: the trainer's modes, the classic flags, agreed and single stops.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: between_graph_test.py TRAINER LOOP TUTTI
 

@@ -102,8 +102,7 @@ def follow_death(run, outcome, pids, moments):
 
 
 def kill_again(run, fault, outcome):
-    """Kills the second victim between the first one's death and the end of the recovery, or
-    shortly after."""
+    """Kills the second victim between the first one's death and the end of the recovery, or shortly after."""
     first, second = fault.victims if fault.chance.random() < 0.7 else fault.victims[:1] * 2
     pids, moments = {}, {}
     pid = run.pid_of_worker(first)
@@ -160,8 +159,7 @@ def stop(run, fault, outcome):
 
 
 def pulse(run, fault, outcome):
-    """Stops a worker for less than the limit, so no worker is given up unless the machine delays
-    it afterwards."""
+    """Stops a worker for less than the limit, so no worker is given up unless the machine delays it afterwards."""
     worker, length = fault.victims[0], fault.chance.uniform(0.3, 1.5)
     pid = run.pid_of_worker(worker)
     begin = run.hit_process(pid, signal.SIGSTOP, is_deadly=False)

@@ -13,8 +13,7 @@ sys.path.append(os.path.join(os.path.dirname(__file__), "..", "support"))
 import tcp_proxy  # noqa: E402
 from processes import Job, differing, later_than, load  # noqa: E402
 
-# Each process chooses its own ports, and publishes the control server's address before it gets the
-# proxy's.
+# Each process chooses its own ports, and publishes the control server's address before it gets the proxy's.
 WRAPPER = """#!/bin/sh
 index=${{TF_CONFIG##*\\"index\\":}}
 index=${{index%%[!0-9]*}}
@@ -53,8 +52,7 @@ class Run(Job):
             threading.Thread(target=target, daemon=True).start()
 
     def make_proxy(self):
-        # Uses a loopback address of its own, so that no other process takes its ports while a
-        # worker is dead.
+        # Uses a loopback address of its own, so that no other process takes its ports while a worker is dead.
         chance = random.Random()
         host = f"127.{chance.randrange(1, 255)}.{chance.randrange(1, 255)}.{chance.randrange(1, 255)}"
         self.listen = [(host, 20000 + index) for index in range(self.num_workers)]
@@ -116,8 +114,7 @@ class Run(Job):
         return self.wait_for(lambda: next(iter(later_than(self.steps, since)), None), "a next step").time
 
     def wait_for_recovery(self, since):
-        """Returns when the chief has finished the step after the commit; all workers continue
-        after a commit."""
+        """Returns when the chief has finished the step after the commit; all workers continue after a commit."""
         went_on = [self.wait_for_line(rf"^\[worker-{w}\]: .*worker {w}: goes on after step \d+", since, f"worker {w} going on")
                    for w in range(self.num_workers)]
         number = int(went_on[0].text.rpartition(" ")[2]) + 1

@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-# Coordinator, workers and servers as processes: exact counts despite deaths, and errors that name
-# the cause.
+# Coordinator, workers and servers as processes: exact counts despite deaths, and errors that name the cause.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: coordinator_test.py COUNTER EXAMPLE TUTTI [--closures N] [--kills N] [--only NAMES]
 
@@ -42,8 +41,7 @@ class Launch(Job):
         return found
 
     def kill_some(self, chance, job, may_kill):
-        """Kills a process of the job that has lived long enough; returns its task, or None if the
-        run has ended."""
+        """Kills a process of the job that has lived long enough; returns its task, or None if the run has ended."""
         while self.process.poll() is None:
             now = time.monotonic()
             old_enough = [(task, pid) for task, (pid, since) in self.tasks().items()
@@ -68,8 +66,7 @@ def check_example(tutti, example):
         text = output_of(*launcher, example)
         epochs = re.findall(r"Finished epoch (\d), accuracy is [0-9.]+\.$", text, re.MULTILINE)
         require(epochs == ["0", "1", "2", "3"], "expected four epochs", text)
-        # The accuracy of an epoch is not checked: on a busy machine, a worker's gradient may be
-        # many steps late.
+        # The accuracy of an epoch is not checked: on a busy machine, a worker's gradient may be many steps late.
         evaluation = re.search(r"Evaluation accuracy: ([0-9.]+)$", text, re.MULTILINE)
         require(evaluation and float(evaluation[1]) >= 0.75, "it has not learnt", text)
         for server in range(2):
@@ -158,8 +155,7 @@ def check_worker_killed_by_hand(counter):
 
 
 def check_continued_worker(counter):
-    """A worker that was given up while stopped must not repeat changes when it is resumed, and
-    ends."""
+    """A worker that was given up while stopped must not repeat changes when it is resumed, and ends."""
     tasks = by_hand(counter, 2, 1, "--closures", "600", "--pause-ms", "10")
     time.sleep(0.3)
     tasks["worker", 0].send(signal.SIGSTOP)

@@ -41,8 +41,7 @@ def all_are_here(job, now):
 def check_kills(tutti, counter, closures, kills, seed):
     """Each closure counts once, whatever is killed at any time."""
     chance, killed = random.Random(seed), []
-    # Leaves time for every kill, and for restarted processes to age before the next one, also on a
-    # busy machine.
+    # Leaves time for every kill, and for restarted processes to age before the next one, also on a busy machine.
     pause_ms = max(1, round(3 * 1000 * 3.5 * kills / closures))
     with tempfile.TemporaryDirectory(prefix="tutti_durable_") as folder:
         job = launch(tutti, 3, [counter, *run_flags(folder, closures, pause_ms)])
@@ -95,8 +94,7 @@ def check_recovery(tutti, counter, closures, kills, more=(), ends=False):
 
 
 def check_killed_at_end(tutti, counter):
-    """A chief that dies after everything has been counted and the others have ended is restarted
-    with them; the job succeeds."""
+    """A chief that dies after everything has been counted and the others have ended is restarted with them; the job succeeds."""
     with tempfile.TemporaryDirectory(prefix="tutti_durable_") as folder:
         job = launch(tutti, 2, [counter, *run_flags(folder, 100, 1), "--linger-ms", "3000"])
         left = job.wait_for_line(r"\[chief-0\]: left")
@@ -114,8 +112,7 @@ def resident_mib(pid):
 
 
 def check_memory(tutti, counter):
-    """Variables are stored on the servers, besides the initial values that every task makes, and
-    survive a worker's death."""
+    """Variables are stored on the servers, besides the initial values that every task makes, and survive a worker's death."""
     closures, ballast = 400, 192
     job = launch(tutti, 2, [counter, "--closures", str(closures), "--pause-ms", "10", "--ballast-mib", str(ballast)])
     job.wait_for(lambda: job.num_done() >= closures // 4, "a quarter of the closures")
@@ -130,8 +127,7 @@ def check_memory(tutti, counter):
 
 
 class ByProxy(Tasks):
-    """Tasks with TF_CONFIG whose connections to servers and workers pass through a proxy; dead
-    tasks are restarted."""
+    """Tasks with TF_CONFIG whose connections to servers and workers pass through a proxy; dead tasks are restarted."""
 
     def __init__(self, command, counts):
         self.proxy, self.routes = tcp_proxy.Proxy(), {}

@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-# Run that is stopped and resumed with other numbers of processes; the bits must equal an
-# undisturbed run.
+# Run that is stopped and resumed with other numbers of processes; the bits must equal an undisturbed run.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: elastic_test.py PROGRAM [--steps N]
 

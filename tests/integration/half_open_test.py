@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-# Drops packets in both directions without closing connections; detection takes seconds, and the
-# bits equal an undisturbed run.
+# Drops packets in both directions without closing connections; detection takes seconds, and the bits equal an undisturbed run.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: half_open_test.py PROGRAM TUTTI [--log FILE]
 
@@ -29,8 +28,7 @@ NAMED = r"^\[worker-0\]: .*control: worker 1 \(.*\) is silent: no heartbeat for"
 
 
 def own_machine():
-    """Returns words that run a process in a PID namespace of its own, or "" if the system does
-    not permit it."""
+    """Returns words that run a process in a PID namespace of its own, or "" if the system does not permit it."""
     for words in ("unshare --pid --fork --kill-child", "unshare --user --map-root-user --pid --fork --kill-child"):
         try:
             if subprocess.run(words.split() + ["true"], stderr=subprocess.DEVNULL, check=False).returncode == 0:

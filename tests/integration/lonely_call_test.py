@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-# One worker makes a collective call alone, or throws: the job ends, and errors name calls, lines
-# and the first process.
+# One worker makes a collective call alone, or throws: the job ends, and errors name calls, lines and the first process.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: lonely_call_test.py PROGRAM TUTTI COUNTER [--mpirun MPIRUN]
 
@@ -53,8 +52,7 @@ def check_case(launcher, workers, case, program):
     print(f"  {os.path.basename(launcher[0]):7} {workers} workers, {case:8} ended after {time.monotonic() - begin:.1f} s", flush=True)
     require(code not in (0, None), f"{case}: exit code {code}; expected an error", text)
     got = {int(worker): rest for worker, rest in re.findall(r"worker (\d) got (.*)", text)}
-    # mpirun ends the others when the first one has ended with an error, perhaps before they print
-    # theirs.
+    # mpirun ends the others when the first one has ended with an error, perhaps before they print theirs.
     told = [worker for worker in got if got[worker] != "no error"] if is_mpirun and got else range(workers)
     for worker in [0] if case == "end" else told:  # by then the others have finished
         said = got.get(worker, "nothing")
@@ -77,8 +75,7 @@ def check_case(launcher, workers, case, program):
 
 
 def check_own_error(tutti, first, *words):
-    """Requires that `first` is named with its exit code, and that no warning in the log repeats
-    the error."""
+    """Requires that `first` is named with its exit code, and that no warning in the log repeats the error."""
     for _ in range(TRIES):
         text, code = play([tutti, "run", *words])
         require(code == 1, f"exit code {code}", text)

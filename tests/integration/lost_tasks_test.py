@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-# Kills and stops tasks of parameter servers without a coordinator, in every mode, with and without
-# restarts.
+# Kills and stops tasks of parameter servers without a coordinator, in every mode, with and without restarts.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: lost_tasks_test.py TRAINER LOOP TUTTI [--full] [--only MODE,JOB,SIGNAL,RESTARTS]
 
@@ -44,8 +43,7 @@ def start(arguments, mode, restarts, steps, folder):
 
 
 def hit(arguments, mode, task, number, restarts):
-    """Returns the job and its steps after the signal was sent. Fast workers may finish too early;
-    then it tries again."""
+    """Returns the job and its steps after the signal was sent. Fast workers may finish too early; then it tries again."""
     steps = STEPS
     while True:
         with tempfile.TemporaryDirectory() as folder:

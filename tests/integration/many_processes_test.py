@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-# Runs many more workers than cores: they connect, train and report no failures, on idle and on busy
-# cores.
+# Runs many more workers than cores: they connect, train and report no failures, on idle and on busy cores.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: many_processes_test.py PROGRAM TUTTI [--processes N] [--busy N]
 

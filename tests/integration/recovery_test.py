@@ -57,8 +57,7 @@ def main():
             text = kill_under_launcher(arguments, arguments.program, flags, folder, calm, chance, kills, checkpoints, True)
             resumed = max([int(step) for step in re.findall(r"resumed +after step ([0-9]+)", text)], default=0)
             require((resumed > 0) == bool(checkpoints), f"it went on from step {resumed}", text)
-        # Uses the same program text as without recovery: fit() recovers, and BackupAndRestore if
-        # all are killed.
+        # Uses the same program text as without recovery: fit() recovers, and BackupAndRestore if all are killed.
         short = ["--batch-size", "32", "--steps", "400", "--seed", "1", "--test-examples", "1000"]
         calm = run_mirrored(arguments.fit, arguments.workers, short, folder)
         text = kill_under_launcher(arguments, arguments.fit, short, folder, calm, chance, 2, os.path.join(folder, "of-fit"), False)

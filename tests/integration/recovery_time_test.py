@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-# Measures the time from the death of a worker with 100 MB of state to the next finished step, also
-# if its new process is killed.
+# Measures the time from the death of a worker with 100 MB of state to the next finished step, also if its new process is killed.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: recovery_time_test.py PROGRAM TUTTI [--kills N] [--state-mb M] [--workers N] [--transport auto|tcp] [--json FILE] [--log FILE] [--again]
 
@@ -25,13 +24,11 @@ from processes import Job, end_with, parse, require  # noqa: E402
 
 GOAL, GOAL_RATE = 1.0, 500
 STEPS_PER_KILL = 8
-# For --again: the launcher delays restarts of a process whose predecessors lived for less than a
-# second.
+# For --again: the launcher delays restarts of a process whose predecessors lived for less than a second.
 STEPS_PER_ROUND = 26
 STEPS_WITHOUT_END = 10**9
 PATIENCE_IS_OVER = r"rank \d+ did not (answer|come) within "
-# Lines written during a recovery, their writer ("new": the victim's new process), and the phases
-# that they end.
+# Lines written during a recovery, their writer ("new": the victim's new process), and the phases that they end.
 MILESTONES = [("found", "others", r"control: worker \d+ \(.*\) died"),
               ("process", "new", r"process is here"),
               ("joined", "new", r"strategy is made"),
@@ -120,8 +117,7 @@ def kill_each(job, arguments, chance):
 
 
 def wait_for_next_step(job, victim, since):
-    """Returns the seconds until a worker has finished a step after the victim's last process
-    resumed."""
+    """Returns the seconds until a worker has finished a step after the victim's last process resumed."""
     went_on = job.wait_for_line(rf"^\[worker-{victim}\]: .*goes on after step (\d+)", since, f"worker {victim} was killed")
     # Lines of other workers may arrive a little earlier.
     return job.wait_for_line(rf"finished step {int(went_on.match[1]) + 1}$", went_on.time - 0.2, "the next step").time - since

@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-# `tutti run --max-restarts`: jobs whose workers cannot continue together restart, or end with an
-# error.
+# `tutti run --max-restarts`: jobs whose workers cannot continue together restart, or end with an error.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: restarted_job_test.py RECOVERING_STATE RESTARTED_PROGRAM ESTIMATOR TUTTI [--mpirun MPIRUN] [--moments N] CLASS...
 
@@ -110,8 +109,7 @@ class SeveralStrategies(ThreeRounds, unittest.TestCase):
 
 
 class ExitsEarly(ThreeRounds):
-    """A process exits with code 0 while others need it: they end long before any deadline, and it
-    is named."""
+    """A process exits with code 0 while others need it: they end long before any deadline, and it is named."""
 
     def check_that_job_ends(self, named, *words, steps=100000, **launch):
         code, hashes, text, seconds = self.run_program(*words, "--steps", str(steps), "--least-step-ms", "1", **launch)
@@ -158,8 +156,7 @@ class EarlyExitUnderMpirun(ExitsEarly, unittest.TestCase):
 
 
 class KilledAtAnyMoment(unittest.TestCase):
-    """Kills or stops one process at a seeded moment: the job's result equals that of an
-    undisturbed run."""
+    """Kills or stops one process at a seeded moment: the job's result equals that of an undisturbed run."""
 
     def run_once(self, program, words, chance=None, longest=0.0):
         """Returns the processes' results, seconds, and all lines."""
@@ -173,8 +170,7 @@ class KilledAtAnyMoment(unittest.TestCase):
                 if pids:
                     pid, number = chance.choice(sorted(pids)), chance.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP])
                     os.kill(pid, number)
-                    # Between two strategies, a stopped process is not a member, and is not given
-                    # up.
+                    # Between two strategies, a stopped process is not a member, and is not given up.
                     time.sleep(4 if number == signal.SIGSTOP else 0)
                     if number == signal.SIGSTOP and pid in children(job.pid, program).values():
                         os.kill(pid, signal.SIGKILL)

@@ -87,8 +87,7 @@ def run_resumed(program, variant, flags, steps, folder):
 
 
 def start_variant(pool, arguments, variant, folder):
-    """Starts all runs of a variant; returns two lists of (name, future): those of four replicas,
-    and those of one."""
+    """Starts all runs of a variant; returns two lists of (name, future): those of four replicas, and those of one."""
     flags = VARIANTS[variant]
     steps = ["--steps", str(arguments.steps)]
 

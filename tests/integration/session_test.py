@@ -68,8 +68,7 @@ def two_servers_list_the_devices_of_both(folder, _):
 
 
 def named_tasks_have_the_bits_of_one_process(folder, tutti):
-    """Compares weights on two servers and layers on a worker with the same program in one
-    process."""
+    """Compares weights on two servers and layers on a worker with the same program in one process."""
     program = [f"{folder}/session", "--steps", "150"]
     texts = [output_of(*program), output_of(tutti, "run", "--chief", "--workers", "1", "--ps", "2", "--", *program)]
     hashes = [re.search(r"after 150 steps: ([0-9a-f]{32})", each)[1] for each in texts]

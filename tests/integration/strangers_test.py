@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-# Trains while foreign clients connect: without the job's secret, none is accepted, and the bits
-# equal an undisturbed run.
+# Trains while foreign clients connect: without the job's secret, none is accepted, and the bits equal an undisturbed run.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: strangers_test.py PROGRAM [--workers N] [--strangers N] [--seconds S]
 
@@ -86,8 +85,7 @@ class Stranger:
 
     def is_closed(self):
         try:
-            # A rank that listens again has released its port; a connection to it from that port
-            # would connect to itself.
+            # A rank that listens again has released its port; a connection to it from that port would connect to itself.
             return not self.sock.recv(65536) or self.sock.getsockname() == self.sock.getpeername()
         except OSError as error:
             return error.errno not in (errno.EAGAIN, errno.ENOTCONN)

@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-# Runs one program with two workers and a server, in each update mode by a flag; prints losses and
-# steps per second.
+# Runs one program with two workers and a server, in each update mode by a flag; prints losses and steps per second.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: update_modes_test.py LINEAR_REGRESSION TUTTI"""
 import os

@@ -34,8 +34,7 @@ inline const int tutti_chosen_mutant = [] {
 
 
 class Mutant:
-    """Entry of a file of mutants: the file, the test that must fail, and the lines before and
-    after the change."""
+    """Entry of a file of mutants: the file, the test that must fail, and the lines before and after the change."""
 
     def __init__(self, name, place):
         self.name, self.place, self.number = name, place, 0

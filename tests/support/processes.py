@@ -1,5 +1,4 @@
-# Helpers for tests that start processes: jobs whose output is read as it arrives, tasks by
-# TF_CONFIG, signals, bits of a run.
+# Helpers for tests that start processes: jobs whose output is read as it arrives, tasks by TF_CONFIG, signals, bits of a run.
 # SPDX-License-Identifier: Apache-2.0
 import argparse
 import atexit
@@ -61,8 +60,7 @@ def run_checks(checks, only=""):
 
 
 def parse(documentation, *words, **flags):
-    """Parses the command line: positional words ("word?": optional), and flags with their
-    defaults; False: a switch."""
+    """Parses the command line: positional words ("word?": optional), and flags with their defaults; False: a switch."""
     parser = argparse.ArgumentParser(description=documentation, formatter_class=argparse.RawDescriptionHelpFormatter)
     for word in words:
         parser.add_argument(word.rstrip("?"), nargs="?" if word.endswith("?") else None)
@@ -81,8 +79,7 @@ def later_than(entries, since):
 
 
 def children(parent, program=None):
-    """Returns the children of a process that have a task, only those that run `program` if given:
-    {(job, index): pid}."""
+    """Returns the children of a process that have a task, only those that run `program` if given: {(job, index): pid}."""
     found = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -136,8 +133,7 @@ class Job:
         raise Failure(f"{what}\n" + "\n".join(f"{line.time:.3f} {line.text}" for line in self.lines[-80:]))
 
     def wait_for(self, find, what, seconds=LONGEST):
-        """Returns the result of `find` as soon as it is true; calls it again whenever there are
-        new lines."""
+        """Returns the result of `find` as soon as it is true; calls it again whenever there are new lines."""
         deadline = time.monotonic() + seconds
         while True:
             has_ended = not self.reader.is_alive()
@@ -258,8 +254,7 @@ class Tasks:
             job.kill()
 
 
-# Longest run in seconds of a program that ends by itself: ample even with twenty others running
-# concurrently.
+# Longest run in seconds of a program that ends by itself: ample even with twenty others running concurrently.
 PATIENCE = 1200
 
 
@@ -274,8 +269,7 @@ def output_of(*command, timeout=PATIENCE, environment=None):
 # --- Runs of a program with the flags of examples/common, compared bit by bit (docs/determinism.md).
 
 COMPARED = ("losses_hex", "weights_hash", "slots_hash")
-# Epochs of 4 steps, the last one ragged, with a short evaluation that does not affect compared
-# values.
+# Epochs of 4 steps, the last one ragged, with a short evaluation that does not affect compared values.
 FLAGS = ["--batch-size", "130", "--train-examples", "400", "--test-examples", "1000", "--regularized", "--seed", "1",
          "--epochs", "1000"]
 ALL_CUT = ["--min-shard-bytes", "0"]
@@ -321,8 +315,7 @@ def run_workers(program, devices, flags, folder, strategy="multi_worker_mirrored
 
 
 def differing(reference, got, strategy=None, replicas=None):
-    """Returns the differences of two runs; `got` must have `replicas` replicas and `strategy`, if
-    given."""
+    """Returns the differences of two runs; `got` must have `replicas` replicas and `strategy`, if given."""
     found = [key for key in COMPARED if reference[key] != got.get(key)]
     if strategy and (got["num_replicas"], got["strategy"]) != (replicas, strategy):
         found.append(f"{got['num_replicas']} replicas of {got['strategy']}")

@@ -1,8 +1,6 @@
-# TCP proxy in user space that delays, stalls and resets connections, flips bits and drops packets
-# on request.
+# TCP proxy in user space that delays, stalls and resets connections, flips bits and drops packets on request.
 # SPDX-License-Identifier: Apache-2.0
-"""One thread serves any number of routes: each listens on its own port and forwards connections
-to a target."""
+"""One thread serves any number of routes: each listens on its own port and forwards connections to a target."""
 import collections
 import ctypes
 import os
@@ -132,8 +130,7 @@ class Proxy:
         self.thread.join()
 
     def damage_one(self, chance, damage, among=None):
-        """Damages a randomly chosen open connection (of the routes `among`); returns False if
-        there is none."""
+        """Damages a randomly chosen open connection (of the routes `among`); returns False if there is none."""
         with self.lock:
             all_open = [c for route in self.routes if among is None or route in among for c in route.connections]
             all_open = [c for c in all_open if c.damage is None]
@@ -160,8 +157,7 @@ class Proxy:
 
     @staticmethod
     def go_deaf(connection):
-        """Drops incoming packets before this system acknowledges them, by a filter that accepts
-        no byte."""
+        """Drops incoming packets before this system acknowledges them, by a filter that accepts no byte."""
         if connection.route.is_local:
             return
         instruction = (ctypes.c_uint64 * 1)(6)  # BPF_RET | BPF_K, 0 bytes
@@ -170,16 +166,14 @@ class Proxy:
             end.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, program)
 
     def swallow_routes(self, routes):
-        """Same as swallow(), but for all current and new connections of these routes, until
-        heal()."""
+        """Same as swallow(), but for all current and new connections of these routes, until heal()."""
         with self.lock:
             for route in routes:
                 route.swallows = True
                 self.swallow(route.connections)
 
     def heal(self):
-        """Lets new connections pass. Swallowed data is lost with its connections, which are reset
-        now."""
+        """Lets new connections pass. Swallowed data is lost with its connections, which are reset now."""
         with self.lock:
             for route in self.routes:
                 route.swallows = False
@@ -187,8 +181,7 @@ class Proxy:
                     self.close(connection, with_reset=True)
 
     def set_wire(self, routes, wire):
-        """Sets the wire of the routes; None: a perfect one. Data in flight then arrives as it
-        would have."""
+        """Sets the wire of the routes; None: a perfect one. Data in flight then arrives as it would have."""
         with self.lock:
             for route in routes:
                 route.wire = wire

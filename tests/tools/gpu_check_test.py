@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-# Runs benchmarks/gpu/gpu_check on simulated GPUs, packed and on another machine, and with missing
-# or faulty parts.
+# Runs benchmarks/gpu/gpu_check on simulated GPUs, packed and on another machine, and with missing or faulty parts.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: gpu_check_test.py SOURCE BUILD   (the build needs the programs of benchmarks/gpu)"""
 import argparse
@@ -239,8 +238,7 @@ else:
 
 
 class OnAMachineWithAGpu(unittest.TestCase):
-    """Simulates a real GPU's machine with programs that answer like the real ones, so that every
-    check takes that path."""
+    """Simulates a real GPU's machine with programs that answer like the real ones, so that every check takes that path."""
 
     def setUp(self):
         self.folder = pathlib.Path(tempfile.mkdtemp())

@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-# Runs `tutti devices` and `tutti doctor` with simulated GPUs, without a driver, and with a stub
-# driver.
+# Runs `tutti devices` and `tutti doctor` with simulated GPUs, without a driver, and with a stub driver.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: gpus_cli_test.py PROGRAM SIMULATED_MODULE FOLDER_OF_STUBS REAL_MODULE HIDING_LIBRARY [TEST...]
 
@@ -24,8 +23,7 @@ del sys.argv[1:6]
 
 
 def run(*words, program=PROGRAM, **environment):
-    """Returns exit code, standard output and standard error; hides this machine's GPUs unless
-    requested."""
+    """Returns exit code, standard output and standard error; hides this machine's GPUs unless requested."""
     own = {name: value for name, value in os.environ.items()
            if not name.startswith(("TUTTI_", "CUDA_")) or name == "TUTTI_DATA_DIR"}
     result = subprocess.run([program, *words], text=True, capture_output=True, timeout=600, env={**own, **environment})
@@ -136,8 +134,7 @@ class WithoutGpus(unittest.TestCase):
 
 
 class StubDriver(unittest.TestCase):
-    """A libcuda.so.1 that answers every call with an error tests the whole path up to CUDA's own
-    refusal."""
+    """A libcuda.so.1 that answers every call with an error tests the whole path up to CUDA's own refusal."""
 
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()
@@ -169,8 +166,7 @@ class StubDriver(unittest.TestCase):
 
 
 class MissingLibraries(unittest.TestCase):
-    """With a driver and a module whose libraries are missing, programs work on the CPU, and each
-    library has a line."""
+    """With a driver and a module whose libraries are missing, programs work on the CPU, and each library has a line."""
 
     def test_programs_run_and_each_missing_library_is_listed(self):
         with tempfile.TemporaryDirectory() as folder:

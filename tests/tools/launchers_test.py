@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-# Starts one program by `tutti run`, by hand and under mpirun: unchanged, it finds the other workers
-# each time.
+# Starts one program by `tutti run`, by hand and under mpirun: unchanged, it finds the other workers each time.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: launchers_test.py PROGRAM_TUTTI PROGRAM_SUM_OF_WORKERS"""
 import json
@@ -60,8 +59,7 @@ class Launchers(unittest.TestCase):
         self.assertRegex(own[0], r"^tutti run: worker-1 failed first: killed by signal 9 \(SIGKILL\) after")
 
     def test_a_worker_that_dies_before_the_others_are_connected_is_connected_with_them(self):
-        # In an earlier fault, a new process believed that the others continued with it, while these
-        # waited for it.
+        # In an earlier fault, a new process believed that the others continued with it, while these waited for it.
         for _ in range(3):
             result = self.tutti_run("-n", "3", "--max-restarts", "20", "--", PROGRAM, "worker 1")
             self.assertEqual(result.returncode, 0, result.stderr)

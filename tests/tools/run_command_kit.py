@@ -37,8 +37,7 @@ def python(body):
 
 
 def tutti_run(*words, env=None):
-    """Runs tutti with flags and, after "--", the program. Returns exit code, standard output and
-    standard error."""
+    """Runs tutti with flags and, after "--", the program. Returns exit code, standard output and standard error."""
     with tempfile.TemporaryDirectory() as marks:  # files by which processes report their progress
         result = subprocess.run([PROGRAM, "run", *words], text=True, capture_output=True, timeout=LIMIT,
                                 env={**ENVIRONMENT, "MARKS": marks, **(env or {})})

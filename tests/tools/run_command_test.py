@@ -171,8 +171,7 @@ class Failures(unittest.TestCase):
 
 @contextlib.contextmanager
 def memory_group(mebibytes):
-    """Returns a shell command that enters a new control group with this much memory; None if that
-    is not permitted."""
+    """Returns a shell command that enters a new control group with this much memory; None if that is not permitted."""
     name = f"tutti_test_{os.getpid()}"
     for root, limit in (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")):
         path = pathlib.Path(root, name)
@@ -273,8 +272,7 @@ while True: time.sleep(0.05)
 
 
 class Requests(unittest.TestCase):
-    # Sleeps are short, because Python runs the handler of a signal that came just before a sleep
-    # only after it.
+    # Sleeps are short, because Python runs the handler of a signal that came just before a sleep only after it.
     BODY = """
 def stop(number, frame):
     say(f"got {number}")

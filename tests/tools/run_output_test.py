@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-# Tests the output of `tutti run`: whole lines with names; streams and files that are closed, full
-# or slow.
+# Tests the output of `tutti run`: whole lines with names; streams and files that are closed, full or slow.
 # SPDX-License-Identifier: Apache-2.0
 """Usage: run_output_test.py PROGRAM"""
 import os
@@ -119,8 +118,7 @@ class Output(unittest.TestCase):
                 if number == signal.SIGTERM:
                     process.send_signal(number)
                 elif number:
-                    # The process is restarted, killed again, and then the job ends, at the latest
-                    # when it is requested.
+                    # The process is restarted, killed again, and then the job ends, at the latest when it is requested.
                     for _ in range(2):
                         wait_until(lambda: children(process.pid, sys.executable), "a start")
                         killed = next(iter(children(process.pid, sys.executable).values()))

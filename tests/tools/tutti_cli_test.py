@@ -153,8 +153,7 @@ class TuttiProgram(unittest.TestCase):
         self.assertEqual(cell["wrong"], 0)
 
     def check_beside_memory(self, row):
-        """The floor is the time in which the machine's memory alone can do the sum, measured
-        alternately with it."""
+        """The floor is the time in which the machine's memory alone can do the sum, measured alternately with it."""
         floor, time, of_floor = row["floor_us"], row["in_place"]["time_us"], row["of_floor"]
         self.assertGreater(floor["min"], 0)
         self.assertLessEqual(of_floor["min"], of_floor["median"])

@@ -15,8 +15,7 @@ CLUSTER = {"chief": ["10.0.0.1:2222"], "worker": ["10.0.0.2:2222", "10.0.0.3:222
 
 
 def run(environment, *words):
-    """Returns exit code, standard output and standard error. The environment contains nothing
-    else."""
+    """Returns exit code, standard output and standard error. The environment contains nothing else."""
     result = subprocess.run([PROGRAM, "cluster", *words], text=True, capture_output=True, timeout=600, env=environment)
     return result.returncode, result.stdout, result.stderr
 

@@ -30,8 +30,7 @@ def convolved(x, weight, groups, padding):
 
 
 def pytorch():
-    """Network: Conv2d(2, 4, 3, padding=1), ReLU, Conv2d(4, 8, 3, groups=4), global mean,
-    Linear(8, 3)."""
+    """Network: Conv2d(2, 4, 3, padding=1), ReLU, Conv2d(4, 8, 3, groups=4), global mean, Linear(8, 3)."""
     x = random(5, 2, 6, 6)
     weights = {"features.0.weight": random(4, 2, 3, 3), "features.0.bias": random(4),
                "features.2.weight": random(8, 1, 3, 3), "features.2.bias": random(8),
