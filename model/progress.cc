@@ -63,8 +63,8 @@ void Progress::begin_epoch(std::int64_t epoch, std::int64_t num_epochs,
   begin_ = last_shown_ = last_step_time_ = clock_.now();
   last_step_ = examples_ = 0;
   title_ = concat("epoch ", epoch + 1, "/", num_epochs);
-  if (!is_rewritten_) return;
-  std::fprintf(out_, "%s\n", title_.c_str());
+  if (is_rewritten_) std::fprintf(out_, "%s\n", title_.c_str());
+  // A pipe would otherwise keep what the program printed before, such as the summary, for an epoch.
   std::fflush(out_);
 }
 

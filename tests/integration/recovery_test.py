@@ -22,13 +22,16 @@ OWN = ["--strategy", "multi_worker_mirrored", "--devices", "cpu:0"]
 GOES_ON = "goes on after step"
 
 
-def kill_under_launcher(arguments, program, flags, folder, calm, chance, kills, checkpoints, is_stopped):
-    """Kills some workers one after the other, and then all; returns the run's output lines."""
+def kill_under_launcher(arguments, program, flags, folder, calm, chance, kills, checkpoints, is_stopped, begun="epoch [12]/"):
+    """Kills some workers one after the other, and then all; returns the run's output lines.
+
+    The first is killed after the line `begun`.
+    """
     metrics = new_metrics_file(folder)
     saves = ["--checkpoint-dir", checkpoints] if checkpoints else []
     job = Job([arguments.tutti, "run", "-n", str(arguments.workers), "--max-restarts", "100", "--", program, *OWN, *flags, *saves,
                "--metrics-json", metrics])
-    job.wait_for_line("epoch [12]/")
+    job.wait_for_line(begun)
     # A stopped process remains until the launcher kills it for a new one.
     for number in [signal.SIGKILL] * kills + [signal.SIGSTOP] * is_stopped:
         back = job.count(GOES_ON)
@@ -60,7 +63,8 @@ def main():
         # Uses the same program text as without recovery: fit() recovers, and BackupAndRestore if all are killed.
         short = ["--batch-size", "32", "--steps", "400", "--seed", "1", "--test-examples", "1000"]
         calm = run_mirrored(arguments.fit, arguments.workers, short, folder)
-        text = kill_under_launcher(arguments, arguments.fit, short, folder, calm, chance, 2, os.path.join(folder, "of-fit"), False)
+        text = kill_under_launcher(arguments, arguments.fit, short, folder, calm, chance, 2, os.path.join(folder, "of-fit"), False,
+                                   begun="Total params")
         require("BackupAndRestore: goes on after batch" in text, "no backup is taken", text)
 
 
