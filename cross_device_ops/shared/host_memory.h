@@ -117,7 +117,7 @@ class HostMemory {
   void give_back(std::size_t offset, std::size_t bytes) TUTTI_REQUIRES(mutex_);
 
   const int rank_ = 0;
-  const std::vector<std::shared_ptr<internal::Segment>> segments_;
+  const std::vector<std::shared_ptr<internal::Segment>> segments_ = {};
   std::atomic<bool> is_detached_{false};
   Mutex mutex_;
   std::map<std::size_t, std::size_t> free_ TUTTI_GUARDED_BY(mutex_);  // begin, length
