@@ -327,7 +327,7 @@ int TrainingSession::finish() {
   return is_saved ? kStoppedOnRequest : 1;
 }
 
-/// What stopped the run, and how to continue it.
+/// Returns what stopped the run, and how to continue it.
 std::string TrainingSession::stop_text(bool is_saved) const {
   const std::string signal = last_signal == SIGINT    ? "SIGINT"
                              : last_signal == SIGTERM ? "SIGTERM"

@@ -236,7 +236,7 @@ cudaError_t try_enqueue(cudaStream_t stream, std::function<void()> work) {
 
 void enqueue(cudaStream_t stream, std::function<void()> work) {
   try_enqueue(stream, std::move(work));
-  // Also reports an error that an earlier call left, as the real launch() does.
+  // Like the real launch(), this reports an error that an earlier call left, too.
   const cudaError_t status = cudaGetLastError();
   if (status == cudaSuccess) return;
   fail(ErrorCode::kInternal, "kernel launch: CUDA says ", cudaGetErrorName(status), ": ",
