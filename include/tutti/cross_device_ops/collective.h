@@ -99,7 +99,7 @@ struct ReplicaBuffer {
 /// Guarantee of an operation about its sums. kCanonical: the bits of the tree of
 /// docs/determinism.md. kRunToRun: the same bits in each run. kNone: no guarantee.
 enum class Determinism { kNone, kRunToRun, kCanonical };
-std::string_view to_string(Determinism determinism);
+std::string_view to_string(Determinism determinism);  // "canonical", ...
 
 /// GPU and stream of a call whose buffers are GPU memory.
 struct GpuStream {
