@@ -149,7 +149,7 @@ def times_in(entry):
 
 
 def summarise(rounds, reference):
-    """Rows of size and name with times, bus bandwidth, share of the floor and ratio to the reference."""
+    """Rows of size and name with times, bus bandwidth and ratio to the reference."""
     per_round = [times_in(entry) for entry in rounds]
     ranks = rounds[0]["tutti"]["ranks"]
     rows = []
@@ -160,7 +160,6 @@ def summarise(rounds, reference):
             ours = [t for t in with_it if size in t.get(reference, {})]
             rows.append({"name": name, "size": size, "time_us": spread(times),
                          "busbw": size / statistics.median(times) / 1e3 * 2 * (ranks - 1) / ranks,
-                         "of_floor": spread([t["floor"][size] / t[name][size] for t in with_it]),
                          "times_of_reference": spread([t[name][size] / t[reference][size] for t in ours])})
     return rows
 
@@ -172,19 +171,23 @@ def table(document):
              f"Cores, before and after tutti's part of each round: {', '.join(document['places'])}.", ""]
     lines += [f"Not compared with {line}\n" for line in document["missing"] + document["left_out"]]
     lines += [f"Trouble: {line}\n" for line in document["trouble"]]
-    lines += ["Times in microseconds: median (least .. most) over rounds. Of floor: the fused add's time by this one. "
-              f"x reference: this time by that of {document['reference']} in the same round.", "",
-              "| size | what | time (us) | busbw (GB/s) | of floor | x reference |", "|---|---|---|---|---|---|"]
 
-    def text(value, digits=2):
+    def text(value):
         if value is None:
             return "-"
-        return f"{value['median']:.{digits}f} ({value['min']:.{digits}f} .. {value['max']:.{digits}f})"
+        return f"{value['median']:.2f} ({value['min']:.2f} .. {value['max']:.2f})"
 
-    for row in sorted(document["rows"], key=lambda row: row["size"]):
-        lines.append(f"| {log_log.size_name(row['size'])} | {row['name']} | {text(row['time_us'])} | "
-                     f"{row['busbw']:.2f} | {text(row['of_floor'])} | {text(row['times_of_reference'])} |")
-    return "\n".join(lines) + "\n"
+    rows, reference = document["rows"], document["reference"]
+    names = list(dict.fromkeys(row["name"] for row in rows))
+    for title, key, shown in (("Microseconds: median (least .. most) over rounds.", "time_us", names),
+                              (f"Time over that of {reference} in the same round.", "times_of_reference",
+                               [name for name in names if name != reference])):
+        lines += [title, "", f"| size | {' | '.join(shown)} |", "|---" * (len(shown) + 1) + "|"]
+        cells = {(row["size"], row["name"]): text(row[key]) for row in rows}
+        lines += [f"| {log_log.size_name(size)} | {' | '.join(cells.get((size, name), '-') for name in shown)} |"
+                  for size in sorted({row["size"] for row in rows})]
+        lines.append("")
+    return "\n".join(lines)
 
 
 def machine():
