@@ -172,18 +172,17 @@ def table(document):
     lines += [f"Not compared with {line}\n" for line in document["missing"] + document["left_out"]]
     lines += [f"Trouble: {line}\n" for line in document["trouble"]]
 
-    def text(value):
-        if value is None:
-            return "-"
+    def spread_text(value):
         return f"{value['median']:.2f} ({value['min']:.2f} .. {value['max']:.2f})"
 
     rows, reference = document["rows"], document["reference"]
     names = list(dict.fromkeys(row["name"] for row in rows))
-    for title, key, shown in (("Microseconds: median (least .. most) over rounds.", "time_us", names),
-                              (f"Time over that of {reference} in the same round.", "times_of_reference",
-                               [name for name in names if name != reference])):
+    for title, key, text, shown in (
+            ("Microseconds: median over rounds.", "time_us", lambda value: f"{value['median']:.2f}", names),
+            (f"Time over that of {reference} in the same round: median (least .. most).", "times_of_reference", spread_text,
+             [name for name in names if name != reference])):
         lines += [title, "", f"| size | {' | '.join(shown)} |", "|---" * (len(shown) + 1) + "|"]
-        cells = {(row["size"], row["name"]): text(row[key]) for row in rows}
+        cells = {(row["size"], row["name"]): text(row[key]) for row in rows if row[key]}
         lines += [f"| {log_log.size_name(size)} | {' | '.join(cells.get((size, name), '-') for name in shown)} |"
                   for size in sorted({row["size"] for row in rows})]
         lines.append("")
