@@ -110,7 +110,7 @@ class ParameterServerStrategy final : public Strategy {
   int num_workers() const override;
   int worker() const override;
   /// Returns nullopt on all tasks with `coordinated`: see ClusterCoordinator::serve(). If the run
-  /// was lost (docs/parameter_server.md, "When something dies"), returns 1 and logs why.
+  /// was lost (docs/parameter_server.md, "Failures"), returns 1 and logs why.
   std::optional<int> serve() override;
 
   UpdateMode update_mode() const;
