@@ -16,8 +16,7 @@
 #include "tests/support/thrown.h"
 #include "tutti/tensor/tensor_ops.h"
 
-namespace tutti {
-namespace cifar10_numbers_test {
+namespace tutti::cifar10_numbers_test {
 
 using namespace examples::cifar10;
 
@@ -225,5 +224,4 @@ TEST(PublishedArchive, DigestsMatchTheStandard) {
   }
 }
 
-}  // namespace cifar10_numbers_test
-}  // namespace tutti
+}  // namespace tutti::cifar10_numbers_test

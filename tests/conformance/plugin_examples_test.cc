@@ -13,8 +13,7 @@
 #include "tutti/testing/cross_device_ops/report.h"
 #include "tutti/tutti.h"
 
-namespace tutti::conformance {
-namespace plugin_examples_test {
+namespace tutti::conformance::plugin_examples_test {
 
 std::string plugin(const std::string& name) {
   return load_cross_device_ops_plugin(TUTTI_TEST_PLUGINS "/" + name + ".so");
@@ -131,5 +130,4 @@ TEST(PluginExamples, ErrorFeedbackTrainsAsTheCanonicalSumDoes) {
   EXPECT_LT(top_k, 1.5 * canonical);
 }
 
-}  // namespace plugin_examples_test
-}  // namespace tutti::conformance
+}  // namespace tutti::conformance::plugin_examples_test

@@ -6,8 +6,7 @@
 
 #include <set>
 
-namespace tutti::launch {
-namespace job_plan_test {
+namespace tutti::launch::job_plan_test {
 
 std::string value_of(const ProcessPlan& process, const std::string& name) {
   std::string value = "unset";
@@ -116,5 +115,4 @@ TEST(DryRun, PrintsOneCommandPerProcess) {
       "TF_CONFIG='{}' TUTTI_JOB_SECRET_FILE=~/.tutti/j.secret taskset -c 2,3 ./train 'a b'\n");
 }
 
-}  // namespace job_plan_test
-}  // namespace tutti::launch
+}  // namespace tutti::launch::job_plan_test

@@ -7,8 +7,7 @@
 #include "tools/launch/child_process.h"
 #include "tools/launch/supervisor.h"
 
-namespace tutti::launch {
-namespace process_parts_test {
+namespace tutti::launch::process_parts_test {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
@@ -139,5 +138,4 @@ TEST(JobOutcome, ExitCodeAfterARequestIs75OnlyWhenAllStopped) {
   EXPECT_EQ(first_failed.exit_code(), 3);
 }
 
-}  // namespace process_parts_test
-}  // namespace tutti::launch
+}  // namespace tutti::launch::process_parts_test

@@ -11,8 +11,7 @@
 
 #include "tutti/core/error.h"
 
-namespace tutti::launch {
-namespace supervisor_test {
+namespace tutti::launch::supervisor_test {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -172,5 +171,4 @@ TEST(Supervisor, KillsAStoppedProcess) {
   EXPECT_THAT(ended.said, HasSubstr("for the job has given it up: worker 0 is stopped"));
 }
 
-}  // namespace supervisor_test
-}  // namespace tutti::launch
+}  // namespace tutti::launch::supervisor_test

@@ -13,8 +13,7 @@
 #include "tests/support/tensor_matchers.h"
 #include "tutti/core/executor.h"
 
-namespace tutti {
-namespace mpi_conformance_test {
+namespace tutti::mpi_conformance_test {
 
 using conformance::Case;
 using conformance::Check;
@@ -229,5 +228,4 @@ TEST_F(MpiConformance, OneProcessAsSeveralRanksIsRefused) {
                concat("MPI process ", process));
 }
 
-}  // namespace mpi_conformance_test
-}  // namespace tutti
+}  // namespace tutti::mpi_conformance_test

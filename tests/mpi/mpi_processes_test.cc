@@ -12,8 +12,7 @@
 #include "tutti/cross_device_ops/communicator.h"
 #include "tutti/cross_device_ops/mpi/mpi_transport.h"
 
-namespace tutti {
-namespace mpi_processes_test {
+namespace tutti::mpi_processes_test {
 
 using mpi_tests::transport_of_first;
 using mpi_tests::world;
@@ -156,5 +155,4 @@ TEST_F(MpiProcesses, ArgumentsAreChecked) {
   EXPECT_NE(mpi_library(), "");
 }
 
-}  // namespace mpi_processes_test
-}  // namespace tutti
+}  // namespace tutti::mpi_processes_test

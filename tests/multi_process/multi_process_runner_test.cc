@@ -14,8 +14,7 @@
 
 #include "tutti/core/error.h"
 
-namespace tutti {
-namespace multi_process_runner_test {
+namespace tutti::multi_process_runner_test {
 using testing::MultiProcessOptions;
 using testing::MultiProcessResult;
 using testing::MultiProcessRunner;
@@ -320,5 +319,4 @@ TEST(MultiProcessRunner, ATaskMayRunAnotherFunction) {
   EXPECT_EQ(error_of([&] { runner.terminate("ps", 0); }).first, ErrorCode::kNotFound);
 }
 
-}  // namespace multi_process_runner_test
-}  // namespace tutti
+}  // namespace tutti::multi_process_runner_test

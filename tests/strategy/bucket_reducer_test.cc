@@ -190,6 +190,11 @@ std::uint64_t bytes_reduced_in(Strategy& strategy, const std::function<void()>& 
   return strategy.cross_device_ops().bytes_reduced() - before;
 }
 
+std::uint64_t bytes_of_step(Strategy& strategy, std::span<const Variable> variables) {
+  return bytes_reduced_in(strategy,
+                          [&] { strategy.run([&] { (void)reduce_in_replica(variables); }); });
+}
+
 TEST(BucketReducer, TheDefaultOperationSeesEveryByteUnderEveryStrategy) {
   MultiWorkerMirroredStrategy alone(std::move(in_process_communicators(1).front()),
                                     {.local = on_cpus(3)});
@@ -206,18 +211,14 @@ TEST(BucketReducer, TheDefaultOperationSeesEveryByteUnderEveryStrategy) {
       expected +=
           3 * static_cast<std::uint64_t>(each.shape().num_elements()) * size_of(each.dtype());
     }
-    EXPECT_EQ(bytes_reduced_in(*strategy,
-                               [&] { strategy->run([&] { (void)reduce_in_replica(variables); }); }),
-              expected)
-        << strategy->reduction_name();
+    EXPECT_EQ(bytes_of_step(*strategy, variables), expected) << strategy->reduction_name();
   }
 }
 
 TEST(BucketReducer, PartialSumsOfWorkersAreMadeByTheOperation) {
   const auto bytes = results_of_workers({on_cpus(2), on_cpus(1)}, [](Strategy& strategy) {
     const std::vector<Variable> variables = make_variables(strategy);
-    return bytes_reduced_in(strategy,
-                            [&] { strategy.run([&] { (void)reduce_in_replica(variables); }); });
+    return bytes_of_step(strategy, variables);
   });
   constexpr std::uint64_t kBytes = 4 * (5 + 20'011 + 1 + 8'192 + 133'333) + 8 * 21;
   EXPECT_EQ(bytes, (std::vector<std::uint64_t>{2 * kBytes, kBytes}));
@@ -259,68 +260,56 @@ TEST(BucketReducer, WorkersSumByAnOperationOfTheProgramWithItsOptions) {
 TEST(BucketReducer, ReduceAndBatchReduceToAreTheOperations) {
   auto strategy = mirrored(3);
   const auto values = strategy->run([] { return vec({1, 2, 3, 4}); });
-  const Device destination{};
-  EXPECT_EQ(bytes_reduced_in(*strategy,
-                             [&] {
-                               EXPECT_EQ(numbers(strategy->reduce(ReduceOp::kSum, values)),
-                                         (std::vector<double>{3, 6, 9, 12}));
-                             }),
-            3 * 16);
-  EXPECT_EQ(bytes_reduced_in(*strategy,
-                             [&] {
-                               const std::pair<PerReplica<Tensor>, std::vector<Device>> task(
-                                   values, {destination});
-                               (void)strategy->batch_reduce_to(ReduceOp::kSum, {&task, 1});
-                             }),
-            3 * 16);
+  const auto reduce = [&] {
+    EXPECT_EQ(numbers(strategy->reduce(ReduceOp::kSum, values)),
+              (std::vector<double>{3, 6, 9, 12}));
+  };
+  EXPECT_EQ(bytes_reduced_in(*strategy, reduce), 3 * 16);
+  const auto reduce_batch = [&] {
+    const std::pair<PerReplica<Tensor>, std::vector<Device>> task(values, {Device{}});
+    (void)strategy->batch_reduce_to(ReduceOp::kSum, {&task, 1});
+  };
+  EXPECT_EQ(bytes_reduced_in(*strategy, reduce_batch), 3 * 16);
 }
 
 TEST(BucketReducer, AggregatedVariablesAreSumsOfTheOperation) {
   auto strategy = mirrored(3);
-  const auto make = [&](VariableSynchronization synchronization, VariableAggregation aggregation) {
+  Variable written, read;
+  {
     const auto scope = strategy->scope();
-    return Variable(vec({0, 0, 0, 0}), {.name = "v",
-                                        .trainable = false,
-                                        .synchronization = synchronization,
-                                        .aggregation = aggregation});
+    written = Variable(vec({0, 0, 0, 0}), {.aggregation = VariableAggregation::kSum});
+    read = on_read(vec({0, 0, 0, 0}), VariableAggregation::kMean);
+  }
+  const auto expect_bytes = [&](std::uint64_t bytes, const std::function<void()>& step) {
+    EXPECT_EQ(bytes_reduced_in(*strategy, step), bytes);
   };
-  const auto bytes_of = [&](const std::function<void()>& step) {
-    return bytes_reduced_in(*strategy, step);
+  const auto expect_read = [&](const std::vector<double>& values) {
+    EXPECT_EQ(numbers(read.value()), values);
   };
-  Variable written = make(VariableSynchronization::kOnWrite, VariableAggregation::kSum);
-  EXPECT_EQ(bytes_of([&] {
-              strategy->run([&] { written.assign(vec({1, 2, 3, 4}) * (1.0f + replica_number())); });
-            }),
-            3 * 16);
+  const auto own = [](const std::vector<float>& values, float factor) {
+    return vec(values) * factor;
+  };
+  expect_bytes(3 * 16, [&] {
+    strategy->run([&] { written.assign(own({1, 2, 3, 4}, 1.0f + replica_number())); });
+  });
   EXPECT_EQ(numbers(written.value()), (std::vector<double>{6, 12, 18, 24}));
-
-  Variable read = make(VariableSynchronization::kOnRead, VariableAggregation::kMean);
-  EXPECT_EQ(bytes_of([&] {
-              strategy->run([&] { read.assign(vec({3, 6, 9, 12}) * replica_number()); });
-            }),
-            0);
-  EXPECT_EQ(bytes_of([&] {
-              EXPECT_EQ(numbers(read.value()), (std::vector<double>{3, 6, 9, 12}));
-            }),
-            3 * 16);
+  expect_bytes(0, [&] {
+    strategy->run([&] { read.assign(own({3, 6, 9, 12}, replica_number())); });
+  });
+  expect_bytes(3 * 16, [&] { expect_read({3, 6, 9, 12}); });
   // Means weighted by the numbers of updates (1, 2 and 3) are float64 sums.
   strategy->run([&] {
     for (int update = 0; update < replica_number(); ++update) read.assign_add(vec({0, 0, 0, 0}));
   });
-  EXPECT_EQ(bytes_of([&] {
-              EXPECT_EQ(numbers(read.value()), (std::vector<double>{4, 8, 12, 16}));
-            }),
-            3 * 32);
+  expect_bytes(3 * 32, [&] { expect_read({4, 8, 12, 16}); });
   strategy.reset();
-  EXPECT_EQ(numbers(read.value()), (std::vector<double>{4, 8, 12, 16}));
+  expect_read({4, 8, 12, 16});
 }
 
 TEST(BucketReducer, AggregatedVariablesOfWorkersAreSumsOfTheOperation) {
   const auto bytes = results_of_workers({on_cpus(2), on_cpus(1)}, [](Strategy& strategy) {
     const auto scope = strategy.scope();
-    Variable read(vec({0, 0, 0, 0}), {.name = "v",
-                                      .synchronization = VariableSynchronization::kOnRead,
-                                      .aggregation = VariableAggregation::kSum});
+    Variable read = on_read(vec({0, 0, 0, 0}), VariableAggregation::kSum);
     strategy.run([&] { read.assign(vec({1, 2, 3, 4}) * (1.0f + replica_number())); });
     return bytes_reduced_in(strategy, [&] {
       EXPECT_EQ(numbers(read.value()), (std::vector<double>{6, 12, 18, 24}));

@@ -13,16 +13,7 @@
 #include "tutti/strategy/recovery.h"
 #include "tutti/tensor/device_memory.h"
 
-namespace tutti {
-namespace checkpoint_in_parts_test {
-using strategy_tests::all_strategies;
-using strategy_tests::expect_no_error;
-using strategy_tests::fully_sharded;
-using strategy_tests::mirrored;
-using strategy_tests::replica_number;
-using strategy_tests::run_sharded;
-using strategy_tests::run_workers;
-using strategy_tests::workers_with;
+namespace tutti::strategy_tests::checkpoint_in_parts_test {
 using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
@@ -41,12 +32,8 @@ struct Training {
   explicit Training(Strategy& strategy)
       : strategy_(strategy),
         weights({made("w", {9, 33}, 1), made("b", {33}, 2), made("tiny", {3}, 3)}),
-        mean(Tensor::zeros({}), {.name = "mean",
-                                 .synchronization = VariableSynchronization::kOnRead,
-                                 .aggregation = VariableAggregation::kMean}),
-        seen(Tensor::scalar(0, DType::kInt64), {.name = "seen",
-                                                .synchronization = VariableSynchronization::kOnRead,
-                                                .aggregation = VariableAggregation::kSum}),
+        mean(on_read(Tensor::zeros({}), VariableAggregation::kMean, "mean")),
+        seen(on_read(Tensor::scalar(0, DType::kInt64), VariableAggregation::kSum, "seen")),
         optimizer(weights, {.learning_rate = 0.05}) {}
 
   static Variable made(const char* name, const Shape& shape, std::uint64_t number) {
@@ -72,8 +59,7 @@ struct Training {
   std::vector<Variable> all() const {
     std::vector<Variable> variables = optimizer.state_variables();
     variables.insert(variables.end(), weights.begin(), weights.end());
-    variables.push_back(mean);
-    variables.push_back(seen);
+    variables.insert(variables.end(), {mean, seen});
     return variables;
   }
   std::string hash() const { return hash_variables(all()); }
@@ -320,5 +306,4 @@ TEST(CheckpointInParts, ThatDoesNotFitChangesNothing) {
   EXPECT_THAT(errors, Each(AllOf(HasSubstr("'other/w' is missing"), HasSubstr("unknown tensor"))));
 }
 
-}  // namespace checkpoint_in_parts_test
-}  // namespace tutti
+}  // namespace tutti::strategy_tests::checkpoint_in_parts_test

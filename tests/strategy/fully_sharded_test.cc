@@ -11,8 +11,7 @@
 #include "tutti/optimizer/optimizers.h"
 #include "tutti/tensor/device_memory.h"
 
-namespace tutti::strategy_tests {
-namespace fully_sharded_test {
+namespace tutti::strategy_tests::fully_sharded_test {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -353,5 +352,4 @@ TEST(FullySharded, UpdatesOutsideOfReplicasAreThoseOfMirrored) {
   }
 }
 
-}  // namespace fully_sharded_test
-}  // namespace tutti::strategy_tests
+}  // namespace tutti::strategy_tests::fully_sharded_test

@@ -5,8 +5,7 @@
 #include "tests/strategy/worker_threads.h"
 #include "tutti/optimizer/gradient_reducer.h"
 
-namespace tutti::strategy_tests {
-namespace fully_sharded_workers_test {
+namespace tutti::strategy_tests::fully_sharded_workers_test {
 const std::vector<std::vector<int>> kTeams = {{1, 1}, {2, 2}, {1, 2}, {1, 1, 1, 1}};
 
 int sum_of(const std::vector<int>& numbers) {
@@ -241,5 +240,4 @@ TEST(FullyShardedWorkers, WritesReachTheShardsOfAll) {
   }
 }
 
-}  // namespace fully_sharded_workers_test
-}  // namespace tutti::strategy_tests
+}  // namespace tutti::strategy_tests::fully_sharded_workers_test

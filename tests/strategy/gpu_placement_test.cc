@@ -6,8 +6,7 @@
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/optimizer/sgd.h"
 
-namespace tutti::strategy_tests {
-namespace gpu_placement_test {
+namespace tutti::strategy_tests::gpu_placement_test {
 
 using testing::FakeGpus;
 
@@ -91,5 +90,4 @@ TEST(GpuPlacement, CentralVariablesAreOnTheHostUnlessThereIsOneGpu) {
   }
 }
 
-}  // namespace gpu_placement_test
-}  // namespace tutti::strategy_tests
+}  // namespace tutti::strategy_tests::gpu_placement_test

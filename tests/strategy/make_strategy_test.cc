@@ -10,8 +10,7 @@
 #include "tests/support/warnings.h"
 #include "tutti/strategy/strategies.h"
 
-namespace tutti {
-namespace make_strategy_test {
+namespace tutti::make_strategy_test {
 
 using test_scopes::EnvironmentScope;
 using testing::expect_error;
@@ -154,5 +153,4 @@ TEST(ShortOptions, DevicesAloneMakeAStrategy) {
   EXPECT_EQ(CentralStorageStrategy("cpu:0-1").num_replicas_in_sync(), 2);
 }
 
-}  // namespace make_strategy_test
-}  // namespace tutti
+}  // namespace tutti::make_strategy_test

@@ -5,14 +5,7 @@
 #include "tests/strategy/strategy_helpers.h"
 #include "tutti/optimizer/adam.h"
 
-namespace tutti {
-namespace {
-
-namespace memory_report_test {
-
-using strategy_tests::on_cpus;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
+namespace tutti::strategy_tests::memory_report_test {
 
 /// Weights of 100 and 20 floats, Adam's two slots for each and its counter, and a mean with a value
 /// per replica.
@@ -24,10 +17,7 @@ struct Training {
     optimizer = std::make_unique<Adam>(weights);
     groups = {{"parameters", weights},
               {"slots", {}},
-              {"moving averages",
-               {Variable(Tensor::zeros({5}), {.name = "mean",
-                                              .synchronization = VariableSynchronization::kOnRead,
-                                              .aggregation = VariableAggregation::kMean})}}};
+              {"moving averages", {on_read(Tensor::zeros({5}), VariableAggregation::kMean)}}};
     for (const Variable& variable : optimizer->state_variables()) {
       if (variable.shape().rank() > 0) groups[1].variables.push_back(variable);
     }
@@ -36,21 +26,17 @@ struct Training {
   std::vector<VariableGroup> groups;
 };
 
-/// Returns {device: bytes of each group}.
-std::vector<std::pair<std::string, std::vector<std::uint64_t>>> table_of(
-    const std::vector<DeviceBytes>& rows) {
-  std::vector<std::pair<std::string, std::vector<std::uint64_t>>> table;
+/// Bytes of each group by device.
+using Table = std::vector<std::pair<std::string, std::vector<std::uint64_t>>>;
+
+Table table_of(const std::vector<DeviceBytes>& rows) {
+  Table table;
   for (const DeviceBytes& row : rows) table.emplace_back(row.device.to_string(), row.bytes);
   return table;
 }
 
-using Table = std::vector<std::pair<std::string, std::vector<std::uint64_t>>>;
-
-}  // namespace memory_report_test
-
 // 120 parameters take 480 bytes and Adam's slots 960; the mean of 20 bytes is on every device.
 TEST(MemoryReport, CentralVariablesCountOnOneDeviceMirroredOnesOnAll) {
-  using namespace memory_report_test;
   CentralStorageStrategy central({on_cpus(3), Device{DeviceType::kCpu, 0}});
   const Training on_first(central);
   const std::vector<Device> devices(central.replica_devices().begin(),
@@ -79,7 +65,6 @@ TEST(MemoryReport, CentralVariablesCountOnOneDeviceMirroredOnesOnAll) {
 }
 
 TEST(MemoryReport, HostVariablesAreCountedOnTheHost) {
-  using namespace memory_report_test;
   CentralStorageStrategy strategy({{.devices = "cpu:1-2"}, Device{}});
   const Training training(strategy);
   const auto found = memory_by_device(training.groups, strategy.replica_devices());
@@ -91,7 +76,6 @@ TEST(MemoryReport, HostVariablesAreCountedOnTheHost) {
 }
 
 TEST(MemoryReport, ReplicasOfOneDeviceShareItsVariables) {
-  using namespace memory_report_test;
   MirroredStrategy strategy(on_cpus(1, 4));
   const Training training(strategy);
   const Table expected = {{"cpu:0", {480, 960, 80}}};
@@ -102,7 +86,6 @@ TEST(MemoryReport, ReplicasOfOneDeviceShareItsVariables) {
 }
 
 TEST(MemoryReport, TheTableHasALineForEachDeviceOfEachPolicy) {
-  using namespace memory_report_test;
   MirroredStrategy strategy({.devices = "cpu:0-1"});
   const auto scope = strategy.scope();
   const std::vector<VariableGroup> groups = {
@@ -120,5 +103,4 @@ TEST(MemoryReport, TheTableHasALineForEachDeviceOfEachPolicy) {
   EXPECT_INVALID(memory_report(groups, {}), "one replica or more");
 }
 
-}  // namespace
-}  // namespace tutti
+}  // namespace tutti::strategy_tests::memory_report_test

@@ -173,9 +173,7 @@ TEST(MultiWorker, AssignmentsInReplicasAggregateOverAllWorkers) {
 TEST(MultiWorker, OnReadVariablesAreReadSavedAndRestoredOverAllWorkers) {
   const auto make = [](MultiWorkerMirroredStrategy& strategy) {
     const auto scope = strategy.scope();
-    return Variable(Tensor::zeros({}), {.name = "count",
-                                        .synchronization = VariableSynchronization::kOnRead,
-                                        .aggregation = VariableAggregation::kSum});
+    return on_read(Tensor::zeros({}), VariableAggregation::kSum, "count");
   };
   const auto saved = results_of_workers(workers_with({2, 1}), [&](auto& strategy) {
     Variable count = make(strategy);
@@ -205,9 +203,7 @@ TEST(MultiWorker, OnReadVariablesAreReadSavedAndRestoredOverAllWorkers) {
 TEST(MultiWorker, MeanOfOnReadVariableLeavesOutReplicasWithoutUpdatesOnEveryWorker) {
   expect_no_error(run_workers(workers_with({2, 1, 1}), [](MultiWorkerMirroredStrategy& strategy) {
     const auto scope = strategy.scope();
-    Variable v(Tensor::zeros({}), {.name = "v",
-                                   .synchronization = VariableSynchronization::kOnRead,
-                                   .aggregation = VariableAggregation::kMean});
+    Variable v = on_read(Tensor::zeros({}), VariableAggregation::kMean);
     const auto update_in = [&](int replica, double value) {
       strategy.run([&] {
         if (replica_number() == replica) v.assign(value);

@@ -11,8 +11,7 @@
 #include "tutti/optimizer/gradient_reducer.h"
 #include "tutti/optimizer/sgd.h"
 
-namespace tutti::strategy_tests {
-namespace non_finite_test {
+namespace tutti::strategy_tests::non_finite_test {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -218,5 +217,4 @@ TEST(NonFinite, CountsInEveryFloatingType) {
   EXPECT_EQ(count_non_finite(DType::kInt32, integers.bytes().data(), 4), 0U);
 }
 
-}  // namespace non_finite_test
-}  // namespace tutti::strategy_tests
+}  // namespace tutti::strategy_tests::non_finite_test

@@ -189,9 +189,7 @@ TEST(MovingAverages, ApplyWithinAReplicaMovesOnceByTheMeanOverReplicas) {
     const auto strategy = each.make();
     const auto scope = strategy->scope();
     Variable w(Tensor{4.0f, -2.0f}, {.name = "w"});
-    Variable seen(Tensor(0.0f), {.name = "seen",
-                                 .synchronization = VariableSynchronization::kOnRead,
-                                 .aggregation = VariableAggregation::kMean});
+    Variable seen = on_read(Tensor(0.0f), VariableAggregation::kMean, "seen");
     ExponentialMovingAverage averages({.decay = 0.75});
     averages.track(std::vector{w, seen});
     averages.track_number("loss");

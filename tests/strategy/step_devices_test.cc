@@ -1,6 +1,9 @@
-// Tests that values a step makes or captures are used on its replica's device, under every
-// strategy.
+// Tests devices under strategies: those of variables and replicas, and of values that a step makes
+// or captures; and the cost of an empty step.
 // SPDX-License-Identifier: Apache-2.0
+#include <array>
+#include <cmath>
+#include <iostream>
 #include <map>
 
 #include "tests/strategy/strategy_helpers.h"
@@ -9,16 +12,16 @@
 #include "tutti/autograd/embedding_lookup.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/autograd/value_generator.h"
+#include "tutti/core/executor.h"
 #include "tutti/core/random.h"
 #include "tutti/optimizer/optimizers.h"
-#include "tutti/optimizer/sgd.h"
 #include "tutti/strategy/variables/sharded_variable.h"
 #include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/dispatch.h"
 
-namespace tutti::strategy_tests {
-namespace {
-namespace step_devices {
+namespace tutti::strategy_tests::step_devices_test {
+using ::testing::ElementsAre;
+
 std::vector<StrategyCase> strategies() {
   std::vector<StrategyCase> cases = all_strategies();
   cases.push_back(
@@ -101,10 +104,6 @@ void expect_makers_make_here() {
   }
 }
 
-}  // namespace step_devices
-
-using namespace step_devices;
-
 TEST_P(StepDevices, WhateverMakesATensorMakesItOnTheReplicasDevice) {
   strategy_->run(expect_makers_make_here);
 }
@@ -135,9 +134,7 @@ TEST_P(StepDevices, CapturedHostTensorsAreWrittenToVariables) {
   {
     const auto scope = strategy_->scope();
     equal = mean_variable(Tensor::zeros({2}), "equal");
-    own = Variable(Tensor::zeros({2}), {.name = "own",
-                                        .synchronization = VariableSynchronization::kOnRead,
-                                        .aggregation = VariableAggregation::kSum});
+    own = on_read(Tensor::zeros({2}), VariableAggregation::kSum, "own");
     row = mean_variable(Tensor::zeros({3, 1}), "row");
   }
   const Tensor value = Tensor::from<double>({2}, {3.0, 5.0});  // needs a conversion as well
@@ -271,9 +268,7 @@ TEST_P(StepDevices, NothingMovesButWhatIsElsewhere) {
   const auto scope = strategy_->scope();
   Variable table = mean_variable(random_normal({6, 2}, {.seed = 1}), "table");
   Variable bias = mean_variable(Tensor::zeros({2}), "bias");
-  Variable moving(Tensor::zeros({2}), {.name = "moving",
-                                       .synchronization = VariableSynchronization::kOnRead,
-                                       .aggregation = VariableAggregation::kMean});
+  Variable moving = on_read(Tensor::zeros({2}), VariableAggregation::kMean, "moving");
   AdamOptions options{.learning_rate = 0.1};
   options.clipping.global_clipnorm = 1.0;
   Adam optimizer(std::vector<Variable>{table, bias}, options);
@@ -307,5 +302,82 @@ TEST_P(StepDevices, NothingMovesButWhatIsElsewhere) {
   }
 }
 
-}  // namespace
-}  // namespace tutti::strategy_tests
+constexpr Device on_cpu(int index) { return {DeviceType::kCpu, index}; }
+
+Tensor zeros_for(const InitializerContext& context) {
+  return Tensor::zeros({2}, DType::kFloat32, context.device);
+}
+
+TEST(StrategyDeviceScopes, StrategyPlacementOverridesDeviceScopes) {
+  const auto strategy = mirrored(2);
+  {
+    const DeviceScope around("cpu:5");
+    const auto scope = strategy->scope();
+    const Variable variable(zeros_for);
+    EXPECT_THAT(variable.storage().devices(), ElementsAre(on_cpu(0), on_cpu(1)));
+  }
+  const auto scope = strategy->scope();
+  const DeviceScope inside("/job:localhost/device:CPU:5");
+  const Variable variable(zeros_for);
+  EXPECT_THAT(variable.storage().devices(), ElementsAre(on_cpu(0), on_cpu(1)));
+  EXPECT_EQ(Tensor::zeros({2}).device(), on_cpu(5));  // other values follow the scope
+}
+
+// The round robin over servers continues: ps0, ps1, ps0.
+TEST(StrategyDeviceScopes, RoundRobinOverServersContinues) {
+  const auto strategy = parameter_server(1);
+  const auto scope = strategy->scope();
+  std::vector<std::string> servers;
+  for (const char* text : {"", "cpu:3", "/cpu:1"}) {
+    const DeviceScope device(text);
+    servers.push_back(strategy->shards_of(Variable(zeros_for)).at(0).device);
+  }
+  EXPECT_THAT(servers, ElementsAre("/job:ps/replica:0/task:0/device:CPU:0",
+                                   "/job:ps/replica:0/task:1/device:CPU:0",
+                                   "/job:ps/replica:0/task:0/device:CPU:0"));
+}
+
+TEST(StrategyDeviceScopes, OptimizersUpdateWhereVariablesAre) {
+  std::vector<Variable> variables;
+  for (const char* device : {"cpu:1", "cpu:2"}) {
+    const DeviceScope scope(device);
+    variables.emplace_back(Tensor::full({2}, 1.0), VariableOptions{.name = device});
+  }
+  SgdOptions options{.learning_rate = 0.5, .momentum = 0.9};
+  options.clipping.global_clipnorm = 1.0;  // needs the gradients of all devices
+  Sgd optimizer(variables, options);
+  const DeviceScope elsewhere("cpu:4");
+  GradientTape tape;
+  const Tensor loss = reduce_sum(variables[0] * 3.0f) + reduce_sum(variables[1] * 4.0f);
+  optimizer.minimize(tape, loss);  // the norm of (3, 3, 4, 4) is sqrt(50)
+  const double length = std::sqrt(50.0);
+  testing::expect_tensor(variables[0], {2}, {1 - 1.5 / length, 1 - 1.5 / length}, 1e-6);
+  testing::expect_tensor(variables[1], {2}, {1 - 2.0 / length, 1 - 2.0 / length}, 1e-6);
+  EXPECT_EQ(variables[0].value().device(), on_cpu(1));
+  EXPECT_EQ(variables[1].value().device(), on_cpu(2));
+}
+
+// Ten thousand empty steps (like an empty Session.run) start no thread and create no tensor. Prints
+// the cost of a step; benchmarks/train_step/empty_steps.cc measures more.
+TEST(StrategyDeviceScopes, EmptyStepsStartNoThreadAndAllocateNothing) {
+  constexpr int kSteps = 10'000;
+  const auto strategy = mirrored(2);
+  std::array<int, 2> runs{};
+  const auto step = [&] { ++runs[static_cast<std::size_t>(get_replica_context()->replica_id())]; };
+  strategy->run(step);
+  const int threads = num_running_threads();
+  const std::uint64_t allocations = allocator_statistics().allocations;
+  const std::int64_t first = strategy->save_state().at("step").as_int();
+  const TimePoint begin = Clock::system().now();
+  for (int i = 0; i < kSteps; ++i) strategy->run(step);
+  const double microseconds = 1e6 * seconds_between(begin, Clock::system().now()) / kSteps;
+  EXPECT_EQ(strategy->save_state().at("step").as_int() - first, kSteps);
+  EXPECT_EQ(runs[0], kSteps + 1);
+  EXPECT_EQ(runs[1], kSteps + 1);
+  EXPECT_EQ(num_running_threads(), threads);
+  EXPECT_EQ(allocator_statistics().allocations, allocations);
+  RecordProperty("microseconds_per_step", std::to_string(microseconds));
+  std::cout << "an empty step of two replicas: " << microseconds << " us (goal: 20)\n";
+}
+
+}  // namespace tutti::strategy_tests::step_devices_test

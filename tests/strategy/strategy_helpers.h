@@ -71,6 +71,14 @@ inline Tensor num(double value, DType dtype = DType::kFloat32) {
 /// Returns the current replica's number as a float.
 inline float replica_number() { return static_cast<float>(ReplicaContext::current().replica_id()); }
 
+/// Returns a variable with a value for each replica.
+inline Variable on_read(const Tensor& initial, VariableAggregation aggregation,
+                        const std::string& name = "v") {
+  return Variable(initial, {.name = name,
+                            .synchronization = VariableSynchronization::kOnRead,
+                            .aggregation = aggregation});
+}
+
 inline std::vector<double> numbers(const Tensor& tensor) { return tensor.to_doubles(); }
 
 /// Returns the single element of each component.

@@ -10,9 +10,7 @@ class SyncOnRead : public ::testing::Test {
  protected:
   Variable make(const Tensor& initial, VariableAggregation aggregation) {
     const auto scope = strategy_->scope();
-    return Variable(initial, {.name = "v",
-                              .synchronization = VariableSynchronization::kOnRead,
-                              .aggregation = aggregation});
+    return on_read(initial, aggregation);
   }
   Variable make(double initial, VariableAggregation aggregation) {
     return make(Tensor::scalar(initial, DType::kFloat32), aggregation);
@@ -154,11 +152,7 @@ TEST_F(SyncOnRead, OtherNumberOfReplicasRestoresTheAggregate) {
   const auto three = mirrored(3);
   const auto saved = [&] {
     const auto scope = three->scope();
-    return Variable(Tensor(2.0f), {.name = "v",
-                                   .synchronization = VariableSynchronization::kOnRead,
-                                   .aggregation = VariableAggregation::kSum})
-        .storage()
-        .save();
+    return on_read(Tensor(2.0f), VariableAggregation::kSum).storage().save();
   }();
   Variable v = make(0.0, VariableAggregation::kSum);
   v.storage().restore(lookup_in(saved));
@@ -238,8 +232,7 @@ TEST_F(SyncOnRead, OneComponentPerReplicaAlsoOfSharedDevicesAndCentralStorage) {
   for (Strategy* const strategy : {shared.get(), of_central.get()}) {
     SCOPED_TRACE(strategy->name());
     const auto scope = strategy->scope();
-    Variable v(Tensor(0.0f), {.synchronization = VariableSynchronization::kOnRead,
-                              .aggregation = VariableAggregation::kSum});
+    Variable v = on_read(Tensor(0.0f), VariableAggregation::kSum);
     strategy->run([&] { v.assign(num(replica_number())); });
     EXPECT_EQ(components(v), (std::vector<double>{0, 1, 2}));
     EXPECT_EQ(v.value().item(), 3.0f);

@@ -43,9 +43,7 @@ inline Trained train(Strategy& strategy, int steps = 4) {
   Variable w1 = weight("w1", {6, 33}, 2);
   Variable b1 = weight("b1", {33}, 3);
   Variable w2 = weight("w2", {33, 1}, 4);
-  Variable mean(Tensor::zeros({33}), {.name = "mean",
-                                      .synchronization = VariableSynchronization::kOnRead,
-                                      .aggregation = VariableAggregation::kMean});
+  Variable mean = on_read(Tensor::zeros({33}), VariableAggregation::kMean, "mean");
   const std::vector<Variable> weights = {table, w1, b1, w2};
   Adam optimizer(weights, {.learning_rate = 0.05});
 

@@ -1,17 +1,18 @@
-// Tests where the sums of gradients of several workers are stored.
+// Tests the team of workers of a strategy: where sums are stored, the state sent to workers that
+// lack it, and the encoding of values.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/multi_worker/worker_team.h"
 
-#include <gtest/gtest.h>
-
 #include "cross_device_ops/shared/host_memory.h"
-#include "tests/support/ranks.h"
+#include "tests/strategy/worker_threads.h"
 #include "tests/support/transports.h"
 #include "tutti/cross_device_ops/key_value_store.h"
 
-namespace tutti {
-namespace worker_team_test {
-
+namespace tutti::strategy_tests::worker_team_test {
+using internal::decode_values;
+using internal::encode_values;
+using internal::hand_over_state;
+using internal::ReplicaValues;
 using internal::WorkerTeam;
 
 constexpr std::size_t kCount = 1'000'000;
@@ -25,7 +26,7 @@ Elements elements_of(MutableTensor& tensor) {
 std::vector<bool> sum_of_two_workers(std::size_t place_bytes) {
   InProcessStore store;
   std::vector<char> lay_there(2);
-  const std::string error = error_of_ranks(2, [&](int rank) {
+  expect_on_ranks(2, [&](int rank) {
     const auto transport = connect_by_memory(rank, 2, store, {.place_bytes = place_bytes});
     WorkerTeam team(make_communicator(transport),
                     {.devices = std::vector<Device>(rank == 0 ? 2 : 1)});
@@ -43,17 +44,100 @@ std::vector<bool> sum_of_two_workers(std::size_t place_bytes) {
     lay_there[static_cast<std::size_t>(rank)] =
         transport->host_memory()->offset_of(buffers[0].data(), buffers[0].num_bytes()).has_value();
   });
-  EXPECT_EQ(error, "");
   return {lay_there.begin(), lay_there.end()};
 }
 
-TEST(WorkerTeam, PartialSumsLieInMemoryThatTheWorkersShare) {
+TEST(WorkerTeam, PartialSumsAreInSharedMemoryIfItHasRoom) {
   EXPECT_EQ(sum_of_two_workers(std::size_t{1} << 30), (std::vector<bool>{true, true}));
-}
-
-TEST(WorkerTeam, WithoutRoomThereTheyLieElsewhereAndTheSumIsTheSame) {
   EXPECT_EQ(sum_of_two_workers(std::size_t{4} << 20), (std::vector<bool>{false, false}));
 }
 
-}  // namespace worker_team_test
-}  // namespace tutti
+/// Gives each of `workers` a variable filled with its number, sends the state and returns the
+/// values afterwards.
+std::vector<double> values_after(int workers, int giver, const std::vector<int>& takers,
+                                 Between between) {
+  auto communicators = communicators_of(workers, between, {});
+  std::vector<double> values(static_cast<std::size_t>(workers));
+  expect_on_ranks(workers, [&](int worker) {
+    const auto w = static_cast<std::size_t>(worker);
+    WorkerTeam team(std::move(communicators[w]), {.devices = std::vector<Device>(1)});
+    const Variable large(Tensor::full({70'000}, worker), {.name = "large"});
+    const Variable small(Tensor::full({1}, worker), {.name = "small"});
+    const Variable empty(Tensor::full({0}, worker), {.name = "empty"});
+    const Checkpoint state({large, small, empty});
+    const CheckpointSnapshot own = state.snapshot(worker);
+    const auto taken = hand_over_state(team, giver, takers, worker == giver ? &own : nullptr);
+    EXPECT_EQ(taken.has_value(), std::ranges::count(takers, worker) == 1) << "worker " << worker;
+    if (taken) {
+      EXPECT_EQ(state.restore(*taken).step, giver);
+    }
+    // All workers can still communicate.
+    EXPECT_EQ(team.gather_texts("here", "afterwards").size(), static_cast<std::size_t>(workers));
+    const std::vector<double> all = large.value().to_doubles();
+    EXPECT_EQ(std::ranges::count(all, all.front()), 70'000);
+    EXPECT_EQ(small.value().item(), all.front());
+    values[w] = all.front();
+  });
+  return values;
+}
+
+TEST(PeerState, ReachesExactlyItsTakers) {
+  for (const Between between : {Between::kMemory, Between::kMessages}) {
+    EXPECT_EQ(values_after(2, 0, {1}, between), (std::vector<double>{0, 0}));
+    EXPECT_EQ(values_after(2, 1, {0}, between), (std::vector<double>{1, 1}));
+    EXPECT_EQ(values_after(4, 1, {0, 3}, between), (std::vector<double>{1, 1, 2, 1}));
+    EXPECT_EQ(values_after(4, 2, {0, 1, 3}, between), (std::vector<double>{2, 2, 2, 2}));
+    EXPECT_EQ(values_after(3, 0, {}, between), (std::vector<double>{0, 1, 2}));
+  }
+}
+
+ReplicaValues all_kinds() {
+  const IndexedSlices slices{Tensor::from<float>({2, 1}, {5, 6}),
+                             Tensor::from<std::int64_t>({2}, {3, 1}), Shape{4, 1}};
+  return {
+      {Tensor::from<float>({2, 2}, {1, 2, 3, 4}), slices, Gradient()},
+      {Tensor::scalar(7.0, DType::kBFloat16), Tensor::zeros({0, 3}, DType::kInt32), Gradient()}};
+}
+
+TEST(WorkerValues, ComeBackAsTheyWere) {
+  const ReplicaValues values = decode_values(encode_values(all_kinds()));
+  ASSERT_EQ(values.size(), 2u);
+  EXPECT_EQ(numbers(values[0][0].dense()), (std::vector<double>{1, 2, 3, 4}));
+  EXPECT_EQ(values[0][0].dense().shape(), (Shape{2, 2}));
+  EXPECT_EQ(numbers(values[0][1].slices().values), (std::vector<double>{5, 6}));
+  EXPECT_EQ(numbers(values[0][1].slices().indices), (std::vector<double>{3, 1}));
+  EXPECT_EQ(values[0][1].slices().dense_shape, (Shape{4, 1}));
+  EXPECT_TRUE(values[0][2].is_none());
+  EXPECT_EQ(values[1][0].dense().dtype(), DType::kBFloat16);
+  EXPECT_EQ(values[1][1].dense().shape(), (Shape{0, 3}));
+}
+
+TEST(WorkerValues, BytesThatAreCutOrLongerAreRefused) {
+  const std::string whole = encode_values(all_kinds());
+  for (std::size_t size = 0; size < whole.size(); ++size) {
+    EXPECT_ERROR(decode_values(whole.substr(0, size)), kDataLoss,
+                 "the values of another worker's replicas");
+  }
+  EXPECT_ERROR(decode_values(whole + "x"), kDataLoss, "1 bytes too many");
+}
+
+// Neither crashes nor takes excessive memory.
+TEST(WorkerValues, DamagedNumbersAreAnErrorOrOtherValues) {
+  const std::string whole = encode_values(all_kinds());
+  int refused = 0;
+  for (std::size_t at = 0; at < whole.size(); ++at) {
+    for (const char byte : {'\x7f', '\xff', '\x01'}) {
+      std::string damaged = whole;
+      damaged[at] = byte;
+      try {
+        decode_values(damaged);
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::kDataLoss) << error.message();
+        ++refused;
+      }
+    }
+  }
+  EXPECT_GT(refused, 100);
+}
+
+}  // namespace tutti::strategy_tests::worker_team_test

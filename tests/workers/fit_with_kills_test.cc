@@ -5,8 +5,7 @@
 
 #include "tests/workers/worker_processes.h"
 
-namespace tutti::worker_tests {
-namespace fit_with_kills_test {
+namespace tutti::worker_tests::fit_with_kills_test {
 
 constexpr std::int64_t kEpochs = 3;
 /// Earliest event at which a run is killed. The fourth batch is done by then, so the save after the
@@ -159,5 +158,4 @@ TEST(FitWithKills, AWorkerThatIsStartedAgainGetsItsStateFromTheOther) {
   }
 }
 
-}  // namespace fit_with_kills_test
-}  // namespace tutti::worker_tests
+}  // namespace tutti::worker_tests::fit_with_kills_test

@@ -3,8 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/workers/worker_processes.h"
 
-namespace tutti::worker_tests {
-namespace fit_workers_test {
+namespace tutti::worker_tests::fit_workers_test {
 
 /// Predicts 0 and never learns: the loss is the mean of squared labels.
 Sequential constant_model() {
@@ -181,5 +180,4 @@ TEST(StateDigest, EqualWorkersContinue) {
   }
 }
 
-}  // namespace fit_workers_test
-}  // namespace tutti::worker_tests
+}  // namespace tutti::worker_tests::fit_workers_test

@@ -6,8 +6,7 @@
 #include "tests/workers/worker_processes.h"
 #include "tutti/communicator.h"
 
-namespace tutti::worker_tests {
-namespace gpu_workers_test {
+namespace tutti::worker_tests::gpu_workers_test {
 
 MultiProcessOptions with_gpus(int workers) {
   return {.num_workers = workers,
@@ -133,5 +132,4 @@ TEST(GpuWorkers, AProcessThatDiesEndsTheOthersCallsOnGpusWithItsName) {
   EXPECT_EQ(left.at("last").as_double(), 6.0);  // as before the call
 }
 
-}  // namespace gpu_workers_test
-}  // namespace tutti::worker_tests
+}  // namespace tutti::worker_tests::gpu_workers_test

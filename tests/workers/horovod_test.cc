@@ -5,8 +5,7 @@
 
 #include "tests/workers/worker_processes.h"
 
-namespace tutti::worker_tests {
-namespace horovod_test {
+namespace tutti::worker_tests::horovod_test {
 
 using ::testing::ElementsAre;
 
@@ -211,5 +210,4 @@ TEST(Horovod, WeightsAreAveragedOverRanks) {
   }
 }
 
-}  // namespace horovod_test
-}  // namespace tutti::worker_tests
+}  // namespace tutti::worker_tests::horovod_test

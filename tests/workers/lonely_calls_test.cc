@@ -5,8 +5,7 @@
 #include "tutti/cluster/connect_ranks.h"
 #include "tutti/cluster/key_value_stores.h"
 
-namespace tutti::worker_tests {
-namespace lonely_calls_test {
+namespace tutti::worker_tests::lonely_calls_test {
 
 struct LonelyCall {
   const char* text;
@@ -125,5 +124,4 @@ TEST(MismatchedCalls, AreErrorsThatNameBothSidesBetweenProcesses) {
   }
 }
 
-}  // namespace lonely_calls_test
-}  // namespace tutti::worker_tests
+}  // namespace tutti::worker_tests::lonely_calls_test

@@ -4,8 +4,7 @@
 #include "tests/support/warnings.h"
 #include "tests/workers/worker_processes.h"
 
-namespace tutti::worker_tests {
-namespace own_operation_test {
+namespace tutti::worker_tests::own_operation_test {
 
 /// Runs fit() with two replicas in each worker; returns the name of the reduction, the number of
 /// buckets given to this file's operation, and the weights.
@@ -103,5 +102,4 @@ TEST(OwnOperation, OfAPluginGetsTheReplicasThatItWasMadeForInEverySum) {
   }
 }
 
-}  // namespace own_operation_test
-}  // namespace tutti::worker_tests
+}  // namespace tutti::worker_tests::own_operation_test

@@ -7,8 +7,7 @@
 
 #include "tests/workers/worker_processes.h"
 
-namespace tutti::worker_tests {
-namespace preemption_test {
+namespace tutti::worker_tests::preemption_test {
 
 constexpr int kWorkers = 3;
 constexpr std::int64_t kEpochs = 3;
@@ -98,5 +97,4 @@ TEST(Preemption, SigtermToOneWorkerSavesOneCommonStep) {
   }
 }
 
-}  // namespace preemption_test
-}  // namespace tutti::worker_tests
+}  // namespace tutti::worker_tests::preemption_test

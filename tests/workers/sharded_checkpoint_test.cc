@@ -8,8 +8,7 @@
 #include "tutti/checkpoint/checkpoint_versions.h"
 #include "tutti/tensor/device_memory.h"
 
-namespace tutti::worker_tests {
-namespace sharded_checkpoint_test {
+namespace tutti::worker_tests::sharded_checkpoint_test {
 
 using file_faults::Action;
 
@@ -157,5 +156,4 @@ TEST(ShardedCheckpoint, RecoveryGoesOnBesideSavesInTheBackground) {
   }
 }
 
-}  // namespace sharded_checkpoint_test
-}  // namespace tutti::worker_tests
+}  // namespace tutti::worker_tests::sharded_checkpoint_test

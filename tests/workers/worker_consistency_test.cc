@@ -6,8 +6,7 @@
 #include "tests/workers/worker_processes.h"
 #include "tutti/horovod.h"
 
-namespace tutti::worker_tests {
-namespace worker_consistency_test {
+namespace tutti::worker_tests::worker_consistency_test {
 
 /// Makes a worker's strategy from {"strategy": "fully_sharded", "way": "tcp", "devices": "cpu:0"}.
 std::unique_ptr<Strategy> make_workers(const Json& arguments) {
@@ -265,5 +264,4 @@ TEST(WorkerConsistency, RanksWithOtherSettingsAreNamed) {
   }
 }
 
-}  // namespace worker_consistency_test
-}  // namespace tutti::worker_tests
+}  // namespace tutti::worker_tests::worker_consistency_test
