@@ -246,7 +246,7 @@ TEST(MultiWorkerUtil, ResolversNeedATaskWhenThereAreSeveral) {
   EXPECT_NO_THROW(validate_cluster(StaticResolver(ClusterSpec())));
 }
 
-TEST(MultiWorkerUtil, DoubtsAddressesOfThisMachineBesideOthers) {
+TEST(MultiWorkerUtil, DoubtsLoopbackAmongOtherAddresses) {
   const auto doubts = [](const ClusterSpec& cluster) {
     return doubts_about(StaticResolver(cluster));
   };
@@ -278,7 +278,7 @@ std::string chosen(const Environment& environment) {
   return choose_resolver(environment).resolver->name();
 }
 
-TEST(ResolverRegistry, TakesWhatTheEnvironmentSuggests) {
+TEST(ResolverRegistry, ChoosesByEnvironment) {
   const Environment::Variables open_mpi{{"OMPI_COMM_WORLD_RANK", "0"},
                                         {"OMPI_COMM_WORLD_SIZE", "2"}};
   EXPECT_EQ(chosen(Environment()), "local");
@@ -300,7 +300,7 @@ TEST(ResolverRegistry, AnMpirunInsideSlurmBeatsSlurm) {
             "MPI");
 }
 
-TEST(ResolverRegistry, SaysWhatItTookAndWhyInOneLine) {
+TEST(ResolverRegistry, LogsItsChoiceInOneLine) {
   const thrown::LogLines log;
   const std::unique_ptr<ClusterResolver> local = resolver_from_environment(Environment());
   const std::unique_ptr<ClusterResolver> resolver = resolver_from_environment(

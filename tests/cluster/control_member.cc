@@ -5,8 +5,8 @@
 // "joined"; with WAIT_S it waits for all members first and writes "all". Then it writes each
 // verdict ("verdict KIND FATAL NANOSECONDS MESSAGE") and obeys the lines of its standard input:
 //   fail TEXT           reports a failure
-//   stop TEXT           asks all to stop
-//   steps MS            runs steps of so many milliseconds until told to stop: "stopped N REASON"
+//   stop TEXT           requests a stop of all members
+//   steps MS            runs steps of so many milliseconds until the stop: "stopped N REASON"
 //   end of input        ends
 #include <cstdlib>
 #include <iostream>

@@ -12,6 +12,7 @@
 #include "cluster/control/stop_agreement.h"
 #include "cluster/net/handshake.h"
 #include "tests/cluster/control_job.h"
+#include "tests/support/scopes.h"
 #include "tests/support/tensor_matchers.h"
 #include "tutti/core/executor.h"
 
@@ -60,37 +61,30 @@ std::string silence_of(const internal::MemberRecord& record, Duration time,
 
 TEST(HealthRules, ReportStoppedSilentAndDeadMembers) {
   using Kind = internal::ProcessState::Kind;
+  const std::string silent = "stopped: worker 2 (127.0.0.1:4712, pid 812) is ";
+  const std::string dead = "dead: worker 2 (127.0.0.1:4712, pid 812) died: its connection closed";
   internal::MemberRecord record = record_of(2);
   EXPECT_EQ(silence_of(record, 1900ms, {Kind::kIsStopped, 'T'}), "");
   EXPECT_EQ(silence_of(record, 2100ms, {Kind::kIsStopped, 'T'}),
-            "stopped: worker 2 (127.0.0.1:4712, pid 812) is stopped: state T, no heartbeat for 2.1 "
-            "s; try: kill -CONT 812");
+            silent + "stopped: state T, no heartbeat for 2.1 s; try: kill -CONT 812");
   EXPECT_EQ(silence_of(record, 4900ms, {Kind::kRuns, 'R'}), "");  // it may have just been resumed
   EXPECT_EQ(silence_of(record, 5100ms, {Kind::kRuns, 'S'}),
-            "stopped: worker 2 (127.0.0.1:4712, pid 812) is silent: no heartbeat for 5.1 s, though "
-            "its process is in state S");
+            silent + "silent: no heartbeat for 5.1 s, though its process is in state S");
   // The state of a process on another machine is unknown, and its packets may be delayed.
   EXPECT_EQ(silence_of(record, 4900ms, {Kind::kUnknown, '?'}), "");
-  EXPECT_EQ(
-      silence_of(record, 5100ms, {Kind::kUnknown, '?'}),
-      "stopped: worker 2 (127.0.0.1:4712, pid 812) is silent: no heartbeat for 5.1 s, and its "
-      "machine cannot be asked from here");
+  EXPECT_EQ(silence_of(record, 5100ms, {Kind::kUnknown, '?'}),
+            silent + "silent: no heartbeat for 5.1 s, and its machine cannot be asked from here");
   record.is_connected = false;
-  EXPECT_EQ(silence_of(record, 10ms, {Kind::kIsGone, 'Z'}),
-            "dead: worker 2 (127.0.0.1:4712, pid 812) died: its connection closed and the process "
-            "is gone");
+  EXPECT_EQ(silence_of(record, 10ms, {Kind::kIsGone, 'Z'}), dead + " and the process is gone");
   EXPECT_EQ(silence_of(record, 100ms, {Kind::kUnknown, '?'}), "");
   EXPECT_EQ(silence_of(record, 200ms, {Kind::kUnknown, '?'}),
-            "dead: worker 2 (127.0.0.1:4712, pid 812) died: its connection closed, and it did not "
-            "open a new one within 0.2 s");
+            dead + ", and it did not open a new one within 0.2 s");
   EXPECT_EQ(silence_of(record, 4900ms, {Kind::kRuns, 'S'}), "");
   EXPECT_EQ(silence_of(record, 5100ms, {Kind::kRuns, 'S'}),
-            "dead: worker 2 (127.0.0.1:4712, pid 812) died: its connection closed, and it did not "
-            "open a new one within 5.1 s (its process is in state S)");
+            dead + ", and it did not open a new one within 5.1 s (its process is in state S)");
   EXPECT_EQ(silence_of(record, 1900ms, {Kind::kIsStopped, 'T'}), "");
   EXPECT_EQ(silence_of(record, 2100ms, {Kind::kIsStopped, 'T'}),
-            "dead: worker 2 (127.0.0.1:4712, pid 812) died: its connection closed, and it did not "
-            "open a new one within 2.1 s (its process is in state T)");
+            dead + ", and it did not open a new one within 2.1 s (its process is in state T)");
 }
 
 TEST(HealthRules, ProcessThatGetsNoProcessorIsAliveHoweverLongItIsSilent) {
@@ -117,11 +111,16 @@ std::vector<internal::MemberRecord> a_stall() {
   return records;
 }
 
-std::vector<std::string> stuck_at(std::vector<internal::MemberRecord>& records, Duration time) {
+std::vector<internal::MemberRecord*> pointers_to(std::vector<internal::MemberRecord>& records) {
   std::vector<internal::MemberRecord*> pointers;
   for (auto& record : records) pointers.push_back(&record);
+  return pointers;
+}
+
+std::vector<std::string> stuck_at(std::vector<internal::MemberRecord>& records, Duration time) {
   std::vector<std::string> texts;
-  for (const internal::Finding& finding : internal::find_stuck(pointers, at(time), {})) {
+  for (const internal::Finding& finding :
+       internal::find_stuck(pointers_to(records), at(time), {})) {
     texts.push_back(
         concat(finding.is_fatal ? "fatal " : "", to_string(finding.kind), ": ", finding.message));
   }
@@ -164,7 +163,7 @@ TEST(HealthRules, AMemberThatLeftWhileOthersWaitIsMissedAtOnce) {
           "at a.cc:7 for it; it ended normally: do all workers make the same number of steps?"));
 }
 
-TEST(HealthRules, NobodyIsLateWhenNobodyWaits) {
+TEST(HealthRules, NoMemberIsLateWhenNoneWaits) {
   auto records = a_stall();
   for (int i = 0; i < 2; ++i) records[static_cast<std::size_t>(i)].progress.groups[0].finished = 3;
   EXPECT_THAT(stuck_at(records, 100s), ElementsAre());
@@ -185,9 +184,7 @@ std::vector<internal::MemberRecord> members_in(const std::vector<Groups>& groups
 
 /// Returns the verdict of the deadlock rule on members with this progress at 2 s.
 std::string deadlock_of(std::vector<internal::MemberRecord>& records) {
-  std::vector<internal::MemberRecord*> pointers;
-  for (auto& record : records) pointers.push_back(&record);
-  const auto finding = internal::find_deadlock(pointers, at(2s));
+  const auto finding = internal::find_deadlock(pointers_to(records), at(2s));
   if (!finding) return "";
   EXPECT_TRUE(finding->is_fatal);
   EXPECT_EQ(finding->code, ErrorCode::kInvalidArgument);
@@ -378,7 +375,7 @@ TEST(StopGate, WaitsAtTheProposedStepForTheFinalWord) {
   EXPECT_TRUE(gate.stops_after(1, deadline_after(Clock::system().now(), 60s)));
 }
 
-TEST(StopGate, GoesOnWhenNoFinalWordComes) {
+TEST(StopGate, ContinuesWithoutFinalDecision) {
   internal::StopGate gate;
   (void)gate.take(proposed(false));
   EXPECT_FALSE(gate.stops_after(1, deadline_after(Clock::system().now(), 5ms)));
@@ -400,14 +397,6 @@ class ToldLink final : public internal::MemberLink {
   std::uint64_t number = 0;
   int num_messages = 0;  // those with verdicts
   std::vector<Verdict> verdicts;
-};
-
-class ClockOfTest final : public Clock {
- public:
-  TimePoint now() const override { return time; }
-  void sleep_until(TimePoint until) override { time = until; }
-
-  TimePoint time{Duration(1000s)};
 };
 
 /// Runs the server's rules on a simulated clock. Members are on other machines.
@@ -440,6 +429,12 @@ class Disconnections : public ::testing::Test {
     return peer.test_status();
   }
 
+  void leave(const ToldLink& link) {
+    v1::LeaveRequest leaving;
+    leaving.set_member(link.number);
+    EXPECT_TRUE(call(&internal::JobService::Leave, leaving).ok());
+  }
+
   grpc::Status report(std::uint64_t member, int peer, std::uint64_t last_verdict) {
     v1::ReportDisconnectionRequest request;
     request.set_member(member);
@@ -464,13 +459,13 @@ class Disconnections : public ::testing::Test {
   }
   std::uint64_t last() { return service_.verdicts_after(0).size(); }
 
-  ClockOfTest clock_;
+  test_scopes::StepClock clock_;
   internal::JobService service_{
       ControlServerOptions{},
       [](const internal::JoiningProcess&) { return internal::ProcessState{}; }, clock_};
 };
 
-TEST_F(Disconnections, AreOneVerdictOnAllMembersAndNobodyIsGivenUp) {
+TEST_F(Disconnections, AreOneVerdictAndLoseNoMember) {
   v1::JoinRequest looks_on;
   looks_on.set_observes(true);
   const auto a = come(0), b = come(1), c = come(2), observer = come(looks_on);
@@ -498,9 +493,7 @@ TEST_F(Disconnections, AreOneVerdictOnAllMembersAndNobodyIsGivenUp) {
       << "a connection that was made after the verdict";
   EXPECT_EQ(verdict_after_report(*a, 2, 4), "");
   // A member's leave is sent to the others, but is not a failure.
-  v1::LeaveRequest leaving;
-  leaving.set_member(a->number);
-  EXPECT_TRUE(call(&internal::JobService::Leave, leaving).ok());
+  leave(*a);
   EXPECT_EQ(c->verdicts.back().kind, VerdictKind::kLeft);
 }
 
@@ -517,18 +510,16 @@ TEST_F(Disconnections, AreNoNewsWhenSomethingElseHasEndedTheCollectives) {
 
 TEST_F(Disconnections, AreNoNewsOfAPeerThatLeft) {
   const auto a = come(0), b = come(1);
-  v1::LeaveRequest leaving;
-  leaving.set_member(b->number);
-  EXPECT_TRUE(call(&internal::JobService::Leave, leaving).ok());
+  leave(*b);
   EXPECT_EQ(verdict_after_report(*a, 1, 0), "");
   // The loss does not matter to a member that has itself left.
   EXPECT_EQ(verdict_after_report(*b, 0, 0), "");
 }
 
-TEST_F(Disconnections, AreNoNewsOfAPeerThatDiedUntilANewProcessHasItsTask) {
+TEST_F(Disconnections, AreIgnoredUntilADeadPeerIsReplaced) {
   const auto a = come(0), b = come(1);
   service_.closed(b.get());
-  clock_.time += 200ms;
+  clock_.sleep_for(200ms);
   service_.tick();
   ASSERT_EQ(a->verdicts.back().kind, VerdictKind::kDead) << a->verdicts.back().message;
   EXPECT_TRUE(a->verdicts.back().loses_member());
@@ -570,21 +561,19 @@ TEST_F(Disconnections, AReportThatCameAfterItsMemberLeftChangesNothing) {
   };
   const auto leaver = come(1);
   EXPECT_TRUE(service_.report(leaver.get(), progress_in(1, 1)));
-  v1::LeaveRequest leave;
-  leave.set_member(leaver->number);
-  EXPECT_TRUE(call(&internal::JobService::Leave, leave).ok());
+  leave(*leaver);
   const auto successor = come(1, 1);
   EXPECT_TRUE(service_.report(leaver.get(), progress_in(1, 1)));
   const auto waiter = come(0);
   EXPECT_TRUE(service_.report(waiter.get(), progress_in(2, 1)));
-  clock_.time += 1s;
+  clock_.sleep_for(1s);
   service_.tick();
   for (const Verdict& verdict : service_.verdicts_after(0)) {
     EXPECT_FALSE(verdict.is_fatal) << verdict.message;
   }
 }
 
-TEST_F(Disconnections, OfALargeJobBringThoseWhoJoinedAndLeftBeforeThem) {
+TEST_F(Disconnections, OfALargeJobFollowItsJoinsAndLeaves) {
   constexpr int kSize = 24;
   std::vector<std::shared_ptr<ToldLink>> links;
   for (int i = 0; i < kSize; ++i) links.push_back(come(i));
@@ -592,15 +581,11 @@ TEST_F(Disconnections, OfALargeJobBringThoseWhoJoinedAndLeftBeforeThem) {
   EXPECT_LE(first.num_messages, 10) << "those who join at once are told together";
   service_.tick();
   EXPECT_LE(first.num_messages, 10);
-  clock_.time += 100ms;
+  clock_.sleep_for(100ms);
   service_.tick();
   EXPECT_EQ(first.verdicts.size(), 24u);
   EXPECT_LE(first.num_messages, 11);
-  for (int i = 20; i < kSize; ++i) {
-    v1::LeaveRequest leaving;
-    leaving.set_member(links[static_cast<std::size_t>(i)]->number);
-    EXPECT_TRUE(call(&internal::JobService::Leave, leaving).ok());
-  }
+  for (std::size_t i = 20; i < kSize; ++i) leave(*links[i]);
   EXPECT_EQ(first.verdicts.size(), 24u);
   EXPECT_NE(verdict_after_report(*links[1], 2, 0), "");
   for (const auto& link : links) {
@@ -610,9 +595,7 @@ TEST_F(Disconnections, OfALargeJobBringThoseWhoJoinedAndLeftBeforeThem) {
     EXPECT_EQ(link->verdicts[28].kind, VerdictKind::kDisconnected);
   }
   EXPECT_LE(first.num_messages, 12);
-  v1::LeaveRequest leaving;
-  leaving.set_member(links[19]->number);
-  EXPECT_TRUE(call(&internal::JobService::Leave, leaving).ok());
+  leave(*links[19]);
   EXPECT_EQ(first.verdicts.size(), 29u);
   service_.say_server_ends();
   EXPECT_EQ(first.verdicts.size(), 30u) << "nothing is sent behind the server's end";
@@ -621,7 +604,7 @@ TEST_F(Disconnections, OfALargeJobBringThoseWhoJoinedAndLeftBeforeThem) {
 TEST_F(Disconnections, SilenceDoesNotCountWhileTheServerItselfGetsNoProcessor) {
   const auto member = come(0);
   const auto tick_for = [&](Duration time, Duration every) {
-    for (const TimePoint end = clock_.time + time; clock_.time < end; clock_.time += every) {
+    for (const TimePoint end = clock_.now() + time; clock_.now() < end; clock_.sleep_for(every)) {
       service_.tick();
     }
   };
@@ -647,7 +630,7 @@ TEST(ControlDisconnections, ReachAllMembersOfARunningServer) {
     EXPECT_EQ(verdict.kind, VerdictKind::kDisconnected);
     EXPECT_EQ(verdict.message,
               "worker 1 lost its connection to worker 0: a chunk with a wrong checksum");
-    // Members that reconnect wait for each other; what they already know does not disturb them.
+    // Members that reconnect wait for each other; known verdicts do not disturb them.
     (*each)->set(concat("here/", verdict.who.task.index), "x");
     EXPECT_EQ((*each)->wait("here/1", late()), "x");
   }

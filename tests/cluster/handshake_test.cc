@@ -93,7 +93,7 @@ TEST(Handshake, LetsPeersOfOneJobInHoweverTheBytesCome) {
   }
 }
 
-TEST(Handshake, WhatLiesBehindItsLastMessageIsNotTaken) {
+TEST(Handshake, LeavesBytesAfterItsLastMessage) {
   const JobSecret secret = JobSecret::generate();
   Ends ends = ends_of(secret, secret);
   EXPECT_EQ(ends.server.num_awaited(), kRankHelloBytes);

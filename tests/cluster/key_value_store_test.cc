@@ -1,4 +1,5 @@
-// Tests values stored by key in files, and groups that form through such a store.
+// Tests values stored by key in files, groups that form through such a store, and groups of
+// workers.
 // SPDX-License-Identifier: Apache-2.0
 #include <gmock/gmock.h>
 
@@ -10,6 +11,7 @@
 #include "cluster/worker_group.h"
 #include "tests/cluster/control_job.h"
 #include "tests/cluster/proxied_ranks.h"
+#include "tests/support/scopes.h"
 #include "tests/support/tensor_matchers.h"
 #include "tutti/cluster/cluster_resolver.h"
 #include "tutti/cluster/key_value_stores.h"
@@ -21,6 +23,7 @@
 
 namespace tutti::key_value_store_test {
 using namespace std::chrono_literals;
+using test_scopes::EnvironmentScope;
 using testing::in;
 using testing::late;
 
@@ -30,7 +33,7 @@ std::string new_folder(const std::string& name) {
   return folder;
 }
 
-TEST(FileKeyValueStore, KeepsValuesOfAnyBytesForAllWhoOpenTheFolder) {
+TEST(FileKeyValueStore, SharesValuesOfAnyBytesByFolder) {
   const std::string folder = new_folder("values");
   FileKeyValueStore store(folder), other(folder);
   EXPECT_EQ(store.get("a"), std::nullopt);
@@ -95,7 +98,7 @@ TEST(FileKeyValueStore, WaitsForAValueOrTheDeadline) {
   EXPECT_ERROR(store.wait("missing", in(5ms)), kDeadlineExceeded, folder, "'missing'");
 }
 
-TEST(FileKeyValueStore, WhatTheSystemRefusesIsNamed) {
+TEST(FileKeyValueStore, SystemErrorsAreNamed) {
   const std::string file = ::testing::TempDir() + "/tutti_store_file";
   std::ofstream(file) << "no folder";
   EXPECT_ERROR(FileKeyValueStore s(file), kUnavailable, file, "is no folder");
@@ -148,17 +151,6 @@ using ::testing::HasSubstr;
 using ::testing::StartsWith;
 constexpr int kTasks = 3;
 
-/// Sets TUTTI_CONTROL for its lifetime.
-class ControlVariable {
- public:
-  explicit ControlVariable(const std::string& value) {
-    ::setenv("TUTTI_CONTROL", value.c_str(), 1);
-  }
-  ~ControlVariable() { ::unsetenv("TUTTI_CONTROL"); }
-  ControlVariable(const ControlVariable&) = delete;
-  ControlVariable& operator=(const ControlVariable&) = delete;
-};
-
 struct Met {
   ~Met() {
     while (!planes.empty()) planes.pop_back();  // the host of the server leaves last
@@ -199,14 +191,14 @@ TEST(MeetForJob, OnOneMachineTheFirstTaskHostsWithASecretOfItsOwn) {
   EXPECT_FALSE(met->planes[1].server || met->planes[2].server);
 }
 
-TEST(MeetForJob, OverMachinesNobodyHostsUnlessTheUserSaysWhere) {
+TEST(MeetForJob, OverMachinesNeedsAnAddress) {
   const thrown::LogLines lines;
   const auto without = meet(false);
   EXPECT_THAT(without->errors, Each(""));
   for (const ControlPlane& plane : without->planes) EXPECT_FALSE(plane.client || plane.server);
   EXPECT_THAT(lines.text(), AllOf(HasSubstr("on 3 machines"), HasSubstr("TUTTI_CONTROL=grpc://")));
   const std::string free = ControlServer::start()->target();
-  const ControlVariable where(free);
+  const EnvironmentScope where("TUTTI_CONTROL", free);
   const auto met = meet(false);
   EXPECT_THAT(met->errors, Each(""));
   EXPECT_EQ(met->first_target(), free);
@@ -215,7 +207,7 @@ TEST(MeetForJob, OverMachinesNobodyHostsUnlessTheUserSaysWhere) {
 
 TEST(MeetForJob, AllTasksHearWhyTheFirstOneCannotHost) {
   const auto other = ControlServer::start();
-  const ControlVariable where(other->target());
+  const EnvironmentScope where("TUTTI_CONTROL", other->target());
   const auto met = meet(true);
   EXPECT_THAT(met->errors, Each(AllOf(HasSubstr("worker 0 cannot host"), HasSubstr("127.0.0.1:"))));
 }

@@ -342,7 +342,18 @@ struct Death {
   const char* words;
 };
 
-class DyingProcesses : public ::testing::TestWithParam<Death> {};
+class DyingProcesses : public ::testing::TestWithParam<Death> {
+ protected:
+  struct Ranks {
+    RankProcess zero, one;
+  };
+  /// Returns two ranks at work, of which rank 0 waits for at most `timeout_ms`.
+  static Ranks start(const char* prefix, int timeout_ms) {
+    const auto& [name, more, words] = GetParam();
+    const std::string folder = fresh_folder(concat(prefix, name));
+    return {{folder, 0, 2, 1, timeout_ms, more}, {folder, 1, 2, 0, 30000, more}};
+  }
+};
 
 INSTANTIATE_TEST_SUITE_P(
     All, DyingProcesses,
@@ -357,11 +368,7 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return std::string(info.param.name); });
 
 TEST_P(DyingProcesses, ARankThatIsKilledAtWorkIsNamedAtOnce) {
-  const std::string folder = fresh_folder(concat("dying_", GetParam().name));
-  RankProcess zero(folder, 0, 2, 1, 30000, GetParam().more),
-      one(folder, 1, 2, 0, 30000, GetParam().more);
-  EXPECT_EQ(zero.line(), "ready 1");
-  EXPECT_EQ(one.line(), "ready 0");
+  auto [zero, one] = start("dying_", 30000);
   Clock::system().sleep_for(150ms);
   const TimePoint begin = Clock::system().now();
   one.signal(SIGKILL);
@@ -375,18 +382,14 @@ TEST_P(DyingProcesses, ARankThatIsKilledAtWorkIsNamedAtOnce) {
 }
 
 TEST_P(DyingProcesses, ARankThatIsStoppedAtWorkIsNamedAtTheDeadline) {
-  const std::string folder = fresh_folder(concat("stopped_", GetParam().name));
-  RankProcess zero(folder, 0, 2, 1, 700, GetParam().more),
-      one(folder, 1, 2, 0, 30000, GetParam().more);
-  EXPECT_EQ(zero.line(), "ready 1");
-  EXPECT_EQ(one.line(), "ready 0");
+  auto [zero, one] = start("stopped_", 700);
   one.signal(SIGSTOP);
   const std::string line = zero.line();
   EXPECT_EQ(line.rfind("error 4 ", 0), 0u) << line;
   EXPECT_THAT(line, HasSubstr("rank"));
 }
 
-TEST(TcpProcesses, WhatAnEarlierRunLeftInTheStoreDoesNotConfuse) {
+TEST(TcpProcesses, StaleStoreOfAnEarlierRunIsHarmless) {
   const std::string folder = fresh_folder("stale");
   for (int run = 0; run < 3; ++run) {  // higher ranks first, so that they read the old addresses
     RankProcess two(folder, 2, 3, 0, 1), one(folder, 1, 3, 0, 1);

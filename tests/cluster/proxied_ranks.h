@@ -117,17 +117,6 @@ struct ProxiedRanks {
   std::vector<std::shared_ptr<Transport>> ranks;
 };
 
-/// Returns bytes that are determined by a seed.
-inline std::vector<std::byte> pattern_of(std::size_t count, std::uint64_t seed) {
-  std::vector<std::byte> bytes(count);
-  std::uint64_t state = seed * 0x9E3779B97F4A7C15u + 1;
-  for (std::byte& byte : bytes) {
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    byte = static_cast<std::byte>(state >> 56);
-  }
-  return bytes;
-}
-
 /// Exchanges `count` bytes between two ranks. Throws the transport's errors, and kInternal if other
 /// bytes arrived than were sent.
 inline void exchange(Transport& mine, std::size_t count, std::uint64_t round = 0) {
@@ -210,23 +199,24 @@ inline void say(const internal::FileDescriptor& socket, std::string_view words) 
   say(socket, std::as_bytes(std::span(words)));
 }
 
-/// Returns true if the other side has closed; appends bytes received before that to `heard`.
+/// Returns true if the other side has closed; appends bytes received before that to `received`.
 inline bool is_closed(const internal::FileDescriptor& socket,
-                      std::vector<std::byte>* heard = nullptr) {
+                      std::vector<std::byte>* received = nullptr) {
   std::array<std::byte, 4096> bytes{};
   std::size_t count = 1;
   while (count > 0) {
     if (internal::read_now(socket, bytes, count) == internal::ByteFlow::kClosed) return true;
-    if (heard) heard->insert(heard->end(), bytes.begin(), bytes.begin() + static_cast<long>(count));
+    if (received)
+      received->insert(received->end(), bytes.begin(), bytes.begin() + static_cast<long>(count));
   }
   return false;
 }
 
 /// Waits up to a minute for the other side to close; returns true if it did.
 inline bool gets_closed(const internal::FileDescriptor& socket,
-                        std::vector<std::byte>* heard = nullptr) {
+                        std::vector<std::byte>* received = nullptr) {
   const TimePoint end = testing::late();
-  while (!is_closed(socket, heard)) {
+  while (!is_closed(socket, received)) {
     if (Clock::system().now() >= end) return false;
     pollfd ready{socket.get(), POLLIN, 0};
     (void)internal::poll_until(std::span(&ready, 1), end);

@@ -144,7 +144,7 @@ TEST(KubernetesPodsResolver, SelectsBySeveralLabels) {
   }
 }
 
-TEST(KubernetesPodsResolver, ReadsWhatKubectlPrints) {
+TEST(KubernetesPodsResolver, ReadsOutputOfKubectl) {
   const std::vector<Pod> pods = pods_from_json(Json::parse(R"({"kind": "List", "items": [
       {"metadata": {"name": "t-0", "labels": {"job-name": "tensorflow"}},
        "status": {"phase": "Running", "podIP": "fd00::7"}},
@@ -229,7 +229,7 @@ TEST(SlurmGrammar, ExpandsNodeListsAndTasksPerNode) {
   EXPECT_EQ(expand_tasks_per_node("13(x10)"), std::vector<int>(10, 13));
 }
 
-TEST(SlurmGrammar, SaysWhereAListBreaks) {
+TEST(SlurmGrammar, ErrorsNameThePosition) {
   EXPECT_INVALID(expand_node_list("n[13,]"), "SLURM_STEP_NODELIST", "character 6", "got ']'");
   EXPECT_INVALID(expand_tasks_per_node("", "mine"), "mine: cannot read", "character 1",
                  "got its end");
@@ -406,7 +406,7 @@ TEST(TfConfigResolver, HasNoMasterWithoutPeers) {
   EXPECT_EQ(read("").task(), std::nullopt);
 }
 
-TEST(TfConfigResolver, AcceptsWhatIsUnusualButClear) {
+TEST(TfConfigResolver, AcceptsUnusualForms) {
   for (const char* text : {"", "  \n", "{}", R"({"cluster": {}})", R"({"cluster": {"ps": []}})",
                            R"({"task": {"type": "worker", "index": 0}})",
                            R"({"model_dir": "/models", "job": {"args": []}})"}) {
@@ -462,7 +462,7 @@ TEST(TfConfigResolver, ReadsTextsUnderAnotherName) {
       "cluster.json.cluster.worker[0]: expected");
 }
 
-TEST(TfConfigResolver, SaysOneShortLineWhateverTheLength) {
+TEST(TfConfigResolver, LongTextsGiveShortErrors) {
   const std::vector<std::string> texts{
       R"({"cluster": {"worker": [")" + std::string(1 << 20, 'a') + R"("]}})",
       R"({"cluster": )" + std::string(1 << 20, '"') + "}",
@@ -596,7 +596,7 @@ TEST(UnionResolver, NumAcceleratorsOfATaskComesFromTheFirstOfAtLeastOne) {
   EXPECT_INVALID(UnionResolver({}), "at least one resolver");
 }
 
-TEST(StaticResolver, GivesBackWhatItWasMadeOf) {
+TEST(StaticResolver, ReturnsItsArguments) {
   const StaticResolver resolver({{"worker", {"a:1", "b:1"}}},
                                 {.master = "m:1", .task_type = "worker", .task_id = 1});
   EXPECT_EQ(resolver.task(), (Task{"worker", 1}));

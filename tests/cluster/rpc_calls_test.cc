@@ -1,18 +1,22 @@
-// Tests calls between tasks, and their messages however gRPC splits them.
+// Tests calls between tasks, over connections that break as well, and their messages however gRPC
+// splits them.
 // SPDX-License-Identifier: Apache-2.0
-
 #include <algorithm>
 #include <atomic>
 #include <map>
 #include <stdexcept>
 
+#include "cluster/net/socket.h"
 #include "cluster/rpc/call_messages.h"
 #include "parameter_server.pb.h"
 #include "tests/cluster/control_job.h"
 #include "tests/cluster/rpc_kit.h"
+#include "tests/support/chaos_proxy.h"
 
-namespace tutti::rpc_suite {
-namespace {
+namespace tutti::rpc_suite::rpc_calls_test {
+
+using testing::ChaosPlan;
+using testing::ChaosProxy;
 
 class RpcCalls : public ::testing::Test {
  protected:
@@ -22,27 +26,35 @@ class RpcCalls : public ::testing::Test {
   static std::unique_ptr<RpcClient> connect(const RpcServer& server, int index = 0) {
     return RpcClient::connect(server.target(), RpcMethod::kApply, client_options(index));
   }
+  /// A server and its only client.
+  struct Pair {
+    explicit Pair(Handler::Take take = Handler::echo)
+        : handler(std::move(take)), server(serve(handler)), client(connect(*server)) {}
+    Handler handler;
+    const std::unique_ptr<RpcServer> server;
+    const std::unique_ptr<RpcClient> client;
+  };
   /// Returns the address at which to restart the server.
   static std::string address_of(const RpcServer& server) {
     return server.target().substr(server.target().find("://") + 3);
   }
+
+  Keeper keeper_;
 };
 
 TEST_F(RpcCalls, HeadsAndPayloadsOfAllLengthsComeBack) {
-  Handler handler;
-  const auto server = serve(handler);
-  const auto client = connect(*server);
+  const Pair pair;
   unsigned seed = 0;
   for (const std::size_t head : {0, 1, 100, 70000}) {
     for (const std::size_t size : {0, 1, 63, 64, 65, 4097, 65535, 65536, 1 << 20, (5 << 20) + 3}) {
-      const Packet request{pattern(head, ++seed), {shared(pattern(size, ++seed))}};
-      const Packet answer = client->call(request, late());
+      const Packet request{pattern_of(head, ++seed), {shared(pattern_of(size, ++seed))}};
+      const Packet answer = pair.client->call(request, late());
       EXPECT_EQ(answer.head, request.head) << head << ", " << size;
       EXPECT_EQ(all_of(answer), all_of(request)) << head << ", " << size;
     }
   }
-  const Packet large{pattern(4 << 20, 6), {shared(pattern(64 << 20, 7))}};
-  const Packet answer = client->call(large, late());
+  const Packet large{pattern_of(4 << 20, 6), {shared(pattern_of(64 << 20, 7))}};
+  const Packet answer = pair.client->call(large, late());
   EXPECT_TRUE(answer.head == large.head);
   EXPECT_TRUE(all_of(answer) == all_of(large));
 }
@@ -58,17 +70,15 @@ TEST_F(RpcCalls, PayloadsInManyPiecesKeepTheirBytesAndStartAtMultiplesOf64) {
       at += piece.bytes.size();
     }
   };
-  Handler handler([&](const std::shared_ptr<RpcCall>& call) {
+  const Pair pair([&](const std::shared_ptr<RpcCall>& call) {
     check_pieces(call->request());
     Handler::echo(call);
   });
-  const auto server = serve(handler);
-  const auto client = connect(*server);
   Packet request = packet("many");
   for (const std::size_t size : {64, 128, 65536, 192, 3 << 20, 64, 1 << 20, 11}) {
-    request.payload.push_back(shared(pattern(size, static_cast<unsigned>(size))));
+    request.payload.push_back(shared(pattern_of(size, static_cast<unsigned>(size))));
   }
-  const Packet answer = client->call(request, late());
+  const Packet answer = pair.client->call(request, late());
   check_pieces(answer);
   EXPECT_EQ(all_of(answer), all_of(request));
   // Reads parts of the message, wherever its slices end.
@@ -84,29 +94,24 @@ TEST_F(RpcCalls, PayloadsInManyPiecesKeepTheirBytesAndStartAtMultiplesOf64) {
 }
 
 TEST_F(RpcCalls, ThousandsOfSmallPiecesBetweenLargeOnesComeWhole) {
-  Handler handler;
-  const auto server = serve(handler);
-  const auto client = connect(*server);
+  const Pair pair;
   Packet request = packet("pieces");
   for (unsigned i = 0; i < 3000; ++i) {
     const bool is_large = i % 700 == 699;  // runs of small buffers exceed one message's limit
     const std::size_t size = is_large ? (1 << 20) + 64 * i : 64 * (i * 37 % 150 + 1);
-    request.payload.push_back(shared(pattern(size, i)));
+    request.payload.push_back(shared(pattern_of(size, i)));
   }
-  request.payload.push_back(shared(pattern(11, 9)));
-  const Packet answer = client->call(request, late());
+  request.payload.push_back(shared(pattern_of(11, 9)));
+  const Packet answer = pair.client->call(request, late());
   EXPECT_TRUE(all_of(answer) == all_of(request));
 }
 
 TEST_F(RpcCalls, CallsUnderWayAreAnsweredInAnyOrder) {
-  Keeper keeper;
-  Handler handler(keeper.take());
-  const auto server = serve(handler);
-  const auto client = connect(*server);
+  const Pair pair(keeper_.take());
   std::vector<std::shared_ptr<RpcReply>> replies;
-  for (int i = 0; i < 300; ++i) replies.push_back(client->start(packet(concat("call ", i))));
-  EXPECT_TRUE(comes_true([&] { return keeper.size() == 300; })) << keeper.size();
-  auto calls = keeper.release();
+  for (int i = 0; i < 300; ++i) replies.push_back(pair.client->start(packet(concat("call ", i))));
+  EXPECT_TRUE(comes_true([&] { return keeper_.size() == 300; })) << keeper_.size();
+  auto calls = keeper_.release();
   for (const auto& reply : replies) EXPECT_FALSE(reply->is_ready());
   const auto answering = Executor::system().start("answering", [&] {
     for (auto call = calls.rbegin(); call != calls.rend(); ++call) {
@@ -125,7 +130,7 @@ TEST_F(RpcCalls, CallsOfAClientComeInTheirOrderOneAtATime) {
   std::atomic<int> inside{0};
   Event goes_on;  // set once all requests have been sent
   std::vector<std::string> heads;
-  Handler handler([&](const std::shared_ptr<RpcCall>& call) {
+  const Pair pair([&](const std::shared_ptr<RpcCall>& call) {
     EXPECT_TRUE(goes_on.wait_until(late()));
     EXPECT_EQ(++inside, 1);
     heads.push_back(text_of(call->request().head));  // no mutex: requests arrive one at a time
@@ -133,12 +138,10 @@ TEST_F(RpcCalls, CallsOfAClientComeInTheirOrderOneAtATime) {
     --inside;
     call->reply({});
   });
-  const auto server = serve(handler);
-  const auto client = connect(*server);
   std::vector<std::shared_ptr<RpcReply>> replies;
   for (int i = 0; i < 400; ++i) {
     const std::size_t size = i % 10 == 3 ? 300000 : i % 10 == 5 ? 70000 : 10;
-    replies.push_back(client->start(packet(std::to_string(i), pattern(size, 1))));
+    replies.push_back(pair.client->start(packet(std::to_string(i), pattern_of(size, 1))));
   }
   goes_on.set();
   for (const auto& reply : replies) (void)reply->wait(late());
@@ -167,8 +170,8 @@ TEST_F(RpcCalls, ClientsAreServedAtOnceAndKnownByNameAndNumber) {
   const auto first = connect(*server, 0);
   const auto second = connect(*server, 3);
   // Large enough that the call does not block a gRPC thread.
-  const auto one = first->start(packet("one", pattern(100000, 1)));
-  (void)second->call(packet("two", pattern(100000, 1)), late());
+  const auto one = first->start(packet("one", pattern_of(100000, 1)));
+  (void)second->call(packet("two", pattern_of(100000, 1)), late());
   (void)one->wait(late());
   EXPECT_EQ(peers.at("one").task.to_string(), "worker 0");
   EXPECT_EQ(peers.at("two").task.to_string(), "worker 3");
@@ -177,7 +180,7 @@ TEST_F(RpcCalls, ClientsAreServedAtOnceAndKnownByNameAndNumber) {
 }
 
 TEST_F(RpcCalls, ErrorsArriveWithTheirCodeAndTheServersName) {
-  Handler handler([&](const std::shared_ptr<RpcCall>& call) {
+  const Pair pair([&](const std::shared_ptr<RpcCall>& call) {
     const std::string what = text_of(call->request().head);
     if (what == "fail") call->fail(Error(ErrorCode::kNotFound, "no variable 'w'"));
     if (what == "throw") fail(ErrorCode::kOutOfRange, "row 9 of 3");
@@ -187,11 +190,9 @@ TEST_F(RpcCalls, ErrorsArriveWithTheirCodeAndTheServersName) {
       EXPECT_ERROR(call->reply({}), kFailedPrecondition, "worker 0", "one answer per call");
     }
   });
-  const auto server = serve(handler);
-  const auto client = connect(*server);
-  const auto ask = [&](std::string_view what) { (void)client->call(packet(what), late()); };
-  const std::string name = client->server_name();
-  EXPECT_EQ(name, concat("ps 1 (", address_of(*server), ")"));
+  const auto ask = [&](std::string_view what) { (void)pair.client->call(packet(what), late()); };
+  const std::string name = pair.client->server_name();
+  EXPECT_EQ(name, concat("ps 1 (", address_of(*pair.server), ")"));
   EXPECT_ERROR(ask("fail"), kNotFound, name + ": no variable 'w'");
   EXPECT_ERROR(ask("throw"), kOutOfRange, name + ": row 9 of 3");
   EXPECT_ERROR(ask("other"), kInternal, name, "something else");
@@ -200,61 +201,53 @@ TEST_F(RpcCalls, ErrorsArriveWithTheirCodeAndTheServersName) {
 }
 
 TEST_F(RpcCalls, AnAnswerAfterTheDeadlineCanStillBeTaken) {
-  Keeper keeper;
-  Handler handler(keeper.take());
-  const auto server = serve(handler);
-  const auto client = connect(*server);
-  const auto reply = client->start(packet("slow"));
+  const Pair pair(keeper_.take());
+  const auto reply = pair.client->start(packet("slow"));
   EXPECT_ERROR((void)reply->wait(in(50ms)), kDeadlineExceeded, "worker 0: ps 1 (",
                "did not answer within");
-  EXPECT_TRUE(comes_true([&] { return keeper.size() == 1; }));
-  keeper.release().front()->reply(packet("at last"));
+  EXPECT_TRUE(comes_true([&] { return keeper_.size() == 1; }));
+  keeper_.release().front()->reply(packet("at last"));
   EXPECT_EQ(text_of(reply->wait(late()).head), "at last");
-  (void)client->start(packet("nobody waits"));  // the reply is discarded
-  EXPECT_TRUE(comes_true([&] { return keeper.size() == 1; }));
-  for (const auto& call : keeper.release()) call->reply({});
+  (void)pair.client->start(packet("nobody waits"));  // the reply is discarded
+  EXPECT_TRUE(comes_true([&] { return keeper_.size() == 1; }));
+  for (const auto& call : keeper_.release()) call->reply({});
 }
 
-TEST_F(RpcCalls, WhoLeavesIsToldToTheHandlerAfterItsCalls) {
-  Keeper keeper;
-  Handler handler(keeper.take());
+TEST_F(RpcCalls, HandlerLearnsOfDepartureAfterCalls) {
+  Handler handler(keeper_.take());
   const auto server = serve(handler);
   std::shared_ptr<RpcReply> reply;
   {
     const auto client = connect(*server, 2);
     reply = client->start(packet("last words"));
-    EXPECT_TRUE(comes_true([&] { return keeper.size() == 1; }));
+    EXPECT_TRUE(comes_true([&] { return keeper_.size() == 1; }));
   }
   EXPECT_ERROR((void)reply->wait(late()), kCancelled, "worker 2", "ps 1 (");
   EXPECT_TRUE(comes_true([&] { return handler.left().size() == 1; }));
   EXPECT_EQ(handler.left().front().task.to_string(), "worker 2");
-  for (const auto& call : keeper.release()) call->reply(packet("to nobody"));
+  for (const auto& call : keeper_.release()) call->reply(packet("to nobody"));
 }
 
 TEST_F(RpcCalls, AllCallsCanBeEndedAtOnce) {
-  Keeper keeper;
-  Handler handler(keeper.take());
-  const auto server = serve(handler);
-  const auto client = connect(*server);
-  const auto before = client->start(packet("before"));
-  client->fail_all(Error(ErrorCode::kUnavailable, "ps 1 died: its process is gone"));
-  const auto after = client->start(packet("after"));
+  const Pair pair(keeper_.take());
+  const auto before = pair.client->start(packet("before"));
+  pair.client->fail_all(Error(ErrorCode::kUnavailable, "ps 1 died: its process is gone"));
+  const auto after = pair.client->start(packet("after"));
   for (const auto& reply : {before, after}) {
     EXPECT_ERROR((void)reply->wait(late()), kUnavailable, "ps 1 died: its process is gone");
   }
 }
 
 TEST_F(RpcCalls, BrokenConnectionEndsCallsAndNamesTheServer) {
-  Keeper keeper;
-  Handler handler(keeper.take()), echo;
+  Handler handler(keeper_.take()), echo;
   auto server = serve(handler);
   const auto client = connect(*server);
   EXPECT_EQ(client->why_broken(), std::nullopt);
   const auto reply = client->start(packet("unanswered"));
-  EXPECT_TRUE(comes_true([&] { return keeper.size() == 1; }));
+  EXPECT_TRUE(comes_true([&] { return keeper_.size() == 1; }));
   const std::string address = address_of(*server);
   server.reset();
-  for (const auto& call : keeper.release()) call->reply({});  // discarded
+  for (const auto& call : keeper_.release()) call->reply({});  // discarded
   const std::string name = "worker 0: ps 1 (" + address + "): the connection broke";
   EXPECT_ERROR((void)reply->wait(late()), kUnavailable, name, "read its log");
   EXPECT_ERROR((void)client->call(packet("later"), late()), kUnavailable, name);
@@ -271,11 +264,10 @@ TEST_F(RpcCalls, BrokenConnectionEndsCallsAndNamesTheServer) {
 }
 
 TEST_F(RpcCalls, UnansweredCallsMoveToTheNextConnectionInTheirOrder) {
-  Keeper keeper;
   std::vector<std::string> heads;
   Handler handler([&](const std::shared_ptr<RpcCall>& call) {
     heads.push_back(text_of(call->request().head));
-    keeper.take()(call);
+    keeper_.take()(call);
   });
   auto server = serve(handler);
   auto options = client_options();
@@ -286,8 +278,8 @@ TEST_F(RpcCalls, UnansweredCallsMoveToTheNextConnectionInTheirOrder) {
   const auto first = connect();
   std::vector<std::shared_ptr<RpcReply>> replies;
   for (int i = 0; i < 12; ++i) replies.push_back(first->start(packet(std::to_string(i))));
-  EXPECT_TRUE(comes_true([&] { return keeper.size() == 12; }));
-  auto calls = keeper.release();
+  EXPECT_TRUE(comes_true([&] { return keeper_.size() == 12; }));
+  auto calls = keeper_.release();
   calls[3]->reply(packet("answered"));
   EXPECT_EQ(text_of(replies[3]->wait(late()).head), "answered");
   auto again = server_options();
@@ -301,16 +293,16 @@ TEST_F(RpcCalls, UnansweredCallsMoveToTheNextConnectionInTheirOrder) {
   const auto second = connect();
   second->take_over(*first);
   replies.push_back(second->start(packet("13")));
-  EXPECT_TRUE(comes_true([&] { return keeper.size() == 13; }));
+  EXPECT_TRUE(comes_true([&] { return keeper_.size() == 13; }));
   EXPECT_EQ(join(heads), "0, 1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13");
-  for (const auto& call : keeper.release()) call->reply(packet(text_of(call->request().head)));
+  for (const auto& call : keeper_.release()) call->reply(packet(text_of(call->request().head)));
   for (int i = 0; i < 14; ++i) {
     if (i == 3) continue;
     EXPECT_EQ(text_of(replies[static_cast<std::size_t>(i)]->wait(late()).head), std::to_string(i));
   }
 }
 
-TEST_F(RpcCalls, StrangersAreRefusedAndTold) {
+TEST_F(RpcCalls, RefusesStrangersWithReason) {
   Handler handler([](const std::shared_ptr<RpcCall>& call) {
     ADD_FAILURE() << "a call of " << call->peer().to_string();
   });
@@ -338,13 +330,14 @@ TEST_F(RpcCalls, StrangersAreRefusedAndTold) {
 }
 
 TEST_F(RpcCalls, ArgumentsAreChecked) {
-  Handler handler(
-      [](const std::shared_ptr<RpcCall>& call) { call->reply(packet("long", pattern(5000, 1))); });
+  Handler handler([](const std::shared_ptr<RpcCall>& call) {
+    call->reply(packet("long", pattern_of(5000, 1)));
+  });
   auto options = server_options();
   options.longest_payload = 4096;
   const auto server = start_server(options, handler);
   const auto client = connect(*server);
-  EXPECT_INVALID((void)client->start(packet("", pattern(4097, 1))), "worker 0: ps 1 (",
+  EXPECT_INVALID((void)client->start(packet("", pattern_of(4097, 1))), "worker 0: ps 1 (",
                  "4097 of payload", "4096");
   EXPECT_INVALID((void)client->start({Bytes((4 << 20) + 1), {}}), "bytes of head");
   EXPECT_ERROR((void)client->call(packet("x"), late()), kResourceExhausted, "ps 1 (",
@@ -428,7 +421,7 @@ TEST(CallMessages, ComeWholeHoweverGrpcCutsThem) {
   for (const Side side : {Side::kServer, Side::kClient}) {
     for (const std::size_t payload : {0, 5, 16383, 16384, 100001, (1 << 20), (1 << 20) + 1}) {
       for (const std::size_t cut : {997, 65536, 1 << 30}) {
-        const CallMessage message{7, packet("head", pattern(payload, 3))};
+        const CallMessage message{7, packet("head", pattern_of(payload, 3))};
         const auto got = read(written(message), side, cut);
         ASSERT_TRUE(got) << payload;
         EXPECT_EQ(got->call, 7u);
@@ -473,7 +466,7 @@ TEST(CallMessages, ErrorsKeepCodeAndText) {
   EXPECT_EQ(got->error->message(), "no variable 'w'");
 }
 
-TEST(CallMessages, WhatIsNoneIsRefused) {
+TEST(CallMessages, MalformedMessagesAreRefused) {
   const auto refuse = [](const std::vector<std::string>& messages, Side side,
                          const std::string& part) {
     EXPECT_ERROR((void)read(messages, side), kDataLoss, part, "calls.proto");
@@ -495,7 +488,7 @@ TEST(CallMessages, WhatIsNoneIsRefused) {
   refuse({request.SerializeAsString(), more.SerializeAsString()}, Side::kServer, "another call");
   request.set_tensor_bytes((std::uint64_t{8} << 20) + 1);
   refuse({request.SerializeAsString()}, Side::kServer, "8388609 bytes");
-  const std::string sound = written({7, packet("head", pattern(1000, 3))}).front();
+  const std::string sound = written({7, packet("head", pattern_of(1000, 3))}).front();
   refuse({sound.substr(0, sound.size() - 1)}, Side::kServer, "another length");
   refuse({sound + "x"}, Side::kServer, "another length");
   v1::ApplyReply reply;
@@ -507,7 +500,7 @@ TEST(CallMessages, WhatIsNoneIsRefused) {
 
 /// A message with any flipped bit is read as sent or refused; a fuzzer covers further changes.
 TEST(CallMessages, ChangedBitsAreReadOrRefused) {
-  const std::string sound = written({7, packet("head", pattern(300, 3))}).front();
+  const std::string sound = written({7, packet("head", pattern_of(300, 3))}).front();
   for (std::size_t bit = 0; bit < 8 * sound.size(); ++bit) {
     std::string changed = sound;
     changed[bit / 8] = static_cast<char>(changed[bit / 8] ^ (1 << (bit % 8)));
@@ -520,5 +513,117 @@ TEST(CallMessages, ChangedBitsAreReadOrRefused) {
   }
 }
 
-}  // namespace
-}  // namespace tutti::rpc_suite
+class RpcFaults : public ::testing::Test {
+ protected:
+  static internal::Endpoint endpoint_of(const RpcServer& server) {
+    return *internal::parse_endpoint(server.target().substr(server.target().find("://") + 3));
+  }
+  static std::string target_of(const ChaosProxy& proxy) {
+    return concat("grpc://", proxy.endpoint().to_string());
+  }
+  /// Uses certificates, which force calls through TCP, where they can be broken.
+  RpcServerOptions tcp_server_options() const {
+    auto options = server_options();
+    options.tls = tls_;
+    return options;
+  }
+  std::unique_ptr<RpcClient> connect(const std::string& target, int index = 0) const {
+    auto options = client_options(index);
+    options.tls = tls_;
+    return RpcClient::connect(target, RpcMethod::kApply, options);
+  }
+  const TlsFiles tls_ = control_job::make_certificate("rpc_faults");
+};
+
+/// Each call is answered correctly or ends with kUnavailable, and so are later calls.
+TEST_F(RpcFaults, DamagedConnectionAnswersRightlyOrBreaks) {
+  Handler handler;
+  const auto server = start_server(tcp_server_options(), handler);
+  int num_broken = 0;
+  for (unsigned seed = 1; seed <= 6; ++seed) {
+    ChaosPlan plan;
+    plan.seed = seed;
+    plan.flip_every = seed % 3 == 0 ? 2 << 20 : 0;
+    plan.cut_every = seed % 3 == 1 ? 2 << 20 : 0;
+    plan.half_close_every = seed % 3 == 2 ? 2 << 20 : 0;
+    plan.most_events = 1;
+    plan.spares = 100000;
+    const ChaosProxy proxy(endpoint_of(*server), plan);
+    const auto client = connect(target_of(proxy));
+    std::vector<std::shared_ptr<RpcReply>> replies;
+    const auto size_of = [](unsigned i) { return std::size_t{i} * 7919 % 300000; };
+    for (unsigned i = 0; i < 60; ++i) {
+      replies.push_back(client->start(packet(std::to_string(i), pattern_of(size_of(i), i))));
+    }
+    bool has_broken = false;
+    for (unsigned i = 0; i < 60; ++i) {
+      try {
+        const Packet answer = replies[i]->wait(late());
+        EXPECT_EQ(text_of(answer.head), std::to_string(i));
+        EXPECT_TRUE(all_of(answer) == pattern_of(size_of(i), i)) << i;
+        EXPECT_FALSE(has_broken) << i;
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::kUnavailable) << error.what();
+        has_broken = true;
+      }
+    }
+    EXPECT_EQ(client->why_broken().has_value(), has_broken);
+    num_broken += has_broken;
+  }
+  EXPECT_GE(num_broken, 4);
+}
+
+TEST_F(RpcFaults, ConnectionCutWithinARequestBringsNoCall) {
+  std::atomic<int> num_calls{0};
+  Handler handler([&](const std::shared_ptr<RpcCall>& call) {
+    ++num_calls;
+    Handler::echo(call);
+  });
+  const auto server = start_server(tcp_server_options(), handler);
+  ChaosPlan plan;
+  plan.cut_every = 1;
+  plan.most_events = 1;
+  plan.spares = 20 << 20;
+  const ChaosProxy proxy(endpoint_of(*server), plan);
+  const auto client = connect(target_of(proxy), 4);
+  EXPECT_ERROR((void)client->call(packet("large", pattern_of(32 << 20, 1)), late()), kUnavailable,
+               "worker 4", "the connection broke");
+  EXPECT_TRUE(comes_true([&] { return handler.left().size() == 1; }));
+  EXPECT_EQ(handler.left().front().task.to_string(), "worker 4");
+  EXPECT_EQ(num_calls, 0);
+}
+
+/// Keep-alive, not a call, detects that no data passes.
+TEST_F(RpcFaults, SilentConnectionBreaksWithinSeconds) {
+  Handler handler;
+  const auto server = start_server(tcp_server_options(), handler);
+  ChaosProxy proxy(endpoint_of(*server), {});
+  const auto client = connect(target_of(proxy));
+  (void)client->call(packet("before"), late());
+  const TimePoint begin = Clock::system().now();
+  proxy.swallow();
+  EXPECT_ERROR((void)client->call(packet("asked"), late()), kUnavailable, "ps 1");
+  EXPECT_GE(Clock::system().now() - begin, 1s);
+  EXPECT_TRUE(comes_true([&] { return handler.left().size() == 1; }));
+}
+
+TEST_F(RpcFaults, AnswersMayKeepTheCallsThatTheyAreMadeFrom) {
+  Handler handler([](const std::shared_ptr<RpcCall>& call) {
+    Packet answer{call->request().head, {}};
+    for (const SharedBytes& piece : call->request().payload) {
+      answer.payload.push_back({piece.bytes, call});
+    }
+    call->reply(std::move(answer));
+  });
+  const auto server = start_server(tcp_server_options(), handler);
+  const auto client = connect(server->target());
+  std::vector<std::shared_ptr<RpcReply>> replies;
+  for (unsigned i = 0; i < 20; ++i) {
+    replies.push_back(client->start(packet(std::to_string(i), pattern_of(300000, i))));
+  }
+  for (unsigned i = 0; i < 20; ++i) {
+    EXPECT_TRUE(all_of(replies[i]->wait(late())) == pattern_of(300000, i)) << i;
+  }
+}
+
+}  // namespace tutti::rpc_suite::rpc_calls_test

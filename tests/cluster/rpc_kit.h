@@ -13,6 +13,7 @@
 #include "cluster/rpc/rpc_client.h"
 #include "cluster/rpc/rpc_server.h"
 #include "tests/support/tensor_matchers.h"
+#include "tests/support/transports.h"
 #include "tests/support/waiting.h"
 #include "tutti/core/executor.h"
 #include "tutti/core/sync.h"
@@ -25,14 +26,6 @@ using testing::expect_error;
 using testing::in;
 using testing::late;
 using Bytes = std::vector<std::byte>;
-
-inline Bytes pattern(std::size_t count, unsigned seed) {
-  Bytes bytes(count);
-  for (std::size_t i = 0; i < count; ++i) {
-    bytes[i] = static_cast<std::byte>((i * 2654435761u + seed * 40503u) >> 7);
-  }
-  return bytes;
-}
 
 inline Bytes bytes_of(std::string_view text) {
   const auto bytes = std::as_bytes(std::span(text));

@@ -1,6 +1,6 @@
 // Tests collectives of processes over shared memory, and its large pages.
 // SPDX-License-Identifier: Apache-2.0
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
 #include <sys/mman.h>
 #include <algorithm>
@@ -150,8 +150,7 @@ TEST(WindowEngine, GroupsOfSomeRanksHaveWindowsOfTheirOwn) {
 
 TEST(WindowEngine, AMissingRankAMismatchAndAnAbortAreNamedOnAllRanks) {
   const auto expect_all = [](const std::vector<std::string>& errors, const std::string& words) {
-    for (const std::string& error : errors)
-      EXPECT_NE(error.find(words), std::string::npos) << error;
+    EXPECT_THAT(errors, ::testing::Each(::testing::HasSubstr(words)));
   };
   const auto calls = [](const std::function<void(Communicator&)>& odd, Duration timeout) {
     const auto group = transports(3);
@@ -184,7 +183,7 @@ TEST(WindowEngine, AMissingRankAMismatchAndAnAbortAreNamedOnAllRanks) {
 }
 
 // A peer may notice that this rank left before the abort reaches it.
-TEST(WindowEngine, ARankThatLeavesAfterAnAbortSaysWhy) {
+TEST(WindowEngine, DepartureAfterAbortReportsItsReason) {
   const auto group = transports(2);
   Event has_left;
   const auto errors = errors_of_ranks(2, [&](int rank) {
@@ -311,13 +310,13 @@ struct ShmLargePages : ::testing::Test {
   std::byte* const seen_by_peer = ranks[1]->host_memory()->place(0) + offset;
 };
 
-TEST_F(ShmLargePages, PeersSeeZerosAndThenWhatIsWritten) {
+TEST_F(ShmLargePages, PeersReadZerosBeforeAWrite) {
   EXPECT_EQ(std::count(seen_by_peer, seen_by_peer + kBytes, std::byte{0}), kBytes);
   std::fill_n(own, kBytes, std::byte{3});
   EXPECT_EQ(std::count(seen_by_peer, seen_by_peer + kBytes, std::byte{3}), kBytes);
 }
 
-TEST_F(ShmLargePages, AllWhoMapTheMemoryHaveThem) {
+TEST_F(ShmLargePages, BackEveryMapping) {
   if (!makes_large_pages()) GTEST_SKIP() << "this system makes no large pages of shared memory";
   std::fill_n(own, kBytes, std::byte{3});
   EXPECT_EQ(std::count(seen_by_peer, seen_by_peer + kBytes, std::byte{3}), kBytes);

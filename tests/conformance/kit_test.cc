@@ -9,8 +9,7 @@
 #include "tests/support/thrown.h"
 #include "tutti/testing/cross_device_ops/report.h"
 
-namespace tutti::conformance {
-namespace {
+namespace tutti::conformance::kit_test {
 
 TEST(ConformanceCase, IsFoundByItsId) {
   std::set<std::string> ids;
@@ -94,11 +93,11 @@ TEST(ConformanceValues, SumsOfFloatsAreBoundedAndCanonicalOnesExact) {
 }
 
 TEST(ConformanceValues, SumsMayHaveTheDeclaredErrorAndNoMore) {
-  const std::vector<float> values = {1.0f, 2.0f};
-  const auto wrong = [&](float got, SumError error) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const auto wrong = [](float got, SumError error, float first = 1.0f) {
+    const std::vector<float> values = {first, 2.0f};
     return wrong_combination<float>(ReduceOp::kSum, Determinism::kNone, values, got, &error);
   };
-  constexpr float kInfinity = std::numeric_limits<float>::infinity();
   EXPECT_EQ(wrong(3.09f, {.declared = 0.01, .unit = 10}), "");
   EXPECT_NE(wrong(3.11f, {.declared = 0.01, .unit = 10}), "");
   EXPECT_EQ(wrong(-100.0f, {.declared = kInfinity, .unit = 10}), "");
@@ -107,16 +106,12 @@ TEST(ConformanceValues, SumsMayHaveTheDeclaredErrorAndNoMore) {
     EXPECT_NE(wrong(kInfinity, {declared, 10}), "");
     // Next to a non-finite value: that may spoil the other values, but must not vanish itself.
     EXPECT_EQ(wrong(kInfinity, {declared, kInfinity}), "");
-    const std::vector<float> infinite = {kInfinity, 2.0f};
-    SumError error{declared, kInfinity};
-    EXPECT_NE(wrong_combination<float>(ReduceOp::kSum, Determinism::kNone, infinite, 2.0f, &error),
-              "");
-    EXPECT_EQ(
-        wrong_combination<float>(ReduceOp::kSum, Determinism::kNone, infinite, -kInfinity, &error),
-        "");
+    EXPECT_NE(wrong(2.0f, {declared, kInfinity}, kInfinity), "");
+    EXPECT_EQ(wrong(-kInfinity, {declared, kInfinity}, kInfinity), "");
   }
   SumError measured{.declared = kInfinity, .unit = 10};
-  wrong_combination<float>(ReduceOp::kSum, Determinism::kNone, values, 5.0f, &measured);
+  wrong_combination<float>(ReduceOp::kSum, Determinism::kNone, std::vector{1.0f, 2.0f}, 5.0f,
+                           &measured);
   EXPECT_EQ(measured.largest, 0.2L);
 }
 
@@ -148,5 +143,4 @@ TEST(ConformanceReport, CasesAfterTheBudgetAreNotRun) {
   EXPECT_EQ(report.count(Verdict::kNotRun), report.results.size());
 }
 
-}  // namespace
-}  // namespace tutti::conformance
+}  // namespace tutti::conformance::kit_test

@@ -81,7 +81,7 @@ double error_of_mean(const CrossDeviceOpsSpec& spec, std::uint64_t id) {
   return largest;
 }
 
-TEST(PluginExamples, KeepWhatTheyLoseUnderTheIdOfTheBuffer) {
+TEST(PluginExamples, KeepRoundingErrorByBufferId) {
   for (const CrossDeviceOpsSpec& spec : {make_cross_device_ops(plugin("int8_feedback")),
                                          make_cross_device_ops(plugin("top_k"), {}, "k=0.5")}) {
     EXPECT_GT(error_of_mean(spec, 0), 1e-3) << spec.name;

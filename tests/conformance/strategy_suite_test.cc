@@ -5,11 +5,240 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <atomic>
 
-#include "tests/conformance/planted_strategies.h"
+#include "strategy/replicas/strategy_mode.h"
+#include "strategy/variables/mirrored_variable.h"
+#include "tests/conformance/planted_bugs.h"
 #include "tests/strategy/strategy_helpers.h"
 #include "tests/support/thrown.h"
 #include "tutti/strategy/strategies.h"
+#include "tutti/strategy/strategy_extended.h"
+#include "tutti/tensor/device_scope.h"
+
+namespace tutti::planted_bugs {
+
+/// Storage of the right kind with one faulty function.
+class PlantedStorage final : public internal::MirroredStorage {
+ public:
+  PlantedStorage(std::uint64_t bug, const Tensor& initial_value, VariableOptions options,
+                 const void* owner, std::shared_ptr<const Placement> placement)
+      : MirroredStorage(initial_value, std::move(options), owner, std::move(placement), 0),
+        bug_(bug) {
+    if (bug_ != "OneComponentOther"_bug) return;
+    component(1).assign(AssignOp::kAssign, Tensor::full(shape(), 7.0, dtype()));
+  }
+
+  void assign(AssignOp op, const Tensor& value, ValueOrigin origin) override {
+    const bool is_outside = !replica("assign");
+    if (bug_ == "WritesOneComponent"_bug && is_outside) {
+      component(0).assign(op, checked_operand(op, value));
+    } else {
+      MirroredStorage::assign(op, value, origin);
+    }
+  }
+  void update(const UpdateRule& rule, std::span<const Variable> slots, const Gradient& gradient,
+              const UpdateScalars& scalars) override {
+    const internal::LocalReplicaContext* const context = replica("update");
+    const bool is_left_out = context && context->replica_id() > 0;
+    if (bug_ == "UpdatesOneComponent"_bug && is_left_out) return;
+    MirroredStorage::update(rule, slots, gradient, scalars);
+  }
+  std::vector<NamedTensor> save() const override {
+    if (bug_ == "SavesNothing"_bug) return {};
+    return MirroredStorage::save();
+  }
+  void restore(const TensorLookup& lookup) override {
+    if (bug_ != "RestoresOneComponent"_bug) return MirroredStorage::restore(lookup);
+    component(0).assign(AssignOp::kAssign, checked_restore(lookup, name()));
+  }
+
+ private:
+  const std::uint64_t bug_;
+};
+
+/// Each buffer keeps its own value.
+class KeepsItsOwn final : public CrossDeviceOps {
+ public:
+  std::string_view name() const override { return "keeps_its_own"; }
+  bool supports(ReduceOp, DType, DeviceType) const override { return true; }
+
+ protected:
+  void all_reduce_buffers(ReduceOp, std::span<const ReplicaBuffer>) override {}
+};
+
+/// Replica context with one faulty function; only for checks that use no variables.
+class PlantedContext final : public ReplicaContext {
+ public:
+  PlantedContext(std::uint64_t bug, ReplicaContext& right) : bug_(bug), right_(right) {}
+  int replica_id() const override { return right_.replica_id(); }
+  int num_replicas_in_sync() const override { return right_.num_replicas_in_sync(); }
+  Device device() const override { return right_.device(); }
+  Strategy& strategy() const override { return right_.strategy(); }
+
+ protected:
+  int local_index() const override {
+    const int last = num_replicas_in_sync() - 1;
+    return bug_ == "ResultsBackwards"_bug ? last - replica_id() : replica_id();
+  }
+  std::shared_ptr<const void> merge_erased(const void* local, const std::type_info&,
+                                           const ErasedMerge& merge,
+                                           SourceLocation where) override {
+    const auto merge_all = [&](Strategy& strategy, const PerReplica<const void*>& locals) {
+      std::vector<const void*> values = locals.values();
+      if (bug_ == "MergesBackwards"_bug) std::ranges::reverse(values);
+      if (bug_ == "MergesPerReplica"_bug) {
+        for (std::size_t i = 1; i < values.size(); ++i) merge(strategy, values);
+      }
+      return merge(strategy, values);
+    };
+    const internal::StrategyModeScope mode = right_mode();
+    return right_.merge_call(merge_all, local, where);
+  }
+  std::vector<Gradient> all_reduce_values(ReduceOp op, std::span<const Gradient> values,
+                                          SourceLocation where) override {
+    const bool is_wrong = bug_ == "MeanIsSum"_bug && op == ReduceOp::kMean;
+    const internal::StrategyModeScope mode = right_mode();
+    return right_.all_reduce(is_wrong ? ReduceOp::kSum : op, values, where);
+  }
+  Gathered all_gather_value(const Tensor& value, int axis, SourceLocation where) override {
+    const auto gather = [&](Strategy& strategy, const PerReplica<Tensor>& all) {
+      std::vector<Tensor> values = all.values();
+      if (bug_ == "GathersBackwards"_bug) std::ranges::reverse(values);
+      return strategy.gather(PerReplica<Tensor>(std::move(values)), axis);
+    };
+    const internal::StrategyModeScope mode = right_mode();
+    return {right_.merge_call(gather, value, where).to(device()), 0};
+  }
+
+ private:
+  /// The correct context refuses calls while another is current on the thread.
+  internal::StrategyModeScope right_mode() const {
+    return internal::StrategyModeScope({&right_.strategy(), &right_});
+  }
+
+  const std::uint64_t bug_;
+  ReplicaContext& right_;
+};
+
+/// Mirrors variables, as MirroredStrategy does.
+class PlantedStrategy final : public Strategy {
+ public:
+  explicit PlantedStrategy(std::string_view name)
+      : Strategy("planted", options_with(bug(name))),
+        bug_(bug(name)),
+        placement_(std::make_shared<const Placement>(
+            Placement::mirrored({replica_devices().begin(), replica_devices().end()}))) {}
+
+  int num_replicas_in_sync() const override {
+    return Strategy::num_replicas_in_sync() + (bug_ == "CountsOneMore"_bug ? 1 : 0);
+  }
+  CrossDeviceOps& cross_device_ops() override {
+    if (bug_ == "OpsKeepTheirOwn"_bug) return keeps_its_own_;
+    return Strategy::cross_device_ops();
+  }
+  void restore_state(const Json& state) override {
+    if (bug_ != "StepNumberStands"_bug) Strategy::restore_state(state);
+  }
+  const Failure& last_failure() const override {
+    static const Failure none;
+    return bug_ == "ForgetsTheFailure"_bug ? none : Strategy::last_failure();
+  }
+
+ protected:
+  std::vector<Tensor> values_of_all_replicas(const PerReplica<Tensor>& local,
+                                             std::string_view who) override {
+    std::vector<Tensor> values = Strategy::values_of_all_replicas(local, who);
+    if (bug_ == "ReduceTwiceTheFirst"_bug) values.back() = values.front();
+    if (bug_ == "GatherBackwards"_bug) std::ranges::reverse(values);
+    return values;
+  }
+  void complete_input_plan(InputPlan& plan) override {
+    Strategy::complete_input_plan(plan);
+    if (bug_ == "InputBackwards"_bug) std::ranges::reverse(plan.replica_devices);
+    if (bug_ == "InputByElement"_bug) plan.cut = InputCut::kWhole;
+    if (bug_ == "FunctionInputIsCut"_bug) plan.cut = InputCut::kSplit;
+    if (bug_ == "InputOfOneWorkerOfTwo"_bug) {
+      plan.num_workers = 2;
+      plan.num_replicas_in_sync *= 2;
+    }
+  }
+  std::shared_ptr<VariableStorage> create_storage(const Tensor& initial_value,
+                                                  VariableOptions options) override {
+    if (bug_ == "TakesUnknownUse"_bug) options.synchronization = {};
+    if (bug_ == "OnReadAsOnWrite"_bug) options.synchronization = {};
+    if (bug_ == "OnReadAsOnWrite"_bug) options.trainable = options.trainable.value_or(false);
+    if (extended().is_on_read(options)) {
+      return extended().create_storage(initial_value, std::move(options));
+    }
+    const bool is_mean = options.aggregation == VariableAggregation::kMean;
+    if (bug_ == "SumForMean"_bug && is_mean) {
+      options.aggregation = VariableAggregation::kSum;
+    }
+    if (bug_ == "FirstForAll"_bug && is_mean) {
+      options.aggregation = VariableAggregation::kOnlyFirstReplica;
+    }
+    const Strategy* const owner = bug_ == "VariablesOfNobody"_bug ? nullptr : this;
+    if (bug_ == "ScopeOfLocalVariables"_bug || !owner) {
+      return make_local_storage(initial_value, replica_devices().front(), std::move(options),
+                                owner);
+    }
+    return std::make_shared<PlantedStorage>(bug_, initial_value, std::move(options), owner,
+                                            placement_);
+  }
+  void run_on_replicas(const std::function<void(ReplicaContext&)>& body) override {
+    if (is_broken_.exchange(false)) fail(ErrorCode::kInternal, "broken by an earlier step");
+    try {
+      extended().run([&](ReplicaContext& context) { run_one(context, body); });
+    } catch (const Error& error) {
+      is_broken_ = bug_ == "StaysBroken"_bug;
+      if (bug_ == "DoesNotNameTheReplica"_bug) throw Error(error.code(), without_name(error));
+      if (bug_ != "SwallowsErrors"_bug) throw;
+    }
+  }
+
+ private:
+  static LocalStrategyOptions options_with(std::uint64_t bug) {
+    LocalStrategyOptions options{.devices = "cpu:0-2", .timeout = std::chrono::seconds(20)};
+    // Otherwise replicas would write the same memory concurrently.
+    if (bug == "ScopeOfLocalVariables"_bug) {
+      options.execution = ReplicaExecution::kSequential;
+    }
+    if (bug == "AnotherOrder"_bug) {
+      options.cross_device_ops = make_cross_device_ops("ring");
+      options.deterministic = false;
+    }
+    return options;
+  }
+  static std::string without_name(const Error& error) {
+    return error.message().substr(error.message().rfind(": ") + 2);
+  }
+  bool has_wrong_context() const {
+    return bug_ == "ResultsBackwards"_bug || bug_ == "MergesPerReplica"_bug ||
+           bug_ == "MergesBackwards"_bug || bug_ == "GathersBackwards"_bug ||
+           bug_ == "MeanIsSum"_bug;
+  }
+  void run_one(ReplicaContext& context, const std::function<void(ReplicaContext&)>& body) {
+    const int replica = context.replica_id();
+    if (bug_ == "LeavesAReplicaOut"_bug && replica == 2) return;
+    if (bug_ == "RunsAReplicaTwice"_bug && replica == 0) body(context);
+    if (bug_ == "ComputesOnTheFirstDevice"_bug) {
+      const DeviceScope first(replica_devices().front());
+      return body(context);
+    }
+    if (!has_wrong_context()) return body(context);
+    PlantedContext wrong(bug_, context);
+    const internal::StrategyModeScope mode({this, &wrong});
+    body(wrong);
+  }
+
+  const std::uint64_t bug_;
+  std::shared_ptr<const Placement> placement_;
+  KeepsItsOwn keeps_its_own_;
+  std::atomic<bool> is_broken_{false};  // nested steps read it concurrently
+};
+
+}  // namespace tutti::planted_bugs
 
 namespace tutti::conformance {
 inline void PrintTo(const StrategySubject& subject, std::ostream* out) { *out << subject.name; }

@@ -20,6 +20,7 @@
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/ranks.h"
 #include "tests/support/tensor_matchers.h"
+#include "tests/support/transports.h"
 #include "tests/support/waiting.h"
 #include "tutti/core/sync.h"
 #include "tutti/cross_device_ops/transport.h"
@@ -28,14 +29,6 @@ namespace tutti::transport_suite {
 
 using Bytes = std::vector<std::byte>;
 using Group = std::vector<std::shared_ptr<Transport>>;
-
-inline Bytes pattern(std::size_t count, unsigned seed) {
-  Bytes bytes(count);
-  for (std::size_t i = 0; i < count; ++i) {
-    bytes[i] = static_cast<std::byte>((i * 2654435761u + seed * 40503u) >> 7);
-  }
-  return bytes;
-}
 
 using tutti::testing::late;
 
@@ -60,7 +53,7 @@ TYPED_TEST_P(TransportSuite, EveryRankReachesEveryOther) {
       std::vector<Bytes> sent, received;
       std::vector<std::unique_ptr<Work>> works;
       for (int peer = 0; peer < size; ++peer) {
-        sent.push_back(pattern(1000, static_cast<unsigned>(rank * size + peer)));
+        sent.push_back(pattern_of(1000, static_cast<unsigned>(rank * size + peer)));
         received.emplace_back(1000);
       }
       for (int peer = 0; peer < size; ++peer) {
@@ -73,7 +66,7 @@ TYPED_TEST_P(TransportSuite, EveryRankReachesEveryOther) {
       for (int peer = 0; peer < size; ++peer) {
         if (peer == rank) continue;
         EXPECT_EQ(received[static_cast<std::size_t>(peer)],
-                  pattern(1000, static_cast<unsigned>(peer * size + rank)));
+                  pattern_of(1000, static_cast<unsigned>(peer * size + rank)));
       }
     });
   }
@@ -88,7 +81,7 @@ TYPED_TEST_P(TransportSuite, HeadsAndBodiesOfAllLengthsArrive) {
     unsigned seed = 0;
     for (const std::size_t head : kHeads) {
       for (const std::size_t body : kBodies) {
-        const Bytes h = pattern(head, ++seed), b = pattern(body, ++seed);
+        const Bytes h = pattern_of(head, ++seed), b = pattern_of(body, ++seed);
         if (rank == 0) {
           mine.send(1, 3, h, b)->wait(late());
           continue;
@@ -142,7 +135,7 @@ TYPED_TEST_P(TransportSuite, MessagesOfOneTagKeepTheirOrderAndTagsAreIndependent
 
 TYPED_TEST_P(TransportSuite, MessagesWaitForTheirReceiver) {
   const Group group = this->make(2);
-  const Bytes head = pattern(16, 1), body = pattern(200000, 2);
+  const Bytes head = pattern_of(16, 1), body = pattern_of(200000, 2);
   Event sent;
   require_on_ranks(2, [&](int rank) {
     if (rank == 0) {
@@ -166,7 +159,7 @@ TYPED_TEST_P(TransportSuite, MessagesWaitForTheirReceiver) {
 
 TYPED_TEST_P(TransportSuite, TestMakesProgressWithoutWaiting) {
   const Group group = this->make(2);
-  const Bytes body = pattern(3 << 20, 4);
+  const Bytes body = pattern_of(3 << 20, 4);
   require_on_ranks(2, [&](int rank) {
     Bytes got(body.size());
     const auto work = rank == 0 ? group[0]->send(1, 0, {}, body) : group[1]->recv(0, 0, {}, got);
@@ -183,7 +176,7 @@ TYPED_TEST_P(TransportSuite, TestMakesProgressWithoutWaiting) {
 
 TYPED_TEST_P(TransportSuite, AnotherLengthIsAnErrorThatDeliversTheHead) {
   const Group group = this->make(2);
-  const Bytes head = pattern(24, 1), body = pattern(100, 2);
+  const Bytes head = pattern_of(24, 1), body = pattern_of(100, 2);
   for (const std::size_t wanted : {0, 50, 5000}) {
     require_on_ranks(2, [&](int rank) {
       if (rank == 0) {
@@ -211,10 +204,10 @@ TYPED_TEST_P(TransportSuite, ADeadlineNamesThePeer) {
     EXPECT_ERROR(work->wait(soon()), kDeadlineExceeded, "rank 2", "77");
   }
   require_on_ranks(2, [&](int thread) {
-    if (thread == 0) group[2]->send(0, 77, {}, pattern(10, 3))->wait(late());
+    if (thread == 0) group[2]->send(0, 77, {}, pattern_of(10, 3))->wait(late());
     if (thread == 1) work->wait(late());
   });
-  EXPECT_EQ(bytes, pattern(10, 3));
+  EXPECT_EQ(bytes, pattern_of(10, 3));
 }
 
 TYPED_TEST_P(TransportSuite, WorkThatIsDestroyedIsCancelled) {
@@ -223,23 +216,23 @@ TYPED_TEST_P(TransportSuite, WorkThatIsDestroyedIsCancelled) {
   group[1]->recv(0, 1, {}, never);  // destroyed immediately
   const auto work = group[1]->recv(0, 1, {}, second);
   require_on_ranks(2, [&](int rank) {
-    if (rank == 0) group[0]->send(1, 1, {}, pattern(64, 8))->wait(late());
+    if (rank == 0) group[0]->send(1, 1, {}, pattern_of(64, 8))->wait(late());
     if (rank == 1) work->wait(late());
   });
   EXPECT_EQ(never, Bytes(64));
-  EXPECT_EQ(second, pattern(64, 8));
+  EXPECT_EQ(second, pattern_of(64, 8));
   // A large send without a receiver is abandoned; its memory may be freed, and the next message
   // arrives.
   {
-    auto large = std::make_unique<Bytes>(pattern(16 << 20, 1));
+    auto large = std::make_unique<Bytes>(pattern_of(16 << 20, 1));
     const auto given_up = group[0]->send(1, 2, {}, *large);
     EXPECT_FALSE(given_up->test());
   }
   require_on_ranks(2, [&](int rank) {
-    if (rank == 0) group[0]->send(1, 3, {}, pattern(64, 9))->wait(late());
+    if (rank == 0) group[0]->send(1, 3, {}, pattern_of(64, 9))->wait(late());
     if (rank == 1) group[1]->recv(0, 3, {}, second)->wait(late());
   });
-  EXPECT_EQ(second, pattern(64, 9));
+  EXPECT_EQ(second, pattern_of(64, 9));
 }
 
 TYPED_TEST_P(TransportSuite, AbortWakesAllHereAndAtThePeers) {
@@ -269,19 +262,19 @@ TYPED_TEST_P(TransportSuite, ARankThatIsGoneIsNamedAfterItsLastMessage) {
   Group group = this->make(3);
   require_on_ranks(2, [&](int rank) {
     if (rank == 0) {
-      group[0]->send(1, 4, {}, pattern(1000, 5))->wait(late());
+      group[0]->send(1, 4, {}, pattern_of(1000, 5))->wait(late());
       group[0].reset();
       return;
     }
     Bytes bytes(1000);
     group[1]->recv(0, 4, {}, bytes)->wait(late());
-    EXPECT_EQ(bytes, pattern(1000, 5));
+    EXPECT_EQ(bytes, pattern_of(1000, 5));
     EXPECT_ERROR(group[1]->recv(0, 4, {}, bytes)->wait(late()), kUnavailable, "rank 0");
     EXPECT_ERROR(group[1]->send(0, 4, {}, bytes)->wait(late()), kUnavailable, "rank 0");
   });
   require_on_ranks(2, [&](int thread) {  // the other ranks can still communicate
     Bytes bytes(10);
-    if (thread == 0) group[1]->send(2, 0, {}, pattern(10, 1))->wait(late());
+    if (thread == 0) group[1]->send(2, 0, {}, pattern_of(10, 1))->wait(late());
     if (thread == 1) group[2]->recv(1, 0, {}, bytes)->wait(late());
   });
 }
@@ -297,12 +290,12 @@ TYPED_TEST_P(TransportSuite, ManyThreadsUseDifferentTagsAtOnce) {
       const std::size_t count = 1 + static_cast<std::size_t>(round * round * 97);
       const auto seed = [&](int rank) { return static_cast<unsigned>(rank * 1000 + round) + tag; };
       Bytes got(count);
-      const Bytes mine_to_send = pattern(count, seed(mine.rank()));
+      const Bytes mine_to_send = pattern_of(count, seed(mine.rank()));
       const auto recv = mine.recv(previous, tag, {}, got);
       const auto send = mine.send(next, tag, {}, mine_to_send);
       recv->wait(late());
       send->wait(late());
-      ASSERT_EQ(got, pattern(count, seed(previous)));
+      ASSERT_EQ(got, pattern_of(count, seed(previous)));
     }
   });
 }
@@ -312,13 +305,13 @@ TYPED_TEST_P(TransportSuite, LargeBodiesGoBothWaysAtOnce) {
   constexpr std::size_t kBytes = 32 << 20;
   require_on_ranks(2, [&](int rank) {
     const auto r = static_cast<std::size_t>(rank);
-    const Bytes body = pattern(kBytes, static_cast<unsigned>(rank));
+    const Bytes body = pattern_of(kBytes, static_cast<unsigned>(rank));
     Bytes got(kBytes);
     const auto recv = group[r]->recv(1 - rank, 0, {}, got);
     const auto send = group[r]->send(1 - rank, 0, {}, body);
     send->wait(late());  // the receive progresses meanwhile; otherwise both would wait indefinitely
     recv->wait(late());
-    EXPECT_TRUE(got == pattern(kBytes, static_cast<unsigned>(1 - rank)));
+    EXPECT_TRUE(got == pattern_of(kBytes, static_cast<unsigned>(1 - rank)));
   });
 }
 

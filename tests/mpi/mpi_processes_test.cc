@@ -1,10 +1,12 @@
-// Tests the MPI transport between processes: every process runs these tests, each as its rank.
+// Tests the MPI transport: between processes, each of which runs these tests as its rank, and, by
+// the transport suite, with all ranks in one process.
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <utility>
 
+#include "tests/conformance/transport_suite.h"
 #include "tests/mpi/mpi_world.h"
 #include "tests/support/hang_watchdog.h"
 #include "tests/support/tensor_matchers.h"
@@ -18,14 +20,6 @@ using mpi_tests::transport_of_first;
 using mpi_tests::world;
 using testing::late;
 using Bytes = std::vector<std::byte>;
-
-Bytes pattern(std::size_t count, unsigned seed) {
-  Bytes bytes(count);
-  for (std::size_t i = 0; i < count; ++i) {
-    bytes[i] = static_cast<std::byte>((i * 2654435761u + seed * 40503u) >> 9);
-  }
-  return bytes;
-}
 
 unsigned seed_of(int from, int to, int number) {
   return static_cast<unsigned>(from * 100 + to * 10 + number);
@@ -64,7 +58,7 @@ TEST_F(MpiProcesses, AllPairsExchangeMessagesOfAllLengthsAtOnce) {
   // Covers both sides of the eager limit, and several chunks.
   const std::vector<std::size_t> lengths{0,         1,         4096,      16 << 10, (16 << 10) + 1,
                                          256 << 10, 1'500'001, 5'000'000, 17};
-  const Bytes head = pattern(8, 1);
+  const Bytes head = pattern_of(8, 1);
   std::vector<Bytes> kept;
   kept.reserve(2 * lengths.size() * others().size());
   std::vector<std::unique_ptr<Work>> works;
@@ -72,7 +66,7 @@ TEST_F(MpiProcesses, AllPairsExchangeMessagesOfAllLengthsAtOnce) {
   for (const int peer : others()) {
     for (std::size_t i = 0; i < lengths.size(); ++i) {
       const int number = static_cast<int>(i);
-      const Bytes& out = kept.emplace_back(pattern(lengths[i], seed_of(rank(), peer, number)));
+      const Bytes& out = kept.emplace_back(pattern_of(lengths[i], seed_of(rank(), peer, number)));
       works.push_back(group_->send(peer, 5, head, out));
     }
   }
@@ -86,7 +80,7 @@ TEST_F(MpiProcesses, AllPairsExchangeMessagesOfAllLengthsAtOnce) {
     }
   }
   for (const auto& work : works) work->wait(late());
-  for (const auto& [bytes, seed] : received) EXPECT_TRUE(*bytes == pattern(bytes->size(), seed));
+  for (const auto& [bytes, seed] : received) EXPECT_TRUE(*bytes == pattern_of(bytes->size(), seed));
   for (const Bytes& got : heads) EXPECT_EQ(got, head);
 }
 
@@ -98,17 +92,17 @@ TEST_F(MpiProcesses, CancelledSendsAndReceivesLeaveTheOthersInOrder) {
     const auto recv = group_->recv(previous, 3, {}, got);
     meet(9);  // otherwise the next abandoned send could match the destroyed receive
     {
-      const Bytes given_up = pattern(2'000'000, 77);
+      const Bytes given_up = pattern_of(2'000'000, 77);
       const auto send = group_->send(next, 3, {}, given_up);
       for (int i = 0; i < round; ++i) send->test();  // abandoned a little later in each round
     }
-    const Bytes body = pattern(2'000'000, seed_of(rank(), next, round));
+    const Bytes body = pattern_of(2'000'000, seed_of(rank(), next, round));
     const auto send = group_->send(next, 3, {}, body);
     recv->wait(late());
-    if (got == pattern(2'000'000, 77)) {  // too late: the message was already sent
+    if (got == pattern_of(2'000'000, 77)) {  // too late: the message was already sent
       group_->recv(previous, 3, {}, got)->wait(late());
     }
-    EXPECT_TRUE(got == pattern(2'000'000, seed_of(previous, rank(), round)));
+    EXPECT_TRUE(got == pattern_of(2'000'000, seed_of(previous, rank(), round)));
     EXPECT_TRUE(never == Bytes(2'000'000));
     send->wait(late());
     meet(4);
@@ -118,14 +112,14 @@ TEST_F(MpiProcesses, CancelledSendsAndReceivesLeaveTheOthersInOrder) {
 TEST_F(MpiProcesses, ARankThatIsGoneIsNamedAfterItsLastMessage) {
   Bytes bytes(1000);
   if (rank() == size() - 1) {
-    const Bytes body = pattern(1000, 5);
+    const Bytes body = pattern_of(1000, 5);
     for (const int peer : others()) group_->send(peer, 4, {}, body)->wait(late());
     group_.reset();
     return;
   }
   const int last = size() - 1;
   group_->recv(last, 4, {}, bytes)->wait(late());
-  EXPECT_EQ(bytes, pattern(1000, 5));
+  EXPECT_EQ(bytes, pattern_of(1000, 5));
   EXPECT_ERROR(group_->recv(last, 4, {}, bytes)->wait(late()), kUnavailable, concat("rank ", last));
 }
 
@@ -156,3 +150,22 @@ TEST_F(MpiProcesses, ArgumentsAreChecked) {
 }
 
 }  // namespace tutti::mpi_processes_test
+
+namespace tutti::transport_suite {
+
+// Messages go through MPI even if sender and receiver are one process; each process of the job runs
+// the suite separately.
+struct MpiGroups {
+  static Group make(int size) {
+    const int process = mpi_tests::world().rank();
+    Group group(static_cast<std::size_t>(size));
+    require_on_ranks(size, [&](int rank) {
+      group[static_cast<std::size_t>(rank)] =
+          mpi_transport({.processes = std::vector<int>(group.size(), process), .rank = rank});
+    });
+    return group;
+  }
+};
+INSTANTIATE_TYPED_TEST_SUITE_P(Mpi, TransportSuite, MpiGroups);
+
+}  // namespace tutti::transport_suite

@@ -1,4 +1,4 @@
-// Connects one rank or all ranks, only by TCP or only through shared memory.
+// Connects one rank or all ranks, only by TCP or only through shared memory; bytes to send.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10,6 +10,17 @@
 #include "tutti/cross_device_ops/key_value_store.h"
 
 namespace tutti {
+
+/// Returns bytes that are determined by a seed.
+inline std::vector<std::byte> pattern_of(std::size_t count, std::uint64_t seed) {
+  std::vector<std::byte> bytes(count);
+  std::uint64_t state = seed * 0x9E3779B97F4A7C15u + 1;
+  for (std::byte& byte : bytes) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    byte = static_cast<std::byte>(state >> 56);
+  }
+  return bytes;
+}
 
 inline std::shared_ptr<Transport> connect_by_tcp(int rank, int size, KeyValueStore& store,
                                                  ConnectOptions options = {}) {
