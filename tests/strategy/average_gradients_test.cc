@@ -5,12 +5,9 @@
 #include "tests/strategy/strategy_helpers.h"
 #include "tests/support/tensor_matchers.h"
 
-namespace tutti {
-namespace {
-using namespace strategy_tests;
+namespace tutti::strategy_tests::average_gradients_test {
 using Tower = std::vector<GradientAndVariable>;
 
-namespace average_gradients_test {
 Tensor random_values(const Shape& shape, std::uint64_t number) {
   return random_normal(shape, RandomKey{.seed = 3, .purpose = kUserPurpose, .a = number});
 }
@@ -31,8 +28,6 @@ std::vector<Tower> random_towers(const std::vector<Variable>& variables, std::si
   return towers;
 }
 
-}  // namespace average_gradients_test
-
 TEST(AverageGradients, WeightsCountByTheirShareOfTheirSum) {
   const Variable variable(Tensor::zeros({2}), {.name = "weights"});
   const auto tower = [&](const std::vector<float>& values) {
@@ -46,7 +41,6 @@ TEST(AverageGradients, WeightsCountByTheirShareOfTheirSum) {
 }
 
 TEST(AverageGradients, IsTheDirectMean) {
-  using namespace average_gradients_test;
   const std::vector<Variable> variables = two_variables();
   for (const std::size_t count : {1, 2, 3, 8}) {
     const std::vector<Tower> towers = random_towers(variables, count);
@@ -66,7 +60,6 @@ TEST(AverageGradients, IsTheDirectMean) {
 }
 
 TEST(AverageGradients, HasTheBitsOfAllReduceMean) {
-  using namespace average_gradients_test;
   const std::vector<Variable> variables = two_variables();
   for (const int count : {1, 2, 3, 8}) {
     const std::vector<Tower> towers = random_towers(variables, static_cast<std::size_t>(count));
@@ -82,7 +75,6 @@ TEST(AverageGradients, HasTheBitsOfAllReduceMean) {
 }
 
 TEST(AverageGradients, MismatchesAreNamed) {
-  using namespace average_gradients_test;
   const std::vector<Variable> variables = two_variables();
   const auto refused = [&](const std::vector<Tower>& towers,
                            const std::vector<std::string>& parts) {
@@ -104,8 +96,7 @@ TEST(AverageGradients, MismatchesAreNamed) {
   EXPECT_INVALID(with_variables({}, variables), "2 variables", "got 0");
 }
 
-TEST(AverageGradients, KeepsSparseGradientsAndThoseThatNobodyHas) {
-  using namespace average_gradients_test;
+TEST(AverageGradients, KeepsSparseAndMissingGradients) {
   const std::vector<Variable> variables = two_variables();
   const auto rows = [](std::int64_t row, float value) {
     return IndexedSlices{
@@ -121,5 +112,4 @@ TEST(AverageGradients, KeepsSparseGradientsAndThoseThatNobodyHas) {
   EXPECT_TRUE(gradients_of(means)[1].is_none());
 }
 
-}  // namespace
-}  // namespace tutti
+}  // namespace tutti::strategy_tests::average_gradients_test

@@ -18,8 +18,7 @@
 #include "tutti/optimizer/gradient_reducer.h"
 #include "tutti/strategy/multi_worker_mirrored_strategy.h"
 
-namespace tutti::strategy_tests {
-namespace {
+namespace tutti::strategy_tests::bucket_reducer_test {
 /// Returns variables of odd sizes, some larger than a slice.
 std::vector<Variable> make_variables(Strategy& strategy, const std::string& prefix = "v") {
   const auto scope = strategy.scope();
@@ -386,8 +385,7 @@ TEST(BucketReducer, AResultOfAnEarlierStepDoesNotChange) {
   const std::vector<double> before = numbers(kept[0][1].dense());
   strategy->run([&] {
     reduced_gradients(variables, [&](std::size_t i) {
-      return Tensor::ones(variables[i].shape(), variables[i].dtype(),
-                          ReplicaContext::current().device());
+      return filled(variables[i].shape(), 1.0, variables[i].dtype());
     });
   });
   EXPECT_EQ(numbers(kept[0][1].dense()), before);
@@ -422,9 +420,8 @@ TEST(BucketReducer, SparseGradientsAddLikeDenseOnes) {
   const auto run = [&](bool one_is_dense) {
     return strategy->run([&, one_is_dense] {
       const int r = ReplicaContext::current().replica_id();
-      const Device device = ReplicaContext::current().device();
-      const IndexedSlices slices{Tensor::from<float>({3, 2}, {0.1f, 1, 0.2f, 2, 0.7f, 3}, device),
-                                 Tensor::from<std::int64_t>({3}, {r, 5, 5}, device), Shape{6, 2}};
+      const IndexedSlices slices{Tensor::from<float>({3, 2}, {0.1f, 1, 0.2f, 2, 0.7f, 3}, here()),
+                                 Tensor::from<std::int64_t>({3}, {r, 5, 5}, here()), Shape{6, 2}};
       return reduced_gradients(variables, [&](std::size_t) {
         return r == 2 && one_is_dense ? Gradient(slices.to_dense()) : Gradient(slices);
       });
@@ -530,5 +527,4 @@ TEST(BucketPlan, SlicesCoverTheBucketAtMultiplesOf64Bytes) {
   }
 }
 
-}  // namespace
-}  // namespace tutti::strategy_tests
+}  // namespace tutti::strategy_tests::bucket_reducer_test

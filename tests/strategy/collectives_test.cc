@@ -10,8 +10,7 @@
 #include "tutti/core/executor.h"
 #include "tutti/cross_device_ops/registry.h"
 
-namespace tutti::strategy_tests {
-namespace {
+namespace tutti::strategy_tests::collectives_test {
 using CollectivesOfAll = AllStrategies;
 INSTANTIATE_TEST_SUITE_P(, CollectivesOfAll, ::testing::ValuesIn(all_strategies()), case_name);
 
@@ -19,7 +18,7 @@ INSTANTIATE_TEST_SUITE_P(, CollectivesOfAll, ::testing::ValuesIn(all_strategies(
 double triangle(int n) { return n * (n + 1) / 2.0; }
 
 Tensor matrix(const Shape& shape, const std::vector<float>& values) {
-  return Tensor::from<float>(shape, values, ReplicaContext::current().device());
+  return Tensor::from<float>(shape, values, here());
 }
 
 /// Expects the elements of `pattern`, repeated.
@@ -67,11 +66,8 @@ TEST_P(CollectivesOfAll, LengthsAlongTheAxisMayDiffer) {
   const auto gathered = strategy_->run([] {
     ReplicaContext& context = ReplicaContext::current();
     const int r = context.replica_id();
-    const auto filled = [&](const Shape& shape) {
-      return Tensor::full(shape, r, DType::kFloat32, context.device());
-    };
-    return std::pair(context.all_gather(filled({r + 1, 2}), 0),
-                     context.all_gather(filled({1, r + 1}), 1));
+    return std::pair(context.all_gather(filled({r + 1, 2}, r), 0),
+                     context.all_gather(filled({1, r + 1}, r), 1));
   });
   const auto total = static_cast<std::int64_t>(triangle(replicas()));
   for (const auto& [rows, columns] : gathered) {
@@ -86,9 +82,7 @@ TEST_P(CollectivesOfAll, SeveralValuesAtOnce) {
   const auto gathered = strategy_->run([] {
     ReplicaContext& context = ReplicaContext::current();
     const int r = context.replica_id();
-    const std::vector<Tensor> values = {
-        Tensor::full({1, r + 1}, r, DType::kFloat32, context.device()),
-        matrix({1, 2, 2}, {1, 2, 1, 2})};
+    const std::vector<Tensor> values = {filled({1, r + 1}, r), matrix({1, 2, 2}, {1, 2, 1, 2})};
     return context.all_gather(values, 1);
   });
   for (const auto& of_replica : gathered) {
@@ -119,7 +113,7 @@ TEST_P(CollectivesOfAll, UnevenPartsGetTheirOwnGradient) {
   const auto gradients = strategy_->run([] {
     ReplicaContext& context = ReplicaContext::current();
     const int r = context.replica_id();
-    const Tensor x = Tensor::ones({r + 1}, DType::kFloat32, context.device());
+    const Tensor x = filled({r + 1}, 1.0);
     GradientTape tape;
     tape.watch(x);
     const Tensor gathered = context.all_gather(x, 0);
@@ -167,11 +161,8 @@ TEST_P(CollectivesOfAll, TheReplicaGroupOfLayersDifferentiatesToo) {
 TEST_P(CollectivesOfAll, DenseAndSparseValuesKeepTheCallersOrder) {
   const auto results = strategy_->run([] {
     ReplicaContext& context = ReplicaContext::current();
-    const Device device = context.device();
     const std::vector<Gradient> values = {
-        vec({1, 2}),
-        IndexedSlices{Tensor::ones({1, 2}, DType::kFloat32, device),
-                      Tensor::from<std::int64_t>({1}, {1}, device), Shape{3, 2}},
+        vec({1, 2}), IndexedSlices{filled({1, 2}, 1.0), filled({1}, 1, DType::kInt64), Shape{3, 2}},
         num(replica_number())};
     return context.all_reduce(ReduceOp::kSum, values);
   });
@@ -265,15 +256,12 @@ TEST(Collectives, AllGatherErrorsNameTheCall) {
   auto strategy = mirrored(2);
   EXPECT_INVALID(strategy->run([] {
     const std::int64_t width = ReplicaContext::current().replica_id() + 1;
-    const Device device = ReplicaContext::current().device();
-    ReplicaContext::current().all_gather(Tensor::ones({1, width}, DType::kFloat32, device), 0);
+    ReplicaContext::current().all_gather(filled({1, width}, 1.0), 0);
   }),
                  "all_gather mismatch");
   EXPECT_INVALID(strategy->run([] {
-    const Device device = ReplicaContext::current().device();
     const bool first = ReplicaContext::current().replica_id() == 0;
-    ReplicaContext::current().all_gather(
-        Tensor::ones(first ? Shape{1} : Shape{1, 1}, DType::kFloat32, device), 0);
+    ReplicaContext::current().all_gather(filled(first ? Shape{1} : Shape{1, 1}, 1.0), 0);
   }),
                  "all_gather mismatch");
   EXPECT_INVALID(strategy->run([] { ReplicaContext::current().all_gather(num(1.0), 0); }),
@@ -308,5 +296,4 @@ TEST(Collectives, AContextIsUsedByItsOwnThread) {
                kFailedPrecondition, "the replica's own thread");
 }
 
-}  // namespace
-}  // namespace tutti::strategy_tests
+}  // namespace tutti::strategy_tests::collectives_test

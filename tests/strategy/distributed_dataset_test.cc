@@ -1,14 +1,14 @@
-// Tests distributed input with one worker.
+// Tests distributed input with one worker, splitting of global batches, and InputContext.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/strategy/input/distributed_dataset.h"
 
 #include "tests/strategy/input_workers.h"
 #include "tests/support/thrown.h"
 #include "tutti/data/tar.h"
+#include "tutti/strategy/input/input_plan.h"
 #include "tutti/tensor/tensor_ops.h"
 
-namespace tutti::input_tests {
-namespace {
+namespace tutti::input_tests::distributed_dataset_test {
 
 Steps steps_of(DistributedDataset dataset) { return rest_of_pass(dataset); }
 
@@ -17,7 +17,12 @@ Dataset vector_dataset(std::vector<float> data) {
   return Dataset::from_tensor_slices({Tensor::from({count}, data)});
 }
 
-TEST(DistributedDataset, ByFunctionElementsGoToReplicasWholeInEachPass) {
+class Distributed : public ::testing::Test {
+ protected:
+  MirroredStrategy strategy_{"cpu:0-1"};
+};
+
+TEST_F(Distributed, ByFunctionElementsGoToReplicasWholeInEachPass) {
   struct Case {
     int replicas;
     Dataset data;
@@ -44,14 +49,13 @@ TEST(DistributedDataset, ByFunctionElementsGoToReplicasWholeInEachPass) {
   }
 }
 
-TEST(DistributedDataset, ComponentsStayTogether) {
-  MirroredStrategy strategy({.devices = "cpu:0-1"});
+TEST_F(Distributed, ComponentsStayTogether) {
   const Dataset squares =
       Dataset::range(4).map([](const Element& e) { return Element({multiply(e[0], e[0])}); });
   const Dataset pairs = Dataset::zip({Dataset::range(4), squares});
   for (DistributedDataset dataset :
-       {strategy.distribute_datasets_from_function([&](const InputContext&) { return pairs; }),
-        strategy.distribute_dataset(pairs.batch(2))}) {
+       {strategy_.distribute_datasets_from_function([&](const InputContext&) { return pairs; }),
+        strategy_.distribute_dataset(pairs.batch(2))}) {
     std::int64_t i = 0;
     for (const PerReplica<Batch>& batch : dataset) {
       for (const Batch& part : batch) {
@@ -65,7 +69,7 @@ TEST(DistributedDataset, ComponentsStayTogether) {
 }
 
 // Example from the documentation of tf.distribute.
-TEST(DistributedDataset, GlobalBatchesAreSplitInCeiledShares) {
+TEST_F(Distributed, GlobalBatchesAreSplitInCeiledShares) {
   struct Case {
     int replicas, elements, batch;
     Steps expected;
@@ -93,7 +97,7 @@ Steps places_of(DistributedDataset dataset) {
   return steps;
 }
 
-TEST(DistributedDataset, PiecesKnowTheirPlaceAndWeightsGiveUnequalShares) {
+TEST_F(Distributed, PiecesKnowTheirPlaceAndWeightsGiveUnequalShares) {
   MirroredStrategy four({.devices = "cpu:0-3"});
   const DistributedDataset dataset = four.distribute_dataset(Dataset::range(13).batch(10));
   EXPECT_EQ(dataset.global_batch_size(), 10);
@@ -107,7 +111,7 @@ TEST(DistributedDataset, PiecesKnowTheirPlaceAndWeightsGiveUnequalShares) {
             (Steps{{{0, 96, 128}, {96, 32, 128}}}));
 }
 
-TEST(DistributedDataset, EachPieceIsOnTheDeviceOfItsReplica) {
+TEST_F(Distributed, EachPieceIsOnTheDeviceOfItsReplica) {
   MirroredStrategy strategy({.devices = "cpu:2-3"});
   for (const PerReplica<Batch>& batch : strategy.distribute_dataset(Dataset::range(4).batch(4))) {
     EXPECT_EQ(batch[0].features().device(), Device::parse("cpu:2"));
@@ -116,7 +120,7 @@ TEST(DistributedDataset, EachPieceIsOnTheDeviceOfItsReplica) {
 }
 
 // Corresponds to tf's testPrefetchToHostDataset: experimental_fetch_to_device=False.
-TEST(DistributedDataset, PrefetchToHostKeepsThePiecesInTheHostsMemory) {
+TEST_F(Distributed, PrefetchToHostKeepsThePiecesInTheHostsMemory) {
   MirroredStrategy strategy({.devices = "cpu:2-3"});
   const auto scope = strategy.scope();
   const Variable two(Tensor::full({2}, 2.0, DType::kFloat32));
@@ -140,21 +144,17 @@ TEST(DistributedDataset, PrefetchToHostKeepsThePiecesInTheHostsMemory) {
   }
 }
 
-TEST(DistributedDataset, DatasetsOnDevicesAreRefused) {
-  MirroredStrategy strategy({.devices = "cpu:0-1"});
+TEST_F(Distributed, DatasetsOnDevicesAreRefused) {
   const InputOptions options{.place_dataset_on_device = true};
-  thrown::expect_error(
-      ErrorCode::kUnimplemented, {"place_dataset_on_device", "fetch_to_device"},
-      [&] { (void)strategy.distribute_dataset(Dataset::range(4).batch(4), options); });
-  thrown::expect_error(ErrorCode::kUnimplemented, {"place_dataset_on_device"}, [&] {
-    (void)strategy.distribute_datasets_from_function(
-        [](const InputContext&) { return Dataset::range(4).batch(2); }, options);
-  });
+  const auto by_function = [](const InputContext&) { return Dataset::range(4).batch(2); };
+  EXPECT_ERROR(strategy_.distribute_dataset(Dataset::range(4).batch(4), options), kUnimplemented,
+               "place_dataset_on_device", "fetch_to_device");
+  EXPECT_ERROR(strategy_.distribute_datasets_from_function(by_function, options), kUnimplemented,
+               "place_dataset_on_device");
 }
 
-TEST(DistributedDataset, ShapesMayDifferBetweenReplicas) {
-  MirroredStrategy strategy({.devices = "cpu:0-1"});
-  DistributedDataset dataset = strategy.distribute_datasets_from_function([](const InputContext&) {
+TEST_F(Distributed, ShapesMayDifferBetweenReplicas) {
+  DistributedDataset dataset = strategy_.distribute_datasets_from_function([](const InputContext&) {
     return Dataset::from_generator([](std::uint64_t) {
       return [i = 0]() mutable -> std::optional<Element> {
         ++i;
@@ -167,7 +167,7 @@ TEST(DistributedDataset, ShapesMayDifferBetweenReplicas) {
   int steps = 0;
   for (const auto& batch : dataset) {
     const auto means =
-        strategy.run([](const Batch& part) { return reduce_mean(part.features()); }, batch);
+        strategy_.run([](const Batch& part) { return reduce_mean(part.features()); }, batch);
     EXPECT_FLOAT_EQ(means[0].item(), 1.5f);
     EXPECT_FLOAT_EQ(means[1].item(), 2.0f);
     ++steps;
@@ -175,19 +175,18 @@ TEST(DistributedDataset, ShapesMayDifferBetweenReplicas) {
   EXPECT_EQ(steps, 1);
 }
 
-TEST(DistributedDataset, IterationPastTheEndIsOutOfRange) {
-  MirroredStrategy strategy({.devices = "cpu:0-1"});
-  DistributedDataset dataset = strategy.distribute_dataset(vector_dataset({5, 6, 7, 8}).batch(2));
-  const auto scope = strategy.scope();
+TEST_F(Distributed, IterationPastTheEndIsOutOfRange) {
+  DistributedDataset dataset = strategy_.distribute_dataset(vector_dataset({5, 6, 7, 8}).batch(2));
+  const auto scope = strategy_.scope();
   Variable a(Tensor(0.0f), {.aggregation = VariableAggregation::kSum});
   DistributedDataset::Iterator it = dataset.begin();
   int steps = 0;
   const auto take_100 = [&] {
     for (; steps < 100; ++it, ++steps) {
-      strategy.run([&a](const Batch& part) { a.assign_add(reduce_sum(part.features())); }, *it);
+      strategy_.run([&a](const Batch& part) { a.assign_add(reduce_sum(part.features())); }, *it);
     }
   };
-  thrown::expect_error(ErrorCode::kOutOfRange, {"DistributedDataset", "end()"}, take_100);
+  EXPECT_ERROR(take_100(), kOutOfRange, "DistributedDataset", "end()");
   EXPECT_EQ(steps, 2);
   EXPECT_EQ(a.value().item(), 26.0f);
   EXPECT_TRUE(it == dataset.end());
@@ -205,7 +204,7 @@ void expect_refused(const Dataset& dataset) {
 }
 
 // Covers scalars, and vectors that could be split; nothing is read.
-TEST(DistributedDataset, SingleExamplesAreRefusedWhereTheyAreDistributed) {
+TEST_F(Distributed, SingleExamplesAreRefusedWhereTheyAreDistributed) {
   const Dataset pairs =
       Dataset::from_tensor_slices({Tensor::ones({64, 10}), Tensor::ones({64, 10})});
   expect_refused(Dataset::range(4));
@@ -221,8 +220,7 @@ TEST(DistributedDataset, SingleExamplesAreRefusedWhereTheyAreDistributed) {
 }
 
 // Elements that may be batches are treated as batches.
-TEST(DistributedDataset, BatchesOfEverySourceAreTaken) {
-  MirroredStrategy strategy({.devices = "cpu:0-1"});
+TEST_F(Distributed, BatchesOfEverySourceAreTaken) {
   const Tensor ten = Tensor::from<float>({4}, {0, 1, 2, 3});
   const Dataset rows = vector_dataset({0, 1, 2, 3});
   const auto identity = [](const Element& element) { return element; };
@@ -241,22 +239,20 @@ TEST(DistributedDataset, BatchesOfEverySourceAreTaken) {
         Dataset::range(1).map([&](const Element&) { return Element({ten}); }),
         Dataset::range(1).interleave([&](const Element&) { return rows.batch(4); }),
         Dataset::range(1).flat_map([&](const Element&) { return rows.batch(4); })}) {
-    EXPECT_EQ(steps_of(strategy.distribute_dataset(dataset)), (Steps{{{0, 1}, {2, 3}}}));
+    EXPECT_EQ(steps_of(strategy_.distribute_dataset(dataset)), (Steps{{{0, 1}, {2, 3}}}));
   }
 }
 
 // If their rank is not known in advance, scalars are detected when they are read.
-TEST(DistributedDataset, ScalarsBehindAMapAreRefusedWhenTheyCome) {
-  MirroredStrategy strategy({.devices = "cpu:0-1"});
-  DistributedDataset dataset = strategy.distribute_dataset(
+TEST_F(Distributed, ScalarsBehindAMapAreRefusedWhenTheyCome) {
+  DistributedDataset dataset = strategy_.distribute_dataset(
       Dataset::range(4).map([](const Element& element) { return element; }));
   EXPECT_INVALID((void)dataset.begin(), "not batched", "batch(global_batch_size)");
 }
 
-TEST(DistributedDataset, PositionOfAnotherGlobalBatchIsRefusedWithinAnEpoch) {
-  MirroredStrategy strategy({.devices = "cpu:0-1"});
-  DistributedDataset small = strategy.distribute_dataset(Dataset::range(20).batch(4));
-  DistributedDataset large = strategy.distribute_dataset(Dataset::range(20).batch(8));
+TEST_F(Distributed, PositionOfAnotherGlobalBatchIsRefusedWithinAnEpoch) {
+  DistributedDataset small = strategy_.distribute_dataset(Dataset::range(20).batch(4));
+  DistributedDataset large = strategy_.distribute_dataset(Dataset::range(20).batch(8));
   large.restore(small.position());
   EXPECT_EQ(steps_of(large).size(), 3u) << "between epochs";
   auto iterator = small.begin();
@@ -265,14 +261,156 @@ TEST(DistributedDataset, PositionOfAnotherGlobalBatchIsRefusedWithinAnEpoch) {
                "got 8", "batch size of before");
 }
 
-TEST(DistributedDataset, AnOlderIteratorEnds) {
-  MirroredStrategy strategy({.devices = "cpu:0-1"});
-  DistributedDataset dataset = strategy.distribute_dataset(Dataset::range(8).batch(2));
+TEST_F(Distributed, AnOlderIteratorEnds) {
+  DistributedDataset dataset = strategy_.distribute_dataset(Dataset::range(8).batch(2));
   DistributedDataset::Iterator old = dataset.begin();
   DistributedDataset::Iterator newest = dataset.begin();
   EXPECT_THROW(++old, Error);
   EXPECT_NO_THROW(++newest);
 }
 
-}  // namespace
-}  // namespace tutti::input_tests
+Step pieces_of(const Dataset& dataset) {
+  Step pieces;
+  for (const Element& element : dataset) {
+    const auto values = element[0].host_span<std::int64_t>();
+    pieces.emplace_back(values.begin(), values.end());
+  }
+  return pieces;
+}
+
+TEST(Rebatch, SizesSumToTheGlobalBatchAndDifferByAtMostOne) {
+  for (std::int64_t batch : {0, 1, 4, 7, 8, 130}) {
+    for (int workers : {1, 2, 3, 5}) {
+      for (int replicas : {1, 2, 5}) {
+        std::vector<Rows> lists;
+        for (int w = 0; w < workers; ++w) {
+          lists.push_back(batch_sizes_for_worker(batch, workers, replicas, w));
+          ASSERT_EQ(lists.back().size(), static_cast<std::size_t>(workers * replicas));
+          EXPECT_EQ(std::accumulate(lists.back().begin(), lists.back().end(), std::int64_t{0}),
+                    batch);
+          const auto [low, high] = std::minmax_element(lists.back().begin(), lists.back().end());
+          EXPECT_LE(*high - *low, 1);
+        }
+        for (int step = 0; step < workers; ++step) {
+          std::int64_t total = 0;
+          for (const Rows& list : lists) {
+            for (int r = 0; r < replicas; ++r) {
+              total += list[static_cast<std::size_t>(step * replicas + r)];
+            }
+          }
+          EXPECT_EQ(total, batch) << batch << " " << workers << " " << replicas;
+        }
+      }
+    }
+  }
+}
+
+TEST(Rebatch, SizesAreRotatedPerWorker) {
+  EXPECT_EQ(batch_sizes_for_worker(8, 2, 2, 1), (Rows{2, 2, 2, 2}));
+  EXPECT_EQ(batch_sizes_for_worker(4, 3, 1, 0), (Rows{2, 1, 1}));
+  EXPECT_EQ(batch_sizes_for_worker(4, 3, 1, 1), (Rows{1, 1, 2}));
+  EXPECT_EQ(batch_sizes_for_worker(4, 3, 1, 2), (Rows{1, 2, 1}));
+  // Fewer rows than replicas.
+  EXPECT_EQ(batch_sizes_for_worker(4, 1, 5, 0), (Rows{1, 1, 1, 1, 0}));
+  EXPECT_EQ(batch_sizes_for_worker(4, 5, 1, 1), (Rows{1, 1, 1, 0, 1}));
+  EXPECT_THROW((void)batch_sizes_for_worker(4, 2, 1, 2), Error);
+}
+
+TEST(Rebatch, CutsEachBatchOfFourRows) {
+  struct Case {
+    std::int64_t elements;
+    Rows sizes;
+    bool drop_remainder;
+    Step expected;
+  };
+  for (const auto& [elements, sizes, drop_remainder, expected] :
+       {Case{8, {2, 2}, false, {{0, 1}, {2, 3}, {4, 5}, {6, 7}}},
+        Case{8, {2, 2}, true, {{0, 1}, {2, 3}, {4, 5}, {6, 7}}},
+        Case{8, {2}, false, {{0, 1}, {2, 3}, {4, 5}, {6, 7}}},
+        // A ragged tail is distributed in order.
+        Case{5, {2, 2}, false, {{0, 1}, {2, 3}, {4}}}, Case{5, {2, 2}, true, {{0, 1}, {2, 3}}},
+        // Sizes of 0 yield empty batches.
+        Case{8, {1, 1, 1, 1, 0}, false, {{0}, {1}, {2}, {3}, {}, {4}, {5}, {6}, {7}, {}}},
+        Case{8,
+             {0, 1},
+             false,
+             {{}, {0}, {}, {1}, {}, {2}, {}, {3}, {}, {4}, {}, {5}, {}, {6}, {}, {7}, {}}},
+        Case{8,
+             {1, 0},
+             false,
+             {{0}, {}, {1}, {}, {2}, {}, {3}, {}, {4}, {}, {5}, {}, {6}, {}, {7}, {}}}}) {
+    const bool drops_batch = drop_remainder && elements % 4 == 0;
+    const Dataset batches = Dataset::range(elements).batch(4, {.drop_remainder = drops_batch});
+    EXPECT_EQ(pieces_of(rebatch(batches, sizes, {.drop_remainder = drop_remainder})), expected)
+        << elements << " in " << join(sizes);
+  }
+}
+
+TEST(Rebatch, LegacyCutsByCeiling) {
+  EXPECT_EQ(pieces_of(rebatch_evenly(Dataset::range(10).batch(4), 2)),
+            (Step{{0, 1}, {2, 3}, {4, 5}, {6, 7}, {8}, {9}}));
+  EXPECT_EQ(pieces_of(rebatch_evenly(Dataset::range(9).batch(4), 2)),
+            (Step{{0, 1}, {2, 3}, {4, 5}, {6, 7}, {8}, {}}));
+  EXPECT_EQ(pieces_of(rebatch_evenly(Dataset::range(10).batch(4, {.drop_remainder = true}), 2)),
+            (Step{{0, 1}, {2, 3}, {4, 5}, {6, 7}}));
+}
+
+TEST(Rebatch, OnlyTheOutermostDimensionIsCut) {
+  const Dataset nested = Dataset::range(16).batch(2).batch(4);
+  std::vector<Shape> shapes;
+  std::int64_t next = 0;
+  for (const Element& piece : rebatch(nested, {2, 2})) {
+    shapes.push_back(piece[0].shape());
+    for (std::int64_t value : piece[0].host_span<std::int64_t>()) EXPECT_EQ(value, next++);
+  }
+  EXPECT_EQ(shapes, (std::vector<Shape>{{2, 2}, {2, 2}, {2, 2}, {2, 2}}));
+}
+
+// The result of rebatch() can still be sharded by files.
+TEST(Rebatch, KeepsFilesForSharding) {
+  const Dataset batches = numbers_in(files_of({5, 5, 5})).batch(5);
+  const Dataset even = rebatch_evenly(batches, 3);
+  for (const AutoShardPolicy policy : {AutoShardPolicy::kFile, AutoShardPolicy::kAuto}) {
+    EXPECT_EQ(pieces_of(auto_shard(rebatch(batches, {2, 1, 2}), 3, 1, policy)),
+              (Step{{5, 6}, {7}, {8, 9}}));
+    EXPECT_EQ(pieces_of(auto_shard(even, 3, 1, policy)), (Step{{5, 6}, {7, 8}, {9}}));
+  }
+}
+
+TEST(Rebatch, RefusesScalarsAndSizesThatNeverAdvance) {
+  EXPECT_INVALID((void)pieces_of(rebatch_evenly(Dataset::range(4), 2)), "batch(");
+  EXPECT_THROW((void)rebatch(Dataset::range(4).batch(2), {0, 0}), Error);
+  EXPECT_THROW((void)rebatch(Dataset::range(4).batch(2), {-1, 2}), Error);
+  EXPECT_THROW((void)rebatch(Dataset::range(4).batch(2), {}), Error);
+  EXPECT_THROW((void)rebatch_evenly(Dataset::range(4).batch(2), 0), Error);
+}
+
+// Values that TensorFlow 2.21's MirroredStrategy gives its replicas.
+TEST(ReplicaRows, AreCeiledAndTheTailIsShort) {
+  EXPECT_EQ(replica_rows(10, 4), (Rows{3, 3, 3, 1}));
+  EXPECT_EQ(replica_rows(6, 4), (Rows{2, 2, 2, 0}));
+  EXPECT_EQ(replica_rows(5, 4), (Rows{2, 2, 1, 0}));
+  EXPECT_EQ(replica_rows(7, 3), (Rows{3, 3, 1}));
+  EXPECT_EQ(replica_rows(4, 3), (Rows{2, 2, 0}));
+  EXPECT_EQ(replica_rows(10, 2), (Rows{5, 5}));
+  EXPECT_EQ(replica_rows(0, 4), (Rows{0, 0, 0, 0}));
+  EXPECT_EQ(replica_rows(3, 1), (Rows{3}));
+}
+
+TEST(ReplicaRows, WeightsSplitRowsByLargestRemainder) {
+  EXPECT_EQ(weighted_replica_rows(128, std::vector<double>{3, 1}), (Rows{96, 32}));
+  EXPECT_EQ(weighted_replica_rows(10, std::vector<double>{1, 1, 1}), (Rows{4, 3, 3}));
+  EXPECT_EQ(weighted_replica_rows(0, std::vector<double>{1, 2}), (Rows{0, 0}));
+  EXPECT_EQ(weighted_replica_rows(1, std::vector<double>{1, 2}), (Rows{0, 1}));
+}
+
+TEST(InputContext, PerReplicaBatchSizeAndText) {
+  const InputContext context{2, 1, 6};
+  EXPECT_EQ(context.num_input_pipelines, 2);
+  EXPECT_EQ(context.input_pipeline_id, 1);
+  EXPECT_EQ(context.get_per_replica_batch_size(12), 2);
+  EXPECT_THROW((void)context.get_per_replica_batch_size(13), Error);
+  EXPECT_EQ(context.to_string(), "input pipeline id 1, total: 2");
+}
+
+}  // namespace tutti::input_tests::distributed_dataset_test

@@ -4,11 +4,8 @@
 #include "tutti/strategy/fully_sharded_strategy.h"
 
 #include "strategy/variables/fully_sharded_variable.h"
-#include "tests/strategy/strategy_helpers.h"
-#include "tutti/autograd/gradient_tape.h"
-#include "tutti/core/random.h"
+#include "tests/strategy/toy_training.h"
 #include "tutti/cross_device_ops/registry.h"
-#include "tutti/optimizer/optimizers.h"
 #include "tutti/tensor/device_memory.h"
 
 namespace tutti::strategy_tests::fully_sharded_test {
@@ -36,15 +33,7 @@ struct Net {
   }
 };
 
-struct Hashes {
-  std::string weights, slots;
-  bool operator==(const Hashes&) const = default;
-};
-std::ostream& operator<<(std::ostream& out, const Hashes& hashes) {
-  return out << hashes.weights << ' ' << hashes.slots;
-}
-
-Hashes trained(Strategy& strategy, DType type = DType::kFloat32) {
+Trained trained(Strategy& strategy, DType type = DType::kFloat32) {
   const auto scope = strategy.scope();
   const Net net;
   Adam optimizer(net.weights);
@@ -58,14 +47,17 @@ Hashes trained(Strategy& strategy, DType type = DType::kFloat32) {
       optimizer.minimize(tape, net.loss(own, type));
     });
   }
-  return {hash_variables(net.weights), hash_variables(optimizer.state_variables())};
+  return {hash_variables(net.weights), hash_variables(optimizer.state_variables()), ""};
+}
+
+FullyShardedOptions keeping_values(int devices) {
+  return {.local = on_cpus(devices), .reshard_after_forward = false, .min_shard_bytes = 0};
 }
 
 TEST(FullySharded, ValuesThatAreGatheredIn16BitsGiveMirroredsBits) {
-  FullyShardedStrategy kept(
-      {.local = on_cpus(4), .reshard_after_forward = false, .min_shard_bytes = 0});
+  FullyShardedStrategy kept(keeping_values(4));
   for (const DType type : {DType::kBFloat16, DType::kFloat16}) {
-    const Hashes expected = trained(*mirrored(4), type);
+    const Trained expected = trained(*mirrored(4), type);
     EXPECT_NE(expected.weights, trained(*mirrored(4)).weights) << type;
     for (const int stage : {1, 2, 3}) {
       EXPECT_EQ(trained(*fully_sharded(4, 0, stage), type), expected) << type << stage;
@@ -96,10 +88,9 @@ TEST(FullySharded, AValueIsReadInEveryTypeInAnyOrder) {
 }
 
 TEST(FullySharded, DevicesOperationsAndKeptValuesDoNotMatter) {
-  const Hashes expected = trained(*mirrored(4));
+  const Trained expected = trained(*mirrored(4));
   EXPECT_EQ(trained(*fully_sharded(2, 4)), expected);
-  FullyShardedOptions kept{
-      .local = on_cpus(4), .reshard_after_forward = false, .min_shard_bytes = 0};
+  FullyShardedOptions kept = keeping_values(4);
   FullyShardedStrategy with_kept(kept);
   EXPECT_EQ(trained(with_kept), expected);
   for (const char* name : {"hierarchical_copy", "reduction_to_one_device"}) {
@@ -131,7 +122,7 @@ TEST(FullySharded, ShardsOfVariablesAndSlotsAreEven) {
   }
 }
 
-TEST(FullySharded, WhatIsSmallOrNeedsCopiesIsMirrored) {
+TEST(FullySharded, SmallAndCopiedVariablesAreMirrored) {
   FullyShardedStrategy strategy(on_cpus(2));
   const auto scope = strategy.scope();
   const auto num_bytes = [&](std::int64_t count, VariableOptions options = {}) {
@@ -209,11 +200,12 @@ LocalStrategyOptions in_layers(ReplicaExecution execution) {
   return options;
 }
 
-Held held_by(ReplicaExecution execution, int stage, bool reshard_after_forward = true) {
+Held held_by(ReplicaExecution execution, int stage, bool reshard_after_forward = true,
+             DType type = DType::kFloat32) {
   FullyShardedStrategy strategy({.local = in_layers(execution),
                                  .stage = stage,
                                  .reshard_after_forward = reshard_after_forward});
-  return held_by(strategy);
+  return held_by(strategy, type);
 }
 
 /// Compares with a multiple of a layer's bytes, with a tolerance of a tenth.
@@ -247,14 +239,12 @@ TEST(FullySharded, MemoryOfAReplicaIsThatOfTheFormula) {
   }
 }
 
-TEST(FullySharded, WhatIsGatheredIn16BitsTakesHalfOfTheMemory) {
+TEST(FullySharded, ValuesIn16BitsTakeHalfOfTheMemory) {
   const OwnMemory own;
   constexpr double kAll = kLayers, kPart = kAll / kReplicas;
   const auto held = [](int stage, bool reshard_after_forward) {
-    FullyShardedStrategy strategy({.local = in_layers(ReplicaExecution::kThreads),
-                                   .stage = stage,
-                                   .reshard_after_forward = reshard_after_forward});
-    return held_by(strategy, DType::kBFloat16).after_forward;
+    return held_by(ReplicaExecution::kThreads, stage, reshard_after_forward, DType::kBFloat16)
+        .after_forward;
   };
   // Counted per device, or per tape.
   EXPECT_LAYERS(held(1, true), kAll / 2 + 3 * kPart);
@@ -267,7 +257,7 @@ TEST(FullySharded, AWriteBetweenReadAndGradientIsAnError) {
     const auto scope = strategy.scope();
     Variable w(normal({32, 32}, 1), {.name = "w", .aggregation = VariableAggregation::kMean});
     strategy.run([w]() mutable {
-      const Tensor x = Tensor::ones({2, 32}, DType::kFloat32, ReplicaContext::current().device());
+      const Tensor x = filled({2, 32}, 1.0);
       GradientTape tape;
       tape.watch(x);
       const Tensor y = matmul(x, w.value());
@@ -278,8 +268,7 @@ TEST(FullySharded, AWriteBetweenReadAndGradientIsAnError) {
   EXPECT_ERROR(step(*fully_sharded(2)), kFailedPrecondition,
                "Variable 'w' was written after the step read it");
   step(*fully_sharded(2, 0, 2));
-  FullyShardedStrategy kept(
-      {.local = on_cpus(2), .reshard_after_forward = false, .min_shard_bytes = 0});
+  FullyShardedStrategy kept(keeping_values(2));
   step(kept);
 }
 

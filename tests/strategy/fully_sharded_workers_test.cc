@@ -33,8 +33,7 @@ std::string trained_with_norms(Strategy& strategy) {
   Lamb optimizer(variables, {.learning_rate = 0.1, .clipping = {.global_clipnorm = 0.5}});
   for (int step = 0; step < 3; ++step) {
     strategy.run([&] {
-      const Tensor x = Tensor::full({2, 9}, 1.0 + replica_number(), DType::kFloat32,
-                                    ReplicaContext::current().device());
+      const Tensor x = filled({2, 9}, 1.0 + replica_number());
       GradientTape tape;
       const Tensor loss = reduce_sum(square(matmul(x, variables[0].value())));
       optimizer.minimize(tape, loss);
@@ -92,10 +91,8 @@ TEST(FullyShardedWorkers, In16BitsAReadMovesHalfTheBytes) {
 TEST(FullyShardedWorkers, AWorkerIsSentTheSumsOfItsShardsAlone) {
   const auto summed = [](int stage) {
     return static_cast<double>(bytes_sent(stage, [](const Variable& w) {
-      const auto sums = reduced_gradients({&w, 1}, [](std::size_t) {
-        return Tensor::full({256, 256}, 1.0 + replica_number());
-      });
-      for (const double sum : numbers(sums[0].dense())) EXPECT_EQ(sum, 3.0);
+      const Tensor sums = summed(w, filled({256, 256}, 1.0 + replica_number()));
+      for (const double sum : numbers(sums)) EXPECT_EQ(sum, 3.0);
     }));
   };
   EXPECT_NEAR(summed(1), kWeightBytes, 2000);
@@ -184,7 +181,7 @@ TEST(FullyShardedWorkers, TheNextValueIsGatheredWhileALayerComputes) {
   }));
 }
 
-TEST(FullyShardedWorkers, ReadsInAnotherOrderAndWritesBetweenThemGiveWhatIsThere) {
+TEST(FullyShardedWorkers, ReadsInAnotherOrderSeeWritesBetweenThem) {
   expect_no_error(run_sharded({1, 2}, 3, [](FullyShardedStrategy& strategy) {
     const auto scope = strategy.scope();
     const Variable a(Tensor::full({8, 16}, 1.0), {.name = "a"});
@@ -225,8 +222,7 @@ TEST(FullyShardedWorkers, WritesReachTheShardsOfAll) {
       Variable w(Tensor::zeros({50}), {.name = "w", .aggregation = VariableAggregation::kMean});
       strategy.run([&] {
         (void)w.value();
-        w.assign_add(Tensor::full({50}, replica_number(), DType::kFloat32,
-                                  ReplicaContext::current().device()));
+        w.assign_add(filled({50}, replica_number()));
       });
       EXPECT_EQ(numbers(w.value()), copies_of(1.0, 50));
       w.scatter_update({Tensor{7.f, 8.f}, Tensor::from<std::int64_t>({2}, {0, 49}), {50}});

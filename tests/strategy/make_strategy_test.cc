@@ -13,9 +13,8 @@
 namespace tutti::make_strategy_test {
 
 using test_scopes::EnvironmentScope;
-using testing::expect_error;
-
-constexpr ErrorCode kInvalid = ErrorCode::kInvalidArgument;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 TEST(MakeStrategy, EveryNameMakesTheStrategyOfThatName) {
   for (const std::string& name : strategy_names()) {
@@ -35,23 +34,23 @@ TEST(MakeStrategy, WithoutDevicesThereAreThoseOfTheMachine) {
 }
 
 TEST(MakeStrategy, ErrorsNameTheOption) {
-  expect_error(kInvalid, {"mirrored, central_storage", "'mirorred'", "did you mean 'mirrored'?"},
-               [] { make_strategy("mirorred"); });
-  expect_error(kInvalid, {"'miror'", "did you mean 'mirrored'?"}, [] { make_strategy("miror"); });
-  expect_error(kInvalid, {"replicas", "got -1"},
-               [] { make_strategy("mirrored", {.replicas = -1}); });
-  expect_error(kInvalid, {"one_device has one replica", "got 2", "try mirrored"},
-               [] { make_strategy("one_device", {.replicas = 2}); });
-  expect_error(kInvalid, {"one_device has one device", "got 2", "'cpu:0-1'", "try mirrored"},
-               [] { make_strategy("one_device", {.devices = "cpu:0-1"}); });
-  expect_error(kInvalid, {"update_mode async", "central_storage", "try parameter_server"},
-               [] { make_strategy("central_storage", {.update_mode = "async"}); });
+  EXPECT_INVALID(make_strategy("mirorred"), "mirrored, central_storage", "'mirorred'",
+                 "did you mean 'mirrored'?");
+  EXPECT_INVALID(make_strategy("miror"), "'miror'", "did you mean 'mirrored'?");
+  EXPECT_INVALID(make_strategy("mirrored", {.replicas = -1}), "replicas", "got -1");
+  EXPECT_INVALID(make_strategy("one_device", {.replicas = 2}), "one_device has one replica",
+                 "got 2", "try mirrored");
+  EXPECT_INVALID(make_strategy("one_device", {.devices = "cpu:0-1"}), "one_device has one device",
+                 "got 2", "'cpu:0-1'", "try mirrored");
+  EXPECT_INVALID(make_strategy("central_storage", {.update_mode = "async"}), "update_mode async",
+                 "central_storage", "try parameter_server");
+  EXPECT_INVALID(make_strategy("mirrored", {.compression = "zip"}), "'zip'");
   EXPECT_ERROR(make_strategy("mirrored", {.cross_device_ops = "star"}), kNotFound, "'star'",
                "ring");
-  expect_error(kInvalid, {"'zip'"}, [] { make_strategy("mirrored", {.compression = "zip"}); });
 }
 
-/// What the strategies of one process warn of as that task of a job with a chief and two workers.
+/// Returns the warnings of strategies of one process in a task of a job with a chief and two
+/// workers.
 std::vector<std::string> warnings_as(const std::string& type) {
   const std::string config =
       concat(R"({"cluster": {"chief": ["a:1"], "worker": ["b:1", "c:1"], "evaluator": ["d:1"]},)",
@@ -63,10 +62,10 @@ std::vector<std::string> warnings_as(const std::string& type) {
   });
 }
 
-TEST(MakeStrategy, OneThatMeetsNoOtherWorkerSaysSoOnce) {
+TEST(MakeStrategy, StrategyOfOneProcessInAJobWarnsOnce) {
   EXPECT_EQ(warnings_as("evaluator"), std::vector<std::string>());
   const std::vector<std::string> lines = warnings_as("worker");
-  EXPECT_THAT(lines, ::testing::ElementsAre(::testing::HasSubstr(
+  EXPECT_THAT(lines, ElementsAre(HasSubstr(
                          "trains alone, though TF_CONFIG names 3 processes: 3 copies train "
                          "and write the same files; try MultiWorkerMirroredStrategy")));
 }
@@ -77,9 +76,8 @@ TEST(MakeStrategy, CopiesThatOtherLaunchersStartAreWarnedOf) {
     for (const char* name : {"mirrored", "multi_worker_mirrored"})
       (void)make_strategy(name, {.devices = "cpu:0"});
   });
-  const auto text =
-      ::testing::HasSubstr("trains alone, though WORLD_SIZE=4 (torchrun) names 4 processes");
-  EXPECT_THAT(lines, ::testing::ElementsAre(text, text));  // one per remedy
+  const auto text = HasSubstr("trains alone, though WORLD_SIZE=4 (torchrun) names 4 processes");
+  EXPECT_THAT(lines, ElementsAre(text, text));  // one per remedy
 }
 
 TEST(MakeStrategy, WarnsOnceOfOptionsOfOtherStrategies) {
@@ -92,10 +90,10 @@ TEST(MakeStrategy, WarnsOnceOfOptionsOfOtherStrategies) {
   });
   EXPECT_THAT(
       lines,
-      ::testing::ElementsAre(
+      ElementsAre(
           "strategy options: stage 2 is an option of fully_sharded; mirrored does not use it",
-          ::testing::HasSubstr("transport tcp is an option of multi_worker_mirrored, "),
-          ::testing::HasSubstr(
+          HasSubstr("transport tcp is an option of multi_worker_mirrored, "),
+          HasSubstr(
               "replicas_to_aggregate 5 is an option of parameter_server; one_device does not")));
 }
 
@@ -104,9 +102,8 @@ TEST(MakeStrategy, TheLogCountsReplicasInWords) {
        {std::pair{"cpu:0", ": 1 replica on cpu:0"}, {"cpu:0-1", ": 2 replicas on "}}) {
     const auto lines =
         thrown::lines_of([&] { (void)make_strategy("mirrored", {.devices = each.first}); });
-    EXPECT_THAT(lines,
-                ::testing::Contains(::testing::AllOf(::testing::StartsWith("strategy 'mirrored'"),
-                                                     ::testing::HasSubstr(each.second))));
+    EXPECT_THAT(lines, ::testing::Contains(::testing::AllOf(
+                           ::testing::StartsWith("strategy 'mirrored'"), HasSubstr(each.second))));
   }
 }
 
@@ -136,21 +133,15 @@ TEST(MakeStrategy, FlagsChoose) {
 }
 
 TEST(MakeStrategy, UnknownUpdateModesAreRefusedByName) {
-  expect_error(kInvalid, {"expected sync, async or sync_replicas", "'ssp'"},
-               [] { (void)make_strategy("parameter_server", {.update_mode = "ssp"}); });
+  EXPECT_INVALID(make_strategy("parameter_server", {.update_mode = "ssp"}),
+                 "expected sync, async or sync_replicas", "'ssp'");
   StrategySpec spec;
   Flags flags("test");
   add_strategy_flags(flags, spec);
   const char* words[] = {"program", "--update-mode", "ssp"};
   ::testing::internal::CaptureStderr();
   EXPECT_EQ(flags.parse(3, const_cast<char**>(words)), 2);
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(), ::testing::HasSubstr("sync_replicas"));
-}
-
-TEST(ShortOptions, DevicesAloneMakeAStrategy) {
-  EXPECT_EQ(MirroredStrategy("cpu:0-1").num_replicas_in_sync(), 2);
-  EXPECT_EQ(MirroredStrategy(std::string("cpu:0-2")).num_replicas_in_sync(), 3);
-  EXPECT_EQ(CentralStorageStrategy("cpu:0-1").num_replicas_in_sync(), 2);
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("sync_replicas"));
 }
 
 }  // namespace tutti::make_strategy_test

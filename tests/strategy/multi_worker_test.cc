@@ -9,8 +9,7 @@
 #include "tests/strategy/worker_threads.h"
 #include "tutti/optimizer/gradient_reducer.h"
 
-namespace tutti::strategy_tests {
-namespace {
+namespace tutti::strategy_tests::multi_worker_test {
 using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::ElementsAre;
@@ -27,16 +26,14 @@ void expect_bits_of_one_process(const std::vector<int>& replicas, Between betwee
       << "replicas " << join(replicas) << " over " << algorithm;
 }
 
-TEST(MultiWorker, EqualWorkersGiveTheBitsOfOneProcess) {
+TEST(MultiWorker, GivesTheBitsOfOneProcess) {
   expect_bits_of_one_process({1}, Between::kMemory);
   expect_bits_of_one_process({1, 1}, Between::kMemory);
   expect_bits_of_one_process({1, 1}, Between::kMessages);
   expect_bits_of_one_process({2, 2}, Between::kMessages);
   expect_bits_of_one_process({1, 1, 1}, Between::kMessages);
   expect_bits_of_one_process({1, 1, 1, 1}, Between::kMessages, "hierarchical_copy");
-}
-
-TEST(MultiWorker, WorkersThatAreNoSubtreesGiveTheBitsOfOneProcess) {
+  // Workers whose replicas form no subtree of the sum.
   expect_bits_of_one_process({3, 3}, Between::kMessages);
   expect_bits_of_one_process({1, 3}, Between::kMessages);
   expect_bits_of_one_process({3, 1}, Between::kMemory);
@@ -125,49 +122,41 @@ TEST(MultiWorker, AMixedTupleKeepsItsOrder) {
 }
 
 TEST(MultiWorker, StrategyReduceAndGatherReachAllReplicas) {
-  expect_no_error(run_workers(
-      workers_with({2, 1}),
-      [](MultiWorkerMirroredStrategy& strategy) {
-        const auto values = strategy.run([] { return vec({replica_number(), 1.0f}); });
-        EXPECT_EQ(numbers(strategy.reduce(ReduceOp::kSum, values)), (std::vector<double>{3, 3}));
-        EXPECT_EQ(numbers(strategy.reduce(ReduceOp::kMean, values)), (std::vector<double>{1, 1}));
-        EXPECT_EQ(strategy.reduce(ReduceOp::kSum, values, 0).item(), 6.0f);
-        EXPECT_EQ(numbers(strategy.gather(values, 0)), (std::vector<double>{0, 1, 1, 1, 2, 1}));
-        const std::vector<Device> here = {Device{}};
-        EXPECT_EQ(numbers(strategy.reduce_to(ReduceOp::kSum, values, here)[0]),
-                  (std::vector<double>{3, 3}));
-        // docs/deviations.md: tf counts a value that is not distributed once per worker.
-        EXPECT_EQ(strategy.reduce(ReduceOp::kMean, num(1.0)).item(), 1.0f);
-        EXPECT_INVALID(strategy.reduce(ReduceOp::kSum, num(1.0)), "not distributed");
-      },
-      Between::kMessages));
+  on_workers({2, 1}, [](MultiWorkerMirroredStrategy& strategy) {
+    const auto values = strategy.run([] { return vec({replica_number(), 1.0f}); });
+    EXPECT_EQ(numbers(strategy.reduce(ReduceOp::kSum, values)), (std::vector<double>{3, 3}));
+    EXPECT_EQ(numbers(strategy.reduce(ReduceOp::kMean, values)), (std::vector<double>{1, 1}));
+    EXPECT_EQ(strategy.reduce(ReduceOp::kSum, values, 0).item(), 6.0f);
+    EXPECT_EQ(numbers(strategy.gather(values, 0)), (std::vector<double>{0, 1, 1, 1, 2, 1}));
+    const std::vector<Device> here = {Device{}};
+    EXPECT_EQ(numbers(strategy.reduce_to(ReduceOp::kSum, values, here)[0]),
+              (std::vector<double>{3, 3}));
+    // docs/deviations.md: tf counts a value that is not distributed once per worker.
+    EXPECT_EQ(strategy.reduce(ReduceOp::kMean, num(1.0)).item(), 1.0f);
+    EXPECT_INVALID(strategy.reduce(ReduceOp::kSum, num(1.0)), "not distributed");
+  });
 }
 
 TEST(MultiWorker, AssignmentsInReplicasAggregateOverAllWorkers) {
-  expect_no_error(run_workers(
-      workers_with({1, 2}),
-      [](MultiWorkerMirroredStrategy& strategy) {
-        const auto scope = strategy.scope();
-        Variable mean(Tensor::zeros({}),
-                      {.name = "mean", .aggregation = VariableAggregation::kMean});
-        Variable first(Tensor::zeros({}),
-                       {.name = "first", .aggregation = VariableAggregation::kOnlyFirstReplica});
-        Variable rows(Tensor::zeros({3, 1}),
-                      {.name = "rows", .aggregation = VariableAggregation::kSum});
-        strategy.run([&] {
-          mean.assign(num(replica_number() * 3.0));
-          first.assign_add(num(replica_number() + 7.0));
-          rows.scatter_add(
-              element(ReplicaContext::current().replica_id(), replica_number() + 1.0f, 3));
-        });
-        EXPECT_EQ(components(mean),
-                  copies_of(3.0, static_cast<int>(strategy.replica_devices().size())));
-        EXPECT_EQ(first.value().item(), 7.0f);
-        EXPECT_EQ(numbers(rows.value()), (std::vector<double>{1, 2, 3}));
-        strategy.run([&] { mean.assign(2.5); });  // a plain number: its mean is itself
-        EXPECT_EQ(mean.value().item(), 2.5f);
-      },
-      Between::kMessages));
+  on_workers({1, 2}, [](MultiWorkerMirroredStrategy& strategy) {
+    const auto scope = strategy.scope();
+    Variable mean(Tensor::zeros({}), {.name = "mean", .aggregation = VariableAggregation::kMean});
+    Variable first(Tensor::zeros({}),
+                   {.name = "first", .aggregation = VariableAggregation::kOnlyFirstReplica});
+    Variable rows(Tensor::zeros({3, 1}),
+                  {.name = "rows", .aggregation = VariableAggregation::kSum});
+    strategy.run([&] {
+      mean.assign(num(replica_number() * 3.0));
+      first.assign_add(num(replica_number() + 7.0));
+      rows.scatter_add(element(ReplicaContext::current().replica_id(), replica_number() + 1.0f, 3));
+    });
+    EXPECT_EQ(components(mean),
+              copies_of(3.0, static_cast<int>(strategy.replica_devices().size())));
+    EXPECT_EQ(first.value().item(), 7.0f);
+    EXPECT_EQ(numbers(rows.value()), (std::vector<double>{1, 2, 3}));
+    strategy.run([&] { mean.assign(2.5); });  // a plain number: its mean is itself
+    EXPECT_EQ(mean.value().item(), 2.5f);
+  });
 }
 
 TEST(MultiWorker, OnReadVariablesAreReadSavedAndRestoredOverAllWorkers) {
@@ -234,8 +223,7 @@ std::vector<double> weights_after_step(Strategy& strategy, const GradientOf& gra
   Variable w(Tensor::zeros({2, 1}), {.name = "w"});
   Sgd sgd(std::vector<Variable>{w}, {.learning_rate = 1.0});
   strategy.run([&] {
-    const Gradient gradient = gradient_of(ReplicaContext::current().replica_id());
-    sgd.apply_gradients(std::vector<Gradient>{gradient});
+    sgd.apply_gradients(std::vector{gradient_of(ReplicaContext::current().replica_id())});
   });
   return numbers(w.value());
 }
@@ -255,15 +243,11 @@ Tensor column(float a, float b) { return Tensor::from<float>({2, 1}, {a, b}); }
 /// Returns the sum of random gradients of this type, one per replica.
 std::vector<double> sum_of_random_gradients(Strategy& strategy, DType dtype) {
   const auto scope = strategy.scope();
-  const std::vector<Variable> variables{Variable(Tensor::zeros({5'000}, dtype), {.name = "w"})};
+  const Variable variable(Tensor::zeros({5'000}, dtype), {.name = "w"});
   const auto sums = strategy.run([&] {
     const auto r = static_cast<std::uint64_t>(ReplicaContext::current().replica_id());
-    return reduced_gradients(
-               variables,
-               [&](std::size_t) {
-                 return cast(random_normal({5'000}, RandomKey{3, kUserPurpose, r, 0, 0}), dtype);
-               })[0]
-        .dense();
+    return summed(variable,
+                  cast(random_normal({5'000}, RandomKey{3, kUserPurpose, r, 0, 0}), dtype));
   });
   EXPECT_EQ(sums[0].dtype(), dtype);
   return numbers(sums[0]);
@@ -317,27 +301,25 @@ TEST(MultiWorker, DifferentInitialValuesAreRefusedOnEveryWorker) {
 }
 
 TEST(MultiWorker, AnErrorInOneWorkersStepEndsTheOthersNamingIt) {
-  expect_no_error(run_workers(
-      workers_with({1, 2}),
-      [](MultiWorkerMirroredStrategy& strategy) {
-        const auto scope = strategy.scope();
-        Variable w(Tensor::zeros({3}), {.name = "w"});
-        Sgd sgd(std::vector<Variable>{w});
-        const auto step = [&] {
-          GradientTape tape;
-          const Tensor loss = reduce_sum(w.value());
-          if (ReplicaContext::current().replica_id() == 2) {
-            fail(ErrorCode::kResourceExhausted, "Running out of resources");
-          }
-          sgd.minimize(tape, loss);
-        };
-        // docs/deviations.md: tf raises the same type on all workers.
-        const bool is_other = strategy.worker() == 0;
-        EXPECT_TUTTI_ERROR(
-            strategy.run(step), is_other ? ErrorCode::kAborted : ErrorCode::kResourceExhausted,
-            concat(is_other ? "worker 1, " : "", "replica 2, step 0: Running out of resources"));
-      },
-      Between::kMessages));
+  on_workers({1, 2}, [](MultiWorkerMirroredStrategy& strategy) {
+    const auto scope = strategy.scope();
+    Variable w(Tensor::zeros({3}), {.name = "w"});
+    Sgd sgd(std::vector<Variable>{w});
+    const auto step = [&] {
+      GradientTape tape;
+      const Tensor loss = reduce_sum(w.value());
+      if (ReplicaContext::current().replica_id() == 2) {
+        fail(ErrorCode::kResourceExhausted, "Running out of resources");
+      }
+      sgd.minimize(tape, loss);
+    };
+    // docs/deviations.md: tf raises the same type on all workers.
+    const bool is_other = strategy.worker() == 0;
+    thrown::expect_error(
+        is_other ? ErrorCode::kAborted : ErrorCode::kResourceExhausted,
+        {concat(is_other ? "worker 1, " : "", "replica 2, step 0: Running out of resources")},
+        [&] { strategy.run(step); });
+  });
 }
 
 TEST(MultiWorker, DifferentCallsAreAnErrorThatNamesBoth) {
@@ -420,7 +402,7 @@ TEST(MultiWorker, NcclForReplicasOnCpusIsRefusedOnEveryWorker) {
   expect_refusal(options, options, "implementation NCCL is the operation 'nccl'");
 }
 
-TEST(MultiWorker, AnAlgorithmWithoutOrderTrainsAndSaysSo) {
+TEST(MultiWorker, TrainsWithAnAlgorithmWithoutOrder) {
   const auto weights = results_of_workers(workers_with({2, 2}),
                                           [](auto& strategy) { return train(strategy).weights; },
                                           Between::kMessages, {.algorithm = "ring"});
@@ -431,5 +413,4 @@ TEST(MultiWorker, AnAlgorithmWithoutOrderTrainsAndSaysSo) {
   EXPECT_THAT(errors[0], HasSubstr("'ring' does not add in canonical order"));
 }
 
-}  // namespace
-}  // namespace tutti::strategy_tests
+}  // namespace tutti::strategy_tests::multi_worker_test

@@ -122,7 +122,7 @@ class RecoveryOfConnections : public ::testing::Test {
 };
 
 // Tests the consequences of the report, independent of the transport.
-TEST_F(RecoveryOfConnections, AReportTakesAllBackToTheLastCommitAndLosesNobody) {
+TEST_F(RecoveryOfConnections, ReportRollsAllWorkersBackToTheLastCommit) {
   const std::string error = error_of_ranks(kTrainers, [&](int worker) {
     train(worker, trainer_options(), [](ControlClient& control) {
       control.report_disconnection({"worker", 1, ""}, 0, "as the test has it");

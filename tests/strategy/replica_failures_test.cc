@@ -9,8 +9,7 @@
 #include "tutti/cross_device_ops/registry.h"
 #include "tutti/optimizer/gradient_reducer.h"
 
-namespace tutti::strategy_tests {
-namespace {
+namespace tutti::strategy_tests::replica_failures_test {
 using Body = std::function<void()>;
 
 Tensor sum_of(const Tensor& value) {
@@ -217,5 +216,4 @@ TEST(ReplicaFailures, AFailureBeforeTheUpdateLeavesTheStrategyUsable) {
   EXPECT_EQ(components(v), (std::vector<double>{2, 2}));
 }
 
-}  // namespace
-}  // namespace tutti::strategy_tests
+}  // namespace tutti::strategy_tests::replica_failures_test

@@ -1,6 +1,10 @@
-// Tests running functions on all replicas: results, arguments, exceptions, merge calls.
+// Tests running functions on all replicas: results, arguments, exceptions, merge calls, and
+// warnings, each logged once.
 // SPDX-License-Identifier: Apache-2.0
 #include <atomic>
+#include <cstdlib>
+#include <iostream>
+#include <limits>
 #include <stdexcept>
 
 #include "tests/strategy/strategy_helpers.h"
@@ -13,8 +17,13 @@
 #include "tutti/optimizer/gradient_reducer.h"
 #include "tutti/optimizer/optimizers.h"
 
-namespace tutti::strategy_tests {
-namespace {
+namespace tutti::strategy_tests::replica_run_test {
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::StartsWith;
+using thrown::warnings_of;
 using RunOnAll = AllStrategies;
 INSTANTIATE_TEST_SUITE_P(, RunOnAll, ::testing::ValuesIn(all_strategies()), case_name);
 
@@ -290,10 +299,10 @@ TEST(RunThreads, UnequalRowsAreWarnedOfOnce) {
       ReplicaGroup::current("test").assume_equal_rows(is_last ? last : 4);
     });
   };
-  const auto warnings = thrown::warnings_of([&] {
+  const auto warnings = warnings_of([&] {
     for (const std::int64_t last : {4, 1, 2}) step_with_rows(last);
   });
-  EXPECT_THAT(warnings, ::testing::ElementsAre(::testing::HasSubstr(
+  EXPECT_THAT(warnings, ElementsAre(HasSubstr(
                             "step 1 of 'mirrored': replicas have different numbers of rows, "
                             "[4, 4, 1]")));
 }
@@ -308,5 +317,157 @@ TEST(RunThreads, DestroyingAStrategyEndsItsThreads) {
   EXPECT_EQ(num_running_threads(), before);
 }
 
-}  // namespace
-}  // namespace tutti::strategy_tests
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+/// Returns the warnings of three steps in which the replicas minimize `loss` of their 4 rows.
+using LossOf = std::function<Tensor(const Tensor& per_example)>;
+std::vector<std::string> warnings_of_loss(Strategy& strategy, const LossOf& loss,
+                                          bool own_mean = false) {
+  auto scope = strategy.scope();
+  const Variable w(Tensor::ones({3, 1}), {.name = "w"});
+  Sgd optimizer(std::vector{w}, {.learning_rate = 0.01});
+  const auto step = [&](const Batch& batch) {
+    GradientTape tape;
+    const Tensor target = loss(reduce_sum(square(matmul(batch.features(), w)), 1));
+    if (!own_mean) return optimizer.minimize(tape, target);
+    const std::vector<Gradient> gradients = tape.gradient(target, std::vector{w});
+    optimizer.apply_gradients(ReplicaContext::current().all_reduce(ReduceOp::kMean, gradients),
+                              {.aggregation = GradientAggregation::kNone});
+  };
+  const std::int64_t rows = 4 * strategy.num_replicas_in_sync();
+  const Tensor x = Tensor::ones({3 * rows, 3}), y = Tensor::zeros({3 * rows});
+  DistributedDataset batches =
+      strategy.distribute_dataset(Dataset::from_tensor_slices({x, y}).batch(rows));
+  return warnings_of([&] {
+    for (const PerReplica<Batch>& batch : batches) strategy.run(step, batch);
+  });
+}
+
+TEST(RunResults, NonFiniteResultIsNamedOnceWithReplicaAndStep) {
+  for (const auto& strategy : {mirrored(3), mirrored(1, 3)}) {
+    const auto warnings = warnings_of([&] {
+      for (int step = 0; step < 4; ++step) {
+        (void)strategy->run([&] { return num(step == 2 && replica_number() == 1 ? kNan : 1.0); });
+      }
+    });
+    EXPECT_THAT(
+        warnings,
+        ElementsAre(StartsWith("replica 1, step 2: the step of 'mirrored' returned nan; ")));
+  }
+}
+
+TEST(RunResults, MeanOverABatchWithoutRowsIsNamedAsTheCause) {
+  const auto strategy = mirrored(1, 3);
+  // Batches give 3 + 3 + 2 rows: replica 2 has none in the last step.
+  const Dataset data = Dataset::from_tensor_slices({Tensor::ones({8})}).batch(3);
+  DistributedDataset batches = strategy->distribute_dataset(data);
+  const auto warnings = warnings_of([&] {
+    for (int epoch = 0; epoch < 2; ++epoch) {
+      for (const PerReplica<Batch>& batch : batches)
+        (void)strategy->run([](const Batch& rows) { return reduce_mean(rows.features()); }, batch);
+    }
+    // A genuine NaN still causes a warning.
+    (void)strategy->run([&] { return num(replica_number() == 1 ? kNan : 1.0); });
+  });
+  EXPECT_THAT(warnings, ElementsAre(AllOf(StartsWith("replica 2, step 2: the step of 'mirrored' "),
+                                          HasSubstr("because its batch has no rows"),
+                                          ::testing::Not(HasSubstr("learning rate"))),
+                                    AllOf(StartsWith("replica 1, step 6: "),
+                                          HasSubstr("try a smaller learning rate"))));
+}
+
+TEST(RunResults, OfTheDefaultStrategyAreChecked) {
+  // Runs in a process of its own, because all tests share the default strategy, which warns once.
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto warn = [] {
+    const auto warnings = warnings_of([] {
+      for (const float result : {1.0f, kNan, kNan})
+        (void)default_strategy().run([&] { return num(result); });
+    });
+    for (const std::string& line : warnings) std::cerr << line << '\n';
+    std::exit(static_cast<int>(warnings.size()));
+  };
+  EXPECT_EXIT(warn(), ::testing::ExitedWithCode(1),
+              "replica 0, step 1: the step of 'default' returned nan; ");
+}
+
+TEST(RunResults, NumbersOfEveryFloatingTypeAreChecked) {
+  using Results = std::vector<std::function<void(Strategy&)>>;
+  const Results results = {
+      [](Strategy& s) { (void)s.run([] { return -std::numeric_limits<double>::infinity(); }); },
+      [](Strategy& s) { (void)s.run([] { return -std::numeric_limits<float>::infinity(); }); },
+      [](Strategy& s) {
+        (void)s.run([] { return reshape(num(-INFINITY, DType::kBFloat16), {1, 1}); });
+      },
+  };
+  for (const auto& run : results) {
+    const auto strategy = mirrored(2);
+    EXPECT_THAT(
+        warnings_of([&] { run(*strategy); }),
+        ElementsAre(AllOf(StartsWith("replica 0, 1, step 0: "), HasSubstr("returned -inf; "))));
+  }
+}
+
+TEST(RunResults, OtherResultsAreNotNamed) {
+  const auto strategy = mirrored(2);
+  EXPECT_THAT(warnings_of([&] {
+                (void)strategy->run([] { return vec({1.0f, kNan}); });
+                (void)strategy->run([] { return num(3, DType::kInt64); });
+                (void)strategy->run([] { return Tensor(); });
+                (void)strategy->run([] { return num(1e30); });
+                strategy->run([] {});
+              }),
+              IsEmpty());
+}
+
+TEST(RunMeans, ALossThatIsAMeanOverTheReplicasRowsIsWarnedOfOnce) {
+  const LossOf losses[] = {
+      [](const Tensor& each) { return reduce_mean(each); },
+      [](const Tensor& each) { return each.mean(); },
+      [](const Tensor& each) { return reduce_mean(each) + reduce_sum(each) * 0.01f; },
+      [](const Tensor& each) { return -reduce_mean(-expand_dims(each, 1)); },
+  };
+  for (std::size_t number = 0; number < std::size(losses); ++number) {
+    for (const auto& strategy : {mirrored(2), mirrored(1, 2)}) {
+      SCOPED_TRACE(concat("loss ", number));
+      EXPECT_THAT(warnings_of_loss(*strategy, losses[number]),
+                  ElementsAre(AllOf(StartsWith("reduce_mean at replica_run_test.cc:"),
+                                    HasSubstr(" in step 0 of 'mirrored': the loss is a mean over "
+                                              "this replica's 4 rows, but gradients are summed "
+                                              "over 2 replicas: they are 2 times those"))));
+    }
+  }
+}
+
+TEST(RunMeans, LossesThatAddUpToTheMeanAreNot) {
+  const auto twice = [](const Tensor& x) { return concat({x, x}, 0); };
+  const LossOf losses[] = {[](const Tensor& x) { return reduce_sum(x) / 8.0; },
+                           [](const Tensor& x) { return reduce_mean(x) / 2.0; },
+                           [=](const Tensor& x) { return reduce_sum(reduce_mean(twice(x)) / 2.0); },
+                           // Means that are not over rows, or over rows along another axis.
+                           [=](const Tensor& x) { return reduce_mean(twice(x)); },
+                           [](const Tensor& x) {
+                             return reduce_mean(stack(std::vector{x, x}), {.axes = {0}});
+                           }};
+  const auto strategy = mirrored(2);
+  for (std::size_t number = 0; number < std::size(losses); ++number) {
+    EXPECT_THAT(warnings_of_loss(*strategy, losses[number]), IsEmpty()) << "loss " << number;
+  }
+  // Averaged instead of summed gradients, and a single replica.
+  const auto mean = [](const Tensor& x) { return reduce_mean(x); };
+  EXPECT_THAT(warnings_of_loss(*strategy, mean, /*own_mean=*/true), IsEmpty());
+  EXPECT_THAT(warnings_of_loss(*mirrored(1), mean), IsEmpty());
+}
+
+TEST(RunErrors, AreThrownAndNotLoggedAsWell) {
+  const auto strategy = mirrored(2);
+  EXPECT_THAT(warnings_of([&] {
+                EXPECT_INVALID(strategy->run([] {
+                  vec({1, 2}) + vec({1, 2, 3});
+                }),
+                               "replica 0, step 0: add at ");
+              }),
+              IsEmpty());
+}
+
+}  // namespace tutti::strategy_tests::replica_run_test

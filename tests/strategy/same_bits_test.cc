@@ -8,8 +8,7 @@
 #include "tutti/optimizer/optimizers.h"
 #include "tutti/strategy/variables/sharded_variable.h"
 
-namespace tutti::strategy_tests {
-namespace {
+namespace tutti::strategy_tests::same_bits_test {
 using Maker = std::function<std::unique_ptr<Strategy>()>;
 
 void expect_same(const std::map<std::string, Maker>& makers) {
@@ -86,8 +85,7 @@ TEST(SameBits, GradientsAreSummedAndMayBeLocal) {
     Sgd optimizer(std::vector<Variable>{v}, {.learning_rate = 0.1});
     const auto read = strategy->run([&] {
       const float g = replica_number() + 1;
-      const std::vector<Gradient> gradients = {vec({g, g})};
-      optimizer.apply_gradients(gradients, {.aggregation = aggregation});
+      optimizer.apply_gradients(std::vector<Gradient>{vec({g, g})}, {.aggregation = aggregation});
       return v.value();
     });
     EXPECT_EQ(optimizer.iterations().value().item_int(), 1);
@@ -113,8 +111,8 @@ std::vector<double> after_unsummed(Strategy& strategy,
   if (in_parts) v = ShardedVariable({v}, "v");
   Sgd optimizer(std::vector<Variable>{v}, {.learning_rate = 0.1});
   return numbers(strategy.run([&] {
-    const std::vector<Gradient> gradients = {gradient(replica_number())};
-    optimizer.apply_gradients(gradients, {.aggregation = GradientAggregation::kNone});
+    optimizer.apply_gradients(std::vector{gradient(replica_number())},
+                              {.aggregation = GradientAggregation::kNone});
     return v.value();
   }));
 }
@@ -213,5 +211,4 @@ TEST(SameBits, TwoOptimizersInOneStep) {
   EXPECT_EQ(hashes.size(), 1U);
 }
 
-}  // namespace
-}  // namespace tutti::strategy_tests
+}  // namespace tutti::strategy_tests::same_bits_test

@@ -11,8 +11,7 @@
 #include "tutti/optimizer/sgd.h"
 #include "tutti/tensor/device_scope.h"
 
-namespace tutti::strategy_tests {
-namespace {
+namespace tutti::strategy_tests::scope_test {
 
 void expect_default_state() {
   EXPECT_NE(get_replica_context(), nullptr);
@@ -31,44 +30,45 @@ void expect_scope_of(Strategy& strategy) {
   EXPECT_EQ(&get_strategy(), &strategy);
 }
 
-TEST(Scope, DefaultReplicaIsCurrentWithoutStrategy) {
+/// Each test leaves the thread without a scope.
+class Scopes : public ::testing::Test {
+ protected:
+  void TearDown() override { expect_default_state(); }
+  const std::unique_ptr<MirroredStrategy> strategy_ = mirrored(2);
+};
+
+TEST_F(Scopes, DefaultReplicaIsCurrentWithoutStrategy) {
   expect_default_state();
   EXPECT_EQ(ReplicaContext::current().num_replicas_in_sync(), 1);
   EXPECT_EQ(&ReplicaContext::current().strategy(), &default_strategy());
   EXPECT_EQ(ReplicaContext::current().all_reduce(ReduceOp::kSum, 3.0f).item(), 3.0f);
 }
 
-TEST(Scope, ScopeIsTheCrossReplicaContext) {
-  auto strategy = mirrored(2);
-  {
-    const auto scope = strategy->scope();
-    expect_scope_of(*strategy);
-    EXPECT_ERROR(ReplicaContext::current(), kFailedPrecondition, "cross-replica context");
-    EXPECT_ERROR(ReplicaGroup::current("a layer"), kFailedPrecondition, "a layer");
-  }
-  expect_default_state();
+TEST_F(Scopes, ScopeIsTheCrossReplicaContext) {
+  const auto scope = strategy_->scope();
+  expect_scope_of(*strategy_);
+  EXPECT_ERROR(ReplicaContext::current(), kFailedPrecondition, "cross-replica context");
+  EXPECT_ERROR(ReplicaGroup::current("a layer"), kFailedPrecondition, "a layer");
 }
 
-TEST(Scope, RunIsAReplicaContext) {
-  auto strategy = mirrored(2);
+TEST_F(Scopes, RunIsAReplicaContext) {
   const auto check = [&] {
     EXPECT_NE(get_replica_context(), nullptr);
     EXPECT_EQ(get_cross_replica_context(), nullptr);
     EXPECT_FALSE(in_cross_replica_context());
     EXPECT_TRUE(has_strategy());
-    EXPECT_EQ(&get_strategy(), strategy.get());
+    EXPECT_EQ(&get_strategy(), strategy_.get());
     EXPECT_EQ(ReplicaGroup::current("test").num_replicas(), 2);
   };
-  strategy->run(check);
-  const auto scope = strategy->scope();
-  strategy->run(check);
-  expect_scope_of(*strategy);
+  strategy_->run(check);
+  const auto scope = strategy_->scope();
+  strategy_->run(check);
+  expect_scope_of(*strategy_);
 }
 
-TEST(Scope, ClosingInTheWrongOrderIsANestingError) {
-  auto strategy = mirrored(1);
-  auto outer = strategy->scope();
-  auto inner = strategy->scope();
+TEST_F(Scopes, ClosingInTheWrongOrderIsANestingError) {
+  auto outer = strategy_->scope();
+  auto inner = strategy_->scope();
   EXPECT_ERROR(outer.close(), kFailedPrecondition, "scope nesting error");
   inner.close();
   outer.close();
@@ -76,9 +76,8 @@ TEST(Scope, ClosingInTheWrongOrderIsANestingError) {
   EXPECT_ERROR(outer.close(), kFailedPrecondition, "not open");
 }
 
-TEST(Scope, OpenVariableCreatorScopeIsANestingError) {
-  auto strategy = mirrored(1);
-  auto scope = strategy->scope();
+TEST_F(Scopes, OpenVariableCreatorScopeIsANestingError) {
+  auto scope = strategy_->scope();
   struct Other final : VariableCreator {
     std::shared_ptr<VariableStorage> create(const Variable::Initializer& initializer,
                                             const RandomKey& key,
@@ -91,38 +90,34 @@ TEST(Scope, OpenVariableCreatorScopeIsANestingError) {
     EXPECT_ERROR(scope.close(), kFailedPrecondition, "variable creator scope nesting error");
   }
   scope.close();
-  expect_default_state();
 }
 
-TEST(Scope, OpenDeviceScopeIsANestingError) {
-  auto strategy = mirrored(1);
-  auto scope = strategy->scope();
+TEST_F(Scopes, OpenDeviceScopeIsANestingError) {
+  auto scope = strategy_->scope();
   {
     const DeviceScope inner("cpu:1");
     EXPECT_ERROR(scope.close(), kFailedPrecondition, "device scope nesting error");
-    expect_scope_of(*strategy);
+    expect_scope_of(*strategy_);
   }
   scope.close();
   expect_default_state();
   const DeviceScope around("cpu:1");  // scopes nest in this order
   scope.reopen();
   scope.close();
-  expect_default_state();
 }
 
-TEST(Scope, DestroyingInTheWrongOrderLeavesTheThreadUsable) {
-  auto strategy = mirrored(1);
+TEST_F(Scopes, DestroyingInTheWrongOrderLeavesTheThreadUsable) {
   std::vector<std::string> lines;
   const LogSink previous =
       set_log_sink([&](LogLevel, std::string_view line) { lines.emplace_back(line); });
-  std::optional<Scope> outer(strategy->scope());
-  std::optional<Scope> inner(strategy->scope());
+  std::optional<Scope> outer(strategy_->scope());
+  std::optional<Scope> inner(strategy_->scope());
   outer.reset();
-  expect_scope_of(*strategy);
+  expect_scope_of(*strategy_);
   inner.reset();
   expect_default_state();
   {
-    auto scope = std::make_optional(strategy->scope());
+    auto scope = std::make_optional(strategy_->scope());
     const DeviceScope device("cpu:1");
     scope.reset();
     expect_default_state();
@@ -134,47 +129,44 @@ TEST(Scope, DestroyingInTheWrongOrderLeavesTheThreadUsable) {
   EXPECT_THAT(lines[1], ::testing::HasSubstr("wrong order: device scope nesting error"));
 }
 
-TEST(Scope, OtherStrategyInsideAScopeIsAMixingError) {
-  auto a = mirrored(2);
-  auto b = mirrored(2);
-  const auto scope = a->scope();
+TEST_F(Scopes, OtherStrategyInsideAScopeIsAMixingError) {
+  const auto b = mirrored(2);
+  const auto scope = strategy_->scope();
   EXPECT_ERROR((void)b->scope(), kFailedPrecondition, "Mixing different strategies");
   EXPECT_ERROR(b->run([] {}), kFailedPrecondition, "Mixing different strategies");
   EXPECT_ERROR(b->reduce(ReduceOp::kMean, Tensor(1.0f)), kFailedPrecondition,
                "Mixing different strategies");
-  expect_scope_of(*a);
+  expect_scope_of(*strategy_);
 }
 
-TEST(Scope, ScopeMayBeReentered) {
-  auto strategy = mirrored(1);
-  auto scope = strategy->scope();
+TEST_F(Scopes, ScopeMayBeReentered) {
+  auto scope = strategy_->scope();
   scope.reopen();
-  auto second = strategy->scope();
+  auto second = strategy_->scope();
   scope.strategy();
   second.close();
   scope.close();
-  expect_scope_of(*strategy);
+  expect_scope_of(*strategy_);
   scope.close();
   expect_default_state();
   scope.reopen();
-  expect_scope_of(*strategy);
+  expect_scope_of(*strategy_);
   scope.close();
-  expect_default_state();
 }
 
 // Corresponds to tf's testSetStrategy.
-TEST(Scope, SetStrategyIsAScopeThatStaysOpen) {
-  auto first = mirrored(2), second = mirrored(1);
-  set_strategy(first.get());
-  expect_scope_of(*first);
+TEST_F(Scopes, SetStrategyIsAScopeThatStaysOpen) {
+  const auto second = mirrored(1);
+  set_strategy(strategy_.get());
+  expect_scope_of(*strategy_);
   const Variable made(num(1.0), {.name = "made"});
-  EXPECT_TRUE(first->variable_created_in_scope(made));
-  EXPECT_EQ(numbers(first->run([&] { return made.value(); })), copies_of(1.0, 2));
+  EXPECT_TRUE(strategy_->variable_created_in_scope(made));
+  EXPECT_EQ(numbers(strategy_->run([&] { return made.value(); })), copies_of(1.0, 2));
   {
-    const auto again = first->scope();
-    expect_scope_of(*first);
+    const auto again = strategy_->scope();
+    expect_scope_of(*strategy_);
   }
-  expect_scope_of(*first);
+  expect_scope_of(*strategy_);
   EXPECT_ERROR((void)second->scope(), kFailedPrecondition, "Mixing different strategies");
   Executor::system().start("another", &expect_default_state);  // joined immediately
   set_strategy(second.get());
@@ -182,15 +174,14 @@ TEST(Scope, SetStrategyIsAScopeThatStaysOpen) {
   set_strategy(nullptr);
   expect_default_state();
   set_strategy(nullptr);
-  expect_default_state();
 }
 
 // Corresponds to tf's testSetStrategyInScope.
-TEST(Scope, SetStrategyInAScopeOrAReplicaIsRefused) {
-  auto strategy = mirrored(2), other = mirrored(1);
+TEST_F(Scopes, SetStrategyInAScopeOrAReplicaIsRefused) {
+  auto other = mirrored(1);
   const auto expect_refusal = [&] {
     for (Strategy* each :
-         {static_cast<Strategy*>(other.get()), static_cast<Strategy*>(strategy.get()),
+         {static_cast<Strategy*>(other.get()), static_cast<Strategy*>(strategy_.get()),
           static_cast<Strategy*>(nullptr)}) {
       EXPECT_ERROR(set_strategy(each), kFailedPrecondition,
                    "inside a scope or a replica of 'mirrored'");
@@ -198,51 +189,47 @@ TEST(Scope, SetStrategyInAScopeOrAReplicaIsRefused) {
   };
   const auto expect_refusals = [&] {
     {
-      const auto scope = strategy->scope();
+      const auto scope = strategy_->scope();
       expect_refusal();
-      expect_scope_of(*strategy);
+      expect_scope_of(*strategy_);
     }
-    strategy->run([&] {
+    strategy_->run([&] {
       if (ReplicaContext::current().replica_id() == 0) expect_refusal();
     });
   };
   expect_refusals();
   expect_default_state();
-  set_strategy(strategy.get());
+  set_strategy(strategy_.get());
   expect_refusals();
-  expect_scope_of(*strategy);
+  expect_scope_of(*strategy_);
   set_strategy(nullptr);
-  expect_default_state();
 }
 
-TEST(Scope, DefaultStrategyScopeChangesNothing) {
-  auto strategy = mirrored(1);
+TEST_F(Scopes, DefaultStrategyScopeChangesNothing) {
   {
-    const auto before = strategy->scope();
+    const auto before = strategy_->scope();
     const Variable variable(Tensor(1.0f));
-    EXPECT_TRUE(strategy->variable_created_in_scope(variable));
+    EXPECT_TRUE(strategy_->variable_created_in_scope(variable));
   }
   {
     const auto scope = default_strategy().scope();
     expect_default_state();
-    EXPECT_ERROR((void)strategy->scope(), kFailedPrecondition, "Mixing different strategies");
+    EXPECT_ERROR((void)strategy_->scope(), kFailedPrecondition, "Mixing different strategies");
     const Variable variable(Tensor(1.0f));
     EXPECT_TRUE(default_strategy().variable_created_in_scope(variable));
   }
-  const auto after = strategy->scope();
-  EXPECT_TRUE(strategy->variable_created_in_scope(Variable(Tensor(1.0f))));
+  const auto after = strategy_->scope();
+  EXPECT_TRUE(strategy_->variable_created_in_scope(Variable(Tensor(1.0f))));
 }
 
-TEST(Scope, ContextsArePerThread) {
-  auto strategy = mirrored(1);
-  const auto scope = strategy->scope();
+TEST_F(Scopes, ContextsArePerThread) {
+  const auto scope = strategy_->scope();
   Executor::system().start("other", [] { expect_default_state(); })->join();
 }
 
-TEST(Scope, AScopeInsideRunStaysInTheReplica) {
-  auto strategy = mirrored(2);
-  strategy->run([&] {
-    const auto scope = strategy->scope();
+TEST_F(Scopes, AScopeInsideRunStaysInTheReplica) {
+  strategy_->run([&] {
+    const auto scope = strategy_->scope();
     EXPECT_NE(get_replica_context(), nullptr);
     EXPECT_EQ(ReplicaContext::current().all_reduce(ReduceOp::kSum, num(1)).item(), 2.0f);
   });
@@ -368,5 +355,4 @@ TEST(OutsideScope, ReplicasDoNotWriteAVariableThatTheirStrategyDidNotMake) {
   EXPECT_EQ(own.value().item(), 2.0f);
 }
 
-}  // namespace
-}  // namespace tutti::strategy_tests
+}  // namespace tutti::strategy_tests::scope_test

@@ -55,17 +55,25 @@ inline std::unique_ptr<ParameterServerStrategy> parameter_server(int devices, in
   return std::make_unique<ParameterServerStrategy>(std::move(options));
 }
 
-/// Returns a float32 vector on the current replica's device (cpu:0 outside replicas).
-inline Tensor vec(std::vector<float> values) {
+/// Returns the current replica's device (cpu:0 outside replicas).
+inline Device here() {
   ReplicaContext* context = get_replica_context();
-  const Device device = context ? context->device() : Device{};
-  return Tensor::from<float>({static_cast<std::int64_t>(values.size())}, values, device);
+  return context ? context->device() : Device{};
+}
+
+/// Returns a float32 vector on the current replica's device.
+inline Tensor vec(std::vector<float> values) {
+  return Tensor::from<float>({static_cast<std::int64_t>(values.size())}, values, here());
 }
 
 /// Returns a float32 scalar on the current replica's device.
 inline Tensor num(double value, DType dtype = DType::kFloat32) {
-  ReplicaContext* context = get_replica_context();
-  return Tensor::scalar(value, dtype, context ? context->device() : Device{});
+  return Tensor::scalar(value, dtype, here());
+}
+
+/// Returns a tensor of equal elements on the current replica's device.
+inline Tensor filled(const Shape& shape, double value, DType dtype = DType::kFloat32) {
+  return Tensor::full(shape, value, dtype, here());
 }
 
 /// Returns the current replica's number as a float.
@@ -118,6 +126,11 @@ inline std::vector<Gradient> reduced_gradients(
   return sums;
 }
 
+/// In a replica: returns the sum over all replicas of a variable's gradients.
+inline Tensor summed(const Variable& variable, const Gradient& own) {
+  return reduced_gradients({&variable, 1}, [&](std::size_t) { return own; })[0].to_dense();
+}
+
 /// Returns n copies of x.
 inline std::vector<double> copies_of(double x, int n) {
   return std::vector<double>(static_cast<std::size_t>(n), x);
@@ -133,9 +146,6 @@ inline Error error_of(const std::function<void()>& fn) {
   ADD_FAILURE() << "expected a tutti::Error, got none";
   return Error(ErrorCode::kOk, "");
 }
-
-#define EXPECT_TUTTI_ERROR(statement, expected_code, text) \
-  ::tutti::thrown::expect_error(expected_code, {text}, [&] { statement; })
 
 /// A strategy that every rule must hold for, and its name.
 struct StrategyCase {

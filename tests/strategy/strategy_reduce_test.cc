@@ -4,8 +4,7 @@
 #include "tests/support/warnings.h"
 #include "tutti/strategy/factory/make_strategy.h"
 
-namespace tutti::strategy_tests {
-namespace {
+namespace tutti::strategy_tests::strategy_reduce_test {
 
 using ReduceOfAll = AllStrategies;
 INSTANTIATE_TEST_SUITE_P(, ReduceOfAll, ::testing::ValuesIn(all_strategies()), case_name);
@@ -14,7 +13,7 @@ TEST_P(ReduceOfAll, AxisReductionIsExactForUnevenReplicas) {
   for (const DType dtype : {DType::kFloat32, DType::kInt32, DType::kInt64, DType::kFloat64}) {
     const auto lists = strategy_->run([dtype] {
       const int r = ReplicaContext::current().replica_id();
-      return Tensor::full({r + 1}, r, dtype, ReplicaContext::current().device());
+      return filled({r + 1}, r, dtype);
     });
     double sum = 0, count = 0;
     for (int r = 0; r < replicas(); ++r) {
@@ -33,8 +32,7 @@ TEST_P(ReduceOfAll, SeveralAxesAndReplicasWithoutRows) {
   const auto values = strategy_->run([this] {
     const int r = ReplicaContext::current().replica_id();
     const bool is_last = r == replicas() - 1 && replicas() > 1;
-    return Tensor::full({is_last ? 0 : 2, 3}, r + 1, DType::kFloat32,
-                        ReplicaContext::current().device());
+    return filled({is_last ? 0 : 2, 3}, r + 1);
   });
   const int with_rows = replicas() > 1 ? replicas() - 1 : 1;
   double sum = 0;
@@ -152,7 +150,7 @@ TEST_P(ReduceOfAll, ReduceToAndBatchReduceToPlaceTheirResults) {
   EXPECT_EQ(strategy_->broadcast_to(Tensor(1.0f), devices)[0].device(), devices[0]);
 }
 
-// With GPUs, see gpu_placement_test.cc.
+// With GPUs, see devices_test.cc.
 TEST(StrategyOptions, DefaultsToTheCpuAndCanonicalOrder) {
   MirroredStrategy strategy;
   EXPECT_EQ(strategy.num_replicas_in_sync(), 1);
@@ -195,6 +193,9 @@ TEST(StrategyOptions, EveryStrategyTakesDevices) {
   CentralStorageStrategy central({.devices = "cpu:0-1"});
   EXPECT_EQ(central.worker_devices(), two);
   EXPECT_EQ(central.parameter_devices(), std::vector<Device>{Device{}});
+  EXPECT_EQ(CentralStorageStrategy("cpu:0-1").worker_devices(), two);
+  EXPECT_EQ(MirroredStrategy("cpu:0-1").worker_devices(), two);
+  EXPECT_EQ(MirroredStrategy(std::string("cpu:0-1")).worker_devices(), two);
   EXPECT_EQ(CentralStorageStrategy({.local = {.devices = "cpu:0-1"}}).worker_devices(), two);
   EXPECT_EQ(ParameterServerStrategy({.local = {.devices = "cpu:0-1"}}).worker_devices(), two);
   EXPECT_EQ(OneDeviceStrategy("cpu:0").worker_devices(), std::vector<Device>{Device{}});
@@ -242,5 +243,4 @@ TEST(StrategyOptions, CentralStorageTakesAParameterDevice) {
   EXPECT_EQ(Variable(Tensor(1.0f)).storage().devices()[0], Device::parse("cpu:7"));
 }
 
-}  // namespace
-}  // namespace tutti::strategy_tests
+}  // namespace tutti::strategy_tests::strategy_reduce_test

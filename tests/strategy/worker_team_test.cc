@@ -1,10 +1,12 @@
 // Tests the team of workers of a strategy: where sums are stored, the state sent to workers that
-// lack it, and the encoding of values.
+// lack it, the encoding of values, and the detection of stragglers.
 // SPDX-License-Identifier: Apache-2.0
 #include "strategy/multi_worker/worker_team.h"
 
 #include "cross_device_ops/shared/host_memory.h"
+#include "strategy/multi_worker/straggler_watch.h"
 #include "tests/strategy/worker_threads.h"
+#include "tests/support/scopes.h"
 #include "tests/support/transports.h"
 #include "tutti/cross_device_ops/key_value_store.h"
 
@@ -13,6 +15,7 @@ using internal::decode_values;
 using internal::encode_values;
 using internal::hand_over_state;
 using internal::ReplicaValues;
+using internal::StragglerWatch;
 using internal::WorkerTeam;
 
 constexpr std::size_t kCount = 1'000'000;
@@ -138,6 +141,95 @@ TEST(WorkerValues, DamagedNumbersAreAnErrorOrOtherValues) {
     }
   }
   EXPECT_GT(refused, 100);
+}
+
+class Stragglers : public ::testing::Test {
+ protected:
+  /// Runs a step of `length` milliseconds, in which each worker waits for the given milliseconds.
+  std::optional<Straggler> step(const std::vector<double>& milliseconds, int length = 10) {
+    clock_.sleep_for(std::chrono::milliseconds(length));
+    std::vector<double> seconds;
+    for (const double each : milliseconds) seconds.push_back(each / 1e3);
+    return watch_->note(seconds);
+  }
+  /// Returns the first of `count` steps that reports a straggler, and the report.
+  std::pair<int, std::optional<Straggler>> first_report(const std::vector<double>& milliseconds,
+                                                        int count) {
+    for (int i = 1; i <= count; ++i) {
+      if (const auto found = step(milliseconds)) return {i, found};
+    }
+    return {0, std::nullopt};
+  }
+
+  test_scopes::StepClock clock_;
+  std::optional<StragglerWatch> watch_{std::in_place, StragglerOptions{}, clock_};
+};
+
+TEST_F(Stragglers, NamesASlowWorkerWithin20StepsWithItsShareOfTheWaiting) {
+  EXPECT_EQ(first_report({1.0, 1.0, 1.0}, 25).first, 0);  // balanced
+  const auto [step, found] = first_report({8.5, 8.5, 0.5}, 20);
+  ASSERT_TRUE(found);
+  EXPECT_LE(step, 20);
+  EXPECT_EQ(found->worker, 2);
+  EXPECT_NEAR(found->share, 0.8, 0.05);
+  ASSERT_TRUE(watch_->last());
+  EXPECT_EQ(watch_->last()->worker, 2);
+}
+
+TEST_F(Stragglers, EqualWaitsNameNoStraggler) {
+  EXPECT_EQ(first_report({9.0, 9.0}, 50).first, 0);  // a slow network, no straggler
+  EXPECT_EQ(first_report({9.0}, 50).first, 0);       // a single worker
+}
+
+TEST_F(Stragglers, ShareIsWaitBeyondThatOfTheStraggler) {
+  const auto [step, found] = first_report({1.0, 9.0, 9.0, 8.0}, 30);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(step, 16);  // the first step has no start time
+  EXPECT_EQ(found->worker, 0);
+  EXPECT_NEAR(found->share, ((9.0 + 9.0 + 8.0) / 3.0 - 1.0) / 10.0, 1e-9);
+  EXPECT_NEAR(found->seconds_per_step, ((9.0 + 9.0 + 8.0) / 3.0 - 1.0) / 1e3, 1e-9);
+}
+
+TEST_F(Stragglers, RepeatsAfterConfiguredSteps) {
+  watch_.emplace(StragglerOptions{.repeat_after_steps = 100}, clock_);
+  EXPECT_EQ(first_report({8.0, 0.0}, 20).first, 16);
+  EXPECT_EQ(first_report({8.0, 0.0}, 99).first, 0);
+  EXPECT_EQ(first_report({8.0, 0.0}, 20).first, 6);  // 15 steps later, or a multiple
+  watch_.emplace(StragglerOptions{.share = 2.0}, clock_);
+  EXPECT_EQ(first_report({9.9, 0.0}, 50).first, 0);
+}
+
+TEST_F(Stragglers, IgnoresOccasionalDelays) {
+  for (int round = 0; round < 20; ++round) {
+    EXPECT_EQ(first_report({9.0, 0.0}, 10).first, 0);  // say, a worker that saves
+    EXPECT_EQ(first_report({0.0, 9.0}, 5).first, 0);
+  }
+}
+
+TEST_F(Stragglers, ShortWaitsAreNotWorthALine) {
+  for (int i = 0; i < 50; ++i) {
+    EXPECT_FALSE(step({0.9, 0.0}, 1));
+  }
+}
+
+TEST_F(Stragglers, CountsLifetimesOfWaitingObjects) {
+  {
+    const StragglerWatch::Waiting waiting(*watch_);
+    clock_.sleep_for(std::chrono::milliseconds(3));
+  }
+  clock_.sleep_for(std::chrono::milliseconds(5));
+  {
+    const StragglerWatch::Waiting waiting(*watch_);
+    clock_.sleep_for(std::chrono::milliseconds(4));
+  }
+  EXPECT_NEAR(watch_->take_wait(), 0.007, 1e-9);
+  EXPECT_EQ(watch_->take_wait(), 0.0);
+}
+
+TEST_F(Stragglers, TheLineNamesWorkerShareAndTime) {
+  EXPECT_THAT(internal::to_string(Straggler{2, 0.784, 0.041, 30}, "worker 2"),
+              ::testing::StartsWith("worker 2 is slow: the others waited 78 % of the last 15 steps "
+                                    "for it, 41.0 ms a step"));
 }
 
 }  // namespace tutti::strategy_tests::worker_team_test

@@ -18,6 +18,14 @@ namespace tutti::strategy_tests {
 /// kMessages: workers exchange messages, as between processes.
 enum class Between { kMemory, kMessages };
 
+inline std::vector<LocalStrategyOptions> workers_with(const std::vector<int>& replicas) {
+  std::vector<LocalStrategyOptions> options;
+  for (const int count : replicas) {
+    options.push_back(on_cpus(count));
+  }
+  return options;
+}
+
 using WorkerBody = std::function<void(MultiWorkerMirroredStrategy&)>;
 
 inline std::vector<std::unique_ptr<Communicator>> communicators_of(
@@ -46,6 +54,11 @@ inline std::vector<std::string> run_workers(const std::vector<LocalStrategyOptio
 
 inline void expect_no_error(const std::vector<std::string>& errors) {
   for (std::size_t w = 0; w < errors.size(); ++w) EXPECT_EQ(errors[w], "") << "worker " << w;
+}
+
+/// Runs `body` in workers of these numbers of replicas, which exchange messages; none may throw.
+inline void on_workers(const std::vector<int>& replicas, const WorkerBody& body) {
+  expect_no_error(run_workers(workers_with(replicas), body, Between::kMessages));
 }
 
 /// Runs `body` in each worker and returns the results; no worker may throw.
@@ -77,14 +90,6 @@ inline std::vector<std::string> run_sharded(
         {.local = on_cpus(replicas[w]), .stage = stage, .min_shard_bytes = 0});
     body(strategy);
   });
-}
-
-inline std::vector<LocalStrategyOptions> workers_with(const std::vector<int>& replicas) {
-  std::vector<LocalStrategyOptions> options;
-  for (const int count : replicas) {
-    options.push_back(on_cpus(count));
-  }
-  return options;
 }
 
 }  // namespace tutti::strategy_tests

@@ -1,5 +1,5 @@
-// Tests devices under strategies: those of variables and replicas, and of values that a step makes
-// or captures; and the cost of an empty step.
+// Tests devices under strategies: those of variables and replicas, also without a list of devices
+// and with GPUs, and those of values that a step makes or captures; and the cost of an empty step.
 // SPDX-License-Identifier: Apache-2.0
 #include <array>
 #include <cmath>
@@ -18,8 +18,9 @@
 #include "tutti/strategy/variables/sharded_variable.h"
 #include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/dispatch.h"
+#include "tests/support/fake_gpu.h"
 
-namespace tutti::strategy_tests::step_devices_test {
+namespace tutti::strategy_tests::devices_test {
 using ::testing::ElementsAre;
 
 std::vector<StrategyCase> strategies() {
@@ -33,8 +34,6 @@ std::vector<StrategyCase> strategies() {
 
 class StepDevices : public AllStrategies {};
 INSTANTIATE_TEST_SUITE_P(, StepDevices, ::testing::ValuesIn(strategies()), case_name);
-
-Device here() { return ReplicaContext::current().device(); }
 
 /// Returns [2] float32 on the replica's device, like a batch.
 Tensor own_data() { return vec({1.0f, 2.0f}); }
@@ -264,7 +263,7 @@ TEST_P(StepDevices, MergeFunctionsHaveNoScopeAndUpdatesThatOfTheComponent) {
 }
 
 // A step moves only captured values that are elsewhere, once per use.
-TEST_P(StepDevices, NothingMovesButWhatIsElsewhere) {
+TEST_P(StepDevices, MovesCapturedValuesOfOtherDevicesOnce) {
   const auto scope = strategy_->scope();
   Variable table = mean_variable(random_normal({6, 2}, {.seed = 1}), "table");
   Variable bias = mean_variable(Tensor::zeros({2}), "bias");
@@ -380,4 +379,86 @@ TEST(StrategyDeviceScopes, EmptyStepsStartNoThreadAndAllocateNothing) {
   std::cout << "an empty step of two replicas: " << microseconds << " us (goal: 20)\n";
 }
 
-}  // namespace tutti::strategy_tests::step_devices_test
+using testing::FakeGpus;
+
+/// Avoids a choice that depends on NCCL's view of simulated GPUs.
+LocalStrategyOptions in_canonical_order() {
+  LocalStrategyOptions options;
+  options.deterministic = true;
+  return options;
+}
+
+std::vector<Device> first_gpus(int count) {
+  std::vector<Device> devices;
+  for (int i = 0; i < count; ++i) devices.push_back({DeviceType::kGpu, i});
+  return devices;
+}
+
+/// Returns the devices of the replicas' tensors.
+std::vector<Device> computing_devices(Strategy& strategy) {
+  std::vector<Device> devices;
+  for (const Tensor& tensor : strategy.run([] { return num(1.0); })) {
+    devices.push_back(tensor.device());
+  }
+  return devices;
+}
+
+TEST(GpuPlacement, MirroredStrategyDefaultsToAllGpus) {
+  for (const int count : {0, 1, 2, 5}) {
+    SCOPED_TRACE(count);
+    const FakeGpus gpus(count);
+    MirroredStrategy strategy(in_canonical_order());
+    EXPECT_EQ(strategy.num_replicas_in_sync(), std::max(count, 1));
+    const std::vector<Device> expected =
+        count == 0 ? std::vector<Device>{Device{}} : first_gpus(count);
+    EXPECT_EQ(strategy.worker_devices(), expected);
+    EXPECT_EQ(computing_devices(strategy), expected);
+  }
+}
+
+// The host cannot touch this memory: any access by it ends the program.
+TEST(GpuPlacement, ShardsAreOnTheirGpusAndTheHostLeavesThemAlone) {
+  const FakeGpus gpus(2);
+  LocalStrategyOptions options = in_canonical_order();
+  options.devices = "gpu:0-1";
+  for (const int stage : {1, 2, 3}) {
+    FullyShardedStrategy strategy({.local = options, .stage = stage, .min_shard_bytes = 0});
+    const auto scope = strategy.scope();
+    const Variable variable(Tensor::full({40, 2}, 3.0), {.name = "v"});
+    Sgd sgd(std::vector<Variable>{variable}, {.learning_rate = 0.5});
+    EXPECT_EQ(variable.storage().devices(), first_gpus(2));
+    const auto read = strategy.run([&] {
+      const AutocastScope types(DType::kBFloat16);
+      GradientTape tape;
+      const Tensor value = variable.value();
+      sgd.minimize(tape, reduce_sum(cast(value, DType::kFloat32)));
+      return value;
+    });
+    for (std::size_t r = 0; r < read.size(); ++r) {
+      EXPECT_EQ(read[r].device(), first_gpus(2)[r]);
+      EXPECT_EQ(numbers(read[r]), copies_of(3.0, 80));
+    }
+    EXPECT_EQ(numbers(variable.value()), copies_of(2.0, 80));
+  }
+}
+
+TEST(GpuPlacement, CentralVariablesAreOnTheHostUnlessThereIsOneGpu) {
+  for (const int count : {0, 1, 2}) {
+    SCOPED_TRACE(count);
+    const FakeGpus gpus(count);
+    CentralStorageStrategy strategy({.local = in_canonical_order()});
+    const auto scope = strategy.scope();
+    const Variable variable(Tensor::ones({3}), {.name = "v"});
+    const Device home = count == 1 ? Device{DeviceType::kGpu, 0} : Device{};
+    EXPECT_EQ(strategy.parameter_devices(), std::vector<Device>{home});
+    EXPECT_EQ(variable.storage().devices(), std::vector<Device>{home});
+    const std::vector<Device> expected =
+        count == 0 ? std::vector<Device>{Device{}} : first_gpus(count);
+    EXPECT_EQ(computing_devices(strategy), expected);
+    // Each replica reads the variable on its own device.
+    const auto read = strategy.run([&] { return variable.value(); });
+    for (std::size_t r = 0; r < read.size(); ++r) EXPECT_EQ(read[r].device(), expected[r]);
+  }
+}
+
+}  // namespace tutti::strategy_tests::devices_test
