@@ -1,7 +1,10 @@
-// Tests fit in processes that are killed at any batch and restarted: bits equal to an undisturbed
-// run.
+// Tests training in processes that are killed at any batch, or asked to stop, and restarted: bits
+// equal to an undisturbed run.
 // SPDX-License-Identifier: Apache-2.0
+#include <unistd.h>
+
 #include <csignal>
+#include <cstdlib>
 
 #include "tests/workers/worker_processes.h"
 
@@ -39,8 +42,7 @@ Dataset examples() {
 /// Trains; "kill_at" lists the events by run of the worker "victim".
 TUTTI_PROCESS_FUNCTION(fit_that_is_killed) {
   set_random_seed(5);
-  const auto strategy = connect_workers();
-  const auto scope = strategy->scope();
+  const ScopedWorkers strategy;
   Sequential model(Input{{4}}, Dense(6, {.activation = "relu"}), BatchNormalization(),
                    Dropout(0.25), Dense(3));
   model.compile({.optimizer = AdamOptions{.learning_rate = 0.05},
@@ -75,19 +77,16 @@ TUTTI_PROCESS_FUNCTION(fit_that_is_killed) {
   const History history = model.fit(examples().shuffle(26, 7).batch(4), fit);
   if (backup && backup->stopped()) return Json(model.optimizer().iterations().value().item_int());
   if (backup && !backup->restored()) fail(ErrorCode::kInternal, "the last life began anew");
-  Json result = Json::object();
-  result.set("weights_hash", hash_variables(model.variables()));
-  result.set("slots_hash", hash_variables(model.optimizer().state_variables()));
-  result.set("history", history.to_json());
-  return result;
+  return Json::object()
+      .set("weights_hash", hash_variables(model.variables()))
+      .set("slots_hash", hash_variables(model.optimizer().state_variables()))
+      .set("history", history.to_json());
 }
 
 Json arguments_of(const std::vector<std::int64_t>& kill_at, std::int64_t victim) {
   Json moments = Json::array();
   for (const std::int64_t moment : kill_at) moments.push_back(moment);
-  Json arguments = Json::object();
-  arguments.set("kill_at", std::move(moments)).set("victim", victim).set("life", 0);
-  return arguments;
+  return Json::object().set("kill_at", std::move(moments)).set("victim", victim).set("life", 0);
 }
 
 std::vector<Json> results_of_fit(const MultiProcessOptions& options, const Json& arguments) {
@@ -149,12 +148,92 @@ TEST(FitWithKills, WorkersStopAfterAnAgreedBatchAndResume) {
 
 TEST(FitWithKills, AWorkerThatIsStartedAgainGetsItsStateFromTheOther) {
   const std::vector<Json> calm = results_of_fit({.num_workers = 2}, arguments_of({}, 0));
+  const MultiProcessOptions options{
+      .num_workers = 2, .environment = {{"TUTTI_MAX_RESTARTS", "100"}}, .auto_restart = true};
   for (const std::uint64_t seed : {1u, 2u}) {
     const std::vector<std::int64_t> moments = random_moments(seed, 3);
-    const MultiProcessOptions options{
-        .num_workers = 2, .environment = {{"TUTTI_MAX_RESTARTS", "100"}}, .auto_restart = true};
     EXPECT_EQ(results_of_fit(options, arguments_of(moments, 1)), calm)
         << "killed at " << join(moments);
+  }
+}
+
+constexpr int kWorkers = 3;
+constexpr std::int64_t kStepsPerEpoch = 20;
+constexpr std::int64_t kReady = kStepsPerEpoch + 3;  // steps after which SIGTERM may come
+constexpr int kRestartCode = 75;
+
+/// v grows by 1 per replica and step. Returns the session's observations; exits with its code
+/// unless that is 0.
+TUTTI_PROCESS_FUNCTION(workers_that_are_preempted) {
+  const std::string folder = arguments.at("folder").as_string();
+  const ScopedWorkers strategy;
+  Variable v = counter("v");
+  const Variable weight(Tensor::zeros({}), {.name = "weight"});
+  const Sgd optimizer(std::vector<Variable>{weight});
+  DistributedDataset batches =
+      strategy->distribute_dataset(Dataset::range(kStepsPerEpoch * kWorkers).batch(kWorkers));
+  const bool is_resumed = std::filesystem::exists(folder);
+  TrainingSession session(
+      *strategy, {v, weight}, optimizer, batches,
+      {.epochs = kEpochs, .checkpoint_dir = folder, .resume = is_resumed, .show_progress = false});
+  Json result = Json::object()
+                    .set("first", session.record().steps())
+                    .set("v_at_first", v.value().item_double());
+  session.train([&] {
+    while (session.begin_epoch()) {
+      for (const PerReplica<Batch>& batch : batches) {
+        strategy->run([&v](const Batch&) { v.assign_add(Tensor(1.0f)); }, batch);
+        if (!is_resumed && session.record().steps() == kReady) std::puts("in the second epoch");
+        // Leaves the workers time to agree on a step before training ends.
+        if (!is_resumed && session.record().steps() >= kReady) {
+          Clock::system().sleep_for(std::chrono::milliseconds(100));
+        }
+        if (!session.step(0.0f, kWorkers)) break;
+      }
+      session.end_epoch("v", v.value().item_double());
+    }
+  });
+  if (const int code = session.finish(); code != 0) std::_Exit(code);
+  return result.set("steps", session.record().steps()).set("v", v.value().item_double());
+}
+
+/// Returns the names of the versions in `folder`: "step_20", ...
+std::vector<std::string> versions_in(const std::string& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    names.push_back(entry.path().filename().string());
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
+TEST(Preemption, SigtermToOneWorkerSavesOneCommonStep) {
+  const std::string folder = new_folder("preempted");
+  const Json arguments = Json::object().set("folder", folder);
+  std::int64_t stopped_at = 0;
+  {
+    MultiProcessRunner runner("workers_that_are_preempted", {.num_workers = kWorkers}, arguments);
+    runner.start();
+    runner.wait_for_line("worker", 0, "in the second epoch");
+    const int victim = ::getpid() % kWorkers;
+    RecordProperty("victim", victim);
+    runner.send("worker", victim, SIGTERM);
+    EXPECT_THROW(runner.join(), Error);  // because they end with a non-zero code
+    for (int worker = 0; worker < kWorkers; ++worker) {
+      EXPECT_EQ(runner.exit_status("worker", worker).code, kRestartCode) << "worker " << worker;
+    }
+    const std::vector<std::string> versions = versions_in(folder);
+    ASSERT_EQ(versions.size(), 2u) << join(versions);  // of the first epoch, and of the stop
+    EXPECT_EQ(versions[0], concat("step_", kStepsPerEpoch));
+    stopped_at = std::stoll(versions[1].substr(std::string("step_").size()));
+    EXPECT_GT(stopped_at, kReady);
+    EXPECT_LT(stopped_at, kEpochs * kStepsPerEpoch);
+  }
+  for (const Json& result : results_of("workers_that_are_preempted", kWorkers, arguments)) {
+    EXPECT_EQ(result.at("first").as_int(), stopped_at);
+    EXPECT_EQ(result.at("v_at_first").as_double(), static_cast<double>(kWorkers * stopped_at));
+    EXPECT_EQ(result.at("steps").as_int(), kEpochs * kStepsPerEpoch);
+    EXPECT_EQ(result.at("v").as_double(), kWorkers * kEpochs * kStepsPerEpoch);
   }
 }
 

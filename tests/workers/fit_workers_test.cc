@@ -13,8 +13,7 @@ Sequential constant_model() {
 }
 
 TUTTI_PROCESS_FUNCTION(fit_that_evaluates) {
-  const auto strategy = connect_workers();
-  const auto scope = strategy->scope();
+  const ScopedWorkers strategy;
   Sequential model = constant_model();
   const Tensor x = Tensor::ones({8, 1});
   const LambdaCallback callback({.on_train_batch_end = [&](std::int64_t, const Logs&) {
@@ -35,8 +34,7 @@ TEST(FitWorkers, EvaluateInACallbackLeavesTheLossOfFitAlone) {
 }
 
 TUTTI_PROCESS_FUNCTION(fit_that_one_worker_stops) {
-  const auto strategy = connect_workers();
-  const auto scope = strategy->scope();
+  const ScopedWorkers strategy;
   Sequential model = constant_model();
   const Tensor x = Tensor::ones({8, 1});
   const bool stops = this_process().index == 1;
@@ -84,8 +82,7 @@ Json train_on(Model& model) {
 }
 
 TUTTI_PROCESS_FUNCTION(goes_on_from_a_file) {
-  const auto strategy = connect_workers();
-  const auto scope = strategy->scope();
+  const ScopedWorkers strategy;
   // Workers other than the chief do not see its disk.
   const std::string folder = concat(arguments.at("folder").as_string(), "/", this_process().index);
   const std::shared_ptr<Model> model = load_model(folder + "/model.safetensors");
@@ -125,9 +122,8 @@ void flip_a_bit_of(const Variable& variable) {
 /// Trains 12 steps on these devices; after step "after", worker "on" has a flipped bit. Returns the
 /// error that ended training.
 TUTTI_PROCESS_FUNCTION(training_with_digests) {
-  const auto strategy = connect_workers(
+  const ScopedWorkers strategy(
       {.local = {.devices = arguments.at("devices").as_string()}, .digest_steps = kDigestSteps});
-  const auto scope = strategy->scope();
   Variable weight(Tensor::zeros({64}), {.name = "weight"});
   Variable bias(Tensor::zeros({8}), {.name = "bias"});
   Adam optimizer(std::vector<Variable>{weight, bias}, {.learning_rate = 0.1});

@@ -19,13 +19,9 @@ MultiProcessOptions with_gpus(int workers) {
 // Runs six SGD steps with a gradient of 0.25 per replica and counts replicas; one worker may die in
 // its first run.
 TUTTI_PROCESS_FUNCTION(gpu_workers_with_recovery) {
-  const auto strategy = connect_workers({.local = {.devices = "gpu:0-1"}});
-  const auto scope = strategy->scope();
+  const ScopedWorkers strategy({.local = {.devices = "gpu:0-1"}});
   Variable w(Tensor::from<float>({2}, {1, 2}), {.name = "w"});
-  Variable count(Tensor::zeros({}), {.name = "count",
-                                     .trainable = false,
-                                     .synchronization = VariableSynchronization::kOnRead,
-                                     .aggregation = VariableAggregation::kSum});
+  Variable count = count_of_replicas("count");
   Sgd sgd(std::vector<Variable>{w}, {.learning_rate = 0.5});
   std::int64_t step = 0;
   const Checkpoint state = recoverable(Checkpoint({w, count}), *strategy, step);
@@ -45,19 +41,16 @@ TUTTI_PROCESS_FUNCTION(gpu_workers_with_recovery) {
       recovery.commit(++step);
     }
   });
-  Json result = Json::object();
-  result.set("reduction", std::string(strategy->reduction_name()));
-  result.set("w", w.value().to_doubles()[1]);
-  result.set("count", count.value().item_double());
-  return result;
+  return Json::object()
+      .set("reduction", std::string(strategy->reduction_name()))
+      .set("w", w.value().to_doubles()[1])
+      .set("count", count.value().item_double());
 }
 
 TEST(GpuWorkers, TrainByTheHostsAndGoOnAfterADeath) {
   for (const bool dies : {false, true}) {
-    MultiProcessRunner runner("gpu_workers_with_recovery", with_gpus(2),
-                              Json::object().set("dies", dies));
-    runner.start();
-    const auto& result = runner.join();
+    const auto result =
+        run_processes("gpu_workers_with_recovery", with_gpus(2), Json::object().set("dies", dies));
     ASSERT_EQ(result.return_values.size(), 2u);
     for (const Json& each : result.return_values) {
       EXPECT_EQ(each.at("w").as_double(), 2.0 - 6 * 0.5 * 4 * 0.25);
@@ -81,17 +74,13 @@ TUTTI_PROCESS_FUNCTION(ranks_on_gpus) {
                            return context.native_stream(StreamId::kCompute);
                          })};
   const Elements all(static_cast<std::byte*>(numbers.address()), 1000, DType::kFloat32);
-  Json result = Json::object();
-  try {
+  Json result = error_as_json([&] {
     for (int call = 0; call < 3; ++call) {
       if (arguments.at("dies").as_bool() && call == 2 && ranks->rank() == 1) ::_exit(7);
       ranks->all_reduce(ReduceOp::kSum, all, {.name = "numbers", .gpu = stream});
     }
-  } catch (const Error& error) {
-    result.set("error", error.message());
-  }
-  result.set("last", numbers.freeze().to_doubles().back());
-  return result;
+  });
+  return result.set("last", numbers.freeze().to_doubles().back());
 }
 
 TEST(GpuWorkers, CommunicatorsOnGpusOfProcessesWorkByTheHosts) {
@@ -101,10 +90,8 @@ TEST(GpuWorkers, CommunicatorsOnGpusOfProcessesWorkByTheHosts) {
     for (auto& [name, value] : options.environment) {
       if (!shared && name == "TUTTI_NCCL_LIBRARY") value = "/no/such/nccl.so";
     }
-    MultiProcessRunner runner("ranks_on_gpus", options,
-                              Json::object().set("dies", false).set("shared", shared));
-    runner.start();
-    const auto& result = runner.join();
+    const auto result = run_processes("ranks_on_gpus", options,
+                                      Json::object().set("dies", false).set("shared", shared));
     ASSERT_EQ(result.return_values.size(), 2u);
     for (const Json& each : result.return_values) {
       EXPECT_EQ(each.at("last").as_double(), 12.0);  // 1 + 2, twice, twice
@@ -126,7 +113,7 @@ TEST(GpuWorkers, AProcessThatDiesEndsTheOthersCallsOnGpusWithItsName) {
   ASSERT_EQ(runner.result().return_values.size(), 1u);
   const Json& left = runner.result().return_values[0];
   // Detected by the control plane or by the connection, whichever is first.
-  EXPECT_THAT(left.at("error").as_string(),
+  EXPECT_THAT(left.at("message").as_string(),
               ::testing::AnyOf(::testing::AllOf(HasSubstr("worker 1"), HasSubstr("died")),
                                ::testing::AllOf(HasSubstr("rank 1"), HasSubstr("is gone"))));
   EXPECT_EQ(left.at("last").as_double(), 6.0);  // as before the call

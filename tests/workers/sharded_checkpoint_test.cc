@@ -90,10 +90,9 @@ TUTTI_PROCESS_FUNCTION(memory_of_saving_and_restoring) {
   all.add(optimizer.state_variables());
   CheckpointManager manager(all, arguments.at("folder").as_string(),
                             {.sharded = arguments.at("sharded").as_bool()});
-  Json result = Json::object();
-  result.set("saving", peak_of([&] { manager.save(1); }));
-  result.set("restoring", peak_of([&] { manager.restore_latest(); }));
-  return result;
+  const double saving = peak_of([&] { manager.save(1); });
+  const double restoring = peak_of([&] { manager.restore_latest(); });
+  return Json::object().set("saving", saving).set("restoring", restoring);
 }
 
 TEST(ShardedCheckpoint, TakesOfNoWorkerTheMemoryOfTheWhole) {
@@ -114,7 +113,7 @@ TEST(ShardedCheckpoint, TakesOfNoWorkerTheMemoryOfTheWhole) {
 
 /// Adds 1 in each of eight steps, and saves in the background after each. Worker 1 ends in its
 /// first run, while the previous save may be in progress.
-TUTTI_PROCESS_FUNCTION(recovery_beside_saves_in_parts) {
+TUTTI_PROCESS_FUNCTION(recovery_during_saves) {
   const auto strategy = connect();
   const auto scope = strategy->scope();
   Variable w = weights(1 << 18);
@@ -139,16 +138,14 @@ TUTTI_PROCESS_FUNCTION(recovery_beside_saves_in_parts) {
   });
   manager.wait();
   const auto info = manager.restore_latest({.strict = true});
-  Json result = Json::object();
-  result.set("step", info ? info->step : -1);
-  result.set("value", w.value().to_doubles().back());
-  return result;
+  return Json::object()
+      .set("step", info ? info->step : -1)
+      .set("value", w.value().to_doubles().back());
 }
 
-TEST(ShardedCheckpoint, RecoveryGoesOnBesideSavesInTheBackground) {
-  const auto results =
-      results_of("recovery_beside_saves_in_parts", {.num_workers = 3, .auto_restart = true},
-                 Json::Object{{"folder", new_folder("recovery")}});
+TEST(ShardedCheckpoint, RecoveryContinuesDuringBackgroundSaves) {
+  const auto results = results_of("recovery_during_saves", {.num_workers = 3, .auto_restart = true},
+                                  Json::Object{{"folder", new_folder("recovery")}});
   ASSERT_EQ(results.size(), 3u);
   for (const Json& result : results) {
     EXPECT_EQ(result.at("step").as_int(), 8);

@@ -27,12 +27,32 @@ inline std::unique_ptr<MultiWorkerMirroredStrategy> connect_workers(
   return std::make_unique<MultiWorkerMirroredStrategy>(*resolver_from_environment(), options);
 }
 
-/// Runs a process function in each task of a job, all of which must succeed; returns the results.
-inline std::vector<Json> results_of(const std::string& function, const MultiProcessOptions& options,
-                                    const Json& arguments = Json::object()) {
+/// In a worker: strategy of its job, in whose scope the rest of the function runs.
+class ScopedWorkers {
+ public:
+  explicit ScopedWorkers(const MultiWorkerOptions& options = {.local = {.devices = "cpu:0"}})
+      : strategy_(connect_workers(options)) {}
+  MultiWorkerMirroredStrategy* operator->() const { return strategy_.get(); }
+  MultiWorkerMirroredStrategy& operator*() const { return *strategy_; }
+
+ private:
+  const std::unique_ptr<MultiWorkerMirroredStrategy> strategy_;
+  const Scope scope_ = strategy_->scope();
+};
+
+/// Runs a process function in each task of a job, all of which must succeed.
+inline testing::MultiProcessResult run_processes(const std::string& function,
+                                                 const MultiProcessOptions& options,
+                                                 const Json& arguments = Json::object()) {
   MultiProcessRunner runner(function, options, arguments);
   runner.start();
-  return runner.join().return_values;
+  return runner.join();
+}
+
+/// Same as run_processes(), but returns the results alone.
+inline std::vector<Json> results_of(const std::string& function, const MultiProcessOptions& options,
+                                    const Json& arguments = Json::object()) {
+  return run_processes(function, options, arguments).return_values;
 }
 
 /// Overload for workers that all return something.
@@ -67,6 +87,13 @@ inline std::string new_folder(const std::string& name) {
   const std::string folder = (std::filesystem::path(::testing::TempDir()) / name).string();
   std::filesystem::remove_all(folder);
   return folder;
+}
+
+/// In a worker: returns a variable with a value for each replica, and their sum.
+inline Variable count_of_replicas(const std::string& name) {
+  return Variable(Tensor::zeros({}), {.name = name,
+                                      .synchronization = VariableSynchronization::kOnRead,
+                                      .aggregation = VariableAggregation::kSum});
 }
 
 /// In a worker: returns a variable to which each replica adds.
