@@ -3,13 +3,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Usage: any_client_test.py TUTTI CONTROL_MEMBER VARIABLE_SERVER PROTO_FOLDER
 
-`tutti run` starts two members; this program finds the services by reflection, asks the health service, observes the
-job, lists its members, reads a value of its store, and is refused where it would change one without having joined.
-Then it makes a variable on a parameter server, adds to it and reads it.
+Finds the services of a running job by reflection, calls the health service, observes the job, lists its members, reads a value of its store,
+and is refused where it would change one without having joined. Then it makes a variable on a parameter server, adds to it and reads it.
 """
 import importlib
 import os
 import re
+import signal
 import struct
 import subprocess
 import sys
@@ -21,6 +21,9 @@ except ImportError:  # the system's Python may have the packaged one
     if os.path.realpath(sys.executable) == os.path.realpath("/usr/bin/python3"):
         raise
     os.execv("/usr/bin/python3", ["/usr/bin/python3", *sys.argv])
+
+sys.path.append(os.path.join(os.path.dirname(__file__), "..", "support"))
+from processes import Job  # noqa: E402
 
 LIMIT = 60  # seconds
 # The parts of grpc.reflection.v1alpha and grpc.health.v1 that are used here.
@@ -154,21 +157,12 @@ def test_variables(program, folder, proto_folder):
 
 def main():
     tutti, member, variable_server, proto_folder = sys.argv[1:]
-    command = [tutti, "run", "-n", "2", "--", "sh", "-c", MEMBER, member]
-    with tempfile.TemporaryDirectory() as folder, \
-            subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as launcher:
-        try:
-            target, lines = None, []
-            while not target:
-                lines.append(launcher.stdout.readline())
-                if not lines[-1]:
-                    sys.exit(f"FAILED: the job ended: {lines}")
-                found = re.search(r"control=(\S+)", lines[-1])
-                target = found and found.group(1)
-            with grpc.insecure_channel(path_of(target)) as channel:
-                look_around(channel, folder, proto_folder)
-        finally:
-            launcher.terminate()
+    with tempfile.TemporaryDirectory() as folder:
+        job = Job([tutti, "run", "-n", "2", "--", "sh", "-c", MEMBER, member])
+        target = job.wait_for_line(r"control=(\S+)").match[1]
+        with grpc.insecure_channel(path_of(target)) as channel:
+            look_around(channel, folder, proto_folder)
+        job.send(signal.SIGTERM)
         test_variables(variable_server, folder, proto_folder)
     print("all as expected")
 

@@ -3,23 +3,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Usage: bad_wire_test.py PROGRAM TUTTI [--full] [--log FILE]
 
-`tutti run` starts the workers, with one connection between each two of them; all of these, and those to the control server, go through a
-proxy. What it does, in user space and so to streams, not to packets:
-
-- every piece takes 20 +- 10 ms, in each direction of each connection; 1 % are lost and come when TCP would have sent them again, 0.2 s
-  later. Within a connection the order stays, as TCP sees to it.
-- a tenth is lost, for some seconds.
-- nothing arrives between two workers for 3.5 s; then all of it does.
-- nothing arrives between a worker and the control server for 3.5 s: less than the 5 s that count as silence.
-
-All of that is just slow: nobody goes back to a commit. But these break the connection, and all workers repeat the step, once:
-
-- a sender's connection is reset; what it had sent before is under way, and arrives.
-- a bit is changed under way.
-
-False alarms are printed and not judged: a process that gets no turn for seconds says nothing for seconds.
-With --full: the wire is bad from the start, three workers, more of each, and 8 s of silence between a worker and the control server. That is longer than the limit (5 s,
-docs/decisions/0026), so the worker is named, its place taken, and the bits are the same still.
+`tutti run` starts the workers. Each connection between two workers, and to the control server, passes through a proxy, which
+delays every piece by 20 +- 10 ms and keeps their order; 1 % are lost and arrive 0.2 s later. Three faults only slow training down:
+a tenth is lost for some seconds; nothing arrives between two workers for 3.5 s, or between a worker and the control server. Two
+faults break a connection, and all workers repeat the step once: a reset of a sender whose data still arrives, and a changed bit.
+False alarms are printed and not judged. --full: the wire is bad from the start, with three workers, more faults, and 8 s of silence
+of a control connection. That exceeds the limit (docs/decisions/0026), so the worker is replaced, and the bits stay the same.
 """
 import random
 import tempfile

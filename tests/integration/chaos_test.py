@@ -4,11 +4,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Usage: chaos_test.py PROGRAM TUTTI [--faults N] [--seed N] [--workers N] [--json FILE]
 
-`tutti run --max-restarts` starts the workers; all connections between them, and those to the control server, go through a proxy.
-The seed gives the faults, in which step each comes, and whom it hits. Then: exit code 0, the weights, losses and optimizer's
-state of one calm process, no step lost, at most the step in flight repeated, and everybody who died or stopped was named. Times
-are printed as a table and not judged, and so are false alarms: a process that gets no turn for seconds says nothing for seconds.
-tests/cluster/control_rules_test.cc judges these on a clock of its own.
+`tutti run --max-restarts` starts the workers; all their connections pass through a proxy. The seed determines the faults, their steps
+and victims. Expects exit code 0, the weights, losses and optimizer state of an undisturbed process, no lost step, at most one repeated
+step per fault, and a line that names each lost worker. Times and false alarms are printed and not judged; control_rules_test.cc judges
+these on a simulated clock.
 """
 import json
 import tempfile

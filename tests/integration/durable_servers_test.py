@@ -8,7 +8,6 @@ COUNTER is coordinated_counter.
 import json
 import os
 import random
-import re
 import signal
 import sys
 import tempfile
@@ -18,6 +17,7 @@ sys.path.append(os.path.join(os.path.dirname(__file__), "..", "support"))
 import tcp_proxy  # noqa: E402
 from coordinator_test import LONG_ENOUGH, Launch  # noqa: E402
 from processes import Tasks, end_with, parse, require, run_checks  # noqa: E402
+from strangers_test import resident_mib  # noqa: E402
 
 JOBS = ("ps", "worker", "chief", "ps", "worker")  # jobs to kill, in rotation; task and time are random
 MOST_QUEUED = 4000  # closures in a coordinator's queue; progress is printed afterwards
@@ -105,18 +105,12 @@ def check_killed_at_end(tutti, counter):
     require(job.count(r"\[chief-0\]: started") == 2, "the chief was not started again", job.text())
 
 
-def resident_mib(pid):
-    """Returns the memory that belongs only to this process."""
-    with open(f"/proc/{pid}/status", encoding="utf-8") as file:
-        return int(re.search(r"^RssAnon:\s+(\d+) kB$", file.read(), re.MULTILINE)[1]) / 1024
-
-
 def check_memory(tutti, counter):
     """Variables are stored on the servers, besides the initial values that every task makes, and survive a worker's death."""
     closures, ballast = 400, 192
     job = launch(tutti, 2, [counter, "--closures", str(closures), "--pause-ms", "10", "--ballast-mib", str(ballast)])
     job.wait_for(lambda: job.num_done() >= closures // 4, "a quarter of the closures")
-    own = {task: resident_mib(pid) for task, (pid, _) in job.tasks().items() if task[0] != "chief"}
+    own = {task: resident_mib(pid, "RssAnon") for task, (pid, _) in job.tasks().items() if task[0] != "chief"}
     require(job.kill_some(random.Random(3), "worker", lambda _: True), "no worker was killed", job.text())
     job.require_count(closures)
     shown = ", ".join(f"{name} {index} {mib:.0f} MiB" for (name, index), mib in sorted(own.items()))

@@ -3,13 +3,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Usage: half_open_test.py PROGRAM TUTTI [--log FILE]
 
-`tutti run` starts two workers, each as if it had a machine of its own where the system lets us (a namespace of process numbers: nobody can
-ask whether a silent process still runs). All their connections go through a proxy, which swallows what passes, without closing anything: on
-the data connection (where not even the system of either end hears of the other), on a control connection, on both, and in all of worker 1's
-network, also on connections that come. A data connection breaks when the system has waited for 5 s, and both workers repeat the step over a
-new one; a control connection is replaced within the step; in the case of the whole network worker 1 is named, and started anew when its
-network is back. Times (goals: 5.5 s; of a control connection 2.5 s) are printed and not judged; weights, losses and optimizer's state must be
-those of one calm process.
+`tutti run` starts two workers, each in a namespace of process numbers where the system permits it, as on a machine of its own. A proxy
+swallows the data of a data connection, a control connection, both, and worker 1's whole network, without closing anything. A data
+connection breaks after 5 s, and both workers repeat the step; a control connection is replaced within the step; without its network
+worker 1 is named, and restarted. Times are printed and not judged (goals: 5.5 s, control 2.5 s); weights, losses and optimizer state
+must equal those of an undisturbed process.
 """
 import subprocess
 import tempfile

@@ -3,20 +3,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Usage: lonely_call_test.py PROGRAM TUTTI COUNTER [--mpirun MPIRUN]
 
-PROGRAM is `lonely_call`: worker 0 asks for a sum after a step, within a step, or in a callback of fit(), and the others go on to sums of
-gradients; or these have come to their end, and left. Each waits for another in another group of calls, so that no call is compared with
-another one. Every worker must get an error that names who waits, what in, and the lines of PROGRAM (not tutti's own), long before the timeout
-of 10 minutes. Where the last worker of PROGRAM throws, or the chief of COUNTER (`coordinated_counter`), `tutti run` names that process as the
-first, whoever ends first, and each error is printed once.
+In PROGRAM (`lonely_call`) worker 0 requests a sum after a step, within a step, or in a callback of fit(), while the others continue or
+have left. Each worker must get an error that names the waiting workers, their calls and the lines of PROGRAM, long before the timeout
+of 10 minutes. If the last worker of PROGRAM throws, or the chief of COUNTER (`coordinated_counter`), `tutti run` names that process as
+the first one, whichever ends first, and prints each error once.
 """
 import os
 import re
-import subprocess
 import sys
 import time
 
 sys.path.append(os.path.join(os.path.dirname(__file__), "..", "support"))
-from processes import MPI, end_with, parse, require  # noqa: E402
+from processes import MPI, Job, end_with, parse, require  # noqa: E402
 
 SOURCE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "lonely_call.cc")
 LONGEST = 300  # seconds; the timeout of a collective is 600
@@ -25,15 +23,10 @@ CASES = ["step", "replica", "fit", "end"]
 
 
 def play(launcher, *words):
-    """Returns exit code and output; the launcher ends its processes if they take too long."""
-    command = [*launcher, *words]
-    environment = {**os.environ, **({} if "run" in command else MPI)}
-    process = subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    try:
-        return process.communicate(timeout=LONGEST)[0], process.returncode
-    except subprocess.TimeoutExpired:
-        process.terminate()
-        return process.communicate()[0], None
+    """Returns output and exit code."""
+    job = Job([*launcher, *words], {} if "run" in launcher else MPI)
+    code = job.finish(LONGEST)
+    return job.text(), code
 
 
 def lines_of(case):
@@ -50,7 +43,7 @@ def check_case(launcher, workers, case, program):
     begin, is_mpirun = time.monotonic(), launcher[-1] != "run"
     text, code = play(launcher, "-n", str(workers), *([] if is_mpirun else ["--"]), program, "--case", case)
     print(f"  {os.path.basename(launcher[0]):7} {workers} workers, {case:8} ended after {time.monotonic() - begin:.1f} s", flush=True)
-    require(code not in (0, None), f"{case}: exit code {code}; expected an error", text)
+    require(code != 0, f"{case}: exit code {code}; expected an error", text)
     got = {int(worker): rest for worker, rest in re.findall(r"worker (\d) got (.*)", text)}
     # mpirun ends the others when the first one has ended with an error, perhaps before they print theirs.
     told = [worker for worker in got if got[worker] != "no error"] if is_mpirun and got else range(workers)

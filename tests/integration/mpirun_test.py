@@ -3,9 +3,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Usage: mpirun_test.py PROGRAM MPIRUN
 
-PROGRAM is an example with the flags of examples/common. mpirun ends a job of which a process dies, but does not see that one is
-stopped: the workers find that out themselves (docs/mpi.md), by a control server that rank 0 hosts. Times are printed; the goals
-(0.25 s and 2.5 s) hold on a quiet machine.
+PROGRAM is an example with the flags of examples/common. mpirun ends a job if a process dies, but not if one is stopped: the workers detect
+that by a control server of rank 0 (docs/mpi.md). Times are printed and not judged (goals: 0.25 s and 2.5 s).
 """
 import glob
 import os

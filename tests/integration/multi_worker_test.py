@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # Runs one training program as several processes: the bits of one process, however they are connected.
 # SPDX-License-Identifier: Apache-2.0
-"""Usage: multi_worker_test.py PROGRAM [--steps N] [--tutti TUTTI] [--mpirun MPIRUN] [--keras PROGRAM]
+"""Usage: multi_worker_test.py PROGRAM [--steps N] [--tutti TUTTI] [--mpirun MPIRUN] [--keras PROGRAM] [--elastic]
 
 PROGRAM is an example with the flags of examples/common. Each run must report the losses_hex, weights_hash and
-slots_hash of MirroredStrategy with as many replicas (docs/determinism.md).
+slots_hash of MirroredStrategy with as many replicas (docs/determinism.md). With --elastic one run is stopped and resumed
+with other numbers of processes and 4 replicas: three times N steps with 4, 2 and 3 processes, then with one.
 """
 import os
 import sys
@@ -29,10 +30,24 @@ RUNS = [
     ("3 processes, 4 replicas, fully sharded", SHARDED, 4, ["cpu:0"] * 3, ALL_CUT + ["--replicas", "4"]),
     ("2 processes, tcp, fully sharded, stage 1", SHARDED, 2, ["cpu:0", "cpu:0"], ALL_CUT + ["--stage", "1", "--transport", "tcp"]),
 ]
+ELASTIC_PARTS = [(4, MULTI), (2, SHARDED), (3, SHARDED)]
+
+
+def run_elastic(program, steps):
+    own, total = FLAGS + ["--replicas", "4"], FLAGS + ["--steps", str(4 * steps)]
+    with tempfile.TemporaryDirectory() as folder:
+        calm = run_mirrored(program, 4, total, folder)
+        saved = ["--checkpoint-dir", os.path.join(folder, "run")]
+        for part, (processes, strategy) in enumerate(ELASTIC_PARTS, start=1):
+            flags = own + saved + ["--steps", str(part * steps)] + (["--resume"] if part > 1 else [])
+            run_workers(program, ["cpu:0"] * processes, flags + ALL_CUT, folder, strategy)
+        require_same("4 -> 2 -> 3 -> 1 processes", calm, run_mirrored(program, 4, total + saved + ["--resume"], folder))
 
 
 def main():
-    arguments = parse(__doc__, "program", steps=10, tutti=None, mpirun=None, keras=None)
+    arguments = parse(__doc__, "program", steps=10, tutti=None, mpirun=None, keras=None, elastic=False)
+    if arguments.elastic:
+        return run_elastic(arguments.program, arguments.steps)
     launchers = [("tutti run", 2, [arguments.tutti, "run", "-n", "2", "--"])] if arguments.tutti else []
     launchers += [(f"mpirun, {n} processes", n, [arguments.mpirun, "-n", str(n), "--oversubscribe"]) for n in (2, 4) if arguments.mpirun]
     flags = FLAGS + ["--steps", str(arguments.steps)]

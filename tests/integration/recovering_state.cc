@@ -1,5 +1,4 @@
-// Trains a model of a given size, commits each step and says when it was where: for tests that kill
-// its processes.
+// Trains a model of a given size, commits each step and logs its progress, for tests that kill it.
 // SPDX-License-Identifier: Apache-2.0
 //
 // recovering_state --steps N --state-mb M: eight matrices and Adam's slots, M MB together. Every

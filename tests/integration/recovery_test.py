@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Usage: recovery_test.py PROGRAM TUTTI FIT [--steps N] [--kills N] [--workers N] [--seed N]
 
-`tutti run --max-restarts` starts the workers. Any of them is killed (SIGKILL) in the middle of training, and all at once: without a folder of
-checkpoints they begin anew, with one they go on from the newest version in it. tests/workers/fit_with_kills_test.cc is without a launcher.
+`tutti run --max-restarts` starts the workers. Some are killed during training, and then all at once: without a folder of checkpoints they
+begin again, with one they resume from its newest version. fit_with_kills_test.cc tests the same without a launcher.
 """
 import glob
 import os

@@ -3,12 +3,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Usage: recovery_time_test.py PROGRAM TUTTI [--kills N] [--state-mb M] [--workers N] [--transport auto|tcp] [--json FILE] [--log FILE] [--again]
 
-`tutti run --max-restarts` starts the workers of `recovering_state`; one after the other is killed (SIGKILL) in a random moment. The new
-process gets the state from another one's memory. With --again that process is killed, too, when it has come as far as PHASES say, or after a
-random time; --kills is the number of rounds then. Judged: exit code 0, the bits of a calm run of as many workers, that no step is left out and
-at most one repeated (a kill may keep a worker from reporting one that is committed), and with --again that no worker waits until the end of a
-time limit for one of which the job knows that it is dead. The times are printed beside the goal (1.0 s, 500 MB/s) and not judged: what else
-runs on this machine decides about them, too.
+`tutti run --max-restarts` starts the workers of `recovering_state`; one after the other is killed at a random moment, and its new process
+gets the state from another one's memory. With --again that process is killed as well, at each of PHASES or after a random time; --kills is
+the number of rounds. Expects exit code 0, the bits of an undisturbed run, at most one repeated step per kill and no lost one, and with
+--again that no worker waits until a timeout for a dead one. Times are printed and not judged (goal: 1.0 s, 500 MB/s).
 """
 import json
 import os

@@ -4,13 +4,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Usage: reset_flood_test.py PROGRAM VARIABLE_SERVER [--seconds S]
 
-A worker and a parameter server train in a network namespace of their own, at an address that other machines reach, with a
-job secret. From another namespace, which a virtual cable connects, connections flood each of their ports with pairs of
-HEADERS and RST_STREAM: in the clear, over TLS without a certificate, and over TLS with a certificate of their own. gRPC 1.51
-has no limit for such streams, so what is checked is that no server ever says its SETTINGS, the first frame of HTTP/2. The
-same flooder does see them at a server of this user (a check of the check), and another user does not reach that server's
-socket. Memory, exit codes and, after SIGTERM, the bits of as many calm steps are judged; the longest pause between two
-steps is printed, calm and flooded.
+A worker and a parameter server with a job secret train in a network namespace of their own, at an address that other machines reach.
+Connections from another namespace flood their ports with pairs of HEADERS and RST_STREAM, unencrypted, over TLS, and over TLS with a
+certificate of their own. gRPC 1.51 has no limit for such streams, so no server may send SETTINGS, the first frame of HTTP/2; a server of
+this user does, which another user cannot reach. Memory, exit codes and the bits of as many undisturbed steps are judged; the longest
+pause between two steps is printed.
 """
 import json
 import os

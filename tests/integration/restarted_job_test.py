@@ -17,7 +17,7 @@ import time
 import unittest
 
 sys.path.append(os.path.join(os.path.dirname(__file__), "..", "support"))
-from processes import MPI, children  # noqa: E402
+from processes import MPI, Job  # noqa: E402
 
 
 def parse():
@@ -32,7 +32,8 @@ def parse():
 ARGUMENTS, REST = parse()
 PROGRAM, TUTTI = ARGUMENTS.program, ARGUMENTS.tutti
 LIMIT = 100  # seconds; a third of the timeout for workers that do not join
-ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(("TF_CONFIG", "TUTTI_"))}
+for each in [name for name in os.environ if name.startswith(("TF_CONFIG", "TUTTI_"))]:
+    del os.environ[each]
 STEPS = 6
 
 
@@ -40,7 +41,7 @@ def train(restarts=3, program=()):
     """Returns exit code, the workers' final hashes, and standard error."""
     result = subprocess.run([TUTTI, "run", "-n", "3", "--max-restarts", str(restarts), "--", PROGRAM, "--state-mb", "1",
                              "--steps", str(STEPS), "--least-step-ms", "0", *program],
-                            text=True, capture_output=True, timeout=LIMIT, env=ENVIRONMENT)
+                            text=True, capture_output=True, timeout=LIMIT)
     return result.returncode, re.findall(r"^\[worker-\d\]: hash (.*)$", result.stdout, re.MULTILINE), result.stderr
 
 
@@ -84,9 +85,9 @@ class ThreeRounds:
         command = launcher or [TUTTI, "run", "-n", "2", *tutti_run, "--"]
         begin = time.monotonic()
         with tempfile.TemporaryDirectory() as folder:
-            result = subprocess.run([*command, ARGUMENTS.restarted, "--folder", folder, *words], text=True, timeout=LIMIT,
-                                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**ENVIRONMENT, **MPI})
-        return result.returncode, re.findall(r"hash (.*)$", result.stdout, re.MULTILINE), result.stdout, time.monotonic() - begin
+            job = Job([*command, ARGUMENTS.restarted, "--folder", folder, *words], MPI)
+            code, text = job.finish(LIMIT), job.text()
+        return code, re.findall(r"hash (.*)$", text, re.MULTILINE), text, time.monotonic() - begin
 
 
 class SeveralStrategies(ThreeRounds, unittest.TestCase):
@@ -161,26 +162,21 @@ class KilledAtAnyMoment(unittest.TestCase):
     def run_once(self, program, words, chance=None, longest=0.0):
         """Returns the processes' results, seconds, and all lines."""
         with tempfile.TemporaryDirectory() as folder:
-            line = [TUTTI, "run", "-n", "2", "--max-restarts", "5", "--", program, *words(folder)]
             begin = time.monotonic()
-            job = subprocess.Popen(line, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=ENVIRONMENT)
+            job = Job([TUTTI, "run", "-n", "2", "--max-restarts", "5", "--", program, *words(folder)])
             if chance:
                 time.sleep(chance.uniform(0.1, longest))
-                pids = children(job.pid, program).values()
+                pids = job.pids(program).values()
                 if pids:
                     pid, number = chance.choice(sorted(pids)), chance.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP])
                     os.kill(pid, number)
                     # Between two strategies, a stopped process is not a member, and is not given up.
                     time.sleep(4 if number == signal.SIGSTOP else 0)
-                    if number == signal.SIGSTOP and pid in children(job.pid, program).values():
+                    if number == signal.SIGSTOP and pid in job.pids(program).values():
                         os.kill(pid, signal.SIGKILL)
-            try:
-                text, _ = job.communicate(timeout=LIMIT)
-            except subprocess.TimeoutExpired:
-                job.kill()
-                text = job.communicate()[0] + "\nFAILED: it does not end"
+            code, text = job.finish(LIMIT), job.text()
         results = set(re.findall(r"^\[worker-\d\]: (?:hash|weights) +(.*)$", text, re.MULTILINE))
-        return (job.returncode, results), time.monotonic() - begin, text
+        return (code, results), time.monotonic() - begin, text
 
     def check_style(self, program, words, name):
         calm, seconds, text = self.run_once(program, words)

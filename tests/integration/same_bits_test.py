@@ -3,8 +3,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Usage: same_bits_test.py PROGRAM [--steps N] [--variants a,b,...] [--jobs N]
 
-Every run of a variant must report the same losses_hex, weights_hash and slots_hash (docs/determinism.md). N runs are
-under way at a time; what they print comes in the same order for any N.
+Every run of a variant must report the same losses_hex, weights_hash and slots_hash (docs/determinism.md). N runs execute concurrently.
 """
 import concurrent.futures
 import os

@@ -14,9 +14,7 @@
 #include "tutti/tensor/dispatch.h"
 #include "tutti/tutti.h"
 
-namespace tutti {
-namespace {
-namespace session_steps_tests {
+namespace tutti::session_steps_tests {
 
 using testing::MultiProcessRunner;
 using testing::OpBackend;
@@ -109,21 +107,29 @@ void expect_same_bits(const Trained& got, const Trained& expected) {
   }
 }
 
-/// Runs `step` in the session, or in this process if there is none.
-template <class Step>
-Tensor run_step(const Session* session, const Step& step) {
-  return session != nullptr ? session->run(step) : step();
-}
+/// Session in whose scope a program runs if its variables are on tasks; else steps run in this
+/// process.
+class OwnSession {
+ public:
+  explicit OwnSession(const Places& places) {
+    if (places.variables.empty()) return;
+    session_.emplace(Cluster::get().target());
+    scope_.emplace(*session_);
+  }
+  template <class Step>
+  Tensor run(const Step& step) const {
+    return session_ ? session_->run(step) : step();
+  }
+
+ private:
+  std::optional<Session> session_;
+  std::optional<SessionScope> scope_;
+};
 
 /// Trains a network with an embedding, whose gradients are slices, batch normalisation and dropout.
 Trained train_network(const Places& places, const OptimizerSpec& spec, int steps) {
   set_random_seed(11);
-  std::optional<Session> session;
-  std::optional<SessionScope> scope;
-  if (!places.variables.empty()) {
-    session.emplace(Cluster::get().target());
-    scope.emplace(*session);
-  }
+  const OwnSession session(places);
   const auto variable = [&](int ps, const char* name, const Shape& shape, std::uint64_t number) {
     const Tensor initial = random_normal(shape, RandomKey{5, kUserPurpose, number, 0, 0}) * 0.3f;
     const DeviceScope task(on(places, ps));
@@ -145,7 +151,7 @@ Trained train_network(const Places& places, const OptimizerSpec& spec, int steps
     const Tensor indices = Tensor::from<std::int64_t>({10}, ids);
     const Tensor classes = Tensor::from<std::int64_t>({10}, labels);
     const RandomContextScope random({11, static_cast<std::uint64_t>(step), 0});
-    trained.losses.push_back(run_step(session ? &*session : nullptr, [&] {
+    trained.losses.push_back(session.run([&] {
       const DeviceScope worker(places.layers);
       GradientTape tape;
       const Tensor rows = embedding_lookup(variables[0], indices);
@@ -254,12 +260,7 @@ TEST_F(SessionSteps, LaterStepsSendInputsAlone) {
 TEST_F(SessionSteps, LayersTrainAsInOneProcess) {
   const auto train = [](const Places& places) {
     set_random_seed(3);
-    std::optional<Session> session;
-    std::optional<SessionScope> scope;
-    if (!places.variables.empty()) {
-      session.emplace(Cluster::get().target());
-      scope.emplace(*session);
-    }
+    const OwnSession session(places);
     std::unique_ptr<Sequential> model;
     {
       const DeviceScope ps(on(places, 1));
@@ -272,7 +273,7 @@ TEST_F(SessionSteps, LayersTrainAsInOneProcess) {
       const Tensor x = random_normal({8, 6}, RandomKey{5, kUserPurpose, 7, 0, 0});
       const Tensor labels = Tensor::from<std::int64_t>({8}, {0, 1, 2, 0, 1, 2, 0, 1});
       const RandomContextScope random({3, static_cast<std::uint64_t>(step), 0});
-      trained.losses.push_back(run_step(session ? &*session : nullptr, [&] {
+      trained.losses.push_back(session.run([&] {
         const DeviceScope worker(places.layers);
         GradientTape tape;
         const Tensor loss = reduce_mean(
@@ -283,10 +284,12 @@ TEST_F(SessionSteps, LayersTrainAsInOneProcess) {
     }
     for (const Variable& each : model->variables()) trained.values.push_back(each.value());
     const Tensor x = Tensor::ones({2, 6});
-    trained.losses.push_back(run_step(session ? &*session : nullptr, [&] {
-                               const DeviceScope worker(places.layers);
-                               return (*model)(x);
-                             }).copy());
+    trained.losses.push_back(session
+                                 .run([&] {
+                                   const DeviceScope worker(places.layers);
+                                   return (*model)(x);
+                                 })
+                                 .copy());
     return trained;
   };
   expect_same_bits(train(kOnTasks), train(kHere));
@@ -312,6 +315,4 @@ TEST_F(SessionSteps, CheckpointsSaveAndRestoreVariablesOfTasks) {
   testing::expect_tensor(w.value(), {2, 2}, {5, 5, 6, 6});
 }
 
-}  // namespace session_steps_tests
-}  // namespace
-}  // namespace tutti
+}  // namespace tutti::session_steps_tests

@@ -3,11 +3,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Usage: strangers_test.py PROGRAM [--workers N] [--strangers N] [--seconds S]
 
-Trains over TCP with a job secret. While the workers connect, which a proxy in front of worker 0 makes long, N strangers at a time connect to the
-data port of each (the control server, at a loopback address, has no port): silent ones, slow ones, random bytes, HTTP, TLS, lengths beyond all
-limits, and recordings of openings that were proven once. Each must be closed in time (the longest stay is printed; judged is that it ends) and
-the workers must keep their descriptors and memory. Then the proxy lets the workers meet; while they train none of them listens any more, and
-after SIGTERM the state must be that of a calm run of as many steps.
+Trains over TCP with a job secret. While a proxy delays the connection to worker 0, N foreign clients at a time connect to each data port:
+silent and slow ones, random bytes, HTTP, TLS, oversized lengths, and recordings of proven openings. Each must be closed (the longest stay
+is printed), and descriptors and memory must stay bounded. Then the workers connect and stop listening; after SIGTERM the state must equal
+that of an undisturbed run of as many steps.
 """
 import errno
 import hashlib
@@ -168,9 +167,10 @@ def num_descriptors(pid):
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
-def resident_mib(pid):
+def resident_mib(pid, kind="VmRSS"):
+    """Returns the memory of a process; of `kind` RssAnon what belongs only to it."""
     with open(f"/proc/{pid}/status", encoding="utf-8") as status:
-        return next(int(line.split()[1]) / 1024 for line in status if line.startswith("VmRSS:"))
+        return next(int(line.split()[1]) / 1024 for line in status if line.startswith(kind + ":"))
 
 
 class Workers(Tasks):

@@ -10,8 +10,7 @@
 #include "tutti/readers.h"
 #include "tutti/tutti.h"
 
-namespace tutti {
-namespace {
+namespace tutti::user_mistakes_test {
 
 struct Mistake {
   std::string name;
@@ -164,5 +163,4 @@ TEST_P(UserMistake, IsAnsweredByCauseAndRemedy) {
 
 TEST(UserMistakes, AreThirty) { EXPECT_EQ(all_mistakes().size(), 30U); }
 
-}  // namespace
-}  // namespace tutti
+}  // namespace tutti::user_mistakes_test
