@@ -18,13 +18,10 @@
 #include "tutti/data/records.h"
 #include "tutti/tensor/tensor_ops.h"
 
-namespace tutti {
-namespace {
+namespace tutti::cifar10_trainer_test {
 using namespace examples::cifar10;
-using ::testing::ElementsAre;
-
-namespace trainer_test {
 using protobuf_fields::fields_of;
+using ::testing::ElementsAre;
 
 std::unique_ptr<TowerTrainer> trainer_on(const std::string& devices, std::int64_t batch_size,
                                          Device variables = {}) {
@@ -91,13 +88,10 @@ std::multiset<std::string> tags_with(const std::string& devices) {
   return tags_in(folder);
 }
 
-}  // namespace trainer_test
-
 // A float32 weight of 0.1 has steps of 7e-9. Labels are random, and another order of additions
 // (which also depends on the processor) may change which value of a pool is largest. From then on
 // two runs diverge, so weights are compared after a few steps.
 TEST(TowerTrainer, TwoTowersEqualOneTowerOfTheWholeBatch) {
-  using namespace trainer_test;
   const auto one = trainer_on("cpu:0", 8);
   const auto two = trainer_on("cpu:0-1", 4);
   const std::vector<StepResult> first_of_one = train(*one, 3), first_of_two = train(*two, 3);
@@ -115,7 +109,6 @@ TEST(TowerTrainer, TwoTowersEqualOneTowerOfTheWholeBatch) {
 }
 
 TEST(TowerTrainer, TowersShareTenVariablesAndOneStepCounter) {
-  using namespace trainer_test;
   for (const char* devices : {"cpu:0", "cpu:0-3"}) {
     const auto trainer = trainer_on(devices, 1);
     EXPECT_EQ(trainer->variables().trainable_variables().size(), 10u);
@@ -129,7 +122,6 @@ TEST(TowerTrainer, TowersShareTenVariablesAndOneStepCounter) {
 }
 
 TEST(TowerTrainer, LossNamesHaveTheTowerVariableNamesDoNot) {
-  using namespace trainer_test;
   const auto trainer = trainer_on("cpu:0-1", 4);
   const StepResult result = train(*trainer, 1)[0];
   ASSERT_EQ(result.tower_losses.size(), 2u);
@@ -150,7 +142,6 @@ TEST(TowerTrainer, LossNamesHaveTheTowerVariableNamesDoNot) {
 // The variables' device stores them, computes the mean and applies it; towers compute on their own
 // devices.
 TEST(TowerTrainer, PlacesVariablesAndTowersOnTheirDevices) {
-  using namespace trainer_test;
   const Device third{DeviceType::kCpu, 2};
   const auto trainer = trainer_on("cpu:0-1", 2, third);
   const std::vector<std::string> variables = placement_of(trainer->variables().variables());
@@ -183,7 +174,6 @@ TEST(TowerTrainer, PlacesVariablesAndTowersOnTheirDevices) {
 }
 
 TEST(TowerTrainer, SummaryTagsDoNotDependOnNumberOfTowers) {
-  using namespace trainer_test;
   const std::multiset<std::string> one = tags_with("cpu:0"), four = tags_with("cpu:0-3");
   EXPECT_EQ(one, four);
   // There are 7 losses raw and averaged, the rate, 5 layers' results and zeros, 10 variables and
@@ -199,7 +189,6 @@ TEST(TowerTrainer, SummaryTagsDoNotDependOnNumberOfTowers) {
 }
 
 TEST(TowerTrainer, ACheckpointHoldsEverythingForAnyNumberOfTowers) {
-  using namespace trainer_test;
   const std::string path = ::testing::TempDir() + "tutti_cifar10.safetensors";
   const auto saved = trainer_on("cpu:0-1", 2);
   train(*saved, 2);
@@ -219,7 +208,6 @@ TEST(TowerTrainer, ACheckpointHoldsEverythingForAnyNumberOfTowers) {
 }
 
 TEST(Evaluator, CountsEachPictureOnceWithTheAveragesOfTheWeights) {
-  using namespace trainer_test;
   const std::string path = ::testing::TempDir() + "tutti_cifar10_eval.safetensors";
   // Averages always predict 3, and the weights themselves 5.
   const auto trainer = trainer_on("cpu:0", 1);
@@ -247,5 +235,4 @@ TEST(Evaluator, CountsEachPictureOnceWithTheAveragesOfTheWeights) {
   EXPECT_DOUBLE_EQ(some.at_1(), 0.1);
 }
 
-}  // namespace
-}  // namespace tutti
+}  // namespace tutti::cifar10_trainer_test

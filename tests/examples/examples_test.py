@@ -22,17 +22,20 @@ KEYS = {"strategy", "num_replicas", "cross_device_ops", "numerics", "steps", "ex
         "losses", "losses_hex", "weights_hash", "slots_hash", "seconds_to_first_step"}
 
 
-def run(program, *flags):
+def run(program, *flags, code=0, **variables):
+    """Runs a program with further environment variables; it must end with this exit code."""
     if program in NETWORKS and "--test-examples" not in flags:  # after a few steps: on a few examples
         flags += ("--test-examples", "500")
-    return subprocess.run([os.path.join(FOLDER, program), *flags], text=True, errors="backslashreplace", capture_output=True, timeout=600)
+    result = subprocess.run([os.path.join(FOLDER, program), *flags], text=True, errors="backslashreplace", capture_output=True, timeout=600,
+                            env={**os.environ, **variables})
+    assert result.returncode == code, result.stdout + result.stderr
+    return result
 
 
 def run_with_metrics(program, *flags):
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "metrics.json")
         result = run(program, *flags, "--metrics-json", path)
-        assert result.returncode == 0, result.stdout + result.stderr
         with open(path, encoding="utf-8") as file:
             return json.load(file), result.stdout
 
@@ -77,13 +80,11 @@ class Examples(unittest.TestCase):
             with tempfile.TemporaryDirectory() as folder:
                 result = run("estimator", "--devices", "cpu:0", "--replicas", replicas, "--examples", "12",
                              "--checkpoint-dir", folder)
-                self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
                 hashes.add(re.search("weights +([0-9a-f]{32})", result.stdout).group(1))
         self.assertEqual(len(hashes), 3)  # 12, 6 and 3 steps: before the line is found
         with tempfile.TemporaryDirectory() as folder:
             workers = run("../bin/tutti", "run", "-n", "2", "--", os.path.join(FOLDER, "estimator"), "--strategy",
                           "multi_worker_mirrored", "--devices", "cpu:0", "--examples", "12", "--checkpoint-dir", folder)
-            self.assertEqual(workers.returncode, 0, workers.stdout + workers.stderr)
             found = re.findall("weights +([0-9a-f]{32})", workers.stdout)
             self.assertEqual(len(found), 2)
             self.assertEqual(len(hashes | set(found)), 3)  # those of two replicas
@@ -93,13 +94,11 @@ class Examples(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             job = run("../bin/tutti", "run", "--chief", "--workers", "2", "--ps", "1", "--", program, "--model-dir",
                       folder, "--steps", "300")
-            self.assertEqual(job.returncode, 0, job.stdout + job.stderr)
             self.assertEqual(len(re.findall("loss .* after 300 steps", job.stdout)), 1, job.stdout)  # printed by the client
             self.assertIn("step_300", os.listdir(folder))
 
     def test_one_weird_trick_prints_time_and_bytes_of_each_scheme(self):
         result = run("one_weird_trick", "--steps", "3")
-        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
         replicas, batch, features, hidden, classes = 4, 128, 1024, 512, 4
         weights = (features + 1) * hidden + (hidden + 1) * classes
         self.assertIn(f"summed by data parallelism: {2 * 4 * (replicas - 1) * weights} bytes", result.stdout)
@@ -140,7 +139,6 @@ class Examples(unittest.TestCase):
             path = os.path.join(folder, "trace.json")
             result = run("fashion_mnist_custom_loop", "--devices", "cpu:0-1", "--steps", "3", "--bytes-per-pack", "4096",
                          "--trace", path)
-            self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
             with open(path, encoding="utf-8") as file:
                 events = self.check_trace(json.load(file))
         steps = [e for e in events if e["name"] == "step"]
@@ -191,7 +189,6 @@ class Examples(unittest.TestCase):
                                       ("working_with_rnns", ["--steps", "200"], 0.50)):
             with self.subTest(network):
                 result = run("tutorial_networks", "--network", network, "--min-accuracy", str(floor), *flags)
-                self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
 
     def test_linear_regression_finds_the_line(self):
         metrics, output = run_with_metrics("linear_regression")
@@ -207,7 +204,6 @@ class Examples(unittest.TestCase):
                     result = run("fashion_mnist_custom_loop", "--devices", "cpu:0", "--train-examples", "16",
                                  "--batch-size", "4", "--steps", str(steps), "--epochs", "100", "--checkpoint-dir",
                                  os.path.join(folder, "saved"), *metrics)
-                    self.assertEqual(result.returncode, 0, result.stderr)
                     with open(os.path.join(folder, "saved", f"step_{steps}", "state.json"), encoding="utf-8") as file:
                         record = json.load(file)["states"]["record"]
                     self.assertEqual(record["steps"], steps)
@@ -231,7 +227,6 @@ class Examples(unittest.TestCase):
                 text = output.split("----\n")[1]
                 self.assertTrue(text.startswith("The "), text)
                 loaded = run("gpt/gpt", "--load", folder, "--tokens", "40", "--prompt", "The ")
-                self.assertEqual(loaded.returncode, 0, loaded.stderr)
                 self.assertEqual(loaded.stdout.split("----\n")[1], text)
                 hashes[layout, strategy] = metrics["weights_hash"]
         self.assertEqual(hashes["gpt2", "mirrored"], hashes["gpt2", "central_storage"])
@@ -243,9 +238,7 @@ class Examples(unittest.TestCase):
         whole, _ = run_with_metrics("gpt/gpt", *flags, "--epochs", "2")
         with tempfile.TemporaryDirectory() as folder:
             saved = ["--checkpoint-dir", os.path.join(folder, "saved")]
-            missing = run("gpt/gpt", *flags, *saved, "--epochs", "1", "--resume")
-            self.assertEqual(missing.returncode, 1, missing.stdout)
-            self.assertIn("saved", missing.stderr)
+            self.assertIn("saved", run("gpt/gpt", *flags, *saved, "--epochs", "1", "--resume", code=1).stderr)
             first, _ = run_with_metrics("gpt/gpt", *flags, *saved, "--epochs", "1")
             resumed, _ = run_with_metrics("gpt/gpt", *flags, *saved, "--epochs", "2", "--resume")
         self.assertNotEqual(first["weights_hash"], whole["weights_hash"])
@@ -258,9 +251,7 @@ class Examples(unittest.TestCase):
             with self.subTest(by_flag=by_flag), tempfile.TemporaryDirectory() as folder:
                 path = os.path.join(folder, "trace.json")
                 words, variables = (["--trace", path], {}) if by_flag else ([], {"TUTTI_TRACE": path})
-                result = subprocess.run([os.path.join(FOLDER, "../bin/tutti"), *flags, *words], text=True, capture_output=True, timeout=600,
-                                        env={**os.environ, **variables})
-                self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+                run("../bin/tutti", *flags, *words, **variables)
                 self.assertEqual(sorted(os.listdir(folder)), ["trace.worker-0.json", "trace.worker-1.json"])
                 for rank in (0, 1):
                     with open(os.path.join(folder, f"trace.worker-{rank}.json"), encoding="utf-8") as file:
@@ -272,16 +263,13 @@ class Examples(unittest.TestCase):
         """Weights of 7 MB with Adam take four times as much of each device if mirrored, and a quarter of that in four shards."""
         flags = ["--text", LICENSE, "--context", "16", "--layers", "4", "--heads", "4", "--features", "192",
                  "--batch-size", "8", "--steps", "3", "--epochs", "1", "--tokens", "4", "--devices", "cpu:0-3", "--max-memory", "24"]
-        mirrored = run("gpt/gpt", *flags, "--strategy", "mirrored")
-        self.assertEqual(mirrored.returncode, 1)
+        mirrored = run("gpt/gpt", *flags, "--strategy", "mirrored", code=1)
         self.assertRegex(mirrored.stderr, r"replica \d, step \d: .*cpu:\d: no memory for \d+ bytes; \d+ in use, 0 cached, limit 25165824")
         sharded = run("gpt/gpt", *flags, "--strategy", "fully_sharded")
-        self.assertEqual(sharded.returncode, 0, sharded.stderr)
         self.assertRegex(sharded.stdout, r"speed +\d+ tokens/s")
 
     def test_swap_strategy_gives_the_same_bits(self):
         result = run("swap_strategy", "--steps", "10")
-        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
         has_xla = "XLA has no devices here" not in result.stdout
         self.assertRegex(result.stdout, "the same bits everywhere but under XLA" if has_xla else "the same bits everywhere\n")
         self.assertRegex(result.stdout, r"tpu +xla:0-3 +(XLA has no devices here: .*; |stablehlo.all_reduce +[0-9.]+ +differ by )")
@@ -296,7 +284,6 @@ class Examples(unittest.TestCase):
 
     def test_model_parallel_trains_what_data_parallelism_cannot(self):
         result = run("model_parallel", "--steps", "5")
-        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
         self.assertRegex(result.stdout, r"data parallel +refused: .*cpu:[01]: no memory for \d+ bytes; \d+ in use, "
                                         r"\d+ cached, limit 5734400; try a smaller batch, or parts of the model")
         rows = {line[:18].strip(): line[18:].split() for line in result.stdout.splitlines()}
@@ -305,8 +292,7 @@ class Examples(unittest.TestCase):
             for peak in rows[way][1:3]:
                 self.assertLess(int(peak), int(rows["one device"][3]))
         self.assertIn("the same model", result.stdout)
-        roomy = run("model_parallel", "--steps", "2", "--memory-kib", "100000")
-        self.assertEqual(roomy.returncode, 1, roomy.stdout)  # nothing is refused
+        roomy = run("model_parallel", "--steps", "2", "--memory-kib", "100000", code=1)  # nothing is refused
         self.assertRegex(roomy.stdout, r"data parallel +\d\.\d+ ")
 
     def test_one_process_learns(self):
@@ -319,9 +305,7 @@ class Examples(unittest.TestCase):
                 ("fashion_mnist_custom_loop", ["--strategy", "one_device", "--devices", "cpu:0", "--steps", "3", "--batch-size", "7"], "one_device, 1 replica"),
                 ("fashion_mnist_keras", ["--strategy", "one_device", "--devices", "cpu:0", "--steps", "3", "--batch-size", "7"], "one_device, 1 replica")):
             with self.subTest(program):
-                result = run(program, *flags)
-                self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
-                self.assertRegex(result.stdout, said)
+                self.assertRegex(run(program, *flags).stdout, said)
 
     def test_refusals_name_the_flag(self):
         line = [("linear_regression", flags, 2, flags[-1] if flags[0] == "--devices" else flags[0]) for flags in (
@@ -335,14 +319,11 @@ class Examples(unittest.TestCase):
                 ("gpt/gpt", [], 1, "expected --text to train on, or --load"), ("gpt/gpt", ["--text", "/nowhere"], 1, "cannot read /nowhere"),
                 ("gpt/gpt", ["--text", LICENSE, "--context", "100000"], 1, "are too few for rows of 100000")):
             with self.subTest(program, flags=flags):
-                result = run(program, *flags)
-                self.assertEqual(result.returncode, code, result.stdout + result.stderr)
-                self.assertIn(said, result.stderr)
+                self.assertIn(said, run(program, *flags, code=code).stderr)
 
     def test_missing_data_names_the_folder_and_the_package(self):
         with tempfile.TemporaryDirectory() as folder:
-            result = run("fashion_mnist_custom_loop", "--data-dir", folder)
-        self.assertEqual(result.returncode, 1)
+            result = run("fashion_mnist_custom_loop", "--data-dir", folder, code=1)
         self.assertIn(folder, result.stderr)
         self.assertIn("dataset-fashion-mnist", result.stderr)
 
@@ -367,7 +348,6 @@ class Tutorials(unittest.TestCase):
         program = os.path.join(FOLDER, "parameter_server_custom_loop")
         result = run("../bin/tutti", "run", "--chief", "--workers", "2", "--ps", "1", "--", program, "--epochs", "5", "--steps-per-epoch", "5")
         said = result.stdout + result.stderr
-        self.assertEqual(result.returncode, 0, said)
         epochs = re.findall(r"Finished epoch (\d), accuracy is ([01]\.\d+)", said)
         self.assertEqual([epoch for epoch, _ in epochs], ["0", "1", "2", "3", "4"], said)
         # 3 of 7 examples have an avenger, so always answering no is right in 57 % of them.
@@ -378,7 +358,6 @@ class Tutorials(unittest.TestCase):
         """Runs its residual network under the strategy that replicates it."""
         result = run("../bin/train_resnet", "--network", "resnet20", "--devices", "cpu:0-1", "--batch-size", "8", "--image-size", "16",
                      "--batches", "1", "--learning-rate", "0.02", "--losses", "--steps", "6")
-        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
         losses = json.loads(result.stdout.splitlines()[-1])["losses"]
         self.assertEqual(len(losses), 6, result.stdout)
         self.assertLess(losses[-1], losses[0])

@@ -11,6 +11,8 @@ import sys
 import tempfile
 import unittest
 
+from program_case import ProgramCase
+
 PROGRAM, EXAMPLE = (os.path.abspath(path) for path in sys.argv[1:3])
 del sys.argv[1:3]
 
@@ -33,7 +35,9 @@ def flip_a_bit(path, place):
         file.write(bytes([byte ^ 4]))
 
 
-class Checkpoints(unittest.TestCase):
+class Checkpoints(ProgramCase):
+    run_program = staticmethod(ckpt)
+
     @classmethod
     def setUpClass(cls):
         cls.holder = tempfile.TemporaryDirectory()
@@ -48,22 +52,17 @@ class Checkpoints(unittest.TestCase):
 
     def test_lists_and_verifies(self):
         for command in ("list", "verify"):
-            code, text, errors = ckpt(command, self.folder)
-            self.assertEqual(code, 0, errors)
-            self.assertIn("2 whole, 0 damaged, 0 unfinished", text)
-            code, text, _ = ckpt(command, self.folder, "--json")
-            report = json.loads(text)
+            self.assertIn("2 whole, 0 damaged, 0 unfinished", self.output(command, self.folder))
+            report = json.loads(self.output(command, self.folder, "--json"))
             self.assertEqual([row["step"] for row in report["versions"]], [2, 4])
             self.assertEqual([row["sequence"] for row in report["versions"]], [1, 2])
             self.assertEqual((report["whole"], report["damaged"]), (2, 0))
         version = os.path.join(self.folder, "step_4")
-        self.assertEqual(ckpt("verify", version)[0], 0)
-        self.assertEqual(ckpt("verify", glob.glob(version + "/*.safetensors")[0])[0], 0)
+        self.output("verify", version)
+        self.output("verify", glob.glob(version + "/*.safetensors")[0])
 
     def test_shows_what_is_in_one(self):
-        code, text, errors = ckpt("show", self.folder, "--json")
-        self.assertEqual(code, 0, errors)
-        contents = json.loads(text)
+        contents = json.loads(self.output("show", self.folder, "--json"))
         self.assertEqual((contents["step"], contents["sequence"]), (4, 2))
         self.assertIn("strategy", contents["about"])
         self.assertIn("input", contents["states"])
@@ -83,18 +82,16 @@ class Checkpoints(unittest.TestCase):
             subprocess.run(["cp", "-r", self.folder, folder], check=True)
             file = glob.glob(folder + "/step_4/*.safetensors")[0]
             flip_a_bit(file, -100)
-            self.assertEqual(ckpt("list", folder)[0], 0)  # sizes are right
-            code, text, _ = ckpt("verify", folder)
-            self.assertEqual(code, 1)
+            self.output("list", folder)  # sizes are right
+            text = self.output("verify", folder, expected_code=1)
             self.assertIn("1 whole, 1 damaged", text)
             self.assertIn(file + ": the file is damaged", text)
             flip_a_bit(folder + "/step_4/model.safetensors.index.json", 40)
-            self.assertEqual(ckpt("list", folder)[0], 1)
+            self.output("list", folder, expected_code=1)
             result = train(folder, 4, "--resume")
             self.assertIn("after step 2", result.stdout, result.stderr)
             self.assertIn("going back to", result.stderr)
-            code, text, _ = ckpt("verify", folder)
-            self.assertEqual((code, "2 whole, 0 damaged" in text), (0, True), text)
+            self.assertIn("2 whole, 0 damaged", self.output("verify", folder))
 
     def test_problem_of_a_version_is_shown_beside_the_other_versions(self):
         with tempfile.TemporaryDirectory() as holder:
@@ -105,8 +102,7 @@ class Checkpoints(unittest.TestCase):
             with open(folder + "/step_9/manifest.json", "w") as file:
                 file.write("{}")
             for path in (folder + "/step_9", folder):
-                code, text, errors = ckpt("verify", path)
-                self.assertEqual(code, 1, errors)
+                text = self.output("verify", path, expected_code=1)
                 self.assertIn("earlier format with manifest.json", text)
             self.assertIn("1 whole, 2 damaged", text)
             self.assertIn("expected step 3 by its name, got 2", text)
@@ -123,23 +119,20 @@ class Checkpoints(unittest.TestCase):
             parts = files[1:]  # the first file contains the unsplit tensors
             self.assertEqual(sorted(os.listdir(folder + "/step_2")), [*files, "model.safetensors.index.json", "state.json"])
             for command in ("list", "verify"):
-                code, text, errors = ckpt(command, folder)
-                self.assertEqual((code, "1 whole, 0 damaged" in text), (0, True), text + errors)
+                self.assertIn("1 whole, 0 damaged", self.output(command, folder))
             contents = json.loads(ckpt("show", folder, "--json")[1])
             self.assertEqual([file["name"] for file in contents["files"]], [*files, "state.json"])
             self.assertTrue(any(tensor["files"] == parts for tensor in contents["tensors"]))
             for part in files:
                 self.assertIn(f"file      {part}, ", ckpt("show", folder)[1])
-                self.assertEqual(ckpt("verify", f"{folder}/step_2/{part}")[0], 0)
+                self.output("verify", f"{folder}/step_2/{part}")
             resumed = train(folder, 4, "--resume")  # in one process, under another strategy
             self.assertIn("after step 2", resumed.stdout, resumed.stderr)
             flip_a_bit(f"{folder}/step_2/{parts[1]}", -1)
-            code, text, _ = ckpt("verify", folder + "/step_2")
-            self.assertEqual(code, 1)
+            text = self.output("verify", folder + "/step_2", expected_code=1)
             self.assertIn(parts[1] + ": the file is damaged", text)
             os.remove(f"{folder}/step_2/{parts[1]}")
-            code, text, _ = ckpt("list", folder)
-            self.assertEqual((code, parts[1] in text), (1, True), text)
+            self.assertIn(parts[1], self.output("list", folder, expected_code=1))
 
     def test_wrong_usage(self):
         for words, code, expected in (((), 2, "list"), (("list", "/nowhere"), 1, "/nowhere"),
@@ -148,9 +141,7 @@ class Checkpoints(unittest.TestCase):
                                       (("show", os.path.dirname(EXAMPLE)), 1, "expected a whole checkpoint in "),
                                       (("show", os.path.dirname(EXAMPLE)), 1, "got no checkpoint"),
                                       (("list", "--what"), 2, "--what")):
-            found, _, errors = ckpt(*words)
-            self.assertEqual(found, code, words)
-            self.assertIn(expected, errors)
+            self.assertIn(expected, self.errors(code, *words))
 
 
 if __name__ == "__main__":

@@ -71,10 +71,13 @@ class WithPlantedPrograms(unittest.TestCase):
         path.unlink()
         write_program(path, text)
 
-    def row(self, name, *flags, expected_code=1):
-        code, rows, _, text = run_json("--build", self.folder, GPU, "--only", name, *flags)
+    def rows(self, *flags, expected_code=1):
+        code, rows, _, text = run_json("--build", self.folder, *flags)
         self.assertEqual(code, expected_code, text)
-        return rows[name]
+        return rows
+
+    def row(self, name, *flags):
+        return self.rows(GPU, "--only", name, *flags)[name]
 
 
 class PlantedFailures(WithPlantedPrograms):
@@ -115,8 +118,7 @@ class PlantedFailures(WithPlantedPrograms):
 
     def test_a_training_program_that_ends_early_is_a_failure(self):
         self.plant("train_resnet", "echo out of luck >&2; exit 1")
-        code, rows, _, text = run_json("--build", self.folder, GPU, "--only", "resnet50 mixed_bfloat16")
-        self.assertEqual(code, 1, text)
+        rows = self.rows(GPU, "--only", "resnet50 mixed_bfloat16")
         self.assertIn("out of luck", rows["resnet8 mixed_bfloat16"]["measured"])
 
     def test_a_wrong_sum_fails_and_a_missed_goal_does_not(self):
@@ -124,10 +126,9 @@ class PlantedFailures(WithPlantedPrograms):
         self.assertEqual(self.row("all_reduce canonical x4")["verdict"], "FAIL")
 
     def test_what_the_budget_does_not_reach_is_no_success(self):
-        code, rows, _, text = run_json("--build", self.folder, GPU, "--only", "gradients", "--budget-seconds", "0.1")
-        self.assertEqual(code, 1, text)
-        self.assertEqual(rows["gradients"]["verdict"], "skipped")
-        self.assertIn("budget of 0.1 s was used up", rows["gradients"]["measured"])
+        row = self.row("gradients", "--budget-seconds", "0.1")
+        self.assertEqual(row["verdict"], "skipped")
+        self.assertIn("budget of 0.1 s was used up", row["measured"])
 
     def test_being_stopped_ends_the_programs_and_still_prints_the_table(self):
         started = self.folder / "started"
@@ -147,8 +148,7 @@ class WithoutDriver(WithPlantedPrograms):
     def test_without_a_driver_one_line_says_so(self):
         if os.path.exists("/dev/nvidiactl"):
             self.skipTest("this machine has a driver")
-        code, rows, _, text = run_json("--build", self.folder, "--only", "devices")
-        self.assertEqual(code, 1, text)
+        rows = self.rows("--only", "devices")
         self.assertIn("no NVIDIA driver: libcuda.so.1", rows["driver"]["measured"])
         self.assertNotIn("devices", rows)
 
@@ -168,8 +168,7 @@ class Missing(WithPlantedPrograms):
     def test_without_torch_one_line_says_so(self):
         path = self.folder / "bin" / "python_without_torch"
         write_program(path, "echo \"ModuleNotFoundError: No module named 'torch'\" >&2; exit 1")
-        code, rows, _, text = run_json("--build", self.folder, GPU, "--only", "resnet50 mixed_bfloat16", "--python", path)
-        self.assertEqual(code, 0, text)
+        rows = self.rows(GPU, "--only", "resnet50 mixed_bfloat16", "--python", path, expected_code=0)
         row = rows["resnet8 mixed_bfloat16 / torch"]
         self.assertEqual(row["verdict"], "skipped")
         self.assertIn("No module named 'torch'", row["measured"])
@@ -298,7 +297,14 @@ class OnAMachineWithAGpu(unittest.TestCase):
         self.assertEqual(table.exit_code(), 1)
 
 
-class WholeFlow(unittest.TestCase):
+class Refusals(unittest.TestCase):
+    def refused(self, expected_code, part, *words):
+        code, output, errors = run(*words)
+        self.assertEqual(code, expected_code, output + errors)
+        self.assertIn(part, output + errors)
+
+
+class WholeFlow(Refusals):
     """--pack needs a build with CUDA."""
 
     def check_table(self, output, report):
@@ -347,34 +353,24 @@ class WholeFlow(unittest.TestCase):
     def test_pack_keeps_other_folders(self):
         with tempfile.TemporaryDirectory() as folder:
             pathlib.Path(folder, "mine").touch()
-            code, _, errors = run("--build", BUILD, "--pack", folder)
-            self.assertEqual(code, 1)
-            self.assertIn("holds other files", errors)
+            self.refused(1, "holds other files", "--build", BUILD, "--pack", folder)
 
 
-class WrongUsage(unittest.TestCase):
+class WrongUsage(Refusals):
     def test_wrong_usage_ends_with_2(self):
         for words, text in ((["--only", "nothing"], "no row begins with 'nothing'"), (["--budget-seconds", "0"], "positive"),
                             (["--simulate", "--on-cpu"], "expected one of them"), (["--build", "a", "--prebuilt", "b"], "not allowed")):
-            code, _, errors = run(*words)
-            self.assertEqual(code, 2, errors)
-            self.assertIn(text, errors)
+            self.refused(2, text, *words)
 
     def test_pack_names_what_is_missing(self):
         with tempfile.TemporaryDirectory() as folder:
-            code, _, errors = run("--build", folder, "--pack", os.path.join(folder, "pack"))
-            self.assertEqual(code, 1)
-            self.assertIn("cmake --build", errors)
+            self.refused(1, "cmake --build", "--build", folder, "--pack", os.path.join(folder, "pack"))
 
     def test_a_folder_that_is_no_pack_is_refused(self):
         with tempfile.TemporaryDirectory() as folder:
-            code, output, errors = run("--prebuilt", folder, GPU)
-            self.assertEqual(code, 1)
-            self.assertIn("is no pack", output + errors)
+            self.refused(1, "is no pack", "--prebuilt", folder, GPU)
             pathlib.Path(folder, "gpu_check_pack.json").write_text("{}", encoding="utf-8")
-            code, output, errors = run("--prebuilt", folder, GPU)
-            self.assertEqual(code, 1)
-            self.assertIn("no program tutti", output + errors)
+            self.refused(1, "no program tutti", "--prebuilt", folder, GPU)
 
 
 if __name__ == "__main__":

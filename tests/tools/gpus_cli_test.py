@@ -13,7 +13,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import unittest
+
+from program_case import ProgramCase
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
 import counted_unittest  # noqa: E402
@@ -31,14 +32,15 @@ def run(*words, program=PROGRAM, **environment):
 
 
 def simulated(*words, **environment):
-    return run(*words, TUTTI_CUDA_MODULE=MODULE, **environment)
+    return run(*words, **{"TUTTI_CUDA_MODULE": MODULE, **environment})
 
 
-class SimulatedGpus(unittest.TestCase):
+class SimulatedGpus(ProgramCase):
+    run_program = staticmethod(simulated)
+
     def report(self, *words, **environment):
         code, text, errors = simulated("devices", "--json", *words, **environment)
-        self.assertEqual(code, 0, errors)
-        self.assertEqual(errors, "")
+        self.assertEqual((code, errors), (0, ""))
         return json.loads(text)
 
     def gpus(self, *words, **environment):
@@ -68,14 +70,12 @@ class SimulatedGpus(unittest.TestCase):
         self.assertEqual(physical("0,5,1"), [("gpu:0", 0, first)])
         for hidden in ("", "-1"):
             self.assertEqual(physical(hidden), [])
-            code, text, _ = simulated("devices", CUDA_VISIBLE_DEVICES=hidden)
-            self.assertEqual(code, 0)
+            text = self.output("devices", CUDA_VISIBLE_DEVICES=hidden)
             self.assertIn(f"gpu   none: CUDA_VISIBLE_DEVICES='{hidden}' shows no GPU", text)
             self.assertIn("A strategy without named devices uses cpu:0.", text)
 
     def test_text_names_properties_peers_and_mapping(self):
-        code, text, _ = simulated("devices", TUTTI_SIMULATED_GPU_FAULTS="peers:none", CUDA_VISIBLE_DEVICES="1,0")
-        self.assertEqual(code, 0)
+        text = self.output("devices", TUTTI_SIMULATED_GPU_FAULTS="peers:none", CUDA_VISIBLE_DEVICES="1,0")
         self.assertRegex(text, r"Found device 0 with properties: name: Simulated GPU, compute capability: 9\.0, "
                                r"memory clock: 1\.100 GHz, PCI bus id: 0000:03:00\.0, total memory: 0\.50 GiB, "
                                r"free memory: 0\.50 GiB\n")
@@ -89,9 +89,7 @@ class SimulatedGpus(unittest.TestCase):
         self.assertEqual({gpu["memory_limit_bytes"] for gpu in gpus}, {32 << 20})
         self.assertEqual(len(self.gpus(TUTTI_VIRTUAL_GPUS="2", TUTTI_SIMULATED_GPUS="2:64")), 4)
         for flag, reason in (("0", "expected 1 to 64 parts"), ("x", "expected a number"), ("4:64", "at most 128 MiB")):
-            code, _, errors = simulated("devices", "--virtual-gpus", flag, TUTTI_SIMULATED_GPUS="1:128")
-            self.assertEqual(code, 1)
-            self.assertIn(reason, errors)
+            self.assertIn(reason, self.errors(1, "devices", "--virtual-gpus", flag, TUTTI_SIMULATED_GPUS="1:128"))
 
     def test_doctor_names_gpus_module_and_build(self):
         code, text, _ = simulated("doctor", "--json")
@@ -103,23 +101,20 @@ class SimulatedGpus(unittest.TestCase):
             self.assertEqual(sum(subject.startswith(library) for subject in found), 1, library)
 
 
-class WithoutGpus(unittest.TestCase):
+class WithoutGpus(ProgramCase):
+    run_program = staticmethod(simulated)
+
     def test_off_hides_them(self):
-        code, text, _ = simulated("devices", TUTTI_CUDA="off")
-        self.assertEqual(code, 0)
-        self.assertIn("gpu   none: TUTTI_CUDA=off hides the GPUs", text)
+        self.assertIn("gpu   none: TUTTI_CUDA=off hides the GPUs", self.output("devices", TUTTI_CUDA="off"))
 
     def test_require_makes_the_reason_an_error(self):
-        code, _, errors = simulated("devices", TUTTI_CUDA="require", CUDA_VISIBLE_DEVICES="")
-        self.assertEqual(code, 1)
+        errors = self.errors(1, "devices", TUTTI_CUDA="require", CUDA_VISIBLE_DEVICES="")
         self.assertEqual(errors, "tutti: TUTTI_CUDA=require: no GPU: CUDA_VISIBLE_DEVICES='' shows no GPU; try without it\n")
-        code, text, _ = simulated("doctor", TUTTI_CUDA="require", CUDA_VISIBLE_DEVICES="")
-        self.assertEqual(code, 1)
+        text = self.output("doctor", expected_code=1, TUTTI_CUDA="require", CUDA_VISIBLE_DEVICES="")
         self.assertRegex(text, r"bad +GPU +none: CUDA_VISIBLE_DEVICES='' shows no GPU\n +-> try without it")
 
     def test_outdated_driver_is_named(self):
-        code, text, _ = simulated("devices", TUTTI_SIMULATED_CUDA_DRIVER="11080")
-        self.assertEqual(code, 0)
+        text = self.output("devices", TUTTI_SIMULATED_CUDA_DRIVER="11080")
         self.assertRegex(text, r"gpu   none: the NVIDIA driver is too old: it knows CUDA 11\.8, expected 1\d\.\d or later; "
                                r"install a newer driver\nxla   [^\n]+\nA strategy without named devices uses cpu:0\.")
 
@@ -128,12 +123,15 @@ class WithoutGpus(unittest.TestCase):
         self.assertEqual((code, errors), (1, "tutti: TUTTI_CUDA: expected off, auto or require, got 'on'\n"))
 
     def test_a_missing_module_is_one_line(self):
-        code, text, _ = run("devices", TUTTI_CUDA_MODULE="/nowhere/m.so")
-        self.assertEqual(code, 0)
+        text = self.output("devices", TUTTI_CUDA_MODULE="/nowhere/m.so")
         self.assertRegex(text, r"gpu   none: TUTTI_CUDA_MODULE does not open: /nowhere/m\.so: [^\n]+\nxla   [^\n]+\nA strategy")
 
 
-class StubDriver(unittest.TestCase):
+class WithRealModule(ProgramCase):
+    run_program = staticmethod(run)
+
+
+class StubDriver(WithRealModule):
     """A libcuda.so.1 that answers every call with an error tests the whole path up to CUDA's own refusal."""
 
     def setUp(self):
@@ -144,8 +142,7 @@ class StubDriver(unittest.TestCase):
 
     def devices(self, program=PROGRAM):
         libraries = ":".join([self.folder.name, os.environ.get("LD_LIBRARY_PATH", "")])
-        code, text, errors = run("devices", program=program, LD_LIBRARY_PATH=libraries)
-        self.assertEqual(code, 0, errors)
+        text = self.output("devices", program=program, LD_LIBRARY_PATH=libraries)
         return re.search(r"^gpu   none: (.*)$", text, re.MULTILINE).group(1)
 
     def test_the_module_of_this_build_is_found_and_reports_what_cuda_says(self):
@@ -165,7 +162,7 @@ class StubDriver(unittest.TestCase):
         self.assertRegex(self.devices(program), r"^CUDA cannot start: cudaErrorStubLibrary: ")
 
 
-class MissingLibraries(unittest.TestCase):
+class MissingLibraries(WithRealModule):
     """With a driver and a module whose libraries are missing, programs work on the CPU, and each library has a line."""
 
     def test_programs_run_and_each_missing_library_is_listed(self):
@@ -173,20 +170,16 @@ class MissingLibraries(unittest.TestCase):
             pathlib.Path(folder, "libcuda.so.1").symlink_to(pathlib.Path(STUBS) / "libcuda.so")
             environment = {"LD_LIBRARY_PATH": ":".join([folder, os.environ.get("LD_LIBRARY_PATH", "")]), "LD_PRELOAD": HIDING,
                            "TUTTI_HIDDEN_LIBRARIES": "libtutti_cuda.so:libcublasLt:libcudnn"}
-            code, text, errors = run("devices", **environment)
-            self.assertEqual(code, 0, errors)
+            text = self.output("devices", **environment)
             self.assertRegex(text, r"gpu   none: CUDA libraries missing: libcublasLt\.so\.\d+, libcudnn\.so\.9; install CUDA, cuDNN")
-            code, text, errors = run("doctor", **environment)
-            self.assertEqual(code, 0, errors)
+            text = self.output("doctor", **environment)
             for library, found in (("libcublasLt", False), ("libcudnn", False), ("libcudart", True)):
                 self.assertRegex(text, rf"(?m)^  (ok|warning) +{library}\.so\.\d+ +{'/' if found else 'not found$'}")
             trained = os.path.join(os.path.dirname(os.path.dirname(PROGRAM)), "examples", "linear_regression")
-            code, text, errors = run(program=trained, **environment)
-            self.assertEqual(code, 0, errors)
-            self.assertRegex(text, r"line +y = (2\.99|3\.0)\d+ x \+ (1\.99|2\.0)\d+")
+            self.assertRegex(self.output(program=trained, **environment), r"line +y = (2\.99|3\.0)\d+ x \+ (1\.99|2\.0)\d+")
 
 
-class RealGpus(unittest.TestCase):
+class RealGpus(WithRealModule):
     def test_fields_are_those_of_nvidia_smi(self):
         if not shutil.which("nvidia-smi"):
             self.skipTest("a GPU, with nvidia-smi to compare with")
@@ -195,8 +188,7 @@ class RealGpus(unittest.TestCase):
         if listed.returncode != 0:
             self.skipTest("a GPU: nvidia-smi lists none")
         expected = {row[2].lower()[-12:]: row for row in (line.split(", ") for line in listed.stdout.splitlines())}
-        code, text, errors = run("devices", "--json", TUTTI_CUDA="require")
-        self.assertEqual(code, 0, errors)
+        text = self.output("devices", "--json", TUTTI_CUDA="require")
         gpus = [device for device in json.loads(text)["devices"] if device["type"] == "gpu"]
         self.assertEqual({gpu["pci_bus_id"].lower() for gpu in gpus}, set(expected))
         for gpu in gpus:

@@ -14,18 +14,14 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
 import counted_unittest  # noqa: E402
+from processes import Tasks  # noqa: E402
 
 TUTTI = os.path.abspath(sys.argv.pop(1))
 PROGRAM = os.path.abspath(sys.argv.pop(1))
 LIMIT = 600
 LAUNCHERS = ("OMPI_", "PMI", "SLURM_", "TF_CONFIG", "TUTTI_")
-ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS)}
-
-
-def free_addresses(count):
-    text = subprocess.run([TUTTI, "run", "-n", str(count), "--dry-run", "--", "true"], text=True,
-                          capture_output=True, timeout=LIMIT, check=True, env=ENVIRONMENT).stdout
-    return json.loads(re.search("^TF_CONFIG='([^']*)'", text, re.MULTILINE)[1])["cluster"]["worker"]
+for each in [name for name in os.environ if name.startswith(LAUNCHERS)]:
+    del os.environ[each]
 
 
 def sums(output):
@@ -36,25 +32,23 @@ def sums(output):
 
 
 class Launchers(unittest.TestCase):
-    def tutti_run(self, *words):
-        return subprocess.run([TUTTI, "run", *words], text=True, capture_output=True, timeout=LIMIT, env=ENVIRONMENT)
+    def tutti_run(self, *words, code=0, **more):
+        result = subprocess.run([TUTTI, "run", *words], text=True, capture_output=True, timeout=LIMIT, **more)
+        self.assertEqual(result.returncode, code, result.stderr)
+        return result
 
     def test_tutti_run(self):
         for control in ("grpc", "none"):  # hosted by the launcher, or by worker 0
-            result = self.tutti_run("-n", "3", "--control", control, "--", PROGRAM)
-            self.assertEqual(result.returncode, 0, result.stderr)
-            found, jobs = sums(result.stdout)
+            found, jobs = sums(self.tutti_run("-n", "3", "--control", control, "--", PROGRAM).stdout)
             self.assertEqual(found, {f"worker {i}": "of 3: sum 6" for i in range(3)})
             self.assertEqual(len(jobs), 1)
 
     def test_tutti_run_with_a_chief(self):
         result = self.tutti_run("-n", "2", "--chief", "--", PROGRAM)
-        self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual(sums(result.stdout)[0], {"chief 0": "of 2: sum 3", "worker 0": "of 2: sum 3"})
 
     def test_a_killed_worker_is_named_by_the_launcher_and_by_the_others(self):
-        result = self.tutti_run("-n", "3", "--", PROGRAM, "worker 1")
-        self.assertEqual(result.returncode, 128 + 9, result.stderr)
+        result = self.tutti_run("-n", "3", "--", PROGRAM, "worker 1", code=128 + 9)
         own = [line for line in result.stderr.splitlines() if line.startswith("tutti run:")]
         self.assertRegex(own[0], r"^tutti run: worker-1 failed first: killed by signal 9 \(SIGKILL\) after")
 
@@ -62,28 +56,19 @@ class Launchers(unittest.TestCase):
         # In an earlier fault, a new process believed that the others continued with it, while these waited for it.
         for _ in range(3):
             result = self.tutti_run("-n", "3", "--max-restarts", "20", "--", PROGRAM, "worker 1")
-            self.assertEqual(result.returncode, 0, result.stderr)
             self.assertEqual(sums(result.stdout)[0], {f"worker {i}": "of 3: sum 6" for i in range(3)})
 
     def test_a_tf_config_written_by_hand(self):
-        addresses = free_addresses(3)
-        processes = []
-        for index in range(3):
-            config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
-            processes.append(subprocess.Popen([PROGRAM], text=True, stdout=subprocess.PIPE,
-                                              env={**ENVIRONMENT, "TF_CONFIG": json.dumps(config)}))
-        output = "".join(process.communicate(timeout=LIMIT)[0] for process in processes)
-        self.assertEqual([process.returncode for process in processes], [0, 0, 0])
+        tasks = Tasks([PROGRAM], {"worker": 3}).finish()
+        output = "".join(job.text() for job in tasks.jobs.values())
         self.assertEqual(sums(output)[0], {f"worker {i}": "of 3: sum 6" for i in range(3)})
 
     def test_limits_of_file_sizes_end_no_worker(self):
         # Shared memory consists of files, too: of 16 GiB each, if permitted.
         for limit in (100 << 10, 1 << 30, 8 << 30):
             with self.subTest(limit=limit):
-                result = subprocess.run([TUTTI, "run", "-n", "2", "--", PROGRAM], text=True, capture_output=True, timeout=LIMIT,
-                                        env=ENVIRONMENT,
+                result = self.tutti_run("-n", "2", "--", PROGRAM,
                                         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
-                self.assertEqual(result.returncode, 0, result.stderr)
                 self.assertEqual(sums(result.stdout)[0], {f"worker {i}": "of 2: sum 3" for i in range(2)})
                 way = "shared memory" if limit > 1 << 20 else "tcp"
                 self.assertRegex(result.stderr, rf"rank 0 of 2: rank 1: {way} ")
@@ -95,7 +80,7 @@ class Launchers(unittest.TestCase):
             log = pathlib.Path(folder, "log")
             with open(log, "w", encoding="utf-8") as file:
                 result = subprocess.run([PROGRAM], text=True, stdout=subprocess.PIPE, stderr=file, timeout=LIMIT,
-                                        env={**ENVIRONMENT, "TF_CONFIG": json.dumps(config)},
+                                        env={**os.environ, "TF_CONFIG": json.dumps(config)},
                                         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20, 20)))
             self.assertEqual((result.returncode, log.stat().st_size), (0, 20))
         self.assertEqual(sums(result.stdout)[0], {"worker 0": "of 1: sum 1"})
@@ -107,7 +92,7 @@ class Mpirun(unittest.TestCase):
             command = f"{TUTTI} cluster --json > {folder}/$OMPI_COMM_WORLD_RANK"
             result = subprocess.run(["mpirun", "--oversubscribe", "-n", "3", "sh", "-c", command], text=True,
                                     capture_output=True, timeout=LIMIT,
-                                    env={**ENVIRONMENT, "OMPI_ALLOW_RUN_AS_ROOT": "1",
+                                    env={**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1",
                                          "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"})
             self.assertEqual(result.returncode, 0, result.stderr)
             reports = [json.loads(pathlib.Path(folder, str(rank)).read_text()) for rank in range(3)]

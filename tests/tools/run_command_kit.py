@@ -10,6 +10,8 @@ import sys
 import tempfile
 import time
 
+from program_case import ProgramCase
+
 sys.path.append(os.path.join(os.path.dirname(__file__), "..", "support"))
 from processes import Job  # noqa: E402
 
@@ -42,6 +44,10 @@ def tutti_run(*words, env=None):
         result = subprocess.run([PROGRAM, "run", *words], text=True, capture_output=True, timeout=LIMIT,
                                 env={**ENVIRONMENT, "MARKS": marks, **(env or {})})
     return result.returncode, result.stdout, result.stderr
+
+
+class TuttiRunCase(ProgramCase):
+    run_program = staticmethod(tutti_run)
 
 
 class Launcher(Job):

@@ -16,14 +16,14 @@ import sys
 import tempfile
 import unittest
 
-from run_command_kit import (PROGRAM, ENVIRONMENT, LIMIT, HEAD, python, tutti_run, launcher, runs,
-                             wait_until, said)
+from run_command_kit import (PROGRAM, ENVIRONMENT, LIMIT, HEAD, TuttiRunCase, python, tutti_run, launcher, runs, wait_until,
+                             said)
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
 import counted_unittest  # noqa: E402
 
 
-class Environments(unittest.TestCase):
+class Environments(TuttiRunCase):
     def test_each_process_has_its_own_tf_config_and_the_same_job(self):
         body = 'say("config=" + os.environ["TF_CONFIG"]); say("job=" + os.environ["TUTTI_JOB_ID"])\n' \
                'say(f"restart={restart}"); say("secret=" + os.environ["TUTTI_JOB_SECRET_FILE"])\n' \
@@ -89,8 +89,7 @@ class Environments(unittest.TestCase):
         body = 'say("arguments=%r" % sys.argv[1:])'
         for flags in (("-n", "2"), ("-n2",), ("--chief", "--workers", "1", "--bind-cores"), ("--workers=2", "--grace=1")):
             with self.subTest(flags):
-                code, output, errors = tutti_run(*flags, *python(body), "-n", "7", "--", "x", "--grace")
-                self.assertEqual(code, 0, errors)
+                output = self.output(*flags, *python(body), "-n", "7", "--", "x", "--grace")
                 self.assertEqual(list(said(output, "arguments").values()), [repr(["-n", "7", "--", "x", "--grace"])] * 2)
 
     def test_bind_cores_gives_each_process_its_share(self):
@@ -102,7 +101,7 @@ class Environments(unittest.TestCase):
         self.assertEqual(set(said(output, "cores").values()), {str(own)})
 
 
-class Failures(unittest.TestCase):
+class Failures(TuttiRunCase):
     def test_the_first_failure_is_named_first_and_ends_all(self):
         body = 'say(f"pid={os.getpid()}")\nif index != 2: time.sleep(100)\n' \
                'for i in range(30): say(f"step {i}", sys.stderr)\nos.kill(os.getpid(), signal.SIGKILL)'
@@ -127,21 +126,17 @@ class Failures(unittest.TestCase):
     def test_who_does_not_listen_is_killed_after_the_grace(self):
         body = 'if index == 0: signal.signal(signal.SIGTERM, signal.SIG_IGN); mark("deaf"); time.sleep(100)\n' \
                'wait_for("deaf"); sys.exit(1)'
-        code, _, errors = tutti_run("-n", "2", "--grace", "0.2", "--", *python(body))
-        self.assertEqual(code, 1)
+        errors = self.errors(1, "-n", "2", "--grace", "0.2", "--", *python(body))
         self.assertIn("tutti run: killing worker-0\n", errors)
         self.assertIn("worker-0: killed by signal 9 (SIGKILL)", errors)
 
     def test_a_stopped_process_is_ended_too(self):
         body = 'if index == 0: mark("here"); os.kill(os.getpid(), signal.SIGSTOP)\n' \
                'wait_for("here"); time.sleep(0.1); sys.exit(5)'
-        code, _, errors = tutti_run("-n", "2", "--", *python(body))
-        self.assertEqual(code, 5)
-        self.assertIn("worker-0: killed by signal 15 (SIGTERM)", errors)
+        self.assertIn("worker-0: killed by signal 15 (SIGTERM)", self.errors(5, "-n", "2", "--", *python(body)))
 
     def test_the_deadline_of_the_job(self):
-        code, _, errors = tutti_run("-n", "2", "--timeout", "2", "--", *python('time.sleep(100)'))
-        self.assertEqual(code, 124)
+        errors = self.errors(124, "-n", "2", "--timeout", "2", "--", *python('time.sleep(100)'))
         self.assertIn("tutti run: time is over; ending worker-0, worker-1 (SIGTERM; SIGKILL after 30 s)\n", errors)
 
     def test_parameter_servers_end_when_the_others_are_done(self):
@@ -149,9 +144,7 @@ class Failures(unittest.TestCase):
         code, output, errors = tutti_run("-n", "4", "--ps", "2", "--chief", "--", *python(body))
         self.assertEqual((code, errors), (0, ""))
         self.assertEqual(sorted(output.splitlines()), ["[chief-0]: done", "[worker-0]: done"])
-        code, _, errors = tutti_run("-n", "2", "--ps", "1", "--", *python(
-            'if task == "ps": sys.exit(6)\ntime.sleep(100)'))
-        self.assertEqual(code, 6)
+        errors = self.errors(6, "-n", "2", "--ps", "1", "--", *python('if task == "ps": sys.exit(6)\ntime.sleep(100)'))
         self.assertIn("ps-0 failed first", errors)
 
     def test_more_processes_than_open_files(self):
@@ -216,7 +209,7 @@ class MemoryKills(unittest.TestCase):
         self.assertRegex(result.stderr, r"worker-0 failed first: killed by signal 9 \(SIGKILL\), cgroup oom_kill \+1 after")
 
 
-class Restarts(unittest.TestCase):
+class Restarts(TuttiRunCase):
     def test_a_failed_process_is_started_again_as_the_same_task(self):
         body = 'say(f"config{restart}=" + os.environ["TF_CONFIG"])\n' \
                'if index == 1 and restart < 2: os.kill(os.getpid(), signal.SIGKILL)'
@@ -237,16 +230,13 @@ class Restarts(unittest.TestCase):
         self.assertRegex(errors, r"    worker-0: exited with code 9 after [\d.]+ s, restarts: 2\n")
 
     def test_what_fails_at_once_again_and_again_is_given_up(self):
-        code, _, errors = tutti_run("-n", "1", "--max-restarts", "1000", "--", "false")
-        self.assertEqual(code, 1)
+        errors = self.errors(1, "-n", "1", "--max-restarts", "1000", "--", "false")
         self.assertEqual(errors.count("is started again"), 4)
         self.assertIn("not started again: it failed at once 5 times in a row", errors)
 
     def test_wrong_usage_is_not_repeated(self):
-        code, _, errors = tutti_run("-n", "1", "--max-restarts", "3", "--", "sh", "-c", "exit 2")
-        self.assertEqual(code, 2)
+        errors = self.errors(2, "-n", "1", "--max-restarts", "3", "--", "sh", "-c", "exit 2")
         self.assertIn("not started again: wrong usage is wrong again", errors)
-
 
     def test_a_program_that_is_gone_fails_the_job_in_good_order(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -271,7 +261,7 @@ while True: time.sleep(0.05)
         self.assertFalse(runs(int(said(output, "daemon")["worker-1"])))
 
 
-class Requests(unittest.TestCase):
+class Requests(TuttiRunCase):
     # Sleeps are short, because Python runs the handler of a signal that came just before a sleep only after it.
     BODY = """
 def stop(number, frame):
@@ -282,30 +272,26 @@ say(f"ready {task} {index}")
 while True: time.sleep(0.05)
 """
 
+    def end_after(self, number, *words):
+        """Sends a signal to a job of two workers once both are ready; returns exit code and output."""
+        with launcher("-n", "2", "--", *words) as job:
+            job.wait_for_each("[worker-0]: ready", "[worker-1]: ready")
+            job.process.send_signal(number)
+            return job.end()
+
     def test_signals_are_passed_on_and_all_may_stop_with_a_checkpoint(self):
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             body = self.BODY.replace("signal.SIGINT", f"signal.{number.name}")
-            with launcher("-n", "2", "--", *python(body)) as job:
-                job.wait_for_each("ready worker 0", "ready worker 1")
-                job.process.send_signal(number)
-                code, output = job.end()
+            code, output = self.end_after(number, *python(body))
             self.assertEqual(code, 75)
             self.assertEqual(output.count(f"]: got {int(number)}\n"), 2, output)
             self.assertIn(f"tutti run: {number.name}: asked worker-0, worker-1 to stop", output)
 
-    def test_all_that_end_well_end_well(self):
-        with launcher("-n", "2", "--", *python(self.BODY.replace("sys.exit(75)", "sys.exit(0)"))) as job:
-            job.wait_for_each("ready worker 0", "ready worker 1")
-            job.process.send_signal(signal.SIGTERM)
-            code, output = job.end()
-        self.assertEqual(code, 0, output)
-
-    def test_a_failure_while_stopping_counts(self):
-        with launcher("-n", "2", "--", *python(self.BODY.replace("sys.exit(75)", "sys.exit(75 if index else 3)"))) as job:
-            job.wait_for_each("ready worker 0", "ready worker 1")
-            job.process.send_signal(signal.SIGTERM)
-            code, output = job.end()
-        self.assertEqual(code, 3, output)
+    def test_exit_codes_of_stopping_processes_count(self):
+        for exits, expected in (("sys.exit(0)", 0), ("sys.exit(75 if index else 3)", 3)):
+            with self.subTest(exits):
+                code, output = self.end_after(signal.SIGTERM, *python(self.BODY.replace("sys.exit(75)", exits)))
+                self.assertEqual(code, expected, output)
 
     def test_the_second_signal_kills(self):
         body = 'signal.signal(signal.SIGINT, lambda *_: say("later"))\nsay("ready")\nwhile True: time.sleep(0.05)'
@@ -319,18 +305,12 @@ while True: time.sleep(0.05)
         self.assertIn("tutti run: killing worker-0, worker-1\n", output)
 
     def test_who_does_not_handle_the_signal_dies_of_it(self):
-        with launcher("-n", "2", "--", *python('say("ready"); time.sleep(100)')) as job:
-            job.wait_for_each("[worker-0]: ready", "[worker-1]: ready")
-            job.process.send_signal(signal.SIGTERM)
-            self.assertEqual(job.end()[0], 128 + 15)
+        self.assertEqual(self.end_after(signal.SIGTERM, *python('say("ready"); time.sleep(100)'))[0], 128 + 15)
 
     def test_other_signals_are_passed_on_without_an_end(self):
         body = 'signal.signal(signal.SIGUSR1, lambda *_: (say("usr1"), sys.exit(0)))\nsay("ready")\n' \
                'while True: time.sleep(0.05)'
-        with launcher("-n", "2", "--", *python(body)) as job:
-            job.wait_for_each("[worker-0]: ready", "[worker-1]: ready")
-            job.process.send_signal(signal.SIGUSR1)
-            code, output = job.end()
+        code, output = self.end_after(signal.SIGUSR1, *python(body))
         self.assertEqual(code, 0)
         self.assertEqual(output.count("usr1"), 2)
 
@@ -342,13 +322,12 @@ while True: time.sleep(0.05)
 
     def test_one_that_the_request_kills_after_another_has_saved_has_stopped(self):
         body = 'if index == 1: wait_for("ready"); sys.exit(75)\nmark("ready"); time.sleep(100)'
-        code, _, errors = tutti_run("-n", "2", "--max-restarts", "3", "--", *python(body))
-        self.assertEqual(code, 75)
+        errors = self.errors(75, "-n", "2", "--max-restarts", "3", "--", *python(body))
         self.assertRegex(errors, r"    worker-0: killed by signal 15 \(SIGTERM\) after")
         self.assertIn("a process has stopped on request; asking worker-0", errors)
 
 
-class NoOrphans(unittest.TestCase):
+class NoOrphans(TuttiRunCase):
     CHILD = 'import subprocess\nhelper = subprocess.Popen(["sleep", "1000"]{how})\n' \
             'say(f"pid={os.getpid()}"); say(f"helper={helper.pid}")\n'
 
@@ -359,8 +338,7 @@ class NoOrphans(unittest.TestCase):
 
     def test_what_processes_leave_behind_is_ended(self):
         for how in ("", ", start_new_session=True"):
-            code, output, _ = tutti_run("-n", "2", "--", *python(self.CHILD.replace("{how}", how)))
-            self.assertEqual(code, 0)
+            output = self.output("-n", "2", "--", *python(self.CHILD.replace("{how}", how)))
             for pid in self.pids(output):
                 self.assertFalse(runs(pid))
 
@@ -377,7 +355,7 @@ class NoOrphans(unittest.TestCase):
                     wait_until(lambda: os.listdir(folder) == [], "the secret is removed")
 
 
-class DryRun(unittest.TestCase):
+class DryRun(TuttiRunCase):
     def test_printed_commands_start_the_processes(self):
         with tempfile.TemporaryDirectory() as home:
             program = python('say("config=" + os.environ["TF_CONFIG"]); say("arguments=%r" % sys.argv[1:])\n'
@@ -397,9 +375,8 @@ class DryRun(unittest.TestCase):
         self.assertEqual(lines.count("secret=100600"), 3)
 
     def test_hosts_share_the_tasks(self):
-        code, text, _ = tutti_run("-n", "5", "--chief", "--hosts", "a,fe80::1,[fe80::2]", "--port", "4000", "--dry-run", "--",
-                                  "./not/here", "x")
-        self.assertEqual(code, 0)
+        text = self.output("-n", "5", "--chief", "--hosts", "a,fe80::1,[fe80::2]", "--port", "4000", "--dry-run", "--",
+                           "./not/here", "x")
         processes = [(name, host, json.loads(config), command) for name, host, config, command in re.findall(
             r"^# (\S+) on (\S+)\nTF_CONFIG='([^']*)' (.*)$", text, re.MULTILINE)]
         self.assertEqual([(name, host) for name, host, _, _ in processes],
@@ -413,7 +390,7 @@ class DryRun(unittest.TestCase):
             self.assertNotIn("OMP_NUM_THREADS", command)
 
 
-class WrongUsage(unittest.TestCase):
+class WrongUsage(TuttiRunCase):
     def test_one_line_and_exit_code_2(self):
         for words, message in (
                 (("-n", "2", "--"), "run: expected a program, got none; try tutti run -n 2 ./program"),

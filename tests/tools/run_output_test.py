@@ -13,11 +13,11 @@ import tempfile
 import time
 import unittest
 
-from run_command_kit import PROGRAM, ENVIRONMENT, LIMIT, python, tutti_run, runs, wait_until  # finds the kit
+from run_command_kit import PROGRAM, ENVIRONMENT, LIMIT, TuttiRunCase, python, tutti_run, runs, wait_until  # finds the kit
 from processes import children
 
 
-class Output(unittest.TestCase):
+class Output(TuttiRunCase):
     def test_lines_are_whole_and_named_and_keep_their_stream(self):
         body = 'sys.stdout.write("first\\n" + "x" * 100000 + "\\nlast, without end"); sys.stdout.flush()\n' \
                'say("an error", sys.stderr)'
@@ -33,16 +33,14 @@ class Output(unittest.TestCase):
     def test_log_files_have_each_processs_lines(self):
         with tempfile.TemporaryDirectory() as folder:
             logs = os.path.join(folder, "new", "logs")
-            code, _, errors = tutti_run("-n", "2", "--log-dir", logs, "--max-restarts", "1", "--", *python(
+            self.output("-n", "2", "--log-dir", logs, "--max-restarts", "1", "--", *python(
                 'say(f"{task} {index}, try {restart}"); sys.exit(4 if index == 1 and restart == 0 else 0)'))
-            self.assertEqual(code, 0, errors)
             texts = {path.name: path.read_text(encoding="utf-8") for path in pathlib.Path(logs).iterdir()}
         self.assertEqual(texts, {"worker-0.log": "worker 0, try 0\n",
                                  "worker-1.log": "worker 1, try 0\n--- started again, restart 1\nworker 1, try 1\n"})
 
     def test_a_log_folder_that_cannot_be_made_is_an_error(self):
-        code, _, errors = tutti_run("-n", "1", "--log-dir", "/proc/none", "--", "true")
-        self.assertEqual(code, 1)
+        errors = self.errors(1, "-n", "1", "--log-dir", "/proc/none", "--", "true")
         self.assertRegex(errors, "^tutti: run: cannot write log /proc/none/worker-0.log: No such file")
 
     def on_terminal(self, env):

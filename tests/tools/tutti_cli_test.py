@@ -12,6 +12,8 @@ import tempfile
 import time
 import unittest
 
+from program_case import ProgramCase
+
 PROGRAM = os.path.abspath(sys.argv.pop(1))
 ENVIRONMENT = {**os.environ, "TUTTI_CUDA": "off"}  # hides GPUs, which gpus_cli_test.py covers
 
@@ -21,17 +23,16 @@ def run(*words):
     return result.returncode, result.stdout, result.stderr
 
 
-class TuttiProgram(unittest.TestCase):
+class TuttiProgram(ProgramCase):
+    run_program = staticmethod(run)
+
     def test_devices_lists_the_processor_and_its_virtual_devices(self):
-        code, text, _ = run("devices")
-        self.assertEqual(code, 0)
+        text = self.output("devices")
         self.assertIn("cpu:0-63", text)
         self.assertIn("gpu   none: TUTTI_CUDA=off hides the GPUs; try without it\n", text)
 
     def test_devices_json_agrees_with_the_system(self):
-        code, text, _ = run("devices", "--json")
-        self.assertEqual(code, 0)
-        report = json.loads(text)
+        report = json.loads(self.output("devices", "--json"))
         cpu = report["devices"][0]
         self.assertEqual(cpu["type"], "cpu")
         self.assertEqual(cpu["cores"], len(os.sched_getaffinity(0)))
@@ -120,22 +121,16 @@ class TuttiProgram(unittest.TestCase):
             self.assertEqual(finding(TUTTI_DATA_DIR=folder), complete)
 
     def test_wrong_usage_ends_with_2_and_the_list(self):
-        code, _, errors = run("dance")
-        self.assertEqual(code, 2)
+        errors = self.errors(2, "dance")
         self.assertEqual(errors, "tutti: unknown command 'dance'; expected one of devices, doctor, cluster, conform, bench, ckpt, run\n")
-        code, _, errors = run()
-        self.assertEqual(code, 2)
-        self.assertIn("expected one of devices, doctor, cluster, conform, bench, ckpt, run", errors)
-        code, _, errors = run("doctor", "--fix")
-        self.assertEqual(code, 2)
-        self.assertIn("unknown flag --fix", errors)
+        self.assertIn("expected one of devices, doctor, cluster, conform, bench, ckpt, run", self.errors(2))
+        self.assertIn("unknown flag --fix", self.errors(2, "doctor", "--fix"))
 
     def bench(self, *flags):
         """Returns the lines of the table, as lists of words, and the JSON."""
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "bench.json")
-            code, text, errors = run("bench", "all_reduce", "--rounds", "2", "--json", path, *flags)
-            self.assertEqual(code, 0, text + errors)
+            text = self.output("bench", "all_reduce", "--rounds", "2", "--json", path, *flags)
             with open(path, encoding="utf-8") as file:
                 report = json.load(file)
         rows = [line.split() for line in text.splitlines() if line and not line.startswith("#")]
@@ -200,10 +195,8 @@ class TuttiProgram(unittest.TestCase):
         for ranks, transport, word in ((2, "shm", "shared memory"), (3, "tcp", "tcp 127.0.0.1:")):
             with self.subTest(transport), tempfile.TemporaryDirectory() as folder:
                 path = os.path.join(folder, "bench.json")
-                code, text, errors = run(
-                    "run", "-n", str(ranks), "--", PROGRAM, "bench", "all_reduce", "-b", "1K", "-e", "64K", "-f", "64", "-n", "3",
-                    "--rounds", "2", "--op-names", "canonical,ring", "--transport", transport, "--json", path)
-                self.assertEqual(code, 0, text + errors)
+                text = self.output("run", "-n", str(ranks), "--", PROGRAM, "bench", "all_reduce", "-b", "1K", "-e", "64K", "-f", "64",
+                                   "-n", "3", "--rounds", "2", "--op-names", "canonical,ring", "--transport", transport, "--json", path)
                 self.assertIn(f"processes, {ranks} ranks on", text)
                 self.assertIn(f"rank 1: {word}", text)
                 lines = [line.split() for line in text.splitlines() if "]: #" not in line]
@@ -223,9 +216,7 @@ class TuttiProgram(unittest.TestCase):
         self.assertEqual(code, 1, text + errors)
         self.assertIn("# left out: ring: does not support SUM of bool", text)
         self.assertIn("every name was left out", errors)
-        code, _, errors = run(*job, "--shape", "local")
-        self.assertEqual(code, 2)
-        self.assertIn("expected one process, this is one of 2", errors)
+        self.assertIn("expected one process, this is one of 2", self.errors(2, *job, "--shape", "local"))
 
     def test_bench_without_check_says_so(self):
         rows, report = self.bench("-b", "64", "-e", "64", "-n", "1", "-c", "0", "--op-names", "canonical")
@@ -240,15 +231,10 @@ class TuttiProgram(unittest.TestCase):
                             (("-i", "1", "-e", "1G"), "-i: more than"), (("--shape", "round"), "--shape: expected one"),
                             (("--fast",), "unknown flag --fast")):
             code, output, errors = run("bench", "all_reduce", *flags)
-            self.assertEqual(code, 2, errors)
+            self.assertEqual((code, output), (2, ""), errors)
             self.assertIn(text, errors)
-            self.assertEqual(output, "")
-        code, _, errors = run("bench")
-        self.assertEqual(code, 2)
-        self.assertIn("no command given; expected one of all_reduce", errors)
-        code, _, errors = run("bench", "dance")
-        self.assertEqual(code, 2)
-        self.assertIn("unknown command 'dance'; expected one of all_reduce", errors)
+        self.assertIn("no command given; expected one of all_reduce", self.errors(2, "bench"))
+        self.assertIn("unknown command 'dance'; expected one of all_reduce", self.errors(2, "bench", "dance"))
 
     def test_bench_that_has_nothing_to_measure_fails(self):
         code, output, errors = run("bench", "all_reduce", "-e", "1K", "-d", "bool", "-o", "sum", "--op-names",
@@ -258,34 +244,28 @@ class TuttiProgram(unittest.TestCase):
         self.assertIn("nothing to measure", errors)
 
     def test_help_ends_with_0(self):
-        code, text, _ = run("--help")
-        self.assertEqual(code, 0)
-        self.assertIn("devices", text)
+        self.assertIn("devices", self.output("--help"))
 
     def test_conform_checks_a_sample_and_says_what_was_skipped(self):
-        code, text, _ = run("conform", "ring", "--shape", "local", "--sample", "50")
-        self.assertEqual(code, 0, text)
+        text = self.output("conform", "ring", "--shape", "local", "--sample", "50")
         self.assertRegex(text, r"all_reduce SUM +float32 +[0-9]+ +- ")
         self.assertIn("skipped", text)
         self.assertIn("ring: conforms", text)
 
     def test_conform_json_has_the_counts_of_each_operation_and_type(self):
-        code, text, _ = run("conform", "canonical", "--shape", "local", "--sample", "50", "--seed", "7", "--json")
-        report = json.loads(text)
-        self.assertEqual((code, report["passed"], report["seed"]), (0, True, "7"))
+        report = json.loads(self.output("conform", "canonical", "--shape", "local", "--sample", "50", "--seed", "7", "--json"))
+        self.assertEqual((report["passed"], report["seed"]), (True, "7"))
         self.assertEqual(report["total"]["passed"], sum(row["counts"]["passed"] for row in report["rows"]))
         self.assertEqual(report["failures"], [])
 
     def test_conform_runs_one_case_by_its_name(self):
         case = "local/values/all_reduce/SUM/float32/3x17/in_place+4/even/0/1"
-        code, text, _ = run("conform", "canonical", "--case", case)
-        self.assertEqual((code, text.strip()), (0, "passed " + case))
+        self.assertEqual(self.output("conform", "canonical", "--case", case).strip(), "passed " + case)
 
     def test_conform_names_the_case_in_which_a_plugin_crashes(self):
         plugin = os.path.join(os.path.dirname(os.path.dirname(PROGRAM)), "plugins", "reduce_crashes.so")
         for words in ([], ["--case", "local/values/all_reduce/SUM/float32/3x17/in_place+4/even/0/1"]):
-            code, _, errors = run("conform", "--plugin", plugin, "--shape", "local", *words)
-            self.assertEqual(code, -signal.SIGABRT, errors)
+            errors = self.errors(-signal.SIGABRT, "conform", "--plugin", plugin, "--shape", "local", *words)
             self.assertRegex(errors, r"the operation crashed \(signal 6\); to repeat its case: tutti conform "
                              r"plugin_reduce_crashes --plugin .*reduce_crashes.so --case local/\S+")
 
@@ -293,8 +273,7 @@ class TuttiProgram(unittest.TestCase):
         plugin = os.path.join(os.path.dirname(os.path.dirname(PROGRAM)), "plugins", "reduce_hangs.so")
         words = ["conform", "--plugin", plugin, "--shape", "local"]
         case = r"\); to repeat its case: tutti conform plugin_reduce_hangs --plugin .*reduce_hangs.so --case local/\S+"
-        code, _, errors = run(*words, "--limit", "1")
-        self.assertEqual(code, -signal.SIGALRM, errors)
+        errors = self.errors(-signal.SIGALRM, *words, "--limit", "1")
         self.assertRegex(errors, r"the operation hangs: a case took longer than --limit \(signal 14" + case)
         for seconds in (0.5, 2, 8, 32):  # until it has started
             stopped = subprocess.Popen([PROGRAM, *words], stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
@@ -308,13 +287,10 @@ class TuttiProgram(unittest.TestCase):
     def test_conform_and_bench_measure_the_error_of_a_lossy_plugin(self):
         plugin = os.path.join(os.path.dirname(os.path.dirname(PROGRAM)), "plugins", "top_k.so")
         lossy = ("--plugin", plugin, "--shape", "local", "--plugin-options")
-        code, text, errors = run("conform", *lossy, "k=0.25", "--sample", "100")
-        self.assertEqual(code, 0, text + errors)
+        text = self.output("conform", *lossy, "k=0.25", "--sample", "100")
         self.assertRegex(text, r"largest error of a sum: 0\.[0-9]+ of the sum of .* largest magnitudes, in local/\S+\ntop_k: conforms")
         for command in (["conform"], ["bench", "all_reduce", "--rounds", "1"]):
-            code, _, errors = run(*command, *lossy, "kk=0.25")
-            self.assertEqual(code, 2)
-            self.assertIn("top_k has no option 'kk'; expected k; did you mean 'k'?", errors)
+            self.assertIn("top_k has no option 'kk'; expected k; did you mean 'k'?", self.errors(2, *command, *lossy, "kk=0.25"))
         for k, is_exact in (("0.25", False), ("1", True)):
             rows, report = self.bench("-e", "1K", "-n", "1", "-w", "0", "--op-names", "canonical,top_k", *lossy, f"k={k}")
             largest = {row["name"]: row["largest_error"] for row in report["results"]}
@@ -327,9 +303,7 @@ class TuttiProgram(unittest.TestCase):
                                 (["ring", "--sample", "-1"], "got 1, -1, 0 and 60"),
                                 (["--plugin", "./nowhere.so"], "no such file"),
                                 (["ring", "--shape", "round"], "threads")):
-            code, _, errors = run("conform", *words)
-            self.assertEqual(code, 2, words)
-            self.assertIn(expected, errors)
+            self.assertIn(expected, self.errors(2, "conform", *words))
 
 
 if __name__ == "__main__":

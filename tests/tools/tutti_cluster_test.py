@@ -9,6 +9,8 @@ import subprocess
 import sys
 import unittest
 
+from program_case import ProgramCase
+
 TABLE = sys.argv.pop(2)
 PROGRAM = os.path.abspath(sys.argv.pop(1))
 CLUSTER = {"chief": ["10.0.0.1:2222"], "worker": ["10.0.0.2:2222", "10.0.0.3:2222"], "ps": ["10.0.0.4:2222"]}
@@ -24,7 +26,12 @@ def tf_config(task):
     return {"TF_CONFIG": json.dumps({"cluster": CLUSTER, "task": task})}
 
 
-class TuttiCluster(unittest.TestCase):
+class TuttiCluster(ProgramCase):
+    run_program = staticmethod(run)
+
+    def report(self, environment, *words):
+        return json.loads(self.output(environment, "--json", *words))
+
     def test_malformed_environments_give_one_line_and_exit_code_2_at_once(self):
         with open(TABLE, encoding="utf-8") as file:
             table = json.load(file)
@@ -55,10 +62,7 @@ class TuttiCluster(unittest.TestCase):
                           ["worker", "0", "10.0.0.2:2222"], ["worker", "1", "10.0.0.3:2222", "this", "process"]])
 
     def test_json_tells_the_task_and_its_rank(self):
-        code, text, _ = run({**tf_config({"type": "worker", "index": "1"}), "TUTTI_CONTROL": "grpc://10.0.0.9:1",
-                             "TUTTI_JOB_ID": "j7"}, "--json")
-        report = json.loads(text)
-        self.assertEqual(code, 0)
+        report = self.report({**tf_config({"type": "worker", "index": "1"}), "TUTTI_CONTROL": "grpc://10.0.0.9:1", "TUTTI_JOB_ID": "j7"})
         self.assertEqual(report["cluster"], CLUSTER)
         self.assertEqual(report["task"], {"type": "worker", "index": 1, "is_chief": False, "id_in_cluster": 2,
                                           "worker_count": 3, "collective_leader": "/job:chief/replica:0/task:0"})
@@ -66,40 +70,35 @@ class TuttiCluster(unittest.TestCase):
                          ("10.0.0.3:2222", "grpc://10.0.0.9:1", "j7", []))
 
     def test_parameter_servers_have_no_rank(self):
-        _, text, _ = run(tf_config({"type": "ps", "index": 0}), "--json")
-        self.assertNotIn("id_in_cluster", json.loads(text)["task"])
+        self.assertNotIn("id_in_cluster", self.report(tf_config({"type": "ps", "index": 0}))["task"])
 
     def test_without_a_cluster_the_process_is_alone(self):
-        code, text, _ = run({})
-        self.assertEqual((code, text), (0, "local: this process alone, because no variable names a cluster.\n"))
-        report = json.loads(run({}, "--json")[1])
+        self.assertEqual(self.output({}), "local: this process alone, because no variable names a cluster.\n")
+        report = self.report({})
         self.assertEqual((report["cluster"], report["task"]["is_chief"]), ({}, True))
 
     def test_a_resolver_can_be_named(self):
         slurm = {"SLURM_PROCID": "2", "SLURM_STEP_NUM_TASKS": "3", "SLURM_STEP_NODELIST": "t02n[13,41-42]",
                  "SLURM_STEP_TASKS_PER_NODE": "1(x3)", **tf_config({"type": "ps", "index": 0})}
-        self.assertEqual(json.loads(run(slurm, "--json")[1])["resolver"], "TF_CONFIG")
-        report = json.loads(run(slurm, "--json", "--resolver", "slurm")[1])
+        self.assertEqual(self.report(slurm)["resolver"], "TF_CONFIG")
+        report = self.report(slurm, "--resolver", "slurm")
         self.assertEqual(report["cluster"], {"worker": ["t02n13:8888", "t02n41:8888", "t02n42:8888"]})
         self.assertEqual(report["task"]["id_in_cluster"], 2)
         self.assertEqual(report["master"], "grpc://t02n42:8888")
 
     def test_unknown_resolvers_are_refused_with_the_list(self):
-        code, _, errors = run({}, "--resolver", "pbs")
-        self.assertEqual(code, 2)
+        errors = self.errors(2, {}, "--resolver", "pbs")
         self.assertIn("expected one of auto, tf_config, slurm, mpi, kubernetes, sagemaker, local", errors)
 
     def test_ranks_of_mpi_meet_before_they_have_addresses(self):
-        _, text, _ = run({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "TUTTI_CONTROL": "grpc://a:1"})
+        text = self.output({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "TUTTI_CONTROL": "grpc://a:1"})
         self.assertIn("worker 1       (known when the tasks meet)\n", text)
         self.assertIn("They meet at grpc://a:1.\n", text)
 
     def test_a_loopback_address_beside_others_is_doubted(self):
         cluster = {"worker": ["localhost:2222", "10.0.0.2:2222"]}
         environment = {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 0}})}
-        code, text, _ = run(environment)
-        self.assertEqual(code, 0)
-        self.assertIn("warning: TF_CONFIG.cluster: worker 0 at localhost:2222", text)
+        self.assertIn("warning: TF_CONFIG.cluster: worker 0 at localhost:2222", self.output(environment))
 
 
 if __name__ == "__main__":
