@@ -13,8 +13,7 @@
 #include "tensor/cuda/convolution_plans.h"
 #include "tutti/core/text.h"
 
-namespace tutti::cuda {
-namespace {
+namespace tutti::cuda::cudnn_plans_test {
 
 constexpr std::size_t kFirstWithDescribedGpus = 91'100;
 
@@ -207,5 +206,4 @@ TEST(RealCudnn, TakesTensorCoresForSixteenBitsAndForTf32) {
   });
 }
 
-}  // namespace
-}  // namespace tutti::cuda
+}  // namespace tutti::cuda::cudnn_plans_test

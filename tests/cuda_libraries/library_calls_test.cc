@@ -10,8 +10,7 @@
 #include "tensor/cuda/math_libraries.h"
 #include "tensor/cuda/matrix_product.h"
 
-namespace tutti::cuda {
-namespace {
+namespace tutti::cuda::library_calls_test {
 
 class NoWorkspace : public Workspace {
  public:
@@ -85,5 +84,4 @@ TEST(RealLibraries, TellTheirVersions) {
   EXPECT_NE(description.find(", cuDNN 9."), std::string::npos) << description;
 }
 
-}  // namespace
-}  // namespace tutti::cuda
+}  // namespace tutti::cuda::library_calls_test

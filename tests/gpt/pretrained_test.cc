@@ -14,8 +14,7 @@
 #include "tests/support/tensor_matchers.h"
 #include "tests/support/thrown.h"
 
-namespace tutti {
-namespace {
+namespace tutti::pretrained_test {
 
 using examples::Gpt;
 using examples::load_pretrained;
@@ -311,5 +310,4 @@ TEST(GptConfig, ComesBackFromItsJson) {
   EXPECT_ERROR(Gpt model(odd), kInvalidArgument, "heads that divide the features");
 }
 
-}  // namespace
-}  // namespace tutti
+}  // namespace tutti::pretrained_test

@@ -129,7 +129,7 @@ TEST(Supervisor, WaitedForMemberWithoutRestartsLeftEndsTheJob) {
                         "started again 1 times already"));
 }
 
-TEST(Supervisor, SaysOfAProcessThatDiesByItselfOnlyHow) {
+TEST(Supervisor, LogsOnlyTheExitOfAProcessThatDiesByItself) {
   const Ended ended = run_given_up("sleep 0.2; exit 7", true, "worker 0 died: it is gone");
   EXPECT_EQ(ended.outcome.exit_code(), 7);
   EXPECT_THAT(ended.said, HasSubstr("tutti run: worker-0 failed first: exited with code 7 after"));

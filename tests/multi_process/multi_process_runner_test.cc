@@ -91,7 +91,7 @@ TEST(MultiProcessRunner, OutputIsCapturedWithThePrefixOfItsTask) {
   EXPECT_EQ(result.output.size(), 6u);
 }
 
-/// Runs ten iterations; a process that is told to waits in the middle until it is killed.
+/// Runs ten iterations; the process that "waits" names waits in the middle until it is killed.
 TUTTI_PROCESS_FUNCTION(mpr_iterate) {
   const launch::Task self = testing::this_process();
   for (int i = 0; i < 10; ++i) {
@@ -188,7 +188,7 @@ TEST(MultiProcessRunner, AnErrorOfAProcessCountsMoreThanTheDeadline) {
   EXPECT_FALSE(runner.process_exists("worker", 1));
 }
 
-TEST(MultiProcessRunner, TheDeadlineNamesWhoStillRanAndKeepsTheOutput) {
+TEST(MultiProcessRunner, DeadlineNamesRunningProcessesAndKeepsOutput) {
   MultiProcessRunner runner("mpr_iterate", {.num_workers = 2}, kWorker0Waits);
   runner.start();
   runner.wait_for_line("worker", 0, "iteration 5");
@@ -208,7 +208,7 @@ TUTTI_PROCESS_FUNCTION(mpr_end) {
   ::_exit(static_cast<int>(arguments.at("code").as_int()));
 }
 
-TEST(MultiProcessRunner, AnUnexpectedEndIsAnErrorThatSaysHow) {
+TEST(MultiProcessRunner, UnexpectedEndIsAnError) {
   const auto join_one = [](const char* arguments) {
     return error_of([&] { results_of("mpr_end", {}, Json::parse(arguments)); });
   };
@@ -231,7 +231,7 @@ TUTTI_PROCESS_FUNCTION(mpr_lose_chief) {
   return {};
 }
 
-TEST(MultiProcessRunner, TheOthersEndWithAChiefThatCrashesAndTheErrorSaysSo) {
+TEST(MultiProcessRunner, CrashOfTheChiefEndsOtherProcesses) {
   MultiProcessRunner runner("mpr_lose_chief", {.num_workers = 2, .num_chiefs = 1});
   runner.start();
   const Thrown expected(ErrorCode::kAborted,
@@ -241,7 +241,7 @@ TEST(MultiProcessRunner, TheOthersEndWithAChiefThatCrashesAndTheErrorSaysSo) {
   EXPECT_FALSE(runner.process_exists("worker", 1));
 }
 
-TEST(MultiProcessRunner, WhatTheChiefThrewComesBeforeWhatTheOthersDid) {
+TEST(MultiProcessRunner, ErrorOfTheChiefPrecedesOtherErrors) {
   const auto run = [] {
     results_of("mpr_lose_chief", {.num_workers = 2, .num_chiefs = 1},
                Json::Object{{"throws", true}});
@@ -262,7 +262,7 @@ TUTTI_PROCESS_FUNCTION(mpr_outlive_chief) {
   return Json("later");
 }
 
-TEST(MultiProcessRunner, ThoseThatGoOnBehindAChiefThatEndedWellAreWaitedFor) {
+TEST(MultiProcessRunner, WaitsForProcessesAfterTheChiefEnds) {
   const std::string file = ::testing::TempDir() + "/tutti_mpr_outlive";
   std::filesystem::remove_all(file);
   MultiProcessRunner runner("mpr_outlive_chief", {.num_workers = 1, .num_chiefs = 1},

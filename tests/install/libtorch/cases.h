@@ -1,4 +1,4 @@
-// What the tests of tutti/libtorch.h share: a network, its batch, and how cases run on every rank.
+// Helpers for tests of tutti/libtorch.h: a network, its batch, and cases that run on every rank.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -60,7 +60,7 @@ std::string error_of(const Function& function) {
   return "";
 }
 
-// Its name, and what it does on every rank.
+// Name of a case, and its function on every rank.
 using Case = std::pair<const char*, void (*)(const Ranks&)>;
 #define CASE(name) \
   { #name, name }

@@ -1,4 +1,4 @@
-// Modules per replica of a strategy, within a process and over several: beside one process alone.
+// Compares modules per replica of a strategy, within a process and over several, with one process.
 // SPDX-License-Identifier: Apache-2.0
 //
 //     libtorch_strategy_test cpu:0-1                        prints "rank R: ok NAME" for each case
@@ -147,7 +147,7 @@ void clipping_sees_the_mean(const Ranks& ranks) {
   });
 }
 
-// What a backward pass adds to gradients that were cleared in place is what the strategy is given.
+// The strategy receives the memory of gradients that were cleared in place.
 void gradients_stay_in_their_memory(const Ranks& ranks) {
   const auto strategy = make_strategy(ranks);
   Replicated model(*strategy, NextNet());

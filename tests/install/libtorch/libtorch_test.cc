@@ -1,4 +1,4 @@
-// tutti/libtorch.h under two processes: every rank checks, beside a module that one process trains.
+// Compares modules of tutti/libtorch.h in two processes with a module that one process trains.
 // SPDX-License-Identifier: Apache-2.0
 //
 //     tutti run -n 2 -- libtorch_test       prints "rank R: ok NAME" for each case
@@ -49,7 +49,7 @@ void gradients_are_means_in_buckets(const Ranks& ranks) {
     EXPECT(near(model->first->weight.grad(), one->first->weight.grad()));
     EXPECT(near(model->left->bias.grad(), one->left->bias.grad()));
   }
-  // Weight and bias lie in one bucket, the later parameter first, at multiples of 64 bytes.
+  // Weight and bias are in one bucket, the later parameter first, at multiples of 64 bytes.
   const auto* weight = model->first->weight.grad().data_ptr<float>();
   EXPECT(weight - model->first->bias.grad().data_ptr<float>() == 16);
 }
@@ -159,7 +159,7 @@ void a_backward_pass_that_threw_is_over(const Ranks& ranks) {
   }
 }
 
-// The same bits as Adam on one process that is given the same gradients.
+// Compares bits with Adam in one process on equal gradients.
 void sharded_optimizer_is_adam(const Ranks& ranks) {
   std::vector<torch::Tensor> kept;
   {
