@@ -344,15 +344,16 @@ struct Death {
 
 class DyingProcesses : public ::testing::TestWithParam<Death> {
  protected:
+  /// Two ranks at work, of which rank 0 waits for at most `timeout_ms`.
   struct Ranks {
+    Ranks(const std::string& folder, int timeout_ms)
+        : zero(folder, 0, 2, 1, timeout_ms, GetParam().more),
+          one(folder, 1, 2, 0, 30000, GetParam().more) {
+      EXPECT_EQ(zero.line(), "ready 1");
+      EXPECT_EQ(one.line(), "ready 0");
+    }
     RankProcess zero, one;
   };
-  /// Returns two ranks at work, of which rank 0 waits for at most `timeout_ms`.
-  static Ranks start(const char* prefix, int timeout_ms) {
-    const auto& [name, more, words] = GetParam();
-    const std::string folder = fresh_folder(concat(prefix, name));
-    return {{folder, 0, 2, 1, timeout_ms, more}, {folder, 1, 2, 0, 30000, more}};
-  }
 };
 
 INSTANTIATE_TEST_SUITE_P(
@@ -368,23 +369,23 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return std::string(info.param.name); });
 
 TEST_P(DyingProcesses, ARankThatIsKilledAtWorkIsNamedAtOnce) {
-  auto [zero, one] = start("dying_", 30000);
+  Ranks ranks(fresh_folder(concat("dying_", GetParam().name)), 30000);
   Clock::system().sleep_for(150ms);
   const TimePoint begin = Clock::system().now();
-  one.signal(SIGKILL);
-  const std::string line = zero.line();
+  ranks.one.signal(SIGKILL);
+  const std::string line = ranks.zero.line();
   RecordProperty("milliseconds",
                  static_cast<int>(1e3 * seconds_between(begin, Clock::system().now())));
   expect_code(line, ErrorCode::kUnavailable, GetParam().words);
-  const std::string pid = concat("pid ", one.pid());
+  const std::string pid = concat("pid ", ranks.one.pid());
   const bool names_pid = GetParam().more[0] == "shm";
   EXPECT_EQ(line.find(pid) != std::string::npos, names_pid) << line;
 }
 
 TEST_P(DyingProcesses, ARankThatIsStoppedAtWorkIsNamedAtTheDeadline) {
-  auto [zero, one] = start("stopped_", 700);
-  one.signal(SIGSTOP);
-  const std::string line = zero.line();
+  Ranks ranks(fresh_folder(concat("stopped_", GetParam().name)), 700);
+  ranks.one.signal(SIGSTOP);
+  const std::string line = ranks.zero.line();
   EXPECT_EQ(line.rfind("error 4 ", 0), 0u) << line;
   EXPECT_THAT(line, HasSubstr("rank"));
 }
