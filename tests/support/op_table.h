@@ -1,5 +1,5 @@
 // Table of operations that every backend computes, and its comparison with the reference kernels. A
-// backend needs one OpBackend and two tests; tests/tensor/onednn_test.cc is an example.
+// backend needs one OpBackend and two tests; tests/tensor/op_table_test.cc is an example.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

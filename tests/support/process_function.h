@@ -8,8 +8,7 @@
 //     }
 //
 // At the scope of a namespace, under a name that is unique in the test program;
-// multi_process_runner.h starts it. Returning Json() is returning nothing; what it throws, the
-// SPDX-License-Identifier: Apache-2.0
+// multi_process_runner.h starts it. Json() stands for no result; the runner reports an exception.
 #pragma once
 
 #include <optional>

@@ -1,5 +1,4 @@
-// Scopes and clocks for tests: a variable of the environment, a time that the test sets. Not in
-// namespace testing, where names of GoogleTest would be hidden.
+// Scopes and clocks for tests: a variable of the environment, a time that the test sets.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// Operations that run, for tests. Not in namespace testing, for the reason given in thrown.h.
+// Operations that run, for tests.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

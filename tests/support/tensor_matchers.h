@@ -2,18 +2,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <cmath>
 #include <vector>
 
 #include "tests/support/thrown.h"
+#include "tests/tensor/random_values.h"
 #include "tutti/tensor/tensor.h"
 
 namespace tutti::testing {
-
-using thrown::expect_error;
 
 /// Expects each number within `tolerance` of the expected one.
 inline void expect_near(const std::vector<double>& actual, const std::vector<double>& expected,

@@ -1,8 +1,8 @@
-// Expectations on thrown errors, for tests. Not in namespace testing, where names of GoogleTest
-// would be hidden.
+// Expectations on thrown errors, for tests.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -56,3 +56,9 @@ inline std::string coded_error_of(const std::function<void()>& action) {
 }
 
 }  // namespace tutti::thrown
+
+/// Namespace of test files, which find GoogleTest's names and those of tests/support in it.
+namespace tutti::testing {
+using namespace ::testing;
+using namespace thrown;
+}  // namespace tutti::testing

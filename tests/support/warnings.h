@@ -1,5 +1,4 @@
-// Lines logged during an action or an object's lifetime, for tests. Not in namespace testing, for
-// the reason given in thrown.h.
+// Lines logged during an action or an object's lifetime, for tests.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
