@@ -1,38 +1,43 @@
-// Tests reading whole files, replacing them atomically, and names of file kinds in errors.
+// Tests files: reading, atomic replacement, kinds, checksums (XXH3-128, CRC32C), and JSON.
 // SPDX-License-Identifier: Apache-2.0
 #include "core/file.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <sys/resource.h>
 
 #include <atomic>
+#include <cmath>
+#include <cstring>
 #include <filesystem>
+#include <limits>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "core/file_kind.h"
+#include "core/hash.h"
+#include "core/names.h"
 #include "tests/support/test_folder.h"
 #include "tests/support/thrown.h"
 #include "tutti/core/executor.h"
+#include "tutti/core/json.h"
+#include "tutti/core/random.h"
 
-namespace tutti::file_test {
+namespace tutti::testing::file_test {
+
 using internal::describe_file;
 using internal::kind_note;
-using ::testing::IsEmpty;
-using ::testing::UnorderedElementsAre;
 using namespace std::string_literals;
 
-class FileTest : public ::testing::Test {
+class FileTest : public Test {
  protected:
   std::string path(const char* name) const { return (folder_ / name).string(); }
   long num_files() const { return std::distance(std::filesystem::directory_iterator(folder_), {}); }
 
-  const std::filesystem::path folder_ = thrown::empty_folder();
+  const std::filesystem::path folder_ = empty_folder();
 };
 
-TEST_F(FileTest, ReadsBackWhatWasWrittenInNewFoldersAndWithoutAStatedSize) {
+TEST_F(FileTest, RoundTripsInNewFoldersAndWithoutSize) {
   for (std::size_t size :
        {std::size_t{0}, std::size_t{1}, std::size_t{65536}, std::size_t{300'001}}) {
     std::string bytes(size, '\0');
@@ -157,4 +162,237 @@ TEST(FileKind, NotesKnownKindsAloneAndShowsTextInOneLine) {
   EXPECT_LT(describe_file(std::string(400, 'x')).size(), 80u);
 }
 
-}  // namespace tutti::file_test
+std::string hash_of(std::string_view text) {
+  Hasher hasher;
+  hasher.update(text);
+  return hasher.hex_digest();
+}
+
+TEST(Hash, MatchesPublishedVectors) {
+  EXPECT_EQ(hash_of(""), "99aa06d3014798d86001c324468d497f");
+  EXPECT_EQ(hash_of("a"), "a96faf705af16834e6c632b61e964e1f");
+  EXPECT_EQ(hash_of("abc"), "06b05ab6733a618578af5f94892f3950");
+  EXPECT_EQ(hash_of("The quick brown fox jumps over the lazy dog"),
+            "ddd650205ca3e7fa24a1cc2e3a8a7651");
+  std::string bytes;
+  for (int i = 0; i < 1024; ++i) bytes += static_cast<char>(i % 256);
+  EXPECT_EQ(hash_of(bytes), "83885e853bb6640ca870f92984398d22");
+}
+
+TEST(Hash, DoesNotDependOnHowTheBytesWereCut) {
+  std::string text(5000, 'x');
+  for (std::size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(i * 31);
+  const std::string whole = hash_of(text);
+  for (std::size_t piece : {1, 7, 64, 255, 256, 1024, 4999}) {
+    Hasher hasher;
+    for (std::size_t i = 0; i < text.size(); i += piece) {
+      hasher.update(std::string_view(text).substr(i, piece));
+    }
+    EXPECT_EQ(hasher.hex_digest(), whole) << piece;
+  }
+}
+
+TEST(Hash, ContinuesAfterDigest) {
+  Hasher hasher;
+  hasher.update("ab");
+  EXPECT_EQ(hasher.hex_digest(), hash_of("ab"));
+  hasher.update("c");
+  EXPECT_EQ(hasher.hex_digest(), hash_of("abc"));
+  Hasher moved = std::move(hasher);
+  EXPECT_EQ(moved.hex_digest(), hash_of("abc"));
+}
+
+std::uint32_t crc32c_bit_by_bit(std::span<const std::byte> bytes, std::uint32_t crc) {
+  crc = ~crc;
+  for (const std::byte byte : bytes) {
+    crc ^= std::to_integer<std::uint32_t>(byte);
+    for (int bit = 0; bit < 8; ++bit) crc = crc >> 1 ^ (crc & 1 ? 0x82F63B78u : 0u);
+  }
+  return ~crc;
+}
+
+TEST(Crc32c, HasThePublishedValues) {
+  // Vectors of RFC 3720, B.4, and the customary check value.
+  const std::vector<std::byte> zeros(32, std::byte{0}), ones(32, std::byte{0xff});
+  EXPECT_EQ(internal::crc32c_of(zeros), 0x8A9136AAu);
+  EXPECT_EQ(internal::crc32c_of(ones), 0x62A8AB43u);
+  EXPECT_EQ(internal::crc32c_of({}), 0u);
+  std::vector<std::byte> increasing(32);
+  for (std::size_t i = 0; i < increasing.size(); ++i) increasing[i] = static_cast<std::byte>(i);
+  EXPECT_EQ(internal::crc32c_of(increasing), 0x46DD794Eu);
+  constexpr std::string_view kDigits = "123456789";
+  EXPECT_EQ(internal::crc32c_of(std::as_bytes(std::span(kDigits))), 0xE3069283u);
+}
+
+TEST(Crc32c, IsThatBitByBitForEveryLengthAndPlace) {
+  std::vector<std::byte> bytes(9000);
+  std::uint32_t state = 12345;
+  for (std::byte& byte : bytes) {
+    state = state * 1664525u + 1013904223u;
+    byte = static_cast<std::byte>(state >> 24);
+  }
+  for (std::size_t count = 0; count < 8000; count += count < 1100 ? 1 : 97) {
+    for (const std::size_t first : {0u, 1u, 13u}) {
+      const auto part = std::span<const std::byte>(bytes).subspan(first, count);
+      const auto before = static_cast<std::uint32_t>(count * 2654435761u);
+      ASSERT_EQ(internal::crc32c_of(part, before), crc32c_bit_by_bit(part, before))
+          << count << " bytes from " << first;
+    }
+  }
+}
+
+TEST(Crc32c, PartsGoOnWhereTheOneBeforeEnded) {
+  std::vector<std::byte> bytes(5000);
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 7);
+  const auto all = std::span<const std::byte>(bytes);
+  for (const std::size_t cut : {1u, 255u, 512u, 700u, 4096u}) {
+    EXPECT_EQ(internal::crc32c_of(all.subspan(cut), internal::crc32c_of(all.first(cut))),
+              internal::crc32c_of(all));
+  }
+}
+
+std::string json_error(std::string_view text) {
+  try {
+    Json::parse(text, "config.json");
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    return error.message();
+  }
+  return "accepted";
+}
+
+TEST(JsonParse, ReadsEveryKindOfValue) {
+  const Json json = Json::parse(
+      R"( {"z": null, "t": true, "i": -42, "d": 2.5e3, "s": "a\u00e9\n\ud83d\ude00", "a": [1, []], "o": {}} )");
+  EXPECT_TRUE(json.at("z").is_null());
+  EXPECT_TRUE(json.at("t").as_bool());
+  EXPECT_EQ(json.at("i").as_int(), -42);
+  EXPECT_EQ(json.at("d").as_double(), 2500.0);
+  EXPECT_EQ(json.at("d").as_int(), 2500);
+  EXPECT_EQ(json.at("i").as_double(), -42.0);
+  EXPECT_EQ(json.at("s").as_string(), "a\xC3\xA9\n\xF0\x9F\x98\x80");
+  EXPECT_EQ(json.at("a").as_array().size(), 2u);
+  EXPECT_TRUE(json.at("o").as_object().empty());
+  EXPECT_EQ(json.as_object().front().first, "z");  // order is kept
+  EXPECT_EQ(json.as_object().back().first, "o");
+}
+
+TEST(JsonParse, ErrorsNameSourceLineAndColumn) {
+  EXPECT_NE(json_error("{\n  \"a\": 1,\n  \"b\" 2\n}")
+                .find("config.json: not valid JSON at line 3, column 7"),
+            std::string::npos)
+      << json_error("{\n  \"a\": 1,\n  \"b\" 2\n}");
+  EXPECT_NE(json_error("[1, 2").find("line 1, column 6"), std::string::npos) << json_error("[1, 2");
+}
+
+TEST(JsonParse, RefusesMalformedInput) {
+  for (const std::string& text : split_text(
+           R"(| |{|}|[|[1,]|{"a":}|{a:1}|{"a":1,}|nul|truee|01|1.|.5|+1|1e|-|'a'|"|"\x"|"\u12")"
+           R"(|"\ud800"|[1] 2|1 1|NaN|Infinity|1e999|{"a":1,"a":2})",
+           '|')) {
+    EXPECT_NE(json_error(text), "accepted") << text;
+  }
+  for (const char* text : {"\"\n\"", "\"\x01\"", "\"\xFF\"", "\"\xC0\x80\"", "// c\n1"}) {
+    EXPECT_NE(json_error(text), "accepted") << text;
+  }
+  EXPECT_NE(json_error("{\"a\":1,\"a\":2}").find("'a' stands twice"), std::string::npos);
+  EXPECT_EQ(json_error(R"({"x": [0, {"b": {"a": 1, "a": 2}}]})"),
+            "config.json.x[1].b: member 'a' stands twice in an object; expected each once");
+  EXPECT_EQ(json_error(R"({"x\ny": {"a\nb": 1, "a\nb": 2}})"),
+            R"(config.json.x\ny: member 'a\nb' stands twice in an object; expected each once)");
+  // The reader stops in the middle of a character.
+  EXPECT_NE(json_error("{\"a\"\xef\xbb\xbf:1}").find("last read: '\"a\"?'"), std::string::npos);
+}
+
+TEST(JsonParse, RefusesZeroBytesWhereverTheyStand) {
+  using namespace std::string_view_literals;
+  EXPECT_EQ(json_error("{}\0"sv), "config.json: not valid JSON at line 1, column 3: a zero byte");
+  EXPECT_EQ(json_error("[1]\n\0[2]"sv),
+            "config.json: not valid JSON at line 2, column 1: a zero byte");
+  EXPECT_NE(json_error("\0"sv), "accepted");
+  EXPECT_NE(json_error("[\"a\0b\"]"sv), "accepted");
+}
+
+TEST(JsonParse, ErrorsStayShortAndTheDepthIsLimited) {
+  const std::string error = json_error(concat("{\"", std::string(100'000, 'a'), "\n"));
+  EXPECT_LT(error.size(), 500u);
+  EXPECT_NE(error.find("control character"), std::string::npos) << error;
+  EXPECT_EQ(error.find('\n'), std::string::npos);
+  const std::string open(256, '['), close(256, ']');
+  EXPECT_EQ(Json::parse(open + close).as_array().size(), 1u);
+  const std::string message = json_error("[\"[[\\\"\", \n" + open + close + "]");
+  EXPECT_NE(message.find("line 2, column 256: nested more than 256"), std::string::npos) << message;
+  EXPECT_NE(json_error(std::string(1'000'000, '[')).find("nested more"), std::string::npos);
+}
+
+TEST(JsonParse, KeepsBigNumbersAsWellAsItCan) {
+  EXPECT_EQ(Json::parse("9223372036854775807").as_int(), std::numeric_limits<std::int64_t>::max());
+  EXPECT_EQ(Json::parse("-9223372036854775808").as_int(), std::numeric_limits<std::int64_t>::min());
+  const Json beyond = Json::parse("9223372036854775808");
+  EXPECT_EQ(beyond.as_double(), 0x1p63);
+  EXPECT_THROW(beyond.as_int(), Error);
+  EXPECT_THROW(Json(std::uint64_t{1} << 63), Error);
+  EXPECT_EQ(Json(std::uint64_t{1} << 62).as_int(), std::int64_t{1} << 62);
+}
+
+TEST(JsonValue, WrongKindsAreNamed) {
+  EXPECT_EQ(error_of([] { (void)Json("text").as_int(); }),
+            "Json: wrong kind of value; expected a whole number, got a text");
+  EXPECT_THROW(Json(1.5).as_int(), Error);
+  EXPECT_THROW(Json(1).as_bool(), Error);
+  EXPECT_THROW(Json(1).find("a"), Error);
+  EXPECT_THROW(Json::object().at("a"), Error);
+  EXPECT_THROW(Json::array().set("a", 1), Error);
+  EXPECT_THROW(Json::object().push_back(1), Error);
+  EXPECT_EQ(Json::object().find("a"), nullptr);
+}
+
+TEST(JsonDump, WritesCompactAndIndented) {
+  Json json = Json::object();
+  json.set("b", 1)
+      .set("a", Json::Array{1.0, "x", nullptr, false})
+      .set("b", 2)
+      .set("e", Json::object());
+  EXPECT_EQ(json.dump(), R"({"b":2,"a":[1.0,"x",null,false],"e":{}})");
+  EXPECT_EQ(json.dump(2),
+            "{\n  \"b\": 2,\n  \"a\": [\n    1.0,\n    \"x\",\n    null,\n    false\n  ],\n  "
+            "\"e\": {}\n}");
+}
+
+TEST(JsonDump, EscapesForbiddenCharacters) {
+  EXPECT_EQ(Json("\"\\\n\t\x01/").dump(), R"("\"\\\n\t\u0001/")");
+  EXPECT_EQ(Json("\xC3\xA9").dump(), "\"\xC3\xA9\"");
+  EXPECT_EQ(Json("a\xFF\xC3").dump(), "\"a\xEF\xBF\xBD\xEF\xBF\xBD\"");
+  EXPECT_EQ(Json("\xED\xA0\x80").dump(),
+            "\"\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD\"");  // a surrogate
+  EXPECT_EQ(Json(std::nan("")).dump(), "null");
+  EXPECT_EQ(Json(-std::numeric_limits<double>::infinity()).dump(), "null");
+}
+
+TEST(JsonDump, DoublesReadBackToTheSameBits) {
+  const RandomStream stream({.seed = 1, .purpose = kUserPurpose});
+  int finite = 0;
+  for (int i = 0; i < 20'000; ++i) {
+    const std::uint64_t bits = stream.bits64(i);
+    double value;
+    std::memcpy(&value, &bits, sizeof(value));
+    if (!std::isfinite(value)) continue;
+    ++finite;
+    const Json json(value);
+    const double back = Json::parse(json.dump()).as_double();
+    ASSERT_EQ(std::memcmp(&back, &value, sizeof(value)), 0) << json.dump();
+    ASSERT_EQ(Json::parse(json.dump()), json);  // remains a double
+  }
+  EXPECT_GT(finite, 19'000);
+  EXPECT_EQ(Json(-0.0).dump(), "-0.0");
+  EXPECT_EQ(Json(0.1).dump(), "0.1");
+}
+
+TEST(JsonDump, EveryTextThatParsesIsWrittenTheSame) {
+  const std::string text =
+      R"({"a":[1,-2,3.5,1e-09,"\u0000",{"b":[[],{}]}],"c":null,"d":[true,false]})";
+  EXPECT_EQ(Json::parse(text).dump(), text);
+  EXPECT_EQ(Json::parse(Json::parse(text).dump(3)), Json::parse(text));
+}
+
+}  // namespace tutti::testing::file_test

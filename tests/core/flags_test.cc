@@ -6,7 +6,7 @@
 
 #include "tutti/core/error.h"
 
-namespace tutti::flags_test {
+namespace tutti::testing::flags_test {
 
 struct FlagsOfTest {
   std::string name = "default";
@@ -205,4 +205,4 @@ TEST(Flags, CommandsHaveCommands) {
   }
 }
 
-}  // namespace tutti::flags_test
+}  // namespace tutti::testing::flags_test

@@ -10,7 +10,7 @@
 
 #include "tutti/core/executor.h"
 
-namespace tutti::random_test {
+namespace tutti::testing::random_test {
 
 using Words = std::array<std::uint32_t, 4>;
 
@@ -150,7 +150,7 @@ TEST(RandomContextTest, CallOrdinalsCountPerScopeAndCallSite) {
   EXPECT_EQ(next_call_ordinal(7), 0u);
 }
 
-TEST(RandomContextTest, SettingTheSeedStartsTheCountersAnew) {
+TEST(RandomContextTest, SettingTheSeedResetsCounters) {
   set_random_seed(9);
   EXPECT_EQ(random_seed(), 9u);
   EXPECT_EQ(next_variable_number(), 0u);
@@ -161,4 +161,4 @@ TEST(RandomContextTest, SettingTheSeedStartsTheCountersAnew) {
   set_random_seed(0);
 }
 
-}  // namespace tutti::random_test
+}  // namespace tutti::testing::random_test
