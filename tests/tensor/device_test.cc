@@ -1,29 +1,31 @@
-// Tests devices, their names, scopes and dispatch: placement of values and operations, transfers,
-// observers.
+// Tests devices (names, scopes, dispatch, placement, transfers, observers) and memory of tensors:
+// the caching allocator, limits of devices, copies that bypass the caches.
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/tensor/device.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
+#include <cstring>
 #include <functional>
+#include <numeric>
 #include <optional>
+#include <vector>
 
 #include "core/names.h"
+#include "tensor/cpu/vectorized.h"
 #include "tensor/kernel_table.h"
+#include "tensor/tensor_impl.h"
 #include "tests/support/fake_gpu.h"
 #include "tests/support/tensor_matchers.h"
 #include "tutti/core/executor.h"
+#include "tutti/tensor/buffer.h"
 #include "tutti/tensor/device_memory.h"
 #include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/dispatch.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/shape_ops.h"
 #include "tutti/tensor/tensor_ops.h"
+#include "tutti/tensor/variable_memory.h"
 
-namespace tutti::device_test {
-using testing::expect_error;
-using testing::expect_tensor;
+namespace tutti::testing::device_test {
 
 TEST(DeviceTest, WhateverTheTextErrorsAreOneShortLine) {
   const std::string strange = std::string(5000, 'x') + "\n\xff";
@@ -82,7 +84,7 @@ TEST(Device, TensorsAndScopesAreNotForDevicesOfXla) {
   expect_refused([&] { (void)resolve(DeviceSpec::parse("/tpu:1")); });
 }
 
-TEST(Device, RefusesWhatItCannotReadAndListsThoseHereForMissingOnes) {
+TEST(Device, RefusesBadNamesAndListsDevices) {
   for (const char* text : {"", "cpu", "cpu:", "cpu:-1", "cpu:x", "cpu:1:2", "fpga:0", "cpu:*", "/",
                            "/job:worker/cpu:0", "cpu:99999999999"}) {
     EXPECT_INVALID(Device::parse(text), "Device::parse", concat("'", text, "'"));
@@ -131,7 +133,7 @@ TEST(DeviceSpec, NeverChecksThatTheDeviceExists) {
   EXPECT_ERROR(resolve(spec), kUnavailable, "gpu:99", "cpu:0 ... cpu:63");
 }
 
-TEST(DeviceSpec, SaysWhatIsWrongWithThePart) {
+TEST(DeviceSpec, NamesTheWrongPart) {
   const std::vector<std::pair<const char*, const char*>> cases{
       {"job:a", "no '/' in front"},
       {"/job:", "no name"},
@@ -206,7 +208,7 @@ TEST(DeviceScope, InnerPartsOverrideOuterOnes) {
   EXPECT_EQ(current_device(), on_cpu(0));
 }
 
-TEST(DeviceScope, ReadsSpellingsOfOneDeviceOrNamesWhatItCannotRead) {
+TEST(DeviceScope, ReadsSpellingsOfOneDevice) {
   EXPECT_INVALID(DeviceScope scope("/fpga:0"), "fpga:0");
   EXPECT_ERROR(DeviceScope scope("cpu:64"), kUnavailable, "cpu:64", "devices here: cpu:0");
   EXPECT_EQ(current_device_scope(), DeviceSpec());  // a failed scope is not opened
@@ -319,7 +321,7 @@ TEST(DeviceScope, TransfersCanBeAskedFor) {
 }
 
 TEST(DeviceScope, WorksWithGpus) {
-  testing::FakeGpus gpus;
+  FakeGpus gpus;
   const Tensor on_host = Tensor::from<float>({3}, {1, 2, 3});
   TransferLog log;
   Tensor y;
@@ -348,8 +350,7 @@ TEST(PlacementLog, GoldenLines) {
   }
   set_log_device_placement(false);
   negate(x);
-  EXPECT_THAT(log.lines,
-              ::testing::ElementsAre("MatMul: /job:localhost/replica:0/task:0/device:CPU:0",
+  EXPECT_THAT(log.lines, ElementsAre("MatMul: /job:localhost/replica:0/task:0/device:CPU:0",
                                      "Relu: /job:localhost/replica:0/task:0/device:CPU:1",
                                      "Sum: /job:localhost/replica:0/task:0/device:CPU:1"));
 }
@@ -431,7 +432,7 @@ TEST(Dispatch, RefusesInputsOnSeveralDevicesOrWithoutKernel) {
   EXPECT_ERROR(dispatch(call), kUnimplemented, "exp at device_test.cc", "bool", "cpu:0");
 }
 
-TEST(Dispatch, ResultsOfViewsShareStorageUnderANewIdentity) {
+TEST(Dispatch, ViewsShareStorageWithNewIdentity) {
   const Tensor x = Tensor::from<float>({4, 2}, {0, 1, 2, 3, 4, 5, 6, 7});
   OpLog log;
   const ObserverScope scope(log);
@@ -448,7 +449,7 @@ TEST(Dispatch, ResultsOfViewsShareStorageUnderANewIdentity) {
   EXPECT_NE(slice(x, {0, 1}, {4, 1}).bytes().data(), x.bytes().data() + 4);
 }
 
-TEST(KernelTable, FindsWhatWasSet) {
+TEST(KernelTable, FindsSetKernels) {
   KernelTable table;
   EXPECT_EQ(table.find(OpId::kAdd, DType::kFloat32), nullptr);
   const Kernel kernel = [](const KernelArgs& args) { args.out<float>(0)[0] = 42.0f; };
@@ -462,4 +463,288 @@ TEST(KernelTable, FindsWhatWasSet) {
   EXPECT_EQ(run_kernel(table, call)[0].item(), 42.0f);
 }
 
-}  // namespace tutti::device_test
+TEST(Buffer, IsAlignedForEverySizeAndWastesAtMostAQuarter) {
+  for (std::size_t size = 0; size < 5000; size = size * 5 / 4 + 1) {
+    const BufferRef buffer = BufferRef::allocate(size);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(buffer->data()) % 64, 0u) << size;
+    EXPECT_EQ(buffer->size(), size);
+    std::memset(buffer->data(), 1, size);  // lets a sanitizer detect a class that is too small
+  }
+  trim_allocator_cache();
+  for (std::size_t size = 257; size < 3'000'000; size = size * 9 / 8 + 1) {
+    const std::size_t before = allocator_statistics().in_use;
+    const BufferRef buffer = BufferRef::allocate(size);
+    const std::size_t taken = allocator_statistics().in_use - before;
+    EXPECT_GE(taken, size);
+    EXPECT_LE(taken, size + size / 4 + 64) << size;
+  }
+}
+
+TEST(Buffer, IsReusedAfterItsLastReference) {
+  trim_allocator_cache();
+  const AllocatorStatistics before = allocator_statistics();
+  const std::byte* first = BufferRef::allocate(1000)->data();
+  EXPECT_EQ(allocator_statistics().in_use, before.in_use);
+  EXPECT_GE(allocator_statistics().cached, 1000u);
+  const BufferRef again = BufferRef::allocate(1010);  // the same size class
+  EXPECT_EQ(again->data(), first);
+  const BufferRef other = BufferRef::allocate(1000);
+  EXPECT_NE(other->data(), first);
+  const AllocatorStatistics after = allocator_statistics();
+  EXPECT_EQ(after.allocations, before.allocations + 3);
+  EXPECT_EQ(after.cache_hits, before.cache_hits + 1);
+}
+
+TEST(Buffer, CopiesCountAndMovesDoNot) {
+  BufferRef a = BufferRef::allocate(10);
+  EXPECT_TRUE(a.unique());
+  {
+    const BufferRef b = a;
+    EXPECT_FALSE(a.unique());
+    EXPECT_EQ(a.get(), b.get());
+  }
+  EXPECT_TRUE(a.unique());
+  const BufferRef c = std::move(a);
+  EXPECT_TRUE(c.unique());
+  EXPECT_FALSE(a);  // NOLINT: the state after a move is part of the contract
+}
+
+TEST(Buffer, TrimEmptiesTheCache) {
+  { const BufferRef buffer = BufferRef::allocate(100'000); }
+  EXPECT_GT(allocator_statistics().cached, 0u);
+  trim_allocator_cache();
+  EXPECT_EQ(allocator_statistics().cached, 0u);
+}
+
+TEST(Buffer, CacheStaysBelowItsLimitAndKeepsTheLatest) {
+  trim_allocator_cache();
+  constexpr std::size_t kPiece = std::size_t{384} << 20;  // untouched memory costs nothing
+  {
+    std::vector<BufferRef> buffers;
+    for (std::size_t i = 0; i < 4; ++i)
+      buffers.push_back(BufferRef::allocate(kPiece + i * kPiece / 4));
+  }
+  const AllocatorStatistics statistics = allocator_statistics();
+  EXPECT_LE(statistics.cached, kMaxCachedBytes);
+  EXPECT_GT(statistics.cached, 0u);
+  const BufferRef last = BufferRef::allocate(kPiece + 3 * kPiece / 4);
+  EXPECT_EQ(allocator_statistics().cache_hits, statistics.cache_hits + 1);
+  trim_allocator_cache();
+}
+
+TEST(Buffer, PeakFollowsTheLargestUseAndImpossibleSizesAreRefused) {
+  const std::size_t in_use = allocator_statistics().in_use;
+  { const BufferRef buffer = BufferRef::allocate(50'000'000); }
+  EXPECT_GE(allocator_statistics().peak_in_use, in_use + 50'000'000);
+  EXPECT_ERROR(BufferRef::allocate(std::size_t{1} << 62), kResourceExhausted, "no memory");
+}
+
+TEST(Buffer, ThreadsShareTheCache) {
+  // Each thread makes tensors of many sizes, keeps some alive, and passes some to another thread
+  // for release.
+  constexpr int kThreads = 4;
+  std::vector<std::vector<Tensor>> handed(kThreads);
+  const std::size_t in_use = allocator_statistics().in_use;
+  {
+    std::vector<std::unique_ptr<Thread>> threads;
+    for (int t = 0; t < kThreads; ++t) {
+      threads.push_back(Executor::system().start("allocator-test", [&handed, t] {
+        std::vector<Tensor> alive(16);
+        for (int i = 0; i < 2000; ++i) {
+          const std::int64_t size = 1 + (i * 37 + t * 11) % 3000;
+          const Tensor tensor = Tensor::full({size}, i);
+          const Tensor sum = tensor + alive.front().defined();
+          alive[static_cast<std::size_t>(i) % alive.size()] = sum;
+          if (i % 100 == 0) handed[static_cast<std::size_t>(t)].push_back(tensor);
+        }
+      }));
+    }
+  }
+  double sum = 0.0;
+  for (const auto& tensors : handed) {
+    for (const Tensor& tensor : tensors) sum += tensor.to_doubles().back();
+  }
+  EXPECT_EQ(sum, kThreads * 19000.0);  // 0 + 100 + ... + 1900, from each thread
+  handed.clear();
+  EXPECT_EQ(allocator_statistics().in_use, in_use);
+}
+
+TEST(Buffer, ReadersOnSeveralThreadsAndThenOneWriter) {
+  MutableTensor value({1000}, DType::kFloat32, {});
+  std::ranges::fill(value.span<float>(), 1.0f);
+  for (int round = 0; round < 50; ++round) {
+    std::vector<double> sums(3);
+    std::vector<std::unique_ptr<Thread>> threads;
+    for (double& sum : sums) {
+      threads.push_back(Executor::system().start("reader", [&sum, view = value.freeze()]() mutable {
+        const auto elements = view.host_span<float>();
+        sum = std::accumulate(elements.begin(), elements.end(), 0.0);
+        view = Tensor();
+      }));
+    }
+    value.make_unique();  // while readers may still hold the old storage
+    for (float& x : value.span<float>()) x += 1.0f;
+    threads.clear();  // joins
+    for (double sum : sums) EXPECT_EQ(sum, 1000.0 * (round + 1));
+  }
+}
+
+TEST(CopyPastCachesTest, CopiesEveryLengthToEveryPlaceAndNothingBesides) {
+  constexpr std::byte kUntouched{0xA5};
+  std::vector<std::byte> from(700);
+  for (std::size_t i = 0; i < from.size(); ++i) from[i] = static_cast<std::byte>(i * 7 + 1);
+  for (std::size_t begin = 0; begin < 66; ++begin) {
+    for (const std::size_t count : {0, 1, 15, 16, 63, 64, 65, 127, 128, 129, 500}) {
+      std::vector<std::byte> to(from.size(), kUntouched);
+      internal::copy_past_caches(to.data() + begin, from.data() + 3, count);
+      internal::finish_copies();
+      for (std::size_t i = 0; i < to.size(); ++i) {
+        const bool is_copy = i >= begin && i < begin + count;
+        ASSERT_EQ(to[i], is_copy ? from[3 + i - begin] : kUntouched)
+            << "byte " << i << " of " << count << " from " << begin;
+      }
+    }
+  }
+}
+
+/// Returns 64 floats, 0 to 63.
+BufferRef numbered_buffer() {
+  BufferRef buffer = BufferRef::allocate(256);
+  for (int i = 0; i < 64; ++i) {
+    const auto value = static_cast<float>(i);
+    std::memcpy(buffer->data() + 4 * i, &value, 4);
+  }
+  return buffer;
+}
+
+TEST(TensorInBuffer, HasTheBytesWhereTheyAreAndKeepsThem) {
+  BufferRef buffer = numbered_buffer();
+  const std::byte* const place = buffer->data() + 64;
+  const Tensor tensor = tensor_in_buffer(buffer, 64, {2, 2}, DType::kFloat32);
+  buffer = BufferRef();
+  EXPECT_EQ(tensor.bytes().data(), place);
+  expect_tensor(tensor, {2, 2}, {16, 17, 18, 19});
+  EXPECT_EQ(tensor_in_buffer(numbered_buffer(), 256, {0}, DType::kFloat64).num_elements(), 0);
+}
+
+TEST(TensorInBuffer, AssignedVariableCopiesSharedMemory) {
+  const BufferRef buffer = numbered_buffer();
+  MutableTensor variable({64}, DType::kFloat32, Device{});
+  variable.assign(tensor_in_buffer(buffer, 0, {64}, DType::kFloat32));
+  EXPECT_EQ(variable.data(), buffer->data());
+  variable.make_unique();
+  EXPECT_NE(variable.data(), buffer->data());
+  variable.span<float>()[3] = -1.0f;
+  float kept = 0.0f;
+  std::memcpy(&kept, buffer->data() + 12, 4);
+  EXPECT_EQ(kept, 3.0f);
+}
+
+TEST(TensorInBuffer, PartIsCopiedToOwnMemory) {
+  const BufferRef buffer = numbered_buffer();
+  MutableTensor variable({4}, DType::kFloat32, Device{});
+  const std::byte* const own = variable.data();
+  variable.assign(tensor_in_buffer(buffer, 64, {4}, DType::kFloat32));
+  EXPECT_EQ(variable.data(), own);
+  const Tensor read = variable.freeze();
+  variable.assign(tensor_in_buffer(buffer, 128, {4}, DType::kFloat32));
+  EXPECT_NE(variable.data(), own);
+  EXPECT_NE(variable.data(), buffer->data() + 128);
+  expect_tensor(read, {4}, {16, 17, 18, 19});
+  expect_tensor(variable.freeze(), {4}, {32, 33, 34, 35});
+}
+
+TEST(TensorInBuffer, RefusesPlacesThatAreNone) {
+  const BufferRef buffer = numbered_buffer();
+  const auto make = [&](std::size_t offset, const Shape& shape) {
+    (void)tensor_in_buffer(buffer, offset, shape, DType::kFloat32);
+  };
+  make(192, {16});
+  EXPECT_INVALID(make(192, {17}), "68 bytes", "buffer of 256", "byte 192");
+  EXPECT_INVALID(make(320, {0}), "byte 320");
+  EXPECT_INVALID(make(32, {1}), "multiple of 64", "byte 32");
+  EXPECT_INVALID((void)tensor_in_buffer({}, 0, {1}, DType::kFloat32), "buffer of 0 bytes");
+}
+
+constexpr Device kOwn{DeviceType::kCpu, 61};
+constexpr Device kOther{DeviceType::kCpu, 62};
+constexpr std::int64_t kKibi = 256;  // float32 elements in 1 KiB
+
+/// Gives kOwn a separate memory for its lifetime.
+struct OwnMemory {
+  explicit OwnMemory(std::size_t bytes = kUnlimitedMemory) {
+    set_memory_limit(kOwn, bytes);
+    trim_allocator_cache(kOwn);
+    reset_peak_memory(kOwn);
+  }
+  ~OwnMemory() { clear_memory_limit(kOwn); }
+};
+
+Tensor zeros_there(std::int64_t kibibytes) {
+  return Tensor::zeros({kibibytes * kKibi}, DType::kFloat32, kOwn);
+}
+
+TEST(DeviceMemory, CountsUseAndPeak) {
+  const OwnMemory memory;
+  EXPECT_EQ(device_memory(kOwn).in_use, 0u);
+  {
+    const Tensor a = zeros_there(4);
+    const Tensor b = zeros_there(8);
+    EXPECT_EQ(device_memory(kOwn).in_use, 12u << 10);
+  }
+  EXPECT_EQ(device_memory(kOwn).in_use, 0u);
+  EXPECT_EQ(device_memory(kOwn).peak, 12u << 10);
+  EXPECT_EQ(device_memory(kOwn).limit, kUnlimitedMemory);
+  const Tensor c = zeros_there(1);
+  reset_peak_memory(kOwn);
+  EXPECT_EQ(device_memory(kOwn).peak, 1u << 10);
+}
+
+TEST(DeviceMemory, OtherDevicesAreNotCounted) {
+  const OwnMemory memory;
+  const std::size_t shared = device_memory(kOther).in_use;
+  const Tensor here = Tensor::zeros({kKibi}, DType::kFloat32, kOther);
+  EXPECT_EQ(device_memory(kOwn).in_use, 0u);
+  EXPECT_EQ(device_memory(kOther).in_use, shared + (1u << 10));
+}
+
+TEST(DeviceMemory, RequestBeyondTheLimitIsRefusedWithNumbers) {
+  const OwnMemory memory(16u << 10);
+  std::optional<Tensor> first = zeros_there(12);
+  EXPECT_ERROR(zeros_there(8), kResourceExhausted, "cpu:61: no memory for 8192 bytes",
+               "12288 in use", "limit 16384",
+               "try a smaller batch, or parts of the model on several devices");
+  EXPECT_EQ(device_memory(kOwn).in_use, 12u << 10);  // the failed call allocated nothing
+  EXPECT_EQ(device_memory(kOwn).peak, 12u << 10);
+  first.reset();
+  EXPECT_NO_THROW(zeros_there(8));  // the cached memory is released to make room
+}
+
+TEST(DeviceMemory, ValuesFromElsewhereAreCopied) {
+  const Tensor x = Tensor::full({kKibi}, 2.0, DType::kFloat32, kOther);
+  EXPECT_EQ(x.to(kOwn).address(), x.address());  // CPU devices share the host's memory
+  const OwnMemory memory;
+  const Tensor moved = x.to(kOwn);
+  EXPECT_NE(moved.address(), x.address());
+  EXPECT_EQ(moved.to_doubles(), x.to_doubles());
+  EXPECT_EQ(device_memory(kOwn).in_use, 1u << 10);
+  EXPECT_NE(moved.to(kOther).address(), moved.address());
+}
+
+TEST(DeviceMemory, AVariableTakesItsBytesOnce) {
+  const OwnMemory memory;
+  const Tensor initial = Tensor::zeros({kKibi}, DType::kFloat32, kOther);
+  const auto variable = std::make_shared<VariableMemory>(initial, kOwn);
+  EXPECT_EQ(device_memory(kOwn).in_use, 1u << 10);
+  EXPECT_EQ(device_memory(kOwn).peak, 1u << 10);
+  (void)variable->writable();  // not shared
+  EXPECT_EQ(device_memory(kOwn).peak, 1u << 10);
+  variable->assign(negate(variable->read()));
+  EXPECT_EQ(device_memory(kOwn).in_use, 1u << 10);
+}
+
+TEST(DeviceMemory, GpusHaveLimitsOfTheirOwn) {
+  EXPECT_ERROR(set_memory_limit({DeviceType::kGpu, 63}, 1), kUnavailable, "gpu:63");
+}
+
+}  // namespace tutti::testing::device_test

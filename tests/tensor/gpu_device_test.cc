@@ -2,9 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/gpu_device.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <deque>
 #include <regex>
@@ -17,14 +14,7 @@
 #include "tutti/core/random.h"
 #include "tutti/tensor/tensor_ops.h"
 
-namespace tutti::gpu_device_test {
-using ::testing::ElementsAre;
-using testing::expect_error;
-using testing::expect_tensor;
-using testing::FakeGpuBackend;
-using testing::FakeGpus;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
+namespace tutti::testing::gpu_device_test {
 
 constexpr Device kFakeGpu{DeviceType::kGpu, 0};
 constexpr Device kOtherFakeGpu{DeviceType::kGpu, 1};
@@ -102,7 +92,7 @@ TEST(GpuTensor, MissingKernelsAreNamedWithOperationTypeAndDevice) {
   EXPECT_ERROR((void)erf(x), kUnimplemented, "erf at ", "gpu:0", "float32");
 }
 
-TEST(GpuTensor, WritersCopyWhatIsShared) {
+TEST(GpuTensor, WritersCopySharedMemory) {
   FakeGpus gpus;
   MutableTensor value({2}, DType::kFloat32, kFakeGpu);
   value.assign(Tensor::from<float>({2}, {1, 2}, kFakeGpu));
@@ -138,7 +128,7 @@ TEST(GpuDevice, LargeCopiesGoThroughPinnedMemoryInPieces) {
   EXPECT_TRUE(std::ranges::equal(back.host_span<float>(), values));
 }
 
-TEST(GpuDevice, BatchesAreCopiedBesideTheWorkThatIsQueued) {
+TEST(GpuDevice, BatchesAreCopiedDuringQueuedWork) {
   FakeGpus gpus;
   const Tensor batch = Tensor::ones({40'000});
   Tensor first = batch.to(kFakeGpu);
@@ -208,7 +198,7 @@ TEST(GpuDevice, WorkspaceIsFreeAfterTheCall) {
   EXPECT_EQ(allocator_statistics(kFakeGpu).cached, 1024u);
 }
 
-TEST(GpuDevice, LimitIsKeptByGivingBackWhatIsCached) {
+TEST(GpuDevice, ReleasesCachedMemoryToKeepTheLimit) {
   FakeGpus gpus(1, 10'000);
   { const Tensor x = Tensor::zeros({1024}, DType::kFloat32, kFakeGpu); }  // 4096 bytes cached
   const Tensor y = Tensor::zeros({2048}, DType::kFloat32, kFakeGpu);
@@ -297,7 +287,7 @@ TEST(GpuDevice, UpdatesOfOneVariableKeepTheirOrder) {
   GpuDevice::of(kFakeGpu).synchronize();
 }
 
-TEST(GraphMemory, KeepsWhatWasFreedDuringACaptureForTheGraph) {
+TEST(GraphMemory, KeepsMemoryFreedDuringCapture) {
   FakeGpus gpus;
   Tensor before = Tensor::ones({1000}, DType::kFloat32, kFakeGpu);
   const void* const place_before = before.address();
@@ -341,17 +331,17 @@ TEST(GraphMemory, HostValuesStayInPinnedMemory) {
   EXPECT_EQ(gpus.backend.state.num_pinned, 2);  // one more for the read
 }
 
-/// Event that is done at query number `asks`, or never.
+/// Event that is done at query number `queries`; 0: never.
 class LateEvent final : public DeviceEvent {
  public:
-  explicit LateEvent(int asks) : asks_(asks) {}
-  bool is_done() const override { return asks_ > 0 && ++num_asked >= asks_; }
+  explicit LateEvent(int queries) : queries_(queries) {}
+  bool is_done() const override { return queries_ > 0 && ++num_queries >= queries_; }
   void synchronize() const override { ++num_waits; }
   double milliseconds_since(const DeviceEvent&) const override { return 0.0; }
-  mutable int num_asked = 0, num_waits = 0;
+  mutable int num_queries = 0, num_waits = 0;
 
  private:
-  const int asks_;
+  const int queries_;
 };
 
 /// Fails in check number `checks`, or never.
@@ -404,7 +394,7 @@ TEST(PeerWatch, ForgetsWorkThatIsGone) {
   peers.add(work);
   const LateEvent event(2000);  // more than the queries without a pause
   peers.wait(event);
-  EXPECT_EQ(event.num_asked, 2000);
+  EXPECT_EQ(event.num_queries, 2000);
   EXPECT_GT(work->num_checks, 1000);
   work.reset();
   EXPECT_TRUE(peers.list().empty());
@@ -457,7 +447,7 @@ TEST(PinnedRing, NeverGivesOutAPlaceThatIsBeingCopied) {
   }
 }
 
-TEST(PinnedRing, TellsThatThereIsNoPinnedMemory) {
+TEST(PinnedRing, ReportsMissingPinnedMemory) {
   FakeGpuBackend backend(1);
   backend.pinned_limit = 0;
   const PeerWatch peers;
@@ -629,4 +619,4 @@ TEST(Devices, VirtualGpusAreReadAndChecked) {
   EXPECT_INVALID(set_virtual_gpus({0, 0}), "set_virtual_gpus");
 }
 
-}  // namespace tutti::gpu_device_test
+}  // namespace tutti::testing::gpu_device_test

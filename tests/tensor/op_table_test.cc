@@ -1,7 +1,7 @@
-// Tests the kernels of CPU devices against the reference kernels, with the table of operations.
+// Tests the table of operations: the CPU's kernels agree with the reference kernels, and validation
+// of calls from other processes accepts the table's calls.
 // SPDX-License-Identifier: Apache-2.0
 #include <dlfcn.h>
-#include <gtest/gtest.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/time.h>
@@ -14,21 +14,16 @@
 #include <tuple>
 
 #include "tensor/kernel_table.h"
+#include "tensor/op_call_check.h"
 #include "tests/support/op_table.h"
 #include "tests/support/tensor_matchers.h"
-#include "tests/tensor/random_values.h"
+#include "tutti/core/error.h"
 #include "tutti/core/executor.h"
 #include "tutti/tensor/numerics.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/tensor_ops.h"
 
-namespace tutti::onednn_test {
-using testing::expect_same_bits;
-using testing::expect_tensor;
-using testing::OpBackend;
-using testing::OpCase;
-using testing::random_values;
-using testing::reference_has;
+namespace tutti::testing::op_table_test {
 
 Tensor values(const Shape& shape, std::uint64_t seed) {
   return random_values(shape, DType::kFloat32, -1, 1, seed);
@@ -54,7 +49,7 @@ const std::vector<OpCall>& calls() {
   static const std::vector<OpCall> all = [] {
     std::vector<OpCall> list = long_products();
     for (const char* family : {"products", "convolutions"}) {
-      for (const OpCase& c : testing::op_family(family).cases()) {
+      for (const OpCase& c : op_family(family).cases()) {
         const Tensor& first = c.call.inputs[0];
         const bool is_plain = first.dtype() == DType::kFloat32 && !c.has_special_numbers;
         if (is_plain && first.num_elements() > 0) list.push_back(c.call);
@@ -256,18 +251,17 @@ double cpu_ulps(const OpCase& c) {
 
 const OpBackend kCpu{"cpu", cpu_has, run_on_cpu, cpu_ulps};
 
-class CpuKernels : public testing::OpTableTest {};
+class CpuKernels : public OpTableTest {};
 
 TEST_P(CpuKernels, AgreeWithTheReference) { expect_agreement(kCpu, GetParam()); }
 
-INSTANTIATE_TEST_SUITE_P(Operations, CpuKernels, ::testing::ValuesIn(testing::op_families()),
-                         testing::family_name);
+INSTANTIATE_TEST_SUITE_P(Operations, CpuKernels, ValuesIn(op_families()), family_name);
 
 /// These families have only the reference kernels for float64, so the table would compare them with
 /// themselves.
 TEST(ReferenceKernels, AgreeInFloat32AndFloat64) {
   for (const char* family : {"products", "convolutions", "pooling", "normalization", "attention"}) {
-    for (const OpCase& c : testing::op_family(family).cases()) {
+    for (const OpCase& c : op_family(family).cases()) {
       if (c.call.inputs[0].dtype() != DType::kFloat32) continue;
       SCOPED_TRACE(c.name());
       OpCall wide = c.call;
@@ -277,7 +271,7 @@ TEST(ReferenceKernels, AgreeInFloat32AndFloat64) {
       const std::vector<Tensor> actual = run_kernel(reference_kernels(), c.call);
       ASSERT_EQ(actual.size(), expected.size());
       for (std::size_t k = 0; k < expected.size(); ++k) {
-        testing::expect_close(actual[k], cast(expected[k], DType::kFloat32), c.ulps);
+        expect_close(actual[k], cast(expected[k], DType::kFloat32), c.ulps);
       }
     }
   }
@@ -293,4 +287,90 @@ TEST(OpTable, HasCasesOfEveryOperationAndType) {
   }
 }
 
-}  // namespace tutti::onednn_test
+class OpCallCheck : public OpTableTest {};
+
+TEST_P(OpCallCheck, TakesTheTableAndRefusesOtherOutputs) {
+  for (const OpCase& c : GetParam().cases()) {
+    SCOPED_TRACE(c.name());
+    EXPECT_NO_THROW(internal::check_call(c.call));
+    for (std::size_t i = 0; i < c.call.outputs.size(); ++i) {
+      OpCall call = c.call;
+      call.outputs[i].dtype =
+          call.outputs[i].dtype == DType::kUInt8 ? DType::kInt64 : DType::kUInt8;
+      if (call.op == OpId::kOneHot) continue;  // its result may have any type
+      EXPECT_THROW(internal::check_call(call), Error);
+    }
+    OpCall call = c.call;
+    call.outputs[0].shape = Shape{7, 5, 3, 2, 1, 1, 13};
+    if (call.op == OpId::kBroadcastTo) call.inputs[0] = Tensor::zeros({17}, call.outputs[0].dtype);
+    EXPECT_THROW(internal::check_call(call), Error);
+    call = c.call;
+    call.outputs.push_back(call.outputs[0]);
+    EXPECT_THROW(internal::check_call(call), Error);
+  }
+}
+
+/// Each change of one input's shape is detected, unless the shape broadcasts.
+TEST_P(OpCallCheck, RefusesOtherInputs) {
+  for (const OpCase& c : GetParam().cases()) {
+    SCOPED_TRACE(c.name());
+    for (std::size_t i = 0; i < c.call.inputs.size(); ++i) {
+      OpCall call = c.call;
+      call.inputs[i] = Tensor::zeros({3, 1, 5, 7, 1, 23}, call.inputs[i].dtype());
+      EXPECT_THROW(internal::check_call(call), Error) << "input " << i;
+    }
+    OpCall call = c.call;
+    call.inputs.clear();
+    EXPECT_THROW(internal::check_call(call), Error);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Operations, OpCallCheck, ValuesIn(op_families()), family_name);
+
+OpCall call_of(OpId op, std::vector<Tensor> inputs, std::vector<TensorSpec> outputs,
+               Attributes attributes) {
+  return {op, std::move(inputs), std::move(outputs), std::move(attributes), SourceLocation()};
+}
+
+TEST(OpCallCheck, RefusesAttributesThatLeaveTheInputs) {
+  const Tensor x = Tensor::zeros({4, 6}), image = Tensor::zeros({1, 5, 5, 2});
+  const auto refused = [](const OpCall& call, const std::string& part) {
+    EXPECT_ERROR(internal::check_call(call), kInvalidArgument, part);
+  };
+  SliceAttributes slice;
+  slice.begin = {3, 0};
+  refused(call_of(OpId::kSlice, {x}, {{{2, 6}, DType::kFloat32}}, slice), "parts within");
+  slice.begin = {-1, 0};
+  refused(call_of(OpId::kSlice, {x}, {{{2, 6}, DType::kFloat32}}, slice), "parts within");
+  slice.begin = {0, 0, 9};
+  refused(call_of(OpId::kSlice, {x}, {{{2, 6}, DType::kFloat32}}, slice), "axes that are not");
+  PadAttributes pad;
+  pad.before = {5, 0};
+  refused(call_of(OpId::kPad, {x}, {{{8, 6}, DType::kFloat32}}, pad), "parts within");
+  TransposeAttributes transpose;
+  transpose.permutation = {1, 1};
+  refused(call_of(OpId::kTranspose, {x}, {{{6, 6}, DType::kFloat32}}, transpose), "permutation");
+  refused(call_of(OpId::kArgMax, {x}, {{{4}, DType::kInt64}}, AxisAttributes{2}), "an axis");
+  refused(call_of(OpId::kConcat, {x}, {{{4, 6}, DType::kFloat32}}, AxisAttributes{-1}), "an axis");
+  refused(call_of(OpId::kReduceSum, {x}, {{{4}, DType::kFloat32}}, AxesAttributes{6}), "axes");
+  refused(call_of(OpId::kReduceSum, {x}, {{{4}, DType::kFloat32}}, {}), "other attributes");
+  const Tensor filter = Tensor::zeros({3, 3, 2, 4});
+  Conv2dAttributes conv;
+  conv.stride_h = 0;
+  refused(call_of(OpId::kConv2d, {image, filter}, {{{1, 3, 3, 4}, DType::kFloat32}}, conv),
+          "sizes of 1");
+  conv = {};
+  conv.pad_top = std::int64_t{1} << 40;
+  refused(call_of(OpId::kConv2d, {image, filter}, {{{1, 3, 3, 4}, DType::kFloat32}}, conv),
+          "sizes of 0");
+  conv = {};
+  conv.dilation_h = 4;
+  refused(call_of(OpId::kConv2d, {image, filter}, {{{1, 1, 3, 4}, DType::kFloat32}}, conv),
+          "window within");
+  Pool2dAttributes pool;
+  pool.window_h = 9;
+  refused(call_of(OpId::kMaxPool, {image}, {{{1, 1, 2, 2}, DType::kFloat32}}, pool),
+          "window within");
+}
+
+}  // namespace tutti::testing::op_table_test
