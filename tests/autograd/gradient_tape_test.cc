@@ -2,19 +2,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tutti/autograd/gradient_tape.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <map>
 
 #include "tests/support/tensor_matchers.h"
-#include "tests/support/thrown.h"
 #include "tutti/autograd/variable.h"
 #include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/dispatch.h"
 #include "tutti/tensor/tensor_ops.h"
 
-namespace tutti::gradient_tape_test {
+namespace tutti::testing::gradient_tape_test {
 
 namespace tape_test {
 
@@ -154,7 +150,7 @@ TEST(GradientTape, WatchesOnlyTrainableVariablesByItself) {
   EXPECT_EQ(number(tape.gradient(square(frozen), frozen)), 4.0);
 }
 
-TEST(GradientTape, WatchesNothingByItselfWhenToldSo) {
+TEST(GradientTape, WatchesOnlyWatchedVariablesOnRequest) {
   const Variable a = tape_test::variable(2.0), b = tape_test::variable(3.0);
   GradientTape tape({.watch_accessed_variables = false});
   tape.watch(b);
@@ -355,7 +351,7 @@ TEST(GradientTape, ReleasesTensorsWhileWalkingBack) {
   EXPECT_LE(at_end, before + 6 * 8192) << "results of walked operations are still held";
 }
 
-TEST(GradientTape, KeepsOnlyWhatGradientsUse) {
+TEST(GradientTape, KeepsOnlyInputsOfGradients) {
   const Variable v(Tensor::zeros({1024}, DType::kFloat64));
   GradientTape tape;
   Tensor y = v.value();
@@ -417,7 +413,7 @@ TEST(GradientTape, RefusesTargetsAndWatchesThatAreNotFloating) {
       "does not fit the target");
 }
 
-TEST(RecordCustomGradient, ReplacesTheGradientOfWhatRanUnderStopRecording) {
+TEST(RecordCustomGradient, ReplacesGradientOfStoppedRecording) {
   const Variable v = tape_test::variable(3.0);
   GradientTape tape;
   const Tensor x = square(v);
@@ -540,7 +536,7 @@ TEST(DeviceScopeGradients, WeightsOnTwoDevicesAndTheComputationOnAThird) {
   for (const Transfer& transfer : log.transfers()) moved.push_back(transfer.to_string());
   EXPECT_THAT(
       moved,
-      ::testing::ElementsAre(
+      ElementsAre(
           "cpu:0 -> cpu:2: float32 [6, 5], 120 bytes", "cpu:0 -> cpu:2: float32 [5], 20 bytes",
           "cpu:1 -> cpu:2: float32 [5, 3], 60 bytes", "cpu:1 -> cpu:2: float32 [3], 12 bytes",
           // gradients return, the last one first
@@ -552,7 +548,7 @@ TEST(DeviceScopeGradients, WeightsOnTwoDevicesAndTheComputationOnAThird) {
   const std::vector<Tensor> expected = together.step(x.to(on_cpu(0)));
   ASSERT_EQ(results.size(), 5u);
   for (std::size_t i = 0; i < results.size(); ++i) {
-    testing::expect_same_bits(results[i], expected[i]);
+    expect_same_bits(results[i], expected[i]);
   }
   EXPECT_EQ(results[1].device(), on_cpu(0));
   EXPECT_EQ(results[3].device(), on_cpu(1));
@@ -565,10 +561,10 @@ TEST(DeviceScopeGradients, VariablesAreOnTheDeviceOfTheScope) {
     devices.push_back(full_device_name(variable.storage().devices().at(0)));
     EXPECT_EQ(variable.value().device(), variable.storage().devices()[0]);
   }
-  EXPECT_THAT(devices, ::testing::ElementsAre("/job:localhost/replica:0/task:0/device:CPU:0",
-                                              "/job:localhost/replica:0/task:0/device:CPU:0",
-                                              "/job:localhost/replica:0/task:0/device:CPU:1",
-                                              "/job:localhost/replica:0/task:0/device:CPU:1"));
+  EXPECT_THAT(devices, ElementsAre("/job:localhost/replica:0/task:0/device:CPU:0",
+                                   "/job:localhost/replica:0/task:0/device:CPU:0",
+                                   "/job:localhost/replica:0/task:0/device:CPU:1",
+                                   "/job:localhost/replica:0/task:0/device:CPU:1"));
   const DeviceScope scope("cpu:3");
   const Variable made([](const InitializerContext& context) {
     EXPECT_EQ(context.device, on_cpu(3));
@@ -591,9 +587,8 @@ TEST(DeviceScopeGradients, PlacementOfVariablesAndComputation) {
   }
   set_log_device_placement(false);
   EXPECT_EQ(weights.storage().devices().at(0), on_cpu(0));
-  EXPECT_THAT(lines,
-              ::testing::ElementsAre("MatMul: /job:localhost/replica:0/task:0/device:CPU:1",
-                                     "MatMul: /job:localhost/replica:0/task:0/device:CPU:2"));
+  EXPECT_THAT(lines, ElementsAre("MatMul: /job:localhost/replica:0/task:0/device:CPU:1",
+                                 "MatMul: /job:localhost/replica:0/task:0/device:CPU:2"));
 }
 
 TEST(DeviceScopeGradients, TheBackwardPassRunsWhereTheForwardPassRan) {
@@ -610,7 +605,7 @@ TEST(DeviceScopeGradients, TheBackwardPassRunsWhereTheForwardPassRan) {
   const Gradient gradient = tape.gradient(y, v);
   set_log_device_placement(false);
   EXPECT_EQ(gradient.dense().device(), on_cpu(0));
-  testing::expect_tensor(gradient.dense(), {2}, {6, 6});
+  expect_tensor(gradient.dense(), {2}, {6, 6});
   ASSERT_FALSE(lines.empty());
   for (const std::string& line : lines) EXPECT_TRUE(line.ends_with("CPU:1")) << line;
 }
@@ -639,7 +634,7 @@ TEST(DeviceScopeGradients, AValueUsedOnTwoDevicesGetsTheSumWhereItIs) {
   const Tensor total = here + transfer(there, on_cpu(0));
   const Gradient gradient = tape.gradient(total, v);
   EXPECT_EQ(gradient.dense().device(), on_cpu(0));
-  testing::expect_tensor(gradient.dense(), {2}, {7, 7});
+  expect_tensor(gradient.dense(), {2}, {7, 7});
 }
 
 TEST(DeviceScopeGradients, NothingIsRecordedWhileRecordingStops) {
@@ -667,8 +662,8 @@ TEST(GradientTape, GradientsOfVariablesAndTensorsInOneWalk) {
   const std::vector<Gradient> gradients =
       tape.gradient_with(y, Tensor::full({2}, 2.0), variables, values);
   ASSERT_EQ(gradients.size(), 2u);
-  testing::expect_tensor(gradients[0].dense(), {2}, {10, 10});
-  testing::expect_tensor(gradients[1].dense(), {2}, {6, 6});
+  expect_tensor(gradients[0].dense(), {2}, {10, 10});
+  expect_tensor(gradients[1].dense(), {2}, {6, 6});
 }
 
-}  // namespace tutti::gradient_tape_test
+}  // namespace tutti::testing::gradient_tape_test

@@ -1,7 +1,5 @@
 // Tests variables, their initial values, the store of shared ones, and groups of replicas.
 // SPDX-License-Identifier: Apache-2.0
-#include <gtest/gtest.h>
-
 #include <algorithm>
 
 #include "core/hash.h"
@@ -15,8 +13,7 @@
 #include "tutti/tensor/ops/random_ops.h"
 #include "tutti/tensor/tensor_ops.h"
 
-namespace tutti {
-namespace {
+namespace tutti::testing::variable_test {
 
 namespace variable_test {
 
@@ -109,7 +106,7 @@ TEST(Variable, ReadTensorNeverChanges) {
   EXPECT_EQ(v.value().to_doubles(), (Doubles{104, 5}));
 }
 
-TEST(Variable, WritesInPlaceWhenNobodyElseReads) {
+TEST(Variable, WritesInPlaceWithoutReaders) {
   Variable v(Tensor::from<float>({2}, {1, 2}));
   v.assign_add(1.0);  // detaches from the initial tensor's storage
   const void* storage = v.value().bytes().data();
@@ -408,7 +405,6 @@ TEST(ReplicaGroup, DefaultIsAGroupOfOneButCrossReplicaContextHasNone) {
 }
 
 using Kind = ValueGenerator::Kind;
-using testing::expect_same_bits;
 
 constexpr RandomKey kKey{11, kInitializerPurpose, 5};
 
@@ -451,7 +447,7 @@ TEST(ValueGenerator, AnyCutIntoRowsGivesTheBitsOfTheWhole) {
   expect_any_cut_gives_the_whole(of(Kind::kIdentity, 2.5, 0.0, {5, 8}, DType::kFloat64));
 }
 
-TEST(ValueGenerator, TheWholeIsWhatTheOperationsOfTheseNamesGive) {
+TEST(ValueGenerator, WholeEqualsOperationsOfTheseNames) {
   const Shape shape{6, 5};
   expect_same_bits(whole_of(of(Kind::kUniform, -0.5, 2.0, shape, DType::kFloat32)),
                    random_uniform(shape, kKey, -0.5, 2.0));
@@ -464,8 +460,8 @@ TEST(ValueGenerator, TheWholeIsWhatTheOperationsOfTheseNamesGive) {
                    cast(random_normal(shape, kKey, 1.0, 3.0), DType::kFloat64));
   expect_same_bits(whole_of(of(Kind::kConstant, 0.1, 0.0, shape, DType::kFloat64)),
                    cast(Tensor::full(shape, 0.1), DType::kFloat64));
-  testing::expect_tensor(whole_of(of(Kind::kIdentity, 2.0, 0.0, {2, 3}, DType::kFloat32)), {2, 3},
-                         {2, 0, 0, 0, 2, 0});
+  expect_tensor(whole_of(of(Kind::kIdentity, 2.0, 0.0, {2, 3}, DType::kFloat32)), {2, 3},
+                {2, 0, 0, 0, 2, 0});
 }
 
 TEST(ValueGenerator, AScalarIsOneRowAndRowsThatAreNotThereAreNamed) {
@@ -492,5 +488,4 @@ TEST(ValueGenerator, IsFoundInTheInitializerThatItMade) {
   EXPECT_FALSE(generator_of(plain, other).has_value());
 }
 
-}  // namespace
-}  // namespace tutti
+}  // namespace tutti::testing::variable_test
