@@ -6,19 +6,13 @@
 #include <string>
 #include <vector>
 
-#include "gtest/gtest.h"
 #include "tests/support/tensor_matchers.h"
 #include "tutti/core/random.h"
 #include "tutti/optimizer/adam.h"
 #include "tutti/optimizer/gradient_reducer.h"
 #include "tutti/optimizer/sgd.h"
 
-namespace tutti::optimizer_tests {
-
-using testing::expect_error;
-using testing::expect_near;
-using testing::expect_same_bits;
-using testing::expect_tensor;
+namespace tutti::testing {
 
 inline constexpr ErrorCode kInvalid = ErrorCode::kInvalidArgument;
 
@@ -146,4 +140,4 @@ void expect_sparse_equals_dense(const MakeOptimizer& make) {
   }
 }
 
-}  // namespace tutti::optimizer_tests
+}  // namespace tutti::testing

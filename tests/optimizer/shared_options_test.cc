@@ -11,8 +11,7 @@
 #include "tutti/optimizer/optimizers.h"
 #include "tutti/tensor/tensor_ops.h"
 
-namespace tutti::shared_options_test {
-using namespace optimizer_tests;
+namespace tutti::testing::shared_options_test {
 
 const double kSharedNaN = std::numeric_limits<double>::quiet_NaN();
 const double kSharedInfinity = std::numeric_limits<double>::infinity();
@@ -80,7 +79,7 @@ TEST(MovingAverage, BeginsWithTheFirstUpdateAndFollows) {
   EXPECT_NEAR(sgd.variables()[0].value().item_double(), average, 1e-14);
 }
 
-TEST(MovingAverage, IsAlsoOfVariablesWithoutGradientAndRefusesWhatIsNoAverage) {
+TEST(MovingAverage, CoversVariablesWithoutGradient) {
   const Variable used = variable(doubles({1.0}), "used"), idle = variable(doubles({5.0}), "idle");
   Sgd sgd(std::vector{used, idle}, {.ema = EmaOptions{}});
   const std::vector<Gradient> gradients = {doubles({1.0}), Gradient()};
@@ -420,4 +419,4 @@ TEST(ExponentialMovingAverage, BadUseIsNamed) {
   EXPECT_INVALID(averages.track({&count, 1}), "'count'", "int64");
 }
 
-}  // namespace tutti::shared_options_test
+}  // namespace tutti::testing::shared_options_test

@@ -12,8 +12,7 @@
 #include "tutti/optimizer/optimizers.h"
 #include "tutti/optimizer/update_rule_spec.h"
 
-namespace tutti::update_rules_test {
-using namespace optimizer_tests;
+namespace tutti::testing::update_rules_test {
 
 // Keras multiplies the gradient by the rate before adding it to the velocity, PyTorch multiplies
 // the velocity afterwards: the two differ once the rate changes.
@@ -107,7 +106,7 @@ TEST(AdaptiveRules, RmspropsMomentumUnderAChangingRate) {
   }
 }
 
-TEST(AdaptiveRules, FtrlWithL1KeepsWeightsAtZeroAndLionPassesOnWhatIsNoNumber) {
+TEST(AdaptiveRules, FtrlWithL1KeepsZerosAndLionKeepsNaN) {
   Ftrl optimizer(std::vector{variable(doubles({1.0, 1.0}), "w")},
                  {.learning_rate = 0.1, .l1_regularization_strength = 5.0});
   const auto weights = weights_after(optimizer, Steps(10, {0.1, -3.0}));
@@ -362,7 +361,7 @@ TEST(UpdateRuleSpec, KnowsTheRulesAroundARule) {
   EXPECT_NE(after_an_update(decaying), after_an_update(adam));
 }
 
-TEST(UpdateRuleSpec, RefusesWhatIsNoDescription) {
+TEST(UpdateRuleSpec, RefusesInvalidDescriptions) {
   EXPECT_ERROR(make_update_rule(R"({"rule":"sdg"})"), kNotFound, "'sdg'", "adadelta", "sgd",
                "register_update_rule");
   EXPECT_INVALID(make_update_rule(R"({"rule":"sgd","momentum":0.5})"), "nesterov");
@@ -422,7 +421,7 @@ void expect_bits_of_any_partition(const UpdateRule& rule) {
   EXPECT_NE(whole.w, (Elements<T>(rule, kCount).w)) << rule.name();
 }
 
-class EveryOptimizer : public ::testing::TestWithParam<std::string> {
+class EveryOptimizer : public TestWithParam<std::string> {
  protected:
   std::unique_ptr<Optimizer> make(const Variable& variable) const {
     return make_optimizer(GetParam(), std::vector{variable});
@@ -479,7 +478,7 @@ TEST_P(EveryOptimizer, IsNamedAsItIsSpelled) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Names, EveryOptimizer, ::testing::ValuesIn(optimizer_names()),
+INSTANTIATE_TEST_SUITE_P(Names, EveryOptimizer, ValuesIn(optimizer_names()),
                          [](const auto& info) { return info.param; });
 
 TEST(OptimizerNames, RatesAndSlotsAreKerass) {
@@ -509,4 +508,4 @@ TEST(OptimizerNames, RatesAndSlotsAreKerass) {
   }
 }
 
-}  // namespace tutti::update_rules_test
+}  // namespace tutti::testing::update_rules_test
