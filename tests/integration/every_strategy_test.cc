@@ -67,7 +67,7 @@ const Shape kImage{6, 6, 2};
 /// Returns a model with layer `number` of every_layer() between dense layers.
 std::function<Sequential()> around_layer(std::size_t number) {
   return [number] {
-    const layer_tests::DescribedLayer described = layer_tests::every_layer()[number];
+    const testing::DescribedLayer described = testing::every_layer()[number];
     const SymbolicTensor image = Input{kImage};
     const SymbolicTensor flat = Flatten()(image);
     std::vector<SymbolicTensor> inputs;
@@ -87,7 +87,7 @@ Kinds kinds(bool by_replica) {
   const std::regex draws(R"(^\["(BatchN|.*Dropout|GaussianN|Random).*|.*dropout":0\.[1-9].*)");
   const std::regex without_rate(R"(^\["[^"]*(Dropout|Noise)[^"]*",0\.0.*)");
   Kinds found;
-  const std::vector<layer_tests::DescribedLayer> all = layer_tests::every_layer();
+  const std::vector<testing::DescribedLayer> all = testing::every_layer();
   for (std::size_t i = 0; i < all.size(); ++i) {
     const std::string call = all[i].layer->describe().call.dump();
     const bool is_random = std::regex_match(call, draws) && !std::regex_match(call, without_rate);

@@ -9,7 +9,7 @@
 #include "tutti/model/layers/layers.h"
 #include "tutti/tensor/tensor_ops.h"
 
-namespace tutti::layer_tests {
+namespace tutti::testing {
 
 /// Layer with the shapes of one example of its inputs.
 struct DescribedLayer {
@@ -141,4 +141,4 @@ inline std::vector<Tensor> rows_for(const DescribedLayer& described, std::int64_
   return x;
 }
 
-}  // namespace tutti::layer_tests
+}  // namespace tutti::testing

@@ -2,9 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <functional>
 #include <string>
@@ -16,12 +13,11 @@
 #include "tutti/model/layers/layer.h"
 #include "tutti/tensor/tensor_ops.h"
 
-namespace tutti::layer_tests {
-using thrown::error_of;
+namespace tutti::testing {
 
 inline void expect_values(const Tensor& actual, const std::vector<double>& expected,
                           double tolerance = 1e-6) {
-  testing::expect_near(actual.to_doubles(), expected, tolerance);
+  expect_near(actual.to_doubles(), expected, tolerance);
 }
 
 /// One of `replicas` replicas: all_reduce(SUM) multiplies its value by the number of replicas, as
@@ -197,4 +193,4 @@ inline std::vector<std::string> weights_of_layer(const Layer& layer) {
   return lines;
 }
 
-}  // namespace tutti::layer_tests
+}  // namespace tutti::testing
