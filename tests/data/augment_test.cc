@@ -10,10 +10,7 @@
 #include "tests/data/dataset_values.h"
 #include "tutti/data/augment.h"
 
-namespace tutti::augment_test {
-
-using namespace data_test;
-using testing::ElementsAre;
+namespace tutti::testing::augment_test {
 
 using Numbers = std::vector<std::int64_t>;
 
@@ -74,7 +71,7 @@ TEST(Augment, SkippedElementsKeepTheirNumbers) {
 
 TEST(Augment, UnreadableElementsCountAlikeInAllThreads) {
   const auto broken = [](const Element& element) -> Element {
-    if (data_test::number_in(element) == 2) fail(ErrorCode::kDataLoss, "broken");
+    if (number_in(element) == 2) fail(ErrorCode::kDataLoss, "broken");
     return element;
   };
   for (const int calls : {1, 3}) {
@@ -478,4 +475,4 @@ TEST(Cutmix, TakesPicturesOfBytes) {
   for (const double value : batch[0].to_doubles()) EXPECT_EQ(value, 9.0);
 }
 
-}  // namespace tutti::augment_test
+}  // namespace tutti::testing::augment_test

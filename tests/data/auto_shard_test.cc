@@ -8,15 +8,12 @@
 
 #include "data/data_threads.h"
 #include "tests/data/dataset_values.h"
-#include "tests/data/resumable_iterator.h"
 #include "tutti/core/logging.h"
 #include "tutti/data/augment.h"
 #include "tutti/data/csv.h"
 #include "tutti/data/records.h"
 
-namespace tutti::auto_shard_test {
-
-using namespace data_test;
+namespace tutti::testing::auto_shard_test {
 
 constexpr int kFiles = 10, kRecords = 10;
 using Numbers = std::vector<std::int64_t>;
@@ -54,7 +51,7 @@ Numbers sorted(Numbers numbers) {
   return numbers;
 }
 
-// Transformation that does not report what it reads.
+// Transformation that does not report its sources.
 class Opaque : public DatasetSource {
  public:
   explicit Opaque(Dataset below) : below_(std::move(below)) {}
@@ -399,4 +396,4 @@ TEST(AutoShard, AnElementThatThrowsLosesNoOther) {
   }
 }
 
-}  // namespace tutti::auto_shard_test
+}  // namespace tutti::testing::auto_shard_test

@@ -11,9 +11,7 @@
 #include "tutti/data/records.h"
 #include "tutti/tensor/ops/random_ops.h"
 
-namespace tutti::data_threads_test {
-using namespace data_test;
-using testing::ElementsAre;
+namespace tutti::testing::data_threads_test {
 
 TimePoint soon() { return Clock::system().now() + std::chrono::seconds(60); }
 
@@ -236,8 +234,8 @@ TEST(Cache, IsFilledByTwoIteratorsAtOnce) {
   auto a = cached.iterate();
   auto b = cached.iterate();
   a->next();
-  EXPECT_EQ(data_test::drain(*b).size(), 6u);
-  EXPECT_EQ(data_test::drain(*a).size(), 5u);
+  EXPECT_EQ(drain(*b).size(), 6u);
+  EXPECT_EQ(drain(*a).size(), 5u);
   EXPECT_EQ(scalars_of(cached), first_numbers(6));
 }
 
@@ -414,7 +412,7 @@ TEST(RandomFunction, DatasetsChangeNoOtherNumberOfTheProgram) {
 
 // Four files of three records.
 Dataset records() {
-  const std::string folder = data_test::empty_folder();
+  const std::string folder = empty_folder();
   std::vector<std::string> paths;
   for (int f = 0; f < 4; ++f) {
     paths.push_back(concat(folder, "/", f));
@@ -478,4 +476,4 @@ TEST(RandomFunction, SharesOfElementsDrawTheNumbersOfOneProcess) {
   }
 }
 
-}  // namespace tutti::data_threads_test
+}  // namespace tutti::testing::data_threads_test

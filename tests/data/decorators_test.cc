@@ -6,11 +6,7 @@
 #include "tutti/core/random.h"
 #include "tutti/data/records.h"
 
-namespace tutti::decorators_test {
-using namespace data_test;
-using testing::ElementsAre;
-using testing::IsEmpty;
-using testing::UnorderedElementsAreArray;
+namespace tutti::testing::decorators_test {
 
 TEST(RepeatDataset, RepeatsCountTimesOrIndefinitelyUnlessItIsOfNothing) {
   EXPECT_THAT(scalars_of(Dataset::range(2).repeat(3)), ElementsAre(0, 1, 0, 1, 0, 1));
@@ -96,7 +92,7 @@ TEST(MapDataset, AppliesTheFunction) {
                  "num_parallel_calls", "got 0");
 }
 
-TEST(FilterDataset, KeepsWhatThePredicateAccepts) {
+TEST(FilterDataset, KeepsAcceptedElements) {
   const Dataset even =
       Dataset::range(7).filter([](const Element& element) { return number_in(element) % 2 == 0; });
   EXPECT_THAT(scalars_of(even), ElementsAre(0, 2, 4, 6));
@@ -411,7 +407,7 @@ TEST(ListFiles, ShufflesBySeedAlone) {
   EXPECT_NE(drawn, sorted);
   EXPECT_EQ(drawn, list_files(f + "*", {.shuffle = true, .seed = 1}));
   EXPECT_NE(drawn, list_files(f + "*", {.shuffle = true, .seed = 2}));
-  EXPECT_THAT(drawn, testing::UnorderedElementsAreArray(sorted));
+  EXPECT_THAT(drawn, UnorderedElementsAreArray(sorted));
 }
 
 TEST(ListFiles, RefusesPatternsThatMatchNothing) {
@@ -422,4 +418,4 @@ TEST(ListFiles, RefusesPatternsThatMatchNothing) {
   }
 }
 
-}  // namespace tutti::decorators_test
+}  // namespace tutti::testing::decorators_test

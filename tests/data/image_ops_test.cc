@@ -4,16 +4,11 @@
 #include <numeric>
 
 #include "tests/data/dataset_values.h"
-#include "tests/data/fuzz_seeds.h"
 #include "tutti/data/image.h"
 #include "tutti/data/image_ops.h"
 #include "tutti/tensor/ops/convolution_ops.h"
 
-namespace tutti::image_ops_test {
-
-using namespace data_test;
-using testing::ElementsAre;
-using testing::ElementsAreArray;
+namespace tutti::testing::image_ops_test {
 
 using Numbers = std::vector<std::int64_t>;
 
@@ -123,7 +118,7 @@ TEST(ImageOps, FlipsReverseWholePixelsOfAnySize) {
   }
 }
 
-TEST(ImageOps, EraseFillsWhatLiesInside) {
+TEST(ImageOps, EraseFillsTheOverlap) {
   EXPECT_THAT(numbers_of(image::erase(counting(2, 3), 1, 1, 5, 5, 99)),
               ElementsAre(1, 2, 3, 4, 99, 99));
   EXPECT_THAT(numbers_of(image::erase(counting(2, 3), -1, -1, 2, 2)),
@@ -223,8 +218,8 @@ TEST(ImageOps, StandardizationOfNearlyUniformImagesDividesByTheFloor) {
   EXPECT_THAT(
       image::per_image_standardization(Tensor::from<float>({2, 2, 1}, {.9f, 1.1f, .9f, 1.1f}))
           .to_doubles(),
-      ElementsAre(testing::DoubleNear(-0.2, 1e-6), testing::DoubleNear(0.2, 1e-6),
-                  testing::DoubleNear(-0.2, 1e-6), testing::DoubleNear(0.2, 1e-6)));
+      ElementsAre(DoubleNear(-0.2, 1e-6), DoubleNear(0.2, 1e-6), DoubleNear(-0.2, 1e-6),
+                  DoubleNear(0.2, 1e-6)));
 }
 
 TEST(ImageOps, MistakesAreNamed) {
@@ -249,8 +244,6 @@ TEST(ImageOps, MistakesAreNamed) {
                  "image::convert_image_dtype", "uint8 or float32", "int32");
 }
 
-using namespace fuzz_seeds;
-
 constexpr ResizeImageOptions kNearest{Interpolation::kNearest};
 
 Tensor test_picture(int width, int height) {
@@ -271,8 +264,7 @@ double slow_bilinear(const Tensor& image, double y, double x, std::int64_t chann
                             std::max(0.0, 1 - std::abs(static_cast<double>(column) + 0.5 - x));
       const auto inside_y = std::clamp<std::int64_t>(row, 0, image.shape()[0] - 1);
       const auto inside_x = std::clamp<std::int64_t>(column, 0, image.shape()[1] - 1);
-      sum += weight *
-             fuzz_seeds::pixel_at(image, inside_x, inside_y)[static_cast<std::size_t>(channel)];
+      sum += weight * pixel_at(image, inside_x, inside_y)[static_cast<std::size_t>(channel)];
     }
   }
   return sum;
@@ -317,7 +309,7 @@ TEST(ResizeImage, EqualsTheOperationForWholeFactors) {
   }
 }
 
-TEST(ResizeImage, CropsTheMiddleToKeepProportionsAndRefusesWhatIsNoPicture) {
+TEST(ResizeImage, CropsTheMiddleAndRefusesOtherShapes) {
   const Tensor image = Tensor::from<float>({2, 5, 1}, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9});
   ResizeImageOptions crop{.crop_to_aspect_ratio = true};
   EXPECT_THAT(resize_image(image, {2, 2}, crop).to_doubles(), ElementsAre(1, 2, 6, 7));
@@ -332,4 +324,4 @@ TEST(ResizeImage, CropsTheMiddleToKeepProportionsAndRefusesWhatIsNoPicture) {
   EXPECT_INVALID(resize_image(Tensor::zeros({4, 4, 1}), {0, 2}), "at least 1 x 1, got 0 x 2");
 }
 
-}  // namespace tutti::image_ops_test
+}  // namespace tutti::testing::image_ops_test

@@ -1,6 +1,5 @@
 // Tests IDX files, MNIST's folders and CIFAR-10's fixed-length records, and their refusals.
 // SPDX-License-Identifier: Apache-2.0
-
 #include "data/image_sets.h"
 #include "core/file.h"
 #include "data/input_file.h"
@@ -10,9 +9,7 @@
 #include "tutti/data/records.h"
 #include "tutti/data/tar.h"
 
-namespace tutti::mnist_test {
-using namespace data_test;
-using testing::ElementsAre;
+namespace tutti::testing::mnist_test {
 
 std::string bytes(std::initializer_list<int> values) {
   std::string text;
@@ -57,7 +54,7 @@ struct Malformed {
   ErrorCode code = ErrorCode::kDataLoss;
 };
 
-class MalformedIdx : public testing::TestWithParam<Malformed> {};
+class MalformedIdx : public TestWithParam<Malformed> {};
 
 TEST_P(MalformedIdx, IsRefusedWithPathOffsetExpectedAndGot) {
   const std::string path = empty_folder() + "/some-images";
@@ -70,40 +67,40 @@ TEST_P(MalformedIdx, IsRefusedWithPathOffsetExpectedAndGot) {
 
 INSTANTIATE_TEST_SUITE_P(
     Table, MalformedIdx,
-    testing::Values(
-        Malformed{"Empty", "", {"offset 0", "at least 4 bytes, got 0"}},
-        Malformed{"HalfMagic", bytes({0, 0}), {"offset 2", "got 2"}},
-        Malformed{"NoIdx", "PK\x03\x04zip", {"offset 0", "magic", "80 and 75"}},
-        Malformed{"UnknownType", bytes({0, 0, 7, 1, 0, 0, 0, 0}), {"offset 2", "got 7"}},
-        Malformed{"SignedBytes",
-                  bytes({0, 0, 9, 1, 0, 0, 0, 1, 1}),
-                  {"offset 2", "signed byte", "try"},
-                  ErrorCode::kUnimplemented},
-        Malformed{"Shorts",
-                  bytes({0, 0, 11, 1, 0, 0, 0, 1, 1, 1}),
-                  {"offset 2", "short", "try"},
-                  ErrorCode::kUnimplemented},
-        Malformed{
-            "TooManyDimensions", bytes({0, 0, 8, 9, 0, 0}), {"offset 3", "at most 8", "got 9"}},
-        Malformed{"HalfHeader",
-                  bytes({0, 0, 8, 2, 0, 0, 0, 1, 0}),
-                  {"offset 9", "12 bytes for 2 dimensions, got 9"}},
-        Malformed{"Truncated",
-                  bytes({0, 0, 8, 1, 0, 0, 0, 4, 1, 2, 3}),
-                  {"offset 11", "ends early", "expected 4 bytes", "[4] of uint8", "got 3"}},
-        Malformed{"Overlong",
-                  bytes({0, 0, 8, 1, 0, 0, 0, 2, 1, 2, 3}),
-                  {"offset 10", "goes on", "expected 2 bytes", "got 3"}},
-        Malformed{"HalfNumber",
-                  bytes({0, 0, 13, 1, 0, 0, 0, 1, 1, 2, 3}),
-                  {"offset 11", "expected 4 bytes", "got 3"}},
-        Malformed{"HugeDimensions",
-                  bytes({0, 0, 14, 3, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255}),
-                  {"offset 4", "4294967295"}},
-        Malformed{"HugeDimensionsAndZero",
-                  bytes({0,   0,   8,   4,   0,   0,   0,   0,   255, 255,
-                         255, 255, 255, 255, 255, 255, 255, 255, 255, 255}),
-                  {"offset 4", "4294967295"}}),
+    Values(Malformed{"Empty", "", {"offset 0", "at least 4 bytes, got 0"}},
+           Malformed{"HalfMagic", bytes({0, 0}), {"offset 2", "got 2"}},
+           Malformed{"NoIdx", "PK\x03\x04zip", {"offset 0", "magic", "80 and 75"}},
+           Malformed{"UnknownType", bytes({0, 0, 7, 1, 0, 0, 0, 0}), {"offset 2", "got 7"}},
+           Malformed{"SignedBytes",
+                     bytes({0, 0, 9, 1, 0, 0, 0, 1, 1}),
+                     {"offset 2", "signed byte", "try"},
+                     ErrorCode::kUnimplemented},
+           Malformed{"Shorts",
+                     bytes({0, 0, 11, 1, 0, 0, 0, 1, 1, 1}),
+                     {"offset 2", "short", "try"},
+                     ErrorCode::kUnimplemented},
+           Malformed{
+               "TooManyDimensions", bytes({0, 0, 8, 9, 0, 0}), {"offset 3", "at most 8", "got 9"}},
+           Malformed{"HalfHeader",
+                     bytes({0, 0, 8, 2, 0, 0, 0, 1, 0}),
+                     {"offset 9", "12 bytes for 2 dimensions, got 9"}},
+           Malformed{"Truncated",
+                     bytes({0, 0, 8, 1, 0, 0, 0, 4, 1, 2, 3}),
+                     {"offset 11", "ends early", "expected 4 bytes", "[4] of uint8", "got 3"}},
+           Malformed{"Overlong",
+                     bytes({0, 0, 8, 1, 0, 0, 0, 2, 1, 2, 3}),
+                     {"offset 10", "goes on", "expected 2 bytes", "got 3"}},
+           Malformed{"HalfNumber",
+                     bytes({0, 0, 13, 1, 0, 0, 0, 1, 1, 2, 3}),
+                     {"offset 11", "expected 4 bytes", "got 3"}},
+           Malformed{
+               "HugeDimensions",
+               bytes({0, 0, 14, 3, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255}),
+               {"offset 4", "4294967295"}},
+           Malformed{"HugeDimensionsAndZero",
+                     bytes({0,   0,   8,   4,   0,   0,   0,   0,   255, 255,
+                            255, 255, 255, 255, 255, 255, 255, 255, 255, 255}),
+                     {"offset 4", "4294967295"}}),
     [](const auto& info) { return std::string(info.param.name); });
 
 TEST(Idx, NamesTheFileThatIsNotThere) {
@@ -144,7 +141,7 @@ TEST(Mnist, LooksIntoTheFolderOfTheEnvironment) {
   EXPECT_EQ(read_mnist("", Split::kTest).labels.num_elements(), 2);
 }
 
-TEST(Mnist, SaysWhichFileIsMissingAndWhatToInstall) {
+TEST(Mnist, NamesMissingFileAndRemedy) {
   const std::string folder = small_folder();
   EXPECT_ERROR(read_mnist(folder, Split::kTrain), kNotFound, "train-images-idx3-ubyte", folder,
                "dataset-fashion-mnist", "TUTTI_DATA_DIR");
@@ -173,7 +170,7 @@ TEST(ImageDataset, ScalesToOneAndWidensLabels) {
   EXPECT_EQ(first.at("labels").item_int(), 8);
 }
 
-// What an independent reader finds:
+// Values that an independent reader finds:
 //   zcat train-labels-idx1-ubyte.gz | tail -c +9 | head -c 8 | od -An -tu1     ->  9 0 0 3 0 2 7 2
 //   zcat t10k-labels-idx1-ubyte.gz | tail -c +9 | head -c 8 | od -An -tu1      ->  9 2 1 1 6 1 4 6
 //   zcat train-images-idx3-ubyte.gz | tail -c +17 | od -An -v -tu1 -w1 | awk '{s += $1} END {printf
@@ -211,7 +208,7 @@ TEST(FashionMnist, EveryClassIsEquallyFrequentInAShuffledPass) {
     ++batches;
   }
   EXPECT_EQ(batches, 79);
-  EXPECT_THAT(counts, testing::Each(1000));
+  EXPECT_THAT(counts, Each(1000));
 }
 
 TEST(FixedLengthRecords, YieldsTheRecordsOfAllFilesWithoutHeadersAndFooters) {
@@ -247,7 +244,7 @@ TEST(FixedLengthRecords, ResumesAnywhere) {
     elements->skip(static_cast<std::int64_t>(start - start / 2));
     const Rows rest(all.begin() + static_cast<std::ptrdiff_t>(std::min(start, all.size())),
                     all.end());
-    EXPECT_EQ(data_test::drain(*elements), rest) << start;
+    EXPECT_EQ(drain(*elements), rest) << start;
   }
 }
 
@@ -344,7 +341,7 @@ TEST(Cifar10, FindsTheFilesInTheFolderOrTheOneInside) {
   }
 }
 
-// Reads the archive as downloaded, without unpacking it by hand. (Compressed: gzip_test.cc.)
+// Reads the archive as downloaded, without unpacking it by hand. (Compressed: archives_test.cc.)
 TEST(Cifar10, ReadsArchiveByFolderOrPath) {
   const std::string folder = empty_folder();
   const std::string archive = folder + "/cifar-10-binary.tar.gz";
@@ -394,4 +391,4 @@ TEST(Cifar10, MissingFileIsNamedWithSearchedPlaces) {
                "failed to find file: data_batch_5.bin");
 }
 
-}  // namespace tutti::mnist_test
+}  // namespace tutti::testing::mnist_test

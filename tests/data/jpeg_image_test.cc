@@ -1,14 +1,9 @@
 // Tests JPEG images: colour spaces, and damaged files. Not part of builds without libjpeg.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/data/dataset_values.h"
-#include "tests/data/fuzz_seeds.h"
 #include "tutti/data/image.h"
 
-namespace tutti::jpeg_image_test {
-
-using fuzz_seeds::picture_of;
-using fuzz_seeds::pixel_at;
-using fuzz_seeds::seed_bytes;
+namespace tutti::testing::jpeg_image_test {
 
 /// Decoders may differ in the rounding of their transforms.
 void expect_near(const std::vector<int>& got, const std::vector<int>& expected) {
@@ -82,4 +77,4 @@ TEST(Jpeg, IsNotWrittenFromOtherTensors) {
                  "encode_jpeg", "from 1 to 100, got 0");
 }
 
-}  // namespace tutti::jpeg_image_test
+}  // namespace tutti::testing::jpeg_image_test

@@ -3,14 +3,9 @@
 #include <set>
 
 #include "tests/data/dataset_values.h"
-#include "tests/data/fuzz_seeds.h"
 #include "tutti/data/image.h"
 
-namespace tutti::png_image_test {
-using namespace data_test;
-using testing::ElementsAre;
-
-using namespace fuzz_seeds;  // NOLINT: the pixels of the pictures
+namespace tutti::testing::png_image_test {
 
 void expect_picture(const Tensor& image, const Pixel& pixel) {
   const Tensor expected = picture_of(pixel);
@@ -24,7 +19,7 @@ struct PngKind {
   Pixel pixel;
 };
 
-class PngPicture : public testing::TestWithParam<PngKind> {};
+class PngPicture : public TestWithParam<PngKind> {};
 
 TEST_P(PngPicture, IsDecodedAsItIs) {
   const std::string bytes = seed_bytes(std::string(GetParam().name) + ".png");
@@ -49,21 +44,20 @@ std::vector<int> gray_pixel(int x, int y) { return {red(x, y)}; }
 
 INSTANTIATE_TEST_SUITE_P(
     Kinds, PngPicture,
-    testing::Values(
-        PngKind{"rgb", rgb_pixel},
-        PngKind{"rgba",
-                [](int x, int y) {
-                  return std::vector<int>{red(x, y), green(x, y), blue(x, y), alpha(x, y)};
-                }},
-        PngKind{"gray", gray_pixel},
-        PngKind{"gray_alpha",
-                [](int x, int y) {
-                  return std::vector<int>{red(x, y), alpha(x, y)};
-                }},
-        PngKind{"gray16", gray_pixel}, PngKind{"rgb16", rgb_pixel},
-        PngKind{"interlaced", rgb_pixel}, PngKind{"palette", palette_color},
-        PngKind{"palette_alpha", palette_color_and_alpha},
-        PngKind{"bits", [](int x, int y) { return std::vector<int>{255 * ((x + y) % 2)}; }}),
+    Values(PngKind{"rgb", rgb_pixel},
+           PngKind{"rgba",
+                   [](int x, int y) {
+                     return std::vector<int>{red(x, y), green(x, y), blue(x, y), alpha(x, y)};
+                   }},
+           PngKind{"gray", gray_pixel},
+           PngKind{"gray_alpha",
+                   [](int x, int y) {
+                     return std::vector<int>{red(x, y), alpha(x, y)};
+                   }},
+           PngKind{"gray16", gray_pixel}, PngKind{"rgb16", rgb_pixel},
+           PngKind{"interlaced", rgb_pixel}, PngKind{"palette", palette_color},
+           PngKind{"palette_alpha", palette_color_and_alpha},
+           PngKind{"bits", [](int x, int y) { return std::vector<int>{255 * ((x + y) % 2)}; }}),
     [](const auto& info) { return std::string(info.param.name); });
 
 TEST(PngColors, AreThoseOfTheMode) {
@@ -88,7 +82,7 @@ TEST(PngColors, AreThoseOfTheMode) {
   });
 }
 
-TEST(PngColors, ComeBackFromWhatIsEncoded) {
+TEST(PngColors, RoundTrip) {
   for (int channels = 1; channels <= 4; ++channels) {
     const Tensor image = picture_of(
         [&](int x, int y) {
@@ -104,11 +98,11 @@ TEST(PngColors, ComeBackFromWhatIsEncoded) {
 }
 
 TEST(PngFile, IsReadByPath) {
-  const std::string path = data_test::empty_folder() + "/a.png";
-  data_test::write_bytes(path, seed_bytes("rgb.png"));
+  const std::string path = empty_folder() + "/a.png";
+  write_bytes(path, seed_bytes("rgb.png"));
   expect_picture(read_image(path), rgb_pixel);
   EXPECT_ERROR(read_image("/nowhere.png"), kNotFound, "/nowhere.png");
-  data_test::write_bytes(path, "no picture");
+  write_bytes(path, "no picture");
   EXPECT_ERROR(read_image(path), kDataLoss, path, "offset 0", "PNG or JPEG",
                "text that begins with 'no picture'");
 }
@@ -165,7 +159,7 @@ TEST(OtherPictures, AreRefusedByName) {
 }
 
 std::string flat_picture(int value, int width = 3, int height = 2) {
-  return encode_png(fuzz_seeds::picture_of(
+  return encode_png(picture_of(
       [&](int, int) {
         return std::vector<int>{value, value, 2 * value};
       },
@@ -231,7 +225,7 @@ TEST(ImageFolders, DecodeInParallelAndResumeAnywhere) {
   auto elements = dataset.iterate();
   elements->skip(3);
   EXPECT_EQ(elements->next()->at("labels").item_int(), 1);
-  EXPECT_EQ(data_test::drain(*elements).size(), 1u);
+  EXPECT_EQ(drain(*elements).size(), 1u);
 }
 
 TEST(ImageFolders, GiveColorsTypesAndLabelsThatAreAskedFor) {
@@ -288,7 +282,7 @@ TEST(ImageFolders, RefuseADamagedPictureByItsPathAndGoOn) {
   auto elements = image_folder(folder, small()).dataset.iterate();
   elements->next();
   EXPECT_ERROR(elements->next(), kDataLoss, folder + "/cats/y.png", "offset");
-  EXPECT_EQ(data_test::drain(*elements).size(), 3u);
+  EXPECT_EQ(drain(*elements).size(), 3u);
 }
 
 TEST(ImageFolders, RefuseFoldersWithoutClassesOrPictures) {
@@ -354,4 +348,4 @@ TEST(ImageFolders, RefuseOptionsThatDoNotFit) {
          [](auto& options) { options.num_parallel_calls = 0; });
 }
 
-}  // namespace tutti::png_image_test
+}  // namespace tutti::testing::png_image_test

@@ -14,10 +14,8 @@
 #include "tutti/core/json.h"
 #include "tutti/core/random.h"
 
-namespace tutti::tokenizer_test {
-using data_test::expect_error;
+namespace tutti::testing::tokenizer_test {
 using internal::TextPattern;
-using testing::ElementsAre;
 
 /// Returns pairs of byte strings in the order of merging.
 const std::vector<std::pair<std::string, std::string>>& seed_merges() {
@@ -150,7 +148,7 @@ TEST(TextPieces, NameRegularExpressionsThatAreNotKnown) {
 
 BytePairTokenizer small_tokenizer() { return parse_tokenizer(tokenizer_seed(), "f"); }
 
-TEST(Tokenizer, MergesWhatWasLearntFirst) {
+TEST(Tokenizer, MergesInOrderOfRank) {
   const BytePairTokenizer tokenizer = small_tokenizer();
   EXPECT_EQ(tokenizer.vocabulary_size(), 263);
   // Bytes have the numbers 0 to 255; then follow "th", "he", "the", " the", "er", "<|end|>", and
@@ -234,7 +232,7 @@ std::string changed_seed(const std::string& part, const std::string& by,
   return json.replace(at, part.size(), by);
 }
 
-TEST(Tokenizer, ReadsWhatOptionsSay) {
+TEST(Tokenizer, ReadsOptions) {
   const auto encode = [](const std::string& part, const std::string& by, const char* text) {
     return parse_tokenizer(changed_seed(part, by), "f").encode(text);
   };
@@ -339,14 +337,14 @@ TEST(Tokenizer, WarnsOfPaddingAndTruncationOfTheFile) {
       changed_seed("\"truncation\":null", R"("truncation":{"max_length":2})");
   const std::string both = changed_seed("\"padding\":null", R"("padding":{"pad_id":0})", truncated);
   std::vector<std::int64_t> tokens;
-  const std::vector<std::string> lines = thrown::warnings_of([&] {
+  const std::vector<std::string> lines = warnings_of([&] {
     tokens = parse_tokenizer(both, "padded.json").encode("the the the");
     (void)parse_tokenizer(both, "padded.json");
   });
   EXPECT_THAT(tokens, ElementsAre(258, 259, 259));
   ASSERT_EQ(lines.size(), 2u);
-  EXPECT_THAT(lines[0], testing::HasSubstr("padded.json: encode() does not apply the truncation"));
-  EXPECT_THAT(lines[1], testing::HasSubstr("does not apply the padding of the file"));
+  EXPECT_THAT(lines[0], HasSubstr("padded.json: encode() does not apply the truncation"));
+  EXPECT_THAT(lines[1], HasSubstr("does not apply the padding of the file"));
 }
 
 TEST(Tokenizer, RefusesOtherKindsByName) {
@@ -442,4 +440,4 @@ TEST(TrainTokenizer, MayBeOfBytesAlone) {
   EXPECT_INVALID((void)train_tokenizer("a", 300, {"a"}), "'a' is given twice, or is the character");
 }
 
-}  // namespace tutti::tokenizer_test
+}  // namespace tutti::testing::tokenizer_test

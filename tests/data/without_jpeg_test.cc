@@ -1,16 +1,15 @@
 // Tests that builds without libjpeg refuse JPEG images by name. Not part of builds with it.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/data/dataset_values.h"
-#include "tests/data/fuzz_seeds.h"
 #include "tutti/data/image.h"
 
-namespace tutti::without_jpeg_test {
+namespace tutti::testing::without_jpeg_test {
 
 TEST(WithoutJpeg, PicturesAreRefusedWithTheRemedy) {
-  EXPECT_ERROR(decode_image(fuzz_seeds::seed_bytes("rgb.jpg"), "here"), kUnimplemented, "here",
-               "no JPEG", "libjpeg-dev", "TUTTI_JPEG");
+  EXPECT_ERROR(decode_image(seed_bytes("rgb.jpg"), "here"), kUnimplemented, "here", "no JPEG",
+               "libjpeg-dev", "TUTTI_JPEG");
   EXPECT_ERROR(encode_jpeg(Tensor::zeros({1, 1, 1}, DType::kUInt8)), kUnimplemented, "encode_jpeg",
                "libjpeg-dev");
 }
 
-}  // namespace tutti::without_jpeg_test
+}  // namespace tutti::testing::without_jpeg_test

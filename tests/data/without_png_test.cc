@@ -1,16 +1,15 @@
 // Tests that builds without libpng refuse PNG images by name. Not part of builds with it.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/data/dataset_values.h"
-#include "tests/data/fuzz_seeds.h"
 #include "tutti/data/image.h"
 
-namespace tutti::without_png_test {
+namespace tutti::testing::without_png_test {
 
 TEST(WithoutPng, PicturesAreRefusedWithTheRemedy) {
-  EXPECT_ERROR(decode_image(fuzz_seeds::seed_bytes("rgb.png"), "here"), kUnimplemented, "here",
-               "no PNG", "libpng-dev", "TUTTI_PNG");
+  EXPECT_ERROR(decode_image(seed_bytes("rgb.png"), "here"), kUnimplemented, "here", "no PNG",
+               "libpng-dev", "TUTTI_PNG");
   EXPECT_ERROR(encode_png(Tensor::zeros({1, 1, 1}, DType::kUInt8)), kUnimplemented, "encode_png",
                "libpng-dev");
 }
 
-}  // namespace tutti::without_png_test
+}  // namespace tutti::testing::without_png_test
