@@ -6,11 +6,7 @@
 #include "tests/checkpoint/saved_series.h"
 #include "tutti/tensor/numerics.h"
 
-namespace tutti::checkpoint_manager_test {
-
-using testing::ElementsAre;
-using testing::IsEmpty;
-using thrown::empty_folder;
+namespace tutti::testing::checkpoint_manager_test {
 
 Variable scalar_variable(float value) {
   return Variable(Tensor(value), VariableOptions{.name = "x"});
@@ -130,7 +126,7 @@ TEST(CheckpointManager, KeepsAllOrOneAndRefusesWrongNumbers) {
 }
 
 // Reads a folder from before versions were folders.
-TEST(CheckpointManager, GoesOnFromSingleFiles) {
+TEST(CheckpointManager, ContinuesFromSingleFiles) {
   const std::string folder = empty_folder();
   Variable x = scalar_variable(0);
   const Checkpoint checkpoint({x});
@@ -163,7 +159,7 @@ TEST(CheckpointManager, TakesTheFileWithTheLargestStepWhenLatestNamesNone) {
   }
 }
 
-TEST(CheckpointManager, ReadsEverywhereAndWritesWhereTold) {
+TEST(CheckpointManager, WritesOnlyWithWritesOption) {
   const std::string folder = empty_folder();
   Variable x = scalar_variable(1);
   int num_state_calls = 0;
@@ -186,7 +182,7 @@ TEST(CheckpointManager, ReadsEverywhereAndWritesWhereTold) {
 }
 
 // The snapshot is taken during the call, whatever training does afterwards.
-TEST(CheckpointManager, SavesInTheBackgroundWhatWasThereWhenItWasAsked) {
+TEST(CheckpointManager, BackgroundSaveHoldsValuesOfTheCall) {
   const std::string folder = empty_folder();
   Variable large(Tensor::zeros({1 << 20}), VariableOptions{.name = "large"});
   {
@@ -210,4 +206,4 @@ TEST(CheckpointManager, SavesInTheBackgroundWhatWasThereWhenItWasAsked) {
   EXPECT_EQ(manager.restore_latest()->step, 7);  // waits, too
 }
 
-}  // namespace tutti::checkpoint_manager_test
+}  // namespace tutti::testing::checkpoint_manager_test

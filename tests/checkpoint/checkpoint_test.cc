@@ -13,13 +13,10 @@
 #include "tutti/checkpoint/safetensors.h"
 #include "tutti/tensor/numerics.h"
 
-namespace tutti::checkpoint_test {
+namespace tutti::testing::checkpoint_test {
 using internal::ArrivingSnapshot;
 using internal::pieces_of;
 using internal::SafetensorsLayout;
-using testing::ElementsAre;
-using thrown::empty_folder;
-using thrown::error_of;
 
 Variable variable(const std::string& name, std::vector<float> values) {
   const auto size = static_cast<std::int64_t>(values.size());
@@ -170,7 +167,7 @@ TEST(Checkpoint, LeavesUnknownThingsAloneWhenAsked) {
       "1 problem)", "variable 'b' is missing");
 }
 
-TEST(Checkpoint, WeightsThatDoNotFitAreNamedBesideThoseOfTheFile) {
+TEST(Checkpoint, MisfitsAreNamedWithWeightsOfTheFile) {
   const std::string path = empty_folder() + "/c.safetensors";
   Checkpoint({variable("fc.weight", {1, 2}), variable("fc.bias", {3})}).save(path);
   const std::vector<Variable> variables = {variable("dense/kernel", {1, 2})};
@@ -208,7 +205,7 @@ TensorProvider table_of(std::vector<double>& values) {
 }
 
 /// Corresponds to tf.train.Checkpoint's deferred restoration.
-TEST(Checkpoint, ValuesWaitForWhatIsMadeLater) {
+TEST(Checkpoint, ValuesWaitForLaterVariables) {
   const std::string path = empty_folder() + "/saved.safetensors";
   std::int64_t counter = 5;
   std::vector<double> table = {2.5};
@@ -241,7 +238,7 @@ TEST(Checkpoint, ValuesWaitForWhatIsMadeLater) {
   EXPECT_THAT(values_of(fresh), ElementsAre(9));
 }
 
-TEST(Checkpoint, WhatDoesNotFitTheValuesThatWaitIsNotAdded) {
+TEST(Checkpoint, AddRefusesMisfitOfWaitingValues) {
   const std::string path = empty_folder() + "/saved.safetensors";
   Checkpoint({variable("a", {1}), variable("b", {2})}).save(path);
   Checkpoint checkpoint;
@@ -270,7 +267,7 @@ TEST(Checkpoint, AVariableOfSeveralReplicasTakesAllItsValuesThatWait) {
   EXPECT_TRUE(checkpoint.waiting().empty());
 }
 
-TEST(Checkpoint, SetsBackWhatItChangedWhenTakingOverFails) {
+TEST(Checkpoint, FailedRestoreRollsBack) {
   const std::string path = empty_folder() + "/c.safetensors";
   Variable first = variable("first", {1});
   auto storage = std::make_shared<TwoComponents>("second");
@@ -333,9 +330,9 @@ TEST(Checkpoint, RefusesMetadataThatCannotBeRead) {
   EXPECT_ERROR(Checkpoint().restore(path), kUnimplemented, path, "got 3", "later version");
 }
 
-TEST(Checkpoint, WarnsWhenTrainingGoesOnUnderAnotherFingerprint) {
+TEST(Checkpoint, WarnsOfAnotherFingerprint) {
   const std::string path = empty_folder() + "/c.safetensors";
-  const thrown::LogLines log(LogLevel::kWarning);
+  const LogLines log(LogLevel::kWarning);
   Checkpoint().save(path);
   EXPECT_EQ(Checkpoint().restore(path).numerics, numerics_fingerprint());
   write_file_atomically(path, format_safetensors({{}, {{"tutti_format", "1"}}}));  // not recorded
@@ -344,8 +341,8 @@ TEST(Checkpoint, WarnsWhenTrainingGoesOnUnderAnotherFingerprint) {
   write_file_atomically(
       path, format_safetensors({{}, {{"tutti_format", "1"}, {"numerics", "kernels 0, abacus"}}}));
   Checkpoint().restore(path);
-  EXPECT_THAT(log.list(), ElementsAre(testing::AllOf(testing::HasSubstr("'kernels 0, abacus'"),
-                                                     testing::HasSubstr(numerics_fingerprint()))));
+  EXPECT_THAT(log.list(), ElementsAre(AllOf(HasSubstr("'kernels 0, abacus'"),
+                                            HasSubstr(numerics_fingerprint()))));
 }
 
 TEST(Checkpoint, GoesOverTheWireAsBytes) {
@@ -549,7 +546,7 @@ TEST(SharedReading, AnErrorOfTheWriterIsThrownByAll) {
   Checkpoint writer({named("x", 1.0)}, texts.writer());
   Checkpoint follower({named("x", 1.0)}, texts.follower());
   const std::string error = error_of([&] { writer.restore(folder + "/none.safetensors"); });
-  EXPECT_THAT(error, ::testing::HasSubstr("none.safetensors"));
+  EXPECT_THAT(error, HasSubstr("none.safetensors"));
   EXPECT_EQ(error_of([&] { follower.restore("its own path does not count"); }), error);
   EXPECT_EQ(texts.taken, texts.given.size());
 }
@@ -593,7 +590,7 @@ TEST(CheckpointTensors, AreSavedByNameAndSetBackWithTheRest) {
                "another name");
 }
 
-TEST(CheckpointManagerDeleteAll, LeavesWhatIsNoVersion) {
+TEST(CheckpointManagerDeleteAll, KeepsOtherFiles) {
   const std::string folder = empty_folder();
   CheckpointManager manager(Checkpoint({named("x", 1.0)}), folder, {.asynchronous = true});
   manager.delete_all();  // the folder is empty
@@ -610,4 +607,4 @@ TEST(CheckpointManagerDeleteAll, LeavesWhatIsNoVersion) {
   EXPECT_FALSE(std::filesystem::exists(folder));
 }
 
-}  // namespace tutti::checkpoint_test
+}  // namespace tutti::testing::checkpoint_test

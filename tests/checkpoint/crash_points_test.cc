@@ -5,18 +5,13 @@
 #include <algorithm>
 
 #include "tests/checkpoint/saved_series.h"
-#include "tests/data/resumable_iterator.h"
+#include "tests/data/dataset_values.h"
 #include "tests/support/warnings.h"
 #include "tutti/checkpoint/checkpoint_versions.h"
 #include "tutti/core/random.h"
 
-namespace tutti::crash_points_test {
+namespace tutti::testing::crash_points_test {
 using file_faults::Action;
-using saved_series::Crash;
-using saved_series::crash_at;
-using saved_series::fast_folder;
-using saved_series::restored_number;
-using saved_series::Series;
 
 constexpr int kNumSaves = 5;
 /// Step 3 occurs twice: its version is replaced.
@@ -54,7 +49,7 @@ void expect_going_on(const std::string& folder) {
   }
 }
 
-class CrashPoints : public testing::TestWithParam<bool> {
+class CrashPoints : public TestWithParam<bool> {
  protected:
   void SetUp() override {
     folder_ = fast_folder("crash");
@@ -96,7 +91,7 @@ class CrashPoints : public testing::TestWithParam<bool> {
     }
   }
 
-  const thrown::LogLines log_{LogLevel::kWarning};  // absorbs "passing over step_3 ..."
+  const LogLines log_{LogLevel::kWarning};  // absorbs "passing over step_3 ..."
   std::string folder_;
   CheckpointManagerOptions options_;
   std::vector<std::string> calls_;
@@ -106,11 +101,11 @@ TEST_P(CrashPoints, AKilledProcessLeavesTheNewestCommittedVersion) { run(Action:
 
 TEST_P(CrashPoints, APowerCutLeavesEveryVersionThatWasPromised) { run(Action::kPowerCut); }
 
-INSTANTIATE_TEST_SUITE_P(Checkpoint, CrashPoints, testing::Bool(),
+INSTANTIATE_TEST_SUITE_P(Checkpoint, CrashPoints, Bool(),
                          [](const auto& info) { return info.param ? "Asynchronous" : "Waiting"; });
 
 // Checks that faults occur at all, and that a power cut discards unsynced data.
-TEST(FileFaults, TakeAwayWhatWasNotSynced) {
+TEST(FileFaults, PowerCutRemovesUnsyncedData) {
   const std::string folder = fast_folder("faults");
   std::filesystem::create_directories(folder);
   const pid_t child = ::fork();
@@ -193,7 +188,7 @@ void train_in_child(const std::string& folder, std::int64_t steps) {
 }
 
 TEST(KillAndResume, SeesEachSampleOncePerEpoch) {
-  const thrown::LogLines log(LogLevel::kWarning);
+  const LogLines log(LogLevel::kWarning);
   const std::string folder = fast_folder("kill"), calm_folder = fast_folder("calm");
   const RandomStream random({.seed = 20});
   std::int64_t steps_made = 0;
@@ -220,4 +215,4 @@ TEST(KillAndResume, SeesEachSampleOncePerEpoch) {
   std::filesystem::remove_all(calm_folder);
 }
 
-}  // namespace tutti::crash_points_test
+}  // namespace tutti::testing::crash_points_test

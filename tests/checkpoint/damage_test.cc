@@ -1,5 +1,4 @@
-// Tests damaged versions and failing disks: what is detected, what survives, what the error
-// reports.
+// Tests damaged versions and failing disks: detection, surviving versions, and errors.
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/version.h"
 
@@ -19,18 +18,11 @@
 #include "tutti/core/executor.h"
 #include "tutti/core/random.h"
 
-namespace tutti::damage_test {
+namespace tutti::testing::damage_test {
 using file_faults::Action;
 using internal::Folder;
-using saved_series::fast_folder;
-using saved_series::restored_number;
-using saved_series::Series;
-using testing::AllOf;
-using testing::AnyOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
 
-class Damage : public testing::Test {
+class Damage : public Test {
  protected:
   void SetUp() override {
     folder_ = fast_folder("damage");
@@ -60,7 +52,7 @@ class Damage : public testing::Test {
                  "step_1' is whole");
   }
 
-  thrown::LogLines log_{LogLevel::kWarning};
+  LogLines log_{LogLevel::kWarning};
   std::string folder_, newest_, index_, state_, tensors_;
   Series series_;
 };
@@ -172,7 +164,7 @@ TEST_F(Damage, DoesNotCountAsAVersionToKeep) {
   series_.save(manager, 4, 4);
   log_.clear();
   EXPECT_EQ(restored_number(folder_), 4);  // the damaged one is known to be older
-  EXPECT_THAT(log_.list(), testing::IsEmpty());
+  EXPECT_THAT(log_.list(), IsEmpty());
   flip(folder_ + "/step_4/model-00001-of-00001.safetensors", 8000);
   EXPECT_EQ(restored_number(folder_), 1);
 }
@@ -186,7 +178,7 @@ TEST_F(Damage, OfASaveThatIsRepeatedIsMended) {
 }
 
 // This is not damage: falling back would lose steps silently.
-TEST_F(Damage, IsNotWhatAnotherProgramOrALaterFormatIs) {
+TEST_F(Damage, ExcludesOtherProgramsAndLaterFormats) {
   Variable other(Tensor::zeros({3}), VariableOptions{.name = "other"});
   CheckpointManager manager(Checkpoint({other}), folder_);
   EXPECT_INVALID(manager.restore_latest(), newest_, "'other' is missing");
@@ -258,7 +250,7 @@ TEST_F(Damage, IsNotSeenWhereVersionsAreReplacedWhileTheyAreRead) {
     ASSERT_GE(*number, newest);  // complete, and not older than the previous one
     newest = *number;
   }
-  EXPECT_THAT(log_.list(), testing::IsEmpty());
+  EXPECT_THAT(log_.list(), IsEmpty());
 }
 
 TEST_F(Damage, TwoWritersOfOneFolderAreRefused) {
@@ -268,14 +260,14 @@ TEST_F(Damage, TwoWritersOfOneFolderAreRefused) {
   EXPECT_ERROR(manager.save(3), kFailedPrecondition, "another process", folder_);
 }
 
-class DiskErrors : public testing::TestWithParam<Action> {
+class DiskErrors : public TestWithParam<Action> {
  protected:
   void TearDown() override {
     file_faults::disarm();
     std::filesystem::remove_all(folder_);
   }
 
-  thrown::LogLines log_{LogLevel::kWarning};
+  LogLines log_{LogLevel::kWarning};
   std::string folder_ = fast_folder("disk");
 };
 
@@ -322,7 +314,7 @@ TEST_P(DiskErrors, LeaveTheVersionBeforeAndGoOnAfterwards) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Checkpoint, DiskErrors,
-                         testing::Values(Action::kNoSpace, Action::kIoError, Action::kReadOnly),
+                         Values(Action::kNoSpace, Action::kIoError, Action::kReadOnly),
                          [](const auto& of) {
                            return of.param == Action::kNoSpace   ? "NoSpace"
                                   : of.param == Action::kIoError ? "IoError"
@@ -357,9 +349,8 @@ TEST_P(DiskErrorsOnce, AreLoggedWhenTrainingShallGoOn) {
     manager.wait();
     file_faults::disarm();
     ASSERT_TRUE(manager.last_error());
-    EXPECT_THAT(log_.list(),
-                testing::ElementsAre(testing::AllOf(HasSubstr("Input/output error"),
-                                                    HasSubstr("the next save tries again"))));
+    EXPECT_THAT(log_.list(), ElementsAre(AllOf(HasSubstr("Input/output error"),
+                                               HasSubstr("the next save tries again"))));
     EXPECT_EQ(restored_number(folder_), 1);
     series.save(manager, 3, 3);
     manager.wait();
@@ -379,12 +370,12 @@ TEST_P(DiskErrorsOnce, OfABackgroundSaveAreThrownByTheNextCall) {
     EXPECT_ERROR(manager.wait(), kUnavailable, "Read-only");
     manager.wait();  // the error is reported only once
     manager.save(2);
-    EXPECT_THAT(log_.list(), testing::IsEmpty());
+    EXPECT_THAT(log_.list(), IsEmpty());
   }
-  EXPECT_THAT(log_.list(), testing::ElementsAre(HasSubstr("Read-only")));  // by the destructor
+  EXPECT_THAT(log_.list(), ElementsAre(HasSubstr("Read-only")));  // by the destructor
 }
 
-INSTANTIATE_TEST_SUITE_P(Checkpoint, DiskErrorsOnce, testing::Values(Action::kNoSpace));
+INSTANTIATE_TEST_SUITE_P(Checkpoint, DiskErrorsOnce, Values(Action::kNoSpace));
 
 // With `ulimit -f`, the system would end the program by a signal at the first save that exceeds the
 // limit.
@@ -435,7 +426,7 @@ int fill_a_real_disk(const std::string& folder) {
   return restored_number(folder + "/run") == 31 ? 0 : 3;
 }
 
-TEST(RealDisk, ThatIsFullKeepsWhatIsThere) {
+TEST(RealDisk, FullDiskKeepsExistingFiles) {
   const std::string folder = fast_folder("tmpfs");
   const pid_t child = ::fork();
   if (child == 0) {
@@ -450,4 +441,4 @@ TEST(RealDisk, ThatIsFullKeepsWhatIsThere) {
   EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
-}  // namespace tutti::damage_test
+}  // namespace tutti::testing::damage_test

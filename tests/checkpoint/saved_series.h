@@ -2,8 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -21,13 +19,13 @@
 #include "tutti/checkpoint/checkpoint_manager.h"
 #include "tutti/tensor/tensor.h"
 
-namespace tutti::saved_series {
+namespace tutti::testing {
 
 /// Returns a folder in memory where possible, because thousands of saves would be slow on a disk.
 inline std::string fast_folder(const std::string& name) {
   const bool has_memory = ::access("/dev/shm", W_OK) == 0;
-  const std::string path = (has_memory ? std::string("/dev/shm") : testing::TempDir()) + "/tutti_" +
-                           name + "_" + std::to_string(::getpid());
+  const std::string path = (has_memory ? std::string("/dev/shm") : TempDir()) + "/tutti_" + name +
+                           "_" + std::to_string(::getpid());
   std::filesystem::remove_all(path);
   return path;
 }
@@ -103,4 +101,4 @@ inline Crash crash_at(int call, file_faults::Action action, const std::string& f
   return crash;
 }
 
-}  // namespace tutti::saved_series
+}  // namespace tutti::testing

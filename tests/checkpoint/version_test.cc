@@ -13,19 +13,12 @@
 #include "tutti/checkpoint/checkpoint_versions.h"
 #include "tutti/core/sync.h"
 
-namespace tutti::version_test {
+namespace tutti::testing::version_test {
 using file_faults::Action;
 using internal::CheckpointFile;
 using internal::Folder;
 using internal::VersionIndex;
 using internal::WorkerOfMany;
-using testing::AllOf;
-using testing::Each;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
-using thrown::empty_folder;
-using thrown::expect_error;
 
 constexpr std::int64_t kElements = 30;
 const Shape kShape{10, 3};
@@ -385,7 +378,7 @@ std::optional<std::int64_t> newest_number(const std::string& folder) {
   if (!run) return number;
   for (const internal::FoundVersion& version : internal::find_versions(*run)) {
     if (version.shown.state != VersionState::kWhole) continue;
-    EXPECT_THAT(verify_checkpoint(version.shown.path), testing::IsEmpty());
+    EXPECT_THAT(verify_checkpoint(version.shown.path), IsEmpty());
     number = number_in(internal::read_checkpoint(version.shown.path));
   }
   return number;
@@ -478,7 +471,7 @@ TEST(InParts, MarksOfProcessesThatDiedAreRemovedAndNothingElse) {
 TEST(InParts, WhetherTheFolderIsSharedIsSeenByAll) {
   const std::string folder = empty_folder(), other = folder + "_other";
   std::filesystem::remove_all(other);
-  const thrown::LogLines log;
+  const LogLines log;
   for (const bool is_same : {true, false}) {
     Workers workers(3);
     EXPECT_THAT(errors_of_ranks(3,
@@ -528,7 +521,7 @@ ReadBack read_together(const std::vector<std::string>& folders, const std::strin
   return back;
 }
 
-TEST(InParts, EachWorkerReadsItsPartOfWhatAnyNumberSaved) {
+TEST(InParts, EachWorkerReadsItsPartOfAnySplit) {
   const std::string folder = empty_folder();
   for (const int saved_by : {1, 3, 4}) {
     EXPECT_THAT(save_together(saved_by, folder, saved_by, 1), Each(""));
@@ -549,7 +542,7 @@ TEST(InParts, EachWorkerReadsItsPartOfWhatAnyNumberSaved) {
   }
 }
 
-TEST(InParts, AWorkerThatDoesNotSeeTheVersionIsNamedOrGetsWhatWorker0Reads) {
+TEST(InParts, WorkerWithoutTheVersionIsNamedOrServed) {
   const std::string folder = empty_folder();
   EXPECT_THAT(save_together(2, folder, 6, 1), Each(""));
   const std::vector<std::string> folders = {folder, folder, folder + "_none"};
@@ -568,10 +561,9 @@ TEST(InParts, ADamagedPartIsNamedByAllWithTheWorkersThatWantedIt) {
   bytes.back() = static_cast<char>(bytes.back() ^ 1);
   write_file_atomically(file, bytes);
   const auto names_it = HasSubstr(file + ": the file is damaged");
-  EXPECT_THAT(verify_checkpoint(folder + "/step_1"), testing::ElementsAre(names_it));
-  EXPECT_THAT(
-      read_together({folder, folder}, "step_1", true).errors,
-      Each(AllOf(names_it, HasSubstr("worker 1: "), testing::Not(HasSubstr("worker 0: ")))));
+  EXPECT_THAT(verify_checkpoint(folder + "/step_1"), ElementsAre(names_it));
+  EXPECT_THAT(read_together({folder, folder}, "step_1", true).errors,
+              Each(AllOf(names_it, HasSubstr("worker 1: "), Not(HasSubstr("worker 0: ")))));
 }
 
 TEST(InParts, AllEndWhenWorker0FindsNothingOrFails) {
@@ -603,17 +595,16 @@ void save_all(const std::string& folder, int done) {
   }
 }
 
-class InPartsCrashes : public testing::TestWithParam<Action> {};
+class InPartsCrashes : public TestWithParam<Action> {};
 
 TEST_P(InPartsCrashes, LeaveTheVersionBeforeOrTheNewOne) {
-  const std::string folder = saved_series::fast_folder("in_parts_crash");
-  saved_series::Crash crash;
+  const std::string folder = fast_folder("in_parts_crash");
+  Crash crash;
   for (int call = 1; !crash.finished; ++call) {
     SCOPED_TRACE(call);
     ASSERT_LT(call, 500);
     std::filesystem::remove_all(folder);
-    crash =
-        saved_series::crash_at(call, GetParam(), folder, [&](int done) { save_all(folder, done); });
+    crash = crash_at(call, GetParam(), folder, [&](int done) { save_all(folder, done); });
     const std::int64_t found = newest_number(folder).value_or(0);
     EXPECT_GE(found, crash.num_saved);
     EXPECT_LE(found, crash.num_saved + 1);
@@ -628,9 +619,9 @@ TEST_P(InPartsCrashes, LeaveTheVersionBeforeOrTheNewOne) {
   std::filesystem::remove_all(folder);
 }
 
-INSTANTIATE_TEST_SUITE_P(Checkpoint, InPartsCrashes,
-                         testing::Values(Action::kKill, Action::kPowerCut), [](const auto& info) {
+INSTANTIATE_TEST_SUITE_P(Checkpoint, InPartsCrashes, Values(Action::kKill, Action::kPowerCut),
+                         [](const auto& info) {
                            return info.param == Action::kKill ? "Killed" : "PowerCut";
                          });
 
-}  // namespace tutti::version_test
+}  // namespace tutti::testing::version_test
