@@ -14,9 +14,7 @@
 #include "tutti/core/json.h"
 #include "tutti/model/functional.h"
 
-namespace tutti::callbacks_test {
-using namespace model_tests;
-using ::testing::HasSubstr;
+namespace tutti::testing::callbacks_test {
 
 TEST(LearningRateSchedulerTest, SetsTheRateOfEachEpoch) {
   Sequential model = small_model();
@@ -29,9 +27,9 @@ TEST(LearningRateSchedulerTest, SetsTheRateOfEachEpoch) {
                    return epoch == 0 ? 0.5 : rate * 0.5;
                  })},
                  .verbose = kSilent});
-  EXPECT_THAT(seen, ::testing::ElementsAre(0.1, 0.5, 0.25));
+  EXPECT_THAT(seen, ElementsAre(0.1, 0.5, 0.25));
   EXPECT_EQ(model.optimizer().learning_rate(), 0.125);
-  EXPECT_THAT(history["learning_rate"], ::testing::ElementsAre(0.5, 0.25, 0.125));
+  EXPECT_THAT(history["learning_rate"], ElementsAre(0.5, 0.25, 0.125));
 }
 
 TEST(FitLogs, CarryTheLearningRateOfASchedule) {
@@ -42,7 +40,7 @@ TEST(FitLogs, CarryTheLearningRateOfASchedule) {
       {.optimizer = SgdOptions{.learning_rate = ExponentialDecay(halved)}, .loss = "mse"});
   const History history =
       model.fit(alternating(4), alternating(4), {.epochs = 3, .batch_size = 4, .verbose = kSilent});
-  EXPECT_THAT(history["learning_rate"], ::testing::ElementsAre(0.2, 0.1, 0.05));
+  EXPECT_THAT(history["learning_rate"], ElementsAre(0.2, 0.1, 0.05));
 }
 
 TEST(ModelCheckpointTest, SavesByNameAndTheBestOnly) {
@@ -65,7 +63,7 @@ TEST(ModelCheckpointTest, SavesByNameAndTheBestOnly) {
     best.on_epoch_end(static_cast<std::int64_t>(paths.size()), one_value("val_loss", value));
     paths.push_back(std::filesystem::path(best.last_path()).filename());
   }
-  EXPECT_THAT(paths, ::testing::ElementsAre("best-1", "best-1", "best-3"));
+  EXPECT_THAT(paths, ElementsAre("best-1", "best-1", "best-3"));
 }
 
 TEST(ModelCheckpointTest, PathThatCannotBeFilledInIsRefusedBeforeTheFirstEpoch) {
@@ -85,11 +83,11 @@ TEST(ModelCheckpointTest, ARestoredModelTrainsOnBitByBit) {
   for (const int replicas : {1, 2}) {
     auto train = [&](std::int64_t stop_after) {
       set_random_seed(9);  // strategies read the seed when they are made
-      auto strategy = model_tests::mirrored("cpu:0", replicas);
+      auto strategy = mirrored("cpu:0", replicas);
       auto scope = strategy->scope();
       Sequential model(Input{{4}}, Dense(8), BatchNormalization(), Dropout(0.3), Dense(3));
       model.compile({.optimizer = "adam", .loss = "sparse_categorical_crossentropy"});
-      const Dataset data = model_tests::three_classes(40).shuffle(40, 2).batch(16);
+      const Dataset data = three_classes(40).shuffle(40, 2).batch(16);
       const std::string path = concat(folder, "/checkpoint", replicas, ".safetensors");
       if (stop_after == 0) {  // resumes a stopped run
         model.checkpoint().restore(path);
@@ -111,7 +109,7 @@ TEST(ModelTest, SavesAndLoadsWeightsAcrossStrategies) {
   const std::string path = empty_folder() + "/weights.safetensors";
   Sequential model = small_model();
   model.save_weights(path);
-  auto strategy = model_tests::mirrored("cpu:0-1");
+  auto strategy = mirrored("cpu:0-1");
   auto scope = strategy->scope();
   set_random_seed(123);
   Sequential other(Input{{1}}, Dense(4, {.activation = "tanh"}), Dense(1));
@@ -180,9 +178,9 @@ TEST(CsvLoggerTest, WritesALinePerEpochThatReadsBack) {
   const History history = train({}, {.epochs = 2, .validation_freq = 2});
   const std::string first = read_file(path);
   EXPECT_EQ(first.substr(0, first.find(',')), "epoch");
-  EXPECT_THAT(first, ::testing::StartsWith("epoch,loss,val_loss\n0,"));
+  EXPECT_THAT(first, StartsWith("epoch,loss,val_loss\n0,"));
   EXPECT_EQ(std::stod(first.substr(first.find("\n0,") + 3)), history["loss"][0]);
-  EXPECT_THAT(first.substr(0, first.find("\n1,")), ::testing::EndsWith(",NA"));
+  EXPECT_THAT(first.substr(0, first.find("\n1,")), EndsWith(",NA"));
   EXPECT_EQ(std::stod(first.substr(first.rfind(',') + 1)), history["val_loss"][0]);
   const History more = train({.mode = CsvMode::kAppend}, {.epochs = 4, .initial_epoch = 2});
   const std::string all = read_file(path);
@@ -190,7 +188,7 @@ TEST(CsvLoggerTest, WritesALinePerEpochThatReadsBack) {
   EXPECT_EQ(std::count(all.begin(), all.end(), '\n'), 5) << "one head and four epochs";
   EXPECT_EQ(std::stod(all.substr(all.find("\n3,") + 3)), more["loss"][1]);
   train({.separator = ";"}, {.epochs = 1});
-  EXPECT_THAT(read_file(path), ::testing::StartsWith("epoch;loss;val_loss\n0;"));
+  EXPECT_THAT(read_file(path), StartsWith("epoch;loss;val_loss\n0;"));
 }
 
 TEST(CsvLoggerTest, WarnsOfValuesWithoutColumn) {
@@ -198,7 +196,7 @@ TEST(CsvLoggerTest, WarnsOfValuesWithoutColumn) {
   Sequential model = small_model();
   const Tensor x = alternating(8);
   model.fit(x, x, {.callbacks = {CsvLogger(path)}, .verbose = kSilent});
-  const auto warnings = thrown::warnings_of([&] {
+  const auto warnings = warnings_of([&] {
     model.fit(x, x,
               {.epochs = 3,
                .validation_data = {x, x},
@@ -210,7 +208,7 @@ TEST(CsvLoggerTest, WarnsOfValuesWithoutColumn) {
   EXPECT_THAT(warnings[0], HasSubstr("no column 'val_loss'"));
 }
 
-TEST(CsvLoggerTest, MarksWhatAnEpochLacks) {
+TEST(CsvLoggerTest, MarksMissingValues) {
   const std::string path = empty_folder() + "/log.csv";
   CsvLogger logger(path);
   logger.on_train_begin();
@@ -227,7 +225,7 @@ TEST(CsvLoggerTest, MarksWhatAnEpochLacks) {
 }
 
 TEST(TerminateOnNaNTest, NamesReplicaAndStep) {
-  auto strategy = model_tests::mirrored("cpu:0-2");
+  auto strategy = mirrored("cpu:0-2");
   auto scope = strategy->scope();
   Sequential model = small_model();
   // Batches have 3 rows, one per replica; row 7 is the second replica's in batch 2.
@@ -248,12 +246,12 @@ TEST(TerminateOnNaNTest, NamesReplicaAndStep) {
 
 /// Returns the warnings of two epochs of fit() whose step 2 has an infinite loss on replica 1 of 3.
 std::vector<std::string> warnings_of_infinite_loss(const char* devices) {
-  auto strategy = model_tests::mirrored(devices);
+  auto strategy = mirrored(devices);
   auto scope = strategy->scope();
   Sequential model = small_model();
   std::vector<float> values(12, 1.0f);
   values[7] = std::numeric_limits<float>::infinity();
-  return thrown::warnings_of([&] {
+  return warnings_of([&] {
     model.fit(Tensor::ones({12, 1}), Tensor::from({12, 1}, values),
               {.epochs = 2, .batch_size = 3, .verbose = kSilent, .shuffle = false});
   });
@@ -262,16 +260,15 @@ std::vector<std::string> warnings_of_infinite_loss(const char* devices) {
 TEST(FitWarnings, ALossThatIsNotFiniteIsNamedOnceWithReplicaAndStep) {
   const auto lines = warnings_of_infinite_loss("cpu:0-2");
   ASSERT_EQ(lines.size(), 1u);
-  EXPECT_THAT(lines[0],
-              ::testing::StartsWith("replica 1, step 2: the step of 'mirrored' returned inf; "));
+  EXPECT_THAT(lines[0], StartsWith("replica 1, step 2: the step of 'mirrored' returned inf; "));
 }
 
 TEST(FitWarnings, OnGpusItIsNamedWhereTheLogsOfTheEpochAreFetched) {
-  testing::FakeGpus gpus;
+  FakeGpus gpus;
   const auto lines = warnings_of_infinite_loss("gpu:0");
   ASSERT_EQ(lines.size(), 1u);
-  EXPECT_THAT(lines[0], ::testing::HasSubstr("replica 0, step 4 or before: the loss of "
-                                             "Model::fit is not finite; "));
+  EXPECT_THAT(lines[0], HasSubstr("replica 0, step 4 or before: the loss of "
+                                  "Model::fit is not finite; "));
 }
 
 /// Returns the rates after epochs in which `monitor` has these values; the initial rate is 0.1.
@@ -292,7 +289,6 @@ std::vector<double> plateau_rates(ReduceLROnPlateauOptions options,
 }
 
 TEST(ReduceLROnPlateauTest, LowersTheRateAfterItsPatience) {
-  using ::testing::ElementsAre;
   EXPECT_THAT(plateau_rates({.factor = 0.5, .patience = 2}, {3, 3, 3, 3, 3, 2}),
               ElementsAre(0.1, 0.1, 0.05, 0.05, 0.025, 0.025));
   EXPECT_THAT(plateau_rates({.factor = 0.5, .patience = 1, .cooldown = 2}, {3, 3, 3, 3, 3, 3}),
@@ -325,12 +321,11 @@ TEST(ModelCheckpointTest, KeepsTheNewestOrTheBest) {
   std::vector<std::string> files;
   for (const auto& entry : std::filesystem::directory_iterator(folder))
     files.push_back(entry.path().filename());
-  EXPECT_THAT(files, ::testing::UnorderedElementsAre("new-5", "new-6", "best-4", "best-5"));
-  EXPECT_THAT(best.paths(), ::testing::ElementsAre(folder + "/best-4", folder + "/best-5"));
+  EXPECT_THAT(files, UnorderedElementsAre("new-5", "new-6", "best-4", "best-5"));
+  EXPECT_THAT(best.paths(), ElementsAre(folder + "/best-4", folder + "/best-5"));
 }
 
 TEST(ModelCheckpointTest, SavesNothingThatIsNoBetterThanTheInitialThreshold) {
-  using ::testing::ElementsAre;
   // Returns the epochs that are saved for these values, with a threshold of 5.
   const auto saved = [](ModelCheckpointOptions options, const std::vector<double>& values) {
     const std::string folder = empty_folder();
@@ -355,7 +350,7 @@ TEST(ModelCheckpointTest, SavesNothingThatIsNoBetterThanTheInitialThreshold) {
               ElementsAre(3, 5));
 }
 
-TEST(ModelCheckpointTest, SavesEverySoManyBatches) {
+TEST(ModelCheckpointTest, SavesEveryNBatches) {
   const std::string folder = empty_folder();
   Sequential model = small_model();
   model.fit(alternating(10), alternating(10),
@@ -366,7 +361,7 @@ TEST(ModelCheckpointTest, SavesEverySoManyBatches) {
   std::vector<std::string> files;
   for (const auto& entry : std::filesystem::directory_iterator(folder))
     files.push_back(entry.path().filename());
-  EXPECT_THAT(files, ::testing::UnorderedElementsAre("1-3", "2-1", "2-4"));
+  EXPECT_THAT(files, UnorderedElementsAre("1-3", "2-1", "2-4"));
 }
 
 /// Feeds `values` of `monitor` to `callback`; returns the epoch in which it stopped, or -1.
@@ -436,7 +431,7 @@ std::map<std::string, std::vector<double>> components_of(const Model& model) {
 
 TEST(EarlyStoppingTest, RestoresEachReplicasMovingAveragesAlsoWhenNothingStopped) {
   for (const std::int64_t patience : {1, 50}) {
-    auto strategy = model_tests::mirrored("cpu:0-1");
+    auto strategy = mirrored("cpu:0-1");
     auto scope = strategy->scope();
     set_random_seed(3);
     Sequential model(Input{{4}}, Dense(6), BatchNormalization(), Dense(3));
@@ -452,7 +447,7 @@ TEST(EarlyStoppingTest, RestoresEachReplicasMovingAveragesAlsoWhenNothingStopped
     const LambdaCallback notes({.on_epoch_end = [&](std::int64_t, const Logs&) {
       after_epochs.push_back(components_of(model));
     }});
-    model.fit(model_tests::three_classes(21).batch(8),
+    model.fit(three_classes(21).batch(8),
               {.epochs = 4, .callbacks = {notes, stopping}, .verbose = kSilent});
     ASSERT_EQ(after_epochs.size(), patience == 1 ? 2u : 4u);
     ASSERT_EQ(stopping->best_epoch(), 0);
@@ -465,7 +460,7 @@ TEST(EarlyStoppingTest, RestoresEachReplicasMovingAveragesAlsoWhenNothingStopped
 }
 
 TEST(EarlyStoppingTest, BestWeightsTravelWithTheStateOfTheCallback) {
-  auto strategy = model_tests::mirrored("cpu:0-1");
+  auto strategy = mirrored("cpu:0-1");
   auto scope = strategy->scope();
   Sequential model(Input{{4}}, BatchNormalization(), Dense(3));
   model.compile({.loss = "sparse_categorical_crossentropy"});
@@ -475,10 +470,10 @@ TEST(EarlyStoppingTest, BestWeightsTravelWithTheStateOfTheCallback) {
     callback->set_model(model);
     callback->on_train_begin();
   }
-  model.fit(model_tests::three_classes(21).batch(8), {.verbose = kSilent});
+  model.fit(three_classes(21).batch(8), {.verbose = kSilent});
   const auto best = components_of(model);
   first.on_epoch_end(0, one_value("loss", 1.0));
-  model.fit(model_tests::three_classes(21).batch(8), {.verbose = kSilent});
+  model.fit(three_classes(21).batch(8), {.verbose = kSilent});
   ASSERT_NE(components_of(model), best);
   second.restore_tensors(first.save_tensors());  // in the order of Checkpoint
   second.restore_state(Json::parse(first.save_state().dump()));
@@ -486,10 +481,10 @@ TEST(EarlyStoppingTest, BestWeightsTravelWithTheStateOfTheCallback) {
   EXPECT_EQ(components_of(model), best);
 }
 
-TEST(MonitorTest, TheCompiledMetricSaysWhatIsBetter) {
+TEST(MonitorTest, CompiledMetricGivesTheDirection) {
   const auto best_of = [](const std::string& name, MonitorMode mode) {
     Sequential model = watched_model();
-    ModelCheckpoint best(::testing::TempDir() + "/tutti_monitor_{epoch}",
+    ModelCheckpoint best(TempDir() + "/tutti_monitor_{epoch}",
                          {.save_best_only = true, .monitor = name, .mode = mode});
     best.set_model(model);
     best.on_train_begin();
@@ -542,4 +537,4 @@ TEST(MonitorTest, ANameWithoutDirectionIsRefusedBeforeTraining) {
   EXPECT_EQ(model.optimizer().iterations().value().item_int(), 1);
 }
 
-}  // namespace tutti::callbacks_test
+}  // namespace tutti::testing::callbacks_test

@@ -1,16 +1,18 @@
-// Tests layers, metrics, losses and moving averages in steps of several replicas.
+// Tests layers, metrics, losses and moving averages in steps of several replicas, and models whose
+// steps run on devices other than the CPU.
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 
 #include "tests/model/model_helpers.h"
+#include "tests/support/fake_gpu.h"
 #include "tests/support/warnings.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/model/layers/losses.h"
 #include "tutti/optimizer/sgd.h"
+#include "tutti/strategy/parameter_server/parameter_server_strategy.h"
 #include "tutti/strategy/reduction/average_gradients.h"
 
-namespace tutti::distributed_layers_test {
-using namespace model_tests;
+namespace tutti::testing::distributed_layers_test {
 
 TEST(DistributedMetrics, CountsOfReplicasAddUpBeforeTheyAreDivided) {
   // 130 rows in batches of 32: the replicas see different proportions of the two labels.
@@ -51,7 +53,7 @@ TEST(DistributedMetrics, CountsOfReplicasAddUpBeforeTheyAreDivided) {
 
 TEST(DistributedMetrics, MetricFromOutsideWorksInCrossReplicaContext) {
   Mean mean;
-  auto strategy = model_tests::mirrored("cpu:0-1");
+  auto strategy = mirrored("cpu:0-1");
   auto scope = strategy->scope();
   for (int i = 0; i < 10; ++i) mean.update_state(static_cast<float>(i));
   EXPECT_EQ(mean.result().item(), 4.5f);
@@ -112,8 +114,8 @@ std::vector<double> normalized_step(Strategy& strategy, bool synchronized) {
                    Dense(3));
   model.compile(
       {.optimizer = SgdOptions{.learning_rate = 0.5}, .loss = "sparse_categorical_crossentropy"});
-  model.fit(model_tests::three_classes(12).batch(12), {.epochs = 2, .verbose = Verbosity::kSilent});
-  return model_tests::weights_of(model);
+  model.fit(three_classes(12).batch(12), {.epochs = 2, .verbose = Verbosity::kSilent});
+  return weights_of(model);
 }
 
 TEST(DistributedBatchNormalization, SynchronizedEqualsOneDeviceOnTheGlobalBatch) {
@@ -127,7 +129,7 @@ TEST(DistributedBatchNormalization, SynchronizedEqualsOneDeviceOnTheGlobalBatch)
 
 TEST(DistributedBatchNormalization, AReplicaWithoutRowsKeepsItsAverages) {
   for (const bool synchronized : {false, true}) {
-    auto strategy = model_tests::mirrored("cpu:0-1");
+    auto strategy = mirrored("cpu:0-1");
     auto scope = strategy->scope();
     BatchNormalization layer({.momentum = 0.0, .synchronized = synchronized});
     layer.build_for({1});
@@ -150,7 +152,6 @@ namespace normalization_updates_test {
 constexpr double kMomentum = 0.75;
 constexpr int kSteps = 5;
 constexpr std::int64_t kRows = 12;
-using model_tests::expect_near;
 
 /// One feature; the rows differ in every step.
 Tensor rows_of_all_steps() { return random_uniform({kSteps * kRows, 1}, {.seed = 31}, -1.0, 3.0); }
@@ -234,7 +235,7 @@ TEST(NormalizationUpdates, MissingTrainingFlagWarnsOnce) {
   for (BatchNormalization* each : {&layer, &frozen, &trained}) each->build_for({1});
   frozen.freeze();
   const Tensor x = Tensor::ones({4, 1});
-  const auto warnings = thrown::warnings_of([&] {
+  const auto warnings = warnings_of([&] {
     (void)layer(x);  // evaluation: outside of a tape
     (void)trained(x, {.training = true});
     GradientTape tape;
@@ -243,9 +244,9 @@ TEST(NormalizationUpdates, MissingTrainingFlagWarnsOnce) {
     (void)trained(x);
   });
   ASSERT_EQ(warnings.size(), 1u);
-  EXPECT_THAT(warnings[0], ::testing::StartsWith("layer 'forgotten' is called with training = "
-                                                 "false while a tape records"));
-  EXPECT_THAT(warnings[0], ::testing::HasSubstr("{.training = true}"));
+  EXPECT_THAT(warnings[0], StartsWith("layer 'forgotten' is called with training = "
+                                      "false while a tape records"));
+  EXPECT_THAT(warnings[0], HasSubstr("{.training = true}"));
 }
 
 TEST(NormalizationUpdates, WarnsOnceOfOneValuePerChannel) {
@@ -254,7 +255,7 @@ TEST(NormalizationUpdates, WarnsOnceOfOneValuePerChannel) {
   rows.build_for({3});
   pixels.build_for({2, 2, 3});
   synchronized.build_for({3});
-  const auto warnings = thrown::warnings_of([&] {
+  const auto warnings = warnings_of([&] {
     for (int step = 0; step < 2; ++step) (void)rows(Tensor::ones({1, 3}), {.training = true});
     (void)rows(Tensor::ones({0, 3}), {.training = true});
     (void)rows(Tensor::ones({2, 3}), {.training = true});
@@ -263,10 +264,9 @@ TEST(NormalizationUpdates, WarnsOnceOfOneValuePerChannel) {
     (void)synchronized(Tensor::ones({1, 3}), {.training = true});
   });
   ASSERT_EQ(warnings.size(), 1u);
-  EXPECT_THAT(warnings[0],
-              ::testing::AllOf(::testing::StartsWith("layer 'rows' is trained on one value per "
-                                                     "channel and replica, got shape [1, 3]"),
-                               ::testing::HasSubstr("{.synchronized = true}")));
+  EXPECT_THAT(warnings[0], AllOf(StartsWith("layer 'rows' is trained on one value per "
+                                            "channel and replica, got shape [1, 3]"),
+                                 HasSubstr("{.synchronized = true}")));
 }
 
 namespace small_batches_test {
@@ -289,7 +289,7 @@ Sequential model() {
 }
 
 void train(Sequential& model, int epochs = kEpochs) {
-  model.fit(data(), {.epochs = epochs, .verbose = model_tests::kSilent});
+  model.fit(data(), {.epochs = epochs, .verbose = kSilent});
 }
 
 /// Computes the moving mean of one device with a plain loop over the steps.
@@ -317,10 +317,10 @@ double moving_variance(bool one_device) {
 
 /// Returns every strategy of this process, with more replicas than a batch has rows.
 std::vector<std::unique_ptr<Strategy>> strategies() {
-  auto all = model_tests::several_strategies();
-  all.push_back(model_tests::mirrored("cpu:0", 8));
-  all.push_back(model_tests::fully_sharded("cpu:0-3"));
-  all.push_back(model_tests::central("cpu:0-3"));
+  auto all = several_strategies();
+  all.push_back(mirrored("cpu:0", 8));
+  all.push_back(fully_sharded("cpu:0-3"));
+  all.push_back(central("cpu:0-3"));
   return all;
 }
 
@@ -336,13 +336,13 @@ TEST(BatchNormalizationUpdates, EvaluationComputesWithTheAveragesOfReplicasThatH
     const double mean = moving_mean_of_one_device();
     const bool one_device = strategy->num_replicas_in_sync() == 1;
     const auto averages = normalization_updates_test::moving_averages_of(trained);
-    EXPECT_NEAR(averages[0], mean, 1e-4 * mean) << model_tests::label_of(*strategy);
-    EXPECT_NEAR(averages[1], moving_variance(one_device), 1e-3) << model_tests::label_of(*strategy);
+    EXPECT_NEAR(averages[0], mean, 1e-4 * mean) << label_of(*strategy);
+    EXPECT_NEAR(averages[1], moving_variance(one_device), 1e-3) << label_of(*strategy);
     std::vector<std::vector<double>> before;
     for (const Variable& variable : trained.variables())
       for (const Tensor& each : variable.storage().local_components())
         before.push_back(each.to_doubles());
-    const std::vector<double> weights = model_tests::weights_of(trained);
+    const std::vector<double> weights = weights_of(trained);
     const std::vector<double> x = rows().to_doubles();
     std::vector<double> expected;
     double loss = 0.0;
@@ -352,11 +352,10 @@ TEST(BatchNormalizationUpdates, EvaluationComputesWithTheAveragesOfReplicasThatH
       loss += std::pow(expected.back() - 0.01 * value, 2) / static_cast<double>(x.size());
     }
     const double tolerance = 1e-3;
-    model_tests::expect_near(trained.predict(rows(), {.batch_size = kRows}).to_doubles(), expected,
-                             tolerance);
+    expect_near(trained.predict(rows(), {.batch_size = kRows}).to_doubles(), expected, tolerance);
     EXPECT_NEAR(trained.evaluate(rows(), rows() * 0.01f, {.batch_size = kRows}).at("loss"), loss,
                 tolerance * std::max(1.0, loss))
-        << model_tests::label_of(*strategy);
+        << label_of(*strategy);
     std::vector<std::vector<double>> after;
     for (const Variable& variable : trained.variables())
       for (const Tensor& each : variable.storage().local_components())
@@ -367,12 +366,12 @@ TEST(BatchNormalizationUpdates, EvaluationComputesWithTheAveragesOfReplicasThatH
 
 TEST(BatchNormalizationUpdates, ResumedTrainingHasTheAveragesOfTheUndisturbedOne) {
   using namespace small_batches_test;
-  const auto strategy = model_tests::mirrored("cpu:0", 4);
+  const auto strategy = mirrored("cpu:0", 4);
   const auto scope = strategy->scope();
   Sequential undisturbed = model(), saved = model(), resumed = model();
   const Dataset ragged = Dataset::from_tensor_slices({rows(), rows()}).batch(6);  // 6, 6, 4
   const auto fit = [&](Sequential& each, const Dataset& batches, int first, int last) {
-    each.fit(batches, {.epochs = last, .initial_epoch = first, .verbose = model_tests::kSilent});
+    each.fit(batches, {.epochs = last, .initial_epoch = first, .verbose = kSilent});
   };
   for (Sequential* each : {&undisturbed, &saved}) {
     fit(*each, ragged, 0, 1);
@@ -380,7 +379,181 @@ TEST(BatchNormalizationUpdates, ResumedTrainingHasTheAveragesOfTheUndisturbedOne
   }
   (void)resumed.checkpoint().restore(saved.checkpoint().snapshot());
   for (Sequential* each : {&undisturbed, &resumed}) fit(*each, data(), 2, 3);
-  EXPECT_EQ(model_tests::weights_of(resumed), model_tests::weights_of(undisturbed));
+  EXPECT_EQ(weights_of(resumed), weights_of(undisturbed));
 }
 
-}  // namespace tutti::distributed_layers_test
+std::unique_ptr<Strategy> parameter_server(const char* devices, int replicas = 0) {
+  ParameterServerOptions options;
+  options.local = {.devices = devices, .replicas = replicas};
+  options.num_servers = 2;
+  return std::make_unique<ParameterServerStrategy>(std::move(options));
+}
+
+std::vector<std::unique_ptr<Strategy>> strategies() {
+  std::vector<std::unique_ptr<Strategy>> all = several_strategies();
+  all.push_back(std::make_unique<OneDeviceStrategy>("cpu:2"));
+  all.push_back(central("cpu:0-2"));
+  all.push_back(parameter_server("cpu:0-1"));
+  return all;
+}
+
+Device here() { return ReplicaContext::current().device(); }
+
+const std::vector<const char*> kInitializers = {
+    "zeros",     "ones",          "glorot_uniform",  "glorot_normal", "he_uniform",
+    "he_normal", "lecun_uniform", "lecun_normal",    "orthogonal",    "identity",
+    "uniform",   "normal",        "truncated_normal"};
+
+const std::vector<const char*> kLosses = {"categorical_crossentropy",
+                                          "binary_crossentropy",
+                                          "binary_focal_crossentropy",
+                                          "categorical_focal_crossentropy",
+                                          "huber",
+                                          "mean_squared_error",
+                                          "mean_absolute_error",
+                                          "mean_absolute_percentage_error",
+                                          "mean_squared_logarithmic_error",
+                                          "cosine_similarity",
+                                          "log_cosh",
+                                          "hinge",
+                                          "squared_hinge",
+                                          "categorical_hinge",
+                                          "kl_divergence",
+                                          "poisson"};
+
+TEST(StepDevicesOfModels, InitialValuesAreMadeThere) {
+  for (const auto& strategy : strategies()) {
+    strategy->run([] {
+      for (const char* name : kInitializers) {
+        const Tensor made =
+            Initializer(name).for_shape({3, 3})(InitializerContext{here(), {.seed = 4}});
+        EXPECT_EQ(made.device(), here()) << name;
+        EXPECT_EQ((made + Tensor::ones({3})).device(), here()) << name;
+      }
+    });
+  }
+}
+
+TEST(StepDevicesOfModels, NoRegularizationLossIsAddedToTheOthers) {
+  for (const auto& strategy : strategies()) {
+    SCOPED_TRACE(label_of(*strategy));
+    const Tensor rows = Tensor::ones({2});
+    const auto totals = strategy->run([&] {
+      const Tensor none = scale_regularization_loss(std::span<const Tensor>());
+      EXPECT_EQ(none.device(), here());
+      return compute_average_loss(rows.to(here()), 4) + none +
+             compute_average_loss(Tensor::ones({0}), 0);
+    });
+    for (const Tensor& total : totals) EXPECT_EQ(total.item(), 0.5f);
+  }
+}
+
+// Labels are captured on the host; predictions are on the replica's device.
+TEST(StepDevicesOfModels, LossesTakeCapturedLabelsAndWeights) {
+  const Tensor labels = Tensor::from<float>({2, 2}, {1, 0, 0, 1});
+  const Tensor predictions = Tensor::from<float>({2, 2}, {0.25f, 0.75f, 0.5f, 0.5f});
+  const Tensor classes = Tensor::from<std::int64_t>({2}, {1, 0});
+  const Tensor weights = Tensor::from<double>({2}, {1.0, 3.0});
+  for (const auto& strategy : strategies()) {
+    const auto check = [&](const char* name, const Tensor& y) {
+      SCOPED_TRACE(concat(label_of(*strategy), ": ", name));
+      const auto value_of = [&](const Tensor& p) {
+        return compute_average_loss(Loss(name).per_example(y, p),
+                                    {.global_batch_size = 2, .sample_weight = weights});
+      };
+      const double expected = value_of(predictions).item_double();
+      for (const Tensor& value : strategy->run([&] { return value_of(predictions.to(here())); })) {
+        EXPECT_EQ(value.item_double(), expected);
+      }
+    };
+    for (const char* name : kLosses) check(name, labels);
+    check("sparse_categorical_crossentropy", classes);
+  }
+}
+
+// Includes metrics without values: every result() can be added to the replica's tensors.
+TEST(StepDevicesOfModels, MetricsAreUpdatedWithAndGiveConstants) {
+  const Tensor labels = Tensor::from<float>({4}, {1, 0, 1, 0});
+  const Tensor predictions = Tensor::from<float>({4}, {0.9f, 0.2f, 0.3f, 0.4f});
+  const std::vector<const char*> names = {"auc",
+                                          "precision",
+                                          "recall",
+                                          "true_positives",
+                                          "true_negatives",
+                                          "binary_accuracy",
+                                          "false_positives",
+                                          "false_negatives",
+                                          "mean_squared_error",
+                                          "rmse"};
+  for (const auto& strategy : strategies()) {
+    const auto scope = strategy->scope();
+    for (const char* name : names) {
+      SCOPED_TRACE(concat(label_of(*strategy), ": ", name));
+      const Loss loss("mean_squared_error");
+      const auto metric = MetricSpec(name).make(loss), expected = MetricSpec(name).make(loss);
+      const auto sums = strategy->run([&] {
+        const Tensor none = cast(metric->result(), DType::kFloat32);
+        EXPECT_TRUE((none + Tensor::zeros({1}).to(here())).defined());
+        metric->update_state(labels, predictions);
+        return cast(metric->result(), DType::kFloat32) + Tensor::zeros({1}).to(here());
+      });
+      strategy->run([&] { expected->update_state(labels.to(here()), predictions.to(here())); });
+      const float value = static_cast<float>(expected->result().item_double());
+      for (const Tensor& sum : sums) EXPECT_EQ(sum.item(), value);
+    }
+    Mean mean("mean");
+    Sum sum("sum");
+    strategy->run([&] {
+      mean.update_state(Tensor(3.0f));
+      sum.update_state(Tensor(3.0f));
+    });
+    EXPECT_EQ(mean.result().item(), 3.0f);
+    EXPECT_EQ(sum.result().item(), 3.0f * static_cast<float>(strategy->num_replicas_in_sync()));
+  }
+}
+
+/// Returns how many of fit's requests to the GPU begin with `what`.
+int count_of(const std::vector<std::string>& notes, const std::string& what) {
+  return static_cast<int>(std::ranges::count_if(
+      notes, [&](const std::string& note) { return note.find(what) != std::string::npos; }));
+}
+
+/// Returns the requests of an epoch of `num_steps` steps that follows a first one.
+std::vector<std::string> notes_of_epoch(FakeGpus& gpus, std::int64_t num_steps,
+                                        const OptimizerSpec& optimizer) {
+  OneDeviceStrategy strategy("gpu:0");
+  auto scope = strategy.scope();
+  Sequential model(Input{{8}}, Dense(6, {.activation = "relu"}), BatchNormalization(), Dropout(0.3),
+                   Dense(3));
+  model.compile({.optimizer = optimizer,
+                 .loss = SparseCategoricalCrossentropy({.from_logits = true}),
+                 .metrics = {"accuracy"}});
+  const Tensor x = random_uniform({num_steps * 4, 8}, {.seed = 1}, -1.0, 1.0);
+  const Tensor y = Tensor::zeros({num_steps * 4}, DType::kInt64);
+  const FitOptions options{.batch_size = 4, .verbose = Verbosity::kSilent};
+  model.fit(x, y, options);
+  gpus.take_notes();
+  model.fit(x, y, options);
+  return gpus.take_notes();
+}
+
+TEST(GpuSteps, FitWaitsForTheGpuOncePerEpochHoweverManySteps) {
+  FakeGpus gpus;
+  AdamOptions optimizer;
+  optimizer.clipping.global_clipnorm = 1.0;
+  const auto few = notes_of_epoch(gpus, 2, optimizer), many = notes_of_epoch(gpus, 7, optimizer);
+  EXPECT_GT(count_of(few, "copy_to_host"), 0);  // the logs of the epoch
+  EXPECT_EQ(count_of(many, "copy_to_host"), count_of(few, "copy_to_host"));
+  EXPECT_EQ(count_of(many, "synchronize"), 0);
+}
+
+TEST(GpuSteps, AllVariablesAreUpdatedByOneLaunchAndMemoryComesFromTheCache) {
+  FakeGpus gpus;
+  const auto notes = notes_of_epoch(gpus, 5, SgdOptions{.learning_rate = 0.01});
+  EXPECT_EQ(count_of(notes, " update "), 5);
+  EXPECT_EQ(count_of(notes, concat(" update ", static_cast<int>(DeviceRuleId::kSgd), " x6")), 5);
+  const auto of_adam = notes_of_epoch(gpus, 5, "adam");
+  EXPECT_EQ(count_of(of_adam, " allocate "), 0);
+}
+
+}  // namespace tutti::testing::distributed_layers_test

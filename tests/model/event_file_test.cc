@@ -1,8 +1,5 @@
 // Tests TensorBoard event files, and the progress that fit prints.
 // SPDX-License-Identifier: Apache-2.0
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <fcntl.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
@@ -18,18 +15,14 @@
 #include "tests/strategy/worker_threads.h"
 #include "tests/support/protobuf_fields.h"
 #include "tests/support/test_folder.h"
-#include "tests/support/thrown.h"
 #include "tutti/core/error.h"
 #include "tutti/data/records.h"
 #include "tutti/model/log_files.h"
 #include "tutti/model/progress.h"
 
-namespace tutti::event_file_test {
+namespace tutti::testing::event_file_test {
 
 using namespace protobuf_fields;
-using ::testing::HasSubstr;
-using ::testing::Not;
-using thrown::empty_folder;
 
 template <class T>
 T take(std::string_view& bytes) {
@@ -111,7 +104,7 @@ TEST(EventFileTest, AFileThatMayNotGrowIsAnError) {
   rlimit small = before;
   small.rlim_cur = 100;
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
-  const std::string message = thrown::error_of([&] {
+  const std::string message = error_of([&] {
     for (int step = 0; step < 10; ++step) writer->scalar("epoch_loss", step, 0.5);
   });
   writer.reset();  // nothing is left to write
@@ -126,7 +119,7 @@ std::vector<double> doubles_in(std::string_view bytes) {
   return numbers;
 }
 
-TEST(EventFileTest, AHistogramCountsWhatIsBelowEachLimit) {
+TEST(EventFileTest, HistogramCountsValuesBelowEachLimit) {
   EventFileWriter writer(empty_folder());
   const std::vector<double> values = {-3.0, 0.0, 0.0, 0.5, 0.5, 0.5, 7.25};
   writer.histogram("conv1/activations", 100, values);
@@ -156,7 +149,7 @@ TEST(EventFileTest, AHistogramCountsWhatIsBelowEachLimit) {
 }
 
 TEST(EventFileTest, RefusesAHistogramOfNaNAndAFolderThatCannotBeMade) {
-  EventFileWriter writer(::testing::TempDir() + "tutti_histogram_of_nan");
+  EventFileWriter writer(TempDir() + "tutti_histogram_of_nan");
   const std::vector<double> values = {1.0, std::nan("")};
   EXPECT_INVALID(writer.histogram("weights", 3, values), "'weights' of step 3");
   EXPECT_ERROR(EventFileWriter("/proc/no_such_folder"), kUnavailable, "/proc/no_such_folder");
@@ -274,4 +267,4 @@ TEST(ProgressTest, LineOnATerminalIsRewrittenAndNeverWraps) {
               HasSubstr("  2/5  loss 0.2500  accuracy 0.8750  ETA 0.3 s"));
 }
 
-}  // namespace tutti::event_file_test
+}  // namespace tutti::testing::event_file_test

@@ -10,13 +10,7 @@
 #include "tutti/data/augment.h"
 #include "tutti/tutti.h"
 
-namespace tutti::fit_data_test {
-using namespace model_tests;
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using thrown::warnings_of;
+namespace tutti::testing::fit_data_test {
 
 /// Predicts 0 and never learns.
 Sequential constant_model() {
@@ -95,7 +89,7 @@ TEST(FitData, FewerBatchesThanStepsAreWarnedOf) {
 }
 
 TEST(FitData, AResumedFitBeginsValidationWithTheFirstBatch) {
-  const std::string folder = ::testing::TempDir() + "/tutti_validation_steps";
+  const std::string folder = TempDir() + "/tutti_validation_steps";
   const auto train = [&](bool fails) {
     Sequential model = constant_model();
     FitOptions fit{.epochs = 3,
@@ -133,7 +127,7 @@ TEST(FitData, ManyBatchesOfUnknownNumberAreWarnedOfOnce) {
   EXPECT_THAT(warnings[0], AllOf(HasSubstr("100000 batches"), HasSubstr(".steps_per_epoch")));
 }
 
-TEST(FitData, OptionsOfTensorsAreRefusedBesideADataset) {
+TEST(FitData, DatasetRefusesOptionsOfTensors) {
   Sequential model = constant_model();
   const Dataset data = labels_to(6).batch(2);
   const Tensor weights = Tensor::zeros({6});
@@ -178,7 +172,7 @@ TEST(FitData, ClassWeightsThatNoLabelCanHaveAreNamed) {
   set_random_seed(3);
   Sequential model(Input{{4}}, Dense(3));
   model.compile({.loss = "sparse_categorical_crossentropy"});
-  const Dataset data = model_tests::three_classes(12).batch(4);
+  const Dataset data = three_classes(12).batch(4);
   const auto warnings = warnings_of([&] {
     model.fit(data, {.epochs = 2, .verbose = kSilent, .class_weight = {{2, 0.5}, {3, 9.0}}});
   });
@@ -235,8 +229,6 @@ TEST(MasksInFit, AResidualAroundAttentionKeepsTheMask) {
   ASSERT_TRUE(mask.defined());
   EXPECT_EQ(mask.to_doubles(), (std::vector<double>{1, 1, 0, 1, 0, 0, 1, 1, 1, 1, 1, 0}));
 }
-
-using layer_tests::PolicyScope;
 
 TEST(MixedFitTest, StrategyChangesOnlyRoundingInHalfPrecision) {
   const Outcome float32 = correctness_run(nullptr, 1280, false, true);
@@ -391,4 +383,4 @@ TEST(Augmentation, FitGivesEveryEpochItsOwnNumbers) {
   EXPECT_EQ(losses(2), (std::vector<double>{straight[2]}));
 }
 
-}  // namespace tutti::fit_data_test
+}  // namespace tutti::testing::fit_data_test

@@ -9,9 +9,7 @@
 #include "tests/model/model_helpers.h"
 #include "tests/support/warnings.h"
 
-namespace tutti::fit_test {
-using namespace model_tests;
-using ::testing::HasSubstr;
+namespace tutti::testing::fit_test {
 
 TEST(FitTest, StrategyChangesOnlyRounding) {
   for (const bool as_dataset : {false, true}) {
@@ -131,7 +129,7 @@ TEST(FitTest, AddedLossesAndMetricsAreTheSameUnderAStrategy) {
     if (strategy) scope.emplace(strategy->scope());
     Sequential model(Input{{1}}, Dense(1, {.kernel_initializer = "ones"}), LossAndMetric());
     model.compile({.loss = loss});
-    EXPECT_THAT(model.metrics_names(), ::testing::ElementsAre("loss", "activity"));
+    EXPECT_THAT(model.metrics_names(), ElementsAre("loss", "activity"));
     const Tensor x = alternating(64);
     const History history =
         model.fit(x, x, {.epochs = 2, .batch_size = 32, .verbose = kSilent, .shuffle = false});
@@ -183,12 +181,11 @@ TEST(FitTest, CallbacksSeeEachGlobalBatchOnce) {
                .validation_data = {x, x},
                .callbacks = {recorder},
                .verbose = kSilent});
-    EXPECT_THAT(recorder->begins, ::testing::ElementsAre(0, 1, 2, 0, 1, 2));
+    EXPECT_THAT(recorder->begins, ElementsAre(0, 1, 2, 0, 1, 2));
     EXPECT_EQ(recorder->ends, recorder->begins);
     EXPECT_EQ(recorder->test_ends, recorder->begins);
-    EXPECT_THAT(recorder->events,
-                ::testing::ElementsAre("train", "epoch 0", "test", "epoch 0 ended validated",
-                                       "epoch 1", "test", "epoch 1 ended validated", "end"));
+    EXPECT_THAT(recorder->events, ElementsAre("train", "epoch 0", "test", "epoch 0 ended validated",
+                                              "epoch 1", "test", "epoch 1 ended validated", "end"));
   }
 }
 
@@ -204,13 +201,12 @@ TEST(FitTest, ReplacingTheStrategyKeepsTheBits) {
     model.fit(three_classes(130).shuffle(130, 5).batch(32), {.epochs = 2, .verbose = kSilent});
     return hash_variables(model.variables());
   };
-  const std::string expected = train(*model_tests::mirrored("cpu:0-3"));
-  EXPECT_EQ(train(*model_tests::central("cpu:0-3")), expected);
-  EXPECT_EQ(train(*model_tests::mirrored("cpu:0-1", 4)), expected);
-  EXPECT_EQ(train(*model_tests::mirrored("cpu:0", 4)), expected);
-  EXPECT_EQ(train(*model_tests::mirrored("cpu:0-3")), expected) << "run after run";
-  EXPECT_EQ(train(*model_tests::mirrored("cpu:0")),
-            train(*std::make_unique<OneDeviceStrategy>("cpu:0")));
+  const std::string expected = train(*mirrored("cpu:0-3"));
+  EXPECT_EQ(train(*central("cpu:0-3")), expected);
+  EXPECT_EQ(train(*mirrored("cpu:0-1", 4)), expected);
+  EXPECT_EQ(train(*mirrored("cpu:0", 4)), expected);
+  EXPECT_EQ(train(*mirrored("cpu:0-3")), expected) << "run after run";
+  EXPECT_EQ(train(*mirrored("cpu:0")), train(*std::make_unique<OneDeviceStrategy>("cpu:0")));
 }
 
 TEST(FitTest, RegularizationIsCountedOnceUnderReplicas) {
@@ -279,9 +275,9 @@ TEST(FitTest, ClassWeightsAreSampleWeightsByLabel) {
   }
 }
 
-TEST(FitTest, StepsPerExecutionChangeWhatCallbacksSeeAlone) {
+TEST(FitTest, StepsPerExecutionAffectCallbacksAlone) {
   auto run = [](std::int64_t steps, std::shared_ptr<Recorder> recorder) {
-    auto strategy = model_tests::mirrored("cpu:0-1");
+    auto strategy = mirrored("cpu:0-1");
     set_random_seed(4);
     auto scope = strategy->scope();
     Sequential model(Input{{1}}, Dense(4), Dropout(0.5), Dense(1));
@@ -293,8 +289,8 @@ TEST(FitTest, StepsPerExecutionChangeWhatCallbacksSeeAlone) {
   auto each = std::make_shared<Recorder>(), third = std::make_shared<Recorder>();
   EXPECT_EQ(run(1, each), run(3, third));
   EXPECT_EQ(each->begins.size(), 14u);
-  EXPECT_THAT(third->begins, ::testing::ElementsAre(0, 3, 6, 0, 3, 6));
-  EXPECT_THAT(third->ends, ::testing::ElementsAre(2, 5, 6, 2, 5, 6));
+  EXPECT_THAT(third->begins, ElementsAre(0, 3, 6, 0, 3, 6));
+  EXPECT_THAT(third->ends, ElementsAre(2, 5, 6, 2, 5, 6));
   EXPECT_INVALID(run(0, each), "positive steps_per_execution, got 0");
 }
 
@@ -306,7 +302,7 @@ double printed_rate(const std::string& text) {
 }
 
 TEST(FitTest, TheProgressLineCountsEveryStepOfAnExecution) {
-  auto strategy = model_tests::mirrored("cpu:0-1");
+  auto strategy = mirrored("cpu:0-1");
   auto scope = strategy->scope();
   Sequential model(Input{{1}}, Dense(1));
   model.compile({.loss = "mse", .steps_per_execution = 3});
@@ -330,7 +326,7 @@ TEST(FitTest, TheProgressLineCountsEveryStepOfAnExecution) {
   EXPECT_GE(printed_rate(text), 24.0 / seconds - 0.5) << text;
 }
 
-TEST(FitTest, ValidationTakesPlaceEverySoManyEpochs) {
+TEST(FitTest, ValidatesEveryNEpochs) {
   Sequential model = correctness_model(nullptr);
   auto recorder = std::make_shared<Recorder>();
   const Tensor x = alternating(4);
@@ -341,13 +337,13 @@ TEST(FitTest, ValidationTakesPlaceEverySoManyEpochs) {
              .verbose = kSilent,
              .validation_freq = 2});
   EXPECT_EQ(std::count(recorder->events.begin(), recorder->events.end(), "test"), 2);
-  EXPECT_THAT(recorder->events, ::testing::Contains("epoch 1 ended validated"));
-  EXPECT_THAT(recorder->events, ::testing::Contains("epoch 2 ended"));
+  EXPECT_THAT(recorder->events, Contains("epoch 1 ended validated"));
+  EXPECT_THAT(recorder->events, Contains("epoch 2 ended"));
 }
 
 TEST(FitTest, LearnsAndPredictsInOrder) {
   set_random_seed(1);
-  auto strategy = model_tests::mirrored("cpu:0-1");
+  auto strategy = mirrored("cpu:0-1");
   auto scope = strategy->scope();
   Sequential model(Input{{4}}, Dense(32, {.activation = "relu"}), Dense(3));
   model.compile({.optimizer = AdamOptions{.learning_rate = 0.01},
@@ -395,8 +391,7 @@ std::pair<std::vector<std::string>, std::size_t> warnings_and_batches(FitOptions
   auto recorder = std::make_shared<Recorder>();
   options.callbacks = {recorder};
   options.verbose = kSilent;
-  const auto lines =
-      thrown::warnings_of([&] { model.fit(alternating(10), alternating(10), options); });
+  const auto lines = warnings_of([&] { model.fit(alternating(10), alternating(10), options); });
   return {lines, recorder->begins.size()};
 }
 
@@ -415,7 +410,7 @@ TEST(FitTest, StepsPerEpochGiveTensorsTheirBatchSize) {
   EXPECT_EQ(weights_after({.batch_size = 2, .steps_per_epoch = 10}),  // an explicit size is kept
             weights_after({.epochs = 2, .batch_size = 2}));
   const auto [warnings, batches] = warnings_and_batches({.epochs = 3, .steps_per_epoch = 4});
-  EXPECT_THAT(warnings, ::testing::IsEmpty());
+  EXPECT_THAT(warnings, IsEmpty());
   EXPECT_EQ(batches, 3 * 4u);
 }
 
@@ -432,7 +427,7 @@ TEST(FitTest, DataThatRunOutWithinAnEpochAreWarnedOfOnce) {
   EXPECT_EQ(warnings_and_batches({.batch_size = 2, .steps_per_epoch = 10}).first.size(), 1u);
   const auto [none, twice] =
       warnings_and_batches({.epochs = 4, .batch_size = 1, .steps_per_epoch = 5});
-  EXPECT_THAT(none, ::testing::IsEmpty());
+  EXPECT_THAT(none, IsEmpty());
   EXPECT_EQ(twice, 4 * 5u);
 }
 
@@ -440,12 +435,12 @@ TEST(FitTest, InitialEpochNumbersEpochs) {
   Sequential model = correctness_model(nullptr);
   const Tensor x = alternating(8);
   const History history = model.fit(x, x, {.epochs = 5, .initial_epoch = 3, .verbose = kSilent});
-  EXPECT_THAT(history.epochs(), ::testing::ElementsAre(3, 4));
+  EXPECT_THAT(history.epochs(), ElementsAre(3, 4));
   EXPECT_EQ(model.epochs_trained(), 2);
 }
 
 TEST(FitTest, AFailureInAReplicaComesOutOfFitAndNamesTheReplica) {
-  auto strategy = model_tests::mirrored("cpu:0-1");
+  auto strategy = mirrored("cpu:0-1");
   auto scope = strategy->scope();
   Sequential model(Input{{4}}, Dense(3));
   model.compile({.loss = "sparse_categorical_crossentropy"});
@@ -507,8 +502,8 @@ const std::vector<std::string> kMoments = {"train_begin",     "epoch_begin", "tr
                                            "train_batch_end", "test_begin",  "test_end",
                                            "test_batch_end",  "epoch_end",   "train_end"};
 
-TEST(FitCallbacks, WhatTheyCallLeavesLossesAndMetricsOfFitAlone) {
-  const std::string folder = ::testing::TempDir() + "/tutti_fit_callbacks";
+TEST(FitCallbacks, NestedCallsKeepLossesAndMetricsOfFit) {
+  const std::string folder = TempDir() + "/tutti_fit_callbacks";
   std::filesystem::create_directories(folder);
   const Tensor x = Tensor::ones({10, 1});
   const Tensor labels = numbers_from(-3.0, 10), other_labels = numbers_from(100.0, 10);
@@ -651,4 +646,4 @@ TEST(FitCallbacks, InferenceChangesNoBitOfTrainingWithDropout) {
   }
 }
 
-}  // namespace tutti::fit_test
+}  // namespace tutti::testing::fit_test

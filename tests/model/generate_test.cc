@@ -9,12 +9,7 @@
 #include "tests/model/model_helpers.h"
 #include "tutti/model/layers/key_value_cache.h"
 
-namespace tutti::generate_test {
-
-using model_tests::error_of;
-using ::testing::Each;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
+namespace tutti::testing::generate_test {
 
 /// Returns the share of each class among `count` rows of equal logits.
 std::vector<double> shares_drawn(const std::vector<float>& logits, const SamplingOptions& options,
@@ -38,7 +33,7 @@ TEST(SampleTest, DrawsWithTheProbabilitiesOfSoftmaxTemperatureAndTopK) {
   const double squares[] = {1, 16, 9, 4};
   for (std::size_t i = 0; i < 4; ++i) EXPECT_NEAR(cooled[i], squares[i] / 30, kSpread);
   EXPECT_THAT(shares_drawn(kLogits, {.temperature = 0.0}, 100),
-              ElementsAre(0, ::testing::DoubleNear(1, 1e-9), 0, 0));
+              ElementsAre(0, DoubleNear(1, 1e-9), 0, 0));
   const std::vector<double> likeliest = shares_drawn(kLogits, {.top_k = 2}, kDraws);
   EXPECT_EQ(likeliest[0] + likeliest[3], 0.0);
   EXPECT_NEAR(likeliest[1], 4.0 / 7, kSpread);
@@ -51,10 +46,10 @@ TEST(SampleTest, TopPLeavesTheLikeliestUpToTheirSum) {
   EXPECT_EQ(shares[0], 0.0);
   for (std::size_t i = 1; i < 4; ++i) EXPECT_NEAR(shares[i], std::exp(kLogits[i]) / 9, kSpread);
   EXPECT_THAT(shares_drawn(kLogits, {.top_p = 0.39}, 100),
-              ElementsAre(0, ::testing::DoubleNear(1, 1e-9), 0, 0));
+              ElementsAre(0, DoubleNear(1, 1e-9), 0, 0));
   // Applies to the classes that top_k leaves: 4 / 7 exceeds 0.5.
   EXPECT_THAT(shares_drawn(kLogits, {.top_k = 2, .top_p = 0.5}, 100),
-              ElementsAre(0, ::testing::DoubleNear(1, 1e-9), 0, 0));
+              ElementsAre(0, DoubleNear(1, 1e-9), 0, 0));
 }
 
 TEST(SampleTest, DependsOnKeyAndRowAloneAndOnTheOrderOfEqualLogits) {
@@ -68,7 +63,7 @@ TEST(SampleTest, DependsOnKeyAndRowAloneAndOnTheOrderOfEqualLogits) {
   EXPECT_EQ(sample(logits.detached_rows(0, 1), {.seed = 1}).to_doubles()[0], all[0]);
 }
 
-TEST(SampleTest, ErrorsSayWhatIsExpected) {
+TEST(SampleTest, ErrorsNameTheExpectation) {
   const auto refused = [](const Tensor& logits, const SamplingOptions& options) {
     return error_of([&] { (void)sample(logits, {}, options); });
   };
@@ -124,8 +119,7 @@ TEST(GenerateTest, CachedLogitsAreCloseToThoseOfTheWholeSequence) {
   KeyValueCache cache;
   for (std::int64_t step = 0; step < 40; ++step) {
     const Tensor logits = cache.call(model, slice(tokens, {0, step}, {-1, 1}));
-    model_tests::expect_near(logits.to_doubles(),
-                             slice(whole, {0, step, 0}, {-1, 1, -1}).to_doubles(), 1e-5);
+    expect_near(logits.to_doubles(), slice(whole, {0, step, 0}, {-1, 1, -1}).to_doubles(), 1e-5);
   }
 }
 
@@ -166,7 +160,7 @@ TEST(GenerateTest, RowsEndWithTheirToken) {
   EXPECT_THAT(tokens.to_doubles(), ElementsAre(3, 4, 5, 6, 7, 5, 6, 7, 7, 7));
 }
 
-TEST(GenerateTest, AWindowBoundsWhatTheModelSees) {
+TEST(GenerateTest, WindowBoundsTheContext) {
   const Counting model;
   const Tensor prompt = Tensor::from<std::int64_t>({1, 4}, {0, 0, 0, 1});
   const GenerateOptions options{
@@ -186,8 +180,8 @@ TEST(GenerateTest, AWindowBoundsWhatTheModelSees) {
 
 TEST(GenerateTest, WorksUnderAnyStrategy) {
   std::vector<double> expected;
-  for (const auto& strategy : model_tests::several_strategies()) {
-    SCOPED_TRACE(model_tests::label_of(*strategy));
+  for (const auto& strategy : several_strategies()) {
+    SCOPED_TRACE(label_of(*strategy));
     set_random_seed(4);
     const auto scope = strategy->scope();
     const Sequential model = small_gpt(12);
@@ -198,7 +192,7 @@ TEST(GenerateTest, WorksUnderAnyStrategy) {
   }
 }
 
-TEST(GenerateTest, ErrorsSayWhatIsExpected) {
+TEST(GenerateTest, ErrorsNameTheExpectation) {
   const Counting model;
   EXPECT_INVALID((void)generate(model, Tensor::zeros({1, 2})),
                  "generate: expected a prompt int64 [batch, steps] of a step or more, got "
@@ -209,4 +203,4 @@ TEST(GenerateTest, ErrorsSayWhatIsExpected) {
                "expected a MultiHeadAttention in it, found none");
 }
 
-}  // namespace tutti::generate_test
+}  // namespace tutti::testing::generate_test

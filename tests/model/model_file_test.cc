@@ -10,16 +10,11 @@
 #include "tutti/estimator.h"
 #include "tutti/model/functional.h"
 
-namespace tutti::model_file_test {
-
-using namespace model_tests;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using thrown::expect_error;
+namespace tutti::testing::model_file_test {
 
 std::string model_path() {
-  const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
-  const std::string folder = concat(::testing::TempDir(), "tutti_model_", test->name());
+  const auto* test = UnitTest::GetInstance()->current_test_info();
+  const std::string folder = concat(TempDir(), "tutti_model_", test->name());
   std::filesystem::create_directories(folder);
   return folder + "/model.safetensors";
 }
@@ -53,7 +48,7 @@ std::pair<std::vector<double>, std::vector<double>> go_on(Model& model) {
   return {history.at("loss"), weights_of(model)};
 }
 
-TEST(ModelFile, GoesOnWithTheSameBitsUnderAnyStrategy) {
+TEST(ModelFile, ContinuesWithTheSameBitsUnderAnyStrategy) {
   using Pair = std::pair<std::unique_ptr<Strategy>, std::unique_ptr<Strategy>>;
   std::vector<Pair> pairs;
   pairs.emplace_back(std::make_unique<OneDeviceStrategy>("cpu:0"),
@@ -139,8 +134,8 @@ TEST(ModelFile, IsACheckpointAndAFileOfWeights) {
                  "there is no model in the file; expected one of Model::save()");
 }
 
-TEST(ModelFile, LeavesOutWhatWasCompiledOnRequest) {
-  Sequential model = model_tests::small_model();
+TEST(ModelFile, OmitsCompilationOnRequest) {
+  Sequential model = small_model();
   model.compile({.optimizer = "adam", .loss = Loss("own", [](const Tensor& y, const Tensor& p) {
                                         return losses::mean_squared_error(y, p);
                                       })});
@@ -214,8 +209,8 @@ TEST(ModelFile, ErrorsOfFilesThatAreNoneNameTheCall) {
                "is this a safetensors file");
 }
 
-TEST(ModelFile, RefusesWhatIsDamagedOrOfALaterVersion) {
-  Sequential model = model_tests::small_model();
+TEST(ModelFile, RefusesDamagedAndLaterFiles) {
+  Sequential model = small_model();
   model.save(model_path());
   const auto refused = [](ErrorCode code, const std::vector<std::string>& parts) {
     expect_error(code, parts, [] { (void)load_model(model_path()); });
@@ -255,7 +250,7 @@ HalfRate::HalfRate(std::span<const Variable> variables, const HalfRateOptions& o
     : Optimizer(variables, std::make_unique<SgdRule>(), {.learning_rate = options.rate / 2}) {}
 
 TEST(ModelFile, HoldsOptimizersOfOnesOwn) {
-  Sequential model = model_tests::small_model();
+  Sequential model = small_model();
   model.compile({.optimizer = HalfRateOptions{.rate = 0.25}, .loss = "mse"});
   EXPECT_ERROR(model.save(model_path()), kUnimplemented,
                "the optimizer of HalfRateOptions cannot be saved; try "
@@ -369,7 +364,7 @@ TEST(ForeignWeights, MayBeOnlySomeOfThem) {
             foreign_tensor(kFromPyTorch, "classifier.bias").to_doubles());
 }
 
-TEST(ForeignWeights, ErrorsListWhatTheFileHasAndWhatIsWanted) {
+TEST(ForeignWeights, ErrorsListNamesOfFileAndModel) {
   Sequential model = as_in_pytorch();
   const std::vector<double> before = weights_of(model);
   const auto refused = [&](const LoadWeightsOptions& options) {
@@ -408,8 +403,7 @@ TEST(ForeignWeights, ErrorsListWhatTheFileHasAndWhatIsWanted) {
 using namespace protobuf_fields;
 
 std::string onnx_path() {  // tests run concurrently
-  return ::testing::TempDir() + "tutti_" +
-         ::testing::UnitTest::GetInstance()->current_test_info()->name() + ".onnx";
+  return TempDir() + "tutti_" + UnitTest::GetInstance()->current_test_info()->name() + ".onnx";
 }
 
 TEST(OnnxExport, WritesAModelOfOpset17) {
@@ -430,7 +424,7 @@ TEST(OnnxExport, WritesAModelOfOpset17) {
   EXPECT_EQ(bias.at(9), std::string_view("\0\0\0\0\0\0\0\0", 8));
 }
 
-TEST(OnnxExport, NamesWhatHasNoForm) {
+TEST(OnnxExport, NamesUnsupportedLayers) {
   const auto refused = [](Sequential model) {
     return error_of([&] { export_onnx(model, onnx_path()); });
   };
@@ -446,4 +440,4 @@ TEST(OnnxExport, NamesWhatHasNoForm) {
               HasSubstr("computes in float64; expected float32"));
 }
 
-}  // namespace tutti::model_file_test
+}  // namespace tutti::testing::model_file_test

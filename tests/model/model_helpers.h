@@ -2,9 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <functional>
 #include <memory>
 #include <optional>
@@ -21,10 +18,7 @@
 #include "tutti/strategy/strategies.h"
 #include "tutti/tensor/tensor_ops.h"
 
-namespace tutti::model_tests {
-using testing::expect_near;
-using thrown::empty_folder;
-using thrown::error_of;
+namespace tutti::testing {
 
 inline constexpr Verbosity kSilent = Verbosity::kSilent;
 
@@ -159,4 +153,4 @@ inline void expect_equal_outcomes(const Outcome& actual, const Outcome& expected
   expect_near(actual.again, expected.again, tolerance);
 }
 
-}  // namespace tutti::model_tests
+}  // namespace tutti::testing

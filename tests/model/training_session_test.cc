@@ -9,14 +9,11 @@
 #include "core/file.h"
 #include "tests/model/model_helpers.h"
 #include "tests/support/scopes.h"
-#include "tests/support/tensor_matchers.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/core/random.h"
 #include "tutti/model/model_checkpoint.h"
 
-namespace tutti::training_session_test {
-using thrown::empty_folder;
-using namespace model_tests;
+namespace tutti::testing::training_session_test {
 
 struct Outcome {
   int code = 0;
@@ -101,11 +98,11 @@ TEST(TrainingSession, ASignalSavesAndAResumedRunHasTheBitsOfAStraightOne) {
     EXPECT_EQ(resumed.code, 0);
     EXPECT_EQ(resumed.steps, straight.steps);
     EXPECT_EQ(resumed.losses, straight.losses);
-    testing::expect_same_bits(resumed.weight, straight.weight);
+    expect_same_bits(resumed.weight, straight.weight);
   }
 }
 
-TEST(TrainingSession, PrintsWhatStoppedItAndHowToContinue) {
+TEST(TrainingSession, PrintsCauseOfStopAndHowToContinue) {
   const std::string checkpoints = empty_folder() + "/checkpoints";
   const auto output_of = [](TrainingSessionOptions options) {
     ::testing::internal::CaptureStdout();
@@ -116,11 +113,11 @@ TEST(TrainingSession, PrintsWhatStoppedItAndHowToContinue) {
     return ::testing::internal::GetCapturedStdout();
   };
   const std::string saved = output_of({.epochs = 4, .checkpoint_dir = checkpoints});
-  EXPECT_THAT(saved, ::testing::HasSubstr("stopped    by SIGTERM after step 7, saved in " +
-                                          checkpoints + "; to continue, set resume\n"));
-  EXPECT_THAT(saved, ::testing::HasSubstr("epoch 1/4  4/4 steps  loss "));
+  EXPECT_THAT(saved, HasSubstr("stopped    by SIGTERM after step 7, saved in " + checkpoints +
+                               "; to continue, set resume\n"));
+  EXPECT_THAT(saved, HasSubstr("epoch 1/4  4/4 steps  loss "));
   const std::string own = output_of({.epochs = 4, .save_on_signal = [](std::int64_t) {}});
-  EXPECT_THAT(own, ::testing::HasSubstr("stopped    by SIGTERM after step 7\n"));
+  EXPECT_THAT(own, HasSubstr("stopped    by SIGTERM after step 7\n"));
 }
 
 /// Runs a session with 10 s of grace and steps of 1 s, which receives signals in these steps.
@@ -148,7 +145,7 @@ TEST(TrainingSession, WithAGracePeriodItSavesAtOnceTrainsOnAndSavesAgain) {
   const Outcome straight = train({.epochs = 6});
   const Outcome resumed = train({.epochs = 6, .checkpoint_dir = checkpoints, .resume = true});
   EXPECT_EQ(resumed.losses, straight.losses);
-  testing::expect_same_bits(resumed.weight, straight.weight);
+  expect_same_bits(resumed.weight, straight.weight);
 }
 
 TEST(TrainingSession, ASecondSignalEndsTheGracePeriod) {
@@ -160,7 +157,7 @@ TEST(TrainingSession, ASecondSignalEndsTheGracePeriod) {
 }
 
 /// Corresponds to tf's TerminationConfig(save_fn).
-TEST(TrainingSession, WhatSavesBecauseOfASignalMayBeTheProgramsOwn) {
+TEST(TrainingSession, SignalSavesWithCheckpointOfTheProgram) {
   std::vector<std::int64_t> saved;
   const auto save = [&](std::int64_t steps) { saved.push_back(steps); };
   EXPECT_EQ(train_with_grace({.save_on_signal = save}, {6}).code, 75);
@@ -194,7 +191,7 @@ TEST(TrainingSession, SignalsAreItsOwnOnlyWhileItLivesAndSaves) {
   EXPECT_EQ(std::signal(SIGTERM, earlier), SIG_DFL);
 }
 
-TEST(TrainingSession, LogsWhatItIsTold) {
+TEST(TrainingSession, LogsGivenValues) {
   const std::string folder = empty_folder();
   train({.epochs = 2, .log_dir = folder});
   const std::string log = read_file(folder + "/log.jsonl");
@@ -376,9 +373,9 @@ TEST(BackupAndRestoreTest, AnotherBatchSizeIsRefusedWithinAnEpoch) {
   EXPECT_ERROR(train(2, 5), kCancelled, "interrupted");  // in batch 2
   rows.clear();
   EXPECT_ERROR(train(4, -1), kFailedPrecondition, "global batches of 2 rows", "got 4");
-  EXPECT_THAT(rows, ::testing::IsEmpty());
+  EXPECT_THAT(rows, IsEmpty());
   train(2, -1);
-  EXPECT_THAT(rows, ::testing::Contains(11.0));
+  EXPECT_THAT(rows, Contains(11.0));
 }
 
 TEST(BackupAndRestoreTest, MistakesAreNamed) {
@@ -414,4 +411,4 @@ TEST(BackupAndRestoreTest, HistoryAndLogsKeepTheirBitsAsJson) {
             std::numeric_limits<double>::infinity());
 }
 
-}  // namespace tutti::training_session_test
+}  // namespace tutti::testing::training_session_test

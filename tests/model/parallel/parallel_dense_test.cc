@@ -13,10 +13,7 @@
 #include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/dispatch.h"
 
-namespace tutti::parallel_dense_test {
-using namespace parallel_tests;
-using ::testing::ElementsAre;
-using testing::expect_same_bits;
+namespace tutti::testing::parallel_dense_test {
 
 Training train_model(const Sequential& model, int steps) {
   return train_plainly(model, sample_rows(), sample_classes(), 1, steps);
@@ -204,13 +201,13 @@ TEST(ParallelDense, LongerExamplesAndNoRowsWork) {
   rows.build_for({2, 4});
   const Tensor x = noise({3, 2, 4}, 1);
   for (const Tensor& y : {columns(x), rows(x)}) {
-    testing::expect_tensor(y, {3, 2, 5}, whole(x).to_doubles(), 1e-6);
+    expect_tensor(y, {3, 2, 5}, whole(x).to_doubles(), 1e-6);
   }
   EXPECT_EQ(columns(Tensor::zeros({0, 2, 4})).shape(), (Shape{0, 2, 5}));
   EXPECT_EQ(rows(Tensor::zeros({0, 2, 4})).shape(), (Shape{0, 2, 5}));
 }
 
-TEST(ParallelDense, RefusesWhatCannotBeCut) {
+TEST(ParallelDense, RefusesUnevenSplits) {
   EXPECT_INVALID(ColumnParallelDense(2, {.devices = "cpu:0-2"}), "ColumnParallelDense",
                  "1 to 2 devices", "got 3");
   EXPECT_INVALID(ColumnParallelDense(4, {.devices = "cpu:0-1", .activation = "softmax"}), "softmax",
@@ -354,7 +351,7 @@ Turns turns_by_hand(HybridScheme scheme, std::int64_t num_replicas) {
   return turns;
 }
 
-/// Same network on one device.
+/// Network of the same layers on one device.
 class OneDevice {
  public:
   OneDevice() {
@@ -418,7 +415,7 @@ void expect_same_weights(const Hybrid& hybrid, const OneDevice& one) {
   ASSERT_EQ(actual.size(), 6u);
   for (std::size_t i = 0; i < 6; ++i) {
     SCOPED_TRACE(i);
-    testing::expect_tensor(actual[i], expected[i].shape(), expected[i].to_doubles(), 2e-6);
+    expect_tensor(actual[i], expected[i].shape(), expected[i].to_doubles(), 2e-6);
   }
 }
 
@@ -519,7 +516,7 @@ TEST(HybridParallelism, DevicesMayHaveMemoriesOfTheirOwn) {
   for (int i = 0; i < 2; ++i) set_memory_limit(on_cpu(i), std::size_t{64} << 20);
   const std::vector<Tensor> apart = trained();
   for (int i = 0; i < 2; ++i) clear_memory_limit(on_cpu(i));
-  for (std::size_t i = 0; i < shared.size(); ++i) testing::expect_same_bits(apart[i], shared[i]);
+  for (std::size_t i = 0; i < shared.size(); ++i) expect_same_bits(apart[i], shared[i]);
 }
 
 TEST(HybridParallelism, ACheckpointHoldsTheStateOfEveryPart) {
@@ -538,7 +535,7 @@ TEST(HybridParallelism, ACheckpointHoldsTheStateOfEveryPart) {
   all_of(resumed).restore_from_bytes(saved, "the first run");
   resumed.step(2 * kRows);
   for (std::size_t i = 0; i < 6; ++i) {
-    testing::expect_same_bits(resumed.weights()[i], straight.weights()[i]);
+    expect_same_bits(resumed.weights()[i], straight.weights()[i]);
   }
   std::set<std::string> names;
   for (const Variable& each : resumed.dense().state_variables()) names.insert(each.name());
@@ -553,10 +550,10 @@ TEST(HybridParallelism, TheLearningRateIsThatOfAllParts) {
   const std::vector<Tensor> before = hybrid.weights();
   hybrid.step(2 * kRows);
   const std::vector<Tensor> after = hybrid.weights();
-  for (std::size_t i = 2; i < 6; ++i) testing::expect_same_bits(after[i], before[i]);
+  for (std::size_t i = 2; i < 6; ++i) expect_same_bits(after[i], before[i]);
 }
 
-TEST(HybridParallelism, RefusesWhatItCannotDo) {
+TEST(HybridParallelism, RefusesUnsupportedOptions) {
   const auto layers_on = [](const char* devices) {
     return ParallelDensePair(8, 2, {.devices = devices, .input_shape = Shape{3}});
   };
@@ -585,4 +582,4 @@ TEST(HybridParallelism, RefusesWhatItCannotDo) {
                kFailedPrecondition, "HybridDense", "outside of strategy.scope()");
 }
 
-}  // namespace tutti::parallel_dense_test
+}  // namespace tutti::testing::parallel_dense_test

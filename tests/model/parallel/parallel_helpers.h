@@ -2,8 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <gmock/gmock.h>
-
 #include <string>
 #include <vector>
 
@@ -12,7 +10,7 @@
 #include "tutti/model_parallel.h"
 #include "tutti/tutti.h"
 
-namespace tutti::parallel_tests {
+namespace tutti::testing {
 
 constexpr Device on_cpu(int index) { return {DeviceType::kCpu, index}; }
 
@@ -96,7 +94,7 @@ inline void expect_same_training(const Training& actual, const Training& expecte
   EXPECT_EQ(actual.losses, expected.losses);
   ASSERT_EQ(actual.weights.size(), expected.weights.size());
   for (std::size_t i = 0; i < actual.weights.size(); ++i) {
-    testing::expect_same_bits(actual.weights[i], expected.weights[i]);
+    expect_same_bits(actual.weights[i], expected.weights[i]);
   }
 }
 
@@ -108,4 +106,4 @@ inline void expect_close_training(const Training& actual, const Training& expect
   }
 }
 
-}  // namespace tutti::parallel_tests
+}  // namespace tutti::testing

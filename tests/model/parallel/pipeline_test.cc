@@ -8,9 +8,7 @@
 #include "tutti/tensor/device_memory.h"
 #include "tutti/tensor/device_scope.h"
 
-namespace tutti::pipeline_test {
-using namespace parallel_tests;
-using ::testing::ElementsAre;
+namespace tutti::testing::pipeline_test {
 
 /// Has dropout and batch normalisation, so that random numbers and statistics matter.
 Sequential whole_network() {
@@ -137,13 +135,13 @@ TEST(StagedSequential, LayersAndWeightsAreOnTheDeviceOfTheirStage) {
   EXPECT_EQ(model.layers(1).size(), 3u);
   EXPECT_EQ(model(sample_rows()).device(), on_cpu(0));  // returned to the input's device
   const Sequential whole = whole_network();
-  testing::expect_same_bits(model(sample_rows()), whole(sample_rows()));
+  expect_same_bits(model(sample_rows()), whole(sample_rows()));
   const StagedSequential even = split_network({.devices = "cpu:0-3"});
   EXPECT_EQ(even.layers(0).size(), 2u);
   EXPECT_EQ(even.layers(3).size(), 1u);
 }
 
-TEST(StagedSequential, RefusesWhatIsNoSplit) {
+TEST(StagedSequential, RefusesInvalidSplits) {
   const auto make = [](StageOptions options) { split_network(std::move(options)); };
   EXPECT_INVALID(make({}), "one device or more");
   EXPECT_INVALID(make({.devices = "cpu:0-2", .cuts = {4, 2}}), "cuts", "1 to 5", "[4, 2]");
@@ -314,4 +312,4 @@ TEST(Pipeline, RefusesBatchesAndOptionsThatDoNotFit) {
   EXPECT_INVALID(pipeline.gradients(sample_rows(), sample_classes(23)), "[24, 10]", "[23]");
 }
 
-}  // namespace tutti::pipeline_test
+}  // namespace tutti::testing::pipeline_test
