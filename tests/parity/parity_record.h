@@ -10,13 +10,11 @@
 #include <vector>
 
 #include "core/file.h"
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
 #include "tests/layers/layer_checks.h"
 #include "tutti/checkpoint/safetensors.h"
 #include "tutti/model/layers/layer.h"
 
-namespace tutti::parity {
+namespace tutti::testing {
 
 /// File in records/ with tensors named "<case>/<name>".
 class Record {
@@ -64,12 +62,12 @@ std::set<std::string> names_of(const Table& table) {
 }
 
 /// Instantiates a suite for the names in a table, which are the cases of a record.
-#define TUTTI_PARITY_CASES(Suite, table, record)                             \
-  INSTANTIATE_TEST_SUITE_P(All, Suite, ::testing::ValuesIn(names_of(table)), \
-                           [](const auto& info) { return info.param; });     \
-  TEST(Suite##Table, HasTheCasesOfTheRecord) {                               \
-    EXPECT_EQ(names_of(table), record_of(record).cases());                   \
-  }                                                                          \
+#define TUTTI_PARITY_CASES(Suite, table, record)                         \
+  INSTANTIATE_TEST_SUITE_P(All, Suite, ValuesIn(names_of(table)),        \
+                           [](const auto& info) { return info.param; }); \
+  TEST(Suite##Table, HasTheCasesOfTheRecord) {                           \
+    EXPECT_EQ(names_of(table), record_of(record).cases());               \
+  }                                                                      \
   static_assert(true)  // consumes the semicolon
 
 /// Expects every element within `relative` of the expected one, or of a thousandth of the largest.
@@ -93,6 +91,6 @@ inline void expect_close(const Tensor& actual, const Tensor& expected, double re
                              << ", TensorFlow's " << b[where];
 }
 
-using Float64 = layer_tests::ExactLayers;
+using Float64 = ExactLayers;
 
-}  // namespace tutti::parity
+}  // namespace tutti::testing

@@ -3,8 +3,7 @@
 #include "tests/parity/parity_record.h"
 #include "tutti/tutti.h"
 
-namespace tutti::parity {
-namespace {
+namespace tutti::testing::training_parity_test {
 
 // As in training_cases.py.
 constexpr std::int64_t kGlobalBatch = 20;
@@ -74,7 +73,7 @@ std::vector<Variable> train(const Record& record, const TrainingCase& which,
   return variables;
 }
 
-class TrainingParity : public ::testing::TestWithParam<std::string> {};
+class TrainingParity : public TestWithParam<std::string> {};
 
 TEST_P(TrainingParity, Float64StaysWithin1e9) {
   const Float64 policy;
@@ -98,7 +97,7 @@ TEST_P(TrainingParity, Float32StaysWithin1e4ForTenStepsAnd1e3After) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(All, TrainingParity, ::testing::ValuesIn(names_of(training_table())),
+INSTANTIATE_TEST_SUITE_P(All, TrainingParity, ValuesIn(names_of(training_table())),
                          [](const auto& info) { return info.param; });
 
 TEST(TrainingParityTable, HasTheCasesOfTheRecord) {
@@ -116,7 +115,7 @@ Sequential network_of_replicas(bool synchronized) {
                     MaxPooling2D(), Flatten(), Dense(3));
 }
 
-class ReplicaParity : public ::testing::TestWithParam<std::string> {};
+class ReplicaParity : public TestWithParam<std::string> {};
 
 TEST_P(ReplicaParity, ThreeReplicasTrainAsTensorFlows) {
   const Float64 policy;
@@ -169,7 +168,7 @@ TEST_P(ReplicaParity, ThreeReplicasTrainAsTensorFlows) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, ReplicaParity, ::testing::Values("each_replica", "synchronized"),
+INSTANTIATE_TEST_SUITE_P(All, ReplicaParity, Values("each_replica", "synchronized"),
                          [](const auto& info) { return info.param; });
 
 TEST(ReplicaParityTable, HasTheCasesOfTheRecord) {
@@ -262,7 +261,7 @@ Tensor batch_of(const Tensor& all, std::size_t step) {
                        : all.detached_rows(kFirstRows, all.shape()[0] - kFirstRows);
 }
 
-class NetworkParity : public ::testing::TestWithParam<std::string> {};
+class NetworkParity : public TestWithParam<std::string> {};
 
 TEST_P(NetworkParity, TrainsAsKeras) {
   const Float64 policy;
@@ -392,8 +391,7 @@ TEST(FitParity, F1OfEqualPredictionsAndOfRowsWithoutAny) {
     // Keras adds 1e-7 to divisors.
     EXPECT_NEAR(score.result().item_double(), fit_number("f1/" + name), 1e-6) << name;
     EXPECT_THAT(score.per_class(),
-                ::testing::Pointwise(::testing::DoubleNear(1e-6),
-                                     record_of("fit").at("f1/per_class").to_doubles()));
+                Pointwise(DoubleNear(1e-6), record_of("fit").at("f1/per_class").to_doubles()));
   }
 }
 
@@ -451,9 +449,9 @@ TEST(FitParity, BestWeightsAreLeftBehindAveragesStoppedOrNot) {
                                          .callbacks = {stopping},
                                          .verbose = Verbosity::kSilent,
                                          .shuffle = false});
-      EXPECT_THAT(history.at("val_loss"),
-                  ::testing::Pointwise(::testing::DoubleNear(1e-9),
-                                       record_of("fit").at(which + "_val_loss").to_doubles()))
+      EXPECT_THAT(
+          history.at("val_loss"),
+          Pointwise(DoubleNear(1e-9), record_of("fit").at(which + "_val_loss").to_doubles()))
           << which;
       EXPECT_EQ(static_cast<double>(stopping->best_epoch()), fit_number(which + "_best_epoch"));
       expect_close(model.variables()[0].value(), record_of("fit").at(which + "_final"), 1e-9,
@@ -462,5 +460,4 @@ TEST(FitParity, BestWeightsAreLeftBehindAveragesStoppedOrNot) {
   }
 }
 
-}  // namespace
-}  // namespace tutti::parity
+}  // namespace tutti::testing::training_parity_test
