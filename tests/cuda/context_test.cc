@@ -4,8 +4,6 @@
 #include "tensor/cuda/backend.h"
 
 #include <dlfcn.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <array>
 #include <cstdlib>
@@ -56,7 +54,7 @@ TEST_F(CudaContext, MovesMemoryBetweenHostAndDevice) {
   context->release(data);
 }
 
-TEST_F(CudaContext, AllocatesUntilTheGpuIsFullAndGoesOnAfterThat) {
+TEST_F(CudaContext, ContinuesAfterAFullGpu) {
   const auto context = backend_.open(0);
   const std::size_t most = std::size_t{500} << 20;
   void* const data = context->allocate(most);
@@ -179,7 +177,7 @@ TEST_F(CudaContext, CapturedWorkRunsAtEachLaunch) {
   context->release(data);
 }
 
-TEST_F(CudaContext, WhatCannotBeCapturedIsAPreconditionAndLeavesTheContextUsable) {
+TEST_F(CudaContext, UncapturableWorkIsAPrecondition) {
   const auto context = backend_.open(0);
   context->begin_capture();
   EXPECT_ERROR(context->synchronize(StreamId::kCompute), kFailedPrecondition,
@@ -215,7 +213,7 @@ TEST_F(CudaContext, UnknownKernelsNameOperationAndType) {
       kUnimplemented, "GPU 0", "softmax", "int64");
 }
 
-TEST_F(CudaContext, TheBackendTellsWhatThereIs) {
+TEST_F(CudaContext, BackendDescribesDevices) {
   const PhysicalDevice device = backend_.inspect(1);
   EXPECT_EQ(device.name, "Simulated GPU");
   EXPECT_EQ(device.pci_bus_id, "0000:03:00.0");
@@ -277,7 +275,7 @@ TEST(CudaModule, RefusesModuleOfAnotherBuild) {
   EXPECT_EQ(std::strlen(small.data()), 7U);  // truncated, but terminated
 }
 
-TEST(CudaModule, ExportsOnlyWhatTheHostLooksFor) {
+TEST(CudaModule, ExportsOnlyItsEntryPoints) {
   void* const module = dlopen(TUTTI_SIMULATED_MODULE, RTLD_NOW | RTLD_LOCAL);
   ASSERT_NE(module, nullptr);
   for (const char* name : {"cudaMalloc", "cublasLtMatmul", "cudnnBackendExecute"}) {
@@ -285,7 +283,7 @@ TEST(CudaModule, ExportsOnlyWhatTheHostLooksFor) {
   }
 }
 
-TEST(CudaModule, SaysWhatIsWrongWithAFile) {
+TEST(CudaModule, NamesFaultsOfAFile) {
   const LoadedBackend absent = load_backend({CudaMode::kAuto, "/nowhere/libtutti_cuda.so"});
   EXPECT_EQ(absent.backend, nullptr);
   EXPECT_NE(absent.reason.find("TUTTI_CUDA_MODULE does not open: /nowhere/libtutti_cuda.so"),

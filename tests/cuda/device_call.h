@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cuda_runtime_api.h>
-#include <gtest/gtest.h>
 
 #include <vector>
 
@@ -13,7 +12,6 @@
 #include "tensor/kernel_table.h"
 #include "tests/support/op_table.h"
 #include "tests/support/tensor_matchers.h"
-#include "tests/tensor/random_values.h"
 
 namespace tutti::testing {
 

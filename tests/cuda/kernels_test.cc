@@ -1,7 +1,6 @@
 // Tests kernels of GPUs: the table of operations, the bits of the canonical tree, updates of
 // variables.
 // SPDX-License-Identifier: Apache-2.0
-
 #include <cmath>
 #include <string>
 
@@ -18,19 +17,9 @@
 #include "tutti/optimizer/rmsprop.h"
 #include "tutti/optimizer/sgd.h"
 
-namespace tutti::cuda_kernels_test {
-using testing::device_kernels;
-using testing::device_test_call;
-using testing::DeviceArena;
-using testing::expect_close;
-using testing::expect_same_bits;
-using testing::expect_tensor;
-using testing::OpBackend;
-using testing::random_values;
-using testing::run_on_device;
-using testing::tensor_of;
+namespace tutti::testing::cuda_kernels_test {
 
-TEST(CudaElementwise, ALaunchIsLimitedButNotWhatItComputes) {
+TEST(CudaElementwise, LimitedLaunchesComputeAllElements) {
   const std::int64_t size = 65'535 * 256 + 1000;  // one element per thread where nothing is aligned
   const Tensor x = Tensor::full({size}, 13, DType::kUInt8);
   const OpCall call = device_test_call(OpId::kSquare, {x}, {{x.shape(), DType::kUInt8}});
@@ -109,14 +98,13 @@ std::vector<std::vector<Tensor>> run_off_alignment(std::span<const OpCall> calls
 const OpBackend kCuda{"cuda", cuda_has, run_on_gpu};
 const OpBackend kUnaligned{"cuda, not aligned", cuda_has, run_off_alignment};
 
-class CudaKernels : public testing::OpTableTest {};
+class CudaKernels : public OpTableTest {};
 
 TEST_P(CudaKernels, AgreeWithTheReference) { expect_agreement(kCuda, GetParam()); }
 
 TEST_P(CudaKernels, AgreeOnTensorsThatAreNotAligned) { expect_agreement(kUnaligned, GetParam()); }
 
-INSTANTIATE_TEST_SUITE_P(Operations, CudaKernels, ::testing::ValuesIn(testing::op_families()),
-                         testing::family_name);
+INSTANTIATE_TEST_SUITE_P(Operations, CudaKernels, ValuesIn(op_families()), family_name);
 
 TEST(CudaOpTable, CoversEveryOperationAndTypeOfTheCpu) {
   expect_cases_of_all_kernels(kCuda);
@@ -124,7 +112,7 @@ TEST(CudaOpTable, CoversEveryOperationAndTypeOfTheCpu) {
   for (int number = 0; number < static_cast<int>(OpId::kCount); ++number) {
     const OpId op = static_cast<OpId>(number);
     for (const DType dtype : kAllDTypes) {
-      if (!testing::reference_has(op, dtype) || cuda_has(op, dtype)) continue;
+      if (!reference_has(op, dtype) || cuda_has(op, dtype)) continue;
       missing += concat(to_string(op), " ", dtype, "\n");
     }
   }
@@ -182,10 +170,10 @@ TEST(CudaCombine, NanWinsWhereverItStands) {
   const DeviceTensor result = arena.allocate({3}, DType::kFloat32);
   const std::vector<const void*> inputs{arena.upload(a).data, arena.upload(b).data};
   cuda::combine({ReduceOp::kMax, DType::kFloat32, inputs, result.data, 3}, arena.stream());
-  testing::expect_tensor(arena.download(result), {3}, {std::nan(""), std::nan(""), 3});
+  expect_tensor(arena.download(result), {3}, {std::nan(""), std::nan(""), 3});
 }
 
-TEST(CudaCombine, RefusesWhatItCannotDo) {
+TEST(CudaCombine, RefusesUnsupportedCalls) {
   DeviceArena arena;
   const ReplicaValues values(arena, 2, {3}, DType::kInt32, 0);
   void* const out = arena.allocate(64);
@@ -241,7 +229,7 @@ std::vector<Tensor> tensors_to_measure() {
   return tensors;
 }
 
-TEST(CudaStatistics, CountsWhatIsNotFinite) {
+TEST(CudaStatistics, CountsNonFiniteElements) {
   const double inf = std::numeric_limits<double>::infinity();
   DeviceArena arena;
   std::vector<DeviceTensor> tensors;
@@ -284,7 +272,7 @@ TEST(CudaStatistics, SumsOfSquaresAreExactToDouble) {
     return arena.download(sums);
   };
   const Tensor actual = calculate();
-  testing::expect_tensor(actual, sums.shape, expected, 1e-12);
+  expect_tensor(actual, sums.shape, expected, 1e-12);
   expect_same_bits(calculate(), actual);
 }
 
@@ -467,7 +455,7 @@ TEST(CudaUpdate, AdamaxAndWeightDecayFollowTheirFormulas) {
     expected.push_back((w.host_span<double>()[i] - 0.1 / (1.0 - 0.9) * mean / (size + 1e-7)) *
                        0.95);
   }
-  testing::expect_tensor(arena.download(dw), {50}, expected, 1e-12);
+  expect_tensor(arena.download(dw), {50}, expected, 1e-12);
 }
 
 TEST(CudaUpdate, RulesWithNormsFollowTheCpu) {
@@ -477,4 +465,4 @@ TEST(CudaUpdate, RulesWithNormsFollowTheCpu) {
   expect_same_training(LarsRule({0.0, 0.01, 1e-3}), DType::kFloat64, true);
 }
 
-}  // namespace tutti::cuda_kernels_test
+}  // namespace tutti::testing::cuda_kernels_test

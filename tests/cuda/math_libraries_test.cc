@@ -13,15 +13,11 @@
 #include "tests/cuda/device_call.h"
 #include "tests/cuda_simulation/math_simulation.h"
 #include "tests/support/scopes.h"
-#include "tests/support/thrown.h"
 
-namespace tutti::math_rig {
-namespace {
+namespace tutti::testing::math_libraries_test {
 using cuda_simulation::math_counts;
 using cuda_simulation::set_math_behavior;
 using test_scopes::EnvironmentScope;
-using thrown::coded_error_of;
-using thrown::error_of;
 
 /// Device memory that is freed at the end.
 class DeviceBytes {
@@ -68,17 +64,17 @@ class MathRig {
   MathRig& operator=(const MathRig&) = delete;
 
   std::vector<Tensor> run(const OpCall& call) {
-    std::vector<Tensor> results = testing::run_on_device(call, {0, &libraries, &workspace});
+    std::vector<Tensor> results = run_on_device(call, {0, &libraries, &workspace});
     workspace.clear();
     return results;
   }
   /// Runs `call` and compares the results with those of the reference kernels.
   void expect_like_reference(const OpCall& call, double ulps = 100.0) {
-    SCOPED_TRACE(testing::OpCase{call}.name());
+    SCOPED_TRACE(OpCase{call}.name());
     const std::vector<Tensor> actual = run(call);
     const std::vector<Tensor> expected = run_kernel(reference_kernels(), call);
     for (std::size_t i = 0; i < expected.size(); ++i) {
-      testing::expect_close(actual[i], expected[i], ulps);
+      expect_close(actual[i], expected[i], ulps);
     }
   }
 
@@ -160,7 +156,7 @@ class PreparedWorkspace : public Workspace {
 // Handles and plans are created during the capture; no engine is measured there.
 TEST(CudaMathLibraries, CapturedCallsRunWithEachLaunch) {
   MathRig rig;
-  const testing::DeviceArena arena;
+  const DeviceArena arena;
   cuda::MathOptions options;
   options.num_measured_plans = 8;
   rig.libraries.set_options(options);
@@ -176,7 +172,7 @@ TEST(CudaMathLibraries, CapturedCallsRunWithEachLaunch) {
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t executable = nullptr;
   ASSERT_EQ(cudaStreamBeginCapture(arena.stream(), cudaStreamCaptureModeThreadLocal), cudaSuccess);
-  testing::device_kernels().find(OpId::kConv2d, DType::kFloat32)(
+  device_kernels().find(OpId::kConv2d, DType::kFloat32)(
       {inputs, outputs, attributes, nullptr, arena.stream(), rig.libraries, workspace});
   ASSERT_EQ(cudaStreamEndCapture(arena.stream(), &graph), cudaSuccess);
   EXPECT_EQ(cuda_simulation::math_counts().plans, 1);
@@ -197,18 +193,17 @@ TEST(CudaMathLibraries, CapturedCallsRunWithEachLaunch) {
 OpCall product_call(const Shape& a, const Shape& b, const Shape& c, bool with_bias,
                     DType dtype = DType::kFloat32) {
   OpCall call{OpId::kMatMul,
-              {testing::random_values(a, dtype, -1.0, 1.0, 1),
-               testing::random_values(b, dtype, -1.0, 1.0, 2)},
+              {random_values(a, dtype, -1.0, 1.0, 1), random_values(b, dtype, -1.0, 1.0, 2)},
               {{c, dtype}},
               MatMulAttributes{}};
-  if (with_bias) call.inputs.push_back(testing::random_values({c.dim(-1)}, dtype, -1.0, 1.0, 3));
+  if (with_bias) call.inputs.push_back(random_values({c.dim(-1)}, dtype, -1.0, 1.0, 3));
   return call;
 }
 
 TEST(CudaMatMul, AddsTheBiasItselfWhereTheLibraryDoesNot) {
   MathRig rig;
   cuda_simulation::set_math_behavior({.refuses_bias = true});
-  for (const testing::OpCase& c : testing::op_family("products").cases()) {
+  for (const OpCase& c : op_family("products").cases()) {
     if (c.call.inputs.size() == 3 && !c.has_special_numbers) {
       rig.expect_like_reference(c.call, c.ulps);
     }
@@ -256,7 +251,7 @@ TEST(CudaMatMul, RoundsFloat32ToTf32OnlyWhenAllowed) {
   EXPECT_EQ(rig.run(call)[0].item(), 1.0f);
 }
 
-TEST(CudaMatMul, SaysWhatItCannotDo) {
+TEST(CudaMatMul, NamesUnsupportedProducts) {
   MathRig rig;
   cuda_simulation::set_math_behavior({.refuses_products = true});
   EXPECT_EQ(
@@ -266,7 +261,7 @@ TEST(CudaMatMul, SaysWhatItCannotDo) {
       "UNIMPLEMENTED: matrix product [1, 3, 5] x [5, 7]: cuBLAS has no algorithm for float32");
 }
 
-TEST(CudaMatMul, SaysWhenThereIsNoMemoryForItsWorkspace) {
+TEST(CudaMatMul, NamesMissingWorkspaceMemory) {
   MathRig rig;
   rig.workspace.limit = 16;
   EXPECT_ERROR((void)rig.run(product_call({8, 70}, {70, 16}, {8, 16}, false)), kResourceExhausted,
@@ -274,7 +269,7 @@ TEST(CudaMatMul, SaysWhenThereIsNoMemoryForItsWorkspace) {
 }
 
 Tensor some(const Shape& shape, DType dtype, std::uint64_t seed) {
-  return testing::random_values(shape, dtype, -1.0, 1.0, seed);
+  return random_values(shape, dtype, -1.0, 1.0, seed);
 }
 
 /// Convolution with a square window of `window` pixels that keeps the image size.
@@ -346,7 +341,7 @@ TEST(CudaConvolution, EnginesAreThoseThatTheOptionsAllow) {
   EXPECT_EQ(engine(DType::kBFloat16, false, true), kTensorCoreEngine);
 }
 
-TEST(CudaConvolution, GoesOnToTheNextEngineWhenOneCannot) {
+TEST(CudaConvolution, TriesTheNextEngine) {
   using namespace cuda_simulation;
   MathRig rig;
   set_math_behavior({.refused_engines = {kLargeWorkspaceEngine}});
@@ -357,7 +352,7 @@ TEST(CudaConvolution, GoesOnToTheNextEngineWhenOneCannot) {
   EXPECT_EQ(math_counts().last_engine, kFallbackEngine);
 }
 
-TEST(CudaConvolution, SaysWhenNoEngineCan) {
+TEST(CudaConvolution, NamesConvolutionWithoutEngine) {
   using namespace cuda_simulation;
   MathRig rig;
   set_math_behavior(
@@ -381,7 +376,7 @@ TEST(CudaConvolution, TakesAnEngineThatFitsIntoTheMemory) {
   EXPECT_EQ(math_counts().last_engine, kFallbackEngine);
 }
 
-TEST(CudaConvolution, SaysWhenThereIsNoMemoryAtAll) {
+TEST(CudaConvolution, NamesMissingMemory) {
   MathRig rig;
   rig.workspace.limit = 8;  // too small even for the filter
   EXPECT_ERROR((void)rig.run(Convolution{}.forward()), kResourceExhausted, "gpu:0");
@@ -422,5 +417,4 @@ TEST(CudaConvolution, MeasuresOnlyEnginesThatFitIntoTheMemory) {
   EXPECT_EQ(math_counts().convolutions, 1);  // a single engine needs no comparison
 }
 
-}  // namespace
-}  // namespace tutti::math_rig
+}  // namespace tutti::testing::math_libraries_test

@@ -1,4 +1,4 @@
-// Tests the simulated CUDA runtime and its kernels: when work runs, and what is refused.
+// Tests the simulated CUDA runtime and its kernels: when work runs, and which calls are refused.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/cuda_simulation/simulation.h"
 
@@ -36,7 +36,7 @@ class Simulation : public ::testing::Test {
   std::string order_;
 };
 
-TEST_F(Simulation, WorkRunsWhenSomebodyWaitsForIt) {
+TEST_F(Simulation, WorkRunsOnceAwaited) {
   put(a_, 'a');
   put(b_, 'b');
   EXPECT_EQ(order_, "");
@@ -46,7 +46,7 @@ TEST_F(Simulation, WorkRunsWhenSomebodyWaitsForIt) {
   EXPECT_EQ(order_, "ba");
 }
 
-TEST_F(Simulation, AWaitForAnEventThatWasNeverRecordedIsNone) {
+TEST_F(Simulation, WaitForUnrecordedEventHasNoEffect) {
   put(a_, '1');
   cudaStreamWaitEvent(b_, event_, 0);
   cudaEventRecord(event_, a_);
@@ -161,7 +161,7 @@ TEST_F(Simulation, AMissingEdgeOfAGraphShows) {
   EXPECT_EQ(order_, "21");
 }
 
-TEST_F(Simulation, CapturesRefuseWhatCannotBeCaptured) {
+TEST_F(Simulation, CapturesRefuseUncapturableCalls) {
   void* data = nullptr;
   cudaGraph_t graph = nullptr;
   const auto fails = [&](cudaError_t expected, const auto& act) {

@@ -35,23 +35,6 @@ struct Preference {
   std::array<std::uint32_t, 4> alignment{256, 256, 256, 256};  // A, B, C, D
 };
 
-Handles<Library>& libraries() {
-  static Handles<Library> handles;
-  return handles;
-}
-Handles<Layout>& layouts() {
-  static Handles<Layout> handles;
-  return handles;
-}
-Handles<Operation>& operations() {
-  static Handles<Operation> handles;
-  return handles;
-}
-Handles<Preference>& preferences() {
-  static Handles<Preference> handles;
-  return handles;
-}
-
 /// Copies an attribute of exactly the right size.
 template <class T>
 cublasStatus_t assign(T& to, const void* from, std::size_t bytes) {
@@ -100,9 +83,9 @@ bool types_fit(const Operation& operation, DType dtype) {
 cublasStatus_t product_of(cublasLtMatmulDesc_t operation, cublasLtMatrixLayout_t a,
                           cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c,
                           cublasLtMatrixLayout_t d, Product& product) {
-  const auto op = operations().find(operation);
-  const auto la = layouts().find(a), lb = layouts().find(b), lc = layouts().find(c),
-             ld = layouts().find(d);
+  const auto op = handles<Operation>().find(operation);
+  const auto la = handles<Layout>().find(a), lb = handles<Layout>().find(b),
+             lc = handles<Layout>().find(c), ld = handles<Layout>().find(d);
   if (!op || !la || !lb || !lc || !ld) return CUBLAS_STATUS_INVALID_VALUE;
   if (!is_stored_well(*la) || !is_stored_well(*lb) || !is_stored_well(*ld)) {
     return CUBLAS_STATUS_INVALID_VALUE;
@@ -240,11 +223,11 @@ extern "C" {
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
   if (math_behavior().refuses_handles) return CUBLAS_STATUS_NOT_INITIALIZED;
-  *handle = reinterpret_cast<cublasLtHandle_t>(libraries().add());
+  *handle = reinterpret_cast<cublasLtHandle_t>(handles<Library>().add());
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
-  return libraries().remove(handle) ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_INITIALIZED;
+  return handles<Library>().remove(handle) ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_INITIALIZED;
 }
 cublasStatus_t cublasLtGetProperty(libraryPropertyType type, int* value) {
   *value = type == MAJOR_VERSION ? 13 : 0;
@@ -269,16 +252,16 @@ const char* cublasLtGetStatusString(cublasStatus_t) { return "says the stand-in 
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDataType type,
                                           uint64_t rows, uint64_t columns, int64_t leading) {
   *layout = reinterpret_cast<cublasLtMatrixLayout_t>(
-      layouts().add(Layout{type, rows, columns, leading, 0, 1}));
+      handles<Layout>().add(Layout{type, rows, columns, leading, 0, 1}));
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
-  return layouts().remove(layout) ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
+  return handles<Layout>().remove(layout) ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
 }
 cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
                                                 cublasLtMatrixLayoutAttribute_t name,
                                                 const void* value, size_t bytes) {
-  const auto found = layouts().find(layout);
+  const auto found = handles<Layout>().find(layout);
   if (!found) return CUBLAS_STATUS_INVALID_VALUE;
   if (name == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT) return assign(found->batch, value, bytes);
   if (name == CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET) {
@@ -292,16 +275,17 @@ cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* operation,
   Operation made;
   made.compute = compute;
   made.scale = scale;
-  *operation = reinterpret_cast<cublasLtMatmulDesc_t>(operations().add(made));
+  *operation = reinterpret_cast<cublasLtMatmulDesc_t>(handles<Operation>().add(made));
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t operation) {
-  return operations().remove(operation) ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
+  return handles<Operation>().remove(operation) ? CUBLAS_STATUS_SUCCESS
+                                                : CUBLAS_STATUS_INVALID_VALUE;
 }
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t operation,
                                               cublasLtMatmulDescAttributes_t name,
                                               const void* value, size_t bytes) {
-  const auto found = operations().find(operation);
+  const auto found = handles<Operation>().find(operation);
   if (!found) return CUBLAS_STATUS_INVALID_VALUE;
   switch (name) {
     case CUBLASLT_MATMUL_DESC_TRANSA:
@@ -318,16 +302,17 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t operation,
 }
 
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* preference) {
-  *preference = reinterpret_cast<cublasLtMatmulPreference_t>(preferences().add());
+  *preference = reinterpret_cast<cublasLtMatmulPreference_t>(handles<Preference>().add());
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) {
-  return preferences().remove(preference) ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
+  return handles<Preference>().remove(preference) ? CUBLAS_STATUS_SUCCESS
+                                                  : CUBLAS_STATUS_INVALID_VALUE;
 }
 cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
                                                     cublasLtMatmulPreferenceAttributes_t name,
                                                     const void* value, size_t bytes) {
-  const auto found = preferences().find(preference);
+  const auto found = handles<Preference>().find(preference);
   if (!found) return CUBLAS_STATUS_INVALID_VALUE;
   switch (name) {
     case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES:
@@ -335,13 +320,11 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
     case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK:
       return assign(found->reductions, value, bytes);
     case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES:
-      return assign(found->alignment[0], value, bytes);
     case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES:
-      return assign(found->alignment[1], value, bytes);
     case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES:
-      return assign(found->alignment[2], value, bytes);
     case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES:
-      return assign(found->alignment[3], value, bytes);
+      return assign(found->alignment[name - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES], value,
+                    bytes);
     default:
       return CUBLAS_STATUS_INVALID_VALUE;
   }
@@ -354,8 +337,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle,
                                               cublasLtMatmulPreference_t preference, int wanted,
                                               cublasLtMatmulHeuristicResult_t* results,
                                               int* num_results) {
-  const auto preferred = preferences().find(preference);
-  if (!libraries().find(handle)) return CUBLAS_STATUS_NOT_INITIALIZED;
+  const auto preferred = handles<Preference>().find(preference);
+  if (!handles<Library>().find(handle)) return CUBLAS_STATUS_NOT_INITIALIZED;
   if (!preferred || wanted < 1) return CUBLAS_STATUS_INVALID_VALUE;
   internal::count_math({.blas_heuristics = 1});
   *num_results = 0;
@@ -394,7 +377,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
                               const void* c, cublasLtMatrixLayout_t c_layout, void* d,
                               cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t* algo,
                               void* workspace, size_t workspace_bytes, cudaStream_t stream) {
-  if (!libraries().find(handle)) return CUBLAS_STATUS_NOT_INITIALIZED;
+  if (!handles<Library>().find(handle)) return CUBLAS_STATUS_NOT_INITIALIZED;
   Product p;
   const cublasStatus_t status = product_of(operation, a_layout, b_layout, c_layout, d_layout, p);
   if (status != CUBLAS_STATUS_SUCCESS) return status;

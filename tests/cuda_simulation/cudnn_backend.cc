@@ -11,7 +11,6 @@
 #include <string>
 #include <vector>
 
-#include "tests/cuda_simulation/cudnn_status.h"
 #include "tests/cuda_simulation/math_simulation.h"
 #include "tests/cuda_simulation/simulation.h"
 
@@ -54,11 +53,6 @@ struct Descriptor {
   std::int64_t engine = -1;                     // for configurations, engines and plans
   std::shared_ptr<const Descriptor> operation;  // for the same types
 };
-
-Handles<Descriptor>& descriptors() {
-  static Handles<Descriptor> handles;
-  return handles;
-}
 
 /// Finalized convolution operation in numbers. Dimensions: [outer, channels, height, width].
 struct ConvolutionNumbers {
@@ -183,7 +177,7 @@ std::unique_ptr<ConvolutionNumbers> numbers_of(const Descriptor& operation) {
   return numbers;
 }
 
-/// Returns what is wrong with the convolution, or "".
+/// Returns the first mistake in the convolution, or "".
 std::string what_is_wrong_with(const ConvolutionNumbers& c) {
   if (c.x.dtype != c.y.dtype || c.filter.dtype != c.y.dtype) return "types differ";
   if (c.x.dims[0] != c.y.dims[0]) return "batches differ";
@@ -302,7 +296,7 @@ bool type_fits(cudnnBackendAttributeType_t wanted, cudnnBackendAttributeType_t g
 }
 
 std::shared_ptr<Descriptor> finalized(const void* handle) {
-  auto found = descriptors().find(handle);
+  auto found = handles<Descriptor>().find(handle);
   return found && found->finalized ? found : nullptr;
 }
 
@@ -434,7 +428,7 @@ cudnnStatus_t give_configurations(const Descriptor& heuristics, std::int64_t roo
   *count = std::min(room, *count);
   const Descriptor& graph = heuristics.descriptor(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH);
   for (std::int64_t i = 0; i < *count; ++i) {
-    const auto configuration = descriptors().find(static_cast<void**>(to)[i]);
+    const auto configuration = handles<Descriptor>().find(static_cast<void**>(to)[i]);
     if (!configuration || configuration->type != CUDNN_BACKEND_ENGINECFG_DESCRIPTOR) {
       return refuse(CUDNN_STATUS_BAD_PARAM, "results need configurations to be written to");
     }
@@ -446,7 +440,7 @@ cudnnStatus_t give_configurations(const Descriptor& heuristics, std::int64_t roo
 }
 
 cudnnStatus_t give_engine(const Descriptor& configuration, std::int64_t* count, void* to) {
-  const auto engine = descriptors().find(*static_cast<void**>(to));
+  const auto engine = handles<Descriptor>().find(*static_cast<void**>(to));
   if (!engine || engine->type != CUDNN_BACKEND_ENGINE_DESCRIPTOR) {
     return refuse(CUDNN_STATUS_BAD_PARAM, "an engine needs a descriptor to be written to");
   }
@@ -505,19 +499,19 @@ extern "C" {
 
 cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type,
                                            cudnnBackendDescriptor_t* descriptor) {
-  *descriptor = descriptors().add(type);
+  *descriptor = handles<Descriptor>().add(type);
   return CUDNN_STATUS_SUCCESS;
 }
 
 cudnnStatus_t cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t descriptor) {
-  return descriptors().remove(descriptor) ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_BAD_PARAM;
+  return handles<Descriptor>().remove(descriptor) ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_BAD_PARAM;
 }
 
 cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor,
                                        cudnnBackendAttributeName_t name,
                                        cudnnBackendAttributeType_t type, int64_t count,
                                        const void* elements) {
-  const auto found = descriptors().find(descriptor);
+  const auto found = handles<Descriptor>().find(descriptor);
   if (!found || elements == nullptr) return refuse(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "nullptr");
   if (found->finalized) return refuse(CUDNN_STATUS_NOT_INITIALIZED, "set after finalizing");
   const auto* const rule = std::ranges::find_if(
@@ -535,7 +529,7 @@ cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor,
 }
 
 cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor) {
-  const auto found = descriptors().find(descriptor);
+  const auto found = handles<Descriptor>().find(descriptor);
   if (!found) return refuse(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "nullptr");
   if (found->finalized) return refuse(CUDNN_STATUS_BAD_PARAM, "finalized twice");
   for (const Rule& rule : kRules) {

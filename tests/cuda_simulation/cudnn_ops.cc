@@ -8,7 +8,6 @@
 #include <cstring>
 #include <limits>
 
-#include "tests/cuda_simulation/cudnn_status.h"
 #include "tests/cuda_simulation/math_simulation.h"
 #include "tests/cuda_simulation/simulation.h"
 
@@ -23,14 +22,6 @@ struct TensorDescriptor {
   std::array<std::int64_t, 4> dims{};
 };
 
-Handles<CudnnLibrary>& cudnn_libraries() {
-  static Handles<CudnnLibrary> handles;
-  return handles;
-}
-Handles<TensorDescriptor>& tensors() {
-  static Handles<TensorDescriptor> handles;
-  return handles;
-}
 std::string& last_reason() {
   thread_local std::string reason;
   return reason;
@@ -93,9 +84,9 @@ std::optional<Softmax> softmax_of(cudnnHandle_t handle, cudnnSoftmaxAlgorithm_t 
     status = refuse(CUDNN_STATUS_NOT_INITIALIZED, "no handle");
     return std::nullopt;
   }
-  const auto first = tensors().find(*descriptors.begin());
+  const auto first = handles<TensorDescriptor>().find(*descriptors.begin());
   for (const cudnnTensorDescriptor_t descriptor : descriptors) {
-    const auto found = tensors().find(descriptor);
+    const auto found = handles<TensorDescriptor>().find(descriptor);
     if (!found || !first || !found->dtype || found->dims != first->dims ||
         found->dtype != first->dtype) {
       refuse(status, "tensor descriptors do not fit");
@@ -136,7 +127,7 @@ cudnnStatus_t refuse(cudnnStatus_t status, std::string reason) {
 }
 
 std::optional<cudaStream_t> stream_of(cudnnHandle_t handle) {
-  const auto found = cudnn_libraries().find(handle);
+  const auto found = handles<CudnnLibrary>().find(handle);
   if (!found) return std::nullopt;
   return found->stream;
 }
@@ -187,30 +178,31 @@ void cudnnGetLastErrorString(char* message, size_t size) {
 
 cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) {
   if (math_behavior().refuses_handles) return refuse(CUDNN_STATUS_NOT_INITIALIZED, "no driver");
-  *handle = reinterpret_cast<cudnnHandle_t>(cudnn_libraries().add());
+  *handle = reinterpret_cast<cudnnHandle_t>(handles<CudnnLibrary>().add());
   return CUDNN_STATUS_SUCCESS;
 }
 cudnnStatus_t cudnnDestroy(cudnnHandle_t handle) {
-  return cudnn_libraries().remove(handle) ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_BAD_PARAM;
+  return handles<CudnnLibrary>().remove(handle) ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_BAD_PARAM;
 }
 cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) {
-  const auto found = cudnn_libraries().find(handle);
+  const auto found = handles<CudnnLibrary>().find(handle);
   if (!found) return refuse(CUDNN_STATUS_BAD_PARAM, "no handle");
   found->stream = stream;
   return CUDNN_STATUS_SUCCESS;
 }
 
 cudnnStatus_t cudnnCreateTensorDescriptor(cudnnTensorDescriptor_t* descriptor) {
-  *descriptor = reinterpret_cast<cudnnTensorDescriptor_t>(tensors().add());
+  *descriptor = reinterpret_cast<cudnnTensorDescriptor_t>(handles<TensorDescriptor>().add());
   return CUDNN_STATUS_SUCCESS;
 }
 cudnnStatus_t cudnnDestroyTensorDescriptor(cudnnTensorDescriptor_t descriptor) {
-  return tensors().remove(descriptor) ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_BAD_PARAM;
+  return handles<TensorDescriptor>().remove(descriptor) ? CUDNN_STATUS_SUCCESS
+                                                        : CUDNN_STATUS_BAD_PARAM;
 }
 cudnnStatus_t cudnnSetTensor4dDescriptor(cudnnTensorDescriptor_t descriptor,
                                          cudnnTensorFormat_t format, cudnnDataType_t type, int n,
                                          int c, int h, int w) {
-  const auto found = tensors().find(descriptor);
+  const auto found = handles<TensorDescriptor>().find(descriptor);
   if (!found || n < 1 || c < 1 || h < 1 || w < 1) {
     return refuse(CUDNN_STATUS_BAD_PARAM, "dimensions must be above 0");
   }

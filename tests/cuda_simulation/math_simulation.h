@@ -5,11 +5,15 @@
 // strictly as the libraries do.
 #pragma once
 
+#include <cudnn.h>
+
 #include <bit>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
+#include <string>
 #include <utility>
 
 #include "tutti/core/sync.h"
@@ -80,6 +84,13 @@ class Handles {
   std::map<const void*, std::shared_ptr<T>> objects_;
 };
 
+/// Returns the handles of all objects of type T.
+template <class T>
+Handles<T>& handles() {
+  static Handles<T> all;
+  return all;
+}
+
 // --- Elements of any floating type as double.
 
 inline double element(DType dtype, const void* data, std::int64_t i) {
@@ -103,5 +114,16 @@ inline double as_tf32(double value) {
 inline bool is_aligned(const void* pointer, std::uint64_t bytes) {
   return reinterpret_cast<std::uintptr_t>(pointer) % bytes == 0;
 }
+
+// --- Helpers of the simulated cuDNN.
+
+/// Stores `reason` for cudnnGetLastErrorString() and returns `status`.
+cudnnStatus_t refuse(cudnnStatus_t status, std::string reason);
+
+/// Returns the stream of a live handle.
+std::optional<cudaStream_t> stream_of(cudnnHandle_t handle);
+
+/// Returns nullopt for types that convolutions and softmax do not support.
+std::optional<DType> dtype_of_cudnn(cudnnDataType_t type);
 
 }  // namespace tutti::cuda_simulation

@@ -71,13 +71,7 @@ cudaError_t refuse_while_capturing(World& world) {
 
 }  // namespace tutti::cuda_simulation
 
-using tutti::cuda_simulation::call;
-using tutti::cuda_simulation::call_gpu;
-using tutti::cuda_simulation::Capture;
-using tutti::cuda_simulation::Item;
-using tutti::cuda_simulation::Queue;
-using tutti::cuda_simulation::this_thread;
-using tutti::cuda_simulation::World;
+using namespace tutti::cuda_simulation;  // NOLINT: definitions of another library's symbols
 
 namespace {
 
@@ -93,7 +87,7 @@ cudaError_t refuse_if_captured(const Queue& queue) {
 }
 
 /// `queue` waits for an event recorded in a capture, so it joins the capture.
-cudaError_t join_capture(Queue& queue, const tutti::cuda_simulation::Record& record) {
+cudaError_t join_capture(Queue& queue, const Record& record) {
   if (!record.capture->valid) return cudaErrorStreamCaptureInvalidated;
   if (queue.capture && queue.capture != record.capture) {
     invalidate(*queue.capture, cudaSuccess);
@@ -102,6 +96,21 @@ cudaError_t join_capture(Queue& queue, const tutti::cuda_simulation::Record& rec
   queue.capture = record.capture;
   queue.frontier.insert(record.frontier.begin(), record.frontier.end());
   return cudaSuccess;
+}
+
+/// Runs `body(world, record, GPU)` for an event that was recorded outside captures.
+template <class Body>
+cudaError_t call_recorded(cudaEvent_t event, const Body& body) {
+  return call_gpu([&](World& world) {
+    const CUevent_st* const found = find_event(world, event);
+    if (!found) return cudaErrorInvalidResourceHandle;
+    if (!found->record) return cudaSuccess;
+    if (found->record->capture) return invalidate(*found->record->capture, cudaErrorCapturedEvent);
+    if (const cudaError_t status = refuse_while_capturing(world); status != cudaSuccess) {
+      return status;
+    }
+    return body(world, found->record, world.gpus[static_cast<std::size_t>(found->gpu)]);
+  });
 }
 
 }  // namespace
@@ -151,9 +160,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  return call_gpu([&](World& world) {
-    const auto queue = world.queue_of(stream);
-    if (!queue) return cudaErrorInvalidResourceHandle;
+  return call_stream(stream, [&](World& world, const std::shared_ptr<Queue>& queue) {
     if (const cudaError_t status = refuse_if_captured(*queue); status != cudaSuccess) return status;
     if (const cudaError_t status = refuse_while_capturing(world); status != cudaSuccess) {
       return status;
@@ -163,10 +170,9 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned int) {
-  return call_gpu([&](World& world) {
-    const auto queue = world.queue_of(stream);
+  return call_stream(stream, [&](World& world, const std::shared_ptr<Queue>& queue) {
     const CUevent_st* const found = find_event(world, event);
-    if (!queue || !found) return cudaErrorInvalidResourceHandle;
+    if (!found) return cudaErrorInvalidResourceHandle;
     if (!found->record) return cudaSuccess;  // never recorded
     if (found->record->capture) return join_capture(*queue, *found->record);
     if (queue->capture) return invalidate(*queue->capture, cudaErrorStreamCaptureIsolation);
@@ -197,10 +203,9 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-  return call_gpu([&](World& world) {
-    const auto queue = world.queue_of(stream);
+  return call_stream(stream, [&](World& world, const std::shared_ptr<Queue>& queue) {
     CUevent_st* const found = find_event(world, event);
-    if (!queue || !found || found->gpu != queue->gpu) return cudaErrorInvalidResourceHandle;
+    if (!found || found->gpu != queue->gpu) return cudaErrorInvalidResourceHandle;
     if (queue->capture && !queue->capture->valid) return cudaErrorStreamCaptureInvalidated;
     found->record = record(world, queue);
     return cudaSuccess;
@@ -208,33 +213,15 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t event) {
-  return call_gpu([&](World& world) {
-    const CUevent_st* const found = find_event(world, event);
-    if (!found) return cudaErrorInvalidResourceHandle;
-    if (!found->record) return cudaSuccess;
-    if (found->record->capture) return invalidate(*found->record->capture, cudaErrorCapturedEvent);
-    if (const cudaError_t status = refuse_while_capturing(world); status != cudaSuccess) {
-      return status;
-    }
-    const std::shared_ptr<tutti::cuda_simulation::Record> record = found->record;
+  return call_recorded(event, [&](World& world, std::shared_ptr<Record> record, const Gpu& gpu) {
     if (!record->done) nudge(world, std::shared_ptr<Queue>(record->queue));
-    return record->done ? world.gpus[static_cast<std::size_t>(found->gpu)].failure
-                        : cudaErrorNotReady;
+    return record->done ? gpu.failure : cudaErrorNotReady;
   });
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-  return call_gpu([&](World& world) {
-    const CUevent_st* const found = find_event(world, event);
-    if (!found) return cudaErrorInvalidResourceHandle;
-    if (!found->record) return cudaSuccess;
-    if (found->record->capture) return invalidate(*found->record->capture, cudaErrorCapturedEvent);
-    if (const cudaError_t status = refuse_while_capturing(world); status != cudaSuccess) {
-      return status;
-    }
-    const std::shared_ptr<tutti::cuda_simulation::Record> record = found->record;
-    return record->done ? world.gpus[static_cast<std::size_t>(found->gpu)].failure
-                        : run_until(world, record);
+  return call_recorded(event, [&](World& world, std::shared_ptr<Record> record, const Gpu& gpu) {
+    return record->done ? gpu.failure : run_until(world, record);
   });
 }
 
@@ -253,27 +240,16 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEve
 }
 
 cudaError_t cudaDeviceSynchronize() {
-  return call_gpu([&](World& world) {
-    if (const cudaError_t status = refuse_while_capturing(world); status != cudaSuccess) {
-      return status;
-    }
-    return run_all(world, this_thread().gpu);
-  });
+  return call_uncaptured([&](World& world) { return run_all(world, this_thread().gpu); });
 }
 
-}  // extern "C"
-
-extern "C" {
-
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
-  return call_gpu([&](World& world) {
+  return call_stream(stream, [&](World& world, const std::shared_ptr<Queue>& queue) {
     if (!stream) return cudaErrorStreamCaptureImplicit;  // the default stream cannot be captured
-    const auto queue = world.queue_of(stream);
-    if (!queue) return cudaErrorInvalidResourceHandle;
     if (queue->capture) return cudaErrorIllegalState;
     auto capture = std::make_shared<Capture>();
     capture->origin = queue.get();
-    capture->thread = tutti::cuda_simulation::thread_identity();
+    capture->thread = thread_identity();
     capture->mode = mode;
     queue->capture = capture;
     queue->frontier.clear();
@@ -283,17 +259,13 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mo
 }
 
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
-  return call_gpu([&](World& world) {
-    const auto queue = world.queue_of(stream);
-    if (!queue) return cudaErrorInvalidResourceHandle;
-    return tutti::cuda_simulation::end_capture(world, queue, graph);
+  return call_stream(stream, [&](World& world, const std::shared_ptr<Queue>& queue) {
+    return end_capture(world, queue, graph);
   });
 }
 
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
-  return call_gpu([&](World& world) {
-    const auto queue = world.queue_of(stream);
-    if (!queue) return cudaErrorInvalidResourceHandle;
+  return call_stream(stream, [&](World&, const std::shared_ptr<Queue>& queue) {
     *status = !queue->capture         ? cudaStreamCaptureStatusNone
               : queue->capture->valid ? cudaStreamCaptureStatusActive
                                       : cudaStreamCaptureStatusInvalidated;
@@ -302,7 +274,7 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* 
 }
 
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
-  std::swap(*mode, tutti::cuda_simulation::this_thread().capture_mode);
+  std::swap(*mode, this_thread().capture_mode);
   return cudaSuccess;
 }
 
@@ -327,13 +299,11 @@ cudaError_t cudaGraphUpload(cudaGraphExec_t executable, cudaStream_t stream) {
 }
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
-  return call_gpu([&](World& world) {
-    const auto queue = world.queue_of(stream);
+  return call_stream(stream, [&](World& world, const std::shared_ptr<Queue>& queue) {
     const auto found = world.executables.find(executable);
-    if (!queue) return cudaErrorInvalidResourceHandle;
     if (found == world.executables.end()) return cudaErrorInvalidValue;
-    tutti::cuda_simulation::Item item;
-    item.work = tutti::cuda_simulation::work_of(world, queue->gpu, found->second->capture);
+    Item item;
+    item.work = work_of(world, queue->gpu, found->second->capture);
     return put(world, queue, std::move(item));
   });
 }

@@ -184,7 +184,7 @@ ThreadState& this_thread();
 cudaError_t put(World& world, const std::shared_ptr<Queue>& queue, Item item);
 /// Returns a record of everything in the stream now.
 std::shared_ptr<Record> record(World& world, const std::shared_ptr<Queue>& queue);
-/// Runs what is needed until the record is done. Returns the failure of its GPU, if any.
+/// Runs the work that the record needs until it is done. Returns the failure of its GPU, if any.
 cudaError_t run_until(World& world, const std::shared_ptr<Record>& target);
 /// Runs all queued work of a GPU.
 cudaError_t run_all(World& world, int gpu);
@@ -214,6 +214,22 @@ cudaError_t call_gpu(const Body& body) {
     if (world.gpus.empty()) return cudaErrorNoDevice;
     const cudaError_t failure = world.gpus[static_cast<std::size_t>(this_thread().gpu)].failure;
     return failure != cudaSuccess ? failure : body(world);
+  });
+}
+/// Same as call_gpu(), but first refuses a call that captures forbid.
+template <class Body>
+cudaError_t call_uncaptured(const Body& body) {
+  return call_gpu([&](World& world) {
+    const cudaError_t refusal = refuse_while_capturing(world);
+    return refusal != cudaSuccess ? refusal : body(world);
+  });
+}
+/// Same as call_gpu(), but runs `body(World&, queue)` with that of `stream`, which must exist.
+template <class Body>
+cudaError_t call_stream(cudaStream_t stream, const Body& body) {
+  return call_gpu([&](World& world) {
+    const std::shared_ptr<Queue> queue = world.queue_of(stream);
+    return queue ? body(world, queue) : cudaErrorInvalidResourceHandle;
   });
 }
 
