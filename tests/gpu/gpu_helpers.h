@@ -3,8 +3,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -14,9 +12,7 @@
 #include "tutti/core/random.h"
 #include "tutti/tensor/tensor_ops.h"
 
-namespace tutti::gpu_tests {
-
-using testing::expect_tensor;
+namespace tutti::testing {
 
 inline constexpr Device kGpu{DeviceType::kGpu, 0};
 
@@ -33,7 +29,7 @@ inline void expect_near(const Tensor& actual, const Tensor& expected, double tol
   const std::vector<double> got = actual.to_doubles(), want = expected.to_doubles();
   double scale = 0.1;
   for (const double value : want) scale = std::max(scale, std::abs(value));
-  testing::expect_near(got, want, tolerance * scale);
+  expect_near(got, want, tolerance * scale);
 }
 
 /// Returns numbers between `low` and `high` on the CPU.
@@ -42,4 +38,4 @@ inline Tensor numbers(const Shape& shape, std::uint64_t seed, double low = -1.0,
   return random_uniform(shape, {.seed = seed}, low, high, dtype);
 }
 
-}  // namespace tutti::gpu_tests
+}  // namespace tutti::testing

@@ -11,15 +11,7 @@
 #include "tests/support/ranks.h"
 #include "tutti/tensor/half.h"
 
-namespace tutti::communicator_on_gpus_test {
-
-using gpu_ops_tests::Environment;
-using gpu_ops_tests::gpu;
-using gpu_ops_tests::take_nccl_notes;
-using ::testing::AllOf;
-using ::testing::Each;
-using ::testing::HasSubstr;
-using ::testing::Not;
+namespace tutti::testing::communicator_on_gpus_test {
 
 using Communicators = std::vector<std::unique_ptr<Communicator>>;
 
@@ -238,10 +230,10 @@ TEST(CommunicatorOnGpus, CompressionAndGroupsWork) {
     const OnGpu<float> compressed(rank, {1.0f, 2.0f}), pair(rank, {4.0f});
     own.all_reduce(ReduceOp::kSum, compressed.span(),
                    {.compression = DType::kBFloat16, .gpu = stream_of(rank)});
-    EXPECT_THAT(compressed.read(), ::testing::ElementsAre(3.0f, 6.0f));
+    EXPECT_THAT(compressed.read(), ElementsAre(3.0f, 6.0f));
     const auto group = own.group(rank == 1 ? std::vector<int>{} : std::vector<int>{0, 2});
     if (group) group->all_reduce(ReduceOp::kSum, pair.span(), {.gpu = stream_of(rank)});
-    EXPECT_THAT(pair.read(), ::testing::ElementsAre(rank == 1 ? 4.0f : 8.0f));
+    EXPECT_THAT(pair.read(), ElementsAre(rank == 1 ? 4.0f : 8.0f));
   });
 }
 
@@ -349,7 +341,7 @@ std::string error_while_nccl_waits(const CommunicatorOptions& options, const Oth
   return errors[0];
 }
 
-TEST(CommunicatorOnGpus, AnAbortEndsWhatNcclDoesOnAllRanks) {
+TEST(CommunicatorOnGpus, AbortEndsNcclCallsOnAllRanks) {
   const auto abort = [](std::unique_ptr<Communicator>& own) {
     own->abort(Error(ErrorCode::kUnavailable, "no more data"));
     own.reset();
@@ -357,7 +349,7 @@ TEST(CommunicatorOnGpus, AnAbortEndsWhatNcclDoesOnAllRanks) {
   EXPECT_THAT(error_while_nccl_waits({}, abort, ""), HasSubstr("no more data"));
 }
 
-TEST(CommunicatorOnGpus, ARankThatHasLeftEndsWhatNcclDoesWithItsName) {
+TEST(CommunicatorOnGpus, LeavingRankEndsNcclCallsByName) {
   for (const char* const algorithm : {"canonical", "ring"}) {
     EXPECT_THAT(error_while_nccl_waits({.algorithm = algorithm},
                                        [](std::unique_ptr<Communicator>& own) { own.reset(); }),
@@ -366,7 +358,7 @@ TEST(CommunicatorOnGpus, ARankThatHasLeftEndsWhatNcclDoesWithItsName) {
   }
 }
 
-TEST(CommunicatorOnGpus, WhatTakesLongerThanTheTimeoutEndsNamingTheCall) {
+TEST(CommunicatorOnGpus, TimeoutNamesTheCall) {
   const auto leave_late = [](std::unique_ptr<Communicator>& own) {
     Clock::system().sleep_for(std::chrono::seconds(2));
     own.reset();
@@ -404,8 +396,8 @@ TEST(CommunicatorOnGpus, ANcclThatCannotConnectIsReplacedByTheHosts) {
     Communicator& own = *all[static_cast<std::size_t>(rank)];
     const OnGpu<float> a(rank, {1.0f, 2.0f});
     own.all_reduce(ReduceOp::kSum, a.span(), {.gpu = stream_of(rank)});
-    EXPECT_THAT(a.read(), ::testing::ElementsAre(2.0f, 4.0f));
+    EXPECT_THAT(a.read(), ElementsAre(2.0f, 4.0f));
   });
 }
 
-}  // namespace tutti::communicator_on_gpus_test
+}  // namespace tutti::testing::communicator_on_gpus_test

@@ -9,19 +9,15 @@
 #include <string>
 #include <vector>
 
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
 #include "tests/support/scopes.h"
 #include "tests/support/tensor_matchers.h"
 #include "tests/support/warnings.h"
 #include "tutti/cross_device_ops/registry.h"
 #include "tutti/tensor/tensor_ops.h"
 
-namespace tutti::gpu_ops_tests {
+namespace tutti::testing {
 
 using Environment = test_scopes::EnvironmentScope;
-using testing::expect_error;
-using testing::expect_tensor;
 
 inline Device gpu(int index) { return {DeviceType::kGpu, index}; }
 
@@ -55,4 +51,4 @@ inline std::string take_nccl_notes() {
   return reinterpret_cast<Notes>(::dlsym(library, "tutti_simulated_nccl_notes"))();
 }
 
-}  // namespace tutti::gpu_ops_tests
+}  // namespace tutti::testing

@@ -18,23 +18,12 @@
 #include "tutti/tensor/gpu/gpus.h"
 #include "tutti/testing/cross_device_ops/report.h"
 
-namespace tutti::reductions_test {
-using gpu_ops_tests::Environment;
-using gpu_ops_tests::expect_error;
-using gpu_ops_tests::expect_tensor;
-using gpu_ops_tests::gpu;
-using gpu_ops_tests::gpus;
-using gpu_ops_tests::make_on;
-using gpu_ops_tests::powers_of_ten;
-using gpu_ops_tests::take_nccl_notes;
-using ::testing::ExitedWithCode;
-using ::testing::HasSubstr;
+namespace tutti::testing::reductions_test {
 
-class EveryOperationOnGpus : public ::testing::TestWithParam<std::string> {};
+class EveryOperationOnGpus : public TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(, EveryOperationOnGpus,
-                         ::testing::Values("canonical", "hierarchical_copy",
-                                           "reduction_to_one_device", "ring", "halving_doubling",
-                                           "tree", "auto"));
+                         Values("canonical", "hierarchical_copy", "reduction_to_one_device", "ring",
+                                "halving_doubling", "tree", "auto"));
 
 TEST_P(EveryOperationOnGpus, ConformsInASampleOfTheKit) {
   conformance::Subject subject(GetParam());
@@ -60,11 +49,11 @@ TEST_P(EveryOperationOnGpus, HasTheBitsThatItHasOnCpus) {
   const auto actual = make_on(GetParam(), gpus(4))->all_reduce(ReduceOp::kSum, PerReplica(there));
   for (std::size_t r = 0; r < actual.size(); ++r) {
     EXPECT_EQ(actual[r].device(), gpu(static_cast<int>(r)));
-    testing::expect_same_bits(actual[r].to(Device{}), expected[r].to(Device{}));
+    expect_same_bits(actual[r].to(Device{}), expected[r].to(Device{}));
   }
 }
 
-TEST_P(EveryOperationOnGpus, QueuesWithoutWaitingAndReducesBesideTheComputeStreams) {
+TEST_P(EveryOperationOnGpus, QueuesWithoutWaitingOnItsOwnStream) {
   const auto ops = make_on(GetParam(), gpus(2));
   const auto values = powers_of_ten(gpus(2));
   std::vector<ReplicaBuffer> buffers;
@@ -128,7 +117,7 @@ TEST(GpuReductions, RowsAreJoinedByTheHostAndComeBack) {
 }
 
 std::string chosen(const std::vector<Device>& devices, std::string& why) {
-  const thrown::LogLines log;
+  const LogLines log;
   const auto ops = build_cross_device_ops({}, {static_cast<int>(devices.size()), 0, devices});
   why = log.text();
   return std::string(ops->name());
@@ -146,10 +135,10 @@ TEST(GpuReductions, AutomaticChoiceLogsItsReason) {
   EXPECT_TRUE(internal::are_connected(gpus(4)));
 }
 
-class CapturedReduction : public ::testing::TestWithParam<std::string> {};
+class CapturedReduction : public TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(, CapturedReduction,
-                         ::testing::Values("canonical", "hierarchical_copy",
-                                           "reduction_to_one_device", "ring", "tree", "nccl"));
+                         Values("canonical", "hierarchical_copy", "reduction_to_one_device", "ring",
+                                "tree", "nccl"));
 
 /// Later work in the compute stream of `begins` runs after the present work of `ends`.
 void follow(Device begins, Device ends) {
@@ -219,9 +208,9 @@ bool all_sum(const std::vector<Device>& devices) {
   return true;
 }
 
-class OtherMachines : public ::testing::Test {
+class OtherMachines : public Test {
  protected:
-  OtherMachines() { ::testing::FLAGS_gtest_death_test_style = "threadsafe"; }
+  OtherMachines() { FLAGS_gtest_death_test_style = "threadsafe"; }
 };
 
 TEST_F(OtherMachines, PeerMemoryIsReadWithoutNccl) {
@@ -271,7 +260,7 @@ class SimulatedMachine final : public ::testing::Environment {
 };
 
 const ::testing::Environment* const kMachine =
-    ::testing::AddGlobalTestEnvironment(std::make_unique<SimulatedMachine>().release());
+    AddGlobalTestEnvironment(std::make_unique<SimulatedMachine>().release());
 
 TEST(SimulatedMachine, HasFourGpus) {
   ASSERT_NE(kMachine, nullptr);
@@ -524,4 +513,4 @@ TEST(PeerFailures, AReplayAsksBeforeItIsLaunched) {
   EXPECT_LT(w.value().to_doubles()[0], 0.3);  // no work was in flight, so nothing was lost
 }
 
-}  // namespace tutti::reductions_test
+}  // namespace tutti::testing::reductions_test
