@@ -1,10 +1,17 @@
-// Tests networks of convolutions, batch normalisation, recurrence and attention under XLA.
+// Tests the table of operations, their gradients, and networks under XLA, against the CPU.
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/common/resnet.h"
-#include "tests/xla/xla_test_support.h"
 
-namespace tutti {
-namespace {
+#include <algorithm>
+#include <map>
+
+#include "tensor/xla/emitters.h"
+#include "tests/autograd/gradient_check.h"
+#include "tests/support/op_table.h"
+#include "tests/xla/xla_test_support.h"
+#include "tutti/tensor/dispatch.h"
+
+namespace tutti::testing::networks_test {
 
 Dataset examples_of(const Shape& features, int classes) {
   const std::int64_t rows = features.dim(0);
@@ -117,5 +124,98 @@ TEST(XlaNetworks, EmbeddingsAndTheirSparseGradients) {
       2, dataset, [&] { return trainee_of(make); }, 10, 1e-5);
 }
 
-}  // namespace
-}  // namespace tutti
+/// Omits float16, which XLA handles like bfloat16, to save compile time.
+bool xla_has(OpId op, DType dtype) {
+  if (dtype == DType::kFloat16) return false;
+  const bool is_of_floats = op == OpId::kPower || op == OpId::kFloorDivide || op == OpId::kFloorMod;
+  if (is_of_floats && !is_floating(dtype)) return false;
+  return internal::find_emitter(op) != nullptr && reference_has(op, dtype);
+}
+
+std::vector<std::vector<Tensor>> run_on_xla(std::span<const OpCall> calls) {
+  TpuStrategy strategy;
+  std::vector<std::vector<Tensor>> results;
+  strategy.run([&] {
+    for (const OpCall& call : calls) results.push_back(dispatch(call));
+  });
+  return results;
+}
+
+/// XLA has its own functions, and its own order of additions.
+double xla_ulps(const OpCase& c) { return std::max(4.0 * c.ulps, 200.0); }
+
+/// XLA flushes the smallest numbers to 0, and functions of NaN are unspecified; but NaN wins in a
+/// maximum or minimum.
+bool xla_leaves_out(const OpCase& c) {
+  constexpr OpId kOfNan[] = {OpId::kRelu,      OpId::kMaximum,   OpId::kMinimum,
+                             OpId::kReduceMax, OpId::kReduceMin, OpId::kMaxPool};
+  if (c.has_special_numbers) return std::ranges::find(kOfNan, c.call.op) == std::end(kOfNan);
+  const auto* const upsampling = std::get_if<UpsampleAttributes>(&c.call.attributes);
+  return upsampling != nullptr && upsampling->interpolation == Interpolation::kBilinear;
+}
+
+const OpBackend kXla{"xla",    xla_has,        run_on_xla,
+                     xla_ulps, xla_leaves_out, 2};  // limits compile time
+
+class XlaKernels : public OpTableTest {};
+
+TEST_P(XlaKernels, AgreeWithTheReference) { expect_agreement(kXla, GetParam()); }
+
+INSTANTIATE_TEST_SUITE_P(Operations, XlaKernels, ValuesIn(op_families()), family_name);
+
+TEST(XlaOpTable, HasCasesOfAllThatXlaComputes) { expect_cases_of_all_kernels(kXla); }
+
+using gradient_check::Case;
+
+/// Returns at most two cases of each operation, evenly chosen, to save compile time.
+std::vector<Case> some_cases(const OpFamily& family) {
+  std::map<OpId, std::vector<Case>> by_op;
+  for (const Case& c : gradient_check::cases_of(family)) {
+    const auto* const upsample = std::get_if<UpsampleAttributes>(&c.call.attributes);
+    if (upsample && upsample->interpolation == Interpolation::kBilinear) continue;
+    by_op[c.call.op].push_back(c);
+  }
+  std::vector<Case> chosen;
+  for (const auto& [op, cases] : by_op) {
+    const std::size_t count = std::min<std::size_t>(cases.size(), 2);
+    for (std::size_t i = 0; i < count; ++i) chosen.push_back(cases[i * cases.size() / count]);
+  }
+  return chosen;
+}
+
+class XlaGradients : public OpTableTest {};
+
+TEST_P(XlaGradients, AgreeWithTheCpu) {
+  const std::vector<Case> cases = some_cases(GetParam());
+  TpuStrategy strategy;
+  std::vector<std::vector<Tensor>> results;
+  strategy.run([&] {
+    for (const Case& c : cases) results.push_back(value_and_gradients(c, Device{}));
+  });
+  for (std::size_t i = 0; i < cases.size(); ++i) expect_near_cpu(cases[i], results[i], 1e-4);
+}
+
+INSTANTIATE_TEST_SUITE_P(Operations, XlaGradients, ValuesIn(op_families()), family_name);
+
+TEST(XlaOperations, OfEqualElementsTheFirstHasTheGradientAndNanIsTheLargest) {
+  const Tensor x = Tensor::from<float>({1, 4, 2, 1}, {1, 1, 1, 0, 2, std::nanf(""), 3, 1});
+  const Tensor dy = Tensor::from<float>({1, 2, 1, 1}, {5, 7});
+  TpuStrategy strategy;
+  Tensor got;
+  strategy.run([&] { got = max_pool2d_grad(x, dy, {}); });
+  expect_tensor(got, x.shape(), {5, 0, 0, 0, 0, 7, 0, 0});
+}
+
+TEST(XlaOperations, SixteenBitsAreRoundedAsOnTheCpu) {
+  const Tensor x = random_normal({3, 5}, RandomKey{1});
+  const auto rounded = [&] {
+    const Tensor half = cast(x, DType::kBFloat16);
+    return cast(half * half + half, DType::kFloat32);
+  };
+  TpuStrategy strategy;
+  Tensor got;
+  strategy.run([&] { got = rounded(); });
+  expect_tensor(got, x.shape(), rounded().to_doubles(), 2e-5);
+}
+
+}  // namespace tutti::testing::networks_test

@@ -1,11 +1,17 @@
-// Tests finding plugins, and a plugin's devices.
+// Tests PJRT plugins: finding them, devices, programs stored in a folder, and conditions for which
+// a plugin would abort the process.
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/xla/pjrt_client.h"
+
+#include "core/file.h"
+#include "core/hash.h"
 #include "tests/support/scopes.h"
 #include "tests/xla/xla_test_support.h"
+#include "tutti/core/executor.h"
 
-namespace tutti::internal {
-namespace {
+namespace tutti::testing::pjrt_client_test {
+
+using namespace internal;
 
 std::string why_refused(const std::string& path) {
   try {
@@ -22,14 +28,14 @@ void expect_words(const std::string& text, std::initializer_list<const char*> wo
     EXPECT_NE(text.find(word), std::string::npos) << word << ": " << text;
 }
 
-TEST(PjrtPlugin, SaysWhatIsWrongWithALibrary) {
+TEST(PjrtPlugin, NamesFaultsOfALibrary) {
   expect_words(why_refused("/nowhere/plugin.so"), {"/nowhere/plugin.so", "does not open"});
   expect_words(why_refused("libm.so.6"), {"is no PJRT plugin", "GetPjrtApi", "TUTTI_PJRT_PLUGIN"});
   expect_words(why_refused(TUTTI_TEST_OTHER_PLUGIN), {"expected version 0.x", "1.0"});
   expect_words(why_refused(TUTTI_TEST_SHORT_PLUGIN), {"table of 608 bytes", "0.5 with 280"});
 }
 
-TEST(PjrtPlugin, IsLookedForWhereTheEnvironmentSays) {
+TEST(PjrtPlugin, IsFoundByTheEnvironment) {
   EXPECT_EQ(pjrt_plugin_candidates(), std::vector<std::string>{kPlugin});
   const test_scopes::EnvironmentScope none("TUTTI_PJRT_PLUGIN", std::nullopt);
   const test_scopes::EnvironmentScope library("TPU_LIBRARY_PATH", "/tpu/libtpu.so");
@@ -79,5 +85,231 @@ TEST(XlaDevicesOfThisProcess, AreThoseOfThePlugin) {
   EXPECT_EQ(devices.why_none, "");
 }
 
-}  // namespace
-}  // namespace tutti::internal
+/// Returns the output and log of a process that trains for three steps.
+std::string three_steps(const std::string& folder) {
+  const std::string command =
+      concat("TUTTI_XLA_CACHE='", folder, "' ", TUTTI_TEST_THREE_STEPS, " 2>&1");
+  FILE* const output = popen(command.c_str(), "r");
+  std::string text;
+  char part[4096];
+  while (const std::size_t size = fread(part, 1, sizeof(part), output)) text.append(part, size);
+  EXPECT_EQ(pclose(output), 0) << text;
+  return text;
+}
+
+/// Returns "1 compiled, weights ...".
+std::string result_in(const std::string& text) {
+  const std::size_t end = text.rfind('\n', text.size() - 2);
+  return text.substr(end + 1);
+}
+
+void expect_word(const std::string& text, const std::string& word) {
+  EXPECT_NE(text.find(word), std::string::npos) << word << ": " << text;
+}
+
+class XlaProgramFiles : public Test {
+ protected:
+  ~XlaProgramFiles() override { std::filesystem::remove_all(folder_); }
+
+  std::string only_file() const {
+    std::vector<std::string> all;
+    for (const auto& entry : std::filesystem::directory_iterator(folder_))
+      all.push_back(entry.path().string());
+    EXPECT_EQ(all.size(), 1u);
+    return all.front();
+  }
+
+  const std::string folder_ = own_folder("xla_program_files");
+};
+
+TEST_F(XlaProgramFiles, ASecondProcessDoesNotCompileAndHasTheSameBits) {
+  const std::string without = result_in(three_steps(""));
+  EXPECT_TRUE(without.starts_with("1 compiled, weights ")) << without;
+  EXPECT_EQ(result_in(three_steps(folder_)), without);
+  EXPECT_EQ(result_in(three_steps(folder_)), "0" + without.substr(1));
+}
+
+TEST_F(XlaProgramFiles, ADamagedOrForeignFileIsWarnedOfAndReplaced) {
+  const std::string result = result_in(three_steps(folder_));
+  const std::string path = only_file(), whole = read_file(path);
+  const auto expect_compiled = [&](const std::string& file, const char* reason) {
+    write_file_atomically(path, file);
+    const std::string text = three_steps(folder_);
+    expect_word(text, reason);
+    EXPECT_EQ(result_in(text), result);
+    EXPECT_EQ(result_in(three_steps(folder_)), "0" + result.substr(1));
+  };
+  std::string damaged = whole, foreign = whole;
+  damaged[whole.size() / 2] ^= 1;
+  foreign[foreign.find("plugin ") + 8] ^= 1;
+  expect_compiled(damaged, "it is damaged");
+  expect_compiled(whole.substr(0, whole.size() - 100), "it is damaged");
+  expect_compiled(foreign, "it is no program of this plugin");
+  expect_compiled("", "it is no program of this plugin");
+}
+
+TEST_F(XlaProgramFiles, AFolderThatCannotBeWrittenIsAWarning) {
+  const std::string text = three_steps("/proc/nowhere");
+  expect_word(text, "is not written");
+  expect_word(text, "1 compiled");
+}
+
+TEST_F(XlaProgramFiles, NameTheHashOfThePlugin) {
+  three_steps(folder_);
+  const std::string hash = hash_of(read_file(kPlugin));
+  EXPECT_EQ(PjrtClient::get().plugin().file_hash(), hash);
+  expect_word(read_file(only_file()), "plugin " + hash);
+}
+
+/// Returns a program that adds the numbers of `num_replicas` replicas.
+std::string sum_program(int num_replicas) {
+  std::string ids;
+  for (int r = 0; r < num_replicas; ++r) ids += concat(r > 0 ? ", " : "", r);
+  return concat(
+      "module @sum { func.func public @main(%a: tensor<4xf32>) -> tensor<4xf32> {\n"
+      "  %r = \"stablehlo.all_reduce\"(%a) <{replica_groups = dense<[[",
+      ids, "]]> : tensor<1x", num_replicas,
+      "xi64>}> ({\n"
+      "  ^bb0(%x: tensor<f32>, %y: tensor<f32>):\n"
+      "    %s = stablehlo.add %x, %y : tensor<f32>\n"
+      "    stablehlo.return %s : tensor<f32>\n"
+      "  }) : (tensor<4xf32>) -> tensor<4xf32>\n"
+      "  return %r : tensor<4xf32>\n} }\n");
+}
+
+std::vector<int> first_devices(int count) {
+  std::vector<int> devices;
+  for (int i = 0; i < count; ++i) devices.push_back(i);
+  return devices;
+}
+
+/// Returns four numbers on each of the first devices.
+std::vector<PjrtExecutable::Buffers> ones_on_each(int count) {
+  const std::vector<float> ones(4, 1.0f);
+  std::vector<PjrtExecutable::Buffers> buffers;
+  for (int device = 0; device < count; ++device)
+    buffers.push_back({PjrtClient::get().upload(ones.data(), {4}, DType::kFloat32, device)});
+  return buffers;
+}
+
+/// Ends this process; the exit code is 3 after a tutti::Error, whose text goes to standard error.
+template <class Action>
+[[noreturn]] void exit_with(const Action& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    std::_Exit(3);
+  }
+  std::_Exit(0);
+}
+
+class XlaAborts : public Test {
+ protected:
+  XlaAborts() { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
+};
+
+#define EXPECT_REFUSED(words, ...) \
+  EXPECT_EXIT(exit_with([&] { __VA_ARGS__; }), ExitedWithCode(3), words)
+#define EXPECT_WORKS(...) EXPECT_EXIT(exit_with([&] { __VA_ARGS__; }), ExitedWithCode(0), "")
+
+TEST_F(XlaAborts, CompileOptionsNameReplicasAndPartitions) {
+  const std::string options = compile_options({0, 1}, false);
+  EXPECT_EQ(options.substr(0, 1), "\x1a");
+  EXPECT_EQ(options.substr(2, 4), "\x20\x02\x28\x01");
+  EXPECT_REFUSED("no devices", PjrtClient::get().compile(sum_program(1), {}));
+  EXPECT_REFUSED("devices .0, 0. of 8; expected each once",
+                 PjrtClient::get().compile(sum_program(2), {0, 0}));
+  EXPECT_REFUSED("devices .0, 99. of 8", PjrtClient::get().compile(sum_program(2), {0, 99}));
+}
+
+TEST_F(XlaAborts, NumbersOfDevicesAreCheckedFirst) {
+  for (const char* count : {"-1", "0", "33", "2x"}) {
+    EXPECT_REFUSED("TUTTI_XLA_CPU_DEVICES: expected a number from 1 to 32",
+                   setenv("TUTTI_XLA_CPU_DEVICES", count, 1);
+                   MirroredStrategy("xla:0"))
+        << count;
+  }
+}
+
+TEST_F(XlaAborts, FlagsThatThePluginDoesNotKnowAreAnErrorWithItsWords) {
+  const auto open_with = [](const char* flags) {
+    setenv("XLA_FLAGS", flags, 1);
+    TpuStrategy strategy;
+    strategy.run([] { return square(Tensor::ones({2})); });
+  };
+  EXPECT_REFUSED("Unknown flag in XLA_FLAGS: --xla_no_such_flag=1.*try without them",
+                 open_with("--xla_no_such_flag=1"));
+  EXPECT_REFUSED("XLA_FLAGS: the PJRT plugin would end.*banana",
+                 open_with("--xla_cpu_enable_fast_math=banana"));
+  EXPECT_REFUSED("Could not open file", open_with("no_such_file"));
+  EXPECT_WORKS(open_with("--xla_cpu_enable_fast_math=false"));
+}
+
+TEST_F(XlaAborts, EveryReplicaIsLaunchedWithEveryArgument) {
+  EXPECT_REFUSED("arguments of 1 replicas of 2",
+                 PjrtClient::get().compile(sum_program(2), {0, 1})->run(ones_on_each(1)));
+  EXPECT_REFUSED("0 arguments of replica 1, 1 of replica 0", {
+    auto arguments = ones_on_each(2);
+    arguments[1].clear();
+    PjrtClient::get().compile(sum_program(2), {0, 1})->run(arguments);
+  });
+}
+
+// A step in which only some replicas take part in a sum never reaches the plugin.
+TEST_F(XlaAborts, AReplicaThatFailsOrLeavesASumOutLeavesNoOtherWaiting) {
+  EXPECT_WORKS({
+    MirroredStrategy strategy("xla:0-3");
+    const auto step = [](bool throws, bool skips) {
+      ReplicaContext& context = ReplicaContext::current();
+      if (throws && context.replica_id() == 2) fail(ErrorCode::kDataLoss, "planted");
+      const Tensor one = Tensor::ones({2});
+      return skips && context.replica_id() == 1 ? one + one
+                                                : context.all_reduce(ReduceOp::kSum, one);
+    };
+    const auto code_of = [&](bool throws, bool skips) {
+      try {
+        strategy.run([&] { return step(throws, skips); });
+      } catch (const Error& error) {
+        return error.code();
+      }
+      return ErrorCode::kOk;
+    };
+    const std::vector<ErrorCode> codes = {code_of(true, false), code_of(false, true),
+                                          code_of(false, false)};
+    const std::vector<ErrorCode> expected = {ErrorCode::kDataLoss, ErrorCode::kInvalidArgument,
+                                             ErrorCode::kOk};
+    if (codes != expected) std::_Exit(1);
+  });
+}
+
+// Without a limit, about 36 concurrent launches of four replicas on two cores wait for each other
+// until the plugin aborts the process.
+TEST_F(XlaAborts, ManyThreadsThatLaunchSumsWaitTheirTurn) {
+  EXPECT_WORKS({
+    const auto program = PjrtClient::get().compile(sum_program(4), first_devices(4));
+    std::vector<std::unique_ptr<Thread>> threads;
+    for (int t = 0; t < 64; ++t) {
+      threads.push_back(Executor::system().start(concat("launcher ", t), [&] {
+        const auto arguments = ones_on_each(4);
+        for (int i = 0; i < 20; ++i) {
+          float sum[4] = {};
+          program->run(arguments)[3][0]->to_host(sum, sizeof(sum));
+          if (sum[0] != 4.0f) std::_Exit(1);
+        }
+      }));
+    }
+    for (const auto& thread : threads) thread->join();
+  });
+}
+
+// The number of bytes is equal, so the plugin would take them for floats.
+TEST_F(XlaAborts, ArgumentsOfAnotherTypeAreFoundBeforeTheyAreUsed) {
+  EXPECT_REFUSED("a step of XLA: expected float32 of shape .4.*got a buffer of type 4", {
+    const std::vector<std::int32_t> numbers(4, 1);
+    const auto buffer = PjrtClient::get().upload(numbers.data(), {4}, DType::kInt32, 0);
+    buffer->check({4}, DType::kFloat32, "a step of XLA");
+  });
+}
+
+}  // namespace tutti::testing::pjrt_client_test
