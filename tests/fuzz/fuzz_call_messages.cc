@@ -1,16 +1,13 @@
 // Fuzzes messages of calls that a server or client receives: a sequence of messages, in slices.
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <cstdlib>
 #include <vector>
 
 #include "cluster/rpc/call_messages.h"
-
-namespace {
+#include "tests/fuzz/fuzz_target.h"
 
 using namespace tutti::internal;
+
+namespace {
 
 constexpr std::size_t kLongestPayload = 1 << 20;
 
@@ -30,8 +27,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (size == 0) return 0;
   const auto side = data[0] % 2 == 0 ? CallReader::Side::kServer : CallReader::Side::kClient;
   const std::size_t cut = 1 + data[0] / 2;
-  CallReader reader(side, kLongestPayload);
-  try {
+  const auto read = [&](std::string_view) {
+    CallReader reader(side, kLongestPayload);
     for (std::size_t at = 1; at < size;) {
       const std::size_t length = std::min<std::size_t>(data[at], size - at - 1);
       reader.take(in_slices(data + at + 1, length, cut));
@@ -39,8 +36,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       if (message && message->packet.payload_bytes() > kLongestPayload) std::abort();
       at += 1 + length;
     }
-  } catch (const tutti::Error& error) {
-    if (error.code() != tutti::ErrorCode::kDataLoss) std::abort();
-  }
-  return 0;
+  };
+  return tutti::fuzz(data, size, read, {tutti::ErrorCode::kDataLoss});
 }

@@ -1,28 +1,23 @@
 // Fuzzes the header of collective calls: any bytes give a header that survives a round trip, or an
 // Error.
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <cstdlib>
 #include <span>
 
 #include "cross_device_ops/collective_header.h"
-#include "tutti/core/error.h"
+#include "tests/fuzz/fuzz_target.h"
+
+using namespace tutti::internal;
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  using namespace tutti::internal;
-  try {
-    const CollectiveHeader header = decode_header(std::as_bytes(std::span(data, size)));
+  return tutti::fuzz(data, size, [](std::string_view bytes) {
+    const CollectiveHeader header = decode_header(std::as_bytes(std::span(bytes)));
     const EncodedHeader again = encode(header);
     // The bytes after the last field are not part of it.
-    const auto* const bytes = reinterpret_cast<const std::uint8_t*>(again.data());
-    if (!std::equal(bytes, bytes + kEncodedHeaderBytes - 4, data)) std::abort();
+    const auto* const fields = reinterpret_cast<const char*>(again.data());
+    if (!std::equal(fields, fields + kEncodedHeaderBytes - 4, bytes.data())) std::abort();
     CollectiveHeader other = header;
     if (header.difference(other)) std::abort();
     ++other.count;
     if (header.describe().empty() || mismatch_message(header, other).empty()) std::abort();
-  } catch (const tutti::Error&) {
-  }
-  return 0;
+  });
 }

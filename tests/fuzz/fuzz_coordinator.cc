@@ -1,12 +1,9 @@
 // Fuzzes data that coordinators and workers read: arguments and results of steps, messages.
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <cstdlib>
 #include <span>
 
 #include "strategy/parameter_server/coordinator/worker_message.h"
+#include "tests/fuzz/fuzz_target.h"
 #include "tutti/strategy/parameter_server/coordinator/nest.h"
 
 namespace {
@@ -44,10 +41,8 @@ void read(int kind, std::span<const std::byte> bytes) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;
-  try {
-    read(data[0] % 3, std::as_bytes(std::span(data, size)).subspan(1));
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::kDataLoss) std::abort();
-  }
-  return 0;
+  const auto read_kind = [&](std::string_view bytes) {
+    read(data[0] % 3, std::as_bytes(std::span(bytes)).subspan(1));
+  };
+  return fuzz(data, size, read_kind, {ErrorCode::kDataLoss});
 }

@@ -1,13 +1,7 @@
 // Fuzzes the decoders of images: any bytes give an image with the requested channels, or an Error.
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <cstdlib>
-#include <string>
-
 #include "data/input_file.h"
-#include "tutti/core/error.h"
+#include "tests/fuzz/fuzz_target.h"
 #include "tutti/data/image.h"
 
 namespace {

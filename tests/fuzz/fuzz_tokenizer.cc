@@ -1,20 +1,14 @@
 // Fuzzes the parser of tokenizer.json: any bytes give a tokenizer that restores encoded texts, or
 // an Error.
 // SPDX-License-Identifier: Apache-2.0
-#include <cstddef>
-#include <cstdint>
-#include <string_view>
-
-#include "tutti/core/error.h"
+#include "tests/fuzz/fuzz_target.h"
 #include "tutti/data/tokenizer.h"
 
+using namespace tutti;
+
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  const std::string_view bytes(reinterpret_cast<const char*>(data), size);
-  try {
-    const tutti::BytePairTokenizer tokenizer = tutti::parse_tokenizer(bytes, "fuzz");
-    const std::string text = tokenizer.decode(tokenizer.encode(bytes));
-    (void)text;
-  } catch (const tutti::Error&) {
-  }
-  return 0;
+  return fuzz(data, size, [](std::string_view bytes) {
+    const BytePairTokenizer tokenizer = parse_tokenizer(bytes, "fuzz");
+    (void)tokenizer.decode(tokenizer.encode(bytes));
+  });
 }

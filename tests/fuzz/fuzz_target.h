@@ -1,0 +1,30 @@
+// Common part of fuzz targets: an input as text, and the errors that may refuse it.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+
+#include "tutti/core/error.h"
+
+namespace tutti {
+
+/// Body of LLVMFuzzerTestOneInput(): calls `read` on the input. An Error refuses the input; one of
+/// other codes than `codes` (if any are given) ends the process.
+template <class Read>
+int fuzz(const std::uint8_t* data, std::size_t size, const Read& read,
+         std::initializer_list<ErrorCode> codes = {}) {
+  try {
+    read(std::string_view(reinterpret_cast<const char*>(data), size));
+  } catch (const Error& error) {
+    if (codes.size() > 0 && std::ranges::find(codes, error.code()) == codes.end()) std::abort();
+  }
+  return 0;
+}
+
+}  // namespace tutti
