@@ -1,4 +1,4 @@
-// A checked call of a CrossDeviceOps on buffers, and the same call on copies of its buffers.
+// A checked call of a CrossDeviceOps on buffers, and copies and conversions of buffers.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -28,37 +28,6 @@ struct BufferCall {
   }
   /// Returns true if a buffer's address is not a multiple of its element's size.
   bool is_misaligned() const;
-};
-
-/// Owns aligned copies of buffers, as elements of `dtype`: the buffers' own type, or float32 for
-/// 16-bit types (which must be aligned). The copies are on the originals' devices. The compute
-/// stream makes them, unless the originals have a `work`, which then makes and keeps them.
-class BufferCopies {
- public:
-  enum class Content { kCopied, kUndefined };
-  BufferCopies() = default;
-  BufferCopies(std::span<const ReplicaBuffer> originals, DType dtype, Content content);
-  std::span<const ReplicaBuffer> buffers() const { return copies_; }
-  /// Copies everything back to the originals, rounding once.
-  void write_back() const;
-
- private:
-  std::vector<ReplicaBuffer> originals_;
-  std::vector<MutableTensor> storage_;
-  std::vector<ReplicaBuffer> copies_;
-};
-
-/// A call on copies of its buffers.
-class StagedCall {
- public:
-  StagedCall(const BufferCall& call, DType dtype);
-  const BufferCall& call() const { return call_; }
-  void write_back() const { outputs_.write_back(); }
-
- private:
-  BufferCopies inputs_;
-  BufferCopies outputs_;
-  BufferCall call_;
 };
 
 /// Copies `from`'s elements to the start of `to`, which may be the same memory. GPU copies are part

@@ -148,7 +148,7 @@ std::size_t inputs_on_left(std::size_t num_inputs, std::span<const CanonicalNode
   const int first = nodes.front().first, end = nodes.back().first + nodes.back().count;
   const int middle = first + static_cast<int>(left_half(static_cast<std::size_t>(end - first)));
   const auto right = std::ranges::find(nodes, middle, &CanonicalNode::first);
-  TUTTI_CHECK(right != nodes.end(), "combine_nodes: the nodes are no whole parts of the tree");
+  TUTTI_CHECK(right != nodes.end(), "combine_nodes: the nodes are not whole subtrees");
   return static_cast<std::size_t>(right - nodes.begin());
 }
 
@@ -441,33 +441,27 @@ class TreeAdder {
     if (sum.sum_dtype != sum.dtype) {
       wide_bytes_ = kSegmentBlock / size_of(sum.dtype) * size_of(sum.sum_dtype);
     }
-    if (sum.copies || wide_bytes_ > 0) make_copies();
+    if (!sum.copies && wide_bytes_ == 0) return;
+    copies_ =
+        std::make_unique_for_overwrite<std::byte[]>((kSegmentBlock + wide_bytes_) * inputs_.size());
   }
 
   void add(std::size_t index) {
     const Segment& segment = sum_.segments[index];
     const auto sums = std::span(sum_.sums).subspan(index * sum_.nodes.size(), sum_.nodes.size());
-    if (!copies_ && !sum_.check) return add_block(segment, sums, 0, false);
+    if (!copies_ && !sum_.check) return add_block(segment, sums, 0);
     for_blocks(sum_, segment, [&](const Segment& block) {
       const std::size_t offset = (block.begin - segment.begin) * size_of(sum_.sum_dtype);
-      add_block(block, sums, offset, sum_.clean_first);
-      if (!sum_.check || !sum_.check(block, sums[0] + offset, sum_.clean_first)) return;
-      if (!copies_) make_copies();
-      add_block(block, sums, offset, true);
-      sum_.check(block, sums[0] + offset, true);
+      add_block(block, sums, offset);
+      if (sum_.check) sum_.check(block, sums[0] + offset);
     });
   }
 
  private:
-  void make_copies() {
-    copies_ =
-        std::make_unique_for_overwrite<std::byte[]>((kSegmentBlock + wide_bytes_) * inputs_.size());
-  }
-  void add_block(const Segment& block, std::span<std::byte* const> sums, std::size_t offset,
-                 bool clean) {
+  void add_block(const Segment& block, std::span<std::byte* const> sums, std::size_t offset) {
     std::byte* place = copies_.get();
     for (std::size_t r = 0; r < inputs_.size(); ++r) {
-      inputs_[r] = sum_.values(r, block, clean, place);
+      inputs_[r] = sum_.values(r, block, place);
       if (!copies_) continue;
       std::byte* const wide = place + kSegmentBlock;
       place = wide + wide_bytes_;
@@ -508,7 +502,7 @@ void CrossDeviceOps::sum_segments(const SegmentedSum& sum, const CommunicationOp
       filled = segment.end;
       for_blocks(sum, segment, [&](const Segment& block) {
         std::byte* const place = buffer + (block.begin - sum.begin) * size;
-        const std::byte* const values = sum.values(r, block, true, place);
+        const std::byte* const values = sum.values(r, block, place);
         if (values != place) std::memcpy(place, values, block.count() * size);
       });
     }
@@ -519,7 +513,7 @@ void CrossDeviceOps::sum_segments(const SegmentedSum& sum, const CommunicationOp
     const Segment& segment = sum.segments[i];
     std::byte* const values = flat[0].data + (segment.begin - sum.begin) * size;
     std::memcpy(sum.sums[i], values, segment.count() * size);
-    if (sum.check) sum.check(segment, sum.sums[i], true);
+    if (sum.check) sum.check(segment, sum.sums[i]);
   }
 }
 

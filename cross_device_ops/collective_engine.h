@@ -65,18 +65,17 @@ class CollectiveEngine {
 // The engines. A Group must have one local replica and a transport of its size and rank; else
 // kInvalidArgument.
 
-/// Returns the engine of a rank whose transport has host_memory(); `name` is "canonical" or "auto".
-/// Reductions follow the canonical tree. Each rank combines small buffers by itself. Buffers in
-/// HostMemory (for threads: all buffers) are combined in place, a part by each rank. Other
-/// all_reduces go through shared windows in steps; all other calls use messages.
-std::unique_ptr<CollectiveEngine> window_engine(std::shared_ptr<Transport> transport,
-                                                std::string_view name);
+/// Returns the engine "canonical" of a rank whose transport has host_memory(). Reductions follow
+/// the canonical tree. Each rank combines small buffers by itself. Buffers in HostMemory (for
+/// threads: all buffers) are combined in place, a part by each rank. Other all_reduces go through
+/// shared windows in steps; all other calls use messages.
+std::unique_ptr<CollectiveEngine> window_engine(std::shared_ptr<Transport> transport);
 
 /// Segment size of calls whose messages cross processes: with the bytes before and after it, a
 /// segment fills two packets of a loopback device. Measured with 2 ranks at 4 MiB: 1,100 us; 128
 /// KiB 1,190, 64 KiB 1,250, 256 KiB 1,310.
 inline constexpr std::size_t kNetworkSegmentBytes = 2 * 65280;
-/// Returns the names that message_engine() accepts: the algorithms, and "auto".
+/// Returns the names that message_engine() accepts.
 std::vector<std::string> message_algorithms();
 /// Returns an engine that uses the messages of `transport`. Throws kNotFound listing the names.
 ///

@@ -13,7 +13,7 @@ namespace tutti::internal {
 
 namespace {
 
-constexpr std::uint32_t kMagic = 0x33435454;  // "TTC3": layout 3
+constexpr std::uint32_t kMagic = 0x34435454;  // "TTC4": layout 4
 static_assert(std::endian::native == std::endian::little, "headers are copies of numbers");
 static_assert(std::has_unique_object_representations_v<CollectiveHeader>, "without gaps");
 static_assert(sizeof(kMagic) + sizeof(CollectiveHeader) <= kEncodedHeaderBytes);
@@ -37,9 +37,7 @@ void require_valid(const CollectiveHeader& h) {
   const auto op = static_cast<std::uint8_t>(h.op);  // a byte above 127 would be a negative number
   if (op > static_cast<std::uint8_t>(ReduceOp::kProduct)) damaged("reduction", int{op});
   if (h.dtype > DType::kFloat16) damaged("type", static_cast<int>(h.dtype));
-  if (h.compression > 1 + static_cast<int>(DType::kFloat16) && !h.is_refused()) {
-    damaged("compression", static_cast<int>(h.compression));
-  }
+  if (h.refused > 1) damaged("refusal", static_cast<int>(h.refused));
   using Text = std::span<const char>;
   for (const Text text : {Text(h.name), Text(h.file), Text(h.shape)}) {
     if (text.back() != '\0') damaged("text", text_of(text));
@@ -55,18 +53,12 @@ bool has_seen(const CollectiveHeader& header, std::uint64_t name_hash) {
   return name_hash != 0 && (header.names_seen & bits) == bits;
 }
 
-std::string compression_of(const CollectiveHeader& h) {
-  return h.compression == 0 || h.is_refused()
-             ? ""
-             : concat(", compressed to ", to_string(static_cast<DType>(h.compression - 1)));
-}
-
 }  // namespace
 
 std::string_view to_string(Mismatch mismatch) {
-  constexpr std::string_view kNames[] = {"group", "order",  "operation",   "reduce op",
-                                         "dtype", "device", "count",       "shape",
-                                         "root",  "name",   "compression", "arguments"};
+  constexpr std::string_view kNames[] = {"group", "order",  "operation", "reduce op",
+                                         "dtype", "device", "count",     "shape",
+                                         "root",  "name",   "arguments"};
   static_assert(std::size(kNames) == static_cast<std::size_t>(Mismatch::kArguments) + 1);
   return kNames[static_cast<std::size_t>(mismatch)];
 }
@@ -75,7 +67,7 @@ std::uint64_t CollectiveHeader::fingerprint() const {
   const std::uint64_t kinds =
       static_cast<std::uint64_t>(collective) | static_cast<std::uint64_t>(op) << 8 |
       static_cast<std::uint64_t>(on_gpu) << 15 | static_cast<std::uint64_t>(dtype) << 16 |
-      static_cast<std::uint64_t>(compression) << 24 |
+      static_cast<std::uint64_t>(refused) << 24 |
       static_cast<std::uint64_t>(static_cast<std::uint32_t>(root)) << 32;
   // Two chains, so that the multiplications overlap.
   const std::uint64_t a =
@@ -86,7 +78,7 @@ std::uint64_t CollectiveHeader::fingerprint() const {
 }
 
 void CollectiveHeader::refuse(std::string_view reason) {
-  compression = kRefused;
+  refused = 1;
   name.fill('\0');
   shape.fill('\0');
   const std::string_view first = reason.substr(0, name.size() - 1);
@@ -111,7 +103,6 @@ std::optional<Mismatch> CollectiveHeader::difference(const CollectiveHeader& oth
   if (op != other.op && combines(collective)) return Mismatch::kReduceOp;
   if (dtype != other.dtype) return Mismatch::kDType;
   if (on_gpu != other.on_gpu) return Mismatch::kDevice;
-  if (compression != other.compression) return Mismatch::kCompression;
   if (root != other.root && has_root(collective)) return Mismatch::kRoot;
   if (count != other.count || counts_hash != other.counts_hash) return Mismatch::kCount;
   if (shape_hash != other.shape_hash) return Mismatch::kShape;
@@ -130,7 +121,7 @@ std::string CollectiveHeader::describe() const {
   if (name[0] != '\0' && !is_refused()) {
     text += concat(text.back() == '(' ? "'" : ", '", text_of(name), "'");
   }
-  text += concat(compression_of(*this), ") #", sequence);
+  text += concat(") #", sequence);
   if (file[0] != '\0') text += concat(" at ", text_of(file), ":", line);
   if (is_refused()) text += concat(", which it refuses: ", text_of(name), text_of(shape));
   return text;

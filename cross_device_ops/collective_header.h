@@ -28,7 +28,6 @@ enum class Mismatch {
   kShape,
   kRoot,
   kName,
-  kCompression,
   kArguments,  // one rank refuses its own call
 };
 std::string_view to_string(Mismatch mismatch);
@@ -52,19 +51,19 @@ struct CollectiveHeader {
   Collective collective = Collective::kAllReduce;
   ReduceOp op : 8 = ReduceOp::kSum;
   DType dtype = DType::kFloat32;
-  std::uint8_t compression = 0;  // 0, or 1 + the DType of the wire; or kRefused
+  std::uint8_t refused = 0;      // 1: this rank cannot make the call
   std::array<char, 48> name{};   // truncated, null-terminated
   std::array<char, 40> file{};   // end of the path
   std::array<char, 40> shape{};  // text, truncated
 
-  static constexpr std::uint8_t kRefused = 255;
   /// Marks a call that this rank cannot make, and only announces to the others. The reason replaces
   /// name and shape, truncated to their room.
   void refuse(std::string_view reason);
-  bool is_refused() const { return compression == kRefused; }
+  bool is_refused() const { return refused != 0; }
   /// Returns a hash of all fields that must be equal on all ranks.
   std::uint64_t fingerprint() const;
-  /// Marks the name as seen: two bits of 64, enough to tell another order from a new name.
+  /// Adds the name to names_seen: two bits of 64, enough to distinguish another order from a new
+  /// name.
   void remember_name();
   /// Returns the first difference; nullopt for equal calls. kOrder: the sequence numbers differ, or
   /// each side's name is one of the other's earlier ones.

@@ -17,7 +17,7 @@ using internal::name_in;
 
 constexpr std::string_view kImplementations[] = {"AUTO", "RING", "NCCL", "MPI", "CANONICAL"};
 constexpr std::string_view kCompressions[] = {"none", "bfloat16", "float16"};
-constexpr std::string_view kPolicies[] = {"ignore", "error", "skip", "zero"};
+constexpr std::string_view kPolicies[] = {"ignore", "error", "skip"};
 
 /// Accepts upper and lower case.
 template <class Enum, std::size_t n>

@@ -19,6 +19,9 @@
 #include "tutti/core/logging.h"
 #include "tutti/cross_device_ops/gradient_ops.h"
 #include "tutti/cross_device_ops/registry.h"
+#include "tutti/tensor/device_scope.h"
+#include "tutti/tensor/dispatch.h"
+#include "tutti/tensor/ops/shape_ops.h"
 
 namespace tutti {
 namespace {
@@ -159,6 +162,38 @@ PerReplica<Tensor> CrossDeviceOps::broadcast(const Tensor& value,
   return PerReplica<Tensor>(std::move(copies));
 }
 
+Tensor CrossDeviceOps::gather(const PerReplica<Tensor>& value, int axis, Device destination) {
+  require(value.size() > 0, "gather: expected a value of one replica or more, got none");
+  const Tensor& first = value[0];
+  require(first.rank() > 0,
+          "gather: scalars cannot be concatenated; expected a rank >= 1; try expand_dims()");
+  const int concatenated = first.shape().normalized_axis(axis, "gather");
+  for (std::size_t r = 0; r < value.size(); ++r) {
+    const Tensor& own = value[r];
+    require(own.rank() == first.rank() && own.dtype() == first.dtype(),
+            "gather: expected rank and type of replica 0, ", first.dtype(), " ", first.shape(),
+            ", got ", own.dtype(), " ", own.shape(), " from replica ", r);
+    for (int d = 0; d < first.rank(); ++d) {
+      require(d == concatenated || own.shape()[d] == first.shape()[d],
+              "gather: Shape mismatch: dimension ", d,
+              " must be equal in both shapes when gathering along axis ", concatenated,
+              "; expected ", first.shape(), " as in replica 0, got ", own.shape(), " from replica ",
+              r);
+    }
+  }
+  const SeparateObservers unseen;
+  const NoDeviceScope where_it_is;
+  std::vector<Tensor> near;
+  for (const Tensor& own : value) near.push_back(own.to(destination));
+  return concat(near, concatenated);
+}
+
+Tensor CrossDeviceOps::gather(const PerReplica<IndexedSlices>&, int, Device) {
+  fail(ErrorCode::kUnimplemented,
+       "gather: gather does not support IndexedSlices; expected PerReplica<Tensor>; try "
+       "IndexedSlices::to_dense() first");
+}
+
 }  // namespace tutti
 
 // Packing of many small tensors into a few flat buffers.
@@ -237,7 +272,39 @@ namespace tutti {
 namespace {
 
 using internal::BufferCall;
-using internal::StagedCall;
+
+/// Owns aligned copies of buffers, as elements of `dtype`: the buffers' own type, or float32 for
+/// 16-bit types (which must be aligned). The copies are on the originals' devices. The compute
+/// stream makes them, unless the originals have a `work`, which then makes and keeps them.
+class BufferCopies {
+ public:
+  /// `filled`: the copies have the originals' elements, and else undefined ones.
+  BufferCopies(std::span<const ReplicaBuffer> originals, DType dtype, bool filled = true)
+      : originals_(originals.begin(), originals.end()), copies_(originals_) {
+    for (ReplicaBuffer& copy : copies_) {
+      const ReplicaBuffer original = copy;
+      copy.dtype = dtype;
+      if (original.work) {
+        copy.data = original.work->scratch(original.device, copy.num_bytes());
+      } else {
+        const Shape shape{static_cast<std::int64_t>(original.count)};
+        storage_.emplace_back(shape, dtype, original.device);
+        copy.data = static_cast<std::byte*>(storage_.back().address());
+      }
+      if (filled) internal::convert(original, copy);
+    }
+  }
+  std::span<const ReplicaBuffer> buffers() const { return copies_; }
+  /// Copies everything back to the originals, rounding once.
+  void write_back() const {
+    for (std::size_t r = 0; r < copies_.size(); ++r) internal::convert(copies_[r], originals_[r]);
+  }
+
+ private:
+  std::vector<ReplicaBuffer> originals_;
+  std::vector<MutableTensor> storage_;
+  std::vector<ReplicaBuffer> copies_;
+};
 
 void divide_all(std::span<const ReplicaBuffer> buffers, std::size_t divisor) {
   for (const ReplicaBuffer& buffer : buffers) internal::divide(buffer, divisor);
@@ -351,10 +418,15 @@ void internal::carry_out(CrossDeviceOps& ops, const BufferCall& call,
   const ReplicaBuffer& first = call.first();
   const bool later = pending && first.device.type == DeviceType::kGpu;
   const auto carry_out_on_copies = [&](DType dtype) {
-    const auto staged = std::make_shared<const StagedCall>(call, dtype);
-    carry_out(ops, staged->call(), options, pending);
-    if (!later) return staged->write_back();
-    pending->after_join([staged] { staged->write_back(); });
+    const BufferCopies inputs(call.inputs, dtype);
+    const auto outputs =
+        std::make_shared<const BufferCopies>(call.outputs, dtype, call.inputs.empty());
+    BufferCall staged = call;
+    staged.inputs = inputs.buffers();
+    staged.outputs = outputs->buffers();
+    carry_out(ops, staged, options, pending);
+    if (!later) return outputs->write_back();
+    pending->after_join([outputs] { outputs->write_back(); });
   };
   // Plain copies do not depend on alignment.
   if ((call.reduces() || ops.provides(call.collective)) && call.is_misaligned()) {
@@ -419,8 +491,6 @@ void internal::carry_out_unchecked(CrossDeviceOps& ops, const BufferCall& call) 
 
 namespace {
 
-using internal::BufferCopies;
-
 ReplicaBuffer part_of(const ReplicaBuffer& buffer, std::size_t first, std::size_t count) {
   ReplicaBuffer part = buffer;
   part.data += first * size_of(buffer.dtype);
@@ -464,7 +534,7 @@ void CrossDeviceOps::require_buffers(std::span<const ReplicaBuffer>,
 
 void CrossDeviceOps::reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> inputs,
                                     const ReplicaBuffer* output, int) {
-  const BufferCopies copies(inputs, inputs.front().dtype, BufferCopies::Content::kCopied);
+  const BufferCopies copies(inputs, inputs.front().dtype);
   all_reduce_buffers(op, copies.buffers());
   if (!output) return;
   meet(inputs);
@@ -503,8 +573,7 @@ void CrossDeviceOps::reduce_scatter_buffers(ReduceOp op, std::span<const Replica
   // later iteration reads.
   for (std::size_t r = 0; r < counts.size(); ++r) {
     if (counts[r] == 0) continue;
-    const BufferCopies copies(parts_of(inputs, cuts[r], counts[r]), inputs.front().dtype,
-                              BufferCopies::Content::kCopied);
+    const BufferCopies copies(parts_of(inputs, cuts[r], counts[r]), inputs.front().dtype);
     all_reduce_buffers(op, copies.buffers());
     copy_buffer(copies.buffers()[r], outputs[r]);
   }
@@ -531,7 +600,7 @@ void CrossDeviceOps::all_to_all_buffers(std::span<const ReplicaBuffer> inputs,
 
 }  // namespace tutti
 
-// A checked call of a CrossDeviceOps on buffers, and the same call on copies of its buffers.
+// Copies and conversions of buffers.
 
 namespace tutti::internal {
 
@@ -541,37 +610,6 @@ bool BufferCall::is_misaligned() const {
            reinterpret_cast<std::uintptr_t>(buffer.data) % size_of(buffer.dtype) != 0;
   };
   return std::ranges::any_of(inputs, misaligned) || std::ranges::any_of(outputs, misaligned);
-}
-
-BufferCopies::BufferCopies(std::span<const ReplicaBuffer> originals, DType dtype, Content content)
-    : originals_(originals.begin(), originals.end()) {
-  for (const ReplicaBuffer& original : originals_) {
-    copies_.push_back(original);
-    ReplicaBuffer& copy = copies_.back();
-    copy.dtype = dtype;
-    if (original.work) {
-      copy.data = original.work->scratch(original.device, copy.num_bytes());
-    } else {
-      const Shape shape{static_cast<std::int64_t>(original.count)};
-      storage_.emplace_back(shape, dtype, original.device);
-      copy.data = static_cast<std::byte*>(storage_.back().address());
-    }
-    if (content == Content::kCopied) convert(original, copy);
-  }
-}
-
-void BufferCopies::write_back() const {
-  for (std::size_t r = 0; r < copies_.size(); ++r) convert(copies_[r], originals_[r]);
-}
-
-StagedCall::StagedCall(const BufferCall& call, DType dtype)
-    : inputs_(call.inputs, dtype, BufferCopies::Content::kCopied),
-      outputs_(
-          call.outputs, dtype,
-          call.inputs.empty() ? BufferCopies::Content::kCopied : BufferCopies::Content::kUndefined),
-      call_(call) {
-  call_.inputs = inputs_.buffers();
-  call_.outputs = outputs_.buffers();
 }
 
 void copy_buffer(const ReplicaBuffer& from, const ReplicaBuffer& to) {

@@ -70,7 +70,7 @@ class Bench {
  public:
   Bench() : all_(in_process_communicators(2)) {
     for (std::shared_ptr<Transport>& transport : in_process_transports(2)) {
-      engines_.push_back(internal::window_engine(std::move(transport), "canonical"));
+      engines_.push_back(internal::window_engine(std::move(transport)));
     }
   }
 

@@ -1,13 +1,13 @@
-// The table of algorithms, the barrier, and the closing rounds of other calls.
+// The table of algorithms; broadcast, barrier, and the closing rounds of other calls.
 // SPDX-License-Identifier: Apache-2.0
 #include "cross_device_ops/algorithms/algorithm.h"
 
 #include <algorithm>
-#include <limits>
+#include <bit>
 
+#include "core/names.h"
 #include "cross_device_ops/collective_engine.h"
 #include "tutti/core/error.h"
-#include "tutti/core/logging.h"
 #include "tutti/core/text.h"
 
 namespace tutti::internal {
@@ -16,14 +16,10 @@ namespace {
 constexpr Algorithm kAlgorithms[] = {
     {"canonical", Determinism::kCanonical, true, direct_exchange_all_reduce, direct_exchange_reduce,
      direct_exchange_all_gather, direct_exchange_reduce_scatter},
-    {"ring", Determinism::kRunToRun, false, ring_all_reduce, tree_reduce, ring_all_gather,
-     ring_reduce_scatter},
-    {"halving_doubling", Determinism::kCanonical, false, halving_doubling_all_reduce, tree_reduce,
-     direct_exchange_all_gather, direct_exchange_reduce_scatter},
-    {"tree", Determinism::kCanonical, false, tree_all_reduce, tree_reduce,
-     direct_exchange_all_gather, direct_exchange_reduce_scatter},
-    {"hierarchical_copy", Determinism::kCanonical, false, hierarchical_all_reduce, tree_reduce,
-     direct_exchange_all_gather, direct_exchange_reduce_scatter},
+    {"ring", Determinism::kRunToRun, false, ring_all_reduce, direct_exchange_reduce,
+     ring_all_gather, ring_reduce_scatter},
+    {"hierarchical_copy", Determinism::kCanonical, false, hierarchical_all_reduce,
+     direct_exchange_reduce, direct_exchange_all_gather, direct_exchange_reduce_scatter},
     {"reduction_to_one_device", Determinism::kCanonical, true, one_device_all_reduce,
      one_device_reduce, direct_exchange_all_gather, direct_exchange_reduce_scatter},
 };
@@ -42,9 +38,13 @@ Schedule alone(const CallShape& shape) {
 
 std::span<const Algorithm> algorithms() { return kAlgorithms; }
 
-const Algorithm* find_algorithm(std::string_view name) {
+std::vector<std::string> message_algorithms() { return names_of(algorithms(), &Algorithm::name); }
+
+const Algorithm& find_algorithm(std::string_view name) {
   const auto found = std::ranges::find(kAlgorithms, name, &Algorithm::name);
-  return found == std::end(kAlgorithms) ? nullptr : found;
+  if (found != std::end(kAlgorithms)) return *found;
+  fail(ErrorCode::kNotFound, "no algorithm '", name, "' that works with messages; expected one of ",
+       join(message_algorithms()));
 }
 
 Schedule make_schedule(const Algorithm& algorithm, const CallShape& shape) {
@@ -66,6 +66,29 @@ Schedule make_schedule(const Algorithm& algorithm, const CallShape& shape) {
       return dissemination_barrier(shape);
   }
   fail(ErrorCode::kInternal, "make_schedule: no such collective");
+}
+
+// Broadcast down a binomial tree.
+//
+// Vocabulary: ranks are counted from the root. Rank r has the *children* r + 1, r + 2, r + 4, ...
+// as long as these powers of two are below the lowest 1 of r (for the root: without limit) and the
+// child is a rank; r is their *parent*. A *segment* is sent down as soon as it is received. Each
+// rank sends its bytes to each child; closing rounds follow.
+Schedule binomial_broadcast(const CallShape& shape) {
+  Schedule schedule;
+  const int own = (shape.rank - shape.root + shape.size) % shape.size;
+  const int parent = own & (own - 1), end = own == 0 ? shape.size : own & -own;
+  const auto first = static_cast<int>(std::bit_ceil(static_cast<unsigned>(end)) / 2);
+  const auto rank_of = [&](int number) { return (number + shape.root) % shape.size; };
+  for (std::size_t k = 0; k < num_segments(shape.count, shape.segment()); ++k) {
+    const Range range = segment_of({Space::kOutput, 0, shape.count}, k, shape.segment());
+    if (own != 0) schedule.receive(rank_of(parent), range);
+    for (int distance = first; distance > 0; distance /= 2) {
+      if (own + distance < shape.size) schedule.send(rank_of(own + distance), range);
+    }
+  }
+  append_closing(schedule, shape);
+  return schedule;
 }
 
 // Barrier by dissemination, and the closing rounds of other calls.
@@ -101,94 +124,3 @@ Schedule dissemination_barrier(const CallShape& shape) {
 }
 
 }  // namespace tutti::internal
-
-namespace tutti {
-
-namespace {
-
-constexpr std::size_t kAny = std::numeric_limits<std::size_t>::max();
-constexpr int kAnySize = std::numeric_limits<int>::max();
-
-struct Row {
-  Medium medium;
-  int up_to_ranks;
-  std::size_t up_to_bytes;
-  std::string_view name;
-  std::string_view why = {};  // reason for a call that was not measured
-};
-
-constexpr std::size_t kKiB = 1024;
-
-// The first matching row applies. Measured with benchmarks/all_reduce_algorithms (local 2 3 4 8;
-// tcp with 2, 3 and 4 processes over loopback) on two cores of a virtual machine (AMD EPYC),
-// float32, with other programs running: more than two ranks share cores. A difference below about a
-// tenth is noise and does not make a row. Microseconds of the chosen algorithm against canonical:
-// local 2 ranks 16 MiB 1528 / 2782; tcp 4 ranks 32 KiB 117 / 258, 256 KiB 257 / 435. Two ranks over
-// tcp: canonical, 6.3 for 4 bytes (tree 9.9, ring 11.4); above 1 MiB all are within a fifth.
-constexpr Row kTable[] = {
-    {Medium::kLocal, 4, 32 * kKiB, "canonical"},
-    {Medium::kLocal, kAnySize, 128 * kKiB, "canonical"},
-    {Medium::kLocal, kAnySize, kAny, "halving_doubling"},
-    {Medium::kNetwork, 2, kAny, "canonical"},
-    {Medium::kNetwork, kAnySize, 256 * kKiB, "tree"},
-    {Medium::kNetwork, kAnySize, kAny, "canonical"},
-};
-
-const Row& row_for(const internal::CallShape& call, DType dtype, Medium medium) {
-  static constexpr Row kOther{Medium::kLocal, kAnySize, kAny, "canonical",
-                              "it has no alternative worth a choice"};
-  // Only an algorithm that combines all values at once rounds these once.
-  static constexpr Row kHalf{Medium::kLocal, kAnySize, kAny, "canonical",
-                             "16-bit numbers are combined in one go"};
-  if (call.collective != Collective::kAllReduce) return kOther;
-  if (is_half(dtype)) return kHalf;
-  for (const Row& row : kTable) {
-    if (row.medium == medium && call.size <= row.up_to_ranks &&
-        call.num_bytes() <= row.up_to_bytes) {
-      return row;
-    }
-  }
-  fail(ErrorCode::kInternal, "auto: the table has no row for ", call.size, " ranks");
-}
-
-/// Returns "all_reduce of 4096 bytes among 4 ranks (network): measured fastest for ...".
-std::string why(const Row& row, const internal::CallShape& call, Medium medium) {
-  const std::string what =
-      concat(tutti::to_string(call.collective), " of ", call.num_bytes(), " bytes among ",
-             call.size, " ranks (", medium == Medium::kLocal ? "one thread" : "network", "): ");
-  if (!row.why.empty()) return concat(what, row.why);
-  const std::string ranks = row.up_to_ranks == kAnySize
-                                ? "any number of ranks"
-                                : concat("up to ", row.up_to_ranks, " ranks");
-  const std::string bytes =
-      row.up_to_bytes == kAny ? "any size" : concat("up to ", row.up_to_bytes, " bytes");
-  return concat(what, "measured fastest for ", ranks, " and ", bytes);
-}
-
-}  // namespace
-
-std::vector<std::string> internal::message_algorithms() {
-  std::vector<std::string> names;
-  for (const Algorithm& algorithm : algorithms()) names.emplace_back(algorithm.name);
-  names.emplace_back("auto");
-  return names;
-}
-
-internal::NamedAlgorithm::NamedAlgorithm(std::string_view name) : fixed_(find_algorithm(name)) {
-  if (fixed_ != nullptr || name == "auto") return;
-  fail(ErrorCode::kNotFound, "no algorithm '", name, "' that works with messages; expected one of ",
-       join(message_algorithms()));
-}
-
-const internal::Algorithm& internal::NamedAlgorithm::choose(const CallShape& call, DType dtype,
-                                                            Medium medium) {
-  if (fixed_ != nullptr) return *fixed_;
-  const Row& row = row_for(call, dtype, medium);
-  const Algorithm& algorithm = *find_algorithm(row.name);
-  if (last_.exchange(&algorithm) != &algorithm) {
-    log_debug(concat("auto: ", row.name, " for ", why(row, call, medium)));
-  }
-  return algorithm;
-}
-
-}  // namespace tutti

@@ -26,10 +26,24 @@
 namespace tutti::internal {
 namespace {
 
-class Gathering : public SegmentedSchedule {
+/// A schedule that works on a buffer segment by segment. A rank verifies before its first message,
+/// so a rank that has received from all knows that all have verified.
+class Gathering {
  public:
-  using SegmentedSchedule::SegmentedSchedule;
+  explicit Gathering(const CallShape& shape) : shape_(shape) {}
 
+  Schedule schedule;
+  std::size_t num_segments() const {
+    return internal::num_segments(shape_.count, shape_.segment());
+  }
+  Range segment(Space space, std::size_t k) const {
+    return segment_of({space, 0, shape_.count}, k, shape_.segment());
+  }
+  void send(int peer, Range range) {
+    if (!verified_ && shape_.size > 2) schedule.verify();
+    verified_ = true;
+    schedule.send(peer, range);
+  }
   /// Combines the values of `ranks` (increasing) into `result`; this rank's value is in `own`.
   void gather(const std::vector<int>& ranks, std::size_t k, Range own, Range result) {
     std::vector<Range> from;
@@ -49,6 +63,14 @@ class Gathering : public SegmentedSchedule {
       if (rank != shape_.rank) send(rank, range);
     }
   }
+
+ private:
+  /// Number of segments in scratch memory at a time; slot() is the room for one.
+  static constexpr std::size_t kGenerations = 2;
+  std::size_t slot() const { return std::min(shape_.count, shape_.segment()); }
+
+  const CallShape& shape_;
+  bool verified_ = false;
 };
 
 std::vector<int> every(int step, int first, int end) {

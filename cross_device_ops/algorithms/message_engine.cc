@@ -373,7 +373,7 @@ class RankStates {
     }
     return states;
   }
-  /// Returns "rank 2 did not come" for the ranks that, by their answers, have not begun the call
+  /// Returns "rank 2 did not join" for the ranks that, by their answers, have not begun the call
   /// with this number. `awaited`: the ranks whose messages this one waits for, increasing.
   std::string missing(std::uint64_t sequence, const std::vector<int>& awaited) {
     const auto states = ask(deadline_after(Clock::system().now(), kTimeToAsk));
@@ -385,7 +385,7 @@ class RankStates {
                                        : !anybody && !std::ranges::binary_search(awaited, r);
       if (r != link_.rank && !came) text += concat(text.empty() ? "" : ", ", "rank ", r);
     }
-    if (!text.empty()) return text + " did not come";
+    if (!text.empty()) return text + " did not join";
     return concat("all came, but a message is late: of rank ", join(awaited, " or "));
   }
   /// See CollectiveEngine.
@@ -453,16 +453,16 @@ namespace {
 
 class MessageEngine final : public CollectiveEngine {
  public:
-  MessageEngine(RankLink link, std::string_view algorithm)
+  MessageEngine(RankLink link, const Algorithm& algorithm)
       : link_(std::move(link)), algorithm_(algorithm), states_(link_) {}
 
   int rank() const override { return link_.rank; }
   int size() const override { return link_.size(); }
-  std::string_view name() const override { return algorithm_.name(); }
+  std::string_view name() const override { return algorithm_.name; }
   bool supports(Collective collective, ReduceOp op, DType dtype) const override {
     return !combines(collective) || algorithm_.supports(op, dtype);
   }
-  Determinism determinism() const override { return algorithm_.determinism(); }
+  Determinism determinism() const override { return algorithm_.determinism; }
   void run(const CollectiveCall& call, const CollectiveHeader& header,
            TimePoint deadline) override {
     throw_if_closed();
@@ -501,7 +501,7 @@ class MessageEngine final : public CollectiveEngine {
   }
   std::unique_ptr<CollectiveEngine> subgroup(const std::vector<int>& ranks,
                                              std::uint32_t number) override {
-    return std::make_unique<MessageEngine>(link_.subgroup(ranks, number), name());
+    return std::make_unique<MessageEngine>(link_.subgroup(ranks, number), algorithm_);
   }
   void tend(const std::function<std::string()>& own_state) override { states_.tend(own_state); }
   std::vector<std::string> whereabouts(TimePoint deadline) override {
@@ -520,11 +520,10 @@ class MessageEngine final : public CollectiveEngine {
                     .counts = call.counts,
                     .receive_counts = call.receive_counts};
     if (link_.transport->spans_processes()) shape.segment_bytes = kNetworkSegmentBytes;
-    const Algorithm& algorithm = algorithm_.choose(shape, call.dtype, Medium::kNetwork);
-    CallPlan plan{.schedule = make_schedule(algorithm, shape)};
+    CallPlan plan{.schedule = make_schedule(algorithm_, shape)};
     shape.rank = link_.left();
     plan.left_greets_with_data =
-        size() > 1 && greets_with_data(make_schedule(algorithm, shape), rank());
+        size() > 1 && greets_with_data(make_schedule(algorithm_, shape), rank());
     return plan;
   }
   std::byte* scratch_of(std::size_t bytes) {
@@ -555,7 +554,7 @@ class MessageEngine final : public CollectiveEngine {
   }
 
   const RankLink link_;
-  NamedAlgorithm algorithm_;
+  const Algorithm& algorithm_;
   RankStates states_;
   BufferRef scratch_;
   Mutex mutex_;
@@ -566,7 +565,7 @@ class MessageEngine final : public CollectiveEngine {
 
 std::unique_ptr<CollectiveEngine> message_engine(std::shared_ptr<Transport> transport,
                                                  std::string_view algorithm) {
-  return std::make_unique<MessageEngine>(link_all(std::move(transport)), algorithm);
+  return std::make_unique<MessageEngine>(link_all(std::move(transport)), find_algorithm(algorithm));
 }
 
 }  // namespace tutti::internal

@@ -103,7 +103,7 @@ void RankLink::exchange_bytes(Purpose purpose, std::span<std::byte> values, Time
   }
   if (!late.empty()) {
     fail(ErrorCode::kDeadlineExceeded, who, ": expected all ", size(), " ranks", kMissing,
-         join(late), " did not come");
+         join(late), " did not join");
   }
 }
 

@@ -59,8 +59,7 @@ class Ring {
       const Range range = segment_of(into, k, segment_);
       if (!travels(range, k)) break;
       if (own) {
-        schedule.receive_and_combine(shape_.peer(-1), range, segment_of(*own, k, segment_),
-                                     StepKind::kReceiveOnLeft);
+        schedule.receive_and_combine(shape_.peer(-1), range, segment_of(*own, k, segment_));
       } else {
         schedule.receive(shape_.peer(-1), range);
       }

@@ -15,8 +15,8 @@ void Schedule::send(int peer, Range range) {
 void Schedule::receive(int peer, Range range) {
   steps.push_back({.kind = StepKind::kReceive, .peer = peer, .range = range});
 }
-void Schedule::receive_and_combine(int peer, Range range, Range own, StepKind side) {
-  steps.push_back({.kind = side, .peer = peer, .range = range, .own = own});
+void Schedule::receive_and_combine(int peer, Range range, Range own) {
+  steps.push_back({.kind = StepKind::kReceiveOnLeft, .peer = peer, .range = range, .own = own});
 }
 void Schedule::combine(Range range, const std::vector<Range>& from) {
   steps.push_back({.kind = StepKind::kCombine,
@@ -76,10 +76,8 @@ void RankMemory::take(const Step& step, const std::byte* received) const {
   if (range.count == 0) return;
   if (step.kind == StepKind::kReceive) {
     std::memmove(write(range), received, num_bytes(range));
-  } else if (step.kind == StepKind::kReceiveOnLeft) {
-    combine(op, dtype, received, read(step.own), write(range), range.count);
   } else {
-    combine(op, dtype, read(step.own), received, write(range), range.count);
+    combine(op, dtype, received, read(step.own), write(range), range.count);
   }
 }
 

@@ -26,13 +26,12 @@ struct Range {
 };
 
 enum class StepKind : std::uint8_t {
-  kSend,            // sends `range` to `peer`
-  kReceive,         // receives `range` from `peer`
-  kReceiveOnLeft,   // range = received op own
-  kReceiveOnRight,  // range = own op received
-  kCombine,         // range = the operands, along the canonical tree
-  kCopy,            // range = own
-  kVerify,          // waits for the left neighbour's header and compares it
+  kSend,           // sends `range` to `peer`
+  kReceive,        // receives `range` from `peer`
+  kReceiveOnLeft,  // range = received op own
+  kCombine,        // range = the operands, along the canonical tree
+  kCopy,           // range = own
+  kVerify,         // waits for the left neighbour's header and compares it
 };
 
 struct Step {
@@ -49,8 +48,7 @@ inline bool writes(const Step& step) {
   return step.kind != StepKind::kSend && step.kind != StepKind::kVerify;
 }
 inline bool receives(const Step& step) {
-  return step.kind == StepKind::kReceive || step.kind == StepKind::kReceiveOnLeft ||
-         step.kind == StepKind::kReceiveOnRight;
+  return step.kind == StepKind::kReceive || step.kind == StepKind::kReceiveOnLeft;
 }
 
 /// The steps of a rank, executed in order: a receive waits for its message, a send does not wait.
@@ -67,8 +65,7 @@ struct Schedule {
 
   void send(int peer, Range range);
   void receive(int peer, Range range);
-  /// `side`: kReceiveOnLeft or kReceiveOnRight.
-  void receive_and_combine(int peer, Range range, Range own, StepKind side);
+  void receive_and_combine(int peer, Range range, Range own);
   void combine(Range range, const std::vector<Range>& from);
   void copy(Range range, Range own);
   void verify();
@@ -126,8 +123,8 @@ struct RankMemory {
   ByteRange bytes_of(const Range& range) const;
   std::size_t num_bytes(const Range& range) const { return range.count * size_of(dtype); }
 
-  /// Executes a kReceive step (copies), or combines for a kReceiveOnLeft or kReceiveOnRight step;
-  /// the message is at `received`.
+  /// Executes a kReceive step (copies), or combines for a kReceiveOnLeft step; the message is at
+  /// `received`.
   void take(const Step& step, const std::byte* received) const;
   /// Executes a kCombine or kCopy step.
   void apply(const Schedule& schedule, const Step& step) const;

@@ -1,4 +1,4 @@
-// Schedules on the buffers of one process, and "auto".
+// Schedules on the buffers of one process.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstddef>
@@ -7,7 +7,6 @@
 
 #include "cross_device_ops/algorithms/algorithm.h"
 #include "cross_device_ops/device_work.h"
-#include "cross_device_ops/reduce_to_all.h"
 #include "tutti/core/error.h"
 #include "tutti/tensor/buffer.h"
 
@@ -47,7 +46,7 @@ class Lockstep {
     }
     for (std::size_t r = 0; r < schedules_.size(); ++r) {
       TUTTI_CHECK(next_[r] == schedules_[r].steps.size(), "lockstep: rank ", r, " of ",
-                  schedules_.size(), " waits for ever in step ", next_[r]);
+                  schedules_.size(), " waits indefinitely in step ", next_[r]);
     }
     TUTTI_CHECK(std::ranges::all_of(lanes_, [](const auto& lane) { return lane.empty(); }),
                 "lockstep: a message was not received");
@@ -141,9 +140,7 @@ class Lockstep {
     if (step.kind == StepKind::kReceive) {
       work_->copy(received, result);
     } else {
-      const ReplicaBuffer own = at(rank, step.own);
-      const bool on_left = step.kind == StepKind::kReceiveOnLeft;
-      const ReplicaBuffer operands[] = {on_left ? received : own, on_left ? own : received};
+      const ReplicaBuffer operands[] = {received, at(rank, step.own)};
       work_->combine(memory_[rank].op, operands, result);
     }
     readers_[from].push_back(
@@ -181,31 +178,24 @@ constexpr std::size_t kGpuSegmentBytes = std::size_t{4} << 20;
 
 class ScheduledOps final : public CrossDeviceOps {
  public:
-  explicit ScheduledOps(std::string_view algorithm) : algorithm_(algorithm) {}
-  std::string_view name() const override { return algorithm_.name(); }
+  explicit ScheduledOps(const internal::Algorithm& algorithm) : algorithm_(algorithm) {}
+  std::string_view name() const override { return algorithm_.name; }
   bool supports(ReduceOp op, DType dtype, DeviceType) const override {
     return algorithm_.supports(op, dtype);
   }
-  Determinism determinism() const override { return algorithm_.determinism(); }
+  Determinism determinism() const override { return algorithm_.determinism; }
 
  protected:
   void all_reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> buffers) override {
     const ReplicaBuffer& first = buffers.front();
-    const bool on_gpus = first.work != nullptr;
-    // The table was measured on CPUs; on GPUs no algorithm moves fewer bytes than canonical.
-    if (algorithm_.is_auto() && on_gpus) return internal::canonical_on_gpus(op, buffers);
     internal::CallShape shape{.size = static_cast<int>(buffers.size()),
                               .count = first.count,
                               .element_bytes = size_of(first.dtype)};
-    const internal::Algorithm& algorithm = algorithm_.choose(shape, first.dtype, Medium::kLocal);
-    if (algorithm_.is_auto() && algorithm.name == "canonical") {
-      return Canonical().all_reduce_in_place(op, buffers);
-    }
-    if (on_gpus) shape.segment_bytes = kGpuSegmentBytes;
+    if (first.work) shape.segment_bytes = kGpuSegmentBytes;
     std::vector<internal::Schedule> schedules;
     std::vector<internal::RankMemory> memory;
     for (const ReplicaBuffer& buffer : buffers) {
-      schedules.push_back(internal::make_schedule(algorithm, shape));
+      schedules.push_back(internal::make_schedule(algorithm_, shape));
       memory.push_back(
           {.input = buffer.data, .output = buffer.data, .op = op, .dtype = buffer.dtype});
       ++shape.rank;
@@ -214,13 +204,13 @@ class ScheduledOps final : public CrossDeviceOps {
   }
 
  private:
-  internal::NamedAlgorithm algorithm_;
+  const internal::Algorithm& algorithm_;
 };
 
 }  // namespace
 
 std::unique_ptr<CrossDeviceOps> scheduled_ops(std::string_view algorithm) {
-  return std::make_unique<ScheduledOps>(algorithm);
+  return std::make_unique<ScheduledOps>(internal::find_algorithm(algorithm));
 }
 
 }  // namespace tutti

@@ -197,15 +197,6 @@ void Communicator::refuse(Collective collective, const Error& reason, const Call
 
 void Communicator::abort(const Error& reason) noexcept { state_->engine().abort(reason); }
 
-std::vector<std::string> Communicator::recent_calls() const {
-  const TimePoint now = Clock::system().now();
-  std::vector<std::string> lines;
-  for (const internal::RecordedCall& call : state_->recorder().calls()) {
-    lines.push_back(call.to_string(now));
-  }
-  return lines;
-}
-
 CallProgress Communicator::progress() const {
   const std::optional<internal::RecordedCall> last = state_->recorder().last();
   if (!last) return {};

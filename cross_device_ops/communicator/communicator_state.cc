@@ -32,11 +32,9 @@ std::string_view short_path(const char* file) {
 
 }  // namespace
 
-CallRecorder::CallRecorder() : entries_(std::make_unique<Entry[]>(kCapacity)) {}
-
 void CallRecorder::begin(const CollectiveHeader& header, const char* file, TimePoint now) {
   const std::uint64_t number = num_calls_.load(std::memory_order_relaxed);
-  Entry& entry = entries_[number % kCapacity];
+  Entry& entry = entries_[number % entries_.size()];
   constexpr auto relaxed = std::memory_order_relaxed;
   entry.version.store(2 * number + 1, relaxed);
   // Stores of the words are releases: a reader of any of them sees the odd version before it.
@@ -52,12 +50,12 @@ void CallRecorder::begin(const CollectiveHeader& header, const char* file, TimeP
 }
 
 void CallRecorder::end(CallState state) {
-  Entry& entry = entries_[(num_calls_.load(std::memory_order_relaxed) - 1) % kCapacity];
+  Entry& entry = entries_[(num_calls_.load(std::memory_order_relaxed) - 1) % entries_.size()];
   entry.state.store(static_cast<int>(state), std::memory_order_release);
 }
 
 std::optional<RecordedCall> CallRecorder::read(std::uint64_t number) const {
-  const Entry& entry = entries_[number % kCapacity];
+  const Entry& entry = entries_[number % entries_.size()];
   constexpr auto acquire = std::memory_order_acquire;
   if (entry.version.load(acquire) != 2 * number + 2) return std::nullopt;
   RecordedCall call;
@@ -71,18 +69,12 @@ std::optional<RecordedCall> CallRecorder::read(std::uint64_t number) const {
   return call;
 }
 
-std::vector<RecordedCall> CallRecorder::calls() const {
-  const std::uint64_t end = num_calls_.load(std::memory_order_acquire);
-  std::vector<RecordedCall> calls;
-  for (std::uint64_t i = end > kCapacity ? end - kCapacity : 0; i < end; ++i) {
-    if (auto call = read(i)) calls.push_back(*call);
-  }
-  return calls;
-}
-
 std::optional<RecordedCall> CallRecorder::last() const {
-  const std::uint64_t end = num_calls_.load(std::memory_order_acquire);
-  return end == 0 ? std::nullopt : read(end - 1);
+  for (;;) {
+    const std::uint64_t end = num_calls_.load(std::memory_order_acquire);
+    if (end == 0) return std::nullopt;
+    if (auto call = read(end - 1)) return call;
+  }
 }
 
 std::string RecordedCall::to_string(TimePoint now) const {
@@ -185,35 +177,12 @@ void copy_alone(const CallRequest& request) {
   }
 }
 
-/// Calls check_call() and checks the compression. Throws kInvalidArgument.
-void check_request(const CallRequest& request, int rank, int size) {
-  const std::optional<DType>& wire = request.options.compression;
-  require(!wire || request.collective == Collective::kAllReduce,
-          "expected no compression but in all_reduce, got ", wire.value_or(DType::kFloat32));
-  check_call(request, static_cast<std::size_t>(rank), static_cast<std::size_t>(size));
-  const bool adds = request.op == ReduceOp::kSum || request.op == ReduceOp::kMean;
-  require(!wire || (is_half(*wire) && request.dtype == DType::kFloat32 && adds),
-          "compression is for SUM and MEAN of float32 in bfloat16 or float16; got ", request.op,
-          " of ", request.dtype, " in ", wire.value_or(DType::kFloat32));
-}
-
 template <class AnyElements>
 bool are_aligned(std::span<const AnyElements> list, DType dtype) {
   const std::uintptr_t low_bits = size_of(dtype) - 1;  // sizes are powers of two
   return std::ranges::none_of(list, [&](const AnyElements& elements) {
     return (reinterpret_cast<std::uintptr_t>(elements.data) & low_bits) != 0;
   });
-}
-
-/// Returns why the engine cannot carry out the call: compression that would round more than once.
-/// nullopt if it can.
-std::optional<Error> refusal_of(const CallRequest& request, const CollectiveEngine& engine) {
-  const std::optional<DType>& wire = request.options.compression;
-  if (!wire || engine.supports(request.collective, ReduceOp::kSum, *wire)) return std::nullopt;
-  return Error(ErrorCode::kUnimplemented,
-               concat("rank ", engine.rank(), ": ", engine.name(), ": adds ", *wire,
-                      " in several steps, which would round each time; try canonical, or no "
-                      "compression"));
 }
 
 /// A checked request as the engine receives it. Free if the engine can work on the caller's memory.
@@ -225,10 +194,6 @@ class PreparedCall {
       : request_(request), engine_(engine), call_(request) {
     if (!combines(request.collective)) return;
     if (request.op == ReduceOp::kMean) call_.op = ReduceOp::kSum;
-    if (const std::optional<DType>& wire = request.options.compression) {
-      copy_as(*wire);
-      return;
-    }
     const bool widens =
         is_half(call_.dtype) && (request.op == ReduceOp::kMean ||
                                  !engine.supports(call_.collective, call_.op, call_.dtype));
@@ -267,19 +232,14 @@ class PreparedCall {
   }
   void finish_results() {
     if (!combines(request_.collective) || !request_.has_result(engine_.rank())) return;
-    // A compressed sum is already rounded; the quotient is not rounded again.
-    const bool divides_last = request_.options.compression.has_value();
-    const auto divide_if = [&](bool is_time, const Elements& elements) {
-      if (!is_time || request_.op != ReduceOp::kMean) return;
-      divide(buffer_of(elements), static_cast<std::size_t>(engine_.size()));
-    };
     std::size_t offset = 0;  // in the copy, in bytes
     for (const Elements& output : request_.outputs) {
       Elements result = output;
       if (copy_) result = {output_.data + offset, output.count, output_.dtype};
-      divide_if(!divides_last, result);
+      if (request_.op == ReduceOp::kMean) {
+        divide(buffer_of(result), static_cast<std::size_t>(engine_.size()));
+      }
       if (copy_) convert(buffer_of(result), buffer_of(output));
-      divide_if(divides_last, output);
       offset += result.num_bytes();
     }
   }
@@ -363,11 +323,17 @@ auto CommunicatorState::checked(const CallRequest& request, const Check& check) 
   }
 }
 
+void CommunicatorState::check(const CallRequest& request) {
+  checked(request, [&] {
+    check_call(request, static_cast<std::size_t>(header_.rank), static_cast<std::size_t>(size_));
+  });
+}
+
 void CommunicatorState::run(const CollectiveCall& call, const CallOptions& options,
                             const SourceLocation& where) {
   const CallRequest request = completed(call, options, where);
   if (last_started_ && !last_started_->ended.is_set()) return start(request).wait();
-  checked(request, [&] { check_request(request, header_.rank, size_); });
+  check(request);
   if (!options.gpu) return execute(request, nullptr);
   const GpuCalls::Begun begun = checked(request, [&] { return gpu_.begin(request); });
   execute(request, begun.event.get());
@@ -400,7 +366,7 @@ CollectiveHandle CommunicatorState::start(const CollectiveCall& call, const Call
 }
 
 CollectiveHandle CommunicatorState::start(const CallRequest& request) {
-  checked(request, [&] { check_request(request, header_.rank, size_); });
+  check(request);
   auto call = std::make_shared<PendingCall>(request);
   if (request.options.gpu) {
     call->begin = checked(request, [&] { return gpu_.begin(request); }).event;
@@ -472,8 +438,7 @@ void CommunicatorState::fill_header(const CallRequest& request) {
   header_.counts_hash = uneven                      ? hash_of(std::as_bytes(request.counts))
                         : request.inputs.size() > 1 ? hash_of_list(request.inputs)
                                                     : 0;
-  const std::optional<DType>& wire = request.options.compression;
-  header_.compression = wire ? static_cast<std::uint8_t>(1 + static_cast<int>(*wire)) : 0;
+  header_.refused = 0;
   fill_text(request);
 }
 
@@ -484,13 +449,6 @@ void CommunicatorState::execute(const CallRequest& request, const DeviceEvent* b
 }
 
 void CommunicatorState::execute_on_host(const CallRequest& request) {
-  if (request.options.compression) {
-    if (const auto refusal = refusal_of(request, *engine_)) {
-      // Join the others first: otherwise ranks in another call would wait until their deadline.
-      meet(request);
-      throw *refusal;
-    }
-  }
   PreparedCall prepared(request, *engine_);
   located(request, prepared.call());
   prepared.finish();

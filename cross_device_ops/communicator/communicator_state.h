@@ -51,17 +51,12 @@ struct RecordedCall {
   std::string to_string(TimePoint now) const;
 };
 
-/// Ring buffer of the last 4,096 calls. One thread at a time writes; any may read.
+/// The latest call. One thread at a time writes; any may read.
 class CallRecorder {
  public:
-  static constexpr std::size_t kCapacity = 4096;
-
-  CallRecorder();
   void begin(const CollectiveHeader& header, const char* file, TimePoint now);
   void end(CallState state);
 
-  /// Returns the calls, oldest first.
-  std::vector<RecordedCall> calls() const;
   std::optional<RecordedCall> last() const;
 
  private:
@@ -77,7 +72,8 @@ class CallRecorder {
   };
   std::optional<RecordedCall> read(std::uint64_t number) const;
 
-  const std::unique_ptr<Entry[]> entries_;
+  // Consecutive calls use them in turn, so that a call can be read while the next one begins.
+  std::array<Entry, 4> entries_;
   std::atomic<std::uint64_t> num_calls_{0};
 };
 
@@ -181,6 +177,8 @@ class CommunicatorState {
   /// Calls check(); refuse()s its errors.
   template <class Check>
   auto checked(const CallRequest& request, const Check& check);
+  /// Calls check_call(); refuse()s its errors.
+  void check(const CallRequest& request);
   CollectiveHandle start(const CallRequest& request);
   /// `begin` is set for a call on GPUs.
   void execute(const CallRequest& request, const DeviceEvent* begin);

@@ -143,7 +143,7 @@ void GpuCalls::agree(int gpu, Communicator& aside) {
 bool GpuCalls::goes_by_nccl(const CallRequest& request) const {
   // In an all_to_all a rank knows only its own counts, so the hosts compare them.
   const std::shared_ptr<CrossDeviceOps> ops = nccl();
-  if (!ops || request.options.compression || request.collective == Collective::kBarrier ||
+  if (!ops || request.collective == Collective::kBarrier ||
       request.collective == Collective::kAllToAll) {
     return false;
   }
@@ -281,9 +281,10 @@ void GpuCalls::execute_by_nccl(const CallRequest& request, const DeviceEvent& be
 
 void GpuCalls::wait(GpuDevice& gpu, const DeviceEvent& event, TimePoint deadline) {
   if (gpu.peers().wait_until(event, deadline)) return;
-  fail(ErrorCode::kDeadlineExceeded, "the stream of ", gpu.device(), " has not come to this call ",
-       "before the deadline; expected what stands before it to end; try a longer timeout, or look ",
-       "for a kernel that waits");
+  fail(ErrorCode::kDeadlineExceeded, "the stream of ", gpu.device(),
+       " did not reach this call before the deadline; expected its earlier work to end; try a "
+       "longer "
+       "timeout, or check for a kernel that waits");
 }
 
 void GpuCalls::execute_by_host(const CallRequest& request, const DeviceEvent& begin,

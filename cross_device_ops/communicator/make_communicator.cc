@@ -56,11 +56,9 @@ Communicators in_process_communicators(int size, const CommunicatorOptions& opti
 
 std::unique_ptr<Communicator> make_communicator(std::shared_ptr<Transport> transport,
                                                 const CommunicatorOptions& options) {
-  const bool is_canonical = options.algorithm == "canonical" || options.algorithm == "auto";
-  if (is_canonical && transport->host_memory()) {
+  if (options.algorithm == "canonical" && transport->host_memory()) {
     // This is the fastest engine between ranks of one host.
-    return std::make_unique<Communicator>(
-        internal::window_engine(std::move(transport), options.algorithm), options);
+    return std::make_unique<Communicator>(internal::window_engine(std::move(transport)), options);
   }
   return std::make_unique<Communicator>(
       internal::message_engine(std::move(transport), options.algorithm), options);

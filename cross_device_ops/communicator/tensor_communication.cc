@@ -58,7 +58,7 @@ Tensor all_gather(Communicator& communicator, const Tensor& value, CallOptions o
                         Error(ErrorCode::kInvalidArgument,
                               concat("rank ", communicator.rank(),
                                      ": all_gather: scalars cannot be concatenated; expected a "
-                                     "rank of 1 or more; try expand_dims()")),
+                                     "rank >= 1; try expand_dims()")),
                         options, where);
   }
   const Tensor own = on_host(communicator, value);

@@ -143,8 +143,8 @@ class InProcessTransport final : public Transport {
   InProcessTransport(std::shared_ptr<Hub> hub, int rank) : hub_(std::move(hub)), rank_(rank) {}
 
   ~InProcessTransport() override {
-    const Error gone(ErrorCode::kUnavailable,
-                     concat("in_process: rank ", rank_, " is gone: its transport was destroyed"));
+    const Error gone(ErrorCode::kUnavailable, concat("in_process: rank ", rank_,
+                                                     " has exited: its transport was destroyed"));
     for (int peer = 0; peer < hub_->size; ++peer) {
       close(hub_->lane(rank_, peer), gone);
       close(hub_->lane(peer, rank_), gone);
@@ -244,7 +244,7 @@ class InProcessTransport final : public Transport {
 }  // namespace
 
 std::vector<std::shared_ptr<Transport>> in_process_transports(int size, bool shares_memory) {
-  internal::require(size > 0, "in_process_transports: expected a size of 1 or more, got ", size);
+  internal::require(size > 0, "in_process_transports: expected a size >= 1, got ", size);
   const auto hub = std::make_shared<Hub>(size, shares_memory);
   std::vector<std::shared_ptr<Transport>> transports;
   for (int rank = 0; rank < size; ++rank) {

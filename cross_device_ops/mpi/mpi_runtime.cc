@@ -60,8 +60,8 @@ void require_not_finalized() {
   if (!is_finalized()) return;
   fail(ErrorCode::kFailedPrecondition,
        "mpi: MPI was finalised, and cannot be initialised again; expected MPI_Finalize after the "
-       "last transport and communicator; try leaving it to tutti, which finalises at the end of "
-       "the program what it initialised");
+       "last transport and communicator; try leaving it to tutti, which finalises an MPI that it "
+       "initialised at the end of the program");
 }
 
 int initialize() {

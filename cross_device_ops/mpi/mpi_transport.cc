@@ -257,7 +257,7 @@ class MpiHub {
   void dispatch(MpiFrame frame) {
     if (!frame.is_whole()) {
       fail(ErrorCode::kDataLoss, "mpi: process ", runtime_.rank(), " got a frame of ", frame.size,
-           " bytes that is none of tutti's; expected all processes to run the same program");
+           " bytes that is not a frame of tutti; expected all processes to run the same program");
     }
     const MpiFrame::Header header = frame.header();
     Channel& channel = channels_[{header.channel, header.to}];
@@ -323,7 +323,7 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
     close();
     fail(ErrorCode::kDeadlineExceeded, "mpi: rank ", rank_, ": expected all ", size(),
          " ranks to connect within ", seconds_between(TimePoint(), TimePoint(timeout)), " s, but ",
-         join(missing), " did not come");
+         join(missing), " did not join");
   }
   /// Sends a goodbye to all.
   void close() noexcept {
@@ -535,7 +535,7 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
     MpiWork& receive = *found->second;
     const auto chunk = frame.body();
     TUTTI_CHECK(chunk.size() <= receive.body.size() - receive.bytes_moved,
-                "mpi: a chunk is longer than what is left of its message");
+                "mpi: a chunk exceeds the rest of its message");
     copy(chunk, receive.body.data() + receive.bytes_moved);
     receive.bytes_moved += chunk.size();
     if (receive.bytes_moved < receive.body.size()) return;

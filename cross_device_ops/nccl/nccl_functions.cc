@@ -57,8 +57,6 @@ NcclFunctions open_nccl(const std::string& path) {
   look_up(library, path, "ncclBroadcast", functions.broadcast);
   look_up(library, path, "ncclAllGather", functions.all_gather);
   look_up(library, path, "ncclReduceScatter", functions.reduce_scatter);
-  look_up(library, path, "ncclSend", functions.send);
-  look_up(library, path, "ncclRecv", functions.recv);
   return functions;
 }
 

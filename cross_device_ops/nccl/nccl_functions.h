@@ -26,8 +26,6 @@ struct NcclFunctions {
   decltype(&ncclBroadcast) broadcast = nullptr;
   decltype(&ncclAllGather) all_gather = nullptr;
   decltype(&ncclReduceScatter) reduce_scatter = nullptr;
-  decltype(&ncclSend) send = nullptr;
-  decltype(&ncclRecv) recv = nullptr;
 };
 
 /// Returns the functions of the library that TUTTI_NCCL_LIBRARY names, or else of libnccl.so.2;

@@ -104,7 +104,7 @@ class NcclGroup final : public PeerWork {
     if (gave_up_) {
       log_warning(concat("nccl: ", rank_and_device(0),
                          ": a collective had not ended when its group ",
-                         "was destroyed; what it would have written is lost"));
+                         "was destroyed; its results are lost"));
     }
   }
   NcclGroup(const NcclGroup&) = delete;
@@ -441,7 +441,9 @@ class NcclOps final : public CrossDeviceOps {
     return is_floating(dtype) ? !picks : dtype != DType::kBool || picks;
   }
   bool spans_processes() const override { return world_ != devices_.size(); }
-  bool provides(Collective collective) const override { return collective != Collective::kBarrier; }
+  bool provides(Collective collective) const override {
+    return collective != Collective::kAllToAll && collective != Collective::kBarrier;
+  }
   void abort(const Error& reason) noexcept override { group_->abort(reason); }
   bool check_pending() override {
     group_->check();
@@ -526,39 +528,9 @@ class NcclOps final : public CrossDeviceOps {
       });
     });
   }
-  void all_to_all_buffers(std::span<const ReplicaBuffer> inputs,
-                          std::span<const ReplicaBuffer> outputs,
-                          std::span<const std::size_t> counts) override {
-    group_->launch(describe(Collective::kAllToAll, inputs.front()),
-                   [&](std::size_t r, ncclComm_t comm, cudaStream_t stream) {
-                     return exchange(inputs[r], outputs[r], rank_of(r), counts, comm, stream);
-                   });
-  }
 
  private:
   std::size_t rank_of(std::size_t local) const { return first_rank_ + local; }
-  ncclResult_t exchange(const ReplicaBuffer& input, const ReplicaBuffer& output, std::size_t rank,
-                        std::span<const std::size_t> counts, ncclComm_t comm,
-                        cudaStream_t stream) const {
-    const ncclDataType_t type = type_of(input.dtype);
-    const std::byte* from = input.data;
-    std::byte* to = output.data;
-    ncclResult_t result = ncclSuccess;
-    for (std::size_t peer = 0; peer < world_; ++peer) {
-      const std::size_t sent = counts[rank * world_ + peer],
-                        received = counts[peer * world_ + rank];
-      const int other = static_cast<int>(peer);
-      if (sent > 0) result = nccl_.send(from, sent, type, other, comm, stream);
-      if (received > 0 && is_fine(result)) {
-        result = nccl_.recv(to, received, type, other, comm, stream);
-      }
-      if (!is_fine(result)) return result;
-      from += sent * size_of(input.dtype);
-      to += received * size_of(input.dtype);
-    }
-    return result;
-  }
-
   const NcclFunctions nccl_;
   const std::vector<Device> devices_;
   const std::size_t first_rank_;

@@ -126,7 +126,7 @@ std::int32_t set_value(void* store, const char* key, const void* value, std::uin
 std::string value_of(const StorePart& store, const char* key, std::int64_t timeout_ms) {
   if (timeout_ms == 0) {
     if (std::optional<std::string> value = store.get(key)) return *std::move(value);
-    fail(ErrorCode::kNotFound, "get: nobody has set the key '", key, "' yet");
+    fail(ErrorCode::kNotFound, "get: the key '", key, "' is not set yet");
   }
   constexpr std::int64_t kLongest = std::int64_t{1} << 40;  // a number in nanoseconds, too
   const Duration wait = timeout_ms < 0
@@ -348,7 +348,7 @@ class AbiCrossDeviceOps final : public CrossDeviceOps {
     if (!spans_processes()) {
       fail(ErrorCode::kUnimplemented, who, ": works within one process alone; expected ",
            "a world size of ", local, " (its local replicas), got ", group.world_size,
-           "; try a plugin whose spans_processes() says 1");
+           "; try a plugin whose spans_processes() returns 1");
     }
     require(static_cast<bool>(group.store), who,
             ": needs the group's key-value store to find the other ",
@@ -389,7 +389,7 @@ class AbiCrossDeviceOps final : public CrossDeviceOps {
     const std::string who = concat("plugin '", table_->name, "' (", table_->path, "): ", function);
     if (!is_error_code(code)) {
       fail(ErrorCode::kInternal, who, " failed with code ", code,
-           "; expected one of plugin_abi.h; it says: ", text.empty() ? "nothing" : text);
+           "; expected one of plugin_abi.h; its message: ", text.empty() ? "nothing" : text);
     }
     fail(static_cast<ErrorCode>(code), who,
          " failed: ", text.empty() ? "it does not say why" : text);
@@ -454,7 +454,7 @@ tutti_plugin_entry_v1 find_entry(void* library, const std::string& path) {
          " of plugin_abi.h; expected version 1 (", TUTTI_PLUGIN_SYMBOL,
          "); try a plugin built with this tutti's header");
   }
-  fail(ErrorCode::kInvalidArgument, "plugin '", path, "': is no plugin; expected it to export ",
+  fail(ErrorCode::kInvalidArgument, "plugin '", path, "': is not a plugin; expected it to export ",
        TUTTI_PLUGIN_SYMBOL, "(), which it does not");
 }
 

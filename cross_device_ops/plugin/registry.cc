@@ -57,8 +57,7 @@ std::vector<Entry> builtin_entries() {
     entries.push_back({std::move(name), without_options(std::move(factory))});
   };
   add("canonical", [](const auto&...) { return std::make_unique<Canonical>(); });
-  for (const char* name : {"hierarchical_copy", "reduction_to_one_device", "ring",
-                           "halving_doubling", "tree", "auto"}) {
+  for (const char* name : {"hierarchical_copy", "reduction_to_one_device", "ring"}) {
     add(name, [name](const auto&...) { return scheduled_ops(name); });
   }
   add("nccl", make_nccl);

@@ -175,18 +175,17 @@ namespace {
 /// access each other's memory.
 class SharedEngine final : public CollectiveEngine {
  public:
-  SharedEngine(std::string_view name, RankLink link, std::unique_ptr<CollectiveEngine> messages)
+  SharedEngine(RankLink link, std::unique_ptr<CollectiveEngine> messages)
       : link_(std::move(link)),
         messages_(std::move(messages)),
         allocator_(allocator_in(link_.transport->host_memory())),
-        name_(name),
         group_(link_, link_.transport->host_memory()),
         calls_(group_),
         staged_(group_) {}
 
   int rank() const override { return group_.rank(); }
   int size() const override { return group_.size(); }
-  std::string_view name() const override { return name_; }
+  std::string_view name() const override { return "canonical"; }
   bool supports(Collective collective, ReduceOp op, DType dtype) const override {
     return !combines(collective) || can_combine(op, dtype);
   }
@@ -226,7 +225,7 @@ class SharedEngine final : public CollectiveEngine {
   }
   std::unique_ptr<CollectiveEngine> subgroup(const std::vector<int>& ranks,
                                              std::uint32_t number) override {
-    return std::make_unique<SharedEngine>(name_, link_.subgroup(ranks, number),
+    return std::make_unique<SharedEngine>(link_.subgroup(ranks, number),
                                           messages_->subgroup(ranks, number));
   }
   void tend(const std::function<std::string()>& own_state) override { messages_->tend(own_state); }
@@ -259,7 +258,6 @@ class SharedEngine final : public CollectiveEngine {
   const RankLink link_;
   const std::unique_ptr<CollectiveEngine> messages_;
   const std::shared_ptr<BufferAllocator> allocator_;
-  const std::string_view name_;  // a literal
   WindowGroup group_;
   WindowCalls calls_;
   StagedReduction staged_;
@@ -267,11 +265,9 @@ class SharedEngine final : public CollectiveEngine {
 
 }  // namespace
 
-std::unique_ptr<CollectiveEngine> window_engine(std::shared_ptr<Transport> transport,
-                                                std::string_view name) {
-  const std::string_view literal = name == "auto" ? "auto" : "canonical";
+std::unique_ptr<CollectiveEngine> window_engine(std::shared_ptr<Transport> transport) {
   RankLink link = link_all(transport);
-  return std::make_unique<SharedEngine>(literal, std::move(link),
+  return std::make_unique<SharedEngine>(std::move(link),
                                         message_engine(std::move(transport), "canonical"));
 }
 

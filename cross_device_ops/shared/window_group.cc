@@ -125,7 +125,7 @@ void WindowGroup::connect(const CollectiveHeader& header, TimePoint deadline) {
     const int rank = link_.ranks[static_cast<std::size_t>(member)];
     if (offset % alignof(WindowSeat) != 0 || offset > memory_->place_bytes(rank) ||
         layout_.num_bytes > memory_->place_bytes(rank) - offset) {
-      fail(ErrorCode::kDataLoss, "rank ", member, " says that its window is at ", offset,
+      fail(ErrorCode::kDataLoss, "rank ", member, ": its window begins at ", offset,
            ", outside of its place of ", memory_->place_bytes(rank), " bytes");
     }
     windows_[static_cast<std::size_t>(member)] = at(member, offset);
@@ -160,7 +160,7 @@ void WindowGroup::arrive(const CollectiveHeader& header, TimePoint deadline) {
     if (!wait_->wait_until(deadline, ready, [this] { probe(); })) {
       close(Error(ErrorCode::kDeadlineExceeded,
                   concat("rank ", rank(), ": ", header.describe(), ": expected all ", size(),
-                         " ranks", kMissing, missing(round), " did not come")));
+                         " ranks", kMissing, missing(round), " did not join")));
     }
   } catch (const Error& error) {
     close(as_it_was(error));

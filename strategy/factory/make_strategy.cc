@@ -187,7 +187,7 @@ void add_strategy_flags(Flags& flags, StrategySpec& spec) {
             "gradients are summed in buckets of this size; 0: automatic");
   flags.add_choice("--compression", spec.compression, {"none", "bfloat16", "float16"},
                    "type in which gradients travel");
-  flags.add_choice("--non-finite", spec.non_finite, {"ignore", "error", "skip", "zero"},
+  flags.add_choice("--non-finite", spec.non_finite, {"ignore", "error", "skip"},
                    "what happens when a gradient is infinite or NaN");
   flags.add("--stage", spec.stage,
             "of fully_sharded: 1 cuts optimizer slots over replicas, 2 gradients too, 3 parameters "

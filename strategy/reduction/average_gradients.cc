@@ -68,8 +68,7 @@ void check_weights(std::span<const double> weights, std::size_t num_towers) {
     return;
   }
   fail(ErrorCode::kInvalidArgument, kAverageGradients, ": expected ", num_towers,
-       " weights of 0 or more, one per tower, at least one of them positive, got [", join(weights),
-       "]");
+       " weights >= 0, one per tower, at least one of them positive, got [", join(weights), "]");
 }
 
 /// Multiplies each tower's gradients by its share of the sum of weights; omits towers of weight 0.

@@ -227,9 +227,7 @@ void BucketSums::join_workers() {
   } else if (digest_ != 0) {
     team_->check()->clear();
   }
-  // If zeros replace non-finite values before any are sent, no other worker has found one.
-  const bool all_find = !given_.zeroes() || (gpus_ && gpus_->searches_sums());
-  if (given_.checks() && all_find) share_findings();
+  if (given_.checks()) share_findings();
 }
 
 void BucketSums::take_bucket(std::size_t bucket) {
@@ -510,23 +508,16 @@ void CpuSums::reduce(std::size_t bucket, SliceRange slice) {
   const auto piece_of = [this, bucket](const SegmentedSum::Segment& block) {
     return Piece{given_.item_of(block.variable), bucket, block.begin, block.end};
   };
-  sum.values = [&](std::size_t replica, const SegmentedSum::Segment& block, bool clean,
-                   std::byte* copy) {
-    return given_.prepared(replica, piece_of(block), clean && given_.zeroes(), copy);
+  sum.values = [&](std::size_t replica, const SegmentedSum::Segment& block, std::byte* copy) {
+    return given_.prepared(replica, piece_of(block), copy);
   };
-  const bool checks = given_.checks() && !given_.team;  // a team's sum is checked later
-  if (checks) {
-    sum.check = [&](const SegmentedSum::Segment& block, std::byte* values, bool clean) {
-      if (count_non_finite(dtype, values, block.count()) == 0) return false;
+  if (given_.checks() && !given_.team) {  // a team's sum is checked later
+    sum.check = [&](const SegmentedSum::Segment& block, const std::byte* values) {
+      if (count_non_finite(dtype, values, block.count()) == 0) return;
       given_.note_first(piece_of(block), values);
-      if (!given_.zeroes()) return false;
-      // Finite values may have an infinite sum.
-      if (clean) clear_non_finite(dtype, values, block.count());
-      return !clean;
     };
   }
-  sum.clean_first = given_.zeroes() && (!checks || given_.compresses(bucket));
-  sum.copies = sum.clean_first || given_.compresses(bucket);
+  sum.copies = given_.compresses(bucket);
   std::optional<MutexLock> lock;
   if (!services.ops.sliceable()) lock.emplace(services.ops_mutex);
   services.ops.sum_segments(sum, services.communication);

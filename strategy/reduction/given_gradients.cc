@@ -116,27 +116,15 @@ void GivenGradients::sum_slices(std::size_t variable, std::vector<IndexedSlices>
   const auto count = static_cast<std::size_t>(sum.values.num_elements());
   if (checks() && count_non_finite(sum.values.dtype(), sum.values.bytes().data(), count) > 0) {
     note_slices(item_of(variable), slices, sum);
-    if (zeroes()) {
-      for (IndexedSlices& each : slices) each.values = without_non_finite(each.values);
-      sum = sum_slices_canonically(slices, where);
-      sum.values = without_non_finite(sum.values);
-    }
   }
   sparse_sums[variable] = std::move(sum);
 }
 
-const std::byte* GivenGradients::prepared(std::size_t replica, const Piece& piece, bool clean,
+const std::byte* GivenGradients::prepared(std::size_t replica, const Piece& piece,
                                           std::byte* copy) {
   const Tensor& gradient = of(replica, piece.item.variable).dense();
-  const DType dtype = gradient.dtype();
-  const std::byte* values = gradient.bytes().data() + piece.offset() * size_of(dtype);
-  if (clean && count_non_finite(dtype, values, piece.count()) > 0) {
-    note(piece.item, piece.offset() + *first_non_finite(dtype, values, piece.count()),
-         services.first_replica() + static_cast<int>(replica));
-    std::memcpy(copy, values, piece.count() * size_of(dtype));
-    clear_non_finite(dtype, copy, piece.count());
-    values = copy;
-  }
+  const std::byte* const values =
+      gradient.bytes().data() + piece.offset() * size_of(gradient.dtype());
   if (!compresses(piece.bucket)) return values;
   residuals->compress(replica, piece.bucket, piece.begin, reinterpret_cast<const float*>(values),
                       reinterpret_cast<float*>(copy), piece.count());
@@ -191,51 +179,24 @@ void GivenGradients::let_go(std::size_t index) {
   });
 }
 
-void GivenGradients::clean(std::size_t index) {
-  for (const BucketPlan::Item& item : bucket(index).items) {
-    for (std::size_t r = 0; r < num_replicas; ++r) {
-      Gradient& gradient = of(r, item.variable);
-      if (!gradient.is_dense()) continue;
-      const Tensor values = on_host(gradient).dense();
-      const auto found = first_non_finite(values.dtype(), values.bytes().data(), item.count);
-      if (!found) continue;
-      note(item, *found, services.first_replica() + static_cast<int>(r));
-      gradient = without_non_finite(values);
-    }
-  }
-}
-
-void GivenGradients::search_sum(std::size_t index, std::byte* sum) {
+void GivenGradients::search_sum(std::size_t index, const std::byte* sum) {
   if (!checks()) return;
   const DType dtype = bucket(index).dtype;
   for_dense_items(index, [&](const Piece& piece) {
-    std::byte* const values = sum + piece.begin * size_of(dtype);
-    if (count_non_finite(dtype, values, piece.count()) == 0) return;
-    note_first(piece, values);
-    if (zeroes()) clear_non_finite(dtype, values, piece.count());
+    const std::byte* const values = sum + piece.begin * size_of(dtype);
+    if (count_non_finite(dtype, values, piece.count()) > 0) note_first(piece, values);
   });
 }
 
 void GivenGradients::search_gradient(std::size_t variable) {
-  Gradient& gradient = of(0, variable);
+  const Gradient& gradient = of(0, variable);
   if (gradient.is_none()) return;
   const BucketPlan::Item& item = item_of(variable);
-  const Device device = device_of(gradient);
-  if (gradient.is_slices()) {
-    const IndexedSlices slices = on_host(gradient).slices();
-    const Tensor finite = without_non_finite(slices.values);
-    if (finite.id() == slices.values.id()) return;
-    note_slices(item, {&slices, 1}, slices);
-    if (zeroes()) {
-      gradient = copy_to(IndexedSlices{finite, slices.indices, slices.dense_shape}, device);
-    }
-    return;
-  }
-  const Tensor values = on_host(gradient).dense();
+  const Gradient near = on_host(gradient);
+  if (gradient.is_slices()) return note_slices(item, {&near.slices(), 1}, near.slices());
+  const Tensor values = near.dense();
   const auto found = first_non_finite(values.dtype(), values.bytes().data(), item.count);
-  if (!found) return;
-  note(item, *found, 0);
-  if (zeroes()) gradient = without_non_finite(values).to(device);
+  if (found) note(item, *found, 0);
 }
 
 }  // namespace tutti::internal

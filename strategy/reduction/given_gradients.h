@@ -68,26 +68,22 @@ struct GivenGradients {
     return residuals && plan->buckets[bucket].dtype == DType::kFloat32;
   }
   /// Returns a replica's contribution to the sum of a piece: its dense gradient, rounded to the
-  /// wire's type if the bucket is compressed. If `clean`, non-finite values are noted and zeroed.
-  /// The result is in `copy`, which has room for the piece, unless it is the gradient itself.
-  const std::byte* prepared(std::size_t replica, const Piece& piece, bool clean, std::byte* copy);
+  /// wire's type if the bucket is compressed. The result is in `copy`, which has room for the
+  /// piece, unless it is the gradient itself.
+  const std::byte* prepared(std::size_t replica, const Piece& piece, std::byte* copy);
 
   bool checks() const { return policy != NonFinitePolicy::kIgnore; }
-  bool zeroes() const { return policy == NonFinitePolicy::kZero; }
   void note(const BucketPlan::Item& item, std::size_t index, int replica);
   /// Notes the first non-finite element of each replica's part, or else of the piece's `sum`.
   void note_first(const Piece& piece, const std::byte* sum);
   void note_slices(const BucketPlan::Item& item, std::span<const IndexedSlices> slices,
                    const IndexedSlices& sum);
-  /// Notes non-finite values in a bucket's sum over all workers, which has the gradients' type, and
-  /// zeroes them under that policy.
-  void search_sum(std::size_t bucket, std::byte* sum);
+  /// Notes non-finite values in a bucket's sum over all workers, which has the gradients' type.
+  void search_sum(std::size_t bucket, const std::byte* sum);
   /// Same as search_sum(), but for the gradient of the only replica.
   void search_gradient(std::size_t variable);
   /// Releases the bucket's dense gradients.
   void let_go(std::size_t bucket);
-  /// Notes non-finite values in the bucket's dense gradients and zeroes them.
-  void clean(std::size_t bucket);
 
   /// Calls visitor(Piece) for the dense parts of a slice of a bucket.
   template <class Visitor>

@@ -281,9 +281,8 @@ void GpuSums::take_shards(std::size_t bucket) {
   flat.clear();
 }
 
-/// Searches the sums. If zeros replace non-finite values, buckets with such values are summed again
-/// without them. The host reads one number per bucket, all at once, and the gradients themselves
-/// only if there are any.
+/// Searches the sums. The host reads one number per bucket, all at once, and the gradients
+/// themselves only if there are any.
 void GpuSums::search() {
   std::vector<std::size_t> dense;
   std::vector<Tensor> sums;
@@ -293,55 +292,25 @@ void GpuSums::search() {
     sums.push_back(buckets_[b].flat[0].freeze());
   }
   for (const std::size_t i : indices_of_non_finite(sums)) {
-    const std::size_t bucket = dense[i];
-    std::vector<MutableTensor>& flat = buckets_[bucket].flat;
-    const Tensor sum = flat[0].freeze().to(Device{});
-    given_.for_dense_items(bucket, [&](const Piece& piece) {
+    const Tensor sum = sums[i].to(Device{});
+    given_.for_dense_items(dense[i], [&](const Piece& piece) {
       given_.note_first(piece, sum.bytes().data() + piece.begin * size_of(sum.dtype()));
     });
-    if (!given_.zeroes()) continue;
-    given_.clean(bucket);
-    pack_all(bucket);
-    start(bucket);
-    if (by_ == SummedBy::kNccl) start_nccl(bucket);
-    buckets_[bucket].pending.join();
-    // Finite values may have an infinite sum.
-    const Tensor repeated = flat[0].freeze().to(Device{});
-    const Tensor finite = without_non_finite(repeated);
-    if (finite.id() == repeated.id()) continue;
-    for (MutableTensor& each : flat) each.assign(finite.to(each.device()));
   }
 }
 
 bool GpuSums::is_on_host(std::size_t bucket) const {
   if (by_ == SummedBy::kNccl) return true;
-  return !given_.zeroes() && std::ranges::all_of(buckets_[bucket].events,
-                                                 [](const auto& copy) { return copy->is_done(); });
+  return std::ranges::all_of(buckets_[bucket].events,
+                             [](const auto& copy) { return copy->is_done(); });
 }
 
 void GpuSums::wait_for_host(std::size_t bucket) {
   if (by_ == SummedBy::kNccl) return;
-  wait_for_copies(bucket);
-  if (given_.zeroes()) clear_partial_sums(bucket);
-}
-
-void GpuSums::wait_for_copies(std::size_t bucket) const {
   const Events& events = buckets_[bucket].events;
   for (std::size_t r = 0; r < events.size(); ++r) {
     GpuDevice::of(given_.services.replica_devices[r]).peers().wait(*events[r]);
   }
-}
-
-void GpuSums::clear_partial_sums(std::size_t bucket) {
-  const std::size_t count = given_.bucket(bucket).count;
-  const auto is_finite = [&](const Elements& partial) {
-    return count_non_finite(partial.dtype, partial.data, count) == 0;
-  };
-  if (std::ranges::all_of(buckets_[bucket].partials.sums, is_finite)) return;
-  given_.clean(bucket);
-  pack_all(bucket);
-  start(bucket);
-  wait_for_copies(bucket);
 }
 
 std::vector<Elements> GpuSums::repeat(std::size_t bucket) {

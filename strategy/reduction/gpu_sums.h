@@ -41,8 +41,6 @@ class GpuSums {
   /// Keeps shards of earlier buckets, after this one was started. For one process.
   void end(std::size_t bucket);
   bool gives_shards() const { return gives_shards_; }
-  /// Returns true if sums over workers are searched here and not after the hosts' sums.
-  bool searches_sums() const { return by_ != SummedBy::kHosts; }
   /// Orders later work of the replicas' compute streams after the sums.
   void join();
   Tensor sum(std::size_t bucket, std::size_t replica) const {
@@ -83,9 +81,6 @@ class GpuSums {
   void start_copies_to_host(std::size_t bucket);
   void start_nccl(std::size_t bucket);
   void begin_work(std::size_t bucket, std::unique_ptr<DeviceWork> work);
-  void wait_for_copies(std::size_t bucket) const;
-  /// Zeroes non-finite gradients before anything of them is sent.
-  void clear_partial_sums(std::size_t bucket);
   void search();
   void take_shards(std::size_t bucket) TUTTI_REQUIRES(mutex_);
   /// Return the buffers that receive results, and those that are summed, as part of the bucket's

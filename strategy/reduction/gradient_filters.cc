@@ -58,19 +58,6 @@ std::size_t count_non_finite(DType dtype, const std::byte* values, std::size_t c
   });
 }
 
-std::size_t clear_non_finite(DType dtype, std::byte* values, std::size_t count) {
-  if (count_non_finite(dtype, values, count) == 0) return 0;
-  return visit_elements(dtype, values, count, std::size_t{0}, [](auto elements) {
-    std::size_t num_bad = 0;
-    for (auto& value : elements) {
-      if (is_finite(value)) continue;
-      value = {};
-      ++num_bad;
-    }
-    return num_bad;
-  });
-}
-
 std::optional<std::size_t> first_non_finite(DType dtype, const std::byte* values,
                                             std::size_t count) {
   using Place = std::optional<std::size_t>;
@@ -94,15 +81,6 @@ std::vector<std::size_t> indices_of_non_finite(std::span<const Tensor> on_gpu) {
     if (numbers[i] > 0) indices.push_back(i);
   }
   return indices;
-}
-
-Tensor without_non_finite(const Tensor& tensor) {
-  const auto count = static_cast<std::size_t>(tensor.num_elements());
-  if (count_non_finite(tensor.dtype(), tensor.bytes().data(), count) == 0) return tensor;
-  MutableTensor copy(tensor.shape(), tensor.dtype(), tensor.device());
-  std::memcpy(copy.data(), tensor.bytes().data(), tensor.num_bytes());
-  clear_non_finite(copy.dtype(), copy.data(), count);
-  return copy.freeze();
 }
 
 void NonFiniteFindings::note(const NonFiniteValue& value) {

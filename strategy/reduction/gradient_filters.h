@@ -28,15 +28,11 @@ struct NonFiniteValue {
 
 /// Returns how many of `count` elements are infinite or NaN; 0 for types that are not floating.
 std::size_t count_non_finite(DType dtype, const std::byte* values, std::size_t count);
-/// Sets them to zero; returns their number.
-std::size_t clear_non_finite(DType dtype, std::byte* values, std::size_t count);
 /// Returns the index of the first one; nullopt if all are finite.
 std::optional<std::size_t> first_non_finite(DType dtype, const std::byte* values,
                                             std::size_t count);
 /// Returns the indices of the tensors, all on one GPU, that have any. Waits for the GPU.
 std::vector<std::size_t> indices_of_non_finite(std::span<const Tensor> on_gpu);
-/// Returns a copy with zeros in their places; the same tensor if there are none.
-Tensor without_non_finite(const Tensor& tensor);
 
 /// Lowest of the positions that the threads of a step found. note() is thread-safe.
 class NonFiniteFindings {

@@ -348,10 +348,7 @@ void GradientExchange::judge(const BucketReducer& buckets) {
          "such steps");
   }
   if (!plans_.first_warning()) return;
-  log_warning(concat(text,
-                     policy == NonFinitePolicy::kSkip ? "; this update is left out"
-                                                      : "; zeros stand for such values",
-                     "; said once"));
+  log_warning(concat(text, "; this update is skipped (logged once)"));
 }
 
 void ReplicaReducer::note_optimizer(const std::string& name, double learning_rate,

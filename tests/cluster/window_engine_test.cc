@@ -134,8 +134,7 @@ TEST(WindowEngine, EveryWayGivesTheBitsOfOneProcess) {
 TEST(WindowEngine, GroupsOfSomeRanksHaveWindowsOfTheirOwn) {
   const auto group = transports(4);
   expect_on_ranks(4, [&](int rank) {
-    const auto all =
-        make_communicator(group[static_cast<std::size_t>(rank)], {.algorithm = "auto"});
+    const auto all = make_communicator(group[static_cast<std::size_t>(rank)]);
     for (int i = 0; i < 20; ++i) {
       const auto half = all->group(rank % 2 == 0 ? std::vector{0, 2} : std::vector{1, 3});
       std::vector<float> values(50'000, static_cast<float>(rank));
@@ -167,7 +166,7 @@ TEST(WindowEngine, AMissingRankAMismatchAndAnAbortAreNamedOnAllRanks) {
   auto late = calls([](Communicator&) {}, 3s);
   EXPECT_EQ(late.back(), "");
   late.pop_back();
-  expect_all(late, "rank 2 did not come");
+  expect_all(late, "rank 2 did not join");
   expect_all(calls(
                  [](Communicator& mine) {
                    std::vector<float> values(100'000);

@@ -73,8 +73,8 @@ class OverProcesses : public ::testing::TestWithParam<Connection> {};
 
 INSTANTIATE_TEST_SUITE_P(All, OverProcesses,
                          ::testing::Values(Connection{"windows", "canonical", Way::kSharedMemory},
-                                           Connection{"auto_windows", "auto", Way::kAuto},
-                                           Connection{"rings", "tree", Way::kSharedMemory},
+                                           Connection{"leaders", "hierarchical_copy",
+                                                      Way::kSharedMemory},
                                            Connection{"tcp", "canonical", Way::kTcp}),
                          [](const auto& info) { return std::string(info.param.name); });
 

@@ -125,7 +125,7 @@ Subject engines_with(std::string_view name, const std::shared_ptr<Graveyard>& gr
   subject.threads = [=](int world, Duration timeout) -> RankFactory {
     auto engines = std::make_shared<std::vector<std::unique_ptr<internal::CollectiveEngine>>>();
     for (std::shared_ptr<Transport>& transport : in_process_transports(world)) {
-      engines->push_back(internal::window_engine(std::move(transport), "canonical"));
+      engines->push_back(internal::window_engine(std::move(transport)));
     }
     return [=](int rank) {
       auto& engine = (*engines)[static_cast<std::size_t>(rank)];

@@ -131,7 +131,7 @@ std::vector<std::pair<int, int>> node_pairs(int first, int count, int num_replic
 
 using Pairs = std::vector<std::pair<int, int>>;
 
-TEST(CanonicalNodes, AreTheLargestWholeSubtreesOfReplicasThatAreThere) {
+TEST(CanonicalNodes, AreTheLargestWholeSubtrees) {
   EXPECT_EQ(node_pairs(0, 4, 4), (Pairs{{0, 4}}));
   EXPECT_EQ(node_pairs(2, 2, 4), (Pairs{{2, 2}}));
   EXPECT_EQ(node_pairs(0, 3, 6), (Pairs{{0, 2}, {2, 1}}));
@@ -186,7 +186,7 @@ TEST(CanonicalNodes, CombineToTheBitsOfTheWholeTree) {
   }
 }
 
-TEST(CanonicalNodes, CombineSaysWhoseValueIsMissing) {
+TEST(CanonicalNodes, CombineNamesMissingReplica) {
   const float value = 1.0f;
   const std::byte* const input = reinterpret_cast<const std::byte*>(&value);
   const std::vector<CanonicalNode> nodes{{0, 1}, {2, 2}};
@@ -247,7 +247,7 @@ TEST(Combine, KeepsTheSidesOfSignedZerosAndLetsNaNWin) {
   }
 }
 
-TEST(Combine, IntegersWrapAroundAndWhatHasNoMeaningIsRefused) {
+TEST(Combine, IntegersWrapAroundAndInvalidCallsAreRefused) {
   TypedBytes a(DType::kInt32, 1), b(DType::kInt32, 1);
   a.set(0, std::numeric_limits<std::int32_t>::max());
   b.set(0, 1);
@@ -328,7 +328,7 @@ TEST(SparseSum, HasTheBitsOfTheDenseSumAndAddsDuplicatesInOrder) {
   expect_rows(sum, {5.0, 7.0}, {0, 2});
 }
 
-TEST(SparseSum, OfNothingIsNothingAndRefusesWhatDoesNotFit) {
+TEST(SparseSum, EmptySumAndRefusedShapes) {
   const std::vector<IndexedSlices> empty = {rows_of({}, {}, {4, 2}), rows_of({}, {}, {4, 2})};
   const Gradient sum = sum_slices_canonically(empty, {});
   expect_rows(sum, {}, {});

@@ -23,9 +23,8 @@ using testing::expect_same_bits;
 using testing::expect_tensor;
 
 /// The operations of every build; other tests may have registered more.
-inline const std::vector<std::string> kBuiltinOps = {
-    "canonical", "hierarchical_copy", "reduction_to_one_device", "ring", "halving_doubling", "tree",
-    "auto"};
+inline const std::vector<std::string> kBuiltinOps = {"canonical", "hierarchical_copy",
+                                                     "reduction_to_one_device", "ring"};
 
 inline constexpr ErrorCode kInvalid = ErrorCode::kInvalidArgument;
 

@@ -148,7 +148,7 @@ TEST(MessageEngine, TheRingHasTheBitsOfTheRingAmongLocalBuffers) {
   });
 }
 
-TEST(MessageEngine, SendsWhatItsScheduleSaysAndOneHeader) {
+TEST(MessageEngine, SendsItsScheduleAndOneHeader) {
   for (const internal::Algorithm& algorithm : internal::algorithms()) {
     for (const int size : {1, 2, 3, 6, 8}) {
       const Transports transports = in_process_transports(size);
@@ -214,7 +214,7 @@ TEST(MessageEngine, NamesAndGrades) {
   for (const std::string& name : message_algorithms()) {
     const auto engine = message_engine(transport, name);
     EXPECT_EQ(engine->name(), name);
-    const bool once = name == "canonical" || name == "reduction_to_one_device" || name == "auto";
+    const bool once = name == "canonical" || name == "reduction_to_one_device";
     EXPECT_EQ(engine->supports(Collective::kAllReduce, ReduceOp::kSum, DType::kFloat16), once);
     EXPECT_TRUE(engine->supports(Collective::kBroadcast, ReduceOp::kSum, DType::kFloat16));
     EXPECT_TRUE(engine->supports(Collective::kReduce, ReduceOp::kMax, DType::kBool));
@@ -223,7 +223,7 @@ TEST(MessageEngine, NamesAndGrades) {
               name == "ring" ? Determinism::kRunToRun : Determinism::kCanonical);
   }
   EXPECT_ERROR(message_engine(transport, "gossip"), kNotFound, "'gossip'",
-               "canonical, ring, halving_doubling");
+               "canonical, ring, hierarchical_copy");
 }
 
 /// Every rank makes `call` except `wrong`, whose call differs in `kind`.
@@ -259,14 +259,13 @@ void run_with_mismatch(CollectiveEngine& engine, Mismatch kind, Collective colle
   if (wrong && kind == Mismatch::kShape) header.shape_hash = 9;
   if (!wrong && kind == Mismatch::kShape) header.shape_hash = 8;
   if (wrong && kind == Mismatch::kName) header.name_hash = 9;
-  if (wrong && kind == Mismatch::kCompression) header.compression = 1;
   engine.run(call.call(), header, late());
 }
 
 TEST(MessageEngine, EveryMismatchOfEveryRankIsSeenByAll) {
   for (const std::string& name : message_algorithms()) {
     for (const int size : {2, 3, 4, 7}) {
-      for (int kind = 0; kind <= static_cast<int>(Mismatch::kCompression); ++kind) {
+      for (int kind = 0; kind <= static_cast<int>(Mismatch::kName); ++kind) {
         const auto mismatch = static_cast<Mismatch>(kind);
         Collective collective = Collective::kAllReduce;
         if (mismatch == Mismatch::kRoot) {
@@ -306,7 +305,8 @@ TEST(MessageEngine, EveryOperationSeesAnotherOneOrName) {
       for (int wrong = 0; wrong < kSize; ++wrong) {
         const Transports transports = in_process_transports(kSize);
         const auto errors = on_ranks(kSize, [&](int rank) {
-          const auto engine = message_engine(transports[static_cast<std::size_t>(rank)], "tree");
+          const auto engine =
+              message_engine(transports[static_cast<std::size_t>(rank)], "hierarchical_copy");
           run_with_mismatch(*engine, kind, collective, rank == wrong);
         });
         for (const auto& error : errors) {
@@ -377,13 +377,13 @@ void expect_missing_is_named(const LonelyGroup& group, int rank) {
     return "no error";
   };
   const std::string first = message_of(0, in(std::chrono::milliseconds(50)));
-  const std::string wanted = concat(" before the deadline; rank ", group.missing, " did not come");
+  const std::string wanted = concat(" before the deadline; rank ", group.missing, " did not join");
   EXPECT_NE(first.find(wanted), std::string::npos)
       << group.name << " rank " << rank << ": " << first;
   EXPECT_EQ(message_of(1, late()), first);  // the group stays closed
 }
 
-TEST(MessageEngine, ARankThatNeverComesIsNamedByAllOthers) {
+TEST(MessageEngine, DeadlineOnAllRanksNamesMissingRank) {
   std::vector<LonelyGroup> groups;
   std::vector<std::pair<std::size_t, int>> ranks;  // (index of the group, rank)
   for (const std::string& name : message_algorithms()) {
@@ -401,10 +401,11 @@ TEST(MessageEngine, ARankThatNeverComesIsNamedByAllOthers) {
   }));
 }
 
-TEST(MessageEngine, ARankThatComputesAnswersAndIsNamed) {
+TEST(MessageEngine, ComputingRankAnswersQueriesAndIsNamed) {
   const Transports transports = in_process_transports(3);
   const auto errors = on_ranks(3, [&](int rank) {
-    const auto engine = message_engine(transports[static_cast<std::size_t>(rank)], "tree");
+    const auto engine =
+        message_engine(transports[static_cast<std::size_t>(rank)], "hierarchical_copy");
     TypedBytes data(DType::kFloat32, 100);
     if (rank != 1) return all_reduce_call(data).run(*engine, 0, in(std::chrono::seconds(1)));
     // Does what a communicator's thread does while its main thread computes.
@@ -415,13 +416,13 @@ TEST(MessageEngine, ARankThatComputesAnswersAndIsNamed) {
   });
   for (const int rank : {0, 2}) {
     ASSERT_TRUE(errors[static_cast<std::size_t>(rank)]);
-    EXPECT_NE(errors[static_cast<std::size_t>(rank)]->message().find("; rank 1 did not come"),
+    EXPECT_NE(errors[static_cast<std::size_t>(rank)]->message().find("; rank 1 did not join"),
               std::string::npos)
         << errors[static_cast<std::size_t>(rank)]->what();
   }
 }
 
-TEST(MessageEngine, WhereaboutsAreWhatRanksSayOfThemselves) {
+TEST(MessageEngine, WhereaboutsReturnsStatesOfRanks) {
   const Transports transports = in_process_transports(4);
   Event asked;
   expect_no_errors(on_ranks(3, [&](int rank) {  // rank 3 does not answer
@@ -462,7 +463,7 @@ TEST(MessageEngine, AbortEndsTheCallsOfAllRanks) {
   }
 }
 
-TEST(MessageEngine, ARankThatIsGoneEndsTheCallsOfTheOthers) {
+TEST(MessageEngine, ExitOfOneRankEndsCallsOfAll) {
   for (const std::string& name : message_algorithms()) {
     Transports transports = in_process_transports(4);
     const auto errors = on_ranks(4, [&](int rank) {
@@ -476,7 +477,8 @@ TEST(MessageEngine, ARankThatIsGoneEndsTheCallsOfTheOthers) {
       ASSERT_TRUE(errors[rank]) << name;
       const ErrorCode code = errors[rank]->code();
       EXPECT_TRUE(code == ErrorCode::kUnavailable || code == ErrorCode::kAborted);
-      EXPECT_NE(errors[rank]->message().find("gone"), std::string::npos) << errors[rank]->what();
+      EXPECT_NE(errors[rank]->message().find("has exited"), std::string::npos)
+          << errors[rank]->what();
     }
   }
 }

@@ -108,7 +108,7 @@ void expect_all_collectives(Communicator& ranks) {
   ranks.barrier();
 }
 
-TEST(OpsEngine, AllCollectivesWithAnOperationThatBringsAllOrOne) {
+TEST(OpsEngine, AllCollectivesOfFullAndMinimalOperations) {
   for (const char* kind : {"store", "store_all_reduce"}) {
     const std::string name = plugin(kind);
     for (const int size : {1, 2, 3}) {
@@ -122,7 +122,7 @@ TEST(OpsEngine, AllCollectivesWithAnOperationThatBringsAllOrOne) {
   }
 }
 
-TEST(OpsEngine, AMismatchIsFoundBeforeTheOperationIsCalled) {
+TEST(OpsEngine, MismatchIsFoundBeforeTheOperationIsCalled) {
   run_ranks(3, {.algorithm = plugin("store")}, [](Communicator& ranks) {
     Floats values(ranks.rank() == 1 ? 4 : 5);
     EXPECT_INVALID(ranks.all_reduce(ReduceOp::kSum, std::span(values)),
@@ -130,7 +130,7 @@ TEST(OpsEngine, AMismatchIsFoundBeforeTheOperationIsCalled) {
   });
 }
 
-TEST(OpsEngine, AnAbortOfOneRankEndsTheOperationOfTheOthers) {
+TEST(OpsEngine, AbortOfOneRankEndsTheOperationOfAll) {
   run_ranks(3, {.algorithm = plugin("store")}, [](Communicator& ranks) {
     Floats values(5, 1);
     ranks.all_reduce(ReduceOp::kSum, std::span(values));
@@ -143,7 +143,7 @@ TEST(OpsEngine, AnAbortOfOneRankEndsTheOperationOfTheOthers) {
   });
 }
 
-TEST(OpsEngine, SubgroupsHaveAnOperationOfTheirOwn) {
+TEST(OpsEngine, SubgroupsHaveTheirOwnOperation) {
   run_ranks(4, {.algorithm = plugin("store")}, [](Communicator& ranks) {
     const int first = ranks.rank() / 2 * 2;
     const std::vector<int> members{first, first + 1};
@@ -249,7 +249,7 @@ MessageSum::Seen& message_sum() {
   return seen;
 }
 
-TEST(OpsEngine, AnOperationInCppWorksOverTheTransportOfItsGroup) {
+TEST(OpsEngine, CppOperationUsesTheTransportOfItsGroup) {
   message_sum();
   for (const int size : {1, 2, 3}) {
     run_ranks(size, {.algorithm = "message_sum"}, [&](Communicator& ranks) {
@@ -259,7 +259,7 @@ TEST(OpsEngine, AnOperationInCppWorksOverTheTransportOfItsGroup) {
   }
 }
 
-TEST(OpsEngine, AnOperationOfASubgroupSeesItsRanksAlone) {
+TEST(OpsEngine, OperationOfSubgroupSeesOnlyItsRanks) {
   message_sum();
   run_ranks(4, {.algorithm = "message_sum"}, [](Communicator& ranks) {
     const int first = ranks.rank() % 2;
@@ -272,7 +272,7 @@ TEST(OpsEngine, AnOperationOfASubgroupSeesItsRanksAlone) {
   });
 }
 
-TEST(OpsEngine, AnAbortEndsWaitingForMessagesOfAnOperation) {
+TEST(OpsEngine, AbortEndsWaitForMessagesOfAnOperation) {
   message_sum();
   run_ranks(2, {.algorithm = "message_sum"}, [](Communicator& ranks) {
     Floats values(5, 1);

@@ -282,7 +282,7 @@ void expect_the_trees_bits(std::size_t ranks, std::size_t count, std::size_t ahe
   }
 }
 
-TEST(ReduceToAll, AskingForMemoryAheadChangesNoBit) {
+TEST(ReduceToAll, PrefetchKeepsTheBits) {
   for (std::size_t ranks = 2; ranks <= 9; ++ranks) {  // 9 do not fit in registers
     for (const std::size_t count : {0u, 1u, 7u, 8u, 15u, 16u, 17u, 1003u, 5000u}) {
       for (const std::size_t ahead : {std::size_t{0}, kAheadBytes}) {
@@ -329,7 +329,7 @@ TEST(HalfReduction, EveryAlgorithmRoundsTheFloatSumOnce) {
   }
 }
 
-TEST(HalfReduction, AMeanFitsWhereTheSumDoesNot) {
+TEST(HalfReduction, MeanFitsWhereTheSumOverflows) {
   const std::vector<Tensor> values = {Tensor::full({3}, 60000, DType::kFloat16, cpu(0)),
                                       Tensor::full({3}, 60000, DType::kFloat16, cpu(1))};
   for (const char* name : {"canonical", "ring"}) {
@@ -467,7 +467,7 @@ TEST(CrossDeviceOpsErrors, TypesNumbersOfReplicasAndKindsOfValuesThatDiffer) {
   }
 }
 
-TEST(CrossDeviceOpsErrors, EveryReplicaMustBringAValue) {
+TEST(CrossDeviceOpsErrors, MissingValueOfAReplicaIsRefused) {
   const auto ops = make_op("canonical", 2);
   EXPECT_INVALID(ops->reduce(ReduceOp::kSum, PerReplica<Gradient>(), cpu(0)), "one replica or more",
                  "none");
@@ -543,7 +543,7 @@ TEST(PerReplicaTest, KnowsItsReplicasAndMaps) {
   static_assert(is_per_replica<PerReplica<int>> && !is_per_replica<int>);
 }
 
-TEST(ToldReason, AMismatchIsTheCallersMistakeOnEveryRank) {
+TEST(ToldReason, MismatchIsInvalidArgumentOnEveryRank) {
   const std::string text = "collective mismatch (count): rank 0 calls a; rank 3 calls b";
   for (const ErrorCode code : {ErrorCode::kInvalidArgument, ErrorCode::kAborted}) {
     const Error error = as_it_was(Error(code, "rank 2 ended the call: " + text));
@@ -552,7 +552,7 @@ TEST(ToldReason, AMismatchIsTheCallersMistakeOnEveryRank) {
   }
 }
 
-TEST(ToldReason, OnlyWhoDidNotComeInTimeIsADeadlineOnEveryRank) {
+TEST(ToldReason, MissingRankIsDeadlineExceededOnEveryRank) {
   const std::string text = "rank 0: barrier: expected all 2 ranks before the deadline; rank 1 did";
   EXPECT_EQ(as_it_was(Error(ErrorCode::kAborted, text)).code(), ErrorCode::kDeadlineExceeded);
   EXPECT_EQ(as_it_was(Error(ErrorCode::kAborted, text)).message(), text);
@@ -581,7 +581,7 @@ TEST_P(ProcessWaits, ReturnsAtOnceWhenReadyAndFalseAtTheDeadline) {
       in(std::chrono::milliseconds(5)), [] { return false; }, [] {}));
 }
 
-TEST_P(ProcessWaits, NoWakeUpIsLostWhetherItComesEarlyOrLate) {
+TEST_P(ProcessWaits, NoWakeUpIsLost) {
   WaitWord word;
   ProcessWait wait(&word, GetParam());
   std::atomic<int> turn{0};

@@ -22,8 +22,8 @@ namespace tutti::testing::reductions_test {
 
 class EveryOperationOnGpus : public TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(, EveryOperationOnGpus,
-                         Values("canonical", "hierarchical_copy", "reduction_to_one_device", "ring",
-                                "halving_doubling", "tree", "auto"));
+                         Values("canonical", "hierarchical_copy",
+                                           "reduction_to_one_device", "ring"));
 
 TEST_P(EveryOperationOnGpus, ConformsInASampleOfTheKit) {
   conformance::Subject subject(GetParam());
@@ -137,8 +137,8 @@ TEST(GpuReductions, AutomaticChoiceLogsItsReason) {
 
 class CapturedReduction : public TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(, CapturedReduction,
-                         Values("canonical", "hierarchical_copy", "reduction_to_one_device", "ring",
-                                "tree", "nccl"));
+                         Values("canonical", "hierarchical_copy",
+                                           "reduction_to_one_device", "ring", "nccl"));
 
 /// Later work in the compute stream of `begins` runs after the present work of `ends`.
 void follow(Device begins, Device ends) {
@@ -198,11 +198,9 @@ bool all_sum(const std::vector<Device>& devices) {
     const double sum = static_cast<double>(devices.size() * (devices.size() + 1)) / 2;
     const auto sums = ops->all_reduce(ReduceOp::kSum, powers_of_ten(devices));
     const auto means = ops->all_reduce(ReduceOp::kMean, powers_of_ten(devices));
-    const auto all = ops->all_gather(powers_of_ten(devices));
     for (std::size_t r = 0; r < devices.size(); ++r) {
       if (sums[r].to_doubles() != std::vector<double>{sum, 10 * sum, 100 * sum}) return false;
       if (means[r].to_doubles()[0] != sum / static_cast<double>(devices.size())) return false;
-      if (all[r].to_doubles()[4] != 20.0) return false;
     }
   }
   return true;
@@ -300,15 +298,22 @@ TEST(Nccl, ConformsInASampleOfTheKit) {
 
 TEST(Nccl, UnevenPartsTravelAsBroadcastsAndReductions) {
   const auto ops = make_on("nccl", gpus(2));
-  const PerReplica<Tensor> value(
-      {Tensor::from<float>({3, 1}, {1, 2, 3}, gpu(0)), Tensor::from<float>({1, 1}, {4}, gpu(1))});
+  const Tensor three = Tensor::from<float>({3}, {1, 2, 3}, gpu(0));
+  const Tensor one = Tensor::from<float>({1}, {4}, gpu(1));
+  const MutableTensor all[] = {{{4}, DType::kFloat32, gpu(0)}, {{4}, DType::kFloat32, gpu(1)}};
+  const ReplicaBuffer given[] = {internal::buffer_of(three), internal::buffer_of(one)};
+  const ReplicaBuffer gathered[] = {internal::buffer_of(all[0]), internal::buffer_of(all[1])};
   take_nccl_notes();
-  expect_tensor(ops->all_gather(value)[1], {4, 1}, {1, 2, 3, 4});
+  ops->all_gather(given, gathered);
+  expect_tensor(all[1].freeze(), {4}, {1, 2, 3, 4});
   EXPECT_THAT(take_nccl_notes(), HasSubstr("broadcast rank 1 count 3\nbroadcast rank 1 count 1\n"));
-  const std::vector<std::int64_t> lengths = {2, 1};
-  const auto parts = ops->reduce_scatter(ReduceOp::kSum, powers_of_ten(gpus(2)), lengths);
-  expect_tensor(parts[0], {2}, {3, 30});
-  expect_tensor(parts[1], {1}, {300});
+  const auto powers = powers_of_ten(gpus(2));
+  const MutableTensor parts[] = {{{2}, DType::kFloat32, gpu(0)}, {{1}, DType::kFloat32, gpu(1)}};
+  const ReplicaBuffer summed[] = {internal::buffer_of(powers[0]), internal::buffer_of(powers[1])};
+  const ReplicaBuffer results[] = {internal::buffer_of(parts[0]), internal::buffer_of(parts[1])};
+  ops->reduce_scatter(ReduceOp::kSum, summed, results);
+  expect_tensor(parts[0].freeze(), {2}, {3, 30});
+  expect_tensor(parts[1].freeze(), {1}, {300});
   EXPECT_THAT(take_nccl_notes(), HasSubstr("reduce rank 0 count 2\nreduce rank 0 count 1\n"));
 }
 

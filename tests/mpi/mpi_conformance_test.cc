@@ -189,7 +189,7 @@ TEST_F(MpiConformance, ARankThatStaysAwayIsNamed) {
     EXPECT_THROW(call(), Error);
     return;
   }
-  expect_error(ErrorCode::kDeadlineExceeded, {concat("rank ", last), "did not come"}, call);
+  expect_error(ErrorCode::kDeadlineExceeded, {concat("rank ", last), "did not join"}, call);
   expect_error(ErrorCode::kDeadlineExceeded, {concat("rank ", last)}, call);  // permanently
   meet();
 }

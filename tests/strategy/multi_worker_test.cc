@@ -281,8 +281,6 @@ TEST(MultiWorker, GradientsOfWorkersAreAdded) {
   };
   EXPECT_EQ(weights_of_workers({2, 1}, with_nan, NonFinitePolicy::kSkip),
             (Weights{{0, 0}, {0, 0}}));
-  EXPECT_EQ(weights_of_workers({2, 1}, with_nan, NonFinitePolicy::kZero),
-            (Weights{{-2, -2}, {-2, -2}}));
   std::vector<LocalStrategyOptions> options = workers_with({2, 1});
   for (auto& each : options) each.cross_device_ops.options.non_finite = NonFinitePolicy::kError;
   EXPECT_THAT(run_workers(

@@ -78,12 +78,6 @@ inline const Kind kKinds[] = {
        const std::vector<int> members = odd ? std::vector<int>{c.rank()} : all_of(c);
        (void)c.group(members);
      }},
-    {"compression", "float16", "all_reduce",
-     [](Communicator& c, bool odd, Floats a, Floats) {
-       CallOptions options;
-       if (odd) options.compression = DType::kFloat16;
-       c.all_reduce(ReduceOp::kSum, a, options);
-     }},
     {"arguments: root", "expected a root from 0 to ", nullptr,
      [](Communicator& c, bool odd, Floats a, Floats) { c.broadcast(a, odd ? c.size() : 0); }},
     {"arguments: memory", "input and output overlap", nullptr,
@@ -167,7 +161,7 @@ inline void expect_errors_on_every_rank(const Connect& connect) {
   };
   const auto meeting = make("meeting", "canonical");
   int number = 0;
-  for (const char* const algorithm : {"canonical", "ring", "tree", "halving_doubling"}) {
+  for (const char* const algorithm : {"canonical", "ring", "hierarchical_copy"}) {
     for (const Kind& kind : kKinds) {
       for (const std::size_t count : {12, 120'000}) {  // exceeds a message that includes its header
         SCOPED_TRACE(concat(algorithm, ", ", kind.name, " x ", count));

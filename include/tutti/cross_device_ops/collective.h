@@ -117,10 +117,6 @@ struct CallOptions {
   /// ReplicaBuffer::id of this rank's buffer; 0: calls of one name are calls of one buffer.
   std::uint64_t id = 0;
   std::optional<Duration> timeout = std::nullopt;  // unset, and in plugins: the communicator's
-  /// kBFloat16 or kFloat16: float32 values of a SUM or MEAN in all_reduce are sent in this type,
-  /// added as floats, and the result is rounded once. This halves the bytes between processes.
-  /// Algorithms that combine in several steps throw kUnimplemented. Compared between the ranks.
-  std::optional<DType> compression = std::nullopt;
   /// Set if all buffers of the call are memory of this GPU, from any CUDA allocator. Must be set on
   /// all ranks or on none (compared). See Communicator, "On GPUs".
   std::optional<GpuStream> gpu = std::nullopt;

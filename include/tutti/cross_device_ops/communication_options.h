@@ -25,10 +25,10 @@ std::string_view to_string(WireCompression compression);
 
 /// Treatment of a step whose gradients, or their sum over replicas, are not all finite. kIgnore:
 /// not checked. kError: the step fails with kOutOfRange, naming variable, flat index, replica and
-/// step; variables stay unchanged. kSkip: no replica updates anything in this step. kZero: such
-/// values are replaced by zeros. kSkip and kZero are logged the first time in a strategy.
-enum class NonFinitePolicy { kIgnore, kError, kSkip, kZero };
-/// "ignore", "error", "skip" or "zero", any case; throws kInvalidArgument listing the names.
+/// step; variables stay unchanged. kSkip: no replica updates anything in this step, which is logged
+/// the first time in a strategy.
+enum class NonFinitePolicy { kIgnore, kError, kSkip };
+/// "ignore", "error" or "skip", any case; throws kInvalidArgument listing the names.
 NonFinitePolicy parse_non_finite_policy(std::string_view text);
 std::string_view to_string(NonFinitePolicy policy);
 

@@ -29,8 +29,8 @@ struct PendingCall;
 enum class GpuCallsBy { kNccl, kHosts };
 
 struct CommunicatorOptions {
-  /// A registered name: canonical, ring, halving_doubling, tree, hierarchical_copy,
-  /// reduction_to_one_device, auto, mpi, or an operation or plugin that spans processes.
+  /// A registered name: canonical, ring, hierarchical_copy, reduction_to_one_device, mpi, or an
+  /// operation or plugin that spans processes.
   std::string algorithm = "canonical";
   std::string plugin_options = "";  // as in CrossDeviceOpsSpec
   /// Time that a call waits for the other ranks.
@@ -86,8 +86,8 @@ struct CallProgress {
 /// *NCCL* is used if all ranks have it and a GPU of their own. The call returns when its work is in
 /// the stream. Sums have NCCL's order, which differs between machines, regardless of determinism().
 ///
-/// *The hosts* are used in all other cases, for MIN and MAX of floating types, all_to_all and
-/// compression, and always with GpuCallsBy::kHosts. The call waits for the stream, and the
+/// *The hosts* are used in all other cases, for MIN and MAX of floating types and
+/// all_to_all, and always with GpuCallsBy::kHosts. The call waits for the stream, and the
 /// algorithm works in pinned memory in its own order of sums. The copy back is in the stream when
 /// the call returns.
 ///
@@ -195,9 +195,6 @@ class Communicator {
   /// Ends the running and later calls of all ranks with kAborted and this reason.
   void abort(const Error& reason) noexcept;
 
-  /// Returns the last calls of this rank (at most 4,096), oldest first, one per line: number, call,
-  /// state, seconds.
-  std::vector<std::string> recent_calls() const;
   /// Returns this rank's progress. Thread-safe, even while a call waits.
   CallProgress progress() const;
 
@@ -205,8 +202,8 @@ class Communicator {
   std::unique_ptr<internal::CommunicatorState> state_;
 };
 
-/// Returns the communicators of `size` threads of this process, by rank. "canonical" and "auto"
-/// work directly on the ranks' memory; other algorithms send messages between threads.
+/// Returns the communicators of `size` threads of this process, by rank. "canonical" works
+/// directly on the ranks' memory; other algorithms send messages between threads.
 std::vector<std::unique_ptr<Communicator>> in_process_communicators(
     int size, const CommunicatorOptions& options = {});
 

@@ -82,19 +82,13 @@ struct SegmentedSum {
   std::vector<std::byte*> sums = {};  // [segment][node]: address of the segment's first sum
 
   /// Returns the address of a replica's values of a block (a part of a segment), at any alignment.
-  /// If `clean`, non-finite values are replaced by zeros where the caller wants that. `copy` has
-  /// room for the block; it may be nullptr if `copies` and `clean` are false.
-  std::function<const std::byte*(std::size_t replica, const Segment& block, bool clean,
-                                 std::byte* copy)>
+  /// `copy` has room for the block; it may be nullptr unless `copies` is set.
+  std::function<const std::byte*(std::size_t replica, const Segment& block, std::byte* copy)>
       values = {};
-  /// Receives the sum of a block over all replicas, and may change it. Returns true if the block is
-  /// to be summed again from clean values. Empty: sums are not checked.
-  std::function<bool(const Segment& block, std::byte* sum, bool clean)> check = {};
-  /// True if `values` writes to `copy` even if `clean` is false.
+  /// Receives the sum of a block over all replicas. Empty: sums are not checked.
+  std::function<void(const Segment& block, const std::byte* sum)> check = {};
+  /// True if `values` writes to `copy`.
   bool copies = false;
-  /// True if the first sum already uses clean values, since a second reading would count them
-  /// twice.
-  bool clean_first = false;
 };
 
 /// Combines the values of several devices: tf.distribute.CrossDeviceOps. The public functions check
@@ -156,19 +150,6 @@ class CrossDeviceOps {
   /// IndexedSlices.
   Tensor gather(const PerReplica<Tensor>& value, int axis, Device destination);
   [[noreturn]] Tensor gather(const PerReplica<IndexedSlices>& value, int axis, Device destination);
-  /// Gives every replica the concatenation along the first dimension; lengths may differ.
-  PerReplica<Tensor> all_gather(const PerReplica<Tensor>& value);
-  /// Combines values of one shape and splits the result along the first dimension into V parts;
-  /// replica r receives part r, which has lengths[r] rows. Empty lengths: equal parts,
-  /// kInvalidArgument if V does not divide the dimension.
-  PerReplica<Tensor> reduce_scatter(ReduceOp op, const PerReplica<Tensor>& value,
-                                    std::span<const std::int64_t> lengths = {});
-  /// Splits values along the first dimension into V parts; replica s receives part s of each
-  /// replica, concatenated in replica order. lengths[r * V + s]: rows from r to s; empty: equal
-  /// parts.
-  PerReplica<Tensor> all_to_all(const PerReplica<Tensor>& value,
-                                std::span<const std::int64_t> lengths = {});
-
   /// Functions on plain buffers at any address, one per replica. op may be MEAN. They throw
   /// kInvalidArgument for inconsistent counts, types, roots or memory, naming the replicas. An
   /// unsupported combination falls back (logged once) or, with options.strict, throws

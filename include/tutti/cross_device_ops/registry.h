@@ -45,7 +45,7 @@ using ConfigurableOpsFactory = std::function<std::unique_ptr<CrossDeviceOps>(
 void register_cross_device_ops(const std::string& name, ConfigurableOpsFactory factory,
                                std::vector<std::string> option_names);
 /// Returns all names: built-in ones (canonical, hierarchical_copy, reduction_to_one_device, ring,
-/// halving_doubling, tree, auto, nccl, mpi) first, then those of the plugins in TUTTI_PLUGINS.
+/// nccl, mpi) first, then those of the plugins in TUTTI_PLUGINS.
 std::vector<std::string> registered_cross_device_ops();
 /// Returns those for one process on such devices: all except mpi and, on CPUs, nccl.
 std::vector<std::string> registered_cross_device_ops(DeviceType device);

@@ -24,8 +24,8 @@ class StateDigest;
 struct MultiWorkerOptions {
   /// For this worker, except `replicas` (of all workers, spread evenly, the first workers getting
   /// one more; 0: one per local device) and `replica_weights` (of all replicas). cross_device_ops
-  /// names the algorithm that sums gradients between workers: canonical, ring, halving_doubling,
-  /// tree, hierarchical_copy, auto, mpi or a plugin that spans processes; or nccl, if each replica
+  /// names the algorithm that sums gradients between workers: canonical, ring,
+  /// hierarchical_copy, mpi or a plugin that spans processes; or nccl, if each replica
   /// has its own GPU. Default: nccl if all workers support it and `deterministic` is not set, else
   /// canonical; a log line states why. Other values are combined in canonical order.
   LocalStrategyOptions local = {};
