@@ -31,6 +31,8 @@ std::vector<Variable> make_variables(Strategy& strategy, const std::string& pref
   return variables;
 }
 
+constexpr std::uint64_t kBytesOfVariables = 4 * (5 + 20'011 + 1 + 8'192 + 133'333) + 8 * 21;
+
 /// Returns replica r's gradient for variable i, which is equal in every strategy.
 Tensor gradient_of(const Variable& variable, std::size_t i, int r, Device device) {
   return random_uniform(variable.shape(),
@@ -162,7 +164,8 @@ std::vector<std::byte> sums_by(const std::string& name) {
   return bytes;
 }
 
-TEST(BucketReducer, CallsTheNamedOperationAlsoIfItIsCanonicalAndSliceable) {
+/// Registers "counted_slices" and "counted_sums"; returns the number of their calls.
+std::atomic<int>& calls_of_counted_sums() {
   static std::atomic<int> calls{0};
   static const bool once = [] {
     for (const bool sliceable : {true, false}) {
@@ -174,6 +177,11 @@ TEST(BucketReducer, CallsTheNamedOperationAlsoIfItIsCanonicalAndSliceable) {
     return true;
   }();
   EXPECT_TRUE(once);
+  return calls;
+}
+
+TEST(BucketReducer, CallsTheNamedOperationAlsoIfItIsCanonicalAndSliceable) {
+  std::atomic<int>& calls = calls_of_counted_sums();
   const std::vector<std::byte> expected = sums_by("canonical");
   for (const char* const name : {"counted_slices", "counted_sums"}) {
     calls = 0;
@@ -194,23 +202,47 @@ std::uint64_t bytes_of_step(Strategy& strategy, std::span<const Variable> variab
                           [&] { strategy.run([&] { (void)reduce_in_replica(variables); }); });
 }
 
-TEST(BucketReducer, TheDefaultOperationSeesEveryByteUnderEveryStrategy) {
-  MultiWorkerMirroredStrategy alone(std::move(in_process_communicators(1).front()),
-                                    {.local = on_cpus(3)});
-  std::vector<std::unique_ptr<Strategy>> owned;
-  owned.push_back(mirrored(3));
-  owned.push_back(central(3));
-  owned.push_back(fully_sharded(3));
-  std::vector<Strategy*> strategies = {&alone};
-  for (const auto& each : owned) strategies.push_back(each.get());
-  for (Strategy* const strategy : strategies) {
-    const std::vector<Variable> variables = make_variables(*strategy);
-    std::uint64_t expected = 0;
-    for (const Variable& each : variables) {
-      expected +=
-          3 * static_cast<std::uint64_t>(each.shape().num_elements()) * size_of(each.dtype());
+/// Returns the results of all replicas, one number after the other.
+std::vector<std::vector<double>> results_of_step(Strategy& strategy,
+                                                 const std::vector<Variable>& variables) {
+  std::vector<std::vector<double>> results;
+  for (const auto& of_replica : strategy.run([&] { return reduce_in_replica(variables); })) {
+    for (const Gradient& sum : of_replica) results.push_back(numbers(sum.dense()));
+  }
+  return results;
+}
+
+TEST(BucketReducer, DefaultAndOwnOperationsSeeEveryByteUnderEveryStrategy) {
+  calls_of_counted_sums();
+  std::vector<std::vector<std::vector<double>>> sums_of_default;
+  for (const char* const operation : {"canonical", "counted_slices", "counted_sums"}) {
+    LocalStrategyOptions local = on_cpus(3);
+    local.cross_device_ops = make_cross_device_ops(operation);
+    ParameterServerOptions servers;
+    servers.local = local;
+    servers.num_servers = 2;
+    MultiWorkerMirroredStrategy alone(std::move(in_process_communicators(1).front()),
+                                      {.local = local});
+    MirroredStrategy of_copies(local);
+    CentralStorageStrategy of_one(CentralStorageOptions{local, std::nullopt});
+    FullyShardedStrategy of_shards(
+        FullyShardedOptions{.local = local, .stage = 3, .min_shard_bytes = 0});
+    ParameterServerStrategy of_servers(std::move(servers));
+    std::vector<std::vector<std::vector<double>>> sums;
+    for (Strategy* const strategy :
+         std::initializer_list<Strategy*>{&alone, &of_copies, &of_one, &of_shards, &of_servers}) {
+      SCOPED_TRACE(concat(operation, ", strategy ", sums.size()));
+      EXPECT_EQ(strategy->reduction_name(), operation);
+      const std::vector<Variable> variables = make_variables(*strategy);
+      const std::uint64_t bytes = bytes_reduced_in(
+          *strategy, [&] { sums.push_back(results_of_step(*strategy, variables)); });
+      EXPECT_GE(bytes, 3 * kBytesOfVariables);
+      // In a flat copy of a bucket, variables begin at cache lines.
+      const bool is_flat = operation != std::string_view("canonical");
+      EXPECT_LE(bytes, 3 * (kBytesOfVariables + (is_flat ? 64 * variables.size() : 0)));
     }
-    EXPECT_EQ(bytes_of_step(*strategy, variables), expected) << strategy->reduction_name();
+    if (sums_of_default.empty()) sums_of_default = sums;
+    EXPECT_EQ(sums, sums_of_default) << operation;
   }
 }
 
@@ -219,8 +251,7 @@ TEST(BucketReducer, PartialSumsOfWorkersAreMadeByTheOperation) {
     const std::vector<Variable> variables = make_variables(strategy);
     return bytes_of_step(strategy, variables);
   });
-  constexpr std::uint64_t kBytes = 4 * (5 + 20'011 + 1 + 8'192 + 133'333) + 8 * 21;
-  EXPECT_EQ(bytes, (std::vector<std::uint64_t>{2 * kBytes, kBytes}));
+  EXPECT_EQ(bytes, (std::vector<std::uint64_t>{2 * kBytesOfVariables, kBytesOfVariables}));
 }
 
 TEST(BucketReducer, WorkersSumByAnOperationOfTheProgramWithItsOptions) {
@@ -233,11 +264,12 @@ TEST(BucketReducer, WorkersSumByAnOperationOfTheProgramWithItsOptions) {
                               return std::make_unique<testing::ExchangeSums>(group, seen);
                             },
                             {"k"});
-  const auto sums_of_workers = [](const std::string& name, const std::string& plugin_options) {
-    LocalStrategyOptions local = on_cpus(2);
+  const auto sums_of_workers = [](std::size_t workers, int replicas, const std::string& name,
+                                  const std::string& plugin_options) {
+    LocalStrategyOptions local = on_cpus(replicas);
     local.cross_device_ops = make_cross_device_ops(name, {}, plugin_options);
     return results_of_workers(
-        {local, local},
+        std::vector(workers, local),
         [&](MultiWorkerMirroredStrategy& strategy) {
           EXPECT_EQ(strategy.reduction_name(), name);
           std::vector<std::vector<double>> sums;
@@ -250,10 +282,23 @@ TEST(BucketReducer, WorkersSumByAnOperationOfTheProgramWithItsOptions) {
         },
         Between::kMemory, {.algorithm = name, .plugin_options = plugin_options});
   };
-  EXPECT_EQ(sums_of_workers("exchange_sums", "k=3"), sums_of_workers("canonical", ""));
-  EXPECT_GE(made, 2);
-  EXPECT_GE(seen.names.size(), 2u);
-  EXPECT_EQ(seen.ids.size(), 2 * 2 * seen.names.size());  // workers, models
+  for (const std::size_t workers : {2, 4}) {
+    for (const int replicas : {1, 2}) {
+      SCOPED_TRACE(concat(workers, " workers of ", replicas, " replicas"));
+      made = 0;
+      seen.ids.clear();
+      seen.num_bytes = 0;
+      EXPECT_EQ(sums_of_workers(workers, replicas, "exchange_sums", "k=3"),
+                sums_of_workers(workers, replicas, "canonical", ""));
+      EXPECT_GE(made, static_cast<int>(workers));
+      EXPECT_GE(seen.names.size(), 2u);
+      EXPECT_EQ(seen.ids.size(), 2 * workers * seen.names.size());  // two models
+      // Each worker sends the gradients of two models once, and counters with each bucket.
+      const std::uint64_t gradients = 2 * workers * kBytesOfVariables;
+      EXPECT_GE(seen.num_bytes, gradients);
+      EXPECT_LT(seen.num_bytes, gradients + 2 * workers * 2'000);
+    }
+  }
 }
 
 TEST(BucketReducer, ReduceAndBatchReduceToAreTheOperations) {

@@ -21,13 +21,14 @@
 
 namespace tutti::testing {
 
-/// Canonical operation between two ranks, each of which sends its values to the other. Records the
+/// Canonical operation between ranks, each of which sends its values to all others. Records the
 /// buckets that it receives.
 class ExchangeSums final : public CrossDeviceOps {
  public:
   struct Seen {
     Mutex mutex;
     std::set<std::uint64_t> ids;  // of all ranks
+    std::uint64_t num_bytes = 0;  // of all ranks
     std::set<std::string> names;
   };
 
@@ -45,17 +46,21 @@ class ExchangeSums final : public CrossDeviceOps {
     {
       MutexLock lock(seen_.mutex);
       seen_.ids.insert(own.id);
+      seen_.num_bytes += own.num_bytes();
       seen_.names.emplace(own.name);
     }
-    const std::span<std::byte> all(own.data, own.num_bytes());
-    std::vector<std::byte> theirs(all.size());
-    const int peer = 1 - ranks_->rank();
-    const auto sent = ranks_->send(peer, 0, {}, all);
-    const auto received = ranks_->recv(peer, 0, {}, theirs);
-    received->wait(TimePoint::max());
-    sent->wait(TimePoint::max());
-    const std::byte* inputs[] = {own.data, theirs.data()};
-    if (peer == 0) std::swap(inputs[0], inputs[1]);
+    const std::vector<std::byte> mine(own.data, own.data + own.num_bytes());
+    std::vector<std::vector<std::byte>> all(static_cast<std::size_t>(ranks_->size()), mine);
+    std::vector<std::unique_ptr<Work>> works;
+    std::vector<const std::byte*> inputs;
+    for (int r = 0; r < ranks_->size(); ++r) {
+      std::vector<std::byte>& values = all[static_cast<std::size_t>(r)];
+      inputs.push_back(values.data());
+      if (r == ranks_->rank()) continue;
+      works.push_back(ranks_->send(r, 0, {}, mine));
+      works.push_back(ranks_->recv(r, 0, {}, values));
+    }
+    for (const auto& work : works) work->wait(TimePoint::max());
     reduce_along_tree(op, own.dtype, inputs, own.data, own.count);
   }
 
