@@ -247,7 +247,7 @@ TEST(InProcessTransport, UnreceivedSendEndsWithItsWork) {
   const auto recv = ranks[1]->recv(0, 0, {}, received);
   EXPECT_FALSE(recv->test());
   EXPECT_EQ(ranks[0]->stats().messages_sent, 0u);
-  EXPECT_INVALID(in_process_transports(0), "1 or more", "got 0");
+  EXPECT_INVALID(in_process_transports(0), "size >= 1", "got 0");
   EXPECT_EQ(in_process_transports(1)[0]->name(), "in_process");
 }
 

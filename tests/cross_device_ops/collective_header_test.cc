@@ -56,7 +56,7 @@ TEST(CollectiveHeader, RoundTripInLittleEndianBytes) {
             "all_reduce(SUM, float32 x 4096, 'dense/kernel') #17 at app/step.cc:41");
   const auto bytes = internal::encode(sample());
   EXPECT_EQ(static_cast<char>(bytes[0]), 'T');
-  EXPECT_EQ(static_cast<char>(bytes[3]), '3');
+  EXPECT_EQ(static_cast<char>(bytes[3]), '4');
   EXPECT_EQ(static_cast<int>(bytes[4]), 17);  // the sequence number's lowest byte
 }
 

@@ -395,7 +395,7 @@ TEST(CrossDeviceOpsGather, RefusesOtherDimensionsRanksTypesSparseRowsAndMissingA
   EXPECT_INVALID(ops->gather(ranks, 0, cpu(0)), "rank", "[1]", "[1, 1]", "replica 1");
   const PerReplica<Tensor> types({Tensor::zeros({1}), Tensor::zeros({1}, DType::kInt32)});
   EXPECT_INVALID(ops->gather(types, 0, cpu(0)), "float32", "int32", "replica 1");
-  EXPECT_INVALID(gather_copies(Tensor(1.0f), 2, 0), "scalars", "rank of 1", "expand_dims()");
+  EXPECT_INVALID(gather_copies(Tensor(1.0f), 2, 0), "scalars", "rank >= 1", "expand_dims()");
   EXPECT_INVALID(ops->gather(PerReplica<Tensor>(), 0, cpu(0)), "gather", "none");
   EXPECT_INVALID(gather_copies(Tensor::zeros({2, 2}), 2, 2), "gather");
 }
