@@ -22,8 +22,8 @@ namespace tutti::testing::reductions_test {
 
 class EveryOperationOnGpus : public TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(, EveryOperationOnGpus,
-                         Values("canonical", "hierarchical_copy",
-                                           "reduction_to_one_device", "ring"));
+                         Values("canonical", "hierarchical_copy", "reduction_to_one_device",
+                                "ring"));
 
 TEST_P(EveryOperationOnGpus, ConformsInASampleOfTheKit) {
   conformance::Subject subject(GetParam());
@@ -137,8 +137,8 @@ TEST(GpuReductions, AutomaticChoiceLogsItsReason) {
 
 class CapturedReduction : public TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(, CapturedReduction,
-                         Values("canonical", "hierarchical_copy",
-                                           "reduction_to_one_device", "ring", "nccl"));
+                         Values("canonical", "hierarchical_copy", "reduction_to_one_device", "ring",
+                                "nccl"));
 
 /// Later work in the compute stream of `begins` runs after the present work of `ends`.
 void follow(Device begins, Device ends) {

@@ -7,11 +7,11 @@
 #include <limits>
 
 #include "tests/strategy/worker_threads.h"
+#include "tests/support/warnings.h"
 #include "tutti/core/random.h"
 #include "tutti/cross_device_ops/registry.h"
 #include "tutti/optimizer/sgd.h"
 #include "tutti/tensor/half.h"
-#include "tests/support/warnings.h"
 
 namespace tutti::strategy_tests::gradient_filters_test {
 using internal::compress_with_feedback;
