@@ -19,7 +19,7 @@ class Functional::Builder {
       const internal::GraphNode& node = inputs[i].node();
       if (node.layer) {
         fail(ErrorCode::kInvalidArgument, "Functional: input ", i, " is a result of layer '",
-             node.layer->name(), "'; expected `SymbolicTensor x = Input{...}`");
+             node.layer->name(), "'; expected an Input{...}");
       }
       if (!first_value_.emplace(&node, i).second)
         fail(ErrorCode::kInvalidArgument, "Functional: input ", i, " is given twice");

@@ -8,10 +8,10 @@ namespace tutti {
 
 Sequential::Sequential(const SequentialOptions& options, Input input,
                        std::vector<std::shared_ptr<Layer>> layers)
-    : LayerOf(options.name, input.shape),
+    : LayerOf(options.name, input.shape()),
       remat_(options.remat),
       layers_(std::make_shared<std::vector<std::shared_ptr<Layer>>>()) {
-  set_built(input.shape, input.shape);
+  set_built(input.shape(), input.shape());
   for (auto& layer : layers) add(std::move(layer));
 }
 

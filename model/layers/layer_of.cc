@@ -18,16 +18,34 @@ std::shared_ptr<internal::GraphNode> make_node() {
   return node;
 }
 
-}  // namespace
-
-SymbolicTensor::SymbolicTensor(const Input& input) {
+std::shared_ptr<const internal::GraphNode> make_input(Shape shape, std::string name) {
   auto node = make_node();
-  node->input_name = input.name;
-  node->shapes = {input.shape};
-  node_ = std::move(node);
+  node->input_name = std::move(name);
+  node->shapes = {std::move(shape)};
+  return node;
 }
 
+/// JSON form of an Input.
+struct InputFields {
+  Shape shape = {};
+  std::string name = "";
+};
+
+}  // namespace
+
 const Shape& SymbolicTensor::shape() const { return node_->shapes[result_]; }
+
+Input::Input(Shape shape, std::string name)
+    : SymbolicTensor(make_input(std::move(shape), std::move(name)), 0) {}
+
+const std::string& Input::name() const { return node().input_name; }
+
+Json Input::to_json() const { return json_of(InputFields{shape(), name()}); }
+
+Input Input::from_json(const Json& json) {
+  InputFields fields = value_of<InputFields>(json);
+  return {std::move(fields.shape), std::move(fields.name)};
+}
 
 namespace internal {
 

@@ -493,7 +493,7 @@ Names export_layer(OnnxGraph& graph, const Layer& layer, const Names& inputs) {
 Names input_names(const Model& model) {
   Names names;
   if (const auto* const drawn = dynamic_cast<const Functional*>(&model)) {
-    for (const Input& input : drawn->graph().inputs) names.push_back(input.name);
+    for (const Input& input : drawn->graph().inputs) names.push_back(input.name());
   } else {
     names = {"input"};
   }

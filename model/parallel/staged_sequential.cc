@@ -41,10 +41,10 @@ std::vector<std::size_t> bounds_of(const StageOptions& options, std::size_t num_
 
 StagedSequential::StagedSequential(StageOptions options, Input input,
                                    std::vector<std::shared_ptr<Layer>> layers)
-    : LayerOf(options.name, input.shape), stages_(std::make_shared<std::vector<Stage>>()) {
+    : LayerOf(options.name, input.shape()), stages_(std::make_shared<std::vector<Stage>>()) {
   internal::require_no_strategy("StagedSequential");
   const std::vector<std::size_t> bounds = bounds_of(options, layers.size());
-  set_built(input.shape, input.shape);
+  set_built(input.shape(), input.shape());
   for (std::size_t s = 0; s + 1 < bounds.size(); ++s) {
     Stage stage{options.devices.devices[s], {}};
     const DeviceScope scope(stage.device);

@@ -305,6 +305,20 @@ TEST(FunctionalTest, EqualsSequentialBitByBit) {
   EXPECT_EQ(functional_names(graph), functional_names(row));
 }
 
+TEST(FunctionalTest, InputKeepsIdentityInUsesAndCopies) {
+  const auto x = Input{{4}, "x"};
+  const auto copy = x;
+  const auto y = Dense(3)(x);
+  const Functional model({copy}, {Concatenate()({x, y, Dense(2)(copy)})});
+  EXPECT_THAT(model.input_names(), ElementsAre("x"));
+  EXPECT_EQ(model.output_shape(), (Shape{4 + 3 + 2}));
+  const Tensor batch = random_uniform({5, 4}, {.seed = 2});
+  EXPECT_EQ(slice(model(batch), {0, 0}, {-1, 4}).to_doubles(), batch.to_doubles());
+  EXPECT_EQ(Sequential(x, Dense(2)).input_shape(), x.shape());
+  const auto other = Input{{4}};  // of the same shape, but another input
+  EXPECT_INVALID(Functional({other}, {y}), "needs an input 'x' of shape [4]");
+}
+
 TEST(FunctionalTest, SharesLayersThatAreCalledTwice) {
   const SymbolicTensor a = Input{{3}}, b = Input{{3}};
   const Dense tower(2);

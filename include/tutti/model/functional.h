@@ -28,8 +28,8 @@ struct GraphDescription {
 
 /// Model defined by calling layers with symbolic tensors:
 ///
-///     SymbolicTensor x = Input{{32, 32, 3}};
-///     SymbolicTensor y = Conv2D(3, 3, {.padding = "same"})(x);
+///     auto x = Input{{32, 32, 3}};
+///     auto y = Conv2D(3, 3, {.padding = "same"})(x);
 ///     Functional model({x}, {Dense(10)(Flatten()(Add()({x, y})))});
 ///
 /// Weights are created here, in the current strategy's scope, in the order in which the layers were

@@ -10,19 +10,11 @@
 #include <utility>
 #include <vector>
 
+#include "tutti/core/json.h"
 #include "tutti/model/layers/layer.h"
 #include "tutti/tensor/shape.h"
 
 namespace tutti {
-
-// Inputs of models.
-
-/// Shape of one example, without the batch: `Input{{28, 28, 1}}`. Begins a Sequential, or a graph:
-/// `SymbolicTensor x = Input{{28, 28, 1}};`.
-struct Input {
-  Shape shape;
-  std::string name = "";
-};
 
 // Symbolic tensors.
 
@@ -30,13 +22,11 @@ namespace internal {
 struct GraphNode;
 }  // namespace internal
 
-/// Result of calling a layer with a symbol: `SymbolicTensor x = Input{{784}}; SymbolicTensor y =
-/// Dense(10)(x);`. Nothing is computed, and weights are not created until `Functional({x}, {y})` is
-/// constructed. A cheap handle. KerasTensor.
+/// Value in a graph: an Input, or the result of calling a layer with another: `auto x =
+/// Input{{784}}; auto y = Dense(10)(x);`. Nothing is computed, and weights are not created until
+/// `Functional({x}, {y})` is constructed. A cheap handle. KerasTensor.
 class SymbolicTensor {
  public:
-  /// Creates an input of a graph; each conversion gives a different one.
-  SymbolicTensor(const Input& input);  // NOLINT
   SymbolicTensor(std::shared_ptr<const internal::GraphNode> node, std::size_t result)
       : node_(std::move(node)), result_(result) {}
 
@@ -49,6 +39,18 @@ class SymbolicTensor {
  private:
   std::shared_ptr<const internal::GraphNode> node_;
   std::size_t result_ = 0;
+};
+
+/// Input of a model, of the shape of one example, without the batch: `Input{{28, 28, 1}}`. Begins a
+/// Sequential, or a graph: `auto x = Input{{28, 28, 1}};`. Copies are the same input. keras.Input.
+class Input : public SymbolicTensor {
+ public:
+  Input(Shape shape, std::string name = "");  // NOLINT: a shape alone is an input
+
+  /// Given name; may be empty.
+  const std::string& name() const;
+  Json to_json() const;
+  static Input from_json(const Json& json);
 };
 
 namespace internal {
