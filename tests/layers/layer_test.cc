@@ -9,6 +9,7 @@
 #include "tutti/core/random.h"
 #include "tutti/model/layers/core_layers.h"
 #include "tutti/model/layers/initializers.h"
+#include "tutti/model/layers/layer_of.h"
 #include "tutti/model/layers/layers.h"
 #include "tutti/model/layers/losses.h"
 #include "tutti/model/layers/regularization.h"
@@ -62,6 +63,21 @@ class Chain : public Layer {
   std::vector<std::shared_ptr<Layer>> layers_;
 };
 
+/// Two layers with the same input, and a weight as a member.
+struct HighwayWithScale : LayerOf<HighwayWithScale> {
+  explicit HighwayWithScale(std::int64_t units) : gate(units, "sigmoid"), body(units, "relu") {}
+  Shape build(const Shape& input) override {
+    scale = add_weight(initializers::constant(2.0), {}, {.name = "scale"});
+    return add_layers(input, gate, body);
+  }
+  Tensor call(const Tensor& x, CallContext context) const override {
+    const Tensor open = gate(x, context);
+    return open * body(x, context) * scale + (1.0f - open) * x;
+  }
+  Dense gate, body;
+  Weight scale;
+};
+
 TEST(LayerName, IsTheSnakeCaseOfTheType) {
   EXPECT_EQ(internal::snake_case("Conv2D"), "conv2d");
   EXPECT_EQ(internal::snake_case("MaxPooling2D"), "max_pooling2d");
@@ -112,6 +128,23 @@ TEST(LayerTest, CopiesShareWeightsEvenWhenCopiedBefore) {
   const Tensor x = counting({2, 3});
   EXPECT_EQ(copy(x).to_doubles(), original(x).to_doubles());
   EXPECT_EQ(copy.variables()[0], original.variables()[0]);
+}
+
+TEST(LayerTest, WeightMemberIsTheSameInCopiesMadeBefore) {
+  HighwayWithScale original(3);
+  const HighwayWithScale copy = original;
+  EXPECT_EQ(original.shapes_for(std::vector<Shape>{{3}})[0], (Shape{3}));
+  original.build_for({3});
+  EXPECT_THAT(names_of(original.variables()),
+              ElementsAre("highway_with_scale/scale", "highway_with_scale/dense/kernel",
+                          "highway_with_scale/dense/bias", "highway_with_scale/dense_1/kernel",
+                          "highway_with_scale/dense_1/bias"));
+  EXPECT_EQ(*copy.scale, original.variables()[0]);
+  EXPECT_EQ(copy.scale->name(), "highway_with_scale/scale");
+  const Tensor x = counting({2, 3});
+  const Tensor open = copy.gate(x);
+  const Tensor expected = open * copy.body(x) * 2.0f + (1.0f - open) * x;
+  EXPECT_EQ(copy(x).to_doubles(), expected.to_doubles());
 }
 
 TEST(LayerTest, ErrorsNameTheLayer) {

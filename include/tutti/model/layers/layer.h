@@ -101,6 +101,25 @@ struct LayerOptions {
   std::optional<Shape> input_shape = std::nullopt;
 };
 
+/// Weight of a layer of your own, as a member: `Weight scale_;`, and in build() `scale_ =
+/// add_weight("ones", input, {.name = "scale"})`. Copies refer to one variable, so the assignment
+/// reaches all copies of the layer, unlike that of a Variable. Default: no variable.
+class Weight {
+ public:
+  Weight& operator=(Variable variable) {
+    *variable_ = std::move(variable);
+    return *this;
+  }
+  const Variable& operator*() const { return *variable_; }
+  const Variable* operator->() const { return variable_.get(); }
+  /// Same as Variable::value().
+  Tensor value() const { return variable_->value(); }
+  operator Tensor() const { return value(); }
+
+ private:
+  std::shared_ptr<Variable> variable_ = std::make_shared<Variable>();
+};
+
 /// Weights and a function. Users derive from it and implement build() and call(). An object is a
 /// cheap handle: copies share name, weights and sub-layers. Weights are created once, when a model
 /// adds the layer (or by build_for()); afterwards calls are thread-safe. tf.keras.Layer.
@@ -256,6 +275,13 @@ class Layer {
   /// keeps its weights and is shared. Throws kInvalidArgument for a name that is taken.
   Shape add_layer(Layer& layer, const Shape& input);
   std::vector<Shape> add_layer(Layer& layer, std::span<const Shape> inputs);
+  /// Calls add_layer(layer, input) for each sub-layer; returns the shape of the last one's result.
+  template <std::derived_from<Layer>... Layers>
+  Shape add_layers(const Shape& input, Layer& first, Layers&... others) {
+    Shape result = add_layer(first, input);
+    ((result = add_layer(others, input)), ...);
+    return result;
+  }
   /// Marks a model as built; models create weights in the constructor instead of in build(). A
   /// given name becomes a prefix of the names of weights.
   void set_built(const Shape& input, const Shape& output);
