@@ -4,14 +4,18 @@
 
 #include <algorithm>
 #include <cmath>
+#include <csignal>
+#include <cstdio>
 #include <map>
 #include <utility>
 
 #include "core/names.h"
+#include "model/stop_signals.h"
 #include "strategy/input/input_parts.h"
 #include "strategy/multi_worker/worker_team.h"
 #include "strategy/variables/sync_on_read_variable.h"
 #include "tutti/core/logging.h"
+#include "tutti/model/model_checkpoint.h"
 #include "tutti/strategy/strategy_extended.h"
 
 namespace tutti::internal {
@@ -276,6 +280,12 @@ FitLoop::FitLoop(Model& model, CompiledModel& compiled, DistributedDataset data,
   internal::require(options.validation_freq > 0,
                     "Model::fit: expected a positive validation_freq, got ",
                     options.validation_freq);
+  for (const AnyCallback& callback : options.callbacks) {
+    const auto* const backup = dynamic_cast<const BackupAndRestore*>(callback.operator->());
+    internal::require(!options.stop_on_signals || !backup || !backup->has_stop_request(),
+                      "Model::fit: stop_on_signals: expected a BackupAndRestore without "
+                      "stop_requested, got one with it; try one of the two");
+  }
   warn_of_epochs(options);
   if (options.verbose != Verbosity::kSilent && model.strategy().is_chief())
     progress_.emplace(stdout, Clock::system(), options.verbose);
@@ -319,11 +329,21 @@ History FitLoop::run() {
     state_->call = outer_call;
   });
   at_.point.epoch = options_.initial_epoch;
+  state_->is_stopped_by_signal = false;
+  std::optional<StopSignals> signals;
+  if (options_.stop_on_signals) signals.emplace();
   for (const AnyCallback& callback : options_.callbacks) callback->set_model(model_);
   for (const AnyCallback& callback : options_.callbacks) callback->on_train_begin();
   train();
   compiled_.optimizer->finalize_variable_values();
   for (const AnyCallback& callback : options_.callbacks) callback->on_train_end(at_.logs);
+  if (state_->is_stopped_by_signal) {
+    report_stop();
+  } else if (const int late = signals ? StopSignals::requested() : 0) {
+    // All epochs are done, so the signal is for the rest of the program.
+    signals.reset();
+    std::raise(late);
+  }
   return at_.history;
 }
 
@@ -347,6 +367,7 @@ Checkpoint FitLoop::checkpoint() {
   checkpoint.add_state("fit_progress", {[this] {
                                           Json json = at_.to_json();
                                           json.set("stop_requested", state_->call.stop_requested);
+                                          json.set("stop_checks", state_->stop_checks);
                                           return json.set("input", feed_.position());
                                         },
                                         [this](const Json& json) {
@@ -354,6 +375,8 @@ Checkpoint FitLoop::checkpoint() {
                                           at_ = FitProgress::from_json(json);
                                           state_->call.stop_requested =
                                               json.at("stop_requested").as_bool();
+                                          if (const Json* checks = json.find("stop_checks"))
+                                            state_->stop_checks = checks->as_int();
                                           feed_.restore(json.at("input"), at_.point.batches);
                                         }});
   if (validation_) {
@@ -379,13 +402,60 @@ void FitLoop::run_epochs() {
     ++at_.point.epoch;
     at_.point.batches = 0;
     tell_state_is_whole();
+    if (state_->call.is_interrupted) return;
   }
 }
 
 void FitLoop::tell_state_is_whole() {
-  for (const AnyCallback& callback : options_.callbacks) callback->on_can_save(at_.point);
+  FitPoint point = at_.point;
+  point.is_stop = stops_because_of_signal();
+  for (const AnyCallback& callback : options_.callbacks) callback->on_can_save(point);
+  if (point.is_stop) {
+    state_->is_stopped_by_signal = true;
+    state_->call.is_interrupted = true;
+  }
   // The end of an epoch has the same state as its last batch, which was committed.
   if (recovery_ && at_.point.batches > 0) recovery_->commit(at_.point.steps, SourceLocation());
+}
+
+/// One worker may receive a signal; all workers stop at the same point.
+bool FitLoop::stops_because_of_signal() {
+  const bool is_end = at_.is_ended || at_.point.epoch >= options_.epochs;
+  if (!options_.stop_on_signals || is_end) return false;
+  Strategy& strategy = model_.strategy();
+  ++state_->stop_checks;
+  if (StopSignals::requested()) {
+    if (!team_of(strategy)) return true;
+    strategy.request_stop("Model::fit: a signal");
+  }
+  return strategy.stops_after(state_->stop_checks);
+}
+
+/// Called on all workers, because fetching the values is a collective operation.
+void FitLoop::report_stop() {
+  const bool within_epoch = at_.point.batches > 0;
+  const Logs logs = within_epoch ? fetched_logs() : Logs();
+  if (!progress_) return;
+  if (within_epoch) progress_->end_epoch(logs.entries(), {});
+  const std::optional<std::int64_t> steps = feed_.num_steps();
+  std::string text = concat("stopped    by ", StopSignals::last_name(), " after ");
+  if (within_epoch)
+    text += concat("batch ", at_.point.batches, steps ? concat('/', *steps) : "", " of ");
+  const std::int64_t epoch = at_.point.epoch + (within_epoch ? 1 : 0);
+  text += concat("epoch ", epoch, '/', options_.epochs);
+  const BackupAndRestore* backup = nullptr;
+  for (const AnyCallback& callback : options_.callbacks)
+    if (const auto* each = dynamic_cast<const BackupAndRestore*>(callback.operator->()))
+      backup = each;
+  if (!backup) {
+    text += "; nothing was saved; try .callbacks = {BackupAndRestore(folder)}";
+  } else if (backup->last_error()) {
+    text += concat("; the state could not be saved in ", backup->backup_dir());
+  } else {
+    text += concat(", saved in ", backup->backup_dir(), "; to continue, start the program again");
+  }
+  std::printf("%s\n", text.c_str());
+  std::fflush(stdout);
 }
 
 void FitLoop::run_epoch() {

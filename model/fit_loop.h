@@ -215,6 +215,8 @@ class FitLoop {
   Logs fetched_logs();
   void tell_batch_end(std::int64_t rows);
   void tell_state_is_whole();
+  bool stops_because_of_signal();
+  void report_stop();
   void require_same_model() const;
   void require_same_stop() const;
 
@@ -253,6 +255,8 @@ struct Model::State {
   Strategy* strategy = nullptr;  // outlives the model's use
   std::unique_ptr<internal::CompiledModel> compiled;
   std::int64_t epochs_trained = 0;
+  bool is_stopped_by_signal = false;  // of the last fit
+  std::int64_t stop_checks = 0;       // by all calls of fit with stop_on_signals
   Call call;
 };
 

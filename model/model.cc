@@ -288,6 +288,7 @@ std::vector<int> Model::replicas_without_finite_loss() const {
 
 void Model::stop_training() { model_state_->call.stop_requested = true; }
 void Model::interrupt_training() { model_state_->call.is_interrupted = true; }
+bool Model::stopped_by_signal() const { return model_state_->is_stopped_by_signal; }
 std::int64_t Model::epochs_trained() const { return model_state_->epochs_trained; }
 
 History Model::fit(const Tensor& x, const Tensor& y, FitOptions options,

@@ -171,7 +171,7 @@ void BackupAndRestore::on_can_restore() {
 }
 
 void BackupAndRestore::on_can_save(const FitPoint& point) {
-  stopped_ = point.batches > 0 && stops_here();
+  stopped_ = point.is_stop || (point.batches > 0 && stops_here());
   const bool is_due =
       options_.save_freq ? point.steps - saved_steps_ >= *options_.save_freq : point.batches == 0;
   if (!is_due && !stopped_) return;
@@ -209,6 +209,7 @@ void BackupAndRestore::on_train_end(const Logs&) {
   } else {
     manager_->wait();
   }
+  last_error_ = manager_->last_error();
   manager_.reset();
 }
 

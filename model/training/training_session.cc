@@ -3,9 +3,7 @@
 #include "tutti/model/training/training_session.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
-#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -13,6 +11,7 @@
 #include <limits>
 
 #include "core/file.h"
+#include "model/stop_signals.h"
 #include "strategy/input/input_parts.h"
 
 namespace tutti {
@@ -70,14 +69,6 @@ void TrainingRecord::restore(const Json& state) {
 namespace {
 
 constexpr int kStoppedOnRequest = 75;
-constexpr std::array kStopSignals = {SIGINT, SIGTERM};
-
-volatile std::sig_atomic_t stop_requested = 0;  // the signal
-volatile std::sig_atomic_t last_signal = 0;     // of this run
-void on_stop_signal(int signal) {
-  stop_requested = signal;
-  last_signal = signal;
-}
 
 /// Returns true if `mine` is true on any replica of any worker. Collective.
 bool on_any_replica(Strategy& strategy, bool mine) {
@@ -141,7 +132,7 @@ TrainingSession::TrainingSession(Strategy& strategy, std::vector<Variable> weigh
          seconds_between({}, TimePoint(options_.grace_period)), " s",
          saves ? "" : " without either");
   }
-  if (saves) take_over_signals();
+  if (saves) stop_signals_ = std::make_shared<internal::StopSignals>();
   if (options_.checkpoint_dir.empty()) return;
   checkpoints_.emplace(
       make_checkpoint(strategy_, weights_, optimizer_, batches_, record_, saved_step_),
@@ -154,19 +145,7 @@ TrainingSession::TrainingSession(Strategy& strategy, std::vector<Variable> weigh
        options_.checkpoint_dir, ", found none; train without resume first");
 }
 
-void TrainingSession::take_over_signals() {
-  stop_requested = 0;
-  last_signal = 0;
-  for (std::size_t i = 0; i < kStopSignals.size(); ++i) {
-    earlier_handlers_[i] = std::signal(kStopSignals[i], on_stop_signal);
-  }
-}
-
-TrainingSession::~TrainingSession() {
-  for (std::size_t i = 0; i < kStopSignals.size(); ++i) {
-    if (earlier_handlers_[i]) std::signal(kStopSignals[i], *earlier_handlers_[i]);
-  }
-}
+TrainingSession::~TrainingSession() = default;
 
 bool TrainingSession::restore_latest() {
   const auto info = checkpoints_ ? checkpoints_->restore_latest() : std::nullopt;
@@ -196,7 +175,7 @@ void TrainingSession::train(const std::function<void()>& loop) {
 
 /// One worker may be asked to stop; all workers stop after the same step.
 bool TrainingSession::is_asked_to_stop() {
-  if (stop_requested != 0) {
+  if (internal::StopSignals::requested() != 0) {
     if (!internal::team_of(strategy_)) return true;
     strategy_.request_stop("a signal");
   }
@@ -205,11 +184,11 @@ bool TrainingSession::is_asked_to_stop() {
 
 /// Returns true if a signal ends the run here: at once, or when the grace period is over.
 bool TrainingSession::stops_because_of_signal() {
-  const bool has_signal = stop_requested != 0;
+  const bool has_signal = internal::StopSignals::requested() != 0;
   const bool is_second = has_signal && grace_ends_ && noticed_;
   if (has_signal && !noticed_) noticed_ = options_.clock->now();
   if (grace_ends_) {
-    stop_requested = 0;
+    internal::StopSignals::acknowledge();
     const Duration room = 2 * (longest_step_ + save_duration_);
     const bool is_over = options_.clock->now() >= *grace_ends_ - room;
     return on_any_replica(strategy_, is_second || is_over);
@@ -223,7 +202,7 @@ bool TrainingSession::stops_because_of_signal() {
 /// Called on all workers after the same step.
 void TrainingSession::begin_grace() {
   const TimePoint begin = options_.clock->now();
-  stop_requested = 0;
+  internal::StopSignals::acknowledge();
   save_because_of_signal();
   if (checkpoints_) checkpoints_->wait();
   save_duration_ = options_.clock->now() - begin;
@@ -329,10 +308,8 @@ int TrainingSession::finish() {
 
 /// Returns what stopped the run, and how to continue it.
 std::string TrainingSession::stop_text(bool is_saved) const {
-  const std::string signal = last_signal == SIGINT    ? "SIGINT"
-                             : last_signal == SIGTERM ? "SIGTERM"
-                                                      : "a signal to another worker";
-  const std::string what = concat("stopped    by ", signal, " after step ", record_.steps());
+  const std::string what =
+      concat("stopped    by ", internal::StopSignals::last_name(), " after step ", record_.steps());
   if (options_.save_on_signal) return what;
   if (!checkpoints_) return what + "; nothing was saved: try a checkpoint_dir";
   if (!is_saved) return what + "; the checkpoint of this step could not be written";

@@ -324,6 +324,92 @@ TEST(BackupAndRestoreTest, InterruptedAnywhereHasTheBitsOfACalmRun) {
   }
 }
 
+/// Results of a fit with stop_on_signals.
+struct SignalledFit {
+  bool is_stopped = false;
+  std::int64_t batches = 0;  // of this process
+  std::string weights;
+  std::string output;
+};
+
+/// Fits 3 epochs of 4 batches. Raises SIGINT during batch `raise_at` of this process, or, if that
+/// is 0, never.
+SignalledFit fit_with_signal(std::vector<AnyCallback> callbacks, std::int64_t raise_at) {
+  set_random_seed(8);
+  Sequential model(Input{{4}}, Dense(3));
+  model.compile({.optimizer = "adam", .loss = "sparse_categorical_crossentropy"});
+  SignalledFit result;
+  callbacks.push_back(LambdaCallback({.on_train_batch_begin = [&](std::int64_t) {
+    if (++result.batches == raise_at) std::raise(SIGINT);
+  }}));
+  ::testing::internal::CaptureStdout();
+  model.fit(three_classes(16).shuffle(16, 7).batch(4), {.epochs = 3,
+                                                        .callbacks = std::move(callbacks),
+                                                        .verbose = Verbosity::kLinePerEpoch,
+                                                        .stop_on_signals = true});
+  result.output = ::testing::internal::GetCapturedStdout();
+  result.is_stopped = model.stopped_by_signal();
+  result.weights = hash_variables(model.variables());
+  return result;
+}
+
+TEST(StopOnSignals, SavesAfterTheBatchAndResumesWithTheSameBits) {
+  const std::string folder = empty_folder() + "/backup";
+  const SignalledFit straight = fit_with_signal({}, 0);
+  EXPECT_FALSE(straight.is_stopped);
+  for (const std::int64_t raise_at : {1, 6, 8}) {  // 8: the last batch of an epoch
+    SCOPED_TRACE(raise_at);
+    const auto backup = std::make_shared<BackupAndRestore>(folder);
+    const SignalledFit stopped = fit_with_signal({backup}, raise_at);
+    EXPECT_TRUE(stopped.is_stopped);
+    EXPECT_TRUE(backup->stopped());
+    EXPECT_EQ(stopped.batches, raise_at);
+    const SignalledFit resumed = fit_with_signal({BackupAndRestore(folder)}, 0);
+    EXPECT_FALSE(resumed.is_stopped);
+    EXPECT_EQ(resumed.batches, 12 - raise_at);
+    EXPECT_EQ(resumed.weights, straight.weights);
+  }
+}
+
+TEST(StopOnSignals, ReportsPointSaveAndRemedy) {
+  const std::string folder = empty_folder() + "/backup";
+  EXPECT_THAT(fit_with_signal({BackupAndRestore(folder)}, 6).output,
+              ::testing::EndsWith("stopped    by SIGINT after batch 2/4 of epoch 2/3, saved in " +
+                                  folder + "; to continue, start the program again\n"));
+  EXPECT_THAT(fit_with_signal({}, 3).output,
+              ::testing::EndsWith("stopped    by SIGINT after batch 3/4 of epoch 1/3; nothing was "
+                                  "saved; try .callbacks = {BackupAndRestore(folder)}\n"));
+  EXPECT_INVALID(
+      fit_with_signal({BackupAndRestore(folder, {.stop_requested = [] { return false; }})}, 0),
+      "a BackupAndRestore without stop_requested");
+  (void)::testing::internal::GetCapturedStdout();
+}
+
+TEST(StopOnSignals, EndOfEpochIsAPointToStop) {
+  const std::string folder = empty_folder() + "/backup";
+  const auto raise_after_epoch = [](std::int64_t epoch, const Logs&) {
+    if (epoch == 1) std::raise(SIGINT);
+  };
+  const SignalledFit stopped = fit_with_signal(
+      {BackupAndRestore(folder), LambdaCallback({.on_epoch_end = raise_after_epoch})}, 0);
+  EXPECT_TRUE(stopped.is_stopped);
+  EXPECT_THAT(stopped.output, ::testing::HasSubstr("SIGINT after epoch 2/3, saved in "));
+  EXPECT_EQ(fit_with_signal({BackupAndRestore(folder), LambdaCallback({})}, 0).weights,
+            fit_with_signal({}, 0).weights);
+}
+
+TEST(StopOnSignals, SignalAfterTheLastBatchReachesTheProgram) {
+  static int received = 0;
+  const auto earlier = std::signal(SIGINT, [](int) { ++received; });
+  const auto raise_after_last = [](std::int64_t epoch, const Logs&) {
+    if (epoch == 2) std::raise(SIGINT);
+  };
+  const SignalledFit fit = fit_with_signal({LambdaCallback({.on_epoch_end = raise_after_last})}, 0);
+  EXPECT_FALSE(fit.is_stopped);
+  EXPECT_EQ(received, 1);
+  std::signal(SIGINT, earlier);
+}
+
 TEST(BackupAndRestoreTest, WithoutDeletingNothingIsLeftToDo) {
   const std::string folder = empty_folder();
   Program run{.delete_checkpoint = false, .folder = folder + "/backup"};

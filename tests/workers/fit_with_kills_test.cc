@@ -71,8 +71,20 @@ TUTTI_PROCESS_FUNCTION(fit_that_is_killed) {
     // Each worker has a folder of its own: only the chief sees its disk.
     backup = std::make_shared<BackupAndRestore>(
         concat(folder->as_string(), "/", this_process().index),
-        BackupAndRestoreOptions{.save_freq = 2, .stop_requested = is_asked_to_stop});
+        stop_at ? BackupAndRestoreOptions{.save_freq = 2, .stop_requested = is_asked_to_stop}
+                : BackupAndRestoreOptions{.save_freq = 2});
     fit.callbacks.push_back(backup);
+  }
+  fit.stop_on_signals = arguments.find("signal_at") != nullptr;
+  if (fit.stop_on_signals && is_victim) {
+    const auto raise_signal = [&, at = arguments.at("signal_at").as_int()](std::int64_t) {
+      if (++batches == at) ::raise(SIGINT);
+      // Leaves the workers time to agree before training ends.
+      if (batches > at) Clock::system().sleep_for(std::chrono::milliseconds(200));
+    };
+    fit.callbacks.push_back(LambdaCallback({.on_train_batch_begin = raise_signal}));
+  } else if (fit.stop_on_signals) {
+    fit.callbacks.push_back(LambdaCallback({}));  // resumes with the same number of callbacks
   }
   const History history = model.fit(examples().shuffle(26, 7).batch(4), fit);
   if (backup && backup->stopped()) return Json(model.optimizer().iterations().value().item_int());
@@ -142,6 +154,20 @@ TEST(FitWithKills, WorkersStopAfterAnAgreedBatchAndResume) {
   EXPECT_EQ(stopped[0], stopped[1]);
   EXPECT_GE(stopped[0].as_int(), 4);
   arguments.set("stop_at", 1000);
+  EXPECT_EQ(results_of_fit(options, arguments), calm)
+      << "stopped after batch " << stopped[0].dump();
+}
+
+TEST(FitWithKills, SignalToOneWorkerStopsAllAndTheyResume) {
+  const MultiProcessOptions options{.num_workers = 2};
+  const std::vector<Json> calm = results_of_fit(options, arguments_of({}, 0));
+  Json arguments = arguments_of({}, 1);
+  arguments.set("folder", new_folder("fit_signal")).set("signal_at", 4);
+  const std::vector<Json> stopped = results_of_fit(options, arguments);
+  ASSERT_EQ(stopped.size(), 2u);
+  EXPECT_EQ(stopped[0], stopped[1]);
+  EXPECT_GE(stopped[0].as_int(), 4);
+  arguments.set("signal_at", 1000);
   EXPECT_EQ(results_of_fit(options, arguments), calm)
       << "stopped after batch " << stopped[0].dump();
 }

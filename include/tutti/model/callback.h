@@ -72,6 +72,7 @@ struct FitPoint {
   std::int64_t epoch = 0;    // current epoch, or the next one if batches is 0
   std::int64_t batches = 0;  // batches done in this epoch
   std::int64_t steps = 0;    // batches done in all epochs, including those before a restart
+  bool is_stop = false;      // fit() returns here because of a signal (stop_on_signals)
 };
 
 /// Receives the events of Model::fit and evaluate, on the thread that called them, outside

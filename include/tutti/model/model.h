@@ -89,6 +89,10 @@ struct FitOptions {
   /// Global batches per validation, always from the first one. Default: one pass over
   /// validation_data, which must be finite (kInvalidArgument).
   std::optional<std::int64_t> validation_steps = std::nullopt;
+  /// On SIGINT (Ctrl-C) or SIGTERM to any worker, all workers finish an agreed batch, and fit()
+  /// returns after a line that reports where it stopped, what was saved and how to continue. A
+  /// BackupAndRestore among the callbacks saves there. See Model::stopped_by_signal().
+  bool stop_on_signals = false;
 };
 
 /// Options of Model::evaluate().
@@ -218,6 +222,9 @@ class Model : public Layer {
   /// Makes fit() return after the current batch, in the middle of the epoch; training can continue
   /// from fit_checkpoint(). For callbacks; must be called on all workers.
   void interrupt_training();
+  /// Returns true if the last fit() returned early because of FitOptions::stop_on_signals. A
+  /// program then returns 75, which tells `tutti run` that it can be continued.
+  bool stopped_by_signal() const;
   /// Number of epochs that fit() has finished; it also determines the order of a shuffled dataset.
   std::int64_t epochs_trained() const;
   Strategy& strategy() const;

@@ -76,7 +76,8 @@ struct BackupAndRestoreOptions {
   int max_to_keep = 2;
   /// Called after each batch, for example to check a flag that a SIGTERM handler sets. If it
   /// returns true on any worker, all workers save after an agreed batch and fit() returns at once.
-  /// stopped() is then true, and the next fit() continues there. tf's save_before_preemption.
+  /// stopped() is then true, and the next fit() continues there. Not together with
+  /// FitOptions::stop_on_signals. tf's save_before_preemption.
   std::function<bool()> stop_requested = {};
   /// By default a failed save, for example on a full disk, does not end training.
   OnSaveError on_error = OnSaveError::kContinue;
@@ -103,8 +104,13 @@ class BackupAndRestore : public Callback {
 
   /// Checkpoint from which the last fit() resumed; nullopt if it started from the beginning.
   const std::optional<CheckpointInfo>& restored() const { return restored_; }
-  /// Returns true if the last fit() returned because stop_requested() returned true.
+  /// Returns true if the last fit() returned early because of stop_requested() or of
+  /// FitOptions::stop_on_signals, and its state was saved here.
   bool stopped() const { return stopped_; }
+  const std::string& backup_dir() const { return backup_dir_; }
+  bool has_stop_request() const { return static_cast<bool>(options_.stop_requested); }
+  /// Error of the last save of the last fit(), which is logged, too; nullopt if it succeeded.
+  const std::optional<Error>& last_error() const { return last_error_; }
 
  private:
   bool stops_here();
@@ -116,6 +122,7 @@ class BackupAndRestore : public Callback {
   std::int64_t saved_steps_ = 0;  // FitPoint::steps at the last save
   std::int64_t asked_ = 0;        // number of calls of stop_requested()
   bool stopped_ = false;
+  std::optional<Error> last_error_;
 };
 
 }  // namespace tutti

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -20,6 +21,10 @@
 #include "tutti/strategy/recovery.h"
 
 namespace tutti {
+
+namespace internal {
+class StopSignals;
+}  // namespace internal
 
 /// Counts steps, and keeps their losses if requested; without them its size does not depend on the
 /// number of steps. Part of a checkpoint, so that a resumed run reports the same as an
@@ -124,7 +129,6 @@ class TrainingSession {
   double last_value() const { return last_value_; }
 
  private:
-  void take_over_signals();
   bool restore_latest();
   bool stopped() const;
   bool is_asked_to_stop();
@@ -159,8 +163,7 @@ class TrainingSession {
   std::optional<TimePoint> grace_ends_;        // set once all workers know of a signal
   bool stopped_on_request_ = false;
   std::string last_metric_;
-  using SignalHandler = void (*)(int);
-  std::optional<SignalHandler> earlier_handlers_[2] = {};  // of SIGINT and SIGTERM, once replaced
+  std::shared_ptr<internal::StopSignals> stop_signals_;  // null: the session handles no signals
   double last_value_ = 0.0;
   // Rows of the epoch's steps so far, and the sum of their losses.
   std::int64_t loss_rows_ = 0;

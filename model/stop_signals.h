@@ -1,0 +1,31 @@
+// Handlers of SIGINT and SIGTERM for training that ends after the current step.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <string>
+
+namespace tutti::internal {
+
+/// While it lives, SIGINT and SIGTERM are recorded instead of ending the process; then the earlier
+/// handlers are restored. Objects nest; a signal is recorded for all of them. Not thread-safe.
+class StopSignals {
+ public:
+  StopSignals();
+  ~StopSignals();
+  StopSignals(const StopSignals&) = delete;
+  StopSignals& operator=(const StopSignals&) = delete;
+
+  /// Returns the signal that was received since the last acknowledge(); 0: none.
+  static int requested();
+  static void acknowledge();
+  /// Returns "SIGINT" or "SIGTERM", the last one since the outermost object was made. If there is
+  /// none, another worker received the signal, and it returns "a signal to another worker".
+  static std::string last_name();
+
+ private:
+  using Handler = void (*)(int);
+  std::array<Handler, 2> earlier_ = {};
+};
+
+}  // namespace tutti::internal
