@@ -9,6 +9,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
+#include <utility>
 
 #include "model/layers/labels_and_weights.h"
 #include "tensor/step_hooks.h"
@@ -22,25 +24,33 @@
 namespace tutti::internal {
 namespace {
 
-/// Returns `weights` (may be undefined) times the weight of each label's class, 1 for a class that
-/// is not listed. Labels are class numbers [batch] or [batch, 1], or one-hot [batch, classes].
-Tensor with_class_weights(const Tensor& labels, const Tensor& weights,
-                          const ClassWeights& class_weights) {
+/// Returns the class of each label. Labels are class numbers [batch] or [batch, 1], or one-hot
+/// [batch, classes].
+std::vector<std::int64_t> classes_of(const Tensor& labels) {
   const bool one_hot = labels.rank() == 2 && labels.shape()[1] > 1;
-  internal::require(
-      labels.rank() <= 2,
-      "Model::fit: class_weight needs one class per example; expected labels [batch] or [batch, "
-      "classes], got ",
-      labels.shape());
-  const std::vector<double> classes =
-      (one_hot ? argmax(labels, 1) : whole_numbers(labels, "Model::fit: class_weight"))
-          .to_doubles();
-  std::vector<float> values;
-  for (const double number : classes) {
+  internal::require(labels.rank() <= 2,
+                    "Model::fit: class_weight: expected labels with one class per example, of "
+                    "shape [batch] or [batch, classes], got ",
+                    labels.shape(), "; try .sample_weight");
+  const Tensor numbers =
+      one_hot ? argmax(labels, 1) : whole_numbers(labels, "Model::fit: class_weight");
+  std::vector<std::int64_t> classes;
+  for (const double number : numbers.to_doubles()) {
     internal::require(number == std::floor(number),
                       "Model::fit: class_weight: expected labels that are class numbers, got ",
                       number, "; try .sample_weight, or weights in the dataset");
-    const auto found = class_weights.find(static_cast<std::int64_t>(number));
+    classes.push_back(static_cast<std::int64_t>(number));
+  }
+  return classes;
+}
+
+/// Returns `weights` (may be undefined) times the weight of each label's class, 1 for a class that
+/// is not listed.
+Tensor with_class_weights(const Tensor& labels, const Tensor& weights,
+                          const ClassWeights& class_weights) {
+  std::vector<float> values;
+  for (const std::int64_t number : classes_of(labels)) {
+    const auto found = class_weights.find(number);
     values.push_back(found == class_weights.end() ? 1.0f : static_cast<float>(found->second));
   }
   const Tensor by_class =
@@ -95,8 +105,73 @@ void CompiledModel::reset_metrics() {
 }
 
 ReplicaStep::ReplicaStep(const Model& model, CompiledModel& compiled,
-                         const ClassWeights* class_weights)
-    : model_(model), compiled_(compiled), class_weights_(class_weights) {}
+                         std::vector<ClassWeights> class_weights)
+    : model_(model), compiled_(compiled), class_weights_(std::move(class_weights)) {}
+
+std::vector<ClassWeights> class_weights_of(const Model& model, const FitOptions& options) {
+  const std::size_t outputs = model.output_shapes().size();
+  const std::size_t lists = options.output_class_weights.size();
+  if (!options.class_weight.empty()) {
+    internal::require(outputs == 1 && lists == 0,
+                      "Model::fit: class_weight: expected a model with one output and no "
+                      "output_class_weights, got ",
+                      outputs, " output(s) and ", lists,
+                      " output_class_weights; try .output_class_weights = {{{1, 2.0}}, {}}");
+    return {options.class_weight};
+  }
+  internal::require(lists == 0 || lists == outputs,
+                    "Model::fit: output_class_weights: expected a map for each of the ", outputs,
+                    " outputs, got ", lists, "; an empty map weights no class");
+  return options.output_class_weights;
+}
+
+namespace {
+
+/// Returns "class_weight of 'kind'", as the warnings below name it.
+std::string name_of_class_weight(const Model& model, std::size_t output) {
+  const std::vector<Model::Output> outputs = model.outputs();
+  return outputs.size() == 1 ? "class_weight"
+                             : concat("output_class_weights of '", outputs[output].name, "'");
+}
+
+/// Returns the number of classes of an output; 1 if its labels may have any number.
+std::int64_t num_classes_of(const Model& model, std::size_t output) {
+  const Shape& shape = model.output_shapes()[output];
+  return shape.rank() > 0 ? shape[shape.rank() - 1] : 1;
+}
+
+bool is_class_of(std::int64_t number, std::int64_t num_classes) {
+  return number >= 0 && (num_classes == 1 || number < num_classes);
+}
+
+}  // namespace
+
+void warn_of_classes(const Model& model, std::span<const ClassWeights> class_weights) {
+  for (std::size_t output = 0; output < class_weights.size(); ++output) {
+    const std::int64_t num_classes = num_classes_of(model, output);
+    for (const auto& [number, weight] : class_weights[output]) {
+      if (is_class_of(number, num_classes)) continue;
+      log_warning_once(concat("Model::fit: ", name_of_class_weight(model, output),
+                              ": expected classes in 0 .. ", num_classes - 1, ", got ", number,
+                              ", which no label has; its weight changes nothing"));
+    }
+  }
+}
+
+void warn_of_absent_classes(const Model& model, std::span<const ClassWeights> class_weights,
+                            std::span<const Tensor> labels) {
+  for (std::size_t output = 0; output < class_weights.size(); ++output) {
+    if (class_weights[output].empty()) continue;
+    const std::vector<std::int64_t> classes = classes_of(labels[output]);
+    const std::set<std::int64_t> present(classes.begin(), classes.end());
+    for (const auto& [number, weight] : class_weights[output]) {
+      if (present.contains(number) || !is_class_of(number, num_classes_of(model, output))) continue;
+      log_warning_once(concat("Model::fit: ", name_of_class_weight(model, output),
+                              ": expected classes of the labels (", brief_list(present), "), got ",
+                              number, ", which no label has; its weight changes nothing"));
+    }
+  }
+}
 
 namespace {
 
@@ -258,8 +333,10 @@ void ReplicaStep::update_metrics(const Batch& batch, const Parts& parts,
 
 Tensor ReplicaStep::train(const Batch& batch) {
   Parts parts = parts_of(batch, "Model::fit");
-  if (class_weights_)
-    parts.weights[0] = with_class_weights(parts.labels[0], parts.weights[0], *class_weights_);
+  for (std::size_t i = 0; i < class_weights_.size(); ++i) {
+    if (class_weights_[i].empty()) continue;
+    parts.weights[i] = with_class_weights(parts.labels[i], parts.weights[i], class_weights_[i]);
+  }
   const MaskScope masks;  // the loss reads masks of the predictions
   GradientTape tape;
   std::vector<Tensor> added, shares;

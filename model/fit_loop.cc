@@ -241,17 +241,6 @@ void warn_of_epochs(const FitOptions& options) {
              options.initial_epoch + std::max<std::int64_t>(options.epochs, 1)));
 }
 
-/// Warns of classes that no label can have under a loss of class labels.
-void warn_of_classes(const Model& model, const std::map<std::int64_t, double>& class_weight) {
-  const Shape output = model.output_shapes().front();
-  const std::int64_t num_classes = output.rank() > 0 ? output[output.rank() - 1] : 1;
-  for (const auto& [number, weight] : class_weight) {
-    if (number >= 0 && (num_classes == 1 || number < num_classes)) continue;
-    log_warning_once(concat("Model::fit: class_weight: expected classes in 0 .. ", num_classes - 1,
-                            ", got ", number, ", which no label has; its weight changes nothing"));
-  }
-}
-
 }  // namespace
 
 FitLoop::FitLoop(Model& model, CompiledModel& compiled, DistributedDataset data,
@@ -262,12 +251,8 @@ FitLoop::FitLoop(Model& model, CompiledModel& compiled, DistributedDataset data,
       feed_(std::move(data),
             {"Model::fit", "steps_per_epoch", options.steps_per_epoch, /*across_passes=*/true}),
       options_(options),
-      step_(model, compiled, options.class_weight.empty() ? nullptr : &options.class_weight) {
-  if (!options.class_weight.empty() && model.output_shapes().size() > 1) {
-    fail(ErrorCode::kInvalidArgument,
-         "Model::fit: class_weight needs a model with one output; try weights in the dataset");
-  }
-  if (!options.class_weight.empty()) warn_of_classes(model, options.class_weight);
+      step_(model, compiled, class_weights_of(model, options)) {
+  warn_of_classes(model, class_weights_of(model, options));
   if (validation) {
     validation_.emplace(
         std::move(*validation),

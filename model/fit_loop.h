@@ -87,12 +87,21 @@ void warn_of_changes_since_compile(const Model& model, const CompiledModel& comp
 /// Weights of examples by their class.
 using ClassWeights = std::map<std::int64_t, double>;
 
+/// Returns the class weights of each output; empty if the options have none. Throws
+/// kInvalidArgument if their number is not that of the model's outputs.
+std::vector<ClassWeights> class_weights_of(const Model& model, const FitOptions& options);
+/// Warns of weighted classes that exceed the number of classes of their output.
+void warn_of_classes(const Model& model, std::span<const ClassWeights> class_weights);
+/// Warns of weighted classes that none of these labels (one tensor per output) has.
+void warn_of_absent_classes(const Model& model, std::span<const ClassWeights> class_weights,
+                            std::span<const Tensor> labels);
+
 /// The steps of fit and evaluate on one replica.
 class ReplicaStep {
  public:
-  /// `class_weights` (not owned, may be null) multiply the weights of examples in train().
+  /// `class_weights` multiply the weights of examples in train(); one per output, or empty.
   ReplicaStep(const Model& model, CompiledModel& compiled,
-              const ClassWeights* class_weights = nullptr);
+              std::vector<ClassWeights> class_weights = {});
 
   /// Runs one training step with metrics; returns this replica's share of the loss.
   Tensor train(const Batch& batch);
@@ -118,7 +127,7 @@ class ReplicaStep {
 
   const Model& model_;
   CompiledModel& compiled_;
-  const ClassWeights* class_weights_;
+  const std::vector<ClassWeights> class_weights_;
   mutable std::atomic<bool> has_looked_at_predictions_ = false;
 };
 

@@ -299,6 +299,8 @@ History Model::fit(const Tensor& x, const Tensor& y, FitOptions options,
 History Model::fit(const std::vector<Tensor>& x, const std::vector<Tensor>& y, FitOptions options,
                    const SourceLocation& where) {
   internal::require_counts(*this, "Model::fit", x.size(), y.size());
+  if (!y.empty())
+    internal::warn_of_absent_classes(*this, internal::class_weights_of(*this, options), y);
   Dataset data = dataset_of(x, y, options.sample_weight);
   if (options.shuffle)
     data = data.shuffle(std::max<std::int64_t>(1, x.at(0).shape()[0]), random_seed());
@@ -336,11 +338,12 @@ History Model::fit_on(DistributedDataset data, const FitOptions& options,
   std::optional<DistributedDataset> validation;
   if (options.validation_data.dataset) {
     validation = strategy().distribute_dataset(*options.validation_data.dataset);
-  } else if (options.validation_data.features.defined()) {
-    const ValidationData& tensors = options.validation_data;
-    internal::require_counts(*this, "Model::fit: validation_data", 1, 1);
+  } else if (const ValidationData& tensors = options.validation_data;
+             !tensors.features.empty() && tensors.features[0].defined()) {
+    internal::require_counts(*this, "Model::fit: validation_data", tensors.features.size(),
+                             tensors.labels.size());
     validation =
-        strategy().distribute_dataset(dataset_of({tensors.features}, {tensors.labels}, {})
+        strategy().distribute_dataset(dataset_of(tensors.features, tensors.labels, {})
                                           .batch(options.batch_size.value_or(kDefaultBatchSize)));
   }
   History history;

@@ -183,6 +183,21 @@ TEST(FitData, ClassWeightsThatNoLabelCanHaveAreNamed) {
                  "class numbers", "0.375");
 }
 
+TEST(FitData, ClassWeightsThatNoLabelOfTheTensorsHasAreNamed) {
+  Sequential model(Input{{1}}, Dense(20));
+  model.compile({.loss = "sparse_categorical_crossentropy"});
+  const Tensor x = Tensor::ones({4, 1});
+  const Tensor y = Tensor::from<std::int64_t>({4}, {0, 1, 1, 3});
+  const auto warnings_for = [&](const std::map<std::int64_t, double>& class_weight) {
+    return warnings_of(
+        [&] { model.fit(x, y, {.verbose = kSilent, .class_weight = class_weight}); });
+  };
+  EXPECT_THAT(warnings_for({{1, 2.0}, {12, 9.0}}),
+              ElementsAre(AllOf(HasSubstr("classes of the labels (0, 1, 3), got 12"),
+                                HasSubstr("its weight changes nothing"))));
+  EXPECT_THAT(warnings_for({{0, 1.0}, {3, 2.0}}), IsEmpty());
+}
+
 namespace masks_in_fit {
 Tensor words() { return Tensor::from<std::int64_t>({4, 3}, {1, 2, 0, 3, 0, 0, 2, 2, 1, 1, 3, 0}); }
 

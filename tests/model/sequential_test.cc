@@ -396,6 +396,43 @@ TEST(FunctionalTest, TrainsSeveralOutputsTheSameUnderEveryStrategy) {
   }
 }
 
+TEST(FunctionalTest, ValidationDataOfVectorsEqualsEvaluate) {
+  const Tensor a = random_uniform({50, 4}, {.seed = 7}), b = random_uniform({50, 2}, {.seed = 8});
+  const Tensor kinds = argmax(slice(a, {0, 0}, {-1, 3}), 1), sizes = b.sum(1);
+  const Tensor va = a[Range{0, 20}], vb = b[Range{0, 20}];
+  const Tensor v_kinds = kinds[Range{0, 20}], v_sizes = sizes[Range{0, 20}];
+  Functional model = two_by_two(nullptr);
+  const History history = model.fit(
+      {a, b}, {kinds, sizes},
+      {.batch_size = 8, .validation_data = {{va, vb}, {v_kinds, v_sizes}}, .verbose = kSilent});
+  const Logs expected = model.evaluate({va, vb}, {v_kinds, v_sizes}, {.batch_size = 8});
+  for (const auto& [name, value] : expected) EXPECT_EQ(history["val_" + name].back(), value);
+  EXPECT_INVALID(model.fit({a, b}, {kinds, sizes},
+                           {.validation_data = {{va, vb}, {v_kinds, v_sizes, v_sizes}}}),
+                 "validation_data", "2 output(s)", "received 3");
+}
+
+TEST(FunctionalTest, ClassWeightsOfAnOutputEqualWeightsOfItsExamples) {
+  const Tensor a = random_uniform({50, 4}, {.seed = 7}), b = random_uniform({50, 2}, {.seed = 8});
+  const Tensor kinds = argmax(slice(a, {0, 0}, {-1, 3}), 1), sizes = b.sum(1);
+  std::vector<float> values;
+  for (const double kind : kinds.to_doubles()) values.push_back(kind == 1.0 ? 5.0f : 1.0f);
+  const Tensor weights = Tensor::from({50}, values);
+  const auto trained = [&](const std::vector<Tensor>& components, FitOptions options) {
+    Functional model = two_by_two(nullptr);
+    options.verbose = kSilent;
+    model.fit(Dataset::from_tensor_slices(components).batch(10), options);
+    return weights_of(model);
+  };
+  const auto by_class = trained({a, b, kinds, sizes}, {.output_class_weights = {{{1, 5.0}}, {}}});
+  EXPECT_EQ(by_class, trained({a, b, kinds, sizes, weights, Tensor::ones({50})}, {}));
+  EXPECT_NE(by_class, trained({a, b, kinds, sizes}, {}));
+  EXPECT_INVALID(trained({a, b, kinds, sizes}, {.class_weight = {{1, 5.0}}}), "class_weight",
+                 "2 output(s)", ".output_class_weights = {");
+  EXPECT_INVALID(trained({a, b, kinds, sizes}, {.output_class_weights = {{{1, 5.0}}}}),
+                 "a map for each of the 2 outputs, got 1");
+}
+
 TEST(FunctionalTest, WeightsOfExamplesServeAllOutputsOrEach) {
   const Tensor a = random_uniform({10, 4}, {.seed = 7}), b = random_uniform({10, 2}, {.seed = 8});
   const Tensor kinds = Tensor::zeros({10}, DType::kInt64), sizes = Tensor::ones({10});

@@ -49,14 +49,18 @@ struct CompileOptions {
   bool auto_scale_loss = true;
 };
 
-/// Validation data of fit(): a batched dataset, or tensors.
+/// Validation data of fit(): a batched dataset, tensors `{x, y}`, or for several inputs and outputs
+/// vectors of tensors `{{x0, x1}, {y0, y1}}`.
 struct ValidationData {
   ValidationData() = default;
   ValidationData(Dataset data) : dataset(std::move(data)) {}
-  ValidationData(Tensor x, Tensor y) : features(std::move(x)), labels(std::move(y)) {}
+  ValidationData(Tensor x, Tensor y)
+      : ValidationData(std::vector<Tensor>{std::move(x)}, std::vector<Tensor>{std::move(y)}) {}
+  ValidationData(std::vector<Tensor> x, std::vector<Tensor> y)
+      : features(std::move(x)), labels(std::move(y)) {}
   std::optional<Dataset> dataset = std::nullopt;
-  Tensor features = {};
-  Tensor labels = {};
+  std::vector<Tensor> features = {};
+  std::vector<Tensor> labels = {};
 };
 
 /// Options of Model::fit(), as in tf.keras.Model.fit. Must be equal on all workers: fetching the
@@ -67,7 +71,8 @@ struct FitOptions {
   /// Global batch size for tensors; throws kInvalidArgument with a dataset, which is already
   /// batched. Default: 32, or num_rows / steps_per_epoch (rounded up) if steps_per_epoch is set.
   std::optional<std::int64_t> batch_size = std::nullopt;
-  ValidationData validation_data = {};  // `{x, y}` or a batched dataset; empty: no validation
+  /// Tensors or a batched dataset (ValidationData); empty: no validation.
+  ValidationData validation_data = {};
   std::vector<AnyCallback> callbacks = {};
   /// Global batches per epoch. Default: one pass over the dataset, which must be finite
   /// (kInvalidArgument). If set, an epoch continues where the previous one stopped. When a pass
@@ -82,8 +87,12 @@ struct FitOptions {
   /// dataset, whose third component holds the weights, it throws kInvalidArgument.
   Tensor sample_weight = {};
   /// Weight of each class (default 1) in the training loss and in weighted metrics. Requires one
-  /// output and labels that are class numbers or one-hot.
+  /// output and labels that are class numbers or one-hot. A class that no label has is warned of:
+  /// with tensors if it is missing in them, with a dataset if it exceeds the number of classes.
   std::map<std::int64_t, double> class_weight = {};
+  /// Same as class_weight, but for models with several outputs, in output order. An empty map
+  /// weights no class of its output.
+  std::vector<std::map<std::int64_t, double>> output_class_weights = {};
   /// Epochs between two validations.
   std::int64_t validation_freq = 1;
   /// Global batches per validation, always from the first one. Default: one pass over
