@@ -378,8 +378,8 @@ void WorkerGroup::wait_for_exit(const std::vector<std::string>& names, TimePoint
          "Recovery::run() around the training loop");
   }
   if (!std::exchange(has_logged_wait_, true)) {
-    log_info(concat("workers: ", self, " waits for ", tutti::join(names),
-                    " to exit, so that all processes restart together"));
+    log_warning(concat("workers: ", self, " waits for ", tutti::join(names),
+                       " to exit, so that all processes restart together"));
   }
   Clock::system().sleep_for(durations::kTryAgain);
 }

@@ -25,14 +25,16 @@ spdlog::level::level_enum to_spdlog(LogLevel level) {
 
 LogLevel level_from_environment() {
   const char* text = std::getenv("TUTTI_LOG_LEVEL");
-  const std::string_view name = text == nullptr ? "info" : text;
+  const std::string_view name = text == nullptr ? "warning" : text;
   if (name == "info") return LogLevel::kInfo;
   if (name == "debug") return LogLevel::kDebug;
   if (name == "warning") return LogLevel::kWarning;
   if (name == "error") return LogLevel::kError;
-  spdlog::warn("TUTTI_LOG_LEVEL: expected debug, info, warning or error, got '{}'; using info",
-               name);
-  return LogLevel::kInfo;
+  spdlog::warn(
+      "TUTTI_LOG_LEVEL: expected debug, info, warning or error, got '{}'; using "
+      "warning",
+      name);
+  return LogLevel::kWarning;
 }
 
 /// State of the log, made on first use.

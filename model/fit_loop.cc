@@ -337,6 +337,8 @@ History FitLoop::run() {
 void FitLoop::train() {
   const auto restore = [this] {
     for (const AnyCallback& callback : options_.callbacks) callback->on_can_restore();
+    if (progress_ && at_.point.steps > 0)
+      std::printf("resumed    after %s\n", point_text().c_str());
   };
   if (model_.strategy().num_workers() == 1 || !starts_workers_again()) {
     restore();
@@ -416,18 +418,22 @@ bool FitLoop::stops_because_of_signal() {
   return strategy.stops_after(state_->stop_checks);
 }
 
+/// Returns "batch 2/4 of epoch 2/3", or "epoch 1/3" between epochs.
+std::string FitLoop::point_text() const {
+  const auto& [epoch, batches, steps, is_stop] = at_.point;
+  if (batches == 0) return concat("epoch ", epoch, '/', options_.epochs);
+  const std::optional<std::int64_t> all = feed_.num_steps();
+  return concat("batch ", batches, all ? concat('/', *all) : "", " of epoch ", epoch + 1, '/',
+                options_.epochs);
+}
+
 /// Called on all workers, because fetching the values is a collective operation.
 void FitLoop::report_stop() {
   const bool within_epoch = at_.point.batches > 0;
   const Logs logs = within_epoch ? fetched_logs() : Logs();
   if (!progress_) return;
   if (within_epoch) progress_->end_epoch(logs.entries(), {});
-  const std::optional<std::int64_t> steps = feed_.num_steps();
-  std::string text = concat("stopped    by ", StopSignals::last_name(), " after ");
-  if (within_epoch)
-    text += concat("batch ", at_.point.batches, steps ? concat('/', *steps) : "", " of ");
-  const std::int64_t epoch = at_.point.epoch + (within_epoch ? 1 : 0);
-  text += concat("epoch ", epoch, '/', options_.epochs);
+  std::string text = concat("stopped    by ", StopSignals::last_name(), " after ", point_text());
   const BackupAndRestore* backup = nullptr;
   for (const AnyCallback& callback : options_.callbacks)
     if (const auto* each = dynamic_cast<const BackupAndRestore*>(callback.operator->()))

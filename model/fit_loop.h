@@ -225,6 +225,7 @@ class FitLoop {
   void tell_batch_end(std::int64_t rows);
   void tell_state_is_whole();
   bool stops_because_of_signal();
+  std::string point_text() const;
   void report_stop();
   void require_same_model() const;
   void require_same_stop() const;

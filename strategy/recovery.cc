@@ -118,7 +118,7 @@ bool Recovery::go_back_once(TimePoint deadline) {
     const std::vector<std::string> all = team_->gather_texts(own, "commits");
     if (const auto step = newest_of_all(all)) {
       restore(*step, all);
-      log_info(concat("worker ", team_->worker(), ": goes on after step ", *step));
+      log_warning(concat("worker ", team_->worker(), ": continues after step ", *step));
     } else {
       restart();
     }

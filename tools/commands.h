@@ -63,6 +63,7 @@ struct RunFlags {
   bool bind_cores = false;
   std::string control = "grpc";
   bool dry_run = false;
+  bool verbose = false;
   std::string hosts = "";
   std::int64_t port = 20'000;
   std::vector<std::string> program;  // with its arguments

@@ -118,7 +118,9 @@ RunOptions parse_run_options(const RunFlags& flags) {
   RunOptions options;
   options.job.arguments = flags.program;
   options.job.counts = counts_of(flags);
-  options.job.environment = variables_of(flags.environment);
+  if (flags.verbose) options.job.environment.emplace_back("TUTTI_LOG_LEVEL", "info");
+  for (auto& variable : variables_of(flags.environment))
+    options.job.environment.push_back(std::move(variable));
   options.job.hosts = hosts_of(flags);
   options.job.first_port = static_cast<int>(flags.port);
   options.job.cores = launch::allowed_cores();
@@ -225,8 +227,8 @@ std::function<std::vector<launch::WaitedFor>()> find_waited_for(const ControlSer
 
 /// Returns true for flags of this command that have no value.
 bool is_switch(std::string_view flag) {
-  constexpr std::array<std::string_view, 5> kSwitches = {"--chief", "--bind-cores", "--dry-run",
-                                                         "--help", "-h"};
+  constexpr std::array<std::string_view, 6> kSwitches = {"--chief", "--bind-cores", "--dry-run",
+                                                         "-v",      "--help",       "-h"};
   return std::ranges::find(kSwitches, flag) != kSwitches.end();
 }
 
@@ -263,6 +265,7 @@ void RunFlags::declare(Flags& flags) {
   flags.add_choice("--control", control, {"grpc", "none"},
                    "whether the launcher hosts the job's control server");
   flags.add("--dry-run", dry_run, "print the commands with their environment; start nothing");
+  flags.add("-v", verbose, "also show how the processes find each other (TUTTI_LOG_LEVEL=info)");
   flags.add("--hosts", hosts, "machines for --dry-run, such as a,b");
   flags.add("--port", port, "first port on each of --hosts");
   flags.add_footer(kFooter);

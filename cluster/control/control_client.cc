@@ -684,7 +684,7 @@ void ControlSession::wait_for_members(TimePoint deadline) {
       fail(ErrorCode::kDeadlineExceeded, "control: ", self, ": ", missing, " did not come within ",
            time, " s; start what is missing, or check its address and its log");
     }
-    log_info(concat("control: ", self, " waits for ", missing, " since ", time, " s"));
+    log_warning(concat("control: ", self, " waits for ", missing, " since ", time, " s"));
   }
 }
 

@@ -190,7 +190,8 @@ RunEnd JobWatch::wait_for_end(Duration patience) {
       return {1, concat(awaited, " did not come within ", seconds_text(now - here_at),
                         " s; start it, or check its log")};
     } else {
-      log_info(concat(who_, ": waits for ", awaited, " since ", seconds_text(now - here_at), " s"));
+      log_warning(
+          concat(who_, ": waits for ", awaited, " since ", seconds_text(now - here_at), " s"));
     }
   }
   return *verdicts_.end();
@@ -213,7 +214,7 @@ void JobWatch::wait_for_servers(Duration patience) {
       fail(ErrorCode::kDeadlineExceeded, who_, ": waited for ", what,
            "; start it, or check its log");
     }
-    log_info(concat(who_, ": waits for ", what));
+    log_warning(concat(who_, ": waits for ", what));
     say_at = deadline_after(now, durations::kSayAgainEvery);
   }
   if (const auto& end = verdicts_.end()) fail(ErrorCode::kUnavailable, who_, ": ", end->text);

@@ -288,6 +288,20 @@ TEST(Logging, LinesBelowTheLevelAreDropped) {
   EXPECT_EQ(collected.list(), (Lines{"loud", "detail"}));
 }
 
+TEST(LoggingDeathTest, DefaultLevelIsWarningUnlessTheEnvironmentNamesAnother) {
+  // The level is read once in a process, so each case starts a process.
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto log_with = [](const char* level) {
+    level ? ::setenv("TUTTI_LOG_LEVEL", level, 1) : ::unsetenv("TUTTI_LOG_LEVEL");
+    log_info("info line");
+    log_warning("warning line");
+    std::exit(0);
+  };
+  EXPECT_EXIT(log_with(nullptr), ExitedWithCode(0),
+              AllOf(HasSubstr("warning line"), Not(HasSubstr("info line"))));
+  EXPECT_EXIT(log_with("info"), ExitedWithCode(0), HasSubstr("info line"));
+}
+
 TEST(Logging, TheDefaultSinkIsStandardError) {
   const LogSink previous = set_log_sink(nullptr);
   ::testing::internal::CaptureStderr();

@@ -14,6 +14,8 @@ import time
 
 from ports import free_ports
 
+os.environ.setdefault("TUTTI_LOG_LEVEL", "info")  # many tests read lines of this level
+
 LONGEST = 600.0  # seconds; times are not judged, but a hang must end
 STOPPED_ON_REQUEST = 75
 MPI = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_mpi_yield_when_idle": "0",

@@ -76,6 +76,8 @@ class TestFolder {
 }  // namespace
 
 int main(int argc, char** argv) {
+  // Many tests, and programs that they start, compare lines of this level.
+  ::setenv("TUTTI_LOG_LEVEL", "info", /*overwrite=*/0);
   // This program may have been started by one of its own tests.
   if (const std::optional<int> code = tutti::testing::run_process_function()) return *code;
   const TestFolder folder;

@@ -30,6 +30,31 @@ class Output(TuttiRunCase):
                              "first\n" + "x" * 100000 + "\nlast, without end")
         self.assertEqual(sorted(errors.splitlines()), ["[worker-0]: an error", "[worker-1]: an error"])
 
+    def test_failure_repeats_lines_that_are_out_of_sight_only(self):
+        for num_later_lines in (2, 60):
+            body = 'if index == 1:\n  say("boom"); mark("failed"); wait_for("later"); sys.exit(3)\n' \
+                   f'wait_for("failed")\nfor i in range({num_later_lines}): say(f"line {{i}}"); time.sleep(0.01)\n' \
+                   'mark("later"); time.sleep(100)'
+            with self.subTest(num_later_lines), tempfile.TemporaryDirectory() as marks:
+                result = subprocess.run([PROGRAM, "run", "-n", "2", "--", *python(body)], text=True, timeout=LIMIT,
+                                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**ENVIRONMENT, "MARKS": marks})
+                self.assertEqual(result.returncode, 3)
+                lines = result.stdout.splitlines()
+                failure = next(i for i, line in enumerate(lines) if line.startswith("tutti run: worker-1 failed first: "))
+                # The launcher may read a line of one process after later lines of the other.
+                is_out_of_sight = failure - lines.index("[worker-1]: boom") > 12
+                self.assertEqual("    its last lines:" in lines, is_out_of_sight, result.stdout)
+                self.assertEqual(result.stdout.count("[worker-1]: boom"), 2 if is_out_of_sight else 1, result.stdout)
+
+    def test_v_shows_the_log_from_level_info_on(self):
+        for flags, level in (((), "none"), (("-v",), "info"), (("-v", "--env", "TUTTI_LOG_LEVEL=debug"), "debug")):
+            with self.subTest(flags):
+                environment = {name: value for name, value in ENVIRONMENT.items() if name != "TUTTI_LOG_LEVEL"}
+                result = subprocess.run([PROGRAM, "run", "-n", "1", *flags, *python(
+                    'say("level=" + os.environ.get("TUTTI_LOG_LEVEL", "none"))')], text=True, capture_output=True,
+                                        timeout=LIMIT, env=environment)
+                self.assertEqual(result.stdout, f"[worker-0]: level={level}\n")
+
     def test_log_files_have_each_processs_lines(self):
         with tempfile.TemporaryDirectory() as folder:
             logs = os.path.join(folder, "new", "logs")

@@ -18,6 +18,7 @@ namespace tutti::launch {
 namespace {
 
 constexpr std::size_t kNamesInMessage = 8;
+constexpr std::size_t kVisibleLines = 12;
 constexpr std::array kColors{36, 33, 32, 35, 34, 96, 93, 92, 95, 94};
 
 bool wants_colors(int fd) {
@@ -82,7 +83,8 @@ RunReporter::RunReporter(const JobPlan& plan, const SupervisorOptions& options)
 }
 
 void RunReporter::on_line(int rank, Stream stream, std::string_view line) {
-  const Shown& shown = at(rank);
+  Shown& shown = tasks_[static_cast<std::size_t>(rank)];
+  shown.last_line = ++num_lines_;
   const bool to_error = stream == Stream::kError;
   std::string text = colors_[to_error ? 1 : 0] ? shown.color_prefix : shown.plain_prefix;
   text.append(line).push_back('\n');
@@ -116,9 +118,17 @@ void RunReporter::on_first_failure(int rank, const TaskOutcome& ended,
   std::string text = concat(shown.name, " failed first: ", ended.describe(),
                             why_final.empty() ? "" : "; not started again: ", why_final);
   if (!shown.log_path.empty()) text += concat("\n    log: ", shown.log_path);
-  text += last_lines.empty() ? "\n    it wrote nothing" : "\n    its last lines:";
-  for (const std::string& line : last_lines) text += concat("\n    ", shown.plain_prefix, line);
+  if (last_lines.empty()) {
+    text += "\n    it wrote nothing";
+  } else if (!are_visible(shown)) {
+    text += "\n    its last lines:";
+    for (const std::string& line : last_lines) text += concat("\n    ", shown.plain_prefix, line);
+  }
   say(text);
+}
+
+bool RunReporter::are_visible(const Shown& shown) const {
+  return is_one_file_ && num_lines_ - shown.last_line < kVisibleLines;
 }
 
 void RunReporter::on_stop(StopReason reason, int signal_number, const std::vector<int>& ranks) {

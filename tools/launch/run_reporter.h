@@ -58,8 +58,9 @@ class RunReporter {
   void on_restart(const TaskOutcome& ended);
   /// Reports that an exited process is needed again by the process of `waiting`.
   void on_waited_for(int rank, int waiting);
-  /// Reports the failure that ends the job; precedes on_stop(). `why_final`: the reason why the
-  /// process is not restarted, if restarts were requested.
+  /// Reports the failure that ends the job; precedes on_stop(). Repeats the last lines of the
+  /// process unless they are visible just above. `why_final`: the reason why the process is not
+  /// restarted, if restarts were requested.
   void on_first_failure(int rank, const TaskOutcome& ended,
                         const std::deque<std::string>& last_lines, const std::string& why_final);
   /// Reports that the processes of `ranks` receive `signal_number` now, and SIGKILL after the grace
@@ -88,9 +89,12 @@ class RunReporter {
   struct Shown {
     std::string name, plain_prefix, color_prefix, log_path;
     std::unique_ptr<std::FILE, CloseFile> log;
+    std::size_t last_line = 0;  // number of its last line among those of all processes
   };
 
   const Shown& at(int rank) const { return tasks_[static_cast<std::size_t>(rank)]; }
+  /// Returns true if the reader sees the last lines of a process just above.
+  bool are_visible(const Shown& shown) const;
   PatientWriter& writer(bool to_error) { return to_error && !is_one_file_ ? error_ : output_; }
 
   void open_log(Shown& shown);
@@ -107,6 +111,7 @@ class RunReporter {
   std::array<bool, 2> colors_{};  // for output and error
   const bool is_one_file_;        // one terminal or file for both
   PatientWriter output_, error_;
+  std::size_t num_lines_ = 0;  // of all processes
   bool last_was_error_ = false, is_reader_gone_ = false;
 };
 

@@ -18,7 +18,7 @@ using LogSink = std::function<void(LogLevel level, std::string_view line)>;
 /// empty sink restores the default. Thread-safe.
 LogSink set_log_sink(LogSink sink);
 
-/// Sets the level below which lines are dropped (default kInfo, or
+/// Sets the level below which lines are dropped (default kWarning, or
 /// TUTTI_LOG_LEVEL=debug|info|warning|error in the environment).
 void set_log_level(LogLevel level);
 

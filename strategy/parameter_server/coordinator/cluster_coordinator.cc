@@ -145,7 +145,7 @@ void CoordinatorCore::await_workers() {
            "for ", names, "; start them, or check their logs");
     }
     if (now >= say_at) {
-      log_info(concat("coordinator: waits for ", names));
+      log_warning(concat("coordinator: waits for ", names));
       say_at = deadline_after(now, durations::kSayAgainEvery);
     }
     if (stop_.wait_until(deadline_after(now, std::chrono::milliseconds(5)))) {

@@ -171,7 +171,8 @@ std::shared_ptr<RemoteWorker::Connection> RemoteWorker::open() {
   }
   last_complaint_.clear();
   complain_at_ = {};
-  if (std::exchange(was_lost_, false)) log_info(concat("coordinator: ", name_, " is here again"));
+  if (std::exchange(was_lost_, false))
+    log_warning(concat("coordinator: ", name_, " is here again"));
   return connection;
 }
 
