@@ -498,7 +498,7 @@ std::optional<CheckpointInfo> Checkpoint::take_what_is_read(const Reader& find,
     file = file_of(find);
   } else {
     const internal::WorkerOfMany self{options_.worker, options_.connect()};
-    file = internal::read_in_parts(find, reading, self, options_);
+    file = internal::read_sharded(find, reading, self, options_);
   }
   if (!file) return std::nullopt;
   return take(*file, file->info.path, options);

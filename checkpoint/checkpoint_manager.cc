@@ -132,10 +132,10 @@ std::string CheckpointManager::save(std::int64_t step) {
 
 void CheckpointManager::start(std::int64_t step) {
   internal::WorkerOfMany self = connect();
-  const bool in_parts = self.exchange != nullptr;
-  const auto form = in_parts ? internal::SavedAs::kParts : internal::SavedAs::kWholeOfWorkers;
+  const bool is_sharded = self.exchange != nullptr;
+  const auto form = is_sharded ? internal::SavedAs::kParts : internal::SavedAs::kWholeOfWorkers;
   auto values = std::make_shared<internal::CheckpointFile>(checkpoint_.values(step, form));
-  if (!in_parts && !checkpoint_.options().writes) return;
+  if (!is_sharded && !checkpoint_.options().writes) return;
   const internal::SaveSettings settings{options_.max_to_keep, damaged_};
   auto save = [values = std::move(values), directory = directory_, settings,
                self = std::move(self)]() mutable {

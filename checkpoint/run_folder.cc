@@ -487,7 +487,7 @@ void save_version(const std::string& directory, const CheckpointFile& file,
 }
 
 // Worker 0 sends the other workers a name to read, any number of times, and then the outcome.
-std::optional<CheckpointFile> read_in_parts(
+std::optional<CheckpointFile> read_sharded(
     const std::function<std::optional<CheckpointFile>(const ReadPath& read)>& find,
     const ReadingInParts& reading, const WorkerOfMany& self, const CheckpointOptions& options) {
   std::optional<CheckpointFile> own;

@@ -73,7 +73,7 @@ using ReadPath = std::function<CheckpointFile(const std::string& path)>;
 /// of a path while the other workers read theirs; an error of any worker, named, is the error of
 /// that read. Each worker gets its own parts, nullopt, or the error that `find` threw in worker 0.
 /// Collective: every worker must call it.
-std::optional<CheckpointFile> read_in_parts(
+std::optional<CheckpointFile> read_sharded(
     const std::function<std::optional<CheckpointFile>(const ReadPath& read)>& find,
     const ReadingInParts& reading, const WorkerOfMany& self, const CheckpointOptions& options);
 

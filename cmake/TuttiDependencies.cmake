@@ -58,8 +58,8 @@ tutti_dependency(NAME zlib PACKAGE ZLIB APT zlib1g-dev GIVES "compressed data fi
 tutti_dependency(NAME utf8proc PACKAGE Utf8Proc VERSION 2.5 APT libutf8proc-dev GIVES "Unicode in tokenizers" MODE REQUIRED LINKED)
 tutti_dependency(NAME oneDNN PACKAGE DNNL2 VERSION 2.6 APT libdnnl-dev
                  GIVES "fast CPU kernels (without: the slow reference kernels)" MODE ${TUTTI_ONEDNN} LINKED)
-tutti_dependency(NAME PNG PACKAGE PNG APT libpng-dev GIVES "PNG pictures" MODE ${TUTTI_PNG} LINKED)
-tutti_dependency(NAME JPEG PACKAGE JPEG APT libjpeg-dev GIVES "JPEG pictures" MODE ${TUTTI_JPEG} LINKED)
+tutti_dependency(NAME PNG PACKAGE PNG APT libpng-dev GIVES "PNG images" MODE ${TUTTI_PNG} LINKED)
+tutti_dependency(NAME JPEG PACKAGE JPEG APT libjpeg-dev GIVES "JPEG images" MODE ${TUTTI_JPEG} LINKED)
 tutti_dependency(NAME gRPC PACKAGE GRPCCPP VERSION 1.30 APT "libgrpc++-dev protobuf-compiler-grpc libprotobuf-dev libssl-dev"
                  GIVES "jobs of several processes without mpirun" MODE ${TUTTI_GRPC} LINKED)
 set(MPI_CXX_SKIP_MPICXX ON)  # MPI's own C++ classes, long withdrawn: slow to compile

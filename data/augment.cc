@@ -53,7 +53,7 @@ Dataset augment_images(const Dataset& dataset, std::vector<image::ImageStep> ste
                        AugmentImagesOptions options) {
   internal::require(!steps.empty(), "augment_images: expected at least one step, got none");
   for (std::size_t i = 0; i < steps.size(); ++i) {
-    internal::require(steps[i], "augment_images: step ", i, " is no function");
+    internal::require(steps[i], "augment_images: step ", i, " is empty; expected a function");
   }
   AugmentFunction apply = [steps = std::move(steps), name = options.component](
                               const Element& element, const SampleRandom& random) {
@@ -111,7 +111,7 @@ Tensor mix_rows(const Tensor& tensor, const Partners& partners, const std::vecto
       is_floating(tensor.dtype()), who, ": component '", name,
       "' cannot be mixed; expected a floating type, got ", tensor.dtype(), " of shape ",
       tensor.shape(),
-      "; try one_hot() for labels, image::convert_image_dtype() for pictures, in map()");
+      "; try one_hot() for labels, image::convert_image_dtype() for images, in map()");
   MutableTensor mixed(tensor.shape(), tensor.dtype(), tensor.device());
   visit_floating(tensor.dtype(), who, [&]<class T>() {
     using Wide = std::conditional_t<Half<T>, float, T>;  // 16-bit numbers are rounded once
@@ -178,11 +178,11 @@ Tensor cut_rows(const Tensor& images, const Partners& partners, std::vector<doub
   mixed.assign(images);
   mixed.make_unique();
   const auto pixel = images.shape()[3] * static_cast<std::int64_t>(size_of(images.dtype()));
-  const std::int64_t picture = height * width * pixel;
+  const std::int64_t image_bytes = height * width * pixel;
   for (std::size_t row = 0; row < partners.size(); ++row) {
     const Box box = draw_box(height, width, 1.0 - weights[row], random.stream(kBoxStreams + row));
-    copy_box(images.bytes().data() + partners[row] * picture,
-             mixed.data() + static_cast<std::int64_t>(row) * picture, box, width, pixel);
+    copy_box(images.bytes().data() + partners[row] * image_bytes,
+             mixed.data() + static_cast<std::int64_t>(row) * image_bytes, box, width, pixel);
     const auto taken = (box.bottom - box.top) * (box.right - box.left);
     weights[row] = 1.0 - static_cast<double>(taken) / static_cast<double>(height * width);
   }
@@ -192,7 +192,7 @@ Tensor cut_rows(const Tensor& images, const Partners& partners, std::vector<doub
 Element cut(const Element& batch, const SampleRandom& random, double alpha) {
   const std::int64_t rows = batch.rows();
   internal::require(batch[0].rank() == 4, "cutmix: component '", batch.names()[0],
-                    "': expected pictures [rows, height, width, channels], got shape ",
+                    "': expected images [rows, height, width, channels], got shape ",
                     batch[0].shape());
   const Partners partners = draw_partners(rows, random);
   std::vector<double> weights = draw_weights(rows, alpha, random);

@@ -79,7 +79,7 @@ const char* name_of_format(std::string_view bytes) {
 /// pixels or rows is allocated, by libraries too.
 [[maybe_unused]] void require_pixels(std::int64_t height, std::int64_t width,
                                      const std::string& source, const DecodeImageOptions& options) {
-  TUTTI_CHECK(height > 0 && width > 0, source, ": a picture of ", height, " x ", width);
+  TUTTI_CHECK(height > 0 && width > 0, source, ": an image of ", height, " x ", width);
   if (height > options.max_pixels / width) {
     fail(ErrorCode::kResourceExhausted, source, ": offset 0: expected at most ", options.max_pixels,
          " pixels, got ", height, " x ", width, "; try DecodeImageOptions::max_pixels");
@@ -106,8 +106,8 @@ const char* name_of_format(std::string_view bytes) {
 [[maybe_unused]] void require_image(const Tensor& image, const char* who) {
   if (image.dtype() == DType::kUInt8 && image.rank() == 3 && image.num_elements() > 0) return;
   fail(ErrorCode::kInvalidArgument, who,
-       ": expected a picture, uint8 [height, width, channels], got ", image.dtype(), " of shape ",
-       image.shape(), "; try cast() and one picture of a batch");
+       ": expected an image, uint8 [height, width, channels], got ", image.dtype(), " of shape ",
+       image.shape(), "; try cast() and one image of a batch");
 }
 
 }  // namespace
@@ -116,10 +116,10 @@ Tensor decode_image(std::string_view bytes, const std::string& source, DecodeIma
   if (bytes.starts_with("\x89PNG")) return decode_png(bytes, source, options);
   if (bytes.starts_with("\xff\xd8\xff")) return decode_jpeg(bytes, source, options);
   if (const char* name = name_of_format(bytes)) {
-    fail(ErrorCode::kUnimplemented, source, ": offset 0: expected a PNG or JPEG picture, got ",
-         name, "; try to convert the file");
+    fail(ErrorCode::kUnimplemented, source, ": offset 0: expected a PNG or JPEG image, got ", name,
+         "; try to convert the file");
   }
-  fail_at(source, 0, "expected a PNG or JPEG picture, got ", internal::describe_file(bytes));
+  fail_at(source, 0, "expected a PNG or JPEG image, got ", internal::describe_file(bytes));
 }
 
 Tensor read_image(const std::string& path, DecodeImageOptions options) {
@@ -199,7 +199,7 @@ Tensor resize_image(const Tensor& image, ImageSize size, ResizeImageOptions opti
   const bool known = image.dtype() == DType::kUInt8 || image.dtype() == DType::kFloat32;
   internal::require(
       known && image.rank() == 3 && image.num_elements() != 0,
-      "resize_image: expected a picture, uint8 or float32 [height, width, channels], got ",
+      "resize_image: expected an image, uint8 or float32 [height, width, channels], got ",
       image.dtype(), " of shape ", image.shape());
   internal::require(size.height >= 1 && size.width >= 1,
                     "resize_image: expected a size of at least 1 x 1, got ", size.height, " x ",
@@ -293,12 +293,12 @@ class PngReader {
     constexpr std::size_t kBitsPerByte = 8;  // a pixel takes at least one bit of the file
     constexpr std::size_t kExpansion = kBitsPerByte * 4;
     if (unpacked / kLargestRatio / kExpansion <= bytes_.size()) return;
-    fail_at(source_, offset_, "the file ends early; expected a picture of ", unpacked,
+    fail_at(source_, offset_, "the file ends early; expected an image of ", unpacked,
             " bytes, got ", bytes_.size(), " packed ones");
   }
 
   [[noreturn]] void fail_damaged() const {
-    fail_at(source_, offset_, "expected a PNG picture, got bytes that libpng refuses: ", message_,
+    fail_at(source_, offset_, "expected a PNG image, got bytes that libpng refuses: ", message_,
             bytes_.starts_with("\x89PNG") ? "" : internal::kind_note(bytes_));
   }
 
@@ -365,13 +365,13 @@ std::string encode_png(const Tensor& image) {
 
 Tensor decode_png(std::string_view, const std::string& source, DecodeImageOptions) {
   fail(ErrorCode::kUnimplemented, source,
-       ": this build reads no PNG pictures; expected libpng, got none; try apt-get install "
+       ": this build reads no PNG images; expected libpng, got none; try apt-get install "
        "libpng-dev and build with TUTTI_PNG=ON");
 }
 
 std::string encode_png(const Tensor&) {
   fail(ErrorCode::kUnimplemented,
-       "encode_png: this build writes no PNG pictures; expected libpng, got none; try apt-get "
+       "encode_png: this build writes no PNG images; expected libpng, got none; try apt-get "
        "install libpng-dev and build with TUTTI_PNG=ON");
 }
 
@@ -441,7 +441,7 @@ class Reader {
 
   Tensor run() {
     if (bytes_.empty()) {
-      fail_at(source_, 0, "expected a JPEG picture, got an empty file");
+      fail_at(source_, 0, "expected a JPEG image, got an empty file");
     }
     if (!read_header()) fail_damaged();
     choose_colors();
@@ -503,7 +503,7 @@ class Reader {
     const std::size_t left = info_.src ? info_.src->bytes_in_buffer : bytes_.size();
     fail(ErrorCode::kDataLoss, source_, ": offset ",
          bytes_.size() - std::min<std::size_t>(left, bytes_.size()),
-         ": expected a JPEG picture, got bytes that libjpeg refuses: ", errors_.message,
+         ": expected a JPEG image, got bytes that libjpeg refuses: ", errors_.message,
          bytes_.starts_with("\xff\xd8") ? "" : internal::kind_note(bytes_));
   }
 
@@ -582,13 +582,13 @@ std::string encode_jpeg(const Tensor& image, EncodeJpegOptions options) {
 
 Tensor decode_jpeg(std::string_view, const std::string& source, DecodeImageOptions) {
   fail(ErrorCode::kUnimplemented, source,
-       ": this build reads no JPEG pictures; expected libjpeg, got none; try apt-get install "
+       ": this build reads no JPEG images; expected libjpeg, got none; try apt-get install "
        "libjpeg-dev and build with TUTTI_JPEG=ON");
 }
 
 std::string encode_jpeg(const Tensor&, EncodeJpegOptions) {
   fail(ErrorCode::kUnimplemented,
-       "encode_jpeg: this build writes no JPEG pictures; expected libjpeg, got none; try apt-get "
+       "encode_jpeg: this build writes no JPEG images; expected libjpeg, got none; try apt-get "
        "install libjpeg-dev and build with TUTTI_JPEG=ON");
 }
 

@@ -16,17 +16,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Picture {
+struct ImageFile {
   std::string path;
   std::int64_t label = 0;
 };
 
 bool is_hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
 
-bool is_picture(const fs::path& path) {
+bool is_image(const fs::path& path) {
   const std::string extension = internal::lower_case(path.extension().string());
   if (extension == ".gif" || extension == ".bmp" || extension == ".webp") {
-    fail(ErrorCode::kUnimplemented, "image_folder: expected .png, .jpg and .jpeg pictures, got '",
+    fail(ErrorCode::kUnimplemented, "image_folder: expected .png, .jpg and .jpeg images, got '",
          path.string(), "'; try to convert or to move it");
   }
   return extension == ".png" || extension == ".jpg" || extension == ".jpeg";
@@ -53,7 +53,7 @@ std::vector<std::string> folders_in(const std::string& directory) {
 }
 
 // Returns the paths of the images below `folder`, in ascending order.
-std::vector<std::string> pictures_below(const fs::path& folder) {
+std::vector<std::string> images_below(const fs::path& folder) {
   std::error_code error;
   fs::recursive_directory_iterator entry(folder, error);
   if (error) fail_reading(folder.string(), error);
@@ -62,7 +62,7 @@ std::vector<std::string> pictures_below(const fs::path& folder) {
     const fs::path& path = entry->path();
     if (is_hidden(path)) {
       entry.disable_recursion_pending();
-    } else if (std::error_code unknown; entry->is_regular_file(unknown) && is_picture(path)) {
+    } else if (std::error_code unknown; entry->is_regular_file(unknown) && is_image(path)) {
       paths.push_back(path.string());
     }
     entry.increment(error);
@@ -78,7 +78,7 @@ std::vector<std::string> find_classes(const std::string& directory,
   if (options.label_mode == LabelMode::kNone) return {};
   if (found.empty()) {
     fail(ErrorCode::kNotFound, "image_folder: expected a folder per class in '", directory,
-         "', got none; try LabelMode::kNone for pictures without classes");
+         "', got none; try LabelMode::kNone for images without classes");
   }
   for (const std::string& name : options.class_names) {
     internal::require(std::ranges::count(options.class_names, name) <= 1,
@@ -91,44 +91,44 @@ std::vector<std::string> find_classes(const std::string& directory,
   return options.class_names.empty() ? found : options.class_names;
 }
 
-std::vector<Picture> find_pictures(const std::string& directory,
+std::vector<ImageFile> find_images(const std::string& directory,
                                    const std::vector<std::string>& classes) {
-  std::vector<Picture> pictures;
+  std::vector<ImageFile> images;
   if (classes.empty()) {
-    for (std::string& path : pictures_below(directory)) pictures.push_back({std::move(path), 0});
+    for (std::string& path : images_below(directory)) images.push_back({std::move(path), 0});
   }
-  if (classes.empty() && pictures.empty()) {
+  if (classes.empty() && images.empty()) {
     fail(ErrorCode::kNotFound, "image_folder: expected a .png, .jpg or .jpeg file in '", directory,
          "', got none");
   }
   for (std::size_t label = 0; label < classes.size(); ++label) {
     const fs::path folder = fs::path(directory) / classes[label];
-    std::vector<std::string> paths = pictures_below(folder);
+    std::vector<std::string> paths = images_below(folder);
     if (paths.empty()) {
       fail(ErrorCode::kNotFound, "image_folder: class '", classes[label],
            "': expected a .png, .jpg or .jpeg file in '", folder.string(),
            "', got none; try to remove the folder, or ImageFolderOptions::class_names without it");
     }
     for (std::string& path : paths) {
-      pictures.push_back({std::move(path), static_cast<std::int64_t>(label)});
+      images.push_back({std::move(path), static_cast<std::int64_t>(label)});
     }
   }
-  return pictures;
+  return images;
 }
 
 // Keeps one subset, by Keras's rule: the last int(share * count) images are for validation.
-void cut(std::vector<Picture>& pictures, const ImageFolderOptions& options) {
+void cut(std::vector<ImageFile>& images, const ImageFolderOptions& options) {
   if (options.subset == Subset::kAll) return;
-  const auto count = static_cast<double>(pictures.size());
+  const auto count = static_cast<double>(images.size());
   const auto held = static_cast<std::ptrdiff_t>(options.validation_split * count);
-  const auto border = pictures.end() - held;
+  const auto border = images.end() - held;
   if (options.subset == Subset::kTraining) {
-    pictures.erase(border, pictures.end());
+    images.erase(border, images.end());
   } else {
-    pictures.erase(pictures.begin(), border);
+    images.erase(images.begin(), border);
   }
-  internal::require(!pictures.empty(),
-                    "image_folder: expected pictures in both subsets, got none "
+  internal::require(!images.empty(),
+                    "image_folder: expected images in both subsets, got none "
                     "of ",
                     count, " with validation_split ", options.validation_split);
 }
@@ -139,7 +139,7 @@ void require_options(const ImageFolderOptions& options) {
                     "expected an image_size of at least 1 x 1, got ", options.image_size.height,
                     " x ", options.image_size.width);
   internal::require(options.color_mode != ColorMode::kUnchanged, kWho,
-                    "expected one color_mode for all pictures, got kUnchanged; try kRgb");
+                    "expected one color_mode for all images, got kUnchanged; try kRgb");
   if (options.dtype != DType::kFloat32 && options.dtype != DType::kUInt8) {
     fail(ErrorCode::kInvalidArgument, kWho, "expected dtype float32 or uint8, got ", options.dtype,
          "; try cast() in map()");
@@ -175,12 +175,12 @@ Tensor rounded(const Tensor& image) {
   return bytes.freeze();
 }
 
-Element load(const Picture& picture, std::size_t num_classes, const ImageFolderOptions& options) {
-  const Tensor image = read_image(picture.path, options.decode);
+Element load(const ImageFile& file, std::size_t num_classes, const ImageFolderOptions& options) {
+  const Tensor image = read_image(file.path, options.decode);
   const Tensor resized = resize_image(image, options.image_size, options.resize);
   std::vector<Tensor> tensors = {options.dtype == DType::kUInt8 ? rounded(resized) : resized};
   if (options.label_mode != LabelMode::kNone) {
-    tensors.push_back(label_tensor(picture.label, num_classes, options.label_mode));
+    tensors.push_back(label_tensor(file.label, num_classes, options.label_mode));
   }
   return Element(std::move(tensors));
 }
@@ -194,33 +194,33 @@ ImageFolder image_folder(const std::string& directory, ImageFolderOptions option
     fail(ErrorCode::kInvalidArgument,
          "image_folder: LabelMode::kBinary expected two classes, got [", join(classes), "]");
   }
-  std::vector<Picture> pictures = find_pictures(directory, classes);
+  std::vector<ImageFile> images = find_images(directory, classes);
   if (options.seed) {
-    internal::shuffle(pictures, RandomStream({.seed = *options.seed, .purpose = kShufflePurpose}));
+    internal::shuffle(images, RandomStream({.seed = *options.seed, .purpose = kShufflePurpose}));
   }
-  cut(pictures, options);
+  cut(images, options);
   std::vector<std::string> paths;
   std::vector<std::int64_t> labels;
-  for (const Picture& picture : pictures) {
-    paths.push_back(picture.path);
-    if (options.label_mode != LabelMode::kNone) labels.push_back(picture.label);
+  for (const ImageFile& file : images) {
+    paths.push_back(file.path);
+    if (options.label_mode != LabelMode::kNone) labels.push_back(file.label);
   }
   const MapOptions how{options.num_parallel_calls};
   options.decode.color_mode = options.color_mode;
   // All passes and threads share the list and the options.
   struct Shared {
-    std::vector<Picture> pictures;
+    std::vector<ImageFile> images;
     std::size_t num_classes;
     ImageFolderOptions options;
   };
-  const auto shared = std::make_shared<const Shared>(
-      Shared{std::move(pictures), classes.size(), std::move(options)});
+  const auto shared =
+      std::make_shared<const Shared>(Shared{std::move(images), classes.size(), std::move(options)});
   Dataset dataset =
       Dataset::range(std::ssize(paths))
           .map(
               [shared](const Element& index) {
                 const auto place = static_cast<std::size_t>(index[0].item_int());
-                return load(shared->pictures[place], shared->num_classes, shared->options);
+                return load(shared->images[place], shared->num_classes, shared->options);
               },
               how);
   return {std::move(dataset), std::move(classes), std::move(paths), std::move(labels)};

@@ -22,11 +22,11 @@ struct ImageExtents {
 ImageExtents image_size(const Tensor& image, std::string_view who) {
   if (image.rank() != 3) {
     fail(ErrorCode::kInvalidArgument, who,
-         ": expected one picture of shape [height, width, channels], got shape ", image.shape(),
+         ": expected one image of shape [height, width, channels], got shape ", image.shape(),
          image.rank() == 4 ? "; try it before batch()" : "; try reshape()");
   }
   if (image.dtype() != DType::kUInt8 && image.dtype() != DType::kFloat32) {
-    fail(ErrorCode::kInvalidArgument, who, ": expected a picture of uint8 or float32, got ",
+    fail(ErrorCode::kInvalidArgument, who, ": expected an image of uint8 or float32, got ",
          image.dtype(), "; try cast()");
   }
   return {image.shape()[0], image.shape()[1], image.shape()[2]};
@@ -151,7 +151,7 @@ Tensor crop_to_bounding_box(const Tensor& image, std::int64_t top, std::int64_t 
   internal::require(top >= 0 && left >= 0 && height <= size.height && top <= size.height - height &&
                         width <= size.width && left <= size.width - width,
                     kWho, ": expected a part of the ", size.height, " x ", size.width,
-                    " picture, got ", height, " x ", width, " pixels from (", top, ", ", left,
+                    " image, got ", height, " x ", width, " pixels from (", top, ", ", left,
                     ") on");
   return window(image, size, top, left, height, width, PaddingMode::kZeros);
 }
@@ -169,7 +169,7 @@ Tensor crop_or_pad_to_bounding_box(const Tensor& image, std::int64_t top, std::i
   const std::int64_t most_columns = std::max(-left, left + width - size.width);
   if (mode == PaddingMode::kReflect && (most_rows >= size.height || most_columns >= size.width)) {
     fail(ErrorCode::kInvalidArgument, kWho,
-         ": expected fewer reflected pixels than the picture has (", size.height, " x ", size.width,
+         ": expected fewer reflected pixels than the image has (", size.height, " x ", size.width,
          "), got ", most_rows, " rows and ", most_columns, " columns; try PaddingMode::kZeros");
   }
   return window(image, size, top, left, height, width, mode);
@@ -180,7 +180,7 @@ Tensor center_crop(const Tensor& image, std::int64_t height, std::int64_t width)
   const ImageExtents size = image_size(image, kWho);
   require_positive(height, width, kWho);
   internal::require(height <= size.height && width <= size.width, kWho, ": expected at most ",
-                    size.height, " x ", size.width, " pixels, as the picture has, got ", height,
+                    size.height, " x ", size.width, " pixels, as the image has, got ", height,
                     " x ", width, "; try resize_with_crop_or_pad()");
   return window(image, size, (size.height - height) / 2, (size.width - width) / 2, height, width,
                 PaddingMode::kZeros);
@@ -461,16 +461,16 @@ std::int64_t below(const RandomStream& random, std::uint64_t index, std::int64_t
 
 /// Returns a step that calls `fn` with a random number in [lower, upper).
 ImageStep random_number_step(Tensor (*fn)(const Tensor&, double), double lower, double upper) {
-  return [=](const Tensor& picture, const RandomStream& random) {
-    return fn(picture, lower + (upper - lower) * random.uniform64(0));
+  return [=](const Tensor& image, const RandomStream& random) {
+    return fn(image, lower + (upper - lower) * random.uniform64(0));
   };
 }
 
 /// Returns a step that calls `fn` with probability 0.5.
 ImageStep half_of_cases_step(Tensor (*fn)(const Tensor&), const char* who) {
-  return [=](const Tensor& picture, const RandomStream& random) {
-    image_size(picture, who);
-    return random.uniform64(0) < 0.5 ? fn(picture) : picture;
+  return [=](const Tensor& image, const RandomStream& random) {
+    image_size(image, who);
+    return random.uniform64(0) < 0.5 ? fn(image) : image;
   };
 }
 
@@ -490,17 +490,17 @@ ImageStep random_crop(std::int64_t height, std::int64_t width, RandomCropOptions
   require_positive(height, width, "image::random_crop");
   internal::require(options.padding >= 0,
                     "image::random_crop: expected a padding of at least 0, got ", options.padding);
-  return [=](const Tensor& picture, const RandomStream& random) {
-    const ImageExtents size = image_size(picture, "image::random_crop");
+  return [=](const Tensor& image, const RandomStream& random) {
+    const ImageExtents size = image_size(image, "image::random_crop");
     const std::int64_t rows = size.height + 2 * options.padding - height;
     const std::int64_t columns = size.width + 2 * options.padding - width;
     internal::require(rows >= 0 && columns >= 0,
-                      "image::random_crop: expected a picture of at least ", height, " x ", width,
+                      "image::random_crop: expected an image of at least ", height, " x ", width,
                       " pixels, got ", size.height, " x ", size.width, " with a padding of ",
                       options.padding, "; try more padding or a smaller crop");
     const std::int64_t top = below(random, 0, rows + 1) - options.padding;
     const std::int64_t left = below(random, 1, columns + 1) - options.padding;
-    return crop_or_pad_to_bounding_box(picture, top, left, height, width, options.padding_mode);
+    return crop_or_pad_to_bounding_box(image, top, left, height, width, options.padding_mode);
   };
 }
 
@@ -538,38 +538,35 @@ ImageStep random_hue(double max_delta) {
 
 ImageStep cutout(std::int64_t length, CutoutOptions options) {
   require_positive(length, length, "image::cutout");
-  return [=](const Tensor& picture, const RandomStream& random) {
-    const ImageExtents size = image_size(picture, "image::cutout");
-    if (picture.num_elements() == 0) return picture;
+  return [=](const Tensor& image, const RandomStream& random) {
+    const ImageExtents size = image_size(image, "image::cutout");
+    if (image.num_elements() == 0) return image;
     const std::int64_t top = below(random, 0, size.height) - length / 2;
     const std::int64_t left = below(random, 1, size.width) - length / 2;
-    return erase(picture, top, left, length, length, options.value);
+    return erase(image, top, left, length, length, options.value);
   };
 }
 
 ImageStep center_crop(std::int64_t height, std::int64_t width) {
   require_positive(height, width, "image::center_crop");
-  return [=](const Tensor& picture, const RandomStream&) {
-    return center_crop(picture, height, width);
-  };
+  return
+      [=](const Tensor& image, const RandomStream&) { return center_crop(image, height, width); };
 }
 
 ImageStep resize_with_crop_or_pad(std::int64_t height, std::int64_t width) {
   require_positive(height, width, "image::resize_with_crop_or_pad");
-  return [=](const Tensor& picture, const RandomStream&) {
-    return resize_with_crop_or_pad(picture, height, width);
+  return [=](const Tensor& image, const RandomStream&) {
+    return resize_with_crop_or_pad(image, height, width);
   };
 }
 
 ImageStep convert_image_dtype(DType dtype) {
-  return [=](const Tensor& picture, const RandomStream&) {
-    return convert_image_dtype(picture, dtype);
-  };
+  return
+      [=](const Tensor& image, const RandomStream&) { return convert_image_dtype(image, dtype); };
 }
 
 ImageStep per_image_standardization() {
-  return
-      [](const Tensor& picture, const RandomStream&) { return per_image_standardization(picture); };
+  return [](const Tensor& image, const RandomStream&) { return per_image_standardization(image); };
 }
 
 }  // namespace tutti::image

@@ -80,10 +80,10 @@ struct Newcomer {
   TimePoint end{};
 };
 
-class Rendezvous {
+class GroupConnector {
  public:
-  Rendezvous(int rank, int size, KeyValueStore& store, const ConnectOptions& options,
-             const FileDescriptor& memory)
+  GroupConnector(int rank, int size, KeyValueStore& store, const ConnectOptions& options,
+                 const FileDescriptor& memory)
       : rank_(rank),
         store_(store),
         options_(options),
@@ -556,7 +556,7 @@ class Rendezvous {
 std::vector<ConnectedPeer> connect_all(int rank, int size, KeyValueStore& store,
                                        const ConnectOptions& options,
                                        const FileDescriptor& memory) {
-  return Rendezvous(rank, size, store, options, memory).run();
+  return GroupConnector(rank, size, store, options, memory).run();
 }
 
 }  // namespace tutti::internal

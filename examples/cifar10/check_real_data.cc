@@ -69,7 +69,7 @@ int check(const TrainFlags& flags, std::int64_t num_seeds) {
   const std::int64_t count = images.labels.num_elements();
   if (count != kNumExamplesForTraining) {
     return unproven(concat(flags.data_dir, ": expected the ", kNumExamplesForTraining,
-                           " pictures of CIFAR-10, got ", count));
+                           " images of CIFAR-10, got ", count));
   }
   for (std::int64_t seed = 0; seed < num_seeds; ++seed) {
     if (!check_seed(flags, images, seed)) {

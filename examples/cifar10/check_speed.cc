@@ -36,8 +36,8 @@ int main(int argc, char** argv) {
   values.num_gpus = 2;
   std::int64_t steps = 40;
   Flags flags("Compares the speed of the CIFAR-10 tutorial's training with the published one");
-  flags.add("--batch_size,--batch-size", values.batch_size, "pictures in a tower's batch");
-  flags.add("--data_dir,--data-dir", values.data_dir, "folder for the made-up pictures");
+  flags.add("--batch_size,--batch-size", values.batch_size, "images in a tower's batch");
+  flags.add("--data_dir,--data-dir", values.data_dir, "folder for the made-up images");
   flags.add("--train_dir,--train-dir", values.train_dir, "folder for checkpoints and summaries");
   flags.add("--num_gpus,--num-gpus", values.num_gpus, "towers");
   flags.add("--devices", values.devices, "the towers' devices instead: gpu:0,gpu:2 or cpu:0-3");

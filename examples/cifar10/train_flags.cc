@@ -24,7 +24,7 @@ auto named(const char* flag, const Read& read) {
 }
 
 void declare(Flags& flags, TrainFlags& values) {
-  flags.add("--batch_size,--batch-size", values.batch_size, "pictures in a tower's batch");
+  flags.add("--batch_size,--batch-size", values.batch_size, "images in a tower's batch");
   flags.add("--data_dir,--data-dir", values.data_dir,
             "folder with CIFAR-10's binary files, or with cifar-10-binary.tar.gz");
   flags.add("--use_fp16,--use-fp16", values.use_fp16, "arithmetic in float16");
@@ -34,8 +34,8 @@ void declare(Flags& flags, TrainFlags& values) {
             "prints where variables and the first step's operations are");
   flags.add("--log_frequency,--log-frequency", values.log_frequency, "steps between two lines");
   flags.add("--synthetic", values.synthetic,
-            "made-up pictures, written once to <data_dir>/synthetic");
-  flags.add("--resume", values.resume, "goes on from the latest checkpoint of train_dir");
+            "made-up images, written once to <data_dir>/synthetic");
+  flags.add("--resume", values.resume, "continues from the latest checkpoint of train_dir");
   flags.add("--seed", values.seed, "seed of weights, shuffles and distortions");
   flags.add("--variable_device,--variable-device", values.variable_device,
             "where the variables are: a device, or 'first' for the first tower's");

@@ -49,7 +49,7 @@ struct Pipeline::Impl {
   struct Batch {
     Batch(const Impl& impl, internal::MicroBatches micro_batches);
     const internal::MicroBatches parts;
-    internal::PipelineMail mail;
+    internal::StageExchange exchange;
     std::vector<std::unique_ptr<PipelineStage>> stages;
     const std::uint64_t step;
   };
@@ -90,10 +90,10 @@ std::vector<Device> devices_of(const StagedSequential& model) {
 
 Pipeline::Impl::Batch::Batch(const Impl& impl, internal::MicroBatches micro_batches)
     : parts(std::move(micro_batches)),
-      mail(devices_of(impl.model), parts.features.size(), impl.options.timeout),
+      exchange(devices_of(impl.model), parts.features.size(), impl.options.timeout),
       step(impl.num_steps) {
   for (std::size_t s = 0; s < impl.model.num_stages(); ++s) {
-    stages.push_back(std::make_unique<PipelineStage>(impl.model, impl.loss, parts, mail, s));
+    stages.push_back(std::make_unique<PipelineStage>(impl.model, impl.loss, parts, exchange, s));
   }
 }
 
@@ -149,7 +149,7 @@ void Pipeline::Impl::run_stage(Batch& current, std::size_t stage) const {
   } catch (...) {
     error = std::current_exception();
   }
-  current.mail.end(std::move(error));
+  current.exchange.end(std::move(error));
 }
 
 PipelineResult Pipeline::Impl::result_of(const Batch& done) const {
@@ -199,7 +199,7 @@ PipelineResult Pipeline::gradients(const Tensor& features, const Tensor& labels)
   });
   {
     MutexLock lock(impl_->mutex);
-    if (impl_->batch && !impl_->batch->mail.has_ended()) {
+    if (impl_->batch && !impl_->batch->exchange.has_ended()) {
       fail(ErrorCode::kFailedPrecondition,
            "Pipeline::gradients: a stage still works on an earlier batch that failed; expected all "
            "to have ended; try a new Pipeline");
@@ -208,8 +208,8 @@ PipelineResult Pipeline::gradients(const Tensor& features, const Tensor& labels)
     ++impl_->batch_number;
   }
   impl_->condition.notify_all();
-  (void)batch->mail.wait_for_end();
-  if (const std::exception_ptr error = batch->mail.error()) std::rethrow_exception(error);
+  (void)batch->exchange.wait_for_end();
+  if (const std::exception_ptr error = batch->exchange.error()) std::rethrow_exception(error);
   ++impl_->num_steps;
   PipelineResult result = impl_->result_of(*batch);
   MutexLock lock(impl_->mutex);

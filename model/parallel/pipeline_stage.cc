@@ -16,18 +16,18 @@ namespace tutti::internal {
 
 // Exchange of tensors between stages.
 
-PipelineMail::PipelineMail(std::vector<Device> devices, std::size_t num_micro_batches,
-                           Duration timeout)
+StageExchange::StageExchange(std::vector<Device> devices, std::size_t num_micro_batches,
+                             Duration timeout)
     : devices_(std::move(devices)),
       timeout_(timeout),
       forward_(devices_.size(), std::vector<Tensor>(num_micro_batches)),
       backward_(devices_.size(), std::vector<Tensor>(num_micro_batches)) {}
 
-std::string PipelineMail::name_of(std::size_t stage) const {
+std::string StageExchange::name_of(std::size_t stage) const {
   return concat("stage ", stage, " (", devices_[stage], ")");
 }
 
-void PipelineMail::put(Way way, std::size_t stage, std::size_t micro_batch, Tensor value) {
+void StageExchange::put(Direction way, std::size_t stage, std::size_t micro_batch, Tensor value) {
   {
     MutexLock lock(mutex_);
     shelf(way)[stage][micro_batch] = std::move(value);
@@ -35,7 +35,7 @@ void PipelineMail::put(Way way, std::size_t stage, std::size_t micro_batch, Tens
   condition_.notify_all();
 }
 
-Tensor PipelineMail::take(Way way, std::size_t stage, std::size_t micro_batch) {
+Tensor StageExchange::take(Direction way, std::size_t stage, std::size_t micro_batch) {
   MutexLock lock(mutex_);
   Tensor& place = shelf(way)[stage][micro_batch];
   condition_.wait_for(mutex_, timeout_, [&]() TUTTI_REQUIRES(mutex_) {
@@ -45,14 +45,14 @@ Tensor PipelineMail::take(Way way, std::size_t stage, std::size_t micro_batch) {
   if (error_) {
     fail(ErrorCode::kAborted, "Pipeline: ", name_of(stage), " stopped, for another stage failed");
   }
-  const bool forward = way == Way::kForward;
+  const bool forward = way == Direction::kForward;
   fail(ErrorCode::kDeadlineExceeded, "Pipeline: no ", forward ? "activations" : "gradients",
        " of micro-batch ", micro_batch, " came from ", name_of(forward ? stage - 1 : stage + 1),
        " within ", std::chrono::duration<double>(timeout_).count(),
        " s; expected them while it works; try a longer PipelineOptions::timeout if it is slow");
 }
 
-void PipelineMail::end(std::exception_ptr error) {
+void StageExchange::end(std::exception_ptr error) {
   {
     MutexLock lock(mutex_);
     ++num_ended_;
@@ -61,7 +61,7 @@ void PipelineMail::end(std::exception_ptr error) {
   condition_.notify_all();
 }
 
-bool PipelineMail::wait_for_end() {
+bool StageExchange::wait_for_end() {
   MutexLock lock(mutex_);
   const auto all = [&]() TUTTI_REQUIRES(mutex_) { return num_ended_ == devices_.size(); };
   const auto all_or_error = [&]() TUTTI_REQUIRES(mutex_) { return all() || error_ != nullptr; };
@@ -71,12 +71,12 @@ bool PipelineMail::wait_for_end() {
   return condition_.wait_for(mutex_, timeout_, all);
 }
 
-bool PipelineMail::has_ended() const {
+bool StageExchange::has_ended() const {
   MutexLock lock(mutex_);
   return num_ended_ == devices_.size();
 }
 
-std::exception_ptr PipelineMail::error() const {
+std::exception_ptr StageExchange::error() const {
   MutexLock lock(mutex_);
   return error_;
 }
@@ -106,7 +106,7 @@ Gradient StageSum::total() const {
 // One tape per micro-batch: it watches the stage's input and stops at the end of the stage. It runs
 // backward when the gradient of the stage's result arrives from the next stage.
 
-using Way = PipelineMail::Way;
+using Direction = StageExchange::Direction;
 
 MicroBatches cut_into_micro_batches(const Tensor& features, const Tensor& labels, int parts) {
   const std::int64_t rows = features.rank() == 0 ? 0 : features.shape()[0];
@@ -126,11 +126,11 @@ MicroBatches cut_into_micro_batches(const Tensor& features, const Tensor& labels
 }
 
 PipelineStage::PipelineStage(const StagedSequential& model, const Pipeline::LossFunction& loss,
-                             const MicroBatches& batch, PipelineMail& mail, std::size_t number)
+                             const MicroBatches& batch, StageExchange& exchange, std::size_t number)
     : model_(model),
       loss_function_(loss),
       batch_(batch),
-      mail_(mail),
+      exchange_(exchange),
       number_(number),
       device_(model.device(number)),
       variables_(model.trainable_variables(number)),
@@ -156,7 +156,7 @@ void PipelineStage::run_all(const std::vector<PipelineTask>& tasks) {
     try {
       task.is_forward ? forward(k) : backward(k);
     } catch (const Error& error) {
-      throw error.with_context(concat(mail_.name_of(number_), ", micro-batch ", k, ", ",
+      throw error.with_context(concat(exchange_.name_of(number_), ", micro-batch ", k, ", ",
                                       task.is_forward ? "forward" : "backward"));
     }
   }
@@ -171,7 +171,8 @@ Tensor PipelineStage::loss_of(std::size_t k, const Tensor& predictions) const {
 }
 
 void PipelineStage::forward(std::size_t k) {
-  const Tensor given = is_first() ? batch_.features[k] : mail_.take(Way::kForward, number_, k);
+  const Tensor given =
+      is_first() ? batch_.features[k] : exchange_.take(Direction::kForward, number_, k);
   const Tensor input = transfer(given, device_);
   Kept& kept = kept_[k];
   kept.tape = std::make_unique<GradientTape>();
@@ -190,16 +191,16 @@ void PipelineStage::forward(std::size_t k) {
   }
   kept.target = is_last() ? loss_of(k, result) : result;
   kept.tape->stop();
-  if (!is_last()) return mail_.put(Way::kForward, number_ + 1, k, result);
+  if (!is_last()) return exchange_.put(Direction::kForward, number_ + 1, k, result);
   loss_sum_ = loss_sum_.defined() ? loss_sum_ + kept.target : kept.target;
 }
 
 void PipelineStage::backward(std::size_t k) {
   const Kept kept = std::exchange(kept_[k], Kept());
   const Tensor& target = kept.target;
-  const Tensor output_gradient = is_last()
-                                     ? Tensor::ones(target.shape(), target.dtype(), device_)
-                                     : transfer(mail_.take(Way::kBackward, number_, k), device_);
+  const Tensor output_gradient =
+      is_last() ? Tensor::ones(target.shape(), target.dtype(), device_)
+                : transfer(exchange_.take(Direction::kBackward, number_, k), device_);
   std::vector<Tensor> inputs;
   if (!is_first()) inputs.push_back(kept.input);
   const std::vector<Gradient> gradients =
@@ -207,9 +208,9 @@ void PipelineStage::backward(std::size_t k) {
   for (std::size_t i = 0; i < variables_.size(); ++i) sums_[i].add(gradients[i]);
   if (is_first()) return;
   const Gradient& back = gradients.back();
-  mail_.put(Way::kBackward, number_ - 1, k,
-            back.is_none() ? Tensor::zeros(kept.input.shape(), kept.input.dtype(), device_)
-                           : back.to_dense());
+  exchange_.put(Direction::kBackward, number_ - 1, k,
+                back.is_none() ? Tensor::zeros(kept.input.shape(), kept.input.dtype(), device_)
+                               : back.to_dense());
 }
 
 /// Added once per batch, because it does not depend on examples.

@@ -23,16 +23,16 @@ namespace tutti::internal {
 
 /// Activations move forward, gradients backward; take() waits until the value was put. For one
 /// batch. Thread-safe.
-class PipelineMail {
+class StageExchange {
  public:
-  enum class Way { kForward, kBackward };
+  enum class Direction { kForward, kBackward };
 
-  PipelineMail(std::vector<Device> devices, std::size_t num_micro_batches, Duration timeout);
+  StageExchange(std::vector<Device> devices, std::size_t num_micro_batches, Duration timeout);
 
   /// Stores a value for `stage`.
-  void put(Way way, std::size_t stage, std::size_t micro_batch, Tensor value);
+  void put(Direction way, std::size_t stage, std::size_t micro_batch, Tensor value);
   /// Waits for a value. Throws kDeadlineExceeded naming both stages, kAborted if a stage failed.
-  Tensor take(Way way, std::size_t stage, std::size_t micro_batch);
+  Tensor take(Direction way, std::size_t stage, std::size_t micro_batch);
 
   /// Ends a stage's work, with an error or nullptr; the first error ends the waits of other stages.
   void end(std::exception_ptr error);
@@ -47,8 +47,8 @@ class PipelineMail {
 
  private:
   using Shelf = std::vector<std::vector<Tensor>>;  // [stage][micro-batch]
-  Shelf& shelf(Way way) TUTTI_REQUIRES(mutex_) {
-    return way == Way::kForward ? forward_ : backward_;
+  Shelf& shelf(Direction way) TUTTI_REQUIRES(mutex_) {
+    return way == Direction::kForward ? forward_ : backward_;
   }
 
   const std::vector<Device> devices_;
@@ -89,7 +89,7 @@ MicroBatches cut_into_micro_batches(const Tensor& features, const Tensor& labels
 class PipelineStage {
  public:
   PipelineStage(const StagedSequential& model, const Pipeline::LossFunction& loss,
-                const MicroBatches& batch, PipelineMail& mail, std::size_t number);
+                const MicroBatches& batch, StageExchange& exchange, std::size_t number);
 
   void run(const std::vector<PipelineTask>& tasks);
 
@@ -120,7 +120,7 @@ class PipelineStage {
   const StagedSequential& model_;
   const Pipeline::LossFunction& loss_function_;
   const MicroBatches& batch_;
-  PipelineMail& mail_;
+  StageExchange& exchange_;
   const std::size_t number_;
   const Device device_;
   const std::vector<Variable> variables_;

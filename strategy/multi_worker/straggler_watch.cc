@@ -25,7 +25,7 @@ double StragglerWatch::take_wait() {
   return std::chrono::duration<double>(waited).count();
 }
 
-void StragglerWatch::begin_anew() {
+void StragglerWatch::restart() {
   MutexLock lock(mutex_);
   waited_ = 0;
   waits_.clear();

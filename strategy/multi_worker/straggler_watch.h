@@ -49,7 +49,7 @@ class StragglerWatch {
   /// Returns the last result of note() that was a straggler.
   std::optional<Straggler> last() const;
   /// Resets the measurement after a reconnect.
-  void begin_anew();
+  void restart();
 
  private:
   /// Consecutive windows in which the same worker was slow.

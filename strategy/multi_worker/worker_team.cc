@@ -223,7 +223,7 @@ WorkerTeam::~WorkerTeam() {
 }
 
 void WorkerTeam::begin(std::unique_ptr<Communicator> communicator) {
-  stragglers_.begin_anew();
+  stragglers_.restart();
   check_->clear();
   ++connection_;
   values_ = std::move(communicator);

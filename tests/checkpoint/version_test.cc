@@ -512,7 +512,7 @@ ReadBack read_together(const std::vector<std::string>& folders, const std::strin
                                     .from_writer = [&](const std::string& own) {
                                       return texts.self(worker).exchange(own).front();
                                     }};
-    back.files[w] = internal::read_in_parts(
+    back.files[w] = internal::read_sharded(
         [&](const internal::ReadPath& read) {
           return std::optional(read(folders[0] + "/" + name));
         },
@@ -570,7 +570,7 @@ TEST(InParts, AllEndWhenWorker0FindsNothingOrFails) {
   for (const bool fails : {true, false}) {
     Workers workers(2);
     const auto errors = errors_of_ranks(2, [&](int worker) {
-      const auto found = internal::read_in_parts(
+      const auto found = internal::read_sharded(
           [&](const internal::ReadPath&) -> std::optional<CheckpointFile> {
             if (fails) fail(ErrorCode::kUnavailable, "no such disk");
             return std::nullopt;

@@ -232,7 +232,7 @@ TEST(ImageOps, MistakesAreNamed) {
   EXPECT_INVALID(image::center_crop(counting(2, 3), 4, 2), "image::center_crop", "at most 2 x 3",
                  "got 4 x 2", "crop_or_pad");
   EXPECT_INVALID(image::crop_to_bounding_box(counting(2, 3), 1, 0, 2, 2),
-                 "image::crop_to_bounding_box", "2 x 3 picture", "2 x 2", "(1, 0)");
+                 "image::crop_to_bounding_box", "2 x 3 image", "2 x 2", "(1, 0)");
   EXPECT_INVALID(image::resize_with_crop_or_pad(counting(2, 3), 0, 2),
                  "image::resize_with_crop_or_pad", "got 0 x 2");
   EXPECT_INVALID(image::adjust_brightness(counting(2, 3), std::nan("")), "image::adjust_brightness",

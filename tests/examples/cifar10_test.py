@@ -101,7 +101,7 @@ class Cifar10(unittest.TestCase):
         # Results on synthetic images are not meaningful.
         self.train("cifar10_train", "--max_steps", "1", "--batch_size", "2")
         result = run("check_real_data", "--data_dir", os.path.join(self.data_dir(), "synthetic"), codes=(77,))
-        self.assertIn("expected the 50000 pictures", result.stdout)
+        self.assertIn("expected the 50000 images", result.stdout)
         archive = os.path.join(self.folder.name, "cifar-10-binary.tar.gz")
         pictures = os.path.join(self.folder.name, "made_up.bin")
         with open(pictures, "wb") as file:
