@@ -26,8 +26,8 @@ struct GradientTape::Impl {
     check_target(target, output_gradient);
     if (used) {
       fail(ErrorCode::kFailedPrecondition,
-           "GradientTape::gradient: a tape that is not persistent can be asked once; expected one "
-           "call, got a second; try TapeOptions{.persistent = true}");
+           "GradientTape::gradient: expected one call for a tape that is not persistent, got a "
+           "second; try TapeOptions{.persistent = true}");
     }
     if (!options.persistent) {
       used = true;

@@ -196,7 +196,7 @@ void require_none(const std::vector<std::string>& problems, const std::string& w
        problems.size(), problems.size() == 1 ? " problem" : " problems",
        "); nothing was changed: ", join(problems, "; "),
        "; try the program and options that saved it",
-       has_unknown ? ", or .ignore_unknown for what is unknown" : "");
+       has_unknown ? ", or .ignore_unknown for unknown names" : "");
 }
 
 /// Returns the values of a part as one tensor.
@@ -352,7 +352,7 @@ void warn_of_other_bits(const std::string& path, const std::string& saved_with) 
   if (saved_with.empty() || saved_with == here) return;
   log_warning(concat("Checkpoint::restore: ", path, " was saved with '", saved_with,
                      "', this program computes with '", here,
-                     "': training goes on, but not with the same bits; try TUTTI_MAX_ISA"));
+                     "': training continues, but not with the same bits; try TUTTI_MAX_ISA"));
 }
 
 }  // namespace

@@ -168,7 +168,8 @@ void CheckpointManager::wait() {
 
 void CheckpointManager::note(const Error& error) {
   if (options_.on_error == OnSaveError::kThrow) throw error;
-  log(LogLevel::kError, concat(error.message(), "; training goes on, the next save tries again"));
+  log(LogLevel::kError,
+      concat(error.message(), "; training continues, and the next save tries again"));
 }
 
 std::optional<std::string> CheckpointManager::latest() const {

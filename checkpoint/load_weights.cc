@@ -29,7 +29,7 @@ CheckpointFile read_weight_map(const Json& index, const std::filesystem::path& p
     const std::string& name = file.as_string();
     if (name.empty() || name == ".." || std::filesystem::path(name).filename() != name)
       fail(ErrorCode::kInvalidArgument,
-           "weight_map: expected the name of a file beside the index, got '", name, "'");
+           "weight_map: expected the name of a file in the folder of the index, got '", name, "'");
     const std::string part = std::filesystem::path(path).replace_filename(name).string();
     const auto [values, is_new] = files.try_emplace(name);
     if (is_new) {
@@ -117,7 +117,7 @@ void rename_tensors(const std::map<std::string, std::string>& names,
     if (!find_variable(variables, name))
       fail(ErrorCode::kInvalidArgument, "rename: there is no variable '", name, "'");
     if (!renamed.emplace(name, std::move(node.mapped())).second)
-      fail(ErrorCode::kInvalidArgument, "rename: '", name, "' stands there twice");
+      fail(ErrorCode::kInvalidArgument, "rename: '", name, "' is listed twice");
   }
   for (auto& [name, tensor] : renamed) file.tensors[name] = std::move(tensor);
 }

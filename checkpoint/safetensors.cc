@@ -327,7 +327,7 @@ class HeaderParser {
       entry.end += head_size_;
     }
     if (head_size_ + end != file_size_) {
-      fail_at(source_, head_size_ + end, "the file goes on after its last tensor; expected ",
+      fail_at(source_, head_size_ + end, "the file continues after its last tensor; expected ",
               head_size_ + end, " bytes, got ", file_size_);
     }
   }

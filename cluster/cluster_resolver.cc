@@ -25,8 +25,8 @@ std::map<std::string, int> ClusterResolver::num_accelerators(
 std::map<std::string, int> ClusterResolver::find_accelerators(
     const std::optional<Task>& other) const {
   if (other) {
-    fail(ErrorCode::kUnimplemented, name(), ": it does not say which accelerators ", *other,
-         " has; expected this process's own task; try a StaticResolver that says so, or "
+    fail(ErrorCode::kUnimplemented, name(), ": expected this process's own task, got ", *other,
+         ", whose accelerators are unknown; try a StaticResolver that lists them, or "
          "Session::list_devices() of a task that serves");
   }
   const auto count = static_cast<int>(logical_gpus().size());

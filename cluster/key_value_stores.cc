@@ -32,7 +32,8 @@ FileKeyValueStore::FileKeyValueStore(std::string folder) : folder_(std::move(fol
   std::error_code error;
   std::filesystem::create_directories(folder_, error);
   if (std::filesystem::is_directory(folder_)) return;
-  fail(ErrorCode::kUnavailable, name(), ": is no folder and cannot be made one: ", error.message());
+  fail(ErrorCode::kUnavailable, name(),
+       ": expected a folder, or a path where one can be created, got: ", error.message());
 }
 
 std::string FileKeyValueStore::name() const { return concat("file store '", folder_, "'"); }
@@ -80,7 +81,7 @@ std::string FileKeyValueStore::wait(std::string_view key, TimePoint deadline) {
     if (std::optional<std::string> value = get(key)) return *std::move(value);
     const TimePoint now = clock.now();
     if (now >= deadline) {
-      fail(ErrorCode::kDeadlineExceeded, name(), ": nobody has set the key '", key,
+      fail(ErrorCode::kDeadlineExceeded, name(), ": no process has set the key '", key,
            "' before the deadline");
     }
     clock.sleep_until(std::min(deadline, deadline_after(now, pause)));

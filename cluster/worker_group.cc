@@ -315,7 +315,7 @@ void WorkerGroup::wait_for_workers(TimePoint deadline, bool goes_back) {
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kUnavailable) throw;
     fail(ErrorCode::kFailedPrecondition, "workers: this process (",
-         plane_.client->self().to_string(), ") cannot go on: ", error.message());
+         plane_.client->self().to_string(), ") cannot continue: ", error.message());
   }
 }
 
@@ -426,7 +426,7 @@ void WorkerGroup::report_lost_peer(const Error& error) const {
                                         error.message());
   } catch (const Error& unheard) {
     log_warning(concat(tasks_[static_cast<std::size_t>(worker_)].to_string(),
-                       ": cannot tell the job that the connection to ", name_of(*peer),
+                       ": cannot report to the job that the connection to ", name_of(*peer),
                        " broke: ", unheard.message()));
   }
 }
@@ -435,8 +435,8 @@ void WorkerGroup::reconnect(TimePoint deadline) {
   progress_->forget_ended();
   if (!has_addresses()) {
     fail(ErrorCode::kFailedPrecondition,
-         "workers: MPI cannot connect processes anew; expected workers with addresses; try tutti "
-         "run");
+         "workers: MPI cannot connect processes again; expected workers with addresses; try "
+         "tutti run");
   }
   connect(deadline, true);
   is_replacement_ = false;

@@ -71,7 +71,7 @@ class SystemExecutor final : public Executor {
           std::thread([name, body = std::move(body)] { run_body(name, body); }));
     } catch (const std::system_error& error) {
       running_threads.fetch_sub(1, std::memory_order_relaxed);
-      fail(ErrorCode::kResourceExhausted, "thread '", name, "': expected to start it beside ",
+      fail(ErrorCode::kResourceExhausted, "thread '", name, "': expected to start it besides ",
            others, " others of this process, got: ", error.code().message(),
            "; raise the limit of processes (ulimit -u, pids.max of the container) or of memory "
            "(ulimit -v), or use fewer replicas, processes or data threads");

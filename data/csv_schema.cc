@@ -214,7 +214,7 @@ std::string remark_on_numbers(const CsvField& field) {
                   "the file)");
   }
   if (!field.mostly_numbers) return "";
-  return " (most fields are numbers; if it stands for a missing value, try CsvOptions::na_values "
+  return " (most fields are numbers; if it means a missing value, try CsvOptions::na_values "
          "and "
          "CsvColumn::default_value)";
 }

@@ -236,7 +236,7 @@ Tensor parse_idx(std::string_view bytes, const std::string& source) {
   const std::size_t found = bytes.size() - header;
   if (found != expected) {
     fail_at(source, header + std::min(found, expected),
-            found < expected ? "the file ends early" : "the file goes on after its last element",
+            found < expected ? "the file ends early" : "the file continues after its last element",
             "; expected ", expected, " bytes of elements for shape ", shape, " of ", dtype,
             ", got ", found);
   }

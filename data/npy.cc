@@ -160,8 +160,7 @@ class HeaderParser {
       std::int64_t dim = 0;
       const char* first = bytes_.data() + place_;
       const auto [end, error] = std::from_chars(first, bytes_.data() + bytes_.size(), dim);
-      if (error != std::errc() || dim < 0)
-        fail_at(source_, place_, "expected a dimension of 0 or more");
+      if (error != std::errc() || dim < 0) fail_at(source_, place_, "expected a dimension >= 0");
       place_ += static_cast<std::size_t>(end - first);
       accept('L');  // a long of Python 2
       dims.push_back(dim);
@@ -273,7 +272,7 @@ Tensor parse_npy(std::string_view bytes, const std::string& source) {
   const std::size_t found = bytes.size() - header.end;
   if (found != expected) {
     fail_at(source, header.end + std::min(found, expected),
-            found < expected ? "the file ends early" : "the file goes on after its last element",
+            found < expected ? "the file ends early" : "the file continues after its last element",
             "; expected ", expected, " bytes of elements for shape ", header.shape, " of ", "type ",
             header.type.name, ", got ", found);
   }
@@ -570,7 +569,7 @@ NamedTensors parse_npz(std::string_view bytes, const std::string& source,
   }
   if (!left_out.empty()) {
     log_warning(concat(source, ": left out ", join(left_out),
-                       "; NpzOptions::names says which arrays are read"));
+                       "; to choose the arrays, set NpzOptions::names"));
   }
   return tensors;
 }

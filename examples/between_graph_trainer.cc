@@ -2,7 +2,7 @@
 // independently, on variables that live on parameter servers.
 // SPDX-License-Identifier: Apache-2.0
 //
-// By hand, four terminals:   between_graph_trainer --ps_hosts 127.0.0.1:2222,127.0.0.1:2223
+// In four terminals:         between_graph_trainer --ps_hosts 127.0.0.1:2222,127.0.0.1:2223
 //     --worker_hosts 127.0.0.1:2224,127.0.0.1:2225 --job_name ps|worker --task_index 0|1
 // In one command:            tutti run --workers 2 --ps 2 -- between_graph_trainer
 // Without either:            one worker and a server in this process.

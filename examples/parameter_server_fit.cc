@@ -77,7 +77,7 @@ int main(int argc, char** argv) {
   flags.add("--steps-per-epoch", program.steps_per_epoch, "global batches of an epoch");
   flags.add_choice("--update-mode", program.update_mode, {"sync", "async"},
                    "how workers keep pace");
-  flags.add("--backup-dir", program.backup_dir, "goes on from here when it was killed");
+  flags.add("--backup-dir", program.backup_dir, "continues from here after it was killed");
   const int code = flags.parse(argc, argv);
   return code >= 0 ? code : run_example([&] { return train(program); });
 }

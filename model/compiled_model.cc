@@ -183,7 +183,7 @@ namespace {
   fail(ErrorCode::kInvalidArgument, who, ": the model '", model.name(), "' expects ",
        model.input_shapes().size(), " input(s), but it received ", received, what,
        is_drawn ? "; try a Functional for a model of several inputs"
-                : "; a class of your own says in its constructor what it takes: "
+                : "; a class of your own declares its inputs and outputs in its constructor: "
                   "set_built({shapes of inputs}, {shapes of outputs})");
 }
 

@@ -517,7 +517,7 @@ Logs FitLoop::fetched_logs() {
   warned_of_loss_ = true;
   log_warning(concat("replica ", join(replicas), ", step ", at_.point.steps,
                      " or before: the loss of Model::fit is not finite; try a smaller learning "
-                     "rate, clipnorm, or TerminateOnNaN; said once"));
+                     "rate, clipnorm, or TerminateOnNaN; logged once"));
   return logs;
 }
 

@@ -42,7 +42,7 @@ std::int64_t batch_size_of(const FitOptions& options, std::int64_t rows) {
 void require_no_batch_size(std::string_view who, std::optional<std::int64_t> batch_size) {
   if (!batch_size) return;
   fail(ErrorCode::kInvalidArgument, who,
-       ": expected no batch_size beside a dataset, whose elements "
+       ": expected no batch_size with a dataset, whose elements "
        "are batches already, got ",
        *batch_size, "; try dataset.batch(", *batch_size, ")");
 }
@@ -54,7 +54,7 @@ void require_options_of_dataset(std::string_view who, const Options& options) {
   require_no_batch_size(who, options.batch_size);
   if (!options.sample_weight.defined()) return;
   fail(ErrorCode::kInvalidArgument, who,
-       ": expected no sample_weight beside a dataset, got one of "
+       ": expected no sample_weight with a dataset, got one of "
        "shape ",
        options.sample_weight.shape(),
        "; try weights as its third component: "

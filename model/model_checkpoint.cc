@@ -166,7 +166,7 @@ void BackupAndRestore::on_train_begin() {
 void BackupAndRestore::on_can_restore() {
   restored_ = manager_->restore_latest();
   if (!restored_ || !is_chief()) return;
-  log_info(concat("BackupAndRestore: goes on after batch ", restored_->step, " in all, from ",
+  log_info(concat("BackupAndRestore: continues after batch ", restored_->step, " in all, from ",
                   restored_->path));
 }
 

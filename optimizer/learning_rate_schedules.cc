@@ -24,10 +24,9 @@ double share_of(std::int64_t iteration, std::int64_t steps) {
 double half_cosine(double share) { return 0.5 * (1.0 + std::cos(std::numbers::pi * share)); }
 
 void check(const ExponentialDecayOptions& options) {
-  internal::require(
-      options.decay_steps >= 1 && options.decay_rate > 0.0,
-      "ExponentialDecay: expected decay_steps of 1 or more and a positive decay_rate, got ",
-      options.decay_steps, " and ", options.decay_rate);
+  internal::require(options.decay_steps >= 1 && options.decay_rate > 0.0,
+                    "ExponentialDecay: expected decay_steps >= 1 and a positive decay_rate, got ",
+                    options.decay_steps, " and ", options.decay_rate);
 }
 
 double rate_at(const ExponentialDecayOptions& options, std::int64_t iteration) {
@@ -37,8 +36,7 @@ double rate_at(const ExponentialDecayOptions& options, std::int64_t iteration) {
 }
 
 void check(const PolynomialDecayOptions& options) {
-  internal::require(options.decay_steps >= 1,
-                    "PolynomialDecay: expected decay_steps of 1 or more, got ",
+  internal::require(options.decay_steps >= 1, "PolynomialDecay: expected decay_steps >= 1, got ",
                     options.decay_steps);
 }
 
@@ -55,10 +53,9 @@ double rate_at(const PolynomialDecayOptions& options, std::int64_t iteration) {
 }
 
 void check(const InverseTimeDecayOptions& options) {
-  internal::require(
-      options.decay_steps >= 1 && options.decay_rate >= 0.0,
-      "InverseTimeDecay: expected decay_steps of 1 or more and a decay_rate of 0 or more, got ",
-      options.decay_steps, " and ", options.decay_rate);
+  internal::require(options.decay_steps >= 1 && options.decay_rate >= 0.0,
+                    "InverseTimeDecay: expected decay_steps >= 1 and a decay_rate >= 0, got ",
+                    options.decay_steps, " and ", options.decay_rate);
 }
 
 double rate_at(const InverseTimeDecayOptions& options, std::int64_t iteration) {
@@ -68,10 +65,9 @@ double rate_at(const InverseTimeDecayOptions& options, std::int64_t iteration) {
 }
 
 void check(const CosineDecayOptions& options) {
-  internal::require(
-      options.decay_steps >= 1 && options.warmup_steps >= 0,
-      "CosineDecay: expected decay_steps of 1 or more and warmup_steps of 0 or more, got ",
-      options.decay_steps, " and ", options.warmup_steps);
+  internal::require(options.decay_steps >= 1 && options.warmup_steps >= 0,
+                    "CosineDecay: expected decay_steps >= 1 and warmup_steps >= 0, got ",
+                    options.decay_steps, " and ", options.warmup_steps);
   internal::require(options.warmup_target || options.warmup_steps <= 0,
                     "CosineDecay: ", options.warmup_steps,
                     " warmup_steps without a target; try .warmup_target");
@@ -90,11 +86,10 @@ double rate_at(const CosineDecayOptions& options, std::int64_t iteration) {
 }
 
 void check(const CosineDecayRestartsOptions& options) {
-  internal::require(
-      options.first_decay_steps >= 1 && options.t_mul >= 1.0 && options.m_mul > 0.0,
-      "CosineDecayRestarts: expected first_decay_steps of 1 or more, t_mul of 1 or more and a "
-      "positive m_mul, got ",
-      options.first_decay_steps, ", ", options.t_mul, " and ", options.m_mul);
+  internal::require(options.first_decay_steps >= 1 && options.t_mul >= 1.0 && options.m_mul > 0.0,
+                    "CosineDecayRestarts: expected first_decay_steps >= 1, t_mul >= 1 and a "
+                    "positive m_mul, got ",
+                    options.first_decay_steps, ", ", options.t_mul, " and ", options.m_mul);
 }
 
 double rate_at(const CosineDecayRestartsOptions& options, std::int64_t iteration) {
@@ -143,7 +138,7 @@ double rate_at(const LinearWarmUpOptions& options, std::int64_t iteration) {
 void check(const WarmUpStableDecayOptions& options) {
   internal::require(
       std::min({options.warm_up_steps, options.stable_steps, options.decay_steps}) >= 0,
-      "WarmUpStableDecay: expected warm_up_steps, stable_steps and decay_steps of 0 or more, "
+      "WarmUpStableDecay: expected warm_up_steps, stable_steps and decay_steps >= 0, "
       "got ",
       options.warm_up_steps, ", ", options.stable_steps, " and ", options.decay_steps);
 }
@@ -249,7 +244,7 @@ const std::vector<NamedSchedule>& named_schedules() {
 
 Json LearningRateSchedule::describe() const {
   fail(ErrorCode::kUnimplemented, "the learning-rate schedule ",
-       internal::plain_type_name(typeid(*this)), " is none of tutti's, so it cannot be saved");
+       internal::plain_type_name(typeid(*this)), " is not one of tutti's, so it cannot be saved");
 }
 
 template <class Options>

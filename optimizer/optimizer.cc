@@ -48,8 +48,8 @@ std::unique_ptr<UpdateRule> defined(std::unique_ptr<UpdateRule> rule) {
 
 double checked_factor(const std::string& name, const char* what, double value, double least) {
   if (value >= least && std::isfinite(value)) return value;
-  fail(ErrorCode::kInvalidArgument, name, ": expected a ", what, " of ", least,
-       " or more that is finite, got ", value);
+  fail(ErrorCode::kInvalidArgument, name, ": expected a finite ", what, " >= ", least, ", got ",
+       value);
 }
 
 }  // namespace

@@ -28,8 +28,8 @@ bool is_zero(const Tensor& held) {
 GradientAccumulator::GradientAccumulator(const std::string& optimizer,
                                          std::span<const Variable> variables, std::int64_t steps)
     : steps_(steps) {
-  internal::require(steps >= 1, optimizer,
-                    ": expected gradient_accumulation_steps of 1 or more, got ", steps);
+  internal::require(steps >= 1, optimizer, ": expected gradient_accumulation_steps >= 1, got ",
+                    steps);
   num_held_ = state_variable(Tensor::scalar(0, DType::kInt64), optimizer + "/accumulated_steps");
   for (const Variable& variable : variables) {
     VariableOptions options;
@@ -128,8 +128,8 @@ DynamicLossScale::DynamicLossScale(const std::string& optimizer,
   const auto [initial, growth_steps, multiplier] = options;
   internal::require(initial >= 1.0 && initial <= kLargest && growth_steps >= 1 && multiplier > 1.0,
                     optimizer, ": dynamic loss scale: expected an initial_scale from 1 to ",
-                    kLargest, ", growth_steps of 1 or more and a multiplier above 1, got ", initial,
-                    ", ", growth_steps, " and ", multiplier);
+                    kLargest, ", growth_steps >= 1 and a multiplier above 1, got ", initial, ", ",
+                    growth_steps, " and ", multiplier);
   scale_ = state_variable(Tensor::scalar(initial, DType::kFloat32), optimizer + "/dynamic_scale");
   good_steps_ = state_variable(Tensor::scalar(0, DType::kInt64), optimizer + "/step_counter");
 }

@@ -68,7 +68,7 @@ Formula formula_of(const AdagradHyperparameters&) { return {"adagrad", DeviceRul
 
 void check(const AdagradHyperparameters& hyper) {
   internal::require(hyper.initial_accumulator_value >= 0.0 && hyper.epsilon >= 0.0,
-                    "adagrad: expected initial_accumulator_value and epsilon of 0 or more, got ",
+                    "adagrad: expected initial_accumulator_value and epsilon >= 0, got ",
                     hyper.initial_accumulator_value, " and ", hyper.epsilon);
 }
 
@@ -87,8 +87,8 @@ template <class Hyperparameters>
 void check_moments(const char* who, const Hyperparameters& hyper) {
   const auto is_share = [](double beta) { return beta >= 0.0 && beta < 1.0; };
   internal::require(is_share(hyper.beta_1) && is_share(hyper.beta_2) && hyper.epsilon >= 0.0, who,
-                    ": expected beta_1 and beta_2 in [0, 1) and epsilon of 0 or more, got ",
-                    hyper.beta_1, ", ", hyper.beta_2, " and ", hyper.epsilon);
+                    ": expected beta_1 and beta_2 in [0, 1) and epsilon >= 0, got ", hyper.beta_1,
+                    ", ", hyper.beta_2, " and ", hyper.epsilon);
 }
 
 Formula formula_of(const AdamHyperparameters&) { return {"adam", DeviceRuleId::kAdam}; }
@@ -153,8 +153,8 @@ void check(const FtrlHyperparameters& hyper) {
                 -hyper.learning_rate_power});
   internal::require(
       smallest >= 0.0,
-      "ftrl: expected learning_rate_power of 0 or less, initial_accumulator_value and strengths "
-      "of 0 or more, got ",
+      "ftrl: expected learning_rate_power <= 0, initial_accumulator_value and strengths "
+      ">= 0, got ",
       hyper.learning_rate_power, ", ", hyper.initial_accumulator_value, " and ",
       hyper.l1_regularization_strength, ", ", hyper.l2_regularization_strength, ", ",
       hyper.l2_shrinkage_regularization_strength);
@@ -190,7 +190,7 @@ void check(const LarsHyperparameters& hyper) {
   const auto [momentum, trust_coefficient, epsilon] = hyper;
   internal::require(
       in_unit(momentum) && trust_coefficient > 0.0 && epsilon >= 0.0,
-      "lars: expected momentum in [0, 1], a positive trust_coefficient and epsilon of 0 or more, "
+      "lars: expected momentum in [0, 1], a positive trust_coefficient and epsilon >= 0, "
       "got ",
       momentum, ", ", trust_coefficient, " and ", epsilon);
 }
@@ -223,7 +223,7 @@ Formula formula_of(const RmspropHyperparameters&) { return {"rmsprop", DeviceRul
 
 void check(const RmspropHyperparameters& hyper) {
   internal::require(in_unit(hyper.rho) && in_unit(hyper.momentum) && hyper.epsilon >= 0.0,
-                    "rmsprop: expected rho and momentum in [0, 1] and epsilon of 0 or more, got ",
+                    "rmsprop: expected rho and momentum in [0, 1] and epsilon >= 0, got ",
                     hyper.rho, ", ", hyper.momentum, " and ", hyper.epsilon);
 }
 
@@ -366,7 +366,7 @@ MovingAverageRule::MovingAverageRule(std::string_view optimizer, const EmaOption
   internal::require(in_unit(options.momentum), optimizer,
                     ": expected an ema momentum in [0, 1], got ", options.momentum);
   internal::require(options.overwrite_frequency.value_or(1) >= 1, optimizer,
-                    ": expected an ema overwrite_frequency of 1 or more, or none, got ",
+                    ": expected an ema overwrite_frequency >= 1, or none, got ",
                     options.overwrite_frequency.value_or(1));
 }
 

@@ -131,8 +131,8 @@ bool Recovery::go_back_once(TimePoint deadline) {
 
 void Recovery::restart() {
   log_warning(concat("worker ", team_->worker(),
-                     ": all workers were started again, so none has the state in memory; they "
-                     "begin with what is on the disk, or anew"));
+                     ": all workers were restarted, so none has the state in memory; they "
+                     "continue from the disk, or begin again"));
   if (options_.restore_from_disk) options_.restore_from_disk();
   kept_ = {{0, state_.snapshot()}};
   Hasher hasher;

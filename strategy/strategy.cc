@@ -328,7 +328,7 @@ StrategyExtended& Strategy::extended() const {
   if (extended_) return *extended_;
   fail(ErrorCode::kUnimplemented,
        "Strategy: expected replicas on threads of this process, got a strategy made without; try ",
-       "its constructor with LocalStrategyOptions, or override what was called");
+       "its constructor with LocalStrategyOptions, or override this function");
 }
 
 internal::WorkerTeam* internal::team_of(const Strategy& strategy) {

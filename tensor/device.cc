@@ -47,13 +47,13 @@ void parse_range(std::string_view list, std::string_view entry, std::vector<Devi
   Device last = first;
   if (dash != std::string_view::npos) {
     const std::optional<int> index = parse_index(entry.substr(dash + 1));
-    if (!index || *index < first.index) fail_list(list, "a range that is none");
+    if (!index || *index < first.index) fail_list(list, "a range that ends before it begins");
     last.index = *index;
     require_name(last);
   }
   for (Device device = first; device.index <= last.index; ++device.index) {
     if (std::find(devices.begin(), devices.end(), device) != devices.end()) {
-      fail_list(list, device.to_string() + " stands twice");
+      fail_list(list, device.to_string() + " is listed twice");
     }
     devices.push_back(device);
   }
@@ -204,7 +204,7 @@ class SpecParser {
   void parse_device(const std::vector<std::string_view>& words) {
     if (words.size() < 2 || words.size() > 3) fail_part(text_, part_);
     const std::optional<DeviceType> type = find_type(internal::lower_case(words[1]));
-    if (!type) fail_part(text_, part_, "the type is none of CPU, GPU, XLA and TPU");
+    if (!type) fail_part(text_, part_, "the type is not one of CPU, GPU, XLA and TPU");
     set(spec_.type, type);
     if (words.size() == 3) set(spec_.index, number(words[2]));
   }
@@ -219,7 +219,7 @@ class SpecParser {
 
   template <class T>
   void set(std::optional<T>& member, std::optional<T> value) const {
-    if (member) fail_part(text_, part_, "stands twice");
+    if (member) fail_part(text_, part_, "is listed twice");
     member = std::move(value);
   }
 

@@ -138,7 +138,7 @@ void check_window(OpId op, const Operand& x, std::int64_t window_h, std::int64_t
     fail_op(op, x.where, "expected an input [batch, height, width, channels], got ", x.shape());
   }
   if (window_h < 1 || window_w < 1 || stride_h < 1 || stride_w < 1) {
-    fail_op(op, x.where, "expected a window and strides of 1 or more, got window ", window_h, " x ",
+    fail_op(op, x.where, "expected a window and strides >= 1, got window ", window_h, " x ",
             window_w, " and strides ", stride_h, " x ", stride_w);
   }
 }

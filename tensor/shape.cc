@@ -17,8 +17,7 @@ Shape::Shape(std::span<const std::int64_t> dims) {
          join(dims), "]");
   }
   if (std::any_of(dims.begin(), dims.end(), [](std::int64_t dim) { return dim < 0; })) {
-    fail(ErrorCode::kInvalidArgument, "Shape: expected dimensions of 0 or more, got [", join(dims),
-         "]");
+    fail(ErrorCode::kInvalidArgument, "Shape: expected dimensions >= 0, got [", join(dims), "]");
   }
   if (!count(dims)) {
     fail(ErrorCode::kInvalidArgument,

@@ -23,10 +23,10 @@ std::optional<DeviceRule> UpdateRule::device_rule(const UpdateScalars&) const {
 }
 
 Json UpdateRule::describe() const {
-  fail(
-      ErrorCode::kUnimplemented, "UpdateRule '", name(),
-      "': this rule cannot be sent to where the variable lives, for it does not say what it is; "
-      "expected a describe() of its own; try adding one, and register_update_rule() in every task");
+  fail(ErrorCode::kUnimplemented, "UpdateRule '", name(),
+       "': expected a rule with describe(), which is sent to the task of the variable, got one "
+       "without; "
+       "try adding it, and register_update_rule() in every task");
 }
 
 // Gradients: access by form, and conversion of rows to a dense tensor.

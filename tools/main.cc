@@ -67,7 +67,7 @@ int run(int argc, char** argv) {
   tutti::bench::BenchFlags bench;
   const auto declare_bench = [&](tutti::Flags& command) {
     command.add_command(
-        "all_reduce", "sums of gradients, in nccl-tests' columns, beside this machine's floor",
+        "all_reduce", "sums of gradients, in nccl-tests' columns, with this machine's floor",
         [&](tutti::Flags& all_reduce) { bench.declare_all_reduce(all_reduce); },
         [&] { return tutti::bench::bench_all_reduce_command(bench); });
   };
@@ -87,7 +87,7 @@ int run(int argc, char** argv) {
     add_ckpt(command, "list", "which checkpoints there are", checkpoint_list_command);
     add_ckpt(command, "verify", "read every byte and compare checksums", checkpoint_verify_command);
     command.add_command(
-        "show", "what is in one, by default the newest",
+        "show", "list the contents of one, by default the newest",
         [&](tutti::Flags& show) {
           declare_ckpt_flags(show);
           show.add("--step", ckpt.step, "the one of this step");

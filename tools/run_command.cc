@@ -255,7 +255,7 @@ void RunFlags::declare(Flags& flags) {
   flags.add("-n", processes, "processes in all (chief, workers and parameter servers)");
   flags.add("--workers", workers, "workers; default: what -n leaves");
   flags.add("--ps", ps, "parameter servers; ended when chief and workers are done");
-  flags.add("--chief", chief, "one process is the chief, beside the workers");
+  flags.add("--chief", chief, "one process is the chief, besides the workers");
   flags.add("--log-dir", log_dir, "also write each process's lines to worker-0.log and so on here");
   flags.add("--max-restarts", max_restarts, "start a failed process again, so often each");
   flags.add("--grace", grace, "seconds between SIGTERM and SIGKILL");

@@ -250,7 +250,7 @@ ControlSession::~ControlSession() {
 ConnectAttempt ControlSession::join_once(TimePoint deadline) {
   const TimePoint end = std::min(deadline, deadline_after(now(), join_patience_));
   const GrpcOptions channel{endpoint_, options_.secret, options_.tls};
-  if (auto nobody = nobody_listens(channel)) return *std::move(nobody);
+  if (auto refusal = nobody_listens(channel)) return *std::move(refusal);
   auto stream = std::make_shared<JobStream>(channel);
   {
     MutexLock lock(mutex_);
@@ -366,10 +366,10 @@ bool ControlSession::reconnect() {
       verdict = verdict_on_server(VerdictKind::kDead, concat("it refuses: ", attempt.reason));
     } else if (state_of_server().kind == ProcessState::Kind::kIsGone) {
       verdict = verdict_on_server(VerdictKind::kDead,
-                                  "died: its connection closed and the process is gone");
+                                  "died: its connection closed and the process has exited");
     } else if (!is_near && attempt.is_nobody_there && away >= durations::kReconnectWithin) {
-      verdict = verdict_on_server(VerdictKind::kDead,
-                                  "died: its connection closed and nobody listens there any more");
+      verdict = verdict_on_server(
+          VerdictKind::kDead, "died: its connection closed and no process listens at its address");
     } else if (away >= limit) {
       verdict = verdict_on_server(
           VerdictKind::kDead,
@@ -410,7 +410,7 @@ void ControlSession::renew() {
   }
   if (!attempt.is_done) return;
   last_heard_ = now();
-  log_info(concat("control: ", self_.task.to_string(), " heard nothing from ", server_name(),
+  log_info(concat("control: ", self_.task.to_string(), " received nothing from ", server_name(),
                   " for ", seconds_text(silence), " s, and has another connection now"));
 }
 
@@ -422,7 +422,7 @@ std::optional<Verdict> ControlSession::judge_server(TimePoint time) const {
   using Kind = ProcessState::Kind;
   const std::string time_text = seconds_text(silence);
   if (state.kind == Kind::kIsGone) {
-    return verdict_on_server(VerdictKind::kDead, "died: the process is gone");
+    return verdict_on_server(VerdictKind::kDead, "died: the process has exited");
   }
   if (state.kind == Kind::kIsStopped) {
     return verdict_on_server(VerdictKind::kStopped,
@@ -601,7 +601,7 @@ void ControlSession::report_unwinding() noexcept {
   {
     MutexLock lock(mutex_);
     if (std::exchange(has_reported_unwinding_, true)) return;
-    why = failure_.empty() ? "; its log says which" : concat(": ", failure_);
+    why = failure_.empty() ? "; see its log" : concat(": ", failure_);
   }
   report_failure(Error(ErrorCode::kAborted, concat("ended by an exception", why)));
 }
@@ -652,7 +652,7 @@ std::string ControlSession::wait(std::string_view key, TimePoint deadline) {
   request.set_until_set(true);
   try {
     return call(&Job::Get, std::move(request), deadline,
-                concat("control store: nobody has set '", key, "' in time"))
+                concat("control store: no process has set '", key, "' in time"))
         .value();
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kDeadlineExceeded) throw;
@@ -681,8 +681,8 @@ void ControlSession::wait_for_members(TimePoint deadline) {
     if (missing.empty()) return;
     const std::string time = seconds_text(clock.now() - begin);
     if (clock.now() >= deadline) {
-      fail(ErrorCode::kDeadlineExceeded, "control: ", self, ": ", missing, " did not come within ",
-           time, " s; start what is missing, or check its address and its log");
+      fail(ErrorCode::kDeadlineExceeded, "control: ", self, ": ", missing, " did not join within ",
+           time, " s; start the missing tasks, or check their addresses and logs");
     }
     log_warning(concat("control: ", self, " waits for ", missing, " since ", time, " s"));
   }

@@ -59,8 +59,9 @@ class ControlClient : public KeyValueStore {
   /// Stores the reason for an exception that may end this process; "" clears it. Sends nothing.
   virtual void note_failure(std::string_view text) = 0;
 
-  /// Asks all members to stop after a step that they agree on. Returns immediately; later requests
-  /// have no effect. Not for signal handlers: these set a flag that the training loop reads.
+  /// Requests all members to stop after a step that they agree on. Returns immediately; later
+  /// requests have no effect. Not for signal handlers: these set a flag that the training loop
+  /// reads.
   virtual void request_stop(std::string_view reason) = 0;
   /// The step after which every member stops; nullopt without a request or before agreement.
   virtual std::optional<std::uint64_t> agreed_stop_step() const = 0;

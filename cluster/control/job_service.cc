@@ -60,7 +60,7 @@ std::string JobService::refusal_of(const v1::Build& build, const JoiningProcess&
     return reason;
   }
   if (!may_come(options_, task)) {
-    return concat(task.to_string(), " is no task of this job; expected one of ",
+    return concat(task.to_string(), " is not a task of this job; expected one of ",
                   tutti::join(options_.expected), "; check the task in TF_CONFIG");
   }
   for (const auto& [number, record] : records_) {
@@ -149,8 +149,8 @@ grpc::Status JobService::join(std::shared_ptr<MemberLink> link, const v1::JoinRe
   MemberRecord* record = newest_of(process.who.task);
   const bool is_same_process = record && record->joined.process == process.process;
   if (is_same_process && record->status != MemberRecord::Status::kHere) {
-    return refused(concat(record->joined.who.to_string(),
-                          " was given up and cannot come back; start it anew"));
+    return refused(
+        concat(record->joined.who.to_string(), " was given up and cannot join again; restart it"));
   }
   if (record && !is_same_process && has_left_for_next_server(*record, process)) {
     return {grpc::StatusCode::UNAVAILABLE,
@@ -371,7 +371,7 @@ grpc::Status status_of(grpc::ServerContextBase& context, const Error& error) {
 
 Error given_up(const MemberRecord& record) {
   return Error(ErrorCode::kUnavailable, concat("control: ", record.joined.who.to_string(),
-                                               " was given up by the job; start it anew"));
+                                               " was given up by the job; restart it"));
 }
 
 }  // namespace

@@ -104,7 +104,7 @@ std::optional<Finding> judge_disconnected(const MemberRecord& record, TimePoint 
                                           const HealthOptions& options, const ProcessState& state) {
   const Duration away = now - record.disconnected_at;
   if (state.kind == Kind::kIsGone) {
-    return dead(record, "its connection closed and the process is gone");
+    return dead(record, "its connection closed and the process has exited");
   }
   // A live process of this machine lost only its connection, so it may reconnect.
   const Duration limit = state.kind == Kind::kUnknown ? durations::kReconnectWithin
@@ -189,7 +189,7 @@ std::optional<Finding> judge_missing(const Position& p, const Wait& wait, TimePo
   if (!is_fatal && wait.longest < options.warn_stuck_after) return std::nullopt;
   if (!(is_fatal ? record.aborted : record.warned).insert(key).second) return std::nullopt;
   return Finding{record.number, VerdictKind::kStuck, is_fatal, ErrorCode::kDeadlineExceeded,
-                 concat(who, is_fatal ? " did not come: " : " is late: ", who_waits(wait),
+                 concat(who, is_fatal ? " did not join: " : " is late: ", who_waits(wait),
                         " since ", seconds_text(wait.longest), " s (group '", p.group->group,
                         "', step ", record.progress.step, "); ", p.name(), " ", place_of(p, now))};
 }
@@ -211,7 +211,7 @@ std::optional<Finding> judge_silence(const MemberRecord& record, TimePoint now,
   const ProcessState state = probe(record.joined);
   const std::string who = record.joined.who.to_string();
   const std::string time = seconds_text(silence);
-  if (state.kind == Kind::kIsGone) return dead(record, "the process is gone");
+  if (state.kind == Kind::kIsGone) return dead(record, "the process has exited");
   if (state.kind == Kind::kIsStopped) {
     return Finding{record.number, VerdictKind::kStopped, true, ErrorCode::kUnavailable,
                    concat(who, " is stopped: state ", state.letter, ", no heartbeat for ", time,
@@ -223,7 +223,7 @@ std::optional<Finding> judge_silence(const MemberRecord& record, TimePoint now,
   if (state.is_busy()) return std::nullopt;  // its heartbeats wait for a processor or a disk
   const std::string letter = state.kind == Kind::kRuns
                                  ? concat(", though its process is in state ", state.letter)
-                                 : std::string(", and its machine cannot be asked from here");
+                                 : std::string(", and its process is on another machine");
   return Finding{record.number, VerdictKind::kStopped, true, ErrorCode::kUnavailable,
                  concat(who, " is silent: no heartbeat for ", time, " s", letter)};
 }
@@ -371,7 +371,7 @@ std::optional<Finding> find_deadlock(const std::vector<MemberRecord*>& records, 
       waiters.front().record->number, VerdictKind::kStuck, true, ErrorCode::kInvalidArgument,
       concat(brief_list(names_of(waiters)), " wait for each other: ", join(sentences, "; "),
              "; expected the same calls in the same order on every worker; try to make "
-             "these on all of them, not only where is_chief() says so")};
+             "these on all of them, not only where is_chief() is true")};
 }
 
 }  // namespace tutti::internal

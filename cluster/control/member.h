@@ -62,7 +62,7 @@ struct Verdict {
   /// warnings about a stuck member.
   bool is_fatal = false;
   ErrorCode code = ErrorCode::kUnavailable;
-  /// "worker 2 (127.0.0.1:4713, pid 812) died: its connection closed and the process is gone".
+  /// "worker 2 (127.0.0.1:4713, pid 812) died: its connection closed and the process has exited".
   std::string message;
   /// Returns true if a group can continue only without this member or with a new process of its
   /// task. A broken connection is fatal, but its ends are alive.

@@ -358,7 +358,7 @@ class GroupConnector {
         if (announced) require_fit(handshake.peer()->rank, *announced);
         return true;
       case Handshake::State::kStranger:
-        strangers_.note(concat(newcomer.address, " is no rank of this version of tutti"), now());
+        strangers_.note(concat(newcomer.address, " is not a rank of this version of tutti"), now());
         return true;
       case Handshake::State::kDone:
         // Accepts a reconnect: the peer may not have received the answer.
@@ -368,10 +368,10 @@ class GroupConnector {
         break;
     }
     if (!is_open && handshake.peer()) {
-      refuse(newcomer,
-             concat("rank ", handshake.peer()->rank, " left when it had heard this rank's proof; ",
-                    "it died, or has another secret: give all processes the same ",
-                    "TUTTI_JOB_SECRET_FILE"));
+      refuse(newcomer, concat("rank ", handshake.peer()->rank,
+                              " disconnected after it had received this rank's proof; ",
+                              "it died, or has another secret: give all processes the same ",
+                              "TUTTI_JOB_SECRET_FILE"));
     } else if (!is_open && newcomer.has_spoken) {
       strangers_.note(concat(newcomer.address, " left in the middle of its hello"), now());
     }
@@ -499,7 +499,7 @@ class GroupConnector {
   [[noreturn]] void fail_at_deadline() const {
     if (const int rank = next_to_call(); rank != kNobody) fail_to_reach(rank);
     if (const std::vector<int> ranks = missing(); !ranks.empty()) {
-      fail(ErrorCode::kDeadlineExceeded, who(), ": rank ", join(ranks), " did not come within ",
+      fail(ErrorCode::kDeadlineExceeded, who(), ": rank ", join(ranks), " did not connect within ",
            seconds(), " s to ", own_.address(), last_refusal_.empty() ? "" : "; refused was ",
            last_refusal_);
     }
@@ -510,8 +510,8 @@ class GroupConnector {
 
   [[noreturn]] void fail_to_reach(int rank) const {
     if (!called_text_) {
-      fail(ErrorCode::kDeadlineExceeded, who(), ": rank ", rank, " did not come within ", seconds(),
-           " s: nobody has set '", key_of(rank), "' in the store");
+      fail(ErrorCode::kDeadlineExceeded, who(), ": rank ", rank, " did not connect within ",
+           seconds(), " s: no process has set '", key_of(rank), "' in the store");
     }
     const ErrorCode code = is_hopeless_ ? ErrorCode::kNotFound : ErrorCode::kDeadlineExceeded;
     fail(code, who(), ": rank ", rank, " did not answer within ", seconds(), " s at ",

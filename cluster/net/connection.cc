@@ -66,7 +66,7 @@ std::size_t Connection::read_socket(std::span<const iovec> places) {
                                        kSilence / std::chrono::seconds(1), " s")
       : count == 0            ? "it closed the connection"
                               : concat("the connection broke (", std::strerror(errno), ")");
-  tutti::fail(ErrorCode::kUnavailable, peer_, " is gone: ", reason);
+  tutti::fail(ErrorCode::kUnavailable, peer_, " disconnected: ", reason);
 }
 
 pollfd Connection::watched() const {
@@ -180,8 +180,7 @@ static_assert(sizeof(FrameOnTheWire) == kFrameHeaderBytes);
 template <class... Parts>
 [[noreturn]] void refuse_frame(const Parts&... parts) {
   fail(ErrorCode::kUnavailable,
-       "the bytes in front of a message were damaged on the way, or are none of this protocol: ",
-       parts...);
+       "the header of a message was damaged on the way, or is not of this protocol: ", parts...);
 }
 
 }  // namespace
@@ -482,8 +481,9 @@ void Connection::keep_body(Message& message) {
   if (kept_.now.fetch_add(bytes) + bytes > kept_.limit) {
     kept_.now.fetch_sub(bytes);
     tutti::fail(ErrorCode::kResourceExhausted,
-                "it sends messages that nobody receives; expected at most ", kept_.limit,
-                " bytes to be kept, got ", bytes, " more with tag ", message.header.tag);
+                "it sends messages that this process does not receive; expected at most ",
+                kept_.limit, " bytes to be kept, got ", bytes, " more with tag ",
+                message.header.tag);
   }
   message.kept = BufferRef::allocate(bytes);  // from the allocator's cache: fresh pages cost more
   message.target = message.kept->data();

@@ -109,7 +109,7 @@ std::size_t Handshake::take(std::span<const std::byte> bytes) {
     received_.insert(received_.end(), piece.begin(), piece.end());
     taken += n;
     if (stage_ == 0 && !may_become_hello(received_)) {
-      refuse("what answered is no tutti process of this version");
+      refuse("the process that answered is not of this version of tutti");
       state_ = State::kStranger;
     } else if (received_.size() == bytes_wanted()) {
       take_message();
@@ -150,7 +150,7 @@ bool Handshake::take_hello() {
   peer.run = reader.number<std::uint64_t>();
   peer_ = peer;
   if (peer.rank >= 0) return true;
-  refuse("what answered is no rank");
+  refuse("the process that answered is not a rank");
   state_ = State::kStranger;
   return false;
 }

@@ -33,7 +33,7 @@ internal::FileDescriptor open_secret(const std::string& path) {
 void check_file(const std::string& path, const internal::FileDescriptor& file) {
   struct ::stat status {};
   if (::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
-    fail(ErrorCode::kInvalidArgument, "job secret: '", path, "' is no file");
+    fail(ErrorCode::kInvalidArgument, "job secret: '", path, "' is not a file");
   }
   if ((status.st_mode & 077) != 0) {
     fail(ErrorCode::kInvalidArgument, "job secret: others may read '", path,

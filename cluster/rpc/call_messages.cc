@@ -215,12 +215,12 @@ struct CallReader::Fields {
         std::string bytes;
         has_error = in.ReadString(&bytes, static_cast<int>(std::min(length, 1u << 20))) &&
                     error.ParseFromString(bytes);
-        if (!has_error) fail_message("an error that is none");
+        if (!has_error) fail_message("an error that cannot be parsed");
       } else if (!in.Skip(static_cast<int>(std::min(length, 1u << 30)))) {
         fail_message("a field that ends too early");
       }
     }
-    if (!in.ConsumedEntireMessage()) fail_message("bytes that are no field");
+    if (!in.ConsumedEntireMessage()) fail_message("bytes that are not a field");
     return 0;
   }
   void read_head(CodedInputStream& in, std::size_t length) {
@@ -351,7 +351,7 @@ std::optional<v1::Caller> caller_in(const Metadata& metadata) {
   if (!metadata.contains(kCallerKey)) return std::nullopt;
   v1::Caller caller;
   if (read(metadata, kCallerKey, caller) && caller.client() != 0) return caller;
-  fail(ErrorCode::kDataLoss, "rpc: the metadata ", kCallerKey, " is no Caller of calls.proto");
+  fail(ErrorCode::kDataLoss, "rpc: the metadata ", kCallerKey, " is not a Caller of calls.proto");
 }
 
 std::string refusal_of(const v1::Caller& caller, const RpcServerOptions& options) {

@@ -304,7 +304,7 @@ struct Connector {
   Attempt connect_once(TimePoint deadline) const {
     const TimePoint end = std::min(deadline, deadline_after(now(), durations::kSilentAfter));
     const GrpcOptions channel{endpoint, options.secret, options.tls, kLongestMessage, true};
-    if (auto nobody = nobody_listens(channel)) return {*std::move(nobody)};
+    if (auto refusal = nobody_listens(channel)) return {*std::move(refusal)};
     auto stream = std::make_shared<ClientStream>(open_channel(channel), method, caller, what,
                                                  server_name, options.keeps_calls);
     if (stream->wait_for_welcome(end)) return {{.is_done = true}, std::move(stream)};

@@ -18,7 +18,7 @@ def help_of(program, words):
 
 
 def wrapped(line):
-    """A long explanation goes on below its beginning."""
+    """A long explanation continues below its beginning."""
     column = re.match(r"  \S.*?  +(?=\S)| {8,}|", line).end()
     return "\n".join(textwrap.wrap(line, WIDTH, subsequent_indent=" " * column)) if column and len(line) > WIDTH else line
 

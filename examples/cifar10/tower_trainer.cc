@@ -21,7 +21,7 @@ constexpr const char* kTotalLoss = "total_loss";
 
 CentralStorageOptions strategy_options(const TowerTrainerOptions& options) {
   if (options.batch_size < 1) {
-    fail(ErrorCode::kInvalidArgument, "TowerTrainer: expected a batch_size of 1 or more, got ",
+    fail(ErrorCode::kInvalidArgument, "TowerTrainer: expected a batch_size >= 1, got ",
          options.batch_size);
   }
   // Towers do not exchange values themselves, so NCCL need not start.

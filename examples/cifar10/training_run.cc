@@ -91,7 +91,7 @@ void TrainingRun::prepare_train_dir() {
   if (flags_.resume) return resume();
   if (const auto latest = checkpoints_->latest()) {
     std::printf(
-        "Deleting the checkpoints and summaries of an earlier run in %s (--resume goes on "
+        "Deleting the checkpoints and summaries of an earlier run in %s (--resume continues "
         "from %s).\n",
         flags_.train_dir.c_str(), latest->c_str());
   }

@@ -79,7 +79,7 @@ void declare(Flags& flags, ExampleOptions& options) {
   flags.add("--data-dir", options.data_dir, "folder with the data set");
   flags.add("--log-dir", options.log_dir, "folder for log.jsonl and TensorBoard events");
   flags.add("--checkpoint-dir", options.checkpoint_dir, "folder for checkpoints");
-  flags.add("--resume", options.resume, "goes on from the latest checkpoint");
+  flags.add("--resume", options.resume, "continues from the latest checkpoint");
   flags.add("--metrics-json", options.metrics_json, "file for the results of the run");
   flags.add("--trace", options.trace, "file for a Chrome trace: what ran when, on which thread");
 }

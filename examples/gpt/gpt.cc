@@ -34,7 +34,7 @@ struct GptOptions : ExampleOptions {
     flags.add("--learning-rate", learning_rate, "of AdamW");
     flags.add("--load", load, "folder with config.json, model.safetensors and tokenizer.json");
     flags.add("--save", save, "folder for them");
-    flags.add("--prompt", prompt, "what it goes on with");
+    flags.add("--prompt", prompt, "the text that it continues");
     flags.add("--tokens", tokens, "tokens that it writes");
     flags.add("--temperature", temperature, "0: always the likeliest token");
     flags.add("--top-k", top_k, "draws among so many of the likeliest; 0: all");

@@ -69,7 +69,7 @@ Relu::Relu(ReluOptions options)
   if (options_.negative_slope < 0.0 || options_.max_value.value_or(0.0) < 0.0 ||
       options_.threshold < 0.0) {
     fail(ErrorCode::kInvalidArgument,
-         "Relu: expected max_value, negative_slope and threshold of 0 or more, got ",
+         "Relu: expected max_value, negative_slope and threshold >= 0, got ",
          options_.max_value.value_or(0.0), ", ", options_.negative_slope, " and ",
          options_.threshold);
   }

@@ -341,7 +341,7 @@ Loss::Loss(PlainFunction per_example, LossReduction reduction)
            internal::call_of(name_of(per_example), LossOptions{reduction})) {}
 
 Loss Loss::for_predictions(PredictionKind kind) const {
-  TUTTI_CHECK(open_kind_, "Loss '", name_, "' says itself what its predictions are");
+  TUTTI_CHECK(open_kind_, "Loss '", name_, "' has a fixed kind of predictions");
   Loss loss = *this;
   loss.kind_ = kind;
   loss.per_example_ =

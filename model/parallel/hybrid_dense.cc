@@ -321,8 +321,7 @@ void check_batch(const Tensor& features, const Tensor& labels, const ParallelDen
 HybridDense::HybridDense(ParallelDensePair layers, Loss loss, HybridDenseOptions options) {
   internal::require_no_strategy("HybridDense");
   if (options.dense_batch < 0 || (!layers.built() && !layers.given_input_shape())) {
-    fail(ErrorCode::kInvalidArgument,
-         "HybridDense: expected a dense_batch of 0 or more, and layers ",
+    fail(ErrorCode::kInvalidArgument, "HybridDense: expected a dense_batch >= 0, and layers ",
          "that know their input, got ", options.dense_batch, " and layers that ",
          layers.built() ? "do" : "do not", "; try ParallelDenseOptions::input_shape");
   }

@@ -100,9 +100,10 @@ Pipeline::Impl::Batch::Batch(const Impl& impl, internal::MicroBatches micro_batc
 Pipeline::Impl::Impl(StagedSequential staged, LossFunction loss_function, PipelineOptions given)
     : model(std::move(staged)), loss(std::move(loss_function)), options(given) {
   if (!loss || options.micro_batches < 1 || options.timeout.count() <= 0) {
-    fail(ErrorCode::kInvalidArgument, "Pipeline: expected a loss function, micro_batches of 1 or ",
-         "more and a positive timeout, got ", loss ? "a" : "no", " loss function, ",
-         options.micro_batches, " and ", options.timeout.count(), " ms");
+    fail(ErrorCode::kInvalidArgument,
+         "Pipeline: expected a loss function, micro_batches >= 1 and a ", "positive timeout, got ",
+         loss ? "a" : "no", " loss function, ", options.micro_batches, " and ",
+         options.timeout.count(), " ms");
   }
   const auto num_stages = static_cast<int>(model.num_stages());
   for (int s = 0; s < num_stages; ++s) {

@@ -60,7 +60,7 @@ StagedSequential::StagedSequential(StageOptions options, Input input,
       if (variable.storage().devices().front() == device(s)) continue;
       fail(ErrorCode::kInvalidArgument, "StagedSequential: the weights of '", variable.name(),
            "' are on ", variable.storage().devices().front(), ", but stage ", s, " on ", device(s),
-           "; expected layers that were made for this model and stand in one stage");
+           "; expected layers that were made for this model and are in one stage");
     }
   }
 }

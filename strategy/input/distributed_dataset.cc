@@ -119,10 +119,9 @@ void DistributedDataset::restore(const Json& position) {
   const std::int64_t epoch = position.at("epoch").as_int();
   const std::int64_t batches = position.at("batches").as_int();
   if (epoch < 0 || batches < 0) {
-    fail(
-        ErrorCode::kInvalidArgument,
-        "DistributedDataset::restore: expected an epoch and a number of batches of 0 or more, got ",
-        epoch, " and ", batches);
+    fail(ErrorCode::kInvalidArgument,
+         "DistributedDataset::restore: expected an epoch and a number of batches >= 0, got ", epoch,
+         " and ", batches);
   }
   const Json* const global_batch = position.find("global_batch");
   const std::optional<std::int64_t> own_batch = impl_->part.global_batch_size;
@@ -319,7 +318,7 @@ std::vector<std::int64_t> batch_sizes_for_worker(std::int64_t global_batch_size,
   if (global_batch_size < 0 || num_workers < 1 || replicas_per_worker < 1 || worker < 0 ||
       worker >= num_workers) {
     fail(ErrorCode::kInvalidArgument,
-         "batch_sizes_for_worker: expected a batch of 0 or more rows and 0 <= worker < workers, "
+         "batch_sizes_for_worker: expected a global batch >= 0 and 0 <= worker < workers, "
          "got batch ",
          global_batch_size, ", workers ", num_workers, ", replicas per worker ",
          replicas_per_worker, ", worker ", worker);
@@ -434,8 +433,7 @@ Dataset rebatch(const Dataset& dataset, std::vector<std::int64_t> sizes, BatchOp
   if (sizes.empty() || std::ranges::any_of(sizes, [](auto size) { return size < 0; }) ||
       std::ranges::all_of(sizes, [](auto size) { return size == 0; })) {
     fail(ErrorCode::kInvalidArgument,
-         "rebatch: expected sizes of 0 or more rows, at least one of them positive, got [",
-         join(sizes), "]");
+         "rebatch: expected sizes >= 0, at least one of them positive, got [", join(sizes), "]");
   }
   return Dataset(std::make_shared<RebatchSource>(dataset.shared_source(),
                                                  Rebatching{std::move(sizes), options}));
@@ -501,8 +499,8 @@ std::optional<std::vector<Element>> StepCutter::next(ElementIterator& elements) 
     if (!pieces) return std::nullopt;
     ++steps_;
     // Rotated sizes may leave a step without rows; training on it would still update momenta.
-    const bool nobody = is_batched(pieces->front()) && pieces->front().global_rows() == 0;
-    if (plan_.num_workers == 1 || !nobody) return pieces;
+    const bool is_empty = is_batched(pieces->front()) && pieces->front().global_rows() == 0;
+    if (plan_.num_workers == 1 || !is_empty) return pieces;
   }
 }
 

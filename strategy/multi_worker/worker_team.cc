@@ -32,8 +32,8 @@ namespace {
 
 // Serialization of replicas' values.
 //
-// Number of replicas; per replica the number of values; per value its kind and, unless it is none,
-// a tensor: dtype, number of dimensions, dimensions, elements. Slices are two tensors and the
+// Number of replicas; per replica the number of values; per value its kind and, if it has one, a
+// tensor: dtype, number of dimensions, dimensions, elements. Slices are two tensors and the
 // dimensions of the whole.
 
 enum class Kind : std::uint8_t { kNone = 0, kDense = 1, kSlices = 2 };
@@ -219,7 +219,7 @@ WorkerTeam::~WorkerTeam() {
   if (job) job->report_unwinding();
   if (!is_cause) return;
   abort(Error(ErrorCode::kAborted,
-              concat("worker ", worker_, ": ended by an exception; its log says which")));
+              concat("worker ", worker_, ": ended by an exception; see its log")));
 }
 
 void WorkerTeam::begin(std::unique_ptr<Communicator> communicator) {

@@ -122,7 +122,7 @@ std::string message_of(const std::exception_ptr& error) {
   } catch (const std::exception& exception) {
     return exception.what();
   } catch (...) {
-    return "an exception that is no std::exception";
+    return "an exception that is not a std::exception";
   }
 }
 
@@ -376,7 +376,7 @@ std::string Rendezvous::late(int replica) const {
   return concat(seats_[static_cast<std::size_t>(replica)].header.describe(), ": waited ",
                 std::chrono::duration<double>(timeout_).count(), " s for ", replicas(missing),
                 "; expected all ", num_replicas(),
-                " replicas; try a longer timeout or look at what they do");
+                " replicas; try a longer timeout, or check their calls");
 }
 
 namespace {
@@ -408,8 +408,8 @@ ValueSpec spec_of(const Gradient& value) {
     return {value.slices().values.dtype(), value.slices().dense_shape, true};
   }
   fail(ErrorCode::kInvalidArgument,
-       "ReplicaContext::all_reduce: a value is none; expected a dense "
-       "tensor or IndexedSlices");
+       "ReplicaContext::all_reduce: expected a dense tensor or IndexedSlices, got an undefined "
+       "value");
 }
 
 bool MeetingHeader::matches(const MeetingHeader& other) const {

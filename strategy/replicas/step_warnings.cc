@@ -82,7 +82,7 @@ void StepWarnings::look_at_means(std::span<const ReplicaNotes> notes, const Note
                      *found->batch_rows, " rows, but gradients are summed over ", count,
                      " replicas: they are ", count,
                      " times those of the mean over the global batch; try "
-                     "compute_average_loss(per_example, batch.global_rows()); said once"));
+                     "compute_average_loss(per_example, batch.global_rows()); logged once"));
 }
 
 }  // namespace tutti::internal

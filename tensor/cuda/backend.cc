@@ -106,8 +106,9 @@ class Event final : public DeviceEvent {
   void synchronize() const override {
     pool_->gpu().use([this] {
       if (captured_) {
-        fail(ErrorCode::kFailedPrecondition,
-             "synchronize: nobody can wait for an event of a captured step; wait after its launch");
+        fail(
+            ErrorCode::kFailedPrecondition,
+            "synchronize: an event of a captured step cannot be waited for; wait after its launch");
       }
       check(cudaEventSynchronize(event_), "cudaEventSynchronize");
     });

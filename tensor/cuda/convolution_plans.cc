@@ -378,7 +378,7 @@ void ConvolutionPlans::run(const ConvolutionProblem& problem, const ConvolutionD
          " on cuDNN: no engine for it",
          problem.dtype == DType::kFloat32 ? "; try TUTTI_TF32=1 or TUTTI_CUDNN_DETERMINISTIC=0"
                                           : "; try TUTTI_CUDNN_DETERMINISTIC=0",
-         reason.empty() ? "" : " (the last one said: ", reason, reason.empty() ? "" : ")");
+         reason.empty() ? "" : " (the last one reported: ", reason, reason.empty() ? "" : ")");
   }
   for (;;) {
     void* workspace = nullptr;

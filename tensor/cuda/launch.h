@@ -44,7 +44,7 @@ constexpr ErrorCode code_of(cudaError_t status) {
 inline void check(cudaError_t status, const char* who) {
   if (status == cudaSuccess) return;
   (void)cudaGetLastError();  // reported now, and not again by the next launch
-  fail(code_of(status), who, ": CUDA says ", cudaGetErrorName(status), ": ",
+  fail(code_of(status), who, ": CUDA reports ", cudaGetErrorName(status), ": ",
        cudaGetErrorString(status),
        is_final(status) ? "; this GPU can do nothing more for this process: restart it" : "");
 }

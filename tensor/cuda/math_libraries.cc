@@ -68,7 +68,7 @@ cudnnDataType_t cudnn_type(DType dtype) {
 
 void check(cublasStatus_t status, const char* who) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
-  fail(code_of(status), who, ": cuBLAS says ", cublasLtGetStatusName(status), ": ",
+  fail(code_of(status), who, ": cuBLAS reports ", cublasLtGetStatusName(status), ": ",
        cublasLtGetStatusString(status));
 }
 
@@ -76,7 +76,7 @@ void check(cudnnStatus_t status, const char* who) {
   if (status == CUDNN_STATUS_SUCCESS) return;
   std::array<char, 512> reason{};
   cudnnGetLastErrorString(reason.data(), reason.size());
-  fail(code_of(status), who, ": cuDNN says ", cudnnGetErrorString(status),
+  fail(code_of(status), who, ": cuDNN reports ", cudnnGetErrorString(status),
        reason[0] != '\0' ? ": " : "", reason.data());
 }
 

@@ -168,7 +168,7 @@ GpuDevice* GpuDevice::opened(Device device) {
 GpuDevice& GpuDevice::of(Device device) {
   if (GpuDevice* const found = opened(device)) return *found;
   require_available(device);
-  TUTTI_CHECK(device.type == DeviceType::kGpu, "GpuDevice::of: ", device, " is no GPU");
+  TUTTI_CHECK(device.type == DeviceType::kGpu, "GpuDevice::of: ", device, " is not a GPU");
   const auto index = static_cast<std::size_t>(device.index);
   TUTTI_CHECK(index < kMaxGpus, "GpuDevice::of: ", device, " of at most ", kMaxGpus);
   OpenedGpus& gpus = opened_gpus();

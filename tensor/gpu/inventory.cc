@@ -212,7 +212,7 @@ void ask_module(void* module, LoadedBackend& loaded) {
   const auto open = reinterpret_cast<OpenBackend>(dlsym(module, "tutti_open_backend"));
   if (!open) {
     loaded.reason = concat(loaded.module,
-                           " is no CUDA module of tutti: it has no symbol "
+                           " is not a CUDA module of tutti: it has no symbol "
                            "tutti_open_backend; try without TUTTI_CUDA_MODULE");
     return;
   }

@@ -26,7 +26,7 @@ void check_filter(std::string_view operation, const Operand& x, const Shape& fil
 
 void check_dilation(OpId op, const Operand& x, std::int64_t h, std::int64_t w) {
   if (h >= 1 && w >= 1) return;
-  fail_op(op, x.where, "expected dilations of 1 or more, got ", h, " x ", w);
+  fail_op(op, x.where, "expected dilations >= 1, got ", h, " x ", w);
 }
 
 void check_groups(OpId op, const Operand& x, const Shape& f, std::int64_t groups) {
@@ -198,9 +198,9 @@ void check_transposed(const Operand& x, const Operand& filter,
   }
   if (f[0] < 1 || f[1] < 1 || options.stride_h < 1 || options.stride_w < 1 ||
       options.dilation_h < 1 || options.dilation_w < 1) {
-    fail_as(kTransposed, x, "expected a window, strides and dilations of 1 or more, got window ",
-            f[0], " x ", f[1], ", strides ", options.stride_h, " x ", options.stride_w,
-            " and dilations ", options.dilation_h, " x ", options.dilation_w);
+    fail_as(kTransposed, x, "expected a window, strides and dilations >= 1, got window ", f[0],
+            " x ", f[1], ", strides ", options.stride_h, " x ", options.stride_w, " and dilations ",
+            options.dilation_h, " x ", options.dilation_w);
   }
 }
 
@@ -340,8 +340,8 @@ Tensor upsample2d(const Operand& x, UpsampleOptions options) {
     fail_op(op, x.where, "expected an input [batch, height, width, channels], got ", s);
   }
   if (options.factor_h < 1 || options.factor_w < 1) {
-    fail_op(op, x.where, "expected factors of 1 or more for input ", s, ", got ", options.factor_h,
-            " x ", options.factor_w);
+    fail_op(op, x.where, "expected factors >= 1 for input ", s, ", got ", options.factor_h, " x ",
+            options.factor_w);
   }
   return dispatch_one(
       {op,

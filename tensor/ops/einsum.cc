@@ -183,9 +183,9 @@ class Einsum {
     for (const char axis : output_) {
       const bool is_known =
           std::isdigit(static_cast<unsigned char>(axis)) || lengths_.contains(axis);
-      if (!is_known) fail_here("'", axis, "' of the result is no axis of an operand");
+      if (!is_known) fail_here("'", axis, "' of the result is not an axis of an operand");
       if (std::ranges::count(output_, axis) > 1) {
-        fail_here("'", axis, "' stands more than once in the result");
+        fail_here("'", axis, "' occurs more than once in the result");
       }
     }
   }

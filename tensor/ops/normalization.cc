@@ -38,7 +38,7 @@ void check_channels(OpId op, const Operand& x, std::span<const Tensor> per_chann
 
 void check_radius(OpId op, const Operand& x, const LrnAttributes& attributes) {
   if (attributes.depth_radius < 0) {
-    fail_op(op, x.where, "expected a depth_radius of 0 or more, got ", attributes.depth_radius);
+    fail_op(op, x.where, "expected a depth_radius >= 0, got ", attributes.depth_radius);
   }
 }
 

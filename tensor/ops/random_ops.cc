@@ -164,7 +164,7 @@ Tensor random_categorical(const Operand& logits, std::int64_t count, const Rando
   require_floating(op, logits);
   if (logits.shape().rank() != 2 || logits.shape()[1] == 0 || count < 0) {
     fail(ErrorCode::kInvalidArgument, who("random_categorical", logits.where), ": expected logits ",
-         "[batch, classes] and a count of 0 or more, got shape ", logits.shape(), " and ", count);
+         "[batch, classes] and a count >= 0, got shape ", logits.shape(), " and ", count);
   }
   // Gumbel's trick: the largest logit - log(-log(u)) selects each class with its probability. In 16
   // bits u would have 256 or 2048 values, too few for the tails.

@@ -208,7 +208,7 @@ Tensor tile(const Operand& x, const std::vector<std::int64_t>& multiples) {
   if (multiples.size() != static_cast<std::size_t>(shape.rank()) ||
       std::ranges::any_of(multiples, negative)) {
     fail(ErrorCode::kInvalidArgument, who("tile", x.where), ": expected ", shape.rank(),
-         " multiples of 0 or more for shape ", shape, ", got [", join(multiples), "]");
+         " multiples >= 0 for shape ", shape, ", got [", join(multiples), "]");
   }
   Operand result = x;
   for (int axis = 0; axis < shape.rank(); ++axis) {
@@ -222,8 +222,8 @@ Tensor repeat(const Operand& x, std::int64_t count, int axis) {
   const int rank = defined(OpId::kBroadcastTo, x).rank();
   axis = checked_axis("repeat", x, axis, rank);
   if (count < 0) {
-    fail(ErrorCode::kInvalidArgument, who("repeat", x.where),
-         ": expected a count of 0 or more for ", "shape ", x.shape(), ", got ", count);
+    fail(ErrorCode::kInvalidArgument, who("repeat", x.where), ": expected a count >= 0 for ",
+         "shape ", x.shape(), ", got ", count);
   }
   return repeated(x, axis, count, axis + 1);
 }

@@ -127,8 +127,8 @@ Tensor pad(const Operand& x, const std::vector<std::int64_t>& before,
   std::vector<std::int64_t> dims(tensor.shape().begin(), tensor.shape().end());
   for (std::size_t i = 0; i < dims.size(); ++i) {
     if (before[i] < 0 || after[i] < 0) {
-      fail_op(kOp, x.where, "expected counts of 0 or more, got before [", join(before),
-              "] and after [", join(after), "]; try slice()");
+      fail_op(kOp, x.where, "expected counts >= 0, got before [", join(before), "] and after [",
+              join(after), "]; try slice()");
     }
     attributes.before[i] = before[i];
     dims[i] += before[i] + after[i];
@@ -142,7 +142,7 @@ Tensor pad(const Operand& x, const std::vector<std::int64_t>& before,
 Tensor one_hot(const Operand& indices, std::int64_t depth, DType dtype, double on, double off) {
   constexpr OpId kOp = OpId::kOneHot;
   require_index(kOp, indices);
-  if (depth < 0) fail_op(kOp, indices.where, "expected a depth of 0 or more, got ", depth);
+  if (depth < 0) fail_op(kOp, indices.where, "expected a depth >= 0, got ", depth);
   std::vector<std::int64_t> dims(indices.shape().begin(), indices.shape().end());
   dims.push_back(depth);
   return dispatch_one(

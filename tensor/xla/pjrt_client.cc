@@ -124,7 +124,8 @@ PjrtPlugin::PjrtPlugin(const std::string& path) : path_(path) {
   const auto get = reinterpret_cast<const PjrtApi* (*)()>(dlsym(library, "GetPjrtApi"));
   if (!get) {
     fail(ErrorCode::kUnavailable, path,
-         " is no PJRT plugin: it has no symbol GetPjrtApi; try another file in TUTTI_PJRT_PLUGIN");
+         " is not a PJRT plugin: it has no symbol GetPjrtApi; try another file in "
+         "TUTTI_PJRT_PLUGIN");
   }
   api_ = get();
   constexpr auto kLast = static_cast<std::size_t>(PjrtFunction::kBufferToHostBuffer);
@@ -178,7 +179,7 @@ void PjrtPlugin::check(PjrtError* error, const char* who) const {
       find(PjrtFunction::kErrorGetCode))(&code));
   const std::string text(first_line({message.fields.message, message.fields.size}));
   destroy(error);
-  fail(code_of(code.fields.code), who, ": the PJRT plugin says: ", text);
+  fail(code_of(code.fields.code), who, ": the PJRT plugin reports: ", text);
 }
 
 void PjrtPlugin::destroy(PjrtError* error) const noexcept {

@@ -368,7 +368,7 @@ std::unique_ptr<PjrtExecutable> ProgramFiles::find(std::string_view text,
     const std::string file = read_file(path);
     const std::string_view all = file;
     if (!all.starts_with(key)) {
-      warn(path, "is not used", "it is no program of this plugin, processor and text");
+      warn(path, "is not used", "it is not a program of this plugin, processor and text");
       return nullptr;
     }
     const std::string_view rest = all.substr(key.size());

@@ -485,7 +485,7 @@ TEST(SnapshotPieces, AHeadThatDoesNotFitIsRefusedBeforeAnythingIsTaken) {
   EXPECT_ERROR(ArrivingSnapshot(pieces.head.substr(0, 40), pieces.num_bytes, "worker 1"), kDataLoss,
                "worker 1", "the file ends within");
   EXPECT_ERROR(ArrivingSnapshot(pieces.head, pieces.num_bytes + 1, "worker 1"), kDataLoss,
-               "worker 1", "the file goes on after its last tensor");
+               "worker 1", "the file continues after its last tensor");
   EXPECT_ERROR(ArrivingSnapshot(pieces.head, pieces.num_bytes - 1, "worker 1"), kDataLoss,
                "worker 1", "the file ends within tensor 'mask'");
 }

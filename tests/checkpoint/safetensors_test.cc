@@ -304,7 +304,7 @@ std::vector<Damage> damages() {
        {"tensor 'b'", "ends within"}},
       {"Overlong",
        file_with(tensor_header(good), 9),
-       {"offset 70", "goes on", "expected 70 bytes, got 71"}},
+       {"offset 70", "continues after", "expected 70 bytes, got 71"}},
       {"Overlap",
        file_with("{" + a + R"(,"b":{"dtype":"U8","shape":[4],"data_offsets":[2,6]}})", 6),
        {"tensor 'b'", "overlaps"}},
@@ -454,7 +454,7 @@ TEST(LoadWeights, NamesMistakesOfIndex) {
   expect_refused(R"({"weight_map": {"a": "model-00003.safetensors"}})", ErrorCode::kNotFound,
                  {folder + "/model-00003.safetensors"});
   expect_refused(R"({"weight_map": {"a": "../model.safetensors"}})", ErrorCode::kDataLoss,
-                 {index, "a file beside the index", "'../model.safetensors'"});
+                 {index, "a file in the folder of the index", "'../model.safetensors'"});
   expect_refused(R"({"weights": {}})", ErrorCode::kDataLoss, {index, "weight_map"});
   expect_refused(R"({"weight_map")", ErrorCode::kDataLoss, {index});
 }

@@ -44,7 +44,7 @@ double leave(std::shared_ptr<Transport>& rank) {
 void expect_end_of(int leaver, Transport& mine) {
   std::array<std::byte, 1> more{};
   EXPECT_ERROR(mine.recv(leaver, 2, {}, more)->wait(late()), kUnavailable,
-               concat("tcp: rank ", leaver, " (127.0.0.1:"), "is gone: ");
+               concat("tcp: rank ", leaver, " (127.0.0.1:"), "disconnected: ");
 }
 
 /// A rank sends `count` bytes and leaves. The other rank receives them at once or late; data beyond
@@ -191,7 +191,7 @@ TEST(TcpClosing, ARankThatLeavesEarlyEndsTheCallsOfTheOthersAtOnce) {
   });
   EXPECT_EQ(errors[1], "");
   for (const std::size_t rank : {0, 2}) {
-    EXPECT_THAT(errors[rank], AllOf(HasSubstr("is gone: "), HasSubstr("rank 1 (")));
+    EXPECT_THAT(errors[rank], AllOf(HasSubstr("disconnected: "), HasSubstr("rank 1 (")));
   }
 }
 
@@ -217,7 +217,7 @@ TEST_P(NewsOfADeath, BeforeTheFirstMessageReachesEveryRank) {
   const TimePoint begin = Clock::system().now();
   const auto errors = errors_of_sum({0, 1, 2});
   for (const std::size_t rank : {0, 1, 2}) {
-    EXPECT_THAT(errors[rank], AllOf(HasSubstr("rank 3 ("), HasSubstr("is gone: "))) << rank;
+    EXPECT_THAT(errors[rank], AllOf(HasSubstr("rank 3 ("), HasSubstr("disconnected: "))) << rank;
   }
   EXPECT_LT(Clock::system().now() - begin, 30s);
 }
@@ -403,7 +403,7 @@ void expect_that_both_are_told(const Silence& silence) {
   for (const int rank : {0, 1}) {
     const CallsEnd& end = ends[static_cast<std::size_t>(rank)];
     expect_loss_of(1 - rank, end, *group.rank(rank));
-    EXPECT_NE(end.message.find("is gone: "), std::string::npos) << end.message;
+    EXPECT_NE(end.message.find("disconnected: "), std::string::npos) << end.message;
     EXPECT_LT(seconds_between(begin, end.at), 20) << silence.name;
   }
 }

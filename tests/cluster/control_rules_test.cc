@@ -73,9 +73,9 @@ TEST(HealthRules, ReportStoppedSilentAndDeadMembers) {
   // The state of a process on another machine is unknown, and its packets may be delayed.
   EXPECT_EQ(silence_of(record, 4900ms, {Kind::kUnknown, '?'}), "");
   EXPECT_EQ(silence_of(record, 5100ms, {Kind::kUnknown, '?'}),
-            silent + "silent: no heartbeat for 5.1 s, and its machine cannot be asked from here");
+            silent + "silent: no heartbeat for 5.1 s, and its process is on another machine");
   record.is_connected = false;
-  EXPECT_EQ(silence_of(record, 10ms, {Kind::kIsGone, 'Z'}), dead + " and the process is gone");
+  EXPECT_EQ(silence_of(record, 10ms, {Kind::kIsGone, 'Z'}), dead + " and the process has exited");
   EXPECT_EQ(silence_of(record, 100ms, {Kind::kUnknown, '?'}), "");
   EXPECT_EQ(silence_of(record, 200ms, {Kind::kUnknown, '?'}),
             dead + ", and it did not open a new one within 0.2 s");
@@ -141,7 +141,7 @@ TEST(HealthRules, WarnAboutRankInUserCodeAndAbortAtDeadline) {
   const auto at_the_end = stuck_at(records, 60s);
   ASSERT_EQ(at_the_end.size(), 1u);
   EXPECT_THAT(at_the_end[0], HasSubstr("fatal stuck: worker 2 (127.0.0.1:4712, pid 812) "
-                                       "did not come: worker 0, worker 1 wait in"));
+                                       "did not join: worker 0, worker 1 wait in"));
 }
 
 TEST(HealthRules, NameTheOtherCollectiveOfALateRank) {
@@ -210,7 +210,7 @@ TEST(HealthRules, DeadlockedMembersAreNamedOnceWithTheirCalls) {
             "worker 0, worker 1 wait for each other: worker 1 waits in sum #9 at a.cc:5 since 2.1 "
             "s for worker 0; worker 0 waits in reduce #3 at a.cc:7 since 2.1 s for worker 1; "
             "expected the same calls in the same order on every worker; try to make these on all "
-            "of them, not only where is_chief() says so");
+            "of them, not only where is_chief() is true");
   EXPECT_EQ(deadlock_of(records), "");
 }
 

@@ -63,7 +63,7 @@ TEST_F(Control, WaitsForAValueOrTheDeadline) {
   });
   EXPECT_EQ(a->wait("address", late()), "here");
   EXPECT_ERROR(a->wait("missing", in(5ms)), kDeadlineExceeded,
-               "worker 0: control store: nobody has set 'missing'");
+               "worker 0: control store: no process has set 'missing'");
 }
 
 TEST_F(Control, ManyThreadsAskAtOnce) {
@@ -162,7 +162,7 @@ TEST_F(Control, NewProcessDoesNotLogEarlierVerdicts) {
 
 TEST_F(Control, UnwindingMemberFailsWithItsLastNote) {
   const std::pair<std::vector<std::string>, std::string> cases[] = {
-      {{}, "worker 1: ended by an exception; its log says which"},
+      {{}, "worker 1: ended by an exception; see its log"},
       {{"it went on after this", "tcp: rank 0 is gone"},
        "worker 1: ended by an exception: tcp: rank 0 is gone"}};
   for (const auto& [notes, message] : cases) {
@@ -215,8 +215,8 @@ TEST_F(Control, WaitsForMissingMembersAndNamesThem) {
   const thrown::LogLines lines;
   EXPECT_ERROR(a->wait_for_members(in(1s)), kDeadlineExceeded,
                "control: worker 0: worker 1 (127.0.0.1:9011), worker 2 (127.0.0.1:9012) did not "
-               "come within ",
-               " s; start what is missing, or check its address and its log");
+               "join within ",
+               " s; start the missing tasks, or check their addresses and logs");
   EXPECT_THAT(lines.text(),
               HasSubstr("control: worker 0 waits for worker 1 (127.0.0.1:9011), worker "
                         "2 (127.0.0.1:9012) since "));
@@ -235,7 +235,7 @@ TEST_F(Control, OneProcessPerTaskAndOnlyTasksOfTheJob) {
       "control: worker 0 cannot join at 127.0.0.1:", "worker 0 (127.0.0.1:9010, pid ",
       ") is here already; expected one process per task; check the task index in TF_CONFIG");
   EXPECT_ERROR(join(*server_, 7), kFailedPrecondition,
-               "worker 7 is no task of this job; expected one of worker 0, worker 1; check");
+               "worker 7 is not a task of this job; expected one of worker 0, worker 1; check");
   EXPECT_EQ(a->get("still"), std::nullopt);
 }
 

@@ -223,7 +223,7 @@ TEST(Handshake, StrangersAreSeenAtTheirFirstByte) {
     Handshake client(Handshake::Side::kClient, kClient, {});
     client.take(bytes_of(words));
     EXPECT_EQ(client.state(), Handshake::State::kStranger) << words;
-    EXPECT_EQ(client.reason(), "what answered is no tutti process of this version");
+    EXPECT_EQ(client.reason(), "the process that answered is not of this version of tutti");
   }
 }
 
@@ -253,7 +253,7 @@ TEST(JobSecret, RefusesFilesThatOthersReadOrThatAreTooShort) {
   ::chmod(path.c_str(), 0600);
   EXPECT_INVALID((void)JobSecret::from_file(path), path,
                  "expected 32 to 4096 bytes, got 5; try: head -c");
-  EXPECT_INVALID((void)JobSecret::from_file(::testing::TempDir()), "is no file");
+  EXPECT_INVALID((void)JobSecret::from_file(::testing::TempDir()), "is not a file");
 }
 
 TEST(Exposure, LoopbackIsFreeAndTheNetworkNeedsASecret) {
@@ -419,7 +419,7 @@ TEST(Acceptor, APeerThatLeavesWithoutAProofIsNoMereStranger) {
     (void)shake_hands(socket, kPeer, JobSecret::generate());
   }
   EXPECT_TRUE(rank.refuses_with("it died, or has another secret")) << rank.log.text();
-  EXPECT_THAT(rank.log.text(), HasSubstr("127.0.0.1: rank 1 left"));
+  EXPECT_THAT(rank.log.text(), HasSubstr("127.0.0.1: rank 1 disconnected"));
 }
 
 TEST(Acceptor, ClosesUnknownSilentAndSlowConnections) {
@@ -515,7 +515,7 @@ TEST(TcpSecrets, RanksOfOneJobMeetAndOthersAreNamedOnBothSides) {
                                 {.timeout = rank == 0 ? Duration(4s) : Duration(2s),
                                  .key_prefix = "other",
                                  .secret = JobSecret::generate()}),
-                 kDeadlineExceeded, reason, rank == 0 ? "rank 1 did not come" : "");
+                 kDeadlineExceeded, reason, rank == 0 ? "rank 1 did not connect" : "");
   });
 }
 

@@ -101,7 +101,7 @@ TEST(FileKeyValueStore, WaitsForAValueOrTheDeadline) {
 TEST(FileKeyValueStore, SystemErrorsAreNamed) {
   const std::string file = ::testing::TempDir() + "/tutti_store_file";
   std::ofstream(file) << "no folder";
-  EXPECT_ERROR(FileKeyValueStore s(file), kUnavailable, file, "is no folder");
+  EXPECT_ERROR(FileKeyValueStore s(file), kUnavailable, file, "expected a folder");
   const std::string folder = new_folder("removed");
   FileKeyValueStore store(folder);
   std::filesystem::remove_all(folder);

@@ -166,7 +166,7 @@ TEST(ControlProcesses, KillIsReportedToAllSurvivors) {
   for (const int survivor : {0, 1, 3}) {
     const Heard heard = hear(*job.workers[static_cast<std::size_t>(survivor)], "dead", begin);
     EXPECT_EQ(heard.message, concat("worker 2 (127.0.0.1:9012, pid ", pid,
-                                    ") died: its connection closed and the process is gone"));
+                                    ") died: its connection closed and the process has exited"));
     times.push_back(heard.milliseconds);
   }
   print_time("kill -9 (goal 250)", times);

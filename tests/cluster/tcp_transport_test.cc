@@ -111,7 +111,7 @@ TEST(TcpTransport, RanksThatDoNotComeAreNamed) {
   InProcessStore store;
   const ConnectOptions brief{.timeout = 50ms};
   EXPECT_ERROR(connect_by_tcp(0, 3, store, brief), kDeadlineExceeded, "rank 0 of 3",
-               "rank 1, 2 did not come", "0.05 s");
+               "rank 1, 2 did not connect", "0.05 s");
   expect_error(ErrorCode::kDeadlineExceeded, {"rank 2 of 3", "rank 1 did not", "127.0.0.1:"}, [&] {
     InProcessStore other;
     const internal::Listener silent = internal::listen_at({"127.0.0.1", 0});
@@ -123,7 +123,7 @@ TEST(TcpTransport, RanksThatDoNotComeAreNamed) {
   });
   InProcessStore empty, unreachable;
   EXPECT_ERROR(connect_by_tcp(1, 2, empty, {.timeout = 20ms, .key_prefix = "g"}), kDeadlineExceeded,
-               "rank 0 did not come", "'g/0'");
+               "rank 0 did not connect", "'g/0'");
   EXPECT_INVALID(connect_by_tcp(2, 2, store, brief), "rank 2 of 2");
   EXPECT_ERROR(
       connect_by_tcp(0, 2, store, {.address = "192.0.2.7", .allow_insecure_network = true}),
@@ -254,7 +254,8 @@ Told break_pairs(Fault fault, std::uint64_t num_seeds) {
       expect_loss_of(1 - rank, end, *group.rank(rank));
       const bool is_damaged = end.message.find("damaged on the way") != std::string::npos;
       told.damaged += is_damaged;
-      EXPECT_TRUE(is_damaged || end.message.find("is gone: ") != std::string::npos) << end.message;
+      EXPECT_TRUE(is_damaged || end.message.find("disconnected: ") != std::string::npos)
+          << end.message;
     }
     told.seconds.push_back(seconds_until_told(group.proxy(), ends));
   }
@@ -339,7 +340,7 @@ TEST(TcpChaos, BreakOfOnePairEndsCallsOfAllRanks) {
   for (const bool is_cut : {true, false}) {
     for (const std::string& error : errors_when_one_pair_breaks(is_cut)) {
       EXPECT_THAT(error, AnyOf(HasSubstr("rank 1 (127.0.0.1:"), HasSubstr("rank 2 (127.0.0.1:")));
-      EXPECT_THAT(error, AnyOf(HasSubstr("is gone: "), HasSubstr("damaged on the way")));
+      EXPECT_THAT(error, AnyOf(HasSubstr("disconnected: "), HasSubstr("damaged on the way")));
     }
   }
 }

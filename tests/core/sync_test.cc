@@ -328,7 +328,7 @@ TEST(ExecutorTest, ThreadThatCannotBeStartedIsAnErrorWithTheLimitsToRaise) {
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kResourceExhausted);
       EXPECT_EQ(error.message(),
-                concat("thread 'replica-3': expected to start it beside ", before,
+                concat("thread 'replica-3': expected to start it besides ", before,
                        " others of this process, got: Resource temporarily unavailable; raise the "
                        "limit of processes (ulimit -u, pids.max of the container) or of memory "
                        "(ulimit -v), or use fewer replicas, processes or data threads"));

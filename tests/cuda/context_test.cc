@@ -291,7 +291,7 @@ TEST(CudaModule, NamesFaultsOfAFile) {
       << absent.reason;
   const LoadedBackend other = load_backend({CudaMode::kAuto, "libm.so.6"});
   EXPECT_EQ(other.backend, nullptr);
-  EXPECT_NE(other.reason.find("libm.so.6 is no CUDA module of tutti"), std::string::npos)
+  EXPECT_NE(other.reason.find("libm.so.6 is not a CUDA module of tutti"), std::string::npos)
       << other.reason;
 }
 

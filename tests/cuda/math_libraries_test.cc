@@ -108,9 +108,9 @@ TEST(CudaMathLibraries, MakeHandlesWhenFirstUsed) {
   cuda_simulation::set_math_behavior({.refuses_handles = true});
   cuda::MathLibraries libraries{cuda::MathOptions{}};
   EXPECT_EQ(coded_error_of([&] { (void)libraries.dnn(nullptr); }),
-            "INTERNAL: cudnnCreate: cuDNN says CUDNN_STATUS_NOT_INITIALIZED: no driver");
+            "INTERNAL: cudnnCreate: cuDNN reports CUDNN_STATUS_NOT_INITIALIZED: no driver");
   EXPECT_EQ(error_of([&] { (void)libraries.blas(); }),
-            "cublasLtCreate: cuBLAS says CUBLAS_STATUS_NOT_INITIALIZED: says the stand-in of "
+            "cublasLtCreate: cuBLAS reports CUBLAS_STATUS_NOT_INITIALIZED: says the stand-in of "
             "cuBLASLt");
   cuda_simulation::set_math_behavior({});
   EXPECT_EQ(libraries.blas(), libraries.blas());
@@ -359,7 +359,7 @@ TEST(CudaConvolution, NamesConvolutionWithoutEngine) {
       {.refused_engines = {kLargeWorkspaceEngine, kSmallWorkspaceEngine, kFallbackEngine}});
   EXPECT_EQ(coded_error_of([&] { (void)rig.run(Convolution{}.forward()); }),
             "UNIMPLEMENTED: conv2d of float32 on cuDNN: no engine for it; try TUTTI_TF32=1 or "
-            "TUTTI_CUDNN_DETERMINISTIC=0 (the last one said: CUDNN_STATUS_NOT_SUPPORTED)");
+            "TUTTI_CUDNN_DETERMINISTIC=0 (the last one reported: CUDNN_STATUS_NOT_SUPPORTED)");
 }
 
 TEST(CudaConvolution, TakesAnEngineThatFitsIntoTheMemory) {

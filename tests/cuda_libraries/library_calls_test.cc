@@ -51,8 +51,9 @@ TEST(RealCublas, TakesOurDescriptors) {
         (void)empty.libraries.matrix_plans().get(product, empty.call);
         ADD_FAILURE() << "a handle without a driver";
       } catch (const Error& error) {
-        EXPECT_EQ(error.message().find("cublasLtCreate: cuBLAS says CUBLAS_STATUS_NOT_INITIALIZED"),
-                  0u)
+        EXPECT_EQ(
+            error.message().find("cublasLtCreate: cuBLAS reports CUBLAS_STATUS_NOT_INITIALIZED"),
+            0u)
             << error.message();
       }
     }
@@ -72,7 +73,7 @@ TEST(RealCudnn, TakesTheDescriptorsOfSoftmax) {
       table.find(OpId::kSoftmaxGrad, dtype)(call);
       FAIL();
     } catch (const Error& error) {
-      EXPECT_EQ(error.message().find("cudnnCreate: cuDNN says CUDNN_STATUS_"), 0u)
+      EXPECT_EQ(error.message().find("cudnnCreate: cuDNN reports CUDNN_STATUS_"), 0u)
           << error.message();
     }
   }

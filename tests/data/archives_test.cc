@@ -68,7 +68,7 @@ TEST(Npy, RefusesDamagedFiles) {
     EXPECT_ERROR(parse_npy(good.substr(0, length), "some.npy"), kDataLoss, "some.npy", "offset",
                  "expected");
   }
-  EXPECT_ERROR(parse_npy(good + "x", "f"), kDataLoss, "goes on", "got 9");
+  EXPECT_ERROR(parse_npy(good + "x", "f"), kDataLoss, "continues after", "got 9");
   EXPECT_ERROR(parse_npy(file(header_of("<c8", "False", "()"), "12345678"), "f"), kUnimplemented,
                "'<c8'", "try");
   EXPECT_ERROR(parse_npy(file(header_of("|u1", "False", "(-1,)"), ""), "f"), kDataLoss,

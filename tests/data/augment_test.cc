@@ -109,7 +109,7 @@ TEST(Augment, MistakesAreNamed) {
                  "num_parallel_calls", "at least 1", "got 0");
   EXPECT_INVALID(augment_images(Dataset::range(1), {}), "augment_images", "at least one step");
   EXPECT_INVALID(augment_images(Dataset::range(1), {image::random_flip_up_down(), nullptr}),
-                 "augment_images", "step 1 is no function");
+                 "augment_images", "step 1 is empty; expected a function");
 }
 
 // Returns images whose pixel (y, x) of channel 0 is 10 y + x.

@@ -89,7 +89,7 @@ INSTANTIATE_TEST_SUITE_P(
                      {"offset 11", "ends early", "expected 4 bytes", "[4] of uint8", "got 3"}},
            Malformed{"Overlong",
                      bytes({0, 0, 8, 1, 0, 0, 0, 2, 1, 2, 3}),
-                     {"offset 10", "goes on", "expected 2 bytes", "got 3"}},
+                     {"offset 10", "continues after", "expected 2 bytes", "got 3"}},
            Malformed{"HalfNumber",
                      bytes({0, 0, 13, 1, 0, 0, 0, 1, 1, 2, 3}),
                      {"offset 11", "expected 4 bytes", "got 3"}},

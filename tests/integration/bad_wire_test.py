@@ -21,7 +21,7 @@ from processes import end_with, parse, run_mirrored  # noqa: E402
 
 FLAGS = ["--batch-size", "60", "--train-examples", "6000", "--seed", "1", "--epochs", "1000"]
 DELAY, JITTER, LOSS = 0.020, 0.010, 0.01
-WENT_BACK = "worker 0: goes on after step "
+WENT_BACK = "worker 0: continues after step "
 
 
 class Weather:

@@ -24,7 +24,7 @@ WEIGHTS = {
 KINDS = list(WEIGHTS)
 KILL, KILL_TWO, KILL_AGAIN, KILL_RESET, KILL_FLIP, STOP, PULSE, RESET, FLIP, CONTROL_RESET = KINDS
 # Reason that a worker gives for rolling back: it has detected the fault, or was notified.
-CONNECTION_BROKE = r"worker \d+: .*(is gone: |damaged on the way|lost its connection to).*; going back to the last commit"
+CONNECTION_BROKE = r"worker \d+: .*(is gone: |disconnected: |damaged on the way|lost its connection to).*; going back to the last commit"
 AFTER_A_STOP = ["is continued", "is killed", "is left to the launcher"]
 
 
@@ -201,7 +201,7 @@ def damage_control(run, fault, outcome):
                                       "a line about the new connection").time - damage.at
     outcome.next_step = run.wait_for_next_step(damage.at) - damage.at
     if run.pid_of_worker(worker) != pid:
-        raise Failure(f"worker {worker} was started anew")
+        raise Failure(f"worker {worker} was restarted")
 
 
 FUNCTIONS = {KILL: kill, KILL_TWO: kill, KILL_AGAIN: kill_again, KILL_RESET: kill_and_damage, KILL_FLIP: kill_and_damage, STOP: stop,

@@ -115,7 +115,7 @@ class Run(Job):
 
     def wait_for_recovery(self, since):
         """Returns when the chief has finished the step after the commit; all workers continue after a commit."""
-        went_on = [self.wait_for_line(rf"^\[worker-{w}\]: .*worker {w}: goes on after step \d+", since, f"worker {w} going on")
+        went_on = [self.wait_for_line(rf"^\[worker-{w}\]: .*worker {w}: continues after step \d+", since, f"worker {w} going on")
                    for w in range(self.num_workers)]
         number = int(went_on[0].text.rpartition(" ")[2]) + 1
         # Output lines and steps use different channels, and steps may be a little faster.

@@ -20,8 +20,8 @@ FLAGS = ["--batch-size", "60", "--train-examples", "12000", "--regularized", "--
 STEPS = 600
 GOAL = 2.5  # for a control connection
 DATA_GOAL = 5.5
-DATA_IS_GONE = r"worker \d+: .*tcp: rank \d .* is gone: "
-CONTROL_IS_BACK = r"control: worker 1 heard nothing from the control server .* has another connection now"
+DATA_IS_GONE = r"worker \d+: .*tcp: rank \d .* disconnected: "
+CONTROL_IS_BACK = r"control: worker 1 received nothing from the control server .* has another connection now"
 NAMED = r"^\[worker-0\]: .*control: worker 1 \(.*\) is silent: no heartbeat for"
 
 

@@ -92,7 +92,7 @@ def main():
         for text in check_own_error(arguments.tutti, f"worker-{last}", "-n", str(workers), "--", program, "--case", "own_error"):
             require(text.count(f"[worker-{last}]: error: my own bug") == 2, "the cause is not among the last lines", text)
             for worker in range(last):
-                require(re.search(rf"^\[worker-{worker}\]: worker {worker} got .*worker {last}: ended by an exception; its log says which",
+                require(re.search(rf"^\[worker-{worker}\]: worker {worker} got .*worker {last}: ended by an exception; see its log",
                                   text, re.MULTILINE), f"worker {worker} does not get the cause", text)
     for _ in check_own_error(arguments.tutti, "chief-0", "--chief", "--workers", "2", "--ps", "1", "--", arguments.counter, "--closures", "20",
                              "--throws-at-end"):

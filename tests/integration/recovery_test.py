@@ -19,7 +19,7 @@ sys.path.append(os.path.join(os.path.dirname(__file__), "..", "support"))
 from processes import FLAGS, Job, end_with, load, new_metrics_file, parse, require, require_same, run_mirrored  # noqa: E402
 
 OWN = ["--strategy", "multi_worker_mirrored", "--devices", "cpu:0"]
-GOES_ON = "goes on after step"
+GOES_ON = "continues after step"
 
 
 def kill_under_launcher(arguments, program, flags, folder, calm, chance, kills, checkpoints, is_stopped, begun="epoch [12]/"):
@@ -43,7 +43,7 @@ def kill_under_launcher(arguments, program, flags, folder, calm, chance, kills, 
     for pid in job.pids(program).values():
         os.kill(pid, signal.SIGKILL)
     # Then no worker has the state.
-    said = "begin with what is on the disk, or anew"
+    said = "continue from the disk, or begin again"
     job.wait_for(lambda: job.count(said) >= arguments.workers, said)
     text = job.succeed()
     require_same(f"{kills + arguments.workers} kills under tutti run", calm, load(metrics), text=text)
@@ -65,7 +65,7 @@ def main():
         calm = run_mirrored(arguments.fit, arguments.workers, short, folder)
         text = kill_under_launcher(arguments, arguments.fit, short, folder, calm, chance, 2, os.path.join(folder, "of-fit"), False,
                                    begun="Total params")
-        require("BackupAndRestore: goes on after batch" in text, "no backup is taken", text)
+        require("BackupAndRestore: continues after batch" in text, "no backup is taken", text)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ MILESTONES = [("found", "others", r"control: worker \d+ \(.*\) died"),
               ("variables", "new", r"variables are made"),
               ("connected", "new", r"workers: rank \d+ of \d+"),
               ("state", "new", r"has the state of worker \d+: (\S+) MB in \S+ s, (\S+) MB/s"),
-              ("goes on", "new", r"goes on after step (\d+)"),
+              ("continues", "new", r"continues after step (\d+)"),
               ("step", "any", r"finished step (\d+)$")]
 # Last line of the new process when it is killed; "": after a random time.
 PHASES = [("not yet in the job", r"process is here"), ("in the job", r"strategy is made"), ("about to connect", r"variables are made"),
@@ -82,12 +82,12 @@ def kill_one(job, victim, others):
     whose = {"new": rf"^\[worker-{victim}\]: .*", "others": rf"^\[worker-[{''.join(map(str, others))}]\]: .*", "any": ""}
     found = {"victim": victim}
     for name, who, pattern in MILESTONES:
-        since = moment if name not in ("goes on", "step") else moment + found["state"]
+        since = moment if name not in ("continues", "step") else moment + found["state"]
         line = job.wait_for_line(whose[who] + pattern, since, f"worker {victim} was killed")
         found[name] = line.time - moment
         if name == "state":
             found["MB"], found["MB/s"] = float(line.match[1]), float(line.match[2])
-        if name == "goes on":
+        if name == "continues":
             found["step after"] = int(line.match[1])
     return found
 
@@ -116,7 +116,7 @@ def kill_each(job, arguments, chance):
 
 def wait_for_next_step(job, victim, since):
     """Returns the seconds until a worker has finished a step after the victim's last process resumed."""
-    went_on = job.wait_for_line(rf"^\[worker-{victim}\]: .*goes on after step (\d+)", since, f"worker {victim} was killed")
+    went_on = job.wait_for_line(rf"^\[worker-{victim}\]: .*continues after step (\d+)", since, f"worker {victim} was killed")
     # Lines of other workers may arrive a little earlier.
     return job.wait_for_line(rf"finished step {int(went_on.match[1]) + 1}$", went_on.time - 0.2, "the next step").time - since
 

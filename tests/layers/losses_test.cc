@@ -379,8 +379,8 @@ TEST(StepWeightsTest, WeightsThatDoNotFitAreNamed) {
       "mse: the weights do not fit the values; expected shape [2, 2]");
   EXPECT_INVALID(
       Loss("mse").per_example(Tensor::zeros({2}), numbers_of_steps(), Tensor::ones({2, 2})),
-      "mse: a mask or weights tell the steps [2, 2] of the predictions apart; "
-      "expected labels [batch, steps, ...], got [2]");
+      "mse: expected labels [batch, steps, ...], because a mask or weights have the steps [2, 2] "
+      "of the predictions, got [2]");
 }
 
 TEST(MetricTest, MeanIsOverValuesNotOverBatches) {

@@ -396,7 +396,7 @@ TEST(ForeignWeights, ErrorsListNamesOfFileAndModel) {
   options.rename["classifier.weight"] = "dens/kernel";
   EXPECT_THAT(refused(options), HasSubstr("rename: there is no variable 'dens/kernel'"));
   options.rename["classifier.weight"] = "dense/bias";
-  EXPECT_THAT(refused(options), HasSubstr("rename: 'dense/bias' stands there twice"));
+  EXPECT_THAT(refused(options), HasSubstr("rename: 'dense/bias' is listed twice"));
   EXPECT_EQ(weights_of(model), before);
 }
 

@@ -66,7 +66,7 @@ class Mutant:
         found = [i for i in range(len(bare) - count + 1) if bare[i:i + count] == self.before]
         if len(found) != 1:
             self.fail(f"expected its '-' lines once in {self.file}, got them {len(found)} times; "
-                      "write them anew as the file has them, or add lines of context")
+                      "write them again as the file has them, or add lines of context")
         switched = [line.replace("MUTANT", f"(tutti_chosen_mutant == {self.number})") for line in self.after]
         lines[found[0]:found[0] + count] = switched
         return "\n".join(lines) + "\n"

@@ -391,7 +391,7 @@ TEST(LearningRateScheduleTest, RatesThatAreNegativeOrNotFiniteAreRefused) {
                                      std::numeric_limits<double>::infinity()};
   Sgd optimizer(variables, 0.5);
   for (const double rate : wrong) {
-    EXPECT_INVALID(Sgd(variables, rate), "sgd", "learning_rate of 0 or more", concat(rate));
+    EXPECT_INVALID(Sgd(variables, rate), "sgd", "learning_rate >= 0", concat(rate));
     EXPECT_INVALID(optimizer.set_learning_rate(rate), "sgd", "learning_rate");
     Sgd later(variables, PiecewiseConstantDecay({0}, {1.0, rate}));
     (void)weights_after(later, {{0.0}});

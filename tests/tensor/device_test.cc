@@ -108,7 +108,7 @@ TEST(Device, ReadsListsWithRangesWithoutGapsAndDuplicates) {
   EXPECT_FALSE(default_devices().empty());
   EXPECT_INVALID(parse_devices(""), "empty");
   EXPECT_INVALID(parse_devices("cpu:0,"), "empty");
-  EXPECT_INVALID(parse_devices("cpu:0-2,cpu:1"), "cpu:1 stands twice");
+  EXPECT_INVALID(parse_devices("cpu:0-2,cpu:1"), "cpu:1 is listed twice");
   EXPECT_INVALID(parse_devices("cpu:3-1"), "cpu:3-1");
   EXPECT_ERROR(parse_devices("cpu:62-64"), kUnavailable, "cpu:64");
   EXPECT_ERROR(parse_devices("gpu:77,gpu:78"), kUnavailable, "gpu:77");
@@ -138,12 +138,12 @@ TEST(DeviceSpec, NamesTheWrongPart) {
       {"job:a", "no '/' in front"},
       {"/job:", "no name"},
       {"/task:-1", "no whole number"},
-      {"/device:FPGA:0", "none of CPU, GPU, XLA"},
-      {"/job:a/job:b", "stands twice"},
-      {"/gpu:0/device:CPU:0", "stands twice"},
+      {"/device:FPGA:0", "not one of CPU, GPU, XLA"},
+      {"/job:a/job:b", "is listed twice"},
+      {"/gpu:0/device:CPU:0", "is listed twice"},
       {"/color:red", "no such part"},
       {"/task:99999999999", "no whole number"},
-      {"/cpu:0/cpu:1", "stands twice"},
+      {"/cpu:0/cpu:1", "is listed twice"},
       {"/device:CPU:x", "no whole number"},
       {"/job:a/task:x", "'task:x'"},
       {"/device:CPU:0:1", ""},

@@ -519,7 +519,7 @@ TEST(Einsum, ErrorsQuoteTheEquation) {
                  "expected 3", "got 2");
   EXPECT_INVALID(einsum("ij,jk", {a}), "as many operands", "2", "got 1");
   EXPECT_INVALID(einsum("ijk", {a}), "3 axes", "'ijk'", "[2, 3]");
-  EXPECT_INVALID(einsum("ij->iz", {a}), "'z'", "no axis");
+  EXPECT_INVALID(einsum("ij->iz", {a}), "'z'", "not an axis");
   EXPECT_INVALID(einsum("ij->ii", {a}), "'i'", "more than once");
   EXPECT_INVALID(einsum("i?", {a}), "letters");
   EXPECT_INVALID(einsum("i", {Tensor::zeros({2}, DType::kInt32)}), "int32");

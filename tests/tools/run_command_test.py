@@ -190,7 +190,7 @@ class Threads(unittest.TestCase):
         result = subprocess.run(["sh", "-c", f'ulimit -s {1 << 37} && exec "$0" run -n 2 -- true', PROGRAM], text=True,
                                 capture_output=True, timeout=60, check=False)
         self.assertEqual((result.returncode, result.stdout), (1, ""), result.stderr)
-        self.assertRegex(result.stderr, r"\Atutti: thread '.*': expected to start it beside \d+ others of this process, got: "
+        self.assertRegex(result.stderr, r"\Atutti: thread '.*': expected to start it besides \d+ others of this process, got: "
                                         r"Resource temporarily unavailable; raise .*ulimit -u.*ulimit -v.*\n\Z")
 
 
@@ -285,7 +285,7 @@ while True: time.sleep(0.05)
             code, output = self.end_after(number, *python(body))
             self.assertEqual(code, 75)
             self.assertEqual(output.count(f"]: got {int(number)}\n"), 2, output)
-            self.assertIn(f"tutti run: {number.name}: asked worker-0, worker-1 to stop", output)
+            self.assertIn(f"tutti run: {number.name}: requested worker-0, worker-1 to stop", output)
 
     def test_exit_codes_of_stopping_processes_count(self):
         for exits, expected in (("sys.exit(0)", 0), ("sys.exit(75 if index else 3)", 3)):

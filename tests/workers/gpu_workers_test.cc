@@ -115,7 +115,7 @@ TEST(GpuWorkers, AProcessThatDiesEndsTheOthersCallsOnGpusWithItsName) {
   // Detected by the control plane or by the connection, whichever is first.
   EXPECT_THAT(left.at("message").as_string(),
               ::testing::AnyOf(::testing::AllOf(HasSubstr("worker 1"), HasSubstr("died")),
-                               ::testing::AllOf(HasSubstr("rank 1"), HasSubstr("is gone"))));
+                               ::testing::AllOf(HasSubstr("rank 1"), HasSubstr("disconnected"))));
   EXPECT_EQ(left.at("last").as_double(), 6.0);  // as before the call
 }
 

@@ -30,7 +30,8 @@ void expect_words(const std::string& text, std::initializer_list<const char*> wo
 
 TEST(PjrtPlugin, NamesFaultsOfALibrary) {
   expect_words(why_refused("/nowhere/plugin.so"), {"/nowhere/plugin.so", "does not open"});
-  expect_words(why_refused("libm.so.6"), {"is no PJRT plugin", "GetPjrtApi", "TUTTI_PJRT_PLUGIN"});
+  expect_words(why_refused("libm.so.6"),
+               {"is not a PJRT plugin", "GetPjrtApi", "TUTTI_PJRT_PLUGIN"});
   expect_words(why_refused(TUTTI_TEST_OTHER_PLUGIN), {"expected version 0.x", "1.0"});
   expect_words(why_refused(TUTTI_TEST_SHORT_PLUGIN), {"table of 608 bytes", "0.5 with 280"});
 }
@@ -144,8 +145,8 @@ TEST_F(XlaProgramFiles, ADamagedOrForeignFileIsWarnedOfAndReplaced) {
   foreign[foreign.find("plugin ") + 8] ^= 1;
   expect_compiled(damaged, "it is damaged");
   expect_compiled(whole.substr(0, whole.size() - 100), "it is damaged");
-  expect_compiled(foreign, "it is no program of this plugin");
-  expect_compiled("", "it is no program of this plugin");
+  expect_compiled(foreign, "it is not a program of this plugin");
+  expect_compiled("", "it is not a program of this plugin");
 }
 
 TEST_F(XlaProgramFiles, AFolderThatCannotBeWrittenIsAWarning) {

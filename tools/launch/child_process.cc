@@ -502,7 +502,7 @@ Guard::~Guard() {
 }
 
 void Guard::tell(pid_t number) {
-  // A killed guard is no reason to stop the job.
+  // A killed guard does not stop the job.
   (void)internal::uninterrupted([&] { return ::write(pipe_.get(), &number, sizeof(number)); });
 }
 

@@ -138,7 +138,7 @@ void RunReporter::on_stop(StopReason reason, int signal_number, const std::vecto
   const std::string then = concat(" (", signal, "; SIGKILL after ", grace, " s)");
   switch (reason) {
     case StopReason::kSignal:
-      return say(concat(signal, ": asked ", who, " to stop; SIGKILL after ", grace,
+      return say(concat(signal, ": requested ", who, " to stop; SIGKILL after ", grace,
                         " s, or at the next ", signal));
     case StopReason::kTimeout:
       return say(concat("time is over; ending ", who, then));

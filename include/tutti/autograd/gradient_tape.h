@@ -42,7 +42,7 @@ class GradientTape {
   /// sum of its elements, as in tf. A source on which the target does not depend has no gradient.
   /// Ends the recording of a non-persistent tape, on which a second call throws
   /// kFailedPrecondition. Throws kUnimplemented naming an operation that has no gradient. If
-  /// `on_ready` is set, it receives the gradients, and the returned ones are none.
+  /// `on_ready` is set, it receives the gradients, and the returned ones are undefined.
   std::vector<Gradient> gradient(const Tensor& target, std::span<const Variable> sources,
                                  const OnReady& on_ready = {});
   std::vector<Gradient> gradient(const Tensor& target, std::span<const Tensor> sources);

@@ -99,7 +99,7 @@ struct FitOptions {
   /// validation_data, which must be finite (kInvalidArgument).
   std::optional<std::int64_t> validation_steps = std::nullopt;
   /// On SIGINT (Ctrl-C) or SIGTERM to any worker, all workers finish an agreed batch, and fit()
-  /// returns after a line that reports where it stopped, what was saved and how to continue. A
+  /// returns after a line that reports the last batch, the save and how to continue. A
   /// BackupAndRestore among the callbacks saves there. See Model::stopped_by_signal().
   bool stop_on_signals = false;
 };
@@ -232,7 +232,7 @@ class Model : public Layer {
   /// from fit_checkpoint(). For callbacks; must be called on all workers.
   void interrupt_training();
   /// Returns true if the last fit() returned early because of FitOptions::stop_on_signals. A
-  /// program then returns 75, which tells `tutti run` that it can be continued.
+  /// program then returns 75, for which `tutti run` reports that it can be continued.
   bool stopped_by_signal() const;
   /// Number of epochs that fit() has finished; it also determines the order of a shuffled dataset.
   std::int64_t epochs_trained() const;

@@ -18,7 +18,7 @@
 namespace tutti {
 
 /// Returns the options of checkpoints of `strategy`. With several workers only the chief writes and
-/// reads: it chooses the version, and all workers restore what it has read, even if they do not see
+/// reads: it chooses the version, and all workers restore its values, even if they do not see
 /// its disk. Each worker writes and reads its own part of variables that are sharded over workers,
 /// if all see one folder (CheckpointManagerOptions::sharded). Save and restore are collective. The
 /// strategy must outlive the checkpoint.
@@ -50,7 +50,7 @@ bool starts_workers_again();
 ///
 ///     Recovery recovery(strategy, state);
 ///     recovery.run([&] {
-///       for (const PerReplica<Batch>& batch : batches) {   // begins where `state` says
+///       for (const PerReplica<Batch>& batch : batches) {   // begins at the position in `state`
 ///         strategy.run(step, batch);
 ///         recovery.commit(++number);
 ///       }

@@ -63,7 +63,7 @@ struct LocalStrategyOptions {
 /// components. A member of Strategy. tf.distribute.StrategyExtended.
 class StrategyExtended {
  public:
-  /// Same parameters as Strategy's constructor; `ops_mutex` is held while values are combined.
+  /// Takes the parameters of Strategy's constructor; `ops_mutex` is held while values are combined.
   StrategyExtended(Strategy& strategy, Mutex& ops_mutex, std::string_view name,
                    LocalStrategyOptions options, std::shared_ptr<internal::WorkerTeam> team);
   ~StrategyExtended();

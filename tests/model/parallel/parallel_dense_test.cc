@@ -560,7 +560,7 @@ TEST(HybridParallelism, RefusesUnsupportedOptions) {
   EXPECT_INVALID(HybridDense(ParallelDensePair(8, 2, {.devices = "cpu:0-1"}), "mse"), "HybridDense",
                  "input_shape");
   EXPECT_INVALID(HybridDense(layers_on("cpu:0-1"), "mse", {.dense_batch = -1}),
-                 "dense_batch of 0 or more", "-1");
+                 "dense_batch >= 0", "-1");
   EXPECT_INVALID(
       HybridDense(layers_on("cpu:0-1"), "mse", {.optimizer = with_dynamic_loss_scale("sgd")}),
       "loss scaling", "sgd");

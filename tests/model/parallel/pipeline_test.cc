@@ -304,7 +304,7 @@ TEST(Pipeline, CallsOfSeveralReplicasAreRefusedAsSuch) {
 TEST(Pipeline, RefusesBatchesAndOptionsThatDoNotFit) {
   StagedSequential model({.devices = "cpu:0-1"}, Input{{10}}, Dense(8), Dense(3));
   EXPECT_INVALID(Pipeline(model, cross_entropy, {.micro_batches = 0}),
-                 "micro_batches of 1 or more");
+                 "micro_batches >= 1");
   EXPECT_INVALID(Pipeline(model, {}), "no loss function");
   Pipeline pipeline(model, cross_entropy, {.micro_batches = 4});
   EXPECT_INVALID(pipeline.gradients(sample_rows(3), sample_classes(3)), "4 micro-batches",

@@ -82,7 +82,7 @@ inline constexpr bool is_nest_value =
 template <class T>
 Nest to_nest(const T& value) {
   static_assert(!std::same_as<T, RemoteValue>,
-                "a RemoteValue is no argument: fetch() it, and give the value");
+                "a RemoteValue cannot be an argument: fetch() it, and give the value");
   if constexpr (std::same_as<T, Nest>) {
     return value;
   } else if constexpr (std::same_as<T, Tensor>) {
