@@ -88,7 +88,8 @@ TUTTI_PROCESS_FUNCTION(fit_that_is_killed) {
   }
   const History history = model.fit(examples().shuffle(26, 7).batch(4), fit);
   if (backup && backup->stopped()) return Json(model.optimizer().iterations().value().item_int());
-  if (backup && !backup->restored()) fail(ErrorCode::kInternal, "the last life began without a backup");
+  if (backup && !backup->restored())
+    fail(ErrorCode::kInternal, "the last life began without a backup");
   return Json::object()
       .set("weights_hash", hash_variables(model.variables()))
       .set("slots_hash", hash_variables(model.optimizer().state_variables()))
