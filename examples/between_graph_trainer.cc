@@ -33,15 +33,6 @@ struct TrainerOptions {
   double learning_rate = 0.1, min_accuracy = 0.0;
 };
 
-// Prints statistics of the servers; the worker that evaluates calls it.
-void print_statistics(ParameterServerStrategy& strategy) {
-  ServerStatistics sum;
-  for (const ServerStatistics& each : strategy.server_statistics()) sum += each;
-  std::printf("staleness  of gradients: %s\n", to_string(sum.staleness).c_str());
-  std::printf("dropped    %llu stale gradients\n",
-              static_cast<unsigned long long>(sum.num_stale_dropped));
-}
-
 double test_accuracy(const Sequential& model, const std::string& data_dir) {
   const Dataset all = load_mnist(data_dir, Split::kTest).batch(10'000);  // as one batch
   const Element test = *all.begin();
@@ -103,7 +94,6 @@ int train(const ClusterResolver& resolver, const ExampleOptions& options,
   if (worker != 0) return 0;
 
   const double accuracy = test_accuracy(model, options.data_dir);
-  print_statistics(strategy);
   std::printf("result     global step %lld, test accuracy %.4f\n",
               static_cast<long long>(global_step.value().item_int()), accuracy);
   return accuracy >= trainer.min_accuracy ? 0 : 1;

@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "tutti/strategy/parameter_server/cached_reads.h"                     // one read per step
 #include "tutti/strategy/parameter_server/client/closure_context.h"           // closures on workers
 #include "tutti/strategy/parameter_server/coordinator/cluster_coordinator.h"  // steps on any worker
 #include "tutti/strategy/parameter_server/parameter_server_strategy.h"  // variables on servers

@@ -229,10 +229,6 @@ int ParameterServerJob::serve() {
 void ParameterServerJob::require_closure_or_chief(const std::string& what) const {
   if (!is_coordinated_ || is_chief()) return;
   if (is_serving_.load() && ClosureContext::current() != nullptr) return;
-  if (is_serving_.load()) {
-    fail(ErrorCode::kFailedPrecondition, task_, ": ", what, " outside a closure; expected a step ",
-         "of ClusterCoordinator::run_on_each() to change no variable; try schedule()");
-  }
   fail(ErrorCode::kFailedPrecondition, task_, ": ", what,
        " before ClusterCoordinator::serve(); expected the chief alone, or a closure, to do that; ",
        "try it after `if (const auto code = coordinator.serve()) return *code;`");

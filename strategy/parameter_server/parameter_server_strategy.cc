@@ -25,7 +25,6 @@
 #include "tutti/core/error.h"
 #include "tutti/core/logging.h"
 #include "tutti/core/sync.h"
-#include "tutti/strategy/parameter_server/cached_reads.h"
 
 namespace tutti {
 namespace {
@@ -244,7 +243,7 @@ struct ParameterServerStrategy::Impl final : CoordinatedStrategy {
   }
   /// Returns true if this thread runs the coordinator's program, as opposed to a step on a worker.
   bool is_coordinating() {
-    if (internal::TaskRunner::runs_this_thread()) return false;
+    if (ClosureContext::current() != nullptr) return false;
     if (job) return job->is_coordinated() && job->is_chief();
     CoordinatorSlot& slot = coordinator_slot();
     MutexLock lock(slot.mutex);
@@ -256,7 +255,7 @@ struct ParameterServerStrategy::Impl final : CoordinatedStrategy {
     log_warning(concat(kName, ": ", call,
                        "() outside a closure: the coordinator's chief works alone, ",
                        "its workers take no part; expected a step that a worker is given; try ",
-                       "ClusterCoordinator::define() and schedule(); said once"));
+                       "ClusterCoordinator::define() and schedule(); logged once"));
   }
   std::unique_ptr<internal::WorkerLink> connect_worker(int worker,
                                                        internal::StepRegistry& registry) override {
@@ -360,10 +359,6 @@ UpdateMode ParameterServerStrategy::update_mode() const { return impl_->mode; }
 
 int ParameterServerStrategy::num_parameter_servers() const { return impl_->servers->count(); }
 
-std::vector<ServerStatistics> ParameterServerStrategy::server_statistics() {
-  return impl_->servers->statistics();
-}
-
 ParameterServerStrategy::operator CoordinatedStrategy&() {
   if (impl_->mode != UpdateMode::kSync && impl_->mode != UpdateMode::kAsync) {
     fail(ErrorCode::kInvalidArgument, kName, ": a coordinator's steps are asynchronous, but ",
@@ -449,11 +444,9 @@ void ParameterServerStrategy::run_on_replicas(const std::function<void(ReplicaCo
   const ServersStep step(*impl_->servers);
   // Replicas change variables in the name of the closure that runs them.
   const ClosureContext* const closure = ClosureContext::current();
-  internal::CachedReads* const cached_reads = internal::CachedReads::current();
   extended().run([&](ReplicaContext& context) {
     std::optional<ClosureScope> scope;
     if (closure) scope.emplace(*closure, static_cast<std::uint32_t>(context.replica_id()));
-    const internal::UseCachedReads use(cached_reads);
     body(context);
   });
   if (!impl_->team) impl_->servers->meet("end of a step");

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "tutti/autograd/gradient_tape.h"
-#include "tutti/strategy/parameter_server/cached_reads.h"
 #include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/ops/elementwise.h"
 #include "tutti/tensor/ops/shape_ops.h"
@@ -76,12 +75,6 @@ ShardedStorage::ShardedStorage(const Shape& shape, DType dtype, VariableOptions 
     : MirroredStorage(shape, dtype, std::move(options), owner, std::move(placement), work_number,
                       one_component(servers, std::move(shards))),
       servers_(std::move(servers)) {}
-
-Tensor ShardedStorage::read() const {
-  CachedReads* const cached = CachedReads::current();
-  return cached ? cached->get(*this, [this] { return MirroredStorage::read(); })
-                : MirroredStorage::read();
-}
 
 /// Outside run(), all workers call it and one changes the values. In a replica, the one that owns
 /// the variable's work changes them, and all meet in updates_done().
@@ -172,7 +165,7 @@ Tensor ShardedComponent::read_rows_once(const Tensor& rows) const {
     answers.push_back(servers_->wait_for_read(shard(indices[i]).server, *pending[i]).front());
     parts.push_back(*answers.back().value);
   }
-  servers_->note_read(cache_, indices, answers);
+  servers_->note_read(cache_, answers);
   if (parts.empty())
     return Tensor::zeros(shard(0).spec.whole_shape.with_dim(0, 0), shard(0).spec.dtype);
   return parts.size() == 1 ? parts.front() : tutti::concat(std::span<const Tensor>(parts), 0);
@@ -267,7 +260,6 @@ void ShardedComponent::update(std::span<Component* const> slots, const UpdateRul
     } else {
       own.gradient = rows_of(values, i);
     }
-    own.computed_at_version = servers_->version_of_gradient(shard(i).id);
     change(i, std::move(own));
   }
 }

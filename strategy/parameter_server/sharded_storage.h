@@ -61,8 +61,6 @@ class ShardedStorage final : public MirroredStorage {
                  std::shared_ptr<const Placement> placement, int work_number,
                  std::shared_ptr<ParameterServers> servers, std::vector<RemoteShard> shards);
 
-  /// Reads only once in a CachedReadsScope.
-  Tensor read() const override;
   bool reads_rows() const override { return true; }
   Tensor read_rows(const Tensor& rows) const override { return remote().read_rows(rows); }
   void assign_replicated(AssignOp op, const Tensor& value) override;

@@ -51,13 +51,10 @@ def expect_async(step, own, text):
     # Every step counts once; a worker notices the end at its next read.
     require(STEPS <= step <= STEPS + len(own), f"expected a global step of {STEPS} to {STEPS + len(own)}, got {step}", text)
     require(sum(own) >= step, f"the workers made {own} steps, the servers counted {step}", text)
-    late = re.search(r"of gradients: (.*)", text)
-    require(late and late[1] != "none", "expected a histogram of staleness", text)
 
 
 def expect_together(step, own, text):
     require(step == STEPS and own == [STEPS] * len(own), f"expected {STEPS} steps of all, got {step} and {own}", text)
-    require("dropped    0 " in text, "expected that no gradient is dropped", text)
 
 
 def expect_backups(step, own, text):

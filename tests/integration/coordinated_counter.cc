@@ -111,7 +111,7 @@ int count(const CounterOptions& options, bool& coordinates) {
   coordinating.checkpoint_folder = options.folder;
   coordinating.checkpoint_interval = std::chrono::milliseconds(options.interval_ms);
   if (!options.folder.empty()) {  // kills here are not caused by closures
-    coordinating.most_attempts = coordinating.most_workers_lost = 1000;
+    coordinating.most_attempts = 1000;
   }
   ClusterCoordinator coordinator(strategy, coordinating);
   coordinator.define("count", [&](std::int64_t number) {

@@ -96,22 +96,27 @@ std::string ParameterServers::unique_name(const std::string& name) {
 }
 
 void ParameterServers::begin_step() {
-  if (replica_steps_) report_begin();
+  bool is_first = false;
+  {
+    MutexLock lock(mutex_);
+    is_first = replica_steps_ != nullptr && !has_joined_;
+  }
+  if (is_first) from_server([this] { report(/*has_ended=*/false, deadline()); });
   MutexLock lock(mutex_);
+  has_joined_ = has_joined_ || is_first;
   ++epoch_;
   if (num_steps_++ > 0) return;
   usual_ = std::exchange(read_, {});
   if (replica_steps_) replica_steps_->begin_step();
 }
 
-void ParameterServers::report_begin() {
-  {
-    MutexLock lock(mutex_);
-    if (has_joined_) return;
+/// Reports to all servers that this worker begins or has ended.
+void ParameterServers::report(bool has_ended, TimePoint deadline) {
+  std::vector<std::shared_ptr<PendingAnswers>> pending;
+  for (const auto& each : links_) {
+    pending.push_back(each->read({Operation(ReportWorker{pace_->worker, has_ended})}));
   }
-  (void)ask_all(ReportWorker{pace_->worker});
-  MutexLock lock(mutex_);
-  has_joined_ = true;
+  for (const auto& each : pending) (void)each->wait(deadline);
 }
 
 void ParameterServers::leave() noexcept {
@@ -121,11 +126,7 @@ void ParameterServers::leave() noexcept {
   }
   try {
     // A longer wait is not worth it when leaving.
-    const TimePoint end = deadline_after(Clock::system().now(), durations::kSilentAfter);
-    const ReportWorker report{pace_->worker, /*has_ended=*/true};
-    std::vector<std::shared_ptr<PendingAnswers>> pending;
-    for (const auto& each : links_) pending.push_back(each->read({Operation(report)}));
-    for (const auto& each : pending) (void)each->wait(end);
+    report(/*has_ended=*/true, deadline_after(Clock::system().now(), durations::kSilentAfter));
   } catch (const std::exception& error) {
     log_info(concat("worker ", pace_->worker,
                     ": could not report to the servers that it has ended: ", error.what()));
@@ -134,10 +135,7 @@ void ParameterServers::leave() noexcept {
 
 void ParameterServers::end_step() {
   MutexLock lock(mutex_);
-  if (--num_steps_ > 0) return;
-  std::erase_if(versions_, [](const auto& each) {
-    return std::get<UpdateStream>(each.first).kind == UpdateStream::Kind::kClient;
-  });
+  --num_steps_;
 }
 
 bool ParameterServers::is_fresh(const ReadCache& cache) const {
@@ -200,10 +198,7 @@ Tensor ParameterServers::read_once(const std::shared_ptr<ReadCache>& cache) {
       fail(ErrorCode::kDeadlineExceeded, "ParameterServers::read: another thread has waited for ",
            "the servers all the time");
     }
-    if (is_fresh(*cache)) {
-      note_versions(*cache);
-      return cache->whole;
-    }
+    if (is_fresh(*cache)) return cache->whole;
     caches = wanted(cache);
     is_fetching_ = true;
   }
@@ -220,36 +215,14 @@ Tensor ParameterServers::read_once(const std::shared_ptr<ReadCache>& cache) {
   }
   end_fetching();
   MutexLock lock(mutex_);
-  note_versions(*cache);
   return cache->whole;
 }
 
-void ParameterServers::note_versions(const ReadCache& cache) {
-  if (num_steps_ == 0) return;  // gradients only exist in steps
-  const UpdateOrigin reader = current_update_origin(client_);
-  for (std::size_t i = 0; i < cache.versions.size(); ++i) {
-    versions_.try_emplace({reader.stream, reader.attempt, cache.shards[i].id}, cache.versions[i]);
-  }
-}
-
 void ParameterServers::note_read(const std::shared_ptr<ReadCache>& cache,
-                                 std::span<const int> indices,
                                  std::span<const OperationAnswer> answers) {
   MutexLock lock(mutex_);
-  if (num_steps_ == 0) return;
-  const UpdateOrigin reader = current_update_origin(client_);
-  for (std::size_t i = 0; i < indices.size(); ++i) {
-    const ShardId shard = cache->shards[static_cast<std::size_t>(indices[i])].id;
-    versions_.try_emplace({reader.stream, reader.attempt, shard}, answers[i].version);
-    if (replica_steps_) replica_steps_->note_rows(cache, answers[i].num_steps);
-  }
-}
-
-std::uint64_t ParameterServers::version_of_gradient(ShardId shard) {
-  const UpdateOrigin reader = current_update_origin(client_);
-  MutexLock lock(mutex_);
-  const auto read = versions_.extract({reader.stream, reader.attempt, shard});
-  return read ? read.mapped() : 0;
+  if (num_steps_ == 0 || !replica_steps_) return;
+  for (const OperationAnswer& each : answers) replica_steps_->note_rows(cache, each.num_steps);
 }
 
 std::uint64_t ParameterServers::steps_to_wait_for(const std::shared_ptr<ReadCache>& cache) {
@@ -276,10 +249,9 @@ std::vector<OperationAnswer> ParameterServers::wait_for_read(int server, Pending
 
 /// `error`: the timeout of a read. Throws one that names the workers, if any are missing.
 void ParameterServers::fail_if_workers_are_missing(int server, const Error& error) {
-  const auto answer = link(server).read({Operation(ReadStatistics{})})->wait(deadline()).front();
-  std::vector<int> missing;
-  for (const auto& [worker, num_shards] :
-       ServerStatistics::from_tensor(answer.value.value_or(Tensor())).awaited) {
+  const auto answer = link(server).read({Operation(ReadAwaited{})})->wait(deadline()).front();
+  std::vector<std::int64_t> missing;
+  for (const std::int64_t worker : answer.value->host_span<std::int64_t>()) {
     if (worker != pace_->worker) missing.push_back(worker);
   }
   if (missing.empty()) return;
@@ -288,25 +260,6 @@ void ParameterServers::fail_if_workers_are_missing(int server, const Error& erro
        join(missing), " gave no gradient; expected gradients of ", pace_->num_to_aggregate, " of ",
        pace_->num_workers, " workers for each step; is one of them stopped or stuck? ",
        "A greater local.timeout waits longer");
-}
-
-std::vector<ServerStatistics> ParameterServers::statistics() {
-  std::vector<ServerStatistics> statistics;
-  for (const OperationAnswer& answer : ask_all(ReadStatistics{})) {
-    statistics.push_back(ServerStatistics::from_tensor(answer.value.value_or(Tensor())));
-  }
-  return statistics;
-}
-
-/// The read is sent after all changes of this process.
-std::vector<OperationAnswer> ParameterServers::ask_all(const Operation& question) {
-  std::vector<std::shared_ptr<PendingAnswers>> pending;
-  for (const auto& each : links_) pending.push_back(each->read({question}));
-  std::vector<OperationAnswer> answers;
-  for (const auto& each : pending) {
-    answers.push_back(from_server([&] { return each->wait(deadline()); }).front());
-  }
-  return answers;
 }
 
 /// If servers add up gradients, repeats the fetch until all values are of one step, which may have
@@ -423,14 +376,6 @@ void ParameterServers::begin_anew() {
 }
 
 void ParameterServers::end_stream() {
-  {
-    const UpdateOrigin ended = current_update_origin(client_);
-    MutexLock lock(mutex_);
-    std::erase_if(versions_, [&](const auto& each) {
-      const auto& [stream, attempt, shard] = each.first;
-      return ended.is_with({.stream = stream, .attempt = attempt});
-    });
-  }
   for (const auto& each : links_) each->end_stream();
 }
 

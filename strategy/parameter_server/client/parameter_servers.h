@@ -12,7 +12,6 @@
 #include <set>
 #include <span>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -20,7 +19,6 @@
 #include "strategy/parameter_server/client/replica_steps.h"
 #include "strategy/parameter_server/client/server_link.h"
 #include "tutti/core/sync.h"
-#include "tutti/strategy/parameter_server/protocol/server_statistics.h"
 #include "tutti/tensor/update_rule.h"
 
 namespace tutti::internal {
@@ -91,14 +89,10 @@ class ParameterServers {
   Tensor read(const std::shared_ptr<ReadCache>& cache) {
     return read_current([&] { return read_once(cache); });
   }
-  /// Notes that the calling thread read rows of the shards `indices` without read().
-  void note_read(const std::shared_ptr<ReadCache>& cache, std::span<const int> indices,
-                 std::span<const OperationAnswer> answers);
+  /// Notes that rows of the variable were read without read().
+  void note_read(const std::shared_ptr<ReadCache>& cache, std::span<const OperationAnswer> answers);
   /// Returns the number of synchronous steps that a read of the variable has to wait for.
   std::uint64_t steps_to_wait_for(const std::shared_ptr<ReadCache>& cache);
-  /// Returns the version that the calling thread's gradient was computed from, once per update; 0:
-  /// unknown.
-  std::uint64_t version_of_gradient(ShardId shard);
 
   /// Returns true if the servers add up gradients of several workers. Then give() returns the step
   /// that the calling worker's update of a variable belongs to; nullopt: the update is left out.
@@ -107,9 +101,6 @@ class ParameterServers {
   bool trains_apart() const { return pace_.has_value(); }
   /// Returns true if this worker may restore checkpoints: a late one must not undo steps.
   bool may_restore() const { return !pace_ || pace_->worker == 0; }
-
-  /// Returns the statistics of every server.
-  std::vector<ServerStatistics> statistics();
 
   /// Returns the text of the rule for servers.
   SharedText rule_text(const UpdateRule& rule) { return rule_texts_.of(rule); }
@@ -155,10 +146,8 @@ class ParameterServers {
   void fetch(const Caches& caches);
   void fetch_once(const Caches& caches, std::uint64_t at_least_steps);
   TimePoint read_deadline() const;
-  std::vector<OperationAnswer> ask_all(const Operation& question);
-  void report_begin();
+  void report(bool has_ended, TimePoint deadline);
   void fail_if_workers_are_missing(int server, const Error& error);
-  void note_versions(const ReadCache& cache) TUTTI_REQUIRES(mutex_);
   bool is_fresh(const ReadCache& cache) const TUTTI_REQUIRES(mutex_);
   bool is_in_step();
   void forget_reads();
@@ -183,10 +172,6 @@ class ParameterServers {
   // Variables that the last step read, and that this one has read.
   std::set<std::shared_ptr<ReadCache>> usual_ TUTTI_GUARDED_BY(mutex_);
   std::set<std::shared_ptr<ReadCache>> read_ TUTTI_GUARDED_BY(mutex_);
-  /// Version that the first read since the last update returned, in steps in progress. By reader
-  /// (with the closure's attempt) and shard, because readers read a variable at different times.
-  std::map<std::tuple<UpdateStream, int, ShardId>, std::uint64_t> versions_
-      TUTTI_GUARDED_BY(mutex_);
   std::unique_ptr<ReplicaSteps> replica_steps_;  // the object is guarded by mutex_
   bool has_joined_ TUTTI_GUARDED_BY(mutex_) = false;
 };

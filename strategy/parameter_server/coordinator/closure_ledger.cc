@@ -181,15 +181,11 @@ void ClosureLedger::add_failure(ClosureFailure failure) {
 
 std::optional<ClosureFailure> ClosureLedger::verdict(std::uint64_t number,
                                                      const Closure& closure) const {
-  std::set<int> workers_lost;
+  if (std::cmp_less(closure.reports.size(), rules_.most_attempts)) return std::nullopt;
   std::string texts;
   for (const AttemptReport& report : closure.reports) {
-    if (report.kind == AttemptReport::Kind::kWorkerLost) workers_lost.insert(report.worker);
     texts += concat("\n    worker ", report.worker, ": ", report.text);
   }
-  const bool is_poison = std::cmp_greater_equal(workers_lost.size(), rules_.most_workers_lost);
-  const bool is_tired = std::cmp_greater_equal(closure.reports.size(), rules_.most_attempts);
-  if (!is_poison && !is_tired) return std::nullopt;
   const AttemptReport& last = closure.reports.back();
   return ClosureFailure{
       number,
@@ -197,10 +193,8 @@ std::optional<ClosureFailure> ClosureLedger::verdict(std::uint64_t number,
       last.worker,
       last.origin,
       last.code,
-      is_poison ? concat(workers_lost.size(), " different workers were lost while they worked on ",
-                         "it; expected at most ", rules_.most_workers_lost - 1, ":", texts)
-                : concat("infrastructure ended ", closure.reports.size(),
-                         " attempts; expected at most ", rules_.most_attempts - 1, ":", texts)};
+      concat("infrastructure ended ", closure.reports.size(), " attempts; expected at most ",
+             rules_.most_attempts - 1, ":", texts)};
 }
 
 void ClosureLedger::advance() {

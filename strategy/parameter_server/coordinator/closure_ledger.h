@@ -14,14 +14,15 @@
 
 namespace tutti::internal {
 
-/// Reason why an attempt ended without a result and without a failure of the step. Value type.
+/// Reason why an attempt ended without a result. Value type.
 struct AttemptReport {
   enum class Kind : std::uint8_t {
-    kNotStarted = 1,  // the worker was lost, or asked to stop, before it began; not counted
-    kTransient,       // infrastructure failed; the worker is alive
-    kWorkerLost,      // the worker died while it ran the closure
+    kNotStarted = 1,  // the worker was lost, or asked to stop, before it began
+    kInterrupted,     // infrastructure failed: the worker, a server or a connection
+    kFailed,          // the step failed, or its arguments could not be made
+    kStopped,         // the step saw its cancellation and stopped
   };
-  Kind kind = Kind::kTransient;
+  Kind kind = Kind::kInterrupted;
   int worker = -1;
   ErrorOrigin origin = ErrorOrigin::kWorker;
   ErrorCode code = ErrorCode::kUnavailable;
@@ -32,8 +33,6 @@ struct AttemptReport {
 struct LedgerRules {
   /// A closure fails after this many attempts that infrastructure ended.
   int most_attempts = 4;
-  /// A closure fails when this many different workers died while running it: it may be the cause.
-  int most_workers_lost = 2;
   /// If true, finished closures stay in the ledger until a checkpoint contains them (note_saved()).
   bool keeps_finished = false;
   bool operator==(const LedgerRules&) const = default;
@@ -68,7 +67,8 @@ class ClosureLedger {
   void finish(std::uint64_t number, int attempt);
   /// Ends a closure that saw its cancellation; one that had finished before is queued again.
   void stop(std::uint64_t number, int attempt);
-  /// Queues the closure again, unless it has failed by the rules.
+  /// Queues the closure again, unless it has failed by the rules. Attempts that were not started do
+  /// not count.
   void put_back(std::uint64_t number, int attempt, AttemptReport report);
   void fail(ClosureFailure failure);
   /// Returns the pending failures, to be reported to the user, and clears them.

@@ -23,18 +23,12 @@ namespace {
 ClosureQueueOptions queue_options(const ClusterCoordinatorOptions& options, int num_workers,
                                   std::function<bool(int)> is_present, std::uint64_t first_number,
                                   std::uint64_t generation) {
-  if (options.most_queued < 1 || options.window < 1) {
+  if (options.most_queued < 1 || options.window < 1 || options.most_attempts < 1) {
     fail(ErrorCode::kInvalidArgument,
-         "ClusterCoordinator: expected most_queued and window of at least 1, got ",
-         options.most_queued, " and ", options.window);
+         "ClusterCoordinator: expected most_queued, window and most_attempts of at least 1, got ",
+         options.most_queued, ", ", options.window, " and ", options.most_attempts);
   }
-  if (options.most_attempts < 1 || options.most_workers_lost < 1) {
-    fail(ErrorCode::kInvalidArgument,
-         "ClusterCoordinator: expected most_attempts and most_workers_lost of at least 1, got ",
-         options.most_attempts, " and ", options.most_workers_lost);
-  }
-  const LedgerRules rules{options.most_attempts, options.most_workers_lost,
-                          !options.checkpoint_folder.empty()};
+  const LedgerRules rules{options.most_attempts, !options.checkpoint_folder.empty()};
   return {options.most_queued, options.window, num_workers, std::move(is_present), rules,
           first_number,        generation};
 }
@@ -114,9 +108,9 @@ void CoordinatorCore::start() {
   }
   if (has_remote_workers_) await_workers();
   start_threads();
-  WatchdogOptions options = options_.watchdog;
-  if (!options.describe) options.describe = [this] { return describe(); };
-  watchdog_ = std::make_unique<Watchdog>(std::move(options), [this] { return queue_.num_ended(); });
+  watchdog_ = std::make_unique<Watchdog>(
+      options_.watchdog_timeout, [this] { return queue_.num_ended(); },
+      [this] { return describe(); });
   has_started_.store(true, std::memory_order_release);
 }
 
@@ -255,25 +249,24 @@ void CoordinatorCore::give_up_if_nobody_comes(TimePoint& absent_since) {
 }
 
 void CoordinatorCore::take_outcome(const ClosureQueue::Handout& handout, TaskOutcome outcome) {
+  using Kind = AttemptReport::Kind;
   try {
     if (auto* value = std::get_if<Nest>(&outcome)) {
       const auto& result = handout.work->result();
       queue_.mark_finished(handout, [&] { result->set(std::move(*value)); });
       if (checkpoint_ != nullptr) checkpoint_->note_end();
-    } else if (auto* report = std::get_if<AttemptReport>(&outcome)) {
-      queue_.put_back(handout, std::move(*report));
-    } else if (auto* failure = std::get_if<TaskFailure>(&outcome)) {
-      AttemptReport transient{AttemptReport::Kind::kTransient, handout.worker, failure->origin,
-                              failure->code, failure->text};
-      if (checkpoint_ != nullptr && failure->origin == ErrorOrigin::kServer) {
-        checkpoint_->put_back(handout, std::move(transient));
-      } else if (failure->origin == ErrorOrigin::kWorker) {
-        queue_.put_back(handout, std::move(transient));
-      } else {
-        queue_.mark_failed(handout, failure->code, failure->origin, std::move(failure->text));
-      }
-    } else {
+      return;
+    }
+    auto& report = std::get<AttemptReport>(outcome);
+    const bool has_failed = report.kind == Kind::kFailed;
+    if (report.kind == Kind::kStopped) {
       queue_.mark_stopped(handout);
+    } else if (has_failed && report.origin == ErrorOrigin::kServer && checkpoint_ != nullptr) {
+      checkpoint_->put_back(handout, std::move(report));
+    } else if (has_failed && report.origin != ErrorOrigin::kWorker) {
+      queue_.mark_failed(handout, report.code, report.origin, std::move(report.text));
+    } else {
+      queue_.put_back(handout, std::move(report));
     }
   } catch (const std::exception& error) {
     cannot_go_on(concat("closure ", handout.number), error);
@@ -338,34 +331,6 @@ WorkerLink& CoordinatorCore::link(int worker) const {
   return *links_[static_cast<std::size_t>(worker)];
 }
 
-std::vector<Nest> CoordinatorCore::run_on_each(std::string_view step, Nest arguments) {
-  require_started("run_on_each");
-  (void)registry_.find(step);
-  std::vector<Nest> values(links_.size());
-  std::vector<std::exception_ptr> errors(links_.size());
-  std::vector<std::unique_ptr<Thread>> threads;
-  for (std::size_t i = 0; i < links_.size(); ++i) {
-    if (!links_[i]->is_alive()) continue;
-    threads.push_back(Executor::system().start(concat("ps-step-", i), [&, i] {
-      WorkerTask task;
-      task.step = step;
-      task.arguments = arguments;
-      task.token = std::make_shared<CancellationToken>();
-      TaskOutcome outcome = links_[i]->run(task);
-      if (auto* value = std::get_if<Nest>(&outcome)) values[i] = std::move(*value);
-      if (auto* failure = std::get_if<TaskFailure>(&outcome)) {
-        errors[i] = std::make_exception_ptr(
-            OriginError(failure->origin, failure->code, std::move(failure->text)));
-      }
-    }));
-  }
-  threads.clear();  // joins
-  for (const std::exception_ptr& error : errors) {
-    if (error) std::rethrow_exception(error);
-  }
-  return values;
-}
-
 std::string CoordinatorCore::describe() const {
   std::string text = concat(queue_.num_queued(), " closures queued, ", queue_.num_running(),
                             " with workers, ", queue_.num_ended(), " ended");
@@ -381,9 +346,10 @@ namespace tutti {
 
 // The watchdog.
 
-Watchdog::Watchdog(WatchdogOptions options, std::function<std::uint64_t()> count)
-    : options_(std::move(options)), count_(std::move(count)) {
-  if (options_.timeout <= Duration::zero()) return;
+Watchdog::Watchdog(Duration timeout, std::function<std::uint64_t()> count,
+                   std::function<std::string()> describe)
+    : timeout_(timeout), count_(std::move(count)), describe_(std::move(describe)) {
+  if (timeout_ <= Duration::zero()) return;
   thread_ = Executor::system().start("ps-watchdog", [this] { run(); });
 }
 
@@ -393,19 +359,14 @@ void Watchdog::run() {
   Clock& clock = Clock::system();
   std::uint64_t last_count = count_();
   TimePoint since = clock.now();
-  while (!stop_.wait_until(deadline_after(clock.now(), options_.timeout / 10))) {
+  while (!stop_.wait_until(deadline_after(clock.now(), timeout_ / 10))) {
     const std::uint64_t count = count_();
-    if (count != last_count) {
-      last_count = count;
-      since = clock.now();
-    } else if (clock.now() - since >= options_.timeout) {
-      log(LogLevel::kError,
-          concat("coordinator: no closure finished for ", seconds_between(since, clock.now()),
-                 " s; ", options_.describe ? options_.describe() : std::string("under way: ?"),
-                 "\nstacks of all threads:\n", stacks_of_all_threads()));
-      if (options_.on_timeout) options_.on_timeout();
-      since = clock.now();
-    }
+    if (std::exchange(last_count, count) != count) since = clock.now();
+    if (clock.now() - since < timeout_) continue;
+    log(LogLevel::kError,
+        concat("coordinator: no closure finished for ", seconds_between(since, clock.now()), " s; ",
+               describe_(), "\nstacks of all threads:\n", stacks_of_all_threads()));
+    since = clock.now();
   }
 }
 
@@ -588,12 +549,7 @@ PerWorkerDistributedDataset ClusterCoordinator::create_per_worker_dataset(
       });
 }
 
-std::vector<Nest> ClusterCoordinator::run_nest_on_each(std::string_view step, Nest arguments) {
-  return core_->run_on_each(step, std::move(arguments));
-}
-
 void ClusterCoordinator::save_checkpoint(TimePoint deadline) { core_->save_checkpoint(deadline); }
 std::uint64_t ClusterCoordinator::num_scheduled() const { return core_->queue().num_scheduled(); }
-std::string ClusterCoordinator::describe() const { return core_->describe(); }
 
 }  // namespace tutti

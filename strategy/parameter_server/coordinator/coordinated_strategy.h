@@ -22,12 +22,9 @@ namespace internal {
 class ServerGroup;
 class StepRegistry;
 
-/// A call of a step on a worker.
+/// One attempt at a closure on a worker.
 struct WorkerTask {
-  /// For a task that is not a closure: its changes have no identity, and repeated ones count twice.
-  static constexpr std::uint64_t kNoClosure = ~std::uint64_t{0};
-
-  std::uint64_t closure = kNoClosure;  // id of the closure
+  std::uint64_t closure = 0;  // id of the closure
   int attempt = 1;
   std::uint64_t run = 0;  // of the coordinator (StoreOrder); 0: it gives servers no orders
   std::string step = {};
@@ -35,37 +32,20 @@ struct WorkerTask {
   std::shared_ptr<const ClosureWatermark> watermark = {};
   std::shared_ptr<CancellationToken> token = {};
 
-  /// Returns "closure 7 (train, attempt 2)" or "step train".
+  /// Returns "closure 7 (train, attempt 2)".
   std::string name() const {
-    return closure == kNoClosure ? concat("step ", step)
-                                 : concat("closure ", closure_number(closure), " (", step,
-                                          ", attempt ", attempt, ")");
+    return concat("closure ", closure_number(closure), " (", step, ", attempt ", attempt, ")");
   }
 };
 
-/// Failure of the step, or of making its arguments.
-struct TaskFailure {
-  ErrorOrigin origin = ErrorOrigin::kUser;
-  ErrorCode code = ErrorCode::kInternal;
-  std::string text = {};
-};
-/// The step saw its cancellation and stopped.
-struct TaskStopped {};
-
-using TaskOutcome = std::variant<Nest, TaskFailure, TaskStopped, AttemptReport>;
-
-/// Returns the outcome of a task that its worker did not complete.
-inline TaskOutcome not_done(AttemptReport::Kind kind, int worker, const std::string& text,
-                            ErrorCode code = ErrorCode::kUnavailable) {
-  return AttemptReport{kind, worker, ErrorOrigin::kWorker, code, text};
-}
+/// Result of the step, or the reason why there is none.
+using TaskOutcome = std::variant<Nest, AttemptReport>;
 
 /// Interface of a worker for its coordinator. Thread-safe.
 class WorkerLink {
  public:
   virtual ~WorkerLink() = default;
-  /// Runs the task after earlier ones, and returns its outcome, which is a report if the worker is
-  /// lost.
+  /// Runs the task after earlier ones, and returns its outcome.
   virtual TaskOutcome run(const WorkerTask& task) = 0;
   /// Makes pending and later calls of run() return soon, if the worker is in another process.
   virtual void stop() {}

@@ -22,16 +22,19 @@ namespace tutti {
 /// logs the stacks of all threads and the work in progress, and restarts the interval.
 class Watchdog {
  public:
-  /// `count`: returns the number of finished closures; called on the watchdog's thread.
-  Watchdog(WatchdogOptions options, std::function<std::uint64_t()> count);
+  /// `count`: returns the number of finished closures. Both functions are called on its thread. A
+  /// timeout of zero or less disables it.
+  Watchdog(Duration timeout, std::function<std::uint64_t()> count,
+           std::function<std::string()> describe);
   ~Watchdog();
   bool has_thread() const { return thread_ != nullptr; }
 
  private:
   void run();
 
-  const WatchdogOptions options_;
+  const Duration timeout_;
   const std::function<std::uint64_t()> count_;
+  const std::function<std::string()> describe_;
   Event stop_;
   std::unique_ptr<Thread> thread_;
 };
@@ -62,7 +65,6 @@ class CoordinatorCore {
   bool has_started() const { return has_started_.load(std::memory_order_acquire); }
   RemoteValue schedule(std::string_view step, Nest arguments);
   PerWorkerHandle new_handle(std::uint64_t id, std::string type);
-  std::vector<Nest> run_on_each(std::string_view step, Nest arguments);
   std::string describe() const;
   void release(const PerWorkerHandle& handle);
   void save_checkpoint(TimePoint deadline);

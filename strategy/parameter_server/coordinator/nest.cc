@@ -65,13 +65,6 @@ Nest::Nest(Map map) {
   value_ = std::move(map);
 }
 
-const Nest* Nest::find(std::string_view name) const {
-  const Map* members = map();
-  if (members == nullptr) return nullptr;
-  const auto found = std::ranges::find(*members, name, &Member::first);
-  return found == members->end() ? nullptr : &found->second;
-}
-
 std::string Nest::structure() const {
   std::string text;
   describe(*this, text);

@@ -14,6 +14,15 @@ namespace {
 
 Error stopped() { return Error(ErrorCode::kCancelled, "the coordinator was stopped"); }
 
+WorkerRequest request_of(std::uint64_t call, const WorkerTask& task) {
+  WorkerRequest request{.message = {}, .arguments = task.arguments};
+  v1::WorkerRequest::RunTask& run = *request.message.mutable_run();
+  run.set_task(call), run.set_closure(task.closure), run.set_attempt(task.attempt);
+  run.set_run(task.run), run.set_step(task.step);
+  if (task.watermark != nullptr) run.set_finished_below(task.watermark->value());
+  return request;
+}
+
 }  // namespace
 
 RemoteWorker::RemoteWorker(RemoteWorkerOptions options)
@@ -78,25 +87,30 @@ std::shared_ptr<RemoteWorker::Connection> RemoteWorker::connection() const {
 }
 
 TaskOutcome RemoteWorker::run(const WorkerTask& task) {
-  const RunTask request{next_call_.fetch_add(1),
-                        task.watermark != nullptr ? task.watermark->value() : 0, task};
+  using Kind = AttemptReport::Kind;
+  const auto report = [&](Kind kind, ErrorOrigin origin, ErrorCode code, const std::string& text) {
+    return AttemptReport{kind, options_.worker, origin, code, text};
+  };
+  const std::uint64_t call = next_call_.fetch_add(1);
   std::shared_ptr<Connection> connection;
   std::shared_ptr<RpcReply> reply;
   try {
-    Packet packet = encode(request);
+    Packet packet = encode(request_of(call, task));
     const MutexLock lock(mutex_);
     if (connection_ == nullptr || connection_->client->why_broken()) {
-      return not_done(AttemptReport::Kind::kNotStarted, options_.worker,
-                      concat(name_, ": is not connected"));
+      return report(Kind::kNotStarted, ErrorOrigin::kWorker, ErrorCode::kUnavailable,
+                    concat(name_, ": is not connected"));
     }
     connection = connection_;
     reply = connection->client->start(std::move(packet));
-    connection->sent.push_back({request.call, task.name(), reply});
+    connection->sent.push_back({call, task.name(), reply});
   } catch (const Error& error) {
-    return TaskFailure{ErrorOrigin::kInput, ErrorCode::kInvalidArgument, error.message()};
+    return report(Kind::kFailed, ErrorOrigin::kInput, ErrorCode::kInvalidArgument, error.message());
   }
-  task.token->on_cancel([weak = std::weak_ptr(connection), call = request.call] {
-    if (const auto alive = weak.lock()) (void)alive->client->start(encode(CancelTask{call}));
+  task.token->on_cancel([weak = std::weak_ptr(connection), call] {
+    WorkerRequest cancel;
+    cancel.message.mutable_cancel()->set_task(call);
+    if (const auto alive = weak.lock()) (void)alive->client->start(encode(std::move(cancel)));
   });
   TaskOutcome outcome;
   std::optional<Error> lost;
@@ -111,19 +125,21 @@ TaskOutcome RemoteWorker::run(const WorkerTask& task) {
   if (lost && !connection->lost_first) {
     // Another thread may not have processed the answer to an older call yet.
     const auto is_unanswered = [&](const Sent& each) {
-      return each.call == request.call || !each.reply->has_answer();
+      return each.call == call || !each.reply->has_answer();
     };
     connection->lost_first = std::ranges::find_if(sent, is_unanswered)->call;
   }
-  std::erase_if(sent, [&](const Sent& each) { return each.call == request.call; });
+  std::erase_if(sent, [&](const Sent& each) { return each.call == call; });
   if (!lost) return outcome;
-  const bool was_first = connection->lost_first == request.call;
-  return not_done(was_first ? AttemptReport::Kind::kWorkerLost : AttemptReport::Kind::kNotStarted,
-                  options_.worker, loss_ ? loss_->message() : lost->message());
+  return report(connection->lost_first == call ? Kind::kInterrupted : Kind::kNotStarted,
+                ErrorOrigin::kWorker, ErrorCode::kUnavailable,
+                loss_ ? loss_->message() : lost->message());
 }
 
 void RemoteWorker::release(const PerWorkerHandle& handle) {
-  if (const auto alive = connection()) (void)alive->client->start(encode(ReleaseValue{handle}));
+  WorkerRequest release;
+  put_handle(handle, *release.message.mutable_release()->mutable_handle());
+  if (const auto alive = connection()) (void)alive->client->start(encode(std::move(release)));
 }
 
 std::string RemoteWorker::doing() const {
@@ -155,7 +171,9 @@ std::shared_ptr<RemoteWorker::Connection> RemoteWorker::open() {
       greeted_ = connection;
       loss_.reset();
     }
-    (void)connection->client->call(encode(WorkerHello{options_.steps()}),
+    WorkerRequest hello;
+    hello.message.mutable_hello()->set_steps(options_.steps());
+    (void)connection->client->call(encode(std::move(hello)),
                                    deadline_after(Clock::system().now(), durations::kJoinTimeout));
     is_alive_.store(true);
     const MutexLock lock(mutex_);

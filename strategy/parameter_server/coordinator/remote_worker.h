@@ -30,7 +30,7 @@ struct RemoteWorkerOptions {
   std::function<std::string()> steps = {};
 };
 
-/// A thread connects to the worker and sends a WorkerHello. A broken connection is the end of that
+/// A thread connects to the worker and sends a hello. A broken connection is the end of that
 /// process, and the thread connects to the next one. Of the tasks that were running, the oldest is
 /// reported as lost, the others as not started. Thread-safe.
 class RemoteWorker final : public WorkerLink {

@@ -9,47 +9,18 @@
 #include "strategy/parameter_server/protocol/message.h"
 #include "tutti/core/error.h"
 #include "tutti/strategy/parameter_server/coordinator/nest.h"
-#include "worker.pb.h"
 
 namespace tutti::internal {
-namespace {
-
-/// Writes origin, code and text of anything that has them.
-template <class Value, class Message>
-void put_cause(const Value& value, Message& out) {
-  out.set_origin(static_cast<std::uint32_t>(value.origin));
-  out.set_code(static_cast<std::uint32_t>(value.code));
-  out.set_text(value.text);
-}
-/// Throws kDataLoss for an unknown number, as all functions that read.
-template <class Value, class Message>
-void get_cause(const Message& in, Value& value) {
-  value.origin = checked_enum(in.origin(), ErrorOrigin::kUser, ErrorOrigin::kServer);
-  value.code = checked_enum(in.code(), ErrorCode::kOk, ErrorCode::kDataLoss);
-  value.text = in.text();
-}
-
-void put_report(const AttemptReport& report, v1::AttemptReport& out) {
-  out.set_kind(static_cast<std::uint32_t>(report.kind));
-  out.set_worker(report.worker);
-  put_cause(report, out);
-}
-AttemptReport get_report(const v1::AttemptReport& in) {
-  using Kind = AttemptReport::Kind;
-  AttemptReport report;
-  report.kind = checked_enum(in.kind(), Kind::kNotStarted, Kind::kWorkerLost);
-  report.worker = in.worker();
-  get_cause(in, report);
-  return report;
-}
 
 void put_handle(const PerWorkerHandle& handle, v1::Nest::PerWorkerHandle& out) {
   out.set_id(handle.id), out.set_instance(handle.instance), out.set_type(handle.type);
 }
 
-PerWorkerHandle get_handle(const v1::Nest::PerWorkerHandle& in) {
+PerWorkerHandle handle_of(const v1::Nest::PerWorkerHandle& in) {
   return {in.id(), in.instance(), in.type(), {}};
 }
+
+namespace {
 
 /// Tensors up to this size are in the head, because a separate one in the payload costs more.
 constexpr std::size_t kLargestInHead = 256;
@@ -133,7 +104,7 @@ Nest get(const v1::Nest& in, int depth, PayloadReader& payload) {
     case v1::Nest::kText:
       return Nest(in.text());
     case v1::Nest::kHandle:
-      return Nest(get_handle(in.handle()));
+      return Nest(handle_of(in.handle()));
     case v1::Nest::kList: {
       Nest::List list;
       list.reserve(static_cast<std::size_t>(in.list().elements_size()));
@@ -164,97 +135,63 @@ Packet encode_nest(const Nest& nest) {
 }
 Nest decode_nest(const Packet& packet) { return read_packet<v1::Nest>(packet, get_nest); }
 
+Packet encode(WorkerRequest request) {
+  PayloadWriter payload;
+  if (request.message.has_run()) {
+    put_nest(request.arguments, payload, *request.message.mutable_run()->mutable_arguments());
+  }
+  return {serialized(request.message), payload.take()};
+}
+
+WorkerRequest decode_worker_request(const Packet& packet) {
+  WorkerRequest request;
+  parse(packet.head, request.message);
+  PayloadReader payload(packet);
+  if (request.message.what_case() == v1::WorkerRequest::WHAT_NOT_SET ||
+      (request.message.has_run() && !request.message.run().has_arguments())) {
+    fail(ErrorCode::kDataLoss, "WorkerRequest: expected a hello, a task with arguments, a ",
+         "cancellation or a release");
+  }
+  if (request.message.has_run()) {
+    request.arguments = get_nest(request.message.run().arguments(), payload);
+    request.message.mutable_run()->clear_arguments();
+  }
+  payload.finish();
+  return request;
+}
+
 namespace {
 
-[[noreturn]] void fail_message(const char* what) {
-  fail(ErrorCode::kDataLoss, "message between coordinator and worker: ", what);
-}
-
-void put(const WorkerHello& hello, PayloadWriter&, v1::WorkerRequest& out) {
-  out.mutable_hello()->set_steps(hello.steps);
-}
-void put(const RunTask& run, PayloadWriter& payload, v1::WorkerRequest& out) {
-  const WorkerTask& task = run.task;
-  v1::WorkerRequest::RunTask& message = *out.mutable_run();
-  message.set_task(run.call), message.set_finished_below(run.finished_below);
-  message.set_closure(task.closure), message.set_attempt(task.attempt);
-  message.set_run(task.run);
-  message.set_step(task.step);
-  put_nest(task.arguments, payload, *message.mutable_arguments());
-}
-void put(const CancelTask& cancel, PayloadWriter&, v1::WorkerRequest& out) {
-  out.mutable_cancel()->set_task(cancel.call);
-}
-void put(const ReleaseValue& release, PayloadWriter&, v1::WorkerRequest& out) {
-  put_handle(release.handle, *out.mutable_release()->mutable_handle());
-}
-
-void put(const Nest& value, PayloadWriter& payload, v1::TaskOutcome& out) {
-  put_nest(value, payload, *out.mutable_value());
-}
-void put(const TaskFailure& failure, PayloadWriter&, v1::TaskOutcome& out) {
-  put_cause(failure, *out.mutable_failure());
-}
-void put(const TaskStopped&, PayloadWriter&, v1::TaskOutcome& out) { out.mutable_stopped(); }
-void put(const AttemptReport& report, PayloadWriter&, v1::TaskOutcome& out) {
-  put_report(report, *out.mutable_report());
-}
-
-WorkerRequest get_request(const v1::WorkerRequest& in, PayloadReader& payload) {
-  switch (in.what_case()) {
-    case v1::WorkerRequest::kHello:
-      return WorkerHello{in.hello().steps()};
-    case v1::WorkerRequest::kRun: {
-      const v1::WorkerRequest::RunTask& task = in.run();
-      if (!task.has_arguments()) fail_message("a task without arguments");
-      return RunTask{task.task(), task.finished_below(),
-                     WorkerTask{task.closure(), task.attempt(), task.run(), task.step(),
-                                get_nest(task.arguments(), payload)}};
-    }
-    case v1::WorkerRequest::kCancel:
-      return CancelTask{in.cancel().task()};
-    case v1::WorkerRequest::kRelease:
-      return ReleaseValue{get_handle(in.release().handle())};
-    case v1::WorkerRequest::WHAT_NOT_SET:
-      break;
+void put_outcome(const TaskOutcome& outcome, PayloadWriter& payload, v1::TaskOutcome& out) {
+  if (const Nest* const value = std::get_if<Nest>(&outcome)) {
+    return put_nest(*value, payload, *out.mutable_value());
   }
-  fail_message("a request of no kind");
+  const auto& report = std::get<AttemptReport>(outcome);
+  v1::AttemptReport& message = *out.mutable_report();
+  message.set_kind(static_cast<std::uint32_t>(report.kind));
+  message.set_worker(report.worker);
+  message.set_origin(static_cast<std::uint32_t>(report.origin));
+  message.set_code(static_cast<std::uint32_t>(report.code));
+  message.set_text(report.text);
 }
 
 TaskOutcome get_outcome(const v1::TaskOutcome& in, PayloadReader& payload) {
-  switch (in.what_case()) {
-    case v1::TaskOutcome::kValue:
-      return get_nest(in.value(), payload);
-    case v1::TaskOutcome::kFailure: {
-      TaskFailure failure;
-      get_cause(in.failure(), failure);
-      return failure;
-    }
-    case v1::TaskOutcome::kStopped:
-      return TaskStopped();
-    case v1::TaskOutcome::kReport:
-      return get_report(in.report());
-    case v1::TaskOutcome::WHAT_NOT_SET:
-      break;
-  }
-  fail_message("an outcome of no kind");
-}
-
-template <class Message, class Variant>
-Packet packet_with(const Variant& any) {
-  return packet_of<Message>([&](auto& message, auto& payload) {
-    std::visit([&](const auto& each) { put(each, payload, message); }, any);
-  });
+  if (in.has_value()) return get_nest(in.value(), payload);
+  if (!in.has_report()) fail(ErrorCode::kDataLoss, "TaskOutcome: expected a value or a report");
+  using Kind = AttemptReport::Kind;
+  const v1::AttemptReport& report = in.report();
+  return AttemptReport{
+      checked_enum(report.kind(), Kind::kNotStarted, Kind::kStopped), report.worker(),
+      checked_enum(report.origin(), ErrorOrigin::kUser, ErrorOrigin::kServer),
+      checked_enum(report.code(), ErrorCode::kOk, ErrorCode::kDataLoss), report.text()};
 }
 
 }  // namespace
 
-Packet encode(const WorkerRequest& request) { return packet_with<v1::WorkerRequest>(request); }
-WorkerRequest decode_worker_request(const Packet& packet) {
-  return read_packet<v1::WorkerRequest>(packet, get_request);
+Packet encode(const TaskOutcome& outcome) {
+  return packet_of<v1::TaskOutcome>(
+      [&](auto& message, auto& payload) { put_outcome(outcome, payload, message); });
 }
-
-Packet encode(const TaskOutcome& outcome) { return packet_with<v1::TaskOutcome>(outcome); }
 TaskOutcome decode_outcome(const Packet& packet) {
   return read_packet<v1::TaskOutcome>(packet, get_outcome);
 }

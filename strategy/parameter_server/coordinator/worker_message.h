@@ -2,40 +2,28 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <string>
-#include <utility>
-#include <variant>
-
 #include "strategy/parameter_server/coordinator/coordinated_strategy.h"
 #include "tutti/cluster/rpc/packet.h"
+#include "worker.pb.h"
 
 namespace tutti::internal {
 
-/// First request: both must define the same steps (StepRegistry::text()).
-struct WorkerHello {
-  std::string steps = {};
+/// A message of cluster/proto/worker.proto; the arguments of a task are stored separately.
+struct WorkerRequest {
+  v1::WorkerRequest message = {};
+  Nest arguments = {};
 };
-/// Request to run a task, answered with its outcome.
-struct RunTask {
-  std::uint64_t call = 0;  // unique among the calls of the client
-  std::uint64_t finished_below = 0;
-  WorkerTask task = {};  // watermark and token are not sent
-};
-struct CancelTask {
-  std::uint64_t call = 0;
-};
-struct ReleaseValue {
-  PerWorkerHandle handle = {};
-};
-using WorkerRequest = std::variant<WorkerHello, RunTask, CancelTask, ReleaseValue>;
 
-/// Encode as messages of cluster/proto/worker.proto. Throw as encode_nest().
-Packet encode(const WorkerRequest& request);
+/// Throw as encode_nest().
+Packet encode(WorkerRequest request);
 /// Throws kDataLoss for packets that encode() does not write.
 WorkerRequest decode_worker_request(const Packet& packet);
 
 Packet encode(const TaskOutcome& outcome);
 TaskOutcome decode_outcome(const Packet& packet);
+
+/// Convert handles. Owners are not sent.
+void put_handle(const PerWorkerHandle& handle, v1::Nest::PerWorkerHandle& out);
+PerWorkerHandle handle_of(const v1::Nest::PerWorkerHandle& in);
 
 }  // namespace tutti::internal

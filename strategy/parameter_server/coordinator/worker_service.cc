@@ -9,11 +9,6 @@
 #include "tutti/core/trace.h"
 
 namespace tutti::internal {
-namespace {
-
-thread_local bool is_thread_of_tasks = false;
-
-}  // namespace
 
 std::shared_ptr<void> WorkerResourceTable::find(const PerWorkerHandle& handle) {
   const Key key(handle.id, handle.instance);
@@ -61,8 +56,6 @@ void WorkerResourceTable::release(const PerWorkerHandle& handle) {
   made_.erase(found);
 }
 
-bool TaskRunner::runs_this_thread() { return is_thread_of_tasks; }
-
 std::string TaskRunner::doing() const {
   MutexLock lock(mutex_);
   if (running_.empty()) return "nothing";
@@ -77,9 +70,7 @@ TaskOutcome TaskRunner::run(const WorkerTask& task) {
     running_ = task.name();
     running_since_ = Clock::system().now();
   }
-  const bool was_thread_of_tasks = std::exchange(is_thread_of_tasks, true);
   TaskOutcome outcome = outcome_of(task);
-  is_thread_of_tasks = was_thread_of_tasks;
   MutexLock lock(mutex_);
   running_.clear();
   ended_.notify_one();
@@ -87,32 +78,26 @@ TaskOutcome TaskRunner::run(const WorkerTask& task) {
 }
 
 TaskOutcome TaskRunner::outcome_of(const WorkerTask& task) {
+  using Kind = AttemptReport::Kind;
   if (task.token->is_cancelled()) {
-    return not_done(AttemptReport::Kind::kNotStarted, worker_, "it was cancelled before it began",
-                    ErrorCode::kCancelled);
+    return AttemptReport{Kind::kNotStarted, worker_, ErrorOrigin::kWorker, ErrorCode::kCancelled,
+                         "it was cancelled before it began"};
   }
   const TraceSpan span("closure", "coordinator",
                        {{"number", static_cast<std::int64_t>(closure_number(task.closure))},
                         {"attempt", task.attempt},
                         {"worker", worker_}});
   const auto failure = [&](ErrorOrigin origin, ErrorCode code, const std::string& text) {
-    if (code == ErrorCode::kCancelled && task.token->is_cancelled()) {
-      return TaskOutcome(TaskStopped());
-    }
-    return TaskOutcome(TaskFailure{origin, code, text});
+    const bool is_stopped = code == ErrorCode::kCancelled && task.token->is_cancelled();
+    return AttemptReport{is_stopped ? Kind::kStopped : Kind::kFailed, worker_, origin, code, text};
   };
   try {
     const StepDefinition& step = registry_.find(task.step);
     Nest result;
-    const auto body = [&] { result = step.run(task.arguments, resources_); };
-    if (task.closure == WorkerTask::kNoClosure) {
-      body();
-    } else {
-      const ClosureContext context(task.closure, task.attempt, worker_, task.watermark, task.token,
-                                   task.run);
-      const ClosureScope scope(context);
-      strategy_.run_closure(body);
-    }
+    const ClosureContext context(task.closure, task.attempt, worker_, task.watermark, task.token,
+                                 task.run);
+    const ClosureScope scope(context);
+    strategy_.run_closure([&] { result = step.run(task.arguments, resources_); });
     return result;
   } catch (const OriginError& error) {
     return failure(error.origin(), error.code(), error.message());
@@ -148,27 +133,30 @@ WorkerService::~WorkerService() {
 
 void WorkerService::take(std::shared_ptr<RpcCall> call) {
   WorkerRequest request = decode_worker_request(call->request());
-  if (auto* run = std::get_if<RunTask>(&request)) {
-    run->task.watermark = watermark_;
-    run->task.token = std::make_shared<CancellationToken>();
-    watermark_->raise(run->finished_below);
+  const v1::WorkerRequest& message = request.message;
+  if (message.has_run()) {
+    const v1::WorkerRequest::RunTask& run = message.run();
+    watermark_->raise(run.finished_below());
+    WorkerTask task{run.closure(),
+                    run.attempt(),
+                    run.run(),
+                    run.step(),
+                    std::move(request.arguments),
+                    watermark_,
+                    std::make_shared<CancellationToken>()};
     const MutexLock lock(mutex_);
-    asked_.push_back({std::move(call), run->call, std::move(run->task)});
+    asked_.push_back({std::move(call), run.task(), std::move(task)});
     return changed_.notify_all();
   }
-  if (const auto* hello = std::get_if<WorkerHello>(&request)) return greet(*call, *hello);
-  if (const auto* cancelled = std::get_if<CancelTask>(&request)) {
-    cancel(call->peer().client, cancelled->call);
+  if (message.has_hello()) {
+    StepRegistry::require_same(registry_.text(), concat("worker ", worker_),
+                               message.hello().steps(), call->peer().to_string());
+  } else if (message.has_cancel()) {
+    cancel(call->peer().client, message.cancel().task());
   } else {
-    runner_.release(std::get<ReleaseValue>(request).handle);
+    runner_.release(handle_of(message.release().handle()));
   }
   call->reply({});
-}
-
-void WorkerService::greet(RpcCall& call, const WorkerHello& hello) {
-  StepRegistry::require_same(registry_.text(), concat("worker ", worker_), hello.steps,
-                             call.peer().to_string());
-  call.reply({});
 }
 
 void WorkerService::client_left(const RpcPeer& peer) { cancel(peer.client, std::nullopt); }
@@ -197,8 +185,9 @@ void WorkerService::work() {
     try {
       answer = encode(outcome);
     } catch (const Error& error) {
-      answer = encode(TaskFailure{ErrorOrigin::kUser, error.code(),
-                                  concat("its result cannot be sent: ", error.message())});
+      answer = encode(AttemptReport{AttemptReport::Kind::kFailed, worker_, ErrorOrigin::kUser,
+                                    error.code(),
+                                    concat("its result cannot be sent: ", error.message())});
     }
     next.call->reply(std::move(answer));
     const MutexLock lock(mutex_);

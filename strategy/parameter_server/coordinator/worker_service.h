@@ -52,8 +52,6 @@ class TaskRunner final : public WorkerLink {
   TaskOutcome run(const WorkerTask& task) override;
   void release(const PerWorkerHandle& handle) override { resources_.release(handle); }
   std::string doing() const override;
-  /// Returns true if the calling thread is in a task: a closure, or a step of run_on_each().
-  static bool runs_this_thread();
 
  private:
   TaskOutcome outcome_of(const WorkerTask& task);
@@ -83,11 +81,10 @@ class WorkerService final : public RpcHandler {
  private:
   struct Asked {
     std::shared_ptr<RpcCall> call = {};
-    std::uint64_t number = 0;  // RunTask::call
+    std::uint64_t number = 0;  // RunTask.task
     WorkerTask task = {};
   };
 
-  void greet(RpcCall& call, const WorkerHello& hello);
   void cancel(std::uint64_t client, std::optional<std::uint64_t> number);
   void work();
 

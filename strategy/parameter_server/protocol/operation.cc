@@ -233,7 +233,6 @@ class ShardsWriter {
     v1::UpdateSettings& settings = *out_.mutable_settings(out_.settings_size() - 1);
     settings.set_num_updates(settings.num_updates() + 1);
     for (const ShardId slot : o.slots) out_.add_slots(slot);
-    out_.add_versions(o.computed_at_version);
     if (o.rows) tensors_.put(*o.rows);
     tensors_.put(o.gradient);
   }
@@ -280,7 +279,7 @@ class ShardsReader {
       default:
         break;
     }
-    if (kinds_.next() != 0) refuse_batch("a number beside an operation that has none");
+    if (kinds_.next() != 0) refuse_batch("an op of a kind that has none");
     if (kind == Kind::kRead) return ReadShard{shard, versions_.next(), steps_.next()};
     if (kind == Kind::kReadRows) return ReadRows{shard, tensors_.take(), steps_.next()};
     return next_update(shard, kind == Kind::kUpdateRows);
@@ -297,7 +296,6 @@ class ShardsReader {
     UpdateShard update = shared_;
     update.shard = shard;
     for (ShardId& slot : update.slots) slot = slots_.next();
-    update.computed_at_version = versions_.next();
     if (has_rows) update.rows = tensors_.take();
     update.gradient = tensors_.take();
     return update;
@@ -371,9 +369,7 @@ void put(const CreateShard& o, PayloadWriter& payload, v1::Operation& out) {
     put_tensor(std::get<Tensor>(o.initial_value), payload, *create.mutable_value());
   }
 }
-void put(const ReadStatistics&, PayloadWriter&, v1::Operation& out) {
-  out.mutable_read_statistics();
-}
+void put(const ReadAwaited&, PayloadWriter&, v1::Operation& out) { out.mutable_read_awaited(); }
 void put(const ReportWorker& o, PayloadWriter&, v1::Operation& out) {
   v1::ReportWorker& report = *out.mutable_report_worker();
   report.set_worker(o.worker), report.set_has_ended(o.has_ended);
@@ -397,8 +393,8 @@ void get(const v1::Operation& in, PayloadReader& payload, std::vector<Operation>
       return ShardsReader(in.shards(), payload).read(out);
     case v1::Operation::kCreate:
       return out.push_back(get_create(in.create(), payload));
-    case v1::Operation::kReadStatistics:
-      return out.push_back(ReadStatistics{});
+    case v1::Operation::kReadAwaited:
+      return out.push_back(ReadAwaited{});
     case v1::Operation::kReportWorker:
       return out.push_back(
           ReportWorker{in.report_worker().worker(), in.report_worker().has_ended()});

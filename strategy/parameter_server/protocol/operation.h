@@ -119,13 +119,11 @@ struct UpdateShard {
   std::optional<Tensor> rows = {};
   Tensor gradient = {};
   std::optional<SyncSpec> sync = {};
-  /// Version of the shard that the gradient was computed from; 0: unknown. Used for statistics of
-  /// staleness.
-  std::uint64_t computed_at_version = 0;
 };
 
-/// Reads ServerStatistics::to_tensor(). Must be the only operation of its batch.
-struct ReadStatistics {};
+/// Reads the ranks of workers for whose gradients reads wait (ReadShard::at_least_steps): int64
+/// [n].
+struct ReadAwaited {};
 
 /// Reports that a worker whose gradients are added to those of others (SyncSpec) begins or has
 /// ended. After its end, reads of a step that needs its gradient fail. A worker whose connection
@@ -159,7 +157,7 @@ struct StoreOrder {
 };
 
 using Operation = std::variant<CreateShard, ReadShard, ReadRows, AssignShard, ScatterShard,
-                               UpdateShard, ReadStatistics, ReportWorker, StoreOrder>;
+                               UpdateShard, ReadAwaited, ReportWorker, StoreOrder>;
 /// Returns true if applying it twice would differ from once (all but creations, reads, reports and
 /// orders).
 inline bool changes_values(const Operation& operation) {

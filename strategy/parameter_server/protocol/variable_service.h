@@ -1,5 +1,4 @@
-// Interface of a parameter server for its clients, in this process or over a connection; and
-// collection of the answers to a batch.
+// Interface of a parameter server for its clients, in this process or over a connection.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -42,24 +41,8 @@ struct BatchResult {
   std::optional<Error> error = {};
 };
 
-/// Collects the answers to a batch, and calls `done` once: after all answers and let_go(), or at
-/// the first error. Thread-safe; `done` runs on the thread of that call, without locks.
-class BatchAnswers {
- public:
-  using Done = std::function<void(BatchResult)>;
-  BatchAnswers(std::size_t num_operations, Done done);
-
-  void set(std::size_t index, OperationAnswer answer);
-  void fail(const Error& error);
-  /// Marks the batch itself as applied; its reads may still wait.
-  void let_go();
-
- private:
-  Mutex mutex_;
-  std::vector<OperationAnswer> answers_ TUTTI_GUARDED_BY(mutex_);
-  std::size_t num_missing_ TUTTI_GUARDED_BY(mutex_);  // answers, plus one until let_go()
-  Done done_ TUTTI_GUARDED_BY(mutex_);                // null after its call
-};
+/// Called once, on any thread.
+using BatchDone = std::function<void(BatchResult)>;
 
 /// Answers that a thread of this process waits for. Thread-safe.
 class AwaitedAnswers final : public PendingAnswers {

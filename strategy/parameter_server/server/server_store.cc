@@ -92,11 +92,62 @@ Tensor first_value(const CreateShard& create) {
   return generator.rows(create.spec.first_row, create.spec.num_rows);
 }
 
-class Checker {
- public:
-  Checker(std::uint64_t num_applied_before, const BatchLookups& lookups)
-      : num_left_out_(num_applied_before), lookups_(lookups) {}
+/// Returns a copy for an accumulator: tensors of a batch may share the memory of the whole request.
+UpdateShard in_own_memory(const UpdateShard& update) {
+  const auto own = [](const Tensor& tensor) {
+    MutableTensor copy;
+    copy.assign(tensor);  // copies tensors that are part of a larger buffer
+    return copy.freeze();
+  };
+  UpdateShard kept = update;
+  kept.gradient = own(update.gradient);
+  if (update.rows) kept.rows = own(*update.rows);
+  return kept;
+}
 
+}  // namespace
+
+/// An operation with the objects that it names.
+struct VariableStore::CheckedOperation {
+  const Operation* operation = nullptr;
+  StoredShard* shard = nullptr;                 // nullptr: the operation names none
+  std::vector<StoredShard*> slots = {};         // for updates
+  std::shared_ptr<const UpdateRule> rule = {};  // for updates, except kAddOnce
+  bool was_applied_before = false;
+};
+
+/// Checks the operations of a batch. Of the first `num_applied_before` ones that change values,
+/// only the shards must exist. Throws kNotFound for an unknown shard, kInvalidArgument naming the
+/// operation's number and its variable. The operations must outlive the result.
+class VariableStore::Checker {
+ public:
+  using FindRule = std::function<std::shared_ptr<const UpdateRule>(const std::string&)>;
+  /// `first_version`: of shards that the batch makes.
+  Checker(Shards& shards, FindRule find_rule, std::uint64_t num_applied_before,
+          std::uint64_t first_version)
+      : shards_(shards),
+        find_rule_(std::move(find_rule)),
+        num_left_out_(num_applied_before),
+        first_version_(first_version) {}
+
+  Checked check_all(std::span<const Operation> operations) {
+    checked_.reserve(operations.size());
+    for (std::size_t i = 0; i < operations.size(); ++i) {
+      try {
+        check(operations[i]);
+      } catch (const Error& error) {
+        throw error.with_context(concat("operation ", i, " of ", operations.size()));
+      }
+    }
+    if (has_sync_) try_sync_updates();
+    return std::move(checked_);
+  }
+  /// Adds the shards that the batch makes.
+  void add_shards() {
+    for (auto& [id, shard] : created_) shards_.emplace(id, std::move(shard));
+  }
+
+ private:
   void check(const Operation& operation) {
     CheckedOperation checked;
     checked.operation = &operation;
@@ -107,16 +158,13 @@ class Checker {
     } else {
       std::visit([&](const auto& each) { check(each, checked); }, operation);
     }
-    batch_.operations.push_back(std::move(checked));
+    checked_.push_back(std::move(checked));
   }
 
-  void expect(std::size_t num_operations) { batch_.operations.reserve(num_operations); }
-  CheckedBatch take() { return std::move(batch_); }
-
- private:
   StoredShard* find(ShardId id) const {
-    if (const auto own = created_.find(id); own != created_.end()) return own->second;
-    return lookups_.find_shard(id);
+    if (const auto own = created_.find(id); own != created_.end()) return own->second.get();
+    const auto found = shards_.find(id);
+    return found == shards_.end() ? nullptr : found->second.get();
   }
   template <class Op>
   StoredShard* shard_of(const Op& operation) const {
@@ -136,10 +184,9 @@ class Checker {
     check_spec(create.spec);
     checked.shard = find(create.spec.id());
     if (!checked.shard) {
-      batch_.created.push_back(
-          std::make_unique<StoredShard>(create.spec, first_value(create), lookups_.first_version));
-      checked.shard = batch_.created.back().get();
-      created_.emplace(checked.shard->id, checked.shard);
+      auto made = std::make_unique<StoredShard>(create.spec, first_value(create), first_version_);
+      checked.shard = made.get();
+      created_.emplace(made->id, std::move(made));
       return;
     }
     const ShardSpec &have = checked.shard->spec, &want = create.spec;
@@ -189,7 +236,7 @@ class Checker {
     }
     check_value(spec, update.gradient);
     check_sync(spec, *update.sync);
-    batch_.has_sync = true;
+    has_sync_ = true;
   }
   void check(const UpdateShard& update, CheckedOperation& checked) {
     checked.shard = shard_of(update);
@@ -215,12 +262,12 @@ class Checker {
     if (update.scalars.live != nullptr) refuse_operation(spec, ": scalars of a captured step");
     if (!update.sync) return;
     check_sync(spec, *update.sync);
-    batch_.has_sync = true;
+    has_sync_ = true;
   }
   /// Returns the rule of an update. Most batches have only one.
   std::shared_ptr<const UpdateRule> rule_of(const UpdateShard& update) {
     if (!rule_ || !(update.rule == description_)) {
-      rule_ = lookups_.find_rule(update.rule);
+      rule_ = find_rule_(update.rule);
       description_ = update.rule;
       num_slots_ = rule_->slots().size();
     }
@@ -249,116 +296,47 @@ class Checker {
     }
   }
 
+  /// Tries the synchronous updates on copies of the accumulators. Throws as
+  /// SyncAccumulator::take() does.
+  void try_sync_updates() const {
+    struct Trial {
+      SyncAccumulator accumulator;
+      std::uint64_t num_steps;
+    };
+    std::map<ShardId, Trial> trials;
+    for (const CheckedOperation& each : checked_) {
+      const auto* update = std::get_if<UpdateShard>(each.operation);
+      if (!update || !update->sync || each.was_applied_before) continue;
+      StoredShard& shard = *each.shard;
+      auto& trial =
+          trials.try_emplace(shard.id, Trial{shard.accumulator, shard.num_steps}).first->second;
+      try {
+        (void)trial.accumulator.take(*update, trial.num_steps);
+      } catch (const Error& error) {
+        throw error.with_context(shard.spec.to_string());
+      }
+      while (trial.accumulator.drop_complete(trial.num_steps)) ++trial.num_steps;
+    }
+  }
+
+  Shards& shards_;
+  const FindRule find_rule_;
   std::uint64_t num_left_out_;
-  const BatchLookups& lookups_;
+  const std::uint64_t first_version_;
   std::shared_ptr<const UpdateRule> rule_;  // rule of the last update, cached with its properties
   SharedText description_;
   std::size_t num_slots_ = 0;
-  CheckedBatch batch_;
-  std::map<ShardId, StoredShard*> created_;
+  Checked checked_;
+  std::map<ShardId, std::unique_ptr<StoredShard>> created_;
+  bool has_sync_ = false;
 };
-
-}  // namespace
-
-std::vector<StoredShard*> CheckedOperation::shards() const {
-  std::vector<StoredShard*> all = slots;
-  if (shard) all.push_back(shard);
-  return all;
-}
-
-namespace {
-
-/// Statistics lock every shard, so the batch must not have locked one.
-void check_statistics(const OperationBatch& batch) {
-  const bool has_statistics = std::ranges::any_of(batch.operations, [](const Operation& operation) {
-    return std::holds_alternative<ReadStatistics>(operation);
-  });
-  if (!has_statistics || batch.operations.size() == 1) return;
-  refuse_operation("statistics: expected a batch of their own, got ", batch.operations.size(),
-                   " operations");
-}
-
-}  // namespace
-
-CheckedBatch check_batch(const OperationBatch& batch, std::uint64_t num_applied_before,
-                         const BatchLookups& lookups) {
-  Checker checker(num_applied_before, lookups);
-  checker.expect(batch.operations.size());
-  for (std::size_t i = 0; i < batch.operations.size(); ++i) {
-    try {
-      checker.check(batch.operations[i]);
-    } catch (const Error& error) {
-      throw error.with_context(concat("operation ", i, " of ", batch.operations.size()));
-    }
-  }
-  check_statistics(batch);
-  return checker.take();
-}
-
-void try_sync_updates(const CheckedBatch& batch) {
-  struct Trial {
-    SyncAccumulator accumulator;
-    std::uint64_t num_steps;
-  };
-  std::map<ShardId, Trial> trials;
-  for (const CheckedOperation& each : batch.operations) {
-    const auto* update = std::get_if<UpdateShard>(each.operation);
-    if (!update || !update->sync || each.was_applied_before) continue;
-    StoredShard& shard = *each.shard;
-    auto& trial =
-        trials.try_emplace(shard.id, Trial{shard.accumulator, shard.num_steps}).first->second;
-    try {
-      (void)trial.accumulator.take(*update, trial.num_steps);
-    } catch (const Error& error) {
-      throw error.with_context(shard.spec.to_string());
-    }
-    while (trial.accumulator.drop_complete(trial.num_steps)) ++trial.num_steps;
-  }
-}
-
-namespace {
-
-std::size_t stripe_of(const UpdateStream& stream, std::size_t num_stripes) {
-  const std::uint64_t mixed =
-      (stream.id * 31 + stream.replica * 7 + static_cast<std::uint64_t>(stream.kind)) *
-      0x9E3779B97F4A7C15;
-  return static_cast<std::size_t>(mixed >> 32) % num_stripes;
-}
-
-bool creates(const OperationBatch& batch) {
-  return std::ranges::any_of(batch.operations, [](const Operation& operation) {
-    return std::holds_alternative<CreateShard>(operation);
-  });
-}
-
-std::vector<StoredShard*> shards_of(const CheckedBatch& batch) {
-  std::vector<StoredShard*> shards;
-  for (const CheckedOperation& each : batch.operations) {
-    for (StoredShard* shard : each.shards()) shards.push_back(shard);
-  }
-  return shards;
-}
-
-/// Returns a copy for an accumulator: tensors of a batch may share the memory of the whole request.
-UpdateShard in_own_memory(const UpdateShard& update) {
-  const auto own = [](const Tensor& tensor) {
-    MutableTensor copy;
-    copy.assign(tensor);  // copies tensors that are part of a larger buffer
-    return copy.freeze();
-  };
-  UpdateShard kept = update;
-  kept.gradient = own(update.gradient);
-  if (update.rows) kept.rows = own(*update.rows);
-  return kept;
-}
-
-}  // namespace
 
 VariableStore::VariableStore(std::string name, std::uint64_t incarnation, bool is_open)
     : name_(std::move(name)), first_version_((incarnation << 32) + 1), is_open_(is_open) {}
 
 VariableStore::~VariableStore() {
-  fail_waiting_reads(Error(ErrorCode::kUnavailable, "the server ended; the step did not come"));
+  fail_waiting_reads(
+      Error(ErrorCode::kUnavailable, "the server ended before the synchronous step was made"));
 }
 
 std::shared_ptr<PendingAnswers> VariableStore::start(OperationBatch batch) {
@@ -367,31 +345,60 @@ std::shared_ptr<PendingAnswers> VariableStore::start(OperationBatch batch) {
   return awaited;
 }
 
-void VariableStore::apply(OperationBatch batch, std::uint64_t owner, BatchAnswers::Done done) {
-  if (!hold(batch, owner, done)) apply_now(std::move(batch), owner, std::move(done));
-}
-
-bool VariableStore::hold(OperationBatch& batch, std::uint64_t owner, BatchAnswers::Done& done) {
-  if (order_in(batch) != nullptr) return false;
-  const MutexLock lock(mutex_);
-  if (is_open_ && !serves_held_) return false;
-  held_.push_back({std::move(batch), owner, std::move(done)});
-  return true;
-}
-
-void VariableStore::serve_held() {
-  for (;;) {
-    std::optional<Held> next;
-    {
-      const MutexLock lock(mutex_);
-      if (!is_open_ || held_.empty()) {
-        serves_held_ = false;
-        return;
-      }
-      next = std::move(held_.front());
-      held_.pop_front();
+void VariableStore::apply(OperationBatch batch, std::uint64_t owner, BatchDone done) {
+  Results results;
+  {
+    const MutexLock lock(mutex_);
+    if (!is_open_ && order_in(batch) == nullptr) {
+      held_.push_back({std::move(batch), owner, std::move(done)});
+      return;
     }
-    apply_now(std::move(next->batch), next->owner, std::move(next->done));
+    apply_now(std::move(batch), owner, std::move(done), results);
+  }
+  deliver(results);
+}
+
+void VariableStore::deliver(Results& results) {
+  for (auto& [done, result] : results) done(std::move(result));
+}
+
+namespace {
+
+/// Counts one of the missing answers, or the batch itself. Adds the result if it is complete.
+template <class Results>
+void count_answer(BatchAnswers& batch, Results& results) {
+  if (--batch.num_missing > 0 || !batch.done) return;
+  results.emplace_back(std::exchange(batch.done, nullptr),
+                       BatchResult{std::move(batch.answers), std::nullopt});
+}
+
+template <class Results>
+void fail_batch(BatchAnswers& batch, const Error& error, Results& results) {
+  if (batch.done) results.emplace_back(std::exchange(batch.done, nullptr), BatchResult{{}, error});
+}
+
+}  // namespace
+
+void VariableStore::apply_now(OperationBatch batch, std::uint64_t owner, BatchDone done,
+                              Results& results) {
+  const NoDeviceScope values_are_on_the_host;  // also if the server is in a replica's process
+  if (owner != 0 && batch.stream.kind == UpdateStream::Kind::kClient) {
+    clients_of_[owner].insert(batch.stream.id);
+  }
+  const std::size_t count = batch.operations.size();
+  const auto answers = std::make_shared<BatchAnswers>(
+      BatchAnswers{std::vector<OperationAnswer>(count), 1, std::move(done)});
+  try {
+    if (const StoreOrder* const order = order_in(batch)) {
+      obey(*order, batch, answers->answers, results);
+    } else {
+      run(batch, owner, answers, results);
+    }
+    count_answer(*answers, results);
+  } catch (const Error& error) {
+    fail_batch(*answers, error, results);
+  } catch (const std::exception& error) {
+    fail_batch(*answers, Error(ErrorCode::kInternal, error.what()), results);
   }
 }
 
@@ -403,170 +410,106 @@ void VariableStore::require_run(const OperationBatch& batch) const {
        ": it belongs to a run whose chief has exited");
 }
 
-void VariableStore::apply_now(OperationBatch batch, std::uint64_t owner, BatchAnswers::Done done) {
-  const NoDeviceScope values_are_on_the_host;  // also if the server is in a replica's process
-  Call call;
-  call.owner = owner;
-  if (owner != 0 && batch.stream.kind == UpdateStream::Kind::kClient) {
-    const MutexLock lock(mutex_);
-    clients_of_[owner].insert(batch.stream.id);
-  }
-  call.answers = std::make_shared<BatchAnswers>(batch.operations.size(), std::move(done));
-  std::optional<Error> refused;
-  try {
-    if (const StoreOrder* const order = order_in(batch)) {
-      obey(*order, batch, call);
-    } else {
-      run(batch, call);
-    }
-  } catch (const Error& error) {
-    refused = error;
-  } catch (const std::exception& error) {
-    refused = Error(ErrorCode::kInternal, error.what());
-  }
-  if (call.serves_held) serve_held();
-  if (!refused) return;
-  {
-    const MutexLock lock(mutex_);
-    ++statistics_.num_refused;
-  }
-  call.answers->fail(*refused);
+void VariableStore::fail_if_broken() const {
+  if (why_broken_.empty()) return;
+  fail(ErrorCode::kDataLoss,
+       "a batch was applied in part, because an update failed that had passed all checks (",
+       why_broken_, "); the values are not whole any more; expected a restart from a checkpoint");
 }
 
-void VariableStore::run(const OperationBatch& batch, Call& call) {
+void VariableStore::run(const OperationBatch& batch, std::uint64_t owner,
+                        const std::shared_ptr<BatchAnswers>& answers, Results& results) {
+  fail_if_broken();
+  require_run(batch);
   const ChangeIdentity identity = identity_of(batch);
-  {
-    const std::span<Mutex> streams = streams_;
-    const MutexRow own_stream(
-        streams.subspan(stripe_of(batch.stream, kNumStripes), identity.num_changes > 0 ? 1 : 0));
-    std::uint64_t num_applied_before = 0;
-    {
-      const MutexLock lock(mutex_);
-      fail_if_broken();
-      require_run(batch);
-      num_applied_before = table_.num_applied_before(identity);
-    }
-    const CheckedBatch checked = check(batch, num_applied_before);
-    apply_checked(checked, call);
-    const MutexLock lock(mutex_);
-    table_.note_applied(identity);
-    ++statistics_.num_batches;
-    statistics_.num_reads += call.num_reads;
-    statistics_.num_reads_unchanged += call.num_reads_unchanged;
-    statistics_.num_changes += identity.num_changes - num_applied_before;
-    statistics_.num_applied_before += num_applied_before;
-  }
-  call.answers->let_go();
-  if (call.hopeless) call.answers->fail(*call.hopeless);
-  for (EndedRead& read : call.ended) read.answers->set(read.index, std::move(read.answer));
-  if (call.has_ended) fail_hopeless_reads();
-}
-
-CheckedBatch VariableStore::check(const OperationBatch& batch, std::uint64_t num_applied_before) {
-  ask_for_shards(batch);
-  const BatchLookups lookups{
-      [this](ShardId id) { return find_shard(id); },
-      [this](const std::string& description) { return find_rule(description); }, first_version_};
-  if (!creates(batch)) return check_batch(batch, num_applied_before, lookups);
-  const MutexLock creation(creation_);
-  CheckedBatch checked = check_batch(batch, num_applied_before, lookups);
-  const MutexLock lock(mutex_);
-  for (auto& shard : checked.created) shards_.emplace(shard->id, std::move(shard));
-  return checked;
-}
-
-void VariableStore::apply_checked(const CheckedBatch& batch, Call& call) {
-  // The locks are held until the updates are applied: other ranks' gradients may arrive meanwhile.
-  const bool locks_all = batch.has_sync;
-  const ShardLocks all(locks_all ? shards_of(batch) : std::vector<StoredShard*>{});
-  if (locks_all) try_sync_updates(batch);
+  const std::uint64_t num_applied_before = table_.num_applied_before(identity);
+  Checker checker(shards_, rule_finder(), num_applied_before, first_version_);
+  const Checked checked = checker.check_all(batch.operations);
+  checker.add_shards();
   try {
-    for (std::size_t i = 0; i < batch.operations.size(); ++i) {
-      const CheckedOperation& each = batch.operations[i];
-      std::optional<ShardLocks> own;
-      if (!locks_all && each.shard != nullptr) {
-        if (each.slots.empty()) {
-          own.emplace(*each.shard);
-        } else {
-          own.emplace(each.shards());
-        }
+    for (std::size_t i = 0; i < checked.size(); ++i) {
+      const auto start = [&](const auto& read) {
+        read_now_or_later({answers, i, read, read.at_least_steps, owner}, *checked[i].shard,
+                          results);
+      };
+      if (const auto* shard = std::get_if<ReadShard>(checked[i].operation)) {
+        start(*shard);
+      } else if (const auto* rows = std::get_if<ReadRows>(checked[i].operation)) {
+        start(*rows);
+      } else {
+        answers->answers[i] = apply_one(checked[i], results);
       }
-      apply_one(each, i, call);
     }
   } catch (const std::exception& error) {
-    const MutexLock lock(mutex_);
     why_broken_ = error.what();
     throw;
   }
+  table_.note_applied(identity);
+  ++counts_.num_batches;
+  counts_.num_changes += identity.num_changes - num_applied_before;
+  counts_.num_applied_before += num_applied_before;
 }
 
-void VariableStore::apply_one(const CheckedOperation& checked, std::size_t index, Call& call) {
+OperationAnswer VariableStore::apply_one(const CheckedOperation& checked, Results& results) {
   const Operation& operation = *checked.operation;
-  const auto start = [&](const auto& read) {
-    read_now_or_later({call.answers, index, read, read.at_least_steps, checked.shard, call.owner},
-                      call);
-  };
-  if (const auto* read = std::get_if<ReadShard>(&operation)) return start(*read);
-  if (const auto* rows = std::get_if<ReadRows>(&operation)) return start(*rows);
-  OperationAnswer answer;
-  if (std::holds_alternative<ReadStatistics>(operation)) {
-    answer.value = statistics().to_tensor();
-  } else if (const auto* report = std::get_if<ReportWorker>(&operation)) {
-    const MutexLock lock(mutex_);
-    if (report->has_ended) {
-      ended_workers_.insert(report->worker);
+  if (std::holds_alternative<ReadAwaited>(operation)) return {.value = awaited_workers()};
+  if (const auto* report = std::get_if<ReportWorker>(&operation)) {
+    ended_workers_.erase(report->worker);
+    if (report->has_ended) ended_workers_.insert(report->worker);
+    if (report->has_ended) fail_hopeless_reads(results);
+    return {};
+  }
+  StoredShard& shard = *checked.shard;
+  if (checked.was_applied_before || std::holds_alternative<CreateShard>(operation)) {
+    // Its effect is there.
+  } else if (const auto* update = std::get_if<UpdateShard>(&operation)) {
+    if (update->sync) {
+      take_sync(checked, *update, results);
     } else {
-      ended_workers_.erase(report->worker);
+      shard.update(*checked.rule, checked.slots, *update);
     }
-    call.has_ended |= report->has_ended;
-  } else {
-    if (changes_values(operation) && !checked.was_applied_before) change(checked, call.ended);
-    answer = checked.shard->answer();
-    answer.was_applied_before = checked.was_applied_before;
-  }
-  call.answers->set(index, std::move(answer));
-}
-
-/// Requires: the shard is locked. No callback runs here: let_go() of the batch comes later.
-void VariableStore::read_now_or_later(WaitingRead read, Call& call) {
-  StoredShard& shard = *read.shard;
-  if (read.at_least_steps > shard.num_steps) {
-    auto why = shard.why_no_step(ended_workers());
-    if (!why) return shard.waiting.push_back(std::move(read));
-    call.hopeless = std::move(why);
-    return;
-  }
-  OperationAnswer answer = shard.read(read);
-  ++call.num_reads;
-  call.num_reads_unchanged += answer.value ? 0 : 1;
-  read.answers->set(read.index, std::move(answer));
-}
-
-void VariableStore::change(const CheckedOperation& operation, std::vector<EndedRead>& ended) {
-  StoredShard& shard = *operation.shard;
-  if (const auto* update = std::get_if<UpdateShard>(operation.operation)) {
-    if (update->sync) return take_sync(operation, *update, ended);
-    count_staleness(*update, shard.version);
-    return shard.update(*operation.rule, operation.slots, *update);
-  }
-  if (const auto* assign = std::get_if<AssignShard>(operation.operation)) {
+  } else if (const auto* assign = std::get_if<AssignShard>(&operation)) {
     shard.value.assign(assign->op, assign->value);
+    ++shard.version;
   } else {
-    const ScatterShard& scatter = std::get<ScatterShard>(*operation.operation);
+    const ScatterShard& scatter = std::get<ScatterShard>(operation);
     shard.value.scatter(scatter.op, {scatter.values, scatter.rows, shard.spec.shape()},
                         shard.spec.variable);
+    ++shard.version;
   }
-  ++shard.version;
+  OperationAnswer answer = shard.answer();
+  answer.was_applied_before = checked.was_applied_before;
+  return answer;
+}
+
+OperationAnswer VariableStore::read(const StoredShard& shard, const WaitingRead& wanted) {
+  OperationAnswer answer =
+      std::visit([&](const auto& each) { return shard.read(each); }, wanted.read);
+  ++counts_.num_reads;
+  counts_.num_reads_unchanged += answer.value ? 0 : 1;
+  return answer;
+}
+
+void VariableStore::read_now_or_later(WaitingRead wanted, StoredShard& shard, Results& results) {
+  if (wanted.at_least_steps <= shard.num_steps) {
+    wanted.answers->answers[wanted.index] = read(shard, wanted);
+  } else if (const auto why = shard.why_no_step(ended_workers_)) {
+    fail_batch(*wanted.answers, *why, results);
+  } else {
+    ++wanted.answers->num_missing;
+    shard.waiting.push_back(std::move(wanted));
+  }
 }
 
 void VariableStore::take_sync(const CheckedOperation& operation, const UpdateShard& update,
-                              std::vector<EndedRead>& ended) {
+                              Results& results) {
   StoredShard& shard = *operation.shard;
   const SyncAccumulator::Taken taken =
       shard.accumulator.take(in_own_memory(update), shard.num_steps);
   shard.num_ranks = update.sync->num_ranks;
   shard.num_to_aggregate = update.sync->num_to_aggregate;
-  std::uint64_t num_complete = 0;
+  counts_.num_stale_dropped += taken == SyncAccumulator::Taken::kStale ? 1 : 0;
+  counts_.num_rank_duplicates += taken == SyncAccumulator::Taken::kDuplicate ? 1 : 0;
   while (auto complete = shard.accumulator.take_complete(shard.num_steps, shard.spec.shape())) {
     if (operation.rule) {
       shard.update(*operation.rule, operation.slots, *complete);
@@ -575,67 +518,197 @@ void VariableStore::take_sync(const CheckedOperation& operation, const UpdateSha
       ++shard.version;
     }
     ++shard.num_steps;
-    ++num_complete;
+    ++counts_.num_sync_steps;
   }
-  const std::size_t num_ended_before = ended.size();
-  if (num_complete > 0) shard.end_waiting(ended);
-  const MutexLock lock(mutex_);
-  statistics_.num_sync_steps += num_complete;
-  statistics_.num_reads += ended.size() - num_ended_before;
-  statistics_.num_stale_dropped += taken == SyncAccumulator::Taken::kStale ? 1 : 0;
-  statistics_.num_rank_duplicates += taken == SyncAccumulator::Taken::kDuplicate ? 1 : 0;
+  std::erase_if(shard.waiting, [&](WaitingRead& each) TUTTI_REQUIRES(mutex_) {
+    if (each.at_least_steps > shard.num_steps) return false;
+    each.answers->answers[each.index] = read(shard, each);
+    count_answer(*each.answers, results);
+    return true;
+  });
 }
 
-/// The lower half of a version counts changes (first_version_); a restart begins another count.
-void VariableStore::count_staleness(const UpdateShard& update, std::uint64_t version) {
-  constexpr std::uint64_t kChanges = 0xFFFFFFFF;
-  const std::uint64_t then = update.computed_at_version & kChanges, now = version & kChanges;
-  if (update.computed_at_version == 0 || then > now) return;
-  const MutexLock lock(mutex_);
-  ++statistics_.staleness[std::min(now - then, ServerStatistics::kGreatestDifference)];
-}
-
-void VariableStore::fail_if_broken() const {
-  if (why_broken_.empty()) return;
-  fail(ErrorCode::kDataLoss,
-       "a batch was applied in part, because an update failed that had passed all checks (",
-       why_broken_, "); the values are not whole any more; expected a restart from a checkpoint");
-}
-
-/// Prefetches the shards of a large batch: cache misses would be waited for one by one.
-void VariableStore::ask_for_shards(const OperationBatch& batch) const {
-  constexpr std::size_t kWorthIt = 16;
-  if (batch.operations.size() < kWorthIt) return;
-  const MutexLock lock(mutex_);
-  for (const Operation& operation : batch.operations) {
-    const auto* const update = std::get_if<UpdateShard>(&operation);
-    const auto* const read = std::get_if<ReadShard>(&operation);
-    const auto* const assign = std::get_if<AssignShard>(&operation);
-    const ShardId id = update ? update->shard : read ? read->shard : assign ? assign->shard : 0;
-    if (const auto found = shards_.find(id); found != shards_.end()) {
-      __builtin_prefetch(found->second.get());
-      __builtin_prefetch(&found->second->value);
-    }
+/// Fails waiting reads of steps for which too few workers are left.
+void VariableStore::fail_hopeless_reads(Results& results) {
+  for (const auto& [id, shard] : shards_) {
+    if (shard->waiting.empty()) continue;
+    const auto why = shard->why_no_step(ended_workers_);
+    if (!why) continue;
+    for (const WaitingRead& each : shard->waiting) fail_batch(*each.answers, *why, results);
+    shard->waiting.clear();
   }
 }
 
-StoredShard* VariableStore::find_shard(ShardId id) const {
-  const MutexLock lock(mutex_);
-  const auto found = shards_.find(id);
-  return found == shards_.end() ? nullptr : found->second.get();
+/// Returns the ranks of workers for whose gradients reads wait: int64 [n].
+Tensor VariableStore::awaited_workers() const {
+  std::set<std::int64_t> ranks;
+  for (const auto& [id, shard] : shards_) {
+    if (shard->waiting.empty()) continue;
+    for (const int rank : shard->missing_ranks()) ranks.insert(rank);
+  }
+  const std::vector<std::int64_t> sorted(ranks.begin(), ranks.end());
+  return Tensor::from(Shape{static_cast<std::int64_t>(sorted.size())}, sorted);
 }
 
-std::shared_ptr<const UpdateRule> VariableStore::find_rule(const std::string& description) {
-  constexpr std::size_t kMostRules = 1024;
+void VariableStore::owner_left(std::uint64_t owner) {
+  // Destroyed without the lock, because their answers may be destroyed with them.
+  std::vector<WaitingRead> waiting;
+  std::vector<Held> dropped;
+  const auto take_from = [&](auto& all, auto& taken) {
+    std::erase_if(all, [&](auto& each) {
+      if (each.owner != owner) return false;
+      taken.push_back(std::move(each));
+      return true;
+    });
+  };
+  const MutexLock lock(mutex_);
+  for (const auto& [id, shard] : shards_) take_from(shard->waiting, waiting);
+  take_from(held_, dropped);
+  if (const auto clients = clients_of_.extract(owner)) {
+    for (const std::uint64_t client : clients.mapped()) table_.end_client(client);
+  }
+}
+
+void VariableStore::fail_waiting_reads(const Error& error) {
+  Results results;
   {
     const MutexLock lock(mutex_);
-    if (const auto found = rules_.find(description); found != rules_.end()) return found->second;
+    for (const auto& [id, shard] : shards_) {
+      for (const WaitingRead& each : shard->waiting) fail_batch(*each.answers, error, results);
+      shard->waiting.clear();
+    }
   }
-  auto rule = make_update_rule(description);
+  deliver(results);
+}
+
+StoreCounts VariableStore::counts() const {
   const MutexLock lock(mutex_);
-  if (rules_.size() >= kMostRules) rules_.clear();
-  rules_.emplace(description, rule);
-  return rule;
+  return counts_;
+}
+
+/// Returns a function for the checks of a batch, which run with the lock held.
+std::function<std::shared_ptr<const UpdateRule>(const std::string&)> VariableStore::rule_finder() {
+  return [this](const std::string& description) TUTTI_REQUIRES(mutex_) {
+    constexpr std::size_t kMostRules = 1024;
+    if (const auto found = rules_.find(description); found != rules_.end()) return found->second;
+    std::shared_ptr<const UpdateRule> rule = make_update_rule(description);
+    if (rules_.size() >= kMostRules) rules_.clear();
+    rules_.emplace(description, rule);
+    return rule;
+  };
+}
+
+// Orders of the coordinator.
+
+void VariableStore::accept(const StoreOrder& order) {
+  if (run_ == 0) run_ = order.run;
+  if (order.run != run_) {
+    fail(ErrorCode::kAborted, "this server belongs to a run whose chief has exited, and ends soon");
+  }
+  const bool begins = order.kind == StoreOrder::Kind::kClose && order.generation > generation_;
+  if (begins || order.generation == generation_) return;
+  fail(ErrorCode::kAborted, "expected an order of generation ", generation_, ", got one of ",
+       order.generation, "; the server was started again since");
+}
+
+void VariableStore::obey(const StoreOrder& order, const OperationBatch& batch,
+                         std::vector<OperationAnswer>& answers, Results& results) {
+  accept(order);
+  switch (order.kind) {
+    case StoreOrder::Kind::kOpen:
+      if (!is_open_) open(order.number, results);
+      break;
+    case StoreOrder::Kind::kClose:
+      generation_ = order.generation;
+      is_open_ = false;
+      table_ = AppliedTable(order.number);
+      frozen_.clear();
+      break;
+    case StoreOrder::Kind::kRestore:
+      restore(batch);
+      break;
+    case StoreOrder::Kind::kList: {
+      std::vector<ShardSpec> specs;
+      for (const auto& [id, shard] : shards_) specs.push_back(shard->spec);
+      std::ranges::sort(specs, {}, &ShardSpec::id);
+      answers.front().value = encode_specs(specs);
+      break;
+    }
+    case StoreOrder::Kind::kFreeze:
+      freeze(order.number);
+      break;
+    case StoreOrder::Kind::kReadFrozen:
+      read_frozen(batch, answers);
+      break;
+    case StoreOrder::Kind::kRelease:
+      frozen_.clear();
+      break;
+  }
+}
+
+/// Applies the batches that were held, in order.
+void VariableStore::open(std::uint64_t finished_below, Results& results) {
+  table_ = AppliedTable(finished_below);
+  is_open_ = true;
+  for (Held& each : std::exchange(held_, {})) {
+    apply_now(std::move(each.batch), each.owner, std::move(each.done), results);
+  }
+}
+
+/// The order may be repeated after a broken connection, when values have changed.
+void VariableStore::freeze(std::uint64_t number) {
+  if (number <= frozen_number_) return;
+  fail_if_broken();
+  frozen_number_ = number;
+  frozen_.clear();
+  for (const auto& [id, shard] : shards_) frozen_[id] = shard->read(ReadShard{id});
+}
+
+void VariableStore::read_frozen(const OperationBatch& batch,
+                                std::vector<OperationAnswer>& answers) const {
+  for (std::size_t i = 1; i < batch.operations.size(); ++i) {
+    const auto* const read = std::get_if<ReadShard>(&batch.operations[i]);
+    const auto found = read == nullptr ? frozen_.end() : frozen_.find(read->shard);
+    if (found == frozen_.end()) {
+      fail(ErrorCode::kAborted, "operation ", i, " of an order: expected a read of a shard that ",
+           "was frozen");
+    }
+    answers[i] = found->second;
+  }
+}
+
+/// Clients' caches compare versions, so a restored value gets one that no server has used before.
+void VariableStore::restore(const OperationBatch& batch) {
+  const std::uint64_t first_version = (generation_ << 32) + 1;
+  Checker checker(shards_, rule_finder(), 0, first_version);
+  const std::span creations(batch.operations);
+  for (const CheckedOperation& each : checker.check_all(creations.subspan(1))) {
+    const auto* const create = std::get_if<CreateShard>(each.operation);
+    const auto* const value =
+        create == nullptr ? nullptr : std::get_if<Tensor>(&create->initial_value);
+    if (value == nullptr || value->shape() != create->spec.shape()) {
+      fail(ErrorCode::kInvalidArgument, "an order to restore: expected values of shards");
+    }
+    StoredShard& shard = *each.shard;
+    if (shard.version == first_version) continue;  // made by this batch
+    shard.value.assign(AssignOp::kAssign, *value);
+    shard.version = std::max(shard.version + 1, first_version);
+  }
+  why_broken_.clear();
+  checker.add_shards();
+}
+
+void VariableHandler::take(std::shared_ptr<RpcCall> call) {
+  OperationBatch batch = decode_batch(call->request());
+  const std::uint64_t owner = call->peer().client;
+  store_.apply(std::move(batch), owner, [call = std::move(call)](const BatchResult& result) {
+    if (result.error) return call->fail(*result.error);
+    try {
+      call->reply(encode(result.answers));
+    } catch (const Error& error) {
+      call->fail(error);
+    }
+  });
 }
 
 }  // namespace tutti::internal

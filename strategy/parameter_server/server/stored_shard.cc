@@ -105,14 +105,6 @@ bool SyncAccumulator::has_given(std::uint64_t step, int rank) const {
   return held != steps_.end() && held->second.contains(rank);
 }
 
-std::vector<std::shared_ptr<const UpdateShard>> SyncAccumulator::held() const {
-  std::vector<std::shared_ptr<const UpdateShard>> updates;
-  for (const auto& [step, given] : steps_) {
-    for (const auto& [rank, update] : given) updates.push_back(update);
-  }
-  return updates;
-}
-
 namespace {
 
 /// Returns elements `first` to `first + count` of the run; `slots` holds their addresses.
@@ -162,10 +154,6 @@ OperationAnswer StoredShard::read(const ReadRows& read) const {
   return result;
 }
 
-OperationAnswer StoredShard::read(const WaitingRead& waiting_read) const {
-  return std::visit([this](const auto& wanted) { return read(wanted); }, waiting_read.read);
-}
-
 void StoredShard::update(const UpdateRule& rule, std::span<StoredShard* const> slots,
                          const UpdateShard& update) {
   std::vector<VariableComponent*> components;
@@ -202,26 +190,6 @@ std::optional<Error> StoredShard::why_no_step(const std::set<int>& ended) const 
                       num_to_aggregate, " of ", num_ranks, " workers, got ", num_left,
                       " at most; this is the end of training (try ending by the number of steps ",
                       "made, which optimizer.iterations() counts, on all workers)"));
-}
-
-void StoredShard::end_waiting(std::vector<EndedRead>& ended) {
-  std::erase_if(waiting, [&](WaitingRead& each) {
-    if (each.at_least_steps > num_steps) return false;
-    OperationAnswer found = read(each);
-    ended.push_back({std::move(each.answers), each.index, std::move(found)});
-    return true;
-  });
-}
-
-ShardLocks::ShardLocks(std::vector<StoredShard*> shards) : shards_(std::move(shards)) {
-  std::ranges::sort(shards_, {}, &StoredShard::id);
-  shards_.erase(std::unique(shards_.begin(), shards_.end()), shards_.end());
-  for (StoredShard* shard : shards_) shard->mutex.lock();
-}
-
-ShardLocks::~ShardLocks() {
-  if (one_ != nullptr) one_->mutex.unlock();
-  for (StoredShard* shard : shards_) shard->mutex.unlock();
 }
 
 void HalvedRule::apply(const UpdateArgs& args) const {

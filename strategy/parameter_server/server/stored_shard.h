@@ -14,7 +14,6 @@
 #include "strategy/parameter_server/protocol/operation.h"
 #include "strategy/parameter_server/protocol/variable_service.h"
 #include "tutti/autograd/variable_storage.h"
-#include "tutti/core/sync.h"
 #include "tutti/tensor/update_rule.h"
 
 namespace tutti::internal {
@@ -38,9 +37,6 @@ class SyncAccumulator {
   bool drop_complete(std::uint64_t num_steps);
 
   bool has_given(std::uint64_t step, int rank) const;
-  /// Returns the updates by step, then rank; take() of each, in order, restores the state.
-  std::vector<std::shared_ptr<const UpdateShard>> held() const;
-
   /// Number of steps beyond the next one that are held.
   static constexpr std::uint64_t kMostStepsAhead = 8;
 
@@ -50,7 +46,12 @@ class SyncAccumulator {
   std::map<std::uint64_t, GivenByRank> steps_;
 };
 
-struct StoredShard;
+/// Answers to a batch that has not been answered yet.
+struct BatchAnswers {
+  std::vector<OperationAnswer> answers = {};
+  std::size_t num_missing = 0;  // reads that wait, plus one until the batch itself was applied
+  BatchDone done = {};          // null when its call is due
+};
 
 /// A read that waits for a synchronous step. `index`: of the operation in its batch.
 struct WaitingRead {
@@ -58,24 +59,16 @@ struct WaitingRead {
   std::size_t index = 0;
   std::variant<ReadShard, ReadRows> read = {};
   std::uint64_t at_least_steps = 0;
-  StoredShard* shard = nullptr;
   std::uint64_t owner = 0;  // sender of the batch; 0: this process
 };
-/// A read that has ended and is answered when the locks are released.
-struct EndedRead {
-  std::shared_ptr<BatchAnswers> answers;
-  std::size_t index = 0;
-  OperationAnswer answer = {};
-};
 
-/// A shard. `spec` and `id` are constant; everything else is guarded by `mutex`: use ShardLocks.
+/// A shard. Not thread-safe.
 struct StoredShard {
   StoredShard(ShardSpec spec, const Tensor& value, std::uint64_t first_version);
 
   OperationAnswer answer() const;  // has no value
   OperationAnswer read(const ReadShard& read) const;
   OperationAnswer read(const ReadRows& read) const;
-  OperationAnswer read(const WaitingRead& waiting_read) const;
   /// Applies the rule, and increments the version of the shard and its slots.
   void update(const UpdateRule& rule, std::span<StoredShard* const> slots,
               const UpdateShard& update);
@@ -84,12 +77,9 @@ struct StoredShard {
   /// Returns an error if the next synchronous step will never be made: too few ranks, without the
   /// `ended` ones, have given or may give a gradient. Returns nullopt before the first gradient.
   std::optional<Error> why_no_step(const std::set<int>& ended) const;
-  /// Moves the waiting reads that can be answered now to `ended`.
-  void end_waiting(std::vector<EndedRead>& ended);
 
   const ShardSpec spec;
   const ShardId id;
-  Mutex mutex;
   VariableComponent value;
   std::uint64_t version;
   std::uint64_t num_steps = 0;
@@ -98,41 +88,6 @@ struct StoredShard {
   int num_ranks = 0;
   int num_to_aggregate = 0;
   std::vector<WaitingRead> waiting;
-};
-
-/// Locks one or several shards, always in the order of their ids.
-class ShardLocks {
- public:
-  explicit ShardLocks(StoredShard& one) TUTTI_THREAD_ANNOTATION(no_thread_safety_analysis)
-      : one_(&one) {
-    one.mutex.lock();
-  }
-  explicit ShardLocks(std::vector<StoredShard*> shards)
-      TUTTI_THREAD_ANNOTATION(no_thread_safety_analysis);
-  ~ShardLocks() TUTTI_THREAD_ANNOTATION(no_thread_safety_analysis);
-  ShardLocks(const ShardLocks&) = delete;
-  ShardLocks& operator=(const ShardLocks&) = delete;
-
- private:
-  StoredShard* const one_ = nullptr;  // common case, without allocation
-  std::vector<StoredShard*> shards_;
-};
-
-/// Locks all mutexes of an array in order.
-class MutexRow {
- public:
-  explicit MutexRow(std::span<Mutex> mutexes) TUTTI_THREAD_ANNOTATION(no_thread_safety_analysis)
-      : mutexes_(mutexes) {
-    for (Mutex& each : mutexes_) each.lock();
-  }
-  ~MutexRow() TUTTI_THREAD_ANNOTATION(no_thread_safety_analysis) {
-    for (Mutex& each : mutexes_) each.unlock();
-  }
-  MutexRow(const MutexRow&) = delete;
-  MutexRow& operator=(const MutexRow&) = delete;
-
- private:
-  const std::span<Mutex> mutexes_;
 };
 
 /// `rule` with the same bits, on two threads for long runs: rules are elementwise, so the result

@@ -9,7 +9,6 @@
 #include "tests/support/warnings.h"
 #include "tutti/optimizer/adam.h"
 #include "tutti/optimizer/sgd.h"
-#include "tutti/strategy/parameter_server/cached_reads.h"
 #include "tutti/strategy/parameter_server/coordinator/cluster_coordinator.h"
 #include "tutti/strategy/parameter_server/parameter_server_strategy.h"
 
@@ -92,41 +91,6 @@ TEST_F(AsynchronousTraining, RunAndReduceWithinAStep) {
   EXPECT_EQ(first.value().item(), 6.0F);
 }
 
-TEST_F(AsynchronousTraining, CachingScopeKeepsReadValues) {
-  ParameterServerStrategy strategy(with_workers(1, 2, 2));
-  const auto scope = strategy.scope();
-  Variable v(num(1.0), {.name = "v"});
-  ClusterCoordinator coordinator(strategy);
-  coordinator.define("read", [&] {
-    std::vector<Tensor> values;
-    {
-      const CachedReadsScope cached;
-      values.push_back(v.value());
-      v.assign(num(5.0));
-      values.push_back(v.value());
-      const auto each = strategy.run([&] { return v.value(); });
-      values.insert(values.end(), each.begin(), each.end());
-    }
-    values.push_back(v.value());
-    return values;
-  });
-  coordinator.define("nest", [&] {
-    const CachedReadsScope outer;
-    const CachedReadsScope inner;
-  });
-  coordinator.start();
-  std::vector<double> values;
-  for (const Tensor& each : coordinator.schedule("read").fetch<std::vector<Tensor>>()) {
-    values.push_back(each.item());
-  }
-  EXPECT_THAT(values, ElementsAre(1, 1, 1, 1, 5));
-  (void)coordinator.schedule("nest");
-  EXPECT_ERROR(coordinator.join(), kFailedPrecondition,
-               "CachedReadsScope: made inside another one");
-  EXPECT_EQ(coordinator.schedule("read").fetch<std::vector<Tensor>>().front().item(), 5.0F)
-      << "a scope that failed has ended";
-}
-
 TEST_F(AsynchronousTraining, WorkerBatchesAreSplitForItsReplicas) {
   for (const int replicas : {1, 2, 4}) {
     ParameterServerStrategy strategy(with_workers(2, 2, replicas));
@@ -159,12 +123,8 @@ TEST_F(AsynchronousTraining, WorkerBatchesAreSplitForItsReplicas) {
       for (int i = 0; i < 4 / replicas; ++i) split.back().push_back(1 + r * (4 / replicas) + i);
       single.push_back({1.0 + r});
     }
-    for (const Nest& each : coordinator.run_on_each("local results", cut.iterate())) {
-      EXPECT_EQ(lists(each), split) << replicas << " replicas";
-    }
-    for (const Nest& each : coordinator.run_on_each("local results", by_function.iterate())) {
-      EXPECT_EQ(lists(each), single) << replicas << " replicas";
-    }
+    EXPECT_EQ(lists(coordinator.schedule("local results", cut.iterate()).get()), split);
+    EXPECT_EQ(lists(coordinator.schedule("local results", by_function.iterate()).get()), single);
     const auto iterator = cut.iterate();
     const Error error = error_of([&] {
       // A fast worker may fail before the last one is scheduled.
@@ -196,10 +156,7 @@ TEST_F(AsynchronousTraining, WorkOfTheChiefAloneIsWarnedOfOnce) {
     ClusterCoordinator coordinator(strategy);
     coordinator.define("all", do_all);
     coordinator.start();
-    EXPECT_THAT(warnings_of([&] {
-                  (void)coordinator.schedule("all").get();
-                  (void)coordinator.run_on_each("all");
-                }),
+    EXPECT_THAT(warnings_of([&] { (void)coordinator.schedule("all").get(); }),
                 ::testing::IsEmpty());
     const auto lines = warnings_of([&, &do_first = work] {
       do_first(strategy);
@@ -260,7 +217,7 @@ TEST_F(AsynchronousTraining, KilledWorkersDoNotChangeCounts) {
   Variable twice(Tensor::scalar(0, DType::kInt64), {.name = "twice"});
   const Tensor one = Tensor::scalar(1, DType::kInt64);
   testing::MortalWorkers workers(strategy);
-  ClusterCoordinator coordinator(workers, {.most_attempts = 100, .most_workers_lost = 100});
+  ClusterCoordinator coordinator(workers, {.most_attempts = 100});
   coordinator.define("count", [&](std::int64_t number) {
     count.assign_add(one);
     (void)count.value();  // sends the changes made so far

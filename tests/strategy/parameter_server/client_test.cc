@@ -447,7 +447,7 @@ TEST(RemoteService, DisconnectedClientIsForgotten) {
   const ShardId id = client.create(whole("w", {}), Tensor(0.0f));
   client.call({addition(id, Tensor(1.0f))});
   const auto waiting = client.start({ReadShard{id, 0, 1}});
-  EXPECT_TRUE(testing::comes_true([&] { return served.store.statistics().num_batches == 3; }));
+  EXPECT_TRUE(testing::comes_true([&] { return served.store.counts().num_batches == 3; }));
   service.reset();
   EXPECT_ERROR((void)waiting->wait(soon()), kCancelled, "ps 3");
   // The changes are still known, because a call may be in transit.

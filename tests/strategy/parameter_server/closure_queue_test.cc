@@ -97,7 +97,7 @@ TEST(ClosureQueue, ReturnedClosureGoesToAnotherWorkerUnlessAllOthersAreBusy) {
   ClosureQueue queue(options);
   queue.put(scheduled()), queue.put(scheduled());
   const auto of_0 = get(queue, 0, soon()), of_1 = get(queue, 1, soon());
-  const AttemptReport failed{AttemptReport::Kind::kTransient, 0};
+  const AttemptReport failed{AttemptReport::Kind::kInterrupted, 0};
   EXPECT_TRUE(queue.put_back(*of_0, failed));
   const auto again = get(queue, 0, soon());  // worker 1 is busy
   ASSERT_TRUE(again.has_value());
@@ -277,10 +277,10 @@ TEST(ClosureQueue, FailedAttemptIsRetriedOnAnotherWorker) {
   ClosureQueue queue(options);
   queue.put(scheduled());
   const auto first = get(queue, 0);
-  queue.put_back(*first, {AttemptReport::Kind::kWorkerLost, 0});
+  queue.put_back(*first, {AttemptReport::Kind::kInterrupted, 0});
   EXPECT_FALSE(get(queue, 0, soon()));
   const auto second = get(queue, 1);
-  queue.put_back(*second, {AttemptReport::Kind::kTransient, 1});
+  queue.put_back(*second, {AttemptReport::Kind::kInterrupted, 1});
   EXPECT_FALSE(get(queue, 1, soon()));
   is_first_present = false;
   EXPECT_FALSE(get(queue, 0, soon()));
@@ -327,7 +327,7 @@ ClosureQueueOptions keeping() {
   return options;
 }
 
-TEST(ClosureQueue, RollBackRunsAgainWhatFinishedSinceTheCheckpoint) {
+TEST(ClosureQueue, RollBackRepeatsClosuresSinceTheCheckpoint) {
   ClosureQueue queue(keeping());
   const auto a = scheduled("a"), b = scheduled("b"), c = scheduled("c");
   queue.put(a), queue.put(b), queue.put(c);

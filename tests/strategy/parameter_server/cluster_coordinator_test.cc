@@ -31,6 +31,22 @@ class CoordinatorTest : public ::testing::Test {
   void define_count() {
     coordinator_.define("count", [this] { strategy_.count(); });
   }
+  /// Runs a step that calls meet() once on each worker.
+  template <class Argument>
+  std::vector<Nest> on_each_worker(std::string_view step, const Argument& argument) {
+    num_missing_ = strategy_.num_workers();
+    std::vector<RemoteValue> values;
+    for (int i = 0; i < strategy_.num_workers(); ++i) {
+      values.push_back(coordinator_.schedule(step, argument));
+    }
+    return coordinator_.fetch(values);
+  }
+  /// Waits until every worker is in its step.
+  void meet() {
+    --num_missing_;
+    while (num_missing_ > 0) Clock::system().sleep_for(1ms);
+  }
+  std::atomic<int> num_missing_{0};
   /// Defines "next", which returns the next element of an iterator.
   void define_next() {
     coordinator_.define("next",
@@ -45,7 +61,6 @@ TEST(ClusterCoordinatorOptions, LimitsBelowOneAreRefused) {
   };
   refused({.most_queued = 0});
   refused({.most_attempts = 0});
-  refused({.most_workers_lost = 0});
 }
 
 TEST_F(CoordinatorTest, StrategyHasOneCoordinator) {
@@ -77,7 +92,8 @@ TEST_F(CoordinatorTest, ResultsKeepTheirStructure) {
 }
 
 TEST_F(CoordinatorTest, WorkersShuffleInDifferentOrders) {
-  coordinator_.define("all", [](DatasetIterator& iterator) {
+  coordinator_.define("all", [this](DatasetIterator& iterator) {
+    meet();
     std::vector<std::int64_t> all;
     while (const auto batch = iterator.try_next()) all.push_back(batch->features().item_int());
     return all;
@@ -86,7 +102,7 @@ TEST_F(CoordinatorTest, WorkersShuffleInDifferentOrders) {
   const auto dataset = coordinator_.create_per_worker_dataset(Dataset::range(20).shuffle(20));
   std::set<std::vector<std::int64_t>> orders;
   for (int pass = 0; pass < 2; ++pass) {
-    for (const Nest& nest : coordinator_.run_on_each("all", dataset.iterate())) {
+    for (const Nest& nest : on_each_worker("all", dataset.iterate())) {
       orders.insert(internal::from_nest<std::vector<std::int64_t>>(nest, "order"));
     }
   }
@@ -98,7 +114,10 @@ TEST_F(CoordinatorTest, WorkersShuffleInDifferentOrders) {
 
 TEST_F(CoordinatorTest, EachWorkerHasItsOwnVariable) {
   coordinator_.define("add", [](Variable& variable) { variable.assign_add(Tensor(1.0f)); });
-  coordinator_.define("read", [](const Variable& variable) { return variable.value(); });
+  coordinator_.define("read", [this](const Variable& variable) {
+    meet();
+    return variable.value();
+  });
   const auto counters = coordinator_.create_per_worker([](int worker) {
     return Variable(Tensor(0.0f), {.name = concat("counter of worker ", worker)});
   });
@@ -107,7 +126,7 @@ TEST_F(CoordinatorTest, EachWorkerHasItsOwnVariable) {
     for (int i = 0; i < 10; ++i) coordinator_.schedule("add", counters);
     coordinator_.join();
     double sum = 0;
-    for (const Nest& nest : coordinator_.run_on_each("read", counters)) {
+    for (const Nest& nest : on_each_worker("read", counters)) {
       EXPECT_EQ(nest.tensor()->device(), Device{});
       sum += nest.tensor()->item();
     }
@@ -135,6 +154,10 @@ TEST_F(CoordinatorTest, FailuresOfDatasetFunctionsAreInputErrors) {
 
 TEST_F(CoordinatorTest, PerWorkerDatasetsByValueAndByInputContext) {
   coordinator_.define("next", [](DatasetIterator iterator) { return iterator.next().features(); });
+  coordinator_.define("first", [this](DatasetIterator iterator) {
+    meet();
+    return std::pair(ClosureContext::current()->worker(), iterator.next().features().item_int());
+  });
   coordinator_.start();
   const auto numbers = coordinator_.create_per_worker_dataset(Dataset::range(1, 11).batch(4));
   const Tensor first = coordinator_.schedule("next", numbers.iterate()).fetch();
@@ -143,9 +166,9 @@ TEST_F(CoordinatorTest, PerWorkerDatasetsByValueAndByInputContext) {
     EXPECT_EQ(context.num_input_pipelines, 5);
     return Dataset::range(100).shard(5, context.input_pipeline_id);
   });
-  const std::vector<Nest> firsts = coordinator_.run_on_each("next", own.iterate());
-  for (std::size_t i = 0; i < 5; ++i) {
-    EXPECT_EQ(firsts[i].tensor()->item_int(), static_cast<std::int64_t>(i));
+  for (const Nest& nest : on_each_worker("first", own.iterate())) {
+    const auto [worker, first_of_own] = internal::from_nest<std::pair<int, int>>(nest, "first");
+    EXPECT_EQ(first_of_own, worker);
   }
 }
 
@@ -254,7 +277,7 @@ TEST_F(CoordinatorTest, LongClosureIsCancelledWhenAnotherFails) {
   strategy_.expect_counted(3);
 }
 
-TEST(Coordinator, ErrorsOfUseSayWhatToDo) {
+TEST(Coordinator, RefusesWrongUseNamingTheRemedy) {
   CountingStrategy strategy(2);
   ClusterCoordinator coordinator(strategy);
   coordinator.define("train", [](Tensor, float) {});
@@ -266,7 +289,7 @@ TEST(Coordinator, ErrorsOfUseSayWhatToDo) {
   EXPECT_ERROR(coordinator.schedule("print"), kFailedPrecondition, "was not started");
   coordinator.start();
   EXPECT_ERROR(coordinator.define("late", [] {}), kFailedPrecondition, "after start()");
-  EXPECT_ERROR(coordinator.schedule("trian"), kNotFound, "no step 'trian'", "of 4 names: train, ");
+  EXPECT_ERROR(coordinator.schedule("trian"), kNotFound, "got 'trian'", "did you mean 'train'");
   EXPECT_ERROR(coordinator.schedule("train", 1), kInvalidArgument,
                "train(Tensor, float32) -> nothing", "(int64 [])");
   coordinator.schedule("trace", 2.5f);
@@ -276,7 +299,7 @@ TEST(Coordinator, ErrorsOfUseSayWhatToDo) {
   EXPECT_ERROR(coordinator.join(), kInvalidArgument, "to 2147483647, got 1099511627776");
 }
 
-TEST(Coordinator, StepsDrawTheSameNumbersWhoeverRunsThem) {
+TEST(Coordinator, RandomStepIsTheClosureNumber) {
   CountingStrategy strategy(2);
   ClusterCoordinator coordinator(strategy);
   coordinator.define("draw", [] {
@@ -288,26 +311,28 @@ TEST(Coordinator, StepsDrawTheSameNumbersWhoeverRunsThem) {
 }
 
 TEST(CoordinatorWatchdog, StartsNoThreadWithoutTimeout) {
-  EXPECT_FALSE(Watchdog({.timeout = 0s}, [] { return 0; }).has_thread());
-  EXPECT_FALSE(Watchdog({.timeout = -1s}, [] { return 0; }).has_thread());
+  for (const Duration timeout : {Duration(0s), Duration(-1s)}) {
+    EXPECT_FALSE(Watchdog(
+                     timeout, [] { return 0; }, [] { return ""; })
+                     .has_thread());
+  }
 }
 
-TEST(CoordinatorWatchdog, WritesAllStacksOnceAndRestartsTheTimer) {
+TEST(CoordinatorWatchdog, LogsStacksOncePerTimeout) {
   const HangWatchdog hang("the coordinator's watchdog");
   thrown::LogLines log;
   Event stop, twice;
   const auto stuck =
       Executor::system().start("stuck-worker", [&] { stop.wait_until(TimePoint::max()); });
   std::vector<TimePoint> times;
-  WatchdogOptions options;
-  options.timeout = 60ms;
-  options.describe = [] { return std::string("closure 7 on worker 1"); };
-  options.on_timeout = [&] {
+  const auto describe = [&] {
     times.push_back(Clock::system().now());
     if (times.size() == 2) twice.set();
+    return std::string("closure 7 on worker 1");
   };
   {
-    const Watchdog watchdog(options, [] { return 5; });
+    const Watchdog watchdog(
+        60ms, [] { return 5; }, describe);
     EXPECT_TRUE(watchdog.has_thread());
     EXPECT_TRUE(twice.wait_until(deadline_after(Clock::system().now(), 60s)));
   }
@@ -324,12 +349,11 @@ TEST(CoordinatorWatchdog, FinishedClosureResetsTheTimer) {
   const HangWatchdog hang("the coordinator's watchdog");
   std::atomic<std::uint64_t> finished{0};
   std::atomic<int> num_alarms{0};
-  WatchdogOptions options;
-  options.timeout = 40ms;
-  options.on_timeout = [&] { ++num_alarms; };
   {
     // Each poll sees a different count.
-    const Watchdog watchdog(options, [&] { return finished.fetch_add(1); });
+    const Watchdog watchdog(
+        40ms, [&] { return finished.fetch_add(1); },
+        [&] { return concat("alarm ", ++num_alarms); });
     while (finished < 5) Clock::system().sleep_for(5ms);
   }
   EXPECT_EQ(num_alarms, 0);

@@ -150,35 +150,6 @@ TEST_F(CoordinatedJob, WorkOfTheChiefAloneIsWarnedOfOnce) {
               ::testing::Contains(::testing::HasSubstr("run() outside a closure")).Times(1));
 }
 
-/// A step outside closures has no id, so repeated changes could not be recognized.
-TEST_F(CoordinatedJob, StepOnEachWorkerChangesNoVariable) {
-  const ClusterSpec cluster = coordinated_cluster(1, 1);
-  ServingTask server(cluster, {"ps", 0});
-  const auto run_task = [&](const std::string& type) -> std::optional<int> {
-    ParameterServerStrategy strategy(task_resolver(cluster, type, 0), job_options());
-    const auto scope = strategy.scope();
-    Variable total(Tensor::scalar(0, DType::kInt64), {.name = "total"});
-    ClusterCoordinator coordinator(strategy);
-    coordinator.define("read", [&] { return total.value().item_int(); });
-    coordinator.define("count", [&] { total.assign_add(Tensor::scalar(1, DType::kInt64)); });
-    if (const auto code = coordinator.serve()) return code;
-    coordinator.start();
-    (void)coordinator.schedule("count");
-    coordinator.join();
-    EXPECT_EQ(internal::from_nest<std::int64_t>(coordinator.run_on_each("read")[0], "read"), 1);
-    EXPECT_ERROR(coordinator.run_on_each("count"), kFailedPrecondition,
-                 "a variable is changed outside a closure", "run_on_each()", "schedule()");
-    EXPECT_EQ(total.value().item_int(), 1);
-    return std::nullopt;
-  };
-  std::optional<int> worker_code;
-  const auto worker = Executor::system().start("worker", [&] { worker_code = run_task("worker"); });
-  EXPECT_EQ(run_task("chief"), std::nullopt);
-  worker->join();
-  EXPECT_EQ(worker_code, 0);
-  server.expect_exit_code(0);
-}
-
 TEST_F(CoordinatedJob, WithoutChiefIsRefused) {
   const ClusterSpec cluster({{"worker", {"127.0.0.1:1"}}, {"ps", {"127.0.0.1:2"}}});
   EXPECT_ERROR(ParameterServerJob(task_resolver(cluster, "worker", 0), job_options()),

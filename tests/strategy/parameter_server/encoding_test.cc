@@ -31,7 +31,6 @@ UpdateShard update_of(ShardId shard) {
   UpdateShard update{shard, {shard + 1000, shard + 2000}, R"({"rule":"adam"})"};
   update.scalars = {.learning_rate = 0.1, .iteration = 5, .gradient_scale = 1, .weight_decay = 0};
   update.gradient = Tensor::full({static_cast<std::int64_t>(shard % 5), 3}, 0.25);
-  update.computed_at_version = 7 * shard;
   return update;
 }
 
@@ -53,7 +52,7 @@ TEST(OperationColumns, RunsOfAllKindsComeBackInOrder) {
     operations.emplace_back(AssignShard{3, op, Tensor::full({i}, i, dtype)});
   }
   operations.emplace_back(AssignShard{4, AssignOp::kSubtract, Tensor::full({}, 1.0)});
-  operations.emplace_back(internal::ReadStatistics{});
+  operations.emplace_back(internal::ReadAwaited{});
   for (ShardId i = 1; i <= 5; ++i) {  // consecutive gradients of rows
     UpdateShard update = update_of(i);
     update.rows = rows_of(std::vector<std::int64_t>(i % 5, 1));
@@ -106,11 +105,11 @@ TEST(OperationColumns, ARunCostsAFewBytesForEachVariable) {
   for (ShardId i = 0; i < 256; ++i) {
     operations.emplace_back(update_of(i));
     auto& update = std::get<UpdateShard>(operations.back());
-    update.slots.clear(), update.computed_at_version = 0;
+    update.slots.clear();
   }
-  // Bytes of each: kind 2, shard 8, version 1, type and rank 2, dimensions 2; settings below 100.
+  // Bytes of each: kind 2, shard 8, type and rank 2, dimensions 2; settings below 100.
   const Packet packet = encode(batch_with(operations));
-  EXPECT_LE(packet.head.size(), 256u * 15 + 100);
+  EXPECT_LE(packet.head.size(), 256u * 14 + 100);
   // Decoded updates also share the text of the rule.
   const OperationBatch again = decode_batch(packet);
   EXPECT_EQ(&std::get<UpdateShard>(again.operations.front()).rule.text(),
@@ -319,7 +318,7 @@ TEST(OperationColumns, ColumnsThatDoNotFitAreRefused) {
       {kinds(2, kRead) + bytes(3, two) + bytes(4, one), 0, "only 1 numbers of steps"},
       {kinds(2, kRead) + bytes(3, three) + bytes(4, two), 0, "3 versions; expected 2"},
       {kinds(2, kRead) + bytes(4, two), 0, "only 0 versions"},
-      {kinds(2, kRead, 1) + bytes(3, two) + bytes(4, two), 0, "beside an operation"},
+      {kinds(2, kRead, 1) + bytes(3, two) + bytes(4, two), 0, "an op of a kind that has none"},
       {kinds(2, 7), 0, "7 names nothing"},
       {bytes(1, one) + bytes(2, std::string(8, 'i')), 0, "only 1 kinds"},
       {kinds(2, kReadRows) + bytes(4, two) + heads(5, 2), 2},
@@ -334,20 +333,16 @@ TEST(OperationColumns, ColumnsThatDoNotFitAreRefused) {
       {kinds(2, kAssign) + heads(5, 2), 3, "64 bytes more"},
       {kinds(1, kScatter) + heads(5, 2), 2},
       {kinds(1, kScatter, 7) + heads(5, 2), 2, "7 names"},
-      {kinds(2, kUpdate) + bytes(3, two) + heads(5, 2) + settings(2, 3) + slots(6), 2},
-      {kinds(2, kUpdate) + bytes(3, two) + heads(5, 2) + settings(1, 3) + settings(1, 2) + slots(5),
-       2},
-      {kinds(2, kUpdateRows) + bytes(3, two) + heads(5, 4) + settings(2, 0), 4},
-      {kinds(2, kUpdateRows) + bytes(3, two) + heads(5, 3) + settings(2, 0), 3, "only 6 types"},
-      {kinds(2, kUpdate) + bytes(3, two) + heads(5, 2) + settings(1, 0), 2, "without settings"},
-      {kinds(2, kUpdate) + bytes(3, two) + heads(5, 2) + settings(3, 0), 2, "more updates"},
-      {kinds(2, kUpdate) + bytes(3, two) + heads(5, 2) + settings(2, 0) + settings(1, 0), 2,
-       "more updates"},
-      {kinds(2, kUpdate) + bytes(3, two) + heads(5, 2) + settings(2, 3) + slots(7), 2,
-       "7 slots; expected 6"},
-      {kinds(2, kUpdate) + bytes(3, two) + heads(5, 2) + settings(2, 65) + slots(130), 2,
-       "at most 64 slots"},
-      {kinds(1, kUpdate) + bytes(3, one) + heads(5, 1) +
+      {kinds(2, kUpdate) + heads(5, 2) + settings(2, 3) + slots(6), 2},
+      {kinds(2, kUpdate) + heads(5, 2) + settings(1, 3) + settings(1, 2) + slots(5), 2},
+      {kinds(2, kUpdateRows) + heads(5, 4) + settings(2, 0), 4},
+      {kinds(2, kUpdateRows) + heads(5, 3) + settings(2, 0), 3, "only 6 types"},
+      {kinds(2, kUpdate) + heads(5, 2) + settings(1, 0), 2, "without settings"},
+      {kinds(2, kUpdate) + heads(5, 2) + settings(3, 0), 2, "more updates"},
+      {kinds(2, kUpdate) + heads(5, 2) + settings(2, 0) + settings(1, 0), 2, "more updates"},
+      {kinds(2, kUpdate) + heads(5, 2) + settings(2, 3) + slots(7), 2, "7 slots; expected 6"},
+      {kinds(2, kUpdate) + heads(5, 2) + settings(2, 65) + slots(130), 2, "at most 64 slots"},
+      {kinds(1, kUpdate) + heads(5, 1) +
            bytes(6, number(1, 1) + bytes(3, std::string(internal::kLongestRule + 1, 'r'))),
        1, "a text of"},
   };

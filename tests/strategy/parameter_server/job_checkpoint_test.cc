@@ -45,7 +45,7 @@ ParameterServerOptions two_servers(int num_servers = 2) {
 
 ClusterCoordinatorOptions kept_in(const std::string& folder, Duration interval = 30s) {
   ClusterCoordinatorOptions options;
-  options.most_attempts = options.most_workers_lost = 1000;  // here workers are killed on purpose
+  options.most_attempts = 1000;  // here workers are killed on purpose
   options.checkpoint_folder = folder;
   options.checkpoint_interval = interval;
   return options;

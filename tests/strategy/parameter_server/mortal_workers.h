@@ -30,7 +30,8 @@ class MortalWorker final : public internal::WorkerLink {
     MutexLock lock(mutex_);
     const auto life = life_;
     if (!is_alive_) {
-      return internal::not_done(internal::AttemptReport::Kind::kNotStarted, worker_, "is dead");
+      return internal::AttemptReport{
+          .kind = internal::AttemptReport::Kind::kNotStarted, .worker = worker_, .text = "is dead"};
     }
     threads_.push_back(Executor::system().start("mortal-worker", [this, life, task, outcome] {
       internal::TaskOutcome ended = life->run(task);
@@ -43,8 +44,8 @@ class MortalWorker final : public internal::WorkerLink {
     });
     if (life_ == life && is_alive_) return **outcome;
     task.token->cancel();
-    return internal::not_done(internal::AttemptReport::Kind::kWorkerLost, worker_,
-                              concat(strategy_.worker_name(worker_), ": killed"));
+    return internal::AttemptReport{.worker = worker_,
+                                   .text = concat(strategy_.worker_name(worker_), ": killed")};
   }
   bool is_alive() const override { return is_alive_.load(std::memory_order_acquire); }
   void watch(std::function<void()> on_change) override {

@@ -43,12 +43,11 @@ inline OperationBatch batch_of_everything() {
   update.rows = rows_of({2, 2, 1});
   update.gradient = Tensor::full({3, 2}, -1.5);
   update.sync = SyncSpec{21, 2, 5, 4, 2.5};
-  update.computed_at_version = 99;
   batch.operations.push_back(update);
   UpdateShard dense{10, {}, "rule"};
   dense.gradient = Tensor::full({2, 1000}, 7.0);
   batch.operations.push_back(dense);
-  batch.operations.push_back(internal::ReadStatistics{});
+  batch.operations.push_back(internal::ReadAwaited{});
   batch.operations.push_back(internal::ReportWorker{3, true});
   batch.operations.push_back(
       internal::StoreOrder{internal::StoreOrder::Kind::kReadFrozen, 0xF00000000000000D, 5, 6});
@@ -110,14 +109,14 @@ class Shown {
     put(o.shard, static_cast<int>(o.op)), show(o.rows), show(o.values);
   }
   void show(const UpdateShard& o) {
-    put(o.shard, join(o.slots), o.rule.text(), o.scalars.iteration, o.computed_at_version);
+    put(o.shard, join(o.slots), o.rule.text(), o.scalars.iteration);
     put_bits(o.scalars.learning_rate), put_bits(o.scalars.gradient_scale);
     put_bits(o.scalars.weight_decay), show(o.rows), show(o.gradient), put(o.sync.has_value());
     if (!o.sync) return;
     put(o.sync->step, o.sync->rank, o.sync->num_ranks, o.sync->num_to_aggregate);
     put_bits(o.sync->divisor);
   }
-  void show(const internal::ReadStatistics&) {}
+  void show(const internal::ReadAwaited&) {}
   void show(const internal::ReportWorker& o) { put(o.worker, o.has_ended); }
   void show(const internal::StoreOrder& o) {
     put(static_cast<int>(o.kind), o.run, o.generation, o.number);

@@ -17,7 +17,7 @@ using OrderKind = internal::StoreOrder::Kind;
 using ClosureState = ClosureLedger::State;
 
 /// Closures never fail by these rules: in the model only chance ends attempts.
-constexpr internal::LedgerRules kRules = {100, 100, true};
+constexpr internal::LedgerRules kRules = {100, true};
 /// Orders that JobCheckpoint gives to all servers in each phase; kList: none.
 constexpr OrderKind kOrders[] = {OrderKind::kList,       OrderKind::kList,    OrderKind::kFreeze,
                                  OrderKind::kReadFrozen, OrderKind::kRelease, OrderKind::kClose,

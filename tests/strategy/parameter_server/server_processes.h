@@ -140,7 +140,7 @@ class CountingJob final : public CoordinatedStrategy {
 
   ClusterCoordinator begin(const std::string& folder, Duration interval = 30s) {
     ClusterCoordinatorOptions options;
-    options.most_attempts = options.most_workers_lost = 1000;  // here workers are killed on purpose
+    options.most_attempts = 1000;  // here workers are killed on purpose
     options.checkpoint_folder = folder;
     options.checkpoint_interval = interval;
     ClusterCoordinator coordinator(*this, options);

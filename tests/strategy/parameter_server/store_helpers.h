@@ -126,7 +126,7 @@ inline std::string state_of(VariableStore& store, std::uint64_t generation = 0) 
     text += "\n";
   }
   (void)answer(Kind::kRelease);
-  const ServerStatistics counts = store.statistics();
+  const internal::StoreCounts counts = store.counts();
   return concat(text, counts.num_changes, " ", counts.num_sync_steps, " ", counts.num_stale_dropped,
                 " ", counts.num_rank_duplicates);
 }

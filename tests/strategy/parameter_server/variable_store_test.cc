@@ -52,7 +52,6 @@ TEST_F(VariableStore, RowsOfShardsAreThoseOfTheWhole) {
       client_.call({CreateShard{bias, Tensor::scalar(2.5, DType::kFloat32)}, ReadShard{bias.id()}});
   EXPECT_EQ(answers[0].version, 1u);
   expect_tensor(*answers[1].value, {}, {2.5});
-  EXPECT_EQ(store_.statistics().num_shards, 4u);
 }
 
 TEST_F(VariableStore, ExistingShardKeepsItsValuesAndIsCompared) {
@@ -70,7 +69,6 @@ TEST_F(VariableStore, ExistingShardKeepsItsValuesAndIsCompared) {
                "'v'", "[4]", "[3]");
   EXPECT_ERROR(client_.call({CreateShard{whole("v", {4}), normal({5})}}), kInvalidArgument, "'v'",
                "generator");
-  EXPECT_EQ(store_.statistics().num_shards, 1u);
 }
 
 TEST_F(VariableStore, AssignmentsAndScattersGiveTheBitsOfALocalVariable) {
@@ -210,8 +208,8 @@ TEST_F(VariableStore, AnswersWithoutAValueThatTheClientHas) {
   EXPECT_EQ(second.version, first.version + 1);
   expect_tensor(*second.value, {2}, {1, 1});
   expect_tensor(*first.value, {2}, {0, 0});  // values that were read never change
-  EXPECT_EQ(store_.statistics().num_reads, 3u);
-  EXPECT_EQ(store_.statistics().num_reads_unchanged, 1u);
+  EXPECT_EQ(store_.counts().num_reads, 3u);
+  EXPECT_EQ(store_.counts().num_reads_unchanged, 1u);
 }
 
 TEST_F(VariableStore, RepeatedBatchChangesNothing) {
@@ -238,8 +236,8 @@ TEST_F(VariableStore, RepeatedBatchChangesNothing) {
   EXPECT_TRUE(longer[0].was_applied_before);
   EXPECT_FALSE(longer[1].was_applied_before);
   expect_tensor(client_.read(id), {2}, {2, 3});
-  EXPECT_EQ(store_.statistics().num_changes, 3u);
-  EXPECT_EQ(store_.statistics().num_applied_before, 7u);
+  EXPECT_EQ(store_.counts().num_changes, 3u);
+  EXPECT_EQ(store_.counts().num_applied_before, 7u);
 }
 
 TEST_F(VariableStore, RetriedClosureCountsOnce) {
@@ -316,7 +314,6 @@ TEST_F(VariableStore, FailedOperationUndoesTheWholeBatch) {
        CreateShard{whole("n", {3}, DType::kInt32), Tensor::from<std::int32_t>({3}, {1, 2, 3})},
        addition(w, Tensor::ones({4, 2}))});
   const std::string state = state_of(store_);
-  std::uint64_t num_refused = 0;
   for (const auto& [parts, bad] : bad_operations()) {
     SCOPED_TRACE(parts.front());
     const ShardSpec late = whole("late", {2});
@@ -328,7 +325,6 @@ TEST_F(VariableStore, FailedOperationUndoesTheWholeBatch) {
     EXPECT_THAT(error.message(), HasSubstr("ps 0: operation 3 of 4"));
     for (const std::string& part : parts) EXPECT_THAT(error.message(), HasSubstr(part));
     EXPECT_EQ(state_of(store_), state);
-    EXPECT_EQ(store_.statistics().num_refused, ++num_refused);
   }
   client_.call({addition(w, Tensor::ones({4, 2}))});  // the store still works
   EXPECT_NE(state_of(store_), state);
@@ -366,8 +362,8 @@ TEST_F(VariableStore, ConcurrentIncrementsOfTwoClientsAreAllCounted) {
   for (const ShardSpec& spec : specs) {
     expect_same_bits(reader.read(spec.id()), Tensor::full(spec.whole_shape, 2000.0));
   }
-  EXPECT_EQ(store_.statistics().num_changes, 6000u);
-  EXPECT_EQ(store_.statistics().num_applied_before, 2u * 143 * 3);
+  EXPECT_EQ(store_.counts().num_changes, 6000u);
+  EXPECT_EQ(store_.counts().num_applied_before, 2u * 143 * 3);
 }
 
 using Kind = internal::StoreOrder::Kind;
@@ -465,7 +461,7 @@ TEST_F(VariableStore, RefusesOrdersOfOtherRunsAndGenerations) {
   stray.run = 2;
   EXPECT_ERROR(stray.call({AssignShard{whole("v", {}).id(), AssignOp::kAdd, Tensor(1.0f)}}),
                kAborted, "closure 0", "chief has exited");
-  EXPECT_ERROR(client.call({internal::ReadStatistics{}, internal::StoreOrder{}}), kInvalidArgument,
+  EXPECT_ERROR(client.call({internal::ReadAwaited{}, internal::StoreOrder{}}), kInvalidArgument,
                "first of its batch");
   EXPECT_ERROR(obey(store, {.kind = Kind::kRestore, .generation = 4},
                     {CreateShard{whole("w", {2}), ValueGenerator{}}}),

@@ -16,7 +16,6 @@
 #include "tutti/cluster/control/join_options.h"
 #include "tutti/strategy/parameter_server/partitioner.h"
 #include "tutti/strategy/parameter_server/protocol/parameter_server_modes.h"
-#include "tutti/strategy/parameter_server/protocol/server_statistics.h"
 #include "tutti/strategy/parameter_server/session/server.h"
 #include "tutti/strategy/strategy_extended.h"
 
@@ -115,9 +114,6 @@ class ParameterServerStrategy final : public Strategy {
 
   UpdateMode update_mode() const;
   int num_parameter_servers() const;
-  /// Returns the counters of each server, for all workers so far: lateness of gradients, dropped
-  /// gradients. Throws as a read of variables does.
-  std::vector<ServerStatistics> server_statistics();
   /// Allows `ClusterCoordinator coordinator(strategy)`. Its steps are asynchronous: throws
   /// kInvalidArgument for kSyncReplicas, kFailedPrecondition on tasks of a cluster without
   /// `coordinated`.

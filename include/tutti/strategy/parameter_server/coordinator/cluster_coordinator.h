@@ -161,14 +161,6 @@ class ClusterCoordinator {
   PerWorkerDistributedDataset create_per_worker_dataset(
       std::function<DistributedDataset(const InputContext&)> make);
 
-  /// Runs the step once on each live worker, outside closures, and returns the results by worker,
-  /// with nothing for workers that are not alive. Meant for reading per-worker values: a step that
-  /// changes variables throws kFailedPrecondition in another process.
-  template <class... Args>
-  std::vector<Nest> run_on_each(std::string_view step, const Args&... arguments) {
-    return run_nest_on_each(step, Nest(Nest::List{internal::to_nest(arguments)...}));
-  }
-
   /// Saves a version of the checkpoint now, including changes made outside closures, and returns
   /// when it is on disk. Throws the error that prevented it; kDeadlineExceeded; kFailedPrecondition
   /// without a checkpoint_folder.
@@ -178,8 +170,6 @@ class ClusterCoordinator {
   /// program continues with the closure of this number.
   std::uint64_t num_scheduled() const;
 
-  /// Returns the running closures and the state of each worker, as text for people.
-  std::string describe() const;
   bool operator==(const ClusterCoordinator&) const = default;
 
  private:
@@ -193,7 +183,6 @@ class ClusterCoordinator {
   template <class Iterator>
   PerWorkerDatasetOf<Iterator> define_dataset(
       std::function<std::shared_ptr<Iterator>(const InputContext&, std::uint64_t epoch)> make);
-  std::vector<Nest> run_nest_on_each(std::string_view step, Nest arguments);
 
   std::shared_ptr<internal::CoordinatorCore> core_;
 };

@@ -4,26 +4,15 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <string>
 
 #include "tutti/cross_device_ops/rank_durations.h"
 
 namespace tutti {
 
-/// Watchdog that reports when no closure finishes for too long.
-struct WatchdogOptions {
-  /// Time without a finished closure after which it reports; zero or less disables it.
-  Duration timeout = Duration::zero();
-  /// Description of the work in progress, in lines, logged with the stacks of all threads.
-  std::function<std::string()> describe = {};
-  /// Called after each report.
-  std::function<void()> on_timeout = {};
-};
-
 /// Scheduling, retries and checkpoints of a coordinator. Its constructor throws kInvalidArgument if
-/// most_queued, window, most_attempts or most_workers_lost is below 1, its start() if
-/// checkpoint_interval is not positive.
+/// most_queued, window or most_attempts is below 1, its start() if checkpoint_interval is not
+/// positive.
 struct ClusterCoordinatorOptions {
   /// Number of queued closures at which schedule() waits.
   std::size_t most_queued = 4096;
@@ -31,10 +20,8 @@ struct ClusterCoordinatorOptions {
   /// the last ends. Near the end of the queue it has one, so that no worker is idle. Workers of
   /// this process have one.
   int window = 2;
-  /// A closure fails after this many attempts that infrastructure ended, or after this many
-  /// different workers died while running it.
+  /// A closure fails after this many attempts that infrastructure ended: it may be the cause.
   int most_attempts = 4;
-  int most_workers_lost = 2;
   /// Upper bound of the delays: worker i gets its first closure after min(i * start_delay,
   /// most_start_delay).
   Duration start_delay = Duration::zero();
@@ -45,8 +32,9 @@ struct ClusterCoordinatorOptions {
   /// Time without a live worker after which the first queued closure fails and the others are
   /// cancelled.
   Duration most_absence = std::chrono::hours(1);
-  /// `describe` is the coordinator's own by default.
-  WatchdogOptions watchdog = {};
+  /// Time without a finished closure after which a watchdog logs the work in progress and the
+  /// stacks of all threads; zero or less disables it.
+  Duration watchdog_timeout = Duration::zero();
   /// Folder for the checkpoint of the job (docs/checkpoints.md). If empty, none is kept, and a lost
   /// server process ends the run. With a folder, a lost server takes all servers back to the last
   /// version, and the closures since then are repeated; a restarted coordinator continues from it

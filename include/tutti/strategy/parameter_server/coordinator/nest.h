@@ -49,8 +49,6 @@ class Nest {
   const PerWorkerHandle* handle() const { return std::get_if<PerWorkerHandle>(&value_); }
   const List* list() const { return std::get_if<List>(&value_); }
   const Map* map() const { return std::get_if<Map>(&value_); }
-  /// Returns the member of that name; nullptr if there is none.
-  const Nest* find(std::string_view name) const;
 
   /// Returns shapes, not values: "(float32 [], [int64 [3]], {v: int64 []})".
   std::string structure() const;

@@ -6,7 +6,6 @@
 #include <limits>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -60,10 +59,6 @@ inline constexpr bool is_nest_map = false;
 template <class T, class C, class A>
 inline constexpr bool is_nest_map<std::map<std::string, T, C, A>> = true;
 template <class T>
-inline constexpr bool is_nest_optional = false;
-template <class T>
-inline constexpr bool is_nest_optional<std::optional<T>> = true;
-template <class T>
 inline constexpr bool is_per_worker_values = false;
 template <class T>
 inline constexpr bool is_per_worker_values<PerWorkerValues<T>> = true;
@@ -77,12 +72,12 @@ inline constexpr bool is_text =
 template <class T>
 inline constexpr bool is_nest_value =
     std::same_as<T, Nest> || std::same_as<T, Tensor> || std::is_arithmetic_v<T> || is_text<T> ||
-    is_nest_vector<T> || is_nest_tuple<T> || is_nest_map<T> || is_nest_optional<T>;
+    is_nest_vector<T> || is_nest_tuple<T> || is_nest_map<T>;
 
 template <class T>
 Nest to_nest(const T& value) {
   static_assert(!std::same_as<T, RemoteValue>,
-                "a RemoteValue cannot be an argument: fetch() it, and give the value");
+                "expected a value as argument, got a RemoteValue; try fetch()");
   if constexpr (std::same_as<T, Nest>) {
     return value;
   } else if constexpr (std::same_as<T, Tensor>) {
@@ -100,8 +95,6 @@ Nest to_nest(const T& value) {
     return Nest(std::string(value));
   } else if constexpr (is_per_worker_values<T>) {
     return Nest(value.handle());
-  } else if constexpr (is_nest_optional<T>) {
-    return value ? to_nest(*value) : Nest();
   } else if constexpr (is_nest_vector<T>) {
     Nest::List list;
     for (const auto& each : value) {
@@ -114,7 +107,7 @@ Nest to_nest(const T& value) {
   } else {
     static_assert(is_nest_map<T>,
                   "a step takes and gives Tensor, numbers, texts, per-worker values, and "
-                  "std::vector, std::pair, std::tuple, std::optional, std::map (by text) of them");
+                  "std::vector, std::pair, std::tuple, std::map (by text) of them");
     Nest::Map map;
     for (const auto& [name, each] : value) map.emplace_back(name, to_nest(each));
     return Nest(std::move(map));
@@ -138,8 +131,6 @@ std::string nest_type_name() {
     return concat(std::unsigned_integral<T> ? "uint" : "int", 8 * sizeof(T));
   } else if constexpr (is_text<T>) {
     return "text";
-  } else if constexpr (is_nest_optional<T>) {
-    return concat(nest_type_name<typename T::value_type>(), " or nothing");
   } else if constexpr (is_nest_vector<T>) {
     return concat("list of ", nest_type_name<typename T::value_type>());
   } else if constexpr (is_nest_map<T>) {
@@ -176,9 +167,6 @@ T from_nest(const Nest& nest, const std::string& who) {
   } else if constexpr (std::same_as<T, std::string>) {
     if (nest.text() == nullptr) fail_conversion(who, "a text", nest);
     return *nest.text();
-  } else if constexpr (is_nest_optional<T>) {
-    if (nest.is_nothing()) return std::nullopt;
-    return from_nest<typename T::value_type>(nest, who);
   } else if constexpr (is_nest_vector<T>) {
     if (nest.list() == nullptr) fail_conversion(who, nest_type_name<T>(), nest);
     T values;

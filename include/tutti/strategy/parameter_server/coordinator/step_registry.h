@@ -98,7 +98,7 @@ class StepRegistry {
   void define(std::string_view name, Fn fn) {
     add(definition_of(std::string(name), std::function(std::move(fn))));
   }
-  /// Throws kNotFound naming the three steps with the nearest names.
+  /// Throws kNotFound listing all names.
   const StepDefinition& find(std::string_view name) const;
 
   /// Returns the number of the definition, from 0 in the order of calls.
@@ -110,7 +110,7 @@ class StepRegistry {
 
   /// Returns one line per step, by name, then one per resource, for comparing tasks.
   std::string text() const;
-  /// Throws kFailedPrecondition, listing missing and different lines, unless the texts are equal.
+  /// Throws kFailedPrecondition with the first different line, unless the texts are equal.
   static void require_same(const std::string& own_text, const std::string& own_name,
                            const std::string& other_text, const std::string& other_name);
 
