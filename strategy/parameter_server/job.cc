@@ -132,29 +132,20 @@ void ParameterServerJob::join_workers(const ClusterResolver& resolver, bool trai
     // A worker group is a member of its own, and forwards its verdicts to the watch.
     watch_ = has_group ? std::make_shared<JobWatch>(task_, group_, rules)
                        : std::make_shared<JobWatch>(cluster_, task_, group_, rules);
-    group.ends_calls = [watch = watch_](const Verdict& verdict) { return watch->hear(verdict); };
+    group.ends_calls = [watch = watch_](const Verdict& verdict) {
+      return watch->evaluate(verdict);
+    };
   }
   if (role_ == ParameterServerRole::kServer) serve_variables();
-  if (watch_) subscribe();
   if (!is_worker) return;
-  if (!trains_apart) workers_ = WorkerGroup::join(workers_alone(resolver), group);
-  if (watch_) watch_->wait_for_servers(group_.join_timeout);
-  servers_.connect(cluster_, task_, group_, options_);
-}
-
-void ParameterServerJob::subscribe() {
-  if (role_ == ParameterServerRole::kWorker) {
+  if (watch_) {
     subscriptions_.push_back(watch_->when_over([this](const std::string& why) {
       servers_.fail_all(Error(ErrorCode::kUnavailable, why));
     }));
   }
-  for (int worker = 0; server_ && worker < num_workers(); ++worker) {
-    const Task task{"worker", worker};
-    subscriptions_.push_back(
-        watch_->when_lost(task, [this, task](std::uint64_t incarnation, const Error&) {
-          server_->give_up(task, incarnation);
-        }));
-  }
+  if (!trains_apart) workers_ = WorkerGroup::join(workers_alone(resolver), group);
+  if (watch_) watch_->wait_for_servers(group_.join_timeout);
+  servers_.connect(cluster_, task_, group_, options_);
 }
 
 void ParameterServerJob::coordinate(const std::shared_ptr<ServerGroup>& group) {
@@ -202,14 +193,8 @@ int ParameterServerJob::serve(CoordinatedStrategy& strategy, const StepRegistry&
 
 int ParameterServerJob::serve() {
   TUTTI_CHECK(is_coordinated_ || role_ != ParameterServerRole::kWorker, "serve: a worker trains");
-  const bool is_server = role_ == ParameterServerRole::kServer;
-  const char* const what = is_server         ? "serves variables"
-                           : is_coordinated_ ? "serves closures"
-                                             : "the workers train by themselves; waits";
-  const char* const whose_end = is_coordinated_ ? "the chief is"
-                                : is_server     ? "the workers are"
-                                                : "they are";
-  log_info(concat(task_, ": ", what, " until ", whose_end, " done"));
+  log_info(concat(task_, ": serves until ", is_coordinated_ ? "the chief is" : "the workers are",
+                  " done"));
   if (!watch_) {
     if (server_) server_->join();
     server_.reset();

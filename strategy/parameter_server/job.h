@@ -102,7 +102,6 @@ class ParameterServerJob {
   void serve_variables();
   void join_coordinated();
   void join_workers(const ClusterResolver& resolver, bool trains_apart, int workers_needed);
-  void subscribe();
 
   const bool is_coordinated_;
   const ParameterServerRole role_;

@@ -43,7 +43,7 @@ bool is_same_process(const Member& a, const Member& b) {
 }  // namespace
 
 void RunVerdicts::take(const Verdict& verdict) {
-  if (verdict.number == 0) return end(concat(verdict.message, "; nobody watches over the job"));
+  if (verdict.number == 0) return end(concat(verdict.message, "; the job is not watched any more"));
   const MemberTask& task = verdict.who.task;
   const bool is_self = is_same_process(verdict.who, self_);
   const bool is_loss = verdict.kind == VerdictKind::kDead || verdict.kind == VerdictKind::kStopped;
@@ -125,7 +125,7 @@ JobWatch::JobWatch(const ClusterSpec& cluster, const Task& self, const WorkerGro
   });
   JoinOptions join = options.join;
   join.client.timeout = std::min(join.client.timeout, options.join_timeout);
-  join.client.on_verdict = [this](const Verdict& verdict) { (void)hear(verdict); };
+  join.client.on_verdict = [this](const Verdict& verdict) { (void)evaluate(verdict); };
   plane_ = join_job(tasks, static_cast<std::size_t>(own - tasks.begin()), join);
 }
 
@@ -149,7 +149,7 @@ std::shared_ptr<void> JobWatch::when_over(std::function<void(const std::string&)
           }};
 }
 
-bool JobWatch::hear(const Verdict& verdict) {
+bool JobWatch::evaluate(const Verdict& verdict) {
   bool is_news = false, has_ended = false;
   std::optional<RunEnd> end;
   {
@@ -187,7 +187,7 @@ RunEnd JobWatch::wait_for_end(Duration patience) {
     if (verdicts_.has_work()) {
       here_at = now;
     } else if (now - here_at >= patience) {
-      return {1, concat(awaited, " did not come within ", seconds_text(now - here_at),
+      return {1, concat(awaited, " did not join within ", seconds_text(now - here_at),
                         " s; start it, or check its log")};
     } else {
       log_warning(

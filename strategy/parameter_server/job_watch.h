@@ -88,12 +88,12 @@ class JobWatch {
   /// for it. Throws as join_job() does.
   JobWatch(const ClusterSpec& cluster, const Task& self, const WorkerGroupOptions& options,
            RunRules rules = {});
-  /// Overload for a member by a WorkerGroup, which forwards its verdicts to hear().
+  /// Overload for a member by a WorkerGroup, which forwards its verdicts to evaluate().
   JobWatch(const Task& self, const WorkerGroupOptions& options, RunRules rules);
   ~JobWatch();
 
   /// Evaluates a verdict. Returns true if it ends the run.
-  bool hear(const Verdict& verdict);
+  bool evaluate(const Verdict& verdict);
 
   /// Calls `lost` if the task is lost or leaves, or `over` if the run ends, while the returned
   /// object exists. Its destructor waits for a running call.

@@ -32,7 +32,7 @@ class RuleTexts {
 
  private:
   Mutex mutex_;
-  // By UpdateRule::number(), latest last. An optimizer has at most three rules.
+  // Keys: UpdateRule::number(); the latest one is last. An optimizer has at most three rules.
   std::deque<std::pair<std::uint64_t, SharedText>> texts_ TUTTI_GUARDED_BY(mutex_);
 };
 

@@ -57,12 +57,7 @@ std::uint64_t ReplicaSteps::at_least(const Variable& variable) const {
 
 void ReplicaSteps::decide() {
   const Range all = range_of_parts();
-  if (all.is_one()) {
-    step_.emplace(all.greatest);
-  } else {
-    step_.emplace(std::nullopt);
-    ++num_left_out_;
-  }
+  step_.emplace(all.is_one() ? std::optional(all.greatest) : std::nullopt);
 }
 
 std::optional<SyncSpec> ReplicaSteps::give(const Variable& variable) {
@@ -74,8 +69,8 @@ std::optional<SyncSpec> ReplicaSteps::give(const Variable& variable) {
   std::uint64_t& next = next_[variable];
   if (!*step_) return std::nullopt;
   next = **step_ + 1;
-  // The sum must stand for the gradients of all workers' batches, so it is scaled up for those that
-  // are not in it.
+  // The sum represents the gradients of all workers' batches, so it is scaled up for those that are
+  // not in it.
   const double divisor = static_cast<double>(num_to_aggregate_) / num_ranks_;
   return SyncSpec{**step_, rank_, num_ranks_, num_to_aggregate_, divisor};
 }

@@ -54,8 +54,6 @@ class ReplicaSteps {
   /// Returns the step for an update; nullopt: leave it out. Throws kUnimplemented for the second
   /// update of a variable in a step, because servers count one gradient per worker.
   std::optional<SyncSpec> give(const Variable& variable);
-  /// Returns the number of this worker's steps that were left out.
-  std::uint64_t num_left_out() const { return num_left_out_; }
 
  private:
   struct Range {
@@ -72,7 +70,6 @@ class ReplicaSteps {
   std::map<Variable, Range> seen_;                    // steps of the values read in this step
   std::map<Variable, std::uint64_t> next_;            // variables that take part: step to wait for
   std::optional<std::optional<std::uint64_t>> step_;  // of this step's gradients, once it is known
-  std::uint64_t num_left_out_ = 0;
 };
 
 }  // namespace tutti::internal

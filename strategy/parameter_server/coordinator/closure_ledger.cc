@@ -37,10 +37,7 @@ std::optional<std::uint64_t> ClosureLedger::next_queued_new_to(int worker,
   for (const std::uint64_t number : queued_) {
     const Closure& closure = closures_.at(number);
     if (interrupted_only && !closure.is_interrupted) continue;
-    // After a rollback all closures begin in order again: otherwise a later one could finish first,
-    // and a checkpoint would contain it without those before it.
-    const bool is_in_order = !closure.is_interrupted || closure.reports.empty();
-    if (is_in_order || closure.reports.back().worker != worker) return number;
+    if (closure.reports.empty() || closure.reports.back().worker != worker) return number;
   }
   return std::nullopt;
 }
@@ -142,6 +139,7 @@ void ClosureLedger::roll_back() {
   for (auto& [number, closure] : closures_) {
     if (closure.state == State::kRunning) --num_running_;
     closure.is_interrupted = false;
+    closure.reports.clear();
     if (closure.has_finished) {
       ++num_repeated_;
       queue_again(number, closure);

@@ -76,7 +76,8 @@ class ClosureLedger {
   /// Records that a checkpoint contains every closure below `number`, each of which has ended.
   void note_saved(std::uint64_t number);
   /// Prepares for servers going back to the last checkpoint: queues closures that finished since
-  /// again, voids running attempts, and begins the next generation.
+  /// again, voids all attempts, and begins the next generation. All closures begin in order again:
+  /// otherwise a later one could finish first, and a checkpoint would lack those before it.
   void roll_back();
 
   std::uint64_t next_number() const { return next_number_; }

@@ -246,7 +246,7 @@ void ClosureQueue::require_no_failure(std::uint64_t number) {
       concat("closure ", number, " had finished, and failed when it was done again after a server ",
              "was lost: variables lack its changes: ", failure->text,
              "; expected it to succeed whenever it runs; start the job again from an older ",
-             "checkpoint, or schedule what is missing"));
+             "checkpoint, or schedule the lost closures"));
   log(LogLevel::kError, concat("coordinator: ", why_incomplete_->message()));
 }
 

@@ -132,7 +132,7 @@ void CoordinatorCore::await_workers() {
     const std::string names =
         concat(tutti::join(missing), " since ", seconds_text(now - begin), " s");
     if (now >= deadline && missing.size() < links_.size()) {
-      return log_warning(concat("coordinator: goes on without ", names));
+      return log_warning(concat("coordinator: continues without ", names));
     }
     if (now >= deadline) {
       fail(ErrorCode::kDeadlineExceeded, "ClusterCoordinator::start: no worker is there: waited ",
@@ -261,9 +261,11 @@ void CoordinatorCore::take_outcome(const ClosureQueue::Handout& handout, TaskOut
     const bool has_failed = report.kind == Kind::kFailed;
     if (report.kind == Kind::kStopped) {
       queue_.mark_stopped(handout);
-    } else if (has_failed && report.origin == ErrorOrigin::kServer && checkpoint_ != nullptr) {
-      checkpoint_->put_back(handout, std::move(report));
-    } else if (has_failed && report.origin != ErrorOrigin::kWorker) {
+      return;
+    }
+    const bool is_of_server = report.origin == ErrorOrigin::kServer && checkpoint_ != nullptr;
+    if (has_failed && is_of_server) checkpoint_->note_trouble();
+    if (has_failed && !is_of_server && report.origin != ErrorOrigin::kWorker) {
       queue_.mark_failed(handout, report.code, report.origin, std::move(report.text));
     } else {
       queue_.put_back(handout, std::move(report));
@@ -527,7 +529,7 @@ PerWorkerDatasetOf<Iterator> ClusterCoordinator::define_dataset(
     const auto alive = core.lock();
     if (alive == nullptr) {
       fail(ErrorCode::kFailedPrecondition,
-           "PerWorkerDataset::iterate: its coordinator is gone; expected it to live");
+           "PerWorkerDataset::iterate: expected a running coordinator, got one that was destroyed");
     }
     return PerWorkerValues<Iterator>(alive->new_handle(id, type));
   });

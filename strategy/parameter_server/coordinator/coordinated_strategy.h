@@ -87,8 +87,8 @@ class CoordinatedStrategy {
   /// Serves on such a task until the chief is done or lost. Returns this process's exit code.
   virtual int serve(internal::StepRegistry&) { return 0; }
 
-  /// On the chief: calls `told`, on any thread, if the job gives this coordinator up while the
-  /// returned object exists. Its destructor waits for a running call.
+  /// On the chief: calls its argument, on any thread, if the job gives this coordinator up while
+  /// the returned object exists. Its destructor waits for a running call.
   [[nodiscard]] virtual std::shared_ptr<void> when_over(
       std::function<void(const std::string& why)>) {
     return nullptr;

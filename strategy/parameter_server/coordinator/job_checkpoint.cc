@@ -95,9 +95,7 @@ JobCheckpoint::JobCheckpoint(ClosureQueue& queue, ServerGroup& servers,
   }
   next_at_ = deadline_after(Clock::system().now(), options_.checkpoint_interval);
   servers_.watch([this](const std::string&) {
-    is_troubled_.store(true);
-    const MutexLock lock(mutex_);
-    changed_.notify_all();
+    note_trouble();
     return true;
   });
   thread_ = Executor::system().start("ps-checkpoint", [this] { run(); });
@@ -131,11 +129,9 @@ void JobCheckpoint::note_end() {
   changed_.notify_all();
 }
 
-void JobCheckpoint::put_back(const ClosureQueue::Handout& handout, AttemptReport report) {
+void JobCheckpoint::note_trouble() {
   const MutexLock lock(mutex_);
-  if (is_stopped_) return;
-  failed_.emplace_back(handout, std::move(report));
-  is_troubled_.store(true);  // with the lock, so that recover() does not undo it
+  num_troubles_.fetch_add(1);
   changed_.notify_all();
 }
 
@@ -158,7 +154,7 @@ std::uint64_t JobCheckpoint::wait_until_current() {
   {
     const MutexLock lock(mutex_);
     (void)changed_.wait_until(mutex_, TimePoint::max(), [this]() TUTTI_REQUIRES(mutex_) {
-      return !is_troubled_.load() || gave_up_ || is_stopped_;
+      return may_give_out() || gave_up_ || is_stopped_;
     });
     if (gave_up_) throw *gave_up_;
   }
@@ -172,7 +168,7 @@ bool JobCheckpoint::is_stopping() const {
 }
 
 bool JobCheckpoint::is_called() const {
-  return is_stopped_ || is_troubled_.load() || num_wanted_ > num_served_;
+  return is_stopped_ || !may_give_out() || num_wanted_ > num_served_;
 }
 
 bool JobCheckpoint::has_unsaved() const {
@@ -209,7 +205,7 @@ void JobCheckpoint::run() {
       is_wanted = num_wanted > num_served_;
     }
     try {
-      if (is_troubled_.load()) recover();
+      if (!may_give_out()) recover();
       if (!is_wanted && !is_due()) continue;
       const std::optional<Error> problem = try_save(is_wanted);
       const MutexLock lock(mutex_);
@@ -248,7 +244,7 @@ std::optional<Error> JobCheckpoint::try_save(bool is_wanted) {
                          std::min<Duration>(options_.checkpoint_interval, durations::kOneTry));
       return problem;
     }
-    is_troubled_.store(true);
+    note_trouble();
     recover();
   }
 }
@@ -272,7 +268,7 @@ void JobCheckpoint::wait_for(bool (ClosureQueue::*wait)(TimePoint), const char* 
     if (is_stopping() || queue_.is_stopped()) {
       fail(ErrorCode::kCancelled, "checkpoint: the coordinator was stopped");
     }
-    if (is_troubled_.load()) fail(ErrorCode::kAborted, "checkpoint: a server was lost meanwhile");
+    if (!may_give_out()) fail(ErrorCode::kAborted, "checkpoint: a server was lost meanwhile");
     const TimePoint now = Clock::system().now();
     if (now < say_at) continue;
     say_at = deadline_after(now, options_.checkpoint_interval);
@@ -400,25 +396,15 @@ void JobCheckpoint::restore(const CheckpointFile& version) {
   servers_.open(closure_id(queue_.generation(), queue_.finished_below()));
 }
 
-/// Handles a loss of servers and failed attempts. No closure is given out meanwhile.
+/// Restores the servers if one was lost. No closure is given out meanwhile.
 void JobCheckpoint::recover() {
-  is_troubled_.store(true);
+  const std::uint64_t num_troubles = num_troubles_.load();
   if (has_lost_server()) go_back();
-  std::vector<Failed> failed;
   {
     const MutexLock lock(mutex_);
-    failed.swap(failed_);
-  }
-  // Reports of attempts that became void are ignored.
-  for (auto& [handout, report] : failed) queue_.put_back(handout, std::move(report));
-  {
-    const MutexLock lock(mutex_);
-    is_troubled_.store(!failed_.empty());
+    num_handled_.store(num_troubles);
     changed_.notify_all();
   }
-  // Checked after that, because a loss is noted before it sets is_troubled_. Checked without the
-  // lock, because note_loss() acquires it while it holds the one of has_loss().
-  if (servers_.has_loss()) is_troubled_.store(true);
   queue_.wake_workers();
 }
 

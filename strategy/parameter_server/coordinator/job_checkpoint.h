@@ -7,7 +7,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "checkpoint/checkpoint_file.h"
@@ -39,11 +38,11 @@ class JobCheckpoint {
   void finish();
 
   /// Returns true while no server is lost.
-  bool may_give_out() const { return !is_troubled_.load(std::memory_order_acquire); }
+  bool may_give_out() const { return num_troubles_.load() == num_handled_.load(); }
   /// Called when a closure ended.
   void note_end();
-  /// Ends an attempt after a server's failure: it is void if a server was lost, else put back.
-  void put_back(const ClosureQueue::Handout& handout, AttemptReport report);
+  /// Checks if a server was lost; until then no closure is given out.
+  void note_trouble();
   /// Returns when a version contains all closures that have ended. Throws the error that prevented
   /// it; kDeadlineExceeded; kCancelled after stop().
   void save_now(TimePoint deadline);
@@ -52,8 +51,6 @@ class JobCheckpoint {
   std::uint64_t wait_until_current();
 
  private:
-  using Failed = std::pair<ClosureQueue::Handout, AttemptReport>;
-
   void run();
   void wait_for_work();
   bool has_unsaved() const;
@@ -78,7 +75,8 @@ class JobCheckpoint {
   ClosureQueue& queue_;
   ServerGroup& servers_;
   const ClusterCoordinatorOptions options_;
-  std::atomic<bool> is_troubled_{false};
+  /// Losses and failures of servers, and how many of them recover() has handled.
+  std::atomic<std::uint64_t> num_troubles_{0}, num_handled_{0};
   std::atomic<std::uint64_t> saved_outside_{0};  // changes outside closures in the last version
   // Used only by the thread.
   std::int64_t last_sequence_ = 0;  // of the last version in the folder
@@ -86,7 +84,6 @@ class JobCheckpoint {
   bool has_failed_ = false;  // whether the last attempt to save failed
   mutable Mutex mutex_;
   CondVar changed_;
-  std::vector<Failed> failed_ TUTTI_GUARDED_BY(mutex_);
   std::uint64_t num_wanted_ TUTTI_GUARDED_BY(mutex_) = 0;  // number of calls of save_now()
   std::uint64_t num_served_ TUTTI_GUARDED_BY(mutex_) = 0;
   std::optional<Error> last_problem_ TUTTI_GUARDED_BY(mutex_);

@@ -22,8 +22,6 @@ PerWorkerHandle handle_of(const v1::Nest::PerWorkerHandle& in) {
 
 namespace {
 
-/// Tensors up to this size are in the head, because a separate one in the payload costs more.
-constexpr std::size_t kLargestInHead = 256;
 // Protobuf reads up to 100 nested messages: a list takes two, and the enclosing ones are few.
 static_assert(2 * Nest::kDeepest + 16 < 100);
 
@@ -32,21 +30,13 @@ template <class... Parts>
   fail(ErrorCode::kDataLoss, "nest: ", parts..., "; expected what encode_nest() writes");
 }
 
-void put_tensor_of_nest(const Tensor& anywhere, PayloadWriter& payload, v1::Nest& out) {
-  const Tensor tensor = anywhere.to(Device{});
-  if (tensor.num_bytes() > kLargestInHead)
-    return put_tensor(tensor, payload, *out.mutable_tensor());
-  v1::Nest::SmallTensor& small = *out.mutable_small_tensor();
-  small.mutable_head()->set_dtype(static_cast<std::uint32_t>(tensor.dtype()));
-  for (const std::int64_t dim : tensor.shape()) small.mutable_head()->add_dims(dim);
-  small.set_elements(tensor.bytes().data(), tensor.num_bytes());
-}
-
 void put(const Nest& nest, int depth, PayloadWriter& payload, v1::Nest& out) {
   if (depth > Nest::kDeepest) {
     fail(ErrorCode::kInvalidArgument, "nest: deeper than ", Nest::kDeepest, " lists and maps");
   }
-  if (const Tensor* tensor = nest.tensor()) return put_tensor_of_nest(*tensor, payload, out);
+  if (const Tensor* tensor = nest.tensor()) {
+    return put_tensor(*tensor, payload, *out.mutable_tensor());
+  }
   if (const std::string* text = nest.text()) return out.set_text(*text);
   if (const PerWorkerHandle* handle = nest.handle()) {
     put_handle(*handle, *out.mutable_handle());
@@ -88,19 +78,8 @@ Nest get(const v1::Nest& in, int depth, PayloadReader& payload) {
   switch (in.value_case()) {
     case v1::Nest::kNothing:
       return Nest();
-    case v1::Nest::kSmallTensor: {
-      const v1::Nest::SmallTensor& small = in.small_tensor();
-      const auto& dims = small.head().dims();
-      if (small.elements().size() > kLargestInHead) refuse_nest("a tensor in the wrong place");
-      return Nest(tensor_of_bytes(small.head().dtype(),
-                                  {dims.data(), static_cast<std::size_t>(dims.size())},
-                                  std::as_bytes(std::span(small.elements()))));
-    }
-    case v1::Nest::kTensor: {
-      Tensor tensor = get_tensor(in.tensor(), payload);
-      if (tensor.num_bytes() <= kLargestInHead) refuse_nest("a tensor in the wrong place");
-      return Nest(std::move(tensor));
-    }
+    case v1::Nest::kTensor:
+      return Nest(get_tensor(in.tensor(), payload));
     case v1::Nest::kText:
       return Nest(in.text());
     case v1::Nest::kHandle:

@@ -24,16 +24,25 @@ std::vector<std::byte> serialized(const google::protobuf::MessageLite& message,
 void parse(std::span<const std::byte> bytes, google::protobuf::MessageLite& message) {
   const bool fits = bytes.size() <= static_cast<std::size_t>(std::numeric_limits<int>::max());
   if (fits && message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return;
-  fail(ErrorCode::kDataLoss, message.GetTypeName(), ": ", bytes.size(),
-       " bytes that are no such message");
+  fail(ErrorCode::kDataLoss, message.GetTypeName(), ": expected a message, got ", bytes.size(),
+       " bytes of something else");
+}
+
+void put_head(const TensorSpec& spec, v1::TensorHead& out) {
+  out.set_dtype(static_cast<std::uint32_t>(spec.dtype));
+  out.mutable_dims()->Add(spec.shape.begin(), spec.shape.end());
+}
+
+TensorSpec spec_of(const v1::TensorHead& in) {
+  const std::span dims(in.dims().data(), static_cast<std::size_t>(in.dims_size()));
+  return {checked_shape(dims), checked_dtype(in.dtype())};
 }
 
 void put_tensor(const Tensor& tensor, PayloadWriter& payload, v1::TensorHead& out) {
   if (!tensor.defined()) {
     fail(ErrorCode::kInvalidArgument, "message: a tensor is undefined; expected one with a value");
   }
-  out.set_dtype(static_cast<std::uint32_t>(tensor.dtype()));
-  for (const std::int64_t dim : tensor.shape()) out.add_dims(dim);
+  put_head({tensor.shape(), tensor.dtype()}, out);
   payload.put(tensor);
 }
 

@@ -14,6 +14,7 @@
 #include "calls.pb.h"
 #include "strategy/parameter_server/protocol/tensor_payload.h"
 #include "tutti/core/error.h"
+#include "tutti/tensor/op.h"
 
 namespace tutti::internal {
 
@@ -65,6 +66,9 @@ auto read_packet(const Packet& packet, const Get& get, InPlace in_place = InPlac
   return result;
 }
 
+/// Convert types and shapes. spec_of() throws kDataLoss for an unknown type or an invalid shape.
+void put_head(const TensorSpec& spec, v1::TensorHead& out);
+TensorSpec spec_of(const v1::TensorHead& in);
 /// Writes a tensor, its elements into the payload. Throws kInvalidArgument if it is undefined.
 void put_tensor(const Tensor& tensor, PayloadWriter& payload, v1::TensorHead& out);
 /// Reads a tensor. Throws as PayloadReader::take().

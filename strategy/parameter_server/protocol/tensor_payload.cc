@@ -108,22 +108,6 @@ Tensor PayloadReader::take(std::uint64_t dtype_number, std::span<const std::int6
   return tensor;
 }
 
-Tensor tensor_of_bytes(std::uint64_t dtype_number, std::span<const std::int64_t> dims,
-                       std::span<const std::byte> bytes) {
-  const DType dtype = checked_dtype(dtype_number);
-  const Shape shape = checked_shape(dims);
-  const std::size_t size = static_cast<std::size_t>(shape.num_elements()) * size_of(dtype);
-  if (size != bytes.size()) {
-    refuse_payload("a tensor ", shape, " of ", dtype, " has ", size, " bytes; ", bytes.size(),
-                   " came");
-  }
-  MutableTensor tensor(shape, dtype, Device{});
-  if (size > 0) std::memcpy(tensor.data(), bytes.data(), size);
-  const Tensor result = tensor.freeze();
-  check_values(result);
-  return result;
-}
-
 /// Returns the tensor in its receive buffer, or an undefined one. With InPlace::kLarge it must be
 /// most of the buffer: otherwise a kept tensor would keep much more memory than its own.
 Tensor PayloadReader::take_in_place(const Shape& shape, DType dtype, std::size_t size) {

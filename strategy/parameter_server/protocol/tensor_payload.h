@@ -55,10 +55,6 @@ class PayloadReader {
   std::size_t left_ = 0;
 };
 
-/// Returns a tensor with a copy of these bytes. Throws kDataLoss as PayloadReader::take() does, and
-/// if the bytes are not exactly its elements.
-Tensor tensor_of_bytes(std::uint64_t dtype, std::span<const std::int64_t> dims,
-                       std::span<const std::byte> bytes);
 /// Throws kDataLoss unless `dims` is a shape whose number of elements can be represented.
 Shape checked_shape(std::span<const std::int64_t> dims);
 /// Throws kDataLoss for a number that is not a dtype.

@@ -288,8 +288,7 @@ class VariableStore::Checker {
       const bool fits = own.whole_shape == spec.whole_shape && own.dtype == spec.dtype &&
                         own.first_row == spec.first_row && own.num_rows == spec.num_rows;
       if (!fits || !seen.insert(id).second) {
-        refuse_operation(spec, ": ", own,
-                         " is no slot of it; expected other shards of the same rows of ",
+        refuse_operation(spec, ": ", own, ": expected another shard of the same rows of ",
                          spec.whole_shape, " of ", spec.dtype);
       }
       checked.slots.push_back(slot);
@@ -428,7 +427,7 @@ void VariableStore::run(const OperationBatch& batch, std::uint64_t owner,
   checker.add_shards();
   try {
     for (std::size_t i = 0; i < checked.size(); ++i) {
-      const auto start = [&](const auto& read) {
+      const auto start = [&, this](const auto& read) TUTTI_REQUIRES(mutex_) {
         read_now_or_later({answers, i, read, read.at_least_steps, owner}, *checked[i].shard,
                           results);
       };

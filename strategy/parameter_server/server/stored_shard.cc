@@ -33,7 +33,7 @@ const char* difference(const UpdateShard& a, const UpdateShard& b) {
   if (x.divisor != y.divisor) return "the divisor";
   const bool must_be_equal = a.rule == kAddOnce;
   if (must_be_equal && !std::ranges::equal(a.gradient.bytes(), b.gradient.bytes())) {
-    return "what is added";
+    return "the added value";
   }
   return nullptr;
 }

@@ -85,19 +85,6 @@ struct Server::Impl final : internal::VariableHandler {
     changed.notify_all();
   }
 
-  void give_up(const Task& task, std::uint64_t incarnation) {
-    std::vector<RpcPeer> gone;
-    {
-      MutexLock lock(mutex);
-      for (const auto& [number, client] : here) {
-        const RpcPeer& peer = client.peer;
-        const bool is_its = peer.task.job == task.type && peer.task.index == task.index;
-        if (is_its && peer.incarnation <= incarnation) gone.push_back(peer);
-      }
-    }
-    for (const RpcPeer& peer : gone) client_left(peer);
-  }
-
   void stop() {
     MutexLock lock(mutex);
     stopped = true;
@@ -165,8 +152,4 @@ const ClusterSpec& Server::cluster() const { return impl_->cluster; }
 const Task& Server::task() const { return impl_->task; }
 void Server::join() { impl_->join(); }
 void Server::stop() { impl_->stop(); }
-void Server::give_up(const Task& task, std::uint64_t incarnation) {
-  impl_->give_up(task, incarnation);
-}
-
 }  // namespace tutti

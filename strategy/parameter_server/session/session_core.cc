@@ -252,7 +252,7 @@ std::vector<SessionTransfer> SessionCore::transfers() {
 /// Returns nullopt if the task is alive and knows the session, or does not answer in time.
 std::optional<std::string> SessionCore::why_lost(const Task& task, const Link& link) const {
   const std::string who = concat(task, " (", cluster_.task_address(task.type, task.index), ")");
-  if (const auto away = link.client->why_broken()) return concat(who, " is gone (", *away, ")");
+  if (const auto away = link.client->why_broken()) return concat(who, " is lost (", *away, ")");
   try {
     TaskRequest request = new_request();
     request.message.set_transfers(true);
@@ -261,7 +261,7 @@ std::optional<std::string> SessionCore::why_lost(const Task& task, const Link& l
     return std::nullopt;
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kUnavailable) return std::nullopt;
-    return concat(who, " is gone");
+    return concat(who, " is lost");
   }
 }
 
@@ -287,7 +287,7 @@ Error SessionCore::explained(const Error& error) {
       error.code(),
       concat(error.message(), "; Session: ", join(losses, "; "),
              "; what other tasks have lives on: try a new Session when all tasks are there, ",
-             "and restore from a checkpoint what is gone"));
+             "and restore the lost variables from a checkpoint"));
 }
 
 /// Servers exit after their last session, unless another one is announced.

@@ -150,19 +150,12 @@ Attributes get_attributes(const ProgramOperation& in) {
 }
 
 void put_specs(const std::vector<TensorSpec>& specs, ProgramOperation& out) {
-  for (const TensorSpec& spec : specs) {
-    v1::TensorHead& head = *out.add_specs();
-    head.set_dtype(static_cast<std::uint32_t>(spec.dtype));
-    head.mutable_dims()->Add(spec.shape.begin(), spec.shape.end());
-  }
+  for (const TensorSpec& spec : specs) put_head(spec, *out.add_specs());
 }
 
 std::vector<TensorSpec> get_specs(const ProgramOperation& in) {
   std::vector<TensorSpec> specs;
-  for (const v1::TensorHead& head : in.specs()) {
-    const std::span dims(head.dims().data(), static_cast<std::size_t>(head.dims_size()));
-    specs.push_back({checked_shape(dims), checked_dtype(head.dtype())});
-  }
+  for (const v1::TensorHead& head : in.specs()) specs.push_back(spec_of(head));
   return specs;
 }
 
@@ -210,9 +203,8 @@ ValueAddress value_address(const Task& task, std::uint64_t run, ValueNumber valu
 }
 
 void TaskRequest::add_argument(const Tensor& tensor) {
-  v1::TensorHead& head = *message.mutable_run()->add_arguments()->mutable_tensor();
-  head.set_dtype(static_cast<std::uint32_t>(tensor.dtype()));
-  head.mutable_dims()->Add(tensor.shape().begin(), tensor.shape().end());
+  put_head({tensor.shape(), tensor.dtype()},
+           *message.mutable_run()->add_arguments()->mutable_tensor());
   tensors.push_back(tensor);
 }
 

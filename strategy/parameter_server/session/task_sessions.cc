@@ -134,11 +134,6 @@ bool TaskSessions::are_over() const {
   return had_one_ && open_.empty() && Clock::system().now() >= stays_until_;
 }
 
-TimePoint TaskSessions::stays_until() const {
-  const MutexLock lock(mutex_);
-  return stays_until_;
-}
-
 std::shared_ptr<RpcClient> TaskSessions::peer(const Task& task) {
   if (!cluster_.has_task(task)) {
     fail(ErrorCode::kInvalidArgument, parts_.task, ": no task '", task, "'; expected one of ",

@@ -31,8 +31,6 @@ class TaskSessions final : public RpcHandler {
   void client_left(const RpcPeer& peer) override;
   /// Returns true if there was a session, and none is open or announced any more.
   bool are_over() const;
-  /// Returns the time until which the task waits for an announced session.
-  TimePoint stays_until() const;
 
  private:
   struct Open {

@@ -212,7 +212,7 @@ TEST(ClosureLedger, ClosuresBeginInOrderAfterRollback) {
   book.ledger.roll_back();
   EXPECT_EQ(book.ledger.next_queued_new_to(0), 0u);
   book.start({0}, 0);
-  book.put_back(0, Kind::kNotStarted);
+  book.put_back(0, Kind::kInterrupted, 0);
   EXPECT_EQ(book.ledger.next_queued_new_to(0), 1u);  // a checkpoint waits for 0
   EXPECT_FALSE(book.ledger.is_between_closures());
 }

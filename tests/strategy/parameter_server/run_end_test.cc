@@ -163,8 +163,8 @@ TEST(JobWatch, ReportsLostTasksButNotConnections) {
   const Member self{{"ps", 0, ""}, 0, "", this_process().pid, true};
   std::uint64_t number = 0;
   const auto hear = [&](VerdictKind kind, const Member& who) {
-    (void)watch.hear({++number, kind, who, ends_calls_of_run(kind), ErrorCode::kUnavailable,
-                      std::string(to_string(kind))});
+    (void)watch.evaluate({++number, kind, who, ends_calls_of_run(kind), ErrorCode::kUnavailable,
+                          std::string(to_string(kind))});
   };
   hear(VerdictKind::kJoined, run_member("worker", 1));
   hear(VerdictKind::kJoined, self);

@@ -217,7 +217,7 @@ TEST_F(TaskSession, MalformedRequestsAreRefused) {
   EXPECT_EQ(same.message.SerializeAsString(), request.message.SerializeAsString());
   expect_tensor(same.tensors.at(0), {100}, std::vector<double>(100, 1.0));
   packet.head.push_back(std::byte{0});
-  EXPECT_ERROR((void)internal::decode_task_request(packet), kDataLoss, "no such message");
+  EXPECT_ERROR((void)internal::decode_task_request(packet), kDataLoss, "expected a message");
   packet.head.resize(packet.head.size() / 2);
   EXPECT_ERROR((void)internal::decode_task_request(packet), kDataLoss, "");
   packet = internal::encode(request);

@@ -70,10 +70,10 @@ class Nest {
 
 namespace internal {
 
-/// Encodes a nest. The head is a message Nest (cluster/proto/nest.proto) with texts and small
-/// tensors. Larger tensors are in the payload, which shares their memory (those of GPUs are copied
-/// to the host). Throws kResourceExhausted for a head beyond kLongestHead, kInvalidArgument for
-/// nesting deeper than Nest::kDeepest.
+/// Encodes a nest. The head is a message Nest (cluster/proto/nest.proto). Tensors are in the
+/// payload, which shares their memory (those of GPUs are copied to the host). Throws
+/// kResourceExhausted for a head beyond kLongestHead, kInvalidArgument for nesting deeper than
+/// Nest::kDeepest.
 Packet encode_nest(const Nest& nest);
 /// Throws kDataLoss for packets that encode_nest() does not write.
 Nest decode_nest(const Packet& packet);

@@ -51,8 +51,6 @@ class Server {
   /// except chief and evaluator, has connected and all clients have disconnected.
   void join();
   void stop();
-  /// Stops waiting for this process of a task, and for earlier ones, which the job has lost.
-  void give_up(const Task& task, std::uint64_t incarnation);
 
  private:
   friend class internal::ParameterServerJob;
