@@ -34,14 +34,12 @@ OperationAnswer FirstValues::answer(const Operation& operation) {
     made_.try_emplace(create->spec.id(), *create);
     return answer;
   }
-  if (const auto* read = std::get_if<ReadShard>(&operation)) {
-    if (read->have_version != kVersion) answer.value = value_of(find(read->shard));
-    return answer;
-  }
-  if (const auto* read = std::get_if<ReadRows>(&operation)) {
-    const CreateShard made = find(read->shard);
-    return StoredShard(made.spec, value_of(made), kVersion).read(*read);
-  }
+  const auto read_made = [this](const auto& read) {
+    const CreateShard made = find(read.shard);
+    return StoredShard(made.spec, value_of(made), kVersion).read(read);
+  };
+  if (const auto* shard = std::get_if<ReadShard>(&operation)) return read_made(*shard);
+  if (const auto* rows = std::get_if<ReadRows>(&operation)) return read_made(*rows);
   fail(ErrorCode::kFailedPrecondition, "the program of a server changes nothing; expected the ",
        "chief, or a closure, to do that");
 }

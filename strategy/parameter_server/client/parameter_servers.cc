@@ -52,14 +52,13 @@ struct Wanted {
 
 }  // namespace
 
-SharedText RuleTexts::of(const UpdateRule& rule) {
-  constexpr std::size_t kMostTexts = 16;
-  MutexLock lock(mutex_);
-  const auto known =
-      std::ranges::find(texts_, rule.number(), [](const auto& each) { return each.first; });
-  if (known != texts_.end()) return known->second;
-  if (texts_.size() == kMostTexts) texts_.pop_front();
-  return texts_.emplace_back(rule.number(), describe_update_rule(rule)).second;
+SharedText ParameterServers::rule_text(const UpdateRule& rule) {
+  constexpr std::size_t kMostTexts = 16;  // an optimizer has at most three rules
+  const MutexLock lock(mutex_);
+  const auto known = rule_texts_.find(rule.number());
+  if (known != rule_texts_.end()) return known->second;
+  if (rule_texts_.size() == kMostTexts) rule_texts_.clear();
+  return rule_texts_.emplace(rule.number(), describe_update_rule(rule)).first->second;
 }
 
 ParameterServers::ParameterServers(std::vector<std::shared_ptr<VariableService>> services,

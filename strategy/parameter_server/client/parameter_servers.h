@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -22,19 +21,6 @@
 #include "tutti/tensor/update_rule.h"
 
 namespace tutti::internal {
-
-/// Cache of texts of update rules: an optimizer updates all of its variables by the same rule, in
-/// every step, so that they share one text. Thread-safe.
-class RuleTexts {
- public:
-  /// Returns describe_update_rule(rule). Throws as it does.
-  SharedText of(const UpdateRule& rule);
-
- private:
-  Mutex mutex_;
-  // Keys: UpdateRule::number(); the latest one is last. An optimizer has at most three rules.
-  std::deque<std::pair<std::uint64_t, SharedText>> texts_ TUTTI_GUARDED_BY(mutex_);
-};
 
 /// A shard and its server.
 struct RemoteShard {
@@ -102,8 +88,9 @@ class ParameterServers {
   /// Returns true if this worker may restore checkpoints: a late one must not undo steps.
   bool may_restore() const { return !pace_ || pace_->worker == 0; }
 
-  /// Returns the text of the rule for servers.
-  SharedText rule_text(const UpdateRule& rule) { return rule_texts_.of(rule); }
+  /// Returns describe_update_rule(rule). An optimizer updates all of its variables by the same
+  /// rule, in every step, so that they share one text. Throws as describe_update_rule() does.
+  SharedText rule_text(const UpdateRule& rule);
   /// Called before and after a read outside closures. Waits until the servers' values are current,
   /// and returns the number of rollbacks to a checkpoint. A read during which that number changed
   /// is repeated. Empty: servers never roll back.
@@ -161,13 +148,14 @@ class ParameterServers {
   const Duration timeout_;
   const std::shared_ptr<WorkerTeam> team_;
   const std::optional<WorkerPace> pace_;  // set if this worker trains independently
-  RuleTexts rule_texts_;
   Mutex mutex_;
   CondVar fetched_;
   std::uint64_t epoch_ TUTTI_GUARDED_BY(mutex_) = 1;
   int num_steps_ TUTTI_GUARDED_BY(mutex_) = 0;                       // number of steps in progress
   std::map<std::string, int> num_of_name_ TUTTI_GUARDED_BY(mutex_);  // variables made, by name
   std::vector<RemoteShard> made_ TUTTI_GUARDED_BY(mutex_);
+  std::map<std::uint64_t, SharedText> rule_texts_
+      TUTTI_GUARDED_BY(mutex_);  // by number of the rule
   bool is_fetching_ TUTTI_GUARDED_BY(mutex_) = false;
   // Variables that the last step read, and that this one has read.
   std::set<std::shared_ptr<ReadCache>> usual_ TUTTI_GUARDED_BY(mutex_);

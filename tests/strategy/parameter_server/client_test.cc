@@ -24,7 +24,6 @@ using internal::FirstValues;
 using internal::ReadCache;
 using internal::RemoteService;
 using internal::ReplicaSteps;
-using internal::RuleTexts;
 using internal::ServerLink;
 using Steps = std::vector<std::uint64_t>;
 
@@ -212,17 +211,18 @@ TEST(ReplicaStepsTest, FirstStepOfALateWorkerIsLeftOut) {
 }
 
 TEST(RuleTexts, OneTextPerRuleUntilItIsReplaced) {
-  RuleTexts texts;
+  internal::ParameterServers servers({}, 1s);
   SgdRule rule(0.5);
-  const internal::SharedText first = texts.of(rule);
+  const internal::SharedText first = servers.rule_text(rule);
   EXPECT_EQ(first.text(), describe_update_rule(rule));
-  EXPECT_EQ(texts.of(SgdRule()).text(), describe_update_rule(SgdRule()));
-  EXPECT_EQ(&texts.of(rule).text(), &first.text());
+  EXPECT_EQ(servers.rule_text(SgdRule()).text(), describe_update_rule(SgdRule()));
+  EXPECT_EQ(&servers.rule_text(rule).text(), &first.text());
   rule = SgdRule(0.25);  // the same place in memory
-  EXPECT_EQ(texts.of(rule).text(), describe_update_rule(SgdRule(0.25)));
+  EXPECT_EQ(servers.rule_text(rule).text(), describe_update_rule(SgdRule(0.25)));
   std::vector<SgdRule> rules;  // more than are cached
   for (int i = 0; i < 40; ++i) rules.emplace_back(i / 64.0);
-  for (const SgdRule& each : rules) EXPECT_EQ(texts.of(each).text(), describe_update_rule(each));
+  for (const SgdRule& each : rules)
+    EXPECT_EQ(servers.rule_text(each).text(), describe_update_rule(each));
 }
 
 class Silent final : public UpdateRule {
@@ -233,10 +233,10 @@ class Silent final : public UpdateRule {
 };
 
 TEST(RuleTexts, RuleWithoutDescriptionIsRefusedEachTime) {
-  RuleTexts texts;
+  internal::ParameterServers servers({}, 1s);
   const Silent rule;
   for (int i = 0; i < 2; ++i) {
-    EXPECT_ERROR((void)texts.of(rule), kUnimplemented, "'silent'", "register_update_rule");
+    EXPECT_ERROR((void)servers.rule_text(rule), kUnimplemented, "'silent'", "register_update_rule");
   }
 }
 

@@ -107,15 +107,13 @@ TEST(Nest, ANestDeeperThanAllowedIsRefused) {
 TEST(Nest, HandlesTravelWithoutTheirOwner) {
   const auto owner = std::make_shared<int>(1);
   const Nest nest = to_nest(PerWorkerValues<float>({3, 4, "float", owner}));
-  int num_handles = 0;
-  through_bytes(to_nest(std::vector<Nest>{nest})).visit_handles([&](const PerWorkerHandle& handle) {
-    ++num_handles;
-    EXPECT_EQ(handle.id, 3u);
-    EXPECT_EQ(handle.instance, 4u);
-    EXPECT_EQ(handle.type, "float");
-    EXPECT_EQ(handle.owner, nullptr);
-  });
-  EXPECT_EQ(num_handles, 1);
+  const Nest list = through_bytes(to_nest(std::vector<Nest>{nest}));
+  const PerWorkerHandle* const handle = list.list()->front().handle();
+  ASSERT_NE(handle, nullptr);
+  EXPECT_EQ(handle->id, 3u);
+  EXPECT_EQ(handle->instance, 4u);
+  EXPECT_EQ(handle->type, "float");
+  EXPECT_EQ(handle->owner, nullptr);
 }
 
 TEST(Nest, EveryCutAndEveryDamagedLengthIsFound) {

@@ -52,17 +52,6 @@ class Nest {
 
   /// Returns shapes, not values: "(float32 [], [int64 [3]], {v: int64 []})".
   std::string structure() const;
-  /// Calls `visitor` with each handle.
-  template <class Visitor>
-  void visit_handles(Visitor&& visitor) const {
-    if (const PerWorkerHandle* own = handle()) visitor(*own);
-    if (const List* elements = list()) {
-      for (const Nest& each : *elements) each.visit_handles(visitor);
-    }
-    if (const Map* members = map()) {
-      for (const Member& each : *members) each.second.visit_handles(visitor);
-    }
-  }
 
  private:
   std::variant<std::monostate, Tensor, std::string, PerWorkerHandle, List, Map> value_;
