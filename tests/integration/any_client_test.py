@@ -4,7 +4,8 @@
 """Usage: any_client_test.py TUTTI CONTROL_MEMBER VARIABLE_SERVER PROTO_FOLDER
 
 Finds the services of a running job by reflection, calls the health service, observes the job, lists its members, reads a value of its store,
-and is refused where it would change one without having joined. Then it makes a variable on a parameter server, adds to it and reads it.
+and is refused where it would change one without having joined. Then it makes a variable on a parameter server, adds to it and reads it;
+then it runs a step on a worker, and a program of a session on the server.
 """
 import importlib
 import os
@@ -112,6 +113,47 @@ def reading(ps, shard):
     return ps.Operation(shards=columns)
 
 
+def floats_of_last(stream, message, field, calls):
+    """Makes calls, each a request and the elements of its tensor, and returns the two elements of the last answer."""
+    requests = []
+    for request, values in calls:
+        tensors = struct.pack(f"<{len(values)}f", *values)
+        tensors += bytes(-len(tensors) % 64)
+        requests.append(message(call=len(requests) + 1, tensor_bytes=len(tensors), tensors=tensors, **{field: request}))
+    replies = list(stream(iter(requests), timeout=LIMIT))  # a half-closed stream still receives its replies
+    check("errors", [each.error.message for each in replies], [""] * len(calls))
+    return struct.unpack("<2f", next(each for each in replies if each.call == len(calls)).tensors[:8])
+
+
+def run_step(channel, folder, proto_folder):
+    load(folder, proto_folder, "nest")
+    worker = load(folder, proto_folder, "worker")
+    nest = worker.nest__pb2.Nest
+    arguments = nest(list=nest.List(elements=[nest(tensor={"dtype": 0, "dims": [2]})]))
+    calls = [(worker.WorkerRequest(hello=worker.WorkerRequest.Hello(steps=b"double(Tensor) -> Tensor\n")), []),
+             (worker.WorkerRequest(run=worker.WorkerRequest.RunTask(step=b"double", arguments=arguments)), [1.5, -2.0])]
+    run = method(channel, "stream_stream", "tutti.v1.Worker", "Run", worker.RunRequest, worker.RunReply)
+    check("the result of a step", floats_of_last(run, worker.RunRequest, "request", calls), (3.0, -4.0))
+
+
+def use_session(channel, folder, proto_folder, add):
+    session = load(folder, proto_folder, "session")
+    program, request = session.TaskProgram, session.SessionRequest
+    head = {"dtype": 0, "dims": [2]}
+    doubled = program(arguments=[0], operations=[
+        program.Operation(kind=program.CREATE, variable=b"v", inputs=[0], specs=[head]),
+        program.Operation(kind=program.READ, variable=b"v", outputs=[1]),
+        program.Operation(op=add, integers=[0], inputs=[1, 1], outputs=[2], specs=[head]),
+    ], kept=[program.Kept(value=2)])
+    run = request.Run(number=1, signature=b"doubled", program=doubled.SerializeToString(),
+                      arguments=[request.Argument(tensor=head)])
+    fetch = request.ValueAddress(job=b"local", run=1, value=2)
+    calls = [(request(session=9, open=10000), []), (request(session=9, run=run), [0.5, 4.0]),
+             (request(session=9, fetch=fetch), [])]
+    operate = method(channel, "stream_stream", "tutti.v1.Session", "Operate", session.OperateRequest, session.OperateReply)
+    check("a value of a session", floats_of_last(operate, session.OperateRequest, "request", calls), (1.0, 8.0))
+
+
 def use_variable(channel, folder, proto_folder, shard):
     check("services", services_of(channel, folder),
           ["tutti.v1.ParameterServer", "tutti.v1.Session", "tutti.v1.Worker"])
@@ -129,16 +171,8 @@ def use_variable(channel, folder, proto_folder, shard):
         (ps.OperationBatch(stream_kind=1, stream_id=7, first_ordinal=1, operations=[
             reading(ps, shard)]), []),
     ]
-    requests = []
-    for batch, values in batches:
-        tensors = struct.pack(f"<{len(values)}f", *values)
-        tensors += bytes(-len(tensors) % 64)
-        requests.append(ps.ApplyRequest(call=len(requests) + 1, batch=batch, tensor_bytes=len(tensors), tensors=tensors))
     apply = method(channel, "stream_stream", "tutti.v1.ParameterServer", "Apply", ps.ApplyRequest, ps.ApplyReply)
-    replies = list(apply(iter(requests), timeout=LIMIT))  # a half-closed stream still receives its replies
-    check("errors", [each.error.message for each in replies], ["", "", ""])
-    read = next(each for each in replies if each.call == 3)
-    check("the variable", struct.unpack("<2f", read.tensors[:8]), (1.75, 2.0))
+    check("the variable", floats_of_last(apply, ps.ApplyRequest, "batch", batches), (1.75, 2.0))
     wrong = ps.OperationBatch(stream_kind=1, stream_id=8, operations=[
         reading(ps, shard + 1)])
     refused = next(apply(iter([ps.ApplyRequest(call=1, batch=wrong)]), timeout=LIMIT))
@@ -148,9 +182,14 @@ def use_variable(channel, folder, proto_folder, shard):
 def test_variables(program, folder, proto_folder):
     with subprocess.Popen([program], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
         try:
-            target, shard = re.fullmatch(r"server=(\S+) shard=(\d+)\n", server.stdout.readline()).groups()
+            pattern = r"server=(\S+) worker=(\S+) shard=(\d+) add=(\d+)\n"
+            target, worker, shard, add = re.fullmatch(pattern, server.stdout.readline()).groups()
             with grpc.insecure_channel(path_of(target)) as channel:
                 use_variable(channel, folder, proto_folder, int(shard))
+            with grpc.insecure_channel(path_of(worker)) as channel:
+                run_step(channel, folder, proto_folder)
+            with grpc.insecure_channel(path_of(target)) as channel:
+                use_session(channel, folder, proto_folder, int(add))
         finally:
             server.stdin.close()
 

@@ -8,7 +8,6 @@
 #include <tuple>
 #include <utility>
 
-#include "core/hash.h"
 #include "tutti/strategy/parameter_server/coordinator/nest_conversion.h"
 
 namespace tutti::internal {
@@ -189,7 +188,7 @@ void TaskSession::run(TaskRequest request, std::shared_ptr<RpcCall> call) {
 std::shared_ptr<const TaskSession::Program> TaskSession::find_program(
     const v1::SessionRequest::Run& run) {
   std::shared_ptr<const Program>& known = programs_[run.signature()];
-  if (known == nullptr && hash_of(run.program()) == run.signature()) {
+  if (known == nullptr && !run.program().empty()) {
     const auto program = std::make_shared<Program>();
     program->message = parse_program(run.program());
     program->last_uses = last_uses(program->message);

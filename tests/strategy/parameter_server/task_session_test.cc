@@ -118,6 +118,7 @@ TEST_F(TaskSession, KeepsValuesUntilTheyAreReleased) {
   EXPECT_ERROR(run_in(session, run_of(4, doubling())), kInvalidArgument, "0 arguments; expected 1");
   TaskRequest unknown = run_of(5, doubling());
   unknown.message.mutable_run()->set_signature("other");
+  unknown.message.mutable_run()->clear_program();
   EXPECT_ERROR(run_in(session, unknown), kInvalidArgument, "no program of the signature 'other'");
   const auto unheard = std::make_shared<HeldCall>();
   session.fetch(value_address(kSelf, 9, 0), unheard);
