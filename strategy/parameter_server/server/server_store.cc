@@ -131,6 +131,7 @@ class VariableStore::Checker {
         first_version_(first_version) {}
 
   Checked check_all(std::span<const Operation> operations) {
+    prefetch(operations);
     checked_.reserve(operations.size());
     for (std::size_t i = 0; i < operations.size(); ++i) {
       try {
@@ -161,6 +162,21 @@ class VariableStore::Checker {
     checked_.push_back(std::move(checked));
   }
 
+  /// Prefetches the shards of a large batch: cache misses would be waited for one by one.
+  void prefetch(std::span<const Operation> operations) const {
+    constexpr std::size_t kWorthIt = 16;
+    if (operations.size() < kWorthIt) return;
+    for (const Operation& operation : operations) {
+      const auto* const update = std::get_if<UpdateShard>(&operation);
+      const auto* const read = std::get_if<ReadShard>(&operation);
+      const auto* const assign = std::get_if<AssignShard>(&operation);
+      const ShardId id = update ? update->shard : read ? read->shard : assign ? assign->shard : 0;
+      if (const auto found = shards_.find(id); found != shards_.end()) {
+        __builtin_prefetch(found->second.get());
+        __builtin_prefetch(&found->second->value);
+      }
+    }
+  }
   StoredShard* find(ShardId id) const {
     if (const auto own = created_.find(id); own != created_.end()) return own->second.get();
     const auto found = shards_.find(id);
@@ -427,9 +443,13 @@ void VariableStore::run(const OperationBatch& batch, std::uint64_t owner,
   checker.add_shards();
   try {
     for (std::size_t i = 0; i < checked.size(); ++i) {
-      const auto start = [&, this](const auto& read) TUTTI_REQUIRES(mutex_) {
-        read_now_or_later({answers, i, read, read.at_least_steps, owner}, *checked[i].shard,
-                          results);
+      const auto start = [&, this](const auto& wanted) TUTTI_REQUIRES(mutex_) {
+        StoredShard& shard = *checked[i].shard;
+        if (wanted.at_least_steps <= shard.num_steps) {
+          answers->answers[i] = counted(shard.read(wanted));
+        } else {
+          wait_for_step({answers, i, wanted, wanted.at_least_steps, owner}, shard, results);
+        }
       };
       if (const auto* shard = std::get_if<ReadShard>(checked[i].operation)) {
         start(*shard);
@@ -481,23 +501,18 @@ OperationAnswer VariableStore::apply_one(const CheckedOperation& checked, Result
   return answer;
 }
 
-OperationAnswer VariableStore::read(const StoredShard& shard, const WaitingRead& wanted) {
-  OperationAnswer answer =
-      std::visit([&](const auto& each) { return shard.read(each); }, wanted.read);
+OperationAnswer VariableStore::counted(OperationAnswer answer) {
   ++counts_.num_reads;
   counts_.num_reads_unchanged += answer.value ? 0 : 1;
   return answer;
 }
 
-void VariableStore::read_now_or_later(WaitingRead wanted, StoredShard& shard, Results& results) {
-  if (wanted.at_least_steps <= shard.num_steps) {
-    wanted.answers->answers[wanted.index] = read(shard, wanted);
-  } else if (const auto why = shard.why_no_step(ended_workers_)) {
-    fail_batch(*wanted.answers, *why, results);
-  } else {
-    ++wanted.answers->num_missing;
-    shard.waiting.push_back(std::move(wanted));
+void VariableStore::wait_for_step(WaitingRead wanted, StoredShard& shard, Results& results) {
+  if (const auto why = shard.why_no_step(ended_workers_)) {
+    return fail_batch(*wanted.answers, *why, results);
   }
+  ++wanted.answers->num_missing;
+  shard.waiting.push_back(std::move(wanted));
 }
 
 void VariableStore::take_sync(const CheckedOperation& operation, const UpdateShard& update,
@@ -521,7 +536,8 @@ void VariableStore::take_sync(const CheckedOperation& operation, const UpdateSha
   }
   std::erase_if(shard.waiting, [&](WaitingRead& each) TUTTI_REQUIRES(mutex_) {
     if (each.at_least_steps > shard.num_steps) return false;
-    each.answers->answers[each.index] = read(shard, each);
+    each.answers->answers[each.index] =
+        counted(std::visit([&](const auto& read) { return shard.read(read); }, each.read));
     count_answer(*each.answers, results);
     return true;
   });

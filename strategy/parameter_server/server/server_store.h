@@ -82,9 +82,9 @@ class VariableStore final : public VariableService {
   void fail_if_broken() const TUTTI_REQUIRES(mutex_);
   OperationAnswer apply_one(const CheckedOperation& operation, Results& results)
       TUTTI_REQUIRES(mutex_);
-  void read_now_or_later(WaitingRead wanted, StoredShard& shard, Results& results)
+  OperationAnswer counted(OperationAnswer answer) TUTTI_REQUIRES(mutex_);
+  void wait_for_step(WaitingRead wanted, StoredShard& shard, Results& results)
       TUTTI_REQUIRES(mutex_);
-  OperationAnswer read(const StoredShard& shard, const WaitingRead& wanted) TUTTI_REQUIRES(mutex_);
   void take_sync(const CheckedOperation& operation, const UpdateShard& update, Results& results)
       TUTTI_REQUIRES(mutex_);
   void fail_hopeless_reads(Results& results) TUTTI_REQUIRES(mutex_);
