@@ -171,6 +171,10 @@ void check_weights(std::string_view who, const LocalStrategyOptions& options, in
        " positive numbers, one per replica, or none, got [", join(weights), "]");
 }
 
+namespace {
+constexpr const char* kAccepted = "; deterministic = false accepts that without a warning";
+}  // namespace
+
 std::unique_ptr<CrossDeviceOps> build_ops(std::string_view who, const LocalStrategyOptions& options,
                                           const std::vector<Device>& replica_devices) {
   check_kinds(who, options, replica_devices);
@@ -184,10 +188,11 @@ std::unique_ptr<CrossDeviceOps> build_ops(std::string_view who, const LocalStrat
   }
   if (!options.deterministic.has_value()) {
     const bool is_repeatable = ops->determinism() == Determinism::kRunToRun;
-    log_info(concat(who, ": ", ops->name(), ": ",
-                    is_repeatable
-                        ? "the same bits each run, but not those of other strategies"
-                        : "order-free, the same bits as other strategies are not promised"));
+    log_warning(concat(who, ": ", ops->name(), ": ",
+                       is_repeatable ? "the bits are the same in each run, but not those of other "
+                                       "strategies"
+                                     : "sums have no fixed order, so bits may differ between runs",
+                       kAccepted));
   }
   return ops;
 }
@@ -228,8 +233,8 @@ void check_order(std::string_view who, const WorkerTeam& team,
          "' does not add in canonical order; expected canonical");
   }
   if (options.deterministic.has_value()) return;
-  log_info(concat(who, ": ", team.algorithm(),
-                  ": order-free, the same bits as other strategies are not promised"));
+  log_warning(concat(who, ": ", team.algorithm(),
+                     ": sums have no fixed order, so bits may differ between runs", kAccepted));
 }
 
 /// Returns the operation that an implementation implies; "" for AUTO.

@@ -47,9 +47,9 @@ struct LocalStrategyOptions {
   int replicas = 0;
   /// Unset: canonical; on GPUs see CrossDeviceOpsSpec::name.
   CrossDeviceOpsSpec cross_device_ops = {};
-  /// Unset: canonical, unless another algorithm is named (or chosen, on GPUs); one log line then
+  /// Unset: canonical, unless another algorithm is named (or chosen, on GPUs); a warning then
   /// states that identical bits are not guaranteed. true: canonical if none is named, and an error
-  /// if the named one is not canonical. false: like unset, without the log line.
+  /// if the named one is not canonical. false: like unset, without the warning.
   std::optional<bool> deterministic = std::nullopt;
   ReplicaExecution execution = ReplicaExecution::kThreads;
   /// Shares of the global batch for devices of different speed: one positive number per replica.
