@@ -629,14 +629,17 @@ void VariableStore::accept(const StoreOrder& order) {
 void VariableStore::obey(const StoreOrder& order, const OperationBatch& batch,
                          std::vector<OperationAnswer>& answers, Results& results) {
   accept(order);
+  const bool opens = order.kind == StoreOrder::Kind::kOpen && !is_open_;
+  const bool closes = order.kind == StoreOrder::Kind::kClose;
+  // Changes sent before this are refused.
+  if (opens || closes) table_ = AppliedTable(order.number);
   switch (order.kind) {
     case StoreOrder::Kind::kOpen:
-      if (!is_open_) open(order.number, results);
+      if (opens) open(results);
       break;
     case StoreOrder::Kind::kClose:
       generation_ = order.generation;
       is_open_ = false;
-      table_ = AppliedTable(order.number);
       frozen_.clear();
       break;
     case StoreOrder::Kind::kRestore:
@@ -662,8 +665,7 @@ void VariableStore::obey(const StoreOrder& order, const OperationBatch& batch,
 }
 
 /// Applies the batches that were held, in order.
-void VariableStore::open(std::uint64_t finished_below, Results& results) {
-  table_ = AppliedTable(finished_below);
+void VariableStore::open(Results& results) {
   is_open_ = true;
   for (Held& each : std::exchange(held_, {})) {
     apply_now(std::move(each.batch), each.owner, std::move(each.done), results);

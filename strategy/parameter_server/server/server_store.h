@@ -95,7 +95,7 @@ class VariableStore final : public VariableService {
   void obey(const StoreOrder& order, const OperationBatch& batch,
             std::vector<OperationAnswer>& answers, Results& results) TUTTI_REQUIRES(mutex_);
   void accept(const StoreOrder& order) TUTTI_REQUIRES(mutex_);
-  void open(std::uint64_t finished_below, Results& results) TUTTI_REQUIRES(mutex_);
+  void open(Results& results) TUTTI_REQUIRES(mutex_);
   void freeze(std::uint64_t number) TUTTI_REQUIRES(mutex_);
   void read_frozen(const OperationBatch& batch, std::vector<OperationAnswer>& answers) const
       TUTTI_REQUIRES(mutex_);

@@ -187,10 +187,10 @@ TEST(JobCheckpoint, VersionThatIsWaitedForContainsAllThatHadFinished) {
   CountingJob job(processes);
   ClusterCoordinator coordinator = job.begin(folder, 1h);
   for (int turn = 1; turn <= 5; ++turn) {
-    CountingJob::count_more(coordinator, 30);
+    CountingJob::count_more(coordinator, 400);  // repeated long enough for a save to overtake
     job.replace(turn % 2);
     coordinator.join({.durable = true});
-    EXPECT_EQ(versions_in(folder).first, 30 * turn);
+    EXPECT_EQ(versions_in(folder).first, 400 * turn);
   }
 }
 
