@@ -304,8 +304,8 @@ class BackwardPass {
       const int variable = recording_.variable_slot(slot);
       if (variable != kNoSlot && wanted_[index_of(slot)]) {
         fail(ErrorCode::kUnimplemented,
-             "recompute_grad: an input is a value of a variable, and a "
-             "gradient of it is wanted; expected one of the variable; try watching input.alias()");
+             "recompute_grad: an input was read from a variable, and is itself a source of the "
+             "gradient; expected the variable as the source; try watching input.alias()");
       }
       recording.watch(value);
       own_slots.push_back(variable == kNoSlot ? slot : variable);

@@ -29,7 +29,7 @@ void require_within(const InputLimits& limits, std::uint64_t unpacked, std::uint
   constexpr std::uint64_t kAlwaysFine = std::uint64_t{1} << 28;
   if (unpacked > static_cast<std::uint64_t>(std::max<std::int64_t>(limits.max_bytes, 0))) {
     fail(ErrorCode::kResourceExhausted, source, ": expected at most ", limits.max_bytes,
-         " bytes, got ", unpacked, " or more; try InputLimits::max_bytes, where they are right");
+         " bytes, got ", unpacked, " or more; if the file is valid, raise InputLimits::max_bytes");
   }
   if (unpacked <= kAlwaysFine || packed == 0) return;
   if (unpacked / packed <
@@ -38,7 +38,7 @@ void require_within(const InputLimits& limits, std::uint64_t unpacked, std::uint
   }
   fail(ErrorCode::kResourceExhausted, source, ": ", packed, " compressed bytes become ", unpacked,
        " or more; expected less than ", limits.max_expansion,
-       " times as many; try InputLimits::max_expansion, where they are right");
+       " times as many; if the file is valid, raise InputLimits::max_expansion");
 }
 
 namespace {

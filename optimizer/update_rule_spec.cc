@@ -115,7 +115,7 @@ void check_finite(const Json& value, const UpdateRule& rule, const std::string& 
     if constexpr (std::is_same_v<T, double>) {
       if (std::isfinite(held)) return;
       fail(ErrorCode::kInvalidArgument, "describe_update_rule: '", member, "' of '", rule.name(),
-           "' cannot be written down; expected a finite number, got ", held);
+           "' cannot be serialized; expected a finite number, got ", held);
     } else if constexpr (std::is_same_v<T, Json::Array>) {
       for (const Json& each : held) check_finite(each, rule, member);
     } else if constexpr (std::is_same_v<T, Json::Object>) {

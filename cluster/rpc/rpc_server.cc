@@ -315,7 +315,7 @@ void ServerStream::leave() {
   core_.remove(shared_from_this());
 }
 
-// Answers, and the end of the stream, which finishes once.
+// Sending answers, and ending the stream, which must happen exactly once.
 
 void ServerStream::OnCancel() {
   bool ends = false;

@@ -65,7 +65,7 @@ class Gathering {
   }
 
  private:
-  /// Number of segments in scratch memory at a time; slot() is the room for one.
+  /// Number of segments in scratch memory at a time. Each occupies slot() elements.
   static constexpr std::size_t kGenerations = 2;
   std::size_t slot() const { return std::min(shape_.count, shape_.segment()); }
 

@@ -100,7 +100,7 @@ Json parse_plugin_options(const std::string& text) {
   return options;
 }
 
-// Loads a list of paths separated by ":", once; tries again after an error.
+// Loads the plugins that TUTTI_PLUGINS lists, separated by ":", once; retries after an error.
 void load_plugins_of_environment() {
   [[maybe_unused]] static const bool done = [] {
     const char* const value = std::getenv("TUTTI_PLUGINS");

@@ -12,8 +12,8 @@
 
 namespace tutti::examples {
 
-/// Includes the options of strategies, which TUTTI_STRATEGY, TUTTI_DEVICES and
-/// TUTTI_CROSS_DEVICE_OPS can set, too.
+/// Options that all examples accept. The inherited strategy options can also be set by
+/// TUTTI_STRATEGY, TUTTI_DEVICES and TUTTI_CROSS_DEVICE_OPS.
 struct ExampleOptions : StrategySpec {
   ExampleOptions();
 

@@ -119,7 +119,7 @@ std::string describe(const std::string& name, const std::vector<internal::Remote
                 generator.key.seed, ".", generator.key.a, cut);
 }
 
-/// Scope of a step, in which a variable is read once.
+/// Scope of a step. Within it, a variable is read from the servers only once.
 class ServersStep {
  public:
   explicit ServersStep(internal::ParameterServers& servers, bool is_stream = false)
@@ -167,7 +167,7 @@ struct ParameterServerStrategy::Parts {
         parts.servers.push_back(std::make_shared<internal::FirstValues>(concat("ps ", i)));
       }
     } else if (!options.coordinated && job->role() != internal::ParameterServerRole::kWorker) {
-      // The task makes the program's variables for itself, and never uses them.
+      // This task runs the same program, so it creates variables, but it never trains them.
       parts.servers = embedded_servers(options.num_servers);
       parts.local.replicas = 0;
     } else if (!options.coordinated && options.update_mode != UpdateMode::kSync) {

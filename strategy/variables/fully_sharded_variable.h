@@ -22,8 +22,9 @@
 
 namespace tutti::internal {
 
-/// Returns the gradient, [count], of the elements of `shard`. `gradient` is that of a variable of
-/// shape `whole`, or already that of the shard; none stays none.
+/// Returns the elements of `gradient` that belong to `shard`, as a gradient of shape [count].
+/// `gradient` has the shape `whole`, or [count] if it is already that of the shard. Returns no
+/// gradient if there is none.
 Gradient gradient_of_shard(const Gradient& gradient, const Shape& whole, const Shard& shard);
 
 /// First pass of a rule with norms: writes the unscaled step of each element.

@@ -76,7 +76,8 @@ Hlos mean_of_windows(HloText& text, const OpCall& call, HloInputs in) {
   return {sums / pixels_of_windows(sums, in[0].shape, a)};
 }
 
-// Each pixel sums the shares of the windows that contain it: windows over the dilated gradient.
+// The gradient of a pixel is a sum over the windows that contain it: each adds its gradient divided
+// by its number of pixels. This is a reduce-window over the dilated gradient.
 Hlos mean_gradient(HloText& text, const OpCall& call, HloInputs in) {
   const auto& a = call.attributes_as<Pool2dAttributes>();
   const Shape& image = call.outputs[0].shape;

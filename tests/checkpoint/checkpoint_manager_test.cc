@@ -126,7 +126,7 @@ TEST(CheckpointManager, KeepsAllOrOneAndRefusesWrongNumbers) {
 }
 
 // Reads a folder from before versions were folders.
-TEST(CheckpointManager, ContinuesFromSingleFiles) {
+TEST(CheckpointManager, ContinuesFromSingleFileCheckpoints) {
   const std::string folder = empty_folder();
   Variable x = scalar_variable(0);
   const Checkpoint checkpoint({x});

@@ -129,7 +129,7 @@ TEST(Version, IsNotCommittedWhenElementsAreMissingTwiceOrOfAnotherTensor) {
   EXPECT_FALSE(internal::read_index(folder));
 }
 
-TEST(Version, HoldsEmptyTensorsAndEveryType) {
+TEST(Version, RoundTripsEmptyTensorsAndEveryType) {
   const Folder folder = Folder::make(empty_folder());
   CheckpointFile file;
   file.tensors = {{"none", Tensor::zeros({0, 4})},

@@ -362,7 +362,7 @@ TEST(ResolverRegistry, TakesResolversOfOthersAndKnowsWhereTheTasksMeet) {
   EXPECT_EQ(control_address(Environment()), "");
 }
 
-TEST(Environment, IsReadOnceAndStays) {
+TEST(Environment, OfProcessIgnoresLaterChanges) {
   ::setenv("TUTTI_TEST_OF_ENVIRONMENT", "before=1", 1);
   const Environment environment = Environment::of_process();
   ::setenv("TUTTI_TEST_OF_ENVIRONMENT", "after", 1);

@@ -120,7 +120,7 @@ TEST(Handshake, WorksWithoutSecretsWhenNeitherHasOne) {
   EXPECT_EQ(ends.server.state(), Handshake::State::kDone);
 }
 
-TEST(Handshake, RefusesAnotherSecretAtBothEnds) {
+TEST(Handshake, DifferentSecretsAreRefusedOnBothSides) {
   Ends ends = ends_of(JobSecret::generate(), JobSecret::generate());
   run(ends);
   EXPECT_EQ(ends.client.state(), Handshake::State::kRefused);

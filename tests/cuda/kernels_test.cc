@@ -46,7 +46,7 @@ TEST(CudaBatchNormalization, RefusesParametersOfAnotherType) {
                  "batch normalisation: expected parameters of type float32, got float64");
 }
 
-TEST(CudaBatchNormalization, IsTheSameEachTime) {
+TEST(CudaBatchNormalization, RepeatedRunsGiveEqualBits) {
   const Tensor x = random_values({3000, 6}, DType::kFloat32, -2, 2), ones = Tensor::ones({6});
   const TensorSpec of_x{x.shape(), DType::kFloat32}, of_channels{{6}, DType::kFloat32};
   const OpCall call = device_test_call(OpId::kBatchNormTraining, {x, ones, ones},

@@ -125,7 +125,7 @@ TEST(CudaMathLibraries, FailedWorkOfTheStreamIsAnError) {
   EXPECT_ERROR(cuda::check(CUBLAS_STATUS_ALLOC_FAILED, "x"), kResourceExhausted, "x");
 }
 
-TEST(CudaMathLibraries, TheStandInChecksDescriptors) {
+TEST(CudaMathLibraries, SimulatedCudnnRejectsInvalidDescriptors) {
   MathRig rig;
   cuda::BackendDescriptor tensor(CUDNN_BACKEND_TENSOR_DESCRIPTOR);
   EXPECT_THROW(tensor.set(CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_FLOAT, 1.0f), Error);
@@ -251,7 +251,7 @@ TEST(CudaMatMul, RoundsFloat32ToTf32OnlyWhenAllowed) {
   EXPECT_EQ(rig.run(call)[0].item(), 1.0f);
 }
 
-TEST(CudaMatMul, NamesUnsupportedProducts) {
+TEST(CudaMatMul, ErrorNamesTheUnsupportedProduct) {
   MathRig rig;
   cuda_simulation::set_math_behavior({.refuses_products = true});
   EXPECT_EQ(

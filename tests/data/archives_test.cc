@@ -538,7 +538,7 @@ TEST(PackedInput, IsUnpackedWhole) {
   EXPECT_EQ(table.rows[0].host_span<std::int64_t>()[99999], 99999LL * 7919 % 100003);
 }
 
-TEST(PackedInput, IsRefusedWhereItIsCut) {
+TEST(PackedInput, TruncatedFileIsRefused) {
   const std::string path = packed_file("a.csv.gz", "x\n1\n2\n");
   write_bytes(path, read_file(path).substr(0, 15));
   EXPECT_ERROR(csv_dataset({path}), kDataLoss, path, "ends early");

@@ -375,7 +375,7 @@ TEST(AutoShard, FewerFilesThanWorkersAreSharedByElements) {
 }
 
 // Concurrent calls may see this: an element that cannot be read must not take others with it.
-TEST(AutoShard, AnElementThatThrowsLosesNoOther) {
+TEST(AutoShard, AnElementThatThrowsDoesNotDropOthers) {
   for (std::int64_t broken : {0, 1, 2, 4}) {
     const Dataset numbers = Dataset::range(6).map([broken](const Element& e) {
       if (number_in(e) == broken) fail(ErrorCode::kDataLoss, "broken");

@@ -212,7 +212,7 @@ TEST_F(SessionSteps, ClippingByNormAgrees) {
 
 /// Random keys are arguments. The program is sent with the first step; later steps send inputs and
 /// the program's number, and fetch the loss.
-TEST_F(SessionSteps, LaterStepsSendInputsAlone) {
+TEST_F(SessionSteps, LaterStepsSendOnlyInputs) {
   const Session session(Cluster::get().target());
   const auto scope = session.scope();
   const auto variable = [&](int ps, const char* name, const Shape& shape) {

@@ -1,7 +1,7 @@
 // Tests launcher components that need no processes: plans, lines, exits, restarts, exit codes.
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/launch/job_plan.h"
 #include "tools/launch/child_process.h"
+#include "tools/launch/job_plan.h"
 #include "tools/launch/supervisor.h"
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ TEST(Task, TfConfigNamesEveryTaskAndOnesOwn) {
             R"({"cluster":{"worker":["a:1"]},"task":{"type":"worker","index":0}})");
 }
 
-TEST(FreePorts, AreDifferentAndBelowThoseOfTheKernel) {
+TEST(FreePorts, AreDistinctAndBelowTheEphemeralRange) {
   const std::vector<int> ports = free_ports(50);
   EXPECT_EQ(std::set<int>(ports.begin(), ports.end()).size(), 50u);
   for (const int port : ports) {

@@ -245,7 +245,7 @@ TEST(KeyValueCacheTest, IsRefusedForStepsThatDoNotCount) {
   EXPECT_ERROR((void)cache.call(attention, x), kUnimplemented, "without a mask");
 }
 
-TEST(RMSNormalizationTest, HasAScaleOfItsAxes) {
+TEST(RMSNormalizationTest, ScaleHasTheShapeOfTheAxes) {
   RMSNormalization steps({.axes = {1}});
   steps.build_for({4, 3});
   EXPECT_THAT(weights_of_layer(steps), ElementsAre("rms_normalization/scale [4]"));

@@ -51,7 +51,7 @@ std::vector<double> derivatives_of(const std::string& function, const std::vecto
 }
 
 // Values are TensorFlow's in float64; tests/parity compares all functions with it.
-TEST(ActivationTest, DerivativesAtCornersAreThoseOfTheFlatSideInEveryType) {
+TEST(ActivationTest, DerivativeAtAKinkIsTheSmallerSlopeInEveryType) {
   for (const DType dtype : {DType::kFloat64, DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
     SCOPED_TRACE(to_string(dtype));
     EXPECT_THAT(derivatives_of("relu", {-1, 0, 1}, dtype), ElementsAre(0, 0, 1));

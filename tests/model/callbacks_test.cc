@@ -325,7 +325,7 @@ TEST(ModelCheckpointTest, KeepsTheNewestOrTheBest) {
   EXPECT_THAT(best.paths(), ElementsAre(folder + "/best-4", folder + "/best-5"));
 }
 
-TEST(ModelCheckpointTest, SavesNothingThatIsNoBetterThanTheInitialThreshold) {
+TEST(ModelCheckpointTest, SavesOnlyValuesBetterThanTheInitialThreshold) {
   // Returns the epochs that are saved for these values, with a threshold of 5.
   const auto saved = [](ModelCheckpointOptions options, const std::vector<double>& values) {
     const std::string folder = empty_folder();

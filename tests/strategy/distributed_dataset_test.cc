@@ -204,7 +204,7 @@ void expect_refused(const Dataset& dataset) {
 }
 
 // Covers scalars, and vectors that could be split; nothing is read.
-TEST_F(Distributed, SingleExamplesAreRefusedWhereTheyAreDistributed) {
+TEST_F(Distributed, UnbatchedDatasetsAreRefused) {
   const Dataset pairs =
       Dataset::from_tensor_slices({Tensor::ones({64, 10}), Tensor::ones({64, 10})});
   expect_refused(Dataset::range(4));

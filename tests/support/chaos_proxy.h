@@ -45,7 +45,8 @@ class ChaosProxy {
   void swallow_for_good() { swallows_new_ = swallow_now_ = true; }
   /// Same as swallow(), but only for the next connection.
   void swallow_next() { swallow_next_ = true; }
-  /// Cuts, or flips a bit, after this many more bytes; counts as a fault of the plan.
+  /// Resets the connection, or flips a bit, after this many further bytes. Counts toward the plan's
+  /// `most_events`.
   void cut_after(std::uint64_t bytes) { cut_after_ = bytes; }
   void flip_after(std::uint64_t bytes) { flip_after_ = bytes; }
   /// Returns the time of the last fault.

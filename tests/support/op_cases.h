@@ -20,7 +20,7 @@ struct OpCase {
   /// True if elements are NaN, infinite, or so small or large that backends may differ.
   bool has_special_numbers = false;
 
-  /// "add float32 [9, 17] float32 [17] -> [9, 17]".
+  /// Returns a description such as "add float32 [9, 17] float32 [17] -> [9, 17]".
   std::string name() const;
 };
 

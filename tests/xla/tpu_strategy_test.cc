@@ -167,7 +167,7 @@ TEST(TpuStrategy, RefusesMoreReplicasThanDevicesAndOtherHosts) {
   EXPECT_EQ(TpuClusterResolver("local").platform(), "cpu");
 }
 
-TEST(TpuStrategy, IsMadeByNameAndRefusesOptionsOfOthers) {
+TEST(TpuStrategy, IsMadeByNameAndRefusesUnsupportedOptions) {
   const auto strategy = make_strategy("tpu", {.replicas = 2});
   EXPECT_EQ(strategy->name(), "tpu");
   EXPECT_EQ(strategy->num_replicas_in_sync(), 2);

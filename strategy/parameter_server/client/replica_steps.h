@@ -1,4 +1,4 @@
-// Assignment of a worker's gradients to steps of servers that add up those of several workers.
+// Worker's side of UpdateMode::kSyncReplicas: selects the servers' step for each gradient.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -35,8 +35,8 @@ std::uint64_t AppliedTable::num_applied_before(const ChangeIdentity& identity) c
   const UpdateStream& stream = identity.stream;
   const std::uint64_t watermark = std::max(finished_below_, identity.finished_below);
   if (is_finished(stream, watermark)) {
-    fail(ErrorCode::kAborted, to_string(stream), ": it is finished, or was given out before ",
-         "servers went back to a checkpoint; its changes are refused");
+    fail(ErrorCode::kAborted, to_string(stream), ": it is finished, or was scheduled before the ",
+         "servers were restored from a checkpoint; its changes are refused");
   }
   if (identity.num_changes > std::numeric_limits<std::uint64_t>::max() - identity.first_ordinal) {
     fail(ErrorCode::kInvalidArgument, to_string(stream), ": no change has the number ",

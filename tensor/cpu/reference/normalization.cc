@@ -131,7 +131,7 @@ void lrn_grad(const KernelArgs& args) {
 
 // Layer and group normalisation.
 
-/// x as [batch, positions, groups, channels of a group].
+/// Dimensions of x when viewed as [batch, positions, groups, channels of a group].
 struct Extent {
   explicit Extent(const KernelArgs& args, std::size_t batch_)
       : batch(batch_),

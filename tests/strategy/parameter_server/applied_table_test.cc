@@ -24,7 +24,7 @@ ChangeIdentity changes(const UpdateStream& stream, std::uint64_t first, std::uin
   return {stream, first, count, finished_below};
 }
 
-TEST(AppliedTable, CountsTheLeadingChangesThatCameBefore) {
+TEST(AppliedTable, CountsLeadingChangesAlreadyApplied) {
   AppliedTable table;
   EXPECT_EQ(table.num_applied_before(changes(client(1), 0, 3)), 0u);
   table.note_applied(changes(client(1), 0, 3));

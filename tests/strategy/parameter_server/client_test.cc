@@ -82,7 +82,7 @@ TEST(ServerLink, LongAnswersAreRequestedInPartsAndOrdered) {
   expect_numbers(answers->wait(soon()), 10);
 }
 
-TEST(ServerLink, ShortAnswersComeTogether) {
+TEST(ServerLink, ShortAnswersAreRequestedInOneBatch) {
   Linked linked(10);
   expect_numbers(linked.link.read(linked.reads())->wait(soon()), 10);
   expect_numbers(linked.read(100)->wait(soon()), 10);

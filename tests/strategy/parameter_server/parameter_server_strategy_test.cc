@@ -244,7 +244,7 @@ TEST(ParameterServerStrategy, VariablesOfOneNameAreTwoVariables) {
   EXPECT_EQ(second.value().item(), 2.0F);
 }
 
-TEST(ParameterServerStrategy, OptimizersUpdateShardsWithTheBitsOfAWholeVariable) {
+TEST(ParameterServerStrategy, ShardedUpdateEqualsUnshardedUpdateBitForBit) {
   const auto trained = [](Strategy& strategy, const OptimizerSpec& spec) {
     set_random_seed(3);
     const auto scope = strategy.scope();

@@ -12,7 +12,8 @@ namespace tutti {
 
 namespace internal {
 
-/// Base of convolutions of images: windows, and an activation of the result.
+/// Base class of two-dimensional convolution layers. Holds and checks the filters, the kernel size,
+/// the options and the activation.
 template <class Options>
 class ImageConvolution : public Layer {
  protected:

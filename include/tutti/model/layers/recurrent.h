@@ -52,8 +52,8 @@ struct RecurrentOptions {
 /// Base of recurrent layers. Takes x [batch, steps, features], and optionally initial states
 /// [batch, units] each; the options select the results. Weights "<layer>_cell/kernel" [features,
 /// gates * units], "recurrent_kernel" [units, gates * units], "bias" [gates * units]. 0 steps give
-/// zeros. Masked steps (MaskScope) do not change states and, without .zero_output_for_mask,
-/// results.
+/// zeros. A masked step (MaskScope) keeps the states, and repeats the previous result, or gives
+/// zeros with .zero_output_for_mask.
 class Recurrent : public MultiLayer {
  public:
   const RecurrentOptions& options() const { return options_; }

@@ -38,8 +38,9 @@ struct ParameterServerOptions {
   /// Except in kSync, `local.replicas` are those of this worker. In kSyncReplicas a read waits for
   /// other workers for `local.timeout`, or `timeout` if that is longer; the error then names them.
   UpdateMode update_mode = UpdateMode::kSync;
-  /// kSyncReplicas: number of workers whose gradients make a step, and number of all workers. 0:
-  /// all workers of the cluster. With fewer to aggregate than there are, the others are backups.
+  /// kSyncReplicas: number of gradients that complete a step, and total number of workers; 0 means
+  /// all workers of the cluster. If a step needs fewer gradients than there are workers, the
+  /// others are backups, and the gradients that arrive last are left out.
   int replicas_to_aggregate = 0;
   int total_num_replicas = 0;
   /// Without a cluster: number of servers in this process, and of ClusterCoordinator workers, which
