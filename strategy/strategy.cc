@@ -237,6 +237,7 @@ StrategyExtended::~StrategyExtended() = default;
 
 internal::WorkerTeam* StrategyExtended::team() const { return impl_->services.team.get(); }
 std::uint64_t StrategyExtended::num_steps() const { return impl_->step; }
+const internal::ReplicaServices& StrategyExtended::services() const { return impl_->services; }
 
 void StrategyExtended::run(const std::function<void(ReplicaContext&)>& body) {
   internal::require_cross_replica(impl_->services.strategy, "Strategy::run");
@@ -460,6 +461,10 @@ std::vector<Device> Strategy::worker_devices() const {
 }
 
 Scope Strategy::scope() { return Scope(*this); }
+
+std::size_t Strategy::num_bodies() const {
+  return extended_ ? extended_->impl_->services.replica_devices.size() : replica_devices().size();
+}
 
 void Strategy::check_argument_count(std::size_t count) const {
   if (count == replica_devices().size()) return;

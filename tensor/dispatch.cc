@@ -112,9 +112,13 @@ ObserverScope::~ObserverScope() {
 }
 
 std::vector<Tensor> dispatch(OpCall call) {
-  bring_inputs_together(call);
   std::vector<Tensor> outputs;
-  if (std::optional<Tensor> result = view(call)) {
+  Partitioner* const partitioner = Partitioner::current();
+  std::optional<std::vector<Tensor>> sharded;
+  if (partitioner != nullptr) sharded = partitioner->run(call);
+  if (sharded) {
+    outputs = std::move(*sharded);
+  } else if (bring_inputs_together(call); std::optional<Tensor> result = view(call)) {
     outputs.push_back(std::move(*result));
   } else {
     outputs = compute(call);
@@ -230,6 +234,9 @@ std::vector<Tensor> outputs_of(const OpCall& call, const Run& run) {
 }  // namespace
 
 std::vector<Tensor> compute(const OpCall& call) {
+  if (Partitioner* const partitioner = Partitioner::current()) {
+    if (auto outputs = partitioner->run(call)) return std::move(*outputs);
+  }
   if (StepTracer* const tracer = StepTracer::current()) return tracer->run(call);
   if (RemoteRecorder* const recorder = RemoteRecorder::current()) {
     if (auto outputs = recorder->run(call)) return std::move(*outputs);

@@ -64,6 +64,7 @@ BufferAllocator& lazy_allocator() {
 thread_local StepRecorder* current_recorder = nullptr;
 thread_local StepTracer* current_tracer = nullptr;
 thread_local RemoteRecorder* current_remote = nullptr;
+thread_local Partitioner* current_partitioner = nullptr;
 thread_local bool asks_for_addresses = false;
 
 }  // namespace
@@ -109,6 +110,11 @@ StepTracer* StepTracer::exchange_current(StepTracer* tracer) {
 RemoteRecorder* RemoteRecorder::current() { return current_remote; }
 RemoteRecorder* RemoteRecorder::exchange_current(RemoteRecorder* recorder) {
   return std::exchange(current_remote, recorder);
+}
+
+Partitioner* Partitioner::current() { return current_partitioner; }
+Partitioner* Partitioner::exchange_current(Partitioner* partitioner) {
+  return std::exchange(current_partitioner, partitioner);
 }
 
 std::shared_ptr<const DeviceSpec> remote_device_of(const Tensor& value) {

@@ -8,6 +8,7 @@
 //   (LazyValue), whose elements are materialized when the host first reads them.
 // * Operations of other tasks are recorded (RemoteRecorder), and run there; the rest of the step is
 //   computed as usual.
+// * Operations on tensors that are sharded over a mesh are carried out on local parts (Partitioner).
 #pragma once
 
 #include <array>
@@ -118,6 +119,26 @@ class RemoteRecorder {
   static RemoteRecorder* exchange_current(RemoteRecorder* recorder);
 };
 
+/// Carries out operations on tensors that are sharded over a mesh. Such a tensor is lazy and has the
+/// global shape; each position of the mesh has its part of the elements. dispatch() and compute()
+/// call the partitioner before anything else, so inputs may be on any device.
+class Partitioner {
+ public:
+  virtual ~Partitioner() = default;
+  /// Returns the partitioner of this thread; nullptr if there is none.
+  static Partitioner* current();
+
+  /// Returns the outputs of an operation with a sharded input; nothing if all inputs are whole.
+  virtual std::optional<std::vector<Tensor>> run(const OpCall& call) = 0;
+  /// Returns true if this position has only a part of the value.
+  virtual bool is_sharded(const Tensor& value) const = 0;
+
+ private:
+  template <class Hook>
+  friend class StepHookScope;
+  static Partitioner* exchange_current(Partitioner* partitioner);
+};
+
 /// Makes `hook` current on this thread until destroyed; nullptr: the thread has none meanwhile.
 template <class Hook>
 class StepHookScope {
@@ -133,6 +154,7 @@ class StepHookScope {
 using StepRecorderScope = StepHookScope<StepRecorder>;
 using StepTracerScope = StepHookScope<StepTracer>;
 using RemoteRecorderScope = StepHookScope<RemoteRecorder>;
+using PartitionerScope = StepHookScope<Partitioner>;
 
 /// Returns the device of another task that has the value; nullptr if it is one of this process.
 std::shared_ptr<const DeviceSpec> remote_device_of(const Tensor& value);

@@ -140,6 +140,10 @@ class LocalReplicaContext final : public ReplicaContext {
     rendezvous_.meet(replica_, std::move(header), &argument, erased, idle);
   }
 
+  void note_result(double result) override {
+    if (!std::isfinite(result)) non_finite_result_ = result;
+  }
+
  protected:
   int local_index() const override { return replica_; }
   std::shared_ptr<const void> merge_erased(const void* local, const std::type_info& type,
@@ -148,9 +152,6 @@ class LocalReplicaContext final : public ReplicaContext {
                                           SourceLocation where) override;
   Gathered all_gather_value(const Tensor& value, int axis, SourceLocation where) override;
   void note_batch(const Batch& batch) override { batch_rows_ = batch.rows(); }
-  void note_result(double result) override {
-    if (!std::isfinite(result)) non_finite_result_ = result;
-  }
 
  private:
   /// View of the replicas for layers, losses and metrics.

@@ -39,7 +39,7 @@ const T& argument_of_replica(const T& value, std::size_t) {
 }
 template <class T>
 const T& argument_of_replica(const PerReplica<T>& value, std::size_t replica) {
-  return value[replica];
+  return value[value.size() == 1 ? 0 : replica];
 }
 }  // namespace internal
 
@@ -101,13 +101,14 @@ class Strategy {
         fn(internal::argument_of_replica(args, i)...);
       });
     } else {
-      std::vector<std::optional<R>> results(replica_devices().size());
+      std::vector<std::optional<R>> results(num_bodies());
       run_on_replicas([&](ReplicaContext& context) {
         [[maybe_unused]] const auto i = static_cast<std::size_t>(context.local_index());
         (note_argument(context, internal::argument_of_replica(args, i)), ...);
         results[i].emplace(fn(internal::argument_of_replica(args, i)...));
         note_result(context, *results[i]);
       });
+      results.resize(replica_devices().size());  // positions of a mesh return the same value
       std::vector<R> values;
       values.reserve(results.size());
       for (auto& result : results) values.push_back(std::move(*result));
@@ -238,6 +239,8 @@ class Strategy {
     check_argument_count(value.size());
   }
   void check_argument_count(std::size_t count) const;
+  /// Returns how often run() calls its function in this process.
+  std::size_t num_bodies() const;
   template <class T>
   static void note_argument(ReplicaContext&, const T&) {}
   static void note_argument(ReplicaContext& context, const Batch& batch) {

@@ -18,6 +18,10 @@
 
 namespace tutti {
 
+namespace internal {
+struct ReplicaServices;
+}  // namespace internal
+
 /// List of devices, by value or by name: `{"gpu:0", "gpu:1"}`, "cpu:0-3".
 struct DeviceList {
   DeviceList() = default;
@@ -96,6 +100,8 @@ class StrategyExtended {
   std::uint64_t num_steps() const;
   /// Returns the workers that train together; nullptr if this process trains alone.
   internal::WorkerTeam* team() const;
+  /// Returns what the replicas share, for variables that exchange their parts.
+  const internal::ReplicaServices& services() const;
 
  private:
   friend class Strategy;

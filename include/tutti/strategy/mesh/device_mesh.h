@@ -1,0 +1,78 @@
+// Device meshes, and layouts of tensors over them.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <initializer_list>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "tutti/tensor/shape.h"
+
+namespace tutti {
+
+/// Named axis of a mesh, with its number of positions.
+struct MeshAxis {
+  std::string name;
+  int size = 1;
+  bool operator==(const MeshAxis&) const = default;
+};
+
+/// Logical array of devices with named axes: `DeviceMesh{{"data", 2}, {"model", 4}}`. Its positions
+/// are numbered in row-major order, so those of the last axis are neighbours. A value type.
+/// keras.distribution.DeviceMesh.
+class DeviceMesh {
+ public:
+  /// Throws kInvalidArgument for no axis or more than eight, an empty or repeated name, and a size
+  /// below 1.
+  DeviceMesh(std::initializer_list<MeshAxis> axes) : DeviceMesh(std::vector<MeshAxis>(axes)) {}
+  explicit DeviceMesh(std::vector<MeshAxis> axes);
+  /// Parses "data=2,model=4". Throws kInvalidArgument showing the form.
+  static DeviceMesh parse(std::string_view text);
+
+  const std::vector<MeshAxis>& axes() const { return axes_; }
+  /// Returns the index of the axis. Throws kNotFound listing the names.
+  int index_of(std::string_view axis) const;
+  /// Returns the product of the sizes.
+  int num_positions() const;
+  /// Returns "data=2,model=4".
+  std::string to_string() const;
+  bool operator==(const DeviceMesh&) const = default;
+
+ private:
+  std::vector<MeshAxis> axes_;
+};
+
+/// Name of the mesh axis over which each dimension of a tensor is sharded; empty: the dimension is
+/// not. `Layout{"", "model"}` shards the columns of a matrix. keras.distribution.TensorLayout.
+struct Layout {
+  Layout() = default;
+  Layout(std::initializer_list<const char*> names) : axes(names.begin(), names.end()) {}
+
+  std::vector<std::string> axes;
+
+  /// Returns "[-, model]".
+  std::string to_string() const;
+  bool operator==(const Layout&) const = default;
+};
+
+/// Layouts of variables by name. A key is a name, or a regular expression that matches a part of
+/// the names; names without a key are not sharded. keras.distribution.LayoutMap.
+class LayoutMap {
+ public:
+  LayoutMap() = default;
+  LayoutMap(std::initializer_list<std::pair<std::string, Layout>> entries);
+  /// Adds a key. Throws kAlreadyExists; kInvalidArgument for an expression that is not regular.
+  void set(std::string key, Layout layout);
+  /// Returns the layout of the variable; nullopt if no key matches. An equal key precedes
+  /// expressions. Throws kInvalidArgument if several expressions match, naming them.
+  std::optional<Layout> find(std::string_view variable) const;
+  const std::vector<std::pair<std::string, Layout>>& entries() const { return entries_; }
+
+ private:
+  std::vector<std::pair<std::string, Layout>> entries_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,101 @@
+// Strategy that shards computation: one step runs on all positions of a mesh of devices.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tutti/cluster/control/join_options.h"
+#include "tutti/cross_device_ops/communicator.h"
+#include "tutti/strategy/mesh/device_mesh.h"
+#include "tutti/strategy/strategy_extended.h"
+
+namespace tutti {
+
+class ClusterResolver;
+namespace internal {
+class MeshGrid;
+struct TeamSetup;
+}  // namespace internal
+
+/// Options of MeshStrategy.
+struct MeshOptions {
+  /// Axes over which tensors are sharded.
+  DeviceMesh mesh = {{"data", 1}};
+  /// Layouts of variables, by name. Variables without one are not sharded.
+  LayoutMap layout = {};
+  /// Axis over which batches are sharded; empty: the first axis of the mesh.
+  std::string batch_axis = "";
+  /// Number of blocks along each axis, which determines the bits: a mesh whose sizes divide them
+  /// computes the same blocks. Axes that are not listed have as many blocks as positions.
+  std::vector<MeshAxis> blocks = {};
+  /// `devices`: one per position of the mesh, in row-major order; empty: cpu:0, cpu:1, ...
+  /// Positions are divided over workers in this order. `replicas` must not be set.
+  LocalStrategyOptions local = {};
+  /// How workers find and watch each other.
+  WorkerGroupOptions cluster = {};
+};
+
+/// Runs each step once, as one replica, on all positions of a mesh. Tensors have their global
+/// shape; a position computes its part of a sharded one, and the positions exchange values where an
+/// operation needs it. Batches of distribute_dataset() are sharded over the batch axis, variables
+/// as MeshOptions::layout says; layouts of all other tensors follow.
+///
+/// num_replicas_in_sync() is 1: a loss is the mean over the global batch, and run() returns one
+/// value. Every position calls the step function, on a thread of its own. Reading elements on the
+/// host (item(), to_doubles()) gathers them, so all positions must read the same values; control
+/// flow may only depend on such values. A batch that the axis does not divide is computed whole on
+/// every position. merge_call() is refused. keras.distribution.ModelParallel.
+class MeshStrategy final : public Strategy {
+ public:
+  /// Throws kInvalidArgument for another number of devices than positions, an unknown batch axis,
+  /// and blocks that a size of the mesh does not divide; kUnimplemented for XLA devices and for a
+  /// cross_device_ops other than canonical.
+  explicit MeshStrategy(MeshOptions options);
+  /// Divides the positions over the cluster's chief and workers. All workers make the same calls.
+  /// Throws as MultiWorkerMirroredStrategy does.
+  MeshStrategy(const ClusterResolver& resolver, MeshOptions options);
+  /// Same as above, for workers that are already connected. Ignores options.cluster.
+  MeshStrategy(std::unique_ptr<Communicator> communicator, MeshOptions options);
+  ~MeshStrategy() override;
+
+  int num_replicas_in_sync() const override { return 1; }
+  std::span<const Device> replica_devices() const override;
+  int first_replica() const override { return 0; }
+  const DeviceMesh& mesh() const { return options_.mesh; }
+  /// Returns the layout of a variable; without axes if it is not sharded. Throws kInvalidArgument
+  /// if it is not of this strategy.
+  Layout layout_of(const Variable& variable) const;
+
+ protected:
+  std::shared_ptr<VariableStorage> create_storage(const Tensor& initial_value,
+                                                  VariableOptions options) override;
+  void run_on_replicas(const std::function<void(ReplicaContext&)>& body) override;
+  void complete_input_plan(InputPlan& plan) override;
+  std::vector<Tensor> values_of_all_replicas(const PerReplica<Tensor>& local,
+                                             std::string_view who) override;
+
+ private:
+  MeshStrategy(internal::TeamSetup setup, MeshOptions options);
+  /// Returns the options of the threads of this process's positions.
+  static LocalStrategyOptions options_of_blocks(const MeshOptions& options);
+  static internal::TeamSetup joined(const ClusterResolver& resolver, const MeshOptions& options);
+
+  const std::shared_ptr<internal::WorkerTeam> team_;  // nullptr: this process has all positions
+  const MeshOptions options_;
+  const std::unique_ptr<const internal::MeshGrid> grid_;  // of blocks
+};
+
+/// In a step of a MeshStrategy, returns `value` sharded by `layout`: a differentiable identity, for
+/// values whose layout should not merely follow from others. Elsewhere returns `value`. Throws
+/// kInvalidArgument for a layout that the mesh or the shape does not allow.
+/// keras.distribution.distribute_tensor.
+Tensor relayout(const Tensor& value, const Layout& layout,
+                const SourceLocation& where = SourceLocation::current());
+
+}  // namespace tutti

@@ -1,0 +1,312 @@
+// Implements operations on sharded tensors: by rule, as several operations, or on whole inputs.
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "core/call_site.h"
+#include "strategy/mesh/mesh_position.h"
+#include "tensor/kernel_table.h"
+#include "tutti/core/logging.h"
+#include "tutti/tensor/device_scope.h"
+#include "tutti/tensor/dispatch.h"
+#include "tutti/tensor/tensor_ops.h"
+
+namespace tutti::internal {
+
+Tensor MeshPosition::relayout(const Tensor& value, const Sharding& sharding) {
+  wanted_ = sharding;
+  return dispatch_one(
+      {OpId::kReshape, {value}, {{value.shape(), value.dtype()}}, {}, CallSite::current()});
+}
+
+std::optional<std::vector<Tensor>> MeshPosition::run(const OpCall& call) {
+  if (const auto wanted = std::exchange(wanted_, std::nullopt)) {
+    const ShardedTensor value = part_of(call.inputs[0]);
+    // Another id, as for every result of an operation.
+    return std::vector{tensor_of({*wanted, local_as(value, *wanted), value.spec}).alias()};
+  }
+  if (grid_.num_positions() == 1) return std::nullopt;
+  bool any_sharded = false;
+  std::vector<ShardedTensor> inputs;
+  inputs.reserve(call.inputs.size());
+  for (const Tensor& input : call.inputs) {
+    inputs.push_back(part_of(input));
+    any_sharded = any_sharded || !inputs.back().sharding.is_whole();
+  }
+  if (!any_sharded) return std::nullopt;
+  const CallSite site(call.where);
+  // Tapes record the operation on the tensors of the global shape, not those that carry it out.
+  const SeparateObservers unobserved;
+  if (auto outputs = run_composed(call, inputs)) return outputs;
+  const std::optional<OpRule> rule = rule_of(call);
+  return rule ? run_by_rule(call, *rule, inputs) : run_whole(call, inputs);
+}
+
+std::vector<Tensor> MeshPosition::run_on_parts(OpCall call) const {
+  const PartitionerScope none(nullptr);
+  const SeparateObservers unobserved;
+  const DeviceScope here(device());
+  return dispatch(std::move(call));
+}
+
+std::vector<Tensor> MeshPosition::run_whole(const OpCall& call,
+                                            std::span<const ShardedTensor> inputs) {
+  log_warning_once(concat("mesh: ", to_string(call.op), " has no rule for sharded inputs: each ",
+                          "position gathers them and computes the whole"));
+  OpCall whole = call;
+  for (std::size_t i = 0; i < inputs.size(); ++i) whole.inputs[i] = local_as(inputs[i], {});
+  return run_on_parts(std::move(whole));
+}
+
+/// Axes over which an operation is cut.
+struct MeshPosition::Assignment {
+  std::vector<AxisSet> of_factor;
+  AxisSet partial = 0;  // of inputs that stay partial
+  std::vector<bool> is_partial;
+
+  Sharding sharding(const FactorsOfTensor& factors, int rank) const {
+    Sharding result;
+    for (int d = 0; d < rank; ++d) {
+      if (factors[d] >= 0) result[d] = of_factor[static_cast<std::size_t>(factors[d])];
+    }
+    return result;
+  }
+};
+
+namespace {
+
+/// Returns the axes over which inputs may stay partial, and marks these inputs; no axes if the
+/// operation is not linear in them.
+AxisSet kept_partial(Linearity linearity, std::span<const ShardedTensor> inputs,
+                     std::vector<bool>& is_partial) {
+  const auto of = [&](std::size_t i) { return inputs[i].sharding.partial; };
+  const auto count = std::ranges::count_if(
+      inputs, [](const ShardedTensor& each) { return each.sharding.partial != 0; });
+  if (count == 0) return 0;
+  AxisSet kept = 0;
+  switch (linearity) {
+    case Linearity::kNone:
+      break;
+    case Linearity::kTogether:
+      kept = of(0);
+      for (std::size_t i = 1; i < inputs.size(); ++i) kept = of(i) == kept ? kept : AxisSet{0};
+      break;
+    case Linearity::kEach:
+      for (std::size_t i = 0; count == 1 && i < inputs.size(); ++i) kept |= of(i);
+      break;
+    case Linearity::kFirst:
+      if (count == 1) kept = of(0);
+  }
+  for (std::size_t i = 0; i < inputs.size(); ++i) is_partial[i] = kept != 0 && of(i) == kept;
+  return kept;
+}
+
+}  // namespace
+
+MeshPosition::Assignment MeshPosition::assign_axes(const OpCall& call, const OpRule& rule,
+                                                   std::span<const ShardedTensor> inputs) const {
+  Assignment result;
+  result.of_factor.resize(static_cast<std::size_t>(rule.num_factors), 0);
+  result.is_partial.resize(inputs.size(), false);
+  // Large inputs decide first, because moving them costs most.
+  std::vector<std::size_t> order(inputs.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::stable_sort(order, std::ranges::greater(),
+                           [&](std::size_t i) { return inputs[i].spec.shape.num_elements(); });
+  const auto fits = [&](std::int8_t factor, AxisSet axes) {
+    const int parts = grid_.size(axes);
+    const auto divides = [&](const FactorsOfTensor& factors, const Shape& shape) {
+      for (int d = 0; d < shape.rank(); ++d) {
+        if (factors[d] == factor && shape.dim(d) % parts != 0) return false;
+      }
+      return true;
+    };
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      if (!divides(rule.inputs[i], inputs[i].spec.shape)) return false;
+    }
+    for (std::size_t i = 0; i < call.outputs.size(); ++i) {
+      if (!divides(rule.outputs[i], call.outputs[i].shape)) return false;
+    }
+    return true;
+  };
+  AxisSet used = 0;
+  for (const std::size_t i : order) {
+    for (int d = 0; d < inputs[i].spec.shape.rank(); ++d) {
+      const AxisSet axes = inputs[i].sharding[d];
+      const std::int8_t factor = rule.inputs[i][d];
+      if (axes == 0 || factor < 0 || (used & axes) != 0) continue;
+      AxisSet& of_factor = result.of_factor[static_cast<std::size_t>(factor)];
+      if (of_factor != 0 || !fits(factor, axes)) continue;
+      of_factor = axes;
+      used |= axes;
+    }
+  }
+  result.partial = kept_partial(rule.linearity, inputs, result.is_partial);
+  if ((result.partial & used) != 0) {
+    result.partial = 0;
+    result.is_partial.assign(inputs.size(), false);
+  }
+  return result;
+}
+
+namespace {
+
+/// Returns the axes of the factors that the inputs have and the output has not.
+AxisSet combined_axes(const OpRule& rule, std::span<const AxisSet> of_factor,
+                      const FactorsOfTensor& output, int rank) {
+  AxisSet axes = 0;
+  for (std::size_t factor = 0; factor < of_factor.size(); ++factor) {
+    bool has_factor = false;
+    for (int d = 0; d < rank; ++d) has_factor |= output[d] == static_cast<std::int8_t>(factor);
+    if (!has_factor) axes |= of_factor[factor];
+  }
+  static_cast<void>(rule);
+  return axes;
+}
+
+}  // namespace
+
+std::vector<Tensor> MeshPosition::run_by_rule(const OpCall& call, const OpRule& rule,
+                                              std::span<const ShardedTensor> inputs) {
+  const Assignment assignment = assign_axes(call, rule, inputs);
+  OpCall local{call.op, {}, {}, call.attributes, call.where};
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    Sharding wanted = assignment.sharding(rule.inputs[i], inputs[i].spec.shape.rank());
+    if (assignment.is_partial[i]) wanted.partial = assignment.partial;
+    local.inputs.push_back(local_as(inputs[i], wanted));
+  }
+  std::vector<ShardedTensor> outputs;
+  for (std::size_t i = 0; i < call.outputs.size(); ++i) {
+    const TensorSpec& spec = call.outputs[i];
+    const int rank = spec.shape.rank();
+    ShardedTensor output{assignment.sharding(rule.outputs[i], rank), {}, spec};
+    output.sharding.partial = static_cast<AxisSet>(
+        assignment.partial | combined_axes(rule, assignment.of_factor, rule.outputs[i], rank));
+    local.outputs.push_back({grid_.local_shape(spec.shape, output.sharding), spec.dtype});
+    outputs.push_back(std::move(output));
+  }
+  const AxisSet combined =
+      outputs.front().sharding.partial & static_cast<AxisSet>(~assignment.partial);
+  double scale = 1.0;
+  if (call.op == OpId::kReduceMean && combined != 0) {
+    // The mean of the parts' means: sums are added, and divided once.
+    local.op = OpId::kReduceSum;
+    const double count = static_cast<double>(inputs[0].spec.shape.num_elements()) /
+                         static_cast<double>(call.outputs[0].shape.num_elements());
+    scale = 1.0 / count;
+  }
+  std::vector<Tensor> values = run_on_parts(std::move(local));
+  std::vector<Tensor> results;
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    outputs[i].local = values[i];
+    if (rule.combination != ReduceOp::kSum) {
+      outputs[i].local = reduced(rule.combination, values[i], combined);
+      outputs[i].sharding.partial &= static_cast<AxisSet>(~combined);
+    }
+    results.push_back(tensor_of(outputs[i]));
+  }
+  if (scale != 1.0) results.front() = multiply(results.front(), scale);
+  return results;
+}
+
+namespace {
+
+/// Returns the axes of all dimensions but the last.
+std::vector<int> all_but_last(const Tensor& x) {
+  std::vector<int> axes(static_cast<std::size_t>(x.rank() - 1));
+  std::iota(axes.begin(), axes.end(), 0);
+  return axes;
+}
+
+/// Batch normalisation with the statistics of the global batch.
+std::vector<Tensor> batch_norm_of_parts(const OpCall& call) {
+  const double epsilon = call.attributes_as<BatchNormAttributes>().epsilon;
+  const DType wide = call.inputs[1].dtype();
+  const Tensor x = cast(call.inputs[0], wide);
+  const std::vector<int> axes = all_but_last(x);
+  const Tensor mean = reduce_mean(x, {.axes = axes});
+  const Tensor centred = x - mean;
+  const Tensor variance = reduce_mean(square(centred), {.axes = axes});
+  const Tensor y = centred * rsqrt(variance + epsilon) * call.inputs[1] + call.inputs[2];
+  return {cast(y, call.inputs[0].dtype()), mean, variance};
+}
+
+/// (x, gamma, mean, variance, dy) -> (dx, dgamma, dbeta).
+std::vector<Tensor> batch_norm_grad_of_parts(const OpCall& call) {
+  const double epsilon = call.attributes_as<BatchNormAttributes>().epsilon;
+  const DType wide = call.inputs[1].dtype();
+  const Tensor x = cast(call.inputs[0], wide), dy = cast(call.inputs[4], wide);
+  const Tensor& gamma = call.inputs[1];
+  const std::vector<int> axes = all_but_last(x);
+  const auto count = static_cast<double>(x.num_elements() / x.shape().dim(-1));
+  const Tensor scale = rsqrt(call.inputs[3] + epsilon);
+  const Tensor normal = (x - call.inputs[2]) * scale;
+  const Tensor dbeta = reduce_sum(dy, {.axes = axes});
+  const Tensor dgamma = reduce_sum(dy * normal, {.axes = axes});
+  const Tensor dx = (dy - dbeta / count - normal * (dgamma / count)) * (gamma * scale);
+  return {cast(dx, call.inputs[0].dtype()), dgamma, dbeta};
+}
+
+Tensor activated(const Tensor& x, FusedActivation activation) {
+  switch (activation) {
+    case FusedActivation::kNone:
+      return x;
+    case FusedActivation::kRelu:
+      return relu(x);
+    case FusedActivation::kSigmoid:
+      return sigmoid(x);
+    case FusedActivation::kTanh:
+      return tanh(x);
+  }
+  return x;
+}
+
+}  // namespace
+
+Tensor MeshPosition::dropped_out(const OpCall& call, const ShardedTensor& x) {
+  // The whole mask keeps the bits of one device, whose element i has the random number i.
+  const Tensor ones = Tensor::ones(x.spec.shape, x.spec.dtype, device());
+  const Tensor mask =
+      run_on_parts({OpId::kDropout, {ones}, call.outputs, call.attributes, call.where}).front();
+  return multiply(call.inputs[0], mask);
+}
+
+std::optional<std::vector<Tensor>> MeshPosition::run_composed(
+    const OpCall& call, std::span<const ShardedTensor> inputs) {
+  if (call.inputs[0].num_elements() == 0) return std::nullopt;  // no part has statistics
+  switch (call.op) {
+    case OpId::kBatchNormTraining:
+      return batch_norm_of_parts(call);
+    case OpId::kBatchNormGrad:
+      return batch_norm_grad_of_parts(call);
+    case OpId::kDropout:
+      return std::vector{dropped_out(call, inputs[0])};
+    case OpId::kMatMul:
+    case OpId::kConv2d: {
+      // A bias is added, and an activation applied, once per sum over parts of the contraction.
+      const bool is_product = call.op == OpId::kMatMul;
+      const FusedActivation activation = is_product
+                                             ? call.attributes_as<MatMulAttributes>().activation
+                                             : call.attributes_as<Conv2dAttributes>().activation;
+      if (call.inputs.size() == 2 && activation == FusedActivation::kNone) return std::nullopt;
+      const OpRule rule = *rule_of(call);
+      const Assignment axes = assign_axes(call, rule, inputs);
+      if (axes.of_factor[2] == 0) return std::nullopt;  // k, or the input channels
+      OpCall bare = call;
+      bare.inputs.resize(2);
+      if (is_product) {
+        std::get<MatMulAttributes>(bare.attributes).activation = FusedActivation::kNone;
+      } else {
+        std::get<Conv2dAttributes>(bare.attributes).activation = FusedActivation::kNone;
+      }
+      Tensor y = run_by_rule(bare, *rule_of(bare), inputs.first(2)).front();
+      if (call.inputs.size() == 3) y = y + call.inputs[2];
+      return std::vector{activated(y, activation)};
+    }
+    default:
+      return std::nullopt;
+  }
+}
+
+}  // namespace tutti::internal

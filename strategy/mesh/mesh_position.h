@@ -1,0 +1,160 @@
+// A position of a mesh during one step: its parts of sharded tensors, and exchanges with others.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "strategy/mesh/op_rules.h"
+#include "strategy/mesh/sharding.h"
+#include "strategy/replicas/local_replica.h"
+#include "strategy/replicas/strategy_mode.h"
+#include "tensor/step_hooks.h"
+
+namespace tutti::internal {
+
+class MeshPosition;
+
+/// Value of a sharded tensor: the part of one position. Belongs to the thread of its position until
+/// the step ends; the whole is gathered then, unless the value has been destroyed.
+class ShardedValue final : public LazyValue {
+ public:
+  ShardedValue(MeshPosition& position, std::uint64_t number, const Sharding& sharding, Tensor local,
+               TensorSpec spec)
+      : sharding_(sharding),
+        local_(std::move(local)),
+        spec_(std::move(spec)),
+        position_(&position),
+        number_(number) {}
+  ~ShardedValue() override;
+
+  const Sharding& sharding() const { return sharding_; }
+  const Tensor& local() const { return local_; }
+  const TensorSpec& spec() const { return spec_; }
+  /// Collective within the step. Throws kFailedPrecondition on another thread.
+  void materialize(std::byte* to) override;
+
+ private:
+  friend class MeshPosition;
+  const Sharding sharding_;
+  Tensor local_;  // undefined after the step
+  const TensorSpec spec_;
+  Tensor whole_;            // defined after the step
+  MeshPosition* position_;  // nullptr after the step
+  const std::uint64_t number_;
+};
+
+/// A tensor as one position has it.
+struct ShardedTensor {
+  Sharding sharding;
+  Tensor local;
+  TensorSpec spec;  // of the whole
+};
+
+/// Context of the one replica of a mesh strategy, on the thread of a position: all positions run
+/// the step, and each carries out its part of the operations on sharded tensors. All functions that
+/// exchange values are collective.
+class MeshPosition final : public ReplicaContext, public Partitioner {
+ public:
+  /// `batch_axes`: those over which batches are cut. `local` must outlive it.
+  MeshPosition(LocalReplicaContext& local, const MeshGrid& grid, AxisSet batch_axes);
+  ~MeshPosition() override;
+  MeshPosition(const MeshPosition&) = delete;
+  MeshPosition& operator=(const MeshPosition&) = delete;
+
+  /// Returns the position whose step this thread runs; nullptr if there is none.
+  static MeshPosition* current();
+  /// Same as current(). Throws kFailedPrecondition, naming variable and method, in a step of
+  /// another mesh strategy than that which made the variable.
+  static MeshPosition* current(const VariableStorage& variable, std::string_view method);
+
+  const MeshGrid& grid() const { return grid_; }
+  /// Returns the number of the position in the mesh.
+  int number() const { return number_; }
+  LocalReplicaContext& local() { return local_; }
+
+  /// Returns what this position has of the value.
+  ShardedTensor part_of(const Tensor& value) const;
+  /// Returns a tensor of the global shape; `local` itself if the sharding is whole.
+  Tensor tensor_of(const ShardedTensor& value);
+  /// Returns the position's part of `value` under another sharding, which may only be partial over
+  /// axes over which `value` is.
+  Tensor local_as(const ShardedTensor& value, const Sharding& sharding);
+  Tensor whole(const Tensor& value) { return local_as(part_of(value), {}); }
+  /// Returns the value under another sharding; tapes record an identity.
+  Tensor relayout(const Tensor& value, const Sharding& sharding);
+  /// Sums each value over its axes. Values are in the same order on all positions.
+  std::vector<Tensor> all_reduce_each(std::span<const Tensor> values,
+                                      std::span<const AxisSet> axes);
+  /// Meets all positions; `action` runs once, with the arguments of those of this process.
+  template <class Argument>
+  void meet_with(MeetingHeader header, Argument& argument,
+                 const std::function<void(const std::vector<Argument*>&)>& action) {
+    const StrategyModeScope as_local({&strategy(), &local_, false});
+    local_.meet<Argument>(std::move(header), argument, action);
+  }
+  /// Waits until all positions have called it.
+  void meet(MeetingKind kind);
+  /// Gathers the values that outlive the step. Called when its body has ended.
+  void end_step();
+
+  // Partitioner.
+  std::optional<std::vector<Tensor>> run(const OpCall& call) override;
+  bool is_sharded(const Tensor& value) const override {
+    return !part_of(value).sharding.is_whole();
+  }
+
+  // ReplicaContext: one replica, with which nothing is exchanged.
+  int replica_id() const override { return 0; }
+  int num_replicas_in_sync() const override { return 1; }
+  Device device() const override { return local_.device(); }
+  Strategy& strategy() const override { return local_.strategy(); }
+
+ protected:
+  int local_index() const override { return local_.local_replica(); }
+  std::shared_ptr<const void> merge_erased(const void* local, const std::type_info& type,
+                                           const ErasedMerge& merge, SourceLocation where) override;
+  std::vector<Gradient> all_reduce_values(ReduceOp op, std::span<const Gradient> values,
+                                          SourceLocation where) override;
+  Gathered all_gather_value(const Tensor& value, int axis, SourceLocation where) override;
+  void note_batch(const Batch& batch) override;
+  void note_result(double result) override;
+
+ private:
+  friend class ShardedValue;
+
+  struct Assignment;
+  /// Returns the axes over which each factor of the rule is cut.
+  Assignment assign_axes(const OpCall& call, const OpRule& rule,
+                         std::span<const ShardedTensor> inputs) const;
+  std::vector<Tensor> run_by_rule(const OpCall& call, const OpRule& rule,
+                                  std::span<const ShardedTensor> inputs);
+  std::vector<Tensor> run_whole(const OpCall& call, std::span<const ShardedTensor> inputs);
+  /// Returns the outputs of an operation that is carried out as several others; nothing if it is
+  /// not one of these.
+  std::optional<std::vector<Tensor>> run_composed(const OpCall& call,
+                                                  std::span<const ShardedTensor> inputs);
+  Tensor dropped_out(const OpCall& call, const ShardedTensor& x);
+  std::vector<Tensor> run_on_parts(OpCall call) const;
+
+  Tensor cut(const Tensor& value, int dim, AxisSet axes) const;
+  Tensor gathered(const Tensor& value, int dim, AxisSet axes);
+  Tensor reduced(ReduceOp op, const Tensor& value, AxisSet axes);
+  std::vector<Tensor> exchange(const Tensor& value, AxisSet axes);
+
+  LocalReplicaContext& local_;
+  const MeshGrid& grid_;
+  const AxisSet batch_axes_;
+  const int number_;
+  std::map<std::uint64_t, Tensor> batch_;          // parts of the batch, by the ids of the wholes
+  std::map<std::uint64_t, ShardedValue*> values_;  // living ones, by number
+  std::uint64_t num_values_ = 0;
+  std::optional<Sharding> wanted_;  // of the result of the identity that relayout() dispatches
+};
+
+}  // namespace tutti::internal

@@ -1,0 +1,172 @@
+// Implements MeshStrategy: positions on threads, and the step on each of them.
+// SPDX-License-Identifier: Apache-2.0
+#include "tutti/strategy/mesh/mesh_strategy.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/call_site.h"
+#include "core/names.h"
+#include "strategy/mesh/mesh_position.h"
+#include "strategy/mesh/mesh_reducer.h"
+#include "strategy/mesh/mesh_variable.h"
+#include "strategy/replicas/strategy_mode.h"
+#include "strategy/strategy_options.h"
+#include "tutti/core/random.h"
+
+namespace tutti {
+namespace {
+
+constexpr const char* kStrategy = "mesh";
+
+/// Returns the mesh whose positions are the blocks.
+DeviceMesh mesh_of_blocks(const MeshOptions& options) {
+  std::vector<MeshAxis> axes = options.mesh.axes();
+  for (const MeshAxis& block : options.blocks) {
+    MeshAxis& axis = axes[static_cast<std::size_t>(options.mesh.index_of(block.name))];
+    internal::require(block.size >= axis.size && block.size % axis.size == 0, kStrategy,
+                      ": blocks along '", block.name, "': expected a multiple of the mesh's ",
+                      axis.size, " positions, got ", block.size);
+    axis.size = block.size;
+  }
+  return DeviceMesh(std::move(axes));
+}
+
+}  // namespace
+
+LocalStrategyOptions MeshStrategy::options_of_blocks(const MeshOptions& options) {
+  LocalStrategyOptions local = options.local;
+  const int positions = options.mesh.num_positions();
+  internal::require(local.replicas == 0, kStrategy,
+                    ": replicas: the mesh has one replica; expected 0, got ", local.replicas);
+  internal::require(local.replica_weights.empty(), kStrategy,
+                    ": replica_weights: expected none, because a batch is cut into equal parts");
+  if (local.devices.devices.empty()) {
+    for (int i = 0; i < positions; ++i) local.devices.devices.push_back({DeviceType::kCpu, i});
+  }
+  const std::string& ops = local.cross_device_ops.name;
+  if (!ops.empty() && ops != "canonical") {
+    fail(ErrorCode::kUnimplemented, kStrategy, ": cross_device_ops '", ops,
+         "'; expected canonical, which is the order of sums over blocks");
+  }
+  local.replicas = mesh_of_blocks(options).num_positions();
+  return local;
+}
+
+namespace {
+
+MeshOptions checked(MeshOptions options) {
+  const int positions = options.mesh.num_positions();
+  const std::size_t devices = options.local.devices.devices.size();
+  internal::require(devices == 0 || devices == static_cast<std::size_t>(positions), kStrategy,
+                    ": devices: expected one for each of the ", positions, " positions of ",
+                    options.mesh.to_string(), ", got ", devices);
+  for (const Device& device : options.local.devices.devices) {
+    if (device.type == DeviceType::kCpu || device.type == DeviceType::kGpu) continue;
+    fail(ErrorCode::kUnimplemented, kStrategy, ": device ", device,
+         "; expected CPUs or GPUs, because XLA compiles whole steps of one device");
+  }
+  if (options.batch_axis.empty()) options.batch_axis = options.mesh.axes().front().name;
+  static_cast<void>(options.mesh.index_of(options.batch_axis));
+  return options;
+}
+
+}  // namespace
+
+MeshStrategy::MeshStrategy(MeshOptions options)
+    : MeshStrategy(internal::TeamSetup{.options = options_of_blocks(options)}, options) {}
+
+MeshStrategy::MeshStrategy(std::unique_ptr<Communicator> communicator, MeshOptions options)
+    : MeshStrategy(
+          internal::join_team(kStrategy, std::move(communicator), options_of_blocks(options)),
+          options) {}
+
+MeshStrategy::MeshStrategy(internal::TeamSetup setup, MeshOptions options)
+    : Strategy(kStrategy, std::move(setup.options), setup.team),
+      team_(std::move(setup.team)),
+      options_(checked(std::move(options))),
+      grid_(std::make_unique<const internal::MeshGrid>(mesh_of_blocks(options_))) {}
+
+MeshStrategy::~MeshStrategy() = default;
+
+std::span<const Device> MeshStrategy::replica_devices() const {
+  return Strategy::replica_devices().first(1);
+}
+
+Layout MeshStrategy::layout_of(const Variable& variable) const {
+  const auto* const storage = dynamic_cast<const internal::MeshStorage*>(&variable.storage());
+  internal::require(storage && storage->owner() == static_cast<const Strategy*>(this),
+                    "MeshStrategy::layout_of: Variable '", variable.name(),
+                    "' was not made in the scope of this strategy");
+  Layout layout;
+  for (int d = 0; d < variable.shape().rank(); ++d) {
+    const internal::AxisSet axes = storage->sharding()[d];
+    std::string name;
+    for (std::size_t i = 0; i < options_.mesh.axes().size(); ++i) {
+      if ((axes >> i & 1) != 0) name = options_.mesh.axes()[i].name;
+    }
+    layout.axes.push_back(std::move(name));
+  }
+  return layout;
+}
+
+std::shared_ptr<VariableStorage> MeshStrategy::create_storage(const Tensor& initial_value,
+                                                              VariableOptions options) {
+  if (team_ && team_->is_connected()) {
+    internal::require_same_variable(kStrategy, *team_,
+                                    internal::describe_variable(options.name, initial_value));
+  }
+  static_cast<void>(extended().is_on_read(options));  // checks them; there is one replica
+  const std::optional<Layout> layout = options_.layout.find(options.name);
+  internal::MeshPlacement placement{*grid_, extended().services()};
+  if (layout) {
+    placement.sharding = grid_->sharding_of(*layout, initial_value.shape(),
+                                            concat(kStrategy, ": variable '", options.name, "'"));
+  }
+  return std::make_shared<internal::MeshStorage>(initial_value, std::move(options),
+                                                 static_cast<const Strategy*>(this), placement);
+}
+
+void MeshStrategy::run_on_replicas(const std::function<void(ReplicaContext&)>& body) {
+  if (team_) team_->require_connection();  // before threads of positions call it concurrently
+  const auto batch_axes =
+      static_cast<internal::AxisSet>(1 << options_.mesh.index_of(options_.batch_axis));
+  extended().run([&](ReplicaContext& context) {
+    auto& local = dynamic_cast<internal::LocalReplicaContext&>(context);
+    internal::MeshPosition position(local, *grid_, batch_axes);
+    internal::MeshReducer reducer(position);
+    const internal::StrategyModeScope mode({this, &position, false});
+    const PartitionerScope partitioned(&position);
+    const ReplicaGroupScope group(&ReplicaGroup::of_one());
+    const GradientReducerScope reducing(&reducer);
+    // All positions draw the same numbers.
+    RandomContext random = current_random_context();
+    random.replica = 0;
+    const RandomContextScope same_numbers(random);
+    body(position);
+    position.end_step();
+  });
+}
+
+void MeshStrategy::complete_input_plan(InputPlan& plan) {
+  Strategy::complete_input_plan(plan);
+  // Each worker reads whole batches, of which its positions take their parts.
+  plan.num_workers = 1;
+  plan.worker = 0;
+}
+
+std::vector<Tensor> MeshStrategy::values_of_all_replicas(const PerReplica<Tensor>& local,
+                                                         std::string_view) {
+  return local.values();
+}
+
+Tensor relayout(const Tensor& value, const Layout& layout, const SourceLocation& where) {
+  internal::MeshPosition* const position = internal::MeshPosition::current();
+  if (position == nullptr) return value;
+  const CallSite site(where);
+  return position->relayout(value,
+                            position->grid().sharding_of(layout, value.shape(),
+                                                         concat("relayout at ", to_string(where))));
+}
+
+}  // namespace tutti

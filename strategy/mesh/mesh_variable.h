@@ -1,0 +1,71 @@
+// Variables of a mesh strategy: each device has the part that its positions compute with.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "strategy/mesh/mesh_position.h"
+#include "tutti/autograd/variable.h"
+#include "tutti/autograd/variable_storage.h"
+
+namespace tutti::internal {
+
+/// Layout of a variable on a mesh, and what its parts need to be exchanged.
+struct MeshPlacement {
+  const MeshGrid& grid;
+  const ReplicaServices& services;
+  Sharding sharding = {};
+};
+
+/// Positions of one device that have the same elements share one part, which the first of them
+/// writes. Outside of steps a variable is whole; with several workers, reading it is collective.
+class MeshStorage final : public VariableStorage {
+ public:
+  /// `placement` refers to objects that outlive the variable.
+  MeshStorage(const Tensor& initial_value, VariableOptions options, const void* owner,
+              const MeshPlacement& placement);
+  /// Fills the variable without making its whole.
+  MeshStorage(const Shape& shape, DType dtype, double value, VariableOptions options,
+              const void* owner, const MeshPlacement& placement);
+
+  const Sharding& sharding() const { return placement_.sharding; }
+  Tensor read() const override;
+  std::vector<Tensor> local_components() const override;
+  std::vector<Device> devices() const override;
+  void assign(AssignOp op, const Tensor& value, ValueOrigin origin) override;
+  void assign_replicated(AssignOp op, const Tensor& value) override;
+  void scatter(ScatterOp op, const IndexedSlices& slices) override;
+  Variable create_slot(const std::string& name, double initial_value) override;
+  void update(const UpdateRule& rule, std::span<const Variable> slots, const Gradient& gradient,
+              const UpdateScalars& scalars) override;
+  std::vector<NamedTensor> save() const override { return {{name(), read()}}; }
+  void restore(const TensorLookup& lookup) override;
+
+ private:
+  struct Part {
+    int writer = 0;  // the first local position that has the part
+    VariableComponent component;
+  };
+
+  /// Makes the parts; make(position, device) returns that of a position.
+  void make_parts(const std::function<Tensor(int position, Device device)>& make);
+  /// Returns the part of `whole` for the position with this number.
+  Tensor cut(const Tensor& whole, int position) const;
+  Tensor whole() const;
+  VariableComponent& component_of(const MeshPosition& position);
+  bool writes(const MeshPosition& position) const;
+  int first_position() const { return placement_.services.first_replica(); }
+  std::vector<MeshStorage*> storages_of(std::span<const Variable> slots, const UpdateRule& rule);
+  void update_with_norms(std::span<MeshStorage* const> slots, const UpdateRule& rule,
+                         const std::vector<Gradient>& gradients, const UpdateScalars& scalars);
+
+  const MeshPlacement placement_;
+  std::vector<Part> parts_;
+  std::vector<std::size_t> part_of_position_;  // by local position
+};
+
+}  // namespace tutti::internal

@@ -1,0 +1,47 @@
+// Rules of operations on sharded tensors: which dimensions of inputs and outputs are cut together.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "tutti/tensor/op.h"
+#include "tutti/tensor/reduce_op.h"
+
+namespace tutti::internal {
+
+/// Factor of each dimension of a tensor; kWhole: each position needs the whole dimension.
+struct FactorsOfTensor {
+  static constexpr std::int8_t kWhole = -1;
+  FactorsOfTensor() { factors.fill(kWhole); }
+  std::int8_t& operator[](int dim) { return factors[static_cast<std::size_t>(dim)]; }
+  std::int8_t operator[](int dim) const { return factors[static_cast<std::size_t>(dim)]; }
+  std::array<std::int8_t, Shape::kMaxRank> factors;
+};
+
+/// Inputs that may be partial, and are then as many terms of the output.
+enum class Linearity {
+  kNone,      // f(a + b) is not f(a) + f(b)
+  kTogether,  // f(a1 + a2, b1 + b2) = f(a1, b1) + f(a2, b2): all are partial over the same axes
+  kEach,      // in each input if the others are not partial
+  kFirst,     // in the first input if the others are not partial
+};
+
+/// Rule of one operation, in the manner of Shardy's op_sharding_rule: a *factor* is an index of the
+/// loop nest that the operation stands for (m, n and k of a product). Dimensions of one factor are
+/// cut alike, and then each position computes its part of the outputs from its parts of the inputs
+/// by the same operation. An output without a factor of its inputs is combined over its axes.
+struct OpRule {
+  std::vector<FactorsOfTensor> inputs, outputs;
+  int num_factors = 0;
+  /// How the positions' outputs are combined.
+  ReduceOp combination = ReduceOp::kSum;
+  Linearity linearity = Linearity::kNone;
+};
+
+/// Returns the rule of the call; nullopt for operations on whole inputs only.
+std::optional<OpRule> rule_of(const OpCall& call);
+
+}  // namespace tutti::internal

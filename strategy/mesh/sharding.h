@@ -1,0 +1,65 @@
+// Shardings of tensors over the positions of a mesh.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tutti/strategy/mesh/device_mesh.h"
+#include "tutti/tensor/shape.h"
+
+namespace tutti::internal {
+
+/// Set of mesh axes: bit i is axis i.
+using AxisSet = std::uint8_t;
+
+/// Distribution of a tensor over the positions of a mesh. A mesh axis occurs at most once.
+struct Sharding {
+  /// Axes over which each dimension is cut into equal parts, in the order of the mesh.
+  std::array<AxisSet, Shape::kMaxRank> dims{};
+  /// Axes over which the tensor is the sum of the positions' values.
+  AxisSet partial = 0;
+
+  AxisSet& operator[](int dim) { return dims[static_cast<std::size_t>(dim)]; }
+  AxisSet operator[](int dim) const { return dims[static_cast<std::size_t>(dim)]; }
+  /// Returns the axes over which some dimension is cut.
+  AxisSet cut() const;
+  /// Returns true if each position has all elements.
+  bool is_whole() const { return partial == 0 && cut() == 0; }
+  bool operator==(const Sharding&) const = default;
+};
+
+/// Coordinates of the positions of a mesh. A value type.
+class MeshGrid {
+ public:
+  explicit MeshGrid(DeviceMesh mesh) : mesh_(std::move(mesh)) {}
+
+  const DeviceMesh& mesh() const { return mesh_; }
+  int num_positions() const { return mesh_.num_positions(); }
+  /// Returns the number of positions that differ in these axes only.
+  int size(AxisSet axes) const;
+  /// Returns the number of the position among those that differ in these axes only, which are
+  /// numbered in row-major order.
+  int index(int position, AxisSet axes) const;
+  /// Returns the positions that differ from `position` in these axes only, by index().
+  std::vector<int> group(int position, AxisSet axes) const;
+
+  /// Returns the sharding of a tensor of rank `rank` with this layout, without axes of size 1.
+  /// Throws kInvalidArgument, beginning with `who`, for another number of dimensions, an axis that
+  /// the mesh lacks or that occurs twice, and dimensions that cannot be divided.
+  Sharding sharding_of(const Layout& layout, const Shape& shape, const std::string& who) const;
+  /// Returns the shape of a position's part.
+  Shape local_shape(const Shape& shape, const Sharding& sharding) const;
+  /// Returns true if each cut divides its dimension.
+  bool divides(const Shape& shape, const Sharding& sharding) const;
+  /// Returns "[data, -] partial over model".
+  std::string describe(const Sharding& sharding, int rank) const;
+
+ private:
+  std::string names(AxisSet axes) const;
+  DeviceMesh mesh_;
+};
+
+}  // namespace tutti::internal

@@ -1,0 +1,26 @@
+// Helpers for tests of MeshStrategy.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/hang_watchdog.h"
+#include "tests/support/thrown.h"
+#include "tutti/strategy/mesh/mesh_strategy.h"
+#include "tutti/tensor/tensor_ops.h"
+
+namespace tutti::mesh_tests {
+
+inline MeshOptions on_mesh(DeviceMesh mesh, LayoutMap layout = {},
+                           std::vector<MeshAxis> blocks = {}) {
+  MeshOptions options;
+  options.mesh = std::move(mesh);
+  options.layout = std::move(layout);
+  options.blocks = std::move(blocks);
+  return options;
+}
+
+}  // namespace tutti::mesh_tests

@@ -1,0 +1,91 @@
+// Training under MeshStrategy: the values of one device, and bits that depend on blocks alone.
+// SPDX-License-Identifier: Apache-2.0
+#include <string>
+
+#include "tests/mesh/mesh_helpers.h"
+#include "tutti/autograd/gradient_tape.h"
+#include "tutti/model/layers/layers.h"
+#include "tutti/model/sequential.h"
+#include "tutti/optimizer/optimizers.h"
+#include "tutti/strategy/strategies.h"
+
+namespace tutti::mesh_tests {
+namespace {
+
+/// Columns of the first product, rows of the second: one sum per pair of layers.
+const LayoutMap kColumnsThenRows = {
+    {"dense/kernel", {"", "model"}}, {"dense/bias", {"model"}}, {"dense_1/kernel", {"model", ""}}};
+
+Tensor numbers(const Shape& shape, std::uint64_t seed, DType dtype = DType::kFloat32) {
+  return random_normal(shape, {.seed = seed, .purpose = kUserPurpose}, 0.0, 1.0, dtype);
+}
+
+struct Trained {
+  std::vector<double> losses;
+  std::string hash;
+};
+
+/// Trains a network of two layers for three steps with batches of 16 examples.
+Trained train(Strategy& strategy) {
+  set_random_seed(5);
+  std::unique_ptr<Sequential> model;
+  std::unique_ptr<Optimizer> optimizer;
+  {
+    const auto scope = strategy.scope();
+    model = std::make_unique<Sequential>(Input{{8}}, Dense(32, "relu"), Dense(4));
+    optimizer = std::make_unique<Adam>(model->trainable_variables());
+  }
+  const Dataset data =
+      Dataset::from_tensor_slices({numbers({48, 8}, 1), numbers({48, 4}, 2)}).batch(16);
+  Trained result;
+  for (const auto& batch : strategy.distribute_dataset(data)) {
+    const auto losses = strategy.run(
+        [&](const Batch& part) {
+          GradientTape tape;
+          const Tensor error = (*model)(part.features(), {.training = true}) - part.labels();
+          const Tensor loss = reduce_sum(square(error)) / (16.0 * 4.0);
+          optimizer->minimize(tape, loss);
+          return loss;
+        },
+        batch);
+    result.losses.push_back(strategy.reduce(ReduceOp::kSum, losses).item_double());
+  }
+  result.hash = hash_variables(model->variables());
+  return result;
+}
+
+TEST(MeshTraining, AllMeshesHaveTheLossesOfOneDevice) {
+  OneDeviceStrategy one("cpu:0");
+  const Trained expected = train(one);
+  for (const DeviceMesh& mesh :
+       {DeviceMesh{{"data", 1}, {"model", 1}}, DeviceMesh{{"data", 4}, {"model", 1}},
+        DeviceMesh{{"data", 1}, {"model", 4}}, DeviceMesh{{"data", 2}, {"model", 2}}}) {
+    MeshStrategy strategy(on_mesh(mesh, kColumnsThenRows));
+    const Trained trained = train(strategy);
+    ASSERT_EQ(trained.losses.size(), expected.losses.size());
+    for (std::size_t i = 0; i < expected.losses.size(); ++i) {
+      EXPECT_NEAR(trained.losses[i], expected.losses[i], 1e-5) << mesh.to_string();
+    }
+  }
+}
+
+TEST(MeshTraining, BlocksDetermineTheBits) {
+  const std::vector<MeshAxis> blocks = {{"data", 2}, {"model", 4}};
+  std::vector<std::string> hashes;
+  for (const DeviceMesh& mesh :
+       {DeviceMesh{{"data", 1}, {"model", 1}}, DeviceMesh{{"data", 2}, {"model", 1}},
+        DeviceMesh{{"data", 1}, {"model", 4}}, DeviceMesh{{"data", 2}, {"model", 2}}}) {
+    MeshStrategy strategy(on_mesh(mesh, kColumnsThenRows, blocks));
+    hashes.push_back(train(strategy).hash);
+  }
+  EXPECT_THAT(hashes, ::testing::Each(hashes.front()));
+}
+
+TEST(MeshTraining, DataAxisHasTheBitsOfMirroredReplicas) {
+  MirroredStrategy mirrored(LocalStrategyOptions{.devices = "cpu:0-3"});
+  MeshStrategy mesh(on_mesh({{"data", 4}}));
+  EXPECT_EQ(train(mesh).hash, train(mirrored).hash);
+}
+
+}  // namespace
+}  // namespace tutti::mesh_tests
