@@ -7,6 +7,8 @@
 #include "core/call_site.h"
 #include "strategy/mesh/mesh_position.h"
 #include "tensor/kernel_table.h"
+#include "tensor/op_checks.h"
+#include "tutti/autograd/variable_storage.h"
 #include "tutti/core/logging.h"
 #include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/dispatch.h"
@@ -248,6 +250,24 @@ std::vector<Tensor> batch_norm_grad_of_parts(const OpCall& call) {
   return {cast(dx, call.inputs[0].dtype()), dgamma, dbeta};
 }
 
+/// Returns log of the sum of exponentials of each row of logits [n, classes]: [n, 1].
+Tensor log_sums(const Tensor& logits) {
+  const Tensor largest = reduce_max(logits, {.axes = {1}, .keep_dims = true});
+  return log(reduce_sum(exp(logits - largest), {.axes = {1}, .keep_dims = true})) + largest;
+}
+
+/// Cross-entropy of logits whose classes are sharded: only sums over classes are exchanged.
+Tensor sparse_cross_entropy_of_parts(const OpCall& call, const Tensor& hits) {
+  const Tensor& logits = call.inputs[1];
+  const Tensor of_label = reduce_sum(logits * hits, {.axes = {1}});
+  return reshape(log_sums(logits), call.outputs[0].shape) - of_label;
+}
+
+Tensor sparse_cross_entropy_grad_of_parts(const OpCall& call, const Tensor& hits) {
+  const Tensor& logits = call.inputs[1];
+  return (exp(logits - log_sums(logits)) - hits) * expand_dims(call.inputs[2], 1);
+}
+
 Tensor activated(const Tensor& x, FusedActivation activation) {
   switch (activation) {
     case FusedActivation::kNone:
@@ -272,6 +292,59 @@ Tensor MeshPosition::dropped_out(const OpCall& call, const ShardedTensor& x) {
   return multiply(call.inputs[0], mask);
 }
 
+MeshPosition::OwnIndices MeshPosition::own_indices(const OpCall& call, const ShardedTensor& indices,
+                                                   const Sharding& sharding, std::int64_t count,
+                                                   AxisSet axes) {
+  const std::int64_t size = count / grid_.size(axes);
+  const std::int64_t first = size * grid_.index(number_, axes);
+  const Tensor local = local_as(indices, sharding);
+  if (local.device().type == DeviceType::kCpu) {
+    static_cast<void>(checked_rows(local, count, who(call.op, call.where)));
+  }
+  const PartitionerScope none(nullptr);
+  const DeviceScope here(device());
+  const Tensor zero = Tensor::scalar(0, DType::kInt64, device());
+  const Tensor shifted = cast(local, DType::kInt64) -
+                         Tensor::scalar(static_cast<double>(first), DType::kInt64, device());
+  const Tensor size_here = Tensor::scalar(static_cast<double>(size), DType::kInt64, device());
+  const Tensor are_own = logical_and(greater_equal(shifted, zero), less(shifted, size_here));
+  return {where(are_own, shifted, zero), are_own, size};
+}
+
+Tensor MeshPosition::looked_up(const OpCall& call, std::span<const ShardedTensor> inputs) {
+  const AxisSet axes = inputs[0].sharding[0];
+  Sharding of_indices = inputs[1].sharding;
+  for (AxisSet& dim : of_indices.dims) dim &= static_cast<AxisSet>(~axes);
+  of_indices.partial = 0;
+  const OwnIndices own =
+      own_indices(call, inputs[1], of_indices, inputs[0].spec.shape.dim(0), axes);
+  Sharding of_params;
+  of_params[0] = axes;
+  const Tensor params = local_as(inputs[0], of_params);
+  ShardedTensor result{of_indices, {}, call.outputs[0]};
+  result.sharding.partial = axes;
+  const PartitionerScope none(nullptr);
+  const DeviceScope here(device());
+  Tensor are_own = cast(own.are_own, params.dtype());
+  for (int d = 1; d < params.rank(); ++d) are_own = expand_dims(are_own, -1);
+  result.local = gather(params, own.indices) * are_own;
+  return tensor_of(result);
+}
+
+Tensor MeshPosition::hits(const OpCall& call, std::span<const ShardedTensor> inputs) {
+  const ShardedTensor& logits = inputs[1];
+  Sharding of_labels;
+  of_labels[0] = logits.sharding[0];
+  const OwnIndices own =
+      own_indices(call, inputs[0], of_labels, logits.spec.shape.dim(1), logits.sharding[1]);
+  ShardedTensor result{logits.sharding, {}, logits.spec};
+  const PartitionerScope none(nullptr);
+  const DeviceScope here(device());
+  result.local = one_hot(own.indices, own.size, logits.spec.dtype) *
+                 expand_dims(cast(own.are_own, logits.spec.dtype), -1);
+  return tensor_of(result);
+}
+
 std::optional<std::vector<Tensor>> MeshPosition::run_composed(
     const OpCall& call, std::span<const ShardedTensor> inputs) {
   if (call.inputs[0].num_elements() == 0) return std::nullopt;  // no part has statistics
@@ -282,6 +355,20 @@ std::optional<std::vector<Tensor>> MeshPosition::run_composed(
       return batch_norm_grad_of_parts(call);
     case OpId::kDropout:
       return std::vector{dropped_out(call, inputs[0])};
+    case OpId::kGather:
+      if (inputs[0].sharding[0] == 0 || inputs[0].sharding.partial != 0 ||
+          inputs[0].spec.dtype == DType::kBool) {
+        return std::nullopt;
+      }
+      return std::vector{looked_up(call, inputs)};
+    case OpId::kSparseSoftmaxCrossEntropy:
+    case OpId::kSparseSoftmaxCrossEntropyGrad: {
+      if (inputs[1].sharding[1] == 0 || inputs[1].sharding.partial != 0) return std::nullopt;
+      const Tensor own = hits(call, inputs);
+      return std::vector{call.op == OpId::kSparseSoftmaxCrossEntropy
+                             ? sparse_cross_entropy_of_parts(call, own)
+                             : sparse_cross_entropy_grad_of_parts(call, own)};
+    }
     case OpId::kMatMul:
     case OpId::kConv2d: {
       // A bias is added, and an activation applied, once per sum over parts of the contraction.

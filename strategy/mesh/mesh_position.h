@@ -140,6 +140,18 @@ class MeshPosition final : public ReplicaContext, public Partitioner {
   std::optional<std::vector<Tensor>> run_composed(const OpCall& call,
                                                   std::span<const ShardedTensor> inputs);
   Tensor dropped_out(const OpCall& call, const ShardedTensor& x);
+  /// Indices into a dimension of which each position has a part.
+  struct OwnIndices {
+    Tensor indices;         // within this position's part; 0 for those of others
+    Tensor are_own;         // bool
+    std::int64_t size = 0;  // of the part
+  };
+  OwnIndices own_indices(const OpCall& call, const ShardedTensor& indices, const Sharding& sharding,
+                         std::int64_t count, AxisSet axes);
+  /// gather() from rows that are sharded: each position adds the rows that it has.
+  Tensor looked_up(const OpCall& call, std::span<const ShardedTensor> inputs);
+  /// Returns 1 for the class of each label and 0 elsewhere, sharded like the logits.
+  Tensor hits(const OpCall& call, std::span<const ShardedTensor> inputs);
   std::vector<Tensor> run_on_parts(OpCall call) const;
 
   Tensor cut(const Tensor& value, int dim, AxisSet axes) const;

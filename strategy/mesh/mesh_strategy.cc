@@ -66,9 +66,18 @@ MeshOptions checked(MeshOptions options) {
     fail(ErrorCode::kUnimplemented, kStrategy, ": device ", device,
          "; expected CPUs or GPUs, because XLA compiles whole steps of one device");
   }
-  if (options.batch_axis.empty()) options.batch_axis = options.mesh.axes().front().name;
-  static_cast<void>(options.mesh.index_of(options.batch_axis));
+  if (options.batch_axes.empty()) options.batch_axes = {options.mesh.axes().front().name};
   return options;
+}
+
+/// Returns the axes of that name that have several positions.
+internal::AxisSet axes_of(const internal::MeshGrid& grid, std::span<const std::string> names) {
+  internal::AxisSet axes = 0;
+  for (const std::string& name : names) {
+    const auto axis = static_cast<internal::AxisSet>(1 << grid.mesh().index_of(name));
+    if (grid.size(axis) > 1) axes |= axis;
+  }
+  return axes;
 }
 
 }  // namespace
@@ -85,7 +94,8 @@ MeshStrategy::MeshStrategy(internal::TeamSetup setup, MeshOptions options)
     : Strategy(kStrategy, std::move(setup.options), setup.team),
       team_(std::move(setup.team)),
       options_(checked(std::move(options))),
-      grid_(std::make_unique<const internal::MeshGrid>(mesh_of_blocks(options_))) {}
+      grid_(std::make_unique<const internal::MeshGrid>(mesh_of_blocks(options_))),
+      batch_axes_(axes_of(*grid_, options_.batch_axes)) {}
 
 MeshStrategy::~MeshStrategy() = default;
 
@@ -118,7 +128,7 @@ std::shared_ptr<VariableStorage> MeshStrategy::create_storage(const Tensor& init
   }
   static_cast<void>(extended().is_on_read(options));  // checks them; there is one replica
   const std::optional<Layout> layout = options_.layout.find(options.name);
-  internal::MeshPlacement placement{*grid_, extended().services()};
+  internal::MeshPlacement placement{*grid_, extended().services(), batch_axes_};
   if (layout) {
     placement.sharding = grid_->sharding_of(*layout, initial_value.shape(),
                                             concat(kStrategy, ": variable '", options.name, "'"));
@@ -129,11 +139,9 @@ std::shared_ptr<VariableStorage> MeshStrategy::create_storage(const Tensor& init
 
 void MeshStrategy::run_on_replicas(const std::function<void(ReplicaContext&)>& body) {
   if (team_) team_->require_connection();  // before threads of positions call it concurrently
-  const auto batch_axes =
-      static_cast<internal::AxisSet>(1 << options_.mesh.index_of(options_.batch_axis));
   extended().run([&](ReplicaContext& context) {
     auto& local = dynamic_cast<internal::LocalReplicaContext&>(context);
-    internal::MeshPosition position(local, *grid_, batch_axes);
+    internal::MeshPosition position(local, *grid_, batch_axes_);
     internal::MeshReducer reducer(position);
     const internal::StrategyModeScope mode({this, &position, false});
     const PartitionerScope partitioned(&position);
@@ -158,6 +166,18 @@ void MeshStrategy::complete_input_plan(InputPlan& plan) {
 std::vector<Tensor> MeshStrategy::values_of_all_replicas(const PerReplica<Tensor>& local,
                                                          std::string_view) {
   return local.values();
+}
+
+LayoutMap transformer_tensor_parallel(const std::string& axis) {
+  const char* const name = axis.c_str();
+  return {{"attention/(query|key|value)/kernel$", {"", name, ""}},
+          {"attention/(query|key|value)/bias$", {name, ""}},
+          {"attention/attention_output/kernel$", {name, "", ""}},
+          {"(^|/)(up|gate)/kernel$", {"", name}},
+          {"(^|/)(up|gate)/bias$", {name}},
+          {"(^|/)down/kernel$", {name, ""}},
+          {"(^|/)embedding/embeddings$", {name, ""}},
+          {"(^|/)output/kernel$", {"", name}}};
 }
 
 Tensor relayout(const Tensor& value, const Layout& layout, const SourceLocation& where) {

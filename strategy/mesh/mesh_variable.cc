@@ -69,9 +69,13 @@ Tensor MeshStorage::cut(const Tensor& whole, int position) const {
   return part;
 }
 
-VariableComponent& MeshStorage::component_of(const MeshPosition& position) {
+const VariableComponent& MeshStorage::component_of(const MeshPosition& position) const {
   const auto local = static_cast<std::size_t>(position.number() - first_position());
   return parts_[part_of_position_[local]].component;
+}
+
+VariableComponent& MeshStorage::component_of(const MeshPosition& position) {
+  return const_cast<VariableComponent&>(std::as_const(*this).component_of(position));
 }
 
 bool MeshStorage::writes(const MeshPosition& position) const {
@@ -116,8 +120,16 @@ Tensor MeshStorage::whole() const {
 Tensor MeshStorage::read() const {
   MeshPosition* const position = MeshPosition::current(*this, "value");
   if (position == nullptr) return whole();
-  const Tensor local = const_cast<MeshStorage*>(this)->component_of(*position).read();
-  return position->tensor_of({placement_.sharding, local, {shape(), dtype()}});
+  ShardedTensor value{placement_.sharding, component_of(*position).read(), {shape(), dtype()}};
+  Sharding read = placement_.sharding;
+  for (int d = 0; d < shape().rank(); ++d) {
+    read[d] &= static_cast<AxisSet>(~placement_.batch_axes);
+  }
+  if (read != placement_.sharding) {
+    value.local = position->local_as(value, read);
+    value.sharding = read;
+  }
+  return position->tensor_of(value);
 }
 
 std::vector<Tensor> MeshStorage::local_components() const {

@@ -18,7 +18,8 @@ namespace tutti::internal {
 struct MeshPlacement {
   const MeshGrid& grid;
   const ReplicaServices& services;
-  Sharding sharding = {};
+  AxisSet batch_axes = 0;  // over which reads gather
+  Sharding sharding = {};  // of the stored elements
 };
 
 /// Positions of one device that have the same elements share one part, which the first of them
@@ -57,6 +58,7 @@ class MeshStorage final : public VariableStorage {
   Tensor cut(const Tensor& whole, int position) const;
   Tensor whole() const;
   VariableComponent& component_of(const MeshPosition& position);
+  const VariableComponent& component_of(const MeshPosition& position) const;
   bool writes(const MeshPosition& position) const;
   int first_position() const { return placement_.services.first_replica(); }
   std::vector<MeshStorage*> storages_of(std::span<const Variable> slots, const UpdateRule& rule);

@@ -23,4 +23,9 @@ inline MeshOptions on_mesh(DeviceMesh mesh, LayoutMap layout = {},
   return options;
 }
 
+/// Returns normal numbers that depend on the seed.
+inline Tensor numbers(const Shape& shape, std::uint64_t seed) {
+  return random_normal(shape, {.seed = seed, .purpose = kUserPurpose});
+}
+
 }  // namespace tutti::mesh_tests

@@ -16,10 +16,6 @@ namespace {
 const LayoutMap kColumnsThenRows = {
     {"dense/kernel", {"", "model"}}, {"dense/bias", {"model"}}, {"dense_1/kernel", {"model", ""}}};
 
-Tensor numbers(const Shape& shape, std::uint64_t seed, DType dtype = DType::kFloat32) {
-  return random_normal(shape, {.seed = seed, .purpose = kUserPurpose}, 0.0, 1.0, dtype);
-}
-
 struct Trained {
   std::vector<double> losses;
   std::string hash;

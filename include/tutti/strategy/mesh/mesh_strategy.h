@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -29,8 +30,8 @@ struct MeshOptions {
   DeviceMesh mesh = {{"data", 1}};
   /// Layouts of variables, by name. Variables without one are not sharded.
   LayoutMap layout = {};
-  /// Axis over which batches are sharded; empty: the first axis of the mesh.
-  std::string batch_axis = "";
+  /// Axes over which batches are sharded; empty: the first axis of the mesh.
+  std::vector<std::string> batch_axes = {};
   /// Number of blocks along each axis, which determines the bits: a mesh whose sizes divide them
   /// computes the same blocks. Axes that are not listed have as many blocks as positions.
   std::vector<MeshAxis> blocks = {};
@@ -43,13 +44,14 @@ struct MeshOptions {
 
 /// Runs each step once, as one replica, on all positions of a mesh. Tensors have their global
 /// shape; a position computes its part of a sharded one, and the positions exchange values where an
-/// operation needs it. Batches of distribute_dataset() are sharded over the batch axis, variables
-/// as MeshOptions::layout says; layouts of all other tensors follow.
+/// operation needs it. Batches of distribute_dataset() are sharded over the batch axes, variables
+/// as MeshOptions::layout says; layouts of all other tensors follow. A variable that is sharded
+/// over a batch axis is stored so, and gathered over this axis when it is read (ZeRO stage 3).
 ///
 /// num_replicas_in_sync() is 1: a loss is the mean over the global batch, and run() returns one
 /// value. Every position calls the step function, on a thread of its own. Reading elements on the
 /// host (item(), to_doubles()) gathers them, so all positions must read the same values; control
-/// flow may only depend on such values. A batch that the axis does not divide is computed whole on
+/// flow may only depend on such values. A batch that the axes do not divide is computed whole on
 /// every position. merge_call() is refused. keras.distribution.ModelParallel.
 class MeshStrategy final : public Strategy {
  public:
@@ -89,7 +91,15 @@ class MeshStrategy final : public Strategy {
   const std::shared_ptr<internal::WorkerTeam> team_;  // nullptr: this process has all positions
   const MeshOptions options_;
   const std::unique_ptr<const internal::MeshGrid> grid_;  // of blocks
+  const std::uint8_t batch_axes_;                         // bit i: axis i
 };
+
+/// Returns the layouts of Megatron's tensor parallelism for layers of these names, over `axis`:
+/// heads of MultiHeadAttention; columns of "up" and "gate", then rows of "down"; rows of an
+/// "embedding", and columns of an "output". One sum over the axis after the attention and one after
+/// the feed-forward layer, in each direction. Shoeybi et al., "Megatron-LM: training multi-billion
+/// parameter language models using model parallelism", arXiv:1909.08053.
+LayoutMap transformer_tensor_parallel(const std::string& axis = "model");
 
 /// In a step of a MeshStrategy, returns `value` sharded by `layout`: a differentiable identity, for
 /// values whose layout should not merely follow from others. Elsewhere returns `value`. Throws

@@ -1,0 +1,122 @@
+// Models under MeshStrategy, by fit(): one hash for fixed blocks on every mesh, and checkpoints
+// that another mesh and other strategies restore.
+// SPDX-License-Identifier: Apache-2.0
+#include <functional>
+#include <memory>
+
+#include "tests/mesh/mesh_helpers.h"
+#include "tutti/model/functional.h"
+#include "tutti/model/layers/layers.h"
+#include "tutti/model/sequential.h"
+#include "tutti/optimizer/optimizers.h"
+#include "tutti/strategy/strategies.h"
+
+namespace tutti::mesh_tests {
+namespace {
+
+Tensor classes(const Shape& shape, std::int64_t count, std::uint64_t seed) {
+  return cast(random_uniform(shape, {.seed = seed, .purpose = kUserPurpose}, 0.0,
+                             static_cast<double>(count)),
+              DType::kInt64);
+}
+
+/// A model, its data, and the layouts of its variables.
+struct Case {
+  std::string name;
+  std::function<std::unique_ptr<Model>()> make;
+  Tensor x, y;
+  LayoutMap layout;
+};
+
+std::ostream& operator<<(std::ostream& out, const Case& c) { return out << c.name; }
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  all.push_back({"transformer",
+                 [] {
+                   const TransformerBlockOptions block{.use_causal_mask = true};
+                   return std::make_unique<Sequential>(
+                       Input{{8}}, Embedding(32, 16, {.name = "embedding"}),
+                       TransformerBlock(4, 4, 32, block), TransformerBlock(4, 4, 32, block),
+                       Dense(32, {.name = "output"}));
+                 },
+                 classes({32, 8}, 32, 1), classes({32, 8}, 32, 2), transformer_tensor_parallel()});
+  all.push_back({"lstm",
+                 [] {
+                   return std::make_unique<Sequential>(Input{{6}},
+                                                       Embedding(32, 8, {.name = "embedding"}),
+                                                       LSTM(16), Dense(16, "tanh"), Dense(4));
+                 },
+                 classes({32, 6}, 32, 3),
+                 classes({32}, 4, 4),
+                 {{"dense/kernel", {"", "model"}}, {"dense_1/kernel", {"model", ""}}}});
+  all.push_back({"embedding",
+                 [] {
+                   return std::make_unique<Sequential>(
+                       Input{{6}}, Embedding(64, 16, {.name = "embedding"}),
+                       GlobalAveragePooling1D(), Dense(32, "relu"), Dense(4));
+                 },
+                 classes({32, 6}, 64, 5),
+                 classes({32}, 4, 6),
+                 {{"embedding/embeddings", {"model", ""}}, {"dense/kernel", {"", "model"}}}});
+  all.push_back(
+      {"convolutions",
+       [] {
+         return std::make_unique<Sequential>(Input{{8, 8, 3}}, Conv2D(8, 3, {.padding = "same"}),
+                                             BatchNormalization(), Relu(),
+                                             Conv2D(8, 3, {.padding = "same"}), MaxPooling2D(2),
+                                             Flatten(), Dropout(0.25), Dense(4));
+       },
+       numbers({32, 8, 8, 3}, 7),
+       classes({32}, 4, 8),
+       {{"conv2d/kernel", {"", "", "", "model"}}, {"conv2d_1/kernel", {"", "", "model", ""}}}});
+  return all;
+}
+
+struct Fitted {
+  double loss = 0.0, accuracy = 0.0;
+  std::string hash;
+};
+
+Fitted fit(Strategy& strategy, const Case& c, const std::string& load = "",
+           const std::string& save = "", int epochs = 2) {
+  set_random_seed(3);
+  const auto scope = strategy.scope();
+  const std::unique_ptr<Model> model = c.make();
+  model->compile({.optimizer = AdamOptions{.learning_rate = 0.01},
+                  .loss = "sparse_categorical_crossentropy",
+                  .metrics = {"accuracy"}});
+  if (!load.empty()) model->load_weights(load);
+  const History history =
+      model->fit(c.x, c.y, {.epochs = epochs, .batch_size = 8, .verbose = Verbosity::kSilent});
+  if (!save.empty()) model->save_weights(save);
+  return {history.at("loss").back(), history.at("accuracy").back(),
+          hash_variables(model->variables())};
+}
+
+class MeshModels : public ::testing::TestWithParam<Case> {};
+
+TEST_P(MeshModels, OneDeviceHasTheSameLosses) {
+  OneDeviceStrategy one("cpu:0");
+  MeshStrategy mesh(on_mesh({{"data", 2}, {"model", 2}}, GetParam().layout));
+  const Fitted expected = fit(one, GetParam()), found = fit(mesh, GetParam());
+  EXPECT_NEAR(found.loss, expected.loss, 2e-3);
+  EXPECT_NEAR(found.accuracy, expected.accuracy, 0.07);
+}
+
+TEST_P(MeshModels, BlocksDetermineTheBits) {
+  std::vector<std::string> hashes;
+  for (const DeviceMesh& mesh :
+       {DeviceMesh{{"data", 1}, {"model", 1}}, DeviceMesh{{"data", 2}, {"model", 1}},
+        DeviceMesh{{"data", 1}, {"model", 2}}, DeviceMesh{{"data", 4}, {"model", 2}}}) {
+    MeshStrategy strategy(on_mesh(mesh, GetParam().layout, {{"data", 4}, {"model", 2}}));
+    hashes.push_back(fit(strategy, GetParam()).hash);
+  }
+  EXPECT_THAT(hashes, ::testing::Each(hashes.front()));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, MeshModels, ::testing::ValuesIn(cases()),
+                         [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace tutti::mesh_tests
