@@ -34,15 +34,27 @@ DeviceMesh mesh_of_blocks(const MeshOptions& options) {
 
 }  // namespace
 
-LocalStrategyOptions MeshStrategy::options_of_blocks(const MeshOptions& options) {
+LocalStrategyOptions MeshStrategy::options_of_blocks(const MeshOptions& options, int workers) {
   LocalStrategyOptions local = options.local;
   const int positions = options.mesh.num_positions();
   internal::require(local.replicas == 0, kStrategy,
                     ": replicas: the mesh has one replica; expected 0, got ", local.replicas);
   internal::require(local.replica_weights.empty(), kStrategy,
                     ": replica_weights: expected none, because a batch is cut into equal parts");
-  if (local.devices.devices.empty()) {
-    for (int i = 0; i < positions; ++i) local.devices.devices.push_back({DeviceType::kCpu, i});
+  internal::require(positions % workers == 0, kStrategy, ": the ", positions, " positions of ",
+                    options.mesh.to_string(), " cannot be divided over ", workers, " workers");
+  const int own = positions / workers;
+  std::vector<Device>& devices = local.devices.devices;
+  for (int i = 0; options.local.devices.devices.empty() && i < own; ++i) {
+    devices.push_back({DeviceType::kCpu, i});
+  }
+  internal::require(std::ssize(devices) == own, kStrategy, ": devices: expected ", own,
+                    ", one for each position of ", options.mesh.to_string(),
+                    workers > 1 ? " that this worker has" : "", ", got ", devices.size());
+  for (const Device& device : devices) {
+    if (device.type == DeviceType::kCpu || device.type == DeviceType::kGpu) continue;
+    fail(ErrorCode::kUnimplemented, kStrategy, ": device ", device,
+         "; expected CPUs or GPUs, because XLA compiles whole steps of one device");
   }
   const std::string& ops = local.cross_device_ops.name;
   if (!ops.empty() && ops != "canonical") {
@@ -55,23 +67,9 @@ LocalStrategyOptions MeshStrategy::options_of_blocks(const MeshOptions& options)
 
 namespace {
 
-MeshOptions checked(MeshOptions options) {
-  const int positions = options.mesh.num_positions();
-  const std::size_t devices = options.local.devices.devices.size();
-  internal::require(devices == 0 || devices == static_cast<std::size_t>(positions), kStrategy,
-                    ": devices: expected one for each of the ", positions, " positions of ",
-                    options.mesh.to_string(), ", got ", devices);
-  for (const Device& device : options.local.devices.devices) {
-    if (device.type == DeviceType::kCpu || device.type == DeviceType::kGpu) continue;
-    fail(ErrorCode::kUnimplemented, kStrategy, ": device ", device,
-         "; expected CPUs or GPUs, because XLA compiles whole steps of one device");
-  }
-  if (options.batch_axes.empty()) options.batch_axes = {options.mesh.axes().front().name};
-  return options;
-}
-
-/// Returns the axes of that name that have several positions.
+/// Returns the axes of these names that have several positions; without names, the first axis.
 internal::AxisSet axes_of(const internal::MeshGrid& grid, std::span<const std::string> names) {
+  if (names.empty()) return grid.size(1) > 1 ? 1 : 0;
   internal::AxisSet axes = 0;
   for (const std::string& name : names) {
     const auto axis = static_cast<internal::AxisSet>(1 << grid.mesh().index_of(name));
@@ -83,17 +81,21 @@ internal::AxisSet axes_of(const internal::MeshGrid& grid, std::span<const std::s
 }  // namespace
 
 MeshStrategy::MeshStrategy(MeshOptions options)
-    : MeshStrategy(internal::TeamSetup{.options = options_of_blocks(options)}, options) {}
+    : MeshStrategy(internal::TeamSetup{.options = options_of_blocks(options, 1)}, options) {}
 
 MeshStrategy::MeshStrategy(std::unique_ptr<Communicator> communicator, MeshOptions options)
-    : MeshStrategy(
-          internal::join_team(kStrategy, std::move(communicator), options_of_blocks(options)),
-          options) {}
+    : MeshStrategy(joined(std::move(communicator), options), options) {}
+
+internal::TeamSetup MeshStrategy::joined(std::unique_ptr<Communicator> communicator,
+                                         const MeshOptions& options) {
+  const LocalStrategyOptions local = options_of_blocks(options, communicator->size());
+  return internal::join_team(kStrategy, std::move(communicator), local);
+}
 
 MeshStrategy::MeshStrategy(internal::TeamSetup setup, MeshOptions options)
     : Strategy(kStrategy, std::move(setup.options), setup.team),
       team_(std::move(setup.team)),
-      options_(checked(std::move(options))),
+      options_(std::move(options)),
       grid_(std::make_unique<const internal::MeshGrid>(mesh_of_blocks(options_))),
       batch_axes_(axes_of(*grid_, options_.batch_axes)) {}
 

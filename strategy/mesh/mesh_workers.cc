@@ -11,8 +11,9 @@ MeshStrategy::MeshStrategy(const ClusterResolver& resolver, MeshOptions options)
 internal::TeamSetup MeshStrategy::joined(const ClusterResolver& resolver,
                                          const MeshOptions& options) {
   std::shared_ptr<WorkerGroup> group = WorkerGroup::join(resolver, options.cluster);
-  if (group->num_workers() == 1) return {.options = options_of_blocks(options)};
-  return internal::join_team("mesh", std::move(group), options_of_blocks(options), {});
+  LocalStrategyOptions local = options_of_blocks(options, group->num_workers());
+  if (group->num_workers() == 1) return {.options = std::move(local)};
+  return internal::join_team("mesh", std::move(group), local, {});
 }
 
 }  // namespace tutti

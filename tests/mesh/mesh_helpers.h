@@ -2,13 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/hang_watchdog.h"
-#include "tests/support/thrown.h"
 #include "tutti/strategy/mesh/mesh_strategy.h"
 #include "tutti/tensor/tensor_ops.h"
 
@@ -26,6 +26,17 @@ inline MeshOptions on_mesh(DeviceMesh mesh, LayoutMap layout = {},
 /// Returns normal numbers that depend on the seed.
 inline Tensor numbers(const Shape& shape, std::uint64_t seed) {
   return random_normal(shape, {.seed = seed, .purpose = kUserPurpose});
+}
+
+/// Returns the message of the error that `body` throws; "" if it throws none.
+template <class Body>
+std::string message_of(const Body& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
 }
 
 }  // namespace tutti::mesh_tests

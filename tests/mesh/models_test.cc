@@ -115,6 +115,21 @@ TEST_P(MeshModels, BlocksDetermineTheBits) {
   EXPECT_THAT(hashes, ::testing::Each(hashes.front()));
 }
 
+TEST_P(MeshModels, AnotherMeshAndOtherStrategiesRestoreACheckpoint) {
+  const std::string file = ::testing::TempDir() + "mesh_" + GetParam().name + ".safetensors";
+  MeshStrategy saving(on_mesh({{"data", 2}, {"model", 2}}, GetParam().layout));
+  const std::string expected = fit(saving, GetParam(), "", file, 1).hash;
+  MeshStrategy wider(on_mesh({{"data", 1}, {"model", 4}}, GetParam().layout));
+  MirroredStrategy mirrored(LocalStrategyOptions{.devices = "cpu:0-1"});
+  OneDeviceStrategy one("cpu:0");
+  for (Strategy* strategy : std::initializer_list<Strategy*>{&wider, &mirrored, &one}) {
+    const auto scope = strategy->scope();
+    const std::unique_ptr<Model> model = GetParam().make();
+    model->load_weights(file);
+    EXPECT_EQ(hash_variables(model->variables()), expected) << strategy->name();
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, MeshModels, ::testing::ValuesIn(cases()),
                          [](const auto& info) { return info.param.name; });
 

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "tests/mesh/mesh_helpers.h"
+#include "tests/support/ranks.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/model/layers/layers.h"
 #include "tutti/model/sequential.h"
@@ -81,6 +82,50 @@ TEST(MeshTraining, DataAxisHasTheBitsOfMirroredReplicas) {
   MirroredStrategy mirrored(LocalStrategyOptions{.devices = "cpu:0-3"});
   MeshStrategy mesh(on_mesh({{"data", 4}}));
   EXPECT_EQ(train(mesh).hash, train(mirrored).hash);
+}
+
+TEST(MeshTraining, StorageOverTheBatchAxisHasTheBitsOfMirroredReplicas) {
+  MirroredStrategy mirrored(LocalStrategyOptions{.devices = "cpu:0-3"});
+  const std::string expected = train(mirrored).hash;
+  const LayoutMap rows = {{"kernel$", {"data", ""}}};
+  MeshStrategy fully_sharded(on_mesh({{"data", 4}}, rows));
+  EXPECT_EQ(train(fully_sharded).hash, expected);
+  MeshOptions hybrid = on_mesh({{"copies", 2}, {"data", 2}}, rows);
+  hybrid.batch_axes = {"copies", "data"};
+  MeshStrategy hybrid_sharded(hybrid);
+  EXPECT_EQ(train(hybrid_sharded).hash, expected);
+}
+
+TEST(MeshTraining, WorkersHaveTheBitsOfOneProcess) {
+  MeshStrategy one(on_mesh({{"data", 2}, {"model", 2}}, kColumnsThenRows));
+  const Trained expected = train(one);
+  for (const int workers : {2, 4}) {
+    auto communicators = in_process_communicators(workers);
+    const auto errors = errors_of_ranks(workers, [&](int worker) {
+      MeshStrategy strategy(std::move(communicators[static_cast<std::size_t>(worker)]),
+                            on_mesh({{"data", 2}, {"model", 2}}, kColumnsThenRows));
+      const Trained trained = train(strategy);
+      EXPECT_EQ(trained.hash, expected.hash);
+      EXPECT_EQ(trained.losses, expected.losses);
+    });
+    EXPECT_THAT(errors, ::testing::Each(""));
+  }
+}
+
+TEST(MeshTraining, BatchThatTheAxisDoesNotDivide) {
+  for (const bool is_sharded : {false, true}) {
+    const std::vector<MeshAxis> axes = {{"data", is_sharded ? 4 : 1}};
+    MeshStrategy strategy(on_mesh(DeviceMesh(axes)));
+    const Dataset data = Dataset::from_tensor_slices({numbers({10, 3}, 1)}).batch(6);
+    std::vector<double> sums;
+    for (const auto& batch : strategy.distribute_dataset(data)) {
+      const auto sum =
+          strategy.run([](const Batch& part) { return reduce_sum(part.features()); }, batch);
+      sums.push_back(sum[0].item_double());
+    }
+    ASSERT_EQ(sums.size(), 2u);
+    EXPECT_NEAR(sums[0] + sums[1], reduce_sum(numbers({10, 3}, 1)).item_double(), 1e-5);
+  }
 }
 
 }  // namespace

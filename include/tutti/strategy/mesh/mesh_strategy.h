@@ -85,7 +85,9 @@ class MeshStrategy final : public Strategy {
  private:
   MeshStrategy(internal::TeamSetup setup, MeshOptions options);
   /// Returns the options of the threads of this process's positions.
-  static LocalStrategyOptions options_of_blocks(const MeshOptions& options);
+  static LocalStrategyOptions options_of_blocks(const MeshOptions& options, int workers);
+  static internal::TeamSetup joined(std::unique_ptr<Communicator> communicator,
+                                    const MeshOptions& options);
   static internal::TeamSetup joined(const ClusterResolver& resolver, const MeshOptions& options);
 
   const std::shared_ptr<internal::WorkerTeam> team_;  // nullptr: this process has all positions
