@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "core/call_site.h"
-#include "strategy/variables/distributed_variable.h"
 #include "tensor/kernel_table.h"
 #include "tutti/strategy/strategy.h"
 #include "tutti/tensor/dispatch.h"
@@ -33,9 +32,11 @@ void ShardedValue::materialize(std::byte* to) {
   std::memcpy(to, on_host.bytes().data(), on_host.num_bytes());
 }
 
-MeshPosition::MeshPosition(LocalReplicaContext& local, const MeshGrid& grid, AxisSet batch_axes)
+MeshPosition::MeshPosition(LocalReplicaContext& local, const MeshGrid& grid, MeshGroups& groups,
+                           AxisSet batch_axes)
     : local_(local),
       grid_(grid),
+      groups_(groups),
       batch_axes_(batch_axes),
       number_(local.services().first_replica() + local.local_replica()) {}
 
@@ -89,33 +90,21 @@ namespace {
 struct Exchange {
   std::span<const Tensor> own;
   std::span<const AxisSet> axes;                 // of each value
-  std::vector<std::vector<Tensor>> values = {};  // of the groups' positions, by value
+  std::vector<std::vector<Tensor>> groups = {};  // the values of the position's group, by value
   std::vector<Tensor> sums = {};
 };
 
-/// Returns the values of all positions, by position and value.
-std::vector<std::vector<Tensor>> of_all_positions(const ReplicaServices& services,
-                                                  const std::vector<Exchange*>& positions,
-                                                  const std::string& call) {
-  ReplicaValues own;
-  for (const Exchange* position : positions) {
-    own.emplace_back(position->own.begin(), position->own.end());
-  }
-  std::vector<std::vector<Tensor>> all;
-  for (const auto& position : services.of_all_replicas(std::move(own), call)) {
-    std::vector<Tensor> values;
-    for (const Gradient& value : position) values.push_back(value.dense());
-    all.push_back(std::move(values));
-  }
-  return all;
+std::vector<Tensor> values_of(const std::vector<Exchange*>& positions, std::size_t number) {
+  std::vector<Tensor> values;
+  for (const Exchange* position : positions) values.push_back(position->own[number]);
+  return values;
 }
 
-MeetingHeader header_of(MeetingKind kind, ReduceOp op, std::span<const Tensor> values,
-                        std::span<const AxisSet> axes) {
+MeetingHeader header_of(MeetingKind kind, ReduceOp op, const Exchange& exchange) {
   MeetingHeader header{.kind = kind, .op = op, .where = CallSite::current()};
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    header.values.push_back({values[i].dtype(), values[i].shape(), false});
-    header.method = header.method * 31 + axes[i];
+  for (std::size_t i = 0; i < exchange.own.size(); ++i) {
+    header.values.push_back({exchange.own[i].dtype(), exchange.own[i].shape(), false});
+    header.method = header.method * 31 + exchange.axes[i];
   }
   return header;
 }
@@ -124,69 +113,35 @@ MeetingHeader header_of(MeetingKind kind, ReduceOp op, std::span<const Tensor> v
 
 std::vector<Tensor> MeshPosition::exchange(const Tensor& value, AxisSet axes) {
   Exchange own{.own = {&value, 1}, .axes = {&axes, 1}};
-  MeetingHeader header = header_of(MeetingKind::kAllGather, ReduceOp::kSum, own.own, own.axes);
+  MeetingHeader header = header_of(MeetingKind::kAllGather, ReduceOp::kSum, own);
   const std::string call = header.signature();
   meet_with<Exchange>(std::move(header), own, [&](const std::vector<Exchange*>& positions) {
-    const auto all = of_all_positions(local_.services(), positions, call);
-    const int first = local_.services().first_replica();
+    auto groups = groups_.gather(axes, values_of(positions, 0), call);
     for (std::size_t p = 0; p < positions.size(); ++p) {
-      std::vector<Tensor>& values = positions[p]->values.emplace_back();
-      for (const int member : grid_.group(first + static_cast<int>(p), axes)) {
-        values.push_back(all[static_cast<std::size_t>(member)].front());
-      }
+      positions[p]->groups.push_back(std::move(groups[p]));
     }
   });
-  return std::move(own.values.front());
+  return std::move(own.groups.front());
 }
 
-namespace {
-
-/// Combines the values of each group once; its positions share the result.
-void combine_groups(const ReplicaServices& services, const MeshGrid& grid, ReduceOp op,
-                    const std::vector<Exchange*>& positions,
-                    const std::vector<std::vector<Tensor>>& all) {
-  const int first = services.first_replica();
-  const std::size_t num_values = positions.front()->own.size();
-  for (std::size_t v = 0; v < num_values; ++v) {
-    std::map<int, Tensor> results;  // by the first position of the group
-    for (std::size_t p = 0; p < positions.size(); ++p) {
-      const auto group = grid.group(first + static_cast<int>(p), positions[p]->axes[v]);
-      Tensor& result = results[group.front()];
-      if (!result.defined()) {
-        std::vector<Tensor> values;
-        for (const int member : group) values.push_back(all[static_cast<std::size_t>(member)][v]);
-        result = reduce_values(&services, op, values, values.front().device());
-      }
-      positions[p]->sums.push_back(result.to(services.replica_devices[p]));
+std::vector<Tensor> MeshPosition::reduced_each(ReduceOp op, std::span<const Tensor> values,
+                                               std::span<const AxisSet> axes) {
+  if (values.empty()) return {};
+  Exchange own{.own = values, .axes = axes};
+  MeetingHeader header = header_of(MeetingKind::kAllReduce, op, own);
+  const std::string call = header.signature();
+  meet_with<Exchange>(std::move(header), own, [&](const std::vector<Exchange*>& positions) {
+    for (std::size_t v = 0; v < values.size(); ++v) {
+      const auto sums = groups_.reduce(axes[v], op, values_of(positions, v), call);
+      for (std::size_t p = 0; p < positions.size(); ++p) positions[p]->sums.push_back(sums[p]);
     }
-  }
+  });
+  return std::move(own.sums);
 }
-
-}  // namespace
 
 Tensor MeshPosition::reduced(ReduceOp op, const Tensor& value, AxisSet axes) {
   if (grid_.size(axes) == 1) return value;
-  Exchange own{.own = {&value, 1}, .axes = {&axes, 1}};
-  MeetingHeader header = header_of(MeetingKind::kAllReduce, op, own.own, own.axes);
-  const std::string call = header.signature();
-  meet_with<Exchange>(std::move(header), own, [&](const std::vector<Exchange*>& positions) {
-    combine_groups(local_.services(), grid_, op, positions,
-                   of_all_positions(local_.services(), positions, call));
-  });
-  return own.sums.front();
-}
-
-std::vector<Tensor> MeshPosition::all_reduce_each(std::span<const Tensor> values,
-                                                  std::span<const AxisSet> axes) {
-  if (values.empty()) return {};
-  Exchange own{.own = values, .axes = axes};
-  MeetingHeader header = header_of(MeetingKind::kAllReduce, ReduceOp::kSum, values, axes);
-  const std::string call = header.signature();
-  meet_with<Exchange>(std::move(header), own, [&](const std::vector<Exchange*>& positions) {
-    combine_groups(local_.services(), grid_, ReduceOp::kSum, positions,
-                   of_all_positions(local_.services(), positions, call));
-  });
-  return std::move(own.sums);
+  return reduced_each(op, {&value, 1}, {&axes, 1}).front();
 }
 
 void MeshPosition::meet(MeetingKind kind) {

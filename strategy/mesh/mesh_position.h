@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "strategy/mesh/mesh_groups.h"
 #include "strategy/mesh/op_rules.h"
 #include "strategy/mesh/sharding.h"
 #include "strategy/replicas/local_replica.h"
@@ -61,8 +62,9 @@ struct ShardedTensor {
 /// exchange values are collective.
 class MeshPosition final : public ReplicaContext, public Partitioner {
  public:
-  /// `batch_axes`: those over which batches are cut. `local` must outlive it.
-  MeshPosition(LocalReplicaContext& local, const MeshGrid& grid, AxisSet batch_axes);
+  /// `batch_axes`: those over which batches are cut. The references must outlive it.
+  MeshPosition(LocalReplicaContext& local, const MeshGrid& grid, MeshGroups& groups,
+               AxisSet batch_axes);
   ~MeshPosition() override;
   MeshPosition(const MeshPosition&) = delete;
   MeshPosition& operator=(const MeshPosition&) = delete;
@@ -88,9 +90,9 @@ class MeshPosition final : public ReplicaContext, public Partitioner {
   Tensor whole(const Tensor& value) { return local_as(part_of(value), {}); }
   /// Returns the value under another sharding; tapes record an identity.
   Tensor relayout(const Tensor& value, const Sharding& sharding);
-  /// Sums each value over its axes. Values are in the same order on all positions.
-  std::vector<Tensor> all_reduce_each(std::span<const Tensor> values,
-                                      std::span<const AxisSet> axes);
+  /// Combines each value over its axes. Values are in the same order on all positions.
+  std::vector<Tensor> reduced_each(ReduceOp op, std::span<const Tensor> values,
+                                   std::span<const AxisSet> axes);
   /// Meets all positions; `action` runs once, with the arguments of those of this process.
   template <class Argument>
   void meet_with(MeetingHeader header, Argument& argument,
@@ -161,6 +163,7 @@ class MeshPosition final : public ReplicaContext, public Partitioner {
 
   LocalReplicaContext& local_;
   const MeshGrid& grid_;
+  MeshGroups& groups_;
   const AxisSet batch_axes_;
   const int number_;
   std::map<std::uint64_t, Tensor> batch_;          // parts of the batch, by the ids of the wholes

@@ -43,7 +43,7 @@ std::vector<Gradient> MeshReducer::finish() {
     partials.push_back(local);
     axes.push_back(partial.partial);
   }
-  const std::vector<Tensor> sums = position_.all_reduce_each(partials, axes);
+  const std::vector<Tensor> sums = position_.reduced_each(ReduceOp::kSum, partials, axes);
   std::size_t next = 0;
   for (Pending& each : pending) {
     if (each.value.sharding.partial != 0) each.value.local = sums[next++];

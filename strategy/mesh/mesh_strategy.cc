@@ -97,6 +97,7 @@ MeshStrategy::MeshStrategy(internal::TeamSetup setup, MeshOptions options)
       team_(std::move(setup.team)),
       options_(std::move(options)),
       grid_(std::make_unique<const internal::MeshGrid>(mesh_of_blocks(options_))),
+      groups_(std::make_unique<internal::MeshGroups>(*grid_, extended().services())),
       batch_axes_(axes_of(*grid_, options_.batch_axes)) {}
 
 MeshStrategy::~MeshStrategy() = default;
@@ -143,7 +144,7 @@ void MeshStrategy::run_on_replicas(const std::function<void(ReplicaContext&)>& b
   if (team_) team_->require_connection();  // before threads of positions call it concurrently
   extended().run([&](ReplicaContext& context) {
     auto& local = dynamic_cast<internal::LocalReplicaContext&>(context);
-    internal::MeshPosition position(local, *grid_, batch_axes_);
+    internal::MeshPosition position(local, *grid_, *groups_, batch_axes_);
     internal::MeshReducer reducer(position);
     const internal::StrategyModeScope mode({this, &position, false});
     const PartitionerScope partitioned(&position);

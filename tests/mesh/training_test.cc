@@ -1,12 +1,13 @@
 // Training under MeshStrategy: the values of one device, and bits that depend on blocks alone.
 // SPDX-License-Identifier: Apache-2.0
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "tests/mesh/mesh_helpers.h"
 #include "tests/support/ranks.h"
 #include "tutti/autograd/gradient_tape.h"
-#include "tutti/model/layers/layers.h"
-#include "tutti/model/sequential.h"
+#include "tutti/cross_device_ops/communicator.h"
 #include "tutti/optimizer/optimizers.h"
 #include "tutti/strategy/strategies.h"
 
@@ -22,15 +23,18 @@ struct Trained {
   std::string hash;
 };
 
-/// Trains a network of two layers for three steps with batches of 16 examples.
+/// Trains a network of two layers for three steps with batches of 16 examples. Initial values are
+/// given, because workers that are threads share the numbers of variables.
 Trained train(Strategy& strategy) {
-  set_random_seed(5);
-  std::unique_ptr<Sequential> model;
+  std::vector<Variable> w;
   std::unique_ptr<Optimizer> optimizer;
   {
     const auto scope = strategy.scope();
-    model = std::make_unique<Sequential>(Input{{8}}, Dense(32, "relu"), Dense(4));
-    optimizer = std::make_unique<Adam>(model->trainable_variables());
+    w = {Variable(numbers({8, 32}, 3), {.name = "dense/kernel"}),
+         Variable(numbers({32}, 4), {.name = "dense/bias"}),
+         Variable(numbers({32, 4}, 5), {.name = "dense_1/kernel"}),
+         Variable(numbers({4}, 6), {.name = "dense_1/bias"})};
+    optimizer = std::make_unique<Adam>(w);
   }
   const Dataset data =
       Dataset::from_tensor_slices({numbers({48, 8}, 1), numbers({48, 4}, 2)}).batch(16);
@@ -39,7 +43,9 @@ Trained train(Strategy& strategy) {
     const auto losses = strategy.run(
         [&](const Batch& part) {
           GradientTape tape;
-          const Tensor error = (*model)(part.features(), {.training = true}) - part.labels();
+          const Tensor hidden =
+              dense(part.features(), w[0].value(), w[1].value(), FusedActivation::kRelu);
+          const Tensor error = dense(hidden, w[2].value(), w[3].value()) - part.labels();
           const Tensor loss = reduce_sum(square(error)) / (16.0 * 4.0);
           optimizer->minimize(tape, loss);
           return loss;
@@ -47,7 +53,7 @@ Trained train(Strategy& strategy) {
         batch);
     result.losses.push_back(strategy.reduce(ReduceOp::kSum, losses).item_double());
   }
-  result.hash = hash_variables(model->variables());
+  result.hash = hash_variables(w);
   return result;
 }
 
@@ -61,7 +67,8 @@ TEST(MeshTraining, AllMeshesHaveTheLossesOfOneDevice) {
     const Trained trained = train(strategy);
     ASSERT_EQ(trained.losses.size(), expected.losses.size());
     for (std::size_t i = 0; i < expected.losses.size(); ++i) {
-      EXPECT_NEAR(trained.losses[i], expected.losses[i], 1e-5) << mesh.to_string();
+      EXPECT_NEAR(trained.losses[i], expected.losses[i], 1e-5 * expected.losses[i])
+          << mesh.to_string();
     }
   }
 }

@@ -21,6 +21,7 @@ namespace tutti {
 class ClusterResolver;
 namespace internal {
 class MeshGrid;
+class MeshGroups;
 struct TeamSetup;
 }  // namespace internal
 
@@ -93,7 +94,8 @@ class MeshStrategy final : public Strategy {
   const std::shared_ptr<internal::WorkerTeam> team_;  // nullptr: this process has all positions
   const MeshOptions options_;
   const std::unique_ptr<const internal::MeshGrid> grid_;  // of blocks
-  const std::uint8_t batch_axes_;                         // bit i: axis i
+  const std::unique_ptr<internal::MeshGroups> groups_;
+  const std::uint8_t batch_axes_;  // bit i: axis i
 };
 
 /// Returns the layouts of Megatron's tensor parallelism for layers of these names, over `axis`:
