@@ -79,7 +79,9 @@ Tensor MeshPosition::tensor_of(const ShardedTensor& value) {
   auto lazy =
       std::make_shared<ShardedValue>(*this, number, value.sharding, value.local, value.spec);
   values_.emplace(number, lazy.get());
-  return lazy_tensor(value.spec, device(), std::move(lazy));
+  // Its memory is not touched before the host reads it; it is not that of the position's device,
+  // which may be smaller than the whole.
+  return lazy_tensor(value.spec, Device{}, std::move(lazy));
 }
 
 // Exchanges.
@@ -207,7 +209,7 @@ void MeshPosition::note_batch(const Batch& batch) {
         value.shape().dim(0) % parts != 0) {
       continue;  // each position computes the whole batch
     }
-    batch_.emplace(value.id(), cut(value, 0, batch_axes_));
+    batch_.emplace(value.id(), cut(value, 0, batch_axes_).to(device()));
   }
 }
 

@@ -10,6 +10,7 @@
 #include "tutti/cross_device_ops/communicator.h"
 #include "tutti/optimizer/optimizers.h"
 #include "tutti/strategy/strategies.h"
+#include "tutti/tensor/device_memory.h"
 
 namespace tutti::mesh_tests {
 namespace {
@@ -133,6 +134,33 @@ TEST(MeshTraining, BatchThatTheAxisDoesNotDivide) {
     ASSERT_EQ(sums.size(), 2u);
     EXPECT_NEAR(sums[0] + sums[1], reduce_sum(numbers({10, 3}, 1)).item_double(), 1e-5);
   }
+}
+
+TEST(MeshTraining, AModelThatNoSingleDeviceHolds) {
+  constexpr std::size_t kMiB = std::size_t{1} << 20;
+  const auto step = [](Strategy& strategy) {
+    const auto scope = strategy.scope();
+    const std::vector<Variable> w = {
+        Variable(Tensor::zeros({512, 2048}, DType::kFloat32, Device{}), {.name = "dense/kernel"}),
+        Variable(Tensor::zeros({2048, 512}, DType::kFloat32, Device{}),
+                 {.name = "dense_1/kernel"})};
+    Adam optimizer(w);
+    strategy.run([&] {
+      GradientTape tape;
+      const Tensor x = Tensor::ones({4, 512});
+      const Tensor y = matmul(relu(matmul(x, w[0].value())), w[1].value());
+      optimizer.minimize(tape, reduce_sum(square(y - 1.0)));
+    });
+  };
+  // Two weights, each of 4 MiB, their gradients and two slots: 32 MiB in all.
+  for (int i = 1; i <= 4; ++i) set_memory_limit({DeviceType::kCpu, i}, 16 * kMiB);
+  MeshOptions options = on_mesh({{"data", 1}, {"model", 4}}, kColumnsThenRows);
+  options.local.devices = "cpu:1-4";
+  MeshStrategy mesh(options);
+  EXPECT_EQ(message_of([&] { step(mesh); }), "");
+  OneDeviceStrategy one("cpu:1");
+  EXPECT_THAT(message_of([&] { step(one); }), ::testing::HasSubstr("cpu:1"));
+  for (int i = 1; i <= 4; ++i) clear_memory_limit({DeviceType::kCpu, i});
 }
 
 }  // namespace

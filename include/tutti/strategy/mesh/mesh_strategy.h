@@ -70,6 +70,8 @@ class MeshStrategy final : public Strategy {
   int num_replicas_in_sync() const override { return 1; }
   std::span<const Device> replica_devices() const override;
   int first_replica() const override { return 0; }
+  /// Returns the host, which makes the initial values that are then cut.
+  std::vector<Device> parameter_devices() const override { return {Device{}}; }
   const DeviceMesh& mesh() const { return options_.mesh; }
   /// Returns the layout of a variable; without axes if it is not sharded. Throws kInvalidArgument
   /// if it is not of this strategy.
