@@ -8,6 +8,7 @@
 #include <cstring>
 #include <limits>
 
+#include "core/call_site.h"
 #include "core/names.h"
 #include "tensor/buffer_allocator.h"
 #include "tensor/gpu_device.h"
@@ -188,13 +189,21 @@ Tensor Tensor::detached_rows(std::int64_t first, std::int64_t count) const {
   return Tensor(std::move(impl));
 }
 
-float Tensor::item() const { return single_element<float>(*this, "Tensor::item"); }
-double Tensor::item_double() const { return single_element<double>(*this, "Tensor::item_double"); }
-std::int64_t Tensor::item_int() const {
+float Tensor::item(const SourceLocation& where) const {
+  const CallSite site(where);
+  return single_element<float>(*this, "Tensor::item");
+}
+double Tensor::item_double(const SourceLocation& where) const {
+  const CallSite site(where);
+  return single_element<double>(*this, "Tensor::item_double");
+}
+std::int64_t Tensor::item_int(const SourceLocation& where) const {
+  const CallSite site(where);
   return single_element<std::int64_t>(*this, "Tensor::item_int");
 }
 
-std::vector<double> Tensor::to_doubles() const {
+std::vector<double> Tensor::to_doubles(const SourceLocation& where) const {
+  const CallSite site(where);
   const Tensor on_host = to(Device{});
   return visit_dtype(dtype(), [&]<class T>() {
     const std::span<const T> elements = on_host.host_span<T>();

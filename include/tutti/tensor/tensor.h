@@ -132,10 +132,11 @@ class Tensor {
   Tensor copy() const;
 
   /// Returns the only element, converted; waits for it if it is on a GPU. Throws kInvalidArgument
-  /// unless there is exactly one.
-  float item() const;
-  double item_double() const;
-  std::int64_t item_int() const;
+  /// unless there is exactly one. Collective if the tensor is sharded over a mesh, as are all reads
+  /// of elements on the host; errors then name the line.
+  float item(const SourceLocation& where = SourceLocation::current()) const;
+  double item_double(const SourceLocation& where = SourceLocation::current()) const;
+  std::int64_t item_int(const SourceLocation& where = SourceLocation::current()) const;
 
   /// Returns the elements in host memory, valid while a copy of this tensor lives. Throws
   /// kInvalidArgument unless T is the element type, and kFailedPrecondition on a GPU: see to().
@@ -150,7 +151,7 @@ class Tensor {
   /// Returns the buffer that contains the elements; it is not reused as long as a reference lives.
   const BufferRef& buffer() const;
   /// Copies the elements, converted to double; waits for those of a GPU.
-  std::vector<double> to_doubles() const;
+  std::vector<double> to_doubles(const SourceLocation& where = SourceLocation::current()) const;
 
   /// Returns shape, type and at most the first 32 elements as readable text.
   std::string to_string() const;
