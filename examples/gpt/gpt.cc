@@ -4,7 +4,9 @@
 
 #include "examples/common/fit_recorder.h"
 #include "examples/gpt/pretrained.h"
+#include "tutti/cluster/resolver_registry.h"
 #include "tutti/model/generate.h"
+#include "tutti/strategy/mesh/mesh_strategy.h"
 #include "tutti/tensor/device_memory.h"
 
 using namespace tutti;
@@ -25,6 +27,7 @@ struct GptOptions : ExampleOptions {
   double top_p = 1.0;
   double min_accuracy = 0.0;
   std::int64_t max_memory = 0;
+  std::string mesh = "";
 
   void add_to(Flags& flags) {
     flags.remove({"--data-dir"});
@@ -40,6 +43,7 @@ struct GptOptions : ExampleOptions {
     flags.add("--top-k", top_k, "draws among so many of the likeliest; 0: all");
     flags.add("--top-p", top_p, "draws among the likeliest that are so likely together");
     flags.add("--min-accuracy", min_accuracy, "fails below this share of tokens foretold");
+    flags.add("--mesh", mesh, "instead of --strategy: axes such as data=2,model=2");
     flags.add("--max-memory", max_memory, "MiB that each of --devices has; 0: what the host has");
   }
 };
@@ -102,6 +106,15 @@ std::string written(const Gpt& model, const BytePairTokenizer& tokenizer,
   return tokenizer.decode(tokens.host_span<std::int64_t>());
 }
 
+/// Returns the strategy of the flags. On a mesh, layers are sharded over the axis "model".
+std::unique_ptr<Strategy> strategy_of(const GptOptions& options) {
+  if (options.mesh.empty()) return make_strategy(options);
+  MeshOptions mesh{.mesh = DeviceMesh::parse(options.mesh)};
+  mesh.layout = transformer_tensor_parallel();
+  if (!options.devices.empty()) mesh.local.devices = options.devices;
+  return std::make_unique<MeshStrategy>(*resolver_from_environment(), mesh);
+}
+
 int run(GptOptions options) {
   if (options.text.empty() && options.load.empty())
     fail(ErrorCode::kInvalidArgument, "gpt: expected --text to train on, or --load");
@@ -109,7 +122,7 @@ int run(GptOptions options) {
     for (const Device& device : parse_devices(options.devices))
       set_memory_limit(device, static_cast<std::size_t>(options.max_memory) << 20);
   }
-  std::unique_ptr<Strategy> strategy = make_strategy(options);
+  std::unique_ptr<Strategy> strategy = strategy_of(options);
   if (const auto code = strategy->serve()) return *code;  // a task that does not train
   print_setup(options, *strategy);
   std::string text, learnt;

@@ -21,6 +21,7 @@
 #include "tutti/strategy/captured_step.h"           // steps replayed on GPUs
 #include "tutti/strategy/factory/make_strategy.h"   // a strategy by its name
 #include "tutti/strategy/fully_sharded_strategy.h"  // sharded variables
+#include "tutti/strategy/mesh/mesh_strategy.h"      // sharded computation
 #include "tutti/strategy/multi_worker_mirrored_strategy.h"  // several processes
 #include "tutti/strategy/strategies.h"                      // the devices of one process
 #include "tutti/tensor/device_scope.h"                      // the device for tensors and operations
