@@ -8,7 +8,7 @@
 //   (LazyValue), whose elements are materialized when the host first reads them.
 // * Operations of other tasks are recorded (RemoteRecorder), and run there; the rest of the step is
 //   computed as usual.
-// * Operations on tensors that are sharded over a mesh are carried out on local parts (Partitioner).
+// * Operations on tensors that are sharded over a mesh are carried out on parts (Partitioner).
 #pragma once
 
 #include <array>
@@ -119,9 +119,9 @@ class RemoteRecorder {
   static RemoteRecorder* exchange_current(RemoteRecorder* recorder);
 };
 
-/// Carries out operations on tensors that are sharded over a mesh. Such a tensor is lazy and has the
-/// global shape; each position of the mesh has its part of the elements. dispatch() and compute()
-/// call the partitioner before anything else, so inputs may be on any device.
+/// Carries out operations on tensors that are sharded over a mesh. Such a tensor is lazy and has
+/// the global shape; each position of the mesh has its part of the elements. dispatch() and
+/// compute() call the partitioner before anything else, so inputs may be on any device.
 class Partitioner {
  public:
   virtual ~Partitioner() = default;

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Further subjects have headers of their own: cluster.h, communicator.h, estimator.h, gpu.h,
-// horovod.h, model_parallel.h, parameter_server.h, readers.h.
+// horovod.h, mesh.h, model_parallel.h, parameter_server.h, readers.h.
 #pragma once
 
 #include "tutti/autograd/embedding_lookup.h"      // lookups in embedding tables, alone or combined
@@ -21,7 +21,6 @@
 #include "tutti/strategy/captured_step.h"           // steps replayed on GPUs
 #include "tutti/strategy/factory/make_strategy.h"   // a strategy by its name
 #include "tutti/strategy/fully_sharded_strategy.h"  // sharded variables
-#include "tutti/strategy/mesh/mesh_strategy.h"      // sharded computation
 #include "tutti/strategy/multi_worker_mirrored_strategy.h"  // several processes
 #include "tutti/strategy/strategies.h"                      // the devices of one process
 #include "tutti/tensor/device_scope.h"                      // the device for tensors and operations

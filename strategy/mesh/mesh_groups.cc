@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <numeric>
 #include <set>
+#include <span>
 #include <utility>
 
 #include "strategy/variables/distributed_variable.h"
-#include "tutti/cross_device_ops/canonical_tree.h"
 #include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/ops/elementwise.h"
 
@@ -107,11 +107,10 @@ Tensor MeshGroups::sum_over_workers(Workers& workers, const std::vector<int>& gr
   std::vector<Elements> partials;
   for (const CanonicalNode& node : sums.nodes()) {
     MutableTensor& buffer = buffers.emplace_back(sums.make_buffer(count, wide));
-    std::vector<const std::byte*> inputs;
-    for (int i = node.first; i < node.first + node.count; ++i) {
-      inputs.push_back(values[static_cast<std::size_t>(i)].bytes().data());
-    }
-    reduce_along_tree(ReduceOp::kSum, wide, inputs, buffer.data(), count);
+    const auto of_node = std::span(values).subspan(static_cast<std::size_t>(node.first),
+                                                   static_cast<std::size_t>(node.count));
+    const Tensor sum = reduce_values(&services_, ReduceOp::kSum, of_node, Device{});
+    std::ranges::copy(sum.bytes(), buffer.data());
     partials.emplace_back(buffer.data(), count, wide);
   }
   sums.start_all_reduce(partials, {.name = name}).wait();

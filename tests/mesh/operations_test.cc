@@ -2,8 +2,8 @@
 // shardings of its inputs.
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
+#include <functional>
 #include <map>
-#include <random>
 
 #include "strategy/mesh/mesh_position.h"
 #include "tests/mesh/mesh_helpers.h"
@@ -24,11 +24,12 @@ double tolerance(const OpCall& call, DType dtype, double value) {
 }
 
 /// Returns a sharding that cuts dimensions which the axes divide, each axis at most once.
-Sharding random_sharding(const Shape& shape, std::mt19937& random) {
+Sharding random_sharding(const Shape& shape,
+                         const std::function<std::uint64_t(std::uint64_t)>& below) {
   Sharding sharding;
   for (int axis = 0; axis < 2; ++axis) {
-    if (shape.rank() == 0 || random() % 4 == 0) continue;
-    const int d = static_cast<int>(random() % static_cast<unsigned>(shape.rank()));
+    if (shape.rank() == 0 || below(4) == 0) continue;
+    const int d = static_cast<int>(below(static_cast<std::uint64_t>(shape.rank())));
     const std::int64_t cuts = sharding[d] != 0 ? 4 : 2;
     if (shape.dim(d) > 0 && shape.dim(d) % cuts == 0) {
       sharding[d] |= static_cast<internal::AxisSet>(1 << axis);
@@ -41,7 +42,9 @@ class ShardedOperations : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(ShardedOperations, HaveTheValuesOfOneDevice) {
   MeshStrategy strategy(on_mesh({{"a", 2}, {"b", 2}}));
-  std::mt19937 random(7);
+  const RandomStream stream(RandomKey{.seed = 7, .purpose = kUserPurpose});
+  std::uint64_t num_drawn = 0;
+  const auto below = [&](std::uint64_t bound) { return stream.below(num_drawn++, bound); };
   std::map<OpId, int> sharded;
   for (const testing::OpCase& c : testing::op_family(GetParam()).cases()) {
     if (is_half(c.call.inputs[0].dtype()) || c.has_special_numbers) continue;
@@ -49,7 +52,7 @@ TEST_P(ShardedOperations, HaveTheValuesOfOneDevice) {
     std::vector<Sharding> shardings;
     bool any = false;
     for (const Tensor& input : c.call.inputs) {
-      shardings.push_back(random_sharding(input.shape(), random));
+      shardings.push_back(random_sharding(input.shape(), below));
       any = any || !shardings.back().is_whole();
     }
     if (!any) continue;
