@@ -27,7 +27,7 @@ struct GptOptions : ExampleOptions {
   double top_p = 1.0;
   double min_accuracy = 0.0;
   std::int64_t max_memory = 0;
-  std::string mesh = "";
+  std::string mesh = "", blocks = "";
 
   void add_to(Flags& flags) {
     flags.remove({"--data-dir"});
@@ -44,6 +44,7 @@ struct GptOptions : ExampleOptions {
     flags.add("--top-p", top_p, "draws among the likeliest that are so likely together");
     flags.add("--min-accuracy", min_accuracy, "fails below this share of tokens foretold");
     flags.add("--mesh", mesh, "instead of --strategy: axes such as data=2,model=2");
+    flags.add("--blocks", blocks, "of the mesh, which determine the bits; none: its positions");
     flags.add("--max-memory", max_memory, "MiB that each of --devices has; 0: what the host has");
   }
 };
@@ -111,6 +112,7 @@ std::unique_ptr<Strategy> strategy_of(const GptOptions& options) {
   if (options.mesh.empty()) return make_strategy(options);
   MeshOptions mesh{.mesh = DeviceMesh::parse(options.mesh)};
   mesh.layout = transformer_tensor_parallel();
+  if (!options.blocks.empty()) mesh.blocks = DeviceMesh::parse(options.blocks).axes();
   if (!options.devices.empty()) mesh.local.devices = options.devices;
   return std::make_unique<MeshStrategy>(*resolver_from_environment(), mesh);
 }

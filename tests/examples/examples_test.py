@@ -244,6 +244,29 @@ class Examples(unittest.TestCase):
         self.assertNotEqual(first["weights_hash"], whole["weights_hash"])
         self.assertEqual(resumed["weights_hash"], whole["weights_hash"])
 
+    def test_gpt_on_a_mesh_has_the_same_bits_in_processes_and_after_a_resume(self):
+        """Blocks determine the bits: whatever the mesh, over how many processes, stopped and resumed on another mesh."""
+        flags = ["--text", os.path.join(FOLDER, "../../LICENSE"), "--context", "16", "--layers", "1", "--heads", "2", "--features", "16",
+                 "--batch-size", "8", "--tokens", "4", "--steps", "6", "--blocks", "data=2,model=2"]
+        gpt = os.path.join(FOLDER, "gpt/gpt")
+
+        def hash_of(mesh, *launcher, more=()):
+            with tempfile.TemporaryDirectory() as folder:
+                path = os.path.join(folder, "metrics.json")
+                run(*launcher, gpt, *flags, "--mesh", mesh, "--metrics-json", path, *more)
+                with open(path, encoding="utf-8") as file:
+                    return json.load(file)["weights_hash"]
+
+        expected = hash_of("data=2,model=2")
+        for mesh, *launcher in (["data=1,model=1"], ["data=2,model=1"], ["data=2,model=2", "../bin/tutti", "run", "-n", "2", "--"],
+                                ["data=2,model=2", "../bin/tutti", "run", "-n", "4", "--"], ["data=1,model=2", "../bin/tutti", "run", "-n", "2", "--"]):
+            with self.subTest(mesh=mesh, launcher=launcher):
+                self.assertEqual(hash_of(mesh, *launcher), expected)
+        with tempfile.TemporaryDirectory() as folder:
+            saved = ["--checkpoint-dir", os.path.join(folder, "saved")]
+            self.assertNotEqual(hash_of("data=2,model=1", more=["--steps", "3", *saved]), expected)
+            self.assertEqual(hash_of("data=1,model=2", more=["--resume", *saved]), expected)
+
     def test_each_task_of_a_job_writes_a_trace_of_its_own(self):
         flags = ["run", "-n", "2", "--", os.path.join(FOLDER, "linear_regression"), "--strategy", "multi_worker_mirrored", "--devices",
                  "cpu:0"]
