@@ -43,7 +43,7 @@ struct GptOptions : ExampleOptions {
     flags.add("--top-k", top_k, "draws among so many of the likeliest; 0: all");
     flags.add("--top-p", top_p, "draws among the likeliest that are so likely together");
     flags.add("--min-accuracy", min_accuracy, "fails below this share of tokens foretold");
-    flags.add("--mesh", mesh, "instead of --strategy: axes such as data=2,model=2");
+    flags.add("--mesh", mesh, "instead of --strategy and --devices: CPUs, as data=2,model=2");
     flags.add("--blocks", blocks, "of the mesh, which determine the bits; none: its positions");
     flags.add("--max-memory", max_memory, "MiB that each of --devices has; 0: what the host has");
   }
@@ -113,7 +113,6 @@ std::unique_ptr<Strategy> strategy_of(const GptOptions& options) {
   MeshOptions mesh{.mesh = DeviceMesh::parse(options.mesh)};
   mesh.layout = transformer_tensor_parallel();
   if (!options.blocks.empty()) mesh.blocks = DeviceMesh::parse(options.blocks).axes();
-  if (!options.devices.empty()) mesh.local.devices = options.devices;
   return std::make_unique<MeshStrategy>(*resolver_from_environment(), mesh);
 }
 

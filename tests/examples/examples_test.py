@@ -247,13 +247,13 @@ class Examples(unittest.TestCase):
     def test_gpt_on_a_mesh_has_the_same_bits_in_processes_and_after_a_resume(self):
         """Blocks determine the bits: whatever the mesh, over how many processes, stopped and resumed on another mesh."""
         flags = ["--text", os.path.join(FOLDER, "../../LICENSE"), "--context", "16", "--layers", "1", "--heads", "2", "--features", "16",
-                 "--batch-size", "8", "--tokens", "4", "--steps", "6", "--blocks", "data=2,model=2"]
+                 "--batch-size", "8", "--tokens", "4", "--blocks", "data=2,model=2"]
         gpt = os.path.join(FOLDER, "gpt/gpt")
 
-        def hash_of(mesh, *launcher, more=()):
+        def hash_of(mesh, *launcher, steps=6, more=()):
             with tempfile.TemporaryDirectory() as folder:
                 path = os.path.join(folder, "metrics.json")
-                run(*launcher, gpt, *flags, "--mesh", mesh, "--metrics-json", path, *more)
+                run(*launcher, gpt, *flags, "--mesh", mesh, "--steps", str(steps), "--metrics-json", path, *more)
                 with open(path, encoding="utf-8") as file:
                     return json.load(file)["weights_hash"]
 
@@ -264,7 +264,7 @@ class Examples(unittest.TestCase):
                 self.assertEqual(hash_of(mesh, *launcher), expected)
         with tempfile.TemporaryDirectory() as folder:
             saved = ["--checkpoint-dir", os.path.join(folder, "saved")]
-            self.assertNotEqual(hash_of("data=2,model=1", more=["--steps", "3", *saved]), expected)
+            self.assertNotEqual(hash_of("data=2,model=1", steps=3, more=saved), expected)
             self.assertEqual(hash_of("data=1,model=2", more=["--resume", *saved]), expected)
 
     def test_each_task_of_a_job_writes_a_trace_of_its_own(self):
