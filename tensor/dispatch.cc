@@ -113,7 +113,7 @@ ObserverScope::~ObserverScope() {
 
 std::vector<Tensor> dispatch(OpCall call) {
   std::vector<Tensor> outputs;
-  Partitioner* const partitioner = Partitioner::current();
+  OpPartitioner* const partitioner = OpPartitioner::current();
   std::optional<std::vector<Tensor>> sharded;
   if (partitioner != nullptr) sharded = partitioner->run(call);
   if (sharded) {
@@ -234,7 +234,7 @@ std::vector<Tensor> outputs_of(const OpCall& call, const Run& run) {
 }  // namespace
 
 std::vector<Tensor> compute(const OpCall& call) {
-  if (Partitioner* const partitioner = Partitioner::current()) {
+  if (OpPartitioner* const partitioner = OpPartitioner::current()) {
     if (auto outputs = partitioner->run(call)) return std::move(*outputs);
   }
   if (StepTracer* const tracer = StepTracer::current()) return tracer->run(call);

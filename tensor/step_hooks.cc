@@ -64,7 +64,7 @@ BufferAllocator& lazy_allocator() {
 thread_local StepRecorder* current_recorder = nullptr;
 thread_local StepTracer* current_tracer = nullptr;
 thread_local RemoteRecorder* current_remote = nullptr;
-thread_local Partitioner* current_partitioner = nullptr;
+thread_local OpPartitioner* current_partitioner = nullptr;
 thread_local bool asks_for_addresses = false;
 
 }  // namespace
@@ -112,8 +112,8 @@ RemoteRecorder* RemoteRecorder::exchange_current(RemoteRecorder* recorder) {
   return std::exchange(current_remote, recorder);
 }
 
-Partitioner* Partitioner::current() { return current_partitioner; }
-Partitioner* Partitioner::exchange_current(Partitioner* partitioner) {
+OpPartitioner* OpPartitioner::current() { return current_partitioner; }
+OpPartitioner* OpPartitioner::exchange_current(OpPartitioner* partitioner) {
   return std::exchange(current_partitioner, partitioner);
 }
 

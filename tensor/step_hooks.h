@@ -8,7 +8,7 @@
 //   (LazyValue), whose elements are materialized when the host first reads them.
 // * Operations of other tasks are recorded (RemoteRecorder), and run there; the rest of the step is
 //   computed as usual.
-// * Operations on tensors that are sharded over a mesh are carried out on parts (Partitioner).
+// * Operations on tensors that are sharded over a mesh are carried out on parts (OpPartitioner).
 #pragma once
 
 #include <array>
@@ -122,11 +122,11 @@ class RemoteRecorder {
 /// Carries out operations on tensors that are sharded over a mesh. Such a tensor is lazy and has
 /// the global shape; each position of the mesh has its part of the elements. dispatch() and
 /// compute() call the partitioner before anything else, so inputs may be on any device.
-class Partitioner {
+class OpPartitioner {
  public:
-  virtual ~Partitioner() = default;
+  virtual ~OpPartitioner() = default;
   /// Returns the partitioner of this thread; nullptr if there is none.
-  static Partitioner* current();
+  static OpPartitioner* current();
 
   /// Returns the outputs of an operation with a sharded input; nothing if all inputs are whole.
   virtual std::optional<std::vector<Tensor>> run(const OpCall& call) = 0;
@@ -136,7 +136,7 @@ class Partitioner {
  private:
   template <class Hook>
   friend class StepHookScope;
-  static Partitioner* exchange_current(Partitioner* partitioner);
+  static OpPartitioner* exchange_current(OpPartitioner* partitioner);
 };
 
 /// Makes `hook` current on this thread until destroyed; nullptr: the thread has none meanwhile.
@@ -154,7 +154,7 @@ class StepHookScope {
 using StepRecorderScope = StepHookScope<StepRecorder>;
 using StepTracerScope = StepHookScope<StepTracer>;
 using RemoteRecorderScope = StepHookScope<RemoteRecorder>;
-using PartitionerScope = StepHookScope<Partitioner>;
+using OpPartitionerScope = StepHookScope<OpPartitioner>;
 
 /// Returns the device of another task that has the value; nullptr if it is one of this process.
 std::shared_ptr<const DeviceSpec> remote_device_of(const Tensor& value);

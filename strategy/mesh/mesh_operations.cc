@@ -48,7 +48,7 @@ std::optional<std::vector<Tensor>> MeshPosition::run(const OpCall& call) {
 }
 
 std::vector<Tensor> MeshPosition::run_on_parts(OpCall call) const {
-  const PartitionerScope none(nullptr);
+  const OpPartitionerScope none(nullptr);
   const SeparateObservers unobserved;
   const DeviceScope here(device());
   return dispatch(std::move(call));
@@ -303,7 +303,7 @@ MeshPosition::OwnIndices MeshPosition::own_indices(const OpCall& call, const Sha
   if (local.device().type == DeviceType::kCpu) {
     static_cast<void>(checked_rows(local, count, who(call.op, call.where)));
   }
-  const PartitionerScope none(nullptr);
+  const OpPartitionerScope none(nullptr);
   const DeviceScope here(device());
   const Tensor zero = Tensor::scalar(0, DType::kInt64, device());
   const Tensor shifted = cast(local, DType::kInt64) -
@@ -325,7 +325,7 @@ Tensor MeshPosition::looked_up(const OpCall& call, std::span<const ShardedTensor
   const Tensor params = local_as(inputs[0], of_params);
   ShardedTensor result{of_indices, {}, call.outputs[0]};
   result.sharding.partial = axes;
-  const PartitionerScope none(nullptr);
+  const OpPartitionerScope none(nullptr);
   const DeviceScope here(device());
   Tensor are_own = cast(own.are_own, params.dtype());
   for (int d = 1; d < params.rank(); ++d) are_own = expand_dims(are_own, -1);
@@ -340,7 +340,7 @@ Tensor MeshPosition::hits(const OpCall& call, std::span<const ShardedTensor> inp
   const OwnIndices own =
       own_indices(call, inputs[0], of_labels, logits.spec.shape.dim(1), logits.sharding[1]);
   ShardedTensor result{logits.sharding, {}, logits.spec};
-  const PartitionerScope none(nullptr);
+  const OpPartitionerScope none(nullptr);
   const DeviceScope here(device());
   result.local = one_hot(own.indices, own.size, logits.spec.dtype) *
                  expand_dims(cast(own.are_own, logits.spec.dtype), -1);

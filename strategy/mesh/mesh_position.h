@@ -60,7 +60,7 @@ struct ShardedTensor {
 /// Context of the one replica of a mesh strategy, on the thread of a position: all positions run
 /// the step, and each carries out its part of the operations on sharded tensors. All functions that
 /// exchange values are collective.
-class MeshPosition final : public ReplicaContext, public Partitioner {
+class MeshPosition final : public ReplicaContext, public OpPartitioner {
  public:
   /// `batch_axes`: those over which batches are cut. The references must outlive it.
   MeshPosition(LocalReplicaContext& local, const MeshGrid& grid, MeshGroups& groups,
@@ -105,7 +105,7 @@ class MeshPosition final : public ReplicaContext, public Partitioner {
   /// Gathers the values that outlive the step. Called when its body has ended.
   void end_step();
 
-  // Partitioner.
+  // OpPartitioner.
   std::optional<std::vector<Tensor>> run(const OpCall& call) override;
   bool is_sharded(const Tensor& value) const override {
     return !part_of(value).sharding.is_whole();

@@ -147,7 +147,7 @@ void MeshStrategy::run_on_replicas(const std::function<void(ReplicaContext&)>& b
     internal::MeshPosition position(local, *grid_, *groups_, batch_axes_);
     internal::MeshReducer reducer(position);
     const internal::StrategyModeScope mode({this, &position, false});
-    const PartitionerScope partitioned(&position);
+    const OpPartitionerScope partitioned(&position);
     const ReplicaGroupScope group(&ReplicaGroup::of_one());
     const GradientReducerScope reducing(&reducer);
     // All positions draw the same numbers.

@@ -48,7 +48,7 @@ void MeshStorage::make_parts(const std::function<Tensor(int position, Device dev
 
 Tensor MeshStorage::cut(const Tensor& whole, int position) const {
   Tensor part = whole;
-  const PartitionerScope none(nullptr);
+  const OpPartitionerScope none(nullptr);
   const GradientTape::StopRecording stop;
   for (int d = 0; d < shape().rank(); ++d) {
     const AxisSet axes = placement_.sharding[d];
@@ -85,7 +85,7 @@ bool MeshStorage::writes(const MeshPosition& position) const {
 
 Tensor MeshStorage::whole() const {
   if (placement_.sharding.is_whole()) return parts_.front().component.read();
-  const PartitionerScope none(nullptr);
+  const OpPartitionerScope none(nullptr);
   const GradientTape::StopRecording stop;
   const NoDeviceScope on_the_host;
   ReplicaValues own;
@@ -243,7 +243,7 @@ void MeshStorage::update(const UpdateRule& rule, std::span<const Variable> slots
   std::vector<VariableComponent*> memory;
   for (MeshStorage* slot : storages) memory.push_back(&slot->component_of(*position));
   try {
-    const PartitionerScope none(nullptr);
+    const OpPartitionerScope none(nullptr);
     VariableComponent::update(component_of(*position), memory, rule, own, scalars);
   } catch (const Error& error) {
     throw error.with_context(tutti::concat("Variable '", name(), "'"));
@@ -253,7 +253,7 @@ void MeshStorage::update(const UpdateRule& rule, std::span<const Variable> slots
 void MeshStorage::update_with_norms(std::span<MeshStorage* const> slots, const UpdateRule& rule,
                                     const std::vector<Gradient>& gradients,
                                     const UpdateScalars& scalars) {
-  const PartitionerScope none(nullptr);
+  const OpPartitionerScope none(nullptr);
   const auto memory_of = [&](std::size_t part) {
     std::vector<VariableComponent*> memory;
     for (MeshStorage* slot : slots) memory.push_back(&slot->parts_[part].component);

@@ -89,15 +89,15 @@ TEST(FullyShardedWorkers, In16BitsAReadMovesHalfTheBytes) {
 }
 
 TEST(FullyShardedWorkers, AWorkerIsSentTheSumsOfItsShardsAlone) {
-  const auto summed = [](int stage) {
+  const auto bytes_of_stage = [](int stage) {
     return static_cast<double>(bytes_sent(stage, [](const Variable& w) {
       const Tensor sums = summed(w, filled({256, 256}, 1.0 + replica_number()));
       for (const double sum : numbers(sums)) EXPECT_EQ(sum, 3.0);
     }));
   };
-  EXPECT_NEAR(summed(1), kWeightBytes, 2000);
-  EXPECT_NEAR(summed(2), kWeightBytes / 2, 2000);
-  EXPECT_NEAR(summed(3), kWeightBytes / 2, 2000);
+  EXPECT_NEAR(bytes_of_stage(1), kWeightBytes, 2000);
+  EXPECT_NEAR(bytes_of_stage(2), kWeightBytes / 2, 2000);
+  EXPECT_NEAR(bytes_of_stage(3), kWeightBytes / 2, 2000);
 }
 
 /// Returns the whole sums of per-replica gradients, for a variable of each type and one too small
