@@ -250,10 +250,10 @@ class Examples(unittest.TestCase):
                  "--batch-size", "8", "--tokens", "4", "--blocks", "data=2,model=2"]
         gpt = os.path.join(FOLDER, "gpt/gpt")
 
-        def hash_of(mesh, *launcher, steps=6, more=()):
+        def hash_of(mesh, *launcher, length=("--steps", "6"), more=()):
             with tempfile.TemporaryDirectory() as folder:
                 path = os.path.join(folder, "metrics.json")
-                run(*launcher, gpt, *flags, "--mesh", mesh, "--steps", str(steps), "--metrics-json", path, *more)
+                run(*launcher, gpt, *flags, "--mesh", mesh, *length, "--metrics-json", path, *more)
                 with open(path, encoding="utf-8") as file:
                     return json.load(file)["weights_hash"]
 
@@ -264,8 +264,9 @@ class Examples(unittest.TestCase):
                 self.assertEqual(hash_of(mesh, *launcher), expected)
         with tempfile.TemporaryDirectory() as folder:
             saved = ["--checkpoint-dir", os.path.join(folder, "saved")]
-            self.assertNotEqual(hash_of("data=2,model=1", steps=3, more=saved), expected)
-            self.assertEqual(hash_of("data=1,model=2", more=["--resume", *saved]), expected)
+            whole = hash_of("data=2,model=2", length=("--epochs", "2"))
+            self.assertNotEqual(hash_of("data=2,model=1", length=("--epochs", "1"), more=saved), whole)
+            self.assertEqual(hash_of("data=1,model=2", length=("--epochs", "2"), more=["--resume", *saved]), whole)
 
     def test_each_task_of_a_job_writes_a_trace_of_its_own(self):
         flags = ["run", "-n", "2", "--", os.path.join(FOLDER, "linear_regression"), "--strategy", "multi_worker_mirrored", "--devices",

@@ -111,7 +111,7 @@ const std::vector<Mistake>& all_mistakes() {
       {"UnknownActivation", [] { Dense(3, {.activation = "rellu"}).build_for({4}); }, "'rellu'",
        "relu"},
       {"LabelBeyondTheClasses", [=] { sparse_categorical_crossentropy(label_7(), ones(1, 3)); },
-       "got 7", "expected 0 .. 2"},
+       "got 7", "expected labels in 0 .. 2"},
       {"LabelsOfAnotherShape", [] { mean_squared_error(ones(4, 2), ones(4, 3)); }, "[4, 2]",
        "[4, 3]"},
       {"GradientAskedTwiceOfATape", ask_tape_twice, "tape", "persistent"},

@@ -67,7 +67,7 @@ class Launchers(unittest.TestCase):
         # Shared memory consists of files, too: of 16 GiB each, if permitted.
         for limit in (100 << 10, 1 << 30, 8 << 30):
             with self.subTest(limit=limit):
-                result = self.tutti_run("-n", "2", "--", PROGRAM,
+                result = self.tutti_run("-v", "-n", "2", "--", PROGRAM,
                                         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
                 self.assertEqual(sums(result.stdout)[0], {f"worker {i}": "of 2: sum 3" for i in range(2)})
                 way = "shared memory" if limit > 1 << 20 else "tcp"
@@ -80,7 +80,7 @@ class Launchers(unittest.TestCase):
             log = pathlib.Path(folder, "log")
             with open(log, "w", encoding="utf-8") as file:
                 result = subprocess.run([PROGRAM], text=True, stdout=subprocess.PIPE, stderr=file, timeout=LIMIT,
-                                        env={**os.environ, "TF_CONFIG": json.dumps(config)},
+                                        env={**os.environ, "TF_CONFIG": json.dumps(config), "TUTTI_LOG_LEVEL": "info"},
                                         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20, 20)))
             self.assertEqual((result.returncode, log.stat().st_size), (0, 20))
         self.assertEqual(sums(result.stdout)[0], {"worker 0": "of 1: sum 1"})

@@ -255,7 +255,7 @@ TEST(StepRegistry, FirstDifferenceBetweenTasksIsNamed) {
 TEST(StepRegistry, NamesAreChecked) {
   StepRegistry registry;
   for (const char* name : {"", "a(b", "a:b", "a\nb"}) {
-    EXPECT_ERROR(registry.define(name, [] {}), kInvalidArgument, "expected a name");
+    EXPECT_ERROR(registry.define(name, [] {}), kInvalidArgument, "expected a non-empty name");
   }
   EXPECT_ERROR(registry.find("x"), kNotFound, "got 'x'");
   EXPECT_ERROR(registry.find_resource(3), kNotFound, "per-worker value 3", "below 0");

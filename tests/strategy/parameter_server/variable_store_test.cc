@@ -430,7 +430,7 @@ TEST_F(VariableStore, RestoreGivesOldAndNewShardsTheirValues) {
   EXPECT_EQ(answers.size(), 3u);
   EXPECT_FALSE(held->is_ready());
   (void)obey(store_, {.kind = Kind::kOpen, .generation = 2, .number = internal::closure_id(2, 3)});
-  EXPECT_ERROR(held->wait(soon()), kAborted, "closure 3", "went back to a checkpoint");
+  EXPECT_ERROR(held->wait(soon()), kAborted, "closure 3", "restored from a checkpoint");
   Client after(store_, 2);
   const auto read = after.call({ReadShard{old.id(), known.version}, ReadShard{made.id()}});
   ASSERT_TRUE(read[0].value.has_value());
