@@ -170,6 +170,8 @@ struct StrategyExtended::Impl {
     note.summed_mean = context.summed_mean();
     note.draws = internal::num_random_draws() != num_draws;
   }
+  /// Returns the field's word for what runs the step on a thread of its own.
+  const char* unit() const { return name == "mesh" ? "position" : "replica"; }
   std::uint64_t seed() const { return restored_seed.value_or(random_seed()); }
   void require_intact() const {
     if (!half_updated) return;
@@ -191,7 +193,7 @@ struct StrategyExtended::Impl {
     half_updated = half_updated || outcome.failed_in_update;
     const std::string where = outcome.replica < 0
                                   ? concat("step ", step)
-                                  : concat("replica ", outcome.replica, ", step ", step);
+                                  : concat(unit(), " ", outcome.replica, ", step ", step);
     try {
       std::rethrow_exception(std::move(outcome.error));
     } catch (const Error& error) {
@@ -317,9 +319,9 @@ Strategy::Strategy(std::string_view name, LocalStrategyOptions options,
       services.team ? concat("worker ", worker(), " of ", num_workers(), ", ") : std::string();
   const int num_replicas = services.num_replicas();
   log_info(concat("strategy '", name, "': ", who, services.replica_devices.size(),
-                  services.team ? concat(" of ", num_replicas) : std::string(),
-                  num_replicas == 1 ? " replica on " : " replicas on ", join(worker_devices()),
-                  ", reduction ", reduction_name()));
+                  services.team ? concat(" of ", num_replicas) : std::string(), " ",
+                  extended_->impl_->unit(), num_replicas == 1 ? " on " : "s on ",
+                  join(worker_devices()), ", reduction ", reduction_name()));
 }
 
 Strategy::Strategy() = default;

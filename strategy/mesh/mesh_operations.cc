@@ -157,15 +157,13 @@ MeshPosition::Assignment MeshPosition::assign_axes(const OpCall& call, const OpR
 namespace {
 
 /// Returns the axes of the factors that the inputs have and the output has not.
-AxisSet combined_axes(const OpRule& rule, std::span<const AxisSet> of_factor,
-                      const FactorsOfTensor& output, int rank) {
+AxisSet combined_axes(std::span<const AxisSet> of_factor, const FactorsOfTensor& output, int rank) {
   AxisSet axes = 0;
   for (std::size_t factor = 0; factor < of_factor.size(); ++factor) {
     bool has_factor = false;
     for (int d = 0; d < rank; ++d) has_factor |= output[d] == static_cast<std::int8_t>(factor);
     if (!has_factor) axes |= of_factor[factor];
   }
-  static_cast<void>(rule);
   return axes;
 }
 
@@ -186,7 +184,7 @@ std::vector<Tensor> MeshPosition::run_by_rule(const OpCall& call, const OpRule& 
     const int rank = spec.shape.rank();
     ShardedTensor output{assignment.sharding(rule.outputs[i], rank), {}, spec};
     output.sharding.partial = static_cast<AxisSet>(
-        assignment.partial | combined_axes(rule, assignment.of_factor, rule.outputs[i], rank));
+        assignment.partial | combined_axes(assignment.of_factor, rule.outputs[i], rank));
     local.outputs.push_back({grid_.local_shape(spec.shape, output.sharding), spec.dtype});
     outputs.push_back(std::move(output));
   }

@@ -72,6 +72,16 @@ TEST(MeshSteps, AReadOnSomePositionsOnlyNamesTheLines) {
   EXPECT_THAT(message, HasSubstr("mistakes_test.cc"));
 }
 
+TEST(MeshSteps, ErrorsNameThePosition) {
+  MeshStrategy strategy(on_mesh({{"data", 2}}));
+  const std::string message = message_of([&] {
+    strategy.run([] {
+      if (internal::MeshPosition::current()->number() == 1) fail(ErrorCode::kOutOfRange, "mine");
+    });
+  });
+  EXPECT_THAT(message, HasSubstr("position 1, step 0: mine"));
+}
+
 TEST(MeshSteps, MergeCallIsRefused) {
   MeshStrategy strategy(on_mesh({{"data", 2}}));
   EXPECT_THAT(message_of([&] {
