@@ -167,7 +167,7 @@ TEST(RealCudnn, RefusesAResultThatDoesNotFit) {
     const ConvolutionGraph graph(problem, nullptr);
     FAIL();
   } catch (const Error& error) {
-    EXPECT_NE(error.message().find("cuDNN says CUDNN_STATUS_BAD_PARAM"), std::string::npos)
+    EXPECT_NE(error.message().find("cuDNN reports CUDNN_STATUS_BAD_PARAM"), std::string::npos)
         << error.message();
   }
 }
