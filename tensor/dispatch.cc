@@ -111,6 +111,11 @@ ObserverScope::~ObserverScope() {
   if (found != stack.rend()) stack.erase(std::next(found).base());
 }
 
+namespace internal {
+/// Same as compute(), but for calls that the partitioner has left.
+std::vector<Tensor> compute_here(const OpCall& call);
+}  // namespace internal
+
 std::vector<Tensor> dispatch(OpCall call) {
   std::vector<Tensor> outputs;
   OpPartitioner* const partitioner = OpPartitioner::current();
@@ -121,7 +126,7 @@ std::vector<Tensor> dispatch(OpCall call) {
   } else if (bring_inputs_together(call); std::optional<Tensor> result = view(call)) {
     outputs.push_back(std::move(*result));
   } else {
-    outputs = compute(call);
+    outputs = internal::compute_here(call);
   }
   if (internal::placement_is_logged()) [[unlikely]]
     internal::log_placement(call, outputs);
@@ -237,6 +242,10 @@ std::vector<Tensor> compute(const OpCall& call) {
   if (OpPartitioner* const partitioner = OpPartitioner::current()) {
     if (auto outputs = partitioner->run(call)) return std::move(*outputs);
   }
+  return internal::compute_here(call);
+}
+
+std::vector<Tensor> internal::compute_here(const OpCall& call) {
   if (StepTracer* const tracer = StepTracer::current()) return tracer->run(call);
   if (RemoteRecorder* const recorder = RemoteRecorder::current()) {
     if (auto outputs = recorder->run(call)) return std::move(*outputs);

@@ -130,8 +130,6 @@ class OpPartitioner {
 
   /// Returns the outputs of an operation with a sharded input; nothing if all inputs are whole.
   virtual std::optional<std::vector<Tensor>> run(const OpCall& call) = 0;
-  /// Returns true if this position has only a part of the value.
-  virtual bool is_sharded(const Tensor& value) const = 0;
 
  private:
   template <class Hook>

@@ -70,7 +70,8 @@ ShardedTensor MeshPosition::part_of(const Tensor& value) const {
   // A view that was made without an operation reads the whole.
   const bool is_view = sharded && (value.shape() != sharded->spec().shape);
   if (!sharded || is_view || sharded->position_ != this) return {{}, value, spec};
-  return {sharded->sharding(), sharded->local(), spec};
+  return {sharded->sharding(), sharded->local(), spec,
+          std::static_pointer_cast<ShardedValue>(lazy)};
 }
 
 Tensor MeshPosition::tensor_of(const ShardedTensor& value) {
@@ -88,7 +89,7 @@ Tensor MeshPosition::tensor_of(const ShardedTensor& value) {
 
 namespace {
 
-/// What a position brings to an exchange of several values, and what it receives.
+/// Values of one position in an exchange, and those that it receives.
 struct Exchange {
   std::span<const Tensor> own;
   std::span<const AxisSet> axes;                 // of each value
@@ -179,13 +180,21 @@ Tensor MeshPosition::local_as(const ShardedTensor& value, const Sharding& shardi
   Tensor local = value.local.to(device());
   const auto summed = static_cast<AxisSet>(value.sharding.partial & ~sharding.partial);
   const int rank = value.spec.shape.rank();
+  bool is_cut_first = false;
   // Cuts come first: what is exchanged afterwards is then smaller.
   for (int d = 0; d < rank; ++d) {
     const AxisSet from = value.sharding[d], to = sharding[d];
     const bool is_free = (to & (summed | value.sharding.cut())) == 0;
-    if (from == 0 && to != 0 && is_free) local = cut(local, d, to);
+    if (from == 0 && to != 0 && is_free) {
+      local = cut(local, d, to);
+      is_cut_first = true;
+    }
   }
   local = reduced(ReduceOp::kSum, local, summed);
+  if (summed != 0 && value.value && !is_cut_first) {  // later uses find the sum
+    value.value->local_ = local;
+    value.value->sharding_.partial &= static_cast<AxisSet>(~summed);
+  }
   for (int d = 0; d < rank; ++d) {
     if (value.sharding[d] != 0 && value.sharding[d] != sharding[d]) {
       local = gathered(local, d, value.sharding[d]);

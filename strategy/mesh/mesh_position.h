@@ -42,8 +42,8 @@ class ShardedValue final : public LazyValue {
 
  private:
   friend class MeshPosition;
-  const Sharding sharding_;
-  Tensor local_;  // undefined after the step
+  Sharding sharding_;  // no longer partial once an operation needed the sum
+  Tensor local_;       // undefined after the step
   const TensorSpec spec_;
   Tensor whole_;            // defined after the step
   MeshPosition* position_;  // nullptr after the step
@@ -54,7 +54,8 @@ class ShardedValue final : public LazyValue {
 struct ShardedTensor {
   Sharding sharding;
   Tensor local;
-  TensorSpec spec;  // of the whole
+  TensorSpec spec;                                // of the whole
+  std::shared_ptr<ShardedValue> value = nullptr;  // that keeps its sum, once it is made
 };
 
 /// Context of the one replica of a mesh strategy, on the thread of a position: all positions run
@@ -107,9 +108,6 @@ class MeshPosition final : public ReplicaContext, public OpPartitioner {
 
   // OpPartitioner.
   std::optional<std::vector<Tensor>> run(const OpCall& call) override;
-  bool is_sharded(const Tensor& value) const override {
-    return !part_of(value).sharding.is_whole();
-  }
 
   // ReplicaContext: one replica, with which nothing is exchanged.
   int replica_id() const override { return 0; }

@@ -8,13 +8,83 @@
 #include "core/call_site.h"
 #include "core/names.h"
 #include "strategy/mesh/mesh_position.h"
-#include "strategy/mesh/mesh_reducer.h"
 #include "strategy/mesh/mesh_variable.h"
 #include "strategy/replicas/strategy_mode.h"
 #include "strategy/strategy_options.h"
 #include "tutti/core/random.h"
+#include "tutti/optimizer/gradient_reducer.h"
 
 namespace tutti {
+
+namespace internal {
+
+/// Gives the optimizer gradients in the shardings of their variables. A gradient stays a partial
+/// sum until all uses of its variable have been added; all of them are then summed together.
+class MeshReducer final : public GradientReducer {
+ public:
+  explicit MeshReducer(MeshPosition& position) : position_(position) {}
+
+  void begin(std::span<const Variable> variables) override;
+  void ready(std::size_t index, const Gradient& gradient) override { gradients_[index] = gradient; }
+  std::vector<Gradient> finish() override;
+  void updates_done() override { position_.meet(MeetingKind::kUpdatesDone); }
+
+ private:
+  MeshPosition& position_;
+  std::vector<Variable> variables_;
+  std::vector<Gradient> gradients_;
+};
+
+void MeshReducer::begin(std::span<const Variable> variables) {
+  variables_.assign(variables.begin(), variables.end());
+  gradients_.assign(variables.size(), Gradient());
+}
+
+std::vector<Gradient> MeshReducer::finish() {
+  struct Pending {
+    std::size_t index;
+    ShardedTensor value;
+    Sharding wanted;
+  };
+  std::vector<Pending> pending;
+  for (std::size_t i = 0; i < variables_.size(); ++i) {
+    Gradient& gradient = gradients_[i];
+    if (gradient.is_none()) continue;
+    const auto* const storage = dynamic_cast<const MeshStorage*>(&variables_[i].storage());
+    const Sharding wanted = storage ? storage->sharding() : Sharding();
+    if (gradient.is_slices() && wanted.is_whole()) {
+      const IndexedSlices& slices = gradient.slices();
+      gradient = IndexedSlices{position_.whole(slices.values), position_.whole(slices.indices),
+                               slices.dense_shape};
+      continue;
+    }
+    pending.push_back({i, position_.part_of(gradient.to_dense()), wanted});
+  }
+  // First each position's part in the wanted sharding, still a partial sum; then one sum of all.
+  std::vector<Tensor> partials;
+  std::vector<AxisSet> axes;
+  for (Pending& each : pending) {
+    Sharding partial = each.wanted;
+    partial.partial = each.value.sharding.partial & static_cast<AxisSet>(~each.wanted.cut());
+    Tensor local = position_.local_as(each.value, partial);
+    each.value = {partial, local, each.value.spec};
+    if (partial.partial == 0) continue;
+    partials.push_back(local);
+    axes.push_back(partial.partial);
+  }
+  const std::vector<Tensor> sums = position_.reduced_each(ReduceOp::kSum, partials, axes);
+  std::size_t next = 0;
+  for (Pending& each : pending) {
+    if (each.value.sharding.partial != 0) each.value.local = sums[next++];
+    each.value.sharding = each.wanted;
+    gradients_[each.index] = position_.tensor_of(each.value);
+  }
+  position_.meet(MeetingKind::kFinishGradients);
+  return std::move(gradients_);
+}
+
+}  // namespace internal
+
 namespace {
 
 constexpr const char* kStrategy = "mesh";
@@ -55,6 +125,14 @@ LocalStrategyOptions MeshStrategy::options_of_blocks(const MeshOptions& options,
     if (device.type == DeviceType::kCpu || device.type == DeviceType::kGpu) continue;
     fail(ErrorCode::kUnimplemented, kStrategy, ": device ", device,
          "; expected CPUs or GPUs, because XLA compiles whole steps of one device");
+  }
+  const CommunicationOptions& communication = local.cross_device_ops.options;
+  if (communication.compression != WireCompression::kNone ||
+      communication.non_finite != NonFinitePolicy::kIgnore) {
+    fail(ErrorCode::kUnimplemented, kStrategy, ": compression ",
+         to_string(communication.compression), " and non_finite ",
+         to_string(communication.non_finite),
+         "; expected none and ignore, because gradients are summed as they are");
   }
   const std::string& ops = local.cross_device_ops.name;
   if (!ops.empty() && ops != "canonical") {

@@ -208,7 +208,7 @@ TEST_F(RpcCalls, AnAnswerAfterTheDeadlineCanStillBeTaken) {
   EXPECT_TRUE(comes_true([&] { return keeper_.size() == 1; }));
   keeper_.release().front()->reply(packet("at last"));
   EXPECT_EQ(text_of(reply->wait(late()).head), "at last");
-  (void)pair.client->start(packet("nobody waits"));  // the reply is discarded
+  (void)pair.client->start(packet("no caller waits"));  // the reply is discarded
   EXPECT_TRUE(comes_true([&] { return keeper_.size() == 1; }));
   for (const auto& call : keeper_.release()) call->reply({});
 }
@@ -225,7 +225,7 @@ TEST_F(RpcCalls, HandlerLearnsOfDepartureAfterCalls) {
   EXPECT_ERROR((void)reply->wait(late()), kCancelled, "worker 2", "ps 1 (");
   EXPECT_TRUE(comes_true([&] { return handler.left().size() == 1; }));
   EXPECT_EQ(handler.left().front().task.to_string(), "worker 2");
-  for (const auto& call : keeper_.release()) call->reply(packet("to nobody"));
+  for (const auto& call : keeper_.release()) call->reply(packet("to no caller"));
 }
 
 TEST_F(RpcCalls, AllCallsCanBeEndedAtOnce) {

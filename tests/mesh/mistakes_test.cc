@@ -54,6 +54,14 @@ TEST(MeshOptions, UnsupportedOptions) {
               HasSubstr("expected 4"));
   EXPECT_THAT(message([](MeshOptions& o) { o.local.cross_device_ops.name = "ring"; }),
               HasSubstr("expected canonical"));
+  EXPECT_THAT(message([](MeshOptions& o) {
+                o.local.cross_device_ops.options.compression = WireCompression::kBFloat16;
+              }),
+              HasSubstr("compression bfloat16"));
+  EXPECT_THAT(message([](MeshOptions& o) {
+                o.local.cross_device_ops.options.non_finite = NonFinitePolicy::kSkip;
+              }),
+              HasSubstr("non_finite skip"));
   EXPECT_THAT(message([](MeshOptions& o) { o.batch_axes = {"rows"}; }), HasSubstr("one of data"));
   EXPECT_THAT(message([](MeshOptions& o) { o.blocks = {{"data", 6}}; }), HasSubstr("multiple"));
 }

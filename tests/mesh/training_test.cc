@@ -120,6 +120,26 @@ TEST(MeshTraining, WorkersHaveTheBitsOfOneProcess) {
   }
 }
 
+TEST(MeshTraining, PairOfProductsExchangesOneSumInEachDirection) {
+  MeshStrategy strategy({.mesh = {{"data", 1}, {"model", 2}}, .layout = kColumnsThenRows});
+  const auto scope = strategy.scope();
+  const std::vector<Variable> w = {Variable(numbers({8, 32}, 3), {.name = "dense/kernel"}),
+                                   Variable(numbers({32}, 4), {.name = "dense/bias"}),
+                                   Variable(numbers({32, 4}, 5), {.name = "dense_1/kernel"}),
+                                   Variable(numbers({8}, 6), {.name = "scale"})};
+  Sgd optimizer(w, {.learning_rate = 0.1});
+  const std::uint64_t before = strategy.cross_device_ops().bytes_reduced();
+  strategy.run([&] {
+    GradientTape tape;
+    const Tensor x = tanh(numbers({16, 8}, 1) * w[3].value());
+    const Tensor y =
+        matmul(dense(x, w[0].value(), w[1].value(), FusedActivation::kRelu), w[2].value());
+    optimizer.minimize(tape, reduce_sum(square(y)));
+  });
+  // Each of two positions has a term of the result [16, 4], and of the gradient of x [16, 8].
+  EXPECT_EQ(strategy.cross_device_ops().bytes_reduced() - before, 2u * 4 * (16 * 4 + 16 * 8));
+}
+
 TEST(MeshTraining, BatchThatTheAxisDoesNotDivide) {
   for (const bool is_sharded : {false, true}) {
     const std::vector<MeshAxis> axes = {{"data", is_sharded ? 4 : 1}};

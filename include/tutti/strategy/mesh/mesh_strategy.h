@@ -57,8 +57,8 @@ struct MeshOptions {
 class MeshStrategy final : public Strategy {
  public:
   /// Throws kInvalidArgument for another number of devices than positions, an unknown batch axis,
-  /// and blocks that a size of the mesh does not divide; kUnimplemented for XLA devices and for a
-  /// cross_device_ops other than canonical.
+  /// and blocks that a size of the mesh does not divide; kUnimplemented for XLA devices,
+  /// for a cross_device_ops other than canonical, and for compression and non-finite policies.
   explicit MeshStrategy(MeshOptions options);
   /// Divides the positions over the cluster's chief and workers. All workers make the same calls.
   /// Throws as MultiWorkerMirroredStrategy does.
