@@ -84,7 +84,7 @@ Gradients group_norm_gradient(const GradientContext& c) {
 Tensor row_sum(const Tensor& x) { return reduce_sum(x, {.axes = {-1}, .keep_dims = true}); }
 
 /// Reshapes [batch] to [batch, 1].
-Tensor as_column(const Tensor& x) { return reshape(x, Shape{x.num_elements(), 1}); }
+Tensor as_column(const Tensor& x) { return expand_dims(x, -1); }
 
 /// softmax_grad(y, dy) = (dy - sum(dy y)) y.
 Gradients softmax_grad_gradient(const GradientContext& c) {
@@ -132,7 +132,7 @@ Gradients sparse_softmax_cross_entropy_grad_gradient(const GradientContext& c) {
   if (c.needs(2)) {
     const Tensor ones = Tensor::ones(dy.shape(), dy.dtype(), dy.device());
     const Tensor difference = sparse_softmax_cross_entropy_grad(c.in(0), logits, ones);
-    result[2] = reduce_sum(g * difference, {.axes = {1}});
+    result[2] = reduce_sum(g * difference, {.axes = {-1}});
   }
   return result;
 }

@@ -41,13 +41,6 @@ Tensor clipped(const Operand& probabilities) {
 
 Tensor clipped_labels(const Tensor& labels) { return clip(labels, kEpsilon, 1.0); }
 
-/// Maps predictions [..., classes] to [rows, classes].
-Tensor as_rows(const Operand& predictions) {
-  const std::int64_t classes = predictions.shape()[-1];
-  return reshape(predictions,
-                 Shape{classes > 0 ? predictions.shape().num_elements() / classes : 0, classes});
-}
-
 Tensor smoothed(const Tensor& target, double smoothing, double classes) {
   return smoothing == 0.0 ? target : target * (1.0 - smoothing) + smoothing / classes;
 }
@@ -81,12 +74,10 @@ Tensor sparse_categorical_crossentropy(const Operand& labels, const Operand& pre
     fail(ErrorCode::kInvalidArgument, internal::who(who, labels.where),
          ": label_smoothing needs distributions; try categorical_crossentropy of one_hot labels");
   }
-  const Tensor rows = as_rows(predictions);
   // The softmax of log-probabilities scales them to a sum of 1, also for the gradient, as in Keras.
-  const Tensor logits = options.from_logits ? rows : log(clipped(rows));
-  const Tensor loss = sparse_softmax_cross_entropy(Operand(reshape(classes, {-1}), labels.where),
-                                                   Operand(logits, labels.where));
-  return mean_per_example(reshape(loss, classes.shape()));
+  const Tensor logits = options.from_logits ? predictions.tensor : log(clipped(predictions));
+  return mean_per_example(
+      sparse_softmax_cross_entropy(Operand(classes, labels.where), Operand(logits, labels.where)));
 }
 
 Tensor categorical_crossentropy(const Operand& labels, const Operand& predictions,
@@ -95,15 +86,9 @@ Tensor categorical_crossentropy(const Operand& labels, const Operand& prediction
   require_classes(predictions, who);
   const Tensor target = smoothed(same_shape_labels(labels, predictions, who),
                                  options.label_smoothing, class_count(predictions));
-  const Tensor rows = as_rows(predictions);
-  const Tensor target_rows = as_rows(target);
-  if (options.from_logits) {
-    return mean_per_example(
-        reshape(softmax_cross_entropy(target_rows, rows), predictions.shape().without_axis(-1)));
-  }
-  const Tensor scaled = rows / reduce_sum(rows, {.axes = {1}, .keep_dims = true});
-  const Tensor loss = negate(reduce_sum(target_rows * log(clipped(scaled)), {.axes = {1}}));
-  return mean_per_example(reshape(loss, predictions.shape().without_axis(-1)));
+  if (options.from_logits) return mean_per_example(softmax_cross_entropy(target, predictions));
+  const Tensor scaled = predictions / reduce_sum(predictions, {.axes = {-1}, .keep_dims = true});
+  return mean_per_example(negate(reduce_sum(target * log(clipped(scaled)), {.axes = {-1}})));
 }
 
 Tensor binary_crossentropy(const Operand& labels, const Operand& predictions,

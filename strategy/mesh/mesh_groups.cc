@@ -3,56 +3,75 @@
 #include "strategy/mesh/mesh_groups.h"
 
 #include <algorithm>
-#include <numeric>
 #include <set>
 #include <span>
 #include <utility>
 
+#include "cross_device_ops/communicator/partial_sums.h"
 #include "strategy/variables/distributed_variable.h"
+#include "tensor/step_hooks.h"
+#include "tutti/autograd/gradient_tape.h"
 #include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/ops/elementwise.h"
+#include "tutti/tensor/ops/shape_ops.h"
 
 namespace tutti::internal {
+
+Tensor part_along(const Tensor& value, int dim, int count, int index) {
+  if (count == 1) return value;
+  const std::int64_t size = value.shape().dim(dim) / count;
+  if (dim == 0) return value.detached_rows(size * index, size);
+  std::vector<std::int64_t> begin(static_cast<std::size_t>(value.rank()), 0);
+  std::vector<std::int64_t> sizes(value.shape().begin(), value.shape().end());
+  begin[static_cast<std::size_t>(dim)] = size * index;
+  sizes[static_cast<std::size_t>(dim)] = size;
+  const OpPartitionerScope none(nullptr);
+  const GradientTape::StopRecording stop;
+  const NoDeviceScope where_it_is;
+  return slice(value, begin, sizes);
+}
+
+bool MeshGroups::fits(const MeshGrid& grid, int count) {
+  const std::vector<MeshAxis>& axes = grid.mesh().axes();
+  for (std::size_t i = axes.size(); i-- > 0 && count > 1;) {
+    if (count % axes[i].size != 0) return axes[i].size % count == 0;
+    count /= axes[i].size;
+  }
+  return true;
+}
 
 MeshGroups::Workers& MeshGroups::workers_of(AxisSet axes) {
   WorkerTeam* const team = services_.team.get();
   Workers& workers = workers_[axes];
   const std::uint64_t connection = team ? team->connection() : 0;
   if (!workers.members.empty() && workers.connection == connection) return workers;
-  // All workers find the same sets: those connected by a group of any position.
-  std::vector<int> set_of(static_cast<std::size_t>(services_.num_workers()));
-  std::iota(set_of.begin(), set_of.end(), 0);
-  for (int position = 0; position < grid_.num_positions(); ++position) {
-    for (const int other : grid_.group(position, axes)) {
-      const int from = set_of[static_cast<std::size_t>(worker_of(other))];
-      const int to = set_of[static_cast<std::size_t>(worker_of(position))];
-      std::ranges::replace(set_of, std::max(from, to), std::min(from, to));
-    }
-  }
-  const int own = team ? team->worker() : 0;
-  workers.members.clear();
-  for (int worker = 0; worker < std::ssize(set_of); ++worker) {
-    if (set_of[static_cast<std::size_t>(worker)] == set_of[static_cast<std::size_t>(own)]) {
-      workers.members.push_back(worker);
-    }
-  }
+  std::set<int> members;
+  for (const int position : grid_.group(first_own(), axes)) members.insert(worker_of(position));
+  workers.members.assign(members.begin(), members.end());
   workers.connection = connection;
   workers.communicator = nullptr;
-  const bool any_shared = std::set<int>(set_of.begin(), set_of.end()).size() < set_of.size();
-  if (any_shared) {  // making groups is collective
-    auto communicator =
+  if (members.size() > 1) {  // on all workers, or on none
+    workers.communicator =
         team->make_group(workers.members, concat("workers of mesh axes ", int{axes}));
-    if (workers.members.size() > 1) workers.communicator = std::move(communicator);
   }
   return workers;
+}
+
+std::vector<std::vector<int>> MeshGroups::own_groups(AxisSet axes) const {
+  std::map<int, std::vector<int>> groups;  // by the first of all members
+  for (int p = first_own(); p < first_own() + num_own(); ++p) {
+    groups[grid_.group(p, axes).front()].push_back(p);
+  }
+  std::vector<std::vector<int>> result;
+  for (auto& [first, members] : groups) result.push_back(std::move(members));
+  return result;
 }
 
 std::vector<std::vector<Tensor>> MeshGroups::gather(AxisSet axes, const std::vector<Tensor>& own,
                                                     const std::string& name) {
   Workers& workers = workers_of(axes);
-  const int first = services_.first_replica();
   std::map<int, Tensor> values;  // by position
-  for (std::size_t p = 0; p < own.size(); ++p) values[first + static_cast<int>(p)] = own[p];
+  for (int p = 0; p < num_own(); ++p) values[first_own() + p] = own[static_cast<std::size_t>(p)];
   if (workers.communicator) {
     const auto rows = static_cast<std::int64_t>(own.size());
     const Shape& shape = own.front().shape();
@@ -80,71 +99,257 @@ std::vector<std::vector<Tensor>> MeshGroups::gather(AxisSet axes, const std::vec
     }
   }
   std::vector<std::vector<Tensor>> result;
-  for (int p = 0; p < num_own(); ++p) {
+  for (int p = first_own(); p < first_own() + num_own(); ++p) {
     std::vector<Tensor>& group = result.emplace_back();
-    for (const int member : grid_.group(first + p, axes)) group.push_back(values.at(member));
+    for (const int member : grid_.group(p, axes)) group.push_back(values.at(member));
   }
   return result;
 }
 
-Tensor MeshGroups::sum_over_workers(Workers& workers, const std::vector<int>& group,
-                                    const std::vector<Tensor>& own, const std::string& name) {
-  std::vector<std::int32_t> counts;
-  for (const int worker : workers.members) {
-    counts.push_back(static_cast<std::int32_t>(
-        std::ranges::count_if(group, [&](int p) { return worker_of(p) == worker; })));
+std::vector<std::vector<Tensor>> MeshGroups::all_to_all(AxisSet axes, int dim,
+                                                        const std::vector<Tensor>& own,
+                                                        const std::string& name) {
+  Workers& workers = workers_of(axes);
+  const int count = grid_.size(axes);
+  const auto piece = [&](int from, int to) {
+    return part_along(own[static_cast<std::size_t>(from - first_own())], dim, count,
+                      grid_.index(to, axes));
+  };
+  const Shape shape =
+      own.front().shape().with_dim(dim, own.front().shape().dim(dim) / std::int64_t{count});
+  const DType dtype = own.front().dtype();
+  const std::vector<std::vector<int>> groups = own_groups(axes);
+  std::map<std::pair<int, int>, Tensor> received;  // by sender and receiver
+  if (workers.communicator) {
+    // Parts are in the order of receiving workers, groups, senders and receivers.
+    const std::int64_t total = std::ssize(own) * own.front().num_elements();
+    MutableTensor packed(Shape{total}, dtype, Device{}), all(Shape{total}, dtype, Device{});
+    std::byte* to = packed.data();
+    const auto members_of = [&](const std::vector<int>& local, int worker) {
+      std::vector<int> members;
+      for (const int member : grid_.group(local.front(), axes)) {
+        if (worker_of(member) == worker) members.push_back(member);
+      }
+      return members;
+    };
+    for (const int worker : workers.members) {
+      for (const std::vector<int>& local : groups) {
+        for (const int sender : local) {
+          for (const int receiver : members_of(local, worker)) {
+            to = std::ranges::copy(piece(sender, receiver).to(Device{}).bytes(), to).out;
+          }
+        }
+      }
+    }
+    const auto size = static_cast<std::size_t>(total);
+    workers.communicator->all_to_all({packed.data(), size, dtype}, {all.data(), size, dtype}, {},
+                                     {}, {.name = name}, SourceLocation());
+    const Tensor parts = all.freeze();
+    std::int64_t next = 0;
+    for (const int worker : workers.members) {
+      for (const std::vector<int>& local : groups) {
+        for (const int sender : members_of(local, worker)) {
+          for (const int receiver : local) {
+            received[{sender, receiver}] =
+                parts.detached_rows(next, shape.num_elements()).detached_reshape(shape);
+            next += shape.num_elements();
+          }
+        }
+      }
+    }
   }
-  const NoDeviceScope on_the_host;
-  const DType dtype = own.front().dtype(), wide = PartialSums::sum_dtype(dtype);
-  std::vector<Tensor> values;
-  for (const Tensor& value : own) {
-    const Tensor here = value.to(Device{});
-    values.push_back(wide == dtype ? here : cast(here, wide));
+  std::vector<std::vector<Tensor>> result;
+  for (int p = first_own(); p < first_own() + num_own(); ++p) {
+    std::vector<Tensor>& parts = result.emplace_back();
+    for (const int member : grid_.group(p, axes)) {
+      const bool is_here = worker_of(member) == worker_of(p);
+      parts.push_back(is_here ? piece(member, p) : received.at({member, p}));
+    }
   }
-  PartialSums sums(*workers.communicator, counts, true);
-  const auto count = static_cast<std::size_t>(own.front().num_elements());
-  std::vector<MutableTensor> buffers;
-  std::vector<Elements> partials;
-  for (const CanonicalNode& node : sums.nodes()) {
-    MutableTensor& buffer = buffers.emplace_back(sums.make_buffer(count, wide));
-    const auto of_node = std::span(values).subspan(static_cast<std::size_t>(node.first),
-                                                   static_cast<std::size_t>(node.count));
-    const Tensor sum = reduce_values(&services_, ReduceOp::kSum, of_node, Device{});
-    std::ranges::copy(sum.bytes(), buffer.data());
-    partials.emplace_back(buffer.data(), count, wide);
-  }
-  sums.start_all_reduce(partials, {.name = name}).wait();
-  const Tensor sum = buffers.front().freeze().detached_reshape(own.front().shape());
-  return wide == dtype ? sum : cast(sum, dtype);
+  return result;
 }
 
-std::vector<Tensor> MeshGroups::reduce(AxisSet axes, ReduceOp op, const std::vector<Tensor>& own,
-                                       const std::string& name) {
-  Workers& workers = workers_of(axes);
-  const int first = services_.first_replica();
-  std::vector<std::vector<Tensor>> gathered;
-  if (workers.communicator && op != ReduceOp::kSum) gathered = gather(axes, own, name);
-  std::map<int, Tensor> results;  // by the first position of the group
-  std::vector<Tensor> sums;
-  for (int p = 0; p < num_own(); ++p) {
-    const std::vector<int> group = grid_.group(first + p, axes);
-    Tensor& result = results[group.front()];
+// Sums.
+
+/// Sums over the same axes, of one dtype, in one call.
+struct MeshSums::OverWorkers {
+  AxisSet axes = 0;
+  bool is_scattered = false;  // a worker receives the parts of its own positions only
+  DType dtype = DType::kFloat32;
+  std::vector<std::size_t> sums = {};          // numbers in start_sums()
+  std::unique_ptr<PartialSums> partials = {};  // before the buffers that it may own
+  std::vector<MutableTensor> buffers = {};     // of partial sums
+  MutableTensor own = {};                      // of the scattered sum
+  std::vector<std::size_t> counts = {};        // elements by worker
+  /// Keeps the results; called once the sum is there.
+  std::function<void(const Tensor& sum, std::vector<std::vector<Tensor>>& results)> keep = {};
+  CollectiveHandle handle = {};  // destroyed first: it waits
+};
+
+MeshSums::MeshSums() = default;
+MeshSums::~MeshSums() = default;
+
+std::vector<std::vector<Tensor>> MeshSums::wait() {
+  for (const auto& together : over_workers_) {
+    together->handle.wait();
+    together->keep(
+        together->is_scattered ? together->own.freeze() : together->buffers.front().freeze(),
+        results_);
+  }
+  return std::move(results_);
+}
+
+std::vector<Tensor> MeshGroups::sum_here(const MeshSum& sum) const {
+  const int count = grid_.size(sum.parts);
+  std::map<std::pair<int, int>, Tensor> results;  // by first member and part
+  std::vector<Tensor> by_position;
+  for (int p = first_own(); p < first_own() + num_own(); ++p) {
+    const std::vector<int> group = grid_.group(p, sum.axes);
+    const int part = grid_.index(p, sum.parts);
+    Tensor& result = results[{group.front(), part}];
     if (!result.defined()) {
       std::vector<Tensor> values;
       for (const int member : group) {
-        if (worker_of(member) == worker_of(first)) {
-          values.push_back(own[static_cast<std::size_t>(member - first)]);
+        const Tensor& value = sum.own[static_cast<std::size_t>(member - first_own())];
+        values.push_back(part_along(value, sum.dim, count, part));
+      }
+      result = reduce_values(&services_, ReduceOp::kSum, values, device_of(p));
+    }
+    by_position.push_back(result.to(device_of(p)));
+  }
+  return by_position;
+}
+
+void MeshGroups::start_over_workers(MeshSums::OverWorkers& together,
+                                    const std::vector<MeshSum>& sums, const std::string& name) {
+  Workers& workers = workers_of(together.axes);
+  const std::vector<std::vector<int>> groups = own_groups(together.axes);
+  const auto num_workers = workers.members.size();
+  const auto num_local = static_cast<std::int32_t>(groups.front().size());
+  together.partials = std::make_unique<PartialSums>(
+      *workers.communicator, std::vector<std::int32_t>(num_workers, num_local), true);
+  const DType wide = PartialSums::sum_dtype(together.dtype);
+  std::size_t total = 0;
+  for (const std::size_t s : together.sums) {
+    total += groups.size() * static_cast<std::size_t>(sums[s].own.front().num_elements());
+  }
+  const NoDeviceScope on_the_host;
+  std::vector<Elements> elements;
+  for (const CanonicalNode& node : together.partials->nodes()) {
+    MutableTensor& buffer =
+        together.buffers.emplace_back(together.partials->make_buffer(total, wide));
+    // [sum][group] of whole sums by one worker, or [worker][sum][group][member] of parts.
+    std::vector<Tensor> of_node;
+    for (const std::size_t s : together.sums) {
+      for (const std::vector<int>& group : groups) {
+        std::vector<Tensor> values;
+        for (int i = node.first; i < node.first + node.count; ++i) {
+          const int position = group[static_cast<std::size_t>(i)];
+          const Tensor value =
+              sums[s].own[static_cast<std::size_t>(position - first_own())].to(Device{});
+          values.push_back(wide == together.dtype ? value : cast(value, wide));
+        }
+        of_node.push_back(reduce_values(&services_, ReduceOp::kSum, values, Device{}));
+      }
+    }
+    std::byte* to = buffer.data();
+    const int count = num_local * static_cast<int>(num_workers);  // members of a group
+    for (int first = 0; first < count; first += together.is_scattered ? num_local : count) {
+      for (std::size_t i = 0; i < of_node.size(); ++i) {
+        const MeshSum& sum = sums[together.sums[i / groups.size()]];
+        for (int k = 0; k < (together.is_scattered ? num_local : 1); ++k) {
+          const Tensor part = together.is_scattered
+                                  ? part_along(of_node[i], sum.dim, count, first + k)
+                                  : of_node[i];
+          to = std::ranges::copy(part.bytes(), to).out;
         }
       }
-      const Device device = values.front().device();
-      if (!gathered.empty()) values = gathered[static_cast<std::size_t>(p)];
-      result = workers.communicator && op == ReduceOp::kSum
-                   ? sum_over_workers(workers, group, values, name)
-                   : reduce_values(&services_, op, values, device);
     }
-    sums.push_back(result.to(services_.replica_devices[static_cast<std::size_t>(p)]));
+    elements.emplace_back(buffer.data(), total, wide);
   }
-  return sums;
+  if (together.is_scattered) {
+    together.counts.assign(num_workers, total / num_workers);
+    together.own = together.partials->make_buffer(total / num_workers, wide);
+    together.handle = together.partials->start_reduce_scatter(
+        elements, {together.own.data(), total / num_workers, wide}, together.counts,
+        {.name = name});
+  } else {
+    together.handle = together.partials->start_all_reduce(elements, {.name = name});
+  }
+  std::vector<MeshSum> shapes;  // without values, which are not needed any more
+  for (const std::size_t s : together.sums) {
+    shapes.push_back({sums[s].axes, sums[s].parts, sums[s].dim, {sums[s].own.front()}});
+  }
+  together.keep = [this, &together, groups, wide, shapes = std::move(shapes)](
+                      const Tensor& sum, std::vector<std::vector<Tensor>>& results) {
+    const NoDeviceScope here;
+    std::int64_t next = 0;
+    const auto take = [&](const Shape& shape) {
+      const Tensor value = sum.detached_rows(next, shape.num_elements()).detached_reshape(shape);
+      next += shape.num_elements();
+      return wide == together.dtype ? value : cast(value, together.dtype);
+    };
+    for (std::size_t i = 0; i < shapes.size(); ++i) {
+      const Shape& shape = shapes[i].own.front().shape();
+      const int count = grid_.size(shapes[i].parts);
+      std::vector<Tensor>& by_position = results[together.sums[i]];
+      by_position.resize(static_cast<std::size_t>(num_own()));
+      for (const std::vector<int>& group : groups) {
+        const Tensor whole = together.is_scattered ? Tensor() : take(shape);
+        for (const int position : group) {
+          const Tensor part =
+              together.is_scattered
+                  ? take(shape.with_dim(shapes[i].dim, shape.dim(shapes[i].dim) / count))
+                  : part_along(whole, shapes[i].dim, count, grid_.index(position, shapes[i].parts));
+          by_position[static_cast<std::size_t>(position - first_own())] =
+              part.to(device_of(position));
+        }
+      }
+    }
+  };
+}
+
+std::shared_ptr<MeshSums> MeshGroups::start_sums(const std::vector<MeshSum>& sums,
+                                                 const std::string& name) {
+  auto started = std::make_shared<MeshSums>();
+  started->results_.resize(sums.size());
+  for (std::size_t s = 0; s < sums.size(); ++s) {
+    const MeshSum& sum = sums[s];
+    if (!workers_of(sum.axes).communicator) {
+      started->results_[s] = sum_here(sum);
+      continue;
+    }
+    const bool is_scattered = sum.parts == sum.axes;
+    const DType dtype = sum.own.front().dtype();
+    const auto same = [&](const auto& each) {
+      return each->axes == sum.axes && each->is_scattered == is_scattered && each->dtype == dtype;
+    };
+    auto found = std::ranges::find_if(started->over_workers_, same);
+    if (found == started->over_workers_.end()) {
+      started->over_workers_.push_back(std::make_unique<MeshSums::OverWorkers>(
+          MeshSums::OverWorkers{.axes = sum.axes, .is_scattered = is_scattered, .dtype = dtype}));
+      found = std::prev(started->over_workers_.end());
+    }
+    (*found)->sums.push_back(s);
+  }
+  for (const auto& together : started->over_workers_) start_over_workers(*together, sums, name);
+  return started;
+}
+
+std::vector<Tensor> MeshGroups::combine(AxisSet axes, ReduceOp op, const std::vector<Tensor>& own,
+                                        const std::string& name) {
+  const std::vector<std::vector<Tensor>> values = gather(axes, own, name);
+  std::map<int, Tensor> results;  // by the first position of the group
+  std::vector<Tensor> by_position;
+  for (int p = 0; p < num_own(); ++p) {
+    const Device device = device_of(first_own() + p);
+    Tensor& result = results[grid_.group(first_own() + p, axes).front()];
+    if (!result.defined()) {
+      result = reduce_values(&services_, op, values[static_cast<std::size_t>(p)], device);
+    }
+    by_position.push_back(result.to(device));
+  }
+  return by_position;
 }
 
 }  // namespace tutti::internal

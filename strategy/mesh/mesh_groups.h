@@ -8,32 +8,66 @@
 #include <string>
 #include <vector>
 
-#include "cross_device_ops/communicator/partial_sums.h"
 #include "strategy/mesh/sharding.h"
 #include "strategy/replicas/local_replica.h"
 
 namespace tutti::internal {
 
+/// Returns part `index` of `count` equal parts of the value along `dim`: a view if dim is 0.
+Tensor part_along(const Tensor& value, int dim, int count, int index);
+
+/// Values to be added over the positions that differ in `axes`.
+struct MeshSum {
+  AxisSet axes = 0;
+  AxisSet parts = 0;  // among `axes`: a position receives its part of dimension `dim`; 0: the whole
+  int dim = 0;
+  std::vector<Tensor> own = {};  // by position of this process, of one shape and dtype
+};
+
+/// Sums that have been started together. Used by one thread at a time.
+class MeshSums {
+ public:
+  MeshSums();
+  ~MeshSums();
+  /// Returns the results by sum and position of this process, once they are there. Call it once.
+  std::vector<std::vector<Tensor>> wait();
+
+ private:
+  friend class MeshGroups;
+  struct OverWorkers;  // sums that travel together
+  std::vector<std::vector<Tensor>> results_;
+  std::vector<std::unique_ptr<OverWorkers>> over_workers_;
+};
+
 /// A *group* of an axis set consists of the positions that differ in these axes only. Values travel
 /// only between workers that share a group, and sums of a worker's own positions are added before
 /// they travel. Used by one thread at a time, which has the values of all positions of its process;
-/// with several workers, all make the same calls.
+/// with several workers, all make the same calls. `own`: one value per position of this process, of
+/// one shape and dtype.
 class MeshGroups {
  public:
-  /// Both must outlive it.
+  /// Both must outlive it. The positions of a worker must form a block of the grid (fits()).
   MeshGroups(const MeshGrid& grid, const ReplicaServices& services)
       : grid_(grid), services_(services) {}
 
-  /// Returns, for each position of this process, the values of its group by index. `own`: one value
-  /// per position of this process, of one shape and dtype.
+  /// Returns true if `count` consecutive positions, from a multiple of it on, form a block.
+  static bool fits(const MeshGrid& grid, int count);
+
+  /// Returns, for each position of this process, the values of its group by index.
   std::vector<std::vector<Tensor>> gather(AxisSet axes, const std::vector<Tensor>& own,
                                           const std::string& name);
-  /// Returns, for each position of this process, the combination of its group's values.
-  std::vector<Tensor> reduce(AxisSet axes, ReduceOp op, const std::vector<Tensor>& own,
-                             const std::string& name);
+  /// Returns, for each position of this process, the parts for it along `dim` of the values of its
+  /// group by index.
+  std::vector<std::vector<Tensor>> all_to_all(AxisSet axes, int dim, const std::vector<Tensor>& own,
+                                              const std::string& name);
+  /// Starts sums in the canonical order. Those over workers run while the caller continues.
+  std::shared_ptr<MeshSums> start_sums(const std::vector<MeshSum>& sums, const std::string& name);
+  /// Returns, for each position of this process, the combination of its group's values. Not SUM.
+  std::vector<Tensor> combine(AxisSet axes, ReduceOp op, const std::vector<Tensor>& own,
+                              const std::string& name);
 
  private:
-  /// Workers that share groups of an axis set, directly or through others.
+  /// Workers that share the groups of an axis set with this one, including itself.
   struct Workers {
     std::vector<int> members;
     std::unique_ptr<Communicator> communicator;  // nullptr: this worker alone
@@ -41,9 +75,16 @@ class MeshGroups {
   };
   Workers& workers_of(AxisSet axes);
   int num_own() const { return static_cast<int>(services_.replica_devices.size()); }
+  int first_own() const { return services_.first_replica(); }
   int worker_of(int position) const { return position / num_own(); }
-  Tensor sum_over_workers(Workers& workers, const std::vector<int>& group,
-                          const std::vector<Tensor>& own, const std::string& name);
+  Device device_of(int position) const {
+    return services_.replica_devices[static_cast<std::size_t>(position - first_own())];
+  }
+  /// Returns the positions of this process by group, in increasing order.
+  std::vector<std::vector<int>> own_groups(AxisSet axes) const;
+  std::vector<Tensor> sum_here(const MeshSum& sum) const;
+  void start_over_workers(MeshSums::OverWorkers& together, const std::vector<MeshSum>& sums,
+                          const std::string& name);
 
   const MeshGrid& grid_;
   const ReplicaServices& services_;

@@ -203,7 +203,7 @@ std::vector<Tensor> MeshPosition::run_by_rule(const OpCall& call, const OpRule& 
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     outputs[i].local = values[i];
     if (rule.combination != ReduceOp::kSum) {
-      outputs[i].local = reduced(rule.combination, values[i], combined);
+      outputs[i].local = this->combined(rule.combination, values[i], combined);
       outputs[i].sharding.partial &= static_cast<AxisSet>(~combined);
     }
     results.push_back(tensor_of(outputs[i]));
@@ -250,22 +250,22 @@ std::vector<Tensor> batch_norm_grad_of_parts(const OpCall& call) {
   return {cast(dx, call.inputs[0].dtype()), dgamma, dbeta};
 }
 
-/// Returns log of the sum of exponentials of each row of logits [n, classes]: [n, 1].
+/// Returns log of the sum of exponentials of each row of logits [..., classes]: [..., 1].
 Tensor log_sums(const Tensor& logits) {
-  const Tensor largest = reduce_max(logits, {.axes = {1}, .keep_dims = true});
-  return log(reduce_sum(exp(logits - largest), {.axes = {1}, .keep_dims = true})) + largest;
+  const Tensor largest = reduce_max(logits, {.axes = {-1}, .keep_dims = true});
+  return log(reduce_sum(exp(logits - largest), {.axes = {-1}, .keep_dims = true})) + largest;
 }
 
 /// Cross-entropy of logits whose classes are sharded: only sums over classes are exchanged.
 Tensor sparse_cross_entropy_of_parts(const OpCall& call, const Tensor& hits) {
   const Tensor& logits = call.inputs[1];
-  const Tensor of_label = reduce_sum(logits * hits, {.axes = {1}});
+  const Tensor of_label = reduce_sum(logits * hits, {.axes = {-1}});
   return reshape(log_sums(logits), call.outputs[0].shape) - of_label;
 }
 
 Tensor sparse_cross_entropy_grad_of_parts(const OpCall& call, const Tensor& hits) {
   const Tensor& logits = call.inputs[1];
-  return (exp(logits - log_sums(logits)) - hits) * expand_dims(call.inputs[2], 1);
+  return (exp(logits - log_sums(logits)) - hits) * expand_dims(call.inputs[2], -1);
 }
 
 Tensor activated(const Tensor& x, FusedActivation activation) {
@@ -333,16 +333,54 @@ Tensor MeshPosition::looked_up(const OpCall& call, std::span<const ShardedTensor
 
 Tensor MeshPosition::hits(const OpCall& call, std::span<const ShardedTensor> inputs) {
   const ShardedTensor& logits = inputs[1];
-  Sharding of_labels;
-  of_labels[0] = logits.sharding[0];
-  const OwnIndices own =
-      own_indices(call, inputs[0], of_labels, logits.spec.shape.dim(1), logits.sharding[1]);
+  const int of_classes = logits.spec.shape.rank() - 1;
+  Sharding of_labels = logits.sharding;
+  of_labels[of_classes] = 0;
+  const OwnIndices own = own_indices(call, inputs[0], of_labels, logits.spec.shape.dim(of_classes),
+                                     logits.sharding[of_classes]);
   ShardedTensor result{logits.sharding, {}, logits.spec};
   const OpPartitionerScope none(nullptr);
   const DeviceScope here(device());
   result.local = one_hot(own.indices, own.size, logits.spec.dtype) *
                  expand_dims(cast(own.are_own, logits.spec.dtype), -1);
   return tensor_of(result);
+}
+
+std::optional<std::vector<Tensor>> MeshPosition::attended(const OpCall& call,
+                                                          std::span<const ShardedTensor> inputs) {
+  // Tensors are [batch, heads, length, ...]. A head needs the whole sequence, so parts of sequences
+  // become parts of heads meanwhile. Jacobs et al., "DeepSpeed Ulysses", arXiv:2309.14509.
+  constexpr int kHeads = 1, kLength = 2;
+  const AxisSet axes = inputs[0].sharding[kLength];
+  if (axes == 0) return std::nullopt;
+  const auto with_heads = [&](const Sharding& sharding) {
+    Sharding result = sharding;
+    result[kHeads] |= axes;
+    for (AxisSet& dim : result.dims) {
+      if (&dim != &result[kHeads]) dim &= static_cast<AxisSet>(~axes);
+    }
+    result.partial &= static_cast<AxisSet>(~axes);
+    return result;
+  };
+  std::vector<ShardedTensor> by_heads;
+  for (const ShardedTensor& input : inputs) {
+    const Sharding sharding = with_heads(input.sharding);
+    if (!grid_.divides(input.spec.shape, sharding)) return std::nullopt;
+    by_heads.push_back({sharding, {}, input.spec});
+  }
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    by_heads[i].local = local_as(inputs[i], by_heads[i].sharding);
+  }
+  std::vector<Tensor> outputs = run_by_rule(call, *rule_of(call), by_heads);
+  for (Tensor& output : outputs) {
+    const ShardedTensor value = part_of(output);
+    Sharding sharding = value.sharding;
+    sharding[kHeads] &= static_cast<AxisSet>(~axes);
+    sharding[kLength] |= axes;
+    if (!grid_.divides(value.spec.shape, sharding)) continue;
+    output = tensor_of({sharding, local_as(value, sharding), value.spec});
+  }
+  return outputs;
 }
 
 std::optional<std::vector<Tensor>> MeshPosition::run_composed(
@@ -363,12 +401,18 @@ std::optional<std::vector<Tensor>> MeshPosition::run_composed(
       return std::vector{looked_up(call, inputs)};
     case OpId::kSparseSoftmaxCrossEntropy:
     case OpId::kSparseSoftmaxCrossEntropyGrad: {
-      if (inputs[1].sharding[1] == 0 || inputs[1].sharding.partial != 0) return std::nullopt;
+      const ShardedTensor& logits = inputs[1];
+      if (logits.sharding[logits.spec.shape.rank() - 1] == 0 || logits.sharding.partial != 0) {
+        return std::nullopt;
+      }
       const Tensor own = hits(call, inputs);
       return std::vector{call.op == OpId::kSparseSoftmaxCrossEntropy
                              ? sparse_cross_entropy_of_parts(call, own)
                              : sparse_cross_entropy_grad_of_parts(call, own)};
     }
+    case OpId::kAttention:
+    case OpId::kAttentionGrad:
+      return attended(call, inputs);
     case OpId::kMatMul:
     case OpId::kConv2d: {
       // A bias is added, and an activation applied, once per sum over parts of the contraction.

@@ -33,11 +33,12 @@ void ShardedValue::materialize(std::byte* to) {
 }
 
 MeshPosition::MeshPosition(LocalReplicaContext& local, const MeshGrid& grid, MeshGroups& groups,
-                           AxisSet batch_axes)
+                           AxisSet batch_axes, AxisSet sequence_axes)
     : local_(local),
       grid_(grid),
       groups_(groups),
       batch_axes_(batch_axes),
+      sequence_axes_(sequence_axes),
       number_(local.services().first_replica() + local.local_replica()) {}
 
 MeshPosition::~MeshPosition() {
@@ -60,11 +61,7 @@ MeshPosition* MeshPosition::current(const VariableStorage& variable, std::string
 
 ShardedTensor MeshPosition::part_of(const Tensor& value) const {
   const TensorSpec spec{value.shape(), value.dtype()};
-  if (const auto found = batch_.find(value.id()); found != batch_.end()) {
-    Sharding sharding;
-    sharding[0] = batch_axes_;
-    return {sharding, found->second, spec};
-  }
+  if (const auto found = batch_.find(value.id()); found != batch_.end()) return found->second;
   const std::shared_ptr<LazyValue> lazy = lazy_value(value);
   const auto* const sharded = dynamic_cast<const ShardedValue*>(lazy.get());
   // A view that was made without an operation reads the whole.
@@ -91,60 +88,119 @@ namespace {
 
 /// Values of one position in an exchange, and those that it receives.
 struct Exchange {
-  std::span<const Tensor> own;
-  std::span<const AxisSet> axes;                 // of each value
-  std::vector<std::vector<Tensor>> groups = {};  // the values of the position's group, by value
-  std::vector<Tensor> sums = {};
+  Tensor own = {};
+  std::vector<Tensor> received = {};
+  std::span<const PositionSum> sums = {};
+  std::shared_ptr<MeshSums> started = nullptr;
 };
 
-std::vector<Tensor> values_of(const std::vector<Exchange*>& positions, std::size_t number) {
+std::vector<Tensor> values_of(const std::vector<Exchange*>& positions) {
   std::vector<Tensor> values;
-  for (const Exchange* position : positions) values.push_back(position->own[number]);
+  for (const Exchange* position : positions) values.push_back(position->own);
   return values;
 }
 
-MeetingHeader header_of(MeetingKind kind, ReduceOp op, const Exchange& exchange) {
+/// Returns a header that differs between positions whose arguments do.
+MeetingHeader header_of(MeetingKind kind, ReduceOp op, const Tensor& value, AxisSet axes,
+                        int dim = 0) {
   MeetingHeader header{.kind = kind, .op = op, .where = CallSite::current()};
-  for (std::size_t i = 0; i < exchange.own.size(); ++i) {
-    header.values.push_back({exchange.own[i].dtype(), exchange.own[i].shape(), false});
-    header.method = header.method * 31 + exchange.axes[i];
+  header.values.push_back({value.dtype(), value.shape(), false});
+  header.method = axes * Shape::kMaxRank + dim;
+  return header;
+}
+
+MeetingHeader header_of(std::span<const PositionSum> sums) {
+  MeetingHeader header{.kind = MeetingKind::kAllReduce, .where = CallSite::current()};
+  for (const PositionSum& sum : sums) {
+    header.values.push_back({sum.own.dtype(), sum.own.shape(), false});
+    header.method = (header.method * 31 + sum.axes) * 31 + sum.parts * Shape::kMaxRank + sum.dim;
   }
   return header;
+}
+
+std::vector<MeshSum> sums_of(const std::vector<Exchange*>& positions) {
+  std::vector<MeshSum> sums;
+  for (std::size_t i = 0; i < positions.front()->sums.size(); ++i) {
+    const PositionSum& first = positions.front()->sums[i];
+    MeshSum& sum = sums.emplace_back(MeshSum{first.axes, first.parts, first.dim});
+    for (const Exchange* position : positions) sum.own.push_back(position->sums[i].own);
+  }
+  return sums;
+}
+
+void give(std::vector<std::vector<Tensor>> by_sum, const std::vector<Exchange*>& positions) {
+  for (const std::vector<Tensor>& by_position : by_sum) {
+    for (std::size_t p = 0; p < positions.size(); ++p) {
+      positions[p]->received.push_back(by_position[p]);
+    }
+  }
 }
 
 }  // namespace
 
 std::vector<Tensor> MeshPosition::exchange(const Tensor& value, AxisSet axes) {
-  Exchange own{.own = {&value, 1}, .axes = {&axes, 1}};
-  MeetingHeader header = header_of(MeetingKind::kAllGather, ReduceOp::kSum, own);
+  Exchange own{.own = value};
+  MeetingHeader header = header_of(MeetingKind::kAllGather, ReduceOp::kSum, value, axes);
   const std::string call = header.signature();
   meet_with<Exchange>(std::move(header), own, [&](const std::vector<Exchange*>& positions) {
-    auto groups = groups_.gather(axes, values_of(positions, 0), call);
-    for (std::size_t p = 0; p < positions.size(); ++p) {
-      positions[p]->groups.push_back(std::move(groups[p]));
-    }
+    auto groups = groups_.gather(axes, values_of(positions), call);
+    for (std::size_t p = 0; p < positions.size(); ++p) positions[p]->received = groups[p];
   });
-  return std::move(own.groups.front());
+  return std::move(own.received);
 }
 
-std::vector<Tensor> MeshPosition::reduced_each(ReduceOp op, std::span<const Tensor> values,
-                                               std::span<const AxisSet> axes) {
-  if (values.empty()) return {};
-  Exchange own{.own = values, .axes = axes};
-  MeetingHeader header = header_of(MeetingKind::kAllReduce, op, own);
+Tensor MeshPosition::moved(const Tensor& value, int from, int to, AxisSet axes) {
+  Exchange own{.own = value};
+  MeetingHeader header = header_of(MeetingKind::kAllGather, ReduceOp::kMax, value, axes, to);
   const std::string call = header.signature();
   meet_with<Exchange>(std::move(header), own, [&](const std::vector<Exchange*>& positions) {
-    for (std::size_t v = 0; v < values.size(); ++v) {
-      const auto sums = groups_.reduce(axes[v], op, values_of(positions, v), call);
-      for (std::size_t p = 0; p < positions.size(); ++p) positions[p]->sums.push_back(sums[p]);
-    }
+    auto parts = groups_.all_to_all(axes, to, values_of(positions), call);
+    for (std::size_t p = 0; p < positions.size(); ++p) positions[p]->received = parts[p];
   });
-  return std::move(own.sums);
+  return joined(std::move(own.received), from);
 }
 
-Tensor MeshPosition::reduced(ReduceOp op, const Tensor& value, AxisSet axes) {
+std::shared_ptr<MeshSums> MeshPosition::start_sums(std::span<const PositionSum> sums) {
+  Exchange own{.sums = sums};
+  MeetingHeader header = header_of(sums);
+  const std::string call = header.signature();
+  meet_with<Exchange>(std::move(header), own, [&](const std::vector<Exchange*>& positions) {
+    const std::shared_ptr<MeshSums> started = groups_.start_sums(sums_of(positions), call);
+    for (Exchange* position : positions) position->started = started;
+  });
+  return std::move(own.started);
+}
+
+std::vector<Tensor> MeshPosition::join(std::span<const std::shared_ptr<MeshSums>> started) {
+  Exchange own;
+  meet_with<Exchange>({.kind = MeetingKind::kFinishGradients, .where = CallSite::current()}, own,
+                      [&](const std::vector<Exchange*>& positions) {
+                        for (const std::shared_ptr<MeshSums>& sums : started)
+                          give(sums->wait(), positions);
+                      });
+  return std::move(own.received);
+}
+
+Tensor MeshPosition::summed(const PositionSum& sum) {
+  if (grid_.size(sum.axes) == 1) return sum.own;
+  Exchange own{.sums = {&sum, 1}};
+  MeetingHeader header = header_of({&sum, 1});
+  const std::string call = header.signature();
+  meet_with<Exchange>(std::move(header), own, [&](const std::vector<Exchange*>& positions) {
+    give(groups_.start_sums(sums_of(positions), call)->wait(), positions);
+  });
+  return std::move(own.received.front());
+}
+
+Tensor MeshPosition::combined(ReduceOp op, const Tensor& value, AxisSet axes) {
   if (grid_.size(axes) == 1) return value;
-  return reduced_each(op, {&value, 1}, {&axes, 1}).front();
+  Exchange own{.own = value};
+  MeetingHeader header = header_of(MeetingKind::kAllReduce, op, value, axes);
+  const std::string call = header.signature();
+  meet_with<Exchange>(std::move(header), own, [&](const std::vector<Exchange*>& positions) {
+    give({groups_.combine(axes, op, values_of(positions), call)}, positions);
+  });
+  return std::move(own.received.front());
 }
 
 void MeshPosition::meet(MeetingKind kind) {
@@ -154,56 +210,63 @@ void MeshPosition::meet(MeetingKind kind) {
 }
 
 Tensor MeshPosition::cut(const Tensor& value, int dim, AxisSet axes) const {
-  const std::int64_t size = value.shape().dim(dim) / grid_.size(axes);
-  const std::int64_t first = size * grid_.index(number_, axes);
-  if (dim == 0) return value.detached_rows(first, size);
-  SliceAttributes attributes;
-  attributes.begin[static_cast<std::size_t>(dim)] = first;
-  return run_on_parts({OpId::kSlice,
-                       {value},
-                       {{value.shape().with_dim(dim, size), value.dtype()}},
-                       attributes,
-                       CallSite::current()})
-      .front();
+  return part_along(value, dim, grid_.size(axes), grid_.index(number_, axes));
 }
 
-Tensor MeshPosition::gathered(const Tensor& value, int dim, AxisSet axes) {
-  std::vector<Tensor> values = exchange(value, axes);
-  const std::int64_t length = value.shape().dim(dim) * std::ssize(values);
-  const TensorSpec spec{value.shape().with_dim(dim, length), value.dtype()};
+Tensor MeshPosition::joined(std::vector<Tensor> parts, int dim) const {
+  const Shape& shape = parts.front().shape();
+  const TensorSpec whole{shape.with_dim(dim, shape.dim(dim) * std::ssize(parts)),
+                         parts.front().dtype()};
   return run_on_parts(
-             {OpId::kConcat, std::move(values), {spec}, AxisAttributes{dim}, CallSite::current()})
+             {OpId::kConcat, std::move(parts), {whole}, AxisAttributes{dim}, CallSite::current()})
       .front();
 }
 
 Tensor MeshPosition::local_as(const ShardedTensor& value, const Sharding& sharding) {
   Tensor local = value.local.to(device());
-  const auto summed = static_cast<AxisSet>(value.sharding.partial & ~sharding.partial);
+  Sharding now = value.sharding;
   const int rank = value.spec.shape.rank();
   bool is_cut_first = false;
   // Cuts come first: what is exchanged afterwards is then smaller.
   for (int d = 0; d < rank; ++d) {
-    const AxisSet from = value.sharding[d], to = sharding[d];
-    const bool is_free = (to & (summed | value.sharding.cut())) == 0;
-    if (from == 0 && to != 0 && is_free) {
+    const AxisSet to = sharding[d];
+    const auto summed = static_cast<AxisSet>(now.partial & ~sharding.partial);
+    if (now[d] == 0 && to != 0 && (to & (summed | now.cut())) == 0) {
       local = cut(local, d, to);
+      now[d] = to;
       is_cut_first = true;
     }
   }
-  local = reduced(ReduceOp::kSum, local, summed);
-  if (summed != 0 && value.value && !is_cut_first) {  // later uses find the sum
-    value.value->local_ = local;
-    value.value->sharding_.partial &= static_cast<AxisSet>(~summed);
-  }
-  for (int d = 0; d < rank; ++d) {
-    if (value.sharding[d] != 0 && value.sharding[d] != sharding[d]) {
-      local = gathered(local, d, value.sharding[d]);
+  if (const auto axes = static_cast<AxisSet>(now.partial & ~sharding.partial); axes != 0) {
+    PositionSum sum{.axes = axes, .own = local};
+    for (int d = 0; d < rank && sum.parts == 0; ++d) {
+      if (now[d] != 0 || sharding[d] == 0 || (sharding[d] & ~axes) != 0) continue;
+      sum.parts = sharding[d];
+      sum.dim = d;
+      now[d] = sharding[d];
+    }
+    local = summed(sum);
+    now.partial &= static_cast<AxisSet>(~axes);
+    if (value.value && !is_cut_first) {  // later uses find the sum
+      value.value->local_ = local;
+      value.value->sharding_ = now;
     }
   }
   for (int d = 0; d < rank; ++d) {
-    const AxisSet from = value.sharding[d], to = sharding[d];
-    const bool was_free = from == 0 && (to & (summed | value.sharding.cut())) == 0;
-    if (to != 0 && to != from && !was_free) local = cut(local, d, to);
+    const AxisSet axes = now[d];
+    if (axes == 0 || axes == sharding[d]) continue;
+    int to = 0;
+    while (to < rank && (now[to] != 0 || sharding[to] != axes)) ++to;
+    if (to < rank && sharding[d] == 0) {
+      local = moved(local, d, to, axes);
+      now[to] = axes;
+    } else {
+      local = joined(exchange(local, axes), d);
+    }
+    now[d] = 0;
+  }
+  for (int d = 0; d < rank; ++d) {
+    if (sharding[d] != now[d]) local = cut(local, d, sharding[d]);
   }
   return local;
 }
@@ -211,14 +274,19 @@ Tensor MeshPosition::local_as(const ShardedTensor& value, const Sharding& shardi
 // The step.
 
 void MeshPosition::note_batch(const Batch& batch) {
-  const int parts = grid_.size(batch_axes_);
   for (std::size_t i = 0; i < batch.element().size(); ++i) {
     const Tensor& value = batch[i];
-    if (parts == 1 || value.rank() == 0 || value.shape().dim(0) == 0 ||
-        value.shape().dim(0) % parts != 0) {
-      continue;  // each position computes the whole batch
+    ShardedTensor part{{}, value, {value.shape(), value.dtype()}};
+    for (int d = 0; d < std::min(value.rank(), 2); ++d) {
+      const AxisSet axes = d == 0 ? batch_axes_ : sequence_axes_;
+      const std::int64_t size = value.shape().dim(d);
+      if (axes == 0 || size == 0 || size % grid_.size(axes) != 0) continue;  // it stays whole
+      part.local = cut(part.local, d, axes);
+      part.sharding[d] = axes;
     }
-    batch_.emplace(value.id(), cut(value, 0, batch_axes_).to(device()));
+    if (part.sharding.is_whole()) continue;
+    part.local = part.local.to(device());
+    batch_.emplace(value.id(), std::move(part));
   }
 }
 

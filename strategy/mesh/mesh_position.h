@@ -58,14 +58,23 @@ struct ShardedTensor {
   std::shared_ptr<ShardedValue> value = nullptr;  // that keeps its sum, once it is made
 };
 
+/// A position's value of a MeshSum.
+struct PositionSum {
+  AxisSet axes = 0;
+  AxisSet parts = 0;
+  int dim = 0;
+  Tensor own;
+};
+
 /// Context of the one replica of a mesh strategy, on the thread of a position: all positions run
 /// the step, and each carries out its part of the operations on sharded tensors. All functions that
 /// exchange values are collective.
 class MeshPosition final : public ReplicaContext, public OpPartitioner {
  public:
-  /// `batch_axes`: those over which batches are cut. The references must outlive it.
+  /// `batch_axes` and `sequence_axes`: those over which the first and the second dimension of
+  /// batches are cut. The references must outlive it.
   MeshPosition(LocalReplicaContext& local, const MeshGrid& grid, MeshGroups& groups,
-               AxisSet batch_axes);
+               AxisSet batch_axes, AxisSet sequence_axes);
   ~MeshPosition() override;
   MeshPosition(const MeshPosition&) = delete;
   MeshPosition& operator=(const MeshPosition&) = delete;
@@ -91,9 +100,11 @@ class MeshPosition final : public ReplicaContext, public OpPartitioner {
   Tensor whole(const Tensor& value) { return local_as(part_of(value), {}); }
   /// Returns the value under another sharding; tapes record an identity.
   Tensor relayout(const Tensor& value, const Sharding& sharding);
-  /// Combines each value over its axes. Values are in the same order on all positions.
-  std::vector<Tensor> reduced_each(ReduceOp op, std::span<const Tensor> values,
-                                   std::span<const AxisSet> axes);
+  /// Starts sums, which are in the same order on all positions. Those over workers run while the
+  /// step continues.
+  std::shared_ptr<MeshSums> start_sums(std::span<const PositionSum> sums);
+  /// Returns the results of all these sums.
+  std::vector<Tensor> join(std::span<const std::shared_ptr<MeshSums>> started);
   /// Meets all positions; `action` runs once, with the arguments of those of this process.
   template <class Argument>
   void meet_with(MeetingHeader header, Argument& argument,
@@ -150,21 +161,29 @@ class MeshPosition final : public ReplicaContext, public OpPartitioner {
                          std::int64_t count, AxisSet axes);
   /// gather() from rows that are sharded: each position adds the rows that it has.
   Tensor looked_up(const OpCall& call, std::span<const ShardedTensor> inputs);
+  /// Attention whose sequences are sharded; nothing if they are not, or the heads cannot be.
+  std::optional<std::vector<Tensor>> attended(const OpCall& call,
+                                              std::span<const ShardedTensor> inputs);
   /// Returns 1 for the class of each label and 0 elsewhere, sharded like the logits.
   Tensor hits(const OpCall& call, std::span<const ShardedTensor> inputs);
   std::vector<Tensor> run_on_parts(OpCall call) const;
 
   Tensor cut(const Tensor& value, int dim, AxisSet axes) const;
-  Tensor gathered(const Tensor& value, int dim, AxisSet axes);
-  Tensor reduced(ReduceOp op, const Tensor& value, AxisSet axes);
+  Tensor joined(std::vector<Tensor> parts, int dim) const;
+  /// Returns the values of the position's group.
   std::vector<Tensor> exchange(const Tensor& value, AxisSet axes);
+  /// Returns the part of a value that is cut along `to` instead of `from`.
+  Tensor moved(const Tensor& value, int from, int to, AxisSet axes);
+  Tensor summed(const PositionSum& sum);
+  Tensor combined(ReduceOp op, const Tensor& value, AxisSet axes);  // not SUM
 
   LocalReplicaContext& local_;
   const MeshGrid& grid_;
   MeshGroups& groups_;
   const AxisSet batch_axes_;
+  const AxisSet sequence_axes_;
   const int number_;
-  std::map<std::uint64_t, Tensor> batch_;          // parts of the batch, by the ids of the wholes
+  std::map<std::uint64_t, ShardedTensor> batch_;   // parts of the batch, by the ids of the wholes
   std::map<std::uint64_t, ShardedValue*> values_;  // living ones, by number
   std::uint64_t num_values_ = 0;
   std::optional<Sharding> wanted_;  // of the result of the identity that relayout() dispatches

@@ -3,7 +3,9 @@
 #include "tutti/strategy/mesh/mesh_strategy.h"
 
 #include <algorithm>
+#include <memory>
 #include <utility>
+#include <vector>
 
 #include "core/call_site.h"
 #include "core/names.h"
@@ -19,67 +21,109 @@ namespace tutti {
 namespace internal {
 
 /// Gives the optimizer gradients in the shardings of their variables. A gradient stays a partial
-/// sum until all uses of its variable have been added; all of them are then summed together.
+/// sum until all uses of its variable have been added. Then it is summed in a bucket with others,
+/// over workers while the backward pass continues.
 class MeshReducer final : public GradientReducer {
  public:
-  explicit MeshReducer(MeshPosition& position) : position_(position) {}
+  MeshReducer(MeshPosition& position, std::int64_t bytes_per_bucket)
+      : position_(position), bytes_per_bucket_(bytes_per_bucket) {}
 
   void begin(std::span<const Variable> variables) override;
-  void ready(std::size_t index, const Gradient& gradient) override { gradients_[index] = gradient; }
+  void ready(std::size_t index, const Gradient& gradient) override;
   std::vector<Gradient> finish() override;
   void updates_done() override { position_.meet(MeetingKind::kUpdatesDone); }
 
  private:
+  /// Starts the sums of the gradients that are ready.
+  void start();
+  void start(std::size_t index, std::vector<PositionSum>& sums);
+
+  /// Gradient in the sharding of its variable.
+  struct Result {
+    ShardedTensor value;  // without its local part while it is summed
+    bool is_summed = false;
+  };
+
   MeshPosition& position_;
+  const std::int64_t bytes_per_bucket_;
   std::vector<Variable> variables_;
   std::vector<Gradient> gradients_;
+  std::vector<std::size_t> ready_;  // not started yet
+  std::int64_t ready_bytes_ = 0;
+  std::vector<std::pair<std::size_t, Result>> results_;  // by variable, in the order of sums
+  std::vector<std::shared_ptr<MeshSums>> started_;
 };
 
 void MeshReducer::begin(std::span<const Variable> variables) {
   variables_.assign(variables.begin(), variables.end());
   gradients_.assign(variables.size(), Gradient());
+  ready_.clear(), results_.clear(), started_.clear();
+  ready_bytes_ = 0;
+}
+
+void MeshReducer::ready(std::size_t index, const Gradient& gradient) {
+  gradients_[index] = gradient;
+  if (gradient.is_none()) return;
+  ready_.push_back(index);
+  ready_bytes_ += static_cast<std::int64_t>(variables_[index].shape().num_elements() *
+                                            size_of(variables_[index].dtype()));
+  if (ready_bytes_ >= bytes_per_bucket_) start();
+}
+
+void MeshReducer::start() {
+  std::vector<PositionSum> sums;
+  for (const std::size_t index : ready_) start(index, sums);
+  ready_.clear();
+  ready_bytes_ = 0;
+  if (!sums.empty()) started_.push_back(position_.start_sums(sums));
+}
+
+void MeshReducer::start(std::size_t index, std::vector<PositionSum>& sums) {
+  Gradient& gradient = gradients_[index];
+  const auto* const storage = dynamic_cast<const MeshStorage*>(&variables_[index].storage());
+  const Sharding wanted = storage ? storage->sharding() : Sharding();
+  if (gradient.is_slices() && wanted.is_whole()) {
+    const IndexedSlices& slices = gradient.slices();
+    gradient = IndexedSlices{position_.whole(slices.values), position_.whole(slices.indices),
+                             slices.dense_shape};
+    return;
+  }
+  const ShardedTensor value = position_.part_of(gradient.to_dense());
+  // First the position's term in the wanted sharding; a dimension that is cut over axes of the sum
+  // is cut by the sum itself.
+  Sharding term = wanted;
+  term.partial = value.sharding.partial;
+  PositionSum sum;
+  for (int d = 0; d < value.spec.shape.rank(); ++d) {
+    if ((wanted[d] & term.partial) == 0) continue;
+    if (sum.parts == 0 && (wanted[d] & ~term.partial) == 0 && value.sharding[d] == 0) {
+      sum.parts = wanted[d];
+      sum.dim = d;
+      term[d] = 0;
+    } else {
+      term.partial &= static_cast<AxisSet>(~wanted[d]);
+    }
+  }
+  Result result{{wanted, position_.local_as(value, term), value.spec}, term.partial != 0};
+  if (result.is_summed) {
+    sum.axes = term.partial;
+    sum.own = std::exchange(result.value.local, Tensor());
+    sums.push_back(std::move(sum));
+  }
+  gradient = Gradient();  // its memory is that of the term or is not needed any more
+  results_.emplace_back(index, std::move(result));
 }
 
 std::vector<Gradient> MeshReducer::finish() {
-  struct Pending {
-    std::size_t index;
-    ShardedTensor value;
-    Sharding wanted;
-  };
-  std::vector<Pending> pending;
-  for (std::size_t i = 0; i < variables_.size(); ++i) {
-    Gradient& gradient = gradients_[i];
-    if (gradient.is_none()) continue;
-    const auto* const storage = dynamic_cast<const MeshStorage*>(&variables_[i].storage());
-    const Sharding wanted = storage ? storage->sharding() : Sharding();
-    if (gradient.is_slices() && wanted.is_whole()) {
-      const IndexedSlices& slices = gradient.slices();
-      gradient = IndexedSlices{position_.whole(slices.values), position_.whole(slices.indices),
-                               slices.dense_shape};
-      continue;
-    }
-    pending.push_back({i, position_.part_of(gradient.to_dense()), wanted});
-  }
-  // First each position's part in the wanted sharding, still a partial sum; then one sum of all.
-  std::vector<Tensor> partials;
-  std::vector<AxisSet> axes;
-  for (Pending& each : pending) {
-    Sharding partial = each.wanted;
-    partial.partial = each.value.sharding.partial & static_cast<AxisSet>(~each.wanted.cut());
-    Tensor local = position_.local_as(each.value, partial);
-    each.value = {partial, local, each.value.spec};
-    if (partial.partial == 0) continue;
-    partials.push_back(local);
-    axes.push_back(partial.partial);
-  }
-  const std::vector<Tensor> sums = position_.reduced_each(ReduceOp::kSum, partials, axes);
+  start();
+  const std::vector<Tensor> sums = position_.join(started_);
+  started_.clear();
   std::size_t next = 0;
-  for (Pending& each : pending) {
-    if (each.value.sharding.partial != 0) each.value.local = sums[next++];
-    each.value.sharding = each.wanted;
-    gradients_[each.index] = position_.tensor_of(each.value);
+  for (auto& [index, result] : results_) {
+    if (result.is_summed) result.value.local = sums[next++];
+    gradients_[index] = position_.tensor_of(result.value);
   }
-  position_.meet(MeetingKind::kFinishGradients);
+  results_.clear();
   return std::move(gradients_);
 }
 
@@ -88,6 +132,7 @@ std::vector<Gradient> MeshReducer::finish() {
 namespace {
 
 constexpr const char* kStrategy = "mesh";
+constexpr std::int64_t kBytesPerBucket = std::int64_t{4} << 20;
 
 /// Returns the mesh whose positions are the blocks.
 DeviceMesh mesh_of_blocks(const MeshOptions& options) {
@@ -118,6 +163,13 @@ LocalStrategyOptions MeshStrategy::options_of_blocks(const MeshOptions& options,
   for (int i = 0; options.local.devices.devices.empty() && i < own; ++i) {
     devices.push_back({DeviceType::kCpu, i});
   }
+  const DeviceMesh blocks = mesh_of_blocks(options);
+  const int own_blocks = blocks.num_positions() / workers;
+  internal::require(internal::MeshGroups::fits(internal::MeshGrid(blocks), own_blocks), kStrategy,
+                    ": each of ", workers, " workers would have ", own_blocks, " of the ",
+                    blocks.num_positions(), " positions or blocks of ", blocks.to_string(),
+                    "; expected a number that is a product of sizes of the last axes, or divides ",
+                    "the size of an axis times such a product");
   internal::require(std::ssize(devices) == own, kStrategy, ": devices: expected ", own,
                     ", one for each position of ", options.mesh.to_string(),
                     workers > 1 ? " that this worker has" : "", ", got ", devices.size());
@@ -139,15 +191,14 @@ LocalStrategyOptions MeshStrategy::options_of_blocks(const MeshOptions& options,
     fail(ErrorCode::kUnimplemented, kStrategy, ": cross_device_ops '", ops,
          "'; expected canonical, which is the order of sums over blocks");
   }
-  local.replicas = mesh_of_blocks(options).num_positions();
+  local.replicas = blocks.num_positions();
   return local;
 }
 
 namespace {
 
-/// Returns the axes of these names that have several positions; without names, the first axis.
+/// Returns the axes of these names that have several positions.
 internal::AxisSet axes_of(const internal::MeshGrid& grid, std::span<const std::string> names) {
-  if (names.empty()) return grid.size(1) > 1 ? 1 : 0;
   internal::AxisSet axes = 0;
   for (const std::string& name : names) {
     const auto axis = static_cast<internal::AxisSet>(1 << grid.mesh().index_of(name));
@@ -176,7 +227,14 @@ MeshStrategy::MeshStrategy(internal::TeamSetup setup, MeshOptions options)
       options_(std::move(options)),
       grid_(std::make_unique<const internal::MeshGrid>(mesh_of_blocks(options_))),
       groups_(std::make_unique<internal::MeshGroups>(*grid_, extended().services())),
-      batch_axes_(axes_of(*grid_, options_.batch_axes)) {}
+      batch_axes_(options_.batch_axes.empty() ? axes_of(*grid_, {{grid_->mesh().axes()[0].name}})
+                                              : axes_of(*grid_, options_.batch_axes)),
+      sequence_axes_(options_.sequence_axis.empty() ? internal::AxisSet{0}
+                                                    : axes_of(*grid_, {{options_.sequence_axis}})),
+      storage_axes_(axes_of(*grid_, options_.storage_axes)) {
+  internal::require((batch_axes_ & sequence_axes_) == 0, kStrategy, ": sequence_axis '",
+                    options_.sequence_axis, "' is one of batch_axes; expected another axis");
+}
 
 MeshStrategy::~MeshStrategy() = default;
 
@@ -191,7 +249,7 @@ Layout MeshStrategy::layout_of(const Variable& variable) const {
                     "' was not made in the scope of this strategy");
   Layout layout;
   for (int d = 0; d < variable.shape().rank(); ++d) {
-    const internal::AxisSet axes = storage->sharding()[d];
+    const internal::AxisSet axes = storage->read_sharding()[d];
     std::string name;
     for (std::size_t i = 0; i < options_.mesh.axes().size(); ++i) {
       if ((axes >> i & 1) != 0) name = options_.mesh.axes()[i].name;
@@ -209,10 +267,17 @@ std::shared_ptr<VariableStorage> MeshStrategy::create_storage(const Tensor& init
   }
   static_cast<void>(extended().is_on_read(options));  // checks them; there is one replica
   const std::optional<Layout> layout = options_.layout.find(options.name);
-  internal::MeshPlacement placement{*grid_, extended().services(), batch_axes_};
+  internal::MeshPlacement placement{*grid_, extended().services()};
+  const Shape& shape = initial_value.shape();
   if (layout) {
-    placement.sharding = grid_->sharding_of(*layout, initial_value.shape(),
-                                            concat(kStrategy, ": variable '", options.name, "'"));
+    placement.sharding =
+        grid_->sharding_of(*layout, shape, concat(kStrategy, ": variable '", options.name, "'"));
+  }
+  placement.gathered = storage_axes_ & static_cast<internal::AxisSet>(~placement.sharding.cut());
+  for (int d = 0; d < shape.rank() && placement.gathered != 0; ++d) {
+    if (placement.sharding[d] != 0 || shape.dim(d) % grid_->size(placement.gathered) != 0) continue;
+    placement.sharding[d] = placement.gathered;
+    break;
   }
   return std::make_shared<internal::MeshStorage>(initial_value, std::move(options),
                                                  static_cast<const Strategy*>(this), placement);
@@ -222,8 +287,9 @@ void MeshStrategy::run_on_replicas(const std::function<void(ReplicaContext&)>& b
   if (team_) team_->require_connection();  // before threads of positions call it concurrently
   extended().run([&](ReplicaContext& context) {
     auto& local = dynamic_cast<internal::LocalReplicaContext&>(context);
-    internal::MeshPosition position(local, *grid_, *groups_, batch_axes_);
-    internal::MeshReducer reducer(position);
+    internal::MeshPosition position(local, *grid_, *groups_, batch_axes_, sequence_axes_);
+    const std::int64_t bucket = extended().services().communication.bytes_per_pack;
+    internal::MeshReducer reducer(position, bucket == 0 ? kBytesPerBucket : bucket);
     const internal::StrategyModeScope mode({this, &position, false});
     const OpPartitionerScope partitioned(&position);
     const ReplicaGroupScope group(&ReplicaGroup::of_one());
@@ -247,6 +313,21 @@ void MeshStrategy::complete_input_plan(InputPlan& plan) {
 std::vector<Tensor> MeshStrategy::values_of_all_replicas(const PerReplica<Tensor>& local,
                                                          std::string_view) {
   return local.values();
+}
+
+MeshOptions fully_sharded(int devices) {
+  MeshOptions options;
+  options.mesh = {{"data", devices}};
+  options.storage_axes = {"data"};
+  return options;
+}
+
+MeshOptions hybrid_sharded(int copies, int shards) {
+  MeshOptions options;
+  options.mesh = {{"copies", copies}, {"data", shards}};
+  options.batch_axes = {"copies", "data"};
+  options.storage_axes = {"data"};
+  return options;
 }
 
 LayoutMap transformer_tensor_parallel(const std::string& axis) {

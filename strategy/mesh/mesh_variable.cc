@@ -48,23 +48,9 @@ void MeshStorage::make_parts(const std::function<Tensor(int position, Device dev
 
 Tensor MeshStorage::cut(const Tensor& whole, int position) const {
   Tensor part = whole;
-  const OpPartitionerScope none(nullptr);
-  const GradientTape::StopRecording stop;
   for (int d = 0; d < shape().rank(); ++d) {
     const AxisSet axes = placement_.sharding[d];
-    if (axes == 0) continue;
-    const std::int64_t size = shape().dim(d) / placement_.grid.size(axes);
-    const std::int64_t first = size * placement_.grid.index(position, axes);
-    if (d == 0) {
-      part = part.detached_rows(first, size);
-      continue;
-    }
-    std::vector<std::int64_t> begin(static_cast<std::size_t>(shape().rank()), 0);
-    std::vector<std::int64_t> sizes(part.shape().begin(), part.shape().end());
-    begin[static_cast<std::size_t>(d)] = first;
-    sizes[static_cast<std::size_t>(d)] = size;
-    const NoDeviceScope where_it_is;
-    part = slice(part, begin, sizes);
+    part = part_along(part, d, placement_.grid.size(axes), placement_.grid.index(position, axes));
   }
   return part;
 }
@@ -117,14 +103,17 @@ Tensor MeshStorage::whole() const {
   return parts.front();
 }
 
+Sharding MeshStorage::read_sharding() const {
+  Sharding read = placement_.sharding;
+  for (AxisSet& axes : read.dims) axes &= static_cast<AxisSet>(~placement_.gathered);
+  return read;
+}
+
 Tensor MeshStorage::read() const {
   MeshPosition* const position = MeshPosition::current(*this, "value");
   if (position == nullptr) return whole();
   ShardedTensor value{placement_.sharding, component_of(*position).read(), {shape(), dtype()}};
-  Sharding read = placement_.sharding;
-  for (int d = 0; d < shape().rank(); ++d) {
-    read[d] &= static_cast<AxisSet>(~placement_.batch_axes);
-  }
+  const Sharding read = read_sharding();
   if (read != placement_.sharding) {
     value.local = position->local_as(value, read);
     value.sharding = read;

@@ -18,7 +18,7 @@ namespace tutti::internal {
 struct MeshPlacement {
   const MeshGrid& grid;
   const ReplicaServices& services;
-  AxisSet batch_axes = 0;  // over which reads gather
+  AxisSet gathered = 0;    // axes over which reads gather
   Sharding sharding = {};  // of the stored elements
 };
 
@@ -34,6 +34,8 @@ class MeshStorage final : public VariableStorage {
               const void* owner, const MeshPlacement& placement);
 
   const Sharding& sharding() const { return placement_.sharding; }
+  /// Returns the sharding of the value that a step reads.
+  Sharding read_sharding() const;
   Tensor read() const override;
   std::vector<Tensor> local_components() const override;
   std::vector<Device> devices() const override;

@@ -193,11 +193,15 @@ OpRule attention(const OpCall& call) {
   return rule;
 }
 
-/// Labels [n], logits [n, classes] and gradients of losses [n].
+/// Labels [...], logits [..., classes] and gradients of losses [...]: all dimensions but classes.
 OpRule loss_of_rows(const OpCall& call) {
-  OpRule rule = rule_for(call, 1);
-  for (FactorsOfTensor& tensor : rule.inputs) tensor[0] = 0;
-  rule.outputs[0][0] = 0;
+  const int rank = input(call, 1).rank() - 1;
+  OpRule rule = rule_for(call, rank);
+  for (auto* tensors : {&rule.inputs, &rule.outputs}) {
+    for (FactorsOfTensor& tensor : *tensors) {
+      for (int d = 0; d < rank; ++d) tensor[d] = factor(d);
+    }
+  }
   return rule;
 }
 

@@ -87,7 +87,7 @@ void check_classes(OpId op, const Operand& logits) {
 void check_sparse(OpId op, const Operand& labels, const Operand& logits) {
   require_index(op, labels);
   require_floating(op, logits);
-  if (logits.shape().rank() != 2 || labels.shape() != Shape{logits.shape()[0]}) {
+  if (logits.shape().rank() < 1 || labels.shape() != logits.shape().without_axis(-1)) {
     fail_op(op, logits.where, "expected labels [batch] and logits [batch, classes], got ",
             labels.shape(), " and ", logits.shape(), "; try squeeze(labels, -1)");
   }
@@ -133,14 +133,14 @@ Tensor softmax_cross_entropy(const Operand& labels, const Operand& logits) {
   defined(op, labels);
   require_floating(op, logits);
   require_same_dtype(op, labels.tensor, logits.tensor, logits.where);
-  if (logits.shape().rank() != 2 || labels.shape() != logits.shape()) {
+  if (logits.shape().rank() < 1 || labels.shape() != logits.shape()) {
     fail_op(op, logits.where, "expected labels and logits [batch, classes], got ", labels.shape(),
             " and ", logits.shape(), "; for class numbers try sparse_softmax_cross_entropy()");
   }
   check_classes(op, logits);
   return dispatch_one({op,
                        {labels.tensor, logits.tensor},
-                       {{{logits.shape()[0]}, logits.dtype()}},
+                       {{logits.shape().without_axis(-1), logits.dtype()}},
                        {},
                        logits.where});
 }

@@ -115,6 +115,25 @@ TEST_P(MeshModels, BlocksDetermineTheBits) {
   EXPECT_THAT(hashes, ::testing::Each(hashes.front()));
 }
 
+TEST(MeshSequences, HaveTheLossesOfOneDeviceAndOneHashForFixedBlocks) {
+  const Case transformer = cases().front();
+  OneDeviceStrategy one("cpu:0");
+  const Fitted expected = fit(one, transformer);
+  const std::vector<MeshAxis> blocks = {{"data", 2}, {"sequence", 2}};
+  std::vector<std::string> hashes;
+  for (const DeviceMesh& mesh :
+       {DeviceMesh{{"data", 1}, {"sequence", 1}}, DeviceMesh{{"data", 1}, {"sequence", 2}},
+        DeviceMesh{{"data", 2}, {"sequence", 2}}}) {
+    MeshOptions options = on_mesh(mesh, {}, blocks);
+    options.sequence_axis = "sequence";
+    MeshStrategy strategy(options);
+    const Fitted found = fit(strategy, transformer);
+    EXPECT_NEAR(found.loss, expected.loss, 2e-3);
+    hashes.push_back(found.hash);
+  }
+  EXPECT_THAT(hashes, ::testing::Each(hashes.front()));
+}
+
 TEST_P(MeshModels, AnotherMeshAndOtherStrategiesRestoreACheckpoint) {
   const std::string file = ::testing::TempDir() + "mesh_" + GetParam().name + ".safetensors";
   MeshStrategy saving(on_mesh({{"data", 2}, {"model", 2}}, GetParam().layout));

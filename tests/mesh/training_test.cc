@@ -95,13 +95,10 @@ TEST(MeshTraining, DataAxisHasTheBitsOfMirroredReplicas) {
 TEST(MeshTraining, StorageOverTheBatchAxisHasTheBitsOfMirroredReplicas) {
   MirroredStrategy mirrored(LocalStrategyOptions{.devices = "cpu:0-3"});
   const std::string expected = train(mirrored).hash;
-  const LayoutMap rows = {{"kernel$", {"data", ""}}};
-  MeshStrategy fully_sharded(on_mesh({{"data", 4}}, rows));
-  EXPECT_EQ(train(fully_sharded).hash, expected);
-  MeshOptions hybrid = on_mesh({{"copies", 2}, {"data", 2}}, rows);
-  hybrid.batch_axes = {"copies", "data"};
-  MeshStrategy hybrid_sharded(hybrid);
-  EXPECT_EQ(train(hybrid_sharded).hash, expected);
+  MeshStrategy stored_by_four(fully_sharded(4));
+  EXPECT_EQ(train(stored_by_four).hash, expected);
+  MeshStrategy stored_by_two(hybrid_sharded(2, 2));
+  EXPECT_EQ(train(stored_by_two).hash, expected);
 }
 
 TEST(MeshTraining, WorkersHaveTheBitsOfOneProcess) {
@@ -118,6 +115,24 @@ TEST(MeshTraining, WorkersHaveTheBitsOfOneProcess) {
     });
     EXPECT_THAT(errors, ::testing::Each(""));
   }
+}
+
+/// Trains on threads that are workers of one position each, and compares the hashes.
+void expect_hash_of_workers(const std::string& expected, const MeshOptions& options) {
+  const int workers = options.mesh.num_positions();
+  auto communicators = in_process_communicators(workers);
+  const auto errors = errors_of_ranks(workers, [&](int worker) {
+    MeshStrategy strategy(std::move(communicators[static_cast<std::size_t>(worker)]), options);
+    EXPECT_EQ(train(strategy).hash, expected);
+  });
+  EXPECT_THAT(errors, ::testing::Each(""));
+}
+
+TEST(MeshTraining, StorageOverWorkersHasTheBitsOfMirroredReplicas) {
+  MirroredStrategy mirrored(LocalStrategyOptions{.devices = "cpu:0-3"});
+  const std::string expected = train(mirrored).hash;
+  expect_hash_of_workers(expected, fully_sharded(4));
+  expect_hash_of_workers(expected, hybrid_sharded(2, 2));
 }
 
 TEST(MeshTraining, PairOfProductsExchangesOneSumInEachDirection) {

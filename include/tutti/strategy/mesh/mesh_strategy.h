@@ -29,10 +29,18 @@ struct TeamSetup;
 struct MeshOptions {
   /// Axes over which tensors are sharded.
   DeviceMesh mesh = {{"data", 1}};
-  /// Layouts of variables, by name. Variables without one are not sharded.
+  /// Layouts of variables, by name: the part with which a position computes. Variables without one
+  /// are not sharded.
   LayoutMap layout = {};
-  /// Axes over which batches are sharded; empty: the first axis of the mesh.
+  /// Axes over which the first dimension of batches is sharded; empty: the first axis of the mesh.
   std::vector<std::string> batch_axes = {};
+  /// Axis over which the second dimension of batches is sharded, such as the steps of sequences;
+  /// empty: none. Attention moves such values between sequences and heads (all-to-all).
+  std::string sequence_axis = {};
+  /// Axes over which variables and their slots are stored in parts beyond `layout`: along the first
+  /// dimension that they divide and that is not sharded. A variable is gathered when it is read,
+  /// and its gradient is reduce-scattered (ZeRO stage 3). One without such a dimension is copied.
+  std::vector<std::string> storage_axes = {};
   /// Number of blocks along each axis, which determines the bits: a mesh whose sizes divide them
   /// computes the same blocks. Axes that are not listed have as many blocks as positions.
   std::vector<MeshAxis> blocks = {};
@@ -46,8 +54,7 @@ struct MeshOptions {
 /// Runs each step once, as one replica, on all positions of a mesh. Tensors have their global
 /// shape; a position computes its part of a sharded one, and the positions exchange values where an
 /// operation needs it. Batches of distribute_dataset() are sharded over the batch axes, variables
-/// as MeshOptions::layout says; layouts of all other tensors follow. A variable that is sharded
-/// over a batch axis is stored so, and gathered over this axis when it is read (ZeRO stage 3).
+/// as MeshOptions::layout says; layouts of all other tensors follow.
 ///
 /// num_replicas_in_sync() is 1: a loss is the mean over the global batch, and run() returns one
 /// value. Every position calls the step function, on a thread of its own. Reading elements on the
@@ -56,12 +63,13 @@ struct MeshOptions {
 /// every position. merge_call() is refused. keras.distribution.ModelParallel.
 class MeshStrategy final : public Strategy {
  public:
-  /// Throws kInvalidArgument for another number of devices than positions, an unknown batch axis,
-  /// and blocks that a size of the mesh does not divide; kUnimplemented for XLA devices,
-  /// for a cross_device_ops other than canonical, and for compression and non-finite policies.
+  /// Throws kInvalidArgument for another number of devices than positions, an axis that the mesh
+  /// lacks, and blocks that a size of the mesh does not divide; kUnimplemented for XLA devices, for
+  /// a cross_device_ops other than canonical, and for compression and non-finite policies.
   explicit MeshStrategy(MeshOptions options);
   /// Divides the positions over the cluster's chief and workers. All workers make the same calls.
-  /// Throws as MultiWorkerMirroredStrategy does.
+  /// Throws as MultiWorkerMirroredStrategy does, and kInvalidArgument if the positions of a worker
+  /// do not form a block of the mesh.
   MeshStrategy(const ClusterResolver& resolver, MeshOptions options);
   /// Same as above, for workers that are already connected. Ignores options.cluster.
   MeshStrategy(std::unique_ptr<Communicator> communicator, MeshOptions options);
@@ -73,8 +81,8 @@ class MeshStrategy final : public Strategy {
   /// Returns the host, which makes the initial values that are then cut.
   std::vector<Device> parameter_devices() const override { return {Device{}}; }
   const DeviceMesh& mesh() const { return options_.mesh; }
-  /// Returns the layout of a variable; without axes if it is not sharded. Throws kInvalidArgument
-  /// if it is not of this strategy.
+  /// Returns the layout with which a variable is read; without axes if it is not sharded. Throws
+  /// kInvalidArgument if it is not of this strategy.
   Layout layout_of(const Variable& variable) const;
 
  protected:
@@ -97,8 +105,19 @@ class MeshStrategy final : public Strategy {
   const MeshOptions options_;
   const std::unique_ptr<const internal::MeshGrid> grid_;  // of blocks
   const std::unique_ptr<internal::MeshGroups> groups_;
-  const std::uint8_t batch_axes_;  // bit i: axis i
+  // Bit i: axis i.
+  const std::uint8_t batch_axes_;
+  const std::uint8_t sequence_axes_;
+  const std::uint8_t storage_axes_;
 };
+
+/// Returns options for data parallelism whose variables are stored in parts: the mesh
+/// {{"data", devices}} with its storage axis. Rajbhandari et al., "ZeRO: memory optimizations
+/// toward training trillion parameter models", arXiv:1910.02054.
+MeshOptions fully_sharded(int devices);
+/// Same as fully_sharded(), but with variables in parts over groups of `shards` neighbours only:
+/// the mesh {{"copies", copies}, {"data", shards}}. PyTorch's HYBRID_SHARD.
+MeshOptions hybrid_sharded(int copies, int shards);
 
 /// Returns the layouts of Megatron's tensor parallelism for layers of these names, over `axis`:
 /// heads of MultiHeadAttention; columns of "up" and "gate", then rows of "down"; rows of an

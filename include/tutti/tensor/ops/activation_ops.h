@@ -33,10 +33,11 @@ Tensor softsign(const Operand& x);
 Tensor softmax(const Operand& logits);
 Tensor log_softmax(const Operand& logits);
 
-/// labels [batch] int32 or int64, logits [batch, classes] -> loss per example [batch]. A label
-/// outside 0 .. classes-1 throws kInvalidArgument naming row and label; on GPUs its loss is NaN.
+/// labels [batch, ...] int32 or int64, logits [batch, ..., classes] -> loss per label [batch, ...].
+/// A label outside 0 .. classes-1 throws kInvalidArgument naming row and label; on GPUs its loss is
+/// NaN.
 Tensor sparse_softmax_cross_entropy(const Operand& labels, const Operand& logits);
-/// labels [batch, classes] (each row a distribution), logits [batch, classes] -> [batch].
+/// labels [batch, ..., classes] (each row a distribution), logits of this shape -> [batch, ...].
 Tensor softmax_cross_entropy(const Operand& labels, const Operand& logits);
 /// labels and logits of one shape -> that shape: max(x, 0) - x * z + log(1 + exp(-|x|)).
 Tensor sigmoid_cross_entropy(const Operand& labels, const Operand& logits);
