@@ -6,6 +6,7 @@
 #include "benchmarks/train_step/models.h"
 #include "benchmarks/train_step/train_step_report.h"
 #include "tutti/cluster/connect_ranks.h"
+#include "tutti/mesh.h"
 #include "tutti/tpu.h"
 #include "tutti/tutti.h"
 
@@ -16,6 +17,7 @@ struct Options : RunOptions {
   std::string strategy = "auto";
   std::string devices = "";
   std::string transport = "auto";
+  std::string mesh = "data=1";
 };
 
 // Returns a null pointer for "none", which means no strategy.
@@ -34,6 +36,9 @@ std::unique_ptr<Strategy> make_strategy(const Options& options) {
                                          .replicas = static_cast<int>(replicas)}};
     workers.cluster.way = parse_way(options.transport);
     return std::make_unique<MultiWorkerMirroredStrategy>(*resolver_from_environment(), workers);
+  }
+  if (options.strategy == "mesh") {
+    return std::make_unique<MeshStrategy>(MeshOptions{.mesh = DeviceMesh::parse(options.mesh)});
   }
   if (options.strategy == "mirrored" || options.replicas > 1) {
     return std::make_unique<MirroredStrategy>(
@@ -98,11 +103,13 @@ int main(int argc, char** argv) {
   tutti::benchmarks::Options options;
   tutti::Flags flags("Times training steps of tutti");
   options.add_to(flags);
-  flags.add_choice("--strategy", options.strategy,
-                   {"auto", "none", "one_device", "mirrored", "multi_worker_mirrored", "tpu"},
-                   "auto: none for one replica, else mirrored");
+  flags.add_choice(
+      "--strategy", options.strategy,
+      {"auto", "none", "one_device", "mirrored", "multi_worker_mirrored", "tpu", "mesh"},
+      "auto: none for one replica, else mirrored");
   flags.add_choice("--transport", options.transport, {"auto", "shm", "tcp"},
                    "between the workers of multi_worker_mirrored");
+  flags.add("--mesh", options.mesh, "axes of --strategy mesh, as data=2,model=2");
   flags.add("--devices", options.devices, "devices of the replicas; default cpu:0, cpu:1 ...");
   const int code = flags.parse(argc, argv);
   if (code >= 0) return code;
