@@ -30,7 +30,7 @@ std::string header_of(const std::string& type, const std::string& order, const s
   return "{'descr': '" + type + "', 'fortran_order': " + order + ", 'shape': " + shape + ", }\n";
 }
 
-TEST(Npy, WritesTheBytesOfNumpySave) {
+TEST(Npy, WritesSameBytesAsNumpySave) {
   const std::string header = "{'descr': '<i4', 'fortran_order': False, 'shape': (2,), }";
   const std::string padded = header + std::string(118 - header.size() - 1, ' ') + "\n";
   EXPECT_EQ(format_npy(Tensor::from<std::int32_t>({2}, {1, -1})),
@@ -51,7 +51,7 @@ TEST(Npy, RoundTripsEveryType) {
   }
 }
 
-TEST(Npy, ConvertsBigEndianAndFortranOrderButHasNoNameForBfloat16) {
+TEST(Npy, ConvertsBigEndianAndFortranOrderAndRefusesBfloat16) {
   EXPECT_ERROR(format_npy(Tensor::zeros({1}, DType::kBFloat16)), kUnimplemented, "bfloat16",
                "float16, float32", "cast()");
   const Tensor big = parse_npy(
@@ -82,7 +82,7 @@ TEST(Npy, RefusesDamagedFiles) {
 }
 
 // Bytes from numpy.array([...], '<i2').tobytes() and the like; numpy's own values are [-1, 258].
-TEST(Npy, WidensIntegersThatNoTensorHas) {
+TEST(Npy, WidensUnsupportedIntegerTypes) {
   const auto parsed = [](const std::string& type, const std::string& bytes) {
     return parse_npy(file(header_of(type, "False", "(2,)"), bytes), "f");
   };
@@ -103,14 +103,14 @@ TEST(Npy, WidensIntegersThatNoTensorHas) {
   EXPECT_ERROR(parsed("<u8", std::string(16, '\0')), kUnimplemented, "'<u8'", "u4");
 }
 
-TEST(Npy, ReadsHeadersOfPython2) {
+TEST(Npy, ReadsPython2Headers) {
   const Tensor read = parse_npy(
       file("{'descr': '|u1', 'fortran_order': False, 'shape': (2L, 3L), }\n", "abcdef"), "f");
   EXPECT_EQ(read.shape(), (Shape{2, 3}));
   EXPECT_EQ(read.to_doubles()[5], 'f');
 }
 
-TEST(Npy, NamesFilesOfOtherKindsAndTheCalledFunction) {
+TEST(Npy, ErrorNamesActualFileFormatAndCalledFunction) {
   const std::string folder = empty_folder();
   const std::vector<std::pair<std::string, const char*>> others = {
       {"", "an empty file"},
@@ -176,7 +176,7 @@ std::string mixed_npz() {
   return bytes;
 }
 
-TEST(Npz, ReadsArraysByNameWhateverElseIsInTheFile) {
+TEST(Npz, ReadsArraysByNameDespiteUnsupportedMembers) {
   const std::string bytes = mixed_npz();
   const NamedTensors chosen = parse_npz(bytes, "f", {.names = {"y_train", "x_train"}});
   ASSERT_EQ(chosen.size(), 2u);
@@ -193,7 +193,7 @@ TEST(Npz, ReadsArraysByNameWhateverElseIsInTheFile) {
                "'|O'");
 }
 
-TEST(Npz, WarnsOfArraysThatNoTensorHolds) {
+TEST(Npz, WarnsAboutSkippedUnsupportedMembers) {
   NamedTensors all;
   const auto lines = warnings_of([&] { all = parse_npz(mixed_npz(), "f"); });
   ASSERT_EQ(lines.size(), 1u);
@@ -205,7 +205,7 @@ TEST(Npz, WarnsOfArraysThatNoTensorHolds) {
   }
 }
 
-TEST(Npz, ReadsStoredFilesOfPythonAndRefusesDamagedOnes) {
+TEST(Npz, ReadsUncompressedPythonFilesAndRefusesDamagedOnes) {
   expect_arrays_of_python("stored.npz");
   const std::string good = format_npz({{"x", Tensor::from<float>({2}, {1, 2})}});
   for (std::size_t length = 0; length < good.size(); ++length) {
@@ -242,7 +242,7 @@ std::string written(const std::vector<std::pair<std::string, std::string>>& file
 }
 
 // The seeds were written by Python's tarfile in its three formats.
-TEST(Tar, ReadsTheFilesOfPythonAsSamples) {
+TEST(Tar, ReadsPythonTarfileArchivesAsSamples) {
   for (const char* name : {"ustar.tar", "gnu.tar", "pax.tar"}) {
     const std::vector<TarSample> samples = samples_in(seed(name));
     ASSERT_GE(samples.size(), 3u) << name;
@@ -262,7 +262,7 @@ TEST(Tar, ReadsTheFilesOfPythonAsSamples) {
             std::string(90, 'p') + "/" + std::string(60, 'q'));
 }
 
-TEST(Tar, WritesFilesThatTarReads) {
+TEST(Tar, InteroperatesWithTarProgram) {
   ASSERT_EQ(std::system("tar --version > /dev/null"), 0) << "apt-get install tar";
   const std::string folder = empty_folder();
   const std::string long_name = std::string(60, 'd') + "/" + std::string(120, 'n') + ".txt";
@@ -284,7 +284,7 @@ TEST(Tar, WritesFilesThatTarReads) {
 }
 
 // The length of a pax record counts its own digits, which matters around 100 and 1000.
-TEST(Tar, ReadsNamesOfEveryLengthThatItWrote) {
+TEST(Tar, RoundTripsNamesOfEveryLength) {
   for (std::size_t length : {1, 95, 96, 97, 98, 99, 100, 101, 985, 986, 987, 988, 989, 990, 3000}) {
     const std::string key(length, 'k');
     const std::vector<TarSample> samples = samples_in(written({{key + ".x", "content"}}));
@@ -294,7 +294,7 @@ TEST(Tar, ReadsNamesOfEveryLengthThatItWrote) {
   }
 }
 
-TEST(TarDataset, YieldsSamplesAsComponentsAndResumesAnywhere) {
+TEST(TarDataset, YieldsSamplesAsComponentsAndResumesAtAnyPosition) {
   const std::string folder = empty_folder();
   for (int shard = 0; shard < 3; ++shard) {
     TarWriter writer(folder + "/" + std::to_string(shard));
@@ -324,7 +324,7 @@ TEST(TarDataset, YieldsSamplesAsComponentsAndResumesAnywhere) {
   }
 }
 
-TEST(TarDataset, DecodesSamplesAlsoInParallelAndNamesTheOneThatFails) {
+TEST(TarDataset, DecodesInParallelAndErrorNamesFailingSample) {
   const std::string path = empty_folder() + "/a.tar";
   TarWriter writer(path);
   for (int i = 0; i < 20; ++i) {
@@ -346,7 +346,7 @@ TEST(TarDataset, DecodesSamplesAlsoInParallelAndNamesTheOneThatFails) {
   EXPECT_INVALID(tar_dataset({}), "at least one path");
 }
 
-TEST(Tar, RefusesFilesThatAreCut) {
+TEST(Tar, RefusesTruncatedFiles) {
   const std::string good = written({{"a.x", std::string(600, 'a')}, {"b.x", "b"}});
   for (std::size_t length = 1; length <= 4 * 512; length += 73) {
     EXPECT_ERROR(samples_in(good.substr(0, length)), kDataLoss, "here", "offset", "ends",
@@ -360,7 +360,7 @@ TEST(Tar, RefusesFilesThatAreCut) {
 }
 
 // Python's tarfile reports "empty file" for a file of 0 bytes.
-TEST(Tar, NamesFilesOfOtherKinds) {
+TEST(Tar, ErrorNamesActualFileFormat) {
   const std::vector<std::pair<std::string, const char*>> others = {
       {"", "an empty file"},
       {std::string("PK\x03\x04\x14\0\0\0", 8) + std::string(600, 'x'), "a zip archive"},
@@ -416,14 +416,14 @@ TEST(Tar, RefusesDamagedHeaders) {
   EXPECT_EQ(samples_in(with_header(good, 0, "a.y"))[0].at("y"), "content");
 }
 
-TEST(Tar, ReadsSizesOfGnuInBytes) {
+TEST(Tar, ReadsGnuBinarySizes) {
   std::string size("\x80", 1);
   size += std::string(10, '\0') + '\x07';
   const std::string tar = with_header(written({{"a.x", "content"}}), 124, size);
   EXPECT_EQ(samples_in(tar)[0].at("x"), "content");
 }
 
-TEST(Tar, RefusesKindsAndRecordsThatItDoesNotKnow) {
+TEST(Tar, RefusesUnsupportedEntryTypesAndInvalidPaxRecords) {
   const std::string good = written({{"a.x", "content"}});
   EXPECT_ERROR(samples_in(with_header(good, 156, "S")), kUnimplemented, "here", "offset 0",
                "sparse");
@@ -442,12 +442,12 @@ TEST(Tar, RefusesKindsAndRecordsThatItDoesNotKnow) {
                "behind its name");
 }
 
-TEST(Tar, RefusesTwoFilesOfOneExtension) {
+TEST(Tar, RefusesDuplicateExtensionInSample) {
   EXPECT_ERROR(samples_in(written({{"a.x", "1"}, {"a.X", "2"}})), kDataLoss, "here", "offset 1024",
                "sample 'a'", "'a.X'", "'x' again");
 }
 
-TEST(TarWriter, RefusesNamesThatWouldNotComeBack) {
+TEST(TarWriter, RefusesNamesThatCannotRoundTrip) {
   const std::string path = empty_folder() + "/a.tar";
   TarWriter writer(path);
   for (const std::string& name : {std::string(), std::string("folder/"), std::string("a\0b", 3)}) {
@@ -474,7 +474,7 @@ std::string packed_idx_file() {
   return std::string(reinterpret_cast<const char*>(kBytes), sizeof kBytes);
 }
 
-TEST(Gzip, ReadsCompressedFilesWhateverTheirName) {
+TEST(Gzip, IsDetectedRegardlessOfFileName) {
   const std::string path = empty_folder() + "/labels";
   write_bytes(path, packed_idx_file());
   EXPECT_THAT(read_idx(path).to_doubles(), ElementsAre(5, 6, 7));
@@ -500,7 +500,7 @@ std::string packed_file(const std::string& name, const std::string& bytes) {
   return path;
 }
 
-TEST(PackedInput, IsReadLikePlainFiles) {
+TEST(CompressedInput, IsReadLikeUncompressedFiles) {
   EXPECT_EQ(rows_of(csv_dataset({packed_file("a.csv.gz", "x\n1\n2\n")})), (Rows{{1}, {2}}));
   EXPECT_EQ(
       rows_of(fixed_length_record_dataset({packed_file("a.gz", "H\x01\x02\x03\x04")}, 2, {1})),
@@ -509,7 +509,7 @@ TEST(PackedInput, IsReadLikePlainFiles) {
   EXPECT_EQ(rows_of(tar_dataset({packed_file("a.tar.gz", tar)})).size(), 4u);
 }
 
-TEST(PackedInput, ReadsCifar10ArchiveAsDownloaded) {
+TEST(CompressedInput, ReadsCifar10ArchiveAsDownloaded) {
   const std::string tar = empty_folder() + "/plain.tar";
   TarWriter writer(tar);
   writer.write("cifar-10-batches-bin/test_batch.bin",
@@ -528,7 +528,7 @@ TEST(PackedInput, ReadsCifar10ArchiveAsDownloaded) {
 }
 
 // The file exceeds one read buffer.
-TEST(PackedInput, IsUnpackedWhole) {
+TEST(CompressedInput, IsDecompressedCompletelyBeyondReadBuffer) {
   std::string csv = "x\n";
   for (int i = 0; i < 100000; ++i) csv += std::to_string(i * 7919 % 100003) + "\n";
   const std::string path = packed_file("a.csv.gz", csv);
@@ -538,14 +538,14 @@ TEST(PackedInput, IsUnpackedWhole) {
   EXPECT_EQ(table.rows[0].host_span<std::int64_t>()[99999], 99999LL * 7919 % 100003);
 }
 
-TEST(PackedInput, TruncatedFileIsRefused) {
+TEST(CompressedInput, TruncatedFileIsRefused) {
   const std::string path = packed_file("a.csv.gz", "x\n1\n2\n");
   write_bytes(path, read_file(path).substr(0, 15));
   EXPECT_ERROR(csv_dataset({path}), kDataLoss, path, "ends early");
 }
 
 // 300 MB of zeros in a third of a megabyte.
-TEST(PackedInput, BombsAreRefusedByEveryReader) {
+TEST(CompressedInput, DecompressionBombsAreRefusedByEveryReader) {
   const std::string path = packed_file("bomb.gz", std::string(300 << 20, '\0'));
   ASSERT_LT(std::filesystem::file_size(path), 400000u);
   const std::vector<std::function<void()>> readers = {
@@ -582,7 +582,7 @@ void write_packed(const std::string& path, Compression how,
   writer.close();
 }
 
-TEST(PackedTFRecord, RoundTripsAndNamesTheRemedyWhenReadAsPlain) {
+TEST(CompressedTFRecord, RoundTripsAndErrorSuggestsMissingCompressionOption) {
   const std::vector<std::string> records = {"first", "", std::string(3000000, 'x'), "last"};
   const std::string path = empty_folder() + "/a.tfrecord";
   for (Compression how : {Compression::kGzip, Compression::kZlib}) {
@@ -596,7 +596,7 @@ TEST(PackedTFRecord, RoundTripsAndNamesTheRemedyWhenReadAsPlain) {
                "try Compression::kGzip");
 }
 
-TEST(PackedNpz, ReadsDeflatedFilesOfPython) { expect_arrays_of_python("deflated.npz"); }
+TEST(CompressedNpz, ReadsPythonDeflatedFiles) { expect_arrays_of_python("deflated.npz"); }
 
 std::string file_of(const std::string& bytes) {
   const std::string path = empty_folder() + "/some";
@@ -604,7 +604,7 @@ std::string file_of(const std::string& bytes) {
   return path;
 }
 
-TEST(InputLimits, RefuseLargeUnlikelyInputs) {
+TEST(InputLimits, LargeFilesWithImplausibleExpansionAreRefused) {
   constexpr std::uint64_t kMegabyte = 1 << 20;
   internal::require_within({}, 256 * kMegabyte, 1, "f");
   internal::require_within({}, 249 * 2 * kMegabyte, 2 * kMegabyte, "f");
@@ -616,7 +616,7 @@ TEST(InputLimits, RefuseLargeUnlikelyInputs) {
                "f: ", "at most 10 bytes", "got 11", "max_bytes");
 }
 
-TEST(InputLimits, ALineOfCsvEndsSomewhere) {
+TEST(InputLimits, CsvLineLengthIsLimited) {
   const std::string number(18, '7');
   const std::string path = file_of("x\n" + number + "\n1\n");
   EXPECT_EQ(rows_of(csv_dataset({path}, {.columns = {{.name = "x", .dtype = DType::kFloat64}},
@@ -636,7 +636,7 @@ TEST(InputLimits, ALineOfCsvEndsSomewhere) {
 }
 
 // Source without a known length or an end.
-TEST(InputLimits, NothingIsReadBehindALineWithoutEnd) {
+TEST(InputLimits, ReadingStopsAtEndlessCsvLine) {
   internal::CsvReader reader(internal::InputFile("/dev/zero"), {.max_line_bytes = 1000});
   internal::CsvRecord record;
   for (int i = 0; i < 2; ++i) {
@@ -644,7 +644,7 @@ TEST(InputLimits, NothingIsReadBehindALineWithoutEnd) {
   }
 }
 
-TEST(InputLimits, AFileInATarFileIsAMember) {
+TEST(InputLimits, ByteLimitAppliesToEachTarMember) {
   const std::string path = empty_folder() + "/a.tar";
   TarWriter writer(path);
   writer.write("a.bin", "12345");
@@ -655,7 +655,7 @@ TEST(InputLimits, AFileInATarFileIsAMember) {
 }
 
 // The members' headers and data are valid, but two directory entries share them.
-TEST(InputLimits, MembersOfNpzFilesDoNotOverlap) {
+TEST(InputLimits, OverlappingNpzMembersAreRefused) {
   std::string bytes = format_npz({{"x", Tensor::zeros({2})}, {"y", Tensor::zeros({2})}});
   ASSERT_EQ(parse_npz(bytes, "f").size(), 2u);
   const std::size_t first = bytes.find("PK\x01\x02");
@@ -665,7 +665,7 @@ TEST(InputLimits, MembersOfNpzFilesDoNotOverlap) {
   EXPECT_ERROR(parse_npz(bytes, "f"), kDataLoss, "f: member 'y.npy'", "members overlap", "'x.npy'");
 }
 
-TEST(InputLimits, NpzFilesSayHowLargeTheyBecome) {
+TEST(InputLimits, DeclaredExpandedSizeOfNpzIsLimited) {
   std::string bytes = format_npz({{"x", Tensor::zeros({2})}, {"y", Tensor::zeros({2})}});
   EXPECT_ERROR(parse_npz(bytes, "f", {.limits = {.max_bytes = 100}}), kResourceExhausted,
                "f: member 'x.npy'", "max_bytes");
@@ -688,7 +688,7 @@ class Exhausting : public internal::FileElements {
   }
 };
 
-TEST(InputLimits, ExhaustedMemoryNamesThePath) {
+TEST(InputLimits, OutOfMemoryErrorNamesPath) {
   const Dataset dataset = internal::dataset_of_files(
       {"some/path"}, [](const std::string&) { return std::make_unique<Exhausting>(); }, "test");
   EXPECT_ERROR(rows_of(dataset), kResourceExhausted, "some/path: not enough memory");

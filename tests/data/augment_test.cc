@@ -27,7 +27,7 @@ std::int64_t promised_number(std::uint64_t seed, std::uint64_t epoch, std::uint6
 }
 
 // The keys are a stable promise: runs resumed by a later version must see the same data.
-TEST(Augment, NumbersAreKeyedBySeedEpochAndPlace) {
+TEST(Augment, RandomNumbersAreKeyedBySeedEpochAndPosition) {
   const Dataset dataset = augment(Dataset::range(5).shuffle(5, 1), random_number, {.seed = 42});
   for (std::uint64_t epoch : {0, 1, 7}) {
     Numbers expected;
@@ -38,7 +38,7 @@ TEST(Augment, NumbersAreKeyedBySeedEpochAndPlace) {
   }
 }
 
-TEST(Augment, ParallelCallsPrefetchAndBatchesChangeNoNumber) {
+TEST(Augment, RandomNumbersAreIndependentOfThreadsPrefetchAndBatching) {
   const Dataset base = Dataset::range(40);
   const Numbers straight = scalars_of(augment(base, random_number, {.seed = 1}), 3);
   EXPECT_EQ(std::set<std::int64_t>(straight.begin(), straight.end()).size(), 40u);
@@ -52,7 +52,7 @@ TEST(Augment, ParallelCallsPrefetchAndBatchesChangeNoNumber) {
   EXPECT_NE(scalars_of(augment(base, random_number, {.seed = 2}), 3), straight);
 }
 
-TEST(Augment, SkippedElementsKeepTheirNumbers) {
+TEST(Augment, SkippingPreservesRandomNumbersOfLaterElements) {
   const Numbers straight = scalars_of(augment(Dataset::range(30), random_number));
   for (const int calls : {1, 3}) {
     const Dataset dataset =
@@ -69,7 +69,7 @@ TEST(Augment, SkippedElementsKeepTheirNumbers) {
   }
 }
 
-TEST(Augment, UnreadableElementsCountAlikeInAllThreads) {
+TEST(Augment, FailedElementsCountAsPositionsForAnyThreadCount) {
   const auto broken = [](const Element& element) -> Element {
     if (number_in(element) == 2) fail(ErrorCode::kDataLoss, "broken");
     return element;
@@ -85,7 +85,7 @@ TEST(Augment, UnreadableElementsCountAlikeInAllThreads) {
   }
 }
 
-TEST(Augment, EveryPassOfARepeatedDatasetIsAnother) {
+TEST(Augment, RepeatedPassesUseDifferentRandomNumbers) {
   const Dataset once = augment(Dataset::range(4), random_number, {.seed = 5});
   const Numbers all = scalars_of(once.repeat(3));
   EXPECT_EQ(std::set<std::int64_t>(all.begin(), all.end()).size(), 12u);
@@ -95,7 +95,7 @@ TEST(Augment, EveryPassOfARepeatedDatasetIsAnother) {
   EXPECT_EQ(std::set<std::int64_t>(above.begin(), above.end()).size(), 8u);
 }
 
-TEST(Augment, KnowsHowLongItIs) {
+TEST(Augment, ReportsCardinality) {
   const Dataset dataset = augment(Dataset::range(7).batch(3), random_number);
   EXPECT_EQ(dataset.cardinality(), 3);
   EXPECT_EQ(dataset.batch_size(), std::nullopt);
@@ -103,7 +103,7 @@ TEST(Augment, KnowsHowLongItIs) {
   EXPECT_EQ(augment(Dataset::range(7).repeat(), random_number).cardinality(), kInfinite);
 }
 
-TEST(Augment, MistakesAreNamed) {
+TEST(Augment, RefusesInvalidArguments) {
   EXPECT_INVALID(augment(Dataset::range(1), nullptr), "augment", "expected a function");
   EXPECT_INVALID(augment(Dataset::range(1), random_number, {.num_parallel_calls = 0}),
                  "num_parallel_calls", "at least 1", "got 0");
@@ -134,7 +134,7 @@ void expect_binomial(const std::map<std::int64_t, int>& counts, int total, doubl
   }
 }
 
-TEST(AugmentImages, CropsComeFromEveryPlaceEquallyOften) {
+TEST(AugmentImages, CropPositionsAreUniformlyDistributed) {
   std::map<std::int64_t, int> first;
   const Dataset dataset =
       augment_images(coordinates(6000, 5, 4), {image::random_crop(3, 2)}, {.seed = 3});
@@ -149,7 +149,7 @@ TEST(AugmentImages, CropsComeFromEveryPlaceEquallyOften) {
   expect_binomial(first, 6000, 1.0 / 9.0);
 }
 
-TEST(AugmentImages, PaddingPutsPicturesIntoEveryPlace) {
+TEST(AugmentImages, PaddedCropPositionsAreUniformlyDistributed) {
   // A single pixel amid zeros can appear at 9 positions.
   std::map<std::int64_t, int> places;
   const Dataset dots = Dataset::from_tensor_slices({Tensor::ones({4500, 1, 1, 1})});
@@ -164,7 +164,7 @@ TEST(AugmentImages, PaddingPutsPicturesIntoEveryPlace) {
   expect_binomial(places, 4500, 1.0 / 9.0);
 }
 
-TEST(AugmentImages, HalfOfAllPicturesAreFlippedEachWay) {
+TEST(AugmentImages, HalfOfAllImagesAreFlippedAlongEachAxis) {
   std::map<std::int64_t, int> corners;
   const Dataset dataset =
       augment_images(coordinates(4000, 2, 2),
@@ -174,7 +174,7 @@ TEST(AugmentImages, HalfOfAllPicturesAreFlippedEachWay) {
   expect_binomial(corners, 4000, 0.25);
 }
 
-TEST(AugmentImages, CutoutErasesASquareAroundAnyPixel) {
+TEST(AugmentImages, CutoutSquareIsCenteredUniformly) {
   std::map<std::int64_t, int> erased, sizes;
   const Dataset ones = Dataset::from_tensor_slices({Tensor::ones({6000, 3, 4, 1})});
   for (const Element& element : augment_images(ones, {image::cutout(2)}, {.seed = 2})) {
@@ -194,7 +194,7 @@ TEST(AugmentImages, CutoutErasesASquareAroundAnyPixel) {
   expect_binomial({{5, erased[5]}}, 6000, 4.0 / 12.0);
 }
 
-TEST(AugmentImages, DeltasAndFactorsFillTheirRange) {
+TEST(AugmentImages, BrightnessDeltasAndContrastFactorsCoverTheirRange) {
   const Tensor image = Tensor::from<float>({1, 2, 1}, {0.25f, 0.75f});
   double lowest = 9, highest = -9, sum = 0;
   for (std::uint64_t i = 0; i < 2000; ++i) {
@@ -213,7 +213,7 @@ TEST(AugmentImages, DeltasAndFactorsFillTheirRange) {
   EXPECT_NEAR(sum / 2000, 0.25, 5 * 0.2887 / std::sqrt(2000.0));
 }
 
-TEST(AugmentImages, ChangesTheNamedComponentAlone) {
+TEST(AugmentImages, ChangesOnlyTheNamedComponent) {
   const Tensor images = Tensor::ones({2, 4, 4, 3});
   const Dataset named =
       Dataset::from_tensor_slices({Tensor::ones({2}), images}).map([](const Element& e) {
@@ -230,7 +230,7 @@ TEST(AugmentImages, ChangesTheNamedComponentAlone) {
 }
 
 // An image and its mask use the same random stream, and so the same transformation.
-TEST(Augment, MasksFollowTheirPictures) {
+TEST(Augment, ImageAndMaskGetSameTransformation) {
   const auto crop = image::random_crop(3);
   const auto flip = image::random_flip_left_right();
   const Dataset pairs = coordinates(20, 6, 6).map([](const Element& e) {
@@ -248,7 +248,7 @@ TEST(Augment, MasksFollowTheirPictures) {
   }
 }
 
-TEST(AugmentImages, MistakesInStepsAreNamed) {
+TEST(AugmentImages, RefusesInvalidSteps) {
   EXPECT_INVALID(augment_images(coordinates(1, 5, 4), {image::random_crop(9, {.padding = 1})})
                      .iterate()
                      ->next(),
@@ -276,7 +276,7 @@ std::vector<double> draws(double a, double b, int count) {
   return values;
 }
 
-TEST(Beta, HasItsMeanAndVariance) {
+TEST(Beta, SamplesHaveExpectedMeanAndVariance) {
   constexpr int kCount = 100000;
   const double shapes[][2] = {{0.1, 0.1}, {0.2, 0.2}, {0.4, 0.4}, {1, 1},
                               {2.5, 2.5}, {2, 5},     {0.3, 3},   {40, 40}};
@@ -310,7 +310,7 @@ double largest_distance(std::vector<double> values, const std::function<double(d
 
 // Compares with closed-form distribution functions; a distance of 1.95 / sqrt(n) has probability
 // 0.001.
-TEST(Beta, HasItsDistribution) {
+TEST(Beta, SamplesFollowDistributionFunction) {
   constexpr int kCount = 100000;
   const double limit = 1.95 / std::sqrt(static_cast<double>(kCount));
   EXPECT_LT(largest_distance(draws(1, 1, kCount), [](double x) { return x; }), limit);
@@ -325,7 +325,7 @@ TEST(Beta, HasItsDistribution) {
             limit);
 }
 
-TEST(Beta, OfTinyShapesIsZeroOrOne) {
+TEST(Beta, SamplesWithTinyShapesAreZeroOrOne) {
   int ones = 0;
   for (const double x : draws(1e-4, 1e-4, 1000)) {
     ASSERT_TRUE(x >= 0.0 && x <= 1.0) << x;
@@ -394,7 +394,7 @@ TEST(Mixup, WeightsFollowTheBetaDistribution) {
             1.95 / std::sqrt(static_cast<double>(weights.size())));
 }
 
-TEST(Mixup, IsEqualInAnyNumberOfThreadsAndOtherInEveryEpoch) {
+TEST(Mixup, IsIndependentOfThreadCountAndDiffersPerEpoch) {
   const auto all = [](int calls, std::uint64_t epoch, std::uint64_t seed) {
     std::vector<double> values;
     auto elements = mixup(one_hot_rows().repeat(4).batch(5),
@@ -419,7 +419,7 @@ TEST(Mixup, KeepsTheBatchSize) {
   EXPECT_TRUE(mixed.source().may_end_in_partial_batch());
 }
 
-TEST(Mixup, MistakesAreNamed) {
+TEST(Mixup, RefusesInvalidArguments) {
   EXPECT_INVALID(mixup(one_hot_rows().batch(2), {.alpha = 0.0}), "mixup", "alpha above 0", "got 0");
   EXPECT_INVALID(cutmix(one_hot_rows().batch(2), {.alpha = -1.0}), "cutmix", "alpha above 0", "-1");
   const Dataset integers =
@@ -437,7 +437,7 @@ TEST(Mixup, MistakesAreNamed) {
       "cutmix", "[rows, height, width, channels]", "[2, 2]");
 }
 
-TEST(Cutmix, PutsARectangleOfTheOtherPictureIn) {
+TEST(Cutmix, PastesRectangleOfPartnerImage) {
   const Dataset mixed = cutmix(one_hot_rows().batch(kRows).repeat(30), {.seed = 5});
   int cut_rows = 0;
   for (const Element& batch : mixed) {
@@ -468,7 +468,7 @@ TEST(Cutmix, PutsARectangleOfTheOtherPictureIn) {
   EXPECT_GT(cut_rows, 100);
 }
 
-TEST(Cutmix, TakesPicturesOfBytes) {
+TEST(Cutmix, AcceptsUInt8Images) {
   const Dataset bytes = Dataset::from_tensor_slices({Tensor::full({6, 8, 8, 3}, 9, DType::kUInt8)});
   const Element batch = *cutmix(bytes.batch(6)).iterate()->next();
   EXPECT_EQ(batch[0].dtype(), DType::kUInt8);

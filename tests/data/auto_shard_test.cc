@@ -64,7 +64,7 @@ class Opaque : public DatasetSource {
   Dataset below_;
 };
 
-TEST(AutoShard, AutoShardsFilesAndKeepsBatches) {
+TEST(AutoShard, AutoPolicyShardsFilesAndKeepsBatches) {
   const Dataset batches = records_of(record_files()).batch(5);
   EXPECT_EQ(
       rows_of(auto_shard(batches, 5, 3, AutoShardPolicy::kAuto)),
@@ -72,7 +72,7 @@ TEST(AutoShard, AutoShardsFilesAndKeepsBatches) {
           {30, 31, 32, 33, 34}, {35, 36, 37, 38, 39}, {80, 81, 82, 83, 84}, {85, 86, 87, 88, 89}}));
 }
 
-TEST(AutoShard, AutoLogsChoiceAndReasonInOneLine) {
+TEST(AutoShard, AutoPolicyLogsChoiceAndReasonInOneLine) {
   std::vector<std::string> lines;
   const std::string pattern = record_files();
   LogSink before = set_log_sink([&](LogLevel level, std::string_view line) {
@@ -95,7 +95,7 @@ TEST(AutoShard, AutoLogsChoiceAndReasonInOneLine) {
                 "meant, name AutoShardPolicy::kData"}));
 }
 
-TEST(AutoShard, EveryBranchIsShardedAtItsFiles) {
+TEST(AutoShard, EveryBranchIsShardedByFiles) {
   const std::string pattern = record_files();
   const Dataset records = records_of(pattern);
   const Numbers own = records_of_files({3, 8});
@@ -144,7 +144,7 @@ TEST(AutoShard, InterleavedFilesAreDistributed) {
   EXPECT_EQ(scalars_of(auto_shard(even, 2, 1, AutoShardPolicy::kFile)), records_of_files({2, 6}));
 }
 
-TEST(AutoShard, CacheOfTheWholeIsNotThatOfAPart) {
+TEST(AutoShard, ShardDoesNotShareCacheOfWholeDataset) {
   const Dataset all =
       records_of(record_files()).shuffle(50, 3).cache().batch(4).unbatch().repeat(2);
   EXPECT_EQ(sorted(scalars_of(auto_shard(all, 5, 3, AutoShardPolicy::kFile))),
@@ -154,7 +154,7 @@ TEST(AutoShard, CacheOfTheWholeIsNotThatOfAPart) {
 }
 
 // Covers every decorator of dataset.h and augment.h separately (rebatch(): tests/strategy).
-TEST(AutoShard, EveryDecoratorKeepsFiles) {
+TEST(AutoShard, ShardingByFileWorksThroughEveryDecorator) {
   const auto same = [](const Element& e) { return e; };
   const auto yes = [](const Element&) { return true; };
   const auto alone = [](const Element& e) {
@@ -219,7 +219,7 @@ TEST(AutoShard, EveryDecoratorKeepsFiles) {
   }
 }
 
-TEST(AutoShard, AutoWithoutFilesTakesEveryNthElement) {
+TEST(AutoShard, AutoPolicyWithoutFilesShardsElements) {
   Numbers even;
   for (std::int64_t i = 0; i < 1024; i += 2) even.push_back(i);
   const Dataset part = auto_shard(Dataset::range(1024), 2, 0, AutoShardPolicy::kAuto);
@@ -227,7 +227,7 @@ TEST(AutoShard, AutoWithoutFilesTakesEveryNthElement) {
   EXPECT_EQ(part.cardinality(), 512);
 }
 
-TEST(AutoShard, FileWithoutFilesIsAnError) {
+TEST(AutoShard, FilePolicyWithoutFilesIsAnError) {
   const Dataset records = records_of(record_files());
   const Dataset generated = Dataset::from_generator(
       [](std::uint64_t) { return [] { return std::optional<Element>(); }; });
@@ -240,7 +240,7 @@ TEST(AutoShard, FileWithoutFilesIsAnError) {
   }
 }
 
-TEST(AutoShard, OffGivesEverythingToEveryWorker) {
+TEST(AutoShard, OffPolicyGivesAllElementsToEveryWorker) {
   const Dataset records = records_of(record_files());
   for (int worker = 0; worker < 5; ++worker) {
     EXPECT_EQ(scalars_of(auto_shard(records, 5, worker, AutoShardPolicy::kOff)),
@@ -248,7 +248,7 @@ TEST(AutoShard, OffGivesEverythingToEveryWorker) {
   }
 }
 
-TEST(AutoShard, DataTakesElementsOfEveryFile) {
+TEST(AutoShard, DataPolicyShardsElementsOfEveryFile) {
   Numbers expected;
   for (std::int64_t f = 0; f < kFiles; ++f) {
     expected.push_back(kRecords * f);
@@ -279,7 +279,7 @@ TEST(AutoShard, DataShardPrecedesTheFinalPrefetch) {
   EXPECT_EQ(rows_of(batches), (Rows{{6, 7}}));
 }
 
-TEST(AutoShard, FewerElementsThanWorkers) {
+TEST(AutoShard, FewerElementsThanWorkersIsAnError) {
   const auto any = [](const Element&) { return true; };
   EXPECT_INVALID((void)auto_shard(Dataset::range(5), 10, 0, AutoShardPolicy::kData), "at least 10",
                  "got 5");
@@ -296,7 +296,7 @@ TEST(AutoShard, FewerElementsThanWorkers) {
             Numbers{9});
 }
 
-TEST(AutoShard, IndexMustBeThatOfAWorker) {
+TEST(AutoShard, RefusesWorkerIndexOutOfRange) {
   const auto expect_refused = [](int workers, int index) {
     EXPECT_INVALID((void)auto_shard(Dataset::range(4), workers, index, AutoShardPolicy::kAuto),
                    "0 <= index < num_workers");
@@ -307,7 +307,7 @@ TEST(AutoShard, IndexMustBeThatOfAWorker) {
   expect_refused(1, 1);
 }
 
-TEST(AutoShard, WorkerBeyondTheFilesHasNoElements) {
+TEST(AutoShard, WorkerIndexBeyondFileCountYieldsNoElements) {
   const std::string pattern = record_files();
   EXPECT_EQ(scalars_of(auto_shard(records_of(pattern), 500, 499, AutoShardPolicy::kFile)),
             Numbers{});
@@ -317,7 +317,7 @@ TEST(AutoShard, WorkerBeyondTheFilesHasNoElements) {
             records_of_files({9}));
 }
 
-TEST(AutoShard, ShardsOfShuffledListingsAreDisjointAndComplete) {
+TEST(AutoShard, ShardsOfShuffledFileListsAreDisjointAndComplete) {
   const std::string pattern = record_files();
   const auto paths = std::make_shared<std::vector<std::string>>(list_files(pattern));
   const Dataset listed = records_of(list_files(pattern, {.shuffle = true, .seed = 7}));
@@ -352,14 +352,14 @@ TEST(AutoShard, TextFilesAreDistributedByPositionInTheList) {
   EXPECT_EQ(scalars_of(auto_shard(rows, 2, 1, AutoShardPolicy::kAuto)), (Numbers{2, 3}));
 }
 
-TEST(AutoShard, AutoBehindAnOpaqueStepShardsElements) {
+TEST(AutoShard, AutoPolicyShardsElementsOfOpaqueDataset) {
   const Dataset opaque(std::make_shared<Opaque>(records_of(record_files())));
   Numbers expected;
   for (std::int64_t i = 0; i < 100; i += 5) expected.push_back(i);
   EXPECT_EQ(scalars_of(auto_shard(opaque, 5, 0, AutoShardPolicy::kAuto)), expected);
 }
 
-TEST(AutoShard, FewerFilesThanWorkersAreSharedByElements) {
+TEST(AutoShard, AutoPolicyShardsElementsOfFewerFilesThanWorkers) {
   const Dataset records = records_of(record_files(3));
   Numbers all;
   for (int worker = 0; worker < 4; ++worker) {
@@ -375,7 +375,7 @@ TEST(AutoShard, FewerFilesThanWorkersAreSharedByElements) {
 }
 
 // Concurrent calls may see this: an element that cannot be read must not take others with it.
-TEST(AutoShard, AnElementThatThrowsDoesNotDropOthers) {
+TEST(AutoShard, FailingElementDoesNotDropOtherElements) {
   for (std::int64_t broken : {0, 1, 2, 4}) {
     const Dataset numbers = Dataset::range(6).map([broken](const Element& e) {
       if (number_in(e) == broken) fail(ErrorCode::kDataLoss, "broken");

@@ -38,7 +38,7 @@ std::vector<std::int64_t> values_and_errors(const Dataset& dataset) {
   }
 }
 
-TEST(ParallelMap, KeepsTheOrder) {
+TEST(ParallelMap, PreservesOrder) {
   for (int threads : {2, 3, 8}) {
     const Dataset mapped = Dataset::range(200).map(
         [](const Element& element) {
@@ -53,7 +53,7 @@ TEST(ParallelMap, KeepsTheOrder) {
   }
 }
 
-TEST(ParallelMap, WorksOnSeveralElementsAtOnce) {
+TEST(ParallelMap, ProcessesElementsConcurrently) {
   std::atomic<int> inside = 0;
   Event all_inside;
   const Dataset mapped = Dataset::range(3).map(
@@ -66,7 +66,7 @@ TEST(ParallelMap, WorksOnSeveralElementsAtOnce) {
   EXPECT_EQ(scalars_of(mapped), first_numbers(3));
 }
 
-TEST(ParallelMap, PutsExceptionsInTheirElementsPlace) {
+TEST(ParallelMap, ThrowsExceptionAtPositionOfItsElement) {
   const MapOptions parallel{.num_parallel_calls = 4};
   auto same = [](const Element& element) { return element; };
   auto failing = [](const Element& element) -> Element {
@@ -81,7 +81,7 @@ TEST(ParallelMap, PutsExceptionsInTheirElementsPlace) {
               ElementsAre(-1, 1, 2, 3, 4));
 }
 
-TEST(ParallelMap, SkipsElementsThatAreAlreadyInWork) {
+TEST(ParallelMap, SkipsElementsThatAreBeingProcessed) {
   auto elements =
       Dataset::range(30)
           .map([](const Element& element) { return element; }, MapOptions{.num_parallel_calls = 2})
@@ -137,7 +137,7 @@ TEST(Prefetch, ReadsAheadUpToItsDepth) {
   EXPECT_EQ(read, 4);
 }
 
-TEST(Prefetch, KeepsExceptionsInPlaceEndsForAllAndStopsWhenDestroyed) {
+TEST(Prefetch, PreservesExceptionOrderAndStopsWhenDestroyed) {
   EXPECT_THAT(values_and_errors(range_failing_at(4, 1).prefetch(2)), ElementsAre(0, -1, 2, 3));
   auto single = Dataset::range(1).prefetch(1).iterate();
   EXPECT_TRUE(single->next());
@@ -149,7 +149,7 @@ TEST(Prefetch, KeepsExceptionsInPlaceEndsForAllAndStopsWhenDestroyed) {
   }
 }
 
-TEST(Prefetch, StopsWhenDestroyedWhileItsThreadIsBlockedBelow) {
+TEST(Prefetch, StopsWhenDestroyedWhileSourceBlocks) {
   auto release = std::make_shared<Event>();
   auto blocked = std::make_shared<Event>();
   auto slow = Dataset::from_generator([=](std::uint64_t) {
@@ -174,7 +174,7 @@ TEST(Prefetch, StopsWhenDestroyedWhileItsThreadIsBlockedBelow) {
   EXPECT_TRUE(destroyed.wait_until(soon()));
 }
 
-TEST(Prefetch, SkipsBeforeAndAfterItsStart) {
+TEST(Prefetch, SkipsBeforeAndAfterFirstElement) {
   auto elements = Dataset::range(20).prefetch(2).iterate();
   elements->skip(5);
   EXPECT_EQ(number_in(*elements->next()), 5);
@@ -193,7 +193,7 @@ struct CountedRange {
   }
 };
 
-TEST(Cache, ReadsBelowOnce) {
+TEST(Cache, ReadsSourceOnlyOnce) {
   const CountedRange counted;
   const Dataset cached = counted.dataset(5).shuffle(5, 1).cache();
   const auto first = scalars_of(cached, 0);
@@ -202,7 +202,7 @@ TEST(Cache, ReadsBelowOnce) {
   EXPECT_EQ(*counted.reads, 5);
 }
 
-TEST(Cache, IsFilledByAWholePassAlone) {
+TEST(Cache, IsFilledOnlyByCompletePass) {
   const CountedRange counted;
   const Dataset cached = counted.dataset(5).cache();
   EXPECT_EQ(scalars_of(cached.take(4)), first_numbers(4));
@@ -213,7 +213,7 @@ TEST(Cache, IsFilledByAWholePassAlone) {
   EXPECT_EQ(*counted.reads, 9);
 }
 
-TEST(Cache, APassWithSkippedElementsIsWholeAndOneWithAnErrorIsNot) {
+TEST(Cache, IsFilledDespiteSkipsButNotAfterError) {
   const CountedRange counted;
   const Dataset cached = counted.dataset(5).cache();
   auto elements = cached.iterate();
@@ -229,7 +229,7 @@ TEST(Cache, APassWithSkippedElementsIsWholeAndOneWithAnErrorIsNot) {
   EXPECT_THAT(values_and_errors(broken), ElementsAre(0, -1, 2, 3));
 }
 
-TEST(Cache, IsFilledByTwoIteratorsAtOnce) {
+TEST(Cache, SupportsTwoInterleavedFirstPasses) {
   const Dataset cached = Dataset::range(6).cache();
   auto a = cached.iterate();
   auto b = cached.iterate();
@@ -239,7 +239,7 @@ TEST(Cache, IsFilledByTwoIteratorsAtOnce) {
   EXPECT_EQ(scalars_of(cached), first_numbers(6));
 }
 
-TEST(Datasets, AreIteratedByManyThreadsAtOnce) {
+TEST(Dataset, SupportsConcurrentIteration) {
   const Dataset dataset =
       Dataset::range(64)
           .cache()
@@ -284,7 +284,7 @@ Dataset made_first(const std::function<Dataset()>& make) {
   return make();
 }
 
-TEST(RandomFunction, MapDrawsTheSameOnEveryThreadAndOtherNumbersInEachEpoch) {
+TEST(RandomFunction, MapIsIndependentOfThreadCountAndDiffersPerEpoch) {
   const std::vector<std::function<Dataset()>> ways = {
       [] { return Dataset::range(20).map(drawn); },
       [] { return Dataset::range(20).map(drawn).prefetch(2); },
@@ -304,7 +304,7 @@ TEST(RandomFunction, MapDrawsTheSameOnEveryThreadAndOtherNumbersInEachEpoch) {
   EXPECT_NE(scalars_of(ways[0](), 0), zero);
 }
 
-TEST(RandomFunction, EveryKindOfFunctionDrawsOtherNumbersInEachEpoch) {
+TEST(RandomFunction, EveryFunctionTypeDrawsDifferentNumbersPerEpoch) {
   const auto half = [](const Element&) { return draw() < (1 << 23); };
   const auto generated = [](std::uint64_t) -> Dataset::Generator {
     return [left = 40]() mutable {
@@ -359,7 +359,7 @@ class DrawingSource : public DatasetSource {
   std::optional<std::int64_t> cardinality() const override { return 5; }
 };
 
-TEST(RandomFunction, PrefetchGivesSourcesOfUsersOtherNumbersInEachEpoch) {
+TEST(RandomFunction, PrefetchedUserSourceDrawsDifferentNumbersPerEpoch) {
   const Dataset dataset = Dataset(std::make_shared<DrawingSource>()).prefetch(2);
   const Numbers zero = scalars_of(dataset, 0);
   EXPECT_EQ(num_different(joined(zero, scalars_of(dataset, 1))), 10u);
@@ -378,7 +378,7 @@ TEST(RandomFunction, TwoDatasetsDrawIndependentNumbers) {
 }
 
 // Makes one dataset per file, as interleaved readers do.
-TEST(RandomFunction, DatasetsMadeOfElementsDrawIndependentNumbers) {
+TEST(RandomFunction, InterleavedDatasetsDrawIndependentNumbers) {
   const auto of_map = [](const Element&) { return Dataset::range(4).map(drawn); };
   const auto of_augment = [](const Element&) {
     return augment(Dataset::range(4),
@@ -399,7 +399,7 @@ TEST(RandomFunction, DatasetsMadeOfElementsDrawIndependentNumbers) {
   }
 }
 
-TEST(RandomFunction, DatasetsChangeNoOtherNumberOfTheProgram) {
+TEST(RandomFunction, DatasetsDoNotAdvanceGlobalGenerator) {
   const auto run = [](bool with_dataset) {
     set_random_seed(3);
     Numbers numbers = {draw()};
@@ -432,7 +432,7 @@ Numbers drawn_on_workers(const Dataset& dataset, int workers, AutoShardPolicy po
   return all;
 }
 
-TEST(RandomFunction, WorkersDrawIndependentNumbersUnderEverySharding) {
+TEST(RandomFunction, WorkersDrawIndependentNumbersWhenSharded) {
   const auto first_bits = [](const Element&, const SampleRandom& random) {
     return Element({number(static_cast<std::int64_t>(random.stream(0).bits(0)))});
   };
@@ -456,7 +456,7 @@ TEST(RandomFunction, WorkersDrawIndependentNumbersUnderEverySharding) {
 }
 
 // Sharding by elements draws the numbers of a single process.
-TEST(RandomFunction, SharesOfElementsDrawTheNumbersOfOneProcess) {
+TEST(RandomFunction, ElementShardsDrawSameNumbersAsOneProcess) {
   const auto first_bits = [](const Element&, const SampleRandom& random) {
     return Element({number(static_cast<std::int64_t>(random.stream(2).bits(5)))});
   };

@@ -8,7 +8,7 @@
 
 namespace tutti::testing::decorators_test {
 
-TEST(RepeatDataset, RepeatsCountTimesOrIndefinitelyUnlessItIsOfNothing) {
+TEST(RepeatDataset, RepeatsCountTimesOrIndefinitely) {
   EXPECT_THAT(scalars_of(Dataset::range(2).repeat(3)), ElementsAre(0, 1, 0, 1, 0, 1));
   EXPECT_THAT(scalars_of(Dataset::range(2).repeat().take(5)), ElementsAre(0, 1, 0, 1, 0));
   EXPECT_THAT(scalars_of(Dataset::range(2).repeat(0)), IsEmpty());
@@ -36,7 +36,7 @@ TEST(RepeatDataset, SkipsWholePassesWithoutStartingThem) {
   EXPECT_EQ(calls, 1);
 }
 
-TEST(ShardDataset, YieldsEveryNthElementOfAnIndexWithinTheCount) {
+TEST(ShardDataset, YieldsEveryNthElementFromIndex) {
   EXPECT_THAT(scalars_of(Dataset::range(10).shard(3, 0)), ElementsAre(0, 3, 6, 9));
   EXPECT_THAT(scalars_of(Dataset::range(10).shard(3, 1)), ElementsAre(1, 4, 7));
   EXPECT_THAT(scalars_of(Dataset::range(2).shard(5, 3)), IsEmpty());
@@ -52,7 +52,7 @@ TEST(ShardDataset, YieldsEveryNthElementOfAnIndexWithinTheCount) {
   }
 }
 
-TEST(TakeAndSkip, CutTheDataset) {
+TEST(TakeAndSkip, YieldRequestedRange) {
   const Dataset five = Dataset::range(5);
   EXPECT_THAT(scalars_of(five.take(2)), ElementsAre(0, 1));
   EXPECT_THAT(scalars_of(five.take(9)), ElementsAre(0, 1, 2, 3, 4));
@@ -109,7 +109,7 @@ Dataset repeated(const Element& element, std::int64_t count) {
 }
 
 // Example from the documentation of tf.data.Dataset.interleave.
-TEST(InterleaveDataset, FollowsTheDocumentedOrderAndLeavesOutEmptyDatasets) {
+TEST(InterleaveDataset, FollowsDocumentedOrderAndSkipsEmptyDatasets) {
   const Dataset dataset =
       Dataset::range(1, 6).interleave([](const Element& e) { return repeated(e, 6); },
                                       InterleaveOptions{.cycle_length = 2, .block_length = 4});
@@ -122,7 +122,7 @@ TEST(InterleaveDataset, FollowsTheDocumentedOrderAndLeavesOutEmptyDatasets) {
   EXPECT_THAT(scalars_of(Dataset::range(0).interleave(up_to)), IsEmpty());
 }
 
-TEST(InterleaveDataset, RefusesWrongOptions) {
+TEST(InterleaveDataset, RefusesInvalidOptions) {
   EXPECT_INVALID(Dataset::range(1).interleave([](const Element& e) { return repeated(e, 1); },
                                               InterleaveOptions{.cycle_length = 0}),
                  "Dataset::interleave", "got 0 and 1");
@@ -130,13 +130,13 @@ TEST(InterleaveDataset, RefusesWrongOptions) {
   EXPECT_INVALID(Dataset::range(1).flat_map(nullptr), "Dataset::flat_map");
 }
 
-TEST(FlatMapDataset, PutsDatasetsOneAfterTheOther) {
+TEST(FlatMapDataset, ConcatenatesDatasetsInOrder) {
   const Dataset dataset =
       Dataset::range(4).flat_map([](const Element& e) { return repeated(e, number_in(e)); });
   EXPECT_THAT(scalars_of(dataset), ElementsAre(1, 2, 2, 3, 3, 3));
 }
 
-TEST(UnbatchDataset, UndoesBatch) {
+TEST(UnbatchDataset, InvertsBatch) {
   EXPECT_EQ(scalars_of(Dataset::range(10).batch(4).unbatch()), first_numbers(10));
   EXPECT_EQ(rows_of(Dataset::range(8).batch(2).batch(2).unbatch()),
             (Rows{{0, 1}, {2, 3}, {4, 5}, {6, 7}}));
@@ -152,7 +152,7 @@ TEST(TakeWhileDataset, EndsAtTheFirstRefusedElement) {
   EXPECT_INVALID(Dataset::range(1).take_while(nullptr), "Dataset::take_while");
 }
 
-TEST(EnumerateDataset, PutsTheIndexInFront) {
+TEST(EnumerateDataset, PrependsIndexComponent) {
   const Dataset dataset = Dataset::range(7, 9).enumerate(5);
   EXPECT_EQ(dataset.cardinality(), 2);
   EXPECT_THAT(scalars_of(dataset), ElementsAre(5, 6));
@@ -167,7 +167,7 @@ Dataset growing(std::int64_t count) {
   });
 }
 
-TEST(PaddedBatchDataset, PadsToTheLargestOfTheBatch) {
+TEST(PaddedBatchDataset, PadsToLargestElementOfBatch) {
   const Dataset dataset = growing(3).padded_batch(2);
   EXPECT_EQ(rows_of(dataset), (Rows{{1, 1, 0, 0, 2, 2, 2, 2}, {3, 3, 3, 3, 3, 3}}));
   EXPECT_EQ(dataset.cardinality(), 2);
@@ -176,7 +176,7 @@ TEST(PaddedBatchDataset, PadsToTheLargestOfTheBatch) {
   EXPECT_EQ((*dataset.iterate()->next())[0].shape(), (Shape{2, 2, 2}));
 }
 
-TEST(PaddedBatchDataset, PadsToTheGivenShapeWithTheGivenValue) {
+TEST(PaddedBatchDataset, PadsToGivenShapeWithGivenValue) {
   PaddedBatchOptions options;
   options.padded_shapes = {{kLargest, 3}};
   options.padding_values = {9};
@@ -218,7 +218,7 @@ TEST(BatchDataset, StacksEveryComponentAndDType) {
   EXPECT_THAT(batch.names(), ElementsAre("features", "labels", "sample_weight"));
 }
 
-TEST(BatchDataset, OfBatchesHasOneMoreDimensionAlsoWithoutElements) {
+TEST(BatchDataset, BatchingBatchesAddsLeadingDimension) {
   const Dataset nested = Dataset::range(16).batch(2).batch(4);
   EXPECT_EQ(nested.batch_size(), 4);
   EXPECT_EQ(nested.cardinality(), 2);
@@ -238,7 +238,7 @@ Dataset elements(std::vector<Element> list) {
   });
 }
 
-TEST(BatchDataset, RefusesElementsThatDiffer) {
+TEST(BatchDataset, RefusesElementsOfDifferentShapeOrDType) {
   const Element a({Tensor::zeros({2}), Tensor::zeros({2, 3})});
   EXPECT_INVALID(
       rows_of(elements({a, Element({Tensor::zeros({2}), Tensor::zeros({2, 4})})}).batch(2)),
@@ -253,13 +253,13 @@ TEST(BatchDataset, RefusesElementsThatDiffer) {
                  "cpu:0", "cpu:1");
 }
 
-TEST(BatchDataset, RefusesASizeBelowOne) {
+TEST(BatchDataset, RefusesSizeBelowOne) {
   for (std::int64_t size : {0, -3}) {
     EXPECT_INVALID(Dataset::range(4).batch(size), "Dataset::batch", "at least 1", concat(size));
   }
 }
 
-TEST(BatchSize, IsThatOfFullBatchesAndAPartialOneIsForeseen) {
+TEST(BatchSize, IsSizeOfFullBatchesAndPartialLastBatchIsPredicted) {
   EXPECT_EQ(Dataset::range(8).batch_size(), std::nullopt);
   EXPECT_EQ(Dataset::range(8).batch(4).batch_size(), 4);
   EXPECT_EQ(Dataset::range(8).batch(4, kDropRemainder).batch_size(), 4);
@@ -271,7 +271,7 @@ TEST(BatchSize, IsThatOfFullBatchesAndAPartialOneIsForeseen) {
   EXPECT_FALSE(Dataset::range(10).repeat().batch(4).source().may_end_in_partial_batch());
 }
 
-TEST(BatchSize, SelectionAndReorderingKeepItAndAFunctionMakesItUnknown) {
+TEST(BatchSize, IsKeptBySelectionAndUnknownAfterMap) {
   const Dataset batches = Dataset::range(32).batch(4);
   EXPECT_EQ(batches.take(5).batch_size(), 4);
   EXPECT_EQ(batches.skip(5).batch_size(), 4);
@@ -287,7 +287,7 @@ TEST(BatchSize, SelectionAndReorderingKeepItAndAFunctionMakesItUnknown) {
   EXPECT_EQ(batches.map(same).batch(2).batch_size(), 2);
 }
 
-TEST(BatchSize, ZipNeedsEqualSizes) {
+TEST(BatchSize, IsUnknownAfterZipOfDifferentSizes) {
   const Dataset four = Dataset::range(32).batch(4);
   const Dataset eight = Dataset::range(32).batch(8);
   EXPECT_EQ(Dataset::zip({four, four}).batch_size(), 4);
@@ -307,7 +307,7 @@ TEST(Shuffle, IsAPermutationForEveryBufferSize) {
   }
 }
 
-TEST(Shuffle, OrderIsThatOfSeedAndEpochOrOfTheSeedAlone) {
+TEST(Shuffle, OrderDependsOnSeedAndOptionallyEpoch) {
   const Dataset dataset = Dataset::range(100).shuffle(100, 5);
   EXPECT_EQ(scalars_of(dataset, 3), scalars_of(Dataset::range(100).shuffle(100, 5), 3));
   EXPECT_NE(scalars_of(dataset, 3), scalars_of(dataset, 4));
@@ -320,7 +320,7 @@ TEST(Shuffle, OrderIsThatOfSeedAndEpochOrOfTheSeedAlone) {
 
 // When a buffer of b elements yields the element at position i, it has read 0 .. i + b - 1. So no
 // element comes more than b - 1 positions early.
-TEST(Shuffle, ASmallBufferMovesElementsForwardByLessThanItsSize) {
+TEST(Shuffle, SmallBufferMovesElementsForwardByLessThanItsSize) {
   constexpr std::int64_t kBuffer = 10;
   const Numbers order = scalars_of(Dataset::range(200).shuffle(kBuffer, 1));
   std::int64_t most = 0;
@@ -334,7 +334,7 @@ TEST(Shuffle, ASmallBufferMovesElementsForwardByLessThanItsSize) {
 
 // Each element is equally likely at each position: over 6000 shuffles of 4 elements, counts are
 // binomial with mean 1500 and standard deviation 33.5.
-TEST(Shuffle, PutsEveryElementIntoEveryPlaceEquallyOften) {
+TEST(Shuffle, ElementPositionsAreUniformlyDistributed) {
   const Dataset dataset = Dataset::range(4).shuffle(4, 17);
   int counts[4][4] = {};
   for (std::uint64_t epoch = 0; epoch < 6000; ++epoch) {
@@ -347,7 +347,7 @@ TEST(Shuffle, PutsEveryElementIntoEveryPlaceEquallyOften) {
 }
 
 // The order is a stable promise: runs resumed by a later version must see the same data.
-TEST(Shuffle, KeepsItsOrderFromVersionToVersion) {
+TEST(Shuffle, OrderIsStableAcrossVersions) {
   RandomStream random(RandomKey{.seed = 42, .purpose = kShufflePurpose, .a = 1});
   Numbers left = first_numbers(8), expected;
   for (std::uint64_t draw = 0; !left.empty(); ++draw) {
@@ -359,7 +359,7 @@ TEST(Shuffle, KeepsItsOrderFromVersionToVersion) {
   EXPECT_EQ(scalars_of(Dataset::range(8).shuffle(8, 42), 1), expected);
 }
 
-TEST(Shuffle, KeepsCardinalityAndRefusesABufferOfNothing) {
+TEST(Shuffle, KeepsCardinalityAndRefusesEmptyBuffer) {
   EXPECT_EQ(Dataset::range(8).shuffle(3, 1).cardinality(), 8);
   EXPECT_EQ(Dataset::range(8).repeat().shuffle(3, 1).cardinality(), kInfinite);
   EXPECT_INVALID(Dataset::range(8).shuffle(0, 1), "Dataset::shuffle", "at least 1", "got 0");
@@ -387,7 +387,7 @@ std::string folder_of(const std::vector<std::string>& names) {
   return folder;
 }
 
-TEST(ListFiles, GivesMatchesInAscendingOrder) {
+TEST(ListFiles, ReturnsMatchesInAscendingOrder) {
   const std::string f = folder_of({"b.rec", "a.rec", "B.rec", "a.txt", ".hidden.rec", "c1/x.rec",
                                    "c2/x.rec", "c3/y.rec", "a[1].rec"});
   EXPECT_THAT(list_files(f + "*.rec"),
@@ -400,7 +400,7 @@ TEST(ListFiles, GivesMatchesInAscendingOrder) {
   EXPECT_THAT(list_files(f + ".*.rec"), ElementsAre(f + ".hidden.rec"));
 }
 
-TEST(ListFiles, ShufflesBySeedAlone) {
+TEST(ListFiles, ShuffleDependsOnlyOnSeed) {
   const std::string f = folder_of({"0", "1", "2", "3", "4", "5", "6", "7"});
   const std::vector<std::string> sorted = list_files(f + "*");
   const std::vector<std::string> drawn = list_files(f + "*", {.shuffle = true, .seed = 1});
@@ -410,7 +410,7 @@ TEST(ListFiles, ShufflesBySeedAlone) {
   EXPECT_THAT(drawn, UnorderedElementsAreArray(sorted));
 }
 
-TEST(ListFiles, RefusesPatternsThatMatchNothing) {
+TEST(ListFiles, RefusesPatternsWithoutMatches) {
   const std::string f = folder_of({"a.rec"});
   for (const std::string& pattern : {f + "*.csv", f + "a.rec/*", f + "nowhere/*", std::string()}) {
     EXPECT_ERROR(list_files(pattern), kNotFound, "no file matches '" + pattern + "'", "expected",

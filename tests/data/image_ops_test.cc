@@ -45,7 +45,7 @@ void expect_255ths(const Tensor& image, const std::vector<double>& expected) {
 }
 
 // Values from tf's ResizeImageWithCropOrPadTest.
-TEST(ImageOps, ResizeWithCropOrPadGivesThePublishedValues) {
+TEST(ImageOps, ResizeWithCropOrPadMatchesTensorFlow) {
   struct Case {
     std::int64_t height, width, new_height, new_width;
     Numbers expected;
@@ -73,7 +73,7 @@ TEST(ImageOps, ResizeWithCropOrPadGivesThePublishedValues) {
   }
 }
 
-TEST(ImageOps, CropsTakeTheirPart) {
+TEST(ImageOps, CropsReturnRequestedRegion) {
   const Tensor image = counting(3, 4);  // 1 2 3 4 / 5 6 7 8 / 9 10 11 12
   EXPECT_THAT(numbers_of(image::crop_to_bounding_box(image, 1, 2, 2, 2)),
               ElementsAre(7, 8, 11, 12));
@@ -89,7 +89,7 @@ TEST(ImageOps, CropsTakeTheirPart) {
 }
 
 // Values from numpy.pad(mode="reflect") of [[1, 2, 3], [4, 5, 6]] by 1 row and 2 columns.
-TEST(ImageOps, ReflectedPaddingIsNumpys) {
+TEST(ImageOps, ReflectPaddingMatchesNumpy) {
   EXPECT_THAT(numbers_of(image::crop_or_pad_to_bounding_box(counting(2, 3), -1, -2, 4, 7,
                                                             image::PaddingMode::kReflect)),
               ElementsAreArray(Numbers{6, 5, 4, 5, 6, 5, 4,  //
@@ -101,7 +101,7 @@ TEST(ImageOps, ReflectedPaddingIsNumpys) {
       "fewer reflected pixels", "2 x 3", "2 rows");
 }
 
-TEST(ImageOps, FlipsReverseWholePixelsOfAnySize) {
+TEST(ImageOps, FlipsReversePixelsForAnyChannelCount) {
   EXPECT_THAT(numbers_of(image::flip_left_right(counting(2, 3))), ElementsAre(3, 2, 1, 6, 5, 4));
   EXPECT_THAT(numbers_of(image::flip_up_down(counting(2, 3))), ElementsAre(4, 5, 6, 1, 2, 3));
   for (const std::int64_t channels : {1, 2, 3, 4, 5}) {
@@ -118,7 +118,7 @@ TEST(ImageOps, FlipsReverseWholePixelsOfAnySize) {
   }
 }
 
-TEST(ImageOps, EraseFillsTheOverlap) {
+TEST(ImageOps, EraseFillsOverlapOfBoxAndImage) {
   EXPECT_THAT(numbers_of(image::erase(counting(2, 3), 1, 1, 5, 5, 99)),
               ElementsAre(1, 2, 3, 4, 99, 99));
   EXPECT_THAT(numbers_of(image::erase(counting(2, 3), -1, -1, 2, 2)),
@@ -132,7 +132,7 @@ TEST(ImageOps, EraseFillsTheOverlap) {
 }
 
 // Values from tf's AdjustBrightnessTest.
-TEST(ImageOps, BrightnessGivesThePublishedValues) {
+TEST(ImageOps, BrightnessMatchesTensorFlow) {
   EXPECT_THAT(numbers_of(image::adjust_brightness(published(), 10. / 255.)),
               ElementsAre(10, 15, 23, 64, 145, 236, 47, 18, 244, 100, 255, 11));
   EXPECT_THAT(numbers_of(image::adjust_brightness(published(), -10. / 255.)),
@@ -142,7 +142,7 @@ TEST(ImageOps, BrightnessGivesThePublishedValues) {
 }
 
 // Values from tf's AdjustContrastTest.
-TEST(ImageOps, ContrastGivesThePublishedValues) {
+TEST(ImageOps, ContrastMatchesTensorFlow) {
   EXPECT_THAT(numbers_of(image::adjust_contrast(published(), 2.0)),
               ElementsAre(0, 0, 0, 62, 169, 255, 28, 0, 255, 135, 255, 0));
   EXPECT_THAT(numbers_of(image::adjust_contrast(published(), 0.5)),
@@ -153,7 +153,7 @@ TEST(ImageOps, ContrastGivesThePublishedValues) {
 }
 
 // Values from tf's AdjustSaturationTest and AdjustHueTest.
-TEST(ImageOps, ColoursGiveThePublishedValues) {
+TEST(ImageOps, SaturationAndHueMatchTensorFlow) {
   EXPECT_THAT(numbers_of(image::adjust_saturation(published(), 0.5)),
               ElementsAre(6, 9, 13, 140, 180, 226, 135, 121, 234, 172, 255, 128));
   EXPECT_THAT(numbers_of(image::adjust_saturation(published(), 2.0)),
@@ -167,7 +167,7 @@ TEST(ImageOps, ColoursGiveThePublishedValues) {
                  "got 1");
 }
 
-TEST(ImageOps, WithoutAChangeEveryByteComesBack) {
+TEST(ImageOps, IdentityAdjustmentsPreserveEveryByte) {
   Numbers all(256 * 3);
   for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::int64_t>(i * 7 % 256);
   const Tensor image = bytes_image({16, 16, 3}, all);
@@ -180,14 +180,14 @@ TEST(ImageOps, WithoutAChangeEveryByteComesBack) {
   EXPECT_EQ(numbers_of(image::convert_image_dtype(unit, DType::kUInt8)), all);
 }
 
-TEST(ImageOps, ConversionSaturates) {
+TEST(ImageOps, ConversionToUInt8Saturates) {
   const Tensor image = Tensor::from<float>({1, 2, 2}, {-0.5f, 1.5f, 0.5f, std::nanf("")});
   EXPECT_THAT(numbers_of(image::convert_image_dtype(image, DType::kUInt8)),
               ElementsAre(0, 255, 127, 0));
 }
 
 // Follows tf's PerImageWhiteningTest, compared with its formula in double.
-TEST(ImageOps, StandardizationFollowsTheFormula) {
+TEST(ImageOps, StandardizationMatchesFormula) {
   for (const DType dtype : {DType::kUInt8, DType::kFloat32}) {
     Numbers values(13 * 9 * 3);
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<std::int64_t>(i % 256);
@@ -209,7 +209,7 @@ TEST(ImageOps, StandardizationFollowsTheFormula) {
   }
 }
 
-TEST(ImageOps, StandardizationOfNearlyUniformImagesDividesByTheFloor) {
+TEST(ImageOps, StandardizationOfNearlyUniformImagesUsesMinimumDivisor) {
   for (const double value :
        image::per_image_standardization(Tensor::full({19, 19, 3}, 249.0)).to_doubles()) {
     EXPECT_EQ(value, 0.0);
@@ -222,7 +222,7 @@ TEST(ImageOps, StandardizationOfNearlyUniformImagesDividesByTheFloor) {
                   DoubleNear(0.2, 1e-6)));
 }
 
-TEST(ImageOps, MistakesAreNamed) {
+TEST(ImageOps, RefusesInvalidArguments) {
   EXPECT_INVALID(image::flip_left_right(Tensor::zeros({2, 3, 4, 1})), "image::flip_left_right",
                  "[height, width, channels]", "[2, 3, 4, 1]", "before batch()");
   EXPECT_INVALID(image::adjust_contrast(Tensor::zeros({28, 28}), 2.0), "image::adjust_contrast",
@@ -270,7 +270,7 @@ double slow_bilinear(const Tensor& image, double y, double x, std::int64_t chann
   return sum;
 }
 
-TEST(ResizeImage, BilinearEqualsItsDefinition) {
+TEST(ResizeImage, BilinearMatchesDefinition) {
   const Tensor image = test_picture(7, 5);
   for (const ImageSize size : {ImageSize{5, 7}, {13, 3}, {2, 20}, {1, 1}}) {
     const Tensor resized = resize_image(image, size);
@@ -291,13 +291,13 @@ TEST(ResizeImage, BilinearEqualsItsDefinition) {
 }
 
 // Value of tf.image.resize of [[0], [1]] to 4 rows.
-TEST(ResizeImage, TakesPixelCentresAtHalfNumbers) {
+TEST(ResizeImage, UsesHalfPixelCenters) {
   const Tensor image = Tensor::from<float>({2, 1, 1}, {0, 1});
   EXPECT_THAT(resize_image(image, {4, 1}).to_doubles(), ElementsAre(0, 0.25, 0.75, 1));
   EXPECT_THAT(resize_image(image, {3, 1}, kNearest).to_doubles(), ElementsAre(0, 1, 1));
 }
 
-TEST(ResizeImage, EqualsTheOperationForWholeFactors) {
+TEST(ResizeImage, MatchesResizeOperationForIntegerFactors) {
   const Tensor image = Tensor::from<float>({2, 3, 2}, {1, 9, 2, 8, 3, 7, 4, 6, 5, 5, 6, 4});
   for (Interpolation how : {Interpolation::kBilinear, Interpolation::kNearest}) {
     const Tensor batch = upsample2d(image.detached_reshape({1, 2, 3, 2}), {3, 2, how});
@@ -309,7 +309,7 @@ TEST(ResizeImage, EqualsTheOperationForWholeFactors) {
   }
 }
 
-TEST(ResizeImage, CropsTheMiddleAndRefusesOtherShapes) {
+TEST(ResizeImage, CropsCenterAndRefusesUnsupportedShapes) {
   const Tensor image = Tensor::from<float>({2, 5, 1}, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9});
   ResizeImageOptions crop{.crop_to_aspect_ratio = true};
   EXPECT_THAT(resize_image(image, {2, 2}, crop).to_doubles(), ElementsAre(1, 2, 6, 7));

@@ -56,7 +56,7 @@ struct Malformed {
 
 class MalformedIdx : public TestWithParam<Malformed> {};
 
-TEST_P(MalformedIdx, IsRefusedWithPathOffsetExpectedAndGot) {
+TEST_P(MalformedIdx, ErrorHasPathOffsetExpectedAndGot) {
   const std::string path = empty_folder() + "/some-images";
   write_bytes(path, GetParam().bytes);
   std::vector<std::string> parts = GetParam().parts;
@@ -103,7 +103,7 @@ INSTANTIATE_TEST_SUITE_P(
                      {"offset 4", "4294967295"}}),
     [](const auto& info) { return std::string(info.param.name); });
 
-TEST(Idx, NamesTheFileThatIsNotThere) {
+TEST(Idx, ErrorNamesMissingFile) {
   EXPECT_ERROR(read_idx("/nowhere/images"), kNotFound, "/nowhere/images");
 }
 
@@ -135,19 +135,19 @@ TEST(Mnist, ReadsImagesWithOneChannelAndLabels) {
   EXPECT_THAT(data.labels.to_doubles(), ElementsAre(8, 9));
 }
 
-TEST(Mnist, LooksIntoTheFolderOfTheEnvironment) {
+TEST(Mnist, ReadsFolderFromEnvironmentVariable) {
   const std::string folder = small_folder();
   const test_scopes::EnvironmentScope environment("TUTTI_DATA_DIR", folder);
   EXPECT_EQ(read_mnist("", Split::kTest).labels.num_elements(), 2);
 }
 
-TEST(Mnist, NamesMissingFileAndRemedy) {
+TEST(Mnist, ErrorNamesMissingFileAndRemedy) {
   const std::string folder = small_folder();
   EXPECT_ERROR(read_mnist(folder, Split::kTrain), kNotFound, "train-images-idx3-ubyte", folder,
                "dataset-fashion-mnist", "TUTTI_DATA_DIR");
 }
 
-TEST(Mnist, RefusesFilesThatDoNotBelongTogether) {
+TEST(Mnist, RefusesMismatchedImageAndLabelFiles) {
   const std::string folder = small_folder();
   write_bytes(folder + "/t10k-labels-idx1-ubyte", idx({3}, 3, 0));
   EXPECT_ERROR(read_mnist(folder, Split::kTest), kDataLoss, folder, "labels", "expected 2 labels",
@@ -158,7 +158,7 @@ TEST(Mnist, RefusesFilesThatDoNotBelongTogether) {
   EXPECT_ERROR(read_mnist(folder, Split::kTest), kDataLoss, folder, "rank 3", "[2]");
 }
 
-TEST(ImageDataset, ScalesToOneAndWidensLabels) {
+TEST(ImageDataset, ScalesPixelsToUnitRangeAndWidensLabels) {
   const Dataset dataset = load_mnist(small_folder(), Split::kTest);
   EXPECT_EQ(dataset.cardinality(), 2);
   const Element first = *dataset.begin();
@@ -176,7 +176,7 @@ TEST(ImageDataset, ScalesToOneAndWidensLabels) {
 //   zcat train-images-idx3-ubyte.gz | tail -c +17 | od -An -v -tu1 -w1 | awk '{s += $1} END {printf
 //   "%.0f", s}'  ->  3431114169 the same for t10k  ->  573469082;  pixels 400 .. 407 of training
 //   image 0: tail -c +417 | head -c 8  ->  0 0 0 0 237 226 217 223
-TEST(FashionMnist, HasTheKnownSizesLabelsAndPixels) {
+TEST(FashionMnist, HasExpectedSizesLabelsAndPixels) {
   if (!has_fashion_mnist()) GTEST_SKIP() << "dataset-fashion-mnist is not installed";
   auto sum = [](const Tensor& images) {
     std::uint64_t total = 0;
@@ -228,7 +228,7 @@ TEST(FixedLengthRecords, YieldsTheRecordsOfAllFilesWithoutHeadersAndFooters) {
 }
 
 // The record exceeds the buffer, so that skipping seeks.
-TEST(FixedLengthRecords, ResumesAnywhere) {
+TEST(FixedLengthRecords, ResumesAtAnyPosition) {
   constexpr std::int64_t kSize = 10000;
   const std::string folder = empty_folder();
   std::string bytes;
@@ -248,7 +248,7 @@ TEST(FixedLengthRecords, ResumesAnywhere) {
   }
 }
 
-TEST(FixedLengthRecords, RefusesFilesThatAreCut) {
+TEST(FixedLengthRecords, RefusesTruncatedFiles) {
   const std::string path = empty_folder() + "/cut";
   const auto read = [&] { rows_of(fixed_length_record_dataset({path}, 4, {2, 1})); };
   write_bytes(path, "HH12345678abcF");
@@ -261,13 +261,13 @@ TEST(FixedLengthRecords, RefusesFilesThatAreCut) {
                "directory");
 }
 
-TEST(FixedLengthRecords, RefusesSizesThatCannotBe) {
+TEST(FixedLengthRecords, RefusesInvalidSizes) {
   EXPECT_INVALID(fixed_length_record_dataset({}, 4), "at least one path");
   EXPECT_INVALID(fixed_length_record_dataset({"a"}, 0), "record_bytes of at least 1", "got 0");
   EXPECT_INVALID(fixed_length_record_dataset({"a"}, 1, {.header_bytes = -1}), "-1");
 }
 
-TEST(InputFile, ReadsAndSkipsToTheEndAndNoFurther) {
+TEST(InputFile, ReadsAndSkipsUpToEndOfFile) {
   internal::InputFile file = internal::InputFile::of_bytes("abcdef", "here");
   std::string bytes;
   EXPECT_EQ(file.read(bytes, 2), 2u);
@@ -289,7 +289,7 @@ std::string record(int label, int red, int green, int blue) {
   return bytes;
 }
 
-TEST(Cifar10, PutsEveryValueInItsPlace) {
+TEST(Cifar10, ConvertsPlanarChannelsToChannelsLast) {
   std::string bytes = record(1, 0, 0, 0);
   auto value = [](std::size_t row, std::size_t column, std::size_t channel) {
     return static_cast<std::uint8_t>(row * 7 + column * 3 + channel * 101);
@@ -324,7 +324,7 @@ TEST(Cifar10, RefusesMalformedFiles) {
   EXPECT_ERROR(read_cifar10_file(path + "x"), kNotFound, path + "x");
 }
 
-TEST(Cifar10, FindsTheFilesInTheFolderOrTheOneInside) {
+TEST(Cifar10, FindsFilesInFolderOrSubfolder) {
   for (const char* inner : {"", "/cifar-10-batches-bin"}) {
     const std::string folder = empty_folder();
     std::filesystem::create_directories(folder + inner);
@@ -366,7 +366,7 @@ TEST(Cifar10, ReadsArchiveByFolderOrPath) {
   EXPECT_EQ(read_cifar10(folder, Split::kTrain).labels.num_elements(), 5);
 }
 
-TEST(Cifar10, TruncatedOrForeignArchiveIsNamed) {
+TEST(Cifar10, TruncatedOrUnrelatedArchiveIsRefused) {
   const std::string folder = empty_folder();
   const std::string archive = folder + "/cifar-10-binary.tar.gz";
   TarWriter writer(archive);
@@ -379,7 +379,7 @@ TEST(Cifar10, TruncatedOrForeignArchiveIsNamed) {
   EXPECT_ERROR(read_cifar10(folder, Split::kTrain), kDataLoss, archive);
 }
 
-TEST(Cifar10, MissingFileIsNamedWithSearchedPlaces) {
+TEST(Cifar10, ErrorNamesMissingFileAndSearchedPaths) {
   const std::string folder = empty_folder();
   EXPECT_ERROR(read_cifar10(folder, Split::kTrain), kNotFound,
                "failed to find file: data_batch_1.bin", folder, "cifar-10-batches-bin",

@@ -12,7 +12,7 @@ void expect_near(const std::vector<int>& got, const std::vector<int>& expected) 
 }
 
 // The expected values come from Pillow.
-TEST(Jpeg, GivesTheColorsOfPillow) {
+TEST(Jpeg, DecodedColorsMatchPillow) {
   const Tensor rgb = decode_jpeg(seed_bytes("rgb.jpg"), "here");
   ASSERT_EQ(rgb.shape(), (Shape{12, 16, 3}));
   EXPECT_EQ(rgb.dtype(), DType::kUInt8);
@@ -39,7 +39,7 @@ TEST(Jpeg, ConvertsGrayAndCmyk) {
   expect_near(pixel_at(decode("cmyk.jpg", ColorMode::kGrayscale), 7, 7), {123});
 }
 
-TEST(Jpeg, ComesBackAlmostAsItWasEncoded) {
+TEST(Jpeg, RoundTripsWithinTolerance) {
   for (int channels : {1, 3}) {
     const Tensor image = picture_of(
         [&](int x, int y) { return std::vector<int>(static_cast<std::size_t>(channels), x + y); },
@@ -54,7 +54,7 @@ TEST(Jpeg, ComesBackAlmostAsItWasEncoded) {
   }
 }
 
-TEST(Jpeg, RefusesFilesThatAreCutAndPicturesThatAreTooLarge) {
+TEST(Jpeg, RefusesTruncatedFilesAndOversizedImages) {
   for (const char* name : {"rgb.jpg", "progressive.jpg", "gray.jpg"}) {
     const std::string good = seed_bytes(name);
     for (std::size_t length = 0; length < good.size(); length += length < 20 ? 1 : 7) {
@@ -67,7 +67,7 @@ TEST(Jpeg, RefusesFilesThatAreCutAndPicturesThatAreTooLarge) {
                "here", "at most 191 pixels", "got 12 x 16", "max_pixels");
 }
 
-TEST(Jpeg, IsNotWrittenFromOtherTensors) {
+TEST(Jpeg, EncodeRefusesUnsupportedTensors) {
   EXPECT_INVALID(encode_jpeg(Tensor::zeros({2, 2, 3})), "encode_jpeg", "uint8", "float32");
   EXPECT_INVALID(encode_jpeg(Tensor::zeros({2, 2, 4}, DType::kUInt8)), "encode_jpeg",
                  "1 or 3 channels, got 4");

@@ -19,9 +19,9 @@ struct PngKind {
   Pixel pixel;
 };
 
-class PngPicture : public TestWithParam<PngKind> {};
+class PngFormat : public TestWithParam<PngKind> {};
 
-TEST_P(PngPicture, IsDecodedAsItIs) {
+TEST_P(PngFormat, DecodesWithOriginalChannels) {
   const std::string bytes = seed_bytes(std::string(GetParam().name) + ".png");
   expect_picture(decode_png(bytes, "here"), GetParam().pixel);
   expect_picture(decode_image(bytes, "here"), GetParam().pixel);
@@ -43,7 +43,7 @@ std::vector<int> rgb_pixel(int x, int y) { return {red(x, y), green(x, y), blue(
 std::vector<int> gray_pixel(int x, int y) { return {red(x, y)}; }
 
 INSTANTIATE_TEST_SUITE_P(
-    Kinds, PngPicture,
+    Kinds, PngFormat,
     Values(PngKind{"rgb", rgb_pixel},
            PngKind{"rgba",
                    [](int x, int y) {
@@ -60,7 +60,7 @@ INSTANTIATE_TEST_SUITE_P(
            PngKind{"bits", [](int x, int y) { return std::vector<int>{255 * ((x + y) % 2)}; }}),
     [](const auto& info) { return std::string(info.param.name); });
 
-TEST(PngColors, AreThoseOfTheMode) {
+TEST(PngColors, AreConvertedToRequestedColorMode) {
   const std::string rgba = seed_bytes("rgba.png"), gray = seed_bytes("gray.png"),
                     gray_alpha = seed_bytes("gray_alpha.png");
   const auto decode = [](const std::string& bytes, ColorMode mode) {
@@ -107,7 +107,7 @@ TEST(PngFile, IsReadByPath) {
                "text that begins with 'no picture'");
 }
 
-TEST(PngFile, IsRefusedWhereItIsCutOrChanged) {
+TEST(PngFile, IsRefusedIfTruncatedOrCorrupted) {
   const std::string good = seed_bytes("rgb.png");
   for (std::size_t length = 0; length < good.size(); ++length) {
     EXPECT_ERROR(decode_png(good.substr(0, length), "here"), kDataLoss, "here", "offset");
@@ -121,7 +121,7 @@ TEST(PngFile, IsRefusedWhereItIsCutOrChanged) {
   }
 }
 
-TEST(PngFile, IsRefusedWhereItIsTooLarge) {
+TEST(PngFile, IsRefusedAbovePixelLimit) {
   EXPECT_ERROR(decode_png(seed_bytes("rgb.png"), "here", {.max_pixels = 19}), kResourceExhausted,
                "here", "at most 19 pixels", "got 4 x 5", "max_pixels");
   EXPECT_EQ(decode_png(seed_bytes("rgb.png"), "here", {.max_pixels = 20}).num_elements(), 60);
@@ -134,7 +134,7 @@ TEST(PngFile, IsRefusedWhereItIsTooLarge) {
 }
 
 // libpng would allocate 16 GiB for rows of this width.
-TEST(PngFile, IsRefusedForItsWidthBeforeRowsTakeMemory) {
+TEST(PngFile, ExcessiveWidthIsRefusedBeforeRowAllocation) {
   const std::string wide(
       "\x89\x50\x4e\x47\x0d\x0a\x1a\x0a\x00\x00\x00\x0d\x49\x48\x44\x52\x7f\xff\xff\xff"
       "\x00\x00\x00\x01\x08\x06\x00\x00\x00\xa0\x36\x33\xdd\x00\x00\x00\x00\x49\x44\x41"
@@ -143,7 +143,7 @@ TEST(PngFile, IsRefusedForItsWidthBeforeRowsTakeMemory) {
   EXPECT_ERROR(decode_png(wide, "here"), kResourceExhausted, "here", "got 1 x 2147483647");
 }
 
-TEST(PngFile, IsNotWrittenFromOtherTensors) {
+TEST(PngFile, EncodeRefusesUnsupportedTensors) {
   EXPECT_INVALID(encode_png(Tensor::zeros({2, 2, 3})), "encode_png", "uint8", "float32",
                  "[2, 2, 3]", "try");
   EXPECT_INVALID(encode_png(Tensor::zeros({2, 2}, DType::kUInt8)), "encode_png", "[2, 2]");
@@ -152,7 +152,7 @@ TEST(PngFile, IsNotWrittenFromOtherTensors) {
   EXPECT_INVALID(encode_png(Tensor::zeros({0, 2, 3}, DType::kUInt8)), "encode_png", "[0, 2, 3]");
 }
 
-TEST(OtherPictures, AreRefusedByName) {
+TEST(DecodeImage, ErrorNamesUnsupportedFormat) {
   EXPECT_ERROR(decode_image("GIF89a", "here"), kUnimplemented, "here", "got GIF", "try");
   EXPECT_ERROR(decode_image("RIFF....WEBP", "here"), kUnimplemented, "got WebP");
   EXPECT_ERROR(decode_image("", "here"), kDataLoss, "got an empty file");
@@ -201,7 +201,7 @@ std::vector<int> pictures_in(const Dataset& dataset) {
   return numbers;
 }
 
-TEST(ImageFolders, LabelPicturesByTheirFolders) {
+TEST(ImageFolderDataset, LabelsImagesByFolder) {
   const ImageFolder folder = image_folder(pets(), small());
   EXPECT_THAT(folder.class_names, ElementsAre("cats", "dogs"));
   EXPECT_THAT(folder.labels, ElementsAre(0, 0, 0, 1, 1));
@@ -217,7 +217,7 @@ TEST(ImageFolders, LabelPicturesByTheirFolders) {
   EXPECT_EQ(first[1].shape(), Shape{});
 }
 
-TEST(ImageFolders, DecodeInParallelAndResumeAnywhere) {
+TEST(ImageFolderDataset, DecodesInParallelAndResumesAtAnyPosition) {
   ImageFolderOptions options = small();
   options.num_parallel_calls = 3;
   const Dataset dataset = image_folder(pets(), options).dataset;
@@ -228,7 +228,7 @@ TEST(ImageFolders, DecodeInParallelAndResumeAnywhere) {
   EXPECT_EQ(drain(*elements).size(), 1u);
 }
 
-TEST(ImageFolders, GiveColorsTypesAndLabelsThatAreAskedFor) {
+TEST(ImageFolderDataset, ReturnsRequestedColorModeDTypeAndLabels) {
   const std::string folder = pets();
   ImageFolderOptions options = small();
   options.color_mode = ColorMode::kGrayscale;
@@ -252,7 +252,7 @@ TEST(ImageFolders, GiveColorsTypesAndLabelsThatAreAskedFor) {
   EXPECT_THAT(unlabelled.class_names, ElementsAre());
 }
 
-TEST(ImageFolders, SplitIntoPartsThatAreTheWhole) {
+TEST(ImageFolderDataset, TrainingAndValidationSubsetsPartitionImages) {
   const std::string folder = empty_folder();
   for (int i = 0; i < 10; ++i) {
     put(folder + (i < 5 ? "/a/" : "/b/") + std::to_string(i) + ".png", flat_picture(10 * i));
@@ -276,7 +276,7 @@ TEST(ImageFolders, SplitIntoPartsThatAreTheWhole) {
   }
 }
 
-TEST(ImageFolders, RefuseADamagedPictureByItsPathAndGoOn) {
+TEST(ImageFolderDataset, ErrorNamesDamagedImageAndIterationContinues) {
   const std::string folder = pets();
   put(folder + "/cats/y.png", flat_picture(11).substr(0, 50));
   auto elements = image_folder(folder, small()).dataset.iterate();
@@ -285,7 +285,7 @@ TEST(ImageFolders, RefuseADamagedPictureByItsPathAndGoOn) {
   EXPECT_EQ(drain(*elements).size(), 3u);
 }
 
-TEST(ImageFolders, RefuseFoldersWithoutClassesOrPictures) {
+TEST(ImageFolderDataset, RefusesFoldersWithoutClassesOrImages) {
   const std::string folder = empty_folder();
   EXPECT_ERROR(image_folder(folder), kNotFound, folder, "a folder per class", "kNone");
   std::filesystem::create_directories(folder + "/a");
@@ -307,7 +307,7 @@ TEST(ImageFolders, RefuseFoldersWithoutClassesOrPictures) {
   EXPECT_ERROR(image_folder(folder), kUnimplemented, folder + "/a/b.gif", "convert");
 }
 
-TEST(ImageFolders, RefuseOptionsThatDoNotFit) {
+TEST(ImageFolderDataset, RefusesInvalidOptions) {
   const std::string folder = pets();
   const auto refuse = [&](ErrorCode code, const std::vector<std::string>& parts, auto change) {
     ImageFolderOptions options = small();

@@ -43,7 +43,7 @@ std::vector<std::vector<std::string>> records_of(const std::string& bytes,
 }
 
 // The seeds were written by Python's csv.writer from this table.
-TEST(CsvReader, ReadsFilesOfPython) {
+TEST(CsvReader, ReadsFilesWrittenByPython) {
   const std::vector<std::vector<std::string>> table = {{"name", "x", "note"},
                                                        {"plain", "1", "a"},
                                                        {"comma, inside", "-2.5", "say \"hi\""},
@@ -59,7 +59,7 @@ TEST(CsvReader, ReadsFilesOfPython) {
   }
 }
 
-TEST(CsvReader, EndsLinesInEveryWayAndFollowsItsDialect) {
+TEST(CsvReader, AcceptsEveryLineEndingAndDialect) {
   for (const char* bytes : {"a,b\n1,\n", "a,b\r\n1,\r\n", "a,b\r1,", "\n\na,b\n\r\n1,\"\"\n\n"}) {
     EXPECT_THAT(records_of(bytes), ElementsAre(ElementsAre("a", "b"), ElementsAre("1", "")));
   }
@@ -88,7 +88,7 @@ TEST(CsvReader, RefusesMisplacedQuotesAndContinues) {
   EXPECT_ERROR(records_of("\xef\xbb"), kDataLoss, "UTF-8");
 }
 
-TEST(Csv, FindsTypesAndNamesComponentsByColumns) {
+TEST(Csv, InfersTypesAndNamesComponentsAfterColumns) {
   const std::string path = file_of("id,score,label\n1,0.5,0\n-2,7,1\n9007199254740993, 1e3 ,1\n");
   const Dataset dataset = csv_dataset({path}, {.label_column = "label"});
   const Element first = *dataset.begin();
@@ -104,7 +104,7 @@ TEST(Csv, FindsTypesAndNamesComponentsByColumns) {
   EXPECT_EQ(dataset.cardinality(), std::nullopt);
 }
 
-TEST(Csv, SelectsByNameOrIndexAndPutsTheLabelLast) {
+TEST(Csv, SelectsColumnsByNameOrIndexWithLabelLast) {
   const std::string path = file_of("a,b,c,d\n1,2,3,4\n");
   const auto names = [&](CsvOptions options) {
     return csv_dataset({path}, options).begin()->names();
@@ -119,7 +119,7 @@ TEST(Csv, SelectsByNameOrIndexAndPutsTheLabelLast) {
   EXPECT_EQ(component_of(second, "column_1"), (std::vector<std::vector<double>>{{2}}));
 }
 
-TEST(Csv, PacksFeaturesForPlainModels) {
+TEST(Csv, PacksFeaturesIntoOneTensor) {
   const std::string path = file_of("age,sex,y\n22,male,0\n38.5,female,1\n");
   CsvOptions options{.label_column = "y", .pack_features = true};
   options.columns = {{.name = "sex", .vocabulary = {"male", "female"}}};
@@ -162,7 +162,7 @@ TEST(Csv, ReadsEveryTypeAndMissingValues) {
   EXPECT_THAT(table.rows.at("c").to_doubles(), ElementsAre(0, -2, -1));
 }
 
-TEST(Csv, FloatsAreTheNearest) {
+TEST(Csv, FloatsAreRoundedToNearest) {
   const CsvTable table = read_csv({file_of("x\n0.1\n1e-45\n1e-60\n16777217\n.5\n-.25e1\n")});
   const auto values = table.rows[0].host_span<float>();
   EXPECT_THAT(std::vector<float>(values.begin(), values.end()),
@@ -182,7 +182,7 @@ TEST(Csv, Reads16BitColumnsWithinTheirRange) {
 }
 
 // As in the tutorials, the training file determines types and vocabularies for reading other files.
-TEST(Csv, TablesTellHowToReadOtherFiles) {
+TEST(Csv, ColumnsOfTrainingTableApplyToOtherFiles) {
   const std::string train = file_of("class,zip,y\nThird,01234,0\nFirst,99999,1\nThird,01234,1\n");
   const std::string test = file_of("class,zip,y\nFirst,01234,1\n", "test.csv");
   CsvOptions options{.label_column = "y"};
@@ -199,7 +199,7 @@ TEST(Csv, TablesTellHowToReadOtherFiles) {
   EXPECT_EQ(table.dataset().cardinality(), 3);
 }
 
-TEST(Csv, SeveralFilesAreReadInTurnAndResumeAnywhere) {
+TEST(Csv, ReadsFilesInOrderAndResumesAtAnyPosition) {
   const std::string one = file_of("x,y\n1,2\n3,4\n"), none = file_of("x,y\n", "none.csv"),
                     two = file_of("x,y\n5,6\n", "two.csv");
   const Dataset dataset = csv_dataset({one, none, two});
@@ -213,7 +213,7 @@ TEST(Csv, SeveralFilesAreReadInTurnAndResumeAnywhere) {
   }
 }
 
-TEST(Csv, RefusesMisfitFieldsAndContinues) {
+TEST(Csv, RefusesInvalidFieldsAndContinues) {
   const std::string path = file_of("a,b\n1,x\n2\n3.5,y\n4,z\n,x\n5,\"x\n6,x\n");
   CsvOptions options;
   options.columns = {{.name = "a", .dtype = DType::kInt32},
@@ -231,7 +231,7 @@ TEST(Csv, RefusesMisfitFieldsAndContinues) {
   EXPECT_FALSE(elements->next());
 }
 
-TEST(Csv, NamesOriginOfInferredTypes) {
+TEST(Csv, ErrorNamesRowsUsedForTypeInference) {
   const std::string path = file_of("a\n1\n2\n2.5\n");
   EXPECT_INVALID(rows_of(csv_dataset({path}, {.num_rows_for_inference = 2})), path + ":4",
                  "expected int64, got '2.5'", "first records", "CsvColumn::dtype");
@@ -242,7 +242,7 @@ TEST(Csv, NamesOriginOfInferredTypes) {
 }
 
 // Uses Auto MPG's horsepower, whose missing values are '?'.
-TEST(Csv, AColumnMostlyOfNumbersIsNoCategoryInSilence) {
+TEST(Csv, WarnsAboutCategoricalColumnWithMostlyNumbers) {
   const std::string path = file_of("hp,mpg\n130,18\n165,15\n?,25\n90,31\n");
   const auto warnings = warnings_of(
       [&] { EXPECT_THAT(read_csv({path}).rows.at("hp").to_doubles(), ElementsAre(0, 1, 3, 2)); });
@@ -263,7 +263,7 @@ TEST(Csv, AColumnMostlyOfNumbersIsNoCategoryInSilence) {
   EXPECT_THAT(warnings_of([&] { read_csv({path}, asked); }), ElementsAre());
 }
 
-TEST(Csv, TextsArePackedOnlyWhereAskedFor) {
+TEST(Csv, PacksTextColumnsOnlyIfCategorical) {
   const std::string path = file_of("age,sex,y\n22,male,0\n38,female,1\n");
   CsvOptions options{.label_column = "y", .pack_features = true};
   EXPECT_INVALID(read_csv({path}, options), "'sex'", "'male' in line 2", "categorical");
@@ -276,7 +276,7 @@ TEST(Csv, TextsArePackedOnlyWhereAskedFor) {
   EXPECT_THAT(warnings_of([&] { read_csv({flowers}); }), ElementsAre());
 }
 
-TEST(Csv, NamesForeignFormsOfNumbers) {
+TEST(Csv, ErrorNamesUnsupportedNumberFormat) {
   struct Form {
     const char* text;
     const char* name;
@@ -303,7 +303,7 @@ TEST(Csv, NamesForeignFormsOfNumbers) {
   }
 }
 
-TEST(Csv, AsksForTheDelimiterWhereAnotherSeemsToBeMeant) {
+TEST(Csv, ErrorSuggestsProbableDelimiter) {
   const std::string path = file_of("a;b;c\n1;2;3\n");
   EXPECT_INVALID(csv_dataset({path}), path + ":1", "one field 'a;b;c'", "delimiter ';'?");
   EXPECT_INVALID(read_csv({file_of("1\t2\n", "b.csv")}, {.header = false}), "delimiter '\\t'?");
@@ -315,7 +315,7 @@ TEST(Csv, AsksForTheDelimiterWhereAnotherSeemsToBeMeant) {
   EXPECT_THAT(one.columns[0].vocabulary, ElementsAre("1;2;3"));
 }
 
-TEST(Csv, NamesFilesOfOtherKinds) {
+TEST(Csv, ErrorNamesActualFileFormat) {
   using namespace std::string_literals;
   const std::vector<std::pair<std::string, const char*>> others = {
       {"\xff\xfe"s + "a\0,\0b\0\n\0"s, "UTF-16"},
@@ -338,9 +338,9 @@ struct Refused {
   std::vector<std::string> parts;
 };
 
-class RefusedCsv : public TestWithParam<Refused> {};
+class InvalidCsvOptions : public TestWithParam<Refused> {};
 
-TEST_P(RefusedCsv, IsRefusedBeforeReading) {
+TEST_P(InvalidCsvOptions, AreRefusedBeforeReading) {
   const std::string path = empty_folder() + "/a.csv";
   write_bytes(path, "a,b,a b\n1,x,2\n");
   std::vector<std::string> parts = GetParam().parts;
@@ -357,7 +357,7 @@ CsvOptions only(CsvColumn column) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Table, RefusedCsv,
+    Table, InvalidCsvOptions,
     Values(
         Refused{"TextsWithoutVocabulary", {}, {"'b' holds texts", "vocabulary", "read_csv"}},
         Refused{"UnknownSelection",
@@ -389,7 +389,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{"VocabularyTwice", only({.name = "b", .vocabulary = {"x", "x"}}), {"'x' twice"}}),
     [](const auto& info) { return std::string(info.param.name); });
 
-TEST(Csv, RefusesFilesThatAreMissingEmptyOrOfOtherColumns) {
+TEST(Csv, RefusesMissingEmptyAndMismatchedFiles) {
   const std::string path = file_of("a,b\n1,2\n");
   const std::string other = file_of("a,c\n1,2\n", "other.csv");
   EXPECT_INVALID(rows_of(csv_dataset({path, other})), other + ":1",
@@ -404,7 +404,7 @@ TEST(Csv, RefusesFilesThatAreMissingEmptyOrOfOtherColumns) {
 
 // The check value of "123456789" from the catalogue of CRCs; the masked one is rotated by 15 bits
 // plus TFRecord's constant.
-TEST(Crc, EqualsPublishedValues) {
+TEST(Crc, MatchesPublishedValues) {
   EXPECT_EQ(internal::crc32("123456789"), 0xcbf43926u);
   EXPECT_EQ(internal::masked_crc32c("123456789"), 0xc78ab0e5u);
 }
@@ -422,7 +422,7 @@ std::vector<std::string> texts_of(const Dataset& dataset) {
   return texts;
 }
 
-TEST(TFRecord, WritesTheFormat) {
+TEST(TFRecord, WritesDocumentedFormat) {
   const std::string path = empty_folder() + "/a.tfrecord";
   TFRecordWriter writer(path);
   writer.write("abc");
@@ -441,7 +441,7 @@ TEST(TFRecord, RoundTrips) {
   EXPECT_EQ(texts_of(tfrecord_dataset({path})), records);
 }
 
-TEST(TFRecord, ReadsFilesOneAfterTheOtherAndResumesAnywhere) {
+TEST(TFRecord, ReadsFilesInOrderAndResumesAtAnyPosition) {
   const std::string folder = empty_folder();
   write_bytes(folder + "/1", record_abc() + record_abc());
   write_bytes(folder + "/2", "");
@@ -458,7 +458,7 @@ TEST(TFRecord, ReadsFilesOneAfterTheOtherAndResumesAnywhere) {
   EXPECT_INVALID(tfrecord_dataset({}), "at least one path");
 }
 
-TEST(TFRecord, RefusesDamagedFilesNamingRecordAndOffset) {
+TEST(TFRecord, ErrorNamesRecordAndOffsetOfDamage) {
   const std::string path = empty_folder() + "/broken";
   const std::string good = record_abc();
   auto expect_refused = [&](const std::string& bytes, std::vector<std::string> parts) {
@@ -489,7 +489,7 @@ const std::string& packed_bytes() {
   return bytes;
 }
 
-TEST(Example, WritesTheBytesOfProtobuf) {
+TEST(Example, WritesSameBytesAsProtobuf) {
   EXPECT_EQ(serialize_example({{"a", Integers{1, 300}}}), packed_bytes());
   // 1.0f is 00 00 80 3f.
   EXPECT_EQ(serialize_example({{"f", Floats{1.0f}}}),
@@ -515,7 +515,7 @@ TEST(Example, ReadsPackedAndUnpackedNumbers) {
   EXPECT_EQ(parse_example(exact, "e"), (Example{{"a", Integers{1, 300}}}));
 }
 
-TEST(Example, RoundTripsAndKeepsTheLastValueOfAName) {
+TEST(Example, RoundTripsAndKeepsLastOfDuplicateNames) {
   const Example example = {{"", Integers{}},
                            {"floats", Floats{0.5f, -3.0f}},
                            {"integers", Integers{-1, INT64_MAX, INT64_MIN}},
@@ -527,7 +527,7 @@ TEST(Example, RoundTripsAndKeepsTheLastValueOfAName) {
   EXPECT_EQ(parse_example(two, "e"), (Example{{"a", Floats{2.0f}}}));
 }
 
-TEST(Example, EveryCutIsRefusedOrSmaller) {
+TEST(Example, RefusesTruncatedAndInvalidBytes) {
   for (std::size_t length = 1; length < packed_bytes().size(); ++length) {
     EXPECT_ERROR(parse_example(packed_bytes().substr(0, length), "file.tfrecord"), kDataLoss,
                  "file.tfrecord", "offset", "expected", "got");
@@ -537,7 +537,7 @@ TEST(Example, EveryCutIsRefusedOrSmaller) {
                "at most 10 bytes");
 }
 
-TEST(Example, BecomesAnElement) {
+TEST(Example, ConvertsToElement) {
   const Example example = {
       {"image", Strings{"\x01\x02\x03\x04"}}, {"label", Integers{7}}, {"w", Floats{1, 2, 3}}};
   const Element element = element_of(example,
@@ -554,7 +554,7 @@ TEST(Example, BecomesAnElement) {
   EXPECT_EQ(element.at("missing").item(), 5.0f);
 }
 
-TEST(Example, RefusesFeaturesThatDoNotFit) {
+TEST(Example, RefusesMismatchedFeatures) {
   const Example example = {{"a", Integers{1, 2}}, {"s", Strings{"x", "y"}}};
   EXPECT_ERROR(element_of(example, {{"b", DType::kInt64}}, "e"), kNotFound, "e: ", "'b'", "[a, s]",
                "default_value");

@@ -20,7 +20,7 @@ Element batch_of(std::int64_t rows) {
   return Element({Tensor::from(Shape{rows, 2}, features), Tensor::from(Shape{rows}, labels)});
 }
 
-TEST(Element, HasNamesInTfsOrderAndFindsComponentsByThem) {
+TEST(Element, HasDefaultNamesAndFindsComponentsByName) {
   const Tensor x = Tensor::zeros({1});
   EXPECT_THAT(Element({x}).names(), ElementsAre("features"));
   EXPECT_THAT(Element({x, x, x, x, x}).names(),
@@ -39,7 +39,7 @@ TEST(Element, HasNamesInTfsOrderAndFindsComponentsByThem) {
   EXPECT_INVALID(Element({one, Tensor()}), "component 1", "undefined");
 }
 
-TEST(Element, RowsAreTheCommonFirstDimension) {
+TEST(Element, RowCountIsCommonFirstDimension) {
   EXPECT_EQ(batch_of(3).rows(), 3);
   EXPECT_EQ(batch_of(0).rows(), 0);
   EXPECT_ERROR(Element({Tensor::zeros({2}), Tensor(1.0f)}).rows(), kFailedPrecondition,
@@ -49,7 +49,7 @@ TEST(Element, RowsAreTheCommonFirstDimension) {
   EXPECT_ERROR(Element().rows(), kFailedPrecondition, "no components");
 }
 
-TEST(Element, SliceRowsKeepsPlaceInTheGlobalBatchThroughTwoCuts) {
+TEST(Element, NestedSliceRowsKeepGlobalBatchPosition) {
   const Element batch = batch_of(10);
   EXPECT_EQ(batch.global_rows(), 10);
   EXPECT_EQ(batch.first_row(), 0);
@@ -67,7 +67,7 @@ TEST(Element, SliceRowsKeepsPlaceInTheGlobalBatchThroughTwoCuts) {
   EXPECT_THAT(numbers_of(second.at("labels")), ElementsAre(106, 107));
 }
 
-TEST(Element, SliceRowsSharesStorageOfRowsThatAreThere) {
+TEST(Element, SliceRowsSharesStorage) {
   const Element batch = batch_of(4);
   const Element slice = batch.slice_rows(1, 2);
   EXPECT_EQ(slice[1].bytes().data(), batch[1].bytes().data() + sizeof(std::int64_t));
@@ -80,7 +80,7 @@ TEST(Element, SliceRowsSharesStorageOfRowsThatAreThere) {
   }
 }
 
-TEST(Element, ToKeepsNamesAndPlace) {
+TEST(Element, ToKeepsNamesAndGlobalBatchPosition) {
   const Element moved = batch_of(4).slice_rows(1, 2).to(Device{DeviceType::kCpu, 3});
   EXPECT_EQ(moved[0].device().index, 3);
   EXPECT_EQ(moved[1].device().index, 3);
@@ -89,7 +89,7 @@ TEST(Element, ToKeepsNamesAndPlace) {
   EXPECT_THAT(moved.names(), ElementsAre("features", "labels"));
 }
 
-TEST(Batch, TakesApartIntoFeaturesLabelsAndSampleWeights) {
+TEST(Batch, UnpacksFeaturesLabelsAndSampleWeights) {
   const Batch batch(batch_of(3).slice_rows(1, 2));
   auto [x, y] = batch;
   EXPECT_EQ(x.shape(), (Shape{2, 2}));
@@ -123,7 +123,7 @@ TEST(Dataset, FromTensorSlicesYieldsRows) {
   EXPECT_EQ(i, 3);
 }
 
-TEST(Dataset, FromTensorSlicesRefusesUnequalFirstDimensionsButNotNoRows) {
+TEST(Dataset, FromTensorSlicesRefusesUnequalFirstDimensions) {
   EXPECT_INVALID(Dataset::from_tensor_slices({int_tensor({3, 2}), int_tensor({4})}), "[3, 2]",
                  "[4]", "component 1");
   EXPECT_INVALID(Dataset::from_tensor_slices({Tensor(1.0f)}), "[]");
@@ -133,7 +133,7 @@ TEST(Dataset, FromTensorSlicesRefusesUnequalFirstDimensionsButNotNoRows) {
   EXPECT_THAT(rows_of(dataset), IsEmpty());
 }
 
-TEST(Dataset, FromTensorsRepeatedAndBatched) {
+TEST(Dataset, FromTensorsCanBeRepeatedAndBatched) {
   const Dataset one =
       Dataset::from_tensors({Tensor::from<float>({1}, {1}), Tensor::from<float>({1}, {1})});
   const Dataset dataset = one.repeat(100);
@@ -165,7 +165,7 @@ TEST(Dataset, RangeCountsUpAndDown) {
   EXPECT_INVALID(Dataset::range(0, 5, 0), "step", "got 0");
 }
 
-TEST(Dataset, RangeSkipsWithoutCounting) {
+TEST(Dataset, RangeSkipsInConstantTime) {
   auto numbers = Dataset::range(INT64_MAX).iterate();
   numbers->skip(1'000'000'000'000);
   EXPECT_EQ((*numbers->next())[0].item_int(), 1'000'000'000'000);
@@ -218,7 +218,7 @@ TEST(Dataset, ZipEndsWithTheShortest) {
   EXPECT_INVALID(Dataset::zip({}), "Dataset::zip", "none");
 }
 
-TEST(Dataset, ZipKeepsNamesThatAreAllDifferent) {
+TEST(Dataset, ZipKeepsUniqueNames) {
   auto named = [](const char* name) {
     return Dataset::range(2).map([name](const Element& e) { return Element({e[0]}, {name}); });
   };
@@ -227,7 +227,7 @@ TEST(Dataset, ZipKeepsNamesThatAreAllDifferent) {
               ElementsAre("features", "labels"));
 }
 
-TEST(Dataset, ConcatenateYieldsOneAfterTheOtherOfTheSameTypes) {
+TEST(Dataset, ConcatenateYieldsDatasetsInOrderAndRefusesDifferentTypes) {
   const Dataset both = Dataset::range(2).concatenate(Dataset::range(10, 13));
   EXPECT_THAT(scalars_of(both), ElementsAre(0, 1, 10, 11, 12));
   EXPECT_EQ(both.cardinality(), 5);
@@ -256,7 +256,7 @@ Dataset documents(const std::vector<std::vector<std::int64_t>>& all) {
 
 const Dataset kDocuments = documents({{1, 2, 3}, {}, {4}, {5, 6, 7, 8, 9}});
 
-TEST(PackDataset, JoinsElementsOfEitherTypeAndCutsThemIntoRows) {
+TEST(PackDataset, PacksTokensIntoRows) {
   EXPECT_THAT(rows_of(kDocuments.pack(2)), ElementsAre(ElementsAre(1, 2), ElementsAre(3, 4),
                                                        ElementsAre(5, 6), ElementsAre(7, 8)));
   EXPECT_THAT(rows_of(kDocuments.pack(9)), ElementsAre(ElementsAre(1, 2, 3, 4, 5, 6, 7, 8, 9)));
@@ -269,7 +269,7 @@ TEST(PackDataset, JoinsElementsOfEitherTypeAndCutsThemIntoRows) {
   EXPECT_THAT(rows_of(rows), ElementsAre(ElementsAre(1, 2, 3)));
 }
 
-TEST(PackDataset, MakesWindowsAndLabelsOfTheNextNumbers) {
+TEST(PackDataset, SupportsOverlappingWindowsAndNextTokenLabels) {
   EXPECT_THAT(rows_of(documents({{1, 2, 3, 4}}).pack(3, {.shift = 1})),
               ElementsAre(ElementsAre(1, 2, 3), ElementsAre(2, 3, 4)));
   // Windows are further apart than they are long, across the ends of elements.
@@ -285,7 +285,7 @@ TEST(PackDataset, MakesWindowsAndLabelsOfTheNextNumbers) {
   for (const Element& batch : rows.batch(2)) EXPECT_EQ(batch.at("labels").shape(), (Shape{2, 3}));
 }
 
-TEST(PackDataset, ReportsCardinalityAndMistakes) {
+TEST(PackDataset, ReportsCardinalityAndRefusesInvalidInput) {
   EXPECT_EQ(kDocuments.pack(2).cardinality(), std::nullopt);
   EXPECT_EQ(kDocuments.repeat().pack(2).cardinality(), std::nullopt);
   EXPECT_EQ(Dataset::range(4).batch(2).repeat().pack(2).cardinality(), kInfinite);
@@ -431,7 +431,7 @@ Rows run_to(ResumableIterator& iterator, std::uint64_t end) {
 
 class Resuming : public TestWithParam<Pipeline> {};
 
-TEST_P(Resuming, AtEveryPositionEqualsTheStraightRun) {
+TEST_P(Resuming, AtAnyPositionMatchesUninterruptedRun) {
   constexpr std::uint64_t kEpochs = 3;
   ResumableIterator straight(GetParam().make());
   std::vector<DatasetPosition> positions = {straight.position()};
@@ -463,7 +463,7 @@ SourcePtr rebuilt(const SourcePtr& source) {
   return source->with_inputs(std::move(inputs));
 }
 
-TEST_P(Resuming, RebuiltOverTheSameBeginningsYieldsTheSame) {
+TEST_P(Resuming, RebuiltPipelineYieldsSameElements) {
   const Dataset dataset = GetParam().make();
   const Dataset again(rebuilt(dataset.shared_source()));
   EXPECT_EQ(again.cardinality(), dataset.cardinality());
@@ -491,7 +491,7 @@ TEST(ResumableIterator, CountsElementsAndEpochs) {
   EXPECT_EQ(number_in(*iterator.next()), 0);
 }
 
-TEST(ResumableIterator, AnExceptionLeavesThePositionAlone) {
+TEST(ResumableIterator, ExceptionDoesNotAdvancePosition) {
   ResumableIterator iterator(Dataset::range(4).map([](const Element& element) -> Element {
     if (number_in(element) == 2) fail(ErrorCode::kDataLoss, "broken element");
     return element;
@@ -511,7 +511,7 @@ TEST(ResumableIterator, RefusesPositionsOutsideTheDataset) {
   EXPECT_EQ(iterator.position(), (DatasetPosition{8, 0}));
 }
 
-TEST(DatasetPosition, RefusesJsonThatIsNoPosition) {
+TEST(DatasetPosition, RefusesInvalidJson) {
   EXPECT_INVALID(DatasetPosition::from_json(Json::parse(R"({"epoch": 1})")), "elements");
   EXPECT_INVALID(DatasetPosition::from_json(Json::parse(R"({"epoch": -1, "elements": 0})")),
                  "epoch", "-1");

@@ -95,7 +95,7 @@ std::string random_text(std::uint64_t number, std::uint64_t most_parts = 12) {
   return text;
 }
 
-TEST(TextPieces, AreThoseOfTheRegularExpressions) {
+TEST(PreTokenizer, SplitsLikeReferenceRegularExpressions) {
   const std::regex gpt2(
       R"('s|'t|'re|'ve|'m|'ll|'d| ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]+|\s+(?!\S)|\s+)");
   const std::regex llama3(
@@ -110,7 +110,7 @@ TEST(TextPieces, AreThoseOfTheRegularExpressions) {
   EXPECT_THAT(pieces_of("12", TextPattern::kQwen2), ElementsAre("1", "2"));
 }
 
-TEST(TextPieces, KnowLettersNumbersAndSpacesOfUnicodeAndRunsOfDigits) {
+TEST(PreTokenizer, ClassifiesUnicodeCharactersAndSplitsDigits) {
   // Contains Greek, an Arabic digit and a Roman numeral, an ideographic space, an emoji.
   EXPECT_THAT(pieces_of("λόγος٣Ⅷ\u3000\u3000!🙂 я", TextPattern::kGpt2),
               ElementsAre("λόγος", "٣Ⅷ", "\u3000", "\u3000", "!🙂", " я"));
@@ -125,7 +125,7 @@ TEST(TextPieces, KnowLettersNumbersAndSpacesOfUnicodeAndRunsOfDigits) {
   EXPECT_THAT(pieces_of("²Ⅷ\xFF", TextPattern::kDigits), ElementsAre("²", "Ⅷ", "\xFF"));
 }
 
-TEST(NormalForms, AreThoseOfTheStandard) {
+TEST(UnicodeNormalization, MatchesStandardExamples) {
   using internal::NormalForm, internal::normalized;
   // Examples of Unicode Standard Annex 15, figures 3 and 6.
   EXPECT_EQ(normalized("\u212B", NormalForm::kNfc), "\u00C5");
@@ -141,7 +141,7 @@ TEST(NormalForms, AreThoseOfTheStandard) {
   EXPECT_EQ(normalized("", NormalForm::kNfc), "");
 }
 
-TEST(TextPieces, NameRegularExpressionsThatAreNotKnown) {
+TEST(PreTokenizer, ErrorNamesUnsupportedRegularExpression) {
   EXPECT_ERROR(internal::text_pattern_of("\\w+"), kUnimplemented, "GPT-2, Llama 3 or Qwen 2",
                "got \\w+");
 }
@@ -199,7 +199,7 @@ std::vector<std::int64_t> slowly_merged(const std::string& piece) {
   return tokens;
 }
 
-TEST(Tokenizer, AgreesWithASlowOneAndComesBack) {
+TEST(Tokenizer, MatchesReferenceImplementationAndRoundTrips) {
   const BytePairTokenizer tokenizer = small_tokenizer();
   for (std::uint64_t number = 0; number < 2000; ++number) {
     const std::string text =
@@ -217,7 +217,7 @@ TEST(Tokenizer, AgreesWithASlowOneAndComesBack) {
   EXPECT_EQ(tokenizer.decode(tokenizer.encode(bytes)), bytes);
 }
 
-TEST(Tokenizer, LongWordsAreMergedToTheirEnds) {
+TEST(Tokenizer, MergesLongWordsCompletely) {
   const BytePairTokenizer tokenizer = small_tokenizer();
   std::string word;
   for (int i = 0; i < 100'000; ++i) word += "the";
@@ -273,7 +273,7 @@ constexpr const char* kNoNormalizer = "\"normalizer\":null";
 constexpr const char* kByteLevel =
     R"({"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":true})";
 
-TEST(Tokenizer, NormalizesTextsAsTheFileAsks) {
+TEST(Tokenizer, AppliesNormalizerOfFile) {
   const auto encode = [](const std::string& normalizer, const char* text) {
     return parse_tokenizer(changed_seed(kNoNormalizer, "\"normalizer\":" + normalizer), "f")
         .encode(text);
@@ -288,7 +288,7 @@ TEST(Tokenizer, NormalizesTextsAsTheFileAsks) {
   EXPECT_THAT(encode(both, "e\u0301"), ElementsAre(262));
 }
 
-TEST(Tokenizer, FindsAddedTokensOfTheNormalizedText) {
+TEST(Tokenizer, FindsAddedTokensInNormalizedText) {
   // The token is written decomposed, and the text composed.
   std::string json = changed_seed(kNoNormalizer, R"("normalizer":{"type":"NFC"})");
   json = changed_seed(R"("content":"<|end|>")", "\"content\":\"e\u0301e\"", json);
@@ -309,7 +309,7 @@ TEST(Tokenizer, StripsSpacesAroundAddedTokens) {
   EXPECT_EQ(encode("single_word", "<|end|>\u00E9").size(), 8u);
 }
 
-TEST(Tokenizer, AppliesPreTokenizersInTheirOrder) {
+TEST(Tokenizer, AppliesPreTokenizersInOrder) {
   const auto encode = [](const std::string& steps, const char* text) {
     return parse_tokenizer(
                changed_seed(kByteLevel, R"({"type":"Sequence","pretokenizers":[)" + steps + "]}"),
@@ -332,7 +332,7 @@ TEST(Tokenizer, AppliesPreTokenizersInTheirOrder) {
   EXPECT_THAT(encode(inverted, "the the"), ElementsAre(258, 259));
 }
 
-TEST(Tokenizer, WarnsOfPaddingAndTruncationOfTheFile) {
+TEST(Tokenizer, WarnsAboutIgnoredPaddingAndTruncation) {
   const std::string truncated =
       changed_seed("\"truncation\":null", R"("truncation":{"max_length":2})");
   const std::string both = changed_seed("\"padding\":null", R"("padding":{"pad_id":0})", truncated);
@@ -347,7 +347,7 @@ TEST(Tokenizer, WarnsOfPaddingAndTruncationOfTheFile) {
   EXPECT_THAT(lines[1], HasSubstr("does not apply the padding of the file"));
 }
 
-TEST(Tokenizer, RefusesOtherKindsByName) {
+TEST(Tokenizer, ErrorNamesUnsupportedComponent) {
   const auto refuse = [](const std::string& part, const std::string& by, ErrorCode code,
                          const std::vector<std::string>& words) {
     SCOPED_TRACE(by);
@@ -378,7 +378,7 @@ TEST(Tokenizer, RefusesOtherKindsByName) {
   expect_error(damaged, {"my.json"}, [] { parse_tokenizer("[]", "my.json"); });
 }
 
-TEST(Tokenizer, RefusesNumbersThatAreNoTokens) {
+TEST(Tokenizer, RefusesUnknownTokens) {
   for (const std::int64_t token : {-1, 263}) {
     EXPECT_ERROR((void)small_tokenizer().decode(std::vector{token}), kOutOfRange, "0 to 262",
                  concat(token));
@@ -386,7 +386,7 @@ TEST(Tokenizer, RefusesNumbersThatAreNoTokens) {
   EXPECT_ERROR((void)small_tokenizer().number_of("nothing"), kNotFound, "'nothing' is not a token");
 }
 
-TEST(Tokenizer, ReadsTheFilesOfGpt2) {
+TEST(Tokenizer, ReadsGpt2Files) {
   const Json file = Json::parse(tokenizer_seed());
   std::string merges = "#version: 0.2\n";
   for (const Json& merge : file.at("model").at("merges").as_array())
@@ -407,7 +407,7 @@ TEST(Tokenizer, ReadsTheFilesOfGpt2) {
 }
 
 // Example of common introductions; of equally frequent pairs the oldest is merged first.
-TEST(TrainTokenizer, LearnsTheMostFrequentPairs) {
+TEST(TrainTokenizer, MergesMostFrequentPairsFirst) {
   const Json file = Json::parse(train_tokenizer("aaabdaaabac", 290));
   std::vector<std::string> merges;
   for (const Json& pair : file.at("model").at("merges").as_array())
@@ -415,7 +415,7 @@ TEST(TrainTokenizer, LearnsTheMostFrequentPairs) {
   EXPECT_THAT(merges, ElementsAre("a a", "a b", "aa ab"));
 }
 
-TEST(TrainTokenizer, GivesATokenizer) {
+TEST(TrainTokenizer, ProducesWorkingTokenizer) {
   std::string text;
   for (std::uint64_t number = 0; number < 300; ++number) text += random_text(number, 40);
   const BytePairTokenizer tokenizer =
@@ -427,7 +427,7 @@ TEST(TrainTokenizer, GivesATokenizer) {
   EXPECT_LT(tokens.size(), text.size() * 2 / 3);
 }
 
-TEST(TrainTokenizer, MayBeOfBytesAlone) {
+TEST(TrainTokenizer, SupportsByteOnlyVocabulary) {
   const BytePairTokenizer bytes = parse_tokenizer(train_tokenizer("aaaa", 256), "bytes");
   EXPECT_EQ(bytes.vocabulary_size(), 256);
   EXPECT_EQ(bytes.encode("aaaa").size(), 4u);

@@ -115,7 +115,7 @@ class AgreesWithTokenizers(unittest.TestCase):
     def test_gpt2(self):
         self.check(self.byte_level())
 
-    def test_gpt2_with_a_space_in_front(self):
+    def test_gpt2_with_prefix_space(self):
         self.check(self.byte_level(add_prefix_space=True))
 
     @staticmethod
@@ -142,14 +142,14 @@ class AgreesWithTokenizers(unittest.TestCase):
         steps = [pre_tokenizers.Digits(individual_digits=True), self.byte_level()]
         self.check(pre_tokenizers.Sequence(steps), normalizer=normalizers.Sequence([]))
 
-    def test_runs_of_digits_and_compatibility_forms(self):
+    def test_digits_pre_tokenizer_and_nfkc(self):
         from tokenizers import normalizers, pre_tokenizers
 
         steps = [pre_tokenizers.Digits(), self.byte_level(add_prefix_space=True)]
         forms = normalizers.Sequence([normalizers.NFKD(), normalizers.NFKC()])
         self.check(pre_tokenizers.Sequence(steps), normalizer=forms)
 
-    def test_learns_the_same(self):
+    def test_training_gives_same_vocabulary_and_merges(self):
         from tokenizers import Tokenizer, decoders, models, trainers, pre_tokenizers
 
         text = "".join(path.read_text(encoding="utf-8") for path in sorted(ROOT.glob("docs/*.md")))
@@ -168,7 +168,7 @@ class AgreesWithTokenizers(unittest.TestCase):
             self.assertEqual(ours["merges"], theirs["merges"])
             self.compare(Tokenizer.from_file(str(written)), self.results(folder, written))
 
-    def test_files_of_gpt2(self):
+    def test_gpt2_files(self):
         from tokenizers import ByteLevelBPETokenizer
 
         with tempfile.TemporaryDirectory() as folder:
@@ -178,7 +178,7 @@ class AgreesWithTokenizers(unittest.TestCase):
             tokenizer.add_special_tokens(SPECIAL)
             self.compare(tokenizer, self.results(folder, *files, *SPECIAL))
 
-    def test_kinds_of_characters(self):
+    def test_character_classes(self):
         from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
         # A merge applies only within a piece, so it reveals whether a letter, digit, sign or gap

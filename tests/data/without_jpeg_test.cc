@@ -5,7 +5,7 @@
 
 namespace tutti::testing::without_jpeg_test {
 
-TEST(WithoutJpeg, PicturesAreRefusedWithTheRemedy) {
+TEST(WithoutJpeg, ErrorSuggestsBuildOption) {
   EXPECT_ERROR(decode_image(seed_bytes("rgb.jpg"), "here"), kUnimplemented, "here", "no JPEG",
                "libjpeg-dev", "TUTTI_JPEG");
   EXPECT_ERROR(encode_jpeg(Tensor::zeros({1, 1, 1}, DType::kUInt8)), kUnimplemented, "encode_jpeg",

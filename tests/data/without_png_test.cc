@@ -5,7 +5,7 @@
 
 namespace tutti::testing::without_png_test {
 
-TEST(WithoutPng, PicturesAreRefusedWithTheRemedy) {
+TEST(WithoutPng, ErrorSuggestsBuildOption) {
   EXPECT_ERROR(decode_image(seed_bytes("rgb.png"), "here"), kUnimplemented, "here", "no PNG",
                "libpng-dev", "TUTTI_PNG");
   EXPECT_ERROR(encode_png(Tensor::zeros({1, 1, 1}, DType::kUInt8)), kUnimplemented, "encode_png",
