@@ -85,7 +85,7 @@ double leave_after_sending(const Leaving& how) {
   return seconds;
 }
 
-TEST(TcpClosing, TheLastMessageArrivesWhenItsSenderLeavesRightAfterIt) {
+TEST(TcpClosing, LastMessageArrivesAfterSenderDisconnects) {
   double slowest = 0;
   int num_cases = 0;
   for (const std::size_t count :
@@ -126,7 +126,7 @@ void check_sum(Communicator& communicator, int call, std::size_t count) {
 }
 
 // The last call completes on all ranks although each leaves as soon as it has its own result.
-TEST(TcpClosing, RanksThatLeaveRightAfterTheirLastSumTakeNobodysResult) {
+TEST(TcpClosing, ImmediateDisconnectKeepsLastAllReduceIntact) {
   double slowest = 0;
   for (std::uint64_t seed = 1; seed <= 24; ++seed) {
     const int size = 2 + static_cast<int>(seed % 4);
@@ -155,7 +155,7 @@ struct Silenced : DirectRanks {
   }
 };
 
-TEST(TcpClosing, ARankLingersForAPeerThatDoesNotAnswerAndNotForLong) {
+TEST(TcpClosing, WaitForUnresponsivePeerIsBounded) {
   Silenced group;
   EXPECT_GT(leave(group.rank(0)), kStay);
   EXPECT_TRUE(leaves_at_once([] {
@@ -165,7 +165,7 @@ TEST(TcpClosing, ARankLingersForAPeerThatDoesNotAnswerAndNotForLong) {
   }));
 }
 
-TEST(TcpClosing, ARankDoesNotStayForAPeerThatIsGone) {
+TEST(TcpClosing, DoesNotWaitForDisconnectedPeer) {
   for (const std::size_t count : {std::size_t{100}, std::size_t{32} << 20}) {
     EXPECT_TRUE(leaves_at_once([count] {
       ProxiedRanks group;
@@ -180,7 +180,7 @@ TEST(TcpClosing, ARankDoesNotStayForAPeerThatIsGone) {
   }
 }
 
-TEST(TcpClosing, ARankThatLeavesEarlyEndsTheCallsOfTheOthersAtOnce) {
+TEST(TcpClosing, EarlyDisconnectEndsCallsOfRemainingRanks) {
   InProcessStore store;
   const auto errors = errors_of_ranks(3, [&](int rank) {
     const auto communicator = make_communicator(connect_by_tcp(rank, 3, store),
@@ -197,9 +197,9 @@ TEST(TcpClosing, ARankThatLeavesEarlyEndsTheCallsOfTheOthersAtOnce) {
 
 // All connections are made when the group forms, so a rank need not reach another one to learn of
 // its death.
-class NewsOfADeath : public ::testing::TestWithParam<ConnectOptions::Way> {
+class DeathNotice : public ::testing::TestWithParam<ConnectOptions::Way> {
  protected:
-  NewsOfADeath() : ranks_(connected_ranks(4, {.way = GetParam()})) { ranks_[3].reset(); }
+  DeathNotice() : ranks_(connected_ranks(4, {.way = GetParam()})) { ranks_[3].reset(); }
   /// Returns the errors of a sum by the ranks in `members`, which leave afterwards; "" for other
   /// ranks.
   std::vector<std::string> errors_of_sum(const std::vector<int>& members) {
@@ -213,7 +213,7 @@ class NewsOfADeath : public ::testing::TestWithParam<ConnectOptions::Way> {
   std::vector<std::shared_ptr<Transport>> ranks_;
 };
 
-TEST_P(NewsOfADeath, BeforeTheFirstMessageReachesEveryRank) {
+TEST_P(DeathNotice, ReachesEveryRankBeforeFirstMessage) {
   const TimePoint begin = Clock::system().now();
   const auto errors = errors_of_sum({0, 1, 2});
   for (const std::size_t rank : {0, 1, 2}) {
@@ -222,7 +222,7 @@ TEST_P(NewsOfADeath, BeforeTheFirstMessageReachesEveryRank) {
   EXPECT_LT(Clock::system().now() - begin, 30s);
 }
 
-TEST_P(NewsOfADeath, WaitsForARankThatComputesWhenThoseThatKnewItHaveLeft) {
+TEST_P(DeathNotice, ReachesBusyRankAfterInformedRanksExited) {
   const TimePoint begin = Clock::system().now();
   const auto errors = errors_of_sum({0, 2});
   EXPECT_THAT(errors[0], HasSubstr("rank 3 ("));
@@ -238,7 +238,7 @@ std::string name_of(const ::testing::TestParamInfo<ConnectOptions::Way>& info) {
 }
 constexpr ConnectOptions::Way kWays[] = {
     ConnectOptions::Way::kTcp, ConnectOptions::Way::kSharedMemory, ConnectOptions::Way::kAuto};
-INSTANTIATE_TEST_SUITE_P(Ways, NewsOfADeath, ::testing::ValuesIn(kWays, kWays + 2), name_of);
+INSTANTIATE_TEST_SUITE_P(Transports, DeathNotice, ::testing::ValuesIn(kWays, kWays + 2), name_of);
 
 using Bytes = std::vector<std::byte>;
 
@@ -246,7 +246,7 @@ using Bytes = std::vector<std::byte>;
 constexpr std::size_t kLong = std::size_t{32} << 20;
 constexpr std::byte kOther{0xA5};
 
-TEST(MessageMemory, MayChangeAfterTheWaitBeforeItIsReceived) {
+TEST(SendBuffer, MayBeReusedAfterWaitBeforeReceive) {
   DirectRanks ranks;
   const Bytes original = pattern_of(16'000, 7);
   Bytes memory = original, got(original.size());
@@ -256,7 +256,7 @@ TEST(MessageMemory, MayChangeAfterTheWaitBeforeItIsReceived) {
   EXPECT_TRUE(got == original);
 }
 
-TEST(MessageMemory, MayChangeOnceATestHasSeenTheEndOfALongSend) {
+TEST(SendBuffer, MayBeReusedAfterTestReportsCompletion) {
   DirectRanks ranks;
   const Bytes original = pattern_of(kLong, 8);
   Bytes memory = original, got(kLong);
@@ -269,7 +269,7 @@ TEST(MessageMemory, MayChangeOnceATestHasSeenTheEndOfALongSend) {
   EXPECT_TRUE(got == original);
 }
 
-TEST(MessageMemory, ASendThatIsDroppedArrivesWhole) {
+TEST(SendBuffer, MayBeFreedAfterSendHandleIsDropped) {
   DirectRanks ranks;
   const Bytes original = pattern_of(kLong, 9);
   auto memory = std::make_unique<Bytes>(original);
@@ -288,7 +288,7 @@ TEST(MessageMemory, ASendThatIsDroppedArrivesWhole) {
 }
 
 // The peer keeps reading while it waits for another message; only that frees buffer space.
-TEST(MessageMemory, AnAbortReturnsItAndIsHeardBehindALongMessage) {
+TEST(SendBuffer, MayBeFreedAfterAbortDuringLargeSend) {
   DirectRanks ranks;
   auto memory = std::make_unique<Bytes>(pattern_of(std::size_t{8} << 20, 16));
   const auto send = ranks.rank(0)->send(1, 5, {}, *memory);  // never received
@@ -304,7 +304,7 @@ TEST(MessageMemory, AnAbortReturnsItAndIsHeardBehindALongMessage) {
 }
 
 // The receiver's memory is freed in the middle of the body; the next message still arrives whole.
-TEST(MessageMemory, AReceiverMayLeaveInTheMiddle) {
+TEST(SendBuffer, ReceiveMayBeCancelledDuringLargeMessage) {
   DirectRanks ranks;
   const Bytes first = pattern_of(kLong, 12), second = pattern_of(1'000'000, 13);
   const auto sends = Executor::system().start("rank-0", [&] {
@@ -327,7 +327,7 @@ TEST(MessageMemory, AReceiverMayLeaveInTheMiddle) {
 
 // Each rank sends the memory that the peer's message then overwrites, as an in-place all_reduce
 // does.
-TEST(MessageMemory, ARankMayReceiveWhereItHasSentFrom) {
+TEST(SendBuffer, MayReceiveIntoSameBufferAfterSend) {
   constexpr std::size_t kInPlace = std::size_t{700} << 10;
   DirectRanks ranks;
   const Bytes originals[] = {pattern_of(kInPlace, 14), pattern_of(kInPlace, 99)};
@@ -348,7 +348,7 @@ TEST(MessageMemory, ARankMayReceiveWhereItHasSentFrom) {
 
 // Rank 0 sends rank 1 more than the buffers hold, then waits for rank 2, which sends only after
 // rank 1 has received everything. Space freed at rank 1 must therefore let rank 0's send continue.
-TEST(MessageMemory, LongSendContinuesWhileItsRankWaitsForAnother) {
+TEST(SendBuffer, LargeSendProgressesWhileRankWaitsForAnotherPeer) {
   InProcessStore store;
   expect_on_ranks(3, [&](int rank) {
     const auto own = connect_by_tcp(rank, 3, store);
@@ -419,7 +419,7 @@ TEST(TcpHalfOpen, PacketLossEndsTheCallsOfBothRanks) {
 }
 
 // The system resends the lost packets, some of them late.
-TEST(TcpHalfOpen, ALinkThatIsSilentForTwoSecondsIsJustSlow) {
+TEST(TcpHalfOpen, TwoSecondsOfSilenceAreTolerated) {
   DirectRanks group;
   for (const int end : group.end_of_rank) let_packets_vanish(end);
   const auto heals = Executor::system().start("healing", [&] {
@@ -452,7 +452,7 @@ void expect_patience(std::size_t count) {
 
 // The pause exceeds the timeout of a silent link, but rank 1's kernel still answers that its window
 // is full.
-TEST(TcpHalfOpen, ARankThatComputesForLongKeepsItsConnections) {
+TEST(TcpHalfOpen, LongComputationKeepsConnections) {
   std::list<std::unique_ptr<Thread>> threads;
   for (const std::size_t count : {std::size_t{0}, std::size_t{1000}, std::size_t{32} << 20}) {
     threads.push_back(Executor::system().start("busy", [count] { expect_patience(count); }));
@@ -480,20 +480,20 @@ void expect_interruption(int rank, ConnectOptions::Way way, KeyValueStore& store
   EXPECT_GE(Clock::system().now() - begin, 100ms);
 }
 
-class InterruptedConnecting : public ::testing::TestWithParam<ConnectOptions::Way> {
+class ConnectInterruption : public ::testing::TestWithParam<ConnectOptions::Way> {
  protected:
   void expect_that_it_ends(int rank) { expect_interruption(rank, GetParam(), store); }
   InProcessStore store;
 };
 
 /// Rank 1 is expected but never joins.
-TEST_P(InterruptedConnecting, EndsLowestRanksWaitForAHigherOne) { expect_that_it_ends(0); }
+TEST_P(ConnectInterruption, EndsWaitOfRank0ForHigherRank) { expect_that_it_ends(0); }
 
 /// Rank 0 never publishes its address.
-TEST_P(InterruptedConnecting, EndsHigherRanksWaitForAnAddress) { expect_that_it_ends(1); }
+TEST_P(ConnectInterruption, EndsWaitOfHigherRankForAddress) { expect_that_it_ends(1); }
 
 /// Rank 0 listens, but never answers.
-TEST_P(InterruptedConnecting, EndsHigherRanksWaitForAnAnswer) {
+TEST_P(ConnectInterruption, EndsWaitOfHigherRankForReply) {
   const internal::Listener far = internal::listen_at({"127.0.0.1", 0});
   const internal::Listener near = internal::listen_locally();
   const auto own = connect_ranks(0, 1, store, {.way = ConnectOptions::Way::kTcp});
@@ -502,10 +502,10 @@ TEST_P(InterruptedConnecting, EndsHigherRanksWaitForAnAnswer) {
   expect_that_it_ends(1);
 }
 
-INSTANTIATE_TEST_SUITE_P(Ways, InterruptedConnecting, ::testing::ValuesIn(kWays), name_of);
+INSTANTIATE_TEST_SUITE_P(Transports, ConnectInterruption, ::testing::ValuesIn(kWays), name_of);
 
 /// A stopped rank keeps its connections open, but never reports that it has all of its own.
-TEST(Interruption, EndsWaitForASilentRank) {
+TEST(Interruption, EndsWaitForUnresponsiveRank) {
   InProcessStore store;
   store.set("ranks/1", internal::to_text({.run = 815,
                                           .machine = "elsewhere",
@@ -525,7 +525,7 @@ TEST(Interruption, EndsWaitForASilentRank) {
   peer->join();
 }
 
-TEST(Interruption, ThrowsItsReasonAtEachCheck) {
+TEST(Interruption, EachCheckThrowsReason) {
   Interruption interruption;
   interruption.check();
   interruption.raise(kReason);

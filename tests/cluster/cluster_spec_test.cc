@@ -37,7 +37,7 @@ TEST(ClusterSpec, EveryInputFormGivesTheSameSpec) {
   EXPECT_EQ(ClusterSpec::from_cluster_def(text), cluster);
 }
 
-TEST(ClusterSpec, ComparesJobsTasksAndTheirOrder) {
+TEST(ClusterSpec, EqualityComparesJobsTasksAndOrder) {
   EXPECT_EQ(ClusterSpec({{"job", {{0, "a:1"}}}}), ClusterSpec({{"job", {"a:1"}}}));
   EXPECT_EQ(ClusterSpec({{"job", {{1, "b:1"}, {0, "a:1"}}}}),
             ClusterSpec({{"job", {"a:1", "b:1"}}}));
@@ -56,7 +56,7 @@ TEST(ClusterSpec, IsFalseWhenEmpty) {
   EXPECT_EQ(ClusterSpec().total_tasks(), 0);
 }
 
-TEST(ClusterSpec, SupportsListsAndSparseJobs) {
+TEST(ClusterSpec, SupportsDenseAndSparseJobs) {
   const ClusterSpec cluster({{"ps", {"ps0:2222", "ps1:2222"}},
                              {"worker", {"worker0:2222", "worker1:2222", "worker2:2222"}},
                              {"sparse", {{0, "sparse0:2222"}, {3, "sparse3:2222"}}}});
@@ -90,7 +90,7 @@ TEST(ClusterSpec, MissingTaskErrorListsExistingTasks) {
   EXPECT_TRUE(cluster.has_task({"sparse", 3}));
 }
 
-TEST(ClusterSpec, KeepsAJobWithoutTasks) {
+TEST(ClusterSpec, KeepsJobWithoutTasks) {
   const ClusterSpec cluster({{"ps", {}}, {"worker", {"a:1"}}});
   EXPECT_EQ(cluster.num_tasks("ps"), 0);
   EXPECT_TRUE(cluster.job_tasks("ps").empty());
@@ -107,7 +107,7 @@ TEST(ClusterSpec, RefusesInvalidClusters) {
   EXPECT_INVALID(JobTasks({{1, "a:1"}, {1, "b:1"}}), "index 1 is given twice, as 'a:1' and 'b:1'");
 }
 
-TEST(ClusterSpec, WritesListsAndSparseJobsAsTfDoes) {
+TEST(ClusterSpec, SerializesDenseAndSparseJobsLikeTensorFlow) {
   const ClusterSpec cluster({{"worker", {"a:1", "b:1"}}, {"ps", {{1, "c:1"}, {10, "d:1"}}}});
   EXPECT_EQ(cluster.to_json().dump(), R"({"ps":{"1":"c:1","10":"d:1"},"worker":["a:1","b:1"]})");
   EXPECT_EQ(cluster.as_cluster_def().dump(),
@@ -117,7 +117,7 @@ TEST(ClusterSpec, WritesListsAndSparseJobsAsTfDoes) {
   EXPECT_EQ(concat(ClusterSpec()), "no cluster");
 }
 
-TEST(ClusterSpec, CutsLongListsWhenPrinted) {
+TEST(ClusterSpec, TruncatesLongListsWhenPrinted) {
   const ClusterSpec cluster({{"worker", std::vector<std::string>(500, "a:1")}});
   EXPECT_EQ(concat(cluster),
             "500 workers (a:1, a:1, a:1, a:1, a:1, a:1, a:1, a:1, ... (500 in all))");
@@ -131,7 +131,7 @@ TEST(ClusterSpec, ListsTasksByJobAndIndex) {
   EXPECT_EQ(expected[3].device_prefix(), "/job:worker/replica:0/task:1");
 }
 
-TEST(ClusterSpec, ClusterDefMistakesHaveTheirPath) {
+TEST(ClusterSpec, ClusterDefErrorsHaveFieldPath) {
   const auto error_at = [](const char* text, const std::vector<std::string>& parts) {
     expect_error(ErrorCode::kInvalidArgument, parts,
                  [&] { ClusterSpec::from_cluster_def(Json::parse(text), "def"); });
@@ -158,7 +158,7 @@ const ClusterSpec& workers_alone() {
   return cluster;
 }
 
-TEST(MultiWorkerUtil, ChiefIdWorkerCountAndLeaderFollowFromTheTask) {
+TEST(MultiWorkerUtil, DerivesChiefIdWorkerCountAndLeaderFromTask) {
   EXPECT_TRUE(is_chief(with_chief(), {"chief", 0}));
   EXPECT_TRUE(is_chief(with_chief(), {"evaluator", 0}));
   EXPECT_FALSE(is_chief(with_chief(), {"worker", 0}));
@@ -207,7 +207,7 @@ TEST(MultiWorkerUtil, RefusesInvalidClusters) {
                  "no ps");
 }
 
-TEST(MultiWorkerUtil, AnEmptyClusterIsOneWorker) {
+TEST(MultiWorkerUtil, EmptyClusterCountsAsOneWorker) {
   EXPECT_TRUE(is_chief({}, {"worker", 0}));
   EXPECT_EQ(id_in_cluster({}, {"worker", 0}), 0);
   EXPECT_EQ(worker_count({}, "worker"), 1);
@@ -216,7 +216,7 @@ TEST(MultiWorkerUtil, AnEmptyClusterIsOneWorker) {
   EXPECT_TRUE(training_tasks({}).empty());
 }
 
-TEST(MultiWorkerUtil, TheChiefSavesAndTrainingTasksComeInOrderOfTheirIds) {
+TEST(MultiWorkerUtil, OnlyChiefSavesAndTrainingTasksAreSortedById) {
   EXPECT_TRUE(has_worker(with_chief()));
   EXPECT_FALSE(has_worker(ClusterSpec({{"worker", {"a:1"}}, {"ps", {"b:1"}}})));
   for (const Task& task : training_tasks(with_chief())) {
@@ -230,7 +230,7 @@ TEST(MultiWorkerUtil, TheChiefSavesAndTrainingTasksComeInOrderOfTheirIds) {
   }
 }
 
-TEST(MultiWorkerUtil, AnEvaluatorOutsideTheClusterIsAlone) {
+TEST(MultiWorkerUtil, EvaluatorOutsideClusterIsSingleWorker) {
   const Task evaluator{"evaluator", 0};
   EXPECT_TRUE(is_chief(workers_alone(), evaluator));
   EXPECT_EQ(id_in_cluster(workers_alone(), evaluator), 0);
@@ -239,14 +239,14 @@ TEST(MultiWorkerUtil, AnEvaluatorOutsideTheClusterIsAlone) {
   EXPECT_INVALID(is_chief(workers_alone(), {"evaluator", 1}), "ClusterSpec.task.type");
 }
 
-TEST(MultiWorkerUtil, ResolversNeedATaskWhenThereAreSeveral) {
+TEST(MultiWorkerUtil, ResolverOfSeveralTasksMustNameOwnTask) {
   EXPECT_INVALID(validate_cluster(StaticResolver(workers_alone())),
                  "StaticResolver.task: expected the task");
   EXPECT_NO_THROW(validate_cluster(StaticResolver(ClusterSpec({{"worker", {"a:1"}}}))));
   EXPECT_NO_THROW(validate_cluster(StaticResolver(ClusterSpec())));
 }
 
-TEST(MultiWorkerUtil, DoubtsLoopbackAmongOtherAddresses) {
+TEST(MultiWorkerUtil, WarnsAboutLoopbackAmongOtherAddresses) {
   const auto doubts = [](const ClusterSpec& cluster) {
     return doubts_about(StaticResolver(cluster));
   };
@@ -278,7 +278,7 @@ std::string chosen(const Environment& environment) {
   return choose_resolver(environment).resolver->name();
 }
 
-TEST(ResolverRegistry, ChoosesByEnvironment) {
+TEST(ResolverRegistry, ChoosesResolverByEnvironment) {
   const Environment::Variables open_mpi{{"OMPI_COMM_WORLD_RANK", "0"},
                                         {"OMPI_COMM_WORLD_SIZE", "2"}};
   EXPECT_EQ(chosen(Environment()), "local");
@@ -292,7 +292,7 @@ TEST(ResolverRegistry, ChoosesByEnvironment) {
   EXPECT_EQ(chosen(with({{"SM_HOSTS", "[\"a\"]"}, {"SM_CURRENT_HOST", "a"}})), "SageMaker");
 }
 
-TEST(ResolverRegistry, AnMpirunInsideSlurmBeatsSlurm) {
+TEST(ResolverRegistry, MpirunInsideSlurmTakesPrecedence) {
   EXPECT_EQ(chosen(with({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "8"}}, slurm())),
             "MPI");
   EXPECT_EQ(chosen(with({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}}, slurm())), "Slurm");  // by srun
@@ -300,7 +300,7 @@ TEST(ResolverRegistry, AnMpirunInsideSlurmBeatsSlurm) {
             "MPI");
 }
 
-TEST(ResolverRegistry, LogsItsChoiceInOneLine) {
+TEST(ResolverRegistry, LogsChoiceInOneLine) {
   const thrown::LogLines log;
   const std::unique_ptr<ClusterResolver> local = resolver_from_environment(Environment());
   const std::unique_ptr<ClusterResolver> resolver = resolver_from_environment(
@@ -315,7 +315,7 @@ TEST(ResolverRegistry, LogsItsChoiceInOneLine) {
   EXPECT_NE(lines[1].find("chief 0 at localhost:1"), std::string::npos) << lines[1];
 }
 
-TEST(ResolverRegistry, WarnsOnceOfCopiesThatAnotherLauncherStarted) {
+TEST(ResolverRegistry, WarnsOnceIfLauncherStartedIndependentCopies) {
   const thrown::LogLines log(LogLevel::kWarning);
   const auto resolve = [](const Environment::Variables& variables) {
     EXPECT_TRUE(resolver_from_environment(Environment(variables))->cluster_spec().empty());
@@ -351,7 +351,7 @@ TEST(ResolverRegistry, MakesResolversByName) {
                "auto, tf_config, slurm");
 }
 
-TEST(ResolverRegistry, TakesResolversOfOthersAndKnowsWhereTheTasksMeet) {
+TEST(ResolverRegistry, AcceptsUserResolversAndReadsControlAddress) {
   register_cluster_resolver("table", [](const Environment&) {
     return std::make_unique<StaticResolver>(ClusterSpec({{"worker", {"a:1"}}}));
   });
@@ -362,7 +362,7 @@ TEST(ResolverRegistry, TakesResolversOfOthersAndKnowsWhereTheTasksMeet) {
   EXPECT_EQ(control_address(Environment()), "");
 }
 
-TEST(Environment, OfProcessIgnoresLaterChanges) {
+TEST(Environment, SnapshotIgnoresLaterChanges) {
   ::setenv("TUTTI_TEST_OF_ENVIRONMENT", "before=1", 1);
   const Environment environment = Environment::of_process();
   ::setenv("TUTTI_TEST_OF_ENVIRONMENT", "after", 1);
@@ -372,7 +372,7 @@ TEST(Environment, OfProcessIgnoresLaterChanges) {
   EXPECT_FALSE(Environment::of_process().has("TUTTI_TEST_OF_ENVIRONMENT"));
 }
 
-TEST(Environment, NamesTheVariableThatIsNoNumber) {
+TEST(Environment, ErrorNamesNonNumericVariable) {
   const Environment environment({{"A", "7"}, {"B", "x"}, {"C", ""}, {"D", "07"}, {"E", "-1"}});
   EXPECT_EQ(environment.find_int("A", 0, 7), 7);
   EXPECT_EQ(environment.find_int("F", 0, 7), std::nullopt);

@@ -24,7 +24,7 @@ using namespace std::chrono_literals;
 
 TimePoint at(Duration time) { return TimePoint(Duration(1000s)) + time; }
 
-TEST(StoreTable, ReturnsTheLastValueOfAKey) {
+TEST(StoreTable, ReturnsLastValueOfKey) {
   internal::StoreTable store;
   EXPECT_EQ(store.find("k"), nullptr);
   store.put("k", "v");
@@ -34,7 +34,7 @@ TEST(StoreTable, ReturnsTheLastValueOfAKey) {
   EXPECT_EQ(*store.find("k"), "w");
 }
 
-TEST(StoreTable, RefusesBadKeysAndTooMuch) {
+TEST(StoreTable, RefusesInvalidKeysAndExcessiveData) {
   internal::StoreTable store(100);
   EXPECT_INVALID(store.put("a key", ""), "the key 'a key'");
   EXPECT_ERROR(store.put("k", std::string(200, 'x')), kResourceExhausted,
@@ -87,7 +87,7 @@ TEST(HealthRules, ReportStoppedSilentAndDeadMembers) {
             dead + ", and it did not open a new one within 2.1 s (its process is in state T)");
 }
 
-TEST(HealthRules, ProcessThatGetsNoProcessorIsAliveHoweverLongItIsSilent) {
+TEST(HealthRules, StarvedProcessIsNotReportedAsSilent) {
   using Kind = internal::ProcessState::Kind;
   const internal::MemberRecord record = record_of(2);
   for (const char letter : {'R', 'D'}) {
@@ -127,7 +127,7 @@ std::vector<std::string> stuck_at(std::vector<internal::MemberRecord>& records, 
   return texts;
 }
 
-TEST(HealthRules, WarnAboutRankInUserCodeAndAbortAtDeadline) {
+TEST(HealthRules, WarnAboutLateRankAndAbortAtDeadline) {
   auto records = a_stall();
   EXPECT_THAT(stuck_at(records, 4s), ElementsAre());
   EXPECT_THAT(
@@ -144,7 +144,7 @@ TEST(HealthRules, WarnAboutRankInUserCodeAndAbortAtDeadline) {
                                        "did not join: worker 0, worker 1 wait in"));
 }
 
-TEST(HealthRules, NameTheOtherCollectiveOfALateRank) {
+TEST(HealthRules, WarningNamesCurrentCollectiveOfLateRank) {
   auto records = a_stall();
   records[2].progress.groups.push_back({"rows", 9, 8, "barrier() #9 at b.cc:1", 1s});
   EXPECT_THAT(stuck_at(records, 5s),
@@ -152,7 +152,7 @@ TEST(HealthRules, NameTheOtherCollectiveOfALateRank) {
                   "worker 2 waits in barrier() #9 at b.cc:1 of group 'rows' since 6.0 s")));
 }
 
-TEST(HealthRules, AMemberThatLeftWhileOthersWaitIsMissedAtOnce) {
+TEST(HealthRules, DepartureBeforePendingCollectiveIsReportedAtOnce) {
   auto records = a_stall();
   records[2].status = internal::MemberRecord::Status::kLeft;
   EXPECT_THAT(
@@ -163,7 +163,7 @@ TEST(HealthRules, AMemberThatLeftWhileOthersWaitIsMissedAtOnce) {
           "at a.cc:7 for it; it ended normally: do all workers make the same number of steps?"));
 }
 
-TEST(HealthRules, NoMemberIsLateWhenNoneWaits) {
+TEST(HealthRules, NoWarningWithoutWaitingMembers) {
   auto records = a_stall();
   for (int i = 0; i < 2; ++i) records[static_cast<std::size_t>(i)].progress.groups[0].finished = 3;
   EXPECT_THAT(stuck_at(records, 100s), ElementsAre());
@@ -204,7 +204,7 @@ std::vector<Groups> a_deadlock() {
           {outside("values", 2), waits("gradients", 9, "sum #9 at a.cc:5")}};
 }
 
-TEST(HealthRules, DeadlockedMembersAreNamedOnceWithTheirCalls) {
+TEST(HealthRules, DeadlockIsReportedOnceWithCalls) {
   auto records = members_in(a_deadlock());
   EXPECT_EQ(deadlock_of(records),
             "worker 0, worker 1 wait for each other: worker 1 waits in sum #9 at a.cc:5 since 2.1 "
@@ -214,7 +214,7 @@ TEST(HealthRules, DeadlockedMembersAreNamedOnceWithTheirCalls) {
   EXPECT_EQ(deadlock_of(records), "");
 }
 
-TEST(HealthRules, DeadlockOfThreeAndItsWaitersAreNamed) {
+TEST(HealthRules, DeadlockReportNamesThreeMembersAndTheirWaiters) {
   auto records =
       members_in({{waits("a", 1, "A"), outside("b", 0), outside("c", 1), outside("d", 4)},
                   {outside("a", 0), waits("b", 1, "B"), outside("c", 1), outside("d", 4)},
@@ -229,7 +229,7 @@ TEST(HealthRules, DeadlockOfThreeAndItsWaitersAreNamed) {
                   HasSubstr("worker 3 waits in D since 2.1 s for worker 0, worker 1, worker 2;")));
 }
 
-TEST(HealthRules, AllWaitersOfADeadlockedCallAreNamedAfterTheTimeout) {
+TEST(HealthRules, DeadlockReportNamesAllWaitersOfCall) {
   auto groups = a_deadlock();
   groups.push_back(groups[1]);
   auto records = members_in(groups);
@@ -244,7 +244,7 @@ TEST(HealthRules, AllWaitersOfADeadlockedCallAreNamedAfterTheTimeout) {
               ::testing::StartsWith("worker 0, worker 1 wait for each other: worker 1 waits in "));
 }
 
-TEST(HealthRules, ReportsNoDeadlockThatMayResolveItself) {
+TEST(HealthRules, WaitsThatMayResolveAreNotReportedAsDeadlock) {
   using Records = std::vector<internal::MemberRecord>;
   using Status = internal::MemberRecord::Status;
   const std::pair<const char*, void (*)(Records&)> changes[] = {
@@ -271,7 +271,7 @@ TEST(HealthRules, ReportsNoDeadlockThatMayResolveItself) {
   }
 }
 
-TEST(HealthRules, ReportsAreTheSameIfTheyNameTheSameCalls) {
+TEST(HealthRules, ProgressReportsWithSameCallsAreEqual) {
   MemberProgress progress{12, "training", {{"all", 5, 4, "sum #5", 3ms}, {"b", 0, 0, "", 0s}}};
   MemberProgress later = progress;
   later.groups[0].since = 400ms;
@@ -287,7 +287,7 @@ TEST(HealthRules, ReportsAreTheSameIfTheyNameTheSameCalls) {
   }
 }
 
-TEST(StopAgreement, ChoosesAStepThatNoMemberHasPassed) {
+TEST(StopAgreement, ChoosesStepNotYetPassedByAnyMember) {
   internal::StopAgreement server(2s);
   internal::StopGate a, b;
   EXPECT_FALSE(a.stops_after(1, TimePoint::min()));  // is in step 2
@@ -365,7 +365,7 @@ v1::StopProposal proposed(bool is_final) {
   return proposal;
 }
 
-TEST(StopGate, WaitsAtTheProposedStepForTheFinalWord) {
+TEST(StopGate, WaitsAtProposedStepForFinalDecision) {
   internal::StopGate gate;
   (void)gate.take(proposed(false));
   const auto server = Executor::system().start("server", [&gate] {
@@ -465,7 +465,7 @@ class Disconnections : public ::testing::Test {
       [](const internal::JoiningProcess&) { return internal::ProcessState{}; }, clock_};
 };
 
-TEST_F(Disconnections, AreOneVerdictAndLoseNoMember) {
+TEST_F(Disconnections, ReportYieldsOneVerdictAndKeepsMembers) {
   v1::JoinRequest looks_on;
   looks_on.set_observes(true);
   const auto a = come(0), b = come(1), c = come(2), observer = come(looks_on);
@@ -497,7 +497,7 @@ TEST_F(Disconnections, AreOneVerdictAndLoseNoMember) {
   EXPECT_EQ(c->verdicts.back().kind, VerdictKind::kLeft);
 }
 
-TEST_F(Disconnections, AreNoNewsWhenSomethingElseHasEndedTheCollectives) {
+TEST_F(Disconnections, ReportsAfterAnotherFailureAreIgnored) {
   const auto a = come(0), b = come(1), c = come(2);
   v1::ReportFailureRequest failure;
   failure.set_member(c->number);
@@ -508,7 +508,7 @@ TEST_F(Disconnections, AreNoNewsWhenSomethingElseHasEndedTheCollectives) {
   EXPECT_NE(verdict_after_report(*a, 1, last()), "");
 }
 
-TEST_F(Disconnections, AreNoNewsOfAPeerThatLeft) {
+TEST_F(Disconnections, ReportsAboutDepartedPeerAreIgnored) {
   const auto a = come(0), b = come(1);
   leave(*b);
   EXPECT_EQ(verdict_after_report(*a, 1, 0), "");
@@ -516,7 +516,7 @@ TEST_F(Disconnections, AreNoNewsOfAPeerThatLeft) {
   EXPECT_EQ(verdict_after_report(*b, 0, 0), "");
 }
 
-TEST_F(Disconnections, AreIgnoredUntilADeadPeerIsReplaced) {
+TEST_F(Disconnections, ReportsAboutDeadPeerAreIgnoredUntilReplacement) {
   const auto a = come(0), b = come(1);
   service_.closed(b.get());
   clock_.sleep_for(200ms);
@@ -532,7 +532,7 @@ TEST_F(Disconnections, AreIgnoredUntilADeadPeerIsReplaced) {
   EXPECT_NE(verdict_after_report(*successor, 0, death), "");
 }
 
-TEST_F(Disconnections, OfOthersThanMembersAreRefused) {
+TEST_F(Disconnections, ReportsByOrAboutUnknownMembersAreRefused) {
   const auto a = come(0), b = come(1);
   const std::uint64_t before = last();
   expect_refused(report(0, 1, 0), ErrorCode::kInvalidArgument, "there is no member number 0");
@@ -548,7 +548,7 @@ TEST_F(Disconnections, OfOthersThanMembersAreRefused) {
 
 // The call Leave overtook a report on the stream. The process that holds the task now counts its
 // calls from the start, and must not be expected to make those of its predecessor.
-TEST_F(Disconnections, AReportThatCameAfterItsMemberLeftChangesNothing) {
+TEST_F(Disconnections, ProgressReportAfterLeaveIsIgnored) {
   const auto progress_in = [](std::uint64_t entered, std::uint64_t finished) {
     v1::MemberReport report;
     v1::GroupProgress& group = *report.mutable_progress()->add_groups();
@@ -573,7 +573,7 @@ TEST_F(Disconnections, AReportThatCameAfterItsMemberLeftChangesNothing) {
   }
 }
 
-TEST_F(Disconnections, OfALargeJobFollowItsJoinsAndLeaves) {
+TEST_F(Disconnections, JoinsAndLeavesOfLargeJobAreBatched) {
   constexpr int kSize = 24;
   std::vector<std::shared_ptr<ToldLink>> links;
   for (int i = 0; i < kSize; ++i) links.push_back(come(i));
@@ -601,7 +601,7 @@ TEST_F(Disconnections, OfALargeJobFollowItsJoinsAndLeaves) {
   EXPECT_EQ(first.verdicts.size(), 30u) << "nothing is sent behind the server's end";
 }
 
-TEST_F(Disconnections, SilenceDoesNotCountWhileTheServerItselfGetsNoProcessor) {
+TEST_F(Disconnections, ServerStarvationDoesNotCountAsSilence) {
   const auto member = come(0);
   const auto tick_for = [&](Duration time, Duration every) {
     for (const TimePoint end = clock_.now() + time; clock_.now() < end; clock_.sleep_for(every)) {
@@ -639,7 +639,7 @@ TEST(ControlDisconnections, ReachAllMembersOfARunningServer) {
   for (const Verdict& verdict : server->verdicts()) ++counts[verdict.kind];
   EXPECT_EQ(counts, (std::map<VerdictKind, int>{{VerdictKind::kJoined, 3},
                                                 {VerdictKind::kDisconnected, 1}}));
-  EXPECT_INVALID(a->report_disconnection({"worker", 7, ""}, 0, "nobody"),
+  EXPECT_INVALID(a->report_disconnection({"worker", 7, ""}, 0, "reset by peer"),
                  "worker 0 lost its connection to worker 7; expected another member of the job");
 }
 

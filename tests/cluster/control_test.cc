@@ -66,7 +66,7 @@ TEST_F(Control, WaitsForAValueOrTheDeadline) {
                "worker 0: control store: no process has set 'missing'");
 }
 
-TEST_F(Control, ManyThreadsAskAtOnce) {
+TEST_F(Control, SupportsConcurrentRequests) {
   const auto client = join(*server_, 0);
   std::vector<std::unique_ptr<Thread>> threads;
   for (int t = 0; t < 4; ++t) {
@@ -114,7 +114,7 @@ std::shared_ptr<ProgressBoard> board_of(std::uint64_t entered, std::uint64_t fin
 }
 
 // On a busy machine, the last news of a peer's collective may be older than its leave message.
-TEST_F(Control, LeaveAfterTheLastCollectiveIsNoFailure) {
+TEST_F(Control, LeaveAfterLastCollectiveIsNotAFailure) {
   auto options = server_options();
   options.health.heartbeat_every = 10min;  // only the first heartbeat and the one before leaving
   options.health.silent_after = options.health.unreachable_after = 20min;
@@ -134,7 +134,7 @@ TEST_F(Control, LeaveAfterTheLastCollectiveIsNoFailure) {
   EXPECT_FALSE(waiter->fatal_verdict().has_value()) << waiter->fatal_verdict()->message;
 }
 
-TEST_F(Control, LeaveBeforeACollectiveOfOtherMembersIsAFailure) {
+TEST_F(Control, LeaveBeforePendingCollectiveIsAFailure) {
   ControlOptions waiting, leaving;
   waiting.progress = board_of(2, 1);
   const auto board = board_of(1, 1);
@@ -147,7 +147,7 @@ TEST_F(Control, LeaveBeforeACollectiveOfOtherMembersIsAFailure) {
   EXPECT_THAT(waiter->fatal_verdict()->message, HasSubstr("worker 0 waits in barrier() #1"));
 }
 
-TEST_F(Control, NewProcessDoesNotLogEarlierVerdicts) {
+TEST_F(Control, RestartedProcessDoesNotLogEarlierVerdicts) {
   const auto a = join(*server_, 0);
   join(*server_, 1)->report_disconnection(a->self().task, 0, "an old story");
   ASSERT_TRUE(comes_true([&] { return a->fatal_verdict().has_value(); }));
@@ -160,7 +160,7 @@ TEST_F(Control, NewProcessDoesNotLogEarlierVerdicts) {
   EXPECT_THAT(lines.text(), ::testing::Not(HasSubstr("an old story")));
 }
 
-TEST_F(Control, UnwindingMemberFailsWithItsLastNote) {
+TEST_F(Control, UnwindingMemberReportsLastError) {
   const std::pair<std::vector<std::string>, std::string> cases[] = {
       {{}, "worker 1: ended by an exception; see its log"},
       {{"it went on after this", "tcp: rank 0 is gone"},
@@ -180,7 +180,7 @@ TEST_F(Control, UnwindingMemberFailsWithItsLastNote) {
   }
 }
 
-TEST_F(Control, AnErrorThatCallsThrowIsNotLoggedToo) {
+TEST_F(Control, ThrownErrorIsNotAlsoLogged) {
   const auto a = join(*server_, 0), b = join(*server_, 1);
   const thrown::LogLines lines;
   b->report_failure(Error(ErrorCode::kDataLoss, "thrown in user code"));
@@ -189,7 +189,7 @@ TEST_F(Control, AnErrorThatCallsThrowIsNotLoggedToo) {
   EXPECT_THAT(lines.text(), ::testing::Not(HasSubstr("thrown in user code")));
 }
 
-TEST_F(Control, AnExceptionIsReportedOnceBeforeConnectionsClose) {
+TEST_F(Control, ExceptionIsReportedOnceBeforeConnectionsClose) {
   const auto a = join(*server_, 0);
   struct Connections {
     ~Connections() { client.report_unwinding(); }
@@ -209,7 +209,7 @@ TEST_F(Control, AnExceptionIsReportedOnceBeforeConnectionsClose) {
   EXPECT_EQ(count(VerdictKind::kFailed), 1);
 }
 
-TEST_F(Control, WaitsForMissingMembersAndNamesThem) {
+TEST_F(Control, JoinTimeoutNamesMissingMembers) {
   server_ = server_for(3);
   const auto a = join(*server_, 0, {.say_every = 50ms});
   const thrown::LogLines lines;
@@ -227,7 +227,7 @@ TEST_F(Control, WaitsForMissingMembersAndNamesThem) {
   waiter->join();  // before any member leaves
 }
 
-TEST_F(Control, OneProcessPerTaskAndOnlyTasksOfTheJob) {
+TEST_F(Control, RefusesDuplicateAndUnknownTasks) {
   server_ = server_for(2);
   const auto a = join(*server_, 0);
   EXPECT_ERROR(
@@ -239,7 +239,7 @@ TEST_F(Control, OneProcessPerTaskAndOnlyTasksOfTheJob) {
   EXPECT_EQ(a->get("still"), std::nullopt);
 }
 
-TEST_F(Control, ProcessThatLeftJoinsTheNextServerOfAHostThatIsAMember) {
+TEST_F(Control, DepartedProcessJoinsNextServerOfMemberHost) {
   auto options = server_options();
   options.host = tasks_of(1).front();
   server_ = ControlServer::start(options);
@@ -256,12 +256,12 @@ TEST_F(Control, ProcessThatLeftJoinsTheNextServerOfAHostThatIsAMember) {
   EXPECT_EQ(join(*server_, 1)->self().task.index, 1);
 }
 
-TEST_F(Control, ProcessThatLeftJoinsTheServerOfALauncherAgain) {
+TEST_F(Control, DepartedProcessRejoinsServerOfLauncher) {
   join(*server_, 1)->leave();
   EXPECT_EQ(join(*server_, 1)->self().task.index, 1);
 }
 
-TEST_F(Control, ARestartedTaskReplacesItsOldProcessAndNotTheOtherWayRound) {
+TEST_F(Control, RestartedTaskReplacesPreviousProcess) {
   const auto a = join(*server_, 0);
   const auto old = join(*server_, 1);
   const auto young = join(*server_, 1, {.incarnation = 1});
@@ -274,7 +274,7 @@ TEST_F(Control, ARestartedTaskReplacesItsOldProcessAndNotTheOtherWayRound) {
   EXPECT_ERROR(join(*server_, 1), kFailedPrecondition, "worker 1 was restarted 1 times already");
 }
 
-TEST_F(Control, RefusesOtherSecretsAndJobsAtBothEnds) {
+TEST_F(Control, RefusesDifferentSecretsAndJobsOnBothSides) {
   auto options = server_options();
   options.secret = JobSecret::generate();
   options.job_id = "job-1";
@@ -293,7 +293,7 @@ TEST_F(Control, RefusesOtherSecretsAndJobsAtBothEnds) {
   good->set("k", "v");
 }
 
-TEST_F(Control, AnyTextIsAJobId) {
+TEST_F(Control, AcceptsAnyTextAsJobId) {
   for (const std::string& id :
        {std::string("two\nlines"), std::string("\xc3\xa4\x01"), std::string(5000, 'x')}) {
     auto options = server_options();
@@ -318,7 +318,7 @@ TEST_F(Control, ListsMissingMembersWhileAMemberWaits) {
   EXPECT_TRUE(server_->missing().empty());
 }
 
-TEST_F(Control, AProcessThatWasStartedAgainIsNotMissedForItsPredecessorsCollectives) {
+TEST_F(Control, RestartedProcessIsNotExpectedInEarlierCollectives) {
   ControlOptions waiting, leaving, again;
   leaving.progress = board_of(1, 1);
   const auto leaver = join(*server_, 1, leaving);
@@ -340,7 +340,7 @@ TEST_F(Control, UnreachableAddressFailsAtOnce) {
                "Network is unreachable; waiting does not help; correct TUTTI_CONTROL, or ");
 }
 
-TEST_F(Control, MembersSeeTheServerEndInAnOrderlyWay) {
+TEST_F(Control, CallsFailWithUnavailableAfterServerShutdown) {
   server_ = ControlServer::start(server_options());
   const auto a = join(*server_, 0);
   server_.reset();
@@ -355,7 +355,7 @@ TEST_F(Control, MembersSeeTheServerEndInAnOrderlyWay) {
   EXPECT_FALSE(a->fatal_verdict());
 }
 
-TEST_F(Control, PortInUseIsNamedWithItsOwner) {
+TEST_F(Control, PortInUseErrorNamesOwningProcess) {
   auto options = server_options();
   options.address = server_->target().substr(server_->target().rfind('/') + 1);
   EXPECT_ERROR((void)ControlServer::start(options), kUnavailable,
@@ -365,7 +365,7 @@ TEST_F(Control, PortInUseIsNamedWithItsOwner) {
 }
 
 /// Each server removes socket files of killed servers, but must keep those of live ones.
-TEST_F(Control, ServersThatStartTogetherAllListen) {
+TEST_F(Control, ServersStartedConcurrentlyAllListen) {
   std::vector<std::unique_ptr<Thread>> threads;
   std::atomic<int> num_claims{0};
   for (int t = 0; t < 4; ++t) {
@@ -384,14 +384,14 @@ TEST_F(Control, ServersThatStartTogetherAllListen) {
   EXPECT_EQ(num_claims, 1600);
 }
 
-TEST_F(Control, TheNetworkNeedsASecret) {
+TEST_F(Control, NetworkAddressRequiresSecret) {
   auto options = server_options();
   options.address = "10.1.2.3:0";
   EXPECT_INVALID((void)ControlServer::start(options),
                  "ControlServer: other machines reach '10.1.2.3'", "TUTTI_JOB_SECRET_FILE");
 }
 
-TEST(ControlTargets, ThatAreNoneAreRefused) {
+TEST(ControlTargets, InvalidTargetsAreRefused) {
   for (const char* target : {"", "127.0.0.1:4711", "http://127.0.0.1:4711", "grpc://", "grpc://x:0",
                              "grpc://10.0.0.300:4711", "tcp://127.0.0.1:4711"}) {
     EXPECT_INVALID((void)connect_control(target, {}, {.timeout = 0s}),
@@ -401,7 +401,7 @@ TEST(ControlTargets, ThatAreNoneAreRefused) {
                  "'localhost'; expected host:port");
 }
 
-TEST(ControlJoin, TheFirstTaskHostsTheServerAtItsOwnAddress) {
+TEST(ControlJoin, FirstTaskHostsServerAtItsOwnAddress) {
   // A port that was free a moment ago.
   const int port = internal::listen_at({"127.0.0.1", 0}).endpoint.port;
   std::vector<MemberTask> tasks{{"chief", 0, concat("127.0.0.1:", port)},
@@ -420,7 +420,7 @@ TEST(ControlJoin, TheFirstTaskHostsTheServerAtItsOwnAddress) {
   EXPECT_EQ(seen, "v");
 }
 
-TEST(ProcessProbe, KnowsThisProcessAndOnesThatAreGone) {
+TEST(ProcessProbe, DistinguishesRunningAndExitedProcesses) {
   const internal::ProcessIdentity& self = internal::this_process();
   using Kind = internal::ProcessState::Kind;
   EXPECT_EQ(internal::look_at_process(self.pid, self.start_time).kind, Kind::kRuns);
@@ -429,7 +429,7 @@ TEST(ProcessProbe, KnowsThisProcessAndOnesThatAreGone) {
   EXPECT_EQ(internal::owner_of_port(1), "");
 }
 
-TEST(ProcessProbe, SeesAThreadThatRunsWhileTheFirstOneSleeps) {
+TEST(ProcessProbe, DetectsRunningThreadWhileMainThreadSleeps) {
   const internal::ProcessIdentity& self = internal::this_process();
   internal::ProcessState state;
   const auto thread = Executor::system().start(
@@ -443,7 +443,7 @@ internal::Endpoint place_of(const ControlServer& server) {
   return internal::parse_endpoint(server.target().substr(server.target().rfind('/') + 1)).value();
 }
 
-TEST(ControlStrangers, HundredsOfUnknownConnectionsDisturbNoMember) {
+TEST(ControlUnknownClients, HundredsOfUnknownConnectionsDoNotDisturbMembers) {
   auto options = server_options();
   options.tls = control_job::make_certificate("strangers");
   const auto server = ControlServer::start(options);
@@ -480,7 +480,7 @@ TEST(ControlStrangers, HundredsOfUnknownConnectionsDisturbNoMember) {
   for (const Verdict& verdict : member->verdicts()) EXPECT_EQ(verdict.kind, VerdictKind::kJoined);
 }
 
-TEST(ControlStrangers, AtALoopbackAddressThereIsNoPortAndOnlyThisUserComesIn) {
+TEST(ControlUnknownClients, LoopbackServerUsesPrivateUnixSocket) {
   const auto server = ControlServer::start(server_options());
   const std::filesystem::path path = internal::local_socket_path(place_of(*server));
   EXPECT_TRUE(std::filesystem::is_socket(path));
@@ -494,7 +494,7 @@ TEST(ControlStrangers, AtALoopbackAddressThereIsNoPortAndOnlyThisUserComesIn) {
 
 // A killed process leaves its socket file behind. The next server at the address takes it over, but
 // never the socket of a live process.
-TEST(ControlStrangers, ASocketOfADeadProcessIsTakenOver) {
+TEST(ControlUnknownClients, SocketOfDeadProcessIsReplaced) {
   std::string target;
   std::filesystem::path path, kept;
   {
@@ -514,7 +514,7 @@ TEST(ControlStrangers, ASocketOfADeadProcessIsTakenOver) {
   join(*server, 0)->set("k", "v");
 }
 
-TEST(ControlConnection, MemberReconnectsAfterResetsAndDamage) {
+TEST(ControlConnection, MemberReconnectsAfterResetsAndCorruption) {
   auto options = server_options();
   options.tls = control_job::make_certificate("resets");
   options.health.unreachable_after = 20s;  // reconnecting may take seconds on a busy machine
@@ -561,7 +561,7 @@ TEST(ControlConnection, MemberInServerProcessReconnectsAfterPacketLoss) {
   for (const Verdict& verdict : member->verdicts()) EXPECT_EQ(verdict.kind, VerdictKind::kJoined);
 }
 
-TEST(ControlTls, MembersWithTheAuthoritysCertificateComeInAndOthersDoNot) {
+TEST(ControlTls, RefusesClientsWithoutCertificateOfAuthority) {
   auto options = server_options();
   options.tls = control_job::make_certificate("job");
   const auto server = ControlServer::start(options);
@@ -579,7 +579,7 @@ TEST(ControlTls, MembersWithTheAuthoritysCertificateComeInAndOthersDoNot) {
 }
 
 // The address 0.0.0.0 is not a loopback address, but reaches this machine.
-TEST(ControlTls, OneSecretInTheEnvironmentIsAllThatANetworkNeeds) {
+TEST(ControlTls, JobSecretSufficesForNetworkAddress) {
   auto options = server_options();
   options.address = "0.0.0.0:0";
   options.allow_any_address = true;
@@ -611,7 +611,7 @@ bool openssl_verifies(const internal::TlsIdentity& shown, const internal::TlsIde
                          .c_str()) == 0;
 }
 
-TEST(JobAuthority, ProcessesWithOneSecretHaveOneAuthority) {
+TEST(JobAuthority, SameSecretYieldsSameAuthority) {
   const JobSecret secret = JobSecret::generate();
   const auto a = internal::derive_identity(secret), b = internal::derive_identity(secret);
   EXPECT_NE(a.certificate, b.certificate);

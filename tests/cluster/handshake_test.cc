@@ -41,7 +41,7 @@ std::string hex(std::span<const std::byte> bytes) {
   return text;
 }
 
-TEST(HmacSha256, GivesAnExampleOfRfc4231InHoweverManyParts) {
+TEST(HmacSha256, MatchesRfc4231ForAnyChunking) {
   const std::string expected = "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843";
   EXPECT_EQ(hex(hmac_sha256(bytes_of("Jefe"), {bytes_of("what do ya want for nothing?")})),
             expected);
@@ -81,7 +81,7 @@ void run(Ends& ends, bool accepts = true, std::size_t piece = 1000) {
   }
 }
 
-TEST(Handshake, LetsPeersOfOneJobInHoweverTheBytesCome) {
+TEST(Handshake, SucceedsForAnyChunkingOfBytes) {
   const JobSecret secret = JobSecret::generate();
   for (const std::size_t piece : {1, 7, 68, 1000}) {
     Ends ends = ends_of(secret, secret);
@@ -93,7 +93,7 @@ TEST(Handshake, LetsPeersOfOneJobInHoweverTheBytesCome) {
   }
 }
 
-TEST(Handshake, LeavesBytesAfterItsLastMessage) {
+TEST(Handshake, DoesNotConsumeBytesAfterLastMessage) {
   const JobSecret secret = JobSecret::generate();
   Ends ends = ends_of(secret, secret);
   EXPECT_EQ(ends.server.num_awaited(), kRankHelloBytes);
@@ -113,7 +113,7 @@ TEST(Handshake, LeavesBytesAfterItsLastMessage) {
   EXPECT_EQ(ends.client.state(), Handshake::State::kDone);
 }
 
-TEST(Handshake, WorksWithoutSecretsWhenNeitherHasOne) {
+TEST(Handshake, SucceedsWhenNeitherSideHasSecret) {
   Ends ends = ends_of({}, {});
   run(ends);
   EXPECT_EQ(ends.client.state(), Handshake::State::kDone);
@@ -128,7 +128,7 @@ TEST(Handshake, DifferentSecretsAreRefusedOnBothSides) {
   EXPECT_NE(ends.server.state(), Handshake::State::kDone);
 }
 
-TEST(Handshake, RefusesAClientThatCannotProveItself) {
+TEST(Handshake, RefusesClientWithInvalidProof) {
   // The client ignores the server's proof and sends a wrong one of its own.
   Handshake server(Handshake::Side::kServer, kServer, JobSecret::generate());
   server.take(Handshake(Handshake::Side::kClient, kClient, {}).bytes_to_send());
@@ -139,7 +139,7 @@ TEST(Handshake, RefusesAClientThatCannotProveItself) {
   EXPECT_THAT(server.reason(), HasSubstr("TUTTI_JOB_SECRET_FILE"));
 }
 
-TEST(Handshake, ARecordingAndAReflectionProveNothing) {
+TEST(Handshake, RefusesReplayedAndReflectedMessages) {
   const JobSecret secret = JobSecret::generate();
   Ends ends = ends_of(secret, secret);
   const auto hello = ends.client.bytes_to_send();
@@ -161,7 +161,7 @@ TEST(Handshake, ARecordingAndAReflectionProveNothing) {
   EXPECT_EQ(mirror.state(), Handshake::State::kRefused);
 }
 
-TEST(Handshake, TheServerRefusesARankThatItsStoreHasNot) {
+TEST(Handshake, RefusesRankThatDiffersFromStore) {
   Ends ends = ends_of({}, {});
   run(ends, false);
   for (const Handshake& end : {ends.client, ends.server}) {
@@ -213,7 +213,7 @@ TEST(Announcement, MismatchNamesBothSides) {
   EXPECT_EQ(misfit_of(other, 0, other, 2), "");
 }
 
-TEST(Handshake, StrangersAreSeenAtTheirFirstByte) {
+TEST(Handshake, UnknownProtocolIsDetectedAtFirstByte) {
   for (const std::string_view words :
        {"GET / HTTP/1.1\r\n\r\n", "\x16\x03\x01\x02", "SSH-2.0-OpenSSH", "\x93tutti2"}) {
     Handshake server(Handshake::Side::kServer, kServer, {});
@@ -233,7 +233,7 @@ std::string secret_path(const std::string& name) {
   return path;
 }
 
-TEST(JobSecret, IsWrittenForItsOwnerAloneAndReadBack) {
+TEST(JobSecret, FileIsReadableOnlyByOwnerAndRoundTrips) {
   const std::string path = secret_path("new");
   write_job_secret_file(path);
   EXPECT_EQ(std::filesystem::status(path).permissions(), std::filesystem::perms(0600));
@@ -243,7 +243,7 @@ TEST(JobSecret, IsWrittenForItsOwnerAloneAndReadBack) {
   EXPECT_TRUE(JobSecret::generate().is_set());
 }
 
-TEST(JobSecret, RefusesFilesThatOthersReadOrThatAreTooShort) {
+TEST(JobSecret, RefusesPubliclyReadableAndTooShortFiles) {
   const std::string path = secret_path("bad");
   EXPECT_ERROR((void)JobSecret::from_file(path), kNotFound, path);
   std::ofstream(path) << "short";
@@ -256,7 +256,7 @@ TEST(JobSecret, RefusesFilesThatOthersReadOrThatAreTooShort) {
   EXPECT_INVALID((void)JobSecret::from_file(::testing::TempDir()), "is not a file");
 }
 
-TEST(Exposure, LoopbackIsFreeAndTheNetworkNeedsASecret) {
+TEST(Exposure, NetworkAddressRequiresSecretButLoopbackDoesNot) {
   for (const char* host : {"127.0.0.1", "127.3.2.1", "::1", "localhost"})
     check_exposure("x", host, {});
   for (const char* host : {"10.0.0.2", "host.example", "127.evil.example"}) {
@@ -344,7 +344,7 @@ class Serving {
   std::unique_ptr<Thread> thread_;
 };
 
-TEST(Acceptor, APeerThatProvesItselfComesInAndItsNextBytesStayInItsSocket) {
+TEST(Acceptor, AcceptedPeerKeepsUnreadBytesInSocket) {
   Serving rank;
   const auto socket = connect_to(rank.endpoint());
   Handshake handshake(Handshake::Side::kClient, kPeer, rank.secret);
@@ -370,7 +370,7 @@ TEST(Acceptor, APeerThatProvesItselfComesInAndItsNextBytesStayInItsSocket) {
   EXPECT_EQ(rank.log.text(), "");
 }
 
-TEST(Acceptor, RefusesOtherJobsGroupsAndNumericsWithReason) {
+TEST(Acceptor, RefusalNamesDifferingJobGroupOrNumerics) {
   struct Case {
     const char* reason;
     std::function<void(Announcement& announced)> change;
@@ -396,7 +396,7 @@ TEST(Acceptor, RefusesOtherJobsGroupsAndNumericsWithReason) {
   }
 }
 
-TEST(Acceptor, RefusesOtherSecretsWithReason) {
+TEST(Acceptor, RefusalNamesDifferentSecret) {
   for (const JobSecret& secret : {JobSecret::generate(), JobSecret()}) {
     Serving rank;
     const auto socket = connect_to(rank.endpoint());
@@ -412,7 +412,7 @@ TEST(Acceptor, RefusesOtherSecretsWithReason) {
   }
 }
 
-TEST(Acceptor, APeerThatLeavesWithoutAProofIsNoMereStranger) {
+TEST(Acceptor, DisconnectBeforeProofIsLoggedWithRank) {
   Serving rank;
   {
     const auto socket = connect_to(rank.endpoint());
@@ -459,7 +459,7 @@ TEST(Acceptor, ClosesUnknownSilentAndSlowConnections) {
   EXPECT_TRUE(comes_true([&] { return num_descriptors() <= before + 3; })) << num_descriptors();
 }
 
-TEST(Acceptor, TheOldestOfTooManyGoFirst) {
+TEST(Acceptor, ClosesOldestConnectionsAboveLimit) {
   Serving rank;
   std::vector<FileDescriptor> silent;
   for (int i = 0; i < 300; ++i) silent.push_back(connect_to(rank.endpoint()));
@@ -468,7 +468,7 @@ TEST(Acceptor, TheOldestOfTooManyGoFirst) {
 }
 
 // More connections than one address may have open at once.
-TEST(Acceptor, PeersThatProveThemselvesDoNotCountAgainstTheirAddress) {
+TEST(Acceptor, AuthenticatedPeersDoNotCountTowardsAddressLimit) {
   Serving rank;
   for (int i = 0; i < 700; ++i) {
     const auto socket = connect_to(rank.endpoint());
@@ -477,7 +477,7 @@ TEST(Acceptor, PeersThatProveThemselvesDoNotCountAgainstTheirAddress) {
   }
 }
 
-TEST(AddressLimit, GivesBackWithTimeAndToPeersThatProveThemselves) {
+TEST(AddressLimit, IsReplenishedByTimeAndAuthentication) {
   AddressLimit limit(3, 2);
   TimePoint now = Clock::system().now();
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(limit.allows("a", now)) << i;
@@ -494,7 +494,7 @@ TEST(AddressLimit, GivesBackWithTimeAndToPeersThatProveThemselves) {
   EXPECT_FALSE(limit.allows("a", now));
 }
 
-TEST(AddressLimit, RemembersABoundedNumberOfAddresses) {
+TEST(AddressLimit, TracksBoundedNumberOfAddresses) {
   AddressLimit limit(2, 1);
   const TimePoint now = Clock::system().now();
   for (int i = 0; i < 5000; ++i) EXPECT_TRUE(limit.allows(concat("10.0.0.", i), now));
@@ -503,7 +503,7 @@ TEST(AddressLimit, RemembersABoundedNumberOfAddresses) {
   EXPECT_EQ(limit.num_addresses(), 1u);
 }
 
-TEST(TcpSecrets, RanksOfOneJobMeetAndOthersAreNamedOnBothSides) {
+TEST(TcpSecrets, MismatchIsReportedOnBothSides) {
   InProcessStore store;
   const auto ranks = connected_ranks(
       2, store,
@@ -519,7 +519,7 @@ TEST(TcpSecrets, RanksOfOneJobMeetAndOthersAreNamedOnBothSides) {
   });
 }
 
-TEST(TcpSecrets, AnAddressThatOtherMachinesReachNeedsOne) {
+TEST(TcpSecrets, AreRequiredForNetworkAddresses) {
   InProcessStore store;
   EXPECT_INVALID(connect_by_tcp(0, 2, store, {.address = "192.0.2.7"}),
                  "other machines reach '192.0.2.7'", "TUTTI_JOB_SECRET_FILE",

@@ -34,14 +34,14 @@ void expect_sum(const WorkerGroupOptions& options) {
   EXPECT_THAT(sums, ::testing::Each(7.0f));
 }
 
-TEST(Ipv6, WorkersOfTfConfigConnectByEveryTransportAndWhereTheyListen) {
+TEST(Ipv6, WorkersOfTfConfigConnectByEveryTransport) {
   expect_sum({.way = ConnectOptions::Way::kTcp});
   expect_sum({.way = ConnectOptions::Way::kAuto});
   expect_sum({.way = ConnectOptions::Way::kTcp, .listen_at = "[0:0:0:0:0:0:0:1]:0"});
 }
 
 // The address :: is not a loopback address, but reaches this machine by TCP and TLS.
-TEST(Ipv6, ServerOnEveryAddressIsReachedByEachOfThem) {
+TEST(Ipv6, ServerOnAnyAddressIsReachableByEachAddress) {
   auto options = control_job::server_options();
   options.address = "[::]:0";
   options.allow_any_address = true;
@@ -59,7 +59,7 @@ TEST(Ipv6, ServerOnEveryAddressIsReachedByEachOfThem) {
   for (const auto& member : members) EXPECT_EQ(member->get("k"), "v");
 }
 
-TEST(Ipv6, CallsCarryTheAddressOfTheCaller) {
+TEST(Ipv6, CallCarriesAddressOfCaller) {
   std::string caller;
   rpc_suite::Handler handler([&](const std::shared_ptr<RpcCall>& call) {
     caller = call->peer().address;

@@ -33,7 +33,7 @@ std::string new_folder(const std::string& name) {
   return folder;
 }
 
-TEST(FileKeyValueStore, SharesValuesOfAnyBytesByFolder) {
+TEST(FileKeyValueStore, StoresBinaryValuesInSharedFolder) {
   const std::string folder = new_folder("values");
   FileKeyValueStore store(folder), other(folder);
   EXPECT_EQ(store.get("a"), std::nullopt);
@@ -49,7 +49,7 @@ TEST(FileKeyValueStore, SharesValuesOfAnyBytesByFolder) {
             (std::vector<std::optional<std::string>>{"2", std::nullopt, large}));
 }
 
-TEST(FileKeyValueStore, KeysAreNoPaths) {
+TEST(FileKeyValueStore, KeysAreNotInterpretedAsPaths) {
   const std::string folder = new_folder("keys");
   FileKeyValueStore store(folder + "/inner");
   const std::vector<std::string> keys{
@@ -63,7 +63,7 @@ TEST(FileKeyValueStore, KeysAreNoPaths) {
   EXPECT_INVALID(store.set("k", std::string((1 << 20) + 1, 'x')), "1048577");
 }
 
-TEST(FileKeyValueStore, ReadersSeeWholeValuesWhileOthersWrite) {
+TEST(FileKeyValueStore, ConcurrentReadersSeeCompleteValues) {
   FileKeyValueStore store(new_folder("writers"));
   store.set("k", std::string(5000, 'a'));
   std::atomic<bool> done{false};
@@ -98,7 +98,7 @@ TEST(FileKeyValueStore, WaitsForAValueOrTheDeadline) {
   EXPECT_ERROR(store.wait("missing", in(5ms)), kDeadlineExceeded, folder, "'missing'");
 }
 
-TEST(FileKeyValueStore, SystemErrorsAreNamed) {
+TEST(FileKeyValueStore, SystemErrorNamesFolderAndOperation) {
   const std::string file = ::testing::TempDir() + "/tutti_store_file";
   std::ofstream(file) << "no folder";
   EXPECT_ERROR(FileKeyValueStore s(file), kUnavailable, file, "expected a folder");
@@ -129,7 +129,7 @@ TEST(Rendezvous, TimeoutCountsFromTheLastConnection) {
   });
 }
 
-TEST(Rendezvous, RankThatLosesAConnectionKeepsTheOthersAndConnectsAgain) {
+TEST(Rendezvous, ReconnectsLostConnectionAndKeepsRemainingOnes) {
   proxied_ranks::ProxiedStore store({});
   constexpr std::uint64_t kHandshakeBytes = 2 * (36 + 32) + 1;  // hellos, proofs, the verdict
   expect_on_ranks(3, [&](int rank) {
@@ -177,7 +177,7 @@ std::unique_ptr<Met> meet(bool on_one_machine) {
   return met;
 }
 
-TEST(MeetForJob, OnOneMachineTheFirstTaskHostsWithASecretOfItsOwn) {
+TEST(JobRendezvous, FirstTaskHostsWithGeneratedSecretOnOneMachine) {
   const auto met = meet(true);
   EXPECT_THAT(met->errors, Each(""));
   EXPECT_THAT(met->first_target(), StartsWith("grpc://127.0.0.1:"));
@@ -191,7 +191,7 @@ TEST(MeetForJob, OnOneMachineTheFirstTaskHostsWithASecretOfItsOwn) {
   EXPECT_FALSE(met->planes[1].server || met->planes[2].server);
 }
 
-TEST(MeetForJob, OverMachinesNeedsAnAddress) {
+TEST(JobRendezvous, RequiresAddressAcrossMachines) {
   const thrown::LogLines lines;
   const auto without = meet(false);
   EXPECT_THAT(without->errors, Each(""));
@@ -205,7 +205,7 @@ TEST(MeetForJob, OverMachinesNeedsAnAddress) {
   for (const ControlPlane& plane : met->planes) EXPECT_TRUE(plane.client);
 }
 
-TEST(MeetForJob, AllTasksHearWhyTheFirstOneCannotHost) {
+TEST(JobRendezvous, FailureToHostIsReportedByAllTasks) {
   const auto other = ControlServer::start();
   const EnvironmentScope where("TUTTI_CONTROL", other->target());
   const auto met = meet(true);
@@ -213,7 +213,7 @@ TEST(MeetForJob, AllTasksHearWhyTheFirstOneCannotHost) {
 }
 
 /// Covers every resolver that may know a cluster without knowing the task of this process.
-TEST(WorkerGroup, NeedsATaskAlsoInAClusterOfOne) {
+TEST(WorkerGroup, RequiresTaskEvenInClusterOfOne) {
   const auto tf_config =
       TfConfigResolver::from_text(R"({"cluster": {"worker": ["127.0.0.1:4000"]}})");
   const StaticResolver fixed({{"worker", {"127.0.0.1:4000"}}});
@@ -231,7 +231,7 @@ TEST(WorkerGroup, NeedsATaskAlsoInAClusterOfOne) {
   }
 }
 
-TEST(WorkerGroup, AnAddressThatIsNotOfThisMachineIsRefusedBeforeAnybodyIsWaitedFor) {
+TEST(WorkerGroup, ForeignListenAddressIsRefusedBeforeWaiting) {
   // An address of a network reserved for documentation (RFC 5737).
   const StaticResolver elsewhere({{"worker", {"127.0.0.1:4000", "192.0.2.7:4000"}}},
                                  {.task_type = "worker", .task_id = 1});

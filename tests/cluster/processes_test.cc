@@ -172,7 +172,7 @@ TEST(ControlProcesses, KillIsReportedToAllSurvivors) {
   print_time("kill -9 (goal 250)", times);
 }
 
-TEST(ControlProcesses, StoppedMemberIsNamedWithItsState) {
+TEST(ControlProcesses, StoppedMemberIsReportedWithProcessState) {
   for (const bool fast : {false, true}) {
     Job job = job_of(3, fast ? HealthOptions::fast_detect() : HealthOptions{});
     const TimePoint begin = now();
@@ -226,7 +226,7 @@ void expect_failure_as_only_verdict(ProxiedJob& job, TimePoint begin) {
 }
 
 // The opening of the new connection may be damaged or lost, too, and is then tried again.
-TEST(ControlProcesses, SilentReconnectionIsRetried) {
+TEST(ControlProcesses, UnansweredReconnectionIsRetried) {
   ProxiedJob job;
   const int before = job.proxy->num_accepted();
   const TimePoint begin = now();
@@ -241,7 +241,7 @@ TEST(ControlProcesses, SilentReconnectionIsRetried) {
 }
 
 // Its process visibly runs: only the network path is silent, which may be temporary.
-TEST(ControlProcesses, MemberThatLosesAllPacketsIsNamedOnBothSides) {
+TEST(ControlProcesses, TotalPacketLossIsReportedOnBothSides) {
   ProxiedJob job;
   const TimePoint begin = now();
   job.proxy->swallow_for_good();
@@ -272,7 +272,7 @@ TEST(ControlProcesses, RunningMembersStopAfterAgreedStepWhileOneIsSuspended) {
   print_time("agreed stop, one unreachable (goal 2000)", {1e3 * seconds_between(begin, now())});
 }
 
-TEST(ControlPulses, ShortPausesOnBusyCoresAreTolerated) {
+TEST(ControlHeartbeats, ShortPausesOnBusyCoresAreTolerated) {
   Job job = job_of(4);
   std::atomic<bool> done{false};
   std::vector<std::unique_ptr<Thread>> burners;
@@ -295,7 +295,7 @@ TEST(ControlPulses, ShortPausesOnBusyCoresAreTolerated) {
   }
 }
 
-TEST(ControlStart, MissingServerIsNamed) {
+TEST(ControlStart, ErrorNamesUnreachableServer) {
   MemberProcess worker("grpc://127.0.0.1:1", "worker", 1, {"1"});
   const std::string line = worker.line_with("error");
   EXPECT_THAT(line, HasSubstr("control: worker 1 did not reach the control server at 127.0.0.1:1 "
@@ -324,7 +324,7 @@ void expect_code(const std::string& line, ErrorCode code, const std::string& par
   EXPECT_THAT(line, HasSubstr(part));
 }
 
-TEST(TcpProcesses, EitherOfTwoMayStartFirst) {
+TEST(TcpProcesses, TwoRanksMayStartInEitherOrder) {
   for (const int first : {0, 1}) {
     const std::string folder = fresh_folder(concat("first_", first));
     RankProcess early(folder, first, 2, 1 - first, 30000);
@@ -368,7 +368,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Death{"shared_reduce", {"shm", "shared", "1000000"}, "rank 1 (pid "}),
     [](const auto& info) { return std::string(info.param.name); });
 
-TEST_P(DyingProcesses, ARankThatIsKilledAtWorkIsNamedAtOnce) {
+TEST_P(DyingProcesses, KilledRankIsReportedAtOnce) {
   Ranks ranks(fresh_folder(concat("dying_", GetParam().name)), 30000);
   Clock::system().sleep_for(150ms);
   const TimePoint begin = Clock::system().now();
@@ -382,7 +382,7 @@ TEST_P(DyingProcesses, ARankThatIsKilledAtWorkIsNamedAtOnce) {
   EXPECT_EQ(line.find(pid) != std::string::npos, names_pid) << line;
 }
 
-TEST_P(DyingProcesses, ARankThatIsStoppedAtWorkIsNamedAtTheDeadline) {
+TEST_P(DyingProcesses, StoppedRankIsReportedAtDeadline) {
   Ranks ranks(fresh_folder(concat("stopped_", GetParam().name)), 700);
   ranks.one.signal(SIGSTOP);
   const std::string line = ranks.zero.line();
@@ -390,7 +390,7 @@ TEST_P(DyingProcesses, ARankThatIsStoppedAtWorkIsNamedAtTheDeadline) {
   EXPECT_THAT(line, HasSubstr("rank"));
 }
 
-TEST(TcpProcesses, StaleStoreOfAnEarlierRunIsHarmless) {
+TEST(TcpProcesses, StaleStoreOfEarlierRunIsIgnored) {
   const std::string folder = fresh_folder("stale");
   for (int run = 0; run < 3; ++run) {  // higher ranks first, so that they read the old addresses
     RankProcess two(folder, 2, 3, 0, 1), one(folder, 1, 3, 0, 1);

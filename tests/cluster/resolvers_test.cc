@@ -13,7 +13,7 @@
 
 namespace tutti::resolvers_test {
 
-TEST(MpiResolver, ReadsOpenMpisVariables) {
+TEST(MpiResolver, ReadsOpenMpiVariables) {
   const MpiResolver resolver({}, Environment({{"OMPI_COMM_WORLD_RANK", "3"},
                                               {"OMPI_COMM_WORLD_SIZE", "4"},
                                               {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
@@ -45,7 +45,7 @@ TEST(MpiResolver, ReadsPmiAndPmix) {
   EXPECT_EQ(pmix.local_rank(), std::nullopt);
 }
 
-TEST(MpiResolver, FillsJobsInOrderOfRanks) {
+TEST(MpiResolver, AssignsRanksToJobsInOrder) {
   const Environment environment({{"PMI_RANK", "1"}, {"PMI_SIZE", "3"}});
   const MpiResolver resolver({.jobs = {{"chief", 1}, {"worker", 2}}}, environment);
   EXPECT_EQ(resolver.task(), (Task{"worker", 0}));
@@ -54,7 +54,7 @@ TEST(MpiResolver, FillsJobsInOrderOfRanks) {
                  "MPI: expected jobs for at most 3 tasks", "worker=4");
 }
 
-TEST(KubernetesResolver, NamesPodsOfAHeadlessServiceAndOfAStatefulSet) {
+TEST(KubernetesResolver, DerivesPodNamesOfHeadlessServiceAndStatefulSet) {
   const KubernetesResolver resolver({.jobs = {{"chief", 1}, {"worker", 2}}},
                                     Environment({{"HOSTNAME", "name-worker-1"}}));
   EXPECT_EQ(resolver.cluster_spec(),
@@ -108,14 +108,14 @@ TEST(KubernetesPodsResolver, SortsWithinEachSelector) {
   EXPECT_EQ(resolver.master(), "grpc://10.1.2.8:8470");
 }
 
-TEST(KubernetesPodsResolver, NamesPodThatIsNotRunning) {
+TEST(KubernetesPodsResolver, ErrorNamesPodThatIsNotRunning) {
   EXPECT_ERROR(KubernetesPodsResolver({pod("tensorflow-1", "10.1.2.3", "tensorflow", "Failed")}),
                kFailedPrecondition, "'tensorflow-1'", "'Failed'");
   EXPECT_ERROR(KubernetesPodsResolver({pod("tensorflow-1", "", "tensorflow")}), kFailedPrecondition,
                "'tensorflow-1' has no address");
 }
 
-TEST(KubernetesPodsResolver, NumAcceleratorsOfOtherTasksAreTheLimitsOfTheirPods) {
+TEST(KubernetesPodsResolver, NumAcceleratorsOfTaskAreLimitsOfItsPod) {
   const std::vector<Pod> pods = pods_from_json(Json::parse(R"({"items": [
       {"metadata": {"name": "t-0", "labels": {"job-name": "tensorflow"}},
        "spec": {"containers": [{"name": "a"}, {"resources": {"limits": {"cpu": "8"}}}]},
@@ -129,7 +129,7 @@ TEST(KubernetesPodsResolver, NumAcceleratorsOfOtherTasksAreTheLimitsOfTheirPods)
   EXPECT_EQ(resolver.num_accelerators("worker", 1), (std::map<std::string, int>{{"GPU", 6}}));
 }
 
-TEST(KubernetesPodsResolver, SelectsBySeveralLabels) {
+TEST(KubernetesPodsResolver, SupportsSelectorsWithSeveralLabels) {
   Pod chosen = pod("a", "10.0.0.1", "j");
   chosen.labels["role"] = "ps";
   const std::vector<Pod> pods{pod("b", "10.0.0.2", "j"), chosen};
@@ -144,7 +144,7 @@ TEST(KubernetesPodsResolver, SelectsBySeveralLabels) {
   }
 }
 
-TEST(KubernetesPodsResolver, ReadsOutputOfKubectl) {
+TEST(KubernetesPodsResolver, ReadsKubectlOutput) {
   const std::vector<Pod> pods = pods_from_json(Json::parse(R"({"kind": "List", "items": [
       {"metadata": {"name": "t-0", "labels": {"job-name": "tensorflow"}},
        "status": {"phase": "Running", "podIP": "fd00::7"}},
@@ -174,7 +174,7 @@ Environment sage_maker(const std::string& hosts, const std::string& current) {
   return Environment({{"SM_HOSTS", hosts}, {"SM_CURRENT_HOST", current}});
 }
 
-TEST(SageMakerResolver, SortsHostsAndFindsItself) {
+TEST(SageMakerResolver, SortsHostsAndFindsOwnTask) {
   const SageMakerResolver resolver(2223, {}, sage_maker(R"(["algo-2", "algo-1"])", "algo-2"));
   EXPECT_EQ(resolver.cluster_spec(), ClusterSpec({{"worker", {"algo-1:2223", "algo-2:2223"}}}));
   EXPECT_EQ(resolver.task(), (Task{"worker", 1}));
@@ -182,7 +182,7 @@ TEST(SageMakerResolver, SortsHostsAndFindsItself) {
   EXPECT_EQ(resolver.master("worker", 0, "grpc"), "grpc://algo-1:2223");
 }
 
-TEST(SageMakerResolver, HasNoMasterWithOneHostOrOutsideOfTheList) {
+TEST(SageMakerResolver, HasNoMasterForSingleOrUnlistedHost) {
   const SageMakerResolver resolver(2223, {}, sage_maker(R"(["algo-1", "algo-2"])", "algo-3"));
   EXPECT_TRUE(resolver.cluster_spec().empty());
   EXPECT_EQ(resolver.master(), "");
@@ -229,7 +229,7 @@ TEST(SlurmGrammar, ExpandsNodeListsAndTasksPerNode) {
   EXPECT_EQ(expand_tasks_per_node("13(x10)"), std::vector<int>(10, 13));
 }
 
-TEST(SlurmGrammar, ErrorsNameThePosition) {
+TEST(SlurmGrammar, ErrorNamesPosition) {
   EXPECT_INVALID(expand_node_list("n[13,]"), "SLURM_STEP_NODELIST", "character 6", "got ']'");
   EXPECT_INVALID(expand_tasks_per_node("", "mine"), "mine: cannot read", "character 1",
                  "got its end");
@@ -246,7 +246,7 @@ TEST(SlurmGrammar, ErrorsNameThePosition) {
   EXPECT_ERROR(expand_tasks_per_node("1(x999999999)"), kResourceExhausted, "65536");
 }
 
-TEST(SlurmResolver, MakesEveryTaskAWorker) {
+TEST(SlurmResolver, AssignsEveryTaskToWorkerByDefault) {
   const Environment environment = slurm({{"CUDA_VISIBLE_DEVICES", "0"}});
   const SlurmResolver resolver({}, environment);
   EXPECT_EQ(resolver.cluster_spec(),
@@ -259,7 +259,7 @@ TEST(SlurmResolver, MakesEveryTaskAWorker) {
   EXPECT_EQ(environment.find("CUDA_VISIBLE_DEVICES"), "0");
 }
 
-TEST(SlurmResolver, FillsJobsInOrder) {
+TEST(SlurmResolver, AssignsTasksToJobsInOrder) {
   SlurmResolverOptions options{.jobs = {{"ps", 1}, {"worker", 2}}};
   const SlurmResolver resolver(options, slurm({{"SLURM_PROCID", "2"}}));
   EXPECT_EQ(resolver.cluster_spec(),
@@ -270,7 +270,7 @@ TEST(SlurmResolver, FillsJobsInOrder) {
   EXPECT_EQ(SlurmResolver(options, slurm({{"SLURM_PROCID", "2"}})).task(), (Task{"ps", 0}));
 }
 
-TEST(SlurmResolver, CountsPortsUpOnANode) {
+TEST(SlurmResolver, AssignsIncreasingPortsPerNode) {
   const SlurmResolver resolver({.port_base = 1000}, two_nodes("4"));
   EXPECT_EQ(resolver.cluster_spec(),
             ClusterSpec({{"worker", {"n1:1000", "n1:1001", "n1:1002", "n2:1000", "n2:1001"}}}));
@@ -279,7 +279,7 @@ TEST(SlurmResolver, CountsPortsUpOnANode) {
                  "port_base: expected 1 to 65533", "got 65534");
 }
 
-TEST(SlurmResolver, FollowsTheCyclicDistribution) {
+TEST(SlurmResolver, SupportsCyclicDistribution) {
   const SlurmResolver resolver(
       {}, two_nodes("1", {{"SLURM_DISTRIBUTION", "cyclic:block"}, {"SLURM_NODEID", "1"}}));
   EXPECT_EQ(resolver.cluster_spec(),
@@ -288,7 +288,7 @@ TEST(SlurmResolver, FollowsTheCyclicDistribution) {
                  "SLURM_NODEID: expected 0", "got 1");
 }
 
-TEST(SlurmResolver, SharesTheGpusOfANode) {
+TEST(SlurmResolver, PartitionsGpusOfNodeAmongTasks) {
   const auto visible = [](const std::string& rank, Environment::Variables more) {
     return SlurmResolver({}, two_nodes(rank, std::move(more))).cuda_visible_devices();
   };
@@ -300,14 +300,14 @@ TEST(SlurmResolver, SharesTheGpusOfANode) {
   EXPECT_EQ(visible("0", {{"CUDA_VISIBLE_DEVICES", ""}}), std::nullopt);
 }
 
-TEST(SlurmResolver, LeavesGpusThatSlurmBoundAlone) {
+TEST(SlurmResolver, KeepsGpuBindingOfSlurm) {
   const SlurmResolver resolver(
       {}, two_nodes("1", {{"SLURM_GPUS_PER_TASK", "2"}, {"CUDA_VISIBLE_DEVICES", "2,3"}}));
   EXPECT_EQ(resolver.cuda_visible_devices(), std::nullopt);
   EXPECT_EQ(resolver.num_accelerators(), (std::map<std::string, int>{{"GPU", 2}}));
 }
 
-TEST(SlurmResolver, NumAcceleratorsOfOtherTasksAreTheirShareOfTheirNode) {
+TEST(SlurmResolver, NumAcceleratorsOfTaskIsItsShareOfNode) {
   // Each node has 6 GPUs and runs 3 or 2 tasks.
   const SlurmResolver resolver({}, two_nodes("0", {{"SLURM_GPUS_ON_NODE", "6"}}));
   const auto gpus = [](int count) { return std::map<std::string, int>{{"GPU", count}}; };
@@ -319,7 +319,7 @@ TEST(SlurmResolver, NumAcceleratorsOfOtherTasksAreTheirShareOfTheirNode) {
   EXPECT_TRUE(without.num_accelerators("worker", 4).empty());
 }
 
-TEST(SlurmResolver, RefusesMoreThanThereIs) {
+TEST(SlurmResolver, RefusesMoreTasksOrGpusThanAllocated) {
   EXPECT_INVALID(SlurmResolver({.jobs = {{"ps", 2}, {"worker", 2}}}, slurm()), "at most 3 tasks",
                  "ps=2,worker=2");
   EXPECT_INVALID(SlurmResolver({.gpus_per_node = 4}, slurm({{"CUDA_VISIBLE_DEVICES", "0"}})),
@@ -328,7 +328,7 @@ TEST(SlurmResolver, RefusesMoreThanThereIs) {
                  "gpus_per_task: expected 1 to 1", "got 2");
 }
 
-TEST(SlurmResolver, TasksPerNodeCanBeGivenAndATaskBeyondTheJobsHasNone) {
+TEST(SlurmResolver, AcceptsTasksPerNodeAndLeavesExtraTaskUnassigned) {
   const SlurmResolver resolver({.jobs = {{"worker", 4}}, .tasks_per_node = 2},
                                slurm({{"SLURM_PROCID", "3"}}));
   EXPECT_EQ(
@@ -340,7 +340,7 @@ TEST(SlurmResolver, TasksPerNodeCanBeGivenAndATaskBeyondTheJobsHasNone) {
   EXPECT_EQ(beyond.cluster_spec().total_tasks(), 2);
 }
 
-TEST(SlurmResolver, NamesJobAndStep) {
+TEST(SlurmResolver, JobIdContainsJobAndStep) {
   EXPECT_EQ(SlurmResolver({}, slurm({{"SLURM_JOB_ID", "77"}, {"SLURM_STEP_ID", "2"}})).job_id(),
             "77.2");
 }
@@ -355,7 +355,7 @@ TfConfigResolver read(const std::string& members, const ResolverOverrides& overr
 
 std::string with_cluster(const std::string& members) { return concat(kCluster, ", ", members); }
 
-TEST(TfConfigResolver, GivesClusterTaskAndMaster) {
+TEST(TfConfigResolver, ReadsClusterTaskAndMaster) {
   const TfConfigResolver resolver = read(with_cluster(R"("task": {"type": "ps", "index": 0})"));
   EXPECT_EQ(resolver.cluster_spec(),
             ClusterSpec({{"ps", {"ps0:2222", "ps1:2222"}},
@@ -367,7 +367,7 @@ TEST(TfConfigResolver, GivesClusterTaskAndMaster) {
   EXPECT_ERROR(resolver.master("worker", 3), kNotFound, "'worker' has no task 3", "0, 1, 2");
 }
 
-TEST(TfConfigResolver, MasterHasTheRpcLayerAndIsTheSessionMasterIfGiven) {
+TEST(TfConfigResolver, MasterHasRpcLayerAndPrefersSessionMaster) {
   const TfConfigResolver resolver =
       read(with_cluster(R"("task": {"type": "ps", "index": 0}, "rpc_layer": "grpc")"));
   EXPECT_EQ(resolver.rpc_layer(), "grpc");
@@ -378,7 +378,7 @@ TEST(TfConfigResolver, MasterHasTheRpcLayerAndIsTheSessionMasterIfGiven) {
   EXPECT_EQ(session.master("worker", 1), "sessionmaster:2222");
 }
 
-TEST(TfConfigResolver, ReadsNumbersAsTextAndTextAsNumbers) {
+TEST(TfConfigResolver, AcceptsNumbersAsTextAndTextAsNumbers) {
   const TfConfigResolver resolver =
       read(R"("cluster": {"123456": ["a:1", "b:1"]}, "task": {"type": 123456, "index": "1"})");
   EXPECT_EQ(resolver.task_type(), "123456");
@@ -386,7 +386,7 @@ TEST(TfConfigResolver, ReadsNumbersAsTextAndTextAsNumbers) {
   EXPECT_EQ(resolver.master(), "b:1");
 }
 
-TEST(TfConfigResolver, ArgumentsAndLaterSetsOverride) {
+TEST(TfConfigResolver, ArgumentsAndSettersOverrideEnvironment) {
   TfConfigResolver resolver =
       read(with_cluster(R"("task": {"type": "ps", "index": 1}, "rpc_layer": "grpc")"),
            {.task_type = "ps", .task_id = 0, .rpc_layer = "test", .environment = "lab"});
@@ -423,14 +423,14 @@ TEST(TfConfigResolver, AcceptsUnusualForms) {
   }
 }
 
-TEST(TfConfigResolver, AnEvaluatorMayStandOutsideTheCluster) {
+TEST(TfConfigResolver, EvaluatorMayBeOutsideCluster) {
   const TfConfigResolver resolver =
       read(R"("cluster": {"worker": ["a:1"]}, "task": {"type": "evaluator", "index": 0})");
   EXPECT_NO_THROW(validate_cluster(resolver));
   EXPECT_TRUE(is_chief(resolver.cluster_spec(), *resolver.task()));
 }
 
-TEST(TfConfigResolver, TFJobsEnvironmentIsKept) {
+TEST(TfConfigResolver, KeepsEnvironmentOfTFJob) {
   const TfConfigResolver resolver = read(
       R"("cluster": {"worker": ["mnist-worker-0.default.svc:2222", "mnist-worker-1.default.svc:2222"]},
          "task": {"type": "worker", "index": 1}, "environment": "cloud")");
@@ -438,14 +438,14 @@ TEST(TfConfigResolver, TFJobsEnvironmentIsKept) {
   EXPECT_EQ(resolver.master(), "mnist-worker-1.default.svc:2222");
 }
 
-TEST(TfConfigResolver, OverridesAreCheckedUnderTheirOwnNames) {
+TEST(TfConfigResolver, OverrideErrorNamesArgument) {
   EXPECT_INVALID(read(with_cluster(R"("task": {"type": "worker", "index": 0})"), {.task_id = 3}),
                  "task_id: expected an index from 0 to 2", "got 3");
   EXPECT_INVALID(read(kCluster, {.task_type = "chief", .task_id = 0}), "task_type: expected a job",
                  "ps, worker", "\"chief\"");
 }
 
-TEST(TfConfigResolver, KeepsItsAnswerWhenTheEnvironmentChanges) {
+TEST(TfConfigResolver, IgnoresLaterEnvironmentChanges) {
   const std::string name = "TF_CONFIG";
   Environment environment({{name, R"({"cluster": {"worker": ["a:1", "b:1"]}})"}});
   const TfConfigResolver resolver({}, environment);
@@ -454,7 +454,7 @@ TEST(TfConfigResolver, KeepsItsAnswerWhenTheEnvironmentChanges) {
   EXPECT_EQ(resolver.name(), name);
 }
 
-TEST(TfConfigResolver, ReadsTextsUnderAnotherName) {
+TEST(TfConfigResolver, ErrorNamesGivenSource) {
   const TfConfigResolver good = TfConfigResolver::from_text(R"({"cluster": {"worker": ["a:1"]}})");
   EXPECT_EQ(good.cluster_spec().num_tasks("worker"), 1);
   EXPECT_INVALID(
@@ -462,7 +462,7 @@ TEST(TfConfigResolver, ReadsTextsUnderAnotherName) {
       "cluster.json.cluster.worker[0]: expected");
 }
 
-TEST(TfConfigResolver, LongTextsGiveShortErrors) {
+TEST(TfConfigResolver, ErrorTruncatesLongText) {
   const std::vector<std::string> texts{
       R"({"cluster": {"worker": [")" + std::string(1 << 20, 'a') + R"("]}})",
       R"({"cluster": )" + std::string(1 << 20, '"') + "}",
@@ -490,7 +490,7 @@ ClusterSpec joined(const StaticResolver& first, const StaticResolver& second) {
   return UnionResolver({&first, &second}).cluster_spec();
 }
 
-TEST(UnionResolver, TakesPropertiesOfTheFirst) {
+TEST(UnionResolver, UsesPropertiesOfFirstResolver) {
   const StaticResolver first({{"worker", {"a:1"}}}, {.task_type = "ps",
                                                      .task_id = 1,
                                                      .environment = "cloud",
@@ -514,14 +514,14 @@ TEST(UnionResolver, TakesPropertiesOfTheFirst) {
   EXPECT_EQ(resolver.rpc_layer(), "http");
 }
 
-TEST(UnionResolver, ArgumentsOverrideTheFirst) {
+TEST(UnionResolver, ArgumentsOverrideFirstResolver) {
   const StaticResolver first({{"worker", {"a:1"}}}, {.task_type = "worker", .task_id = 0});
   const UnionResolver resolver({&first}, {.task_type = "ps", .task_id = 2, .rpc_layer = "test"});
   EXPECT_EQ(resolver.task(), (Task{"ps", 2}));
   EXPECT_EQ(resolver.rpc_layer(), "test");
 }
 
-TEST(UnionResolver, JoinsJobsListsAndIndicesOfSparseJobs) {
+TEST(UnionResolver, MergesJobsListsAndSparseIndices) {
   EXPECT_EQ(joined(of({{"ps", {"ps0:2222", "ps1:2222"}}}),
                    of({{"worker", {"worker0:2222", "worker1:2222"}}})),
             ClusterSpec(
@@ -545,7 +545,7 @@ TEST(UnionResolver, JoinsJobsListsAndIndicesOfSparseJobs) {
                "b:1", "x:1");
 }
 
-TEST(UnionResolver, MasterIsThatOfTheRequestedTaskOrOfTheFirst) {
+TEST(UnionResolver, MasterIsRequestedTaskOrMasterOfFirstResolver) {
   const StaticResolver first = of({{"ps", {"ps0:2222"}}});
   const StaticResolver second = of({{"worker", {"worker0:2222", "worker1:2222"}}});
   const UnionResolver resolver({&first, &second});
@@ -574,7 +574,7 @@ class OwnProcessResolver final : public ClusterResolver {
   ClusterSpec cluster_spec() const override { return ClusterSpec({{"worker", {"a:1", "b:1"}}}); }
 };
 
-TEST(ClusterResolver, NumAcceleratorsOfAnotherTaskComeFromItsSourceOrAreAnError) {
+TEST(ClusterResolver, NumAcceleratorsOfUnknownTaskIsAnError) {
   const OwnProcessResolver own;
   EXPECT_EQ(own.num_accelerators("worker", 0), own.num_accelerators());
   EXPECT_EQ(own.num_accelerators("worker"), own.num_accelerators());
@@ -585,7 +585,7 @@ TEST(ClusterResolver, NumAcceleratorsOfAnotherTaskComeFromItsSourceOrAreAnError)
   EXPECT_EQ(said.num_accelerators("worker", 1), (std::map<std::string, int>{{"GPU", 8}}));
 }
 
-TEST(UnionResolver, NumAcceleratorsOfATaskComesFromTheFirstOfAtLeastOne) {
+TEST(UnionResolver, NumAcceleratorsComesFromFirstResolver) {
   const StaticResolver said({{"worker", {"a:1"}}}, {.num_accelerators = {{"GPU", 8}}});
   const StaticResolver second({{"worker", {"b:1"}}}, {.num_accelerators = {{"GPU", 16}}});
   const UnionResolver resolver({&said, &second});

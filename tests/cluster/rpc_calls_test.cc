@@ -42,7 +42,7 @@ class RpcCalls : public ::testing::Test {
   Keeper keeper_;
 };
 
-TEST_F(RpcCalls, HeadsAndPayloadsOfAllLengthsComeBack) {
+TEST_F(RpcCalls, HeadersAndPayloadsOfAllLengthsRoundTrip) {
   const Pair pair;
   unsigned seed = 0;
   for (const std::size_t head : {0, 1, 100, 70000}) {
@@ -59,7 +59,7 @@ TEST_F(RpcCalls, HeadsAndPayloadsOfAllLengthsComeBack) {
   EXPECT_TRUE(all_of(answer) == all_of(large));
 }
 
-TEST_F(RpcCalls, PayloadsInManyPiecesKeepTheirBytesAndStartAtMultiplesOf64) {
+TEST_F(RpcCalls, ChunkedPayloadsKeepBytesAndAlignment) {
   const auto check_pieces = [](const Packet& packet) {
     std::size_t at = 0;
     for (std::size_t i = 0; i < packet.payload.size(); ++i) {
@@ -93,7 +93,7 @@ TEST_F(RpcCalls, PayloadsInManyPiecesKeepTheirBytesAndStartAtMultiplesOf64) {
   EXPECT_ERROR((void)payload_range(answer, 1, all.size()), kDataLoss, "payload_range");
 }
 
-TEST_F(RpcCalls, ThousandsOfSmallPiecesBetweenLargeOnesComeWhole) {
+TEST_F(RpcCalls, ThousandsOfMixedChunksArriveComplete) {
   const Pair pair;
   Packet request = packet("pieces");
   for (unsigned i = 0; i < 3000; ++i) {
@@ -106,7 +106,7 @@ TEST_F(RpcCalls, ThousandsOfSmallPiecesBetweenLargeOnesComeWhole) {
   EXPECT_TRUE(all_of(answer) == all_of(request));
 }
 
-TEST_F(RpcCalls, CallsUnderWayAreAnsweredInAnyOrder) {
+TEST_F(RpcCalls, PendingCallsMayBeAnsweredInAnyOrder) {
   const Pair pair(keeper_.take());
   std::vector<std::shared_ptr<RpcReply>> replies;
   for (int i = 0; i < 300; ++i) replies.push_back(pair.client->start(packet(concat("call ", i))));
@@ -126,12 +126,12 @@ TEST_F(RpcCalls, CallsUnderWayAreAnsweredInAnyOrder) {
   EXPECT_ERROR((void)replies.front()->wait(late()), kFailedPrecondition, "was taken before");
 }
 
-TEST_F(RpcCalls, CallsOfAClientComeInTheirOrderOneAtATime) {
+TEST_F(RpcCalls, CallsOfClientArriveInOrderOneAtATime) {
   std::atomic<int> inside{0};
-  Event goes_on;  // set once all requests have been sent
+  Event all_sent;  // set once all requests have been sent
   std::vector<std::string> heads;
   const Pair pair([&](const std::shared_ptr<RpcCall>& call) {
-    EXPECT_TRUE(goes_on.wait_until(late()));
+    EXPECT_TRUE(all_sent.wait_until(late()));
     EXPECT_EQ(++inside, 1);
     heads.push_back(text_of(call->request().head));  // no mutex: requests arrive one at a time
     if (heads.size() % 50 == 0) Clock::system().sleep_for(1ms);
@@ -143,7 +143,7 @@ TEST_F(RpcCalls, CallsOfAClientComeInTheirOrderOneAtATime) {
     const std::size_t size = i % 10 == 3 ? 300000 : i % 10 == 5 ? 70000 : 10;
     replies.push_back(pair.client->start(packet(std::to_string(i), pattern_of(size, 1))));
   }
-  goes_on.set();
+  all_sent.set();
   for (const auto& reply : replies) (void)reply->wait(late());
   ASSERT_EQ(heads.size(), 400u);
   for (int i = 0; i < 400; ++i) {
@@ -151,7 +151,7 @@ TEST_F(RpcCalls, CallsOfAClientComeInTheirOrderOneAtATime) {
   }
 }
 
-TEST_F(RpcCalls, ClientsAreServedAtOnceAndKnownByNameAndNumber) {
+TEST_F(RpcCalls, ClientsAreServedConcurrentlyAndIdentified) {
   Event second_came;
   Mutex mutex;
   std::map<std::string, RpcPeer> peers;
@@ -179,7 +179,7 @@ TEST_F(RpcCalls, ClientsAreServedAtOnceAndKnownByNameAndNumber) {
   EXPECT_EQ(peers.at("two").to_string(), "worker 3");
 }
 
-TEST_F(RpcCalls, ErrorsArriveWithTheirCodeAndTheServersName) {
+TEST_F(RpcCalls, ErrorsCarryCodeAndServerName) {
   const Pair pair([&](const std::shared_ptr<RpcCall>& call) {
     const std::string what = text_of(call->request().head);
     if (what == "fail") call->fail(Error(ErrorCode::kNotFound, "no variable 'w'"));
@@ -200,7 +200,7 @@ TEST_F(RpcCalls, ErrorsArriveWithTheirCodeAndTheServersName) {
   ask("twice");
 }
 
-TEST_F(RpcCalls, AnAnswerAfterTheDeadlineCanStillBeTaken) {
+TEST_F(RpcCalls, ReplyAfterDeadlineCanStillBeReceived) {
   const Pair pair(keeper_.take());
   const auto reply = pair.client->start(packet("slow"));
   EXPECT_ERROR((void)reply->wait(in(50ms)), kDeadlineExceeded, "worker 0: ps 1 (",
@@ -213,7 +213,7 @@ TEST_F(RpcCalls, AnAnswerAfterTheDeadlineCanStillBeTaken) {
   for (const auto& call : keeper_.release()) call->reply({});
 }
 
-TEST_F(RpcCalls, HandlerLearnsOfDepartureAfterCalls) {
+TEST_F(RpcCalls, HandlerIsNotifiedOfDisconnectAfterCalls) {
   Handler handler(keeper_.take());
   const auto server = serve(handler);
   std::shared_ptr<RpcReply> reply;
@@ -228,7 +228,7 @@ TEST_F(RpcCalls, HandlerLearnsOfDepartureAfterCalls) {
   for (const auto& call : keeper_.release()) call->reply(packet("to no caller"));
 }
 
-TEST_F(RpcCalls, AllCallsCanBeEndedAtOnce) {
+TEST_F(RpcCalls, FailAllEndsPendingAndLaterCalls) {
   const Pair pair(keeper_.take());
   const auto before = pair.client->start(packet("before"));
   pair.client->fail_all(Error(ErrorCode::kUnavailable, "ps 1 died: its process is gone"));
@@ -238,7 +238,7 @@ TEST_F(RpcCalls, AllCallsCanBeEndedAtOnce) {
   }
 }
 
-TEST_F(RpcCalls, BrokenConnectionEndsCallsAndNamesTheServer) {
+TEST_F(RpcCalls, BrokenConnectionErrorNamesServer) {
   Handler handler(keeper_.take()), echo;
   auto server = serve(handler);
   const auto client = connect(*server);
@@ -263,7 +263,7 @@ TEST_F(RpcCalls, BrokenConnectionEndsCallsAndNamesTheServer) {
   EXPECT_FALSE(next->is_same_process(*client));
 }
 
-TEST_F(RpcCalls, UnansweredCallsMoveToTheNextConnectionInTheirOrder) {
+TEST_F(RpcCalls, UnansweredCallsAreResentInOrderAfterReconnect) {
   std::vector<std::string> heads;
   Handler handler([&](const std::shared_ptr<RpcCall>& call) {
     heads.push_back(text_of(call->request().head));
@@ -302,7 +302,7 @@ TEST_F(RpcCalls, UnansweredCallsMoveToTheNextConnectionInTheirOrder) {
   }
 }
 
-TEST_F(RpcCalls, RefusesStrangersWithReason) {
+TEST_F(RpcCalls, RefusesUnknownClientsWithReason) {
   Handler handler([](const std::shared_ptr<RpcCall>& call) {
     ADD_FAILURE() << "a call of " << call->peer().to_string();
   });
@@ -329,7 +329,7 @@ TEST_F(RpcCalls, RefusesStrangersWithReason) {
                  [](Options& asking) { asking.server.index = 2; });
 }
 
-TEST_F(RpcCalls, ArgumentsAreChecked) {
+TEST_F(RpcCalls, InvalidArgumentsAreRefused) {
   Handler handler([](const std::shared_ptr<RpcCall>& call) {
     call->reply(packet("long", pattern_of(5000, 1)));
   });
@@ -346,7 +346,7 @@ TEST_F(RpcCalls, ArgumentsAreChecked) {
                  "rpc: the target '", "expected grpc://host:port");
 }
 
-TEST_F(RpcCalls, AServerThatNeverComesIsNamed) {
+TEST_F(RpcCalls, ConnectTimeoutNamesServer) {
   Handler handler;
   auto server = serve(handler);
   const std::string target = server->target(), address = address_of(*server);
@@ -357,14 +357,14 @@ TEST_F(RpcCalls, AServerThatNeverComesIsNamed) {
                "worker 0 did not reach ps 1 (" + address + ") within 0.1 s");
 }
 
-TEST_F(RpcCalls, MethodsThatATaskDoesNotServeAreNamed) {
+TEST_F(RpcCalls, ErrorNamesUnservedMethod) {
   Handler handler;
   const auto server = serve(handler);
   EXPECT_ERROR((void)RpcClient::connect(server->target(), RpcMethod::kRun, client_options()),
                kFailedPrecondition, "cannot call ps 1 (", "does not serve /tutti.v1.Worker/Run");
 }
 
-TEST_F(RpcCalls, OtherMachinesNeedASecret) {
+TEST_F(RpcCalls, NetworkAddressRequiresSecret) {
   Handler handler;
   auto options = server_options();
   options.address = "192.0.2.1:0";  // no machine has this address: refused before connecting
@@ -417,7 +417,7 @@ std::optional<CallMessage> read(const std::vector<std::string>& messages, Side s
   return got;
 }
 
-TEST(CallMessages, ComeWholeHoweverGrpcCutsThem) {
+TEST(CallMessages, AreReassembledForAnyChunking) {
   for (const Side side : {Side::kServer, Side::kClient}) {
     for (const std::size_t payload : {0, 5, 16383, 16384, 100001, (1 << 20), (1 << 20) + 1}) {
       for (const std::size_t cut : {997, 65536, 1 << 30}) {
@@ -435,7 +435,7 @@ TEST(CallMessages, ComeWholeHoweverGrpcCutsThem) {
   }
 }
 
-TEST(CallMessages, AreThoseOfTheGeneratedCode) {
+TEST(CallMessages, MatchGeneratedProtobufCode) {
   v1::ApplyRequest request;
   request.set_call(300);
   request.mutable_batch()->set_run(5);
@@ -453,7 +453,7 @@ TEST(CallMessages, AreThoseOfTheGeneratedCode) {
   EXPECT_EQ(all_of(got->packet), elements);
 }
 
-TEST(CallMessages, ErrorsKeepCodeAndText) {
+TEST(CallMessages, ErrorsRoundTripWithCodeAndText) {
   v1::ApplyReply reply;
   reply.set_call(4);
   reply.mutable_error()->set_code(static_cast<std::uint32_t>(ErrorCode::kNotFound));
@@ -499,7 +499,7 @@ TEST(CallMessages, MalformedMessagesAreRefused) {
 }
 
 /// A message with any flipped bit is read as sent or refused; a fuzzer covers further changes.
-TEST(CallMessages, ChangedBitsAreReadOrRefused) {
+TEST(CallMessages, FlippedBitsAreReadOrRefused) {
   const std::string sound = written({7, packet("head", pattern_of(300, 3))}).front();
   for (std::size_t bit = 0; bit < 8 * sound.size(); ++bit) {
     std::string changed = sound;
@@ -536,7 +536,7 @@ class RpcFaults : public ::testing::Test {
 };
 
 /// Each call is answered correctly or ends with kUnavailable, and so are later calls.
-TEST_F(RpcFaults, DamagedConnectionAnswersRightlyOrBreaks) {
+TEST_F(RpcFaults, CorruptedConnectionAnswersCorrectlyOrBreaks) {
   Handler handler;
   const auto server = start_server(tcp_server_options(), handler);
   int num_broken = 0;
@@ -573,7 +573,7 @@ TEST_F(RpcFaults, DamagedConnectionAnswersRightlyOrBreaks) {
   EXPECT_GE(num_broken, 4);
 }
 
-TEST_F(RpcFaults, ConnectionCutWithinARequestBringsNoCall) {
+TEST_F(RpcFaults, ConnectionLossWithinRequestYieldsNoCall) {
   std::atomic<int> num_calls{0};
   Handler handler([&](const std::shared_ptr<RpcCall>& call) {
     ++num_calls;
@@ -594,7 +594,7 @@ TEST_F(RpcFaults, ConnectionCutWithinARequestBringsNoCall) {
 }
 
 /// Keep-alive, not a call, detects that no data passes.
-TEST_F(RpcFaults, SilentConnectionBreaksWithinSeconds) {
+TEST_F(RpcFaults, KeepAliveBreaksSilentConnectionWithinSeconds) {
   Handler handler;
   const auto server = start_server(tcp_server_options(), handler);
   ChaosProxy proxy(endpoint_of(*server), {});
@@ -607,7 +607,7 @@ TEST_F(RpcFaults, SilentConnectionBreaksWithinSeconds) {
   EXPECT_TRUE(comes_true([&] { return handler.left().size() == 1; }));
 }
 
-TEST_F(RpcFaults, AnswersMayKeepTheCallsThatTheyAreMadeFrom) {
+TEST_F(RpcFaults, ReplyMayShareBytesOfItsRequest) {
   Handler handler([](const std::shared_ptr<RpcCall>& call) {
     Packet answer{call->request().head, {}};
     for (const SharedBytes& piece : call->request().payload) {

@@ -28,7 +28,7 @@ using testing::ChaosPlan;
 using testing::ChaosProxy;
 using ::testing::HasSubstr;
 
-TEST(TcpFrame, HeadersComeBackAsTheyWere) {
+TEST(TcpFrame, HeaderRoundTrips) {
   using Kind = internal::FrameHeader::Kind;
   for (const internal::FrameHeader& header :
        {internal::FrameHeader{}, internal::FrameHeader{Kind::kMessage, 256, ~0ull, 1ull << 40},
@@ -37,7 +37,7 @@ TEST(TcpFrame, HeadersComeBackAsTheyWere) {
   }
 }
 
-TEST(TcpFrame, EveryChangedBitOfAHeaderIsSeen) {
+TEST(TcpFrame, EveryFlippedHeaderBitIsDetected) {
   const auto good = internal::encode(
       internal::FrameHeader{internal::FrameHeader::Kind::kMessage, 7, 0x0123456789abcdef, 4711});
   for (std::size_t bit = 0; bit < 8 * good.size(); ++bit) {
@@ -48,7 +48,7 @@ TEST(TcpFrame, EveryChangedBitOfAHeaderIsSeen) {
   }
 }
 
-TEST(TcpFrame, LengthsAndKindsBeyondTheLimitsAreRefused) {
+TEST(TcpFrame, OutOfRangeLengthsAndKindsAreRefused) {
   using Kind = internal::FrameHeader::Kind;
   const auto expect_refusal = [](const internal::FrameHeader& header,
                                  const std::vector<std::string>& words) {
@@ -62,7 +62,7 @@ TEST(TcpFrame, LengthsAndKindsBeyondTheLimitsAreRefused) {
   expect_refusal({Kind::kAbort, 1, 0, 0}, {"at most 0", "got 1 and 0"});
 }
 
-TEST(TcpFrame, AnnouncementsAreChecked) {
+TEST(TcpFrame, InvalidAnnouncementsAreRefused) {
   v1::Build build;
   build.set_version("tutti 1.2.3");
   const internal::Announcement mine{12345, "machine", {"::1", 4711}, {"@0001f", 0}, 3, build};
@@ -86,7 +86,7 @@ TEST(TcpFrame, AnnouncementsAreChecked) {
   }
 }
 
-TEST(TcpTransport, StrangersAndLeftoversAreRefusedAndTheGroupStillForms) {
+TEST(TcpTransport, GroupFormsDespiteUnknownClientsAndStaleAddresses) {
   InProcessStore store;
   // A stale value of an earlier run names a listener that never answers; rank 1 drops it for the
   // new one.
@@ -107,7 +107,7 @@ TEST(TcpTransport, StrangersAndLeftoversAreRefusedAndTheGroupStillForms) {
   EXPECT_EQ(got, byte);
 }
 
-TEST(TcpTransport, RanksThatDoNotComeAreNamed) {
+TEST(TcpTransport, ConnectTimeoutNamesMissingRanks) {
   InProcessStore store;
   const ConnectOptions brief{.timeout = 50ms};
   EXPECT_ERROR(connect_by_tcp(0, 3, store, brief), kDeadlineExceeded, "rank 0 of 3",
@@ -133,7 +133,7 @@ TEST(TcpTransport, RanksThatDoNotComeAreNamed) {
                "255.255.255.255:80", "Network is unreachable");
 }
 
-TEST(TcpTransport, BuffersUnreceivedMessagesUpToALimit) {
+TEST(TcpTransport, BuffersUnreceivedMessagesUpToLimit) {
   InProcessStore store;
   const ConnectOptions options{.bytes_kept = 1000};
   std::shared_ptr<Transport> zero;
@@ -162,7 +162,7 @@ std::vector<std::optional<Error>> over_tcp(
   return on_ranks(size, [&](int rank) { body(connect_by_tcp(rank, size, store)); });
 }
 
-TEST(MessageEngineOverTcp, SendsMessagesOfItsSchedule) {
+TEST(MessageEngineOverTcp, SendsExactlyScheduledMessages) {
   for (const int size : {2, 3, 5}) {
     expect_no_errors(over_tcp(size, [&](std::shared_ptr<Transport> transport) {
       std::uint64_t sequence = 0;
@@ -265,7 +265,7 @@ Told break_pairs(Fault fault, std::uint64_t num_seeds) {
 
 /// Calls end because of the fault, long before their deadline of a minute; on a quiet machine
 /// within a second.
-TEST(TcpChaos, BreakAtAnyByteEndsCallsOfBothRanks) {
+TEST(TcpChaos, ConnectionLossAtAnyByteEndsCallsOfBothRanks) {
   struct Case {
     const char* name;
     Fault fault;
@@ -285,7 +285,7 @@ TEST(TcpChaos, BreakAtAnyByteEndsCallsOfBothRanks) {
   }
 }
 
-TEST(TcpChaos, BreakBetweenCallsIsNamedInTheNextCall) {
+TEST(TcpChaos, ConnectionLossBetweenCallsIsReportedByNextCall) {
   ProxiedRanks group;
   expect_on_ranks(2, [&](int rank) { exchange(*group.rank(rank), 10); });
   group.proxy().cut_all();
@@ -297,7 +297,7 @@ TEST(TcpChaos, BreakBetweenCallsIsNamedInTheNextCall) {
 }
 
 // Messages that arrived whole before the break can be received afterwards.
-TEST(TcpChaos, MessagesThatArrivedBeforeTheBreakAreReceivedAfterIt) {
+TEST(TcpChaos, MessagesArrivedBeforeConnectionLossAreStillReceived) {
   ProxiedRanks group;
   const auto body = pattern_of(10'000, 1);
   std::array<std::byte, 1> byte{};
@@ -336,7 +336,7 @@ std::vector<std::string> errors_when_one_pair_breaks(bool is_cut) {
   return errors;
 }
 
-TEST(TcpChaos, BreakOfOnePairEndsCallsOfAllRanks) {
+TEST(TcpChaos, ConnectionLossOfOnePairEndsCallsOfAllRanks) {
   for (const bool is_cut : {true, false}) {
     for (const std::string& error : errors_when_one_pair_breaks(is_cut)) {
       EXPECT_THAT(error, AnyOf(HasSubstr("rank 1 (127.0.0.1:"), HasSubstr("rank 2 (127.0.0.1:")));
@@ -346,7 +346,7 @@ TEST(TcpChaos, BreakOfOnePairEndsCallsOfAllRanks) {
 }
 
 // Covers every message of the handshake but the last, whose sender does not wait for an answer.
-TEST(TcpChaos, HandshakesThatBreakOrAreDamagedAreBegunAgain) {
+TEST(TcpChaos, FailedHandshakesAreRetried) {
   int disturbed = 0;
   for (std::uint64_t seed = 1; seed <= 40; ++seed) {
     ChaosPlan plan{.seed = seed, .most_events = 1, .spares = 0};
@@ -380,7 +380,7 @@ TEST(TcpChaos, AnnouncedAddressOverridesListenAddress) {
                  "'5000'");
 }
 
-TEST(TcpChaos, SlowAndTricklingWiresAreJustSlow) {
+TEST(TcpChaos, SlowAndTricklingConnectionsAreTolerated) {
   for (const ChaosPlan& plan : {ChaosPlan{.seed = 14, .trickle = 8191, .delay = 100us},
                                 ChaosPlan{.seed = 15, .trickle = 61}}) {
     ProxiedRanks group(plan);

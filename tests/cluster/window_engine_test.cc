@@ -113,7 +113,7 @@ Sums expected(int size) {
   return sums;
 }
 
-TEST(WindowEngine, EveryWayGivesTheBitsOfOneProcess) {
+TEST(WindowEngine, ResultsAreBitIdenticalToOneProcess) {
   for (const int size : {2, 3, 5}) {
     const Sums sums = expected(size);
     for (const Memory memory : {Memory::kPrivate, Memory::kShared, Memory::kMixed}) {
@@ -131,7 +131,7 @@ TEST(WindowEngine, EveryWayGivesTheBitsOfOneProcess) {
   }
 }
 
-TEST(WindowEngine, GroupsOfSomeRanksHaveWindowsOfTheirOwn) {
+TEST(WindowEngine, SubgroupsHaveSeparateWindows) {
   const auto group = transports(4);
   expect_on_ranks(4, [&](int rank) {
     const auto all = make_communicator(group[static_cast<std::size_t>(rank)]);
@@ -147,7 +147,7 @@ TEST(WindowEngine, GroupsOfSomeRanksHaveWindowsOfTheirOwn) {
   });
 }
 
-TEST(WindowEngine, AMissingRankAMismatchAndAnAbortAreNamedOnAllRanks) {
+TEST(WindowEngine, MissingRankMismatchAndAbortAreReportedOnAllRanks) {
   const auto expect_all = [](const std::vector<std::string>& errors, const std::string& words) {
     EXPECT_THAT(errors, ::testing::Each(::testing::HasSubstr(words)));
   };
@@ -182,7 +182,7 @@ TEST(WindowEngine, AMissingRankAMismatchAndAnAbortAreNamedOnAllRanks) {
 }
 
 // A peer may notice that this rank left before the abort reaches it.
-TEST(WindowEngine, DepartureAfterAbortReportsItsReason) {
+TEST(WindowEngine, DisconnectAfterAbortReportsAbortReason) {
   const auto group = transports(2);
   Event has_left;
   const auto errors = errors_of_ranks(2, [&](int rank) {
@@ -202,7 +202,7 @@ TEST(WindowEngine, DepartureAfterAbortReportsItsReason) {
   EXPECT_EQ(errors[1].find("has left the group"), std::string::npos) << errors[1];
 }
 
-TEST(WindowEngine, TheCommunicatorsAllocatorIsOfTheSharedMemory) {
+TEST(WindowEngine, CommunicatorAllocatesInSharedMemory) {
   const auto group = transports(2);
   expect_on_ranks(2, [&](int rank) {
     const auto& own = group[static_cast<std::size_t>(rank)];
@@ -218,7 +218,7 @@ TEST(WindowEngine, TheCommunicatorsAllocatorIsOfTheSharedMemory) {
   bytes.get()[99] = std::byte{1};  // the memory outlives its communicator
 }
 
-TEST(WindowEngine, GroupsThatAreGoneGiveTheirMemoryBack) {
+TEST(WindowEngine, DestroyedGroupsReleaseTheirMemory) {
   const auto group = transports(2, {.place_bytes = 8 << 20});
   expect_on_ranks(2, [&](int rank) {
     const auto mine = make_communicator(group[static_cast<std::size_t>(rank)]);
@@ -232,7 +232,7 @@ TEST(WindowEngine, GroupsThatAreGoneGiveTheirMemoryBack) {
   });
 }
 
-TEST(WindowEngine, BuffersOfARankThatGivesUpAreNotWrittenAnyMore) {
+TEST(WindowEngine, PeersCannotWriteBuffersOfDetachedRank) {
   const auto group = transports(2);
   const auto memory = group[0]->host_memory();
   const BufferRef data = allocator_in(memory)->allocate(10'000);
@@ -248,7 +248,7 @@ TEST(WindowEngine, BuffersOfARankThatGivesUpAreNotWrittenAnyMore) {
   EXPECT_FALSE(memory->offset_of(data->data(), 10'000));
 }
 
-TEST(ShmTransport, MemoryThatIsNotThereIsAClearError) {
+TEST(ShmTransport, InsufficientMemoryErrorSuggestsRemedy) {
   InProcessStore store;
   // Exceeds the available address space.
   EXPECT_ERROR(
@@ -309,7 +309,7 @@ struct ShmLargePages : ::testing::Test {
   std::byte* const seen_by_peer = ranks[1]->host_memory()->place(0) + offset;
 };
 
-TEST_F(ShmLargePages, PeersReadZerosBeforeAWrite) {
+TEST_F(ShmLargePages, PeersReadZerosBeforeFirstWrite) {
   EXPECT_EQ(std::count(seen_by_peer, seen_by_peer + kBytes, std::byte{0}), kBytes);
   std::fill_n(own, kBytes, std::byte{3});
   EXPECT_EQ(std::count(seen_by_peer, seen_by_peer + kBytes, std::byte{3}), kBytes);
@@ -323,7 +323,7 @@ TEST_F(ShmLargePages, BackEveryMapping) {
   EXPECT_GE(bytes_in_large_pages(seen_by_peer), 2 * kLarge);
 }
 
-TEST_F(ShmLargePages, MemoryThatWasGivenBackIsZerosAgain) {
+TEST_F(ShmLargePages, ReleasedMemoryIsZeroedOnReuse) {
   std::fill_n(own, kBytes, std::byte{3});
   memory->release(offset);
   // A smaller buffer: one of the previous large pages is no longer whole.
@@ -335,7 +335,7 @@ TEST_F(ShmLargePages, MemoryThatWasGivenBackIsZerosAgain) {
   EXPECT_EQ(std::count(own, own + kBytes, std::byte{0}), kBytes);
 }
 
-TEST_F(ShmLargePages, ARankThatGivesUpKeepsItsBuffersInThem) {
+TEST_F(ShmLargePages, DetachedRankKeepsItsBuffers) {
   std::fill_n(own, kBytes, std::byte{3});
   memory->detach();
   std::fill_n(seen_by_peer, kBytes, std::byte{9});
@@ -343,7 +343,7 @@ TEST_F(ShmLargePages, ARankThatGivesUpKeepsItsBuffersInThem) {
 }
 
 // Exceeds the assumed cache size, so sums prefetch.
-TEST(ShmLargeSums, LargeBuffersInThemAreSummed) {
+TEST(ShmAllReduce, SumsBuffersLargerThanCache) {
   const auto ranks = transports(2);
   const std::size_t count = (std::size_t{9} << 20) / sizeof(float) + 5;
   expect_on_ranks(2, [&](int rank) {
