@@ -91,7 +91,7 @@ TEST(BufferCollectives, MisalignedReductionsUseCopies) {
   EXPECT_EQ(Floats(result, result + 3), (Floats{2, 4, 6}));
 }
 
-TEST(BufferCollectives, UnsupportedReductionsFallBackOrAreErrorsWhenStrict) {
+TEST(BufferCollectives, UnsupportedReductionsFallBackUnlessStrict) {
   Recorder ops;
   std::vector<Floats> in = {{1, 5}, {4, 2}}, out = {{0}, {0}};
   ops.reduce_scatter(ReduceOp::kMax, buffers_of(in), buffers_of(out));
@@ -102,7 +102,7 @@ TEST(BufferCollectives, UnsupportedReductionsFallBackOrAreErrorsWhenStrict) {
       kUnimplemented, "recorder", "MAX of float32");
 }
 
-TEST(BufferCollectives, CountsRootsAndMemoryMustFit) {
+TEST(BufferCollectives, InvalidCountsRootsAndMemoryAreRefused) {
   const auto ops = make_op("canonical", 2);
   std::vector<Floats> in = {{1, 2, 3}, {4, 5, 6}}, out = {{0, 0, 0}, {0, 0, 0}}, two = {{0}, {0}};
   const auto inputs = buffers_of(in), outputs = buffers_of(out);
@@ -120,7 +120,7 @@ TEST(BufferCollectives, CountsRootsAndMemoryMustFit) {
                  "got 1");
 }
 
-TEST(BufferCollectives, OverlappingMemoryNamesTheReplicas) {
+TEST(BufferCollectives, OverlappingMemoryErrorNamesReplicas) {
   const auto ops = make_op("canonical", 2);
   std::vector<Floats> in = {Floats(4), Floats(4)};
   const std::vector<ReplicaBuffer> inputs = buffers_of(in);
@@ -138,7 +138,7 @@ TEST(BufferCollectives, OverlappingMemoryNamesTheReplicas) {
   EXPECT_EQ(in[0], (Floats{11, 22, 11, 22}));
 }
 
-TEST(BufferCollectives, TypesOfInputsAndOutputsAreTheSame) {
+TEST(BufferCollectives, DifferentInputAndOutputTypesAreRefused) {
   const auto ops = make_op("canonical", 2);
   std::vector<Floats> in = {{1}, {2}}, out = {{0, 0}, {0, 0}};
   auto inputs = buffers_of(in), outputs = buffers_of(out);
@@ -165,7 +165,7 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-TEST(TensorCommunication, TensorsAndSlicesOfRanks) {
+TEST(TensorCommunication, CollectivesOfTensorsAndIndexedSlices) {
   expect_on_communicators(3, [&](Communicator& mine) {
     const int rank = mine.rank();
     const auto expect = [](bool holds, const char* what) {
@@ -189,7 +189,7 @@ TEST(TensorCommunication, TensorsAndSlicesOfRanks) {
   });
 }
 
-TEST(TensorCommunication, InvalidCallOfOneRankFailsOnAll) {
+TEST(TensorCommunication, InvalidCallOfOneRankFailsOnAllRanks) {
   const auto expect_told = [](const std::string& reason, const auto& call) {
     const auto errors =
         errors_of_communicators(2, [&](Communicator& mine) { call(mine, mine.rank() == 1); });
@@ -207,7 +207,7 @@ TEST(TensorCommunication, InvalidCallOfOneRankFailsOnAll) {
   });
 }
 
-TEST(TensorCommunication, ShapesThatDifferAreAMismatch) {
+TEST(TensorCommunication, DifferentShapesAreAMismatch) {
   const Communicators all = in_process_communicators(2);
   EXPECT_THAT(errors_of_ranks(2,
                               [&](int rank) {
@@ -226,7 +226,7 @@ TEST(TensorCommunication, ShapesThatDifferAreAMismatch) {
 using std::chrono::milliseconds;
 using testing::in;
 
-TEST(InProcessTransport, SendEndsWhenItsMessageIsReceived) {
+TEST(InProcessTransport, SendCompletesWhenMessageIsReceived) {
   const auto ranks = in_process_transports(2);
   std::vector<std::byte> sent(100, std::byte{7}), received(100);
   const auto send = ranks[0]->send(1, 3, {}, sent);
@@ -240,7 +240,7 @@ TEST(InProcessTransport, SendEndsWhenItsMessageIsReceived) {
   EXPECT_EQ(ranks[0]->stats().bytes_sent, 100u);
 }
 
-TEST(InProcessTransport, UnreceivedSendEndsWithItsWork) {
+TEST(InProcessTransport, UnreceivedSendIsCancelledWhenHandleIsDestroyed) {
   const auto ranks = in_process_transports(2);
   std::vector<std::byte> byte(1, std::byte{1}), received(1);
   ranks[0]->send(1, 0, {}, byte);
@@ -251,7 +251,7 @@ TEST(InProcessTransport, UnreceivedSendEndsWithItsWork) {
   EXPECT_EQ(in_process_transports(1)[0]->name(), "in_process");
 }
 
-TEST(InProcessStore, KeepsValuesOfAnyBytes) {
+TEST(InProcessStore, StoresBinaryValues) {
   InProcessStore store;
   EXPECT_EQ(store.get("a/b"), std::nullopt);
   store.set("a/b", std::string("\0x\xff", 3));
@@ -261,7 +261,7 @@ TEST(InProcessStore, KeepsValuesOfAnyBytes) {
   EXPECT_EQ(store.wait("a/b", in(milliseconds(0))), "");
 }
 
-TEST(InProcessStore, WaitReturnsValueOfAnotherThread) {
+TEST(InProcessStore, WaitReturnsValueSetByAnotherThread) {
   InProcessStore store;
   const auto setter = Executor::system().start("setter", [&] {
     Clock::system().sleep_for(std::chrono::milliseconds(5));
@@ -273,7 +273,7 @@ TEST(InProcessStore, WaitReturnsValueOfAnotherThread) {
                "'missing'");
 }
 
-TEST(InProcessStore, BadKeysAndLargeValuesAreRefused) {
+TEST(InProcessStore, InvalidKeysAndLargeValuesAreRefused) {
   InProcessStore store;
   for (const std::string& key : {std::string(), std::string(201, 'a'), std::string("two words")}) {
     EXPECT_INVALID(store.set(key, "x"), "the key '", "1 to 200 letters");
@@ -300,7 +300,7 @@ std::vector<Tensor> floats_of_sizes(const std::vector<std::int64_t>& sizes) {
   return tensors;
 }
 
-TEST(TensorPacker, PackClosesAtItsLimit) {
+TEST(TensorPacker, PackIsClosedAtByteLimit) {
   const auto tensors = floats_of_sizes({1, 2, 3, 4});  // 4, 8, 12 and 16 bytes
   EXPECT_EQ(packed_tensors(tensors, 12), (Lists{{3}, {2}, {1, 0}}));
   EXPECT_EQ(packed_tensors(tensors, 13), (Lists{{3}, {2, 1}, {0}}));
@@ -313,7 +313,7 @@ TEST(TensorPacker, PackClosesAtItsLimit) {
             (Lists{{3, 2, 1}, {0}}));
 }
 
-TEST(TensorPacker, TypesDoNotMix) {
+TEST(TensorPacker, PackHoldsOneDType) {
   const std::vector<Tensor> tensors = {Tensor::zeros({2}, DType::kInt32), Tensor::zeros({1}),
                                        Tensor::zeros({3}, DType::kInt32), Tensor::zeros({4}),
                                        Tensor::zeros({1}, DType::kBool)};
@@ -327,7 +327,7 @@ TEST(TensorPacker, TypesDoNotMix) {
   EXPECT_TRUE(plan_packs({}, 0).packs.empty());
 }
 
-TEST(TensorPacker, PackedTensorsComeBack) {
+TEST(TensorPacker, PackAndUnpackRoundTrip) {
   const std::vector<Tensor> tensors = {Tensor::from<float>({2, 2}, {1, 2, 3, 4}),
                                        Tensor::zeros({0, 7}), Tensor(5.0f),
                                        Tensor::from<float>({3}, {6, 7, 8})};
@@ -345,7 +345,7 @@ TEST(TensorPacker, PackedTensorsComeBack) {
 
 using internal::PartLanes;
 
-TEST(PartLanes, GivesEachPartOnceInEveryRound) {
+TEST(PartLanes, EachPartIsAssignedOncePerRound) {
   for (const int parts : {1, 2, 3, 5, 16, 37}) {
     for (const int cores : {1, 2, 3, 64}) {
       PartLanes lanes;
@@ -364,7 +364,7 @@ TEST(PartLanes, GivesEachPartOnceInEveryRound) {
   }
 }
 
-TEST(PartLanes, ThreadsShareThePartsOfARound) {
+TEST(PartLanes, ThreadsShareAllPartsOfRound) {
   constexpr int kParts = 400, kThreads = 4;
   PartLanes lanes;
   const int num_lanes = PartLanes::num_lanes(kParts, kThreads);

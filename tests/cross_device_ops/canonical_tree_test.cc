@@ -43,13 +43,13 @@ void expect_tree_bits(std::size_t replicas, std::size_t count) {
   EXPECT_EQ(output, tree_sums(inputs)) << replicas << " replicas";
 }
 
-TEST(CanonicalTree, AddsInRoundsOfNeighboursWhateverTheBlocks) {
+TEST(CanonicalTree, AddsNeighborsForAnyBlockSize) {
   for (std::size_t replicas = 1; replicas <= 17; ++replicas) expect_tree_bits<float>(replicas, 33);
   for (const std::size_t replicas : {2, 7, 64}) expect_tree_bits<double>(replicas, 5);
   for (const std::size_t count : {4095, 4096, 4097, 20000}) expect_tree_bits<float>(5, count);
 }
 
-TEST(CanonicalTree, AnotherOrderWouldShow) {
+TEST(CanonicalTree, ResultDiffersFromSequentialSum) {
   // The test above proves something only if a sum from left to right has other bits.
   const auto inputs = random_inputs<float>(8, 100);
   const auto sums = tree_sums(inputs);
@@ -62,7 +62,7 @@ TEST(CanonicalTree, AnotherOrderWouldShow) {
   EXPECT_GT(different, 10);
 }
 
-TEST(CanonicalTree, TheOutputMayBeTheFirstInput) {
+TEST(CanonicalTree, OutputMayAliasFirstInput) {
   auto inputs = random_inputs<float>(5, 9000);
   const auto before = inputs;
   std::vector<const std::byte*> starts;
@@ -86,7 +86,7 @@ TEST(CanonicalTree, IntegersWrapAround) {
   expect_tensor(reduce_tensors_along_tree(ReduceOp::kSum, bytes, {}), {1}, {44});
 }
 
-TEST(CanonicalTree, NaNReachesTheResultFromEveryReplica) {
+TEST(CanonicalTree, NaNOfAnyReplicaPropagatesToResult) {
   for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct}) {
     for (std::size_t r = 0; r < 3; ++r) {
       std::vector<Tensor> values(3, Tensor(1.0f));
@@ -112,7 +112,7 @@ TEST(CanonicalTree, MeanDividesByTheNumberOfValues) {
   expect_tensor(of_halves, {2}, {60000, 60000});
 }
 
-TEST(CanonicalTree, RefusesMeanOfPlainBuffersAndNothing) {
+TEST(CanonicalTree, RefusesMeanOfBuffersAndEmptyInput) {
   float value = 1.0f;
   const std::byte* const inputs[] = {reinterpret_cast<std::byte*>(&value)};
   EXPECT_ERROR(reduce_along_tree(ReduceOp::kMean, DType::kFloat32, inputs,
@@ -131,7 +131,7 @@ std::vector<std::pair<int, int>> node_pairs(int first, int count, int num_replic
 
 using Pairs = std::vector<std::pair<int, int>>;
 
-TEST(CanonicalNodes, AreTheLargestWholeSubtrees) {
+TEST(CanonicalNodes, AreLargestCompleteSubtrees) {
   EXPECT_EQ(node_pairs(0, 4, 4), (Pairs{{0, 4}}));
   EXPECT_EQ(node_pairs(2, 2, 4), (Pairs{{2, 2}}));
   EXPECT_EQ(node_pairs(0, 3, 6), (Pairs{{0, 2}, {2, 1}}));
@@ -146,7 +146,7 @@ TEST(CanonicalNodes, AreTheLargestWholeSubtrees) {
 }
 
 // Every partition of V replicas into three consecutive workers gives the bits of one process.
-TEST(CanonicalNodes, CombineToTheBitsOfTheWholeTree) {
+TEST(CanonicalNodes, CombineBitIdenticallyToWholeTree) {
   constexpr std::size_t kCount = 9001;  // several blocks and a partial one
   for (int replicas = 1; replicas <= 9; ++replicas) {
     const auto values = random_inputs<float>(static_cast<std::size_t>(replicas), kCount);
@@ -186,7 +186,7 @@ TEST(CanonicalNodes, CombineToTheBitsOfTheWholeTree) {
   }
 }
 
-TEST(CanonicalNodes, CombineNamesMissingReplica) {
+TEST(CanonicalNodes, CombineErrorNamesMissingReplica) {
   const float value = 1.0f;
   const std::byte* const input = reinterpret_cast<const std::byte*>(&value);
   const std::vector<CanonicalNode> nodes{{0, 1}, {2, 2}};
@@ -204,7 +204,7 @@ using internal::combine;
 constexpr ReduceOp kEveryOp[] = {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax,
                                  ReduceOp::kProduct};
 
-TEST(Combine, HasTheBitsOfTheTreeInEveryAliasingAndAlignment) {
+TEST(Combine, MatchesTreeForEveryAliasingAndAlignment) {
   for (const DType dtype : kAllDTypes) {
     for (const ReduceOp op : kEveryOp) {
       if (dtype == DType::kBool && (op == ReduceOp::kSum || op == ReduceOp::kProduct)) continue;
@@ -231,7 +231,7 @@ TEST(Combine, HasTheBitsOfTheTreeInEveryAliasingAndAlignment) {
   }
 }
 
-TEST(Combine, KeepsTheSidesOfSignedZerosAndLetsNaNWin) {
+TEST(Combine, PreservesOperandOrderOfZerosAndPropagatesNaN) {
   const float zero = 0.0f, minus = -0.0f, nan = std::numeric_limits<float>::quiet_NaN();
   const auto result = [](ReduceOp op, float a, float b) {
     float out = 0.0f;
@@ -263,7 +263,7 @@ TEST(Combine, IntegersWrapAroundAndInvalidCallsAreRefused) {
                "MEAN");
 }
 
-TEST(Combine, TheTreeTakesMemoryOfAnyAlignment) {
+TEST(Combine, TreeAcceptsAnyAlignment) {
   for (const DType dtype : kAllDTypes) {
     TypedBytes a(dtype, 9000, 1), b(dtype, 9000, 0), c(dtype, 9000, 3), out(dtype, 9000, 1);
     for (std::size_t i = 0; i < 9000; ++i) {
@@ -314,7 +314,7 @@ void expect_bits_of_the_dense_sum(std::size_t replicas, const Shape& dense_shape
   expect_same_bits(sum.to_dense(), reduce_tensors_along_tree(ReduceOp::kSum, dense, {}));
 }
 
-TEST(SparseSum, HasTheBitsOfTheDenseSumAndAddsDuplicatesInOrder) {
+TEST(SparseSum, MatchesDenseSumAndAddsDuplicatesInOrder) {
   for (std::size_t replicas = 1; replicas <= 8; ++replicas) {
     expect_bits_of_the_dense_sum<float>(replicas, {11, 3});
     expect_bits_of_the_dense_sum<double>(replicas, {50, 2, 2});
@@ -328,7 +328,7 @@ TEST(SparseSum, HasTheBitsOfTheDenseSumAndAddsDuplicatesInOrder) {
   expect_rows(sum, {5.0, 7.0}, {0, 2});
 }
 
-TEST(SparseSum, EmptySumAndRefusedShapes) {
+TEST(SparseSum, AcceptsEmptyRowsAndRefusesDifferentShapes) {
   const std::vector<IndexedSlices> empty = {rows_of({}, {}, {4, 2}), rows_of({}, {}, {4, 2})};
   const Gradient sum = sum_slices_canonically(empty, {});
   expect_rows(sum, {}, {});

@@ -47,7 +47,7 @@ std::string data_loss_of(std::span<const std::byte> bytes) {
   return "no error";
 }
 
-TEST(CollectiveHeader, RoundTripInLittleEndianBytes) {
+TEST(CollectiveHeader, RoundTripsAsLittleEndianBytes) {
   const CollectiveHeader sent = sample();
   const CollectiveHeader got = decode_header(internal::encode(sent));
   EXPECT_EQ(got.difference(sent), std::nullopt);
@@ -60,7 +60,7 @@ TEST(CollectiveHeader, RoundTripInLittleEndianBytes) {
   EXPECT_EQ(static_cast<int>(bytes[4]), 17);  // the sequence number's lowest byte
 }
 
-TEST(CollectiveHeader, EveryFieldThatMustBeEqualChangesTheFingerprint) {
+TEST(CollectiveHeader, EveryComparedFieldChangesFingerprint) {
   const CollectiveHeader first = sample();
   const auto changed = [&](auto change) {
     CollectiveHeader other = first;
@@ -96,7 +96,7 @@ TEST(CollectiveHeader, FingerprintIgnoresRankAndCallSite) {
   EXPECT_EQ(other.difference(sample()), std::nullopt);
 }
 
-TEST(CollectiveHeader, AMismatchNamesTheLowerRankFirst) {
+TEST(CollectiveHeader, MismatchNamesLowerRankFirst) {
   CollectiveHeader other = sample();
   other.rank = 0;
   other.count = 12;
@@ -106,7 +106,7 @@ TEST(CollectiveHeader, AMismatchNamesTheLowerRankFirst) {
   EXPECT_THAT(message, HasSubstr("rank 2 calls"));
 }
 
-TEST(CollectiveHeader, RefusalDescribesItsReason) {
+TEST(CollectiveHeader, RefusalDescribesReason) {
   CollectiveHeader refused = sample();
   refused.refuse("expected a root from 0 to 2, got 7");
   const CollectiveHeader got = decode_header(internal::encode(refused));
@@ -126,7 +126,7 @@ TEST(CollectiveHeader, RefusalDescribesItsReason) {
   EXPECT_THAT(refused.describe(), ::testing::EndsWith(": " + std::string(86, 'a')));
 }
 
-TEST(CollectiveHeader, DamagedBytesAreRefused) {
+TEST(CollectiveHeader, CorruptedBytesAreRefused) {
   const auto good = internal::encode(sample());
   EXPECT_THAT(data_loss_of(std::span(good).first(100)), HasSubstr("expected 208 bytes, got 100"));
   auto bytes = good;
@@ -146,7 +146,7 @@ TimePoint in(int milliseconds) {
   return deadline_after(Clock::system().now(), std::chrono::milliseconds(milliseconds));
 }
 
-TEST(RankLink, AllRanksGetTheValuesOfAll) {
+TEST(RankLink, EveryRankReceivesAllValues) {
   for (const int size : {1, 2, 5}) {
     const auto transports = in_process_transports(size);
     std::vector<std::uint64_t> expected;
@@ -170,19 +170,19 @@ void expect_missing(int size, const std::vector<int>& missing, const char* named
   });
 }
 
-TEST(RankLink, AllRanksNameTheMissingOnes) {
+TEST(RankLink, EveryRankReportsMissingRanks) {
   expect_missing(4, {3}, "; rank 3 did not join");
   expect_missing(4, {1, 3}, "; rank 1, rank 3 did not join");
   expect_missing(4, {0}, "; rank 0 did not join");
 }
 
-TEST(RankLink, MissingRank0IsNamedAtTheDeadline) {
+TEST(RankLink, MissingRank0IsReportedAtDeadline) {
   const TimePoint begin = Clock::system().now();
   expect_missing(4, {0}, "; rank 0 did not join");
   EXPECT_LT(Clock::system().now() - begin, durations::kLinger);
 }
 
-TEST(RankLink, Rank0ThatWaitsLongerThanTheOthersIsNotNamed) {
+TEST(RankLink, Rank0WithLaterDeadlineIsNotReportedMissing) {
   const auto transports = in_process_transports(3);
   const auto exchange = [&](std::size_t rank, int milliseconds) {
     link_all(transports[rank]).exchange(Purpose::kNonce, rank, in(milliseconds), "here");

@@ -36,7 +36,7 @@ class CommunicatorSizes : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(All, CommunicatorSizes, ::testing::Values(1, 2, 3, 4, 5, 7, 8, 9, 16),
                          ::testing::PrintToStringParamName());
 
-TEST_P(CommunicatorSizes, AllReduceAddsAlongTheTreeInEveryRanksMemory) {
+TEST_P(CommunicatorSizes, AllReduceAddsAlongTreeOnEveryRank) {
   const int size = GetParam();
   std::vector<std::vector<float>> sums;
   for (const std::size_t count : {0u, 1u, 63u, 1000u, 70001u}) {
@@ -70,7 +70,7 @@ TEST_P(CommunicatorSizes, ListIsReducedAsOneBuffer) {
   });
 }
 
-TEST(Communicator, ThreadsMayUseAnyAlgorithm) {
+TEST(Communicator, InProcessRanksMayUseAnyAlgorithm) {
   for (const char* name : {"ring", "hierarchical_copy", "reduction_to_one_device"}) {
     SCOPED_TRACE(name);
     expect_on_communicators(3, {.algorithm = name}, [&](Communicator& mine) {
@@ -103,7 +103,7 @@ TEST(Communicator, EveryAlgorithmReducesListsAsOneBuffer) {
   }
 }
 
-TEST(Communicator, ListsOfManyBuffersAreReducedBetweenThreads) {
+TEST(Communicator, ListLongerThanSlotIsReduced) {
   constexpr std::size_t kBuffers = 700, kCount = 33;  // more than a rank's slot lists
   expect_on_communicators(3, {}, [](Communicator& mine) {
     std::vector<std::vector<float>> buffers(kBuffers);
@@ -120,7 +120,7 @@ TEST(Communicator, ListsOfManyBuffersAreReducedBetweenThreads) {
   });
 }
 
-TEST(Communicator, MeanOf16BitNumbersIsRoundedOnce) {
+TEST(Communicator, MeanOfFloat16IsRoundedOnce) {
   expect_on_communicators(3, [&](Communicator& mine) {
     // The sum, 90000, exceeds float16's maximum.
     std::vector<Float16> own(5, Float16(30000.0f));
@@ -141,7 +141,7 @@ TEST(Communicator, MemoryMayHaveAnyAlignment) {
   });
 }
 
-TEST(Communicator, StartedCallsRunInOrderAndAreWaitedForInAny) {
+TEST(Communicator, AsyncCallsRunInOrderAndMayBeAwaitedInAnyOrder) {
   expect_on_communicators(3, [&](Communicator& mine) {
     const int rank = mine.rank();
     std::vector<std::vector<float>> data(20, numbers(rank, 500));
@@ -179,7 +179,7 @@ TEST(Communicator, GroupsRunConcurrently) {
   });
 }
 
-TEST(Communicator, ContradictoryGroupsFailOnAll) {
+TEST(Communicator, ContradictoryGroupsFailOnAllRanks) {
   const auto errors = errors_of_communicators(3, [&](Communicator& mine) {
     mine.group(mine.rank() == 0 ? std::vector{0, 1} : std::vector{0, 1, 2});
   });
@@ -243,7 +243,7 @@ TEST(Communicator, AbortEndsCallsOfAllRanks) {
   EXPECT_THAT(errors[1], HasSubstr("rank 2 has had enough"));
 }
 
-TEST(Communicator, ErrorNamesRankThatLeft) {
+TEST(Communicator, ErrorNamesDisconnectedRank) {
   for (const bool meets_before : {false, true}) {
     Communicators all = in_process_communicators(2);
     const auto errors = errors_of_ranks(2, [&](int rank) {
@@ -292,7 +292,7 @@ void expect_mismatch(const std::string& kind, const Calls& calls) {
 
 using Floats = std::span<float>;
 
-TEST(CommunicatorMismatch, IsAnErrorOnEveryRankNamingBothSides) {
+TEST(CommunicatorMismatch, ErrorOnEveryRankNamesBothCalls) {
   expect_mismatch("operation", [](Communicator& c, bool odd, Floats a, Floats b) {
     odd ? c.broadcast(a, 0) : c.all_reduce(ReduceOp::kSum, a, b);
   });
@@ -377,7 +377,7 @@ const WrongCall kWrongCalls[] = {
 
 constexpr const char* kAlgorithms[] = {"canonical", "ring", "hierarchical_copy"};
 
-TEST(CommunicatorMismatch, InvalidArgumentsOfOneRankFailOnAll) {
+TEST(CommunicatorMismatch, InvalidArgumentsOfOneRankFailOnAllRanks) {
   for (const char* algorithm : kAlgorithms) {
     for (const WrongCall& wrong : kWrongCalls) {
       for (const int size : {2, 3, 5}) {
@@ -439,7 +439,7 @@ TEST(CommunicatorMismatch, RefusalDoesNotWaitForMissingRanks) {
   }
 }
 
-TEST(CommunicatorMismatch, InvalidGroupOfOneRankFailsOnAll) {
+TEST(CommunicatorMismatch, InvalidGroupOfOneRankFailsOnAllRanks) {
   for (const std::vector<int>& wrong : {std::vector{0, 0}, {0, 2}, {1, 3}, {2, 1}}) {
     const Communicators all = in_process_communicators(3);
     auto errors = errors_of_ranks(3, [&](int rank) {
@@ -453,7 +453,7 @@ TEST(CommunicatorMismatch, InvalidGroupOfOneRankFailsOnAll) {
   }
 }
 
-TEST(CommunicatorMismatch, RefusalOfTheCallerReachesAllRanks) {
+TEST(CommunicatorMismatch, RefusalByCallerReachesAllRanks) {
   auto errors = errors_of_communicators(3, [&](Communicator& mine) {
     std::vector<float> a(12);
     if (mine.rank() != 1) return mine.all_reduce(ReduceOp::kSum, std::span(a));
@@ -524,7 +524,7 @@ INSTANTIATE_TEST_SUITE_P(Algorithms, MixedCalls,
                          ::testing::Values("canonical", "ring", "hierarchical_copy"),
                          [](const auto& param) { return std::string(param.param); });
 
-TEST(CommunicatorMismatch, OrderIsNamedWhenTheOtherCallIsKnown) {
+TEST(CommunicatorMismatch, ErrorNamesSwappedOrderOfKnownCalls) {
   const auto errors = errors_of_communicators(2, [&](Communicator& mine) {
     std::vector<float> a(4);
     for (int step = 0; step < 3; ++step) {

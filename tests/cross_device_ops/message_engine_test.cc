@@ -26,7 +26,7 @@ void with_engines(std::string_view algorithm, int size,
   }));
 }
 
-TEST(MessageEngine, LargeBuffersTravelInSegments) {
+TEST(MessageEngine, LargeBuffersAreSentInSegments) {
   for (const std::string& name : message_algorithms()) {
     for (const int size : {2, 3, 5}) {
       SCOPED_TRACE(concat(name, ", ", size, " ranks"));
@@ -48,7 +48,7 @@ TEST(MessageEngine, LargeBuffersTravelInSegments) {
   }
 }
 
-TEST(MessageEngine, AllGatherInPlaceAmongMoreRanksThanReceivesArePosted) {
+TEST(MessageEngine, InPlaceAllGatherExceedsPostedReceives) {
   for (const std::string& name : message_algorithms()) {
     with_engines(name, 16, [&](CollectiveEngine& engine) {
       TypedBytes all(DType::kInt32, 160);
@@ -109,7 +109,7 @@ void expect_tree_bits(std::string_view name, int size, ReduceOp op, DType dtype,
   });
 }
 
-TEST(MessageEngine, CanonicalGradesHaveTheBitsOfTheTree) {
+TEST(MessageEngine, CanonicalAlgorithmsMatchTreeBitwise) {
   for (const std::string& name : message_algorithms()) {
     if (name == "ring") continue;
     for (const int size : {2, 3, 5, 6, 7, 8, 11}) {
@@ -123,7 +123,7 @@ TEST(MessageEngine, CanonicalGradesHaveTheBitsOfTheTree) {
   }
 }
 
-TEST(MessageEngine, TheRingHasTheBitsOfTheRingAmongLocalBuffers) {
+TEST(MessageEngine, RingMatchesLocalRingBitwise) {
   constexpr int kSize = 5;
   constexpr std::size_t kCount = 1003;
   std::vector<TypedBytes> local;
@@ -148,7 +148,7 @@ TEST(MessageEngine, TheRingHasTheBitsOfTheRingAmongLocalBuffers) {
   });
 }
 
-TEST(MessageEngine, SendsItsScheduleAndOneHeader) {
+TEST(MessageEngine, SendsScheduledMessagesAndOneHeader) {
   for (const internal::Algorithm& algorithm : internal::algorithms()) {
     for (const int size : {1, 2, 3, 6, 8}) {
       const Transports transports = in_process_transports(size);
@@ -180,7 +180,7 @@ TEST(MessageEngine, SendsItsScheduleAndOneHeader) {
   }
 }
 
-TEST(MessageEngine, GroupsWorkAtOnceFromSeveralThreads) {
+TEST(MessageEngine, GroupsRunConcurrentlyOnSeveralThreads) {
   constexpr int kSize = 6;
   for (const std::string& name : message_algorithms()) {
     const Transports transports = in_process_transports(kSize);
@@ -209,7 +209,7 @@ TEST(MessageEngine, GroupsWorkAtOnceFromSeveralThreads) {
   }
 }
 
-TEST(MessageEngine, NamesAndGrades) {
+TEST(MessageEngine, ReportsNameAndSupportedReductions) {
   const auto transport = in_process_transports(1)[0];
   for (const std::string& name : message_algorithms()) {
     const auto engine = message_engine(transport, name);
@@ -262,7 +262,7 @@ void run_with_mismatch(CollectiveEngine& engine, Mismatch kind, Collective colle
   engine.run(call.call(), header, late());
 }
 
-TEST(MessageEngine, EveryMismatchOfEveryRankIsSeenByAll) {
+TEST(MessageEngine, EveryMismatchIsReportedOnAllRanks) {
   for (const std::string& name : message_algorithms()) {
     for (const int size : {2, 3, 4, 7}) {
       for (int kind = 0; kind <= static_cast<int>(Mismatch::kName); ++kind) {
@@ -293,7 +293,7 @@ TEST(MessageEngine, EveryMismatchOfEveryRankIsSeenByAll) {
   }
 }
 
-TEST(MessageEngine, EveryOperationSeesAnotherOneOrName) {
+TEST(MessageEngine, EveryCollectiveDetectsDifferentOperationOrName) {
   constexpr int kSize = 5;
   for (int number = 0; number < 7; ++number) {
     const auto collective = static_cast<Collective>(number);
@@ -318,7 +318,7 @@ TEST(MessageEngine, EveryOperationSeesAnotherOneOrName) {
   }
 }
 
-TEST(MessageEngine, PartsOfAnotherLengthAreAMismatchOnAllRanks) {
+TEST(MessageEngine, DifferentChunkLengthsAreAMismatchOnAllRanks) {
   for (const int size : {2, 3, 5}) {
     const auto n = static_cast<std::size_t>(size);
     for (int wrong = 0; wrong < size; ++wrong) {
@@ -383,7 +383,7 @@ void expect_missing_is_named(const LonelyGroup& group, int rank) {
   EXPECT_EQ(message_of(1, late()), first);  // the group stays closed
 }
 
-TEST(MessageEngine, DeadlineOnAllRanksNamesMissingRank) {
+TEST(MessageEngine, TimeoutOnAllRanksNamesMissingRank) {
   std::vector<LonelyGroup> groups;
   std::vector<std::pair<std::size_t, int>> ranks;  // (index of the group, rank)
   for (const std::string& name : message_algorithms()) {
@@ -401,7 +401,7 @@ TEST(MessageEngine, DeadlineOnAllRanksNamesMissingRank) {
   }));
 }
 
-TEST(MessageEngine, ComputingRankAnswersQueriesAndIsNamed) {
+TEST(MessageEngine, BusyRankAnswersQueriesAndIsReported) {
   const Transports transports = in_process_transports(3);
   const auto errors = on_ranks(3, [&](int rank) {
     const auto engine =
@@ -422,7 +422,7 @@ TEST(MessageEngine, ComputingRankAnswersQueriesAndIsNamed) {
   }
 }
 
-TEST(MessageEngine, WhereaboutsReturnsStatesOfRanks) {
+TEST(MessageEngine, WhereaboutsReturnsStateOfEachRank) {
   const Transports transports = in_process_transports(4);
   Event asked;
   expect_no_errors(on_ranks(3, [&](int rank) {  // rank 3 does not answer
@@ -446,7 +446,7 @@ TEST(MessageEngine, WhereaboutsReturnsStatesOfRanks) {
   }));
 }
 
-TEST(MessageEngine, AbortEndsTheCallsOfAllRanks) {
+TEST(MessageEngine, AbortEndsCallsOfAllRanks) {
   for (const std::string& name : message_algorithms()) {
     const Transports transports = in_process_transports(4);
     const auto errors = on_ranks(4, [&](int rank) {
@@ -463,7 +463,7 @@ TEST(MessageEngine, AbortEndsTheCallsOfAllRanks) {
   }
 }
 
-TEST(MessageEngine, ExitOfOneRankEndsCallsOfAll) {
+TEST(MessageEngine, ExitOfOneRankEndsCallsOfAllRanks) {
   for (const std::string& name : message_algorithms()) {
     Transports transports = in_process_transports(4);
     const auto errors = on_ranks(4, [&](int rank) {

@@ -33,7 +33,7 @@ Floats iota(std::size_t count, int first) {
 void run_ranks(int size, const CommunicatorOptions& options,
                const std::function<void(Communicator&)>& body) {
   const auto store = std::make_shared<InProcessStore>();
-  store->set("call/1/0", "left by somebody else");
+  store->set("call/1/0", "stale value of an earlier run");
   const auto transports = in_process_transports(size);
   std::vector<std::unique_ptr<Thread>> threads;
   for (int rank = 0; rank < size; ++rank) {
@@ -108,7 +108,7 @@ void expect_all_collectives(Communicator& ranks) {
   ranks.barrier();
 }
 
-TEST(OpsEngine, AllCollectivesOfFullAndMinimalOperations) {
+TEST(OpsEngine, FullAndMinimalOperationsProvideAllCollectives) {
   for (const char* kind : {"store", "store_all_reduce"}) {
     const std::string name = plugin(kind);
     for (const int size : {1, 2, 3}) {
@@ -122,7 +122,7 @@ TEST(OpsEngine, AllCollectivesOfFullAndMinimalOperations) {
   }
 }
 
-TEST(OpsEngine, MismatchIsFoundBeforeTheOperationIsCalled) {
+TEST(OpsEngine, MismatchIsDetectedBeforeOperationIsCalled) {
   run_ranks(3, {.algorithm = plugin("store")}, [](Communicator& ranks) {
     Floats values(ranks.rank() == 1 ? 4 : 5);
     EXPECT_INVALID(ranks.all_reduce(ReduceOp::kSum, std::span(values)),
@@ -130,7 +130,7 @@ TEST(OpsEngine, MismatchIsFoundBeforeTheOperationIsCalled) {
   });
 }
 
-TEST(OpsEngine, AbortOfOneRankEndsTheOperationOfAll) {
+TEST(OpsEngine, AbortOfOneRankEndsOperationOfAllRanks) {
   run_ranks(3, {.algorithm = plugin("store")}, [](Communicator& ranks) {
     Floats values(5, 1);
     ranks.all_reduce(ReduceOp::kSum, std::span(values));
@@ -143,7 +143,7 @@ TEST(OpsEngine, AbortOfOneRankEndsTheOperationOfAll) {
   });
 }
 
-TEST(OpsEngine, SubgroupsHaveTheirOwnOperation) {
+TEST(OpsEngine, EachSubgroupHasOwnOperation) {
   run_ranks(4, {.algorithm = plugin("store")}, [](Communicator& ranks) {
     const int first = ranks.rank() / 2 * 2;
     const std::vector<int> members{first, first + 1};
@@ -157,7 +157,7 @@ TEST(OpsEngine, SubgroupsHaveTheirOwnOperation) {
   });
 }
 
-TEST(OpsEngine, OperationsOfOneProcessAndGroupsWithoutTransportAreRefused) {
+TEST(OpsEngine, RefusesSingleProcessOperationsAndMissingTransport) {
   run_ranks(2, {}, [](Communicator&) {});
   const std::string good = plugin("good");
   const auto transports = in_process_transports(2);
@@ -249,7 +249,7 @@ MessageSum::Seen& message_sum() {
   return seen;
 }
 
-TEST(OpsEngine, CppOperationUsesTheTransportOfItsGroup) {
+TEST(OpsEngine, CppOperationUsesTransportOfGroup) {
   message_sum();
   for (const int size : {1, 2, 3}) {
     run_ranks(size, {.algorithm = "message_sum"}, [&](Communicator& ranks) {
@@ -272,7 +272,7 @@ TEST(OpsEngine, OperationOfSubgroupSeesOnlyItsRanks) {
   });
 }
 
-TEST(OpsEngine, AbortEndsWaitForMessagesOfAnOperation) {
+TEST(OpsEngine, AbortEndsMessageWaitOfOperation) {
   message_sum();
   run_ranks(2, {.algorithm = "message_sum"}, [](Communicator& ranks) {
     Floats values(5, 1);
@@ -283,7 +283,7 @@ TEST(OpsEngine, AbortEndsWaitForMessagesOfAnOperation) {
   });
 }
 
-TEST(OpsEngine, BuffersHaveTheIdAndTheNameOfTheCall) {
+TEST(OpsEngine, BuffersCarryIdAndNameOfCall) {
   MessageSum::Seen& seen = message_sum();
   run_ranks(2, {.algorithm = "message_sum"}, [](Communicator& ranks) {
     Floats values(5, 1);
@@ -302,7 +302,7 @@ TEST(OpsEngine, BuffersHaveTheIdAndTheNameOfTheCall) {
   EXPECT_EQ(seen.buffers[4], (std::pair<std::uint64_t, std::string>(7, "a")));
 }
 
-TEST(OpsEngine, TagsAndPeersBeyondTheOperationsAreRefused) {
+TEST(OpsEngine, OutOfRangeTagsAndPeersAreRefused) {
   static std::shared_ptr<Transport> of_rank_0;
   register_cross_device_ops("keeps_transport", [](const Group& group, const CommunicationOptions&) {
     if (group.first_rank == 0) of_rank_0 = group.transport;

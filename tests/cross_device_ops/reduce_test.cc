@@ -54,7 +54,7 @@ TEST_P(CrossDeviceOpsTest, ReduceMeanAndSum) {
   }
 }
 
-TEST_P(CrossDeviceOpsTest, ResultsAreOnTheDestination) {
+TEST_P(CrossDeviceOpsTest, ResultsAreOnDestination) {
   const int replicas = 4;
   const auto ops = make(replicas);
   for (const auto& destinations : destinations_of(replicas)) {
@@ -66,7 +66,7 @@ TEST_P(CrossDeviceOpsTest, ResultsAreOnTheDestination) {
   }
 }
 
-TEST_P(CrossDeviceOpsTest, BatchReduceHasADestinationPerValue) {
+TEST_P(CrossDeviceOpsTest, BatchReduceUsesDestinationPerValue) {
   const int replicas = 4;
   const auto ops = make(replicas);
   for (const auto& first : destinations_of(replicas)) {
@@ -88,7 +88,7 @@ PerReplica<Gradient> slices_of_cdo_05() {
   return sparse({rows_of({1, 2}, {1}, {5, 2}), rows_of({3, 4, 5, 6}, {1, 3}, {5, 2})});
 }
 
-TEST_P(CrossDeviceOpsTest, SumOfSparseRowsAndTheirMeanOverTheReplicas) {
+TEST_P(CrossDeviceOpsTest, SumAndMeanOfSparseRows) {
   const Gradient sum = make(2)->reduce(ReduceOp::kSum, slices_of_cdo_05(), cpu(3));
   expect_rows(sum, {1, 2, 3, 4, 5, 6}, {1, 1, 3});
   EXPECT_EQ(device_of_value(sum), cpu(3));
@@ -121,7 +121,7 @@ TEST_P(CrossDeviceOpsTest, SparseRowsAreConcatenatedInReplicaOrder) {
               {0, 1, 1, 2, 7, 8, 3, 2});
 }
 
-TEST_P(CrossDeviceOpsTest, BatchesOfDenseScalars) {
+TEST_P(CrossDeviceOpsTest, BatchAllReduceOfDenseScalars) {
   const std::vector<double> odd{1, 3, 5, 7}, even{2, 4, 6, 8};
   for (const int size : {1, 2, 4}) {
     const std::vector<PerReplica<Gradient>> batch = {scalars({odd.begin(), odd.begin() + size}),
@@ -135,7 +135,7 @@ TEST_P(CrossDeviceOpsTest, BatchesOfDenseScalars) {
   }
 }
 
-TEST_P(CrossDeviceOpsTest, MixedBatchKeepsTheOrder) {
+TEST_P(CrossDeviceOpsTest, DenseAndSparseBatchPreservesOrder) {
   const PerReplica<Gradient> sparse_a =
       sparse({rows_of({1, 2}, {0, 1}, {10, 1}), rows_of({5, 6}, {1, 2}, {10, 1})});
   const PerReplica<Gradient> sparse_b =
@@ -194,7 +194,7 @@ TEST_P(CrossDeviceOpsTest, SparseRowsOfVariableLengthAreAggregated) {
               {1, 2, 5, 6});
 }
 
-TEST_P(CrossDeviceOpsTest, AllReduceLeavesItsInputsAndKeepsDevices) {
+TEST_P(CrossDeviceOpsTest, AllReducePreservesInputsAndDevices) {
   const PerReplica<Tensor> value(
       {Tensor::from<float>({2}, {1, 2}, cpu(4)), Tensor::from<float>({2}, {10, 20}, cpu(2))});
   const PerReplica<Tensor> sum = make(2)->all_reduce(ReduceOp::kSum, value);
@@ -205,7 +205,7 @@ TEST_P(CrossDeviceOpsTest, AllReduceLeavesItsInputsAndKeepsDevices) {
   EXPECT_EQ(sum[1].device(), cpu(2));
 }
 
-TEST_P(CrossDeviceOpsTest, BatchOfSeveralTypesAndShapesWithEmptyOnes) {
+TEST_P(CrossDeviceOpsTest, BatchOfMixedTypesAndEmptyTensors) {
   const auto pair = [](const Tensor& a, const Tensor& b) {
     return PerReplica<Gradient>({Gradient(a), Gradient(b)});
   };
@@ -225,7 +225,7 @@ TEST_P(CrossDeviceOpsTest, BatchOfSeveralTypesAndShapesWithEmptyOnes) {
   EXPECT_EQ(sums[4][0].dense().dtype(), DType::kInt64);
 }
 
-TEST(CrossDeviceOps, DefaultForCpusIsCanonicalAndGradesAreStated) {
+TEST(CrossDeviceOps, CpuDefaultIsCanonicalAndDeterminismIsReported) {
   const auto ops = build_cross_device_ops({}, Group{2, 0, cpus(2)});
   EXPECT_EQ(ops->name(), "canonical");
   EXPECT_EQ(ops->determinism(), Determinism::kCanonical);
@@ -282,7 +282,7 @@ void expect_the_trees_bits(std::size_t ranks, std::size_t count, std::size_t ahe
   }
 }
 
-TEST(ReduceToAll, PrefetchKeepsTheBits) {
+TEST(ReduceToAll, PrefetchPreservesBits) {
   for (std::size_t ranks = 2; ranks <= 9; ++ranks) {  // 9 do not fit in registers
     for (const std::size_t count : {0u, 1u, 7u, 8u, 15u, 16u, 17u, 1003u, 5000u}) {
       for (const std::size_t ahead : {std::size_t{0}, kAheadBytes}) {
@@ -304,7 +304,7 @@ std::vector<Tensor> values_of(int replicas, DType dtype, double scale) {
   return values;
 }
 
-TEST(HalfReduction, EveryAlgorithmRoundsTheFloatSumOnce) {
+TEST(HalfReduction, EveryAlgorithmRoundsFloatSumOnce) {
   for (const DType dtype : kHalves) {
     for (const int replicas : {2, 3, 5, 8}) {
       const std::vector<Tensor> values = values_of(replicas, dtype, 2.0);
@@ -329,7 +329,7 @@ TEST(HalfReduction, EveryAlgorithmRoundsTheFloatSumOnce) {
   }
 }
 
-TEST(HalfReduction, MeanFitsWhereTheSumOverflows) {
+TEST(HalfReduction, MeanIsFiniteWhenSumOverflows) {
   const std::vector<Tensor> values = {Tensor::full({3}, 60000, DType::kFloat16, cpu(0)),
                                       Tensor::full({3}, 60000, DType::kFloat16, cpu(1))};
   for (const char* name : {"canonical", "ring"}) {
@@ -354,7 +354,7 @@ PerReplica<Tensor> uneven_ones(int replicas, int uneven_axis) {
   return PerReplica<Tensor>(std::move(values));
 }
 
-TEST(CrossDeviceOpsGather, Vectors) {
+TEST(CrossDeviceOpsGather, ConcatenatesVectors) {
   const Tensor value = Tensor::from<std::int32_t>({3}, {1, 2, 3});
   const Tensor two = gather_copies(value, 2, 0, cpu(1));
   expect_tensor(two, {6}, {1, 2, 3, 1, 2, 3});
@@ -363,7 +363,7 @@ TEST(CrossDeviceOpsGather, Vectors) {
   expect_tensor(gather_copies(value, 1, 0), {3}, {1, 2, 3});
 }
 
-TEST(CrossDeviceOpsGather, MatricesAndCubesAlongEachAxis) {
+TEST(CrossDeviceOpsGather, ConcatenatesAlongEachAxis) {
   const Tensor value = Tensor::from<float>({1, 3}, {1, 2, 3});
   expect_tensor(gather_copies(value, 2, 0), {2, 3}, {1, 2, 3, 1, 2, 3});
   expect_tensor(gather_copies(value, 2, 1), {1, 6}, {1, 2, 3, 1, 2, 3});
@@ -374,7 +374,7 @@ TEST(CrossDeviceOpsGather, MatricesAndCubesAlongEachAxis) {
   expect_tensor(gather_copies(cube, 3, 2), {1, 2, 6}, {1, 2, 1, 2, 1, 2, 3, 4, 3, 4, 3, 4});
 }
 
-TEST(CrossDeviceOpsGather, UnevenLengthsAlongEitherAxis) {
+TEST(CrossDeviceOpsGather, ConcatenatesUnevenLengths) {
   const Tensor all = make_op("canonical", 3)->gather(uneven_ones(3, 0), 0, cpu(0));
   expect_tensor(all, {6, 1}, {1, 1, 1, 1, 1, 1});
   const Tensor columns = make_op("canonical", 4)->gather(uneven_ones(4, 1), 1, cpu(0));
@@ -384,7 +384,7 @@ TEST(CrossDeviceOpsGather, UnevenLengthsAlongEitherAxis) {
   expect_tensor(make_op("canonical", 3)->gather(rows, 1, cpu(0)), {2, 3}, {1, 3, 4, 2, 5, 6});
 }
 
-TEST(CrossDeviceOpsGather, RefusesOtherDimensionsRanksTypesSparseRowsAndMissingAxes) {
+TEST(CrossDeviceOpsGather, RefusesMismatchedTensorsSparseRowsAndInvalidAxes) {
   const auto ops = make_op("canonical", 2);
   EXPECT_INVALID(ops->gather(uneven_ones(2, 1), 0, cpu(0)), "Shape mismatch",
                  "dimension 1 must be equal in both shapes", "[1, 1]", "[1, 2]", "replica 1");
@@ -403,7 +403,7 @@ TEST(CrossDeviceOpsGather, RefusesOtherDimensionsRanksTypesSparseRowsAndMissingA
 Tensor matrix_of_cdu() { return Tensor::from<float>({3, 2}, {1, 2, 0, 0, 3, 4}); }
 IndexedSlices rows_of_cdu() { return rows_of({1, 2, 3, 4}, {0, 2}, {3, 2}); }
 
-TEST(GradientOps, AggregateKeepsTheKind) {
+TEST(GradientOps, AggregatePreservesDenseOrSparseKind) {
   const std::vector<double> expected = {1, 2, 5, 6, 10, 12};
   const std::vector<Gradient> dense = {matrix_of_cdu(),
                                        Tensor::from<float>({3, 2}, {0, 0, 5, 6, 7, 8})};
@@ -417,7 +417,7 @@ TEST(GradientOps, AggregateKeepsTheKind) {
   EXPECT_INVALID(aggregate({}), "one gradient or more");
 }
 
-TEST(GradientOps, DivisionKeepsTheKind) {
+TEST(GradientOps, DivisionPreservesDenseOrSparseKind) {
   const std::vector<double> expected = {0.5, 1, 0, 0, 1.5, 2};
   expect_tensor(divide_by(matrix_of_cdu(), 2).dense(), {3, 2}, expected);
   const Gradient half = divide_by(rows_of_cdu(), 2);
@@ -427,7 +427,7 @@ TEST(GradientOps, DivisionKeepsTheKind) {
   EXPECT_INVALID(divide_by(Tensor::ones({2}, DType::kInt32), 2), "floating type", "int32");
 }
 
-TEST(GradientOps, CopiesAreOnTheirDevice) {
+TEST(GradientOps, CopiesAreOnTargetDevice) {
   const Gradient dense = copy_to(matrix_of_cdu(), cpu(3));
   EXPECT_EQ(device_of(dense), cpu(3));
   expect_tensor(dense.dense(), {3, 2}, {1, 2, 0, 0, 3, 4});
@@ -440,7 +440,7 @@ TEST(GradientOps, CopiesAreOnTheirDevice) {
   EXPECT_ERROR(device_of(Gradient()), kFailedPrecondition, "none");
 }
 
-TEST(CrossDeviceOpsErrors, ShapesThatDifferNameTheReplica) {
+TEST(CrossDeviceOpsErrors, ShapeMismatchNamesReplica) {
   const PerReplica<Tensor> value(
       {Tensor::zeros({2, 3}), Tensor::zeros({2, 3}), Tensor::zeros({3, 2})});
   EXPECT_INVALID(make_op("ring", 3)->all_reduce(ReduceOp::kSum, value), "replica 2", "replica 0",
@@ -449,7 +449,7 @@ TEST(CrossDeviceOpsErrors, ShapesThatDifferNameTheReplica) {
                  "[2, 3]", "[3, 2]");
 }
 
-TEST(CrossDeviceOpsErrors, TypesNumbersOfReplicasAndKindsOfValuesThatDiffer) {
+TEST(CrossDeviceOpsErrors, MismatchedTypesReplicaCountsAndKindsAreRefused) {
   const PerReplica<Tensor> value({Tensor::zeros({2}), Tensor::zeros({2}, DType::kInt32)});
   EXPECT_INVALID(make_op("canonical", 2)->all_reduce(ReduceOp::kSum, value), "replica 1",
                  "float32 [2]", "int32 [2]");
@@ -467,7 +467,7 @@ TEST(CrossDeviceOpsErrors, TypesNumbersOfReplicasAndKindsOfValuesThatDiffer) {
   }
 }
 
-TEST(CrossDeviceOpsErrors, MissingValueOfAReplicaIsRefused) {
+TEST(CrossDeviceOpsErrors, MissingReplicaValueIsRefused) {
   const auto ops = make_op("canonical", 2);
   EXPECT_INVALID(ops->reduce(ReduceOp::kSum, PerReplica<Gradient>(), cpu(0)), "one replica or more",
                  "none");
@@ -477,7 +477,7 @@ TEST(CrossDeviceOpsErrors, MissingValueOfAReplicaIsRefused) {
   EXPECT_INVALID(ops->all_reduce_in_place(ReduceOp::kSum, {}), "none");
 }
 
-TEST(CrossDeviceOpsErrors, BoolHasMinAndMaxAlone) {
+TEST(CrossDeviceOpsErrors, BoolSupportsOnlyMinAndMax) {
   const PerReplica<Tensor> value(
       {Tensor::ones({2}, DType::kBool), Tensor::ones({2}, DType::kBool)});
   for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kProduct}) {
@@ -489,7 +489,7 @@ TEST(CrossDeviceOpsErrors, BoolHasMinAndMaxAlone) {
   EXPECT_INVALID(reduce_tensors_along_tree(ReduceOp::kMean, value.values(), {}), "bool", "MEAN");
 }
 
-TEST(CrossDeviceOpsErrors, DestinationsAndOptionsOfACallAreChecked) {
+TEST(CrossDeviceOpsErrors, InvalidDestinationsAndOptionsAreRefused) {
   const auto ops = make_op("canonical", 2);
   const std::vector<Device> none;
   EXPECT_INVALID(ops->reduce(ReduceOp::kSum, scalars({1, 2}), none), "reduce",
@@ -504,7 +504,7 @@ TEST(CrossDeviceOpsErrors, DestinationsAndOptionsOfACallAreChecked) {
       "bytes_per_pack", "-1");
 }
 
-TEST(CrossDeviceOpsErrors, BuffersThatDifferNameTheReplica) {
+TEST(CrossDeviceOpsErrors, BufferMismatchNamesReplica) {
   std::vector<float> a(4), b(4);
   const std::vector<ReplicaBuffer> buffers = {
       {reinterpret_cast<std::byte*>(a.data()), 4, DType::kFloat32, cpu(0)},
@@ -513,7 +513,7 @@ TEST(CrossDeviceOpsErrors, BuffersThatDifferNameTheReplica) {
                  "4 x float32", "3 x float32", "replica 1");
 }
 
-TEST(CrossDeviceOpsErrors, SparseRowsMustFitEachOther) {
+TEST(CrossDeviceOpsErrors, MismatchedSparseRowsAreRefused) {
   const auto ops = make_op("canonical", 2);
   const auto reduce = [&](ReduceOp op, const IndexedSlices& a, const IndexedSlices& b) {
     ops->reduce(op, PerReplica<Gradient>({Gradient(a), Gradient(b)}), cpu(0));
@@ -535,7 +535,7 @@ TEST(CrossDeviceOpsErrors, SparseRowsMustFitEachOther) {
   EXPECT_INVALID(reduce(ReduceOp::kSum, of_floats, of_floats), "integer indices", "float32");
 }
 
-TEST(PerReplicaTest, KnowsItsReplicasAndMaps) {
+TEST(PerReplicaTest, MapsValuesAndChecksIndex) {
   const PerReplica<int> values({1, 2, 3});
   EXPECT_EQ(values.map([](int v) { return v * 2.5; }).values(),
             (std::vector<double>{2.5, 5.0, 7.5}));
@@ -543,7 +543,7 @@ TEST(PerReplicaTest, KnowsItsReplicasAndMaps) {
   static_assert(is_per_replica<PerReplica<int>> && !is_per_replica<int>);
 }
 
-TEST(ToldReason, MismatchIsInvalidArgumentOnEveryRank) {
+TEST(PropagatedError, MismatchIsInvalidArgumentOnEveryRank) {
   const std::string text = "collective mismatch (count): rank 0 calls a; rank 3 calls b";
   for (const ErrorCode code : {ErrorCode::kInvalidArgument, ErrorCode::kAborted}) {
     const Error error = as_it_was(Error(code, "rank 2 ended the call: " + text));
@@ -552,7 +552,7 @@ TEST(ToldReason, MismatchIsInvalidArgumentOnEveryRank) {
   }
 }
 
-TEST(ToldReason, MissingRankIsDeadlineExceededOnEveryRank) {
+TEST(PropagatedError, MissingRankIsDeadlineExceededOnEveryRank) {
   const std::string text = "rank 0: barrier: expected all 2 ranks before the deadline; rank 1 did";
   EXPECT_EQ(as_it_was(Error(ErrorCode::kAborted, text)).code(), ErrorCode::kDeadlineExceeded);
   EXPECT_EQ(as_it_was(Error(ErrorCode::kAborted, text)).message(), text);
@@ -572,7 +572,7 @@ INSTANTIATE_TEST_SUITE_P(All, ProcessWaits,
                            return of.param == SpinPolicy::kSpin ? "Spin" : "Yield";
                          });
 
-TEST_P(ProcessWaits, ReturnsAtOnceWhenReadyAndFalseAtTheDeadline) {
+TEST_P(ProcessWaits, ReturnsTrueWhenReadyAndFalseAtDeadline) {
   WaitWord word;
   ProcessWait wait(&word, GetParam());
   EXPECT_TRUE(wait.wait_until(

@@ -59,7 +59,7 @@ int& register_tree_sum(const std::string& name) {
   return calls;
 }
 
-TEST(CrossDeviceOpsRegistry, BuiltinOperationsComeFirst) {
+TEST(CrossDeviceOpsRegistry, BuiltinOperationsAreListedFirst) {
   const auto names = registered_cross_device_ops();
   ASSERT_GE(names.size(), kBuiltinOps.size());
   EXPECT_TRUE(std::equal(kBuiltinOps.begin(), kBuiltinOps.end(), names.begin()));
@@ -97,7 +97,7 @@ TEST(CrossDeviceOpsRegistry, EachPackIsOneCall) {
   EXPECT_EQ(calls_with(16), 2);  // 4 and 2 scalars
 }
 
-TEST(CrossDeviceOpsRegistry, OneReplicaAndNoElementsNeedNoCall) {
+TEST(CrossDeviceOpsRegistry, SingleReplicaAndEmptyTensorsSkipOperation) {
   int& calls = register_tree_sum("idle_sum");
   expect_tensor(make_op("idle_sum", 1)->reduce(ReduceOp::kSum, scalars({4}), cpu(2)).dense(), {},
                 {4});
@@ -123,7 +123,7 @@ TEST(CrossDeviceOpsRegistry, UnsupportedReductionFallsBackAndLogsOnce) {
   EXPECT_THAT(log.list(), ElementsAre(_, HasSubstr("narrow_sum: MAX of float32")));
 }
 
-TEST(CrossDeviceOpsRegistry, StrictRefusesTheFallback) {
+TEST(CrossDeviceOpsRegistry, StrictOptionRefusesFallback) {
   register_tree_sum("strict_sum");
   const auto ops = make_op("strict_sum", 2);
   const std::vector<PerReplica<Gradient>> batch = {PerReplica<Gradient>(
@@ -132,7 +132,7 @@ TEST(CrossDeviceOpsRegistry, StrictRefusesTheFallback) {
                "strict_sum", "SUM", "int64", "cpu:0", "strict");
 }
 
-TEST(CrossDeviceOpsRegistry, TakenAndUnknownNamesAreRefused) {
+TEST(CrossDeviceOpsRegistry, DuplicateAndUnknownNamesAreRefused) {
   register_tree_sum("taken");
   EXPECT_ERROR(register_tree_sum("taken"), kAlreadyExists, "'taken'", "canonical", "ring");
   EXPECT_ERROR(register_tree_sum("ring"), kAlreadyExists, "'ring'");
@@ -177,7 +177,7 @@ const Json& options_of_configurable() {
   return seen;
 }
 
-TEST(CrossDeviceOpsRegistry, OptionsOfItsOwnReachTheFactory) {
+TEST(CrossDeviceOpsRegistry, FactoryReceivesPluginOptions) {
   const Json& seen = options_of_configurable();
   const auto seen_with = [&](const std::string& text) {
     build_cross_device_ops(make_cross_device_ops("configurable", {}, text), Group{2, 0, cpus(2)});
@@ -189,7 +189,7 @@ TEST(CrossDeviceOpsRegistry, OptionsOfItsOwnReachTheFactory) {
   EXPECT_EQ(seen_with(R"({"k": [1, 2]})"), R"({"k":[1,2]})");
 }
 
-TEST(CrossDeviceOpsRegistry, UnknownAndUnreadableOptionsAreRefused) {
+TEST(CrossDeviceOpsRegistry, UnknownAndMalformedOptionsAreRefused) {
   options_of_configurable();
   EXPECT_INVALID(make_cross_device_ops("configurable", {}, "k=1,wires=2"),
                  "configurable has no option 'wires'", "k, wire, exact", "did you mean 'wire'");
@@ -212,7 +212,7 @@ TEST(CrossDeviceOpsRegistry, UnknownAndUnreadableOptionsAreRefused) {
 
 using std::chrono::milliseconds;
 
-TEST(CommunicationOptionsTest, FieldsAreChecked) {
+TEST(CommunicationOptionsTest, ValidateRefusesInvalidFields) {
   const CommunicationOptions defaults;
   EXPECT_EQ(defaults.bytes_per_pack, 0);
   EXPECT_FALSE(defaults.timeout.has_value());
@@ -226,7 +226,7 @@ TEST(CommunicationOptionsTest, FieldsAreChecked) {
   EXPECT_INVALID(make_cross_device_ops("ring", {.bytes_per_pack = -2}), "bytes_per_pack");
 }
 
-TEST(CommunicationOptionsTest, ImplementationsAreReadInAnyCase) {
+TEST(CommunicationOptionsTest, ImplementationNamesAreCaseInsensitive) {
   EXPECT_EQ(parse_communication_implementation("nccl"), CommunicationImplementation::kNccl);
   EXPECT_EQ(parse_communication_implementation("Ring"), CommunicationImplementation::kRing);
   for (const char* name : {"AUTO", "RING", "NCCL", "MPI", "CANONICAL"}) {
@@ -236,7 +236,7 @@ TEST(CommunicationOptionsTest, ImplementationsAreReadInAnyCase) {
                  "'tree'");
 }
 
-TEST(CommunicationOptionsTest, CompressionAndPolicyAreReadInAnyCase) {
+TEST(CommunicationOptionsTest, CompressionAndPolicyNamesAreCaseInsensitive) {
   EXPECT_EQ(parse_wire_compression("BFloat16"), WireCompression::kBFloat16);
   EXPECT_EQ(to_string(parse_wire_compression("float16")), "float16");
   EXPECT_EQ(parse_wire_compression("none"), WireCompression::kNone);
@@ -253,7 +253,7 @@ TEST(CommunicationOptionsTest, CompressionAndPolicyAreReadInAnyCase) {
   EXPECT_EQ(merged.non_finite, NonFinitePolicy::kError);
 }
 
-TEST(CommunicationOptionsTest, MergeTakesNonDefaultFields) {
+TEST(CommunicationOptionsTest, MergeOverridesWithNonDefaultFields) {
   const CommunicationOptions a{.bytes_per_pack = 7,
                                .timeout = milliseconds(5),
                                .implementation = CommunicationImplementation::kRing};
@@ -269,14 +269,14 @@ TEST(CommunicationOptionsTest, MergeTakesNonDefaultFields) {
   EXPECT_EQ(b.timeout, std::nullopt);
 }
 
-TEST(CommunicationOptionsTest, GroupMustMatchTheDevices) {
+TEST(CommunicationOptionsTest, GroupSizeMustMatchDevices) {
   EXPECT_INVALID(build_cross_device_ops({}, Group{3, 0, cpus(2)}), "world size 3",
                  "2 local devices");
   EXPECT_INVALID(build_cross_device_ops({}, Group{}), "0 local devices");
   EXPECT_NO_THROW(build_cross_device_ops({}, Group{4, 0, cpus(2)}));
 }
 
-TEST(CommunicationOptionsTest, TheImplementationChoosesWhenNoNameIsGiven) {
+TEST(CommunicationOptionsTest, ImplementationSelectsOperationWithoutName) {
   const auto built = [](std::string name, CommunicationImplementation implementation) {
     const CrossDeviceOpsSpec spec{std::move(name), {.implementation = implementation}};
     return std::string(build_cross_device_ops(spec, Group{2, 0, cpus(2)})->name());
@@ -290,7 +290,7 @@ TEST(CommunicationOptionsTest, TheImplementationChoosesWhenNoNameIsGiven) {
                  "'canonical' is named");
 }
 
-TEST(CommunicationOptionsTest, MpiWithoutMpirunAndNcclForCpusAreRefused) {
+TEST(CommunicationOptionsTest, RefusesMpiWithoutMpirunAndNcclOnCpus) {
   const CrossDeviceOpsSpec mpi{"", {.implementation = CommunicationImplementation::kMpi}};
   EXPECT_ERROR(build_cross_device_ops(mpi, Group{2, 0, cpus(2)}), kUnimplemented, "mpi: ", "try ",
                "canonical");
@@ -318,7 +318,7 @@ std::vector<float> sums_of(const std::string& name, int replicas, DType dtype = 
   return sums;
 }
 
-TEST(Plugin, IsAnOperationLikeAnyOther) {
+TEST(Plugin, IsRegisteredAsOperation) {
   const std::string name = load_cross_device_ops_plugin(path_of("good"));
   EXPECT_EQ(name, "plugin_good");
   EXPECT_EQ(load_cross_device_ops_plugin(path_of("good")), name);  // loading again
@@ -351,7 +351,7 @@ TEST(Plugin, ReceivesGroupAndOptionsAndLogs) {
   EXPECT_THAT(lines, Contains(HasSubstr(R"("timeout_ms":2000)")));
 }
 
-TEST(Plugin, OtherNumberOfReplicasIsRefused) {
+TEST(Plugin, DifferentReplicaCountIsRefused) {
   const std::string name = load_cross_device_ops_plugin(path_of("good"));
   const auto op = make_op(name, 2);
   std::vector<Tensor> values(3, Tensor::ones({4}));
@@ -361,7 +361,7 @@ TEST(Plugin, OtherNumberOfReplicasIsRefused) {
   EXPECT_EQ(op->all_reduce(ReduceOp::kSum, PerReplica<Tensor>(values))[1].to_doubles()[3], 2.0);
 }
 
-TEST(Plugin, TablesOfOtherVersionsAreReadByTheirSize) {
+TEST(Plugin, AcceptsOlderAndNewerTablesByStructSize) {
   const std::string older = load_cross_device_ops_plugin(path_of("older"));
   EXPECT_EQ(make_op(older, 2)->determinism(), Determinism::kNone);  // the default
   EXPECT_EQ(sums_of(older, 2), (std::vector<float>{3, 3}));
@@ -407,7 +407,7 @@ TEST(Plugin, InvalidPluginIsRefusedWithReason) {
   EXPECT_EQ(registered_cross_device_ops(), before);
 }
 
-TEST(Plugin, MissingFilesAndOtherFilesAreNamed) {
+TEST(Plugin, ErrorNamesMissingOrInvalidFile) {
   EXPECT_ERROR(load_cross_device_ops_plugin("./nowhere.so"), kNotFound, "'./nowhere.so'",
                "no such file");
   EXPECT_INVALID(load_cross_device_ops_plugin("nowhere.so"), "'nowhere.so'", "cannot be loaded",
@@ -417,7 +417,7 @@ TEST(Plugin, MissingFilesAndOtherFilesAreNamed) {
   EXPECT_INVALID(load_cross_device_ops_plugin(text), text, "expected a shared library");
 }
 
-TEST(Plugin, ItsErrorsKeepCodeAndText) {
+TEST(Plugin, ErrorsKeepCodeAndText) {
   const std::string fails = load_cross_device_ops_plugin(path_of("create_fails"));
   EXPECT_ERROR(make_op(fails, 2), kResourceExhausted, "plugin_create_fails",
                "create failed: no fabric", path_of("create_fails"));
@@ -434,7 +434,7 @@ TEST(Plugin, ItsErrorsKeepCodeAndText) {
   EXPECT_ERROR(make_op(error, 2), kInternal, "max_relative_error() returned -1", "INFINITY");
 }
 
-TEST(Plugin, MembersBeyondTheLengthOfItsTableAreNotRead) {
+TEST(Plugin, MembersBeyondStructSizeAreNotRead) {
   const std::string name = load_cross_device_ops_plugin(path_of("without_options"));
   EXPECT_EQ(sums_of(name, 3), (std::vector<float>{6, 6, 6}));
   EXPECT_EQ(make_op(name, 2)->max_relative_error(), 0.0);
@@ -484,7 +484,7 @@ struct Lists {
 };
 using List = std::vector<std::int32_t>;
 
-TEST(PluginBetweenProcesses, AllCollectivesOfItsOwnReachAllMembers) {
+TEST(MultiProcessPlugin, ProvidedCollectivesReachAllMembers) {
   const std::string name = load_cross_device_ops_plugin(path_of("store"));
   run_processes(name, {}, [](CrossDeviceOps& op, int first) {
     EXPECT_TRUE(op.spans_processes());
@@ -546,7 +546,7 @@ TEST(PluginBetweenProcesses, AllCollectivesOfItsOwnReachAllMembers) {
   });
 }
 
-TEST(PluginBetweenProcesses, MissingCollectivesCannotBeComposed) {
+TEST(MultiProcessPlugin, MissingCollectivesCannotBeComposed) {
   const std::string name = load_cross_device_ops_plugin(path_of("store_all_reduce"));
   run_processes(name, {}, [](CrossDeviceOps& op, int first) {
     EXPECT_FALSE(op.provides(Collective::kBroadcast));
@@ -564,7 +564,7 @@ TEST(PluginBetweenProcesses, MissingCollectivesCannotBeComposed) {
   });
 }
 
-TEST(PluginBetweenProcesses, DeadlinesAndAbortsEndACall) {
+TEST(MultiProcessPlugin, DeadlineAndAbortEndCall) {
   const std::string name = load_cross_device_ops_plugin(path_of("store"));
   const CommunicationOptions brief{.timeout = std::chrono::milliseconds(30)};
   run_processes(name, brief, [](CrossDeviceOps& op, int first) {
@@ -588,7 +588,7 @@ TEST(PluginBetweenProcesses, DeadlinesAndAbortsEndACall) {
   });
 }
 
-TEST(PluginBetweenProcesses, ItNeedsTheGroupsStore) {
+TEST(MultiProcessPlugin, RequiresStoreOfGroup) {
   const std::string name = load_cross_device_ops_plugin(path_of("store"));
   EXPECT_INVALID(build_cross_device_ops(make_cross_device_ops(name), {4, 0, cpus(2)}),
                  "plugin_store", "key-value store", "Group::store");

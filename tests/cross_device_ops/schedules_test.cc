@@ -271,7 +271,7 @@ void for_all_shapes(Collective collective, const Body& body) {
   }
 }
 
-TEST(Schedules, AllReduceCombinesEveryContributionOnceAndAlongTheTreeWherePromised) {
+TEST(Schedules, AllReduceCombinesEachInputOnceInPromisedOrder) {
   for_all_shapes(Collective::kAllReduce, [](const Algorithm& algorithm, const CallShape& shape) {
     Symbols symbols;
     SymbolicRun run(symbols, schedules_of(algorithm, shape));
@@ -288,7 +288,7 @@ TEST(Schedules, AllReduceCombinesEveryContributionOnceAndAlongTheTreeWherePromis
   });
 }
 
-TEST(Schedules, ReduceBringsTheTreesResultToEveryRoot) {
+TEST(Schedules, ReduceYieldsTreeResultAtEveryRoot) {
   for_all_shapes(Collective::kReduce, [](const Algorithm& algorithm, CallShape shape) {
     for (shape.root = 0; shape.root < shape.size; shape.root += 1 + shape.size / 5) {
       Symbols symbols;
@@ -307,7 +307,7 @@ TEST(Schedules, ReduceBringsTheTreesResultToEveryRoot) {
   });
 }
 
-TEST(Schedules, BroadcastCopiesTheRootsElements) {
+TEST(Schedules, BroadcastCopiesElementsOfRoot) {
   for_all_shapes(Collective::kBroadcast, [](const Algorithm& algorithm, CallShape shape) {
     for (shape.root = 0; shape.root < shape.size; shape.root += 1 + shape.size / 5) {
       Symbols symbols;
@@ -324,7 +324,7 @@ TEST(Schedules, BroadcastCopiesTheRootsElements) {
   });
 }
 
-TEST(Schedules, AllGatherConcatenatesUnevenParts) {
+TEST(Schedules, AllGatherConcatenatesUnevenChunks) {
   for_all_shapes(Collective::kAllGather, [](const Algorithm& algorithm, CallShape shape) {
     const std::vector<std::size_t> counts = uneven_counts(shape.size, shape.count);
     shape.counts = counts;
@@ -343,7 +343,7 @@ TEST(Schedules, AllGatherConcatenatesUnevenParts) {
   });
 }
 
-TEST(Schedules, ReduceScatterCombinesUnevenParts) {
+TEST(Schedules, ReduceScatterCombinesUnevenChunks) {
   for_all_shapes(Collective::kReduceScatter, [](const Algorithm& algorithm, CallShape shape) {
     const std::vector<std::size_t> counts = uneven_counts(shape.size, shape.count);
     shape.counts = counts;
@@ -364,7 +364,7 @@ TEST(Schedules, ReduceScatterCombinesUnevenParts) {
   });
 }
 
-TEST(Schedules, AllToAllExchangesUnevenPartsAndWaitsForAllRanks) {
+TEST(Schedules, AllToAllExchangesUnevenChunksAndSynchronizes) {
   for (const int size : kWorlds) {
     const auto n = static_cast<std::size_t>(size);
     const auto sent = [](std::size_t from, std::size_t to) { return (from * 3 + to * to) % 5; };
@@ -444,7 +444,7 @@ Cost formula(std::string_view name, std::size_t n, std::size_t r, std::size_t co
   return {transfers * k, transfers * count};
 }
 
-TEST(Schedules, AllReduceCostsMatchTheirFormula) {
+TEST(Schedules, AllReduceCostsMatchFormula) {
   for (const Algorithm& algorithm : algorithms()) {
     for (const std::size_t n : {2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 33}) {
       // Chunks of halving and slices divide evenly at multiples of 64 bytes, into one or several
@@ -464,7 +464,7 @@ TEST(Schedules, AllReduceCostsMatchTheirFormula) {
   }
 }
 
-TEST(Schedules, CostsOfOtherCallsMatchTheirFormula) {
+TEST(Schedules, CostsOfRemainingCollectivesMatchFormula) {
   for (const std::size_t n : {2, 3, 5, 8, 9, 17}) {
     const std::size_t closing = std::bit_width(n - 2);  // ceil(log2(n - 1))
     const std::size_t count = n * 16;
@@ -492,7 +492,7 @@ TEST(Schedules, CostsOfOtherCallsMatchTheirFormula) {
   }
 }
 
-TEST(Schedules, DependOnTheShapeAlone) {
+TEST(Schedules, DependOnlyOnCallShape) {
   for (const Algorithm& algorithm : algorithms()) {
     CallShape shape = shape_of(Collective::kAllReduce, 6, 1000);
     shape.rank = 3;
@@ -541,7 +541,7 @@ TEST(RingAllReduce, SumsWhenCountIsNotDivisibleByReplicas) {
   }
 }
 
-TEST(ScheduledOps, CanonicalOnesAddAlongTheTreeForEveryNumberOfReplicas) {
+TEST(ScheduledOps, CanonicalOperationsMatchTreeForAnyReplicaCount) {
   for (int replicas = 2; replicas <= 20; ++replicas) {
     for (const std::size_t count : {50, 3001}) {
       const std::vector<Tensor> values = values_for_ring(replicas, count);
@@ -553,7 +553,7 @@ TEST(ScheduledOps, CanonicalOnesAddAlongTheTreeForEveryNumberOfReplicas) {
   }
 }
 
-TEST(ScheduledOps, GoThroughLargeBuffersInSegments) {
+TEST(ScheduledOps, ProcessLargeBuffersInSegments) {
   const std::vector<Tensor> values = values_for_ring(5, 200'003);
   const Tensor expected = reduce_tensors_along_tree(ReduceOp::kSum, values, {});
   const auto sums = make_op("hierarchical_copy", 5)->all_reduce(ReduceOp::kSum, PerReplica(values));
