@@ -27,7 +27,7 @@ std::vector<std::string> names_in(const std::string& folder) {
   return names;
 }
 
-TEST(CheckpointManager, RestoresTheOneSavedLast) {
+TEST(CheckpointManager, RestoresLastSavedVersion) {
   const std::string folder = empty_folder() + "/new/run";
   Variable x = scalar_variable(1);
   CheckpointManager manager(Checkpoint({x}), folder);
@@ -62,7 +62,7 @@ TEST(CheckpointManager, RestoresTheOneSavedLast) {
 
 // After training has gone back to an earlier step, the newest version is not the one with the
 // largest step.
-TEST(CheckpointManager, KeepsTheNewestAndDeletesNothingElse) {
+TEST(CheckpointManager, KeepsNewestVersionsAndUnrelatedFiles) {
   const std::string folder = empty_folder();
   for (const char* foreign : {"step_x", "step_", "weights.safetensors", "step_01", "step_1.txt"}) {
     write_file_atomically(folder + "/" + foreign, "mine");
@@ -85,7 +85,7 @@ TEST(CheckpointManager, KeepsTheNewestAndDeletesNothingElse) {
   EXPECT_EQ(names_in(folder).size(), 8u);  // 6 unrelated entries, 2 versions
 }
 
-TEST(CheckpointManager, KeepsFilesOfOthersInFoldersOfVersions) {
+TEST(CheckpointManager, KeepsUnrelatedFilesInVersionFolders) {
   const std::string folder = empty_folder();
   CheckpointManager manager(Checkpoint({scalar_variable(1)}), folder,
                             CheckpointManagerOptions{.max_to_keep = 1});
@@ -109,7 +109,7 @@ TEST(CheckpointManager, KeepsFilesOfOthersInFoldersOfVersions) {
   EXPECT_EQ(names_in(folder + "/step_1"), foreign);
 }
 
-TEST(CheckpointManager, KeepsAllOrOneAndRefusesWrongNumbers) {
+TEST(CheckpointManager, MaxToKeepAcceptsZeroAndOneAndRefusesNegative) {
   const std::string folder = empty_folder();
   CheckpointManager all(Checkpoint({scalar_variable(1)}), folder,
                         CheckpointManagerOptions{.max_to_keep = 0});
@@ -147,7 +147,7 @@ TEST(CheckpointManager, ContinuesFromSingleFileCheckpoints) {
   EXPECT_THAT(names_in(folder), ElementsAre("step_5", "step_6"));
 }
 
-TEST(CheckpointManager, TakesTheFileWithTheLargestStepWhenLatestNamesNone) {
+TEST(CheckpointManager, RestoresLargestStepWhenLatestFileIsInvalid) {
   const std::string folder = empty_folder();
   Variable x = scalar_variable(0);
   for (const int step : {3, 20}) {
@@ -159,7 +159,7 @@ TEST(CheckpointManager, TakesTheFileWithTheLargestStepWhenLatestNamesNone) {
   }
 }
 
-TEST(CheckpointManager, WritesOnlyWithWritesOption) {
+TEST(CheckpointManager, WritesNoFilesWithoutWritesOption) {
   const std::string folder = empty_folder();
   Variable x = scalar_variable(1);
   int num_state_calls = 0;
@@ -182,7 +182,7 @@ TEST(CheckpointManager, WritesOnlyWithWritesOption) {
 }
 
 // The snapshot is taken during the call, whatever training does afterwards.
-TEST(CheckpointManager, BackgroundSaveHoldsValuesOfTheCall) {
+TEST(CheckpointManager, AsyncSaveHoldsValuesAtTimeOfCall) {
   const std::string folder = empty_folder();
   Variable large(Tensor::zeros({1 << 20}), VariableOptions{.name = "large"});
   {

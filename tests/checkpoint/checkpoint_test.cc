@@ -71,7 +71,7 @@ class TwoComponents : public VariableStorage {
   [[noreturn]] static void not_used() { fail(ErrorCode::kInternal, "not used by checkpoints"); }
 };
 
-TEST(Checkpoint, BringsBackVariablesStateAndStep) {
+TEST(Checkpoint, RestoresVariablesStateAndStep) {
   const std::string path = empty_folder() + "/new/folder/c.safetensors";
   Variable a = variable("a", {1, 2});
   Variable counter(Tensor::from<std::int64_t>({}, {41}), VariableOptions{.name = "counter"});
@@ -91,7 +91,7 @@ TEST(Checkpoint, BringsBackVariablesStateAndStep) {
   EXPECT_FALSE(info.tutti_version.empty());
 }
 
-TEST(Checkpoint, RestoresIntoOtherVariablesOfTheSameNames) {
+TEST(Checkpoint, RestoresIntoNewVariablesByName) {
   const std::string path = empty_folder() + "/c.safetensors";
   Checkpoint({variable("a", {1, 2}), variable("b", {3})}).save(path);
   Variable b = variable("b", {0}), a = variable("a", {0, 0});
@@ -100,7 +100,7 @@ TEST(Checkpoint, RestoresIntoOtherVariablesOfTheSameNames) {
   EXPECT_THAT(values_of(b), ElementsAre(3));
 }
 
-TEST(Checkpoint, EachOfSeveralLikeVariablesGetsItsOwnValue) {
+TEST(Checkpoint, VariablesWithSimilarNamesGetOwnValues) {
   // Names like those of optimizers' slots, some of which are prefixes or suffixes of others.
   const std::vector<std::string> names = {"kernel",
                                           "kernel_1",
@@ -129,7 +129,7 @@ TEST(Checkpoint, EachOfSeveralLikeVariablesGetsItsOwnValue) {
   }
 }
 
-TEST(Checkpoint, ListsAllThatDoesNotFitAndChangesNothing) {
+TEST(Checkpoint, MismatchErrorListsEveryProblemAndChangesNothing) {
   const std::string path = empty_folder() + "/c.safetensors";
   std::int64_t number = 5;
   Checkpoint saved(
@@ -152,7 +152,7 @@ TEST(Checkpoint, ListsAllThatDoesNotFitAndChangesNothing) {
   EXPECT_EQ(number, 6);
 }
 
-TEST(Checkpoint, LeavesUnknownThingsAloneWhenAsked) {
+TEST(Checkpoint, IgnoreUnknownSkipsExtraTensorsAndState) {
   const std::string path = empty_folder() + "/c.safetensors";
   std::int64_t number = 5;
   Checkpoint saved({variable("a", {1}), variable("a/momentum", {2})});
@@ -167,7 +167,7 @@ TEST(Checkpoint, LeavesUnknownThingsAloneWhenAsked) {
       "1 problem)", "variable 'b' is missing");
 }
 
-TEST(Checkpoint, MisfitsAreNamedWithWeightsOfTheFile) {
+TEST(Checkpoint, MismatchErrorNamesWeightsInFile) {
   const std::string path = empty_folder() + "/c.safetensors";
   Checkpoint({variable("fc.weight", {1, 2}), variable("fc.bias", {3})}).save(path);
   const std::vector<Variable> variables = {variable("dense/kernel", {1, 2})};
@@ -183,7 +183,7 @@ TEST(Checkpoint, MisfitsAreNamedWithWeightsOfTheFile) {
   }
 }
 
-TEST(Checkpoint, KnowsComponentsOfVariables) {
+TEST(Checkpoint, SavesAndRestoresComponentsOfVariables) {
   const std::string path = empty_folder() + "/c.safetensors";
   auto storage = std::make_shared<TwoComponents>("sum");
   Checkpoint checkpoint({Variable(storage), variable("a", {1})});
@@ -205,7 +205,7 @@ TensorProvider table_of(std::vector<double>& values) {
 }
 
 /// Corresponds to tf.train.Checkpoint's deferred restoration.
-TEST(Checkpoint, ValuesWaitForLaterVariables) {
+TEST(Checkpoint, DeferredRestoreAppliesToLaterVariables) {
   const std::string path = empty_folder() + "/saved.safetensors";
   std::int64_t counter = 5;
   std::vector<double> table = {2.5};
@@ -238,7 +238,7 @@ TEST(Checkpoint, ValuesWaitForLaterVariables) {
   EXPECT_THAT(values_of(fresh), ElementsAre(9));
 }
 
-TEST(Checkpoint, AddRefusesMisfitOfWaitingValues) {
+TEST(Checkpoint, AddRefusesMismatchWithDeferredValues) {
   const std::string path = empty_folder() + "/saved.safetensors";
   Checkpoint({variable("a", {1}), variable("b", {2})}).save(path);
   Checkpoint checkpoint;
@@ -254,7 +254,7 @@ TEST(Checkpoint, AddRefusesMisfitOfWaitingValues) {
   EXPECT_THAT(checkpoint.waiting(), ElementsAre("a", "b"));
 }
 
-TEST(Checkpoint, AVariableOfSeveralReplicasTakesAllItsValuesThatWait) {
+TEST(Checkpoint, DeferredRestoreSetsAllReplicasOfVariable) {
   const std::string path = empty_folder() + "/saved.safetensors";
   Checkpoint({Variable(std::make_shared<TwoComponents>("metric"))}).save(path);
   Checkpoint checkpoint;
@@ -302,7 +302,7 @@ TEST(Checkpoint, FailedRestoreRollsBack) {
   EXPECT_EQ(number, 5);
 }
 
-TEST(Checkpoint, RefusesTwoThingsOfOneName) {
+TEST(Checkpoint, RefusesDuplicateNames) {
   Variable a = variable("a", {1});
   Checkpoint checkpoint({a, a});  // a variable given twice counts once
   EXPECT_EQ(checkpoint.variables().size(), 1u);
@@ -317,7 +317,7 @@ TEST(Checkpoint, RefusesTwoThingsOfOneName) {
   EXPECT_INVALID(colliding.save(empty_folder() + "/c.safetensors"), "x/replica_1", "two variables");
 }
 
-TEST(Checkpoint, RefusesMetadataThatCannotBeRead) {
+TEST(Checkpoint, RefusesMalformedMetadata) {
   const std::string path = empty_folder() + "/c.safetensors";
   auto with = [&](const std::string& key, const std::string& value) {
     write_file_atomically(path, format_safetensors({{}, {{"tutti_format", "1"}, {key, value}}}));
@@ -330,7 +330,7 @@ TEST(Checkpoint, RefusesMetadataThatCannotBeRead) {
   EXPECT_ERROR(Checkpoint().restore(path), kUnimplemented, path, "got 3", "later version");
 }
 
-TEST(Checkpoint, WarnsOfAnotherFingerprint) {
+TEST(Checkpoint, WarnsAboutDifferentNumericsFingerprint) {
   const std::string path = empty_folder() + "/c.safetensors";
   const LogLines log(LogLevel::kWarning);
   Checkpoint().save(path);
@@ -345,7 +345,7 @@ TEST(Checkpoint, WarnsOfAnotherFingerprint) {
                                             HasSubstr(numerics_fingerprint()))));
 }
 
-TEST(Checkpoint, GoesOverTheWireAsBytes) {
+TEST(Checkpoint, RoundTripsAsBytes) {
   Variable a = variable("a", {1, 2});
   std::int64_t position = 7;
   Checkpoint checkpoint({a});
@@ -365,7 +365,7 @@ TEST(Checkpoint, GoesOverTheWireAsBytes) {
 }
 
 // Every bit of a file that this version writes is checked, as in a CheckpointManager's files.
-TEST(Checkpoint, FindsEveryFlippedBitOfASingleFile) {
+TEST(Checkpoint, DetectsEveryFlippedBitOfSingleFile) {
   std::int64_t number = 5;
   Variable a = variable("a", {1, 2, 3});
   Checkpoint checkpoint({a, Variable(Tensor::ones({2}, DType::kBool), {.name = "flags"})});
@@ -380,7 +380,7 @@ TEST(Checkpoint, FindsEveryFlippedBitOfASingleFile) {
   checkpoint.restore_from_bytes(bytes, "bytes");
 }
 
-TEST(Checkpoint, SavingOverAnOldFileKeepsItWhenSavingFails) {
+TEST(Checkpoint, FailedSaveKeepsExistingFile) {
   const std::string path = empty_folder() + "/c.safetensors";
   Checkpoint({variable("a", {1})}).save(path, 1);
   Checkpoint broken({variable("a", {2})});
@@ -390,7 +390,7 @@ TEST(Checkpoint, SavingOverAnOldFileKeepsItWhenSavingFails) {
   EXPECT_EQ(load_weights(path, {variable("a", {0})}).step, 1);
 }
 
-TEST(Weights, AreSavedAloneAndLoadedFromAnyFile) {
+TEST(Weights, AreSavedWithoutStateAndLoadedFromAnyFile) {
   const std::string folder = empty_folder();
   save_weights(folder + "/w.safetensors", {variable("a", {1, 2})});
   Variable a = variable("a", {0, 0});
@@ -440,7 +440,7 @@ void receive(const SafetensorsLayout& pieces, const ArrivingSnapshot& arriving) 
   }
 }
 
-TEST(SnapshotPieces, AreTheFileAndArriveAsTheSnapshot) {
+TEST(SnapshotTransfer, SentBytesEqualFileAndRestoreSnapshot) {
   Program from(2.5), to(0.0);
   const CheckpointSnapshot snapshot = from.checkpoint.snapshot(12);
   const SafetensorsLayout pieces = pieces_of(snapshot);
@@ -463,7 +463,7 @@ TEST(SnapshotPieces, AreTheFileAndArriveAsTheSnapshot) {
   EXPECT_EQ(to.lines, 41);
 }
 
-TEST(SnapshotPieces, DamageIsNamed) {
+TEST(SnapshotTransfer, ErrorNamesDamagedTensor) {
   Program program(1.0);
   const SafetensorsLayout pieces = pieces_of(program.checkpoint.snapshot(3));
   const auto damaged = [&](std::size_t tensor, std::byte change) {
@@ -479,7 +479,7 @@ TEST(SnapshotPieces, DamageIsNamed) {
   EXPECT_ERROR(damaged(2, std::byte{2}), kDataLoss, "'mask'", "expected 0 or 1, got 3");
 }
 
-TEST(SnapshotPieces, AHeadThatDoesNotFitIsRefusedBeforeAnythingIsTaken) {
+TEST(SnapshotTransfer, InvalidHeaderIsRefusedBeforeAllocation) {
   Program program(1.0);
   const SafetensorsLayout pieces = pieces_of(program.checkpoint.snapshot(3));
   EXPECT_ERROR(ArrivingSnapshot(pieces.head.substr(0, 40), pieces.num_bytes, "worker 1"), kDataLoss,
@@ -511,7 +511,7 @@ struct Texts {
   }
 };
 
-TEST(SharedReading, AllRestoreTheVersionThatTheWriterChose) {
+TEST(SharedRestore, FollowersRestoreVersionChosenByWriter) {
   const std::string folder = empty_folder();
   Texts texts;
   Variable at_writer = named("x", 1.0), at_follower = named("x", 9.0);
@@ -531,7 +531,7 @@ TEST(SharedReading, AllRestoreTheVersionThatTheWriterChose) {
   EXPECT_EQ(texts.taken, texts.given.size());
 }
 
-TEST(SharedReading, NothingToRestoreIsNothingForAll) {
+TEST(SharedRestore, NoVersionAtWriterMeansNoneAtFollowers) {
   Texts texts;
   CheckpointManager writer(Checkpoint({}, texts.writer()), empty_folder());
   CheckpointManager follower(Checkpoint({}, texts.follower()), empty_folder());
@@ -540,7 +540,7 @@ TEST(SharedReading, NothingToRestoreIsNothingForAll) {
   EXPECT_EQ(texts.taken, texts.given.size());
 }
 
-TEST(SharedReading, AnErrorOfTheWriterIsThrownByAll) {
+TEST(SharedRestore, ErrorOfWriterIsThrownByAllWorkers) {
   const std::string folder = empty_folder();
   Texts texts;
   Checkpoint writer({named("x", 1.0)}, texts.writer());
@@ -551,7 +551,7 @@ TEST(SharedReading, AnErrorOfTheWriterIsThrownByAll) {
   EXPECT_EQ(texts.taken, texts.given.size());
 }
 
-TEST(CheckpointTensors, AreSavedByNameAndSetBackWithTheRest) {
+TEST(CheckpointTensors, AreSavedByNameAndRestoredWithVariables) {
   const std::string folder = empty_folder();
   Variable x = named("x", 1.0);
   Tensor kept = Tensor::full({2}, 4.0);

@@ -97,15 +97,15 @@ class CrashPoints : public TestWithParam<bool> {
   std::vector<std::string> calls_;
 };
 
-TEST_P(CrashPoints, AKilledProcessLeavesTheNewestCommittedVersion) { run(Action::kKill); }
+TEST_P(CrashPoints, KillKeepsNewestCommittedVersion) { run(Action::kKill); }
 
-TEST_P(CrashPoints, APowerCutLeavesEveryVersionThatWasPromised) { run(Action::kPowerCut); }
+TEST_P(CrashPoints, PowerLossKeepsEveryCommittedVersion) { run(Action::kPowerCut); }
 
 INSTANTIATE_TEST_SUITE_P(Checkpoint, CrashPoints, Bool(),
                          [](const auto& info) { return info.param ? "Asynchronous" : "Waiting"; });
 
 // Checks that faults occur at all, and that a power cut discards unsynced data.
-TEST(FileFaults, PowerCutRemovesUnsyncedData) {
+TEST(FileFaults, PowerLossRemovesUnsyncedData) {
   const std::string folder = fast_folder("faults");
   std::filesystem::create_directories(folder);
   const pid_t child = ::fork();

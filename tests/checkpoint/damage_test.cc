@@ -22,7 +22,7 @@ namespace tutti::testing::damage_test {
 using file_faults::Action;
 using internal::Folder;
 
-class Damage : public Test {
+class DamagedCheckpoint : public Test {
  protected:
   void SetUp() override {
     folder_ = fast_folder("damage");
@@ -63,7 +63,7 @@ void flip(const std::string& path, std::uint64_t bit) {
   write_file_atomically(path, bytes);
 }
 
-TEST_F(Damage, OfTenThousandFlippedBitsEachIsFound) {
+TEST_F(DamagedCheckpoint, EachOfTenThousandFlippedBitsIsDetected) {
   const RandomStream random({.seed = 6});
   for (std::uint64_t i = 0; i < 10'000; ++i) {
     const std::string path = std::array{index_, state_, tensors_}[random.below(3 * i, 3)];
@@ -85,7 +85,7 @@ TEST_F(Damage, OfTenThousandFlippedBitsEachIsFound) {
   EXPECT_EQ(restored_number(folder_), 2);
 }
 
-TEST_F(Damage, EveryCutIsFound) {
+TEST_F(DamagedCheckpoint, EveryTruncationIsDetected) {
   for (const std::string& path : {index_, state_, tensors_}) {
     const std::string bytes = read_file(path);
     for (std::size_t size = 0; size < bytes.size(); ++size) {
@@ -102,7 +102,7 @@ TEST_F(Damage, EveryCutIsFound) {
 }
 
 // Truncates a large file at each page.
-TEST_F(Damage, IsNamedByFile) {
+TEST_F(DamagedCheckpoint, ErrorNamesTruncatedFile) {
   const Variable large(Tensor::full({600'000}, 0.5), VariableOptions{.name = "large"});
   CheckpointManager manager(Checkpoint({large}), folder_);
   const std::string version = manager.save(3);
@@ -127,14 +127,14 @@ TEST_F(Damage, IsNamedByFile) {
                           HasSubstr(version + "/state.json: the file is damaged")));
 }
 
-TEST_F(Damage, OfAllVersionsIsAnError) {
+TEST_F(DamagedCheckpoint, RestoreFailsIfAllVersionsAreDamaged) {
   flip(tensors_, 8000);
   flip(folder_ + "/step_1/model.safetensors.index.json", 800);
   EXPECT_ERROR(restored_number(folder_), kDataLoss, "no checkpoint", folder_, tensors_,
                "step_1/model.safetensors.index.json");
 }
 
-TEST_F(Damage, MissingFilesAndLinksAreNotFollowed) {
+TEST_F(DamagedCheckpoint, MissingFilesAndSymbolicLinksAreDetected) {
   const std::string elsewhere = folder_ + "/elsewhere";
   std::filesystem::rename(tensors_, elsewhere);
   expect_going_back(tensors_);
@@ -154,7 +154,7 @@ TEST_F(Damage, MissingFilesAndLinksAreNotFollowed) {
   EXPECT_THAT(log_.list(), ElementsAre(AllOf(HasSubstr(newest_), HasSubstr("is a symbolic link"))));
 }
 
-TEST_F(Damage, DoesNotCountAsAVersionToKeep) {
+TEST_F(DamagedCheckpoint, DoesNotCountTowardsMaxToKeep) {
   CheckpointManager manager(series_.checkpoint(), folder_, {.max_to_keep = 2});
   flip(tensors_, 8000);
   EXPECT_EQ(manager.restore_latest()->step, 1);
@@ -169,7 +169,7 @@ TEST_F(Damage, DoesNotCountAsAVersionToKeep) {
   EXPECT_EQ(restored_number(folder_), 1);
 }
 
-TEST_F(Damage, OfASaveThatIsRepeatedIsMended) {
+TEST_F(DamagedCheckpoint, IsReplacedByNewSaveOfSameStep) {
   flip(tensors_, 8000);
   CheckpointManager manager(series_.checkpoint(), folder_);
   EXPECT_EQ(manager.restore_latest()->step, 1);
@@ -178,7 +178,7 @@ TEST_F(Damage, OfASaveThatIsRepeatedIsMended) {
 }
 
 // This is not damage: falling back would lose steps silently.
-TEST_F(Damage, ExcludesOtherProgramsAndLaterFormats) {
+TEST_F(DamagedCheckpoint, MismatchedVariablesAndLaterFormatsAreErrors) {
   Variable other(Tensor::zeros({3}), VariableOptions{.name = "other"});
   CheckpointManager manager(Checkpoint({other}), folder_);
   EXPECT_INVALID(manager.restore_latest(), newest_, "'other' is missing");
@@ -198,7 +198,7 @@ TEST_F(Damage, ExcludesOtherProgramsAndLaterFormats) {
 }
 
 // Its sequence number is in its file names, so versions that are saved later take precedence.
-TEST_F(Damage, VersionOfEarlierFormatIsRefusedUntilLaterOneIsSaved) {
+TEST_F(DamagedCheckpoint, EarlierFormatIsRefusedUntilNextSave) {
   const std::string earlier = folder_ + "/step_5";
   std::filesystem::create_directory(earlier);
   write_file_atomically(earlier + "/manifest.json", "{}");
@@ -220,7 +220,7 @@ TEST_F(Damage, VersionOfEarlierFormatIsRefusedUntilLaterOneIsSaved) {
   EXPECT_ERROR(restored_number(folder_), kUnimplemented, earlier);
 }
 
-TEST_F(Damage, IndexThatIsNotARegularFileIsFoundAndNothingIsDeleted) {
+TEST_F(DamagedCheckpoint, IrregularIndexFileIsDetectedAndNothingIsDeleted) {
   std::filesystem::rename(index_, folder_ + "/elsewhere");
   std::filesystem::create_directory(index_);
   expect_going_back(index_);
@@ -234,7 +234,7 @@ TEST_F(Damage, IndexThatIsNotARegularFileIsFoundAndNothingIsDeleted) {
 }
 
 // The old version's tensors may be deleted after its index was read; the reader then starts over.
-TEST_F(Damage, IsNotSeenWhereVersionsAreReplacedWhileTheyAreRead) {
+TEST_F(DamagedCheckpoint, ConcurrentReplacementIsNotReportedAsDamage) {
   constexpr std::int64_t kNumSaves = 600;
   std::atomic<bool> is_saving{true};
   const auto saver = Executor::system().start("saver", [&] {
@@ -253,7 +253,7 @@ TEST_F(Damage, IsNotSeenWhereVersionsAreReplacedWhileTheyAreRead) {
   EXPECT_THAT(log_.list(), IsEmpty());
 }
 
-TEST_F(Damage, TwoWritersOfOneFolderAreRefused) {
+TEST_F(DamagedCheckpoint, SecondWriterOfFolderIsRefused) {
   const Folder run = Folder::open(folder_);
   run.lock();
   CheckpointManager manager(series_.checkpoint(), folder_);
@@ -272,7 +272,7 @@ class DiskErrors : public TestWithParam<Action> {
 };
 
 // For every n, calls from the n-th on fail: the disk stays faulty until it is repaired.
-TEST_P(DiskErrors, LeaveTheVersionBeforeAndGoOnAfterwards) {
+TEST_P(DiskErrors, KeepPreviousVersionAndAllowLaterSaves) {
   const char* reasons[] = {"No space left on device", "Input/output error",
                            "Read-only file system"};
   const std::string reason =
@@ -321,9 +321,9 @@ INSTANTIATE_TEST_SUITE_P(Checkpoint, DiskErrors,
                                                                  : "ReadOnly";
                          });
 
-using DiskErrorsOnce = DiskErrors;
+using SaveErrors = DiskErrors;
 
-TEST_P(DiskErrorsOnce, NameTheFileAndTheBytesNeeded) {
+TEST_P(SaveErrors, NameFileAndRequiredBytes) {
   Series series;
   CheckpointManager manager(series.checkpoint(), folder_);
   file_faults::arm(folder_, Action::kNoSpace, 4, 100);
@@ -334,7 +334,7 @@ TEST_P(DiskErrorsOnce, NameTheFileAndTheBytesNeeded) {
   ASSERT_TRUE(manager.last_error());
 }
 
-TEST_P(DiskErrorsOnce, AreLoggedWhenTrainingShallGoOn) {
+TEST_P(SaveErrors, AreLoggedIfTrainingContinuesOnError) {
   for (const bool asynchronous : {false, true}) {
     std::filesystem::remove_all(folder_);
     log_.clear();
@@ -359,7 +359,7 @@ TEST_P(DiskErrorsOnce, AreLoggedWhenTrainingShallGoOn) {
   }
 }
 
-TEST_P(DiskErrorsOnce, OfABackgroundSaveAreThrownByTheNextCall) {
+TEST_P(SaveErrors, OfAsyncSaveAreThrownByNextCall) {
   Series series;
   {
     CheckpointManager manager(series.checkpoint(), folder_, {.asynchronous = true});
@@ -375,11 +375,11 @@ TEST_P(DiskErrorsOnce, OfABackgroundSaveAreThrownByTheNextCall) {
   EXPECT_THAT(log_.list(), ElementsAre(HasSubstr("Read-only")));  // by the destructor
 }
 
-INSTANTIATE_TEST_SUITE_P(Checkpoint, DiskErrorsOnce, Values(Action::kNoSpace));
+INSTANTIATE_TEST_SUITE_P(Checkpoint, SaveErrors, Values(Action::kNoSpace));
 
 // With `ulimit -f`, the system would end the program by a signal at the first save that exceeds the
 // limit.
-TEST_P(DiskErrorsOnce, FilesThatMayNotGrowSoLargeAreAFullDisk) {
+TEST_P(SaveErrors, FileSizeLimitIsReportedAsFullDisk) {
   for (const bool asynchronous : {false, true}) {
     std::filesystem::remove_all(folder_);
     Series series;

@@ -39,7 +39,7 @@ std::string text_of(const Tensor& tensor) {
           reinterpret_cast<const unsigned char*>(tensor.bytes().data()) + tensor.num_bytes())));
 }
 
-TEST(Safetensors, BringsBackEveryDTypeAndName) {
+TEST(Safetensors, RoundTripsEveryDTypeAndName) {
   const SafetensorsFile written = full_file();
   const std::string path = empty_folder() + "/sub/all.safetensors";
   write_file_atomically(path, format_safetensors(written));
@@ -56,7 +56,7 @@ TEST(Safetensors, BringsBackEveryDTypeAndName) {
 
 // The header that the Python package safetensors 0.8.0 wrote for these tensors (save_file with
 // metadata {"k": "v"}).
-TEST(Safetensors, WritesTheHeaderOfTheFormatsOwnWriter) {
+TEST(Safetensors, WritesSameHeaderAsReferenceLibrary) {
   SafetensorsFile file;
   file.tensors = {{"a", Tensor::full({3}, 1, DType::kBool)},
                   {"b/kernel", Tensor::zeros({2, 3})},
@@ -80,7 +80,7 @@ TEST(Safetensors, WritesTheHeaderOfTheFormatsOwnWriter) {
   EXPECT_EQ(bytes.substr(8, 0x1a8), header);
 }
 
-TEST(Safetensors, KeepsThe16BitTypes) {
+TEST(Safetensors, RoundTripsFloat16AndBFloat16) {
   SafetensorsFile file;
   file.tensors = {{"half", Tensor::full({2}, 1.5, DType::kFloat16)},
                   {"brain", Tensor::full({1, 3}, -0.25, DType::kBFloat16)}};
@@ -97,7 +97,7 @@ TEST(Safetensors, KeepsThe16BitTypes) {
   EXPECT_EQ(read.tensors[1].value.to_doubles(), (std::vector<double>{1.5, 1.5}));
 }
 
-TEST(Safetensors, AlignsEveryTensorAndWritesAFileOfNothing) {
+TEST(Safetensors, AlignsTensorsAndWritesEmptyFile) {
   const std::string bytes = format_safetensors(full_file());
   const SafetensorsFile file = parse_safetensors(bytes, "memory");
   std::size_t offset = bytes.size();
@@ -111,7 +111,7 @@ TEST(Safetensors, AlignsEveryTensorAndWritesAFileOfNothing) {
   EXPECT_TRUE(parse_safetensors(format_safetensors({}), "memory").tensors.empty());
 }
 
-TEST(Safetensors, RefusesNamesThatTheFormatCannotHold) {
+TEST(Safetensors, RefusesInvalidNames) {
   const Tensor x(1.0f);
   auto names = [&](std::vector<std::string> list) {
     SafetensorsFile file;
@@ -146,7 +146,7 @@ std::string run_python(const std::string& program, const std::string& path) {
 bool has_python() { return run_python("print('yes')", empty_folder() + "/try") == "yes\n"; }
 
 // Reads with an independent reader that uses only Python's struct and json modules.
-TEST(Safetensors, IsReadByAnIndependentReader) {
+TEST(Safetensors, IsReadableByIndependentReader) {
   if (!has_python()) GTEST_SKIP() << "there is no python3";
   const std::string path = empty_folder() + "/out.safetensors";
   write_file_atomically(path, format_safetensors(full_file()));
@@ -204,7 +204,7 @@ print('written')
   EXPECT_THAT(file.metadata, ElementsAre(Pair("format", "pt")));
 }
 
-TEST(Safetensors, AreReadFromFilesAndWrittenToThem) {
+TEST(Safetensors, RoundTripsThroughFile) {
   const std::string path = empty_folder() + "/a/weights.safetensors";
   const SafetensorsFile file{.tensors = {{"w", Tensor::from<float>({2}, {1, 2})}},
                              .metadata = {{"format", "pt"}}};
@@ -324,7 +324,7 @@ std::vector<Damage> damages() {
 
 class DamagedSafetensors : public TestWithParam<Damage> {};
 
-TEST_P(DamagedSafetensors, IsRefusedWithPathAndReason) {
+TEST_P(DamagedSafetensors, ErrorHasPathAndReason) {
   const std::string path = empty_folder() + "/damaged.safetensors";
   write_file_atomically(path, GetParam().bytes);
   std::vector<std::string> parts = GetParam().parts;
@@ -341,7 +341,7 @@ SafetensorsFile small_file() {
           {{"k", "v"}}};
 }
 
-TEST(Safetensors, RefusesEveryPrefixOfAFile) {
+TEST(Safetensors, RefusesEveryTruncation) {
   const std::string bytes = format_safetensors(small_file());
   for (std::size_t length = 0; length < bytes.size(); ++length) {
     EXPECT_ERROR(parse_safetensors(std::string_view(bytes).substr(0, length), "memory"), kDataLoss,
@@ -350,7 +350,7 @@ TEST(Safetensors, RefusesEveryPrefixOfAFile) {
 }
 
 // Damage to single bytes never crashes the reader (run with sanitizers).
-TEST(Safetensors, SurvivesEveryChangedByte) {
+TEST(Safetensors, DoesNotCrashOnFlippedBits) {
   const std::string good = format_safetensors(small_file());
   int refused = 0;
   for (std::size_t i = 0; i < good.size(); ++i) {
@@ -381,7 +381,7 @@ Tensor numbers(std::vector<float> values, DType dtype = DType::kFloat32) {
   return cast(Tensor::from<float>({count}, values), dtype);
 }
 
-TEST(LoadWeights, CastsFloatingPointTensorsToTheTypesOfVariables) {
+TEST(LoadWeights, CastsFloatingPointTensorsToVariableTypes) {
   const std::string path = empty_folder() + "/w.safetensors";
   // 1.5 and -2 are exact in 16 bits; bfloat16 rounds 1 + 2^-10 to 1.
   write(path, {{"a", numbers({1.5F, -2.0F}, DType::kBFloat16)},
@@ -422,7 +422,7 @@ std::string write_sharded_model() {
   return folder;
 }
 
-TEST(LoadWeights, ReadsTheFilesOfAnIndex) {
+TEST(LoadWeights, ReadsFilesOfIndex) {
   const std::string folder = write_sharded_model();
   for (const std::string& path : {folder, folder + "/model.safetensors.index.json"}) {
     Variable a = zeros("x/a", {1}), b = zeros("b", {2}), c = zeros("c", {1});
@@ -433,7 +433,7 @@ TEST(LoadWeights, ReadsTheFilesOfAnIndex) {
   }
 }
 
-TEST(LoadWeights, ReadsTheSingleFileOfAFolder) {
+TEST(LoadWeights, ReadsSingleFileOfFolder) {
   const std::string folder = empty_folder();
   write(folder + "/model.safetensors", {{"a", numbers({7.0F})}});
   Variable a = zeros("a", {1});
@@ -441,7 +441,7 @@ TEST(LoadWeights, ReadsTheSingleFileOfAFolder) {
   EXPECT_THAT(a.value().to_doubles(), ElementsAre(7.0));
 }
 
-TEST(LoadWeights, NamesMistakesOfIndex) {
+TEST(LoadWeights, ErrorNamesMistakeInIndex) {
   const std::string folder = write_sharded_model();
   const std::string index = folder + "/model.safetensors.index.json";
   const auto expect_refused = [&](const std::string& json, ErrorCode code,
@@ -459,7 +459,7 @@ TEST(LoadWeights, NamesMistakesOfIndex) {
   expect_refused(R"({"weight_map")", ErrorCode::kDataLoss, {index});
 }
 
-TEST(LoadWeights, RefusesAFileWithoutAnyOfTheVariables) {
+TEST(LoadWeights, RefusesFileWithoutMatchingVariables) {
   const std::string path = empty_folder() + "/w.safetensors";
   write(path, {{"fc.weight", numbers({1.0F})}});
   Variable a = zeros("dense/kernel", {1});
@@ -468,7 +468,7 @@ TEST(LoadWeights, RefusesAFileWithoutAnyOfTheVariables) {
                  ".rename");
 }
 
-TEST(LoadWeights, NamesTheKindOfOtherFiles) {
+TEST(LoadWeights, ErrorNamesActualFileFormat) {
   const std::string path = empty_folder() + "/w.safetensors";
   const auto expect_kind = [&](std::string_view bytes, const std::string& kind) {
     write_file_atomically(path, bytes);
@@ -482,7 +482,7 @@ TEST(LoadWeights, NamesTheKindOfOtherFiles) {
   expect_kind("<!DOCTYPE html><html><body>Not found</body></html>", "HTML");
 }
 
-TEST(LoadWeights, NamesLayersThatAreCutIntoOtherNumbersOfParts) {
+TEST(LoadWeights, ErrorNamesLayersWithDifferentShardCount) {
   const std::string path = empty_folder() + "/w.safetensors";
   write(path, {{"dense/kernel/part_0", numbers({1.0F, 2.0F})},
                {"dense/kernel/part_1", numbers({3.0F, 4.0F})}});

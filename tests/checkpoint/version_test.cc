@@ -58,7 +58,7 @@ VersionIndex commit(const Folder& folder, const std::vector<VersionIndex>& files
   return internal::commit_version(folder, joined(files), values);
 }
 
-TEST(Version, OfSeveralFilesIsReadWholeAndInOtherRanges) {
+TEST(Version, SeveralFilesAreReadCompletelyAndByRange) {
   std::vector<double> expected;
   for (int i = 0; i < kElements; ++i) expected.push_back(i);
   for (const int count : {1, 2, 3, 4, 11, 30, 31}) {
@@ -94,7 +94,7 @@ TEST(Version, OfSeveralFilesIsReadWholeAndInOtherRanges) {
 }
 
 /// Other programs find every unsplit tensor through Hugging Face's index.
-TEST(Version, HasTheIndexOfHuggingFace) {
+TEST(Version, HasHuggingFaceIndex) {
   const Folder folder = Folder::make(empty_folder());
   commit(folder, {write_file(folder, 0, 2), write_file(folder, 1, 2)});
   const Json index = Json::parse(read_file(folder.path() + "/model.safetensors.index.json"));
@@ -108,7 +108,7 @@ TEST(Version, HasTheIndexOfHuggingFace) {
                           "model.safetensors.index.json", "state.json"));
 }
 
-TEST(Version, IsNotCommittedWhenElementsAreMissingTwiceOrOfAnotherTensor) {
+TEST(Version, CommitRefusesMissingDuplicateAndForeignElements) {
   const Folder folder = Folder::make(empty_folder());
   const VersionIndex first = write_file(folder, 0, 3), second = write_file(folder, 1, 3);
   EXPECT_ERROR(commit(folder, {first, second}), kDataLoss, "'table'",
@@ -153,7 +153,7 @@ struct Lie {
 };
 
 // The checksum is correct, so the false entry was written on purpose.
-TEST(VersionIndex, ThatLiesIsRefused) {
+TEST(VersionIndex, InvalidEntriesAreRefused) {
   const Folder folder = Folder::make(empty_folder());
   const VersionIndex index = commit(folder, {write_file(folder, 0, 2), write_file(folder, 1, 2)});
   Json::Object members = Json::parse(internal::format_index(index)).as_object();
@@ -209,7 +209,7 @@ TEST(VersionIndex, ThatLiesIsRefused) {
 }
 
 // The checksums are correct, but a file's header differs from the index: nothing is allocated.
-TEST(VersionIndex, ThatDoesNotFitItsFilesIsRefused) {
+TEST(VersionIndex, MismatchWithFilesIsRefused) {
   const Folder folder = Folder::make(empty_folder());
   const std::vector<VersionIndex> files = {write_file(folder, 0, 2), write_file(folder, 1, 2)};
   const auto expect_refused = [&](const std::function<void(VersionIndex&)>& change) {
@@ -227,7 +227,7 @@ TEST(VersionIndex, ThatDoesNotFitItsFilesIsRefused) {
   });
 }
 
-TEST(Version, IsNotCommittedWithSequenceThatReadersRefuse) {
+TEST(Version, CommitRefusesTooLargeSequence) {
   const Folder folder = Folder::make(empty_folder());
   VersionIndex index = joined({write_file(folder, 0, 1)});
   index.sequence = internal::kMaxSequence + 1;
@@ -237,7 +237,7 @@ TEST(Version, IsNotCommittedWithSequenceThatReadersRefuse) {
 }
 
 // A worker whose parts are all empty writes a file without tensors.
-TEST(Version, FileWithoutTensorsIsCompared) {
+TEST(Version, FileWithoutTensorsIsVerified) {
   const Folder folder = Folder::make(empty_folder());
   const std::string name = internal::tensor_file_name(1, 2, "");
   commit(folder, {write_file(folder, 0, 1), internal::write_tensors(folder, name, {})});
@@ -249,7 +249,7 @@ TEST(Version, FileWithoutTensorsIsCompared) {
   EXPECT_ERROR(internal::read_version(folder), kDataLoss, path, "checksum");
 }
 
-TEST(Version, BadElementOfBoolIsNamedByItsOffsetInTheFile) {
+TEST(Version, ErrorNamesOffsetOfInvalidBool) {
   const Folder folder = Folder::make(empty_folder());
   CheckpointFile file;
   file.tensors["flags"] = Tensor::full({3 << 20}, 1, DType::kBool);
@@ -262,14 +262,14 @@ TEST(Version, BadElementOfBoolIsNamedByItsOffsetInTheFile) {
                "'flags'", "got 2");
 }
 
-TEST(Folder, SizeThatTheSystemDoesNotTellIsAnError) {
+TEST(Folder, SystemErrorOfSizeQueryIsReported) {
   const Folder folder = Folder::make(empty_folder());
   EXPECT_EQ(folder.size_of("none"), std::nullopt);
   const std::string name(300, 'a');
   EXPECT_ERROR(folder.size_of(name), kUnavailable, name, "too long");
 }
 
-TEST(Version, OfTheEarlierFormatIsRefusedByName) {
+TEST(Version, EarlierFormatIsRefused) {
   const std::string folder = empty_folder();
   write_file_atomically(folder + "/manifest.json", "{}");
   for (const auto& read : std::vector<std::function<void()>>{
@@ -389,7 +389,7 @@ std::size_t num_files(const std::string& folder) {
   return static_cast<std::size_t>(std::distance(fs::recursive_directory_iterator(folder), {}));
 }
 
-TEST(InParts, AFileOfEachWorkerIsOneVersion) {
+TEST(ShardedVersion, FilesOfAllWorkersFormOneVersion) {
   const std::string folder = empty_folder();
   for (const int count : {1, 2, 3, 4, 7}) {
     EXPECT_THAT(save_together(count, folder, count, 5), Each(""));
@@ -402,7 +402,7 @@ TEST(InParts, AFileOfEachWorkerIsOneVersion) {
   }
 }
 
-TEST(InParts, OldVersionsGoWithAllTheirFiles) {
+TEST(ShardedVersion, OldVersionsAreDeletedWithAllFiles) {
   const std::string folder = empty_folder();
   for (int step = 1; step <= 4; ++step) EXPECT_THAT(save_together(3, folder, step, step), Each(""));
   EXPECT_EQ(num_files(folder), 2u * 7u);
@@ -411,7 +411,7 @@ TEST(InParts, OldVersionsGoWithAllTheirFiles) {
   EXPECT_FALSE(std::filesystem::exists(folder));
 }
 
-TEST(InParts, AWorkerWithAnotherFolderIsNamedByAllAndNothingIsLeft) {
+TEST(ShardedVersion, DifferentFolderIsReportedByAllAndLeavesNoFiles) {
   const std::string folder = empty_folder(), other = folder + "_of_2";
   std::filesystem::remove_all(other);
   EXPECT_THAT(save_together(3, folder, 1, 1), Each(""));
@@ -427,7 +427,7 @@ TEST(InParts, AWorkerWithAnotherFolderIsNamedByAllAndNothingIsLeft) {
   }
 }
 
-TEST(InParts, AnErrorOfOneWorkerIsThatOfAllAndTheVersionBeforeStays) {
+TEST(ShardedVersion, ErrorOfOneWorkerFailsAllAndKeepsPreviousVersion) {
   const std::string folder = empty_folder();
   EXPECT_THAT(save_together(2, folder, 1, 1), Each(""));
   Workers workers(2);
@@ -441,7 +441,7 @@ TEST(InParts, AnErrorOfOneWorkerIsThatOfAllAndTheVersionBeforeStays) {
   EXPECT_EQ(num_files(folder), 1u + 5u);
 }
 
-TEST(InParts, AWorkerThatIsLostLeavesTheVersionBefore) {
+TEST(ShardedVersion, WorkerLossDuringSaveKeepsPreviousVersion) {
   const std::string folder = empty_folder();
   EXPECT_THAT(save_together(3, folder, 1, 1), Each(""));
   for (int call = 1; call <= 5; ++call) {
@@ -457,7 +457,7 @@ TEST(InParts, AWorkerThatIsLostLeavesTheVersionBefore) {
   }
 }
 
-TEST(InParts, MarksOfProcessesThatDiedAreRemovedAndNothingElse) {
+TEST(ShardedVersion, RemovesStaleMarkersOfDeadProcesses) {
   const std::string folder = empty_folder();
   const std::string mark = "is_shared_0123456789abcdef0123456789abcdef";
   write_file_atomically(concat(folder, "/", mark), "");
@@ -468,7 +468,7 @@ TEST(InParts, MarksOfProcessesThatDiedAreRemovedAndNothingElse) {
   EXPECT_FALSE(std::filesystem::exists(concat(folder, "/", mark)));
 }
 
-TEST(InParts, WhetherTheFolderIsSharedIsSeenByAll) {
+TEST(ShardedVersion, AllWorkersAgreeWhetherFolderIsShared) {
   const std::string folder = empty_folder(), other = folder + "_other";
   std::filesystem::remove_all(other);
   const LogLines log;
@@ -521,7 +521,7 @@ ReadBack read_together(const std::vector<std::string>& folders, const std::strin
   return back;
 }
 
-TEST(InParts, EachWorkerReadsItsPartOfAnySplit) {
+TEST(ShardedVersion, RestoresIntoAnyNumberOfWorkers) {
   const std::string folder = empty_folder();
   for (const int saved_by : {1, 3, 4}) {
     EXPECT_THAT(save_together(saved_by, folder, saved_by, 1), Each(""));
@@ -542,7 +542,7 @@ TEST(InParts, EachWorkerReadsItsPartOfAnySplit) {
   }
 }
 
-TEST(InParts, WorkerWithoutTheVersionIsNamedOrServed) {
+TEST(ShardedVersion, WorkerWithoutVersionIsReportedOrReceivesValues) {
   const std::string folder = empty_folder();
   EXPECT_THAT(save_together(2, folder, 6, 1), Each(""));
   const std::vector<std::string> folders = {folder, folder, folder + "_none"};
@@ -553,7 +553,7 @@ TEST(InParts, WorkerWithoutTheVersionIsNamedOrServed) {
   for (const auto& file : back.files) EXPECT_EQ(number_in(file.value()), 6);
 }
 
-TEST(InParts, ADamagedPartIsNamedByAllWithTheWorkersThatWantedIt) {
+TEST(ShardedVersion, DamagedShardErrorNamesAffectedWorkers) {
   const std::string folder = empty_folder();
   EXPECT_THAT(save_together(4, folder, 6, 1), Each(""));
   const std::string file = folder + "/step_1/model-00004-of-00005.safetensors";  // of worker 2
@@ -566,7 +566,7 @@ TEST(InParts, ADamagedPartIsNamedByAllWithTheWorkersThatWantedIt) {
               Each(AllOf(names_it, HasSubstr("worker 1: "), Not(HasSubstr("worker 0: ")))));
 }
 
-TEST(InParts, AllEndWhenWorker0FindsNothingOrFails) {
+TEST(ShardedVersion, AllWorkersReturnWhenWorker0FindsNothingOrFails) {
   for (const bool fails : {true, false}) {
     Workers workers(2);
     const auto errors = errors_of_ranks(2, [&](int worker) {
@@ -595,9 +595,9 @@ void save_all(const std::string& folder, int done) {
   }
 }
 
-class InPartsCrashes : public TestWithParam<Action> {};
+class ShardedVersionCrash : public TestWithParam<Action> {};
 
-TEST_P(InPartsCrashes, LeaveTheVersionBeforeOrTheNewOne) {
+TEST_P(ShardedVersionCrash, KeepsPreviousOrNewVersion) {
   const std::string folder = fast_folder("in_parts_crash");
   Crash crash;
   for (int call = 1; !crash.finished; ++call) {
@@ -619,7 +619,7 @@ TEST_P(InPartsCrashes, LeaveTheVersionBeforeOrTheNewOne) {
   std::filesystem::remove_all(folder);
 }
 
-INSTANTIATE_TEST_SUITE_P(Checkpoint, InPartsCrashes, Values(Action::kKill, Action::kPowerCut),
+INSTANTIATE_TEST_SUITE_P(Checkpoint, ShardedVersionCrash, Values(Action::kKill, Action::kPowerCut),
                          [](const auto& info) {
                            return info.param == Action::kKill ? "Killed" : "PowerCut";
                          });
