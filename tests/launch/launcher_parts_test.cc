@@ -22,7 +22,7 @@ std::string value_of(const ProcessPlan& process, const std::string& name) {
   return value;
 }
 
-TEST(Task, TfConfigNamesEveryTaskAndOnesOwn) {
+TEST(Task, TfConfigContainsClusterAndOwnTask) {
   const std::vector<Task> tasks = make_tasks({1, 2, 1}, {"a:1", "b:2", "c:3", "d:4"});
   EXPECT_EQ(tasks[2].name(), "worker-1");
   EXPECT_EQ(tf_config(tasks, tasks[2]),
@@ -41,7 +41,7 @@ TEST(FreePorts, AreDistinctAndBelowTheEphemeralRange) {
   }
 }
 
-TEST(FreePorts, AreNotGivenToASecondJob) {
+TEST(FreePorts, AreNotAssignedToSecondJob) {
   std::set<int> seen;
   for (int i = 0; i < 10;
        ++i) {  // by chance alone, two of 500 ports would be the same in 99 % of runs
@@ -49,7 +49,7 @@ TEST(FreePorts, AreNotGivenToASecondJob) {
   }
 }
 
-TEST(JobPlan, CoresAreSharedInEqualParts) {
+TEST(JobPlan, CoresAreDividedEquallyAmongRanks) {
   using Cores = std::vector<int>;
   const Cores four{0, 1, 4, 5};
   EXPECT_EQ(cores_of_rank(four, 0, 2), (Cores{0, 1}));
@@ -60,7 +60,7 @@ TEST(JobPlan, CoresAreSharedInEqualParts) {
   EXPECT_EQ(cores_of_rank(four, 5, 6), (Cores{1}));
 }
 
-TEST(JobPlan, TheUsersVariablesWin) {
+TEST(JobPlan, UserVariablesTakePrecedence) {
   JobRequest request;
   request.counts.workers = 2;
   request.environment = {{"TUTTI_JOB_ID", "mine"}, {"A", "1"}, {"A", "2"}};
@@ -77,7 +77,7 @@ TEST(JobPlan, TheUsersVariablesWin) {
   }
 }
 
-TEST(JobPlan, HostsGetEqualRunsOfTasksAndTheirOwnPorts) {
+TEST(JobPlan, HostsGetEqualTaskCountsAndSeparatePorts) {
   JobRequest request;
   request.counts = {0, 5, 0};
   request.hosts = {"a", "b"};
@@ -91,13 +91,13 @@ TEST(JobPlan, HostsGetEqualRunsOfTasksAndTheirOwnPorts) {
             (std::vector<std::string>{"a:7000", "a:7001", "a:7002", "b:7000", "b:7001"}));
 }
 
-TEST(JobPlan, IdsDiffer) {
+TEST(JobPlan, JobIdsAreUnique) {
   std::set<std::string> ids;
   for (int i = 0; i < 20; ++i) ids.insert(make_job_id());
   EXPECT_EQ(ids.size(), 20u);
 }
 
-TEST(ShellQuote, LeavesPlainWordsAndQuotesTheRest) {
+TEST(ShellQuote, QuotesOnlyWordsWithSpecialCharacters) {
   EXPECT_EQ(shell_quote("--rate=0.1,x/y"), "--rate=0.1,x/y");
   EXPECT_EQ(shell_quote(""), "''");
   EXPECT_EQ(shell_quote("a b"), "'a b'");
@@ -134,7 +134,7 @@ std::vector<std::string> lines_of(const std::vector<std::string>& pieces) {
   return lines;
 }
 
-TEST(LineBuffer, CutsAtNewlinesWhereverThePiecesEnd) {
+TEST(LineBuffer, SplitsAtNewlinesForAnyChunking) {
   using Lines = std::vector<std::string>;
   EXPECT_EQ(lines_of({"a\nb\n"}), (Lines{"a", "b", "|"}));
   EXPECT_EQ(lines_of({"a", "", "b\n", "\n", "c"}), (Lines{"ab", "", "|", "c"}));
@@ -142,7 +142,7 @@ TEST(LineBuffer, CutsAtNewlinesWhereverThePiecesEnd) {
   EXPECT_EQ(lines_of({}), (Lines{"|"}));
 }
 
-TEST(LineBuffer, HandsLongLinesOutInPieces) {
+TEST(LineBuffer, SplitsLongLines) {
   constexpr std::size_t kMax = LineBuffer::kMaxLine;
   for (const std::size_t step : {std::size_t{1000}, kMax, 3 * kMax}) {
     const std::string text(2 * kMax + 7, 'x');
@@ -156,7 +156,7 @@ TEST(LineBuffer, HandsLongLinesOutInPieces) {
   EXPECT_EQ(lines_of({std::string(kMax, 'x') + "\n"}).size(), 2u);
 }
 
-TEST(ExitStatus, HasWordsAndAShellsNumber) {
+TEST(ExitStatus, HasDescriptionAndShellExitCode) {
   EXPECT_EQ((ExitStatus{0, 0}.to_string()), "exited with code 0");
   EXPECT_EQ((ExitStatus{0, SIGKILL}.to_string()), "killed by signal 9 (SIGKILL)");
   EXPECT_EQ((ExitStatus{0, SIGRTMIN + 3}.to_string()).substr(0, 16), "killed by signal");
@@ -166,7 +166,7 @@ TEST(ExitStatus, HasWordsAndAShellsNumber) {
   EXPECT_EQ(exit_status_of(W_EXITCODE(0, SIGSEGV)), (ExitStatus{0, SIGSEGV}));
 }
 
-TEST(RestartCount, RefusesBeyondItsLimit) {
+TEST(RestartCount, RefusesRestartBeyondLimit) {
   RestartCount count(2);
   const ExitStatus failed{1, 0};
   EXPECT_EQ(count.refusal(failed, seconds(9)), std::nullopt);
@@ -175,7 +175,7 @@ TEST(RestartCount, RefusesBeyondItsLimit) {
   EXPECT_EQ(count.restarts(), 2);
 }
 
-TEST(RestartCount, RefusesTheFifthFailureAtOnceInARow) {
+TEST(RestartCount, RefusesRestartAfterFiveImmediateFailuresInARow) {
   RestartCount count(100);
   for (const int lived : {5000, 1, 1, 1, 1, 5000, 1, 1, 1, 1}) {
     EXPECT_EQ(count.refusal(ExitStatus{1, 0}, milliseconds(lived)), std::nullopt);
@@ -183,7 +183,7 @@ TEST(RestartCount, RefusesTheFifthFailureAtOnceInARow) {
   EXPECT_EQ(count.refusal(ExitStatus{1, 0}, milliseconds(1)), "it failed at once 5 times in a row");
 }
 
-TEST(RestartCount, KillsFromOutsideAreNotFailuresAtOnce) {
+TEST(RestartCount, ExternalKillsAreNotImmediateFailures) {
   RestartCount count(100);
   for (int kill = 0; kill < 20; ++kill) {
     const ExitStatus status{0, kill % 2 == 0 ? SIGKILL : SIGTERM};
@@ -197,7 +197,7 @@ TEST(RestartCount, KillsFromOutsideAreNotFailuresAtOnce) {
   EXPECT_EQ(count.refusal(ExitStatus{1, 0}, milliseconds(1)), "it failed at once 5 times in a row");
 }
 
-TEST(RestartCount, RefusesWrongUsageAndGivesNoReasonWithoutRestarts) {
+TEST(RestartCount, RefusesRestartAfterUsageError) {
   RestartCount count(5);
   EXPECT_EQ(count.refusal(ExitStatus{2, 0}, seconds(9)), "wrong usage is wrong again");
   EXPECT_EQ(count.refusal(ExitStatus{0, 2}, seconds(9)), std::nullopt);
@@ -216,7 +216,7 @@ JobOutcome outcome_of(StopReason reason, const std::vector<ExitStatus>& in_order
   return outcome;
 }
 
-TEST(JobOutcome, ExitCodeAfterARequestIs75OnlyWhenAllStopped) {
+TEST(JobOutcome, ExitCodeIs75OnlyIfAllTasksStoppedOnRequest) {
   const ExitStatus done{0, 0}, stopped{75, 0}, failed{3, 0}, killed{0, SIGKILL};
   for (const StopReason reason : {StopReason::kSignal, StopReason::kTaskAsked}) {
     EXPECT_EQ(outcome_of(reason, {stopped, stopped}).exit_code(), 75);

@@ -82,7 +82,7 @@ Ended run_early_exit(std::optional<int> joined, int max_restarts) {
   return ended;
 }
 
-TEST(Supervisor, ExitWithCode0BeforeJoiningEndsTheJob) {
+TEST(Supervisor, SuccessfulExitBeforeJoiningFailsJob) {
   const Ended ended = run_early_exit(std::nullopt, 0);
   EXPECT_EQ(ended.outcome.first_failure, 1);
   EXPECT_EQ(ended.outcome.exit_code(), 1);
@@ -91,14 +91,14 @@ TEST(Supervisor, ExitWithCode0BeforeJoiningEndsTheJob) {
                         "joined, after "));
 }
 
-TEST(Supervisor, ExitWithCode0OfAMemberThatOthersWaitForEndsTheJob) {
+TEST(Supervisor, SuccessfulExitOfAwaitedMemberFailsJob) {
   const Ended ended = run_early_exit(0, 0);
   EXPECT_EQ(ended.outcome.first_failure, 1);
   EXPECT_THAT(ended.said, HasSubstr("worker-1 failed first: exited with code 0 before the others "
                                     "finished, after "));
 }
 
-TEST(Supervisor, EarlyExitWithCode0CostsARestart) {
+TEST(Supervisor, SuccessfulExitBeforeJoiningCountsAsRestart) {
   const Ended ended = run_early_exit(std::nullopt, 1);
   EXPECT_EQ(ended.outcome.exit_code(), 0);
   EXPECT_EQ(ended.outcome.tasks[1].restarts, 1);
@@ -107,7 +107,7 @@ TEST(Supervisor, EarlyExitWithCode0CostsARestart) {
 }
 
 // Both workers fail once. Then worker 1 finishes, and the restarted worker 0 waits for it.
-TEST(Supervisor, WaitedForMemberWithoutRestartsLeftEndsTheJob) {
+TEST(Supervisor, AwaitedMemberWithoutRemainingRestartsFailsJob) {
   const std::string file = file_of_this_process("waiting");
   const std::string script = concat(
       "[ $TUTTI_RESTART = 1 ] || exit 9; case \"$TF_CONFIG\" in *'\"index\":1'*) exit 0;; esac; ",
@@ -129,21 +129,21 @@ TEST(Supervisor, WaitedForMemberWithoutRestartsLeftEndsTheJob) {
                         "started again 1 times already"));
 }
 
-TEST(Supervisor, LogsOnlyTheExitOfAProcessThatDiesByItself) {
+TEST(Supervisor, LogsOnlyExitStatusOfDeadProcess) {
   const Ended ended = run_given_up("sleep 0.2; exit 7", true, "worker 0 died: it is gone");
   EXPECT_EQ(ended.outcome.exit_code(), 7);
   EXPECT_THAT(ended.said, HasSubstr("tutti run: worker-0 failed first: exited with code 7 after"));
   EXPECT_THAT(ended.said, Not(HasSubstr("worker 0 died")));
 }
 
-TEST(Supervisor, KillsAProcessThatTheJobTakesForDeadAndThatStays) {
+TEST(Supervisor, KillsRunningProcessReportedDead) {
   const Ended ended = run_given_up("exec sleep 600", true, "worker 0 died: it lost its connection");
   EXPECT_EQ(ended.outcome.exit_code(), 128 + SIGKILL);
   EXPECT_THAT(ended.said, HasSubstr("tutti run: worker-0 is killed, for the job has given it up: "
                                     "worker 0 died: it lost its connection"));
 }
 
-TEST(Supervisor, NamesAnExitWithCode0ThatMadeAnotherFail) {
+TEST(Supervisor, ReportsSuccessfulExitThatCausedAnotherFailure) {
   const Ended ended = run_two_that_fail("exit 0");
   EXPECT_EQ(ended.outcome.first_failure, 1);
   EXPECT_EQ(ended.outcome.exit_code(), 1);
@@ -151,7 +151,7 @@ TEST(Supervisor, NamesAnExitWithCode0ThatMadeAnotherFail) {
                                     "finished, after "));
 }
 
-TEST(Supervisor, NamesTheCauseFirstAlsoWhereItEndsLater) {
+TEST(Supervisor, ReportsCauseEvenIfItExitsLater) {
   const Ended ended = run_two_that_fail("sleep 0.3; echo my own bug; exit 3");
   EXPECT_EQ(ended.outcome.first_failure, 1);
   EXPECT_EQ(ended.outcome.exit_code(), 3);
@@ -159,13 +159,13 @@ TEST(Supervisor, NamesTheCauseFirstAlsoWhereItEndsLater) {
   EXPECT_THAT(ended.said, HasSubstr("    [worker-1]: my own bug"));
 }
 
-TEST(Supervisor, NamesTheFirstThatEndsWhereTheCauseStays) {
+TEST(Supervisor, ReportsFirstExitIfCauseKeepsRunning) {
   const Ended ended = run_two_that_fail("exec sleep 600");
   EXPECT_EQ(ended.outcome.first_failure, 0);
   EXPECT_EQ(ended.outcome.exit_code(), 1);
 }
 
-TEST(Supervisor, KillsAStoppedProcess) {
+TEST(Supervisor, KillsStoppedProcess) {
   const Ended ended = run_given_up("kill -STOP $$", false, "worker 0 is stopped");
   EXPECT_EQ(ended.outcome.tasks[0].status, (ExitStatus{0, SIGKILL}));
   EXPECT_THAT(ended.said, HasSubstr("for the job has given it up: worker 0 is stopped"));
