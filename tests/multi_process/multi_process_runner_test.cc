@@ -51,7 +51,7 @@ TUTTI_PROCESS_FUNCTION(mpr_sum) {
               testing::this_process().index);
 }
 
-TEST(MultiProcessRunner, EachProcessHasItsOwnTfConfigAndReturnValuesAreCollected) {
+TEST(MultiProcessRunner, ProcessesHaveOwnTfConfigAndReturnValues) {
   MultiProcessRunner runner("mpr_own_config", {.num_workers = 2, .num_ps = 1, .num_chiefs = 1});
   runner.start();
   const MultiProcessResult& result = runner.join();
@@ -76,7 +76,7 @@ TUTTI_PROCESS_FUNCTION(mpr_write) {
   return {};
 }
 
-TEST(MultiProcessRunner, OutputIsCapturedWithThePrefixOfItsTask) {
+TEST(MultiProcessRunner, OutputIsCapturedWithTaskPrefix) {
   MultiProcessRunner runner("mpr_write", {.num_workers = 2});
   runner.start();
   const MultiProcessResult& result = runner.join();
@@ -106,7 +106,7 @@ TUTTI_PROCESS_FUNCTION(mpr_iterate) {
 
 const Json kWorker0Waits = Json(Json::Object{{"waits", "worker-0"}});
 
-TEST(MultiProcessRunner, TerminatedTaskStopsWhileTheOtherCompletesAndCanBeStartedAgain) {
+TEST(MultiProcessRunner, TerminatedTaskCanBeRestarted) {
   for (const bool again : {false, true}) {
     MultiProcessRunner runner("mpr_iterate", {.num_workers = 2}, kWorker0Waits);
     runner.start();
@@ -153,7 +153,7 @@ TEST(MultiProcessRunner, BarrierWaitsForAllProcesses) {
             std::vector<std::string>{});
 }
 
-TEST(MultiProcessRunner, BarrierIsRefusedInTheMainProcess) {
+TEST(MultiProcessRunner, BarrierIsRefusedInMainProcess) {
   EXPECT_EQ(error_of([] { testing::process_barrier(); }),
             Thrown(ErrorCode::kFailedPrecondition,
                    "process_barrier: expected a process that a MultiProcessRunner started, got the "
@@ -165,7 +165,7 @@ TUTTI_PROCESS_FUNCTION(mpr_wait_alone) {
   return {};
 }
 
-TEST(MultiProcessRunner, BarrierTimeoutReportsTheNumberOfArrivals) {
+TEST(MultiProcessRunner, BarrierTimeoutReportsNumberOfArrivals) {
   MultiProcessRunner runner("mpr_wait_alone", {.num_workers = 2});
   runner.start_single_process("worker", 1);
   EXPECT_EQ(
@@ -179,7 +179,7 @@ TUTTI_PROCESS_FUNCTION(mpr_fail_first) {
   return {};
 }
 
-TEST(MultiProcessRunner, AnErrorOfAProcessCountsMoreThanTheDeadline) {
+TEST(MultiProcessRunner, ProcessErrorTakesPrecedenceOverTimeout) {
   MultiProcessRunner runner("mpr_fail_first", {.num_workers = 2});
   runner.start();
   runner.wait_for_line("worker", 0, "error: the file is torn");
@@ -188,7 +188,7 @@ TEST(MultiProcessRunner, AnErrorOfAProcessCountsMoreThanTheDeadline) {
   EXPECT_FALSE(runner.process_exists("worker", 1));
 }
 
-TEST(MultiProcessRunner, DeadlineNamesRunningProcessesAndKeepsOutput) {
+TEST(MultiProcessRunner, TimeoutNamesRunningProcessesAndKeepsOutput) {
   MultiProcessRunner runner("mpr_iterate", {.num_workers = 2}, kWorker0Waits);
   runner.start();
   runner.wait_for_line("worker", 0, "iteration 5");
@@ -208,7 +208,7 @@ TUTTI_PROCESS_FUNCTION(mpr_end) {
   ::_exit(static_cast<int>(arguments.at("code").as_int()));
 }
 
-TEST(MultiProcessRunner, UnexpectedEndIsAnError) {
+TEST(MultiProcessRunner, UnexpectedExitIsAnError) {
   const auto join_one = [](const char* arguments) {
     return error_of([&] { results_of("mpr_end", {}, Json::parse(arguments)); });
   };
@@ -231,7 +231,7 @@ TUTTI_PROCESS_FUNCTION(mpr_lose_chief) {
   return {};
 }
 
-TEST(MultiProcessRunner, CrashOfTheChiefEndsOtherProcesses) {
+TEST(MultiProcessRunner, ChiefCrashEndsOtherProcesses) {
   MultiProcessRunner runner("mpr_lose_chief", {.num_workers = 2, .num_chiefs = 1});
   runner.start();
   const Thrown expected(ErrorCode::kAborted,
@@ -241,7 +241,7 @@ TEST(MultiProcessRunner, CrashOfTheChiefEndsOtherProcesses) {
   EXPECT_FALSE(runner.process_exists("worker", 1));
 }
 
-TEST(MultiProcessRunner, ErrorOfTheChiefPrecedesOtherErrors) {
+TEST(MultiProcessRunner, ChiefErrorTakesPrecedence) {
   const auto run = [] {
     results_of("mpr_lose_chief", {.num_workers = 2, .num_chiefs = 1},
                Json::Object{{"throws", true}});
@@ -262,7 +262,7 @@ TUTTI_PROCESS_FUNCTION(mpr_outlive_chief) {
   return Json("later");
 }
 
-TEST(MultiProcessRunner, WaitsForProcessesAfterTheChiefEnds) {
+TEST(MultiProcessRunner, WaitsForWorkersAfterChiefExits) {
   const std::string file = ::testing::TempDir() + "/tutti_mpr_outlive";
   std::filesystem::remove_all(file);
   MultiProcessRunner runner("mpr_outlive_chief", {.num_workers = 1, .num_chiefs = 1},
@@ -283,7 +283,7 @@ TUTTI_PROCESS_FUNCTION(mpr_failing_assertion) {
   return Json(1);
 }
 
-TEST(MultiProcessRunner, AnAssertionThatFailsInAProcessFailsInTheTest) {
+TEST(MultiProcessRunner, FailedAssertionInProcessFailsTest) {
   const auto run = [](const char* argument) {
     Json arguments = Json::object();
     if (*argument) arguments.set(argument, true);
@@ -301,7 +301,7 @@ TEST(MultiProcessRunner, AnAssertionThatFailsInAProcessFailsInTheTest) {
   EXPECT_NONFATAL_FAILURE(run("waits"), "wrong by one");
 }
 
-TEST(MultiProcessRunner, ATerminatedProcessIsNotRestartedByItself) {
+TEST(MultiProcessRunner, TerminatedProcessIsNotAutoRestarted) {
   MultiProcessRunner runner("mpr_iterate", {.num_workers = 2, .auto_restart = true}, kWorker0Waits);
   runner.start();
   runner.wait_for_line("worker", 0, "iteration 5");
@@ -309,7 +309,7 @@ TEST(MultiProcessRunner, ATerminatedProcessIsNotRestartedByItself) {
   EXPECT_EQ(testing::num_lines(runner.join().output, "worker-0, iteration 0"), 1);
 }
 
-TEST(MultiProcessRunner, ATaskMayRunAnotherFunction) {
+TEST(MultiProcessRunner, TaskMayRunDifferentFunction) {
   MultiProcessRunner runner("mpr_own_config", {.num_workers = 2});
   runner.start_single_process("worker", 0);
   runner.start_single_process("worker", 1, "mpr_sum", Json::parse(R"({"a": 1, "b": 2})"));
