@@ -103,7 +103,7 @@ class MpiConformance : public ::testing::Test {
   testing::HangWatchdog watchdog_{"conformance of mpi", std::chrono::seconds(200)};
 };
 
-TEST_F(MpiConformance, ASampleOfTheKitGivesTheRightValuesAndTheSameBitsEverywhere) {
+TEST_F(MpiConformance, SampledCasesAreCorrectAndBitIdenticalOnAllRanks) {
   std::map<int, Ranks> all;
   std::set<std::string> seen;
   int calls = 0;
@@ -132,7 +132,7 @@ TEST_F(MpiConformance, ASampleOfTheKitGivesTheRightValuesAndTheSameBitsEverywher
   }
 }
 
-TEST_F(MpiConformance, SeveralBuffersGroupsAndMeansAreOneCallEach) {
+TEST_F(MpiConformance, BufferListsSubgroupsAndMeansTakeOneMpiCall) {
   const auto all = communicator_of(transport_of_first(world().size()), "mpi");
   EXPECT_EQ(all->name(), "mpi");
   EXPECT_EQ(all->determinism(), Determinism::kRunToRun);
@@ -158,7 +158,7 @@ TEST_F(MpiConformance, SeveralBuffersGroupsAndMeansAreOneCallEach) {
 
 // If MPI used different algorithms for in-place calls and others, as Open MPI does from 4 ranks and
 // 64 KiB on, the ranks would mismatch.
-TEST_F(MpiConformance, EachRankMayCallInPlaceOrNot) {
+TEST_F(MpiConformance, InPlaceAndOutOfPlaceCallsMayBeMixed) {
   const auto all = communicator_of(transport_of_first(world().size()), "mpi");
   const int size = all->size(), rank = all->rank();
   for (const int odd_one : {0, size - 1}) {
@@ -173,12 +173,12 @@ TEST_F(MpiConformance, EachRankMayCallInPlaceOrNot) {
   }
 }
 
-TEST_F(MpiConformance, CallsThatDifferAreErrorsThatNameBothSides) {
+TEST_F(MpiConformance, MismatchErrorNamesBothCalls) {
   mismatched_calls::expect_errors_on_every_rank(
       [](const std::string& name) { return mpi_transport({.name = name}); });
 }
 
-TEST_F(MpiConformance, ARankThatStaysAwayIsNamed) {
+TEST_F(MpiConformance, TimeoutNamesAbsentRank) {
   const auto all =
       communicator_of(transport_of_first(world().size()), "mpi", std::chrono::milliseconds(300));
   const int last = all->size() - 1;
@@ -195,7 +195,7 @@ TEST_F(MpiConformance, ARankThatStaysAwayIsNamed) {
 }
 
 // MPI must not access memory that the caller has taken back, and it must remain usable.
-TEST_F(MpiConformance, AnAbortInTheMiddleOfTheDataLeavesMpiUsable) {
+TEST_F(MpiConformance, AbortDuringTransferKeepsMpiUsable) {
   for (int round = 0; round < 3; ++round) {
     const auto all = communicator_of(transport_of_first(world().size()), "mpi");
     meet();  // no abort while other ranks connect
@@ -217,7 +217,7 @@ TEST_F(MpiConformance, AnAbortInTheMiddleOfTheDataLeavesMpiUsable) {
   }
 }
 
-TEST_F(MpiConformance, OneProcessAsSeveralRanksIsRefused) {
+TEST_F(MpiConformance, DuplicateProcessInGroupIsRefused) {
   const int process = world().rank();
   const auto other = Executor::system().start("other", [&] {
     const auto transport = mpi_transport({.processes = {process, process}, .rank = 1});

@@ -54,7 +54,7 @@ class MpiProcesses : public ::testing::Test {
   std::shared_ptr<Transport> group_;
 };
 
-TEST_F(MpiProcesses, AllPairsExchangeMessagesOfAllLengthsAtOnce) {
+TEST_F(MpiProcesses, AllPairsExchangeMessagesConcurrently) {
   // Covers both sides of the eager limit, and several chunks.
   const std::vector<std::size_t> lengths{0,         1,         4096,      16 << 10, (16 << 10) + 1,
                                          256 << 10, 1'500'001, 5'000'000, 17};
@@ -84,7 +84,7 @@ TEST_F(MpiProcesses, AllPairsExchangeMessagesOfAllLengthsAtOnce) {
   for (const Bytes& got : heads) EXPECT_EQ(got, head);
 }
 
-TEST_F(MpiProcesses, CancelledSendsAndReceivesLeaveTheOthersInOrder) {
+TEST_F(MpiProcesses, CancellationPreservesOrderOfOtherMessages) {
   const int next = (rank() + 1) % size(), previous = (rank() + size() - 1) % size();
   for (int round = 0; round < 20; ++round) {
     Bytes never(2'000'000), got(2'000'000);
@@ -109,7 +109,7 @@ TEST_F(MpiProcesses, CancelledSendsAndReceivesLeaveTheOthersInOrder) {
   }
 }
 
-TEST_F(MpiProcesses, ARankThatIsGoneIsNamedAfterItsLastMessage) {
+TEST_F(MpiProcesses, DisconnectedRankIsReportedAfterItsLastMessage) {
   Bytes bytes(1000);
   if (rank() == size() - 1) {
     const Bytes body = pattern_of(1000, 5);
@@ -123,7 +123,7 @@ TEST_F(MpiProcesses, ARankThatIsGoneIsNamedAfterItsLastMessage) {
   EXPECT_ERROR(group_->recv(last, 4, {}, bytes)->wait(late()), kUnavailable, concat("rank ", last));
 }
 
-TEST_F(MpiProcesses, RanksMayBeNumberedInAnotherOrder) {
+TEST_F(MpiProcesses, RanksMayBeReordered) {
   std::vector<int> reversed = mpi_tests::first_processes(size());
   std::ranges::reverse(reversed);
   const auto other = mpi_transport({.processes = reversed, .timeout = std::chrono::seconds(60)});
@@ -135,13 +135,13 @@ TEST_F(MpiProcesses, RanksMayBeNumberedInAnotherOrder) {
   EXPECT_EQ(sums[0], size() * (size() - 1) / 2);
 }
 
-TEST_F(MpiProcesses, ARankThatDoesNotComeIsNamed) {
+TEST_F(MpiProcesses, ConnectTimeoutNamesMissingRank) {
   if (rank() == size() - 1) return;
   EXPECT_ERROR(mpi_transport({.name = "incomplete", .timeout = std::chrono::milliseconds(100)}),
                kDeadlineExceeded, concat("rank ", size() - 1), "MPI process");
 }
 
-TEST_F(MpiProcesses, ArgumentsAreChecked) {
+TEST_F(MpiProcesses, InvalidArgumentsAreRefused) {
   EXPECT_INVALID(mpi_transport({.processes = {99}}), "rank 0", "99");
   EXPECT_INVALID(mpi_transport({.processes = {rank(), rank()}}), "MpiOptions::rank");
   EXPECT_INVALID(mpi_transport({.processes = {rank(), rank()}, .rank = 5}), "got 5");
