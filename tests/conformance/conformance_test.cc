@@ -27,15 +27,15 @@ std::vector<Parameter> operations_and_shapes() {
   return all;
 }
 
-class EveryOperation : public ::testing::TestWithParam<Parameter> {};
+class RegisteredOperation : public ::testing::TestWithParam<Parameter> {};
 
-INSTANTIATE_TEST_SUITE_P(All, EveryOperation, ::testing::ValuesIn(operations_and_shapes()),
+INSTANTIATE_TEST_SUITE_P(All, RegisteredOperation, ::testing::ValuesIn(operations_and_shapes()),
                          [](const auto& info) {
                            return concat(std::get<0>(info.param), "_",
                                          to_string(std::get<1>(info.param)));
                          });
 
-TEST_P(EveryOperation, ConformsInASampleOfTheKit) {
+TEST_P(RegisteredOperation, PassesSampledCases) {
   const auto& [name, shape] = GetParam();
   const Report report = run(Plan{.shapes = {shape}, .sample = 80}, Subject(name));
   EXPECT_EQ(report.count(Verdict::kFailed) + report.count(Verdict::kNotRun), 0u)
@@ -69,16 +69,16 @@ struct Connection {
   Way way;
 };
 
-class OverProcesses : public ::testing::TestWithParam<Connection> {};
+class CommunicatorAlgorithm : public ::testing::TestWithParam<Connection> {};
 
-INSTANTIATE_TEST_SUITE_P(All, OverProcesses,
+INSTANTIATE_TEST_SUITE_P(All, CommunicatorAlgorithm,
                          ::testing::Values(Connection{"windows", "canonical", Way::kSharedMemory},
                                            Connection{"leaders", "hierarchical_copy",
                                                       Way::kSharedMemory},
                                            Connection{"tcp", "canonical", Way::kTcp}),
                          [](const auto& info) { return std::string(info.param.name); });
 
-TEST_P(OverProcesses, ConformsInASampleOfTheKit) {
+TEST_P(CommunicatorAlgorithm, PassesSampledCases) {
   Subject subject;
   subject.name = GetParam().name;
   subject.spread = [](int world, Duration timeout) {

@@ -11,7 +11,7 @@
 
 namespace tutti::conformance::kit_test {
 
-TEST(ConformanceCase, IsFoundByItsId) {
+TEST(ConformanceCase, RoundTripsThroughId) {
   std::set<std::string> ids;
   const std::vector<Case> all = cases({.seed = 7, .max_count = 130});
   for (const Case& c : all) ids.insert(c.id());
@@ -23,7 +23,7 @@ TEST(ConformanceCase, IsFoundByItsId) {
   EXPECT_INVALID(Case::parse("local/what"), "no case 'local/what'");
 }
 
-TEST(ConformancePlan, HasEveryOperationTypeWorldAndCheck) {
+TEST(ConformancePlan, CoversEveryCollectiveDTypeWorldSizeAndCheck) {
   std::set<std::tuple<Collective, DType>> types;
   std::set<int> worlds;
   std::set<Check> checks;
@@ -40,7 +40,7 @@ TEST(ConformancePlan, HasEveryOperationTypeWorldAndCheck) {
   EXPECT_TRUE(counts.contains(0) && counts.contains(1) && counts.contains((1 << 20) + 1));
 }
 
-TEST(ConformancePlan, SampleDependsOnItsSeedAndHasEachGroup) {
+TEST(ConformancePlan, SampleDependsOnSeedAndCoversEachGroup) {
   const Plan plan{.shapes = {GroupShape::kLocal}, .seed = 5, .sample = 1000};
   const std::vector<Case> sample = cases(plan);
   EXPECT_EQ(sample, cases(plan));
@@ -68,7 +68,7 @@ std::string verdict_on_deadline(Duration delay, const std::string& message,
   return wrong_deadline(callers, std::chrono::milliseconds(150));
 }
 
-TEST(ConformanceDeadline, CountsFromTheFirstCall) {
+TEST(ConformanceDeadline, IsMeasuredFromFirstCall) {
   using namespace std::chrono_literals;
   EXPECT_EQ(verdict_on_deadline(0ms, "rank 3 is missing"), "");
   EXPECT_EQ(verdict_on_deadline(126ms, "rank 3 is missing"), "");  // it waited only 24 ms
@@ -79,7 +79,7 @@ TEST(ConformanceDeadline, CountsFromTheFirstCall) {
   EXPECT_NE(verdict_on_deadline(0ms, "rank 3 is missing", 4150ms), "");
 }
 
-TEST(ConformanceValues, SumsOfFloatsAreBoundedAndCanonicalOnesExact) {
+TEST(ConformanceValues, FloatSumsAreBoundedAndCanonicalSumsExact) {
   const std::vector<float> values = {1.0f, 0x1p-24f, 0x1p-24f};
   const auto is_right = [&](float got, Determinism grade) {
     return wrong_combination<float>(ReduceOp::kSum, grade, values, got).empty();
@@ -92,7 +92,7 @@ TEST(ConformanceValues, SumsOfFloatsAreBoundedAndCanonicalOnesExact) {
   EXPECT_FALSE(is_right(1.0f + 0x1p-23f, Determinism::kCanonical));
 }
 
-TEST(ConformanceValues, SumsMayHaveTheDeclaredErrorAndNoMore) {
+TEST(ConformanceValues, SumsMayDeviateByAtMostDeclaredError) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const auto wrong = [](float got, SumError error, float first = 1.0f) {
     const std::vector<float> values = {first, 2.0f};
@@ -115,7 +115,7 @@ TEST(ConformanceValues, SumsMayHaveTheDeclaredErrorAndNoMore) {
   EXPECT_EQ(measured.largest, 0.2L);
 }
 
-TEST(ConformanceReport, CountsAndNamesTheFirstFailureOfEachLine) {
+TEST(ConformanceReport, ShowsCountsAndFirstFailurePerLine) {
   const Case first{.dtype = DType::kInt32, .count = 1}, second{.dtype = DType::kInt32, .count = 2};
   Report report{.name = "mine",
                 .results = {{first, Verdict::kFailed, "first"},
@@ -137,7 +137,7 @@ TEST(ConformanceReport, CountsAndNamesTheFirstFailureOfEachLine) {
   EXPECT_FALSE(report.passed());  // no case ran
 }
 
-TEST(ConformanceReport, CasesAfterTheBudgetAreNotRun) {
+TEST(ConformanceReport, CasesBeyondTimeBudgetAreNotRun) {
   const Report report = run({.shapes = {GroupShape::kLocal}, .sample = 1}, Subject("canonical"),
                             {.budget = Duration::zero()});
   EXPECT_EQ(report.count(Verdict::kNotRun), report.results.size());

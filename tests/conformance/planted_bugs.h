@@ -41,7 +41,7 @@ class BuggyOps final : public CrossDeviceOps {
     return right_->supports(op, dtype, device);
   }
   Determinism determinism() const override {
-    return bug_ == "OrderOfChance"_bug ? Determinism::kRunToRun : Determinism::kCanonical;
+    return bug_ == "RandomOrder"_bug ? Determinism::kRunToRun : Determinism::kCanonical;
   }
   // False if the bug would corrupt memory.
   bool sliceable() const override { return bug_ != "KeepsFirstResult"_bug; }
@@ -56,12 +56,12 @@ class BuggyOps final : public CrossDeviceOps {
     for (std::size_t r = 0; r < buffers.size(); ++r) {
       const ReplicaBuffer& buffer = buffers[r];
       std::ranges::copy(before[r], buffer.data);
-      if (bug_ == "LastReplicaKeepsItsOwn"_bug && r == buffers.size() - 1) continue;
+      if (bug_ == "LastReplicaKeepsInput"_bug && r == buffers.size() - 1) continue;
       const auto address = reinterpret_cast<std::uintptr_t>(buffer.data);
       std::byte* const data = buffer.data - (bug_ == "AssumesVectors"_bug ? address % 16 : 0);
       std::copy_n(result.begin(), num_written(buffer) * size_of(buffer.dtype), data);
-      if (bug_ == "WritesBefore"_bug) buffer.data[-1] = std::byte{0};
-      if (bug_ == "WritesBehind"_bug) buffer.data[buffer.num_bytes()] = std::byte{0};
+      if (bug_ == "WritesBeforeBuffer"_bug) buffer.data[-1] = std::byte{0};
+      if (bug_ == "WritesPastBuffer"_bug) buffer.data[buffer.num_bytes()] = std::byte{0};
     }
   }
 
@@ -147,7 +147,7 @@ class BuggyOps final : public CrossDeviceOps {
     const std::size_t count = buffer.count;
     if (bug_ == "ForgetsLastElement"_bug) return count - 1;
     if (bug_ == "CountsIn16Bits"_bug) return static_cast<std::uint16_t>(count);
-    return bug_ == "SkipsRestOfBlock"_bug && count > 64 ? count - count % 64 : count;
+    return bug_ == "SkipsPartialBlock"_bug && count > 64 ? count - count % 64 : count;
   }
 
   /// Applies change(value, index) to the elements, which are aligned.
@@ -165,8 +165,8 @@ class BuggyOps final : public CrossDeviceOps {
     const bool is_minmax = op == ReduceOp::kMin || op == ReduceOp::kMax;
     if (bug_ == "ForgetsOddRank"_bug && used.size() % 2 == 1) used.pop_back();
     if (bug_ == "RanksBeyondEight"_bug && used.size() > 8) used.resize(8);
-    if (bug_ == "OtherOrder"_bug) std::ranges::reverse(used);
-    if (bug_ == "OrderOfChance"_bug) {
+    if (bug_ == "ReversesOrder"_bug) std::ranges::reverse(used);
+    if (bug_ == "RandomOrder"_bug) {
       std::rotate(used.begin(), used.begin() + calls_++ % 3 % std::ssize(used), used.end());
     }
     if (bug_ == "BoolAsNumber"_bug && dtype == DType::kBool && op == ReduceOp::kMax) {
@@ -264,23 +264,23 @@ inline constexpr Planted kPlanted[] = {
     {"ForgetsLastElement", "/all_reduce/"},
     {"ForgetsOddRank", "/SUM/"},
     {"RanksBeyondEight", "/16x"},
-    {"SkipsRestOfBlock", "/all_reduce/"},
+    {"SkipsPartialBlock", "/all_reduce/"},
     {"CountsIn16Bits", "x65537/"},
     {"MinDropsNan", "/special_values/"},
     {"MaxClampsInfinity", "/special_values/"},
     {"SumBeginsAtPlusZero", "/special_values/"},
-    {"OtherOrder", "/SUM/float"},
-    {"OrderOfChance", "/repeated/"},
+    {"ReversesOrder", "/SUM/float"},
+    {"RandomOrder", "/repeated/"},
     {"HalfRoundsEachStep", "float16/"},
     {"DoubleAsFloat", "/float64/"},
     {"IntegersAsFloat", "/int32/"},
     {"IntegersSaturate", "/int64/"},
     {"BytesAreSigned", "/uint8/"},
     {"BoolAsNumber", "/MAX/bool/"},
-    {"WritesBehind", "/all_reduce/"},
-    {"WritesBefore", "/all_reduce/"},
+    {"WritesPastBuffer", "/all_reduce/"},
+    {"WritesBeforeBuffer", "/all_reduce/"},
     {"AssumesVectors", "+4/"},
-    {"LastReplicaKeepsItsOwn", "/all_reduce/"},
+    {"LastReplicaKeepsInput", "/all_reduce/"},
     {"ChangesInput", "/reduce/"},
     {"WritesOutputFirst", "/in_place"},
     {"SharesScratch", "/concurrent/"},

@@ -36,7 +36,7 @@ class BuggyEngine final : public internal::CollectiveEngine {
               std::shared_ptr<Graveyard> graveyard)
       : engine_(std::move(engine)), bug_(bug(name)), graveyard_(std::move(graveyard)) {}
   ~BuggyEngine() override {
-    if (bug_ != "PeersStayForever"_bug) return;
+    if (bug_ != "IgnoresLostPeer"_bug) return;
     MutexLock lock(graveyard_->mutex);
     graveyard_->engines.push_back(std::move(engine_));
   }
@@ -54,12 +54,12 @@ class BuggyEngine final : public internal::CollectiveEngine {
     CollectiveCall own_call = call;
     internal::CollectiveHeader own_header = header;
     if (bug_ == "IgnoresDeadline"_bug) deadline += std::chrono::seconds(4);
-    if (bug_ == "GivesUpEarly"_bug) deadline -= std::chrono::milliseconds(140);
-    if (bug_ == "ComparesNoNames"_bug) {
+    if (bug_ == "EndsBeforeDeadline"_bug) deadline -= std::chrono::milliseconds(140);
+    if (bug_ == "DoesNotCompareNames"_bug) {
       own_header.name_hash = 0;
       own_header.name = {};
     }
-    if (bug_ == "ComparesNoShapes"_bug) own_header.shape_hash = 0;
+    if (bug_ == "DoesNotCompareShapes"_bug) own_header.shape_hash = 0;
     if (bug_ == "BroadcastsFromZero"_bug && call.collective == Collective::kBroadcast) {
       own_call.root = 0;
     }
@@ -90,7 +90,7 @@ class BuggyEngine final : public internal::CollectiveEngine {
   }
   void tend(const std::function<std::string()>& own_state) override {
     // The state is destroyed with the communicator, but the engine is not.
-    if (bug_ != "PeersStayForever"_bug) engine_->tend(own_state);
+    if (bug_ != "IgnoresLostPeer"_bug) engine_->tend(own_state);
   }
   std::vector<std::string> whereabouts(TimePoint deadline) override {
     return engine_->whereabouts(deadline);
@@ -103,10 +103,10 @@ class BuggyEngine final : public internal::CollectiveEngine {
 };
 
 constexpr Planted kPlantedEngines[] = {
-    {"IgnoresDeadline", "/deadline/"},     {"GivesUpEarly", "/deadline/"},
+    {"IgnoresDeadline", "/deadline/"},     {"EndsBeforeDeadline", "/deadline/"},
     {"IgnoresAbort", "/abort/"},           {"LosesReason", "/abort/"},
-    {"PeersStayForever", "/peer_gone/"},   {"KeepsErrorsFromRankZero", "/mismatch/"},
-    {"ComparesNoNames", "/mismatch/"},     {"ComparesNoShapes", "/mismatch/"},
+    {"IgnoresLostPeer", "/peer_gone/"},    {"KeepsErrorsFromRankZero", "/mismatch/"},
+    {"DoesNotCompareNames", "/mismatch/"}, {"DoesNotCompareShapes", "/mismatch/"},
     {"BroadcastsFromZero", "/broadcast/"}, {"LastRankGetsNothing", "/values/"},
 };
 
@@ -149,8 +149,8 @@ constexpr std::size_t kSample = testing::kIsSanitized ? 400 : 1500;
 std::vector<Planted> planted_here() {
   std::vector<Planted> planted(std::begin(kPlanted), std::end(kPlanted));
   if (!testing::kIsSanitized) return planted;
-  for (const std::string_view name :
-       {"WritesBehind", "WritesBefore", "SharesMember", "SharesScratch", "GatherEvenParts"}) {
+  for (const std::string_view name : {"WritesPastBuffer", "WritesBeforeBuffer", "SharesMember",
+                                      "SharesScratch", "GatherEvenParts"}) {
     std::erase_if(planted, [&](const Planted& each) { return each.name == name; });
   }
   return planted;
@@ -160,7 +160,7 @@ class PlantedBug : public ::testing::TestWithParam<Planted> {};
 INSTANTIATE_TEST_SUITE_P(All, PlantedBug, ::testing::ValuesIn(planted_here()),
                          [](const auto& info) { return std::string(info.param.name); });
 
-TEST_P(PlantedBug, IsFoundByACaseThatNamesIt) {
+TEST_P(PlantedBug, IsDetectedByExpectedCase) {
   const Planted& planted = GetParam();
   const bool needs_large = planted.name == "CountsIn16Bits" || planted.name == "SharesMember";
   const Plan plan{.shapes = {GroupShape::kLocal},
@@ -183,7 +183,7 @@ class PlantedEngineBug : public ::testing::TestWithParam<Planted> {};
 INSTANTIATE_TEST_SUITE_P(All, PlantedEngineBug, ::testing::ValuesIn(kPlantedEngines),
                          [](const auto& info) { return std::string(info.param.name); });
 
-TEST_P(PlantedEngineBug, IsFoundByTheCasesOfItsKind) {
+TEST_P(PlantedEngineBug, IsDetectedByExpectedCases) {
   std::vector<Case> cases = conformance::cases(
       {.shapes = {GroupShape::kThreads}, .seed = 3, .sample = 1, .max_count = 5000});
   std::erase_if(cases,
@@ -193,13 +193,13 @@ TEST_P(PlantedEngineBug, IsFoundByTheCasesOfItsKind) {
   EXPECT_EQ(run_cases(cases, subject, {.max_failures = 1}).count(Verdict::kFailed), 1u);
 }
 
-TEST(ConformanceKit, FindsNothingInARightOperation) {
+TEST(ConformanceKit, ReportsNoFailureForCorrectOperation) {
   const Plan plan{.shapes = {GroupShape::kLocal}, .sample = 2 * kSample, .max_count = 5000};
   const Report report = run(plan, subject_with("none"));
   EXPECT_EQ(report.count(Verdict::kPassed), report.results.size()) << report.table("kit");
 }
 
-TEST(ConformanceKit, FindsNothingInRightEngines) {
+TEST(ConformanceKit, ReportsNoFailureForCorrectEngines) {
   const Plan plan{.shapes = {GroupShape::kThreads}, .sample = kSample, .max_count = 5000};
   const Report report = run(plan, engines_with("none", std::make_shared<Graveyard>()));
   EXPECT_EQ(report.count(Verdict::kPassed), report.results.size()) << report.table("kit");

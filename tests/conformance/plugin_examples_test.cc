@@ -24,7 +24,7 @@ std::unique_ptr<CrossDeviceOps> two_replicas(const CrossDeviceOpsSpec& spec) {
                                 {2, 0, {Device{DeviceType::kCpu, 0}, Device{DeviceType::kCpu, 1}}});
 }
 
-TEST(PluginExamples, ConformWithinTheErrorThatTheyDeclare) {
+TEST(PluginExamples, ConformWithinDeclaredError) {
   for (const std::string name : {"int8_feedback", "top_k"}) {
     const Report report =
         run(Plan{.shapes = {GroupShape::kLocal}, .sample = 400}, Subject(plugin(name)));
@@ -36,7 +36,7 @@ TEST(PluginExamples, ConformWithinTheErrorThatTheyDeclare) {
   }
 }
 
-TEST(PluginExamples, OptionsReachThePluginAndOthersAreRefusedByName) {
+TEST(PluginExamples, ReceiveOptionsAndRefuseUnknownOnes) {
   const std::string top_k = plugin("top_k"), int8 = plugin("int8_feedback");
   EXPECT_EQ(two_replicas(make_cross_device_ops(top_k))->max_relative_error(), INFINITY);
   EXPECT_EQ(two_replicas(make_cross_device_ops(int8))->max_relative_error(), 0.5 / 127);
@@ -81,7 +81,7 @@ double error_of_mean(const CrossDeviceOpsSpec& spec, std::uint64_t id) {
   return largest;
 }
 
-TEST(PluginExamples, KeepRoundingErrorByBufferId) {
+TEST(PluginExamples, KeepRoundingErrorPerBufferId) {
   for (const CrossDeviceOpsSpec& spec : {make_cross_device_ops(plugin("int8_feedback")),
                                          make_cross_device_ops(plugin("top_k"), {}, "k=0.5")}) {
     EXPECT_GT(error_of_mean(spec, 0), 1e-3) << spec.name;
@@ -118,7 +118,7 @@ double final_loss(const CrossDeviceOpsSpec& spec, int steps) {
   return loss;
 }
 
-TEST(PluginExamples, ErrorFeedbackTrainsAsTheCanonicalSumDoes) {
+TEST(PluginExamples, ErrorFeedbackTrainsAsWellAsCanonicalSum) {
   constexpr int kSteps = 300;
   const double before = final_loss(make_cross_device_ops("canonical"), 1);
   const double canonical = final_loss(make_cross_device_ops("canonical"), kSteps);

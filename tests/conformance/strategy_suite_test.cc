@@ -25,7 +25,7 @@ class PlantedStorage final : public internal::MirroredStorage {
                  const void* owner, std::shared_ptr<const Placement> placement)
       : MirroredStorage(initial_value, std::move(options), owner, std::move(placement), 0),
         bug_(bug) {
-    if (bug_ != "OneComponentOther"_bug) return;
+    if (bug_ != "OneComponentDiffers"_bug) return;
     component(1).assign(AssignOp::kAssign, Tensor::full(shape(), 7.0, dtype()));
   }
 
@@ -79,14 +79,14 @@ class PlantedContext final : public ReplicaContext {
  protected:
   int local_index() const override {
     const int last = num_replicas_in_sync() - 1;
-    return bug_ == "ResultsBackwards"_bug ? last - replica_id() : replica_id();
+    return bug_ == "ReversesResults"_bug ? last - replica_id() : replica_id();
   }
   std::shared_ptr<const void> merge_erased(const void* local, const std::type_info&,
                                            const ErasedMerge& merge,
                                            SourceLocation where) override {
     const auto merge_all = [&](Strategy& strategy, const PerReplica<const void*>& locals) {
       std::vector<const void*> values = locals.values();
-      if (bug_ == "MergesBackwards"_bug) std::ranges::reverse(values);
+      if (bug_ == "MergesInReverseOrder"_bug) std::ranges::reverse(values);
       if (bug_ == "MergesPerReplica"_bug) {
         for (std::size_t i = 1; i < values.size(); ++i) merge(strategy, values);
       }
@@ -97,14 +97,14 @@ class PlantedContext final : public ReplicaContext {
   }
   std::vector<Gradient> all_reduce_values(ReduceOp op, std::span<const Gradient> values,
                                           SourceLocation where) override {
-    const bool is_wrong = bug_ == "MeanIsSum"_bug && op == ReduceOp::kMean;
+    const bool is_wrong = bug_ == "ReturnsSumForMean"_bug && op == ReduceOp::kMean;
     const internal::StrategyModeScope mode = right_mode();
     return right_.all_reduce(is_wrong ? ReduceOp::kSum : op, values, where);
   }
   Gathered all_gather_value(const Tensor& value, int axis, SourceLocation where) override {
     const auto gather = [&](Strategy& strategy, const PerReplica<Tensor>& all) {
       std::vector<Tensor> values = all.values();
-      if (bug_ == "GathersBackwards"_bug) std::ranges::reverse(values);
+      if (bug_ == "AllGathersInReverseOrder"_bug) std::ranges::reverse(values);
       return strategy.gather(PerReplica<Tensor>(std::move(values)), axis);
     };
     const internal::StrategyModeScope mode = right_mode();
@@ -131,33 +131,33 @@ class PlantedStrategy final : public Strategy {
             Placement::mirrored({replica_devices().begin(), replica_devices().end()}))) {}
 
   int num_replicas_in_sync() const override {
-    return Strategy::num_replicas_in_sync() + (bug_ == "CountsOneMore"_bug ? 1 : 0);
+    return Strategy::num_replicas_in_sync() + (bug_ == "ReportsOneReplicaTooMany"_bug ? 1 : 0);
   }
   CrossDeviceOps& cross_device_ops() override {
-    if (bug_ == "OpsKeepTheirOwn"_bug) return keeps_its_own_;
+    if (bug_ == "ReduceToKeepsOwnValue"_bug) return keeps_its_own_;
     return Strategy::cross_device_ops();
   }
   void restore_state(const Json& state) override {
-    if (bug_ != "StepNumberStands"_bug) Strategy::restore_state(state);
+    if (bug_ != "IgnoresRestoredStepNumber"_bug) Strategy::restore_state(state);
   }
   const Failure& last_failure() const override {
     static const Failure none;
-    return bug_ == "ForgetsTheFailure"_bug ? none : Strategy::last_failure();
+    return bug_ == "DropsLastFailure"_bug ? none : Strategy::last_failure();
   }
 
  protected:
   std::vector<Tensor> values_of_all_replicas(const PerReplica<Tensor>& local,
                                              std::string_view who) override {
     std::vector<Tensor> values = Strategy::values_of_all_replicas(local, who);
-    if (bug_ == "ReduceTwiceTheFirst"_bug) values.back() = values.front();
-    if (bug_ == "GatherBackwards"_bug) std::ranges::reverse(values);
+    if (bug_ == "ReducesFirstReplicaTwice"_bug) values.back() = values.front();
+    if (bug_ == "GathersInReverseOrder"_bug) std::ranges::reverse(values);
     return values;
   }
   void complete_input_plan(InputPlan& plan) override {
     Strategy::complete_input_plan(plan);
-    if (bug_ == "InputBackwards"_bug) std::ranges::reverse(plan.replica_devices);
-    if (bug_ == "InputByElement"_bug) plan.cut = InputCut::kWhole;
-    if (bug_ == "FunctionInputIsCut"_bug) plan.cut = InputCut::kSplit;
+    if (bug_ == "ReversesInputDevices"_bug) std::ranges::reverse(plan.replica_devices);
+    if (bug_ == "DoesNotSplitInput"_bug) plan.cut = InputCut::kWhole;
+    if (bug_ == "SplitsInputOfFunction"_bug) plan.cut = InputCut::kSplit;
     if (bug_ == "InputOfOneWorkerOfTwo"_bug) {
       plan.num_workers = 2;
       plan.num_replicas_in_sync *= 2;
@@ -165,20 +165,20 @@ class PlantedStrategy final : public Strategy {
   }
   std::shared_ptr<VariableStorage> create_storage(const Tensor& initial_value,
                                                   VariableOptions options) override {
-    if (bug_ == "TakesUnknownUse"_bug) options.synchronization = {};
+    if (bug_ == "AcceptsUnknownSynchronization"_bug) options.synchronization = {};
     if (bug_ == "OnReadAsOnWrite"_bug) options.synchronization = {};
     if (bug_ == "OnReadAsOnWrite"_bug) options.trainable = options.trainable.value_or(false);
     if (extended().is_on_read(options)) {
       return extended().create_storage(initial_value, std::move(options));
     }
     const bool is_mean = options.aggregation == VariableAggregation::kMean;
-    if (bug_ == "SumForMean"_bug && is_mean) {
+    if (bug_ == "AssignsSumForMean"_bug && is_mean) {
       options.aggregation = VariableAggregation::kSum;
     }
-    if (bug_ == "FirstForAll"_bug && is_mean) {
+    if (bug_ == "AssignsFirstValueToAll"_bug && is_mean) {
       options.aggregation = VariableAggregation::kOnlyFirstReplica;
     }
-    const Strategy* const owner = bug_ == "VariablesOfNobody"_bug ? nullptr : this;
+    const Strategy* const owner = bug_ == "VariablesWithoutOwner"_bug ? nullptr : this;
     if (bug_ == "ScopeOfLocalVariables"_bug || !owner) {
       return make_local_storage(initial_value, replica_devices().front(), std::move(options),
                                 owner);
@@ -192,7 +192,7 @@ class PlantedStrategy final : public Strategy {
       extended().run([&](ReplicaContext& context) { run_one(context, body); });
     } catch (const Error& error) {
       is_broken_ = bug_ == "StaysBroken"_bug;
-      if (bug_ == "DoesNotNameTheReplica"_bug) throw Error(error.code(), without_name(error));
+      if (bug_ == "OmitsReplicaInError"_bug) throw Error(error.code(), without_name(error));
       if (bug_ != "SwallowsErrors"_bug) throw;
     }
   }
@@ -204,7 +204,7 @@ class PlantedStrategy final : public Strategy {
     if (bug == "ScopeOfLocalVariables"_bug) {
       options.execution = ReplicaExecution::kSequential;
     }
-    if (bug == "AnotherOrder"_bug) {
+    if (bug == "ReducesInDifferentOrder"_bug) {
       options.cross_device_ops = make_cross_device_ops("ring");
       options.deterministic = false;
     }
@@ -214,15 +214,15 @@ class PlantedStrategy final : public Strategy {
     return error.message().substr(error.message().rfind(": ") + 2);
   }
   bool has_wrong_context() const {
-    return bug_ == "ResultsBackwards"_bug || bug_ == "MergesPerReplica"_bug ||
-           bug_ == "MergesBackwards"_bug || bug_ == "GathersBackwards"_bug ||
-           bug_ == "MeanIsSum"_bug;
+    return bug_ == "ReversesResults"_bug || bug_ == "MergesPerReplica"_bug ||
+           bug_ == "MergesInReverseOrder"_bug || bug_ == "AllGathersInReverseOrder"_bug ||
+           bug_ == "ReturnsSumForMean"_bug;
   }
   void run_one(ReplicaContext& context, const std::function<void(ReplicaContext&)>& body) {
     const int replica = context.replica_id();
-    if (bug_ == "LeavesAReplicaOut"_bug && replica == 2) return;
-    if (bug_ == "RunsAReplicaTwice"_bug && replica == 0) body(context);
-    if (bug_ == "ComputesOnTheFirstDevice"_bug) {
+    if (bug_ == "OmitsOneReplica"_bug && replica == 2) return;
+    if (bug_ == "RunsOneReplicaTwice"_bug && replica == 0) body(context);
+    if (bug_ == "ComputesOnFirstDevice"_bug) {
       const DeviceScope first(replica_devices().front());
       return body(context);
     }
@@ -255,38 +255,38 @@ struct PlantedStrategyBug {
 void PrintTo(const PlantedStrategyBug& planted, std::ostream* out) { *out << planted.name; }
 
 constexpr PlantedStrategyBug kPlantedStrategies[] = {
-    {"LeavesAReplicaOut", "replicas", "got replica 0 of 3 on cpu:0, tensors on cpu:0; replica 1"},
-    {"RunsAReplicaTwice", "replicas", "got replica 0 of 3 on cpu:0, tensors on cpu:0; replica 0"},
-    {"CountsOneMore", "replicas", "num_replicas_in_sync()"},
-    {"ComputesOnTheFirstDevice", "replicas", "replica 1 of 3 on cpu:1, tensors on cpu:0"},
-    {"ResultsBackwards", "results", "its own argument"},
+    {"OmitsOneReplica", "replicas", "got replica 0 of 3 on cpu:0, tensors on cpu:0; replica 1"},
+    {"RunsOneReplicaTwice", "replicas", "got replica 0 of 3 on cpu:0, tensors on cpu:0; replica 0"},
+    {"ReportsOneReplicaTooMany", "replicas", "num_replicas_in_sync()"},
+    {"ComputesOnFirstDevice", "replicas", "replica 1 of 3 on cpu:1, tensors on cpu:0"},
+    {"ReversesResults", "results", "its own argument"},
     {"MergesPerReplica", "merge_call", "calls of the function: expected 1, got 3"},
-    {"MergesBackwards", "merge_call", "results in the replicas"},
-    {"GathersBackwards", "collectives", "all_gather()"},
-    {"MeanIsSum", "collectives", "all_reduce(MEAN)"},
-    {"AnotherOrder", "collectives", "expected the bits"},
-    {"ReduceTwiceTheFirst", "reduce", "reduce(SUM)"},
-    {"GatherBackwards", "gather", "in replica order"},
-    {"OpsKeepTheirOwn", "copies", "reduce_to(SUM)"},
-    {"InputBackwards", "input", "batch of replica 0: device: expected cpu:0, got cpu:2"},
+    {"MergesInReverseOrder", "merge_call", "results in the replicas"},
+    {"AllGathersInReverseOrder", "collectives", "all_gather()"},
+    {"ReturnsSumForMean", "collectives", "all_reduce(MEAN)"},
+    {"ReducesInDifferentOrder", "collectives", "expected the bits"},
+    {"ReducesFirstReplicaTwice", "reduce", "reduce(SUM)"},
+    {"GathersInReverseOrder", "gather", "in replica order"},
+    {"ReduceToKeepsOwnValue", "copies", "reduce_to(SUM)"},
+    {"ReversesInputDevices", "input", "batch of replica 0: device: expected cpu:0, got cpu:2"},
     {"InputOfOneWorkerOfTwo", "input", "rows"},
-    {"InputByElement", "input", "one for each global batch"},
-    {"FunctionInputIsCut", "input_from_function", "rows of a batch: expected 2, got 1"},
-    {"VariablesOfNobody", "scope", "variable_created_in_scope()"},
+    {"DoesNotSplitInput", "input", "one for each global batch"},
+    {"SplitsInputOfFunction", "input_from_function", "rows of a batch: expected 2, got 1"},
+    {"VariablesWithoutOwner", "scope", "variable_created_in_scope()"},
     {"ScopeOfLocalVariables", "on_write_variables", "of a strategy that did not make the variable"},
-    {"OneComponentOther", "new_variables", "components"},
-    {"SumForMean", "on_write_variables", "ON_WRITE, MEAN"},
-    {"FirstForAll", "on_write_variables", "ON_WRITE, MEAN"},
+    {"OneComponentDiffers", "new_variables", "components"},
+    {"AssignsSumForMean", "on_write_variables", "ON_WRITE, MEAN"},
+    {"AssignsFirstValueToAll", "on_write_variables", "ON_WRITE, MEAN"},
     {"WritesOneComponent", "on_write_variables", "components"},
     {"OnReadAsOnWrite", "on_read_variables", "value() in replicas"},
-    {"TakesUnknownUse", "unknown_use", "got no error"},
+    {"AcceptsUnknownSynchronization", "unknown_use", "got no error"},
     {"SavesNothing", "saved_variables", "a tensor called 'w'"},
     {"RestoresOneComponent", "saved_variables", "restore()"},
     {"SwallowsErrors", "failures", "got no error"},
-    {"DoesNotNameTheReplica", "failures", "with 'replica 0', got DATA_LOSS: the planted reason"},
+    {"OmitsReplicaInError", "failures", "with 'replica 0', got DATA_LOSS: the planted reason"},
     {"StaysBroken", "failures", "broken by an earlier step"},
-    {"ForgetsTheFailure", "failures", "last_failure().replica"},
-    {"StepNumberStands", "random_numbers", "restore_state()"},
+    {"DropsLastFailure", "failures", "last_failure().replica"},
+    {"IgnoresRestoredStepNumber", "random_numbers", "restore_state()"},
     {"UpdatesOneComponent", "training", "components of"},
 };
 
@@ -306,7 +306,7 @@ StrategySubject planted(const char* name) {
 
 /// Returns the library's strategies, one that adds in another order, and the base of the planted
 /// bugs.
-std::vector<StrategySubject> right_strategies() {
+std::vector<StrategySubject> correct_strategies() {
   std::vector<StrategySubject> all{with_ring(), planted("None")};
   for (const strategy_tests::StrategyCase& each : strategy_tests::all_strategies()) {
     all.push_back({each.name, each.make});
@@ -314,26 +314,26 @@ std::vector<StrategySubject> right_strategies() {
   return all;
 }
 
-class RightStrategy : public ::testing::TestWithParam<StrategySubject> {};
-INSTANTIATE_TEST_SUITE_P(All, RightStrategy, ::testing::ValuesIn(right_strategies()),
+class CorrectStrategy : public ::testing::TestWithParam<StrategySubject> {};
+INSTANTIATE_TEST_SUITE_P(All, CorrectStrategy, ::testing::ValuesIn(correct_strategies()),
                          [](const auto& info) { return info.param.name; });
 
-TEST_P(RightStrategy, PassesEveryCheck) {
+TEST_P(CorrectStrategy, PassesEveryCheck) {
   const StrategyReport report = run_strategy_suite(GetParam());
   EXPECT_TRUE(report.passed()) << report.text();
   EXPECT_EQ(report.num_checks, strategy_checks().size());
 }
 
-class PlantedStrategies : public ::testing::TestWithParam<PlantedStrategyBug> {};
-INSTANTIATE_TEST_SUITE_P(All, PlantedStrategies, ::testing::ValuesIn(kPlantedStrategies),
+class StrategyWithBug : public ::testing::TestWithParam<PlantedStrategyBug> {};
+INSTANTIATE_TEST_SUITE_P(All, StrategyWithBug, ::testing::ValuesIn(kPlantedStrategies),
                          [](const auto& info) { return std::string(info.param.name); });
 
-TEST_P(PlantedStrategies, AreFoundByTheCheckThatNamesThem) {
+TEST_P(StrategyWithBug, IsDetectedByExpectedCheck) {
   const std::string message = run_strategy_check(planted(GetParam().name), GetParam().found_by);
   EXPECT_THAT(message, HasSubstr(GetParam().said));
 }
 
-TEST(StrategySuite, EveryCheckFindsABugThatWasPlantedForIt) {
+TEST(StrategySuite, EveryCheckHasPlantedBug) {
   for (const std::string& check : strategy_checks()) {
     EXPECT_TRUE(std::ranges::any_of(kPlantedStrategies, [&](const auto& each) {
       return each.found_by == check;
@@ -341,15 +341,15 @@ TEST(StrategySuite, EveryCheckFindsABugThatWasPlantedForIt) {
   }
 }
 
-TEST(StrategySuite, ReportsReplicasThatAreMissingAndNothingThatFollowsFromThem) {
-  const StrategyReport report = run_strategy_suite(planted("LeavesAReplicaOut"));
+TEST(StrategySuite, ReportsMissingReplicasWithoutFollowUpFailures) {
+  const StrategyReport report = run_strategy_suite(planted("OmitsOneReplica"));
   ASSERT_EQ(report.failures.size(), 1u) << report.text();
   EXPECT_EQ(report.failures[0].first, "replicas");
   EXPECT_THAT(report.text(), HasSubstr("FAILED replicas: calls of the step function"));
   EXPECT_THAT(report.text(), HasSubstr("planted: 0 of 1 checks passed"));
 }
 
-TEST(StrategySuite, EndsAProcessWhoseReplicasWaitForEver) {
+TEST(StrategySuite, ExitsProcessWithDeadlockedReplicas) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto make = []() -> std::unique_ptr<Strategy> {
     Clock::system().sleep_for(std::chrono::minutes(10));

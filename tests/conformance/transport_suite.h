@@ -42,7 +42,7 @@ class TransportSuite : public ::testing::Test {
 };
 TYPED_TEST_SUITE_P(TransportSuite);
 
-TYPED_TEST_P(TransportSuite, EveryRankReachesEveryOther) {
+TYPED_TEST_P(TransportSuite, EveryPairOfRanksExchangesMessages) {
   for (const int size : {1, 2, 3, 5}) {
     const Group group = this->make(size);
     require_on_ranks(size, [&](int rank) {
@@ -72,7 +72,7 @@ TYPED_TEST_P(TransportSuite, EveryRankReachesEveryOther) {
   }
 }
 
-TYPED_TEST_P(TransportSuite, HeadsAndBodiesOfAllLengthsArrive) {
+TYPED_TEST_P(TransportSuite, HeadersAndBodiesOfAllLengthsArrive) {
   const Group group = this->make(2);
   constexpr std::size_t kHeads[] = {0, 1, 8, 208, 256};
   constexpr std::size_t kBodies[] = {0, 1, 7, 4096, 65537, 1 << 20};
@@ -95,7 +95,7 @@ TYPED_TEST_P(TransportSuite, HeadsAndBodiesOfAllLengthsArrive) {
   });
 }
 
-TYPED_TEST_P(TransportSuite, ArgumentsAreChecked) {
+TYPED_TEST_P(TransportSuite, InvalidArgumentsAreRefused) {
   const Group group = this->make(2);
   Bytes bytes(300);
   for (const int peer : {-1, 0, 2}) {
@@ -106,7 +106,7 @@ TYPED_TEST_P(TransportSuite, ArgumentsAreChecked) {
   EXPECT_INVALID(group[0]->recv(1, 0, bytes, {}), "256", "300");
 }
 
-TYPED_TEST_P(TransportSuite, MessagesOfOneTagKeepTheirOrderAndTagsAreIndependent) {
+TYPED_TEST_P(TransportSuite, MessagesOfOneTagAreOrderedAndTagsIndependent) {
   const Group group = this->make(2);
   constexpr int kMessages = 20;
   std::vector<int> numbers(3 * kMessages);
@@ -133,7 +133,7 @@ TYPED_TEST_P(TransportSuite, MessagesOfOneTagKeepTheirOrderAndTagsAreIndependent
   });
 }
 
-TYPED_TEST_P(TransportSuite, MessagesWaitForTheirReceiver) {
+TYPED_TEST_P(TransportSuite, MessagesAreKeptUntilReceived) {
   const Group group = this->make(2);
   const Bytes head = pattern_of(16, 1), body = pattern_of(200000, 2);
   Event sent;
@@ -174,7 +174,7 @@ TYPED_TEST_P(TransportSuite, TestMakesProgressWithoutWaiting) {
   });
 }
 
-TYPED_TEST_P(TransportSuite, AnotherLengthIsAnErrorThatDeliversTheHead) {
+TYPED_TEST_P(TransportSuite, LengthMismatchErrorStillDeliversHeader) {
   const Group group = this->make(2);
   const Bytes head = pattern_of(24, 1), body = pattern_of(100, 2);
   for (const std::size_t wanted : {0, 50, 5000}) {
@@ -195,7 +195,7 @@ TYPED_TEST_P(TransportSuite, AnotherLengthIsAnErrorThatDeliversTheHead) {
   }
 }
 
-TYPED_TEST_P(TransportSuite, ADeadlineNamesThePeer) {
+TYPED_TEST_P(TransportSuite, TimeoutNamesPeer) {
   const Group group = this->make(3);
   Bytes bytes(10);
   const auto work = group[0]->recv(2, 77, {}, bytes);
@@ -210,7 +210,7 @@ TYPED_TEST_P(TransportSuite, ADeadlineNamesThePeer) {
   EXPECT_EQ(bytes, pattern_of(10, 3));
 }
 
-TYPED_TEST_P(TransportSuite, WorkThatIsDestroyedIsCancelled) {
+TYPED_TEST_P(TransportSuite, DestroyedWorkIsCancelled) {
   const Group group = this->make(2);
   Bytes never(64), second(64);
   group[1]->recv(0, 1, {}, never);  // destroyed immediately
@@ -235,7 +235,7 @@ TYPED_TEST_P(TransportSuite, WorkThatIsDestroyedIsCancelled) {
   EXPECT_EQ(second, pattern_of(64, 9));
 }
 
-TYPED_TEST_P(TransportSuite, AbortWakesAllHereAndAtThePeers) {
+TYPED_TEST_P(TransportSuite, AbortWakesWaitingThreadsOnAllRanks) {
   const Group group = this->make(3);
   require_on_ranks(4, [&](int thread) {
     if (thread == 3) {
@@ -258,7 +258,7 @@ TYPED_TEST_P(TransportSuite, AbortWakesAllHereAndAtThePeers) {
   }
 }
 
-TYPED_TEST_P(TransportSuite, ARankThatIsGoneIsNamedAfterItsLastMessage) {
+TYPED_TEST_P(TransportSuite, DisconnectedRankIsReportedAfterItsLastMessage) {
   Group group = this->make(3);
   require_on_ranks(2, [&](int rank) {
     if (rank == 0) {
@@ -279,7 +279,7 @@ TYPED_TEST_P(TransportSuite, ARankThatIsGoneIsNamedAfterItsLastMessage) {
   });
 }
 
-TYPED_TEST_P(TransportSuite, ManyThreadsUseDifferentTagsAtOnce) {
+TYPED_TEST_P(TransportSuite, ThreadsUseDifferentTagsConcurrently) {
   const Group group = this->make(3);
   constexpr int kTags = 4, kRounds = 30;
   require_on_ranks(3 * kTags, [&](int thread) {
@@ -300,7 +300,7 @@ TYPED_TEST_P(TransportSuite, ManyThreadsUseDifferentTagsAtOnce) {
   });
 }
 
-TYPED_TEST_P(TransportSuite, LargeBodiesGoBothWaysAtOnce) {
+TYPED_TEST_P(TransportSuite, LargeBodiesAreExchangedConcurrently) {
   const Group group = this->make(2);
   constexpr std::size_t kBytes = 32 << 20;
   require_on_ranks(2, [&](int rank) {
@@ -315,7 +315,7 @@ TYPED_TEST_P(TransportSuite, LargeBodiesGoBothWaysAtOnce) {
   });
 }
 
-TYPED_TEST_P(TransportSuite, StatsCountHeadsAndBodiesThatWereSent) {
+TYPED_TEST_P(TransportSuite, StatsCountSentHeadersAndBodies) {
   const Group group = this->make(2);
   EXPECT_EQ(group[0]->stats().messages_sent, 0u);
   EXPECT_EQ(group[0]->stats().bytes_sent, 0u);
@@ -334,14 +334,14 @@ TYPED_TEST_P(TransportSuite, StatsCountHeadsAndBodiesThatWereSent) {
   EXPECT_EQ(group[1]->stats().messages_sent, 0u);
 }
 
-REGISTER_TYPED_TEST_SUITE_P(TransportSuite, EveryRankReachesEveryOther,
-                            HeadsAndBodiesOfAllLengthsArrive, ArgumentsAreChecked,
-                            MessagesOfOneTagKeepTheirOrderAndTagsAreIndependent,
-                            MessagesWaitForTheirReceiver, TestMakesProgressWithoutWaiting,
-                            AnotherLengthIsAnErrorThatDeliversTheHead, ADeadlineNamesThePeer,
-                            WorkThatIsDestroyedIsCancelled, AbortWakesAllHereAndAtThePeers,
-                            ARankThatIsGoneIsNamedAfterItsLastMessage,
-                            ManyThreadsUseDifferentTagsAtOnce, LargeBodiesGoBothWaysAtOnce,
-                            StatsCountHeadsAndBodiesThatWereSent);
+REGISTER_TYPED_TEST_SUITE_P(TransportSuite, EveryPairOfRanksExchangesMessages,
+                            HeadersAndBodiesOfAllLengthsArrive, InvalidArgumentsAreRefused,
+                            MessagesOfOneTagAreOrderedAndTagsIndependent,
+                            MessagesAreKeptUntilReceived, TestMakesProgressWithoutWaiting,
+                            LengthMismatchErrorStillDeliversHeader, TimeoutNamesPeer,
+                            DestroyedWorkIsCancelled, AbortWakesWaitingThreadsOnAllRanks,
+                            DisconnectedRankIsReportedAfterItsLastMessage,
+                            ThreadsUseDifferentTagsConcurrently,
+                            LargeBodiesAreExchangedConcurrently, StatsCountSentHeadersAndBodies);
 
 }  // namespace tutti::transport_suite
