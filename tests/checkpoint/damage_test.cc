@@ -359,7 +359,7 @@ TEST_P(SaveErrors, AreLoggedIfTrainingContinuesOnError) {
   }
 }
 
-TEST_P(SaveErrors, OfAsyncSaveAreThrownByNextCall) {
+TEST_P(SaveErrors, AsyncErrorIsThrownByNextCall) {
   Series series;
   {
     CheckpointManager manager(series.checkpoint(), folder_, {.asynchronous = true});

@@ -27,7 +27,7 @@ const ClusterSpec& ps_and_workers() {
   return cluster;
 }
 
-TEST(ClusterSpec, EveryInputFormGivesTheSameSpec) {
+TEST(ClusterSpec, EveryInputFormatYieldsSameSpec) {
   const ClusterSpec& cluster = ps_and_workers();
   EXPECT_EQ(ClusterSpec(cluster), cluster);
   EXPECT_EQ(ClusterSpec(cluster.as_dict()), cluster);
@@ -216,7 +216,7 @@ TEST(MultiWorkerUtil, EmptyClusterCountsAsOneWorker) {
   EXPECT_TRUE(training_tasks({}).empty());
 }
 
-TEST(MultiWorkerUtil, OnlyChiefSavesAndTrainingTasksAreSortedById) {
+TEST(MultiWorkerUtil, ChiefSavesAndTrainingTasksAreSortedById) {
   EXPECT_TRUE(has_worker(with_chief()));
   EXPECT_FALSE(has_worker(ClusterSpec({{"worker", {"a:1"}}, {"ps", {"b:1"}}})));
   for (const Task& task : training_tasks(with_chief())) {
@@ -404,7 +404,7 @@ std::string error_of(const Environment& environment) {
   return "no error";
 }
 
-TEST(MalformedClusters, ErrorHasPathExpectedAndFoundInOneLine) {
+TEST(MalformedClusters, ErrorHasPathExpectedAndFoundValue) {
   const Json table = Json::parse(read_file(TUTTI_MALFORMED_CLUSTERS));
   EXPECT_GE(table.as_array().size(), 60U);
   for (const Json& entry : table.as_array()) {

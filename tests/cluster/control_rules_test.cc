@@ -341,7 +341,7 @@ TEST(StopAgreement, TerminatesWhenStepsAreFasterThanMessages) {
   EXPECT_LT(num_rounds, 6);
 }
 
-TEST(StopAgreement, UnreachableMemberDoesNotBlockTheOthers) {
+TEST(StopAgreement, UnreachableMemberDoesNotBlockAgreement) {
   internal::StopAgreement server(2s);
   internal::StopGate a;
   const auto proposal = server.request("x", {{1, 5}, {2, 5}}, at(0s));
@@ -616,7 +616,7 @@ TEST_F(Disconnections, ServerStarvationDoesNotCountAsSilence) {
                                                          "silent: no heartbeat for 5.0 s"));
 }
 
-TEST(ControlDisconnections, ReachAllMembersOfARunningServer) {
+TEST(ControlDisconnections, ReportReachesAllMembersOfRunningServer) {
   auto options = server_options();
   options.expected = tasks_of(3);
   const auto server = ControlServer::start(options);

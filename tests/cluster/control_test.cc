@@ -33,7 +33,7 @@ class Control : public ::testing::Test {
   std::unique_ptr<ControlServer> server_ = ControlServer::start(server_options());
 };
 
-TEST_F(Control, KeepsValuesForAllMembers) {
+TEST_F(Control, SharesValuesAmongAllMembers) {
   EXPECT_THAT(server_->target(), HasSubstr("grpc://127.0.0.1:"));
   const auto a = join(*server_, 0), b = join(*server_, 1);
   EXPECT_EQ(a->get("k"), std::nullopt);
@@ -55,7 +55,7 @@ TEST_F(Control, KeepsValuesForAllMembers) {
   EXPECT_INVALID(a->set("k", std::string((1 << 20) + 1, 'x')), "1048577");
 }
 
-TEST_F(Control, WaitsForAValueOrTheDeadline) {
+TEST_F(Control, WaitReturnsValueOrTimesOut) {
   const auto a = join(*server_, 0), b = join(*server_, 1);
   const auto setter = Executor::system().start("setter", [&] {
     Clock::system().sleep_for(20ms);
@@ -304,7 +304,7 @@ TEST_F(Control, AcceptsAnyTextAsJobId) {
   }
 }
 
-TEST_F(Control, ListsMissingMembersWhileAMemberWaits) {
+TEST_F(Control, ListsMissingMembersDuringWait) {
   server_ = server_for(3);
   const auto a = join(*server_, 0);
   join(*server_, 1)->leave();

@@ -87,7 +87,7 @@ TEST(FileKeyValueStore, ConcurrentReadersSeeCompleteValues) {
   EXPECT_TRUE(all_whole);
 }
 
-TEST(FileKeyValueStore, WaitsForAValueOrTheDeadline) {
+TEST(FileKeyValueStore, WaitReturnsValueOrTimesOut) {
   const std::string folder = new_folder("waits");
   FileKeyValueStore store(folder);
   const auto setter = Executor::system().start("setter", [&] {
@@ -120,7 +120,7 @@ void expect_connected(Transport& mine) {
   }
 }
 
-TEST(Rendezvous, TimeoutCountsFromTheLastConnection) {
+TEST(Rendezvous, TimeoutIsMeasuredFromLastConnection) {
   InProcessStore store;
   // The ranks arrive one second apart, so the last one arrives after 3 s.
   expect_on_ranks(4, [&](int rank) {

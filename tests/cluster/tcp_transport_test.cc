@@ -360,7 +360,7 @@ TEST(TcpChaos, FailedHandshakesAreRetried) {
   EXPECT_GE(disturbed, 35);
 }
 
-TEST(TcpChaos, AnnouncedAddressOverridesListenAddress) {
+TEST(TcpChaos, AdvertisedAddressOverridesListenAddress) {
   const internal::Endpoint inside = internal::listen_at({"127.0.0.1", 0}).endpoint;  // port free
   ChaosProxy outside(inside, {});
   InProcessStore store;

@@ -216,7 +216,7 @@ TEST(Communicator, InvalidArgumentsOfAllRanksKeepTheGroupUsable) {
   expect_on_ranks(2, [&](int rank) { of(all, rank).barrier(); });
 }
 
-TEST(Communicator, DeadlineNamesMissingRank) {
+TEST(Communicator, TimeoutNamesMissingRank) {
   const auto errors =
       errors_of_communicators(3, {.timeout = milliseconds(60)}, [&](Communicator& mine) {
         std::vector<float> a(4);

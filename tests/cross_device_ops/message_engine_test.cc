@@ -48,7 +48,7 @@ TEST(MessageEngine, LargeBuffersAreSentInSegments) {
   }
 }
 
-TEST(MessageEngine, InPlaceAllGatherExceedsPostedReceives) {
+TEST(MessageEngine, InPlaceAllGatherWithMoreRanksThanPostedReceives) {
   for (const std::string& name : message_algorithms()) {
     with_engines(name, 16, [&](CollectiveEngine& engine) {
       TypedBytes all(DType::kInt32, 160);

@@ -213,7 +213,7 @@ TEST(AugmentImages, BrightnessDeltasAndContrastFactorsCoverTheirRange) {
   EXPECT_NEAR(sum / 2000, 0.25, 5 * 0.2887 / std::sqrt(2000.0));
 }
 
-TEST(AugmentImages, ChangesOnlyTheNamedComponent) {
+TEST(AugmentImages, ChangesOnlyNamedComponent) {
   const Tensor images = Tensor::ones({2, 4, 4, 3});
   const Dataset named =
       Dataset::from_tensor_slices({Tensor::ones({2}), images}).map([](const Element& e) {
@@ -352,7 +352,7 @@ Dataset one_hot_rows(DType dtype = DType::kFloat32) {
        Tensor::from({kRows, kRows}, std::vector<float>(labels.begin(), labels.end()))});
 }
 
-TEST(Mixup, MixesFeaturesAndLabelsByTheSameWeight) {
+TEST(Mixup, MixesFeaturesAndLabelsWithSameWeight) {
   for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
     const Dataset mixed = mixup(one_hot_rows(dtype).batch(kRows), {.alpha = 1.0, .seed = 3});
     for (std::uint64_t epoch : {0, 1, 2}) {
@@ -412,7 +412,7 @@ TEST(Mixup, IsIndependentOfThreadCountAndDiffersPerEpoch) {
   EXPECT_NE(all(1, 0, 2), straight);
 }
 
-TEST(Mixup, KeepsTheBatchSize) {
+TEST(Mixup, KeepsBatchSize) {
   const Dataset mixed = mixup(one_hot_rows().batch(5));
   EXPECT_EQ(mixed.batch_size(), 5);
   EXPECT_EQ(mixed.cardinality(), 3);

@@ -259,7 +259,7 @@ TEST(AutoShard, DataPolicyShardsElementsOfEveryFile) {
 }
 
 // tf: "the shard before these datasets so that the right number of elements is prefetched".
-TEST(AutoShard, DataShardPrecedesTheFinalPrefetch) {
+TEST(AutoShard, DataShardPrecedesFinalPrefetch) {
   const Dataset ahead = Dataset::range(10).map([](const Element& e) { return e; }).prefetch(2);
   const Dataset own = auto_shard(ahead.prefetch(1), 5, 3, AutoShardPolicy::kData);
   EXPECT_EQ(scalars_of(own), (Numbers{3, 8}));
@@ -339,7 +339,7 @@ TEST(AutoShard, ShardsOfShuffledFileListsAreDisjointAndComplete) {
   }
 }
 
-TEST(AutoShard, TextFilesAreDistributedByPositionInTheList) {
+TEST(AutoShard, TextFilesAreShardedByListPosition) {
   const std::string folder = empty_folder();
   std::vector<std::string> paths;
   for (int f = 0; f < 3; ++f) {

@@ -111,7 +111,7 @@ TEST(ParallelMap, StopsWhenDestroyedEarly) {
   EXPECT_LE(calls, 3 * (5 + 6));
 }
 
-TEST(Prefetch, YieldsTheSameElements) {
+TEST(Prefetch, YieldsSameElements) {
   for (int depth : {0, 1, 2, 100}) {
     EXPECT_EQ(scalars_of(Dataset::range(50).prefetch(depth)), first_numbers(50));
   }
@@ -120,7 +120,7 @@ TEST(Prefetch, YieldsTheSameElements) {
   EXPECT_INVALID(Dataset::range(5).prefetch(-1), "Dataset::prefetch", "-1");
 }
 
-TEST(Prefetch, ReadsAheadUpToItsDepth) {
+TEST(Prefetch, ReadsAheadUpToBufferSize) {
   std::atomic<int> read = 0;
   Event fourth;
   auto elements = Dataset::range(100)

@@ -80,7 +80,7 @@ TEST(TakeDataset, ReadsNoMoreThanItYields) {
   EXPECT_EQ(read, 3);
 }
 
-TEST(MapDataset, AppliesTheFunction) {
+TEST(MapDataset, AppliesFunction) {
   const Dataset squares = Dataset::range(4).map([](const Element& element) {
     return Element({number(number_in(element) * number_in(element))});
   });
@@ -144,7 +144,7 @@ TEST(UnbatchDataset, InvertsBatch) {
   EXPECT_ERROR(rows_of(Dataset::range(3).unbatch()), kFailedPrecondition, "not batched");
 }
 
-TEST(TakeWhileDataset, EndsAtTheFirstRefusedElement) {
+TEST(TakeWhileDataset, EndsAtFirstRejectedElement) {
   const Dataset dataset =
       Dataset::range(9).take_while([](const Element& e) { return number_in(e) % 4 != 3; });
   EXPECT_THAT(scalars_of(dataset), ElementsAre(0, 1, 2));
@@ -259,7 +259,7 @@ TEST(BatchDataset, RefusesSizeBelowOne) {
   }
 }
 
-TEST(BatchSize, IsSizeOfFullBatchesAndPartialLastBatchIsPredicted) {
+TEST(BatchSize, ReportsFullBatchSizeAndPartialLastBatch) {
   EXPECT_EQ(Dataset::range(8).batch_size(), std::nullopt);
   EXPECT_EQ(Dataset::range(8).batch(4).batch_size(), 4);
   EXPECT_EQ(Dataset::range(8).batch(4, kDropRemainder).batch_size(), 4);
@@ -366,7 +366,7 @@ TEST(Shuffle, KeepsCardinalityAndRefusesEmptyBuffer) {
   EXPECT_THAT(scalars_of(Dataset::range(0).shuffle(10, 1)), ElementsAre());
 }
 
-TEST(Shuffle, RepeatGivesEachPassItsOwnOrder) {
+TEST(Shuffle, RepeatReshufflesEachPass) {
   const Dataset below = Dataset::range(20).shuffle(20, 3);
   const Numbers both = scalars_of(below.repeat(2));
   Numbers expected = scalars_of(below, 0);

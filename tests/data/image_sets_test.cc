@@ -196,7 +196,7 @@ TEST(FashionMnist, HasExpectedSizesLabelsAndPixels) {
   EXPECT_EQ(sum(test.images), 573469082u);
 }
 
-TEST(FashionMnist, EveryClassIsEquallyFrequentInAShuffledPass) {
+TEST(FashionMnist, ClassesAreEquallyFrequentInShuffledPass) {
   if (!has_fashion_mnist()) GTEST_SKIP() << "dataset-fashion-mnist is not installed";
   const Dataset dataset = load_mnist("", Split::kTest).shuffle(10000, 1).batch(128);
   std::vector<int> counts(10);
@@ -211,7 +211,7 @@ TEST(FashionMnist, EveryClassIsEquallyFrequentInAShuffledPass) {
   EXPECT_THAT(counts, Each(1000));
 }
 
-TEST(FixedLengthRecords, YieldsTheRecordsOfAllFilesWithoutHeadersAndFooters) {
+TEST(FixedLengthRecords, SkipsHeaderAndFooterOfEveryFile) {
   const std::string folder = empty_folder();
   write_bytes(folder + "/1",
               "HHH\x01\x02\x03\xff"

@@ -200,7 +200,7 @@ TEST(Dataset, FromGeneratorRefusesEmptyFunctions) {
   EXPECT_INVALID(dataset.iterate(), "from_generator");
 }
 
-TEST(Dataset, ZipEndsWithTheShortest) {
+TEST(Dataset, ZipEndsWithShortestDataset) {
   const Dataset zipped = Dataset::zip({Dataset::range(5), Dataset::range(10, 13)});
   EXPECT_EQ(zipped.cardinality(), 3);
   EXPECT_EQ(rows_of(zipped).size(), 3u);
