@@ -39,7 +39,7 @@ const std::set<OpId> kConstantOps = {
     OpId::kLogicalAnd, OpId::kLogicalOr,   OpId::kReduceAny, OpId::kReduceAll,
     OpId::kArgMax,     OpId::kArgMin,      OpId::kOneHot,    OpId::kStopGradient};
 
-TEST(GradientFunctions, EveryOperationIsCheckedOrConstantOrListed) {
+TEST(GradientFunctions, EveryOperationIsTestedConstantOrExempt) {
   const std::set<OpId> checked = ops_with_cases();
   for (int i = 0; i < static_cast<int>(OpId::kCount); ++i) {
     const auto op = static_cast<OpId>(i);
@@ -51,7 +51,7 @@ TEST(GradientFunctions, EveryOperationIsCheckedOrConstantOrListed) {
   }
 }
 
-TEST(GradientFunctions, ConstantOperationsPassNoGradient) {
+TEST(GradientFunctions, ConstantOperationsHaveNoGradient) {
   const Tensor x = gradient_check::random_tensor({2, 3}, 5);
   const auto is_none = [&](const std::function<Tensor(const Tensor&)>& function) {
     GradientTape tape;
@@ -71,7 +71,7 @@ TEST(GradientFunctions, ConstantOperationsPassNoGradient) {
   EXPECT_EQ(tape.gradient(x * stop_gradient(x), x).dense().to_doubles(), x.to_doubles());
 }
 
-TEST(GradientFunctions, MissingSecondOrderNamesTheOperation) {
+TEST(GradientFunctions, MissingSecondOrderGradientErrorNamesOperation) {
   const Tensor x = gradient_check::random_tensor({1, 4, 4, 1}, 5);
   GradientTape outer;
   outer.watch(x);
@@ -82,7 +82,7 @@ TEST(GradientFunctions, MissingSecondOrderNamesTheOperation) {
   EXPECT_ERROR(outer.gradient(dx, x), kUnimplemented, concat(to_string(OpId::kMaxPoolGrad)));
 }
 
-TEST(GradientFunctions, BiasGradientIsTheSumOverAllRows) {
+TEST(GradientFunctions, BiasGradientSumsOverAllRows) {
   constexpr std::int64_t kColumns = 3;
   for (const std::int64_t rows : {1, 64, 65, 100, 1000}) {
     const Tensor x = Tensor::ones({rows, 2}, DType::kFloat64);
@@ -100,7 +100,7 @@ TEST(GradientFunctions, BiasGradientIsTheSumOverAllRows) {
   }
 }
 
-TEST(GradientFunctions, ExtremesShareTheGradientAmongTies) {
+TEST(GradientFunctions, ReduceMaxSplitsGradientAmongTies) {
   const Tensor x = Tensor::from<double>({4}, {1.0, 3.0, 3.0, 2.0});
   GradientTape tape;
   tape.watch(x);
@@ -108,7 +108,7 @@ TEST(GradientFunctions, ExtremesShareTheGradientAmongTies) {
   EXPECT_EQ(tape.gradient(y, x).dense().to_doubles(), (std::vector{0.0, 0.5, 0.5, 0.0}));
 }
 
-TEST(GradientFunctions, MaximumGivesTiesToTheFirst) {
+TEST(GradientFunctions, MaximumPassesTieGradientToFirstOperand) {
   const Tensor a = Tensor::from<double>({1}, {1.0}), b = Tensor::from<double>({1}, {1.0});
   GradientTape tape({.persistent = true});
   tape.watch(a);
@@ -140,7 +140,7 @@ std::size_t peak_of(std::int64_t steps, bool fused) {
   return host_allocator().statistics().peak_in_use - before;
 }
 
-TEST(AttentionGradients, TakeMemoryOfTheNumberOfStepsNotOfItsSquare) {
+TEST(AttentionGradients, MemoryGrowsLinearlyWithSequenceLength) {
   const std::size_t of_result = 512 * kHeads * kFeatures * sizeof(float);
   EXPECT_LE(peak_of(512, true), 12 * of_result);
   EXPECT_LE(peak_of(2048, true), 4.1 * static_cast<double>(peak_of(512, true)));
@@ -148,7 +148,7 @@ TEST(AttentionGradients, TakeMemoryOfTheNumberOfStepsNotOfItsSquare) {
   EXPECT_GE(peak_of(512, false), 512 * 512 * kHeads * sizeof(float));
 }
 
-TEST(AttentionGradients, OfTapesThatSeeThemAreMadeOfOtherOperations) {
+TEST(AttentionGradients, PersistentTapeUsesPrimitiveOperations) {
   const Tensor x = random_tensor({1, 2, 3, 4}, 1);
   const auto ops_of = [&](bool persistent) {
     const SeenOps seen;
@@ -204,7 +204,7 @@ void expect_equal(const std::vector<Tensor>& actual, const std::vector<Tensor>& 
   }
 }
 
-TEST(MixedNormalizationTest, GivesTheBitsOfCastingThereAndBackForParametersOfOneType) {
+TEST(MixedNormalizationTest, MatchesExplicitCastsBitwise) {
   for (const DType half : {DType::kBFloat16, DType::kFloat16}) {
     const MixedNormalization c(half);
     expect_equal(c.differentiated([&] { return c.train(c.x); }),
@@ -262,7 +262,7 @@ using blocks_test::Cut;
 
 class GradientBlocks : public TestWithParam<std::vector<Cut>> {};
 
-TEST_P(GradientBlocks, AddUpWhereverTheyLie) {
+TEST_P(GradientBlocks, AccumulateAtAnyOffset) {
   const Variable x(random_uniform({4, 6}, {.seed = 3}, -1.0, 1.0, DType::kFloat64));
   const std::vector<double> values = x.value().to_doubles();
   const std::vector<double> factors = blocks_test::factors(GetParam());
@@ -282,7 +282,7 @@ TEST_P(GradientBlocks, AddUpWhereverTheyLie) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(OfAMatrix, GradientBlocks,
+INSTANTIATE_TEST_SUITE_P(Matrix, GradientBlocks,
                          Values(std::vector<Cut>{{{1, 2}, {2, 3}}},                    // one
                                 std::vector<Cut>{{{0, 0}, {2, 6}}, {{2, 0}, {2, 6}}},  // all rows
                                 std::vector<Cut>{{{0, 1}, {4, 2}}, {{0, 4}, {4, 1}}},  // gaps
@@ -298,7 +298,7 @@ INSTANTIATE_TEST_SUITE_P(OfAMatrix, GradientBlocks,
                                 std::vector<Cut>{{{0, 2}, {4, 0}},
                                                  {{0, 2}, {4, 1}}}));  // an empty one
 
-TEST(GradientBlocksCost, UnstackTakesOneConcatenation) {
+TEST(GradientBlocksCost, UnstackGradientUsesOneConcatenation) {
   const Variable x(Tensor::ones({100, 3}, DType::kFloat64));
   blocks_test::OpCounter counter;
   GradientTape tape;
@@ -312,7 +312,7 @@ TEST(GradientBlocksCost, UnstackTakesOneConcatenation) {
   EXPECT_LE(counter.counts[OpId::kAdd], 1) << "sums of whole tensors";
 }
 
-TEST(GradientBlocksCost, SlicesAddToOtherGradientsOfTheValue) {
+TEST(GradientBlocksCost, SliceGradientsAddToWholeTensorGradients) {
   const Variable x(Tensor::from<double>({4}, {1, 2, 3, 4}));
   GradientTape tape;
   const Tensor whole = x.value() * 1.0;
@@ -365,11 +365,11 @@ std::vector<std::vector<double>> gradients_with(const Block& block) {
   return all;
 }
 
-TEST(Recompute, SumsAreAddedInTheOrderOfThePlainWalk) {
+TEST(Recompute, SummationOrderMatchesPlainBackwardPass) {
   EXPECT_EQ(gradients_with(again), gradients_with(plain));
 }
 
-TEST(Recompute, GradientsOfInputs) {
+TEST(Recompute, ComputesInputGradients) {
   const auto gradient_with = [](const Block& block) {
     const Tensor x = normal({6}, 1);
     const auto cube = [](std::span<const Tensor> in) {
@@ -382,7 +382,7 @@ TEST(Recompute, GradientsOfInputs) {
   EXPECT_EQ(gradient_with(again), gradient_with(plain));
 }
 
-TEST(Recompute, GradientsOfGradients) {
+TEST(Recompute, SupportsSecondOrderGradients) {
   const auto second_with = [](const Block& block) {
     const std::vector<Variable> w = {Variable(normal({6}, 1))};
     const Tensor x = normal({6}, 2);
@@ -397,7 +397,7 @@ TEST(Recompute, GradientsOfGradients) {
   EXPECT_EQ(second_with(again), second_with(plain));
 }
 
-TEST(Recompute, APersistentTapeComputesAgainEachTime) {
+TEST(Recompute, PersistentTapeRecomputesEachTime) {
   int calls = 0;
   const Variable w(normal({3}, 1));
   const auto inner = [&](std::span<const Tensor> in) {
@@ -414,7 +414,7 @@ TEST(Recompute, APersistentTapeComputesAgainEachTime) {
   EXPECT_TRUE(tape.gradient(reduce_sum(y[1]), w).is_none());
 }
 
-TEST(Recompute, WritesAreMadeOnce) {
+TEST(Recompute, VariableWritesHappenOnce) {
   Variable count(Tensor(0.0f), {.trainable = false});
   const Variable w(Tensor(2.0f));
   const auto inner = [&](std::span<const Tensor> in) {
@@ -430,7 +430,7 @@ TEST(Recompute, WritesAreMadeOnce) {
   EXPECT_EQ(count.value().item(), 2.0f);
 }
 
-TEST(Recompute, MemoryIsThatOfTheInputs) {
+TEST(Recompute, KeepsOnlyInputsInMemory) {
   constexpr std::int64_t kCount = 1 << 16;
   constexpr std::size_t kBytes = kCount * sizeof(float);
   const Device device{DeviceType::kCpu, 5};

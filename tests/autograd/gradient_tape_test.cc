@@ -52,7 +52,7 @@ TEST(GradientTape, DifferentiatesVariablesThatWereRead) {
   EXPECT_EQ(number(tape.gradient(y, v)), 8.0);
 }
 
-TEST(GradientTape, AddsUpAllReadsOfAVariable) {
+TEST(GradientTape, AccumulatesOverAllReadsOfVariable) {
   const Variable v = tape_test::variable(2.0);
   GradientTape tape;
   Tensor y = v.value();
@@ -60,7 +60,7 @@ TEST(GradientTape, AddsUpAllReadsOfAVariable) {
   EXPECT_EQ(number(tape.gradient(y, v)), 5.0 * 16.0);
 }
 
-TEST(GradientTape, TargetOfAnyShapeStandsForItsSum) {
+TEST(GradientTape, NonScalarTargetIsSummed) {
   const Tensor x = Tensor::from<double>({2, 2}, {1, 2, 3, 4});
   GradientTape tape;
   tape.watch(x);
@@ -68,7 +68,7 @@ TEST(GradientTape, TargetOfAnyShapeStandsForItsSum) {
   EXPECT_EQ(tape.gradient(y, x).dense().to_doubles(), (std::vector<double>{2, 4, 6, 8}));
 }
 
-TEST(GradientTape, GivenOutputGradientReplacesOnes) {
+TEST(GradientTape, OutputGradientArgumentReplacesOnes) {
   const Variable v(Tensor::from<double>({2}, {1, 2}));
   GradientTape tape;
   const Tensor y = square(v);
@@ -77,7 +77,7 @@ TEST(GradientTape, GivenOutputGradientReplacesOnes) {
   EXPECT_EQ(gradients[0].dense().to_doubles(), (std::vector<double>{20, 400}));
 }
 
-TEST(GradientTape, TargetItselfAsSourceHasGradientOne) {
+TEST(GradientTape, GradientOfTargetByItselfIsOne) {
   const Variable v = tape_test::variable(3.0);
   GradientTape tape({.persistent = true});
   const Tensor y = v.value();
@@ -98,7 +98,7 @@ TEST(GradientTape, IntermediateTensorsCanBeSources) {
   EXPECT_EQ(number(gradients[1]), 18.0);
 }
 
-TEST(GradientTape, OneReadOfSeveralCanBeASource) {
+TEST(GradientTape, SingleReadOfVariableCanBeSource) {
   const Variable v = tape_test::variable(3.0);
   GradientTape tape({.persistent = true});
   const Tensor first = v.value(), second = v.value();
@@ -108,7 +108,7 @@ TEST(GradientTape, OneReadOfSeveralCanBeASource) {
   EXPECT_EQ(number(tape.gradient(y, v)), 27.0);
 }
 
-TEST(GradientTape, SourcesWithoutPathHaveNoGradient) {
+TEST(GradientTape, UnconnectedSourcesHaveNoGradient) {
   const Variable used = tape_test::variable(1.0), unused = tape_test::variable(2.0),
                  read_only = tape_test::variable(3.0);
   const Tensor unseen = Tensor::scalar(1.0, DType::kFloat64);
@@ -124,7 +124,7 @@ TEST(GradientTape, SourcesWithoutPathHaveNoGradient) {
   EXPECT_TRUE(tape.gradient(unseen, used).is_none());
 }
 
-TEST(GradientTape, NamesSayWhichViewsOfATensorHaveNoGradient) {
+TEST(GradientTape, OnlyDetachedViewsHaveNoGradient) {
   static_assert(!tape_test::HasRows<Tensor> && !tape_test::HasReshaped<Tensor>);
   const Variable v(Tensor::ones({2, 3}), {.name = "v"});
   const auto has_gradient = [&](auto view) {
@@ -137,7 +137,7 @@ TEST(GradientTape, NamesSayWhichViewsOfATensorHaveNoGradient) {
   EXPECT_TRUE(has_gradient([](const Tensor& x) { return x.reshape({6}); }));
 }
 
-TEST(GradientTape, WatchesOnlyTrainableVariablesByItself) {
+TEST(GradientTape, WatchesOnlyTrainableVariablesByDefault) {
   VariableOptions options;
   options.trainable = false;
   const Variable frozen(Tensor::scalar(2.0, DType::kFloat64), options);
@@ -150,7 +150,7 @@ TEST(GradientTape, WatchesOnlyTrainableVariablesByItself) {
   EXPECT_EQ(number(tape.gradient(square(frozen), frozen)), 4.0);
 }
 
-TEST(GradientTape, WatchesOnlyWatchedVariablesOnRequest) {
+TEST(GradientTape, WatchesOnlyExplicitVariablesOnRequest) {
   const Variable a = tape_test::variable(2.0), b = tape_test::variable(3.0);
   GradientTape tape({.watch_accessed_variables = false});
   tape.watch(b);
@@ -174,7 +174,7 @@ TEST(GradientTape, ListsWatchedVariablesInOrderOfFirstUse) {
   EXPECT_EQ(watched[2].name(), "a");
 }
 
-TEST(GradientTape, NonPersistentTapeAnswersOnce) {
+TEST(GradientTape, SecondGradientOfNonPersistentTapeFails) {
   const Variable v = tape_test::variable(1.0);
   GradientTape tape;
   const Tensor y = square(v);
@@ -182,7 +182,7 @@ TEST(GradientTape, NonPersistentTapeAnswersOnce) {
   EXPECT_ERROR(tape.gradient(y, v), kFailedPrecondition, "persistent");
 }
 
-TEST(GradientTape, PersistentTapeAnswersAgainAndSeesItsOwnBackwardPass) {
+TEST(GradientTape, PersistentTapeComputesRepeatedlyAndRecordsBackwardPass) {
   const Variable v = tape_test::variable(3.0);
   GradientTape tape({.persistent = true});
   const Tensor y = v * v * v;
@@ -192,7 +192,7 @@ TEST(GradientTape, PersistentTapeAnswersAgainAndSeesItsOwnBackwardPass) {
   EXPECT_EQ(number(tape.gradient(first, v)), 18.0);
 }
 
-TEST(GradientTape, NonPersistentTapeRecordsNothingDuringAndAfterItsGradient) {
+TEST(GradientTape, NonPersistentTapeStopsRecordingAtGradient) {
   const Variable v = tape_test::variable(3.0);
   GradientTape outer;
   GradientTape inner;
@@ -202,7 +202,7 @@ TEST(GradientTape, NonPersistentTapeRecordsNothingDuringAndAfterItsGradient) {
   EXPECT_EQ(number(outer.gradient(later, v)), 18.0 * 3.0 + 27.0);
 }
 
-TEST(GradientTape, ThirdOrder) {
+TEST(GradientTape, ComputesThirdOrderDerivatives) {
   const Tensor x = Tensor::scalar(2.0, DType::kFloat64);
   GradientTape first, second, third;
   first.watch(x);
@@ -214,7 +214,7 @@ TEST(GradientTape, ThirdOrder) {
   EXPECT_EQ(number(first.gradient(d2, x)), 48.0);
 }
 
-TEST(GradientTape, TapesMayEndInAnyOrder) {
+TEST(GradientTape, TapesCanEndInAnyOrder) {
   const Variable v = tape_test::variable(3.0);
   auto first = std::make_unique<GradientTape>();
   auto second = std::make_unique<GradientTape>();
@@ -275,7 +275,7 @@ TEST(GradientTape, ReportsReadyGradientsLastLayerFirst) {
   }
 }
 
-TEST(GradientTape, ReportsASharedVariableAfterItsEarliestUse) {
+TEST(GradientTape, ReportsSharedVariableAfterEarliestUse) {
   const Variable shared = tape_test::variable(2.0), late = tape_test::variable(3.0);
   const Variable sources[] = {shared, late};
   GradientTape tape;
@@ -292,7 +292,7 @@ TEST(GradientTape, ReportsASharedVariableAfterItsEarliestUse) {
   EXPECT_EQ(values, (std::vector<double>{8.0, 36.0}));
 }
 
-TEST(GradientTape, ReportsEverySourceOnceWhenThereIsNoPathAtAll) {
+TEST(GradientTape, ReportsEachUnconnectedSourceOnce) {
   const Variable a = tape_test::variable(1.0), b = tape_test::variable(1.0);
   const Variable sources[] = {a, b, a};
   GradientTape tape;
@@ -304,7 +304,7 @@ TEST(GradientTape, ReportsEverySourceOnceWhenThereIsNoPathAtAll) {
   EXPECT_EQ(order, (std::vector<std::size_t>{0, 1, 2}));
 }
 
-TEST(GradientTape, SourceNamedTwiceGetsItsGradientTwice) {
+TEST(GradientTape, DuplicateSourceGetsGradientTwice) {
   const Variable v = tape_test::variable(3.0);
   const Variable sources[] = {v, v};
   GradientTape tape;
@@ -313,7 +313,7 @@ TEST(GradientTape, SourceNamedTwiceGetsItsGradientTwice) {
   EXPECT_EQ(number(gradients[1]), 6.0);
 }
 
-TEST(GradientTape, SkipsGradientsThatNoSourceNeeds) {
+TEST(GradientTape, SkipsGradientsUnusedBySources) {
   const Variable filter(Tensor::full({2, 2, 1, 1}, 0.5, DType::kFloat64));
   const Variable unrelated(Tensor::full({2, 2}, 0.5, DType::kFloat64));
   const Tensor image = Tensor::ones({1, 4, 4, 1}, DType::kFloat64);
@@ -328,7 +328,7 @@ TEST(GradientTape, SkipsGradientsThatNoSourceNeeds) {
   EXPECT_EQ(counter.counts[OpId::kMatMul], 0) << "leads to the target, but from no source";
 }
 
-TEST(GradientTape, RunsNothingForATargetThatNoSourceLeadsTo) {
+TEST(GradientTape, RunsNothingForUnconnectedTarget) {
   const Variable a = tape_test::variable(1.0), b = tape_test::variable(2.0);
   GradientTape tape;
   const Tensor y = exp(square(a));
@@ -337,7 +337,7 @@ TEST(GradientTape, RunsNothingForATargetThatNoSourceLeadsTo) {
   EXPECT_TRUE(counter.counts.empty());
 }
 
-TEST(GradientTape, ReleasesTensorsWhileWalkingBack) {
+TEST(GradientTape, ReleasesTensorsDuringBackwardPass) {
   const std::size_t before = allocator_statistics().in_use;
   const Variable v(Tensor::zeros({1024}, DType::kFloat64));
   GradientTape tape;
@@ -351,7 +351,7 @@ TEST(GradientTape, ReleasesTensorsWhileWalkingBack) {
   EXPECT_LE(at_end, before + 6 * 8192) << "results of walked operations are still held";
 }
 
-TEST(GradientTape, KeepsOnlyInputsOfGradients) {
+TEST(GradientTape, KeepsOnlyTensorsNeededByGradients) {
   const Variable v(Tensor::zeros({1024}, DType::kFloat64));
   GradientTape tape;
   Tensor y = v.value();
@@ -361,7 +361,7 @@ TEST(GradientTape, KeepsOnlyInputsOfGradients) {
   EXPECT_EQ(tape.gradient(y, v).dense().to_doubles()[0], 1.0);
 }
 
-TEST(GradientTape, SparseGradientsConcatenateInOrderOfTheWalk) {
+TEST(GradientTape, SparseGradientsConcatenateInBackwardOrder) {
   const Variable table(Tensor::zeros({5, 2}, DType::kFloat64));
   const Tensor first = Tensor::from<std::int64_t>({2}, {1, 3});
   const Tensor second = Tensor::from<std::int32_t>({1, 1}, {3});
@@ -378,7 +378,7 @@ TEST(GradientTape, SparseGradientsConcatenateInOrderOfTheWalk) {
   EXPECT_EQ(gradient.to_dense().to_doubles(), (std::vector<double>{0, 0, 1, 1, 0, 0, 3, 3, 0, 0}));
 }
 
-TEST(GradientTape, SparseAndDenseGradientsGiveADenseOne) {
+TEST(GradientTape, SparsePlusDenseGradientIsDense) {
   const Variable table(Tensor::ones({3, 1}, DType::kFloat64));
   GradientTape tape;
   const Tensor y = reduce_sum(gather(table, Tensor::from<std::int64_t>({2}, {2, 2}))) +
@@ -388,7 +388,7 @@ TEST(GradientTape, SparseAndDenseGradientsGiveADenseOne) {
   EXPECT_EQ(gradient.dense().to_doubles(), (std::vector<double>{2, 2, 4}));
 }
 
-TEST(GradientTape, SameProgramGivesTheSameBits) {
+TEST(GradientTape, RepeatedRunsAreBitIdentical) {
   const Variable v(Tensor::from<float>({3}, {0.1f, 0.7f, -0.3f}));
   const auto run = [&] {
     GradientTape tape;
@@ -398,7 +398,7 @@ TEST(GradientTape, SameProgramGivesTheSameBits) {
   EXPECT_EQ(run(), run());
 }
 
-TEST(GradientTape, RefusesTargetsAndWatchesThatAreNotFloating) {
+TEST(GradientTape, RejectsNonFloatingTargetsAndWatches) {
   const Tensor integers = Tensor::from<std::int32_t>({2}, {1, 2});
   const Variable v = tape_test::variable(1.0);
   GradientTape tape({.persistent = true});
@@ -413,7 +413,7 @@ TEST(GradientTape, RefusesTargetsAndWatchesThatAreNotFloating) {
       "does not fit the target");
 }
 
-TEST(RecordCustomGradient, ReplacesGradientOfStoppedRecording) {
+TEST(RecordCustomGradient, ReplacesGradientOfUnrecordedOperations) {
   const Variable v = tape_test::variable(3.0);
   GradientTape tape;
   const Tensor x = square(v);
@@ -428,7 +428,7 @@ TEST(RecordCustomGradient, ReplacesGradientOfStoppedRecording) {
   EXPECT_EQ(number(tape.gradient(y * 2.0, v)), 2.0 * 10.0 * 6.0);
 }
 
-TEST(RecordCustomGradient, SeesUndefinedGradientsOfUnusedOutputsAndMayGiveNone) {
+TEST(RecordCustomGradient, HandlesUndefinedOutputAndMissingInputGradients) {
   const Tensor a = Tensor::scalar(1.0, DType::kFloat64), b = Tensor::scalar(2.0, DType::kFloat64);
   const Tensor inputs[] = {a, b};
   const Tensor outputs[] = {a.alias(), b.alias()};
@@ -462,7 +462,7 @@ TEST(RecordCustomGradient, OuterTapesDifferentiateTheBackwardFunction) {
   EXPECT_EQ(number(outer.gradient(d1, v)), 18.0);
 }
 
-TEST(RecordCustomGradient, ChecksNumberShapeAndIdentity) {
+TEST(RecordCustomGradient, ValidatesGradientCountShapeAndOutputIdentity) {
   const Tensor x = Tensor::zeros({2}, DType::kFloat64);
   const auto differentiate = [&](const std::vector<Gradient>& given) {
     GradientTape tape;
@@ -527,7 +527,7 @@ struct ThreeDevices {
 
 using namespace device_scope_gradients;
 
-TEST(DeviceScopeGradients, WeightsOnTwoDevicesAndTheComputationOnAThird) {
+TEST(DeviceScopeGradients, ComputesOnThirdDeviceFromWeightsOnTwo) {
   const Tensor x = numbers({4, 6}, 9).to(on_cpu(2));
   ThreeDevices split({"/cpu:0", "/cpu:1", "/cpu:2"});
   TransferLog log;
@@ -554,7 +554,7 @@ TEST(DeviceScopeGradients, WeightsOnTwoDevicesAndTheComputationOnAThird) {
   EXPECT_EQ(results[3].device(), on_cpu(1));
 }
 
-TEST(DeviceScopeGradients, VariablesAreOnTheDeviceOfTheScope) {
+TEST(DeviceScopeGradients, VariablesAreCreatedOnScopeDevice) {
   const ThreeDevices split({"/cpu:0", "/device:CPU:1", "cpu:2"});
   std::vector<std::string> devices;
   for (const Variable& variable : split.variables) {
@@ -575,7 +575,7 @@ TEST(DeviceScopeGradients, VariablesAreOnTheDeviceOfTheScope) {
 }
 
 // Follows tf's towers: variables on the CPU by default, computation on other devices.
-TEST(DeviceScopeGradients, PlacementOfVariablesAndComputation) {
+TEST(DeviceScopeGradients, LogsPlacementOfVariablesAndComputation) {
   const DeviceScope by_default("/cpu:0");
   const Variable weights(numbers({3, 2}, 5), {.name = "weights"});
   const Tensor x = numbers({4, 3}, 6);
@@ -591,7 +591,7 @@ TEST(DeviceScopeGradients, PlacementOfVariablesAndComputation) {
                                  "MatMul: /job:localhost/replica:0/task:0/device:CPU:2"));
 }
 
-TEST(DeviceScopeGradients, TheBackwardPassRunsWhereTheForwardPassRan) {
+TEST(DeviceScopeGradients, BackwardPassRunsOnForwardDevice) {
   const Variable v(Tensor::full({2}, 3.0), {.name = "v"});
   GradientTape tape({.persistent = true});
   Tensor y;
@@ -626,7 +626,7 @@ TEST(DeviceScopeGradients, SecondDerivativesFlowThroughTransfers) {
   EXPECT_FLOAT_EQ(outer.gradient(first, x).dense().item(), 12.0f);  // 6 x
 }
 
-TEST(DeviceScopeGradients, AValueUsedOnTwoDevicesGetsTheSumWhereItIs) {
+TEST(DeviceScopeGradients, SumsGradientsOfValueUsedOnTwoDevices) {
   const Variable v(Tensor::full({2}, 1.5), {.name = "v"});
   GradientTape tape;
   const Tensor here = v * 2.0f;
@@ -637,7 +637,7 @@ TEST(DeviceScopeGradients, AValueUsedOnTwoDevicesGetsTheSumWhereItIs) {
   expect_tensor(gradient.dense(), {2}, {7, 7});
 }
 
-TEST(DeviceScopeGradients, NothingIsRecordedWhileRecordingStops) {
+TEST(DeviceScopeGradients, StoppedTapeRecordsNoTransfers) {
   const Tensor x = Tensor::ones({2});
   GradientTape tape;
   tape.watch(x);
@@ -649,7 +649,7 @@ TEST(DeviceScopeGradients, NothingIsRecordedWhileRecordingStops) {
   EXPECT_TRUE(tape.gradient(moved * 2.0f, x).is_none());
 }
 
-TEST(GradientTape, GradientsOfVariablesAndTensorsInOneWalk) {
+TEST(GradientTape, DifferentiatesVariablesAndTensorsInOnePass) {
   const Variable w(Tensor::full({2}, 3.0), {.name = "w"});
   const Tensor x = Tensor::full({2}, 5.0);
   GradientTape tape;

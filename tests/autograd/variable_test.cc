@@ -50,7 +50,7 @@ class PlainDescent final : public UpdateRule {
 using variable_test::Doubles;
 using variable_test::named;
 
-TEST(Variable, TakesNameKeyAndDefaults) {
+TEST(Variable, HasNameKeyAndDefaultOptions) {
   set_random_seed(42);
   RandomKey key;
   const Variable first([&](const InitializerContext& context) {
@@ -72,7 +72,7 @@ TEST(Variable, TakesNameKeyAndDefaults) {
   set_random_seed(0);
 }
 
-TEST(Variable, OnReadVariablesAreTrainableOnlyWhereAsked) {
+TEST(Variable, OnReadVariablesAreNotTrainableByDefault) {
   VariableOptions options = named("total");
   options.synchronization = VariableSynchronization::kOnRead;
   options.aggregation = VariableAggregation::kSum;
@@ -81,7 +81,7 @@ TEST(Variable, OnReadVariablesAreTrainableOnlyWhereAsked) {
   EXPECT_TRUE(Variable(Tensor(0.0f), options).trainable());
 }
 
-TEST(Variable, HandlesNameOneVariable) {
+TEST(Variable, CopiedHandlesShareOneVariable) {
   Variable a(Tensor(1.0f), named("a"));
   const Variable b = a;
   a.assign(2.0);
@@ -92,7 +92,7 @@ TEST(Variable, HandlesNameOneVariable) {
   EXPECT_ERROR(Variable().value(), kFailedPrecondition, "names no variable");
 }
 
-TEST(Variable, ReadTensorNeverChanges) {
+TEST(Variable, ReadTensorIsUnaffectedByLaterWrites) {
   Variable v(Tensor::from<float>({2}, {1, 2}));
   const Tensor before = v.value();
   v.assign_add(Tensor::from<float>({2}, {10, 20}));
@@ -165,7 +165,7 @@ TEST(Variable, ScatterAppliesDuplicatesInPositionOrder) {
   }
 }
 
-TEST(Variable, ScatterChecksBeforeItWrites) {
+TEST(Variable, ScatterValidatesBeforeWriting) {
   Variable v(Tensor::zeros({2, 1}, DType::kInt32), named("table"));
   const auto slices = [](std::vector<std::int32_t> values, std::vector<std::int32_t> rows) {
     const auto count = static_cast<std::int64_t>(rows.size());
@@ -204,7 +204,7 @@ TEST(VariableUpdate, DenseGradientChangesAllElements) {
   EXPECT_EQ(slot_before.to_doubles(), (Doubles{0, 0}));
 }
 
-TEST(VariableUpdate, SparseGradientTouchesItsRowsOnceWhenTheRuleAllows) {
+TEST(VariableUpdate, SparseGradientUpdatesEachRowOnce) {
   const IndexedSlices slices{Tensor::from<float>({3, 2}, {1, 2, 10, 20, 4, 8}),
                              Tensor::from<std::int64_t>({3}, {2, 0, 2}),
                              {4, 2}};
@@ -229,7 +229,7 @@ TEST(VariableUpdate, EmptyAndMissingGradientsChangeNothing) {
   EXPECT_EQ(slot.value().to_doubles(), (Doubles{0, 0, 0, 0}));
 }
 
-TEST(VariableUpdate, RefusesWrongGradientsAndForeignSlots) {
+TEST(VariableUpdate, RejectsMismatchedGradientsAndSlots) {
   Variable v(Tensor::ones({2}), named("v"));
   const Variable slot = v.storage().create_slot("slot", 0.0), foreign(Tensor::ones({3}));
   const variable_test::PlainDescent rule(true);
@@ -257,7 +257,7 @@ TEST(Variable, SavesAndRestoresUnderItsName) {
   EXPECT_ERROR(v.storage().restore(lookup), kNotFound, "'v'");
 }
 
-TEST(VariableCreator, ScopeDecidesWhereVariablesLive) {
+TEST(VariableCreator, ScopeDeterminesVariableDevice) {
   class OnDeviceTwo final : public VariableCreator {
    public:
     std::shared_ptr<VariableStorage> create(const Variable::Initializer& initializer,
@@ -280,12 +280,12 @@ TEST(VariableCreator, ScopeDecidesWhereVariablesLive) {
   EXPECT_EQ(Variable(Tensor(1.0f)).storage().devices(), (std::vector{Device{}}));
 }
 
-TEST(Variable, UndefinedInitialValueNamesTheVariable) {
+TEST(Variable, ErrorOfUndefinedInitialValueNamesVariable) {
   EXPECT_INVALID(Variable([](const InitializerContext&) { return Tensor(); }, named("broken")),
                  "broken");
 }
 
-TEST(AggregateOnReadScope, NestsAndEnds) {
+TEST(AggregateOnReadScope, IsActiveUntilOuterScopeEnds) {
   EXPECT_FALSE(AggregateOnReadScope::active());
   {
     const AggregateOnReadScope outer;
@@ -295,7 +295,7 @@ TEST(AggregateOnReadScope, NestsAndEnds) {
   EXPECT_FALSE(AggregateOnReadScope::active());
 }
 
-TEST(HashVariables, IsTheHashOfNameTypeShapeAndBytes) {
+TEST(HashVariables, CoversNameTypeShapeAndBytes) {
   const Variable a(Tensor::from<float>({2}, {1.0f, -2.0f}), named("a"));
   const Variable b(Tensor::from<std::int64_t>({}, {258}), named("dense/b"));
   const Variable variables[] = {a, b};
@@ -339,7 +339,7 @@ std::vector<Variable> dense_layer(VariableStore& store, const std::string& name)
 
 }  // namespace variable_store_test
 
-TEST(VariableStore, SecondTowerSharesVariablesOfTheFirst) {
+TEST(VariableStore, SecondTowerReusesVariablesOfFirst) {
   using namespace variable_store_test;
   VariableStore store;
   std::vector<std::vector<Variable>> towers;
@@ -369,7 +369,7 @@ TEST(VariableStore, ReuseErrorsNameTheVariable) {
   EXPECT_EQ(store.variables().size(), 2u);
 }
 
-TEST(VariableStore, ShapesMustAgree) {
+TEST(VariableStore, RejectsMismatchedShapes) {
   using namespace variable_store_test;
   VariableStore store;
   EXPECT_INVALID(store.get("w", {2}, filled({3}, 0.0)), "'w'", "[2]", "[3]");
@@ -389,7 +389,7 @@ TEST(VariableStore, StepCounterIsNotTrainable) {
   EXPECT_EQ(store.variables()[0].value().item_int(), 0);
 }
 
-TEST(ReplicaGroup, DefaultIsAGroupOfOneButCrossReplicaContextHasNone) {
+TEST(ReplicaGroup, DefaultsToOneReplicaOutsideCrossReplicaContext) {
   ReplicaGroup& group = ReplicaGroup::current("test");
   EXPECT_EQ(group.replica_id(), 0);
   EXPECT_EQ(group.num_replicas(), 1);
@@ -434,7 +434,7 @@ void expect_any_cut_gives_the_whole(const ValueGenerator& generator) {
   EXPECT_EQ(generator.rows(num_rows, 0).shape(), generator.shape.with_dim(0, 0));
 }
 
-TEST(ValueGenerator, AnyCutIntoRowsGivesTheBitsOfTheWhole) {
+TEST(ValueGenerator, AnyRowPartitionIsBitIdenticalToWhole) {
   for (const Shape& shape : {Shape{67}, Shape{23, 7}, Shape{9, 3, 5}, Shape{4, 0}}) {
     for (const DType dtype : {DType::kFloat32, DType::kFloat64, DType::kBFloat16}) {
       for (const ValueGenerator& each : all_kinds(shape, dtype)) {
@@ -447,7 +447,7 @@ TEST(ValueGenerator, AnyCutIntoRowsGivesTheBitsOfTheWhole) {
   expect_any_cut_gives_the_whole(of(Kind::kIdentity, 2.5, 0.0, {5, 8}, DType::kFloat64));
 }
 
-TEST(ValueGenerator, WholeEqualsOperationsOfTheseNames) {
+TEST(ValueGenerator, MatchesRandomOperations) {
   const Shape shape{6, 5};
   expect_same_bits(whole_of(of(Kind::kUniform, -0.5, 2.0, shape, DType::kFloat32)),
                    random_uniform(shape, kKey, -0.5, 2.0));
@@ -464,7 +464,7 @@ TEST(ValueGenerator, WholeEqualsOperationsOfTheseNames) {
                 {2, 0, 0, 0, 2, 0});
 }
 
-TEST(ValueGenerator, AScalarIsOneRowAndRowsThatAreNotThereAreNamed) {
+TEST(ValueGenerator, ScalarIsOneRowAndInvalidRowsAreRejected) {
   const ValueGenerator scalar = of(Kind::kNormal, 0.0, 1.0, {}, DType::kFloat32);
   expect_same_bits(scalar.rows(0, 1), random_normal({}, kKey, 0.0, 1.0));
   expect_same_bits(whole_of(scalar), scalar.rows(0, 1));
@@ -475,7 +475,7 @@ TEST(ValueGenerator, AScalarIsOneRowAndRowsThatAreNotThereAreNamed) {
                  "[3]");
 }
 
-TEST(ValueGenerator, IsFoundInTheInitializerThatItMade) {
+TEST(ValueGenerator, IsRecoverableFromItsInitializer) {
   ValueGenerator generator = of(Kind::kUniform, 0.0, 1.0, {4, 2}, DType::kFloat32);
   const Variable::Initializer initializer = generated_initializer(generator);
   const RandomKey other{3, kInitializerPurpose, 8};
