@@ -74,7 +74,7 @@ TEST(Cifar10Network, HasThePublishedNumberOfParameters) {
                                              "softmax_linear/weights", "softmax_linear/biases"}));
 }
 
-TEST(Cifar10Network, WeightsBeginAsTruncatedNormalsOfTheTutorialsDeviations) {
+TEST(Cifar10Network, InitialWeightsMatchTutorialDeviations) {
   set_random_seed(2);
   VariableStore store;
   const Cifar10Network network(store);
@@ -216,7 +216,7 @@ TEST(Cifar10Network, LearningRateFallsAfter136718StepsOf128) {
   EXPECT_EQ(decay_steps(3), 5'833'333);  // steps per epoch stay fractional until the end
 }
 
-TEST(Cifar10Network, LearningRateFallsToATenth) {
+TEST(Cifar10Network, LearningRateDecaysTenfoldPerPeriod) {
   const ExponentialDecay rate = learning_rate_schedule(128);
   EXPECT_DOUBLE_EQ(rate(0), 0.1);
   EXPECT_DOUBLE_EQ(rate(136'717), 0.1);
@@ -284,7 +284,7 @@ TEST(Cifar10Input, ContrastFactorsAreUniformBetween02And18) {
   EXPECT_NEAR(sum / kCount, 1.0, 5.0 * (1.6 / std::sqrt(12.0)) / std::sqrt(kCount));
 }
 
-TEST(Cifar10Input, QueueSizeOfTheTutorial) { EXPECT_EQ(queue_size(128), 20'384); }
+TEST(Cifar10Input, QueueSizeMatchesTutorial) { EXPECT_EQ(queue_size(128), 20'384); }
 
 TEST(StepLog, LineHasPublishedFormat) {
   std::tm parts{};
@@ -328,7 +328,7 @@ int parse(std::vector<std::string> words, bool with_towers, TrainFlags& flags) {
                            flags);
 }
 
-TEST(TrainFlags, HaveNamesAndDefaultsOfTheTutorial) {
+TEST(TrainFlags, NamesAndDefaultsMatchTutorial) {
   TrainFlags flags;
   ASSERT_EQ(parse({}, true, flags), -1);
   EXPECT_EQ(flags.batch_size, 128);
@@ -359,7 +359,7 @@ ArchiveIdentity identity_of_text(const std::string& text) {
 }
 
 // Vectors of RFC 1321, A.5, and lengths around the end of a block.
-TEST(PublishedArchive, DigestsMatchTheStandard) {
+TEST(Md5, MatchesRfc1321Vectors) {
   std::string digits;
   for (int i = 0; i < 8; ++i) digits += "1234567890";
   const std::pair<std::string, const char*> vectors[] = {

@@ -91,7 +91,7 @@ std::multiset<std::string> tags_with(const std::string& devices) {
 // A float32 weight of 0.1 has steps of 7e-9. Labels are random, and another order of additions
 // (which also depends on the processor) may change which value of a pool is largest. From then on
 // two runs diverge, so weights are compared after a few steps.
-TEST(TowerTrainer, TwoTowersEqualOneTowerOfTheWholeBatch) {
+TEST(TowerTrainer, TwoTowersMatchOneTowerOnWholeBatch) {
   const auto one = trainer_on("cpu:0", 8);
   const auto two = trainer_on("cpu:0-1", 4);
   const std::vector<StepResult> first_of_one = train(*one, 3), first_of_two = train(*two, 3);
@@ -121,7 +121,7 @@ TEST(TowerTrainer, TowersShareTenVariablesAndOneStepCounter) {
   }
 }
 
-TEST(TowerTrainer, LossNamesHaveTheTowerVariableNamesDoNot) {
+TEST(TowerTrainer, OnlyLossNamesIncludeTower) {
   const auto trainer = trainer_on("cpu:0-1", 4);
   const StepResult result = train(*trainer, 1)[0];
   ASSERT_EQ(result.tower_losses.size(), 2u);
@@ -188,7 +188,7 @@ TEST(TowerTrainer, SummaryTagsDoNotDependOnNumberOfTowers) {
   for (const std::string& tag : one) EXPECT_EQ(tag.find("tower"), std::string::npos) << tag;
 }
 
-TEST(TowerTrainer, ACheckpointHoldsEverythingForAnyNumberOfTowers) {
+TEST(TowerTrainer, CheckpointRestoresWithAnyNumberOfTowers) {
   const std::string path = ::testing::TempDir() + "tutti_cifar10.safetensors";
   const auto saved = trainer_on("cpu:0-1", 2);
   train(*saved, 2);
@@ -207,7 +207,7 @@ TEST(TowerTrainer, ACheckpointHoldsEverythingForAnyNumberOfTowers) {
             all_values(saved->loss_averages().averages()));
 }
 
-TEST(Evaluator, CountsEachPictureOnceWithTheAveragesOfTheWeights) {
+TEST(Evaluator, CountsEachImageOnceUsingAveragedWeights) {
   const std::string path = ::testing::TempDir() + "tutti_cifar10_eval.safetensors";
   // Averages always predict 3, and the weights themselves 5.
   const auto trainer = trainer_on("cpu:0", 1);
