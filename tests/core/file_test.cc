@@ -37,7 +37,7 @@ class FileTest : public Test {
   const std::filesystem::path folder_ = empty_folder();
 };
 
-TEST_F(FileTest, RoundTripsInNewFoldersAndWithoutSize) {
+TEST_F(FileTest, RoundTripsThroughNewFoldersAndUnsizedFiles) {
   for (std::size_t size :
        {std::size_t{0}, std::size_t{1}, std::size_t{65536}, std::size_t{300'001}}) {
     std::string bytes(size, '\0');
@@ -51,12 +51,12 @@ TEST_F(FileTest, RoundTripsInNewFoldersAndWithoutSize) {
   EXPECT_NE(read_file("/proc/self/status").find("Name:"), std::string::npos);
 }
 
-TEST_F(FileTest, MissingFileAndFolderAreNamed) {
+TEST_F(FileTest, ErrorNamesMissingFileOrFolder) {
   EXPECT_ERROR(read_file(path("missing")), kNotFound, path("missing"), "No such file");
   EXPECT_ERROR(read_file(folder_.string()), kUnavailable, folder_.string());
 }
 
-TEST_F(FileTest, ListsTheNamesInAFolder) {
+TEST_F(FileTest, ListsFolderEntries) {
   EXPECT_THAT(names_in_folder(folder_.string()), IsEmpty());
   write_file_atomically(path("b"), "1");
   write_file_atomically(path(".a"), "2");
@@ -66,7 +66,7 @@ TEST_F(FileTest, ListsTheNamesInAFolder) {
   EXPECT_THAT(names_in_folder(path("b")), IsEmpty());
 }
 
-TEST_F(FileTest, AFailedWriteLeavesTheOldFile) {
+TEST_F(FileTest, FailedWriteKeepsOldFile) {
   write_file_atomically(path("a"), "old");
   // With a file size limit of 1000 bytes, the write fails halfway, without the signal for that.
   rlimit before;
@@ -80,12 +80,12 @@ TEST_F(FileTest, AFailedWriteLeavesTheOldFile) {
   EXPECT_EQ(num_files(), 1);
 }
 
-TEST_F(FileTest, AFileInPlaceOfTheFolderIsReported) {
+TEST_F(FileTest, WriteBelowRegularFileFails) {
   write_file_atomically(path("a"), "file");
   EXPECT_ERROR(write_file_atomically(path("a/b"), "x"), kUnavailable, "Not a directory");
 }
 
-TEST_F(FileTest, AReaderSeesTheOldOrTheNewNeverHalf) {
+TEST_F(FileTest, ReplacementIsAtomicForReaders) {
   const std::string one(200'000, '1'), two(200'000, '2');
   write_file_atomically(path("a"), one);
   std::atomic<bool> done{false};
@@ -103,7 +103,7 @@ TEST_F(FileTest, AReaderSeesTheOldOrTheNewNeverHalf) {
   EXPECT_GT(reads, 0);
 }
 
-TEST(FileKind, NamesKindsByTheirFirstBytes) {
+TEST(FileKind, IsDetectedFromFirstBytes) {
   std::string tar(512, '\0');
   tar.replace(0, 5, "a.txt");
   tar.replace(257, 5, "ustar");
@@ -147,14 +147,14 @@ TEST(FileKind, NamesKindsByTheirFirstBytes) {
 }
 
 // Record that tf.io.TFRecordWriter writes for b"abc": its length and their masked CRC-32C.
-TEST(FileKind, KnowsTFRecordFilesByTheChecksumOfTheirFirstLength) {
+TEST(FileKind, TFRecordIsDetectedFromLengthChecksum) {
   const std::string record("\x03\0\0\0\0\0\0\0\xb0\x99\x49\x0e", 12);
   std::string other = record;
   other[8] ^= 1;
   EXPECT_NE(describe_file(record), describe_file(other));
 }
 
-TEST(FileKind, NotesKnownKindsAloneAndShowsTextInOneLine) {
+TEST(FileKind, NotesOnlyKnownKindsAndQuotesText) {
   EXPECT_EQ(kind_note("<html>"), "; the file is an HTML page (a download that failed?)");
   EXPECT_EQ(kind_note("a,b\n1,2\n"), "");
   EXPECT_EQ(kind_note("[1, 2]"), "");
@@ -179,7 +179,7 @@ TEST(Hash, MatchesPublishedVectors) {
   EXPECT_EQ(hash_of(bytes), "83885e853bb6640ca870f92984398d22");
 }
 
-TEST(Hash, DoesNotDependOnHowTheBytesWereCut) {
+TEST(Hash, IsIndependentOfChunkBoundaries) {
   std::string text(5000, 'x');
   for (std::size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(i * 31);
   const std::string whole = hash_of(text);
@@ -211,7 +211,7 @@ std::uint32_t crc32c_bit_by_bit(std::span<const std::byte> bytes, std::uint32_t 
   return ~crc;
 }
 
-TEST(Crc32c, HasThePublishedValues) {
+TEST(Crc32c, MatchesPublishedValues) {
   // Vectors of RFC 3720, B.4, and the customary check value.
   const std::vector<std::byte> zeros(32, std::byte{0}), ones(32, std::byte{0xff});
   EXPECT_EQ(internal::crc32c_of(zeros), 0x8A9136AAu);
@@ -224,7 +224,7 @@ TEST(Crc32c, HasThePublishedValues) {
   EXPECT_EQ(internal::crc32c_of(std::as_bytes(std::span(kDigits))), 0xE3069283u);
 }
 
-TEST(Crc32c, IsThatBitByBitForEveryLengthAndPlace) {
+TEST(Crc32c, MatchesBitwiseReferenceAtAnyLengthAndOffset) {
   std::vector<std::byte> bytes(9000);
   std::uint32_t state = 12345;
   for (std::byte& byte : bytes) {
@@ -241,7 +241,7 @@ TEST(Crc32c, IsThatBitByBitForEveryLengthAndPlace) {
   }
 }
 
-TEST(Crc32c, PartsGoOnWhereTheOneBeforeEnded) {
+TEST(Crc32c, ExtendsChecksumOfPreviousChunk) {
   std::vector<std::byte> bytes(5000);
   for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 7);
   const auto all = std::span<const std::byte>(bytes);
@@ -304,7 +304,7 @@ TEST(JsonParse, RefusesMalformedInput) {
   EXPECT_NE(json_error("{\"a\"\xef\xbb\xbf:1}").find("last read: '\"a\"?'"), std::string::npos);
 }
 
-TEST(JsonParse, RefusesZeroBytesWhereverTheyStand) {
+TEST(JsonParse, RejectsZeroBytesAnywhere) {
   using namespace std::string_view_literals;
   EXPECT_EQ(json_error("{}\0"sv), "config.json: not valid JSON at line 1, column 3: a zero byte");
   EXPECT_EQ(json_error("[1]\n\0[2]"sv),
@@ -313,7 +313,7 @@ TEST(JsonParse, RefusesZeroBytesWhereverTheyStand) {
   EXPECT_NE(json_error("[\"a\0b\"]"sv), "accepted");
 }
 
-TEST(JsonParse, ErrorsStayShortAndTheDepthIsLimited) {
+TEST(JsonParse, LimitsErrorLengthAndNestingDepth) {
   const std::string error = json_error(concat("{\"", std::string(100'000, 'a'), "\n"));
   EXPECT_LT(error.size(), 500u);
   EXPECT_NE(error.find("control character"), std::string::npos) << error;
@@ -325,7 +325,7 @@ TEST(JsonParse, ErrorsStayShortAndTheDepthIsLimited) {
   EXPECT_NE(json_error(std::string(1'000'000, '[')).find("nested more"), std::string::npos);
 }
 
-TEST(JsonParse, KeepsBigNumbersAsWellAsItCan) {
+TEST(JsonParse, IntegersBeyondInt64BecomeDoubles) {
   EXPECT_EQ(Json::parse("9223372036854775807").as_int(), std::numeric_limits<std::int64_t>::max());
   EXPECT_EQ(Json::parse("-9223372036854775808").as_int(), std::numeric_limits<std::int64_t>::min());
   const Json beyond = Json::parse("9223372036854775808");
@@ -335,7 +335,7 @@ TEST(JsonParse, KeepsBigNumbersAsWellAsItCan) {
   EXPECT_EQ(Json(std::uint64_t{1} << 62).as_int(), std::int64_t{1} << 62);
 }
 
-TEST(JsonValue, WrongKindsAreNamed) {
+TEST(JsonValue, ErrorNamesExpectedAndActualKind) {
   EXPECT_EQ(error_of([] { (void)Json("text").as_int(); }),
             "Json: wrong kind of value; expected a whole number, got a text");
   EXPECT_THROW(Json(1.5).as_int(), Error);
@@ -347,7 +347,7 @@ TEST(JsonValue, WrongKindsAreNamed) {
   EXPECT_EQ(Json::object().find("a"), nullptr);
 }
 
-TEST(JsonDump, WritesCompactAndIndented) {
+TEST(JsonDump, WritesCompactOrIndentedText) {
   Json json = Json::object();
   json.set("b", 1)
       .set("a", Json::Array{1.0, "x", nullptr, false})
@@ -369,7 +369,7 @@ TEST(JsonDump, EscapesForbiddenCharacters) {
   EXPECT_EQ(Json(-std::numeric_limits<double>::infinity()).dump(), "null");
 }
 
-TEST(JsonDump, DoublesReadBackToTheSameBits) {
+TEST(JsonDump, DoublesRoundTripExactly) {
   const RandomStream stream({.seed = 1, .purpose = kUserPurpose});
   int finite = 0;
   for (int i = 0; i < 20'000; ++i) {
@@ -388,7 +388,7 @@ TEST(JsonDump, DoublesReadBackToTheSameBits) {
   EXPECT_EQ(Json(0.1).dump(), "0.1");
 }
 
-TEST(JsonDump, EveryTextThatParsesIsWrittenTheSame) {
+TEST(JsonDump, ParsedTextRoundTrips) {
   const std::string text =
       R"({"a":[1,-2,3.5,1e-09,"\u0000",{"b":[[],{}]}],"c":null,"d":[true,false]})";
   EXPECT_EQ(Json::parse(text).dump(), text);

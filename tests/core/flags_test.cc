@@ -42,7 +42,7 @@ FlagsOfTest parse_words(std::vector<std::string> words) {
   return result;
 }
 
-TEST(Flags, DefaultsStayWithoutArguments) {
+TEST(Flags, DefaultsApplyWithoutArguments) {
   const FlagsOfTest flags = parse_words({});
   EXPECT_EQ(flags.exit_code, -1);
   EXPECT_EQ(flags.name, "default");
@@ -51,7 +51,7 @@ TEST(Flags, DefaultsStayWithoutArguments) {
   EXPECT_FALSE(flags.resume);
 }
 
-TEST(Flags, ReadsEveryKind) {
+TEST(Flags, ParsesEveryFlagType) {
   const FlagsOfTest flags =
       parse_words({"--name", "a b", "--steps=-3", "--rate", "1e-3", "--resume", "--mode", "async"});
   EXPECT_EQ(flags.exit_code, -1) << flags.errors;
@@ -64,13 +64,13 @@ TEST(Flags, ReadsEveryKind) {
   EXPECT_EQ(parse_words({"--name", ""}).name, "");
 }
 
-TEST(Flags, TheLastOfEqualFlagsCounts) {
+TEST(Flags, LastDuplicateFlagWins) {
   const FlagsOfTest flags = parse_words({"--steps", "3", "--steps", "5"});
   EXPECT_EQ(flags.exit_code, -1) << flags.errors;
   EXPECT_EQ(flags.steps, 5);
 }
 
-TEST(Flags, BadUsageGivesOneLineAndExitCode2) {
+TEST(Flags, InvalidUsagePrintsOneLineAndExitsWith2) {
   const std::pair<std::vector<std::string>, std::string> cases[] = {
       {{"--steps", "3x"}, "prog: --steps: expected a whole number of 64 bits, got '3x'"},
       {{"--steps", "99999999999999999999"},
@@ -98,7 +98,7 @@ TEST(Flags, BadUsageGivesOneLineAndExitCode2) {
   EXPECT_NE(missing.errors.find("--steps"), std::string::npos) << missing.errors;
 }
 
-TEST(Flags, RemovedOnesAreUnknown) {
+TEST(Flags, RemovedFlagIsUnknown) {
   FlagsOfTest result;
   Flags flags("Trains something.");
   flags.add("--name", result.name, "what to call it");
@@ -110,7 +110,7 @@ TEST(Flags, RemovedOnesAreUnknown) {
   EXPECT_THROW(flags.remove({"--stepz"}), Error);
 }
 
-TEST(Flags, AListTakesOneValueEachTime) {
+TEST(Flags, ListFlagAppendsOneValuePerUse) {
   FlagsOfTest result;
   std::vector<std::string> values;
   Flags flags("Trains something.");
@@ -143,13 +143,13 @@ FlagsOfTest parse_command(std::vector<std::string> words) {
   return result;
 }
 
-TEST(Flags, SubCommandsRunTheirBody) {
+TEST(Flags, SubcommandRunsItsBody) {
   EXPECT_EQ(parse_command({"devices"}).exit_code, 10);
   EXPECT_EQ(parse_command({"devices", "--json"}).exit_code, 11);
   EXPECT_EQ(parse_command({"doctor"}).exit_code, 20);
 }
 
-TEST(Flags, UnknownOrMissingSubCommandsListTheKnownOnes) {
+TEST(Flags, UnknownOrMissingSubcommandErrorListsKnownOnes) {
   const FlagsOfTest unknown = parse_command({"dance"});
   EXPECT_EQ(unknown.exit_code, 2);
   EXPECT_EQ(unknown.errors, "prog: unknown command 'dance'; expected one of devices, doctor\n");
@@ -183,7 +183,7 @@ FlagsOfTest parse_nested(std::vector<std::string> words) {
   return result;
 }
 
-TEST(Flags, CommandsHaveCommands) {
+TEST(Flags, SubcommandsCanNest) {
   EXPECT_EQ(parse_nested({"bench", "sum"}).exit_code, 40);
   EXPECT_EQ(parse_nested({"bench", "sum", "-n", "2"}).exit_code, 32);
   EXPECT_EQ(parse_nested({"bench", "sum", "--steps", "3"}).exit_code, 33);

@@ -32,7 +32,7 @@ struct Spoken {
   std::string to_string() const { return "spoken"; }
 };
 
-TEST(Text, ConcatUsesStreamsAndToStringAndJoinSeparates) {
+TEST(Text, ConcatFormatsValuesAndJoinAddsSeparators) {
   EXPECT_EQ(concat("a", 1, ' ', 2.5, Spoken{}), "a1 2.5spoken");
   EXPECT_EQ(concat(), "");
   EXPECT_EQ(join(std::vector<int>{1, 2, 3}), "1, 2, 3");
@@ -40,7 +40,7 @@ TEST(Text, ConcatUsesStreamsAndToStringAndJoinSeparates) {
   EXPECT_EQ(join(std::vector<int>{}), "");
 }
 
-TEST(ErrorTest, FailCarriesCodeAndMessageWithTheContextInFront) {
+TEST(ErrorTest, FailPrependsContextToMessage) {
   try {
     fail(ErrorCode::kNotFound, "reader: no file ", 3);
     FAIL() << "fail() returned";
@@ -53,7 +53,7 @@ TEST(ErrorTest, FailCarriesCodeAndMessageWithTheContextInFront) {
   EXPECT_EQ(error.message(), "replica 1: peer died");
 }
 
-TEST(ErrorTest, EveryCodeHasItsGrpcName) {
+TEST(ErrorTest, CodesUseGrpcNames) {
   const std::pair<int, std::string_view> grpc[] = {{0, "OK"},
                                                    {1, "CANCELLED"},
                                                    {3, "INVALID_ARGUMENT"},
@@ -83,7 +83,7 @@ TEST(ErrorTest, BrokenInvariantNamesFileConditionAndValues) {
   TUTTI_CHECK(1 + 1 == 2);
 }
 
-TEST(CallSite, TheInnermostLineCountsOnItsThreadWhileItLives) {
+TEST(CallSite, InnermostScopeOfThreadWins) {
   EXPECT_EQ(CallSite::current().line(), 0u);
   const SourceLocation outer = SourceLocation::current("train.cc", 7);
   {
@@ -111,7 +111,7 @@ struct LocatedNumber {
 
 SourceLocation line_of_conversion(const LocatedNumber& number) { return number.where; }
 
-TEST(SourceLocationTest, IsTheLineOfTheCallerAlsoByConversion) {
+TEST(SourceLocationTest, CapturesCallerLineIncludingImplicitConversion) {
   const SourceLocation here = line_of_caller();
   EXPECT_EQ(here.line(), __LINE__ - 1);
   EXPECT_TRUE(std::string(here.file_name()).ends_with("messages_test.cc"));
@@ -123,7 +123,7 @@ using namespace internal;
 
 const std::vector<std::string> kNames = {"mirrored", "one_device", "sgd", "adam", "adamw"};
 
-TEST(Choices, SuggestTheNearestName) {
+TEST(Choices, SuggestNearestName) {
   const std::string all = "mirrored, one_device, sgd, adam, adamw";
   EXPECT_EQ(choices(kNames, "mirorred"), all + "; did you mean 'mirrored'?");
   EXPECT_EQ(choices(kNames, "one-device"), all + "; did you mean 'one_device'?");
@@ -138,7 +138,7 @@ TEST(Choices, SuggestTheNearestName) {
   EXPECT_EQ(choices({}, "adam"), "");
 }
 
-TEST(TextHelpers, HaveTheseValues) {
+TEST(TextHelpers, ReturnExpectedValues) {
   for (const auto& [a, b, expected] : {std::tuple{"", "", 0u},
                                        {"", "abc", 3u},
                                        {"abc", "", 3u},
@@ -174,7 +174,7 @@ TEST(TextHelpers, HaveTheseValues) {
   EXPECT_EQ(hex_of({}), "");
 }
 
-TEST(TextHelpers, ParseNumberTakesTheWholeText) {
+TEST(TextHelpers, ParseNumberRequiresWholeText) {
   for (const auto& [text, expected] : {std::pair<const char*, std::optional<int>>{"0", 0},
                                        {"-12", -12},
                                        {"2147483647", std::numeric_limits<int>::max()},
@@ -193,7 +193,7 @@ TEST(TextHelpers, ParseNumberTakesTheWholeText) {
   EXPECT_EQ(parse_number<double>("1.5e2"), 150.0);
 }
 
-TEST(SplitText, PartsStandBetweenSeparators) {
+TEST(SplitText, SplitsAtEachSeparator) {
   EXPECT_THAT(split_text(""), ElementsAre());
   EXPECT_THAT(split_text("a:1"), ElementsAre("a:1"));
   EXPECT_THAT(split_text("a:1,b:2"), ElementsAre("a:1", "b:2"));
@@ -201,7 +201,7 @@ TEST(SplitText, PartsStandBetweenSeparators) {
   EXPECT_THAT(split_text("/bin:/usr/bin", ':'), ElementsAre("/bin", "/usr/bin"));
 }
 
-TEST(OneLine, ReplacesLineBreaksByOneQuestionMark) {
+TEST(OneLine, ReplacesLineBreaksWithOneQuestionMark) {
   for (const char* const text :
        {"", "worker:2222", "\xc3\xa9", "\xe2\x82\xac", "\xf0\x9f\x8e\xb5"}) {
     EXPECT_EQ(one_line(text), text);
@@ -212,7 +212,7 @@ TEST(OneLine, ReplacesLineBreaksByOneQuestionMark) {
   EXPECT_EQ(one_line("a\xe2\x80\xa8z\xe2\x80\xa9"), "a?z?");
 }
 
-TEST(OneLine, ShowsBytesThatAreNoUtf8AsQuestionMarksAndIsCutBetweenOthers) {
+TEST(OneLine, ReplacesInvalidUtf8AndTruncatesAtCodePoints) {
   EXPECT_EQ(one_line("\xff"
                      "a\x80"),
             "?a?");
@@ -244,7 +244,7 @@ std::string parts_of(std::string_view text) {
          (parts->has_brackets ? " in brackets" : "");
 }
 
-TEST(NetworkAddress, IsSplitAtTheColonBeforeThePort) {
+TEST(NetworkAddress, SplitsAtColonBeforePort) {
   EXPECT_EQ(parts_of("host:80"), "host 80");
   EXPECT_EQ(parts_of("127.0.0.1:4711"), "127.0.0.1 4711");
   EXPECT_EQ(parts_of("[::1]:4711"), "::1 4711 in brackets");
@@ -257,7 +257,7 @@ TEST(NetworkAddress, IsSplitAtTheColonBeforeThePort) {
   }
 }
 
-TEST(NetworkAddress, IsJoinedWithBracketsAroundIpv6) {
+TEST(NetworkAddress, JoinAddsBracketsAroundIpv6) {
   EXPECT_EQ(join_address("host", 80), "host:80");
   EXPECT_EQ(join_address("10.0.0.7", 80), "10.0.0.7:80");
   EXPECT_EQ(join_address("::1", 80), "[::1]:80");
@@ -265,7 +265,7 @@ TEST(NetworkAddress, IsJoinedWithBracketsAroundIpv6) {
 }
 
 // Texts from RFC 5952, section 4.
-TEST(NetworkAddress, HasOneTextPerIpv6Address) {
+TEST(NetworkAddress, NormalizesIpv6Text) {
   EXPECT_EQ(canonical_ipv6("0:0:0:0:0:0:0:1"), "::1");
   EXPECT_EQ(canonical_ipv6("2001:0DB8::0001"), "2001:db8::1");
   EXPECT_EQ(canonical_ipv6("::0"), "::");
@@ -288,7 +288,7 @@ TEST(Logging, LinesBelowTheLevelAreDropped) {
   EXPECT_EQ(collected.list(), (Lines{"loud", "detail"}));
 }
 
-TEST(LoggingDeathTest, DefaultLevelIsWarningUnlessTheEnvironmentNamesAnother) {
+TEST(LoggingDeathTest, DefaultsToWarningUnlessSetByEnvironment) {
   // The level is read once in a process, so each case starts a process.
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto log_with = [](const char* level) {
@@ -302,7 +302,7 @@ TEST(LoggingDeathTest, DefaultLevelIsWarningUnlessTheEnvironmentNamesAnother) {
   EXPECT_EXIT(log_with("info"), ExitedWithCode(0), HasSubstr("info line"));
 }
 
-TEST(Logging, TheDefaultSinkIsStandardError) {
+TEST(Logging, DefaultSinkIsStandardError) {
   const LogSink previous = set_log_sink(nullptr);
   ::testing::internal::CaptureStderr();
   log_warning("100 % {braces}");
@@ -319,7 +319,7 @@ TEST(Logging, WarnsOncePerText) {
   EXPECT_EQ(collected.list().size(), 2u);
 }
 
-TEST(Logging, ASinkMayLogItself) {
+TEST(Logging, SinkCanLogRecursively) {
   const LogSink previous = set_log_sink([](LogLevel, std::string_view) { log_warning("nested"); });
   ::testing::internal::CaptureStderr();
   log_info("outer");
@@ -327,7 +327,7 @@ TEST(Logging, ASinkMayLogItself) {
   set_log_sink(previous);
 }
 
-TEST(Logging, ManyThreadsLoseNoLine) {
+TEST(Logging, ConcurrentThreadsLoseNoLines) {
   const LogLines collected;
   {
     std::vector<std::unique_ptr<Thread>> threads;
@@ -362,7 +362,7 @@ class TraceTest : public Test {
       TempDir() + "trace_" + UnitTest::GetInstance()->current_test_info()->name();
 };
 
-TEST_F(TraceTest, SpansHaveTheirThreadTimesAndArguments) {
+TEST_F(TraceTest, SpansRecordThreadTimesAndArguments) {
   start_trace(path_);
   {
     const TraceSpan outer("outer", "test", {{"replica", 3}, {"bucket", -1}});
@@ -396,7 +396,7 @@ TEST_F(TraceTest, SpansHaveTheirThreadTimesAndArguments) {
   EXPECT_TRUE(has_name);
 }
 
-TEST_F(TraceTest, NothingIsKeptWhileOff) {
+TEST_F(TraceTest, RecordsNothingWhileDisabled) {
   { const TraceSpan before("before", "test"); }
   trace_instant("before", "test");
   EXPECT_FALSE(trace_is_on());
@@ -407,13 +407,13 @@ TEST_F(TraceTest, NothingIsKeptWhileOff) {
   stop_trace();  // no trace is active
 }
 
-TEST_F(TraceTest, ASecondTraceAndAMissingPathAreRefused) {
+TEST_F(TraceTest, RejectsSecondTraceAndMissingPath) {
   EXPECT_THROW(start_trace(""), Error);
   start_trace(path_);
   EXPECT_ERROR(start_trace("other.json"), kFailedPrecondition, path_);
 }
 
-TEST_F(TraceTest, ATaskOfAJobHasAFileAndAProcessNumberOfItsOwn) {
+TEST_F(TraceTest, EachTaskHasOwnFileAndProcessNumber) {
   const std::filesystem::path path = path_ + ".json";
   start_trace(path);
   { const TraceSpan span("step", "test"); }
@@ -434,7 +434,7 @@ TEST_F(TraceTest, ATaskOfAJobHasAFileAndAProcessNumberOfItsOwn) {
   EXPECT_EQ(named(stopped(), "step").size(), 1U);
 }
 
-TEST_F(TraceTest, AFileThatCannotBeWrittenIsAnError) {
+TEST_F(TraceTest, UnwritableFileIsAnError) {
   start_trace("/proc/no/such/trace.json");
   EXPECT_THROW(stop_trace(), Error);
   EXPECT_FALSE(trace_is_on());

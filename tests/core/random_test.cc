@@ -15,7 +15,7 @@ namespace tutti::testing::random_test {
 using Words = std::array<std::uint32_t, 4>;
 
 // From Random123, tests/kat_vectors, lines "philox4x32 10".
-TEST(Philox, MatchesTheKnownAnswersOfRandom123) {
+TEST(Philox, MatchesRandom123KnownAnswers) {
   EXPECT_EQ(philox4x32({0, 0, 0, 0}, {0, 0}),
             (Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
   EXPECT_EQ(philox4x32({0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff}, {0xffffffff, 0xffffffff}),
@@ -45,7 +45,7 @@ TEST(RandomStream, NeighbouringKeysDifferInAboutHalfTheBits) {
               0.9);  // five standard deviations of the mean of 500 (4/sqrt(500))
 }
 
-TEST(RandomStream, FillEqualsElementsAtEveryOffsetAndLength) {
+TEST(RandomStream, FillMatchesSingleElementsAtEveryOffsetAndLength) {
   const RandomStream stream({.seed = 3, .purpose = kUserPurpose});
   for (std::uint64_t first : {0ull, 1ull, 3ull, 4ull, 63ull, 4'294'967'290ull * 4}) {
     for (std::size_t count : {0, 1, 3, 4, 63, 64, 65, 200}) {
@@ -107,7 +107,7 @@ TEST(RandomStream, NormalHasTheRightMomentsAndTails) {
   EXPECT_NEAR(beyond_two / double{kCount}, 0.0455, error * std::sqrt(0.0455));
 }
 
-TEST(RandomStream, BelowIsFairAndStaysBelow) {
+TEST(RandomStream, BelowIsUniformAndInRange) {
   const RandomStream stream({.seed = 8, .purpose = kShufflePurpose});
   std::vector<int> counts(7);
   for (int i = 0; i < 70'000; ++i) {
@@ -120,7 +120,7 @@ TEST(RandomStream, BelowIsFairAndStaysBelow) {
   EXPECT_LT(stream.below(0, ~0ull), ~0ull);
 }
 
-TEST(RandomContextTest, ScopesNestAndBelongToTheirThread) {
+TEST(RandomContextTest, ScopesNestPerThread) {
   set_random_seed(42);
   EXPECT_EQ(current_random_context().seed, 42u);
   RandomContextScope outer({.seed = 1, .step = 2, .replica = 3});

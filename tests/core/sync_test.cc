@@ -33,7 +33,7 @@ void run_threads(int count, const std::function<void(int)>& body) {
   }
 }
 
-TEST(CondVarTest, GivesUpAtTheDeadlineNotBefore) {
+TEST(CondVarTest, WaitTimesOutAtDeadlineNotEarlier) {
   Mutex mutex;
   CondVar condition;
   MutexLock lock(mutex);
@@ -44,7 +44,7 @@ TEST(CondVarTest, GivesUpAtTheDeadlineNotBefore) {
   EXPECT_TRUE(condition.wait_until(mutex, begin, [] { return true; }));
 }
 
-TEST(CondVarTest, AnEndlessDeadlineWaitsUntilItIsReady) {
+TEST(CondVarTest, InfiniteDeadlineWaitsUntilReady) {
   Mutex mutex;
   CondVar condition;
   bool ready = false;
@@ -58,7 +58,7 @@ TEST(CondVarTest, AnEndlessDeadlineWaitsUntilItIsReady) {
   EXPECT_TRUE(condition.wait_for(mutex, Duration::max(), [&] { return ready; }));
 }
 
-TEST(CondVarTest, AnExceptionFromReadyLeavesTheMutexHeldOnce) {
+TEST(CondVarTest, ExceptionInPredicateKeepsMutexLocked) {
   for (bool with_token : {false, true}) {
     RunToken token;
     RunTokenHolder holder(with_token ? &token : nullptr);
@@ -79,7 +79,7 @@ TEST(CondVarTest, AnExceptionFromReadyLeavesTheMutexHeldOnce) {
   }
 }
 
-TEST(CondVarTest, PingPongLosesNoWakeUp) {
+TEST(CondVarTest, PingPongLosesNoWakeups) {
   Mutex mutex;
   CondVar condition;
   int turn = 0;
@@ -95,7 +95,7 @@ TEST(CondVarTest, PingPongLosesNoWakeUp) {
   EXPECT_EQ(turn, 6000);
 }
 
-TEST(EventTest, HappensOnceForAllWaiters) {
+TEST(EventTest, SetWakesAllWaiters) {
   Event event;
   EXPECT_FALSE(event.is_set());
   EXPECT_FALSE(event.wait_until(after(milliseconds(5))));
@@ -127,7 +127,7 @@ TEST(RunTokenTest, OnlyOneHolderRunsAtATime) {
   EXPECT_EQ(total, 1600);
 }
 
-TEST(RunTokenTest, ServesInTheOrderOfAsking) {
+TEST(RunTokenTest, GrantsTokenInRequestOrder) {
   RunToken token;
   std::vector<int> order;
   std::vector<std::unique_ptr<Thread>> threads;
@@ -146,7 +146,7 @@ TEST(RunTokenTest, ServesInTheOrderOfAsking) {
   EXPECT_EQ(order, (std::vector<int>{0, 1, 2, 3, 4}));
 }
 
-TEST(RunTokenTest, NestedHoldersOfOneTokenAreFree) {
+TEST(RunTokenTest, NestedHoldersOfSameTokenDoNotBlock) {
   RunToken token, other;
   EXPECT_FALSE(BlockedScope::current_thread_holds_token());
   {
@@ -168,7 +168,7 @@ TEST(RunTokenTest, NestedHoldersOfOneTokenAreFree) {
   RunTokenHolder free_again(&token);
 }
 
-TEST(RunTokenTest, AWaitingHolderLetsTheOneItWaitsForRun) {
+TEST(RunTokenTest, WaitingHolderYieldsToken) {
   RunToken token;
   Mutex mutex;
   CondVar condition;
@@ -183,7 +183,7 @@ TEST(RunTokenTest, AWaitingHolderLetsTheOneItWaitsForRun) {
   EXPECT_EQ(arrived, 6);
 }
 
-TEST(RunTokenTest, SleepingAndJoiningHandTheTokenOn) {
+TEST(RunTokenTest, SleepingAndJoiningReleaseToken) {
   RunToken token;
   RunTokenHolder holder(&token);
   std::atomic<bool> ran{false};
@@ -230,7 +230,7 @@ TEST(RunTokenTest, ManyThreadsTokensAndOneQueueDoNotDeadlock) {
   EXPECT_EQ(queued, 0);
 }
 
-TEST(HangWatchdogDeathTest, EndsAHangingTestAndShowsItsThreads) {
+TEST(HangWatchdogDeathTest, AbortsHangingTestAndPrintsThreads) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto hang = [] {
     Event never;
@@ -244,7 +244,7 @@ TEST(HangWatchdogDeathTest, EndsAHangingTestAndShowsItsThreads) {
               "s(.|\n)*stuck-thread(.|\n)*wait_until");
 }
 
-TEST(SpinningTest, AfterSpinningInVainTheNextWaitsDoNot) {
+TEST(SpinningTest, FailedSpinSuppressesFollowingSpins) {
   SpinningHabit habit;
   EXPECT_TRUE(habit.worth_it());
   habit.learn(true);
@@ -257,7 +257,7 @@ TEST(SpinningTest, AfterSpinningInVainTheNextWaitsDoNot) {
   EXPECT_TRUE(habit.worth_it());
 }
 
-TEST(SpinningTest, TheHabitIsBounded) {
+TEST(SpinningTest, SuppressionIsBounded) {
   SpinningHabit habit;
   for (int i = 0; i < 100; ++i) habit.learn(true);
   int skipped = 0;
@@ -265,7 +265,7 @@ TEST(SpinningTest, TheHabitIsBounded) {
   EXPECT_EQ(skipped, 511);
 }
 
-TEST(ExecutorTest, ThreadsCarryTheirNameCutTo15Characters) {
+TEST(ExecutorTest, ThreadNamesAreTruncatedTo15Characters) {
   char name[16] = "";
   Executor::system()
       .start("replica-12345678", [&] { pthread_getname_np(pthread_self(), name, sizeof(name)); })
@@ -273,7 +273,7 @@ TEST(ExecutorTest, ThreadsCarryTheirNameCutTo15Characters) {
   EXPECT_STREQ(name, "replica-1234567");
 }
 
-TEST(ExecutorTest, DestructorJoinsAndJoiningTwiceIsFine) {
+TEST(ExecutorTest, DestructorJoinsAndSecondJoinIsNoOp) {
   int value = 0;
   {
     auto thread = Executor::system().start("sets", [&] {
@@ -289,7 +289,7 @@ TEST(ExecutorTest, DestructorJoinsAndJoiningTwiceIsFine) {
   EXPECT_EQ(runs, 1);
 }
 
-TEST(ExecutorDeathTest, AnExceptionThatLeavesTheBodyEndsTheProcessAndNamesTheThread) {
+TEST(ExecutorDeathTest, UncaughtExceptionTerminatesAndNamesThread) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_DEATH(
       Executor::system().start("bad-thread", [] { throw std::runtime_error("oops"); })->join(),
@@ -318,7 +318,7 @@ class NoRoomForThreads {
   pthread_attr_t before_;
 };
 
-TEST(ExecutorTest, ThreadThatCannotBeStartedIsAnErrorWithTheLimitsToRaise) {
+TEST(ExecutorTest, ThreadStartFailureNamesLimitsToRaise) {
   const int before = num_running_threads();
   {
     const NoRoomForThreads limit;
@@ -349,7 +349,7 @@ TEST(ExecutorTest, CountsThreads) {
   EXPECT_EQ(num_running_threads(), before);
 }
 
-TEST(ClockTest, SleepsAtLeastAsLongAsAskedAndDeadlinesDoNotOverflow) {
+TEST(ClockTest, SleepIsNeverShortAndDeadlinesDoNotOverflow) {
   const TimePoint begin = Clock::system().now();
   Clock::system().sleep_for(std::chrono::milliseconds(15));
   EXPECT_GE(seconds_between(begin, Clock::system().now()), 0.015);
@@ -359,7 +359,7 @@ TEST(ClockTest, SleepsAtLeastAsLongAsAskedAndDeadlinesDoNotOverflow) {
   EXPECT_EQ(deadline_after(now, std::chrono::seconds(2)) - now, std::chrono::seconds(2));
 }
 
-TEST(ClockTest, WallTimeIsThatOfTheSystem) {
+TEST(ClockTest, WallTimeMatchesSystemClock) {
   // Compares with a clock of whole seconds, truncated, that lags by at most a tick.
   const std::time_t before = std::time(nullptr);
   const double now = wall_time_seconds();
@@ -368,7 +368,7 @@ TEST(ClockTest, WallTimeIsThatOfTheSystem) {
   EXPECT_LT(now, static_cast<double>(after) + 2.0);
 }
 
-TEST(StackTraces, EveryThreadIsNamedAndShown) {
+TEST(StackTraces, IncludeEveryNamedThread) {
   Event stop, sleeps;
   const auto waiting = Executor::system().start("waits-for-ever", [&] {
     sleeps.set();
@@ -384,7 +384,7 @@ TEST(StackTraces, EveryThreadIsNamedAndShown) {
   stop.set();
 }
 
-TEST(StackTraces, TwoThreadsMayAskAtOnce) {
+TEST(StackTraces, ConcurrentRequestsSucceed) {
   std::atomic<int> num_good{0};
   std::vector<std::unique_ptr<Thread>> threads;
   for (int i = 0; i < 2; ++i) {
