@@ -54,7 +54,7 @@ TEST_F(CudaContext, MovesMemoryBetweenHostAndDevice) {
   context->release(data);
 }
 
-TEST_F(CudaContext, ContinuesAfterAFullGpu) {
+TEST_F(CudaContext, RecoversAfterOutOfMemory) {
   const auto context = backend_.open(0);
   const std::size_t most = std::size_t{500} << 20;
   void* const data = context->allocate(most);
@@ -68,7 +68,7 @@ TEST_F(CudaContext, ContinuesAfterAFullGpu) {
   context->release(data);
 }
 
-TEST_F(CudaContext, StreamsRunSideBySideUntilAnEventOrdersThem) {
+TEST_F(CudaContext, StreamsRunConcurrentlyUntilOrderedByEvent) {
   const auto context = backend_.open(0);
   float* const data = static_cast<float*>(context->allocate(sizeof(float)));
   const DeviceTensor one{data, {1}, DType::kFloat32};
@@ -90,7 +90,7 @@ TEST_F(CudaContext, StreamsRunSideBySideUntilAnEventOrdersThem) {
   context->release(data);
 }
 
-TEST_F(CudaContext, StreamsAndMemoryOfOthersTakePart) {
+TEST_F(CudaContext, AcceptsForeignStreamsAndMemory) {
   const auto context = backend_.open(1);
   ASSERT_EQ(cudaSetDevice(1), cudaSuccess);
   cudaStream_t stream = nullptr;
@@ -131,7 +131,7 @@ TEST_F(CudaContext, StreamsAndMemoryOfOthersTakePart) {
   ASSERT_EQ(cudaStreamDestroy(stream), cudaSuccess);
 }
 
-TEST_F(CudaContext, TimedEventsTellMilliseconds) {
+TEST_F(CudaContext, TimedEventsMeasureMilliseconds) {
   const auto context = backend_.open(0);
   const auto begin = context->record_timed(StreamId::kCompute);
   const auto end = context->record_timed(StreamId::kCompute);
@@ -140,7 +140,7 @@ TEST_F(CudaContext, TimedEventsTellMilliseconds) {
   EXPECT_INVALID(context->record(StreamId::kCompute)->milliseconds_since(*begin), "record_timed");
 }
 
-TEST_F(CudaContext, CopiesFromPeersAfterTheirWork) {
+TEST_F(CudaContext, PeerCopyWaitsForPeerWork) {
   const auto first = backend_.open(0), second = backend_.open(1);
   void* const from = first->allocate(sizeof(float));
   void* const to = second->allocate(sizeof(float));
@@ -177,7 +177,7 @@ TEST_F(CudaContext, CapturedWorkRunsAtEachLaunch) {
   context->release(data);
 }
 
-TEST_F(CudaContext, UncapturableWorkIsAPrecondition) {
+TEST_F(CudaContext, UncapturableWorkFailsPrecondition) {
   const auto context = backend_.open(0);
   context->begin_capture();
   EXPECT_ERROR(context->synchronize(StreamId::kCompute), kFailedPrecondition,
@@ -189,7 +189,7 @@ TEST_F(CudaContext, UncapturableWorkIsAPrecondition) {
   context->release(data);
 }
 
-TEST_F(CudaContext, ErrorsNameTheGpuAndSayWhenItIsLost) {
+TEST_F(CudaContext, ErrorsNameGpuAndReportLostDevice) {
   const auto context = backend_.open(1);
   float* const data = static_cast<float*>(context->allocate(sizeof(float)));
   cuda_simulation::inject({1, 0, true});
@@ -200,7 +200,7 @@ TEST_F(CudaContext, ErrorsNameTheGpuAndSayWhenItIsLost) {
   EXPECT_NE(backend_.open(0)->allocate(16), nullptr);  // the other one still works
 }
 
-TEST_F(CudaContext, UnknownKernelsNameOperationAndType) {
+TEST_F(CudaContext, UnknownKernelErrorNamesOperationAndType) {
   const auto context = backend_.open(0);
   class NoMemory final : public Workspace {
     void* allocate(std::size_t) override { return nullptr; }
@@ -242,7 +242,7 @@ TEST_F(CudaContext, PinnedMemoryIsReadWhenTheCopyRuns) {
   backend_.release_pinned(pinned);
 }
 
-TEST_F(CudaContext, LeavesNothingBehind) {
+TEST_F(CudaContext, ReleasesAllResources) {
   {
     const auto context = backend_.open(0);
     void* const data = context->allocate(16);
@@ -254,13 +254,13 @@ TEST_F(CudaContext, LeavesNothingBehind) {
   EXPECT_EQ(cuda_simulation::counts().waiting, 0);
 }
 
-TEST(CudaModule, ItsErrorsAreTutti) {
+TEST(CudaModule, ConvertsErrorsToTuttiError) {
   const LoadedBackend loaded = load_backend({CudaMode::kAuto, TUTTI_SIMULATED_MODULE});
   ASSERT_NE(loaded.backend, nullptr) << loaded.reason;
   EXPECT_ERROR(loaded.backend->inspect(7), kInternal, "cudaErrorInvalidDevice");
 }
 
-TEST(CudaModule, RefusesModuleOfAnotherBuild) {
+TEST(CudaModule, RejectsModuleFromDifferentBuild) {
   void* const module = dlopen(TUTTI_SIMULATED_MODULE, RTLD_NOW | RTLD_LOCAL);
   ASSERT_NE(module, nullptr);
   const auto open = reinterpret_cast<OpenBackend>(dlsym(module, "tutti_open_backend"));
@@ -275,7 +275,7 @@ TEST(CudaModule, RefusesModuleOfAnotherBuild) {
   EXPECT_EQ(std::strlen(small.data()), 7U);  // truncated, but terminated
 }
 
-TEST(CudaModule, ExportsOnlyItsEntryPoints) {
+TEST(CudaModule, ExportsOnlyEntryPoints) {
   void* const module = dlopen(TUTTI_SIMULATED_MODULE, RTLD_NOW | RTLD_LOCAL);
   ASSERT_NE(module, nullptr);
   for (const char* name : {"cudaMalloc", "cublasLtMatmul", "cudnnBackendExecute"}) {
@@ -283,7 +283,7 @@ TEST(CudaModule, ExportsOnlyItsEntryPoints) {
   }
 }
 
-TEST(CudaModule, NamesFaultsOfAFile) {
+TEST(CudaModule, ErrorDescribesUnusableFile) {
   const LoadedBackend absent = load_backend({CudaMode::kAuto, "/nowhere/libtutti_cuda.so"});
   EXPECT_EQ(absent.backend, nullptr);
   EXPECT_NE(absent.reason.find("TUTTI_CUDA_MODULE does not open: /nowhere/libtutti_cuda.so"),
@@ -295,7 +295,7 @@ TEST(CudaModule, NamesFaultsOfAFile) {
       << other.reason;
 }
 
-TEST(CudaModule, OffLooksForNothing) {
+TEST(CudaModule, OffModeSkipsSearch) {
   const LoadedBackend loaded = load_backend({CudaMode::kOff, TUTTI_SIMULATED_MODULE});
   EXPECT_EQ(loaded.backend, nullptr);
   EXPECT_EQ(loaded.module, "");
@@ -323,7 +323,7 @@ TEST(CudaModule, OffLooksForNothing) {
   std::_Exit(parsed ? 0 : 1);
 }
 
-TEST(CudaModule, ProgramsFindGpusOnceAndLogThem) {
+TEST(CudaModule, LogsGpusFoundAtStartup) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(
       use_simulated_gpus(), ::testing::ExitedWithCode(0),

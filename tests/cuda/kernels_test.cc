@@ -26,7 +26,7 @@ TEST(CudaElementwise, LimitedLaunchesComputeAllElements) {
   expect_same_bits(run_on_device(call, {1})[0], Tensor::full({size}, 169, DType::kUInt8));
 }
 
-TEST(CudaReductions, BitsDependOnTheShapeAlone) {
+TEST(CudaReductions, BitsDependOnlyOnShape) {
   for (const Shape& shape : {Shape{17'003}, Shape{7, 1030}, Shape{1000, 33}}) {
     const Tensor x = random_values(shape, DType::kFloat32, -1, 1);
     const int axis = shape.rank() == 2 && shape[1] == 33 ? 0 : shape.rank() - 1;
@@ -37,7 +37,7 @@ TEST(CudaReductions, BitsDependOnTheShapeAlone) {
   }
 }
 
-TEST(CudaBatchNormalization, RefusesParametersOfAnotherType) {
+TEST(CudaBatchNormalization, RejectsParametersOfDifferentType) {
   const Tensor x = Tensor::zeros({4, 4}), gamma = Tensor::ones({4}, DType::kFloat64);
   const TensorSpec of_x{{4, 4}, DType::kFloat32}, of_channels{{4}, DType::kFloat64};
   const OpCall call = device_test_call(OpId::kBatchNormTraining, {x, gamma, gamma},
@@ -46,7 +46,7 @@ TEST(CudaBatchNormalization, RefusesParametersOfAnotherType) {
                  "batch normalisation: expected parameters of type float32, got float64");
 }
 
-TEST(CudaBatchNormalization, RepeatedRunsGiveEqualBits) {
+TEST(CudaBatchNormalization, RepeatedRunsAreBitIdentical) {
   const Tensor x = random_values({3000, 6}, DType::kFloat32, -2, 2), ones = Tensor::ones({6});
   const TensorSpec of_x{x.shape(), DType::kFloat32}, of_channels{{6}, DType::kFloat32};
   const OpCall call = device_test_call(OpId::kBatchNormTraining, {x, ones, ones},
@@ -54,7 +54,7 @@ TEST(CudaBatchNormalization, RepeatedRunsGiveEqualBits) {
   expect_same_bits(run_on_device(call)[2], run_on_device(call)[2]);
 }
 
-TEST(CudaShapeOps, IndicesOutOfRangeGatherZerosAndScatterNothing) {
+TEST(CudaShapeOps, OutOfRangeIndicesGatherZerosAndScatterNothing) {
   const Tensor params = tensor_of({2, 2}, {1, 2, 3, 4}, DType::kFloat32);
   const Tensor indices = tensor_of({3}, {1, 2, -1}, DType::kInt64);
   const Tensor gathered = run_on_device(
@@ -65,7 +65,7 @@ TEST(CudaShapeOps, IndicesOutOfRangeGatherZerosAndScatterNothing) {
   expect_tensor(scattered, {2, 2}, {0, 0, 3, 4});
 }
 
-TEST(CudaLosses, ALabelThatIsNoClassGivesNan) {
+TEST(CudaLosses, InvalidLabelYieldsNan) {
   const double nan = std::nan("");
   const Tensor logits = Tensor::zeros({3, 2});
   const Tensor labels = tensor_of({3}, {2, 1, -1}, DType::kInt64);
@@ -102,11 +102,11 @@ class CudaKernels : public OpTableTest {};
 
 TEST_P(CudaKernels, AgreeWithTheReference) { expect_agreement(kCuda, GetParam()); }
 
-TEST_P(CudaKernels, AgreeOnTensorsThatAreNotAligned) { expect_agreement(kUnaligned, GetParam()); }
+TEST_P(CudaKernels, AgreeOnUnalignedTensors) { expect_agreement(kUnaligned, GetParam()); }
 
 INSTANTIATE_TEST_SUITE_P(Operations, CudaKernels, ValuesIn(op_families()), family_name);
 
-TEST(CudaOpTable, CoversEveryOperationAndTypeOfTheCpu) {
+TEST(CudaOpTable, CoversEveryCpuOperationAndType) {
   expect_cases_of_all_kernels(kCuda);
   std::string missing;
   for (int number = 0; number < static_cast<int>(OpId::kCount); ++number) {
@@ -133,7 +133,7 @@ struct ReplicaValues {
   std::vector<const void*> pointers;
 };
 
-TEST(CudaCombine, HasTheBitsOfTheCanonicalTree) {
+TEST(CudaCombine, MatchesCanonicalTreeBitwise) {
   for (const ReduceOp op :
        {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct, ReduceOp::kMean}) {
     for (const DType dtype : kAllDTypes) {
@@ -153,7 +153,7 @@ TEST(CudaCombine, HasTheBitsOfTheCanonicalTree) {
   }
 }
 
-TEST(CudaCombine, ReplacesOneOfItsInputsAndKeepsTheOthers) {
+TEST(CudaCombine, OverwritesOneInputAndPreservesRemainingInputs) {
   DeviceArena arena;
   const ReplicaValues values(arena, 3, {1001}, DType::kFloat32, 0);
   cuda::combine({ReduceOp::kSum, DType::kFloat32, values.pointers, values.device[1].data, 1001},
@@ -163,7 +163,7 @@ TEST(CudaCombine, ReplacesOneOfItsInputsAndKeepsTheOthers) {
   expect_same_bits(arena.download(values.device[2]), values.host[2]);
 }
 
-TEST(CudaCombine, NanWinsWhereverItStands) {
+TEST(CudaCombine, PropagatesNanFromAnyInput) {
   DeviceArena arena;
   const Tensor a = tensor_of({3}, {1, std::nan(""), 2}, DType::kFloat32);
   const Tensor b = tensor_of({3}, {std::nan(""), 1, 3}, DType::kFloat32);
@@ -187,7 +187,7 @@ TEST(CudaCombine, RefusesUnsupportedCalls) {
                  "1 .. 64 inputs, got 0");
 }
 
-TEST(CudaCopyMany, PacksAndUnpacksWhateverTheAlignment) {
+TEST(CudaCopyMany, PacksAndUnpacksAtAnyAlignment) {
   DeviceArena arena;
   std::vector<Tensor> parts;
   std::vector<DeviceCopy> copies;
@@ -255,7 +255,7 @@ TEST(CudaStatistics, CountsNonFiniteElements) {
   expect_same_bits(arena.download(counts), Tensor::from<std::int64_t>(counts.shape, expected));
 }
 
-TEST(CudaStatistics, SumsOfSquaresAreExactToDouble) {
+TEST(CudaStatistics, SumOfSquaresHasDoublePrecision) {
   DeviceArena arena;
   std::vector<DeviceTensor> tensors;
   std::vector<double> expected;
@@ -390,7 +390,7 @@ void expect_same_training_of_both_types(const UpdateRule& rule) {
   expect_same_training(rule, DType::kFloat64);
 }
 
-TEST(CudaUpdate, PlainRulesGiveTheBitsOfTheCpu) {
+TEST(CudaUpdate, PlainRulesMatchCpuBitwise) {
   expect_same_training_of_both_types(SgdRule(0.0));
   expect_same_training_of_both_types(SgdRule(0.9));
   expect_same_training_of_both_types(SgdRule::nesterov(0.9));
@@ -399,7 +399,7 @@ TEST(CudaUpdate, PlainRulesGiveTheBitsOfTheCpu) {
   expect_same_training_of_both_types(AdadeltaRule());
 }
 
-TEST(CudaUpdate, AdaptiveRulesGiveTheBitsOfTheCpu) {
+TEST(CudaUpdate, AdaptiveRulesMatchCpuBitwise) {
   expect_same_training_of_both_types(AdamRule());
   AdamHyperparameters amsgrad;
   amsgrad.amsgrad = true;
@@ -407,7 +407,7 @@ TEST(CudaUpdate, AdaptiveRulesGiveTheBitsOfTheCpu) {
   expect_same_training_of_both_types(NadamRule());
 }
 
-TEST(CudaUpdate, RmspropAndFtrlGiveTheBitsOfTheCpu) {
+TEST(CudaUpdate, RmspropAndFtrlMatchCpuBitwise) {
   for (const double momentum : {0.0, 0.9}) {
     for (const bool centered : {false, true}) {
       RmspropHyperparameters hyper;
@@ -425,7 +425,7 @@ TEST(CudaUpdate, RmspropAndFtrlGiveTheBitsOfTheCpu) {
   expect_same_training_of_both_types(FtrlRule(ftrl));
 }
 
-TEST(CudaUpdate, RulesAroundTheRuleGiveTheBitsOfTheCpu) {
+TEST(CudaUpdate, WrappingRulesMatchCpuBitwise) {
   const AdamRule adam;
   const internal::DecoupledWeightDecayRule decaying(adam);
   expect_same_training_of_both_types(decaying);
@@ -458,7 +458,7 @@ TEST(CudaUpdate, AdamaxAndWeightDecayFollowTheirFormulas) {
   expect_tensor(arena.download(dw), {50}, expected, 1e-12);
 }
 
-TEST(CudaUpdate, RulesWithNormsFollowTheCpu) {
+TEST(CudaUpdate, NormBasedRulesMatchCpu) {
   expect_same_training(LambRule(), DType::kFloat32, true);
   expect_same_training(LambRule(), DType::kFloat64, true);
   expect_same_training(LarsRule(), DType::kFloat32, true);

@@ -82,7 +82,7 @@ class MathRig {
   TestWorkspace workspace;
 };
 
-TEST(CudaMathLibraries, ReadTheirSettingsFromTheEnvironment) {
+TEST(CudaMathLibraries, ReadSettingsFromEnvironment) {
   EXPECT_FALSE(cuda::MathOptions::from_environment().allow_tf32);
   EXPECT_TRUE(cuda::MathOptions::from_environment().deterministic);
   EXPECT_EQ(cuda::MathOptions::from_environment().num_measured_plans, 0);
@@ -93,17 +93,17 @@ TEST(CudaMathLibraries, ReadTheirSettingsFromTheEnvironment) {
   EXPECT_EQ(cuda::MathOptions::from_environment().num_measured_plans, 8);
 }
 
-TEST(CudaMathLibraries, RefuseSettingsThatTheyDoNotKnow) {
+TEST(CudaMathLibraries, RejectUnknownSettings) {
   const EnvironmentScope tf32("TUTTI_TF32", "yes");
   EXPECT_EQ(error_of([] { (void)cuda::MathOptions::from_environment(); }),
             "TUTTI_TF32: expected 0 or 1, got 'yes'");
 }
 
-TEST(CudaMathLibraries, TellTheirVersions) {
+TEST(CudaMathLibraries, ReportVersions) {
   EXPECT_EQ(cuda::math_libraries_description(), "cuBLAS 13.0.0, cuDNN 9.0.0");
 }
 
-TEST(CudaMathLibraries, MakeHandlesWhenFirstUsed) {
+TEST(CudaMathLibraries, CreateHandlesOnFirstUse) {
   MathRig rig;
   cuda_simulation::set_math_behavior({.refuses_handles = true});
   cuda::MathLibraries libraries{cuda::MathOptions{}};
@@ -117,7 +117,7 @@ TEST(CudaMathLibraries, MakeHandlesWhenFirstUsed) {
   EXPECT_EQ(libraries.dnn(nullptr), libraries.dnn(nullptr));
 }
 
-TEST(CudaMathLibraries, FailedWorkOfTheStreamIsAnError) {
+TEST(CudaMathLibraries, LibraryFailureStatusIsAnError) {
   MathRig rig;
   EXPECT_THROW(cuda::check(CUDNN_STATUS_EXECUTION_FAILED, "x"), Error);
   EXPECT_ERROR(cuda::check(CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED, "x"),
@@ -154,7 +154,7 @@ class PreparedWorkspace : public Workspace {
 };
 
 // Handles and plans are created during the capture; no engine is measured there.
-TEST(CudaMathLibraries, CapturedCallsRunWithEachLaunch) {
+TEST(CudaMathLibraries, CapturedCallsRunAtEachLaunch) {
   MathRig rig;
   const DeviceArena arena;
   cuda::MathOptions options;
@@ -200,7 +200,7 @@ OpCall product_call(const Shape& a, const Shape& b, const Shape& c, bool with_bi
   return call;
 }
 
-TEST(CudaMatMul, AddsTheBiasItselfWhereTheLibraryDoesNot) {
+TEST(CudaMatMul, AddsBiasWhenLibraryCannotFuseIt) {
   MathRig rig;
   cuda_simulation::set_math_behavior({.refuses_bias = true});
   for (const OpCase& c : op_family("products").cases()) {
@@ -210,7 +210,7 @@ TEST(CudaMatMul, AddsTheBiasItselfWhereTheLibraryDoesNot) {
   }
 }
 
-TEST(CudaMatMul, AsksForAnAlgorithmOncePerKindOfProduct) {
+TEST(CudaMatMul, QueriesAlgorithmOncePerProductShapeAndType) {
   MathRig rig;
   const OpCall call = product_call({3, 5}, {5, 7}, {3, 7}, true);
   for (int i = 0; i < 3; ++i) (void)rig.run(call);
@@ -222,14 +222,14 @@ TEST(CudaMatMul, AsksForAnAlgorithmOncePerKindOfProduct) {
   EXPECT_EQ(rig.libraries.matrix_plans().size(), 3u);
 }
 
-TEST(CudaMatMul, TakesManyMatricesOfOneShapeInSeveralLaunches) {
+TEST(CudaMatMul, SplitsLargeBatchesIntoSeveralLaunches) {
   MathRig rig;
   constexpr std::int64_t kBatch = 70'000;
   rig.expect_like_reference(product_call({kBatch, 1, 2}, {kBatch, 2, 1}, {kBatch, 1, 1}, true));
   EXPECT_EQ(math_counts().products, 2);
 }
 
-TEST(CudaMatMul, RowsOfManyMatricesTimesOneAreOneProduct) {
+TEST(CudaMatMul, BatchTimesSharedMatrixIsOneProduct) {
   MathRig rig;
   rig.expect_like_reference(product_call({9, 3, 4}, {4, 2}, {9, 3, 2}, false));
   EXPECT_EQ(math_counts().products, 1);
@@ -261,7 +261,7 @@ TEST(CudaMatMul, ErrorNamesTheUnsupportedProduct) {
       "UNIMPLEMENTED: matrix product [1, 3, 5] x [5, 7]: cuBLAS has no algorithm for float32");
 }
 
-TEST(CudaMatMul, NamesMissingWorkspaceMemory) {
+TEST(CudaMatMul, ErrorReportsMissingWorkspaceMemory) {
   MathRig rig;
   rig.workspace.limit = 16;
   EXPECT_ERROR((void)rig.run(product_call({8, 70}, {70, 16}, {8, 16}, false)), kResourceExhausted,
@@ -304,7 +304,7 @@ struct Convolution {
   Shape filter{window, window, 3, 4};
 };
 
-TEST(CudaConvolution, OnePixelIsAMatrixProduct) {
+TEST(CudaConvolution, OneByOneFilterUsesMatrixProduct) {
   MathRig rig;
   const Convolution c{1};
   (void)rig.run(c.forward_with_bias());
@@ -314,7 +314,7 @@ TEST(CudaConvolution, OnePixelIsAMatrixProduct) {
   EXPECT_EQ(math_counts().convolutions, 0);
 }
 
-TEST(CudaConvolution, AsksForAnEngineOncePerProblem) {
+TEST(CudaConvolution, QueriesEngineOncePerProblem) {
   MathRig rig;
   for (int i = 0; i < 3; ++i) (void)rig.run(Convolution{}.forward());
   EXPECT_EQ(math_counts().dnn_heuristics, 1);
@@ -324,7 +324,7 @@ TEST(CudaConvolution, AsksForAnEngineOncePerProblem) {
   EXPECT_EQ(rig.libraries.convolution_plans().size(), 2u);
 }
 
-TEST(CudaConvolution, EnginesAreThoseThatTheOptionsAllow) {
+TEST(CudaConvolution, UsesOnlyEnginesAllowedByOptions) {
   using namespace cuda_simulation;
   const auto engine = [](DType dtype, bool tf32, bool deterministic) {
     MathRig rig;
@@ -341,7 +341,7 @@ TEST(CudaConvolution, EnginesAreThoseThatTheOptionsAllow) {
   EXPECT_EQ(engine(DType::kBFloat16, false, true), kTensorCoreEngine);
 }
 
-TEST(CudaConvolution, TriesTheNextEngine) {
+TEST(CudaConvolution, TriesNextEngineAfterFailure) {
   using namespace cuda_simulation;
   MathRig rig;
   set_math_behavior({.refused_engines = {kLargeWorkspaceEngine}});
@@ -352,7 +352,7 @@ TEST(CudaConvolution, TriesTheNextEngine) {
   EXPECT_EQ(math_counts().last_engine, kFallbackEngine);
 }
 
-TEST(CudaConvolution, NamesConvolutionWithoutEngine) {
+TEST(CudaConvolution, ErrorNamesConvolutionWithoutEngine) {
   using namespace cuda_simulation;
   MathRig rig;
   set_math_behavior(
@@ -362,7 +362,7 @@ TEST(CudaConvolution, NamesConvolutionWithoutEngine) {
             "TUTTI_CUDNN_DETERMINISTIC=0 (the last one reported: CUDNN_STATUS_NOT_SUPPORTED)");
 }
 
-TEST(CudaConvolution, TakesAnEngineThatFitsIntoTheMemory) {
+TEST(CudaConvolution, ChoosesEngineThatFitsInMemory) {
   using namespace cuda_simulation;
   MathRig rig;
   rig.workspace.limit = 64 << 10;
@@ -376,13 +376,13 @@ TEST(CudaConvolution, TakesAnEngineThatFitsIntoTheMemory) {
   EXPECT_EQ(math_counts().last_engine, kFallbackEngine);
 }
 
-TEST(CudaConvolution, NamesMissingMemory) {
+TEST(CudaConvolution, ErrorReportsMissingMemory) {
   MathRig rig;
   rig.workspace.limit = 8;  // too small even for the filter
   EXPECT_ERROR((void)rig.run(Convolution{}.forward()), kResourceExhausted, "gpu:0");
 }
 
-TEST(CudaConvolution, PassesOverEnginesThatWantTooMuchMemory) {
+TEST(CudaConvolution, SkipsEnginesNeedingTooMuchMemory) {
   using namespace cuda_simulation;
   MathRig rig;
   cuda::MathOptions options;
@@ -392,7 +392,7 @@ TEST(CudaConvolution, PassesOverEnginesThatWantTooMuchMemory) {
   EXPECT_EQ(math_counts().last_engine, kSmallWorkspaceEngine);
 }
 
-TEST(CudaConvolution, MeasuresEnginesWhenAsked) {
+TEST(CudaConvolution, BenchmarksEnginesOnRequest) {
   MathRig rig;
   cuda::MathOptions options;
   options.num_measured_plans = 8;
@@ -406,7 +406,7 @@ TEST(CudaConvolution, MeasuresEnginesWhenAsked) {
   EXPECT_EQ(math_counts().convolutions, 2 * 4 + 2);
 }
 
-TEST(CudaConvolution, MeasuresOnlyEnginesThatFitIntoTheMemory) {
+TEST(CudaConvolution, BenchmarksOnlyEnginesThatFitInMemory) {
   MathRig rig;
   cuda::MathOptions options;
   options.num_measured_plans = 8;

@@ -36,7 +36,7 @@ class Simulation : public ::testing::Test {
   std::string order_;
 };
 
-TEST_F(Simulation, WorkRunsOnceAwaited) {
+TEST_F(Simulation, WorkRunsWhenAwaited) {
   put(a_, 'a');
   put(b_, 'b');
   EXPECT_EQ(order_, "");
@@ -72,7 +72,7 @@ TEST_F(Simulation, BlockingStreamsAndTheDefaultStreamWaitForEachOther) {
   EXPECT_EQ(cudaMalloc(&data, 8), cudaSuccess);
 }
 
-TEST_F(Simulation, AskingLetsWorkGoOn) {
+TEST_F(Simulation, QueryAdvancesPendingWork) {
   put(a_, '1');
   put(a_, '2');
   cudaEventRecord(event_, a_);
@@ -83,7 +83,7 @@ TEST_F(Simulation, AskingLetsWorkGoOn) {
   EXPECT_EQ(cudaGetLastError(), cudaErrorNotReady);  // as in CUDA, the error stays until it is read
 }
 
-TEST_F(Simulation, CopiesReadPageableMemoryAtOnceAndPinnedMemoryLate) {
+TEST_F(Simulation, PageableCopiesReadImmediatelyAndPinnedCopiesLater) {
   void* device = nullptr;
   int* pinned = nullptr;
   int pageable = 1, result = 0;
@@ -103,7 +103,7 @@ TEST_F(Simulation, CopiesReadPageableMemoryAtOnceAndPinnedMemoryLate) {
   EXPECT_EQ(counts().live_blocks, 0);
 }
 
-TEST_F(Simulation, CopiesStayWithinBlocks) {
+TEST_F(Simulation, RejectsCopiesOutsideAllocation) {
   std::byte* device = nullptr;
   cudaMalloc(reinterpret_cast<void**>(&device), 100);
   std::vector<std::byte> host(200);
@@ -118,20 +118,20 @@ TEST_F(Simulation, CopiesStayWithinBlocks) {
             cudaErrorInvalidValue);
 }
 
-TEST_F(Simulation, WritingBehindABlockIsFoundWhenItIsFreed) {
+TEST_F(Simulation, OverrunIsDetectedAtFree) {
   char* data = nullptr;
   cudaMalloc(reinterpret_cast<void**>(&data), 8);
   enqueue(a_, [data] { data[8] = 0; });
   EXPECT_EQ(cudaFree(data), cudaErrorIllegalAddress);
 }
 
-TEST_F(Simulation, HostCodeThatTouchesMemoryOfAGpuDies) {
+TEST_F(Simulation, HostAccessToGpuMemoryCrashes) {
   volatile char* data = nullptr;
   cudaMalloc(const_cast<void**>(reinterpret_cast<volatile void**>(&data)), 8);
   EXPECT_DEATH(data[0] = 1, "");
 }
 
-TEST_F(Simulation, AFailedKernelBreaksItsGpuForGood) {
+TEST_F(Simulation, FailedKernelBreaksGpuPermanently) {
   put(a_, '1');
   put(a_, '2');
   inject({.kernel = 2, .allocation = 0, .peers = true});
@@ -144,7 +144,7 @@ TEST_F(Simulation, AFailedKernelBreaksItsGpuForGood) {
   EXPECT_EQ(cudaMalloc(&data, 8), cudaSuccess);
 }
 
-TEST_F(Simulation, AMissingEdgeOfAGraphShows) {
+TEST_F(Simulation, MissingGraphEdgeIsObservable) {
   cudaStreamBeginCapture(a_, cudaStreamCaptureModeThreadLocal);
   cudaEventRecord(event_, a_);
   cudaStreamWaitEvent(b_, event_, 0);
@@ -161,7 +161,7 @@ TEST_F(Simulation, AMissingEdgeOfAGraphShows) {
   EXPECT_EQ(order_, "21");
 }
 
-TEST_F(Simulation, CapturesRefuseUncapturableCalls) {
+TEST_F(Simulation, CaptureRejectsUncapturableCalls) {
   void* data = nullptr;
   cudaGraph_t graph = nullptr;
   const auto fails = [&](cudaError_t expected, const auto& act) {
@@ -183,7 +183,7 @@ TEST_F(Simulation, CapturesRefuseUncapturableCalls) {
   fails(cudaErrorStreamCaptureIsolation, [&] { return cudaStreamWaitEvent(a_, event_, 0); });
 }
 
-TEST_F(Simulation, CapturesEndWhereTheyBeganWithAllStreamsJoined) {
+TEST_F(Simulation, CaptureEndsOnOriginStreamWithAllStreamsJoined) {
   cudaStreamBeginCapture(a_, cudaStreamCaptureModeThreadLocal);
   cudaEventRecord(event_, a_);
   cudaStreamWaitEvent(b_, event_, 0);
@@ -194,7 +194,7 @@ TEST_F(Simulation, CapturesEndWhereTheyBeganWithAllStreamsJoined) {
   EXPECT_EQ(cudaStreamEndCapture(a_, &graph), cudaErrorIllegalState);
 }
 
-TEST_F(Simulation, RelaxedThreadsMayAllocateWhileCapturing) {
+TEST_F(Simulation, RelaxedModeAllowsAllocationDuringCapture) {
   cudaStreamBeginCapture(a_, cudaStreamCaptureModeThreadLocal);
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
   cudaThreadExchangeStreamCaptureMode(&mode);
@@ -231,17 +231,17 @@ class KernelEmulation : public ::testing::Test {
   cudaStream_t stream_ = nullptr;
 };
 
-TEST_F(KernelEmulation, AnErrorInAThreadBreaksTheGpu) {
+TEST_F(KernelEmulation, ThreadErrorBreaksGpu) {
   cuda::launch_cooperative(fail_in_one_thread, 1, 32, stream_, 0);
   EXPECT_EQ(finish(), cudaErrorLaunchFailure);
 }
 
-TEST_F(KernelEmulation, BarriersInKernelsOfThreadsAloneAreRefused) {
+TEST_F(KernelEmulation, BarrierOutsideCooperativeLaunchFails) {
   cuda::launch(fail_in_one_thread, 1, 32, stream_, 0);
   EXPECT_EQ(finish(), cudaErrorLaunchFailure);
 }
 
-TEST_F(KernelEmulation, ABarrierThatSomeThreadsPassByIsNoDeadlock) {
+TEST_F(KernelEmulation, SkippedBarrierFailsInsteadOfDeadlocking) {
   cuda::launch_cooperative(meet_without_one_thread, 1, 4, stream_, 0);
   EXPECT_EQ(finish(), cudaErrorLaunchFailure);
 }
