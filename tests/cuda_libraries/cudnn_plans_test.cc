@@ -151,7 +151,7 @@ std::vector<ConvolutionPlan> plans_of(const ConvolutionProblem& problem,
   return plans;
 }
 
-TEST(RealCudnn, TakesTheDescriptorsOfAllConvolutions) {
+TEST(RealCudnn, AcceptsDescriptorsOfAllConvolutions) {
   for (ConvolutionProblem problem : problems()) {
     EXPECT_NO_THROW(ConvolutionGraph(problem, nullptr)) << what(problem);
     const auto size = static_cast<std::int64_t>(size_of(problem.dtype));
@@ -160,7 +160,7 @@ TEST(RealCudnn, TakesTheDescriptorsOfAllConvolutions) {
   }
 }
 
-TEST(RealCudnn, RefusesAResultThatDoesNotFit) {
+TEST(RealCudnn, RejectsMismatchedResultShape) {
   ConvolutionProblem problem = problems().front();
   problem.y[1] += 1;
   try {
@@ -172,7 +172,7 @@ TEST(RealCudnn, RefusesAResultThatDoesNotFit) {
   }
 }
 
-TEST(RealCudnn, HasADeterministicEngineForEveryConvolution) {
+TEST(RealCudnn, HasDeterministicEngineForEveryConvolution) {
   for_each_problem([](const ConvolutionProblem& problem, const ConvolutionGraph& graph,
                       const BackendDescriptor& device) {
     for (const ConvolutionPlan& plan : plans_of(problem, graph, device, {})) {
@@ -183,7 +183,7 @@ TEST(RealCudnn, HasADeterministicEngineForEveryConvolution) {
   });
 }
 
-TEST(RealCudnn, HasAnEngineForTensorsThatAreNotAligned) {
+TEST(RealCudnn, HasEngineForUnalignedTensors) {
   for_each_problem(
       [](ConvolutionProblem problem, const ConvolutionGraph&, const BackendDescriptor& device) {
         const auto size = static_cast<std::int64_t>(size_of(problem.dtype));
@@ -192,7 +192,7 @@ TEST(RealCudnn, HasAnEngineForTensorsThatAreNotAligned) {
       });
 }
 
-TEST(RealCudnn, TakesTensorCoresForSixteenBitsAndForTf32) {
+TEST(RealCudnn, UsesTensorCoresFor16BitAndTf32) {
   MathOptions options;
   options.allow_tf32 = true;
   for_each_problem([&](const ConvolutionProblem& problem, const ConvolutionGraph& graph,

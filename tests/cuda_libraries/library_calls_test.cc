@@ -29,7 +29,7 @@ struct EmptyCall {
 // themselves are tested.
 const bool kGpusAreHidden = ::setenv("CUDA_VISIBLE_DEVICES", "", 1) == 0;
 
-TEST(RealCublas, NoGpuTakesPart) {
+TEST(RealCublas, GpusAreHidden) {
   int count = 0;
   EXPECT_TRUE(kGpusAreHidden);
   EXPECT_TRUE(cudaGetDeviceCount(&count) != cudaSuccess || count == 0) << count;
@@ -37,7 +37,7 @@ TEST(RealCublas, NoGpuTakesPart) {
 
 // Operation, layouts and preference come first: an attribute that cuBLASLt does not know would be
 // what the error names.
-TEST(RealCublas, TakesOurDescriptors) {
+TEST(RealCublas, AcceptsMatrixProductDescriptors) {
   for (const DType dtype : kFloatingTypes) {
     for (int flags = 0; flags < 32; ++flags) {
       EmptyCall empty;
@@ -60,7 +60,7 @@ TEST(RealCublas, TakesOurDescriptors) {
   }
 }
 
-TEST(RealCudnn, TakesTheDescriptorsOfSoftmax) {
+TEST(RealCudnn, AcceptsSoftmaxDescriptors) {
   KernelTable table;
   register_softmax_kernels(table);
   for (const DType dtype : kFloatingTypes) {
@@ -79,7 +79,7 @@ TEST(RealCudnn, TakesTheDescriptorsOfSoftmax) {
   }
 }
 
-TEST(RealLibraries, TellTheirVersions) {
+TEST(RealLibraries, ReportVersions) {
   const std::string description = math_libraries_description();
   EXPECT_EQ(description.find("cuBLAS 1"), 0u) << description;
   EXPECT_NE(description.find(", cuDNN 9."), std::string::npos) << description;
