@@ -206,7 +206,7 @@ void expect_written_again(const Gpt& model, const SafetensorsFile& file) {
   }
 }
 
-TEST(PretrainedGpt2, HasTheLogitsOfItsPublishedForwardPass) {
+TEST(PretrainedGpt2, LogitsMatchPublishedForwardPass) {
   const Folder folder("gpt2");
   const FileOfWeights written = gpt2_weights();
   write_folder(folder, written.file, kGpt2Config);
@@ -216,7 +216,7 @@ TEST(PretrainedGpt2, HasTheLogitsOfItsPublishedForwardPass) {
   expect_written_again(model, written.file);
 }
 
-TEST(PretrainedLlama, HasTheLogitsOfItsPublishedForwardPass) {
+TEST(PretrainedLlama, LogitsMatchPublishedForwardPass) {
   for (const bool tied : {false, true}) {
     SCOPED_TRACE(tied);
     const Folder folder("llama");
@@ -229,7 +229,7 @@ TEST(PretrainedLlama, HasTheLogitsOfItsPublishedForwardPass) {
   }
 }
 
-TEST(Pretrained, TrainsOnUnderAnyStrategyAndComesBackFromItsOwnFiles) {
+TEST(Pretrained, FineTunesSavesAndReloadsUnderAnyStrategy) {
   const Folder folder("own"), again("again");
   write_folder(folder, llama_weights(false).file, llama_config(false));
   MirroredStrategy strategy({.devices = "cpu:0-1"});
@@ -251,7 +251,7 @@ TEST(Pretrained, TrainsOnUnderAnyStrategyAndComesBackFromItsOwnFiles) {
   EXPECT_NE(loaded(tokens_of()).to_doubles(), before.to_doubles());
 }
 
-TEST(Pretrained, MayLieInSeveralFilesOf16Bits) {
+TEST(Pretrained, LoadsFromSeveral16BitFiles) {
   const Folder folder("parts");
   const FileOfWeights written = gpt2_weights();
   std::ofstream(folder.path + "/config.json") << kGpt2Config;
@@ -299,7 +299,7 @@ TEST(Pretrained, ErrorsNameTensorsAndSettings) {
   EXPECT_THAT(refused({}, R"({"model_type": "gpt2"})"), HasSubstr("n_positions"));
 }
 
-TEST(GptConfig, ComesBackFromItsJson) {
+TEST(GptConfig, RoundTripsThroughJson) {
   for (const std::string& text : {std::string(kGpt2Config), llama_config(false)}) {
     const examples::GptConfig config = examples::config_of_json(Json::parse(text));
     const Json once = examples::config_json(config);
