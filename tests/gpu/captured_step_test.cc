@@ -104,11 +104,11 @@ void expect_replays_equal_the_function(const char* devices, const char* ops, int
   EXPECT_EQ(got.num_runs, 2 * num_replicas);  // one warm-up and one capture
 }
 
-TEST(CapturedStep, ReplaysOfOneReplicaGiveTheBitsOfTheFunction) {
+TEST(CapturedStep, OneReplicaReplayMatchesFunctionBitwise) {
   expect_replays_equal_the_function("gpu:0", "canonical", 1);
 }
 
-TEST(CapturedStep, ReplaysOfTwoGpusGiveTheBitsOfTheFunction) {
+TEST(CapturedStep, TwoGpuReplayMatchesFunctionBitwise) {
   for (const char* ops :
        {"canonical", "reduction_to_one_device", "hierarchical_copy", "ring", "nccl"}) {
     SCOPED_TRACE(ops);
@@ -116,7 +116,7 @@ TEST(CapturedStep, ReplaysOfTwoGpusGiveTheBitsOfTheFunction) {
   }
 }
 
-TEST(CapturedStep, NewShapesAreCapturedAndOldGraphsStay) {
+TEST(CapturedStep, NewShapeAddsGraphAndKeepsOldOnes) {
   MirroredStrategy strategy({.devices = "gpu:0-1"});
   MirroredStrategy other({.devices = "gpu:0-1"});
   std::vector<double> losses[2];
@@ -134,7 +134,7 @@ TEST(CapturedStep, NewShapesAreCapturedAndOldGraphsStay) {
   EXPECT_EQ(losses[1], losses[0]);
 }
 
-TEST(CapturedStep, VariablesOfGraphsCanBeReadAndAssignedBetweenReplays) {
+TEST(CapturedStep, VariablesAreReadableAndAssignableBetweenReplays) {
   OneDeviceStrategy strategy(kGpu);
   const auto scope = strategy.scope();
   Variable x(Tensor::from<float>({2}, {1, 2}), {.name = "x"});
@@ -181,7 +181,7 @@ TEST(CapturedStep, LargeBatchesAreUploadedDuringReplays) {
   EXPECT_EQ(step.num_captured(), 1);
 }
 
-TEST(CapturedStep, TooManySignaturesRunTheFunction) {
+TEST(CapturedStep, TooManySignaturesFallBackToFunction) {
   OneDeviceStrategy strategy(kGpu);
   const auto step = captured([](const Tensor& x) { return x + 1.0f; }, {.max_signatures = 2});
   for (int round = 0; round < 3; ++round) {
@@ -194,7 +194,7 @@ TEST(CapturedStep, TooManySignaturesRunTheFunction) {
   EXPECT_EQ(step.num_captured(), 2);
 }
 
-TEST(CapturedStep, OnTheCpuTheFunctionRunsEachTime) {
+TEST(CapturedStep, CpuStepRunsFunctionEachTime) {
   MirroredStrategy strategy({.devices = "cpu:0-1"});
   std::atomic<int> num_runs{0};
   const auto step = captured([&](const Tensor& x) { return ++num_runs, x + 1.0f; });
@@ -228,7 +228,7 @@ std::string refusal(const char* devices, const Fn& fn) {
   return message;
 }
 
-TEST(CapturedStep, ReadingAValueIsRefusedAndTheDevicesStayUsable) {
+TEST(CapturedStep, RejectsReadDuringCaptureAndDevicesRemainUsable) {
   for (const char* devices : {"gpu:0", "gpu:0-1"}) {
     EXPECT_THAT(refusal(devices, [](const Tensor& x) { return reduce_sum(x).item() > 0 ? x : -x; }),
                 HasSubstr("a value is read on the host"));
@@ -294,7 +294,7 @@ std::string trained_by_norms(const OptimizerSpec& spec, bool by_replays) {
   return hash_variables(std::vector<Variable>{w, b, table});
 }
 
-TEST(CapturedStep, RulesWithNormsAndScatterOperationsAreReplayed) {
+TEST(CapturedStep, NormBasedRulesAndScattersAreReplayed) {
   const LambOptions lamb{.learning_rate = 0.1};
   EXPECT_EQ(trained_by_norms(lamb, true), trained_by_norms(lamb, false));
   const LarsOptions lars{.learning_rate = 0.1};
@@ -315,7 +315,7 @@ Variable variable_on(Device device, const Tensor& value, const std::string& name
   return Variable(make_local_storage(value, device, {.name = name}));
 }
 
-TEST(GpuVariables, LiveOnTheirDevice) {
+TEST(GpuVariables, AreStoredOnTheirDevice) {
   Variable w = variable_on(kGpu, Tensor::from<float>({3}, {1, 2, 3}));
   EXPECT_EQ(w.value().device(), kGpu);
   const Tensor before = w.value();
@@ -337,7 +337,7 @@ TEST(GpuVariables, KeepTheirAddressWithoutReaders) {
   EXPECT_EQ(w.value().address(), place);
 }
 
-TEST(GpuVariables, CountsAreIntegers) {
+TEST(GpuVariables, SupportIntegerCounters) {
   Variable n = variable_on(kGpu, Tensor::scalar(5, DType::kInt64));
   n.assign_add(Tensor::scalar(2, DType::kInt64));
   EXPECT_EQ(n.value().item_int(), 7);
@@ -352,7 +352,7 @@ const std::pair<const char*, Scatter> kScatters[] = {
     {"min", &Variable::scatter_min},      {"max", &Variable::scatter_max},
     {"update", &Variable::scatter_update}};
 
-TEST(GpuVariables, ScatterOperationsOfEveryTypeHaveTheBitsOfTheCpu) {
+TEST(GpuVariables, ScatterMatchesCpuBitwiseForEveryType) {
   for (const DType dtype : kAllDTypes) {
     // One type uses several blocks of threads and tiles of indices; others do not, because emulated
     // threads are slow.
@@ -393,7 +393,7 @@ TEST(GpuVariables, ScatterChecksIndicesOnTheHost) {
       "int32 or int64", "float32");
 }
 
-TEST(GpuVariables, ScatterRefusesOrLeavesOutRowsOutOfRange) {
+TEST(GpuVariables, ScatterRejectsOrSkipsOutOfRangeRows) {
   const Tensor start = numbers({5, 2}, 1, 1.0, 2.0);
   const IndexedSlices slices{numbers({3, 2}, 2, 1.0, 2.0),
                              Tensor::from<std::int64_t>({3}, {4, 0, 4}), Shape{5, 2}};
@@ -409,7 +409,7 @@ TEST(GpuVariables, ScatterRefusesOrLeavesOutRowsOutOfRange) {
   expect_same_bits(w.value().detached_rows(1, 4).to(Device{}), start.detached_rows(1, 4));
 }
 
-TEST(GpuVariables, CheckpointsTravelBetweenDevices) {
+TEST(GpuVariables, CheckpointsRestoreAcrossDevices) {
   const std::string folder = TempDir() + "gpu_checkpoint";
   std::filesystem::remove_all(folder);
   const Tensor value = numbers({7, 3}, 1);
@@ -460,7 +460,7 @@ TEST_P(EveryOptimizerOnGpu, AgreesWithTheCpu) { compare_optimizer(GetParam()); }
 INSTANTIATE_TEST_SUITE_P(Names, EveryOptimizerOnGpu, ValuesIn(optimizer_names()),
                          [](const auto& info) { return info.param; });
 
-TEST(GpuOptimizers, VariantsAgreeWithTheCpu) {
+TEST(GpuOptimizers, OptimizerVariantsAgreeWithCpu) {
   compare_optimizer(SgdOptions{.learning_rate = 0.1, .momentum = 0.9, .nesterov = true});
   compare_optimizer(AdamOptions{.amsgrad = true});
   compare_optimizer(RmspropOptions{.momentum = 0.5, .centered = true});

@@ -85,7 +85,7 @@ void compare_layer(const MakeLayer& make, const std::vector<Tensor>& inputs,
   }
 }
 
-TEST(GpuLayers, AllAgreeWithTheCpu) {
+TEST(GpuLayers, EveryLayerAgreesWithCpu) {
   const std::size_t count = every_layer().size();
   for (std::size_t i = 0; i < count; ++i) {
     SCOPED_TRACE(i);
@@ -93,7 +93,7 @@ TEST(GpuLayers, AllAgreeWithTheCpu) {
   }
 }
 
-TEST(GpuLayers, MasksAgreeWithTheCpu) {
+TEST(GpuLayers, MaskedLayersAgreeWithCpu) {
   Tensor x = numbers({2, 5, 3}, 1);
   // The second sequence begins with a gap, whose query is masked, and has another gap inside.
   const Tensor counts = Tensor::from<float>({2, 5, 1}, {1, 1, 1, 0, 0, 0, 1, 0, 1, 1});
@@ -125,7 +125,7 @@ TEST_P(GpuGradients, AgreeWithTheCpu) {
 
 INSTANTIATE_TEST_SUITE_P(Operations, GpuGradients, ValuesIn(op_families()), family_name);
 
-TEST(GpuOperations, SecondOrderGradientsStayOnTheDevice) {
+TEST(GpuOperations, SecondOrderGradientsRemainOnDevice) {
   const Tensor x = numbers({4, 3}, 5), w = numbers({3, 2}, 6);
   const auto second = [&](Device device) {
     const Tensor there = x.to(device), weights = w.to(device);
@@ -143,7 +143,7 @@ TEST(GpuOperations, SecondOrderGradientsStayOnTheDevice) {
   expect_near(second(kGpu), second(Device{}), 3e-5);
 }
 
-TEST(GpuOperations, RandomTensorsAreThoseOfTheCpu) {
+TEST(GpuOperations, RandomTensorsMatchCpu) {
   const RandomKey key{.seed = 3};
   expect_same_bits(random_normal({50}, key, 0.0, 1.0, DType::kFloat32, kGpu).to(Device{}),
                    random_normal({50}, key, 0.0, 1.0, DType::kFloat32));
@@ -172,7 +172,7 @@ std::vector<Tensor> attention_and_gradients(const AttentionCase& c) {
   return on(Device{}, results);
 }
 
-TEST(GpuAttention, GivesTheSameBitsEachTime) {
+TEST(GpuAttention, RepeatedRunsAreBitIdentical) {
   for (const AttentionCase& c : {AttentionCase{4, 2, 70, 70, 16, 16, {.is_causal = true}},
                                  AttentionCase{2, 2, 65, 130, 17, 9, {}}}) {
     const auto first = attention_and_gradients(c), second = attention_and_gradients(c);
@@ -197,7 +197,7 @@ std::size_t peak_of_attention(std::int64_t steps) {
   return peak - before;
 }
 
-TEST(GpuAttention, TakesMemoryOfTheNumberOfStepsNotOfItsSquare) {
+TEST(GpuAttention, MemoryGrowsLinearlyWithSequenceLength) {
   const std::size_t of_result = 256 * 8 * sizeof(float);  // scores would take 32 times as much
   const std::size_t peak = peak_of_attention(256);
   EXPECT_LE(peak, 12 * of_result);
@@ -240,7 +240,7 @@ CountingGpt train_counting_gpt(Device device) {
   return result;
 }
 
-TEST(GpuAttention, AGptTrainsAndWritesAsOnTheCpu) {
+TEST(GpuAttention, GptTrainsAndGeneratesAsOnCpu) {
   const CountingGpt expected = train_counting_gpt(Device{}), actual = train_counting_gpt(kGpu);
   ASSERT_EQ(actual.losses.size(), expected.losses.size());
   for (std::size_t i = 0; i < expected.losses.size(); ++i)

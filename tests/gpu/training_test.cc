@@ -132,7 +132,7 @@ Result trained(const std::string& devices, HybridScheme scheme, bool is_captured
 
 }  // namespace hybrid_dense_test
 
-TEST(HybridDenseOnGpus, TrainsAndTransfersAsOnCpus) {
+TEST(HybridDenseOnGpus, TrainingAndTransfersMatchCpus) {
   using hybrid_dense_test::trained;
   for (const HybridScheme scheme :
        {HybridScheme::kAllAtOnce, HybridScheme::kOneByOne, HybridScheme::kSharesOfAll}) {
@@ -146,7 +146,7 @@ TEST(HybridDenseOnGpus, TrainsAndTransfersAsOnCpus) {
   }
 }
 
-TEST(HybridDenseOnGpus, ACapturedStepIsRefused) {
+TEST(HybridDenseOnGpus, RejectsCapturedStep) {
   EXPECT_ERROR(
       hybrid_dense_test::trained("gpu:0-1", HybridScheme::kSharesOfAll, /*is_captured=*/true),
       kUnimplemented, "HybridDense::train", "not captured");
