@@ -183,7 +183,7 @@ void expect_results_of_hosts(const CommunicatorOptions& options, bool shared) {
   }
 }
 
-TEST(CommunicatorOnGpus, HaveTheResultsOfHostsByNcclByHostsAndOnSharedGpus) {
+TEST(CommunicatorOnGpus, ResultsMatchHostCommunicator) {
   expect_results_of_hosts<float>({}, false);
   expect_results_of_hosts<std::int32_t>({}, false);
   expect_results_of_hosts<BFloat16>({}, false);
@@ -194,7 +194,7 @@ TEST(CommunicatorOnGpus, HaveTheResultsOfHostsByNcclByHostsAndOnSharedGpus) {
   expect_results_of_hosts<std::int64_t>({}, true);
 }
 
-TEST(CommunicatorOnGpus, ByTheHostsSumsHaveTheCanonicalBits) {
+TEST(CommunicatorOnGpus, HostSumsMatchCanonicalBitwise) {
   const Communicators hosts = in_process_communicators(3);
   const Communicators gpus = in_process_communicators(3, {.gpu_calls = GpuCallsBy::kHosts});
   expect_on_ranks(3, [&](int rank) {
@@ -210,7 +210,7 @@ TEST(CommunicatorOnGpus, ByTheHostsSumsHaveTheCanonicalBits) {
   });
 }
 
-TEST(CommunicatorOnGpus, ByNcclSumsOf16BitsAreRoundedOnce) {
+TEST(CommunicatorOnGpus, NcclRounds16BitSumsOnce) {
   const Communicators gpus = in_process_communicators(3);
   expect_on_ranks(3, [&](int rank) {
     Communicator& own = *gpus[static_cast<std::size_t>(rank)];
@@ -223,7 +223,7 @@ TEST(CommunicatorOnGpus, ByNcclSumsOf16BitsAreRoundedOnce) {
   });
 }
 
-TEST(CommunicatorOnGpus, GroupOfSomeRanksAddsItsOwnValues) {
+TEST(CommunicatorOnGpus, SubgroupReducesOnlyItsRanks) {
   const Communicators gpus = in_process_communicators(3);
   expect_on_ranks(3, [&](int rank) {
     Communicator& own = *gpus[static_cast<std::size_t>(rank)];
@@ -251,7 +251,7 @@ std::vector<std::string> errors_when_rank_1_differs(const Call& call,
 
 using Floats = std::span<float>;
 
-TEST(CommunicatorOnGpus, MemoryOfAHostHereAndOfAGpuThereIsAMismatchOnEveryRank) {
+TEST(CommunicatorOnGpus, MixedHostAndGpuBuffersMismatchOnEveryRank) {
   for (const GpuCallsBy by : {GpuCallsBy::kNccl, GpuCallsBy::kHosts}) {
     for (const char* const algorithm : {"canonical", "ring"}) {
       EXPECT_THAT(
@@ -267,7 +267,7 @@ TEST(CommunicatorOnGpus, MemoryOfAHostHereAndOfAGpuThereIsAMismatchOnEveryRank) 
   }
 }
 
-TEST(CommunicatorOnGpus, CallsThatDifferAreAMismatchAlsoAfterOthersThatDidNot) {
+TEST(CommunicatorOnGpus, DifferingCallAfterMatchingCallIsMismatch) {
   EXPECT_THAT(errors_when_rank_1_differs(
                   [](Communicator& own, bool odd, Floats a, Floats, Floats, CallOptions options) {
                     own.all_reduce(ReduceOp::kSum, a, options);
@@ -277,7 +277,7 @@ TEST(CommunicatorOnGpus, CallsThatDifferAreAMismatchAlsoAfterOthersThatDidNot) {
                          HasSubstr("float32 x 1 on a GPU"), HasSubstr("communicator_test.cc:"))));
 }
 
-TEST(CommunicatorOnGpus, BuffersThatLieElsewhereAreNamedOnEveryRank) {
+TEST(CommunicatorOnGpus, WrongDeviceBufferIsReportedOnEveryRank) {
   const auto expect = [](const std::vector<std::string>& errors, const std::string& reason) {
     EXPECT_THAT(errors[1], AllOf(HasSubstr("rank 1: all_reduce: "), HasSubstr(reason)));
     EXPECT_THAT(errors[0], AllOf(HasSubstr("collective mismatch (arguments)"), HasSubstr(reason)));
@@ -346,7 +346,7 @@ TEST(CommunicatorOnGpus, AbortEndsNcclCallsOnAllRanks) {
   EXPECT_THAT(error_while_nccl_waits({}, abort, ""), HasSubstr("no more data"));
 }
 
-TEST(CommunicatorOnGpus, LeavingRankEndsNcclCallsByName) {
+TEST(CommunicatorOnGpus, NcclErrorNamesDepartedRank) {
   for (const char* const algorithm : {"canonical", "ring"}) {
     EXPECT_THAT(error_while_nccl_waits({.algorithm = algorithm},
                                        [](std::unique_ptr<Communicator>& own) { own.reset(); }),
@@ -355,7 +355,7 @@ TEST(CommunicatorOnGpus, LeavingRankEndsNcclCallsByName) {
   }
 }
 
-TEST(CommunicatorOnGpus, TimeoutNamesTheCall) {
+TEST(CommunicatorOnGpus, TimeoutErrorNamesCall) {
   const auto leave_late = [](std::unique_ptr<Communicator>& own) {
     Clock::system().sleep_for(std::chrono::seconds(2));
     own.reset();
@@ -365,7 +365,7 @@ TEST(CommunicatorOnGpus, TimeoutNamesTheCall) {
               AllOf(HasSubstr("all_reduce of 1 x float32 of 2 ranks"), HasSubstr("300 ms")));
 }
 
-TEST(CommunicatorOnGpus, AStreamThatDoesNotComeToTheCallEndsItAtTheDeadline) {
+TEST(CommunicatorOnGpus, BlockedStreamEndsCallAtDeadline) {
   std::vector<std::unique_ptr<OnGpu<float>>> memory(2);  // outlives its users
   const Communicators stuck = in_process_communicators(2);
   const Communicators all = in_process_communicators(
@@ -385,7 +385,7 @@ TEST(CommunicatorOnGpus, AStreamThatDoesNotComeToTheCallEndsItAtTheDeadline) {
   for (const auto& each : stuck) each->abort(Error(ErrorCode::kAborted, "the test has ended"));
 }
 
-TEST(CommunicatorOnGpus, ANcclThatCannotConnectIsReplacedByTheHosts) {
+TEST(CommunicatorOnGpus, FallsBackToHostsWhenNcclCannotConnect) {
   const Environment faults("TUTTI_SIMULATED_NCCL", "init_never:1");
   const Communicators all =
       in_process_communicators(2, {.timeout = std::chrono::milliseconds(1000)});

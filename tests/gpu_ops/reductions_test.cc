@@ -25,7 +25,7 @@ INSTANTIATE_TEST_SUITE_P(, EveryOperationOnGpus,
                          Values("canonical", "hierarchical_copy", "reduction_to_one_device",
                                 "ring"));
 
-TEST_P(EveryOperationOnGpus, ConformsInASampleOfTheKit) {
+TEST_P(EveryOperationOnGpus, PassesConformanceSample) {
   conformance::Subject subject(GetParam());
   subject.use_devices(gpus(3));
   const conformance::Report report = conformance::run(
@@ -35,7 +35,7 @@ TEST_P(EveryOperationOnGpus, ConformsInASampleOfTheKit) {
   EXPECT_GT(report.count(conformance::Verdict::kPassed), 100u);
 }
 
-TEST_P(EveryOperationOnGpus, HasTheBitsThatItHasOnCpus) {
+TEST_P(EveryOperationOnGpus, MatchesCpuBitwise) {
   const int num_replicas = 4;
   std::vector<Tensor> host, there;
   for (int r = 0; r < num_replicas; ++r) {
@@ -53,7 +53,7 @@ TEST_P(EveryOperationOnGpus, HasTheBitsThatItHasOnCpus) {
   }
 }
 
-TEST_P(EveryOperationOnGpus, QueuesWithoutWaitingOnItsOwnStream) {
+TEST_P(EveryOperationOnGpus, PendingReductionDoesNotBlockComputeStream) {
   const auto ops = make_on(GetParam(), gpus(2));
   const auto values = powers_of_ten(gpus(2));
   std::vector<ReplicaBuffer> buffers;
@@ -65,7 +65,7 @@ TEST_P(EveryOperationOnGpus, QueuesWithoutWaitingOnItsOwnStream) {
   for (const Tensor& mean : values) expect_tensor(mean, {3}, {1.5, 15, 150});
 }
 
-TEST(GpuReductions, SeveralReplicasOnADeviceAndMixedKindsOfDevices) {
+TEST(GpuReductions, SupportsSharedAndMixedDevices) {
   const std::vector<Device> devices = {gpu(0), gpu(0), gpu(1)};
   for (const char* name : {"canonical", "ring", "reduction_to_one_device"}) {
     const auto sums = make_on(name, devices)->all_reduce(ReduceOp::kSum, powers_of_ten(devices));
@@ -81,7 +81,7 @@ TEST(GpuReductions, SeveralReplicasOnADeviceAndMixedKindsOfDevices) {
                  "replica 1");
 }
 
-TEST(GpuReductions, TensorsAreReducedToAnyDevice) {
+TEST(GpuReductions, ReducesTensorsToAnyDevice) {
   const auto ops = make_on("canonical", gpus(2));
   const auto values = powers_of_ten(gpus(2)).map([](const Tensor& t) { return Gradient(t); });
   for (const Device destination : {gpu(1), gpu(3), Device{}}) {
@@ -102,7 +102,7 @@ TEST(GpuReductions, TensorsAreReducedToAnyDevice) {
   expect_tensor(copies[1], {1}, {5});
 }
 
-TEST(GpuReductions, RowsAreJoinedByTheHostAndComeBack) {
+TEST(GpuReductions, SparseGradientsAreReducedOnHost) {
   const auto rows_on = [](Device device, float value, std::int64_t row) {
     return Gradient(IndexedSlices{Tensor::from<float>({1, 2}, {value, value}, device),
                                   Tensor::from<std::int64_t>({1}, {row}, device),
@@ -148,7 +148,7 @@ void follow(Device begins, Device ends) {
       [&](DeviceContext& context) { context.wait(StreamId::kCompute, *event); });
 }
 
-TEST_P(CapturedReduction, IsRepeatedByEachLaunch) {
+TEST_P(CapturedReduction, RunsAtEachGraphLaunch) {
   const auto ops = make_on(GetParam(), gpus(2));
   const auto values = powers_of_ten(gpus(2));
   std::vector<ReplicaBuffer> buffers;
@@ -206,26 +206,26 @@ bool all_sum(const std::vector<Device>& devices) {
   return true;
 }
 
-class OtherMachines : public Test {
+class SimulatedHardware : public Test {
  protected:
-  OtherMachines() { FLAGS_gtest_death_test_style = "threadsafe"; }
+  SimulatedHardware() { FLAGS_gtest_death_test_style = "threadsafe"; }
 };
 
-TEST_F(OtherMachines, PeerMemoryIsReadWithoutNccl) {
+TEST_F(SimulatedHardware, UsesPeerMemoryWithoutNccl) {
   const Environment library("TUTTI_NCCL_LIBRARY", "/nowhere/libnccl.so.2");
   EXPECT_EXIT(end_with([] { return is_chosen("hierarchical_copy"); }), ExitedWithCode(0),
               "hierarchical_copy, because the GPUs read each other's memory; nccl: cannot open "
               "/nowhere/libnccl.so.2");
 }
 
-TEST_F(OtherMachines, WithoutAccessBetweenGpusCopiesAreMadeFirst) {
+TEST_F(SimulatedHardware, CopiesFirstWithoutPeerAccess) {
   const Environment library("TUTTI_NCCL_LIBRARY", "/nowhere/libnccl.so.2");
   const Environment peers("TUTTI_SIMULATED_GPU_FAULTS", "peers:none");
   EXPECT_EXIT(end_with([] { return is_chosen("canonical") && all_sum(gpus(3)); }),
               ExitedWithCode(0), "canonical, because not all GPUs read each other's memory");
 }
 
-TEST_F(OtherMachines, OneGpuInPartsIsCanonicalAndRefusesNccl) {
+TEST_F(SimulatedHardware, VirtualGpusUseCanonicalAndRejectNccl) {
   const Environment one("TUTTI_SIMULATED_GPUS", "1");
   const Environment parts("TUTTI_VIRTUAL_GPUS", "3");
   EXPECT_EXIT(end_with([] {
@@ -265,7 +265,7 @@ TEST(SimulatedMachine, HasFourGpus) {
   EXPECT_GE(logical_gpus().size(), 4u) << gpu_unavailable_reason();
 }
 
-TEST(Nccl, CommunicatorsAreMadeOnceAndLaunchesAreGrouped) {
+TEST(Nccl, CreatesCommunicatorsOnceAndGroupsLaunches) {
   take_nccl_notes();
   {
     const auto ops = make_on("nccl", gpus(2));
@@ -286,7 +286,7 @@ TEST(Nccl, CommunicatorsAreMadeOnceAndLaunchesAreGrouped) {
             "finalize rank 0\nfinalize rank 1\ndestroy rank 0\ndestroy rank 1\n");
 }
 
-TEST(Nccl, ConformsInASampleOfTheKit) {
+TEST(Nccl, PassesConformanceSample) {
   conformance::Subject subject("nccl");
   subject.use_devices(gpus(3));
   const conformance::Report report = conformance::run(
@@ -296,7 +296,7 @@ TEST(Nccl, ConformsInASampleOfTheKit) {
   EXPECT_EQ(take_nccl_notes().find('!'), std::string::npos);  // no misuse was recorded
 }
 
-TEST(Nccl, UnevenPartsTravelAsBroadcastsAndReductions) {
+TEST(Nccl, UnevenShardsUseBroadcastsAndReductions) {
   const auto ops = make_on("nccl", gpus(2));
   const Tensor three = Tensor::from<float>({3}, {1, 2, 3}, gpu(0));
   const Tensor one = Tensor::from<float>({1}, {4}, gpu(1));
@@ -317,7 +317,7 @@ TEST(Nccl, UnevenPartsTravelAsBroadcastsAndReductions) {
   EXPECT_THAT(take_nccl_notes(), HasSubstr("reduce rank 0 count 2\nreduce rank 0 count 1\n"));
 }
 
-TEST(Nccl, MeanIsASumAndADivisionAndMinOfFloatsFallsBack) {
+TEST(Nccl, MeanDividesSumAndFloatMinFallsBack) {
   const auto ops = make_on("nccl", gpus(2));
   const auto means = ops->all_reduce(ReduceOp::kMean, powers_of_ten(gpus(2)));
   expect_tensor(means[1], {3}, {1.5, 15, 150});
@@ -331,7 +331,7 @@ TEST(Nccl, MeanIsASumAndADivisionAndMinOfFloatsFallsBack) {
   expect_tensor(ops->all_reduce(ReduceOp::kMin, powers_of_ten(gpus(2)))[1], {3}, {1, 10, 100});
 }
 
-TEST(Nccl, CpusAreRefusedByName) {
+TEST(Nccl, RejectsCpuDevicesByName) {
   EXPECT_INVALID(make_on("nccl", {Device{}, Device{DeviceType::kCpu, 1}}), "nccl",
                  "cpu:0 for replica 0", "canonical");
   const auto ops = make_on("nccl", gpus(2));
@@ -345,12 +345,12 @@ TEST(Nccl, CpusAreRefusedByName) {
   EXPECT_EQ(implied->name(), "nccl");
 }
 
-TEST(Nccl, ReplicasThatShareAGpuAreRefusedNamingBoth) {
+TEST(Nccl, ErrorNamesReplicasSharingGpu) {
   EXPECT_INVALID(make_on("nccl", {gpu(0), gpu(1), gpu(0)}),
                  "replicas 0 (gpu:0) and 2 (gpu:0) are both on GPU 0", "canonical");
 }
 
-TEST(Nccl, CommunicatorsThatAreNeverReadyEndAtTheDeadline) {
+TEST(Nccl, UnreadyCommunicatorTimesOut) {
   const Environment faults("TUTTI_SIMULATED_NCCL", "init_never:1");
   take_nccl_notes();
   EXPECT_ERROR(make_on("nccl", gpus(2), {.timeout = std::chrono::milliseconds(200)}),
@@ -359,7 +359,7 @@ TEST(Nccl, CommunicatorsThatAreNeverReadyEndAtTheDeadline) {
   EXPECT_THAT(take_nccl_notes(), HasSubstr("abort rank 0\nabort rank 1\n"));
 }
 
-TEST(Nccl, AnAsynchronousErrorNamesRankAndDeviceAndClosesTheGroup) {
+TEST(Nccl, AsyncErrorNamesRankAndClosesGroup) {
   const auto ops = make_on("nccl", gpus(2));
   ops->all_reduce(ReduceOp::kSum, powers_of_ten(gpus(2)));
   take_nccl_notes();
@@ -377,7 +377,7 @@ TEST(Nccl, AnAsynchronousErrorNamesRankAndDeviceAndClosesTheGroup) {
   EXPECT_EQ(take_nccl_notes(), "");
 }
 
-TEST(Nccl, AbortEndsALaunchThatWaitsAndLaterOnes) {
+TEST(Nccl, AbortEndsWaitingAndLaterLaunches) {
   const auto ops = make_on("nccl", gpus(2));
   const Environment faults("TUTTI_SIMULATED_NCCL", "launch_never:1");
   const auto thread = Executor::system().start("aborter", [&] {
@@ -390,7 +390,7 @@ TEST(Nccl, AbortEndsALaunchThatWaitsAndLaterOnes) {
   }
 }
 
-TEST(Nccl, RanksOfTwoProcessesFindEachOtherByTheStore) {
+TEST(Nccl, ProcessesConnectThroughStore) {
   const auto store = std::make_shared<InProcessStore>();
   std::vector<std::vector<Tensor>> values(2);  // per process, reduced in place
   const auto run_process = [&](int process) {
@@ -412,7 +412,7 @@ TEST(Nccl, RanksOfTwoProcessesFindEachOtherByTheStore) {
                  "key value store");
 }
 
-TEST(Nccl, OldAndMissingLibrariesAreNamedWithTheRemedy) {
+TEST(Nccl, OldOrMissingLibraryErrorStatesRemedy) {
   const std::string path = std::getenv("TUTTI_NCCL_LIBRARY");
   internal::NcclFunctions injected = internal::nccl_functions();  // opened once, without faults
   const Environment faults("TUTTI_SIMULATED_NCCL", "version:21703");
@@ -431,7 +431,7 @@ TEST(Nccl, OldAndMissingLibrariesAreNamedWithTheRemedy) {
 
 constexpr std::chrono::milliseconds kShort{200}, kLong{100'000};
 
-TEST(PeerFailures, AReadEndsAtTheDeadlineWhenAPeerNeverJoins) {
+TEST(PeerFailures, ReadTimesOutWhenPeerNeverJoins) {
   auto ops = make_on("nccl", gpus(2), {.timeout = kShort});
   const Environment faults("TUTTI_SIMULATED_NCCL", "peer_never:1");
   take_nccl_notes();
@@ -449,7 +449,7 @@ TEST(PeerFailures, AReadEndsAtTheDeadlineWhenAPeerNeverJoins) {
   expect_tensor(Tensor::from<float>({1}, {7}, gpu(0)), {1}, {7});
 }
 
-TEST(PeerFailures, AReadEndsWithTheAsynchronousErrorOfNccl) {
+TEST(PeerFailures, ReadFailsWithNcclAsyncError) {
   const auto ops = make_on("nccl", gpus(2), {.timeout = kLong});
   const Environment faults("TUTTI_SIMULATED_NCCL", "peer_never:1,async_later:300");
   take_nccl_notes();
@@ -459,7 +459,7 @@ TEST(PeerFailures, AReadEndsWithTheAsynchronousErrorOfNccl) {
   EXPECT_THAT(take_nccl_notes(), HasSubstr("abort rank 0\nabort rank 1\n"));
 }
 
-TEST(PeerFailures, AbortEndsARead) {
+TEST(PeerFailures, AbortEndsRead) {
   const auto ops = make_on("nccl", gpus(2), {.timeout = kLong});
   const Environment faults("TUTTI_SIMULATED_NCCL", "peer_never:1");
   const auto sums = ops->all_reduce(ReduceOp::kSum, powers_of_ten(gpus(2)));
@@ -471,7 +471,7 @@ TEST(PeerFailures, AbortEndsARead) {
   thread->join();
 }
 
-TEST(PeerFailures, AnAbortThatLosesNothingLeavesReadsAlone) {
+TEST(PeerFailures, AbortKeepsCompletedResultsReadable) {
   const auto ops = make_on("nccl", gpus(2));
   const auto sums = ops->all_reduce(ReduceOp::kSum, powers_of_ten(gpus(2)));
   for (const Tensor& sum : sums) expect_tensor(sum, {3}, {3, 30, 300});
@@ -480,7 +480,7 @@ TEST(PeerFailures, AnAbortThatLosesNothingLeavesReadsAlone) {
   expect_tensor(sums[0], {3}, {3, 30, 300});
 }
 
-TEST(PeerFailures, WorkIsLateOnlyOnceItRuns) {
+TEST(PeerFailures, DeadlineStartsWhenWorkRuns) {
   const auto ops = make_on("nccl", gpus(2), {.timeout = std::chrono::milliseconds(300)});
   const auto sums = ops->all_reduce(ReduceOp::kSum, powers_of_ten(gpus(2)));
   Clock::system().sleep_for(std::chrono::milliseconds(400));  // simulated streams are lazy
@@ -495,7 +495,7 @@ LocalStrategyOptions two_gpus(std::chrono::milliseconds timeout) {
   return options;
 }
 
-TEST(PeerFailures, AReplayAsksBeforeItIsLaunched) {
+TEST(PeerFailures, ReplayChecksPeersBeforeLaunch) {
   MirroredStrategy strategy(two_gpus(kLong));
   auto scope = strategy.scope();
   Variable w(Tensor::from<float>({2}, {1, 1}), {.name = "w"});

@@ -68,7 +68,7 @@ TEST(MirroredOnGpus, DefaultsToAllGpusAndNccl) {
   EXPECT_EQ(strategy.cross_device_ops().name(), "nccl");
 }
 
-TEST(MirroredOnGpus, CanonicalHasTheBitsOfTheCpu) {
+TEST(MirroredOnGpus, CanonicalMatchesCpuBitwise) {
   MirroredStrategy cpus(on_devices("cpu:0-1", "canonical"));
   const std::vector<Tensor> expected = trained(cpus);
   for (const char* ops : {"canonical", "hierarchical_copy", "reduction_to_one_device"}) {
@@ -100,7 +100,7 @@ TEST(MirroredOnGpus, PluggedInBackendPassesTheStrategySuite) {
   }
 }
 
-TEST(MirroredOnGpus, NcclTrainsTheSameTwice) {
+TEST(MirroredOnGpus, NcclTrainingIsReproducible) {
   MirroredStrategy cpus(on_devices("cpu:0-2", "canonical"));
   const std::vector<Tensor> expected = trained(cpus);
   const LogLines log;
@@ -114,7 +114,7 @@ TEST(MirroredOnGpus, NcclTrainsTheSameTwice) {
   }
 }
 
-TEST(MirroredOnGpus, CentralStorageAndOneDeviceTrainToo) {
+TEST(MirroredOnGpus, CentralStorageAndOneDeviceStrategiesTrain) {
   CentralStorageStrategy on_cpus({on_devices("cpu:0-1", "canonical"), Device{}});
   const std::vector<Tensor> expected = trained(on_cpus);
   for (const Device parameters : {Device{}, gpu(1)}) {
@@ -127,7 +127,7 @@ TEST(MirroredOnGpus, CentralStorageAndOneDeviceTrainToo) {
   for (std::size_t i = 0; i < got.size(); ++i) expect_same_bits(got[i], alone[i]);
 }
 
-TEST(MirroredOnGpus, CpusAmongGpusAndCompressionAreRefused) {
+TEST(MirroredOnGpus, RejectsMixedCpusAndCompression) {
   EXPECT_ERROR(MirroredStrategy strategy(on_devices("cpu:0,gpu:0")), kUnimplemented, "mirrored",
                "cpu:0", "gpu:0");
   LocalStrategyOptions options = on_devices("gpu:0-1");
@@ -161,7 +161,7 @@ void expect_same(const Trained& got, const Trained& expected, const std::string&
   EXPECT_EQ(got.losses, expected.losses) << name;
 }
 
-TEST(FullyShardedOnGpus, EveryStageHasMirroredsBitsOfTheSameGpus) {
+TEST(FullyShardedOnGpus, EveryStageMatchesMirroredBitwise) {
   for (const char* devices : {"gpu:0-1", "gpu:0-2", "gpu:0-3"}) {
     MirroredStrategy mirrored(in_small_packs(devices));
     const Trained expected = train(mirrored);
@@ -174,7 +174,7 @@ TEST(FullyShardedOnGpus, EveryStageHasMirroredsBitsOfTheSameGpus) {
   }
 }
 
-TEST(FullyShardedOnGpus, EveryOperationHasMirroredsBits) {
+TEST(FullyShardedOnGpus, EveryOperationMatchesMirroredBitwise) {
   for (const char* ops : {"hierarchical_copy", "reduction_to_one_device", "nccl"}) {
     FullyShardedOptions options = sharded_on("gpu:0-2", 3);
     options.local.cross_device_ops.name = ops;
@@ -220,7 +220,7 @@ std::string trained(Strategy& strategy, const OptimizerSpec& spec) {
   return hash_variables(all);
 }
 
-TEST(FullyShardedOnGpus, EveryOptimizerHasMirroredsBits) {
+TEST(FullyShardedOnGpus, EveryOptimizerMatchesMirroredBitwise) {
   const std::vector<std::pair<std::string, OptimizerSpec>> optimizers = {
       {"adam", "adam"},
       {"lamb", "lamb"},
@@ -241,7 +241,7 @@ TEST(FullyShardedOnGpus, EveryOptimizerHasMirroredsBits) {
   }
 }
 
-TEST(FullyShardedOnGpus, PassesTheSuiteOfStrategies) {
+TEST(FullyShardedOnGpus, PassesStrategySuite) {
   for (const int stage : {1, 3}) {
     const conformance::StrategySubject subject{
         concat("fully_sharded_2_gpus_stage_", stage),
@@ -305,14 +305,14 @@ std::vector<Trained> trained_by_workers(const std::vector<FullyShardedOptions>& 
   return trained;
 }
 
-TEST(FullyShardedOnGpus, WorkersWhoseSumsGoByNcclHaveOneState) {
+TEST(FullyShardedOnGpus, NcclWorkersKeepIdenticalState) {
   std::vector<FullyShardedOptions> options = {sharded_on("gpu:0-1", 3), sharded_on("gpu:2-3", 3)};
   for (FullyShardedOptions& each : options) each.local.deterministic = std::nullopt;
   const std::vector<Trained> trained = trained_by_workers(options, "nccl");
   expect_same(trained[1], trained[0], "the other worker");
 }
 
-TEST(FullyShardedOnGpus, WorkersHaveTheBitsOfOneProcess) {
+TEST(FullyShardedOnGpus, WorkersMatchOneProcessBitwise) {
   const std::vector<std::pair<const char*, std::vector<std::string>>> teams = {
       {"gpu:0-3", {"gpu:0-1", "gpu:2-3"}},
       {"gpu:0-2", {"gpu:0", "gpu:1-2"}},
@@ -367,7 +367,7 @@ std::vector<LocalStrategyOptions> workers_on(const std::vector<std::string>& dev
   return options;
 }
 
-TEST(MultiWorkerGpus, ByTheHostsTheyHaveTheBitsOfOneProcess) {
+TEST(MultiWorkerGpus, HostReductionMatchesOneProcessBitwise) {
   MirroredStrategy two(on("gpu:0-1")), four(on("gpu:0-3"));
   const std::map<int, Trained> expected = {{2, train(two)}, {4, train(four)}};
   for (const std::vector<std::string>& devices : {std::vector<std::string>{"gpu:0", "gpu:1"},
@@ -419,7 +419,7 @@ std::vector<double> sums_of(Strategy& strategy, DType dtype) {
   return all;
 }
 
-TEST(MultiWorkerGpus, GradientsOfEveryTypeAndWorkersOfEveryKindHaveTheBitsOfCpus) {
+TEST(MultiWorkerGpus, EveryTypeAndWorkerLayoutMatchesCpusBitwise) {
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16, DType::kFloat64}) {
     MirroredStrategy cpus(on("cpu:0-2"));
     const std::vector<double> expected = sums_of(cpus, dtype);
@@ -501,7 +501,7 @@ TEST(MultiWorkerGpus, MissingSparseAndMixedGradientsAreSummed) {
   }
 }
 
-TEST(MultiWorkerGpus, NonFiniteValuesAreNamedOrSkipTheStep) {
+TEST(MultiWorkerGpus, NonFiniteValuesAreReportedOrSkipStep) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   for (const Implementation implementation : {Implementation::kCanonical, Implementation::kNccl}) {
     for (const int bad : {1, 2}) {
@@ -517,7 +517,7 @@ TEST(MultiWorkerGpus, NonFiniteValuesAreNamedOrSkipTheStep) {
   }
 }
 
-TEST(MultiWorkerGpus, CollectivesAndVariablesOfEveryKind) {
+TEST(MultiWorkerGpus, SupportsEveryCollectiveAndVariableKind) {
   expect_fine(workers_on({"gpu:0-1", "gpu:2"}, Implementation::kCanonical), [](auto& strategy) {
     auto scope = strategy.scope();
     Variable count(Tensor::scalar(0, DType::kInt64),
@@ -577,7 +577,7 @@ TEST(MultiWorkerGpus, UncapturedStepIsLogged) {
   EXPECT_THAT(log.text(), HasSubstr("with several workers the function itself runs each time"));
 }
 
-TEST(MultiWorkerGpus, NcclIsOneGroupOfAllGpus) {
+TEST(MultiWorkerGpus, NcclFormsOneGroupOfAllGpus) {
   MirroredStrategy four(on("gpu:0-3"));
   const Trained expected = train(four);
   for (const std::vector<std::string>& devices :
@@ -599,7 +599,7 @@ TEST(MultiWorkerGpus, NcclIsOneGroupOfAllGpus) {
   }
 }
 
-TEST(MultiWorkerGpus, AutoSelectsNcclWhereAllCanAndLogsTheReason) {
+TEST(MultiWorkerGpus, AutoSelectsSupportedNcclAndLogsReason) {
   const auto line_of = [](const std::vector<std::string>& devices, std::string_view expected) {
     const LogLines log;
     expect_fine(workers_on(devices, Implementation::kAuto),
@@ -619,7 +619,7 @@ TEST(MultiWorkerGpus, AutoSelectsNcclWhereAllCanAndLogsTheReason) {
   expect_fine(options, [](auto& strategy) { EXPECT_EQ(strategy.reduction_name(), "canonical"); });
 }
 
-TEST(MultiWorkerGpus, OneWorkerAloneIsAMirroredStrategy) {
+TEST(MultiWorkerGpus, SingleWorkerActsAsMirroredStrategy) {
   for (const auto& [implementation, name] : {std::pair(Implementation::kAuto, "nccl"),
                                              {Implementation::kNccl, "nccl"},
                                              {Implementation::kRing, "ring"},
@@ -637,7 +637,7 @@ TEST(MultiWorkerGpus, OneWorkerAloneIsAMirroredStrategy) {
   });
 }
 
-TEST(MultiWorkerGpus, NcclThatCannotBeIsRefusedOnEveryWorker) {
+TEST(MultiWorkerGpus, UnusableNcclIsRejectedOnEveryWorker) {
   const auto refusal = [](const std::vector<std::string>& devices, int replicas = 0) {
     std::vector<LocalStrategyOptions> options = workers_on(devices, Implementation::kNccl);
     for (auto& each : options) each.replicas = replicas;
@@ -661,7 +661,7 @@ TEST(MultiWorkerGpus, NcclThatCannotBeIsRefusedOnEveryWorker) {
 }
 
 /// Worker 1 fails in its backward pass, when worker 0 may be waiting for its sums.
-TEST(MultiWorkerGpus, AnErrorOnOneWorkerEndsTheOthersNamingIt) {
+TEST(MultiWorkerGpus, WorkerErrorStopsAllWorkersAndNamesIt) {
   for (const Implementation implementation : {Implementation::kCanonical, Implementation::kNccl}) {
     const auto errors =
         run_on(workers_on({"gpu:0-1", "gpu:2"}, implementation), [](auto& strategy) {
@@ -685,7 +685,7 @@ TEST(MultiWorkerGpus, AnErrorOnOneWorkerEndsTheOthersNamingIt) {
   }
 }
 
-TEST(MultiWorkerGpus, AnErrorOfNcclEndsTheStepOnEveryWorker) {
+TEST(MultiWorkerGpus, NcclErrorEndsStepOnEveryWorker) {
   std::vector<LocalStrategyOptions> options = workers_on({"gpu:0", "gpu:1"}, Implementation::kNccl);
   for (auto& each : options) {
     each.cross_device_ops.options.timeout = std::chrono::milliseconds(1000);
