@@ -18,7 +18,7 @@
 namespace tutti::testing::attention_test {
 
 // Values against Keras are in tests/parity, where queries and keys have the same number of steps.
-TEST(MultiHeadAttentionTest, TurnsEachQueryByItsOwnStep) {
+TEST(MultiHeadAttentionTest, RotatesEachQueryByItsPosition) {
   const ExactLayers exact;
   MultiHeadAttention layer(4, 4, {.num_key_value_heads = 2, .rotary_max_wavelength = 50.0});
   layer.build_for(std::vector<Shape>{{5, 2}, {3, 2}});
@@ -28,7 +28,7 @@ TEST(MultiHeadAttentionTest, TurnsEachQueryByItsOwnStep) {
                 layer(std::vector<Tensor>{first, value}).to_doubles(), 1e-9);
 }
 
-TEST(MultiHeadAttentionTest, AQueryThatSeesNothingGetsTheBiasAlone) {
+TEST(MultiHeadAttentionTest, FullyMaskedQueryYieldsOnlyBias) {
   // Contains the second query of the first example, and all of the second example.
   const Tensor mask = Tensor::from<float>({2, 2, 3}, {1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0});
   for (const double dropout : {0.0, 0.5}) {
@@ -55,7 +55,7 @@ TEST(MultiHeadAttentionTest, AQueryThatSeesNothingGetsTheBiasAlone) {
   }
 }
 
-TEST(MultiHeadAttentionTest, IsOneOperationWhereThatMeansTheSame) {
+TEST(MultiHeadAttentionTest, UsesFusedOperationWhenEquivalent) {
   const Tensor x = cast(spread({2, 3, 4}, 1), DType::kFloat32);
   const Tensor mask = Tensor::ones({2, 3, 3});
   const auto is_one_operation = [&](const MultiHeadAttentionOptions& options, bool training) {
@@ -76,7 +76,7 @@ TEST(MultiHeadAttentionTest, IsOneOperationWhereThatMeansTheSame) {
   EXPECT_FALSE(is_one_operation({.with_mask = true}, false));
 }
 
-TEST(MultiHeadAttentionTest, HasKerasWeights) {
+TEST(MultiHeadAttentionTest, WeightsMatchKeras) {
   MultiHeadAttention layer(2, 3);
   layer.build_for({4, 8});
   EXPECT_THAT(
@@ -89,7 +89,7 @@ TEST(MultiHeadAttentionTest, HasKerasWeights) {
           "multi_head_attention/attention_output/bias [8]"));
 }
 
-TEST(MultiHeadAttentionTest, HasFewerKeysAndValuesWhereHeadsShareThem) {
+TEST(MultiHeadAttentionTest, GroupedHeadsShareKeysAndValues) {
   MultiHeadAttention layer(4, 3, {.num_key_value_heads = 2, .value_dim = 5, .use_bias = false});
   layer.build_for({4, 8});
   EXPECT_THAT(weights_of_layer(layer),
@@ -158,7 +158,7 @@ Tensor steps_of(const Tensor& x, std::int64_t first, std::int64_t count) {
   return slice(x, {0, first, 0}, {-1, count, -1});
 }
 
-TEST(KeyValueCacheTest, FurtherStepsGetTheResultsOfOneCall) {
+TEST(KeyValueCacheTest, IncrementalStepsMatchOneCall) {
   const ExactLayers exact;
   Decoder decoder;
   decoder.build_for({kSteps, kFeatures});
@@ -176,7 +176,7 @@ TEST(KeyValueCacheTest, FurtherStepsGetTheResultsOfOneCall) {
   }
 }
 
-TEST(KeyValueCacheTest, RotationsGoOn) {
+TEST(KeyValueCacheTest, RotaryPositionsContinue) {
   const ExactLayers exact;
   class Turned : public Layer {
    protected:
@@ -200,7 +200,7 @@ TEST(KeyValueCacheTest, RotationsGoOn) {
   expect_values(cache.call(layer, steps_of(x, 5, 2)), steps_of(layer(x), 5, 2).to_doubles(), 1e-12);
 }
 
-TEST(KeyValueCacheTest, ErrorsChangeNothing) {
+TEST(KeyValueCacheTest, FailedCallKeepsCacheUnchanged) {
   Decoder decoder;
   decoder.build_for({kSteps, kFeatures});
   const Tensor x = cast(spread({2, kSteps, kFeatures}, 1), DType::kFloat32);
@@ -218,7 +218,7 @@ TEST(KeyValueCacheTest, ErrorsChangeNothing) {
                 1e-5);
 }
 
-TEST(KeyValueCacheTest, IsRefusedWhereStepsMeetOtherwise) {
+TEST(KeyValueCacheTest, RejectsLayersThatMixSteps) {
   const auto refusal = [](Layer&& layer) {
     layer.build_for({kSteps, kFeatures});
     KeyValueCache cache;
@@ -235,7 +235,7 @@ TEST(KeyValueCacheTest, IsRefusedWhereStepsMeetOtherwise) {
   EXPECT_THAT(refusal(Dense(2)), HasSubstr("expected a MultiHeadAttention in it, found none"));
 }
 
-TEST(KeyValueCacheTest, IsRefusedForStepsThatDoNotCount) {
+TEST(KeyValueCacheTest, RejectsMaskedSteps) {
   MultiHeadAttention attention(1, 2, {.use_causal_mask = true});
   attention.build_for({2, kFeatures});
   const MaskScope scope;
@@ -265,7 +265,7 @@ TEST(RMSNormalizationTest, Computes16BitNumbersInFloat32) {
 }
 
 // Its angles are those of attention, which tests/parity verifies.
-TEST(RotaryEmbeddingTest, TurnsEachStepByItsNumber) {
+TEST(RotaryEmbeddingTest, RotatesEachStepByItsPosition) {
   const ExactLayers exact;
   RotaryEmbedding layer;
   layer.build_for({3, 1, 2});
@@ -287,7 +287,7 @@ TEST(RotaryEmbeddingTest, ErrorsNameTheArgument) {
                  "expected a batch of examples [3, 4], got [3, 4]; try expand_dims(x, 0)");
 }
 
-TEST(SwiGLUTest, HasGateUpAndDownAndErrorsNameTheArgument) {
+TEST(SwiGLUTest, HasGateUpDownWeightsAndValidatesArguments) {
   SwiGLU layer(4, {.output_dim = 2, .use_bias = true});
   layer.build_for({3, 5});
   EXPECT_THAT(
@@ -298,7 +298,7 @@ TEST(SwiGLUTest, HasGateUpAndDownAndErrorsNameTheArgument) {
   EXPECT_INVALID(SwiGLU bad(4, {.output_dim = -1}), "output_dim");
 }
 
-TEST(TransformerBlockTest, HasTheWeightsOfItsParts) {
+TEST(TransformerBlockTest, HasWeightsOfItsSublayers) {
   TransformerBlock block(2, 4, 5, {.num_key_value_heads = 1, .epsilon = 0.125});
   block.build_for({3, 6});
   EXPECT_THAT(weights_of_layer(block),
@@ -313,7 +313,7 @@ TEST(TransformerBlockTest, HasTheWeightsOfItsParts) {
                           "transformer_block/feed_forward/down/kernel [5, 6]"));
 }
 
-TEST(TransformerBlockTest, DropsInTrainingAloneAndErrorsNameTheArgument) {
+TEST(TransformerBlockTest, AppliesDropoutOnlyInTrainingAndValidatesArguments) {
   TransformerBlock block(2, 2, 3, {.dropout = 0.5});
   block.build_for({3, 4});
   const Tensor x = cast(spread({2, 3, 4}, 1), DType::kFloat32);
@@ -325,7 +325,7 @@ TEST(TransformerBlockTest, DropsInTrainingAloneAndErrorsNameTheArgument) {
                  "TransformerBlock: expected examples of shape [steps, channels]");
 }
 
-TEST(TransformerBlockTest, StepsThatDoNotCountChangeNoOther) {
+TEST(TransformerBlockTest, MaskedStepsDoNotAffectUnmaskedSteps) {
   TransformerBlock block(2, 2, 3, {.use_causal_mask = false});
   block.build_for({3, 4});
   Masking masking;
@@ -353,7 +353,7 @@ L built(L layer, const std::vector<Shape>& shapes = {{3, 1}}) {
   return layer;
 }
 
-TEST(MaskTest, MaskingAndEmbeddingMakeMasks) {
+TEST(MaskTest, MaskingAndEmbeddingCreateMasks) {
   const MaskScope masks;
   const Tensor x = built(Masking())(gappy());
   EXPECT_THAT(mask_values(x), ElementsAre(1, 1, 1, 1, 0, 0));
@@ -366,7 +366,7 @@ TEST(MaskTest, MaskingAndEmbeddingMakeMasks) {
   EXPECT_THAT(mask_values(built(Embedding(3, 2), {{3}})(words)), IsEmpty());
 }
 
-TEST(MaskTest, LayersThatWorkOnEachStepKeepIt) {
+TEST(MaskTest, PerStepLayersPropagateMask) {
   const MaskScope masks;
   const Tensor x = built(Masking())(gappy());
   const auto kept = ElementsAre(1, 1, 1, 1, 0, 0);
@@ -395,7 +395,7 @@ TEST(MaskTest, EndsWithItsScope) {
   EXPECT_FALSE(MaskScope::mask_of(x).defined()) << "a call of one layer remembers nothing";
 }
 
-TEST(MaskTest, MergedInputsCountWhereAnyCounts) {
+TEST(MaskTest, MergedMaskIsUnionOfInputMasks) {
   const MaskScope masks;
   const Tensor x = built(Masking())(gappy());
   const Tensor y = built(Masking(2.0))(gappy());
@@ -410,13 +410,13 @@ TEST(MaskTest, MergedInputsCountWhereAnyCounts) {
   EXPECT_THAT(mask_values(built(Multiply(), two)({x, x})), IsEmpty());
 }
 
-TEST(MaskTest, AveragePoolingOfNoStepIsZero) {
+TEST(MaskTest, AveragePoolingOfFullyMaskedSequenceIsZero) {
   const MaskScope masks;
   const Tensor none = built(Masking())(Tensor::zeros({1, 3, 1}));
   expect_values(built(GlobalAveragePooling1D())(none), {0});
 }
 
-TEST(MaskTest, LossesTakeTheMeanOverTheStepsThatCount) {
+TEST(MaskTest, LossesAverageOverUnmaskedSteps) {
   const Tensor labels = Tensor::from<float>({2, 3, 1}, {0, 0, 0, 1, 1, 1});
   const Loss loss("mse");
   expect_values(loss.per_example(labels, gappy()), {14.0 / 3, 11.0 / 3});
@@ -431,14 +431,14 @@ TEST(MaskTest, LossesTakeTheMeanOverTheStepsThatCount) {
   EXPECT_INVALID(loss.per_example(Tensor::zeros({2}), x), "[batch, steps, ...]");
 }
 
-TEST(MaskTest, RefusesMasksThatDoNotFit) {
+TEST(MaskTest, RejectsMismatchedMasks) {
   const MaskScope masks;
   const Tensor x = gappy();
   EXPECT_INVALID(MaskScope::set_mask(x, Tensor::ones({2, 3})), "bool");
   EXPECT_INVALID(MaskScope::set_mask(x, Tensor::ones({2, 4}, DType::kBool)), "[2, 3, 1]");
 }
 
-TEST(RecurrentTest, HasKerasWeights) {
+TEST(RecurrentTest, WeightsMatchKeras) {
   LSTM lstm(3);
   lstm.build_for({5, 2});
   EXPECT_THAT(weights_of_layer(lstm),
@@ -459,13 +459,13 @@ TEST(RecurrentTest, HasKerasWeights) {
                           "simple_rnn/simple_rnn_cell/recurrent_kernel [3, 3]"));
 }
 
-TEST(RecurrentTest, TakesSequencesWithoutSteps) {
+TEST(RecurrentTest, AcceptsEmptySequences) {
   LSTM no_steps(3, {.return_sequences = true});
   no_steps.build_for({0, 2});
   EXPECT_EQ(no_steps(Tensor::zeros({2, 0, 2})).shape(), (Shape{2, 0, 3}));
 }
 
-TEST(RecurrentTest, FirstStatesContinueASequence) {
+TEST(RecurrentTest, InitialStatesContinueSequence) {
   LSTM layer(3, {.return_state = true});
   layer.build_for(std::vector<Shape>{{4, 2}, {3}, {3}});
   const Tensor x = cast(spread({2, 4, 2}, 3), DType::kFloat32);
@@ -481,7 +481,7 @@ TEST(RecurrentTest, FirstStatesContinueASequence) {
                  "layer 'lstm' (LSTM): has 3 results, but one was asked for");
 }
 
-TEST(RecurrentTest, DropoutMasksServeAllSteps) {
+TEST(RecurrentTest, DropoutMaskIsSharedByAllSteps) {
   // With a kernel of ones, dropped inputs are missing ones in every step alike.
   SimpleRNN layer(1, {.activation = "linear",
                       .use_bias = false,
@@ -496,7 +496,7 @@ TEST(RecurrentTest, DropoutMasksServeAllSteps) {
   EXPECT_NE(*std::min_element(y.begin(), y.end()), *std::max_element(y.begin(), y.end()));
 }
 
-TEST(BidirectionalTest, HasTheWeightsOfBothDirections) {
+TEST(BidirectionalTest, HasWeightsOfBothDirections) {
   Bidirectional layer(GRU(2, {.return_sequences = true}));
   EXPECT_EQ(layer.build_for({3, 2}), (Shape{3, 4}));
   EXPECT_EQ(layer.variables()[0].name(), "bidirectional/forward_gru/gru_cell/kernel");

@@ -78,7 +78,7 @@ struct HighwayWithScale : LayerOf<HighwayWithScale> {
   Weight scale;
 };
 
-TEST(LayerName, IsTheSnakeCaseOfTheType) {
+TEST(LayerName, IsSnakeCaseOfType) {
   EXPECT_EQ(internal::snake_case("Conv2D"), "conv2d");
   EXPECT_EQ(internal::snake_case("MaxPooling2D"), "max_pooling2d");
   EXPECT_EQ(internal::snake_case("GlobalAveragePooling2D"), "global_average_pooling2d");
@@ -88,7 +88,7 @@ TEST(LayerName, IsTheSnakeCaseOfTheType) {
   EXPECT_EQ(internal::plain_type_name(typeid(Dense)), "Dense");
 }
 
-TEST(LayerTest, AloneIsNamedByItsType) {
+TEST(LayerTest, StandaloneLayerIsNamedAfterItsType) {
   Dense dense(4);
   EXPECT_EQ(dense.build_for({3}), (Shape{4}));
   EXPECT_EQ(dense.name(), "dense");
@@ -99,7 +99,7 @@ TEST(LayerTest, AloneIsNamedByItsType) {
   EXPECT_THAT(names_of(named.variables()), ElementsAre("head/kernel", "head/bias"));
 }
 
-TEST(LayerTest, SublayersAreNumberedPerParentAndCarryItsName) {
+TEST(LayerTest, SublayersAreNumberedAndPrefixedPerParent) {
   for (int build = 0; build < 2; ++build) {
     ScaledPair pair;
     EXPECT_EQ(pair.build_for({5}), (Shape{2}));
@@ -111,7 +111,7 @@ TEST(LayerTest, SublayersAreNumberedPerParentAndCarryItsName) {
   }
 }
 
-TEST(LayerTest, ALayerAddedTwiceIsSharedAndCountedOnce) {
+TEST(LayerTest, LayerAddedTwiceIsSharedAndCountedOnce) {
   auto shared = std::make_shared<Dense>(4);
   Chain net({shared, shared});
   net.build_for({4});
@@ -121,7 +121,7 @@ TEST(LayerTest, ALayerAddedTwiceIsSharedAndCountedOnce) {
   EXPECT_INVALID(misfit.build_for({7}), "expected examples of shape [4], got [7]");
 }
 
-TEST(LayerTest, CopiesShareWeightsEvenWhenCopiedBefore) {
+TEST(LayerTest, CopiesMadeBeforeBuildShareWeights) {
   Dense original(2);
   const Dense copy = original;
   original.build_for({3});
@@ -130,7 +130,7 @@ TEST(LayerTest, CopiesShareWeightsEvenWhenCopiedBefore) {
   EXPECT_EQ(copy.variables()[0], original.variables()[0]);
 }
 
-TEST(LayerTest, WeightMemberIsTheSameInCopiesMadeBefore) {
+TEST(LayerTest, WeightMemberIsSharedWithEarlierCopies) {
   HighwayWithScale original(3);
   const HighwayWithScale copy = original;
   EXPECT_EQ(original.shapes_for(std::vector<Shape>{{3}})[0], (Shape{3}));
@@ -213,7 +213,7 @@ class Probe : public Layer {
   std::shared_ptr<Sum> calls_;
 };
 
-TEST(LayerTest, AddedLossesBelongToOneCallAndMetricsToTheLayer) {
+TEST(LayerTest, AddedLossesArePerCallAndMetricsPerLayer) {
   Chain net({std::make_shared<Probe>(), std::make_shared<Probe>()});
   net.build_for({2});
   std::vector<Tensor> added;
@@ -237,7 +237,7 @@ TEST(LayerTest, EqualSeedsGiveEqualWeights) {
   set_random_seed(0);
 }
 
-TEST(InitializerTest, DistributionsCanBeMadeByRows) {
+TEST(InitializerTest, DistributionsSupportRowwiseGeneration) {
   const RandomKey key{9, kInitializerPurpose, 2};
   for (const char* name : {"zeros", "ones", "glorot_uniform", "glorot_normal", "he_uniform",
                            "he_normal", "lecun_uniform", "lecun_normal", "uniform", "normal",
@@ -258,7 +258,7 @@ TEST(InitializerTest, ValuesDependOnTheKey) {
   EXPECT_NE(make(first).to_doubles(), make(second).to_doubles());
 }
 
-TEST(InitializerTest, ErrorsNameTheChoiceAndTheShapes) {
+TEST(InitializerTest, ErrorsListChoicesAndShapes) {
   EXPECT_INVALID(Initializer initializer("glorot"),
                  "no initializer is named 'glorot'; expected one of zeros, ones, "
                  "glorot_uniform");
@@ -278,7 +278,7 @@ TEST(InitializerTest, DrawsInFloat32ForEveryType) {
 }
 
 // For more, see tests/parity.
-TEST(ConstraintTest, BringNormsAndSignsBack) {
+TEST(ConstraintTest, EnforcesNormsAndSigns) {
   // The columns have norms 5, 0.5 and 0.
   const Tensor w = Tensor::from<float>({2, 3}, {3, 0.3, 0, -4, -0.4, 0});
   expect_values(Constraint("non_neg")(w), {3, 0.3, 0, 0, 0, 0});
@@ -293,7 +293,7 @@ Json written_layer(const Layer& layer) {
   return Json::parse(json_of(layer.describe()).dump());  // as stored in a file
 }
 
-TEST(LayerDescription, MakesEveryLayerAgain) {
+TEST(LayerDescription, RecreatesEveryLayer) {
   std::set<std::string> types;
   for (const DescribedLayer& described : every_layer()) {
     const auto& [layer, copy, inputs] = described;
@@ -327,14 +327,14 @@ TEST(LayerDescription, MakesEveryLayerAgain) {
 }
 
 // An embedding takes class numbers; it is tested in simple_layers_test.cc.
-TEST(EveryLayer, KeepsItsShapePromiseAlsoForNoRows) {
+TEST(EveryLayer, OutputHasInferredShapeEvenForEmptyBatch) {
   for (const auto& [layer, copy, inputs] : every_layer()) {
     SCOPED_TRACE(concat(layer->type_name(), " of ", join(inputs)));
     if (layer->type_name() != "Embedding") check_shapes(*layer, inputs);
   }
 }
 
-TEST(EveryLayer, HasTheGradientsOfDifferences) {
+TEST(EveryLayer, GradientsMatchFiniteDifferences) {
   const ExactLayers exact;
   for (const auto& [layer, copy, inputs] : every_layer()) {
     SCOPED_TRACE(concat(layer->type_name(), " of ", join(inputs)));
@@ -342,7 +342,7 @@ TEST(EveryLayer, HasTheGradientsOfDifferences) {
   }
 }
 
-TEST(LayerDescription, HoldsEveryOption) {
+TEST(LayerDescription, PreservesEveryOption) {
   const Json call = Dense(3, {.activation = "relu",
                               .bias_initializer = initializers::truncated_normal(0.0, 0.25),
                               .kernel_regularizer = "l2",
@@ -358,7 +358,7 @@ TEST(LayerDescription, HoldsEveryOption) {
   EXPECT_EQ(layer->describe().call.dump(), Dense(3).describe().call.dump());
 }
 
-TEST(LayerDescription, KeepsTypesAndNames) {
+TEST(LayerDescription, PreservesPolicyNameAndInputShape) {
   Dense half(2, {.name = "half", .input_shape = Shape{4}});
   half.set_dtype_policy("mixed_bfloat16");
   const auto again = value_of<std::shared_ptr<Layer>>(written_layer(half));
@@ -389,7 +389,7 @@ class SilentLayer : public Layer {
   Tensor call(const Tensor& input, CallContext) const override { return input; }
 };
 
-TEST(LayerDescription, OwnLayersAreRegistered) {
+TEST(LayerDescription, CustomLayersCanBeRegistered) {
   const Json json = written_layer(OwnScale(2.5));
   const std::string unknown = error_of([&] { (void)value_of<std::shared_ptr<Layer>>(json); });
   EXPECT_THAT(unknown, HasSubstr("there is no layer 'OwnScale'"));
@@ -405,7 +405,7 @@ TEST(LayerDescription, OwnLayersAreRegistered) {
                "made_with(arguments)");
 }
 
-TEST(LayerDescription, ErrorsNameMisfits) {
+TEST(LayerDescription, ErrorsNameUnknownLayersAndOptions) {
   const auto error_of_call = [](const char* call) {
     return error_of([&] { (void)Layer::of_description({.call = Json::parse(call)}); });
   };
@@ -498,7 +498,7 @@ TEST(MixedPolicy, LayersComputeIn16BitsAndKeepFloat32Weights) {
   }
 }
 
-TEST(MixedPolicy, StatisticsAreThoseOfFloat32) {
+TEST(MixedPolicy, NormalizationStatisticsUseFloat32) {
   const PolicyScope scope("mixed_float16");
   BatchNormalization layer;
   layer.build_for(Shape{1});
@@ -509,7 +509,7 @@ TEST(MixedPolicy, StatisticsAreThoseOfFloat32) {
   expect_tensor(layer.variables()[3].value(), {1}, {0.99 + 0.01 * 1e6}, 1e-6);
 }
 
-TEST(MixedPolicy, SmallVectorsKeepTheirDirection) {
+TEST(MixedPolicy, UnitNormalizationDoesNotUnderflow) {
   const PolicyScope scope("mixed_float16");
   UnitNormalization layer;
   layer.build_for(Shape{2});
@@ -562,7 +562,7 @@ TEST(MixedPolicy, AutocastVariableAsLeftOperandHasAGradient) {
   EXPECT_EQ(gradient.dense().dtype(), DType::kFloat32);
 }
 
-TEST(MixedPolicy, AScopeEndsWithTheLayer) {
+TEST(MixedPolicy, AutocastScopesNest) {
   const Variable weight(Tensor::ones({1}));
   {
     const AutocastScope outer(DType::kBFloat16);
@@ -573,7 +573,7 @@ TEST(MixedPolicy, AScopeEndsWithTheLayer) {
   EXPECT_EQ(weight.value().dtype(), DType::kFloat32);
 }
 
-TEST(MixedPolicy, OneLayerMayHaveItsOwn) {
+TEST(MixedPolicy, LayerPolicyOverridesGlobalPolicy) {
   const PolicyScope scope("mixed_float16");
   Dense head(2);
   head.set_dtype_policy("float32");
@@ -591,7 +591,7 @@ TEST(MixedPolicy, LossesOfHalfPredictionsAreFloat32) {
   expect_tensor(value, {2}, {90000, 90000});  // exceeds float16
 }
 
-TEST(DTypePolicyTest, WeightsAndResultsHaveItsType) {
+TEST(DTypePolicyTest, WeightsAndOutputsUsePolicyType) {
   const PolicyScope policy("float64");
   Dense dense(2);
   dense.build_for({3});
@@ -600,7 +600,7 @@ TEST(DTypePolicyTest, WeightsAndResultsHaveItsType) {
   EXPECT_EQ(y.dtype(), DType::kFloat64);
 }
 
-TEST(DTypePolicyTest, ALayerKeepsThePolicyUnderWhichItWasMadeIfItIsKnown) {
+TEST(DTypePolicyTest, LayerKeepsConstructionPolicyAndUnknownPolicyFails) {
   Dense single(2);
   const PolicyScope policy("float64");
   single.build_for({3});
@@ -610,7 +610,7 @@ TEST(DTypePolicyTest, ALayerKeepsThePolicyUnderWhichItWasMadeIfItIsKnown) {
                  "no policy is named 'float128'; expected one of float32, float64");
 }
 
-TEST(DeviceScopeLayers, WeightsAndResultsAreOnItsDevice) {
+TEST(DeviceScopeLayers, WeightsAndOutputsAreOnScopeDevice) {
   constexpr Device kFirst{DeviceType::kCpu, 0}, kSecond{DeviceType::kCpu, 1};
   Dense dense(3, {.activation = "relu"});
   BatchNormalization normalization;
@@ -710,14 +710,14 @@ Result trained(bool is_remat) {
   return result;
 }
 
-TEST(Remat, HasTheBitsOfKeptValues) {
+TEST(Remat, MatchesStoredActivationsBitwise) {
   const Result kept = trained(false), again = trained(true);
   EXPECT_EQ(again.losses, kept.losses);
   EXPECT_EQ(again.weights, kept.weights) << "moving statistics move once";
   EXPECT_EQ(again.gradients, kept.gradients);
 }
 
-TEST(Remat, PassesMasksOn) {
+TEST(Remat, PropagatesMasks) {
   const auto gradient_with = [](bool is_remat) {
     set_random_seed(5);
     Masking masking;
@@ -739,7 +739,7 @@ TEST(Remat, PassesMasksOn) {
   EXPECT_EQ(gradient_with(true), gradient_with(false));
 }
 
-TEST(Remat, SixteenBitLayersComputeAgainInTheirType) {
+TEST(Remat, SixteenBitLayersRecomputeInTheirType) {
   const auto gradients_with = [](bool is_remat) {
     set_random_seed(5);
     Dense dense =

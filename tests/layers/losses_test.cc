@@ -17,7 +17,7 @@ const Tensor& logits() {
 }
 
 /// As Keras's squeeze_or_expand_to_same_rank(): else the difference would be [2, 2].
-TEST(OwnLoss, GetsLabelsWithTheRankOfThePredictions) {
+TEST(CustomLoss, ReceivesLabelsWithRankOfPredictions) {
   const auto squared = [](const Tensor& labels, const Tensor& predictions) {
     EXPECT_EQ(labels.shape(), predictions.shape());
     return reduce_mean(square(labels - predictions), {.axes = {-1}});
@@ -29,7 +29,7 @@ TEST(OwnLoss, GetsLabelsWithTheRankOfThePredictions) {
   EXPECT_EQ(metric.result().item(), 2.5f);
 }
 
-TEST(LossFunctions, FitColumnsToRowsAndTakeNoRows) {
+TEST(LossFunctions, AlignLabelRankAndAcceptEmptyBatches) {
   using namespace losses;
   expect_values(mean_squared_error(Tensor::from<std::int64_t>({2}, {1, 2}),
                                    Tensor::from<float>({2, 1}, {0, 0})),
@@ -63,7 +63,7 @@ TEST(LossFunctions, FitColumnsToRowsAndTakeNoRows) {
                  "predictions [8, 3]; try one_hot() of class numbers");
 }
 
-TEST(LossFunctions, ErrorsNameTheLineOfTheCaller) {
+TEST(LossFunctions, ErrorsNameCallerLine) {
   const Tensor labels = Tensor::from<std::int64_t>({2}, {0, 7});
   const auto line_of = [&](const std::string& message) {
     const std::string file = " at losses_test.cc:";
@@ -82,7 +82,7 @@ TEST(LossFunctions, ErrorsNameTheLineOfTheCaller) {
   EXPECT_EQ(line_of(error_of(function_of_rank)), __LINE__ - 1);
 }
 
-TEST(LossObjects, FollowTheirReduction) {
+TEST(LossObjects, ApplyConfiguredReduction) {
   const Tensor labels = Tensor::from<float>({3, 1}, {1, 0, 1});
   const Tensor z = Tensor::from<float>({3, 1}, {2, -1, 0});
   const double a = std::log1p(std::exp(-2)), b = std::log1p(std::exp(-1)), c = std::log(2.0);
@@ -93,7 +93,7 @@ TEST(LossObjects, FollowTheirReduction) {
   EXPECT_EQ(BinaryCrossentropy()(Tensor::zeros({0, 1}), Tensor::zeros({0, 1})).item(), 0.0f);
 }
 
-TEST(LossObjects, MeansAreRefusedInAStepOfSeveralReplicas) {
+TEST(LossObjects, RejectMeanReductionWithSeveralReplicas) {
   const Tensor labels = Tensor::from<float>({1}, {1});
   const Tensor z = Tensor::from<float>({1}, {2});
   EqualReplicas group(2);
@@ -113,7 +113,7 @@ TEST(LossObjects, MeansAreRefusedInAStepOfSeveralReplicas) {
                "Loss 'binary_crossentropy': called in the cross-replica context");
 }
 
-TEST(LossObjects, AreMadeByName) {
+TEST(LossObjects, CanBeCreatedByName) {
   const Tensor labels = Tensor::from<float>({2, 1}, {0, 1});
   const Tensor predictions = Tensor::from<float>({2, 1}, {1, 1});
   expect_values(Loss("mse")(labels, predictions), {0.5});
@@ -131,7 +131,7 @@ TEST(LossObjects, AreMadeByName) {
                 {-std::log(0.75), -std::log(0.75)}, 1e-6);
 }
 
-TEST(LossFunctions, EveryLossTakesNoRowsAndNamesMisfits) {
+TEST(LossFunctions, AcceptEmptyBatchesAndRejectShapeMismatches) {
   for (const char* name :
        {"categorical_crossentropy", "binary_crossentropy", "binary_focal_crossentropy",
         "categorical_focal_crossentropy", "mean_squared_error", "mean_absolute_error",
@@ -149,7 +149,7 @@ TEST(LossFunctions, EveryLossTakesNoRowsAndNamesMisfits) {
   }
 }
 
-TEST(ClassLabels, FractionsAndNaNAreRefusedWithRowAndValue) {
+TEST(ClassLabels, RejectFractionsAndNanNamingRowAndValue) {
   const float nan = std::nanf("");
   const struct {
     Tensor labels;
@@ -192,7 +192,7 @@ TEST(ClassLabels, FractionsAndNaNAreRefusedWithRowAndValue) {
           .to_doubles());
 }
 
-TEST(BinaryLabels, OutsideZeroToOneAreWarnedOfOnce) {
+TEST(BinaryLabels, OutsideZeroToOneWarnOnce) {
   const Tensor z = Tensor::from<float>({2, 1}, {0.5f, -1});
   const auto warnings = warnings_of([&] {
     for (int call = 0; call < 2; ++call) {
@@ -224,7 +224,7 @@ concept TakenAsGlobalBatch = requires(const Tensor& losses, Size size) {
 
 Tensor example_losses() { return Tensor::from<float>({3}, {2.5, 6.2, 5.0}); }
 
-TEST(AverageLoss, IsTheMeanWithoutStrategyAndZeroOfNoLosses) {
+TEST(AverageLoss, IsMeanWithoutStrategyAndZeroForEmptyInput) {
   EXPECT_NEAR(compute_average_loss(example_losses()).item(), 13.7 / 3, 1e-5);
   const Tensor none = Tensor::zeros({0});
   EXPECT_EQ(compute_average_loss(none).item(), 0.0f);
@@ -234,7 +234,7 @@ TEST(AverageLoss, IsTheMeanWithoutStrategyAndZeroOfNoLosses) {
   EXPECT_INVALID(compute_average_loss(Tensor(1.0f)), "at least rank 1");
 }
 
-TEST(AverageLoss, ReportsAssumedEqualRowsToTheGroup) {
+TEST(AverageLoss, ReportsEqualRowAssumptionToGroup) {
   struct Group : EqualReplicas {
     Group() : EqualReplicas(2) {}
     void assume_equal_rows(std::int64_t rows) override { assumed.push_back(rows); }
@@ -247,7 +247,7 @@ TEST(AverageLoss, ReportsAssumedEqualRowsToTheGroup) {
   EXPECT_EQ(group.assumed, std::vector<std::int64_t>{3});
 }
 
-TEST(AverageLoss, WeightsMultiply) {
+TEST(AverageLoss, AppliesSampleWeights) {
   const Tensor losses = Tensor::from<float>({3}, {2, 4, 6});
   EqualReplicas group(2);
   ReplicaGroupScope scope(&group);
@@ -268,7 +268,7 @@ TEST(AverageLoss, WeightsMultiply) {
                  "[3] or one that lacks trailing dimensions, got [2]");
 }
 
-TEST(AverageLoss, GlobalBatchSizeIsTheDivisor) {
+TEST(AverageLoss, DividesByGlobalBatchSize) {
   const Tensor losses = Tensor::from<float>({5}, {1, 2, 3, 4, 5});
   EXPECT_EQ(compute_average_loss(losses, 10).item(), 1.5f);
   EXPECT_EQ(compute_average_loss(losses, {.global_batch_size = 10}).item(), 1.5f);
@@ -280,7 +280,7 @@ TEST(AverageLoss, GlobalBatchSizeIsTheDivisor) {
   static_assert(!TakenAsGlobalBatch<float> && !TakenAsGlobalBatch<double>);
 }
 
-TEST(AverageLoss, CrossReplicaContextIsRefusedByName) {
+TEST(AverageLoss, RejectsCrossReplicaContext) {
   ReplicaGroupScope scope(nullptr);
   EXPECT_ERROR(compute_average_loss(example_losses(), 3), kFailedPrecondition,
                "compute_average_loss: called in the cross-replica context");
@@ -288,7 +288,7 @@ TEST(AverageLoss, CrossReplicaContextIsRefusedByName) {
                "scale_regularization_loss: called in the cross-replica context");
 }
 
-TEST(AverageLoss, RegularizationIsDividedByTheReplicas) {
+TEST(AverageLoss, RegularizationIsDividedByReplicaCount) {
   EXPECT_NEAR(scale_regularization_loss(example_losses()).item(), 13.7, 1e-5);
   EqualReplicas group(2);
   ReplicaGroupScope scope(&group);
@@ -299,7 +299,7 @@ TEST(AverageLoss, RegularizationIsDividedByTheReplicas) {
   EXPECT_EQ(scale_regularization_loss(std::vector<Tensor>{}).item(), 0.0f);
 }
 
-TEST(AverageLoss, ReplicaCountIsThatOfTheCurrentReplica) {
+TEST(AverageLoss, UsesReplicaCountOfCurrentReplica) {
   EXPECT_EQ(compute_average_loss(Tensor::from<float>({2}, {2, 4})).item(), 3.0f);
   EqualReplicas eight(8), four(4), zero(0);
   ReplicaGroupScope outer(&eight);
@@ -312,7 +312,7 @@ TEST(AverageLoss, ReplicaCountIsThatOfTheCurrentReplica) {
   EXPECT_INVALID(compute_average_loss(Tensor::ones({2})), "expected at least one replica, got 0");
 }
 
-TEST(AverageLoss, GradientsOfTwoHalvesSumToThatOfTheWholeWithL2) {
+TEST(AverageLoss, HalfBatchGradientsSumToWholeWithL2) {
   const Variable w(Tensor::from<float>({1}, {3}));
   auto gradient = [&](const Tensor& x) {
     GradientTape tape;
@@ -329,7 +329,7 @@ TEST(AverageLoss, GradientsOfTwoHalvesSumToThatOfTheWholeWithL2) {
   EXPECT_NEAR(halves, whole, 1e-4);
 }
 
-TEST(AverageLoss, KeepsTheTypeOfTheLosses) {
+TEST(AverageLoss, PreservesLossType) {
   EXPECT_EQ(compute_average_loss(Tensor::ones({2}, DType::kFloat64), 4).dtype(), DType::kFloat64);
 }
 
@@ -337,7 +337,7 @@ TEST(AverageLoss, KeepsTheTypeOfTheLosses) {
 Tensor numbers_of_steps() { return Tensor::from<float>({2, 2, 1}, {1, 2, 3, 4}); }
 Tensor labels_of_steps() { return Tensor::zeros({2, 2, 1}); }
 
-TEST(StepWeightsTest, LossesMultiplyEachStepAndTakeTheMeanOfThoseThatCount) {
+TEST(StepWeightsTest, LossesAverageWeightedUnmaskedSteps) {
   const Loss loss("mse");
   const Tensor x = numbers_of_steps(), y = labels_of_steps();
   const Tensor weights = Tensor::from<float>({2, 2}, {1, 0.5, 2, 0});
@@ -350,7 +350,7 @@ TEST(StepWeightsTest, LossesMultiplyEachStepAndTakeTheMeanOfThoseThatCount) {
   expect_values(loss.per_example(y, x, Tensor::from<float>({2, 1}, {3, 2})), {12, 25});
 }
 
-TEST(StepWeightsTest, WeightsOfStepsHaveGradients) {
+TEST(StepWeightsTest, StepWeightsHaveGradients) {
   const Variable x(numbers_of_steps());
   GradientTape tape;
   const Tensor loss = reduce_sum(Loss("mse").per_example(
@@ -358,7 +358,7 @@ TEST(StepWeightsTest, WeightsOfStepsHaveGradients) {
   expect_values(tape.gradient(loss, x).dense(), {1, 1, 6, 0});  // weight * x, for w x^2 / 2
 }
 
-TEST(StepWeightsTest, MetricsOfHalfPredictionsReadTheMask) {
+TEST(StepWeightsTest, MetricsOfHalfPredictionsApplyMask) {
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
     const Tensor x = cast(numbers_of_steps(), dtype);
     const MaskScope masks;
@@ -369,7 +369,7 @@ TEST(StepWeightsTest, MetricsOfHalfPredictionsReadTheMask) {
   }
 }
 
-TEST(StepWeightsTest, WeightsThatDoNotFitAreNamed) {
+TEST(StepWeightsTest, ErrorNamesMismatchedWeights) {
   const Tensor scores = Tensor::zeros({2, 3});
   EXPECT_INVALID(Loss("mse").per_example(scores, scores, Tensor::ones({2, 3})),
                  "mse: weights [2, 3] of steps do not fit the predictions; expected "
@@ -383,7 +383,7 @@ TEST(StepWeightsTest, WeightsThatDoNotFitAreNamed) {
       "of the predictions, got [2]");
 }
 
-TEST(MetricTest, MeanIsOverValuesNotOverBatches) {
+TEST(MetricTest, MeanAveragesValuesNotBatches) {
   Mean mean;
   EXPECT_EQ(mean.result().item(), 0.0f) << "of nothing";
   mean.update_state(Tensor::from<std::int64_t>({3}, {0, 1, 2}));
@@ -396,7 +396,7 @@ TEST(MetricTest, MeanIsOverValuesNotOverBatches) {
   EXPECT_EQ(mean.result().item(), 0.0f);
 }
 
-TEST(MetricTest, WeightsCountAsMuchAsTheyWeigh) {
+TEST(MetricTest, SampleWeightsScaleValues) {
   Mean mean;
   mean.update_state(Tensor::from<float>({2}, {1, 4}), Tensor::from<float>({2}, {2, 1}));
   EXPECT_EQ(mean.result().item(), 2.0f);
@@ -409,7 +409,7 @@ TEST(MetricTest, WeightsCountAsMuchAsTheyWeigh) {
   EXPECT_EQ(sum.result().item(), 11.0f);
 }
 
-TEST(MetricTest, CountsBeyondTwoToTheTwentyFourAreExactAlsoWithoutLastAxis) {
+TEST(MetricTest, CountsAboveFloat32PrecisionAreExact) {
   Sum sum;
   sum.update_state(Tensor::full({}, 16777216.0));
   for (int i = 0; i < 3; ++i) sum.update_state(1.0f);
@@ -422,7 +422,7 @@ TEST(MetricTest, CountsBeyondTwoToTheTwentyFourAreExactAlsoWithoutLastAxis) {
   EXPECT_EQ(binary.result().item(), 0.0f);
 }
 
-TEST(MetricTest, AccuracyByNameFollowsTheLoss) {
+TEST(MetricTest, NamedAccuracyMatchesLossKind) {
   const Tensor logits = Tensor::from<float>({2, 1}, {0.3, -2});
   const Tensor labels = Tensor::from<float>({2, 1}, {1, 0});
   auto of_logits = MetricSpec("accuracy").make(Loss("binary_crossentropy"));
@@ -440,7 +440,7 @@ TEST(MetricTest, AccuracyByNameFollowsTheLoss) {
   EXPECT_EQ(by_shape->result().item(), 0.5f);
 }
 
-TEST(MetricTest, LossesAreMetricsByName) {
+TEST(MetricTest, LossNamesWorkAsMetrics) {
   auto mse = MetricSpec("mse").make(Loss("mae"));
   mse->update_state(Tensor::from<float>({2, 1}, {0, 0}), Tensor::from<float>({2, 1}, {1, 3}));
   mse->update_state(Tensor::from<float>({1, 1}, {0}), Tensor::from<float>({1, 1}, {1}));
@@ -470,7 +470,7 @@ TEST(MetricTest, TopKCountsLabelsAmongTheLargest) {
   EXPECT_INVALID(TopKCategoricalAccuracy bad(0), "a positive k");
 }
 
-TEST(MetricTest, APredictionAtTheThresholdIsANo) {
+TEST(MetricTest, PredictionAtThresholdIsNegative) {
   const Tensor labels = Tensor::from<float>({3}, {1, 0, 1});
   const Tensor predictions = Tensor::from<float>({3}, {0.9, 0.5, 0.5});
   Precision outside({.class_id = 1});
@@ -484,7 +484,7 @@ TEST(MetricTest, APredictionAtTheThresholdIsANo) {
   EXPECT_EQ(recall.result().item_double(), 0.5);
 }
 
-TEST(MetricTest, F1ScoreHasAValuePerClass) {
+TEST(MetricTest, F1ScoreHasOneValuePerClass) {
   // Keras's example: scores 0.5, 0.8, 0.6667.
   const Tensor labels = Tensor::from<float>({3, 3}, {1, 1, 1, 1, 0, 0, 1, 1, 0});
   const Tensor predictions =
@@ -496,7 +496,7 @@ TEST(MetricTest, F1ScoreHasAValuePerClass) {
   EXPECT_INVALID(F1Score().update_state(labels, predictions), "try .num_classes = 3");
 }
 
-TEST(MetricTest, MeanIoUIsOverClassesThatOccur) {
+TEST(MetricTest, MeanIoUCoversOnlyPresentClasses) {
   // Keras's example: classes 0 and 1, mean of 1/3 and 1/3.
   const Tensor labels = Tensor::from<std::int64_t>({4}, {0, 0, 1, 1});
   const Tensor predictions = Tensor::from<std::int64_t>({4}, {0, 1, 0, 1});
@@ -507,7 +507,7 @@ TEST(MetricTest, MeanIoUIsOverClassesThatOccur) {
                  "mean_io_u: expected class numbers below 2, got label 0 and prediction 2");
 }
 
-TEST(MetricTest, NoRowsChangeNothing) {
+TEST(MetricTest, EmptyBatchChangesNothing) {
   auto check = [](auto metric, const Tensor& labels, const Tensor& predictions) {
     SCOPED_TRACE(metric.name());
     metric.update_state(labels, predictions);
@@ -529,7 +529,7 @@ TEST(MetricTest, NoRowsChangeNothing) {
   check(SparseTopKCategoricalAccuracy(2), no_classes, none);
 }
 
-TEST(MetricTest, NamesAndLogitsReachTheClasses) {
+TEST(MetricTest, NamedMetricsHandleLogits) {
   const Loss logits("binary_crossentropy");
   const Tensor labels = Tensor::from<float>({2, 1}, {1, 0});
   const Tensor z = Tensor::from<float>({2, 1}, {0.2, -0.2});
@@ -547,7 +547,7 @@ TEST(MetricTest, NamesAndLogitsReachTheClasses) {
 
 /// A metric chosen by name for logits equals the one for probabilities with a loss on
 /// probabilities.
-TEST(MetricNames, EveryThresholdFollowsTheLogitsOfTheLoss) {
+TEST(MetricNames, ThresholdsMatchLogitsOfLoss) {
   const Tensor z = Tensor::from<float>({6, 2}, {0.2f, 0.4f, -0.2f, 0.3f, 0.7f, -0.9f,  //
                                                 -3.0f, 0.1f, 0.45f, 0.6f, -0.1f, -0.3f});
   const Tensor labels = Tensor::from<float>({6, 2}, {1, 0, 0, 1, 1, 0, 0, 1, 0, 1, 1, 0});
@@ -570,7 +570,7 @@ TEST(MetricNames, EveryThresholdFollowsTheLogitsOfTheLoss) {
   }
 }
 
-TEST(MetricTest, UpdatesAreNotRecorded) {
+TEST(MetricTest, UpdatesAreNotRecordedOnTape) {
   const Variable w(Tensor::from<float>({1}, {2}));
   Mean mean;
   GradientTape tape;
@@ -579,7 +579,7 @@ TEST(MetricTest, UpdatesAreNotRecorded) {
   EXPECT_EQ(tape.gradient(y, w).to_dense().item(), 3.0f);
 }
 
-TEST(MetricTest, CopiesShareTheirState) {
+TEST(MetricTest, CopiesShareState) {
   Mean mean;
   Mean copy = mean;
   copy.update_state(4.0f);

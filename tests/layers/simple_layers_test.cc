@@ -31,7 +31,7 @@ TEST(Conv2DTest, ErrorsNameTheArgument) {
                  "a window of 5 does not fit into a length of 3");
 }
 
-TEST(ReshapeTest, FillsTheOpenDimensionAndRefusesMisfits) {
+TEST(ReshapeTest, InfersOpenDimensionAndRejectsMismatch) {
   Reshape reshape({-1, 2});
   EXPECT_EQ(reshape.build_for({6}), (Shape{3, 2}));
   EXPECT_EQ(reshape(counting({4, 6})).shape(), (Shape{4, 3, 2}));
@@ -51,7 +51,7 @@ std::vector<double> derivatives_of(const std::string& function, const std::vecto
 }
 
 // Values are TensorFlow's in float64; tests/parity compares all functions with it.
-TEST(ActivationTest, DerivativeAtAKinkIsTheSmallerSlopeInEveryType) {
+TEST(ActivationTest, DerivativeAtKinkIsSmallerSlope) {
   for (const DType dtype : {DType::kFloat64, DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
     SCOPED_TRACE(to_string(dtype));
     EXPECT_THAT(derivatives_of("relu", {-1, 0, 1}, dtype), ElementsAre(0, 0, 1));
@@ -68,7 +68,7 @@ TEST(ActivationTest, DerivativeAtAKinkIsTheSmallerSlopeInEveryType) {
 }
 
 // Images have black borders and biases start at 0, so this corner occurs in the first step.
-TEST(ActivationTest, BlackPicturesMoveNoBiasThroughRelu) {
+TEST(ActivationTest, BlackImagesGiveNoBiasGradientThroughRelu) {
   for (const char* activation : {"relu", "relu6"}) {
     for (const std::int64_t filters : {1, 8}) {
       Conv2D conv(filters, 3, {.padding = "same", .activation = activation});
@@ -82,13 +82,13 @@ TEST(ActivationTest, BlackPicturesMoveNoBiasThroughRelu) {
   }
 }
 
-TEST(ActivationLayersTest, RefuseOptionsBelowZero) {
+TEST(ActivationLayersTest, RejectNegativeOptions) {
   EXPECT_INVALID(LeakyRelu(-0.1), "negative_slope");
   EXPECT_INVALID(Relu({.max_value = -1.0}), "max_value");
   EXPECT_INVALID(Relu({.threshold = -1.0}), "threshold");
 }
 
-TEST(EmbeddingTest, LooksUpRowsAndHasASparseGradient) {
+TEST(EmbeddingTest, LooksUpRowsAndHasSparseGradient) {
   Embedding embedding(4, 2, {.embeddings_initializer = initializers::values(counting({4, 2}))});
   embedding.build_for({3});
   const Tensor indices = Tensor::from<std::int64_t>({1, 3}, {3, 0, 3});
@@ -123,7 +123,7 @@ class TiedEmbedding : public Layer {
   Embedding embedding_{3, 2, {.embeddings_initializer = initializers::values(counting({3, 2}))}};
 };
 
-TEST(EmbeddingTest, GivesLogitsOfItsOwnRows) {
+TEST(EmbeddingTest, TiedTableProducesLogits) {
   TiedEmbedding tied;
   tied.build_for({2});
   const Variable table = tied.variables().at(0);
@@ -145,7 +145,7 @@ TEST(EmbeddingTest, GivesLogitsOfItsOwnRows) {
               HasSubstr("features"));
 }
 
-TEST(PositionEmbeddingTest, AddsARowForEachStep) {
+TEST(PositionEmbeddingTest, AddsOneRowPerStep) {
   PositionEmbedding positions(3,
                               {.embeddings_initializer = initializers::values(counting({3, 2}))});
   positions.build_for({3, 2});
@@ -155,7 +155,7 @@ TEST(PositionEmbeddingTest, AddsARowForEachStep) {
   EXPECT_INVALID(PositionEmbedding bad(0), "sequence_length");
 }
 
-TEST(RescalingTest, MakesFloatsOfBytes) {
+TEST(RescalingTest, ConvertsBytesToFloats) {
   Rescaling rescaling(1.0 / 255, {.offset = -0.5});
   rescaling.build_for({2});
   const Tensor y = rescaling(Tensor::from<std::uint8_t>({1, 2}, {0, 255}));
@@ -224,7 +224,7 @@ TEST(DropoutTest, DropsAtItsRateAndKeepsTheMean) {
   EXPECT_NEAR(zeros, 25'000, 5 * std::sqrt(100'000 * 0.25 * 0.75));
 }
 
-TEST(DropoutTest, OutsideTrainingAndAtRateZeroIsTheIdentity) {
+TEST(DropoutTest, IsIdentityOutsideTrainingAndAtRateZero) {
   Dropout layer(0.5), none(0.0);
   layer.build_for({4});
   none.build_for({4});
@@ -234,7 +234,7 @@ TEST(DropoutTest, OutsideTrainingAndAtRateZeroIsTheIdentity) {
   EXPECT_INVALID(Dropout bad(1.0), "[0, 1), got 1");
 }
 
-TEST(DropoutTest, MaskDependsOnSeedStepReplicaLayerAndCallAlone) {
+TEST(DropoutTest, MaskDependsOnlyOnSeedStepReplicaLayerAndCall) {
   set_random_seed(0);
   Dropout layer(0.5), other(0.5);
   layer.build_for({64});
@@ -255,7 +255,7 @@ TEST(DropoutTest, MaskDependsOnSeedStepReplicaLayerAndCallAlone) {
   EXPECT_NE(layer(x, {.training = true}).to_doubles(), mask) << "the second call of a step";
 }
 
-TEST(DropoutTest, GradientHasTheMaskOfTheForwardPass) {
+TEST(DropoutTest, GradientUsesForwardMask) {
   Dropout layer(0.5);
   layer.build_for({32});
   const Tensor x = Tensor::ones({2, 32});
@@ -265,7 +265,7 @@ TEST(DropoutTest, GradientHasTheMaskOfTheForwardPass) {
   EXPECT_EQ(tape.gradient(reduce_sum(y), x).to_dense().to_doubles(), y.to_doubles());
 }
 
-TEST(ConvVariants, WeightsHaveKerasNamesAndShapes) {
+TEST(ConvVariants, WeightsMatchKerasNamesAndShapes) {
   Conv2D grouped(6, 3, {.padding = "same", .dilation_rate = 2, .groups = 2});
   EXPECT_EQ(grouped.build_for({7, 7, 4}), (Shape{7, 7, 6}));
   EXPECT_THAT(weights_of_layer(grouped),
@@ -306,7 +306,7 @@ TEST(ConvVariants, ErrorsNameLayerAndShapes) {
 // Returns columns with means 2 and 40, and biased variances 1 and 400.
 Tensor two_columns() { return Tensor::from<float>({2, 2}, {1, 20, 3, 60}); }
 
-TEST(BatchNormalizationTest, HasKerasNamesAndOrder) {
+TEST(BatchNormalizationTest, VariablesMatchKerasNamesAndOrder) {
   BatchNormalization layer;
   layer.build_for({2});
   std::vector<std::string> names;
@@ -322,7 +322,7 @@ TEST(BatchNormalizationTest, HasKerasNamesAndOrder) {
   expect_values(plain(two_columns()), {1, 20, 3, 60}, 0.05);
 }
 
-TEST(BatchNormalizationTest, ABatchWithoutRowsChangesNothing) {
+TEST(BatchNormalizationTest, EmptyBatchChangesNothing) {
   for (const bool synchronized : {false, true}) {
     BatchNormalization layer({.synchronized = synchronized});
     layer.build_for({4, 2});
@@ -332,7 +332,7 @@ TEST(BatchNormalizationTest, ABatchWithoutRowsChangesNothing) {
   }
 }
 
-TEST(BatchNormalizationTest, AFrozenLayerRunsAsInInference) {
+TEST(BatchNormalizationTest, FrozenLayerRunsInInferenceMode) {
   BatchNormalization layer;
   layer.build_for({2});
   layer.freeze();
@@ -371,7 +371,7 @@ TEST(LayerNormalizationTest, WeightsHaveTheShapeOfItsAxes) {
   expect_values(first(x), transpose(last(transpose(x, {0, 2, 1})), {0, 2, 1}).to_doubles(), 1e-5);
 }
 
-TEST(GroupNormalizationTest, MinusOneIsAGroupForEachChannel) {
+TEST(GroupNormalizationTest, MinusOneGroupsMeansOnePerChannel) {
   const Tensor x = spread({2, 3, 2, 6}, 2);
   GroupNormalization each(-1), six(6), misfit(4);
   each.build_for({3, 2, 6});
@@ -382,7 +382,7 @@ TEST(GroupNormalizationTest, MinusOneIsAGroupForEachChannel) {
                  "channels cannot be cut into 4 equal groups");
 }
 
-TEST(UnitNormalizationTest, GivesVectorsOfLengthOne) {
+TEST(UnitNormalizationTest, ProducesUnitVectors) {
   UnitNormalization columns({.axes = {1}});
   columns.build_for({2, 2});
   expect_values(columns(Tensor::from<float>({1, 2, 2}, {3, 1, 4, 0})), {0.6, 1, 0.8, 0});
@@ -401,7 +401,7 @@ TEST(ResizingTest, ErrorsNameTheArgument) {
                  "layer 'permute' (Permute): Permute: expected examples of rank 2, got [2]");
 }
 
-TEST(Conv1DTest, EqualsTheSumOverItsWindow) {
+TEST(Conv1DTest, MatchesWindowSums) {
   const Tensor kernel = Tensor::from<float>({2, 1, 1}, {1, 10});
   auto values = [&](const char* padding) {
     Conv1D conv(1, 2, {.padding = padding, .kernel_initializer = initializers::values(kernel)});
@@ -419,7 +419,7 @@ TEST(Conv1DTest, EqualsTheSumOverItsWindow) {
                  "channels], got [4]");
 }
 
-TEST(PReLUTest, HasASlopePerElementOrPerUnsharedAxis) {
+TEST(PReLUTest, HasOneSlopePerElementOrUnsharedAxis) {
   PReLU layer;
   layer.build_for({2});
   EXPECT_THAT(weights_of_layer(layer), ElementsAre("p_re_lu/alpha [2]"));
@@ -428,7 +428,7 @@ TEST(PReLUTest, HasASlopePerElementOrPerUnsharedAxis) {
   EXPECT_EQ(shared.variables()[0].shape(), (Shape{1, 1, 3}));
 }
 
-TEST(NoiseTest, DisturbsInTrainingAlone) {
+TEST(NoiseTest, AddsNoiseOnlyInTraining) {
   const Tensor x = Tensor::ones({64, 5, 4, 8});
   auto moments = [&](Layer& layer) {
     layer.build_for({5, 4, 8});
@@ -469,14 +469,14 @@ TEST(SpatialDropoutTest, DropsWholeChannels) {
   EXPECT_NEAR(dropped / 400.0, 0.4, 0.1);
 }
 
-TEST(TimeDistributedTest, HasKerasWeights) {
+TEST(TimeDistributedTest, WeightsMatchKeras) {
   TimeDistributed layer(Dense(2));
   layer.build_for({3, 4});
   EXPECT_THAT(weights_of_layer(layer), ElementsAre("time_distributed/dense/kernel [4, 2]",
                                                    "time_distributed/dense/bias [2]"));
 }
 
-TEST(LambdaTest, FindsItsShape) {
+TEST(LambdaTest, InfersOutputShape) {
   const auto cube = [](const Tensor& x) { return square(x) * 3.0; };
   Lambda shaped(cube);
   check_shapes(shaped, {{4, 2}});
@@ -499,7 +499,7 @@ Tensor in_training(const Layer& layer, const Tensor& x, std::uint64_t step = 1,
   return layer(x, {.training = true});
 }
 
-TEST(ImageAugmentation, HasTheGradientsOfDifferencesInTraining) {
+TEST(ImageAugmentation, TrainingGradientsMatchFiniteDifferences) {
   const ExactLayers exact;
   RandomFlip exact_flip;
   RandomContrast exact_contrast(0.5, {.value_range = {-9.0, 9.0}});
@@ -517,7 +517,7 @@ TEST(ImageAugmentation, HasTheGradientsOfDifferencesInTraining) {
   }
 }
 
-TEST(ImageAugmentation, OutsideTrainingNothingChanges) {
+TEST(ImageAugmentation, IsIdentityOutsideTraining) {
   set_random_seed(4);
   const Tensor x = counting({8, 3, 2, 1});
   RandomFlip flip;
@@ -553,7 +553,7 @@ TEST(ImageAugmentation, ComputesInFloat32UnderMixedPolicies) {
   }
 }
 
-TEST(RandomFlipLayer, MirrorsHalfOfThePicturesEachWay) {
+TEST(RandomFlipLayer, FlipsHalfOfImagesPerAxis) {
   std::vector<float> pixels;
   for (int i = 0; i < 4000; ++i) pixels.insert(pixels.end(), {0.f, 1.f, 2.f, 3.f});
   const Tensor x = Tensor::from({4000, 2, 2, 1}, pixels);
@@ -578,7 +578,7 @@ TEST(RandomFlipLayer, MirrorsHalfOfThePicturesEachWay) {
   EXPECT_EQ(vertical[0] + vertical[2], 4000);
 }
 
-TEST(ImageAugmentation, IsKeyedByStepAndReplica) {
+TEST(ImageAugmentation, DependsOnStepAndReplica) {
   RandomBrightness layer(0.5);
   layer.build_for({1, 1, 1});
   const Tensor x = Tensor::full({6, 1, 1, 1}, 128.0);
@@ -589,7 +589,7 @@ TEST(ImageAugmentation, IsKeyedByStepAndReplica) {
   EXPECT_NE(in_training(layer, x, 1, 1).to_doubles(), first);
 }
 
-TEST(RandomBrightnessLayer, AddsOneNumberPerPictureWithinTheRange) {
+TEST(RandomBrightnessLayer, AddsOneOffsetPerImageWithinRange) {
   RandomBrightness layer(0.2, {.value_range = {0.0, 1.0}});
   layer.build_for({1, 2, 1});
   std::vector<float> pixels;
@@ -605,7 +605,7 @@ TEST(RandomBrightnessLayer, AddsOneNumberPerPictureWithinTheRange) {
   EXPECT_NEAR(highest, 0.7, 0.01);
 }
 
-TEST(RandomContrastLayer, ScalesDistancesFromTheChannelsMean) {
+TEST(RandomContrastLayer, ScalesAroundChannelMean) {
   RandomContrast layer(0.5);
   layer.build_for({1, 2, 2});
   std::vector<float> pixels;  // means 100 and 52, distances 20 and 2
@@ -624,7 +624,7 @@ TEST(RandomContrastLayer, ScalesDistancesFromTheChannelsMean) {
   EXPECT_NEAR(highest, 1.5, 0.01);
 }
 
-TEST(CenterCropLayer, TakesTheMiddleAlsoOfBytes) {
+TEST(CenterCropLayer, CropsCenterOfFloatsAndBytes) {
   CenterCrop crop({1, 2});
   crop.build_for({3, 4, 1});
   expect_values(crop(counting({1, 3, 4, 1})), {5, 6});
@@ -635,7 +635,7 @@ TEST(CenterCropLayer, TakesTheMiddleAlsoOfBytes) {
   expect_values(in_training(flip, bytes), {200, 200, 200, 200});
 }
 
-TEST(ImageAugmentation, MistakesAreNamed) {
+TEST(ImageAugmentation, RejectsInvalidOptions) {
   EXPECT_INVALID(RandomFlip bad({.mode = "sideways"}), "got 'sideways'");
   EXPECT_INVALID(RandomBrightness bad(1.5), "a factor in [0, 1]");
   EXPECT_INVALID(RandomContrast bad(-0.5), "a factor in [0, 1]");
