@@ -32,7 +32,7 @@ TEST(LearningRateSchedulerTest, SetsTheRateOfEachEpoch) {
   EXPECT_THAT(history["learning_rate"], ElementsAre(0.5, 0.25, 0.125));
 }
 
-TEST(FitLogs, CarryTheLearningRateOfASchedule) {
+TEST(FitLogs, IncludeScheduledLearningRate) {
   Sequential model = small_model();
   const ExponentialDecayOptions halved{
       .initial_learning_rate = 0.4, .decay_steps = 1, .decay_rate = 0.5};
@@ -43,7 +43,7 @@ TEST(FitLogs, CarryTheLearningRateOfASchedule) {
   EXPECT_THAT(history["learning_rate"], ElementsAre(0.2, 0.1, 0.05));
 }
 
-TEST(ModelCheckpointTest, SavesByNameAndTheBestOnly) {
+TEST(ModelCheckpointTest, SavesUnderFormattedNameOrBestOnly) {
   const std::string folder = empty_folder();
   Sequential model = small_model();
   ModelCheckpoint each(folder + "/{epoch}-{loss}.safetensors", {.save_weights_only = true});
@@ -66,7 +66,7 @@ TEST(ModelCheckpointTest, SavesByNameAndTheBestOnly) {
   EXPECT_THAT(paths, ElementsAre("best-1", "best-1", "best-3"));
 }
 
-TEST(ModelCheckpointTest, PathThatCannotBeFilledInIsRefusedBeforeTheFirstEpoch) {
+TEST(ModelCheckpointTest, InvalidPathTemplateIsRejectedBeforeTraining) {
   EXPECT_INVALID(ModelCheckpoint("run/{epoch:02d}.safetensors"), "got {epoch:02d}", "try {epoch}");
   EXPECT_INVALID(ModelCheckpoint("{epoch}-{val_loss:.2f}.safetensors"), "try {val_loss}");
   const std::string folder = empty_folder();
@@ -78,7 +78,7 @@ TEST(ModelCheckpointTest, PathThatCannotBeFilledInIsRefusedBeforeTheFirstEpoch) 
   EXPECT_EQ(model.epochs_trained(), 0);
 }
 
-TEST(ModelCheckpointTest, ARestoredModelTrainsOnBitByBit) {
+TEST(ModelCheckpointTest, RestoredModelContinuesBitIdentically) {
   const std::string folder = empty_folder();
   for (const int replicas : {1, 2}) {
     auto train = [&](std::int64_t stop_after) {
@@ -120,7 +120,7 @@ TEST(ModelTest, SavesAndLoadsWeightsAcrossStrategies) {
   EXPECT_INVALID(different.load_weights(path), "dense/kernel");
 }
 
-TEST(JsonLogTest, WritesALinePerEpoch) {
+TEST(JsonLogTest, WritesOneLinePerEpoch) {
   const std::string folder = empty_folder();
   Sequential model = small_model();
   const Tensor x = alternating(8);
@@ -142,7 +142,7 @@ TEST(JsonLogTest, WritesALinePerEpoch) {
   EXPECT_TRUE(std::filesystem::exists(folder + "/validation"));
 }
 
-TEST(LearningRateScalingTest, FollowsTheFormulasOrTheTableOfBatches) {
+TEST(LearningRateScalingTest, FollowsFormulaOrBatchTable) {
   EXPECT_DOUBLE_EQ(scaled_learning_rate(0.1, 256, 1024), 0.4);
   EXPECT_DOUBLE_EQ(scaled_learning_rate(0.1, 256, 1024, LearningRateScaling::kSquareRoot), 0.2);
   EXPECT_DOUBLE_EQ(scaled_learning_rate(0.1, 256, 64), 0.025);
@@ -154,7 +154,7 @@ TEST(LearningRateScalingTest, FollowsTheFormulasOrTheTableOfBatches) {
                "no rate for a global batch of 7; expected one of 5, 10, 20");
 }
 
-TEST(LogsTest, AskForUnknownNamesListsThem) {
+TEST(LogsTest, UnknownNameErrorListsKnownNames) {
   Logs logs;
   logs.set("loss", 1.0);
   logs.set("loss", 2.0);
@@ -165,7 +165,7 @@ TEST(LogsTest, AskForUnknownNamesListsThem) {
   EXPECT_ERROR(history.at("val_loss"), kNotFound, "expected one of loss");
 }
 
-TEST(CsvLoggerTest, WritesALinePerEpochThatReadsBack) {
+TEST(CsvLoggerTest, WritesReadableLinePerEpoch) {
   const std::string path = empty_folder() + "/runs/log.csv";
   Sequential model = small_model();
   const Tensor x = alternating(8);
@@ -191,7 +191,7 @@ TEST(CsvLoggerTest, WritesALinePerEpochThatReadsBack) {
   EXPECT_THAT(read_file(path), StartsWith("epoch;loss;val_loss\n0;"));
 }
 
-TEST(CsvLoggerTest, WarnsOfValuesWithoutColumn) {
+TEST(CsvLoggerTest, WarnsAboutValuesWithoutColumn) {
   const std::string path = empty_folder() + "/log.csv";
   Sequential model = small_model();
   const Tensor x = alternating(8);
@@ -224,7 +224,7 @@ TEST(CsvLoggerTest, MarksMissingValues) {
               HasSubstr("CsvLogger: cannot write /dev/null/log.csv"));
 }
 
-TEST(TerminateOnNaNTest, NamesReplicaAndStep) {
+TEST(TerminateOnNaNTest, ReportsReplicaAndStep) {
   auto strategy = mirrored("cpu:0-2");
   auto scope = strategy->scope();
   Sequential model = small_model();
@@ -257,13 +257,13 @@ std::vector<std::string> warnings_of_infinite_loss(const char* devices) {
   });
 }
 
-TEST(FitWarnings, ALossThatIsNotFiniteIsNamedOnceWithReplicaAndStep) {
+TEST(FitWarnings, NonFiniteLossIsReportedOnceWithReplicaAndStep) {
   const auto lines = warnings_of_infinite_loss("cpu:0-2");
   ASSERT_EQ(lines.size(), 1u);
   EXPECT_THAT(lines[0], StartsWith("replica 1, step 2: the step of 'mirrored' returned inf; "));
 }
 
-TEST(FitWarnings, OnGpusItIsNamedWhereTheLogsOfTheEpochAreFetched) {
+TEST(FitWarnings, NonFiniteGpuLossIsReportedAtEpochEnd) {
   FakeGpus gpus;
   const auto lines = warnings_of_infinite_loss("gpu:0");
   ASSERT_EQ(lines.size(), 1u);
@@ -288,7 +288,7 @@ std::vector<double> plateau_rates(ReduceLROnPlateauOptions options,
   return rates;
 }
 
-TEST(ReduceLROnPlateauTest, LowersTheRateAfterItsPatience) {
+TEST(ReduceLROnPlateauTest, LowersRateAfterPatience) {
   EXPECT_THAT(plateau_rates({.factor = 0.5, .patience = 2}, {3, 3, 3, 3, 3, 2}),
               ElementsAre(0.1, 0.1, 0.05, 0.05, 0.025, 0.025));
   EXPECT_THAT(plateau_rates({.factor = 0.5, .patience = 1, .cooldown = 2}, {3, 3, 3, 3, 3, 3}),
@@ -302,7 +302,7 @@ TEST(ReduceLROnPlateauTest, LowersTheRateAfterItsPatience) {
   EXPECT_INVALID(ReduceLROnPlateau bad({.factor = 1.0}), "(0, 1), got 1");
 }
 
-TEST(ModelCheckpointTest, KeepsTheNewestOrTheBest) {
+TEST(ModelCheckpointTest, KeepsNewestOrBestCheckpoints) {
   const std::string folder = empty_folder();
   Sequential model = small_model();
   ModelCheckpoint newest(folder + "/new-{epoch}", {.max_to_keep = 2});
@@ -325,7 +325,7 @@ TEST(ModelCheckpointTest, KeepsTheNewestOrTheBest) {
   EXPECT_THAT(best.paths(), ElementsAre(folder + "/best-4", folder + "/best-5"));
 }
 
-TEST(ModelCheckpointTest, SavesOnlyValuesBetterThanTheInitialThreshold) {
+TEST(ModelCheckpointTest, SavesOnlyWhenBetterThanInitialThreshold) {
   // Returns the epochs that are saved for these values, with a threshold of 5.
   const auto saved = [](ModelCheckpointOptions options, const std::vector<double>& values) {
     const std::string folder = empty_folder();
@@ -377,7 +377,7 @@ std::int64_t stopped_at(EarlyStopping callback, const std::string& monitor,
   return -1;
 }
 
-TEST(EarlyStoppingTest, StopsWhenTheValueStaysWorseForItsPatience) {
+TEST(EarlyStoppingTest, StopsAfterPatienceWithoutImprovement) {
   EXPECT_EQ(stopped_at(EarlyStopping(), "val_loss", {3, 2, 2.5, 1}), 2);
   EXPECT_EQ(stopped_at(EarlyStopping({.patience = 2}), "val_loss", {3, 2, 2.5, 1, 1.5, 1.2, 0}), 5);
   EXPECT_EQ(stopped_at(EarlyStopping({.min_delta = 0.5}), "val_loss", {3, 2, 1.6}), 2);
@@ -401,7 +401,7 @@ TEST(EarlyStoppingTest, StopsWhenTheValueStaysWorseForItsPatience) {
       << "0.875 is not better than the baseline by min_delta";
 }
 
-TEST(EarlyStoppingTest, RestoresTheWeightsOfTheBestEpoch) {
+TEST(EarlyStoppingTest, RestoresWeightsOfBestEpoch) {
   Sequential model = small_model();
   EarlyStopping callback({.patience = 2, .restore_best_weights = true});
   callback.set_model(model);
@@ -429,7 +429,7 @@ std::map<std::string, std::vector<double>> components_of(const Model& model) {
   return all;
 }
 
-TEST(EarlyStoppingTest, RestoresEachReplicasMovingAveragesAlsoWhenNothingStopped) {
+TEST(EarlyStoppingTest, RestoresReplicaAveragesEvenWithoutEarlyStop) {
   for (const std::int64_t patience : {1, 50}) {
     auto strategy = mirrored("cpu:0-1");
     auto scope = strategy->scope();
@@ -459,7 +459,7 @@ TEST(EarlyStoppingTest, RestoresEachReplicasMovingAveragesAlsoWhenNothingStopped
   }
 }
 
-TEST(EarlyStoppingTest, BestWeightsTravelWithTheStateOfTheCallback) {
+TEST(EarlyStoppingTest, BestWeightsAreSavedInCallbackState) {
   auto strategy = mirrored("cpu:0-1");
   auto scope = strategy->scope();
   Sequential model(Input{{4}}, BatchNormalization(), Dense(3));
@@ -481,7 +481,7 @@ TEST(EarlyStoppingTest, BestWeightsTravelWithTheStateOfTheCallback) {
   EXPECT_EQ(components_of(model), best);
 }
 
-TEST(MonitorTest, CompiledMetricGivesTheDirection) {
+TEST(MonitorTest, CompiledMetricDeterminesDirection) {
   const auto best_of = [](const std::string& name, MonitorMode mode) {
     Sequential model = watched_model();
     ModelCheckpoint best(TempDir() + "/tutti_monitor_{epoch}",
@@ -505,7 +505,7 @@ TEST(MonitorTest, CompiledMetricGivesTheDirection) {
   EXPECT_EQ(watched_model().metric_direction("val_weighted_mae"), MetricDirection::kDown);
 }
 
-TEST(MonitorTest, OutputsAreFoundByTheNamesOfTheLogs) {
+TEST(MonitorTest, ResolvesOutputMetricsByLogName) {
   const SymbolicTensor x = Input{{2}};
   Functional model({x}, {Dense(1, {.name = "left"})(x), Dense(1, {.name = "right"})(x)});
   model.compile({.losses = {"mse", "mse"}, .output_metrics = {{"auc"}, {"mae"}}});
@@ -515,7 +515,7 @@ TEST(MonitorTest, OutputsAreFoundByTheNamesOfTheLogs) {
   EXPECT_EQ(model.metric_direction("auc"), MetricDirection::kUnknown);
 }
 
-TEST(MonitorTest, ANameWithoutDirectionIsRefusedBeforeTraining) {
+TEST(MonitorTest, UnknownDirectionIsRejectedBeforeTraining) {
   Sequential model = watched_model();
   const auto fit_error = [&](AnyCallback callback) {
     return error_of([&] {

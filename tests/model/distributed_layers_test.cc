@@ -14,7 +14,7 @@
 
 namespace tutti::testing::distributed_layers_test {
 
-TEST(DistributedMetrics, CountsOfReplicasAddUpBeforeTheyAreDivided) {
+TEST(DistributedMetrics, ReplicaCountsAreSummedBeforeDivision) {
   // 130 rows in batches of 32: the replicas see different proportions of the two labels.
   const Tensor p = random_uniform({130, 1}, {.seed = 21});
   const Tensor y = cast(greater(p + random_uniform({130, 1}, {.seed = 22}), 1.0), DType::kFloat32);
@@ -51,7 +51,7 @@ TEST(DistributedMetrics, CountsOfReplicasAddUpBeforeTheyAreDivided) {
   }
 }
 
-TEST(DistributedMetrics, MetricFromOutsideWorksInCrossReplicaContext) {
+TEST(DistributedMetrics, MetricCreatedOutsideScopeWorksInCrossReplicaContext) {
   Mean mean;
   auto strategy = mirrored("cpu:0-1");
   auto scope = strategy->scope();
@@ -84,7 +84,7 @@ class Observer : public Layer {
   std::shared_ptr<Mean> mean_;
 };
 
-TEST(DistributedMetrics, ResultsInsideRunAreThoseOfAllReplicas) {
+TEST(DistributedMetrics, ResultInsideRunAggregatesAllReplicas) {
   for (const auto& strategy : several_strategies()) {
     SCOPED_TRACE(label_of(*strategy));
     auto scope = strategy->scope();
@@ -127,7 +127,7 @@ TEST(DistributedBatchNormalization, SynchronizedEqualsOneDeviceOnTheGlobalBatch)
   }
 }
 
-TEST(DistributedBatchNormalization, AReplicaWithoutRowsKeepsItsAverages) {
+TEST(DistributedBatchNormalization, ReplicaWithEmptyBatchKeepsItsAverages) {
   for (const bool synchronized : {false, true}) {
     auto strategy = mirrored("cpu:0-1");
     auto scope = strategy->scope();
@@ -218,7 +218,7 @@ const std::vector<double> kUntouched = {0.0, 1.0};
 
 }  // namespace normalization_updates_test
 
-TEST(NormalizationUpdates, AveragesAreThoseOfAllTowersAndStayWithoutTrainingOrFrozen) {
+TEST(NormalizationUpdates, AveragesUpdateFromAllTowersOnlyInTraining) {
   using namespace normalization_updates_test;
   MirroredStrategy strategy({.devices = "cpu:0-1"});  // its averages equal TensorFlow's
                                                       // (tests/parity)
@@ -249,7 +249,7 @@ TEST(NormalizationUpdates, MissingTrainingFlagWarnsOnce) {
   EXPECT_THAT(warnings[0], HasSubstr("{.training = true}"));
 }
 
-TEST(NormalizationUpdates, WarnsOnceOfOneValuePerChannel) {
+TEST(NormalizationUpdates, WarnsOnceAboutSingleValuePerChannel) {
   BatchNormalization rows({.name = "rows"}), pixels({.name = "pixels"}),
       synchronized({.synchronized = true, .name = "synchronized"});
   rows.build_for({3});
@@ -327,7 +327,7 @@ std::vector<std::unique_ptr<Strategy>> strategies() {
 }  // namespace small_batches_test
 
 // Has more rows than training, so that replicas without training data also use the averages.
-TEST(BatchNormalizationUpdates, EvaluationComputesWithTheAveragesOfReplicasThatHadRows) {
+TEST(BatchNormalizationUpdates, EvaluationUsesAveragesOfReplicasWithRows) {
   using namespace small_batches_test;
   for (const auto& strategy : strategies()) {
     const auto scope = strategy->scope();
@@ -364,7 +364,7 @@ TEST(BatchNormalizationUpdates, EvaluationComputesWithTheAveragesOfReplicasThatH
   }
 }
 
-TEST(BatchNormalizationUpdates, ResumedTrainingHasTheAveragesOfTheUndisturbedOne) {
+TEST(BatchNormalizationUpdates, ResumedAveragesMatchUninterruptedTraining) {
   using namespace small_batches_test;
   const auto strategy = mirrored("cpu:0", 4);
   const auto scope = strategy->scope();
@@ -421,7 +421,7 @@ const std::vector<const char*> kLosses = {"categorical_crossentropy",
                                           "kl_divergence",
                                           "poisson"};
 
-TEST(StepDevicesOfModels, InitialValuesAreMadeThere) {
+TEST(ReplicaDevicePlacement, InitialValuesAreCreatedOnReplicaDevice) {
   for (const auto& strategy : strategies()) {
     strategy->run([] {
       for (const char* name : kInitializers) {
@@ -434,7 +434,7 @@ TEST(StepDevicesOfModels, InitialValuesAreMadeThere) {
   }
 }
 
-TEST(StepDevicesOfModels, NoRegularizationLossIsAddedToTheOthers) {
+TEST(ReplicaDevicePlacement, EmptyRegularizationLossIsOnReplicaDevice) {
   for (const auto& strategy : strategies()) {
     SCOPED_TRACE(label_of(*strategy));
     const Tensor rows = Tensor::ones({2});
@@ -449,7 +449,7 @@ TEST(StepDevicesOfModels, NoRegularizationLossIsAddedToTheOthers) {
 }
 
 // Labels are captured on the host; predictions are on the replica's device.
-TEST(StepDevicesOfModels, LossesTakeCapturedLabelsAndWeights) {
+TEST(ReplicaDevicePlacement, LossesAcceptCapturedLabelsAndWeights) {
   const Tensor labels = Tensor::from<float>({2, 2}, {1, 0, 0, 1});
   const Tensor predictions = Tensor::from<float>({2, 2}, {0.25f, 0.75f, 0.5f, 0.5f});
   const Tensor classes = Tensor::from<std::int64_t>({2}, {1, 0});
@@ -472,7 +472,7 @@ TEST(StepDevicesOfModels, LossesTakeCapturedLabelsAndWeights) {
 }
 
 // Includes metrics without values: every result() can be added to the replica's tensors.
-TEST(StepDevicesOfModels, MetricsAreUpdatedWithAndGiveConstants) {
+TEST(ReplicaDevicePlacement, MetricsAcceptAndReturnConstants) {
   const Tensor labels = Tensor::from<float>({4}, {1, 0, 1, 0});
   const Tensor predictions = Tensor::from<float>({4}, {0.9f, 0.2f, 0.3f, 0.4f});
   const std::vector<const char*> names = {"auc",
@@ -537,7 +537,7 @@ std::vector<std::string> notes_of_epoch(FakeGpus& gpus, std::int64_t num_steps,
   return gpus.take_notes();
 }
 
-TEST(GpuSteps, FitWaitsForTheGpuOncePerEpochHoweverManySteps) {
+TEST(GpuSteps, FitSynchronizesGpuOncePerEpoch) {
   FakeGpus gpus;
   AdamOptions optimizer;
   optimizer.clipping.global_clipnorm = 1.0;
@@ -547,7 +547,7 @@ TEST(GpuSteps, FitWaitsForTheGpuOncePerEpochHoweverManySteps) {
   EXPECT_EQ(count_of(many, "synchronize"), 0);
 }
 
-TEST(GpuSteps, AllVariablesAreUpdatedByOneLaunchAndMemoryComesFromTheCache) {
+TEST(GpuSteps, OneLaunchUpdatesAllVariablesFromCachedMemory) {
   FakeGpus gpus;
   const auto notes = notes_of_epoch(gpus, 5, SgdOptions{.learning_rate = 0.01});
   EXPECT_EQ(count_of(notes, " update "), 5);

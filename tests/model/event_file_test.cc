@@ -43,7 +43,7 @@ std::vector<std::string> events_of(const std::string& path) {
   return events;
 }
 
-TEST(EventFileTest, ReadersOfTheFormatFindTheScalars) {
+TEST(EventFileTest, WritesScalarsInTensorBoardFormat) {
   EventFileWriter writer(empty_folder());
   writer.scalar("epoch_loss", 0, 0.5);
   writer.scalar("epoch_loss", 300, -1.25);
@@ -69,7 +69,7 @@ void write_from_inside_run(Strategy& strategy, EventFileWriter& writer) {
   });
 }
 
-TEST(EventFileTest, SummariesFromInsideRunAreThoseOfReplica0Alone) {
+TEST(EventFileTest, OnlyReplica0WritesSummariesInsideRun) {
   for (const strategy_tests::StrategyCase& each : strategy_tests::all_strategies()) {
     SCOPED_TRACE(each.name);
     EventFileWriter writer(empty_folder(each.name));
@@ -83,7 +83,7 @@ TEST(EventFileTest, SummariesFromInsideRunAreThoseOfReplica0Alone) {
   }
 }
 
-TEST(EventFileTest, OfSeveralWorkersOneWritesSummariesFromInsideRun) {
+TEST(EventFileTest, OnlyOneWorkerWritesSummariesInsideRun) {
   std::size_t num_events[2] = {};
   strategy_tests::expect_no_error(strategy_tests::run_workers(
       strategy_tests::workers_with({2, 1}), [&](MultiWorkerMirroredStrategy& strategy) {
@@ -96,7 +96,7 @@ TEST(EventFileTest, OfSeveralWorkersOneWritesSummariesFromInsideRun) {
   EXPECT_EQ(num_events[1], 1u);  // the file's header
 }
 
-TEST(EventFileTest, AFileThatMayNotGrowIsAnError) {
+TEST(EventFileTest, ReachedFileSizeLimitIsAnError) {
   const std::string folder = empty_folder();
   std::optional<EventFileWriter> writer(folder);
   rlimit before;
@@ -148,7 +148,7 @@ TEST(EventFileTest, HistogramCountsValuesBelowEachLimit) {
             (std::vector<double>{0.0}));
 }
 
-TEST(EventFileTest, RefusesAHistogramOfNaNAndAFolderThatCannotBeMade) {
+TEST(EventFileTest, RejectsNanHistogramAndUncreatableFolder) {
   EventFileWriter writer(TempDir() + "tutti_histogram_of_nan");
   const std::vector<double> values = {1.0, std::nan("")};
   EXPECT_INVALID(writer.histogram("weights", 3, values), "'weights' of step 3");
@@ -242,7 +242,7 @@ std::string on_terminal(unsigned short columns, const Values& values) {
   return text;
 }
 
-TEST(ProgressTest, LineOnATerminalIsRewrittenAndNeverWraps) {
+TEST(ProgressTest, TerminalLineIsRewrittenAndNeverWraps) {
   Values many = kValues;
   for (int i = 0; i < 6; ++i) many.emplace_back(concat("val_metric_", i), 0.5);
   for (const unsigned short columns : {200, 80, 50, 20}) {

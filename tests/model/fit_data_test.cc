@@ -25,7 +25,7 @@ Dataset labels_to(std::int64_t rows) {
   return Dataset::from_tensor_slices(labels, labels);
 }
 
-TEST(FitData, DataThatNeverEndAreRefusedWithTheRemedy) {
+TEST(FitData, InfiniteDatasetErrorStatesRemedy) {
   const Dataset endless = labels_to(6).repeat().batch(2), finite = labels_to(6).batch(2);
   for (const auto& strategy : several_strategies()) {
     const auto scope = strategy->scope();
@@ -50,7 +50,7 @@ TEST(FitData, DataThatNeverEndAreRefusedWithTheRemedy) {
 }
 
 // As in Keras, each validation uses the same first batches.
-TEST(FitData, ValidationStepsBeginEachTimeWithTheFirstBatch) {
+TEST(FitData, ValidationStepsRestartAtFirstBatch) {
   for (const bool is_endless : {true, false}) {
     Sequential model = constant_model();
     const Dataset rows = is_endless ? labels_to(6).repeat() : labels_to(6);
@@ -61,7 +61,7 @@ TEST(FitData, ValidationStepsBeginEachTimeWithTheFirstBatch) {
   }
 }
 
-TEST(FitData, StepsBoundEvaluateAndPredict) {
+TEST(FitData, StepsLimitEvaluateAndPredict) {
   for (const auto& strategy : several_strategies()) {
     const auto scope = strategy->scope();
     Sequential model = constant_model();
@@ -78,7 +78,7 @@ TEST(FitData, StepsBoundEvaluateAndPredict) {
   }
 }
 
-TEST(FitData, FewerBatchesThanStepsAreWarnedOf) {
+TEST(FitData, WarnsAboutFewerBatchesThanSteps) {
   Sequential model = constant_model();
   Logs logs;
   const auto warnings =
@@ -88,7 +88,7 @@ TEST(FitData, FewerBatchesThanStepsAreWarnedOf) {
   EXPECT_DOUBLE_EQ(logs.at("loss"), 7.5);
 }
 
-TEST(FitData, AResumedFitBeginsValidationWithTheFirstBatch) {
+TEST(FitData, ResumedFitRestartsValidationAtFirstBatch) {
   const std::string folder = TempDir() + "/tutti_validation_steps";
   const auto train = [&](bool fails) {
     Sequential model = constant_model();
@@ -110,7 +110,7 @@ TEST(FitData, AResumedFitBeginsValidationWithTheFirstBatch) {
   EXPECT_THAT(train(false)["val_loss"], ElementsAre(2.5, 2.5, 2.5));
 }
 
-TEST(FitData, ManyBatchesOfUnknownNumberAreWarnedOfOnce) {
+TEST(FitData, WarnsOnceAboutManyBatchesOfUnknownCount) {
   OneDeviceStrategy strategy("cpu:0");
   const auto feed_of = [&](std::int64_t rows) {
     const Dataset data = Dataset::range(rows).batch(1).filter([](const Element&) { return true; });
@@ -127,7 +127,7 @@ TEST(FitData, ManyBatchesOfUnknownNumberAreWarnedOfOnce) {
   EXPECT_THAT(warnings[0], AllOf(HasSubstr("100000 batches"), HasSubstr(".steps_per_epoch")));
 }
 
-TEST(FitData, DatasetRefusesOptionsOfTensors) {
+TEST(FitData, DatasetRejectsTensorOnlyOptions) {
   Sequential model = constant_model();
   const Dataset data = labels_to(6).batch(2);
   const Tensor weights = Tensor::zeros({6});
@@ -154,7 +154,7 @@ TEST(FitData, DatasetRefusesOptionsOfTensors) {
             0.0);
 }
 
-TEST(FitData, EpochsThatLeaveNothingToTrainAreWarnedOf) {
+TEST(FitData, WarnsWhenInitialEpochSkipsAllTraining) {
   Sequential model = constant_model();
   const auto fit = [&](std::int64_t epochs, std::int64_t initial_epoch) {
     return warnings_of([&] {
@@ -168,7 +168,7 @@ TEST(FitData, EpochsThatLeaveNothingToTrainAreWarnedOf) {
   EXPECT_THAT(fit(3, 2), IsEmpty());
 }
 
-TEST(FitData, ClassWeightsThatNoLabelCanHaveAreNamed) {
+TEST(FitData, WarnsAboutClassWeightsOutsideOutputRange) {
   set_random_seed(3);
   Sequential model(Input{{4}}, Dense(3));
   model.compile({.loss = "sparse_categorical_crossentropy"});
@@ -183,7 +183,7 @@ TEST(FitData, ClassWeightsThatNoLabelCanHaveAreNamed) {
                  "class numbers", "0.375");
 }
 
-TEST(FitData, ClassWeightsThatNoLabelOfTheTensorsHasAreNamed) {
+TEST(FitData, WarnsAboutClassWeightsMissingFromLabels) {
   Sequential model(Input{{1}}, Dense(20));
   model.compile({.loss = "sparse_categorical_crossentropy"});
   const Tensor x = Tensor::ones({4, 1});
@@ -227,14 +227,14 @@ Trained train(bool mask_zero, std::int64_t gap) {
 
 }  // namespace masks_in_fit
 
-TEST(MasksInFit, LabelsOfGapsDoNotMatter) {
+TEST(MasksInFit, LabelsOfMaskedStepsAreIgnored) {
   const auto zeros = masks_in_fit::train(true, 0), ones = masks_in_fit::train(true, 1);
   EXPECT_EQ(zeros.loss, ones.loss);
   EXPECT_EQ(zeros.weights, ones.weights);
   EXPECT_NE(masks_in_fit::train(false, 0).loss, masks_in_fit::train(false, 1).loss);
 }
 
-TEST(MasksInFit, AResidualAroundAttentionKeepsTheMask) {
+TEST(MasksInFit, ResidualAroundAttentionKeepsMask) {
   const SymbolicTensor words = Input{{3}};
   const SymbolicTensor x = Embedding(4, 4, {.mask_zero = true})(words);
   const SymbolicTensor sum = Add()({x, MultiHeadAttention(2, 2)({x, x})});
@@ -267,7 +267,7 @@ TEST(MixedFitTest, StrategyChangesOnlyRoundingInHalfPrecision) {
   }
 }
 
-TEST(MixedFitTest, TheLossScaleOfMixedFloat16CanBeChosen) {
+TEST(MixedFitTest, MixedFloat16LossScaleIsConfigurable) {
   const PolicyScope policy("mixed_float16");
   Sequential model(Input{{1}}, Dense(1));
   model.compile({.optimizer = "sgd", .loss = "mse"});
@@ -292,7 +292,7 @@ std::string weights_after_fit(Strategy& strategy, bool is_remat) {
   return hash_variables(model.variables());
 }
 
-TEST(RematFit, TheBitsAreThoseOfMirroredThatKeepsAll) {
+TEST(RematFit, MatchesMirroredWithoutRematBitwise) {
   const std::string expected = weights_after_fit(*mirrored("cpu:0-1"), false);
   EXPECT_EQ(weights_after_fit(*mirrored("cpu:0-1"), true), expected);
   EXPECT_EQ(weights_after_fit(*fully_sharded("cpu:0-1"), false), expected);
@@ -343,7 +343,7 @@ std::vector<std::vector<double>> batches_of(DistributedDataset input, int epochs
   return batches;
 }
 
-TEST(Augmentation, GivesTheSameBitsWithAnyNumberOfReplicas) {
+TEST(Augmentation, IsBitIdenticalForAnyReplicaCount) {
   const auto expected = batches_of(mirrored("cpu:0")->distribute_dataset(augmented()), 2);
   ASSERT_EQ(expected.size(), 6u);
   EXPECT_NE(expected[0], expected[3]);  // epochs differ
@@ -357,7 +357,7 @@ TEST(Augmentation, GivesTheSameBitsWithAnyNumberOfReplicas) {
   }
 }
 
-TEST(Augmentation, ResumesInTheMiddleOfAnEpochWithOtherReplicas) {
+TEST(Augmentation, ResumesMidEpochWithDifferentReplicaCount) {
   const auto straight = batches_of(mirrored("cpu:0-1")->distribute_dataset(augmented()), 3);
   const auto first = mirrored("cpu:0-1");
   DistributedDataset input = first->distribute_dataset(augmented());
@@ -382,7 +382,7 @@ Sequential small_network(Strategy& strategy, double learning_rate) {
   return model;
 }
 
-TEST(Augmentation, FitGivesEveryEpochItsOwnNumbers) {
+TEST(Augmentation, FitDrawsFreshNumbersEachEpoch) {
   const auto strategy = mirrored("cpu:0-1");
   // With a learning rate of 0, the loss depends only on the epoch's images.
   const auto losses = [&](std::int64_t initial_epoch) {

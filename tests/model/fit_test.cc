@@ -62,7 +62,7 @@ TEST(FitTest, EvaluationIsTheMeanOverExamplesWithRaggedBatches) {
   }
 }
 
-TEST(FitTest, LearningRatePerBatchIsTheSameUnderAStrategy) {
+TEST(FitTest, PerBatchLearningRateIsSameUnderStrategy) {
   auto run = [](Strategy* strategy) {
     Sequential model = correctness_model(strategy);
     const Tensor x = alternating(640);
@@ -84,7 +84,7 @@ TEST(FitTest, LearningRatePerBatchIsTheSameUnderAStrategy) {
   }
 }
 
-TEST(FitTest, EveryReductionGivesTheSameHistoryWithAStrategy) {
+TEST(FitTest, EveryReductionGivesSameHistoryUnderStrategy) {
   using enum LossReduction;
   for (const LossReduction reduction : {kSumOverBatchSize, kSum, kAuto}) {
     auto run = [&](Strategy* strategy) {
@@ -123,7 +123,7 @@ class LossAndMetric : public Layer {
   std::shared_ptr<Mean> mean_;
 };
 
-TEST(FitTest, AddedLossesAndMetricsAreTheSameUnderAStrategy) {
+TEST(FitTest, AddedLossesAndMetricsAreSameUnderStrategy) {
   auto run = [](Strategy* strategy, std::optional<Loss> loss) {
     std::optional<Scope> scope;
     if (strategy) scope.emplace(strategy->scope());
@@ -189,7 +189,7 @@ TEST(FitTest, CallbacksSeeEachGlobalBatchOnce) {
   }
 }
 
-TEST(FitTest, ReplacingTheStrategyKeepsTheBits) {
+TEST(FitTest, ReplacingStrategyIsBitIdentical) {
   set_random_seed(3);  // strategies read the seed when they are made
   auto train = [](Strategy& strategy) {
     set_random_seed(3);
@@ -243,7 +243,7 @@ TEST(FitTest, ConstraintsHoldAfterEveryUpdateOnAllReplicas) {
   }
 }
 
-TEST(FitTest, ClassWeightsAreSampleWeightsByLabel) {
+TEST(FitTest, ClassWeightsActAsSampleWeightsByLabel) {
   const Tensor x = random_uniform({48, 4}, {.seed = 11}, -1.0, 1.0);
   const Tensor y = argmax(slice(x, {0, 0}, {-1, 3}), 1);
   const Tensor by_class = gather(Tensor::from<float>({3}, {1.0, 0.5, 3.0}), y);
@@ -275,7 +275,7 @@ TEST(FitTest, ClassWeightsAreSampleWeightsByLabel) {
   }
 }
 
-TEST(FitTest, StepsPerExecutionAffectCallbacksAlone) {
+TEST(FitTest, StepsPerExecutionAffectsOnlyCallbacks) {
   auto run = [](std::int64_t steps, std::shared_ptr<Recorder> recorder) {
     auto strategy = mirrored("cpu:0-1");
     set_random_seed(4);
@@ -301,7 +301,7 @@ double printed_rate(const std::string& text) {
   return std::stod(text.substr(text.rfind(' ', end - 1)));
 }
 
-TEST(FitTest, TheProgressLineCountsEveryStepOfAnExecution) {
+TEST(FitTest, ProgressLineCountsEveryStepOfExecution) {
   auto strategy = mirrored("cpu:0-1");
   auto scope = strategy->scope();
   Sequential model(Input{{1}}, Dense(1));
@@ -363,7 +363,7 @@ TEST(FitTest, LearnsAndPredictsInOrder) {
   expect_near(outputs.to_doubles(), model.predict(rows[0], {.batch_size = 500}).to_doubles(), 1e-6);
 }
 
-TEST(FitTest, SoftmaxModelsTakeProbabilitiesByName) {
+TEST(FitTest, NamedLossTakesProbabilitiesAfterSoftmax) {
   auto loss_of = [](auto last) {
     set_random_seed(2);
     Sequential model(Input{{4}}, Dense(3), last);
@@ -373,7 +373,7 @@ TEST(FitTest, SoftmaxModelsTakeProbabilitiesByName) {
   EXPECT_NEAR(loss_of(Softmax()), loss_of(Activation("linear")), 1e-5);
 }
 
-TEST(FitTest, StepsPerEpochGoOnThroughThePasses) {
+TEST(FitTest, StepsPerEpochContinueAcrossDatasetPasses) {
   Sequential model = correctness_model(nullptr);
   auto recorder = std::make_shared<Recorder>();
   const Dataset data = Dataset::from_tensor_slices({alternating(6), alternating(6)}).batch(2);
@@ -396,7 +396,7 @@ std::pair<std::vector<std::string>, std::size_t> warnings_and_batches(FitOptions
 }
 
 // As in Keras: ceil(rows / steps) if no batch_size is given.
-TEST(FitTest, StepsPerEpochGiveTensorsTheirBatchSize) {
+TEST(FitTest, StepsPerEpochDetermineTensorBatchSize) {
   const auto weights_after = [](FitOptions options) {
     Sequential model = correctness_model(nullptr);
     options.verbose = kSilent;
@@ -415,7 +415,7 @@ TEST(FitTest, StepsPerEpochGiveTensorsTheirBatchSize) {
 }
 
 // Keras warns "Your input ran out of data" and ends the epoch; tutti begins a new pass.
-TEST(FitTest, DataThatRunOutWithinAnEpochAreWarnedOfOnce) {
+TEST(FitTest, WarnsOnceWhenDataEndWithinEpoch) {
   for (const FitOptions& options :
        {FitOptions{.epochs = 3, .steps_per_epoch = 6},  // 5 batches of 2
         FitOptions{.epochs = 3, .batch_size = 2, .steps_per_epoch = 6}}) {
@@ -431,7 +431,7 @@ TEST(FitTest, DataThatRunOutWithinAnEpochAreWarnedOfOnce) {
   EXPECT_EQ(twice, 4 * 5u);
 }
 
-TEST(FitTest, InitialEpochNumbersEpochs) {
+TEST(FitTest, EpochNumbersStartAtInitialEpoch) {
   Sequential model = correctness_model(nullptr);
   const Tensor x = alternating(8);
   const History history = model.fit(x, x, {.epochs = 5, .initial_epoch = 3, .verbose = kSilent});
@@ -439,7 +439,7 @@ TEST(FitTest, InitialEpochNumbersEpochs) {
   EXPECT_EQ(model.epochs_trained(), 2);
 }
 
-TEST(FitTest, AFailureInAReplicaComesOutOfFitAndNamesTheReplica) {
+TEST(FitTest, ReplicaFailureIsThrownAndNamesReplica) {
   auto strategy = mirrored("cpu:0-1");
   auto scope = strategy->scope();
   Sequential model(Input{{4}}, Dense(3));
@@ -502,7 +502,7 @@ const std::vector<std::string> kMoments = {"train_begin",     "epoch_begin", "tr
                                            "train_batch_end", "test_begin",  "test_end",
                                            "test_batch_end",  "epoch_end",   "train_end"};
 
-TEST(FitCallbacks, NestedCallsKeepLossesAndMetricsOfFit) {
+TEST(FitCallbacks, NestedCallsPreserveLossesAndMetricsOfFit) {
   const std::string folder = TempDir() + "/tutti_fit_callbacks";
   std::filesystem::create_directories(folder);
   const Tensor x = Tensor::ones({10, 1});
@@ -559,7 +559,7 @@ TEST(FitCallbacks, NestedCallsKeepLossesAndMetricsOfFit) {
   }
 }
 
-TEST(FitCallbacks, StopRequestOutlastsANestedFit) {
+TEST(FitCallbacks, StopRequestSurvivesNestedFit) {
   Sequential model = zero_model();
   const Tensor x = Tensor::ones({8, 1});
   const auto stop_then_fit = [&] {
@@ -571,7 +571,7 @@ TEST(FitCallbacks, StopRequestOutlastsANestedFit) {
   EXPECT_EQ(history.epochs().size(), 2u);
 }
 
-TEST(FitCallbacks, CompileIsRefusedByNameAtEveryMoment) {
+TEST(FitCallbacks, RejectsCompileDuringFit) {
   const Tensor x = Tensor::ones({8, 1});
   Sequential model = zero_model();
   for (const std::string& moment : kMoments) {
@@ -595,7 +595,7 @@ TEST(FitCallbacks, CompileIsRefusedByNameAtEveryMoment) {
   EXPECT_EQ(model.evaluate(x, x).entries().size(), 1u);
 }
 
-TEST(FitCallbacks, AssigningAnotherModelToTheTrainedOneIsRefused) {
+TEST(FitCallbacks, RejectsAssignmentToModelInTraining) {
   const Tensor x = Tensor::ones({8, 1});
   for (const std::string moment : {"train_batch_begin", "train_batch_end", "epoch_begin"}) {
     Sequential model = zero_model();
@@ -609,7 +609,7 @@ TEST(FitCallbacks, AssigningAnotherModelToTheTrainedOneIsRefused) {
 }
 
 // Runs with and without validation, evaluate() and predict() train identically.
-TEST(FitCallbacks, InferenceChangesNoBitOfTrainingWithDropout) {
+TEST(FitCallbacks, InferenceDoesNotAffectTrainingWithDropout) {
   const Tensor x = random_uniform({24, 2}, {.seed = 3}, -1.0, 1.0);
   const Tensor y = reduce_sum(x, {{1}, true});
   for (const auto& strategy : several_strategies()) {

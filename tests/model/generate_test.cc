@@ -26,7 +26,7 @@ const std::vector<float> kLogits = {std::log(1.f), std::log(4.f), std::log(3.f),
 constexpr std::int64_t kDraws = 20000;
 constexpr double kSpread = 0.015;  // four standard deviations of a share of 0.5
 
-TEST(SampleTest, DrawsWithTheProbabilitiesOfSoftmaxTemperatureAndTopK) {
+TEST(SampleTest, DrawsFollowTemperatureAndTopKProbabilities) {
   const std::vector<double> shares = shares_drawn(kLogits, {}, kDraws);
   for (std::size_t i = 0; i < 4; ++i) EXPECT_NEAR(shares[i], std::exp(kLogits[i]) / 10, kSpread);
   const std::vector<double> cooled = shares_drawn(kLogits, {.temperature = 0.5}, kDraws);
@@ -40,7 +40,7 @@ TEST(SampleTest, DrawsWithTheProbabilitiesOfSoftmaxTemperatureAndTopK) {
   EXPECT_EQ(shares_drawn(kLogits, {.top_k = 9}, 50), shares_drawn(kLogits, {}, 50));
 }
 
-TEST(SampleTest, TopPLeavesTheLikeliestUpToTheirSum) {
+TEST(SampleTest, TopPKeepsLikeliestTokensUpToProbabilityMass) {
   // 0.4 + 0.3 are below 0.75, and with 0.2 above it.
   const std::vector<double> shares = shares_drawn(kLogits, {.top_p = 0.75}, kDraws);
   EXPECT_EQ(shares[0], 0.0);
@@ -52,7 +52,7 @@ TEST(SampleTest, TopPLeavesTheLikeliestUpToTheirSum) {
               ElementsAre(0, DoubleNear(1, 1e-9), 0, 0));
 }
 
-TEST(SampleTest, DependsOnKeyAndRowAloneAndOnTheOrderOfEqualLogits) {
+TEST(SampleTest, DependsOnlyOnKeyRowAndTieOrder) {
   EXPECT_THAT(sample(Tensor::zeros({2, 5}), {}, {.temperature = 0.0}).to_doubles(), Each(0.0));
   const std::vector<double> shares = shares_drawn({0, 0, 0, 0}, {.top_k = 2}, 200);
   EXPECT_EQ(shares[2] + shares[3], 0.0);
@@ -63,7 +63,7 @@ TEST(SampleTest, DependsOnKeyAndRowAloneAndOnTheOrderOfEqualLogits) {
   EXPECT_EQ(sample(logits.detached_rows(0, 1), {.seed = 1}).to_doubles()[0], all[0]);
 }
 
-TEST(SampleTest, ErrorsNameTheExpectation) {
+TEST(SampleTest, ErrorsStateExpectedValues) {
   const auto refused = [](const Tensor& logits, const SamplingOptions& options) {
     return error_of([&] { (void)sample(logits, {}, options); });
   };
@@ -91,7 +91,7 @@ Tensor prompt_of(std::int64_t batch, std::int64_t steps) {
   return cast(random_uniform({batch, steps}, {.seed = 5}, 0.0, kVocabulary), DType::kInt64);
 }
 
-TEST(GenerateTest, ACacheGivesTheTokensOfTheWholeSequence) {
+TEST(GenerateTest, CachedTokensMatchWholeSequence) {
   set_random_seed(4);
   const Sequential model = small_gpt(40);
   const Tensor prompt = prompt_of(3, 5);
@@ -111,7 +111,7 @@ TEST(GenerateTest, ACacheGivesTheTokensOfTheWholeSequence) {
   }
 }
 
-TEST(GenerateTest, CachedLogitsAreCloseToThoseOfTheWholeSequence) {
+TEST(GenerateTest, CachedLogitsAreCloseToWholeSequence) {
   set_random_seed(4);
   const Sequential model = small_gpt(40);
   const Tensor tokens = prompt_of(2, 40);
@@ -123,7 +123,7 @@ TEST(GenerateTest, CachedLogitsAreCloseToThoseOfTheWholeSequence) {
   }
 }
 
-TEST(GenerateTest, SeedsRepeatAndDiffer) {
+TEST(GenerateTest, EqualSeedsRepeatAndDifferentSeedsDiffer) {
   set_random_seed(4);
   const Sequential model = small_gpt(40);
   const Tensor prompt = prompt_of(1, 2);
@@ -150,7 +150,7 @@ class Counting : public Layer {
   }
 };
 
-TEST(GenerateTest, RowsEndWithTheirToken) {
+TEST(GenerateTest, RowsArePaddedAfterEndToken) {
   const Counting model;
   const Tensor prompt = Tensor::from<std::int64_t>({2, 1}, {3, 5});
   const Tensor tokens = generate(
@@ -160,7 +160,7 @@ TEST(GenerateTest, RowsEndWithTheirToken) {
   EXPECT_THAT(tokens.to_doubles(), ElementsAre(3, 4, 5, 6, 7, 5, 6, 7, 7, 7));
 }
 
-TEST(GenerateTest, WindowBoundsTheContext) {
+TEST(GenerateTest, WindowLimitsContext) {
   const Counting model;
   const Tensor prompt = Tensor::from<std::int64_t>({1, 4}, {0, 0, 0, 1});
   const GenerateOptions options{
@@ -192,7 +192,7 @@ TEST(GenerateTest, WorksUnderAnyStrategy) {
   }
 }
 
-TEST(GenerateTest, ErrorsNameTheExpectation) {
+TEST(GenerateTest, ErrorsStateExpectedValues) {
   const Counting model;
   EXPECT_INVALID((void)generate(model, Tensor::zeros({1, 2})),
                  "generate: expected a prompt int64 [batch, steps] of a step or more, got "

@@ -48,7 +48,7 @@ std::pair<std::vector<double>, std::vector<double>> go_on(Model& model) {
   return {history.at("loss"), weights_of(model)};
 }
 
-TEST(ModelFile, ContinuesWithTheSameBitsUnderAnyStrategy) {
+TEST(ModelFile, ContinuesBitIdenticallyUnderAnyStrategy) {
   using Pair = std::pair<std::unique_ptr<Strategy>, std::unique_ptr<Strategy>>;
   std::vector<Pair> pairs;
   pairs.emplace_back(std::make_unique<OneDeviceStrategy>("cpu:0"),
@@ -91,7 +91,7 @@ void change_json(const std::string& path, const std::function<void(Json&)>& chan
   write_file_atomically(path, internal::format_checkpoint_file(file));
 }
 
-TEST(ModelFile, HoldsGraphsWithSharedAndNestedParts) {
+TEST(ModelFile, StoresGraphsWithSharedAndNestedLayers) {
   const SymbolicTensor a = Input{{3}, "left"}, b = Input{{3}, "right"};
   const Dense shared(4, {.activation = "tanh", .name = "shared"});
   const SymbolicTensor both = Concatenate()({shared(a), shared(b)});
@@ -120,7 +120,7 @@ TEST(ModelFile, HoldsGraphsWithSharedAndNestedParts) {
   EXPECT_EQ(again->evaluate(x, y).at("loss"), model.evaluate(x, y).at("loss"));
 }
 
-TEST(ModelFile, IsACheckpointAndAFileOfWeights) {
+TEST(ModelFile, LoadsAsCheckpointOrWeights) {
   Sequential model = rich_model();
   model.save(model_path());
   Sequential other = rich_model();
@@ -171,7 +171,7 @@ class OwnModel : public Model {
   Dense dense_;
 };
 
-TEST(ModelFile, HoldsModelsOfOnesOwn) {
+TEST(ModelFile, StoresCustomModels) {
   OwnModel model({.width = 3, .activation = "tanh"});
   model.save(model_path());
   EXPECT_ERROR((void)load_model(model_path()), kNotFound, "there is no layer 'OwnModel'");
@@ -181,7 +181,7 @@ TEST(ModelFile, HoldsModelsOfOnesOwn) {
   EXPECT_EQ((*again)(x).to_doubles(), model(x).to_doubles());
 }
 
-TEST(ModelFile, TakesThePlaceOfAnEstimatorsExport) {
+TEST(ModelFile, ReplacesEstimatorExport) {
   const auto layers = [] { return Sequential(Input{{4}}, Dense(3, "relu"), Dense(1)); };
   const std::string folder = std::filesystem::path(model_path()).parent_path() / "estimator";
   std::filesystem::remove_all(folder);
@@ -201,7 +201,7 @@ TEST(ModelFile, TakesThePlaceOfAnEstimatorsExport) {
             estimator.predict(data).to_doubles());
 }
 
-TEST(ModelFile, ErrorsOfFilesThatAreNoneNameTheCall) {
+TEST(ModelFile, ErrorForInvalidFileNamesCall) {
   EXPECT_ERROR((void)load_model("/nowhere.safetensors"), kNotFound,
                "load_model: ", "'/nowhere.safetensors'");
   write_file_atomically(model_path(), "sepal,petal\n1.0,2.0\n");
@@ -209,7 +209,7 @@ TEST(ModelFile, ErrorsOfFilesThatAreNoneNameTheCall) {
                "is this a safetensors file");
 }
 
-TEST(ModelFile, RefusesDamagedAndLaterFiles) {
+TEST(ModelFile, RejectsDamagedAndNewerFiles) {
   Sequential model = small_model();
   model.save(model_path());
   const auto refused = [](ErrorCode code, const std::vector<std::string>& parts) {
@@ -249,7 +249,7 @@ struct HalfRateOptions {
 HalfRate::HalfRate(std::span<const Variable> variables, const HalfRateOptions& options)
     : Optimizer(variables, std::make_unique<SgdRule>(), {.learning_rate = options.rate / 2}) {}
 
-TEST(ModelFile, HoldsOptimizersOfOnesOwn) {
+TEST(ModelFile, StoresCustomOptimizers) {
   Sequential model = small_model();
   model.compile({.optimizer = HalfRateOptions{.rate = 0.25}, .loss = "mse"});
   EXPECT_ERROR(model.save(model_path()), kUnimplemented,
@@ -264,7 +264,7 @@ TEST(ModelFile, HoldsOptimizersOfOnesOwn) {
   EXPECT_ERROR((void)made.to_json(), kUnimplemented, "a function of your own makes");
 }
 
-TEST(ModelFile, HoldsOptimizersLossesAndMetrics) {
+TEST(ModelFile, StoresOptimizersLossesAndMetrics) {
   const auto same = [](const OptimizerSpec& spec) {
     const Json json = Json::parse(spec.to_json().dump());
     EXPECT_EQ(OptimizerSpec::from_json(json).to_json().dump(), json.dump());
@@ -334,14 +334,14 @@ LoadWeightsOptions names_of_pytorch() {
           .transpose = {"kernel"}};
 }
 
-TEST(ForeignWeights, OfPyTorchAreRenamedAndTransposed) {
+TEST(ImportedWeights, PyTorchNamesAreMappedAndKernelsTransposed) {
   Sequential model = as_in_pytorch();
   model.load_weights(kFromPyTorch, names_of_pytorch());
   const Tensor y = model(foreign_tensor(kFromPyTorch, "test.x"));
   expect_near(y.to_doubles(), foreign_tensor(kFromPyTorch, "test.y").to_doubles(), 1e-5);
 }
 
-TEST(ForeignWeights, OfKerasAreRenamed) {
+TEST(ImportedWeights, KerasNamesAreMapped) {
   Sequential model(Input{{3}}, Dense(6, "tanh"), Dense(2));
   model.load_weights(kFromKeras, {.rename = {{"layers/dense/vars/0", "dense/kernel"},
                                              {"layers/dense/vars/1", "dense/bias"},
@@ -351,7 +351,7 @@ TEST(ForeignWeights, OfKerasAreRenamed) {
   expect_near(y.to_doubles(), foreign_tensor(kFromKeras, "test/y").to_doubles(), 1e-5);
 }
 
-TEST(ForeignWeights, MayBeOnlySomeOfThem) {
+TEST(ImportedWeights, PartialImportRequiresNonStrictMode) {
   Sequential model = as_in_pytorch();
   const std::vector<double> before = model.variables()[4].value().to_doubles();
   LoadWeightsOptions options = names_of_pytorch();
@@ -364,7 +364,7 @@ TEST(ForeignWeights, MayBeOnlySomeOfThem) {
             foreign_tensor(kFromPyTorch, "classifier.bias").to_doubles());
 }
 
-TEST(ForeignWeights, ErrorsListNamesOfFileAndModel) {
+TEST(ImportedWeights, ErrorListsNamesInFileAndModel) {
   Sequential model = as_in_pytorch();
   const std::vector<double> before = weights_of(model);
   const auto refused = [&](const LoadWeightsOptions& options) {
@@ -406,7 +406,7 @@ std::string onnx_path() {  // tests run concurrently
   return TempDir() + "tutti_" + UnitTest::GetInstance()->current_test_info()->name() + ".onnx";
 }
 
-TEST(OnnxExport, WritesAModelOfOpset17) {
+TEST(OnnxExport, WritesOpset17Model) {
   Sequential model(Input{{3}}, Dense(2, {.name = "scores"}));
   export_onnx(model, onnx_path());
   const std::string bytes = read_file(onnx_path());
@@ -424,7 +424,7 @@ TEST(OnnxExport, WritesAModelOfOpset17) {
   EXPECT_EQ(bias.at(9), std::string_view("\0\0\0\0\0\0\0\0", 8));
 }
 
-TEST(OnnxExport, NamesUnsupportedLayers) {
+TEST(OnnxExport, ErrorNamesUnsupportedLayers) {
   const auto refused = [](Sequential model) {
     return error_of([&] { export_onnx(model, onnx_path()); });
   };

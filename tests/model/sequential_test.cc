@@ -23,7 +23,7 @@ Sequential tutorial_network() {
                     Dense(64, {.activation = "relu"}), Dense(10));
 }
 
-TEST(SequentialTest, HasKerasNamesAndParameterCounts) {
+TEST(SequentialTest, MatchesKerasNamesAndParameterCounts) {
   const Sequential model = tutorial_network();
   EXPECT_EQ(model.num_parameters(), 121930);
   EXPECT_EQ(model.output_shape(), (Shape{10}));
@@ -33,7 +33,7 @@ TEST(SequentialTest, HasKerasNamesAndParameterCounts) {
   EXPECT_THAT(variable_names(tutorial_network()), ContainerEq(variable_names(model)));
 }
 
-TEST(SequentialTest, SummaryIsKerasTable) {
+TEST(SequentialTest, SummaryMatchesKerasTable) {
   const std::string expected =
       R"(Model: "sequential"
 ____________________________________________________________________
@@ -63,7 +63,7 @@ ____________________________________________________________________
               HasSubstr("Memory per replica: weights 64 B, gradients 40 B, optimizer 96 B\n"));
 }
 
-TEST(SequentialTest, DotIsAChainOfLayers) {
+TEST(SequentialTest, DotGraphIsChainOfLayers) {
   Sequential model(Input{{4}}, Dense(3), Relu(), Dense(2, {.name = "head"}));
   EXPECT_EQ(model.to_dot(), R"(digraph "sequential" {
   rankdir=TB;
@@ -77,7 +77,7 @@ TEST(SequentialTest, DotIsAChainOfLayers) {
 )");
 }
 
-TEST(SequentialTest, FirstLayerMayDeclareTheInput) {
+TEST(SequentialTest, FirstLayerCanDeclareInput) {
   Sequential model(Dense(1, {.input_shape = Shape{1}}));
   model.compile({.optimizer = "sgd", .loss = "mse"});
   EXPECT_EQ(model.num_parameters(), 2);
@@ -94,7 +94,7 @@ TEST(SequentialTest, UnknownNameErrorListsValidNames) {
                  "one of accuracy, sparse_categorical_accuracy", "did you mean 'accuracy'?");
 }
 
-TEST(SequentialTest, GrowsLayerByLayerAndCopiesAreTheSameModel) {
+TEST(SequentialTest, GrowsLayerByLayerAndCopiesShareModel) {
   Sequential model(Input{{4}});
   for (int i = 0; i < 3; ++i) model.add(Dense(5));
   const Sequential copy = model;
@@ -106,7 +106,7 @@ TEST(SequentialTest, GrowsLayerByLayerAndCopiesAreTheSameModel) {
   EXPECT_EQ(copy(x).to_doubles(), model(x).to_doubles());
 }
 
-TEST(SequentialTest, NamedModelsNestWithoutClashes) {
+TEST(SequentialTest, NestedNamedModelsDoNotClash) {
   Sequential encoder("encoder", Input{{4}}, Dense(3));
   Sequential model(Input{{4}}, encoder, Dense(2));
   EXPECT_THAT(variable_names(model), ElementsAre("encoder/dense/kernel", "encoder/dense/bias",
@@ -143,7 +143,7 @@ class TwoPaths : public Model {
   Dense left_, right_, top_;
 };
 
-TEST(ModelTest, AUserClassComposesLayers) {
+TEST(ModelTest, UserClassComposesLayers) {
   TwoPaths model;
   EXPECT_EQ(model.name(), "two_paths");
   EXPECT_EQ(model.num_parameters(), 15 + 15 + 8);
@@ -172,7 +172,7 @@ class Scaled : public Model {
   Dense dense_;
 };
 
-TEST(ModelTest, TheSummaryListsTheModelsOwnWeights) {
+TEST(ModelTest, SummaryListsOwnWeights) {
   const std::string text = Scaled().summary();
   // The column of names is as wide as the longest name.
   const auto row = [](const char* name, const char* shape, const char* count) {
@@ -187,7 +187,7 @@ TEST(ModelTest, TheSummaryListsTheModelsOwnWeights) {
   EXPECT_THAT(TwoPaths().summary(), Not(HasSubstr("(weight)")));
 }
 
-TEST(ModelTest, CompileInsideAnotherScopeNamesBothStrategies) {
+TEST(ModelTest, CompileInDifferentScopeNamesBothStrategies) {
   auto first = mirrored("cpu:0-1");
   auto second = central("cpu:0-2");
   auto make = [&] {
@@ -205,7 +205,7 @@ TEST(ModelTest, CompileInsideAnotherScopeNamesBothStrategies) {
   EXPECT_TRUE(first->variable_created_in_scope(model.optimizer().iterations()));
 }
 
-TEST(ModelTest, ModelFromOutsideTheScopeIsRefused) {
+TEST(ModelTest, RejectsModelCreatedOutsideScope) {
   Sequential outside(Input{{1}}, Dense(1));
   auto strategy = mirrored("cpu:0-1");
   auto scope = strategy->scope();
@@ -216,7 +216,7 @@ TEST(ModelTest, ModelFromOutsideTheScopeIsRefused) {
   EXPECT_TRUE(strategy->variable_created_in_scope(inside.variables()[0]));
 }
 
-TEST(ModelTest, CustomLoopOverVariablesFromOutsideIsRefused) {
+TEST(ModelTest, RejectsCustomLoopOverVariablesCreatedOutsideScope) {
   Sequential outside(Input{{1}}, Dense(1));
   auto strategy = mirrored("cpu:0-1");
   auto scope = strategy->scope();
@@ -232,7 +232,7 @@ TEST(ModelTest, CustomLoopOverVariablesFromOutsideIsRefused) {
   EXPECT_THAT(message, HasSubstr("scope"));
 }
 
-TEST(ModelTest, MetricFromOutsideTheScopeIsRefused) {
+TEST(ModelTest, RejectsMetricCreatedOutsideScope) {
   SparseCategoricalAccuracy outside;
   auto strategy = mirrored("cpu:0-1");
   auto scope = strategy->scope();
@@ -241,7 +241,7 @@ TEST(ModelTest, MetricFromOutsideTheScopeIsRefused) {
                  "metric 'sparse_categorical_accuracy' was made outside the scope");
 }
 
-TEST(ModelTest, UseBeforeCompileNamesTheRemedy) {
+TEST(ModelTest, UseBeforeCompileErrorStatesRemedy) {
   Sequential model(Input{{1}}, Dense(1));
   EXPECT_ERROR(model.fit(Tensor::ones({1, 1}), Tensor::ones({1, 1})), kFailedPrecondition,
                "Model::fit: the model is not compiled; try model.compile({");
@@ -264,7 +264,7 @@ Functional residual_network() {
   return Functional({x}, {Dense(3)(GlobalAveragePooling2D()(sum))});
 }
 
-TEST(FunctionalTest, NamesLayersInTheOrderTheyWereDrawn) {
+TEST(FunctionalTest, LayersAreNumberedInCreationOrder) {
   const Functional model = residual_network();
   EXPECT_THAT(functional_names(model),
               ElementsAre("conv2d/kernel", "conv2d/bias", "conv2d_1/kernel", "conv2d_1/bias",
@@ -282,7 +282,7 @@ TEST(FunctionalTest, NamesLayersInTheOrderTheyWereDrawn) {
   EXPECT_THAT(model.to_dot(), HasSubstr("  \"image\" -> \"add\";\n  \"conv2d_1\" -> \"add\";\n"));
 }
 
-TEST(FunctionalTest, EqualsItsLayersInSequence) {
+TEST(FunctionalTest, MatchesSequentialLayerCalls) {
   const Functional model = residual_network();
   const std::vector<Variable> w = model.variables();
   const Tensor x = random_uniform({3, 6, 6, 2}, {.seed = 1}, -1.0, 1.0);
@@ -294,7 +294,7 @@ TEST(FunctionalTest, EqualsItsLayersInSequence) {
   EXPECT_EQ(model(Tensor::zeros({0, 6, 6, 2})).shape(), (Shape{0, 3}));
 }
 
-TEST(FunctionalTest, EqualsSequentialBitByBit) {
+TEST(FunctionalTest, IsBitIdenticalToSequential) {
   set_random_seed(5);
   const SymbolicTensor x = Input{{4}};
   const Functional graph({x}, {x | Dense(8) | Relu() | Dense(2)});
@@ -305,7 +305,7 @@ TEST(FunctionalTest, EqualsSequentialBitByBit) {
   EXPECT_EQ(functional_names(graph), functional_names(row));
 }
 
-TEST(FunctionalTest, InputKeepsIdentityInUsesAndCopies) {
+TEST(FunctionalTest, InputCopiesKeepIdentity) {
   const auto x = Input{{4}, "x"};
   const auto copy = x;
   const auto y = Dense(3)(x);
@@ -319,7 +319,7 @@ TEST(FunctionalTest, InputKeepsIdentityInUsesAndCopies) {
   EXPECT_INVALID(Functional({other}, {y}), "needs an input 'x' of shape [4]");
 }
 
-TEST(FunctionalTest, SharesLayersThatAreCalledTwice) {
+TEST(FunctionalTest, LayerCalledTwiceSharesWeights) {
   const SymbolicTensor a = Input{{3}}, b = Input{{3}};
   const Dense tower(2);
   const Functional model({a, b}, {Dot()({tower(a), tower(b)})});
@@ -329,7 +329,7 @@ TEST(FunctionalTest, SharesLayersThatAreCalledTwice) {
   expect_near(model({x, y}).to_doubles(), expected.to_doubles(), 1e-6);
 }
 
-TEST(FunctionalTest, NestsModelsAndStates) {
+TEST(FunctionalTest, SupportsNestedModelsAndStates) {
   const SymbolicTensor words = Input{{5, 3}}, more = Input{{4, 3}};
   const std::vector<SymbolicTensor> encoded =
       LSTM(6, {.return_state = true}).apply(std::vector<SymbolicTensor>{words});
@@ -364,7 +364,7 @@ Functional two_by_two(Strategy* strategy) {
   return model;
 }
 
-TEST(FunctionalTest, TrainsSeveralOutputsTheSameUnderEveryStrategy) {
+TEST(FunctionalTest, SeveralOutputsTrainEquallyUnderEveryStrategy) {
   const Tensor a = random_uniform({50, 4}, {.seed = 7}, -1.0, 1.0);
   const Tensor b = random_uniform({50, 2}, {.seed = 8}, -1.0, 1.0);
   const Tensor kinds = argmax(slice(a, {0, 0}, {-1, 3}), 1);
@@ -412,7 +412,7 @@ TEST(FunctionalTest, ValidationDataOfVectorsEqualsEvaluate) {
                  "validation_data", "2 output(s)", "received 3");
 }
 
-TEST(FunctionalTest, ClassWeightsOfAnOutputEqualWeightsOfItsExamples) {
+TEST(FunctionalTest, OutputClassWeightsMatchSampleWeights) {
   const Tensor a = random_uniform({50, 4}, {.seed = 7}), b = random_uniform({50, 2}, {.seed = 8});
   const Tensor kinds = argmax(slice(a, {0, 0}, {-1, 3}), 1), sizes = b.sum(1);
   std::vector<float> values;
@@ -433,7 +433,7 @@ TEST(FunctionalTest, ClassWeightsOfAnOutputEqualWeightsOfItsExamples) {
                  "a map for each of the 2 outputs, got 1");
 }
 
-TEST(FunctionalTest, WeightsOfExamplesServeAllOutputsOrEach) {
+TEST(FunctionalTest, SampleWeightsApplyToAllOutputsOrEach) {
   const Tensor a = random_uniform({10, 4}, {.seed = 7}), b = random_uniform({10, 2}, {.seed = 8});
   const Tensor kinds = Tensor::zeros({10}, DType::kInt64), sizes = Tensor::ones({10});
   const Tensor none = Tensor::zeros({10}), all = Tensor::ones({10});
@@ -480,7 +480,7 @@ TEST(FunctionalTest, WeightedMetricsOfEachOutputUseItsWeights) {
                  "a list of metrics for each of the 2 outputs, got 1");
 }
 
-TEST(FunctionalTest, ErrorsComeWhereTheGraphIsDrawn) {
+TEST(FunctionalTest, GraphErrorsAreRaisedAtConstruction) {
   const SymbolicTensor x = Input{{4}}, image = Input{{4, 4, 1}, "image"};
   EXPECT_INVALID(Conv2D(1, 3)(x),
                  "layer 'conv2d' (Conv2D): Conv2D: expected examples of shape [height, ");
@@ -493,7 +493,7 @@ TEST(FunctionalTest, ErrorsComeWhereTheGraphIsDrawn) {
   EXPECT_INVALID(Functional model({Relu()(x)}, {x}), "input 0 is a result of layer");
 }
 
-TEST(FunctionalTest, ErrorsOfCallsAndCompileNameMissingParts) {
+TEST(FunctionalTest, CallAndCompileErrorsNameMissingItems) {
   Functional model = two_by_two(nullptr);
   EXPECT_INVALID(model(Tensor::ones({1, 4})),
                  "layer 'functional' (Functional): expected 2 inputs (left, right), got 1");
@@ -643,7 +643,7 @@ TEST(ModelArguments, SubclassWithSeveralInputsMustDeclareThem) {
             std::vector<double>(4, 0.0));
 }
 
-TEST(CompileWarnings, ALossOnTheOtherOfLogitsAndProbabilitiesIsNamedOnce) {
+TEST(CompileWarnings, WarnsOnceAboutLogitsProbabilitiesMismatch) {
   EXPECT_THAT(compile_warnings("softmax", {SparseCategoricalCrossentropy()}),
               ElementsAre(AllOf(HasSubstr("the output 'sequential' has the activation softmax, but "
                                           "its loss sparse_categorical_crossentropy takes logits"),
@@ -657,7 +657,7 @@ TEST(CompileWarnings, ALossOnTheOtherOfLogitsAndProbabilitiesIsNamedOnce) {
                                 HasSubstr(".from_logits = true"))));
 }
 
-TEST(CompileWarnings, SilentForFittingAndUnknownPairs) {
+TEST(CompileWarnings, MatchingAndUnknownPairsAreSilent) {
   const Loss own("binary_crossentropy", [](const Tensor& labels, const Tensor& predictions) {
     return losses::mean_squared_error(labels, predictions);
   });
@@ -688,7 +688,7 @@ class OwnCall : public Model {
   Dense dense_;
 };
 
-TEST(FitWarnings, ProbabilitiesOfAnOwnCallUnderALossOnLogitsAreNamedOnce) {
+TEST(FitWarnings, WarnsOnceWhenLogitsLossReceivesProbabilities) {
   const Tensor x = random_uniform({16, 2}, {.seed = 4}, -1.0, 1.0);
   const Tensor y = Tensor::zeros({16}, DType::kInt64);
   const auto warnings_with = [&](const char* top, const Loss& loss) {
@@ -707,7 +707,7 @@ TEST(FitWarnings, ProbabilitiesOfAnOwnCallUnderALossOnLogitsAreNamedOnce) {
               IsEmpty());
 }
 
-TEST(FitWarnings, FreezingAndUnfreezingWithoutCompileAreNamed) {
+TEST(FitWarnings, WarnsAboutFreezingOrUnfreezingWithoutCompile) {
   Dense first(1, {.name = "first"}), second(1, {.name = "second"});
   Sequential model(Input{{1}}, first, second);
   const auto warnings_of_fit = [&] {
@@ -740,7 +740,7 @@ Sequential fitted_line(const OptimizerSpec& optimizer, int epochs = 1) {
   return model;
 }
 
-TEST(OptimizerOptionsTest, FitEndsWithTheMovingAverage) {
+TEST(OptimizerOptionsTest, FitEndsWithMovingAverageWeights) {
   Sequential model =
       fitted_line(SgdOptions{.learning_rate = 0.1, .ema = EmaOptions{.momentum = 0.9}});
   const std::vector<Variable> state = model.optimizer().state_variables();
@@ -754,7 +754,7 @@ TEST(OptimizerOptionsTest, AccumulationInFitCountsUpdates) {
   EXPECT_EQ(model.optimizer().iterations().value().item_int(), 2);
 }
 
-TEST(OptimizerOptionsTest, LossScalingChangesNoBits) {
+TEST(OptimizerOptionsTest, LossScalingIsBitIdentical) {
   const OptimizerSpec plain = SgdOptions{.learning_rate = 0.1};
   EXPECT_EQ(weights_of(fitted_line(with_dynamic_loss_scale(plain, {.growth_steps = 3}))),
             weights_of(fitted_line(plain)));
@@ -780,7 +780,7 @@ std::vector<double> fitted_with_shares(Strategy& strategy) {
   return values;
 }
 
-TEST(UnequalSharesInFit, MatchesTheUnsplitBatch) {
+TEST(UnequalReplicaWeights, FitMatchesUnsplitBatch) {
   OneDeviceStrategy one("cpu:0");
   const std::vector<double> expected = fitted_with_shares(one);
   for (const std::vector<double>& weights :

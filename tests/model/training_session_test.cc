@@ -59,14 +59,14 @@ Outcome train(TrainingSessionOptions options,
   return {code, session.record().steps(), session.record().losses(), w.value()};
 }
 
-TEST(TrainingSession, EndsAfterItsEpochsOrSteps) {
+TEST(TrainingSession, EndsAfterConfiguredEpochsOrSteps) {
   EXPECT_EQ(train({.epochs = 3}).steps, 12);
   EXPECT_EQ(train({.epochs = 3, .steps = 6}).steps, 6);
   EXPECT_EQ(train({.epochs = 1, .steps = 6}).steps, 4);
   EXPECT_INVALID(train({.steps = -1}), "TrainingSession: steps", "got -1");
 }
 
-TEST(TrainingSession, DataThatNeverEndNeedSteps) {
+TEST(TrainingSession, InfiniteDatasetRequiresSteps) {
   MirroredStrategy strategy("cpu:0-1");
   DistributedDataset endless = strategy.distribute_dataset(
       Dataset::from_tensor_slices(Tensor::ones({12, 2}), Tensor::ones({12})).repeat().batch(3));
@@ -81,7 +81,7 @@ TEST(TrainingSession, DataThatNeverEndNeedSteps) {
   EXPECT_TRUE(make(2).begin_epoch());
 }
 
-TEST(TrainingSession, ASignalSavesAndAResumedRunHasTheBitsOfAStraightOne) {
+TEST(TrainingSession, SignalSavesAndResumedRunIsBitIdentical) {
   const std::string folder = empty_folder();
   const Outcome straight = train({.epochs = 4});
   const std::string checkpoints = folder + "/checkpoints";
@@ -102,7 +102,7 @@ TEST(TrainingSession, ASignalSavesAndAResumedRunHasTheBitsOfAStraightOne) {
   }
 }
 
-TEST(TrainingSession, PrintsCauseOfStopAndHowToContinue) {
+TEST(TrainingSession, PrintsStopCauseAndHowToContinue) {
   const std::string checkpoints = empty_folder() + "/checkpoints";
   const auto output_of = [](TrainingSessionOptions options) {
     ::testing::internal::CaptureStdout();
@@ -133,7 +133,7 @@ Outcome train_with_grace(TrainingSessionOptions options, const std::vector<std::
 }
 
 /// Follows tf's TerminationConfig(grace_period): save, continue, save again, end.
-TEST(TrainingSession, WithAGracePeriodItSavesAtOnceTrainsOnAndSavesAgain) {
+TEST(TrainingSession, GracePeriodSavesContinuesAndSavesAgain) {
   const std::string checkpoints = empty_folder() + "/checkpoints";
   const Outcome stopped = train_with_grace({.checkpoint_dir = checkpoints}, {6});
   EXPECT_EQ(stopped.code, 75);
@@ -148,7 +148,7 @@ TEST(TrainingSession, WithAGracePeriodItSavesAtOnceTrainsOnAndSavesAgain) {
   expect_same_bits(resumed.weight, straight.weight);
 }
 
-TEST(TrainingSession, ASecondSignalEndsTheGracePeriod) {
+TEST(TrainingSession, SecondSignalEndsGracePeriod) {
   const std::string checkpoints = empty_folder() + "/checkpoints";
   const Outcome stopped = train_with_grace({.checkpoint_dir = checkpoints}, {6, 9});
   EXPECT_EQ(stopped.code, 75);
@@ -157,7 +157,7 @@ TEST(TrainingSession, ASecondSignalEndsTheGracePeriod) {
 }
 
 /// Corresponds to tf's TerminationConfig(save_fn).
-TEST(TrainingSession, SignalSavesWithCheckpointOfTheProgram) {
+TEST(TrainingSession, SignalCallsUserSaveFunction) {
   std::vector<std::int64_t> saved;
   const auto save = [&](std::int64_t steps) { saved.push_back(steps); };
   EXPECT_EQ(train_with_grace({.save_on_signal = save}, {6}).code, 75);
@@ -170,12 +170,12 @@ TEST(TrainingSession, SignalSavesWithCheckpointOfTheProgram) {
   EXPECT_EQ(saved, (std::vector<std::int64_t>{7}));
 }
 
-TEST(TrainingSession, AGracePeriodNeedsSomethingToSave) {
+TEST(TrainingSession, GracePeriodRequiresCheckpointOrSaveFunction) {
   EXPECT_INVALID(train({.grace_period = std::chrono::seconds(5)}), "grace_period",
                  "checkpoint_dir or save_on_signal");
 }
 
-TEST(TrainingSession, SignalsAreItsOwnOnlyWhileItLivesAndSaves) {
+TEST(TrainingSession, HandlesSignalsOnlyWhileActiveAndSaving) {
   static int received = 0;
   const auto earlier = std::signal(SIGTERM, [](int) { ++received; });
   const std::string folder = empty_folder();
@@ -191,7 +191,7 @@ TEST(TrainingSession, SignalsAreItsOwnOnlyWhileItLivesAndSaves) {
   EXPECT_EQ(std::signal(SIGTERM, earlier), SIG_DFL);
 }
 
-TEST(TrainingSession, LogsGivenValues) {
+TEST(TrainingSession, LogsUserValues) {
   const std::string folder = empty_folder();
   train({.epochs = 2, .log_dir = folder});
   const std::string log = read_file(folder + "/log.jsonl");
@@ -199,7 +199,7 @@ TEST(TrainingSession, LogsGivenValues) {
   EXPECT_NE(log.find("\"test_error\""), std::string::npos);
 }
 
-TEST(TrainingSession, ThereMustBeSomethingToResumeFrom) {
+TEST(TrainingSession, ResumeRequiresExistingCheckpoint) {
   const std::string folder = empty_folder();
   EXPECT_ERROR(train({.checkpoint_dir = folder, .resume = true}), kNotFound, "TrainingSession",
                folder, "train without resume");
@@ -304,7 +304,7 @@ void expect_bits_of_a_calm_run(Program run, std::int64_t interrupt_at) {
   EXPECT_FALSE(std::filesystem::exists(run.folder));
 }
 
-TEST(BackupAndRestoreTest, InterruptedAnywhereHasTheBitsOfACalmRun) {
+TEST(BackupAndRestoreTest, InterruptedRunMatchesUninterruptedBitwise) {
   const struct {
     const char* name;
     Program run;
@@ -353,7 +353,7 @@ SignalledFit fit_with_signal(std::vector<AnyCallback> callbacks, std::int64_t ra
   return result;
 }
 
-TEST(StopOnSignals, SavesAfterTheBatchAndResumesWithTheSameBits) {
+TEST(StopOnSignals, SavesAfterBatchAndResumesBitIdentically) {
   const std::string folder = empty_folder() + "/backup";
   const SignalledFit straight = fit_with_signal({}, 0);
   EXPECT_FALSE(straight.is_stopped);
@@ -371,7 +371,7 @@ TEST(StopOnSignals, SavesAfterTheBatchAndResumesWithTheSameBits) {
   }
 }
 
-TEST(StopOnSignals, ReportsPointSaveAndRemedy) {
+TEST(StopOnSignals, ReportsStopPointSavedFolderAndRemedy) {
   const std::string folder = empty_folder() + "/backup";
   EXPECT_THAT(fit_with_signal({BackupAndRestore(folder)}, 6).output,
               ::testing::EndsWith("stopped    by SIGINT after batch 2/4 of epoch 2/3, saved in " +
@@ -385,7 +385,7 @@ TEST(StopOnSignals, ReportsPointSaveAndRemedy) {
   (void)::testing::internal::GetCapturedStdout();
 }
 
-TEST(StopOnSignals, EndOfEpochIsAPointToStop) {
+TEST(StopOnSignals, StopsAtEndOfEpoch) {
   const std::string folder = empty_folder() + "/backup";
   const auto raise_after_epoch = [](std::int64_t epoch, const Logs&) {
     if (epoch == 1) std::raise(SIGINT);
@@ -410,7 +410,7 @@ TEST(StopOnSignals, SignalAfterTheLastBatchReachesTheProgram) {
   std::signal(SIGINT, earlier);
 }
 
-TEST(BackupAndRestoreTest, WithoutDeletingNothingIsLeftToDo) {
+TEST(BackupAndRestoreTest, RetainedCheckpointMakesRerunNoOp) {
   const std::string folder = empty_folder();
   Program run{.delete_checkpoint = false, .folder = folder + "/backup"};
   const auto first = live(run, folder + "/log.csv", -1);
@@ -419,7 +419,7 @@ TEST(BackupAndRestoreTest, WithoutDeletingNothingIsLeftToDo) {
   EXPECT_EQ(*first, *second);
 }
 
-TEST(BackupAndRestoreTest, ADamagedVersionIsPassedOverForTheOneBefore) {
+TEST(BackupAndRestoreTest, DamagedVersionFallsBackToPrevious) {
   const std::string folder = empty_folder();
   const auto calm = live({}, folder + "/calm.csv", -1);
   const Program run{.save_freq = 1, .folder = folder + "/backup"};
@@ -438,7 +438,7 @@ TEST(BackupAndRestoreTest, ADamagedVersionIsPassedOverForTheOneBefore) {
   EXPECT_EQ(*left, *calm);
 }
 
-TEST(BackupAndRestoreTest, AnotherBatchSizeIsRefusedWithinAnEpoch) {
+TEST(BackupAndRestoreTest, RejectsChangedBatchSizeWithinEpoch) {
   const std::string folder = empty_folder();
   std::vector<double> rows;  // seen by training
   const auto train = [&](std::int64_t batch_size, std::int64_t interrupt_at) {
@@ -464,7 +464,7 @@ TEST(BackupAndRestoreTest, AnotherBatchSizeIsRefusedWithinAnEpoch) {
   EXPECT_THAT(rows, Contains(11.0));
 }
 
-TEST(BackupAndRestoreTest, MistakesAreNamed) {
+TEST(BackupAndRestoreTest, RejectsInvalidUse) {
   EXPECT_INVALID(BackupAndRestore(""), "expected a folder");
   EXPECT_INVALID(BackupAndRestore("x", {.save_freq = 0}), "positive save_freq");
   const std::string folder = empty_folder();
@@ -480,7 +480,7 @@ TEST(BackupAndRestoreTest, MistakesAreNamed) {
                  "expected the state of 2 callbacks, got that of 1");
 }
 
-TEST(BackupAndRestoreTest, HistoryAndLogsKeepTheirBitsAsJson) {
+TEST(BackupAndRestoreTest, HistoryAndLogsRoundTripThroughJson) {
   History history;
   Logs logs;
   for (const double value :

@@ -83,7 +83,7 @@ float train_replicated(int num_devices) {
   return last;
 }
 
-TEST(ParallelParts, EarlierPartsAreTheLonger) {
+TEST(ParallelShards, EarlierShardsAreLonger) {
   const auto text = [](std::int64_t length, std::size_t parts) {
     std::string result;
     for (const internal::Part& part : internal::parts_of("x", length, parts)) {
@@ -96,7 +96,7 @@ TEST(ParallelParts, EarlierPartsAreTheLonger) {
   EXPECT_INVALID(internal::parts_of("x", 2, 3), "x: expected 1 to 2 devices", "got 3");
 }
 
-TEST(ParallelParts, SumsFollowTheCanonicalTree) {
+TEST(ParallelShards, SumsFollowTheCanonicalTree) {
   std::vector<Tensor> values;
   for (int i = 0; i < 5; ++i) values.push_back(noise({64}, 20u + static_cast<unsigned>(i)));
   const Tensor expected = ((values[0] + values[1]) + (values[2] + values[3])) + values[4];
@@ -152,7 +152,7 @@ TEST(ParallelDense, WeightsHaveNamesAndDevices) {
                   "mlp/bias [3] cpu:1"));
 }
 
-TEST(ParallelDense, TrainsAsOneDevice) {
+TEST(ParallelDense, TrainingMatchesOneDevice) {
   constexpr int kTrainingSteps = 50;
   const Training one = train_model(one_device(), kTrainingSteps);
   for (const char* devices : {"cpu:0", "cpu:0-1", "cpu:0-2"}) {
@@ -171,7 +171,7 @@ TEST(ParallelDense, TrainsAsOneDevice) {
   EXPECT_LT(one.losses.back(), 0.7 * one.losses.front());
 }
 
-TEST(ParallelDense, PairTransfersTheInputAndOneResult) {
+TEST(ParallelDense, PairTransfersOneInputAndOneResult) {
   ParallelDensePair pair(6, 3, {.devices = "cpu:0-1", .activation = "relu"});
   pair.build_for({4});
   const Tensor x = noise({5, 4}, 1);
@@ -189,7 +189,7 @@ TEST(ParallelDense, PairTransfersTheInputAndOneResult) {
                                  "cpu:1 -> cpu:0: float32 [5, 4], 80 bytes"));
 }
 
-TEST(ParallelDense, LongerExamplesAndNoRowsWork) {
+TEST(ParallelDense, SupportsHigherRankAndEmptyBatches) {
   set_random_seed(6);
   Dense whole(5, {.activation = "gelu"});
   whole.build_for({2, 4});
@@ -460,7 +460,7 @@ TEST(HybridParallelism, TransferredBytesMatchTheFormula) {
 }
 
 // These are (128, 16) and (128, 32) in the paper's notation.
-TEST(HybridParallelism, DenseLayersHaveTheirOwnBatch) {
+TEST(HybridParallelism, DenseLayersUseSeparateBatchSize) {
   constexpr int kReplicas = 8;
   for (const HybridScheme scheme : {HybridScheme::kOneByOne, HybridScheme::kSharesOfAll}) {
     for (const std::size_t turns_of_an_update : {1u, 2u}) {
@@ -489,7 +489,7 @@ TEST(HybridParallelism, DenseLayersHaveTheirOwnBatch) {
 }
 
 // 5 examples over 4 replicas are 2, 2, 1, 0; rounds without examples are skipped.
-TEST(HybridParallelism, EachSchemeStepsAsOneDeviceAlsoWithFewExamplesOrNone) {
+TEST(HybridParallelism, EverySchemeMatchesOneDeviceForAnyBatchSize) {
   for (const std::int64_t rows : {5L, 50L, 4 * kRows}) {
     OneDevice one;
     const float loss = one.step(rows, whole_batch(rows));
@@ -506,7 +506,7 @@ TEST(HybridParallelism, EachSchemeStepsAsOneDeviceAlsoWithFewExamplesOrNone) {
 }
 
 // If devices have separate memories, values are copied between them.
-TEST(HybridParallelism, DevicesMayHaveMemoriesOfTheirOwn) {
+TEST(HybridParallelism, SeparateDeviceMemoriesGiveSameWeights) {
   const auto trained = [] {
     Hybrid hybrid(2);
     hybrid.step(2 * kRows);
@@ -519,7 +519,7 @@ TEST(HybridParallelism, DevicesMayHaveMemoriesOfTheirOwn) {
   for (std::size_t i = 0; i < shared.size(); ++i) expect_same_bits(apart[i], shared[i]);
 }
 
-TEST(HybridParallelism, ACheckpointHoldsTheStateOfEveryPart) {
+TEST(HybridParallelism, CheckpointContainsStateOfEveryShard) {
   const HybridDenseOptions options{.optimizer = AdamOptions{.learning_rate = 0.01}};
   const auto all_of = [](const Hybrid& hybrid) {
     Checkpoint checkpoint(hybrid.below().variables());  // its optimizer has no slots
@@ -543,7 +543,7 @@ TEST(HybridParallelism, ACheckpointHoldsTheStateOfEveryPart) {
   EXPECT_TRUE(names.contains("part_1/adam/iteration"));
 }
 
-TEST(HybridParallelism, TheLearningRateIsThatOfAllParts) {
+TEST(HybridParallelism, LearningRateAppliesToAllShards) {
   Hybrid hybrid(2, {.optimizer = SgdOptions{.learning_rate = 0.25}});
   EXPECT_EQ(hybrid.dense().learning_rate(), 0.25);
   HybridDense(hybrid.dense()).set_learning_rate(0.0);
@@ -559,8 +559,8 @@ TEST(HybridParallelism, RefusesUnsupportedOptions) {
   };
   EXPECT_INVALID(HybridDense(ParallelDensePair(8, 2, {.devices = "cpu:0-1"}), "mse"), "HybridDense",
                  "input_shape");
-  EXPECT_INVALID(HybridDense(layers_on("cpu:0-1"), "mse", {.dense_batch = -1}),
-                 "dense_batch >= 0", "-1");
+  EXPECT_INVALID(HybridDense(layers_on("cpu:0-1"), "mse", {.dense_batch = -1}), "dense_batch >= 0",
+                 "-1");
   EXPECT_INVALID(
       HybridDense(layers_on("cpu:0-1"), "mse", {.optimizer = with_dynamic_loss_scale("sgd")}),
       "loss scaling", "sgd");

@@ -100,7 +100,7 @@ float train_wide(const std::vector<Device>& devices, PipelineOptions options) {
   return train_in_a_pipeline(model, x, y, options, 4).losses.back();
 }
 
-TEST(PipelineSchedule, AllForwardFirstAndOneForwardOneBackward) {
+TEST(PipelineSchedule, MatchesGPipeAndOneForwardOneBackwardOrder) {
   const auto text = [](PipelineOrder order, int stage, int stages, int micro_batches) {
     std::string result;
     for (const PipelineTask& task : pipeline_schedule(order, stage, stages, micro_batches)) {
@@ -172,7 +172,7 @@ TEST(StagedSequential, FitsEvaluatesAndPredicts) {
   EXPECT_EQ(fitted(split), fitted(whole));
 }
 
-TEST(Pipeline, SplitByLayersHasTheBitsOfOneDevice) {
+TEST(Pipeline, LayerSplitMatchesOneDeviceBitwise) {
   constexpr int kSteps = 50;
   const Training one = train_plainly(whole_network(), sample_rows(), sample_classes(), 4, kSteps);
   for (const PipelineOrder order :
@@ -215,7 +215,7 @@ TEST(Pipeline, TransfersOnlyActivationsAndTheirGradients) {
                                  "cpu:0 -> cpu:1: int64 [2], 16 bytes"));
 }
 
-TEST(Pipeline, PeakMemoryPerDeviceFalls) {
+TEST(Pipeline, PeakMemoryPerDeviceDecreases) {
   const Device a = on_cpu(kFirstDevice), b = on_cpu(kFirstDevice + 1);
   const Peaks one = peaks_of(1, [&] { return train_wide({a}, {.micro_batches = 8}); });
   const Peaks two = peaks_of(2, [&] { return train_wide({a, b}, {.micro_batches = 8}); });
@@ -255,7 +255,7 @@ TEST(Pipeline, RegularizationCountsOnce) {
   EXPECT_NEAR(result.loss.item(), loss.item() + regularization, 1e-4);
 }
 
-TEST(Pipeline, AnErrorNamesStageDeviceAndMicroBatchAndTheNextBatchWorks) {
+TEST(Pipeline, ErrorNamesStageAndNextBatchSucceeds) {
   StagedSequential model({.devices = "cpu:0-1"}, Input{{10}}, Dense(8), Dense(6), Failing(1),
                          Dense(3));
   Pipeline pipeline(model, cross_entropy, {.micro_batches = 3});
@@ -266,7 +266,7 @@ TEST(Pipeline, AnErrorNamesStageDeviceAndMicroBatchAndTheNextBatchWorks) {
   EXPECT_EQ(pipeline.num_steps(), 1u);
 }
 
-TEST(Pipeline, AStageThatStaysAwayIsNamed) {
+TEST(Pipeline, TimeoutErrorNamesMissingStage) {
   const auto never = std::make_shared<Event>(), mine = std::make_shared<Event>();
   StagedSequential model({.devices = "cpu:0-1"}, Input{{10}}, Meeting(0, mine, never), Dense(3));
   {
@@ -280,7 +280,7 @@ TEST(Pipeline, AStageThatStaysAwayIsNamed) {
   }
 }
 
-TEST(Pipeline, CallsOfSeveralReplicasAreRefusedAsSuch) {
+TEST(Pipeline, RejectsConcurrentReplicaCalls) {
   const auto is_running = std::make_shared<Event>(), may_end = std::make_shared<Event>();
   StagedSequential model({.devices = "cpu:0-1"}, Input{{10}}, Meeting(0, is_running, may_end),
                          Dense(3));
@@ -301,10 +301,9 @@ TEST(Pipeline, CallsOfSeveralReplicasAreRefusedAsSuch) {
   EXPECT_EQ(pipeline.num_steps(), 2u);
 }
 
-TEST(Pipeline, RefusesBatchesAndOptionsThatDoNotFit) {
+TEST(Pipeline, RejectsInvalidBatchesAndOptions) {
   StagedSequential model({.devices = "cpu:0-1"}, Input{{10}}, Dense(8), Dense(3));
-  EXPECT_INVALID(Pipeline(model, cross_entropy, {.micro_batches = 0}),
-                 "micro_batches >= 1");
+  EXPECT_INVALID(Pipeline(model, cross_entropy, {.micro_batches = 0}), "micro_batches >= 1");
   EXPECT_INVALID(Pipeline(model, {}), "no loss function");
   Pipeline pipeline(model, cross_entropy, {.micro_batches = 4});
   EXPECT_INVALID(pipeline.gradients(sample_rows(3), sample_classes(3)), "4 micro-batches",
