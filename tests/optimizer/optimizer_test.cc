@@ -27,7 +27,7 @@ TEST(OptimizerTest, MinimizeWithoutReducerUsesLocalGradients) {
   EXPECT_EQ(optimizer.iterations().value().item_int(), 1);
 }
 
-TEST(OptimizerTest, ATapeMadeAfterTheForwardPassIsAskedAbout) {
+TEST(OptimizerTest, WarnsWhenTapeStartsAfterForwardPass) {
   const Variable x = variable(doubles({3.0}), "x of a late tape");
   Sgd optimizer(std::vector{x}, 0.5);
   const auto lines = warnings_of([&] {
@@ -58,7 +58,7 @@ TEST(OptimizerTest, MinimizePassesEachGradientToTheReducer) {
   expect_tensor(b.value(), {1}, {4.8}, 1e-15);
 }
 
-TEST(OptimizerTest, GradientsThatWereReducedAreNotReducedAgain) {
+TEST(OptimizerTest, ReducedGradientsAreNotReducedAgain) {
   RecordingReducer reducer(3);
   const GradientReducerScope scope(&reducer);
   const Variable v = variable(doubles({0.0}), "v");
@@ -106,7 +106,7 @@ TEST(OptimizerTest, ApplyIsRefusedInCrossReplicaContext) {
   EXPECT_EQ(optimizer.iterations().value().item_int(), 0);
 }
 
-TEST(OptimizerTest, GradientsMustFitTheVariables) {
+TEST(OptimizerTest, GradientsMustMatchVariables) {
   const Variable a = variable(doubles({1.0, 2.0}), "a");
   const Variable b = variable(doubles({3.0}), "b");
   Adam optimizer(std::vector{a, b});
@@ -122,7 +122,7 @@ TEST(OptimizerTest, GradientsMustFitTheVariables) {
   EXPECT_EQ(optimizer.iterations().value().item_int(), 0);
 }
 
-TEST(OptimizerTest, AVariableWithoutGradientStaysAndIsNamedOnce) {
+TEST(OptimizerTest, VariableWithoutGradientIsUnchangedAndWarnsOnce) {
   const Variable used = variable(doubles({1.0}), "used");
   const Variable idle = variable(doubles({2.0}), "never_used_by_the_loss");
   Adam optimizer(std::vector{used, idle});
@@ -139,7 +139,7 @@ TEST(OptimizerTest, AVariableWithoutGradientStaysAndIsNamedOnce) {
             1);
 }
 
-TEST(OptimizerTest, SparseGradientsUnderMomentumGiveTheBitsOfDenseOnes) {
+TEST(OptimizerTest, SparseMomentumUpdateMatchesDenseBitwise) {
   expect_sparse_equals_dense([](const Variable& v) {
     return std::make_unique<Sgd>(std::vector{v}, SgdOptions{.learning_rate = 0.1, .momentum = 0.9});
   });
@@ -158,7 +158,7 @@ TEST(OptimizerTest, StateIsNamedAfterOptimizerVariableAndSlot) {
   EXPECT_EQ(optimizer.iterations().dtype(), DType::kInt64);
 }
 
-TEST(OptimizerTest, VariablesMustBeThereOnceAndFloating) {
+TEST(OptimizerTest, RejectsMissingDuplicateAndNonFloatingVariables) {
   const Variable v = variable(doubles({1}), "v");
   EXPECT_INVALID(Sgd(std::vector<Variable>{}), "sgd", "nothing to train");
   EXPECT_INVALID(Sgd(std::vector{v, v}), "'v'", "given twice");
@@ -181,7 +181,7 @@ class SubtractRule final : public UpdateRule {
   }
 };
 
-TEST(OptimizerSpecTest, NamesOptionsAndFunctions) {
+TEST(OptimizerSpecTest, AcceptsNamesOptionsAndFactories) {
   const std::vector<Variable> variables = {variable(doubles({1}), "w")};
   EXPECT_EQ(make_optimizer("adam", variables)->name(), "adam");
   EXPECT_EQ(make_optimizer("adam", variables)->learning_rate(), 0.001);
@@ -195,7 +195,7 @@ TEST(OptimizerSpecTest, NamesOptionsAndFunctions) {
   EXPECT_EQ(OptimizerSpec().make(variables)->name(), "sgd");
 }
 
-TEST(OptimizerSpecTest, AnUnknownNameListsTheNames) {
+TEST(OptimizerSpecTest, UnknownNameErrorListsNames) {
   EXPECT_INVALID(OptimizerSpec("adamax"), "'adamax'", "adam, adamw", "rmsprop, sgd");
 }
 
@@ -238,13 +238,13 @@ TEST(GradientAccumulation, ReducesOncePerUpdate) {
   EXPECT_NEAR(x.value().item_double(), 3.0 - 0.1 * 2 * 6.0, 1e-15);  // mean of 6 and 6, 2 replicas
 }
 
-TEST(GradientAccumulation, ClipsTheMean) {
+TEST(GradientAccumulation, ClipsMeanGradient) {
   Sgd sgd(std::vector{variable(doubles({0.0, 0.0}), "w")},
           {.learning_rate = 1.0, .clipping = {.clipnorm = 5.0}, .gradient_accumulation_steps = 2});
   expect_near(weights_after(sgd, {{6.0, 0.0}, {0.0, 8.0}}), {-3.0, -4.0}, 1e-15);
 }
 
-TEST(GradientAccumulation, AddsRowsAndRemembersVariablesWithoutGradient) {
+TEST(GradientAccumulation, AccumulatesSparseRowsAndMissingGradients) {
   const Variable table(Tensor::zeros({3, 1}, DType::kFloat64), {.name = "table"});
   const Variable sometimes = variable(doubles({1.0}), "sometimes");
   const Variable never = variable(doubles({1.0}), "never");
@@ -265,7 +265,7 @@ TEST(GradientAccumulation, AddsRowsAndRemembersVariablesWithoutGradient) {
 
 // Covers all 2^9 patterns in which 3 rounds of 3 calls give a variable a gradient. Each call of a
 // round, in particular the first, then lacks one after rounds that had one.
-TEST(GradientAccumulation, GradientsOfEarlierRoundsAreNotAppliedAgain) {
+TEST(GradientAccumulation, EarlierGradientsAreNotAppliedAgain) {
   constexpr int kRounds = 3, kCalls = 3;
   for (unsigned pattern = 0; pattern < 1u << (kRounds * kCalls); ++pattern) {
     const Variable always = variable(doubles({0.0}), "always");
@@ -286,7 +286,7 @@ TEST(GradientAccumulation, GradientsOfEarlierRoundsAreNotAppliedAgain) {
   }
 }
 
-TEST(GradientAccumulation, SkippedUpdateDropsHeldGradients) {
+TEST(GradientAccumulation, SkippedUpdateDropsAccumulatedGradients) {
   Sgd sgd(std::vector{variable(doubles({0.0}), "w")},
           {.learning_rate = 1.0,
            .dynamic_loss_scale = DynamicLossScaleOptions{.initial_scale = 8.0},
@@ -307,7 +307,7 @@ TEST(GradientAccumulation, SchedulesCountCalls) {
   EXPECT_EQ(weights_after(sgd, {{1.0}, {1.0}})[0], -0.101);
 }
 
-TEST(GradientAccumulation, StateContinuesInTheMiddle) {
+TEST(GradientAccumulation, ResumesInMiddleOfAccumulation) {
   const auto steps = gradients_of_steps(9, 3);
   const auto make = [](const std::vector<double>& start) {
     return std::make_unique<Adam>(std::vector{variable(doubles(start), "w")},
@@ -333,7 +333,7 @@ std::unique_ptr<Sgd> of_rate_one(std::int64_t accumulation_steps) {
       SgdOptions{.learning_rate = 1.0, .gradient_accumulation_steps = accumulation_steps});
 }
 
-TEST(GradientAccumulation, DividesByHeldCallsWhenStepsChangeOnResume) {
+TEST(GradientAccumulation, ChangedStepsOnResumeDivideByAccumulatedCalls) {
   for (const std::int64_t saved : {2, 3, 4, 6}) {
     for (const std::int64_t resumed : {2, 3, 5}) {
       for (std::int64_t num_held = 0; num_held < saved; ++num_held) {
@@ -351,7 +351,7 @@ TEST(GradientAccumulation, DividesByHeldCallsWhenStepsChangeOnResume) {
   }
 }
 
-TEST(GradientAccumulation, NeedsAStep) {
+TEST(GradientAccumulation, RejectsZeroSteps) {
   EXPECT_INVALID(
       Sgd(std::vector{variable(doubles({0.0}), "w")}, {.gradient_accumulation_steps = 0}), "sgd",
       "gradient_accumulation_steps", "0");
@@ -372,7 +372,7 @@ TEST(LearningRateScheduleTest, PiecewiseIncludesTheBoundary) {
   EXPECT_INVALID(ExponentialDecay({.decay_rate = 0.0}), "decay_rate");
 }
 
-TEST(LearningRateScheduleTest, TheOptimizerAsksForEachIteration) {
+TEST(LearningRateScheduleTest, OptimizerEvaluatesScheduleAtEachIteration) {
   Sgd optimizer(std::vector{variable(doubles({0.0}), "w")},
                 {.learning_rate = PiecewiseConstantDecay({0, 1}, {1.0, 0.1, 0.01})});
   EXPECT_EQ(optimizer.learning_rate(), 1.0);
@@ -385,7 +385,7 @@ TEST(LearningRateScheduleTest, TheOptimizerAsksForEachIteration) {
                "schedule");
 }
 
-TEST(LearningRateScheduleTest, RatesThatAreNegativeOrNotFiniteAreRefused) {
+TEST(LearningRateScheduleTest, RejectsNegativeOrNonFiniteRates) {
   const std::vector variables{variable(doubles({1.0}), "w")};
   const std::vector<double> wrong = {-0.1, std::numeric_limits<double>::quiet_NaN(),
                                      std::numeric_limits<double>::infinity()};
@@ -402,7 +402,7 @@ TEST(LearningRateScheduleTest, RatesThatAreNegativeOrNotFiniteAreRefused) {
   EXPECT_EQ(Sgd(variables, 0.0).learning_rate(), 0.0);
 }
 
-TEST(LearningRateScheduleTest, AConstantRateMayBeChanged) {
+TEST(LearningRateScheduleTest, ConstantRateCanBeChanged) {
   Sgd optimizer(std::vector{variable(doubles({0.0}), "w")}, {.learning_rate = 0.5});
   optimizer.set_learning_rate(0.25);
   EXPECT_EQ(optimizer.learning_rate(), 0.25);
@@ -412,7 +412,7 @@ TEST(LearningRateScheduleTest, AConstantRateMayBeChanged) {
   EXPECT_EQ(optimizer.learning_rate(), 0.125);
 }
 
-TEST(LinearWarmUpTest, ComesBeforeAnySchedule) {
+TEST(LinearWarmUpTest, PrecedesAnySchedule) {
   const LinearWarmUp constant({.then = 0.8, .initial_learning_rate = 0.2, .warm_up_steps = 3});
   EXPECT_DOUBLE_EQ(constant(0), 0.2);
   EXPECT_DOUBLE_EQ(constant(1), 0.4);
@@ -427,7 +427,7 @@ TEST(LinearWarmUpTest, ComesBeforeAnySchedule) {
   EXPECT_DOUBLE_EQ(LinearWarmUp({.then = 0.3})(0), 0.3);
 }
 
-TEST(WarmUpStableDecayTest, RisesStaysAndFalls) {
+TEST(WarmUpStableDecayTest, RisesPlateausAndDecays) {
   WarmUpStableDecayOptions options{.learning_rate = 1.0,
                                    .warm_up_steps = 4,
                                    .stable_steps = 10,
@@ -447,7 +447,7 @@ TEST(WarmUpStableDecayTest, RisesStaysAndFalls) {
   EXPECT_DOUBLE_EQ(WarmUpStableDecay({.learning_rate = 1.0, .decay_steps = 0})(0), 0.0);
 }
 
-TEST(LearningRateSpecTest, MakesEverySchedule) {
+TEST(LearningRateSpecTest, CreatesEverySchedule) {
   const LearningRate cosine = make_learning_rate(
       "cosine_decay", {{"initial_learning_rate", 2.0}, {"decay_steps", 100}, {"alpha", 0.1}});
   EXPECT_DOUBLE_EQ(cosine.at(50), 1.1);

@@ -22,7 +22,7 @@ std::vector<std::string> names_of(const std::vector<Variable>& variables) {
   return names;
 }
 
-TEST(WeightDecay, IsOfTheBlocksOfALongVariable) {
+TEST(WeightDecay, AppliesToEveryBlockOfLongVariable) {
   std::vector<double> start = gradients_of_steps(1, 5003)[0];
   const auto steps = gradients_of_steps(3, start.size());
   const Variable w = variable(doubles(start), "w");
@@ -39,7 +39,7 @@ TEST(WeightDecay, IsOfTheBlocksOfALongVariable) {
   }
 }
 
-TEST(WeightDecay, ReachesRowsWithoutGradient) {
+TEST(WeightDecay, AppliesToRowsWithoutGradient) {
   const Variable table(Tensor::from<double>({2, 1}, {1.0, 1.0}), {.name = "table"});
   Sgd sgd(std::vector{table}, {.learning_rate = 1.0, .weight_decay = 0.25});
   const Gradient rows(IndexedSlices{
@@ -48,7 +48,7 @@ TEST(WeightDecay, ReachesRowsWithoutGradient) {
   expect_tensor(table.value(), {2, 1}, {0.75, 0.25});
 }
 
-TEST(WeightDecay, ExcludesVariablesByPartsOfTheirNames) {
+TEST(WeightDecay, ExcludesVariablesByNameSubstring) {
   const Variable kernel = variable(doubles({1.0}), "dense/kernel");
   const Variable bias = variable(doubles({1.0}), "dense/bias");
   Sgd sgd(std::vector{kernel, bias}, {.learning_rate = 1.0, .weight_decay = 0.5});
@@ -62,7 +62,7 @@ TEST(WeightDecay, ExcludesVariablesByPartsOfTheirNames) {
   EXPECT_INVALID(Sgd(std::vector{kernel}, {.weight_decay = -0.1}), "sgd", "weight_decay", "-0.1");
 }
 
-TEST(MovingAverage, BeginsWithTheFirstUpdateAndFollows) {
+TEST(MovingAverage, StartsAtFirstUpdate) {
   Sgd sgd(std::vector{variable(doubles({1.0}), "w")},
           {.learning_rate = 1.0, .ema = EmaOptions{.momentum = 0.9}});
   EXPECT_EQ(names_of(sgd.state_variables()),
@@ -108,7 +108,7 @@ TEST(FixedLossScale, DividesGradientsOfTheScaledLoss) {
   EXPECT_EQ(x.value().item_double(), 0.0);
 }
 
-TEST(FixedLossScale, LimitsAreForGradientsWithoutScale) {
+TEST(FixedLossScale, ClippingAppliesToUnscaledGradients) {
   Sgd sgd(std::vector{variable(doubles({0.0, 0.0}), "w")},
           {.learning_rate = 1.0, .clipping = {.clipnorm = 5.0}, .loss_scale_factor = 8.0});
   expect_near(weights_after(sgd, {{24.0, 32.0}}), {-3.0, -4.0}, 1e-15);  // norm 5: unchanged
@@ -116,7 +116,7 @@ TEST(FixedLossScale, LimitsAreForGradientsWithoutScale) {
                  "loss_scale_factor", "0");
 }
 
-TEST(AllFinite, LooksAtEveryElement) {
+TEST(AllFinite, ChecksEveryElement) {
   EXPECT_TRUE(all_finite(Gradient()));
   EXPECT_TRUE(all_finite(Gradient(doubles({}))));
   EXPECT_TRUE(all_finite(Gradient(doubles({1e308, -1e308, 0.0}))));
@@ -133,7 +133,7 @@ TEST(AllFinite, LooksAtEveryElement) {
   EXPECT_FALSE(all_finite(Gradient(rows)));
 }
 
-TEST(DynamicLossScaleTest, SkipsTheWholeUpdateOnce) {
+TEST(DynamicLossScaleTest, NonFiniteGradientSkipsWholeUpdateOnce) {
   const Variable a = variable(doubles({1.0}), "a"), b = variable(doubles({1.0}), "b");
   Adam adam(std::vector{a, b}, {.learning_rate = 0.1,
                                 .weight_decay = 0.5,
@@ -152,7 +152,7 @@ TEST(DynamicLossScaleTest, SkipsTheWholeUpdateOnce) {
   }
 }
 
-TEST(DynamicLossScaleTest, LetsTrainingGoOnAsWithout) {
+TEST(DynamicLossScaleTest, FiniteGradientsTrainAsWithoutScaling) {
   const auto steps = gradients_of_steps(10, 3);
   Adam plain(std::vector{variable(doubles({1, 2, 3}), "w")});
   const auto expected = weights_after(plain, steps);
@@ -169,7 +169,7 @@ TEST(DynamicLossScaleTest, LetsTrainingGoOnAsWithout) {
   EXPECT_EQ(scaled.variables()[0].value().to_doubles(), expected);
 }
 
-TEST(DynamicLossScaleTest, StateIsNamedAsKerasNamesIt) {
+TEST(DynamicLossScaleTest, StateUsesKerasNames) {
   const Sgd sgd(std::vector{variable(doubles({0.0}), "w")},
                 {.dynamic_loss_scale = DynamicLossScaleOptions{}});
   const auto state = sgd.state_variables();
@@ -179,7 +179,7 @@ TEST(DynamicLossScaleTest, StateIsNamedAsKerasNamesIt) {
   EXPECT_EQ(state[2].dtype(), DType::kFloat32);
 }
 
-TEST(DynamicLossScaleTest, StateContinuesWhereItStopped) {
+TEST(DynamicLossScaleTest, StateResumesFromCheckpoint) {
   const DynamicLossScaleOptions options{.initial_scale = 8.0, .growth_steps = 3};
   const auto make = [&] {
     return std::make_unique<Sgd>(std::vector{variable(doubles({0.0}), "w")},
@@ -209,7 +209,7 @@ class GroupWithAnotherReplica final : public ReplicaGroup {
   std::int64_t num_bad_;
 };
 
-TEST(DynamicLossScaleTest, ABadGradientOfAnotherReplicaSkipsTheUpdate) {
+TEST(DynamicLossScaleTest, NonFiniteGradientOnAnyReplicaSkipsUpdate) {
   for (const std::int64_t num_bad : {0, 1}) {
     GroupWithAnotherReplica group(num_bad);
     const ReplicaGroupScope scope(&group);
@@ -222,14 +222,14 @@ TEST(DynamicLossScaleTest, ABadGradientOfAnotherReplicaSkipsTheUpdate) {
   }
 }
 
-TEST(DynamicLossScaleTest, BySpecForAnyOptimizer) {
+TEST(DynamicLossScaleTest, SpecWrapsAnyOptimizer) {
   const OptimizerSpec spec = with_dynamic_loss_scale("lion", {.initial_scale = 64.0});
   const auto lion = make_optimizer(spec, std::vector{variable(doubles({0.0}), "w")});
   EXPECT_EQ(lion->name(), "lion");
   EXPECT_EQ(lion->loss_scale(), 64.0);
 }
 
-TEST(DynamicLossScaleTest, RefusesTwoScalesAndBadOptions) {
+TEST(DynamicLossScaleTest, RejectsTwoScalesAndInvalidOptions) {
   const std::vector<Variable> w{variable(doubles({0.0}), "w")};
   EXPECT_ERROR(Sgd(w, {.loss_scale_factor = 2.0, .dynamic_loss_scale = DynamicLossScaleOptions{}}),
                kFailedPrecondition, "sgd", "loss_scale_factor", "dynamic_loss_scale");
@@ -247,7 +247,7 @@ IndexedSlices rows_with_a_duplicate() {
           {4, 1}};  // dense: [1, 0, 7, 0]
 }
 
-TEST(ClippingTest, ByValueOrByTheNormOfEachGradient) {
+TEST(ClippingTest, ClipsByValueOrPerGradientNorm) {
   const auto clipped = clip_gradients({doubles({-3, 0.5, 2}), Gradient()}, {.clipvalue = 1.0});
   expect_tensor(clipped[0].dense(), {3}, {-1, 0.5, 1});
   EXPECT_TRUE(clipped[1].is_none());
@@ -258,7 +258,7 @@ TEST(ClippingTest, ByValueOrByTheNormOfEachGradient) {
   EXPECT_TRUE(by_norm[2].is_none());
 }
 
-TEST(ClippingTest, ByTheGlobalNorm) {
+TEST(ClippingTest, ClipsByGlobalNorm) {
   const std::vector<Gradient> gradients = {doubles({3, 0}), Gradient(), doubles({0, 4, 12})};
   const auto clipped = clip_gradients(gradients, {.global_clipnorm = 6.5});  // the norm is 13
   expect_tensor(clipped[0].dense(), {2}, {1.5, 0}, 1e-15);
@@ -282,7 +282,7 @@ class ShardingReducer final : public GradientReducer {
   std::vector<Gradient> sums_;
 };
 
-TEST(ClippingTest, NormsOfShardsAreThoseOfTheWhole) {
+TEST(ClippingTest, ShardedNormsMatchWholeNorm) {
   ShardingReducer reducer;
   const GradientReducerScope scope(&reducer);
   for (const ClippingOptions& clipping :
@@ -293,7 +293,7 @@ TEST(ClippingTest, NormsOfShardsAreThoseOfTheWhole) {
   }
 }
 
-TEST(ClippingTest, RowsCountWithTheirDuplicatesAdded) {
+TEST(ClippingTest, DuplicateRowsAreSummedBeforeClipping) {
   EXPECT_DOUBLE_EQ(sum_of_squares(rows_with_a_duplicate()), 50.0);
   const auto by_norm = clip_gradients({rows_with_a_duplicate()}, {.clipnorm = std::sqrt(12.5)});
   EXPECT_TRUE(by_norm[0].is_slices());
@@ -321,7 +321,7 @@ double norm_by_blocks(const std::vector<double>& values) {
   return sums.empty() ? 0.0 : sums[0];
 }
 
-TEST(ClippingTest, TheSumOfSquaresFollowsAFixedTree) {
+TEST(ClippingTest, SumOfSquaresUsesFixedTree) {
   // 9 blocks and a rest: two groups of four side by side.
   for (const std::size_t count : {0, 1, 4095, 4096, 4097, 30000, 9 * 4096 + 17}) {
     const auto values = gradients_of_steps(1, count)[0];
@@ -333,7 +333,7 @@ TEST(ClippingTest, TheSumOfSquaresFollowsAFixedTree) {
   EXPECT_EQ(sum_of_squares(Gradient()), 0.0);
 }
 
-TEST(ClippingTest, OneKindWithAPositiveLimit) {
+TEST(ClippingTest, RejectsSeveralKindsAndNonPositiveLimits) {
   const auto make = [](const ClippingOptions& clipping) {
     Sgd(std::vector{variable(doubles({0.0}), "w")}, {.clipping = clipping});
   };
@@ -352,7 +352,7 @@ TEST(ClippingTest, AppliesToTheReducedGradient) {
   expect_near(weights_after(optimizer, {{3, 4}}), {-6, -8}, 1e-14);
 }
 
-TEST(ExponentialMovingAverage, AverageOfANumberHasItsClosedForm) {
+TEST(ExponentialMovingAverage, AverageOfNumberMatchesClosedForm) {
   ExponentialMovingAverage averages({.decay = 0.9, .name = "avg"});
   averages.track_number("total_loss");
   EXPECT_EQ(averages.average("total_loss").name(), "total_loss/avg");
@@ -362,7 +362,7 @@ TEST(ExponentialMovingAverage, AverageOfANumberHasItsClosedForm) {
   }
 }
 
-TEST(ExponentialMovingAverage, TheAverageOfAVariableBeginsAtItsValue) {
+TEST(ExponentialMovingAverage, AverageStartsAtVariableValue) {
   Variable w = variable(doubles({1.0, -2.0}), "w");
   ExponentialMovingAverage averages({.decay = 0.75});
   averages.track({&w, 1});
@@ -380,7 +380,7 @@ TEST(ExponentialMovingAverage, TheAverageOfAVariableBeginsAtItsValue) {
   EXPECT_EQ(w.value().to_doubles(), (std::vector<double>{2.75, -0.25}));
 }
 
-TEST(ExponentialMovingAverage, WithANumberOfUpdatesItBeginsQuickly) {
+TEST(ExponentialMovingAverage, DecayIncreasesWithUpdateCount) {
   const ExponentialMovingAverage averages;
   EXPECT_EQ(averages.decay_after(std::nullopt), 0.9999);
   EXPECT_EQ(averages.decay_after(0), 0.1);
@@ -405,7 +405,7 @@ TEST(ExponentialMovingAverage, ListsVariablesThenNumbersForCheckpoints) {
   EXPECT_EQ(names, (std::vector<std::string>{"a/avg", "b/avg", "loss/avg"}));
 }
 
-TEST(ExponentialMovingAverage, BadUseIsNamed) {
+TEST(ExponentialMovingAverage, RejectsInvalidUse) {
   EXPECT_INVALID(ExponentialMovingAverage({.decay = 1.5}), "decay in [0, 1]", "1.5");
   EXPECT_INVALID(ExponentialMovingAverage({.name = ""}), "name");
   ExponentialMovingAverage averages;

@@ -16,7 +16,7 @@ namespace tutti::testing::update_rules_test {
 
 // Keras multiplies the gradient by the rate before adding it to the velocity, PyTorch multiplies
 // the velocity afterwards: the two differ once the rate changes.
-TEST(SgdTest, MomentumUnderAChangingRateFollowsKerassRule) {
+TEST(SgdTest, MomentumWithChangingRateMatchesKeras) {
   // g = 1 twice, rates 0.1 and 0.01: velocity -0.1, then 0.9 * -0.1 - 0.01.
   for (const bool nesterov : {false, true}) {
     Sgd optimizer(std::vector{variable(doubles({0.0}), "w")},
@@ -26,7 +26,7 @@ TEST(SgdTest, MomentumUnderAChangingRateFollowsKerassRule) {
   }
 }
 
-TEST(SgdTest, ComputesFloat32InFloat32WithAMomentumInTheUnitInterval) {
+TEST(SgdTest, ComputesInFloat32AndRejectsInvalidMomentum) {
   Sgd optimizer(std::vector{variable(floats({1.0f, -3.0f}), "w")}, {.learning_rate = 0.1});
   const Gradient gradient(floats({0.3f, 0.7f}));
   optimizer.apply_gradients({&gradient, 1});
@@ -39,14 +39,14 @@ TEST(SgdTest, ComputesFloat32InFloat32WithAMomentumInTheUnitInterval) {
   }
 }
 
-TEST(UpdateRules, WithoutMomentumSkipZeroGradients) {
+TEST(UpdateRules, OnlyMomentumFreeRulesSkipZeroGradients) {
   EXPECT_TRUE(SgdRule().skips_zero_gradient());
   EXPECT_FALSE(SgdRule(0.9).skips_zero_gradient());
   EXPECT_FALSE(AdamRule().skips_zero_gradient());  // momentum continues without a gradient
   EXPECT_EQ(AdamRule({.amsgrad = true}).slots()[2].name, "velocity_hat");
 }
 
-TEST(AdamTest, BetasAreThoseOfAverages) {
+TEST(AdamTest, RejectsInvalidBetasAndEpsilon) {
   const auto make = [](double beta_1, double beta_2, double epsilon) {
     Adam(std::vector{variable(doubles({0.0}), "w")},
          {.beta_1 = beta_1, .beta_2 = beta_2, .epsilon = epsilon});
@@ -60,7 +60,7 @@ using Steps = std::vector<std::vector<double>>;
 
 const std::vector<double> kRuleStart = {0.5, -1.0, 2.0, 0.0, 1e-3};
 
-TEST(AdaptiveRules, DefaultsOfKeras) {
+TEST(AdaptiveRules, DefaultsMatchKeras) {
   const AdamWOptions adamw;
   EXPECT_EQ(std::tuple(adamw.beta_1, adamw.beta_2, adamw.epsilon, *adamw.weight_decay),
             std::tuple(0.9, 0.999, 1e-7, 0.004));
@@ -77,7 +77,7 @@ TEST(AdaptiveRules, DefaultsOfKeras) {
   EXPECT_EQ(std::tuple(lion.beta_1, lion.beta_2), std::tuple(0.9, 0.99));
 }
 
-TEST(AdaptiveRules, AdamWWithRateScheduleOrWithoutDecay) {
+TEST(AdaptiveRules, AdamWAcceptsScheduleAndRequiresDecay) {
   const std::vector<Variable> w{variable(doubles({0.0}), "w")};
   EXPECT_EQ(AdamW(w, 0.25).learning_rate(), 0.25);
   EXPECT_EQ(AdamW(w, ExponentialDecay({.initial_learning_rate = 0.5})).learning_rate(), 0.5);
@@ -85,7 +85,7 @@ TEST(AdaptiveRules, AdamWWithRateScheduleOrWithoutDecay) {
 }
 
 // As in Keras, each step enters the momentum with its own rate.
-TEST(AdaptiveRules, RmspropsMomentumUnderAChangingRate) {
+TEST(AdaptiveRules, RmspropMomentumHandlesChangingRate) {
   const Steps steps = gradients_of_steps(20, kRuleStart.size());
   const std::vector<double> rates = changing_rates(steps.size());
   for (const bool centered : {false, true}) {
@@ -106,7 +106,7 @@ TEST(AdaptiveRules, RmspropsMomentumUnderAChangingRate) {
   }
 }
 
-TEST(AdaptiveRules, FtrlWithL1KeepsZerosAndLionKeepsNaN) {
+TEST(AdaptiveRules, FtrlL1KeepsZerosAndLionKeepsNan) {
   Ftrl optimizer(std::vector{variable(doubles({1.0, 1.0}), "w")},
                  {.learning_rate = 0.1, .l1_regularization_strength = 5.0});
   const auto weights = weights_after(optimizer, Steps(10, {0.1, -3.0}));
@@ -118,7 +118,7 @@ TEST(AdaptiveRules, FtrlWithL1KeepsZerosAndLionKeepsNaN) {
   EXPECT_EQ(passed[1], 1.0);  // the sign of 0 is 0
 }
 
-TEST(AdaptiveRules, RefuseHyperparametersThatMakeNoSense) {
+TEST(AdaptiveRules, RejectInvalidHyperparameters) {
   const std::vector<Variable> w{variable(doubles({0.0}), "w")};
   EXPECT_INVALID(Rmsprop(w, {.rho = 1.5}), "rmsprop", "rho", "1.5");
   EXPECT_INVALID(Adagrad(w, {.initial_accumulator_value = -1}), "adagrad", "-1");
@@ -188,7 +188,7 @@ TEST(TrustRatio, LarsFollowsThePaperOver20Steps) {
   expect_near(weights_after(optimizer, steps), w, 1e-12);
 }
 
-TEST(TrustRatio, IsOneWithoutWeightsOrGradient) {
+TEST(TrustRatio, IsOneForZeroWeightsOrGradient) {
   Lars lars(std::vector{variable(doubles({0.0, 0.0}), "w")},
             {.learning_rate = 0.5, .momentum = 0.0});
   expect_near(weights_after(lars, {{1.0, -2.0}}), {-0.5, 1.0}, 1e-15);
@@ -198,7 +198,7 @@ TEST(TrustRatio, IsOneWithoutWeightsOrGradient) {
   expect_near(weights_after(without, {{0.0}}), {3.0}, 0.0);
 }
 
-TEST(TrustRatio, EachVariableHasItsOwn) {
+TEST(TrustRatio, IsComputedPerVariable) {
   const Variable large = variable(doubles({100.0}), "large"),
                  little = variable(doubles({1.0}), "s");
   Lamb optimizer(std::vector{large, little}, {.learning_rate = 0.1, .weight_decay = 0.0});
@@ -250,7 +250,7 @@ class HalfARule final : public UpdateRule {
   void apply(const UpdateArgs&) const override {}
 };
 
-TEST(TrustRatio, IsOpenToRulesOfTheUser) {
+TEST(TrustRatio, SupportsUserDefinedRules) {
   Optimizer optimizer(std::vector{variable(doubles({5.0, 12.0}), "w")},
                       std::make_unique<NormalizedRule>(), {.loss_scale_factor = 16.0});
   expect_near(weights_after(optimizer, {{3.0, 4.0}}), {5.0 - 0.6, 12.0 - 0.8}, 1e-15);
@@ -258,7 +258,7 @@ TEST(TrustRatio, IsOpenToRulesOfTheUser) {
   EXPECT_ERROR(weights_after(half, {{1.0}}), kInternal, "half", "direct()");
 }
 
-TEST(TrustRatio, RefuseHyperparametersThatMakeNoSense) {
+TEST(TrustRatio, RejectsInvalidHyperparameters) {
   const std::vector<Variable> w{variable(doubles({0.0}), "w")};
   EXPECT_INVALID(Lars(w, {.trust_coefficient = 0}), "lars", "trust_coefficient");
   EXPECT_INVALID(Lamb(w, {.beta_2 = 1.0}), "lamb", "beta_2");
@@ -328,7 +328,7 @@ void expect_same_made_again(const UpdateRule& rule) {
   EXPECT_EQ(after_an_update(*made), after_an_update(rule));
 }
 
-TEST(UpdateRuleSpec, EveryOptimizersRuleGivesTheSameBitsWhenMadeAgain) {
+TEST(UpdateRuleSpec, RecreatedOptimizerRulesAreBitIdentical) {
   const Variable variable(Tensor::zeros({2}));
   for (const std::string& name : optimizer_names()) {
     const auto optimizer = make_optimizer(name, std::span(&variable, 1));
@@ -336,7 +336,7 @@ TEST(UpdateRuleSpec, EveryOptimizersRuleGivesTheSameBitsWhenMadeAgain) {
   }
 }
 
-TEST(UpdateRuleSpec, KeepsEveryNumberThatIsNotTheDefault) {
+TEST(UpdateRuleSpec, PreservesNonDefaultHyperparameters) {
   const double odd = std::nextafter(0.1, 1.0);
   expect_same_made_again(SgdRule(odd));
   expect_same_made_again(SgdRule::nesterov(odd));
@@ -351,7 +351,7 @@ TEST(UpdateRuleSpec, KeepsEveryNumberThatIsNotTheDefault) {
   expect_same_made_again(LionRule({odd, 0.95}));
 }
 
-TEST(UpdateRuleSpec, KnowsTheRulesAroundARule) {
+TEST(UpdateRuleSpec, RecreatesWrappingRules) {
   expect_same_made_again(internal::MovingAverageRule("test", {.momentum = 0.7}));
   expect_same_made_again(
       internal::MovingAverageRule("test", {.momentum = 0.7, .overwrite_frequency = 2}));
@@ -398,7 +398,7 @@ class SilentRule final : public UpdateRule {
   void apply(const UpdateArgs&) const override {}
 };
 
-TEST(UpdateRuleSpec, TakesRulesOfTheProgram) {
+TEST(UpdateRuleSpec, AcceptsRegisteredUserRules) {
   const auto factory = [](const Json& d) {
     return std::make_shared<RuleOfMine>(d.at("factor").as_double());
   };
@@ -428,7 +428,7 @@ class EveryOptimizer : public TestWithParam<std::string> {
   }
 };
 
-TEST_P(EveryOptimizer, AnyPartitionGivesTheSameBits) {
+TEST_P(EveryOptimizer, AnyPartitionIsBitIdentical) {
   const auto optimizer = make(variable(doubles({1.0}), "w"));
   expect_bits_of_any_partition<float>(optimizer->rule());
   expect_bits_of_any_partition<double>(optimizer->rule());
@@ -448,11 +448,11 @@ TEST_P(EveryOptimizer, Float32IsNearFloat64) {
   expect_near(in_32->variables()[0].value().to_doubles(), expected, 2e-5);
 }
 
-TEST_P(EveryOptimizer, SparseGradientsGiveTheBitsOfDenseOnes) {
+TEST_P(EveryOptimizer, SparseGradientsMatchDenseBitwise) {
   expect_sparse_equals_dense([this](const Variable& variable) { return make(variable); });
 }
 
-TEST_P(EveryOptimizer, StateContinuesWhereItStopped) {
+TEST_P(EveryOptimizer, StateResumesFromCheckpoint) {
   const auto steps = gradients_of_steps(6, 3);
   const auto first = decltype(steps)(steps.begin(), steps.begin() + 3);
   const auto rest = decltype(steps)(steps.begin() + 3, steps.end());
@@ -465,7 +465,7 @@ TEST_P(EveryOptimizer, StateContinuesWhereItStopped) {
   EXPECT_EQ(weights_after(*after, rest), expected);
 }
 
-TEST_P(EveryOptimizer, IsNamedAsItIsSpelled) {
+TEST_P(EveryOptimizer, StateNamesUseOptimizerName) {
   const auto optimizer = make(variable(doubles({1.0}), "w"));
   EXPECT_EQ(optimizer->name(), GetParam());
   const auto slots = optimizer->rule().slots();
@@ -481,7 +481,7 @@ TEST_P(EveryOptimizer, IsNamedAsItIsSpelled) {
 INSTANTIATE_TEST_SUITE_P(Names, EveryOptimizer, ValuesIn(optimizer_names()),
                          [](const auto& info) { return info.param; });
 
-TEST(OptimizerNames, RatesAndSlotsAreKerass) {
+TEST(OptimizerNames, RatesAndSlotsMatchKeras) {
   const std::map<std::string, double> rates = {
       {"adadelta", 0.001}, {"adagrad", 0.001}, {"adam", 0.001}, {"adamw", 0.001},
       {"ftrl", 0.001},     {"lamb", 0.001},    {"lars", 0.1},   {"lion", 0.001},
