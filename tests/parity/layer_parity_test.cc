@@ -238,7 +238,7 @@ bool trains(const std::string& name) {
 
 class LayerParity : public TestWithParam<std::string> {};
 
-TEST_P(LayerParity, IsKerasForwardAndBackward) {
+TEST_P(LayerParity, MatchesKerasForwardAndBackward) {
   const Float64 policy;
   const Record& record = record_of("layers");
   const std::string prefix = GetParam() + "/";
@@ -337,7 +337,7 @@ Tensor drawn(const Initializer& initializer, const Shape& shape) {
 
 class InitializerParity : public TestWithParam<std::string> {};
 
-TEST_P(InitializerParity, HasKerasMomentsAndLimits) {
+TEST_P(InitializerParity, MatchesKerasMomentsAndLimits) {
   for (const auto& [kernel, shape] : kernels()) {
     const auto expected = record_of("initializers").at(GetParam() + "/" + kernel).to_doubles();
     const auto values = drawn(initializer_table().at(GetParam()), shape).to_doubles();
@@ -360,13 +360,13 @@ TEST_P(InitializerParity, HasKerasMomentsAndLimits) {
 INSTANTIATE_TEST_SUITE_P(All, InitializerParity, ValuesIn(names_of(initializer_table())),
                          [](const auto& info) { return info.param; });
 
-TEST(InitializerParityOfFixedValues, IsKeras) {
+TEST(FixedInitializerParity, MatchesKeras) {
   for (const auto& [name, initializer] : fixed_initializer_table())
     expect_close(drawn(initializer, {3, 4}), record_of("initializers").at(name + "/equal"), 0.0,
                  name);
 }
 
-TEST(InitializerParityOfOrthogonal, HasKerasProducts) {
+TEST(OrthogonalInitializerParity, ProductsMatchKeras) {
   const std::map<std::string, Shape> shapes = {
       {"tall", {12, 5}}, {"wide", {5, 12}}, {"image", {2, 3, 4, 7}}};
   for (const auto& [name, shape] : shapes) {
@@ -378,7 +378,7 @@ TEST(InitializerParityOfOrthogonal, HasKerasProducts) {
   }
 }
 
-TEST(InitializerParityTable, HasTheCasesOfTheRecord) {
+TEST(InitializerParityTable, CoversEveryRecordedCase) {
   std::set<std::string> names = names_of(initializer_table());
   names.merge(names_of(fixed_initializer_table()));
   names.insert("orthogonal");
@@ -489,7 +489,7 @@ const std::map<std::string, FunctionOfOne>& tensor_function_table() {
 
 class TensorParity : public TestWithParam<std::string> {};
 
-TEST_P(TensorParity, IsTensorFlowForwardAndBackward) {
+TEST_P(TensorParity, MatchesTensorFlowForwardAndBackward) {
   const std::string prefix = GetParam() + "/";
   const Record& record = record_of("tensors");
   const Variable x(record.at(prefix + "x"), {.name = "x"});
@@ -610,7 +610,7 @@ double tolerance_of_function(const std::string& name) {
 
 class FunctionParity : public TestWithParam<std::string> {};
 
-TEST_P(FunctionParity, IsKerasForwardAndBackward) {
+TEST_P(FunctionParity, MatchesKerasForwardAndBackward) {
   const Float64 policy;
   const std::string prefix = GetParam() + "/";
   const Record& record = record_of("functions");

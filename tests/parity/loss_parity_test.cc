@@ -141,13 +141,13 @@ class LossParity : public TestWithParam<std::string> {
   }
 };
 
-TEST_P(LossParity, IsKerasPerExampleAndBackward) {
+TEST_P(LossParity, MatchesKerasPerExampleAndBackward) {
   compare_with_record(DType::kFloat64, tolerance_of_loss(GetParam()));
 }
 
-TEST_P(LossParity, InFloat32StaysWithin1e4) { compare_with_record(DType::kFloat32, 1e-4); }
+TEST_P(LossParity, Float32IsWithin1e4) { compare_with_record(DType::kFloat32, 1e-4); }
 
-TEST_P(LossParity, TheClassReducesWeightedLossesAsKeras) {
+TEST_P(LossParity, WeightedReductionMatchesKeras) {
   const std::vector<double> expected = recorded("reduced").to_doubles();
   const LossReduction reductions[] = {LossReduction::kSumOverBatchSize, LossReduction::kSum};
   for (std::size_t i = 0; i < 2; ++i) {
@@ -264,8 +264,8 @@ class MetricParity : public TestWithParam<std::string> {
   }
 };
 
-TEST_P(MetricParity, IsKerasAfterEachBatch) { compare_with_record("plain", nullptr); }
-TEST_P(MetricParity, IsKerasWithWeights) { compare_with_record("weighted", "weights"); }
+TEST_P(MetricParity, MatchesKerasAfterEachBatch) { compare_with_record("plain", nullptr); }
+TEST_P(MetricParity, MatchesKerasWithWeights) { compare_with_record("weighted", "weights"); }
 
 /// Returns 1 if larger is better, -1 if smaller is better, 0 if unknown.
 double number_of_direction(const Metric& metric) {
@@ -273,12 +273,12 @@ double number_of_direction(const Metric& metric) {
   return metric.direction() == MetricDirection::kUp ? 1.0 : -1.0;
 }
 
-TEST_P(MetricParity, HasKerasDirection) {
+TEST_P(MetricParity, DirectionMatchesKeras) {
   EXPECT_EQ(number_of_direction(*metric_table().at(GetParam())()),
             record_of("fit").at("directions/" + GetParam()).item_double());
 }
 
-TEST(MetricDirections, OfMeansAndOfNames) {
+TEST(MetricDirections, MeansAndNamedMetricsMatchKeras) {
   const auto recorded = [](const std::string& name) {
     return record_of("fit").at("directions/" + name).item_double();
   };
@@ -410,7 +410,7 @@ double tolerance_of_optimizer(const std::string& name) {
 
 class OptimizerParity : public TestWithParam<std::string> {};
 
-TEST_P(OptimizerParity, IsKerasStepByStep) {
+TEST_P(OptimizerParity, MatchesKerasStepByStep) {
   const std::string prefix = GetParam() + "/";
   const Record& record = record_of("optimizers");
   std::vector<Variable> variables;
@@ -482,7 +482,7 @@ const std::map<std::string, LearningRate>& schedule_table() {
 
 class ScheduleParity : public TestWithParam<std::string> {};
 
-TEST_P(ScheduleParity, IsKerasStepByStep) {
+TEST_P(ScheduleParity, MatchesKerasStepByStep) {
   const LearningRate& schedule = schedule_table().at(GetParam());
   const std::vector<double> rates = record_of("schedules").at(GetParam() + "/rates").to_doubles();
   for (std::size_t step = 0; step < rates.size(); ++step) {

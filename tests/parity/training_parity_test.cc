@@ -75,7 +75,7 @@ std::vector<Variable> train(const Record& record, const TrainingCase& which,
 
 class TrainingParity : public TestWithParam<std::string> {};
 
-TEST_P(TrainingParity, Float64StaysWithin1e9) {
+TEST_P(TrainingParity, Float64IsWithin1e9) {
   const Float64 policy;
   const Record record("training_float64");
   const TrainingCase& which = training_table().at(GetParam());
@@ -88,7 +88,7 @@ TEST_P(TrainingParity, Float64StaysWithin1e9) {
   }
 }
 
-TEST_P(TrainingParity, Float32StaysWithin1e4ForTenStepsAnd1e3After) {
+TEST_P(TrainingParity, Float32IsWithin1e4ForTenStepsThen1e3) {
   const Record record("training_float32");
   const TrainingCase& which = training_table().at(GetParam());
   train(record, which, [](std::size_t step, double ours, double theirs) {
@@ -100,7 +100,7 @@ TEST_P(TrainingParity, Float32StaysWithin1e4ForTenStepsAnd1e3After) {
 INSTANTIATE_TEST_SUITE_P(All, TrainingParity, ValuesIn(names_of(training_table())),
                          [](const auto& info) { return info.param; });
 
-TEST(TrainingParityTable, HasTheCasesOfTheRecord) {
+TEST(TrainingParityTable, CoversEveryRecordedCase) {
   EXPECT_EQ(names_of(training_table()), Record("training_float64").cases());
   EXPECT_EQ(names_of(training_table()), Record("training_float32").cases());
 }
@@ -117,7 +117,7 @@ Sequential network_of_replicas(bool synchronized) {
 
 class ReplicaParity : public TestWithParam<std::string> {};
 
-TEST_P(ReplicaParity, ThreeReplicasTrainAsTensorFlows) {
+TEST_P(ReplicaParity, ThreeReplicasMatchTensorFlow) {
   const Float64 policy;
   const Record& record = record_of("replicas");
   const std::string prefix = GetParam() + "/";
@@ -171,7 +171,7 @@ TEST_P(ReplicaParity, ThreeReplicasTrainAsTensorFlows) {
 INSTANTIATE_TEST_SUITE_P(All, ReplicaParity, Values("each_replica", "synchronized"),
                          [](const auto& info) { return info.param; });
 
-TEST(ReplicaParityTable, HasTheCasesOfTheRecord) {
+TEST(ReplicaParityTable, CoversEveryRecordedCase) {
   EXPECT_EQ(record_of("replicas").cases(), (std::set<std::string>{"each_replica", "synchronized"}));
 }
 
@@ -263,7 +263,7 @@ Tensor batch_of(const Tensor& all, std::size_t step) {
 
 class NetworkParity : public TestWithParam<std::string> {};
 
-TEST_P(NetworkParity, TrainsAsKeras) {
+TEST_P(NetworkParity, TrainingMatchesKeras) {
   const Float64 policy;
   const std::string prefix = GetParam() + "/";
   const Record& record = record_of("networks");
@@ -317,7 +317,7 @@ std::map<std::string, std::pair<MadeMetric, bool>> metrics_of_steps() {
 /// Returns the weights of the rows: each row's first one.
 Tensor first_weights(const Tensor& weights) { return slice(weights, {0, 0}, {-1, 1}); }
 
-TEST(FitParity, MetricsOfStepsWithMasksAndWeights) {
+TEST(FitParity, StepMetricsMatchKerasWithMasksAndWeights) {
   for (const char* kind : {"mask", "weights", "both", "rows"}) {
     for (const auto& [name, made] : metrics_of_steps()) {
       const auto& [metric, one_hot_labels] = made;
@@ -353,7 +353,7 @@ Sequential model_of_steps() {
   return model;
 }
 
-TEST(FitParity, WeightsOfStepsTrainAndMeasureUnderAnyNumberOfReplicas) {
+TEST(FitParity, StepWeightsMatchKerasForAnyReplicaCount) {
   const Float64 policy;
   const Record& record = record_of("fit");
   for (const int replicas : {1, 2, 3}) {
@@ -381,7 +381,7 @@ TEST(FitParity, WeightsOfStepsTrainAndMeasureUnderAnyNumberOfReplicas) {
   }
 }
 
-TEST(FitParity, F1OfEqualPredictionsAndOfRowsWithoutAny) {
+TEST(FitParity, F1MatchesKerasForTiesAndUnpredictedRows) {
   for (const auto& [average, name] :
        std::map<ScoreAverage, std::string>{{ScoreAverage::kMicro, "micro"},
                                            {ScoreAverage::kMacro, "macro"},
@@ -395,7 +395,7 @@ TEST(FitParity, F1OfEqualPredictionsAndOfRowsWithoutAny) {
   }
 }
 
-TEST(FitParity, EarlyStoppingOfRandomValues) {
+TEST(FitParity, EarlyStoppingMatchesKerasOnRandomValues) {
   const Tensor options = record_of("fit").at("stopping/options");
   const std::int64_t count = options.shape()[0];
   for (std::int64_t number = 0; number < count; ++number) {
@@ -426,7 +426,7 @@ TEST(FitParity, EarlyStoppingOfRandomValues) {
   }
 }
 
-TEST(FitParity, BestWeightsAreLeftBehindAveragesStoppedOrNot) {
+TEST(FitParity, RestoredBestWeightsMatchKerasWithAverages) {
   const Float64 policy;
   const Tensor x = record_of("fit").at("restored/x");
   SgdOptions plain{.learning_rate = 1.0 / 64};
