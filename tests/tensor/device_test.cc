@@ -27,7 +27,7 @@
 
 namespace tutti::testing::device_test {
 
-TEST(DeviceTest, WhateverTheTextErrorsAreOneShortLine) {
+TEST(DeviceTest, ErrorsForMalformedTextAreOneShortLine) {
   const std::string strange = std::string(5000, 'x') + "\n\xff";
   for (const std::string& text : {std::string("cpu\n0"), std::string("\xe2\x80\xa8"), strange}) {
     for (const auto& read : std::vector<std::function<void()>>{
@@ -44,7 +44,7 @@ TEST(DeviceTest, WhateverTheTextErrorsAreOneShortLine) {
   }
 }
 
-TEST(Device, ReadsTfsSpellingsAndCudasNamesOfGpus) {
+TEST(Device, ParsesTensorFlowAndCudaSpellings) {
   const Device expected{DeviceType::kCpu, 3};
   for (const char* text : {"cpu:3", "CPU:3", "/cpu:3", "/device:CPU:3", "/device:cpu:3"}) {
     EXPECT_EQ(Device::parse(text), expected) << text;
@@ -58,7 +58,7 @@ TEST(Device, ReadsTfsSpellingsAndCudasNamesOfGpus) {
   EXPECT_INVALID(Device::parse("cude:0"), "expected 'cpu:0', 'gpu:0'", "'cude:0'");
 }
 
-TEST(Device, TpusAreDevicesOfXla) {
+TEST(Device, TpuNamesMeanXlaDevices) {
   const Device expected{DeviceType::kXla, 2};
   for (const char* text : {"xla:2", "tpu:2", "TPU:2", "/tpu:2", "/device:TPU:2", "/device:xla:2"}) {
     EXPECT_EQ(Device::parse(text), expected) << text;
@@ -70,7 +70,7 @@ TEST(Device, TpusAreDevicesOfXla) {
   EXPECT_ERROR(parse_devices("xla:0-9999"), kUnavailable, "xla:9999");
 }
 
-TEST(Device, TensorsAndScopesAreNotForDevicesOfXla) {
+TEST(Device, XlaDevicesRejectTensorsAndScopes) {
   const Device device{DeviceType::kXla, 1};
   const auto expect_refused = [](const std::function<void()>& action) {
     expect_error(ErrorCode::kUnimplemented, {"xla:1", "MirroredStrategy(\"xla:1\")", "cpu:0"},
@@ -84,7 +84,7 @@ TEST(Device, TensorsAndScopesAreNotForDevicesOfXla) {
   expect_refused([&] { (void)resolve(DeviceSpec::parse("/tpu:1")); });
 }
 
-TEST(Device, RefusesBadNamesAndListsDevices) {
+TEST(Device, RejectsInvalidNamesAndListsDevices) {
   for (const char* text : {"", "cpu", "cpu:", "cpu:-1", "cpu:x", "cpu:1:2", "fpga:0", "cpu:*", "/",
                            "/job:worker/cpu:0", "cpu:99999999999"}) {
     EXPECT_INVALID(Device::parse(text), "Device::parse", concat("'", text, "'"));
@@ -99,7 +99,7 @@ TEST(Device, RefusesBadNamesAndListsDevices) {
                "gpu:77 is unavailable");
 }
 
-TEST(Device, ReadsListsWithRangesWithoutGapsAndDuplicates) {
+TEST(Device, ParsesRangesAndRejectsGapsAndDuplicates) {
   const auto cpu = [](int index) { return Device{DeviceType::kCpu, index}; };
   EXPECT_EQ(parse_devices("cpu:0-3"), (std::vector{cpu(0), cpu(1), cpu(2), cpu(3)}));
   EXPECT_EQ(parse_devices("cpu:4"), (std::vector{cpu(4)}));
@@ -123,7 +123,7 @@ TEST(DeviceSpec, RoundTrips) {
   EXPECT_EQ(DeviceSpec::parse("/device:GPU").to_string(), "/device:GPU:*");
 }
 
-TEST(DeviceSpec, NeverChecksThatTheDeviceExists) {
+TEST(DeviceSpec, ParseDoesNotRequireExistingDevice) {
   const DeviceSpec spec = DeviceSpec::parse("/job:worker/task:7/device:GPU:99");
   EXPECT_EQ(spec.job, "worker");
   EXPECT_EQ(spec.task, 7);
@@ -133,7 +133,7 @@ TEST(DeviceSpec, NeverChecksThatTheDeviceExists) {
   EXPECT_ERROR(resolve(spec), kUnavailable, "gpu:99", "cpu:0 ... cpu:63");
 }
 
-TEST(DeviceSpec, NamesTheWrongPart) {
+TEST(DeviceSpec, ErrorNamesInvalidField) {
   const std::vector<std::pair<const char*, const char*>> cases{
       {"job:a", "no '/' in front"},
       {"/job:", "no name"},
@@ -157,7 +157,7 @@ TEST(DeviceSpec, NamesTheWrongPart) {
   }
 }
 
-TEST(DeviceSpec, PartsAreReplacedMergedAndResolved) {
+TEST(DeviceSpec, FieldsAreReplacedMergedAndResolved) {
   DeviceSpec spec = DeviceSpec::parse("/job:worker/replica:0/task:1/device:GPU:0");
   spec.task = 4;
   spec.index.reset();
@@ -188,7 +188,7 @@ struct LoggedLines {
   std::vector<std::string> lines;
 };
 
-TEST(DeviceScope, InnerPartsOverrideOuterOnes) {
+TEST(DeviceScope, InnerFieldsOverrideOuterOnes) {
   EXPECT_EQ(current_device_scope(), DeviceSpec());
   EXPECT_EQ(current_device(), on_cpu(0));
   const DeviceScope outer("/cpu:0");
@@ -208,7 +208,7 @@ TEST(DeviceScope, InnerPartsOverrideOuterOnes) {
   EXPECT_EQ(current_device(), on_cpu(0));
 }
 
-TEST(DeviceScope, ReadsSpellingsOfOneDevice) {
+TEST(DeviceScope, AcceptsEverySpellingOfDevice) {
   EXPECT_INVALID(DeviceScope scope("/fpga:0"), "fpga:0");
   EXPECT_ERROR(DeviceScope scope("cpu:64"), kUnavailable, "cpu:64", "devices here: cpu:0");
   EXPECT_EQ(current_device_scope(), DeviceSpec());  // a failed scope is not opened
@@ -222,7 +222,7 @@ TEST(DeviceScope, ReadsSpellingsOfOneDevice) {
   EXPECT_EQ(current_device(), on_cpu(4));
 }
 
-TEST(DeviceScope, ConstantsAreMadeOnItsDevice) {
+TEST(DeviceScope, ConstantsAreCreatedOnScopeDevice) {
   const DeviceScope scope("cpu:2");
   EXPECT_EQ(Tensor(3.0f).device(), on_cpu(2));
   EXPECT_EQ(Tensor::zeros({2}).device(), on_cpu(2));
@@ -236,7 +236,7 @@ TEST(DeviceScope, ConstantsAreMadeOnItsDevice) {
   EXPECT_EQ(Tensor::zeros({2}).device(), on_cpu(0));
 }
 
-TEST(DeviceScope, OperationsRunOnItsDeviceAndInputsAreMovedThere) {
+TEST(DeviceScope, OperationsRunOnScopeDeviceAndMoveInputs) {
   const Tensor a = Tensor::from<float>({2}, {1, 2}, on_cpu(1));
   const Tensor b = Tensor::from<float>({2}, {10, 20}, on_cpu(3));
   const DeviceScope scope("cpu:2");
@@ -255,7 +255,7 @@ TEST(DeviceScope, OperationsRunOnItsDeviceAndInputsAreMovedThere) {
   EXPECT_EQ(log.count(), 1u);
 }
 
-TEST(DeviceScope, WithoutOneInputsMustBeTogether) {
+TEST(DeviceScope, InputsOnDifferentDevicesFailWithoutScope) {
   const Tensor a = Tensor::ones({2}, DType::kFloat32, on_cpu(1));
   const Tensor b = Tensor::ones({2}, DType::kFloat32, on_cpu(2));
   const auto add = [&] { return a + b; };
@@ -270,7 +270,7 @@ TEST(DeviceScope, WithoutOneInputsMustBeTogether) {
   expect_error(ErrorCode::kInvalidArgument, {"several devices"}, add);
 }
 
-TEST(DeviceScope, OtherTasksAreRefusedByName) {
+TEST(DeviceScope, RejectsRemoteTasksByName) {
   const AsTask process("/job:worker/task:0");
   EXPECT_EQ(full_device_name(on_cpu(1)), "/job:worker/replica:0/task:0/device:CPU:1");
   const Tensor x = Tensor::ones({2});
@@ -291,7 +291,7 @@ TEST(DeviceScope, OtherTasksAreRefusedByName) {
   EXPECT_EQ(negate(x).device(), on_cpu(0));
 }
 
-TEST(DeviceScope, BelongsToItsThread) {
+TEST(DeviceScope, AppliesOnlyToItsThread) {
   const DeviceScope scope("cpu:1");
   const DeviceSpec spec = current_device_scope();
   Device without, with;
@@ -307,7 +307,7 @@ TEST(DeviceScope, BelongsToItsThread) {
   EXPECT_EQ(with, on_cpu(1));
 }
 
-TEST(DeviceScope, TransfersCanBeAskedFor) {
+TEST(DeviceScope, TransferCopiesOnlyToDifferentDevice) {
   const Tensor x = Tensor::ones({3});
   TransferLog log;
   EXPECT_EQ(transfer(x, on_cpu(0)).id(), x.id());
@@ -340,7 +340,7 @@ TEST(DeviceScope, WorksWithGpus) {
 }
 
 // Lines in the format of TensorFlow's log_device_placement.
-TEST(PlacementLog, GoldenLines) {
+TEST(PlacementLog, LinesMatchTensorFlowFormat) {
   const Tensor x = Tensor::ones({2, 2});
   LoggedLines log;
   const Tensor y = matmul(x, x);
@@ -355,7 +355,7 @@ TEST(PlacementLog, GoldenLines) {
                                      "Sum: /job:localhost/replica:0/task:0/device:CPU:1"));
 }
 
-TEST(PlacementLog, EveryOperationHasAName) {
+TEST(PlacementLog, EveryOperationHasTensorFlowName) {
   for (std::size_t op = 0; op < static_cast<std::size_t>(OpId::kCount); ++op) {
     EXPECT_FALSE(tf_op_name(static_cast<OpId>(op)).empty()) << op;
   }
@@ -378,7 +378,7 @@ struct OpLog : OpObserver {
   std::uint32_t last_line = 0;
 };
 
-TEST(Dispatch, ObserversSeeOperationsAfterTheyRan) {
+TEST(Dispatch, ObserversSeeCompletedOperations) {
   OpLog log;
   const Tensor x = Tensor::ones({2});
   Tensor y;
@@ -392,7 +392,7 @@ TEST(Dispatch, ObserversSeeOperationsAfterTheyRan) {
   EXPECT_EQ(log.last_output, y.id());
 }
 
-TEST(Dispatch, ObserversMayEndInAnyOrder) {
+TEST(Dispatch, ObserversCanEndInAnyOrder) {
   OpLog first, second;
   const Tensor x = Tensor::ones({2});
   std::optional<ObserverScope> outer(std::in_place, first);
@@ -406,7 +406,7 @@ TEST(Dispatch, ObserversMayEndInAnyOrder) {
   EXPECT_EQ(second.ops, (std::vector{OpId::kNegate, OpId::kSquare}));
 }
 
-TEST(Dispatch, ObserversSeeOperationsOfTheirThreadAloneAlsoOnEmptyTensors) {
+TEST(Dispatch, ObserversSeeOnlyOperationsOfTheirThread) {
   OpLog log;
   const ObserverScope scope(log);
   const Tensor x = Tensor::ones({2});
@@ -416,7 +416,7 @@ TEST(Dispatch, ObserversSeeOperationsOfTheirThreadAloneAlsoOnEmptyTensors) {
   EXPECT_EQ(log.ops.size(), 1u);
 }
 
-TEST(Dispatch, RefusesInputsOnSeveralDevicesOrWithoutKernel) {
+TEST(Dispatch, RejectsMixedDevicesAndMissingKernels) {
   const Tensor here = Tensor::ones({2});
   const Tensor there = here.to({DeviceType::kCpu, 1});
   expect_error(ErrorCode::kInvalidArgument,
@@ -449,7 +449,7 @@ TEST(Dispatch, ViewsShareStorageWithNewIdentity) {
   EXPECT_NE(slice(x, {0, 1}, {4, 1}).bytes().data(), x.bytes().data() + 4);
 }
 
-TEST(KernelTable, FindsSetKernels) {
+TEST(KernelTable, FindsRegisteredKernels) {
   KernelTable table;
   EXPECT_EQ(table.find(OpId::kAdd, DType::kFloat32), nullptr);
   const Kernel kernel = [](const KernelArgs& args) { args.out<float>(0)[0] = 42.0f; };
@@ -463,7 +463,7 @@ TEST(KernelTable, FindsSetKernels) {
   EXPECT_EQ(run_kernel(table, call)[0].item(), 42.0f);
 }
 
-TEST(Buffer, IsAlignedForEverySizeAndWastesAtMostAQuarter) {
+TEST(Buffer, IsAlignedAndWastesAtMostAQuarter) {
   for (std::size_t size = 0; size < 5000; size = size * 5 / 4 + 1) {
     const BufferRef buffer = BufferRef::allocate(size);
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(buffer->data()) % 64, 0u) << size;
@@ -495,7 +495,7 @@ TEST(Buffer, IsReusedAfterItsLastReference) {
   EXPECT_EQ(after.cache_hits, before.cache_hits + 1);
 }
 
-TEST(Buffer, CopiesCountAndMovesDoNot) {
+TEST(Buffer, CopiesAddReferencesAndMovesDoNot) {
   BufferRef a = BufferRef::allocate(10);
   EXPECT_TRUE(a.unique());
   {
@@ -516,7 +516,7 @@ TEST(Buffer, TrimEmptiesTheCache) {
   EXPECT_EQ(allocator_statistics().cached, 0u);
 }
 
-TEST(Buffer, CacheStaysBelowItsLimitAndKeepsTheLatest) {
+TEST(Buffer, CacheKeepsNewestBuffersWithinLimit) {
   trim_allocator_cache();
   constexpr std::size_t kPiece = std::size_t{384} << 20;  // untouched memory costs nothing
   {
@@ -532,7 +532,7 @@ TEST(Buffer, CacheStaysBelowItsLimitAndKeepsTheLatest) {
   trim_allocator_cache();
 }
 
-TEST(Buffer, PeakFollowsTheLargestUseAndImpossibleSizesAreRefused) {
+TEST(Buffer, TracksPeakUseAndRejectsImpossibleSizes) {
   const std::size_t in_use = allocator_statistics().in_use;
   { const BufferRef buffer = BufferRef::allocate(50'000'000); }
   EXPECT_GE(allocator_statistics().peak_in_use, in_use + 50'000'000);
@@ -569,7 +569,7 @@ TEST(Buffer, ThreadsShareTheCache) {
   EXPECT_EQ(allocator_statistics().in_use, in_use);
 }
 
-TEST(Buffer, ReadersOnSeveralThreadsAndThenOneWriter) {
+TEST(Buffer, SupportsConcurrentReadersThenOneWriter) {
   MutableTensor value({1000}, DType::kFloat32, {});
   std::ranges::fill(value.span<float>(), 1.0f);
   for (int round = 0; round < 50; ++round) {
@@ -589,7 +589,7 @@ TEST(Buffer, ReadersOnSeveralThreadsAndThenOneWriter) {
   }
 }
 
-TEST(CopyPastCachesTest, CopiesEveryLengthToEveryPlaceAndNothingBesides) {
+TEST(CopyPastCachesTest, CopiesExactBytesAtAnyLengthAndOffset) {
   constexpr std::byte kUntouched{0xA5};
   std::vector<std::byte> from(700);
   for (std::size_t i = 0; i < from.size(); ++i) from[i] = static_cast<std::byte>(i * 7 + 1);
@@ -617,7 +617,7 @@ BufferRef numbered_buffer() {
   return buffer;
 }
 
-TEST(TensorInBuffer, HasTheBytesWhereTheyAreAndKeepsThem) {
+TEST(TensorInBuffer, SharesBufferMemoryAndKeepsItAlive) {
   BufferRef buffer = numbered_buffer();
   const std::byte* const place = buffer->data() + 64;
   const Tensor tensor = tensor_in_buffer(buffer, 64, {2, 2}, DType::kFloat32);
@@ -640,7 +640,7 @@ TEST(TensorInBuffer, AssignedVariableCopiesSharedMemory) {
   EXPECT_EQ(kept, 3.0f);
 }
 
-TEST(TensorInBuffer, PartIsCopiedToOwnMemory) {
+TEST(TensorInBuffer, AssignmentCopiesPartialBuffer) {
   const BufferRef buffer = numbered_buffer();
   MutableTensor variable({4}, DType::kFloat32, Device{});
   const std::byte* const own = variable.data();
@@ -654,7 +654,7 @@ TEST(TensorInBuffer, PartIsCopiedToOwnMemory) {
   expect_tensor(variable.freeze(), {4}, {32, 33, 34, 35});
 }
 
-TEST(TensorInBuffer, RefusesPlacesThatAreNone) {
+TEST(TensorInBuffer, RejectsInvalidOffsets) {
   const BufferRef buffer = numbered_buffer();
   const auto make = [&](std::size_t offset, const Shape& shape) {
     (void)tensor_in_buffer(buffer, offset, shape, DType::kFloat32);
@@ -700,7 +700,7 @@ TEST(DeviceMemory, CountsUseAndPeak) {
   EXPECT_EQ(device_memory(kOwn).peak, 1u << 10);
 }
 
-TEST(DeviceMemory, OtherDevicesAreNotCounted) {
+TEST(DeviceMemory, IgnoresRemainingDevices) {
   const OwnMemory memory;
   const std::size_t shared = device_memory(kOther).in_use;
   const Tensor here = Tensor::zeros({kKibi}, DType::kFloat32, kOther);
@@ -708,7 +708,7 @@ TEST(DeviceMemory, OtherDevicesAreNotCounted) {
   EXPECT_EQ(device_memory(kOther).in_use, shared + (1u << 10));
 }
 
-TEST(DeviceMemory, RequestBeyondTheLimitIsRefusedWithNumbers) {
+TEST(DeviceMemory, RequestBeyondLimitErrorStatesSizes) {
   const OwnMemory memory(16u << 10);
   std::optional<Tensor> first = zeros_there(12);
   EXPECT_ERROR(zeros_there(8), kResourceExhausted, "cpu:61: no memory for 8192 bytes",
@@ -720,7 +720,7 @@ TEST(DeviceMemory, RequestBeyondTheLimitIsRefusedWithNumbers) {
   EXPECT_NO_THROW(zeros_there(8));  // the cached memory is released to make room
 }
 
-TEST(DeviceMemory, ValuesFromElsewhereAreCopied) {
+TEST(DeviceMemory, CopiesValuesFromDifferentDevice) {
   const Tensor x = Tensor::full({kKibi}, 2.0, DType::kFloat32, kOther);
   EXPECT_EQ(x.to(kOwn).address(), x.address());  // CPU devices share the host's memory
   const OwnMemory memory;
@@ -731,7 +731,7 @@ TEST(DeviceMemory, ValuesFromElsewhereAreCopied) {
   EXPECT_NE(moved.to(kOther).address(), moved.address());
 }
 
-TEST(DeviceMemory, AVariableTakesItsBytesOnce) {
+TEST(DeviceMemory, VariableMemoryIsCountedOnce) {
   const OwnMemory memory;
   const Tensor initial = Tensor::zeros({kKibi}, DType::kFloat32, kOther);
   const auto variable = std::make_shared<VariableMemory>(initial, kOwn);
@@ -743,7 +743,7 @@ TEST(DeviceMemory, AVariableTakesItsBytesOnce) {
   EXPECT_EQ(device_memory(kOwn).in_use, 1u << 10);
 }
 
-TEST(DeviceMemory, GpusHaveLimitsOfTheirOwn) {
+TEST(DeviceMemory, GpusHaveSeparateLimits) {
   EXPECT_ERROR(set_memory_limit({DeviceType::kGpu, 63}, 1), kUnavailable, "gpu:63");
 }
 

@@ -111,7 +111,7 @@ TEST(Elementwise, UnaryOperationsMatchTheirFormulas) {
   }
 }
 
-TEST(Elementwise, SlopesSmallNumbersAndTies) {
+TEST(Elementwise, HandlesSlopesSmallNumbersAndRoundingTies) {
   for (DType dtype : {DType::kFloat32, DType::kFloat64}) {
     expect_tensor(leaky_relu(tensor_of({2}, {-2, 3}, dtype)), {2}, {-0.4, 3}, 1e-6);
     expect_tensor(log1p(tensor_of({2}, {1e-10, 1}, dtype)), {2}, {1e-10, std::log(2)}, 1e-7);
@@ -148,7 +148,7 @@ double units_apart(float value, double expected) {
   return std::fabs(value - expected) / std::ldexp(1.0, exponent - 23);
 }
 
-TEST(Elementwise, ExponentialsOfFloatsAreWithinTwoUnitsInTheLastPlace) {
+TEST(Elementwise, FloatExponentialsAreWithinTwoUlps) {
   for (std::uint64_t bits = 0; bits < (std::uint64_t{1} << 32); bits += 9973) {
     const float x = std::bit_cast<float>(static_cast<std::uint32_t>(bits));
     if (std::isnan(x)) continue;
@@ -231,7 +231,7 @@ TEST(Elementwise, BinaryOperationsBroadcastLikeNumpy) {
   }
 }
 
-TEST(Elementwise, AddReluHasTheBitsOfTheTwoOperations) {
+TEST(Elementwise, AddReluMatchesSeparateOperationsBitwise) {
   const std::vector<double> special{kNan,  kInf,  -kInf, 0.0,    -0.0,     1e-7,
                                     -1e-7, 6e-40, 1.0,   -65504, 1 + 1e-3, -1.0};
   for (const DType dtype : kAllDTypes) {
@@ -262,7 +262,7 @@ TEST(Elementwise, LogicWorksOnBools) {
   EXPECT_EQ(logical_and(a, b).dtype(), DType::kBool);
 }
 
-TEST(Elementwise, PlainNumbersTakeTheOtherOperandsType) {
+TEST(Elementwise, ScalarLiteralsAdoptTensorType) {
   for (DType dtype : {DType::kFloat32, DType::kFloat64, DType::kInt64, DType::kUInt8}) {
     const Tensor x = tensor_of({2}, {3, 4}, dtype);
     EXPECT_EQ((x + 1).dtype(), dtype);
@@ -277,7 +277,7 @@ TEST(Elementwise, PlainNumbersTakeTheOtherOperandsType) {
                [&] { Tensor::zeros({1}, DType::kInt32) + 0.5; });
 }
 
-TEST(Elementwise, WhereTakesNumbersAndEmptyTensors) {
+TEST(Elementwise, WhereAcceptsNumbersAndEmptyTensors) {
   const Tensor condition = Tensor::from<bool>({2}, {true, false});
   expect_tensor(where(condition, tensor_of({2}, {5, 6}, DType::kInt64), 0), {2}, {5, 0});
   expect_tensor(where(condition, 1.0, 2.0), {2}, {1, 2});
@@ -300,7 +300,7 @@ TEST(Elementwise, CastConvertsBetweenAllTypes) {
   }
 }
 
-TEST(Elementwise, CastTruncatesTowardsZeroAndSaturatesAndClipKeepsTheType) {
+TEST(Elementwise, CastTruncatesAndSaturatesAndClipKeepsType) {
   const Tensor x = tensor_of({7}, {1.9, -1.9, 1e30, -1e30, kNan, kInf, 0.5}, DType::kFloat32);
   expect_tensor(cast(x, DType::kInt32), {7}, {1, -1, 2147483647, -2147483648.0, 0, 2147483647, 0});
   expect_tensor(cast(x, DType::kUInt8), {7}, {1, 0, 255, 0, 0, 255, 0});
@@ -314,7 +314,7 @@ TEST(Elementwise, CastTruncatesTowardsZeroAndSaturatesAndClipKeepsTheType) {
   EXPECT_INVALID(clip(Tensor::zeros({1}), 1, 0), "clip at elementwise_test.cc", "low <= high");
 }
 
-TEST(Elementwise, WrongShapesNameOperationShapesAndLine) {
+TEST(Elementwise, ShapeErrorNamesOperationShapesAndLine) {
   const Tensor a = Tensor::zeros({2, 3});
   const Tensor b = Tensor::zeros({4});
   for (const BinaryCase& c : kBinaryCases) {
@@ -328,7 +328,7 @@ TEST(Elementwise, WrongShapesNameOperationShapesAndLine) {
   EXPECT_INVALID(relu_grad(a, b), "relu_grad at elementwise_test.cc", "[2, 3]", "[4]");
 }
 
-TEST(Elementwise, WrongTypesNameOperationTypesAndLine) {
+TEST(Elementwise, TypeErrorNamesOperationTypesAndLine) {
   const Tensor x = Tensor::zeros({2});
   const Tensor n = Tensor::zeros({2}, DType::kInt32);
   const Tensor b = Tensor::zeros({2}, DType::kBool);
@@ -430,7 +430,7 @@ TEST(Reduction, MatchesPlainLoopsOverEverySetOfAxes) {
   }
 }
 
-TEST(Reduction, WithoutAxesReducesAll) {
+TEST(Reduction, ReducesAllAxesByDefault) {
   const Tensor x = tensor_of({2, 3}, {1, 2, 3, 4, 5, 6}, DType::kFloat32);
   expect_tensor(reduce_sum(x), {}, {21});
   expect_tensor(reduce_mean(x), {}, {3.5});
@@ -440,7 +440,7 @@ TEST(Reduction, WithoutAxesReducesAll) {
   expect_tensor(reduce_sum(Tensor(3.0f)), {}, {3});
 }
 
-TEST(Reduction, OfNothing) {
+TEST(Reduction, EmptyTensorYieldsIdentityElement) {
   const Tensor x = Tensor::zeros({0, 2});
   expect_tensor(reduce_sum(x, {{0}, false}), {2}, {0, 0});
   expect_tensor(reduce_product(x, {{0}, false}), {2}, {1, 1});
@@ -467,7 +467,7 @@ TEST(Reduction, SumsOfManyFloatsAreAccurate) {
   for (double sum : columns.to_doubles()) EXPECT_NEAR(sum, expected / 10, expected * 1e-7);
 }
 
-TEST(Reduction, OrderOfAdditionsDependsOnTheLengthAlone) {
+TEST(Reduction, SummationOrderDependsOnlyOnLength) {
   // A sequence as a row, as a column and inside a larger tensor gives equal bits.
   const Tensor x = random_values({3000}, DType::kFloat32, -1, 1);
   const Tensor sum = reduce_sum(x);
@@ -480,7 +480,7 @@ TEST(Reduction, OrderOfAdditionsDependsOnTheLengthAlone) {
   expect_same_bits(reshape(rows.detached_rows(1, 1), Shape{}), sum);
 }
 
-TEST(Reduction, KeepsTheTypeOfIntegersFindsNanAndAnyAndAll) {
+TEST(Reduction, KeepsIntegerTypesAndPropagatesNan) {
   EXPECT_EQ(reduce_sum(Tensor::full({300}, 1, DType::kUInt8)).item_int(), 300 - 256);
   EXPECT_EQ(reduce_sum(Tensor::full({3}, 2e9, DType::kInt64)).item_int(), 6'000'000'000);
   EXPECT_EQ(reduce_sum(Tensor::full({3}, 7, DType::kInt32)).dtype(), DType::kInt32);
@@ -493,7 +493,7 @@ TEST(Reduction, KeepsTheTypeOfIntegersFindsNanAndAnyAndAll) {
   expect_tensor(reduce_all(flags), {}, {0});
 }
 
-TEST(Reduction, ArgMaxTakesTheFirstOfEquals) {
+TEST(Reduction, ArgMaxReturnsFirstOfEqualElements) {
   const Tensor x = tensor_of({2, 4}, {1, 7, 7, 0, 5, 5, 2, 5}, DType::kFloat32);
   const Tensor y = argmax(x);
   EXPECT_EQ(y.dtype(), DType::kInt64);
@@ -514,7 +514,7 @@ TEST(Reduction, SumToShapeUndoesBroadcasting) {
   EXPECT_INVALID(sum_to_shape(x, {2}), "sum_to_shape at elementwise_test.cc", "[2, 2, 3]", "[2]");
 }
 
-TEST(Reduction, WrongAxesAndTypesNameOperationAndLine) {
+TEST(Reduction, AxisAndTypeErrorsNameOperationAndLine) {
   const Tensor x = Tensor::zeros({2, 3});
   expect_error(ErrorCode::kInvalidArgument,
                {concat("reduce_sum at elementwise_test.cc:", __LINE__ + 2), "axis 2", "[2, 3]"},
@@ -581,10 +581,10 @@ void check_every_border(int exponent_bits, int fraction_bits) {
   }
 }
 
-TEST(Half, EveryBFloat16IsItsDefinitionAndComesBack) { check_every_value<BFloat16>(8, 7); }
-TEST(Half, EveryFloat16IsItsDefinitionAndComesBack) { check_every_value<Float16>(5, 10); }
-TEST(Half, EveryBorderOfBFloat16RoundsToEven) { check_every_border<BFloat16>(8, 7); }
-TEST(Half, EveryBorderOfFloat16RoundsToEven) { check_every_border<Float16>(5, 10); }
+TEST(Half, EveryBFloat16MatchesDefinitionAndRoundTrips) { check_every_value<BFloat16>(8, 7); }
+TEST(Half, EveryFloat16MatchesDefinitionAndRoundTrips) { check_every_value<Float16>(5, 10); }
+TEST(Half, EveryBFloat16MidpointRoundsToEven) { check_every_border<BFloat16>(8, 7); }
+TEST(Half, EveryFloat16MidpointRoundsToEven) { check_every_border<Float16>(5, 10); }
 
 TEST(Half, ExtremesBecomeInfinityOrZero) {
   EXPECT_EQ(Float16(65519.99).bits, 0x7bffu);
@@ -658,12 +658,12 @@ void check_conversions() {
     ASSERT_EQ(narrow_values[i].bits, rounded_bits<T>(values[i])) << std::hexfloat << values[i];
 }
 
-TEST(HalfTensor, WholeArraysAreConvertedAsSingleNumbers) {
+TEST(HalfTensor, BulkConversionMatchesScalarConversion) {
   check_conversions<BFloat16>();
   check_conversions<Float16>();
 }
 
-TEST(HalfTensor, HoldsAndShowsItsNumbers) {
+TEST(HalfTensor, StoresAndPrintsValues) {
   for (const DType dtype : kHalves) {
     const Tensor x = Tensor::full({2}, 1.5, dtype);
     EXPECT_EQ(x.num_bytes(), 4u);
@@ -680,7 +680,7 @@ TEST(HalfTensor, HoldsAndShowsItsNumbers) {
   EXPECT_INVALID((void)made.host_span<BFloat16>(), "float16");
 }
 
-TEST(HalfTensor, OneOperationRoundsOnce) {
+TEST(HalfTensor, EachOperationRoundsOnce) {
   for (const DType dtype : kHalves) {
     const Tensor a = random_values({7, 9}, dtype, -2, 2, 1),
                  b = random_values({9, 5}, dtype, -2, 2, 2);
@@ -701,7 +701,7 @@ TEST(HalfTensor, OneOperationRoundsOnce) {
   }
 }
 
-TEST(HalfTensor, SumsAreKeptInFloat32) {
+TEST(HalfTensor, SumsAccumulateInFloat32) {
   for (const DType dtype : kHalves) {
     // A sequential sum would stall at 256 in bfloat16, and at 2048 in float16.
     EXPECT_EQ(reduce_sum(Tensor::ones({5000}, dtype)).item(),
@@ -711,7 +711,7 @@ TEST(HalfTensor, SumsAreKeptInFloat32) {
   }
 }
 
-TEST(HalfTensor, OperationsThatMoveKeepTheBits) {
+TEST(HalfTensor, DataMovementPreservesBits) {
   for (const DType dtype : kHalves) {
     const Tensor x = random_values({4, 6}, dtype, -3, 3);
     const Tensor wide = cast(x, DType::kFloat32);
@@ -727,7 +727,7 @@ TEST(HalfTensor, OperationsThatMoveKeepTheBits) {
   }
 }
 
-TEST(HalfTensor, LabelsInFrontOfHalfLogitsAndMixedTypesRefused) {
+TEST(HalfTensor, AcceptsIntegerLabelsAndRejectsMixedTypes) {
   for (const DType dtype : kHalves) {
     const Tensor logits = random_values({5, 3}, dtype, -3, 3);
     const Tensor labels = Tensor::from<std::int64_t>({5}, {0, 2, 1, 1, 0});

@@ -27,7 +27,7 @@ std::vector<std::string> work_of(std::vector<std::string> notes) {
   return notes;
 }
 
-TEST(GpuTensor, TravelsToTheDeviceAndBack) {
+TEST(GpuTensor, RoundTripsThroughDevice) {
   FakeGpus gpus;
   const Tensor host = Tensor::from<float>({2, 2}, {1, 2, 3, 4});
   const Tensor there = host.to(kFakeGpu);
@@ -40,7 +40,7 @@ TEST(GpuTensor, TravelsToTheDeviceAndBack) {
   EXPECT_THAT(there.to_string(), HasSubstr("device=gpu:0, [[1, 2], [3, 4]]"));
 }
 
-TEST(GpuTensor, IsMadeOnTheDevice) {
+TEST(GpuTensor, IsCreatedOnDevice) {
   FakeGpus gpus;
   expect_tensor(Tensor::zeros({3}, DType::kFloat32, kFakeGpu), {3}, {0, 0, 0});
   expect_tensor(Tensor::ones({3}, DType::kInt64, kFakeGpu), {3}, {1, 1, 1});
@@ -51,7 +51,7 @@ TEST(GpuTensor, IsMadeOnTheDevice) {
   EXPECT_INVALID(Tensor::full({1}, 300.0, DType::kUInt8, kFakeGpu), "uint8 can hold");
 }
 
-TEST(GpuTensor, RefusesHostAccessNamingTheDevice) {
+TEST(GpuTensor, HostAccessErrorNamesDevice) {
   FakeGpus gpus;
   const Tensor there = Tensor::zeros({3}, DType::kFloat32, kFakeGpu);
   const std::vector<std::string> parts = {"float32", "[3]", "gpu:0", "to(Device{})"};
@@ -62,7 +62,7 @@ TEST(GpuTensor, RefusesHostAccessNamingTheDevice) {
                "to()");
 }
 
-TEST(GpuTensor, OperationsRunThereAndMixedDevicesAreAnError) {
+TEST(GpuTensor, OperationsRunOnDeviceAndRejectMixedDevices) {
   FakeGpus gpus;
   const Tensor x = Tensor::from<float>({3}, {1, 2, 3}, kFakeGpu);
   gpus.take_notes();
@@ -75,7 +75,7 @@ TEST(GpuTensor, OperationsRunThereAndMixedDevicesAreAnError) {
   EXPECT_INVALID((void)(x + x.to(kOtherFakeGpu)), "gpu:0", "gpu:1");
 }
 
-TEST(GpuTensor, ViewsCostNothing) {
+TEST(GpuTensor, ViewsEnqueueNoWork) {
   FakeGpus gpus;
   const Tensor x = Tensor::zeros({4, 2}, DType::kFloat32, kFakeGpu);
   gpus.take_notes();
@@ -86,7 +86,7 @@ TEST(GpuTensor, ViewsCostNothing) {
   EXPECT_THAT(gpus.take_notes(), IsEmpty());
 }
 
-TEST(GpuTensor, MissingKernelsAreNamedWithOperationTypeAndDevice) {
+TEST(GpuTensor, MissingKernelErrorNamesOperationTypeAndDevice) {
   FakeGpus gpus;
   const Tensor x = Tensor::zeros({3}, DType::kFloat32, kFakeGpu);
   EXPECT_ERROR((void)erf(x), kUnimplemented, "erf at ", "gpu:0", "float32");
@@ -103,7 +103,7 @@ TEST(GpuTensor, WritersCopySharedMemory) {
   expect_tensor(value.freeze(), {2}, {9, 9});
 }
 
-TEST(GpuTensor, AssigningCopiesInPlaceUnlessAReaderLives) {
+TEST(GpuTensor, AssignCopiesInPlaceUnlessReaderExists) {
   FakeGpus gpus;
   MutableTensor value({2}, DType::kFloat32, kFakeGpu);
   const void* const place = value.address();
@@ -115,7 +115,7 @@ TEST(GpuTensor, AssigningCopiesInPlaceUnlessAReaderLives) {
   expect_tensor(value.freeze(), {2}, {3, 4});
 }
 
-TEST(GpuDevice, LargeCopiesGoThroughPinnedMemoryInPieces) {
+TEST(GpuDevice, LargeCopiesUsePinnedMemoryInChunks) {
   FakeGpus gpus;
   std::vector<float> values(5'000'000);
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 1000);
@@ -210,7 +210,7 @@ TEST(GpuDevice, ReleasesCachedMemoryToKeepTheLimit) {
   expect_tensor(small, {4}, {0, 0, 0, 0});
 }
 
-TEST(GpuDevice, MemoryOfBatchesThatAreGoneIsUsedWhenItIsShort) {
+TEST(GpuDevice, ReclaimsMemoryOfFinishedBatchesWhenShort) {
   FakeGpus gpus(1, 400'000);
   { const Tensor batch = Tensor::ones({40'000}).to(kFakeGpu); }
   EXPECT_GT(allocator_statistics(kFakeGpu).in_use, 160'000u);  // kept for the next batch
@@ -219,7 +219,7 @@ TEST(GpuDevice, MemoryOfBatchesThatAreGoneIsUsedWhenItIsShort) {
   expect_tensor(large.detached_rows(0, 2), {2}, {0, 0});
 }
 
-TEST(GpuDevice, MemoryThatTheGpuLacksIsTakenFromTheCache) {
+TEST(GpuDevice, ReclaimsCachedMemoryWhenGpuIsFull) {
   FakeGpus gpus(1);
   { const Tensor x = Tensor::zeros({1 << 20}, DType::kFloat32, kFakeGpu); }
   gpus.backend.state.memory_left = 0;
@@ -243,7 +243,7 @@ void update_fake(const MutableTensor& weights, const Tensor& gradient, DeviceRul
                                        {weights.buffer(), gradient.buffer()});
 }
 
-TEST(GpuDevice, UpdatesWaitAndBecomeOneLaunchPerRule) {
+TEST(GpuDevice, UpdatesAreBatchedIntoOneLaunchPerRule) {
   FakeGpus gpus;
   std::vector<MutableTensor> weights;
   std::vector<Tensor> gradients;
@@ -316,7 +316,7 @@ TEST(GraphMemory, KeepsMemoryFreedDuringCapture) {
   EXPECT_EQ(allocator_statistics(kFakeGpu).in_use, 0u);
 }
 
-TEST(GraphMemory, HostValuesStayInPinnedMemory) {
+TEST(GraphMemory, HostValuesRemainInPinnedMemory) {
   FakeGpus gpus;
   GraphMemoryScope::Memories memories;
   memories.push_back(std::make_unique<GraphMemory>(kFakeGpu));
@@ -361,7 +361,7 @@ class FailingWork final : public PeerWork {
   const bool pending_;
 };
 
-TEST(PeerWatch, WaitsInTheDriverWhereNothingIsPending) {
+TEST(PeerWatch, BlocksInDriverWithoutPendingWork) {
   PeerWatch peers;
   const LateEvent event(0);
   peers.wait(event);
@@ -372,7 +372,7 @@ TEST(PeerWatch, WaitsInTheDriverWhereNothingIsPending) {
   EXPECT_EQ(work->num_checks, 0);
 }
 
-TEST(PeerWatch, AFailureEndsAWaitThatWouldNeverEnd) {
+TEST(PeerWatch, FailureEndsOtherwiseEndlessWait) {
   PeerWatch peers;
   const auto fine = std::make_shared<FailingWork>(0), failing = std::make_shared<FailingWork>(100);
   peers.add(fine);
@@ -381,14 +381,14 @@ TEST(PeerWatch, AFailureEndsAWaitThatWouldNeverEnd) {
   EXPECT_EQ(fine->num_checks, 100);
 }
 
-TEST(PeerWatch, WorkThatWasGivenUpLetsEventsPassButNotTheirWaits) {
+TEST(PeerWatch, FailedWorkFailsWaitForPendingEvent) {
   PeerWatch peers;
   const auto work = std::make_shared<FailingWork>(1);
   peers.add(work);
   EXPECT_ERROR(peers.wait(LateEvent(1)), kUnavailable, "the peer has ended");
 }
 
-TEST(PeerWatch, ForgetsWorkThatIsGone) {
+TEST(PeerWatch, DropsDestroyedWork) {
   PeerWatch peers;
   auto work = std::make_shared<FailingWork>(0);
   peers.add(work);
@@ -400,7 +400,7 @@ TEST(PeerWatch, ForgetsWorkThatIsGone) {
   EXPECT_TRUE(peers.list().empty());
 }
 
-TEST(PeerWatch, ARingThatIsFullAsksToo) {
+TEST(PeerWatch, FullRingChecksForFailures) {
   FakeGpuBackend backend(1);
   PeerWatch peers;
   PinnedRing ring(backend, 4096, peers);
@@ -422,7 +422,7 @@ class SlowCopy final : public DeviceEvent {
   mutable bool done = false;
 };
 
-TEST(PinnedRing, NeverGivesOutAPlaceThatIsBeingCopied) {
+TEST(PinnedRing, DoesNotReuseMemoryBeingCopied) {
   FakeGpuBackend backend(1);
   const PeerWatch peers;
   PinnedRing ring(backend, 4096, peers);
@@ -534,7 +534,7 @@ TEST(Devices, VisibleDevicesMaskAndRenumber) {
   EXPECT_EQ(gpus_behind("0,-1,1"), (Behind{titan}));
 }
 
-TEST(Devices, VisibleDevicesAreReadAsCudaDoes) {
+TEST(Devices, VisibleDevicesFollowCudaSyntax) {
   using Indices = std::vector<int>;
   EXPECT_EQ(visible_devices(" 1, 0", 2), (Indices{1, 0}));
   EXPECT_EQ(visible_devices("1gpu,0", 2), (Indices{1, 0}));
@@ -546,7 +546,7 @@ TEST(Devices, VisibleDevicesAreReadAsCudaDoes) {
   EXPECT_EQ(visible_devices("MIG-8932f937", 2), std::nullopt);
 }
 
-TEST(Devices, LinesNameThePropertiesOfEachGpuAndWhichReachEachOther) {
+TEST(Devices, LogListsGpuPropertiesAndPeerAccess) {
   EXPECT_EQ(describe(two_cards()[0], 0),
             "Found device 0 with properties: name: GeForce GTX TITAN X, compute capability: 5.2, "
             "memory clock: 1.076 GHz, PCI bus id: 0000:02:00.0, total memory: 11.92 GiB, free "
@@ -556,7 +556,7 @@ TEST(Devices, LinesNameThePropertiesOfEachGpuAndWhichReachEachOther) {
   EXPECT_EQ(describe_peers(ListedGpus("0")), (std::vector<std::string>{"DMA: 0", "0:   Y"}));
 }
 
-TEST(Devices, LinesMapLogicalToPhysicalGpus) {
+TEST(Devices, LogMapsLogicalToPhysicalGpus) {
   const std::regex line(
       R"(Created gpu:(\d+) -> \(device: (\d+), (GPU \d+ of this machine, )?name: [^,]+, )"
       R"(PCI bus id: [0-9A-F:.]+, (part \d of \d, )?memory limit: \d+\.\d\d GiB\))");
@@ -574,7 +574,7 @@ TEST(Devices, LinesMapLogicalToPhysicalGpus) {
   EXPECT_EQ(describe(both, both.split()).size(), 2U + 3U + 2U);
 }
 
-TEST(Devices, EachMissingLibraryIsNamed) {
+TEST(Devices, EachMissingLibraryIsReported) {
   const std::vector<std::string> names{"libtutti_absent.so.1", "libc.so.6", "libtutti_gone.so.2"};
   const std::vector<FoundLibrary> found = find_libraries(names);
   ASSERT_EQ(found.size(), 3U);
@@ -591,7 +591,7 @@ TEST(Devices, EachMissingLibraryIsNamed) {
   EXPECT_EQ(other.reason, "the CUDA module does not open: invalid ELF header");
 }
 
-TEST(Devices, GpusSplitIntoPartsWithMemoryOfTheirOwn) {
+TEST(Devices, VirtualGpusHaveSeparateMemoryLimits) {
   const auto gpus = ListedGpus().split({2, kInventoryGib});
   ASSERT_EQ(gpus.size(), 4U);
   for (int i = 0; i < 4; ++i) {
@@ -608,7 +608,7 @@ TEST(Devices, GpusSplitIntoPartsWithMemoryOfTheirOwn) {
   EXPECT_INVALID(ListedGpus().split({3, 2 * kInventoryGib}), "GPU 1 (GeForce GTX 970)", "4096 MiB");
 }
 
-TEST(Devices, VirtualGpusAreReadAndChecked) {
+TEST(Devices, VirtualGpuSettingIsParsedAndValidated) {
   EXPECT_EQ(parse_virtual_gpus("flag", "4").per_gpu, 4);
   EXPECT_EQ(parse_virtual_gpus("flag", "4").memory_limit, 0);
   EXPECT_EQ(parse_virtual_gpus("flag", "2:512").memory_limit, kInventoryGib / 2);

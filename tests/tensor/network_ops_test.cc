@@ -25,7 +25,7 @@ constexpr DType kTypes[] = {DType::kFloat32, DType::kFloat64};
 
 double tolerance(DType dtype) { return dtype == DType::kFloat32 ? 2e-6 : 1e-13; }
 
-TEST(MatMul, GivesTheValuesOfTensorFlowsDocumentation) {
+TEST(MatMul, MatchesTensorFlowDocumentation) {
   const Tensor a = Tensor::from<float>({2, 3}, {1, 2, 3, 4, 5, 6});
   const Tensor b = Tensor::from<float>({3, 2}, {7, 8, 9, 10, 11, 12});
   expect_tensor(matmul(a, b), {2, 2}, {58, 64, 139, 154});
@@ -37,7 +37,7 @@ TEST(MatMul, GivesTheValuesOfTensorFlowsDocumentation) {
       {2, 2, 2}, {94, 100, 229, 244, 508, 532, 697, 730});
 }
 
-TEST(MatMul, TransposesAndRepeatsItsOperands) {
+TEST(MatMul, TransposesAndBroadcastsOperands) {
   for (DType dtype : kTypes) {
     const Tensor a = tensor_of({2, 3}, {1, 2, 3, 4, 5, 6}, dtype);
     const Tensor b = tensor_of({3, 2}, {7, 8, 9, 10, 11, 12}, dtype);
@@ -56,7 +56,7 @@ TEST(MatMul, TransposesAndRepeatsItsOperands) {
   }
 }
 
-TEST(MatMul, EmptyOperandsGiveZerosOrNothing) {
+TEST(MatMul, EmptyOperandsYieldZerosOrEmptyResult) {
   for (DType dtype : kTypes) {
     const Tensor b = Tensor::ones({3, 2}, dtype);
     expect_tensor(matmul(Tensor::zeros({0, 3}, dtype), b), {0, 2}, {});
@@ -171,7 +171,7 @@ TEST(Attention, EqualsItsComponentOperations) {
   }
 }
 
-TEST(Attention, HasOneScaleUnlessAnotherIsGiven) {
+TEST(Attention, DefaultScaleCanBeOverridden) {
   const Sizes s{1, 1, 1, 3, 4, 4, 2};
   const Inputs in(s, DType::kFloat64);
   const Tensor halved = attention(in.query, in.key, in.value);
@@ -180,14 +180,14 @@ TEST(Attention, HasOneScaleUnlessAnotherIsGiven) {
             halved.to_doubles());
 }
 
-TEST(Attention, OfLargeScoresStaysFinite) {
+TEST(Attention, LargeScoresRemainFinite) {
   const Tensor query = Tensor::full({1, 1, 2, 1}, 1e4),
                value = Tensor::from<float>({1, 1, 3, 1}, {1, 2, 3});
   const Tensor key = Tensor::from<float>({1, 1, 3, 1}, {-1e3, 1e3, 999});
   expect_tensor(attention(query, key, value), {1, 1, 2, 1}, {2, 2}, 1e-6);
 }
 
-TEST(Attention, GivesTheSameBitsOnAnyThread) {
+TEST(Attention, IsBitIdenticalOnAnyThread) {
   const Sizes s{2, 2, 1, 150, 150, 8, 8, true};
   const Inputs in(s, DType::kFloat32);
   const auto all = [&] {
@@ -226,7 +226,7 @@ TEST(Attention, ErrorsNameOperationAndShapes) {
                  "attention_grad", "sums [1, 4, 2], got");
 }
 
-TEST(Softmax, GivesTheValuesOfTensorFlowsDocumentation) {
+TEST(Softmax, MatchesTensorFlowDocumentation) {
   expect_tensor(softmax(Tensor::from<float>({3}, {-1, 0, 1})), {3},
                 {0.09003057, 0.24472848, 0.66524094}, 1e-7);
   expect_tensor(
@@ -258,7 +258,7 @@ TEST(Softmax, ExtremeLogitsDoNotOverflow) {
   }
 }
 
-TEST(Softmax, LogarithmsKeepTheDigitsOfLikelyClassesAndOfLargeLogits) {
+TEST(Softmax, LogSoftmaxKeepsPrecisionForLikelyClasses) {
   for (DType dtype : kTypes) {
     SCOPED_TRACE(dtype);
     const Tensor x = tensor_of({2, 2}, {20, 0, 5000, 5001}, dtype);
@@ -275,7 +275,7 @@ TEST(Softmax, LogarithmsKeepTheDigitsOfLikelyClassesAndOfLargeLogits) {
   }
 }
 
-TEST(CrossEntropy, WrongLabelIsNamedWithItsRow) {
+TEST(CrossEntropy, InvalidLabelErrorNamesRow) {
   const Tensor logits = Tensor::zeros({3, 10});
   EXPECT_INVALID(sparse_softmax_cross_entropy(Tensor::from<std::int64_t>({3}, {0, 10, 11}), logits),
                  " at network_ops_test.cc:", "0 .. 9", "got 10", "row 1");
@@ -314,7 +314,7 @@ TEST(BatchNorm, VarianceIsAccurateFarFromZero) {
   EXPECT_NEAR(result.y.to_doubles()[0], -1.0, 1e-3);
 }
 
-TEST(BatchNorm, BatchOfNoRowsHasZeroStatisticsAndGradients) {
+TEST(BatchNorm, EmptyBatchHasZeroStatisticsAndGradients) {
   for (DType dtype : kTypes) {
     const Tensor x = Tensor::zeros({0, 4, 4, 3}, dtype), gamma = Tensor::ones({3}, dtype);
     const BatchNormResult result = batch_norm_training(x, gamma, gamma, kEpsilon);
@@ -361,7 +361,7 @@ TEST(LocalResponseNormalization, DividesByThePowerOfASumOfSquares) {
   }
 }
 
-TEST(LocalResponseNormalization, HandlesNoRowsAndRefusesWrongArguments) {
+TEST(LocalResponseNormalization, AcceptsEmptyBatchAndRejectsInvalidArguments) {
   const Tensor empty = Tensor::zeros({0, 2, 2, 3});
   expect_tensor(local_response_normalization(empty), empty.shape(), {});
   expect_tensor(local_response_normalization_grad(empty, empty, {}), empty.shape(), {});
@@ -388,7 +388,7 @@ TEST(GroupNorm, ErrorsNameOperationShapesAndLine) {
 
 constexpr Padding kSame = Padding::kSame, kValid = Padding::kValid;
 
-TEST(Conv2d, ReadsPixelsOfStridesDilationsAndGroups) {
+TEST(Conv2d, SupportsStridesDilationsAndGroups) {
   for (DType dtype : kTypes) {
     const Tensor row = tensor_of({1, 1, 5, 1}, {1, 2, 3, 4, 5}, dtype);
     const Tensor two = tensor_of({1, 2, 1, 1}, {1, 10}, dtype);
@@ -406,7 +406,7 @@ TEST(Conv2d, ReadsPixelsOfStridesDilationsAndGroups) {
   }
 }
 
-TEST(Conv2d, SamePutsTheOddPaddingBottomAndRight) {
+TEST(Conv2d, SamePaddingPutsExtraPixelBottomAndRight) {
   for (DType dtype : kTypes) {
     const Tensor x = tensor_of({1, 3, 3, 1}, {1, 2, 3, 4, 5, 6, 7, 8, 9}, dtype);
     const Tensor filter = Tensor::ones({2, 2, 1, 1}, dtype);
@@ -419,7 +419,7 @@ TEST(Conv2d, SamePutsTheOddPaddingBottomAndRight) {
   }
 }
 
-TEST(Conv2d, NanStaysNanThroughActivations) {
+TEST(Conv2d, NanPropagatesThroughActivations) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   for (FusedActivation activation : {FusedActivation::kNone, FusedActivation::kRelu,
                                      FusedActivation::kSigmoid, FusedActivation::kTanh}) {
@@ -433,7 +433,7 @@ TEST(Conv2d, NanStaysNanThroughActivations) {
   }
 }
 
-TEST(Conv2d, WindowLargerThanTheImage) {
+TEST(Conv2d, HandlesWindowLargerThanImage) {
   const Tensor filter = Tensor::ones({3, 3, 1, 2});
   EXPECT_EQ(conv2d(Tensor::ones({1, 2, 5, 1}), filter).shape(), (Shape{1, 0, 3, 2}));
   EXPECT_INVALID(conv2d(Tensor::ones({1, 1, 5, 1}), filter),
@@ -466,7 +466,7 @@ TEST(Conv2d, ErrorsNameBothShapesAndTheLine) {
                  "conv2d_backward_input", "[8, 28, 28, 5]");
 }
 
-TEST(BiasGrad, SumsOverEverythingButTheChannels) {
+TEST(BiasGrad, SumsOverAllAxesExceptChannels) {
   for (DType dtype : kTypes) {
     for (const Shape& shape : {Shape{3}, Shape{70, 17}, Shape{5, 13, 9, 3}, Shape{300, 1}}) {
       const Tensor dy = random_values(shape, dtype, -1, 1);
@@ -480,12 +480,12 @@ TEST(BiasGrad, SumsOverEverythingButTheChannels) {
 }
 
 // Half a million additions of 0.1: a running float sum would be wrong in the third digit.
-TEST(BiasGrad, LongSumsStayAccurate) {
+TEST(BiasGrad, LongSumsAreAccurate) {
   const Tensor sum = bias_grad(Tensor::full({500000, 2}, 0.1));
   EXPECT_NEAR(sum.to_doubles()[0], 500000 * static_cast<double>(0.1f), 0.05);
 }
 
-TEST(Conv2dVariants, DepthwiseKeepsChannelsApart) {
+TEST(Conv2dVariants, DepthwiseKeepsChannelsSeparate) {
   for (DType dtype : kTypes) {
     const Tensor x = tensor_of({1, 1, 2, 2}, {1, 10, 2, 20}, dtype);
     // Two taps, to the left and here; channel 0 has (1, 2) and (3, 4), channel 1 has (5, 6) and (7,
@@ -504,7 +504,7 @@ struct Transposed {
   std::int64_t output;
 };
 
-TEST(Conv2dTranspose, SizesAreKerass) {
+TEST(Conv2dTranspose, OutputSizesMatchKeras) {
   const Transposed cases[] = {{4, 3, 1, kValid, 6},  {4, 3, 2, kValid, 9}, {4, 3, 2, kSame, 8},
                               {4, 2, 3, kValid, 12}, {4, 5, 3, kSame, 12}, {1, 1, 1, kSame, 1}};
   for (const Transposed& c : cases) {
@@ -557,13 +557,13 @@ TEST(Conv2dVariants, ErrorsNameOperationShapesAndLine) {
                  "element types differ", "float64");
 }
 
-TEST(MaxPool, GradientGoesToTheFirstOfEqualElements) {
+TEST(MaxPool, GradientFlowsToFirstOfEqualElements) {
   const Tensor x = Tensor::from<float>({1, 2, 4, 1}, {3, 3, 1, 2, 3, 0, 2, 2});
   const Tensor dy = Tensor::from<float>({1, 1, 2, 1}, {5, 7});
   expect_tensor(max_pool2d_grad(x, dy, Pool2dAttributes{}), {1, 2, 4, 1}, {5, 0, 0, 7, 0, 0, 0, 0});
 }
 
-TEST(Pooling, GivesTheValuesOfKerasDocumentation) {
+TEST(Pooling, MatchesKerasDocumentation) {
   const Tensor x = Tensor::from<float>({1, 3, 3, 1}, {1, 2, 3, 4, 5, 6, 7, 8, 9});
   Pool2dOptions options;
   options.stride_h = options.stride_w = 1;
@@ -580,7 +580,7 @@ TEST(Pooling, GivesTheValuesOfKerasDocumentation) {
   expect_tensor(max_pool2d(negate(x), padded), {1, 2, 3, 1}, {-1, -1, -2, -7, -7, -8});
 }
 
-TEST(MaxPool, NanWinsAndTakesTheGradient) {
+TEST(MaxPool, NanIsMaximumAndReceivesGradient) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   for (DType dtype : kTypes) {
     // Channels: NaN first, NaN last, NaN twice, infinity with NaN, only minus infinity.

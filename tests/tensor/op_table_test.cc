@@ -88,7 +88,7 @@ TEST(OneDnn, BitsDoNotDependOnAlignment) {
   }
 }
 
-TEST(OneDnn, BitsAreTheSameRunAfterRunAndOnEveryThread) {
+TEST(OneDnn, RepeatedRunsOnAnyThreadAreBitIdentical) {
   std::vector<Tensor> expected;
   for (const OpCall& call : calls()) expected.push_back(run_fast(call));
   const auto compare = [&] {
@@ -106,7 +106,7 @@ TEST(OneDnn, BitsAreTheSameRunAfterRunAndOnEveryThread) {
 }
 
 // oneDNN's own threads change the order of additions: 16 x 20000 x 16 differs with two threads.
-TEST(OneDnn, BitsDoNotDependOnTheCallersOpenMpThreads) {
+TEST(OneDnn, BitsDoNotDependOnCallerOpenMpThreads) {
   const auto set_threads =
       reinterpret_cast<void (*)(int)>(dlsym(RTLD_DEFAULT, "omp_set_num_threads"));
   const auto max_threads = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "omp_get_max_threads"));
@@ -129,7 +129,7 @@ TEST(OneDnn, BitsDoNotDependOnTheCallersOpenMpThreads) {
 }
 
 // Uses more shapes than a thread caches primitives for.
-TEST(OneDnn, ForgottenPrimitivesAreMadeAgain) {
+TEST(OneDnn, EvictedPrimitivesAreRecreated) {
   const Tensor filter = values({3, 3, 2, 4}, 2);
   std::vector<Tensor> first;
   for (int round = 0; round < 2; ++round) {
@@ -150,7 +150,7 @@ TEST(Numerics, FingerprintNamesKernelsAndInstructionSet) {
 }
 
 // Names what this processor gets, not the cap: "all" would not determine bits.
-TEST(Numerics, FingerprintNamesAnInstructionSetThatThisProcessorHas) {
+TEST(Numerics, FingerprintInstructionSetIsSupportedByProcessor) {
   const std::string text = numerics_fingerprint();
   if (text.find("oneDNN") == std::string::npos) {  // own loops: equal bits everywhere
     EXPECT_TRUE(text.ends_with(", own loops") || text.ends_with(", reference")) << text;
@@ -277,7 +277,7 @@ TEST(ReferenceKernels, AgreeInFloat32AndFloat64) {
   }
 }
 
-TEST(OpTable, HasCasesOfEveryOperationAndType) {
+TEST(OpTable, CoversEveryOperationAndType) {
   expect_cases_of_all_kernels(kCpu);
   for (int number = 0; number < static_cast<int>(OpId::kCount); ++number) {
     const OpId op = static_cast<OpId>(number);
@@ -289,7 +289,7 @@ TEST(OpTable, HasCasesOfEveryOperationAndType) {
 
 class OpCallCheck : public OpTableTest {};
 
-TEST_P(OpCallCheck, TakesTheTableAndRefusesOtherOutputs) {
+TEST_P(OpCallCheck, AcceptsValidCallsAndRejectsWrongOutputs) {
   for (const OpCase& c : GetParam().cases()) {
     SCOPED_TRACE(c.name());
     EXPECT_NO_THROW(internal::check_call(c.call));
@@ -311,7 +311,7 @@ TEST_P(OpCallCheck, TakesTheTableAndRefusesOtherOutputs) {
 }
 
 /// Each change of one input's shape is detected, unless the shape broadcasts.
-TEST_P(OpCallCheck, RefusesOtherInputs) {
+TEST_P(OpCallCheck, RejectsInvalidInputs) {
   for (const OpCase& c : GetParam().cases()) {
     SCOPED_TRACE(c.name());
     for (std::size_t i = 0; i < c.call.inputs.size(); ++i) {
@@ -332,7 +332,7 @@ OpCall call_of(OpId op, std::vector<Tensor> inputs, std::vector<TensorSpec> outp
   return {op, std::move(inputs), std::move(outputs), std::move(attributes), SourceLocation()};
 }
 
-TEST(OpCallCheck, RefusesAttributesThatLeaveTheInputs) {
+TEST(OpCallCheck, RejectsAttributesOutsideInputs) {
   const Tensor x = Tensor::zeros({4, 6}), image = Tensor::zeros({1, 5, 5, 2});
   const auto refused = [](const OpCall& call, const std::string& part) {
     EXPECT_ERROR(internal::check_call(call), kInvalidArgument, part);

@@ -53,7 +53,7 @@ TEST(Reshape, InfersOneDimension) {
   EXPECT_EQ(reshape(Tensor(1.0f), {1, -1}).shape(), (Shape{1, 1}));
 }
 
-TEST(Reshape, RefusesOtherSizes) {
+TEST(Reshape, RejectsDifferentElementCount) {
   const Tensor x = counting({2, 6});
   expect_error(ErrorCode::kInvalidArgument,
                {concat("reshape at shape_ops_test.cc:", __LINE__ + 1), "[2, 6]", "[5, 2]"}, [&] {
@@ -110,7 +110,7 @@ TEST(Transpose, MovesEveryElementInEveryType) {
                  "[2, 3]");
 }
 
-TEST(Slice, TakesParts) {
+TEST(Slice, ExtractsSubtensors) {
   const Tensor x = counting({4, 5, 3});
   const std::vector<double> elements = x.to_doubles();
   const std::vector<std::pair<Index, Index>> cases = {
@@ -130,7 +130,7 @@ TEST(Slice, TakesParts) {
   expect_tensor(slice(Tensor(4.0f), {}, {}), {}, {4});
 }
 
-TEST(Slice, RefusesPartsOutside) {
+TEST(Slice, RejectsOutOfRangeSlices) {
   const Tensor x = counting({4, 5});
   expect_error(ErrorCode::kInvalidArgument,
                {concat("slice at shape_ops_test.cc:", __LINE__ + 2), "[4, 5]", "[3, 0]", "[2, 5]"},
@@ -142,7 +142,7 @@ TEST(Slice, RefusesPartsOutside) {
   EXPECT_INVALID(slice(x, {0}, {1, 1}), "expected 2 values of begin");
 }
 
-TEST(Concat, JoinsAlongAnyAxisAndEmptyParts) {
+TEST(Concat, JoinsAlongAnyAxisIncludingEmptyTensors) {
   const Tensor a = tensor_of({2, 2}, {1, 2, 3, 4}, DType::kInt64);
   const Tensor b = tensor_of({2, 1}, {5, 6}, DType::kInt64);
   expect_tensor(concat({a, b}, 1), {2, 3}, {1, 2, 5, 3, 4, 6});
@@ -156,7 +156,7 @@ TEST(Concat, JoinsAlongAnyAxisAndEmptyParts) {
   expect_tensor(concat({c, c}, 1), {2, 4, 2}, {0, 1, 2, 3, 0, 1, 2, 3, 4, 5, 6, 7, 4, 5, 6, 7});
 }
 
-TEST(Concat, RefusesPartsThatDoNotFit) {
+TEST(Concat, RejectsMismatchedTensors) {
   const Tensor a = Tensor::zeros({2, 2});
   expect_error(ErrorCode::kInvalidArgument,
                {concat("concat at shape_ops_test.cc:", __LINE__ + 1), "[2, 2]", "[3, 2]"}, [&] {
@@ -189,7 +189,7 @@ TEST(Split, SplitsEquallyOrBySizesAlongAnAxis) {
   EXPECT_INVALID(split(counting({4}), std::vector<std::int64_t>{5, -1}), "split at", "[5, -1]");
 }
 
-TEST(Pad, SurroundsWithAValue) {
+TEST(Pad, SurroundsWithConstant) {
   expect_tensor(pad(counting({2, 2}), {1, 0}, {0, 2}, 9), {3, 4},
                 {9, 9, 9, 9, 0, 1, 9, 9, 2, 3, 9, 9});
   expect_tensor(pad(counting({3}, DType::kInt32), {0}, {1}), {4}, {0, 1, 2, 0});
@@ -221,7 +221,7 @@ TEST(OneHot, MarksIndicesInRange) {
   EXPECT_INVALID(one_hot(Tensor::zeros({2}), 3), "one_hot at shape_ops_test.cc", "float32");
 }
 
-TEST(Gather, TakesRows) {
+TEST(Gather, SelectsRows) {
   const Tensor params = counting({4, 2});
   expect_tensor(gather(params, tensor_of({3}, {3, 0, 3}, DType::kInt64)), {3, 2},
                 {6, 7, 0, 1, 6, 7});
@@ -230,7 +230,7 @@ TEST(Gather, TakesRows) {
   expect_tensor(gather(params, Tensor::zeros({0}, DType::kInt64)), {0, 2}, {});
 }
 
-TEST(Gather, NamesTheIndexOutOfRangeAndItsPosition) {
+TEST(Gather, ErrorNamesOutOfRangeIndexAndPosition) {
   const Tensor params = counting({4, 2});
   for (double bad : {4.0, -1.0}) {
     EXPECT_INVALID(gather(params, tensor_of({3}, {0, 1, bad}, DType::kInt64)),
@@ -257,7 +257,7 @@ TEST(ScatterRows, AddsInPositionOrder) {
 }
 
 // Values of Keras 3: UpSampling2D((1, 2), interpolation="bilinear") of [0, 4, 8].
-TEST(Upsample2d, BilinearTakesPixelCentresAtHalves) {
+TEST(Upsample2d, BilinearUsesHalfPixelCenters) {
   for (DType dtype : {DType::kFloat32, DType::kFloat64}) {
     const UpsampleOptions wide{1, 2, Interpolation::kBilinear};
     expect_tensor(upsample2d(tensor_of({1, 1, 3, 1}, {0, 4, 8}, dtype), wide), {1, 1, 6, 1},
@@ -276,7 +276,7 @@ TEST(Upsample2d, ErrorsNameOperationShapesAndLine) {
                  "upsample2d_grad at shape_ops_test.cc:", "[1, 2, 2, 1]", "[1, 5, 4, 1]");
 }
 
-TEST(CumulativeSum, HasTensorflowsFourForms) {
+TEST(CumulativeSum, SupportsExclusiveAndReverseAsTensorFlow) {
   for (DType dtype : {DType::kFloat32, DType::kFloat64, DType::kInt32, DType::kInt64}) {
     const Tensor x = tensor_of({3}, {1, 2, 4}, dtype);
     expect_tensor(cumulative_sum(x), {3}, {1, 3, 7});
@@ -292,7 +292,7 @@ TEST(CumulativeSum, HasTensorflowsFourForms) {
   EXPECT_INVALID(cumulative_sum(Tensor::ones({2}, DType::kBool)), "cumulative_sum", "bool");
 }
 
-TEST(TopK, GivesTheLargestFirstAndTheFirstOfEquals) {
+TEST(TopK, ReturnsLargestFirstAndBreaksTiesByIndex) {
   for (DType dtype : {DType::kFloat32, DType::kFloat64, DType::kInt32, DType::kUInt8}) {
     const TopKResult result = top_k(tensor_of({2, 4}, {3, 9, 1, 9, 5, 5, 5, 2}, dtype), 3);
     expect_tensor(result.values, {2, 3}, {9, 9, 3, 5, 5, 5});
@@ -306,7 +306,7 @@ TEST(TopK, GivesTheLargestFirstAndTheFirstOfEquals) {
   EXPECT_INVALID(top_k(Tensor::ones({2, 3}), 4), "top_k at shape_ops_test.cc:", "[2, 3]", "k 4");
 }
 
-TEST(Arranging, ReverseTurnsAxesRound) {
+TEST(ArrayManipulation, ReverseFlipsAxes) {
   for (DType dtype : kAllDTypes) {
     const Tensor x = tensor_of({2, 3}, {1, 0, 0, 1, 1, 0}, dtype);
     expect_tensor(reverse(x, {1}), {2, 3}, {0, 0, 1, 0, 1, 1});
@@ -319,7 +319,7 @@ TEST(Arranging, ReverseTurnsAxesRound) {
   EXPECT_INVALID(reverse(Tensor::ones({2, 3}), {1, -1}), "reverse", "different axes", "[2, 3]");
 }
 
-TEST(Arranging, TileAndRepeat) {
+TEST(ArrayManipulation, TileAndRepeatDuplicateElements) {
   const Tensor x = tensor_of({2, 2}, {1, 2, 3, 4}, DType::kInt32);
   expect_tensor(tile(x, {2, 1}), {4, 2}, {1, 2, 3, 4, 1, 2, 3, 4});
   expect_tensor(tile(x, {1, 2}), {2, 4}, {1, 2, 1, 2, 3, 4, 3, 4});
@@ -331,7 +331,7 @@ TEST(Arranging, TileAndRepeat) {
   EXPECT_INVALID(repeat(x, -1, 0), "repeat at shape_ops_test.cc:", "[2, 2]", "-1");
 }
 
-TEST(Arranging, StackAlongAnAxisAndBack) {
+TEST(ArrayManipulation, StackAndUnstackAlongAxis) {
   const Tensor a = tensor_of({2}, {1, 2}, DType::kFloat32),
                b = tensor_of({2}, {3, 4}, DType::kFloat32);
   const Tensor values[] = {a, b};
@@ -351,7 +351,7 @@ TEST(Arranging, StackAlongAnAxisAndBack) {
   EXPECT_INVALID(unstack(columns, 2), "unstack at shape_ops_test.cc:", "axis 2", "[2, 2]");
 }
 
-TEST(Arranging, GatherAlongAnAxis) {
+TEST(ArrayManipulation, GathersAlongAxis) {
   const Tensor x = tensor_of({2, 3}, {1, 2, 3, 4, 5, 6}, DType::kFloat64);
   const Tensor indices = Tensor::from<std::int64_t>({2}, {2, 0});
   expect_tensor(gather(x, indices, 1), {2, 2}, {3, 1, 6, 4});

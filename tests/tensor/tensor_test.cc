@@ -27,7 +27,7 @@ namespace tutti::testing::tensor_test {
 
 constexpr Device kSecondCpu{DeviceType::kCpu, 1};
 
-TEST(Tensor, IsMadeFromValues) {
+TEST(Tensor, CanBeCreatedFromValues) {
   expect_tensor(Tensor::from<float>({2, 2}, {1, 2, 3, 4}), {2, 2}, {1, 2, 3, 4});
   expect_tensor(Tensor::from({3}, std::vector<std::int64_t>{7, 8, 9}), {3}, {7, 8, 9});
   expect_tensor(Tensor::from<bool>({2}, {true, false}), {2}, {1, 0});
@@ -38,7 +38,7 @@ TEST(Tensor, IsMadeFromValues) {
                  "got 5");
 }
 
-TEST(Tensor, HasANumberOfItsOwnWhicheverThreadMadeIt) {
+TEST(Tensor, IdsAreUniqueAcrossThreads) {
   constexpr std::size_t kThreads = 4, kEach = 3000;
   std::vector<std::vector<std::uint64_t>> ids(kThreads);
   std::vector<std::unique_ptr<Thread>> threads;
@@ -65,7 +65,7 @@ TEST(Tensor, AssignmentToTemporaryDoesNotCompile) {
   EXPECT_TRUE((std::is_nothrow_move_constructible_v<Tensor>));
 }
 
-TEST(Tensor, IsFilledInEveryType) {
+TEST(Tensor, FillsEveryType) {
   for (DType dtype : kAllDTypes) {
     EXPECT_EQ(Tensor::zeros({3}, dtype).to_doubles(), (std::vector<double>{0, 0, 0}));
     EXPECT_EQ(Tensor::ones({2}, dtype).to_doubles(), (std::vector<double>{1, 1}));
@@ -76,7 +76,7 @@ TEST(Tensor, IsFilledInEveryType) {
   EXPECT_EQ(Tensor::full({}, 5, DType::kBool).item_int(), 1);
 }
 
-TEST(Tensor, RefusesNumbersThatItsTypeCannotHold) {
+TEST(Tensor, RejectsValuesOutsideTypeRange) {
   for (double value : {0.5, -1.0, 256.0, 1e300, std::nan("")}) {
     EXPECT_INVALID(Tensor::full({1}, value, DType::kUInt8), "Tensor::full", "uint8");
   }
@@ -85,7 +85,7 @@ TEST(Tensor, RefusesNumbersThatItsTypeCannotHold) {
   EXPECT_EQ(Tensor::full({}, -2147483648.0, DType::kInt32).item_int(), -2147483648LL);
 }
 
-TEST(Tensor, ItemWantsOneElementAndHostSpanTheRightType) {
+TEST(Tensor, ItemRequiresOneElementAndHostSpanMatchingType) {
   EXPECT_EQ(Tensor::from<std::int64_t>({1, 1}, {42}).item_int(), 42);
   EXPECT_EQ(Tensor::from<double>({1}, {0.1}).item_double(), 0.1);
   EXPECT_EQ(Tensor::from<bool>({1}, {true}).item(), 1.0f);
@@ -96,7 +96,7 @@ TEST(Tensor, ItemWantsOneElementAndHostSpanTheRightType) {
   EXPECT_INVALID(tensor.host_span<float>(), "expected float32", "int64", "[2]");
 }
 
-TEST(Tensor, UndefinedTensorsSaySo) {
+TEST(Tensor, ErrorsReportUndefinedTensor) {
   const Tensor tensor;
   EXPECT_FALSE(tensor.defined());
   EXPECT_EQ(tensor.id(), 0u);
@@ -144,7 +144,7 @@ TEST(Tensor, RowsAndReshapedAreViews) {
   EXPECT_INVALID(tensor.detached_reshape({4}), "[3, 2]", "[4]");
 }
 
-TEST(Tensor, PrintsForPeople) {
+TEST(Tensor, PrintsHumanReadableText) {
   EXPECT_EQ(Tensor::from<float>({2, 2}, {1, 2.5, -3, 4}).to_string(),
             "Tensor(shape=[2, 2], dtype=float32, device=cpu:0, [[1, 2.5], [-3, 4]])");
   EXPECT_EQ(Tensor::from<bool>({2}, {true, false}).to_string(),
@@ -157,7 +157,7 @@ TEST(Tensor, PrintsForPeople) {
   EXPECT_EQ(Tensor::zeros({0}).to_string(), "Tensor(shape=[0], dtype=float32, device=cpu:0, [])");
 }
 
-TEST(MutableTensor, WritesAfterFreezeDoNotReachTheTensor) {
+TEST(MutableTensor, WritesAfterFreezeDoNotAffectTensor) {
   MutableTensor value({2}, DType::kFloat32, {});
   value.span<float>()[0] = 1.0f;
   value.span<float>()[1] = 2.0f;
@@ -182,7 +182,7 @@ TEST(MutableTensor, MakeUniqueCopiesOnlyWhenShared) {
   EXPECT_NE(value.data(), storage);
 }
 
-TEST(MutableTensor, AssignSharesWholeTensorsAndCopiesParts) {
+TEST(MutableTensor, AssignSharesWholeTensorsAndCopiesSlices) {
   const Tensor source = Tensor::from<float>({4}, {1, 2, 3, 4});
   MutableTensor value({4}, DType::kFloat32, kSecondCpu);
   value.assign(source);
@@ -202,7 +202,7 @@ TEST(MutableTensor, AssignSharesWholeTensorsAndCopiesParts) {
   EXPECT_INVALID(value.assign(Tensor::zeros({4}, DType::kInt32)), "float32", "int32");
 }
 
-TEST(Gradient, KnowsItsKind) {
+TEST(Gradient, ReportsItsKind) {
   const Gradient none;
   const Gradient dense(Tensor::ones({2}));
   const Gradient sparse(
@@ -217,7 +217,7 @@ TEST(Gradient, KnowsItsKind) {
   EXPECT_ERROR(dense.slices(), kFailedPrecondition, "dense");
 }
 
-TEST(IndexedSlices, AddUpRowsThatOccurSeveralTimes) {
+TEST(IndexedSlices, SumDuplicateRows) {
   const IndexedSlices slices{Tensor::from<float>({3, 2}, {1, 2, 10, 20, 100, 200}),
                              Tensor::from<std::int64_t>({3}, {2, 0, 2}),
                              {4, 2}};
@@ -226,7 +226,7 @@ TEST(IndexedSlices, AddUpRowsThatOccurSeveralTimes) {
   expect_tensor(empty.to_dense(), {2, 2}, {0, 0, 0, 0});
 }
 
-TEST(DType, HasNumpysNamesAndSizes) {
+TEST(DType, MatchesNumPyNamesAndSizes) {
   const std::vector<std::pair<DType, std::pair<const char*, std::size_t>>> table = {
       {DType::kFloat32, {"float32", 4}},   {DType::kFloat64, {"float64", 8}},
       {DType::kInt32, {"int32", 4}},       {DType::kInt64, {"int64", 8}},
@@ -240,7 +240,7 @@ TEST(DType, HasNumpysNamesAndSizes) {
   EXPECT_INVALID(parse_dtype("float8"), "float32, float64, int32", "'float8'");
 }
 
-TEST(DType, ValuesAreStable) {  // part of the plugin ABI
+TEST(DType, EnumValuesAreStable) {  // part of the plugin ABI
   EXPECT_EQ(static_cast<int>(DType::kFloat32), 0);
   EXPECT_EQ(static_cast<int>(DType::kInt64), 3);
   EXPECT_EQ(static_cast<int>(DType::kBool), 5);
@@ -248,14 +248,14 @@ TEST(DType, ValuesAreStable) {  // part of the plugin ABI
   EXPECT_EQ(static_cast<int>(DType::kFloat16), 7);
 }
 
-TEST(ReduceOp, IsReadInAnyCase) {
+TEST(ReduceOp, ParsesCaseInsensitively) {
   EXPECT_EQ(parse_reduce_op("sum"), ReduceOp::kSum);
   EXPECT_EQ(parse_reduce_op("Mean"), ReduceOp::kMean);
   EXPECT_EQ(to_string(ReduceOp::kProduct), "PRODUCT");
   EXPECT_INVALID(parse_reduce_op("average"), "SUM, MEAN, MIN, MAX, PRODUCT", "'average'");
 }
 
-TEST(OpId, EveryOperationHasItsOwnName) {
+TEST(OpId, EveryOperationHasUniqueName) {
   std::vector<std::string> names;
   for (int op = 0; op < static_cast<int>(OpId::kCount); ++op) {
     names.emplace_back(to_string(static_cast<OpId>(op)));
@@ -276,7 +276,7 @@ TEST(Shape, CountsElements) {
 
 // Applies to shapes with a 0 as well: products of the other dimensions are used as strides and
 // rows.
-TEST(Shape, RefusesMoreElementsThanCanBeCounted) {
+TEST(Shape, RejectsElementCountOverflow) {
   constexpr std::int64_t kHuge = INT64_MAX;
   for (const std::vector<std::int64_t>& dims : std::vector<std::vector<std::int64_t>>{
            {std::int64_t{1} << 62, 2}, {0, kHuge, kHuge}, {kHuge, 0, kHuge}, {kHuge, kHuge, 0}}) {
@@ -293,7 +293,7 @@ TEST(Shape, RefusesMoreElementsThanCanBeCounted) {
   EXPECT_EQ(Shape::count({}), 1);
 }
 
-TEST(Shape, RefusesNegativeAndTooManyDimensions) {
+TEST(Shape, RejectsNegativeAndTooManyDimensions) {
   EXPECT_INVALID((Shape{2, -1}), "[2, -1]");
   EXPECT_INVALID((Shape{1, 1, 1, 1, 1, 1, 1, 1, 1}), "at most 8");
   EXPECT_INVALID((Shape{1, 1, 1, 1, 1, 1, 1, 1}).with_front(2), "at most 8");
@@ -308,7 +308,7 @@ TEST(Shape, NegativeAxesCountFromTheEnd) {
   EXPECT_INVALID(shape.dim(-4), "axis -4");
 }
 
-TEST(Shape, ChangesAxes) {
+TEST(Shape, ReplacesRemovesAndPrependsAxes) {
   const Shape shape{2, 3, 4};
   EXPECT_EQ(shape.with_dim(1, 7), (Shape{2, 7, 4}));
   EXPECT_EQ(shape.without_axis(0), (Shape{3, 4}));
@@ -318,7 +318,7 @@ TEST(Shape, ChangesAxes) {
   EXPECT_NE(shape, (Shape{2, 3}));
 }
 
-TEST(Shape, BroadcastsByNumpysRule) {
+TEST(Shape, BroadcastsLikeNumPy) {
   EXPECT_EQ(broadcast({2, 3}, {3}, "test"), (Shape{2, 3}));
   EXPECT_EQ(broadcast({2, 1}, {1, 5}, "test"), (Shape{2, 5}));
   EXPECT_EQ(broadcast({}, {4}, "test"), (Shape{4}));
@@ -331,7 +331,7 @@ TEST(Shape, BroadcastsByNumpysRule) {
 
 constexpr ErrorCode kInvalid = ErrorCode::kInvalidArgument;
 
-TEST(ShortForms, ATensorIsMadeOfNumbers) {
+TEST(TensorShorthand, InitializerListCreatesTensor) {
   const Tensor t = {1.f, 2.f, 3.5f};
   EXPECT_EQ(t.dtype(), DType::kFloat32);
   expect_tensor(t, {3}, {1, 2, 3.5});
@@ -339,7 +339,7 @@ TEST(ShortForms, ATensorIsMadeOfNumbers) {
   EXPECT_FALSE(nothing.defined());
 }
 
-TEST(ShortForms, IndicesTakeAxesAwayAndRangesKeepThem) {
+TEST(TensorShorthand, IndicesRemoveAxesAndRangesKeepThem) {
   const Tensor x = cast(arange(24), DType::kFloat32).reshape({2, 3, 4});
   expect_tensor(x[1], {3, 4}, {12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23});
   expect_tensor(x[-1][0], {4}, {12, 13, 14, 15});
@@ -354,7 +354,7 @@ TEST(ShortForms, IndicesTakeAxesAwayAndRangesKeepThem) {
   EXPECT_INVALID((x[{0, -4}]), "-3 .. 2", "axis 1");
 }
 
-TEST(ShortForms, MembersAndAxesAreTheReductions) {
+TEST(TensorShorthand, MembersMatchReductionFunctions) {
   const Tensor x = random_values({3, 4}, DType::kFloat64, -2, 2);
   expect_same_bits(x.sum(), reduce_sum(x));
   expect_same_bits(x.mean(1, true), reduce_mean(x, {.axes = {1}, .keep_dims = true}));
@@ -366,7 +366,7 @@ TEST(ShortForms, MembersAndAxesAreTheReductions) {
                [&] { x.sum(2); });
 }
 
-TEST(ShortForms, ComparisonsAndAssignmentsAreOperations) {
+TEST(TensorShorthand, OperatorsCompareAndAssignElementwise) {
   const Tensor a = {1.f, 2.f, 3.f};
   expect_tensor(a < 2, {3}, {1, 0, 0});
   expect_tensor(2 <= a, {3}, {0, 1, 1});
@@ -383,7 +383,7 @@ TEST(ShortForms, ComparisonsAndAssignmentsAreOperations) {
   expect_tensor(a, {3}, {1, 2, 3});  // a copy keeps its value
 }
 
-TEST(IntegerArithmetic, QuotientsGoDownAndRestsHaveTheDivisorsSign) {
+TEST(IntegerArithmetic, DivisionFloorsAndRemainderHasDivisorSign) {
   const Tensor a = Tensor::from<std::int32_t>({8}, {7, -7, 7, -7, 6, -6, 5, 0});
   const Tensor b = Tensor::from<std::int32_t>({8}, {2, 2, -2, -2, 3, 3, 0, 5});
   expect_tensor(floor_divide(a, b), {8}, {3, -4, -4, 3, 2, -2, 0, 0});
@@ -407,7 +407,7 @@ TEST(IntegerArithmetic, PowersWrapAround) {
                 {1, -1, 1, 0});
 }
 
-TEST(Creation, RangesEndBeforeTheirStop) {
+TEST(Creation, RangeExcludesStop) {
   EXPECT_EQ(arange(5).dtype(), DType::kInt64);
   expect_tensor(arange(5), {5}, {0, 1, 2, 3, 4});
   expect_tensor(arange(2, 9, 3), {3}, {2, 5, 8});
@@ -425,7 +425,7 @@ TEST(Creation, RangesEndBeforeTheirStop) {
   EXPECT_INVALID(arange(0.0, std::nan("")), "arange", "finite");
 }
 
-TEST(Creation, LinspaceEndsAtItsStop) {
+TEST(Creation, LinspaceIncludesStop) {
   expect_tensor(linspace(0, 1, 5), {5}, {0, 0.25, 0.5, 0.75, 1});
   expect_tensor(linspace(3, -3, 3, DType::kInt32), {3}, {3, 0, -3});
   expect_tensor(linspace(2, 9, 1), {1}, {2});
@@ -434,7 +434,7 @@ TEST(Creation, LinspaceEndsAtItsStop) {
   EXPECT_INVALID(linspace(0, 1, -1), "linspace", "-1");
 }
 
-TEST(Creation, EyeAndItsLikes) {
+TEST(Creation, CreatesEyeZerosLikeAndOnesLike) {
   expect_tensor(eye(2), {2, 2}, {1, 0, 0, 1});
   expect_tensor(eye(2, 3, DType::kInt32), {2, 3}, {1, 0, 0, 0, 1, 0});
   expect_tensor(eye(3, 2), {3, 2}, {1, 0, 0, 1, 0, 0});
@@ -444,7 +444,7 @@ TEST(Creation, EyeAndItsLikes) {
   expect_same_bits(ones_like(x), Tensor::ones({2, 1}, DType::kInt32));
 }
 
-TEST(Creation, TriangularPartsHaveADiagonalOfTheirOwn) {
+TEST(Creation, TrilAndTriuTakeDiagonalOffset) {
   const Tensor x = arange(1, 10).reshape({3, 3});
   expect_tensor(tril(x, 1), {3, 3}, {1, 2, 0, 4, 5, 6, 7, 8, 9});
   expect_tensor(tril(x, -1), {3, 3}, {0, 0, 0, 4, 0, 0, 7, 8, 0});
@@ -452,7 +452,7 @@ TEST(Creation, TriangularPartsHaveADiagonalOfTheirOwn) {
   EXPECT_INVALID(tril(Tensor::zeros({3})), "tril at tensor_test.cc", "[3]");
 }
 
-TEST(Sorting, NanIsTheLargestAndEqualOnesKeepTheirOrder) {
+TEST(Sorting, NanSortsLastAndTiesAreStable) {
   const double nan = std::nan("");
   const Tensor x = tensor_of({6}, {2, nan, -1, 2, 0, -1}, DType::kFloat32);
   expect_tensor(sort(x), {6}, {-1, -1, 0, 2, 2, nan});
@@ -465,7 +465,7 @@ TEST(Sorting, NanIsTheLargestAndEqualOnesKeepTheirOrder) {
   EXPECT_INVALID(sort(Tensor::zeros({2}), {.axis = 1}), "sort at tensor_test.cc");
 }
 
-TEST(Scattering, AddsWhereIndicesRepeatAndNamesThoseOutOfRange) {
+TEST(Scattering, AddsDuplicatesAndNamesOutOfRangeIndices) {
   const Tensor at = Tensor::from<std::int64_t>({3, 1}, {0, 2, 0});
   expect_tensor(scatter(at, Tensor{1.f, 2.f, 3.f}, {3}), {3}, {4, 0, 2});
   expect_tensor(scatter(Tensor::from<std::int64_t>({2, 0}, {}), Tensor{1.f, 2.f}, {}), {}, {3});
@@ -477,7 +477,7 @@ TEST(Scattering, AddsWhereIndicesRepeatAndNamesThoseOutOfRange) {
   EXPECT_INVALID(scatter(at, Tensor{1.f, 2.f}, {3}), "values [2]");
 }
 
-TEST(BooleanMask, TakesNothingOrAll) {
+TEST(BooleanMask, SelectsNoneOrAll) {
   const Tensor x = random_values({3, 2}, DType::kFloat32, -1, 1);
   EXPECT_EQ(boolean_mask(x, Tensor::zeros({3}, DType::kBool)).shape(), (Shape{0, 2}));
   expect_same_bits(boolean_mask(x, Tensor::ones({3, 2}, DType::kBool)), x.reshape({6}));
@@ -485,7 +485,7 @@ TEST(BooleanMask, TakesNothingOrAll) {
                  "[2]", "[3, 2]");
 }
 
-TEST(Nonzero, GivesCoordinatesInRowMajorOrder) {
+TEST(Nonzero, ReturnsCoordinatesInRowMajorOrder) {
   expect_tensor(nonzero(Tensor::from<float>({2, 3}, {0, 2, 0, NAN, 0, -1})), {3, 2},
                 {0, 1, 1, 0, 1, 2});
   expect_tensor(nonzero(Tensor::from<bool>({3}, {true, false, true})), {2, 1}, {0, 2});
@@ -493,7 +493,7 @@ TEST(Nonzero, GivesCoordinatesInRowMajorOrder) {
   EXPECT_EQ(nonzero(Tensor(5.f)).shape(), (Shape{1, 0}));
 }
 
-TEST(Unique, KeepsTheOrderOfFirstAppearance) {
+TEST(Unique, KeepsOrderOfFirstAppearance) {
   const UniqueResult found = unique(Tensor::from<std::int32_t>({6}, {4, 1, 4, 7, 1, 4}));
   expect_tensor(found.values, {3}, {4, 1, 7});
   expect_tensor(found.indices, {6}, {0, 1, 0, 2, 1, 0});
@@ -504,7 +504,7 @@ TEST(Unique, KeepsTheOrderOfFirstAppearance) {
                  "reshape");
 }
 
-TEST(Logsumexp, IsExactWhereTheSumOverflows) {
+TEST(Logsumexp, IsExactWhenSumOverflows) {
   const double inf = std::numeric_limits<double>::infinity();
   expect_tensor(reduce_logsumexp(tensor_of({2}, {1000, 1000}, DType::kFloat64)), {},
                 {1000 + std::log(2.0)}, 1e-15);
@@ -525,7 +525,7 @@ TEST(Einsum, ErrorsQuoteTheEquation) {
   EXPECT_INVALID(einsum("i", {Tensor::zeros({2}, DType::kInt32)}), "int32");
 }
 
-TEST(RandomWithoutAKey, RepeatsAfterTheSeedAndDiffersFromCallToCall) {
+TEST(DefaultRandomKey, RepeatsAfterSeedAndDiffersBetweenCalls) {
   set_random_seed(3);
   const Tensor first = random_normal({2, 3}), second = random_normal({2, 3});
   EXPECT_EQ(first.shape(), (Shape{2, 3}));
@@ -537,7 +537,7 @@ TEST(RandomWithoutAKey, RepeatsAfterTheSeedAndDiffersFromCallToCall) {
   set_random_seed(0);
 }
 
-TEST(RandomCategorical, DrawsClassesWithTheirProbabilities) {
+TEST(RandomCategorical, DrawsFollowClassProbabilities) {
   const std::vector<double> probabilities = {0.1, 0.2, 0.7};
   const Tensor logits = tutti::log(tensor_of({1, 3}, probabilities, DType::kFloat64));
   constexpr std::int64_t kCount = 20'000;
@@ -599,7 +599,7 @@ TEST(RandomUniform, NeverReachesTheUpperLimit) {
   expect_tensor(random_uniform({3}, kKey, 5, 5), {3}, {5, 5, 5});
 }
 
-TEST(RandomUniform, SixteenBitsNeverRoundUpToTheLimit) {
+TEST(RandomUniform, SixteenBitValuesNeverRoundUpToLimit) {
   const std::pair<double, double> intervals[] = {{0.0, 1.0}, {-2.0, -1.0}, {-1.0, 0.0}, {1.0, 1.3}};
   for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
     for (const auto& [low, high] : intervals) {
@@ -613,7 +613,7 @@ TEST(RandomUniform, SixteenBitsNeverRoundUpToTheLimit) {
 }
 
 /// With 16-bit noise, the hopeless class would be drawn once in 512 times.
-TEST(RandomCategorical, SixteenBitLogitsNeverChooseAHopelessClass) {
+TEST(RandomCategorical, SixteenBitLogitsNeverSelectImpossibleClass) {
   for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
     const Tensor logits = cast(Tensor::from<float>({1, 2}, {0.0f, -100.0f}), dtype);
     EXPECT_EQ(reduce_sum(random_categorical(logits, kCount, kKey)).item_int(), 0);
@@ -629,7 +629,7 @@ TEST(RandomNormal, HasMeanAndDeviation) {
   }
 }
 
-TEST(TruncatedNormal, StaysWithinTwoDeviations) {
+TEST(TruncatedNormal, IsWithinTwoDeviations) {
   for (DType dtype : kTypes) {
     const Statistics s(truncated_normal({kCount}, kKey, 1, 0.5, dtype));
     EXPECT_GE(s.low, 0.0);
@@ -641,7 +641,7 @@ TEST(TruncatedNormal, StaysWithinTwoDeviations) {
   }
 }
 
-TEST(RandomTensors, ElementsDependOnKeyAndIndexAlone) {
+TEST(RandomTensors, ElementsDependOnlyOnKeyAndIndex) {
   for (DType dtype : kTypes) {
     const auto uniform = [&](const Shape& shape, const RandomKey& key) {
       return random_uniform(shape, key, 0, 1, dtype);
@@ -670,7 +670,7 @@ TEST(RandomTensors, ElementsDependOnKeyAndIndexAlone) {
 }
 
 // `{}` is how C++ omits a middle argument: it must not always be the same key.
-TEST(RandomTensors, BracesInThePlaceOfTheKeyDrawFreshNumbers) {
+TEST(RandomTensors, EmptyBracesDrawFreshKey) {
   using Make = std::function<Tensor()>;
   const Tensor ones = Tensor::ones({64});
   const Tensor logits = Tensor::zeros({1, 1000});
@@ -699,13 +699,13 @@ TEST(RandomTensors, BracesInThePlaceOfTheKeyDrawFreshNumbers) {
             random_uniform({8}, {.seed = 0}).to_doubles());
 }
 
-TEST(RandomTensors, WrongArgumentsAreRefused) {
+TEST(RandomTensors, RejectInvalidArguments) {
   EXPECT_INVALID(random_uniform({3}, kKey, 2, 1), "random_uniform", "2", "1");
   EXPECT_INVALID(random_normal({3}, kKey, 0, 1, DType::kInt32), "random_normal", "int32");
 }
 
 // Therefore the gradient of dropout is dropout of dy.
-TEST(Dropout, MaskDependsOnKeyAndIndexAlone) {
+TEST(Dropout, MaskDependsOnlyOnKeyAndIndex) {
   for (DType dtype : kTypes) {
     const Tensor a = random_values({2500}, dtype, 1, 2, 1);
     const Tensor b = random_values({50, 50}, dtype, 1, 2, 2);
@@ -722,7 +722,7 @@ TEST(Dropout, MaskDependsOnKeyAndIndexAlone) {
   }
 }
 
-TEST(Dropout, EdgesOfTheRate) {
+TEST(Dropout, HandlesBoundaryRates) {
   const Tensor x = random_values({100}, DType::kFloat32, -1, 1);
   expect_same_bits(dropout(x, 0.0, kKey), x);
   const float inf = std::numeric_limits<float>::infinity();
