@@ -40,7 +40,7 @@ Trainee trainee_of(const MakeModel& make_model, double learning_rate = 0.05) {
   return {step, {all.begin(), all.end()}};
 }
 
-TEST(XlaNetworks, ConvolutionsPoolingAndBatchNormalisation) {
+TEST(XlaNetworks, ConvolutionNetworkMatchesMirrored) {
   const auto make = [] {
     return std::make_shared<Sequential>(Input{{8, 8, 3}}, Conv2D(8, 3, {.padding = "same"}),
                                         BatchNormalization(), Activation("relu"), MaxPooling2D(2),
@@ -53,7 +53,7 @@ TEST(XlaNetworks, ConvolutionsPoolingAndBatchNormalisation) {
   }
 }
 
-TEST(XlaNetworks, SynchronizedBatchNormalisation) {
+TEST(XlaNetworks, SynchronizedBatchNormalizationMatchesMirrored) {
   const auto make = [] {
     return std::make_shared<Sequential>(Input{{6}}, Dense(8),
                                         BatchNormalization({.synchronized = true}),
@@ -63,7 +63,7 @@ TEST(XlaNetworks, SynchronizedBatchNormalisation) {
       2, examples_of({16, 6}, 3), [&] { return trainee_of(make); }, 10, 1e-5);
 }
 
-TEST(XlaNetworks, Lstm) {
+TEST(XlaNetworks, LstmMatchesMirrored) {
   const auto make = [] { return std::make_shared<Sequential>(Input{{5, 4}}, LSTM(6), Dense(3)); };
   expect_close_to_mirrored(
       2, examples_of({16, 5, 4}, 3), [&] { return trainee_of(make); }, 10, 1e-5);
@@ -79,12 +79,12 @@ std::shared_ptr<Functional> transformer() {
                                       std::vector{Dense(3)(GlobalAveragePooling1D()(out))});
 }
 
-TEST(XlaNetworks, Transformer) {
+TEST(XlaNetworks, TransformerMatchesMirrored) {
   expect_close_to_mirrored(
       2, examples_of({16, 6, 8}, 3), [] { return trainee_of(transformer); }, 10, 1e-5);
 }
 
-TEST(XlaNetworks, TransformerBlock) {
+TEST(XlaNetworks, TransformerBlockMatchesMirrored) {
   const auto make = [] {
     return std::make_shared<Sequential>(Input{{6, 8}},
                                         TransformerBlock(4, 4, 10, {.num_key_value_heads = 2}),
@@ -96,7 +96,7 @@ TEST(XlaNetworks, TransformerBlock) {
 
 // Uses float64: a rounding difference in the last bit can move the input of a ReLU across 0, after
 // which two runs diverge. In float32, some plugins reach that in the second step.
-TEST(XlaNetworks, ResNet20) {
+TEST(XlaNetworks, ResNet20MatchesMirrored) {
   const auto make = [] {
     set_dtype_policy("float64");
     auto model = std::make_shared<Sequential>(examples::small_resnet(3, 16));
@@ -107,7 +107,7 @@ TEST(XlaNetworks, ResNet20) {
       2, examples_of({16, 16, 16, 3}, 10), [&] { return trainee_of(make, 0.01); }, 5, 1e-8);
 }
 
-TEST(XlaNetworks, EmbeddingsAndTheirSparseGradients) {
+TEST(XlaNetworks, SparseEmbeddingGradientsMatchMirrored) {
   std::vector<std::int32_t> ids;
   std::vector<std::int32_t> labels;
   for (int i = 0; i < 16; ++i) {
@@ -163,7 +163,7 @@ TEST_P(XlaKernels, AgreeWithTheReference) { expect_agreement(kXla, GetParam()); 
 
 INSTANTIATE_TEST_SUITE_P(Operations, XlaKernels, ValuesIn(op_families()), family_name);
 
-TEST(XlaOpTable, HasCasesOfAllThatXlaComputes) { expect_cases_of_all_kernels(kXla); }
+TEST(XlaOpTable, CoversEveryXlaOperation) { expect_cases_of_all_kernels(kXla); }
 
 using gradient_check::Case;
 
@@ -197,7 +197,7 @@ TEST_P(XlaGradients, AgreeWithTheCpu) {
 
 INSTANTIATE_TEST_SUITE_P(Operations, XlaGradients, ValuesIn(op_families()), family_name);
 
-TEST(XlaOperations, OfEqualElementsTheFirstHasTheGradientAndNanIsTheLargest) {
+TEST(XlaOperations, TiesUseFirstElementAndNanIsLargest) {
   const Tensor x = Tensor::from<float>({1, 4, 2, 1}, {1, 1, 1, 0, 2, std::nanf(""), 3, 1});
   const Tensor dy = Tensor::from<float>({1, 2, 1, 1}, {5, 7});
   TpuStrategy strategy;
@@ -206,7 +206,7 @@ TEST(XlaOperations, OfEqualElementsTheFirstHasTheGradientAndNanIsTheLargest) {
   expect_tensor(got, x.shape(), {5, 0, 0, 0, 0, 7, 0, 0});
 }
 
-TEST(XlaOperations, SixteenBitsAreRoundedAsOnTheCpu) {
+TEST(XlaOperations, SixteenBitRoundingMatchesCpu) {
   const Tensor x = random_normal({3, 5}, RandomKey{1});
   const auto rounded = [&] {
     const Tensor half = cast(x, DType::kBFloat16);

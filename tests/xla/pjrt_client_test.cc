@@ -28,7 +28,7 @@ void expect_words(const std::string& text, std::initializer_list<const char*> wo
     EXPECT_NE(text.find(word), std::string::npos) << word << ": " << text;
 }
 
-TEST(PjrtPlugin, NamesFaultsOfALibrary) {
+TEST(PjrtPlugin, ErrorDescribesUnusableLibrary) {
   expect_words(why_refused("/nowhere/plugin.so"), {"/nowhere/plugin.so", "does not open"});
   expect_words(why_refused("libm.so.6"),
                {"is not a PJRT plugin", "GetPjrtApi", "TUTTI_PJRT_PLUGIN"});
@@ -36,7 +36,7 @@ TEST(PjrtPlugin, NamesFaultsOfALibrary) {
   expect_words(why_refused(TUTTI_TEST_SHORT_PLUGIN), {"table of 608 bytes", "0.5 with 280"});
 }
 
-TEST(PjrtPlugin, IsFoundByTheEnvironment) {
+TEST(PjrtPlugin, IsFoundThroughEnvironment) {
   EXPECT_EQ(pjrt_plugin_candidates(), std::vector<std::string>{kPlugin});
   const test_scopes::EnvironmentScope none("TUTTI_PJRT_PLUGIN", std::nullopt);
   const test_scopes::EnvironmentScope library("TPU_LIBRARY_PATH", "/tpu/libtpu.so");
@@ -48,7 +48,7 @@ TEST(PjrtPlugin, IsFoundByTheEnvironment) {
   EXPECT_EQ(candidates[5], "/two/libtpu/libtpu.so");
 }
 
-TEST(PjrtClient, ElementsOfEveryTypeComeBackAsTheyWent) {
+TEST(PjrtClient, EveryTypeRoundTripsThroughBuffer) {
   const PjrtClient& client = PjrtClient::get();
   for (const DType dtype : kAllDTypes) {
     const Tensor sent = cast(Tensor::from<float>({2, 3}, {0, 1, 0, 1, 1, 0}), dtype);
@@ -60,7 +60,7 @@ TEST(PjrtClient, ElementsOfEveryTypeComeBackAsTheyWent) {
   }
 }
 
-TEST(PjrtClient, ABufferOfAnotherShapeOrTypeIsFoundBeforeItIsUsed) {
+TEST(PjrtClient, RejectsMismatchedBufferBeforeUse) {
   const PjrtClient& client = PjrtClient::get();
   const float number = 1.0f;
   const auto buffer = client.upload(&number, {1}, DType::kFloat32, 0);
@@ -68,7 +68,7 @@ TEST(PjrtClient, ABufferOfAnotherShapeOrTypeIsFoundBeforeItIsUsed) {
   EXPECT_THROW(buffer->check({1}, DType::kInt32, "test"), Error);
 }
 
-TEST(PjrtClient, TheCompilersWordsAreInTheError) {
+TEST(PjrtClient, ErrorIncludesCompilerMessage) {
   try {
     (void)PjrtClient::get().compile("module @m { func.func nonsense }", {0});
     FAIL();
@@ -77,7 +77,7 @@ TEST(PjrtClient, TheCompilersWordsAreInTheError) {
   }
 }
 
-TEST(XlaDevicesOfThisProcess, AreThoseOfThePlugin) {
+TEST(XlaLocalDevices, MatchPlugin) {
   const XlaDevices& devices = xla_devices();
   EXPECT_EQ(devices.platform, "cpu");
   EXPECT_EQ(devices.count, 8);
@@ -123,14 +123,14 @@ class XlaProgramFiles : public Test {
   const std::string folder_ = own_folder("xla_program_files");
 };
 
-TEST_F(XlaProgramFiles, ASecondProcessDoesNotCompileAndHasTheSameBits) {
+TEST_F(XlaProgramFiles, SecondProcessReusesProgramBitIdentically) {
   const std::string without = result_in(three_steps(""));
   EXPECT_TRUE(without.starts_with("1 compiled, weights ")) << without;
   EXPECT_EQ(result_in(three_steps(folder_)), without);
   EXPECT_EQ(result_in(three_steps(folder_)), "0" + without.substr(1));
 }
 
-TEST_F(XlaProgramFiles, ADamagedOrForeignFileIsWarnedOfAndReplaced) {
+TEST_F(XlaProgramFiles, DamagedOrForeignFileIsReplacedWithWarning) {
   const std::string result = result_in(three_steps(folder_));
   const std::string path = only_file(), whole = read_file(path);
   const auto expect_compiled = [&](const std::string& file, const char* reason) {
@@ -149,13 +149,13 @@ TEST_F(XlaProgramFiles, ADamagedOrForeignFileIsWarnedOfAndReplaced) {
   expect_compiled("", "it is not a program of this plugin");
 }
 
-TEST_F(XlaProgramFiles, AFolderThatCannotBeWrittenIsAWarning) {
+TEST_F(XlaProgramFiles, UnwritableFolderCausesWarning) {
   const std::string text = three_steps("/proc/nowhere");
   expect_word(text, "is not written");
   expect_word(text, "1 compiled");
 }
 
-TEST_F(XlaProgramFiles, NameTheHashOfThePlugin) {
+TEST_F(XlaProgramFiles, ContainPluginHash) {
   three_steps(folder_);
   const std::string hash = hash_of(read_file(kPlugin));
   EXPECT_EQ(PjrtClient::get().plugin().file_hash(), hash);
@@ -214,7 +214,7 @@ class XlaAborts : public Test {
   EXPECT_EXIT(exit_with([&] { __VA_ARGS__; }), ExitedWithCode(3), words)
 #define EXPECT_WORKS(...) EXPECT_EXIT(exit_with([&] { __VA_ARGS__; }), ExitedWithCode(0), "")
 
-TEST_F(XlaAborts, CompileOptionsNameReplicasAndPartitions) {
+TEST_F(XlaAborts, CompileOptionsListReplicasAndPartitions) {
   const std::string options = compile_options({0, 1}, false);
   EXPECT_EQ(options.substr(0, 1), "\x1a");
   EXPECT_EQ(options.substr(2, 4), "\x20\x02\x28\x01");
@@ -224,7 +224,7 @@ TEST_F(XlaAborts, CompileOptionsNameReplicasAndPartitions) {
   EXPECT_REFUSED("devices .0, 99. of 8", PjrtClient::get().compile(sum_program(2), {0, 99}));
 }
 
-TEST_F(XlaAborts, NumbersOfDevicesAreCheckedFirst) {
+TEST_F(XlaAborts, DeviceCountIsValidatedFirst) {
   for (const char* count : {"-1", "0", "33", "2x"}) {
     EXPECT_REFUSED("TUTTI_XLA_CPU_DEVICES: expected a number from 1 to 32",
                    setenv("TUTTI_XLA_CPU_DEVICES", count, 1);
@@ -233,7 +233,7 @@ TEST_F(XlaAborts, NumbersOfDevicesAreCheckedFirst) {
   }
 }
 
-TEST_F(XlaAborts, FlagsThatThePluginDoesNotKnowAreAnErrorWithItsWords) {
+TEST_F(XlaAborts, UnknownFlagErrorIncludesPluginMessage) {
   const auto open_with = [](const char* flags) {
     setenv("XLA_FLAGS", flags, 1);
     TpuStrategy strategy;
@@ -258,7 +258,7 @@ TEST_F(XlaAborts, EveryReplicaIsLaunchedWithEveryArgument) {
 }
 
 // A step in which only some replicas take part in a sum never reaches the plugin.
-TEST_F(XlaAborts, AReplicaThatFailsOrLeavesASumOutLeavesNoOtherWaiting) {
+TEST_F(XlaAborts, FailedReplicaDoesNotBlockRemainingReplicas) {
   EXPECT_WORKS({
     MirroredStrategy strategy("xla:0-3");
     const auto step = [](bool throws, bool skips) {
@@ -286,7 +286,7 @@ TEST_F(XlaAborts, AReplicaThatFailsOrLeavesASumOutLeavesNoOtherWaiting) {
 
 // Without a limit, about 36 concurrent launches of four replicas on two cores wait for each other
 // until the plugin aborts the process.
-TEST_F(XlaAborts, ManyThreadsThatLaunchSumsWaitTheirTurn) {
+TEST_F(XlaAborts, ConcurrentCollectiveLaunchesAreSerialized) {
   EXPECT_WORKS({
     const auto program = PjrtClient::get().compile(sum_program(4), first_devices(4));
     std::vector<std::unique_ptr<Thread>> threads;
@@ -305,7 +305,7 @@ TEST_F(XlaAborts, ManyThreadsThatLaunchSumsWaitTheirTurn) {
 }
 
 // The number of bytes is equal, so the plugin would take them for floats.
-TEST_F(XlaAborts, ArgumentsOfAnotherTypeAreFoundBeforeTheyAreUsed) {
+TEST_F(XlaAborts, RejectsMismatchedArgumentTypesBeforeUse) {
   EXPECT_REFUSED("a step of XLA: expected float32 of shape .4.*got a buffer of type 4", {
     const std::vector<std::int32_t> numbers(4, 1);
     const auto buffer = PjrtClient::get().upload(numbers.data(), {4}, DType::kInt32, 0);

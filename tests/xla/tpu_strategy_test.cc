@@ -51,20 +51,20 @@ const auto kSgd = [](const std::vector<Variable>& variables) {
   return std::make_shared<Sgd>(variables, SgdOptions{.learning_rate = 0.1, .momentum = 0.9});
 };
 
-TEST(TpuStrategy, TrainsAsMirroredStrategyOn1And2And4Replicas) {
+TEST(TpuStrategy, TrainsLikeMirroredStrategyOn1And2And4Replicas) {
   for (const int replicas : {1, 2, 4}) {
     expect_close_to_mirrored(
         replicas, blobs(), [] { return mlp(kSgd); }, 10, 1e-5);
   }
 }
 
-TEST(TpuStrategy, DropoutHasTheMasksOfTheCpu) {
+TEST(TpuStrategy, DropoutMaskMatchesCpu) {
   // A different dropout mask on any replica would change the loss by far more.
   expect_close_to_mirrored(
       2, blobs(), [] { return mlp(kSgd, 0.5); }, 10, 1e-5);
 }
 
-TEST(TpuStrategy, HasTheSameBitsInTwoRuns) {
+TEST(TpuStrategy, RepeatedRunsAreBitIdentical) {
   const auto run = [] {
     TpuStrategy strategy({.replicas = 4});
     return train(
@@ -85,7 +85,7 @@ void expect_rule_as_mirrored(const char* name, const Options& options) {
       2, blobs(), [&] { return two_layers(make); }, 5, 2e-5);
 }
 
-TEST(TpuStrategy, RulesOfOptimizersAreThoseOfTheCpu) {
+TEST(TpuStrategy, OptimizerRulesMatchCpu) {
   expect_rule_as_mirrored<Sgd>("nesterov", SgdOptions{.momentum = 0.9, .nesterov = true});
   expect_rule_as_mirrored<Sgd>("decay", SgdOptions{.weight_decay = 0.1});
   expect_rule_as_mirrored<Adam>("adam", AdamOptions{});
@@ -105,7 +105,7 @@ TEST(TpuStrategy, RulesOfOptimizersAreThoseOfTheCpu) {
   expect_rule_as_mirrored<Sgd>("average", SgdOptions{.ema = EmaOptions{}});
 }
 
-TEST(TpuStrategy, NumbersOfAStepAreArgumentsOfOneProgram) {
+TEST(TpuStrategy, StepScalarsAreArgumentsOfOneProgram) {
   const auto decaying = [](const std::vector<Variable>& variables) {
     return std::make_shared<Adam>(
         variables, AdamOptions{.learning_rate = ExponentialDecay(
@@ -126,7 +126,7 @@ Error error_of(const Action& action) {
   return Error(ErrorCode::kOk, "nothing was thrown");
 }
 
-TEST(TpuStrategy, RefusesAValueOfTheStepOnTheHostByOperationAndLine) {
+TEST(TpuStrategy, HostReadInStepErrorNamesOperationAndLine) {
   TpuStrategy strategy;
   const Tensor x = Tensor::ones({2, 2});
   const int line = __LINE__ + 1;
@@ -137,7 +137,7 @@ TEST(TpuStrategy, RefusesAValueOfTheStepOnTheHostByOperationAndLine) {
   EXPECT_NE(error.message().find("reading it after run()"), std::string::npos);
 }
 
-TEST(TpuStrategy, RefusesAnOperationWithoutAFormByNameAndLine) {
+TEST(TpuStrategy, UnsupportedOperationErrorNamesOperationAndLine) {
   TpuStrategy strategy;
   const Tensor x = Tensor::ones({2}, DType::kInt32);
   const int line = __LINE__ + 1;
@@ -147,7 +147,7 @@ TEST(TpuStrategy, RefusesAnOperationWithoutAFormByNameAndLine) {
       << error.message();
 }
 
-TEST(TpuStrategy, RefusesReplicasThatDifferAndNamesTheirOperations) {
+TEST(TpuStrategy, DivergingReplicasErrorNamesOperations) {
   TpuStrategy strategy({.replicas = 2});
   const PerReplica<Tensor> parts({Tensor::ones({3, 2}), Tensor::ones({2, 2})});
   const Error error = error_of(
@@ -159,7 +159,7 @@ TEST(TpuStrategy, RefusesReplicasThatDifferAndNamesTheirOperations) {
   }
 }
 
-TEST(TpuStrategy, RefusesMoreReplicasThanDevicesAndOtherHosts) {
+TEST(TpuStrategy, RejectsTooManyReplicasAndRemoteHosts) {
   EXPECT_EQ(error_of([] { TpuStrategy strategy({.replicas = 99}); }).code(),
             ErrorCode::kInvalidArgument);
   EXPECT_EQ(error_of([] { TpuClusterResolver resolver("grpc://10.0.0.2:8470"); }).code(),
@@ -167,7 +167,7 @@ TEST(TpuStrategy, RefusesMoreReplicasThanDevicesAndOtherHosts) {
   EXPECT_EQ(TpuClusterResolver("local").platform(), "cpu");
 }
 
-TEST(TpuStrategy, IsMadeByNameAndRefusesUnsupportedOptions) {
+TEST(TpuStrategy, IsCreatedByNameAndRejectsUnsupportedOptions) {
   const auto strategy = make_strategy("tpu", {.replicas = 2});
   EXPECT_EQ(strategy->name(), "tpu");
   EXPECT_EQ(strategy->num_replicas_in_sync(), 2);
@@ -192,7 +192,7 @@ class RuleOfMyOwn final : public UpdateRule {
   void apply(const UpdateArgs&) const override {}
 };
 
-TEST(TpuStrategy, AnOptimizerWithoutAFormIsRefusedAndLeavesVariablesAsTheyWere) {
+TEST(TpuStrategy, RejectsUnsupportedOptimizerWithoutChangingVariables) {
   TpuStrategy strategy;
   const auto scope = strategy.scope();
   Variable weight(Tensor::ones({2}), {.name = "weight"});
@@ -208,7 +208,7 @@ TEST(TpuStrategy, AnOptimizerWithoutAFormIsRefusedAndLeavesVariablesAsTheyWere) 
   EXPECT_EQ(weight.value().to_doubles(), (std::vector<double>{1, 1}));
 }
 
-TEST(TpuStrategy, RefusesDynamicLossScalingByNameAndTakesAFixedScale) {
+TEST(TpuStrategy, RejectsDynamicLossScalingAndAcceptsFixedScale) {
   AdamOptions dynamic;
   dynamic.dynamic_loss_scale = DynamicLossScaleOptions{};
   const auto make = [&](const AdamOptions& options) {
@@ -227,7 +227,7 @@ TEST(TpuStrategy, RefusesDynamicLossScalingByNameAndTakesAFixedScale) {
   expect_rule_as_mirrored<Adam>("fixed scale", AdamOptions{.loss_scale_factor = 128.0});
 }
 
-TEST(TpuStrategy, AValueOfAStepThatFailedIsRefused) {
+TEST(TpuStrategy, RejectsValueOfFailedStep) {
   TpuStrategy strategy;
   Tensor kept;
   EXPECT_EQ(error_of([&] {
@@ -242,7 +242,7 @@ TEST(TpuStrategy, AValueOfAStepThatFailedIsRefused) {
   EXPECT_NE(error.message().find("a step that failed"), std::string::npos) << error.message();
 }
 
-TEST(TpuStrategy, ValuesThatWereReadStayAndWritesOfTheHostCount) {
+TEST(TpuStrategy, ReadValuesPersistAndHostWritesApply) {
   TpuStrategy strategy({.replicas = 2});
   const auto scope = strategy.scope();
   Variable weight(Tensor::ones({3}), {.name = "weight"});
@@ -267,7 +267,7 @@ TEST(TpuStrategy, ValuesThatWereReadStayAndWritesOfTheHostCount) {
   EXPECT_LE(strategy.num_compiled(), 2);
 }
 
-TEST(TpuStrategy, ContinuesFromCheckpointWithTheSameBits) {
+TEST(TpuStrategy, ResumesFromCheckpointBitIdentically) {
   const std::string folder = own_folder("tpu_checkpoint");
   const auto run = [&](bool saves, bool restores) {
     set_random_seed(7);
@@ -301,7 +301,7 @@ TEST(TpuStrategy, ContinuesFromCheckpointWithTheSameBits) {
   std::filesystem::remove_all(folder);
 }
 
-TEST(TpuStrategy, VariablesTakePartsOfLargerValues) {
+TEST(TpuStrategy, VariablesAcceptSlicesOfLargerValues) {
   TpuStrategy strategy;
   const auto scope = strategy.scope();
   Variable row(Tensor::zeros({2}), {.name = "row"});
@@ -334,7 +334,7 @@ TEST(TpuStrategy, ReplicasReduceAndGather) {
   }
 }
 
-TEST(TpuStrategy, FitsAndEvaluatesWithMetricsAsMirroredStrategy) {
+TEST(TpuStrategy, FitAndEvaluateMatchMirroredStrategy) {
   const auto fit = [](Strategy& strategy) {
     set_random_seed(11);
     const auto scope = strategy.scope();
@@ -418,7 +418,7 @@ void expect_the_bits_of_tpu_strategy(Strategy& strategy, int replicas) {
   EXPECT_EQ(strategy.reduction_name(), "stablehlo.all_reduce");
 }
 
-TEST(MirroredOnXla, EverySpellingOfDevicesHasTheBitsOfTpuStrategy) {
+TEST(MirroredOnXla, EveryDeviceSpellingMatchesTpuStrategyBitwise) {
   MirroredStrategy range("xla:0-3");
   expect_the_bits_of_tpu_strategy(range, 4);
   EXPECT_EQ(range.num_compiled(), 1);
@@ -435,7 +435,7 @@ TEST(MirroredOnXla, EverySpellingOfDevicesHasTheBitsOfTpuStrategy) {
   expect_the_bits_of_tpu_strategy(*make_strategy("one_device", {.devices = "tpu:0"}), 1);
 }
 
-TEST(MirroredOnXla, AnyDevicesInAnyOrderCompute) {
+TEST(MirroredOnXla, SupportsAnyDevicesInAnyOrder) {
   MirroredStrategy last("xla:6-7"), turned({.devices = {"xla:2", "xla:1"}});
   OneDeviceStrategy third("xla:2");
   expect_the_bits_of_tpu_strategy(last, 2);
@@ -443,7 +443,7 @@ TEST(MirroredOnXla, AnyDevicesInAnyOrderCompute) {
   expect_the_bits_of_tpu_strategy(third, 1);
 }
 
-TEST(MirroredOnXla, ValuesOfOneStrategyAreInputsOfAnother) {
+TEST(MirroredOnXla, AcceptsValuesOfDifferentStrategy) {
   MirroredStrategy first("xla:0-1"), second("xla:2-3");
   const PerReplica<Tensor> made = first.run([] { return square(Tensor::full({2}, 3.0)); });
   const PerReplica<Tensor> used =
@@ -451,7 +451,7 @@ TEST(MirroredOnXla, ValuesOfOneStrategyAreInputsOfAnother) {
   for (const Tensor& each : used) EXPECT_EQ(each.to_doubles(), (std::vector<double>{10, 10}));
 }
 
-TEST(MirroredOnXla, ACapturedStepIsTheStepItself) {
+TEST(MirroredOnXla, CapturedStepMatchesPlainStep) {
   const auto run = [](bool captures) {
     MirroredStrategy strategy("xla:0-1");
     const auto make = [captures] {
@@ -495,7 +495,7 @@ TEST(MirroredOnXla, RefusesUnsupportedOptionsByName) {
   EXPECT_NO_THROW(MirroredStrategy({.devices = two, .cross_device_ops = {"canonical"}}));
 }
 
-TEST(MirroredOnXla, ADeviceThatIsNotThereIsUnavailableAndNamesThoseHere) {
+TEST(MirroredOnXla, MissingDeviceErrorListsAvailableDevices) {
   try {
     MirroredStrategy strategy("xla:7-8");
     FAIL();
