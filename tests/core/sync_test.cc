@@ -378,7 +378,7 @@ TEST(StackTraces, IncludeEveryNamedThread) {
   for (int round = 0; round < 3; ++round) {
     const std::string text = stacks_of_all_threads();
     EXPECT_THAT(text, HasSubstr(" waits-for-ever\n    "));
-    EXPECT_THAT(text, HasSubstr("EveryThreadIsNamedAndShown"));  // this function
+    EXPECT_THAT(text, HasSubstr("IncludeEveryNamedThread"));  // this function
   }
   EXPECT_FALSE(stop.is_set());  // the interrupted wait was resumed
   stop.set();
