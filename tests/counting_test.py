@@ -35,7 +35,7 @@ class PartsOfAFile(unittest.TestCase):
             result = subprocess.run([sys.executable, path, *names], text=True, capture_output=True)
         return result.returncode, result.stderr
 
-    def test_0_means_that_all_ran(self):
+    def test_exit_code_0_means_all_tests_ran(self):
         self.assertEqual(self.code_of("Passing")[0], 0)
         code, errors = self.code_of("Passing", "Skipping")
         self.assertEqual(code, 77)
@@ -43,13 +43,13 @@ class PartsOfAFile(unittest.TestCase):
         self.assertEqual(self.code_of("Skipping", "Failing")[0], 1)
         self.assertEqual(self.code_of("Absent")[0], 1)
 
-    def test_what_has_a_ctest_of_its_own_runs_there(self):
+    def test_separately_registered_class_runs_only_by_name(self):
         self.assertEqual(self.code_of()[0], 1)
         self.assertEqual(self.code_of(apart=["Skipping", "Failing"])[0], 0)
         self.assertEqual(self.code_of("Skipping", apart=["Skipping", "Failing"])[0], 77)
         self.assertEqual(self.code_of(apart=["Passing", "Skipping", "Failing", "Wanting"])[0], 1)
 
-    def test_every_file_that_skips_is_counted(self):
+    def test_every_skipping_file_is_counted(self):
         words = ("skip" + "Test(", "skip" + "Unless(", "skip" + "If(", "Skip" + "Test")
         for path in TESTS.rglob("*_test.py"):
             text = path.read_text(encoding="utf-8")
@@ -68,7 +68,7 @@ class Summary(unittest.TestCase):
             result = subprocess.run([sys.executable, TESTS / "summarize_results.py", *paths], text=True, capture_output=True)
         return result.returncode, result.stdout
 
-    def test_skips_fail_where_they_may_not_be(self):
+    def test_unexpected_skip_fails(self):
         code, text = self.summary_of("integration", "")
         self.assertEqual(code, 1, text)
         self.assertIn("SKIPPED cli", text)
@@ -76,7 +76,7 @@ class Summary(unittest.TestCase):
         self.assertEqual(code, 0, text)
         self.assertRegex(text, r"cgroup +0 +0 +0 +1\n")
 
-    def test_tests_in_one_process_are_counted_singly(self):
+    def test_tests_in_one_process_are_counted_individually(self):
         whole, broken = (f'<testcase name="{name}" status="{status}"><system-out>[==========] 12 tests from 3 test suites ran. '
                          f'(5 ms total)\n{lines}</system-out></testcase>'
                          for name, status, lines in (("good", "run", "[  PASSED  ] 12 tests."),
@@ -87,12 +87,12 @@ class Summary(unittest.TestCase):
         self.assertRegex(text, r"integration +12 +10 +2 +0\n")
         self.assertIn("FAILED  cli", text)
 
-    def test_tests_that_are_not_built_are_shown(self):
+    def test_unbuilt_tests_are_listed(self):
         code, text = self.summary_of("cgroup", "258 tests of cuda, gpu (no CUDA toolkit)\n")
         self.assertEqual(code, 0, text)
         self.assertIn("  not built here: 258 tests of cuda, gpu (no CUDA toolkit)\n", text)
 
-    def test_tests_that_are_not_built_are_counted(self):
+    def test_unbuilt_tests_are_counted(self):
         with tempfile.TemporaryDirectory() as folder:
             tests, script = pathlib.Path(folder, "tests"), pathlib.Path(folder, "script.cmake")
             (tests / "gpu").mkdir(parents=True)

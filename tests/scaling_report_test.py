@@ -43,7 +43,7 @@ class ScalingReport(unittest.TestCase):
         self.assertGreater(rows[0][5], 0.1)
 
     # No time limit is reliable on a busy machine: the time is printed, and the program's handling of a limit is tested.
-    def test_efficiency_below_the_limit_is_an_error(self):
+    def test_efficiency_below_limit_is_an_error(self):
         few = run("--processes", "1", "--min-efficiency", "1")
         self.assertEqual(few.returncode, 0)  # one process is as fast as itself
         self.assertEqual(self.rows_of(few)[0][2:4], (1.0, 1.0))
@@ -53,7 +53,7 @@ class ScalingReport(unittest.TestCase):
         named = [int(count) for count in re.findall(r"(\d) processes have an efficiency of", many.stderr)]
         self.assertEqual(named, [count for count in (1, 2, 4) if count <= cores])
 
-    def test_numbers_that_cannot_be_compared_are_refused(self):
+    def test_incomparable_numbers_are_rejected(self):
         for flags in (("--processes", "2,4"), ("--steps", "1"), ("--rounds", "0")):
             with self.subTest(flags):
                 result = run(*flags)

@@ -83,7 +83,7 @@ class Cifar10(unittest.TestCase):
         self.assertTrue(self.checkpoints()[0].endswith("3"))
         self.assertTrue(os.path.exists(os.path.join(self.train_dir, "notes.txt")))
 
-    def test_placement_and_memory_of_unequal_towers(self):
+    def test_unequal_towers_have_expected_placement_and_memory(self):
         output = self.train("cifar10_multi_gpu_train", "--devices", "cpu:0,cpu:2", "--max_steps", "1", "--batch_size", "4",
                             "--tower_weights", "3,1", "--log_device_placement", "--memory_report")
         lines, place = output.splitlines(), "/job:localhost/replica:0/task:0/device:CPU:"
@@ -93,7 +93,7 @@ class Cifar10(unittest.TestCase):
         self.assertEqual(sum("(Variable)" in line for line in lines), 10)
         self.assertEqual([line.split()[3] for line in lines if line.split()[:3] == ["first", "device", "cpu:0"]], ["4,273,192"])
 
-    def test_real_data_is_proven_or_unproven(self):
+    def test_real_data_check_reports_proven_or_unproven(self):
         nowhere = os.path.join(self.folder.name, "nowhere")
         result = run("check_real_data", "--data_dir", nowhere, codes=(77,))
         self.assertIn("unproven: the loss near step 1,270", result.stdout)
@@ -115,7 +115,7 @@ class Cifar10(unittest.TestCase):
         self.assertIn(f"{archive}: {os.path.getsize(archive)} bytes, MD5 {digest}: not the published archive; "
                       "expected 170052171 bytes, MD5 c32a1d4ab5d03f1284b67883e8d87530", result.stdout)
 
-    def test_speed_is_compared_with_the_published_one(self):
+    def test_speed_is_compared_with_published_speed(self):
         result = run("check_speed", "--data_dir", self.data_dir(), "--train_dir", self.train_dir, "--steps", "4",
                      "--batch_size", "16", "--devices", "cpu:0-1", codes=(0, 1))
         found = re.search(r"^(\d+\.\d) examples/sec \((\d+\.\d{3}) sec/batch\) in 4 steps; published: 151\.4 to 155\.7 "
@@ -127,7 +127,7 @@ class Cifar10(unittest.TestCase):
         # The speed depends on what else this machine runs; the test checks that the program's result matches its measurement.
         self.assertEqual(result.returncode, 0 if times > 1.005 else 1 if times < 0.995 else result.returncode)
 
-    def test_one_core_is_faster_than_the_published_machine(self):
+    def test_one_core_is_faster_than_published_machine(self):
         """Measures processor time, which other programs do not affect: the whole program, including its start."""
         steps, batch = 20, 64
         before = os.times()
@@ -143,7 +143,7 @@ class Cifar10(unittest.TestCase):
         return run("cifar10_eval", "--synthetic", "--data_dir", self.data_dir(), "--checkpoint_dir", self.train_dir,
                    "--eval_dir", os.path.join(self.folder.name, "eval"), *flags, codes=codes).stdout
 
-    def test_evaluation(self):
+    def test_evaluation_reports_precision(self):
         self.assertIn("No checkpoint file found", self.evaluate("--run_once", codes=(1,)))
         self.train("cifar10_multi_gpu_train", "--devices", "cpu:0-1", "--max_steps", "60", "--batch_size", "16")
         precision = PRECISION.search(self.evaluate("--run_once", "--num_examples", "1000"))[1]
@@ -161,7 +161,7 @@ class Cifar10(unittest.TestCase):
         for line in lines:
             self.assertRegex(line, PRECISION)
 
-    def test_wrong_usage(self):
+    def test_invalid_usage_is_rejected(self):
         for program, flags in (("cifar10_train", ["--num_gpus", "2"]), ("cifar10_train", ["--batch_size", "0"]),
                                ("cifar10_multi_gpu_train", ["--num_gpus", "0"]),
                                ("cifar10_multi_gpu_train", ["--devices", "cpu:0,cpu:0"]),
@@ -179,7 +179,7 @@ class Cifar10(unittest.TestCase):
                      "--resume", codes=(1,))
         self.assertIn("--resume: there is no checkpoint in " + self.train_dir, result.stderr)
 
-    def test_a_signal_saves_and_ends(self):
+    def test_signal_saves_checkpoint_and_exits(self):
         command = [os.path.join(FOLDER, "cifar10_train"), "--synthetic", "--data_dir", self.data_dir(), "--train_dir",
                    self.train_dir, "--batch_size", "2", "--log_frequency", "1"]
         with subprocess.Popen(command, text=True, stdout=subprocess.PIPE) as process:

@@ -74,7 +74,7 @@ class Examples(unittest.TestCase):
                     self.check_metrics(metrics, 30)
                     self.assertLess(sum(metrics["losses"][-5:]) / 5, 0.75 * metrics["losses"][0])
 
-    def test_estimator_has_the_bits_of_fit_and_a_loop(self):
+    def test_estimator_matches_fit_and_custom_loop_bitwise(self):
         hashes = set()
         for replicas in ("1", "2", "4"):
             with tempfile.TemporaryDirectory() as folder:
@@ -165,7 +165,7 @@ class Examples(unittest.TestCase):
         self.assertFalse({e["tid"] for e in reads} & {e["tid"] for e in steps})
         self.assertTrue(any(r["ts"] < s["ts"] + s["dur"] and s["ts"] < r["ts"] + r["dur"] for r in reads for s in steps))
 
-    def test_gradients_travel_in_16_bits_and_are_searched(self):
+    def test_gradients_are_compressed_and_checked_for_non_finite_values(self):
         plain, _ = run_with_metrics("fashion_mnist_custom_loop", "--devices", "cpu:0-1", "--steps", "30")
         for strategy in ("mirrored", "central_storage"):
             for compression in ("bfloat16", "float16"):
@@ -195,7 +195,7 @@ class Examples(unittest.TestCase):
         self.check_metrics(metrics, len(metrics["losses"]))
         self.assertIn("line", output)
 
-    def test_what_a_run_keeps_of_each_step_is_what_its_report_needs(self):
+    def test_checkpoint_size_is_independent_of_step_count(self):
         """Its checkpoints contain the report: their size does not depend on the number of steps, unless losses are requested."""
         for steps in (4, 120):
             for flags, kept in (([], 0), (["--metrics-json"], 8 * steps)):
@@ -210,7 +210,7 @@ class Examples(unittest.TestCase):
                     self.assertEqual(set(record), {"steps", "loss_bits"})
                     self.assertEqual(len(record["loss_bits"]), kept)
 
-    def test_gpt_learns_a_licence_and_writes(self):
+    def test_gpt_learns_license_text_and_generates(self):
         """Trains by bytes and by byte pairs, with both networks; the saved model continues with the same text."""
         licence = next(path for path in ("/usr/share/common-licenses/GPL-3", LICENSE) if os.path.exists(path))
         small = ["--text", licence, "--context", "32", "--layers", "2", "--heads", "2", "--features", "32", "--batch-size", "16",
@@ -244,7 +244,7 @@ class Examples(unittest.TestCase):
         self.assertNotEqual(first["weights_hash"], whole["weights_hash"])
         self.assertEqual(resumed["weights_hash"], whole["weights_hash"])
 
-    def test_gpt_on_a_mesh_has_the_same_bits_in_processes_and_after_a_resume(self):
+    def test_gpt_on_mesh_is_bit_identical_across_processes_and_resume(self):
         """Blocks determine the bits: whatever the mesh, over how many processes, stopped and resumed on another mesh."""
         flags = ["--text", os.path.join(FOLDER, "../../LICENSE"), "--context", "16", "--layers", "1", "--heads", "2", "--features", "16",
                  "--batch-size", "8", "--tokens", "4", "--blocks", "data=2,model=2"]
@@ -268,7 +268,7 @@ class Examples(unittest.TestCase):
             self.assertNotEqual(hash_of("data=2,model=1", length=("--epochs", "1"), more=saved), whole)
             self.assertEqual(hash_of("data=1,model=2", length=("--epochs", "2"), more=["--resume", *saved]), whole)
 
-    def test_each_task_of_a_job_writes_a_trace_of_its_own(self):
+    def test_each_task_writes_its_own_trace(self):
         flags = ["run", "-n", "2", "--", os.path.join(FOLDER, "linear_regression"), "--strategy", "multi_worker_mirrored", "--devices",
                  "cpu:0"]
         for by_flag in (False, True):
@@ -283,7 +283,7 @@ class Examples(unittest.TestCase):
                     self.assertEqual({event["pid"] for event in events}, {rank})
                     self.assertTrue(any(event["name"] == "update" for event in events))
 
-    def test_gpt_that_does_not_fit_mirrored_trains_fully_sharded(self):
+    def test_gpt_too_large_for_mirrored_trains_fully_sharded(self):
         """Weights of 7 MB with Adam take four times as much of each device if mirrored, and a quarter of that in four shards."""
         flags = ["--text", LICENSE, "--context", "16", "--layers", "4", "--heads", "4", "--features", "192",
                  "--batch-size", "8", "--steps", "3", "--epochs", "1", "--tokens", "4", "--devices", "cpu:0-3", "--max-memory", "24"]
@@ -292,13 +292,13 @@ class Examples(unittest.TestCase):
         sharded = run("gpt/gpt", *flags, "--strategy", "fully_sharded")
         self.assertRegex(sharded.stdout, r"speed +\d+ tokens/s")
 
-    def test_swap_strategy_gives_the_same_bits(self):
+    def test_swap_strategy_is_bit_identical(self):
         result = run("swap_strategy", "--steps", "10")
         has_xla = "XLA has no devices here" not in result.stdout
         self.assertRegex(result.stdout, "the same bits everywhere but under XLA" if has_xla else "the same bits everywhere\n")
         self.assertRegex(result.stdout, r"tpu +xla:0-3 +(XLA has no devices here: .*; |stablehlo.all_reduce +[0-9.]+ +differ by )")
 
-    def test_update_modes_of_a_worker_alone_give_the_same_bits(self):
+    def test_single_worker_update_modes_are_bit_identical(self):
         hashes = set()
         for mode in ("sync", "async", "sync_replicas"):
             metrics, _ = run_with_metrics("linear_regression", "--strategy", "parameter_server", "--devices", "cpu:0",
@@ -306,7 +306,7 @@ class Examples(unittest.TestCase):
             hashes.add(metrics["weights_hash"])
         self.assertEqual(len(hashes), 1)
 
-    def test_model_parallel_trains_what_data_parallelism_cannot(self):
+    def test_model_parallel_trains_model_too_large_for_one_device(self):
         result = run("model_parallel", "--steps", "5")
         self.assertRegex(result.stdout, r"data parallel +refused: .*cpu:[01]: no memory for \d+ bytes; \d+ in use, "
                                         r"\d+ cached, limit 5734400; try a smaller batch, or parts of the model")
@@ -319,7 +319,7 @@ class Examples(unittest.TestCase):
         roomy = run("model_parallel", "--steps", "2", "--memory-kib", "100000", code=1)  # nothing is refused
         self.assertRegex(roomy.stdout, r"data parallel +\d\.\d+ ")
 
-    def test_one_process_learns(self):
+    def test_single_process_learns(self):
         for program, flags, said in (
                 ("parameter_server_custom_loop", ["--embedding", "64", "--epochs", "3"], "Finished epoch 2, accuracy is "),
                 ("parameter_server_fit", ["--epochs", "2"], "in the first epoch"),
@@ -331,7 +331,7 @@ class Examples(unittest.TestCase):
             with self.subTest(program):
                 self.assertRegex(run(program, *flags).stdout, said)
 
-    def test_refusals_name_the_flag(self):
+    def test_errors_name_the_flag(self):
         line = [("linear_regression", flags, 2, flags[-1] if flags[0] == "--devices" else flags[0]) for flags in (
             ["--strategy", "magic"], ["--devices", "gpu:0"], ["--devices", "cpu:0,cpu:0"], ["--cross-device-ops", "telepathy"],
             ["--batch-size", "0"], ["--batch-size", "x"], ["--resume"], ["--no-such-flag"], ["--plugin", "./nowhere.so"])]
@@ -345,7 +345,7 @@ class Examples(unittest.TestCase):
             with self.subTest(program, flags=flags):
                 self.assertIn(said, run(program, *flags, code=code).stderr)
 
-    def test_missing_data_names_the_folder_and_the_package(self):
+    def test_missing_data_error_names_folder_and_package(self):
         with tempfile.TemporaryDirectory() as folder:
             result = run("fashion_mnist_custom_loop", "--data-dir", folder, code=1)
         self.assertIn(folder, result.stderr)

@@ -76,7 +76,7 @@ class Manifests(unittest.TestCase):
             if path.name != "README.md":
                 self.assertIn(f"| `{path.name}` |", readme)
 
-    def test_tfjob(self):
+    def test_tfjob_sets_chief_and_workers(self):
         (job,) = load("tfjob.yaml")
         self.assertEqual((job["apiVersion"], job["kind"]), ("kubeflow.org/v1", "TFJob"))
         replicas = job["spec"]["tfReplicaSpecs"]
@@ -99,7 +99,7 @@ class Manifests(unittest.TestCase):
         self.assertEqual(report["cluster"], cluster)
         self.assertEqual((report["task"]["type"], report["task"]["index"]), ("worker", 2))
 
-    def test_indexed_job(self):
+    def test_indexed_job_manifest_is_consistent(self):
         service, job = load("indexed_job.yaml")
         self.assertEqual((service["kind"], job["kind"], job["apiVersion"]), ("Service", "Job", "batch/v1"))
         self.assertEqual(service["spec"]["clusterIP"], "None")
@@ -121,7 +121,7 @@ class Manifests(unittest.TestCase):
                          {"worker": [f"{name}-{i}.{pod['subdomain']}:{port}" for i in range(spec["completions"])]})
         self.assertEqual((report["task"]["type"], report["task"]["index"]), ("worker", 3))
 
-    def test_mpijob(self):
+    def test_mpijob_manifest_is_consistent(self):
         (job,) = load("mpijob.yaml")
         self.assertEqual((job["apiVersion"], job["kind"]), ("kubeflow.org/v2beta1", "MPIJob"))
         replicas = job["spec"]["mpiReplicaSpecs"]
@@ -139,7 +139,7 @@ class Manifests(unittest.TestCase):
         self.assertIn("AS mpi", dockerfile())
         self.assertIn("openssh-server", dockerfile())
 
-    def test_compose(self):
+    def test_compose_services_share_one_cluster(self):
         (document,) = load("compose.yaml")
         services = document["services"]
         configs = {name: json.loads(service["environment"]["TF_CONFIG"]) for name, service in services.items()}
@@ -154,7 +154,7 @@ class Manifests(unittest.TestCase):
             report = resolve("tf_config", {"TF_CONFIG": service["environment"]["TF_CONFIG"]})
             self.assertEqual(report["task"]["index"], index)
 
-    def test_dockerfile(self):
+    def test_dockerfile_is_consistent(self):
         text = re.sub(r"\\\n(\s*#.*\n)*", " ", dockerfile())
         stages, context = [], set()
         for line in text.splitlines():
@@ -176,7 +176,7 @@ class Manifests(unittest.TestCase):
         for path in context:
             self.assertTrue((ROOT / path).exists(), path)
 
-    def test_sbatch_is_a_script(self):
+    def test_sbatch_file_is_a_valid_script(self):
         subprocess.run(["bash", "-n", CLUSTERS / "slurm.sbatch"], check=True, timeout=600)
         result = subprocess.run(["bash", CLUSTERS / "slurm.sbatch"], text=True, capture_output=True, timeout=600)
         self.assertEqual(result.returncode, 2)
@@ -184,7 +184,7 @@ class Manifests(unittest.TestCase):
 
 
 class Image(unittest.TestCase):
-    def test_image_has_the_libraries_that_its_programs_load(self):
+    def test_image_contains_libraries_of_its_programs(self):
         """Compares with this build's programs, if packages are those of the image's system."""
         release = pathlib.Path("/etc/os-release").read_text(encoding="utf-8")
         if "VERSION_CODENAME=bookworm" not in release:

@@ -51,19 +51,19 @@ class Transformers(unittest.TestCase):
             self.assertFalse(info["missing_keys"] or info["unexpected_keys"] or info["mismatched_keys"], info)
             self.assertTrue(torch.equal(again.eval()(tokens).logits, expected))
 
-    def test_gpt2_in_the_shapes_of_the_published_one(self):
+    def test_gpt2_with_published_shapes_matches_transformers(self):
         self.check(transformers.GPT2LMHeadModel(transformers.GPT2Config()), 2, 40)
 
-    def test_gpt2_with_other_sizes(self):
+    def test_gpt2_with_custom_sizes_matches_transformers(self):
         self.check(transformers.GPT2LMHeadModel(transformers.GPT2Config(
             vocab_size=97, n_positions=48, n_embd=60, n_layer=3, n_head=5, n_inner=100, layer_norm_epsilon=1e-3)), 3, 36)
 
-    def test_llama_in_the_shapes_of_stories15m(self):
+    def test_llama_with_stories15m_shapes_matches_transformers(self):
         self.check(transformers.LlamaForCausalLM(transformers.LlamaConfig(
             vocab_size=32000, hidden_size=288, intermediate_size=768, num_hidden_layers=6, num_attention_heads=6,
             max_position_embeddings=256, tie_word_embeddings=True)), 2, 60)
 
-    def test_llama_with_grouped_queries_and_its_own_output(self):
+    def test_llama_with_grouped_queries_and_untied_output_matches_transformers(self):
         self.check(transformers.LlamaForCausalLM(transformers.LlamaConfig(
             vocab_size=301, hidden_size=128, intermediate_size=224, num_hidden_layers=4, num_attention_heads=8,
             num_key_value_heads=2, max_position_embeddings=64, rms_norm_eps=1e-6, rope_theta=500000.0,

@@ -36,7 +36,7 @@ def read_safetensors(path):
 
 
 class OnnxExport(unittest.TestCase):
-    def test_networks_compute_the_same_in_onnx_runtime(self):
+    def test_networks_match_onnx_runtime(self):
         import numpy
         import onnxruntime
 

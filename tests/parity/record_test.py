@@ -25,23 +25,23 @@ class CheckOfRecords(unittest.TestCase):
         self.assertEqual(result.returncode, 0 if "records fit the scripts" in lines[0] else 1, result.stderr)
         return lines[:-1]
 
-    def test_nothing_is_wrong_with_the_records(self):
+    def test_committed_records_are_valid(self):
         self.assertEqual(self.complaints(), [])
 
-    def test_a_changed_number_is_noticed(self):
+    def test_changed_number_is_detected(self):
         path = self.copy / "records" / "losses.safetensors"
         content = bytearray(path.read_bytes())
         content[-9] ^= 1
         path.write_bytes(content)
         self.assertEqual(self.complaints(), ["losses: not the numbers that were recorded"])
 
-    def test_a_changed_script_makes_its_own_records_stale(self):
+    def test_changed_script_makes_its_records_stale(self):
         with open(self.copy / "loss_cases.py", "a", encoding="utf-8") as script:
             script.write("# changed\n")
         # metric_cases.py and fit_cases.py import from loss_cases.py.
         self.assertEqual(self.complaints(), [f"{name}: made by other scripts" for name in ("fit", "losses", "metrics")])
 
-    def test_missing_and_foreign_records_are_noticed(self):
+    def test_missing_and_unexpected_records_are_detected(self):
         records = self.copy / "records"
         (records / "losses.safetensors").rename(records / "lossless.safetensors")
         self.assertEqual(self.complaints(), ["losses: missing", "lossless: made by no script"])

@@ -50,7 +50,7 @@ class Checkpoints(ProgramCase):
     def tearDownClass(cls):
         cls.holder.cleanup()
 
-    def test_lists_and_verifies(self):
+    def test_lists_and_verifies_versions(self):
         for command in ("list", "verify"):
             self.assertIn("2 whole, 0 damaged, 0 unfinished", self.output(command, self.folder))
             report = json.loads(self.output(command, self.folder, "--json"))
@@ -61,7 +61,7 @@ class Checkpoints(ProgramCase):
         self.output("verify", version)
         self.output("verify", glob.glob(version + "/*.safetensors")[0])
 
-    def test_shows_what_is_in_one(self):
+    def test_shows_contents_of_version(self):
         contents = json.loads(self.output("show", self.folder, "--json"))
         self.assertEqual((contents["step"], contents["sequence"]), (4, 2))
         self.assertIn("strategy", contents["about"])
@@ -76,7 +76,7 @@ class Checkpoints(ProgramCase):
         self.assertEqual(names, set(header) - {"__metadata__"})
         self.assertIn("step      2\n", ckpt("show", self.folder, "--step", "2")[1])
 
-    def test_damage_is_found_and_training_goes_on_from_before(self):
+    def test_damage_is_detected_and_training_resumes_from_previous_version(self):
         with tempfile.TemporaryDirectory() as holder:
             folder = os.path.join(holder, "run")
             subprocess.run(["cp", "-r", self.folder, folder], check=True)
@@ -93,7 +93,7 @@ class Checkpoints(ProgramCase):
             self.assertIn("going back to", result.stderr)
             self.assertIn("2 whole, 0 damaged", self.output("verify", folder))
 
-    def test_problem_of_a_version_is_shown_beside_the_other_versions(self):
+    def test_damaged_version_is_listed_with_intact_versions(self):
         with tempfile.TemporaryDirectory() as holder:
             folder = os.path.join(holder, "run")
             subprocess.run(["cp", "-r", self.folder, folder], check=True)
@@ -107,7 +107,7 @@ class Checkpoints(ProgramCase):
             self.assertIn("1 whole, 2 damaged", text)
             self.assertIn("expected step 3 by its name, got 2", text)
 
-    def test_versions_in_parts_of_several_workers(self):
+    def test_sharded_versions_of_several_workers_are_supported(self):
         with tempfile.TemporaryDirectory() as holder:
             folder = os.path.join(holder, "run")
             words = ["--checkpoint-dir", folder, "--batch-size", "32"]
@@ -134,7 +134,7 @@ class Checkpoints(ProgramCase):
             os.remove(f"{folder}/step_2/{parts[1]}")
             self.assertIn(parts[1], self.output("list", folder, expected_code=1))
 
-    def test_wrong_usage(self):
+    def test_invalid_usage_is_rejected(self):
         for words, code, expected in (((), 2, "list"), (("list", "/nowhere"), 1, "/nowhere"),
                                       (("show", self.folder, "--step", "3"), 1, "expected step 3 in "),
                                       (("show", self.folder, "--step", "3"), 1, "got steps [2, 4]"),

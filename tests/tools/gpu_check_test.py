@@ -81,18 +81,18 @@ class WithPlantedPrograms(unittest.TestCase):
 
 
 class PlantedFailures(WithPlantedPrograms):
-    def test_a_wrong_kernel_is_a_failure(self):
+    def test_wrong_kernel_is_a_failure(self):
         self.plant("device_check", f'exec {BUILD}/bin/device_check "$@" --spoil add')
         row = self.row("kernels")
         self.assertEqual((row["verdict"], row["kind"]), ("FAIL", "correctness"))
         self.assertIn("add float32", row["detail"])
 
-    def test_a_check_that_finds_nothing_is_a_failure(self):
+    def test_check_without_results_is_a_failure(self):
         report = '{"passed": true, "failures": [], "agree": 1, "compared": 1}'
         self.plant("device_check", f"echo '{report}'")
         self.assertIn("did not find the error planted on purpose", self.row("finds errors")["measured"])
 
-    def test_a_program_that_crashes_hangs_or_talks_nonsense_is_a_failure(self):
+    def test_crash_hang_or_invalid_output_is_a_failure(self):
         for text, expected in (("kill -SEGV $$", "SIGSEGV"), ("echo hello", "exit code 0"), ("exit 3", "exit code 3"),
                                ("echo boom >&2; exit 1", "boom"), ("sleep 60", "still running")):
             self.plant("device_check", text)
@@ -102,7 +102,7 @@ class PlantedFailures(WithPlantedPrograms):
             self.assertIn(expected, row["measured"])
             self.assertLess(time.monotonic() - begin, 20)
 
-    def test_another_loss_curve_is_a_failure(self):
+    def test_different_loss_curve_is_a_failure(self):
         # On the GPU (not on cpu:0), the third loss differs.
         self.plant("train_resnet", f'{BUILD}/bin/train_resnet "$@" | case "$*" in *"--devices cpu:0 "*) cat;; '
                                    "*) sed 's/\"losses\":\\[[0-9]/\"losses\":[7/';; esac")
@@ -111,26 +111,26 @@ class PlantedFailures(WithPlantedPrograms):
         self.assertIn("step 0: loss 7", row["measured"])
         self.assertEqual(len(row["numbers"]["cpu"]), 4)
 
-    def test_losses_that_are_no_numbers_are_a_failure(self):
+    def test_non_numeric_losses_are_a_failure(self):
         self.plant("train_resnet", 'case "$*" in *"--devices cpu:0 "*) echo \'{"event": "losses", "losses": [2, 2, 2, 1]}\';; '
                                    '*) echo \'{"event": "losses", "losses": [2, null, 2, 1]}\';; esac')
         self.assertIn("finite losses", self.row("losses float32")["measured"])
 
-    def test_a_training_program_that_ends_early_is_a_failure(self):
+    def test_training_program_that_exits_early_is_a_failure(self):
         self.plant("train_resnet", "echo out of luck >&2; exit 1")
         rows = self.rows(GPU, "--only", "resnet50 mixed_bfloat16")
         self.assertIn("out of luck", rows["resnet8 mixed_bfloat16"]["measured"])
 
-    def test_a_wrong_sum_fails_and_a_missed_goal_does_not(self):
+    def test_wrong_sum_fails_and_missed_goal_does_not(self):
         self.plant("gpu_bench", f'{BUILD}/bin/gpu_bench "$@"; exit 1')
         self.assertEqual(self.row("all_reduce canonical x4")["verdict"], "FAIL")
 
-    def test_what_the_budget_does_not_reach_is_no_success(self):
+    def test_check_beyond_budget_is_skipped(self):
         row = self.row("gradients", "--budget-seconds", "0.1")
         self.assertEqual(row["verdict"], "skipped")
         self.assertIn("budget of 0.1 s was used up", row["measured"])
 
-    def test_being_stopped_ends_the_programs_and_still_prints_the_table(self):
+    def test_interrupt_ends_programs_and_prints_table(self):
         started = self.folder / "started"
         self.plant("device_check", f"touch {started}; sleep 61")
         process = subprocess.Popen([sys.executable, str(CHECK), "--build", str(self.folder), GPU, "--only", "gradients"],
@@ -145,7 +145,7 @@ class PlantedFailures(WithPlantedPrograms):
 
 
 class WithoutDriver(WithPlantedPrograms):
-    def test_without_a_driver_one_line_says_so(self):
+    def test_missing_driver_is_reported_on_one_line(self):
         if os.path.exists("/dev/nvidiactl"):
             self.skipTest("this machine has a driver")
         rows = self.rows("--only", "devices")
@@ -154,7 +154,7 @@ class WithoutDriver(WithPlantedPrograms):
 
 
 class Missing(WithPlantedPrograms):
-    def test_without_nvcc_one_line_says_so(self):
+    def test_missing_nvcc_is_reported_on_one_line(self):
         place = programs.Place(argparse.Namespace(simulate=False, on_cpu=False), self.folder, packed=False)
         with mock.patch.dict(os.environ, {"PATH": "", "CUDACXX": ""}), mock.patch("glob.glob", return_value=[]):
             row = programs.toolkit_row(place, None)
@@ -165,7 +165,7 @@ class Missing(WithPlantedPrograms):
             self.assertEqual(row.verdict, "FAIL")
             self.assertIn("install the CUDA toolkit", row.measured)
 
-    def test_without_torch_one_line_says_so(self):
+    def test_missing_torch_is_reported_on_one_line(self):
         path = self.folder / "bin" / "python_without_torch"
         write_program(path, "echo \"ModuleNotFoundError: No module named 'torch'\" >&2; exit 1")
         rows = self.rows(GPU, "--only", "resnet50 mixed_bfloat16", "--python", path, expected_code=0)
@@ -173,13 +173,13 @@ class Missing(WithPlantedPrograms):
         self.assertEqual(row["verdict"], "skipped")
         self.assertIn("No module named 'torch'", row["measured"])
 
-    def test_a_missing_library_is_named_with_what_is_there(self):
+    def test_missing_library_error_lists_other_versions(self):
         folder = self.folder / "cuda"
         folder.mkdir()
         (folder / "libcublas.so.12").touch()
         self.assertEqual(programs.other_versions("libcublas.so.13", [str(folder)]), ["libcublas.so.12"])
 
-    def test_wheels_of_a_python_are_found(self):
+    def test_wheels_of_python_are_found(self):
         lib = self.folder / "site" / "nvidia" / "cu13" / "lib"
         lib.mkdir(parents=True)
         python = self.folder / "python"
@@ -262,7 +262,7 @@ class OnAMachineWithAGpu(unittest.TestCase):
             rows.run_steps(checks.steps() + speed.steps(), only, place, runner, table)
         return table, {row.name: row for row in table.rows}
 
-    def test_every_row_has_its_verdict(self):
+    def test_every_row_has_a_verdict(self):
         table, found = self.run_all()
         self.assertEqual(table.exit_code(), 0, table.text())
         passing = [row.name for row in table.rows if row.kind == "correctness"]
@@ -274,24 +274,24 @@ class OnAMachineWithAGpu(unittest.TestCase):
         self.assertEqual(found["resnet50 tf32 / torch eager"].numbers["ratios"], [1.25] * 5)
         self.assertIn("0.80x", found["resnet50 tf32 / torch compile"].measured)
 
-    def test_missed_goals_do_not_fail_and_errors_of_the_sanitizer_do(self):
+    def test_sanitizer_errors_fail_and_missed_goals_do_not(self):
         table, found = self.run_all(rate=0.5e12, errors="3", only=["copy", "update adam", "memcheck", "racecheck", "initcheck"])
         self.assertEqual(found["update adam"].verdict, "below goal")
         self.assertEqual((found["memcheck"].verdict, found["racecheck"].verdict), ("FAIL", "pass"))
         self.assertIn("3 errors", found["memcheck"].measured)
         self.assertEqual([row.name for row in table.rows if row.breaks()], ["memcheck", "initcheck"])
 
-    def test_a_batch_that_does_not_fit_is_halved_for_all(self):
+    def test_batch_that_does_not_fit_is_halved_for_all(self):
         table, found = self.run_all(batch=64, only=["resnet50 mixed"])
         self.assertIn("batch 64", found["resnet50 mixed_bfloat16"].measured)
         self.assertEqual(found["resnet50 mixed_bfloat16 / torch eager"].numbers["ready"]["batch_size"], 64)
 
-    def test_a_failing_test_program_is_named(self):
+    def test_failing_test_program_is_named(self):
         table, found = self.run_all(failing=True, only=["gpu tests"])
         self.assertEqual((found["gpu tests"].verdict, table.exit_code()), ("FAIL", 1))
         self.assertEqual(found["gpu tests"].measured, "1 tests fail: GpuLayers.Dense")
 
-    def test_a_simulated_gpu_is_no_proof(self):
+    def test_simulated_gpu_is_not_accepted_as_proof(self):
         table, found = self.run_all(simulated=True, only=["devices"])
         self.assertEqual(found["devices"].verdict, "FAIL")
         self.assertEqual(table.exit_code(), 1)
@@ -317,7 +317,7 @@ class WholeFlow(Refusals):
         self.assertEqual(len(lines) - head - 2, len(report["rows"]) + 1)
         self.assertEqual(lines[-1].split(";")[0], report["verdict"].split(";")[0])
 
-    def test_packed_programs_prove_themselves_elsewhere(self):
+    def test_packed_programs_run_from_different_folder(self):
         """Packs, then checks everything from another folder with an empty environment."""
         with tempfile.TemporaryDirectory() as folder:
             pack, moved = pathlib.Path(folder) / "pack", pathlib.Path(folder) / "else" / "where"
@@ -350,23 +350,23 @@ class WholeFlow(Refusals):
         self.check_table("\n".join(line for line in output.splitlines()
                                    if not line.startswith(("pass  ", "shown  ", "skipped  ", "   "))), report)
 
-    def test_pack_keeps_other_folders(self):
+    def test_pack_keeps_unrelated_folders(self):
         with tempfile.TemporaryDirectory() as folder:
             pathlib.Path(folder, "mine").touch()
             self.refused(1, "holds other files", "--build", BUILD, "--pack", folder)
 
 
 class WrongUsage(Refusals):
-    def test_wrong_usage_ends_with_2(self):
+    def test_invalid_usage_exits_with_2(self):
         for words, text in ((["--only", "nothing"], "no row begins with 'nothing'"), (["--budget-seconds", "0"], "positive"),
                             (["--simulate", "--on-cpu"], "expected one of them"), (["--build", "a", "--prebuilt", "b"], "not allowed")):
             self.refused(2, text, *words)
 
-    def test_pack_names_what_is_missing(self):
+    def test_pack_error_names_missing_files(self):
         with tempfile.TemporaryDirectory() as folder:
             self.refused(1, "cmake --build", "--build", folder, "--pack", os.path.join(folder, "pack"))
 
-    def test_a_folder_that_is_no_pack_is_refused(self):
+    def test_folder_without_pack_is_rejected(self):
         with tempfile.TemporaryDirectory() as folder:
             self.refused(1, "is no pack", "--prebuilt", folder, GPU)
             pathlib.Path(folder, "gpu_check_pack.json").write_text("{}", encoding="utf-8")

@@ -46,7 +46,7 @@ class SimulatedGpus(ProgramCase):
     def gpus(self, *words, **environment):
         return [device for device in self.report(*words, **environment)["devices"] if device["type"] == "gpu"]
 
-    def test_all_fields_are_there(self):
+    def test_json_contains_all_fields(self):
         report = self.report(TUTTI_SIMULATED_GPUS="2:256")
         self.assertEqual(report["default_devices"], "gpu:0,gpu:1")
         self.assertTrue(report["gpu"]["available"])
@@ -60,7 +60,7 @@ class SimulatedGpus(ProgramCase):
         self.assertEqual((gpu["total_bytes"], gpu["free_bytes"]), (256 << 20, 256 << 20))
         self.assertEqual(gpu["memory_limit_bytes"], 256 << 20)
 
-    def test_masks_renumber(self):
+    def test_visible_devices_mask_renumbers_gpus(self):
         def physical(mask):
             return [(gpu["device"], gpu["physical"], gpu["pci_bus_id"]) for gpu in self.gpus(
                 CUDA_VISIBLE_DEVICES=mask, TUTTI_SIMULATED_GPUS="2:64")]
@@ -74,7 +74,7 @@ class SimulatedGpus(ProgramCase):
             self.assertIn(f"gpu   none: CUDA_VISIBLE_DEVICES='{hidden}' shows no GPU", text)
             self.assertIn("A strategy without named devices uses cpu:0.", text)
 
-    def test_text_names_properties_peers_and_mapping(self):
+    def test_text_lists_properties_peers_and_mapping(self):
         text = self.output("devices", TUTTI_SIMULATED_GPU_FAULTS="peers:none", CUDA_VISIBLE_DEVICES="1,0")
         self.assertRegex(text, r"Found device 0 with properties: name: Simulated GPU, compute capability: 9\.0, "
                                r"memory clock: 1\.100 GHz, PCI bus id: 0000:03:00\.0, total memory: 0\.50 GiB, "
@@ -91,7 +91,7 @@ class SimulatedGpus(ProgramCase):
         for flag, reason in (("0", "expected 1 to 64 parts"), ("x", "expected a number"), ("4:64", "at most 128 MiB")):
             self.assertIn(reason, self.errors(1, "devices", "--virtual-gpus", flag, TUTTI_SIMULATED_GPUS="1:128"))
 
-    def test_doctor_names_gpus_module_and_build(self):
+    def test_doctor_reports_gpus_module_and_build(self):
         code, text, _ = simulated("doctor", "--json")
         found = {entry["subject"]: entry for entry in json.loads(text)["machine"]}
         self.assertEqual(found["GPU"]["found"], "gpu:0 Simulated GPU, gpu:1 Simulated GPU")
@@ -104,25 +104,25 @@ class SimulatedGpus(ProgramCase):
 class WithoutGpus(ProgramCase):
     run_program = staticmethod(simulated)
 
-    def test_off_hides_them(self):
+    def test_off_hides_gpus(self):
         self.assertIn("gpu   none: TUTTI_CUDA=off hides the GPUs", self.output("devices", TUTTI_CUDA="off"))
 
-    def test_require_makes_the_reason_an_error(self):
+    def test_require_reports_missing_gpu_as_error(self):
         errors = self.errors(1, "devices", TUTTI_CUDA="require", CUDA_VISIBLE_DEVICES="")
         self.assertEqual(errors, "tutti: TUTTI_CUDA=require: no GPU: CUDA_VISIBLE_DEVICES='' shows no GPU; try without it\n")
         text = self.output("doctor", expected_code=1, TUTTI_CUDA="require", CUDA_VISIBLE_DEVICES="")
         self.assertRegex(text, r"bad +GPU +none: CUDA_VISIBLE_DEVICES='' shows no GPU\n +-> try without it")
 
-    def test_outdated_driver_is_named(self):
+    def test_outdated_driver_is_reported(self):
         text = self.output("devices", TUTTI_SIMULATED_CUDA_DRIVER="11080")
         self.assertRegex(text, r"gpu   none: the NVIDIA driver is too old: it knows CUDA 11\.8, expected 1\d\.\d or later; "
                                r"install a newer driver\nxla   [^\n]+\nA strategy without named devices uses cpu:0\.")
 
-    def test_a_wrong_mode_is_refused(self):
+    def test_invalid_mode_is_rejected(self):
         code, _, errors = run("devices", TUTTI_CUDA="on")
         self.assertEqual((code, errors), (1, "tutti: TUTTI_CUDA: expected off, auto or require, got 'on'\n"))
 
-    def test_a_missing_module_is_one_line(self):
+    def test_missing_module_is_reported_on_one_line(self):
         text = self.output("devices", TUTTI_CUDA_MODULE="/nowhere/m.so")
         self.assertRegex(text, r"gpu   none: TUTTI_CUDA_MODULE does not open: /nowhere/m\.so: [^\n]+\nxla   [^\n]+\nA strategy")
 
@@ -145,10 +145,10 @@ class StubDriver(WithRealModule):
         text = self.output("devices", program=program, LD_LIBRARY_PATH=libraries)
         return re.search(r"^gpu   none: (.*)$", text, re.MULTILINE).group(1)
 
-    def test_the_module_of_this_build_is_found_and_reports_what_cuda_says(self):
+    def test_module_of_this_build_is_found_and_reports_cuda_error(self):
         self.assertRegex(self.devices(), r"^CUDA cannot start: cudaErrorStubLibrary: ")
 
-    def test_a_program_without_its_module_says_where_it_looked(self):
+    def test_missing_module_error_lists_searched_paths(self):
         program = self.path / "bin" / "tutti"
         program.parent.mkdir()
         shutil.copy(PROGRAM, program)
@@ -180,7 +180,7 @@ class MissingLibraries(WithRealModule):
 
 
 class RealGpus(WithRealModule):
-    def test_fields_are_those_of_nvidia_smi(self):
+    def test_fields_match_nvidia_smi(self):
         if not shutil.which("nvidia-smi"):
             self.skipTest("a GPU, with nvidia-smi to compare with")
         fields = "name,compute_cap,pci.bus_id,memory.total,clocks.max.memory"

@@ -37,33 +37,33 @@ class Launchers(unittest.TestCase):
         self.assertEqual(result.returncode, code, result.stderr)
         return result
 
-    def test_tutti_run(self):
+    def test_tutti_run_connects_workers(self):
         for control in ("grpc", "none"):  # hosted by the launcher, or by worker 0
             found, jobs = sums(self.tutti_run("-n", "3", "--control", control, "--", PROGRAM).stdout)
             self.assertEqual(found, {f"worker {i}": "of 3: sum 6" for i in range(3)})
             self.assertEqual(len(jobs), 1)
 
-    def test_tutti_run_with_a_chief(self):
+    def test_tutti_run_connects_chief_and_workers(self):
         result = self.tutti_run("-n", "2", "--chief", "--", PROGRAM)
         self.assertEqual(sums(result.stdout)[0], {"chief 0": "of 2: sum 3", "worker 0": "of 2: sum 3"})
 
-    def test_a_killed_worker_is_named_by_the_launcher_and_by_the_others(self):
+    def test_killed_worker_is_named_by_launcher_and_workers(self):
         result = self.tutti_run("-n", "3", "--", PROGRAM, "worker 1", code=128 + 9)
         own = [line for line in result.stderr.splitlines() if line.startswith("tutti run:")]
         self.assertRegex(own[0], r"^tutti run: worker-1 failed first: killed by signal 9 \(SIGKILL\) after")
 
-    def test_a_worker_that_dies_before_the_others_are_connected_is_connected_with_them(self):
+    def test_worker_that_dies_before_connecting_is_restarted_and_connected(self):
         # In an earlier fault, a new process believed that the others continued with it, while these waited for it.
         for _ in range(3):
             result = self.tutti_run("-n", "3", "--max-restarts", "20", "--", PROGRAM, "worker 1")
             self.assertEqual(sums(result.stdout)[0], {f"worker {i}": "of 3: sum 6" for i in range(3)})
 
-    def test_a_tf_config_written_by_hand(self):
+    def test_handwritten_tf_config_connects_workers(self):
         tasks = Tasks([PROGRAM], {"worker": 3}).finish()
         output = "".join(job.text() for job in tasks.jobs.values())
         self.assertEqual(sums(output)[0], {f"worker {i}": "of 3: sum 6" for i in range(3)})
 
-    def test_limits_of_file_sizes_end_no_worker(self):
+    def test_file_size_limit_ends_no_worker(self):
         # Shared memory consists of files, too: of 16 GiB each, if permitted.
         for limit in (100 << 10, 1 << 30, 8 << 30):
             with self.subTest(limit=limit):
@@ -74,7 +74,7 @@ class Launchers(unittest.TestCase):
                 self.assertRegex(result.stderr, rf"rank 0 of 2: rank 1: {way} ")
                 self.assertEqual("uses TCP alone: shm: " in result.stderr, way == "tcp", result.stderr)
 
-    def test_a_log_file_that_may_not_grow_ends_no_worker(self):
+    def test_log_file_at_size_limit_ends_no_worker(self):
         config = {"cluster": {"worker": ["127.0.0.1:4000"]}, "task": {"type": "worker", "index": 0}}
         with tempfile.TemporaryDirectory() as folder:
             log = pathlib.Path(folder, "log")
@@ -87,7 +87,7 @@ class Launchers(unittest.TestCase):
 
 
 class Mpirun(unittest.TestCase):
-    def test_mpirun_tells_the_ranks(self):
+    def test_mpirun_ranks_are_detected(self):
         with tempfile.TemporaryDirectory() as folder:
             command = f"{TUTTI} cluster --json > {folder}/$OMPI_COMM_WORLD_RANK"
             result = subprocess.run(["mpirun", "--oversubscribe", "-n", "3", "sh", "-c", command], text=True,

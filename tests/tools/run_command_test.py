@@ -51,7 +51,7 @@ class Environments(TuttiRunCase):
         for what in ("job", "config"):
             self.assertNotEqual(said(first, what), said(second, what))
 
-    def test_the_secret_is_private_and_goes_with_the_job(self):
+    def test_secret_is_private_and_lasts_as_long_as_job(self):
         body = 'path = os.environ["TUTTI_JOB_SECRET_FILE"]; say("path=" + path)\n' \
                'say("file=%o" % os.stat(path).st_mode); say("bytes=%d" % os.stat(path).st_size)\n' \
                'say("folder=%o" % os.stat(os.path.dirname(path)).st_mode); say("text=" + open(path).read())'
@@ -64,7 +64,7 @@ class Environments(TuttiRunCase):
         again = said(tutti_run("-n", "1", "--", *python(body))[1], "text")
         self.assertNotEqual(again, said(output, "text"))
 
-    def test_threads_are_the_share_of_the_cores_unless_set(self):
+    def test_thread_count_defaults_to_share_of_cores(self):
         body = 'say("threads=" + os.environ["OMP_NUM_THREADS"])'
         cores = len(os.sched_getaffinity(0))
         for processes in (1, cores, cores + 1):
@@ -85,14 +85,14 @@ class Environments(TuttiRunCase):
         self.assertEqual(said(output, "arguments")["worker-0"], repr(["a b", "--", "-n", "'"]))
         self.assertEqual(said(output, "input")["worker-0"], "''")
 
-    def test_a_program_needs_no_dashes(self):
+    def test_program_needs_no_dashes(self):
         body = 'say("arguments=%r" % sys.argv[1:])'
         for flags in (("-n", "2"), ("-n2",), ("--chief", "--workers", "1", "--bind-cores"), ("--workers=2", "--grace=1")):
             with self.subTest(flags):
                 output = self.output(*flags, *python(body), "-n", "7", "--", "x", "--grace")
                 self.assertEqual(list(said(output, "arguments").values()), [repr(["-n", "7", "--", "x", "--grace"])] * 2)
 
-    def test_bind_cores_gives_each_process_its_share(self):
+    def test_bind_cores_assigns_each_process_its_share(self):
         body = 'say("cores=%s" % sorted(os.sched_getaffinity(0)))'
         own = sorted(os.sched_getaffinity(0))
         _, output, _ = tutti_run("-n", str(len(own)), "--bind-cores", "--", *python(body))
@@ -102,7 +102,7 @@ class Environments(TuttiRunCase):
 
 
 class Failures(TuttiRunCase):
-    def test_the_first_failure_is_named_first_and_ends_all(self):
+    def test_first_failure_is_reported_first_and_ends_job(self):
         body = 'say(f"pid={os.getpid()}")\nif index != 2: time.sleep(100)\n' \
                'for i in range(30): say(f"step {i}", sys.stderr)\nos.kill(os.getpid(), signal.SIGKILL)'
         code, output, errors = tutti_run("-n", "4", "--grace", "30", "--", *python(body))
@@ -117,29 +117,29 @@ class Failures(TuttiRunCase):
         for pid in said(output, "pid").values():
             self.assertFalse(runs(pid))
 
-    def test_an_exit_code_is_passed_on(self):
+    def test_exit_code_is_forwarded(self):
         code, _, errors = tutti_run("-n", "2", "--", *python('if index == 0: sys.exit(42)\ntime.sleep(100)'))
         self.assertEqual(code, 42)
         self.assertIn("worker-0 failed first: exited with code 42", errors)
         self.assertIn("it wrote nothing", errors)
 
-    def test_who_does_not_listen_is_killed_after_the_grace(self):
+    def test_process_ignoring_sigterm_is_killed_after_grace_period(self):
         body = 'if index == 0: signal.signal(signal.SIGTERM, signal.SIG_IGN); mark("deaf"); time.sleep(100)\n' \
                'wait_for("deaf"); sys.exit(1)'
         errors = self.errors(1, "-n", "2", "--grace", "0.2", "--", *python(body))
         self.assertIn("tutti run: killing worker-0\n", errors)
         self.assertIn("worker-0: killed by signal 9 (SIGKILL)", errors)
 
-    def test_a_stopped_process_is_ended_too(self):
+    def test_stopped_process_is_terminated(self):
         body = 'if index == 0: mark("here"); os.kill(os.getpid(), signal.SIGSTOP)\n' \
                'wait_for("here"); time.sleep(0.1); sys.exit(5)'
         self.assertIn("worker-0: killed by signal 15 (SIGTERM)", self.errors(5, "-n", "2", "--", *python(body)))
 
-    def test_the_deadline_of_the_job(self):
+    def test_job_ends_at_its_deadline(self):
         errors = self.errors(124, "-n", "2", "--timeout", "2", "--", *python('time.sleep(100)'))
         self.assertIn("tutti run: time is over; ending worker-0, worker-1 (SIGTERM; SIGKILL after 30 s)\n", errors)
 
-    def test_parameter_servers_end_when_the_others_are_done(self):
+    def test_parameter_servers_end_after_workers(self):
         body = 'if task == "ps": time.sleep(100)\nsay("done")'
         code, output, errors = tutti_run("-n", "4", "--ps", "2", "--chief", "--", *python(body))
         self.assertEqual((code, errors), (0, ""))
@@ -147,7 +147,7 @@ class Failures(TuttiRunCase):
         errors = self.errors(6, "-n", "2", "--ps", "1", "--", *python('if task == "ps": sys.exit(6)\ntime.sleep(100)'))
         self.assertIn("ps-0 failed first", errors)
 
-    def test_more_processes_than_open_files(self):
+    def test_open_file_limit_is_raised_for_many_processes(self):
         def limit(soft, hard):
             return lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         words = [PROGRAM, "run", "-n", "30", "--control", "none", "--"]
@@ -185,7 +185,7 @@ def memory_group(mebibytes):
 
 
 class Threads(unittest.TestCase):
-    def test_that_cannot_be_started_are_an_error_with_the_limits_to_raise(self):
+    def test_start_failure_error_names_limits_to_raise(self):
         # Stacks of 2^47 bytes do not fit into the address space, as with ulimit -u or -v.
         result = subprocess.run(["sh", "-c", f'ulimit -s {1 << 37} && exec "$0" run -n 2 -- true', PROGRAM], text=True,
                                 capture_output=True, timeout=60, check=False)
@@ -195,7 +195,7 @@ class Threads(unittest.TestCase):
 
 
 class MemoryKills(unittest.TestCase):
-    def test_memory_kills_are_named(self):
+    def test_memory_kills_are_reported(self):
         """The kernel's counter is that of the group in which the whole job runs."""
         with memory_group(256) as enter:  # the launcher itself needs 100 MiB under sanitizers
             if not enter:
@@ -210,7 +210,7 @@ class MemoryKills(unittest.TestCase):
 
 
 class Restarts(TuttiRunCase):
-    def test_a_failed_process_is_started_again_as_the_same_task(self):
+    def test_failed_process_is_restarted_as_same_task(self):
         body = 'say(f"config{restart}=" + os.environ["TF_CONFIG"])\n' \
                'if index == 1 and restart < 2: os.kill(os.getpid(), signal.SIGKILL)'
         code, output, errors = tutti_run("-n", "2", "--max-restarts", "2", "--", *python(body))
@@ -221,7 +221,7 @@ class Restarts(TuttiRunCase):
         self.assertRegex(errors, r"worker-1: killed by signal 9 \(SIGKILL\) after [\d.]+ s; is started again "
                                  r"\(restart 1 of 2\)\n")
 
-    def test_the_restarts_of_a_task_are_counted(self):
+    def test_restarts_per_task_are_counted(self):
         code, output, errors = tutti_run("-n", "2", "--max-restarts", "2", "--", *python(
             'say(f"try={restart}")\nif index == 0: sys.exit(9)\ntime.sleep(100)'))
         self.assertEqual(code, 9)
@@ -229,16 +229,16 @@ class Restarts(TuttiRunCase):
         self.assertIn("not started again: it was started again 2 times already", errors)
         self.assertRegex(errors, r"    worker-0: exited with code 9 after [\d.]+ s, restarts: 2\n")
 
-    def test_what_fails_at_once_again_and_again_is_given_up(self):
+    def test_repeated_immediate_failure_ends_restarts(self):
         errors = self.errors(1, "-n", "1", "--max-restarts", "1000", "--", "false")
         self.assertEqual(errors.count("is started again"), 4)
         self.assertIn("not started again: it failed at once 5 times in a row", errors)
 
-    def test_wrong_usage_is_not_repeated(self):
+    def test_invalid_usage_is_not_restarted(self):
         errors = self.errors(2, "-n", "1", "--max-restarts", "3", "--", "sh", "-c", "exit 2")
         self.assertIn("not started again: wrong usage is wrong again", errors)
 
-    def test_a_program_that_is_gone_fails_the_job_in_good_order(self):
+    def test_deleted_program_fails_job_in_order(self):
         with tempfile.TemporaryDirectory() as folder:
             program = pathlib.Path(folder, "program")
             program.write_text(f"#!/bin/sh\nexec {sys.executable} -S {folder}/body \"$@\"\n", encoding="utf-8")
@@ -279,7 +279,7 @@ while True: time.sleep(0.05)
             job.process.send_signal(number)
             return job.end()
 
-    def test_signals_are_passed_on_and_all_may_stop_with_a_checkpoint(self):
+    def test_signals_are_forwarded_and_processes_stop_with_checkpoint(self):
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             body = self.BODY.replace("signal.SIGINT", f"signal.{number.name}")
             code, output = self.end_after(number, *python(body))
@@ -287,13 +287,13 @@ while True: time.sleep(0.05)
             self.assertEqual(output.count(f"]: got {int(number)}\n"), 2, output)
             self.assertIn(f"tutti run: {number.name}: requested worker-0, worker-1 to stop", output)
 
-    def test_exit_codes_of_stopping_processes_count(self):
+    def test_exit_codes_of_stopping_processes_are_reported(self):
         for exits, expected in (("sys.exit(0)", 0), ("sys.exit(75 if index else 3)", 3)):
             with self.subTest(exits):
                 code, output = self.end_after(signal.SIGTERM, *python(self.BODY.replace("sys.exit(75)", exits)))
                 self.assertEqual(code, expected, output)
 
-    def test_the_second_signal_kills(self):
+    def test_second_signal_kills_processes(self):
         body = 'signal.signal(signal.SIGINT, lambda *_: say("later"))\nsay("ready")\nwhile True: time.sleep(0.05)'
         with launcher("-n", "2", "--grace", "1000", "--", *python(body)) as job:
             job.wait_for_each("[worker-0]: ready", "[worker-1]: ready")
@@ -304,23 +304,23 @@ while True: time.sleep(0.05)
         self.assertEqual(code, 128 + 9)
         self.assertIn("tutti run: killing worker-0, worker-1\n", output)
 
-    def test_who_does_not_handle_the_signal_dies_of_it(self):
+    def test_unhandled_signal_kills_process(self):
         self.assertEqual(self.end_after(signal.SIGTERM, *python('say("ready"); time.sleep(100)'))[0], 128 + 15)
 
-    def test_other_signals_are_passed_on_without_an_end(self):
+    def test_user_signals_are_forwarded_without_ending_job(self):
         body = 'signal.signal(signal.SIGUSR1, lambda *_: (say("usr1"), sys.exit(0)))\nsay("ready")\n' \
                'while True: time.sleep(0.05)'
         code, output = self.end_after(signal.SIGUSR1, *python(body))
         self.assertEqual(code, 0)
         self.assertEqual(output.count("usr1"), 2)
 
-    def test_one_that_stops_on_request_stops_all(self):
+    def test_process_stopping_on_request_stops_all(self):
         body = self.BODY.replace("while True:", 'if index == 1: wait_for("ready"); sys.exit(75)\nmark("ready")\nwhile True:')
         code, output, errors = tutti_run("-n", "2", "--max-restarts", "3", "--", *python(body))
         self.assertEqual(code, 75)
         self.assertIn("[worker-0]: got 15", output)
 
-    def test_one_that_the_request_kills_after_another_has_saved_has_stopped(self):
+    def test_process_killed_by_stop_request_counts_as_stopped(self):
         body = 'if index == 1: wait_for("ready"); sys.exit(75)\nmark("ready"); time.sleep(100)'
         errors = self.errors(75, "-n", "2", "--max-restarts", "3", "--", *python(body))
         self.assertRegex(errors, r"    worker-0: killed by signal 15 \(SIGTERM\) after")
@@ -336,7 +336,7 @@ class NoOrphans(TuttiRunCase):
         self.assertEqual(len(found), 4, output)
         return found
 
-    def test_what_processes_leave_behind_is_ended(self):
+    def test_orphaned_child_processes_are_ended(self):
         for how in ("", ", start_new_session=True"):
             output = self.output("-n", "2", "--", *python(self.CHILD.replace("{how}", how)))
             for pid in self.pids(output):
@@ -374,7 +374,7 @@ class DryRun(TuttiRunCase):
         self.assertEqual([line for line in lines if "arguments" in line], ["arguments=" + repr(["a 'b' $HOME"])] * 3)
         self.assertEqual(lines.count("secret=100600"), 3)
 
-    def test_hosts_share_the_tasks(self):
+    def test_tasks_are_distributed_over_hosts(self):
         text = self.output("-n", "5", "--chief", "--hosts", "a,fe80::1,[fe80::2]", "--port", "4000", "--dry-run", "--",
                            "./not/here", "x")
         processes = [(name, host, json.loads(config), command) for name, host, config, command in re.findall(
@@ -391,7 +391,7 @@ class DryRun(TuttiRunCase):
 
 
 class WrongUsage(TuttiRunCase):
-    def test_one_line_and_exit_code_2(self):
+    def test_invalid_usage_prints_one_line_and_exits_with_2(self):
         for words, message in (
                 (("-n", "2", "--"), "run: expected a program, got none; try tutti run -n 2 ./program"),
                 (("-n", "2"), "run: expected a program, got none; try tutti run -n 2 ./program"),
@@ -424,7 +424,7 @@ class WrongUsage(TuttiRunCase):
                 self.assertIn(message, errors)
                 self.assertEqual(errors.count("\n"), 1)
 
-    def test_a_file_that_is_no_program(self):
+    def test_non_executable_file_is_rejected(self):
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder, "text")
             path.write_bytes(b"\0no program")
@@ -432,7 +432,7 @@ class WrongUsage(TuttiRunCase):
             code, _, errors = tutti_run("-n", "2", "--", str(path))
         self.assertEqual((code, errors), (2, f"tutti: run: cannot start '{path}': Exec format error\n"))
 
-    def test_help_has_examples_and_exit_codes(self):
+    def test_help_lists_examples_and_exit_codes(self):
         for words in (("--help",), ("-n", "2", "--help"), ("--help", "--", "true")):
             code, text, _ = tutti_run(*words)
             self.assertEqual(code, 0)

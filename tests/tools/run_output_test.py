@@ -18,7 +18,7 @@ from processes import children
 
 
 class Output(TuttiRunCase):
-    def test_lines_are_whole_and_named_and_keep_their_stream(self):
+    def test_lines_are_whole_prefixed_and_keep_their_stream(self):
         body = 'sys.stdout.write("first\\n" + "x" * 100000 + "\\nlast, without end"); sys.stdout.flush()\n' \
                'say("an error", sys.stderr)'
         code, output, errors = tutti_run("-n", "2", "--", *python(body))
@@ -30,7 +30,7 @@ class Output(TuttiRunCase):
                              "first\n" + "x" * 100000 + "\nlast, without end")
         self.assertEqual(sorted(errors.splitlines()), ["[worker-0]: an error", "[worker-1]: an error"])
 
-    def test_failure_repeats_lines_that_are_out_of_sight_only(self):
+    def test_failure_repeats_only_lines_scrolled_out_of_view(self):
         for num_later_lines in (2, 60):
             body = 'if index == 1:\n  say("boom"); mark("failed"); wait_for("later"); sys.exit(3)\n' \
                    f'wait_for("failed")\nfor i in range({num_later_lines}): say(f"line {{i}}"); time.sleep(0.01)\n' \
@@ -46,7 +46,7 @@ class Output(TuttiRunCase):
                 self.assertEqual("    its last lines:" in lines, is_out_of_sight, result.stdout)
                 self.assertEqual(result.stdout.count("[worker-1]: boom"), 2 if is_out_of_sight else 1, result.stdout)
 
-    def test_v_shows_the_log_from_level_info_on(self):
+    def test_verbose_flag_shows_info_log(self):
         for flags, level in (((), "none"), (("-v",), "info"), (("-v", "--env", "TUTTI_LOG_LEVEL=debug"), "debug")):
             with self.subTest(flags):
                 environment = {name: value for name, value in ENVIRONMENT.items() if name != "TUTTI_LOG_LEVEL"}
@@ -55,7 +55,7 @@ class Output(TuttiRunCase):
                                         timeout=LIMIT, env=environment)
                 self.assertEqual(result.stdout, f"[worker-0]: level={level}\n")
 
-    def test_log_files_have_each_processs_lines(self):
+    def test_log_files_contain_lines_of_each_process(self):
         with tempfile.TemporaryDirectory() as folder:
             logs = os.path.join(folder, "new", "logs")
             self.output("-n", "2", "--log-dir", logs, "--max-restarts", "1", "--", *python(
@@ -64,7 +64,7 @@ class Output(TuttiRunCase):
         self.assertEqual(texts, {"worker-0.log": "worker 0, try 0\n",
                                  "worker-1.log": "worker 1, try 0\n--- started again, restart 1\nworker 1, try 1\n"})
 
-    def test_a_log_folder_that_cannot_be_made_is_an_error(self):
+    def test_uncreatable_log_folder_is_an_error(self):
         errors = self.errors(1, "-n", "1", "--log-dir", "/proc/none", "--", "true")
         self.assertRegex(errors, "^tutti: run: cannot write log /proc/none/worker-0.log: No such file")
 
@@ -78,12 +78,12 @@ class Output(TuttiRunCase):
         os.close(theirs)
         return text
 
-    def test_names_have_colors_on_a_terminal_only(self):
+    def test_names_are_colored_only_on_terminal(self):
         self.assertEqual(self.on_terminal({}), "\033[36m[worker-0]:\033[0m hello\r\n")
         self.assertEqual(self.on_terminal({"NO_COLOR": "1"}), "[worker-0]: hello\r\n")
         self.assertEqual(tutti_run("-n", "1", "--", "echo", "hello")[1], "[worker-0]: hello\n")
 
-    def test_when_nobody_reads_any_more_the_job_is_asked_to_stop(self):
+    def test_closed_output_pipe_stops_job(self):
         body = 'signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))\nwhile True: say("line"); time.sleep(0.001)'
         process = subprocess.Popen([PROGRAM, "run", "-n", "2", "--", *python(body)], stdout=subprocess.PIPE,
                                    stderr=subprocess.DEVNULL, env=ENVIRONMENT)
@@ -94,7 +94,7 @@ class Output(TuttiRunCase):
         self.assertEqual(process.wait(LIMIT), 75)
 
 
-    def test_closed_streams_take_nobodys_place(self):
+    def test_closed_standard_streams_are_not_reused_for_pipes(self):
         for closed in ((0,), (1,), (2,), (0, 1), (0, 1, 2)):
             with self.subTest(closed), tempfile.NamedTemporaryFile() as lines:
                 # If the job's own pipes had these numbers, lines would go into them.
@@ -106,7 +106,7 @@ class Output(TuttiRunCase):
                 self.assertEqual(result.stdout.count(b"x"), 0 if 1 in closed else 2)
                 self.assertEqual(result.stderr.count(b"y"), 0 if 2 in closed else 2)
 
-    def test_a_full_disk_ends_no_job(self):
+    def test_full_disk_does_not_end_job(self):
         body = 'say("x" * 5000); say("there", sys.stderr)'
         with open("/dev/full", "w", encoding="utf-8") as full:
             result = subprocess.run([PROGRAM, "run", "-n", "2", "--", *python(body)], stdout=full, stderr=subprocess.PIPE,
@@ -120,7 +120,7 @@ class Output(TuttiRunCase):
             self.assertEqual(result.returncode, 0, result.stderr)
             self.assertEqual(os.path.getsize(folder + "/worker-0.log"), 1000)
 
-    def test_a_slow_reader_gets_everything(self):
+    def test_slow_reader_receives_all_output(self):
         body = 'print("\\n".join(f"line {i}" for i in range(300000))); say("last", sys.stderr)'
         process = subprocess.Popen([PROGRAM, "run", "-n", "1", "--", *python(body)], stdout=subprocess.PIPE,
                                    stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
@@ -129,7 +129,7 @@ class Output(TuttiRunCase):
         self.assertEqual((process.returncode, errors), (0, "[worker-0]: last\n"))
         self.assertEqual(output, "".join(f"[worker-0]: line {i}\n" for i in range(300000)))
 
-    def test_a_reader_who_does_not_read_delays_no_signal_and_no_deadline(self):
+    def test_blocked_reader_delays_no_signal_or_deadline(self):
         flood = python('say("here", sys.stderr)\nwhile True: say("x" * 1000)')
         for flags, number, expected in (((), signal.SIGTERM, 143), (("--timeout", "5"), None, 124),
                                         (("--max-restarts", "1"), signal.SIGKILL, 137)):

@@ -128,7 +128,7 @@ class Slurm(unittest.TestCase):
         cls.cluster = Cluster()
         cls.addClassCleanup(cls.cluster.close)
 
-    def test_the_example_starts_workers_that_meet(self):
+    def test_example_starts_connected_workers(self):
         job = self.cluster.submit("--nodes=1", "--ntasks-per-node=3", str(SBATCH), PROGRAM)
         state, code, output = self.cluster.finish(job)
         self.assertEqual((state, code), ("COMPLETED", "0:0"), output)
@@ -136,19 +136,19 @@ class Slurm(unittest.TestCase):
             self.assertIn(f"{task}: worker {task} of 3: sum 6 in job slurm-{job}-0\n", output)
         self.assertEqual(list((self.cluster.folder / ".tutti").iterdir()), [])  # the secret was removed
 
-    def test_a_failure_ends_the_job(self):
+    def test_failure_ends_the_job(self):
         job = self.cluster.submit("--nodes=1", "--ntasks-per-node=3", str(SBATCH), PROGRAM, "worker 2")
         state, code, output = self.cluster.finish(job)
         self.assertEqual(state, "FAILED", output)
         self.assertNotEqual(code, "0:0")
         self.assertRegex(output, r"task 2: Killed")
 
-    def test_without_a_program_the_example_says_what_it_expects(self):
+    def test_example_without_program_prints_usage(self):
         state, code, output = self.cluster.finish(self.cluster.submit("--nodes=1", str(SBATCH)))
         self.assertEqual((state, code), ("FAILED", "2:0"))
         self.assertIn("expected a program", output)
 
-    def test_tasks_are_those_of_the_step(self):
+    def test_tasks_match_slurm_step(self):
         errors = self.cluster.command("srun", "--ntasks=2", "sh", "-c", f"{TUTTI} cluster --json > task_$SLURM_PROCID")
         self.assertEqual(errors, "")
         reports = [json.loads((self.cluster.folder / f"task_{task}").read_text()) for task in range(2)]
@@ -157,7 +157,7 @@ class Slurm(unittest.TestCase):
             self.assertEqual(report["resolver"], "Slurm")
             self.assertEqual(report["cluster"], {"worker": ["localhost:8888", "localhost:8889"]})
 
-    def test_tutti_run_inside_of_a_job_has_its_own_cluster(self):
+    def test_tutti_run_inside_job_has_its_own_cluster(self):
         script = self.cluster.folder / "one_node.sh"
         script.write_text(f"#!/bin/sh\n#SBATCH --output=tutti-%j.out\n{TUTTI} run -n 2 -- {PROGRAM}\n", encoding="utf-8")
         state, _, output = self.cluster.finish(self.cluster.submit("--ntasks=1", str(script)))
@@ -165,7 +165,7 @@ class Slurm(unittest.TestCase):
         for index in range(2):
             self.assertIn(f"[worker-{index}]: worker {index} of 2: sum 3 in job ", output)
 
-    def test_a_job_that_is_asked_to_stop_passes_it_on(self):
+    def test_stop_request_is_forwarded_to_processes(self):
         body = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(75)); " \
                "print('ready', flush=True); time.sleep(1000)"
         script = self.cluster.folder / "stop.sh"

@@ -40,12 +40,12 @@ class TuttiProgram(ProgramCase):
         self.assertEqual(report["default_devices"], "cpu:0")
         self.assertFalse(report["gpu"]["available"])
 
-    def test_cores_follow_the_affinity_of_the_process(self):
+    def test_core_count_follows_process_affinity(self):
         result = subprocess.run(["taskset", "-c", str(min(os.sched_getaffinity(0))), PROGRAM, "devices", "--json"],
                                 text=True, capture_output=True, check=True)
         self.assertEqual(json.loads(result.stdout)["devices"][0]["cores"], 1)
 
-    def test_a_plugin_of_xla_that_does_not_open_is_named_with_a_remedy(self):
+    def test_unusable_xla_plugin_error_states_remedy(self):
         environment = os.environ | {"TUTTI_PJRT_PLUGIN": "/nowhere/plugin.so"}
         def output(*arguments):
             return subprocess.run([PROGRAM, *arguments], text=True, capture_output=True, env=environment).stdout
@@ -56,7 +56,7 @@ class TuttiProgram(ProgramCase):
         finding = next(each for each in json.loads(output("doctor", "--json"))["machine"] if each["subject"] == "XLA")
         self.assertEqual(finding["verdict"], "warning")
 
-    def test_doctor_names_libraries_and_ends_with_a_verdict(self):
+    def test_doctor_lists_libraries_and_prints_verdict(self):
         code, text, _ = run("doctor")
         self.assertIn(code, (0, 1))
         for word in ("oneDNN", "libpng", "libjpeg", "MPI", "vector instructions", "memory", "Fashion-MNIST"):
@@ -71,7 +71,7 @@ class TuttiProgram(ProgramCase):
         order = ["ok", "warning", "bad"]
         self.assertEqual(report["verdict"], max(verdicts, key=order.index))
 
-    def test_doctor_does_not_call_a_missing_accelerator_ok(self):
+    def test_doctor_does_not_report_missing_accelerator_as_ok(self):
         report = json.loads(run("doctor", "--json")[1])
         gpu = next(entry for entry in report["machine"] if entry["subject"] == "GPU")
         self.assertEqual(gpu["verdict"], "none", gpu)
@@ -102,7 +102,7 @@ class TuttiProgram(ProgramCase):
             named = {entry["subject"] for entry in report["machine"] if entry["subject"].startswith("libcu")}
             self.assertEqual(named, set(re.findall(r"^\s*(libcu\S+) =>", libraries_of(module), re.MULTILINE)))
 
-    def test_doctor_searches_the_four_files_of_the_data_set(self):
+    def test_doctor_checks_four_files_of_data_set(self):
         names = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte.gz", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
         def finding(*words, **environment):
@@ -120,7 +120,7 @@ class TuttiProgram(ProgramCase):
             self.assertEqual(finding("--data-dir", folder), complete)
             self.assertEqual(finding(TUTTI_DATA_DIR=folder), complete)
 
-    def test_wrong_usage_ends_with_2_and_the_list(self):
+    def test_invalid_usage_exits_with_2_and_lists_commands(self):
         errors = self.errors(2, "dance")
         self.assertEqual(errors, "tutti: unknown command 'dance'; expected one of devices, doctor, cluster, conform, bench, ckpt, run\n")
         self.assertIn("expected one of devices, doctor, cluster, conform, bench, ckpt, run", self.errors(2))
@@ -191,7 +191,7 @@ class TuttiProgram(ProgramCase):
         self.assertTrue(all(r["out_of_place"] is None for r in report["results"]))
         self.assertEqual(rows[0][5:9], ["-"] * 4)
 
-    def test_bench_measures_the_processes_of_a_job(self):
+    def test_bench_measures_processes_of_job(self):
         for ranks, transport, word in ((2, "shm", "shared memory"), (3, "tcp", "tcp 127.0.0.1:")):
             with self.subTest(transport), tempfile.TemporaryDirectory() as folder:
                 path = os.path.join(folder, "bench.json")
@@ -210,7 +210,7 @@ class TuttiProgram(ProgramCase):
                     self.check_cell(row["out_of_place"], words[6:10], row["size"], ranks)
                     self.check_cell(row["in_place"], words[10:14], row["size"], ranks)
 
-    def test_bench_of_a_job_leaves_out_what_cannot_be(self):
+    def test_bench_of_job_skips_unsupported_combinations(self):
         job = ("run", "-n", "2", "--", PROGRAM, "bench", "all_reduce", "-e", "1K", "--rounds", "1", "-n", "1")
         code, text, errors = run(*job, "-d", "bool", "-o", "sum", "--op-names", "ring")
         self.assertEqual(code, 1, text + errors)
@@ -218,12 +218,12 @@ class TuttiProgram(ProgramCase):
         self.assertIn("every name was left out", errors)
         self.assertIn("expected one process, this is one of 2", self.errors(2, *job, "--shape", "local"))
 
-    def test_bench_without_check_says_so(self):
+    def test_bench_reports_that_check_is_disabled(self):
         rows, report = self.bench("-b", "64", "-e", "64", "-n", "1", "-c", "0", "--op-names", "canonical")
         self.assertEqual(rows[0][12], "N/A")
         self.assertIsNone(report["results"][0]["in_place"]["wrong"])
 
-    def test_bench_names_the_flag_that_is_wrong(self):
+    def test_bench_error_names_invalid_flag(self):
         for flags, text in ((("-b", "1Q"), "-b: expected a number of bytes"), (("-b", "2K", "-e", "1K"), "-b: expected"),
                             (("-f", "1"), "-f: expected 2"), (("-c", "7"), "-c: expected 0 to 1"),
                             (("-d", "float8"), "-d: "), (("-o", "xor"), "-o: "), (("--replicas", "1"), "--replicas: "),
@@ -236,17 +236,17 @@ class TuttiProgram(ProgramCase):
         self.assertIn("no command given; expected one of all_reduce", self.errors(2, "bench"))
         self.assertIn("unknown command 'dance'; expected one of all_reduce", self.errors(2, "bench", "dance"))
 
-    def test_bench_that_has_nothing_to_measure_fails(self):
+    def test_bench_without_measurements_fails(self):
         code, output, errors = run("bench", "all_reduce", "-e", "1K", "-d", "bool", "-o", "sum", "--op-names",
                                    "canonical")
         self.assertEqual(code, 1)
         self.assertIn("left out: canonical: does not support", output)
         self.assertIn("nothing to measure", errors)
 
-    def test_help_ends_with_0(self):
+    def test_help_exits_with_0(self):
         self.assertIn("devices", self.output("--help"))
 
-    def test_conform_checks_a_sample_and_says_what_was_skipped(self):
+    def test_conform_checks_sample_and_reports_skipped_cases(self):
         text = self.output("conform", "ring", "--shape", "local", "--sample", "50")
         self.assertRegex(text, r"all_reduce SUM +float32 +[0-9]+ +- ")
         self.assertIn("skipped", text)
@@ -258,18 +258,18 @@ class TuttiProgram(ProgramCase):
         self.assertEqual(report["total"]["passed"], sum(row["counts"]["passed"] for row in report["rows"]))
         self.assertEqual(report["failures"], [])
 
-    def test_conform_runs_one_case_by_its_name(self):
+    def test_conform_runs_single_case_by_name(self):
         case = "local/values/all_reduce/SUM/float32/3x17/in_place+4/even/0/1"
         self.assertEqual(self.output("conform", "canonical", "--case", case).strip(), "passed " + case)
 
-    def test_conform_names_the_case_in_which_a_plugin_crashes(self):
+    def test_conform_reports_case_of_plugin_crash(self):
         plugin = os.path.join(os.path.dirname(os.path.dirname(PROGRAM)), "plugins", "reduce_crashes.so")
         for words in ([], ["--case", "local/values/all_reduce/SUM/float32/3x17/in_place+4/even/0/1"]):
             errors = self.errors(-signal.SIGABRT, "conform", "--plugin", plugin, "--shape", "local", *words)
             self.assertRegex(errors, r"the operation crashed \(signal 6\); to repeat its case: tutti conform "
                              r"plugin_reduce_crashes --plugin .*reduce_crashes.so --case local/\S+")
 
-    def test_conform_names_the_case_in_which_a_plugin_hangs(self):
+    def test_conform_reports_case_of_plugin_hang(self):
         plugin = os.path.join(os.path.dirname(os.path.dirname(PROGRAM)), "plugins", "reduce_hangs.so")
         words = ["conform", "--plugin", plugin, "--shape", "local"]
         case = r"\); to repeat its case: tutti conform plugin_reduce_hangs --plugin .*reduce_hangs.so --case local/\S+"
@@ -297,8 +297,8 @@ class TuttiProgram(ProgramCase):
             self.assertEqual((largest["canonical"], largest["top_k"] == 0), (0, is_exact))
             self.assertEqual([row["in_place"]["wrong"] for row in report["results"]], [0, 0])
 
-    def test_conform_wrong_usage_ends_with_2(self):
-        for words, expected in ((["nobody"], "no operation 'nobody'"), ([], "--plugin"),
+    def test_conform_invalid_usage_exits_with_2(self):
+        for words, expected in ((["unknown"], "no operation 'unknown'"), ([], "--plugin"),
                                 (["ring", "--case", "local/what"], "no case 'local/what'"),
                                 (["ring", "--sample", "-1"], "got 1, -1, 0 and 60"),
                                 (["--plugin", "./nowhere.so"], "no such file"),

@@ -32,7 +32,7 @@ class TuttiCluster(ProgramCase):
     def report(self, environment, *words):
         return json.loads(self.output(environment, "--json", *words))
 
-    def test_malformed_environments_give_one_line_and_exit_code_2_at_once(self):
+    def test_malformed_environment_prints_one_line_and_exits_with_2(self):
         with open(TABLE, encoding="utf-8") as file:
             table = json.load(file)
         self.assertGreaterEqual(len(table), 60)
@@ -61,7 +61,7 @@ class TuttiCluster(ProgramCase):
                          [["chief", "0", "10.0.0.1:2222", "chief"], ["ps", "0", "10.0.0.4:2222"],
                           ["worker", "0", "10.0.0.2:2222"], ["worker", "1", "10.0.0.3:2222", "this", "process"]])
 
-    def test_json_tells_the_task_and_its_rank(self):
+    def test_json_contains_task_and_rank(self):
         report = self.report({**tf_config({"type": "worker", "index": "1"}), "TUTTI_CONTROL": "grpc://10.0.0.9:1", "TUTTI_JOB_ID": "j7"})
         self.assertEqual(report["cluster"], CLUSTER)
         self.assertEqual(report["task"], {"type": "worker", "index": 1, "is_chief": False, "id_in_cluster": 2,
@@ -72,12 +72,12 @@ class TuttiCluster(ProgramCase):
     def test_parameter_servers_have_no_rank(self):
         self.assertNotIn("id_in_cluster", self.report(tf_config({"type": "ps", "index": 0}))["task"])
 
-    def test_without_a_cluster_the_process_is_alone(self):
+    def test_process_without_cluster_is_single_worker(self):
         self.assertEqual(self.output({}), "local: this process alone, because no variable names a cluster.\n")
         report = self.report({})
         self.assertEqual((report["cluster"], report["task"]["is_chief"]), ({}, True))
 
-    def test_a_resolver_can_be_named(self):
+    def test_resolver_can_be_selected_by_name(self):
         slurm = {"SLURM_PROCID": "2", "SLURM_STEP_NUM_TASKS": "3", "SLURM_STEP_NODELIST": "t02n[13,41-42]",
                  "SLURM_STEP_TASKS_PER_NODE": "1(x3)", **tf_config({"type": "ps", "index": 0})}
         self.assertEqual(self.report(slurm)["resolver"], "TF_CONFIG")
@@ -86,16 +86,16 @@ class TuttiCluster(ProgramCase):
         self.assertEqual(report["task"]["id_in_cluster"], 2)
         self.assertEqual(report["master"], "grpc://t02n42:8888")
 
-    def test_unknown_resolvers_are_refused_with_the_list(self):
+    def test_unknown_resolver_error_lists_known_ones(self):
         errors = self.errors(2, {}, "--resolver", "pbs")
         self.assertIn("expected one of auto, tf_config, slurm, mpi, kubernetes, sagemaker, local", errors)
 
-    def test_ranks_of_mpi_meet_before_they_have_addresses(self):
+    def test_mpi_ranks_report_rendezvous_before_addresses(self):
         text = self.output({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "TUTTI_CONTROL": "grpc://a:1"})
         self.assertIn("worker 1       (known when the tasks meet)\n", text)
         self.assertIn("They meet at grpc://a:1.\n", text)
 
-    def test_a_loopback_address_beside_others_is_doubted(self):
+    def test_loopback_address_among_remote_hosts_causes_warning(self):
         cluster = {"worker": ["localhost:2222", "10.0.0.2:2222"]}
         environment = {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 0}})}
         self.assertIn("warning: TF_CONFIG.cluster: worker 0 at localhost:2222", self.output(environment))
