@@ -69,7 +69,7 @@ void expect_like(const Net& own, const Net& one) {
   }
 }
 
-void replicas_train_as_one(const Ranks& ranks) {
+void replicas_match_single_device(const Ranks& ranks) {
   const auto strategy = make_strategy(ranks);
   Net one = reference();
   torch::optim::Adam adam(one->parameters(), 0.05);
@@ -93,7 +93,7 @@ void replicas_train_as_one(const Ranks& ranks) {
 }
 
 // As tf.distribute: losses divided by the global batch, gradients summed; parts may be unequal.
-void sums_fit_losses_of_the_global_batch(const Ranks& ranks) {
+void sum_reduction_matches_global_batch_loss(const Ranks& ranks) {
   const auto strategy = make_strategy(ranks);
   Net one = reference();
   torch::optim::SGD sgd(one->parameters(), 0.1);
@@ -129,7 +129,7 @@ void unused_parameters_count_as_zero(const Ranks& ranks) {
   });
 }
 
-void clipping_sees_the_mean(const Ranks& ranks) {
+void clipping_uses_mean_gradient(const Ranks& ranks) {
   const auto strategy = make_strategy(ranks);
   Net one = reference();
   torch::optim::SGD sgd(one->parameters(), 0.1);
@@ -148,7 +148,7 @@ void clipping_sees_the_mean(const Ranks& ranks) {
 }
 
 // The strategy receives the memory of gradients that were cleared in place.
-void gradients_stay_in_their_memory(const Ranks& ranks) {
+void gradients_keep_their_memory(const Ranks& ranks) {
   const auto strategy = make_strategy(ranks);
   Replicated model(*strategy, NextNet());
   strategy->run([&] {
@@ -165,7 +165,7 @@ void gradients_stay_in_their_memory(const Ranks& ranks) {
   });
 }
 
-void broadcast_takes_all_from_replica_0(const Ranks& ranks) {
+void broadcast_copies_all_from_replica_0(const Ranks& ranks) {
   const auto strategy = make_strategy(ranks);
   Replicated model(*strategy, [] { return nn::Sequential(nn::BatchNorm1d(6), nn::Linear(6, 3)); });
   strategy->run([&] {
@@ -183,7 +183,7 @@ void broadcast_takes_all_from_replica_0(const Ranks& ranks) {
   });
 }
 
-void unlike_modules_are_refused(const Ranks& ranks) {
+void mismatched_modules_are_rejected(const Ranks& ranks) {
   int made = ranks->rank();
   const auto strategy = make_strategy(ranks);
   const std::string unlike =
@@ -191,7 +191,7 @@ void unlike_modules_are_refused(const Ranks& ranks) {
   EXPECT(unlike.find("module of replica 1 differs from replica 0's") != std::string::npos);
 }
 
-void calls_in_the_wrong_place_are_named(const Ranks& ranks) {
+void misplaced_calls_are_reported(const Ranks& ranks) {
   const auto strategy = make_strategy(ranks);
   Replicated model(*strategy, NextNet());
   loss_of(model(whole_batch())).backward();  // outside run(): the first replica's
@@ -206,7 +206,7 @@ void calls_in_the_wrong_place_are_named(const Ranks& ranks) {
          std::string::npos);
 }
 
-void other_reductions_are_refused(const Ranks& ranks) {
+void unsupported_reductions_are_rejected(const Ranks& ranks) {
   const auto strategy = make_strategy(ranks);
   Replicated model(*strategy, NextNet());
   const std::string error =
@@ -215,7 +215,7 @@ void other_reductions_are_refused(const Ranks& ranks) {
 }
 
 // All others wait for its gradients.
-void a_replica_that_throws_ends_all(const Ranks& ranks) {
+void exception_in_replica_ends_all_replicas(const Ranks& ranks) {
   const auto strategy = make_strategy(ranks);
   const int last = strategy->num_replicas_in_sync() - 1;
   Replicated model(*strategy, NextNet());
@@ -235,7 +235,7 @@ void a_replica_that_throws_ends_all(const Ranks& ranks) {
                  : seen.find(tutti::concat("replica ", last)) != std::string::npos);
 }
 
-void tensors_are_seen_without_copies(const Ranks&) {
+void tensors_are_shared_without_copies(const Ranks&) {
   for (const tutti::DType dtype : tutti::kAllDTypes) {
     const tutti::Tensor ones = tutti::Tensor::ones({2, 3}, dtype);
     const torch::Tensor seen = to_torch(ones);
@@ -265,18 +265,15 @@ int main(int argc, char** argv) {
   torch::set_num_threads(1);
   return run_cases("libtorch_strategy_test", [&](const Ranks&) {
     if (ending.empty()) {
-      return std::vector<Case>{CASE(replicas_train_as_one),
-                               CASE(sums_fit_losses_of_the_global_batch),
-                               CASE(unused_parameters_count_as_zero),
-                               CASE(clipping_sees_the_mean),
-                               CASE(gradients_stay_in_their_memory),
-                               CASE(broadcast_takes_all_from_replica_0),
-                               CASE(calls_in_the_wrong_place_are_named),
-                               CASE(tensors_are_seen_without_copies)};
+      return std::vector<Case>{
+          CASE(replicas_match_single_device),    CASE(sum_reduction_matches_global_batch_loss),
+          CASE(unused_parameters_count_as_zero), CASE(clipping_uses_mean_gradient),
+          CASE(gradients_keep_their_memory),     CASE(broadcast_copies_all_from_replica_0),
+          CASE(misplaced_calls_are_reported),    CASE(tensors_are_shared_without_copies)};
     }
-    std::vector<Case> cases = {ENDING_CASE(unlike_modules_are_refused),
-                               ENDING_CASE(other_reductions_are_refused),
-                               ENDING_CASE(a_replica_that_throws_ends_all)};
+    std::vector<Case> cases = {ENDING_CASE(mismatched_modules_are_rejected),
+                               ENDING_CASE(unsupported_reductions_are_rejected),
+                               ENDING_CASE(exception_in_replica_ends_all_replicas)};
     std::erase_if(cases, [&](const Case& each) { return each.first != ending; });
     return cases;
   });

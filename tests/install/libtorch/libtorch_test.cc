@@ -36,7 +36,7 @@ Net own_net(const Ranks& ranks) {
   return Net();
 }
 
-void gradients_are_means_in_buckets(const Ranks& ranks) {
+void gradients_are_averaged_in_buckets(const Ranks& ranks) {
   Net one = reference();
   DistributedDataParallel model(own_net(ranks), ranks);
   EXPECT(model.num_buckets() == 1);
@@ -54,7 +54,7 @@ void gradients_are_means_in_buckets(const Ranks& ranks) {
   EXPECT(weight - model->first->bias.grad().data_ptr<float>() == 16);
 }
 
-void buckets_are_reduced_while_backward_goes_on(const Ranks& ranks) {
+void buckets_are_reduced_during_backward(const Ranks& ranks) {
   tutti::torch::DistributedDataParallelOptions options;
   options.bucket_bytes = 1;
   DistributedDataParallel model(nn::Sequential(nn::Linear(6, 5), nn::Linear(5, 2)), ranks, options);
@@ -74,7 +74,7 @@ void buckets_are_reduced_while_backward_goes_on(const Ranks& ranks) {
   EXPECT(ranks->progress().finished == before + 4);
 }
 
-void no_sync_adds_up(const Ranks& ranks) {
+void no_sync_accumulates_gradients(const Ranks& ranks) {
   Net one = reference();
   DistributedDataParallel model(own_net(ranks), ranks);
   loss_of(one(whole_batch())).backward();
@@ -104,7 +104,7 @@ void unused_parameters_need_no_option(const Ranks& ranks) {
   EXPECT(!model->never->weight.grad().defined());  // as with one process
 }
 
-void buffers_are_those_of_rank_0(const Ranks& ranks) {
+void buffers_match_rank_0(const Ranks& ranks) {
   DistributedDataParallel model(nn::Sequential(nn::BatchNorm1d(6), nn::Linear(6, 3)), ranks);
   const auto norm = model.module()[0]->as<nn::BatchNorm1d>();
   const torch::Tensor mean_of_0 = 0.1 * whole_batch().slice(0, 0, 4).mean(0);
@@ -122,7 +122,7 @@ void buffers_are_those_of_rank_0(const Ranks& ranks) {
   EXPECT(norm->num_batches_tracked.item<std::int64_t>() == 3);
 }
 
-void unlike_modules_are_refused(const Ranks& ranks) {
+void mismatched_modules_are_rejected(const Ranks& ranks) {
   const std::string unlike =
       error_of([&] { DistributedDataParallel(nn::Linear(4, ranks->rank() == 0 ? 3 : 2), ranks); });
   EXPECT(unlike.find("module of rank 1 differs from rank 0's") != std::string::npos);
@@ -130,7 +130,7 @@ void unlike_modules_are_refused(const Ranks& ranks) {
          std::string::npos);
 }
 
-void a_backward_pass_that_threw_is_over(const Ranks& ranks) {
+void backward_recovers_after_exception(const Ranks& ranks) {
   tutti::torch::DistributedDataParallelOptions options;
   options.bucket_bytes = 1;
   DistributedDataParallel model(nn::Sequential(nn::Linear(6, 5), nn::Linear(5, 2)), ranks, options);
@@ -160,7 +160,7 @@ void a_backward_pass_that_threw_is_over(const Ranks& ranks) {
 }
 
 // Compares bits with Adam in one process on equal gradients.
-void sharded_optimizer_is_adam(const Ranks& ranks) {
+void sharded_optimizer_matches_adam(const Ranks& ranks) {
   std::vector<torch::Tensor> kept;
   {
     DistributedDataParallel model(own_net(ranks), ranks);
@@ -198,7 +198,7 @@ std::vector<std::size_t> epoch_of(DistributedSampler& sampler) {
   return found;
 }
 
-void sampler_deals_out_examples(const Ranks& ranks) {
+void sampler_partitions_examples(const Ranks& ranks) {
   const auto rank = static_cast<std::size_t>(ranks->rank());
   DistributedSampler in_order(7, *ranks, {.shuffle = false});
   EXPECT((epoch_of(in_order) == (rank == 0 ? std::vector<std::size_t>{0, 2, 4, 6}
@@ -234,14 +234,14 @@ void sampler_deals_out_examples(const Ranks& ranks) {
 int main() {
   return run_cases("libtorch_test", [](const Ranks& ranks) {
     if (ranks->size() != 2) throw std::logic_error("expected two processes");
-    return std::vector<Case>{CASE(gradients_are_means_in_buckets),
-                             CASE(buckets_are_reduced_while_backward_goes_on),
-                             CASE(no_sync_adds_up),
+    return std::vector<Case>{CASE(gradients_are_averaged_in_buckets),
+                             CASE(buckets_are_reduced_during_backward),
+                             CASE(no_sync_accumulates_gradients),
                              CASE(unused_parameters_need_no_option),
-                             CASE(buffers_are_those_of_rank_0),
-                             CASE(unlike_modules_are_refused),
-                             CASE(a_backward_pass_that_threw_is_over),
-                             CASE(sharded_optimizer_is_adam),
-                             CASE(sampler_deals_out_examples)};
+                             CASE(buffers_match_rank_0),
+                             CASE(mismatched_modules_are_rejected),
+                             CASE(backward_recovers_after_exception),
+                             CASE(sharded_optimizer_matches_adam),
+                             CASE(sampler_partitions_examples)};
   });
 }
