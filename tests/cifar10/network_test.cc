@@ -58,7 +58,7 @@ Tensor expected_logits(const std::vector<Variable>& variables, const Tensor& ima
   return product(relu(product(relu(product(x, 4)), 6)), 8);
 }
 
-TEST(Cifar10Network, HasThePublishedNumberOfParameters) {
+TEST(Cifar10Network, HasPublishedParameterCount) {
   VariableStore store;
   const Cifar10Network network(store);
   std::int64_t count = 0;
@@ -210,7 +210,7 @@ float at(const Tensor& image, std::int64_t y, std::int64_t x, std::int64_t c) {
   return image.host_span<float>()[static_cast<std::size_t>((y * 24 + x) * 3 + c)];
 }
 
-TEST(Cifar10Network, LearningRateFallsAfter136718StepsOf128) {
+TEST(Cifar10Network, LearningRateDecaysAfter136718StepsAtBatchSize128) {
   EXPECT_EQ(decay_steps(128), 136'718);
   EXPECT_EQ(decay_steps(50'000), 350);
   EXPECT_EQ(decay_steps(3), 5'833'333);  // steps per epoch stay fractional until the end

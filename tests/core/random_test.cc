@@ -33,7 +33,7 @@ TEST(RandomStream, EveryFieldOfTheKeyChangesTheStream) {
   EXPECT_EQ(first_values.size(), std::size(keys));
 }
 
-TEST(RandomStream, NeighbouringKeysDifferInAboutHalfTheBits) {
+TEST(RandomStream, AdjacentKeysDifferInAboutHalfTheBits) {
   double changed = 0;
   constexpr int kKeys = 500;
   for (std::uint64_t step = 0; step < kKeys; ++step) {

@@ -55,7 +55,7 @@ TEST_F(Simulation, WaitForUnrecordedEventHasNoEffect) {
   EXPECT_EQ(order_, "2");
 }
 
-TEST_F(Simulation, BlockingStreamsAndTheDefaultStreamWaitForEachOther) {
+TEST_F(Simulation, DefaultStreamSynchronizesWithBlockingStreams) {
   cudaStream_t blocking = nullptr;
   ASSERT_EQ(cudaStreamCreate(&blocking), cudaSuccess);
   put(a_, 'x');  // non-blocking: not ordered with it

@@ -20,12 +20,12 @@
 
 namespace tutti::testing::reductions_test {
 
-class EveryOperationOnGpus : public TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(, EveryOperationOnGpus,
+class GpuCrossDeviceOps : public TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(, GpuCrossDeviceOps,
                          Values("canonical", "hierarchical_copy", "reduction_to_one_device",
                                 "ring"));
 
-TEST_P(EveryOperationOnGpus, PassesConformanceSample) {
+TEST_P(GpuCrossDeviceOps, PassesConformanceSample) {
   conformance::Subject subject(GetParam());
   subject.use_devices(gpus(3));
   const conformance::Report report = conformance::run(
@@ -35,7 +35,7 @@ TEST_P(EveryOperationOnGpus, PassesConformanceSample) {
   EXPECT_GT(report.count(conformance::Verdict::kPassed), 100u);
 }
 
-TEST_P(EveryOperationOnGpus, MatchesCpuBitwise) {
+TEST_P(GpuCrossDeviceOps, MatchesCpuBitwise) {
   const int num_replicas = 4;
   std::vector<Tensor> host, there;
   for (int r = 0; r < num_replicas; ++r) {
@@ -53,7 +53,7 @@ TEST_P(EveryOperationOnGpus, MatchesCpuBitwise) {
   }
 }
 
-TEST_P(EveryOperationOnGpus, PendingReductionDoesNotBlockComputeStream) {
+TEST_P(GpuCrossDeviceOps, PendingReductionDoesNotBlockComputeStream) {
   const auto ops = make_on(GetParam(), gpus(2));
   const auto values = powers_of_ten(gpus(2));
   std::vector<ReplicaBuffer> buffers;

@@ -234,7 +234,7 @@ TEST(DropoutTest, IsIdentityOutsideTrainingAndAtRateZero) {
   EXPECT_INVALID(Dropout bad(1.0), "[0, 1), got 1");
 }
 
-TEST(DropoutTest, MaskDependsOnlyOnSeedStepReplicaLayerAndCall) {
+TEST(DropoutTest, MaskDependsOnlyOnRandomKey) {
   set_random_seed(0);
   Dropout layer(0.5), other(0.5);
   layer.build_for({64});

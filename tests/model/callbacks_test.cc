@@ -257,7 +257,7 @@ std::vector<std::string> warnings_of_infinite_loss(const char* devices) {
   });
 }
 
-TEST(FitWarnings, NonFiniteLossIsReportedOnceWithReplicaAndStep) {
+TEST(FitWarnings, NonFiniteLossWarnsOnceWithReplicaAndStep) {
   const auto lines = warnings_of_infinite_loss("cpu:0-2");
   ASSERT_EQ(lines.size(), 1u);
   EXPECT_THAT(lines[0], StartsWith("replica 1, step 2: the step of 'mirrored' returned inf; "));

@@ -26,7 +26,7 @@ TEST(FitTest, StrategyChangesOnlyRounding) {
   }
 }
 
-TEST(FitTest, PartialLastBatchCountsExactly) {
+TEST(FitTest, PartialLastBatchIsWeightedExactly) {
   // 10 batches of 64 rows and one of 3 rows: with 4 replicas, one gets no row.
   const Outcome expected = correctness_run(nullptr, 643, false, true);
   for (const auto& strategy : several_strategies()) {

@@ -79,7 +79,7 @@ TEST(MovingAverage, StartsAtFirstUpdate) {
   EXPECT_NEAR(sgd.variables()[0].value().item_double(), average, 1e-14);
 }
 
-TEST(MovingAverage, CoversVariablesWithoutGradient) {
+TEST(MovingAverage, IncludesVariablesWithoutGradient) {
   const Variable used = variable(doubles({1.0}), "used"), idle = variable(doubles({5.0}), "idle");
   Sgd sgd(std::vector{used, idle}, {.ema = EmaOptions{}});
   const std::vector<Gradient> gradients = {doubles({1.0}), Gradient()};

@@ -187,7 +187,7 @@ void look_at_stack_pointer(int, siginfo_t*, void* context) {
 
 /// oneDNN's sgemm keeps a heap pointer in the stack pointer register, where a handler's frame would
 /// overwrite it.
-TEST(OneDnn, SignalsAreHandledWhenTheStackPointerPointsIntoTheStack) {
+TEST(OneDnn, SignalHandlersSeeValidStackPointer) {
   pthread_attr_t attributes;
   void* begin = nullptr;
   std::size_t size = 0;

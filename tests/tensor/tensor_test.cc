@@ -110,7 +110,7 @@ TEST(Tensor, ErrorsReportUndefinedTensor) {
   }
 }
 
-TEST(Tensor, MovesBetweenDevicesShareStorage) {
+TEST(Tensor, MovesBetweenCpuDevicesShareStorage) {
   const Tensor here = Tensor::from<float>({2}, {1, 2});
   const Tensor there = here.to(kSecondCpu);
   EXPECT_EQ(there.device(), kSecondCpu);

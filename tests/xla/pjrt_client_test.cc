@@ -205,16 +205,16 @@ template <class Action>
   std::_Exit(0);
 }
 
-class XlaAborts : public Test {
+class XlaPreconditions : public Test {
  protected:
-  XlaAborts() { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
+  XlaPreconditions() { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
 };
 
 #define EXPECT_REFUSED(words, ...) \
   EXPECT_EXIT(exit_with([&] { __VA_ARGS__; }), ExitedWithCode(3), words)
 #define EXPECT_WORKS(...) EXPECT_EXIT(exit_with([&] { __VA_ARGS__; }), ExitedWithCode(0), "")
 
-TEST_F(XlaAborts, CompileOptionsListReplicasAndPartitions) {
+TEST_F(XlaPreconditions, CompileOptionsListReplicasAndPartitions) {
   const std::string options = compile_options({0, 1}, false);
   EXPECT_EQ(options.substr(0, 1), "\x1a");
   EXPECT_EQ(options.substr(2, 4), "\x20\x02\x28\x01");
@@ -224,7 +224,7 @@ TEST_F(XlaAborts, CompileOptionsListReplicasAndPartitions) {
   EXPECT_REFUSED("devices .0, 99. of 8", PjrtClient::get().compile(sum_program(2), {0, 99}));
 }
 
-TEST_F(XlaAborts, DeviceCountIsValidatedFirst) {
+TEST_F(XlaPreconditions, DeviceCountIsValidatedFirst) {
   for (const char* count : {"-1", "0", "33", "2x"}) {
     EXPECT_REFUSED("TUTTI_XLA_CPU_DEVICES: expected a number from 1 to 32",
                    setenv("TUTTI_XLA_CPU_DEVICES", count, 1);
@@ -233,7 +233,7 @@ TEST_F(XlaAborts, DeviceCountIsValidatedFirst) {
   }
 }
 
-TEST_F(XlaAborts, UnknownFlagErrorIncludesPluginMessage) {
+TEST_F(XlaPreconditions, UnknownFlagErrorIncludesPluginMessage) {
   const auto open_with = [](const char* flags) {
     setenv("XLA_FLAGS", flags, 1);
     TpuStrategy strategy;
@@ -247,7 +247,7 @@ TEST_F(XlaAborts, UnknownFlagErrorIncludesPluginMessage) {
   EXPECT_WORKS(open_with("--xla_cpu_enable_fast_math=false"));
 }
 
-TEST_F(XlaAborts, EveryReplicaIsLaunchedWithEveryArgument) {
+TEST_F(XlaPreconditions, RejectsLaunchWithMissingArguments) {
   EXPECT_REFUSED("arguments of 1 replicas of 2",
                  PjrtClient::get().compile(sum_program(2), {0, 1})->run(ones_on_each(1)));
   EXPECT_REFUSED("0 arguments of replica 1, 1 of replica 0", {
@@ -258,7 +258,7 @@ TEST_F(XlaAborts, EveryReplicaIsLaunchedWithEveryArgument) {
 }
 
 // A step in which only some replicas take part in a sum never reaches the plugin.
-TEST_F(XlaAborts, FailedReplicaDoesNotBlockRemainingReplicas) {
+TEST_F(XlaPreconditions, FailedReplicaDoesNotBlockRemainingReplicas) {
   EXPECT_WORKS({
     MirroredStrategy strategy("xla:0-3");
     const auto step = [](bool throws, bool skips) {
@@ -286,7 +286,7 @@ TEST_F(XlaAborts, FailedReplicaDoesNotBlockRemainingReplicas) {
 
 // Without a limit, about 36 concurrent launches of four replicas on two cores wait for each other
 // until the plugin aborts the process.
-TEST_F(XlaAborts, ConcurrentCollectiveLaunchesAreSerialized) {
+TEST_F(XlaPreconditions, ConcurrentCollectiveLaunchesAreSerialized) {
   EXPECT_WORKS({
     const auto program = PjrtClient::get().compile(sum_program(4), first_devices(4));
     std::vector<std::unique_ptr<Thread>> threads;
@@ -305,7 +305,7 @@ TEST_F(XlaAborts, ConcurrentCollectiveLaunchesAreSerialized) {
 }
 
 // The number of bytes is equal, so the plugin would take them for floats.
-TEST_F(XlaAborts, RejectsMismatchedArgumentTypesBeforeUse) {
+TEST_F(XlaPreconditions, RejectsMismatchedArgumentTypesBeforeUse) {
   EXPECT_REFUSED("a step of XLA: expected float32 of shape .4.*got a buffer of type 4", {
     const std::vector<std::int32_t> numbers(4, 1);
     const auto buffer = PjrtClient::get().upload(numbers.data(), {4}, DType::kInt32, 0);

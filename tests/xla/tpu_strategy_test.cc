@@ -354,7 +354,7 @@ TEST(TpuStrategy, FitAndEvaluateMatchMirroredStrategy) {
 
 class XlaStrategySuite : public TestWithParam<std::tuple<int, std::string>> {};
 
-TEST_P(XlaStrategySuite, Check) {
+TEST_P(XlaStrategySuite, CheckHasExpectedResult) {
   const auto& [replicas, check] = GetParam();
   const conformance::StrategySubject subject{
       .name = concat("tpu_", replicas),

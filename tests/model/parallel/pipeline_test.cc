@@ -119,7 +119,7 @@ TEST(PipelineSchedule, MatchesGPipeAndOneForwardOneBackwardOrder) {
   EXPECT_INVALID(pipeline_schedule(kGpipe, 2, 2, 1), "stage of 0 .. 1", "got stage 2");
 }
 
-TEST(StagedSequential, LayersAndWeightsAreOnTheDeviceOfTheirStage) {
+TEST(StagedSequential, LayersAndWeightsAreOnStageDevice) {
   const StagedSequential model = split_network({.devices = "cpu:0-2", .cuts = {1, 4}});
   std::vector<std::string> devices;
   for (const Variable& variable : model.variables()) {
