@@ -138,7 +138,7 @@ TEST(Choices, SuggestNearestName) {
   EXPECT_EQ(choices({}, "adam"), "");
 }
 
-TEST(TextHelpers, ReturnExpectedValues) {
+TEST(TextHelpers, EditDistanceCaseAndHexMatchExpectedValues) {
   for (const auto& [a, b, expected] : {std::tuple{"", "", 0u},
                                        {"", "abc", 3u},
                                        {"abc", "", 3u},
