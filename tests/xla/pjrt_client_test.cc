@@ -286,7 +286,7 @@ TEST_F(XlaPreconditions, FailedReplicaDoesNotBlockRemainingReplicas) {
 
 // Without a limit, about 36 concurrent launches of four replicas on two cores wait for each other
 // until the plugin aborts the process.
-TEST_F(XlaPreconditions, ConcurrentCollectiveLaunchesAreSerialized) {
+TEST_F(XlaPreconditions, ConcurrentCollectiveLaunchesAreLimited) {
   EXPECT_WORKS({
     const auto program = PjrtClient::get().compile(sum_program(4), first_devices(4));
     std::vector<std::unique_ptr<Thread>> threads;
