@@ -28,7 +28,7 @@ std::vector<Tower> random_towers(const std::vector<Variable>& variables, std::si
   return towers;
 }
 
-TEST(AverageGradients, WeightsCountByTheirShareOfTheirSum) {
+TEST(AverageGradients, WeightsAreNormalizedByTheirSum) {
   const Variable variable(Tensor::zeros({2}), {.name = "weights"});
   const auto tower = [&](const std::vector<float>& values) {
     return Tower{{Tensor::from<float>({2}, values), variable}};
@@ -40,7 +40,7 @@ TEST(AverageGradients, WeightsCountByTheirShareOfTheirSum) {
                          {(1 * 4 + 3 * -2) / 4.0, (1 * 8 + 3 * 1) / 4.0}, 1e-6);
 }
 
-TEST(AverageGradients, IsTheDirectMean) {
+TEST(AverageGradients, MatchesDirectlyComputedMean) {
   const std::vector<Variable> variables = two_variables();
   for (const std::size_t count : {1, 2, 3, 8}) {
     const std::vector<Tower> towers = random_towers(variables, count);
@@ -59,7 +59,7 @@ TEST(AverageGradients, IsTheDirectMean) {
   }
 }
 
-TEST(AverageGradients, HasTheBitsOfAllReduceMean) {
+TEST(AverageGradients, MatchesAllReduceMeanBitForBit) {
   const std::vector<Variable> variables = two_variables();
   for (const int count : {1, 2, 3, 8}) {
     const std::vector<Tower> towers = random_towers(variables, static_cast<std::size_t>(count));
@@ -74,7 +74,7 @@ TEST(AverageGradients, HasTheBitsOfAllReduceMean) {
   }
 }
 
-TEST(AverageGradients, MismatchesAreNamed) {
+TEST(AverageGradients, MismatchErrorNamesTowerAndVariable) {
   const std::vector<Variable> variables = two_variables();
   const auto refused = [&](const std::vector<Tower>& towers,
                            const std::vector<std::string>& parts) {

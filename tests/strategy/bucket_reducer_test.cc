@@ -90,7 +90,7 @@ INSTANTIATE_TEST_SUITE_P(, ReducerLayouts,
                                   std::to_string(std::get<1>(of.param)) + "_replicas";
                          });
 
-TEST_P(ReducerLayouts, CanonicalSumsHaveTheBitsOfTheTree) {
+TEST_P(ReducerLayouts, CanonicalSumMatchesTreeSumBitForBit) {
   const auto [devices, replicas] = GetParam();
   std::vector<std::vector<std::byte>> expected;
   {
@@ -180,7 +180,7 @@ std::atomic<int>& calls_of_counted_sums() {
   return calls;
 }
 
-TEST(BucketReducer, CallsTheNamedOperationAlsoIfItIsCanonicalAndSliceable) {
+TEST(BucketReducer, CallsNamedOperationEvenIfCanonicalAndSliceable) {
   std::atomic<int>& calls = calls_of_counted_sums();
   const std::vector<std::byte> expected = sums_by("canonical");
   for (const char* const name : {"counted_slices", "counted_sums"}) {
@@ -212,7 +212,7 @@ std::vector<std::vector<double>> results_of_step(Strategy& strategy,
   return results;
 }
 
-TEST(BucketReducer, DefaultAndOwnOperationsSeeEveryByteUnderEveryStrategy) {
+TEST(BucketReducer, EveryStrategyReducesAllBytesByConfiguredOperation) {
   calls_of_counted_sums();
   std::vector<std::vector<std::vector<double>>> sums_of_default;
   for (const char* const operation : {"canonical", "counted_slices", "counted_sums"}) {
@@ -246,7 +246,7 @@ TEST(BucketReducer, DefaultAndOwnOperationsSeeEveryByteUnderEveryStrategy) {
   }
 }
 
-TEST(BucketReducer, PartialSumsOfWorkersAreMadeByTheOperation) {
+TEST(BucketReducer, WorkerPartialSumsUseConfiguredOperation) {
   const auto bytes = results_of_workers({on_cpus(2), on_cpus(1)}, [](Strategy& strategy) {
     const std::vector<Variable> variables = make_variables(strategy);
     return bytes_of_step(strategy, variables);
@@ -254,7 +254,7 @@ TEST(BucketReducer, PartialSumsOfWorkersAreMadeByTheOperation) {
   EXPECT_EQ(bytes, (std::vector<std::uint64_t>{2 * kBytesOfVariables, kBytesOfVariables}));
 }
 
-TEST(BucketReducer, WorkersSumByAnOperationOfTheProgramWithItsOptions) {
+TEST(BucketReducer, WorkersUseRegisteredOperationWithItsOptions) {
   static std::atomic<int> made{0};
   static testing::ExchangeSums::Seen seen;
   register_cross_device_ops("exchange_sums",
@@ -301,7 +301,7 @@ TEST(BucketReducer, WorkersSumByAnOperationOfTheProgramWithItsOptions) {
   }
 }
 
-TEST(BucketReducer, ReduceAndBatchReduceToAreTheOperations) {
+TEST(BucketReducer, ReduceAndBatchReduceToUseConfiguredOperation) {
   auto strategy = mirrored(3);
   const auto values = strategy->run([] { return vec({1, 2, 3, 4}); });
   const auto reduce = [&] {
@@ -316,7 +316,7 @@ TEST(BucketReducer, ReduceAndBatchReduceToAreTheOperations) {
   EXPECT_EQ(bytes_reduced_in(*strategy, reduce_batch), 3 * 16);
 }
 
-TEST(BucketReducer, AggregatedVariablesAreSumsOfTheOperation) {
+TEST(BucketReducer, AggregatedVariablesUseConfiguredOperation) {
   auto strategy = mirrored(3);
   Variable written, read;
   {
@@ -350,7 +350,7 @@ TEST(BucketReducer, AggregatedVariablesAreSumsOfTheOperation) {
   expect_read({4, 8, 12, 16});
 }
 
-TEST(BucketReducer, AggregatedVariablesOfWorkersAreSumsOfTheOperation) {
+TEST(BucketReducer, AggregatedVariablesOfWorkersUseConfiguredOperation) {
   const auto bytes = results_of_workers({on_cpus(2), on_cpus(1)}, [](Strategy& strategy) {
     const auto scope = strategy.scope();
     Variable read = on_read(vec({0, 0, 0, 0}), VariableAggregation::kSum);
@@ -362,12 +362,12 @@ TEST(BucketReducer, AggregatedVariablesOfWorkersAreSumsOfTheOperation) {
   EXPECT_EQ(bytes, (std::vector<std::uint64_t>{3 * 16, 3 * 16}));
 }
 
-TEST(BucketReducer, CallsAPluginThatIsCanonicalAndSliceable) {
+TEST(BucketReducer, CallsCanonicalSliceablePlugin) {
   const auto name = load_cross_device_ops_plugin(TUTTI_TEST_PLUGINS "/canonical.so");
   EXPECT_ERROR(sums_by(name), kDeadlineExceeded, "peer 3 is silent");
 }
 
-TEST(BucketReducer, OneWorkerCallsTheOperationThatItLogs) {
+TEST(BucketReducer, SingleWorkerCallsLoggedOperation) {
   static std::atomic<int> calls{0};
   register_cross_device_ops("counted_alone", [](const Group&, const CommunicationOptions&) {
     return std::make_unique<CountedSums>(false, calls);
@@ -381,7 +381,7 @@ TEST(BucketReducer, OneWorkerCallsTheOperationThatItLogs) {
   EXPECT_GT(calls, 0);
 }
 
-TEST(BucketReducer, EachBucketHasOneIdAndNameInAllSteps) {
+TEST(BucketReducer, BucketIdAndNameAreStableAcrossSteps) {
   using Seen = std::map<std::uint64_t, std::set<std::string>>;
   static Seen seen;
   class Noting final : public CrossDeviceOps {
@@ -423,7 +423,7 @@ TEST(BucketReducer, EachBucketHasOneIdAndNameInAllSteps) {
   EXPECT_EQ(seen[0], (std::set<std::string>{" float32 1"}));
 }
 
-TEST(BucketReducer, AResultOfAnEarlierStepDoesNotChange) {
+TEST(BucketReducer, ResultOfEarlierStepIsNotOverwritten) {
   auto strategy = mirrored(2);
   const std::vector<Variable> variables = make_variables(*strategy);
   const auto kept = strategy->run([&] { return reduce_in_replica(variables); });
@@ -436,7 +436,7 @@ TEST(BucketReducer, AResultOfAnEarlierStepDoesNotChange) {
   EXPECT_EQ(numbers(kept[0][1].dense()), before);
 }
 
-TEST(BucketReducer, MissingGradientsAreNoneOrZeros) {
+TEST(BucketReducer, GradientMissingOnSomeReplicasCountsAsZero) {
   auto strategy = mirrored(3);
   static int repetition = 0;  // each warning is logged once per process
   const std::string prefix = concat("missing_", repetition++, "_");
@@ -458,7 +458,7 @@ TEST(BucketReducer, MissingGradientsAreNoneOrZeros) {
                   concat("Variable '", prefix, "2' has no gradient on replicas 0, 2"))));
 }
 
-TEST(BucketReducer, SparseGradientsAddLikeDenseOnes) {
+TEST(BucketReducer, SparseSumMatchesDenseSum) {
   auto strategy = mirrored(3);
   const auto scope = strategy->scope();
   const std::vector<Variable> variables = {Variable(Tensor::zeros({6, 2}), {.name = "table"})};
@@ -482,7 +482,7 @@ TEST(BucketReducer, SparseGradientsAddLikeDenseOnes) {
   }
 }
 
-TEST(BucketReducer, DifferentVariablesNameTheReplicas) {
+TEST(BucketReducer, VariableMismatchErrorNamesReplicas) {
   auto strategy = mirrored(2);
   const std::vector<Variable> variables = make_variables(*strategy);
   const auto reversed = std::vector<Variable>(variables.rbegin(), variables.rend());
@@ -498,7 +498,7 @@ TEST(BucketReducer, DifferentVariablesNameTheReplicas) {
                  "variables and replica");
 }
 
-TEST(BucketReducer, AWrongShapeNamesTheVariable) {
+TEST(BucketReducer, ShapeErrorNamesVariable) {
   auto strategy = mirrored(2);
   const std::vector<Variable> variables = make_variables(*strategy);
   EXPECT_INVALID(strategy->run([&] {
@@ -510,7 +510,7 @@ TEST(BucketReducer, AWrongShapeNamesTheVariable) {
                "begin() first");
 }
 
-TEST(BucketPlan, ReverseOrderFirstBucketSmallOneDTypeEach) {
+TEST(BucketPlan, BucketsAreInReverseOrderWithOneDTypeEach) {
   auto strategy = mirrored(1);
   const auto scope = strategy->scope();
   std::vector<Variable> variables;
@@ -531,7 +531,7 @@ TEST(BucketPlan, ReverseOrderFirstBucketSmallOneDTypeEach) {
   EXPECT_EQ(placed, variables.size());
 }
 
-TEST(BucketPlan, SizesOfTheFirstBucketAndTheOthers) {
+TEST(BucketPlan, BucketSizesFollowBytesPerPackOptions) {
   auto strategy = mirrored(1);
   const auto scope = strategy->scope();
   std::vector<Variable> variables;
@@ -555,7 +555,7 @@ TEST(BucketPlan, SizesOfTheFirstBucketAndTheOthers) {
   EXPECT_EQ(items(1 << 30, 1), (Sizes{1, 39}));
 }
 
-TEST(BucketPlan, SlicesCoverTheBucketAtMultiplesOf64Bytes) {
+TEST(BucketPlan, SlicesCoverBucketAtMultiplesOf64Bytes) {
   for (const std::size_t count : {0U, 1U, 16U, 4'096U, 4'097U, 1'000'003U}) {
     for (const int replicas : {1, 2, 3, 8}) {
       std::size_t position = 0;

@@ -166,7 +166,7 @@ std::vector<std::string> files_in(const std::string& version) {
   return names;
 }
 
-TEST(CheckpointInParts, RestoresUnderEveryOtherStrategy) {
+TEST(StrategyCheckpoint, RestoresUnderEveryOtherStrategy) {
   std::map<std::string, Runner> from = all_runners();
   from["workers_1_1_stage_1"] = workers({1, 1}, 1);
   from["workers_1_1_1_1"] = workers({1, 1, 1, 1});
@@ -181,7 +181,7 @@ TEST(CheckpointInParts, RestoresUnderEveryOtherStrategy) {
   }
 }
 
-TEST(CheckpointInParts, HasTheValuesOfMirroredAndOneFileInOneProcess) {
+TEST(StrategyCheckpoint, ShardedAndWholeSavesHaveEqualValues) {
   const std::string folder = empty_folder();
   const std::string expected = train_and_save(alone([] { return mirrored(3); }), folder + "/a");
   EXPECT_EQ(train_and_save(workers({1, 2}), folder + "/b"), expected);
@@ -199,7 +199,7 @@ TEST(CheckpointInParts, HasTheValuesOfMirroredAndOneFileInOneProcess) {
   EXPECT_EQ(tensors("a"), tensors("e"));
 }
 
-TEST(CheckpointInParts, OneProcessPutsNothingTogetherToSaveIt) {
+TEST(StrategyCheckpoint, SingleProcessSaveDoesNotGatherShards) {
   const std::string folder = empty_folder();
   constexpr std::int64_t kCount = 1 << 20;  // 4 MiB
   for (const bool asynchronous : {false, true}) {
@@ -218,7 +218,7 @@ TEST(CheckpointInParts, OneProcessPutsNothingTogetherToSaveIt) {
   EXPECT_THAT(w.value().to_doubles(), Each(2.0));
 }
 
-TEST(CheckpointInParts, OfWorkersWithFoldersOfTheirOwnWorker0WritesAllOrThrows) {
+TEST(StrategyCheckpoint, UnsharedFoldersMakeWorker0WriteAllOrThrow) {
   const std::string folder = empty_folder();
   const auto save = [&](std::optional<bool> sharded) {
     return run_sharded({1, 1, 1}, 3, [&](FullyShardedStrategy& strategy) {
@@ -248,7 +248,7 @@ TEST(CheckpointInParts, OfWorkersWithFoldersOfTheirOwnWorker0WritesAllOrThrows) 
   EXPECT_FALSE(std::filesystem::exists(folder + "/1"));
 }
 
-TEST(CheckpointInParts, ADamagedPartIsNamedAndAllGoBackToTheVersionBefore) {
+TEST(StrategyCheckpoint, DamagedShardIsNamedAndPreviousVersionRestored) {
   const std::string folder = empty_folder();
   const auto errors = run_sharded({1, 1}, 3, [&](FullyShardedStrategy& strategy) {
     Training training(strategy);
@@ -275,7 +275,7 @@ TEST(CheckpointInParts, ADamagedPartIsNamedAndAllGoBackToTheVersionBefore) {
                                  HasSubstr("step_1' is whole"))));
 }
 
-TEST(CheckpointInParts, ThatDoesNotFitChangesNothing) {
+TEST(StrategyCheckpoint, MismatchedRestoreLeavesVariablesUnchanged) {
   const std::string folder = empty_folder();
   const auto errors = run_sharded({1, 2}, 3, [&](FullyShardedStrategy& strategy) {
     Training training(strategy);

@@ -11,8 +11,9 @@
 #include "tutti/cross_device_ops/registry.h"
 
 namespace tutti::strategy_tests::collectives_test {
-using CollectivesOfAll = AllStrategies;
-INSTANTIATE_TEST_SUITE_P(, CollectivesOfAll, ::testing::ValuesIn(all_strategies()), case_name);
+using CollectivesOnEveryStrategy = AllStrategies;
+INSTANTIATE_TEST_SUITE_P(, CollectivesOnEveryStrategy, ::testing::ValuesIn(all_strategies()),
+                         case_name);
 
 /// 1 + 2 + ... + n
 double triangle(int n) { return n * (n + 1) / 2.0; }
@@ -40,7 +41,7 @@ std::vector<double> numbers_of_replicas(int replicas, int width) {
   return values;
 }
 
-TEST_P(CollectivesOfAll, AllGatherGivesEveryReplicaTheWhole) {
+TEST_P(CollectivesOnEveryStrategy, AllGatherConcatenatesOnEveryReplica) {
   const auto gathered = strategy_->run([] {
     ReplicaContext& context = ReplicaContext::current();
     const Tensor rank_3 = matrix({1, 2, 2}, {1, 2, 1, 2});
@@ -62,7 +63,7 @@ TEST_P(CollectivesOfAll, AllGatherGivesEveryReplicaTheWhole) {
   }
 }
 
-TEST_P(CollectivesOfAll, LengthsAlongTheAxisMayDiffer) {
+TEST_P(CollectivesOnEveryStrategy, AllGatherAcceptsUnequalLengthsAlongAxis) {
   const auto gathered = strategy_->run([] {
     ReplicaContext& context = ReplicaContext::current();
     const int r = context.replica_id();
@@ -78,7 +79,7 @@ TEST_P(CollectivesOfAll, LengthsAlongTheAxisMayDiffer) {
   }
 }
 
-TEST_P(CollectivesOfAll, SeveralValuesAtOnce) {
+TEST_P(CollectivesOnEveryStrategy, AllGatherAcceptsSeveralValues) {
   const auto gathered = strategy_->run([] {
     ReplicaContext& context = ReplicaContext::current();
     const int r = context.replica_id();
@@ -93,7 +94,7 @@ TEST_P(CollectivesOfAll, SeveralValuesAtOnce) {
   }
 }
 
-TEST_P(CollectivesOfAll, GradientOfAllGatherOfSeveralValues) {
+TEST_P(CollectivesOnEveryStrategy, AllGatherOfSeveralValuesIsDifferentiable) {
   const auto gradients = strategy_->run([] {
     ReplicaContext& context = ReplicaContext::current();
     const Tensor x = matrix({2, 1}, {3, 5});
@@ -109,7 +110,7 @@ TEST_P(CollectivesOfAll, GradientOfAllGatherOfSeveralValues) {
   }
 }
 
-TEST_P(CollectivesOfAll, UnevenPartsGetTheirOwnGradient) {
+TEST_P(CollectivesOnEveryStrategy, AllGatherGradientIsSplitByUnequalLengths) {
   const auto gradients = strategy_->run([] {
     ReplicaContext& context = ReplicaContext::current();
     const int r = context.replica_id();
@@ -131,7 +132,7 @@ TEST_P(CollectivesOfAll, UnevenPartsGetTheirOwnGradient) {
   }
 }
 
-TEST_P(CollectivesOfAll, GradientOfAllReduceIsAllReduceOfTheGradient) {
+TEST_P(CollectivesOnEveryStrategy, GradientOfAllReduceIsAllReduceOfGradient) {
   for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMean}) {
     const auto gradients = strategy_->run([op] {
       const Tensor x = num(2.0);
@@ -146,7 +147,7 @@ TEST_P(CollectivesOfAll, GradientOfAllReduceIsAllReduceOfTheGradient) {
   }
 }
 
-TEST_P(CollectivesOfAll, TheReplicaGroupOfLayersDifferentiatesToo) {
+TEST_P(CollectivesOnEveryStrategy, ReplicaGroupAllReduceIsDifferentiable) {
   const auto gradients = strategy_->run([] {
     const Tensor x = num(2.0);
     GradientTape tape;
@@ -158,7 +159,7 @@ TEST_P(CollectivesOfAll, TheReplicaGroupOfLayersDifferentiatesToo) {
   EXPECT_EQ(numbers(gradients), copies_of(4.0 * replicas(), replicas()));
 }
 
-TEST_P(CollectivesOfAll, DenseAndSparseValuesKeepTheCallersOrder) {
+TEST_P(CollectivesOnEveryStrategy, AllReduceKeepsOrderOfDenseAndSparseValues) {
   const auto results = strategy_->run([] {
     ReplicaContext& context = ReplicaContext::current();
     const std::vector<Gradient> values = {
@@ -228,7 +229,7 @@ void register_delayed_ops() {
 }
 
 // For NCCL, see tests/gpu_ops/reductions_test.cc.
-TEST(Collectives, LaunchesOfTwoThreadsReachAllDevicesInOneOrder) {
+TEST(Collectives, ConcurrentLaunchesHaveSameOrderOnAllDevices) {
   register_delayed_ops();
   for (const char* ops : {"delayed_canonical", "delayed_ring"}) {
     LocalStrategyOptions options = on_cpus(2);
@@ -252,7 +253,7 @@ TEST(Collectives, LaunchesOfTwoThreadsReachAllDevicesInOneOrder) {
   }
 }
 
-TEST(Collectives, AllGatherErrorsNameTheCall) {
+TEST(Collectives, AllGatherErrorNamesCall) {
   auto strategy = mirrored(2);
   EXPECT_INVALID(strategy->run([] {
     const std::int64_t width = ReplicaContext::current().replica_id() + 1;
@@ -270,7 +271,7 @@ TEST(Collectives, AllGatherErrorsNameTheCall) {
                "gather does not support IndexedSlices");
 }
 
-TEST(Collectives, OtherReductionsHaveNoGradient) {
+TEST(Collectives, AllReduceMaxHasNoGradient) {
   auto strategy = mirrored(2);
   EXPECT_ERROR(strategy->run([] {
     const Tensor x = num(1.0);
@@ -281,7 +282,7 @@ TEST(Collectives, OtherReductionsHaveNoGradient) {
                kUnimplemented, "all_reduce(MAX) at collectives_test.cc");
 }
 
-TEST(Collectives, AContextIsUsedByItsOwnThread) {
+TEST(Collectives, ReplicaContextRejectsCallFromDifferentThread) {
   auto strategy = mirrored(2);
   ReplicaContext* contexts[2] = {};
   EXPECT_ERROR(strategy->run([&] {

@@ -8,6 +8,7 @@
 
 #include "tests/strategy/strategy_helpers.h"
 #include "tests/strategy/worker_threads.h"
+#include "tests/support/fake_gpu.h"
 #include "tests/support/tensor_matchers.h"
 #include "tutti/autograd/embedding_lookup.h"
 #include "tutti/autograd/gradient_tape.h"
@@ -18,7 +19,6 @@
 #include "tutti/strategy/variables/sharded_variable.h"
 #include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/dispatch.h"
-#include "tests/support/fake_gpu.h"
 
 namespace tutti::strategy_tests::devices_test {
 using ::testing::ElementsAre;
@@ -103,17 +103,15 @@ void expect_makers_make_here() {
   }
 }
 
-TEST_P(StepDevices, WhateverMakesATensorMakesItOnTheReplicasDevice) {
-  strategy_->run(expect_makers_make_here);
-}
+TEST_P(StepDevices, TensorsAreCreatedOnReplicaDevice) { strategy_->run(expect_makers_make_here); }
 
-TEST(StepDevicesOfWorkers, WhateverMakesATensorMakesItOnTheReplicasDevice) {
+TEST(MultiWorkerStepDevices, TensorsAreCreatedOnReplicaDevice) {
   expect_no_error(run_workers(workers_with({2, 2}), [](MultiWorkerMirroredStrategy& strategy) {
     strategy.run(expect_makers_make_here);
   }));
 }
 
-TEST_P(StepDevices, CapturedHostTensorsComeAlongAndGetTheirGradientsBack) {
+TEST_P(StepDevices, CapturedHostTensorGetsGradientOnHost) {
   const Tensor scale = Tensor::from<float>({2}, {3.0f, 5.0f});
   const auto gradients = strategy_->run([&] {
     GradientTape tape;
@@ -128,7 +126,7 @@ TEST_P(StepDevices, CapturedHostTensorsComeAlongAndGetTheirGradientsBack) {
   }
 }
 
-TEST_P(StepDevices, CapturedHostTensorsAreWrittenToVariables) {
+TEST_P(StepDevices, CapturedHostTensorsCanBeAssignedToVariables) {
   Variable equal, own, row, plain(Tensor(2.0f));
   {
     const auto scope = strategy_->scope();
@@ -151,7 +149,7 @@ TEST_P(StepDevices, CapturedHostTensorsAreWrittenToVariables) {
   for (const Tensor& sum : sums) EXPECT_EQ(numbers(sum), (std::vector<double>{8.0, 12.0}));
 }
 
-TEST_P(StepDevices, CapturedHostTensorsAreReducedAndGathered) {
+TEST_P(StepDevices, CapturedHostTensorsCanBeReducedAndGathered) {
   const Tensor value = Tensor::from<float>({1}, {3.0f});
   strategy_->run([&] {
     ReplicaContext& context = ReplicaContext::current();
@@ -162,7 +160,7 @@ TEST_P(StepDevices, CapturedHostTensorsAreReducedAndGathered) {
   });
 }
 
-TEST_P(StepDevices, ACustomGradientMakesItsConstantsThereToo) {
+TEST_P(StepDevices, CustomGradientCreatesConstantsOnReplicaDevice) {
   const auto gradients = strategy_->run([] {
     const Tensor x = own_data();
     GradientTape tape;
@@ -181,7 +179,7 @@ TEST_P(StepDevices, ACustomGradientMakesItsConstantsThereToo) {
 }
 
 // Covers sharded and whole tables; ids are captured on the host, or made in the replica.
-TEST_P(StepDevices, RowsAreLookedUpByCapturedIds) {
+TEST_P(StepDevices, EmbeddingLookupAcceptsCapturedIds) {
   const auto scope = strategy_->scope();
   const Tensor values = Tensor::from<float>({4, 1}, {0.0f, 10.0f, 20.0f, 30.0f});
   const Variable whole = mean_variable(values, "whole");
@@ -207,7 +205,7 @@ TEST_P(StepDevices, RowsAreLookedUpByCapturedIds) {
   });
 }
 
-TEST_P(StepDevices, RowsOfATableInPartsAreTrained) {
+TEST_P(StepDevices, ShardedEmbeddingRowsAreTrained) {
   const auto scope = strategy_->scope();
   const Variable table = ShardedVariable({mean_variable(Tensor::ones({2, 1}), "part_0"),
                                           mean_variable(Tensor::ones({2, 1}), "part_1")});
@@ -221,7 +219,7 @@ TEST_P(StepDevices, RowsOfATableInPartsAreTrained) {
   EXPECT_EQ(numbers(table.value()), (std::vector<double>{trained, 1.0, 1.0, trained}));
 }
 
-TEST_P(StepDevices, TheScopesOfTheStepWin) {
+TEST_P(StepDevices, DeviceScopeInsideStepOverridesReplicaDevice) {
   const DeviceScope around("cpu:7");
   strategy_->run([] {
     EXPECT_EQ(current_device(), here());
@@ -239,7 +237,7 @@ TEST_P(StepDevices, TheScopesOfTheStepWin) {
 
 // A merge function runs outside any replica, whichever arrived last; update() runs on each
 // component's device.
-TEST_P(StepDevices, MergeFunctionsHaveNoScopeAndUpdatesThatOfTheComponent) {
+TEST_P(StepDevices, MergeCallHasNoDeviceScopeOutsideUpdate) {
   const auto scope = strategy_->scope();
   Variable variable = mean_variable(Tensor::zeros({2}), "variable");
   const Tensor factor = Tensor::from<float>({2}, {2.0f, 3.0f});
@@ -263,7 +261,7 @@ TEST_P(StepDevices, MergeFunctionsHaveNoScopeAndUpdatesThatOfTheComponent) {
 }
 
 // A step moves only captured values that are elsewhere, once per use.
-TEST_P(StepDevices, MovesCapturedValuesOfOtherDevicesOnce) {
+TEST_P(StepDevices, CapturedRemoteValuesAreCopiedOncePerUse) {
   const auto scope = strategy_->scope();
   Variable table = mean_variable(random_normal({6, 2}, {.seed = 1}), "table");
   Variable bias = mean_variable(Tensor::zeros({2}), "bias");
@@ -323,7 +321,7 @@ TEST(StrategyDeviceScopes, StrategyPlacementOverridesDeviceScopes) {
 }
 
 // The round robin over servers continues: ps0, ps1, ps0.
-TEST(StrategyDeviceScopes, RoundRobinOverServersContinues) {
+TEST(StrategyDeviceScopes, DeviceScopesDoNotAffectRoundRobinPlacement) {
   const auto strategy = parameter_server(1);
   const auto scope = strategy->scope();
   std::vector<std::string> servers;
@@ -336,7 +334,7 @@ TEST(StrategyDeviceScopes, RoundRobinOverServersContinues) {
                                    "/job:ps/replica:0/task:0/device:CPU:0"));
 }
 
-TEST(StrategyDeviceScopes, OptimizersUpdateWhereVariablesAre) {
+TEST(StrategyDeviceScopes, OptimizersUpdateOnVariableDevice) {
   std::vector<Variable> variables;
   for (const char* device : {"cpu:1", "cpu:2"}) {
     const DeviceScope scope(device);
@@ -417,7 +415,7 @@ TEST(GpuPlacement, MirroredStrategyDefaultsToAllGpus) {
 }
 
 // The host cannot touch this memory: any access by it ends the program.
-TEST(GpuPlacement, ShardsAreOnTheirGpusAndTheHostLeavesThemAlone) {
+TEST(GpuPlacement, HostNeverAccessesShardsOnGpus) {
   const FakeGpus gpus(2);
   LocalStrategyOptions options = in_canonical_order();
   options.devices = "gpu:0-1";
@@ -442,7 +440,7 @@ TEST(GpuPlacement, ShardsAreOnTheirGpusAndTheHostLeavesThemAlone) {
   }
 }
 
-TEST(GpuPlacement, CentralVariablesAreOnTheHostUnlessThereIsOneGpu) {
+TEST(GpuPlacement, CentralStorageUsesHostUnlessSingleGpu) {
   for (const int count : {0, 1, 2}) {
     SCOPED_TRACE(count);
     const FakeGpus gpus(count);

@@ -17,12 +17,12 @@ Dataset vector_dataset(std::vector<float> data) {
   return Dataset::from_tensor_slices({Tensor::from({count}, data)});
 }
 
-class Distributed : public ::testing::Test {
+class DistributedDatasetTest : public ::testing::Test {
  protected:
   MirroredStrategy strategy_{"cpu:0-1"};
 };
 
-TEST_F(Distributed, ByFunctionElementsGoToReplicasWholeInEachPass) {
+TEST_F(DistributedDatasetTest, DatasetFromFunctionIsNotSplitFurther) {
   struct Case {
     int replicas;
     Dataset data;
@@ -49,7 +49,7 @@ TEST_F(Distributed, ByFunctionElementsGoToReplicasWholeInEachPass) {
   }
 }
 
-TEST_F(Distributed, ComponentsStayTogether) {
+TEST_F(DistributedDatasetTest, FeaturesAndLabelsStayPaired) {
   const Dataset squares =
       Dataset::range(4).map([](const Element& e) { return Element({multiply(e[0], e[0])}); });
   const Dataset pairs = Dataset::zip({Dataset::range(4), squares});
@@ -69,7 +69,7 @@ TEST_F(Distributed, ComponentsStayTogether) {
 }
 
 // Example from the documentation of tf.distribute.
-TEST_F(Distributed, GlobalBatchesAreSplitInCeiledShares) {
+TEST_F(DistributedDatasetTest, GlobalBatchesAreSplitByCeilingDivision) {
   struct Case {
     int replicas, elements, batch;
     Steps expected;
@@ -97,7 +97,7 @@ Steps places_of(DistributedDataset dataset) {
   return steps;
 }
 
-TEST_F(Distributed, PiecesKnowTheirPlaceAndWeightsGiveUnequalShares) {
+TEST_F(DistributedDatasetTest, ReplicaBatchesReportOffsetAndFollowWeights) {
   MirroredStrategy four({.devices = "cpu:0-3"});
   const DistributedDataset dataset = four.distribute_dataset(Dataset::range(13).batch(10));
   EXPECT_EQ(dataset.global_batch_size(), 10);
@@ -111,7 +111,7 @@ TEST_F(Distributed, PiecesKnowTheirPlaceAndWeightsGiveUnequalShares) {
             (Steps{{{0, 96, 128}, {96, 32, 128}}}));
 }
 
-TEST_F(Distributed, EachPieceIsOnTheDeviceOfItsReplica) {
+TEST_F(DistributedDatasetTest, ReplicaBatchesAreOnReplicaDevices) {
   MirroredStrategy strategy({.devices = "cpu:2-3"});
   for (const PerReplica<Batch>& batch : strategy.distribute_dataset(Dataset::range(4).batch(4))) {
     EXPECT_EQ(batch[0].features().device(), Device::parse("cpu:2"));
@@ -120,7 +120,7 @@ TEST_F(Distributed, EachPieceIsOnTheDeviceOfItsReplica) {
 }
 
 // Corresponds to tf's testPrefetchToHostDataset: experimental_fetch_to_device=False.
-TEST_F(Distributed, PrefetchToHostKeepsThePiecesInTheHostsMemory) {
+TEST_F(DistributedDatasetTest, PrefetchToHostKeepsBatchesInHostMemory) {
   MirroredStrategy strategy({.devices = "cpu:2-3"});
   const auto scope = strategy.scope();
   const Variable two(Tensor::full({2}, 2.0, DType::kFloat32));
@@ -144,7 +144,7 @@ TEST_F(Distributed, PrefetchToHostKeepsThePiecesInTheHostsMemory) {
   }
 }
 
-TEST_F(Distributed, DatasetsOnDevicesAreRefused) {
+TEST_F(DistributedDatasetTest, PlacingDatasetOnDeviceIsUnimplemented) {
   const InputOptions options{.place_dataset_on_device = true};
   const auto by_function = [](const InputContext&) { return Dataset::range(4).batch(2); };
   EXPECT_ERROR(strategy_.distribute_dataset(Dataset::range(4).batch(4), options), kUnimplemented,
@@ -153,7 +153,7 @@ TEST_F(Distributed, DatasetsOnDevicesAreRefused) {
                "place_dataset_on_device");
 }
 
-TEST_F(Distributed, ShapesMayDifferBetweenReplicas) {
+TEST_F(DistributedDatasetTest, ShapesMayDifferBetweenReplicas) {
   DistributedDataset dataset = strategy_.distribute_datasets_from_function([](const InputContext&) {
     return Dataset::from_generator([](std::uint64_t) {
       return [i = 0]() mutable -> std::optional<Element> {
@@ -175,7 +175,7 @@ TEST_F(Distributed, ShapesMayDifferBetweenReplicas) {
   EXPECT_EQ(steps, 1);
 }
 
-TEST_F(Distributed, IterationPastTheEndIsOutOfRange) {
+TEST_F(DistributedDatasetTest, IterationPastTheEndIsOutOfRange) {
   DistributedDataset dataset = strategy_.distribute_dataset(vector_dataset({5, 6, 7, 8}).batch(2));
   const auto scope = strategy_.scope();
   Variable a(Tensor(0.0f), {.aggregation = VariableAggregation::kSum});
@@ -204,7 +204,7 @@ void expect_refused(const Dataset& dataset) {
 }
 
 // Covers scalars, and vectors that could be split; nothing is read.
-TEST_F(Distributed, UnbatchedDatasetsAreRefused) {
+TEST_F(DistributedDatasetTest, UnbatchedDatasetsAreRejected) {
   const Dataset pairs =
       Dataset::from_tensor_slices({Tensor::ones({64, 10}), Tensor::ones({64, 10})});
   expect_refused(Dataset::range(4));
@@ -220,7 +220,7 @@ TEST_F(Distributed, UnbatchedDatasetsAreRefused) {
 }
 
 // Elements that may be batches are treated as batches.
-TEST_F(Distributed, BatchesOfEverySourceAreTaken) {
+TEST_F(DistributedDatasetTest, BatchesFromEverySourceAreAccepted) {
   const Tensor ten = Tensor::from<float>({4}, {0, 1, 2, 3});
   const Dataset rows = vector_dataset({0, 1, 2, 3});
   const auto identity = [](const Element& element) { return element; };
@@ -244,13 +244,13 @@ TEST_F(Distributed, BatchesOfEverySourceAreTaken) {
 }
 
 // If their rank is not known in advance, scalars are detected when they are read.
-TEST_F(Distributed, ScalarsBehindAMapAreRefusedWhenTheyCome) {
+TEST_F(DistributedDatasetTest, MappedScalarsAreRejectedWhenRead) {
   DistributedDataset dataset = strategy_.distribute_dataset(
       Dataset::range(4).map([](const Element& element) { return element; }));
   EXPECT_INVALID((void)dataset.begin(), "not batched", "batch(global_batch_size)");
 }
 
-TEST_F(Distributed, PositionOfAnotherGlobalBatchIsRefusedWithinAnEpoch) {
+TEST_F(DistributedDatasetTest, RestoreWithDifferentBatchSizeFailsWithinEpoch) {
   DistributedDataset small = strategy_.distribute_dataset(Dataset::range(20).batch(4));
   DistributedDataset large = strategy_.distribute_dataset(Dataset::range(20).batch(8));
   large.restore(small.position());
@@ -261,7 +261,7 @@ TEST_F(Distributed, PositionOfAnotherGlobalBatchIsRefusedWithinAnEpoch) {
                "got 8", "batch size of before");
 }
 
-TEST_F(Distributed, AnOlderIteratorEnds) {
+TEST_F(DistributedDatasetTest, NewIteratorInvalidatesOlderIterator) {
   DistributedDataset dataset = strategy_.distribute_dataset(Dataset::range(8).batch(2));
   DistributedDataset::Iterator old = dataset.begin();
   DistributedDataset::Iterator newest = dataset.begin();
@@ -278,7 +278,7 @@ Step pieces_of(const Dataset& dataset) {
   return pieces;
 }
 
-TEST(Rebatch, SizesSumToTheGlobalBatchAndDifferByAtMostOne) {
+TEST(Rebatch, SizesAreEvenAndSumToGlobalBatch) {
   for (std::int64_t batch : {0, 1, 4, 7, 8, 130}) {
     for (int workers : {1, 2, 3, 5}) {
       for (int replicas : {1, 2, 5}) {
@@ -316,7 +316,7 @@ TEST(Rebatch, SizesAreRotatedPerWorker) {
   EXPECT_THROW((void)batch_sizes_for_worker(4, 2, 1, 2), Error);
 }
 
-TEST(Rebatch, CutsEachBatchOfFourRows) {
+TEST(Rebatch, SplitsEachBatchOfFourRows) {
   struct Case {
     std::int64_t elements;
     Rows sizes;
@@ -346,7 +346,7 @@ TEST(Rebatch, CutsEachBatchOfFourRows) {
   }
 }
 
-TEST(Rebatch, LegacyCutsByCeiling) {
+TEST(Rebatch, EvenRebatchUsesCeilingDivision) {
   EXPECT_EQ(pieces_of(rebatch_evenly(Dataset::range(10).batch(4), 2)),
             (Step{{0, 1}, {2, 3}, {4, 5}, {6, 7}, {8}, {9}}));
   EXPECT_EQ(pieces_of(rebatch_evenly(Dataset::range(9).batch(4), 2)),
@@ -355,7 +355,7 @@ TEST(Rebatch, LegacyCutsByCeiling) {
             (Step{{0, 1}, {2, 3}, {4, 5}, {6, 7}}));
 }
 
-TEST(Rebatch, OnlyTheOutermostDimensionIsCut) {
+TEST(Rebatch, SplitsOnlyOutermostDimension) {
   const Dataset nested = Dataset::range(16).batch(2).batch(4);
   std::vector<Shape> shapes;
   std::int64_t next = 0;
@@ -367,7 +367,7 @@ TEST(Rebatch, OnlyTheOutermostDimensionIsCut) {
 }
 
 // The result of rebatch() can still be sharded by files.
-TEST(Rebatch, KeepsFilesForSharding) {
+TEST(Rebatch, ResultCanBeShardedByFile) {
   const Dataset batches = numbers_in(files_of({5, 5, 5})).batch(5);
   const Dataset even = rebatch_evenly(batches, 3);
   for (const AutoShardPolicy policy : {AutoShardPolicy::kFile, AutoShardPolicy::kAuto}) {
@@ -377,7 +377,7 @@ TEST(Rebatch, KeepsFilesForSharding) {
   }
 }
 
-TEST(Rebatch, RefusesScalarsAndSizesThatNeverAdvance) {
+TEST(Rebatch, RejectsScalarsAndInvalidSizes) {
   EXPECT_INVALID((void)pieces_of(rebatch_evenly(Dataset::range(4), 2)), "batch(");
   EXPECT_THROW((void)rebatch(Dataset::range(4).batch(2), {0, 0}), Error);
   EXPECT_THROW((void)rebatch(Dataset::range(4).batch(2), {-1, 2}), Error);
@@ -386,7 +386,7 @@ TEST(Rebatch, RefusesScalarsAndSizesThatNeverAdvance) {
 }
 
 // Values that TensorFlow 2.21's MirroredStrategy gives its replicas.
-TEST(ReplicaRows, AreCeiledAndTheTailIsShort) {
+TEST(ReplicaRows, RowsAreSplitByCeilingDivision) {
   EXPECT_EQ(replica_rows(10, 4), (Rows{3, 3, 3, 1}));
   EXPECT_EQ(replica_rows(6, 4), (Rows{2, 2, 2, 0}));
   EXPECT_EQ(replica_rows(5, 4), (Rows{2, 2, 1, 0}));
@@ -404,7 +404,7 @@ TEST(ReplicaRows, WeightsSplitRowsByLargestRemainder) {
   EXPECT_EQ(weighted_replica_rows(1, std::vector<double>{1, 2}), (Rows{0, 1}));
 }
 
-TEST(InputContext, PerReplicaBatchSizeAndText) {
+TEST(InputContext, ReportsPerReplicaBatchSizeAndDescription) {
   const InputContext context{2, 1, 6};
   EXPECT_EQ(context.num_input_pipelines, 2);
   EXPECT_EQ(context.input_pipeline_id, 1);

@@ -54,7 +54,7 @@ FullyShardedOptions keeping_values(int devices) {
   return {.local = on_cpus(devices), .reshard_after_forward = false, .min_shard_bytes = 0};
 }
 
-TEST(FullySharded, ValuesThatAreGatheredIn16BitsGiveMirroredsBits) {
+TEST(FullySharded, Gathering16BitValuesMatchesMirroredBitForBit) {
   FullyShardedStrategy kept(keeping_values(4));
   for (const DType type : {DType::kBFloat16, DType::kFloat16}) {
     const Trained expected = trained(*mirrored(4), type);
@@ -66,7 +66,7 @@ TEST(FullySharded, ValuesThatAreGatheredIn16BitsGiveMirroredsBits) {
   }
 }
 
-TEST(FullySharded, AValueIsReadInEveryTypeInAnyOrder) {
+TEST(FullySharded, ValueCanBeReadInSeveralDTypes) {
   for (const int stage : {1, 3}) {
     const auto strategy = fully_sharded(2, 0, stage);
     const auto scope = strategy->scope();
@@ -87,7 +87,7 @@ TEST(FullySharded, AValueIsReadInEveryTypeInAnyOrder) {
   }
 }
 
-TEST(FullySharded, DevicesOperationsAndKeptValuesDoNotMatter) {
+TEST(FullySharded, ResultIsIndependentOfDevicesOperationAndResharding) {
   const Trained expected = trained(*mirrored(4));
   EXPECT_EQ(trained(*fully_sharded(2, 4)), expected);
   FullyShardedOptions kept = keeping_values(4);
@@ -109,7 +109,7 @@ std::vector<std::string> components_of(const Variable& variable) {
   return all;
 }
 
-TEST(FullySharded, ShardsOfVariablesAndSlotsAreEven) {
+TEST(FullySharded, VariablesAndSlotsAreShardedEvenly) {
   const auto strategy = fully_sharded(3);
   const auto scope = strategy->scope();
   const std::vector<Variable> variables = {Variable(Tensor::zeros({100, 10}), {.name = "w"})};
@@ -122,7 +122,7 @@ TEST(FullySharded, ShardsOfVariablesAndSlotsAreEven) {
   }
 }
 
-TEST(FullySharded, SmallAndCopiedVariablesAreMirrored) {
+TEST(FullySharded, SmallDivergentAndOnReadVariablesAreMirrored) {
   FullyShardedStrategy strategy(on_cpus(2));
   const auto scope = strategy.scope();
   const auto num_bytes = [&](std::int64_t count, VariableOptions options = {}) {
@@ -137,7 +137,7 @@ TEST(FullySharded, SmallAndCopiedVariablesAreMirrored) {
               ElementsAre("cpu:0:80000", "cpu:1:80000"));
 }
 
-TEST(FullySharded, OptionsThatMakeNoSenseAreRefused) {
+TEST(FullySharded, InvalidOptionsAreRejected) {
   EXPECT_INVALID(FullyShardedStrategy(FullyShardedOptions{.stage = 4}), "stage; expected 1");
   EXPECT_INVALID(FullyShardedStrategy(FullyShardedOptions{.min_shard_bytes = -1}),
                  "min_shard_bytes");
@@ -212,7 +212,7 @@ Held held_by(ReplicaExecution execution, int stage, bool reshard_after_forward =
 #define EXPECT_LAYERS(bytes, layers) \
   EXPECT_NEAR(static_cast<double>(bytes) / kLayerBytes, layers, 0.1 * (layers))
 
-TEST(FullySharded, MemoryOfAReplicaIsThatOfTheFormula) {
+TEST(FullySharded, ReplicaMemoryMatchesFormula) {
   const OwnMemory own;
   constexpr double kAll = kLayers, kPart = kAll / kReplicas;
   // Sequential execution: each replica runs until it waits for the others.
@@ -239,7 +239,7 @@ TEST(FullySharded, MemoryOfAReplicaIsThatOfTheFormula) {
   }
 }
 
-TEST(FullySharded, ValuesIn16BitsTakeHalfOfTheMemory) {
+TEST(FullySharded, SixteenBitValuesHalveMemory) {
   const OwnMemory own;
   constexpr double kAll = kLayers, kPart = kAll / kReplicas;
   const auto held = [](int stage, bool reshard_after_forward) {
@@ -252,7 +252,7 @@ TEST(FullySharded, ValuesIn16BitsTakeHalfOfTheMemory) {
   EXPECT_LAYERS(held(3, true), 3 * kPart);
 }
 
-TEST(FullySharded, AWriteBetweenReadAndGradientIsAnError) {
+TEST(FullySharded, WriteBetweenReadAndGradientFails) {
   const auto step = [](Strategy& strategy) {
     const auto scope = strategy.scope();
     Variable w(normal({32, 32}, 1), {.name = "w", .aggregation = VariableAggregation::kMean});
@@ -290,7 +290,7 @@ std::vector<double> second_derivative(Strategy& strategy, DType type) {
   return numbers(results);
 }
 
-TEST(FullySharded, GradientsOfGradientsAreThoseOfMirrored) {
+TEST(FullySharded, SecondOrderGradientsMatchMirrored) {
   for (const DType type : {DType::kFloat32, DType::kFloat16}) {
     const std::vector<double> expected = second_derivative(*mirrored(2), type);
     for (const double value : expected) EXPECT_NE(value, 0.0);
@@ -298,7 +298,7 @@ TEST(FullySharded, GradientsOfGradientsAreThoseOfMirrored) {
   }
 }
 
-TEST(FullySharded, ShardsOfSparseGradientsMayBeginAndEndWithinRows) {
+TEST(FullySharded, SparseGradientShardsMaySplitRows) {
   constexpr std::int64_t kWidth = 5;
   const Shape whole{4, kWidth};
   const std::vector<std::int64_t> rows = {3, 1, 3};
@@ -320,7 +320,7 @@ TEST(FullySharded, ShardsOfSparseGradientsMayBeginAndEndWithinRows) {
   }
 }
 
-TEST(FullySharded, UpdatesOutsideOfReplicasAreThoseOfMirrored) {
+TEST(FullySharded, UpdatesOutsideReplicasMatchMirrored) {
   const auto updated = [](Strategy& strategy, const UpdateRule& rule) {
     const auto scope = strategy.scope();
     const Variable w(normal({40, 3}, 1), {.name = "w"});

@@ -14,7 +14,7 @@ int sum_of(const std::vector<int>& numbers) {
   return sum;
 }
 
-TEST(FullyShardedWorkers, WorkersOwnEvenPartsOfAll) {
+TEST(FullyShardedWorkers, WorkersOwnEvenShards) {
   expect_no_error(run_sharded({1, 2}, 3, [](FullyShardedStrategy& strategy) {
     const auto scope = strategy.scope();
     const Variable w(Tensor::full({12, 16}, 2.0), {.name = "w"});
@@ -44,7 +44,7 @@ std::string trained_with_norms(Strategy& strategy) {
   return hash_variables(all);
 }
 
-TEST(FullyShardedWorkers, TheBitsAreThoseOfMirrored) {
+TEST(FullyShardedWorkers, TrainingMatchesMirroredBitForBit) {
   for (const std::vector<int>& team : kTeams) {
     const Trained expected = train(*mirrored(sum_of(team)));
     const std::string with_norms = trained_with_norms(*mirrored(sum_of(team)));
@@ -77,7 +77,7 @@ std::uint64_t bytes_sent(int stage, const std::function<void(const Variable&)>& 
 
 constexpr double kWeightBytes = 256 * 256 * 4;
 
-TEST(FullyShardedWorkers, In16BitsAReadMovesHalfTheBytes) {
+TEST(FullyShardedWorkers, SixteenBitReadsTransferHalfTheBytes) {
   const auto read_as = [](std::optional<DType> type) {
     return static_cast<double>(bytes_sent(3, [type](const Variable& w) {
       const AutocastScope types(type);
@@ -88,7 +88,7 @@ TEST(FullyShardedWorkers, In16BitsAReadMovesHalfTheBytes) {
   EXPECT_NEAR(read_as(DType::kBFloat16), kWeightBytes / 4, 1000);
 }
 
-TEST(FullyShardedWorkers, AWorkerIsSentTheSumsOfItsShardsAlone) {
+TEST(FullyShardedWorkers, WorkerReceivesOnlySumsOfItsShards) {
   const auto bytes_of_stage = [](int stage) {
     return static_cast<double>(bytes_sent(stage, [](const Variable& w) {
       const Tensor sums = summed(w, filled({256, 256}, 1.0 + replica_number()));
@@ -130,7 +130,7 @@ std::vector<double> sums_of_gradients(Strategy& strategy, const std::vector<DTyp
   return numbers(sums[0]);
 }
 
-TEST(FullyShardedWorkers, SumsOfEveryTypeAreThoseOfWorkersThatGetAll) {
+TEST(FullyShardedWorkers, ReduceScatterMatchesAllReduceForEveryDType) {
   const std::vector<DType> all = {DType::kFloat32, DType::kBFloat16, DType::kFloat16,
                                   DType::kFloat64};
   for (const WireCompression compression : {WireCompression::kNone, WireCompression::kBFloat16}) {
@@ -155,7 +155,7 @@ TEST(FullyShardedWorkers, SumsOfEveryTypeAreThoseOfWorkersThatGetAll) {
   }
 }
 
-TEST(FullyShardedWorkers, TheNextValueIsGatheredWhileALayerComputes) {
+TEST(FullyShardedWorkers, NextValueIsPrefetchedDuringLayerComputation) {
   auto communicators = communicators_of(2, Between::kMessages, {});
   expect_no_error(errors_of_ranks(2, [&](int worker) {
     auto& communicator = communicators[static_cast<std::size_t>(worker)];
@@ -181,7 +181,7 @@ TEST(FullyShardedWorkers, TheNextValueIsGatheredWhileALayerComputes) {
   }));
 }
 
-TEST(FullyShardedWorkers, ReadsInAnotherOrderSeeWritesBetweenThem) {
+TEST(FullyShardedWorkers, ReorderedReadsSeeInterveningWrites) {
   expect_no_error(run_sharded({1, 2}, 3, [](FullyShardedStrategy& strategy) {
     const auto scope = strategy.scope();
     const Variable a(Tensor::full({8, 16}, 1.0), {.name = "a"});
@@ -215,7 +215,7 @@ TEST(FullyShardedWorkers, ReadsInAnotherOrderSeeWritesBetweenThem) {
   }));
 }
 
-TEST(FullyShardedWorkers, WritesReachTheShardsOfAll) {
+TEST(FullyShardedWorkers, WritesReachShardsOfAllWorkers) {
   for (const int stage : {2, 3}) {
     expect_no_error(run_sharded({1, 2}, stage, [](FullyShardedStrategy& strategy) {
       const auto scope = strategy.scope();

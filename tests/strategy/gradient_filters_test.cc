@@ -75,7 +75,7 @@ TEST(ErrorFeedback, CarriesRoundingErrorToLaterSteps) {
   }
 }
 
-TEST(ErrorFeedback, LargeValuesAreSentInPartsAndInfinitiesAsTheyAre) {
+TEST(ErrorFeedback, OverflowIsCarriedOverAndInfinityIsSentUnchanged) {
   const std::vector<float> gradient = {100'000.0f, -1e6f, kInfinity, -kInfinity, std::nanf("")};
   std::vector<float> residual(5, 0.0f), sent(5);
   compress_with_feedback(WireCompression::kFloat16, gradient.data(), residual.data(), sent.data(),
@@ -95,7 +95,7 @@ TEST(ErrorFeedback, LargeValuesAreSentInPartsAndInfinitiesAsTheyAre) {
   EXPECT_TRUE(std::isfinite(sent[0]));
 }
 
-TEST(ErrorFeedback, TheMeanOfManySumsIsTheExactOne) {
+TEST(ErrorFeedback, MeanOfManySumsConvergesToExactSum) {
   constexpr std::int64_t kSize = 70'000;  // several slices
   struct Case {
     std::string name;
@@ -157,7 +157,7 @@ TEST(ErrorFeedback, ResidualsArePerReplica) {
   EXPECT_EQ(reduced(strategy, w, swapped)[0], 5.0);
 }
 
-TEST(ErrorFeedback, AllOperationsAndBucketSizesGiveTheSameBits) {
+TEST(ErrorFeedback, ResultIsIndependentOfOperationAndBucketSize) {
   std::vector<double> expected;
   for (const std::int64_t pack : {0, 1'000, 1'000'000}) {
     for (const std::string ops : {"canonical", "reduction_to_one_device", "hierarchical_copy"}) {
@@ -173,14 +173,14 @@ TEST(ErrorFeedback, AllOperationsAndBucketSizesGiveTheSameBits) {
   }
 }
 
-TEST(ErrorFeedback, OneReplicaSendsNothingAndRoundsNothing) {
+TEST(ErrorFeedback, SingleReplicaGradientsAreNotRounded) {
   MirroredStrategy strategy(compressed(1, WireCompression::kBFloat16));
   const auto sum =
       reduced(strategy, variable_of(strategy, 100), [](int) { return gradient_of(100, 0); });
   EXPECT_EQ(sum, numbers(gradient_of(100, 0)));
 }
 
-TEST(ErrorFeedback, Float64IsRefusedSparseAndIntegersTravelAsTheyAre) {
+TEST(ErrorFeedback, SparseAndIntegerGradientsAreUncompressedAndFloat64Rejected) {
   MirroredStrategy strategy(compressed(2, WireCompression::kBFloat16));
   EXPECT_ERROR(reduced(strategy, variable_of(strategy, 2, DType::kFloat64),
                        [](int) { return Gradient(Tensor::ones({2}, DType::kFloat64)); }),
@@ -195,7 +195,7 @@ TEST(ErrorFeedback, Float64IsRefusedSparseAndIntegersTravelAsTheyAre) {
   EXPECT_EQ(reduced(strategy, variable_of(strategy, 1, DType::kInt64), integers)[0], 2 * 65537);
 }
 
-TEST(ErrorFeedback, AFailedStepAndARestoredStateForgetResiduals) {
+TEST(ErrorFeedback, FailedStepOrRestoreClearsResiduals) {
   MirroredStrategy strategy(compressed(2, WireCompression::kBFloat16));
   const Variable w = variable_of(strategy, 1);
   const auto gradient = [](int) { return Gradient(vec({1.001953125f})); };
@@ -228,7 +228,7 @@ std::vector<double> sums_of_three_steps(Strategy& strategy) {
   return all;
 }
 
-TEST(CompressedWorkers, HaveTheBitsOfOneProcess) {
+TEST(CompressedWorkers, MatchOneProcessBitForBit) {
   for (const auto compression : {WireCompression::kBFloat16, WireCompression::kFloat16}) {
     for (const std::vector<int>& replicas :
          {std::vector{1, 1}, {2, 2}, {1, 2}, {1, 1, 1}, {2, 1, 2}}) {
@@ -263,14 +263,14 @@ std::uint64_t bytes_of_three_steps(WireCompression compression) {
   return first->stats().bytes_sent;
 }
 
-TEST(CompressedWorkers, SendAQuarterLessWithOneReplicaPerWorker) {
+TEST(CompressedWorkers, SendFewerBytesWithOneReplicaPerWorker) {
   const auto plain = static_cast<double>(bytes_of_three_steps(WireCompression::kNone));
   const auto shorter = static_cast<double>(bytes_of_three_steps(WireCompression::kBFloat16));
   EXPECT_LT(shorter, 0.8 * plain);
   EXPECT_GT(shorter, 0.6 * plain);
 }
 
-TEST(CompressedWorkers, RefusesAlgorithmsAndGradientsThatNeed32Bits) {
+TEST(CompressedWorkers, RejectRingAlgorithmAndMixedSparsity) {
   const std::vector<LocalStrategyOptions> options(2, compressed(1, WireCompression::kBFloat16));
   for (const std::string& error :
        run_workers(options, [](auto&) {}, Between::kMessages, {.algorithm = "ring"})) {
@@ -358,7 +358,7 @@ struct Network {
 
 void spoil_nothing(Network::Parts&, int) {}
 
-TEST(NonFinite, ErrorNamesVariableIndexReplicaAndStep) {
+TEST(NonFiniteGradients, ErrorNamesVariableIndexReplicaAndStep) {
   for (const Setting& setting : settings()) {
     const int last = setting.replicas - 1;
     MirroredStrategy strategy = strategy_with(setting, NonFinitePolicy::kError);
@@ -386,7 +386,7 @@ TEST(NonFinite, ErrorNamesVariableIndexReplicaAndStep) {
   }
 }
 
-TEST(NonFinite, AnInfiniteSumOfFiniteValuesIsFoundToo) {
+TEST(NonFiniteGradients, InfiniteSumOfFiniteGradientsIsDetected) {
   for (const std::string ops : {"canonical", "ring"}) {
     MirroredStrategy strategy =
         strategy_with({2, ops, WireCompression::kNone}, NonFinitePolicy::kError);
@@ -396,7 +396,7 @@ TEST(NonFinite, AnInfiniteSumOfFiniteValuesIsFoundToo) {
   }
 }
 
-TEST(NonFinite, SkipLeavesVariablesMomentaAndIterationsOnAllReplicas) {
+TEST(NonFiniteGradients, SkipPolicyLeavesVariablesAndOptimizerStateUnchanged) {
   for (const Setting& setting : settings()) {
     MirroredStrategy skipping = strategy_with(setting, NonFinitePolicy::kSkip);
     MirroredStrategy plain = strategy_with(setting, NonFinitePolicy::kIgnore);
@@ -418,7 +418,7 @@ TEST(NonFinite, SkipLeavesVariablesMomentaAndIterationsOnAllReplicas) {
   }
 }
 
-TEST(NonFinite, IgnoreLetsThemPass) {
+TEST(NonFiniteGradients, AreAppliedUnderIgnorePolicy) {
   MirroredStrategy strategy =
       strategy_with({2, "canonical", WireCompression::kNone}, NonFinitePolicy::kIgnore);
   Network network(strategy);
@@ -426,7 +426,7 @@ TEST(NonFinite, IgnoreLetsThemPass) {
   EXPECT_TRUE(std::isnan(network.values()[2]));
 }
 
-TEST(NonFinite, APolicyDoesNotChangeTheBitsOfFiniteGradients) {
+TEST(NonFiniteGradients, PolicyDoesNotChangeFiniteGradients) {
   const auto run = [](NonFinitePolicy policy) {
     MirroredStrategy strategy = strategy_with({3, "canonical", WireCompression::kNone}, policy);
     Network network(strategy);
@@ -445,14 +445,14 @@ TEST(NonFinite, APolicyDoesNotChangeTheBitsOfFiniteGradients) {
   }
 }
 
-TEST(NonFinite, OneDeviceHasThePolicyToo) {
+TEST(NonFiniteGradients, PolicyAppliesToOneDeviceStrategy) {
   OneDeviceStrategy strategy("cpu:0", {.non_finite = NonFinitePolicy::kError});
   Network network(strategy);
   EXPECT_ERROR(network.step(strategy, [](Network::Parts& parts, int) { parts.a[2] = kNan; }),
                kOutOfRange, "on replica 0, in step 0");
 }
 
-TEST(NonFinite, CountsInEveryFloatingType) {
+TEST(NonFiniteGradients, AreCountedForEveryFloatingType) {
   using internal::count_non_finite;
   for (const DType dtype : {DType::kFloat32, DType::kFloat64, DType::kBFloat16, DType::kFloat16}) {
     const Tensor values = cast(vec({1, kNan, -kInfinity, 0, kInfinity, 2}), dtype);

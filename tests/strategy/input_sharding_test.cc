@@ -8,7 +8,7 @@ namespace tutti::input_tests::input_sharding_test {
 using strategy_tests::results_of_workers;
 using strategy_tests::workers_with;
 
-TEST(InputSharding, TheCanonicalRuleGivesTheBatchesOfOneProcess) {
+TEST(InputSharding, CanonicalRuleMatchesBatchesOfOneProcess) {
   const Dataset dataset = Dataset::range(45).shuffle(45, 3).batch(10);
   for (const auto& [workers, replicas] : {std::pair{2, 1}, {2, 2}, {4, 1}, {3, 2}, {1, 4}}) {
     const std::vector<Steps> passes = passes_of({.count = workers, .replicas = replicas}, dataset);
@@ -17,7 +17,7 @@ TEST(InputSharding, TheCanonicalRuleGivesTheBatchesOfOneProcess) {
   }
 }
 
-TEST(InputSharding, TheCanonicalRuleCutsFilesAlikeAndNeedsNoAgreement) {
+TEST(InputSharding, CanonicalRuleShardsFilesWithoutCommunication) {
   const Dataset dataset = numbers_in(files_of({9, 1, 4})).batch(4);
   std::vector<Steps> passes;
   for (int worker = 0; worker < 2; ++worker) {
@@ -29,7 +29,7 @@ TEST(InputSharding, TheCanonicalRuleCutsFilesAlikeAndNeedsNoAgreement) {
   EXPECT_EQ(passes[1], (Steps{{{2, 3}}, {{6, 7}}, {{10, 11}}, {{13}}}));
 }
 
-TEST(InputSharding, PiecesKnowTheirPlaceInTheGlobalBatch) {
+TEST(InputSharding, ReplicaBatchesReportOffsetInGlobalBatch) {
   const Dataset dataset = Dataset::range(11).batch(8);
   for (const InputOptions& options :
        {InputOptions{}, named(AutoShardPolicy::kData), named(AutoShardPolicy::kOff)}) {
@@ -54,13 +54,13 @@ TEST(InputSharding, PiecesKnowTheirPlaceInTheGlobalBatch) {
   }
 }
 
-TEST(InputSharding, SharesOfUnequalWorkersAreCutOverAllReplicas) {
+TEST(InputSharding, ReplicaWeightsApplyAcrossWorkers) {
   const Workers workers{.count = 2, .replicas = 2, .weights = {3, 1, 2, 2}};
   EXPECT_EQ(all_replicas(passes_of(workers, Dataset::range(16).batch(8))),
             (Steps{{{0, 1, 2}, {3}, {4, 5}, {6, 7}}, {{8, 9, 10}, {11}, {12, 13}, {14, 15}}}));
 }
 
-TEST(InputSharding, EachStepOfAllWorkersHasTheGlobalBatch) {
+TEST(InputSharding, WorkerBatchesSumToGlobalBatchInEachStep) {
   for (const auto& [batch, workers, replicas] :
        {std::tuple{8, 2, 2}, {7, 2, 2}, {4, 3, 1}, {5, 3, 2}, {4, 5, 1}, {4, 2, 1}}) {
     // The number of whole batches is equal on every worker.
@@ -83,7 +83,7 @@ TEST(InputSharding, EachStepOfAllWorkersHasTheGlobalBatch) {
   }
 }
 
-TEST(InputSharding, EachWorkerReadsAndCutsByTheRule) {
+TEST(InputSharding, WorkersReadAndSplitByShardingRule) {
   const InputOptions off = named(AutoShardPolicy::kOff), file = named(AutoShardPolicy::kFile),
                      data = named(AutoShardPolicy::kData),
                      automatic{.sharding_rule = ShardingRule::kTensorFlow};
@@ -158,7 +158,7 @@ TEST(InputSharding, WorkerWithoutFilesGetsEmptyBatches) {
 }
 
 // Steps of TensorFlow 2's MirroredStrategy with two and three CPU devices.
-TEST(InputSharding, OneWorkerCutsByTheRuleToo) {
+TEST(InputSharding, SingleWorkerSplitsByShardingRule) {
   const auto steps = [](int replicas, const Dataset& dataset, const InputOptions& options) {
     return passes_of({.replicas = replicas, .options = options}, dataset).front();
   };
@@ -191,14 +191,14 @@ TEST(InputSharding, OneWorkerCutsByTheRuleToo) {
             (Steps{{{0, 1, 2, 3}, {4, 5, 6, 7}, {8, 9}}}));
 }
 
-TEST(InputSharding, OneWorkerWithSharesOfItsOwnRefusesTheRule) {
+TEST(InputSharding, ReplicaWeightsRequireCanonicalRule) {
   MirroredStrategy strategy({.devices = "cpu:0-1", .replica_weights = {2, 1}});
   EXPECT_INVALID(
       strategy.distribute_dataset(Dataset::range(6).batch(6), named(AutoShardPolicy::kOff)),
       "kTensorFlow", "equal shares", "kCanonical");
 }
 
-TEST(InputSharding, EveryExampleOnceUnderEveryRuleThatShards) {
+TEST(InputSharding, EveryShardingPolicyReadsEachExampleOnce) {
   const Dataset files = numbers_in(files_of({7, 1, 12, 3, 0})).shuffle(5, 2).batch(6);
   for (const auto& [workers, replicas] : {std::pair{2, 1}, {3, 1}, {2, 3}, {6, 1}}) {
     for (const InputOptions& options :
@@ -220,7 +220,7 @@ std::vector<Steps> whole_batches(const Workers& workers, const Dataset& dataset,
                    [&](int worker) { return auto_shard(dataset, workers.count, worker, policy); });
 }
 
-TEST(InputSharding, WholeBatchesGoToReplicasOfAllWorkers) {
+TEST(InputSharding, WholeBatchesAreDistributedOverAllWorkers) {
   struct Case {
     int replicas;  // on each of two workers
     Dataset dataset;
@@ -256,7 +256,7 @@ TEST(InputSharding, FinishedWorkerSuppliesEmptyBatches) {
   EXPECT_EQ(steps.back(), (Step{{}, {}, {8}, {}}));
 }
 
-TEST(InputSharding, TailOfADatasetByFunctionIsNotSplit) {
+TEST(InputSharding, LastBatchOfDatasetFromFunctionIsNotSplit) {
   const std::vector<Steps> passes =
       passes_of({.count = 2, .cut = InputCut::kWhole},
                 [](int worker) { return Dataset::range(14).batch(4).shard(2, worker); });
@@ -274,7 +274,7 @@ Steps steps_of_two_strategies(const Distribute& distribute) {
   }));
 }
 
-TEST(InputSharding, EachPipelineReadsTheDatasetOfItsFunction) {
+TEST(InputSharding, EachInputPipelineReadsItsOwnDataset) {
   std::vector<std::string> contexts(2);
   const Steps steps = steps_of_two_strategies([&](Strategy& strategy) {
     DistributedDataset dataset =
@@ -291,7 +291,7 @@ TEST(InputSharding, EachPipelineReadsTheDatasetOfItsFunction) {
   EXPECT_EQ(steps, (Steps{{{0, 1}, {2, 3}, {0, 1}, {2, 3}}, {{4, 5}, {6, 7}, {4, 5}, {6, 7}}}));
 }
 
-TEST(InputSharding, BatchesReachTheReplicasOfAllWorkers) {
+TEST(InputSharding, BatchesReachReplicasOfAllWorkers) {
   for (const auto& [count, batch] : {std::pair{4, 2}, {3, 2}, {2, 1}}) {
     const Dataset data = Dataset::range(5, 5 + count).batch(batch);
     EXPECT_EQ(steps_of_two_strategies([&](auto& each) { return each.distribute_dataset(data); }),
@@ -345,7 +345,7 @@ void expect_positions_go_on(const Workers& workers, const Dataset& dataset) {
   }
 }
 
-TEST(InputSharding, PositionsGoOnUnderEveryRule) {
+TEST(InputSharding, RestoredPositionResumesUnderEveryRule) {
   const Dataset numbers = numbers_in(files_of({3, 1, 5, 2}));
   for (const InputOptions& options :
        {InputOptions{}, named(AutoShardPolicy::kFile), named(AutoShardPolicy::kData),
@@ -360,7 +360,7 @@ TEST(InputSharding, PositionsGoOnUnderEveryRule) {
   expect_positions_go_on({.replicas = 2}, Dataset::range(20).shuffle(20, 7).batch(4));
 }
 
-TEST(InputSharding, RefusesImpossiblePlans) {
+TEST(InputSharding, InvalidPlansAreRejected) {
   const Dataset batches = Dataset::range(8).batch(4);
   const auto distribute = [&](const InputPlan& plan) {
     (void)make_distributed_dataset(batches, plan);
@@ -394,7 +394,7 @@ TEST(InputSharding, RefusesImpossiblePlans) {
   EXPECT_ERROR(distribute(outside), kInvalidArgument);
 }
 
-TEST(InputSharding, EmptyDatasetByFunctionIsRefusedByAWorker) {
+TEST(InputSharding, EmptyDatasetFromFunctionIsRejected) {
   InputPlan plan = plan_of({.count = 2, .cut = InputCut::kWhole}, 1);
   plan.rows_of_workers = [](std::int64_t rows) { return Rows{2, rows}; };
   DistributedDataset dataset =
@@ -402,7 +402,7 @@ TEST(InputSharding, EmptyDatasetByFunctionIsRefusedByAWorker) {
   EXPECT_ERROR((void)dataset.begin(), kFailedPrecondition);
 }
 
-TEST(InputSharding, UnbatchedByValueIsRefusedAlsoByTensorFlowsRule) {
+TEST(InputSharding, UnbatchedDatasetIsRejectedUnderDataPolicy) {
   InputPlan plan = plan_of({.count = 2, .options = named(AutoShardPolicy::kData)}, 0);
   plan.rows_of_workers = [](std::int64_t rows) { return Rows{rows, rows}; };
   EXPECT_INVALID(make_distributed_dataset(Dataset::range(8), plan));

@@ -16,7 +16,7 @@ using test_scopes::EnvironmentScope;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-TEST(MakeStrategy, EveryNameMakesTheStrategyOfThatName) {
+TEST(MakeStrategy, EveryNameCreatesMatchingStrategy) {
   for (const std::string& name : strategy_names()) {
     SCOPED_TRACE(name);
     if (name == "tpu") continue;  // needs a plugin: tests/xla
@@ -27,13 +27,13 @@ TEST(MakeStrategy, EveryNameMakesTheStrategyOfThatName) {
   }
 }
 
-TEST(MakeStrategy, WithoutDevicesThereAreThoseOfTheMachine) {
+TEST(MakeStrategy, DefaultsToAllDevicesOfMachine) {
   EXPECT_EQ(make_strategy("mirrored")->num_replicas_in_sync(),
             static_cast<int>(default_devices().size()));
   EXPECT_EQ(make_strategy("mirrored", {.replicas = 3})->num_replicas_in_sync(), 3);
 }
 
-TEST(MakeStrategy, ErrorsNameTheOption) {
+TEST(MakeStrategy, ErrorNamesInvalidOption) {
   EXPECT_INVALID(make_strategy("mirorred"), "mirrored, central_storage", "'mirorred'",
                  "did you mean 'mirrored'?");
   EXPECT_INVALID(make_strategy("miror"), "'miror'", "did you mean 'mirrored'?");
@@ -62,7 +62,7 @@ std::vector<std::string> warnings_as(const std::string& type) {
   });
 }
 
-TEST(MakeStrategy, StrategyOfOneProcessInAJobWarnsOnce) {
+TEST(MakeStrategy, SingleProcessStrategyInsideJobWarnsOnce) {
   EXPECT_EQ(warnings_as("evaluator"), std::vector<std::string>());
   const std::vector<std::string> lines = warnings_as("worker");
   EXPECT_THAT(lines, ElementsAre(HasSubstr(
@@ -70,7 +70,7 @@ TEST(MakeStrategy, StrategyOfOneProcessInAJobWarnsOnce) {
                          "and write the same files; try MultiWorkerMirroredStrategy")));
 }
 
-TEST(MakeStrategy, CopiesThatOtherLaunchersStartAreWarnedOf) {
+TEST(MakeStrategy, WarnsAboutUncoordinatedTorchrunProcesses) {
   const EnvironmentScope rank("RANK", "1"), size("WORLD_SIZE", "4");
   const std::vector<std::string> lines = thrown::warnings_of([] {
     for (const char* name : {"mirrored", "multi_worker_mirrored"})
@@ -80,7 +80,7 @@ TEST(MakeStrategy, CopiesThatOtherLaunchersStartAreWarnedOf) {
   EXPECT_THAT(lines, ElementsAre(text, text));  // one per remedy
 }
 
-TEST(MakeStrategy, WarnsOnceOfOptionsOfOtherStrategies) {
+TEST(MakeStrategy, WarnsOnceAboutUnusedOptions) {
   const auto lines = thrown::warnings_of([] {
     for (int i = 0; i < 2; ++i) {
       (void)make_strategy("mirrored", {.devices = "cpu:0", .transport = "tcp", .stage = 2});
@@ -97,7 +97,7 @@ TEST(MakeStrategy, WarnsOnceOfOptionsOfOtherStrategies) {
               "replicas_to_aggregate 5 is an option of parameter_server; one_device does not")));
 }
 
-TEST(MakeStrategy, TheLogCountsReplicasInWords) {
+TEST(MakeStrategy, LogUsesSingularAndPluralForReplicas) {
   for (const auto& each :
        {std::pair{"cpu:0", ": 1 replica on cpu:0"}, {"cpu:0-1", ": 2 replicas on "}}) {
     const auto lines =
@@ -107,7 +107,7 @@ TEST(MakeStrategy, TheLogCountsReplicasInWords) {
   }
 }
 
-TEST(MakeStrategy, TheEnvironmentChooses) {
+TEST(MakeStrategy, EnvironmentVariablesSelectStrategy) {
   const EnvironmentScope name("TUTTI_STRATEGY", "central_storage"),
       devices("TUTTI_DEVICES", "cpu:0-2"), ops("TUTTI_CROSS_DEVICE_OPS", "ring");
   const StrategySpec spec = strategy_spec_from_environment({.devices = "cpu:0", .replicas = 6});
@@ -120,7 +120,7 @@ TEST(MakeStrategy, TheEnvironmentChooses) {
   EXPECT_EQ(strategy_spec_from_environment().strategy, "mirrored");
 }
 
-TEST(MakeStrategy, FlagsChoose) {
+TEST(MakeStrategy, FlagsSelectStrategy) {
   StrategySpec spec;
   Flags flags("test");
   add_strategy_flags(flags, spec);
@@ -132,7 +132,7 @@ TEST(MakeStrategy, FlagsChoose) {
   EXPECT_EQ(spec.replicas_to_aggregate, 1);
 }
 
-TEST(MakeStrategy, UnknownUpdateModesAreRefusedByName) {
+TEST(MakeStrategy, UnknownUpdateModeIsNamedInError) {
   EXPECT_INVALID(make_strategy("parameter_server", {.update_mode = "ssp"}),
                  "expected sync, async or sync_replicas", "'ssp'");
   StrategySpec spec;

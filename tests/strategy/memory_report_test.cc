@@ -36,7 +36,7 @@ Table table_of(const std::vector<DeviceBytes>& rows) {
 }
 
 // 120 parameters take 480 bytes and Adam's slots 960; the mean of 20 bytes is on every device.
-TEST(MemoryReport, CentralVariablesCountOnOneDeviceMirroredOnesOnAll) {
+TEST(MemoryReport, CountsCentralVariablesOnceAndMirroredPerDevice) {
   CentralStorageStrategy central({on_cpus(3), Device{DeviceType::kCpu, 0}});
   const Training on_first(central);
   const std::vector<Device> devices(central.replica_devices().begin(),
@@ -75,7 +75,7 @@ TEST(MemoryReport, HostVariablesAreCountedOnTheHost) {
       table_of(found));
 }
 
-TEST(MemoryReport, ReplicasOfOneDeviceShareItsVariables) {
+TEST(MemoryReport, ReplicasOnOneDeviceShareVariables) {
   MirroredStrategy strategy(on_cpus(1, 4));
   const Training training(strategy);
   const Table expected = {{"cpu:0", {480, 960, 80}}};
@@ -85,7 +85,7 @@ TEST(MemoryReport, ReplicasOfOneDeviceShareItsVariables) {
             expected);
 }
 
-TEST(MemoryReport, TheTableHasALineForEachDeviceOfEachPolicy) {
+TEST(MemoryReport, TableListsEachDevicePerPolicy) {
   MirroredStrategy strategy({.devices = "cpu:0-1"});
   const auto scope = strategy.scope();
   const std::vector<VariableGroup> groups = {

@@ -26,7 +26,7 @@ void expect_bits_of_one_process(const std::vector<int>& replicas, Between betwee
       << "replicas " << join(replicas) << " over " << algorithm;
 }
 
-TEST(MultiWorker, GivesTheBitsOfOneProcess) {
+TEST(MultiWorker, TrainingMatchesOneProcessBitForBit) {
   expect_bits_of_one_process({1}, Between::kMemory);
   expect_bits_of_one_process({1, 1}, Between::kMemory);
   expect_bits_of_one_process({1, 1}, Between::kMessages);
@@ -41,7 +41,7 @@ TEST(MultiWorker, GivesTheBitsOfOneProcess) {
   expect_bits_of_one_process({1, 2, 3}, Between::kMessages);
 }
 
-TEST(MultiWorker, ReplicasAreSharedOutOverTheWorkers) {
+TEST(MultiWorker, ReplicasAreDistributedOverWorkers) {
   const std::vector<LocalStrategyOptions> options(3, on_cpus(1, 4));
   const auto seen = results_of_workers(options, [](MultiWorkerMirroredStrategy& strategy) {
     const auto ids = strategy.run([] { return ReplicaContext::current().replica_id(); });
@@ -53,7 +53,7 @@ TEST(MultiWorker, ReplicasAreSharedOutOverTheWorkers) {
   EXPECT_EQ(seen, (std::vector<std::vector<int>>{{0, 1}, {2}, {3}}));
 }
 
-TEST(MultiWorker, TooFewReplicasForTheDevicesAreRefused) {
+TEST(MultiWorker, FewerReplicasThanDevicesAreRejected) {
   const auto errors = run_workers({on_cpus(2, 3), on_cpus(2, 3)}, [](auto&) {});
   EXPECT_THAT(errors[1], HasSubstr("3 replicas over 2 workers give worker 1 1"));
 }
@@ -67,7 +67,7 @@ std::vector<Tensor> by_replica(const Fn& body) {
   return {results[0][0], results[0][1], results[1][0]};
 }
 
-TEST(MultiWorker, CollectivesReachTheReplicasOfAllWorkers) {
+TEST(MultiWorker, CollectivesSpanReplicasOfAllWorkers) {
   const auto expect_each = [](const char* what, const std::function<Tensor()>& body,
                               const std::vector<double>& expected) {
     for (const Tensor& each : by_replica(body)) EXPECT_EQ(numbers(each), expected) << what;
@@ -101,7 +101,7 @@ IndexedSlices element(std::int64_t row, float value, std::int64_t rows) {
           Shape{rows, 1}};
 }
 
-TEST(MultiWorker, AMixedTupleKeepsItsOrder) {
+TEST(MultiWorker, AllReduceKeepsOrderOfDenseAndSparseValues) {
   const auto results = results_of_workers(
       workers_with({1, 1}),
       [](Strategy& strategy) {
@@ -121,7 +121,7 @@ TEST(MultiWorker, AMixedTupleKeepsItsOrder) {
   }
 }
 
-TEST(MultiWorker, StrategyReduceAndGatherReachAllReplicas) {
+TEST(MultiWorker, ReduceAndGatherSpanAllWorkers) {
   on_workers({2, 1}, [](MultiWorkerMirroredStrategy& strategy) {
     const auto values = strategy.run([] { return vec({replica_number(), 1.0f}); });
     EXPECT_EQ(numbers(strategy.reduce(ReduceOp::kSum, values)), (std::vector<double>{3, 3}));
@@ -137,7 +137,7 @@ TEST(MultiWorker, StrategyReduceAndGatherReachAllReplicas) {
   });
 }
 
-TEST(MultiWorker, AssignmentsInReplicasAggregateOverAllWorkers) {
+TEST(MultiWorker, AssignmentsInReplicasAggregateAcrossWorkers) {
   on_workers({1, 2}, [](MultiWorkerMirroredStrategy& strategy) {
     const auto scope = strategy.scope();
     Variable mean(Tensor::zeros({}), {.name = "mean", .aggregation = VariableAggregation::kMean});
@@ -159,7 +159,7 @@ TEST(MultiWorker, AssignmentsInReplicasAggregateOverAllWorkers) {
   });
 }
 
-TEST(MultiWorker, OnReadVariablesAreReadSavedAndRestoredOverAllWorkers) {
+TEST(MultiWorker, OnReadVariablesAggregateAndRestoreAcrossWorkers) {
   const auto make = [](MultiWorkerMirroredStrategy& strategy) {
     const auto scope = strategy.scope();
     return on_read(Tensor::zeros({}), VariableAggregation::kSum, "count");
@@ -189,7 +189,7 @@ TEST(MultiWorker, OnReadVariablesAreReadSavedAndRestoredOverAllWorkers) {
   }
 }
 
-TEST(MultiWorker, MeanOfOnReadVariableLeavesOutReplicasWithoutUpdatesOnEveryWorker) {
+TEST(MultiWorker, OnReadMeanExcludesReplicasWithoutUpdates) {
   expect_no_error(run_workers(workers_with({2, 1, 1}), [](MultiWorkerMirroredStrategy& strategy) {
     const auto scope = strategy.scope();
     Variable v = on_read(Tensor::zeros({}), VariableAggregation::kMean);
@@ -268,7 +268,7 @@ TEST(MultiWorker, SixteenBitGradientsAreRoundedOnce) {
   }
 }
 
-TEST(MultiWorker, GradientsOfWorkersAreAdded) {
+TEST(MultiWorker, GradientsAreSummedOverWorkers) {
   using Weights = std::vector<std::vector<double>>;
   const auto of_replica_0 = [](int r) { return r == 0 ? Gradient(column(1, 2)) : Gradient(); };
   EXPECT_EQ(weights_of_workers({1, 1}, of_replica_0), (Weights{{-1, -2}, {-1, -2}}));
@@ -289,7 +289,7 @@ TEST(MultiWorker, GradientsOfWorkersAreAdded) {
               Each(HasSubstr("Variable 'w' is not finite at flat index 1 on replica 2")));
 }
 
-TEST(MultiWorker, DifferentInitialValuesAreRefusedOnEveryWorker) {
+TEST(MultiWorker, DifferentInitialValuesFailOnEveryWorker) {
   const auto errors = run_workers(workers_with({1, 1}), [](MultiWorkerMirroredStrategy& strategy) {
     const auto scope = strategy.scope();
     const Variable w(Tensor::full({2}, strategy.worker()), {.name = "w"});
@@ -298,7 +298,7 @@ TEST(MultiWorker, DifferentInitialValuesAreRefusedOnEveryWorker) {
                                  HasSubstr("worker 1 'w'"))));
 }
 
-TEST(MultiWorker, AnErrorInOneWorkersStepEndsTheOthersNamingIt) {
+TEST(MultiWorker, StepErrorIsReportedByAllWorkers) {
   on_workers({1, 2}, [](MultiWorkerMirroredStrategy& strategy) {
     const auto scope = strategy.scope();
     Variable w(Tensor::zeros({3}), {.name = "w"});
@@ -320,7 +320,7 @@ TEST(MultiWorker, AnErrorInOneWorkersStepEndsTheOthersNamingIt) {
   });
 }
 
-TEST(MultiWorker, DifferentCallsAreAnErrorThatNamesBoth) {
+TEST(MultiWorker, MismatchedCollectivesErrorNamesBothCalls) {
   const auto errors = run_workers(
       workers_with({1, 1}),
       [](MultiWorkerMirroredStrategy& strategy) {
@@ -334,7 +334,7 @@ TEST(MultiWorker, DifferentCallsAreAnErrorThatNamesBoth) {
                                  HasSubstr("all_reduce(SUM, float32 [3])"))));
 }
 
-TEST(MultiWorker, AWorkerThatReturnedIsMissedByName) {
+TEST(MultiWorker, TimeoutNamesWorkerThatReturned) {
   const auto errors = run_workers(
       workers_with({1, 1}),
       [](MultiWorkerMirroredStrategy& strategy) {
@@ -363,7 +363,7 @@ ErrorCode code_of_lonely_call(const WorkerBody& call) {
   return code;
 }
 
-TEST(MultiWorker, CallMissingOnTheOtherWorkerTimesOut) {
+TEST(MultiWorker, CallMissingOnOneWorkerTimesOut) {
   const auto value = [] { return PerReplica<Tensor>({num(1.0)}); };
   const auto all_reduce = [](std::size_t count) {
     return [count](Strategy& strategy) {
@@ -385,7 +385,7 @@ TEST(MultiWorker, CallMissingOnTheOtherWorkerTimesOut) {
   }));
 }
 
-TEST(MultiWorker, NcclForReplicasOnCpusIsRefusedOnEveryWorker) {
+TEST(MultiWorker, NcclOnCpuReplicasFailsOnEveryWorker) {
   const auto expect_refusal = [](const LocalStrategyOptions& first,
                                  const LocalStrategyOptions& second, const char* text) {
     EXPECT_THAT(run_workers({first, second}, [](auto&) {}), Each(HasSubstr(text)));
@@ -400,7 +400,7 @@ TEST(MultiWorker, NcclForReplicasOnCpusIsRefusedOnEveryWorker) {
   expect_refusal(options, options, "implementation NCCL is the operation 'nccl'");
 }
 
-TEST(MultiWorker, TrainsWithAnAlgorithmWithoutOrder) {
+TEST(MultiWorker, TrainsWithRingUnlessDeterminismIsRequired) {
   const auto weights = results_of_workers(workers_with({2, 2}),
                                           [](auto& strategy) { return train(strategy).weights; },
                                           Between::kMessages, {.algorithm = "ring"});

@@ -60,11 +60,11 @@ void expect_same_bits_everywhere(const OptimizerSpec& spec, const std::string& w
   EXPECT_EQ(train_network(*fully_sharded(1), spec, 6), alone) << what;
 }
 
-TEST(OptimizersUnderStrategies, EachByNameGivesTheSameBits) {
+TEST(OptimizersUnderStrategies, EveryOptimizerGivesIdenticalBits) {
   for (const std::string& name : optimizer_names()) expect_same_bits_everywhere(name, name);
 }
 
-TEST(OptimizersUnderStrategies, OptionsGiveTheSameBits) {
+TEST(OptimizersUnderStrategies, EveryOptionGivesIdenticalBits) {
   expect_same_bits_everywhere(SgdOptions{.clipping = {.clipnorm = 0.1}}, "clipnorm");
   expect_same_bits_everywhere(SgdOptions{.clipping = {.clipvalue = 0.01}}, "clipvalue");
   const LambOptions lamb{.weight_decay = 0.1,
@@ -82,10 +82,11 @@ TEST(OptimizersUnderStrategies, OptionsGiveTheSameBits) {
   expect_same_bits_everywhere(sgd, "sgd with everything");
 }
 
-using OptimizersOfAll = AllStrategies;
-INSTANTIATE_TEST_SUITE_P(, OptimizersOfAll, ::testing::ValuesIn(all_strategies()), case_name);
+using OptimizersOnEveryStrategy = AllStrategies;
+INSTANTIATE_TEST_SUITE_P(, OptimizersOnEveryStrategy, ::testing::ValuesIn(all_strategies()),
+                         case_name);
 
-TEST_P(OptimizersOfAll, AccumulationSumsOverReplicasAndAveragesOverSteps) {
+TEST_P(OptimizersOnEveryStrategy, AccumulationSumsOverReplicasAndAveragesOverSteps) {
   const auto scope = strategy_->scope();
   Variable w(Tensor::zeros({2}), {.name = "w"});
   Sgd sgd(std::vector{w}, {.learning_rate = 1.0, .gradient_accumulation_steps = 2});
@@ -103,7 +104,7 @@ TEST_P(OptimizersOfAll, AccumulationSumsOverReplicasAndAveragesOverSteps) {
   }
 }
 
-TEST_P(OptimizersOfAll, ACheckpointInTheMiddleOfAnAccumulationIsExact) {
+TEST_P(OptimizersOnEveryStrategy, CheckpointDuringGradientAccumulationResumesExactly) {
   const AdamOptions options{.ema = EmaOptions{},
                             .dynamic_loss_scale = DynamicLossScaleOptions{.growth_steps = 1},
                             .gradient_accumulation_steps = 3};
@@ -131,7 +132,7 @@ TEST_P(OptimizersOfAll, ACheckpointInTheMiddleOfAnAccumulationIsExact) {
   EXPECT_EQ(of_whole.iterations().value().item_int(), 3);
 }
 
-TEST(OptimizersUnderStrategies, AFailedStepHoldsNothingBack) {
+TEST(OptimizersUnderStrategies, FailedStepAccumulatesNoGradients) {
   const auto strategy = mirrored(2);
   const auto scope = strategy->scope();
   Variable w(Tensor::zeros({1}), {.name = "w"});
@@ -152,7 +153,7 @@ TEST(OptimizersUnderStrategies, AFailedStepHoldsNothingBack) {
   EXPECT_EQ(numbers(w.value()), (std::vector<double>{-2.0}));
 }
 
-TEST(OptimizersUnderStrategies, MovingAveragesReachEveryCopy) {
+TEST(OptimizersUnderStrategies, MovingAveragesAreAssignedToEveryComponent) {
   const auto strategy = mirrored(3);
   const auto scope = strategy->scope();
   Variable w(Tensor::zeros({1}), {.name = "w"});
@@ -167,7 +168,7 @@ TEST(OptimizersUnderStrategies, MovingAveragesReachEveryCopy) {
 
 /// Corresponds to tf's apply() in a replica: averages move once, by the mean of the replicas'
 /// values.
-TEST_P(OptimizersOfAll, ApplyWithinAReplicaMovesOnceByTheMeanOverReplicas) {
+TEST_P(OptimizersOnEveryStrategy, MovingAverageInReplicaUsesMeanOverReplicas) {
   const auto scope = strategy_->scope();
   Variable w(Tensor{4.0f, -2.0f}, {.name = "w"});
   Variable seen = on_read(Tensor(0.0f), VariableAggregation::kMean, "seen");
@@ -215,7 +216,7 @@ std::vector<double> scales(Strategy& strategy, const DynamicLossScaleOptions& op
   return result;
 }
 
-TEST(DynamicLossScale, GrowsAfterAPeriodOfFiniteStepsAndFallsWithEachOther) {
+TEST(DynamicLossScale, GrowsAfterFiniteStepsAndShrinksAfterOverflow) {
   const double s = kMaxFloat / 4;
   struct Case {
     DynamicLossScaleOptions options;
@@ -244,7 +245,7 @@ TEST(DynamicLossScale, GrowsAfterAPeriodOfFiniteStepsAndFallsWithEachOther) {
   }
 }
 
-TEST_P(OptimizersOfAll, NonFiniteGradientOfOneReplicaSkipsAll) {
+TEST_P(OptimizersOnEveryStrategy, NonFiniteGradientOnOneReplicaSkipsUpdateEverywhere) {
   for (const auto aggregation : {GradientAggregation::kSum, GradientAggregation::kNone}) {
     const auto scope = strategy_->scope();
     Variable w(Tensor::ones({2}), {.name = "w"});
@@ -270,7 +271,7 @@ TEST_P(OptimizersOfAll, NonFiniteGradientOfOneReplicaSkipsAll) {
   }
 }
 
-TEST_P(OptimizersOfAll, MinimizeScalesAndDividesAgain) {
+TEST_P(OptimizersOnEveryStrategy, MinimizeScalesLossAndUnscalesGradients) {
   // Scales are powers of 2, so scaling does not change the bits.
   const auto train = [](Strategy& strategy, std::optional<DynamicLossScaleOptions> scale) {
     const auto scope = strategy.scope();

@@ -38,9 +38,9 @@ struct Trained {
   std::vector<Member> members;
 };
 
-class RecoveryOfConnections : public ::testing::Test {
+class ConnectionRecovery : public ::testing::Test {
  protected:
-  RecoveryOfConnections() : ports_(launch::free_ports(2 * kTrainers)) {}
+  ConnectionRecovery() : ports_(launch::free_ports(2 * kTrainers)) {}
 
   ClusterSpec cluster() const {
     std::vector<std::string> addresses;
@@ -122,7 +122,7 @@ class RecoveryOfConnections : public ::testing::Test {
 };
 
 // Tests the consequences of the report, independent of the transport.
-TEST_F(RecoveryOfConnections, ReportRollsAllWorkersBackToTheLastCommit) {
+TEST_F(ConnectionRecovery, DisconnectionReportRollsBackToLastCommit) {
   const std::string error = error_of_ranks(kTrainers, [&](int worker) {
     train(worker, trainer_options(), [](ControlClient& control) {
       control.report_disconnection({"worker", 1, ""}, 0, "as the test has it");
@@ -133,7 +133,7 @@ TEST_F(RecoveryOfConnections, ReportRollsAllWorkersBackToTheLastCommit) {
 }
 
 // Tests the whole path: the transports of both ends see a reset.
-TEST_F(RecoveryOfConnections, AResetIsReportedAndTheStepRepeatedOnNewConnections) {
+TEST_F(ConnectionRecovery, ConnectionResetRepeatsStepOnNewConnections) {
   std::vector<std::unique_ptr<ChaosProxy>> proxies;
   for (int worker = 0; worker < kTrainers; ++worker) {
     proxies.push_back(std::make_unique<ChaosProxy>(

@@ -103,7 +103,7 @@ INSTANTIATE_TEST_SUITE_P(, FaultMatrix,
 
 // Errors must come before the watchdog's limit, and so long before replicas stop waiting for each
 // other.
-TEST_P(FaultMatrix, EveryFaultIsNamed) {
+TEST_P(FaultMatrix, ErrorNamesFaultAndReplica) {
   for (const int replicas : {2, 3, 8}) {
     for (const ReplicaExecution execution :
          {ReplicaExecution::kThreads, ReplicaExecution::kSequential}) {
@@ -127,7 +127,7 @@ TEST_P(FaultMatrix, EveryFaultIsNamed) {
   }
 }
 
-TEST(ReplicaFailures, TheMismatchMessageNamesEveryReplicaAndTheLine) {
+TEST(ReplicaFailures, MismatchErrorNamesReplicasAndLine) {
   auto strategy = mirrored(3);
   const Error error = error_of([&] {
     run_with(
@@ -138,7 +138,7 @@ TEST(ReplicaFailures, TheMismatchMessageNamesEveryReplicaAndTheLine) {
                                    "2 wait in merge_call at replica_failures_test.cc:[0-9]+;.*"));
 }
 
-TEST(ReplicaFailures, OthersSeeAbortedAndTheOriginalExceptionIsThrown) {
+TEST(ReplicaFailures, OriginalExceptionIsThrownAndRemainingReplicasAbort) {
   struct Custom : std::logic_error {
     using std::logic_error::logic_error;
   };
@@ -152,7 +152,7 @@ TEST(ReplicaFailures, OthersSeeAbortedAndTheOriginalExceptionIsThrown) {
   EXPECT_THAT(failure.messages[0], ::testing::HasSubstr("stopped because the run failed"));
 }
 
-TEST(ReplicaFailures, AReplicaThatSwallowsTheAbortDoesNotHideTheFailure) {
+TEST(ReplicaFailures, SwallowedAbortDoesNotHideFailure) {
   auto strategy = mirrored(2);
   EXPECT_THROW(run_with(
                    *strategy, 1, [] { throw std::runtime_error("x"); },
@@ -166,7 +166,7 @@ TEST(ReplicaFailures, AReplicaThatSwallowsTheAbortDoesNotHideTheFailure) {
                std::runtime_error);
 }
 
-TEST(ReplicaFailures, ADeadlineNamesTheMissingReplicas) {
+TEST(ReplicaFailures, DeadlineErrorNamesMissingReplicas) {
   LocalStrategyOptions options = on_cpus(3);
   options.timeout = std::chrono::milliseconds(50);
   MirroredStrategy strategy(options);
@@ -176,7 +176,7 @@ TEST(ReplicaFailures, ADeadlineNamesTheMissingReplicas) {
       kDeadlineExceeded, "s for replica 1; expected all 3 replicas");
 }
 
-TEST(ReplicaFailures, AFailureDuringTheUpdateRefusesFurtherRuns) {
+TEST(ReplicaFailures, FailureDuringUpdateBlocksFurtherRuns) {
   auto strategy = mirrored(2);
   const Json state = strategy->save_state();
   const auto update_and_fail = [](int faulty) {
@@ -192,7 +192,7 @@ TEST(ReplicaFailures, AFailureDuringTheUpdateRefusesFurtherRuns) {
   EXPECT_NO_THROW(strategy->run(update_and_fail, -1));
 }
 
-TEST(ReplicaFailures, AFailureBeforeTheUpdateLeavesTheStrategyUsable) {
+TEST(ReplicaFailures, FailureBeforeUpdateLeavesStrategyUsable) {
   auto strategy = mirrored(2);
   Variable v;
   {

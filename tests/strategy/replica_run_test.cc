@@ -24,10 +24,10 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::StartsWith;
 using thrown::warnings_of;
-using RunOnAll = AllStrategies;
-INSTANTIATE_TEST_SUITE_P(, RunOnAll, ::testing::ValuesIn(all_strategies()), case_name);
+using RunOnEveryStrategy = AllStrategies;
+INSTANTIATE_TEST_SUITE_P(, RunOnEveryStrategy, ::testing::ValuesIn(all_strategies()), case_name);
 
-TEST_P(RunOnAll, MergeCallRunsOnceOnTheCallersThreadInCrossReplicaContext) {
+TEST_P(RunOnEveryStrategy, MergeCallRunsOnceOnCallerThread) {
   int calls = 0;
   static thread_local int marker = 0;
   marker = 17;  // thread-local in the caller of run()
@@ -55,7 +55,7 @@ TEST_P(RunOnAll, MergeCallRunsOnceOnTheCallersThreadInCrossReplicaContext) {
   }
 }
 
-TEST_P(RunOnAll, AMergeFunctionMayRunAndNestMergeCalls) {
+TEST_P(RunOnEveryStrategy, MergeFunctionMayNestRunAndMergeCall) {
   std::atomic<int> inner_bodies = 0;
   const auto results = strategy_->run([&] {
     return ReplicaContext::current().merge_call(
@@ -86,7 +86,7 @@ struct Odd : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-TEST_P(RunOnAll, ExceptionsKeepTheirType) {
+TEST_P(RunOnEveryStrategy, ExceptionsKeepTheirType) {
   EXPECT_THROW(strategy_->run([] { throw Odd("in the replica"); }), Odd);
   EXPECT_THROW(strategy_->run([] {
     ReplicaContext::current().merge_call(
@@ -109,7 +109,7 @@ TEST_P(RunOnAll, ExceptionsKeepTheirType) {
   EXPECT_EQ(strategy_->run([] { return 1; }).size(), static_cast<std::size_t>(replicas()));
 }
 
-TEST_P(RunOnAll, ErrorNamesReplicaAndStep) {
+TEST_P(RunOnEveryStrategy, ErrorNamesReplicaAndStep) {
   strategy_->run([] {});
   const Error error = error_of([&] {
     strategy_->run([&] {
@@ -126,7 +126,7 @@ TEST_P(RunOnAll, ErrorNamesReplicaAndStep) {
   EXPECT_EQ(strategy_->last_failure().messages.size(), static_cast<std::size_t>(replicas()));
 }
 
-TEST_P(RunOnAll, StateCountsOutermostSuccessfulSteps) {
+TEST_P(RunOnEveryStrategy, StateCountsOutermostSuccessfulSteps) {
   EXPECT_EQ(strategy_->save_state().at("step").as_int(), 0);
   strategy_->run([] {
     ReplicaContext::current().merge_call(
@@ -144,7 +144,7 @@ TEST_P(RunOnAll, StateCountsOutermostSuccessfulSteps) {
             static_cast<std::uint32_t>(replicas() - 1));
 }
 
-TEST_P(RunOnAll, RandomStepCountsRunsThatDrawOrTrain) {
+TEST_P(RunOnEveryStrategy, RandomStepCountsRunsThatDrawOrTrain) {
   const auto random_step = [&] { return strategy_->save_state().at("random_step").as_int(); };
   strategy_->run([] { return 1.0; });
   EXPECT_EQ(random_step(), 0) << "evaluation draws nothing";
@@ -183,7 +183,7 @@ TEST(RunArguments, LocalResultsAreInReplicaOrder) {
   EXPECT_EQ(strategy->local_results(7), std::vector<int>{7});
 }
 
-TEST(RunThreads, ReplicasOfADeviceTakeTurns) {
+TEST(RunThreads, ReplicasOnSameDeviceDoNotOverlap) {
   auto strategy = mirrored(1, 3);
   std::atomic<int> inside = 0;
   std::atomic<int> most = 0;
@@ -218,7 +218,7 @@ TEST(RunThreads, SequentialReplicasRunInOrderUntilTheyBlock) {
   }
 }
 
-TEST(RunThreads, RunsOfTwoUserThreadsTakeTurns) {
+TEST(RunThreads, RunsFromTwoThreadsDoNotOverlap) {
   auto strategy = mirrored(2);
   std::atomic<int> running = 0;
   std::atomic<bool> overlapped = false;
@@ -244,7 +244,7 @@ TEST(RunThreads, RunsOfTwoUserThreadsTakeTurns) {
   EXPECT_FALSE(overlapped);
 }
 
-TEST(RunThreads, TimesSayHowLongReplicasWaitedForEachOther) {
+TEST(RunThreads, RunTimesIncludeReplicaWaitTime) {
   auto strategy = mirrored(2);
   Event is_there;
   strategy->run([&] {
@@ -265,7 +265,7 @@ TEST(RunThreads, TimesSayHowLongReplicasWaitedForEachOther) {
   EXPECT_EQ(none.communication, 0.0);
 }
 
-TEST(RunThreads, ATapeOfTheCallerSeesNoReplica) {
+TEST(RunThreads, CallerTapeDoesNotRecordReplicas) {
   auto strategy = mirrored(2);
   const Variable x(vec({3}), {.name = "x"});
   GradientTape tape;
@@ -275,7 +275,7 @@ TEST(RunThreads, ATapeOfTheCallerSeesNoReplica) {
   EXPECT_TRUE(of_replica[0].is_none());
 }
 
-TEST(RunThreads, TheSeedMayBeSetAfterTheStrategyWasMadeButNotAfterItWasRestored) {
+TEST(RunThreads, RestoredSeedOverridesGlobalSeed) {
   const auto seed_in_run = [](Strategy& strategy) {
     return strategy.run([] { return current_random_context().seed; })[0];
   };
@@ -291,7 +291,7 @@ TEST(RunThreads, TheSeedMayBeSetAfterTheStrategyWasMadeButNotAfterItWasRestored)
   set_random_seed(before);
 }
 
-TEST(RunThreads, UnequalRowsAreWarnedOfOnce) {
+TEST(RunThreads, UnequalBatchRowsWarnOnce) {
   auto strategy = mirrored(3);
   const auto step_with_rows = [&](std::int64_t last) {
     strategy->run([&] {
@@ -307,7 +307,7 @@ TEST(RunThreads, UnequalRowsAreWarnedOfOnce) {
                             "[4, 4, 1]")));
 }
 
-TEST(RunThreads, DestroyingAStrategyEndsItsThreads) {
+TEST(RunThreads, StrategyDestructorJoinsThreads) {
   const int before = num_running_threads();
   {
     auto strategy = mirrored(3);
@@ -343,7 +343,7 @@ std::vector<std::string> warnings_of_loss(Strategy& strategy, const LossOf& loss
   });
 }
 
-TEST(RunResults, NonFiniteResultIsNamedOnceWithReplicaAndStep) {
+TEST(RunResults, NonFiniteResultWarnsOnceWithReplicaAndStep) {
   for (const auto& strategy : {mirrored(3), mirrored(1, 3)}) {
     const auto warnings = warnings_of([&] {
       for (int step = 0; step < 4; ++step) {
@@ -356,7 +356,7 @@ TEST(RunResults, NonFiniteResultIsNamedOnceWithReplicaAndStep) {
   }
 }
 
-TEST(RunResults, MeanOverABatchWithoutRowsIsNamedAsTheCause) {
+TEST(RunResults, WarningAttributesNanToEmptyBatch) {
   const auto strategy = mirrored(1, 3);
   // Batches give 3 + 3 + 2 rows: replica 2 has none in the last step.
   const Dataset data = Dataset::from_tensor_slices({Tensor::ones({8})}).batch(3);
@@ -376,7 +376,7 @@ TEST(RunResults, MeanOverABatchWithoutRowsIsNamedAsTheCause) {
                                           HasSubstr("try a smaller learning rate"))));
 }
 
-TEST(RunResults, OfTheDefaultStrategyAreChecked) {
+TEST(RunResults, DefaultStrategyChecksResults) {
   // Runs in a process of its own, because all tests share the default strategy, which warns once.
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto warn = [] {
@@ -391,7 +391,7 @@ TEST(RunResults, OfTheDefaultStrategyAreChecked) {
               "replica 0, step 1: the step of 'default' returned nan; ");
 }
 
-TEST(RunResults, NumbersOfEveryFloatingTypeAreChecked) {
+TEST(RunResults, EveryFloatingTypeIsChecked) {
   using Results = std::vector<std::function<void(Strategy&)>>;
   const Results results = {
       [](Strategy& s) { (void)s.run([] { return -std::numeric_limits<double>::infinity(); }); },
@@ -408,7 +408,7 @@ TEST(RunResults, NumbersOfEveryFloatingTypeAreChecked) {
   }
 }
 
-TEST(RunResults, OtherResultsAreNotNamed) {
+TEST(RunResults, NonScalarAndFiniteResultsDoNotWarn) {
   const auto strategy = mirrored(2);
   EXPECT_THAT(warnings_of([&] {
                 (void)strategy->run([] { return vec({1.0f, kNan}); });
@@ -420,7 +420,7 @@ TEST(RunResults, OtherResultsAreNotNamed) {
               IsEmpty());
 }
 
-TEST(RunMeans, ALossThatIsAMeanOverTheReplicasRowsIsWarnedOfOnce) {
+TEST(MeanLossWarning, IsLoggedOnceForMeanOverReplicaRows) {
   const LossOf losses[] = {
       [](const Tensor& each) { return reduce_mean(each); },
       [](const Tensor& each) { return each.mean(); },
@@ -439,7 +439,7 @@ TEST(RunMeans, ALossThatIsAMeanOverTheReplicasRowsIsWarnedOfOnce) {
   }
 }
 
-TEST(RunMeans, LossesThatAddUpToTheMeanAreNot) {
+TEST(MeanLossWarning, IsNotLoggedForCorrectlyScaledLoss) {
   const auto twice = [](const Tensor& x) { return concat({x, x}, 0); };
   const LossOf losses[] = {[](const Tensor& x) { return reduce_sum(x) / 8.0; },
                            [](const Tensor& x) { return reduce_mean(x) / 2.0; },
@@ -459,7 +459,7 @@ TEST(RunMeans, LossesThatAddUpToTheMeanAreNot) {
   EXPECT_THAT(warnings_of_loss(*mirrored(1), mean), IsEmpty());
 }
 
-TEST(RunErrors, AreThrownAndNotLoggedAsWell) {
+TEST(RunErrors, AreThrownWithoutLogging) {
   const auto strategy = mirrored(2);
   EXPECT_THAT(warnings_of([&] {
                 EXPECT_INVALID(strategy->run([] {

@@ -97,14 +97,14 @@ TEST_F(MirroredVariable, WriteWithoutAggregationFailsUnlessDivergenceIsPermitted
   EXPECT_EQ(components(permitted), (std::vector<double>{0, 1}));
 }
 
-TEST_F(MirroredVariable, PlainConstantCannotBeSummed) {
+TEST_F(MirroredVariable, AssigningConstantUnderSumFails) {
   Variable v = make(0.0, VariableAggregation::kSum);
   EXPECT_INVALID(strategy_->run([&] { v.assign(5.0); }), "SUM");
   strategy_->run([&] { v.assign(num(5.0)); });
   EXPECT_EQ(components(v), both(10));
 }
 
-TEST_F(MirroredVariable, ReplicasReadTheirOwnComponent) {
+TEST_F(MirroredVariable, ReplicasReadTheirComponent) {
   for (const auto aggregation : kAllAggregations) {
     const Variable v = make(3.0, aggregation);
     const auto read = strategy_->run([&] { return v.value(); });
@@ -116,13 +116,13 @@ TEST_F(MirroredVariable, ReplicasReadTheirOwnComponent) {
   }
 }
 
-TEST_F(MirroredVariable, OperatorsReadTheVariable) {
+TEST_F(MirroredVariable, OperatorsReadVariableValue) {
   const Variable v = make(1.0, VariableAggregation::kSum);
   EXPECT_EQ((v + 1.0f).item(), 2.0f);
   EXPECT_EQ(numbers(strategy_->run([&] { return v + 1.0f; })), both(2));
 }
 
-TEST_F(MirroredVariable, SavedAndRestoredAcrossPlacements) {
+TEST_F(MirroredVariable, SavedValueRestoresAcrossPlacements) {
   for (const auto aggregation : kAllAggregations) {
     Variable v = make(2.0, aggregation);
     const auto saved = v.storage().save();
@@ -162,7 +162,7 @@ TEST_F(MirroredVariable, LinearScatterOperationsCombineReplicaRows) {
   }
 }
 
-TEST_F(MirroredVariable, ScatterMinMaxAndUpdateNeedOnlyFirstReplica) {
+TEST_F(MirroredVariable, ScatterMinMaxAndUpdateRequireFirstReplicaAggregation) {
   Variable sum = make(Tensor::from<float>({3}, {0, 2, 0}), VariableAggregation::kSum);
   Variable v = make(Tensor::from<float>({3}, {0, 2, 0}), VariableAggregation::kOnlyFirstReplica);
   struct Case {
@@ -200,7 +200,7 @@ TEST_F(MirroredVariable, ScatterWithoutAggregationIsLocal) {
   expect_after(&Variable::scatter_update, 2);
 }
 
-TEST_F(MirroredVariable, MeanOfIntegersNeedsEqualValues) {
+TEST_F(MirroredVariable, MeanOfIntegersRequiresEqualValues) {
   Variable v = make(Tensor::scalar(1, DType::kInt32), VariableAggregation::kMean);
   EXPECT_INVALID(strategy_->run([&] { v.assign(num(replica_number(), DType::kInt32)); }),
                  "Variable 'v'");
@@ -210,7 +210,7 @@ TEST_F(MirroredVariable, MeanOfIntegersNeedsEqualValues) {
   EXPECT_EQ(components(v), both(8));
 }
 
-TEST_F(MirroredVariable, UpdateSeesOneComponentAtATime) {
+TEST_F(MirroredVariable, UpdateIsCalledPerComponent) {
   Variable v = make(0.0, VariableAggregation::kNone);
   const PerReplica<Tensor> values({Tensor(1.0f), Tensor(2.0f)});
   using Update = std::function<void(Variable&, const Tensor&)>;
@@ -229,7 +229,7 @@ TEST_F(MirroredVariable, UpdateSeesOneComponentAtATime) {
   EXPECT_EQ(names, (std::vector<std::string>{"v", "v/replica_1"}));
 }
 
-TEST_F(MirroredVariable, AReadSeesTheWriteBeforeItAndNoneAfterIt) {
+TEST_F(MirroredVariable, ReadSeesOnlyEarlierWrites) {
   Variable v = make(1.0, VariableAggregation::kMean);
   const auto reads = strategy_->run([&] {
     const Tensor before = v.value();
@@ -242,12 +242,12 @@ TEST_F(MirroredVariable, AReadSeesTheWriteBeforeItAndNoneAfterIt) {
   }
 }
 
-TEST_F(MirroredVariable, AWrongShapeNamesTheVariable) {
+TEST_F(MirroredVariable, ShapeErrorNamesVariable) {
   Variable v = make(1.0, VariableAggregation::kMean);
   EXPECT_INVALID(strategy_->run([&] { v.assign(Tensor::ones({2})); }), "Variable 'v'.assign");
 }
 
-TEST_F(MirroredVariable, AReplicaOfAnotherStrategyCannotWriteIt) {
+TEST_F(MirroredVariable, ReplicaOfDifferentStrategyCannotWrite) {
   Variable v = make(1.0, VariableAggregation::kMean);
   auto other = mirrored(2);
   EXPECT_ERROR(other->run([&] { v.assign(2.0); }), kFailedPrecondition,
@@ -264,7 +264,7 @@ TEST_F(MirroredVariable, AllReplicasMustWriteTheSameVariable) {
                "'w'.assign");
 }
 
-TEST(CentralVariable, OneComponentOnTheParameterDeviceIsReadOnTheReplicasDevice) {
+TEST(CentralVariable, ReadCopiesValueToReplicaDevice) {
   auto strategy = central(2);
   const auto scope = strategy->scope();
   Variable v(Tensor(1.0f), {.aggregation = VariableAggregation::kMean});
@@ -278,10 +278,11 @@ TEST(CentralVariable, OneComponentOnTheParameterDeviceIsReadOnTheReplicasDevice)
   EXPECT_EQ(strategy->parameter_devices(), std::vector<Device>{Device::parse("cpu:0")});
 }
 
-using VariableOfAll = AllStrategies;
-INSTANTIATE_TEST_SUITE_P(, VariableOfAll, ::testing::ValuesIn(all_strategies()), case_name);
+using VariablesOnEveryStrategy = AllStrategies;
+INSTANTIATE_TEST_SUITE_P(, VariablesOnEveryStrategy, ::testing::ValuesIn(all_strategies()),
+                         case_name);
 
-TEST_P(VariableOfAll, VariablesMayOutliveTheirStrategy) {
+TEST_P(VariablesOnEveryStrategy, MayOutliveStrategy) {
   Variable v;
   {
     const auto scope = strategy_->scope();
@@ -303,7 +304,7 @@ class SyncOnRead : public TwoReplicas {
   }
 };
 
-TEST_F(SyncOnRead, WritesInReplicasAreLocalAndOthersGoToEveryComponent) {
+TEST_F(SyncOnRead, ReplicaWritesAreLocalAndCrossReplicaWritesGlobal) {
   for (const auto aggregation : kAllAggregations) {
     Variable v = make(0.0, aggregation);
     EXPECT_FALSE(v.trainable());
@@ -324,7 +325,7 @@ TEST_F(SyncOnRead, WritesInReplicasAreLocalAndOthersGoToEveryComponent) {
 }
 
 // Same as tf.Variable, also in 2.21: ON_READ only changes the default of `trainable` to False.
-TEST_F(SyncOnRead, IsTrainedWhereAskedAndEachComponentGetsTheSumOfTheGradients) {
+TEST_F(SyncOnRead, TrainableComponentsGetSumOfGradients) {
   const auto scope = strategy_->scope();
   const Variable v(num(0.0), {.name = "v",
                               .trainable = true,
@@ -341,7 +342,7 @@ TEST_F(SyncOnRead, IsTrainedWhereAskedAndEachComponentGetsTheSumOfTheGradients) 
   EXPECT_EQ(v.value().item(), -1.0f);
 }
 
-TEST_F(SyncOnRead, AssignUnderSumDividesTheValue) {
+TEST_F(SyncOnRead, AssignUnderSumDividesValueAmongReplicas) {
   Variable v = make(0.0, VariableAggregation::kSum);
   v.assign(2.0);
   EXPECT_EQ(components(v), both(1));
@@ -352,7 +353,7 @@ TEST_F(SyncOnRead, AssignUnderSumDividesTheValue) {
   EXPECT_INVALID(v.assign_sub(1.0), "assign_sub");
 }
 
-TEST_F(SyncOnRead, IntegersUnderSumKeepTheirSum) {
+TEST_F(SyncOnRead, IntegerAssignUnderSumPreservesTotal) {
   Variable v = make(Tensor::scalar(0, DType::kInt64), VariableAggregation::kSum);
   v.assign(7.0);
   EXPECT_EQ(components(v), (std::vector<double>{4, 3}));
@@ -361,7 +362,7 @@ TEST_F(SyncOnRead, IntegersUnderSumKeepTheirSum) {
   EXPECT_EQ(components(v), (std::vector<double>{-4, -3}));
 }
 
-TEST_F(SyncOnRead, ReadOutsideGivesTheAggregate) {
+TEST_F(SyncOnRead, ReadOutsideReplicasReturnsAggregate) {
   Variable sum = make(0.0, VariableAggregation::kSum);
   assign_ids(sum);
   EXPECT_EQ(sum.value().item(), 1.0f);
@@ -374,7 +375,7 @@ TEST_F(SyncOnRead, ReadOutsideGivesTheAggregate) {
   EXPECT_EQ(first.value().item(), 0.0f);
 }
 
-TEST_F(SyncOnRead, ReadWithoutAggregationIsRefusedOutsideReplicas) {
+TEST_F(SyncOnRead, ReadWithoutAggregationFailsOutsideReplicas) {
   Variable v = make(1.0, VariableAggregation::kNone);
   EXPECT_INVALID((void)v.value(), "aggregation NONE");
   EXPECT_EQ(numbers(strategy_->run([&] { return v.value(); })), both(1));
@@ -423,7 +424,7 @@ TEST_F(SyncOnRead, CheckpointHoldsAggregateAndComponents) {
   EXPECT_EQ(components(mean), both(2));
 }
 
-TEST_F(SyncOnRead, OtherNumberOfReplicasRestoresTheAggregate) {
+TEST_F(SyncOnRead, DifferentReplicaCountRestoresAggregate) {
   const auto three = mirrored(3);
   const auto saved = [&] {
     const auto scope = three->scope();
@@ -435,7 +436,7 @@ TEST_F(SyncOnRead, OtherNumberOfReplicasRestoresTheAggregate) {
   EXPECT_ERROR(v.storage().restore(lookup_in({})), kNotFound, "'v'");
 }
 
-TEST_F(SyncOnRead, MeanWeighsReplicasByTheirUpdates) {
+TEST_F(SyncOnRead, MeanWeightsReplicasByUpdateCount) {
   Variable v = make(0.0, VariableAggregation::kMean);
   EXPECT_EQ(v.value().item(), 0.0f) << "without updates all count alike";
   const auto update_in = [&](int replica, double value) {
@@ -454,7 +455,7 @@ TEST_F(SyncOnRead, MeanWeighsReplicasByTheirUpdates) {
   EXPECT_EQ(v.value().item(), 5.0f);
 }
 
-TEST_F(SyncOnRead, NumbersOfUpdatesAreSavedAndFilesWithoutThemAreRead) {
+TEST_F(SyncOnRead, UpdateCountsAreSavedAndOptionalOnRestore) {
   Variable v = make(0.0, VariableAggregation::kMean);
   strategy_->run([&] {
     for (int i = 0; i < 1 + 2 * replica_number(); ++i) v.assign(num(4.0 + 4.0 * replica_number()));
@@ -498,7 +499,7 @@ TEST_F(SyncOnRead, AggregateOnReadScopeReadsTheAggregateInReplicas) {
   EXPECT_EQ(read[1].device(), Device::parse("cpu:1"));
 }
 
-TEST_F(SyncOnRead, OneComponentPerReplicaAlsoOfSharedDevicesAndCentralStorage) {
+TEST_F(SyncOnRead, HasOneComponentPerReplicaOnSharedDevices) {
   const std::unique_ptr<Strategy> shared = mirrored(1, 3), of_central = central(3);
   for (Strategy* const strategy : {shared.get(), of_central.get()}) {
     SCOPED_TRACE(strategy->name());

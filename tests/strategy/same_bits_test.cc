@@ -29,7 +29,7 @@ std::unique_ptr<Strategy> mirrored_with(int devices, int replicas, ReplicaExecut
   return std::make_unique<MirroredStrategy>(options);
 }
 
-TEST(SameBits, OneReplicaIsTheSameUnderEveryStrategy) {
+TEST(SameBits, SingleReplicaMatchesUnderEveryStrategy) {
   expect_same({{"one_device", [] { return std::make_unique<OneDeviceStrategy>("cpu:0"); }},
                {"one_device cpu:3", [] { return std::make_unique<OneDeviceStrategy>("cpu:3"); }},
                {"mirrored", [] { return mirrored(1); }},
@@ -39,12 +39,12 @@ TEST(SameBits, OneReplicaIsTheSameUnderEveryStrategy) {
                 [] { return mirrored_with(1, 1, ReplicaExecution::kSequential, "canonical"); }}});
 }
 
-TEST(SameBits, TheDefaultStrategyIsOneReplicaToo) {
+TEST(SameBits, DefaultStrategyMatchesSingleReplica) {
   const auto strategy = mirrored(1);
   EXPECT_EQ(train(default_strategy()).weights, train(*strategy).weights);
 }
 
-TEST(SameBits, ReplicasMatterAndDevicesDoNot) {
+TEST(SameBits, ResultIsIndependentOfDevicesAndSchedule) {
   for (const int replicas : {2, 3, 4}) {
     const auto threads = ReplicaExecution::kThreads;
     expect_same(
@@ -67,12 +67,12 @@ TEST(SameBits, ReplicasMatterAndDevicesDoNot) {
   }
 }
 
-TEST(SameBits, OtherStepsGiveOtherBits) {
+TEST(SameBits, DifferentStepCountsGiveDifferentBits) {
   const auto strategy = mirrored(2);
   EXPECT_NE(train(*strategy, 3).weights, train(*strategy, 4).weights);
 }
 
-TEST(SameBits, GradientsAreSummedAndMayBeLocal) {
+TEST(SameBits, GradientsAreSummedUnlessAggregationIsNone) {
   // Returns each replica's value after one step of two replicas with gradients 1 and 2.
   const auto after_step = [](GradientAggregation aggregation,
                              VariableSynchronization synchronization) {
@@ -118,7 +118,7 @@ std::vector<double> after_unsummed(Strategy& strategy,
 }
 
 /// Corresponds to tf's experimental_aggregate_gradients=False and skip_gradients_aggregation=True.
-TEST(SameBits, UnsummedGradientsOfOneSharedValueMustBeEqual) {
+TEST(SameBits, UnsummedGradientsOfSharedValueMustBeEqual) {
   const auto own = [](float replica) { return Gradient(vec({replica + 1})); };
   const auto sparse = [](float replica) {
     return Gradient(IndexedSlices{vec({replica}), Tensor::from<std::int64_t>({1}, {0}), {1}});
@@ -143,7 +143,7 @@ TEST(SameBits, UnsummedGradientsOfOneSharedValueMustBeEqual) {
   EXPECT_INVALID(after_unsummed(*mirrored(2, 4), own), "replicas 0 and 1 share its value");
 }
 
-TEST(SameBits, UnsummedGradientsThatWouldLetCopiesDifferAreNamed) {
+TEST(SameBits, DivergingUnsummedGradientsAreNamedInError) {
   const auto equal = [](float) { return Gradient(vec({2})); };
   for (const double value : after_unsummed(*mirrored(3), equal)) EXPECT_NEAR(value, -0.2, 1e-7);
   OneDeviceStrategy one("cpu:0");
@@ -156,7 +156,7 @@ TEST(SameBits, UnsummedGradientsThatWouldLetCopiesDifferAreNamed) {
   EXPECT_INVALID(after_unsummed(*mirrored(2, 4), last_differs), "try GradientAggregation::kSum");
 }
 
-TEST(SameBits, UnsummedGradientsThatDifferChangeNothing) {
+TEST(SameBits, DifferingUnsummedGradientsChangeNothing) {
   const auto strategy = central(2);
   const auto scope = strategy->scope();
   const std::vector<Variable> variables = {Variable(num(1.0), {.name = "a"}),
@@ -175,7 +175,7 @@ TEST(SameBits, UnsummedGradientsThatDifferChangeNothing) {
   EXPECT_LT(variables[0].value().item(), 1.0f);
 }
 
-TEST(SameBits, UnsummedGradientsOfOtherVariablesAreAMismatch) {
+TEST(SameBits, UnsummedGradientsOfDifferentVariablesFail) {
   const auto strategy = central(2);
   const auto scope = strategy->scope();
   const std::vector<Variable> variables = {Variable(num(1.0), {.name = "a"}),
@@ -189,7 +189,7 @@ TEST(SameBits, UnsummedGradientsOfOtherVariablesAreAMismatch) {
                  "gradients that are not summed");
 }
 
-TEST(SameBits, TwoOptimizersInOneStep) {
+TEST(SameBits, TwoOptimizersInOneStepGiveSameBits) {
   std::map<std::string, std::string> hashes;
   for (const int devices : {1, 2}) {
     auto strategy = mirrored(devices, 2);

@@ -44,14 +44,14 @@ TEST_F(Scopes, DefaultReplicaIsCurrentWithoutStrategy) {
   EXPECT_EQ(ReplicaContext::current().all_reduce(ReduceOp::kSum, 3.0f).item(), 3.0f);
 }
 
-TEST_F(Scopes, ScopeIsTheCrossReplicaContext) {
+TEST_F(Scopes, ScopeEntersCrossReplicaContext) {
   const auto scope = strategy_->scope();
   expect_scope_of(*strategy_);
   EXPECT_ERROR(ReplicaContext::current(), kFailedPrecondition, "cross-replica context");
   EXPECT_ERROR(ReplicaGroup::current("a layer"), kFailedPrecondition, "a layer");
 }
 
-TEST_F(Scopes, RunIsAReplicaContext) {
+TEST_F(Scopes, RunEntersReplicaContext) {
   const auto check = [&] {
     EXPECT_NE(get_replica_context(), nullptr);
     EXPECT_EQ(get_cross_replica_context(), nullptr);
@@ -66,7 +66,7 @@ TEST_F(Scopes, RunIsAReplicaContext) {
   expect_scope_of(*strategy_);
 }
 
-TEST_F(Scopes, ClosingInTheWrongOrderIsANestingError) {
+TEST_F(Scopes, ClosingInWrongOrderThrowsNestingError) {
   auto outer = strategy_->scope();
   auto inner = strategy_->scope();
   EXPECT_ERROR(outer.close(), kFailedPrecondition, "scope nesting error");
@@ -76,7 +76,7 @@ TEST_F(Scopes, ClosingInTheWrongOrderIsANestingError) {
   EXPECT_ERROR(outer.close(), kFailedPrecondition, "not open");
 }
 
-TEST_F(Scopes, OpenVariableCreatorScopeIsANestingError) {
+TEST_F(Scopes, OpenVariableCreatorScopeCausesNestingError) {
   auto scope = strategy_->scope();
   struct Other final : VariableCreator {
     std::shared_ptr<VariableStorage> create(const Variable::Initializer& initializer,
@@ -92,7 +92,7 @@ TEST_F(Scopes, OpenVariableCreatorScopeIsANestingError) {
   scope.close();
 }
 
-TEST_F(Scopes, OpenDeviceScopeIsANestingError) {
+TEST_F(Scopes, OpenDeviceScopeCausesNestingError) {
   auto scope = strategy_->scope();
   {
     const DeviceScope inner("cpu:1");
@@ -106,7 +106,7 @@ TEST_F(Scopes, OpenDeviceScopeIsANestingError) {
   scope.close();
 }
 
-TEST_F(Scopes, DestroyingInTheWrongOrderLeavesTheThreadUsable) {
+TEST_F(Scopes, DestructionInWrongOrderLeavesThreadUsable) {
   std::vector<std::string> lines;
   const LogSink previous =
       set_log_sink([&](LogLevel, std::string_view line) { lines.emplace_back(line); });
@@ -129,7 +129,7 @@ TEST_F(Scopes, DestroyingInTheWrongOrderLeavesTheThreadUsable) {
   EXPECT_THAT(lines[1], ::testing::HasSubstr("wrong order: device scope nesting error"));
 }
 
-TEST_F(Scopes, OtherStrategyInsideAScopeIsAMixingError) {
+TEST_F(Scopes, UsingDifferentStrategyInsideScopeFails) {
   const auto b = mirrored(2);
   const auto scope = strategy_->scope();
   EXPECT_ERROR((void)b->scope(), kFailedPrecondition, "Mixing different strategies");
@@ -155,7 +155,7 @@ TEST_F(Scopes, ScopeMayBeReentered) {
 }
 
 // Corresponds to tf's testSetStrategy.
-TEST_F(Scopes, SetStrategyIsAScopeThatStaysOpen) {
+TEST_F(Scopes, SetStrategyOpensScopeUntilReset) {
   const auto second = mirrored(1);
   set_strategy(strategy_.get());
   expect_scope_of(*strategy_);
@@ -177,7 +177,7 @@ TEST_F(Scopes, SetStrategyIsAScopeThatStaysOpen) {
 }
 
 // Corresponds to tf's testSetStrategyInScope.
-TEST_F(Scopes, SetStrategyInAScopeOrAReplicaIsRefused) {
+TEST_F(Scopes, SetStrategyInsideScopeOrReplicaFails) {
   auto other = mirrored(1);
   const auto expect_refusal = [&] {
     for (Strategy* each :
@@ -227,7 +227,7 @@ TEST_F(Scopes, ContextsArePerThread) {
   Executor::system().start("other", [] { expect_default_state(); })->join();
 }
 
-TEST_F(Scopes, AScopeInsideRunStaysInTheReplica) {
+TEST_F(Scopes, ScopeInsideRunKeepsReplicaContext) {
   strategy_->run([&] {
     const auto scope = strategy_->scope();
     EXPECT_NE(get_replica_context(), nullptr);
@@ -235,8 +235,8 @@ TEST_F(Scopes, AScopeInsideRunStaysInTheReplica) {
   });
 }
 
-using ScopeOfAll = AllStrategies;
-INSTANTIATE_TEST_SUITE_P(, ScopeOfAll, ::testing::ValuesIn(all_strategies()), case_name);
+using ScopesOnEveryStrategy = AllStrategies;
+INSTANTIATE_TEST_SUITE_P(, ScopesOnEveryStrategy, ::testing::ValuesIn(all_strategies()), case_name);
 
 /// Returns the sum of the elements of all batches of `data`.
 double sum_over_batches(Strategy& strategy, const Dataset& data) {
@@ -247,7 +247,7 @@ double sum_over_batches(Strategy& strategy, const Dataset& data) {
   return sum;
 }
 
-TEST_P(ScopeOfAll, MethodsWorkInTheDefaultContextAndInScope) {
+TEST_P(ScopesOnEveryStrategy, MethodsWorkInsideAndOutsideScope) {
   const std::vector<Device> destinations = strategy_->parameter_devices();
   const auto use_methods = [&](const Variable& variable) {
     const PerReplica<Tensor> ones(
@@ -285,7 +285,7 @@ TEST_P(ScopeOfAll, MethodsWorkInTheDefaultContextAndInScope) {
   EXPECT_EQ(components(count), copies_of(2.0, static_cast<int>(count.storage().devices().size())));
 }
 
-TEST_P(ScopeOfAll, ReduceOpMayBeTextInEitherCase) {
+TEST_P(ScopesOnEveryStrategy, ReduceAcceptsOpNameInEitherCase) {
   const PerReplica<Tensor> twos(
       std::vector<Tensor>(static_cast<std::size_t>(replicas()), Tensor(2.0f)));
   for (const char* mean : {"mean", "MEAN"}) EXPECT_EQ(strategy_->reduce(mean, twos).item(), 2.0f);
@@ -335,7 +335,7 @@ TEST(DefaultStrategy, RunMergeAndReduceAreTheIdentity) {
 }
 
 // Otherwise each replica would add the sum of all gradients to the single value.
-TEST(OutsideScope, ReplicasDoNotWriteAVariableThatTheirStrategyDidNotMake) {
+TEST(VariableOutsideScope, CannotBeWrittenInReplicas) {
   Variable w(vec({1}));
   Sgd optimizer(std::vector{w}, {.learning_rate = 1.0});
   const std::vector<std::function<void()>> writes = {

@@ -69,7 +69,7 @@ TEST(ShardedVariable, AssignmentsAreSplitByShard) {
       {{0, 0}, {0, 0, 1, 1}, {0, 0}});
 }
 
-TEST(ShardedVariable, ReadsAsTheConcatenation) {
+TEST(ShardedVariable, ReadConcatenatesShards) {
   const ShardedVariable variable = sharded({{0, 0}, {1, 1, 2, 2}, {3, 3}});
   EXPECT_EQ(variable.shape(), Shape({4, 2}));
   EXPECT_THAT(numbers(variable.value()), ElementsAre(0, 0, 1, 1, 2, 2, 3, 3));
@@ -96,7 +96,7 @@ TEST(ShardedVariable, CheckpointRestoresIntoAnyNumberOfShards) {
               ElementsAre(ElementsAre(5), ElementsAre(10), ElementsAre(15), ElementsAre(20)));
 }
 
-TEST(ShardedVariable, DeferredRestoreFillsAVariableMadeLater) {
+TEST(ShardedVariable, DeferredRestoreFillsVariableCreatedLater) {
   const std::string path = ::testing::TempDir() + "tutti_four_parts.safetensors";
   Checkpoint(std::vector<Variable>{vector_in_parts({{0}, {1}, {2}, {3}})}).save(path);
   for (const auto& parts : {Parts{{9, 9, 9, 9}}, {{9, 9}, {9, 9}}}) {
@@ -129,7 +129,7 @@ class Gathers final : public OpObserver {
   const ObserverScope scope_{*this};
 };
 
-TEST(ShardedVariable, LookupReadsEachShardOnceAndNeverBuildsTheTable) {
+TEST(ShardedVariable, LookupReadsEachShardOnceWithoutConcatenation) {
   const ShardedVariable variable = table();
   EXPECT_ERROR((void)embedding_lookup(variable, ids({0, 5})), kInvalidArgument,
                "expected 0 .. 4, got 5 at position 1");
@@ -163,7 +163,7 @@ TEST(ShardedVariable, SafeLookupSkipsInvalidIds) {
 }
 
 // docs/deviations.md: functions are not traced, and a variable in parts is listed as one.
-TEST(ShardedVariable, ArgumentIsTheVariableItself) {
+TEST(ShardedVariable, RunArgumentKeepsVariableIdentity) {
   const ShardedVariable first = sharded({{1, 2}, {3, 4}}), second = sharded({{5, 6}, {7, 8}});
   auto strategy = strategy_tests::mirrored(2);
   int calls = 0;
@@ -180,7 +180,7 @@ TEST(ShardedVariable, ArgumentIsTheVariableItself) {
   EXPECT_THAT(numbers(second.variables()[1].value()), ElementsAre(7, 8));
 }
 
-TEST(ShardedVariable, IsOneVariableWithListedShards) {
+TEST(ShardedVariable, ListsShardsButSavesUnderOneName) {
   const ShardedVariable variable = sharded({{1, 2}, {3, 4}});
   EXPECT_EQ(variable.variables().size(), 2U);
   // Saved under its own name, not by parts.
@@ -190,7 +190,7 @@ TEST(ShardedVariable, IsOneVariableWithListedShards) {
 }
 
 /// tf's test_slicing, with its 8 rows in parts of 3, 3 and 2.
-TEST(ShardedVariable, GetItemReadsAcrossParts) {
+TEST(ShardedVariable, GetItemReadsAcrossShards) {
   const ShardedVariable variable =
       sharded({{1, 2, 3, 4, 5, 6}, {7, 8, 9, 10, 11, 12}, {13, 14, 15, 16}});
   const Tensor whole = variable.value();
@@ -224,7 +224,7 @@ TEST(ShardedVariable, GetItemReadsAcrossParts) {
   EXPECT_ERROR((void)(variable[{0, 2}]), kInvalidArgument, "for axis 1");
 }
 
-TEST(ShardedVariable, GetItemHasTheGradientOfItsRowsAlone) {
+TEST(ShardedVariable, GetItemGradientCoversOnlySelectedRows) {
   const ShardedVariable variable = table();
   GradientTape tape;
   const Tensor loss = reduce_sum(square(variable[{Range{1, 3}, 0}]));
@@ -234,7 +234,7 @@ TEST(ShardedVariable, GetItemHasTheGradientOfItsRowsAlone) {
   EXPECT_EQ(numbers(gradient.slices().values), (std::vector<double>{6, 0, 10, 0}));
 }
 
-TEST(ShardedVariable, GetItemOfAVariableOnServersIsThatOfItsValue) {
+TEST(ShardedVariable, GetItemReadsServerVariables) {
   const auto strategy = strategy_tests::parameter_server(2, 0, 3);
   const auto scope = strategy->scope();
   const Variable variable(rows_of_two({1, 2, 3, 4, 5, 6, 7, 8, 9, 10}), {.name = "table"});
@@ -243,7 +243,7 @@ TEST(ShardedVariable, GetItemOfAVariableOnServersIsThatOfItsValue) {
   EXPECT_THAT(numbers(read), ElementsAre(10, 10));
 }
 
-TEST(ShardedVariable, WrongPartsAreRefused) {
+TEST(ShardedVariable, MismatchedShardsAreRejected) {
   EXPECT_ERROR(ShardedVariable(std::vector<Variable>{}), kInvalidArgument,
                "expected variables, got none");
   const Variable two(Tensor::zeros({3, 2}), {.name = "two"});
@@ -254,7 +254,7 @@ TEST(ShardedVariable, WrongPartsAreRefused) {
 }
 
 // tf: "`SaveSliceInfo` should not be set for all elements in argument `variables`".
-TEST(ShardedVariable, PartsOfAnotherShardedVariableAreRefused) {
+TEST(ShardedVariable, ShardsAlreadyInUseAreRejected) {
   const Variable first(rows_of_two({1, 2}), {.name = "first"});
   const Variable second(rows_of_two({3, 4}), {.name = "second"});
   const Variable third(rows_of_two({5, 6}), {.name = "third"});
@@ -272,7 +272,7 @@ TEST(ShardedVariable, PartsOfAnotherShardedVariableAreRefused) {
   EXPECT_THAT(numbers(ShardedVariable({second, first}).value()), ElementsAre(3, 4, 1, 2));
 }
 
-TEST(ShardedVariable, OptimizersGiveTheBitsOfAWholeVariable) {
+TEST(ShardedVariable, OptimizerMatchesUnshardedVariableBitForBit) {
   const auto trained = [](const Variable& variable) {
     const std::vector<Variable> variables = {variable};
     Adam adam(variables);
@@ -288,7 +288,7 @@ TEST(ShardedVariable, OptimizersGiveTheBitsOfAWholeVariable) {
 }
 
 /// Compares gradients of sparse lookups with finite differences.
-TEST(ShardedVariable, SparseLookupsHaveTheGradientOfTheirFormula) {
+TEST(ShardedVariable, SparseLookupGradientMatchesFiniteDifferences) {
   const SparseIds sparse{ids({0, 3, 3, 4, 1}), ids({0, 0, 0, 1, 1}), 2};
   const Tensor weights = Tensor::from<double>({5}, {0.5, 2.0, 1.5, 3.0, 0.25});
   const auto loss = [&](const Variable& params, Combiner combiner) {
@@ -313,7 +313,7 @@ TEST(ShardedVariable, SparseLookupsHaveTheGradientOfTheirFormula) {
   }
 }
 
-TEST(ShardedVariable, LookupsOnServersMoveOnlyRowsAndTrainLikeLocalOnes) {
+TEST(ShardedVariable, ServerLookupsTransferOnlyRowsAndMatchLocalTraining) {
   const auto trained = [](Strategy& strategy) {
     const auto scope = strategy.scope();
     std::vector<float> values;

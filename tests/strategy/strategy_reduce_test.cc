@@ -6,10 +6,10 @@
 
 namespace tutti::strategy_tests::strategy_reduce_test {
 
-using ReduceOfAll = AllStrategies;
-INSTANTIATE_TEST_SUITE_P(, ReduceOfAll, ::testing::ValuesIn(all_strategies()), case_name);
+using ReduceOnEveryStrategy = AllStrategies;
+INSTANTIATE_TEST_SUITE_P(, ReduceOnEveryStrategy, ::testing::ValuesIn(all_strategies()), case_name);
 
-TEST_P(ReduceOfAll, AxisReductionIsExactForUnevenReplicas) {
+TEST_P(ReduceOnEveryStrategy, AxisReductionIsExactForUnevenReplicas) {
   for (const DType dtype : {DType::kFloat32, DType::kInt32, DType::kInt64, DType::kFloat64}) {
     const auto lists = strategy_->run([dtype] {
       const int r = ReplicaContext::current().replica_id();
@@ -28,7 +28,7 @@ TEST_P(ReduceOfAll, AxisReductionIsExactForUnevenReplicas) {
   }
 }
 
-TEST_P(ReduceOfAll, SeveralAxesAndReplicasWithoutRows) {
+TEST_P(ReduceOnEveryStrategy, HandlesSeveralAxesAndEmptyReplicas) {
   const auto values = strategy_->run([this] {
     const int r = ReplicaContext::current().replica_id();
     const bool is_last = r == replicas() - 1 && replicas() > 1;
@@ -45,7 +45,7 @@ TEST_P(ReduceOfAll, SeveralAxesAndReplicasWithoutRows) {
   EXPECT_INVALID(strategy_->reduce(ReduceOp::kSum, values, 2), "Strategy::reduce");
 }
 
-TEST_P(ReduceOfAll, MeanOfIntegersIsATrueDivision) {
+TEST_P(ReduceOnEveryStrategy, MeanOfIntegersUsesTrueDivision) {
   const auto values =
       strategy_->run([] { return num(ReplicaContext::current().replica_id(), DType::kInt32); });
   const Tensor mean = strategy_->reduce(ReduceOp::kMean, values);
@@ -53,7 +53,7 @@ TEST_P(ReduceOfAll, MeanOfIntegersIsATrueDivision) {
   EXPECT_FLOAT_EQ(mean.item(), static_cast<float>(replicas() - 1) / 2.0f);
 }
 
-TEST_P(ReduceOfAll, AValueThatIsNotDistributed) {
+TEST_P(ReduceOnEveryStrategy, UndistributedValueAllowsOnlyMean) {
   EXPECT_EQ(strategy_->reduce(ReduceOp::kMean, Tensor(3.0f)).item(), 3.0f);
   if (replicas() == 1) {
     EXPECT_EQ(strategy_->reduce(ReduceOp::kSum, Tensor(3.0f)).item(), 3.0f);
@@ -62,12 +62,12 @@ TEST_P(ReduceOfAll, AValueThatIsNotDistributed) {
   }
 }
 
-TEST_P(ReduceOfAll, RefusedInsideAReplica) {
+TEST_P(ReduceOnEveryStrategy, FailsInsideReplica) {
   EXPECT_ERROR(strategy_->run([this] { strategy_->reduce(ReduceOp::kMean, num(1.0)); }),
                kFailedPrecondition, "inside a replica");
 }
 
-TEST_P(ReduceOfAll, ValuesFromAFunctionOfTheReplica) {
+TEST_P(ReduceOnEveryStrategy, DistributeValuesFromFunctionPassesReplicaId) {
   const auto ids = strategy_->distribute_values_from_function([this](const ValueContext& context) {
     EXPECT_EQ(context.num_replicas_in_sync, replicas());
     return context.replica_id_in_sync_group;
@@ -82,7 +82,7 @@ TEST_P(ReduceOfAll, ValuesFromAFunctionOfTheReplica) {
   EXPECT_EQ(constants.values(), std::vector<float>(static_cast<std::size_t>(replicas()), 4.0f));
 }
 
-TEST_P(ReduceOfAll, NestedValuesReachEachReplicaWhole) {
+TEST_P(ReduceOnEveryStrategy, NestedValuesKeepStructurePerReplica) {
   const auto count = static_cast<std::size_t>(replicas());
   const auto arrays = strategy_->distribute_values_from_function([](const ValueContext&) {
     return vec({1, 2, 3});
@@ -105,7 +105,7 @@ TEST_P(ReduceOfAll, NestedValuesReachEachReplicaWhole) {
   EXPECT_EQ(seconds.values(), std::vector<int>(count, 2));
 }
 
-TEST_P(ReduceOfAll, ValueFunctionDecidesThePlacement) {
+TEST_P(ReduceOnEveryStrategy, ValueFunctionDeterminesPlacement) {
   const auto values =
       strategy_->distribute_values_from_function([](const ValueContext&) { return Tensor(1.0f); });
   for (const Tensor& each : values) EXPECT_EQ(each.device(), Device{});
@@ -115,7 +115,7 @@ TEST_P(ReduceOfAll, ValueFunctionDecidesThePlacement) {
   for (const Tensor& each : placed) EXPECT_EQ(each.device(), other);
 }
 
-TEST_P(ReduceOfAll, ValuesMayBeSparse) {
+TEST_P(ReduceOnEveryStrategy, DistributedValuesMayBeSparse) {
   const auto values = strategy_->distribute_values_from_function([](const ValueContext&) {
     return IndexedSlices{Tensor::from<float>({2, 4}, {1, 0, 0, 0, 0, 0, 2, 0}),
                          Tensor::from<std::int64_t>({2}, {0, 1}), Shape{3, 4}};
@@ -125,14 +125,14 @@ TEST_P(ReduceOfAll, ValuesMayBeSparse) {
   }
 }
 
-TEST_P(ReduceOfAll, VariableArgumentReachesReplicasWhole) {
+TEST_P(ReduceOnEveryStrategy, VariableArgumentIsPassedUnsplit) {
   const auto scope = strategy_->scope();
   const Variable v(Tensor(1.0f));
   const auto same = strategy_->run([&](const Variable& argument) { return argument == v; }, v);
   for (const bool each : same) EXPECT_TRUE(each);
 }
 
-TEST_P(ReduceOfAll, ReduceToAndBatchReduceToPlaceTheirResults) {
+TEST_P(ReduceOnEveryStrategy, ReduceToPlacesResultsOnDestinations) {
   const std::vector<Device> devices = {Device::parse("cpu:3"), Device::parse("cpu:0")};
   const auto ones = strategy_->run([] { return vec({1, 2}); });
   const auto reduced = strategy_->reduce_to(ReduceOp::kSum, ones, devices);
@@ -151,7 +151,7 @@ TEST_P(ReduceOfAll, ReduceToAndBatchReduceToPlaceTheirResults) {
 }
 
 // With GPUs, see devices_test.cc.
-TEST(StrategyOptions, DefaultsToTheCpuAndCanonicalOrder) {
+TEST(StrategyOptions, DefaultToCpuAndCanonicalOrder) {
   MirroredStrategy strategy;
   EXPECT_EQ(strategy.num_replicas_in_sync(), 1);
   EXPECT_EQ(strategy.worker_devices(), std::vector<Device>{Device{}});
@@ -159,7 +159,7 @@ TEST(StrategyOptions, DefaultsToTheCpuAndCanonicalOrder) {
 }
 
 // With a plugin, see tests/xla.
-TEST(StrategyOptions, MissingTpuIsRefusedWithRemedy) {
+TEST(StrategyOptions, MissingTpuErrorNamesRemedy) {
 #ifdef TUTTI_WITHOUT_XLA
   EXPECT_ERROR(MirroredStrategy({.devices = "tpu:0"}), kUnimplemented, "-DTUTTI_XLA=ON");
 #else
@@ -169,7 +169,7 @@ TEST(StrategyOptions, MissingTpuIsRefusedWithRemedy) {
 #endif
 }
 
-TEST(StrategyOptions, DevicesOfXlaAreForMirroredVariablesOfOneProcess) {
+TEST(StrategyOptions, XlaDevicesRequireMirroredStrategy) {
   const char* const kRemedy = "try MirroredStrategy(\"xla:0\")";
   EXPECT_ERROR(CentralStorageStrategy("xla:0-1"), kUnimplemented, kRemedy);
   EXPECT_ERROR(ParameterServerStrategy({.local = {.devices = "xla:0"}}), kUnimplemented, kRemedy);
@@ -178,7 +178,7 @@ TEST(StrategyOptions, DevicesOfXlaAreForMirroredVariablesOfOneProcess) {
   EXPECT_ERROR(MirroredStrategy({.devices = {"cpu:0", "xla:0"}}), kUnimplemented, "one kind");
 }
 
-TEST(StrategyOptions, DevicesByNameAndRange) {
+TEST(StrategyOptions, DevicesAreParsedByNameAndRange) {
   MirroredStrategy strategy({.devices = {"cpu:0", "/cpu:2"}});
   EXPECT_EQ(strategy.worker_devices(),
             (std::vector<Device>{{DeviceType::kCpu, 0}, {DeviceType::kCpu, 2}}));
@@ -188,7 +188,7 @@ TEST(StrategyOptions, DevicesByNameAndRange) {
 }
 
 // The first lines of code in README.md.
-TEST(StrategyOptions, EveryStrategyTakesDevices) {
+TEST(StrategyOptions, EveryStrategyAcceptsDevices) {
   const std::vector<Device> two = parse_devices("cpu:0-1");
   CentralStorageStrategy central({.devices = "cpu:0-1"});
   EXPECT_EQ(central.worker_devices(), two);
@@ -209,7 +209,7 @@ TEST(StrategyOptions, ReplicasShareDevicesInOrder) {
   EXPECT_INVALID(MirroredStrategy({.devices = "cpu:0-3", .replicas = 2}), "replicas");
 }
 
-TEST(StrategyOptions, TheDeterministicOptionHasThreeStates) {
+TEST(StrategyOptions, DeterministicOptionHasThreeStates) {
   const CrossDeviceOpsSpec ring = make_cross_device_ops("ring");
   const auto make = [&](std::optional<bool> deterministic, const CrossDeviceOpsSpec& spec) {
     return MirroredStrategy(
@@ -226,7 +226,7 @@ TEST(StrategyOptions, TheDeterministicOptionHasThreeStates) {
   EXPECT_THAT(lines_of(false), ::testing::Not(says_so));
 }
 
-TEST(StrategyOptions, WeightsArePositiveAndOnePerReplica) {
+TEST(StrategyOptions, ReplicaWeightsMustBePositiveAndComplete) {
   const auto make = [](std::vector<double> weights) {
     return MirroredStrategy({.devices = "cpu:0-1", .replica_weights = std::move(weights)});
   };
@@ -235,7 +235,7 @@ TEST(StrategyOptions, WeightsArePositiveAndOnePerReplica) {
   EXPECT_INVALID(make({1, 0}), "replica_weights");
 }
 
-TEST(StrategyOptions, CentralStorageTakesAParameterDevice) {
+TEST(StrategyOptions, CentralStorageAcceptsParameterDevice) {
   CentralStorageStrategy strategy(
       {.local = {.devices = "cpu:0-1"}, .parameter_device = Device::parse("cpu:7")});
   EXPECT_EQ(strategy.parameter_devices(), std::vector<Device>{Device::parse("cpu:7")});

@@ -50,7 +50,7 @@ std::vector<bool> sum_of_two_workers(std::size_t place_bytes) {
   return {lay_there.begin(), lay_there.end()};
 }
 
-TEST(WorkerTeam, PartialSumsAreInSharedMemoryIfItHasRoom) {
+TEST(WorkerTeam, PartialSumsUseSharedMemoryIfTheyFit) {
   EXPECT_EQ(sum_of_two_workers(std::size_t{1} << 30), (std::vector<bool>{true, true}));
   EXPECT_EQ(sum_of_two_workers(std::size_t{4} << 20), (std::vector<bool>{false, false}));
 }
@@ -84,7 +84,7 @@ std::vector<double> values_after(int workers, int giver, const std::vector<int>&
   return values;
 }
 
-TEST(PeerState, ReachesExactlyItsTakers) {
+TEST(PeerState, IsSentOnlyToReceivers) {
   for (const Between between : {Between::kMemory, Between::kMessages}) {
     EXPECT_EQ(values_after(2, 0, {1}, between), (std::vector<double>{0, 0}));
     EXPECT_EQ(values_after(2, 1, {0}, between), (std::vector<double>{1, 1}));
@@ -102,7 +102,7 @@ ReplicaValues all_kinds() {
       {Tensor::scalar(7.0, DType::kBFloat16), Tensor::zeros({0, 3}, DType::kInt32), Gradient()}};
 }
 
-TEST(WorkerValues, ComeBackAsTheyWere) {
+TEST(WorkerValues, RoundTripUnchanged) {
   const ReplicaValues values = decode_values(encode_values(all_kinds()));
   ASSERT_EQ(values.size(), 2u);
   EXPECT_EQ(numbers(values[0][0].dense()), (std::vector<double>{1, 2, 3, 4}));
@@ -115,7 +115,7 @@ TEST(WorkerValues, ComeBackAsTheyWere) {
   EXPECT_EQ(values[1][1].dense().shape(), (Shape{0, 3}));
 }
 
-TEST(WorkerValues, BytesThatAreCutOrLongerAreRefused) {
+TEST(WorkerValues, TruncatedOrExtendedBytesAreRejected) {
   const std::string whole = encode_values(all_kinds());
   for (std::size_t size = 0; size < whole.size(); ++size) {
     EXPECT_ERROR(decode_values(whole.substr(0, size)), kDataLoss,
@@ -125,7 +125,7 @@ TEST(WorkerValues, BytesThatAreCutOrLongerAreRefused) {
 }
 
 // Neither crashes nor takes excessive memory.
-TEST(WorkerValues, DamagedNumbersAreAnErrorOrOtherValues) {
+TEST(WorkerValues, CorruptedBytesNeverCrashDecoder) {
   const std::string whole = encode_values(all_kinds());
   int refused = 0;
   for (std::size_t at = 0; at < whole.size(); ++at) {
@@ -165,7 +165,7 @@ class Stragglers : public ::testing::Test {
   std::optional<StragglerWatch> watch_{std::in_place, StragglerOptions{}, clock_};
 };
 
-TEST_F(Stragglers, NamesASlowWorkerWithin20StepsWithItsShareOfTheWaiting) {
+TEST_F(Stragglers, SlowWorkerIsReportedWithin20Steps) {
   EXPECT_EQ(first_report({1.0, 1.0, 1.0}, 25).first, 0);  // balanced
   const auto [step, found] = first_report({8.5, 8.5, 0.5}, 20);
   ASSERT_TRUE(found);
@@ -176,12 +176,12 @@ TEST_F(Stragglers, NamesASlowWorkerWithin20StepsWithItsShareOfTheWaiting) {
   EXPECT_EQ(watch_->last()->worker, 2);
 }
 
-TEST_F(Stragglers, EqualWaitsNameNoStraggler) {
+TEST_F(Stragglers, EqualWaitsReportNoStraggler) {
   EXPECT_EQ(first_report({9.0, 9.0}, 50).first, 0);  // a slow network, no straggler
   EXPECT_EQ(first_report({9.0}, 50).first, 0);       // a single worker
 }
 
-TEST_F(Stragglers, ShareIsWaitBeyondThatOfTheStraggler) {
+TEST_F(Stragglers, ShareExcludesWaitOfStraggler) {
   const auto [step, found] = first_report({1.0, 9.0, 9.0, 8.0}, 30);
   ASSERT_TRUE(found);
   EXPECT_EQ(step, 16);  // the first step has no start time
@@ -190,7 +190,7 @@ TEST_F(Stragglers, ShareIsWaitBeyondThatOfTheStraggler) {
   EXPECT_NEAR(found->seconds_per_step, ((9.0 + 9.0 + 8.0) / 3.0 - 1.0) / 1e3, 1e-9);
 }
 
-TEST_F(Stragglers, RepeatsAfterConfiguredSteps) {
+TEST_F(Stragglers, ReportRepeatsAfterConfiguredSteps) {
   watch_.emplace(StragglerOptions{.repeat_after_steps = 100}, clock_);
   EXPECT_EQ(first_report({8.0, 0.0}, 20).first, 16);
   EXPECT_EQ(first_report({8.0, 0.0}, 99).first, 0);
@@ -199,20 +199,20 @@ TEST_F(Stragglers, RepeatsAfterConfiguredSteps) {
   EXPECT_EQ(first_report({9.9, 0.0}, 50).first, 0);
 }
 
-TEST_F(Stragglers, IgnoresOccasionalDelays) {
+TEST_F(Stragglers, OccasionalDelaysAreNotReported) {
   for (int round = 0; round < 20; ++round) {
     EXPECT_EQ(first_report({9.0, 0.0}, 10).first, 0);  // say, a worker that saves
     EXPECT_EQ(first_report({0.0, 9.0}, 5).first, 0);
   }
 }
 
-TEST_F(Stragglers, ShortWaitsAreNotWorthALine) {
+TEST_F(Stragglers, ShortWaitsAreNotReported) {
   for (int i = 0; i < 50; ++i) {
     EXPECT_FALSE(step({0.9, 0.0}, 1));
   }
 }
 
-TEST_F(Stragglers, CountsLifetimesOfWaitingObjects) {
+TEST_F(Stragglers, WaitTimeSumsWaitingObjectLifetimes) {
   {
     const StragglerWatch::Waiting waiting(*watch_);
     clock_.sleep_for(std::chrono::milliseconds(3));
@@ -226,7 +226,7 @@ TEST_F(Stragglers, CountsLifetimesOfWaitingObjects) {
   EXPECT_EQ(watch_->take_wait(), 0.0);
 }
 
-TEST_F(Stragglers, TheLineNamesWorkerShareAndTime) {
+TEST_F(Stragglers, ReportNamesWorkerShareAndTime) {
   EXPECT_THAT(internal::to_string(Straggler{2, 0.784, 0.041, 30}, "worker 2"),
               ::testing::StartsWith("worker 2 is slow: the others waited 78 % of the last 15 steps "
                                     "for it, 41.0 ms a step"));

@@ -38,7 +38,7 @@ TEST(AppliedTable, CountsLeadingChangesAlreadyApplied) {
   EXPECT_EQ(table.num_applied_before(changes(closure(1), 0, 1)), 0u);
 }
 
-TEST(AppliedTable, RefusesGaps) {
+TEST(AppliedTable, RejectsGapsBetweenChanges) {
   AppliedTable table;
   table.note_applied(changes(closure(17), 0, 2));
   expect_error(ErrorCode::kAborted, {"closure 17", "change 3 came before 2", "lost"},
@@ -49,7 +49,7 @@ TEST(AppliedTable, RefusesGaps) {
   EXPECT_EQ(table.num_applied_before(changes(closure(17), 9, 0)), 0u);
 }
 
-TEST(AppliedTable, ForgetsFinishedClosuresAndRefusesThem) {
+TEST(AppliedTable, DiscardsAndRejectsFinishedClosures) {
   AppliedTable table;
   for (std::uint64_t id = 0; id < 10; ++id) {
     table.note_applied(changes(closure(id, 0), 0, 1));
@@ -72,7 +72,7 @@ TEST(AppliedTable, ForgetsFinishedClosuresAndRefusesThem) {
   EXPECT_EQ(table.finished_below(), 7u);
 }
 
-TEST(AppliedTable, RefusesClosuresOfEarlierGenerations) {
+TEST(AppliedTable, RejectsClosuresOfEarlierGenerations) {
   using internal::closure_id;
   const std::uint64_t old_id = closure_id(1, 9), id = closure_id(2, 3);
   AppliedTable table(closure_id(1, 0));
@@ -100,7 +100,7 @@ TEST(AppliedTable, RefusesClosuresOfEarlierGenerations) {
   EXPECT_EQ(table.finished_below(), closure_id(3, 0));
 }
 
-TEST(AppliedTable, KeepsClientsThatLeftUntilManyMoreHave) {
+TEST(AppliedTable, RemembersLimitedNumberOfEndedClients) {
   AppliedTable table;
   for (std::uint64_t id = 0; id <= AppliedTable::kMostEndedClients; ++id) {
     table.note_applied(changes(client(id), 0, 2));
@@ -122,7 +122,7 @@ TEST(AppliedTable, KeepsClientsThatLeftUntilManyMoreHave) {
   table.end_client(123456789);  // made no changes
 }
 
-TEST(AppliedTable, ComparesAsValue) {
+TEST(AppliedTable, ComparesByValue) {
   AppliedTable table;
   table.note_applied(changes(client(3, 1), 0, 5, 2));
   table.note_applied(changes(client(9), 0, 1));

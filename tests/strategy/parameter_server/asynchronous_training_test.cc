@@ -62,7 +62,7 @@ TEST_F(AsynchronousTraining, StepsReadWorkerDatasetsAndUpdateServerVariables) {
   EXPECT_EQ(sum.value().item(), 2.0F);
 }
 
-TEST_F(AsynchronousTraining, RunAndReduceWithinAStep) {
+TEST_F(AsynchronousTraining, RunAndReduceWorkInsideClosure) {
   constexpr int kReplicas = 3;
   ParameterServerStrategy strategy(with_workers(2, 2, kReplicas));
   const auto scope = strategy.scope();
@@ -91,7 +91,7 @@ TEST_F(AsynchronousTraining, RunAndReduceWithinAStep) {
   EXPECT_EQ(first.value().item(), 6.0F);
 }
 
-TEST_F(AsynchronousTraining, WorkerBatchesAreSplitForItsReplicas) {
+TEST_F(AsynchronousTraining, WorkerBatchIsSplitOverItsReplicas) {
   for (const int replicas : {1, 2, 4}) {
     ParameterServerStrategy strategy(with_workers(2, 2, replicas));
     ClusterCoordinator coordinator(strategy);
@@ -136,7 +136,7 @@ TEST_F(AsynchronousTraining, WorkerBatchesAreSplitForItsReplicas) {
 }
 
 // tf: "executed locally on the coordinator. This is inefficient but may be valid".
-TEST_F(AsynchronousTraining, WorkOfTheChiefAloneIsWarnedOfOnce) {
+TEST_F(AsynchronousTraining, WorkOutsideClosureWarnsOnce) {
   using Work = std::function<void(ParameterServerStrategy&)>;
   const auto two = [] { return PerReplica<Tensor>({Tensor::ones({1}), Tensor::ones({1})}); };
   const std::map<std::string, Work> works = {
@@ -152,7 +152,7 @@ TEST_F(AsynchronousTraining, WorkOfTheChiefAloneIsWarnedOfOnce) {
     const auto do_all = [&] {
       for (const auto& [name, each] : works) each(strategy);
     };
-    EXPECT_THAT(warnings_of(do_all), ::testing::IsEmpty()) << "nobody coordinates";
+    EXPECT_THAT(warnings_of(do_all), ::testing::IsEmpty()) << "there is no coordinator";
     ClusterCoordinator coordinator(strategy);
     coordinator.define("all", do_all);
     coordinator.start();
@@ -167,7 +167,7 @@ TEST_F(AsynchronousTraining, WorkOfTheChiefAloneIsWarnedOfOnce) {
   }
 }
 
-TEST_F(AsynchronousTraining, StepsMayNotMakeVariables) {
+TEST_F(AsynchronousTraining, CreatingVariableInClosureFails) {
   ParameterServerStrategy strategy(with_workers(1));
   ClusterCoordinator coordinator(strategy);
   coordinator.define("make", [] { return Variable(num(1.0)).value(); });
@@ -177,7 +177,7 @@ TEST_F(AsynchronousTraining, StepsMayNotMakeVariables) {
   EXPECT_THAT(error.message(), ::testing::HasSubstr("created inside run"));
 }
 
-TEST_F(AsynchronousTraining, OptimizersTrainOnServers) {
+TEST_F(AsynchronousTraining, OptimizersTrainServerVariables) {
   ParameterServerOptions options = with_workers(3);
   options.variable_partitioner = FixedShardsPartitioner(2);
   ParameterServerStrategy strategy(options);
@@ -208,7 +208,7 @@ TEST_F(AsynchronousTraining, OptimizersTrainOnServers) {
 }
 
 /// Each step counts in three variables on two servers; workers die in the middle of steps.
-TEST_F(AsynchronousTraining, KilledWorkersDoNotChangeCounts) {
+TEST_F(AsynchronousTraining, EachStepCountsOnceDespiteKilledWorkers) {
   constexpr int kClosures = 1000, kWorkers = 3;
   ParameterServerStrategy strategy(with_workers(kWorkers));
   const auto scope = strategy.scope();

@@ -74,7 +74,7 @@ void expect_numbers(const std::vector<OperationAnswer>& answers, std::size_t cou
   }
 }
 
-TEST(ServerLink, LongAnswersAreRequestedInPartsAndOrdered) {
+TEST(ServerLink, LargeReadIsSplitIntoOrderedRequests) {
   Linked linked(10);
   const auto answers = linked.read(std::size_t{400} << 10);
   EXPECT_EQ(linked.service->batches, (std::vector<std::size_t>{3, 3, 3, 1}));
@@ -82,14 +82,14 @@ TEST(ServerLink, LongAnswersAreRequestedInPartsAndOrdered) {
   expect_numbers(answers->wait(soon()), 10);
 }
 
-TEST(ServerLink, ShortAnswersAreRequestedInOneBatch) {
+TEST(ServerLink, SmallReadUsesSingleRequest) {
   Linked linked(10);
   expect_numbers(linked.link.read(linked.reads())->wait(soon()), 10);
   expect_numbers(linked.read(100)->wait(soon()), 10);
   EXPECT_EQ(linked.service->batches, (std::vector<std::size_t>{10, 10}));
 }
 
-TEST(ServerLink, AtMostThirtyTwoPartsPerRead) {
+TEST(ServerLink, ReadIsSplitIntoAtMost32Requests) {
   Linked linked(1000);
   expect_numbers(linked.read(std::size_t{64} << 20)->wait(soon()), 1000);
   EXPECT_EQ(linked.service->batches.size(), 32u);
@@ -97,7 +97,7 @@ TEST(ServerLink, AtMostThirtyTwoPartsPerRead) {
   EXPECT_EQ(linked.service->batches.back(), 8u);
 }
 
-TEST(ServerLink, PartsFollowEarlierChanges) {
+TEST(ServerLink, SplitReadSeesEarlierChanges) {
   Linked linked(4);
   linked.link.change(addition(linked.ids[3], Tensor(10.0f)));
   const auto answers = linked.read(std::size_t{1} << 20)->wait(soon());
@@ -105,7 +105,7 @@ TEST(ServerLink, PartsFollowEarlierChanges) {
   expect_tensor(*answers[3].value, {}, {13});
 }
 
-TEST(ServerLink, FailureOfOnePartFailsTheRead) {
+TEST(ServerLink, FailureOfOneRequestFailsSplitRead) {
   Linked linked(3);
   linked.ids[2] = 5;
   const auto answers = linked.read(std::size_t{1} << 20);
@@ -127,7 +127,7 @@ class LosingAnswers final : public VariableService {
   bool loses_next = false;
 };
 
-TEST(ServerLink, ChangeAfterALostAnswerIsNotTakenForARepetition) {
+TEST(ServerLink, ChangeAfterLostResponseIsNotTreatedAsDuplicate) {
   const auto service = std::make_shared<LosingAnswers>();
   ServerLink link(service, 1);
   const ShardId id = Client(service->store, 2).create(whole("w", {}), Tensor(0.0F));
@@ -153,7 +153,7 @@ struct Worker {
   }
 };
 
-TEST(ReplicaStepsTest, GradientsAreForTheStepAfterTheOnesThatWereRead) {
+TEST(ReplicaStepsTest, GradientsContributeToNextStepAfterRead) {
   Worker worker;
   worker.read({0, 0}, {0});
   EXPECT_EQ(worker.steps.at_least(worker.w), 0u);
@@ -172,7 +172,7 @@ TEST(ReplicaStepsTest, GradientsAreForTheStepAfterTheOnesThatWereRead) {
   EXPECT_EQ(worker.steps.at_least(worker.b), 6u);
 }
 
-TEST(ReplicaStepsTest, ValuesOfDifferentStepsAreReadAgainOrLeftOut) {
+TEST(ReplicaStepsTest, ReadsOfMixedStepsAreRetriedOrDropped) {
   Worker worker;
   worker.read({0}, {0});
   (void)worker.steps.give(worker.w), (void)worker.steps.give(worker.b);
@@ -192,7 +192,7 @@ TEST(ReplicaStepsTest, ValuesOfDifferentStepsAreReadAgainOrLeftOut) {
   EXPECT_FALSE(worker.steps.give(worker.w));
 }
 
-TEST(ReplicaStepsTest, SecondUpdateInAStepIsRefused) {
+TEST(ReplicaStepsTest, SecondUpdateInOneStepFails) {
   Worker worker;
   worker.read({0}, {0});
   (void)worker.steps.give(worker.w);
@@ -201,7 +201,7 @@ TEST(ReplicaStepsTest, SecondUpdateInAStepIsRefused) {
   EXPECT_TRUE(worker.steps.give(worker.w));
 }
 
-TEST(ReplicaStepsTest, FirstStepOfALateWorkerIsLeftOut) {
+TEST(ReplicaStepsTest, FirstStepOfLateWorkerIsSkipped) {
   Worker worker;
   worker.read({7}, {7});  // and the rate at 0: it might be behind
   EXPECT_FALSE(worker.steps.give(worker.w));
@@ -210,7 +210,7 @@ TEST(ReplicaStepsTest, FirstStepOfALateWorkerIsLeftOut) {
   EXPECT_EQ(worker.steps.give(worker.w)->step, 7u);
 }
 
-TEST(RuleTexts, OneTextPerRuleUntilItIsReplaced) {
+TEST(RuleTextCache, ReturnsSameTextUntilRuleChanges) {
   internal::ParameterServers servers({}, 1s);
   SgdRule rule(0.5);
   const internal::SharedText first = servers.rule_text(rule);
@@ -232,7 +232,7 @@ class Silent final : public UpdateRule {
   void apply(const UpdateArgs&) const override {}
 };
 
-TEST(RuleTexts, RuleWithoutDescriptionIsRefusedEachTime) {
+TEST(RuleTextCache, RuleWithoutDescriptionAlwaysFails) {
   internal::ParameterServers servers({}, 1s);
   const Silent rule;
   for (int i = 0; i < 2; ++i) {
@@ -241,7 +241,7 @@ TEST(RuleTexts, RuleWithoutDescriptionIsRefusedEachTime) {
 }
 
 /// Equal calls to both return equal bits.
-TEST(FirstValues, EqualThoseOfAStore) {
+TEST(FirstValues, MatchVariableStoreBitForBit) {
   FirstValues first("ps 0");
   VariableStore store("ps 0");
   const ShardSpec given{"given", DType::kFloat32, {4, 2}, 1, 2, 2, 2};
@@ -262,7 +262,7 @@ TEST(FirstValues, EqualThoseOfAStore) {
   EXPECT_FALSE(of_first.call({ReadShard{given.id(), answer.version}})[0].value.has_value());
 }
 
-TEST(FirstValues, RefuseChanges) {
+TEST(FirstValues, RejectChanges) {
   FirstValues first("ps 1");
   Client client(first, 1);
   const ShardSpec spec = whole("w", {2});
@@ -328,7 +328,7 @@ struct Served {
   std::unique_ptr<RpcServer> server;
 };
 
-TEST(RemoteService, GivesTheAnswersOfTheStore) {
+TEST(RemoteService, ReturnsSameAnswersAsStore) {
   Served served;
   const auto service = served.connect();
   Client client(*service, 1);
@@ -344,7 +344,7 @@ TEST(RemoteService, GivesTheAnswersOfTheStore) {
   EXPECT_FALSE(client.call({ReadShard{spec.id(), 2}})[0].value.has_value());
 }
 
-TEST(RemoteService, ErrorsNameTheServer) {
+TEST(RemoteService, ErrorsNameServer) {
   Served served;
   const auto service = served.connect();
   Client client(*service, 1);
@@ -356,7 +356,7 @@ TEST(RemoteService, ErrorsNameTheServer) {
 }
 
 /// Each change counts once, although batches are sent again on every new connection.
-TEST(RemoteService, ConnectionFaultsLoseAndRepeatNoChange) {
+TEST(RemoteService, ConnectionFaultsNeitherLoseNorRepeatChanges) {
   Served served(control_job::make_certificate("remote_service"));
   testing::ChaosPlan plan;
   plan.seed = 7;
@@ -383,7 +383,7 @@ TEST(RemoteService, ConnectionFaultsLoseAndRepeatNoChange) {
   EXPECT_GE(proxy.num_cuts() + proxy.num_flips() + proxy.num_half_closes(), 3);
 }
 
-TEST(RemoteService, CallsEndWhenTheServerStaysAwayAndReachItWhenItIsBack) {
+TEST(RemoteService, CallsFailDuringServerOutageAndThenRecover) {
   Served served;
   const auto service = served.connect();
   Client client(*service, 1);
@@ -403,7 +403,7 @@ TEST(RemoteService, CallsEndWhenTheServerStaysAwayAndReachItWhenItIsBack) {
   }));
 }
 
-TEST(RemoteService, RestartedServerEndsCallsUnlessTheyOutliveIt) {
+TEST(RemoteService, ServerRestartAbortsCallsUnlessConfiguredToSurvive) {
   for (const bool outlives : {false, true}) {
     Served served;
     const auto service = served.connect("", outlives);
@@ -425,7 +425,7 @@ TEST(RemoteService, RestartedServerEndsCallsUnlessTheyOutliveIt) {
   }
 }
 
-TEST(RemoteService, EndsAtOnceWhileItConnectsAgain) {
+TEST(RemoteService, ShutsDownImmediatelyDuringReconnect) {
   Served served(control_job::make_certificate("remote_service_end"));
   testing::ChaosProxy proxy(*internal::parse_endpoint(served.target.substr(7)), {});
   for (int i = 0; i < 50; ++i) {
@@ -438,7 +438,7 @@ TEST(RemoteService, EndsAtOnceWhileItConnectsAgain) {
   }
 }
 
-TEST(RemoteService, DisconnectedClientIsForgotten) {
+TEST(RemoteService, DisconnectCancelsCallsButKeepsChangeHistory) {
   Served served;
   auto service = served.connect();
   Client client(*service, 1);
@@ -455,7 +455,7 @@ TEST(RemoteService, DisconnectedClientIsForgotten) {
   EXPECT_TRUE(served.store.start(late)->wait(soon())[0].was_applied_before);
 }
 
-TEST(RemoteService, DestructorLeavesTheServer) {
+TEST(RemoteService, DestructorDisconnectsGracefully) {
   Served served;
   {
     const auto service = served.connect();
@@ -466,7 +466,7 @@ TEST(RemoteService, DestructorLeavesTheServer) {
 }
 
 /// The server handles the calls of a broken connection before those of the next one.
-TEST(RemoteService, CallsOfABrokenConnectionPrecedeThoseOfTheNext) {
+TEST(RemoteService, CallsBeforeReconnectPrecedeLaterCalls) {
   Served served(control_job::make_certificate("remote_service_order"));
   std::atomic<int> num_taken{0};
   Event open;
@@ -489,7 +489,7 @@ TEST(RemoteService, CallsOfABrokenConnectionPrecedeThoseOfTheNext) {
   EXPECT_EQ(served.handler.most_inside, 1);
 }
 
-TEST(RemoteService, ServerStaysForAnIdleClientThatConnectedAgain) {
+TEST(RemoteService, ServerKeepsServingReconnectedIdleClient) {
   const std::string address = concat("127.0.0.1:", launch::free_ports(1).front());
   ServerOptions serving;
   serving.tls = control_job::make_certificate("remote_service_idle");
@@ -517,7 +517,7 @@ TEST(RemoteService, ServerStaysForAnIdleClientThatConnectedAgain) {
   EXPECT_TRUE(over.wait_until(soon()));
 }
 
-TEST(RemoteService, TwoClientsCountToTwoThousandOverGrpc) {
+TEST(RemoteService, ConcurrentIncrementsOverGrpcAreAllCounted) {
   Served served;
   const ShardSpec spec = whole("w", {1000});
   expect_on_ranks(2, [&](int number) {
@@ -534,7 +534,7 @@ TEST(RemoteService, TwoClientsCountToTwoThousandOverGrpc) {
   expect_same_bits(reader.read(spec.id()), Tensor::full({1000}, 2000.0));
 }
 
-TEST(RemoteService, ReadsWaitForAStepOverGrpc) {
+TEST(RemoteService, ReadOverGrpcWaitsForStep) {
   Served served;
   const auto one = served.connect(), two = served.connect();
   Client first(*one, 1), second(*two, 2);

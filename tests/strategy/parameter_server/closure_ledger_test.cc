@@ -45,7 +45,7 @@ struct Book {
   ClosureLedger ledger;
 };
 
-TEST(ClosureLedger, NumbersFromZeroAndHandsOutInOrder) {
+TEST(ClosureLedger, AssignsNumbersFromZeroAndDispatchesInOrder) {
   Book book{LedgerRules()};
   book.schedule(3);
   EXPECT_EQ(book.ledger.next_queued(), 0u);
@@ -66,7 +66,7 @@ TEST(ClosureLedger, NumbersFromZeroAndHandsOutInOrder) {
   EXPECT_EQ(book.ledger.num_queued(), 1u);
 }
 
-TEST(ClosureLedger, RefusesImpossibleEventsUnchanged) {
+TEST(ClosureLedger, InvalidEventLeavesStateUnchanged) {
   Book book;
   book.schedule(2);
   book.start({0});
@@ -84,7 +84,7 @@ TEST(ClosureLedger, RefusesImpossibleEventsUnchanged) {
   }
 }
 
-TEST(ClosureLedger, ContinuesFromNumberOfCheckpoint) {
+TEST(ClosureLedger, ResumesAtCheckpointNumber) {
   ClosureLedger ledger({.keeps_finished = true}, 40, 3);
   EXPECT_EQ(ledger.finished_below(), 40u);
   EXPECT_EQ(ledger.saved_below(), 40u);
@@ -95,7 +95,7 @@ TEST(ClosureLedger, ContinuesFromNumberOfCheckpoint) {
                [&] { ledger.note_saved(39); });
 }
 
-TEST(ClosureLedger, FirstFailureCancelsQueueAndIsRaisedWhenNothingRuns) {
+TEST(ClosureLedger, FirstFailureCancelsQueueAndIsRaisedWhenIdle) {
   Book book;
   book.schedule(6);
   book.start({0, 1, 2, 3});
@@ -119,7 +119,7 @@ TEST(ClosureLedger, FirstFailureCancelsQueueAndIsRaisedWhenNothingRuns) {
   EXPECT_EQ(book.ledger.next_queued(), 6u);
 }
 
-TEST(ClosureLedger, ClosureOfManyInterruptedAttemptsFails) {
+TEST(ClosureLedger, ClosureFailsAfterMaximumInterruptedAttempts) {
   Book book;
   book.schedule(2);
   for (int i = 0; i < 3; ++i) book.start({0}, i), book.put_back(0, Kind::kInterrupted, i);
@@ -153,7 +153,7 @@ TEST(ClosureLedger, KeepsFinishedClosuresUntilCheckpointContainsThem) {
   EXPECT_EQ(book.state(2), State::kQueued);
 }
 
-TEST(ClosureLedger, IsBetweenClosuresWhenAllThatBeganHaveEnded) {
+TEST(ClosureLedger, IsBetweenClosuresWhenAllStartedClosuresEnded) {
   Book book;
   book.schedule(4);
   EXPECT_TRUE(book.ledger.is_between_closures());
@@ -174,7 +174,7 @@ TEST(ClosureLedger, IsBetweenClosuresWhenAllThatBeganHaveEnded) {
   EXPECT_EQ(book.ledger.finished_below(), 3u);
 }
 
-TEST(ClosureLedger, RollbackQueuesClosuresSinceCheckpointAgain) {
+TEST(ClosureLedger, RollbackRequeuesClosuresSinceCheckpoint) {
   Book book;
   book.schedule(6);
   book.do_all({0, 1, 3});
@@ -203,7 +203,7 @@ TEST(ClosureLedger, RollbackQueuesClosuresSinceCheckpointAgain) {
 }
 
 /// If 0, which failed on worker 0 before, were skipped, a later closure would precede it.
-TEST(ClosureLedger, ClosuresBeginInOrderAfterRollback) {
+TEST(ClosureLedger, ClosuresStartInOrderAfterRollback) {
   Book book;
   book.schedule(2);
   book.start({0}, 0);
@@ -217,7 +217,7 @@ TEST(ClosureLedger, ClosuresBeginInOrderAfterRollback) {
   EXPECT_FALSE(book.ledger.is_between_closures());
 }
 
-TEST(ClosureLedger, RollbackDuringCatchUpRepeatsAllOfIt) {
+TEST(ClosureLedger, RollbackDuringCatchUpRestartsCatchUp) {
   Book book;
   book.schedule(3);
   book.do_all({0, 1});
@@ -239,7 +239,7 @@ TEST(ClosureLedger, RollbackDuringCatchUpRepeatsAllOfIt) {
   EXPECT_EQ(book.ledger.num_queued(), 1u);
 }
 
-TEST(ClosureLedger, FailureDoesNotCancelClosuresThatHadFinished) {
+TEST(ClosureLedger, FailureDoesNotCancelPreviouslyFinishedClosures) {
   Book book;
   book.schedule(7);
   book.do_all({0, 1, 2, 3});
@@ -265,7 +265,7 @@ TEST(ClosureLedger, FailureDoesNotCancelClosuresThatHadFinished) {
   EXPECT_EQ(book.ledger.finished_below(), 7u);
 }
 
-TEST(ClosureLedger, ClosureThatFailsWhenDoneAgainCatchesUpNoMore) {
+TEST(ClosureLedger, FailedRepetitionEndsCatchUp) {
   Book book;
   book.schedule(2);
   book.do_all({0});
@@ -280,7 +280,7 @@ TEST(ClosureLedger, ClosureThatFailsWhenDoneAgainCatchesUpNoMore) {
   EXPECT_EQ(book.ledger.finished_below(), 2u);
 }
 
-TEST(ClosureLedger, RollbackDuringFailureCancelsAttemptsUnderWay) {
+TEST(ClosureLedger, RollbackDuringFailureCancelsRunningAttempts) {
   Book book;
   book.schedule(4);
   book.do_all({0});
@@ -330,7 +330,7 @@ void expect_counts(const ClosureLedger& ledger) {
   EXPECT_LE(ledger.saved_below(), ledger.finished_below());
 }
 
-TEST(ClosureLedger, CountsStayTrueUnderRandomEvents) {
+TEST(ClosureLedger, CountsAreConsistentUnderRandomEvents) {
   for (std::uint64_t seed = 0; seed < 40; ++seed) {
     Book book;
     const RandomStream random({.seed = seed});
@@ -358,7 +358,7 @@ TEST(ClosureLedger, CountsStayTrueUnderRandomEvents) {
   }
 }
 
-TEST(ClosureId, GrowsWithGenerationAndKeepsNumber) {
+TEST(ClosureId, IsOrderedByGenerationThenNumber) {
   const std::uint64_t last = (std::uint64_t{1} << kClosureNumberBits) - 1;
   EXPECT_LT(closure_id(1, last), closure_id(2, 0));
   EXPECT_LT(closure_id(2, 7), closure_id(2, 8));
@@ -366,7 +366,7 @@ TEST(ClosureId, GrowsWithGenerationAndKeepsNumber) {
   EXPECT_EQ(closure_id(5, last) >> kClosureNumberBits, 5u);
 }
 
-TEST(ClosureError, KeepsAllFailuresAndOriginOfFirst) {
+TEST(ClosureError, ReportsAllFailuresAndOriginOfFirst) {
   const ClosureFailure first{7, 2, 1, ErrorOrigin::kServer, ErrorCode::kUnavailable, "ps 1: gone"};
   const ClosureFailure second{9, 1, 0, ErrorOrigin::kUser, ErrorCode::kOutOfRange, "end"};
   const ClosureError error({first, second});

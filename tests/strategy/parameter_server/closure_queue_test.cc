@@ -56,7 +56,7 @@ ClosureQueueOptions two_entries(int window = 2) {
 }
 
 /// Presence changes without the queue's lock.
-TEST(ClosureQueue, WorkerLostWhileItIsChosenGetsTheChosenClosure) {
+TEST(ClosureQueue, WorkerLostDuringSelectionStillGetsClosure) {
   ClosureQueueOptions options;
   int num_asked = 0;
   options.is_present = [&](int) { return ++num_asked <= 2; };  // the worker, and all workers
@@ -69,7 +69,7 @@ TEST(ClosureQueue, WorkerLostWhileItIsChosenGetsTheChosenClosure) {
   EXPECT_EQ(num_asked, 2);
 }
 
-TEST(ClosureQueue, ReturnedClosureIsHandedOutAgainUntilFinished) {
+TEST(ClosureQueue, ReturnedClosureIsDispatchedAgainUntilFinished) {
   ClosureQueue queue(two_entries());
   const auto work = scheduled();
   queue.put(work);
@@ -89,7 +89,7 @@ TEST(ClosureQueue, ReturnedClosureIsHandedOutAgainUntilFinished) {
   EXPECT_EQ(code_of(work), ErrorCode::kOk);
 }
 
-TEST(ClosureQueue, ReturnedClosureGoesToAnotherWorkerUnlessAllOthersAreBusy) {
+TEST(ClosureQueue, ReturnedClosurePrefersDifferentIdleWorker) {
   HangWatchdog watchdog("a closure that was put back");
   ClosureQueueOptions options;
   options.num_workers = 2;
@@ -131,7 +131,7 @@ TEST(ClosureQueue, ReturnedClosuresRunExactlyOnce) {
   for (const auto& runs : num_runs) EXPECT_EQ(runs, 1);
 }
 
-TEST(ClosureQueue, WaitThrowsTheFailureOnceAfterAllInFlightEnd) {
+TEST(ClosureQueue, WaitThrowsFailureOnceAfterInFlightClosuresEnd) {
   HangWatchdog watchdog("wait() beside a failure");
   ClosureQueue queue(two_entries());
   const auto failing = scheduled(), running = scheduled();
@@ -154,7 +154,7 @@ TEST(ClosureQueue, WaitThrowsTheFailureOnceAfterAllInFlightEnd) {
   EXPECT_EQ(code_of(running), ErrorCode::kOk);
 }
 
-TEST(ClosureQueue, DoneThrowsTheFailure) {
+TEST(ClosureQueue, DoneThrowsFailure) {
   ClosureQueue queue(two_entries());
   queue.put(scheduled());
   const auto handout = get(queue, 0);
@@ -164,7 +164,7 @@ TEST(ClosureQueue, DoneThrowsTheFailure) {
   EXPECT_TRUE(queue.done());
 }
 
-TEST(ClosureQueue, OnlyTheFirstErrorIsThrownAfterTheSecondEnds) {
+TEST(ClosureQueue, OnlyFirstOfTwoFailuresIsThrown) {
   HangWatchdog watchdog("two failures");
   for (const bool by_put : {false, true}) {
     ClosureQueue queue(two_entries());
@@ -196,7 +196,7 @@ TEST(ClosureQueue, OnlyTheFirstErrorIsThrownAfterTheSecondEnds) {
   }
 }
 
-TEST(ClosureQueue, ConcurrentThreadsLoseNoWakeUp) {
+TEST(ClosureQueue, ConcurrentThreadsMissNoWakeUp) {
   HangWatchdog watchdog("ten threads on a closure queue");
   ClosureQueue queue(two_entries(1));
   expect_on_ranks(11, [&](int worker) {
@@ -218,7 +218,7 @@ TEST(ClosureQueue, ConcurrentThreadsLoseNoWakeUp) {
   EXPECT_EQ(queue.ledger().finished_below(), 100u);
 }
 
-TEST(ClosureQueue, PutWaitsForRoomAndGetForTheWindow) {
+TEST(ClosureQueue, PutBlocksWhenFullAndGetRespectsWindow) {
   HangWatchdog watchdog("a full queue");
   ClosureQueue queue({.most_queued = 2});
   queue.put(scheduled()), queue.put(scheduled());
@@ -235,7 +235,7 @@ TEST(ClosureQueue, PutWaitsForRoomAndGetForTheWindow) {
   EXPECT_EQ(get(queue, 0)->number, 3u);
 }
 
-TEST(ClosureQueue, SecondClosureIsGivenWhileOneIsLeftForEachWorker) {
+TEST(ClosureQueue, SecondClosureIsWithheldForIdleWorkers) {
   HangWatchdog watchdog("the end of a queue");
   ClosureQueue queue({.num_workers = 3});
   for (int i = 0; i < 4; ++i) queue.put(scheduled());
@@ -269,7 +269,7 @@ TEST(ClosureQueue, LeastBusyWorkerIsServedFirst) {
   EXPECT_EQ(got[1], 3u);  // once three are queued
 }
 
-TEST(ClosureQueue, FailedAttemptIsRetriedOnAnotherWorker) {
+TEST(ClosureQueue, FailedAttemptIsRetriedOnDifferentWorker) {
   bool is_first_present = true;
   ClosureQueueOptions options;
   options.num_workers = 2;
@@ -287,7 +287,7 @@ TEST(ClosureQueue, FailedAttemptIsRetriedOnAnotherWorker) {
   EXPECT_EQ(get(queue, 1)->number, 0u);  // there is no other one
 }
 
-TEST(ClosureQueue, ClosureThatNoWorkerTakesCanBeFailed) {
+TEST(ClosureQueue, UnclaimedClosureCanBeFailed) {
   ClosureQueue queue({.is_present = [](int) { return false; }});
   queue.fail_next(ErrorCode::kUnavailable, ErrorOrigin::kWorker, "there is none");
   const auto work = scheduled();
@@ -298,7 +298,7 @@ TEST(ClosureQueue, ClosureThatNoWorkerTakesCanBeFailed) {
                        [&] { queue.wait(); });
 }
 
-TEST(ClosureQueue, StopEndsEveryWait) {
+TEST(ClosureQueue, StopWakesEveryWaiter) {
   HangWatchdog watchdog("stop()");
   ClosureQueue queue({.most_queued = 1, .is_present = [](int worker) { return worker == 0; }});
   const auto running = scheduled(), queued = scheduled();
@@ -327,7 +327,7 @@ ClosureQueueOptions keeping() {
   return options;
 }
 
-TEST(ClosureQueue, RollBackRepeatsClosuresSinceTheCheckpoint) {
+TEST(ClosureQueue, RollbackRepeatsClosuresSinceCheckpoint) {
   ClosureQueue queue(keeping());
   const auto a = scheduled("a"), b = scheduled("b"), c = scheduled("c");
   queue.put(a), queue.put(b), queue.put(c);
@@ -354,7 +354,7 @@ TEST(ClosureQueue, RollBackRepeatsClosuresSinceTheCheckpoint) {
   queue.wait();
 }
 
-TEST(ClosureQueue, HoldsArgumentsUntilACheckpointContainsTheClosure) {
+TEST(ClosureQueue, KeepsArgumentsUntilClosureIsCheckpointed) {
   ClosureQueue queue(keeping());
   const auto large = std::make_shared<const ScheduledWork>("a", Nest(Tensor::zeros({1000})));
   queue.put(large), queue.put(scheduled());
@@ -373,7 +373,7 @@ TEST(ClosureQueue, HoldsArgumentsUntilACheckpointContainsTheClosure) {
   EXPECT_EQ(queue.num_held_bytes(), 0u);
 }
 
-TEST(ClosureQueue, PauseHandsOutInterruptedClosuresAlone) {
+TEST(ClosureQueue, PauseDispatchesOnlyInterruptedClosures) {
   ClosureQueue queue;
   queue.put(scheduled()), queue.put(scheduled());
   const auto first = get(queue, 0);
@@ -392,7 +392,7 @@ TEST(ClosureQueue, PauseHandsOutInterruptedClosuresAlone) {
   EXPECT_EQ(get(queue, 1)->number, 1u);
 }
 
-TEST(ClosureQueue, WaitsUntilRepeatedClosuresHaveCaughtUp) {
+TEST(ClosureQueue, WaitUntilCaughtUpBlocksDuringRepetition) {
   ClosureQueue queue(keeping());
   queue.put(scheduled());
   queue.mark_finished(*get(queue, 0));
@@ -406,7 +406,7 @@ TEST(ClosureQueue, WaitsUntilRepeatedClosuresHaveCaughtUp) {
   waiter->join();
 }
 
-TEST(ClosureQueue, ContinuesFromANumberInTheNextGeneration) {
+TEST(ClosureQueue, ContinueFromStartsNextGeneration) {
   ClosureQueueOptions options;
   options.first_number = 7;
   options.generation = 3;
@@ -417,7 +417,7 @@ TEST(ClosureQueue, ContinuesFromANumberInTheNextGeneration) {
   EXPECT_EQ(get(queue, 0)->id, closure_id(4, 4));
 }
 
-TEST(ClosureContextTest, BelongsToTheThreadAndSeedsByClosureNumber) {
+TEST(ClosureContextTest, IsThreadLocalAndSeedsByClosureNumber) {
   EXPECT_EQ(ClosureContext::current(), nullptr);
   const auto watermark = std::make_shared<ClosureWatermark>();
   const auto token = std::make_shared<CancellationToken>();

@@ -54,7 +54,7 @@ class CoordinatorTest : public ::testing::Test {
   }
 };
 
-TEST(ClusterCoordinatorOptions, LimitsBelowOneAreRefused) {
+TEST(ClusterCoordinatorOptions, LimitsBelowOneAreRejected) {
   testing::CountingStrategy strategy(1);
   const auto refused = [&](const ClusterCoordinatorOptions& options) {
     EXPECT_INVALID(ClusterCoordinator(strategy, options), "ClusterCoordinator: expected", "got");
@@ -63,7 +63,7 @@ TEST(ClusterCoordinatorOptions, LimitsBelowOneAreRefused) {
   refused({.most_attempts = 0});
 }
 
-TEST_F(CoordinatorTest, StrategyHasOneCoordinator) {
+TEST_F(CoordinatorTest, StrategyHasSingleCoordinator) {
   ClusterCoordinator second(strategy_);
   EXPECT_EQ(second, coordinator_);
   define_count();
@@ -75,7 +75,7 @@ TEST_F(CoordinatorTest, StrategyHasOneCoordinator) {
   EXPECT_NE(ClusterCoordinator(other), coordinator_);
 }
 
-TEST_F(CoordinatorTest, ResultsKeepTheirStructure) {
+TEST_F(CoordinatorTest, ResultsKeepNestedStructure) {
   using Result = std::tuple<int, std::pair<int, int>, std::vector<int>, std::map<std::string, int>>;
   coordinator_.define("nest", [] { return Result{2, {3, 4}, {5}, {{"v", 1}}}; });
   coordinator_.define("nothing", [] {});
@@ -134,7 +134,7 @@ TEST_F(CoordinatorTest, EachWorkerHasItsOwnVariable) {
   }
 }
 
-TEST_F(CoordinatorTest, FailuresOfDatasetFunctionsAreInputErrors) {
+TEST_F(CoordinatorTest, DatasetFunctionFailureIsInputError) {
   define_next();
   coordinator_.start();
   const auto expect_input_error = [&](ErrorCode code, const std::string& part, const auto& make) {
@@ -152,7 +152,7 @@ TEST_F(CoordinatorTest, FailuresOfDatasetFunctionsAreInputErrors) {
   });
 }
 
-TEST_F(CoordinatorTest, PerWorkerDatasetsByValueAndByInputContext) {
+TEST_F(CoordinatorTest, PerWorkerDatasetAcceptsDatasetOrFunction) {
   coordinator_.define("next", [](DatasetIterator iterator) { return iterator.next().features(); });
   coordinator_.define("first", [this](DatasetIterator iterator) {
     meet();
@@ -172,7 +172,7 @@ TEST_F(CoordinatorTest, PerWorkerDatasetsByValueAndByInputContext) {
   }
 }
 
-TEST_F(CoordinatorTest, TwoIteratorsAsArguments) {
+TEST_F(CoordinatorTest, StepAcceptsTwoIterators) {
   coordinator_.define("sum", [](DatasetIterator& a, DatasetIterator& b) {
     return a.next().features().item_int() + b.next().features().item_int();
   });
@@ -204,7 +204,7 @@ TEST_F(CoordinatorTest, IteratorsAreReleasedWhenDropped) {
   testing::expect_soon([&] { return alive.use_count() == 2; });
 }
 
-TEST_F(CoordinatorTest, FailedAssertionIsThrownOnceAndNextStepsWork) {
+TEST_F(CoordinatorTest, StepsContinueAfterFailedAssertionIsThrown) {
   define_count();
   coordinator_.define("assert", [] { fail(ErrorCode::kInvalidArgument, "assertion failed"); });
   coordinator_.start();
@@ -226,7 +226,7 @@ TEST_F(CoordinatorTest, FailedAssertionIsThrownOnceAndNextStepsWork) {
   });
 }
 
-TEST_F(CoordinatorTest, FailedResourceFailsOnlyItsUsers) {
+TEST_F(CoordinatorTest, FailedResourceFailsOnlyClosuresUsingIt) {
   define_count();
   coordinator_.define("use", [](const std::shared_ptr<int>& value) { return *value; });
   const auto broken = coordinator_.create_per_worker(
@@ -246,7 +246,7 @@ TEST_F(CoordinatorTest, FailedResourceFailsOnlyItsUsers) {
   strategy_.expect_counted(2);
 }
 
-TEST_F(CoordinatorTest, LongClosureIsCancelledWhenAnotherFails) {
+TEST_F(CoordinatorTest, LongClosureIsCancelledWhenAnyClosureFails) {
   std::atomic<bool> runs{false};
   coordinator_.define("long", [&runs] {
     runs = true;
@@ -277,7 +277,7 @@ TEST_F(CoordinatorTest, LongClosureIsCancelledWhenAnotherFails) {
   strategy_.expect_counted(3);
 }
 
-TEST(Coordinator, RefusesWrongUseNamingTheRemedy) {
+TEST(Coordinator, MisuseErrorsNameRemedy) {
   CountingStrategy strategy(2);
   ClusterCoordinator coordinator(strategy);
   coordinator.define("train", [](Tensor, float) {});
@@ -299,7 +299,7 @@ TEST(Coordinator, RefusesWrongUseNamingTheRemedy) {
   EXPECT_ERROR(coordinator.join(), kInvalidArgument, "to 2147483647, got 1099511627776");
 }
 
-TEST(Coordinator, RandomStepIsTheClosureNumber) {
+TEST(Coordinator, RandomStepEqualsClosureNumber) {
   CountingStrategy strategy(2);
   ClusterCoordinator coordinator(strategy);
   coordinator.define("draw", [] {
@@ -345,7 +345,7 @@ TEST(CoordinatorWatchdog, LogsStacksOncePerTimeout) {
   }
 }
 
-TEST(CoordinatorWatchdog, FinishedClosureResetsTheTimer) {
+TEST(CoordinatorWatchdog, FinishedClosureResetsTimer) {
   const HangWatchdog hang("the coordinator's watchdog");
   std::atomic<std::uint64_t> finished{0};
   std::atomic<int> num_alarms{0};

@@ -121,7 +121,7 @@ std::int64_t run_chief(const ClusterSpec& cluster, int closures, bool fails) {
   return total.value().item_int();
 }
 
-TEST_F(CoordinatedJob, CountsAndEndsAllTasksWell) {
+TEST_F(CoordinatedJob, FinishedChiefEndsAllTasksSuccessfully) {
   const ClusterSpec cluster = coordinated_cluster(2, 2);
   ServingTasks tasks(cluster);
   EXPECT_EQ(run_chief(cluster, 50, false), 50);
@@ -135,7 +135,7 @@ TEST_F(CoordinatedJob, FailedChiefFailsAllTasks) {
   tasks.expect_exit_codes(1);
 }
 
-TEST_F(CoordinatedJob, WorkOfTheChiefAloneIsWarnedOfOnce) {
+TEST_F(CoordinatedJob, RunOutsideClosureWarnsOnce) {
   const ClusterSpec cluster = coordinated_cluster(1, 1);
   ServingTasks tasks(cluster);
   const auto warnings = thrown::warnings_of([&] {
@@ -150,13 +150,13 @@ TEST_F(CoordinatedJob, WorkOfTheChiefAloneIsWarnedOfOnce) {
               ::testing::Contains(::testing::HasSubstr("run() outside a closure")).Times(1));
 }
 
-TEST_F(CoordinatedJob, WithoutChiefIsRefused) {
+TEST_F(CoordinatedJob, ClusterWithoutChiefIsRejected) {
   const ClusterSpec cluster({{"worker", {"127.0.0.1:1"}}, {"ps", {"127.0.0.1:2"}}});
   EXPECT_ERROR(ParameterServerJob(task_resolver(cluster, "worker", 0), job_options()),
                kInvalidArgument, "expected a chief", "tutti run --chief");
 }
 
-TEST_F(CoordinatedJob, InvalidClusterIsRefused) {
+TEST_F(CoordinatedJob, InvalidClusterIsRejected) {
   const auto expect_refused = [](const ClusterSpec::Jobs& jobs, const std::string& type,
                                  const std::vector<std::string>& parts) {
     expect_error(ErrorCode::kInvalidArgument, parts, [&] {
@@ -185,7 +185,7 @@ TEST_F(CoordinatedJob, InvalidClusterIsRefused) {
   expect_refused(jobs, "chief", {"there must be at least one ps"});
 }
 
-TEST_F(CoordinatedJob, WorkerCannotChangeVariablesBeforeItServes) {
+TEST_F(CoordinatedJob, WorkerCannotChangeVariablesBeforeServing) {
   const ClusterSpec cluster = coordinated_cluster(1, 1);
   ServingTask server(cluster, {"ps", 0});
   // The other tasks wait for the chief, which leaves when the worker is done.
@@ -209,7 +209,7 @@ TEST_F(CoordinatedJob, WorkerCannotChangeVariablesBeforeItServes) {
   server.expect_exit_code(0);
 }
 
-TEST_F(ServerConnections, FailureOfTheJobEndsWaitingForAServer) {
+TEST_F(ServerConnections, JobFailureAbortsConnect) {
   const ClusterSpec cluster = testing::local_cluster({{"worker", 1}, {"ps", 1}});
   WorkerGroupOptions group;
   group.join_timeout = std::chrono::hours(1);
@@ -222,7 +222,7 @@ TEST_F(ServerConnections, FailureOfTheJobEndsWaitingForAServer) {
 }
 
 /// The program continues; the process does not exit.
-TEST_F(CoordinatedJob, ServeReturnsOnTasksThatDoNotTrain) {
+TEST_F(CoordinatedJob, ServeReturnsExitCodeOnNonTrainingTasks) {
   const ClusterSpec cluster = coordinated_cluster(1, 1);
   const ParameterServerOptions options = job_options(false);
   std::optional<int> server_code, chief_code, worker_code = 7;
@@ -247,7 +247,7 @@ TEST_F(CoordinatedJob, ServeReturnsOnTasksThatDoNotTrain) {
   EXPECT_EQ(worker_code, std::nullopt);
 }
 
-TEST_F(CoordinatedJob, SynchronousJobHasNoCoordinator) {
+TEST_F(CoordinatedJob, SynchronousJobRejectsCoordinator) {
   const ClusterSpec cluster = testing::local_cluster({{"worker", 1}, {"ps", 1}});
   const Server server(cluster, "ps", 0);
   const ParameterServerOptions options = job_options(false);
@@ -256,7 +256,7 @@ TEST_F(CoordinatedJob, SynchronousJobHasNoCoordinator) {
                "on every task");
 }
 
-TEST_F(CoordinatedJob, OnReadSumsOfClosuresCountOnce) {
+TEST_F(CoordinatedJob, OnReadSumCountsEachClosureOnce) {
   ParameterServerOptions options = job_options();
   options.local = strategy_tests::on_cpus(2);
   options.num_workers = 3;

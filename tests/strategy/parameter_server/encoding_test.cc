@@ -41,7 +41,7 @@ OperationBatch batch_with(std::vector<Operation> operations) {
   return batch;
 }
 
-TEST(OperationColumns, RunsOfAllKindsComeBackInOrder) {
+TEST(OperationColumns, RunsOfAllKindsRoundTripInOrder) {
   std::vector<Operation> operations;
   for (ShardId i = 1; i <= 40; ++i) operations.emplace_back(update_of(i));
   for (ShardId i = 1; i <= 40; ++i) operations.emplace_back(ReadShard{i, i % 3, 4});
@@ -64,7 +64,7 @@ TEST(OperationColumns, RunsOfAllKindsComeBackInOrder) {
 }
 
 /// Each second update differs from its neighbours in one of the shared settings.
-TEST(OperationColumns, UpdatesThatDifferShareNothing) {
+TEST(OperationColumns, DifferingUpdatesShareNoSettings) {
   using Change = std::function<void(UpdateShard&)>;
   std::vector<Change> changes = {
       [](UpdateShard& u) { u.rule = "another"; },
@@ -100,7 +100,7 @@ TEST(OperationColumns, UpdatesThatDifferShareNothing) {
   expect_comes_back(batch_with({zero, minus, zero}));  // equal numbers with different bits
 }
 
-TEST(OperationColumns, ARunCostsAFewBytesForEachVariable) {
+TEST(OperationColumns, RunUsesFewBytesPerVariable) {
   std::vector<Operation> operations;
   for (ShardId i = 0; i < 256; ++i) {
     operations.emplace_back(update_of(i));
@@ -116,7 +116,7 @@ TEST(OperationColumns, ARunCostsAFewBytesForEachVariable) {
             &std::get<UpdateShard>(again.operations.back()).rule.text());
 }
 
-TEST(OperationColumns, AnswersWithAndWithoutValuesComeBack) {
+TEST(OperationColumns, AnswersWithAndWithoutValuesRoundTrip) {
   std::vector<OperationAnswer> answers(50);
   for (std::size_t i = 0; i < answers.size(); ++i) {
     if (i % 3 != 0) answers[i].value = Tensor::full({static_cast<std::int64_t>(i % 4), 2}, 1.5);
@@ -138,7 +138,7 @@ bool lies_in(const Tensor& tensor, const SharedBytes& bytes) {
          tensor.bytes().data() < bytes.bytes.data() + bytes.bytes.size();
 }
 
-TEST(BatchEncoding, TensorsOfABatchStayWhereTheyWereReceived) {
+TEST(BatchEncoding, DecodedBatchTensorsAliasReceivedBytes) {
   const Tensor large = Tensor::full({40000}, 1.5), small = Tensor::full({10000}, 2.5);
   OperationBatch batch;
   batch.operations = {AssignShard{1, AssignOp::kAssign, large},
@@ -170,7 +170,7 @@ TEST(BatchEncoding, TensorsOfABatchStayWhereTheyWereReceived) {
   expect_same_bits(assigned(decoded, 1), small);
 }
 
-TEST(BatchEncoding, LargeTensorsOfAnswersStayWhereTheyWereReceived) {
+TEST(BatchEncoding, LargeAnswerTensorsAliasReceivedBytes) {
   const Tensor large = Tensor::full({40000}, 1.5), small = Tensor::full({10000}, 2.5);
   const Packet sent = encode(std::vector<OperationAnswer>{{large}, {small}});
   const SharedBytes payload = payload_range(sent, 0, sent.payload_bytes());
@@ -181,7 +181,7 @@ TEST(BatchEncoding, LargeTensorsOfAnswersStayWhereTheyWereReceived) {
   expect_same_bits(*decoded[1].value, small);
 }
 
-TEST(BatchEncoding, SpecsOfShardsAreTheBytesOfATensor) {
+TEST(BatchEncoding, ShardSpecsRoundTripThroughTensor) {
   const std::vector<ShardSpec> specs = {{"w", DType::kFloat64, {10, 3}, 1, 4, 3, 3},
                                         whole("b", {}, DType::kBool)};
   EXPECT_EQ(internal::decode_specs(internal::encode_specs(specs)), specs);
@@ -190,7 +190,7 @@ TEST(BatchEncoding, SpecsOfShardsAreTheBytesOfATensor) {
                "ShardSpecs");
 }
 
-TEST(BatchEncoding, LargeTensorsAreNotCopiedAndPiecesStartAtMultiplesOf64) {
+TEST(BatchEncoding, LargeTensorsAreNotCopiedAndChunksAreAligned) {
   const Tensor large = Tensor::full({5000}, 0.25);  // 20,000 bytes: not a multiple of 64
   OperationBatch batch = batch_of_everything();
   batch.operations.insert(batch.operations.begin() + 3, AssignShard{1, AssignOp::kAdd, large});
@@ -207,7 +207,7 @@ TEST(BatchEncoding, LargeTensorsAreNotCopiedAndPiecesStartAtMultiplesOf64) {
   EXPECT_EQ(Shown(decode_batch(packet)), Shown(batch));
 }
 
-TEST(BatchEncoding, ShortenedAndExtendedPacketsAreRefused) {
+TEST(BatchEncoding, TruncatedAndExtendedPacketsAreRejected) {
   const OperationBatch batch = batch_of_everything();
   const Packet packet = encode(batch);
   // A head cut between two operations is a shorter batch, whose payload is too long, unless the
@@ -256,7 +256,7 @@ std::string assignment(char op, char dtype, const std::string& dims) {
   return on_shards(kinds(1, kAssign, op) + bytes(5, bytes(1, kind) + bytes(2, dims)));
 }
 
-TEST(BatchEncoding, InvalidNumbersAreRefused) {
+TEST(BatchEncoding, InvalidFieldValuesAreRejected) {
   const auto three = varint(3);
   const auto uint8 = static_cast<char>(DType::kUInt8);
   const OperationBatch good = decode_batch(batch_packet(assignment(1, uint8, three), 64));
@@ -285,7 +285,7 @@ TEST(BatchEncoding, InvalidNumbersAreRefused) {
   EXPECT_ERROR((void)decode_batch(bools), kDataLoss, "bool");
 }
 
-TEST(BatchEncoding, TooLongBatchesAreRefusedBeforeTheyAreSent) {
+TEST(BatchEncoding, EncodingOversizedBatchFails) {
   OperationBatch batch;
   batch.operations.assign(internal::kMostOperations + 1, ReadShard{});
   EXPECT_ERROR((void)encode(batch), kInvalidArgument, "65537");
@@ -302,7 +302,7 @@ TEST(BatchEncoding, TooLongBatchesAreRefusedBeforeTheyAreSent) {
   EXPECT_ERROR((void)encode(batch), kResourceExhausted, "OperationBatch", "several requests");
 }
 
-TEST(OperationColumns, ColumnsThatDoNotFitAreRefused) {
+TEST(OperationColumns, InconsistentColumnsAreRejected) {
   const std::string one = "\1", two = "\1\1", three = "\1\1\1";
   const auto settings = [](char num_updates, char num_slots) {
     return bytes(6, number(1, num_updates) + number(2, num_slots) + bytes(3, "r"));
@@ -357,7 +357,7 @@ TEST(OperationColumns, ColumnsThatDoNotFitAreRefused) {
   }
 }
 
-TEST(OperationColumns, TooManyOperationsAreRefused) {
+TEST(OperationColumns, TooManyOperationsAreRejected) {
   const auto reads = [](std::size_t count) {
     const std::string zeros(count, '\0');
     return on_shards(kinds(count, kRead) + bytes(3, zeros) + bytes(4, zeros));
@@ -369,7 +369,7 @@ TEST(OperationColumns, TooManyOperationsAreRefused) {
   expect_refused(batch_packet(reads(most) + bytes(7, bytes(8, "")), 0), "got 65537");
 }
 
-TEST(OperationColumns, AnswersThatDoNotFitAreRefused) {
+TEST(OperationColumns, InconsistentAnswersAreRejected) {
   const auto answers = [](const std::string& flags, std::size_t values, std::size_t versions,
                           std::size_t steps) {
     return packet_of(bytes(1, flags) + heads(2, values) + bytes(3, std::string(versions, '\1')) +

@@ -43,7 +43,7 @@ class FaultToleranceTest : public ::testing::Test {
   ~FaultToleranceTest() override { gate_.open(); }
 };
 
-TEST_F(FaultToleranceTest, StepsInFlightOnAKilledWorkerCountOnce) {
+TEST_F(FaultToleranceTest, InFlightStepsOfKilledWorkerCountOnce) {
   start();
   schedule("long", 4);
   gate_.expect_inside(4);
@@ -56,7 +56,7 @@ TEST_F(FaultToleranceTest, StepsInFlightOnAKilledWorkerCountOnce) {
   strategy_.expect_counted(4);  // tf: 4 or more
 }
 
-TEST_F(FaultToleranceTest, WorkerLossDuringAUserError) {
+TEST_F(FaultToleranceTest, UserErrorIsThrownDespiteWorkerLoss) {
   start();
   const RemoteValue endless = coordinator_.schedule("endless");
   gate_.expect_inside(1);
@@ -70,7 +70,7 @@ TEST_F(FaultToleranceTest, WorkerLossDuringAUserError) {
   strategy_.expect_counted(3);
 }
 
-TEST_F(FaultToleranceTest, TwoWorkersLostAtOnceAndOneLostTwice) {
+TEST_F(FaultToleranceTest, ClosuresCountOnceDespiteSeveralWorkerLosses) {
   start();
   schedule("long", 10);
   gate_.expect_inside(4);
@@ -86,7 +86,7 @@ TEST_F(FaultToleranceTest, TwoWorkersLostAtOnceAndOneLostTwice) {
   strategy_.expect_counted(10);
 }
 
-TEST_F(FaultToleranceTest, ServerFailureDuringWorkerRecovery) {
+TEST_F(FaultToleranceTest, ServerFailureDuringWorkerRecoveryIsThrown) {
   start();
   schedule("long", 4);
   gate_.expect_inside(4);
@@ -103,7 +103,7 @@ TEST_F(FaultToleranceTest, ServerFailureDuringWorkerRecovery) {
   EXPECT_EQ(strategy_.counted(1), 3);
 }
 
-TEST(FaultTolerance, VariablesAreReadableWhileAWorkerRestarts) {
+TEST(FaultTolerance, VariablesAreReadableDuringWorkerRestart) {
   const HangWatchdog watchdog("reads");
   ParameterServerOptions options;
   options.local.devices = "cpu:0";
@@ -133,7 +133,7 @@ TEST(FaultTolerance, VariablesAreReadableWhileAWorkerRestarts) {
   EXPECT_EQ(count.value().item_int(), 11);
 }
 
-TEST_F(FaultToleranceTest, DroppingTheCoordinatorEndsItsThreads) {
+TEST_F(FaultToleranceTest, CoordinatorDestructorJoinsThreads) {
   const int before = num_running_threads();
   {
     CountingStrategy strategy(4);
@@ -148,7 +148,7 @@ TEST_F(FaultToleranceTest, DroppingTheCoordinatorEndsItsThreads) {
   EXPECT_EQ(num_running_threads(), before);
 }
 
-TEST_F(FaultToleranceTest, ClosureThatLosesFourWorkersFails) {
+TEST_F(FaultToleranceTest, ClosureFailsAfterLosingFourWorkers) {
   start();
   for (int worker = 1; worker < 4; ++worker) kill(worker);
   const RemoteValue poison = coordinator_.schedule("long");
@@ -164,7 +164,7 @@ TEST_F(FaultToleranceTest, ClosureThatLosesFourWorkersFails) {
   gate_.open();
 }
 
-TEST_F(FaultToleranceTest, PerWorkerValuesAreRecreatedAfterARestart) {
+TEST_F(FaultToleranceTest, PerWorkerValuesAreRecreatedAfterRestart) {
   std::atomic<int> num_made{0};
   coordinator_.define("use", [](const int& value) { return value; });
   const auto values = coordinator_.create_per_worker([&](int worker) {
@@ -183,7 +183,7 @@ TEST_F(FaultToleranceTest, PerWorkerValuesAreRecreatedAfterARestart) {
   EXPECT_EQ(num_made, 2);
 }
 
-TEST(FaultTolerance, ClosuresFailWhenNoWorkerReturns) {
+TEST(FaultTolerance, ClosuresFailWhenAllWorkersStayLost) {
   HangWatchdog watchdog("no worker");
   CountingStrategy strategy(2);
   testing::MortalWorkers workers(strategy);
@@ -197,7 +197,7 @@ TEST(FaultTolerance, ClosuresFailWhenNoWorkerReturns) {
   EXPECT_ERROR(coordinator.join(), kUnavailable, "worker error", "no worker was there for");
 }
 
-TEST(FaultTolerance, AbsenceBeginsWhenTheLastWorkerIsLost) {
+TEST(FaultTolerance, AbsenceTimeoutStartsWhenLastWorkerIsLost) {
   HangWatchdog watchdog("absence after a long closure", 60s);
   Gate gate;
   CountingStrategy strategy(1);
@@ -371,12 +371,12 @@ TEST_F(RemoteWorkerTest, CancellationReachesTheWorker) {
   EXPECT_ERROR(endless.fetch(), kCancelled, "please schedule it again");
 }
 
-TEST_F(RemoteWorkerTest, WorkerWithOtherStepsFailsTheStart) {
+TEST_F(RemoteWorkerTest, StartFailsIfWorkerDefinesDifferentSteps) {
   begin(0, "another"), begin(1);
   EXPECT_ERROR(start(), kFailedPrecondition, "ClusterCoordinator::start", "worker 0", "another(");
 }
 
-TEST_F(RemoteWorkerTest, RestartedWorkerWithOtherStepsGetsNoClosures) {
+TEST_F(RemoteWorkerTest, RestartedWorkerWithDifferentStepsGetsNoClosures) {
   start_both();
   end(0);
   lose(0, 0);
@@ -388,7 +388,7 @@ TEST_F(RemoteWorkerTest, RestartedWorkerWithOtherStepsGetsNoClosures) {
   EXPECT_TRUE(link(1).is_alive());
 }
 
-TEST_F(RemoteWorkerTest, StartContinuesWithTheWorkersThatJoined) {
+TEST_F(RemoteWorkerTest, StartProceedsWithJoinedWorkers) {
   begin(1);
   start(300ms);
   run("count", 10);
@@ -397,7 +397,7 @@ TEST_F(RemoteWorkerTest, StartContinuesWithTheWorkersThatJoined) {
   wait_until_alive(0, true);
 }
 
-TEST_F(RemoteWorkerTest, StartWithoutWorkersNamesThem) {
+TEST_F(RemoteWorkerTest, StartErrorNamesMissingWorkers) {
   EXPECT_ERROR(start(200ms), kDeadlineExceeded, "no worker is there", "worker 0", "worker 1",
                "check their logs");
 }
@@ -427,7 +427,7 @@ class KeepingWorker final : public RpcHandler {
 };
 
 /// Independent of which waiting thread runs first.
-TEST(RemoteWorker, LossIsAttributedToTheOldestTaskWithoutAnswer) {
+TEST(RemoteWorker, LossIsAttributedToOldestUnansweredTask) {
   HangWatchdog watchdog("attributed losses", 60s);
   for (int i = 0; i < 12; ++i) {
     KeepingWorker worker;
@@ -465,7 +465,7 @@ TEST(RemoteWorker, LossIsAttributedToTheOldestTaskWithoutAnswer) {
   }
 }
 
-TEST_F(RemoteWorkerTest, BrokenConnectionOfAnIdleWorkerIsNoticed) {
+TEST_F(RemoteWorkerTest, BrokenConnectionOfIdleWorkerIsDetected) {
   start_both();
   end(0);
   wait_until_alive(0, false);
@@ -479,7 +479,7 @@ TEST_F(RemoteWorkerTest, BrokenConnectionOfAnIdleWorkerIsNoticed) {
   EXPECT_EQ(strategy_.num_calls, 10);  // nothing was repeated
 }
 
-TEST_F(RemoteWorkerTest, EndOfTheJobFailsPendingCalls) {
+TEST_F(RemoteWorkerTest, JobEndFailsPendingCalls) {
   start_both();
   const RemoteValue endless = coordinator_->schedule("endless");
   gate_.expect_inside(1);
@@ -489,7 +489,7 @@ TEST_F(RemoteWorkerTest, EndOfTheJobFailsPendingCalls) {
   EXPECT_ERROR(endless.fetch(), kCancelled, "the job gave this process up");
 }
 
-TEST(WorkerMessage, EveryRequestAndOutcomeIsReadAsItWasWritten) {
+TEST(WorkerMessage, RequestsAndOutcomesRoundTrip) {
   using namespace internal;
   std::vector<WorkerRequest> requests(4);
   requests[0].message.mutable_hello()->set_steps("train() -> nothing\n");

@@ -107,7 +107,7 @@ struct Program {
 
 /// 3,000 closures. A worker, the coordinator or the whole program ends 30 times, also while saving.
 /// A program that ends continues from a version.
-TEST(JobCheckpoint, CountsAreExactAfterAnyDeath) {
+TEST(JobCheckpoint, CountsAreExactAfterRandomKills) {
   const HangWatchdog watchdog("any death", 600s);
   const std::string folder = empty_folder();
   const LogLines quiet(LogLevel::kWarning);
@@ -142,7 +142,7 @@ TEST(JobCheckpoint, CountsAreExactAfterAnyDeath) {
   program->expect_counted(kClosures);
 }
 
-TEST(JobCheckpoint, LostServersGoBackAndClosuresRunAgain) {
+TEST(JobCheckpoint, ServerLossRollsBackAndRepeatsClosures) {
   const HangWatchdog watchdog("lost servers", 300s);
   const std::string folder = empty_folder();
   const LogLines lines(LogLevel::kWarning);
@@ -165,7 +165,7 @@ TEST(JobCheckpoint, LostServersGoBackAndClosuresRunAgain) {
 }
 
 /// Values that were read are not rolled back: a read waits until the closures are repeated.
-TEST(JobCheckpoint, ReadAfterJoinSeesAllThatWasJoined) {
+TEST(JobCheckpoint, ReadAfterJoinSeesAllJoinedClosures) {
   const HangWatchdog watchdog("reads after join", 120s);
   const LogLines quiet(LogLevel::kWarning);
   ServerProcesses processes(2);
@@ -179,7 +179,7 @@ TEST(JobCheckpoint, ReadAfterJoinSeesAllThatWasJoined) {
 }
 
 /// Closures that had finished when the server was lost are repeated first.
-TEST(JobCheckpoint, VersionThatIsWaitedForContainsAllThatHadFinished) {
+TEST(JobCheckpoint, DurableJoinSavesAllFinishedClosures) {
   const HangWatchdog watchdog("a version during recovery", 120s);
   const std::string folder = empty_folder();
   const LogLines quiet(LogLevel::kWarning);
@@ -194,7 +194,7 @@ TEST(JobCheckpoint, VersionThatIsWaitedForContainsAllThatHadFinished) {
   }
 }
 
-TEST(JobCheckpoint, EndOfACoordinatorBehindALossSavesAll) {
+TEST(JobCheckpoint, CoordinatorShutdownAfterServerLossSavesAll) {
   const HangWatchdog watchdog("an end behind a loss", 120s);
   const std::string folder = empty_folder();
   const LogLines quiet(LogLevel::kWarning);
@@ -214,7 +214,7 @@ TEST(JobCheckpoint, EndOfACoordinatorBehindALossSavesAll) {
 }
 
 /// Losses that are noted at the moment when a recovery ends.
-TEST(JobCheckpoint, LossesThatComeInQuickSuccessionAreAllRepaired) {
+TEST(JobCheckpoint, RapidSuccessiveLossesAreAllRecovered) {
   const HangWatchdog watchdog("quick losses", 120s);
   const LogLines quiet(LogLevel::kError);
   ServerProcesses processes(2);
@@ -232,7 +232,7 @@ TEST(JobCheckpoint, LossesThatComeInQuickSuccessionAreAllRepaired) {
   job.expect_counted(30);
 }
 
-TEST(JobCheckpoint, ServerThatDiesUnnoticedIsFoundByItsClosures) {
+TEST(JobCheckpoint, UnreportedServerRestartIsDetected) {
   const HangWatchdog watchdog("unnoticed death", 120s);
   const LogLines lines(LogLevel::kWarning);
   testing::Gate gate;
@@ -246,7 +246,7 @@ TEST(JobCheckpoint, ServerThatDiesUnnoticedIsFoundByItsClosures) {
   EXPECT_THAT(lines.text(), HasSubstr("was started again"));
 }
 
-TEST(JobCheckpoint, DeathOfAWorkerRollsNothingBack) {
+TEST(JobCheckpoint, WorkerLossCausesNoRollback) {
   const HangWatchdog watchdog("a worker dies", 60s);
   const LogLines lines(LogLevel::kWarning);
   Program program(kept_in(empty_folder()));
@@ -258,7 +258,7 @@ TEST(JobCheckpoint, DeathOfAWorkerRollsNothingBack) {
   EXPECT_EQ(internal::CoordinatorInside::closures(*program.coordinator).generation(), 1u);
 }
 
-TEST(JobCheckpoint, ServerThatWasLostWithoutAFolderEndsTheRunWithItsName) {
+TEST(JobCheckpoint, ServerLossWithoutCheckpointFolderFailsRun) {
   const HangWatchdog watchdog("no folder", 60s);
   ServerProcesses processes(2);
   CountingJob job(processes);
@@ -269,7 +269,7 @@ TEST(JobCheckpoint, ServerThatWasLostWithoutAFolderEndsTheRunWithItsName) {
   EXPECT_ERROR(CountingJob::schedule(coordinator), kUnavailable, "ps 1: killed");
 }
 
-TEST(JobCheckpoint, ServerThatDiesBeforeStartEndsStart) {
+TEST(JobCheckpoint, ServerLossBeforeStartFailsStart) {
   const HangWatchdog watchdog("before start", 60s);
   ServerProcesses processes(2);
   CountingJob job(processes);
@@ -277,7 +277,7 @@ TEST(JobCheckpoint, ServerThatDiesBeforeStartEndsStart) {
   EXPECT_ERROR(job.begin(empty_folder()), kUnavailable, "start", "ps 0: killed");
 }
 
-TEST(JobCheckpoint, ServerThatLostItsVariablesUnnoticedIsNotSavedAsTheFirstVersion) {
+TEST(JobCheckpoint, EmptyRestartedServerIsNotSavedAsFirstVersion) {
   const HangWatchdog watchdog("empty server", 60s);
   ServerProcesses processes(2);
   CountingJob job(processes);
@@ -288,7 +288,7 @@ TEST(JobCheckpoint, ServerThatLostItsVariablesUnnoticedIsNotSavedAsTheFirstVersi
 }
 
 /// Nothing would repeat the changes, so they would be lost silently.
-TEST(JobCheckpoint, LostServerAfterUnsavedChangesOutsideClosuresEndsTheRun) {
+TEST(JobCheckpoint, ServerLossWithUnsavedChangesOutsideClosuresFailsRun) {
   const HangWatchdog watchdog("outside changes", 60s);
   const LogLines quiet(LogLevel::kError);
   ServerProcesses processes(2);
@@ -316,7 +316,7 @@ TEST(JobCheckpoint, LostServerAfterUnsavedChangesOutsideClosuresEndsTheRun) {
   EXPECT_ERROR(coordinator.join(), kDataLoss, "changed outside closures");
 }
 
-TEST(JobCheckpoint, ChangesOutsideClosuresAreInTheNextVersion) {
+TEST(JobCheckpoint, NextVersionContainsChangesOutsideClosures) {
   const HangWatchdog watchdog("outside changes are saved", 60s);
   const std::string folder = empty_folder();
   {
@@ -368,7 +368,7 @@ TEST(JobCheckpoint, KeepsTheLastTwoVersions) {
   EXPECT_EQ(versions_in(folder), std::pair(std::int64_t{20}, std::int64_t{15}));
 }
 
-TEST(JobCheckpoint, HeldArgumentsMakeAVersionDue) {
+TEST(JobCheckpoint, HeldArgumentBytesTriggerCheckpoint) {
   const HangWatchdog watchdog("held arguments", 60s);
   const std::string folder = empty_folder();
   ParameterServerStrategy strategy(two_servers());
@@ -387,7 +387,7 @@ TEST(JobCheckpoint, HeldArgumentsMakeAVersionDue) {
   EXPECT_EQ(sum.value().to_doubles()[0], 60'000.0);
 }
 
-TEST(JobCheckpoint, LongClosureDelaysTheVersionAndIsNamed) {
+TEST(JobCheckpoint, LongClosureDelaysCheckpointAndIsLogged) {
   const HangWatchdog watchdog("a long closure", 60s);
   const LogLines lines(LogLevel::kWarning);
   Program program(kept_in(empty_folder(), 20ms));
@@ -439,7 +439,7 @@ TEST(JobCheckpoint, DamagedVersionIsSkippedWithAnError) {
   EXPECT_ERROR(Program(kept_in(folder)), kDataLoss, "step_");
 }
 
-TEST(JobCheckpoint, FullDiskCostsTheVersionAndNotTheTraining) {
+TEST(JobCheckpoint, FullDiskSkipsCheckpointButNotTraining) {
   const HangWatchdog watchdog("full disk", 60s);
   const std::string folder = empty_folder();
   const LogLines lines(LogLevel::kWarning);
@@ -460,7 +460,7 @@ TEST(JobCheckpoint, FullDiskCostsTheVersionAndNotTheTraining) {
 }
 
 /// Even while held arguments require one: each attempt makes closures wait.
-TEST(JobCheckpoint, FullDiskIsNotTriedAgainAtOnce) {
+TEST(JobCheckpoint, FullDiskIsNotRetriedImmediately) {
   const HangWatchdog watchdog("full disk with held arguments", 60s);
   const std::string folder = empty_folder();
   const LogLines lines(LogLevel::kWarning);
@@ -482,7 +482,7 @@ TEST(JobCheckpoint, FullDiskIsNotTriedAgainAtOnce) {
 }
 
 /// The disk fails at each point, also during the cleanup of a failure; later versions are saved.
-TEST(JobCheckpoint, AnyFailureOfTheDiskCostsOneVersionAtMost) {
+TEST(JobCheckpoint, DiskFailureLosesAtMostOneVersion) {
   const HangWatchdog watchdog("a disk that fails", 120s);
   const std::string folder = empty_folder();
   const LogLines quiet(LogLevel::kInfo);
@@ -506,7 +506,7 @@ TEST(JobCheckpoint, AnyFailureOfTheDiskCostsOneVersionAtMost) {
 }
 
 /// For example, the closure of a worker whose dataset has ended.
-TEST(JobCheckpoint, ClosureThatFailsWhenItIsDoneAgainIsNoSilentLoss) {
+TEST(JobCheckpoint, FailedClosureRepetitionIsReportedAsDataLoss) {
   const HangWatchdog watchdog("a closure that fails the second time", 60s);
   const LogLines quiet(LogLevel::kError);
   ServerProcesses processes(1);
@@ -518,7 +518,7 @@ TEST(JobCheckpoint, ClosureThatFailsWhenItIsDoneAgainIsNoSilentLoss) {
   EXPECT_ERROR(job.read(0, CountingJob::number(0)), kDataLoss, "had finished", "done again");
 }
 
-TEST(JobCheckpoint, FolderOfAnotherProgramIsRefused) {
+TEST(JobCheckpoint, FolderOfDifferentProgramIsRejected) {
   const HangWatchdog watchdog("another program", 60s);
   const std::string folder = empty_folder();
   { const Program program(kept_in(folder)); }
@@ -537,7 +537,7 @@ TEST(JobCheckpoint, FolderOfAnotherProgramIsRefused) {
                "not the checkpoint of a coordinator");
 }
 
-TEST(JobCheckpoint, TwoCoordinatorsOnOneFolderAreRefused) {
+TEST(JobCheckpoint, TwoCoordinatorsCannotShareFolder) {
   const HangWatchdog watchdog("two coordinators", 60s);
   const LogLines quiet(LogLevel::kWarning);
   const std::string folder = empty_folder();
@@ -550,7 +550,7 @@ TEST(JobCheckpoint, TwoCoordinatorsOnOneFolderAreRefused) {
                "a folder for each job");
 }
 
-TEST(JobCheckpoint, SlotMadeInAClosureIsRefused) {
+TEST(JobCheckpoint, CreatingSlotInClosureFails) {
   const HangWatchdog watchdog("a slot", 60s);
   ParameterServerStrategy strategy(two_servers());
   const auto scope = strategy.scope();
@@ -563,7 +563,7 @@ TEST(JobCheckpoint, SlotMadeInAClosureIsRefused) {
                "before ClusterCoordinator::start()");
 }
 
-TEST(JobCheckpoint, OptionsThatMakeNoSenseAreRefused) {
+TEST(JobCheckpoint, InvalidOptionsAreRejected) {
   const HangWatchdog watchdog("options", 60s);
   EXPECT_ERROR(Program(kept_in(empty_folder(), 0s)), kInvalidArgument, "checkpoint_interval");
   Program program(kept_in(""));
@@ -574,7 +574,7 @@ TEST(JobCheckpoint, OptionsThatMakeNoSenseAreRefused) {
 }
 
 /// Servers remember the first coordinator's closures; the second one's have other ids.
-TEST(JobCheckpoint, SecondCoordinatorCountsOn) {
+TEST(JobCheckpoint, SecondCoordinatorContinuesCount) {
   const HangWatchdog watchdog("several coordinators", 60s);
   const LogLines quiet(LogLevel::kWarning);
   const std::string first = empty_folder("_1"), second = empty_folder("_2");

@@ -31,7 +31,7 @@ T there_and_back(const T& value) {
   return from_nest<T>(through_bytes(to_nest(value)), "value");
 }
 
-TEST(Nest, ValuesComeBackThroughBytes) {
+TEST(Nest, ValuesRoundTrip) {
   EXPECT_EQ(there_and_back(true), true);
   EXPECT_EQ(there_and_back(-7), -7);
   EXPECT_EQ(there_and_back(std::uint64_t{1} << 40), std::uint64_t{1} << 40);
@@ -44,7 +44,7 @@ TEST(Nest, ValuesComeBackThroughBytes) {
   EXPECT_EQ(there_and_back(deep), deep);
 }
 
-TEST(Nest, TensorsOfEveryTypeAndSizeComeBack) {
+TEST(Nest, TensorsOfEveryDTypeAndShapeRoundTrip) {
   for (const DType dtype : kAllDTypes) {
     for (const Shape& shape : {Shape{}, Shape{0, 3}, Shape{5}, Shape{64, 33}}) {
       const Tensor tensor = Tensor::full(shape, 1.0, dtype);
@@ -53,20 +53,20 @@ TEST(Nest, TensorsOfEveryTypeAndSizeComeBack) {
   }
 }
 
-TEST(Nest, LargeTensorsAreNotCopiedIntoTheHead) {
+TEST(Nest, LargeTensorsAreNotCopiedIntoHeader) {
   const Tensor large = Tensor::ones({10'000});
   const Packet packet = encode_nest(to_nest(std::vector<Tensor>{large, Tensor(1.0f), large}));
   EXPECT_LT(packet.head.size(), 100u);
   EXPECT_EQ(packet.payload[0].bytes.data(), large.bytes().data());
 }
 
-TEST(Nest, StructureHasShapesAndNoValues) {
+TEST(Nest, StructureListsShapesWithoutValues) {
   const Nest nest = to_nest(std::tuple(1, std::string("t"), std::vector<float>{1.0f},
                                        std::map<std::string, bool>{{"v", true}}, Nest()));
   EXPECT_EQ(nest.structure(), "(int64 [], text, (float32 []), {v: bool []}, nothing)");
 }
 
-TEST(Nest, ErrorsSayWhereExpectedAndGot) {
+TEST(Nest, ErrorsNameElementExpectedAndActualType) {
   using Pair = std::pair<int, std::string>;
   const Nest pair = to_nest(Pair{1, "x"});
   expect_error(ErrorCode::kInvalidArgument, {"it, element 1", "expected int32", "got text"},
@@ -87,7 +87,7 @@ TEST(Nest, ErrorsSayWhereExpectedAndGot) {
   EXPECT_ERROR(Nest(Nest::Map{{"a", Nest()}, {"a", Nest()}}), kInvalidArgument, "'a' stands twice");
 }
 
-TEST(Nest, ANestDeeperThanAllowedIsRefused) {
+TEST(Nest, TooDeepNestingIsRejected) {
   Nest nest;
   for (int i = 0; i < Nest::kDeepest; ++i) nest = Nest(Nest::List{nest});
   EXPECT_EQ(through_bytes(nest).structure().size(), nest.structure().size());
@@ -104,7 +104,7 @@ TEST(Nest, ANestDeeperThanAllowedIsRefused) {
   EXPECT_ERROR(decode_nest(lists(1000)), kDataLoss, "expected a message");
 }
 
-TEST(Nest, HandlesTravelWithoutTheirOwner) {
+TEST(Nest, EncodedHandlesHaveNoOwner) {
   const auto owner = std::make_shared<int>(1);
   const Nest nest = to_nest(PerWorkerValues<float>({3, 4, "float", owner}));
   const Nest list = through_bytes(to_nest(std::vector<Nest>{nest}));
@@ -116,7 +116,7 @@ TEST(Nest, HandlesTravelWithoutTheirOwner) {
   EXPECT_EQ(handle->owner, nullptr);
 }
 
-TEST(Nest, EveryCutAndEveryDamagedLengthIsFound) {
+TEST(Nest, TruncatedAndCorruptedMessagesAreDetected) {
   const Packet packet =
       encode_nest(to_nest(std::tuple(std::string("text"), Tensor::ones({2, 3}), Tensor::ones({100}),
                                      std::map<std::string, int>{{"a", 1}})));
@@ -145,7 +145,7 @@ TEST(Nest, EveryCutAndEveryDamagedLengthIsFound) {
   }
 }
 
-TEST(Nest, MessagesThatContradictThemselvesAreRefused) {
+TEST(Nest, InconsistentMessagesAreRejected) {
   const auto refused = [](const std::string& message, const std::string& part,
                           std::size_t payload = 0) {
     EXPECT_ERROR(decode_nest(packet_of(message, payload)), kDataLoss, part);
@@ -177,7 +177,7 @@ class OneResource final : public internal::WorkerResources {
 
 float scaled(const Tensor& x, float factor) { return x.item() * factor; }
 
-TEST(StepRegistry, SignaturesComeFromTheTypes) {
+TEST(StepRegistry, SignaturesAreDerivedFromTypes) {
   StepRegistry registry;
   registry.define("scaled", &scaled);
   registry.define("mixed", [](const std::string&, std::vector<std::pair<int, bool>>, OwnValue&,
@@ -223,7 +223,7 @@ TEST(StepRegistry, RunsWithConvertedArguments) {
               {"expected per-worker", "got per-worker int"});
 }
 
-TEST(StepRegistry, FirstDifferenceBetweenTasksIsNamed) {
+TEST(StepRegistry, ErrorNamesFirstDifferenceBetweenTasks) {
   StepRegistry chief, worker;
   chief.define("train", [](Tensor) {});
   chief.define("evaluate", [](int) {});
@@ -252,7 +252,7 @@ TEST(StepRegistry, FirstDifferenceBetweenTasksIsNamed) {
                kFailedPrecondition, "a defines no more, but b defines per-worker value 0: float");
 }
 
-TEST(StepRegistry, NamesAreChecked) {
+TEST(StepRegistry, InvalidNamesAreRejected) {
   StepRegistry registry;
   for (const char* name : {"", "a(b", "a:b", "a\nb"}) {
     EXPECT_ERROR(registry.define(name, [] {}), kInvalidArgument, "expected a non-empty name");

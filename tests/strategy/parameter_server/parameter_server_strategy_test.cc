@@ -80,7 +80,7 @@ class ChoosingCreator final : public VariableCreator {
   VariableCreator* const next_;
 };
 
-TEST(ParameterServerStrategy, InnermostCreatorDecides) {
+TEST(ParameterServerStrategy, InnermostVariableCreatorDeterminesPlacement) {
   ParameterServerStrategy strategy(with_servers(3));
   const Device chosen{DeviceType::kCpu, 5};
   const auto make = [](const char* name) { return Variable(counting({2}), {.name = name}); };
@@ -105,7 +105,7 @@ TEST(ParameterServerStrategy, InnermostCreatorDecides) {
   EXPECT_THAT(devices_of(strategy, make("beside")), ElementsAre(task(2)));
 }
 
-TEST(ParameterServerStrategy, FirstShardsHaveTheRemainingRows) {
+TEST(ParameterServerStrategy, FirstShardsHaveRemainderRows) {
   ParameterServerStrategy strategy(with_servers(2, FixedShardsPartitioner(2)));
   const auto scope = strategy.scope();
   const Variable odd(counting({5, 2}), {.name = "odd"});
@@ -144,7 +144,7 @@ TEST(ParameterServerStrategy, MoreShardsThanServersArePlacedRoundRobin) {
   EXPECT_EQ(numbers(variable.value()), numbers(counting({10})));
 }
 
-TEST(ParameterServerStrategy, ColocatedVariableIsWholeAndOnTheServerOfTheShard) {
+TEST(ParameterServerStrategy, ColocatedVariableIsUnshardedOnServerOfShard) {
   ParameterServerStrategy strategy(with_servers(3, FixedShardsPartitioner(2)));
   const auto scope = strategy.scope();
   const Variable variable(counting({4, 2}), {.name = "v"});
@@ -177,7 +177,7 @@ TEST(ParameterServerStrategy, ReplicaAssignmentsAreSummed) {
   }
 }
 
-TEST(ParameterServerStrategy, InitialValuesDoNotDependOnTheNumberOfShards) {
+TEST(ParameterServerStrategy, InitialValuesDoNotDependOnShardCount) {
   const Shape shape{4, 4};
   using Kind = ValueGenerator::Kind;
   const std::vector<std::pair<const char*, Variable::Initializer>> initializers = {
@@ -234,7 +234,7 @@ TEST(ParameterServerStrategy, RowsAreScatteredToTheirShards) {
                kInvalidArgument, "expected 0 .. 4, got 5");
 }
 
-TEST(ParameterServerStrategy, VariablesOfOneNameAreTwoVariables) {
+TEST(ParameterServerStrategy, VariablesWithEqualNamesAreIndependent) {
   ParameterServerStrategy strategy(with_servers(1));
   const auto scope = strategy.scope();
   Variable first(num(1.0), {.name = "w"});
@@ -273,7 +273,7 @@ TEST(ParameterServerStrategy, ShardedUpdateEqualsUnshardedUpdateBitForBit) {
   }
 }
 
-TEST(ParameterServerStrategy, RuleWithNormsNeedsAWholeVariable) {
+TEST(ParameterServerStrategy, NormBasedRuleRejectsShardedVariable) {
   ParameterServerStrategy strategy(with_servers(2, FixedShardsPartitioner(2)));
   const auto scope = strategy.scope();
   const std::vector<Variable> variables = {Variable(counting({4, 2}), {.name = "w"})};
@@ -285,7 +285,7 @@ TEST(ParameterServerStrategy, RuleWithNormsNeedsAWholeVariable) {
   EXPECT_ERROR(strategy.run(step), kUnimplemented, "norms of the whole variable");
 }
 
-TEST(ParameterServerStrategy, RefusedChangeDoesNotAffectLaterOnes) {
+TEST(ParameterServerStrategy, RejectedChangeDoesNotAffectLaterChanges) {
   ParameterServerStrategy strategy(with_servers(1));
   const auto scope = strategy.scope();
   Variable counts(Tensor::full({2}, 6.0, DType::kInt64), {.name = "counts"});
@@ -298,7 +298,7 @@ TEST(ParameterServerStrategy, RefusedChangeDoesNotAffectLaterOnes) {
   EXPECT_THAT(numbers(counts.value()), ElementsAre(6, 2));
 }
 
-TEST(ParameterServerStrategy, StepReadsValuesOfThePreviousStep) {
+TEST(ParameterServerStrategy, StepReadsValuesOfPreviousStep) {
   ParameterServerStrategy strategy(with_servers(2, {}, 2));
   const auto scope = strategy.scope();
   Variable counter(num(0.0), {.name = "n", .aggregation = VariableAggregation::kSum});

@@ -19,7 +19,7 @@ using ::testing::ElementsAre;
 
 constexpr DType kFloat = DType::kFloat32;
 
-TEST(Partitioner, CutTheFirstDimensionByNumberOrSize) {
+TEST(Partitioner, SplitsFirstDimensionByCountOrSize) {
   EXPECT_THAT(FixedShardsPartitioner(2)({10, 3}, kFloat), ElementsAre(2, 1));
   EXPECT_THAT(MinSizePartitioner(4, 2)({6, 1}, kFloat), ElementsAre(2, 1));
   EXPECT_THAT(MinSizePartitioner(4, 10)({6, 1}, kFloat), ElementsAre(6, 1));
@@ -28,19 +28,19 @@ TEST(Partitioner, CutTheFirstDimensionByNumberOrSize) {
   EXPECT_THAT(MaxSizePartitioner(1024)({6, 1}, kFloat), ElementsAre(1, 1));
 }
 
-TEST(Partitioner, MinSizeRoundsUpAndDoesNotCutByDefault) {
+TEST(Partitioner, MinSizeRoundsUpAndDefaultsToOneShard) {
   // 10 bytes with a minimum of 4: three shards, the last below the minimum (tf's rule).
   EXPECT_THAT(MinSizePartitioner(4, 10)({10}, DType::kUInt8), ElementsAre(3));
   EXPECT_THAT(MinSizePartitioner()({1 << 20, 16}, kFloat), ElementsAre(1, 1));
   EXPECT_THAT(MinSizePartitioner(256 << 10, 8)({1'000'000, 16}, kFloat), ElementsAre(8, 1));
 }
 
-TEST(Partitioner, MaxSizeDoesNotCutARow) {
+TEST(Partitioner, MaxSizeDoesNotSplitRows) {
   EXPECT_THAT(MaxSizePartitioner(3)({4, 100}, kFloat), ElementsAre(4, 1));
   EXPECT_THAT(MaxSizePartitioner(10)({7}, kFloat), ElementsAre(4));  // two rows of 4 bytes each
 }
 
-TEST(Partitioner, TheLargestSizesDoNotCut) {
+TEST(Partitioner, LargestSizesGiveOneShard) {
   constexpr std::int64_t kLargest = std::numeric_limits<std::int64_t>::max();
   for (const std::int64_t rows : {1, 2, 3, 100}) {
     EXPECT_THAT(MaxSizePartitioner(kLargest)({rows}, DType::kUInt8), ElementsAre(1)) << rows;
@@ -49,7 +49,7 @@ TEST(Partitioner, TheLargestSizesDoNotCut) {
   }
 }
 
-TEST(Partitioner, NumbersBelowOneAreRefused) {
+TEST(Partitioner, NonPositiveArgumentsAreRejected) {
   EXPECT_ERROR(FixedShardsPartitioner(0), kInvalidArgument,
                "num_shards; expected 1 or more, got 0");
   EXPECT_ERROR(MinSizePartitioner(0, 1), kInvalidArgument, "min_shard_bytes");
@@ -58,7 +58,7 @@ TEST(Partitioner, NumbersBelowOneAreRefused) {
   EXPECT_ERROR(MaxSizePartitioner(4, 0), kInvalidArgument, "max_shards");
 }
 
-TEST(Partitioner, RowsAreCutContiguouslyWithTheRemainderInFront) {
+TEST(Partitioner, RowsAreSplitContiguouslyWithRemainderFirst) {
   EXPECT_THAT(cut_rows(10, 4),
               ElementsAre(RowRange{0, 3}, RowRange{3, 3}, RowRange{6, 2}, RowRange{8, 2}));
   for (std::int64_t rows = 0; rows < 40; ++rows) {
@@ -74,7 +74,7 @@ TEST(Partitioner, RowsAreCutContiguouslyWithTheRemainderInFront) {
   }
 }
 
-TEST(Partitioner, InvalidResultNamesVariableAndPartitioner) {
+TEST(Partitioner, InvalidResultErrorNamesVariableAndPartitioner) {
   const auto answering = [](std::vector<std::int64_t> answer) {
     return [answer](const Shape&, DType) { return answer; };
   };
@@ -86,7 +86,7 @@ TEST(Partitioner, InvalidResultNamesVariableAndPartitioner) {
   EXPECT_EQ(num_shards_of(answering({3, 1, 1}), "w", {8, 4, 2}, kFloat), 3);
 }
 
-TEST(Partitioner, ScalarsAndEmptyVariablesAreNotCut) {
+TEST(Partitioner, ScalarsAndEmptyVariablesAreNotSharded) {
   const Partitioner asks = [](const Shape&, DType) -> std::vector<std::int64_t> {
     ADD_FAILURE() << "asked";
     return {1};
@@ -102,7 +102,7 @@ TEST(Partitioner, MakesAtMostOneShardPerRow) {
   EXPECT_EQ(num_shards_of(greedy, "w", {3}, kFloat), 3);
 }
 
-TEST(ServerPicker, RefusesZeroServers) {
+TEST(ServerPicker, RejectsZeroServers) {
   EXPECT_ERROR(internal::ServerPicker(VariablePlacement::kRoundRobin, 0), kInvalidArgument,
                "at least one ps");
 }

@@ -49,26 +49,26 @@ void expect_sound(const ModelOptions& options) {
   EXPECT_GT(result.num_states, 100u);
 }
 
-TEST(ProtocolModel, NoStateBreaksExactlyOnceAndEveryScheduleEnds) {
+TEST(ProtocolModel, NoStateViolatesExactlyOnceAndEveryScheduleTerminates) {
   expect_sound(bounds({2, 2, 1}));
 }
 
-TEST(ProtocolModel, SeveralVersionsAreConsistent) { expect_sound(bounds({2, 1, 2})); }
+TEST(ProtocolModel, SeveralCheckpointVersionsAreConsistent) { expect_sound(bounds({2, 1, 2})); }
 
 /// Servers die while a version is taken and while the last one is restored.
-TEST(ProtocolModel, DeathsOfServersLoseNoFinishedClosure) {
+TEST(ProtocolModel, ServerFailuresLoseNoFinishedClosure) {
   expect_sound(
       bounds({3, 2, 1, PlantedBug::kNone, {Fault::kServerKilled, Fault::kCoordinatorKilled}}));
 }
 
-TEST(ProtocolModel, DeathsOfThreeServersLoseNoFinishedClosure) {
+TEST(ProtocolModel, FailuresOfThreeServersLoseNoFinishedClosure) {
   ModelOptions options = bounds({2, 2, 1, PlantedBug::kNone, {Fault::kServerKilled}});
   options.num_servers = 3;
   options.num_workers = 1;
   expect_sound(options);
 }
 
-TEST(ProtocolModel, RandomWalksWithManyFaultsBreakNothing) {
+TEST(ProtocolModel, RandomWalksWithManyFaultsKeepInvariants) {
   ModelOptions options{6, 8, 4};
   options.num_servers = 3;
   options.num_workers = 3;
@@ -87,7 +87,7 @@ class PlantedBugTest : public ::testing::TestWithParam<std::tuple<PlantedBug, Mo
   }
 };
 
-TEST_P(PlantedBugTest, IsFoundWithTheFewestSteps) {
+TEST_P(PlantedBugTest, IsFoundWithShortestTrace) {
   const ModelCheckResult result = check_model(planted(), kMostStates);
   print(planted(), result);
   std::printf("%s\n", trace_of(result).c_str());
@@ -96,7 +96,7 @@ TEST_P(PlantedBugTest, IsFoundWithTheFewestSteps) {
 }
 
 /// Within the bounds that reveal the bug.
-TEST_P(PlantedBugTest, AbsenceLeavesProtocolSound) { expect_sound(std::get<1>(GetParam())); }
+TEST_P(PlantedBugTest, ProtocolWithoutBugIsSound) { expect_sound(std::get<1>(GetParam())); }
 
 INSTANTIATE_TEST_SUITE_P(
     EachBug, PlantedBugTest,

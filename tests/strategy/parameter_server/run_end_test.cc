@@ -54,7 +54,7 @@ class RunWithCoordinator : public RunVerdictsTest {
   const Member chief_ = run_member("chief", 0), self_ = run_member("worker", 1, 2);
 };
 
-TEST_F(RunWithCoordinator, LeavingChiefEndsTheRunWithSuccess) {
+TEST_F(RunWithCoordinator, ChiefExitEndsRunSuccessfully) {
   hear(VerdictKind::kJoined, chief_);
   hear(VerdictKind::kJoined, self_);
   EXPECT_TRUE(verdicts_->has_work());
@@ -65,7 +65,7 @@ TEST_F(RunWithCoordinator, LeavingChiefEndsTheRunWithSuccess) {
   EXPECT_EQ(end(), "0 ");
 }
 
-TEST_F(RunWithCoordinator, LostOrFailedChiefIsNamed) {
+TEST_F(RunWithCoordinator, LostOrFailedChiefIsNamedInError) {
   for (const VerdictKind kind : {VerdictKind::kDead, VerdictKind::kStopped, VerdictKind::kFailed}) {
     begin(self_);
     hear(VerdictKind::kJoined, self_);
@@ -75,7 +75,7 @@ TEST_F(RunWithCoordinator, LostOrFailedChiefIsNamed) {
   }
 }
 
-TEST_F(RunWithCoordinator, EarlierLossesDoNotEndTheRun) {
+TEST_F(RunWithCoordinator, LossesBeforeJoiningDoNotEndRun) {
   hear(VerdictKind::kJoined, chief_);
   hear(VerdictKind::kJoined, run_member("worker", 1, 1));
   hear(VerdictKind::kDead, run_member("worker", 1, 1));
@@ -89,7 +89,7 @@ TEST_F(RunWithCoordinator, EarlierLossesDoNotEndTheRun) {
   EXPECT_EQ(end(), "0 ");
 }
 
-TEST_F(RunWithCoordinator, OtherTasksMayJoinAndLeave) {
+TEST_F(RunWithCoordinator, WorkersAndServersMayJoinAndLeave) {
   hear(VerdictKind::kJoined, self_);
   hear(VerdictKind::kJoined, chief_);
   hear(VerdictKind::kDead, run_member("worker", 0));
@@ -99,7 +99,7 @@ TEST_F(RunWithCoordinator, OtherTasksMayJoinAndLeave) {
   EXPECT_EQ(end(), "continues");
 }
 
-TEST_F(RunWithCoordinator, BrokenConnectionsDoNotEndTheRun) {
+TEST_F(RunWithCoordinator, BrokenConnectionsDoNotEndRun) {
   hear(VerdictKind::kJoined, self_);
   hear(VerdictKind::kJoined, chief_);
   hear(VerdictKind::kDisconnected, chief_);
@@ -108,13 +108,13 @@ TEST_F(RunWithCoordinator, BrokenConnectionsDoNotEndTheRun) {
   EXPECT_TRUE(verdicts_->has_work());
 }
 
-TEST_F(RunWithCoordinator, GivenUpProcessEnds) {
+TEST_F(RunWithCoordinator, ProcessAbandonedByJobEnds) {
   hear(VerdictKind::kJoined, self_);
   hear(VerdictKind::kStopped, self_);
   EXPECT_THAT(end(), AllOf(StartsWith("1 "), HasSubstr("the job gave this process up: worker 1")));
 }
 
-TEST_F(RunWithCoordinator, LossOfTheControlServerEndsTheRun) {
+TEST_F(RunWithCoordinator, LossOfControlServerEndsRun) {
   hear(VerdictKind::kJoined, self_);
   verdicts_->take({0, VerdictKind::kDead, run_member("launcher", 0), true, ErrorCode::kUnavailable,
                    "launcher 0, which hosts the control server, died"});
@@ -134,7 +134,7 @@ class RunWithoutCoordinator : public RunVerdictsTest {
   const Member ps0_ = run_member("ps", 0), ps1_ = run_member("ps", 1);
 };
 
-TEST_F(RunWithoutCoordinator, LostServerIsNamedOnEveryTask) {
+TEST_F(RunWithoutCoordinator, LostServerIsReportedOnEveryTask) {
   for (const VerdictKind kind : {VerdictKind::kDead, VerdictKind::kStopped, VerdictKind::kFailed}) {
     for (const Member& self : {w0_, w1_, ps0_}) {
       begin(self, 0);
@@ -144,7 +144,7 @@ TEST_F(RunWithoutCoordinator, LostServerIsNamedOnEveryTask) {
   }
 }
 
-TEST_F(RunWithoutCoordinator, DisconnectedTasksStillCount) {
+TEST_F(RunWithoutCoordinator, DisconnectedTasksAreNotLost) {
   for (const Member& self : {w0_, w1_, ps0_}) {
     begin(self, 2);
     for (const Member& who : {w1_, w0_, ps1_}) hear(VerdictKind::kDisconnected, who);
@@ -155,7 +155,7 @@ TEST_F(RunWithoutCoordinator, DisconnectedTasksStillCount) {
 }
 
 // Servers drop the unfinished work of a worker that is lost.
-TEST(JobWatch, ReportsLostTasksButNotConnections) {
+TEST(JobWatch, ReportsLostTasksButNotDisconnections) {
   JobWatch watch({"ps", 0}, {}, RunRules{false, 2, 2, true});
   std::vector<std::string> told;
   const auto subscription = watch.when_lost(
@@ -174,7 +174,7 @@ TEST(JobWatch, ReportsLostTasksButNotConnections) {
   EXPECT_THAT(told, ::testing::ElementsAre("dead"));
 }
 
-TEST_F(RunWithoutCoordinator, LostWorkerEndsTheRunWhenTooFewRemain) {
+TEST_F(RunWithoutCoordinator, LostWorkerEndsRunWhenTooFewRemain) {
   for (const int needed : {0, 1, 2}) {
     for (const Member& self : {w0_, ps0_}) {
       begin(self, needed);
@@ -192,7 +192,7 @@ TEST_F(RunWithoutCoordinator, LostWorkerEndsTheRunWhenTooFewRemain) {
   EXPECT_EQ(end(), "1 worker 1: stopped");
 }
 
-TEST_F(RunWithoutCoordinator, ServersSucceedWhenTheWorkersHaveLeft) {
+TEST_F(RunWithoutCoordinator, ServersSucceedAfterWorkersLeave) {
   begin(ps0_, 0);
   hear(VerdictKind::kLeft, w0_);
   EXPECT_EQ(end(), "continues");
@@ -205,7 +205,7 @@ TEST_F(RunWithoutCoordinator, ServersSucceedWhenTheWorkersHaveLeft) {
   EXPECT_EQ(end(), "0 ");
 }
 
-TEST_F(RunWithoutCoordinator, WorkersWithoutRestartAreNotAwaited) {
+TEST_F(RunWithoutCoordinator, LostWorkersWithoutRestartAreNotAwaited) {
   begin(ps0_, 0, false);
   hear(VerdictKind::kDead, w1_);
   EXPECT_EQ(end(), "continues");
@@ -218,7 +218,7 @@ TEST_F(RunWithoutCoordinator, WorkersWithoutRestartAreNotAwaited) {
 }
 
 /// ps 1 is lost and restarted; the other tasks end later, each at its own time.
-TEST_F(RunWithoutCoordinator, LateEndsOfALostRunDoNotEndTheNextOne) {
+TEST_F(RunWithoutCoordinator, LateExitsDoNotEndNextRun) {
   const Member new_ps1 = run_member("ps", 1, 1), new_ps0 = run_member("ps", 0, 1);
   begin(new_ps1, 2);
   hear(VerdictKind::kDead, ps1_);

@@ -37,13 +37,13 @@ using namespace std::chrono_literals;
 class SessionTest : public ::testing::Test {
   const HangWatchdog watchdog_{"a session", 100s};
 };
-using SessionLosses = SessionTest;
+using SessionFailures = SessionTest;
 
 ClusterSpec local_cluster() {
   return ClusterSpec({{"ps", {"127.0.0.1:0", "127.0.0.1:0"}}, {"worker", {"127.0.0.1:0"}}});
 }
 
-TEST(Server, TaskAndProtocolComeFromTheResolver) {
+TEST(Server, TaskAndProtocolAreReadFromResolver) {
   const Server server(
       StaticResolver(local_cluster(), {.task_type = "ps", .task_id = 1, .rpc_layer = "grpc"}));
   EXPECT_EQ(server.task().to_string(), "ps 1");
@@ -51,7 +51,7 @@ TEST(Server, TaskAndProtocolComeFromTheResolver) {
   EXPECT_EQ(server.cluster(), local_cluster());
 }
 
-TEST(Server, ResolverWithoutTaskIsRefused) {
+TEST(Server, ResolverWithoutTaskIsRejected) {
   EXPECT_ERROR(Server{StaticResolver(local_cluster())}, kInvalidArgument, "does not say which task",
                "task_type");
   EXPECT_ERROR((Server{StaticResolver(local_cluster(), {.task_type = "ps", .task_id = 2})}),
@@ -109,7 +109,7 @@ std::uint64_t client_bytes(const Session& session) {
   return bytes;
 }
 
-TEST_F(SessionTest, ComputesOnALocalServer) {
+TEST_F(SessionTest, ComputesOnLocalServer) {
   const auto server = Server::create_local_server();
   Session session(server->target());
   const auto scope = session.scope();
@@ -119,7 +119,7 @@ TEST_F(SessionTest, ComputesOnALocalServer) {
   EXPECT_THAT(session.list_devices(), ElementsAre("/job:local/replica:0/task:0/device:CPU:0"));
 }
 
-TEST_F(SessionTest, ServerEndsWithItsLastSession) {
+TEST_F(SessionTest, ServerExitsAfterLastSession) {
   const auto server = Server::create_local_server();
   const auto client = Executor::system().start("client", [target = server->target()] {
     Session session(target);
@@ -129,7 +129,7 @@ TEST_F(SessionTest, ServerEndsWithItsLastSession) {
   server->join();
 }
 
-TEST_F(SessionTest, DeviceOfAnotherTaskNeedsASession) {
+TEST_F(SessionTest, RemoteDeviceRequiresSession) {
   const DeviceScope task("/job:worker/task:1");
   EXPECT_ERROR((void)Tensor::ones({2}), kUnavailable, "'/job:worker/task:1' is in another process",
                "a Session that reaches the task", "session.scope()");
@@ -156,7 +156,7 @@ TEST_F(SessionTest, JobsMayHaveAnyName) {
                "/job:store/replica:0/task:0, /job:trainer/replica:0/task:0");
 }
 
-TEST_F(SessionTest, TwoClientsOnTwoMastersOfOneCluster) {
+TEST_F(SessionTest, ClientsOnDifferentMastersShareVariables) {
   SessionCluster cluster({{"ps", 1}, {"worker", 2}});
   const auto add_up = [&](std::size_t server) {
     Session session(cluster.target(server));
@@ -177,7 +177,7 @@ TEST_F(SessionTest, TwoClientsOnTwoMastersOfOneCluster) {
                "expected float32 [3], but the variable is here as float32 [2]");
 }
 
-TEST_F(SessionTest, EveryTaskListsTheDevicesOfAll) {
+TEST_F(SessionTest, EveryTaskListsAllClusterDevices) {
   SessionCluster cluster({{"ps", 1}, {"worker", 2}});
   for (std::size_t i = 0; i < cluster.size(); ++i) {
     EXPECT_THAT(Session(cluster.target(i)).list_devices(),
@@ -187,7 +187,7 @@ TEST_F(SessionTest, EveryTaskListsTheDevicesOfAll) {
   }
 }
 
-TEST_F(SessionTest, WrongPortIsUnavailableWithinTheDeadline) {
+TEST_F(SessionTest, ConnectingToWrongPortFailsWithinTimeout) {
   const std::string address = concat("127.0.0.1:", launch::free_ports(1).front());
   const std::string target = concat("grpc://", address);
   EXPECT_ERROR(Session(target, {.connect_timeout = 400ms}), kUnavailable,
@@ -195,7 +195,7 @@ TEST_F(SessionTest, WrongPortIsUnavailableWithinTheDeadline) {
   EXPECT_ERROR(Session("worker7.example.com:2222"), kInvalidArgument, "expected grpc://host:port");
 }
 
-TEST_F(SessionTest, MissingTaskIsNamed) {
+TEST_F(SessionTest, ConnectErrorNamesMissingTask) {
   SessionCluster cluster({{"ps", 1}, {"worker", 2}});
   cluster.kill(2);
   EXPECT_ERROR(Session(cluster.target(), {.connect_timeout = 2s}), kUnavailable,
@@ -340,7 +340,7 @@ void expect_same_training(const Trained& got, const Trained& expected) {
   }
 }
 
-TEST_F(SessionTest, OneClientAndTwoWorkersHaveTheBitsOfOneProcess) {
+TEST_F(SessionTest, InGraphTrainingMatchesOneProcessBitForBit) {
   {
     SessionCluster cluster({{"ps", 1}, {"worker", 2}});
     const SgdOptions options{.learning_rate = 0.05, .momentum = 0.9};
@@ -370,7 +370,7 @@ TEST_F(SessionTest, AsynchronousReplicasLoseNoUpdate) {
   expect_tensor(w.value(), {5}, std::vector<double>(5, -2.0 * kUpdates));
 }
 
-TEST_F(SessionTest, NextClientContinuesWithTheVariablesAndSlots) {
+TEST_F(SessionTest, NextClientReusesVariablesAndSlots) {
   SessionCluster cluster({{"ps", 1}, {"worker", 1}});
   for (const int round : {0, 1, 2}) {
     Session session(cluster.target());
@@ -385,7 +385,7 @@ TEST_F(SessionTest, NextClientContinuesWithTheVariablesAndSlots) {
 }
 
 /// Rows and reshapes of a value are made on its task.
-TEST_F(SessionTest, ViewsOfValuesAreSentBetweenWorkers) {
+TEST_F(SessionTest, TensorViewsAreSentBetweenWorkers) {
   SessionCluster cluster({{"worker", 2}});
   Session session(cluster.target());
   const auto scope = session.scope();
@@ -469,7 +469,7 @@ std::size_t resident_bytes() {
 }
 
 /// The part on worker 0 succeeds, and a tensor of the client refers to its value.
-TEST_F(SessionTest, StepThatFailsOnAnotherTaskLeavesNoValueBehind) {
+TEST_F(SessionTest, FailedRemoteStepLeaksNoValues) {
   SessionCluster cluster({{"worker", 2}});
   Session session(cluster.target());
   const auto scope = session.scope();
@@ -506,7 +506,7 @@ class CapturingStep final : public StepRecorder {
   bool is_of_step(const RandomKey&) const override { return false; }
 };
 
-TEST_F(SessionTest, CapturedStepWithOperationsOfOtherTasksIsRefused) {
+TEST_F(SessionTest, CapturedStepRejectsRemoteOperations) {
   SessionCluster cluster({{"worker", 2}});
   Session session(cluster.target());
   const auto scope = session.scope();
@@ -517,7 +517,7 @@ TEST_F(SessionTest, CapturedStepWithOperationsOfOtherTasksIsRefused) {
                "try calling the function without captured()");
 }
 
-TEST_F(SessionTest, DeadTaskIsNamed) {
+TEST_F(SessionTest, ErrorNamesDeadTask) {
   SessionCluster cluster({{"worker", 2}});
   Session session(cluster.target(0), {.timeout = 10s});
   const auto scope = session.scope();
@@ -530,7 +530,7 @@ TEST_F(SessionTest, DeadTaskIsNamed) {
   EXPECT_THAT(by_other.message(), HasSubstr("worker 1 (127.0.0.1:"));
 }
 
-TEST_F(SessionTest, OperationsRunOnTheDeviceOfTheScope) {
+TEST_F(SessionTest, OperationsRunOnDeviceOfScope) {
   SessionCluster cluster({{"worker", 1}});
   Session session(cluster.target());
   const auto scope = session.scope();
@@ -545,7 +545,7 @@ TEST_F(SessionTest, OperationsRunOnTheDeviceOfTheScope) {
 }
 
 /// Gradients run on the tasks of their operations, and weights are not moved.
-TEST_F(SessionTest, GradientsRunWhereTheirOperationsRan) {
+TEST_F(SessionTest, GradientsRunOnTaskOfTheirOperations) {
   SessionCluster cluster({{"worker", 2}});
   Session session(cluster.target());
   const auto scope = session.scope();
@@ -606,7 +606,7 @@ class ServedCluster {
   MultiProcessRunner runner_;
 };
 
-TEST_F(SessionLosses, KilledTaskIsNamedWithItsVariablesAndNewSessionContinues) {
+TEST_F(SessionFailures, KilledTaskErrorNamesVariablesAndNewSessionContinues) {
   ServedCluster cluster;
   {
     Session session(cluster.target(), {.timeout = 20s});
@@ -648,7 +648,7 @@ TEST_F(SessionLosses, KilledTaskIsNamedWithItsVariablesAndNewSessionContinues) {
   EXPECT_EQ(result.return_values, (std::vector<Json>(3, Json("served"))));
 }
 
-TEST_F(SessionLosses, RestartedTaskIsAnotherTask) {
+TEST_F(SessionFailures, RestartedTaskHasNoVariables) {
   ServedCluster cluster;
   Session session(cluster.target(), {.timeout = 20s});
   const auto scope = session.scope();

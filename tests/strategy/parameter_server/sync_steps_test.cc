@@ -64,7 +64,7 @@ struct Job {
   const ShardId id = whole("w", kShape).id();
 };
 
-TEST(SyncSteps, HeldGradientDoesNotKeepTheBatchAlive) {
+TEST(SyncSteps, HeldGradientDoesNotKeepBatchAlive) {
   Job job(2);
   const BufferRef buffer = BufferRef::allocate(std::size_t{1} << 20);
   std::ranges::fill(std::span(buffer->data(), buffer->size()), std::byte{0});
@@ -77,7 +77,7 @@ TEST(SyncSteps, HeldGradientDoesNotKeepTheBatchAlive) {
   expect_same_bits(job.read(), stepped({gradient_of(1, 0)}));
 }
 
-TEST(SyncSteps, SumIsCanonicalInAnyOrderOfArrival) {
+TEST(SyncSteps, SumIsIndependentOfArrivalOrder) {
   constexpr int kRanks = 5;
   std::vector<Tensor> gradients;
   for (int rank = 0; rank < kRanks; ++rank) gradients.push_back(gradient_of(rank, 0));
@@ -94,7 +94,7 @@ TEST(SyncSteps, SumIsCanonicalInAnyOrderOfArrival) {
   } while (std::next_permutation(order.begin(), order.end()));
 }
 
-TEST(SyncSteps, RowsGiveTheBitsOfTheDenseSum) {
+TEST(SyncSteps, SparseSumMatchesDenseSumBitForBit) {
   const std::vector<std::vector<std::int64_t>> rows = {{5, 1, 5}, {}, {1, 0}};
   std::vector<IndexedSlices> slices;
   for (int rank = 0; rank < 3; ++rank) {
@@ -128,7 +128,7 @@ TEST(SyncSteps, RowsGiveTheBitsOfTheDenseSum) {
   expect_same_bits(reader.read(own_slot.id()), slot.value());
 }
 
-TEST(SyncSteps, ASecondGradientOfARankIsNotTaken) {
+TEST(SyncSteps, DuplicateGradientOfRankIsIgnored) {
   Job job(2), same(2);
   job.clients[0].call({update_of(0, 0, 2, 2)});
   UpdateShard other = update_of(0, 0, 2, 2);
@@ -156,7 +156,7 @@ TEST(SyncSteps, StaleGradientsAreDroppedAndCounted) {
   EXPECT_EQ(job.store.counts().num_sync_steps, 1u);
 }
 
-TEST(SyncSteps, BackupRanksReplaceLateOnes) {
+TEST(SyncSteps, BackupRanksReplaceLateRanks) {
   Job job(3);
   for (const int rank : {2, 1}) {
     job.client(rank).call({update_of(rank, 0, 3, 2)});
@@ -172,7 +172,7 @@ TEST(SyncSteps, BackupRanksReplaceLateOnes) {
   EXPECT_EQ(job.store.counts().num_sync_steps, 3u);
 }
 
-TEST(SyncSteps, DisagreeingRanksAreNamedAndNothingChanges) {
+TEST(SyncSteps, DisagreementErrorNamesRanksAndChangesNothing) {
   Job job(2);
   job.clients[0].call({update_of(0, 0, 2, 2)});
   const std::string state = state_of(job.store);
@@ -199,7 +199,7 @@ TEST(SyncSteps, DisagreeingRanksAreNamedAndNothingChanges) {
   EXPECT_EQ(state_of(job.store), state);
 }
 
-TEST(SyncSteps, ReadsWaitForTheirStepWithoutAThread) {
+TEST(SyncSteps, WaitingReadBlocksNoThread) {
   Job job(2);
   const auto waiting = job.clients[0].start(
       {update_of(0, 0, 2, 2), ReadShard{job.id, 0, 1}, ReadRows{job.id, rows_of({3}), 1}});
@@ -215,7 +215,7 @@ TEST(SyncSteps, ReadsWaitForTheirStepWithoutAThread) {
   expect_same_bits(*answers[2].value, answers[1].value->detached_rows(3, 1));
 }
 
-TEST(SyncSteps, RepeatedBatchWaitsAgain) {
+TEST(SyncSteps, RepeatedBatchWaitsForItsStep) {
   Job job(2);
   const OperationBatch batch =
       job.clients[0].batch({update_of(0, 0, 2, 2), ReadShard{job.id, 0, 1}});
@@ -227,7 +227,7 @@ TEST(SyncSteps, RepeatedBatchWaitsAgain) {
   EXPECT_EQ(job.store.counts().num_sync_steps, 1u);
 }
 
-TEST(SyncSteps, ReadOfAStepThatNeedsAnEndedRankFails) {
+TEST(SyncSteps, ReadFailsIfStepNeedsEndedRank) {
   Job job(2);
   const auto end = [&] { job.clients[1].call({ReportWorker{1, true}}); };
   const auto expect_failed = [](const std::shared_ptr<PendingAnswers>& read) {
@@ -247,7 +247,7 @@ TEST(SyncSteps, ReadOfAStepThatNeedsAnEndedRankFails) {
   EXPECT_ERROR(job.clients[0].call({ReportWorker{-1}}), kInvalidArgument, "worker -1");
 }
 
-TEST(SyncSteps, AwaitedRanksAreThoseThatReadsWaitFor) {
+TEST(SyncSteps, AwaitedRanksAreListedOnlyForWaitingReads) {
   Job job(3);
   const auto awaited = [&] {
     return job.clients[0].call({internal::ReadAwaited{}})[0].value->to_doubles();
@@ -263,7 +263,7 @@ TEST(SyncSteps, AwaitedRanksAreThoseThatReadsWaitFor) {
   EXPECT_THAT(awaited(), IsEmpty());
 }
 
-TEST(SyncSteps, WaitingReadsEndWithTheirOwnerAndWithTheJob) {
+TEST(SyncSteps, WaitingReadsFailWhenStoreOrJobEnds) {
   std::shared_ptr<PendingAnswers> left;
   {
     Job ended(2);
@@ -287,7 +287,7 @@ TEST(SyncSteps, WaitingReadsEndWithTheirOwnerAndWithTheJob) {
   EXPECT_EQ(errors[0].message(), "worker 1 died");
 }
 
-TEST(SyncSteps, ThreadsGiveTheBitsOfOneAfterTheOther) {
+TEST(SyncSteps, ConcurrentRanksMatchSequentialRanksBitForBit) {
   constexpr int kRanks = 3;
   constexpr std::uint64_t kSteps = 20;
   Job threads(kRanks), one(kRanks);
@@ -361,7 +361,7 @@ class Workers {
   std::vector<std::uint64_t> local_steps_;
 };
 
-TEST(SyncReplicas, TwoWorkersMakeOneStepOfTheMean) {
+TEST(SyncReplicas, TwoWorkersApplyMeanGradientInOneStep) {
   Workers workers(2, 2);
   const auto first = workers.run(0);
   EXPECT_FALSE(first->is_ready());

@@ -126,7 +126,7 @@ TEST_F(TaskSession, KeepsValuesUntilTheyAreReleased) {
   EXPECT_ERROR((void)unheard->answer(), kCancelled, "worker 0: the session has ended");
 }
 
-TEST_F(TaskSession, ValueForOtherTasksIsDroppedAfterItsLastFetch) {
+TEST_F(TaskSession, ValueForRemoteTasksIsDroppedAfterLastFetch) {
   internal::TaskParts parts{kSelf};
   internal::TaskSession session(parts, 3, 10s);
   TaskProgram program = doubling();
@@ -145,7 +145,7 @@ TEST_F(TaskSession, ValueForOtherTasksIsDroppedAfterItsLastFetch) {
   EXPECT_ERROR((void)start_fetch(), kCancelled, "the value was released");
 }
 
-TEST_F(TaskSession, ValueThatIsReleasedDuringItsRunIsNotKept) {
+TEST_F(TaskSession, ValueReleasedDuringRunIsNotKept) {
   internal::TaskParts parts{kSelf};
   internal::TaskSession session(parts, 3, 10s);
   TaskProgram program = doubling();
@@ -163,7 +163,7 @@ TEST_F(TaskSession, ValueThatIsReleasedDuringItsRunIsNotKept) {
   EXPECT_EQ(session.num_held(), 1u);  // the value of the second run
 }
 
-TEST_F(TaskSession, FailedRunKeepsNothing) {
+TEST_F(TaskSession, FailedRunKeepsNoValues) {
   internal::TaskParts parts{kSelf};
   internal::TaskSession session(parts, 3, 10s);
   TaskProgram program = doubling();
@@ -175,7 +175,7 @@ TEST_F(TaskSession, FailedRunKeepsNothing) {
   EXPECT_EQ(session.num_held(), 0u);
 }
 
-TEST_F(TaskSession, OperationsThatNoClientSendsAreRefused) {
+TEST_F(TaskSession, InvalidOperationsAreRejected) {
   internal::TaskParts parts{kSelf};
   internal::TaskSession session(parts, 3, 10s);
   std::uint64_t number = 0;
@@ -209,7 +209,7 @@ TEST_F(TaskSession, OperationsThatNoClientSendsAreRefused) {
       "initial value of a variable");
 }
 
-TEST_F(TaskSession, MalformedRequestsAreRefused) {
+TEST_F(TaskSession, MalformedRequestsAreRejected) {
   TaskRequest request = run_of(7, doubling(), {Tensor::ones({100})});
   *request.message.mutable_run()->add_arguments()->mutable_address() =
       value_address({"worker", 1}, 4, 2);
@@ -226,7 +226,7 @@ TEST_F(TaskSession, MalformedRequestsAreRefused) {
   EXPECT_ERROR((void)internal::decode_task_request(packet), kDataLoss, "bytes more");
 }
 
-TEST(TaskProgram, KeepsEveryAttribute) {
+TEST(TaskProgram, RoundTripsEveryAttribute) {
   const std::vector<Attributes> all = {
       std::monostate{},
       ClipAttributes{-1.5, 2.0},
@@ -264,7 +264,7 @@ TEST(TaskProgram, KeepsEveryAttribute) {
   EXPECT_ERROR((void)internal::get_attributes(operation), kDataLoss, "4 is out of range");
 }
 
-TEST(TaskProgram, MalformedProgramsAreRefused) {
+TEST(TaskProgram, MalformedProgramsAreRejected) {
   const auto refused = [](const auto& change, const std::string& part) {
     TaskProgram program = doubling();
     change(program);

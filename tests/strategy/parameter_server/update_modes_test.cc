@@ -126,7 +126,7 @@ void wait_for(const std::atomic<int>& counter, int at_least) {
   while (counter.load() < at_least) Clock::system().sleep_for(std::chrono::microseconds(200));
 }
 
-TEST_F(UpdateModes, NamesComeBack) {
+TEST_F(UpdateModes, NamesRoundTrip) {
   for (const UpdateMode mode : {UpdateMode::kSync, UpdateMode::kAsync, UpdateMode::kSyncReplicas}) {
     EXPECT_EQ(parse_update_mode(to_string(mode)), mode);
   }
@@ -152,7 +152,7 @@ TEST_F(UpdateModes, AsynchronousWorkersLoseNoUpdate) {
 }
 
 /// As with replica_device_setter, clients that never met agree by the order of creation.
-TEST_F(UpdateModes, ConcurrentWorkersPlaceVariablesAlike) {
+TEST_F(UpdateModes, ConcurrentWorkersAgreeOnVariablePlacement) {
   const auto expect_places = [](int num_servers, VariablePlacement placement,
                                 const std::vector<std::pair<std::int64_t, int>>& rows_and_task) {
     ParameterServerOptions options = options_of(UpdateMode::kAsync);
@@ -182,7 +182,7 @@ TEST_F(UpdateModes, ConcurrentWorkersPlaceVariablesAlike) {
 
 /// Counts steps, because times would depend on the machine: between a read of the slow worker and
 /// its update, two other workers make five steps each.
-TEST_F(UpdateModes, SlowAsynchronousWorkerDoesNotSlowOthers) {
+TEST_F(UpdateModes, SlowAsynchronousWorkerDoesNotDelayFastWorkers) {
   constexpr int kSlowSteps = 4, kRatio = 5;
   const Services servers = make_servers(1);
   Gathering gathering(3);
@@ -206,7 +206,7 @@ TEST_F(UpdateModes, SlowAsynchronousWorkerDoesNotSlowOthers) {
   expect_no_error(errors);
 }
 
-TEST_F(UpdateModes, AWorkerApartStopsAlone) {
+TEST_F(UpdateModes, StopRequestAffectsOnlyRequestingWorker) {
   const Services servers = make_servers(1);
   ParameterServerStrategy one(0, 2, servers, options_of(UpdateMode::kAsync));
   ParameterServerStrategy other(1, 2, servers, options_of(UpdateMode::kAsync));
@@ -219,7 +219,7 @@ TEST_F(UpdateModes, AWorkerApartStopsAlone) {
   EXPECT_FALSE(other.stops_after(2));
 }
 
-TEST_F(UpdateModes, EveryWorkerGetsItsRowsOfAGlobalBatch) {
+TEST_F(UpdateModes, EachWorkerGetsItsShareOfGlobalBatch) {
   const Services servers = make_servers(1);
   std::vector<double> seen;
   for (const int worker : {0, 1}) {
@@ -233,7 +233,7 @@ TEST_F(UpdateModes, EveryWorkerGetsItsRowsOfAGlobalBatch) {
   EXPECT_THAT(seen, ElementsAre(0, 1, 4, 2, 3, 5));
 }
 
-TEST_F(UpdateModes, RefusesInvalidOptions) {
+TEST_F(UpdateModes, InvalidOptionsAreRejected) {
   const Services servers = make_servers(1);
   const auto make = [&](const ParameterServerOptions& options, int worker = 0) {
     const ParameterServerStrategy strategy(worker, 2, servers, options);
@@ -250,7 +250,7 @@ TEST_F(UpdateModes, RefusesInvalidOptions) {
   EXPECT_ERROR(ClusterCoordinator{replicas}, kInvalidArgument, "update_mode is sync_replicas");
 }
 
-TEST_F(UpdateModes, StateOfAStepThatWorkersWouldMixUpIsRefused) {
+TEST_F(UpdateModes, AsynchronousGradientAccumulationIsUnimplemented) {
   ParameterServerStrategy strategy(options_of(UpdateMode::kAsync));
   const auto scope = strategy.scope();
   Variable w(num(1.0), {.name = "w"});
@@ -316,14 +316,14 @@ void expect_bits_of_mirrored(int num_workers, int replicas, int num_servers, int
   EXPECT_EQ(total_of(&StoreCounts::num_stale_dropped, servers), 0u);
 }
 
-TEST_F(UpdateModes, SyncReplicasOfAllWorkersHasTheBitsOfMirroredStrategy) {
+TEST_F(UpdateModes, SyncReplicasMatchesMirroredBitForBit) {
   expect_bits_of_mirrored(1, 1, 1, 1);
   expect_bits_of_mirrored(2, 1, 1, 1);
   expect_bits_of_mirrored(3, 1, 2, 2);
   expect_bits_of_mirrored(2, 2, 2, 1);
 }
 
-TEST_F(UpdateModes, AWorkerAloneHasTheBitsOfOneDeviceInEveryMode) {
+TEST_F(UpdateModes, SingleWorkerMatchesOneDeviceInEveryMode) {
   const Trained expected = train_bits(*strategy_tests::mirrored(1));
   for (const UpdateMode mode : {UpdateMode::kAsync, UpdateMode::kSyncReplicas}) {
     ParameterServerStrategy strategy(options_of(mode));
@@ -333,7 +333,7 @@ TEST_F(UpdateModes, AWorkerAloneHasTheBitsOfOneDeviceInEveryMode) {
 }
 
 /// Two of three make a step; the third one reads before three steps are made, and is late for all.
-TEST_F(UpdateModes, GradientsOfALateBackupWorkerAreDroppedAndCounted) {
+TEST_F(UpdateModes, LateBackupGradientsAreDroppedAndCounted) {
   ParameterServerOptions options = options_of(UpdateMode::kSyncReplicas);
   options.replicas_to_aggregate = 2;
   options.total_num_replicas = 3;
@@ -374,7 +374,7 @@ TEST_F(UpdateModes, GradientsOfALateBackupWorkerAreDroppedAndCounted) {
 
 /// Two of three make a step. Each worker counts its own steps; when two have ended, the third one
 /// has a step left without gradients of others: tf's token queue returns OutOfRange then.
-TEST_F(UpdateModes, ReadOfAnUnreachableStepFailsAtOnce) {
+TEST_F(UpdateModes, ReadOfUnreachableStepFailsImmediately) {
   ParameterServerOptions options = options_of(UpdateMode::kSyncReplicas);
   options.replicas_to_aggregate = 2;
   const Services servers = make_servers(2);
@@ -404,7 +404,7 @@ TEST_F(UpdateModes, ReadOfAnUnreachableStepFailsAtOnce) {
 }
 
 /// Like the test above, but the read already waits when the other worker ends.
-TEST_F(UpdateModes, PendingReadFailsWhenTooFewWorkersAreLeft) {
+TEST_F(UpdateModes, PendingReadFailsWhenTooFewWorkersRemain) {
   const Services servers = make_servers(1);
   Gathering gathering(2);
   Event gave;
@@ -422,7 +422,7 @@ TEST_F(UpdateModes, PendingReadFailsWhenTooFewWorkersAreLeft) {
   EXPECT_EQ(errors[1], "");
 }
 
-TEST_F(UpdateModes, AReadThatWaitsTooLongNamesTheWorker) {
+TEST_F(UpdateModes, ReadTimeoutNamesMissingWorker) {
   ParameterServerOptions options = options_of(UpdateMode::kSyncReplicas);
   options.timeout = options.local.timeout = std::chrono::seconds(2);
   Gathering gathering(2);
@@ -462,14 +462,14 @@ void expect_bits_of_mirrored_in_step(const std::vector<int>& replicas, int num_s
   EXPECT_THAT(trained, Each(expected)) << what;
 }
 
-TEST_F(ParameterServerWorkers, TrainWithTheBitsOfMirroredStrategy) {
+TEST_F(ParameterServerWorkers, TrainingMatchesMirroredBitForBit) {
   expect_bits_of_mirrored_in_step({1, 1}, 1, 1);
   expect_bits_of_mirrored_in_step({1, 1, 1}, 2, 3);
   expect_bits_of_mirrored_in_step({2, 1}, 2, 2);
   expect_bits_of_mirrored_in_step({2, 2}, 3, 1);
 }
 
-TEST_F(ParameterServerWorkers, AssignmentsOfAllCountOnce) {
+TEST_F(ParameterServerWorkers, AssignmentsAreAggregatedOnce) {
   expect_no_error(run_in_step({1, 2}, 2, [](ParameterServerStrategy& strategy) {
     const auto scope = strategy.scope();
     Variable sum(num(0.0), {.name = "sum", .aggregation = VariableAggregation::kSum});
@@ -486,7 +486,7 @@ TEST_F(ParameterServerWorkers, AssignmentsOfAllCountOnce) {
   }));
 }
 
-TEST_F(ParameterServerWorkers, UnsummedGradientsOfWorkersMustBeEqual) {
+TEST_F(ParameterServerWorkers, UnsummedGradientsMustAgreeAcrossWorkers) {
   const auto errors = run_in_step({1, 1}, 1, [](ParameterServerStrategy& strategy) {
     const auto scope = strategy.scope();
     const Variable v(num(0.0), {.name = "v"});
@@ -502,7 +502,7 @@ TEST_F(ParameterServerWorkers, UnsummedGradientsOfWorkersMustBeEqual) {
   EXPECT_THAT(errors, Each(HasSubstr("Variable 'v': replicas 0 and 1 share its value")));
 }
 
-TEST_F(ParameterServerWorkers, DifferentVariablesAreRefusedNamingBoth) {
+TEST_F(ParameterServerWorkers, DifferentVariablesFailOnEveryWorker) {
   const auto errors = run_in_step({1, 1}, 1, [](ParameterServerStrategy& strategy) {
     const auto scope = strategy.scope();
     const Variable variable(num(strategy.worker()), {.name = "w"});

@@ -36,7 +36,7 @@ Tensor noise(const Shape& shape, std::uint64_t number) {
   return random_normal(shape, RandomKey{7, kUserPurpose, number});
 }
 
-TEST_F(VariableStore, RowsOfShardsAreThoseOfTheWhole) {
+TEST_F(VariableStore, ShardsHoldRowsOfWholeInitialValue) {
   const Shape shape{10, 3};
   const Tensor expected = normal(shape).rows(0, 10);
   std::int64_t first = 0;
@@ -54,7 +54,7 @@ TEST_F(VariableStore, RowsOfShardsAreThoseOfTheWhole) {
   expect_tensor(*answers[1].value, {}, {2.5});
 }
 
-TEST_F(VariableStore, ExistingShardKeepsItsValuesAndIsCompared) {
+TEST_F(VariableStore, CreatingExistingShardKeepsValuesAndChecksSpec) {
   const ShardSpec spec = whole("w", {4});
   client_.call({CreateShard{spec, Tensor::ones({4})}, addition(spec.id(), Tensor::ones({4}))});
   const auto again = client_.call({CreateShard{spec, Tensor::zeros({4})}, ReadShard{spec.id()}});
@@ -71,7 +71,7 @@ TEST_F(VariableStore, ExistingShardKeepsItsValuesAndIsCompared) {
                "generator");
 }
 
-TEST_F(VariableStore, AssignmentsAndScattersGiveTheBitsOfALocalVariable) {
+TEST_F(VariableStore, AssignmentsAndScattersMatchLocalVariableBitForBit) {
   const ShardSpec spec = whole("w", {6, 5});
   Variable local(normal({6, 5}).rows(0, 6), {.name = "local"});
   client_.call({CreateShard{spec, normal({6, 5})}});
@@ -138,7 +138,7 @@ void expect_updates_as_local(const UpdateRule& rule, const Shape& shape, int num
   }
 }
 
-TEST_F(VariableStore, UpdatesOfEveryRuleGiveTheBitsOfALocalVariable) {
+TEST_F(VariableStore, EveryUpdateRuleMatchesLocalVariableBitForBit) {
   const Variable variable(Tensor::zeros({1}));
   for (const std::string& name : optimizer_names()) {
     const auto optimizer = make_optimizer(name, std::span(&variable, 1));
@@ -165,7 +165,7 @@ class Watched final : public UpdateRule {
 
 constexpr std::int64_t kMany = (9 << 20) / 4 + 13;  // float32 elements, not a multiple of a line
 
-TEST(HalvedRule, LongRunsAreSplitAndShortOnesAreNot) {
+TEST(HalvedRule, OnlyLongRunsAreSplit) {
   const Watched watched;
   const internal::HalvedRule rule(watched);
   std::vector<float> weights(kMany), gradient(kMany);
@@ -177,7 +177,7 @@ TEST(HalvedRule, LongRunsAreSplitAndShortOnesAreNot) {
   EXPECT_EQ(watched.num_elements, 1000u + weights.size());
 }
 
-TEST(HalvedRule, ErrorOfEitherHalfIsTheErrorOfTheUpdate) {
+TEST(HalvedRule, ErrorInEitherHalfFailsUpdate) {
   std::vector<float> weights(kMany), gradient(kMany);
   const std::size_t half = weights.size() / 2 / 64 * 64;
   for (const std::size_t begin : {std::size_t{0}, half}) {
@@ -191,7 +191,7 @@ TEST(HalvedRule, ErrorOfEitherHalfIsTheErrorOfTheUpdate) {
   }
 }
 
-TEST(HalvedRule, AServersLargeVariablesHaveTheBitsOfLocalOnes) {
+TEST(HalvedRule, LargeServerVariableMatchesLocalBitForBit) {
   const Shape shape{kMany / 16, 16};
   expect_updates_as_local(SgdRule(), shape, 2, false);
   expect_updates_as_local(SgdRule(), shape, 2, true);
@@ -199,7 +199,7 @@ TEST(HalvedRule, AServersLargeVariablesHaveTheBitsOfLocalOnes) {
   expect_updates_as_local(AdamRule(), shape, 2, false);
 }
 
-TEST_F(VariableStore, AnswersWithoutAValueThatTheClientHas) {
+TEST_F(VariableStore, ReadOmitsValueThatClientAlreadyHas) {
   const ShardId id = client_.create(whole("w", {2}), Tensor::zeros({2}));
   const auto first = client_.call({ReadShard{id}})[0];
   EXPECT_FALSE(client_.call({ReadShard{id, first.version}})[0].value.has_value());
@@ -305,7 +305,7 @@ std::vector<std::pair<std::vector<std::string>, Operation>> bad_operations() {
   };
 }
 
-TEST_F(VariableStore, FailedOperationUndoesTheWholeBatch) {
+TEST_F(VariableStore, FailedOperationRollsBackWholeBatch) {
   const ShardId w = whole("w", {4, 2}).id();
   client_.call(
       {CreateShard{whole("w", {4, 2}), normal({4, 2})},
@@ -330,7 +330,7 @@ TEST_F(VariableStore, FailedOperationUndoesTheWholeBatch) {
   EXPECT_NE(state_of(store_), state);
 }
 
-TEST_F(VariableStore, RulesWithNormsNeedTheWholeVariable) {
+TEST_F(VariableStore, NormBasedRuleRejectsShard) {
   const ShardSpec half{"w", DType::kFloat32, {4}, 0, 2, 0, 2},
       slot{"m", DType::kFloat32, {4}, 0, 2, 0, 2};
   client_.call({CreateShard{half, Tensor::ones({2})}, CreateShard{slot, Tensor::ones({2})}});
@@ -404,7 +404,7 @@ TEST_F(VariableStore, FreezesValuesBetweenBatches) {
   EXPECT_ERROR(obey(store_, {.kind = Kind::kReadFrozen}, {ReadShard{a.id()}}), kAborted, "frozen");
 }
 
-TEST_F(VariableStore, ClosedStoreHoldsBatchesUntilItIsOpened) {
+TEST_F(VariableStore, ClosedStoreDefersBatchesUntilOpened) {
   internal::VariableStore store("ps 0", 0, /*is_open=*/false);
   const ShardSpec spec = whole("w", {});
   Client client(store, 1);
@@ -416,7 +416,7 @@ TEST_F(VariableStore, ClosedStoreHoldsBatchesUntilItIsOpened) {
   expect_same_bits(*read->wait(soon()).front().value, Tensor(1.0f));
 }
 
-TEST_F(VariableStore, RestoreGivesOldAndNewShardsTheirValues) {
+TEST_F(VariableStore, RestoreSetsExistingAndNewShards) {
   const ShardSpec old = whole("old", {2}), made = whole("new", {2});
   client_.call({CreateShard{old, Tensor::zeros({2})}});
   Client before(store_, internal::closure_id(1, 3), UpdateStream::Kind::kClosure);
@@ -442,7 +442,7 @@ TEST_F(VariableStore, RestoreGivesOldAndNewShardsTheirValues) {
   expect_same_bits(after.read(old.id()), Tensor::full({2}, 8.0));
 }
 
-TEST_F(VariableStore, RefusesOrdersOfOtherRunsAndGenerations) {
+TEST_F(VariableStore, CommandsOfDifferentRunOrGenerationAreRejected) {
   internal::VariableStore store("ps 0", 0, /*is_open=*/false);
   const auto order = [&](Kind kind, std::uint64_t generation) {
     return obey(store, {.kind = kind, .generation = generation});
