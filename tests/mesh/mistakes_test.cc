@@ -9,7 +9,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-TEST(MeshOptions, Meshes) {
+TEST(MeshOptions, MeshParsingValidatesAxes) {
   EXPECT_EQ(DeviceMesh::parse("data=2,model=4"), (DeviceMesh{{"data", 2}, {"model", 4}}));
   for (const char* text : {"", "data", "data=", "data=2,,", "=2", "data=x"}) {
     EXPECT_NE(message_of([&] { DeviceMesh::parse(text); }), "") << text;
@@ -18,7 +18,7 @@ TEST(MeshOptions, Meshes) {
   EXPECT_THAT(message_of([] { DeviceMesh{{"a", 0}}; }), HasSubstr("size >= 1"));
 }
 
-TEST(MeshOptions, Layouts) {
+TEST(MeshOptions, LayoutLookupRejectsAmbiguousPatterns) {
   LayoutMap map = {{"dense/kernel", {"", "model"}}, {"bias$", {"model"}}};
   EXPECT_EQ(map.find("dense/kernel"), (Layout{"", "model"}));
   EXPECT_EQ(map.find("dense_3/bias"), (Layout{"model"}));
@@ -30,7 +30,7 @@ TEST(MeshOptions, Layouts) {
   EXPECT_THAT(message_of([&] { map.set("(", {"model"}); }), HasSubstr("regular expression"));
 }
 
-TEST(MeshOptions, VariablesThatCannotBeSharded) {
+TEST(MeshOptions, InvalidLayoutErrorNamesVariable) {
   const auto message = [](const Layout& layout) {
     MeshStrategy strategy(on_mesh({{"data", 2}, {"model", 4}}, {{"w", layout}}));
     const auto scope = strategy.scope();
@@ -43,7 +43,7 @@ TEST(MeshOptions, VariablesThatCannotBeSharded) {
   EXPECT_EQ(message({"data", "model"}), "");
 }
 
-TEST(MeshOptions, UnsupportedOptions) {
+TEST(MeshOptions, UnsupportedOptionsAreRejected) {
   const auto message = [](const auto& change) {
     MeshOptions options = on_mesh({{"data", 4}});
     change(options);
@@ -66,7 +66,7 @@ TEST(MeshOptions, UnsupportedOptions) {
   EXPECT_THAT(message([](MeshOptions& o) { o.blocks = {{"data", 6}}; }), HasSubstr("multiple"));
 }
 
-TEST(MeshSteps, AReadOnSomePositionsOnlyNamesTheLines) {
+TEST(MeshSteps, ReadOnSomePositionsErrorNamesLines) {
   MeshOptions options = on_mesh({{"data", 2}});
   options.local.timeout = std::chrono::seconds(5);
   MeshStrategy strategy(options);
@@ -80,7 +80,7 @@ TEST(MeshSteps, AReadOnSomePositionsOnlyNamesTheLines) {
   EXPECT_THAT(message, HasSubstr("mistakes_test.cc"));
 }
 
-TEST(MeshSteps, ErrorsNameThePosition) {
+TEST(MeshSteps, ErrorNamesMeshPosition) {
   MeshStrategy strategy(on_mesh({{"data", 2}}));
   const std::string message = message_of([&] {
     strategy.run([] {
@@ -90,7 +90,7 @@ TEST(MeshSteps, ErrorsNameThePosition) {
   EXPECT_THAT(message, HasSubstr("position 1, step 0: mine"));
 }
 
-TEST(MeshSteps, MergeCallIsRefused) {
+TEST(MeshSteps, MergeCallIsRejected) {
   MeshStrategy strategy(on_mesh({{"data", 2}}));
   EXPECT_THAT(message_of([&] {
                 strategy.run([] {
@@ -100,7 +100,7 @@ TEST(MeshSteps, MergeCallIsRefused) {
               HasSubstr("one replica"));
 }
 
-TEST(MeshSteps, ValuesThatOutliveTheStepAreWhole) {
+TEST(MeshSteps, ReturnedValuesAreUnsharded) {
   MeshStrategy strategy(on_mesh({{"data", 2}, {"model", 2}}));
   const auto result = strategy.run([] {
     return relayout(Tensor::from<float>({2, 2}, {1, 2, 3, 4}), {"data", "model"}) * 2.0f;

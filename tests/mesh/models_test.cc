@@ -96,7 +96,7 @@ Fitted fit(Strategy& strategy, const Case& c, const std::string& load = "",
 
 class MeshModels : public ::testing::TestWithParam<Case> {};
 
-TEST_P(MeshModels, OneDeviceHasTheSameLosses) {
+TEST_P(MeshModels, LossMatchesOneDevice) {
   OneDeviceStrategy one("cpu:0");
   MeshStrategy mesh(on_mesh({{"data", 2}, {"model", 2}}, GetParam().layout));
   const Fitted expected = fit(one, GetParam()), found = fit(mesh, GetParam());
@@ -104,7 +104,7 @@ TEST_P(MeshModels, OneDeviceHasTheSameLosses) {
   EXPECT_NEAR(found.accuracy, expected.accuracy, 0.07);
 }
 
-TEST_P(MeshModels, BlocksDetermineTheBits) {
+TEST_P(MeshModels, EqualBlocksGiveEqualBitsOnEveryMesh) {
   std::vector<std::string> hashes;
   for (const DeviceMesh& mesh :
        {DeviceMesh{{"data", 1}, {"model", 1}}, DeviceMesh{{"data", 2}, {"model", 1}},
@@ -134,7 +134,7 @@ TEST(MeshSequences, HaveTheLossesOfOneDeviceAndOneHashForFixedBlocks) {
   EXPECT_THAT(hashes, ::testing::Each(hashes.front()));
 }
 
-TEST_P(MeshModels, AnotherMeshAndOtherStrategiesRestoreACheckpoint) {
+TEST_P(MeshModels, CheckpointRestoresOnDifferentMeshesAndStrategies) {
   const std::string file = ::testing::TempDir() + "mesh_" + GetParam().name + ".safetensors";
   MeshStrategy saving(on_mesh({{"data", 2}, {"model", 2}}, GetParam().layout));
   const std::string expected = fit(saving, GetParam(), "", file, 1).hash;

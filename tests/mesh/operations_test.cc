@@ -40,7 +40,7 @@ Sharding random_sharding(const Shape& shape,
 
 class ShardedOperations : public ::testing::TestWithParam<const char*> {};
 
-TEST_P(ShardedOperations, HaveTheValuesOfOneDevice) {
+TEST_P(ShardedOperations, MatchOneDevice) {
   MeshStrategy strategy(on_mesh({{"a", 2}, {"b", 2}}));
   const RandomStream stream(RandomKey{.seed = 7, .purpose = kUserPurpose});
   std::uint64_t num_drawn = 0;

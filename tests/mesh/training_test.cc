@@ -58,7 +58,7 @@ Trained train(Strategy& strategy) {
   return result;
 }
 
-TEST(MeshTraining, AllMeshesHaveTheLossesOfOneDevice) {
+TEST(MeshTraining, LossesMatchOneDeviceOnEveryMesh) {
   OneDeviceStrategy one("cpu:0");
   const Trained expected = train(one);
   for (const DeviceMesh& mesh :
@@ -74,7 +74,7 @@ TEST(MeshTraining, AllMeshesHaveTheLossesOfOneDevice) {
   }
 }
 
-TEST(MeshTraining, BlocksDetermineTheBits) {
+TEST(MeshTraining, EqualBlocksGiveEqualBitsOnEveryMesh) {
   const std::vector<MeshAxis> blocks = {{"data", 2}, {"model", 4}};
   std::vector<std::string> hashes;
   for (const DeviceMesh& mesh :
@@ -86,13 +86,13 @@ TEST(MeshTraining, BlocksDetermineTheBits) {
   EXPECT_THAT(hashes, ::testing::Each(hashes.front()));
 }
 
-TEST(MeshTraining, DataAxisHasTheBitsOfMirroredReplicas) {
+TEST(MeshTraining, DataAxisMatchesMirroredBitForBit) {
   MirroredStrategy mirrored(LocalStrategyOptions{.devices = "cpu:0-3"});
   MeshStrategy mesh(on_mesh({{"data", 4}}));
   EXPECT_EQ(train(mesh).hash, train(mirrored).hash);
 }
 
-TEST(MeshTraining, StorageOverTheBatchAxisHasTheBitsOfMirroredReplicas) {
+TEST(MeshTraining, ShardingOverBatchAxisMatchesMirroredBitForBit) {
   MirroredStrategy mirrored(LocalStrategyOptions{.devices = "cpu:0-3"});
   const std::string expected = train(mirrored).hash;
   MeshStrategy stored_by_four(fully_sharded(4));
@@ -101,7 +101,7 @@ TEST(MeshTraining, StorageOverTheBatchAxisHasTheBitsOfMirroredReplicas) {
   EXPECT_EQ(train(stored_by_two).hash, expected);
 }
 
-TEST(MeshTraining, WorkersHaveTheBitsOfOneProcess) {
+TEST(MeshTraining, WorkersMatchOneProcessBitForBit) {
   MeshStrategy one(on_mesh({{"data", 2}, {"model", 2}}, kColumnsThenRows));
   const Trained expected = train(one);
   for (const int workers : {2, 4}) {
@@ -135,7 +135,7 @@ TEST(MeshTraining, StorageOverWorkersHasTheBitsOfMirroredReplicas) {
   expect_hash_of_workers(expected, hybrid_sharded(2, 2));
 }
 
-TEST(MeshTraining, PairOfProductsExchangesOneSumInEachDirection) {
+TEST(MeshTraining, MatmulPairNeedsOneAllReducePerDirection) {
   MeshStrategy strategy({.mesh = {{"data", 1}, {"model", 2}}, .layout = kColumnsThenRows});
   const auto scope = strategy.scope();
   const std::vector<Variable> w = {Variable(numbers({8, 32}, 3), {.name = "dense/kernel"}),
@@ -155,7 +155,7 @@ TEST(MeshTraining, PairOfProductsExchangesOneSumInEachDirection) {
   EXPECT_EQ(strategy.cross_device_ops().bytes_reduced() - before, 2u * 4 * (16 * 4 + 16 * 8));
 }
 
-TEST(MeshTraining, BatchThatTheAxisDoesNotDivide) {
+TEST(MeshTraining, BatchSizeMayBeIndivisibleByAxis) {
   for (const bool is_sharded : {false, true}) {
     const std::vector<MeshAxis> axes = {{"data", is_sharded ? 4 : 1}};
     MeshStrategy strategy(on_mesh(DeviceMesh(axes)));
@@ -171,7 +171,7 @@ TEST(MeshTraining, BatchThatTheAxisDoesNotDivide) {
   }
 }
 
-TEST(MeshTraining, AModelThatNoSingleDeviceHolds) {
+TEST(MeshTraining, TrainsModelLargerThanOneDevice) {
   constexpr std::size_t kMiB = std::size_t{1} << 20;
   const auto step = [](Strategy& strategy) {
     const auto scope = strategy.scope();
