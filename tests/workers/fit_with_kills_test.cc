@@ -136,16 +136,16 @@ void expect_that_a_backup_gives_the_bits_of_a_calm_run(int num_workers, std::int
   EXPECT_FALSE(std::filesystem::exists(folder + "/0")) << "the backup was to be deleted";
 }
 
-TEST(FitWithKills, ABackupGivesTheBitsOfACalmRun) {
+TEST(FitFaultTolerance, RestartFromBackupMatchesUninterruptedRun) {
   expect_that_a_backup_gives_the_bits_of_a_calm_run(1, 0);
 }
 
-TEST(FitWithKills, ABackupOfTheChiefServesAllWorkers) {
+TEST(FitFaultTolerance, ChiefBackupRestoresAllWorkers) {
   expect_that_a_backup_gives_the_bits_of_a_calm_run(2, 1);
   expect_that_a_backup_gives_the_bits_of_a_calm_run(2, 0);
 }
 
-TEST(FitWithKills, WorkersStopAfterAnAgreedBatchAndResume) {
+TEST(FitFaultTolerance, WorkersStopAfterSameBatchAndResume) {
   const MultiProcessOptions options{.num_workers = 2};
   const std::vector<Json> calm = results_of_fit(options, arguments_of({}, 0));
   Json arguments = arguments_of({}, 1);
@@ -159,7 +159,7 @@ TEST(FitWithKills, WorkersStopAfterAnAgreedBatchAndResume) {
       << "stopped after batch " << stopped[0].dump();
 }
 
-TEST(FitWithKills, SignalToOneWorkerStopsAllAndTheyResume) {
+TEST(FitFaultTolerance, SignalToOneWorkerStopsAllAndTrainingResumes) {
   const MultiProcessOptions options{.num_workers = 2};
   const std::vector<Json> calm = results_of_fit(options, arguments_of({}, 0));
   Json arguments = arguments_of({}, 1);
@@ -173,7 +173,7 @@ TEST(FitWithKills, SignalToOneWorkerStopsAllAndTheyResume) {
       << "stopped after batch " << stopped[0].dump();
 }
 
-TEST(FitWithKills, AWorkerThatIsStartedAgainGetsItsStateFromTheOther) {
+TEST(FitFaultTolerance, RestartedWorkerReceivesStateFromPeer) {
   const std::vector<Json> calm = results_of_fit({.num_workers = 2}, arguments_of({}, 0));
   const MultiProcessOptions options{
       .num_workers = 2, .environment = {{"TUTTI_MAX_RESTARTS", "100"}}, .auto_restart = true};
@@ -234,7 +234,7 @@ std::vector<std::string> versions_in(const std::string& folder) {
   return names;
 }
 
-TEST(Preemption, SigtermToOneWorkerSavesOneCommonStep) {
+TEST(Preemption, SigtermToOneWorkerSavesCommonStep) {
   const std::string folder = new_folder("preempted");
   const Json arguments = Json::object().set("folder", folder);
   std::int64_t stopped_at = 0;

@@ -26,7 +26,7 @@ TUTTI_PROCESS_FUNCTION(fit_that_evaluates) {
   return Json::array_of(history["loss"]);
 }
 
-TEST(FitWorkers, EvaluateInACallbackLeavesTheLossOfFitAlone) {
+TEST(FitWorkers, EvaluateInCallbackDoesNotAffectFitLoss) {
   for (const Json& losses : results_of("fit_that_evaluates", 2)) {
     ASSERT_EQ(losses.as_array().size(), 2u);
     for (const Json& loss : losses.as_array()) EXPECT_NEAR(loss.as_double(), 9.0, 1e-5);
@@ -53,7 +53,7 @@ TUTTI_PROCESS_FUNCTION(fit_that_one_worker_stops) {
   });
 }
 
-TEST(FitWorkers, AStopOfOneWorkerAloneIsNamed) {
+TEST(FitWorkers, StopOnOnlyOneWorkerIsNamedInError) {
   for (const std::string moment : {"epoch", "batch"}) {
     for (const Json& error :
          results_of("fit_that_one_worker_stops", 2, Json::object().set("moment", moment))) {
@@ -91,7 +91,7 @@ TUTTI_PROCESS_FUNCTION(goes_on_from_a_file) {
   return result;
 }
 
-TEST(ModelFileWorkers, GoOnWithTheBitsOfOneProcess) {
+TEST(ModelFileWorkers, ResumeMatchesOneProcessBitForBit) {
   const std::string folder = new_folder("model_file_workers");
   MirroredStrategy strategy({.devices = "cpu:0", .replicas = 2});
   const Scope scope = strategy.scope();
@@ -169,7 +169,7 @@ TEST(StateDigest, FlippedBitOfOneComponentIsReported) {
   }
 }
 
-TEST(StateDigest, EqualWorkersContinue) {
+TEST(StateDigest, EqualStatesRaiseNoError) {
   for (const Json& value : results_with_digests(2, "cpu:0-1", 0, -1)) {
     expect_error(value, "OK", {});
     EXPECT_EQ(value.at("steps").as_int(), 12);

@@ -47,7 +47,7 @@ TUTTI_PROCESS_FUNCTION(gpu_workers_with_recovery) {
       .set("count", count.value().item_double());
 }
 
-TEST(GpuWorkers, TrainByTheHostsAndGoOnAfterADeath) {
+TEST(GpuWorkers, TrainThroughHostMemoryAndRecoverFromCrash) {
   for (const bool dies : {false, true}) {
     const auto result =
         run_processes("gpu_workers_with_recovery", with_gpus(2), Json::object().set("dies", dies));
@@ -83,7 +83,7 @@ TUTTI_PROCESS_FUNCTION(ranks_on_gpus) {
   return result.set("last", numbers.freeze().to_doubles().back());
 }
 
-TEST(GpuWorkers, CommunicatorsOnGpusOfProcessesWorkByTheHosts) {
+TEST(GpuWorkers, GpuCommunicatorsFallBackToHostMemory) {
   for (const bool shared : {true, false}) {
     MultiProcessOptions options = with_gpus(2);
     options.auto_restart = false;
@@ -103,7 +103,7 @@ TEST(GpuWorkers, CommunicatorsOnGpusOfProcessesWorkByTheHosts) {
   }
 }
 
-TEST(GpuWorkers, AProcessThatDiesEndsTheOthersCallsOnGpusWithItsName) {
+TEST(GpuWorkers, CrashedProcessIsNamedInFailedGpuCall) {
   MultiProcessOptions options = with_gpus(2);
   options.auto_restart = false;
   MultiProcessRunner runner("ranks_on_gpus", options,

@@ -65,7 +65,9 @@ TUTTI_PROCESS_FUNCTION(hvd_collectives) {
   return {};
 }
 
-TEST(Horovod, RanksAndCollectives) { EXPECT_TRUE(run_ranks("hvd_collectives").empty()); }
+TEST(Horovod, CollectivesCombineValuesOfAllRanks) {
+  EXPECT_TRUE(run_ranks("hvd_collectives").empty());
+}
 
 TUTTI_PROCESS_FUNCTION(hvd_alone) {
   hvd::init();
@@ -79,7 +81,7 @@ TUTTI_PROCESS_FUNCTION(hvd_alone) {
   return hvd::join();
 }
 
-TEST(Horovod, OneProcessIsRank0Of1) { EXPECT_EQ(run_ranks("hvd_alone", 1).at(0).as_int(), 0); }
+TEST(Horovod, SingleProcessHasRankZero) { EXPECT_EQ(run_ranks("hvd_alone", 1).at(0).as_int(), 0); }
 
 TUTTI_PROCESS_FUNCTION(hvd_gradients) {
   hvd::init();
@@ -116,7 +118,7 @@ TUTTI_PROCESS_FUNCTION(hvd_gradients) {
 
 TEST(Horovod, GradientsAreAveragedOverRanks) { EXPECT_TRUE(run_ranks("hvd_gradients").empty()); }
 
-TEST(Horovod, GradientsAreAveragedOrAdded) {
+TEST(Horovod, GradientTapeRejectsMaxReduction) {
   GradientTape tape;
   EXPECT_EQ(code_of([&] { hvd::DistributedGradientTape(tape, ReduceOp::kMax); }, "got MAX"),
             "INVALID_ARGUMENT");
@@ -140,7 +142,7 @@ TUTTI_PROCESS_FUNCTION(hvd_uneven) {
   return Json::Array{last, w.value().item(), sums.back()};
 }
 
-TEST(Horovod, JoinedRanksCountAsZeros) {
+TEST(Horovod, JoinedRanksContributeZeros) {
   const auto values = run_ranks("hvd_uneven");
   ASSERT_EQ(values.size(), 3u);
   for (int r = 0; r < kRanks; ++r) {
@@ -162,7 +164,7 @@ TUTTI_PROCESS_FUNCTION(hvd_refused_after_join) {
   return hvd::join();
 }
 
-TEST(Horovod, GathersAreRefusedAfterARankHasJoined) {
+TEST(Horovod, GatherFailsAfterRankHasJoined) {
   for (const Json& last : run_ranks("hvd_refused_after_join")) EXPECT_EQ(last.as_int(), 2);
 }
 
@@ -177,7 +179,7 @@ TUTTI_PROCESS_FUNCTION(hvd_different_calls) {
       "rank 0 calls allreduce SUM and rank 1 calls allgather");
 }
 
-TEST(Horovod, MismatchedCallsAreNamedOnAllRanks) {
+TEST(Horovod, MismatchedCallsFailOnAllRanks) {
   const auto codes = run_ranks("hvd_different_calls");
   ASSERT_EQ(codes.size(), 3u);
   for (const Json& code : codes) EXPECT_EQ(code.as_string(), "INVALID_ARGUMENT");

@@ -56,7 +56,7 @@ TUTTI_PROCESS_FUNCTION(lonely_call_of_chief) {
   return Json(concat(own.text, " ended without an error"));
 }
 
-TEST(LonelyCall, NamesTheLineOfTheUser) {
+TEST(UnmatchedCall, ErrorNamesUserLine) {
   const std::string file = new_folder("lonely.safetensors");
   constexpr int kCalls = 8;
   for (int number = 0; number < kCalls; ++number) {
@@ -90,7 +90,7 @@ void expect_replicas(const MultiProcessOptions& options, int per_process) {
   }
 }
 
-TEST(WorkerCollectives, ChiefAndTwoWorkersHaveTheReplicasOfAllThree) {
+TEST(WorkerCollectives, ChiefAndWorkersShareOneReplicaGroup) {
   expect_replicas(
       {.num_workers = 2, .num_chiefs = 1, .environment = {{"CUDA_VISIBLE_DEVICES", ""}}}, 1);
 #ifdef TUTTI_SIMULATED_MODULE
@@ -114,7 +114,7 @@ TUTTI_PROCESS_FUNCTION(ranks_whose_calls_differ) {
 }
 
 // communicator_test.cc makes such calls between threads, mpi_conformance_test.cc over MPI.
-TEST(MismatchedCalls, AreErrorsThatNameBothSidesBetweenProcesses) {
+TEST(MismatchedCalls, ErrorNamesCallsOfBothProcesses) {
   for (const char* const way : {"shm", "tcp"}) {
     const std::string folder = new_folder(concat("mismatched_over_", way));
     std::filesystem::create_directories(folder);
@@ -147,7 +147,7 @@ TUTTI_PROCESS_FUNCTION(fit_by_operation) {
                      weights};
 }
 
-TEST(OwnOperation, OfTheProgramAddsTheGradientsOfProcesses) {
+TEST(CustomOperation, RegisteredOperationSumsGradientsOfProcesses) {
   const auto run = [](const char* operation) {
     return results_of("fit_by_operation", 2, Json::object().set("operation", operation));
   };
@@ -204,7 +204,7 @@ TUTTI_PROCESS_FUNCTION(reduce_by_plugin) {
 }
 
 // The plugin itself refuses a number of buffers other than its number of replicas.
-TEST(OwnOperation, OfAPluginGetsTheReplicasThatItWasMadeForInEverySum) {
+TEST(CustomOperation, PluginReceivesItsReplicaCountInEverySum) {
   const std::vector<Json> lines = results_of("reduce_by_plugin", 2);
   ASSERT_EQ(lines.size(), 2u);
   for (const Json& of_worker : lines) {

@@ -49,7 +49,7 @@ TUTTI_PROCESS_FUNCTION(worker_1_ends_while_it_saves) {
   return Json("saved");
 }
 
-TEST(ShardedCheckpoint, OfAWorkerThatDiesWhileItSavesIsTheVersionBefore) {
+TEST(ShardedCheckpoint, CrashDuringSaveKeepsPreviousVersion) {
   for (const bool first : {true, false}) {
     const std::string folder = new_folder("dies");
     MultiProcessRunner runner(
@@ -95,7 +95,7 @@ TUTTI_PROCESS_FUNCTION(memory_of_saving_and_restoring) {
   return Json::object().set("saving", saving).set("restoring", restoring);
 }
 
-TEST(ShardedCheckpoint, TakesOfNoWorkerTheMemoryOfTheWhole) {
+TEST(ShardedCheckpoint, SaveAndRestoreNeverHoldWholeModel) {
   for (const bool sharded : {true, false}) {
     for (const Json& result :
          results_of("memory_of_saving_and_restoring", 4,
@@ -143,7 +143,7 @@ TUTTI_PROCESS_FUNCTION(recovery_during_saves) {
       .set("value", w.value().to_doubles().back());
 }
 
-TEST(ShardedCheckpoint, RecoveryContinuesDuringBackgroundSaves) {
+TEST(ShardedCheckpoint, RecoverySucceedsDuringBackgroundSaves) {
   const auto results = results_of("recovery_during_saves", {.num_workers = 3, .auto_restart = true},
                                   Json::Object{{"folder", new_folder("recovery")}});
   ASSERT_EQ(results.size(), 3u);

@@ -79,7 +79,7 @@ TUTTI_PROCESS_FUNCTION(consistency_of_blame) {
   return Json(guard->reason());
 }
 
-TEST(TerminateOnNaN, NamesTheReplicaOfAnotherWorker) {
+TEST(TerminateOnNaN, ErrorNamesReplicaOfRemoteWorker) {
   for (const Json& value : results_of("consistency_of_blame", 2)) {
     EXPECT_THAT(value.as_string(), HasSubstr("batch 1"));
     EXPECT_THAT(value.as_string(), HasSubstr("the loss of replica 1 is not finite"));
@@ -110,19 +110,19 @@ const Case kMomentum{
     "momentum", "INVALID_ARGUMENT", {"settings of optimizer 'sgd'", "\"momentum\":0.75"}};
 const Case kNothing{"nothing", "OK", {}};
 
-TEST(WorkerConsistency, FitNamesInputAndSettingsThatDiffer) {
+TEST(WorkerConsistency, FitErrorNamesDifferingInputAndSettings) {
   for (const Case& each : {kBatch, kSeed, kRate, kMomentum, kNothing}) {
     expect_all_name(each, Json::object());
   }
 }
 
-TEST(WorkerConsistency, FitOfShardedVariablesNamesDifferences) {
+TEST(WorkerConsistency, FullyShardedFitErrorNamesDifferences) {
   for (const Case& each : {kBatch, kRate, kNothing}) {
     expect_all_name(each, Json::object().set("strategy", "fully_sharded"));
   }
 }
 
-TEST(WorkerConsistency, HoldsOverTcpAndOnSixteenBits) {
+TEST(WorkerConsistency, DifferencesAreReportedOverTcpWithCompression) {
   for (const Case& each : {kSeed, kNothing}) {
     expect_all_name(each, Json::object().set("way", "tcp").set("compression", "bfloat16"));
   }
@@ -153,7 +153,7 @@ TUTTI_PROCESS_FUNCTION(consistency_write) {
   });
 }
 
-TEST(WorkerConsistency, WriteOfOneWorkerIsNamedInTheNextStep) {
+TEST(WorkerConsistency, WriteOnOneWorkerIsReportedInNextStep) {
   for (const char* const strategy : {"mirrored", "fully_sharded"}) {
     const auto arguments = Json::object().set("strategy", strategy);
     for (const Json& value : results_of("consistency_write", 3, arguments)) {
@@ -181,7 +181,7 @@ TUTTI_PROCESS_FUNCTION(consistency_write_by_hand) {
   return result.set("steps", step);
 }
 
-TEST(WorkerConsistency, WriteIsNamedWhereReplicasSumByHand) {
+TEST(WorkerConsistency, WriteIsReportedUnderManualAllReduce) {
   for (const Json& value : results_of("consistency_write_by_hand", 2)) {
     expect_error(value, "FAILED_PRECONDITION", {"worker 0 wrote 2.5, worker 1 wrote nothing"});
     EXPECT_EQ(value.at("steps").as_int(), 2);
@@ -239,7 +239,7 @@ TUTTI_PROCESS_FUNCTION(consistency_of_what_may_differ) {
   return Json::object().set("rows", rows).set("hash", hash_variables(std::vector{weight}));
 }
 
-TEST(WorkerConsistency, LegitimateDifferencesTrain) {
+TEST(WorkerConsistency, LegitimateDifferencesAreAccepted) {
   const auto values = results_of("consistency_of_what_may_differ", 2,
                                  Json::object().set("folder", new_folder("consistency")));
   EXPECT_EQ(values[0].at("rows").as_int(), 7 + 4 + 10);
@@ -258,7 +258,7 @@ TUTTI_PROCESS_FUNCTION(consistency_of_ranks) {
   });
 }
 
-TEST(WorkerConsistency, RanksWithOtherSettingsAreNamed) {
+TEST(WorkerConsistency, HorovodErrorNamesDifferingSettings) {
   for (const Json& value : results_of("consistency_of_ranks", 2)) {
     expect_error(value, "INVALID_ARGUMENT", {"\"momentum\":0.5"});
   }
@@ -275,7 +275,7 @@ TUTTI_PROCESS_FUNCTION(worker_is_late_for_a_reduction) {
   return Json(strategy->reduce(ReduceOp::kSum, ones).item_double());
 }
 
-TEST(WorkerFailures, LateWorkerIsNamedWhileTheOthersWait) {
+TEST(WorkerFailures, LateWorkerIsLoggedWhilePeersWait) {
   MultiProcessRunner runner("worker_is_late_for_a_reduction", {.num_workers = 2});
   runner.start();
   const std::string line = runner.wait_for_line("worker", 0, "is late: worker 0 waits in");
@@ -288,7 +288,7 @@ TUTTI_PROCESS_FUNCTION(workers_with_listen_addresses) {
   return error_as_json([] { connect_workers(); });
 }
 
-TEST(WorkerFailures, AddressesForMappedPortsAreCheckedBeforeTheyAreUsed) {
+TEST(WorkerFailures, InvalidAddressesForMappedPortsAreRejected) {
   for (const auto& [name, value, expected] :
        {std::tuple{"TUTTI_DATA_LISTEN", "5000", "expected host:port, such as 0.0.0.0:5000"},
         std::tuple{"TUTTI_DATA_LISTEN", "0.0.0.0:5000", "the job has neither a secret nor TLS"},
@@ -320,7 +320,7 @@ TUTTI_PROCESS_FUNCTION(workers_of_which_one_is_stopped) {
   return Json(total.value().item_double());
 }
 
-TEST(WorkerFailures, LateContinuedWorkerIsReplaced) {
+TEST(WorkerFailures, WorkerContinuedTooLateIsReplaced) {
   MultiProcessRunner runner("workers_of_which_one_is_stopped",
                             {.num_workers = 2, .auto_restart = true});
   runner.start();
@@ -373,7 +373,7 @@ TUTTI_PROCESS_FUNCTION(workers_with_a_grace_period) {
       .set("total", total.value().item_double());
 }
 
-TEST(WorkerFailures, GracePeriodEndsForAllWorkersAfterOneStep) {
+TEST(WorkerFailures, GracePeriodEndsAfterSameStepOnAllWorkers) {
   const std::vector<Json> results = results_of("workers_with_a_grace_period", 2);
   EXPECT_EQ(results[0].at("saved").dump(), results[1].at("saved").dump());
   ASSERT_EQ(results[0].at("saved").as_array().size(), 2u);
@@ -412,7 +412,7 @@ TUTTI_PROCESS_FUNCTION(a_worker_that_is_slow) {
 }
 
 // worker_team_test.cc checks the step and the share with a simulated clock.
-TEST(WorkerFailures, FiveTimesSlowerWorkerIsNamedByAllInTheSameStep) {
+TEST(WorkerFailures, SlowWorkerIsReportedByAllInSameStep) {
   MultiProcessRunner runner("a_worker_that_is_slow", {.num_workers = 3});
   runner.start();
   const std::string line = runner.wait_for_line("worker", 0, "worker 1 is slow: the others waited");
