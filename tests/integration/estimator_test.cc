@@ -50,7 +50,7 @@ std::vector<std::vector<double>> values_of(const Estimator& estimator) {
   return values;
 }
 
-TEST(EstimatorTest, ResumesWithTheBitsOfOneRun) {
+TEST(EstimatorTest, ResumeMatchesUninterruptedRunBitForBit) {
   const auto input = [] { return numbers_of(6, 6).repeat(); };  // an equal batch in each step
   const std::string folder = own_folder();
   Estimator straight(line_with_dropout,
@@ -78,7 +78,7 @@ EstimatorSpec three_times(const Tensor& features, const Tensor& labels, Estimato
           .eval_metrics = {{"error", y - labels}}};
 }
 
-TEST(EstimatorTest, EvaluatesAndPredictsUnderAnotherStrategy) {
+TEST(EstimatorTest, EvaluatesAndPredictsUnderDifferentStrategy) {
   Estimator estimator(three_times, {.model_dir = own_folder(), .eval_distribute = mirrored(2)});
   const auto data = [] { return numbers_of(3, 10); };  // batches of 3, 3, 3, 1 rows
   EXPECT_ERROR(estimator.evaluate(data), kNotFound);
@@ -102,7 +102,7 @@ class Counter : public SessionRunHook {
   std::int64_t begun = -1, runs = 0, ended = -1;
 };
 
-TEST(EstimatorTest, HooksSeeStepsAndEndTraining) {
+TEST(EstimatorTest, HooksObserveStepsAndStopTraining) {
   Estimator estimator(line_with_dropout, {.model_dir = own_folder(),
                                           .save_checkpoints_steps = 2,
                                           .save_summary_steps = 1,
@@ -143,7 +143,7 @@ TEST(EstimatorTest, NanLossFailsOrEndsTraining) {
   EXPECT_TRUE(context.is_asked_to_stop);
 }
 
-TEST(EstimatorTest, WarmStartTakesWeightsOnce) {
+TEST(EstimatorTest, WarmStartLoadsWeightsOnce) {
   const std::string folder = own_folder();
   const auto input = [] { return numbers_of(4).repeat(); };
   Estimator first(line_with_dropout, {.model_dir = folder + "/first"});
@@ -178,7 +178,7 @@ TEST(EstimatorTest, TrainAndEvaluateEvaluatesAfterCheckpoints) {
   EXPECT_EQ(again.at("loss"), logs.at("loss"));
 }
 
-TEST(EstimatorTest, UserErrorsAreNamed) {
+TEST(EstimatorTest, ErrorsDescribeUserMistakes) {
   const std::string folder = own_folder();
   const auto input = [] { return numbers_of(4).repeat(); };
   int calls = 0;
@@ -206,7 +206,7 @@ TEST(EstimatorTest, UserErrorsAreNamed) {
   EXPECT_THAT(thrown::coded_error_of([&] { Estimator(without, {}); }), HasSubstr("model_dir"));
 }
 
-TEST(EstimatorTest, DataThatNeverEndAreRefusedWhereNothingElseEnds) {
+TEST(EstimatorTest, InfiniteInputWithoutStepLimitIsRejected) {
   const auto endless = [] { return numbers_of(4).repeat(); };
   const ModelFn line = [](const Tensor& x, const Tensor& labels, EstimatorMode mode) {
     Sequential layer(Input{{1}}, Dense(1));
@@ -272,7 +272,7 @@ TEST(EstimatorTest, ClientTrainsOnServingWorkers) {
   EXPECT_EQ(values_of(alone), (std::vector<std::vector<double>>{{-31.0}}));
 }
 
-TEST(EstimatorTest, ClientEndsWithTheDataOfItsWorkers) {
+TEST(EstimatorTest, ClientStopsWhenWorkerDataEnds) {
   Estimator client(counts_updates, {.model_dir = own_folder(), .train_distribute = coordinated()});
   (void)client.serve([] { return ones(6); });
   client.train_on_workers();
@@ -281,7 +281,7 @@ TEST(EstimatorTest, ClientEndsWithTheDataOfItsWorkers) {
   EXPECT_EQ(values_of(client)[0][0], -static_cast<double>(client.global_step()));
 }
 
-TEST(EstimatorTest, ClientNeedsServingWorkers) {
+TEST(EstimatorTest, ClientRequiresServingWorkers) {
   const auto input = [] { return ones(1); };
   Estimator none(counts_updates, {.model_dir = own_folder(), .train_distribute = coordinated()});
   EXPECT_THAT(thrown::coded_error_of([&] { none.train_on_workers(); }),

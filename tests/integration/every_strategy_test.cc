@@ -130,7 +130,7 @@ std::vector<Tensor> trained_by_halves(const std::function<Sequential()>& make, c
   return values;
 }
 
-TEST(ReplicatedLayers, RowwiseLayersMatchTheWholeBatch) {
+TEST(ReplicatedLayers, RowwiseLayersMatchWholeBatch) {
   const Tensor x = noise({kRows, 6, 6, 2}, 3), y = noise({kRows, 2}, 4);
   Kinds all = kinds(false);
   EXPECT_GT(all.size(), 60u);
@@ -153,7 +153,7 @@ TEST(ReplicatedLayers, RowwiseLayersMatchTheWholeBatch) {
   }
 }
 
-TEST(ReplicatedLayers, EmbeddingsMatchTheWholeBatch) {
+TEST(ReplicatedLayers, EmbeddingsMatchWholeBatch) {
   std::vector<std::int64_t> words;
   for (std::int64_t i = 0; i < kRows * 4; ++i) words.push_back(i * i % 7);  // many more than once
   const Tensor x = Tensor::from<std::int64_t>({kRows, 4}, words), y = noise({kRows, 2}, 4);
@@ -163,7 +163,7 @@ TEST(ReplicatedLayers, EmbeddingsMatchTheWholeBatch) {
   expect_near(trained(two, make, x, y, kSteps), trained(one, make, x, y, kSteps), 2e-5);
 }
 
-TEST(ReplicatedLayers, BatchwiseLayersMatchTheHalfOfTheReplica) {
+TEST(ReplicatedLayers, BatchwiseLayersMatchPerReplicaHalves) {
   const Tensor x = noise({kRows, 6, 6, 2}, 3), y = noise({kRows, 2}, 4);
   const Kinds all = kinds(true);
   EXPECT_GE(all.size(), 12u);
@@ -364,7 +364,7 @@ std::vector<Program> programs() {
   return all;
 }
 
-TEST(LoopsOnEveryStrategy, WeightsLossAndAccuracyMatchThoseWithoutStrategy) {
+TEST(CustomLoopOnEveryStrategy, WeightsLossAndAccuracyMatchDefaultStrategy) {
   for (const Program& program : programs()) {
     const Trained expected = train(default_strategy(), program);
     // Far from the initial and from the final loss.

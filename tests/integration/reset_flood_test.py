@@ -36,7 +36,7 @@ CONNECTIONS = 4     # of each kind at each port, concurrently
 PAIRS = 2000        # HEADERS and RST_STREAM pairs that a connection sends at once
 MOST_GROWTH = 64    # MiB per process
 FEWEST = 100        # minimum number of connections of each kind for a flood
-NOBODY = 65534
+UNPRIVILEGED_ID = 65534
 SETTINGS = 4
 EXPECTED_CODES = {"worker": 75, "ps": 0}  # stopped on request; servers run to the end
 
@@ -204,8 +204,8 @@ def check_own_socket(variable_server):
         if can_be_another_user():
             child = os.fork()
             if child == 0:
-                os.setgid(NOBODY)
-                os.setuid(NOBODY)
+                os.setgid(UNPRIVILEGED_ID)
+                os.setuid(UNPRIVILEGED_ID)
                 with socket.socket(socket.AF_UNIX) as sock:
                     os._exit(0 if sock.connect_ex(path) == 13 else 1)
             require(os.waitpid(child, 0)[1] == 0, f"another user reaches {path}")
@@ -215,7 +215,7 @@ def check_own_socket(variable_server):
 
 def can_be_another_user():
     with open("/proc/self/uid_map", encoding="utf-8") as numbers:
-        return os.geteuid() == 0 and int(numbers.read().split()[2]) > NOBODY
+        return os.geteuid() == 0 and int(numbers.read().split()[2]) > UNPRIVILEGED_ID
 
 
 def flood_job(tasks, inside, seconds):

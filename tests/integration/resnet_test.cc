@@ -32,7 +32,7 @@ void expect_gradients(const Sequential& model, const Tensor& x) {
   }
 }
 
-TEST(Resnet50, HasTheParametersOfTorchvisions) {
+TEST(Resnet50, ParameterCountMatchesTorchvision) {
   const Sequential model = examples::resnet50();
   EXPECT_EQ(model.num_trainable_parameters(), 25'557'032);
   // Two moving averages per channel of 53 normalisations.
@@ -47,7 +47,7 @@ TEST(Resnet50, GradientsReachEveryWeight) {
   expect_gradients(model, images(2, 32));
 }
 
-TEST(Resnet50, HeadStaysInFloat32UnderAMixedPolicy) {
+TEST(Resnet50, HeadIsFloat32UnderMixedPolicy) {
   set_dtype_policy("mixed_bfloat16");
   const Sequential model = examples::resnet50(32, 10);
   set_dtype_policy("float32");
@@ -55,7 +55,7 @@ TEST(Resnet50, HeadStaysInFloat32UnderAMixedPolicy) {
   EXPECT_EQ(model.trainable_variables()[0].dtype(), DType::kFloat32);
 }
 
-TEST(SmallResnet, HasTheParametersOfResnet20AndGradientsForEach) {
+TEST(SmallResnet, ParametersMatchResnet20AndHaveGradients) {
   EXPECT_EQ(examples::small_resnet(3).num_trainable_parameters(), 272'474);
   EXPECT_EQ(examples::small_resnet(1).num_trainable_parameters(), 78'042);
   expect_gradients(examples::small_resnet(1, 16), images(2, 16));
@@ -124,7 +124,7 @@ double shown(const char* name, std::int64_t batch, const std::function<double()>
   return accuracy;
 }
 
-TEST(LargeBatches, ScaledRatesWithWarmUpRestoreTheAccuracy) {
+TEST(LargeBatches, ScaledLearningRateWithWarmUpRestoresAccuracy) {
   constexpr std::int64_t kLarge = 192;
   const double scaled = scaled_learning_rate(kRate, kSmallBatch, kLarge);
   EXPECT_DOUBLE_EQ(scaled, 1.2);
@@ -143,7 +143,7 @@ TEST(LargeBatches, ScaledRatesWithWarmUpRestoreTheAccuracy) {
   EXPECT_GT(linear, same_rate);
 }
 
-TEST(LargeBatches, SmallBatchOfDenseLayersRestoresAccuracy) {
+TEST(LargeBatches, SmallerDenseLayerBatchRestoresAccuracy) {
   const double small = shown("(48, 48)", 48, [] { return accuracy_of_hybrid(48, 48); });
   const double large = shown("(192, 192)", 192, [] { return accuracy_of_hybrid(192, 192); });
   const double both = shown("(192, 48)", 192, [] { return accuracy_of_hybrid(192, 48); });

@@ -70,7 +70,7 @@ class SessionOperations : public testing::OpTableTest {
   const testing::HangWatchdog watchdog_{"operations of a session", std::chrono::seconds(300)};
 };
 
-TEST_P(SessionOperations, AgreeWithTheReference) { expect_agreement(kSession, GetParam()); }
+TEST_P(SessionOperations, MatchReference) { expect_agreement(kSession, GetParam()); }
 
 INSTANTIATE_TEST_SUITE_P(Operations, SessionOperations, ::testing::ValuesIn(testing::op_families()),
                          testing::family_name);
@@ -191,7 +191,7 @@ std::vector<NamedOptimizer> optimizers() {
 
 class SessionOptimizers : public ::testing::TestWithParam<NamedOptimizer> {};
 
-TEST_P(SessionOptimizers, HaveTheBitsOfOneProcess) {
+TEST_P(SessionOptimizers, MatchOneProcessBitForBit) {
   const testing::HangWatchdog watchdog("a session", std::chrono::seconds(300));
   const Trained here = train_network(kHere, GetParam().spec, 4);
   expect_same_bits(train_network(kOnTasks, GetParam().spec, 4), here);
@@ -202,7 +202,7 @@ INSTANTIATE_TEST_SUITE_P(All, SessionOptimizers, ::testing::ValuesIn(optimizers(
                          [](const auto& optimizer) { return optimizer.param.name; });
 
 /// The task computes norms as sums of products, in another order than the host.
-TEST_F(SessionSteps, ClippingByNormAgrees) {
+TEST_F(SessionSteps, ClippingByNormMatchesOneProcess) {
   const SgdOptions sgd{.learning_rate = 0.1, .clipping = {.global_clipnorm = 0.01}};
   const Trained here = train_network(kHere, sgd, 3), there = train_network(kOnTasks, sgd, 3);
   for (std::size_t i = 0; i < here.losses.size(); ++i) {
@@ -257,7 +257,7 @@ TEST_F(SessionSteps, LaterStepsSendOnlyInputs) {
 
 /// Layers with variables on ps tasks compute on the worker, including batch statistics, which are
 /// stored with the weights.
-TEST_F(SessionSteps, LayersTrainAsInOneProcess) {
+TEST_F(SessionSteps, LayerTrainingMatchesOneProcess) {
   const auto train = [](const Places& places) {
     set_random_seed(3);
     const OwnSession session(places);
@@ -295,7 +295,7 @@ TEST_F(SessionSteps, LayersTrainAsInOneProcess) {
   expect_same_bits(train(kOnTasks), train(kHere));
 }
 
-TEST_F(SessionSteps, CheckpointsSaveAndRestoreVariablesOfTasks) {
+TEST_F(SessionSteps, CheckpointsSaveAndRestoreRemoteVariables) {
   const std::string path = thrown::empty_folder() + "/weights";
   const auto variable = [](int ps, const char* name, const Tensor& initial) {
     const DeviceScope task(on(kOnTasks, ps));

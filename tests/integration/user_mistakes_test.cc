@@ -147,7 +147,7 @@ class UserMistake : public ::testing::TestWithParam<Mistake> {};
 INSTANTIATE_TEST_SUITE_P(All, UserMistake, ::testing::ValuesIn(all_mistakes()),
                          [](const auto& info) { return info.param.name; });
 
-TEST_P(UserMistake, IsAnsweredByCauseAndRemedy) {
+TEST_P(UserMistake, ErrorNamesCauseAndRemedy) {
   try {
     GetParam().make();
     FAIL() << "no error";
@@ -161,6 +161,6 @@ TEST_P(UserMistake, IsAnsweredByCauseAndRemedy) {
   }
 }
 
-TEST(UserMistakes, AreThirty) { EXPECT_EQ(all_mistakes().size(), 30U); }
+TEST(UserMistakes, ListHasThirtyEntries) { EXPECT_EQ(all_mistakes().size(), 30U); }
 
 }  // namespace tutti::user_mistakes_test
