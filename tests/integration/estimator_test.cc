@@ -126,7 +126,7 @@ TEST(EstimatorTest, HooksObserveStepsAndStopTraining) {
   EXPECT_INVALID(StopAtStepHook({}));
 }
 
-TEST(EstimatorTest, NanLossFailsOrEndsTraining) {
+TEST(EstimatorTest, NanLossFailsOrStopsTraining) {
   const auto input = [] { return numbers_of(4).repeat(); };
   const ModelFn diverges = [](const Tensor& x, const Tensor& labels, EstimatorMode mode) {
     EstimatorSpec spec = line_with_dropout(x, labels, mode);

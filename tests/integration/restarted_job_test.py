@@ -56,24 +56,24 @@ class RestartedJob(unittest.TestCase):
         self.assertEqual(code, 0, errors)
         self.assertEqual(set(hashes), {self.calm}, errors)
 
-    def test_workers_that_have_finished_come_back_for_one_that_died_in_the_last_step(self):
+    def test_finished_workers_restart_after_death_in_last_step(self):
         code, hashes, errors = train(program=["--dies-after", str(STEPS)])
         self.check(code, hashes, errors)
         self.assertRegex(errors, r"tutti run: worker-\d had finished, but worker-1, which was started again, waits for it\n")
 
-    def test_without_recovery_one_restart_each_begins_a_new_job(self):
+    def test_one_restart_per_worker_starts_new_job_without_recovery(self):
         code, hashes, errors = train(restarts=1, program=["--without-recovery", "--dies-after", "3"])
         self.check(code, hashes, errors)
         self.assertEqual(len(hashes), 3)
         restarts = re.findall(r"tutti run: (worker-\d): .* is started again", errors)
         self.assertEqual(sorted(restarts), ["worker-0", "worker-1", "worker-2"], errors)
 
-    def test_of_shards_that_died_the_others_have_what_was_committed(self):
+    def test_lost_shards_are_restored_from_commit(self):
         for recovery in ([], ["--without-recovery"]):
             with self.subTest(recovery):
                 self.check(*train(program=["--strategy", "fully_sharded", "--dies-after", "3"] + recovery))
 
-    def test_without_recovery_in_the_last_step(self):
+    def test_death_in_last_step_restarts_job_without_recovery(self):
         self.check(*train(program=["--without-recovery", "--dies-after", str(STEPS)]))
 
 
@@ -121,24 +121,24 @@ class ExitsEarly(ThreeRounds):
 
 
 class EarlyExit(ExitsEarly, unittest.TestCase):
-    def test_before_joining(self):
+    def test_exit_before_joining_fails_job(self):
         for ends in ("exit", "_exit", "return"):
             with self.subTest(ends):
                 self.check_that_job_ends(r"worker-1 failed first: exited with code 0 before it joined",
                                          "--ends", ends, "--ends-in", "0", "--ends-before", tutti_run=())
 
-    def test_before_the_second_strategy(self):
+    def test_exit_before_second_strategy_fails_job(self):
         self.check_that_job_ends(r"worker-1 failed first: exited with code 0 before the others finished", "--ends", "return",
                                  "--ends-in", "1", "--ends-before", steps=3, tutti_run=())
 
-    def test_in_the_middle(self):
+    def test_exit_during_training_fails_job(self):
         for ends in ("exit", "_exit", "return"):
             with self.subTest(ends):
                 self.check_that_job_ends(r"(worker|rank) 1\b.*(died|left|gone|closed|ended)(.|\n)*"
                                          r"worker-1 failed first: exited with code 0 before the others finished",
                                          "--ends", ends, "--ends-in", "0", tutti_run=())
 
-    def test_early_exit_with_restarts_is_a_failure_that_is_repeated(self):
+    def test_early_exit_is_restarted_like_a_failure(self):
         code, calm, text, _ = self.run_program()
         self.assertEqual(code, 0, text)
         for words in (["--ends-before"], []):
@@ -149,7 +149,7 @@ class EarlyExit(ExitsEarly, unittest.TestCase):
 
 
 class EarlyExitUnderMpirun(ExitsEarly, unittest.TestCase):
-    def test_in_the_middle(self):
+    def test_exit_during_training_fails_job(self):
         for ends in ("exit", "_exit", "return"):
             with self.subTest(ends):
                 self.check_that_job_ends(r"(rank|worker) 1\b", "--ends", ends, "--ends-in", "0",
@@ -189,14 +189,14 @@ class KilledAtAnyMoment(unittest.TestCase):
                 num_hit += "is started again" in text
         print(f"  {name}: {num_hit} of {ARGUMENTS.moments} processes killed or stopped in time, all with {calm[1].copy().pop()[-32:]}", flush=True)
 
-    def test_styles_of_programs(self):
+    def test_every_program_style_resumes_exactly(self):
         for style in ("loop", "fit", "estimator", "horovod"):
             for more in ([], ["--without-recovery"]):
                 self.check_style(ARGUMENTS.restarted,
                                  lambda folder: ["--style", style, "--folder", folder, "--least-step-ms", "30", *more],
                                  " ".join([style, *more]))
 
-    def test_example_of_the_estimator(self):
+    def test_estimator_example_resumes_exactly(self):
         self.check_style(ARGUMENTS.estimator,
                          lambda folder: ["--strategy", "multi_worker_mirrored", "--devices", "cpu:0", "--examples", "400",
                                          "--checkpoint-dir", os.path.join(folder, "ck")], "examples/estimator")

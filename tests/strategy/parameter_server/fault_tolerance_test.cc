@@ -362,7 +362,7 @@ TEST_F(RemoteWorkerTest, LostWorkerIsReplacedAndItsClosuresCountOnce) {
   strategy_.expect_counted(12);
 }
 
-TEST_F(RemoteWorkerTest, CancellationReachesTheWorker) {
+TEST_F(RemoteWorkerTest, CancellationReachesWorker) {
   start_both();
   const RemoteValue endless = coordinator_->schedule("endless");
   gate_.expect_inside(1);

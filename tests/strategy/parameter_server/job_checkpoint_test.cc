@@ -329,7 +329,7 @@ TEST(JobCheckpoint, NextVersionContainsChangesOutsideClosures) {
   EXPECT_EQ(program.count.value().item_int(), 1001);
 }
 
-TEST(JobCheckpoint, VersionIsAnOrdinaryCheckpoint) {
+TEST(JobCheckpoint, VersionIsReadableAsOrdinaryCheckpoint) {
   const HangWatchdog watchdog("an ordinary checkpoint", 60s);
   const std::string folder = empty_folder();
   {
@@ -357,7 +357,7 @@ TEST(JobCheckpoint, VersionIsAnOrdinaryCheckpoint) {
   EXPECT_EQ(table.value().to_doubles()[15], 15.0);
 }
 
-TEST(JobCheckpoint, KeepsTheLastTwoVersions) {
+TEST(JobCheckpoint, KeepsLastTwoVersions) {
   const HangWatchdog watchdog("two versions", 60s);
   const std::string folder = empty_folder();
   Program program(kept_in(folder));

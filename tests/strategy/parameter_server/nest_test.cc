@@ -189,7 +189,7 @@ TEST(StepRegistry, SignaturesAreDerivedFromTypes) {
   EXPECT_EQ(registry.find("mixed").num_parameters, 4);
 }
 
-TEST(StepRegistry, RunsWithConvertedArguments) {
+TEST(StepRegistry, StepsRunWithConvertedArguments) {
   StepRegistry registry;
   OneResource resources;
   int captured = 0;

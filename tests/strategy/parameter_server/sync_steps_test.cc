@@ -373,7 +373,7 @@ TEST(SyncReplicas, TwoWorkersApplyMeanGradientInOneStep) {
   expect_tensor(workers.rows(), {2, 1}, {3.0, 3.6}, 1e-6);
 }
 
-TEST(SyncReplicas, BackupWorkerIsNotAwaited) {
+TEST(SyncReplicas, StepDoesNotWaitForBackupWorker) {
   Workers workers(3, 2);
   const auto of_0 = workers.run(0), of_2 = workers.run(2);
   workers.expect_values(1, -0.6, -1.2);

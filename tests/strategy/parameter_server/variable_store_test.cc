@@ -368,7 +368,7 @@ TEST_F(VariableStore, ConcurrentIncrementsOfTwoClientsAreAllCounted) {
 
 using Kind = internal::StoreOrder::Kind;
 
-TEST_F(VariableStore, FreezesValuesBetweenBatches) {
+TEST_F(VariableStore, FreezeTakesSnapshotBetweenBatches) {
   const ShardSpec a = whole("a", {256}), b = whole("b", {256});
   Client(store_, 9).call(
       {CreateShard{a, Tensor::zeros({256})}, CreateShard{b, Tensor::zeros({256})}});
