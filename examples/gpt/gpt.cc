@@ -123,6 +123,10 @@ std::unique_ptr<Strategy> strategy_of(const GptOptions& options) {
 int run(GptOptions options) {
   if (options.text.empty() && options.load.empty())
     fail(ErrorCode::kInvalidArgument, "gpt: expected --text to train on, or --load");
+  if (!options.mesh.empty()) {
+    const int positions = DeviceMesh::parse(options.mesh).num_positions();
+    options.devices = "cpu:0-" + std::to_string(positions - 1);
+  }
   if (options.max_memory > 0) {
     for (const Device& device : parse_devices(options.devices))
       set_memory_limit(device, static_cast<std::size_t>(options.max_memory) << 20);

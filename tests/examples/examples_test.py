@@ -283,14 +283,15 @@ class Examples(unittest.TestCase):
                     self.assertEqual({event["pid"] for event in events}, {rank})
                     self.assertTrue(any(event["name"] == "update" for event in events))
 
-    def test_gpt_too_large_for_mirrored_trains_fully_sharded(self):
+    def test_gpt_too_large_for_mirrored_trains_fully_sharded_and_on_mesh(self):
         """Weights of 7 MB with Adam take four times as much of each device if mirrored, and a quarter of that in four shards."""
         flags = ["--text", LICENSE, "--context", "16", "--layers", "4", "--heads", "4", "--features", "192",
                  "--batch-size", "8", "--steps", "3", "--epochs", "1", "--tokens", "4", "--devices", "cpu:0-3", "--max-memory", "24"]
         mirrored = run("gpt/gpt", *flags, "--strategy", "mirrored", code=1)
         self.assertRegex(mirrored.stderr, r"replica \d, step \d: .*cpu:\d: no memory for \d+ bytes; \d+ in use, 0 cached, limit 25165824")
-        sharded = run("gpt/gpt", *flags, "--strategy", "fully_sharded")
-        self.assertRegex(sharded.stdout, r"speed +\d+ tokens/s")
+        for sharded in (["--strategy", "fully_sharded"], ["--mesh", "data=1,model=4"]):
+            with self.subTest(sharded=sharded):
+                self.assertRegex(run("gpt/gpt", *flags, *sharded).stdout, r"speed +\d+ tokens/s")
 
     def test_swap_strategy_is_bit_identical(self):
         result = run("swap_strategy", "--steps", "10")
