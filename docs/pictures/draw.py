@@ -59,6 +59,12 @@ class Picture:
         if variables:
             self.box("variable", x + 12, y + height - 58, 126, 46, *variables)
 
+    def matrix(self, kind, x, y, width, height, part, caption):
+        """A matrix, the part of it that a device has, and a caption: x, y and sizes of the part are fractions of 1."""
+        self.box("process", x, y, width, height)
+        self.box(kind, x + width * part[0], y + height * part[1], width * part[2], height * part[3])
+        self.text(x + width / 2, y + height + 17, caption)
+
     def legend(self, y):
         """The kinds of arrows of the picture, in its middle."""
         names = {"data": "rows of the batch", "gradient": "gradients", "value": "values"}
@@ -204,6 +210,59 @@ def parameter_server():
     return p
 
 
+def mesh_matmul():
+    p = Picture(860, 424, "x [batch, in] times kernel [in, out], cut over the axis model of two devices")
+    whole, left, right, upper, lower = (0, 0, 1, 1), (0, 0, .5, 1), (.5, 0, .5, 1), (0, 0, 1, .5), (0, .5, 1, .5)
+    cuts = {"columns: no exchange": [(whole, "whole", left, "left half", left, "left half"),
+                                     (whole, "whole", right, "right half", right, "right half")],
+            "rows: one sum": [(left, "left half", upper, "upper half", whole, "partial sum"),
+                              (right, "right half", lower, "lower half", whole, "partial sum")]}
+    for at, (name, devices) in zip((20, 440), cuts.items()):
+        p.box("process", at, 14, 400, 396, name, title=True)
+        for centre, heading in ((78, "x [batch, in]"), (202, "kernel [in, out]"), (326, "y [batch, out]")):
+            p.text(at + centre, 56, heading)
+        for i, (x, x_caption, kernel, kernel_caption, y, y_caption) in enumerate(devices):
+            top = 66 + 156 * i
+            p.box("device", at + 16, top, 368, 122, f"cpu:{i}", title=True)
+            p.matrix("batch", at + 48, top + 30, 60, 60, x, x_caption)
+            p.text(at + 134, top + 65, "×", "")
+            p.matrix("variable", at + 160, top + 30, 84, 60, kernel, kernel_caption)
+            p.text(at + 264, top + 65, "=", "")
+            p.matrix("replica", at + 284, top + 30, 84, 60, y, y_caption)
+    p.arrow("value", 766, 189, 766, 221, both=True)
+    p.text(714, 209, "one sum")
+    p.text(220, 209, "nothing travels")
+    p.text(220, 368, "Each device has columns of y. The next kernel,")
+    p.text(220, 385, "if it is cut by rows, takes them as they are.")
+    p.text(640, 368, "Each device has a product of the shape of y.")
+    p.text(640, 385, "The sum of both is y, and both devices get it.")
+    return p
+
+
+def mesh_grid():
+    p = Picture(860, 402, "A mesh data=2, model=2: rows of the batch and columns of the kernel on four devices")
+    for i, x in enumerate((270, 648)):
+        p.text(x, 26, f"model {i}", "")
+    for row in range(2):
+        top = 40 + 154 * row
+        p.text(46, top + 65, f"data {row}", "")
+        for column in range(2):
+            at, rows, columns = 94 + 378 * column, (0, .5 * row, 1, .5), (.5 * column, 0, .5, 1)
+            p.box("device", at, top, 352, 122, f"cpu:{2 * row + column}", title=True)
+            p.matrix("batch", at + 24, top + 30, 60, 60, rows, ("rows 0 to 15", "rows 16 to 31")[row])
+            p.text(at + 106, top + 65, "×", "")
+            p.matrix("variable", at + 130, top + 30, 84, 60, columns, ("columns 0 to 31", "columns 32 to 63")[column])
+            p.text(at + 236, top + 65, "=", "")
+            p.matrix("replica", at + 258, top + 30, 84, 60, (.5 * column, .5 * row, .5, .5), "a quarter")
+            if row:
+                p.arrow("gradient", at + 172, 163, at + 172, 193, both=True)
+        p.arrow("value", 447, top + 60, 471, top + 60, both=True)
+    p.text(459, 340, "A batch [32, 16] times a kernel [16, 64]. Gradients of the kernel are summed over the axis data;")
+    p.text(459, 357, "parts of activations move over the axis model, where an operation needs them.")
+    p.legend(384)
+    return p
+
+
 def gpt_learning_curve():
     """The losses of gpt_losses.csv, which docs/gpt.md says how to measure."""
     with open(FOLDER / "gpt_losses.csv", encoding="utf-8", newline="") as file:
@@ -231,7 +290,8 @@ def gpt_learning_curve():
 
 def main():
     wrong = []
-    for draw in (one_loop, one_device, mirrored, central_storage, fully_sharded, multi_worker, parameter_server, gpt_learning_curve):
+    for draw in (one_loop, one_device, mirrored, central_storage, fully_sharded, multi_worker, parameter_server,
+                 mesh_matmul, mesh_grid, gpt_learning_curve):
         path, text = FOLDER / f"{draw.__name__}.svg", draw().svg()
         if sys.argv[1:] != ["--check"]:
             path.write_text(text, encoding="utf-8")
