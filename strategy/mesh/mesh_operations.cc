@@ -29,19 +29,24 @@ std::optional<std::vector<Tensor>> MeshPosition::run(const OpCall& call) {
     return std::vector{tensor_of({*wanted, local_as(value, *wanted), value.spec}).alias()};
   }
   if (grid_.num_positions() == 1) return std::nullopt;
-  bool any_sharded = false, any_elsewhere = false;
+  bool any_sharded = false, any_moved = false;
   std::vector<ShardedTensor> inputs;
   inputs.reserve(call.inputs.size());
   for (const Tensor& input : call.inputs) {
     inputs.push_back(part_of(input));
     any_sharded = any_sharded || !inputs.back().sharding.is_whole();
-    any_elsewhere = any_elsewhere || input.device() != device();
+    // The sum of a value that was partial is on the device, and not in the memory of the tensor.
+    any_moved = any_moved || inputs.back().value || input.device() != device();
   }
-  if (!any_sharded && !any_elsewhere) return std::nullopt;
+  if (!any_sharded && !any_moved) return std::nullopt;
   const CallSite site(call.where);
   // Tapes record the operation on the tensors of the global shape, not those that carry it out.
   const SeparateObservers unobserved;
-  if (!any_sharded) return run_on_parts(call);
+  if (!any_sharded) {
+    OpCall own = call;
+    for (std::size_t i = 0; i < inputs.size(); ++i) own.inputs[i] = inputs[i].local;
+    return run_on_parts(std::move(own));
+  }
   if (auto outputs = run_composed(call, inputs)) return outputs;
   const std::optional<OpRule> rule = rule_of(call);
   return rule ? run_by_rule(call, *rule, inputs) : run_whole(call, inputs);
