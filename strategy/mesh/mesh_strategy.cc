@@ -14,6 +14,7 @@
 #include "strategy/replicas/strategy_mode.h"
 #include "strategy/strategy_options.h"
 #include "tutti/core/random.h"
+#include "tutti/cross_device_ops/gradient_ops.h"
 #include "tutti/optimizer/gradient_reducer.h"
 
 namespace tutti {
@@ -43,6 +44,9 @@ class MeshReducer final : public GradientReducer {
     ShardedTensor value;  // without its local part while it is summed
     bool is_summed = false;
   };
+  /// Returns the sum of the positions' slices of a variable that each has whole, in the order in
+  /// which replicas with these rows would add.
+  IndexedSlices summed(const IndexedSlices& slices) const;
 
   MeshPosition& position_;
   const std::int64_t bytes_per_bucket_;
@@ -83,9 +87,7 @@ void MeshReducer::start(std::size_t index, std::vector<PositionSum>& sums) {
   const auto* const storage = dynamic_cast<const MeshStorage*>(&variables_[index].storage());
   const Sharding wanted = storage ? storage->sharding() : Sharding();
   if (gradient.is_slices() && wanted.is_whole()) {
-    const IndexedSlices& slices = gradient.slices();
-    gradient = IndexedSlices{position_.whole(slices.values), position_.whole(slices.indices),
-                             slices.dense_shape};
+    gradient = summed(gradient.slices());
     return;
   }
   const ShardedTensor value = position_.part_of(gradient.to_dense());
@@ -112,6 +114,18 @@ void MeshReducer::start(std::size_t index, std::vector<PositionSum>& sums) {
   }
   gradient = Gradient();  // its memory is that of the term or is not needed any more
   results_.emplace_back(index, std::move(result));
+}
+
+IndexedSlices MeshReducer::summed(const IndexedSlices& slices) const {
+  const int num_parts = position_.grid().size(position_.part_of(slices.values).sharding[0]);
+  const Tensor values = position_.whole(slices.values), indices = position_.whole(slices.indices);
+  const std::int64_t rows = indices.num_elements() / num_parts;
+  std::vector<IndexedSlices> parts;
+  for (int part = 0; part < num_parts; ++part) {
+    parts.push_back({values.detached_rows(part * rows, rows),
+                     indices.detached_rows(part * rows, rows), slices.dense_shape});
+  }
+  return sum_slices_canonically(parts, position_.device());
 }
 
 std::vector<Gradient> MeshReducer::finish() {
