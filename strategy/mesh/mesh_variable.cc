@@ -215,9 +215,6 @@ void MeshStorage::update(const UpdateRule& rule, std::span<const Variable> slots
   }
   Gradient own = local_gradient(gradient);
   if (rule.uses_norms() && !placement_.sharding.is_whole()) {
-    require(placement_.services.num_workers() == 1, "Variable '", name(), "'.update (", rule.name(),
-            "): a rule with norms of a variable that is sharded over several processes; expected a "
-            "whole variable or another optimizer");
     MeetingHeader header{.kind = MeetingKind::kAssign, .variable = this};
     return position->meet_with<Gradient>(
         std::move(header), own, [&](const std::vector<Gradient*>& locals) {
