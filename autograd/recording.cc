@@ -93,10 +93,11 @@ int Recording::track(const Variable& variable) {
 /// kNoSlot.
 int Recording::slot_for_read(const Variable& variable) {
   const int slot = slot_of(variable);
-  if (slot != kNoSlot) return slot;
-  const bool is_watched =
-      watch_accessed_variables_ && variable.trainable() && is_floating(variable.dtype());
-  return is_watched ? track(variable) : kNoSlot;
+  const bool is_watched = slot != kNoSlot || (watch_accessed_variables_ && variable.trainable() &&
+                                              is_floating(variable.dtype()));
+  internal::require(!is_watched || closed_by_.empty(), closed_by_, ": reads the variable '",
+                    variable.name(), "'; expected its value as an input");
+  return slot == kNoSlot && is_watched ? track(variable) : slot;
 }
 
 void Recording::on_read(const Variable& variable, const Tensor& value) {
@@ -160,7 +161,13 @@ void Recording::on_read_of_rows(const Variable& variable, const Tensor& rows,
 
 int Recording::slot_of(const Tensor& value) const {
   const auto found = tensor_slots_.find(value.id());
-  return found == tensor_slots_.end() ? kNoSlot : found->second;
+  if (found == tensor_slots_.end()) return kNoSlot;
+  if (!closed_by_.empty() && std::cmp_less(found->second, first_inner_slot_)) {
+    fail(ErrorCode::kInvalidArgument, closed_by_, ": uses a tensor ", value.shape(),
+         " from outside, which a GradientTape has recorded; expected it as an input; try "
+         "stop_gradient() if it is a constant");
+  }
+  return found->second;
 }
 
 int Recording::slot_of(const Variable& variable) const {
@@ -289,6 +296,14 @@ SeparateTapes::SeparateTapes()
 SeparateTapes::~SeparateTapes() {
   innermost() = innermost_;
   recording_stopped() = stopped_;
+}
+
+TapeBoundary::TapeBoundary() {
+  for_each_recording([](Recording& recording) { recording.mark(); });
+}
+
+void TapeBoundary::close(std::string_view who) {
+  for_each_recording([&](Recording& recording) { recording.close(who); });
 }
 
 bool any_tape_records() { return innermost() != nullptr && !recording_stopped(); }

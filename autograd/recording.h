@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -89,6 +90,9 @@ class Recording final : public OpObserver {
   const std::vector<Variable>& variables() const { return variables_; }
 
   Recording* outer = nullptr;  // the next recording of the thread's stack
+  /// For TapeBoundary. An empty `who` opens the boundary.
+  void mark() { first_inner_slot_ = num_slots(); }
+  void close(std::string_view who) { closed_by_ = who; }
 
  private:
   int new_slot(int variable_slot = kNoSlot);
@@ -108,6 +112,8 @@ class Recording final : public OpObserver {
 
   bool watch_accessed_variables_;
   bool attached_ = false;
+  std::string_view closed_by_;        // of the TapeBoundary; empty: there is none
+  std::size_t first_inner_slot_ = 0;  // that it does not refuse
   std::optional<ObserverScope> observer_;
   std::deque<Node> nodes_;
   std::vector<int> variable_slot_;                         // by slot
@@ -142,6 +148,18 @@ class SeparateTapes {
   SeparateObservers no_observers_;
   Recording* innermost_;
   bool stopped_;
+};
+
+/// From close() until destroyed, operations that the tapes of this thread record may use no
+/// variables and no values that were recorded before its construction; they throw kInvalidArgument
+/// beginning with `who`. Does not nest.
+class TapeBoundary {
+ public:
+  TapeBoundary();
+  ~TapeBoundary() { close({}); }
+  TapeBoundary& operator=(TapeBoundary&&) = delete;
+  /// `who` must outlive it.
+  void close(std::string_view who);
 };
 
 /// Attaches a recording to this thread, and detaches it (in any order).

@@ -352,4 +352,34 @@ std::vector<Tensor> MeshGroups::combine(AxisSet axes, ReduceOp op, const std::ve
   return by_position;
 }
 
+void MeshGroups::count(ExchangeKind kind, AxisSet axes, std::uint64_t bytes) {
+  const auto size = static_cast<std::uint64_t>(grid_.size(axes));
+  if (size == 1) return;
+  auto senders = static_cast<std::uint64_t>(grid_.num_positions());
+  const std::uint64_t shares = (size - 1) * bytes / size;  // to every other position
+  const auto add = [&](const char* name, std::uint64_t of_each) {
+    MeshTraffic& traffic = traffic_[name];
+    traffic.bytes += senders * of_each;
+    traffic.busiest_bytes += of_each;
+  };
+  switch (kind) {
+    case ExchangeKind::kAllReduce:
+      return add("all_reduce", 2 * shares);
+    case ExchangeKind::kAllGather:
+      return add("all_gather", (size - 1) * bytes);
+    case ExchangeKind::kReduceScatter:
+      return add("reduce_scatter", shares);
+    case ExchangeKind::kAllToAll:
+      return add("all_to_all", shares);
+    case ExchangeKind::kSendReceive:
+      return add("send_receive", bytes);
+    case ExchangeKind::kBroadcast:
+      senders /= size;
+      return add("broadcast", (size - 1) * bytes);
+    case ExchangeKind::kReduce:
+      senders /= size;  // receivers, which are the busiest
+      return add("reduce", (size - 1) * bytes);
+  }
+}
+
 }  // namespace tutti::internal

@@ -10,8 +10,20 @@
 
 #include "strategy/mesh/sharding.h"
 #include "strategy/replicas/local_replica.h"
+#include "tutti/strategy/mesh/mesh_strategy.h"
 
 namespace tutti::internal {
+
+/// What an exchange is for, which determines the bytes that it needs to move.
+enum class ExchangeKind {
+  kAllReduce,
+  kAllGather,
+  kReduceScatter,
+  kAllToAll,
+  kSendReceive,
+  kBroadcast,
+  kReduce,
+};
 
 /// Returns part `index` of `count` equal parts of the value along `dim`: a view if dim is 0.
 Tensor part_along(const Tensor& value, int dim, int count, int index);
@@ -65,6 +77,9 @@ class MeshGroups {
   /// Returns, for each position of this process, the combination of its group's values. Not SUM.
   std::vector<Tensor> combine(AxisSet axes, ReduceOp op, const std::vector<Tensor>& own,
                               const std::string& name);
+  /// Counts an exchange in which each position had a value of `bytes`.
+  void count(ExchangeKind kind, AxisSet axes, std::uint64_t bytes);
+  const std::map<std::string, MeshTraffic>& traffic() const { return traffic_; }
 
  private:
   /// Workers that share the groups of an axis set with this one, including itself.
@@ -89,6 +104,7 @@ class MeshGroups {
   const MeshGrid& grid_;
   const ReplicaServices& services_;
   std::map<AxisSet, Workers> workers_;
+  std::map<std::string, MeshTraffic> traffic_;  // of all positions, by kind
 };
 
 }  // namespace tutti::internal

@@ -17,6 +17,7 @@
 namespace tutti::internal {
 
 Tensor MeshPosition::relayout(const Tensor& value, const Sharding& sharding) {
+  require_global("relayout");
   wanted_ = sharding;
   return dispatch_one(
       {OpId::kReshape, {value}, {{value.shape(), value.dtype()}}, {}, CallSite::current()});
@@ -39,6 +40,7 @@ std::optional<std::vector<Tensor>> MeshPosition::run(const OpCall& call) {
     any_moved = any_moved || inputs.back().value || input.device() != device();
   }
   if (!any_sharded && !any_moved) return std::nullopt;
+  if (any_sharded) require_global(to_string(call.op));
   const CallSite site(call.where);
   // Tapes record the operation on the tensors of the global shape, not those that carry it out.
   const SeparateObservers unobserved;

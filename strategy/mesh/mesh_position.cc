@@ -101,11 +101,15 @@ std::vector<Tensor> values_of(const std::vector<Exchange*>& positions) {
 }
 
 /// Returns a header that differs between positions whose arguments do.
-MeetingHeader header_of(MeetingKind kind, ReduceOp op, const Tensor& value, AxisSet axes,
-                        int dim = 0) {
-  MeetingHeader header{.kind = kind, .op = op, .where = CallSite::current()};
+MeetingHeader header_of(ExchangeKind kind, int argument, const Tensor& value, AxisSet axes,
+                        ReduceOp op = ReduceOp::kSum) {
+  const bool is_sum = kind == ExchangeKind::kAllReduce;
+  MeetingHeader header{.kind = is_sum ? MeetingKind::kAllReduce : MeetingKind::kExchange,
+                       .op = op,
+                       .axis = argument,
+                       .method = static_cast<int>(kind) * 31 + axes,
+                       .where = CallSite::current()};
   header.values.push_back({value.dtype(), value.shape(), false});
-  header.method = axes * Shape::kMaxRank + dim;
   return header;
 }
 
@@ -114,6 +118,7 @@ MeetingHeader header_of(std::span<const PositionSum> sums) {
   for (const PositionSum& sum : sums) {
     header.values.push_back({sum.own.dtype(), sum.own.shape(), false});
     header.method = (header.method * 31 + sum.axes) * 31 + sum.parts * Shape::kMaxRank + sum.dim;
+    header.axis = sum.root;
   }
   return header;
 }
@@ -138,12 +143,14 @@ void give(std::vector<std::vector<Tensor>> by_sum, const std::vector<Exchange*>&
 
 }  // namespace
 
-std::vector<Tensor> MeshPosition::exchange(const Tensor& value, AxisSet axes) {
+std::vector<Tensor> MeshPosition::exchange(const Tensor& value, AxisSet axes, ExchangeKind kind,
+                                           int argument) {
   Exchange own{.own = value};
-  MeetingHeader header = header_of(MeetingKind::kAllGather, ReduceOp::kSum, value, axes);
+  MeetingHeader header = header_of(kind, argument, value, axes);
   const std::string call = header.signature();
   meet_with<Exchange>(std::move(header), own, [&](const std::vector<Exchange*>& positions) {
     auto groups = groups_.gather(axes, values_of(positions), call);
+    groups_.count(kind, axes, value.num_bytes());
     for (std::size_t p = 0; p < positions.size(); ++p) positions[p]->received = groups[p];
   });
   return std::move(own.received);
@@ -151,10 +158,11 @@ std::vector<Tensor> MeshPosition::exchange(const Tensor& value, AxisSet axes) {
 
 Tensor MeshPosition::moved(const Tensor& value, int from, int to, AxisSet axes) {
   Exchange own{.own = value};
-  MeetingHeader header = header_of(MeetingKind::kAllGather, ReduceOp::kMax, value, axes, to);
+  MeetingHeader header = header_of(ExchangeKind::kAllToAll, to, value, axes);
   const std::string call = header.signature();
   meet_with<Exchange>(std::move(header), own, [&](const std::vector<Exchange*>& positions) {
     auto parts = groups_.all_to_all(axes, to, values_of(positions), call);
+    groups_.count(ExchangeKind::kAllToAll, axes, value.num_bytes());
     for (std::size_t p = 0; p < positions.size(); ++p) positions[p]->received = parts[p];
   });
   return joined(std::move(own.received), from);
@@ -166,6 +174,7 @@ std::shared_ptr<MeshSums> MeshPosition::start_sums(std::span<const PositionSum> 
   const std::string call = header.signature();
   meet_with<Exchange>(std::move(header), own, [&](const std::vector<Exchange*>& positions) {
     const std::shared_ptr<MeshSums> started = groups_.start_sums(sums_of(positions), call);
+    for (const PositionSum& sum : sums) count(sum);
     for (Exchange* position : positions) position->started = started;
   });
   return std::move(own.started);
@@ -175,8 +184,7 @@ std::vector<Tensor> MeshPosition::join(std::span<const std::shared_ptr<MeshSums>
   Exchange own;
   meet_with<Exchange>({.kind = MeetingKind::kFinishGradients, .where = CallSite::current()}, own,
                       [&](const std::vector<Exchange*>& positions) {
-                        for (const std::shared_ptr<MeshSums>& sums : started)
-                          give(sums->wait(), positions);
+                        for (const auto& sums : started) give(sums->wait(), positions);
                       });
   return std::move(own.received);
 }
@@ -188,19 +196,42 @@ Tensor MeshPosition::summed(const PositionSum& sum) {
   const std::string call = header.signature();
   meet_with<Exchange>(std::move(header), own, [&](const std::vector<Exchange*>& positions) {
     give(groups_.start_sums(sums_of(positions), call)->wait(), positions);
+    count(sum);
   });
   return std::move(own.received.front());
+}
+
+void MeshPosition::count(const PositionSum& sum) {
+  const ExchangeKind kind = sum.root >= 0           ? ExchangeKind::kReduce
+                            : sum.parts == sum.axes ? ExchangeKind::kReduceScatter
+                                                    : ExchangeKind::kAllReduce;
+  groups_.count(kind, sum.axes, sum.own.num_bytes());
 }
 
 Tensor MeshPosition::combined(ReduceOp op, const Tensor& value, AxisSet axes) {
   if (grid_.size(axes) == 1) return value;
   Exchange own{.own = value};
-  MeetingHeader header = header_of(MeetingKind::kAllReduce, op, value, axes);
+  MeetingHeader header = header_of(ExchangeKind::kAllReduce, 0, value, axes, op);
   const std::string call = header.signature();
   meet_with<Exchange>(std::move(header), own, [&](const std::vector<Exchange*>& positions) {
     give({groups_.combine(axes, op, values_of(positions), call)}, positions);
+    groups_.count(ExchangeKind::kAllReduce, axes, value.num_bytes());
   });
   return std::move(own.received.front());
+}
+
+void MeshPosition::require_same_specs(std::span<const Tensor> values) {
+  MeetingHeader header{.kind = MeetingKind::kExchange, .where = CallSite::current()};
+  for (const Tensor& value : values) {
+    header.values.push_back({value.dtype(), value.shape(), false});
+  }
+  int nothing = 0;
+  meet_with<int>(std::move(header), nothing, [](const std::vector<int*>&) {});
+}
+
+void MeshPosition::require_global(std::string_view who) const {
+  require(local_call_.empty(), who, ": a sharded tensor in the function of ", local_call_,
+          ", which computes with local tensors; expected its inputs and values made of them");
 }
 
 void MeshPosition::meet(MeetingKind kind) {

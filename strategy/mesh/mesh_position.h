@@ -63,6 +63,7 @@ struct PositionSum {
   AxisSet axes = 0;
   AxisSet parts = 0;
   int dim = 0;
+  int root = -1;  // the only index of the group that uses the sum; -1: all do
   Tensor own;
 };
 
@@ -105,6 +106,26 @@ class MeshPosition final : public ReplicaContext, public OpPartitioner {
   std::shared_ptr<MeshSums> start_sums(std::span<const PositionSum> sums);
   /// Returns the results of all these sums.
   std::vector<Tensor> join(std::span<const std::shared_ptr<MeshSums>> started);
+
+  // Functions of local tensors. Positions pass values of one shape; `kind` and `argument` are
+  // compared, and determine the bytes that are counted.
+
+  /// Returns the sum over the group, or this position's part of it.
+  Tensor summed(const PositionSum& sum);
+  /// Returns the combination of the group's values. Not SUM.
+  Tensor combined(ReduceOp op, const Tensor& value, AxisSet axes);
+  /// Returns the group's values, by index, on their devices.
+  std::vector<Tensor> exchange(const Tensor& value, AxisSet axes,
+                               ExchangeKind kind = ExchangeKind::kAllGather, int argument = 0);
+  /// Returns the part of a value that is cut along `to` instead of `from`.
+  Tensor moved(const Tensor& value, int from, int to, AxisSet axes);
+  /// Returns this position's part of a dimension.
+  Tensor cut(const Tensor& value, int dim, AxisSet axes) const;
+  Tensor joined(std::vector<Tensor> parts, int dim) const;
+  /// Throws kInvalidArgument on all positions if shapes or dtypes of the values differ.
+  void require_same_specs(std::span<const Tensor> values);
+  /// While it lives, this position runs a function of local tensors, and refuses sharded ones.
+  class LocalScope;
   /// Meets all positions; `action` runs once, with the arguments of those of this process.
   template <class Argument>
   void meet_with(MeetingHeader header, Argument& argument,
@@ -167,15 +188,9 @@ class MeshPosition final : public ReplicaContext, public OpPartitioner {
   /// Returns 1 for the class of each label and 0 elsewhere, sharded like the logits.
   Tensor hits(const OpCall& call, std::span<const ShardedTensor> inputs);
   std::vector<Tensor> run_on_parts(OpCall call) const;
-
-  Tensor cut(const Tensor& value, int dim, AxisSet axes) const;
-  Tensor joined(std::vector<Tensor> parts, int dim) const;
-  /// Returns the values of the position's group.
-  std::vector<Tensor> exchange(const Tensor& value, AxisSet axes);
-  /// Returns the part of a value that is cut along `to` instead of `from`.
-  Tensor moved(const Tensor& value, int from, int to, AxisSet axes);
-  Tensor summed(const PositionSum& sum);
-  Tensor combined(ReduceOp op, const Tensor& value, AxisSet axes);  // not SUM
+  /// Throws kInvalidArgument naming `who` in a function of local tensors.
+  void require_global(std::string_view who) const;
+  void count(const PositionSum& sum);
 
   LocalReplicaContext& local_;
   const MeshGrid& grid_;
@@ -187,6 +202,21 @@ class MeshPosition final : public ReplicaContext, public OpPartitioner {
   std::map<std::uint64_t, ShardedValue*> values_;  // living ones, by number
   std::uint64_t num_values_ = 0;
   std::optional<Sharding> wanted_;  // of the result of the identity that relayout() dispatches
+  std::string_view local_call_;     // that runs a function of local tensors; empty: none
+};
+
+class MeshPosition::LocalScope {
+ public:
+  /// `call` must outlive it.
+  LocalScope(MeshPosition& position, std::string_view call) : position_(position) {
+    position.require_global(call);
+    position.local_call_ = call;
+  }
+  ~LocalScope() { position_.local_call_ = {}; }
+  LocalScope& operator=(LocalScope&&) = delete;
+
+ private:
+  MeshPosition& position_;
 };
 
 }  // namespace tutti::internal

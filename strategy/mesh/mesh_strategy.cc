@@ -214,11 +214,8 @@ namespace {
 /// Returns the axes of these names that have several positions.
 internal::AxisSet axes_of(const internal::MeshGrid& grid, std::span<const std::string> names) {
   internal::AxisSet axes = 0;
-  for (const std::string& name : names) {
-    const auto axis = static_cast<internal::AxisSet>(1 << grid.mesh().index_of(name));
-    if (grid.size(axis) > 1) axes |= axis;
-  }
-  return axes;
+  for (const std::string& name : names) axes |= grid.axis(name);
+  return axes & grid.all_axes();
 }
 
 }  // namespace
@@ -272,6 +269,8 @@ Layout MeshStrategy::layout_of(const Variable& variable) const {
   }
   return layout;
 }
+
+std::map<std::string, MeshTraffic> MeshStrategy::traffic() const { return groups_->traffic(); }
 
 std::shared_ptr<VariableStorage> MeshStrategy::create_storage(const Tensor& initial_value,
                                                               VariableOptions options) {

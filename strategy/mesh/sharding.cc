@@ -13,6 +13,18 @@ AxisSet Sharding::cut() const {
   return all;
 }
 
+AxisSet MeshGrid::axis(std::string_view name) const {
+  return static_cast<AxisSet>(1 << mesh_.index_of(name));
+}
+
+AxisSet MeshGrid::all_axes() const {
+  AxisSet axes = 0;
+  for (std::size_t i = 0; i < mesh_.axes().size(); ++i) {
+    if (mesh_.axes()[i].size > 1) axes |= static_cast<AxisSet>(1 << i);
+  }
+  return axes;
+}
+
 int MeshGrid::size(AxisSet axes) const {
   int count = 1;
   for (std::size_t i = 0; i < mesh_.axes().size(); ++i) {
@@ -53,9 +65,8 @@ Sharding MeshGrid::sharding_of(const Layout& layout, const Shape& shape,
   for (int d = 0; d < shape.rank(); ++d) {
     const std::string& name = layout.axes[static_cast<std::size_t>(d)];
     if (name.empty()) continue;
-    const int axis = mesh_.index_of(name);
-    const int size = mesh_.axes()[static_cast<std::size_t>(axis)].size;
-    const auto bit = static_cast<AxisSet>(1 << axis);
+    const AxisSet bit = axis(name);
+    const int size = this->size(bit);
     require((sharding.cut() & bit) == 0, who, ": the layout ", layout.to_string(),
             " has the axis '", name, "' twice; expected it for one dimension");
     require(shape.dim(d) % size == 0, who, ": dimension ", d, " of ", shape,

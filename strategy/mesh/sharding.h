@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tutti/strategy/mesh/device_mesh.h"
@@ -38,6 +39,10 @@ class MeshGrid {
 
   const DeviceMesh& mesh() const { return mesh_; }
   int num_positions() const { return mesh_.num_positions(); }
+  /// Returns the axis with this name. Throws kNotFound listing the names.
+  AxisSet axis(std::string_view name) const;
+  /// Returns the axes that have several positions.
+  AxisSet all_axes() const;
   /// Returns the number of positions that differ in these axes only.
   int size(AxisSet axes) const;
   /// Returns the number of the position among those that differ in these axes only, which are

@@ -446,6 +446,8 @@ std::string MeetingHeader::call() const {
       return "the reduction of gradients";
     case MeetingKind::kUpdatesDone:
       return "the end of the variables' update";
+    case MeetingKind::kExchange:
+      return "an exchange between positions";
   }
   fail(ErrorCode::kInternal, "MeetingKind: no such value: ", static_cast<int>(kind));
 }
@@ -453,6 +455,9 @@ std::string MeetingHeader::call() const {
 std::string MeetingHeader::text(bool has_all_lengths) const {
   std::string text = call();
   if (kind == MeetingKind::kAllReduce) text += concat("(", op, describe_specs(values), ")");
+  if (kind == MeetingKind::kExchange && !values.empty()) {
+    text += " of" + describe_specs(values).substr(1);
+  }
   if (kind == MeetingKind::kAllGather) {
     const std::optional<int> free_axis = has_all_lengths ? std::nullopt : std::optional(axis);
     text += concat("(axis ", axis, describe_specs(values, free_axis), ")");
@@ -465,7 +470,7 @@ std::string MeetingHeader::signature() const { return text(false); }
 std::string MeetingHeader::describe() const {
   std::string text = this->text(true);
   if (kind == MeetingKind::kMergeCall || kind == MeetingKind::kAllReduce ||
-      kind == MeetingKind::kAllGather) {
+      kind == MeetingKind::kAllGather || kind == MeetingKind::kExchange) {
     text += where.line() ? " at " + to_string(where) : " in a layer, loss or metric";
   }
   return text;

@@ -82,6 +82,7 @@ enum class MeetingKind {
   kCompareGradients,
   kFinishGradients,
   kUpdatesDone,
+  kExchange,
 };
 
 /// Dtype, shape and kind of one value of a collective.
@@ -98,8 +99,8 @@ ValueSpec spec_of(const Gradient& value);
 struct MeetingHeader {
   MeetingKind kind = MeetingKind::kMergeCall;
   ReduceOp op = ReduceOp::kSum;
-  int axis = 0;
-  int method = 0;                             // AssignOp or ScatterOp
+  int axis = 0;                               // argument of an exchange
+  int method = 0;                             // AssignOp or ScatterOp; kind of an exchange
   const VariableStorage* variable = nullptr;  // variable that is written or read
   const std::type_info* type = nullptr;       // of a merge_call's argument
   std::vector<ValueSpec> values = {};

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -51,6 +52,15 @@ struct MeshOptions {
   WorkerGroupOptions cluster = {};
 };
 
+/// Bytes that travelled in exchanges of one kind.
+struct MeshTraffic {
+  /// Sum over all positions of the bytes that they sent.
+  std::uint64_t bytes = 0;
+  /// Sum over exchanges of the bytes that the busiest position sent, or received if more. The time
+  /// of the exchanges grows with it if each position has its own link.
+  std::uint64_t busiest_bytes = 0;
+};
+
 /// Runs each step once, as one replica, on all positions of a mesh. Tensors have their global
 /// shape; a position computes its part of a sharded one, and the positions exchange values where an
 /// operation needs it. Batches of distribute_dataset() are sharded over the batch axes, variables
@@ -84,6 +94,12 @@ class MeshStrategy final : public Strategy {
   /// Returns the layout with which a variable is read; without axes if it is not sharded. Throws
   /// kInvalidArgument if it is not of this strategy.
   Layout layout_of(const Variable& variable) const;
+  /// Returns the bytes between positions since the strategy was made, by kind of exchange:
+  /// "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_receive", "broadcast" and
+  /// "reduce". Each position is counted as a device of its own that sends what it must: (n - 1) / n
+  /// of the value in a reduce_scatter of n positions, and twice this in an all_reduce. Call it
+  /// outside run().
+  std::map<std::string, MeshTraffic> traffic() const;
 
  protected:
   std::shared_ptr<VariableStorage> create_storage(const Tensor& initial_value,
