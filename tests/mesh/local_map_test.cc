@@ -146,19 +146,31 @@ void compare_collectives(MeshStrategy& strategy) {
   }
 }
 
-TEST(LocalMap, CollectivesHaveValuesAndGradientsOfOneDevice) {
+TEST(LocalMap, CollectivesMatchOneDevice) {
   MeshStrategy strategy(on_mesh({{"a", 3}, {"b", 2}}));
   compare_collectives(strategy);
 }
 
-TEST(LocalMap, CollectivesOverTwoWorkers) {
+TEST(LocalMap, CollectivesOverWorkersMatchOneDevice) {
+  for (const int workers : {3, 6}) {
+    SCOPED_TRACE(workers);
+    auto communicators = in_process_communicators(workers);
+    const auto errors = errors_of_ranks(workers, [&](int worker) {
+      MeshStrategy strategy(std::move(communicators[static_cast<std::size_t>(worker)]),
+                            on_mesh({{"a", 3}, {"b", 2}}));
+      compare_collectives(strategy);
+    });
+    EXPECT_THAT(errors, ::testing::Each(""));
+  }
+}
+
+TEST(LocalMap, RefusesWorkersWhosePositionsAreNoBlock) {
   auto communicators = in_process_communicators(2);
   const auto errors = errors_of_ranks(2, [&](int worker) {
-    MeshStrategy strategy(std::move(communicators[static_cast<std::size_t>(worker)]),
-                          on_mesh({{"a", 3}, {"b", 2}}));
-    compare_collectives(strategy);
+    MeshStrategy(std::move(communicators[static_cast<std::size_t>(worker)]),
+                 on_mesh({{"a", 3}, {"b", 2}}));
   });
-  EXPECT_THAT(errors, ::testing::Each(""));
+  EXPECT_THAT(errors, ::testing::Each(HasSubstr("3 of the 6 positions")));
 }
 
 /// Multiplies x, cut by rows, with w, cut by rows, whose parts travel around the ring.
