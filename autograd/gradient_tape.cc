@@ -27,7 +27,7 @@ struct GradientTape::Impl {
     if (used) {
       fail(ErrorCode::kFailedPrecondition,
            "GradientTape::gradient: expected one call for a tape that is not persistent, got a "
-           "second; try TapeOptions{.persistent = true}");
+           "second; use TapeOptions{.persistent = true}");
     }
     if (!options.persistent) {
       used = true;
@@ -110,7 +110,7 @@ std::vector<Gradient> GradientTape::gradient_with(const Tensor& target,
                                                   std::span<const Tensor> values) {
   internal::require(
       output_gradient.defined(),
-      "GradientTape::gradient_with: the output gradient is undefined; try gradient()");
+      "GradientTape::gradient_with: the output gradient is undefined; call gradient()");
   std::vector<int> slots = impl_->slots(variables);
   for (const int slot : impl_->slots(values)) slots.push_back(slot);
   return impl_->gradient(target, output_gradient, std::move(slots), {});
@@ -130,7 +130,7 @@ void record_custom_gradient(std::span<const Tensor> inputs, std::span<const Tens
     for (const Tensor& input : inputs) {
       internal::require(
           output.id() != input.id(),
-          "record_custom_gradient: an output is one of the inputs; try output.alias()");
+          "record_custom_gradient: an output is one of the inputs; return output.alias()");
     }
   }
   const BackwardFunction in_this_scope =
@@ -305,7 +305,7 @@ class BackwardPass {
       if (variable != kNoSlot && wanted_[index_of(slot)]) {
         fail(ErrorCode::kUnimplemented,
              "recompute_grad: an input was read from a variable, and is itself a source of the "
-             "gradient; expected the variable as the source; try watching input.alias()");
+             "gradient; expected the variable as the source; watch input.alias()");
       }
       recording.watch(value);
       own_slots.push_back(variable == kNoSlot ? slot : variable);

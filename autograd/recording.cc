@@ -36,7 +36,7 @@ ReadAgain read_again_of(const Variable& variable, const Tensor& value) {
     if (shards->version() != version) {
       fail(ErrorCode::kFailedPrecondition, "GradientTape::gradient: Variable '", variable.name(),
            "' was written after the step read it, and its value was not kept; expected writes "
-           "before the first read or after the gradient; try reshard_after_forward = false");
+           "before the first read or after the gradient; use reshard_after_forward = false");
     }
     const Tensor again = variable.storage().read_as(dtype).to(device).alias();
     tapes_see_read(variable, again);
@@ -71,7 +71,7 @@ void Recording::watch(const Tensor& value) {
   internal::require(value.defined() && is_floating(value.dtype()),
                     "GradientTape::watch: expected a floating tensor, got ",
                     value.defined() ? to_string(value.dtype()) : "an undefined one",
-                    "; try cast()");
+                    "; call cast()");
   if (slot_of(value) == kNoSlot) tensor_slots_.emplace(value.id(), new_slot());
 }
 

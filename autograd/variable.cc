@@ -72,7 +72,7 @@ Variable::Variable(const Tensor& initial_value, VariableOptions options)
 VariableStorage& Variable::storage() const {
   if (!storage_) {
     fail(ErrorCode::kFailedPrecondition,
-         "Variable: this handle names no variable; try constructing it with an initial value");
+         "Variable: this handle names no variable; construct it with an initial value");
   }
   return *storage_;
 }
@@ -151,7 +151,7 @@ Variable VariableStore::get(const std::string& name, const Shape& shape,
   if (!reuses_) {
     if (found != variables_.end()) {
       fail(ErrorCode::kAlreadyExists, "VariableStore: variable '", name,
-           "' is there already; expected a new name; try reuse_variables() to share it");
+           "' is there already; expected a new name; call reuse_variables() to share it");
     }
     options.name = name;
     Variable variable(initializer, std::move(options));
@@ -296,7 +296,7 @@ void update_in_trace(StepTracer& tracer, std::span<VariableMemory* const> values
   if (!numbers) {
     fail(ErrorCode::kUnimplemented, "the optimizer '", rule.name(),
          "' cannot be a part of a step that XLA compiles; expected one of this library's rules; "
-         "try Sgd or Adam");
+         "use Sgd or Adam");
   }
   std::vector<Tensor> before;
   for (const VariableMemory* value : values) before.push_back(value->read());
@@ -320,7 +320,7 @@ namespace {
 [[noreturn]] void fail_bool(const char* what) {
   fail(ErrorCode::kInvalidArgument, what,
        ": arithmetic on a bool variable; expected a number type, "
-       "got bool; try assign()");
+       "got bool; call assign()");
 }
 
 template <class T>
@@ -362,7 +362,7 @@ void internal::check_slices(const IndexedSlices& slices, const Shape& shape, DTy
                     ": the slices are undefined");
   internal::require(shape.rank() > 0, who,
                     ": a scalar has no rows; expected a variable of rank 1 "
-                    "or more; try assign()");
+                    "or more; call assign()");
   const Shape expected = shape.with_dim(0, slices.indices.num_elements());
   internal::require(slices.indices.rank() == 1 && slices.values.shape() == expected, who,
                     ": the slices do not fit the shape ", shape,
@@ -370,7 +370,7 @@ void internal::check_slices(const IndexedSlices& slices, const Shape& shape, DTy
                     ", got indices ", slices.indices.shape(), " and values ",
                     slices.values.shape());
   internal::require(slices.values.dtype() == dtype, who, ": expected values of ", dtype, ", got ",
-                    slices.values.dtype(), "; try cast()");
+                    slices.values.dtype(), "; call cast()");
 }
 
 namespace {

@@ -98,7 +98,7 @@ Tensor VariableStorage::checked_value(const Tensor& value, const char* method) c
 Tensor VariableStorage::checked_operand(AssignOp op, const Tensor& value) const {
   const std::string method = concat(op);
   internal::require(op == AssignOp::kAssign || dtype() != DType::kBool, "Variable '", name(), "'.",
-                    method, ": expected a number type, got bool; try assign()");
+                    method, ": expected a number type, got bool; call assign()");
   return checked_value(value, method.c_str());
 }
 
@@ -106,7 +106,7 @@ Tensor VariableStorage::checked_restore(const TensorLookup& lookup, const std::s
   Tensor value = lookup(key);
   if (!value.defined()) {
     fail(ErrorCode::kNotFound, "Variable '", name(), "'.restore: the checkpoint has no tensor '",
-         key, "'; try the checkpoint of a program with this variable");
+         key, "'; use the checkpoint of a program with this variable");
   }
   internal::require(value.shape() == shape_, "Variable '", name(), "'.restore: the shape of '", key,
                     "' does not fit; expected ", shape_, ", got ", value.shape());
@@ -175,14 +175,14 @@ class LocalStorage final : public VariableStorage {
     fail(ErrorCode::kFailedPrecondition, "Variable '", name(), "'.", method, ": called in replica ",
          group->replica_id(), " of ", group->num_replicas(),
          " of a strategy that did not make the variable: each replica would change it; expected a "
-         "variable of the strategy; try making it, and the optimizer, within strategy.scope()");
+         "variable of the strategy; make it, and the optimizer, within strategy.scope()");
   }
 
   VariableComponent& component_of_slot(const Variable& slot, const UpdateRule& rule) const {
     auto* storage = dynamic_cast<LocalStorage*>(&slot.storage());
     internal::require(storage && storage->shape() == shape() && storage->dtype() == dtype(),
                       "Variable '", name(), "'.update (", rule.name(), "): the slot '", slot.name(),
-                      "' was not made for this variable; try create_slot()");
+                      "' was not made for this variable; call create_slot()");
     return storage->component_;
   }
 

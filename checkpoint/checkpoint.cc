@@ -68,7 +68,7 @@ std::map<std::string, std::vector<std::string>> tensors_by_variable(
 
 [[noreturn]] void fail_saved_twice(const std::string& name) {
   fail(ErrorCode::kInvalidArgument, "Checkpoint::save: two variables are saved as '", name,
-       "'; expected different names; try VariableOptions::name");
+       "'; expected different names; use VariableOptions::name");
 }
 
 /// Returns what VariableStorage::save() returns for all variables. Throws kInvalidArgument if two
@@ -195,7 +195,7 @@ void require_none(const std::vector<std::string>& problems, const std::string& w
   fail(ErrorCode::kInvalidArgument, who, ": '", path, "' does not fit this program (",
        problems.size(), problems.size() == 1 ? " problem" : " problems",
        "); nothing was changed: ", join(problems, "; "),
-       "; try the program and options that saved it",
+       "; use the program and options that saved it",
        has_unknown ? ", or .ignore_unknown for unknown names" : "");
 }
 
@@ -352,7 +352,7 @@ void warn_of_other_bits(const std::string& path, const std::string& saved_with) 
   if (saved_with.empty() || saved_with == here) return;
   log_warning(concat("Checkpoint::restore: ", path, " was saved with '", saved_with,
                      "', this program computes with '", here,
-                     "': training continues, but not with the same bits; try TUTTI_MAX_ISA"));
+                     "': training continues, but not with the same bits; use TUTTI_MAX_ISA"));
 }
 
 }  // namespace
@@ -373,7 +373,7 @@ void Checkpoint::add(const std::vector<Variable>& variables) {
       added.push_back(variable);
     } else if (!(*same == variable)) {
       fail(ErrorCode::kAlreadyExists, "Checkpoint::add: there are two variables called '",
-           variable.name(), "'; expected different names; try VariableOptions::name");
+           variable.name(), "'; expected different names; use VariableOptions::name");
     }
   }
   take_waiting(added);

@@ -97,7 +97,7 @@ void report(const Found& found, const std::string& directory, bool strict) {
     fail(ErrorCode::kDataLoss,
          "CheckpointManager::restore_latest: the newest checkpoint is "
          "damaged: ",
-         problems, "; try without strict: '", found.file->info.path, "' is whole");
+         problems, "; use strict = false: '", found.file->info.path, "' is whole");
   }
   log(LogLevel::kError, concat("CheckpointManager::restore_latest: damaged: ", problems,
                                "; going back to '", found.file->info.path, "'"));

@@ -27,7 +27,7 @@ std::string reason_of(int error) { return std::generic_category().message(error)
 bool is_full(int error) { return error == ENOSPC || error == EDQUOT || error == EFBIG; }
 
 const char* advice_for(int error) {
-  if (is_full(error)) return "; try to free space, another folder or a smaller max_to_keep";
+  if (is_full(error)) return "; free space, or use another folder or a smaller max_to_keep";
   if (error == EROFS || error == EACCES || error == EPERM) {
     return "; try a folder that this program may write to";
   }

@@ -277,7 +277,7 @@ class HeaderParser {
     for (const char* other : {"F8_E4M3", "F8_E5M2", "I8", "I16", "U16", "U32", "U64"}) {
       if (other != name) continue;
       fail(ErrorCode::kUnimplemented, source_, ": tensor '", tensor, "' has elements of type ",
-           name, "; expected F16, BF16, F32, F64, I32, I64, U8 or BOOL; try to convert the file");
+           name, "; expected F16, BF16, F32, F64, I32, I64, U8 or BOOL; convert the file");
     }
     fail(ErrorCode::kInvalidArgument, "expected a dtype of safetensors, got '", name, "'");
   }

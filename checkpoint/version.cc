@@ -158,7 +158,7 @@ VersionIndex parse_index(std::string_view text, const std::string& source) {
         const Json json(std::move(members));
         if (sealed(json) != text) {
           refuse(
-              "the index is damaged or not from tutti; expected its checksum at the end; try "
+              "the index is damaged or not from tutti; expected its checksum at the end; call "
               "load_weights() for a model of another program");
         }
         const Json& metadata = json.at("metadata");
@@ -451,7 +451,7 @@ std::optional<VersionIndex> read_index(const Folder& folder) {
   if (!size && folder.exists(kEarlierManifestName)) {
     fail(ErrorCode::kUnimplemented, folder.path(), ": expected a version with ", kIndexName,
          ", got one of tutti's earlier format with ", kEarlierManifestName,
-         "; try Checkpoint::restore() and Checkpoint::save(\"", folder.path(),
+         "; call Checkpoint::restore() and Checkpoint::save(\"", folder.path(),
          ".safetensors\", step) in a program built from commit 90f32457, then move all folders "
          "with a ",
          kEarlierManifestName, " elsewhere");

@@ -123,7 +123,7 @@ JobTasks merge(const std::string& job, const std::vector<const JobTasks*>& parts
       if (is_new) continue;
       fail(ErrorCode::kAlreadyExists, "UnionResolver: two resolvers have ",
            Task{job, offset + index}, ", at ", known->second, " and at ", address,
-           "; try lists without indices, which are put one behind the other");
+           "; use lists without indices, which are put one behind the other");
     }
   }
   return merged;

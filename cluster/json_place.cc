@@ -46,7 +46,7 @@ std::string element_path(std::string_view path, std::size_t index) {
 void fail_place(std::string_view path, std::string_view expected, std::string_view got,
                 std::string_view remedy) {
   tutti::fail(ErrorCode::kInvalidArgument, path, ": expected ", expected, ", got ", got,
-              remedy.empty() ? "" : "; try to ", remedy);
+              remedy.empty() ? "" : "; ", remedy);
 }
 
 Json parse_json(std::string_view text, std::string_view source, std::string_view expected) {
@@ -57,7 +57,7 @@ Json parse_json(std::string_view text, std::string_view source, std::string_view
     // The parser quotes the last token, which may be long.
     const bool is_python = text.find("{'") != text.npos || text.find("['") != text.npos;
     tutti::fail(error.code(), one_line(error.message(), kMaxMessage), "; expected ", expected,
-                " as JSON", is_python ? "; try double quotes, as json.dumps() writes them" : "");
+                " as JSON", is_python ? "; use double quotes, as json.dumps() writes them" : "");
   }
 }
 

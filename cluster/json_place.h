@@ -19,7 +19,7 @@ std::string member_path(std::string_view path, std::string_view name);
 /// Returns "TF_CONFIG.cluster.worker[1]".
 std::string element_path(std::string_view path, std::size_t index);
 
-/// Throws kInvalidArgument "<path>: expected <expected>, got <got>; try to <remedy>".
+/// Throws kInvalidArgument "<path>: expected <expected>, got <got>; <remedy>".
 [[noreturn]] void fail_place(std::string_view path, std::string_view expected, std::string_view got,
                              std::string_view remedy = {});
 

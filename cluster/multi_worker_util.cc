@@ -117,7 +117,7 @@ std::vector<std::string> doubts_about(const ClusterResolver& resolver) {
   if (loopback.empty() || other.empty()) return {};
   return {concat(resolver.name(), ".cluster: ", loopback,
                  " can be reached from its own machine only", ", but ", other,
-                 " is elsewhere; try to name the machine instead")};
+                 " is elsewhere; name the machine instead")};
 }
 
 bool is_chief(const ClusterSpec& cluster, const Task& task) {

@@ -231,7 +231,7 @@ void WorkerGroup::join_mpi(const WorkerGroupOptions& options) {
   if (transport_->size() != num_workers() || transport_->rank() != worker_) {
     fail(ErrorCode::kFailedPrecondition, "workers: this is worker ", worker_, " of ", num_workers(),
          ", but rank ", transport_->rank(), " of ", transport_->size(),
-         " of the MPI job; expected the same; try TF_CONFIG with the addresses of the workers");
+         " of the MPI job; expected the same; use TF_CONFIG with the addresses of the workers");
   }
   const auto meeting = tutti::make_communicator(
       Group{.world_size = num_workers(),
@@ -374,7 +374,7 @@ void WorkerGroup::wait_for_exit(const std::vector<std::string>& names, TimePoint
   const std::string self = tasks_[static_cast<std::size_t>(worker_)].to_string();
   if (Clock::system().now() >= deadline) {
     fail(ErrorCode::kDeadlineExceeded, "workers: ", self, ": expected ", tutti::join(names),
-         " to exit and restart together with this process, got no exit before the deadline; try "
+         " to exit and restart together with this process, got no exit before the deadline; call "
          "Recovery::run() around the training loop");
   }
   if (!std::exchange(has_logged_wait_, true)) {
@@ -435,7 +435,7 @@ void WorkerGroup::reconnect(TimePoint deadline) {
   progress_->forget_ended();
   if (!has_addresses()) {
     fail(ErrorCode::kFailedPrecondition,
-         "workers: MPI cannot connect processes again; expected workers with addresses; try "
+         "workers: MPI cannot connect processes again; expected workers with addresses; use "
          "tutti run");
   }
   connect(deadline, true);

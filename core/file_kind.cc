@@ -25,14 +25,14 @@ struct FileKind {
 
 /// The first match counts: longer magic bytes precede their prefixes.
 constexpr std::array kKinds = {
-    FileKind{"version https://git-lfs"sv, "a Git LFS pointer (try 'git lfs pull')"sv},
+    FileKind{"version https://git-lfs"sv, "a Git LFS pointer (run 'git lfs pull')"sv},
     FileKind{"\x93NUMPY"sv, "a .npy file of numpy"sv},
     FileKind{"PK\x03\x04"sv, "a zip archive (such as .npz files and those of torch.save())"sv},
     FileKind{"PK\x05\x06"sv, "an empty zip archive"sv},
-    FileKind{"\x1f\x8b"sv, "a gzip file (try gunzip)"sv},
-    FileKind{"BZh"sv, "a bzip2 file (try bunzip2)"sv},
-    FileKind{"\xfd\x37zXZ\0"sv, "an xz file (try unxz)"sv},
-    FileKind{"\x28\xb5\x2f\xfd"sv, "a Zstandard file (try unzstd)"sv},
+    FileKind{"\x1f\x8b"sv, "a gzip file (run gunzip)"sv},
+    FileKind{"BZh"sv, "a bzip2 file (run bunzip2)"sv},
+    FileKind{"\xfd\x37zXZ\0"sv, "an xz file (run unxz)"sv},
+    FileKind{"\x28\xb5\x2f\xfd"sv, "a Zstandard file (run unzstd)"sv},
     FileKind{"7z\xbc\xaf\x27\x1c"sv, "a 7-Zip archive"sv},
     FileKind{"Rar!\x1a\x07"sv, "a RAR archive"sv},
     FileKind{"ustar"sv, "a tar archive"sv, 257},

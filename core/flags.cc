@@ -58,7 +58,7 @@ struct Flags::Impl {
           concat("unknown command '", word, "'; expected one of ", asked.command_choices(word)));
     }
     if (!word.starts_with("-")) {
-      return report(concat("unexpected argument '", word, "'; expected flags only; try --help"));
+      return report(concat("unexpected argument '", word, "'; expected flags only; see --help"));
     }
     const std::string name = word.substr(0, word.find('='));
     return report(concat("unknown flag ", name, "; expected one of ",

@@ -22,7 +22,7 @@ constexpr const char* kKindNames[] = {"null",   "true or false", "a number", "a 
 Json::Json(std::uint64_t value) : value_(static_cast<std::int64_t>(value)) {
   if (value > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
     fail(ErrorCode::kOutOfRange, "Json: number too large; expected at most 2^63 - 1, got ", value,
-         "; try to store it as text");
+         "; store it as text");
   }
 }
 

@@ -152,7 +152,7 @@ LaunchedCopies launched_copies(
 std::string warning_of_copies(const LaunchedCopies& copies, std::string_view remedy) {
   if (copies.count < 2) return "";
   return concat("this process trains alone, though ", copies.sign, " names ", copies.count,
-                " processes: ", copies.count, " copies train and write the same files; try ",
+                " processes: ", copies.count, " copies train and write the same files; use ",
                 remedy, "; logged once");
 }
 

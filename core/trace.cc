@@ -77,7 +77,7 @@ class Recorder {
     MutexLock lock(mutex_);
     if (!path_.empty()) {
       fail(ErrorCode::kFailedPrecondition, "start_trace: a trace is being recorded to '", path_,
-           "'; expected none; try stop_trace() first");
+           "'; expected none; call stop_trace() first");
     }
     if (path.empty()) fail(ErrorCode::kInvalidArgument, "start_trace: expected a path, got none");
     path_ = path;

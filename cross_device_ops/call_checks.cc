@@ -160,7 +160,7 @@ void check_together(const BufferCall& call, std::span<const ReplicaBuffer> input
     for (std::size_t r = 0; r < buffers.size(); ++r) {
       require(buffers[r].device.type == outputs[0].device.type,
               "buffers on CPU and GPU; expected one kind, got ", outputs[0].device, " and ",
-              buffers[r].device, " (of replica ", r, "); try Tensor::to() first");
+              buffers[r].device, " (of replica ", r, "); call Tensor::to() first");
     }
   }
 }

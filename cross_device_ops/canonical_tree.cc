@@ -379,10 +379,10 @@ void require_reduction(ReduceOp op, DType dtype, std::string_view who) {
   if (has_reduction(op, dtype)) return;
   if (dtype == DType::kBool) {
     fail(ErrorCode::kInvalidArgument, who, "bool has MIN and MAX only, got ", op,
-         "; try cast() first");
+         "; call cast() first");
   }
   fail(ErrorCode::kInvalidArgument, who, "MEAN needs a floating type, got ", dtype,
-       "; try SUM, or cast() first");
+       "; use SUM, or cast() first");
 }
 
 void reduce_to_all(ReduceOp op, DType dtype, Inputs inputs, Outputs outputs, std::size_t count,

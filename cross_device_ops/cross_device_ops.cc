@@ -166,7 +166,7 @@ Tensor CrossDeviceOps::gather(const PerReplica<Tensor>& value, int axis, Device 
   require(value.size() > 0, "gather: expected a value of one replica or more, got none");
   const Tensor& first = value[0];
   require(first.rank() > 0,
-          "gather: scalars cannot be concatenated; expected a rank >= 1; try expand_dims()");
+          "gather: scalars cannot be concatenated; expected a rank >= 1; call expand_dims()");
   const int concatenated = first.shape().normalized_axis(axis, "gather");
   for (std::size_t r = 0; r < value.size(); ++r) {
     const Tensor& own = value[r];
@@ -190,7 +190,7 @@ Tensor CrossDeviceOps::gather(const PerReplica<Tensor>& value, int axis, Device 
 
 Tensor CrossDeviceOps::gather(const PerReplica<IndexedSlices>&, int, Device) {
   fail(ErrorCode::kUnimplemented,
-       "gather: gather does not support IndexedSlices; expected PerReplica<Tensor>; try "
+       "gather: gather does not support IndexedSlices; expected PerReplica<Tensor>; call "
        "IndexedSlices::to_dense() first");
 }
 
@@ -322,7 +322,7 @@ std::vector<std::size_t> equal_parts(std::string_view who, std::span<const Repli
   for (std::size_t r = 0; r < inputs.size(); ++r) {
     internal::require(inputs[r].count % inputs.size() == 0, who,
                       ": equal parts need a multiple of ", inputs.size(), " elements, got ",
-                      inputs[r].count, " from replica ", r, "; try counts");
+                      inputs[r].count, " from replica ", r, "; pass counts");
     counts.insert(counts.end(), inputs.size(), inputs[r].count / inputs.size());
   }
   return counts;
@@ -447,7 +447,7 @@ void internal::carry_out(CrossDeviceOps& ops, const BufferCall& call,
                                     first.device, " is not supported");
     if (options.strict) {
       fail(ErrorCode::kUnimplemented, what,
-           "; expected a supported combination; try without strict");
+           "; expected a supported combination; use strict = false");
     }
     log_warning_once(what + "; reduction_to_one_device is used");
     const std::size_t n = call.num_members();

@@ -118,7 +118,8 @@ IndexedSlices concatenate_slices(ReduceOp op, std::span<const IndexedSlices> per
   require(op == ReduceOp::kSum || op == ReduceOp::kMean,
           "reduce: IndexedSlices have SUM and MEAN only, got ", op);
   require(op == ReduceOp::kSum || is_floating(dtype),
-          "reduce: MEAN of IndexedSlices needs a floating type, got ", dtype, "; try cast() first");
+          "reduce: MEAN of IndexedSlices needs a floating type, got ", dtype,
+          "; call cast() first");
   std::vector<std::int64_t> indices;
   for (const IndexedSlices& slices : per_replica) {
     const auto own = indices_of(slices);

@@ -221,7 +221,7 @@ AutoShardChoice choose_auto_shard(const Dataset& dataset, int num_workers, AutoS
   if (policy == AutoShardPolicy::kFile && !internal::begins_at_files(dataset.source())) {
     fail(ErrorCode::kNotFound,
          "auto_shard: policy FILE: expected a dataset that begins at files, in all its parts, such "
-         "as tfrecord_dataset(), got another source, or an unknown one; try "
+         "as tfrecord_dataset(), got another source, or an unknown one; use "
          "AutoShardPolicy::kData, or kAuto");
   }
   return {policy, "it was named"};

@@ -31,7 +31,7 @@ template <class Value>
                                  const Value& expected, const Value& got, std::size_t index) {
   fail(ErrorCode::kInvalidArgument, who, ": elements have different ", what, "s in component '",
        name, "'; expected ", what, " ", expected, " as in the first element of the batch, got ",
-       what, " ", got, " in element ", index, " of the batch; try map() to make them equal");
+       what, " ", got, " in element ", index, " of the batch; call map() to make them equal");
 }
 
 void require_same_kind(const Tensor& first, const Tensor& other, const std::string& name,

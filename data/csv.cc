@@ -188,7 +188,7 @@ CsvReader::CsvReader(InputFile file, CsvDialect dialect)
   file_.read(mark, 3);
   if (mark != "\xef\xbb\xbf") {
     fail(ErrorCode::kDataLoss, source(), ":1: expected UTF-8, got ",
-         "a byte 239 that begins no byte order mark; try to convert the file");
+         "a byte 239 that begins no byte order mark; convert the file");
   }
 }
 
@@ -211,7 +211,7 @@ void CsvReader::require_short(const CsvRecord& record) {
   }
   fail(ErrorCode::kResourceExhausted, source(), ":", too_long_, ": expected a record of at most ",
        dialect_.max_line_bytes,
-       " bytes, got a longer one; is this a CSV file? If it is, try "
+       " bytes, got a longer one; is this a CSV file? If it is, use "
        "CsvOptions::max_line_bytes");
 }
 
@@ -254,7 +254,7 @@ CsvReader::Stop CsvReader::read_plain(CsvRecord& record) {
     if (is_stop(byte)) return stop_at(byte);
     if (byte == '"' && dialect_.quotes) {
       refuse("field ", record.size() + 1,
-             ": expected a quote at the begin of a field only, got one within; try to write the "
+             ": expected a quote at the begin of a field only, got one within; write the "
              "field as \"...\" with \"\" for the quote, or CsvOptions::quotes = false");
     }
     require_short(record);
@@ -354,7 +354,7 @@ std::string shown(std::string_view text) {
                                const std::string& source) {
   fail(ErrorCode::kInvalidArgument, source, ":", record.line(), ": column '", field.column.name,
        "': the value is missing; expected ", field.stored, ", got ", shown(record[field.index]),
-       "; try CsvColumn::default_value");
+       "; use CsvColumn::default_value");
 }
 
 std::int64_t category_of(const CsvField& field, const CsvRecord& record,
@@ -364,7 +364,7 @@ std::int64_t category_of(const CsvField& field, const CsvRecord& record,
   if (field.column.unknown_value) return *field.column.unknown_value;
   fail(ErrorCode::kInvalidArgument, source, ":", record.line(), ": column '", field.column.name,
        "': expected one of the ", field.places.size(), " texts of its vocabulary, got ",
-       shown(record[field.index]), "; try CsvColumn::unknown_value");
+       shown(record[field.index]), "; use CsvColumn::unknown_value");
 }
 
 }  // namespace
@@ -488,7 +488,7 @@ void append_value(const CsvSchema& schema, const CsvField& field, const CsvRecor
     if (!parse(text, value)) {
       fail(ErrorCode::kInvalidArgument, source, ":", record.line(), ": column '", field.column.name,
            "': expected ", *field.column.dtype, ", got ", shown(text), form_note(text),
-           field.inferred ? "; the type was found in the first records: try CsvColumn::dtype" : "");
+           field.inferred ? "; the type was found in the first records: use CsvColumn::dtype" : "");
     }
     append_as(value, field.stored, bytes);
   });

@@ -84,7 +84,7 @@ std::vector<std::string> find_names(CsvSchema& schema) {
                    schema.num_fields);
     }
   }
-  require_different(names, path, "; try CsvOptions::column_names");
+  require_different(names, path, "; use CsvOptions::column_names");
   return names;
 }
 
@@ -210,11 +210,11 @@ namespace {
 std::string remark_on_numbers(const CsvField& field) {
   if (!field.text_form.empty()) {
     return concat(" (a number with ", field.text_form,
-                  "; numbers are read with a decimal point and without other signs: try to convert "
+                  "; numbers are read with a decimal point and without other signs: convert "
                   "the file)");
   }
   if (!field.mostly_numbers) return "";
-  return " (most fields are numbers; if it means a missing value, try CsvOptions::na_values "
+  return " (most fields are numbers; if it means a missing value, use CsvOptions::na_values "
          "and "
          "CsvColumn::default_value)";
 }
@@ -231,7 +231,7 @@ void require_asked_categories(const CsvSchema& schema) {
     const bool is_label = labelled && &field == &schema.fields.back();
     if (schema.options.pack_features && !is_label) {
       fail(ErrorCode::kInvalidArgument, "read_csv: ", what,
-           "; expected numbers to pack as features; try CsvColumn::categorical, which packs the "
+           "; expected numbers to pack as features; use CsvColumn::categorical, which packs the "
            "places of the texts in the vocabulary");
     }
     if (field.mostly_numbers) {
@@ -257,7 +257,7 @@ void complete_schema(CsvSchema& schema) {
     if (field.is_category() && column.vocabulary.empty()) {
       const std::string text = field.text.empty() ? "" : concat(", such as ", field.text);
       fail_options("column '", column.name, "' holds texts", text, remark_on_numbers(field),
-                   "; expected numbers, or CsvColumn::vocabulary; try read_csv(), which finds it, "
+                   "; expected numbers, or CsvColumn::vocabulary; call read_csv(), which finds it, "
                    "or to leave the column out by select_columns");
     }
     require_different(column.vocabulary, concat("the vocabulary of '", column.name, "'"));

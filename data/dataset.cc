@@ -673,12 +673,12 @@ std::int64_t Element::rows() const {
     const Shape& shape = tensors_[i].shape();
     if (shape.rank() == 0) {
       fail(ErrorCode::kFailedPrecondition, "Element::rows: not batched: component '", (*names_)[i],
-           "' is a scalar; expected a first dimension; try batch()");
+           "' is a scalar; expected a first dimension; call batch()");
     }
     if (rows >= 0 && shape[0] != rows) {
       fail(ErrorCode::kFailedPrecondition, "Element::rows: not batched: component '", (*names_)[i],
            "' has shape ", shape, "; expected ", rows, " rows as in '", (*names_)[0],
-           "'; try batch()");
+           "'; call batch()");
     }
     rows = shape[0];
   }

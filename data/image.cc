@@ -82,7 +82,7 @@ const char* name_of_format(std::string_view bytes) {
   TUTTI_CHECK(height > 0 && width > 0, source, ": an image of ", height, " x ", width);
   if (height > options.max_pixels / width) {
     fail(ErrorCode::kResourceExhausted, source, ": offset 0: expected at most ", options.max_pixels,
-         " pixels, got ", height, " x ", width, "; try DecodeImageOptions::max_pixels");
+         " pixels, got ", height, " x ", width, "; use DecodeImageOptions::max_pixels");
   }
 }
 
@@ -107,7 +107,7 @@ const char* name_of_format(std::string_view bytes) {
   if (image.dtype() == DType::kUInt8 && image.rank() == 3 && image.num_elements() > 0) return;
   fail(ErrorCode::kInvalidArgument, who,
        ": expected an image, uint8 [height, width, channels], got ", image.dtype(), " of shape ",
-       image.shape(), "; try cast() and one image of a batch");
+       image.shape(), "; call cast(), or pass one image of the batch");
 }
 
 }  // namespace
@@ -117,7 +117,7 @@ Tensor decode_image(std::string_view bytes, const std::string& source, DecodeIma
   if (bytes.starts_with("\xff\xd8\xff")) return decode_jpeg(bytes, source, options);
   if (const char* name = name_of_format(bytes)) {
     fail(ErrorCode::kUnimplemented, source, ": offset 0: expected a PNG or JPEG image, got ", name,
-         "; try to convert the file");
+         "; convert the file");
   }
   fail_at(source, 0, "expected a PNG or JPEG image, got ", internal::describe_file(bytes));
 }
@@ -365,13 +365,13 @@ std::string encode_png(const Tensor& image) {
 
 Tensor decode_png(std::string_view, const std::string& source, DecodeImageOptions) {
   fail(ErrorCode::kUnimplemented, source,
-       ": this build reads no PNG images; expected libpng, got none; try apt-get install "
+       ": this build reads no PNG images; expected libpng, got none; run apt-get install "
        "libpng-dev and build with TUTTI_PNG=ON");
 }
 
 std::string encode_png(const Tensor&) {
   fail(ErrorCode::kUnimplemented,
-       "encode_png: this build writes no PNG images; expected libpng, got none; try apt-get "
+       "encode_png: this build writes no PNG images; expected libpng, got none; run apt-get "
        "install libpng-dev and build with TUTTI_PNG=ON");
 }
 
@@ -582,13 +582,13 @@ std::string encode_jpeg(const Tensor& image, EncodeJpegOptions options) {
 
 Tensor decode_jpeg(std::string_view, const std::string& source, DecodeImageOptions) {
   fail(ErrorCode::kUnimplemented, source,
-       ": this build reads no JPEG images; expected libjpeg, got none; try apt-get install "
+       ": this build reads no JPEG images; expected libjpeg, got none; run apt-get install "
        "libjpeg-dev and build with TUTTI_JPEG=ON");
 }
 
 std::string encode_jpeg(const Tensor&, EncodeJpegOptions) {
   fail(ErrorCode::kUnimplemented,
-       "encode_jpeg: this build writes no JPEG images; expected libjpeg, got none; try apt-get "
+       "encode_jpeg: this build writes no JPEG images; expected libjpeg, got none; run apt-get "
        "install libjpeg-dev and build with TUTTI_JPEG=ON");
 }
 

@@ -27,7 +27,7 @@ bool is_image(const fs::path& path) {
   const std::string extension = internal::lower_case(path.extension().string());
   if (extension == ".gif" || extension == ".bmp" || extension == ".webp") {
     fail(ErrorCode::kUnimplemented, "image_folder: expected .png, .jpg and .jpeg images, got '",
-         path.string(), "'; try to convert or to move it");
+         path.string(), "'; convert it or move it");
   }
   return extension == ".png" || extension == ".jpg" || extension == ".jpeg";
 }
@@ -78,7 +78,7 @@ std::vector<std::string> find_classes(const std::string& directory,
   if (options.label_mode == LabelMode::kNone) return {};
   if (found.empty()) {
     fail(ErrorCode::kNotFound, "image_folder: expected a folder per class in '", directory,
-         "', got none; try LabelMode::kNone for images without classes");
+         "', got none; use LabelMode::kNone for images without classes");
   }
   for (const std::string& name : options.class_names) {
     internal::require(std::ranges::count(options.class_names, name) <= 1,
@@ -107,7 +107,7 @@ std::vector<ImageFile> find_images(const std::string& directory,
     if (paths.empty()) {
       fail(ErrorCode::kNotFound, "image_folder: class '", classes[label],
            "': expected a .png, .jpg or .jpeg file in '", folder.string(),
-           "', got none; try to remove the folder, or ImageFolderOptions::class_names without it");
+           "', got none; remove the folder, or ImageFolderOptions::class_names without it");
     }
     for (std::string& path : paths) {
       images.push_back({std::move(path), static_cast<std::int64_t>(label)});
@@ -139,10 +139,10 @@ void require_options(const ImageFolderOptions& options) {
                     "expected an image_size of at least 1 x 1, got ", options.image_size.height,
                     " x ", options.image_size.width);
   internal::require(options.color_mode != ColorMode::kUnchanged, kWho,
-                    "expected one color_mode for all images, got kUnchanged; try kRgb");
+                    "expected one color_mode for all images, got kUnchanged; use kRgb");
   if (options.dtype != DType::kFloat32 && options.dtype != DType::kUInt8) {
     fail(ErrorCode::kInvalidArgument, kWho, "expected dtype float32 or uint8, got ", options.dtype,
-         "; try cast() in map()");
+         "; call cast() in map()");
   }
   const double split = options.validation_split;
   internal::require(split >= 0.0 && split < 1.0, kWho,
@@ -153,7 +153,7 @@ void require_options(const ImageFolderOptions& options) {
   if (split > 0.0 && !options.seed) {
     fail(ErrorCode::kInvalidArgument, kWho,
          "expected a seed with validation_split, got none: without, the last classes alone would "
-         "be for validation; try the same seed for both subsets");
+         "be for validation; use the same seed for both subsets");
   }
 }
 

@@ -23,11 +23,11 @@ ImageExtents image_size(const Tensor& image, std::string_view who) {
   if (image.rank() != 3) {
     fail(ErrorCode::kInvalidArgument, who,
          ": expected one image of shape [height, width, channels], got shape ", image.shape(),
-         image.rank() == 4 ? "; try it before batch()" : "; try reshape()");
+         image.rank() == 4 ? "; call it before batch()" : "; call reshape()");
   }
   if (image.dtype() != DType::kUInt8 && image.dtype() != DType::kFloat32) {
     fail(ErrorCode::kInvalidArgument, who, ": expected an image of uint8 or float32, got ",
-         image.dtype(), "; try cast()");
+         image.dtype(), "; call cast()");
   }
   return {image.shape()[0], image.shape()[1], image.shape()[2]};
 }
@@ -170,7 +170,7 @@ Tensor crop_or_pad_to_bounding_box(const Tensor& image, std::int64_t top, std::i
   if (mode == PaddingMode::kReflect && (most_rows >= size.height || most_columns >= size.width)) {
     fail(ErrorCode::kInvalidArgument, kWho,
          ": expected fewer reflected pixels than the image has (", size.height, " x ", size.width,
-         "), got ", most_rows, " rows and ", most_columns, " columns; try PaddingMode::kZeros");
+         "), got ", most_rows, " rows and ", most_columns, " columns; use PaddingMode::kZeros");
   }
   return window(image, size, top, left, height, width, mode);
 }
@@ -181,7 +181,7 @@ Tensor center_crop(const Tensor& image, std::int64_t height, std::int64_t width)
   require_positive(height, width, kWho);
   internal::require(height <= size.height && width <= size.width, kWho, ": expected at most ",
                     size.height, " x ", size.width, " pixels, as the image has, got ", height,
-                    " x ", width, "; try resize_with_crop_or_pad()");
+                    " x ", width, "; call resize_with_crop_or_pad()");
   return window(image, size, (size.height - height) / 2, (size.width - width) / 2, height, width,
                 PaddingMode::kZeros);
 }
@@ -335,7 +335,7 @@ Tensor convert_image_dtype(const Tensor& image, DType dtype) {
   for (const DType each : {image.dtype(), dtype}) {
     if (each != DType::kUInt8 && each != DType::kFloat32) {
       fail(ErrorCode::kInvalidArgument, kWho, ": expected uint8 or float32, got ", each,
-           "; try cast()");
+           "; call cast()");
     }
   }
   if (image.dtype() == dtype) return image;

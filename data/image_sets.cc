@@ -75,7 +75,7 @@ fs::path find_archive(const fs::path& directory) {
 [[noreturn]] void fail_not_found(const std::string& file, const fs::path& directory) {
   fail(ErrorCode::kNotFound, "read_cifar10: failed to find file: ", file, "; expected it in '",
        directory.string(), "' or '", (directory / kFolder).string(), "', or ", kArchive,
-       " in the former; try to get ", kArchive, " from the CIFAR-10 home page and put it there");
+       " in the former; get ", kArchive, " from the CIFAR-10 home page and put it there");
 }
 
 std::vector<ImageData> read_folder(const fs::path& folder, const fs::path& directory,
@@ -176,7 +176,7 @@ DType element_type(std::string_view bytes, const std::string& source) {
       fail(ErrorCode::kUnimplemented, source, ": offset ", kOffset, ": IDX elements of type ",
            code == 0x09 ? "0x09 (signed byte)" : "0x0B (short)",
            " have no tensor type; expected 0x08 (unsigned byte), 0x0C (int), 0x0D (float) or 0x0E "
-           "(double); try to convert the file");
+           "(double); convert the file");
     default:
       fail_at(source, kOffset,
               "wrong IDX magic number; expected element type 0x08, 0x0C, 0x0D or "
@@ -279,7 +279,7 @@ std::string find_mnist_file(const std::string& directory, const std::string& nam
   }
   fail(ErrorCode::kNotFound, "read_mnist: failed to find file: ", name,
        "; expected it, plain or as .gz, in '", join(folders, "' or '"),
-       "'; try apt-get install dataset-fashion-mnist, or set TUTTI_DATA_DIR to the folder that has "
+       "'; run apt-get install dataset-fashion-mnist, or set TUTTI_DATA_DIR to the folder that has "
        "it");
 }
 

@@ -351,7 +351,7 @@ std::vector<std::string> list_files(const std::string& pattern, ListFilesOptions
   const int status = ::glob(pattern.c_str(), GLOB_NOSORT, stop_at, &found);
   if (status == GLOB_NOMATCH) {
     fail(ErrorCode::kNotFound, "list_files: no file matches '", pattern,
-         "'; expected at least one; try the whole path, or another working directory");
+         "'; expected at least one; use the whole path, or another working directory");
   }
   if (status != 0) {
     fail(ErrorCode::kUnavailable, "list_files: cannot look for '", pattern,

@@ -36,7 +36,7 @@ void wait_for_input(CondVar& condition, Mutex& mutex, std::string_view who,
     log_warning(concat(who, ": no element for ", minute, " minutes"));
   }
   fail(ErrorCode::kDeadlineExceeded, who, ": expected an element within ", kMinutes,
-       " minutes, got none; try to find the function of this dataset that hangs");
+       " minutes, got none; find the function of this dataset that hangs");
 }
 
 /// Waits until ready(), without a limit: a data thread is idle until its consumer returns or stops

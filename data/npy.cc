@@ -133,7 +133,7 @@ class HeaderParser {
     const std::size_t start = place_;
     if (start < bytes_.size() && bytes_[start] == '[') {
       fail(ErrorCode::kUnimplemented, source_, ": offset ", start,
-           ": structured arrays have no tensor type; expected one plain type; try to save each "
+           ": structured arrays have no tensor type; expected one plain type; save each "
            "field on its own");
     }
     const std::string_view type = text();
@@ -147,7 +147,7 @@ class HeaderParser {
       return;
     }
     fail(ErrorCode::kUnimplemented, source_, ": offset ", start, ": elements of type '", type,
-         "' have no tensor type; expected f2, f4, f8, i1, i2, i4, i8, u1, u2, u4 or b1; try "
+         "' have no tensor type; expected f2, f4, f8, i1, i2, i4, i8, u1, u2, u4 or b1; call "
          "astype() before saving");
   }
 
@@ -300,7 +300,7 @@ std::string format_npy(const Tensor& tensor) {
   }
   if (name.empty()) {
     fail(ErrorCode::kUnimplemented, "format_npy: numpy's files have no type for ", tensor.dtype(),
-         "; expected float16, float32, float64, int32, int64, uint8 or bool; try cast()");
+         "; expected float16, float32, float64, int32, int64, uint8 or bool; call cast()");
   }
   std::string dims;
   for (std::int64_t dim : tensor.shape()) dims += concat(dims.empty() ? "" : " ", dim, ",");
@@ -403,7 +403,7 @@ void find_data(std::string_view bytes, Entry& entry, const std::string& source) 
       (entry.method != 0 && entry.method != 8)) {
     fail(ErrorCode::kUnimplemented, source, ": offset ", offset,
          ": expected a stored or deflated member without encryption and zip64, got method ",
-         entry.method, ", flags ", entry.flags, "; try numpy.savez with smaller arrays");
+         entry.method, ", flags ", entry.flags, "; use numpy.savez with smaller arrays");
   }
   require_record(bytes, offset, kLocalMagic, kLocalBytes, source);
   const std::size_t begin = offset + kLocalBytes +
@@ -583,7 +583,7 @@ std::string format_npz(const NamedTensors& tensors) {
     const std::string content = format_npy(tensor);
     internal::require(bytes.size() + content.size() < UINT32_MAX && seen.size() < UINT16_MAX,
                       "format_npz: expected less than 4 GiB and 65535 arrays, got more at '", name,
-                      "'; try write_npy()");
+                      "'; call write_npy()");
     Entry entry;
     entry.name = concat(name, kSuffix);
     entry.crc = internal::crc32(content);

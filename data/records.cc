@@ -57,7 +57,7 @@ template <class... Parts>
 void TFRecordParser::fail_at(std::size_t offset, const Parts&... parts) const {
   const bool packed = record_ == 0 && internal::is_gzip(bytes_);
   fail(ErrorCode::kDataLoss, source_, ": record ", record_, ": offset ", offset, ": ", parts...,
-       packed         ? "; the file is compressed: try Compression::kGzip"
+       packed         ? "; the file is compressed: use Compression::kGzip"
        : record_ == 0 ? internal::kind_note(bytes_)
                       : "");
 }
@@ -487,7 +487,7 @@ std::size_t wanted_kind(const FeatureSpec& spec) {
   if (spec.dtype == DType::kFloat32) return 2;
   if (spec.dtype == DType::kInt64) return 3;
   fail(ErrorCode::kInvalidArgument, "element_of: feature '", spec.name,
-       "': expected dtype int64, float32 or uint8, got ", spec.dtype, "; try cast() in map()");
+       "': expected dtype int64, float32 or uint8, got ", spec.dtype, "; call cast() in map()");
 }
 
 std::span<const std::byte> value_bytes(const Feature& feature, const FeatureSpec& spec,

@@ -416,7 +416,7 @@ void TarReader::parse_pax(std::string_view records, Extra& extra) {
     const std::string_view value = record.substr(std::min(equals + 1, record.size()));
     if (key.starts_with("GNU.sparse.")) {
       fail(ErrorCode::kUnimplemented, source(), ": offset ", header_,
-           ": expected plain files, got a sparse one; try tar without --sparse");
+           ": expected plain files, got a sparse one; use tar without --sparse");
     }
     if (key == "path") extra.name = value;
     if (key == "size") {

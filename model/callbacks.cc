@@ -210,7 +210,7 @@ double learning_rate_for_batch(const std::map<std::int64_t, double>& rates_by_gl
   const auto batches = internal::names_of(
       rates_by_global_batch, [](const auto& entry) { return std::to_string(entry.first); });
   fail(ErrorCode::kNotFound, "learning_rate_for_batch: no rate for a global batch of ",
-       global_batch, "; expected one of ", join(batches), "; try scaled_learning_rate()");
+       global_batch, "; expected one of ", join(batches), "; call scaled_learning_rate()");
 }
 
 }  // namespace tutti

@@ -31,14 +31,14 @@ std::vector<std::int64_t> classes_of(const Tensor& labels) {
   internal::require(labels.rank() <= 2,
                     "Model::fit: class_weight: expected labels with one class per example, of "
                     "shape [batch] or [batch, classes], got ",
-                    labels.shape(), "; try .sample_weight");
+                    labels.shape(), "; use .sample_weight");
   const Tensor numbers =
       one_hot ? argmax(labels, 1) : whole_numbers(labels, "Model::fit: class_weight");
   std::vector<std::int64_t> classes;
   for (const double number : numbers.to_doubles()) {
     internal::require(number == std::floor(number),
                       "Model::fit: class_weight: expected labels that are class numbers, got ",
-                      number, "; try .sample_weight, or weights in the dataset");
+                      number, "; use .sample_weight, or weights in the dataset");
     classes.push_back(static_cast<std::int64_t>(number));
   }
   return classes;
@@ -116,7 +116,7 @@ std::vector<ClassWeights> class_weights_of(const Model& model, const FitOptions&
                       "Model::fit: class_weight: expected a model with one output and no "
                       "output_class_weights, got ",
                       outputs, " output(s) and ", lists,
-                      " output_class_weights; try .output_class_weights = {{{1, 2.0}}, {}}");
+                      " output_class_weights; use .output_class_weights = {{{1, 2.0}}, {}}");
     return {options.class_weight};
   }
   internal::require(lists == 0 || lists == outputs,
@@ -229,7 +229,7 @@ void warn_of_changes_since_compile(const Model& model, const CompiledModel& comp
   const auto warn = [](const std::string& name, std::string_view what) {
     if (name.empty()) return;
     log_warning_once(concat("Model::fit: '", name, "' ", what,
-                            ", because layers were frozen, unfrozen or added after compile(); try "
+                            ", because layers were frozen, unfrozen or added after compile(); call "
                             "compile() after it, from which on it counts"));
   };
   warn(left_out, "is trainable but is not trained");
@@ -288,7 +288,7 @@ void ReplicaStep::look_for_probabilities(std::span<const Tensor> predictions) co
     log_warning_once(concat(
         "Model::fit: the predictions of '", model_.outputs()[i].name,
         "' are probabilities (every row adds up to 1), but its loss ", loss.name(),
-        " takes logits, so that training is bad; try .from_logits = false in the options of the "
+        " takes logits, so that training is bad; use .from_logits = false in the options of the "
         "loss, or the model without its last softmax"));
   }
   has_looked_at_predictions_.store(true, std::memory_order_relaxed);

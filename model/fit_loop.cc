@@ -87,7 +87,7 @@ StateProvider state_of_callbacks(const std::vector<AnyCallback>& callbacks) {
     const Json::Array& states = json.as_array();
     internal::require(states.size() == callbacks.size(), "Model::fit: expected the state of ",
                       callbacks.size(), " callbacks, got that of ", states.size(),
-                      "; try the callbacks of the run that saved it, in their order");
+                      "; use the callbacks of the run that saved it, in their order");
     for (std::size_t i = 0; i < states.size(); ++i) {
       if (!states[i].is_null()) callbacks[i]->restore_state(states[i]);
     }
@@ -184,14 +184,15 @@ void BatchFeed::warn_of_end() {
       steps_.option,
       steps_.across_passes
           ? "; expected steps_per_epoch * epochs batches, or passes that end where epochs do; a "
-            "new pass begins; try repeat(), or another steps_per_epoch or batch_size; logged once"
+            "new pass begins; call repeat(), or set another steps_per_epoch or batch_size; logged "
+            "once"
           : concat("; the result is that of ", step_, " batches; try fewer ", steps_.option)));
 }
 
 void BatchFeed::warn_of_length() const {
   log_warning_once(concat(steps_.who, ": ", step_,
                           " batches of one pass so far, and the dataset does not know its length; "
-                          "expected a pass that ends; if it never does, try .",
+                          "expected a pass that ends; if it never does, use .",
                           steps_.option, ", or take() of the dataset; logged once"));
 }
 
@@ -237,7 +238,7 @@ void warn_of_epochs(const FitOptions& options) {
       concat("Model::fit: expected initial_epoch below epochs, got ", options.initial_epoch,
              " and ", options.epochs,
              "; nothing is trained; epochs is the number of the last epoch plus one, not how "
-             "many follow; try .epochs = ",
+             "many follow; use .epochs = ",
              options.initial_epoch + std::max<std::int64_t>(options.epochs, 1)));
 }
 
@@ -260,7 +261,7 @@ FitLoop::FitLoop(Model& model, CompiledModel& compiled, DistributedDataset data,
   } else if (options.validation_steps) {
     fail(ErrorCode::kInvalidArgument,
          "Model::fit: expected no validation_steps without validation_data, got ",
-         *options.validation_steps, "; try .validation_data = {x, y}");
+         *options.validation_steps, "; use .validation_data = {x, y}");
   }
   internal::require(options.validation_freq > 0,
                     "Model::fit: expected a positive validation_freq, got ",
@@ -269,7 +270,7 @@ FitLoop::FitLoop(Model& model, CompiledModel& compiled, DistributedDataset data,
     const auto* const backup = dynamic_cast<const BackupAndRestore*>(callback.operator->());
     internal::require(!options.stop_on_signals || !backup || !backup->has_stop_request(),
                       "Model::fit: stop_on_signals: expected a BackupAndRestore without "
-                      "stop_requested, got one with it; try one of the two");
+                      "stop_requested, got one with it; use one of the two");
   }
   warn_of_epochs(options);
   if (options.verbose != Verbosity::kSilent && model.strategy().is_chief())
@@ -439,7 +440,7 @@ void FitLoop::report_stop() {
     if (const auto* each = dynamic_cast<const BackupAndRestore*>(callback.operator->()))
       backup = each;
   if (!backup) {
-    text += "; nothing was saved; try .callbacks = {BackupAndRestore(folder)}";
+    text += "; nothing was saved; use .callbacks = {BackupAndRestore(folder)}";
   } else if (backup->last_error()) {
     text += concat("; the state could not be saved in ", backup->backup_dir());
   } else {
@@ -526,7 +527,7 @@ void FitLoop::require_same_model() const {
   fail(
       ErrorCode::kFailedPrecondition,
       "Model::fit: a callback assigned another model to the one that is trained; expected the same "
-      "model until fit() returns; try stop_training() in the callback, and the assignment after "
+      "model until fit() returns; call stop_training() in the callback, and the assignment after "
       "fit()");
 }
 

@@ -150,7 +150,7 @@ Tensor Functional::call(const Tensor& input, CallContext context) const {
   const std::vector<Tensor> results = call_all({&input, 1}, context);
   if (results.size() == 1) return results[0];
   fail(ErrorCode::kInvalidArgument, "has ", results.size(),
-       " outputs, but one was asked for; try apply(inputs)");
+       " outputs, but one was asked for; call apply(inputs)");
 }
 
 std::vector<Tensor> Functional::call_all(std::span<const Tensor> inputs,

@@ -44,7 +44,7 @@ void require_no_batch_size(std::string_view who, std::optional<std::int64_t> bat
   fail(ErrorCode::kInvalidArgument, who,
        ": expected no batch_size with a dataset, whose elements "
        "are batches already, got ",
-       *batch_size, "; try dataset.batch(", *batch_size, ")");
+       *batch_size, "; call dataset.batch(", *batch_size, ")");
 }
 
 /// Rejects options that apply only to tensors. `shuffle`, which is on by default, is ignored for
@@ -57,7 +57,7 @@ void require_options_of_dataset(std::string_view who, const Options& options) {
        ": expected no sample_weight with a dataset, got one of "
        "shape ",
        options.sample_weight.shape(),
-       "; try weights as its third component: "
+       "; use weights as its third component: "
        "Dataset::from_tensor_slices({x, y, weights})");
 }
 
@@ -77,11 +77,11 @@ void warn_of_contradiction(const Loss& loss, const Model::Output& output) {
   const char* problem = nullptr;
   if (probabilities && loss.takes_logits()) {
     problem =
-        " takes logits and applies an activation of its own, so that training is bad; try the "
+        " takes logits and applies an activation of its own, so that training is bad; use the "
         "layer without activation, or .from_logits = false in the options of the loss";
   } else if (activation == "linear" && loss.takes_probabilities()) {
     problem =
-        " takes probabilities, so that training is bad; try .from_logits = true in the options of "
+        " takes probabilities, so that training is bad; use .from_logits = true in the options of "
         "the loss, or an activation softmax or sigmoid";
   }
   if (!problem) return;
@@ -108,7 +108,7 @@ void require_made_in_scope(const Strategy& strategy, const Metric& metric) {
     if (strategy.variable_created_in_scope(variable)) continue;
     fail(ErrorCode::kInvalidArgument, "Model::compile: metric '", metric.name(),
          "' was made outside the scope of the model's strategy ", name_and_size(strategy),
-         "; try its name instead, or make it inside the scope");
+         "; use its name instead, or make it inside the scope");
   }
 }
 
@@ -133,7 +133,7 @@ void Model::require_own_strategy(std::string_view who) const {
     if (!has_strategy() || &here == &strategy()) return;
     fail(ErrorCode::kFailedPrecondition, who, ": the model was made under the strategy ",
          name_and_size(strategy()), ", but this is the scope of ", name_and_size(here),
-         "; expected both to be the same; try making the model inside this scope");
+         "; expected both to be the same; make the model inside this scope");
   }
   if (&get_strategy() == &default_strategy()) return;
   fail(ErrorCode::kFailedPrecondition, who,
@@ -147,7 +147,7 @@ void Model::compile(CompileOptions options) {
   if (const char* const method = model_state_->call.method) {
     fail(ErrorCode::kFailedPrecondition, "Model::compile: called in a callback of ", method,
          "(), which uses the optimizer and metrics that compile() replaces; expected a call before "
-         "or after it; try stop_training() in the callback, then compile() and fit() with "
+         "or after it; call stop_training() in the callback, then compile() and fit() with "
          ".initial_epoch = epochs_trained()");
   }
   internal::require(options.steps_per_execution > 0,
@@ -179,7 +179,7 @@ void Model::compile_losses(const CompileOptions& options, internal::CompiledMode
   const std::vector<Output> results = outputs();
   if (losses.size() > 0 && losses.size() != results.size()) {
     fail(ErrorCode::kInvalidArgument, "Model::compile: expected one loss for each of the ",
-         results.size(), " outputs, got ", losses.size(), "; try .losses = {...}");
+         results.size(), " outputs, got ", losses.size(), "; use .losses = {...}");
   }
   if (!options.loss_weights.empty() && options.loss_weights.size() != losses.size()) {
     fail(ErrorCode::kInvalidArgument, "Model::compile: expected one loss weight for each of the ",
@@ -188,7 +188,7 @@ void Model::compile_losses(const CompileOptions& options, internal::CompiledMode
   for (std::size_t i = 0; i < losses.size(); ++i) {
     internal::require(losses[i].reduction() != LossReduction::kNone, "Model::compile: loss '",
                       losses[i].name(),
-                      "' has reduction NONE, which gives no single value to minimise; try AUTO");
+                      "' has reduction NONE, which gives no single value to minimise; use AUTO");
     const Loss loss = fitted_loss(losses[i], results[i].activation);
     warn_of_contradiction(loss, results[i]);
     compiled.losses.push_back(
@@ -233,7 +233,7 @@ bool Model::compiled() const { return model_state_->compiled != nullptr; }
 internal::CompiledModel& Model::compiled_model(std::string_view who) const {
   if (!compiled()) {
     fail(ErrorCode::kFailedPrecondition, who,
-         ": the model is not compiled; try model.compile({.optimizer = \"adam\", .loss = "
+         ": the model is not compiled; call model.compile({.optimizer = \"adam\", .loss = "
          "\"sparse_categorical_crossentropy\"}) first");
   }
   return *model_state_->compiled;
@@ -400,7 +400,7 @@ namespace {
 Tensor only_output(const std::vector<Tensor>& results) {
   if (results.size() == 1) return results[0];
   fail(ErrorCode::kInvalidArgument, "Model::predict: the model has ", results.size(),
-       " outputs; try predict_all()");
+       " outputs; call predict_all()");
 }
 
 }  // namespace
@@ -500,7 +500,7 @@ Checkpoint Model::checkpoint() {
 Checkpoint Model::fit_checkpoint() {
   if (model_state_->call.fit) return model_state_->call.fit->checkpoint();
   fail(ErrorCode::kFailedPrecondition,
-       "Model::fit_checkpoint: fit() is not running; expected a call by a callback; try "
+       "Model::fit_checkpoint: fit() is not running; expected a call by a callback; call "
        "checkpoint()");
 }
 

@@ -83,7 +83,7 @@ void ModelCheckpoint::on_train_begin() {
     const std::vector<std::string> metrics = model().metrics_names();
     if (std::ranges::find(metrics, name.substr(4)) == metrics.end()) continue;
     fail(ErrorCode::kInvalidArgument, "ModelCheckpoint: expected validation_data for {", name,
-         "} in the path, got a fit() without; try .validation_data, or {", name.substr(4), "}");
+         "} in the path, got a fit() without; use .validation_data, or {", name.substr(4), "}");
   }
 }
 

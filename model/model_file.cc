@@ -57,11 +57,11 @@ ModelDescription read_description(const internal::CheckpointFile& file) {
   internal::require(
       json, "there is no model in the file; expected one of Model::save(), got ",
       file.tensors.size(),
-      " tensors; try load_weights() or checkpoint().restore() of a model with the same layers");
+      " tensors; call load_weights() or checkpoint().restore() of a model with the same layers");
   const std::int64_t format = json->at("format").as_int();
   if (format > kModelFormat) {
     fail(ErrorCode::kUnimplemented, "expected a model of format 1 to ", kModelFormat, ", got ",
-         format, ", of tutti ", file.info.tutti_version, "; try that version or a later one");
+         format, ", of tutti ", file.info.tutti_version, "; use that version or a later one");
   }
   return value_of<ModelDescription>(*json);
 }
@@ -108,7 +108,7 @@ void Model::save(const std::string& path, SaveOptions options, const SourceLocat
       json.set("compile", json_of(compile));
     } catch (const Error& error) {
       throw Error(error.code(), concat("Model::save: ", error.message(),
-                                       "; try {.compile_arguments = false}, then compile() and "
+                                       "; use {.compile_arguments = false}, then compile() and "
                                        "checkpoint().restore(path) of the loaded model"));
     }
   }

@@ -27,7 +27,7 @@ Input Sequential::input_of(const Layer& first) {
   if (!first.given_input_shape()) {
     fail(ErrorCode::kInvalidArgument,
          "Sequential: the shape of the input is not known, so the weights of ", first.type_name(),
-         " cannot be made; try Sequential(Input{{784}}, ...) or .input_shape = Shape{784} in the "
+         " cannot be made; use Sequential(Input{{784}}, ...) or .input_shape = Shape{784} in the "
          "options of the first layer");
   }
   return Input{*first.given_input_shape()};
@@ -35,10 +35,10 @@ Input Sequential::input_of(const Layer& first) {
 
 Tensor Sequential::call(const Tensor& input, CallContext context) const {
   if (input.rank() != input_shape().rank() + 1) {
-    fail(
-        ErrorCode::kInvalidArgument, "Sequential: expected a batch of examples of shape ",
-        input_shape(), ", got a tensor of shape ", input.shape(),
-        input.rank() == input_shape().rank() ? "; try expand_dims(x, 0) for a single example" : "");
+    fail(ErrorCode::kInvalidArgument, "Sequential: expected a batch of examples of shape ",
+         input_shape(), ", got a tensor of shape ", input.shape(),
+         input.rank() == input_shape().rank() ? "; call expand_dims(x, 0) for a single example"
+                                              : "");
   }
   Tensor x = input;
   for (const auto& layer : *layers_) x = (*layer)(x, context);

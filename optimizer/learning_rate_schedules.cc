@@ -70,7 +70,7 @@ void check(const CosineDecayOptions& options) {
                     options.decay_steps, " and ", options.warmup_steps);
   internal::require(options.warmup_target || options.warmup_steps <= 0,
                     "CosineDecay: ", options.warmup_steps,
-                    " warmup_steps without a target; try .warmup_target");
+                    " warmup_steps without a target; use .warmup_target");
 }
 
 double rate_at(const CosineDecayOptions& options, std::int64_t iteration) {
@@ -295,7 +295,7 @@ Json LearningRate::to_json() const { return schedule ? schedule->describe() : Js
 
 LearningRate LearningRate::from_json(const Json& json) {
   using Table = internal::CallTable<LearningRate>;
-  static const Table table("learning-rate schedule", "try compiling the loaded model with it", [] {
+  static const Table table("learning-rate schedule", "compile the loaded model with it", [] {
     std::vector<Table::Entry> readers;
     for (const NamedSchedule& schedule : named_schedules()) {
       if (schedule.reader) readers.push_back(*schedule.reader);

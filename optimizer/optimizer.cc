@@ -26,7 +26,7 @@ void check_variables(const std::string& name, std::span<const Variable> variable
         variable.dtype() == DType::kFloat32 || variable.dtype() == DType::kFloat64, name,
         ": variable '", variable.name(), "' cannot be trained; expected float32 or float64, got ",
         variable.dtype(),
-        is_half(variable.dtype()) ? "; try the policy mixed_bfloat16 or mixed_float16" : "");
+        is_half(variable.dtype()) ? "; use the policy mixed_bfloat16 or mixed_float16" : "");
   }
 }
 
@@ -37,7 +37,7 @@ void check_same_scope(const std::string& name, std::span<const Variable> variabl
     if (variable.storage().owner() == state.storage().owner()) continue;
     fail(ErrorCode::kFailedPrecondition, name, ": variable '", variable.name(),
          "' and the optimizer were made in different strategy scopes; expected one scope for both; "
-         "try making model and optimizer inside the same strategy.scope()");
+         "make model and optimizer inside the same strategy.scope()");
   }
 }
 

@@ -34,7 +34,7 @@ void require_replica_context(const std::string& name, const char* method) {
   } catch (const Error&) {
     fail(ErrorCode::kFailedPrecondition, name, ".", method,
          ": cannot be called in cross-replica context; expected a call inside strategy.run(), got "
-         "one in strategy.scope() alone; try moving it into the step function");
+         "one in strategy.scope() alone; move it into the step function");
   }
 }
 
@@ -80,7 +80,7 @@ Optimizer::Step Optimizer::read_step() const {
   if (dynamic_loss_scale_ && StepTracer::current()) {
     fail(ErrorCode::kUnimplemented, name_,
          ": dynamic loss scaling decides on the host whether a step updates; expected a step that "
-         "XLA can compile as a whole; try the policy mixed_bfloat16, which needs no scale, or a "
+         "XLA can compile as a whole; use the policy mixed_bfloat16, which needs no scale, or a "
          "fixed loss_scale_factor");
   }
   if (dynamic_loss_scale_) step.loss_scale = dynamic_loss_scale_->read();
@@ -242,7 +242,7 @@ const UpdateScalars* Optimizer::note_replays(StepRecorder& recorder, const Updat
     fail(ErrorCode::kUnimplemented, name_, ": ",
          accumulator_ ? "gradient accumulation" : "dynamic loss scaling",
          " decides on the host what a step does; expected a step that always does the same, got "
-         "one that is captured; try running the step function itself");
+         "one that is captured; run the step function itself");
   }
   const auto live = std::make_shared<UpdateScalars>(scalars);
   recorder.on_replay(

@@ -80,7 +80,7 @@ struct OptionsRegistry {
   std::map<std::type_index, std::function<Json(const void*)>> writers TUTTI_GUARDED_BY(mutex);
   internal::CallTable<OptimizerSpec> readers{
       "optimizer",
-      "try register_optimizer<its options>() before load_model()",
+      "call register_optimizer<its options>() before load_model()",
       {{"with_dynamic_loss_scale", internal::reads_call(&with_dynamic_loss_scale)}}};
 };
 
@@ -119,13 +119,13 @@ Json internal::json_of_options(const std::type_info& type, const void* options) 
   const std::string name = plain_type_name(type);
   if (to_json) return call_of(name, to_json(options));
   fail(ErrorCode::kUnimplemented, "the optimizer of ", name,
-       " cannot be saved; try register_optimizer<", name, ">()");
+       " cannot be saved; call register_optimizer<", name, ">()");
 }
 
 Json OptimizerSpec::to_json() const {
   if (json_) return json_();
   fail(ErrorCode::kUnimplemented,
-       "an optimizer that a function of your own makes cannot be saved; try options, and "
+       "an optimizer that a function of your own makes cannot be saved; use options, and "
        "register_optimizer()");
 }
 

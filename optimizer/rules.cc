@@ -391,7 +391,7 @@ std::optional<DeviceRule> MovingAverageRule::device_rule(const UpdateScalars& sc
 
 OptimizerOptions shared_options(const AdamWOptions& options) {
   internal::require(options.weight_decay,
-                    "adamw: expected a weight_decay, got none; try Adam for training without");
+                    "adamw: expected a weight_decay, got none; use Adam for training without");
   OptimizerOptions shared = shared_options<AdamWOptions>(options);
   if (shared.name.empty()) shared.name = "adamw";
   return shared;

@@ -91,7 +91,7 @@ UpdateRuleFactory factory_of(const std::string& name) {
   if (entry == all.entries.end()) {
     fail(ErrorCode::kNotFound, "make_update_rule: there is no rule '", name, "'; expected one of ",
          internal::choices(internal::names_of(all.entries, &Entry::first), name),
-         "; try register_update_rule() in every task");
+         "; call register_update_rule() in every task");
   }
   return entry->second;
 }

@@ -85,7 +85,7 @@ class Job {
     if (!describe || !takes_zeros(call)) {
       fail(ErrorCode::kUnimplemented, "hvd: ", call, " on rank ", rank(),
            ", when others have joined; expected all ranks, or gradients and allreduce with SUM or "
-           "MEAN; try join() on all ranks first");
+           "MEAN; call join() on all ranks first");
     }
     Json specs = Json::array();
     for (const TensorSpec& spec : describe()) specs.push_back(to_json(spec));
@@ -220,7 +220,7 @@ void check(const MultiWorkerOptions& options) {
   if (options.digest_steps == 0) return;
   fail(ErrorCode::kInvalidArgument,
        "hvd::init: digest_steps compares mirrored variables; expected 0, got ",
-       options.digest_steps, "; try MultiWorkerMirroredStrategy");
+       options.digest_steps, "; use MultiWorkerMirroredStrategy");
 }
 
 ReduceOp checked(std::string_view who, ReduceOp op) {

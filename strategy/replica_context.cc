@@ -14,7 +14,7 @@ namespace {
 void require_differentiable(ReduceOp op, SourceLocation where) {
   if (op == ReduceOp::kSum || op == ReduceOp::kMean) return;
   fail(ErrorCode::kUnimplemented, "all_reduce(", op, ") at ", to_string(where),
-       ": it has no gradient; expected SUM or MEAN; try stop_gradient() on its result");
+       ": it has no gradient; expected SUM or MEAN; call stop_gradient() on its result");
 }
 
 bool has_gradient(const Gradient& value) {
@@ -55,7 +55,7 @@ ReplicaContext& ReplicaContext::current() {
   if (!context) {
     fail(ErrorCode::kFailedPrecondition,
          "ReplicaContext::current: this thread is in the cross-replica context (inside scope(), "
-         "outside run); expected a call inside strategy.run(); try moving it into the step "
+         "outside run); expected a call inside strategy.run(); move it into the step "
          "function");
   }
   return *context;
@@ -92,7 +92,7 @@ Tensor ReplicaContext::all_reduce(ReduceOp op, const Tensor& value, SourceLocati
 Tensor ReplicaContext::all_gather(const Tensor& value, int axis, SourceLocation where) {
   if (value.rank() == 0) {
     fail(ErrorCode::kInvalidArgument, "all_gather at ", to_string(where),
-         ": a scalar has no axis; expected rank 1 or more, got rank 0; try reshape(x, {1})");
+         ": a scalar has no axis; expected rank 1 or more, got rank 0; call reshape(x, {1})");
   }
   axis = value.shape().normalized_axis(axis, "all_gather");
   Gathered gathered;

@@ -177,7 +177,7 @@ struct StrategyExtended::Impl {
     if (!half_updated) return;
     fail(ErrorCode::kFailedPrecondition, "Strategy::run (", name, "): step ", failure.step,
          " failed while variables were being updated, so some are of that step and some of the one "
-         "before; try restoring a checkpoint, which calls restore_state()");
+         "before; restore a checkpoint, which calls restore_state()");
   }
   /// Aborts the step on the other workers, which must not wait for this one.
   void end_team(const internal::RunOutcome& outcome) {
@@ -330,8 +330,8 @@ Strategy::~Strategy() = default;
 StrategyExtended& Strategy::extended() const {
   if (extended_) return *extended_;
   fail(ErrorCode::kUnimplemented,
-       "Strategy: expected replicas on threads of this process, got a strategy made without; try ",
-       "its constructor with LocalStrategyOptions, or override this function");
+       "Strategy: expected replicas on threads of this process, got a strategy made without; use ",
+       "the constructor with LocalStrategyOptions, or override this function");
 }
 
 internal::WorkerTeam* internal::team_of(const Strategy& strategy) {
@@ -560,7 +560,7 @@ Tensor Strategy::gather(const PerReplica<Tensor>& value, int axis, const SourceL
 Tensor Strategy::gather(const PerReplica<IndexedSlices>&, int) {
   fail(ErrorCode::kUnimplemented,
        "Strategy::gather: gather does not support IndexedSlices; expected "
-       "PerReplica<Tensor>; try IndexedSlices::to_dense() in the replicas");
+       "PerReplica<Tensor>; call IndexedSlices::to_dense() in the replicas");
 }
 
 void Strategy::update(const Variable& variable,
@@ -647,7 +647,7 @@ constexpr const char* kReduce = "Strategy::reduce";
 void require_sum_or_mean(ReduceOp op) {
   if (op == ReduceOp::kSum || op == ReduceOp::kMean) return;
   fail(ErrorCode::kInvalidArgument, kReduce, ": expected SUM or MEAN, got ", op,
-       "; try ReplicaContext::all_reduce for other operations");
+       "; use ReplicaContext::all_reduce for other operations");
 }
 
 /// Returns numerator / count by true division; integers give float32.
@@ -732,7 +732,7 @@ Tensor Strategy::reduce(ReduceOp op, const Tensor& value, std::optional<int> axi
   if (op == ReduceOp::kSum && num_replicas_in_sync() > 1) {
     fail(ErrorCode::kInvalidArgument, kReduce, ": SUM of a value that is not distributed, with ",
          num_replicas_in_sync(),
-         " replicas; expected a PerReplica; try MEAN, or the result of run()");
+         " replicas; expected a PerReplica; use MEAN, or the result of run()");
   }
   if (!axis) return value;
   const GradientTape::StopRecording stop;

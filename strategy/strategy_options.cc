@@ -26,7 +26,7 @@ std::vector<Device> checked_devices(std::string_view who, const DeviceList& list
   for (std::size_t i = 0; i < devices.size(); ++i) {
     require_available(devices[i]);
     internal::require(std::ranges::count(devices, devices[i]) <= 1, who, ": ", devices[i],
-                      " stands twice in the list of devices; try replicas = ", devices.size(),
+                      " stands twice in the list of devices; use replicas = ", devices.size(),
                       " for several replicas on a device");
   }
   return devices;
@@ -39,12 +39,12 @@ void check_kinds(std::string_view who, const LocalStrategyOptions& options,
   for (const Device& device : replica_devices) {
     if (device.type == first.type) continue;
     fail(ErrorCode::kUnimplemented, who, ": replicas on CPUs and GPUs at once; expected one kind, ",
-         "got ", first, " and ", device, "; try two strategies, or GPUs alone");
+         "got ", first, " and ", device, "; use two strategies, or GPUs alone");
   }
   const WireCompression compression = options.cross_device_ops.options.compression;
   if (first.type == DeviceType::kCpu || compression == WireCompression::kNone) return;
   fail(ErrorCode::kUnimplemented, who, ": compression ", to_string(compression), " on ", first,
-       "; expected replicas on CPUs; try WireCompression::kNone, or variables of bfloat16");
+       "; expected replicas on CPUs; use WireCompression::kNone, or variables of bfloat16");
 }
 
 /// Other strategies do not keep variables with their replicas, or sum over processes.
@@ -56,7 +56,7 @@ void check_xla_devices(std::string_view who, const LocalStrategyOptions& options
   for (const Device& device : devices) {
     if (device.type != DeviceType::kXla) {
       fail(ErrorCode::kUnimplemented, who, ": replicas on XLA's devices and others at once; ",
-           "expected one kind, got ", join(devices), "; try two strategies");
+           "expected one kind, got ", join(devices), "; use two strategies");
     }
     internal::require(std::ranges::count(devices, device) <= 1, who, ": ", device,
                       " stands twice in the list of devices");
@@ -65,7 +65,7 @@ void check_xla_devices(std::string_view who, const LocalStrategyOptions& options
   if (options.replicas == 0 || options.replicas == count) return;
   fail(ErrorCode::kInvalidArgument, who, ": replicas; expected one per device of XLA (", count,
        "), got ", options.replicas,
-       "; try as many devices, of which XLA on the CPU has TUTTI_XLA_CPU_DEVICES");
+       "; use that many devices, of which XLA on the CPU has TUTTI_XLA_CPU_DEVICES");
 }
 
 /// Refuses options that do not apply to XLA, which sums gradients itself, in equal shares.
@@ -88,7 +88,7 @@ void check_xla_options(std::string_view who, const LocalStrategyOptions& options
     if (!is_given) continue;
     fail(ErrorCode::kInvalidArgument, who, ": ", option, " on ", options.devices.devices.front(),
          ": XLA sums gradients within its programs, in the order of replicas of equal shares; "
-         "expected none; try without it, or CPUs and GPUs");
+         "expected none; leave it out, or use CPUs and GPUs");
   }
   if (name.empty()) return;
   log_info(concat(who,
@@ -184,7 +184,7 @@ std::unique_ptr<CrossDeviceOps> build_ops(std::string_view who, const LocalStrat
   if (options.deterministic.value_or(false)) {
     fail(ErrorCode::kInvalidArgument, who, ": deterministic = true, but '", ops->name(),
          "' does not add in canonical order; expected canonical, reduction_to_one_device or "
-         "hierarchical_copy; try leaving cross_device_ops out");
+         "hierarchical_copy; leave cross_device_ops out");
   }
   if (!options.deterministic.has_value()) {
     const bool is_repeatable = ops->determinism() == Determinism::kRunToRun;
@@ -262,7 +262,7 @@ std::string wanted_by(std::string_view who, const CrossDeviceOpsSpec& spec) {
   }
   fail(ErrorCode::kInvalidArgument, who, ": implementation ",
        to_string(spec.options.implementation), " is the operation '", implied, "', but '",
-       spec.name, "' is named; try one of the two");
+       spec.name, "' is named; use one of the two");
 }
 
 /// Returns the algorithm between the hosts, by messages or shared memory. GPUs use it or NCCL.
@@ -309,7 +309,7 @@ void check_compression(std::string_view who, const WorkerTeam& team,
   fail(ErrorCode::kUnimplemented, who, ": compression ", to_string(compression), " with '",
        team.algorithm(),
        "'; expected canonical, in whose messages a replica's gradient stays in 16 ",
-       "bits; try implementation CANONICAL, or no compression");
+       "bits; use implementation CANONICAL, or no compression");
 }
 
 /// Returns options by which the named operation combines one worker's replicas, unless it requires

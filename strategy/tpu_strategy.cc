@@ -15,7 +15,7 @@ int checked_replicas(const LocalStrategyOptions& options) {
   if (wanted < 1 || wanted > available) {
     fail(ErrorCode::kInvalidArgument, "TpuStrategy: expected 1 to ", available,
          " replicas, as many as ", devices.platform, " has XLA devices, got ", wanted,
-         devices.platform == "cpu" ? "; try TUTTI_XLA_CPU_DEVICES" : "");
+         devices.platform == "cpu" ? "; use TUTTI_XLA_CPU_DEVICES" : "");
   }
   return wanted;
 }
@@ -25,7 +25,7 @@ LocalStrategyOptions with_xla_devices(LocalStrategyOptions options) {
   for (const Device& device : devices) {
     if (device.type == DeviceType::kXla) continue;
     fail(ErrorCode::kInvalidArgument, "TpuStrategy: devices; expected some of xla:0 ..., got ",
-         device, "; try replicas alone, or MirroredStrategy");
+         device, "; use replicas alone, or MirroredStrategy");
   }
   if (!devices.empty()) return options;
   const int replicas = checked_replicas(options);

@@ -98,7 +98,7 @@ void require_available(const Device& device) {
   }
   if (device.type == DeviceType::kXla && device.index < kNumVirtualCpuDevices) {
     fail(ErrorCode::kUnimplemented, device, ": XLA computes whole steps of MirroredStrategy, ",
-         "OneDeviceStrategy and TpuStrategy; expected a CPU or a GPU; try MirroredStrategy(\"",
+         "OneDeviceStrategy and TpuStrategy; expected a CPU or a GPU; use MirroredStrategy(\"",
          device, "\"), or cpu:0");
   }
   if (GpuDevice::opened(device)) return;

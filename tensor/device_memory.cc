@@ -90,7 +90,7 @@ void require_cpu(Device device, const char* who) {
   require_available(device);
   if (device.type == DeviceType::kCpu) return;
   fail(ErrorCode::kUnimplemented, who, ": expected a virtual CPU device, got ", device,
-       "; try set_virtual_gpus({.memory_limit = ...}) before the first use of a GPU");
+       "; call set_virtual_gpus({.memory_limit = ...}) before the first use of a GPU");
 }
 
 }  // namespace

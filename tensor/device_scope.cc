@@ -66,7 +66,7 @@ std::optional<Device> DeviceScope::device(std::string_view who) const {
   if (is_remote_) {
     fail(ErrorCode::kUnavailable, who, ": the device scope '", merged_.to_string(),
          "' is in another process; expected a device of this one, '", process_spec().to_string(),
-         "', or a Session that reaches the task; try `const auto scope = session.scope();`, or a "
+         "', or a Session that reaches the task; use `const auto scope = session.scope();`, or a "
          "scope without job and task");
   }
   return device_;

@@ -30,7 +30,7 @@ void check_devices(const OpCall& call) {
   for (const Tensor& input : call.inputs) {
     if (input.device() == device) continue;
     internal::fail_op(call.op, call.where, "inputs are on several devices; expected one, got ",
-                      device, " and ", input.device(), "; try to(), or a DeviceScope");
+                      device, " and ", input.device(), "; call to(), or a DeviceScope");
   }
 }
 
@@ -208,7 +208,7 @@ void run(const KernelTable& table, const OpCall& call, std::span<const MutableTe
   if (widens && !kernel) kernel = table.find(call.op, DType::kFloat32);
   if (!kernel) {
     fail(ErrorCode::kUnimplemented, internal::who(call.op, call.where), ": no kernel for ", dtype,
-         " on ", call.inputs[0].device(), "; try cast()");
+         " on ", call.inputs[0].device(), "; call cast()");
   }
   try {
     if (widens) {

@@ -76,28 +76,28 @@ Tensor number_like(OpId op, const Operand& operand, const Tensor& like) {
 void require_floating(OpId op, const Operand& x) {
   if (!is_floating(defined(op, x).dtype())) [[unlikely]] {
     fail_op(op, x.where, "expected a floating type, got ", x.dtype(), " of shape ", x.shape(),
-            "; try cast()");
+            "; call cast()");
   }
 }
 
 void require_dtype(OpId op, const Operand& x, DType dtype) {
   if (defined(op, x).dtype() != dtype) [[unlikely]] {
     fail_op(op, x.where, "expected ", dtype, ", got ", x.dtype(), " of shape ", x.shape(),
-            "; try cast()");
+            "; call cast()");
   }
 }
 
 void require_index(OpId op, const Operand& x) {
   const DType dtype = defined(op, x).dtype();
   if (dtype != DType::kInt32 && dtype != DType::kInt64) [[unlikely]] {
-    fail_op(op, x.where, "expected indices of int32 or int64, got ", dtype, "; try cast()");
+    fail_op(op, x.where, "expected indices of int32 or int64, got ", dtype, "; call cast()");
   }
 }
 
 void require_same_dtype(OpId op, const Tensor& a, const Tensor& b, const SourceLocation& where) {
   if (a.dtype() != b.dtype()) [[unlikely]] {
     fail_op(op, where, "element types differ; expected one type, got ", a.dtype(), " of shape ",
-            a.shape(), " and ", b.dtype(), " of shape ", b.shape(), "; try cast()");
+            a.shape(), " and ", b.dtype(), " of shape ", b.shape(), "; call cast()");
   }
 }
 
@@ -126,7 +126,7 @@ WindowAxis window_axis(OpId op, const SourceLocation& where, std::int64_t input,
   }
   if (input - window + stride < 0) {
     fail_op(op, where, "the window does not fit into the image; expected at most ", input,
-            ", got a window of ", window, "; try Padding::kSame");
+            ", got a window of ", window, "; use Padding::kSame");
   }
   return {window_positions(input, 0, 0, window, stride), 0, 0};
 }

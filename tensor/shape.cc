@@ -101,7 +101,7 @@ Shape broadcast(const Shape& a, const Shape& b, std::string_view who) {
   if (std::optional<Shape> shape = try_broadcast(a, b)) return *shape;
   fail(ErrorCode::kInvalidArgument, who,
        ": shapes do not broadcast; expected equal or 1 in each dimension, got ", a, " and ", b,
-       "; try reshape() or expand_dims()");
+       "; call reshape() or expand_dims()");
 }
 
 }  // namespace tutti

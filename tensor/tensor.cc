@@ -32,7 +32,7 @@ Tensor filled(const Shape& shape, double value, DType dtype, Device device) {
 template <class To>
 To single_element(const Tensor& tensor, const char* who) {
   internal::require(tensor.num_elements() == 1, who, ": expected exactly one element, got shape ",
-                    tensor.shape(), "; try to_doubles() or host_span()");
+                    tensor.shape(), "; call to_doubles() or host_span()");
   const Tensor on_host = tensor.to(Device{});
   return visit_dtype(tensor.dtype(), [&]<class T>() {
     const T value = on_host.host_span<T>()[0];
@@ -118,7 +118,7 @@ const std::byte* Tensor::data() const {
   if (device().type != DeviceType::kCpu) [[unlikely]] {
     fail(ErrorCode::kFailedPrecondition, "Tensor: the elements of this tensor, ", impl_->dtype,
          " of shape ", impl_->shape, ", are on ", impl_->device,
-         ", which the host cannot read; try to(Device{})");
+         ", which the host cannot read; call to(Device{})");
   }
   internal::materialize(impl_->buffer);
   return impl_->buffer->data() + impl_->offset;
@@ -127,7 +127,7 @@ const std::byte* Tensor::data() const {
 void Tensor::require_dtype(DType dtype) const {
   if (this->dtype() != dtype) [[unlikely]] {
     fail(ErrorCode::kInvalidArgument, "Tensor::host_span: expected ", dtype, ", got a tensor of ",
-         impl_->dtype, " with shape ", impl_->shape, "; try cast()");
+         impl_->dtype, " with shape ", impl_->shape, "; call cast()");
   }
 }
 
@@ -366,7 +366,7 @@ MutableTensor::MutableTensor(const Shape& shape, DType dtype, BufferAllocator& a
 void MutableTensor::fail_not_on_host() const {
   fail(ErrorCode::kFailedPrecondition, "MutableTensor: the elements of this tensor, ", dtype_,
        " of shape ", shape_, ", are on ", device_,
-       ", which the host cannot write; try writing a tensor of Device{} and to()");
+       ", which the host cannot write; write a tensor of Device{} and call to()");
 }
 
 std::size_t MutableTensor::num_bytes() const { return internal::num_bytes(shape_, dtype_); }

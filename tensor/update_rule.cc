@@ -26,7 +26,7 @@ Json UpdateRule::describe() const {
   fail(ErrorCode::kUnimplemented, "UpdateRule '", name(),
        "': expected a rule with describe(), which is sent to the task of the variable, got one "
        "without; "
-       "try adding it, and register_update_rule() in every task");
+       "add it, and call register_update_rule() in every task");
 }
 
 // Gradients: access by form, and conversion of rows to a dense tensor.
@@ -41,14 +41,14 @@ const Tensor& Gradient::dense() const {
   if (const Tensor* dense = std::get_if<Tensor>(&value_)) return *dense;
   fail(ErrorCode::kFailedPrecondition, "Gradient::dense: expected a dense gradient, got ",
        is_none() ? "none: no path leads from the target to this source"
-                 : "IndexedSlices; try to_dense()");
+                 : "IndexedSlices; call to_dense()");
 }
 
 const IndexedSlices& Gradient::slices() const {
   if (const IndexedSlices* slices = std::get_if<IndexedSlices>(&value_)) return *slices;
   fail(ErrorCode::kFailedPrecondition, "Gradient::slices: expected IndexedSlices, got ",
        is_none() ? "none: no path leads from the target to this source"
-                 : "a dense gradient; try dense()");
+                 : "a dense gradient; call dense()");
 }
 
 Tensor Gradient::to_dense() const { return is_slices() ? slices().to_dense() : dense(); }

@@ -65,7 +65,7 @@ def check_folders(name, text):
     errors = []
     for number, line in enumerate(text.split("\n"), 1):
         if SHARED_FOLDER.search(line) and not line.lstrip().startswith(("//", "#")):
-            errors.append(f"{name}:{number}: names a folder in /tmp, which all runs on a machine share; try testing::TempDir(), "
+            errors.append(f"{name}:{number}: names a folder in /tmp, which all runs on a machine share; use testing::TempDir(), "
                           "std::filesystem::temp_directory_path() or tempfile.TemporaryDirectory(), which are of the process alone")
     return errors
 

@@ -88,7 +88,7 @@ def check(root, alone=ON_THEIR_OWN):
                           "what it includes to include/tutti")
     led_to = reach(root, subjects)
     for header in sorted(set(headers) - set(reach(root, [*subjects, *alone]))):
-        errors.append(f"no subject includes {header}; try ON_THEIR_OWN in tests/public_headers_test.py, or move it to its folder")
+        errors.append(f"no subject includes {header}; use ON_THEIR_OWN in tests/public_headers_test.py, or move it to its folder")
     for header in alone:
         if header not in headers:
             errors.append(f"ON_THEIR_OWN: include/tutti/{header} does not exist")

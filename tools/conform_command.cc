@@ -41,7 +41,7 @@ std::string find_name(const ConformOptions& options) {
     if (name.empty()) name = loaded;
   }
   if (name.empty()) {
-    fail(ErrorCode::kInvalidArgument, "conform: expected a name or --plugin; try one of ",
+    fail(ErrorCode::kInvalidArgument, "conform: expected a name or --plugin; use one of ",
          join(registered_cross_device_ops()));
   }
   return name;

@@ -59,7 +59,7 @@ void check_range(const char* flag, Number value, Number min, Number max) {
 launch::TaskCounts counts_of(const RunFlags& flags) {
   const std::int64_t chiefs = flags.chief ? 1 : 0;
   if (flags.processes < 0 && flags.workers < 0) {
-    fail(ErrorCode::kInvalidArgument, "run: expected -n N or --workers W, got neither; try -n 2");
+    fail(ErrorCode::kInvalidArgument, "run: expected -n N or --workers W, got neither; use -n 2");
   }
   if (flags.processes >= 0) check_range<std::int64_t>("-n", flags.processes, 1, kMaxProcesses);
   if (flags.workers >= 0) check_range<std::int64_t>("--workers", flags.workers, 0, kMaxProcesses);
@@ -94,17 +94,17 @@ std::vector<std::string> hosts_of(const RunFlags& flags) {
         !internal::parse_endpoint(internal::join_address(host, 1))) {
       fail(ErrorCode::kInvalidArgument,
            "run: --hosts: expected names or IP addresses with ',' between, got '", flags.hosts,
-           "'; try --port for the ports");
+           "'; use --port for the ports");
     }
   }
   if (!hosts.empty() && !flags.dry_run) {
     fail(ErrorCode::kInvalidArgument,
-         "run: --hosts: processes are started on this machine only; try --dry-run and paste the "
+         "run: --hosts: processes are started on this machine only; use --dry-run and paste the "
          "commands there");
   }
   if (!hosts.empty() && flags.bind_cores) {
     fail(ErrorCode::kInvalidArgument,
-         "run: --bind-cores: the cores of other machines are not known; try without --hosts");
+         "run: --bind-cores: the cores of other machines are not known; leave out --hosts");
   }
   return hosts;
 }
@@ -127,7 +127,7 @@ RunOptions parse_run_options(const RunFlags& flags) {
   options.job.bind_cores = flags.bind_cores;
   options.has_control = flags.control != "none";
   if (options.has_control && !control_has_grpc()) {
-    fail(ErrorCode::kUnimplemented, "run: --control grpc: this build has no gRPC; try mpirun");
+    fail(ErrorCode::kUnimplemented, "run: --control grpc: this build has no gRPC; run mpirun");
   }
   options.dry_run = flags.dry_run;
   options.supervisor.grace = seconds(flags.grace);
@@ -286,7 +286,7 @@ int RunFlags::take_program(int& argc, char** argv) {
   program.assign(own_end + (has_dashes ? 1 : 0), end);
   if (!wants_help && program.empty()) {
     std::fprintf(stderr,
-                 "tutti: run: expected a program, got none; try tutti run -n 2 ./program\n");
+                 "tutti: run: expected a program, got none; use tutti run -n 2 ./program\n");
     return 2;
   }
   argc = static_cast<int>(own_end - argv);

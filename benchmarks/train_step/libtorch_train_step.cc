@@ -114,7 +114,7 @@ int run(RunOptions options, std::int64_t threads, const std::string& layout) {
   options.check();
   const auto ranks = tutti::communicator_from_environment();
   if (options.replicas != 1)
-    throw std::invalid_argument("--replicas: expected 1; try tutti run -n");
+    throw std::invalid_argument("--replicas: expected 1; use tutti run -n");
   options.replicas = ranks->size();
   torch::set_num_threads(static_cast<int>(threads));
   torch::manual_seed(1);

@@ -732,7 +732,7 @@ void StoreTable::put(const std::string& key, const std::string& value) {
   const std::size_t after = bytes_ - before + key.size() + value.size();
   if (after > most_bytes_) {
     fail(ErrorCode::kResourceExhausted, kStoreName, ": no room for '", key, "'; expected at most ",
-         most_bytes_, " bytes in all, got ", after, "; try files for large values");
+         most_bytes_, " bytes in all, got ", after, "; use files for large values");
   }
   bytes_ = after;
   values_[key] = value;

@@ -113,7 +113,7 @@ Invitation host(const std::vector<MemberTask>& tasks, const JoinOptions& options
   if (asked.empty() && machines > 1) {
     log_warning(concat("workers: they are on ", machines,
                        " machines without a control server: one that is stopped or stuck is found "
-                       "at the deadline of a call; try TUTTI_CONTROL=grpc://host:port with a free "
+                       "at the deadline of a call; use TUTTI_CONTROL=grpc://host:port with a free "
                        "port of the machine of ",
                        tasks.front().to_string()));
     return invitation;

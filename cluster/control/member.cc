@@ -370,7 +370,7 @@ std::optional<Finding> find_deadlock(const std::vector<MemberRecord*>& records, 
   return Finding{
       waiters.front().record->number, VerdictKind::kStuck, true, ErrorCode::kInvalidArgument,
       concat(brief_list(names_of(waiters)), " wait for each other: ", join(sentences, "; "),
-             "; expected the same calls in the same order on every worker; try to make "
+             "; expected the same calls in the same order on every worker; make "
              "these on all of them, not only where is_chief() is true")};
 }
 

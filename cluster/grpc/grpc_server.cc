@@ -186,7 +186,7 @@ void make_private_folder(const std::string& path) {
        " with mode 0700, got ",
        is_made ? concat("one of user ", found.st_uid, "; remove it")
                : concat(std::strerror(reason),
-                        "; try TMPDIR=FOLDER, the same for all processes, "
+                        "; use TMPDIR=FOLDER, the same for all processes, "
                         "with one that this user can write to"));
 }
 

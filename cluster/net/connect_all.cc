@@ -215,7 +215,7 @@ class GroupConnector {
     if (!is_local && (called_->endpoint.host.empty() || !uses_tcp())) {
       if (is_near) return;
       fail(ErrorCode::kUnavailable, who(), ": rank ", rank,
-           " is on another machine, which shared memory does not reach; try TCP");
+           " is on another machine, which shared memory does not reach; use TCP");
     }
     if (!is_local) opened = begin_opening(called_->endpoint);
     note(opened);

@@ -125,7 +125,7 @@ FilledJobs fill_jobs(JobCounts jobs, const std::vector<std::string>& addresses, 
     const auto number = static_cast<std::size_t>(std::max(count, 0));
     if (count < 0 || begin + number > addresses.size()) {
       fail(ErrorCode::kInvalidArgument, who, ": expected jobs for at most ", addresses.size(),
-           " tasks, got ", describe(jobs), "; try to start more tasks");
+           " tasks, got ", describe(jobs), "; start more tasks");
     }
     const auto first = addresses.begin() + static_cast<std::ptrdiff_t>(begin);
     const std::vector<std::string> part(first, first + count);

@@ -34,7 +34,7 @@ const Launcher& find_launcher(const Environment& environment) {
   }
   fail(ErrorCode::kFailedPrecondition,
        "MPI: no launcher's variable is set; expected OMPI_COMM_WORLD_RANK, PMI_RANK or PMIX_RANK; "
-       "try mpirun");
+       "run mpirun");
 }
 
 }  // namespace

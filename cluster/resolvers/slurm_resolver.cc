@@ -19,7 +19,7 @@ namespace tutti {
 namespace {
 
 constexpr const char* kSlurm = "Slurm";
-constexpr const char* kRemedy = "expected what srun sets; try srun, or TF_CONFIG by hand";
+constexpr const char* kRemedy = "expected what srun sets; use srun, or TF_CONFIG by hand";
 
 int require_int(const Environment& environment, std::string_view name, int smallest) {
   static_cast<void>(environment.at(kSlurm, name, kRemedy));

@@ -28,7 +28,7 @@ void require_memory_of(const GpuDevice& gpu, const std::byte* data, std::size_t 
   fail(ErrorCode::kInvalidArgument, "expected memory of ", gpu.device(), " (CUDA's device ",
        gpu.description().ordinal, ") as ", what, ", got ",
        found < 0 ? "host memory" : concat("memory of CUDA's device ", found),
-       "; try one GPU for all buffers of a call, or CallOptions without gpu for host memory");
+       "; use one GPU for all buffers of a call, or CallOptions without gpu for host memory");
 }
 
 }  // namespace

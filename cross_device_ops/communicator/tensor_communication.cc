@@ -58,7 +58,7 @@ Tensor all_gather(Communicator& communicator, const Tensor& value, CallOptions o
                         Error(ErrorCode::kInvalidArgument,
                               concat("rank ", communicator.rank(),
                                      ": all_gather: scalars cannot be concatenated; expected a "
-                                     "rank >= 1; try expand_dims()")),
+                                     "rank >= 1; call expand_dims()")),
                         options, where);
   }
   const Tensor own = on_host(communicator, value);
@@ -86,7 +86,7 @@ IndexedSlices all_reduce(Communicator& communicator, ReduceOp op, const IndexedS
                         Error(ErrorCode::kInvalidArgument,
                               concat("rank ", communicator.rank(),
                                      ": all_reduce: IndexedSlices have SUM and MEAN, got ", op,
-                                     "; try to_dense() first")),
+                                     "; call to_dense() first")),
                         options, where);
   }
   IndexedSlices all{all_gather(communicator, value.values, options, where),

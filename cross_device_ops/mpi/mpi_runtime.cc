@@ -60,7 +60,7 @@ void require_not_finalized() {
   if (!is_finalized()) return;
   fail(ErrorCode::kFailedPrecondition,
        "mpi: MPI was finalised, and cannot be initialised again; expected MPI_Finalize after the "
-       "last transport and communicator; try leaving it to tutti, which finalises an MPI that it "
+       "last transport and communicator; leave it to tutti, which finalises an MPI that it "
        "initialised at the end of the program");
 }
 
@@ -79,7 +79,7 @@ int initialize() {
     fail(ErrorCode::kFailedPrecondition,
          "mpi: MPI was initialised for one thread alone; expected MPI_THREAD_MULTIPLE or "
          "MPI_THREAD_SERIALIZED, got level ",
-         level, "; try MPI_Init_thread(..., MPI_THREAD_MULTIPLE, ...) instead of MPI_Init");
+         level, "; use MPI_Init_thread(..., MPI_THREAD_MULTIPLE, ...) instead of MPI_Init");
   }
   return level;
 }
@@ -89,7 +89,7 @@ std::string why_no_mpi() {
   if (is_finalized()) return "mpi: MPI was finalised";
   if (is_initialized() || is_started_by_mpi()) return {};
   return "mpi: no MPI launcher has started this process; expected mpirun or srun, which start one "
-         "process per rank; try mpirun -n 2 PROGRAM, or another operation such as canonical";
+         "process per rank; run mpirun -n 2 PROGRAM, or another operation such as canonical";
 }
 
 }  // namespace

@@ -7,7 +7,7 @@ namespace tutti {
 namespace {
 
 constexpr const char* kNoMpi =
-    "mpi: this build has no MPI; try apt-get install libopenmpi-dev openmpi-bin and configuring "
+    "mpi: this build has no MPI; run apt-get install libopenmpi-dev openmpi-bin and configure "
     "with -DTUTTI_MPI=ON, or another operation such as canonical";
 
 }  // namespace

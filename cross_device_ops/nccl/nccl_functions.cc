@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kLeastVersion = NCCL_VERSION(2, 18, 0);
 constexpr const char* kRemedy =
-    "try installing NCCL, LD_LIBRARY_PATH or TUTTI_NCCL_LIBRARY=/path/to/libnccl.so.2, or another "
+    "install NCCL, set LD_LIBRARY_PATH or TUTTI_NCCL_LIBRARY=/path/to/libnccl.so.2, or use another "
     "operation such as canonical";
 
 std::string text_of_version(int version) {

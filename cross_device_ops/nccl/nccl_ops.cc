@@ -461,7 +461,7 @@ class NcclOps final : public CrossDeviceOps {
         if (fits) continue;
         fail(ErrorCode::kInvalidArgument, "nccl: expected buffers on ", join(devices_),
              ", for which its communicators were made, got one on ", buffers[r].device,
-             " from replica ", r, "; try Tensor::to(), or canonical for tensors on CPUs");
+             " from replica ", r, "; call Tensor::to(), or use canonical for tensors on CPUs");
       }
     }
   }
@@ -543,13 +543,13 @@ void require_own_gpus(const Group& group) {
     if (group.local_devices[r].type == DeviceType::kGpu) continue;
     fail(ErrorCode::kInvalidArgument,
          "nccl: works on GPUs alone; expected a GPU for each replica, ", "got ",
-         group.local_devices[r], " for replica ", r, "; try canonical or ring for CPUs");
+         group.local_devices[r], " for replica ", r, "; use canonical or ring for CPUs");
   }
   if (const auto shared = find_shared_gpu(group.local_devices)) {
     fail(ErrorCode::kInvalidArgument, "nccl: replicas ", shared->first, " (",
          group.local_devices[shared->first], ") and ", shared->second, " (",
          group.local_devices[shared->second], ") are both on GPU ", shared->ordinal,
-         ", which NCCL refuses; expected a GPU for each replica; try canonical or "
+         ", which NCCL refuses; expected a GPU for each replica; use canonical or "
          "hierarchical_copy");
   }
 }

@@ -292,7 +292,7 @@ class AbiCrossDeviceOps final : public CrossDeviceOps {
     const std::size_t num_buffers = (inputs.empty() ? outputs : inputs).size();
     require(num_buffers == devices_.size(), "plugin '", table_->name, "': was made for ",
             devices_.size(), " replicas; expected a buffer of each, got ", num_buffers,
-            "; try build_cross_device_ops() for a group of ", num_buffers);
+            "; call build_cross_device_ops() for a group of ", num_buffers);
   }
   void all_reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> buffers) override {
     if (!calls().all_reduce_named) {

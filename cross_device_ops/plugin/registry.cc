@@ -25,7 +25,7 @@ std::unique_ptr<CrossDeviceOps> make_nccl(const Group& group, const Communicatio
 }
 #else
 constexpr const char* kNoNccl =
-    "nccl: this build has no NCCL; try configuring with -DTUTTI_CUDA=ON and NCCL 2.18 or later "
+    "nccl: this build has no NCCL; configure with -DTUTTI_CUDA=ON and NCCL 2.18 or later "
     "(-DNCCL_ROOT)";
 std::unique_ptr<CrossDeviceOps> make_nccl(const Group&, const CommunicationOptions&) {
   fail(ErrorCode::kUnimplemented, kNoNccl, ", or another operation such as canonical");
@@ -163,7 +163,7 @@ std::string name_of(const CrossDeviceOpsSpec& spec, const Group& group) {
   const std::string implied = internal::lower_case(to_string(wanted));  // RING is "ring"
   if (!spec.name.empty() && spec.name != implied) {
     fail(ErrorCode::kInvalidArgument, "make_cross_device_ops: implementation ", to_string(wanted),
-         " is the operation '", implied, "', but '", spec.name, "' is named; try one of the two");
+         " is the operation '", implied, "', but '", spec.name, "' is named; use one of the two");
   }
   return implied;
 }

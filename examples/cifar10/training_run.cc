@@ -130,7 +130,8 @@ bool TrainingRun::one_step(const PerReplica<Batch>& batch) {
   for (const std::string& line : result.placement) std::printf("%s\n", line.c_str());
   if (!std::isfinite(result.loss)) {
     fail(ErrorCode::kFailedPrecondition, "Model diverged with loss = NaN: step ", step,
-         ": expected a finite loss, got ", result.loss, "; try another --seed, or without fp16");
+         ": expected a finite loss, got ", result.loss,
+         "; try another --seed, or leave out --fp16");
   }
   if (step % flags_.log_frequency == 0) print_line(result, step);
   if (with_summaries) summaries_.write(trainer_, result, step);

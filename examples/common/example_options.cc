@@ -48,11 +48,11 @@ void check(const ExampleOptions& options) {
   require_positive("--replicas-to-aggregate", options.replicas_to_aggregate, 0);
   if (options.strategy == "one_device" && options.replicas > 1) {
     throw UsageError(concat("--strategy one_device: has one replica, got --replicas ",
-                            options.replicas, "; try --strategy mirrored"));
+                            options.replicas, "; use --strategy mirrored"));
   }
   if (options.update_mode != "sync" && options.strategy != "parameter_server") {
     throw UsageError(concat("--update-mode ", options.update_mode, ": steps of --strategy ",
-                            options.strategy, " are synchronous; try parameter_server"));
+                            options.strategy, " are synchronous; use parameter_server"));
   }
   const auto names = registered_cross_device_ops();
   if (std::ranges::find(names, options.cross_device_ops) == names.end()) {

@@ -116,7 +116,7 @@ class Finder final : public VariableCreator {
          "Estimator: the model function makes other variables than ",
          "in its first call; expected ",
          next_ < record_.size() ? concat("'", record_[next_].options.name, "'") : "no more",
-         " as variable ", next_, ", got ", got, "; try the same layers in the same order");
+         " as variable ", next_, ", got ", got, "; use the same layers in the same order");
   }
 
   const std::vector<Variable>& variables_;
@@ -234,7 +234,7 @@ Estimator::Graph Estimator::make_graph(Strategy& strategy, const Batch& batch,
                                        EstimatorMode mode) const {
   if (has_strategy()) {
     fail(ErrorCode::kFailedPrecondition,
-         "Estimator: expected a call outside of scopes and replicas; try "
+         "Estimator: expected a call outside of scopes and replicas; use "
          "RunConfig::train_distribute");
   }
   Graph graph{strategy, model_fn_, mode, {}, {}, nullptr, {}};
@@ -285,7 +285,7 @@ void Estimator::restore_weights(const Graph& graph, const std::string& path, std
                               : std::optional(weights.restore(path, options, CallSite::current()));
   if (!info) {
     fail(ErrorCode::kNotFound, "Estimator::", who, ": expected a checkpoint in ", path,
-         ", found none; try train() first");
+         ", found none; call train() first");
   }
   global_step_ = info->step;
 }

@@ -64,7 +64,7 @@ std::optional<int> Estimator::serve(const InputFn& input_fn) {
     fail(ErrorCode::kInvalidArgument,
          "Estimator::serve: expected a ParameterServerStrategy with "
          "ParameterServerOptions::coordinated as train_distribute, got '",
-         config_.train_distribute->name(), "'; try train()");
+         config_.train_distribute->name(), "'; call train()");
   }
   if (workers_) {
     fail(ErrorCode::kFailedPrecondition, "Estimator::serve: expected one call, got a second one");

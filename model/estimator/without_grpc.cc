@@ -8,7 +8,7 @@ namespace {
 [[noreturn]] void refuse_workers(const char* function) {
   fail(ErrorCode::kUnimplemented, "Estimator::", function,
        ": this build has no gRPC, so it has no parameter servers; build with libgrpc++-dev and "
-       "protobuf-compiler-grpc, or try train()");
+       "protobuf-compiler-grpc, or call train()");
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ Tensor KeyValueCache::call(const Layer& model, const Tensor& steps) {
     if (next_ == 0) {
       fail(ErrorCode::kFailedPrecondition, "KeyValueCache: layer '", model.name(), "' (",
            model.type_name(),
-           "): expected a MultiHeadAttention in it, found none; try to call it "
+           "): expected a MultiHeadAttention in it, found none; call it "
            "without a cache");
     }
     steps_ += steps.shape()[1];
@@ -47,7 +47,7 @@ std::pair<Tensor, Tensor> KeyValueCache::appended(const Tensor& key, const Tenso
 void internal::require_no_cache(const CallContext& context, std::string_view who) {
   if (!context.cache) return;
   fail(ErrorCode::kUnimplemented, who,
-       ": its result depends on earlier steps, which a KeyValueCache does not keep; try "
+       ": its result depends on earlier steps, which a KeyValueCache does not keep; call "
        "generate() with .use_cache = false");
 }
 

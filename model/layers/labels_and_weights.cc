@@ -27,13 +27,13 @@ namespace {
 std::string remedy(const Shape& labels, const Shape& predictions, std::string_view who) {
   constexpr std::string_view kSparse = "sparse_";
   if (who.starts_with(kSparse) && labels == predictions)
-    return concat("; try ", who.substr(kSparse.size()), " for one-hot labels");
+    return concat("; use ", who.substr(kSparse.size()), " for one-hot labels");
   const int classes = predictions.rank() - 1;
   const bool numbers =
       labels.rank() == classes || (labels.rank() == classes + 1 && classes > 0 && labels[-1] == 1);
   if (who.find("categorical") == who.npos || who.starts_with("sparse") || !numbers) return "";
   const bool has_sparse = who == "categorical_crossentropy" || who.ends_with("_accuracy");
-  return concat("; try ", has_sparse ? concat("sparse_", who, ", or ") : std::string(),
+  return concat("; use ", has_sparse ? concat("sparse_", who, ", or ") : std::string(),
                 "one_hot() of class numbers");
 }
 
@@ -87,7 +87,7 @@ Tensor whole_numbers(const Operand& x, std::string_view who) {
         x.shape().rank() == 0 ? 1 : values.size() / static_cast<std::size_t>(x.shape()[0]);
     fail(ErrorCode::kInvalidArgument, internal::who(who, x.where),
          ": expected class numbers (whole numbers), got ", values[i], " in row ", i / per_row,
-         "; try leaving out rows without a label");
+         "; leave out rows without a label");
   }
   return cast(x, DType::kInt64);
 }
@@ -102,7 +102,7 @@ void warn_of_binary_labels(const Tensor& labels, std::string_view who) {
   });
   if (fit) return;
   log_warning_once(concat(who,
-                          ": expected labels of 0 or 1 (or between), got others; try "
+                          ": expected labels of 0 or 1 (or between), got others; use "
                           "sparse_categorical_crossentropy and sparse_categorical_accuracy "
                           "for class numbers; logged once"));
 }
@@ -157,7 +157,7 @@ StepWeights::StepWeights(const Tensor& predictions, const Tensor& sample_weight,
   if (axes > 1 && predictions.rank() <= axes) {
     fail(ErrorCode::kInvalidArgument, who, ": weights ", sample_weight.shape(),
          " of steps do not fit the predictions; expected predictions [batch, steps, ...], got ",
-         predictions.shape(), "; try weights [batch]");
+         predictions.shape(), "; use weights [batch]");
   }
   const int rank = std::max(axes > 1 ? axes : 0, mask_.defined() ? mask_.rank() : 0);
   shape_ = Shape(predictions.shape().dims().first(static_cast<std::size_t>(rank)));

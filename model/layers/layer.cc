@@ -197,7 +197,7 @@ Tensor Layer::operator()(const std::vector<Tensor>& inputs, CallContext context)
   std::vector<Tensor> results = apply(inputs, context);
   if (results.size() == 1) return results[0];
   fail(ErrorCode::kInvalidArgument, "layer '", name(), "' (", type_name(), "): has ",
-       results.size(), " results, but one was asked for; try apply(inputs)");
+       results.size(), " results, but one was asked for; call apply(inputs)");
 }
 
 std::vector<Tensor> Layer::apply(std::span<const Tensor> inputs, CallContext context) const {
@@ -284,7 +284,7 @@ Tensor MultiLayer::call(const Tensor& input, CallContext context) const {
   const std::vector<Tensor> results = call_all({&input, 1}, context);
   if (results.size() == 1) return results[0];
   fail(ErrorCode::kInvalidArgument, "has ", results.size(),
-       " results, but one was asked for; try apply({&input, 1})");
+       " results, but one was asked for; call apply({&input, 1})");
 }
 
 Shape Layer::build_for(const Shape& input) { return build_for({&input, 1}).at(0); }
@@ -363,7 +363,7 @@ void Layer::unfreeze() { state_->frozen = false; }
 void Layer::require_built(std::string_view what) const {
   if (state_->built) return;
   fail(ErrorCode::kFailedPrecondition, "layer of type ", type_name(), ": ", what,
-       " before it has weights; try Sequential(Input{{784}}, ...), add_layer() in the model's "
+       " before it has weights; use Sequential(Input{{784}}, ...), add_layer() in the model's "
        "constructor, or build_for(shape of one example)");
 }
 
@@ -386,7 +386,7 @@ void Layer::set_dtype_policy(const DTypePolicy& policy) {
   if (state_->built) {
     fail(ErrorCode::kFailedPrecondition, "layer '", name(), "' (", type_name(),
          "): set_dtype_policy('", policy.name, "'): its weights are made already, under '",
-         state_->policy.name, "'; try it before the layer is added to a model");
+         state_->policy.name, "'; set it before the layer is added to a model");
   }
   state_->policy = policy;
 }
@@ -478,7 +478,7 @@ std::string Layer::unique_name(const Layer& layer) const {
   if (layer.built() || layer.state_->has_given_name) {
     internal::require(
         !taken(layer.name()), "add_layer: the name '", layer.name(),
-        "' is taken by another layer of this model; names must be unique; try .name = \"",
+        "' is taken by another layer of this model; names must be unique; use .name = \"",
         layer.name(), "_1\"");
     return layer.name();
   }

@@ -104,7 +104,7 @@ std::vector<LayerTable::Entry> layer_entries() {
 
 LayerTable& layer_table() {
   static LayerTable table("layer",
-                          "try register_layer<its class, types of its arguments>() before "
+                          "call register_layer<its class, types of its arguments>() before "
                           "load_model()",
                           layer_entries());
   return table;
@@ -151,7 +151,7 @@ void Layer::set_arguments(std::function<Json::Array()> arguments) {
 Json::Array Layer::call_arguments() const {
   if (state_->arguments) return state_->arguments();
   fail(ErrorCode::kUnimplemented,
-       "it does not say how it is made; try made_with(arguments) in the "
+       "it does not say how it is made; call made_with(arguments) in the "
        "constructor of ",
        type_name(), " and register_layer<", type_name(), ", their types>() before load_model()");
 }

@@ -67,7 +67,7 @@ SymbolicTensor only_result(const std::vector<SymbolicTensor>& results) {
   if (results.size() == 1) return results[0];
   const Layer& layer = *results.at(0).node().layer;
   fail(ErrorCode::kInvalidArgument, "layer '", layer.name(), "' (", layer.type_name(), "): has ",
-       results.size(), " results, but one was asked for; try apply(inputs)");
+       results.size(), " results, but one was asked for; call apply(inputs)");
 }
 
 }  // namespace internal

@@ -72,7 +72,7 @@ Tensor sparse_categorical_crossentropy(const Operand& labels, const Operand& pre
   const Tensor classes = class_numbers(labels, predictions, who);
   if (options.label_smoothing != 0.0) {
     fail(ErrorCode::kInvalidArgument, internal::who(who, labels.where),
-         ": label_smoothing needs distributions; try categorical_crossentropy of one_hot labels");
+         ": label_smoothing needs distributions; use categorical_crossentropy of one_hot labels");
   }
   // The softmax of log-probabilities scales them to a sum of 1, also for the gradient, as in Keras.
   const Tensor logits = options.from_logits ? predictions.tensor : log(clipped(predictions));
@@ -445,7 +445,7 @@ std::vector<LossTable::Entry> loss_entries(
 }  // namespace
 
 Loss Loss::from_json(const Json& json) {
-  static const LossTable table("loss", "try compiling the loaded model with it",
+  static const LossTable table("loss", "compile the loaded model with it",
                                loss_entries([](PlainFunction function, LossReduction reduction) {
                                  return Loss(function, reduction);
                                }));

@@ -42,7 +42,7 @@ int example_axis(const Shape& example, int axis, std::string_view who) {
 void require_inputs(std::span<const Shape> inputs, std::size_t least, std::string_view who) {
   if (inputs.size() >= least) return;
   fail(ErrorCode::kInvalidArgument, who, ": expected at least ", least, " inputs, got ",
-       inputs.size(), "; try layer({a, b})");
+       inputs.size(), "; call layer({a, b})");
 }
 
 /// Returns the mask of inputs joined along their steps (axis 1); along a later axis, a step is
@@ -82,7 +82,7 @@ std::vector<Shape> Merging::build_all(std::span<const Shape> inputs) {
   for (const Shape& input : inputs.subspan(1)) {
     if (input.rank() != shape.rank()) {
       fail(ErrorCode::kInvalidArgument, type_name(), ": expected inputs of equal rank, got ",
-           join(inputs), "; try Reshape");
+           join(inputs), "; use Reshape");
     }
     shape = broadcast(shape, input, type_name());
   }

@@ -145,7 +145,7 @@ MetricTable& metric_table() {
   using Text = std::string;
   static MetricTable table(
       "metric",
-      "try register_metric<its class, types of its arguments>() before "
+      "call register_metric<its class, types of its arguments>() before "
       "load_model()",
       {metric_entry<SparseCategoricalAccuracy, Text>(), metric_entry<CategoricalAccuracy, Text>(),
        metric_entry<BinaryAccuracy, Text, double>(), metric_entry<MeanSquaredErrorMetric, Text>(),

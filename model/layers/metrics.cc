@@ -356,7 +356,7 @@ void F1Score::update(const Tensor& labels, const Tensor& predictions, const Tens
   const std::size_t width = row_width(predictions);
   const auto classes = static_cast<std::size_t>(options_.num_classes);
   internal::require(width == classes, name(), ": expected predictions [batch, ", classes, "], got ",
-                    predictions.shape(), "; try .num_classes = ", width);
+                    predictions.shape(), "; use .num_classes = ", width);
   internal::warn_of_binary_labels(labels, name());
   const internal::PlainPairs pairs =
       internal::plain_pairs(labels, predictions, sample_weight, name());

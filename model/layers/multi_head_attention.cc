@@ -79,7 +79,7 @@ Shape RotaryEmbedding::build(const Shape& input) {
 Tensor RotaryEmbedding::call(const Tensor& input, CallContext context) const {
   if (input.rank() <= input_shape().rank()) {
     fail(ErrorCode::kInvalidArgument, "RotaryEmbedding: expected a batch of examples ",
-         input_shape(), ", got ", input.shape(), "; try expand_dims(x, 0) for a single example");
+         input_shape(), ", got ", input.shape(), "; call expand_dims(x, 0) for a single example");
   }
   return internal::turned_by_step(input, 1, options_.max_wavelength,
                                   internal::steps_before(context));
@@ -199,7 +199,7 @@ void MultiHeadAttention::require_cacheable(std::span<const Tensor> inputs,
   if (can) return;
   fail(ErrorCode::kUnimplemented,
        "MultiHeadAttention: a call with a KeyValueCache takes one input, without a mask, in "
-       "inference, and needs .use_causal_mask = true; try generate() with .use_cache = false");
+       "inference, and needs .use_causal_mask = true; call generate() with .use_cache = false");
 }
 
 Tensor MultiHeadAttention::attend(const Tensor& query, const Tensor& key, const Tensor& value,

@@ -83,7 +83,7 @@ Tensor BatchNormalization::normalized(const Tensor& input, CallContext context) 
   }
   if (MaskScope::mask_of(input).defined()) {
     fail(ErrorCode::kUnimplemented,
-         "BatchNormalization: steps that do not count would change the statistics of training; try "
+         "BatchNormalization: steps that do not count would change the statistics of training; use "
          "LayerNormalization, or BatchNormalization after the steps are pooled");
   }
   const Statistics statistics = options_.synchronized ? normalize_global_batch(input, gamma, beta)

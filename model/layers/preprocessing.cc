@@ -121,7 +121,7 @@ Shape CenterCrop::build(const Shape& input) {
   internal::require_image(input, "CenterCrop");
   if (input[0] < size_.height || input[1] < size_.width) {
     fail(ErrorCode::kInvalidArgument, "CenterCrop: expected images of at least ", size_.height,
-         " x ", size_.width, " pixels, got ", input[0], " x ", input[1], "; try ZeroPadding2D");
+         " x ", size_.width, " pixels, got ", input[0], " x ", input[1], "; use ZeroPadding2D");
   }
   return {size_.height, size_.width, input[2]};
 }

@@ -232,7 +232,7 @@ Bidirectional::Bidirectional(const Recurrent& layer, const std::string& layer_na
   }
   if (layer.options().return_state) {
     fail(ErrorCode::kInvalidArgument,
-         "Bidirectional: the layer returns its states, which cannot be merged; try .return_state = "
+         "Bidirectional: the layer returns its states, which cannot be merged; use .return_state = "
          "false");
   }
   RecurrentOptions forward = layer.options();

@@ -63,7 +63,7 @@ Regularizer Regularizer::from_json(const Json& call) {
 Json WeightFunction::to_json() const {
   if (function_ && call_.is_null()) {
     fail(ErrorCode::kUnimplemented,
-         "a regularizer or constraint that is a function of your own cannot be saved; try one of "
+         "a regularizer or constraint that is a function of your own cannot be saved; use one of "
          "regularizers:: or constraints::, or save_weights() alone");
   }
   return call_;

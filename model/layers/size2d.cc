@@ -44,7 +44,7 @@ std::int64_t window_places(std::int64_t length, std::int64_t window, std::int64_
                            Padding padding, std::string_view who) {
   if (padding == Padding::kSame) return (length + stride - 1) / stride;
   internal::require(window <= length, who, ": a window of ", window,
-                    " does not fit into a length of ", length, "; try .padding = \"same\"");
+                    " does not fit into a length of ", length, "; use .padding = \"same\"");
   return (length - window) / stride + 1;
 }
 
@@ -52,19 +52,19 @@ void require_image(const Shape& example, std::string_view who) {
   if (example.rank() == 3) return;
   fail(ErrorCode::kInvalidArgument, who,
        ": expected examples of shape [height, width, channels], got ", example,
-       "; try Reshape({28, 28, 1})");
+       "; use Reshape({28, 28, 1})");
 }
 
 void require_sequence(const Shape& example, std::string_view who) {
   if (example.rank() == 2) return;
   fail(ErrorCode::kInvalidArgument, who, ": expected examples of shape [steps, channels], got ",
-       example, "; try Reshape({-1, 1})");
+       example, "; use Reshape({-1, 1})");
 }
 
 void require_features(const Shape& example) {
   if (example.rank() > 0) return;
   fail(ErrorCode::kInvalidArgument,
-       "expected examples of shape [..., features], got scalars; try Flatten() or Input{{1}}");
+       "expected examples of shape [..., features], got scalars; use Flatten() or Input{{1}}");
 }
 
 Tensor rows_of_features(const Tensor& input, std::int64_t features) {

@@ -71,7 +71,7 @@ void check_turns(const std::vector<std::vector<Part>>& turns, std::int64_t most)
     if (rows_in(parts) <= most) continue;
     fail(ErrorCode::kInvalidArgument, "HybridDense::train: a turn has ", rows_in(parts),
          " examples; expected at most a dense_batch of ", most,
-         ", for the dense layers change between turns; try HybridScheme::kSharesOfAll, or a "
+         ", for the dense layers change between turns; use HybridScheme::kSharesOfAll, or a "
          "dense_batch of one turn or several");
   }
 }
@@ -296,12 +296,12 @@ void check_place(const ReplicaContext& context, const ParallelDensePair& layers)
     fail(ErrorCode::kInvalidArgument,
          "HybridDense::train: expected one process with a replica for ", "each of the ",
          layers.devices().size(), " devices of the layers, got ", num_replicas, " replicas in ",
-         context.strategy().num_workers(), "; try MirroredStrategy on them");
+         context.strategy().num_workers(), "; use MirroredStrategy on them");
   }
   if (context.device() == layers.devices()[replica]) return;
   fail(ErrorCode::kInvalidArgument, "HybridDense::train: replica ", replica, " is on ",
        context.device(), "; expected ", layers.devices()[replica], ", where part ", replica,
-       " of the layers is; try the same devices, in the same order");
+       " of the layers is; use the same devices, in the same order");
 }
 
 void check_batch(const Tensor& features, const Tensor& labels, const ParallelDensePair& layers) {
@@ -323,7 +323,7 @@ HybridDense::HybridDense(ParallelDensePair layers, Loss loss, HybridDenseOptions
   if (options.dense_batch < 0 || (!layers.built() && !layers.given_input_shape())) {
     fail(ErrorCode::kInvalidArgument, "HybridDense: expected a dense_batch >= 0, and layers ",
          "that know their input, got ", options.dense_batch, " and layers that ",
-         layers.built() ? "do" : "do not", "; try ParallelDenseOptions::input_shape");
+         layers.built() ? "do" : "do not", "; use ParallelDenseOptions::input_shape");
   }
   if (!layers.built()) layers.build_for(*layers.given_input_shape());
   std::vector<std::unique_ptr<Optimizer>> optimizers;
@@ -333,7 +333,7 @@ HybridDense::HybridDense(ParallelDensePair layers, Loss loss, HybridDenseOptions
     if (!optimizers.back()->has_loss_scale()) continue;
     fail(ErrorCode::kInvalidArgument,
          "HybridDense: expected an optimizer without loss scaling, got ", optimizers.back()->name(),
-         " with it; try it for the convolutions alone");
+         " with it; use it for the convolutions alone");
   }
   impl_ = std::make_shared<Impl>(
       Impl{std::move(layers), std::move(loss), std::move(options), std::move(optimizers), {}});
@@ -345,7 +345,7 @@ Tensor HybridDense::train(const Tensor& features, const Tensor& labels) const {
   if (StepRecorder::current()) {
     fail(ErrorCode::kUnimplemented,
          "HybridDense::train: its replicas meet within the step; expected ",
-         "a step that is not captured; try running the step function itself");
+         "a step that is not captured; run the step function itself");
   }
   check_place(context, impl_->layers);
   check_batch(features, labels, impl_->layers);

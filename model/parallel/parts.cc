@@ -92,7 +92,7 @@ Tensor canonical_sum(std::vector<Tensor> values, Device device) {
 void require_no_strategy(std::string_view who) {
   if (!has_strategy()) return;
   fail(ErrorCode::kFailedPrecondition, who, ": made in the scope of '", get_strategy().name(),
-       "', which decides where its variables are; expected the options to decide it; try making "
+       "', which decides where its variables are; expected the options to decide it; make "
        "the model outside of strategy.scope()");
 }
 

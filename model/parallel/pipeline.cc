@@ -190,7 +190,7 @@ PipelineResult Pipeline::gradients(const Tensor& features, const Tensor& labels)
     if (std::exchange(impl_->is_in_use, true)) {
       fail(ErrorCode::kFailedPrecondition,
            "Pipeline::gradients: expected calls of one thread, got one while another thread's call "
-           "runs; a Pipeline trains on all its devices by itself: try calling it outside of "
+           "runs; a Pipeline trains on all its devices by itself: call it outside of "
            "Strategy::run(), or a Pipeline for each replica");
     }
   }

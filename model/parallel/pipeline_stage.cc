@@ -186,7 +186,7 @@ void PipelineStage::forward(std::size_t k) {
       model_.call_stage(number_, input, {.training = true, .added_losses = &added_losses});
   if (!added_losses.empty() || (!is_last() && MaskScope::mask_of(result).defined())) {
     fail(ErrorCode::kUnimplemented, added_losses.empty() ? "a mask" : "a loss that a layer adds",
-         " would have to leave the stage; expected layers without; try StagedSequential alone, or "
+         " would have to leave the stage; expected layers without; use StagedSequential alone, or "
          "all layers that need it in one stage");
   }
   kept.target = is_last() ? loss_of(k, result) : result;

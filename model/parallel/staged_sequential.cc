@@ -32,7 +32,7 @@ std::vector<std::size_t> bounds_of(const StageOptions& options, std::size_t num_
   if (options.cuts.size() + 1 != num_stages || !ascends) {
     fail(ErrorCode::kInvalidArgument, "StagedSequential: cuts; expected ", num_stages - 1,
          " ascending numbers of layers from 1 to ", num_layers - 1, ", for ", num_stages,
-         " devices, got [", join(options.cuts), "]; try leaving them out");
+         " devices, got [", join(options.cuts), "]; leave them out");
   }
   return bounds;
 }

@@ -64,11 +64,11 @@ void check(const StrategySpec& spec) {
   require_at_least("parameter_servers", spec.parameter_servers, 1);
   if (spec.strategy == "one_device" && spec.replicas > 1) {
     fail(ErrorCode::kInvalidArgument, "strategy options: one_device has one replica, got ",
-         spec.replicas, "; try mirrored");
+         spec.replicas, "; use mirrored");
   }
   if (spec.update_mode != "sync" && spec.strategy != "parameter_server") {
     fail(ErrorCode::kInvalidArgument, "strategy options: update_mode ", spec.update_mode,
-         ": steps of ", spec.strategy, " are synchronous; try parameter_server");
+         ": steps of ", spec.strategy, " are synchronous; use parameter_server");
   }
   warn_of_unused_options(spec);
 }
@@ -103,7 +103,7 @@ std::unique_ptr<Strategy> make_fully_sharded(const StrategySpec& spec) {
 std::unique_ptr<Strategy> make_parameter_server(const StrategySpec&) {
   fail(ErrorCode::kUnimplemented,
        "strategy options: this build has no gRPC, so it has no parameter servers; build with "
-       "libgrpc++-dev and protobuf-compiler-grpc, or try multi_worker_mirrored");
+       "libgrpc++-dev and protobuf-compiler-grpc, or use multi_worker_mirrored");
 }
 #else
 std::unique_ptr<Strategy> make_parameter_server(const StrategySpec& spec) {
@@ -119,7 +119,7 @@ std::unique_ptr<Strategy> make_parameter_server(const StrategySpec& spec) {
 #ifdef TUTTI_WITHOUT_XLA
 std::unique_ptr<Strategy> make_tpu(const StrategySpec&) {
   fail(ErrorCode::kUnimplemented,
-       "strategy options: this build leaves XLA out; configure with -DTUTTI_XLA=ON, or try "
+       "strategy options: this build leaves XLA out; configure with -DTUTTI_XLA=ON, or use "
        "mirrored");
 }
 #else
@@ -154,7 +154,7 @@ std::unique_ptr<Strategy> make_strategy(const StrategySpec& spec) {
       local.devices.devices.empty() ? default_devices() : local.devices.devices;
   if (!spec.devices.empty() && devices.size() > 1) {
     fail(ErrorCode::kInvalidArgument, "strategy options: one_device has one device, got ",
-         devices.size(), ", '", spec.devices, "'; try mirrored");
+         devices.size(), ", '", spec.devices, "'; use mirrored");
   }
   return std::make_unique<OneDeviceStrategy>(devices.front(), communication_options(spec));
 }

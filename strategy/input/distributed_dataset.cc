@@ -68,8 +68,8 @@ std::optional<PerReplica<Batch>> DistributedDataset::Iterator::State::next() {
 const PerReplica<Batch>& DistributedDataset::Iterator::operator*() const {
   if (current_) return *current_;
   fail(ErrorCode::kOutOfRange,
-       "DistributedDataset: expected an iterator at a batch, got one at the end of its epoch; try "
-       "a loop until end(), or begin() for the next epoch");
+       "DistributedDataset: expected an iterator at a batch, got one at the end of its epoch; loop "
+       "until end(), or call begin() for the next epoch");
 }
 
 DistributedDataset::Iterator& DistributedDataset::Iterator::operator++() {
@@ -129,7 +129,7 @@ void DistributedDataset::restore(const Json& position) {
     fail(ErrorCode::kFailedPrecondition, "DistributedDataset::restore: the saved position follows ",
          batches, " global batches of ", global_batch->as_int(), " rows in epoch ", epoch,
          "; expected the same global batch, got ", *own_batch,
-         ", with which rows would be missed or repeated; try the batch size of before until that "
+         ", with which rows would be missed or repeated; use the batch size of before until that "
          "epoch has ended, or a checkpoint of the end of an epoch");
   }
   impl_->epoch = static_cast<std::uint64_t>(epoch);
@@ -185,7 +185,7 @@ void require_equal_workers(const InputPlan& plan) {
          "distribute_dataset: ShardingRule::kTensorFlow expected as many replicas on every worker, "
          "with equal shares, got ",
          local, " of ", plan.num_replicas_in_sync, " on one of ", plan.num_workers, " workers, ",
-         plan.weights.size(), " weights; try ShardingRule::kCanonical");
+         plan.weights.size(), " weights; use ShardingRule::kCanonical");
   }
 }
 
@@ -233,7 +233,7 @@ void require_host(const InputOptions& options) {
   if (!options.place_dataset_on_device) return;
   fail(ErrorCode::kUnimplemented,
        "distribute_dataset: InputOptions::place_dataset_on_device: datasets are read and "
-       "transformed on the host; expected false; try fetch_to_device, which puts each replica's "
+       "transformed on the host; expected false; use fetch_to_device, which puts each replica's "
        "slice on its device");
 }
 
@@ -242,7 +242,7 @@ void require_batches(const Dataset& dataset) {
   if (dataset.source().batch_depth() != 0) return;
   fail(ErrorCode::kInvalidArgument,
        "distribute_dataset: the dataset is not batched; expected elements that are global batches, "
-       "got single examples; try dataset.batch(global_batch_size), after unbatch() where each "
+       "got single examples; call dataset.batch(global_batch_size), after unbatch() where each "
        "already holds many rows");
 }
 
@@ -266,7 +266,7 @@ void require_end(std::string_view who, std::optional<std::int64_t> cardinality,
                  std::string_view remedy) {
   if (cardinality != kInfinite) return;
   fail(ErrorCode::kInvalidArgument, who, ": expected a dataset that ends, got one that never does",
-       " (is there a repeat() without a count?); try ", remedy);
+       " (is there a repeat() without a count?); use ", remedy);
 }
 
 }  // namespace tutti::internal
@@ -349,7 +349,7 @@ void require_rows(const Element& element) {
   for (const Tensor& tensor : element.tensors()) {
     internal::require(tensor.rank() != 0,
                       "rebatch: the dataset yields scalars; expected batches, got shape ",
-                      tensor.shape(), "; try dataset.batch(global_batch_size) first");
+                      tensor.shape(), "; call dataset.batch(global_batch_size) first");
   }
 }
 
@@ -511,7 +511,7 @@ std::optional<std::vector<Element>> StepCutter::cut_next(ElementIterator& elemen
     internal::require(
         tensor.rank() != 0,
         "distribute_dataset: the dataset is not batched; expected elements whose first "
-        "dimension is the global batch, got a scalar; try dataset.batch(global_batch_size)");
+        "dimension is the global batch, got a scalar; call dataset.batch(global_batch_size)");
   }
   if (plan_.note_global_batch) {
     plan_.note_global_batch(*batch, std::exchange(is_first_batch_, false));

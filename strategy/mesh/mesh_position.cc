@@ -338,7 +338,7 @@ std::shared_ptr<const void> MeshPosition::merge_erased(const void*, const std::t
   const CallSite site(where);
   fail(ErrorCode::kUnimplemented, "merge_call at ", to_string(where),
        ": a mesh strategy has one replica, which its positions run together; expected code without "
-       "merge_call; try calling the function directly");
+       "merge_call; call the function directly");
 }
 
 std::vector<Gradient> MeshPosition::all_reduce_values(ReduceOp, std::span<const Gradient> values,

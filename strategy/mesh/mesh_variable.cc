@@ -190,7 +190,7 @@ std::vector<MeshStorage*> MeshStorage::storages_of(std::span<const Variable> slo
     auto* const storage = dynamic_cast<MeshStorage*>(&slot.storage());
     require(storage && storage->shape() == shape() && storage->sharding() == sharding(),
             "Variable '", name(), "'.update (", rule.name(), "): the slot '", slot.name(),
-            "' was not made for this variable; try create_slot()");
+            "' was not made for this variable; call create_slot()");
     storages.push_back(storage);
   }
   return storages;

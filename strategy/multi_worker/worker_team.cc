@@ -132,7 +132,7 @@ class Reader {
   }
   [[noreturn]] void fail_with(const std::string& what) const {
     fail(ErrorCode::kDataLoss, "the values of another worker's replicas: ", what,
-         "; expected what encode_values() made; try the same version of tutti on all workers");
+         "; expected what encode_values() made; use the same version of tutti on all workers");
   }
 
   std::string_view rest_;
@@ -280,7 +280,7 @@ void WorkerTeam::require_connection() {
   if (!group_ || !may_restart_ || !group_->restart()) {
     fail(ErrorCode::kFailedPrecondition, "worker ", worker_,
          ": this process takes the place of one that died, and has not got its state yet; expected "
-         "Recovery::run() first; try it around the training loop");
+         "Recovery::run() first; put it around the training loop");
   }
   begin(group_->make_communicator(options_));
 }
@@ -429,7 +429,7 @@ std::unique_ptr<CrossDeviceOps> connect(WorkerTeam& team, const WorkerGpus& own)
                            });
   } catch (const Error& error) {
     throw Error(error.code(),
-                concat(kWho, ": ", error.message(), "; try implementation CANONICAL"));
+                concat(kWho, ": ", error.message(), "; use implementation CANONICAL"));
   }
 }
 
@@ -451,7 +451,7 @@ std::unique_ptr<CrossDeviceOps> connect_worker_gpus(WorkerTeam& team, const Work
   if (own.use == NcclUse::kAlways && !reason.empty()) {
     fail(ErrorCode::kInvalidArgument, kWho, ": implementation NCCL: ", reason,
          "; expected a GPU of its own for each replica, and NCCL 2.18 or later, on every worker; "
-         "try AUTO or CANONICAL");
+         "use AUTO or CANONICAL");
   }
   const bool says = own.use == NcclUse::kIfAllCan && team.worker() == 0 && team.num_workers() > 1;
   if (says && !std::ranges::any_of(workers, &Told::any_gpu)) {
@@ -573,7 +573,7 @@ void require_same_variable(std::string_view who, WorkerTeam& team, const std::st
     if (all[w] == all[0]) continue;
     fail(ErrorCode::kInvalidArgument, who, ": the workers make different variables: worker 0 ",
          all[0], "; worker ", w, " ", all[w],
-         "; expected the same variables in the same order with the same initial values; try the "
+         "; expected the same variables in the same order with the same initial values; use the "
          "same program and seed on all workers");
   }
 }

@@ -36,7 +36,7 @@ ParameterServerRole role_in(const ClusterResolver& resolver, bool is_coordinated
   if (!is_coordinated || resolver.cluster_spec().count("chief") == 1) return role;
   fail(ErrorCode::kInvalidArgument, kStrategy, ": ", resolver.name(),
        ": expected a chief, which coordinates, in ", resolver.cluster_spec(),
-       "; try tutti run --chief, or coordinated = false for synchronous training");
+       "; use tutti run --chief, or coordinated = false for synchronous training");
 }
 
 }  // namespace
@@ -216,7 +216,7 @@ void ParameterServerJob::require_closure_or_chief(const std::string& what) const
   if (is_serving_.load() && ClosureContext::current() != nullptr) return;
   fail(ErrorCode::kFailedPrecondition, task_, ": ", what,
        " before ClusterCoordinator::serve(); expected the chief alone, or a closure, to do that; ",
-       "try it after `if (const auto code = coordinator.serve()) return *code;`");
+       "call it after `if (const auto code = coordinator.serve()) return *code;`");
 }
 
 }  // namespace tutti::internal

@@ -36,7 +36,7 @@ void require_cpus(std::span<const Device> devices) {
   for (const Device& device : devices) {
     if (device.type == DeviceType::kCpu) continue;
     fail(ErrorCode::kUnimplemented, kName, ": replicas on ", device,
-         "; expected CPUs; try --devices cpu:0, or multi_worker_mirrored for GPUs");
+         "; expected CPUs; use --devices cpu:0, or multi_worker_mirrored for GPUs");
   }
 }
 
@@ -254,7 +254,7 @@ struct ParameterServerStrategy::Impl final : CoordinatedStrategy {
     if (warned_of_chief || !is_coordinating() || warned_of_chief.exchange(true)) return;
     log_warning(concat(kName, ": ", call,
                        "() outside a closure: the coordinator's chief works alone, ",
-                       "its workers take no part; expected a step that a worker is given; try ",
+                       "its workers take no part; expected a step that a worker is given; use ",
                        "ClusterCoordinator::define() and schedule(); logged once"));
   }
   std::unique_ptr<internal::WorkerLink> connect_worker(int worker,
@@ -366,8 +366,8 @@ ParameterServerStrategy::operator CoordinatedStrategy&() {
   }
   if (!impl_->job || impl_->job->is_coordinated()) return *impl_;
   fail(ErrorCode::kFailedPrecondition,
-       "ClusterCoordinator: the workers of this ParameterServerStrategy train by themselves; try ",
-       "its option coordinated = true, on every task");
+       "ClusterCoordinator: the workers of this ParameterServerStrategy train by themselves; set ",
+       "the option coordinated = true, on every task");
 }
 
 void ParameterServerStrategy::complete_input_plan(InputPlan& plan) {
@@ -436,7 +436,7 @@ std::shared_ptr<VariableStorage> ParameterServerStrategy::create_storage_from(
 void ParameterServerStrategy::run_on_replicas(const std::function<void(ReplicaContext&)>& body) {
   if (impl_->stands_aside()) {
     fail(ErrorCode::kFailedPrecondition, kName, ": run() on ", impl_->job->task(),
-         ", which does not train; try `if (const auto code = strategy.serve()) return *code;` ",
+         ", which does not train; call `if (const auto code = strategy.serve()) return *code;` ",
          "before it");
   }
   if (impl_->is_of_coordinator()) impl_->job->require_closure_or_chief("run()");

@@ -84,7 +84,7 @@ void ShardedStorage::assign_replicated(AssignOp op, const Tensor& value) {
   if (servers_->trains_apart() && (op != AssignOp::kAdd || is_floating(dtype()))) {
     fail(ErrorCode::kUnimplemented, "Variable '", name(), "'.", op,
          ": an optimizer keeps state of a step in it, which workers that train apart would mix up; "
-         "expected no gradient accumulation and no dynamic loss scaling; try UpdateMode::kSync");
+         "expected no gradient accumulation and no dynamic loss scaling; use UpdateMode::kSync");
   }
   for_each_own_component("assign_replicated", [&](int) {
     if (servers_->sums_on_servers()) return remote().add_once(operand);

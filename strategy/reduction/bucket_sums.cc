@@ -273,12 +273,12 @@ void BucketSums::take_kind(std::size_t bucket, const BucketPlan::Item& item, dou
     if (given_.compresses(bucket)) {
       fail(ErrorCode::kUnimplemented, "compression ", to_string(given_.residuals->compression()),
            ": Variable '", variable.name(), "' has slices on some replicas and dense gradients on ",
-           "others; expected one kind; try WireCompression::kNone");
+           "others; expected one kind; use WireCompression::kNone");
     }
     if (gives_shards()) {
       fail(ErrorCode::kUnimplemented, "Variable '", variable.name(),
            "' has slices on some workers and dense gradients on others, which replicas have let "
-           "go of; expected one kind; try stage = 1");
+           "go of; expected one kind; use stage = 1");
     }
     given_.make_dense(item.variable);
   }

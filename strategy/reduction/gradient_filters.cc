@@ -157,7 +157,7 @@ void require_compressible(WireCompression compression, std::span<const Variable>
     fail(ErrorCode::kUnimplemented, "compression ", to_string(compression), ": Variable '",
          variable.name(),
          "' cannot be compressed; expected float32 or a type that travels as it is, "
-         "got float64; try CommunicationOptions::compression = WireCompression::kNone");
+         "got float64; use CommunicationOptions::compression = WireCompression::kNone");
   }
 }
 

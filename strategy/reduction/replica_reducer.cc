@@ -311,7 +311,7 @@ void compare_gradients(const ReplicaServices& services, const std::string& call,
              is_shared ? " share its value, which one update changes, and"
                        : " have copies of its value, and",
              " give different gradients with GradientAggregation::kNone; expected equal ones, such "
-             "as all_reduce() gives; try GradientAggregation::kSum, or a variable with "
+             "as all_reduce() gives; use GradientAggregation::kSum, or a variable with "
              "VariableSynchronization::kOnRead, of which each replica has its own value");
       }
     }

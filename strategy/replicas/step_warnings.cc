@@ -37,7 +37,7 @@ void StepWarnings::look_at_rows(std::span<const ReplicaNotes> notes, const Noted
   log_warning(concat("compute_average_loss in step ", step.number, " of '", step.strategy,
                      "': replicas have different numbers of rows, [", join(rows),
                      "], so rows times replicas is not the global batch and the sum over "
-                     "replicas is not the mean; try compute_average_loss(losses, "
+                     "replicas is not the mean; call compute_average_loss(losses, "
                      "batch.global_rows())"));
 }
 
@@ -55,12 +55,12 @@ void StepWarnings::look_at_results(std::span<const ReplicaNotes> notes, const No
     replicas.push_back(replica);
   }
   if (!without_rows.empty() && !std::exchange(told_of_empty_batches_, true)) {
-    log_warning(concat("replica ", join(without_rows), ", step ", step.number, ": the step of '",
-                       step.strategy,
-                       "' returned a number that is not finite, because its batch "
-                       "has no rows, and a mean over no rows is not a number; expected a finite "
-                       "loss; try compute_average_loss(per_example, batch.global_rows()), which is "
-                       "0 there; logged once"));
+    log_warning(concat(
+        "replica ", join(without_rows), ", step ", step.number, ": the step of '", step.strategy,
+        "' returned a number that is not finite, because its batch "
+        "has no rows, and a mean over no rows is not a number; expected a finite "
+        "loss; call compute_average_loss(per_example, batch.global_rows()), which is "
+        "0 there; logged once"));
   }
   if (replicas.empty()) return;
   told_of_results_ = true;
@@ -81,7 +81,7 @@ void StepWarnings::look_at_means(std::span<const ReplicaNotes> notes, const Note
                      " of '", step.strategy, "': the loss is a mean over this replica's ",
                      *found->batch_rows, " rows, but gradients are summed over ", count,
                      " replicas: they are ", count,
-                     " times those of the mean over the global batch; try "
+                     " times those of the mean over the global batch; call "
                      "compute_average_loss(per_example, batch.global_rows()); logged once"));
 }
 

@@ -40,12 +40,12 @@ void require_cross_replica(const Strategy& strategy, std::string_view who) {
   if (mode->strategy != &strategy) {
     fail(ErrorCode::kFailedPrecondition, who, ": Mixing different strategies: called on '",
          strategy.name(), "' while '", mode->strategy->name(),
-         "' is the strategy of this thread; try closing that scope first");
+         "' is the strategy of this thread; close that scope first");
   }
   if (mode->replica && &strategy != &default_strategy()) {
     fail(ErrorCode::kFailedPrecondition, who,
          ": called inside a replica; expected the cross-replica context (outside run or in a "
-         "merge_call); try ReplicaContext::current()");
+         "merge_call); call ReplicaContext::current()");
   }
 }
 
@@ -53,7 +53,7 @@ std::shared_ptr<VariableStorage> ForbiddenVariableCreator::create(const Variable
                                                                   const RandomKey&,
                                                                   VariableOptions options) {
   fail(ErrorCode::kFailedPrecondition, "Variable '", options.name,
-       "': created inside run; expected it to be made once, before; try making it in "
+       "': created inside run; expected it to be made once, before; make it in "
        "strategy.scope() and capturing it");
 }
 
@@ -99,7 +99,7 @@ void check_not_mixed(const Strategy& strategy) {
   if (!mode || mode->strategy == &strategy) return;
   fail(ErrorCode::kFailedPrecondition, "Strategy::scope: Mixing different strategies: '",
        strategy.name(), "' inside the scope of '", mode->strategy->name(),
-       "'; try closing the outer scope first");
+       "'; close the outer scope first");
 }
 
 /// Changes made by opening a scope once.
@@ -214,12 +214,12 @@ Strategy& Scope::strategy() const { return *state_->strategy; }
 void Scope::close() {
   if (state_->open.empty()) {
     fail(ErrorCode::kFailedPrecondition, "Scope::close: the scope of '", state_->strategy->name(),
-         "' is not open; try reopen()");
+         "' is not open; call reopen()");
   }
   const std::string_view problem = state_->open.back()->nesting_error();
   if (!problem.empty()) {
     fail(ErrorCode::kFailedPrecondition, "Scope::close: ", problem,
-         "; try closing in the reverse order of opening");
+         "; close in the reverse order of opening");
   }
   state_->open.pop_back();
   internal::end_orphans();
@@ -251,7 +251,7 @@ void set_strategy(Strategy* strategy) {
   std::optional<StayingScope>& staying = staying_scope();
   if (internal::current_mode() != (staying ? staying->mode : nullptr)) {
     fail(ErrorCode::kFailedPrecondition, "set_strategy: called inside a scope or a replica of '",
-         get_strategy().name(), "'; expected none; try closing the scope first");
+         get_strategy().name(), "'; expected none; close the scope first");
   }
   if (staying) staying->scope.close();
   staying.reset();

@@ -76,7 +76,7 @@ void DistributedStorage::update_component(int index, const UpdateRule& rule,
     if (!storage || storage->shape() != shape() || storage->dtype() != dtype() ||
         storage->num_components() != num_components()) {
       fail(ErrorCode::kInvalidArgument, "Variable '", name(), "'.update (", rule.name(),
-           "): the slot '", slot.name(), "' was not made for this variable; try create_slot()");
+           "): the slot '", slot.name(), "' was not made for this variable; call create_slot()");
     }
     slot_components.push_back(&storage->component(index));
   }
@@ -113,7 +113,7 @@ void ComponentStorage::scatter(ScatterOp op, const IndexedSlices& slices) {
 Variable ComponentStorage::create_slot(const std::string&, double) {
   fail(ErrorCode::kFailedPrecondition, "Variable '", name(),
        "'.create_slot: this is one component of "
-       "a variable; try create_slot() of the whole variable");
+       "a variable; call create_slot() of the whole variable");
 }
 
 void ComponentStorage::update(const UpdateRule& rule, std::span<const Variable> slots,
@@ -122,7 +122,7 @@ void ComponentStorage::update(const UpdateRule& rule, std::span<const Variable> 
   for (const Variable& slot : slots) {
     auto* storage = dynamic_cast<ComponentStorage*>(&slot.storage());
     internal::require(storage, "Variable '", name(), "'.update (", rule.name(), "): the slot '",
-                      slot.name(), "' is not a component; try update() of the whole variable");
+                      slot.name(), "' is not a component; call update() of the whole variable");
     slot_components.push_back(&storage->component());
   }
   component().update(slot_components, rule, gradient, scalars);
@@ -147,7 +147,7 @@ bool are_where_it_works(const ReplicaServices& services, std::span<const Tensor>
 [[noreturn]] void fail_no_aggregation(const VariableStorage& variable) {
   fail(ErrorCode::kInvalidArgument, "Variable '", variable.name(),
        "': it has one value per replica and aggregation NONE, so no single value; expected SUM, "
-       "MEAN or ONLY_FIRST_REPLICA; try VariableOptions::aggregation");
+       "MEAN or ONLY_FIRST_REPLICA; use VariableOptions::aggregation");
 }
 
 }  // namespace

@@ -277,7 +277,7 @@ void Shards::update(std::span<Component* const> slots, const UpdateRule& rule,
   }
   if (team_) {
     fail(ErrorCode::kUnimplemented, "Variable '", name_, "'.update (", rule.name(),
-         "): a rule with norms, outside of replicas, with several workers; try it in run");
+         "): a rule with norms, outside of replicas, with several workers; call it in run");
   }
   std::vector<Shards*> all = {this};
   all.insert(all.end(), shards.begin(), shards.end());

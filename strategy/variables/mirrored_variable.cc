@@ -150,7 +150,7 @@ bool MirroredStorage::writes_alone(const LocalReplicaContext* context, std::stri
   if (!options().allow_divergent) {
     fail(ErrorCode::kFailedPrecondition, "Variable '", name(), "'.", method,
          ": called inside a replica with aggregation NONE, which would let the copies differ; "
-         "expected an aggregation; try VariableOptions::aggregation, or allow_divergent = true");
+         "expected an aggregation; use VariableOptions::aggregation, or allow_divergent = true");
   }
   // The first of the replicas that share a device writes its component.
   const int replica = context->local_replica();
@@ -170,7 +170,7 @@ void MirroredStorage::assign(AssignOp op, const Tensor& value, ValueOrigin origi
   if (options().aggregation == VariableAggregation::kSum && origin == ValueOrigin::kPlain) {
     fail(ErrorCode::kInvalidArgument, "Variable '", name(), "'.", method,
          ": a plain number in a replica with aggregation SUM, which would be summed over replicas; "
-         "expected a computed tensor; try aggregation MEAN or ONLY_FIRST_REPLICA");
+         "expected a computed tensor; use aggregation MEAN or ONLY_FIRST_REPLICA");
   }
   if (StepTracer* const tracer = StepTracer::current()) {
     // The mean of copies of a number is that number.
@@ -234,7 +234,7 @@ void MirroredStorage::scatter(ScatterOp op, const IndexedSlices& slices) {
   if (!is_linear(op) && aggregation != VariableAggregation::kOnlyFirstReplica) {
     fail(ErrorCode::kUnimplemented, "Variable '", name(), "'.", method,
          ": not defined inside a replica with aggregation ", aggregation,
-         "; expected ONLY_FIRST_REPLICA; try it outside run");
+         "; expected ONLY_FIRST_REPLICA; call it outside run");
   }
   Scatter own{&slices};
   MeetingHeader header{

@@ -53,7 +53,7 @@ class TakenParts {
       if (!taken.ids.contains(part.storage().id())) continue;
       fail(ErrorCode::kInvalidArgument, "ShardedVariable '", name, "': '", part.name(),
            "' is a part of another ShardedVariable already, which is saved as one tensor; expected "
-           "variables of its own; try that one, or new variables");
+           "variables of its own; use that one, or new variables");
     }
     internal::require(ids_.size() == parts.size(), "ShardedVariable '", name, "': expected ",
                       parts.size(), " different variables, got ", ids_.size(),

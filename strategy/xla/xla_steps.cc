@@ -56,7 +56,7 @@ std::vector<int> numbers_of(const std::vector<Device>& devices) {
       fail(ErrorCode::kUnavailable, device,
            " is unavailable: no such device; XLA's devices here: ", "xla:0 ... xla:", count - 1,
            " (", xla_devices().platform, ")",
-           xla_devices().platform == "cpu" ? "; try TUTTI_XLA_CPU_DEVICES" : "");
+           xla_devices().platform == "cpu" ? "; use TUTTI_XLA_CPU_DEVICES" : "");
     }
     numbers.push_back(device.index);
   }

@@ -406,7 +406,7 @@ std::shared_ptr<DeviceEvent> Context::record_foreign(void* stream) {
     if (status == cudaStreamCaptureStatusNone) return;
     fail(ErrorCode::kFailedPrecondition,
          "the stream is captured, and a replay would not meet the others; expected a stream whose "
-         "work runs; try the call outside the capture");
+         "work runs; make the call outside the capture");
   });
   return record(static_cast<cudaStream_t>(stream), false);
 }
@@ -538,7 +538,7 @@ namespace {
 std::string reason_without_gpu(cudaError_t status) {
   const char* const mask = std::getenv("CUDA_VISIBLE_DEVICES");
   if (status == cudaErrorNoDevice && mask != nullptr) {
-    return concat("CUDA_VISIBLE_DEVICES='", mask, "' shows no GPU; try without it");
+    return concat("CUDA_VISIBLE_DEVICES='", mask, "' shows no GPU; unset it");
   }
   if (status == cudaErrorNoDevice) return "CUDA finds no GPU in this machine; see nvidia-smi";
   if (status == cudaErrorInsufficientDriver) {

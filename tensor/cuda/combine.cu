@@ -126,7 +126,7 @@ void combine(const DeviceCombine& combine, cudaStream_t stream) {
     if constexpr (std::is_same_v<T, bool>) {
       if (combine.op != ReduceOp::kMin && combine.op != ReduceOp::kMax) {
         fail(ErrorCode::kInvalidArgument, "combine: bool has MIN and MAX only, got ", combine.op,
-             "; try cast() first");
+             "; call cast() first");
       }
       combine_typed<std::uint8_t>(combine, stream);  // a bool is a byte of 0 or 1
     } else {

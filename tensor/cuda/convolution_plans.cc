@@ -376,8 +376,8 @@ void ConvolutionPlans::run(const ConvolutionProblem& problem, const ConvolutionD
       !choose(entry, problem, data, call, call.libraries.options().max_workspace_bytes, reason)) {
     fail(ErrorCode::kUnimplemented, to_string(problem.op), " of ", to_string(problem.dtype),
          " on cuDNN: no engine for it",
-         problem.dtype == DType::kFloat32 ? "; try TUTTI_TF32=1 or TUTTI_CUDNN_DETERMINISTIC=0"
-                                          : "; try TUTTI_CUDNN_DETERMINISTIC=0",
+         problem.dtype == DType::kFloat32 ? "; use TUTTI_TF32=1 or TUTTI_CUDNN_DETERMINISTIC=0"
+                                          : "; use TUTTI_CUDNN_DETERMINISTIC=0",
          reason.empty() ? "" : " (the last one reported: ", reason, reason.empty() ? "" : ")");
   }
   for (;;) {

@@ -56,8 +56,8 @@ const void* step_values(const OpCall& call) {
 void refuse_in_capture(Device device, const char* what) {
   if (!GraphMemory::current(device)) return;
   fail(ErrorCode::kFailedPrecondition, "captured step on ", device, ": ", what,
-       ", which a replay cannot repeat; expected a step whose host never waits for a value; try "
-       "returning the tensor and reading it outside the step");
+       ", which a replay cannot repeat; expected a step whose host never waits for a value; "
+       "return the tensor and read it outside the step");
 }
 
 BufferAllocatorOptions allocator_options(const LogicalGpu& gpu, std::function<void()> on_shortage) {

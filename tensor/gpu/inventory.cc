@@ -213,7 +213,7 @@ void ask_module(void* module, LoadedBackend& loaded) {
   if (!open) {
     loaded.reason = concat(loaded.module,
                            " is not a CUDA module of tutti: it has no symbol "
-                           "tutti_open_backend; try without TUTTI_CUDA_MODULE");
+                           "tutti_open_backend; unset TUTTI_CUDA_MODULE");
     return;
   }
   std::array<char, kReasonBytes> reason{};
@@ -314,7 +314,7 @@ BackendRequest BackendRequest::from_environment() {
 LoadedBackend load_backend(const BackendRequest& request) {
   if (request.mode == CudaMode::kOff) {
     LoadedBackend loaded;
-    loaded.reason = "TUTTI_CUDA=off hides the GPUs; try without it";
+    loaded.reason = "TUTTI_CUDA=off hides the GPUs; unset it";
     return loaded;
   }
   return request.module.empty() ? load_own() : load_named(request.module);

@@ -61,7 +61,7 @@ const void* GraphMemory::keep_pinned(const void* from, std::size_t bytes) {
       *pinned_.emplace_back(std::make_unique<Pinned>(GpuDevice::of(device_).backend(), bytes));
   if (!block.data) {
     fail(ErrorCode::kResourceExhausted, "captured graph on ", device_, ": no pinned memory for ",
-         bytes, " bytes; try making this tensor before the step is captured");
+         bytes, " bytes; make this tensor before the step is captured");
   }
   std::memcpy(block.data, from, bytes);
   return block.data;
@@ -159,7 +159,7 @@ void StepCapture::Recorder::uses(const std::shared_ptr<VariableMemory>& memory) 
   if (std::ranges::find(variables_, memory) != variables_.end()) return;
   if (memory->device().type != DeviceType::kGpu) {
     fail(ErrorCode::kFailedPrecondition, "captured step: a variable on ", memory->device(),
-         " is used; expected variables on GPUs, whose work a replay repeats; try making it in the "
+         " is used; expected variables on GPUs, whose work a replay repeats; make it in the "
          "strategy's scope, or reading it outside the step");
   }
   fail(ErrorCode::kFailedPrecondition, "captured step: a variable of ", memory->dtype(), " ",
@@ -214,7 +214,7 @@ StepCapture::Graph::Graph(std::span<const Device> of_replicas) {
   for (const Device& device : of_replicas) {
     if (device.type != DeviceType::kGpu) {
       fail(ErrorCode::kUnimplemented, "captured step: a replica on ", device,
-           "; expected GPUs alone; try running the step function itself");
+           "; expected GPUs alone; run the step function itself");
     }
     const bool is_known =
         std::ranges::any_of(memory, [&](const auto& each) { return each->device() == device; });

@@ -17,7 +17,7 @@ using namespace internal;
 void check(std::string_view name, const Operand& x) {
   if (is_floating(defined(OpId::kMultiply, x).dtype())) return;
   fail(ErrorCode::kInvalidArgument, who(name, x.where), ": expected a floating type, got ",
-       x.dtype(), " of shape ", x.shape(), "; try cast()");
+       x.dtype(), " of shape ", x.shape(), "; call cast()");
 }
 
 }  // namespace
@@ -89,7 +89,7 @@ void check_sparse(OpId op, const Operand& labels, const Operand& logits) {
   require_floating(op, logits);
   if (logits.shape().rank() < 1 || labels.shape() != logits.shape().without_axis(-1)) {
     fail_op(op, logits.where, "expected labels [batch] and logits [batch, classes], got ",
-            labels.shape(), " and ", logits.shape(), "; try squeeze(labels, -1)");
+            labels.shape(), " and ", logits.shape(), "; call squeeze(labels, -1)");
   }
   check_classes(op, logits);
 }
@@ -135,7 +135,7 @@ Tensor softmax_cross_entropy(const Operand& labels, const Operand& logits) {
   require_same_dtype(op, labels.tensor, logits.tensor, logits.where);
   if (logits.shape().rank() < 1 || labels.shape() != logits.shape()) {
     fail_op(op, logits.where, "expected labels and logits [batch, classes], got ", labels.shape(),
-            " and ", logits.shape(), "; for class numbers try sparse_softmax_cross_entropy()");
+            " and ", logits.shape(), "; for class numbers call sparse_softmax_cross_entropy()");
   }
   check_classes(op, logits);
   return dispatch_one({op,

@@ -27,7 +27,7 @@ void check_domain(OpId op, const Tensor& x, Domain domain, const SourceLocation&
                          : domain == Domain::kFloating ? "a floating type"
                                                        : "bool";
   fail_op(op, where, "expected ", expected, ", got ", dtype, " of shape ", x.shape(),
-          "; try cast()");
+          "; call cast()");
 }
 
 Shape broadcast_shape(OpId op, const Tensor& a, const Tensor& b, const SourceLocation& where) {
@@ -118,7 +118,7 @@ Tensor bitwise_not(const Operand& x) {
   if (x.dtype() == DType::kBool) return logical_not(x);
   if (is_floating(x.dtype())) {
     fail(ErrorCode::kInvalidArgument, who("bitwise_not", x.where),
-         ": expected integers or bool, got ", x.dtype(), "; try cast()");
+         ": expected integers or bool, got ", x.dtype(), "; call cast()");
   }
   const double all_ones = x.dtype() == DType::kUInt8 ? 255.0 : -1.0;
   return subtract(Operand(all_ones, x.where), x);

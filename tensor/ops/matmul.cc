@@ -18,7 +18,7 @@ void check_kinds(const Operand& a, const Operand& b) {
   require_same_dtype(OpId::kMatMul, a.tensor, b.tensor, a.where);
   if (a.shape().rank() < 2 || b.shape().rank() < 2) {
     fail_op(OpId::kMatMul, a.where, "expected matrices [..., m, k] and [..., k, n], got ",
-            a.shape(), " and ", b.shape(), "; try expand_dims()");
+            a.shape(), " and ", b.shape(), "; call expand_dims()");
   }
 }
 
@@ -37,7 +37,7 @@ Shape product_shape(const Operand& a, const Operand& b, const MatMulOptions& opt
     fail_op(OpId::kMatMul, a.where, "shapes do not fit; expected a [..., m, k] and b [..., k, n]",
             options.transpose_a ? " with a transposed" : "",
             options.transpose_b ? " with b transposed" : "", ", got ", sa, " and ", sb,
-            ka != kb ? "; try transpose_a or transpose_b" : "; try broadcast_to()");
+            ka != kb ? "; use transpose_a or transpose_b" : "; call broadcast_to()");
   }
   const Shape& longer = sa.rank() >= sb.rank() ? sa : sb;
   return longer.with_dim(-2, m).with_dim(-1, n);
@@ -63,7 +63,7 @@ Tensor dense(const Operand& x, const Operand& kernel, const Operand& bias,
   require_same_dtype(OpId::kMatMul, x.tensor, bias.tensor, x.where);
   if (x.shape().rank() != 2 || kernel.shape().rank() != 2) {
     fail_op(OpId::kMatMul, x.where, "expected x [batch, in] and kernel [in, out], got ", x.shape(),
-            " and ", kernel.shape(), "; try flatten_rows(x)");
+            " and ", kernel.shape(), "; call flatten_rows(x)");
   }
   const Shape shape = product_shape(x, kernel, {});
   if (bias.shape() != Shape{shape[1]}) {

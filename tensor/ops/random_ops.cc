@@ -64,7 +64,7 @@ void refuse_in_capture(const char* who) {
   if (!StepRecorder::current()) return;
   fail(ErrorCode::kUnimplemented, who,
        ": random tensors are made on the host, which a captured step does not repeat; expected "
-       "dropout() or an argument of the step; try making the tensor outside");
+       "dropout() or an argument of the step; make the tensor outside");
 }
 
 // Returns device memory with the key of each replay of a captured step; nullptr for other keys.

@@ -314,7 +314,7 @@ UniqueResult unique(const Operand& x) {
   const Tensor& tensor = defined(OpId::kGather, x);
   if (tensor.rank() != 1) {
     fail(ErrorCode::kInvalidArgument, who("unique", x.where), ": expected shape [n], got ",
-         tensor.shape(), "; try x.reshape({-1})");
+         tensor.shape(), "; call x.reshape({-1})");
   }
   const Tensor here = tensor.to(Device{});
   std::vector<std::int64_t> firsts, indices;

@@ -98,7 +98,7 @@ std::vector<Tensor> split(const Operand& x, int num_parts, int axis) {
   if (num_parts <= 0 || length % num_parts != 0) {
     fail(ErrorCode::kInvalidArgument, who("split", x.where), ": axis ", axis, " of shape ",
          x.shape(), " cannot be cut into equal parts; expected a divisor of ", length, ", got ",
-         num_parts, "; try split(x, sizes, axis)");
+         num_parts, "; call split(x, sizes, axis)");
   }
   const std::vector<std::int64_t> sizes(static_cast<std::size_t>(num_parts), length / num_parts);
   return cut(x, sizes, axis);
@@ -128,7 +128,7 @@ Tensor pad(const Operand& x, const std::vector<std::int64_t>& before,
   for (std::size_t i = 0; i < dims.size(); ++i) {
     if (before[i] < 0 || after[i] < 0) {
       fail_op(kOp, x.where, "expected counts >= 0, got before [", join(before), "] and after [",
-              join(after), "]; try slice()");
+              join(after), "]; call slice()");
     }
     attributes.before[i] = before[i];
     dims[i] += before[i] + after[i];
@@ -167,7 +167,7 @@ Tensor scatter_rows(const Operand& values, const Operand& indices, const Shape& 
   const Tensor& tensor = defined(kOp, values);
   require_index(kOp, indices);
   if (tensor.dtype() == DType::kBool) {
-    fail_op(kOp, values.where, "expected a number type, got bool; try cast()");
+    fail_op(kOp, values.where, "expected a number type, got bool; call cast()");
   }
   const bool fits = indices.shape().rank() == 1 && dense_shape.rank() >= 1 &&
                     tensor.shape() == dense_shape.with_dim(0, indices.shape().dim(0));

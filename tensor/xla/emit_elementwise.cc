@@ -12,7 +12,7 @@ namespace {
 [[noreturn]] void refuse_integers(const OpCall& call) {
   fail(ErrorCode::kUnimplemented, who(call.op, call.where),
        ": not for integers within a step that XLA compiles; expected floating numbers, got ",
-       call.inputs[0].dtype(), "; try cast()");
+       call.inputs[0].dtype(), "; call cast()");
 }
 
 /// Emitters of formulas for numbers.

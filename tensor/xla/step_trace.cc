@@ -60,12 +60,12 @@ void StepValue::materialize(std::byte* to) {
   }
   if (is_lost_) {
     fail(ErrorCode::kFailedPrecondition, "the value of ", maker(),
-         " was to be computed by a step that failed; expected a step that ran; try restoring the "
+         " was to be computed by a step that failed; expected a step that ran; restore the "
          "last checkpoint");
   }
   fail(ErrorCode::kFailedPrecondition, "the value of ", maker(),
        " is read on the host within the step that XLA is to compute, before it is computed; "
-       "expected a step that only works with tensors; try returning the tensor and reading it "
+       "expected a step that only works with tensors; return the tensor and read it "
        "after run()");
 }
 
@@ -182,7 +182,7 @@ std::vector<Tensor> Trace::run(const OpCall& call) {
   const HloEmitter emit = find_emitter(call.op);
   if (!emit) {
     fail(ErrorCode::kUnimplemented, who(call.op, call.where),
-         ": cannot be a part of a step that XLA compiles; expected another operation; try it "
+         ": cannot be a part of a step that XLA compiles; expected another operation; call it "
          "outside run(), or another strategy");
   }
   begin(to_string(call.op), call.where);
@@ -267,7 +267,7 @@ std::vector<Tensor> Trace::all_reduce(ReduceOp op, std::span<const Tensor> value
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (op == ReduceOp::kMean && !is_floating(values[i].dtype())) {
       fail(ErrorCode::kInvalidArgument, operations_.back().maker(), ": MEAN of ", values[i].dtype(),
-           "; expected a floating type; try cast()");
+           "; expected a floating type; call cast()");
     }
     if (num_replicas_ == 1) {
       results[i] = values[i].alias();
@@ -355,7 +355,7 @@ constexpr std::size_t kHashSize = 32;
 
 void warn(const std::string& path, std::string_view what, std::string_view reason) {
   log_warning(concat("XLA: ", path, " ", what, ": ", reason,
-                     "; the step is compiled; try removing the file, or another TUTTI_XLA_CACHE"));
+                     "; the step is compiled; remove the file, or another TUTTI_XLA_CACHE"));
 }
 
 std::unique_ptr<PjrtExecutable> ProgramFiles::find(std::string_view text,
@@ -426,7 +426,7 @@ std::string operation_at(const Trace& trace, std::size_t index) {
   fail(ErrorCode::kInvalidArgument, "a step of ", "replicas that XLA compiles: replica ",
        first.replica(), " does ", operation_at(first, index), ", replica ", other.replica(),
        " does ", operation_at(other, index),
-       "; expected the same operations on the same shapes in all replicas; try batches that all "
+       "; expected the same operations on the same shapes in all replicas; use batches that all "
        "replicas share alike: batch(n, drop_remainder)");
 }
 

@@ -480,7 +480,7 @@ TEST(RecordCustomGradient, ValidatesGradientCountShapeAndOutputIdentity) {
       "record_custom_gradient: the gradient of input 0 has the wrong shape; expected [2], "
       "got [3]");
   EXPECT_INVALID(record_custom_gradient(std::span(&x, 1), std::span(&x, 1), {}),
-                 "try output.alias()");
+                 "return output.alias()");
 }
 
 namespace device_scope_gradients {

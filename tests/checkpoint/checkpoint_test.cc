@@ -403,7 +403,7 @@ TEST(Weights, AreSavedWithoutStateAndLoadedFromAnyFile) {
   whole.add_state("number", counter_state(number));
   whole.save(folder + "/c.safetensors", 9);
   EXPECT_INVALID(load_weights(folder + "/c.safetensors", {a}), "load_weights",
-                 "unknown tensor 'a/m'", "try the program", ".ignore_unknown");
+                 "unknown tensor 'a/m'", "use the program", ".ignore_unknown");
   EXPECT_THAT(values_of(a), ElementsAre(1, 2));
   EXPECT_EQ(load_weights(folder + "/c.safetensors", {a}, {.ignore_unknown = true}).step, 9);
   EXPECT_THAT(values_of(a), ElementsAre(3, 4));

@@ -266,7 +266,7 @@ std::vector<Damage> damages() {
        {"tensor 'w'", "F33"}},
       {"QuarterPrecision",
        file_with(tensor_header(R"("dtype":"F8_E5M2","shape":[4],"data_offsets":[0,4])"), 4),
-       {"tensor 'w'", "F8_E5M2; expected F16, BF16, F32", "try"},
+       {"tensor 'w'", "F8_E5M2; expected F16, BF16, F32", "convert the file"},
        ErrorCode::kUnimplemented},
       {"TooManyDimensions",
        file_with(tensor_header(R"("dtype":"U8","shape":[1,1,1,1,1,1,1,1,1],"data_offsets":[0,1])"),

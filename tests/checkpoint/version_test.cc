@@ -276,7 +276,7 @@ TEST(Version, EarlierFormatIsRefused) {
            [&] { internal::read_version(Folder::open(folder)); },
            [&] { verify_checkpoint(folder); }, [&] { describe_checkpoint(folder); }}) {
     expect_error(ErrorCode::kUnimplemented,
-                 {folder, "manifest.json", "try Checkpoint::restore()", "commit 90f32457"}, read);
+                 {folder, "manifest.json", "call Checkpoint::restore()", "commit 90f32457"}, read);
   }
 }
 

@@ -331,7 +331,7 @@ TEST(ResolverRegistry, WarnsOnceIfLauncherStartedIndependentCopies) {
   ASSERT_EQ(lines.size(), 2U);
   EXPECT_NE(
       lines[0].find("trains alone, though WORLD_SIZE=8 (torchrun) names 8 processes: 8 copies "
-                    "train and write the same files; try tutti run"),
+                    "train and write the same files; use tutti run"),
       std::string::npos)
       << lines[0];
   EXPECT_NE(lines[1].find("SLURM_NTASKS=4 (Slurm) names 4 processes"), std::string::npos)

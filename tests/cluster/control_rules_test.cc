@@ -38,7 +38,7 @@ TEST(StoreTable, RefusesInvalidKeysAndExcessiveData) {
   internal::StoreTable store(100);
   EXPECT_INVALID(store.put("a key", ""), "the key 'a key'");
   EXPECT_ERROR(store.put("k", std::string(200, 'x')), kResourceExhausted,
-               "control store: no room for 'k'; expected at most 100 bytes in all, got 201; try "
+               "control store: no room for 'k'; expected at most 100 bytes in all, got 201; use "
                "files for large values");
   store.put("k", std::string(90, 'x'));
   store.put("k", std::string(95, 'x'));  // replaces the first value
@@ -209,7 +209,7 @@ TEST(HealthRules, DeadlockIsReportedOnceWithCalls) {
   EXPECT_EQ(deadlock_of(records),
             "worker 0, worker 1 wait for each other: worker 1 waits in sum #9 at a.cc:5 since 2.1 "
             "s for worker 0; worker 0 waits in reduce #3 at a.cc:7 since 2.1 s for worker 1; "
-            "expected the same calls in the same order on every worker; try to make these on all "
+            "expected the same calls in the same order on every worker; make these on all "
             "of them, not only where is_chief() is true");
   EXPECT_EQ(deadlock_of(records), "");
 }

@@ -227,7 +227,7 @@ TEST(WorkerGroup, RequiresTaskEvenInClusterOfOne) {
     EXPECT_INVALID((void)WorkerGroup::join(*resolver),
                    concat(resolver->name(),
                           ".task: expected the task that this process is, got "
-                          "nothing; try to add {\"type\": \"worker\", \"index\": 0}"));
+                          "nothing; add {\"type\": \"worker\", \"index\": 0}"));
   }
 }
 

@@ -86,7 +86,7 @@ TEST(Flags, InvalidUsagePrintsOneLineAndExitsWith2) {
       {{"--colour"},
        "prog: unknown flag --colour; expected one of --help, --name, --steps, --rate, --resume, "
        "--mode"},
-      {{"word"}, "prog: unexpected argument 'word'; expected flags only; try --help"},
+      {{"word"}, "prog: unexpected argument 'word'; expected flags only; see --help"},
   };
   for (const auto& [words, message] : cases) {
     const FlagsOfTest flags = parse_words(words);
@@ -196,7 +196,7 @@ TEST(Flags, SubcommandsCanNest) {
       {{"dance"}, "prog: unknown command 'dance'; expected one of bench, doctor"},
       {{"bench", "sum", "--jsn"}, "prog: unknown flag --jsn; expected one of --help, --steps"},
       {{"bench", "copy", "word"},
-       "prog: unexpected argument 'word'; expected flags only; try --help"},
+       "prog: unexpected argument 'word'; expected flags only; see --help"},
   };
   for (const auto& [words, message] : cases) {
     const FlagsOfTest flags = parse_nested(words);

@@ -292,7 +292,7 @@ TEST(CommunicationOptionsTest, ImplementationSelectsOperationWithoutName) {
 
 TEST(CommunicationOptionsTest, RefusesMpiWithoutMpirunAndNcclOnCpus) {
   const CrossDeviceOpsSpec mpi{"", {.implementation = CommunicationImplementation::kMpi}};
-  EXPECT_ERROR(build_cross_device_ops(mpi, Group{2, 0, cpus(2)}), kUnimplemented, "mpi: ", "try ",
+  EXPECT_ERROR(build_cross_device_ops(mpi, Group{2, 0, cpus(2)}), kUnimplemented, "mpi: ", "; ",
                "canonical");
   const CrossDeviceOpsSpec nccl{"", {.implementation = CommunicationImplementation::kNccl}};
   try {

@@ -299,7 +299,7 @@ TEST(CudaModule, OffModeSkipsSearch) {
   const LoadedBackend loaded = load_backend({CudaMode::kOff, TUTTI_SIMULATED_MODULE});
   EXPECT_EQ(loaded.backend, nullptr);
   EXPECT_EQ(loaded.module, "");
-  EXPECT_EQ(loaded.reason, "TUTTI_CUDA=off hides the GPUs; try without it");
+  EXPECT_EQ(loaded.reason, "TUTTI_CUDA=off hides the GPUs; unset it");
 }
 
 /// Runs in a process of its own, because GPUs are looked up only once.

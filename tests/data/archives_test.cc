@@ -70,7 +70,7 @@ TEST(Npy, RefusesDamagedFiles) {
   }
   EXPECT_ERROR(parse_npy(good + "x", "f"), kDataLoss, "continues after", "got 9");
   EXPECT_ERROR(parse_npy(file(header_of("<c8", "False", "()"), "12345678"), "f"), kUnimplemented,
-               "'<c8'", "try");
+               "'<c8'", "; call ");
   EXPECT_ERROR(parse_npy(file(header_of("|u1", "False", "(-1,)"), ""), "f"), kDataLoss,
                "dimension");
   const std::string huge = "(0, 9223372036854775807, 9223372036854775807)";
@@ -593,7 +593,7 @@ TEST(CompressedTFRecord, RoundTripsAndErrorSuggestsMissingCompressionOption) {
   const std::string packed = empty_folder() + "/a.tfrecord";
   write_packed(packed, Compression::kGzip, {"abc"});
   EXPECT_ERROR(records_in(tfrecord_dataset({packed})), kDataLoss, packed, "record 0", "offset",
-               "try Compression::kGzip");
+               "use Compression::kGzip");
 }
 
 TEST(CompressedNpz, ReadsPythonDeflatedFiles) { expect_arrays_of_python("deflated.npz"); }

@@ -73,11 +73,11 @@ INSTANTIATE_TEST_SUITE_P(
            Malformed{"UnknownType", bytes({0, 0, 7, 1, 0, 0, 0, 0}), {"offset 2", "got 7"}},
            Malformed{"SignedBytes",
                      bytes({0, 0, 9, 1, 0, 0, 0, 1, 1}),
-                     {"offset 2", "signed byte", "try"},
+                     {"offset 2", "signed byte", "convert the file"},
                      ErrorCode::kUnimplemented},
            Malformed{"Shorts",
                      bytes({0, 0, 11, 1, 0, 0, 0, 1, 1, 1}),
-                     {"offset 2", "short", "try"},
+                     {"offset 2", "short", "convert the file"},
                      ErrorCode::kUnimplemented},
            Malformed{
                "TooManyDimensions", bytes({0, 0, 8, 9, 0, 0}), {"offset 3", "at most 8", "got 9"}},
@@ -383,7 +383,7 @@ TEST(Cifar10, ErrorNamesMissingFileAndSearchedPaths) {
   const std::string folder = empty_folder();
   EXPECT_ERROR(read_cifar10(folder, Split::kTrain), kNotFound,
                "failed to find file: data_batch_1.bin", folder, "cifar-10-batches-bin",
-               "cifar-10-binary.tar.gz", "try");
+               "cifar-10-binary.tar.gz", "put it there");
   for (int i = 1; i <= 4; ++i) {
     write_bytes(folder + "/data_batch_" + std::to_string(i) + ".bin", record(i, 0, 0, 0));
   }

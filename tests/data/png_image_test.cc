@@ -145,7 +145,7 @@ TEST(PngFile, ExcessiveWidthIsRefusedBeforeRowAllocation) {
 
 TEST(PngFile, EncodeRefusesUnsupportedTensors) {
   EXPECT_INVALID(encode_png(Tensor::zeros({2, 2, 3})), "encode_png", "uint8", "float32",
-                 "[2, 2, 3]", "try");
+                 "[2, 2, 3]", "call cast()");
   EXPECT_INVALID(encode_png(Tensor::zeros({2, 2}, DType::kUInt8)), "encode_png", "[2, 2]");
   EXPECT_INVALID(encode_png(Tensor::zeros({2, 2, 5}, DType::kUInt8)), "encode_png",
                  "1 to 4 channels, got 5");
@@ -153,7 +153,8 @@ TEST(PngFile, EncodeRefusesUnsupportedTensors) {
 }
 
 TEST(DecodeImage, ErrorNamesUnsupportedFormat) {
-  EXPECT_ERROR(decode_image("GIF89a", "here"), kUnimplemented, "here", "got GIF", "try");
+  EXPECT_ERROR(decode_image("GIF89a", "here"), kUnimplemented, "here", "got GIF",
+               "convert the file");
   EXPECT_ERROR(decode_image("RIFF....WEBP", "here"), kUnimplemented, "got WebP");
   EXPECT_ERROR(decode_image("", "here"), kDataLoss, "got an empty file");
 }

@@ -77,7 +77,7 @@ TEST(CsvReader, RefusesMisplacedQuotesAndContinues) {
   internal::CsvRecord record;
   ASSERT_TRUE(reader.next(record));
   EXPECT_EQ(record.line(), 1);
-  EXPECT_ERROR(reader.next(record), kDataLoss, "here:3: field 1", "within", "try");
+  EXPECT_ERROR(reader.next(record), kDataLoss, "here:3: field 1", "within", "write the field");
   EXPECT_ERROR(reader.next(record), kDataLoss, "here:4: field 1", "behind a quoted field",
                "got byte 104");
   ASSERT_TRUE(reader.next(record));

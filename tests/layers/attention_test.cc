@@ -226,7 +226,7 @@ TEST(KeyValueCacheTest, RejectsLayersThatMixSteps) {
   };
   const auto not_kept = HasSubstr(
       "its result depends on earlier steps, which a KeyValueCache "
-      "does not keep; try generate() with .use_cache = false");
+      "does not keep; call generate() with .use_cache = false");
   EXPECT_THAT(refusal(GRU(2)), not_kept);
   EXPECT_THAT(refusal(Conv1D(2, 2)), not_kept);
   EXPECT_THAT(refusal(MaxPooling1D(2)), not_kept);
@@ -282,9 +282,9 @@ TEST(RotaryEmbeddingTest, ErrorsNameTheArgument) {
   of_heads.build_for({3, 2, 4});
   of_steps.build_for({3, 4});
   EXPECT_INVALID((void)of_heads(Tensor::zeros({3, 2, 4})),
-                 "expected a batch of examples [3, 2, 4], got [3, 2, 4]; try expand_dims(x, 0)");
+                 "expected a batch of examples [3, 2, 4], got [3, 2, 4]; call expand_dims(x, 0)");
   EXPECT_INVALID((void)of_steps(Tensor::zeros({3, 4})),
-                 "expected a batch of examples [3, 4], got [3, 4]; try expand_dims(x, 0)");
+                 "expected a batch of examples [3, 4], got [3, 4]; call expand_dims(x, 0)");
 }
 
 TEST(SwiGLUTest, HasGateUpDownWeightsAndValidatesArguments) {

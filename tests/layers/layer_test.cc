@@ -393,7 +393,7 @@ TEST(LayerDescription, CustomLayersCanBeRegistered) {
   const Json json = written_layer(OwnScale(2.5));
   const std::string unknown = error_of([&] { (void)value_of<std::shared_ptr<Layer>>(json); });
   EXPECT_THAT(unknown, HasSubstr("there is no layer 'OwnScale'"));
-  EXPECT_THAT(unknown, HasSubstr("try register_layer<"));
+  EXPECT_THAT(unknown, HasSubstr("call register_layer<"));
   register_layer<OwnScale, double>();
   const auto again = value_of<std::shared_ptr<Layer>>(json);
   again->build_for(Shape{1});
@@ -401,7 +401,7 @@ TEST(LayerDescription, CustomLayersCanBeRegistered) {
   EXPECT_THAT(error_of([] { register_layer<OwnScale, double>(); }),
               HasSubstr("'OwnScale' already"));
   EXPECT_ERROR((void)SilentLayer().describe(), kUnimplemented,
-               "'silent_layer' (SilentLayer): it does not say how it is made; try "
+               "'silent_layer' (SilentLayer): it does not say how it is made; call "
                "made_with(arguments)");
 }
 

@@ -53,14 +53,14 @@ TEST(LossFunctions, AlignLabelRankAndAcceptEmptyBatches) {
                  ": labels and predictions do not fit; expected equal shapes [batch, ...], "
                  "got labels [2] and predictions [3]");
   EXPECT_INVALID(sparse_categorical_crossentropy(Tensor::zeros({2, 3}), Tensor::zeros({2, 3})),
-                 "got labels [2, 3] and predictions [2, 3]; try categorical_crossentropy for "
+                 "got labels [2, 3] and predictions [2, 3]; use categorical_crossentropy for "
                  "one-hot labels");
   const Tensor numbers = Tensor::zeros({8}, DType::kInt64), scores = Tensor::zeros({8, 3});
   EXPECT_INVALID(categorical_crossentropy(numbers, scores),
-                 "got labels [8] and predictions [8, 3]; try "
+                 "got labels [8] and predictions [8, 3]; use "
                  "sparse_categorical_crossentropy, or one_hot() of class numbers");
   EXPECT_INVALID(categorical_hinge(expand_dims(numbers, -1), scores),
-                 "predictions [8, 3]; try one_hot() of class numbers");
+                 "predictions [8, 3]; call one_hot() of class numbers");
 }
 
 TEST(LossFunctions, ErrorsNameCallerLine) {
@@ -373,7 +373,7 @@ TEST(StepWeightsTest, ErrorNamesMismatchedWeights) {
   const Tensor scores = Tensor::zeros({2, 3});
   EXPECT_INVALID(Loss("mse").per_example(scores, scores, Tensor::ones({2, 3})),
                  "mse: weights [2, 3] of steps do not fit the predictions; expected "
-                 "predictions [batch, steps, ...], got [2, 3]; try weights [batch]");
+                 "predictions [batch, steps, ...], got [2, 3]; use weights [batch]");
   EXPECT_INVALID(
       Loss("mse").per_example(labels_of_steps(), numbers_of_steps(), Tensor::ones({2, 3})),
       "mse: the weights do not fit the values; expected shape [2, 2]");
@@ -493,7 +493,7 @@ TEST(MetricTest, F1ScoreHasOneValuePerClass) {
   macro.update_state(labels, predictions);
   EXPECT_THAT(macro.per_class(),
               Pointwise(DoubleNear(1e-9), std::vector<double>{0.5, 0.8, 2.0 / 3}));
-  EXPECT_INVALID(F1Score().update_state(labels, predictions), "try .num_classes = 3");
+  EXPECT_INVALID(F1Score().update_state(labels, predictions), "use .num_classes = 3");
 }
 
 TEST(MetricTest, MeanIoUCoversOnlyPresentClasses) {

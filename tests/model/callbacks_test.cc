@@ -67,8 +67,8 @@ TEST(ModelCheckpointTest, SavesUnderFormattedNameOrBestOnly) {
 }
 
 TEST(ModelCheckpointTest, InvalidPathTemplateIsRejectedBeforeTraining) {
-  EXPECT_INVALID(ModelCheckpoint("run/{epoch:02d}.safetensors"), "got {epoch:02d}", "try {epoch}");
-  EXPECT_INVALID(ModelCheckpoint("{epoch}-{val_loss:.2f}.safetensors"), "try {val_loss}");
+  EXPECT_INVALID(ModelCheckpoint("run/{epoch:02d}.safetensors"), "got {epoch:02d}", "use {epoch}");
+  EXPECT_INVALID(ModelCheckpoint("{epoch}-{val_loss:.2f}.safetensors"), "use {val_loss}");
   const std::string folder = empty_folder();
   Sequential model = small_model();
   const Tensor x = alternating(8);
@@ -526,7 +526,7 @@ TEST(MonitorTest, UnknownDirectionIsRejectedBeforeTraining) {
   EXPECT_THAT(text, HasSubstr("EarlyStopping: whether larger values of 'val_bleu' are better"));
   EXPECT_THAT(text,
               HasSubstr("expected one of loss, accuracy, auc, precision, mae, weighted_mae "));
-  EXPECT_THAT(text, HasSubstr("try .mode = MonitorMode::kMax or MonitorMode::kMin"));
+  EXPECT_THAT(text, HasSubstr("use .mode = MonitorMode::kMax or MonitorMode::kMin"));
   EXPECT_THAT(fit_error(ReduceLROnPlateau({.monitor = "val_true_positives"})),
               HasSubstr("ReduceLROnPlateau: whether larger"));
   EXPECT_THAT(fit_error(ModelCheckpoint("x", {.save_best_only = true, .monitor = "f1"})),

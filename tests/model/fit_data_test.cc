@@ -163,7 +163,7 @@ TEST(FitData, WarnsWhenInitialEpochSkipsAllTraining) {
     });
   };
   EXPECT_THAT(fit(3, 3),
-              ElementsAre(AllOf(HasSubstr("got 3 and 3"), HasSubstr("try .epochs = 6"))));
+              ElementsAre(AllOf(HasSubstr("got 3 and 3"), HasSubstr("use .epochs = 6"))));
   EXPECT_EQ(model.epochs_trained(), 0);
   EXPECT_THAT(fit(3, 2), IsEmpty());
 }

@@ -140,7 +140,7 @@ TEST(ModelFile, OmitsCompilationOnRequest) {
                                         return losses::mean_squared_error(y, p);
                                       })});
   EXPECT_ERROR(model.save(model_path()), kUnimplemented,
-               "the loss 'own' is a function of your own, so it cannot be saved; try "
+               "the loss 'own' is a function of your own, so it cannot be saved; use "
                "{.compile_arguments = false}");
   model.save(model_path(), {.compile_arguments = false});
   const std::shared_ptr<Model> again = load_model(model_path());
@@ -253,7 +253,7 @@ TEST(ModelFile, StoresCustomOptimizers) {
   Sequential model = small_model();
   model.compile({.optimizer = HalfRateOptions{.rate = 0.25}, .loss = "mse"});
   EXPECT_ERROR(model.save(model_path()), kUnimplemented,
-               "the optimizer of HalfRateOptions cannot be saved; try "
+               "the optimizer of HalfRateOptions cannot be saved; call "
                "register_optimizer<HalfRateOptions>()");
   register_optimizer<HalfRateOptions>();
   model.save(model_path());

@@ -83,7 +83,7 @@ TEST(SequentialTest, FirstLayerCanDeclareInput) {
   EXPECT_EQ(model.num_parameters(), 2);
   EXPECT_INVALID(Sequential lost(Dense(10), Relu()),
                  "the shape of the input is not known, so the weights of Dense cannot be "
-                 "made; try Sequential(Input{{784}}, ...)");
+                 "made; use Sequential(Input{{784}}, ...)");
 }
 
 TEST(SequentialTest, UnknownNameErrorListsValidNames) {
@@ -244,7 +244,7 @@ TEST(ModelTest, RejectsMetricCreatedOutsideScope) {
 TEST(ModelTest, UseBeforeCompileErrorStatesRemedy) {
   Sequential model(Input{{1}}, Dense(1));
   EXPECT_ERROR(model.fit(Tensor::ones({1, 1}), Tensor::ones({1, 1})), kFailedPrecondition,
-               "Model::fit: the model is not compiled; try model.compile({");
+               "Model::fit: the model is not compiled; call model.compile({");
   EXPECT_INVALID(model.compile({.loss = MeanSquaredError({.reduction = LossReduction::kNone})}),
                  "reduction NONE");
 }
@@ -502,7 +502,7 @@ TEST(FunctionalTest, CallAndCompileErrorsNameMissingItems) {
   EXPECT_INVALID(model({Tensor::ones({1, 4}), Tensor::ones({1, 2})}),
                  "has 2 results, but one was asked for");
   EXPECT_INVALID(model.compile({.loss = "mse"}),
-                 "one loss for each of the 2 outputs, got 1; try .losses");
+                 "one loss for each of the 2 outputs, got 1; use .losses");
   EXPECT_INVALID(model.compile({.metrics = {"mae"}, .losses = {"mse", "mse"}}),
                  "expected .output_metrics");
   EXPECT_INVALID(model.compile({.losses = {"mse", "mse"}, .loss_weights = {1.0}}),

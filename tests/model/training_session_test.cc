@@ -378,7 +378,7 @@ TEST(StopOnSignals, ReportsStopPointSavedFolderAndRemedy) {
                                   folder + "; to continue, start the program again\n"));
   EXPECT_THAT(fit_with_signal({}, 3).output,
               ::testing::EndsWith("stopped    by SIGINT after batch 3/4 of epoch 1/3; nothing was "
-                                  "saved; try .callbacks = {BackupAndRestore(folder)}\n"));
+                                  "saved; use .callbacks = {BackupAndRestore(folder)}\n"));
   EXPECT_INVALID(
       fit_with_signal({BackupAndRestore(folder, {.stop_requested = [] { return false; }})}, 0),
       "a BackupAndRestore without stop_requested");

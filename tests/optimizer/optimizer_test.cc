@@ -165,7 +165,7 @@ TEST(OptimizerTest, RejectsMissingDuplicateAndNonFloatingVariables) {
   const Variable counter(Tensor::scalar(0, DType::kInt32), {.name = "counter"});
   EXPECT_INVALID(Adam(std::vector{counter}), "'counter'", "float32", "int32");
   const Variable half(Tensor::scalar(0, DType::kFloat16), {.name = "half"});
-  EXPECT_INVALID(Adam(std::vector{half}), "'half'", "float16", "try the policy mixed_bfloat16");
+  EXPECT_INVALID(Adam(std::vector{half}), "'half'", "float16", "use the policy mixed_bfloat16");
   EXPECT_INVALID(Optimizer(std::vector{v}, nullptr, {}), "UpdateRule");
 }
 

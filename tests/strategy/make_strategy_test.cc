@@ -39,11 +39,11 @@ TEST(MakeStrategy, ErrorNamesInvalidOption) {
   EXPECT_INVALID(make_strategy("miror"), "'miror'", "did you mean 'mirrored'?");
   EXPECT_INVALID(make_strategy("mirrored", {.replicas = -1}), "replicas", "got -1");
   EXPECT_INVALID(make_strategy("one_device", {.replicas = 2}), "one_device has one replica",
-                 "got 2", "try mirrored");
+                 "got 2", "use mirrored");
   EXPECT_INVALID(make_strategy("one_device", {.devices = "cpu:0-1"}), "one_device has one device",
-                 "got 2", "'cpu:0-1'", "try mirrored");
+                 "got 2", "'cpu:0-1'", "use mirrored");
   EXPECT_INVALID(make_strategy("central_storage", {.update_mode = "async"}), "update_mode async",
-                 "central_storage", "try parameter_server");
+                 "central_storage", "use parameter_server");
   EXPECT_INVALID(make_strategy("mirrored", {.compression = "zip"}), "'zip'");
   EXPECT_ERROR(make_strategy("mirrored", {.cross_device_ops = "star"}), kNotFound, "'star'",
                "ring");
@@ -67,7 +67,7 @@ TEST(MakeStrategy, SingleProcessStrategyInsideJobWarnsOnce) {
   const std::vector<std::string> lines = warnings_as("worker");
   EXPECT_THAT(lines, ElementsAre(HasSubstr(
                          "trains alone, though TF_CONFIG names 3 processes: 3 copies train "
-                         "and write the same files; try MultiWorkerMirroredStrategy")));
+                         "and write the same files; use MultiWorkerMirroredStrategy")));
 }
 
 TEST(MakeStrategy, WarnsAboutUncoordinatedTorchrunProcesses) {

@@ -136,7 +136,7 @@ TEST(SameBits, UnsummedGradientsOfSharedValueMustBeEqual) {
     const Maker& make = each.second;
     for (const double value : after_unsummed(*make(), equal)) EXPECT_NEAR(value, -0.2, 1e-7);
     EXPECT_INVALID(after_unsummed(*make(), own), "Variable 'v': replicas 0 and 1 share its value");
-    EXPECT_INVALID(after_unsummed(*make(), sparse), "try GradientAggregation::kSum");
+    EXPECT_INVALID(after_unsummed(*make(), sparse), "use GradientAggregation::kSum");
     EXPECT_INVALID(after_unsummed(*make(), own, /*in_parts=*/true),
                    "replicas 0 and 1 share its value");
   }
@@ -153,7 +153,7 @@ TEST(SameBits, DivergingUnsummedGradientsAreNamedInError) {
   };
   EXPECT_INVALID(after_unsummed(*mirrored(3), last_differs),
                  "Variable 'v': replicas 0 and 2 have copies of its value");
-  EXPECT_INVALID(after_unsummed(*mirrored(2, 4), last_differs), "try GradientAggregation::kSum");
+  EXPECT_INVALID(after_unsummed(*mirrored(2, 4), last_differs), "use GradientAggregation::kSum");
 }
 
 TEST(SameBits, DifferingUnsummedGradientsChangeNothing) {

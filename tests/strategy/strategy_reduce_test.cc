@@ -170,7 +170,7 @@ TEST(StrategyOptions, MissingTpuErrorNamesRemedy) {
 }
 
 TEST(StrategyOptions, XlaDevicesRequireMirroredStrategy) {
-  const char* const kRemedy = "try MirroredStrategy(\"xla:0\")";
+  const char* const kRemedy = "use MirroredStrategy(\"xla:0\")";
   EXPECT_ERROR(CentralStorageStrategy("xla:0-1"), kUnimplemented, kRemedy);
   EXPECT_ERROR(ParameterServerStrategy({.local = {.devices = "xla:0"}}), kUnimplemented, kRemedy);
   EXPECT_ERROR(make_strategy("multi_worker_mirrored", {.devices = "xla:0"}), kUnimplemented,

@@ -420,7 +420,7 @@ TEST(Dispatch, RejectsMixedDevicesAndMissingKernels) {
   const Tensor here = Tensor::ones({2});
   const Tensor there = here.to({DeviceType::kCpu, 1});
   expect_error(ErrorCode::kInvalidArgument,
-               {concat("add at device_test.cc:", __LINE__ + 1), "cpu:0", "cpu:1", "try to()"},
+               {concat("add at device_test.cc:", __LINE__ + 1), "cpu:0", "cpu:1", "call to()"},
                [&] { here + there; });
   EXPECT_EQ((there + there).device(), there.device());
   EXPECT_EQ((there * 2).device(), there.device());  // scalars follow

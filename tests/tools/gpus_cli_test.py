@@ -109,9 +109,9 @@ class WithoutGpus(ProgramCase):
 
     def test_require_reports_missing_gpu_as_error(self):
         errors = self.errors(1, "devices", TUTTI_CUDA="require", CUDA_VISIBLE_DEVICES="")
-        self.assertEqual(errors, "tutti: TUTTI_CUDA=require: no GPU: CUDA_VISIBLE_DEVICES='' shows no GPU; try without it\n")
+        self.assertEqual(errors, "tutti: TUTTI_CUDA=require: no GPU: CUDA_VISIBLE_DEVICES='' shows no GPU; unset it\n")
         text = self.output("doctor", expected_code=1, TUTTI_CUDA="require", CUDA_VISIBLE_DEVICES="")
-        self.assertRegex(text, r"bad +GPU +none: CUDA_VISIBLE_DEVICES='' shows no GPU\n +-> try without it")
+        self.assertRegex(text, r"bad +GPU +none: CUDA_VISIBLE_DEVICES='' shows no GPU\n +-> unset it")
 
     def test_outdated_driver_is_reported(self):
         text = self.output("devices", TUTTI_SIMULATED_CUDA_DRIVER="11080")

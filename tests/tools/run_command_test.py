@@ -393,8 +393,8 @@ class DryRun(TuttiRunCase):
 class WrongUsage(TuttiRunCase):
     def test_invalid_usage_prints_one_line_and_exits_with_2(self):
         for words, message in (
-                (("-n", "2", "--"), "run: expected a program, got none; try tutti run -n 2 ./program"),
-                (("-n", "2"), "run: expected a program, got none; try tutti run -n 2 ./program"),
+                (("-n", "2", "--"), "run: expected a program, got none; use tutti run -n 2 ./program"),
+                (("-n", "2"), "run: expected a program, got none; use tutti run -n 2 ./program"),
                 (("--max-restart", "2", "true"), "unknown flag --max-restart"),
                 (("--max-restart", "2", "true"), "; did you mean '--max-restarts'?"),
                 (("-n", "0", "--", "true"), "run: -n: expected 1 to 1024, got 0"),

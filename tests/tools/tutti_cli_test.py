@@ -29,7 +29,7 @@ class TuttiProgram(ProgramCase):
     def test_devices_lists_the_processor_and_its_virtual_devices(self):
         text = self.output("devices")
         self.assertIn("cpu:0-63", text)
-        self.assertIn("gpu   none: TUTTI_CUDA=off hides the GPUs; try without it\n", text)
+        self.assertIn("gpu   none: TUTTI_CUDA=off hides the GPUs; unset it\n", text)
 
     def test_devices_json_agrees_with_the_system(self):
         report = json.loads(self.output("devices", "--json"))

@@ -239,7 +239,7 @@ TEST_F(XlaPreconditions, UnknownFlagErrorIncludesPluginMessage) {
     TpuStrategy strategy;
     strategy.run([] { return square(Tensor::ones({2})); });
   };
-  EXPECT_REFUSED("Unknown flag in XLA_FLAGS: --xla_no_such_flag=1.*try without them",
+  EXPECT_REFUSED("Unknown flag in XLA_FLAGS: --xla_no_such_flag=1.*unset them",
                  open_with("--xla_no_such_flag=1"));
   EXPECT_REFUSED("XLA_FLAGS: the PJRT plugin would end.*banana",
                  open_with("--xla_cpu_enable_fast_math=banana"));

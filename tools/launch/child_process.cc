@@ -112,7 +112,7 @@ bool is_program(const std::string& path) {
   }
   if (name.find('/') == std::string::npos) {
     reason = "not found in PATH";
-    if (is_program("./" + name)) reason += concat("; try ./", name);
+    if (is_program("./" + name)) reason += concat("; use ./", name);
   }
   fail(ErrorCode::kNotFound, "run: expected a program, got '", name, "': ", reason);
 }

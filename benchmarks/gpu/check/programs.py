@@ -88,7 +88,7 @@ def find(flags, here, runner, table):
     else:
         place = Place(flags, pathlib.Path(flags.build or own / "build-gpu").resolve(), packed=False)
     if place.packed and not (place.root / MANIFEST).exists():
-        table.add(rows.failed(f"{place.root} is no pack; expected a folder that benchmarks/gpu/gpu_check --pack made; try --build for "
+        table.add(rows.failed(f"{place.root} is no pack; expected a folder that benchmarks/gpu/gpu_check --pack made; use --build for "
                               "a build folder"), "programs")
         return None
     usable = True

@@ -32,7 +32,7 @@ enum class ErrorCode {
 std::string_view to_string(ErrorCode code);
 
 /// Exception of every tutti function. Its message has one shape: *who: what happened; expected X,
-/// got Y; try Z*.
+/// got Y; do Z*.
 class Error : public std::exception {
  public:
   Error(ErrorCode code, std::string message);

@@ -168,7 +168,7 @@ class Strategy {
 
   /// Distributes a dataset batched by the GLOBAL batch: each replica, also of other workers, gets
   /// its slice. All workers must pass the same dataset (docs/deviations.md: one cutting rule).
-  /// Throws kInvalidArgument ("try dataset.batch()") for a dataset known to yield single examples
+  /// Throws kInvalidArgument ("call dataset.batch()") for a dataset known to yield single examples
   /// (DatasetSource::batch_depth()).
   DistributedDataset distribute_dataset(const Dataset& global, InputOptions options = {});
   /// Calls fn once (one input pipeline per worker), which returns a dataset batched by the

@@ -31,7 +31,7 @@ class TpuClusterResolver {
 /// the devices. Each run() traces the operations of the step function and passes them to XLA as one
 /// program (StableHLO), compiled if its text is new; values are computed only then. So a step may
 /// read on the host only results of earlier steps (kFailedPrecondition for its own values). All
-/// replicas must do the same work on the same shapes; kInvalidArgument names the difference (try
+/// replicas must do the same work on the same shapes; kInvalidArgument names the difference (use
 /// batch(n, drop_remainder)). An operation without a StableHLO form throws kUnimplemented with its
 /// name and line. Results and variables are copied to the host when it reads them.
 /// tf.distribute.TPUStrategy.

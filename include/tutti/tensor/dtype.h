@@ -97,7 +97,7 @@ decltype(auto) visit_arithmetic_floating(DType dtype, std::string_view who, Visi
   if (dtype == DType::kFloat32) return visitor.template operator()<float>();
   if (dtype == DType::kFloat64) return visitor.template operator()<double>();
   fail(ErrorCode::kInvalidArgument, who, ": expected float32 or float64, got ", to_string(dtype),
-       "; try cast()");
+       "; call cast()");
 }
 
 /// Same as visit_arithmetic_floating(), but for all floating types.
@@ -108,7 +108,7 @@ decltype(auto) visit_floating(DType dtype, std::string_view who, Visitor&& visit
   if (dtype == DType::kBFloat16) return visitor.template operator()<BFloat16>();
   if (dtype == DType::kFloat16) return visitor.template operator()<Float16>();
   fail(ErrorCode::kInvalidArgument, who, ": expected a floating type, got ", to_string(dtype),
-       "; try cast()");
+       "; call cast()");
 }
 
 }  // namespace tutti

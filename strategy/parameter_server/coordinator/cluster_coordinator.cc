@@ -82,7 +82,7 @@ std::optional<int> CoordinatorCore::serve() {
 void CoordinatorCore::start() {
   if (strategy_.must_serve()) {
     fail(ErrorCode::kFailedPrecondition,
-         "ClusterCoordinator::start: this task works for a chief elsewhere; try `if (const auto ",
+         "ClusterCoordinator::start: this task works for a chief elsewhere; call `if (const auto ",
          "code = coordinator.serve()) return *code;` before it");
   }
   if (is_starting_.exchange(true)) {
@@ -167,7 +167,7 @@ void CoordinatorCore::watch_servers() {
   servers->watch([this](const std::string& why) {
     queue_.stop(Error(ErrorCode::kUnavailable,
                       concat(why,
-                             ", and its variables with it; expected it to live; try "
+                             ", and its variables with it; expected it to live; use "
                              "ClusterCoordinatorOptions::checkpoint_folder")));
     return false;
   });
@@ -176,7 +176,7 @@ void CoordinatorCore::watch_servers() {
 void CoordinatorCore::save_checkpoint(TimePoint deadline) {
   require_started("save_checkpoint");
   if (checkpoint_ == nullptr) {
-    fail(ErrorCode::kFailedPrecondition, "save_checkpoint: there is no folder to save into; try ",
+    fail(ErrorCode::kFailedPrecondition, "save_checkpoint: there is no folder to save into; set ",
          "ClusterCoordinatorOptions::checkpoint_folder");
   }
   checkpoint_->save_now(deadline);
@@ -285,7 +285,7 @@ void CoordinatorCore::cannot_go_on(const std::string& where, const std::exceptio
 void CoordinatorCore::require_started(const char* who) const {
   if (has_started()) return;
   fail(ErrorCode::kFailedPrecondition, who,
-       ": the coordinator was not started; try start(), after ", "the steps are defined");
+       ": the coordinator was not started; call start(), after ", "the steps are defined");
 }
 
 RemoteValue CoordinatorCore::schedule(std::string_view step, Nest arguments) {
@@ -385,7 +385,7 @@ class NoVariables final : public VariableCreator {
   std::shared_ptr<VariableStorage> create(const Variable::Initializer&, const RandomKey&,
                                           VariableOptions options) override {
     fail(ErrorCode::kInvalidArgument, "create_per_worker_dataset: its function made the variable '",
-         options.name, "'; expected none; try to make variables in the strategy's scope");
+         options.name, "'; expected none; make variables in the strategy's scope");
   }
 };
 
@@ -430,7 +430,7 @@ std::optional<Batch> DatasetIterator::try_next() {
 Batch DatasetIterator::next() {
   if (std::optional<Batch> batch = try_next()) return std::move(*batch);
   fail(ErrorCode::kOutOfRange,
-       "DatasetIterator::next: the dataset of this worker has ended; try repeat(), or try_next()");
+       "DatasetIterator::next: the dataset of this worker has ended; call repeat(), or try_next()");
 }
 
 std::optional<PerReplica<Batch>> DistributedIterator::try_next() {
@@ -446,7 +446,7 @@ std::optional<PerReplica<Batch>> DistributedIterator::try_next() {
 PerReplica<Batch> DistributedIterator::next() {
   if (auto batches = try_next()) return std::move(*batches);
   fail(ErrorCode::kOutOfRange,
-       "DistributedIterator::next: the dataset of this worker has ended; try repeat(), or "
+       "DistributedIterator::next: the dataset of this worker has ended; call repeat(), or "
        "try_next()");
 }
 

@@ -40,7 +40,7 @@ const StepDefinition& StepRegistry::find(std::string_view name) const {
   std::vector<std::string> names;
   for (const auto& [each, definition] : steps_) names.push_back(each);
   fail(ErrorCode::kNotFound, "schedule: expected one of ", choices(names, name), ", got '", name,
-       "'; try define() on every task, before start()");
+       "'; call define() on every task, before start()");
 }
 
 std::uint64_t StepRegistry::define_resource(
@@ -57,7 +57,7 @@ ResourceDefinition StepRegistry::find_resource(std::uint64_t id) const {
   const auto found = resources_.find(id);
   if (found == resources_.end()) {
     fail(ErrorCode::kNotFound, "per-worker value ", id, ": is not defined here; expected below ",
-         resources_.size(), "; try to make it on every task, before start()");
+         resources_.size(), "; make it on every task, before start()");
   }
   return found->second;
 }

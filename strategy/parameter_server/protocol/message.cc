@@ -14,7 +14,7 @@ std::vector<std::byte> serialized(const google::protobuf::MessageLite& message,
   if (size > std::min(longest, kMost)) {
     fail(ErrorCode::kResourceExhausted, message.GetTypeName(), ": a message of ", size,
          " bytes; expected at most ", std::min(longest, kMost),
-         "; try tensors for large data, or several requests");
+         "; use tensors for large data, or several requests");
   }
   std::vector<std::byte> bytes(size);
   message.SerializeWithCachedSizesToArray(reinterpret_cast<std::uint8_t*>(bytes.data()));

@@ -225,7 +225,7 @@ class VariableStore::Checker {
     const ShardSpec& spec = checked.shard->spec;
     check_value(spec, assign.value);
     if (assign.op != AssignOp::kAssign && spec.dtype == DType::kBool) {
-      refuse_operation(spec, ".", assign.op, ": expected a number type, got bool; try assign()");
+      refuse_operation(spec, ".", assign.op, ": expected a number type, got bool; call assign()");
     }
   }
   void check(const ScatterShard& scatter, CheckedOperation& checked) {

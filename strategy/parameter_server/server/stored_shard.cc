@@ -46,7 +46,7 @@ SyncAccumulator::Taken SyncAccumulator::take(const UpdateShard& update, std::uin
   if (sync.step - num_steps > kMostStepsAhead) {
     fail(ErrorCode::kFailedPrecondition, "rank ", sync.rank, " gives a gradient of step ",
          sync.step, " while step ", num_steps, " is the next one; expected at most step ",
-         num_steps + kMostStepsAhead, "; try reading with at_least_steps before each step");
+         num_steps + kMostStepsAhead, "; read with at_least_steps before each step");
   }
   const auto held = steps_.find(sync.step);
   if (held != steps_.end()) {
@@ -188,7 +188,7 @@ std::optional<Error> StoredShard::why_no_step(const std::set<int>& ended) const 
                       " will not be made: ", gone.size() == 1 ? "worker " : "workers ", join(gone),
                       gone.size() == 1 ? " has" : " have", " ended; expected gradients of ",
                       num_to_aggregate, " of ", num_ranks, " workers, got ", num_left,
-                      " at most; this is the end of training (try ending by the number of steps ",
+                      " at most; this is the end of training (end by the number of steps ",
                       "made, which optimizer.iterations() counts, on all workers)"));
 }
 

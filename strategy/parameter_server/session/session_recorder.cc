@@ -55,8 +55,8 @@ void RemoteValue::materialize(std::byte* to) {
   }
   fail(ErrorCode::kFailedPrecondition, "the value of ", maker_,
        " is read on the host within Session::run(), before it is computed on ", place_->task,
-       "; expected a step that only works with tensors; try returning the tensor from the step, "
-       "and reading it after run()");
+       "; expected a step that only works with tensors; return the tensor from the step, "
+       "and read it after run()");
 }
 
 // Steps.
@@ -139,7 +139,7 @@ std::vector<Tensor> SessionRecorder::record(const std::shared_ptr<const TaskPlac
   if (StepRecorder::current() != nullptr) {
     fail(ErrorCode::kUnimplemented, "Session: ", operation.where(), " on ", place->task,
          " in a captured step; expected operations of this process only, because a replay does not "
-         "send steps to other tasks; try calling the function without captured()");
+         "send steps to other tasks; call the function without captured()");
   }
   for (const Tensor& input : inputs) operation.add_inputs(number_of(input));
   operation.set_device(place->device);

@@ -514,7 +514,7 @@ TEST_F(SessionTest, CapturedStepRejectsRemoteOperations) {
   const StepRecorderScope capture(captured);
   EXPECT_ERROR((void)doubled_on("/job:worker/task:1", Tensor(1.0f)), kUnimplemented,
                "Session: add at session_test.cc:", "on worker 1 in a captured step",
-               "try calling the function without captured()");
+               "call the function without captured()");
 }
 
 TEST_F(SessionTest, ErrorNamesDeadTask) {

@@ -16,7 +16,7 @@ namespace tutti {
 ///
 /// Validates everything at once: types of values, unique host:port addresses, the task's index in
 /// the cluster, and at most one chief and one evaluator. Throws kInvalidArgument with one line
-/// "TF_CONFIG.<path>: expected <what>, got <found>; try to <remedy>".
+/// "TF_CONFIG.<path>: expected <what>, got <found>; <remedy>".
 class TfConfigResolver : public ClusterResolver {
  public:
   /// Reads this process's TF_CONFIG.

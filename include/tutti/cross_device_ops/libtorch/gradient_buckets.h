@@ -148,7 +148,7 @@ class GradientBuckets {
     }
     if (gradient.is_sparse()) {
       fail(ErrorCode::kUnimplemented, "DistributedDataParallel: expected dense gradients, got a ",
-           "sparse one; try EmbeddingOptions().sparse(false)");
+           "sparse one; use EmbeddingOptions().sparse(false)");
     }
     if (gradient.data_ptr() == slot.view.data_ptr()) return;
     slot.view.copy_(gradient);

@@ -63,7 +63,8 @@ inline Elements elements(const ::torch::Tensor& tensor) {
   if (!tensor.device().is_cpu() || tensor.layout() != ::torch::kStrided ||
       !tensor.is_non_overlapping_and_dense()) {
     fail(ErrorCode::kInvalidArgument, "tutti::torch: expected a dense tensor on the CPU, got ",
-         tensor.toString(), " on ", tensor.device().str(), "; try contiguous() or to(torch::kCPU)");
+         tensor.toString(), " on ", tensor.device().str(),
+         "; call contiguous() or to(torch::kCPU)");
   }
   return {static_cast<std::byte*>(tensor.data_ptr()), static_cast<std::size_t>(tensor.numel()),
           to_dtype(tensor.scalar_type())};

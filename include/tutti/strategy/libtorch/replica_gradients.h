@@ -83,7 +83,7 @@ class ReplicaGradients {
         group.views[i].zero_();
       } else if (gradient.is_sparse()) {
         fail(ErrorCode::kUnimplemented, "Replicated: expected dense gradients, got a sparse one; ",
-             "try EmbeddingOptions().sparse(false)");
+             "use EmbeddingOptions().sparse(false)");
       } else if (gradient.data_ptr() != group.views[i].data_ptr()) {
         group.views[i].copy_(gradient);
       }

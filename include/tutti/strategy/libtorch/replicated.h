@@ -64,7 +64,7 @@ class Replicated {
     for (const Device device : strategy.replica_devices()) {
       if (device.type != DeviceType::kCpu) {
         fail(ErrorCode::kUnimplemented, "Replicated: expected replicas on the CPU, got one on ",
-             device, "; try devices such as cpu:0-1");
+             device, "; use devices such as cpu:0-1");
       }
       modules_.push_back(make());
       gradients_.emplace_back(internal::trained_parameters(*modules_.back(), "Replicated"));

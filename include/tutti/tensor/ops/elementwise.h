@@ -12,7 +12,7 @@ namespace tutti {
 Tensor add(const Operand& a, const Operand& b);
 Tensor subtract(const Operand& a, const Operand& b);
 Tensor multiply(const Operand& a, const Operand& b);
-/// True division. Throws for integers: try cast() or floor_divide().
+/// True division. Throws for integers: use cast() or floor_divide().
 Tensor divide(const Operand& a, const Operand& b);
 /// The larger and the smaller of each pair.
 Tensor maximum(const Operand& a, const Operand& b);

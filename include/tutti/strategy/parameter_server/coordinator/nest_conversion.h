@@ -77,7 +77,7 @@ inline constexpr bool is_nest_value =
 template <class T>
 Nest to_nest(const T& value) {
   static_assert(!std::same_as<T, RemoteValue>,
-                "expected a value as argument, got a RemoteValue; try fetch()");
+                "expected a value as argument, got a RemoteValue; call fetch()");
   if constexpr (std::same_as<T, Nest>) {
     return value;
   } else if constexpr (std::same_as<T, Tensor>) {
