@@ -53,9 +53,9 @@ class CollectiveEngine {
   virtual std::unique_ptr<CollectiveEngine> subgroup(const std::vector<int>& ranks,
                                                      std::uint32_t number) = 0;
 
-  /// Answers state queries of peers with `own_state()`: "waits in broadcast(...) #3 at a.cc:3 since
-  /// 10.2 s", "is in no collective; its last one was ...". Never blocks. Called about ten times a
-  /// second by a thread of the communicator, also during run().
+  /// Answers state queries of peers with `own_state()`: "has waited 10.2 s in broadcast(...) #3
+  /// at a.cc:3", "is in no collective; its last one was ...". Never blocks. Called about ten times
+  /// a second by a thread of the communicator, also during run().
   virtual void tend(const std::function<std::string()>& own_state) = 0;
   /// Returns the states of all ranks, by rank, for the report on a stalled call: "does not answer"
   /// for ranks that are silent until the deadline, empty for this rank. May be called during run().

@@ -17,7 +17,7 @@ using NumberedFunction = std::function<Element(const Element&, std::uint64_t num
 
 using MakeFunction = std::function<NumberedFunction(std::uint64_t epoch)>;
 
-/// Rows that a function returns. kKept: as many as it gets; the batch size stays known.
+/// Rows that a function returns. kKept: the number that it receives; the batch size stays known.
 enum class Rows { kKept, kUnknown };
 
 /// Returns `dataset` mapped by the function that `make` returns for the epoch. A single parallel

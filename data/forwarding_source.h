@@ -78,7 +78,7 @@ class Decorator : public SourceWith<Self, Argument> {
   }
 };
 
-/// Iterator over another one; skip() skips as many elements below.
+/// Iterator over another one; skip() skips the same number of elements of the source.
 class ForwardingIterator : public ElementIterator {
  public:
   explicit ForwardingIterator(std::unique_ptr<ElementIterator> below) : below_(std::move(below)) {}

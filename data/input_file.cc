@@ -38,7 +38,7 @@ void require_within(const InputLimits& limits, std::uint64_t unpacked, std::uint
   }
   fail(ErrorCode::kResourceExhausted, source, ": ", packed, " compressed bytes become ", unpacked,
        " or more; expected less than ", limits.max_expansion,
-       " times as many; if the file is valid, raise InputLimits::max_expansion");
+       " times that number; if the file is valid, raise InputLimits::max_expansion");
 }
 
 namespace {

@@ -195,7 +195,7 @@ void require_counts(const Model& model, std::string_view who, std::size_t inputs
   const std::size_t outputs = model.output_shapes().size();
   if (labels == 0 || labels == outputs) return;
   fail(ErrorCode::kInvalidArgument, who, ": the model '", model.name(), "' has ", outputs,
-       " output(s), so it expects as many labels, but it received ", labels,
+       " output(s), so it expects one label tensor for each, but it received ", labels,
        "; weights of examples are given as .sample_weight");
 }
 

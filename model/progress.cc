@@ -29,7 +29,7 @@ std::string bar(std::int64_t step, std::int64_t num_steps) {
          std::string(static_cast<std::size_t>(kBarWidth - full), '.') + "]";
 }
 
-/// Columns of the terminal; as many as any line needs if it does not report them.
+/// Columns of the terminal; unlimited if the terminal does not report them.
 std::size_t columns_of(std::FILE* out) {
   winsize size = {};
   const bool is_known = ioctl(fileno(out), TIOCGWINSZ, &size) == 0 && size.ws_col > 0;

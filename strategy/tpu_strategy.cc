@@ -14,7 +14,7 @@ int checked_replicas(const LocalStrategyOptions& options) {
       options.replicas != 0 ? options.replicas : (devices.platform == "cpu" ? 1 : available);
   if (wanted < 1 || wanted > available) {
     fail(ErrorCode::kInvalidArgument, "TpuStrategy: expected 1 to ", available,
-         " replicas, as many as ", devices.platform, " has XLA devices, got ", wanted,
+         " replicas, the number of XLA devices of ", devices.platform, ", got ", wanted,
          devices.platform == "cpu" ? "; use TUTTI_XLA_CPU_DEVICES" : "");
   }
   return wanted;

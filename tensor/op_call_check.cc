@@ -399,7 +399,8 @@ Specs outputs_of(const OpCall& call, const CallCheck& c) {
       return attention_outputs(c, call.op == OpId::kAttentionGrad);
     case OpId::kReshape:
       c.inputs(1, 1);
-      c.expect(c.output().num_elements() == c.shape(0).num_elements(), "as many elements");
+      c.expect(c.output().num_elements() == c.shape(0).num_elements(),
+               "the same number of elements");
       return {{c.output(), c.dtype(0)}};
     case OpId::kTranspose:
       return transposed(c);

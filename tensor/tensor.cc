@@ -166,7 +166,7 @@ Tensor Tensor::alias() const { return detached_reshape(shape()); }
 Tensor Tensor::detached_reshape(const Shape& shape) const {
   if (shape.num_elements() != num_elements()) {
     fail(ErrorCode::kInvalidArgument, "Tensor::detached_reshape: ", this->shape(), " has ",
-         num_elements(), " elements; expected a shape of as many, got ", shape, " with ",
+         num_elements(), " elements; expected a shape with the same number, got ", shape, " with ",
          shape.num_elements());
   }
   auto impl = std::make_shared<Impl>(*impl_);

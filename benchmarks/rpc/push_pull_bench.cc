@@ -1,4 +1,4 @@
-// Compares pushes to and pulls from a parameter server with a bare gRPC stream of as many bytes.
+// Compares pushes to and pulls from a parameter server with a bare gRPC stream of equal size.
 // SPDX-License-Identifier: Apache-2.0
 //
 // Usage: push_pull_bench [ROUNDS [JOB [TURN]]]. Client and server are threads of this process; the

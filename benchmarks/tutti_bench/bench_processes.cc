@@ -31,7 +31,7 @@ class RankMemory {
   std::optional<BenchMemory> own_;
 };
 
-/// Lower bound measured in process 0: as many replicas as ranks, in its own memory.
+/// Lower bound measured in process 0: one replica per rank, in its own memory.
 class Floor {
  public:
   Floor(int ranks, std::size_t num_bytes) : team_(std::min(ranks, num_hardware_threads())) {

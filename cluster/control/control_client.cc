@@ -373,7 +373,7 @@ bool ControlSession::reconnect() {
     } else if (away >= limit) {
       verdict = verdict_on_server(
           VerdictKind::kDead,
-          concat("cannot be reached since ", seconds_text(away), " s: ", attempt.reason));
+          concat("has been unreachable for ", seconds_text(away), " s: ", attempt.reason));
     }
     if (verdict) {
       take_verdict(*verdict);
@@ -684,7 +684,7 @@ void ControlSession::wait_for_members(TimePoint deadline) {
       fail(ErrorCode::kDeadlineExceeded, "control: ", self, ": ", missing, " did not join within ",
            time, " s; start the missing tasks, or check their addresses and logs");
     }
-    log_warning(concat("control: ", self, " waits for ", missing, " since ", time, " s"));
+    log_warning(concat("control: ", self, " has waited ", time, " s for ", missing));
   }
 }
 

@@ -129,13 +129,13 @@ struct Position {
 std::string place_of(const Position& position, TimePoint now) {
   const std::string time = seconds_text(position.since);
   if (position.is_inside()) {
-    return concat("waits in ", position.group->call, " since ", time, " s");
+    return concat("has waited ", time, " s in ", position.group->call);
   }
   for (const GroupProgress& other : position.record->progress.groups) {
     if (other.entered <= other.finished) continue;
     const Duration since = other.since + (now - position.record->progress_at);
-    return concat("waits in ", other.call, " of group '", other.group, "' since ",
-                  seconds_text(since), " s");
+    return concat("has waited ", seconds_text(since), " s in ", other.call, " of group '",
+                  other.group, "'");
   }
   const std::string& phase = position.record->progress.phase;
   return concat("is in user code for ", time, " s", phase.empty() ? "" : concat(" (", phase, ")"),
@@ -167,7 +167,7 @@ std::optional<Wait> newest_wait(const std::vector<Position>& positions) {
   return wait;
 }
 
-std::string who_waits(const Wait& wait) {
+std::string describe_wait(const Wait& wait) {
   return concat(join(wait.waiters), wait.waiters.size() == 1 ? " waits" : " wait", " in ",
                 wait.call);
 }
@@ -179,19 +179,21 @@ std::optional<Finding> judge_missing(const Position& p, const Wait& wait, TimePo
   const std::string who = record.joined.who.to_string();
   if (record.status == MemberRecord::Status::kLeft) {
     if (wait.longest < kLeaversGrace || !record.aborted.insert(key).second) return std::nullopt;
-    return Finding{
-        record.number, VerdictKind::kLeft, true, ErrorCode::kUnavailable,
-        concat(who, " has left the job in step ", record.progress.step, ", but ", who_waits(wait),
-               " for it; it ended normally: do all workers make the same number of "
-               "steps?")};
+    return Finding{record.number, VerdictKind::kLeft, true, ErrorCode::kUnavailable,
+                   concat(who, " has left the job in step ", record.progress.step, ", but ",
+                          describe_wait(wait),
+                          " for it; it ended normally: do all workers make the same number of "
+                          "steps?")};
   }
   const bool is_fatal = wait.longest >= options.abort_stuck_after;
   if (!is_fatal && wait.longest < options.warn_stuck_after) return std::nullopt;
   if (!(is_fatal ? record.aborted : record.warned).insert(key).second) return std::nullopt;
-  return Finding{record.number, VerdictKind::kStuck, is_fatal, ErrorCode::kDeadlineExceeded,
-                 concat(who, is_fatal ? " did not join: " : " is late: ", who_waits(wait),
-                        " since ", seconds_text(wait.longest), " s (group '", p.group->group,
-                        "', step ", record.progress.step, "); ", p.name(), " ", place_of(p, now))};
+  return Finding{
+      record.number, VerdictKind::kStuck, is_fatal, ErrorCode::kDeadlineExceeded,
+      concat(who, is_fatal ? " did not join: " : " is late: ", join(wait.waiters),
+             wait.waiters.size() == 1 ? " has" : " have", " waited ", seconds_text(wait.longest),
+             " s in ", wait.call, " (group '", p.group->group, "', step ", record.progress.step,
+             "); ", p.name(), " ", place_of(p, now))};
 }
 
 }  // namespace
@@ -323,7 +325,7 @@ std::vector<std::string> names_of(const std::vector<Waiter>& waiters) {
   return names;
 }
 
-/// Returns "worker 0 waits in ... since 1.2 s for worker 1".
+/// Returns "worker 0 has waited 1.2 s for worker 1 in ...".
 std::string describe(const GroupProgress& call, const std::vector<Waiter>& all, TimePoint now) {
   std::vector<Waiter> inside, missing;
   Duration longest{};
@@ -337,9 +339,8 @@ std::string describe(const GroupProgress& call, const std::vector<Waiter>& all, 
       if (!is_inside(own) && own.entered < call.entered) missing.push_back(waiter);
     }
   }
-  return concat(brief_list(names_of(inside)), inside.size() == 1 ? " waits" : " wait", " in ",
-                call.call, " since ", seconds_text(longest), " s for ",
-                brief_list(names_of(missing)));
+  return concat(brief_list(names_of(inside)), inside.size() == 1 ? " has" : " have", " waited ",
+                seconds_text(longest), " s for ", brief_list(names_of(missing)), " in ", call.call);
 }
 
 }  // namespace

@@ -164,8 +164,8 @@ void reach_server(const ServerToReach& server,
            "; start it, or check the address and its log");
     }
     if (Clock::system().now() >= say_at) {
-      log_warning(concat(server.who, " waits for ", server.name, " since ",
-                         seconds_text(Clock::system().now() - begin), " s: ", reason));
+      log_warning(concat(server.who, " has waited ", seconds_text(Clock::system().now() - begin),
+                         " s for ", server.name, ": ", reason));
       say_at = deadline_after(Clock::system().now(), server.say_every);
     }
     Clock::system().sleep_for(durations::kTryAgain);

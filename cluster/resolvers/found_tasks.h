@@ -30,9 +30,9 @@ struct FilledJobs {
   std::optional<Task> own;  // nullopt: the jobs need fewer tasks, and this one is left over
 };
 
-/// Assigns the addresses to the jobs in order, each as many as it requests; without jobs all are
-/// workers. `rank` is this process's index in `addresses`. Throws kInvalidArgument naming `who` if
-/// there are too few addresses.
+/// Assigns the addresses to the jobs in order, each the number that it requests; without jobs all
+/// are workers. `rank` is this process's index in `addresses`. Throws kInvalidArgument naming `who`
+/// if there are too few addresses.
 FilledJobs fill_jobs(JobCounts jobs, const std::vector<std::string>& addresses, int rank,
                      std::string_view who);
 

@@ -78,11 +78,10 @@ std::optional<RecordedCall> CallRecorder::last() const {
 }
 
 std::string RecordedCall::to_string(TimePoint now) const {
-  const bool waits = state == CallState::kWaiting;
-  const char* const what = waits                       ? " waits since "
-                           : state == CallState::kDone ? " done, begun "
-                                                       : " failed, begun ";
-  return concat(header.describe(), what, seconds_text(now - begin), waits ? " s" : " s ago");
+  const char* const what = state == CallState::kWaiting ? " waiting, begun "
+                           : state == CallState::kDone  ? " done, begun "
+                                                        : " failed, begun ";
+  return concat(header.describe(), what, seconds_text(now - begin), " s ago");
 }
 
 StallWatch::StallWatch(CollectiveEngine& engine, const CallRecorder& recorder, Duration stall_after,
@@ -103,8 +102,7 @@ std::string StallWatch::state_of(const CallRecorder& recorder) {
   if (last->state != CallState::kWaiting) {
     return concat("is in no collective; its last one was ", last->to_string(now));
   }
-  return concat("waits in ", last->header.describe(), " since ", seconds_text(now - last->begin),
-                " s");
+  return concat("has waited ", seconds_text(now - last->begin), " s in ", last->header.describe());
 }
 
 std::string StallWatch::states_of_others(CollectiveEngine& engine) {

@@ -86,10 +86,10 @@ class StallWatch {
              std::function<void()> tend);
   ~StallWatch();
 
-  /// Returns "waits in all_reduce(...) #3 at a.cc:7 since 10.2 s" or "is in no collective; its last
+  /// Returns "has waited 10.2 s in all_reduce(...) #3 at a.cc:7" or "is in no collective; its last
   /// one was ...".
   static std::string state_of(const CallRecorder& recorder);
-  /// Returns the states of all ranks but `own`: "rank 1 waits in ...; rank 2 does not answer".
+  /// Returns the states of all ranks but `own`: "rank 1 has waited ...; rank 2 does not answer".
   static std::string states_of_others(CollectiveEngine& engine);
 
  private:

@@ -69,7 +69,7 @@ ResidualBlock basic_block(std::int64_t filters, std::int64_t stride) {
                        convolution(filters, 1, stride), {});
 }
 
-/// Returns a block with convolutions of 1x1 to `filters`, 3x3, and 1x1 to four times as many.
+/// Returns a block with convolutions of 1x1 to `filters`, 3x3, and 1x1 to 4 * `filters`.
 ResidualBlock bottleneck(std::int64_t filters, std::int64_t stride,
                          const BatchNormalizationOptions& norm) {
   return ResidualBlock(

@@ -142,8 +142,9 @@ std::vector<Shape> MultiHeadAttention::build_all(std::span<const Shape> inputs) 
   const Shape& query = inputs[0];
   const Shape& value = inputs[sequences > 1 ? 1 : 0];
   const Shape& key = sequences > 2 ? inputs[2] : value;
-  internal::require(key[0] == value[0], "MultiHeadAttention: expected as many keys as values, got ",
-                    key, " and ", value);
+  internal::require(key[0] == value[0],
+                    "MultiHeadAttention: expected equal numbers of keys and values, got ", key,
+                    " and ", value);
   if (options_.with_mask && !(inputs.back() == Shape{query[0], value[0]})) {
     fail(ErrorCode::kInvalidArgument, "MultiHeadAttention: expected a mask of shape ",
          Shape{query[0], value[0]}, ", got ", inputs.back());

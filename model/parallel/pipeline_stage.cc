@@ -112,7 +112,7 @@ MicroBatches cut_into_micro_batches(const Tensor& features, const Tensor& labels
   const std::int64_t rows = features.rank() == 0 ? 0 : features.shape()[0];
   const std::int64_t num_labels = labels.rank() == 0 ? 0 : labels.shape()[0];
   internal::require(rows == num_labels && rows >= parts,
-                    "Pipeline::gradients: expected as many labels as examples, ",
+                    "Pipeline::gradients: expected equal numbers of examples and labels, ",
                     "and at least one row for each of the ", parts, " micro-batches, got features ",
                     features.shape(), " and labels ", labels.shape(), "; try fewer micro_batches");
   MicroBatches batch{{}, {}, rows};

@@ -182,7 +182,8 @@ void require_equal_workers(const InputPlan& plan) {
   if (plan.num_replicas_in_sync != local * plan.num_workers ||
       plan.first_replica != local * plan.worker || !plan.weights.empty()) {
     fail(ErrorCode::kInvalidArgument,
-         "distribute_dataset: ShardingRule::kTensorFlow expected as many replicas on every worker, "
+         "distribute_dataset: ShardingRule::kTensorFlow expected the same number of replicas on "
+         "every worker, "
          "with equal shares, got ",
          local, " of ", plan.num_replicas_in_sync, " on one of ", plan.num_workers, " workers, ",
          plan.weights.size(), " weights; use ShardingRule::kCanonical");

@@ -21,7 +21,7 @@ struct FactorsOfTensor {
   std::array<std::int8_t, Shape::kMaxRank> factors;
 };
 
-/// Inputs that may be partial, and are then as many terms of the output.
+/// Inputs that may be partial; each partial input is then one term of the output.
 enum class Linearity {
   kNone,      // f(a + b) is not f(a) + f(b)
   kTogether,  // f(a1 + a2, b1 + b2) = f(a1, b1) + f(a2, b2): all are partial over the same axes

@@ -190,8 +190,7 @@ RunEnd JobWatch::wait_for_end(Duration patience) {
       return {1, concat(awaited, " did not join within ", seconds_text(now - here_at),
                         " s; start it, or check its log")};
     } else {
-      log_warning(
-          concat(who_, ": waits for ", awaited, " since ", seconds_text(now - here_at), " s"));
+      log_warning(concat(who_, ": has waited ", seconds_text(now - here_at), " s for ", awaited));
     }
   }
   return *verdicts_.end();
@@ -208,13 +207,12 @@ void JobWatch::wait_for_servers(Duration patience) {
   };
   while (!changed_.wait_until(mutex_, std::min(say_at, deadline), is_over)) {
     const TimePoint now = Clock::system().now();
-    const std::string what = concat(join(verdicts_.awaited_servers()),
-                                    " to be started again since ", seconds_text(now - begin), " s");
+    const std::string what = concat(seconds_text(now - begin), " s for a restart of ",
+                                    join(verdicts_.awaited_servers()));
     if (now >= deadline) {
-      fail(ErrorCode::kDeadlineExceeded, who_, ": waited for ", what,
-           "; start it, or check its log");
+      fail(ErrorCode::kDeadlineExceeded, who_, ": waited ", what, "; start it, or check its log");
     }
-    log_warning(concat(who_, ": waits for ", what));
+    log_warning(concat(who_, ": has waited ", what));
     say_at = deadline_after(now, durations::kSayAgainEvery);
   }
   if (const auto& end = verdicts_.end()) fail(ErrorCode::kUnavailable, who_, ": ", end->text);

@@ -30,7 +30,7 @@ Gradient gradient_of_shard(const Gradient& gradient, const Shape& whole, const S
 /// First pass of a rule with norms: writes the unscaled step of each element.
 class DirectionRule final : public UpdateRule {
  public:
-  /// `direction` has as many elements as apply() receives, of their type.
+  /// `direction` has the number and type of the elements that apply() receives.
   DirectionRule(const UpdateRule& rule, void* direction) : rule_(rule), direction_(direction) {}
   std::string_view name() const override { return rule_.name(); }
   std::vector<SlotSpec> slots() const override { return rule_.slots(); }

@@ -145,8 +145,8 @@ class PjrtClient {
   /// kInternal for missing or repeated devices, and kInvalidArgument with the compiler's message.
   std::unique_ptr<PjrtExecutable> compile(std::string_view text,
                                           const std::vector<int>& devices) const;
-  /// Loads bytes from serialize() of a program with as many replicas. A plugin does not verify
-  /// them: they must come from this plugin, on such a processor.
+  /// Loads bytes from serialize() of a program with the same number of replicas. A plugin does not
+  /// verify them: they must come from this plugin, on such a processor.
   std::unique_ptr<PjrtExecutable> load(std::string_view bytes, std::size_t num_replicas) const;
 
  private:

@@ -133,15 +133,15 @@ TEST(HealthRules, WarnAboutLateRankAndAbortAtDeadline) {
   EXPECT_THAT(
       stuck_at(records, 4600ms),
       ElementsAre(
-          "stuck: worker 2 (127.0.0.1:4712, pid 812) is late: worker 0, worker 1 wait in "
-          "all_reduce(SUM, float32 x 12, 'a') #3 at a.cc:7 since 4.6 s (group 'all', step "
+          "stuck: worker 2 (127.0.0.1:4712, pid 812) is late: worker 0, worker 1 have waited "
+          "4.6 s in all_reduce(SUM, float32 x 12, 'a') #3 at a.cc:7 (group 'all', step "
           "12); worker 2 is in user code for 5.0 s (training), after broadcast(float32 x 1, "
           "'b') #2 at a.cc:6"));
   EXPECT_THAT(stuck_at(records, 5s), ElementsAre());  // logged once
   const auto at_the_end = stuck_at(records, 60s);
   ASSERT_EQ(at_the_end.size(), 1u);
   EXPECT_THAT(at_the_end[0], HasSubstr("fatal stuck: worker 2 (127.0.0.1:4712, pid 812) "
-                                       "did not join: worker 0, worker 1 wait in"));
+                                       "did not join: worker 0, worker 1 have waited 60"));
 }
 
 TEST(HealthRules, WarningNamesCurrentCollectiveOfLateRank) {
@@ -149,7 +149,7 @@ TEST(HealthRules, WarningNamesCurrentCollectiveOfLateRank) {
   records[2].progress.groups.push_back({"rows", 9, 8, "barrier() #9 at b.cc:1", 1s});
   EXPECT_THAT(stuck_at(records, 5s),
               ElementsAre(HasSubstr(
-                  "worker 2 waits in barrier() #9 at b.cc:1 of group 'rows' since 6.0 s")));
+                  "worker 2 has waited 6.0 s in barrier() #9 at b.cc:1 of group 'rows'")));
 }
 
 TEST(HealthRules, DepartureBeforePendingCollectiveIsReportedAtOnce) {
@@ -207,8 +207,8 @@ std::vector<Groups> a_deadlock() {
 TEST(HealthRules, DeadlockIsReportedOnceWithCalls) {
   auto records = members_in(a_deadlock());
   EXPECT_EQ(deadlock_of(records),
-            "worker 0, worker 1 wait for each other: worker 1 waits in sum #9 at a.cc:5 since 2.1 "
-            "s for worker 0; worker 0 waits in reduce #3 at a.cc:7 since 2.1 s for worker 1; "
+            "worker 0, worker 1 wait for each other: worker 1 has waited 2.1 s for worker 0 "
+            "in sum #9 at a.cc:5; worker 0 has waited 2.1 s for worker 1 in reduce #3 at a.cc:7; "
             "expected the same calls in the same order on every worker; make these on all "
             "of them, not only where is_chief() is true");
   EXPECT_EQ(deadlock_of(records), "");
@@ -223,10 +223,10 @@ TEST(HealthRules, DeadlockReportNamesThreeMembersAndTheirWaiters) {
   // 0 waits for 1, 1 for 0 and 2, 2 for 0 and 1, 3 for all of them.
   EXPECT_THAT(deadlock_of(records),
               ::testing::AllOf(
-                  HasSubstr("worker 0 waits in A since 2.1 s for worker 1;"),
-                  HasSubstr("worker 1 waits in B since 2.1 s for worker 0, worker 2;"),
-                  HasSubstr("worker 2 waits in C since 2.1 s for worker 0, worker 1;"),
-                  HasSubstr("worker 3 waits in D since 2.1 s for worker 0, worker 1, worker 2;")));
+                  HasSubstr("worker 0 has waited 2.1 s for worker 1 in A;"),
+                  HasSubstr("worker 1 has waited 2.1 s for worker 0, worker 2 in B;"),
+                  HasSubstr("worker 2 has waited 2.1 s for worker 0, worker 1 in C;"),
+                  HasSubstr("worker 3 has waited 2.1 s for worker 0, worker 1, worker 2 in D;")));
 }
 
 TEST(HealthRules, DeadlockReportNamesAllWaitersOfCall) {
@@ -236,12 +236,14 @@ TEST(HealthRules, DeadlockReportNamesAllWaitersOfCall) {
   EXPECT_THAT(
       deadlock_of(records),
       ::testing::AllOf(HasSubstr("worker 0, worker 1, worker 2 wait for each other: worker 1, "
-                                 "worker 2 wait in sum #9 at a.cc:5 since 2.1 s for worker 0;"),
-                       HasSubstr("worker 0 waits in reduce #3 at a.cc:7 since 2.1 s for ")));
+                                 "worker 2 have waited 2.1 s for worker 0 in sum #9 at a.cc:5;"),
+                       HasSubstr("worker 0 has waited 2.1 s for "),
+                       HasSubstr(" in reduce #3 at a.cc:7")));
   records = members_in(groups);
   records[2].progress_at = at(1500ms);  // reached a moment later
-  EXPECT_THAT(deadlock_of(records),
-              ::testing::StartsWith("worker 0, worker 1 wait for each other: worker 1 waits in "));
+  EXPECT_THAT(
+      deadlock_of(records),
+      ::testing::StartsWith("worker 0, worker 1 wait for each other: worker 1 has waited "));
 }
 
 TEST(HealthRules, WaitsThatMayResolveAreNotReportedAsDeadlock) {

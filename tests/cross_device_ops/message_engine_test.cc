@@ -429,7 +429,7 @@ TEST(MessageEngine, WhereaboutsReturnsStateOfEachRank) {
     const auto engine = message_engine(transports[static_cast<std::size_t>(rank)], "ring");
     if (rank > 0) {
       while (!asked.wait_until(in(std::chrono::milliseconds(5)))) {
-        engine->tend([rank] { return concat("waits since ", rank, " s"); });
+        engine->tend([rank] { return concat("has waited ", rank, " s"); });
       }
       return;
     }
@@ -438,7 +438,7 @@ TEST(MessageEngine, WhereaboutsReturnsStateOfEachRank) {
       answers.push_back(engine->whereabouts(in(std::chrono::seconds(1))));
     }
     asked.set();
-    const std::vector<std::string> expected{"", "waits since 1 s", "waits since 2 s",
+    const std::vector<std::string> expected{"", "has waited 1 s", "has waited 2 s",
                                             "does not answer"};
     for (const auto& states : answers) {
       if (states != expected) fail(ErrorCode::kInternal, join(states, "; "));

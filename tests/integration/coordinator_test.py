@@ -217,7 +217,7 @@ def check_early_write(counter):
     """Changes before start() would be repeated by each worker, so they are refused."""
     tasks = by_hand(counter, 1, 1, "--closures", "10", "--join-timeout-s", "8", waits=False, more_flags={("worker", 0): ["--writes-early"]})
     require_error(tasks, r"worker 0: a variable is changed before ClusterCoordinator::serve\(\)", ("worker", 0))
-    for pattern in ("no worker is there", "worker 0"):
+    for pattern in ("no worker joined within", "worker 0"):
         require_error(tasks, pattern)
     require_all_end(tasks)
 

@@ -107,7 +107,7 @@ TEST(MultiHeadAttentionTest, ErrorsNameLayerAndShapes) {
               HasSubstr("layer 'multi_head_attention' (MultiHeadAttention): MultiHeadAttention: "
                         "expected examples of shape [steps, channels], got [4]"));
   EXPECT_THAT(error_for(MultiHeadAttention(1, 2), {{3, 4}, {3, 4}, {2, 4}}),
-              HasSubstr("as many keys as values"));
+              HasSubstr("equal numbers of keys and values"));
   EXPECT_THAT(error_for(MultiHeadAttention(1, 2, {.with_mask = true}), {{3, 4}, {2, 4}, {3, 3}}),
               HasSubstr("expected a mask of shape [3, 2], got [3, 3]"));
   EXPECT_INVALID(MultiHeadAttention bad(0, 2), "positive numbers");

@@ -600,7 +600,7 @@ TEST(ModelArguments, NumberOfInputsIsCheckedInFitAndEvaluate) {
 TEST(ModelArguments, NumberOfLabelsAndWeightsIsChecked) {
   Sequential one = one_input();
   EXPECT_INVALID(one.fit(Tensors{column()}, Tensors{column(), column()}, {}),
-                 "has 1 output(s), so it expects as many labels, but it received 2",
+                 "has 1 output(s), so it expects one label tensor for each, but it received 2",
                  ".sample_weight");
   EXPECT_INVALID(one.evaluate(Tensors{column()}, Tensors{column(), column()}), "has 1 output(s)");
   Functional four = two_inputs(2);

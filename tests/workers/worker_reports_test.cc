@@ -278,7 +278,7 @@ TUTTI_PROCESS_FUNCTION(worker_is_late_for_a_reduction) {
 TEST(WorkerFailures, LateWorkerIsLoggedWhilePeersWait) {
   MultiProcessRunner runner("worker_is_late_for_a_reduction", {.num_workers = 2});
   runner.start();
-  const std::string line = runner.wait_for_line("worker", 0, "is late: worker 0 waits in");
+  const std::string line = runner.wait_for_line("worker", 0, "is late: worker 0 has waited");
   EXPECT_THAT(line, HasSubstr("worker 1 ("));
   EXPECT_THAT(line, HasSubstr("'reduce'"));
   EXPECT_EQ(runner.join().return_values, (std::vector<Json>{Json(2.0), Json(2.0)}));

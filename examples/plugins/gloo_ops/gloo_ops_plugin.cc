@@ -144,7 +144,7 @@ void* create(const tutti_group_v1* group, const char* options_json, tutti_error_
     self->process = group->first_rank / self->num_local;
     const int num_processes = group->world_size / self->num_local;
     if (num_processes * self->num_local != group->world_size) {
-      throw Failure(TUTTI_INVALID_ARGUMENT, "expected as many replicas in each process");
+      throw Failure(TUTTI_INVALID_ARGUMENT, "expected the same number of replicas in each process");
     }
     if (num_processes == 1) return;
     self->context = gloo_ops::connect(*group, self->process, num_processes,

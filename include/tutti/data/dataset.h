@@ -69,7 +69,7 @@ class DatasetSource {
   /// Returns the sources that this one reads from, in order, so that auto_shard() can rewrite
   /// pipelines. Empty for first sources and for sources that do not report their inputs.
   virtual std::vector<SourcePtr> inputs() const { return {}; }
-  /// Returns the same source over other inputs, as many as inputs() returns.
+  /// Returns the same source over other inputs; requires the number that inputs() returns.
   virtual SourcePtr with_inputs(std::vector<SourcePtr> inputs) const;
   /// Returns the files that this source reads; nullopt if none or not reported.
   virtual std::optional<SourceFiles> files() const { return std::nullopt; }

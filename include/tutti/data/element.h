@@ -54,7 +54,7 @@ class Element {
   }
   /// Returns the element with every component on `device`.
   Element to(Device device) const;
-  /// Returns an element of as many other tensors, with the same names and row numbers.
+  /// Returns an element of `tensors`, one for each of its own, with the same names and row numbers.
   Element with_tensors(std::vector<Tensor> tensors) const;
 
  private:

@@ -38,10 +38,10 @@ struct FullyShardedOptions {
 
 /// Each replica owns an equal part of every variable and of the optimizer's slots. It gathers whole
 /// values when it reads them, receives the gradient sum for its part, and updates that part. The
-/// bits equal those of MirroredStrategy with as many replicas, at every stage. With several
-/// workers, all of them must make the same calls, including reads of variables outside run and
-/// saves. ZeRO (Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter
-/// models", SC 2020), PyTorch's fully_shard().
+/// bits equal those of MirroredStrategy with the same number of replicas, at every stage. With
+/// several workers, all of them must make the same calls, including reads of variables outside run
+/// and saves. ZeRO (Rajbhandari et al., "ZeRO: memory optimizations toward training trillion
+/// parameter models", SC 2020), PyTorch's fully_shard().
 class FullyShardedStrategy final : public Strategy {
  public:
   /// Throws kInvalidArgument naming the option if stage is not 1, 2 or 3 or min_shard_bytes is < 0.

@@ -129,17 +129,17 @@ void CoordinatorCore::await_workers() {
     }
     if (missing.empty()) return;
     const TimePoint now = clock.now();
-    const std::string names =
-        concat(tutti::join(missing), " since ", seconds_text(now - begin), " s");
+    const std::string names = tutti::join(missing), time = seconds_text(now - begin);
     if (now >= deadline && missing.size() < links_.size()) {
-      return log_warning(concat("coordinator: continues without ", names));
+      return log_warning(concat("coordinator: continues without ", names,
+                                ", which did not join within ", time, " s"));
     }
     if (now >= deadline) {
-      fail(ErrorCode::kDeadlineExceeded, "ClusterCoordinator::start: no worker is there: waited ",
-           "for ", names, "; start them, or check their logs");
+      fail(ErrorCode::kDeadlineExceeded, "ClusterCoordinator::start: no worker joined within ",
+           time, " s: waited for ", names, "; start them, or check their logs");
     }
     if (now >= say_at) {
-      log_warning(concat("coordinator: waits for ", names));
+      log_warning(concat("coordinator: has waited ", time, " s for ", names));
       say_at = deadline_after(now, durations::kSayAgainEvery);
     }
     if (stop_.wait_until(deadline_after(now, std::chrono::milliseconds(5)))) {

@@ -63,7 +63,7 @@ void require_all(const std::vector<RemoteShard>& made, const std::vector<RemoteS
     fail(ErrorCode::kFailedPrecondition, "ClusterCoordinator: variable ", text_of(own),
          ": expected it in the checkpoint '", folder, "', found ",
          is_there ? text_of(*found) : "none",
-         "; make all variables before start(), on as many servers as before, or use another "
+         "; make all variables before start(), on the same number of servers, or use another "
          "folder for another program");
   }
 }
@@ -273,9 +273,9 @@ void JobCheckpoint::wait_for(bool (ClosureQueue::*wait)(TimePoint), const char* 
     if (now < say_at) continue;
     say_at = deadline_after(now, options_.checkpoint_interval);
     const std::vector<std::string> running = queue_.running();
-    log_warning(concat("coordinator: the checkpoint waits for ",
-                       running.empty() ? "a worker to join" : join(running), " since ",
-                       seconds_text(now - begin), " s; ", meaning));
+    log_warning(concat("coordinator: the checkpoint has waited ", seconds_text(now - begin),
+                       " s for ", running.empty() ? "a worker to join" : join(running), "; ",
+                       meaning));
   }
 }
 

@@ -87,8 +87,8 @@ void ServerGroup::begin() {
       const TimePoint now = Clock::system().now();
       if (error.code() != ErrorCode::kAborted || now >= end) throw;
       if (now >= say_at) {
-        log_warning(concat("coordinator: waits for servers since ", seconds_text(now - begin),
-                           " s: ", error.message()));
+        log_warning(concat("coordinator: has waited ", seconds_text(now - begin),
+                           " s for servers: ", error.message()));
         say_at = deadline_after(now, durations::kSayAgainEvery);
       }
     }

@@ -398,7 +398,7 @@ TEST_F(RemoteWorkerTest, StartProceedsWithJoinedWorkers) {
 }
 
 TEST_F(RemoteWorkerTest, StartErrorNamesMissingWorkers) {
-  EXPECT_ERROR(start(200ms), kDeadlineExceeded, "no worker is there", "worker 0", "worker 1",
+  EXPECT_ERROR(start(200ms), kDeadlineExceeded, "no worker joined within", "worker 0", "worker 1",
                "check their logs");
 }
 

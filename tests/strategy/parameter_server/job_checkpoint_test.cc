@@ -395,7 +395,7 @@ TEST(JobCheckpoint, LongClosureDelaysCheckpointAndIsLogged) {
   program.gate.expect_inside(1);
   const RemoteValue short_one = program.schedule();
   (void)short_one.fetch<std::int64_t>();
-  while (lines.text().find("the checkpoint waits for closure 0 on worker") == std::string::npos) {
+  while (lines.text().find(" s for closure 0 on worker") == std::string::npos) {
     Clock::system().sleep_for(1ms);
   }
   EXPECT_ERROR(program.coordinator->save_checkpoint(deadline_after(Clock::system().now(), 20ms)),

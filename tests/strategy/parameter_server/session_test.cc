@@ -258,7 +258,7 @@ struct Trained {
 
 constexpr int kSteps = 6;
 
-/// Trains in one process with as many replicas.
+/// Trains in one process with the same number of replicas.
 template <class Optimizer, class Options>
 Trained train_mirrored(int replicas, const Options& options) {
   const auto strategy = strategy_tests::mirrored(1, replicas);

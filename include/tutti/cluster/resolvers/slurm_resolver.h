@@ -45,7 +45,7 @@ class SlurmResolver : public ClusterResolver {
   const std::optional<std::string>& cuda_visible_devices() const { return visible_devices_; }
 
  protected:
-  /// Returns {{"GPU", gpus_per_task}}; assumes that other nodes have as many GPUs as this one.
+  /// Returns {{"GPU", gpus_per_task}}; assumes that every node has the same number of GPUs.
   std::map<std::string, int> find_accelerators(const std::optional<Task>& other) const override;
 
  private:

@@ -18,7 +18,8 @@ namespace tutti {
 /// Assignment of a global batch's rows to replicas when several workers train.
 enum class ShardingRule {
   /// All workers read the same order and split each global batch over all replicas
-  /// (replica_rows()). Batches, and so the bits, equal those of one process with as many replicas.
+  /// (replica_rows()). Batches, and so the bits, equal those of one process with the same number of
+  /// replicas.
   kCanonical,
   /// tf's rule: each worker reads its part of the dataset (AutoShardPolicy) and splits batches by
   /// batch_sizes_for_worker(), or by rebatch_evenly() if sharded by DATA. A single worker reads

@@ -43,7 +43,7 @@ struct MeshOptions {
   /// and its gradient is reduce-scattered (ZeRO stage 3). One without such a dimension is copied.
   std::vector<std::string> storage_axes = {};
   /// Number of blocks along each axis, which determines the bits: a mesh whose sizes divide them
-  /// computes the same blocks. Axes that are not listed have as many blocks as positions.
+  /// computes the same blocks. Axes that are not listed have one block per position.
   std::vector<MeshAxis> blocks = {};
   /// `devices`: one per position of the mesh, in row-major order; empty: cpu:0, cpu:1, ...
   /// Positions are divided over workers in this order. `replicas` must not be set.

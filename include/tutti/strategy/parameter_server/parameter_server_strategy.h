@@ -67,8 +67,8 @@ struct ShardPlace {
 
 /// Strategy whose variables are stored on parameter servers: each variable, or each shard of it, on
 /// one, together with the optimizer's slots. Servers apply the updates. run() is one synchronous
-/// step of all replicas of all workers, with the same bits as a MirroredStrategy of as many
-/// replicas. Every worker makes the same calls, as under MultiWorkerMirroredStrategy.
+/// step of all replicas of all workers, with the same bits as a MirroredStrategy of the same number
+/// of replicas. Every worker makes the same calls, as under MultiWorkerMirroredStrategy.
 /// tf.distribute.ParameterServerStrategy.
 ///
 /// In the other update modes each worker trains independently, with its own loop. The variables are

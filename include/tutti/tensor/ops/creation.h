@@ -36,7 +36,7 @@ requires std::is_arithmetic_v<T> Tensor arange(T stop) { return arange(T{0}, sto
 /// Returns `count` equally spaced numbers from `start` to `stop`, both included. tf.linspace.
 Tensor linspace(double start, double stop, std::int64_t count, DType dtype = DType::kFloat32,
                 Device device = current_device());
-/// Returns [rows, columns] with 1 on the diagonal; -1 columns: as many as rows. tf.eye.
+/// Returns [rows, columns] with 1 on the diagonal; -1 columns: a square matrix. tf.eye.
 Tensor eye(std::int64_t rows, std::int64_t columns = -1, DType dtype = DType::kFloat32,
            Device device = current_device());
 /// Return 0 or 1 everywhere, with shape, element type and device of x; no gradient flows.

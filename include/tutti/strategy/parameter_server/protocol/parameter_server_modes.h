@@ -11,8 +11,9 @@ namespace tutti {
 /// Pace of the workers. kSync: all workers make each step together, as under
 /// MultiWorkerMirroredStrategy. In the other modes they train independently (tf's between-graph
 /// replication): each has its own loop and batches, and sends its updates to the servers. kAsync:
-/// no worker waits for another. kSyncReplicas: servers add up the gradients of a step from as many
-/// workers as are needed, apply them once, and drop later ones. tf's SyncReplicasOptimizer.
+/// no worker waits for another. kSyncReplicas: servers add up the gradients of a step until the
+/// required number has arrived, apply the sum once, and drop later ones. tf's
+/// SyncReplicasOptimizer.
 enum class UpdateMode { kSync, kAsync, kSyncReplicas };
 
 /// to_string() returns "sync", "async" or "sync_replicas". parse_update_mode() throws

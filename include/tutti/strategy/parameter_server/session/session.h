@@ -121,7 +121,7 @@ class Session {
 
 /// Adds the gradients of copies of a computation; each list is in the order of `variables`. Each
 /// sum runs on its variable's task, in the canonical order of replicas, so that the bits are those
-/// of a MirroredStrategy with as many replicas.
+/// of a MirroredStrategy with the same number of replicas.
 std::vector<Gradient> sum_over_replicas(std::span<const Variable> variables,
                                         std::span<const std::vector<Gradient>> per_replica);
 
