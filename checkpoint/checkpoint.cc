@@ -239,7 +239,7 @@ void add_provided(const TensorProviders& providers, TensorMap& tensors) {
   }
 }
 
-void give_to_providers(const TensorProviders& providers, const TensorMap& tensors) {
+void restore_providers(const TensorProviders& providers, const TensorMap& tensors) {
   for (const auto& [provider_name, provider] : providers) {
     provider.restore([&, prefix = provider_name + "/"](const std::string& name) {
       const auto found = tensors.find(prefix + name);
@@ -261,7 +261,7 @@ CheckpointFile current_values(const std::vector<Variable>& variables, const Stat
 void set_all(const CheckpointFile& file, const std::vector<Variable>& variables,
              const StateMap& states, const TensorProviders& providers) {
   restore_all(variables, file);
-  give_to_providers(providers, file.tensors);
+  restore_providers(providers, file.tensors);
   for (const auto& [name, provider] : states) provider.restore(file.states.at(name));
 }
 
@@ -376,24 +376,24 @@ void Checkpoint::add(const std::vector<Variable>& variables) {
            variable.name(), "'; expected different names; use VariableOptions::name");
     }
   }
-  take_waiting(added);
+  restore_deferred_items(added);
   variables_ = std::move(all);
 }
 
 void Checkpoint::add_state(std::string name, StateProvider provider) {
   require_new(states_, name, provider, "Checkpoint::add_state", "state");
-  take_waiting({}, {{name, provider}});
+  restore_deferred_items({}, {{name, provider}});
   states_.emplace(std::move(name), std::move(provider));
 }
 
 void Checkpoint::add_tensors(std::string name, TensorProvider provider) {
   require_new(tensors_, name, provider, "Checkpoint::add_tensors", "provider");
-  take_waiting({}, {}, {{name, provider}});
+  restore_deferred_items({}, {}, {{name, provider}});
   tensors_.emplace(std::move(name), std::move(provider));
 }
 
-void Checkpoint::take_waiting(const std::vector<Variable>& variables, const States& states,
-                              const Tensors& tensors) {
+void Checkpoint::restore_deferred_items(const std::vector<Variable>& variables,
+                                        const States& states, const Tensors& tensors) {
   if (!waiting_) return;
   require_none(find_problems(*waiting_, variables, states, tensors, {.ignore_unknown = true}),
                "Checkpoint: restored later", waiting_->info.path);
@@ -461,8 +461,8 @@ CheckpointInfo Checkpoint::take(const CheckpointFile& file, const std::string& s
 CheckpointInfo Checkpoint::restore(const std::string& path, RestoreOptions options,
                                    const SourceLocation& where) const {
   const CallSite site(where);
-  return *take_what_is_read([&](const ReadPath& read) { return std::optional(read(path)); },
-                            [&](const std::string&) { return path; }, std::nullopt, options);
+  return *restore_found([&](const ReadPath& read) { return std::optional(read(path)); },
+                        [&](const std::string&) { return path; }, std::nullopt, options);
 }
 
 CheckpointInfo Checkpoint::restore_deferred(const std::string& path, const SourceLocation& where) {
@@ -487,17 +487,16 @@ std::map<std::string, TensorPart> Checkpoint::own_parts() const {
   return parts;
 }
 
-std::optional<CheckpointInfo> Checkpoint::take_what_is_read(const Reader& find,
-                                                            const OwnPath& own_path,
-                                                            std::optional<bool> sharded,
-                                                            RestoreOptions options) const {
+std::optional<CheckpointInfo> Checkpoint::restore_found(const Reader& find, const OwnPath& own_path,
+                                                        std::optional<bool> sharded,
+                                                        RestoreOptions options) const {
   std::optional<CheckpointFile> file;
-  internal::ReadingInParts reading{{}, own_path, sharded == true};
+  internal::ShardedRead reading{{}, own_path, sharded == true};
   if (options_.connect && sharded.value_or(true)) reading.wanted = own_parts();
   if (reading.wanted.empty()) {
     file = file_of(find);
   } else {
-    const internal::WorkerOfMany self{options_.worker, options_.connect()};
+    const internal::CheckpointWorker self{options_.worker, options_.connect()};
     file = internal::read_sharded(find, reading, self, options_);
   }
   if (!file) return std::nullopt;

@@ -131,7 +131,7 @@ std::string CheckpointManager::save(std::int64_t step) {
 }
 
 void CheckpointManager::start(std::int64_t step) {
-  internal::WorkerOfMany self = connect();
+  internal::CheckpointWorker self = connect();
   const bool is_sharded = self.exchange != nullptr;
   const auto form = is_sharded ? internal::SavedAs::kParts : internal::SavedAs::kWholeOfWorkers;
   auto values = std::make_shared<internal::CheckpointFile>(checkpoint_.values(step, form));
@@ -150,12 +150,12 @@ void CheckpointManager::start(std::int64_t step) {
   if (last_error_) note(*last_error_);
 }
 
-internal::WorkerOfMany CheckpointManager::connect() const {
+internal::CheckpointWorker CheckpointManager::connect() const {
   const CheckpointOptions& saving = checkpoint_.options();
   if (!saving.connect || !options_.sharded.value_or(true) || checkpoint_.own_parts().empty()) {
     return {};
   }
-  internal::WorkerOfMany self{saving.worker, saving.connect()};
+  internal::CheckpointWorker self{saving.worker, saving.connect()};
   if (!options_.sharded && !internal::is_shared(directory_, self)) self.exchange = nullptr;
   return self;
 }
@@ -189,7 +189,7 @@ std::optional<CheckpointInfo> CheckpointManager::restore_latest(RestoreOptions o
   const auto own_path = [&](const std::string& name) {
     return (std::filesystem::path(directory_) / name).string();
   };
-  return checkpoint_.take_what_is_read(find, own_path, options_.sharded, options);
+  return checkpoint_.restore_found(find, own_path, options_.sharded, options);
 }
 
 std::optional<internal::CheckpointFile> CheckpointManager::read_newest_whole(

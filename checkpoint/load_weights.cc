@@ -94,7 +94,7 @@ std::string listed(const std::vector<std::pair<std::string, std::string>>& entri
   return text.empty() ? "nothing" : text;
 }
 
-std::string what_there_is(const CheckpointFile& file, const std::vector<Variable>& variables) {
+std::string list_contents(const CheckpointFile& file, const std::vector<Variable>& variables) {
   std::vector<std::pair<std::string, std::string>> has, wanted;
   for (const auto& [name, tensor] : file.tensors)
     has.emplace_back(name, concat(tensor.dtype(), ' ', tensor.shape()));
@@ -191,7 +191,7 @@ CheckpointInfo load_weights(const std::string& path, const std::vector<Variable>
                             LoadWeightsOptions options) {
   CheckpointFile file = read_weights(path);
   const Checkpoint named(variables);  // each name once
-  const std::string there_is = what_there_is(file, named.variables());
+  const std::string there_is = list_contents(file, named.variables());
   try {
     rename_tensors(options.rename, named.variables(), file);
     transpose_tensors(options.transpose, named.variables(), file);

@@ -239,7 +239,7 @@ void finish_version(const BegunVersion& begun, VersionIndex index, const Checkpo
 }
 
 /// Frees the space of a failed save, unless it was committed after all.
-void take_back(const BegunVersion& begun) noexcept {
+void remove_failed(const BegunVersion& begun) noexcept {
   try {
     const std::optional<VersionIndex> index = read_index(begun.folder);
     if (index && index->sequence == begun.sequence) return;
@@ -307,7 +307,7 @@ struct SharedError : Error {
 
 /// Returns the results of `body` by worker. If a worker fails, all throw its error as a SharedError
 /// after all have ended.
-std::vector<Json> by_all(const WorkerOfMany& self, const std::function<Json()>& body) {
+std::vector<Json> by_all(const CheckpointWorker& self, const std::function<Json()>& body) {
   Json own;
   if (const auto error = error_of([&] { own = Json::Object{{"value", body()}}; })) {
     own = json_of(*error);
@@ -399,7 +399,7 @@ std::string identity_of(const std::string& path) {
 /// Reads this worker's parts of a version while all others read theirs. Returns nullopt if a worker
 /// sees another folder.
 std::optional<CheckpointFile> read_own(const std::string& path, const std::string& identity,
-                                       const ReadingInParts& reading, const WorkerOfMany& self) {
+                                       const ShardedRead& reading, const CheckpointWorker& self) {
   std::optional<CheckpointFile> own;
   const std::vector<Json> outcomes = by_all(self, [&] {
     const bool is_same = identity_of(path) == identity;
@@ -419,7 +419,7 @@ std::optional<CheckpointFile> read_own(const std::string& path, const std::strin
 
 }  // namespace
 
-bool is_shared(const std::string& directory, const WorkerOfMany& self) {
+bool is_shared(const std::string& directory, const CheckpointWorker& self) {
   std::optional<SharedFolderMark> mark;
   if (self.number == 0) (void)error_of([&] { mark.emplace(directory); });
   const std::string name = self.exchange(mark ? mark->name : "").front();
@@ -440,8 +440,8 @@ bool is_shared(const std::string& directory, const WorkerOfMany& self) {
 }
 
 void save_version(const std::string& directory, const CheckpointFile& file,
-                  const SaveSettings& settings, const WorkerOfMany& workers) {
-  WorkerOfMany self = workers;
+                  const SaveSettings& settings, const CheckpointWorker& workers) {
+  CheckpointWorker self = workers;
   if (!self.exchange) self.exchange = [](const std::string& own) { return std::vector{own}; };
   std::optional<BegunVersion> begun;  // set in worker 0
   std::optional<Folder> folder;       // set in the other workers
@@ -478,10 +478,10 @@ void save_version(const std::string& directory, const CheckpointFile& file,
     for (const auto& [name, written] : index.files) {
       if (folder) folder->remove(name);
     }
-    if (begun) take_back(*begun);
+    if (begun) remove_failed(*begun);
     throw;
   } catch (...) {  // the other workers may have continued: the files of this one stay
-    if (begun) take_back(*begun);
+    if (begun) remove_failed(*begun);
     throw;
   }
 }
@@ -489,7 +489,7 @@ void save_version(const std::string& directory, const CheckpointFile& file,
 // Worker 0 sends the other workers a name to read, any number of times, and then the outcome.
 std::optional<CheckpointFile> read_sharded(
     const std::function<std::optional<CheckpointFile>(const ReadPath& read)>& find,
-    const ReadingInParts& reading, const WorkerOfMany& self, const CheckpointOptions& options) {
+    const ShardedRead& reading, const CheckpointWorker& self, const CheckpointOptions& options) {
   std::optional<CheckpointFile> own;
   Json end;
   if (self.number == 0) {

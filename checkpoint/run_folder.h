@@ -41,14 +41,14 @@ void delete_versions(const std::string& directory);
 // Several workers save and read together, each its own parts, on a shared disk.
 
 /// This worker among those that save together. If one fails, all throw its error, naming it.
-struct WorkerOfMany {
+struct CheckpointWorker {
   int number = 0;  // 0 writes the index
   ExchangeTexts exchange;
 };
 
 /// Returns true if all workers see the folder that worker 0 sees. Collective: every worker must
 /// call it.
-bool is_shared(const std::string& directory, const WorkerOfMany& self);
+bool is_shared(const std::string& directory, const CheckpointWorker& self);
 
 /// Writes a version, then deletes older ones. Without an exchange this process writes all of it.
 /// Otherwise each worker writes a file with its parts, and worker 0 numbers the version and commits
@@ -56,10 +56,10 @@ bool is_shared(const std::string& directory, const WorkerOfMany& self);
 /// committed. Throws errors of Folder and then changes no earlier version; kFailedPrecondition
 /// naming a worker that sees another folder. Collective: every worker must call it.
 void save_version(const std::string& directory, const CheckpointFile& file,
-                  const SaveSettings& settings, const WorkerOfMany& workers = {});
+                  const SaveSettings& settings, const CheckpointWorker& workers = {});
 
 /// Parts that a worker reads, and where.
-struct ReadingInParts {
+struct ShardedRead {
   WantedParts wanted;
   /// Returns this worker's path of the version that worker 0 calls `name`.
   std::function<std::string(const std::string& name)> own_path;
@@ -75,6 +75,6 @@ using ReadPath = std::function<CheckpointFile(const std::string& path)>;
 /// Collective: every worker must call it.
 std::optional<CheckpointFile> read_sharded(
     const std::function<std::optional<CheckpointFile>(const ReadPath& read)>& find,
-    const ReadingInParts& reading, const WorkerOfMany& self, const CheckpointOptions& options);
+    const ShardedRead& reading, const CheckpointWorker& self, const CheckpointOptions& options);
 
 }  // namespace tutti::internal

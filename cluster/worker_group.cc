@@ -206,7 +206,7 @@ class WorkerGroup::Alarm {
 WorkerGroup::WorkerGroup(Private, std::vector<MemberTask> tasks, int worker)
     : tasks_(std::move(tasks)),
       worker_(worker),
-      progress_(std::make_shared<ProgressBoard>()),
+      progress_(std::make_shared<ProgressTracker>()),
       alarm_(std::make_shared<Alarm>()) {}
 
 std::shared_ptr<WorkerGroup> WorkerGroup::join(const ClusterResolver& resolver,
@@ -239,7 +239,7 @@ void WorkerGroup::join_mpi(const WorkerGroupOptions& options) {
             .local_devices = {Device{}},
             .transport = mpi_transport({.name = "control", .timeout = options.join_timeout})},
       {.timeout = options.join_timeout});
-  plane_ = meet_for_job(tasks_, *meeting, join_options(options));
+  plane_ = connect_job(tasks_, *meeting, join_options(options));
   if (plane_.client && !alarm_->watch(transport_, 0)) {
     fail(ErrorCode::kUnavailable, "connecting the workers: another one was lost meanwhile");
   }
@@ -432,7 +432,7 @@ void WorkerGroup::report_lost_peer(const Error& error) const {
 }
 
 void WorkerGroup::reconnect(TimePoint deadline) {
-  progress_->forget_ended();
+  progress_->remove_ended();
   if (!has_addresses()) {
     fail(ErrorCode::kFailedPrecondition,
          "workers: MPI cannot connect processes again; expected workers with addresses; use "
@@ -509,15 +509,15 @@ std::unique_ptr<Communicator> WorkerGroup::make_communicator(const CommunicatorO
 }
 
 std::shared_ptr<Communicator> communicator_from_environment(const CommunicatorOptions& options) {
-  struct OfJob {  // members are destroyed in reverse order
-    ~OfJob() {
+  struct JobMembers {  // members are destroyed in reverse order
+    ~JobMembers() {
       if (workers && workers->control()) workers->control()->report_unwinding();
     }
     std::shared_ptr<WorkerGroup> workers;
     std::unique_ptr<Communicator> communicator;
     std::shared_ptr<void> watch;
   };
-  const auto job = std::make_shared<OfJob>();
+  const auto job = std::make_shared<JobMembers>();
   job->workers = WorkerGroup::join(*resolver_from_environment());
   job->communicator = job->workers->make_communicator(options);
   if (job->workers->control()) job->watch = job->workers->watch(*job->communicator, "program");

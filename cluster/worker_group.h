@@ -114,7 +114,7 @@ class WorkerGroup {
 
   const std::vector<MemberTask> tasks_;
   const int worker_;
-  std::shared_ptr<ProgressBoard> progress_;
+  std::shared_ptr<ProgressTracker> progress_;
   std::shared_ptr<Alarm> alarm_;
   ControlPlane plane_;
   bool is_replacement_ = false;

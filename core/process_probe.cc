@@ -156,7 +156,7 @@ std::string warning_of_copies(const LaunchedCopies& copies, std::string_view rem
                 remedy, "; logged once");
 }
 
-ProcessState look_at_process(std::int64_t pid, std::uint64_t start_time) {
+ProcessState inspect_process(std::int64_t pid, std::uint64_t start_time) {
   using Kind = ProcessState::Kind;
   const auto stat = read_stat(concat("/proc/", pid, "/stat"));
   if (!stat) return {::access("/proc/self/stat", R_OK) == 0 ? Kind::kIsGone : Kind::kUnknown, '?'};
@@ -208,7 +208,7 @@ struct Answer {
 };
 Answer answer;
 
-void write_down_frames(int) {
+void record_frames(int) {
   const int saved_errno = errno;
   int self = static_cast<int>(syscall(SYS_gettid));
   const int wanted = self;
@@ -227,7 +227,7 @@ void install_handler() {
   void* frame[1];
   backtrace(frame, 1);
   struct sigaction action = {};
-  action.sa_handler = write_down_frames;
+  action.sa_handler = record_frames;
   action.sa_flags = SA_RESTART;
   sigaction(stack_signal(), &action, nullptr);
 }

@@ -45,7 +45,7 @@ struct ProcessState {
   bool is_busy() const { return letter == 'R' || letter == 'D'; }
 };
 /// Returns the state of a process; kIsGone also if its number now belongs to another process.
-ProcessState look_at_process(std::int64_t pid, std::uint64_t start_time);
+ProcessState inspect_process(std::int64_t pid, std::uint64_t start_time);
 
 /// Returns the process's number and command: "pid 812 (./train)".
 std::string process_text(std::int64_t pid);

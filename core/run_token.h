@@ -61,10 +61,10 @@ bool cores_to_spare();
 /// Decides from earlier attempts when spinning is worthwhile. An attempt fails if the condition
 /// took longer, or if other programs wanted the core. The next waits then sleep at once, more of
 /// them after each failure. One per waiting site. Not thread-safe.
-class SpinningHabit {
+class SpinPredictor {
  public:
-  bool worth_it();
-  void learn(bool was_in_vain);
+  bool should_spin();
+  void record(bool was_in_vain);
 
  private:
   int penalty_ = 0;

@@ -40,10 +40,10 @@ bool spin_until(MutexHold& hold, const std::atomic<unsigned>& notifications, Tim
 bool sleep_until(std::condition_variable& condition, MutexHold& hold,
                  const std::atomic<unsigned>& notifications, TimePoint deadline,
                  const std::function<bool()>& ready) {
-  thread_local SpinningHabit habit;
-  if (cores_to_spare() && habit.worth_it()) {
+  thread_local SpinPredictor predictor;
+  if (cores_to_spare() && predictor.should_spin()) {
     const bool is_ready = spin_until(hold, notifications, deadline, ready);
-    habit.learn(!is_ready);
+    predictor.record(!is_ready);
     if (is_ready) return true;
   }
   const AsleepScope asleep;
@@ -185,9 +185,9 @@ void pause_briefly() {
 #endif
 }
 
-bool SpinningHabit::worth_it() { return to_skip_ == 0 || --to_skip_ == 0; }
+bool SpinPredictor::should_spin() { return to_skip_ == 0 || --to_skip_ == 0; }
 
-void SpinningHabit::learn(bool was_in_vain) {
+void SpinPredictor::record(bool was_in_vain) {
   penalty_ = was_in_vain ? std::min(2 * penalty_ + 8, 512) : penalty_ / 2;
   if (was_in_vain) to_skip_ = penalty_;
 }

@@ -44,7 +44,7 @@ class CollectiveEngine {
 
   /// Returns the reason why a call that runs on a GPU, outside run(), cannot end: kAborted, or
   /// kUnavailable naming a rank that has exited (possibly after finishing). May be called during
-  /// run(), by the thread that calls tend(), after the first call.
+  /// run(), by the thread that calls answer_state_queries(), after the first call.
   virtual std::optional<Error> failure_of_peer() { return std::nullopt; }
 
   /// Returns a group of some ranks, with its own order of calls. Called by all members of `ranks`
@@ -56,10 +56,10 @@ class CollectiveEngine {
   /// Answers state queries of peers with `own_state()`: "has waited 10.2 s in broadcast(...) #3
   /// at a.cc:3", "is in no collective; its last one was ...". Never blocks. Called about ten times
   /// a second by a thread of the communicator, also during run().
-  virtual void tend(const std::function<std::string()>& own_state) = 0;
+  virtual void answer_state_queries(const std::function<std::string()>& own_state) = 0;
   /// Returns the states of all ranks, by rank, for the report on a stalled call: "does not answer"
   /// for ranks that are silent until the deadline, empty for this rank. May be called during run().
-  virtual std::vector<std::string> whereabouts(TimePoint deadline) = 0;
+  virtual std::vector<std::string> states_of_ranks(TimePoint deadline) = 0;
 };
 
 // The engines. A Group must have one local replica and a transport of its size and rank; else
@@ -89,18 +89,19 @@ std::unique_ptr<CollectiveEngine> message_engine(std::shared_ptr<Transport> tran
 
 /// Returns the engine of rank group.first_rank with MPI's collectives; every rank is a separate
 /// process of one MPI job (MPI_COMM_WORLD), in any order. Collective. Ranks synchronise as in
-/// MeetingEngine; the data is exchanged by a non-blocking MPI collective on the caller's memory. If
-/// a call is ended early after all ranks joined, MPI gets 2 s more to finish with that memory; if
-/// it does not finish, this process makes no further MPI calls. Throws kUnimplemented in a build
+/// NativeCallEngine; the data is exchanged by a non-blocking MPI collective on the caller's memory.
+/// If a call is ended early after all ranks joined, MPI gets 2 s more to finish with that memory;
+/// if it does not finish, this process makes no further MPI calls. Throws kUnimplemented in a build
 /// without MPI, in a process that no MPI launcher started, and for ranks that share a process;
 /// kFailedPrecondition after MPI_Finalize, or if the program initialised MPI without threads.
 std::unique_ptr<CollectiveEngine> mpi_engine(const Group& group, TimePoint deadline);
 
 /// Returns the engine of rank group.first_rank with the operation that `spec` names. Ranks
-/// synchronise as in MeetingEngine. Calls that the operation does not provide() or support use
+/// synchronise as in NativeCallEngine. Calls that the operation does not provide() or support use
 /// messages, as does all_to_all, in which a rank knows only its own counts. The operation receives
 /// an empty part of group.store. It must span processes (kUnimplemented) and end its calls on
-/// abort(), which tend() calls on behalf of other ranks. Throws the errors of making the operation.
+/// abort(), which answer_state_queries() calls on behalf of other ranks. Throws the errors of
+/// making the operation.
 std::unique_ptr<CollectiveEngine> ops_engine(const CrossDeviceOpsSpec& spec, const Group& group,
                                              TimePoint deadline);
 

@@ -510,8 +510,8 @@ using internal::copy_buffer;
 
 /// Orders later work on GPUs, where each device has its own stream, after the previous work on any
 /// of the buffers.
-void meet(std::span<const ReplicaBuffer> buffers) {
-  if (buffers.front().work) buffers.front().work->meet();
+void barrier(std::span<const ReplicaBuffer> buffers) {
+  if (buffers.front().work) buffers.front().work->barrier();
 }
 
 /// Requires all members to be local, because copies do not reach other processes.
@@ -537,17 +537,17 @@ void CrossDeviceOps::reduce_buffers(ReduceOp op, std::span<const ReplicaBuffer> 
   const BufferCopies copies(inputs, inputs.front().dtype);
   all_reduce_buffers(op, copies.buffers());
   if (!output) return;
-  meet(inputs);
+  barrier(inputs);
   copy_buffer(copies.buffers().front(), *output);
-  meet(inputs);
+  barrier(inputs);
 }
 
 void CrossDeviceOps::broadcast_buffers(std::span<const ReplicaBuffer> buffers, int root) {
   require_local(name(), "broadcast", static_cast<std::size_t>(root) < buffers.size());
   const ReplicaBuffer& source = buffers[static_cast<std::size_t>(root)];
-  meet(buffers);
+  barrier(buffers);
   for (const ReplicaBuffer& buffer : buffers) copy_buffer(source, buffer);
-  meet(buffers);
+  barrier(buffers);
 }
 
 void CrossDeviceOps::all_gather_buffers(std::span<const ReplicaBuffer> inputs,
@@ -555,13 +555,13 @@ void CrossDeviceOps::all_gather_buffers(std::span<const ReplicaBuffer> inputs,
                                         std::span<const std::size_t> counts) {
   require_local(name(), "all_gather", counts.size() == inputs.size());
   const std::vector<std::size_t> cuts = internal::cuts_of(counts);
-  meet(inputs);
+  barrier(inputs);
   for (const ReplicaBuffer& output : outputs) {
     for (std::size_t r = 0; r < inputs.size(); ++r) {
       copy_buffer(inputs[r], part_of(output, cuts[r], counts[r]));
     }
   }
-  meet(inputs);
+  barrier(inputs);
 }
 
 void CrossDeviceOps::reduce_scatter_buffers(ReduceOp op, std::span<const ReplicaBuffer> inputs,
@@ -584,7 +584,7 @@ void CrossDeviceOps::all_to_all_buffers(std::span<const ReplicaBuffer> inputs,
                                         std::span<const std::size_t> counts) {
   const std::size_t v = inputs.size();
   require_local(name(), "all_to_all", counts.size() == v * v);
-  meet(inputs);
+  barrier(inputs);
   std::vector<std::size_t> places(v);  // offset of the next part in each output
   for (std::size_t r = 0; r < v; ++r) {
     std::size_t first = 0;
@@ -595,7 +595,7 @@ void CrossDeviceOps::all_to_all_buffers(std::span<const ReplicaBuffer> inputs,
       places[s] += count;
     }
   }
-  meet(inputs);
+  barrier(inputs);
 }
 
 }  // namespace tutti

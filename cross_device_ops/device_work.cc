@@ -50,7 +50,7 @@ DeviceWork::~DeviceWork() {
   }
 }
 
-void DeviceWork::meet() {
+void DeviceWork::barrier() {
   std::vector<Event> marks;
   for (const Device& device : devices_) marks.push_back(mark(device));
   for (std::size_t d = 0; d < devices_.size(); ++d) {
@@ -224,26 +224,26 @@ std::vector<ReplicaBuffer> slice_of_all(std::span<const ReplicaBuffer> buffers, 
 }
 
 /// Copies slice r of buffer r to all others, for each r.
-void spread_slices(std::span<const ReplicaBuffer> buffers) {
+void all_gather_slices(std::span<const ReplicaBuffer> buffers) {
   DeviceWork& work = *buffers.front().work;
-  work.meet();
+  work.barrier();
   for (std::size_t r = 0; r < buffers.size(); ++r) {
     const std::vector<ReplicaBuffer> slices = slice_of_all(buffers, r);
     for (const ReplicaBuffer& slice : slices) work.copy(slices[r], slice);
   }
-  work.meet();
+  work.barrier();
 }
 
 }  // namespace
 
 void canonical_on_gpus(ReduceOp op, std::span<const ReplicaBuffer> buffers) {
   DeviceWork& work = *buffers.front().work;
-  work.meet();
+  work.barrier();
   for (std::size_t r = 0; r < buffers.size(); ++r) {
     const std::vector<ReplicaBuffer> slices = slice_of_all(buffers, r);
     work.combine(op, slices, slices[r]);
   }
-  spread_slices(buffers);
+  all_gather_slices(buffers);
 }
 
 Tensor sum_on_gpu(ReduceOp op, std::span<const Tensor> values, Device where) {
@@ -256,9 +256,9 @@ Tensor sum_on_gpu(ReduceOp op, std::span<const Tensor> values, Device where) {
     buffers.push_back(buffer_of(value));
     buffers.back().work = &work;
   }
-  work.meet();
+  work.barrier();
   work.combine(op, buffers, buffer_of(result));
-  work.meet();
+  work.barrier();
   work.join();
   return result.freeze();
 }
@@ -266,7 +266,7 @@ Tensor sum_on_gpu(ReduceOp op, std::span<const Tensor> values, Device where) {
 void sums_to_host(ReduceOp op, std::span<const ReplicaBuffer> buffers,
                   std::span<const CanonicalNode> nodes, std::span<std::byte* const> outputs) {
   DeviceWork& work = *buffers.front().work;
-  work.meet();
+  work.barrier();
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     const auto members = buffers.subspan(static_cast<std::size_t>(nodes[i].first),
                                          static_cast<std::size_t>(nodes[i].count));
@@ -279,13 +279,13 @@ void sums_to_host(ReduceOp op, std::span<const ReplicaBuffer> buffers,
   }
 }
 
-void spread_from_host(const std::byte* values, std::span<const ReplicaBuffer> buffers) {
+void broadcast_from_host(const std::byte* values, std::span<const ReplicaBuffer> buffers) {
   DeviceWork& work = *buffers.front().work;
   for (std::size_t r = 0; r < buffers.size(); ++r) {
     const ReplicaBuffer slice = slice_of_all(buffers, r)[r];
     work.copy_from_host(values + (slice.data - buffers[r].data), slice);
   }
-  if (buffers.size() > 1) spread_slices(buffers);
+  if (buffers.size() > 1) all_gather_slices(buffers);
 }
 
 }  // namespace tutti::internal

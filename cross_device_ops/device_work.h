@@ -19,7 +19,7 @@ namespace tutti::internal {
 
 /// Work of one call in the communication streams of its devices. Each stream begins after the work
 /// that its device's compute stream holds when the object is made; join() makes the compute streams
-/// wait for it. meet() orders work between devices: call it before and after one device accesses
+/// wait for it. barrier() orders work between devices: call it before and after one device accesses
 /// another's memory. No function blocks the host. Not thread-safe.
 class DeviceWork {
  public:
@@ -35,7 +35,7 @@ class DeviceWork {
   DeviceWork& operator=(const DeviceWork&) = delete;
 
   /// Orders later work on every device after the work that all of them have so far.
-  void meet();
+  void barrier();
   /// Orders later work of the compute streams after the work of their device. Works once.
   void join();
 
@@ -108,6 +108,6 @@ void sums_to_host(ReduceOp op, std::span<const ReplicaBuffer> buffers,
                   std::span<const CanonicalNode> nodes, std::span<std::byte* const> outputs);
 
 /// Copies the elements at `values`, in host memory, to all buffers.
-void spread_from_host(const std::byte* values, std::span<const ReplicaBuffer> buffers);
+void broadcast_from_host(const std::byte* values, std::span<const ReplicaBuffer> buffers);
 
 }  // namespace tutti::internal

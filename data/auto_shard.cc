@@ -125,7 +125,7 @@ class DataShardIterator : public ShardIterator {
       : ShardIterator(std::move(below), part), index_(part.index) {}
 
   std::optional<Element> next() override {
-    while (seen_ < count_) look_at_first_round();
+    while (seen_ < count_) inspect_first_round();
     if (first_) return std::exchange(first_, std::nullopt);
     if (ended_) return std::nullopt;
     return ShardIterator::next();
@@ -144,7 +144,7 @@ class DataShardIterator : public ShardIterator {
 
  private:
   // Reads one element at a time, so that an exception loses no other.
-  void look_at_first_round() {
+  void inspect_first_round() {
     const std::int64_t place = seen_++;
     std::optional<Element> element = below().next();
     if (!element) {

@@ -416,7 +416,7 @@ class PrefetchIterator : public ElementIterator {
   std::optional<Element> next() override {
     if (ended_) return std::nullopt;
     if (!thread_) thread_ = Executor::system().start("tutti-prefetch", [this] { read_ahead(); });
-    Reading reading = take_reading();
+    Reading reading = next_reading();
     if (reading.error) std::rethrow_exception(reading.error);
     ended_ = reading.is_end();
     return std::move(reading.element);
@@ -429,7 +429,7 @@ class PrefetchIterator : public ElementIterator {
   }
 
  private:
-  Reading take_reading() {
+  Reading next_reading() {
     MutexLock lock(mutex_);
     wait_for_input(changed_, mutex_, "Dataset::prefetch",
                    [this]() TUTTI_REQUIRES(mutex_) { return !queue_.empty(); });

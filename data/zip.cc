@@ -56,9 +56,9 @@ class ZipIterator : public ElementIterator {
 };
 
 /// Source over several parts. Batch properties are those on which all parts agree.
-class SourceOfParts : public DatasetSource {
+class MultiInputSource : public DatasetSource {
  public:
-  explicit SourceOfParts(std::vector<Dataset> parts) : parts_(std::move(parts)) {}
+  explicit MultiInputSource(std::vector<Dataset> parts) : parts_(std::move(parts)) {}
 
   std::optional<std::int64_t> batch_size() const override {
     const std::optional<std::int64_t> first = parts_.front().batch_size();
@@ -103,9 +103,9 @@ class SourceOfParts : public DatasetSource {
   const std::vector<Dataset> parts_;
 };
 
-class ZipSource : public SourceOfParts {
+class ZipSource : public MultiInputSource {
  public:
-  using SourceOfParts::SourceOfParts;
+  using MultiInputSource::MultiInputSource;
 
   std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const override {
     std::vector<std::unique_ptr<ElementIterator>> iterators;
@@ -185,10 +185,10 @@ class ConcatenateIterator : public ElementIterator {
   std::optional<Element> pattern_;  // the first element of first_
 };
 
-class ConcatenateSource : public SourceOfParts {
+class ConcatenateSource : public MultiInputSource {
  public:
   ConcatenateSource(Dataset first, Dataset second)
-      : SourceOfParts({std::move(first), std::move(second)}) {}
+      : MultiInputSource({std::move(first), std::move(second)}) {}
 
   std::unique_ptr<ElementIterator> iterate(std::uint64_t epoch) const override {
     return std::make_unique<ConcatenateIterator>(parts()[0].iterate(epoch),
@@ -244,16 +244,16 @@ class InterleaveIterator : public ElementIterator {
       std::optional<Slot>& slot = slots_[slot_];
       if (slot) {
         if (auto element = slot->elements->next()) {
-          if (++taken_ == block_length_) go_to_next_slot();
+          if (++taken_ == block_length_) advance_slot();
           return element;
         }
         slot.reset();
         --num_open_;
-        go_to_next_slot();
+        advance_slot();
       } else if (below_) {
         fill(slot);
       } else {
-        go_to_next_slot();
+        advance_slot();
       }
     }
     return std::nullopt;
@@ -278,7 +278,7 @@ class InterleaveIterator : public ElementIterator {
     ++num_open_;
   }
 
-  void go_to_next_slot() {
+  void advance_slot() {
     taken_ = 0;
     slot_ = (slot_ + 1) % slots_.size();
   }

@@ -389,12 +389,12 @@ void FitLoop::run_epochs() {
     at_.is_ended = state_->call.stop_requested;
     ++at_.point.epoch;
     at_.point.batches = 0;
-    tell_state_is_whole();
+    notify_state_complete();
     if (state_->call.is_interrupted) return;
   }
 }
 
-void FitLoop::tell_state_is_whole() {
+void FitLoop::notify_state_complete() {
   FitPoint point = at_.point;
   point.is_stop = stops_because_of_signal();
   for (const AnyCallback& callback : options_.callbacks) callback->on_can_save(point);
@@ -472,8 +472,8 @@ void FitLoop::run_epoch() {
       ++at_.point.steps;
       batch = ++taken < compiled_.steps_per_execution ? feed_.next() : nullptr;
     }
-    tell_batch_end(rows);
-    tell_state_is_whole();
+    notify_batch_end(rows);
+    notify_state_complete();
     if (state_->call.stop_requested || state_->call.is_interrupted) break;
   }
   if (!state_->call.is_interrupted) require_same_stop();
@@ -496,7 +496,7 @@ void FitLoop::require_same_stop() const {
        "; try a condition on what all workers share, such as logs");
 }
 
-void FitLoop::tell_batch_end(std::int64_t rows) {
+void FitLoop::notify_batch_end(std::int64_t rows) {
   const std::int64_t number = at_.point.batches;
   const bool shown = shows(model_.strategy(), options_.verbose, progress_, number);
   Logs logs;

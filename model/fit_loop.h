@@ -222,8 +222,8 @@ class FitLoop {
   void run_step(const PerReplica<Batch>& batch);
   void finish_epoch();
   Logs fetched_logs();
-  void tell_batch_end(std::int64_t rows);
-  void tell_state_is_whole();
+  void notify_batch_end(std::int64_t rows);
+  void notify_state_complete();
   bool stops_because_of_signal();
   std::string point_text() const;
   void report_stop();

@@ -83,7 +83,7 @@ void ExponentialMovingAverage::apply(std::optional<std::int64_t> num_updates) {
   }
   std::vector<Tensor> changes;
   for (const Pair& pair : pairs_) changes.push_back(own_change(pair));
-  internal::while_nobody_reads([&] {
+  internal::with_exclusive_access([&] {
     for (std::size_t i = 0; i < pairs_.size(); ++i) change_by(pairs_[i].average, changes[i]);
   });
 }
@@ -98,7 +98,7 @@ double ExponentialMovingAverage::apply_number(const std::string& name, double va
   }
   const Tensor own =
       change_of(average, given.to(average.value().device()), decay_after(num_updates));
-  internal::while_nobody_reads([&] { change_by(average, own); });
+  internal::with_exclusive_access([&] { change_by(average, own); });
   return average.value().item_double();
 }
 

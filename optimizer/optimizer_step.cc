@@ -49,7 +49,7 @@ Device device_of(std::span<const Gradient> gradients) {
 
 }  // namespace
 
-void internal::while_nobody_reads(const std::function<void()>& write) {
+void internal::with_exclusive_access(const std::function<void()>& write) {
   GradientReducer* const reducer = GradientReducer::current();
   if (reducer != nullptr) {
     reducer->begin({});
@@ -142,7 +142,7 @@ void Optimizer::apply_gradients(std::span<const Gradient> gradients, ApplyOption
   }
   const bool finite = is_applicable_everywhere(totals);
   if (reducer != nullptr && finite) reducer->require_equal(variables_, totals);
-  internal::while_nobody_reads([&] { update(std::move(totals), step, finite); });
+  internal::with_exclusive_access([&] { update(std::move(totals), step, finite); });
 }
 
 void Optimizer::begin_sums(GradientReducer& reducer, const Step& step) const {
@@ -178,7 +178,7 @@ bool Optimizer::holds_back(const Step& step) const {
 void Optimizer::hold_back(std::span<const Gradient> gradients, const Step& step) {
   // Replicas synchronize although nothing is summed: a step that fails on one replica then changes
   // nothing on any.
-  internal::while_nobody_reads([&] { accumulator_->hold(gradients, step.num_held); });
+  internal::with_exclusive_access([&] { accumulator_->hold(gradients, step.num_held); });
 }
 
 Gradient Optimizer::with_held(std::size_t index, const Gradient& gradient) const {

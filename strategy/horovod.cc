@@ -80,7 +80,7 @@ class Job {
 
   /// Exchanges the names of calls. `describe` returns this call's tensors if ranks may send zeros.
   void agree(std::string_view call, const Describe& describe = {}) {
-    const std::optional<int> active = tell(call);
+    const std::optional<int> active = exchange_calls(call);
     if (std::ranges::find(joined_, true) == joined_.end()) return;
     if (!describe || !takes_zeros(call)) {
       fail(ErrorCode::kUnimplemented, "hvd: ", call, " on rank ", rank(),
@@ -96,14 +96,15 @@ class Job {
     std::map<std::string, std::vector<Variable>> zeros;  // by description
     for (;;) {
       const std::vector<bool> before = std::exchange(joined_, {});
-      const std::optional<int> active = tell(kJoin);
+      const std::optional<int> active = exchange_calls(kJoin);
       if (!active) {
         joined_.clear();
         int last = size() - 1;
         while (last > 0 && !before.empty() && before[static_cast<std::size_t>(last)]) --last;
         return last;
       }
-      if (takes_zeros(call_)) give_zeros(team().broadcast_text("", *active, kAgreement), zeros);
+      if (takes_zeros(call_))
+        contribute_zeros(team().broadcast_text("", *active, kAgreement), zeros);
     }
   }
 
@@ -111,7 +112,7 @@ class Job {
   internal::WorkerTeam& team() { return *internal::team_of(strategy_); }
 
   /// Exchanges all ranks' calls, sets joined_ and call_, and returns the lowest active rank.
-  std::optional<int> tell(std::string_view own) {
+  std::optional<int> exchange_calls(std::string_view own) {
     const std::vector<std::string> calls = team().gather_texts(own, kAgreement);
     std::optional<int> active;
     joined_.clear();
@@ -129,7 +130,8 @@ class Job {
     return active;
   }
 
-  void give_zeros(const std::string& text, std::map<std::string, std::vector<Variable>>& known) {
+  void contribute_zeros(const std::string& text,
+                        std::map<std::string, std::vector<Variable>>& known) {
     std::vector<TensorSpec> specs;
     const Json described = Json::parse(text);
     for (const Json& spec : described.as_array()) specs.push_back(spec_of(spec));

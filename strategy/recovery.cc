@@ -75,7 +75,7 @@ void Recovery::commit(std::int64_t step, const SourceLocation& where) {
 
 void Recovery::run(const std::function<void()>& loop) {
   if (!team_) return loop();
-  if (is_replacement()) go_back();  // this process replaces one that died
+  if (is_replacement()) roll_back();  // this process replaces one that died
   for (;;) {
     try {
       if (kept_.empty()) commit(0);
@@ -86,7 +86,7 @@ void Recovery::run(const std::function<void()>& loop) {
       log_warning(concat("worker ", team_->worker(), ": ", error.what(),
                          "; going back to the last commit when all workers are here"));
     }
-    go_back();
+    roll_back();
   }
 }
 
@@ -100,15 +100,15 @@ bool Recovery::is_of_a_loss(const std::exception& error) const {
   return may_be && team_->may_reconnect(*own, kPatience);
 }
 
-void Recovery::go_back() {
+void Recovery::roll_back() {
   const TimePoint deadline = deadline_after(Clock::system().now(), options_.rejoin_timeout);
-  while (!go_back_once(deadline)) {
+  while (!try_roll_back(deadline)) {
   }
   ++num_recoveries_;
 }
 
 /// Returns false if another worker or connection was lost meanwhile.
-bool Recovery::go_back_once(TimePoint deadline) {
+bool Recovery::try_roll_back(TimePoint deadline) {
   try {
     team_->reconnect(deadline);
     std::string own;
@@ -155,7 +155,7 @@ void Recovery::restore(std::int64_t step, const std::vector<std::string>& commit
   }
   const auto own = std::ranges::find(kept_, step, &Kept::step);
   const auto taken =
-      internal::hand_over_state(*team_, giver, takers, own == kept_.end() ? nullptr : &own->state);
+      internal::transfer_state(*team_, giver, takers, own == kept_.end() ? nullptr : &own->state);
   state_.restore(taken ? *taken : own->state);
   kept_ = {{step, state_.snapshot(step)}};  // on all workers: it may be collective
 }

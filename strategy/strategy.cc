@@ -42,7 +42,7 @@ namespace {
 /// Returns nullptr if the replicas compute on the host or on GPUs.
 std::unique_ptr<internal::XlaSteps> make_xla_steps(std::string_view who,
                                                    LocalStrategyOptions& options) {
-  const std::vector<Device> devices = internal::take_xla_devices(who, options);
+  const std::vector<Device> devices = internal::consume_xla_devices(who, options);
   return devices.empty() ? nullptr : std::make_unique<internal::XlaSteps>(devices);
 }
 
@@ -91,9 +91,9 @@ struct StrategyExtended::Impl {
   }
 
   /// Waits until no other user thread runs, and claims the strategy. Nested runs need not wait.
-  class Turn {
+  class RunClaim {
    public:
-    Turn(Impl& impl, bool nested) : impl_(impl), nested_(nested) {
+    RunClaim(Impl& impl, bool nested) : impl_(impl), nested_(nested) {
       if (nested_) return;
       MutexLock lock(impl_.turn_mutex);
       const auto is_free = [&]() TUTTI_REQUIRES(impl_.turn_mutex) { return !impl_.busy; };
@@ -101,7 +101,7 @@ struct StrategyExtended::Impl {
       }
       impl_.busy = true;
     }
-    ~Turn() {
+    ~RunClaim() {
       if (nested_) return;
       {
         MutexLock lock(impl_.turn_mutex);
@@ -109,8 +109,8 @@ struct StrategyExtended::Impl {
       }
       impl_.turn_condition.notify_one();
     }
-    Turn(const Turn&) = delete;
-    Turn& operator=(const Turn&) = delete;
+    RunClaim(const RunClaim&) = delete;
+    RunClaim& operator=(const RunClaim&) = delete;
 
    private:
     Impl& impl_;
@@ -122,7 +122,7 @@ struct StrategyExtended::Impl {
   void run(const std::function<void(ReplicaContext&)>& body) {
     const internal::StrategyMode* mode = internal::current_mode();
     const bool nested = mode && mode->merging;
-    const Turn turn(*this, nested);
+    const RunClaim claim(*this, nested);
     require_intact();
     const TimePoint begin = Clock::system().now();
     if (services.team) services.team->set_step(step);
@@ -140,7 +140,7 @@ struct StrategyExtended::Impl {
     }
     if (nested) return;  // part of the outer run
     run_seconds += seconds_between(begin, Clock::system().now());
-    warnings.look(notes, {name, step, services.first_number(), services.num_replicas()});
+    warnings.check_step(notes, {name, step, services.first_number(), services.num_replicas()});
     ++step;
     if (std::ranges::any_of(notes, &internal::ReplicaNotes::draws)) ++random_step;
   }

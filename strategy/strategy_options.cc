@@ -150,7 +150,7 @@ std::vector<Device> replica_devices_of(std::string_view who, const LocalStrategy
   return result;
 }
 
-std::vector<Device> take_xla_devices(std::string_view who, LocalStrategyOptions& options) {
+std::vector<Device> consume_xla_devices(std::string_view who, LocalStrategyOptions& options) {
   std::vector<Device>& devices = options.devices.devices;
   const auto is_xla = [](const Device& device) { return device.type == DeviceType::kXla; };
   if (std::ranges::none_of(devices, is_xla)) return {};

@@ -19,7 +19,7 @@ std::vector<Device> replica_devices_of(std::string_view who, const LocalStrategy
 /// Returns the XLA devices that the options name, one per replica, and replaces them by those of
 /// the host: cpu:i for xla:i. Returns none if `who` does not compute on XLA. Throws
 /// kInvalidArgument or kUnimplemented naming `who` and an option that does not apply to XLA.
-std::vector<Device> take_xla_devices(std::string_view who, LocalStrategyOptions& options);
+std::vector<Device> consume_xla_devices(std::string_view who, LocalStrategyOptions& options);
 
 /// Throws kInvalidArgument naming `who` unless replica_weights is empty or has one positive number
 /// for each of `num_replicas` (of all workers).

@@ -26,8 +26,8 @@ class CpuMemories {
   BufferAllocator* own(Device device) const {
     return active_[index(device)].load(std::memory_order_acquire);
   }
-  void give(Device device, std::size_t bytes);
-  void take(Device device) { active_[index(device)].store(nullptr, std::memory_order_release); }
+  void enable(Device device, std::size_t bytes);
+  void disable(Device device) { active_[index(device)].store(nullptr, std::memory_order_release); }
   void read_environment();
 
  private:
@@ -38,7 +38,7 @@ class CpuMemories {
       TUTTI_GUARDED_BY(mutex_);
 };
 
-void CpuMemories::give(Device device, std::size_t bytes) {
+void CpuMemories::enable(Device device, std::size_t bytes) {
   MutexLock lock(mutex_);
   std::shared_ptr<BufferAllocator>& allocator = made_[index(device)];
   if (!allocator) {
@@ -70,7 +70,7 @@ void CpuMemories::read_environment() {
     if (!mebibytes || *mebibytes >= kUnlimitedMemory >> 20) fail_environment(entry);
     for (const Device& device : parse_devices(entry.substr(0, equals))) {
       if (device.type != DeviceType::kCpu) fail_environment(entry);
-      give(device, *mebibytes << 20);
+      enable(device, *mebibytes << 20);
     }
     rest.remove_prefix(std::min(comma + 1, rest.size()));
   }
@@ -97,12 +97,12 @@ void require_cpu(Device device, const char* who) {
 
 void set_memory_limit(Device device, std::size_t bytes) {
   require_cpu(device, "set_memory_limit");
-  memories().give(device, bytes);
+  memories().enable(device, bytes);
 }
 
 void clear_memory_limit(Device device) {
   require_cpu(device, "clear_memory_limit");
-  memories().take(device);
+  memories().disable(device);
 }
 
 DeviceMemory device_memory(Device device) {

@@ -50,7 +50,7 @@ void move_inputs(OpCall& call, Device device) {
 
 /// Moves the inputs to the device of the scope, which every replica has. Without a scope, they must
 /// be on one device already.
-void bring_inputs_together(OpCall& call) {
+void move_inputs_to_device(OpCall& call) {
   TUTTI_CHECK(call.op < OpId::kCount, "dispatch: a call without operation");
   TUTTI_CHECK(!call.inputs.empty(), to_string(call.op), ": a call without inputs");
   if (const DeviceScope* const scope = DeviceScope::current()) {
@@ -123,7 +123,7 @@ std::vector<Tensor> dispatch(OpCall call) {
   if (partitioner != nullptr) sharded = partitioner->run(call);
   if (sharded) {
     outputs = std::move(*sharded);
-  } else if (bring_inputs_together(call); std::optional<Tensor> result = view(call)) {
+  } else if (move_inputs_to_device(call); std::optional<Tensor> result = view(call)) {
     outputs.push_back(std::move(*result));
   } else {
     outputs = internal::compute_here(call);

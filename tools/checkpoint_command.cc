@@ -39,7 +39,7 @@ std::vector<std::string> problems_of(const std::string& path) {
   }
 }
 
-void look_closer(Row& row) {
+void inspect_row(Row& row) {
   if (row.version.state == VersionState::kUnfinished) return;
   for (std::string& problem : problems_of(row.version.path)) {
     if (std::ranges::count(row.problems, problem) == 0) row.problems.push_back(std::move(problem));
@@ -156,7 +156,7 @@ int checkpoint_verify_command(const CkptOptions& options) {
   } else {
     rows = rows_of(options.path);
   }
-  for (Row& row : rows) look_closer(row);
+  for (Row& row : rows) inspect_row(row);
   return report(rows, options.path, options.format);
 }
 

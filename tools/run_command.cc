@@ -160,9 +160,9 @@ std::unique_ptr<ControlServer> host_control(const launch::JobPlan& plan) {
 
 /// Finds members that the job has given up. A stopped process does not exit and keeps its task, so
 /// it must be killed for a replacement to start and for the job to end.
-std::function<std::vector<launch::GivenUp>()> find_given_up(const ControlServer& control) {
+std::function<std::vector<launch::AbandonedProcess>()> find_given_up(const ControlServer& control) {
   return [&control, seen = std::uint64_t{0}]() mutable {
-    std::vector<launch::GivenUp> found;
+    std::vector<launch::AbandonedProcess> found;
     for (const Verdict& verdict : control.verdicts_after(seen)) {
       seen = verdict.number;
       const bool has_died = verdict.kind == VerdictKind::kDead;
@@ -198,14 +198,14 @@ std::string name_of(const Member& member) {
 /// Returns the tasks that a restarted chief needs. A chief that left first coordinated the others.
 /// If it died afterwards, in the rest of its program, and was restarted, it needs them again: they
 /// continue from its checkpoint.
-std::vector<launch::WaitedFor> needed_by_chief(const std::vector<Verdict>& verdicts) {
+std::vector<launch::AwaitedTask> needed_by_chief(const std::vector<Verdict>& verdicts) {
   const auto first = std::ranges::find(verdicts, VerdictKind::kLeft, &Verdict::kind);
   if (first == verdicts.end() || first->who.task.job != "chief") return {};
   std::map<std::string, const Verdict*> last;
   for (const Verdict& verdict : verdicts) last[name_of(verdict.who)] = &verdict;
   const Verdict& chief = *last[name_of(first->who)];
   if (chief.kind != VerdictKind::kJoined || chief.number < first->number) return {};
-  std::vector<launch::WaitedFor> tasks;
+  std::vector<launch::AwaitedTask> tasks;
   for (const auto& [name, verdict] : last) {
     if (verdict->kind != VerdictKind::kLeft) continue;
     tasks.push_back({name, static_cast<int>(verdict->who.incarnation), /*may_repeat=*/true});
@@ -213,11 +213,11 @@ std::vector<launch::WaitedFor> needed_by_chief(const std::vector<Verdict>& verdi
   return tasks;
 }
 
-std::function<std::vector<launch::WaitedFor>()> find_waited_for(const ControlServer& control) {
+std::function<std::vector<launch::AwaitedTask>()> find_waited_for(const ControlServer& control) {
   return [&control] {
-    std::vector<launch::WaitedFor> tasks = needed_by_chief(control.verdicts());
+    std::vector<launch::AwaitedTask> tasks = needed_by_chief(control.verdicts());
     for (const Member& member : control.missing()) {
-      launch::WaitedFor& one = tasks.emplace_back();
+      launch::AwaitedTask& one = tasks.emplace_back();
       one.task = name_of(member);
       if (member.pid != 0) one.joined = static_cast<int>(member.incarnation);
     }

@@ -36,8 +36,8 @@ class IdleEngine final : public internal::CollectiveEngine {
   std::unique_ptr<CollectiveEngine> subgroup(const std::vector<int>&, std::uint32_t) override {
     return std::make_unique<IdleEngine>();
   }
-  void tend(const std::function<std::string()>&) override {}
-  std::vector<std::string> whereabouts(TimePoint) override { return {"", ""}; }
+  void answer_state_queries(const std::function<std::string()>&) override {}
+  std::vector<std::string> states_of_ranks(TimePoint) override { return {"", ""}; }
 
  private:
   std::uint64_t fingerprints_ = 0;

@@ -93,7 +93,7 @@ class ControlSession final : public ControlClient {
   ProcessState state_of_server() const;
   void renew();
   void take(const v1::JobEvent& event);
-  void take_verdict(Verdict verdict);
+  void accept_verdict(Verdict verdict);
   void send(v1::MemberReport report);
   v1::Progress progress() const;
   std::optional<Verdict> judge_server(TimePoint now) const;
@@ -250,7 +250,7 @@ ControlSession::~ControlSession() {
 ConnectAttempt ControlSession::join_once(TimePoint deadline) {
   const TimePoint end = std::min(deadline, deadline_after(now(), join_patience_));
   const GrpcOptions channel{endpoint_, options_.secret, options_.tls};
-  if (auto refusal = nobody_listens(channel)) return *std::move(refusal);
+  if (auto refusal = probe_listener(channel)) return *std::move(refusal);
   auto stream = std::make_shared<JobStream>(channel);
   {
     MutexLock lock(mutex_);
@@ -328,7 +328,7 @@ void ControlSession::run() {
       next_heartbeat = deadline_after(now(), every);
     }
     if (const auto verdict = judge_server(now())) {
-      take_verdict(*verdict);
+      accept_verdict(*verdict);
       end(verdict->code, verdict->message);
     }
   }
@@ -367,7 +367,7 @@ bool ControlSession::reconnect() {
     } else if (state_of_server().kind == ProcessState::Kind::kIsGone) {
       verdict = verdict_on_server(VerdictKind::kDead,
                                   "died: its connection closed and the process has exited");
-    } else if (!is_near && attempt.is_nobody_there && away >= durations::kReconnectWithin) {
+    } else if (!is_near && attempt.is_connection_refused && away >= durations::kReconnectWithin) {
       verdict = verdict_on_server(
           VerdictKind::kDead, "died: its connection closed and no process listens at its address");
     } else if (away >= limit) {
@@ -376,7 +376,7 @@ bool ControlSession::reconnect() {
           concat("has been unreachable for ", seconds_text(away), " s: ", attempt.reason));
     }
     if (verdict) {
-      take_verdict(*verdict);
+      accept_verdict(*verdict);
       end(verdict->code, verdict->message);
       return false;
     }
@@ -395,7 +395,7 @@ bool ControlSession::hosts_the_server() const {
 
 ProcessState ControlSession::state_of_server() const {
   if (!is_on_its_machine()) return {};
-  return look_at_process(host_.pid, welcome_.host_start_time());
+  return inspect_process(host_.pid, welcome_.host_start_time());
 }
 
 /// Opens a second connection next to the silent one. Lost packets may end a connection without
@@ -448,7 +448,7 @@ void ControlSession::take(const v1::JobEvent& event) {
   switch (event.event_case()) {
     case v1::JobEvent::kHistory:
       for (const v1::Verdict& verdict : event.history().verdicts()) {
-        take_verdict(from_proto(verdict));
+        accept_verdict(from_proto(verdict));
       }
       return;
     case v1::JobEvent::kStopProposal: {
@@ -465,7 +465,7 @@ void ControlSession::take(const v1::JobEvent& event) {
   }
 }
 
-void ControlSession::take_verdict(Verdict verdict) {
+void ControlSession::accept_verdict(Verdict verdict) {
   {
     MutexLock lock(mutex_);
     const auto is_it = [&](const Verdict& v) { return v.number == verdict.number; };
@@ -530,9 +530,10 @@ void ControlSession::perform(const Start& start, TimePoint deadline, const std::
       changed_.notify_all();
     });
     MutexLock lock(mutex_);
-    const auto goes_on = [&]() TUTTI_REQUIRES(mutex_) { return ended_ || stream != stream_; };
+    const auto should_continue = [&]()
+                                     TUTTI_REQUIRES(mutex_) { return ended_ || stream != stream_; };
     changed_.wait_until(mutex_, deadline,
-                        [&]() TUTTI_REQUIRES(mutex_) { return status || goes_on(); });
+                        [&]() TUTTI_REQUIRES(mutex_) { return status || should_continue(); });
     if (!status) {  // gRPC uses the request until the call has ended
       context.TryCancel();
       changed_.wait_until(mutex_, TimePoint::max(),
@@ -541,7 +542,7 @@ void ControlSession::perform(const Start& start, TimePoint deadline, const std::
     if (status->ok()) return;
     if (!is_of_connection(*status, context)) throw to_error(*status);
     changed_.wait_until(mutex_, std::min(deadline, deadline_after(now(), durations::kTryAgain)),
-                        goes_on);
+                        should_continue);
     if (ended_) throw *ended_;
     if (now() >= deadline) {
       fail(ErrorCode::kDeadlineExceeded, "control: ", self_.task.to_string(), ": ", what);

@@ -31,7 +31,7 @@ void check_durations(const HealthOptions& health) {
 /// Returns the state of a process of this machine; unknown for others.
 internal::ProcessState probe_process(const internal::JoiningProcess& joined) {
   if (joined.machine != internal::this_process().machine) return {};
-  return internal::look_at_process(joined.who.pid, joined.start_time);
+  return internal::inspect_process(joined.who.pid, joined.start_time);
 }
 
 class GrpcControlServer final : public ControlServer {
@@ -47,7 +47,7 @@ class GrpcControlServer final : public ControlServer {
     service_.wait_until_all_have_left(deadline_after(Clock::system().now(), linger_));
     stop_.set();
     ticker_->join();
-    service_.say_server_ends();
+    service_.announce_server_end();
     server_.shutdown(durations::kLinger);
   }
 

@@ -320,7 +320,7 @@ void JobService::broadcast(const std::optional<v1::StopProposal>& proposal) {
   if (proposal) broadcast(event_of(*proposal));
 }
 
-bool JobService::is_anybody_here() const {
+bool JobService::has_members() const {
   return std::ranges::any_of(records_, [](const auto& entry) {
     return entry.second->status == MemberRecord::Status::kHere;
   });
@@ -329,7 +329,7 @@ bool JobService::is_anybody_here() const {
 void JobService::wait_until_all_have_left(TimePoint deadline) {
   MutexLock lock(mutex_);
   (void)left_.wait_until(mutex_, deadline,
-                         [this]() TUTTI_REQUIRES(mutex_) { return !is_anybody_here(); });
+                         [this]() TUTTI_REQUIRES(mutex_) { return !has_members(); });
 }
 
 Member JobService::member_of(const MemberRecord& record) const {
@@ -702,7 +702,7 @@ void JobService::cancel_late_streams(TimePoint now) {
   }
 }
 
-void JobService::say_server_ends() {
+void JobService::announce_server_end() {
   MutexLock lock(mutex_);
   broadcast_verdicts(clock_.now());
   v1::JobEvent event;

@@ -88,7 +88,7 @@ class JobService final : public v1::Job::CallbackService {
   /// Waits until all members have left or were given up.
   void wait_until_all_have_left(TimePoint deadline);
   /// Announces to all members that the server ends; each stream ends once that is sent.
-  void say_server_ends();
+  void announce_server_end();
   std::vector<Member> members() const;
   std::vector<Verdict> verdicts_after(std::uint64_t number) const;
   std::vector<Member> missing() const;
@@ -127,7 +127,7 @@ class JobService final : public v1::Job::CallbackService {
                        bool is_for_all = false);
   void answer_waiting() TUTTI_REQUIRES(mutex_);
 
-  bool is_anybody_here() const TUTTI_REQUIRES(mutex_);
+  bool has_members() const TUTTI_REQUIRES(mutex_);
   void declare(MemberRecord& record, const Finding& finding) TUTTI_REQUIRES(mutex_);
   void give_up(MemberRecord& record, MemberRecord::Status status) TUTTI_REQUIRES(mutex_);
   /// Sends the verdicts that this link does not have yet, in one event.

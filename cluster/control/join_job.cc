@@ -75,7 +75,7 @@ std::unique_ptr<ControlServer> host_control_server(const std::vector<MemberTask>
 
 /// Task 0's broadcast to the other tasks, as bytes.
 struct Invitation {
-  enum class Kind : std::uint8_t { kNobodyHosts, kAt, kFailed } kind = Kind::kNobodyHosts;
+  enum class Kind : std::uint8_t { kNoHost, kAt, kFailed } kind = Kind::kNoHost;
   std::uint16_t secret_size = 0;
   std::array<char, 500> text{};  // target, or the reason why there is none; zero-terminated
   std::array<std::byte, 4096> secret{};
@@ -170,9 +170,8 @@ std::int64_t internal::number_of_this_machine() {
   return std::stoll(hasher.hex_digest().substr(0, 15), nullptr, 16);
 }
 
-ControlPlane internal::meet_for_job(const std::vector<MemberTask>& tasks,
-                                    Communicator& communicator, const JoinOptions& options,
-                                    std::int64_t machine) {
+ControlPlane internal::connect_job(const std::vector<MemberTask>& tasks, Communicator& communicator,
+                                   const JoinOptions& options, std::int64_t machine) {
   const auto self = static_cast<std::size_t>(communicator.rank());
   enter_as(tasks, self);
   ControlOptions client = control_options(options);
@@ -187,7 +186,7 @@ ControlPlane internal::meet_for_job(const std::vector<MemberTask>& tasks,
       {.name = "control server"});
   const std::string text = invitation.text.data();
   switch (invitation.kind) {
-    case Invitation::Kind::kNobodyHosts:
+    case Invitation::Kind::kNoHost:
       return plane;
     case Invitation::Kind::kFailed:
       fail(ErrorCode::kUnavailable, tasks[self].to_string(), ": ", client.hosted_by,
@@ -204,9 +203,9 @@ ControlPlane internal::meet_for_job(const std::vector<MemberTask>& tasks,
   return plane;
 }
 
-ControlPlane meet_for_job(const std::vector<MemberTask>& tasks, Communicator& communicator,
-                          const JoinOptions& options) {
-  return internal::meet_for_job(tasks, communicator, options, internal::number_of_this_machine());
+ControlPlane connect_job(const std::vector<MemberTask>& tasks, Communicator& communicator,
+                         const JoinOptions& options) {
+  return internal::connect_job(tasks, communicator, options, internal::number_of_this_machine());
 }
 
 }  // namespace tutti

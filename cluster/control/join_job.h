@@ -31,8 +31,8 @@ Endpoint parse_grpc_target(std::string_view who, const std::string& text);
 /// Returns a number that is equal for processes that reach each other at 127.0.0.1.
 std::int64_t number_of_this_machine();
 /// Overload with this task's machine, for tests.
-ControlPlane meet_for_job(const std::vector<MemberTask>& tasks, Communicator& communicator,
-                          const JoinOptions& options, std::int64_t machine);
+ControlPlane connect_job(const std::vector<MemberTask>& tasks, Communicator& communicator,
+                         const JoinOptions& options, std::int64_t machine);
 }  // namespace internal
 
 /// Joins the job as tasks[self]. The server is at TUTTI_CONTROL; if unset, the first task (the
@@ -49,7 +49,7 @@ ControlPlane join_job(const std::vector<MemberTask>& tasks, std::size_t self,
 /// server: task 0 logs a line, and `client` is null on all tasks. Returns when all have joined.
 /// Throws as join_job(), and kUnavailable on all tasks, naming task 0 and its reason, if it cannot
 /// host the server.
-ControlPlane meet_for_job(const std::vector<MemberTask>& tasks, Communicator& communicator,
-                          const JoinOptions& options = {});
+ControlPlane connect_job(const std::vector<MemberTask>& tasks, Communicator& communicator,
+                         const JoinOptions& options = {});
 
 }  // namespace tutti

@@ -44,17 +44,17 @@ std::string_view to_string(VerdictKind kind) {
 
 Error to_error(const Verdict& verdict) { return Error(verdict.code, verdict.message); }
 
-void ProgressBoard::set_step(std::uint64_t step) {
+void ProgressTracker::set_step(std::uint64_t step) {
   MutexLock lock(mutex_);
   step_ = step;
 }
 
-void ProgressBoard::set_phase(std::string_view phase) {
+void ProgressTracker::set_phase(std::string_view phase) {
   MutexLock lock(mutex_);
   phase_ = phase;
 }
 
-void ProgressBoard::watch(const std::string& group, std::function<GroupProgress()> source) {
+void ProgressTracker::watch(const std::string& group, std::function<GroupProgress()> source) {
   MutexLock lock(mutex_);
   ended_.erase(group);
   const auto old = sources_.find(group);
@@ -68,12 +68,12 @@ void ProgressBoard::watch(const std::string& group, std::function<GroupProgress(
   if (source) sources_[group] = std::move(source);
 }
 
-void ProgressBoard::forget_ended() {
+void ProgressTracker::remove_ended() {
   MutexLock lock(mutex_);
   ended_.clear();
 }
 
-MemberProgress ProgressBoard::progress() {
+MemberProgress ProgressTracker::progress() {
   MutexLock lock(mutex_);
   MemberProgress progress{step_, phase_, {}};
   for (const auto& [group, source] : sources_) {
@@ -304,7 +304,7 @@ std::map<std::string_view, std::uint64_t> last_outside(const std::vector<Waiter>
 }
 
 /// Keeps the members that wait for another one of them, with the calls in which they do.
-std::vector<Waiter> who_wait_for_each_other(std::vector<Waiter> waiters) {
+std::vector<Waiter> find_mutual_waiters(std::vector<Waiter> waiters) {
   for (std::size_t before = 0; before != waiters.size();) {
     before = waiters.size();
     const auto last = last_outside(waiters);
@@ -352,7 +352,7 @@ bool has_same_calls(const MemberProgress& a, const MemberProgress& b) {
 }
 
 std::optional<Finding> find_deadlock(const std::vector<MemberRecord*>& records, TimePoint now) {
-  std::vector<Waiter> waiters = who_wait_for_each_other(waiters_of(records, now));
+  std::vector<Waiter> waiters = find_mutual_waiters(waiters_of(records, now));
   std::ranges::sort(waiters, {}, [](const Waiter& waiter) {
     const MemberTask& task = waiter.record->joined.who.task;
     return std::pair(task.job, task.index);

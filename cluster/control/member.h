@@ -92,7 +92,7 @@ struct MemberProgress {
 };
 
 /// Collects the progress of this process for the thread that sends heartbeats. Thread-safe.
-class ProgressBoard {
+class ProgressTracker {
  public:
   void set_step(std::uint64_t step);
   void set_phase(std::string_view phase);
@@ -101,7 +101,7 @@ class ProgressBoard {
   /// watch() returns. A group that is built again gets a new name ("all/2"), equal on all members.
   void watch(const std::string& group, std::function<GroupProgress()> source);
   /// Removes groups that are no longer watched.
-  void forget_ended();
+  void remove_ended();
   MemberProgress progress();
 
  private:

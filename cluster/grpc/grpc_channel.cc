@@ -100,9 +100,9 @@ std::string connect_reason(const grpc::Status& status) {
   return is_absent ? "Connection refused" : text;
 }
 
-std::optional<ConnectAttempt> nobody_listens(const GrpcOptions& options) {
+std::optional<ConnectAttempt> probe_listener(const GrpcOptions& options) {
   if (!options.is_local() || has_local_socket(options.endpoint)) return std::nullopt;
-  return ConnectAttempt{.reason = std::strerror(ECONNREFUSED), .is_nobody_there = true};
+  return ConnectAttempt{.reason = std::strerror(ECONNREFUSED), .is_connection_refused = true};
 }
 
 ConnectAttempt failed_attempt(const grpc::Status& status, bool is_refused,
@@ -112,11 +112,11 @@ ConnectAttempt failed_attempt(const grpc::Status& status, bool is_refused,
   if (is_cut_short) return {.reason = "it does not answer", .is_cut_short = true};
   if (is_refused) return {.reason = status.error_message(), .is_final = !may_pass};
   if (status.ok()) return {.reason = "it does not answer as a server of the job"};
-  ConnectAttempt attempt{.reason = connect_reason(status), .is_nobody_there = may_pass};
+  ConnectAttempt attempt{.reason = connect_reason(status), .is_connection_refused = may_pass};
   if (!may_pass || options.is_local()) return attempt;
   const OpenedConnection opened = connect_until(options.endpoint, deadline);
   attempt.is_hopeless = opened.is_hopeless;
-  attempt.is_nobody_there = opened.is_nobody_there;
+  attempt.is_connection_refused = opened.is_connection_refused;
   attempt.is_other_job =
       opened.socket.is_open() && (options.secret.is_set() || options.tls.is_set());
   if (!opened.reason.empty()) attempt.reason = opened.reason;
@@ -130,7 +130,7 @@ constexpr int kTlsFailures = 10;
 
 }  // namespace
 
-void reach_server(const ServerToReach& server,
+void reach_server(const ServerTarget& server,
                   const std::function<ConnectAttempt(TimePoint deadline)>& attempt) {
   const TimePoint begin = Clock::system().now();
   const TimePoint deadline = deadline_after(begin, server.timeout);

@@ -53,16 +53,16 @@ std::string connect_reason(const grpc::Status& status);
 /// Result of an attempt to reach a server.
 struct ConnectAttempt {
   bool is_done = false;
-  std::string reason = {};       // of the failure
-  bool is_final = false;         // the server refuses: retrying is useless
-  bool is_nobody_there = false;  // connection refused
-  bool is_hopeless = false;      // this machine cannot reach the address
-  bool is_other_job = false;     // the TLS handshake failed
-  bool is_cut_short = false;     // ended by the deadline
+  std::string reason = {};             // of the failure
+  bool is_final = false;               // the server refuses: retrying is useless
+  bool is_connection_refused = false;  // connection refused
+  bool is_hopeless = false;            // this machine cannot reach the address
+  bool is_other_job = false;           // the TLS handshake failed
+  bool is_cut_short = false;           // ended by the deadline
 };
 /// Returns a failed attempt if no process listens at a local address; nullopt if one may, or if the
 /// address is on another machine.
-std::optional<ConnectAttempt> nobody_listens(const GrpcOptions& options);
+std::optional<ConnectAttempt> probe_listener(const GrpcOptions& options);
 /// Classifies a stream that ended with `status` before the server accepted it; `is_refused`: by the
 /// server itself. Connects again to other machines, because gRPC's status is not specific.
 ConnectAttempt failed_attempt(const grpc::Status& status, bool is_refused,
@@ -141,7 +141,7 @@ class StreamToServer : public grpc::ClientBidiReactor<Request, Response> {
 // Reaching a server of the job for the first time, with retries until waiting is useless.
 
 /// The server, with texts for messages about reaching it.
-struct ServerToReach {
+struct ServerTarget {
   std::string who;         // "control: worker 0"
   std::string wants;       // "join at 127.0.0.1:4711", "call ps 1 (127.0.0.1:4711)"
   std::string name;        // "the control server at 127.0.0.1:4711"
@@ -154,7 +154,7 @@ struct ServerToReach {
 /// waits for the server. Throws kFailedPrecondition if the server refuses or belongs to another
 /// job, kUnavailable within seconds if this machine can never reach the address, and
 /// kDeadlineExceeded.
-void reach_server(const ServerToReach& server,
+void reach_server(const ServerTarget& server,
                   const std::function<ConnectAttempt(TimePoint deadline)>& attempt);
 
 }  // namespace tutti::internal

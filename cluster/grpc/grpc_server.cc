@@ -134,14 +134,14 @@ void GrpcServer::accept_all() {
     errno = 0;
     FileDescriptor socket = accept_from(listener_->socket);
     if (socket.is_open()) {
-      hand_over(std::move(socket));
+      adopt_socket(std::move(socket));
     } else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM) {
       accept_again = deadline_after(now, durations::kTryAgain);
     }
   }
 }
 
-void GrpcServer::hand_over(FileDescriptor socket) {
+void GrpcServer::adopt_socket(FileDescriptor socket) {
   const TimePoint now = Clock::system().now();
   const std::string address = address_of_peer(socket);
   if (!limit_.allows(address, now)) return refusals_.note(concat(address, " opens too many"), now);

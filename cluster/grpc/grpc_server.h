@@ -78,7 +78,7 @@ class GrpcServer {
   static constexpr double kMostConnections = 512, kConnectionsPerSecond = 16;  // per address
 
   void accept_all();
-  void hand_over(FileDescriptor socket);
+  void adopt_socket(FileDescriptor socket);
 
   Endpoint endpoint_;
   const FileDescriptor wake_;

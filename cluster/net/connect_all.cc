@@ -44,7 +44,7 @@ namespace {
 
 constexpr std::size_t kMostNewcomers = 256;
 constexpr int kAcceptsInARow = 64;
-constexpr int kNobody = -1;
+constexpr int kNoRank = -1;
 const FileDescriptor kNoDescriptor;
 
 std::string this_machine() {
@@ -55,9 +55,9 @@ std::string this_machine() {
 TimePoint now() { return Clock::system().now(); }
 
 /// A connection that is not authenticated yet.
-struct Newcomer {
-  Newcomer(Handshake::Side side, FileDescriptor opened, const RankHello& own,
-           const JobSecret& secret)
+struct PendingPeer {
+  PendingPeer(Handshake::Side side, FileDescriptor opened, const RankHello& own,
+              const JobSecret& secret)
       : socket(std::move(opened)), handshake(side, own, secret) {}
 
   /// Reads at most the handshake's next bytes; later ones are the connection's. Returns false if
@@ -110,7 +110,7 @@ class GroupConnector {
       if (now() >= deadline_) fail_at_deadline();
       wait();
       advance_call();
-      advance_newcomers();
+      advance_pending_peers();
       accept_all();
     }
   }
@@ -167,10 +167,10 @@ class GroupConnector {
     fail(ErrorCode::kInvalidArgument, who(), ": ", what, ": expected host:port, got '", text, "'");
   }
 
-  void keep(int rank, Newcomer& newcomer, const Announcement& announced) {
+  void keep(int rank, PendingPeer& pending_peer, const Announcement& announced) {
     const std::string address =
-        newcomer.is_local ? newcomer.address : announced.endpoint.to_string();
-    peer(rank) = {{std::move(newcomer.socket), address, newcomer.is_local,
+        pending_peer.is_local ? pending_peer.address : announced.endpoint.to_string();
+    peer(rank) = {{std::move(pending_peer.socket), address, pending_peer.is_local,
                    announced.machine == own_.machine}};
     note_progress();
   }
@@ -179,7 +179,7 @@ class GroupConnector {
     for (int rank = rank_ - 1; rank >= 0; --rank) {
       if (!peers_[static_cast<std::size_t>(rank)].is_open()) return rank;
     }
-    return kNobody;
+    return kNoRank;
   }
 
   /// Called repeatedly, because others are accepted meanwhile and an earlier run's announcement may
@@ -187,7 +187,7 @@ class GroupConnector {
   /// answer is likely.
   void call_next() {
     const int rank = next_to_call();
-    if (rank == kNobody) return;
+    if (rank == kNoRank) return;
     // The announcement of a failed attempt may have been replaced.
     const bool was_called = called_text_ && texts_[static_cast<std::size_t>(rank)] == called_text_;
     std::optional<std::string> text = text_of(rank, was_called);
@@ -250,7 +250,7 @@ class GroupConnector {
     if (is_open && state == Handshake::State::kRunning) return;
     const int rank = next_to_call();
     if (state != Handshake::State::kDone) {
-      take_refusal(rank);
+      handle_refusal(rank);
     } else if (*call_->handshake.peer() != RankHello{rank, called_->run}) {
       last_answer_ = concat("rank ", call_->handshake.peer()->rank, " of another run is there");
     } else {
@@ -271,7 +271,7 @@ class GroupConnector {
   }
 
   /// Handles a rank of another job, or one that has exited: the store may be updated later.
-  void take_refusal(int rank) {
+  void handle_refusal(int rank) {
     const Handshake& handshake = call_->handshake;
     if (handshake.is_proven() && handshake.peer() == RankHello{rank, called_->run}) {
       require_fit(rank, *called_);
@@ -304,7 +304,7 @@ class GroupConnector {
       }
       if (errno != EMFILE && errno != ENFILE && errno != ENOMEM && errno != ENOBUFS) continue;
       accept_again_ = deadline_after(now(), durations::kTryAgain);
-      if (!newcomers_.empty()) newcomers_.pop_front();
+      if (!pending_peers_.empty()) pending_peers_.pop_front();
     }
   }
 
@@ -319,67 +319,68 @@ class GroupConnector {
       strangers_.note(concat(address, " opens too many"), now());
       return;
     }
-    if (newcomers_.size() == kMostNewcomers) newcomers_.pop_front();
-    Newcomer& newcomer = newcomers_.emplace_back(Handshake::Side::kServer, std::move(socket),
-                                                 hello_, options_.secret);
-    newcomer.is_local = is_local;
-    newcomer.address = address;
+    if (pending_peers_.size() == kMostNewcomers) pending_peers_.pop_front();
+    PendingPeer& pending_peer = pending_peers_.emplace_back(
+        Handshake::Side::kServer, std::move(socket), hello_, options_.secret);
+    pending_peer.is_local = is_local;
+    pending_peer.address = address;
     // A process of this machine and user closes its connections when it exits.
-    newcomer.end =
+    pending_peer.end =
         is_local ? TimePoint::max() : deadline_after(now(), durations::kUnreachableAfter);
   }
 
-  void advance_newcomers() {
-    std::erase_if(newcomers_, [&](Newcomer& newcomer) {
-      if (is_settled(newcomer)) return true;
-      if (now() < newcomer.end) return false;
-      strangers_.note(concat(newcomer.address, " was silent or too slow"), now());
+  void advance_pending_peers() {
+    std::erase_if(pending_peers_, [&](PendingPeer& pending_peer) {
+      if (is_settled(pending_peer)) return true;
+      if (now() < pending_peer.end) return false;
+      strangers_.note(concat(pending_peer.address, " was silent or too slow"), now());
       return true;
     });
   }
 
   /// Returns true if the handshake has ended.
-  bool is_settled(Newcomer& newcomer) {
-    const bool is_open = !std::exchange(newcomer.is_ready, false) || newcomer.read();
-    Handshake& handshake = newcomer.handshake;
+  bool is_settled(PendingPeer& pending_peer) {
+    const bool is_open = !std::exchange(pending_peer.is_ready, false) || pending_peer.read();
+    Handshake& handshake = pending_peer.handshake;
     std::optional<Announcement> announced;
     std::string misfit;
     if (handshake.is_proven()) {
-      if (!newcomer.is_local) limit_.give_back(newcomer.address);
+      if (!pending_peer.is_local) limit_.release(pending_peer.address);
       announced = announcement_of(*handshake.peer());
       if (announced) misfit = misfit_of(own_, rank_, *announced, handshake.peer()->rank);
       handshake.decide(announced && misfit.empty());
     }
-    const bool was_sent = send_whole(newcomer.socket, handshake.bytes_to_send());
+    const bool was_sent = send_whole(pending_peer.socket, handshake.bytes_to_send());
     switch (handshake.state()) {
       case Handshake::State::kRefused:
-        refuse(newcomer, misfit.empty() ? handshake.reason() : misfit);
+        refuse(pending_peer, misfit.empty() ? handshake.reason() : misfit);
         // A rank of this run does not change, so retrying cannot help.
         if (announced) require_fit(handshake.peer()->rank, *announced);
         return true;
       case Handshake::State::kStranger:
-        strangers_.note(concat(newcomer.address, " is not a rank of this version of tutti"), now());
+        strangers_.note(concat(pending_peer.address, " is not a rank of this version of tutti"),
+                        now());
         return true;
       case Handshake::State::kDone:
         // Accepts a reconnect: the peer may not have received the answer.
-        if (was_sent) keep(handshake.peer()->rank, newcomer, *announced);
+        if (was_sent) keep(handshake.peer()->rank, pending_peer, *announced);
         return true;
       case Handshake::State::kRunning:
         break;
     }
     if (!is_open && handshake.peer()) {
-      refuse(newcomer, concat("rank ", handshake.peer()->rank,
-                              " disconnected after it had received this rank's proof; ",
-                              "it died, or has another secret: give all processes the same ",
-                              "TUTTI_JOB_SECRET_FILE"));
-    } else if (!is_open && newcomer.has_spoken) {
-      strangers_.note(concat(newcomer.address, " left in the middle of its hello"), now());
+      refuse(pending_peer, concat("rank ", handshake.peer()->rank,
+                                  " disconnected after it had received this rank's proof; ",
+                                  "it died, or has another secret: give all processes the same ",
+                                  "TUTTI_JOB_SECRET_FILE"));
+    } else if (!is_open && pending_peer.has_spoken) {
+      strangers_.note(concat(pending_peer.address, " left in the middle of its hello"), now());
     }
     return !is_open;
   }
 
-  void refuse(const Newcomer& newcomer, const std::string& reason) {
-    last_refusal_ = concat(newcomer.address, ": ", reason);
+  void refuse(const PendingPeer& pending_peer, const std::string& reason) {
+    last_refusal_ = concat(pending_peer.address, ": ", reason);
     refusals_.note(last_refusal_, now());
   }
 
@@ -422,7 +423,8 @@ class GroupConnector {
       descriptors.push_back({socket.get(), POLLIN, 0});
       ready.push_back(&is_ready);
     };
-    for (Newcomer& newcomer : newcomers_) watch(newcomer.socket, newcomer.is_ready);
+    for (PendingPeer& pending_peer : pending_peers_)
+      watch(pending_peer.socket, pending_peer.is_ready);
     // Polls one unconfirmed peer, and reads the others after each pause: poll() takes longer with
     // many sockets, and each of them would wake this rank.
     const auto awaited = std::ranges::find_if(peers_, &Peer::is_awaited);
@@ -433,7 +435,7 @@ class GroupConnector {
       for (auto& [listener, is_ready] : listeners_) watch(listener.socket, is_ready);
     }
     TimePoint end = std::min(deadline_, deadline_after(now(), longest_pause()));
-    if (next_to_call() != kNobody) end = std::min(end, call_again_);
+    if (next_to_call() != kNoRank) end = std::min(end, call_again_);
     (void)poll_until(descriptors, end);
     for (std::size_t i = 0; i < ready.size(); ++i) *ready[i] = descriptors[i].revents != 0;
     if (now() >= read_all_at_) {
@@ -443,7 +445,7 @@ class GroupConnector {
     if (options_.interruption) options_.interruption->check();
   }
 
-  bool is_connected() const { return next_to_call() == kNobody && missing().empty(); }
+  bool is_connected() const { return next_to_call() == kNoRank && missing().empty(); }
 
   std::vector<int> missing() const {
     std::vector<int> ranks;
@@ -497,7 +499,7 @@ class GroupConnector {
   }
 
   [[noreturn]] void fail_at_deadline() const {
-    if (const int rank = next_to_call(); rank != kNobody) fail_to_reach(rank);
+    if (const int rank = next_to_call(); rank != kNoRank) fail_to_reach(rank);
     if (const std::vector<int> ranks = missing(); !ranks.empty()) {
       fail(ErrorCode::kDeadlineExceeded, who(), ": rank ", join(ranks), " did not connect within ",
            seconds(), " s to ", own_.address(), last_refusal_.empty() ? "" : "; refused was ",
@@ -532,7 +534,7 @@ class GroupConnector {
   Announcement own_;
   std::vector<std::optional<std::string>> texts_;  // announcements in the store, by rank
 
-  std::optional<Newcomer> call_;            // to the highest lower rank that is not connected
+  std::optional<PendingPeer> call_;         // to the highest lower rank that is not connected
   bool is_opening_ = false;                 // the connection is being opened
   bool is_call_ready_ = false;              // poll() reported an event
   std::optional<std::string> called_text_;  // that rank's value in the store
@@ -543,7 +545,7 @@ class GroupConnector {
   bool is_hopeless_ = false;  // of the last attempt, even if it is repeated
 
   std::vector<WatchedListener> listeners_;
-  std::list<Newcomer> newcomers_;
+  std::list<PendingPeer> pending_peers_;
   AddressLimit limit_;
   RefusalLog refusals_, strangers_;
   std::string last_refusal_;  // of a peer that announced itself as a rank

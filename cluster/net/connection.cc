@@ -40,15 +40,15 @@ Connection::Connection(FileDescriptor socket, std::string peer, bool is_local, K
       kept_(kept),
       checked_at_(Clock::system().now()),
       stuck_since_(checked_at_) {
-  if (!is_local_) keep_watch(socket_);
+  if (!is_local_) enable_keep_alive(socket_);
 }
 
-Connection::News Connection::move() {
-  News news;
+Connection::IoResult Connection::move() {
+  IoResult result;
   MutexLock lock(mutex_);
-  news.moved = flush_locked();
-  if (!failure_) read(news);
-  return news;
+  result.moved = flush_locked();
+  if (!failure_) read(result);
+  return result;
 }
 
 /// Returns the number of bytes read; 0 if none are available. Throws once the peer has closed and
@@ -355,26 +355,27 @@ std::span<std::byte> dropped_bytes() {
 
 }  // namespace
 
-void Connection::read(News& news) {
+void Connection::read(IoResult& result) {
   for (std::size_t total = 0; total < kReadAtOnce;) {
     std::size_t wanted = 0, count = 0;
     try {
       count = read_bytes(wanted);
     } catch (const Error& error) {
       const bool is_within = reading_ || num_staged_ > 0;
-      news.failure = Error(error.code(), error.message() + (is_within ? " within a message" : ""));
+      result.failure =
+          Error(error.code(), error.message() + (is_within ? " within a message" : ""));
       return;
     }
     if (count == 0) return;
-    news.moved = true;
+    result.moved = true;
     total += count;
     try {
-      take_staged(news);
+      consume_staged(result);
     } catch (const Error& error) {
-      news.failure = Error(error.code(), concat(peer_, ": ", error.message()));
+      result.failure = Error(error.code(), concat(peer_, ": ", error.message()));
       return;
     }
-    if (news.abort || count < wanted) return;
+    if (result.abort || count < wanted) return;
   }
 }
 
@@ -405,7 +406,7 @@ std::size_t Connection::read_bytes(std::size_t& wanted) {
   return count;
 }
 
-void Connection::take_staged(News& news) {
+void Connection::consume_staged(IoResult& result) {
   std::size_t at = 0;
   for (;;) {
     const std::size_t left = num_staged_ - at;
@@ -414,7 +415,7 @@ void Connection::take_staged(News& news) {
       if (!reading_->has_body() || left < behind) break;
       if (!is_local_) check_message(at);
       at += behind;
-      finish_message(news);
+      finish_message(result);
       continue;
     }
     const std::size_t front = take_front(at);
@@ -495,10 +496,10 @@ void Connection::release_body(Message& message) {
   message.kept = {};
 }
 
-void Connection::finish_message(News& news) {
+void Connection::finish_message(IoResult& result) {
   const std::shared_ptr<Message> message = std::exchange(reading_, nullptr);
   if (message->header.kind == FrameHeader::Kind::kAbort) {
-    news.abort = Error(
+    result.abort = Error(
         ErrorCode::kAborted,
         std::string(reinterpret_cast<const char*>(message->target), message->header.body_bytes));
     release_body(*message);

@@ -133,14 +133,14 @@ class Connection {
   void cancel(const std::shared_ptr<Outgoing>& message);
   void cancel(const std::shared_ptr<Incoming>& receiver);
 
-  struct News {
+  struct IoResult {
     bool moved = false;            // bytes were read or written
     std::optional<Error> failure;  // the connection has ended; nothing more will be read
     std::optional<Error> abort;    // the peer has aborted the group
   };
   /// Writes what the system accepts and reads the available bytes, at most a few MiB: bodies
   /// directly into their receiver's memory.
-  News move();
+  IoResult move();
   /// Writes; returns true if bytes were written.
   bool flush();
   /// Returns true if flush() has bytes to write.
@@ -184,14 +184,14 @@ class Connection {
   std::size_t read_socket(std::span<const iovec> places);
   void fail_locked(const Error& reason) TUTTI_REQUIRES(mutex_);
 
-  void read(News& news) TUTTI_REQUIRES(mutex_);
+  void read(IoResult& result) TUTTI_REQUIRES(mutex_);
   std::size_t read_bytes(std::size_t& wanted) TUTTI_REQUIRES(mutex_);
-  void take_staged(News& news) TUTTI_REQUIRES(mutex_);
+  void consume_staged(IoResult& result) TUTTI_REQUIRES(mutex_);
   std::size_t take_front(std::size_t at) TUTTI_REQUIRES(mutex_);
   void check_message(std::size_t at) TUTTI_REQUIRES(mutex_);
   void begin_message(const FrameHeader& header, const std::byte* head) TUTTI_REQUIRES(mutex_);
   void keep_body(Message& message) TUTTI_REQUIRES(mutex_);
-  void finish_message(News& news) TUTTI_REQUIRES(mutex_);
+  void finish_message(IoResult& result) TUTTI_REQUIRES(mutex_);
   void attach(Message& message, const std::shared_ptr<Incoming>& receiver) TUTTI_REQUIRES(mutex_);
   void end_receiver(Message& message) TUTTI_REQUIRES(mutex_);
   void release_body(Message& message) TUTTI_REQUIRES(mutex_);

@@ -124,16 +124,16 @@ std::size_t Handshake::take(std::span<const std::byte> bytes) {
 void Handshake::take_message() {
   const auto given = std::span<const std::byte>(received_);
   if (stage_++ == 0) {
-    if (!take_hello()) return;
+    if (!consume_hello()) return;
     if (side_ == Side::kServer) {
       send(own_bytes_);
       send(proof(kServerLabel));
     } else {
-      take_proof(kServerLabel, given.subspan(kRankHelloBytes));
+      accept_proof(kServerLabel, given.subspan(kRankHelloBytes));
       if (is_proven_) send(proof(kClientLabel));
     }
   } else if (side_ == Side::kServer) {
-    take_proof(kClientLabel, given);
+    accept_proof(kClientLabel, given);
     if (!is_proven_) send({&kRefusal, 1});
   } else if (given[0] == kAccepted) {
     state_ = State::kDone;
@@ -142,7 +142,7 @@ void Handshake::take_message() {
   }
 }
 
-bool Handshake::take_hello() {
+bool Handshake::consume_hello() {
   peer_bytes_.assign(received_.begin(), received_.begin() + kRankHelloBytes);
   ByteReader reader(std::span<const std::byte>(peer_bytes_).subspan(kMagic.size()));
   RankHello peer;
@@ -156,7 +156,7 @@ bool Handshake::take_hello() {
 }
 
 /// Compares in constant time, which does not reveal the position of the first difference.
-void Handshake::take_proof(std::string_view label, std::span<const std::byte> given) {
+void Handshake::accept_proof(std::string_view label, std::span<const std::byte> given) {
   const Digest256 expected = proof(label);
   is_proven_ = ::CRYPTO_memcmp(expected.data(), given.data(), kProofBytes) == 0;
   if (is_proven_) return;

@@ -71,8 +71,8 @@ class Handshake {
 
  private:
   void take_message();
-  bool take_hello();
-  void take_proof(std::string_view label, std::span<const std::byte> given);
+  bool consume_hello();
+  void accept_proof(std::string_view label, std::span<const std::byte> given);
   std::size_t bytes_wanted() const;
   Digest256 proof(std::string_view label) const;
   void refuse(std::string reason);

@@ -116,7 +116,7 @@ std::unique_ptr<Work> Mesh::send(int peer, std::uint64_t tag, std::span<const st
                            tag, body.size()};
   auto message = std::make_shared<Outgoing>(header, head, body);
   auto work = std::make_unique<MessageWork<Outgoing>>(shared_from_this(), peer, message);
-  if (!this->peer(peer).send(message)) tell_waiters();
+  if (!this->peer(peer).send(message)) wake_waiters();
   return work;
 }
 
@@ -172,12 +172,12 @@ void Mesh::test(const Operation& operation, int peer) {
   const Leadership leadership(*this);
   // A thread that tests one operation per peer polls all of them in one system call.
   if (size() > 2 && Clock::system().now() >= look_again_) {
-    look(TimePoint::min());
+    poll_peers(TimePoint::min());
     look_again_ = deadline_after(Clock::system().now(), kSpin);
     is_looked_at_.assign(peers_.size(), true);
   }
   if (!std::exchange(is_looked_at_[static_cast<std::size_t>(peer)], std::uint8_t{0})) {
-    look_at(peer);
+    read_from_peer(peer);
   }
 }
 
@@ -194,7 +194,7 @@ void Mesh::lead(const Operation& operation, int peer, TimePoint deadline) {
   Clock& clock = Clock::system();
   for (TimePoint idle_since = clock.now();;) {
     const std::uint64_t seen = wishes_.load();
-    bool moved = look_at(peer) || (size() > 2 && look(TimePoint::min()));
+    bool moved = read_from_peer(peer) || (size() > 2 && poll_peers(TimePoint::min()));
     const TimePoint now = clock.now();
     if (!moved && !operation.has_ended() && now < deadline) {
       if (now - idle_since < kSpin && may_spin()) continue;
@@ -203,35 +203,35 @@ void Mesh::lead(const Operation& operation, int peer, TimePoint deadline) {
         continue;
       }
       leader_sleeps_ = true;
-      moved = wishes_ == seen && !operation.has_ended() && look(deadline);
+      moved = wishes_ == seen && !operation.has_ended() && poll_peers(deadline);
       leader_sleeps_ = false;
     }
-    if (moved && followers_ > 0) tell_waiters();
+    if (moved && followers_ > 0) wake_waiters();
     if (operation.has_ended() || now >= deadline) return;
     idle_since = clock.now();
   }
 }
 
 /// Reads from one peer without a poll() before.
-bool Mesh::look_at(int rank) {
+bool Mesh::read_from_peer(int rank) {
   Connection& peer = this->peer(rank);
   if (!peer.is_open()) return false;
-  const Connection::News news = peer.move();
-  if (news.abort) {
+  const Connection::IoResult result = peer.move();
+  if (result.abort) {
     // Forwards the abort: a rank that sees this one's connection close must have read the reason.
-    abort(*news.abort);
-  } else if (news.failure) {
-    int nobody_yet = kNone;
-    if (!is_aborted_) lost_peer_.compare_exchange_strong(nobody_yet, rank);
-    peer.fail(*news.failure);
+    abort(*result.abort);
+  } else if (result.failure) {
+    int no_rank = kNone;
+    if (!is_aborted_) lost_peer_.compare_exchange_strong(no_rank, rank);
+    peer.fail(*result.failure);
     // The peer may not have noticed: only this side can detect a damaged message.
     peer.reset();
   }
-  return news.moved || news.failure;
+  return result.moved || result.failure;
 }
 
 /// Polls all peers; waits until the deadline, but at most a second, for the first ready one.
-bool Mesh::look(TimePoint deadline) {
+bool Mesh::poll_peers(TimePoint deadline) {
   std::vector<pollfd> descriptors{{wake_event_.get(), POLLIN, 0}};
   for (const auto& peer : peers_) {
     const bool is_watched = peer && peer->is_open();
@@ -255,7 +255,7 @@ bool Mesh::look(TimePoint deadline) {
   bool moved = false;
   for (int rank = 0; rank < size(); ++rank) {
     const bool is_ready = descriptors[static_cast<std::size_t>(rank) + 1].revents != 0;
-    if (is_ready && look_at(rank)) moved = true;
+    if (is_ready && read_from_peer(rank)) moved = true;
   }
   return moved;
 }
@@ -265,7 +265,7 @@ std::optional<int> Mesh::lost_peer() const {
   return peer == kNone ? std::nullopt : std::optional(peer);
 }
 
-void Mesh::tell_waiters() {
+void Mesh::wake_waiters() {
   wishes_.fetch_add(1);
   if (leader_sleeps_) {
     const std::uint64_t one = 1;
@@ -280,14 +280,14 @@ void Mesh::abort(const Error& reason) noexcept {
   if (is_aborted_.exchange(true)) return;
   const Error aborted(ErrorCode::kAborted, reason.message());
   for (const auto& peer : peers_) {
-    if (peer) peer->abort(aborted);  // flush_last_words() writes the rest
+    if (peer) peer->abort(aborted);  // flush_aborts() writes the rest
   }
-  tell_waiters();
-  flush_last_words();
+  wake_waiters();
+  flush_aborts();
 }
 
 /// Flushes the abort messages as long as peers keep reading, within kLinger.
-void Mesh::flush_last_words() noexcept {
+void Mesh::flush_aborts() noexcept {
   const TimePoint begin = Clock::system().now();
   const TimePoint last = deadline_after(begin, kLinger);
   TimePoint end = deadline_after(begin, kLastWords);
@@ -322,7 +322,7 @@ void Mesh::wait_until_sent(Duration duration) noexcept {
 }
 
 void Mesh::close() noexcept {
-  flush_last_words();
+  flush_aborts();
   wait_until_sent(is_aborted_ ? kLastWords : kLinger);
   const Error closed(ErrorCode::kUnavailable, concat("rank ", rank_, " has closed its transport"));
   for (const auto& peer : peers_) {
@@ -330,7 +330,7 @@ void Mesh::close() noexcept {
     peer->fail(closed);
     peer->close();
   }
-  tell_waiters();
+  wake_waiters();
 }
 
 std::shared_ptr<Transport> shared_mesh(int rank, std::vector<ConnectedPeer> peers,

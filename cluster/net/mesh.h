@@ -63,13 +63,13 @@ class Mesh final : public Transport, public std::enable_shared_from_this<Mesh> {
   /// Polls once.
   void test(const Operation& operation, int peer);
   void lead(const Operation& operation, int peer, TimePoint deadline);
-  bool look(TimePoint deadline);
-  bool look_at(int rank);
+  bool poll_peers(TimePoint deadline);
+  bool read_from_peer(int rank);
   bool may_spin() const;
   static bool may_yield();
   /// Wakes waiting threads: an operation may have ended.
-  void tell_waiters();
-  void flush_last_words() noexcept;
+  void wake_waiters();
+  void flush_aborts() noexcept;
   void wait_until_sent(Duration duration) noexcept;
 
   const int rank_;

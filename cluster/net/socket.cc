@@ -82,7 +82,7 @@ int port_of(const FileDescriptor& socket) {
   return ntohs(reinterpret_cast<const sockaddr_in&>(address).sin_port);
 }
 
-void hand_over_at_once(const FileDescriptor& socket) {
+void disable_nagle(const FileDescriptor& socket) {
   const int on = 1;
   (void)::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 }
@@ -129,7 +129,7 @@ bool is_connected_to_itself(const FileDescriptor& socket) {
 
 void note_failure(OpenedConnection& opened, int error) {
   opened.reason = std::strerror(error);
-  opened.is_nobody_there = error == ECONNREFUSED;
+  opened.is_connection_refused = error == ECONNREFUSED;
   opened.is_hopeless = lies_in_this_machine(error);
   opened.socket = FileDescriptor();
 }
@@ -212,11 +212,11 @@ Listener listen_locally() {
 
 FileDescriptor accept_from(const FileDescriptor& listener) {
   FileDescriptor socket(::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-  if (socket.is_open()) hand_over_at_once(socket);
+  if (socket.is_open()) disable_nagle(socket);
   return socket;
 }
 
-void keep_watch(const FileDescriptor& socket) {
+void enable_keep_alive(const FileDescriptor& socket) {
   const auto set = [&](int level, int option, int value) {
     (void)::setsockopt(socket.get(), level, option, &value, sizeof(value));
   };
@@ -239,7 +239,7 @@ FileDescriptor start_connecting(const Endpoint& endpoint) {
   const auto addresses = look_up(endpoint, 0);
   FileDescriptor socket = open_socket(*addresses);
   if (!socket.is_open()) return socket;
-  hand_over_at_once(socket);
+  disable_nagle(socket);
   if (::connect(socket.get(), addresses->ai_addr, addresses->ai_addrlen) != 0 &&
       errno != EINPROGRESS) {
     const int reason = errno;
@@ -337,7 +337,7 @@ void finish_opening(OpenedConnection& opened) {
     note_failure(opened, error);
   } else if (is_connected_to_itself(opened.socket)) {
     note_failure(opened, ECONNREFUSED);
-    opened.is_nobody_there = false;  // the next attempt may use another port
+    opened.is_connection_refused = false;  // the next attempt may use another port
   }
 }
 
@@ -387,7 +387,7 @@ bool AddressLimit::allows(const std::string& address, TimePoint now) {
   return true;
 }
 
-void AddressLimit::give_back(const std::string& address) {
+void AddressLimit::release(const std::string& address) {
   const auto found = buckets_.find(address);
   if (found != buckets_.end()) found->second.left = std::min(most_, found->second.left + 1);
 }

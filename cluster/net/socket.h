@@ -48,7 +48,7 @@ Listener listen_locally();
 FileDescriptor accept_from(const FileDescriptor& listener);
 /// Enables keep-alive, which detects within 5 s that the machine of an idle connection does not
 /// respond.
-void keep_watch(const FileDescriptor& socket);
+void enable_keep_alive(const FileDescriptor& socket);
 /// Starts connecting; poll for POLLOUT, then call connect_result(). If the socket is not open, it
 /// failed and errno has the reason. Throws kNotFound if no look-up will find the host, and
 /// kUnavailable if a later one may.
@@ -74,10 +74,10 @@ ByteFlow read_byte(const FileDescriptor& socket, std::size_t& count, FileDescrip
 
 /// An attempt to connect.
 struct OpenedConnection {
-  FileDescriptor socket = {};    // not open if the attempt failed
-  std::string reason = {};       // of the failure
-  bool is_nobody_there = false;  // connection refused
-  bool is_hopeless = false;      // no such host, or the cause is this machine: waiting cannot help
+  FileDescriptor socket = {};          // not open if the attempt failed
+  std::string reason = {};             // of the failure
+  bool is_connection_refused = false;  // connection refused
+  bool is_hopeless = false;  // no such host, or the cause is this machine: waiting cannot help
 };
 /// Same as start_connecting(), but without exceptions: poll for POLLOUT, then call
 /// finish_opening().
@@ -109,7 +109,7 @@ class AddressLimit {
       : most_(most), per_second_(per_second) {}
   /// Returns true if this address may open another connection now.
   bool allows(const std::string& address, TimePoint now);
-  void give_back(const std::string& address);
+  void release(const std::string& address);
   std::size_t num_addresses() const { return buckets_.size(); }
 
  private:

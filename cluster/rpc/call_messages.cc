@@ -41,7 +41,7 @@ grpc::Slice slice_of(std::span<const std::byte> bytes, const std::shared_ptr<con
   return {data, bytes.size(),
           [](void* kept) {
             const std::unique_ptr<Owner> ends(static_cast<Owner*>(kept));
-            OwnersEndLater::end(std::move(*ends));
+            DeferredRelease::end(std::move(*ends));
           },
           keeps.release()};
 }
@@ -97,15 +97,15 @@ class Front {
   fail(ErrorCode::kDataLoss, "rpc: ", what, "; expected a message of calls.proto");
 }
 
-thread_local OwnersEndLater* current_owners = nullptr;
+thread_local DeferredRelease* current_owners = nullptr;
 
 }  // namespace
 
-OwnersEndLater::OwnersEndLater() : outer_(std::exchange(current_owners, this)) {}
-OwnersEndLater::~OwnersEndLater() {
+DeferredRelease::DeferredRelease() : outer_(std::exchange(current_owners, this)) {}
+DeferredRelease::~DeferredRelease() {
   current_owners = outer_;  // owners destroyed now may call back
 }
-void OwnersEndLater::end(std::shared_ptr<const void> owner) {
+void DeferredRelease::end(std::shared_ptr<const void> owner) {
   if (current_owners) current_owners->owners_.push_back(std::move(owner));
 }
 

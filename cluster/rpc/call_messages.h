@@ -38,17 +38,17 @@ struct CallMessage {
 
 /// Delays the destruction of payload owners that gRPC releases on this thread until its own end.
 /// Owners run arbitrary code, which may call back: declare it before a lock.
-class OwnersEndLater {
+class DeferredRelease {
  public:
-  OwnersEndLater();
-  ~OwnersEndLater();
-  OwnersEndLater(const OwnersEndLater&) = delete;
-  OwnersEndLater& operator=(const OwnersEndLater&) = delete;
+  DeferredRelease();
+  ~DeferredRelease();
+  DeferredRelease(const DeferredRelease&) = delete;
+  DeferredRelease& operator=(const DeferredRelease&) = delete;
   static void end(std::shared_ptr<const void> owner);
 
  private:
   std::vector<std::shared_ptr<const void>> owners_;
-  OwnersEndLater* const outer_;
+  DeferredRelease* const outer_;
 };
 
 /// Writes messages. Payloads are not copied, except small chunks.

@@ -141,7 +141,7 @@ void ClientStream::OnReadDone(bool ok) {
 
 void ClientStream::OnWriteDone(bool ok) {
   std::vector<CallMessage> sent;
-  const OwnersEndLater later;
+  const DeferredRelease later;
   MutexLock lock(mutex_);
   is_writing_ = false;
   if (!ok) can_write_ = false;  // the server's last messages are still to be read
@@ -152,7 +152,7 @@ void ClientStream::OnDone(const grpc::Status& status) {
   Calls calls;
   CallWriter unsent;
   {
-    const OwnersEndLater later;
+    const DeferredRelease later;
     MutexLock lock(mutex_);
     std::swap(unsent, writer_);
     broken_ = !damage_.empty() ? damage_
@@ -200,7 +200,7 @@ std::shared_ptr<RpcReply> ClientStream::start_call(Packet request) {
   auto reply = std::make_shared<RpcReply>(what_);
   const std::size_t bytes = request.payload_bytes();
   std::vector<CallMessage> sent;  // destroyed after the lock
-  const OwnersEndLater later;
+  const DeferredRelease later;
   MutexLock lock(mutex_);
   if (ended_) {
     reply->set_error(*ended_);
@@ -261,7 +261,7 @@ void ClientStream::take_over(ClientStream& broken) {
     calls.swap(broken.calls_);
   }
   std::vector<CallMessage> sent;
-  const OwnersEndLater later;
+  const DeferredRelease later;
   MutexLock lock(mutex_);
   for (auto& [number, call] : calls) send(std::move(call), sent);
 }
@@ -274,7 +274,7 @@ ClientStream::~ClientStream() {
   bool leaves = false;
   {
     std::vector<CallMessage> sent;
-    const OwnersEndLater later;
+    const DeferredRelease later;
     MutexLock lock(mutex_);
     calls = end(cancelled);
     leaves = is_leaving_ = is_welcome_ && is_open_ && can_write_ && !has_released_;
@@ -304,7 +304,7 @@ struct Connector {
   Attempt connect_once(TimePoint deadline) const {
     const TimePoint end = std::min(deadline, deadline_after(now(), durations::kSilentAfter));
     const GrpcOptions channel{endpoint, options.secret, options.tls, kLongestMessage, true};
-    if (auto refusal = nobody_listens(channel)) return {*std::move(refusal)};
+    if (auto refusal = probe_listener(channel)) return {*std::move(refusal)};
     auto stream = std::make_shared<ClientStream>(open_channel(channel), method, caller, what,
                                                  server_name, options.keeps_calls);
     if (stream->wait_for_welcome(end)) return {{.is_done = true}, std::move(stream)};

@@ -70,7 +70,7 @@ class ServerStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   class Call;
   /// Returns true if the next message may be read now; otherwise work() resumes reading.
   bool accept(CallMessage message);
-  void hand_over(const std::shared_ptr<Call>& call);
+  void dispatch(const std::shared_ptr<Call>& call);
   void work();
   void wait_for_earlier();
   void leave();
@@ -155,7 +155,7 @@ class ServerStream::Call final : public RpcCall {
   Call(std::shared_ptr<ServerStream> stream, CallMessage message)
       : stream_(std::move(stream)), number_(message.call), request_(std::move(message.packet)) {}
   ~Call() override {
-    try_to_fail(Error(ErrorCode::kInternal, "the call was dropped without an answer"));
+    send_error(Error(ErrorCode::kInternal, "the call was dropped without an answer"));
   }
 
   const RpcPeer& peer() const override { return stream_->peer_; }
@@ -164,22 +164,22 @@ class ServerStream::Call final : public RpcCall {
     check_unanswered();
     const std::size_t bytes = answer.payload_bytes(), longest = stream_->longest_payload_;
     if (answer.head.size() > tutti::kLongestHead || bytes > longest) {
-      try_to_fail(Error(ErrorCode::kResourceExhausted,
-                        concat("an answer with ", answer.head.size(), " bytes of head and ", bytes,
-                               " of payload; expected at most ", tutti::kLongestHead, " and ",
-                               longest, "; ask for it in parts")));
+      send_error(Error(ErrorCode::kResourceExhausted,
+                       concat("an answer with ", answer.head.size(), " bytes of head and ", bytes,
+                              " of payload; expected at most ", tutti::kLongestHead, " and ",
+                              longest, "; ask for it in parts")));
       return;
     }
-    give({number_, std::move(answer)});
+    send_answer({number_, std::move(answer)});
   }
   void fail(const Error& error) override {
     check_unanswered();
-    try_to_fail(error);
+    send_error(error);
   }
-  void try_to_fail(const Error& error) { give({number_, {}, error}); }
+  void send_error(const Error& error) { send_answer({number_, {}, error}); }
 
  private:
-  void give(CallMessage message) {
+  void send_answer(CallMessage message) {
     if (!is_answered_.exchange(true)) stream_->send(std::move(message));
   }
   void check_unanswered() const {
@@ -242,17 +242,17 @@ bool ServerStream::accept(CallMessage message) {
       return !is_paused_;
     }
   }
-  hand_over(call);
+  dispatch(call);
   return true;
 }
 
-void ServerStream::hand_over(const std::shared_ptr<Call>& call) {
+void ServerStream::dispatch(const std::shared_ptr<Call>& call) {
   try {
     handler_->take(call);
   } catch (const Error& error) {
-    call->try_to_fail(error);
+    call->send_error(error);
   } catch (const std::exception& error) {
-    call->try_to_fail(Error(ErrorCode::kInternal, error.what()));
+    call->send_error(Error(ErrorCode::kInternal, error.what()));
   }
 }
 
@@ -287,7 +287,7 @@ void ServerStream::work() {
       reads_on = std::exchange(is_paused_, false);
     }
     if (reads_on) StartRead(&incoming_);
-    if (!core_.is_ending()) hand_over(call);
+    if (!core_.is_ending()) dispatch(call);
     call.reset();  // answers a dropped call now
   }
   leave();
@@ -342,7 +342,7 @@ void ServerStream::half_close() {
 
 void ServerStream::send(CallMessage message) {
   std::vector<CallMessage> sent;
-  const OwnersEndLater later;
+  const DeferredRelease later;
   bool ends = false;
   {
     MutexLock lock(mutex_);
@@ -374,7 +374,7 @@ void ServerStream::write_next(std::vector<CallMessage>& sent) {
 void ServerStream::OnWriteDone(bool ok) {
   std::vector<CallMessage> sent;
   CallWriter unsent;
-  const OwnersEndLater later;
+  const DeferredRelease later;
   MutexLock lock(mutex_);
   if (!ok) std::swap(unsent, writer_);  // the reading side notices, too
   write_next(sent);
@@ -383,7 +383,7 @@ void ServerStream::OnWriteDone(bool ok) {
 void ServerStream::end(const grpc::Status& status) {
   std::vector<CallMessage> sent;
   CallWriter unsent;
-  const OwnersEndLater later;
+  const DeferredRelease later;
   MutexLock lock(mutex_);
   if (finish_with_) return;
   finish_with_ = status;
@@ -392,7 +392,7 @@ void ServerStream::end(const grpc::Status& status) {
 }
 
 void ServerStream::cancel() {
-  const OwnersEndLater later;
+  const DeferredRelease later;
   MutexLock lock(mutex_);
   if (!is_done_) context_.TryCancel();
 }

@@ -62,7 +62,7 @@ class MessageRun {
   /// Throws kInvalidArgument with "collective mismatch (...", kDeadlineExceeded, kAborted,
   /// kUnavailable. Messages in flight are then cancelled; the other ranks are not notified yet.
   void run() {
-    greet();
+    send_hello();
     for (; current_ < steps_.size(); ++current_) {
       post_ahead();
       execute(steps_[current_]);
@@ -101,9 +101,9 @@ class MessageRun {
     std::unique_ptr<Work> work;
   };
 
-  void greet() {
+  void send_hello() {
     if (link_.size() == 1) return;
-    if (!greets_with_data(plan_.schedule, link_.right())) {
+    if (!begins_with_send(plan_.schedule, link_.right())) {
       sent_.push_back(
           {link_.right(), {}, link_.send(link_.right(), Purpose::kData, own_header_, {})});
       header_is_due_ = false;
@@ -323,8 +323,8 @@ class RankStates {
 
   void begin_call(std::uint64_t sequence) { calls_begun_.store(sequence + 1); }
   /// Answers pending queries. Never blocks.
-  void tend(const std::function<std::string()>& own_state) {
-    MutexLock lock(tend_mutex_);
+  void answer_state_queries(const std::function<std::string()>& own_state) {
+    MutexLock lock(query_mutex_);
     if (closed_) return;
     try {
       std::erase_if(answers_, [](const auto& answer) { return ended(*answer->work); });
@@ -358,14 +358,14 @@ class RankStates {
         const auto p = static_cast<std::size_t>(peer);
         sent[p] = link_.send(peer, Purpose::kQuery, bytes_of({&number, 1}), {});
         answers[p] = std::make_unique<Answer>();
-        answers[p]->work = hear(peer, *answers[p]);
+        answers[p]->work = start_receive(peer, *answers[p]);
       }
       while (waiting > 0 && Clock::system().now() < deadline) {
         for (std::size_t p = 0; p < size; ++p) {
           if (!answers[p] || states[p].answered) continue;
           if (take_answer(static_cast<int>(p), *answers[p], number, states[p])) --waiting;
         }
-        tend({});  // other ranks may be querying too
+        answer_state_queries({});  // other ranks may be querying too
         if (waiting > 0) Clock::system().sleep_for(std::chrono::milliseconds(1));
       }
     } catch (const Error&) {
@@ -389,7 +389,7 @@ class RankStates {
     return concat("all came, but a message is late: of rank ", join(awaited, " or "));
   }
   /// See CollectiveEngine.
-  std::vector<std::string> whereabouts(TimePoint deadline) {
+  std::vector<std::string> states_of_ranks(TimePoint deadline) {
     std::vector<std::string> texts;
     for (const State& state : ask(deadline)) {
       texts.push_back(state.answered ? state.text : "does not answer");
@@ -410,17 +410,18 @@ class RankStates {
     std::unique_ptr<Work> work;
   };
 
-  void answer(int peer, std::uint64_t number, const std::string& text) TUTTI_REQUIRES(tend_mutex_) {
+  void answer(int peer, std::uint64_t number, const std::string& text)
+      TUTTI_REQUIRES(query_mutex_) {
     auto sent = std::make_unique<Answer>();
     sent->head = {number, calls_begun_.load()};
     std::memcpy(sent->text.data(), text.data(), std::min(text.size(), kTextBytes));
     sent->work = link_.send(peer, Purpose::kAnswer, bytes_of(sent->head), sent->text);
     answers_.push_back(std::move(sent));
   }
-  std::unique_ptr<Work> hear(int peer, Answer& answer) {
+  std::unique_ptr<Work> start_receive(int peer, Answer& answer) {
     return link_.recv(peer, Purpose::kAnswer, bytes_of(answer.head), answer.text);
   }
-  void expect_question(int peer) TUTTI_REQUIRES(tend_mutex_) {
+  void expect_question(int peer) TUTTI_REQUIRES(query_mutex_) {
     std::optional<Question>& question = questions_[static_cast<std::size_t>(peer)];
     question.emplace();
     question->work = link_.recv(peer, Purpose::kQuery, bytes_of({&question->number, 1}), {});
@@ -428,7 +429,7 @@ class RankStates {
   bool take_answer(int peer, Answer& answer, std::uint64_t number, State& state) {
     if (!answer.work->test()) return false;
     if (answer.head[0] != number) {  // answer to an earlier query that timed out
-      answer.work = hear(peer, answer);
+      answer.work = start_receive(peer, answer);
       return false;
     }
     state.answered = true;
@@ -440,11 +441,11 @@ class RankStates {
 
   const RankLink link_;
   std::atomic<std::uint64_t> calls_begun_{0};
-  Mutex tend_mutex_;
-  std::vector<std::optional<Question>> questions_ TUTTI_GUARDED_BY(tend_mutex_);  // by rank
-  std::vector<std::unique_ptr<Answer>> answers_ TUTTI_GUARDED_BY(tend_mutex_);    // being sent
-  std::string last_text_ TUTTI_GUARDED_BY(tend_mutex_);
-  bool closed_ TUTTI_GUARDED_BY(tend_mutex_) = false;
+  Mutex query_mutex_;
+  std::vector<std::optional<Question>> questions_ TUTTI_GUARDED_BY(query_mutex_);  // by rank
+  std::vector<std::unique_ptr<Answer>> answers_ TUTTI_GUARDED_BY(query_mutex_);    // being sent
+  std::string last_text_ TUTTI_GUARDED_BY(query_mutex_);
+  bool closed_ TUTTI_GUARDED_BY(query_mutex_) = false;
   Mutex ask_mutex_;
   std::uint64_t last_number_ TUTTI_GUARDED_BY(ask_mutex_) = 0;
 };
@@ -503,9 +504,11 @@ class MessageEngine final : public CollectiveEngine {
                                              std::uint32_t number) override {
     return std::make_unique<MessageEngine>(link_.subgroup(ranks, number), algorithm_);
   }
-  void tend(const std::function<std::string()>& own_state) override { states_.tend(own_state); }
-  std::vector<std::string> whereabouts(TimePoint deadline) override {
-    return states_.whereabouts(deadline);
+  void answer_state_queries(const std::function<std::string()>& own_state) override {
+    states_.answer_state_queries(own_state);
+  }
+  std::vector<std::string> states_of_ranks(TimePoint deadline) override {
+    return states_.states_of_ranks(deadline);
   }
 
  private:
@@ -523,7 +526,7 @@ class MessageEngine final : public CollectiveEngine {
     CallPlan plan{.schedule = make_schedule(algorithm_, shape)};
     shape.rank = link_.left();
     plan.left_greets_with_data =
-        size() > 1 && greets_with_data(make_schedule(algorithm_, shape), rank());
+        size() > 1 && begins_with_send(make_schedule(algorithm_, shape), rank());
     return plan;
   }
   std::byte* scratch_of(std::size_t bytes) {

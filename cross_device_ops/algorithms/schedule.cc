@@ -46,7 +46,7 @@ std::size_t num_segments(std::size_t count, std::size_t segment) {
   return std::max<std::size_t>(1, (count + segment - 1) / segment);
 }
 
-bool greets_with_data(const Schedule& schedule, int right) {
+bool begins_with_send(const Schedule& schedule, int right) {
   for (const Step& step : schedule.steps) {
     if (step.kind == StepKind::kCopy) continue;
     return step.kind == StepKind::kSend && step.peer == right;

@@ -99,7 +99,7 @@ std::size_t num_segments(std::size_t count, std::size_t segment);
 inline bool travels(const Range& range, std::size_t k) { return range.count > 0 || k == 0; }
 
 /// Returns true if a rank's first action is a message to `right`, which then carries the header.
-bool greets_with_data(const Schedule& schedule, int right);
+bool begins_with_send(const Schedule& schedule, int right);
 
 /// A range of bytes, to detect overlaps.
 struct ByteRange {

@@ -28,7 +28,7 @@ class Lockstep {
         next_(schedules.size(), 0),
         lanes_(schedules.size() * schedules.size()),
         readers_(schedules.size()) {
-    if (work_) work_->meet();
+    if (work_) work_->barrier();
     for (std::size_t r = 0; r < memory.size(); ++r) {
       const std::size_t bytes = schedules[r].scratch_elements * size_of(memory[r].dtype);
       if (bytes > 0) memory[r].scratch = scratch(r, bytes);
@@ -50,7 +50,7 @@ class Lockstep {
     }
     TUTTI_CHECK(std::ranges::all_of(lanes_, [](const auto& lane) { return lane.empty(); }),
                 "lockstep: a message was not received");
-    if (work_) work_->meet();
+    if (work_) work_->barrier();
   }
 
  private:

@@ -85,8 +85,8 @@ std::string RecordedCall::to_string(TimePoint now) const {
 }
 
 StallWatch::StallWatch(CollectiveEngine& engine, const CallRecorder& recorder, Duration stall_after,
-                       std::function<void()> tend)
-    : engine_(engine), recorder_(recorder), stall_after_(stall_after), tend_(std::move(tend)) {
+                       std::function<void()> poll)
+    : engine_(engine), recorder_(recorder), stall_after_(stall_after), poll_(std::move(poll)) {
   thread_ = Executor::system().start(concat("stall-watch-", engine.rank()), [this] { watch(); });
 }
 
@@ -107,7 +107,7 @@ std::string StallWatch::state_of(const CallRecorder& recorder) {
 
 std::string StallWatch::states_of_others(CollectiveEngine& engine) {
   const TimePoint end = deadline_after(Clock::system().now(), std::chrono::seconds(1));
-  const std::vector<std::string> states = engine.whereabouts(end);
+  const std::vector<std::string> states = engine.states_of_ranks(end);
   std::string text;
   for (std::size_t r = 0; r < states.size(); ++r) {
     if (static_cast<int>(r) == engine.rank()) continue;
@@ -120,13 +120,13 @@ void StallWatch::watch() {
   const Duration tick = std::clamp<Duration>(stall_after_ / 4, std::chrono::milliseconds(10),
                                              std::chrono::milliseconds(100));
   do {
-    engine_.tend([this] { return state_of(recorder_); });
-    tend_();
-    look();
+    engine_.answer_state_queries([this] { return state_of(recorder_); });
+    poll_();
+    check_stall();
   } while (!stop_.wait_until(deadline_after(Clock::system().now(), tick)));
 }
 
-void StallWatch::look() {
+void StallWatch::check_stall() {
   const std::optional<RecordedCall> last = recorder_.last();
   if (!last || last->state != CallState::kWaiting || reported_ == last->header.sequence) return;
   if (Clock::system().now() - last->begin < stall_after_) return;
@@ -267,7 +267,7 @@ CommunicatorState::CommunicatorState(std::unique_ptr<CollectiveEngine> engine,
           " and ", options.stall_after.count(), " ns");
   if (size_ == 1) return;
   watch_ = std::make_unique<StallWatch>(*engine_, recorder_, options.stall_after,
-                                        [this] { gpu_.tend(); });
+                                        [this] { gpu_.poll(); });
 }
 
 CommunicatorState::~CommunicatorState() {
@@ -452,7 +452,9 @@ void CommunicatorState::execute_on_host(const CallRequest& request) {
   prepared.finish();
 }
 
-void CommunicatorState::meet(const CallRequest& request) { located(request, meeting()); }
+void CommunicatorState::compare_requests(const CallRequest& request) {
+  located(request, meeting());
+}
 
 void CommunicatorState::located(const CallRequest& request, const CollectiveCall& call) {
   fill_header(request);

@@ -83,7 +83,7 @@ class StallWatch {
  public:
   /// `tend` is called at the same interval.
   StallWatch(CollectiveEngine& engine, const CallRecorder& recorder, Duration stall_after,
-             std::function<void()> tend);
+             std::function<void()> poll);
   ~StallWatch();
 
   /// Returns "has waited 10.2 s in all_reduce(...) #3 at a.cc:7" or "is in no collective; its last
@@ -94,12 +94,12 @@ class StallWatch {
 
  private:
   void watch();
-  void look();
+  void check_stall();
 
   CollectiveEngine& engine_;
   const CallRecorder& recorder_;
   const Duration stall_after_;
-  const std::function<void()> tend_;
+  const std::function<void()> poll_;
   std::optional<std::uint64_t> reported_;  // sequence number of a stalled call
   Event stop_;
   std::unique_ptr<Thread> thread_;
@@ -167,7 +167,7 @@ class CommunicatorState {
 
   // Steps of a checked call, for GpuCalls.
   /// Compares `request` between the ranks, without moving data.
-  void meet(const CallRequest& request);
+  void compare_requests(const CallRequest& request);
   /// Carries out `request` on host memory.
   void execute_on_host(const CallRequest& request);
 

@@ -90,13 +90,14 @@ void GpuCalls::execute(const CallRequest& request, const DeviceEvent& begin) {
   const TimePoint deadline = deadline_after(Clock::system().now(), timeout);
   if (engine_.size() == 1) return copy_alone(request, begin, deadline);
   if (!is_connected_) connect(request);
-  if (!goes_by_nccl(request)) return execute_by_host(request, begin, deadline);
-  state_.meet(request);  // NCCL would wait indefinitely for a rank that makes another call
+  if (!uses_nccl(request)) return execute_by_host(request, begin, deadline);
+  state_.compare_requests(
+      request);  // NCCL would wait indefinitely for a rank that makes another call
   execute_by_nccl(request, begin);
 }
 
 void GpuCalls::connect(const CallRequest& request) {
-  state_.meet(request);
+  state_.compare_requests(request);
   try {
     std::vector<int> all(static_cast<std::size_t>(engine_.size()));
     std::iota(all.begin(), all.end(), 0);
@@ -140,7 +141,7 @@ void GpuCalls::agree(int gpu, Communicator& aside) {
   is_connected_ = true;
 }
 
-bool GpuCalls::goes_by_nccl(const CallRequest& request) const {
+bool GpuCalls::uses_nccl(const CallRequest& request) const {
   // In an all_to_all a rank knows only its own counts, so the hosts compare them.
   const std::shared_ptr<CrossDeviceOps> ops = nccl();
   if (!ops || request.collective == Collective::kBarrier ||
@@ -155,7 +156,7 @@ bool GpuCalls::goes_by_nccl(const CallRequest& request) const {
   return ops->supports(op, dtype, DeviceType::kGpu);
 }
 
-void GpuCalls::tend() {
+void GpuCalls::poll() {
   const std::shared_ptr<CrossDeviceOps> ops = nccl();
   if (!ops || has_failed_) return;
   try {

@@ -24,7 +24,7 @@ class CommunicatorState;
 /// Carries out calls on GPU memory: with NCCL if all ranks can use it, else through the host, in
 /// pinned memory with the communicator's engine. All work except NCCL's own is queued in the
 /// device's compute stream. That stream waits for the caller's stream first, and the caller's
-/// stream waits for it afterwards. Threads: begin() on the caller's, tend() on any, others on one
+/// stream waits for it afterwards. Threads: begin() on the caller's, poll() on any, others on one
 /// at a time.
 class GpuCalls {
  public:
@@ -49,7 +49,7 @@ class GpuCalls {
   void execute(const CallRequest& request, const DeviceEvent& begin);
   /// Ends NCCL's work if a rank has aborted or exited, and this communicator if NCCL has failed.
   /// Called about ten times a second.
-  void tend();
+  void poll();
 
  private:
   static GpuDevice& gpu_of(const CallRequest& request);
@@ -58,7 +58,7 @@ class GpuCalls {
   void connect(const CallRequest& request);
   void agree(int gpu, Communicator& aside);
   /// Returns true for calls with NCCL; equal on all ranks.
-  bool goes_by_nccl(const CallRequest& request) const;
+  bool uses_nccl(const CallRequest& request) const;
   /// Requires: all ranks have joined the call.
   void execute_by_nccl(const CallRequest& request, const DeviceEvent& begin);
   void execute_by_host(const CallRequest& request, const DeviceEvent& begin, TimePoint deadline);
@@ -75,8 +75,8 @@ class GpuCalls {
   std::atomic<bool> is_launching_{false};
   BufferRef staging_;                      // pinned
   std::shared_ptr<DeviceEvent> staged_;    // end of the last copy to or from staging_
-  std::optional<TimePoint> failed_since_;  // used by tend() only
-  bool has_failed_ = false;                // used by tend() only
+  std::optional<TimePoint> failed_since_;  // used by poll() only
+  bool has_failed_ = false;                // used by poll() only
   mutable Mutex mutex_;
   std::shared_ptr<CrossDeviceOps> ops_ TUTTI_GUARDED_BY(mutex_);  // null without NCCL
 };

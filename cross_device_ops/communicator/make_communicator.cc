@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/names.h"
-#include "cross_device_ops/algorithms/meeting_engine.h"
+#include "cross_device_ops/algorithms/native_call_engine.h"
 #include "cross_device_ops/collective_engine.h"
 #include "cross_device_ops/in_process/in_process_transport.h"
 #include "tutti/core/executor.h"

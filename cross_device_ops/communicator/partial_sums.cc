@@ -74,7 +74,7 @@ BufferRef PartialSums::allocate(std::size_t bytes) {
 CollectiveHandle PartialSums::start_all_reduce(std::span<const Elements> partials,
                                                const CallOptions& options,
                                                std::optional<DType> wire) {
-  if (!goes_by_nodes(wire)) {
+  if (!reduces_by_nodes(wire)) {
     return communicator_.start_all_reduce(ReduceOp::kSum, partials[0], options,
                                           CallSite::current());
   }
@@ -87,7 +87,7 @@ CollectiveHandle PartialSums::start_reduce_scatter(std::span<const Elements> par
                                                    std::span<const std::size_t> counts,
                                                    const CallOptions& options,
                                                    std::optional<DType> wire) {
-  if (!goes_by_nodes(wire)) {
+  if (!reduces_by_nodes(wire)) {
     return communicator_.start_reduce_scatter(ReduceOp::kSum, partials[0], own, counts, options,
                                               CallSite::current());
   }
@@ -95,7 +95,7 @@ CollectiveHandle PartialSums::start_reduce_scatter(std::span<const Elements> par
   return {};
 }
 
-bool PartialSums::goes_by_nodes(std::optional<DType> wire) const {
+bool PartialSums::reduces_by_nodes(std::optional<DType> wire) const {
   return by_nodes_ || (wire && any_single_ && size_ > 1);
 }
 

@@ -50,7 +50,7 @@ class PartialSums {
  private:
   std::vector<CanonicalNode> nodes_of(std::size_t rank) const;
   /// Returns true if one collective over the ranks' own sums would not give the bits of the tree.
-  bool goes_by_nodes(std::optional<DType> wire) const;
+  bool reduces_by_nodes(std::optional<DType> wire) const;
   void all_reduce_nodes(std::span<const Elements> partials, std::string_view name,
                         std::optional<DType> wire);
   void reduce_scatter_nodes(std::span<const Elements> partials, std::byte* own,

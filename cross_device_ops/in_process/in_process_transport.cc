@@ -21,7 +21,7 @@ namespace {
 
 struct Transfer;
 
-struct Lane {
+struct PeerChannel {
   using Queue = std::vector<Transfer*>;
   Mutex mutex;
   Queue sends TUTTI_GUARDED_BY(mutex);  // in the order of the calls
@@ -34,16 +34,18 @@ struct Counters {
   std::atomic<std::uint64_t> bytes{0};
 };
 
-struct Hub {
-  Hub(int size, bool shares_memory)
+struct SharedState {
+  SharedState(int size, bool shares_memory)
       : size(size),
-        lanes(size * size),
+        channels(size * size),
         counters(size),
         memory(shares_memory ? std::make_shared<HostMemory>() : nullptr) {}
-  Lane& lane(int from, int to) { return lanes[static_cast<std::size_t>(from * size + to)]; }
+  PeerChannel& channel(int from, int to) {
+    return channels[static_cast<std::size_t>(from * size + to)];
+  }
 
   const int size;
-  std::vector<Lane> lanes;
+  std::vector<PeerChannel> channels;
   std::vector<Counters> counters;
   const std::shared_ptr<HostMemory> memory;
 };
@@ -52,32 +54,32 @@ struct Hub {
 struct Transfer final : Work {
   enum class State { kQueued, kCopying, kEnded };
 
-  Transfer(std::shared_ptr<Hub> all, int sender, int receiver, bool sends, std::uint64_t name,
-           std::span<std::byte> first, std::span<std::byte> rest)
-      : hub(std::move(all)),
+  Transfer(std::shared_ptr<SharedState> all, int sender, int receiver, bool sends,
+           std::uint64_t name, std::span<std::byte> first, std::span<std::byte> rest)
+      : group(std::move(all)),
         from(sender),
         to(receiver),
         is_send(sends),
         tag(name),
         head(first),
         body(rest),
-        lane(hub->lane(from, to)) {}
+        channel(group->channel(from, to)) {}
   ~Transfer() override {
-    MutexLock lock(lane.mutex);
+    MutexLock lock(channel.mutex);
     if (state == State::kQueued) {
-      std::erase(is_send ? lane.sends : lane.recvs, this);
+      std::erase(is_send ? channel.sends : channel.recvs, this);
     } else {  // the other side is copying and uses this memory
       wait_for_end(TimePoint::max());
     }
   }
 
   bool test() override {
-    MutexLock lock(lane.mutex);
+    MutexLock lock(channel.mutex);
     return has_ended();
   }
 
   void wait(TimePoint deadline) override {
-    MutexLock lock(lane.mutex);
+    MutexLock lock(channel.mutex);
     wait_for_end(deadline);
     if (has_ended()) return;
     fail(ErrorCode::kDeadlineExceeded, "in_process: rank ", is_send ? to : from,
@@ -91,8 +93,8 @@ struct Transfer final : Work {
     error = std::move(reason);
     ended.notify_all();
   }
-  void wait_for_end(TimePoint deadline) TUTTI_REQUIRES(lane.mutex) {
-    ended.wait_until(lane.mutex, deadline, [this] { return state == State::kEnded; });
+  void wait_for_end(TimePoint deadline) TUTTI_REQUIRES(channel.mutex) {
+    ended.wait_until(channel.mutex, deadline, [this] { return state == State::kEnded; });
   }
   bool has_ended() const {
     if (state != State::kEnded) return false;
@@ -100,19 +102,19 @@ struct Transfer final : Work {
     return true;
   }
 
-  const std::shared_ptr<Hub> hub;
+  const std::shared_ptr<SharedState> group;
   const int from, to;
   const bool is_send;
   const std::uint64_t tag;
   const std::span<std::byte> head, body;  // read-only for a send
-  Lane& lane;
+  PeerChannel& channel;
   // Guarded by the lane's mutex.
   State state = State::kQueued;
   std::optional<Error> error;
   CondVar ended;
 };
 
-Transfer* take_first(Lane::Queue& queue, std::uint64_t tag) {
+Transfer* take_first(PeerChannel::Queue& queue, std::uint64_t tag) {
   const auto found = std::ranges::find(queue, tag, [](const Transfer* t) { return t->tag; });
   if (found == queue.end()) return nullptr;
   Transfer* const transfer = *found;
@@ -140,19 +142,20 @@ std::optional<Error> copy(const Transfer& send, const Transfer& recv) {
 
 class InProcessTransport final : public Transport {
  public:
-  InProcessTransport(std::shared_ptr<Hub> hub, int rank) : hub_(std::move(hub)), rank_(rank) {}
+  InProcessTransport(std::shared_ptr<SharedState> group, int rank)
+      : group_(std::move(group)), rank_(rank) {}
 
   ~InProcessTransport() override {
     const Error gone(ErrorCode::kUnavailable, concat("in_process: rank ", rank_,
                                                      " has exited: its transport was destroyed"));
-    for (int peer = 0; peer < hub_->size; ++peer) {
-      close(hub_->lane(rank_, peer), gone);
-      close(hub_->lane(peer, rank_), gone);
+    for (int peer = 0; peer < group_->size; ++peer) {
+      close(group_->channel(rank_, peer), gone);
+      close(group_->channel(peer, rank_), gone);
     }
   }
 
   int rank() const override { return rank_; }
-  int size() const override { return hub_->size; }
+  int size() const override { return group_->size; }
   std::string_view name() const override { return "in_process"; }
   bool spans_processes() const override { return false; }
 
@@ -168,30 +171,30 @@ class InProcessTransport final : public Transport {
 
   void abort(const Error& reason) noexcept override {
     const Error aborted(ErrorCode::kAborted, reason.message());
-    for (Lane& lane : hub_->lanes) close(lane, aborted);
+    for (PeerChannel& channel : group_->channels) close(channel, aborted);
   }
 
-  std::shared_ptr<HostMemory> host_memory() override { return hub_->memory; }
+  std::shared_ptr<HostMemory> host_memory() override { return group_->memory; }
 
   TransportStats stats() const override {
-    const Counters& mine = hub_->counters[static_cast<std::size_t>(rank_)];
+    const Counters& mine = group_->counters[static_cast<std::size_t>(rank_)];
     return {mine.messages.load(), mine.bytes.load()};
   }
 
  private:
-  static void close(Lane& lane, const Error& reason) {
-    MutexLock lock(lane.mutex);
-    if (!lane.failure) lane.failure = reason;
-    for (Lane::Queue* const queue : {&lane.sends, &lane.recvs}) {
-      for (Transfer* const transfer : *queue) transfer->end(lane.failure);
+  static void close(PeerChannel& channel, const Error& reason) {
+    MutexLock lock(channel.mutex);
+    if (!channel.failure) channel.failure = reason;
+    for (PeerChannel::Queue* const queue : {&channel.sends, &channel.recvs}) {
+      for (Transfer* const transfer : *queue) transfer->end(channel.failure);
       queue->clear();
     }
   }
 
   void check(int peer, std::size_t num_head_bytes) const {
-    internal::require(peer >= 0 && peer < hub_->size && peer != rank_, "in_process: rank ", rank_,
+    internal::require(peer >= 0 && peer < group_->size && peer != rank_, "in_process: rank ", rank_,
                       " names the peer ", peer, "; expected another rank from 0 to ",
-                      hub_->size - 1);
+                      group_->size - 1);
     internal::require(num_head_bytes <= 256, "in_process: rank ", rank_,
                       ": the head of a message; expected at most 256 bytes, got ", num_head_bytes);
   }
@@ -203,7 +206,7 @@ class InProcessTransport final : public Transport {
   std::unique_ptr<Work> post(int from, int to, bool is_send, std::uint64_t tag,
                              std::span<std::byte> head, std::span<std::byte> body) {
     check(is_send ? to : from, head.size());
-    auto work = std::make_unique<Transfer>(hub_, from, to, is_send, tag, head, body);
+    auto work = std::make_unique<Transfer>(group_, from, to, is_send, tag, head, body);
     if (Transfer* const other = match(*work)) {
       is_send ? deliver(*work, *other) : deliver(*other, *work);
     }
@@ -212,15 +215,16 @@ class InProcessTransport final : public Transport {
 
   /// Returns the other side if it is queued, and marks both as copying.
   static Transfer* match(Transfer& transfer) {
-    Lane& lane = transfer.lane;
-    MutexLock lock(lane.mutex);
-    if (lane.failure) {
-      transfer.end(lane.failure);
+    PeerChannel& channel = transfer.channel;
+    MutexLock lock(channel.mutex);
+    if (channel.failure) {
+      transfer.end(channel.failure);
       return nullptr;
     }
-    Transfer* const other = take_first(transfer.is_send ? lane.recvs : lane.sends, transfer.tag);
+    Transfer* const other =
+        take_first(transfer.is_send ? channel.recvs : channel.sends, transfer.tag);
     if (!other) {
-      (transfer.is_send ? lane.sends : lane.recvs).push_back(&transfer);
+      (transfer.is_send ? channel.sends : channel.recvs).push_back(&transfer);
       return nullptr;
     }
     transfer.state = other->state = Transfer::State::kCopying;
@@ -229,15 +233,15 @@ class InProcessTransport final : public Transport {
 
   void deliver(Transfer& send, Transfer& recv) {
     const std::optional<Error> mismatch = copy(send, recv);
-    Counters& sender = hub_->counters[static_cast<std::size_t>(send.from)];
+    Counters& sender = group_->counters[static_cast<std::size_t>(send.from)];
     sender.messages.fetch_add(1);
     sender.bytes.fetch_add(send.head.size() + send.body.size());
-    MutexLock lock(send.lane.mutex);
+    MutexLock lock(send.channel.mutex);
     recv.end(mismatch);
     send.end();
   }
 
-  std::shared_ptr<Hub> hub_;
+  std::shared_ptr<SharedState> group_;
   const int rank_;
 };
 
@@ -245,10 +249,10 @@ class InProcessTransport final : public Transport {
 
 std::vector<std::shared_ptr<Transport>> in_process_transports(int size, bool shares_memory) {
   internal::require(size > 0, "in_process_transports: expected a size >= 1, got ", size);
-  const auto hub = std::make_shared<Hub>(size, shares_memory);
+  const auto group = std::make_shared<SharedState>(size, shares_memory);
   std::vector<std::shared_ptr<Transport>> transports;
   for (int rank = 0; rank < size; ++rank) {
-    transports.push_back(std::make_shared<InProcessTransport>(hub, rank));
+    transports.push_back(std::make_shared<InProcessTransport>(group, rank));
   }
   return transports;
 }

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "cross_device_ops/algorithms/meeting_engine.h"
+#include "cross_device_ops/algorithms/native_call_engine.h"
 #include "cross_device_ops/mpi/mpi_runtime.h"
 #include "tutti/cross_device_ops/canonical_tree.h"
 #include "tutti/cross_device_ops/collective.h"
@@ -111,7 +111,7 @@ MPI_Op mpi_op(ReduceOp op, DType dtype) {
 /// MPI requires a call to be in place on all ranks or on none, and chooses its algorithm
 /// accordingly. The callers' choices may differ, and a rank that makes a call on copies does not
 /// know the others'. So every call is in place.
-void bring(const ConstElements& input, std::byte* place) {
+void stage_input(const ConstElements& input, std::byte* place) {
   if (input.data != place && input.count > 0) std::memcpy(place, input.data, input.num_bytes());
 }
 
@@ -172,7 +172,7 @@ class MpiCall {
   Elements copied(const ConstElements& elements) {
     const BufferRef& copy =
         copies_.emplace_back(BufferRef::allocate(std::max<std::size_t>(1, elements.num_bytes())));
-    bring(elements, copy->data());
+    stage_input(elements, copy->data());
     return {copy->data(), elements.count, elements.dtype};
   }
   void start(const CollectiveCall& call) {
@@ -180,13 +180,13 @@ class MpiCall {
     const int count = static_cast<int>(call.count);
     switch (call.collective) {
       case Collective::kAllReduce:
-        bring(input_, output_.data);
+        stage_input(input_, output_.data);
         return check_mpi(MPI_Iallreduce(MPI_IN_PLACE, output_.data, count, mpi_number(call.dtype),
                                         mpi_op(call.op, call.dtype), comm_, &request_),
                          "MPI_Iallreduce");
       case Collective::kReduce: {
         const bool is_root = rank_ == call.root;
-        if (is_root) bring(input_, output_.data);
+        if (is_root) stage_input(input_, output_.data);
         return check_mpi(
             MPI_Ireduce(is_root ? MPI_IN_PLACE : input_.data, is_root ? output_.data : nullptr,
                         count, mpi_number(call.dtype), mpi_op(call.op, call.dtype), call.root,
@@ -222,7 +222,7 @@ class MpiCall {
   void start_all_gather(const CollectiveCall& call) {
     set_parts(call.counts, counts_, offsets_);
     const std::size_t own = static_cast<std::size_t>(offsets_[static_cast<std::size_t>(rank_)]);
-    bring(input_, output_.data + own * size_of(call.dtype));
+    stage_input(input_, output_.data + own * size_of(call.dtype));
     const MPI_Datatype type = mpi_bytes(call.dtype);
     check_mpi(MPI_Iallgatherv(MPI_IN_PLACE, 0, type, output_.data, counts_.data(), offsets_.data(),
                               type, comm_, &request_),
@@ -305,10 +305,10 @@ MPI_Comm make_comm(MpiRuntime& runtime, const std::vector<Introduction>& ranks) 
   return comm;
 }
 
-class MpiEngine final : public MeetingEngine {
+class MpiEngine final : public NativeCallEngine {
  public:
   MpiEngine(RankLink link, std::unique_ptr<CollectiveEngine> messages, TimePoint deadline)
-      : MeetingEngine(std::move(link), std::move(messages)), runtime_(MpiRuntime::get()) {
+      : NativeCallEngine(std::move(link), std::move(messages)), runtime_(MpiRuntime::get()) {
     runtime_.require_usable();
     if (size() == 1) return;
     const std::vector<Introduction> ranks = introduce(link_, runtime_.rank(), deadline);

@@ -99,7 +99,7 @@ struct MpiFrame {
 /// All frames that this process sends and receives, dispatched to their receivers. One per process.
 /// Requires: mutex() held, except for get() and drive(); callbacks also run with it held. Frames of
 /// one process arrive in the order in which they were posted.
-class MpiHub {
+class MpiDispatcher {
  public:
   /// A rank of a channel, which is a group of ranks, of which this process may have several.
   struct Address {
@@ -109,17 +109,17 @@ class MpiHub {
   };
   using Receiver = std::function<void(MpiFrame frame)>;
 
-  static std::shared_ptr<MpiHub> get() {
+  static std::shared_ptr<MpiDispatcher> get() {
     MpiRuntime& runtime = MpiRuntime::get();  // made before the hub, so that it outlives it
     static Mutex mutex;
-    static std::shared_ptr<MpiHub> hub;
+    static std::shared_ptr<MpiDispatcher> dispatcher;
     MutexLock lock(mutex);
-    if (!hub) hub = std::make_shared<MpiHub>(runtime);
-    return hub;
+    if (!dispatcher) dispatcher = std::make_shared<MpiDispatcher>(runtime);
+    return dispatcher;
   }
-  explicit MpiHub(MpiRuntime& runtime) : runtime_(runtime) {}
+  explicit MpiDispatcher(MpiRuntime& runtime) : runtime_(runtime) {}
   // Runs at the end of the process: memory that MPI still reads must outlive MPI_Finalize.
-  ~MpiHub() {
+  ~MpiDispatcher() {
     try {
       if (runtime_.is_usable()) {
         poll_until(deadline_after(Clock::system().now(), kLastWords), [this] {
@@ -288,22 +288,22 @@ constexpr int kChunksInFlight = 4;
 /// A transport over MPI. Its Works keep it alive; close() ends it as a transport.
 class MpiEndpoint final : public Transport, public std::enable_shared_from_this<MpiEndpoint> {
  public:
-  MpiEndpoint(std::shared_ptr<MpiHub> hub, std::vector<int> processes, int rank,
+  MpiEndpoint(std::shared_ptr<MpiDispatcher> dispatcher, std::vector<int> processes, int rank,
               std::uint64_t group)
-      : hub_(std::move(hub)), processes_(std::move(processes)), rank_(rank) {
+      : dispatcher_(std::move(dispatcher)), processes_(std::move(processes)), rank_(rank) {
     peers_.resize(processes_.size());
     peer(rank).is_here = true;
-    MutexLock lock(hub_->mutex());
+    MutexLock lock(dispatcher_->mutex());
     // Each group of these ranks has its own channel, so that frames of an earlier group are not
     // received by this one.
-    address_ = {group + hub_->next_number({group, rank}) * 0x9E3779B97F4A7C15u, rank};
+    address_ = {group + dispatcher_->next_number({group, rank}) * 0x9E3779B97F4A7C15u, rank};
   }
   /// Sends a hello to all other ranks and waits for theirs.
   void connect(Duration timeout) {
     const std::weak_ptr<MpiEndpoint> self = weak_from_this();
     {
-      MutexLock lock(hub_->mutex());
-      hub_->open(address_, [self](MpiFrame frame) {
+      MutexLock lock(dispatcher_->mutex());
+      dispatcher_->open(address_, [self](MpiFrame frame) {
         if (const auto endpoint = self.lock()) endpoint->take(std::move(frame));
       });
       for (int r = 0; r < size(); ++r) {
@@ -312,10 +312,10 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
     }
     const auto all_are_here = [this] { return std::ranges::all_of(peers_, &Peer::is_here); };
     const TimePoint deadline = deadline_after(Clock::system().now(), timeout);
-    if (poll_until(deadline, [&] { return hub_->drive(all_are_here); })) return;
+    if (poll_until(deadline, [&] { return dispatcher_->drive(all_are_here); })) return;
     std::vector<std::string> missing;
     {
-      MutexLock lock(hub_->mutex());
+      MutexLock lock(dispatcher_->mutex());
       for (int r = 0; r < size(); ++r) {
         if (!peer(r).is_here) missing.push_back(name_of(r));
       }
@@ -329,14 +329,14 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
   void close() noexcept {
     try {
       {
-        MutexLock lock(hub_->mutex());
+        MutexLock lock(dispatcher_->mutex());
         end_all(Error(ErrorCode::kUnavailable,
                       concat("mpi: rank ", rank_, " has closed its transport")));
-        hub_->close(address_);
-        if (!hub_->runtime().is_usable()) return;
+        dispatcher_->close(address_);
+        if (!dispatcher_->runtime().is_usable()) return;
         post_to_all({.kind = Kind::kGoodbye});
       }
-      send_last_words();
+      drain_frames();
     } catch (const Error&) {  // the launcher informs the others
     }
   }
@@ -364,16 +364,16 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
   void abort(const Error& reason) noexcept override {
     try {
       {
-        MutexLock lock(hub_->mutex());
+        MutexLock lock(dispatcher_->mutex());
         if (closed_) return;
         abort_locked(Error(ErrorCode::kAborted, reason.message()));
       }
-      send_last_words();
+      drain_frames();
     } catch (const Error&) {  // MPI is unusable in this process
     }
   }
   TransportStats stats() const override {
-    MutexLock lock(hub_->mutex());
+    MutexLock lock(dispatcher_->mutex());
     return stats_;
   }
 
@@ -385,7 +385,7 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
         : endpoint(std::move(all)), is_send(sends), peer(other), tag(name) {}
     ~MpiWork() override { endpoint->cancel(*this); }
     bool test() override {
-      if (!endpoint->hub_->drive(ended)) return false;
+      if (!endpoint->dispatcher_->drive(ended)) return false;
       if (error) throw *error;
       return true;
     }
@@ -447,12 +447,12 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
             ": the head of a message; expected at most ", kLongestHead, " bytes, got ", head_bytes);
   }
   /// Waits for frames in flight, which may need this process to make progress.
-  void send_last_words() {
+  void drain_frames() {
     poll_until(deadline_after(Clock::system().now(), kLastWords),
-               [this] { return hub_->drive([this] { return frames_in_flight_ == 0; }); });
+               [this] { return dispatcher_->drive([this] { return frames_in_flight_ == 0; }); });
   }
   void begin_send(MpiWork& send, std::span<const std::byte> head) {
-    MutexLock lock(hub_->mutex());
+    MutexLock lock(dispatcher_->mutex());
     const std::optional<Error>& gone = closed_ ? closed_ : peer(send.peer).gone;
     if (gone) return send.end(gone);
     ++stats_.messages_sent;
@@ -468,7 +468,7 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
     post(send.peer, header, head, send.body, send.id);
   }
   void begin_recv(MpiWork& receive) {
-    MutexLock lock(hub_->mutex());
+    MutexLock lock(dispatcher_->mutex());
     if (closed_) return receive.end(closed_);
     Peer& from = peer(receive.peer);
     std::deque<MpiWork*>& waiting = from.waiting[receive.tag];
@@ -479,7 +479,7 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
     receive.end(from.gone);
   }
   void cancel(MpiWork& work) noexcept {
-    MutexLock lock(hub_->mutex());
+    MutexLock lock(dispatcher_->mutex());
     if (work.ended) return;
     MpiFrame::Header header{.kind = Kind::kCancel, .id = work.id};
     if (work.is_send) {
@@ -516,9 +516,9 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
       case Kind::kRefuse:
         return take_answer(header);
       case Kind::kChunk:
-        return take_chunk(from, frame);
+        return accept_chunk(from, frame);
       case Kind::kCancel:
-        return take_cancel(from, header);
+        return accept_cancel(from, header);
       case Kind::kAbort: {
         const auto text = frame.body();
         return abort_locked(
@@ -526,10 +526,10 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
                   std::string(reinterpret_cast<const char*>(text.data()), text.size())));
       }
       case Kind::kGoodbye:
-        return take_goodbye(header.from, from);
+        return accept_goodbye(header.from, from);
     }
   }
-  void take_chunk(Peer& from, const MpiFrame& frame) {
+  void accept_chunk(Peer& from, const MpiFrame& frame) {
     const auto found = from.receiving.find(frame.header().id);
     if (found == from.receiving.end()) return;  // not wanted any more
     MpiWork& receive = *found->second;
@@ -550,7 +550,7 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
     sends_.erase(found);
   }
   /// Requeues the receive that had been matched with the message, before later receives.
-  void take_cancel(Peer& from, const MpiFrame::Header& header) {
+  void accept_cancel(Peer& from, const MpiFrame::Header& header) {
     const auto found = from.receiving.find(header.id);
     if (found == from.receiving.end()) {
       return from.forget_offers([&](const auto& offer) { return offer.id == header.id; });
@@ -560,7 +560,7 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
     from.waiting[receive->tag].push_front(receive);
     match(from, receive->tag);
   }
-  void take_goodbye(int rank, Peer& from) {
+  void accept_goodbye(int rank, Peer& from) {
     from.gone =
         Error(ErrorCode::kUnavailable, concat("mpi: ", name_of(rank), " has closed its transport"));
     from.forget_offers([](const auto&) { return true; });
@@ -629,14 +629,14 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
     header.to = peer;
     header.channel = address_.channel;
     ++frames_in_flight_;
-    hub_->post(processes_[static_cast<std::size_t>(peer)], MpiFrame(header, head, body),
-               [self = shared_from_this(), send] {
-                 --self->frames_in_flight_;
-                 const auto found = self->sends_.find(send);
-                 if (found == self->sends_.end()) return;
-                 --found->second->frames_in_flight;
-                 self->send_chunks(*found->second);
-               });
+    dispatcher_->post(processes_[static_cast<std::size_t>(peer)], MpiFrame(header, head, body),
+                      [self = shared_from_this(), send] {
+                        --self->frames_in_flight_;
+                        const auto found = self->sends_.find(send);
+                        if (found == self->sends_.end()) return;
+                        --found->second->frames_in_flight;
+                        self->send_chunks(*found->second);
+                      });
   }
   void post_to_all(const MpiFrame::Header& header, const std::string& text = "") {
     for (int r = 0; r < size(); ++r) {
@@ -663,10 +663,10 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
   }
   Peer& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
 
-  const std::shared_ptr<MpiHub> hub_;
+  const std::shared_ptr<MpiDispatcher> dispatcher_;
   const std::vector<int> processes_;
   const int rank_;
-  MpiHub::Address address_;
+  MpiDispatcher::Address address_;
   std::vector<Peer> peers_;                  // by rank
   std::map<std::uint64_t, MpiWork*> sends_;  // by id: running sends
   std::uint64_t last_id_ = 0;
@@ -680,8 +680,8 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
 namespace tutti {
 namespace {
 
+using internal::MpiDispatcher;
 using internal::MpiEndpoint;
-using internal::MpiHub;
 
 std::vector<int> processes_of(const MpiOptions& options, int num_processes) {
   std::vector<int> processes = options.processes;
@@ -713,14 +713,14 @@ int rank_of(const MpiOptions& options, const std::vector<int>& processes, int pr
 }  // namespace
 
 std::shared_ptr<Transport> mpi_transport(const MpiOptions& options) {
-  std::shared_ptr<MpiHub> hub = MpiHub::get();
-  hub->runtime().require_usable();
-  const std::vector<int> processes = processes_of(options, hub->runtime().size());
-  const int rank = rank_of(options, processes, hub->runtime().rank());
+  std::shared_ptr<MpiDispatcher> dispatcher = MpiDispatcher::get();
+  dispatcher->runtime().require_usable();
+  const std::vector<int> processes = processes_of(options, dispatcher->runtime().size());
+  const int rank = rank_of(options, processes, dispatcher->runtime().rank());
   // Equal on all ranks, since all processes of an MPI job run the same build.
   const std::uint64_t group = std::hash<std::string>()(concat(options.name, ":", join(processes)));
-  internal::MpiRuntime& runtime = hub->runtime();
-  auto endpoint = std::make_shared<MpiEndpoint>(std::move(hub), processes, rank, group);
+  internal::MpiRuntime& runtime = dispatcher->runtime();
+  auto endpoint = std::make_shared<MpiEndpoint>(std::move(dispatcher), processes, rank, group);
   endpoint->connect(options.timeout);
   runtime.before_finalize([open = std::weak_ptr(endpoint)] {
     if (const auto still_open = open.lock()) still_open->close();

@@ -1,7 +1,7 @@
 // Engine of one rank's communicator with a CrossDeviceOps that spans processes: headers by
 // messages, data by the operation.
 // SPDX-License-Identifier: Apache-2.0
-#include "cross_device_ops/algorithms/meeting_engine.h"
+#include "cross_device_ops/algorithms/native_call_engine.h"
 
 #include <sys/random.h>
 
@@ -51,12 +51,12 @@ class OperationTransport final : public Transport {
   const RankLink link_;
 };
 
-class OpsEngine final : public MeetingEngine {
+class OpsEngine final : public NativeCallEngine {
  public:
   /// `store` is this group's part.
   OpsEngine(CrossDeviceOpsSpec spec, RankLink link, StorePart store, Device device,
             std::unique_ptr<CollectiveEngine> messages)
-      : MeetingEngine(std::move(link), std::move(messages)),
+      : NativeCallEngine(std::move(link), std::move(messages)),
         spec_(std::move(spec)),
         store_(std::move(store)),
         device_(device),

@@ -228,9 +228,11 @@ class SharedEngine final : public CollectiveEngine {
     return std::make_unique<SharedEngine>(link_.subgroup(ranks, number),
                                           messages_->subgroup(ranks, number));
   }
-  void tend(const std::function<std::string()>& own_state) override { messages_->tend(own_state); }
-  std::vector<std::string> whereabouts(TimePoint deadline) override {
-    return messages_->whereabouts(deadline);
+  void answer_state_queries(const std::function<std::string()>& own_state) override {
+    messages_->answer_state_queries(own_state);
+  }
+  std::vector<std::string> states_of_ranks(TimePoint deadline) override {
+    return messages_->states_of_ranks(deadline);
   }
 
  private:

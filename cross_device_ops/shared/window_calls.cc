@@ -60,10 +60,10 @@ std::size_t WindowCalls::inline_limit(const CollectiveCall& call) const {
 }
 
 void WindowCalls::show(const CollectiveCall& call, const CollectiveHeader& header) {
-  WindowSeat& seat = group_.own().seat(group_.round());
-  seat.fingerprint = header.fingerprint();
-  seat.header = header;
-  seat.flags = 0;
+  WindowEntry& entry = group_.own().entry(group_.round());
+  entry.fingerprint = header.fingerprint();
+  entry.header = header;
+  entry.flags = 0;
   own_ = &call;
   if (call.collective == Collective::kAllToAll) {
     std::uint64_t* const counts = group_.own().counts(group_.round());
@@ -75,16 +75,16 @@ void WindowCalls::show(const CollectiveCall& call, const CollectiveHeader& heade
   const bool may_be_large = call.count * size_of(call.dtype) > kWorthASecondMeeting &&
                             call.collective == Collective::kAllReduce && !group_.shares_parts();
   if (may_be_large && show_offsets(call)) {
-    seat.flags = WindowSeat::kIsShared;
+    entry.flags = WindowEntry::kIsShared;
   } else if (show_inline(call)) {
-    seat.flags = WindowSeat::kIsInline;
+    entry.flags = WindowEntry::kIsInline;
     // In an all_to_all the data of other ranks may be too large for that.
     const bool may_differ = call.collective == Collective::kAllToAll;
-    if (may_differ && show_offsets(call)) seat.flags |= WindowSeat::kIsShared;
+    if (may_differ && show_offsets(call)) entry.flags |= WindowEntry::kIsShared;
   } else if (show_offsets(call)) {
-    seat.flags = WindowSeat::kIsShared;
+    entry.flags = WindowEntry::kIsShared;
   }
-  if (is_in_place(call)) seat.flags |= WindowSeat::kIsInPlace;
+  if (is_in_place(call)) entry.flags |= WindowEntry::kIsInPlace;
 }
 
 bool WindowCalls::show_inline(const CollectiveCall& call) {
@@ -108,7 +108,7 @@ bool WindowCalls::show_inline(const CollectiveCall& call) {
 
 bool WindowCalls::show_offsets(const CollectiveCall& call) {
   if (std::max(call.inputs.size(), call.outputs.size()) > WindowLayout::kMostBuffers) return false;
-  WindowSeat& seat = group_.own().seat(group_.round());
+  WindowEntry& entry = group_.own().entry(group_.round());
   std::uint64_t* const offsets = group_.own().offsets(group_.round());
   const auto show_all = [&](const auto& list, std::uint64_t& first, std::uint64_t* all) {
     for (std::size_t i = 0; i < list.size(); ++i) {
@@ -118,17 +118,17 @@ bool WindowCalls::show_offsets(const CollectiveCall& call) {
     }
     return true;
   };
-  return show_all(call.inputs, seat.first_input, offsets) &&
+  return show_all(call.inputs, entry.first_input, offsets) &&
          (!has_outputs(call, group_.rank()) ||
-          show_all(call.outputs, seat.first_output, offsets + WindowLayout::kMostBuffers));
+          show_all(call.outputs, entry.first_output, offsets + WindowLayout::kMostBuffers));
 }
 
 WindowCalls::Way WindowCalls::way() {
-  std::uint32_t common = WindowSeat::kIsInline | WindowSeat::kIsShared;
-  for (int r = 0; r < group_.size(); ++r) common &= seat(r).flags;
-  is_inline_ = (common & WindowSeat::kIsInline) != 0;
+  std::uint32_t common = WindowEntry::kIsInline | WindowEntry::kIsShared;
+  for (int r = 0; r < group_.size(); ++r) common &= entry(r).flags;
+  is_inline_ = (common & WindowEntry::kIsInline) != 0;
   if (is_inline_) return Way::kInline;
-  return (common & WindowSeat::kIsShared) != 0 ? Way::kShared : Way::kNeither;
+  return (common & WindowEntry::kIsShared) != 0 ? Way::kShared : Way::kNeither;
 }
 
 void WindowCalls::combine_inline(const CollectiveCall& call) {
@@ -145,8 +145,8 @@ void WindowCalls::combine_inline(const CollectiveCall& call) {
 
 void WindowCalls::require_same_call(const CollectiveCall& call) const {
   for (int r = 1; r < group_.size(); ++r) {
-    if (seat(r).fingerprint == seat(0).fingerprint) continue;
-    fail(ErrorCode::kInvalidArgument, mismatch_message(seat(0).header, seat(r).header));
+    if (entry(r).fingerprint == entry(0).fingerprint) continue;
+    fail(ErrorCode::kInvalidArgument, mismatch_message(entry(0).header, entry(r).header));
   }
   if (call.collective != Collective::kAllToAll) return;
   for (int r = 0; r < group_.size(); ++r) {
@@ -156,7 +156,7 @@ void WindowCalls::require_same_call(const CollectiveCall& call) const {
       if (sent == expected) continue;
       fail(ErrorCode::kInvalidArgument, "collective mismatch (count): rank ", r, " sends ", sent,
            " elements to rank ", s, ", which expects ", expected, ": rank ", r, " calls ",
-           seat(r).header.describe(), "; rank ", s, " calls ", seat(s).header.describe());
+           entry(r).header.describe(), "; rank ", s, " calls ", entry(s).header.describe());
     }
   }
 }

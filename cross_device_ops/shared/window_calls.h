@@ -38,21 +38,21 @@ class WindowCalls {
   // rank has one input (in a broadcast, the root's output) and no outputs except its own.
   const std::byte* input(int rank, std::size_t buffer) const {
     if (is_inline_) return inline_data(rank);
-    return shared_data(rank, buffer == 0 ? seat(rank).first_input : offsets(rank)[buffer]);
+    return shared_data(rank, buffer == 0 ? entry(rank).first_input : offsets(rank)[buffer]);
   }
   std::byte* output(int rank, std::size_t buffer) const {
     if (is_inline_) {
       return rank == group_.rank() ? own_->outputs[buffer].data : inline_data(rank);
     }
-    return shared_data(rank, buffer == 0 ? seat(rank).first_output
+    return shared_data(rank, buffer == 0 ? entry(rank).first_output
                                          : offsets(rank)[WindowLayout::kMostBuffers + buffer]);
   }
-  bool in_place(int rank) const { return (seat(rank).flags & WindowSeat::kIsInPlace) != 0; }
+  bool in_place(int rank) const { return (entry(rank).flags & WindowEntry::kIsInPlace) != 0; }
   /// Counts of an all_to_all, [size] each.
   const std::uint64_t* counts(int rank) const { return group_.window(rank).counts(group_.round()); }
   const std::uint64_t* receive_counts(int rank) const { return counts(rank) + group_.size(); }
 
-  const WindowSeat& seat(int rank) const { return group_.window(rank).seat(group_.round()); }
+  const WindowEntry& entry(int rank) const { return group_.window(rank).entry(group_.round()); }
   std::byte* inline_data(int rank) const { return group_.window(rank).inline_data(group_.round()); }
   const std::uint64_t* offsets(int rank) const {
     return group_.window(rank).offsets(group_.round());

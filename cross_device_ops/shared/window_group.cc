@@ -31,17 +31,17 @@ std::array<std::uint64_t, 16> own_cores() {
 WindowLayout::WindowLayout(int num_members) : size(static_cast<std::size_t>(num_members)) {
   constexpr std::size_t kMostSlots = std::size_t{2} << 20, kLeast = std::size_t{32} << 10;
   slot_bytes = std::clamp(kMostSlots / (size * kDepth), kLeast, std::size_t{128} << 10);
-  seats = rounded_up(sizeof(WindowBoard) + sizeof(WindowProgress), kPageBytes);
-  counts = seats + rounded_up(2 * sizeof(WindowSeat), kPageBytes);
+  entries = rounded_up(sizeof(WindowHeader) + sizeof(WindowProgress), kPageBytes);
+  counts = entries + rounded_up(2 * sizeof(WindowEntry), kPageBytes);
   offsets = counts + rounded_up(2 * 2 * size * sizeof(std::uint64_t), kPageBytes);
   inline_data = offsets + rounded_up(2 * 2 * kMostBuffers * sizeof(std::uint64_t), kPageBytes);
   num_bytes = inline_data + 2 * kInlineBytes;
 }
 
 void Window::make() const {
-  new (&board()) WindowBoard;
+  new (&shared_header()) WindowHeader;
   new (&progress()) WindowProgress;
-  for (std::uint64_t round = 0; round < 2; ++round) new (&seat(round)) WindowSeat;
+  for (std::uint64_t round = 0; round < 2; ++round) new (&entry(round)) WindowEntry;
 }
 
 WindowGroup::WindowGroup(RankLink link, std::shared_ptr<HostMemory> memory)
@@ -53,7 +53,7 @@ WindowGroup::WindowGroup(RankLink link, std::shared_ptr<HostMemory> memory)
       layout_(size_) {}
 
 WindowGroup::~WindowGroup() {
-  const Error why = why_it_leaves();
+  const Error why = reason_to_leave();
   probes_.clear();
   if (!is_connected_) return;
   close(why);
@@ -75,7 +75,7 @@ void WindowGroup::need_slots() {
 
 /// Returns this rank's reason for leaving: the abort of its transport, if any, because peers may
 /// see it leave before their own transport is aborted.
-Error WindowGroup::why_it_leaves() const {
+Error WindowGroup::reason_to_leave() const {
   try {
     probe();
   } catch (const Error& error) {
@@ -123,7 +123,7 @@ void WindowGroup::connect(const CollectiveHeader& header, TimePoint deadline) {
     for (std::size_t i = 0; i < cores.size(); ++i) cores[i] |= other.cores[i];
     const std::uint64_t offset = other.offset;
     const int rank = link_.ranks[static_cast<std::size_t>(member)];
-    if (offset % alignof(WindowSeat) != 0 || offset > memory_->place_bytes(rank) ||
+    if (offset % alignof(WindowEntry) != 0 || offset > memory_->place_bytes(rank) ||
         layout_.num_bytes > memory_->place_bytes(rank) - offset) {
       fail(ErrorCode::kDataLoss, "rank ", member, ": its window begins at ", offset,
            ", outside of its place of ", memory_->place_bytes(rank), " bytes");
@@ -139,22 +139,22 @@ void WindowGroup::connect(const CollectiveHeader& header, TimePoint deadline) {
   shares_parts_ = link_.transport->size() > num_cores;
   num_lanes_ = PartLanes::num_lanes(size(), num_cores);
   MutexLock lock(mutex_);
-  board_ = &window(0).board();
-  wait_.emplace(&board_->wait, shares_parts_ ? SpinPolicy::kYield : SpinPolicy::kSpin);
+  shared_header_ = &window(0).shared_header();
+  wait_.emplace(&shared_header_->wait, shares_parts_ ? SpinPolicy::kYield : SpinPolicy::kSpin);
   is_connected_ = true;
 }
 
 bool WindowGroup::all_arrived(std::uint64_t round) const {
   return std::ranges::all_of(windows_, [round](const Window& window) {
-    return window.seat(round).arrived.load() >= round;
+    return window.entry(round).arrived.load() >= round;
   });
 }
 
 void WindowGroup::arrive(const CollectiveHeader& header, TimePoint deadline) {
   const std::uint64_t round = round_;
-  own().seat(round).arrived.store(round);
+  own().entry(round).arrived.store(round);
   // If processes compete for cores, all sleepers are woken once instead of at each arrival.
-  if (!shares_parts_ || is_last(board_->arrivals, round)) wait_->notify();
+  if (!shares_parts_ || is_last(shared_header_->arrivals, round)) wait_->notify();
   try {
     const auto ready = [&] { return all_arrived(round) || is_closed(); };
     if (!wait_->wait_until(deadline, ready, [this] { probe(); })) {
@@ -168,23 +168,26 @@ void WindowGroup::arrive(const CollectiveHeader& header, TimePoint deadline) {
   if (!is_closed()) return;
   const Error why = reason();
   // The closing member may have died.
-  if (has_failed(round) || board_->state.load() != WindowBoard::kClosed) throw why;
+  if (has_failed(round) || shared_header_->state.load() != WindowHeader::kClosed) throw why;
 }
 
 std::string WindowGroup::missing(std::uint64_t round) const {
   std::vector<std::string> ranks;
   for (int member = 0; member < size(); ++member) {
-    if (window(member).seat(round).arrived.load() < round) ranks.push_back(concat("rank ", member));
+    if (window(member).entry(round).arrived.load() < round)
+      ranks.push_back(concat("rank ", member));
   }
   return join(ranks);
 }
 
-int WindowGroup::take_part() { return board_->parts_taken.take(part_round_, size(), num_lanes_); }
+int WindowGroup::take_part() {
+  return shared_header_->parts_taken.take(part_round_, size(), num_lanes_);
+}
 
 void WindowGroup::finish_part() {
   if (!shares_parts_) {
     own().progress().finished.store(part_round_);
-  } else if (!is_last(board_->parts_done, part_round_)) {
+  } else if (!is_last(shared_header_->parts_done, part_round_)) {
     return;
   }
   wait_->notify();
@@ -193,7 +196,7 @@ void WindowGroup::finish_part() {
 void WindowGroup::leave(TimePoint deadline) {
   const std::uint64_t parts = part_round_ * static_cast<std::uint64_t>(size());
   const auto all_finished = [&] {
-    if (shares_parts_) return board_->parts_done.load() >= parts;
+    if (shares_parts_) return shared_header_->parts_done.load() >= parts;
     return std::ranges::all_of(windows_, [this](const Window& window) {
       return window.progress().finished.load() >= part_round_;
     });
@@ -229,48 +232,49 @@ void WindowGroup::close_broken(const Error& reason) noexcept {
 // finds the board closed reads the decision there.
 void WindowGroup::close_from(const Error& reason,
                              std::optional<std::uint64_t> first_failed) noexcept {
-  WindowBoard* board = nullptr;
+  WindowHeader* shared_header = nullptr;
   {
     MutexLock lock(mutex_);
     if (!own_reason_) own_reason_ = reason;
-    board = board_;
+    shared_header = shared_header_;
   }
-  if (board == nullptr) return;
-  std::uint32_t open = WindowBoard::kOpen;
+  if (shared_header == nullptr) return;
+  std::uint32_t open = WindowHeader::kOpen;
   const auto closing = static_cast<std::uint32_t>(rank()) + 1;
-  if (!board->state.compare_exchange_strong(open, closing)) return;
+  if (!shared_header->state.compare_exchange_strong(open, closing)) return;
   std::uint64_t latest = 0;
   for (const Window& window : windows_) {
     for (std::uint64_t row = 0; row < 2; ++row) {
-      latest = std::max(latest, window.seat(row).arrived.load());
+      latest = std::max(latest, window.entry(row).arrived.load());
     }
   }
   std::uint64_t first = latest == 0 || all_arrived(latest) ? latest + 1 : latest;
   if (first_failed) first = std::min(first, *first_failed);
-  board->code = static_cast<std::uint32_t>(reason.code());
-  const std::size_t length = std::min(reason.message().size(), WindowBoard::kTextBytes - 1);
-  std::memcpy(board->text.data(), reason.message().data(), length);
-  board->text[length] = '\0';
-  board->first_failed_round.store(first);
-  board->state.store(WindowBoard::kClosed);
+  shared_header->code = static_cast<std::uint32_t>(reason.code());
+  const std::size_t length = std::min(reason.message().size(), WindowHeader::kTextBytes - 1);
+  std::memcpy(shared_header->text.data(), reason.message().data(), length);
+  shared_header->text[length] = '\0';
+  shared_header->first_failed_round.store(first);
+  shared_header->state.store(WindowHeader::kClosed);
   wait_->notify();
 }
 
 /// Returns why the group is closed, after waiting for the closing member to write the reason.
 Error WindowGroup::reason() {
-  const auto written = [this] { return board_->state.load() == WindowBoard::kClosed; };
+  const auto written = [this] { return shared_header_->state.load() == WindowHeader::kClosed; };
   const TimePoint end = deadline_after(Clock::system().now(), durations::kLinger);
   while (!written() && Clock::system().now() < end) {
     Clock::system().sleep_for(std::chrono::microseconds(50));
   }
   MutexLock lock(mutex_);
   if (!written()) {  // the closing member died
-    return own_reason_.value_or(
-        Error(ErrorCode::kUnavailable,
-              concat("rank ", board_->state.load() - 1, " has ended while it closed the group")));
+    return own_reason_.value_or(Error(
+        ErrorCode::kUnavailable,
+        concat("rank ", shared_header_->state.load() - 1, " has ended while it closed the group")));
   }
-  const std::size_t length = ::strnlen(board_->text.data(), board_->text.size());
-  return Error(static_cast<ErrorCode>(board_->code), std::string(board_->text.data(), length));
+  const std::size_t length = ::strnlen(shared_header_->text.data(), shared_header_->text.size());
+  return Error(static_cast<ErrorCode>(shared_header_->code),
+               std::string(shared_header_->text.data(), length));
 }
 
 }  // namespace tutti::internal

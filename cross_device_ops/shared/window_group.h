@@ -68,7 +68,7 @@ class PartLanes {
 };
 
 /// Per-rank slot for one round in shared memory. Addresses are offsets in the rank's place.
-struct WindowSeat {
+struct WindowEntry {
   static constexpr std::uint32_t kIsInline = 1;   // inputs are copied to the window
   static constexpr std::uint32_t kIsShared = 2;   // all buffers are in the place
   static constexpr std::uint32_t kIsInPlace = 4;  // outputs are the inputs
@@ -92,7 +92,7 @@ struct WindowProgress {
 };
 
 /// Header of the group's shared state; the one of member 0 is used.
-struct WindowBoard {
+struct WindowHeader {
   static constexpr std::uint32_t kOpen = 0;
   static constexpr std::uint32_t kClosed = 0x80000000u;  // below: 1 + the closing member
   static constexpr std::size_t kTextBytes = 3000;
@@ -118,7 +118,7 @@ struct WindowLayout {
 
   std::size_t size;        // members
   std::size_t slot_bytes;  // size of a staged reduction's slot: one step of one slice
-  std::size_t seats, counts, offsets, inline_data, num_bytes;  // offsets; total size
+  std::size_t entries, counts, offsets, inline_data, num_bytes;  // offsets; total size
   /// Size of the slots, which are allocated separately, because most groups never need them.
   std::size_t bytes_of_slots() const { return size * kDepth * slot_bytes; }
 };
@@ -132,9 +132,11 @@ class Window {
   /// Constructs the window's content, before any other rank accesses it.
   void make() const;
 
-  WindowBoard& board() const { return *at<WindowBoard>(0); }
-  WindowProgress& progress() const { return *at<WindowProgress>(sizeof(WindowBoard)); }
-  WindowSeat& seat(std::uint64_t round) const { return at<WindowSeat>(layout_->seats)[round % 2]; }
+  WindowHeader& shared_header() const { return *at<WindowHeader>(0); }
+  WindowProgress& progress() const { return *at<WindowProgress>(sizeof(WindowHeader)); }
+  WindowEntry& entry(std::uint64_t round) const {
+    return at<WindowEntry>(layout_->entries)[round % 2];
+  }
   /// Returns counts and receive_counts, [2 * members].
   std::uint64_t* counts(std::uint64_t round) const {
     return at<std::uint64_t>(layout_->counts) + round % 2 * 2 * layout_->size;
@@ -245,10 +247,12 @@ class WindowGroup {
     return count.fetch_add(1) + 1 == round * static_cast<std::uint64_t>(size());
   }
   std::string missing(std::uint64_t round) const;
-  bool is_closed() const { return board_ != nullptr && board_->state.load() != WindowBoard::kOpen; }
+  bool is_closed() const {
+    return shared_header_ != nullptr && shared_header_->state.load() != WindowHeader::kOpen;
+  }
   bool has_failed(std::uint64_t round) const {
-    return board_->state.load() == WindowBoard::kClosed &&
-           board_->first_failed_round.load() <= round;
+    return shared_header_->state.load() == WindowHeader::kClosed &&
+           shared_header_->first_failed_round.load() <= round;
   }
   /// Closes the group in a round that a peer's death or stop makes impossible to complete.
   void close_broken(const Error& reason) noexcept;
@@ -257,7 +261,7 @@ class WindowGroup {
   Error reason();
   /// Throws if the transport was aborted or a member exited.
   void probe() const;
-  Error why_it_leaves() const;
+  Error reason_to_leave() const;
 
   const RankLink link_;
   const std::shared_ptr<HostMemory> memory_;
@@ -271,7 +275,7 @@ class WindowGroup {
   std::size_t own_offset_ = 0;
   bool is_connected_ = false;
   std::vector<Window> windows_;
-  WindowBoard* board_ = nullptr;
+  WindowHeader* shared_header_ = nullptr;
   std::optional<ProcessWait> wait_;
   std::vector<std::unique_ptr<Work>> probes_;  // end when the member exits
 

@@ -347,7 +347,7 @@ Estimator& Estimator::train(const InputFn& input_fn, EstimatorTrainOptions optio
   Graph graph = make_graph(strategy, (*batch)[0], EstimatorMode::kTrain);
   Run run(*this, graph, std::move(options));
   const auto step = [&](const Batch& rows) { return graph.train(rows); };
-  while (run.goes_on() && batch != data.end()) {
+  while (run.should_continue() && batch != data.end()) {
     run.step(strategy.reduce(ReduceOp::kSum, strategy.run(step, *batch)).item_double());
     ++batch;
   }

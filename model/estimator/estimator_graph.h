@@ -47,7 +47,7 @@ struct Estimator::Run {
                           std::optional<std::int64_t> cardinality);
   /// Restores a checkpoint and begins the hooks. `graph` and `estimator` must outlive it.
   Run(Estimator& estimator, Graph& graph, EstimatorTrainOptions options);
-  bool goes_on() const { return context.global_step < last && !context.is_asked_to_stop; }
+  bool should_continue() const { return context.global_step < last && !context.is_asked_to_stop; }
   /// Reports a finished step with this loss over all replicas.
   void step(double loss);
   void end();

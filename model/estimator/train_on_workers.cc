@@ -100,7 +100,7 @@ Estimator& Estimator::train_on_workers(EstimatorTrainOptions options) {
   };
   const auto most = kStepsPerWorker * static_cast<std::size_t>(workers.strategy->num_workers());
   const auto iterator = workers.data.iterate();
-  for (auto n = run.context.global_step; run.goes_on() && has_data && n < run.last; ++n) {
+  for (auto n = run.context.global_step; run.should_continue() && has_data && n < run.last; ++n) {
     under_way.push_back(workers.coordinator.schedule(kStep, iterator));
     if (under_way.size() == most) take_first();
   }

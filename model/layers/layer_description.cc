@@ -169,8 +169,8 @@ LayerDescription Layer::describe() const {
 }
 
 std::shared_ptr<Layer> Layer::of_description(const LayerDescription& description) {
-  struct PolicyBefore {
-    ~PolicyBefore() { tutti::set_dtype_policy(policy); }
+  struct PolicyRestorer {
+    ~PolicyRestorer() { tutti::set_dtype_policy(policy); }
     DTypePolicy policy = tutti::dtype_policy();
   } const before;
   tutti::set_dtype_policy(DTypePolicy(description.dtype_policy));

@@ -37,7 +37,7 @@ bool is_categorical(const Loss& loss) {
 
 /// Metric M of the softmax of its predictions, which are logits of classes.
 template <class M>
-class OfSoftmax final : public M {
+class SoftmaxMetric final : public M {
  public:
   using M::M;
 
@@ -56,19 +56,19 @@ double threshold_for(const Loss& loss) { return loss.takes_logits() ? 0.0 : 0.5;
 template <class M>
 Made counted(const std::string& name, const Loss& loss) {
   if (is_categorical(loss) && loss.takes_logits())
-    return std::make_shared<OfSoftmax<M>>(ConfusionOptions{.name = name});
+    return std::make_shared<SoftmaxMetric<M>>(ConfusionOptions{.name = name});
   return std::make_shared<M>(ConfusionOptions{.threshold = threshold_for(loss), .name = name});
 }
 
 Made binary_accuracy(const std::string& name, const Loss& loss) {
   if (is_categorical(loss) && loss.takes_logits())
-    return std::make_shared<OfSoftmax<BinaryAccuracy>>(name);
+    return std::make_shared<SoftmaxMetric<BinaryAccuracy>>(name);
   return std::make_shared<BinaryAccuracy>(name, threshold_for(loss));
 }
 
 Made auc(const std::string& name, const Loss& loss) {
   if (is_categorical(loss) && loss.takes_logits())
-    return std::make_shared<OfSoftmax<Auc>>(AucOptions{.name = name});
+    return std::make_shared<SoftmaxMetric<Auc>>(AucOptions{.name = name});
   return std::make_shared<Auc>(AucOptions{.from_logits = loss.takes_logits(), .name = name});
 }
 

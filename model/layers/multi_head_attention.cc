@@ -39,8 +39,8 @@ Tensor of_angles(double (*function)(double), const Tensor& x, int step_axis, dou
 
 }  // namespace
 
-Tensor internal::turned_by_step(const Tensor& given, int step_axis, double max_wavelength,
-                                std::int64_t first_step) {
+Tensor internal::rotated_by_step(const Tensor& given, int step_axis, double max_wavelength,
+                                 std::int64_t first_step) {
   return in_float32(given, [&](const Tensor& x) {
     const Tensor cosines = of_angles(&std::cos, x, step_axis, max_wavelength, first_step);
     const Tensor sines = of_angles(&std::sin, x, step_axis, max_wavelength, first_step);
@@ -81,8 +81,8 @@ Tensor RotaryEmbedding::call(const Tensor& input, CallContext context) const {
     fail(ErrorCode::kInvalidArgument, "RotaryEmbedding: expected a batch of examples ",
          input_shape(), ", got ", input.shape(), "; call expand_dims(x, 0) for a single example");
   }
-  return internal::turned_by_step(input, 1, options_.max_wavelength,
-                                  internal::steps_before(context));
+  return internal::rotated_by_step(input, 1, options_.max_wavelength,
+                                   internal::steps_before(context));
 }
 
 namespace {
@@ -172,7 +172,7 @@ Tensor MultiHeadAttention::project(const Tensor& x, std::size_t number) const {
 
 Tensor MultiHeadAttention::positioned(const Tensor& heads, std::int64_t first_step) const {
   if (!options_.rotary_max_wavelength) return heads;
-  return internal::turned_by_step(heads, 2, *options_.rotary_max_wavelength, first_step);
+  return internal::rotated_by_step(heads, 2, *options_.rotary_max_wavelength, first_step);
 }
 
 Tensor MultiHeadAttention::seen_by(std::span<const Tensor> inputs) const {

@@ -30,11 +30,11 @@ std::int64_t rows_in(const std::vector<Part>& parts) {
   return sum;
 }
 
-/// Returns, by turn and replica, the replica's rows that belong to the turn. Omits empty turns.
-std::vector<std::vector<Part>> turns_of(HybridScheme scheme,
-                                        const std::vector<std::int64_t>& rows) {
+/// Returns, by round and replica, the replica's rows that belong to the round. Omits empty rounds.
+std::vector<std::vector<Part>> rounds_of(HybridScheme scheme,
+                                         const std::vector<std::int64_t>& rows) {
   const auto num_replicas = static_cast<std::int64_t>(rows.size());
-  std::vector<std::vector<Part>> turns;
+  std::vector<std::vector<Part>> rounds;
   for (std::int64_t t = 0; t < (scheme == HybridScheme::kAllAtOnce ? 1 : num_replicas); ++t) {
     std::vector<Part> parts;
     for (std::int64_t r = 0; r < num_replicas; ++r) {
@@ -46,12 +46,12 @@ std::vector<std::vector<Part>> turns_of(HybridScheme scheme,
         parts.push_back({0, scheme == HybridScheme::kAllAtOnce || r == t ? count : 0});
       }
     }
-    if (rows_in(parts) > 0) turns.push_back(std::move(parts));
+    if (rows_in(parts) > 0) rounds.push_back(std::move(parts));
   }
-  return turns;
+  return rounds;
 }
 
-/// Returns the position of each replica's rows in the turn's batch.
+/// Returns the position of each replica's rows in the round's batch.
 std::vector<Part> places_of(const std::vector<Part>& parts) {
   std::vector<Part> places;
   std::int64_t first = 0;
@@ -66,13 +66,13 @@ Tensor rows_of(const Tensor& value, Part part) {
   return value.detached_rows(part.first, part.count);
 }
 
-void check_turns(const std::vector<std::vector<Part>>& turns, std::int64_t most) {
-  for (const std::vector<Part>& parts : turns) {
+void check_rounds(const std::vector<std::vector<Part>>& rounds, std::int64_t most) {
+  for (const std::vector<Part>& parts : rounds) {
     if (rows_in(parts) <= most) continue;
-    fail(ErrorCode::kInvalidArgument, "HybridDense::train: a turn has ", rows_in(parts),
+    fail(ErrorCode::kInvalidArgument, "HybridDense::train: a round has ", rows_in(parts),
          " examples; expected at most a dense_batch of ", most,
-         ", for the dense layers change between turns; use HybridScheme::kSharesOfAll, or a "
-         "dense_batch of one turn or several");
+         ", for the dense layers change between rounds; use HybridScheme::kSharesOfAll, or a "
+         "dense_batch of one round or several");
   }
 }
 
@@ -105,19 +105,19 @@ class HybridReplica {
     }
   }
 
-  /// Runs all turns, and the updates of this device's part of the layers.
+  /// Runs all rounds, and the updates of this device's part of the layers.
   void run(const HybridDenseOptions& options) {
     TransferLog log;
     log_ = &log;
     done_ = {};
-    const std::vector<std::vector<Part>> turns = turns_of(options.scheme, rows_);
+    const std::vector<std::vector<Part>> rounds = rounds_of(options.scheme, rows_);
     const std::int64_t most = options.dense_batch > 0 ? options.dense_batch : global_rows_;
-    check_turns(turns, most);
-    for (std::size_t t = 0; t < turns.size(); ++t) {
-      const TraceSpan span("dense turn", "compute", {{"turn", static_cast<std::int64_t>(t)}});
-      turn(turns[t]);
-      const bool is_last = t + 1 == turns.size();
-      if (is_last || rows_since_update_ + rows_in(turns[t + 1]) > most) update();
+    check_rounds(rounds, most);
+    for (std::size_t t = 0; t < rounds.size(); ++t) {
+      const TraceSpan span("dense round", "compute", {{"round", static_cast<std::int64_t>(t)}});
+      run_round(rounds[t]);
+      const bool is_last = t + 1 == rounds.size();
+      if (is_last || rows_since_update_ + rows_in(rounds[t + 1]) > most) update();
     }
   }
 
@@ -147,7 +147,7 @@ class HybridReplica {
     note_exchange();
     return here.size() == 1 ? here[0] : concat(here, 0);
   }
-  /// Fetches this replica's rows of each device's result of the turn, and adds them.
+  /// Fetches this replica's rows of each device's result of the round, and adds them.
   Tensor summed(const std::vector<Tensor>& values, Part own) {
     if (own.count == 0) {
       note_exchange();
@@ -159,7 +159,7 @@ class HybridReplica {
     note_exchange();
     return sum;
   }
-  void turn(const std::vector<Part>& parts) {
+  void run_round(const std::vector<Part>& parts) {
     const std::vector<Part> places = places_of(parts);
     const Tensor input = joined(features_, parts);
     GradientTape tape;
@@ -176,7 +176,7 @@ class HybridReplica {
     const Tensor feature_gradient = summed(of_all(gradients.back().to_dense()), places[own_]);
     if (parts[own_].count > 0) feature_gradients_.push_back(feature_gradient);
     rows_since_update_ += rows_in(parts);
-    ++done_.num_turns;
+    ++done_.num_rounds;
   }
   /// Returns the gradient with respect to `result`, of this replica's rows `own`; adds their loss.
   Tensor gradient_of_loss(const Tensor& result, Part own) {

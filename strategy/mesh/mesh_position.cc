@@ -234,10 +234,10 @@ void MeshPosition::require_global(std::string_view who) const {
           ", which computes with local tensors; expected its inputs and values made of them");
 }
 
-void MeshPosition::meet(MeetingKind kind) {
+void MeshPosition::meet(RendezvousKind kind) {
   int nothing = 0;
-  meet_with<int>(MeetingHeader{.kind = kind, .where = CallSite::current()}, nothing,
-                 [](const std::vector<int*>&) {});
+  exchange_arguments<int>(RendezvousHeader{.kind = kind, .where = CallSite::current()}, nothing,
+                          [](const std::vector<int*>&) {});
 }
 
 Tensor MeshPosition::cut(const Tensor& value, int dim, AxisSet axes) const {

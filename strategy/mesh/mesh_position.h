@@ -128,13 +128,13 @@ class MeshPosition final : public ReplicaContext, public OpPartitioner {
   class LocalScope;
   /// Meets all positions; `action` runs once, with the arguments of those of this process.
   template <class Argument>
-  void meet_with(MeetingHeader header, Argument& argument,
-                 const std::function<void(const std::vector<Argument*>&)>& action) {
+  void exchange_arguments(RendezvousHeader header, Argument& argument,
+                          const std::function<void(const std::vector<Argument*>&)>& action) {
     const StrategyModeScope as_local({&strategy(), &local_, false});
     local_.meet<Argument>(std::move(header), argument, action);
   }
   /// Waits until all positions have called it.
-  void meet(MeetingKind kind);
+  void meet(RendezvousKind kind);
   /// Gathers the values that outlive the step. Called when its body has ended.
   void end_step();
 

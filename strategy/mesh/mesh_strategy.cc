@@ -32,7 +32,7 @@ class MeshReducer final : public GradientReducer {
   void begin(std::span<const Variable> variables) override;
   void ready(std::size_t index, const Gradient& gradient) override;
   std::vector<Gradient> finish() override;
-  void updates_done() override { position_.meet(MeetingKind::kUpdatesDone); }
+  void updates_done() override { position_.meet(RendezvousKind::kUpdatesDone); }
 
  private:
   /// Starts the sums of the gradients that are ready.

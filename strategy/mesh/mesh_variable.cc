@@ -138,14 +138,15 @@ void MeshStorage::assign(AssignOp op, const Tensor& value, ValueOrigin) {
   MeshPosition* const position = MeshPosition::current(*this, "assign");
   if (position == nullptr) return assign_replicated(op, operand);
   Tensor local = position->local_as(position->part_of(operand), placement_.sharding);
-  MeetingHeader header{
-      .kind = MeetingKind::kAssign, .method = static_cast<int>(op), .variable = this};
+  RendezvousHeader header{
+      .kind = RendezvousKind::kAssign, .method = static_cast<int>(op), .variable = this};
   // Once all have met, none reads the old value in its current operation.
-  position->meet_with<Tensor>(std::move(header), local, [&](const std::vector<Tensor*>& locals) {
-    for (Part& part : parts_) {
-      part.component.assign(op, *locals[static_cast<std::size_t>(part.writer)]);
-    }
-  });
+  position->exchange_arguments<Tensor>(
+      std::move(header), local, [&](const std::vector<Tensor*>& locals) {
+        for (Part& part : parts_) {
+          part.component.assign(op, *locals[static_cast<std::size_t>(part.writer)]);
+        }
+      });
 }
 
 void MeshStorage::assign_replicated(AssignOp op, const Tensor& value) {
@@ -215,8 +216,8 @@ void MeshStorage::update(const UpdateRule& rule, std::span<const Variable> slots
   }
   Gradient own = local_gradient(gradient);
   if (rule.uses_norms() && !placement_.sharding.is_whole()) {
-    MeetingHeader header{.kind = MeetingKind::kAssign, .variable = this};
-    return position->meet_with<Gradient>(
+    RendezvousHeader header{.kind = RendezvousKind::kAssign, .variable = this};
+    return position->exchange_arguments<Gradient>(
         std::move(header), own, [&](const std::vector<Gradient*>& locals) {
           std::vector<Gradient> gradients;
           for (const Part& part : parts_) {

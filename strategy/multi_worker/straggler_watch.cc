@@ -50,7 +50,7 @@ std::optional<Straggler> StragglerWatch::note(std::span<const double> waits) {
   }
   for (std::size_t w = 0; w < waits.size(); ++w) waits_[w] += waits[w];
   if (++steps_of_window_ < kWindow) return std::nullopt;
-  const std::optional<Straggler> found = look(seconds_between(window_begin_, now));
+  const std::optional<Straggler> found = find_straggler(seconds_between(window_begin_, now));
   std::ranges::fill(waits_, 0.0);
   steps_of_window_ = 0;
   window_begin_ = now;
@@ -58,7 +58,7 @@ std::optional<Straggler> StragglerWatch::note(std::span<const double> waits) {
   return found;
 }
 
-std::optional<Straggler> StragglerWatch::look(double seconds) {
+std::optional<Straggler> StragglerWatch::find_straggler(double seconds) {
   const auto slowest = std::ranges::min_element(waits_);
   const int worker = static_cast<int>(slowest - waits_.begin());
   const double all = std::accumulate(waits_.begin(), waits_.end(), 0.0);

@@ -59,7 +59,7 @@ class StragglerWatch {
     double waited = 0.0;  // seconds that the others waited, on average
     double seconds = 0.0;
   };
-  std::optional<Straggler> look(double seconds) TUTTI_REQUIRES(mutex_);
+  std::optional<Straggler> find_straggler(double seconds) TUTTI_REQUIRES(mutex_);
 
   const StragglerOptions options_;
   Clock& clock_;

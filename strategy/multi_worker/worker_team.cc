@@ -399,7 +399,7 @@ constexpr const char* kWho = "multi_worker_mirrored";
 
 bool is_gpu(const Device& device) { return device.type == DeviceType::kGpu; }
 
-struct Told {
+struct PeerGpus {
   int use = 0;
   bool any_gpu = false;
   std::string gpus;  // GpusOfRank::to_text()
@@ -411,8 +411,8 @@ std::string text_of(const WorkerGpus& own) {
                 "\n", (asks ? gpus_for_nccl(own.devices) : GpusOfRank()).to_text());
 }
 
-Told told_by(const std::string& text) {
-  Told told;
+PeerGpus parse_gpus(const std::string& text) {
+  PeerGpus told;
   std::istringstream(text) >> told.use >> told.any_gpu;
   told.gpus = text.substr(text.find('\n') + 1);
   return told;
@@ -436,10 +436,10 @@ std::unique_ptr<CrossDeviceOps> connect(WorkerTeam& team, const WorkerGpus& own)
 }  // namespace
 
 std::unique_ptr<CrossDeviceOps> connect_worker_gpus(WorkerTeam& team, const WorkerGpus& own) {
-  std::vector<Told> workers;
+  std::vector<PeerGpus> workers;
   std::vector<GpusOfRank> gpus;
   for (const std::string& text : team.gather_texts(text_of(own), "who has GPUs")) {
-    workers.push_back(told_by(text));
+    workers.push_back(parse_gpus(text));
     gpus.push_back(GpusOfRank::from_text(workers.back().gpus));
     if (workers.back().use == workers.front().use) continue;
     fail(ErrorCode::kInvalidArgument, kWho, ": worker ", workers.size() - 1,
@@ -454,7 +454,7 @@ std::unique_ptr<CrossDeviceOps> connect_worker_gpus(WorkerTeam& team, const Work
          "use AUTO or CANONICAL");
   }
   const bool says = own.use == NcclUse::kIfAllCan && team.worker() == 0 && team.num_workers() > 1;
-  if (says && !std::ranges::any_of(workers, &Told::any_gpu)) {
+  if (says && !std::ranges::any_of(workers, &PeerGpus::any_gpu)) {
     log_info(concat("sums over workers: ", team.algorithm(), ", because no replica is on a GPU"));
   } else if (says) {
     log_info(concat("sums over workers: ", reason.empty() ? "nccl" : team.algorithm(), ", because ",
@@ -469,7 +469,7 @@ constexpr const char* kStateOfCommit = "state of a commit";
 /// Tensors up to this size are sent in one message, as each additional message costs a round trip.
 constexpr std::size_t kTogether = std::size_t{128} << 10;
 
-bool goes_alone(std::size_t num_bytes) { return num_bytes > kTogether; }
+bool is_sent_alone(std::size_t num_bytes) { return num_bytes > kTogether; }
 
 Elements bytes_of(std::byte* data, std::size_t size) { return {data, size, DType::kUInt8}; }
 
@@ -488,13 +488,13 @@ Elements bytes_of(Sizes& sizes) {
 void broadcast_all(Communicator& group, int root, std::span<const Elements> tensors) {
   std::string together;
   for (const Elements& tensor : tensors) {
-    if (goes_alone(tensor.num_bytes())) continue;
+    if (is_sent_alone(tensor.num_bytes())) continue;
     together.append(reinterpret_cast<const char*>(tensor.data), tensor.num_bytes());
   }
   group.broadcast(bytes_of(together), root, {.name = kStateOfCommit});
   const char* next = together.data();
   for (const Elements& tensor : tensors) {
-    if (goes_alone(tensor.num_bytes())) {
+    if (is_sent_alone(tensor.num_bytes())) {
       group.broadcast(tensor, root, {.name = kStateOfCommit});
     } else if (tensor.num_bytes() > 0 && group.rank() != root) {
       std::memcpy(tensor.data, next, tensor.num_bytes());
@@ -542,9 +542,9 @@ void say_rate(int worker, int giver, std::size_t bytes, Duration duration) {
 
 }  // namespace
 
-std::optional<CheckpointSnapshot> hand_over_state(WorkerTeam& team, int giver,
-                                                  const std::vector<int>& takers,
-                                                  const CheckpointSnapshot* own) {
+std::optional<CheckpointSnapshot> transfer_state(WorkerTeam& team, int giver,
+                                                 const std::vector<int>& takers,
+                                                 const CheckpointSnapshot* own) {
   if (takers.empty()) return std::nullopt;
   const TimePoint begin = Clock::system().now();
   std::vector<int> members = takers;

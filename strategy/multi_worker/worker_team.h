@@ -172,9 +172,9 @@ class WorkerTeam {
 /// memory, small tensors in one message, others one by one. Collective. All other workers, and a
 /// giver without takers, return at once. Returns the state that a taker received. Throws kDataLoss
 /// if it is damaged, and as collectives.
-std::optional<CheckpointSnapshot> hand_over_state(WorkerTeam& team, int giver,
-                                                  const std::vector<int>& takers,
-                                                  const CheckpointSnapshot* own);
+std::optional<CheckpointSnapshot> transfer_state(WorkerTeam& team, int giver,
+                                                 const std::vector<int>& takers,
+                                                 const CheckpointSnapshot* own);
 
 /// Returns e.g. "'w' float32 [3, 4], values <hash>".
 std::string describe_variable(const std::string& name, const Tensor& initial_value);

@@ -161,11 +161,11 @@ bool JobWatch::evaluate(const Verdict& verdict) {
     has_ended = end.has_value() && !had_ended;
     changed_.notify_all();
   }
-  if (is_news) tell(verdict, end);
+  if (is_news) notify(verdict, end);
   return has_ended;
 }
 
-void JobWatch::tell(const Verdict& verdict, const std::optional<RunEnd>& end) {
+void JobWatch::notify(const Verdict& verdict, const std::optional<RunEnd>& end) {
   MutexLock lock(told_mutex_);
   if (end && over_) std::exchange(over_, nullptr)(end->text);
   const bool is_gone = verdict.loses_member() || verdict.kind == VerdictKind::kLeft;

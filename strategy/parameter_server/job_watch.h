@@ -107,7 +107,7 @@ class JobWatch {
   void leave();
 
  private:
-  void tell(const Verdict& verdict, const std::optional<RunEnd>& end);
+  void notify(const Verdict& verdict, const std::optional<RunEnd>& end);
 
   const std::string who_;
   const bool has_coordinator_;

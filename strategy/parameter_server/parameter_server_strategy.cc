@@ -120,18 +120,18 @@ std::string describe(const std::string& name, const std::vector<internal::Remote
 }
 
 /// Scope of a step. Within it, a variable is read from the servers only once.
-class ServersStep {
+class ServerStepScope {
  public:
-  explicit ServersStep(internal::ParameterServers& servers, bool is_stream = false)
+  explicit ServerStepScope(internal::ParameterServers& servers, bool is_stream = false)
       : servers_(servers), is_stream_(is_stream) {
     servers_.begin_step();
   }
-  ~ServersStep() {
+  ~ServerStepScope() {
     if (is_stream_) servers_.end_stream();
     servers_.end_step();
   }
-  ServersStep(const ServersStep&) = delete;
-  ServersStep& operator=(const ServersStep&) = delete;
+  ServerStepScope(const ServerStepScope&) = delete;
+  ServerStepScope& operator=(const ServerStepScope&) = delete;
 
  private:
   internal::ParameterServers& servers_;
@@ -208,7 +208,7 @@ struct ParameterServerStrategy::Impl final : CoordinatedStrategy {
   }
 
   bool is_of_coordinator() const { return job && job->is_coordinated(); }
-  bool stands_aside() const {
+  bool is_idle_task() const {
     return job && !is_of_coordinator() && job->role() != internal::ParameterServerRole::kWorker;
   }
   std::vector<internal::RemoteShard> place(const std::string& name, const Shape& shape,
@@ -235,7 +235,7 @@ struct ParameterServerStrategy::Impl final : CoordinatedStrategy {
   }
   /// Reads variables once, makes changes in the closure's name, and waits for their confirmation.
   void run_closure(const std::function<void()>& body) override {
-    const ServersStep step(*servers, true);
+    const ServerStepScope step(*servers, true);
     internal::ForbiddenVariableCreator forbidden;
     const VariableCreatorScope creator(forbidden);
     body();
@@ -341,11 +341,11 @@ ParameterServerStrategy::~ParameterServerStrategy() { impl_->servers->leave(); }
 
 bool ParameterServerStrategy::is_chief() const {
   if (impl_->is_of_coordinator()) return impl_->job->is_chief();
-  return !impl_->stands_aside() && Strategy::is_chief();
+  return !impl_->is_idle_task() && Strategy::is_chief();
 }
 
 std::optional<int> ParameterServerStrategy::serve() {
-  if (!impl_->stands_aside()) return std::nullopt;
+  if (!impl_->is_idle_task()) return std::nullopt;
   return impl_->job->serve();
 }
 
@@ -434,14 +434,14 @@ std::shared_ptr<VariableStorage> ParameterServerStrategy::create_storage_from(
 }
 
 void ParameterServerStrategy::run_on_replicas(const std::function<void(ReplicaContext&)>& body) {
-  if (impl_->stands_aside()) {
+  if (impl_->is_idle_task()) {
     fail(ErrorCode::kFailedPrecondition, kName, ": run() on ", impl_->job->task(),
          ", which does not train; call `if (const auto code = strategy.serve()) return *code;` ",
          "before it");
   }
   if (impl_->is_of_coordinator()) impl_->job->require_closure_or_chief("run()");
   impl_->warn_of_work_on_chief("run");
-  const ServersStep step(*impl_->servers);
+  const ServerStepScope step(*impl_->servers);
   // Replicas change variables in the name of the closure that runs them.
   const ClosureContext* const closure = ClosureContext::current();
   extended().run([&](ReplicaContext& context) {

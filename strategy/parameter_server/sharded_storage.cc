@@ -222,7 +222,7 @@ void ShardedComponent::update(std::span<Component* const> slots, const UpdateRul
   const ShardSpec& first = shard(0).spec;
   UpdateShard update;
   if (servers_->sums_on_servers()) {
-    update.sync = servers_->give(cache_);
+    update.sync = servers_->assign_step(cache_);
     if (!update.sync) return;
   }
   update.rule = servers_->rule_text(rule);
@@ -267,7 +267,7 @@ void ShardedComponent::update(std::span<Component* const> slots, const UpdateRul
 void ShardedComponent::add_once(const Tensor& value) {
   const GradientTape::StopRecording stop;
   const NoDeviceScope on_the_host;
-  const std::optional<SyncSpec> sync = servers_->give(cache_);
+  const std::optional<SyncSpec> sync = servers_->assign_step(cache_);
   if (!sync) return;
   const Tensor host = on_host(value);
   for (int i = 0; i < num_shards(); ++i) {

@@ -46,7 +46,7 @@ bool is_dense_on_gpu(const Gradient& gradient) {
 
 }  // namespace
 
-BucketSums::BucketSums(GivenGradients& given, PlanInUse& plan)
+BucketSums::BucketSums(BucketInputs& given, PlanInUse& plan)
     : given_(given), team_(given.team), buckets_(given.plan->buckets.size()) {
   for (const BucketPlan::Bucket& bucket : given.plan->buckets) {
     if (!team_ || is_floating(bucket.dtype)) continue;
@@ -94,7 +94,7 @@ void BucketSums::end(std::size_t bucket) {
     MutexLock lock(mutex_);
     buckets_[bucket].summed = true;
   }
-  give(false);
+  submit_buckets(false);
 }
 
 bool BucketSums::gives_shards() const {
@@ -189,20 +189,20 @@ void BucketSums::read_numbers() {
   team_->note_waits(waits);
 }
 
-void BucketSums::give(bool all) {
+void BucketSums::submit_buckets(bool all) {
   MutexLock lock(mutex_);
   for (; next_to_give_ < buckets_.size(); ++next_to_give_) {
     const std::size_t next = next_to_give_;
     if (!all && !(buckets_[next].summed && (!gpus_ || gpus_->is_on_host(next)))) return;
     if (all && gpus_) gpus_->wait_for_host(next);
-    give_bucket(next);
+    submit_bucket(next);
   }
 }
 
-void BucketSums::give_bucket(std::size_t bucket) {
+void BucketSums::submit_bucket(std::size_t bucket) {
   // If only shards of sums are kept, the whole sums should not all exist at once.
   constexpr std::size_t kMostGiven = 2;
-  if (gives_shards() && bucket >= kMostGiven) take_early(bucket - kMostGiven);
+  if (gives_shards() && bucket >= kMostGiven) collect_early(bucket - kMostGiven);
   const TraceSpan span("give", "communication", {{"bucket", static_cast<std::int64_t>(bucket)}});
   std::optional<DType> wire;
   if (given_.compresses(bucket)) wire = wire_type(given_.residuals->compression());
@@ -216,9 +216,9 @@ void BucketSums::give_bucket(std::size_t bucket) {
 void BucketSums::join_workers() {
   {
     const TraceSpan span("workers", "communication");
-    give(true);
+    submit_buckets(true);
     for (std::size_t b = 0; b < buckets_.size(); ++b) {
-      if (!buckets_[b].taken) take_bucket(b);
+      if (!buckets_[b].taken) collect_bucket(b);
     }
   }
   if (gpus_) gpus_->join();
@@ -230,7 +230,7 @@ void BucketSums::join_workers() {
   if (given_.checks()) share_findings();
 }
 
-void BucketSums::take_bucket(std::size_t bucket) {
+void BucketSums::collect_bucket(std::size_t bucket) {
   wait_for(buckets_[bucket].over_workers, *team_);
   if (bucket == kBucketOfWorkers) read_numbers();
   const Elements sums = partials(bucket).sums[0];
@@ -243,10 +243,10 @@ void BucketSums::take_bucket(std::size_t bucket) {
 }
 
 /// Reads a bucket's result early, unless that takes further messages, whose order is fixed.
-void BucketSums::take_early(std::size_t bucket) {
+void BucketSums::collect_early(std::size_t bucket) {
   wait_for(buckets_[bucket].over_workers, *team_);
   if (has_slices(bucket)) return;
-  take_bucket(bucket);
+  collect_bucket(bucket);
   buckets_[bucket].taken = true;
 }
 
@@ -338,7 +338,7 @@ namespace {
 /// Calls visitor(shard, device) for each replica's shard of a sharded variable, or for the whole of
 /// another one, on the first device.
 template <class Visitor>
-void for_shards(const GivenGradients& given, const BucketPlan::Item& item, const Visitor& visitor) {
+void for_shards(const BucketInputs& given, const BucketPlan::Item& item, const Visitor& visitor) {
   const ReplicaShards* const cut = shards_of(given.variables[item.variable]);
   const std::vector<Device>& devices = given.services.replica_devices;
   if (!cut) return visitor(Shard{0, static_cast<std::int64_t>(item.count)}, devices.front());
@@ -352,7 +352,7 @@ Elements elements_of(MutableTensor& flat) {
 }
 
 /// Zeroes the elements that are reduced without any dense gradient.
-void zero_unused(const GivenGradients& given, std::size_t bucket, const Elements& buffer) {
+void zero_unused(const BucketInputs& given, std::size_t bucket, const Elements& buffer) {
   const std::vector<BucketPlan::Item>& items = given.bucket(bucket).items;
   const std::size_t size = size_of(buffer.dtype);
   for (std::size_t i = 0; i < items.size(); ++i) {
@@ -365,7 +365,7 @@ void zero_unused(const GivenGradients& given, std::size_t bucket, const Elements
 
 }  // namespace
 
-CpuSums::CpuSums(GivenGradients& given)
+CpuSums::CpuSums(BucketInputs& given)
     : given_(given),
       gives_shards_(std::ranges::any_of(given.variables, shards_of)),
       all_{0, static_cast<int>(given.num_replicas)},
@@ -531,7 +531,7 @@ void CpuSums::end(std::size_t bucket) {
     }
   });
   // The gradients identify the replica that caused a non-finite value in the sum over all workers.
-  if (!given_.team || !given_.checks()) given_.let_go(bucket);
+  if (!given_.team || !given_.checks()) given_.release_gradients(bucket);
 }
 
 std::optional<Tensor> CpuSums::sum(std::size_t bucket, std::size_t replica) const {
@@ -560,7 +560,7 @@ std::vector<Elements> CpuSums::repeat(const BucketPlan::Item& item, std::size_t 
 }
 
 void CpuSums::take(std::size_t bucket) {
-  is_scattered(bucket) ? take_scattered(bucket) : take_whole(bucket);
+  is_scattered(bucket) ? collect_scattered(bucket) : take_whole(bucket);
   if (!gives_shards_) return;
   buckets_[bucket].flat.clear();
   buckets_[bucket].partials.sums.clear();
@@ -582,7 +582,7 @@ void CpuSums::take_whole(std::size_t bucket) {
        [](const Piece& piece) { return static_cast<std::int64_t>(piece.item.first); });
 }
 
-void CpuSums::take_scattered(std::size_t bucket) {
+void CpuSums::collect_scattered(std::size_t bucket) {
   Scattered& state = buckets_[bucket].scattered;
   wait_for(state.sum, *given_.team);
   const auto own = static_cast<std::size_t>(given_.team->worker());

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "strategy/reduction/given_gradients.h"
+#include "strategy/reduction/bucket_inputs.h"
 #include "strategy/reduction/gpu_sums.h"
 #include "tutti/core/sync.h"
 #include "tutti/cross_device_ops/communicator.h"
@@ -27,7 +27,7 @@ namespace tutti::internal {
 /// sum. Thread safety as BucketSums.
 class CpuSums {
  public:
-  explicit CpuSums(GivenGradients& given);
+  explicit CpuSums(BucketInputs& given);
 
   /// Allocates the bucket's sums, and returns the slices for reduce().
   std::vector<SliceRange> begin(std::size_t bucket);
@@ -74,7 +74,7 @@ class CpuSums {
   void begin_whole(std::size_t bucket);
   void begin_scattered(std::size_t bucket);
   void take_whole(std::size_t bucket);
-  void take_scattered(std::size_t bucket);
+  void collect_scattered(std::size_t bucket);
   /// Copies the replicas' results of the bucket from `sums`. begin_of(piece) is the (possibly
   /// virtual) position of the variable's first element.
   template <class BeginOf>
@@ -84,7 +84,7 @@ class CpuSums {
   template <class Visitor>
   void for_owners(std::size_t bucket, const BucketPlan::Item& item, const Visitor& visitor) const;
 
-  GivenGradients& given_;
+  BucketInputs& given_;
   const bool gives_shards_;  // for variables that are sharded over the replicas
   const CanonicalNode all_;
   std::vector<Bucket> buckets_;
@@ -98,13 +98,13 @@ class CpuSums {
 /// ends the reduction.
 class BucketSums {
  public:
-  BucketSums(GivenGradients& given, PlanInUse& plan);
+  BucketSums(BucketInputs& given, PlanInUse& plan);
   /// Waits for the started sums over workers.
   ~BucketSums() = default;
   BucketSums(const BucketSums&) = delete;
   BucketSums& operator=(const BucketSums&) = delete;
 
-  /// Called by the replica when its gradient of the variable is in GivenGradients.
+  /// Called by the replica when its gradient of the variable is in BucketInputs.
   void given(std::size_t replica, std::size_t variable);
   /// Called by the replica when its gradients of a whole bucket are there.
   void filled(std::size_t replica, std::size_t bucket);
@@ -144,10 +144,10 @@ class BucketSums {
   void count_kinds(std::size_t bucket);
   /// Passes buckets to the team in order: only those that are summed and on the host, or all,
   /// waiting for them.
-  void give(bool all);
-  void give_bucket(std::size_t bucket) TUTTI_REQUIRES(mutex_);
-  void take_bucket(std::size_t bucket);
-  void take_early(std::size_t bucket) TUTTI_REQUIRES(mutex_);
+  void submit_buckets(bool all);
+  void submit_bucket(std::size_t bucket) TUTTI_REQUIRES(mutex_);
+  void collect_bucket(std::size_t bucket);
+  void collect_early(std::size_t bucket) TUTTI_REQUIRES(mutex_);
   bool has_slices(std::size_t bucket);
   void take_kind(std::size_t bucket, const BucketPlan::Item& item, double num_dense,
                  double num_sparse);
@@ -160,7 +160,7 @@ class BucketSums {
   void share_findings();
   std::vector<IndexedSlices> slices_of_all_replicas(std::size_t variable);
 
-  GivenGradients& given_;
+  BucketInputs& given_;
   std::optional<CpuSums> cpus_;  // one of these two; neither for a single replica
   std::optional<GpuSums> gpus_;
   WorkerTeam* const team_;  // null: this process has all replicas

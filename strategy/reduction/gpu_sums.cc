@@ -86,7 +86,7 @@ TraceSpan reduce_span(std::size_t bucket, std::size_t count) {
 
 }  // namespace
 
-GpuSums::GpuSums(GivenGradients& given, PlanInUse& plan)
+GpuSums::GpuSums(BucketInputs& given, PlanInUse& plan)
     : given_(given),
       by_(!given.team              ? SummedBy::kOperation
           : given.team->gpu_sums() ? SummedBy::kNccl
@@ -245,7 +245,7 @@ void GpuSums::end(std::size_t bucket) {
   // concurrently with it.
   constexpr std::size_t kMostUnderWay = 2;
   if (!gives_shards_) return;
-  given_.let_go(bucket);
+  given_.release_gradients(bucket);
   MutexLock lock(mutex_);
   under_way_.push_back(bucket);
   if (under_way_.size() <= kMostUnderWay) return;
@@ -334,7 +334,7 @@ void GpuSums::take(std::size_t bucket) {
   }
   given_.search_sum(bucket, sum.data);
   if (!given_.has_dense(bucket)) return;
-  spread_from_host(sum.data, flat_buffers(bucket));
+  broadcast_from_host(sum.data, flat_buffers(bucket));
   host.copies = mark(StreamId::kCommunication);
 }
 

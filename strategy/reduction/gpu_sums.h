@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "strategy/reduction/given_gradients.h"
+#include "strategy/reduction/bucket_inputs.h"
 #include "tensor/device_backend.h"
 #include "tutti/core/sync.h"
 
@@ -31,7 +31,7 @@ namespace tutti::internal {
 /// own buffers until all are packed; then as BucketSums.
 class GpuSums {
  public:
-  GpuSums(GivenGradients& given, PlanInUse& plan);
+  GpuSums(BucketInputs& given, PlanInUse& plan);
 
   /// Copies the replica's dense gradients to its buffer of the bucket, in one launch of its compute
   /// stream; zeros where there is none.
@@ -89,7 +89,7 @@ class GpuSums {
   std::vector<ReplicaBuffer> summed_buffers(std::size_t bucket) const;
   Events mark(StreamId stream) const;
 
-  GivenGradients& given_;
+  BucketInputs& given_;
   const SummedBy by_;
   const bool gives_shards_;
   std::shared_ptr<HostSums> hosts_;  // set if summed by the hosts

@@ -123,7 +123,7 @@ class BucketReducer {
   }
 
   /// Returns true if replicas should keep pace, because waiting gradients would fill the memory.
-  bool keeps_pace() const { return sums_.gives_shards(); }
+  bool limits_pending_gradients() const { return sums_.gives_shards(); }
   /// Returns true if the replica has filled too many buckets that are not done.
   bool is_ahead(int replica) const TUTTI_REQUIRES(monitor_.mutex()) {
     constexpr std::size_t kMostAhead = 1;
@@ -179,7 +179,8 @@ class BucketReducer {
       return fail_with(std::current_exception());
     }
     MutexLock lock(monitor_.mutex());
-    if (++buckets_done_ == progress_.size() || keeps_pace()) monitor_.notify_replicas();
+    if (++buckets_done_ == progress_.size() || limits_pending_gradients())
+      monitor_.notify_replicas();
   }
   void fail_with(std::exception_ptr failure) {
     MutexLock lock(monitor_.mutex());
@@ -188,7 +189,7 @@ class BucketReducer {
   }
 
   ReplicaMonitor& monitor_;
-  GivenGradients given_;
+  BucketInputs given_;
   BucketSums sums_;
   std::vector<std::size_t> unfilled_;  // per replica and bucket; used by that replica only
   std::vector<Progress> progress_ TUTTI_GUARDED_BY(monitor_.mutex());       // per bucket
@@ -387,10 +388,10 @@ void ReplicaReducer::ready(std::size_t index, const Gradient& gradient) {
                  {"bucket", static_cast<std::int64_t>(buckets_->plan().places[index].bucket)}});
   buckets_->put(context_.local_replica(), index, gradient);
   buckets_->work();
-  if (buckets_->keeps_pace()) keep_pace();
+  if (buckets_->limits_pending_gradients()) wait_for_slower_replicas();
 }
 
-void ReplicaReducer::keep_pace() {
+void ReplicaReducer::wait_for_slower_replicas() {
   const int replica = context_.local_replica();
   const auto may_go_on = [&] {
     buckets_->assert_held();
@@ -420,7 +421,7 @@ std::vector<Gradient> ReplicaReducer::finish() {
   const TraceSpan span("finish", "communication");
   const Rendezvous::Action action = [this](std::span<void* const>) { finish_buckets(); };
   const int replica = context_.local_replica();
-  context_.rendezvous().meet(replica, {.kind = MeetingKind::kFinishGradients}, nullptr, action,
+  context_.rendezvous().meet(replica, {.kind = RendezvousKind::kFinishGradients}, nullptr, action,
                              this);
   const std::shared_ptr<BucketReducer> buckets = std::exchange(buckets_, nullptr);
   skips_update_ = buckets->non_finite() &&
@@ -438,7 +439,7 @@ void ReplicaReducer::require_equal(std::span<const Variable> variables,
                                    std::span<const Gradient> gradients) {
   // The call before the recording has compared; a traced step has no values.
   if (StepRecorder::current() || StepTracer::current()) return;
-  MeetingHeader header{.kind = MeetingKind::kCompareGradients};
+  RendezvousHeader header{.kind = RendezvousKind::kCompareGradients};
   SharedGradients shared;
   for (std::size_t i = 0; i < variables.size(); ++i) {
     const Placement* const placement = compared_placement(context_.services(), variables[i]);
@@ -489,8 +490,8 @@ void ReplicaReducer::updates_done() {
   const Rendezvous::Action action = [this](std::span<void* const>) {
     if (const auto& after_updates = context_.services().after_updates) after_updates();
   };
-  context_.rendezvous().meet(context_.local_replica(), {.kind = MeetingKind::kUpdatesDone}, nullptr,
-                             action);
+  context_.rendezvous().meet(context_.local_replica(), {.kind = RendezvousKind::kUpdatesDone},
+                             nullptr, action);
 }
 
 }  // namespace tutti::internal

@@ -61,7 +61,7 @@ class ReplicaReducer final : public GradientReducer, private IdleWork {
   void work() override;
   void finish_buckets();
   /// Waits, reducing slices, while this replica is ahead of the others.
-  void keep_pace();
+  void wait_for_slower_replicas();
 
   LocalReplicaContext& context_;
   GradientExchange& exchange_;

@@ -97,7 +97,7 @@ LocalReplicaContext* LocalReplicaContext::current(const VariableStorage& variabl
        "', which did not make the variable");
 }
 
-void LocalReplicaContext::require_own_thread(const MeetingHeader& header) const {
+void LocalReplicaContext::require_own_thread(const RendezvousHeader& header) const {
   const StrategyMode* mode = current_mode();
   if (mode && mode->replica == this) return;
   fail(ErrorCode::kFailedPrecondition, header.describe(),
@@ -110,7 +110,7 @@ std::shared_ptr<const void> LocalReplicaContext::merge_erased(const void* local,
                                                               const std::type_info& type,
                                                               const ErasedMerge& merge,
                                                               SourceLocation where) {
-  MeetingHeader header{.kind = MeetingKind::kMergeCall, .type = &type, .where = where};
+  RendezvousHeader header{.kind = RendezvousKind::kMergeCall, .type = &type, .where = where};
   Merge own{local, nullptr};
   const CallSite site(where);
   const auto merge_all = [&](const std::vector<Merge*>& replicas) {
@@ -133,7 +133,7 @@ std::vector<Gradient> LocalReplicaContext::all_reduce_values(ReduceOp op,
     const std::vector<Tensor> sums = tracer->all_reduce(op, dense, where);
     return {sums.begin(), sums.end()};
   }
-  MeetingHeader header{.kind = MeetingKind::kAllReduce, .op = op, .where = where};
+  RendezvousHeader header{.kind = RendezvousKind::kAllReduce, .op = op, .where = where};
   for (const Gradient& value : values) header.values.push_back(spec_of(value));
   Reduction own{values, {}};
   const std::string call = header.signature();
@@ -149,7 +149,7 @@ LocalReplicaContext::Gathered LocalReplicaContext::all_gather_value(const Tensor
   if (StepTracer* const tracer = StepTracer::current()) {
     return {tracer->all_gather(value, axis, where), replica_ * value.shape().dim(axis)};
   }
-  MeetingHeader header{.kind = MeetingKind::kAllGather, .axis = axis, .where = where};
+  RendezvousHeader header{.kind = RendezvousKind::kAllGather, .axis = axis, .where = where};
   header.values.push_back({value.dtype(), value.shape(), false});
   Gathering own{&value, {}, 0};
   const std::string call = header.signature();

@@ -127,7 +127,7 @@ class LocalReplicaContext final : public ReplicaContext {
 
   /// Meets all replicas; `action` runs once, with the arguments of all.
   template <class Argument>
-  void meet(MeetingHeader header, Argument& argument,
+  void meet(RendezvousHeader header, Argument& argument,
             const std::function<void(const std::vector<Argument*>&)>& action,
             IdleWork* idle = nullptr) {
     const Rendezvous::Action erased = [&action](std::span<void* const> arguments) {
@@ -176,7 +176,7 @@ class LocalReplicaContext final : public ReplicaContext {
     LocalReplicaContext& context_;
   };
 
-  void require_own_thread(const MeetingHeader& header) const;
+  void require_own_thread(const RendezvousHeader& header) const;
 
   ReplicaServices& services_;
   Rendezvous& rendezvous_;

@@ -18,20 +18,20 @@ namespace tutti::internal {
 bool ReplicaMonitor::wait(int replica, TimePoint deadline, const std::function<bool()>& ready) {
   if (!sequential_) return replicas_.wait_until(mutex_, deadline, ready);
   if (turn_ == replica && ready()) return true;
-  Seat& seat = seats_[static_cast<std::size_t>(replica)];
-  seat.ready = &ready;
+  Slot& slot = slots_[static_cast<std::size_t>(replica)];
+  slot.ready = &ready;
   if (turn_ == replica) {
     last_turn_ = replica;
-    turn_ = kNobody;
+    turn_ = kNoReplica;
   }
-  if (turn_ == kNobody) pass_turn();
+  if (turn_ == kNoReplica) pass_turn();
   if (!wait_for_turn(replica, deadline)) {
     static const std::function<bool()> always = [] { return true; };
-    seat.ready = &always;  // after its deadline it continues at its next turn
-    if (turn_ == kNobody) pass_turn();
+    slot.ready = &always;  // after its deadline it continues at its next turn
+    if (turn_ == kNoReplica) pass_turn();
     wait_for_turn(replica, TimePoint::max());
   }
-  seat.ready = nullptr;
+  slot.ready = nullptr;
   return ready();
 }
 
@@ -46,16 +46,16 @@ void ReplicaMonitor::wait_idle(const std::function<bool()>& ready) {
 }
 
 void ReplicaMonitor::notify_replicas() {
-  if (sequential_ && turn_ == kNobody) pass_turn();
+  if (sequential_ && turn_ == kNoReplica) pass_turn();
   replicas_.notify_all();
 }
 
 void ReplicaMonitor::begin(bool outermost) {
   if (outermost) {
-    for (Seat& seat : seats_) seat = Seat{true, nullptr};
+    for (Slot& slot : slots_) slot = Slot{true, nullptr};
   }
-  last_turn_ = kNobody;
-  turn_ = kNobody;
+  last_turn_ = kNoReplica;
+  turn_ = kNoReplica;
   notify_replicas();
 }
 
@@ -66,33 +66,33 @@ void ReplicaMonitor::enter(int replica) {
 void ReplicaMonitor::yield(int replica) {
   if (!sequential_) return;
   static const std::function<bool()> never = [] { return false; };
-  seats_[static_cast<std::size_t>(replica)].ready = &never;
+  slots_[static_cast<std::size_t>(replica)].ready = &never;
   last_turn_ = replica;
-  turn_ = kNobody;
+  turn_ = kNoReplica;
   pass_turn();
 }
 
 void ReplicaMonitor::resume(int replica) {
   if (!sequential_) return;
-  seats_[static_cast<std::size_t>(replica)].ready = nullptr;
-  if (turn_ == kNobody) pass_turn();
+  slots_[static_cast<std::size_t>(replica)].ready = nullptr;
+  if (turn_ == kNoReplica) pass_turn();
   wait_for_turn(replica, TimePoint::max());
 }
 
 void ReplicaMonitor::leave(int replica) {
-  seats_[static_cast<std::size_t>(replica)].active = false;
+  slots_[static_cast<std::size_t>(replica)].active = false;
   if (!sequential_) return;
   last_turn_ = replica;
-  turn_ = kNobody;
+  turn_ = kNoReplica;
   pass_turn();
 }
 
 void ReplicaMonitor::pass_turn() {
-  const int count = static_cast<int>(seats_.size());
+  const int count = static_cast<int>(slots_.size());
   for (int i = 1; i <= count; ++i) {
     const int replica = (last_turn_ + i) % count;
-    const Seat& seat = seats_[static_cast<std::size_t>(replica)];
-    if (!seat.active || (seat.ready && !(*seat.ready)())) continue;
+    const Slot& slot = slots_[static_cast<std::size_t>(replica)];
+    if (!slot.active || (slot.ready && !(*slot.ready)())) continue;
     turn_ = replica;
     replicas_.notify_all();
     return;
@@ -131,9 +131,9 @@ Rendezvous::Rendezvous(ReplicaMonitor& monitor, int num_replicas, Duration timeo
       timeout_(timeout),
       place_(place),
       num_replicas_(num_replicas),
-      seats_(static_cast<std::size_t>(num_replicas)) {}
+      slots_(static_cast<std::size_t>(num_replicas)) {}
 
-void Rendezvous::meet(int replica, MeetingHeader header, void* argument, const Action& action,
+void Rendezvous::meet(int replica, RendezvousHeader header, void* argument, const Action& action,
                       IdleWork* idle) {
   Woken woken = Woken::kCompleted;
   std::vector<void*> arguments;
@@ -150,14 +150,14 @@ void Rendezvous::meet(int replica, MeetingHeader header, void* argument, const A
   }
   if (woken == Woken::kLeads) run_action(action, arguments);
   MutexLock lock(monitor_.mutex());
-  std::exception_ptr failure = std::exchange(seat(replica).failure, nullptr);
+  std::exception_ptr failure = std::exchange(slot(replica).failure, nullptr);
   if (failure) std::rethrow_exception(std::move(failure));
   throw_if_aborted(replica);
 }
 
-void Rendezvous::arrive(int replica, MeetingHeader header, void* argument) {
+void Rendezvous::arrive(int replica, RendezvousHeader header, void* argument) {
   throw_if_aborted(replica);
-  Seat& own = seat(replica);
+  Slot& own = slot(replica);
   own.present = true;
   own.header = std::move(header);
   own.argument = argument;
@@ -169,16 +169,16 @@ void Rendezvous::arrive(int replica, MeetingHeader header, void* argument) {
 }
 
 void Rendezvous::all_are_here(int replica) {
-  const auto differs = [this](const Seat& other) TUTTI_REQUIRES(monitor_.mutex()) {
-    return other.ended || !other.header.matches(seats_.front().header);
+  const auto differs = [this](const Slot& other) TUTTI_REQUIRES(monitor_.mutex()) {
+    return other.ended || !other.header.matches(slots_.front().header);
   };
-  if (std::ranges::any_of(seats_, differs)) {
+  if (std::ranges::any_of(slots_, differs)) {
     abort(mismatch());
     return;
   }
   in_action_ = true;
   action_taken_ = false;
-  leader_ = seats_.front().header.kind == MeetingKind::kMergeCall ? 0 : replica;
+  leader_ = slots_.front().header.kind == RendezvousKind::kMergeCall ? 0 : replica;
   if (leader_ != replica) monitor_.notify_replicas();
 }
 
@@ -186,10 +186,10 @@ Rendezvous::Woken Rendezvous::wait_for_others(int replica, IdleWork* idle,
                                               std::vector<void*>& arguments) {
   for (;;) {
     const auto done = [this, replica]()
-                          TUTTI_REQUIRES(monitor_.mutex()) { return !seat(replica).present; };
+                          TUTTI_REQUIRES(monitor_.mutex()) { return !slot(replica).present; };
     if (leads(replica)) {
       action_taken_ = true;
-      for (const Seat& each : seats_) arguments.push_back(each.argument);
+      for (const Slot& each : slots_) arguments.push_back(each.argument);
       return Woken::kLeads;
     }
     const TimePoint deadline = deadline_after(Clock::system().now(), timeout_);
@@ -214,7 +214,7 @@ Rendezvous::Woken Rendezvous::wait_for_others(int replica, IdleWork* idle,
 }
 
 void Rendezvous::withdraw(int replica) {
-  seat(replica).present = false;
+  slot(replica).present = false;
   --num_present_;
 }
 
@@ -233,10 +233,10 @@ void Rendezvous::run_action(const Action& action, std::span<void* const> argumen
 
 void Rendezvous::complete(std::exception_ptr failure) {
   if (abort_reason_) failure = nullptr;  // all replicas throw the abort reason instead
-  const MeetingKind kind = seats_.front().header.kind;
-  if (!failure && !abort_reason_ && kind == MeetingKind::kFinishGradients) updating_ = true;
-  if (!failure && kind == MeetingKind::kUpdatesDone) updating_ = false;
-  for (Seat& each : seats_) {
+  const RendezvousKind kind = slots_.front().header.kind;
+  if (!failure && !abort_reason_ && kind == RendezvousKind::kFinishGradients) updating_ = true;
+  if (!failure && kind == RendezvousKind::kUpdatesDone) updating_ = false;
+  for (Slot& each : slots_) {
     each.present = false;
     each.failure = failure;
   }
@@ -288,7 +288,7 @@ void Rendezvous::abort(Error reason) {
 
 void Rendezvous::throw_if_aborted(int replica) {
   if (!abort_reason_) return;
-  seat(replica).saw_abort = true;
+  slot(replica).saw_abort = true;
   throw Error(
       ErrorCode::kAborted,
       concat("replica ", replica, ": stopped because the run failed: ", abort_reason_->message()));
@@ -296,13 +296,13 @@ void Rendezvous::throw_if_aborted(int replica) {
 
 void Rendezvous::ended(int replica, std::exception_ptr error) {
   MutexLock lock(monitor_.mutex());
-  seat(replica).ended = true;
+  slot(replica).ended = true;
   ++num_ended_;
   if (num_holding_ > 0) monitor_.notify_replicas();
   if (error && !abort_reason_) {
     abort(Error(ErrorCode::kAborted, concat("replica ", replica, ": ", message_of(error))));
   }
-  seat(replica).error = std::move(error);
+  slot(replica).error = std::move(error);
   if (!abort_reason_ && num_present_ > 0 && num_present_ + num_ended_ == num_replicas()) {
     abort(mismatch());
   }
@@ -323,7 +323,7 @@ RunOutcome Rendezvous::outcome() {
   if (!abort_reason_) return result;
   result.failed_in_update = failed_in_update_;
   for (int r = 0; r < num_replicas(); ++r) {
-    Seat& each = seat(r);
+    Slot& each = slot(r);
     result.messages.push_back(message_of(each.error));
     if (!each.error || each.saw_abort || result.error) continue;
     result.error = each.error;
@@ -331,9 +331,9 @@ RunOutcome Rendezvous::outcome() {
   }
   if (!result.error) result.error = std::make_exception_ptr(*abort_reason_);
   // An exception that an action threw in all replicas does not belong to one of them.
-  const auto has_it = [&](const Seat& each) { return each.error == result.error; };
-  if (num_replicas() > 1 && std::ranges::all_of(seats_, has_it)) result.replica = -1;
-  for (Seat& each : seats_) each.error = nullptr;
+  const auto has_it = [&](const Slot& each) { return each.error == result.error; };
+  if (num_replicas() > 1 && std::ranges::all_of(slots_, has_it)) result.replica = -1;
+  for (Slot& each : slots_) each.error = nullptr;
   return result;
 }
 
@@ -343,7 +343,7 @@ Error Rendezvous::mismatch() const {
   std::string call;
   bool same_kind = true;
   for (int r = 0; r < num_replicas(); ++r) {
-    const Seat& each = seats_[static_cast<std::size_t>(r)];
+    const Slot& each = slots_[static_cast<std::size_t>(r)];
     if (each.ended) {
       returned.push_back(r);
     } else if (each.present) {
@@ -370,10 +370,10 @@ Error Rendezvous::mismatch() const {
 std::string Rendezvous::late(int replica) const {
   std::vector<int> missing;
   for (int r = 0; r < num_replicas(); ++r) {
-    const Seat& each = seats_[static_cast<std::size_t>(r)];
+    const Slot& each = slots_[static_cast<std::size_t>(r)];
     if (!each.present && !each.ended && r != replica) missing.push_back(r);
   }
-  return concat(seats_[static_cast<std::size_t>(replica)].header.describe(), ": waited ",
+  return concat(slots_[static_cast<std::size_t>(replica)].header.describe(), ": waited ",
                 std::chrono::duration<double>(timeout_).count(), " s for ", replicas(missing),
                 "; expected all ", num_replicas(),
                 " replicas; try a longer timeout, or check their calls");
@@ -412,13 +412,13 @@ ValueSpec spec_of(const Gradient& value) {
        "value");
 }
 
-bool MeetingHeader::matches(const MeetingHeader& other) const {
+bool RendezvousHeader::matches(const RendezvousHeader& other) const {
   const bool same_type = type == other.type || (type && other.type && *type == *other.type);
   if (kind != other.kind || op != other.op || axis != other.axis || method != other.method ||
       variable != other.variable || !same_type) {
     return false;
   }
-  if (kind != MeetingKind::kAllGather) return values == other.values;
+  if (kind != RendezvousKind::kAllGather) return values == other.values;
   const auto is_like = [this](const ValueSpec& a, const ValueSpec& b) {
     return a.dtype == b.dtype && a.shape.rank() == b.shape.rank() &&
            a.shape.with_dim(axis, 0) == b.shape.with_dim(axis, 0);
@@ -426,50 +426,50 @@ bool MeetingHeader::matches(const MeetingHeader& other) const {
   return std::ranges::equal(values, other.values, is_like);
 }
 
-std::string MeetingHeader::call() const {
+std::string RendezvousHeader::call() const {
   switch (kind) {
-    case MeetingKind::kMergeCall:
+    case RendezvousKind::kMergeCall:
       return "merge_call";
-    case MeetingKind::kAllReduce:
+    case RendezvousKind::kAllReduce:
       return "all_reduce";
-    case MeetingKind::kAllGather:
+    case RendezvousKind::kAllGather:
       return "all_gather";
-    case MeetingKind::kAssign:
+    case RendezvousKind::kAssign:
       return concat("Variable '", variable->name(), "'.", static_cast<AssignOp>(method));
-    case MeetingKind::kScatter:
+    case RendezvousKind::kScatter:
       return concat("Variable '", variable->name(), "'.", static_cast<ScatterOp>(method));
-    case MeetingKind::kAggregateRead:
+    case RendezvousKind::kAggregateRead:
       return concat("the aggregated read of Variable '", variable->name(), "'");
-    case MeetingKind::kCompareGradients:
+    case RendezvousKind::kCompareGradients:
       return "the comparison of gradients that are not summed";
-    case MeetingKind::kFinishGradients:
+    case RendezvousKind::kFinishGradients:
       return "the reduction of gradients";
-    case MeetingKind::kUpdatesDone:
+    case RendezvousKind::kUpdatesDone:
       return "the end of the variables' update";
     case MeetingKind::kExchange:
       return "an exchange between positions";
   }
-  fail(ErrorCode::kInternal, "MeetingKind: no such value: ", static_cast<int>(kind));
+  fail(ErrorCode::kInternal, "RendezvousKind: no such value: ", static_cast<int>(kind));
 }
 
-std::string MeetingHeader::text(bool has_all_lengths) const {
+std::string RendezvousHeader::text(bool has_all_lengths) const {
   std::string text = call();
-  if (kind == MeetingKind::kAllReduce) text += concat("(", op, describe_specs(values), ")");
+  if (kind == RendezvousKind::kAllReduce) text += concat("(", op, describe_specs(values), ")");
   if (kind == MeetingKind::kExchange && !values.empty()) {
     text += " of" + describe_specs(values).substr(1);
   }
-  if (kind == MeetingKind::kAllGather) {
+  if (kind == RendezvousKind::kAllGather) {
     const std::optional<int> free_axis = has_all_lengths ? std::nullopt : std::optional(axis);
     text += concat("(axis ", axis, describe_specs(values, free_axis), ")");
   }
   return text;
 }
 
-std::string MeetingHeader::signature() const { return text(false); }
+std::string RendezvousHeader::signature() const { return text(false); }
 
-std::string MeetingHeader::describe() const {
+std::string RendezvousHeader::describe() const {
   std::string text = this->text(true);
-  if (kind == MeetingKind::kMergeCall || kind == MeetingKind::kAllReduce ||
+  if (kind == RendezvousKind::kMergeCall || kind == RendezvousKind::kAllReduce ||
       kind == MeetingKind::kAllGather || kind == MeetingKind::kExchange) {
     text += where.line() ? " at " + to_string(where) : " in a layer, loss or metric";
   }

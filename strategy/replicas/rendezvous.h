@@ -25,7 +25,7 @@ class ReplicaMonitor {
  public:
   ReplicaMonitor(int num_replicas, bool sequential)
       : sequential_(sequential && num_replicas > 1),
-        seats_(static_cast<std::size_t>(num_replicas)) {}
+        slots_(static_cast<std::size_t>(num_replicas)) {}
 
   Mutex& mutex() TUTTI_THREAD_ANNOTATION(lock_returned(mutex_)) { return mutex_; }
   /// Declares to the thread-safety analysis that conditions run with the mutex held by wait().
@@ -55,7 +55,7 @@ class ReplicaMonitor {
   void resume(int replica) TUTTI_REQUIRES(mutex_);
 
  private:
-  struct Seat {
+  struct Slot {
     bool active = false;
     const std::function<bool()>* ready = nullptr;  // nullptr: can run
   };
@@ -66,13 +66,13 @@ class ReplicaMonitor {
   Mutex mutex_;
   CondVar replicas_;
   CondVar caller_;
-  std::vector<Seat> seats_ TUTTI_GUARDED_BY(mutex_);
-  int turn_ TUTTI_GUARDED_BY(mutex_) = kNobody;
-  int last_turn_ TUTTI_GUARDED_BY(mutex_) = kNobody;
-  static constexpr int kNobody = -1;
+  std::vector<Slot> slots_ TUTTI_GUARDED_BY(mutex_);
+  int turn_ TUTTI_GUARDED_BY(mutex_) = kNoReplica;
+  int last_turn_ TUTTI_GUARDED_BY(mutex_) = kNoReplica;
+  static constexpr int kNoReplica = -1;
 };
 
-enum class MeetingKind {
+enum class RendezvousKind {
   kMergeCall,
   kAllReduce,
   kAllGather,
@@ -96,8 +96,8 @@ ValueSpec spec_of(const Gradient& value);
 
 /// Header of a meeting. It must be equal in all replicas except for the call site; otherwise the
 /// meeting is a mismatch.
-struct MeetingHeader {
-  MeetingKind kind = MeetingKind::kMergeCall;
+struct RendezvousHeader {
+  RendezvousKind kind = RendezvousKind::kMergeCall;
   ReduceOp op = ReduceOp::kSum;
   int axis = 0;                               // argument of an exchange
   int method = 0;                             // AssignOp or ScatterOp; kind of an exchange
@@ -107,7 +107,7 @@ struct MeetingHeader {
   SourceLocation where = {};
 
   /// Returns true if the headers are equal. Lengths along the axis of an all_gather may differ.
-  bool matches(const MeetingHeader& other) const;
+  bool matches(const RendezvousHeader& other) const;
   /// Returns e.g. "all_reduce" or "Variable 'w'.assign_add".
   std::string call() const;
   /// Returns the text that workers compare, such as "all_gather(axis 0, float32 [*, 3])".
@@ -158,7 +158,7 @@ class Rendezvous {
   /// Waits for all replicas, runs `action` once, and returns in all of them. `argument` must live
   /// until then. Throws the exception of `action` (in every replica), kAborted, or
   /// kDeadlineExceeded naming the missing replicas.
-  void meet(int replica, MeetingHeader header, void* argument, const Action& action,
+  void meet(int replica, RendezvousHeader header, void* argument, const Action& action,
             IdleWork* idle = nullptr);
 
   /// Waits until `ready()`, in actions and work of meetings. Throws kAborted if the run is aborted.
@@ -176,20 +176,21 @@ class Rendezvous {
   RunOutcome outcome();
 
  private:
-  struct Seat {
+  struct Slot {
     bool present = false;
     bool ended = false;
     bool saw_abort = false;
-    MeetingHeader header;
+    RendezvousHeader header;
     void* argument = nullptr;
     std::exception_ptr failure;  // thrown by the last meeting's action
     std::exception_ptr error;    // that ended the body
   };
 
-  Seat& seat(int replica) TUTTI_REQUIRES(monitor_.mutex()) {
-    return seats_[static_cast<std::size_t>(replica)];
+  Slot& slot(int replica) TUTTI_REQUIRES(monitor_.mutex()) {
+    return slots_[static_cast<std::size_t>(replica)];
   }
-  void arrive(int replica, MeetingHeader header, void* argument) TUTTI_REQUIRES(monitor_.mutex());
+  void arrive(int replica, RendezvousHeader header, void* argument)
+      TUTTI_REQUIRES(monitor_.mutex());
   void all_are_here(int replica) TUTTI_REQUIRES(monitor_.mutex());
   enum class Woken { kCompleted, kLeads, kIdleWork };
   /// Sets `arguments` to those of all replicas for the leader.
@@ -210,7 +211,7 @@ class Rendezvous {
   const Duration timeout_;
   const RunPlace place_;
   const int num_replicas_;
-  std::vector<Seat> seats_ TUTTI_GUARDED_BY(monitor_.mutex());
+  std::vector<Slot> slots_ TUTTI_GUARDED_BY(monitor_.mutex());
   int num_present_ TUTTI_GUARDED_BY(monitor_.mutex()) = 0;
   int num_ended_ TUTTI_GUARDED_BY(monitor_.mutex()) = 0;
   int num_holding_ TUTTI_GUARDED_BY(monitor_.mutex()) = 0;

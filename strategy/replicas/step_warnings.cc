@@ -20,20 +20,20 @@ std::string result_warning(std::string_view replicas, std::uint64_t step, std::s
                 "CommunicationOptions::non_finite to find or skip such gradients; logged once");
 }
 
-void StepWarnings::look(std::span<const ReplicaNotes> notes, const NotedStep& step) {
-  if (!told_of_rows_) look_at_rows(notes, step);
-  if (!told_of_results_) look_at_results(notes, step);
-  if (!told_of_means_ && step.num_exchanging > 1) look_at_means(notes, step);
+void StepWarnings::check_step(std::span<const ReplicaNotes> notes, const NotedStep& step) {
+  if (!has_warned_of_rows_) check_rows(notes, step);
+  if (!has_warned_of_results_) check_results(notes, step);
+  if (!has_warned_of_means_ && step.num_exchanging > 1) check_means(notes, step);
 }
 
-void StepWarnings::look_at_rows(std::span<const ReplicaNotes> notes, const NotedStep& step) {
+void StepWarnings::check_rows(std::span<const ReplicaNotes> notes, const NotedStep& step) {
   const auto differs = [&](const ReplicaNotes& note) {
     return note.assumed_rows != notes.front().assumed_rows;
   };
   if (std::ranges::none_of(notes, differs)) return;
   std::vector<std::int64_t> rows;
   for (const ReplicaNotes& note : notes) rows.push_back(note.assumed_rows.value_or(0));
-  told_of_rows_ = true;
+  has_warned_of_rows_ = true;
   log_warning(concat("compute_average_loss in step ", step.number, " of '", step.strategy,
                      "': replicas have different numbers of rows, [", join(rows),
                      "], so rows times replicas is not the global batch and the sum over "
@@ -41,7 +41,7 @@ void StepWarnings::look_at_rows(std::span<const ReplicaNotes> notes, const Noted
                      "batch.global_rows())"));
 }
 
-void StepWarnings::look_at_results(std::span<const ReplicaNotes> notes, const NotedStep& step) {
+void StepWarnings::check_results(std::span<const ReplicaNotes> notes, const NotedStep& step) {
   std::vector<int> replicas, without_rows;
   double result = 0.0;
   for (std::size_t r = 0; r < notes.size(); ++r) {
@@ -63,19 +63,19 @@ void StepWarnings::look_at_results(std::span<const ReplicaNotes> notes, const No
         "0 there; logged once"));
   }
   if (replicas.empty()) return;
-  told_of_results_ = true;
+  has_warned_of_results_ = true;
   log_warning(result_warning(join(replicas), step.number, step.strategy, result));
 }
 
 /// Ignores means over rows other than those of the batch, which may serve any purpose.
-void StepWarnings::look_at_means(std::span<const ReplicaNotes> notes, const NotedStep& step) {
+void StepWarnings::check_means(std::span<const ReplicaNotes> notes, const NotedStep& step) {
   const auto is_of_batch = [](const ReplicaNotes& note) {
     return note.summed_mean && note.batch_rows.value_or(0) > 1 &&
            note.summed_mean->rows == note.batch_rows;
   };
   const auto found = std::ranges::find_if(notes, is_of_batch);
   if (found == notes.end()) return;
-  told_of_means_ = true;
+  has_warned_of_means_ = true;
   const int count = step.num_exchanging;
   log_warning(concat(who("reduce_mean", found->summed_mean->where), " in step ", step.number,
                      " of '", step.strategy, "': the loss is a mean over this replica's ",

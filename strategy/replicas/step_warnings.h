@@ -32,17 +32,17 @@ struct NotedStep {
 /// Logs each kind of mistake once, since every later step repeats it. Not thread-safe.
 class StepWarnings {
  public:
-  void look(std::span<const ReplicaNotes> notes, const NotedStep& step);
+  void check_step(std::span<const ReplicaNotes> notes, const NotedStep& step);
 
  private:
-  void look_at_rows(std::span<const ReplicaNotes> notes, const NotedStep& step);
-  void look_at_results(std::span<const ReplicaNotes> notes, const NotedStep& step);
-  void look_at_means(std::span<const ReplicaNotes> notes, const NotedStep& step);
+  void check_rows(std::span<const ReplicaNotes> notes, const NotedStep& step);
+  void check_results(std::span<const ReplicaNotes> notes, const NotedStep& step);
+  void check_means(std::span<const ReplicaNotes> notes, const NotedStep& step);
 
-  bool told_of_rows_ = false;
-  bool told_of_results_ = false;
+  bool has_warned_of_rows_ = false;
+  bool has_warned_of_results_ = false;
   bool told_of_empty_batches_ = false;
-  bool told_of_means_ = false;
+  bool has_warned_of_means_ = false;
 };
 
 /// Returns the warning that steps of `strategy` return non-finite numbers, such as `result`.

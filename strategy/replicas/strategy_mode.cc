@@ -233,22 +233,22 @@ void Scope::reopen() {
 namespace {
 
 /// Scope that set_strategy() opened, and the thread's mode outside every inner scope.
-struct StayingScope {
-  explicit StayingScope(Strategy& strategy) : scope(strategy), mode(internal::current_mode()) {}
+struct PersistentScope {
+  explicit PersistentScope(Strategy& strategy) : scope(strategy), mode(internal::current_mode()) {}
   Scope scope;
   const internal::StrategyMode* mode;
 };
 
-std::optional<StayingScope>& staying_scope() {
+std::optional<PersistentScope>& staying_scope() {
   (void)internal::orphans();  // created first, so destroyed after the scope at thread exit
-  thread_local std::optional<StayingScope> scope;
+  thread_local std::optional<PersistentScope> scope;
   return scope;
 }
 
 }  // namespace
 
 void set_strategy(Strategy* strategy) {
-  std::optional<StayingScope>& staying = staying_scope();
+  std::optional<PersistentScope>& staying = staying_scope();
   if (internal::current_mode() != (staying ? staying->mode : nullptr)) {
     fail(ErrorCode::kFailedPrecondition, "set_strategy: called inside a scope or a replica of '",
          get_strategy().name(), "'; expected none; close the scope first");

@@ -366,7 +366,7 @@ Tensor FullyShardedStorage::read_as(DType dtype) const {
 Tensor FullyShardedStorage::read_together(LocalReplicaContext& context, DType dtype) const {
   if (const Tensor kept = shards().kept(context.device(), dtype); kept.defined()) return kept;
   Tensor own;
-  MeetingHeader header{.kind = MeetingKind::kAggregateRead, .variable = this};
+  RendezvousHeader header{.kind = RendezvousKind::kAggregateRead, .variable = this};
   header.values.push_back({dtype, shape(), false});
   context.meet<Tensor>(std::move(header), own, [&](const std::vector<Tensor*>& replicas) {
     const Tensor whole = use_.reads->read(shards(), dtype);

@@ -179,8 +179,8 @@ void MirroredStorage::assign(AssignOp op, const Tensor& value, ValueOrigin origi
     return component(component_of_replica(context->local_replica())).assign(op, combined);
   }
   Assignment own{operand, origin};
-  MeetingHeader header{
-      .kind = MeetingKind::kAssign, .method = static_cast<int>(op), .variable = this};
+  RendezvousHeader header{
+      .kind = RendezvousKind::kAssign, .method = static_cast<int>(op), .variable = this};
   const std::string call = header.signature();
   context->meet<Assignment>(std::move(header), own, [&](const std::vector<Assignment*>& replicas) {
     const Tensor combined =
@@ -237,8 +237,8 @@ void MirroredStorage::scatter(ScatterOp op, const IndexedSlices& slices) {
          "; expected ONLY_FIRST_REPLICA; call it outside run");
   }
   Scatter own{&slices};
-  MeetingHeader header{
-      .kind = MeetingKind::kScatter, .method = static_cast<int>(op), .variable = this};
+  RendezvousHeader header{
+      .kind = RendezvousKind::kScatter, .method = static_cast<int>(op), .variable = this};
   const std::string call = header.signature();
   context->meet<Scatter>(std::move(header), own, [&](const std::vector<Scatter*>& replicas) {
     const IndexedSlices all =

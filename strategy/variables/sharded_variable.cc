@@ -42,10 +42,10 @@ VariableOptions joined_options(const std::vector<Variable>& parts, const std::st
 }
 
 /// Reserves its variables as parts of one ShardedVariable while it lives.
-class TakenParts {
+class ReservedShards {
  public:
   /// Throws kInvalidArgument naming a part that is used already or passed twice.
-  TakenParts(std::span<const Variable> parts, const std::string& name) {
+  ReservedShards(std::span<const Variable> parts, const std::string& name) {
     for (const Variable& part : parts) ids_.insert(part.storage().id());
     Ids& taken = all_taken();
     MutexLock lock(taken.mutex);
@@ -60,13 +60,13 @@ class TakenParts {
                       "; is one given twice?");
     taken.ids.insert(ids_.begin(), ids_.end());
   }
-  ~TakenParts() {
+  ~ReservedShards() {
     Ids& taken = all_taken();
     MutexLock lock(taken.mutex);
     for (const std::uint64_t id : ids_) taken.ids.erase(id);
   }
-  TakenParts(const TakenParts&) = delete;
-  TakenParts& operator=(const TakenParts&) = delete;
+  ReservedShards(const ReservedShards&) = delete;
+  ReservedShards& operator=(const ReservedShards&) = delete;
 
  private:
   struct Ids {
@@ -171,7 +171,7 @@ class JoinedStorage final : public VariableStorage {
   }
 
   const std::vector<Variable> parts_;
-  const TakenParts taken_;
+  const ReservedShards taken_;
 };
 
 Tensor JoinedStorage::read_rows(const Tensor& rows) const {

@@ -99,7 +99,7 @@ Tensor SyncOnReadStorage::aggregated_by_all(LocalReplicaContext& context) const 
   if (StepTracer* const tracer = StepTracer::current()) {
     return aggregate_in_trace(*tracer, *this, component(context.local_replica()).read());
   }
-  MeetingHeader header{.kind = MeetingKind::kAggregateRead, .variable = this};
+  RendezvousHeader header{.kind = RendezvousKind::kAggregateRead, .variable = this};
   Tensor own;
   context.meet<Tensor>(std::move(header), own, [this](const std::vector<Tensor*>& replicas) {
     const Tensor value = aggregated();

@@ -95,7 +95,7 @@ class Event final : public DeviceEvent {
   bool is_done() const override {
     if (captured_) return false;  // launches of a graph do not mark its events
     return pool_->gpu().use([this] {
-      const NotCaptured not_captured;
+      const UncapturedScope not_captured;
       const cudaError_t status = cudaEventQuery(event_);
       if (status != cudaErrorNotReady) check(status, "cudaEventQuery");
       if (status == cudaErrorNotReady) (void)cudaGetLastError();  // CUDA keeps it as an error
@@ -250,7 +250,7 @@ class Context final : public DeviceContext {
   void* allocate(std::size_t bytes) override;
   void release(void* data) noexcept override {
     gpu_.use_quietly([data] {
-      const NotCaptured not_captured;
+      const UncapturedScope not_captured;
       (void)cudaFree(data);
     });
   }
@@ -361,7 +361,7 @@ void Context::run(const DeviceCall& call, Workspace& workspace) {
 
 void* Context::allocate(std::size_t bytes) {
   return gpu_.use([bytes]() -> void* {
-    const NotCaptured not_captured;
+    const UncapturedScope not_captured;
     void* data = nullptr;
     const cudaError_t status = cudaMalloc(&data, bytes);
     if (status == cudaErrorMemoryAllocation) {
@@ -518,14 +518,14 @@ std::unique_ptr<DeviceContext> Backend::open(int ordinal) {
 std::shared_ptr<void> Backend::keep_selection() const { return std::make_shared<SelectionScope>(); }
 
 void* Backend::allocate_pinned(std::size_t bytes) {
-  const NotCaptured not_captured;
+  const UncapturedScope not_captured;
   void* data = nullptr;
   check(cudaHostAlloc(&data, bytes, cudaHostAllocPortable), "allocate_pinned");
   return data;
 }
 
 void Backend::release_pinned(void* data) noexcept {
-  const NotCaptured not_captured;
+  const UncapturedScope not_captured;
   (void)cudaFreeHost(data);
   (void)cudaGetLastError();
 }

@@ -355,7 +355,7 @@ std::vector<ConvolutionPlan> supported_plans(const ConvolutionGraph& graph, DTyp
 bool ConvolutionPlans::choose(Entry& entry, const ConvolutionProblem& problem,
                               const ConvolutionData& data, const KernelCall& call,
                               std::size_t max_workspace_bytes, std::string& reason) {
-  const NotCaptured not_captured;  // cuDNN may compile and load code
+  const UncapturedScope not_captured;  // cuDNN may compile and load code
   const MathOptions& options = call.libraries.options();
   const cudnnHandle_t handle = call.libraries.dnn(call.stream);
   if (!entry.graph) entry.graph = std::make_unique<ConvolutionGraph>(problem, handle);

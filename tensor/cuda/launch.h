@@ -118,12 +118,12 @@ class Gpu {
 
 /// Allows this thread, until destroyed, calls that a capture of its own would forbid and that would
 /// invalidate it (cudaMalloc, cudaEventQuery).
-class NotCaptured {
+class UncapturedScope {
  public:
-  NotCaptured() { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }
-  ~NotCaptured() { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }
-  NotCaptured(const NotCaptured&) = delete;
-  NotCaptured& operator=(const NotCaptured&) = delete;
+  UncapturedScope() { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }
+  ~UncapturedScope() { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }
+  UncapturedScope(const UncapturedScope&) = delete;
+  UncapturedScope& operator=(const UncapturedScope&) = delete;
 
  private:
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;

@@ -102,7 +102,7 @@ MathLibraries::~MathLibraries() {
 
 cublasLtHandle_t MathLibraries::blas() {
   if (blas_ == nullptr) {
-    const NotCaptured not_captured;
+    const UncapturedScope not_captured;
     check(cublasLtCreate(&blas_), "cublasLtCreate");
   }
   return blas_;
@@ -110,7 +110,7 @@ cublasLtHandle_t MathLibraries::blas() {
 
 cudnnHandle_t MathLibraries::dnn(cudaStream_t stream) {
   if (dnn_ == nullptr) {
-    const NotCaptured not_captured;
+    const UncapturedScope not_captured;
     check(cudnnCreate(&dnn_), "cudnnCreate");
     check(cudnnSetStream(dnn_, stream), "cudnnSetStream");
   } else if (stream != stream_of_dnn_) {

@@ -170,7 +170,7 @@ MatrixPlans::~MatrixPlans() = default;
 const MatrixPlan& MatrixPlans::get(const MatrixProduct& product, const KernelCall& call) {
   std::unique_ptr<MatrixPlan>& plan = plans_[key_of(product)];
   if (!plan) {
-    const NotCaptured not_captured;  // the library may load code
+    const UncapturedScope not_captured;  // the library may load code
     auto made = std::make_unique<MatrixPlan>();
     made->describe(product, call.libraries.options());
     made->choose_algorithm(product, call.libraries);

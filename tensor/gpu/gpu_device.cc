@@ -300,7 +300,7 @@ void GpuDevice::copy_to_host(void* to, const void* from, std::size_t bytes) {
     });
     if (block) std::memcpy(target, block, count);
   }
-  downloads_->give_back(block);
+  downloads_->recycle(block);
 }
 
 /// Calls put(context) and waits for that work; other threads may use the device meanwhile.
@@ -356,7 +356,7 @@ void GpuDevice::synchronize() {
 
 void GpuDevice::watch(const std::shared_ptr<PeerWork>& work) {
   // CUDA may wait for the device when it makes pinned memory, so this is done before that work.
-  downloads_->give_back(downloads_->take());
+  downloads_->recycle(downloads_->take());
   peers_.add(work);
 }
 

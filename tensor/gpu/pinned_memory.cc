@@ -112,13 +112,13 @@ Uploads::Uploads(DeviceBackend& backend, BufferAllocator& device_allocator, cons
     any_freed_ = true;
   };
   MemorySource memory = memory_of(device_allocator);
-  memory.release = [this, give_back = std::move(memory.release)](std::byte* buffer) {
+  memory.release = [this, recycle = std::move(memory.release)](std::byte* buffer) {
     {
       MutexLock lock(mutex_);  // the memory gets another owner
       std::erase(freed_, buffer);
       unused_after_.erase(buffer);
     }
-    give_back(buffer);
+    recycle(buffer);
   };
   allocator_ = std::make_unique<BufferAllocator>(std::move(memory), std::move(options));
 }
@@ -182,7 +182,7 @@ void* Downloads::take() {
   return backend_.allocate_pinned(kBlockBytes);
 }
 
-void Downloads::give_back(void* block) {
+void Downloads::recycle(void* block) {
   if (!block) return;
   MutexLock lock(mutex_);
   idle_.push_back(block);

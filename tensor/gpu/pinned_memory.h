@@ -109,7 +109,7 @@ class Downloads {
   /// Returns a block for one copy at a time; nullptr if the system has no pinned memory.
   void* take();
   /// Takes back a block whose last copy is done. A block with a pending copy is never given back.
-  void give_back(void* block);
+  void recycle(void* block);
 
  private:
   DeviceBackend& backend_;

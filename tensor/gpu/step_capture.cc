@@ -187,7 +187,7 @@ struct StepCapture::Graph {
   /// Makes later work of the origin wait for the work of the other devices.
   void wait_for_others();
   /// Makes later work of the other devices wait for the work of the origin.
-  void let_others_wait();
+  void order_other_devices();
   /// Returns the peer work of all devices.
   PeerWatch::List peer_work() const;
 
@@ -234,7 +234,7 @@ void StepCapture::Graph::wait_for_others() {
   for (std::size_t i = 1; i < memory.size(); ++i) wait_for(gpu_of(memory[0]), gpu_of(memory[i]));
 }
 
-void StepCapture::Graph::let_others_wait() {
+void StepCapture::Graph::order_other_devices() {
   for (std::size_t i = 1; i < memory.size(); ++i) wait_for(gpu_of(memory[i]), gpu_of(memory[0]));
 }
 
@@ -243,7 +243,7 @@ void StepCapture::Graph::begin() {
   wait_for_others();
   gpu_of(memory[0]).with_context([](DeviceContext& context) { context.begin_capture(); });
   capturing = true;
-  let_others_wait();
+  order_other_devices();
 }
 
 void StepCapture::Graph::end() {
@@ -265,7 +265,7 @@ void StepCapture::Graph::launch() {
     if (!works.empty()) ended = context.record(StreamId::kCompute);
   });
   for (const auto& work : works) work->note_graph(began, ended);
-  let_others_wait();
+  order_other_devices();
 }
 
 PeerWatch::List StepCapture::Graph::peer_work() const {

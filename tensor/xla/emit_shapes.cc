@@ -58,7 +58,7 @@ Hlos rows_added(HloText& text, const OpCall& call, HloInputs in) {
   return {text.scatter_rows(in[0], in[1], call.outputs[0].shape)};
 }
 
-Hlos turned_round(HloText& text, const OpCall& call, HloInputs in) {
+Hlos reversed_axes(HloText& text, const OpCall& call, HloInputs in) {
   const std::uint32_t bits = call.attributes_as<AxesAttributes>().axes;
   std::vector<int> axes;
   for (int axis = 0; axis < in[0].shape.rank(); ++axis) {
@@ -80,7 +80,7 @@ void register_shape_emitters(HloEmitters& emitters) {
   emitters.set(OpId::kOneHot, one_hot_of);
   emitters.set(OpId::kGather, rows_at);
   emitters.set(OpId::kScatterRows, rows_added);
-  emitters.set(OpId::kReverse, turned_round);
+  emitters.set(OpId::kReverse, reversed_axes);
 }
 
 }  // namespace tutti::internal

@@ -16,9 +16,9 @@
 namespace tutti::testing::version_test {
 using file_faults::Action;
 using internal::CheckpointFile;
+using internal::CheckpointWorker;
 using internal::Folder;
 using internal::VersionIndex;
-using internal::WorkerOfMany;
 
 constexpr std::int64_t kElements = 30;
 const Shape kShape{10, 3};
@@ -287,7 +287,7 @@ class Workers {
  public:
   explicit Workers(int count) : texts_(static_cast<std::size_t>(count)) {}
   int count() const { return static_cast<int>(texts_.size()); }
-  WorkerOfMany self(int number) {
+  CheckpointWorker self(int number) {
     return {number, [this, number](const std::string& own) { return exchange(number, own); }};
   }
   /// Worker `number` disappears in exchange `call` (1, 2, ...).
@@ -504,7 +504,7 @@ ReadBack read_together(const std::vector<std::string>& folders, const std::strin
   back.files.resize(folders.size());
   back.errors = errors_of_ranks(count, [&](int worker) {
     const auto w = static_cast<std::size_t>(worker);
-    internal::ReadingInParts reading;
+    internal::ShardedRead reading;
     reading.wanted = values_of(worker, count, 0, 0).parts;
     reading.own_path = [&](const std::string& found) { return folders[w] + "/" + found; };
     reading.must_be_shared = must_be_shared;

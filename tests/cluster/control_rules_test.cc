@@ -599,7 +599,7 @@ TEST_F(Disconnections, JoinsAndLeavesOfLargeJobAreBatched) {
   EXPECT_LE(first.num_messages, 12);
   leave(*links[19]);
   EXPECT_EQ(first.verdicts.size(), 29u);
-  service_.say_server_ends();
+  service_.announce_server_end();
   EXPECT_EQ(first.verdicts.size(), 30u) << "nothing is sent behind the server's end";
 }
 

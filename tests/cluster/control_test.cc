@@ -107,8 +107,8 @@ TEST_F(Control, ReportsJoinsLeavesAndFailures) {
 
 /// Returns the progress of a member that has entered `entered` collectives of the group "all" and
 /// finished `finished` of them.
-std::shared_ptr<ProgressBoard> board_of(std::uint64_t entered, std::uint64_t finished) {
-  auto board = std::make_shared<ProgressBoard>();
+std::shared_ptr<ProgressTracker> board_of(std::uint64_t entered, std::uint64_t finished) {
+  auto board = std::make_shared<ProgressTracker>();
   board->watch("all", [=] { return GroupProgress{"", entered, finished, "barrier() #1", 1s}; });
   return board;
 }
@@ -423,9 +423,9 @@ TEST(ControlJoin, FirstTaskHostsServerAtItsOwnAddress) {
 TEST(ProcessProbe, DistinguishesRunningAndExitedProcesses) {
   const internal::ProcessIdentity& self = internal::this_process();
   using Kind = internal::ProcessState::Kind;
-  EXPECT_EQ(internal::look_at_process(self.pid, self.start_time).kind, Kind::kRuns);
-  EXPECT_EQ(internal::look_at_process(self.pid, self.start_time + 1).kind, Kind::kIsGone);
-  EXPECT_EQ(internal::look_at_process(1 << 30, 0).kind, Kind::kIsGone);
+  EXPECT_EQ(internal::inspect_process(self.pid, self.start_time).kind, Kind::kRuns);
+  EXPECT_EQ(internal::inspect_process(self.pid, self.start_time + 1).kind, Kind::kIsGone);
+  EXPECT_EQ(internal::inspect_process(1 << 30, 0).kind, Kind::kIsGone);
   EXPECT_EQ(internal::owner_of_port(1), "");
 }
 
@@ -433,7 +433,7 @@ TEST(ProcessProbe, DetectsRunningThreadWhileMainThreadSleeps) {
   const internal::ProcessIdentity& self = internal::this_process();
   internal::ProcessState state;
   const auto thread = Executor::system().start(
-      "looks", [&] { state = internal::look_at_process(self.pid, self.start_time); });
+      "looks", [&] { state = internal::inspect_process(self.pid, self.start_time); });
   thread->join();  // sleeps in the process's main thread
   EXPECT_EQ(state.letter, 'R');
   EXPECT_TRUE(state.is_busy());
@@ -489,7 +489,7 @@ TEST(ControlUnknownClients, LoopbackServerUsesPrivateUnixSocket) {
   }
   const auto opened = internal::connect_until(place_of(*server), in(5s));
   EXPECT_FALSE(opened.socket.is_open());
-  EXPECT_TRUE(opened.is_nobody_there) << opened.reason;
+  EXPECT_TRUE(opened.is_connection_refused) << opened.reason;
 }
 
 // A killed process leaves its socket file behind. The next server at the address takes it over, but

@@ -483,7 +483,7 @@ TEST(AddressLimit, IsReplenishedByTimeAndAuthentication) {
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(limit.allows("a", now)) << i;
   EXPECT_FALSE(limit.allows("a", now));
   EXPECT_TRUE(limit.allows("b", now));
-  limit.give_back("a");
+  limit.release("a");
   EXPECT_TRUE(limit.allows("a", now));
   EXPECT_FALSE(limit.allows("a", now));
   now += 500ms;

@@ -171,8 +171,8 @@ std::unique_ptr<Met> meet(bool on_one_machine) {
     JoinOptions options;
     options.client.timeout = std::chrono::seconds(60);
     met->planes[self] =
-        on_one_machine ? meet_for_job(tasks, *communicator, options)
-                       : internal::meet_for_job(tasks, *communicator, options, /*machine=*/rank);
+        on_one_machine ? connect_job(tasks, *communicator, options)
+                       : internal::connect_job(tasks, *communicator, options, /*machine=*/rank);
   });
   return met;
 }

@@ -187,7 +187,7 @@ TEST(MessageEngineOverTcp, SendsExactlyScheduledMessages) {
               traffic_of(schedule).elements * 8 + internal::kEncodedHeaderBytes;
           const std::uint64_t messages =
               traffic_of(schedule).messages +
-              (greets_with_data(schedule, (transport->rank() + 1) % size) ? 0 : 1);
+              (begins_with_send(schedule, (transport->rank() + 1) % size) ? 0 : 1);
           if (after.bytes_sent - before.bytes_sent != bytes ||
               after.messages_sent - before.messages_sent != messages) {
             fail(ErrorCode::kInternal, algorithm.name, ": sent ",
@@ -235,14 +235,14 @@ ChaosPlan plan_of(Fault fault, std::uint64_t seed) {
   return plan;
 }
 
-struct Told {
+struct PeerGpus {
   std::vector<double> seconds;  // sorted
   int damaged = 0;              // number of errors that report damage
 };
 
 /// Breaks the connection of a new pair of ranks for each seed.
-Told break_pairs(Fault fault, std::uint64_t num_seeds) {
-  Told told;
+PeerGpus break_pairs(Fault fault, std::uint64_t num_seeds) {
+  PeerGpus told;
   for (std::uint64_t seed = 1; seed <= num_seeds; ++seed) {
     const ::testing::ScopedTrace trace(__FILE__, __LINE__, concat("seed ", seed));
     ProxiedRanks group(plan_of(fault, seed));
@@ -276,7 +276,7 @@ TEST(TcpChaos, ConnectionLossAtAnyByteEndsCallsOfBothRanks) {
                            {"changed bit", Fault::kFlip, 16, 16},
                            {"closed on one side", Fault::kHalfClose, 8, 0}}) {
     SCOPED_TRACE(each.name);
-    const Told told = break_pairs(each.fault, each.num_seeds);
+    const PeerGpus told = break_pairs(each.fault, each.num_seeds);
     const double median = told.seconds[told.seconds.size() / 2];
     std::printf("broken | %s | %zu times | both ranks told after %.4f s (median), at most %.3f s\n",
                 each.name, told.seconds.size(), median, told.seconds.back());

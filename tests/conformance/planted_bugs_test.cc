@@ -88,12 +88,12 @@ class BuggyEngine final : public internal::CollectiveEngine {
                                                        std::uint32_t number) override {
     return engine_->subgroup(ranks, number);
   }
-  void tend(const std::function<std::string()>& own_state) override {
+  void answer_state_queries(const std::function<std::string()>& own_state) override {
     // The state is destroyed with the communicator, but the engine is not.
     if (bug_ != "IgnoresLostPeer"_bug) engine_->tend(own_state);
   }
-  std::vector<std::string> whereabouts(TimePoint deadline) override {
-    return engine_->whereabouts(deadline);
+  std::vector<std::string> states_of_ranks(TimePoint deadline) override {
+    return engine_->states_of_ranks(deadline);
   }
 
  private:

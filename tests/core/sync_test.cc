@@ -245,23 +245,23 @@ TEST(HangWatchdogDeathTest, AbortsHangingTestAndPrintsThreads) {
 }
 
 TEST(SpinningTest, FailedSpinSuppressesFollowingSpins) {
-  SpinningHabit habit;
-  EXPECT_TRUE(habit.worth_it());
-  habit.learn(true);
-  for (int i = 0; i < 7; ++i) EXPECT_FALSE(habit.worth_it()) << i;
-  EXPECT_TRUE(habit.worth_it());
-  habit.learn(true);  // again: three times as many
-  for (int i = 0; i < 23; ++i) EXPECT_FALSE(habit.worth_it()) << i;
-  EXPECT_TRUE(habit.worth_it());
-  habit.learn(false);
-  EXPECT_TRUE(habit.worth_it());
+  SpinPredictor predictor;
+  EXPECT_TRUE(predictor.should_spin());
+  predictor.record(true);
+  for (int i = 0; i < 7; ++i) EXPECT_FALSE(predictor.should_spin()) << i;
+  EXPECT_TRUE(predictor.should_spin());
+  predictor.record(true);  // again: three times as many
+  for (int i = 0; i < 23; ++i) EXPECT_FALSE(predictor.should_spin()) << i;
+  EXPECT_TRUE(predictor.should_spin());
+  predictor.record(false);
+  EXPECT_TRUE(predictor.should_spin());
 }
 
 TEST(SpinningTest, SuppressionIsBounded) {
-  SpinningHabit habit;
-  for (int i = 0; i < 100; ++i) habit.learn(true);
+  SpinPredictor predictor;
+  for (int i = 0; i < 100; ++i) predictor.record(true);
   int skipped = 0;
-  while (!habit.worth_it()) ++skipped;
+  while (!predictor.should_spin()) ++skipped;
   EXPECT_EQ(skipped, 511);
 }
 

@@ -146,7 +146,7 @@ inline TestCall all_reduce_call(TypedBytes& data, ReduceOp op = ReduceOp::kSum) 
 }
 
 /// Messages and elements that a schedule sends. MessageRun adds a header per call
-/// (kEncodedHeaderBytes), in a message of its own unless greets_with_data().
+/// (kEncodedHeaderBytes), in a message of its own unless begins_with_send().
 struct Traffic {
   std::size_t messages = 0;
   std::size_t elements = 0;

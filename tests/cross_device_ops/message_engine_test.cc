@@ -161,7 +161,7 @@ TEST(MessageEngine, SendsScheduledMessagesAndOneHeader) {
           internal::CallShape shape{.size = size, .rank = rank, .count = count};
           const internal::Schedule schedule = make_schedule(algorithm, shape);
           const Traffic expected = traffic_of(schedule);
-          const bool greets = greets_with_data(schedule, (rank + 1) % size);
+          const bool greets = begins_with_send(schedule, (rank + 1) % size);
           const TransportStats before = transport.stats();
           TypedBytes data(DType::kFloat32, count);
           all_reduce_call(data).run(*engine, sequence++);
@@ -410,7 +410,7 @@ TEST(MessageEngine, BusyRankAnswersQueriesAndIsReported) {
     if (rank != 1) return all_reduce_call(data).run(*engine, 0, in(std::chrono::seconds(1)));
     // Does what a communicator's thread does while its main thread computes.
     for (int i = 0; i < 200; ++i) {
-      engine->tend([] { return std::string("is in no collective"); });
+      engine->answer_state_queries([] { return std::string("is in no collective"); });
       Clock::system().sleep_for(std::chrono::milliseconds(10));
     }
   });
@@ -429,13 +429,13 @@ TEST(MessageEngine, WhereaboutsReturnsStateOfEachRank) {
     const auto engine = message_engine(transports[static_cast<std::size_t>(rank)], "ring");
     if (rank > 0) {
       while (!asked.wait_until(in(std::chrono::milliseconds(5)))) {
-        engine->tend([rank] { return concat("has waited ", rank, " s"); });
+        engine->answer_state_queries([rank] { return concat("has waited ", rank, " s"); });
       }
       return;
     }
     std::vector<std::vector<std::string>> answers;
     for (int i = 0; i < 2; ++i) {  // twice: answers to one request must not reach the next
-      answers.push_back(engine->whereabouts(in(std::chrono::seconds(1))));
+      answers.push_back(engine->states_of_ranks(in(std::chrono::seconds(1))));
     }
     asked.set();
     const std::vector<std::string> expected{"", "has waited 1 s", "has waited 2 s",

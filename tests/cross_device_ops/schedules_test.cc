@@ -156,7 +156,7 @@ class SymbolicRun {
         break;
       case StepKind::kVerify:
         // A header that travels with data must have arrived when the data was received.
-        if (internal::greets_with_data(schedules_[left], static_cast<int>(r))) {
+        if (internal::begins_with_send(schedules_[left], static_cast<int>(r))) {
           EXPECT_TRUE(rank.heard_from[left]) << "rank " << r << " verifies too early";
         }
         rank.verified.set(r);

@@ -46,7 +46,7 @@ struct Wire {
       const auto piece = bytes.first(std::min(most, bytes.size()));
       if (!send_whole(far, piece)) std::abort();
       bytes = bytes.subspan(piece.size());
-      const Connection::News news = connection->move();
+      const Connection::IoResult news = connection->move();
       if (news.failure) connection->fail(*news.failure);
       if (news.abort) connection->fail(*news.abort);
     }

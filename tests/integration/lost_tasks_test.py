@@ -71,11 +71,11 @@ def check(arguments, mode, task, number, restarts):
         is_named = is_stopped or f"{victim} failed first: killed by signal 9" in text
         require(code != 0 and is_named and not again, f"{what}: the job ended with {code}; expected it to end by the loss of {victim}", text)
     else:
-        goes_on = task == WORKER and mode == "async"
-        expected = {victim} if goes_on else {"worker-0", "worker-1", "ps-0", "ps-1"}
+        should_continue = task == WORKER and mode == "async"
+        expected = {victim} if should_continue else {"worker-0", "worker-1", "ps-0", "ps-1"}
         require(code == 0 and again == expected,
                 f"{what}: the job ended with {code}, started again were {sorted(again)}; expected 0, {sorted(expected)}", text)
-        require(goes_on or re.search(rf"\[(?!{victim}).*{name} \(.*(died|is stopped)", text), f"{what}: no other task named {name}", text)
+        require(should_continue or re.search(rf"\[(?!{victim}).*{name} \(.*(died|is stopped)", text), f"{what}: no other task named {name}", text)
         step = re.search(r"result +global step (\d+)", text)
         require(step and int(step[1]) >= steps, f"{what}: worker 0 did not train to the end", text)
     say(what, begin)

@@ -39,7 +39,7 @@ Ended run_given_up(const std::string& script, bool is_ending, const std::string&
   const JobPlan plan = make_plan({.arguments = {"/bin/sh", "-c", script}, .cores = {0}});
   SupervisorOptions options;
   bool is_told = false;
-  options.find_given_up = [&]() -> std::vector<GivenUp> {
+  options.find_given_up = [&]() -> std::vector<AbandonedProcess> {
     if (std::exchange(is_told, true)) return {};
     return {{"worker-0", 0, is_ending, why}};
   };
@@ -72,8 +72,8 @@ Ended run_early_exit(std::optional<int> joined, int max_restarts) {
   const JobPlan plan =
       make_plan({.arguments = {"/bin/sh", "-c", script}, .counts = {.workers = 2}, .cores = {0}});
   SupervisorOptions options{.max_restarts = max_restarts};
-  options.find_given_up = [] { return std::vector<GivenUp>(); };
-  options.find_waited_for = [&]() -> std::vector<WaitedFor> {
+  options.find_given_up = [] { return std::vector<AbandonedProcess>(); };
+  options.find_waited_for = [&]() -> std::vector<AwaitedTask> {
     if (std::filesystem::exists(file)) return {};
     return {{"worker-1", joined}};
   };
@@ -113,8 +113,8 @@ TEST(Supervisor, AwaitedMemberWithoutRemainingRestartsFailsJob) {
       "[ $TUTTI_RESTART = 1 ] || exit 9; case \"$TF_CONFIG\" in *'\"index\":1'*) exit 0;; esac; ",
       "touch ", file, "; exec sleep 600");
   SupervisorOptions options{.max_restarts = 1};
-  options.find_given_up = [] { return std::vector<GivenUp>(); };
-  options.find_waited_for = [&]() -> std::vector<WaitedFor> {
+  options.find_given_up = [] { return std::vector<AbandonedProcess>(); };
+  options.find_waited_for = [&]() -> std::vector<AwaitedTask> {
     if (!std::filesystem::exists(file)) return {};
     return {{"worker-1", 1}};
   };

@@ -13,9 +13,9 @@
 namespace tutti::strategy_tests::worker_team_test {
 using internal::decode_values;
 using internal::encode_values;
-using internal::hand_over_state;
 using internal::ReplicaValues;
 using internal::StragglerWatch;
+using internal::transfer_state;
 using internal::WorkerTeam;
 
 constexpr std::size_t kCount = 1'000'000;
@@ -69,7 +69,7 @@ std::vector<double> values_after(int workers, int giver, const std::vector<int>&
     const Variable empty(Tensor::full({0}, worker), {.name = "empty"});
     const Checkpoint state({large, small, empty});
     const CheckpointSnapshot own = state.snapshot(worker);
-    const auto taken = hand_over_state(team, giver, takers, worker == giver ? &own : nullptr);
+    const auto taken = transfer_state(team, giver, takers, worker == giver ? &own : nullptr);
     EXPECT_EQ(taken.has_value(), std::ranges::count(takers, worker) == 1) << "worker " << worker;
     if (taken) {
       EXPECT_EQ(state.restore(*taken).step, giver);

@@ -58,7 +58,7 @@ struct Prepared {
   int output = -1, error = -1, report = -1;
 };
 
-[[noreturn]] void become(const Prepared& prepared) {
+[[noreturn]] void exec_program(const Prepared& prepared) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != prepared.parent) ::_exit(127);  // the parent exited before prctl()
@@ -205,7 +205,7 @@ ChildProcess::ChildProcess(const ChildOptions& options) {
   prepared.error = error.write_end.get();
   prepared.report = report.write_end.get();
   pid_ = ::fork();
-  if (pid_ == 0) become(prepared);
+  if (pid_ == 0) exec_program(prepared);
   if (pid_ < 0) fail(ErrorCode::kResourceExhausted, "run: cannot fork: ", ::strerror(errno));
   wait_for_exec(report, pid_, prepared.file);
   for (Pipe* pipe : {&output, &error}) {
@@ -350,8 +350,8 @@ void kill_marked(const std::string& mark) {
   }
 }
 
-[[noreturn]] void stand_guard(int pipe, const std::string& folder, const std::string& file,
-                              const std::string& mark) {
+[[noreturn]] void run_guard(int pipe, const std::string& folder, const std::string& file,
+                            const std::string& mark) {
   ::setsid();  // the terminal's signals are not for the guard
   sigset_t all;
   ::sigfillset(&all);
@@ -489,25 +489,25 @@ Guard::Guard(const std::string& secret_folder, const std::string& secret_file,
   pid_ = ::fork();
   if (pid_ == 0) {
     pipe.write_end.close();
-    stand_guard(pipe.read_end.get(), secret_folder, secret_file, mark);
+    run_guard(pipe.read_end.get(), secret_folder, secret_file, mark);
   }
   if (pid_ < 0) fail(ErrorCode::kResourceExhausted, "run: cannot fork: ", ::strerror(errno));
   pipe_ = std::move(pipe.write_end);
 }
 
 Guard::~Guard() {
-  tell(0);
+  write_pid(0);
   pipe_.close();
   (void)internal::uninterrupted([&] { return ::waitpid(pid_, nullptr, 0); });
 }
 
-void Guard::tell(pid_t number) {
+void Guard::write_pid(pid_t number) {
   // A killed guard does not stop the job.
   (void)internal::uninterrupted([&] { return ::write(pipe_.get(), &number, sizeof(number)); });
 }
 
-void Guard::watch(pid_t group) { tell(group); }
-void Guard::forget(pid_t group) { tell(-group); }
+void Guard::watch(pid_t group) { write_pid(group); }
+void Guard::forget(pid_t group) { write_pid(-group); }
 
 OomCounter::OomCounter() {
   for (const std::string& file : files_of_cgroups()) {
@@ -522,7 +522,7 @@ OomCounter::OomCounter() {
 
 std::optional<long> OomCounter::read() const { return counter_in(file_); }
 
-long OomCounter::take_new_kills() {
+long OomCounter::count_new_kills() {
   const long now = read().value_or(last_);
   return now - std::exchange(last_, now);
 }

@@ -167,7 +167,7 @@ class Guard {
   void forget(pid_t group);
 
  private:
-  void tell(pid_t number);
+  void write_pid(pid_t number);
 
   pid_t pid_ = -1;
   internal::FileDescriptor pipe_;
@@ -179,7 +179,7 @@ class OomCounter {
  public:
   OomCounter();
   /// Returns the number of kills since the last call, or since construction.
-  long take_new_kills();
+  long count_new_kills();
   /// Returns "cgroup oom_kill +1" or "oom_kill +1 on this machine".
   std::string describe(long kills) const;
 

@@ -34,7 +34,7 @@ bool same_file(int a, int b) {
 
 }  // namespace
 
-bool PatientWriter::write_some() {
+bool BufferedPipeWriter::write_some() {
   if (is_empty()) return !is_gone_;
   const FileSizeLimitScope error_instead_of_signal;
   while (!is_empty() && !is_gone_) {
@@ -166,7 +166,7 @@ void RunReporter::summarize(const JobOutcome& outcome) {
 
 std::vector<int> RunReporter::waits_for_room() const {
   std::vector<int> waiting;
-  for (const PatientWriter* const writer : {&output_, &error_}) {
+  for (const BufferedPipeWriter* const writer : {&output_, &error_}) {
     if (!writer->is_empty()) waiting.push_back(writer->fd());
   }
   return waiting;
@@ -182,12 +182,12 @@ void RunReporter::open_log(Shown& shown) {
 void RunReporter::write(bool to_error, std::string_view text) {
   if (to_error != last_was_error_) flush(writer(last_was_error_));
   last_was_error_ = to_error;
-  PatientWriter& own = writer(to_error);
+  BufferedPipeWriter& own = writer(to_error);
   own.add(text);
   if (own.is_full()) flush(own);
 }
 
-void RunReporter::flush(PatientWriter& writer) {
+void RunReporter::flush(BufferedPipeWriter& writer) {
   if (writer.write_some() || is_reader_gone_) return;
   is_reader_gone_ = true;
   ::kill(::getpid(), SIGTERM);

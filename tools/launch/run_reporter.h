@@ -16,9 +16,9 @@ namespace tutti::launch {
 
 /// Buffers text that the reader of a pipe has not read yet, so that a slow reader blocks nothing.
 /// Other processes should not write to the same pipe.
-class PatientWriter {
+class BufferedPipeWriter {
  public:
-  explicit PatientWriter(int fd) : fd_(fd) {}
+  explicit BufferedPipeWriter(int fd) : fd_(fd) {}
 
   int fd() const { return fd_; }
   /// Drops the text if the reader has closed the pipe.
@@ -95,13 +95,13 @@ class RunReporter {
   const Shown& at(int rank) const { return tasks_[static_cast<std::size_t>(rank)]; }
   /// Returns true if the reader sees the last lines of a process just above.
   bool are_visible(const Shown& shown) const;
-  PatientWriter& writer(bool to_error) { return to_error && !is_one_file_ ? error_ : output_; }
+  BufferedPipeWriter& writer(bool to_error) { return to_error && !is_one_file_ ? error_ : output_; }
 
   void open_log(Shown& shown);
   /// Keeps the order of both outputs on a terminal or in one file.
   void write(bool to_error, std::string_view text);
   /// Requests the end of the job, once, if the reader has closed the pipe.
-  void flush(PatientWriter& writer);
+  void flush(BufferedPipeWriter& writer);
   void say(const std::string& message) { write(true, concat("tutti run: ", message, "\n")); }
 
   std::string names(const std::vector<int>& ranks) const;
@@ -110,7 +110,7 @@ class RunReporter {
   std::vector<Shown> tasks_;
   std::array<bool, 2> colors_{};  // for output and error
   const bool is_one_file_;        // one terminal or file for both
-  PatientWriter output_, error_;
+  BufferedPipeWriter output_, error_;
   std::size_t num_lines_ = 0;  // of all processes
   bool last_was_error_ = false, is_reader_gone_ = false;
 };

@@ -292,7 +292,7 @@ struct Supervisor {
       return std::pair(!slot->outcome.status.killed_from_outside(),
                        std::ranges::find(causes, slot));
     });
-    const long kills = ended.empty() ? 0 : oom.take_new_kills();
+    const long kills = ended.empty() ? 0 : oom.count_new_kills();
     for (Slot* const slot : ended) collect(*slot, kills);
     // Another own child may have ended since the check; the next iteration reaps it.
     std::vector<pid_t> own{guard.pid()};
@@ -350,7 +350,7 @@ struct Supervisor {
 
   void kill_given_up() {
     if (!options.find_given_up || reason != StopReason::kNone) return;
-    for (GivenUp& given_up : options.find_given_up()) {
+    for (AbandonedProcess& given_up : options.find_given_up()) {
       Slot* const slot = find(given_up.task);
       if (!slot || !slot->running || slot->outcome.restarts != given_up.restarts) continue;
       const Duration patience = given_up.is_ending ? durations::kOneTry : Duration::zero();
@@ -370,12 +370,12 @@ struct Supervisor {
     if (!options.find_waited_for || reason != StopReason::kNone) return;
     const auto waiting = std::ranges::find_if(
         slots, [](const Slot& slot) { return slot.running && slot.outcome.restarts > 0; });
-    for (const WaitedFor& one : options.find_waited_for()) {
+    for (const AwaitedTask& one : options.find_waited_for()) {
       Slot* const slot = find(one.task);
       if (!slot || !slot->has_finished() || reason != StopReason::kNone) continue;
       const bool has_joined = one.joined == slot->outcome.restarts;
       if (has_joined && waiting != slots.end()) {
-        bring_back(*slot, *waiting, one.may_repeat);
+        restart_finished(*slot, *waiting, one.may_repeat);
       } else {
         slot->outcome.too_early = has_joined ? kBeforeOthersFinished : "before it joined";
         judge_failure(*slot);
@@ -383,7 +383,7 @@ struct Supervisor {
     }
   }
 
-  void bring_back(Slot& finished, Slot& waiting, bool may_repeat) {
+  void restart_finished(Slot& finished, Slot& waiting, bool may_repeat) {
     // Servers have its updates already, which a second process would add again.
     const std::optional<std::string> refusal =
         !may_repeat && std::ranges::any_of(slots, &Slot::is_server)
@@ -435,7 +435,7 @@ struct Supervisor {
     return fds;
   }
 
-  void hand_over_output() {
+  void forward_output() {
     const bool was_stopped = reason == StopReason::kSignal || reason == StopReason::kTimeout;
     std::optional<TimePoint> deadline = job_deadline;
     if (was_stopped) deadline = deadline_after(now(), options.grace);
@@ -449,7 +449,7 @@ struct Supervisor {
   }
 
   /// Waits for the next event and handles all events.
-  void turn() {
+  void handle_events() {
     reporter.write_more();
     std::vector<pollfd> fds = fds_of_launcher();
     std::size_t next = fds.size();
@@ -489,7 +489,7 @@ struct Supervisor {
     if (options.timeout) job_deadline = deadline_after(now(), *options.timeout);
     try {
       for (Slot& slot : slots) start(slot);
-      while (active()) turn();
+      while (active()) handle_events();
     } catch (...) {
       for (Slot& slot : slots) slot.process.reset();
       end_adopted({guard.pid()});
@@ -527,7 +527,7 @@ JobOutcome supervise(const JobPlan& plan, const SupervisorOptions& options, Sign
   supervisor.run();
   const JobOutcome outcome = supervisor.outcome();
   supervisor.reporter.summarize(outcome);
-  supervisor.hand_over_output();
+  supervisor.forward_output();
   return outcome;
 }
 

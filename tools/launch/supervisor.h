@@ -69,7 +69,7 @@ class RestartCount {
 };
 
 /// A process that the job has given up: it is stopped, or its connection is lost.
-struct GivenUp {
+struct AbandonedProcess {
   std::string task;  // "worker-0"
   int restarts = 0;  // identifies the task's process
   /// The process is probably exiting, and its own status is the best report. It is killed only if
@@ -79,7 +79,7 @@ struct GivenUp {
 };
 
 /// A task for which running processes wait.
-struct WaitedFor {
+struct AwaitedTask {
   std::string task;           // "worker-0"
   std::optional<int> joined;  // restarts of the task's last process that joined the job
   bool may_repeat = false;    // even if parameter servers have its updates
@@ -98,14 +98,14 @@ struct SupervisorOptions {
   std::optional<Duration> timeout = std::nullopt;  // for the whole job
   /// If set, called several times a second for the processes given up since the last call. Those
   /// that have not ended are killed, which counts as a failure.
-  std::function<std::vector<GivenUp>()> find_given_up = {};
+  std::function<std::vector<AbandonedProcess>()> find_given_up = {};
   /// If set, called when a process has failed, for all failures known to the job, the cause first.
   /// Processes that fail because of another one may exit before it.
   std::function<std::vector<TaskProcess>()> find_failed = {};
   /// If set, called as find_given_up, for the tasks for which running processes wait. One that
   /// exited with code 0 is restarted if a restarted process waits, which was too late for the last
   /// steps of the others. Otherwise it exited too early, a failure.
-  std::function<std::vector<WaitedFor>()> find_waited_for = {};
+  std::function<std::vector<AwaitedTask>()> find_waited_for = {};
 };
 
 /// Starts the processes of a plan, forwards signals, restarts failed processes after a short pause

@@ -156,8 +156,8 @@ class Checkpoint {
   using States = std::map<std::string, StateProvider>;
   using Tensors = std::map<std::string, TensorProvider>;
   /// Restores items that are about to be added from waiting_.
-  void take_waiting(const std::vector<Variable>& variables, const States& states = {},
-                    const Tensors& tensors = {});
+  void restore_deferred_items(const std::vector<Variable>& variables, const States& states = {},
+                              const Tensors& tensors = {});
   internal::CheckpointFile values(std::int64_t step,
                                   internal::SavedAs form = internal::SavedAs::kWhole) const;
   /// Returns this worker's parts of variables that are sharded over workers.
@@ -172,9 +172,9 @@ class Checkpoint {
   /// Takes what `find` finds, but each worker reads only its parts of versions on a shared disk.
   /// `own_path`: this worker's path of a name in the folder. For `sharded` see CheckpointManager.
   using OwnPath = std::function<std::string(const std::string& name)>;
-  std::optional<CheckpointInfo> take_what_is_read(const Reader& find, const OwnPath& own_path,
-                                                  std::optional<bool> sharded,
-                                                  RestoreOptions options) const;
+  std::optional<CheckpointInfo> restore_found(const Reader& find, const OwnPath& own_path,
+                                              std::optional<bool> sharded,
+                                              RestoreOptions options) const;
 
   std::vector<Variable> variables_;
   CheckpointOptions options_;

@@ -17,7 +17,7 @@ namespace tutti {
 
 namespace internal {
 class BackgroundSave;
-struct WorkerOfMany;
+struct CheckpointWorker;
 }  // namespace internal
 
 /// Reaction of CheckpointManager::save() to a disk that is full, read-only or broken.
@@ -89,7 +89,7 @@ class CheckpointManager {
  private:
   void start(std::int64_t step);
   /// Returns the connection to save parts; without an exchange one process saves all.
-  internal::WorkerOfMany connect() const;
+  internal::CheckpointWorker connect() const;
   std::optional<internal::CheckpointFile> read_newest_whole(
       bool strict, const std::function<internal::CheckpointFile(const std::string& path)>& read);
   void note(const Error& error);

@@ -75,7 +75,7 @@ class GradientReducerScope : internal::ThreadScope<GradientReducer*> {
 namespace internal {
 /// In a replica: runs `write` once every replica has finished reading, and returns when all have
 /// run it. Elsewhere: runs `write`.
-void while_nobody_reads(const std::function<void()>& write);
+void with_exclusive_access(const std::function<void()>& write);
 /// Clips the results of `reducer` (nullptr: whole gradients). Norms are those of whole gradients,
 /// so the results have the same bits.
 std::vector<Gradient> clip_gradients(std::vector<Gradient> gradients,

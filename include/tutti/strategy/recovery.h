@@ -83,8 +83,8 @@ class Recovery {
   };
 
   bool is_of_a_loss(const std::exception& error) const;
-  void go_back();
-  bool go_back_once(TimePoint deadline);
+  void roll_back();
+  bool try_roll_back(TimePoint deadline);
   void restore(std::int64_t step, const std::vector<std::string>& commits);
   void restart();
 

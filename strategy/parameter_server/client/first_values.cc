@@ -52,7 +52,7 @@ std::shared_ptr<PendingAnswers> FirstValues::start(OperationBatch batch) {
   } catch (const Error& error) {
     result = {{}, error};
   }
-  awaited->give(std::move(result));
+  awaited->set_result(std::move(result));
   return awaited;
 }
 

@@ -229,9 +229,9 @@ std::uint64_t ParameterServers::steps_to_wait_for(const std::shared_ptr<ReadCach
   return replica_steps_ ? replica_steps_->at_least(cache) : 0;
 }
 
-std::optional<SyncSpec> ParameterServers::give(const std::shared_ptr<ReadCache>& cache) {
+std::optional<SyncSpec> ParameterServers::assign_step(const std::shared_ptr<ReadCache>& cache) {
   MutexLock lock(mutex_);
-  return replica_steps_->give(cache);
+  return replica_steps_->assign_step(cache);
 }
 
 std::vector<OperationAnswer> ParameterServers::wait_for_read(int server, PendingAnswers& pending) {
@@ -368,9 +368,9 @@ void ParameterServers::settle() {
   });
 }
 
-void ParameterServers::begin_anew() {
+void ParameterServers::restart() {
   const std::uint64_t client = new_run_nonce();
-  for (const auto& each : links_) each->begin_anew(client);
+  for (const auto& each : links_) each->restart(client);
   forget_reads();
 }
 

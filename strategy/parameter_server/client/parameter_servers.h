@@ -80,10 +80,11 @@ class ParameterServers {
   /// Returns the number of synchronous steps that a read of the variable has to wait for.
   std::uint64_t steps_to_wait_for(const std::shared_ptr<ReadCache>& cache);
 
-  /// Returns true if the servers add up gradients of several workers. Then give() returns the step
-  /// that the calling worker's update of a variable belongs to; nullopt: the update is left out.
+  /// Returns true if the servers add up gradients of several workers. Then assign_step() returns
+  /// the step that the calling worker's update of a variable belongs to; nullopt: the update is
+  /// left out.
   bool sums_on_servers() const { return replica_steps_ != nullptr; }
-  std::optional<SyncSpec> give(const std::shared_ptr<ReadCache>& cache);
+  std::optional<SyncSpec> assign_step(const std::shared_ptr<ReadCache>& cache);
   bool trains_apart() const { return pace_.has_value(); }
   /// Returns true if this worker may restore checkpoints: a late one must not undo steps.
   bool may_restore() const { return !pace_ || pace_->worker == 0; }
@@ -121,8 +122,8 @@ class ParameterServers {
   void settle();
   /// Declares that the calling thread's closure makes no more changes.
   void end_stream();
-  /// Restarts after a rollback of the servers: see ServerLink::begin_anew().
-  void begin_anew();
+  /// Restarts after a rollback of the servers: see ServerLink::restart().
+  void restart();
 
  private:
   using Caches = std::vector<std::shared_ptr<ReadCache>>;

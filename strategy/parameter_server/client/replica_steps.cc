@@ -60,7 +60,7 @@ void ReplicaSteps::decide() {
   step_.emplace(all.is_one() ? std::optional(all.greatest) : std::nullopt);
 }
 
-std::optional<SyncSpec> ReplicaSteps::give(const Variable& variable) {
+std::optional<SyncSpec> ReplicaSteps::assign_step(const Variable& variable) {
   if (!given_.insert(variable).second) {
     fail(ErrorCode::kUnimplemented, "a step updates a variable twice, but servers count who gave ",
          "for a step; expected one update; moving averages of weights are not for sync_replicas");

@@ -53,7 +53,7 @@ class ReplicaSteps {
   std::uint64_t at_least(const Variable& variable) const;
   /// Returns the step for an update; nullopt: leave it out. Throws kUnimplemented for the second
   /// update of a variable in a step, because servers count one gradient per worker.
-  std::optional<SyncSpec> give(const Variable& variable);
+  std::optional<SyncSpec> assign_step(const Variable& variable);
 
  private:
   struct Range {

@@ -63,7 +63,7 @@ class RemoteAnswers final : public PendingAnswers {
 };
 
 /// Answers that arrive in several messages.
-class AnswersInParts final : public PendingAnswers {
+class ChunkedAnswers final : public PendingAnswers {
  public:
   void add(std::shared_ptr<PendingAnswers> part) { parts_.push_back(std::move(part)); }
   bool is_ready() const override {
@@ -278,7 +278,7 @@ std::shared_ptr<PendingAnswers> ServerLink::read(std::vector<Operation> reads,
   };
   const std::vector<std::size_t> ends = ends_of_parts(reads.size(), answer_bytes);
   if (ends.size() <= 1) return start(std::move(reads));
-  auto parts = std::make_shared<AnswersInParts>();
+  auto parts = std::make_shared<ChunkedAnswers>();
   auto first = std::move_iterator(reads.begin());
   for (const std::size_t end : ends) {
     const auto last = std::move_iterator(reads.begin() + static_cast<std::ptrdiff_t>(end));
@@ -319,7 +319,7 @@ void ServerLink::settle(TimePoint deadline) {
         if (!first) first = std::current_exception();
         // Without an answer the server may have applied it, so its number must not be reused.
         const bool is_refused = !is_of_infrastructure(error.code());
-        if (!std::exchange(has_failed, true) && is_refused) go_back(key, each.first_ordinal);
+        if (!std::exchange(has_failed, true) && is_refused) rewind(key, each.first_ordinal);
       }
     }
   }
@@ -327,13 +327,13 @@ void ServerLink::settle(TimePoint deadline) {
 }
 
 /// The server has not counted a message that it refused, nor the ones after it.
-void ServerLink::go_back(const std::pair<UpdateStream, int>& key, std::uint64_t ordinal) {
+void ServerLink::rewind(const std::pair<UpdateStream, int>& key, std::uint64_t ordinal) {
   MutexLock lock(mutex_);
   const auto lane = lanes_.find(key);
   if (lane != lanes_.end()) lane->second.next_ordinal = ordinal;
 }
 
-void ServerLink::begin_anew(std::uint64_t client) {
+void ServerLink::restart(std::uint64_t client) {
   MutexLock lock(mutex_);
   std::erase_if(lanes_, [](const auto& each) {
     return each.second.origin.stream.kind == UpdateStream::Kind::kClient;

@@ -102,7 +102,7 @@ class ServerLink {
   void end_stream();
   /// Restarts the numbering of changes outside closures, under the number `client`, because the
   /// server's state was replaced. Drops the collected ones.
-  void begin_anew(std::uint64_t client);
+  void restart(std::uint64_t client);
 
  private:
   struct Message {
@@ -122,7 +122,7 @@ class ServerLink {
   void send(Lane& lane) TUTTI_REQUIRES(mutex_);
   static OperationBatch batch_of(const Lane& lane);
   static void wait_for_last(const std::deque<Message>& messages, TimePoint deadline);
-  void go_back(const std::pair<UpdateStream, int>& key, std::uint64_t ordinal);
+  void rewind(const std::pair<UpdateStream, int>& key, std::uint64_t ordinal);
 
   const std::shared_ptr<VariableService> service_;
   Mutex mutex_;  // held while batches are sent, so that they keep the order of calls

@@ -72,7 +72,7 @@ std::uint64_t ClosureQueue::put(std::shared_ptr<const ScheduledWork> work, TimeP
     raise_failures(deadline);
     const std::uint64_t number = ledger_.schedule();
     entries_[number].work = std::move(work);
-    give_out();
+    assign_closures();
     return number;
   } catch (const Error& error) {
     if (work != nullptr) {
@@ -102,7 +102,7 @@ std::optional<std::uint64_t> ClosureQueue::next_for(int worker) {
   return another_may ? std::nullopt : ledger_.next_queued(is_paused_);
 }
 
-ClosureQueue::Handout ClosureQueue::start(std::uint64_t number, int worker) {
+ClosureQueue::AssignedClosure ClosureQueue::start(std::uint64_t number, int worker) {
   const int attempt = ledger_.start(number, worker);
   ++num_running_on_[worker];
   running_[num_given_++] = number;
@@ -114,7 +114,7 @@ ClosureQueue::Handout ClosureQueue::start(std::uint64_t number, int worker) {
 }
 
 /// Assigns queued closures to threads in get(), as long as any of them may have one.
-void ClosureQueue::give_out() {
+void ClosureQueue::assign_closures() {
   std::optional<std::uint64_t> number;  // set by the predicate: a second call could differ
   const auto may_have_one = [&, this](const Waiting* each) TUTTI_REQUIRES(mutex_) {
     number = next_for(each->worker);
@@ -128,37 +128,37 @@ void ClosureQueue::give_out() {
     if (found == waiting_.end()) return;
     Waiting& waiting = **found;
     waiting_.erase(found);
-    waiting.handout = start(*number, waiting.worker);
+    waiting.assigned = start(*number, waiting.worker);
     waiting.given.notify_one();
   }
 }
 
-std::optional<ClosureQueue::Handout> ClosureQueue::get(int worker, TimePoint deadline) {
+std::optional<ClosureQueue::AssignedClosure> ClosureQueue::get(int worker, TimePoint deadline) {
   MutexLock lock(mutex_);
   Waiting waiting{worker};
   waiting_.push_back(&waiting);
-  give_out();
+  assign_closures();
   (void)waiting.given.wait_until(mutex_, deadline, [&, this]() TUTTI_REQUIRES(mutex_) {
-    return waiting.handout || is_stopped_;
+    return waiting.assigned || is_stopped_;
   });
   std::erase(waiting_, &waiting);
-  return is_stopped_ ? std::nullopt : waiting.handout;
+  return is_stopped_ ? std::nullopt : waiting.assigned;
 }
 
 void ClosureQueue::wake_workers() {
   MutexLock lock(mutex_);
-  give_out();
+  assign_closures();
 }
 
 void ClosureQueue::fail_next(ErrorCode code, ErrorOrigin origin, std::string text) {
-  std::optional<Handout> handout;
+  std::optional<AssignedClosure> assigned;
   {
     MutexLock lock(mutex_);
     const auto number = ledger_.next_queued();
     if (is_stopped_ || !number) return;
-    handout = start(*number, 0);
+    assigned = start(*number, 0);
   }
-  mark_failed(*handout, code, origin, std::move(text));
+  mark_failed(*assigned, code, origin, std::move(text));
 }
 
 /// Aborts results of closures that ended without finishing, and fires tokens, for closures from
@@ -199,40 +199,41 @@ void ClosureQueue::forget() {
   }
 }
 
-void ClosureQueue::attempt_over(const Handout& handout) {
+void ClosureQueue::attempt_over(const AssignedClosure& assigned) {
   // A voided attempt was already subtracted when it was voided.
-  --num_running_on_[handout.worker];
-  std::erase_if(running_, [&](const auto& each) { return each.second == handout.number; });
+  --num_running_on_[assigned.worker];
+  std::erase_if(running_, [&](const auto& each) { return each.second == assigned.number; });
   raise_watermark();
-  give_out();
+  assign_closures();
   const bool may_save = is_paused_ && ledger_.is_between_closures();
   const bool has_caught_up = is_repeating_ && !ledger_.is_catching_up();
   if (has_caught_up) is_repeating_ = false;
   if (ledger_.is_drained() || may_save || has_caught_up) for_users_.notify_all();
 }
 
-bool ClosureQueue::mark_finished(const Handout& handout, const std::function<void()>& deliver) {
+bool ClosureQueue::mark_finished(const AssignedClosure& assigned,
+                                 const std::function<void()>& deliver) {
   MutexLock lock(mutex_);
-  if (is_stopped_ || !ledger_.is_current(handout.number, handout.attempt)) return false;
-  ledger_.finish(handout.number, handout.attempt);
-  Entry& entry = entries_.at(handout.number);
+  if (is_stopped_ || !ledger_.is_current(assigned.number, assigned.attempt)) return false;
+  ledger_.finish(assigned.number, assigned.attempt);
+  Entry& entry = entries_.at(assigned.number);
   if (!entry.is_settled && deliver) deliver();
   settle_entry(entry);
   entry.token.reset();
   forget();
-  attempt_over(handout);
+  attempt_over(assigned);
   return true;
 }
 
-bool ClosureQueue::end_attempt(const Handout& handout, const std::function<void()>& end) {
+bool ClosureQueue::end_attempt(const AssignedClosure& assigned, const std::function<void()>& end) {
   MutexLock lock(mutex_);
-  if (is_stopped_ || !ledger_.is_current(handout.number, handout.attempt)) return false;
+  if (is_stopped_ || !ledger_.is_current(assigned.number, assigned.attempt)) return false;
   const std::uint64_t first = ledger_.finished_below();
-  const bool had_finished = ledger_.find(handout.number)->has_finished;
+  const bool had_finished = ledger_.find(assigned.number)->has_finished;
   end();
-  if (had_finished) require_no_failure(handout.number);
+  if (had_finished) require_no_failure(assigned.number);
   settle(first);
-  attempt_over(handout);
+  attempt_over(assigned);
   return true;
 }
 
@@ -250,22 +251,23 @@ void ClosureQueue::require_no_failure(std::uint64_t number) {
   log(LogLevel::kError, concat("coordinator: ", why_incomplete_->message()));
 }
 
-bool ClosureQueue::mark_failed(const Handout& handout, ErrorCode code, ErrorOrigin origin,
+bool ClosureQueue::mark_failed(const AssignedClosure& assigned, ErrorCode code, ErrorOrigin origin,
                                std::string text) {
-  return end_attempt(handout, [&, this]() TUTTI_REQUIRES(mutex_) {
-    ledger_.fail({handout.number, handout.attempt, handout.worker, origin, code, std::move(text)});
+  return end_attempt(assigned, [&, this]() TUTTI_REQUIRES(mutex_) {
+    ledger_.fail(
+        {assigned.number, assigned.attempt, assigned.worker, origin, code, std::move(text)});
   });
 }
 
-bool ClosureQueue::mark_stopped(const Handout& handout) {
-  return end_attempt(handout, [&, this]() TUTTI_REQUIRES(mutex_) {
-    ledger_.stop(handout.number, handout.attempt);
+bool ClosureQueue::mark_stopped(const AssignedClosure& assigned) {
+  return end_attempt(assigned, [&, this]() TUTTI_REQUIRES(mutex_) {
+    ledger_.stop(assigned.number, assigned.attempt);
   });
 }
 
-bool ClosureQueue::put_back(const Handout& handout, AttemptReport report) {
-  return end_attempt(handout, [&, this]() TUTTI_REQUIRES(mutex_) {
-    ledger_.put_back(handout.number, handout.attempt, std::move(report));
+bool ClosureQueue::put_back(const AssignedClosure& assigned, AttemptReport report) {
+  return end_attempt(assigned, [&, this]() TUTTI_REQUIRES(mutex_) {
+    ledger_.put_back(assigned.number, assigned.attempt, std::move(report));
   });
 }
 
@@ -353,7 +355,7 @@ bool ClosureQueue::pause(TimePoint deadline) {
 void ClosureQueue::resume() {
   MutexLock lock(mutex_);
   is_paused_ = false;
-  give_out();
+  assign_closures();
 }
 
 void ClosureQueue::note_saved(std::uint64_t number) {
@@ -370,7 +372,7 @@ void ClosureQueue::roll_back() {
   running_.clear();
   settle(0);
   raise_watermark();
-  give_out();
+  assign_closures();
   for_users_.notify_all();
 }
 

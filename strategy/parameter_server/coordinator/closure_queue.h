@@ -58,7 +58,7 @@ struct ClosureQueueOptions {
 class ClosureQueue {
  public:
   /// Closure that a worker is to run. `token` is cancelled when its result is not needed any more.
-  struct Handout {
+  struct AssignedClosure {
     std::uint64_t number = 0;
     int attempt = 0;
     int worker = 0;
@@ -81,7 +81,7 @@ class ClosureQueue {
   /// while there is one for each worker, because the second waits for the first. A closure whose
   /// last attempt this worker ended goes to another one, unless the others are busy or absent.
   /// Returns nullopt at the deadline and after stop().
-  std::optional<Handout> get(int worker, TimePoint deadline = TimePoint::max());
+  std::optional<AssignedClosure> get(int worker, TimePoint deadline = TimePoint::max());
   /// Checks again which workers are present.
   void wake_workers();
   /// Fails the first queued closure, for which there is no worker. Does nothing if there is none.
@@ -90,12 +90,13 @@ class ClosureQueue {
   // The end of an attempt. Return false, and do nothing, if it is not running any more.
 
   /// `deliver` runs with the lock held, before any thread can see that the closure finished.
-  bool mark_finished(const Handout& handout, const std::function<void()>& deliver = {});
-  bool mark_failed(const Handout& handout, ErrorCode code, ErrorOrigin origin, std::string text);
+  bool mark_finished(const AssignedClosure& assigned, const std::function<void()>& deliver = {});
+  bool mark_failed(const AssignedClosure& assigned, ErrorCode code, ErrorOrigin origin,
+                   std::string text);
   /// Records kCancelled after the token was cancelled.
-  bool mark_stopped(const Handout& handout);
+  bool mark_stopped(const AssignedClosure& assigned);
   /// Puts the closure at the front of the queue, unless it has failed by the ledger's rules.
-  bool put_back(const Handout& handout, AttemptReport report);
+  bool put_back(const AssignedClosure& assigned, AttemptReport report);
 
   /// Waits until no closure is queued or running. Throws ClosureError for the failures since the
   /// last time, once no closure runs any more, and clears them; kDeadlineExceeded naming the
@@ -151,7 +152,7 @@ class ClosureQueue {
   /// A thread in get().
   struct Waiting {
     int worker = 0;
-    std::optional<Handout> handout = {};
+    std::optional<AssignedClosure> assigned = {};
     CondVar given = {};
   };
 
@@ -162,15 +163,15 @@ class ClosureQueue {
   }
   bool is_present(int worker) const { return !options_.is_present || options_.is_present(worker); }
   std::optional<std::uint64_t> next_for(int worker) TUTTI_REQUIRES(mutex_);
-  Handout start(std::uint64_t number, int worker) TUTTI_REQUIRES(mutex_);
-  void give_out() TUTTI_REQUIRES(mutex_);
+  AssignedClosure start(std::uint64_t number, int worker) TUTTI_REQUIRES(mutex_);
+  void assign_closures() TUTTI_REQUIRES(mutex_);
   void settle(std::uint64_t first) TUTTI_REQUIRES(mutex_);
   void settle_entry(Entry& entry) TUTTI_REQUIRES(mutex_);
   void forget() TUTTI_REQUIRES(mutex_);
   void stop_now(const char* why) TUTTI_REQUIRES(mutex_);
-  bool end_attempt(const Handout& handout, const std::function<void()>& end);
+  bool end_attempt(const AssignedClosure& assigned, const std::function<void()>& end);
   void require_no_failure(std::uint64_t number) TUTTI_REQUIRES(mutex_);
-  void attempt_over(const Handout& handout) TUTTI_REQUIRES(mutex_);
+  void attempt_over(const AssignedClosure& assigned) TUTTI_REQUIRES(mutex_);
   void raise_failures(TimePoint deadline) TUTTI_REQUIRES(mutex_);
   void require_in_time(bool in_time, const char* who) TUTTI_REQUIRES(mutex_);
   void raise_watermark() TUTTI_REQUIRES(mutex_);

@@ -43,14 +43,14 @@ CoordinatorCore::CoordinatorCore(CoordinatedStrategy& strategy, ClusterCoordinat
       queue_(queue_options(
           options_, strategy.num_workers(), [this](int worker) { return may_take(worker); },
           first_number, generation)) {
-  MutexLock lock(desk_->mutex);
-  desk_->core = this;
+  MutexLock lock(release_registry_->mutex);
+  release_registry_->core = this;
 }
 
 CoordinatorCore::~CoordinatorCore() {
   {
-    MutexLock lock(desk_->mutex);
-    desk_->core = nullptr;
+    MutexLock lock(release_registry_->mutex);
+    release_registry_->core = nullptr;
   }
   over_.reset();
   watchdog_.reset();
@@ -184,7 +184,7 @@ void CoordinatorCore::save_checkpoint(TimePoint deadline) {
 
 /// Requires: the queue's lock held.
 bool CoordinatorCore::may_take(int worker) const {
-  if (checkpoint_ != nullptr && !checkpoint_->may_give_out()) return false;
+  if (checkpoint_ != nullptr && !checkpoint_->may_assign()) return false;
   return links_[static_cast<std::size_t>(worker)]->is_alive();
 }
 
@@ -222,21 +222,22 @@ void CoordinatorCore::work(int worker) {
   if (stop_.wait_until(deadline_after(absent_since, delay))) return;
   try {
     while (!stop_.is_set() && !queue_.is_stopped()) {
-      const auto handout = queue_.get(worker, deadline_after(Clock::system().now(), look));
-      if (handout) {
-        const ScheduledWork& work = *handout->work;
-        take_outcome(*handout, link.run({handout->id, handout->attempt, run_, work.step(),
-                                         work.arguments(), queue_.watermark(), handout->token}));
+      const auto assigned = queue_.get(worker, deadline_after(Clock::system().now(), look));
+      if (assigned) {
+        const ScheduledWork& work = *assigned->work;
+        accept_outcome(*assigned,
+                       link.run({assigned->id, assigned->attempt, run_, work.step(),
+                                 work.arguments(), queue_.watermark(), assigned->token}));
         absent_since = Clock::system().now();  // the closure may have taken long
       }
-      if (worker == 0) give_up_if_nobody_comes(absent_since);
+      if (worker == 0) fail_if_no_worker_joins(absent_since);
     }
   } catch (const std::exception& error) {
-    cannot_go_on(concat("worker ", worker), error);
+    stop_after_error(concat("worker ", worker), error);
   }
 }
 
-void CoordinatorCore::give_up_if_nobody_comes(TimePoint& absent_since) {
+void CoordinatorCore::fail_if_no_worker_joins(TimePoint& absent_since) {
   const TimePoint now = Clock::system().now();
   if (std::ranges::any_of(links_, [](const auto& each) { return each->is_alive(); })) {
     absent_since = now;
@@ -248,35 +249,36 @@ void CoordinatorCore::give_up_if_nobody_comes(TimePoint& absent_since) {
                           " s; expected one of ", links_.size(), " to come back"));
 }
 
-void CoordinatorCore::take_outcome(const ClosureQueue::Handout& handout, TaskOutcome outcome) {
+void CoordinatorCore::accept_outcome(const ClosureQueue::AssignedClosure& assigned,
+                                     TaskOutcome outcome) {
   using Kind = AttemptReport::Kind;
   try {
     if (auto* value = std::get_if<Nest>(&outcome)) {
-      const auto& result = handout.work->result();
-      queue_.mark_finished(handout, [&] { result->set(std::move(*value)); });
+      const auto& result = assigned.work->result();
+      queue_.mark_finished(assigned, [&] { result->set(std::move(*value)); });
       if (checkpoint_ != nullptr) checkpoint_->note_end();
       return;
     }
     auto& report = std::get<AttemptReport>(outcome);
     const bool has_failed = report.kind == Kind::kFailed;
     if (report.kind == Kind::kStopped) {
-      queue_.mark_stopped(handout);
+      queue_.mark_stopped(assigned);
       return;
     }
     const bool is_of_server = report.origin == ErrorOrigin::kServer && checkpoint_ != nullptr;
     if (has_failed && is_of_server) checkpoint_->note_trouble();
     if (has_failed && !is_of_server && report.origin != ErrorOrigin::kWorker) {
-      queue_.mark_failed(handout, report.code, report.origin, std::move(report.text));
+      queue_.mark_failed(assigned, report.code, report.origin, std::move(report.text));
     } else {
-      queue_.put_back(handout, std::move(report));
+      queue_.put_back(assigned, std::move(report));
     }
   } catch (const std::exception& error) {
-    cannot_go_on(concat("closure ", handout.number), error);
+    stop_after_error(concat("closure ", assigned.number), error);
   }
 }
 
 /// Stops the queue: otherwise callers would wait indefinitely.
-void CoordinatorCore::cannot_go_on(const std::string& where, const std::exception& error) {
+void CoordinatorCore::stop_after_error(const std::string& where, const std::exception& error) {
   const std::string text = concat("coordinator: ", where, ": ", error.what());
   log(LogLevel::kError, text);
   queue_.stop(Error(ErrorCode::kInternal, text));
@@ -306,14 +308,14 @@ PerWorkerHandle CoordinatorCore::new_handle(std::uint64_t id, std::string type) 
   // The values are dropped with the last copy; the coordinator may be destroyed before.
   struct Owner {
     ~Owner() {
-      MutexLock lock(desk->mutex);
-      if (desk->core != nullptr) desk->core->release(handle);
+      MutexLock lock(release_registry->mutex);
+      if (release_registry->core != nullptr) release_registry->core->release(handle);
     }
-    std::shared_ptr<ReleaseDesk> desk;
+    std::shared_ptr<ReleaseRegistry> release_registry;
     PerWorkerHandle handle;
   };
   const auto owner = std::make_shared<Owner>();
-  owner->desk = desk_;
+  owner->release_registry = release_registry_;
   owner->handle = handle;
   handle.owner = owner;
   return handle;

@@ -46,7 +46,7 @@ namespace tutti::internal {
 class CoordinatorCore;
 
 /// Registration of a coordinator for the handles of its per-worker values, which may outlive it.
-struct ReleaseDesk {
+struct ReleaseRegistry {
   Mutex mutex;
   CoordinatorCore* core TUTTI_GUARDED_BY(mutex) = nullptr;
 };
@@ -81,9 +81,9 @@ class CoordinatorCore {
   void start_threads();
   void end_threads();
   void work(int worker);
-  void take_outcome(const ClosureQueue::Handout& handout, TaskOutcome outcome);
-  void cannot_go_on(const std::string& where, const std::exception& error);
-  void give_up_if_nobody_comes(TimePoint& absent_since);
+  void accept_outcome(const ClosureQueue::AssignedClosure& assigned, TaskOutcome outcome);
+  void stop_after_error(const std::string& where, const std::exception& error);
+  void fail_if_no_worker_joins(TimePoint& absent_since);
   void require_started(const char* who) const;
   void watch_servers();
 
@@ -93,7 +93,7 @@ class CoordinatorCore {
   StepRegistry registry_;
   ClosureQueue queue_;
   std::atomic<std::uint64_t> next_instance_{0};
-  const std::shared_ptr<ReleaseDesk> desk_ = std::make_shared<ReleaseDesk>();
+  const std::shared_ptr<ReleaseRegistry> release_registry_ = std::make_shared<ReleaseRegistry>();
   std::atomic<bool> is_starting_{false}, has_started_{false};
   bool has_remote_workers_ = false;
   Event stop_;
@@ -107,7 +107,7 @@ class CoordinatorCore {
 };
 
 /// Access for tests.
-struct CoordinatorInside {
+struct CoordinatorTestAccess {
   static ClosureQueue& closures(const ClusterCoordinator& coordinator) {
     return coordinator.core_->queue();
   }

@@ -154,7 +154,7 @@ std::uint64_t JobCheckpoint::wait_until_current() {
   {
     const MutexLock lock(mutex_);
     (void)changed_.wait_until(mutex_, TimePoint::max(), [this]() TUTTI_REQUIRES(mutex_) {
-      return may_give_out() || gave_up_ || is_stopped_;
+      return may_assign() || gave_up_ || is_stopped_;
     });
     if (gave_up_) throw *gave_up_;
   }
@@ -168,7 +168,7 @@ bool JobCheckpoint::is_stopping() const {
 }
 
 bool JobCheckpoint::is_called() const {
-  return is_stopped_ || !may_give_out() || num_wanted_ > num_served_;
+  return is_stopped_ || !may_assign() || num_wanted_ > num_served_;
 }
 
 bool JobCheckpoint::has_unsaved() const {
@@ -205,7 +205,7 @@ void JobCheckpoint::run() {
       is_wanted = num_wanted > num_served_;
     }
     try {
-      if (!may_give_out()) recover();
+      if (!may_assign()) recover();
       if (!is_wanted && !is_due()) continue;
       const std::optional<Error> problem = try_save(is_wanted);
       const MutexLock lock(mutex_);
@@ -268,7 +268,7 @@ void JobCheckpoint::wait_for(bool (ClosureQueue::*wait)(TimePoint), const char* 
     if (is_stopping() || queue_.is_stopped()) {
       fail(ErrorCode::kCancelled, "checkpoint: the coordinator was stopped");
     }
-    if (!may_give_out()) fail(ErrorCode::kAborted, "checkpoint: a server was lost meanwhile");
+    if (!may_assign()) fail(ErrorCode::kAborted, "checkpoint: a server was lost meanwhile");
     const TimePoint now = Clock::system().now();
     if (now < say_at) continue;
     say_at = deadline_after(now, options_.checkpoint_interval);
@@ -392,14 +392,14 @@ void JobCheckpoint::restore(const CheckpointFile& version) {
                ? whole
                : whole.detached_rows(shard.spec.first_row, shard.spec.num_rows);
   });
-  servers_.servers().begin_anew();
+  servers_.servers().restart();
   servers_.open(closure_id(queue_.generation(), queue_.finished_below()));
 }
 
 /// Restores the servers if one was lost. No closure is given out meanwhile.
 void JobCheckpoint::recover() {
   const std::uint64_t num_troubles = num_troubles_.load();
-  if (has_lost_server()) go_back();
+  if (has_lost_server()) roll_back_servers();
   {
     const MutexLock lock(mutex_);
     num_handled_.store(num_troubles);
@@ -427,7 +427,7 @@ void JobCheckpoint::require_no_outside_change(const std::string& why) const {
 }
 
 /// Repeated as long as servers are lost meanwhile.
-void JobCheckpoint::go_back() {
+void JobCheckpoint::roll_back_servers() {
   for (int num_tries = 1;; ++num_tries) {
     const std::string why = servers_.take_loss().value_or("a server was started again");
     require_no_outside_change(why);

@@ -38,7 +38,7 @@ class JobCheckpoint {
   void finish();
 
   /// Returns true while no server is lost.
-  bool may_give_out() const { return num_troubles_.load() == num_handled_.load(); }
+  bool may_assign() const { return num_troubles_.load() == num_handled_.load(); }
   /// Called when a closure ended.
   void note_end();
   /// Checks if a server was lost; until then no closure is given out.
@@ -68,7 +68,7 @@ class JobCheckpoint {
   void restore(const CheckpointFile& version);
   void recover();
   bool has_lost_server();
-  void go_back();
+  void roll_back_servers();
   void require_no_outside_change(const std::string& why) const;
   void give_up(const Error& error);
 

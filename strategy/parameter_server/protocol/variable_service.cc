@@ -6,7 +6,7 @@
 
 namespace tutti::internal {
 
-void AwaitedAnswers::give(BatchResult result) {
+void AwaitedAnswers::set_result(BatchResult result) {
   const MutexLock lock(mutex_);
   result_ = std::move(result);
   given_.notify_all();

@@ -49,7 +49,7 @@ class AwaitedAnswers final : public PendingAnswers {
  public:
   /// `server`: prefix of errors.
   explicit AwaitedAnswers(std::string server) : server_(std::move(server)) {}
-  void give(BatchResult result);
+  void set_result(BatchResult result);
   bool is_ready() const override;
   std::vector<OperationAnswer> wait(TimePoint deadline) override;
 

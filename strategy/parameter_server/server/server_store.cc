@@ -356,7 +356,8 @@ VariableStore::~VariableStore() {
 
 std::shared_ptr<PendingAnswers> VariableStore::start(OperationBatch batch) {
   auto awaited = std::make_shared<AwaitedAnswers>(name_);
-  apply(std::move(batch), 0, [awaited](BatchResult result) { awaited->give(std::move(result)); });
+  apply(std::move(batch), 0,
+        [awaited](BatchResult result) { awaited->set_result(std::move(result)); });
   return awaited;
 }
 
@@ -405,7 +406,7 @@ void VariableStore::apply_now(OperationBatch batch, std::uint64_t owner, BatchDo
       BatchAnswers{std::vector<OperationAnswer>(count), 1, std::move(done)});
   try {
     if (const StoreOrder* const order = order_in(batch)) {
-      obey(*order, batch, answers->answers, results);
+      run_order(*order, batch, answers->answers, results);
     } else {
       run(batch, owner, answers, results);
     }
@@ -483,7 +484,7 @@ OperationAnswer VariableStore::apply_one(const CheckedOperation& checked, Result
     // Its effect is there.
   } else if (const auto* update = std::get_if<UpdateShard>(&operation)) {
     if (update->sync) {
-      take_sync(checked, *update, results);
+      accept_sync(checked, *update, results);
     } else {
       shard.update(*checked.rule, checked.slots, *update);
     }
@@ -515,8 +516,8 @@ void VariableStore::wait_for_step(WaitingRead wanted, StoredShard& shard, Result
   shard.waiting.push_back(std::move(wanted));
 }
 
-void VariableStore::take_sync(const CheckedOperation& operation, const UpdateShard& update,
-                              Results& results) {
+void VariableStore::accept_sync(const CheckedOperation& operation, const UpdateShard& update,
+                                Results& results) {
   StoredShard& shard = *operation.shard;
   const SyncAccumulator::Taken taken =
       shard.accumulator.take(in_own_memory(update), shard.num_steps);
@@ -626,8 +627,8 @@ void VariableStore::accept(const StoreOrder& order) {
        order.generation, "; the server was started again since");
 }
 
-void VariableStore::obey(const StoreOrder& order, const OperationBatch& batch,
-                         std::vector<OperationAnswer>& answers, Results& results) {
+void VariableStore::run_order(const StoreOrder& order, const OperationBatch& batch,
+                              std::vector<OperationAnswer>& answers, Results& results) {
   accept(order);
   const bool opens = order.kind == StoreOrder::Kind::kOpen && !is_open_;
   const bool closes = order.kind == StoreOrder::Kind::kClose;

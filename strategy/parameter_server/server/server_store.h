@@ -85,15 +85,15 @@ class VariableStore final : public VariableService {
   OperationAnswer counted(OperationAnswer answer) TUTTI_REQUIRES(mutex_);
   void wait_for_step(WaitingRead wanted, StoredShard& shard, Results& results)
       TUTTI_REQUIRES(mutex_);
-  void take_sync(const CheckedOperation& operation, const UpdateShard& update, Results& results)
+  void accept_sync(const CheckedOperation& operation, const UpdateShard& update, Results& results)
       TUTTI_REQUIRES(mutex_);
   void fail_hopeless_reads(Results& results) TUTTI_REQUIRES(mutex_);
   Tensor awaited_workers() const TUTTI_REQUIRES(mutex_);
   std::function<std::shared_ptr<const UpdateRule>(const std::string&)> rule_finder();
 
   // Orders of the coordinator.
-  void obey(const StoreOrder& order, const OperationBatch& batch,
-            std::vector<OperationAnswer>& answers, Results& results) TUTTI_REQUIRES(mutex_);
+  void run_order(const StoreOrder& order, const OperationBatch& batch,
+                 std::vector<OperationAnswer>& answers, Results& results) TUTTI_REQUIRES(mutex_);
   void accept(const StoreOrder& order) TUTTI_REQUIRES(mutex_);
   void open(Results& results) TUTTI_REQUIRES(mutex_);
   void freeze(std::uint64_t number) TUTTI_REQUIRES(mutex_);

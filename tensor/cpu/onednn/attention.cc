@@ -158,7 +158,7 @@ void finish_queries(const AttentionExtent& extent, const Block& block,
 }
 
 void onednn_attention(const KernelArgs& args) {
-  const OneThread one_thread;
+  const SingleThreadScope one_thread;
   const SignalsHeld signals_held;
   const AttentionExtent extent(args);
   if (extent.features == 0 || extent.length == 0) {  // oneDNN refuses rows without elements
@@ -229,7 +229,7 @@ void differentiate_block(const AttentionExtent& extent, const Block& block, cons
 }
 
 void onednn_attention_grad(const KernelArgs& args) {
-  const OneThread one_thread;
+  const SingleThreadScope one_thread;
   const SignalsHeld signals_held;
   const AttentionExtent extent(args);
   if (extent.features == 0 || extent.length == 0) {  // oneDNN refuses rows without elements

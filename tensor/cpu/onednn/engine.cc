@@ -87,11 +87,12 @@ const dnnl::engine& onednn_engine() {
   return engine;
 }
 
-OneThread::OneThread() : previous_(open_mp().exists() ? open_mp().get_max_threads() : 0) {
+SingleThreadScope::SingleThreadScope()
+    : previous_(open_mp().exists() ? open_mp().get_max_threads() : 0) {
   if (open_mp().exists()) open_mp().set_num_threads(1);
 }
 
-OneThread::~OneThread() {
+SingleThreadScope::~SingleThreadScope() {
   if (open_mp().exists()) open_mp().set_num_threads(previous_);
 }
 

@@ -19,12 +19,12 @@ const dnnl::engine& onednn_engine();
 
 /// Limits oneDNN to one thread for all that this thread makes and runs, because its results depend
 /// on the number. Restores the OpenMP setting of the calling thread when destroyed.
-class OneThread {
+class SingleThreadScope {
  public:
-  OneThread();
-  ~OneThread();
-  OneThread(const OneThread&) = delete;
-  OneThread& operator=(const OneThread&) = delete;
+  SingleThreadScope();
+  ~SingleThreadScope();
+  SingleThreadScope(const SingleThreadScope&) = delete;
+  SingleThreadScope& operator=(const SingleThreadScope&) = delete;
 
  private:
   int previous_;
@@ -47,8 +47,8 @@ class SignalsHeld {
 /// Returns a memory object over a plain buffer.
 dnnl::memory onednn_memory(const dnnl::memory::desc& description, const void* data);
 
-/// Runs `primitive` with this thread's stream and scratchpad. Requires a OneThread, like the
-/// creation of primitives.
+/// Runs `primitive` with this thread's stream and scratchpad. Requires a SingleThreadScope, like
+/// the creation of primitives.
 void onednn_run(const dnnl::primitive& primitive, std::unordered_map<int, dnnl::memory> arguments,
                 const dnnl::memory::desc& scratchpad);
 

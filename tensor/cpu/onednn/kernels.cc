@@ -287,7 +287,7 @@ void onednn_conv2d_backward_filter(const KernelArgs& args) {
 /// Runs `kernel` on one thread that no signal interrupts, and converts oneDNN's exceptions to ours.
 template <Kernel kernel>
 void guarded(const KernelArgs& args) {
-  const OneThread one_thread;
+  const SingleThreadScope one_thread;
   const SignalsHeld signals_held;
   try {
     kernel(args);

@@ -338,17 +338,17 @@ class Hybrid {
 };
 
 /// Returns the rows of the batch that belong to each round, computed in a slow and obvious way.
-using Turns = std::vector<std::vector<std::int64_t>>;
+using Rounds = std::vector<std::vector<std::int64_t>>;
 
-Turns turns_by_hand(HybridScheme scheme, std::int64_t num_replicas) {
-  Turns turns(scheme == HybridScheme::kAllAtOnce ? 1 : static_cast<std::size_t>(num_replicas));
+Rounds rounds_by_hand(HybridScheme scheme, std::int64_t num_replicas) {
+  Rounds rounds(scheme == HybridScheme::kAllAtOnce ? 1 : static_cast<std::size_t>(num_replicas));
   for (std::int64_t row = 0; row < num_replicas * kRows; ++row) {
-    std::int64_t turn = 0;
-    if (scheme == HybridScheme::kOneByOne) turn = row / kRows;
-    if (scheme == HybridScheme::kSharesOfAll) turn = row % kRows / (kRows / num_replicas);
-    turns[static_cast<std::size_t>(turn)].push_back(row);
+    std::int64_t round = 0;
+    if (scheme == HybridScheme::kOneByOne) round = row / kRows;
+    if (scheme == HybridScheme::kSharesOfAll) round = row % kRows / (kRows / num_replicas);
+    rounds[static_cast<std::size_t>(round)].push_back(row);
   }
-  return turns;
+  return rounds;
 }
 
 /// Network of the same layers on one device.
@@ -363,7 +363,7 @@ class OneDevice {
 
   /// After each of `updates`, updates the dense layers with the mean over its rows; at the end
   /// updates the convolutions with the mean over all rows. Returns the mean loss.
-  float step(std::int64_t rows, const Turns& updates) {
+  float step(std::int64_t rows, const Rounds& updates) {
     std::vector<Tensor> sums;
     float loss_sum = 0.0f;
     for (const std::vector<std::int64_t>& update : updates) {
@@ -404,10 +404,10 @@ class OneDevice {
   std::unique_ptr<Sequential> below_, head_;
 };
 
-Turns whole_batch(std::int64_t rows) {
-  Turns turns(1);
-  for (std::int64_t row = 0; row < rows; ++row) turns[0].push_back(row);
-  return turns;
+Rounds whole_batch(std::int64_t rows) {
+  Rounds rounds(1);
+  for (std::int64_t row = 0; row < rows; ++row) rounds[0].push_back(row);
+  return rounds;
 }
 
 void expect_same_weights(const Hybrid& hybrid, const OneDevice& one) {
@@ -451,7 +451,7 @@ TEST(HybridParallelism, TransferredBytesMatchTheFormula) {
       Hybrid hybrid(replicas, {.scheme = scheme});
       hybrid.step(replicas * kRows);
       const HybridStep step = hybrid.dense().last_step();
-      EXPECT_EQ(step.exchanges.size(), 4u * static_cast<std::size_t>(step.num_turns));
+      EXPECT_EQ(step.exchanges.size(), 4u * static_cast<std::size_t>(step.num_rounds));
       EXPECT_EQ(step.bytes(), bytes_of_all_schemes(replicas));
       EXPECT_EQ(step.busiest_bytes(), busiest_bytes_of(scheme, replicas));
       EXPECT_LE(step.bytes(), bytes_of_data_parallelism(replicas) / 2);
@@ -465,11 +465,11 @@ TEST(HybridParallelism, DenseLayersUseSeparateBatchSize) {
   for (const HybridScheme scheme : {HybridScheme::kOneByOne, HybridScheme::kSharesOfAll}) {
     for (const std::size_t turns_of_an_update : {1u, 2u}) {
       SCOPED_TRACE(concat(to_string(scheme), ", ", turns_of_an_update));
-      Turns updates;
-      const Turns turns = turns_by_hand(scheme, kReplicas);
-      for (std::size_t t = 0; t < turns.size(); ++t) {
+      Rounds updates;
+      const Rounds rounds = rounds_by_hand(scheme, kReplicas);
+      for (std::size_t t = 0; t < rounds.size(); ++t) {
         if (t % turns_of_an_update == 0) updates.emplace_back();
-        updates.back().insert(updates.back().end(), turns[t].begin(), turns[t].end());
+        updates.back().insert(updates.back().end(), rounds[t].begin(), rounds[t].end());
       }
       OneDevice one;
       Hybrid hybrid(kReplicas,
@@ -500,7 +500,7 @@ TEST(HybridParallelism, EverySchemeMatchesOneDeviceForAnyBatchSize) {
       expect_same_weights(hybrid, one);
       EXPECT_EQ(hybrid.dense().last_step().num_updates, 1);
       if (rows < 4 * kRows) continue;
-      EXPECT_EQ(hybrid.dense().last_step().num_turns, scheme == HybridScheme::kAllAtOnce ? 1 : 4);
+      EXPECT_EQ(hybrid.dense().last_step().num_rounds, scheme == HybridScheme::kAllAtOnce ? 1 : 4);
     }
   }
 }
@@ -575,7 +575,7 @@ TEST(HybridParallelism, RefusesUnsupportedOptions) {
                  "Flatten");
   EXPECT_INVALID(train("cpu:0-1", {5, 3}, {}), "features [rows, 3]", "[5, 3]", "labels", "[4, 2]");
   EXPECT_INVALID(train("cpu:0-1", {4, 3}, {.scheme = HybridScheme::kAllAtOnce, .dense_batch = 4}),
-                 "a turn has 8 examples", "dense_batch of 4");
+                 "a round has 8 examples", "dense_batch of 4");
   train("cpu:0-1", {4, 3}, {.dense_batch = 4});
   const auto scope = strategy.scope();
   EXPECT_ERROR(HybridDense(ParallelDensePair(8, 2, {.devices = "cpu:0-1"}), "mse"),

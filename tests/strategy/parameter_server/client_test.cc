@@ -120,7 +120,7 @@ class LosingAnswers final : public VariableService {
     auto answers = store.start(std::move(batch));
     if (!std::exchange(loses_next, false)) return answers;
     auto lost = std::make_shared<internal::AwaitedAnswers>(store.name());
-    lost->give({{}, Error(ErrorCode::kUnavailable, "the connection broke")});
+    lost->set_result({{}, Error(ErrorCode::kUnavailable, "the connection broke")});
     return lost;
   }
   VariableStore store{"ps 0"};
@@ -157,57 +157,57 @@ TEST(ReplicaStepsTest, GradientsContributeToNextStepAfterRead) {
   Worker worker;
   worker.read({0, 0}, {0});
   EXPECT_EQ(worker.steps.at_least(worker.w), 0u);
-  const auto first = worker.steps.give(worker.w);
+  const auto first = worker.steps.assign_step(worker.w);
   ASSERT_TRUE(first);
   EXPECT_EQ(first->step, 0u);
   EXPECT_EQ(first->rank, 1);
   EXPECT_EQ(first->num_ranks, 3);
   EXPECT_EQ(first->num_to_aggregate, 2);
   EXPECT_EQ(first->divisor, 2.0 / 3.0);
-  EXPECT_EQ(worker.steps.give(worker.b)->step, 0u);
+  EXPECT_EQ(worker.steps.assign_step(worker.b)->step, 0u);
   EXPECT_EQ(worker.steps.at_least(worker.w), 1u);
   EXPECT_EQ(worker.steps.at_least(worker.rate), 0u);
   worker.read({5, 5}, {5});  // the other workers continued
-  EXPECT_EQ(worker.steps.give(worker.b)->step, 5u);
+  EXPECT_EQ(worker.steps.assign_step(worker.b)->step, 5u);
   EXPECT_EQ(worker.steps.at_least(worker.b), 6u);
 }
 
 TEST(ReplicaStepsTest, ReadsOfMixedStepsAreRetriedOrDropped) {
   Worker worker;
   worker.read({0}, {0});
-  (void)worker.steps.give(worker.w), (void)worker.steps.give(worker.b);
+  (void)worker.steps.assign_step(worker.w), (void)worker.steps.assign_step(worker.b);
   worker.read({1}, {2});
   const std::shared_ptr<ReadCache> both[] = {worker.w, worker.b}, rates[] = {worker.rate, worker.b};
   EXPECT_EQ(worker.steps.is_behind(both), 2u);
   EXPECT_FALSE(worker.steps.is_behind(rates));
-  EXPECT_FALSE(worker.steps.give(worker.w));
-  EXPECT_FALSE(worker.steps.give(worker.b));
+  EXPECT_FALSE(worker.steps.assign_step(worker.w));
+  EXPECT_FALSE(worker.steps.assign_step(worker.b));
   EXPECT_EQ(worker.steps.at_least(worker.w), 1u);
   worker.read({2}, {3});
   worker.steps.note_read(worker.w, Steps{3});  // read again
   EXPECT_FALSE(worker.steps.is_behind(both));
-  EXPECT_EQ(worker.steps.give(worker.w)->step, 3u);
+  EXPECT_EQ(worker.steps.assign_step(worker.w)->step, 3u);
   worker.read({4}, {4});
   worker.steps.note_rows(worker.w, 5);  // rows, later than all of it
-  EXPECT_FALSE(worker.steps.give(worker.w));
+  EXPECT_FALSE(worker.steps.assign_step(worker.w));
 }
 
 TEST(ReplicaStepsTest, SecondUpdateInOneStepFails) {
   Worker worker;
   worker.read({0}, {0});
-  (void)worker.steps.give(worker.w);
-  EXPECT_ERROR((void)worker.steps.give(worker.w), kUnimplemented, "twice");
+  (void)worker.steps.assign_step(worker.w);
+  EXPECT_ERROR((void)worker.steps.assign_step(worker.w), kUnimplemented, "twice");
   worker.read({1}, {1});
-  EXPECT_TRUE(worker.steps.give(worker.w));
+  EXPECT_TRUE(worker.steps.assign_step(worker.w));
 }
 
 TEST(ReplicaStepsTest, FirstStepOfLateWorkerIsSkipped) {
   Worker worker;
   worker.read({7}, {7});  // and the rate at 0: it might be behind
-  EXPECT_FALSE(worker.steps.give(worker.w));
-  EXPECT_FALSE(worker.steps.give(worker.b));
+  EXPECT_FALSE(worker.steps.assign_step(worker.w));
+  EXPECT_FALSE(worker.steps.assign_step(worker.b));
   worker.read({7}, {7});
-  EXPECT_EQ(worker.steps.give(worker.w)->step, 7u);
+  EXPECT_EQ(worker.steps.assign_step(worker.w)->step, 7u);
 }
 
 TEST(RuleTextCache, ReturnsSameTextUntilRuleChanges) {

@@ -15,7 +15,7 @@ using testing::expect_closure_error;
 using testing::expect_error;
 using testing::HangWatchdog;
 using namespace std::chrono_literals;
-using Handout = ClosureQueue::Handout;
+using AssignedClosure = ClosureQueue::AssignedClosure;
 
 std::shared_ptr<const ScheduledWork> scheduled(const std::string& step = "step") {
   return std::make_shared<const ScheduledWork>(step, Nest(Nest::List()));
@@ -39,12 +39,13 @@ AttemptReport lost(int worker = 0) {
 
 TimePoint soon() { return deadline_after(Clock::system().now(), 20ms); }
 
-std::optional<Handout> get(ClosureQueue& queue, int worker, TimePoint deadline = TimePoint::max()) {
+std::optional<AssignedClosure> get(ClosureQueue& queue, int worker,
+                                   TimePoint deadline = TimePoint::max()) {
   return queue.get(worker, deadline);
 }
 
-bool user_failure(ClosureQueue& queue, const Handout& handout, const std::string& text) {
-  return queue.mark_failed(handout, ErrorCode::kInvalidArgument, ErrorOrigin::kUser, text);
+bool user_failure(ClosureQueue& queue, const AssignedClosure& assigned, const std::string& text) {
+  return queue.mark_failed(assigned, ErrorCode::kInvalidArgument, ErrorOrigin::kUser, text);
 }
 
 /// Options of a queue with room for two entries.
@@ -63,9 +64,9 @@ TEST(ClosureQueue, WorkerLostDuringSelectionStillGetsClosure) {
   options.first_number = 1000;
   ClosureQueue queue(options);
   queue.put(scheduled());
-  const auto handout = get(queue, 0, soon());
-  ASSERT_TRUE(handout.has_value());
-  EXPECT_EQ(handout->number, 1000u);
+  const auto assigned = get(queue, 0, soon());
+  ASSERT_TRUE(assigned.has_value());
+  EXPECT_EQ(assigned->number, 1000u);
   EXPECT_EQ(num_asked, 2);
 }
 
@@ -73,16 +74,16 @@ TEST(ClosureQueue, ReturnedClosureIsDispatchedAgainUntilFinished) {
   ClosureQueue queue(two_entries());
   const auto work = scheduled();
   queue.put(work);
-  auto handout = get(queue, 0);
-  EXPECT_EQ(handout->work, work);
+  auto assigned = get(queue, 0);
+  EXPECT_EQ(assigned->work, work);
   EXPECT_FALSE(queue.done());
-  EXPECT_TRUE(queue.put_back(*handout, lost()));
+  EXPECT_TRUE(queue.put_back(*assigned, lost()));
   EXPECT_FALSE(queue.done());
   const auto again = get(queue, 0);
   EXPECT_EQ(again->work, work);
-  EXPECT_EQ(again->number, handout->number);
-  EXPECT_EQ(again->attempt, handout->attempt + 1);
-  EXPECT_FALSE(queue.mark_finished(*handout));  // the first attempt is void
+  EXPECT_EQ(again->number, assigned->number);
+  EXPECT_EQ(again->attempt, assigned->attempt + 1);
+  EXPECT_FALSE(queue.mark_finished(*assigned));  // the first attempt is void
   EXPECT_TRUE(queue.mark_finished(*again));
   EXPECT_TRUE(queue.done());
   queue.wait();
@@ -119,13 +120,13 @@ TEST(ClosureQueue, ReturnedClosuresRunExactlyOnce) {
       queue.stop();
     }
     bool has_put_back = false;
-    while (auto handout = get(queue, worker)) {
+    while (auto assigned = get(queue, worker)) {
       if (!std::exchange(has_put_back, true)) {
-        queue.put_back(*handout, lost(worker));
+        queue.put_back(*assigned, lost(worker));
         continue;
       }
-      ++num_runs.at(handout->number);
-      queue.mark_finished(*handout);
+      ++num_runs.at(assigned->number);
+      queue.mark_finished(*assigned);
     }
   });
   for (const auto& runs : num_runs) EXPECT_EQ(runs, 1);
@@ -157,9 +158,9 @@ TEST(ClosureQueue, WaitThrowsFailureOnceAfterInFlightClosuresEnd) {
 TEST(ClosureQueue, DoneThrowsFailure) {
   ClosureQueue queue(two_entries());
   queue.put(scheduled());
-  const auto handout = get(queue, 0);
+  const auto assigned = get(queue, 0);
   EXPECT_FALSE(queue.done());
-  user_failure(queue, *handout, "boom");
+  user_failure(queue, *assigned, "boom");
   EXPECT_ERROR(queue.done(), kInvalidArgument, "boom");
   EXPECT_TRUE(queue.done());
 }
@@ -205,11 +206,11 @@ TEST(ClosureQueue, ConcurrentThreadsMissNoWakeUp) {
       return queue.wait();
     }
     for (int action = 0; action < 20; ++action) {
-      const auto handout = get(queue, worker);
+      const auto assigned = get(queue, worker);
       if (action % 2 == 0) {
-        queue.put_back(*handout, lost(worker));
+        queue.put_back(*assigned, lost(worker));
       } else {
-        queue.mark_finished(*handout);
+        queue.mark_finished(*assigned);
       }
     }
   });
@@ -303,7 +304,7 @@ TEST(ClosureQueue, StopWakesEveryWaiter) {
   ClosureQueue queue({.most_queued = 1, .is_present = [](int worker) { return worker == 0; }});
   const auto running = scheduled(), queued = scheduled();
   queue.put(running);
-  const auto handout = get(queue, 0);
+  const auto assigned = get(queue, 0);
   queue.put(queued);
   expect_on_ranks(4, [&](int rank) {
     if (rank == 0) EXPECT_ERROR(queue.put(scheduled()), kCancelled, "was stopped");
@@ -315,10 +316,10 @@ TEST(ClosureQueue, StopWakesEveryWaiter) {
     Clock::system().sleep_for(20ms);  // the other threads wait now
     queue.stop();
   });
-  EXPECT_TRUE(handout->token->is_cancelled());
+  EXPECT_TRUE(assigned->token->is_cancelled());
   EXPECT_EQ(code_of(running), ErrorCode::kCancelled);
   EXPECT_EQ(code_of(queued), ErrorCode::kCancelled);
-  EXPECT_FALSE(queue.mark_finished(*handout));
+  EXPECT_FALSE(queue.mark_finished(*assigned));
 }
 
 ClosureQueueOptions keeping() {

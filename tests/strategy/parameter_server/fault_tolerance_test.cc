@@ -82,7 +82,7 @@ TEST_F(FaultToleranceTest, ClosuresCountOnceDespiteSeveralWorkerLosses) {
   gate_.expect_inside(7);
   gate_.open();
   coordinator_.join();
-  EXPECT_EQ(internal::CoordinatorInside::closures(coordinator_).num_ended(), 10u);
+  EXPECT_EQ(internal::CoordinatorTestAccess::closures(coordinator_).num_ended(), 10u);
   strategy_.expect_counted(10);
 }
 
@@ -311,7 +311,7 @@ class RemoteWorkerTest : public ::testing::Test {
     coordinator_->join();
   }
   internal::WorkerLink& link(int worker) {
-    return internal::CoordinatorInside::worker(*coordinator_, worker);
+    return internal::CoordinatorTestAccess::worker(*coordinator_, worker);
   }
   void wait_until_alive(int worker, bool is_alive) {
     SCOPED_TRACE(concat("worker ", worker));

@@ -205,7 +205,7 @@ TEST(JobCheckpoint, CoordinatorShutdownAfterServerLossSavesAll) {
       ClusterCoordinator coordinator = job.begin(folder, 1h);
       CountingJob::count_more(coordinator, 30);
       job.replace(turn % 2);
-      const auto& closures = internal::CoordinatorInside::closures(coordinator);
+      const auto& closures = internal::CoordinatorTestAccess::closures(coordinator);
       const bool are_queued_again = turn % 2 == 0;
       while (are_queued_again && closures.generation() % 2 == 0) Clock::system().sleep_for(100us);
     }
@@ -224,7 +224,7 @@ TEST(JobCheckpoint, RapidSuccessiveLossesAreAllRecovered) {
   const auto notes = Executor::system().start("notes", [&] {
     while (!ends.load()) (void)job.server_group()->note_loss("ps 0: said to be killed");
   });
-  const auto& closures = internal::CoordinatorInside::closures(coordinator);
+  const auto& closures = internal::CoordinatorTestAccess::closures(coordinator);
   while (closures.generation() < 300) Clock::system().sleep_for(1ms);
   ends.store(true);
   notes->join();
@@ -255,7 +255,7 @@ TEST(JobCheckpoint, WorkerLossCausesNoRollback) {
   program.coordinator->join();
   program.expect_counted(100);
   EXPECT_EQ(lines.text().find("go back"), std::string::npos);
-  EXPECT_EQ(internal::CoordinatorInside::closures(*program.coordinator).generation(), 1u);
+  EXPECT_EQ(internal::CoordinatorTestAccess::closures(*program.coordinator).generation(), 1u);
 }
 
 TEST(JobCheckpoint, ServerLossWithoutCheckpointFolderFailsRun) {
@@ -381,7 +381,7 @@ TEST(JobCheckpoint, HeldArgumentBytesTriggerCheckpoint) {
   coordinator.start();
   for (int i = 0; i < 60; ++i) (void)coordinator.schedule("add", Tensor::ones({1000}));  // 4 KB
   coordinator.join();
-  const auto& closures = internal::CoordinatorInside::closures(coordinator);
+  const auto& closures = internal::CoordinatorTestAccess::closures(coordinator);
   while (closures.num_held_bytes() >= 100'000) Clock::system().sleep_for(1ms);
   EXPECT_GE(versions_in(folder).first, 20);
   EXPECT_EQ(sum.value().to_doubles()[0], 60'000.0);

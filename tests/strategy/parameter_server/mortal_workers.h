@@ -116,7 +116,7 @@ class MortalWorkers final : public CoordinatedStrategy {
 
 /// Returns a worker of a coordinator whose strategy is MortalWorkers.
 inline MortalWorker& mortal_worker(const ClusterCoordinator& coordinator, int worker) {
-  return dynamic_cast<MortalWorker&>(internal::CoordinatorInside::worker(coordinator, worker));
+  return dynamic_cast<MortalWorker&>(internal::CoordinatorTestAccess::worker(coordinator, worker));
 }
 
 }  // namespace tutti::testing

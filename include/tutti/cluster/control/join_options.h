@@ -15,7 +15,7 @@
 
 namespace tutti {
 
-class ProgressBoard;
+class ProgressTracker;
 struct Verdict;
 
 struct ControlOptions {
@@ -30,7 +30,7 @@ struct ControlOptions {
   Duration timeout = durations::kJoinTimeout;
   Duration say_every = durations::kSayAgainEvery;
   /// Source of the progress in each heartbeat; may be null.
-  std::shared_ptr<ProgressBoard> progress = {};
+  std::shared_ptr<ProgressTracker> progress = {};
   /// Called with each new verdict by the thread that sends heartbeats. It must return soon, and may
   /// call no function of the client but verdicts().
   std::function<void(const Verdict&)> on_verdict = {};

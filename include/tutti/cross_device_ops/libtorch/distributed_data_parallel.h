@@ -31,9 +31,9 @@ class NoSync {
   /// Turns reductions off; the destructor restores the previous state.
   explicit NoSync(internal::GradientBuckets& buckets)
       : buckets_(buckets), was_on_(buckets.is_on()) {
-    buckets_.turn(false);
+    buckets_.set_enabled(false);
   }
-  ~NoSync() { buckets_.turn(was_on_); }
+  ~NoSync() { buckets_.set_enabled(was_on_); }
   NoSync(const NoSync&) = delete;
   NoSync& operator=(const NoSync&) = delete;
 

@@ -48,7 +48,7 @@ class GradientBuckets {
 
   bool is_on() const { return is_on_; }
   /// Turns reductions on or off; off: gradients stay as autograd computed them.
-  void turn(bool on) { is_on_ = on; }
+  void set_enabled(bool on) { is_on_ = on; }
   std::size_t num_buckets() const { return buckets_.size(); }
 
  private:

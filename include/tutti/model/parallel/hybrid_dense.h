@@ -15,15 +15,15 @@
 
 namespace tutti {
 
-/// Examples that the dense layers process in one turn, where each of K replicas has its own
+/// Examples that the dense layers process in one round, where each of K replicas has its own
 /// features. The letters are those of Krizhevsky (arXiv 1404.5997, section 4).
 enum class HybridScheme {
-  /// (a): one turn with the examples of all replicas. Largest products, but each device holds the
+  /// (a): one round with the examples of all replicas. Largest products, but each device holds the
   /// features of the whole batch.
   kAllAtOnce,
-  /// (b): K turns, each with the examples of one replica, which sends its features to all others.
+  /// (b): K rounds, each with the examples of one replica, which sends its features to all others.
   kOneByOne,
-  /// (c): K turns, each with 1/K of every replica's examples; all devices send the same amount.
+  /// (c): K rounds, each with 1/K of every replica's examples; all devices send the same amount.
   kSharesOfAll,
 };
 
@@ -32,7 +32,7 @@ std::string_view to_string(HybridScheme scheme);
 
 struct HybridDenseOptions {
   HybridScheme scheme = HybridScheme::kSharesOfAll;
-  /// Most examples per update of the dense layers, which may be updated between turns. (1024, 128)
+  /// Most examples per update of the dense layers, which may be updated between rounds. (1024, 128)
   /// of the paper is a global batch of 1024 and 128 here. 0: all examples of the step.
   std::int64_t dense_batch = 0;
   /// Optimizer of the dense layers, without loss scaling. Its norms (clipnorm, global_clipnorm,
@@ -42,9 +42,9 @@ struct HybridDenseOptions {
 
 /// Report of one step, over all devices.
 struct HybridStep {
-  int num_turns = 0;
+  int num_rounds = 0;
   int num_updates = 0;  // of the dense layers
-  /// Transfers between devices: for each turn features, results, gradients of the results, and
+  /// Transfers between devices: for each round features, results, gradients of the results, and
   /// gradients of the features, in this order.
   std::vector<std::vector<Transfer>> exchanges;
 
@@ -88,7 +88,7 @@ class HybridDense {
   /// differ and be 0. Returns this replica's share [] of the mean loss over the global batch; a
   /// tape that recorded `features` takes their gradient from it. Replica r must be on the r-th
   /// device of the layers, in one process. Throws kInvalidArgument if not, and for wrong shapes or
-  /// types and turns larger than dense_batch; kUnimplemented in captured steps.
+  /// types and rounds larger than dense_batch; kUnimplemented in captured steps.
   Tensor train(const Tensor& features, const Tensor& labels) const;
 
   const ParallelDensePair& layers() const;

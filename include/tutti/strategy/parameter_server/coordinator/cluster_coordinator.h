@@ -84,7 +84,7 @@ struct JoinClosures {
 
 namespace internal {
 class CoordinatorCore;
-struct CoordinatorInside;
+struct CoordinatorTestAccess;
 }  // namespace internal
 
 /// Handle of the coordinator of a strategy. There is one per strategy: copies, and coordinators
@@ -173,7 +173,7 @@ class ClusterCoordinator {
   bool operator==(const ClusterCoordinator&) const = default;
 
  private:
-  friend struct internal::CoordinatorInside;
+  friend struct internal::CoordinatorTestAccess;
   internal::StepRegistry& registry_to_define(std::string_view step);
   std::uint64_t define_resource(
       std::string type, std::string text,

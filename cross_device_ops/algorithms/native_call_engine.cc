@@ -1,21 +1,21 @@
 // Engine that compares headers with messages and moves data by other means.
 // SPDX-License-Identifier: Apache-2.0
-#include "cross_device_ops/algorithms/meeting_engine.h"
+#include "cross_device_ops/algorithms/native_call_engine.h"
 
 #include "cross_device_ops/collective_engine.h"
 #include "cross_device_ops/collective_header.h"
 
 namespace tutti::internal {
 
-MeetingEngine::MeetingEngine(RankLink link, std::unique_ptr<CollectiveEngine> messages)
+NativeCallEngine::NativeCallEngine(RankLink link, std::unique_ptr<CollectiveEngine> messages)
     : link_(std::move(link)), messages_(std::move(messages)) {}
 
-void MeetingEngine::run(const CollectiveCall& call, const CollectiveHeader& header,
-                        TimePoint deadline) {
+void NativeCallEngine::run(const CollectiveCall& call, const CollectiveHeader& header,
+                           TimePoint deadline) {
   throw_if_closed();
   try {
     if (!is_native(call, header)) return messages_->run(call, header, deadline);
-    meet(call, header, deadline);
+    run_native(call, header, deadline);
     carry_out(call, header, deadline);
   } catch (const Error& error) {
     close(error);
@@ -23,8 +23,8 @@ void MeetingEngine::run(const CollectiveCall& call, const CollectiveHeader& head
   }
 }
 
-void MeetingEngine::meet(const CollectiveCall& call, const CollectiveHeader& header,
-                         TimePoint deadline) {
+void NativeCallEngine::run_native(const CollectiveCall& call, const CollectiveHeader& header,
+                                  TimePoint deadline) {
   CollectiveCall meeting;
   meeting.collective = Collective::kBarrier;
   try {
@@ -36,8 +36,8 @@ void MeetingEngine::meet(const CollectiveCall& call, const CollectiveHeader& hea
   }
 }
 
-void MeetingEngine::tend(const std::function<std::string()>& own_state) {
-  messages_->tend(own_state);
+void NativeCallEngine::answer_state_queries(const std::function<std::string()>& own_state) {
+  messages_->answer_state_queries(own_state);
   const std::optional<Error> reason = failure_of_peer();
   // A peer that exited may simply have finished: that is not an abort.
   if (!reason || reason->code() != ErrorCode::kAborted) return;
@@ -49,7 +49,7 @@ void MeetingEngine::tend(const std::function<std::string()>& own_state) {
   stop(*reason);
 }
 
-void MeetingEngine::close(const Error& reason) noexcept {
+void NativeCallEngine::close(const Error& reason) noexcept {
   {
     MutexLock lock(mutex_);
     if (!closed_) closed_ = reason;
@@ -59,7 +59,7 @@ void MeetingEngine::close(const Error& reason) noexcept {
   stop(reason);
 }
 
-void MeetingEngine::throw_if_closed() {
+void NativeCallEngine::throw_if_closed() {
   MutexLock lock(mutex_);
   if (closed_) throw *closed_;
   if (told_) throw as_it_was(*told_);

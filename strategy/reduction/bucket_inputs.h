@@ -34,9 +34,9 @@ struct Piece {
 /// Gradients by local replica and variable, and the decisions for all of them: kinds, sums of
 /// slices, non-finite values. Threads, per bucket: each replica accesses its own gradients until it
 /// has filled the bucket, then the last one accesses all; then all may read. note() is thread-safe.
-struct GivenGradients {
-  GivenGradients(ReplicaServices& all_services, const PlanInUse& in_use,
-                 std::span<const Variable> of_variables);
+struct BucketInputs {
+  BucketInputs(ReplicaServices& all_services, const PlanInUse& in_use,
+               std::span<const Variable> of_variables);
 
   Gradient& of(std::size_t replica, std::size_t variable) {
     return gradients[replica * variables.size() + variable];
@@ -83,7 +83,7 @@ struct GivenGradients {
   /// Same as search_sum(), but for the gradient of the only replica.
   void search_gradient(std::size_t variable);
   /// Releases the bucket's dense gradients.
-  void let_go(std::size_t bucket);
+  void release_gradients(std::size_t bucket);
 
   /// Calls visitor(Piece) for the dense parts of a slice of a bucket.
   template <class Visitor>

@@ -19,7 +19,7 @@ namespace tutti::internal {
 /// Compares the ranks' headers with messages (the canonical algorithm's barrier) before each native
 /// call, so that a native call never has different arguments on two ranks. Calls that are not
 /// native use messages only.
-class MeetingEngine : public CollectiveEngine {
+class NativeCallEngine : public CollectiveEngine {
  public:
   int rank() const final { return link_.rank; }
   int size() const final { return link_.size(); }
@@ -28,13 +28,13 @@ class MeetingEngine : public CollectiveEngine {
     close(Error(ErrorCode::kAborted, reason.message()));
   }
   std::optional<Error> failure_of_peer() final { return messages_->failure_of_peer(); }
-  void tend(const std::function<std::string()>& own_state) final;
-  std::vector<std::string> whereabouts(TimePoint deadline) final {
-    return messages_->whereabouts(deadline);
+  void answer_state_queries(const std::function<std::string()>& own_state) final;
+  std::vector<std::string> states_of_ranks(TimePoint deadline) final {
+    return messages_->states_of_ranks(deadline);
   }
 
  protected:
-  MeetingEngine(RankLink link, std::unique_ptr<CollectiveEngine> messages);
+  NativeCallEngine(RankLink link, std::unique_ptr<CollectiveEngine> messages);
 
   /// Returns true if carry_out() supports the call; equal on all ranks, unlike call.count.
   virtual bool is_native(const CollectiveCall& call, const CollectiveHeader& header) = 0;
@@ -54,7 +54,7 @@ class MeetingEngine : public CollectiveEngine {
   const std::unique_ptr<CollectiveEngine> messages_;
 
  private:
-  void meet(const CollectiveCall& call, const CollectiveHeader& header, TimePoint deadline);
+  void run_native(const CollectiveCall& call, const CollectiveHeader& header, TimePoint deadline);
 
   std::atomic<bool> is_closed_{false};
   Mutex mutex_;

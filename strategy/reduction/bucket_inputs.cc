@@ -4,7 +4,7 @@
 //
 // Infinities and NaNs survive every sum, so only sums are searched; if a sum has some, the
 // replicas' gradients show the origin.
-#include "strategy/reduction/given_gradients.h"
+#include "strategy/reduction/bucket_inputs.h"
 
 #include <cstring>
 
@@ -32,8 +32,8 @@ const ReplicaShards* shards_of(const Variable& variable) {
   return shards && shards->sums_shards() ? shards : nullptr;
 }
 
-GivenGradients::GivenGradients(ReplicaServices& all_services, const PlanInUse& in_use,
-                               std::span<const Variable> of_variables)
+BucketInputs::BucketInputs(ReplicaServices& all_services, const PlanInUse& in_use,
+                           std::span<const Variable> of_variables)
     : services(all_services),
       team(services.num_workers() == 1 ? nullptr : services.team.get()),
       plan(in_use.plan),
@@ -47,23 +47,23 @@ GivenGradients::GivenGradients(ReplicaServices& all_services, const PlanInUse& i
       gradients(num_replicas * variables.size()),
       given_kinds(num_replicas * variables.size()) {}
 
-void GivenGradients::put(std::size_t replica, std::size_t variable, const Gradient& gradient) {
+void BucketInputs::put(std::size_t replica, std::size_t variable, const Gradient& gradient) {
   of(replica, variable) = gradient;
   given_kinds[replica * variables.size() + variable] = kind_of(gradient);
 }
 
-const BucketPlan::Item& GivenGradients::item_of(std::size_t variable) const {
+const BucketPlan::Item& BucketInputs::item_of(std::size_t variable) const {
   const auto [bucket, item] = plan->places[variable];
   return plan->buckets[bucket].items[item];
 }
 
-bool GivenGradients::has_dense(std::size_t index) const {
+bool BucketInputs::has_dense(std::size_t index) const {
   return std::ranges::any_of(bucket(index).items, [&](const BucketPlan::Item& item) {
     return kinds[item.variable] == GradientKind::kDense;
   });
 }
 
-GradientKind GivenGradients::unify(std::size_t variable) {
+GradientKind BucketInputs::unify(std::size_t variable) {
   bool any_dense = false, any_sparse = false;
   std::vector<std::size_t> without;
   for (std::size_t r = 0; r < num_replicas; ++r) {
@@ -82,7 +82,7 @@ GradientKind GivenGradients::unify(std::size_t variable) {
   return kinds[variable] = any_dense ? GradientKind::kDense : GradientKind::kSparse;
 }
 
-void GivenGradients::make_dense(std::size_t variable) {
+void BucketInputs::make_dense(std::size_t variable) {
   for (std::size_t r = 0; r < num_replicas; ++r) {
     Gradient& gradient = of(r, variable);
     if (gradient.is_dense()) continue;
@@ -93,7 +93,7 @@ void GivenGradients::make_dense(std::size_t variable) {
   }
 }
 
-std::vector<IndexedSlices> GivenGradients::slices_of(std::size_t variable) const {
+std::vector<IndexedSlices> BucketInputs::slices_of(std::size_t variable) const {
   const Shape& shape = variables[variable].shape();
   std::vector<IndexedSlices> slices;
   for (std::size_t r = 0; r < num_replicas; ++r) {
@@ -108,7 +108,7 @@ std::vector<IndexedSlices> GivenGradients::slices_of(std::size_t variable) const
   return slices;
 }
 
-void GivenGradients::sum_slices(std::size_t variable, std::vector<IndexedSlices> slices) {
+void BucketInputs::sum_slices(std::size_t variable, std::vector<IndexedSlices> slices) {
   // The host sorts the rows.
   const Device first = services.replica_devices.front();
   const Device where = first.type == DeviceType::kGpu ? Device{} : first;
@@ -120,8 +120,7 @@ void GivenGradients::sum_slices(std::size_t variable, std::vector<IndexedSlices>
   sparse_sums[variable] = std::move(sum);
 }
 
-const std::byte* GivenGradients::prepared(std::size_t replica, const Piece& piece,
-                                          std::byte* copy) {
+const std::byte* BucketInputs::prepared(std::size_t replica, const Piece& piece, std::byte* copy) {
   const Tensor& gradient = of(replica, piece.item.variable).dense();
   const std::byte* const values =
       gradient.bytes().data() + piece.offset() * size_of(gradient.dtype());
@@ -131,11 +130,11 @@ const std::byte* GivenGradients::prepared(std::size_t replica, const Piece& piec
   return copy;
 }
 
-void GivenGradients::note(const BucketPlan::Item& item, std::size_t index, int replica) {
+void BucketInputs::note(const BucketPlan::Item& item, std::size_t index, int replica) {
   non_finite.note({item.variable, static_cast<std::int64_t>(index), replica});
 }
 
-void GivenGradients::note_first(const Piece& piece, const std::byte* sum) {
+void BucketInputs::note_first(const Piece& piece, const std::byte* sum) {
   const DType dtype = bucket(piece.bucket).dtype;
   bool any = false;
   for (std::size_t r = 0; r < num_replicas; ++r) {
@@ -153,8 +152,8 @@ void GivenGradients::note_first(const Piece& piece, const std::byte* sum) {
   if (found) note(piece.item, piece.offset() + *found, NonFiniteValue::kSum);
 }
 
-void GivenGradients::note_slices(const BucketPlan::Item& item,
-                                 std::span<const IndexedSlices> slices, const IndexedSlices& sum) {
+void BucketInputs::note_slices(const BucketPlan::Item& item, std::span<const IndexedSlices> slices,
+                               const IndexedSlices& sum) {
   const auto note_in = [&](const IndexedSlices& each, int replica) {
     const auto count = static_cast<std::size_t>(each.values.num_elements());
     const auto found = first_non_finite(each.values.dtype(), each.values.bytes().data(), count);
@@ -173,13 +172,13 @@ void GivenGradients::note_slices(const BucketPlan::Item& item,
   if (!any) note_in(sum, NonFiniteValue::kSum);
 }
 
-void GivenGradients::let_go(std::size_t index) {
+void BucketInputs::release_gradients(std::size_t index) {
   for_dense_items(index, [&](const Piece& piece) {
     for (std::size_t r = 0; r < num_replicas; ++r) of(r, piece.item.variable) = Gradient();
   });
 }
 
-void GivenGradients::search_sum(std::size_t index, const std::byte* sum) {
+void BucketInputs::search_sum(std::size_t index, const std::byte* sum) {
   if (!checks()) return;
   const DType dtype = bucket(index).dtype;
   for_dense_items(index, [&](const Piece& piece) {
@@ -188,7 +187,7 @@ void GivenGradients::search_sum(std::size_t index, const std::byte* sum) {
   });
 }
 
-void GivenGradients::search_gradient(std::size_t variable) {
+void BucketInputs::search_gradient(std::size_t variable) {
   const Gradient& gradient = of(0, variable);
   if (gradient.is_none()) return;
   const BucketPlan::Item& item = item_of(variable);
