@@ -5,9 +5,9 @@
 
 Warns about files over 800 lines, which may have two subjects. Fails on lines over 100 columns in C++, on a
 missing first sentence or licence line, on a header without #pragma once, on a library folder without README.md,
-on a tracked file that lies in the root or at the top of a folder without being on the lists below, on more than 28
-entries in the root, and on tests that name a folder in /tmp, which two runs at once would share. Prose of README.md (120
-lines at most), docs/ and benchmarks/README.md has 100 columns at most; tables and code may be wider.
+on a tracked file in the root or at the top of a folder that is not on the lists below, on more than 28 entries in
+the root, on tests that name a folder in /tmp, which two runs at once would share, and on the words in WORDS. Prose of
+README.md (120 lines at most), docs/ and benchmarks/README.md has 100 columns at most; tables and code may be wider.
 """
 import pathlib
 import re
@@ -40,6 +40,14 @@ README_LINES = 120
 # Names in /tmp that tests may use: the folder of the library's sockets, and a program's default.
 SHARED_FOLDER = re.compile(r"/tmp(?!\w|/tutti-|/cifar10_data\b)")
 LICENSE = "// SPDX-License-Identifier: Apache-2.0"
+# Words that comments, messages, names of tests and pages do not use, also as words of a CamelCase name.
+WORDS = {re.compile(r"nobody", re.I): "'no caller', 'no rank' or 'no worker'",
+         re.compile(r"somebody", re.I): "the caller, thread or process that is meant",
+         re.compile(r"of 0 or more", re.I): "'>= 0'",
+         re.compile(r"(?<![A-Za-z])anew(?![A-Za-z])|Anew(?![a-z])"): "'again', or 'restart' in a name",
+         re.compile(r"(?<![A-Za-z])[Gg]oes[ _]on(?![A-Za-z])|GoesOn(?![a-z])"): "'continues'"}
+WORDS_SUFFIXES = (".md", ".h", ".cc", ".cu", ".cuh", ".py", ".proto")
+WORDS_EXEMPT = ("CHANGELOG.md", "tests/file_style_test.py")
 
 
 def check_file(name, text):
@@ -83,6 +91,11 @@ def check_prose(name, text):
     return errors
 
 
+def check_words(name, text):
+    return [f"{name}:{number}: '{found[0]}'; use {instead}" for number, line in enumerate(text.split("\n"), 1)
+            for word, instead in WORDS.items() if (found := word.search(line))]
+
+
 def belongs(name, known):
     return any(name == entry or (entry.startswith(".") and name.endswith(entry)) for entry in known)
 
@@ -104,16 +117,20 @@ def check_place(name):
             "move it, or add its name to TOP_FILES in tests/file_style_test.py"]
 
 
-def check_places(root):
-    """Files that git does not track (build folders, editors' files) may be anywhere."""
+def check_tracked(root):
+    """Places and words of files. Those that git does not track (build folders, editors' files) may be anywhere."""
     if not (root / ".git").exists():
-        print(f"file style: {root} is no git checkout, so that places of files are not checked")
+        print(f"file style: {root} is not a git checkout, so places and words of files are not checked")
         return []
     listed = subprocess.run(["git", "-C", root, "ls-files", "-z"], capture_output=True, text=True)
     if listed.returncode != 0:
         return [f"git ls-files in {root}: expected the names of tracked files, got: {listed.stderr.strip()}"]
     names = [name for name in listed.stdout.split("\0") if name]
-    return [error for name in names for error in check_place(name)] + check_root(names)
+    errors = [error for name in names for error in check_place(name)] + check_root(names)
+    for name in names:
+        if name.endswith(WORDS_SUFFIXES) and name not in WORDS_EXEMPT and (root / name).is_file():
+            errors += check_words(name, (root / name).read_text(encoding="utf-8"))
+    return errors
 
 
 def check_root(names):
@@ -139,6 +156,11 @@ def self_test():
         assert len(check_folders("tests/a.cc", line)) == 1, line
     for line in ("/// Such as /tmp/x.", 'f"unix:/tmp/tutti-{os.geteuid()}/x"', "TempDir() + name", "/tmpfs"):
         assert not check_folders("tests/a.cc", line), line
+    for line in ("// Nobody reads it.", "TEST(A, TakesNobodysResult)", "somebody", "expected a size of 0 or more", "begins anew",
+                 "TEST(A, BeginsAnew)", "it goes on", "TEST(A, GoesOnAfterError)", "def test_training_goes_on_later(self)"):
+        assert len(check_words("a.cc", line)) == 1, line
+    for line in ("a new one", "manewer", "it goes only once", "goes_one", "TEST(A, GoesOneByOne)"):
+        assert not check_words("a.cc", line), line
     for name in ("LICENSE", "core/file.h", "core/README.md", "core/CMakeLists.txt", "docs/gpu.md", "benchmarks/gpu/gpu_check",
                  "tests/full_checks.sh", "cmake/tuttiConfig.cmake.in", "benchmarks/results/a.txt", ".ci/run",
                  "include/tutti/tutti.h", "include/tutti/core/error.h"):
@@ -169,7 +191,7 @@ def main():
     for path in (path for pattern in PROSE for path in sorted(root.glob(pattern))):
         name = path.relative_to(root).as_posix()
         errors += check_prose(name, path.read_text(encoding="utf-8"))
-    errors += check_places(root)
+    errors += check_tracked(root)
     for line in [f"warning: {warning}" for warning in warnings] + errors:
         print(line)
     print(f"file style: {num_files} files, {len(warnings)} warnings, {len(errors)} errors")
