@@ -135,7 +135,7 @@ void tapes_see_rows(const Variable& variable, const Tensor& rows, const Backward
 /// True while a GradientTape::StopRecording lives.
 bool& recording_stopped();
 
-/// While it lives, this thread has no tapes, as a new thread. Recordings that are attached
+/// Scope in which this thread has no tapes, like a new thread. Recordings that are attached
 /// meanwhile must be detached before its end.
 class SeparateTapes {
  public:

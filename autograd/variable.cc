@@ -307,7 +307,7 @@ void update_in_trace(StepTracer& tracer, std::span<VariableMemory* const> values
 /// Warns once per rule.
 void warn_of_update_by_host(const UpdateRule& rule) {
   log_warning_once(concat("the optimizer '", rule.name(),
-                          "' has no kernel on GPUs: each of its updates goes by way of the host, "
+                          "' has no kernel on GPUs: each of its updates runs on the host, "
                           "which is slow"));
 }
 

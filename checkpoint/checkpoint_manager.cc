@@ -109,7 +109,7 @@ CheckpointManager::CheckpointManager(Checkpoint checkpoint, std::string director
                                      CheckpointManagerOptions options)
     : checkpoint_(std::move(checkpoint)), directory_(std::move(directory)), options_(options) {
   internal::require(options_.max_to_keep >= 0,
-                    "CheckpointManager: expected max_to_keep of at least 0 (0: all), got ",
+                    "CheckpointManager: expected max_to_keep >= 0 (0: all), got ",
                     options_.max_to_keep);
 }
 
@@ -122,8 +122,7 @@ CheckpointManager::~CheckpointManager() {
 }
 
 std::string CheckpointManager::save(std::int64_t step) {
-  internal::require(step >= 0, "CheckpointManager::save: expected a step of at least 0, got ",
-                    step);
+  internal::require(step >= 0, "CheckpointManager::save: expected a step >= 0, got ", step);
   wait();
   start(step);
   if (!options_.asynchronous) wait();

@@ -180,7 +180,7 @@ std::vector<Variable> present(const std::vector<Variable>& variables, const Chec
   internal::require(!found.empty(), "none of the ", variables.size(), " variables is in ", path);
   if (!kept.empty()) {
     log_info(concat("load_weights: ", found.size(), " of ", variables.size(), " variables are in ",
-                    path, "; the others keep their values: ", join(kept)));
+                    path, "; the other variables keep their values: ", join(kept)));
   }
   return found;
 }

@@ -267,8 +267,7 @@ class HeaderParser {
 
   static std::size_t read_count(const Json& json, const char* what) {
     const std::int64_t count = json.as_int();
-    if (count < 0)
-      fail(ErrorCode::kInvalidArgument, "expected ", what, " of at least 0, got ", count);
+    if (count < 0) fail(ErrorCode::kInvalidArgument, "expected ", what, " >= 0, got ", count);
     return static_cast<std::size_t>(count);
   }
 

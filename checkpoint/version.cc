@@ -56,7 +56,7 @@ Json cut_json(const CutTensor& cut) {
 
 std::int64_t read_count(const Json& json, const char* name) {
   const std::int64_t count = json.at(name).as_int();
-  if (count < 0) refuse("expected '", name, "' of at least 0, got ", count);
+  if (count < 0) refuse("expected '", name, "' >= 0, got ", count);
   return count;
 }
 

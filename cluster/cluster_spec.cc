@@ -13,7 +13,7 @@ using internal::brief_list;
 
 void check_index(int index) {
   if (index >= 0) return;
-  fail(ErrorCode::kInvalidArgument, "JobTasks: expected indices of at least 0, got ", index);
+  fail(ErrorCode::kInvalidArgument, "JobTasks: expected indices >= 0, got ", index);
 }
 
 std::string shown_address(const std::string& address) { return address.empty() ? "?" : address; }

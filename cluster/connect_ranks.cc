@@ -118,8 +118,7 @@ ConnectOptions::Way parse_way(std::string_view text) {
   if (text == "auto") return Way::kAuto;
   if (text == "shm") return Way::kSharedMemory;
   if (text == "tcp") return Way::kTcp;
-  fail(ErrorCode::kInvalidArgument, "expected auto, shm or tcp as the way between ranks, got '",
-       text, "'");
+  fail(ErrorCode::kInvalidArgument, "expected the transport auto, shm or tcp, got '", text, "'");
 }
 
 ConnectedRanks connect_ranks(int rank, int size, KeyValueStore& store,

@@ -95,7 +95,7 @@ void combine_nodes(ReduceOp op, DType dtype, std::span<const CanonicalNode> node
                    std::span<const std::byte* const> inputs, std::byte* output, std::size_t count) {
   internal::require(!nodes.empty() && nodes.size() == inputs.size(),
                     "combine_nodes: ", nodes.size(), " nodes and ", inputs.size(),
-                    " inputs; expected one input per node, and one node or more");
+                    " inputs; expected one input per node, and at least one node");
   int next = 0;
   for (const CanonicalNode& node : nodes) {
     TUTTI_CHECK(node.first == next, "combine_nodes: the value of replica ", next, " is missing");

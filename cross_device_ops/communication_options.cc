@@ -31,7 +31,7 @@ Enum value_named(const std::string_view (&names)[n], std::string_view text, cons
 void require_bytes(const char* field, std::int64_t bytes) {
   if (bytes >= 0) return;
   fail(ErrorCode::kInvalidArgument, "CommunicationOptions: expected ", field,
-       " of 0 (automatic) or more, got ", bytes);
+       " >= 0 (0: automatic), got ", bytes);
 }
 
 }  // namespace

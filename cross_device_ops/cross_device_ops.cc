@@ -34,7 +34,7 @@ std::string_view kind_of(const Gradient& gradient) {
 }
 
 void require_one_kind(const PerReplica<Gradient>& value) {
-  require(value.size() > 0, "reduce: expected a value of one replica or more, got none");
+  require(value.size() > 0, "reduce: expected a value of at least one replica, got none");
   const std::string_view expected = value[0].is_none() ? "a value" : kind_of(value[0]);
   for (std::size_t r = 0; r < value.size(); ++r) {
     require(!value[r].is_none() && kind_of(value[r]) == expected, "reduce: expected ", expected,
@@ -67,7 +67,7 @@ PerReplica<Gradient> copies_on(const Gradient& value, std::span<const Device> de
 }
 
 void require_destinations(std::string_view who, std::span<const Device> destinations) {
-  require(!destinations.empty(), who, ": expected one destination or more, got none");
+  require(!destinations.empty(), who, ": expected at least one destination, got none");
 }
 
 }  // namespace
@@ -163,7 +163,7 @@ PerReplica<Tensor> CrossDeviceOps::broadcast(const Tensor& value,
 }
 
 Tensor CrossDeviceOps::gather(const PerReplica<Tensor>& value, int axis, Device destination) {
-  require(value.size() > 0, "gather: expected a value of one replica or more, got none");
+  require(value.size() > 0, "gather: expected a value of at least one replica, got none");
   const Tensor& first = value[0];
   require(first.rank() > 0,
           "gather: scalars cannot be concatenated; expected a rank >= 1; call expand_dims()");

@@ -141,7 +141,7 @@ namespace {
 class NoWorkspace final : public Workspace {
  public:
   void* allocate(std::size_t bytes) override {
-    fail(ErrorCode::kInternal, "collective: an elementwise kernel asks for ", bytes, " bytes");
+    fail(ErrorCode::kInternal, "collective: an elementwise kernel needs ", bytes, " bytes");
   }
 };
 

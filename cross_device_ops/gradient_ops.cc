@@ -18,10 +18,10 @@ namespace {
 using internal::require;
 
 void check(std::span<const IndexedSlices> per_replica) {
-  require(!per_replica.empty(), "reduce: expected IndexedSlices of one replica or more, got none");
+  require(!per_replica.empty(), "reduce: expected IndexedSlices of at least one replica, got none");
   const IndexedSlices& first = per_replica.front();
   require(first.dense_shape.rank() > 0,
-          "reduce: IndexedSlices of a scalar; expected a dense shape of rank 1 or more, got []");
+          "reduce: IndexedSlices of a scalar; expected a dense shape of rank >= 1, got []");
   for (std::size_t r = 0; r < per_replica.size(); ++r) {
     const IndexedSlices& slices = per_replica[r];
     require(
@@ -174,7 +174,7 @@ Gradient aggregate(std::span<const Gradient> gradients) {
   }
   require(
       !gradients.empty() && (dense.size() == gradients.size() || sparse.size() == gradients.size()),
-      "aggregate: expected one gradient or more, all dense or all IndexedSlices, got ",
+      "aggregate: expected at least one gradient, all dense or all IndexedSlices, got ",
       dense.size(), " dense, ", sparse.size(), " sparse and ",
       gradients.size() - dense.size() - sparse.size(), " missing");
   const Device device = device_of(gradients.front());

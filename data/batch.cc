@@ -217,7 +217,7 @@ class BatchSource : public internal::Decorator<BatchSource, BatchIterator, Batch
 Dataset batched(const SourcePtr& source, Batching batching) {
   internal::require(batching.size >= 1,
                     batching.padding ? "Dataset::padded_batch" : "Dataset::batch",
-                    ": expected a size of at least 1, got ", batching.size);
+                    ": expected a size >= 1, got ", batching.size);
   return Dataset(std::make_shared<BatchSource>(source, std::move(batching)));
 }
 
@@ -333,8 +333,8 @@ class PackSource : public internal::Decorator<PackSource, PackIterator, Packing>
 Dataset Dataset::pack(std::int64_t length, PackOptions options) const {
   const std::int64_t shift = options.shift.value_or(length);
   internal::require(length >= 1 && shift >= 1,
-                    "Dataset::pack: expected a length and a shift of at least 1, got ", length,
-                    " and ", shift);
+                    "Dataset::pack: expected a length and a shift >= 1, got ", length, " and ",
+                    shift);
   return Dataset(std::make_shared<PackSource>(source_, Packing{length, shift, options}));
 }
 

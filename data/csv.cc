@@ -120,7 +120,7 @@ class CsvElements : public internal::FileElements {
 
 Dataset csv_dataset(std::vector<std::string> paths, CsvOptions options) {
   internal::require(options.num_rows_for_inference >= 1,
-                    "csv_dataset: expected num_rows_for_inference of at least 1, got ",
+                    "csv_dataset: expected num_rows_for_inference >= 1, got ",
                     options.num_rows_for_inference);
   auto schema = internal::naming("csv_dataset", [&] {
     auto found =

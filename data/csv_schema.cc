@@ -181,7 +181,7 @@ CsvSchema select_columns(std::vector<std::string> paths, CsvOptions options) {
     fail_options("expected a delimiter such as ',', got a quote or the end of a line");
   }
   if (options.max_line_bytes < 1) {
-    fail_options("expected max_line_bytes of at least 1, got ", options.max_line_bytes);
+    fail_options("expected max_line_bytes >= 1, got ", options.max_line_bytes);
   }
   CsvSchema schema{std::move(options), std::move(paths), {}, 0, {}};
   const std::vector<std::string> names =

@@ -257,7 +257,7 @@ namespace {
 
 void require_count(std::int64_t count, const char* who) {
   internal::require(count >= 0 || count == kInfinite, who,
-                    ": expected a count of at least 0, or kInfinite, got ", count);
+                    ": expected a count >= 0, or kInfinite, got ", count);
 }
 
 class TakeIterator : public internal::ForwardingIterator {
@@ -427,7 +427,7 @@ class RepeatSource : public internal::SourceWith<RepeatSource, std::int64_t> {
 
 Dataset Dataset::repeat(std::int64_t count) const {
   internal::require(count >= 0 || count == kInfinite,
-                    "Dataset::repeat: expected a count of at least 0, or kInfinite, got ", count);
+                    "Dataset::repeat: expected a count >= 0, or kInfinite, got ", count);
   return Dataset(std::make_shared<RepeatSource>(source_, count));
 }
 
@@ -489,8 +489,8 @@ class ShuffleSource : public internal::Decorator<ShuffleSource, ShuffleIterator,
 }  // namespace
 
 Dataset Dataset::shuffle(std::int64_t buffer_size, ShuffleOptions options) const {
-  internal::require(buffer_size >= 1,
-                    "Dataset::shuffle: expected a buffer of at least 1 element, got ", buffer_size);
+  internal::require(buffer_size >= 1, "Dataset::shuffle: expected a buffer_size >= 1, got ",
+                    buffer_size);
   return Dataset(std::make_shared<ShuffleSource>(
       source_, Shuffling{static_cast<std::size_t>(buffer_size), options}));
 }

@@ -384,8 +384,8 @@ Tensor adjust_contrast(const Tensor& image, double factor) {
 Tensor adjust_saturation(const Tensor& image, double factor) {
   constexpr std::string_view kWho = "image::adjust_saturation";
   colour_image_size(image, kWho);
-  internal::require(factor >= 0.0 && std::isfinite(factor), kWho,
-                    ": expected a factor of at least 0, got ", factor);
+  internal::require(factor >= 0.0 && std::isfinite(factor), kWho, ": expected a factor >= 0, got ",
+                    factor);
   // With value v and saturation s = (v - min) / v, a channel is v - (v - x) * new s / s; the new s
   // is at most 1.
   return map_colours(image, [times = static_cast<float>(factor)](float(&pixel)[3]) {
@@ -488,8 +488,8 @@ void require_max_delta(double max_delta, double most, std::string_view who) {
 
 ImageStep random_crop(std::int64_t height, std::int64_t width, RandomCropOptions options) {
   require_positive(height, width, "image::random_crop");
-  internal::require(options.padding >= 0,
-                    "image::random_crop: expected a padding of at least 0, got ", options.padding);
+  internal::require(options.padding >= 0, "image::random_crop: expected a padding >= 0, got ",
+                    options.padding);
   return [=](const Tensor& image, const RandomStream& random) {
     const ImageExtents size = image_size(image, "image::random_crop");
     const std::int64_t rows = size.height + 2 * options.padding - height;

@@ -261,8 +261,8 @@ class MapSource : public internal::SourceWith<MapSource, Mapping> {
 
 Dataset internal::map_numbered(const Dataset& dataset, MakeFunction make, int num_parallel_calls,
                                const char* who, Rows rows) {
-  internal::require(num_parallel_calls >= 1, who,
-                    ": expected num_parallel_calls of at least 1, got ", num_parallel_calls);
+  internal::require(num_parallel_calls >= 1, who, ": expected num_parallel_calls >= 1, got ",
+                    num_parallel_calls);
   return Dataset(std::make_shared<MapSource>(dataset.shared_source(),
                                              Mapping{std::move(make), num_parallel_calls, rows}));
 }
@@ -490,7 +490,7 @@ class PrefetchSource : public internal::Decorator<PrefetchSource, PrefetchIterat
 }  // namespace
 
 Dataset Dataset::prefetch(int depth) const {
-  internal::require(depth >= 0, "Dataset::prefetch: expected a depth of at least 0, got ", depth);
+  internal::require(depth >= 0, "Dataset::prefetch: expected a depth >= 0, got ", depth);
   if (depth == 0) return *this;
   return Dataset(
       std::make_shared<PrefetchSource>(source_, Prefetching{static_cast<std::size_t>(depth)}));

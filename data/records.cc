@@ -214,13 +214,12 @@ Dataset fixed_length_record_dataset(std::vector<std::string> paths, std::int64_t
   constexpr const char* kWho = "fixed_length_record_dataset";
   constexpr std::int64_t kLargestPart = std::int64_t{1} << 60;
   const auto fits = [](std::int64_t size) { return size >= 0 && size < kLargestPart; };
-  internal::require(
-      record_bytes >= 1 && fits(record_bytes) && fits(options.header_bytes) &&
-          fits(options.footer_bytes),
-      kWho,
-      ": expected record_bytes of at least 1 and header_bytes and footer_bytes of at least 0, "
-      "got ",
-      record_bytes, ", ", options.header_bytes, " and ", options.footer_bytes);
+  internal::require(record_bytes >= 1 && fits(record_bytes) && fits(options.header_bytes) &&
+                        fits(options.footer_bytes),
+                    kWho,
+                    ": expected record_bytes >= 1 and header_bytes and footer_bytes >= 0, "
+                    "got ",
+                    record_bytes, ", ", options.header_bytes, " and ", options.footer_bytes);
   const Layout layout{static_cast<std::uint64_t>(record_bytes),
                       static_cast<std::uint64_t>(options.header_bytes),
                       static_cast<std::uint64_t>(options.footer_bytes)};

@@ -322,10 +322,9 @@ class InterleaveSource
 Dataset Dataset::interleave(std::function<Dataset(const Element&)> make,
                             InterleaveOptions options) const {
   internal::require_function(make, "Dataset::interleave");
-  internal::require(
-      options.cycle_length >= 1 && options.block_length >= 1,
-      "Dataset::interleave: expected cycle_length and block_length of at least 1, got ",
-      options.cycle_length, " and ", options.block_length);
+  internal::require(options.cycle_length >= 1 && options.block_length >= 1,
+                    "Dataset::interleave: expected cycle_length and block_length >= 1, got ",
+                    options.cycle_length, " and ", options.block_length);
   return Dataset(
       std::make_shared<InterleaveSource>(source_, Interleaving{std::move(make), options}));
 }

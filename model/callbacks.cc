@@ -20,9 +20,8 @@ namespace tutti {
 EarlyStopping::EarlyStopping(EarlyStoppingOptions options)
     : options_(std::move(options)), monitor_("EarlyStopping", options_.monitor, options_.mode) {
   if (options_.patience < 0 || options_.min_delta < 0.0) {
-    fail(ErrorCode::kInvalidArgument,
-         "EarlyStopping: expected patience and min_delta of at least 0, got ", options_.patience,
-         " and ", options_.min_delta);
+    fail(ErrorCode::kInvalidArgument, "EarlyStopping: expected patience and min_delta >= 0, got ",
+         options_.patience, " and ", options_.min_delta);
   }
 }
 
@@ -141,8 +140,8 @@ ReduceLROnPlateau::ReduceLROnPlateau(ReduceLROnPlateauOptions options)
                     "ReduceLROnPlateau: expected a factor in (0, 1), got ", options_.factor);
   if (options_.patience < 0 || options_.cooldown < 0 || options_.min_lr < 0.0) {
     fail(ErrorCode::kInvalidArgument,
-         "ReduceLROnPlateau: expected patience, cooldown and min_lr of at least 0, got ",
-         options_.patience, ", ", options_.cooldown, " and ", options_.min_lr);
+         "ReduceLROnPlateau: expected patience, cooldown and min_lr >= 0, got ", options_.patience,
+         ", ", options_.cooldown, " and ", options_.min_lr);
   }
 }
 

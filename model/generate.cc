@@ -23,8 +23,8 @@ void check_sampling(const SamplingOptions& options) {
   const auto refuse = [](const char* what, const auto& got) {
     fail(ErrorCode::kInvalidArgument, "sample: expected ", what, ", got ", got);
   };
-  if (!(options.temperature >= 0.0)) refuse("a temperature of at least 0", options.temperature);
-  if (options.top_k && *options.top_k < 1) refuse("top_k of at least 1", *options.top_k);
+  if (!(options.temperature >= 0.0)) refuse("a temperature >= 0", options.temperature);
+  if (options.top_k && *options.top_k < 1) refuse("top_k >= 1", *options.top_k);
   if (!(options.top_p > 0.0 && options.top_p <= 1.0)) refuse("top_p in (0, 1]", options.top_p);
 }
 
@@ -161,12 +161,11 @@ class Generation {
 Tensor generate(const Layer& model, const Tensor& prompt, const GenerateOptions& options) {
   const bool is_index = prompt.dtype() == DType::kInt64 || prompt.dtype() == DType::kInt32;
   internal::require(is_index && prompt.rank() == 2 && prompt.shape()[1] != 0,
-                    "generate: expected a prompt int64 [batch, steps] of a step or more, got ",
+                    "generate: expected a prompt int64 [batch, steps] of at least one step, got ",
                     prompt.dtype(), " ", prompt.shape());
   if (options.window.value_or(1) < 1 || options.max_new_tokens < 0) {
     fail(ErrorCode::kInvalidArgument,
-         "generate: expected a window of at least 1 and at least 0 "
-         "new tokens, got ",
+         "generate: expected a window >= 1 and max_new_tokens >= 0, got ",
          options.window.value_or(1), " and ", options.max_new_tokens);
   }
   Generation generation(model, prompt, options);

@@ -65,7 +65,7 @@ ModelCheckpoint::ModelCheckpoint(std::string path, ModelCheckpointOptions option
       best_(options_.initial_value_threshold.value_or(internal::Monitor::kNothing)) {
   if (options_.max_to_keep < 0 || options_.save_freq.value_or(1) <= 0) {
     fail(ErrorCode::kInvalidArgument,
-         "ModelCheckpoint: expected max_to_keep of at least 0 and a positive save_freq, got ",
+         "ModelCheckpoint: expected max_to_keep >= 0 and a positive save_freq, got ",
          options_.max_to_keep, " and ", options_.save_freq.value_or(1));
   }
   for (const std::string& name : names_in(path_)) {

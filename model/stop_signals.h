@@ -7,8 +7,9 @@
 
 namespace tutti::internal {
 
-/// While it lives, SIGINT and SIGTERM are recorded instead of ending the process; then the earlier
-/// handlers are restored. Objects nest; a signal is recorded for all of them. Not thread-safe.
+/// Scope in which SIGINT and SIGTERM are recorded instead of ending the process; the destructor
+/// restores the earlier handlers. Objects nest; a signal is recorded for all of them. Not
+/// thread-safe.
 class StopSignals {
  public:
   StopSignals();

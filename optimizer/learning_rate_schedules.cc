@@ -124,8 +124,8 @@ double fall(DecayShape shape, double x) {
 }
 
 void check(const LinearWarmUpOptions& options) {
-  internal::require(options.warm_up_steps >= 0,
-                    "LinearWarmUp: expected 0 warm_up_steps or more, got ", options.warm_up_steps);
+  internal::require(options.warm_up_steps >= 0, "LinearWarmUp: expected warm_up_steps >= 0, got ",
+                    options.warm_up_steps);
 }
 
 double rate_at(const LinearWarmUpOptions& options, std::int64_t iteration) {

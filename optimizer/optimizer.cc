@@ -16,7 +16,7 @@ namespace {
 void check_variables(const std::string& name, std::span<const Variable> variables) {
   internal::require(
       !variables.empty(), name,
-      ": there is nothing to train; expected one variable or more, got none; is the model built "
+      ": there is nothing to train; expected at least one variable, got none; is the model built "
       "(Input{...} first)?");
   std::set<const VariableStorage*> seen;
   for (const Variable& variable : variables) {
@@ -145,7 +145,7 @@ void Optimizer::set_learning_rate(double value) {
   if (schedule_) {
     fail(ErrorCode::kFailedPrecondition, name_,
          ".set_learning_rate: a schedule decides the rate; make the optimizer with a constant rate "
-         "to set it by hand");
+         "to set it yourself");
   }
   learning_rate_.assign(checked_rate(value));
 }

@@ -149,7 +149,7 @@ void register_update_rule(const std::string& name, UpdateRuleFactory factory) {
   Registry& all = registry();
   const MutexLock lock(all.mutex);
   if (std::ranges::find(all.entries, name, &Entry::first) != all.entries.end()) {
-    fail(ErrorCode::kAlreadyExists, "register_update_rule: '", name, "' is taken");
+    fail(ErrorCode::kAlreadyExists, "register_update_rule: '", name, "' is already registered");
   }
   all.entries.emplace_back(name, std::move(factory));
 }

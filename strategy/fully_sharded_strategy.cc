@@ -22,8 +22,7 @@ int checked_stage(int stage) {
 
 std::int64_t checked_bytes(std::int64_t bytes) {
   if (bytes >= 0) return bytes;
-  fail(ErrorCode::kInvalidArgument, kStrategy, ": min_shard_bytes; expected 0 or more, got ",
-       bytes);
+  fail(ErrorCode::kInvalidArgument, kStrategy, ": min_shard_bytes; expected >= 0, got ", bytes);
 }
 
 }  // namespace

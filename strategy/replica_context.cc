@@ -92,7 +92,7 @@ Tensor ReplicaContext::all_reduce(ReduceOp op, const Tensor& value, SourceLocati
 Tensor ReplicaContext::all_gather(const Tensor& value, int axis, SourceLocation where) {
   if (value.rank() == 0) {
     fail(ErrorCode::kInvalidArgument, "all_gather at ", to_string(where),
-         ": a scalar has no axis; expected rank 1 or more, got rank 0; call reshape(x, {1})");
+         ": a scalar has no axis; expected rank >= 1, got rank 0; call reshape(x, {1})");
   }
   axis = value.shape().normalized_axis(axis, "all_gather");
   Gathered gathered;

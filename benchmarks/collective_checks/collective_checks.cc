@@ -130,7 +130,7 @@ int main(int argc, char** argv) {
   flags.add("GROUPS", num_groups, "groups of rounds, of which the median counts");
   if (const int code = flags.parse(argc, argv); code >= 0) return code;
   if (num_groups < 1) {
-    std::fprintf(stderr, "collective_checks: GROUPS: expected 1 or more\n");
+    std::fprintf(stderr, "collective_checks: GROUPS: expected >= 1\n");
     return 2;
   }
   std::printf("a call alone: %.1f ns\n", nanoseconds_alone());

@@ -24,9 +24,8 @@ void declare(BenchArguments& arguments, Flags& flags) {
 
 void check(const BenchArguments& arguments) {
   if (arguments.elements < 1 || arguments.iterations < 1 || arguments.rounds < 1) {
-    fail(ErrorCode::kInvalidArgument,
-         "--elements, --iterations, --rounds: expected 1 or more, got ", arguments.elements, ", ",
-         arguments.iterations, " and ", arguments.rounds);
+    fail(ErrorCode::kInvalidArgument, "--elements, --iterations, --rounds: expected >= 1, got ",
+         arguments.elements, ", ", arguments.iterations, " and ", arguments.rounds);
   }
 }
 

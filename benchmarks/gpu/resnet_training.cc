@@ -59,7 +59,7 @@ std::unique_ptr<Strategy> make_strategy(const ResnetOptions& options) {
 
 void require_positive(const char* flag, std::int64_t value) {
   if (value >= 1) return;
-  fail(ErrorCode::kInvalidArgument, flag, ": expected 1 or more, got ", value);
+  fail(ErrorCode::kInvalidArgument, flag, ": expected >= 1, got ", value);
 }
 
 }  // namespace

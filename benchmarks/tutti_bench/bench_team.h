@@ -60,7 +60,7 @@ class BenchTeam {
   std::vector<std::unique_ptr<Thread>> threads_;  // last: joined first
 };
 
-/// While it lives, binds the calling thread to the core with this number (modulo their number)
+/// Scope that binds the calling thread to the core with this number (modulo their number)
 /// among those that it may use.
 class PinnedThread {
  public:

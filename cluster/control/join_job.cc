@@ -106,8 +106,8 @@ Invitation host(const std::vector<MemberTask>& tasks, const JoinOptions& options
   const std::string asked = variable("TUTTI_CONTROL");
   if (asked.empty() && !control_has_grpc()) {
     log_warning(
-        "workers: this build has no gRPC, so nothing watches them: one that is stopped or "
-        "stuck is found at the deadline of a call");
+        "workers: this build has no gRPC, so a stopped or stuck worker is detected only "
+        "at the deadline of a call");
     return invitation;
   }
   if (asked.empty() && machines > 1) {

@@ -42,7 +42,7 @@
 namespace tutti::internal {
 namespace {
 
-constexpr std::size_t kMostNewcomers = 256;
+constexpr std::size_t kMostPendingPeers = 256;
 constexpr int kAcceptsInARow = 64;
 constexpr int kNoRank = -1;
 const FileDescriptor kNoDescriptor;
@@ -319,7 +319,7 @@ class GroupConnector {
       strangers_.note(concat(address, " opens too many"), now());
       return;
     }
-    if (pending_peers_.size() == kMostNewcomers) pending_peers_.pop_front();
+    if (pending_peers_.size() == kMostPendingPeers) pending_peers_.pop_front();
     PendingPeer& pending_peer = pending_peers_.emplace_back(
         Handshake::Side::kServer, std::move(socket), hello_, options_.secret);
     pending_peer.is_local = is_local;
@@ -507,7 +507,7 @@ class GroupConnector {
     }
     const auto late = std::ranges::find_if(peers_, &Peer::is_awaited);
     fail(ErrorCode::kDeadlineExceeded, who(), ": rank ", late - peers_.begin(),
-         " is not connected to all others within ", seconds(), " s");
+         " did not connect to all other ranks within ", seconds(), " s");
   }
 
   [[noreturn]] void fail_to_reach(int rank) const {

@@ -180,7 +180,7 @@ static_assert(sizeof(FrameOnTheWire) == kFrameHeaderBytes);
 template <class... Parts>
 [[noreturn]] void refuse_frame(const Parts&... parts) {
   fail(ErrorCode::kUnavailable,
-       "the header of a message was damaged on the way, or is not of this protocol: ", parts...);
+       "the header of a message is damaged or belongs to another protocol: ", parts...);
 }
 
 }  // namespace
@@ -452,8 +452,8 @@ void Connection::check_message(std::size_t at) {
   std::memcpy(&expected, &staged_[at], sizeof(expected));
   if (expected == reading_->crc) return;
   tutti::fail(ErrorCode::kUnavailable, "the message with tag ", reading_->header.tag, " (body of ",
-              reading_->header.body_bytes, " bytes) was damaged on the way: expected the checksum ",
-              expected, ", got ", reading_->crc);
+              reading_->header.body_bytes, " bytes) is damaged: expected the checksum ", expected,
+              ", got ", reading_->crc);
 }
 
 void Connection::begin_message(const FrameHeader& header, const std::byte* head) {

@@ -120,7 +120,7 @@ void write_job_secret_file(const std::string& path) {
       ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!file.is_open()) {
     fail(errno == EEXIST ? ErrorCode::kAlreadyExists : ErrorCode::kUnavailable, "job secret: '",
-         path, "' cannot be made: ", std::strerror(errno));
+         path, "' cannot be created: ", std::strerror(errno));
   }
   const JobSecret secret = JobSecret::generate();
   const auto bytes = secret.bytes();

@@ -54,7 +54,7 @@ std::optional<AddressProblem> find_address_problem(std::string_view text) {
   if (port.find(':') != port.npos) return {{kExpected, "write an IPv6 address as [::1]:2222"}};
   if (parse_index(port, 65535).value_or(0) == 0) {
     return {{"a port from 1 to 65535 behind the colon",
-             port == "0" ? "choose a port: the others cannot know one that the system chooses"
+             port == "0" ? "choose a port: the other tasks cannot know one that the system chooses"
                          : "write host:port, as in host:2222"}};
   }
   return find_host_problem(*parts);

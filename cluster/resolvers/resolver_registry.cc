@@ -101,7 +101,8 @@ void register_cluster_resolver(const std::string& name, ResolverFactory factory)
   Registry& all = registry();
   const MutexLock lock(all.mutex);
   if (std::ranges::find(all.entries, name, &Entry::first) != all.entries.end()) {
-    fail(ErrorCode::kAlreadyExists, "register_cluster_resolver: '", name, "' is taken");
+    fail(ErrorCode::kAlreadyExists, "register_cluster_resolver: '", name,
+         "' is already registered");
   }
   all.entries.emplace_back(name, std::move(factory));
 }

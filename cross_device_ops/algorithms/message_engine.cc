@@ -386,7 +386,7 @@ class RankStates {
       if (r != link_.rank && !came) text += concat(text.empty() ? "" : ", ", "rank ", r);
     }
     if (!text.empty()) return text + " did not join";
-    return concat("all came, but a message is late: of rank ", join(awaited, " or "));
+    return concat("all joined, but a message is late: from rank ", join(awaited, " or "));
   }
   /// See CollectiveEngine.
   std::vector<std::string> states_of_ranks(TimePoint deadline) {

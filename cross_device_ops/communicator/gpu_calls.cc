@@ -115,7 +115,8 @@ void GpuCalls::agree(int gpu, Communicator& aside) {
     return gather_texts(aside, text, name);
   };
   GpusOfRank told = gpus_for_nccl(own);
-  if (state_.options().gpu_calls == GpuCallsBy::kHosts) told.reason = "asks for the hosts";
+  if (state_.options().gpu_calls == GpuCallsBy::kHosts)
+    told.reason = "its options select the hosts";
   std::vector<GpusOfRank> ranks;
   for (const std::string& text : gather(told.to_text(), "GPUs of the ranks")) {
     ranks.push_back(GpusOfRank::from_text(text));

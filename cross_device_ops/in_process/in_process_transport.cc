@@ -1,9 +1,9 @@
 // Messages between threads: the second of sender and receiver copies.
 // SPDX-License-Identifier: Apache-2.0
 //
-// A *lane* is the connection from one rank to another. A *transfer* is one side of a message, a
-// send or a receive. It is queued on its lane until the other side posts the same tag, then copying
-// (with the lane's mutex released, hence no thread may end it meanwhile), then ended.
+// A *channel* is the connection from one rank to another. A *transfer* is one side of a message, a
+// send or a receive. It is queued on its channel until the other side posts the same tag, then
+// copying (with the channel's mutex released, hence no thread may end it meanwhile), then ended.
 #include "cross_device_ops/in_process/in_process_transport.h"
 
 #include <algorithm>
@@ -87,7 +87,7 @@ struct Transfer final : Work {
          " (body of ", body.size(), " bytes) before the deadline of rank ", is_send ? from : to);
   }
 
-  /// Requires: the lane's mutex held.
+  /// Requires: the channel's mutex held.
   void end(std::optional<Error> reason = std::nullopt) {
     state = State::kEnded;
     error = std::move(reason);
@@ -108,7 +108,7 @@ struct Transfer final : Work {
   const std::uint64_t tag;
   const std::span<std::byte> head, body;  // read-only for a send
   PeerChannel& channel;
-  // Guarded by the lane's mutex.
+  // Guarded by the channel's mutex.
   State state = State::kQueued;
   std::optional<Error> error;
   CondVar ended;

@@ -110,7 +110,7 @@ class MpiDispatcher {
   using Receiver = std::function<void(MpiFrame frame)>;
 
   static std::shared_ptr<MpiDispatcher> get() {
-    MpiRuntime& runtime = MpiRuntime::get();  // made before the hub, so that it outlives it
+    MpiRuntime& runtime = MpiRuntime::get();  // made before the dispatcher, so that it outlives it
     static Mutex mutex;
     static std::shared_ptr<MpiDispatcher> dispatcher;
     MutexLock lock(mutex);
@@ -378,8 +378,8 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
   }
 
  private:
-  /// A send or receive. Guarded by the hub's mutex. No memory of the caller is accessed after its
-  /// end.
+  /// A send or receive. Guarded by the dispatcher's mutex. No memory of the caller is accessed
+  /// after its end.
   struct MpiWork final : Work {
     MpiWork(std::shared_ptr<MpiEndpoint> all, bool sends, int other, std::uint64_t name)
         : endpoint(std::move(all)), is_send(sends), peer(other), tag(name) {}
@@ -392,7 +392,7 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
     void wait(TimePoint deadline) override {
       if (poll_until(deadline, [this] { return test(); })) return;
       fail(ErrorCode::kDeadlineExceeded, "mpi: ", endpoint->name_of(peer),
-           is_send ? " has not taken" : " has not sent", " the message with tag ", tag,
+           is_send ? " has not received" : " has not sent", " the message with tag ", tag,
            " (body of ", body.size(), " bytes) before the deadline of rank ", endpoint->rank_);
     }
     void end(std::optional<Error> reason = std::nullopt) {
@@ -497,7 +497,7 @@ class MpiEndpoint final : public Transport, public std::enable_shared_from_this<
     }
   }
 
-  // The following require the hub's mutex.
+  // The following require the dispatcher's mutex.
   void take(MpiFrame frame) {
     const MpiFrame::Header header = frame.header();
     if (header.from < 0 || header.from >= size()) return;

@@ -368,7 +368,7 @@ class AbiCrossDeviceOps final : public CrossDeviceOps {
     const double bound = calls().max_relative_error(self_);
     if (bound >= 0.0) return bound;
     fail(ErrorCode::kInternal, "plugin '", table_->name, "': max_relative_error() returned ", bound,
-         "; expected 0 or more, or INFINITY");
+         "; expected >= 0, or INFINITY");
   }
   void throw_if_aborted() {
     MutexLock lock(mutex_);
@@ -391,8 +391,7 @@ class AbiCrossDeviceOps final : public CrossDeviceOps {
       fail(ErrorCode::kInternal, who, " failed with code ", code,
            "; expected one of plugin_abi.h; its message: ", text.empty() ? "nothing" : text);
     }
-    fail(static_cast<ErrorCode>(code), who,
-         " failed: ", text.empty() ? "it does not say why" : text);
+    fail(static_cast<ErrorCode>(code), who, " failed: ", text.empty() ? "no reason given" : text);
   }
 
   const std::shared_ptr<const PluginTable> table_;

@@ -1,4 +1,4 @@
-// Publishing calls in seats, reading them, results of inline calls, and parts of the others.
+// Implements WindowCalls: publishes and reads entries, and computes results of inline calls.
 // SPDX-License-Identifier: Apache-2.0
 #include "cross_device_ops/shared/window_calls.h"
 
@@ -71,8 +71,8 @@ void WindowCalls::show(const CollectiveCall& call, const CollectiveHeader& heade
     std::ranges::copy(call.receive_counts, counts + call.counts.size());
   }
   // A second synchronisation costs less than copies of some KiB if no thread sleeps.
-  constexpr std::size_t kWorthASecondMeeting = 4096;
-  const bool may_be_large = call.count * size_of(call.dtype) > kWorthASecondMeeting &&
+  constexpr std::size_t kMinBytesForSecondSync = 4096;
+  const bool may_be_large = call.count * size_of(call.dtype) > kMinBytesForSecondSync &&
                             call.collective == Collective::kAllReduce && !group_.shares_parts();
   if (may_be_large && show_offsets(call)) {
     entry.flags = WindowEntry::kIsShared;

@@ -18,7 +18,7 @@ class WindowCalls {
  public:
   explicit WindowCalls(const WindowGroup& group);
 
-  /// Publishes the call in the own seat, before arriving: copies of small inputs, or offsets.
+  /// Publishes the call in its own entry, before arriving: copies of small inputs, or offsets.
   void show(const CollectiveCall& call, const CollectiveHeader& header);
 
   /// Returns how the call can be carried out with the published data. Requires: all have arrived.

@@ -216,7 +216,7 @@ void WindowGroup::leave(TimePoint deadline) {
 void WindowGroup::close_late(const char* what) noexcept {
   close_broken(Error(ErrorCode::kDeadlineExceeded,
                      concat("rank ", rank(), ": expected all ", size(), " ranks to ", what,
-                            kMissing, "all came, but one of them has stopped on the way")));
+                            kMissing, "all joined, but one of them stopped during the call")));
 }
 
 void WindowGroup::probe() const {
@@ -227,9 +227,9 @@ void WindowGroup::close_broken(const Error& reason) noexcept {
   close_from(as_it_was(reason), round_);
 }
 
-// A rank that has seen all arrivals and then finds the board open continues: the arrivals preceded
+// A rank that has seen all arrivals and then finds the header open continues: the arrivals preceded
 // the closing, so the closing member sees them, too, and counts the round as complete. A rank that
-// finds the board closed reads the decision there.
+// finds the header closed reads the decision there.
 void WindowGroup::close_from(const Error& reason,
                              std::optional<std::uint64_t> first_failed) noexcept {
   WindowHeader* shared_header = nullptr;

@@ -141,7 +141,7 @@ class Window {
   std::uint64_t* counts(std::uint64_t round) const {
     return at<std::uint64_t>(layout_->counts) + round % 2 * 2 * layout_->size;
   }
-  /// Returns offsets of inputs, then outputs, [2 * kMostBuffers]; the seat has the first of each.
+  /// Returns offsets of inputs, then outputs, [2 * kMostBuffers]; the entry has the first of each.
   std::uint64_t* offsets(std::uint64_t round) const {
     return at<std::uint64_t>(layout_->offsets) + round % 2 * 2 * WindowLayout::kMostBuffers;
   }
@@ -199,8 +199,8 @@ class WindowGroup {
 
   /// Starts a round. The first call makes this rank's window and finds those of the others.
   void begin_round(const CollectiveHeader& header, TimePoint deadline);
-  /// Waits for all ranks, after the seat was filled. Throws the reason of a closed group, or closes
-  /// it with kDeadlineExceeded naming the ranks that did not join, kUnavailable or kAborted.
+  /// Waits for all ranks, after the entry was filled. Throws the reason of a closed group, or
+  /// closes it with kDeadlineExceeded naming the ranks that did not join, kUnavailable or kAborted.
   void arrive(const CollectiveHeader& header, TimePoint deadline);
   /// Allocates the slots of this rank's window, if there are none. Throws kResourceExhausted.
   void need_slots();
@@ -280,7 +280,7 @@ class WindowGroup {
   std::vector<std::unique_ptr<Work>> probes_;  // end when the member exits
 
   Mutex mutex_;
-  std::optional<Error> own_reason_ TUTTI_GUARDED_BY(mutex_);  // used if the board has none
+  std::optional<Error> own_reason_ TUTTI_GUARDED_BY(mutex_);  // used if the header has none
 };
 
 }  // namespace tutti::internal

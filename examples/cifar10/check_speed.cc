@@ -47,7 +47,7 @@ int main(int argc, char** argv) {
   return run_example([&] {
     if (steps >= 1 && values.batch_size >= 1 && values.num_gpus >= 1) return check(values, steps);
     fail(ErrorCode::kInvalidArgument,
-         "check_speed: expected 1 or more of --steps, --batch_size and --num_gpus, got ", steps,
-         ", ", values.batch_size, " and ", values.num_gpus);
+         "check_speed: expected >= 1 for --steps, --batch_size and --num_gpus, got ", steps, ", ",
+         values.batch_size, " and ", values.num_gpus);
   });
 }

@@ -51,7 +51,7 @@ int parse(int argc, char** argv, EvalFlags& values) {
                                     std::pair{"--num_examples", values.num_examples},
                                     std::pair{"--batch_size", values.batch_size}}) {
     if (value >= 1) continue;
-    std::fprintf(stderr, "error: %s: expected 1 or more, got %lld\n", flag,
+    std::fprintf(stderr, "error: %s: expected >= 1, got %lld\n", flag,
                  static_cast<long long>(value));
     return 2;
   }

@@ -18,7 +18,8 @@ void Tower::add_loss(std::string_view name, const Tensor& loss) {
 
 Tensor Tower::total_loss() const {
   if (losses_.empty()) {
-    fail(ErrorCode::kFailedPrecondition, name_, ": expected a loss or more, got none; add_loss()");
+    fail(ErrorCode::kFailedPrecondition, name_,
+         ": expected at least one loss, got none; call add_loss()");
   }
   Tensor total = losses_.front().value;
   for (std::size_t i = 1; i < losses_.size(); ++i) total = total + losses_[i].value;

@@ -152,13 +152,13 @@ void use_one_device_for(std::shared_ptr<Strategy>& strategy) {
 
 void require_positive(std::string_view what, const std::optional<std::int64_t>& number) {
   if (!number || *number > 0) return;
-  fail(ErrorCode::kInvalidArgument, "Estimator: ", what, ": expected 1 or more, got ", *number);
+  fail(ErrorCode::kInvalidArgument, "Estimator: ", what, ": expected >= 1, got ", *number);
 }
 
 DistributedDataset::Iterator first_batch(DistributedDataset& data) {
   auto iterator = data.begin();
   internal::require(iterator != data.end(),
-                    "Estimator: expected data with a batch or more, got none from input_fn");
+                    "Estimator: expected data with at least one batch, got none from input_fn");
   return iterator;
 }
 
@@ -269,7 +269,7 @@ Estimator::Estimator(ModelFn model_fn, RunConfig config, std::string warm_start_
   const std::int64_t least =
       std::min({config_.save_checkpoints_steps, config_.save_summary_steps,
                 config_.log_step_count_steps, std::int64_t{config_.keep_checkpoint_max}});
-  internal::require(least >= 0, "Estimator: RunConfig: expected 0 or more, got ", least);
+  internal::require(least >= 0, "Estimator: RunConfig: expected >= 0, got ", least);
   use_one_device_for(config_.train_distribute);
   use_one_device_for(config_.eval_distribute);
 }

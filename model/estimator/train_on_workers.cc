@@ -17,8 +17,8 @@ constexpr std::size_t kStepsPerWorker = 2;  // in flight
 
 Batch batch_of(const Dataset& data) {
   auto batch = DatasetIterator(data, 0).try_next();
-  internal::require(batch,
-                    "Estimator::serve: expected data with a batch or more, got none from input_fn");
+  internal::require(
+      batch, "Estimator::serve: expected data with at least one batch, got none from input_fn");
   return *batch;
 }
 

@@ -13,7 +13,7 @@ namespace {
 
 double checked_stddev(double stddev) {
   if (stddev >= 0.0) return stddev;
-  fail(ErrorCode::kInvalidArgument, "GaussianNoise: expected a stddev of at least 0, got ", stddev);
+  fail(ErrorCode::kInvalidArgument, "GaussianNoise: expected a stddev >= 0, got ", stddev);
 }
 
 }  // namespace

@@ -90,8 +90,7 @@ void orthonormalize(std::vector<double>& vectors, std::size_t count, std::size_t
 
 Tensor orthogonal_matrix(const Shape& shape, double gain, const InitializerContext& context) {
   internal::require(shape.rank() >= 2,
-                    "initializers::orthogonal: expected a weight of rank 2 or more, got shape ",
-                    shape);
+                    "initializers::orthogonal: expected a weight of rank >= 2, got shape ", shape);
   const auto columns = static_cast<std::size_t>(shape[-1]);
   const std::size_t rows =
       columns == 0 ? 0 : static_cast<std::size_t>(shape.num_elements()) / columns;

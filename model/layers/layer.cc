@@ -51,7 +51,7 @@ class CallLogScope {
     while (scope && !scope->repeats_) scope = scope->outer_;
     if (scope) {
       TUTTI_CHECK(scope->next_ < scope->log_.keys.size(),
-                  "a layer asks for more random numbers when it is called again");
+                  "a layer draws more random numbers when it is called again");
     }
     const RandomKey key = scope ? scope->log_.keys[scope->next_++] : make();
     for (CallLogScope* each = innermost; each != scope; each = each->outer_) {
@@ -175,7 +175,7 @@ void Layer::pass_mask(const Tensor& input, const Tensor& result) const {
   if (made_of_layers) return;
   log_warning_once(
       concat("layer '", name(), "' (", type_name(), "): the mask of its input ends ",
-             "here, for the layer does not know masks; what follows counts all steps"));
+             "here, because the layer does not support masks; later layers count all steps"));
 }
 
 Tensor Layer::operator()(const Tensor& input, CallContext context) const {

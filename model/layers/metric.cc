@@ -60,7 +60,8 @@ Json Metric::describe() const {
   const std::string type = internal::plain_type_name(typeid(*this));
   if (!arguments_) {
     fail(ErrorCode::kUnimplemented, "the metric '", name_, "' (", type,
-         ") does not say how it is made, so it cannot be saved; call made_with(arguments) in the "
+         ") does not record its constructor arguments, so it cannot be saved; call "
+         "made_with(arguments) in the "
          "constructor of ",
          type, " and register_metric<", type, ", their types>() before load_model()");
   }

@@ -116,7 +116,7 @@ namespace {
 
 void require_margins(std::initializer_list<std::int64_t> margins, std::string_view who) {
   if (std::ranges::all_of(margins, [](std::int64_t margin) { return margin >= 0; })) return;
-  fail(ErrorCode::kInvalidArgument, who, ": expected margins of at least 0, got ",
+  fail(ErrorCode::kInvalidArgument, who, ": expected margins >= 0, got ",
        join(std::vector<std::int64_t>(margins)));
 }
 

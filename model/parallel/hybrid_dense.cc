@@ -71,7 +71,7 @@ void check_rounds(const std::vector<std::vector<Part>>& rounds, std::int64_t mos
     if (rows_in(parts) <= most) continue;
     fail(ErrorCode::kInvalidArgument, "HybridDense::train: a round has ", rows_in(parts),
          " examples; expected at most a dense_batch of ", most,
-         ", for the dense layers change between rounds; use HybridScheme::kSharesOfAll, or a "
+         ", because the dense layers change between rounds; use HybridScheme::kSharesOfAll, or a "
          "dense_batch of one round or several");
   }
 }

@@ -26,7 +26,7 @@ std::vector<PipelineTask> pipeline_schedule(PipelineOrder order, int stage, int 
                                             int num_micro_batches) {
   internal::require(stage >= 0 && stage < num_stages && num_micro_batches >= 1,
                     "pipeline_schedule: expected a stage of 0 .. ", num_stages - 1,
-                    " and one micro-batch or more, got stage ", stage, " and ", num_micro_batches);
+                    " and at least one micro-batch, got stage ", stage, " and ", num_micro_batches);
   // Maximum number of micro-batches that a stage has started but not finished.
   const int ahead = order == PipelineOrder::kAllForwardFirst
                         ? num_micro_batches

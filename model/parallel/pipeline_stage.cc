@@ -43,7 +43,8 @@ Tensor StageExchange::take(Direction way, std::size_t stage, std::size_t micro_b
   });
   if (place.defined()) return std::exchange(place, Tensor());
   if (error_) {
-    fail(ErrorCode::kAborted, "Pipeline: ", name_of(stage), " stopped, for another stage failed");
+    fail(ErrorCode::kAborted, "Pipeline: ", name_of(stage),
+         " stopped because another stage failed");
   }
   const bool forward = way == Direction::kForward;
   fail(ErrorCode::kDeadlineExceeded, "Pipeline: no ", forward ? "activations" : "gradients",

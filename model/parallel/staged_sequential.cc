@@ -16,7 +16,7 @@ namespace {
 std::vector<std::size_t> bounds_of(const StageOptions& options, std::size_t num_layers) {
   const std::size_t num_stages = options.devices.devices.size();
   internal::require(num_stages != 0 && num_layers >= num_stages,
-                    "StagedSequential: expected one device or more and at least ",
+                    "StagedSequential: expected at least one device and at least ",
                     "one layer for each, got ", num_stages, " devices and ", num_layers, " layers");
   std::vector<std::size_t> bounds{0};
   if (options.cuts.empty()) {

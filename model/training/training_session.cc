@@ -127,7 +127,7 @@ TrainingSession::TrainingSession(Strategy& strategy, std::vector<Variable> weigh
   const bool saves = !options_.checkpoint_dir.empty() || options_.save_on_signal;
   if (options_.grace_period != Duration::zero() &&
       (options_.grace_period < Duration::zero() || !saves)) {
-    fail(ErrorCode::kInvalidArgument, "TrainingSession: grace_period: expected 0 or more, and ",
+    fail(ErrorCode::kInvalidArgument, "TrainingSession: grace_period: expected >= 0, and ",
          "above 0 a checkpoint_dir or save_on_signal, got ",
          seconds_between({}, TimePoint(options_.grace_period)), " s",
          saves ? "" : " without either");

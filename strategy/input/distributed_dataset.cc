@@ -441,7 +441,7 @@ Dataset rebatch(const Dataset& dataset, std::vector<std::int64_t> sizes, BatchOp
 }
 
 Dataset rebatch_evenly(const Dataset& dataset, int num_pieces) {
-  internal::require(num_pieces >= 1, "rebatch_evenly: expected 1 or more pieces, got ", num_pieces);
+  internal::require(num_pieces >= 1, "rebatch_evenly: expected at least 1 piece, got ", num_pieces);
   return dataset.flat_map([num_pieces](const Element& batch) {
     require_rows(batch);
     const std::vector<std::int64_t> sizes = replica_rows(batch.rows(), num_pieces);

@@ -73,7 +73,7 @@ class StragglerWatch {
   std::optional<Straggler> last_ TUTTI_GUARDED_BY(mutex_);
 };
 
-/// Returns "worker 2 is slow: the others waited 78 % of the last 15 steps for it, ...".
+/// Returns "worker 2 is slow: the other workers waited 78 % of the last 15 steps for it, ...".
 std::string to_string(const Straggler& straggler, const std::string& name);
 
 }  // namespace tutti::internal

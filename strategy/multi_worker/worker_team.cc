@@ -263,7 +263,7 @@ void WorkerTeam::reconnect(TimePoint deadline) {
   if (!group_) {
     fail(ErrorCode::kFailedPrecondition,
          "WorkerTeam::reconnect: these workers were connected by a communicator of the caller; "
-         "expected a job with a control server; try a ClusterResolver");
+         "expected a job with a control server; use a ClusterResolver");
   }
   watches_.clear();
   gpu_sums_.reset();

@@ -74,8 +74,8 @@ ParameterServerRole parameter_server_role(const ClusterResolver& resolver) {
   const ClusterSpec cluster = resolver.cluster_spec();
   for (const char* const needed : {"worker", "ps"}) {
     if (cluster.count(needed) > 0) continue;
-    fail(ErrorCode::kInvalidArgument, kStrategy, ": ", resolver.name(),
-         ": there must be at least one ", needed, " in ", cluster);
+    fail(ErrorCode::kInvalidArgument, kStrategy, ": ", resolver.name(), ": expected at least one ",
+         needed, " in ", cluster);
   }
   const std::string& type = resolver.task_type();
   if (type == "evaluator") {

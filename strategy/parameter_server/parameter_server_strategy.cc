@@ -254,7 +254,7 @@ struct ParameterServerStrategy::Impl final : CoordinatedStrategy {
     if (warned_of_chief || !is_coordinating() || warned_of_chief.exchange(true)) return;
     log_warning(concat(kName, ": ", call,
                        "() outside a closure: the coordinator's chief works alone, ",
-                       "its workers take no part; expected a step that a worker is given; use ",
+                       "its workers do not take part; expected a step scheduled on a worker; use ",
                        "ClusterCoordinator::define() and schedule(); logged once"));
   }
   std::unique_ptr<internal::WorkerLink> connect_worker(int worker,

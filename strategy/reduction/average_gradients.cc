@@ -29,7 +29,7 @@ std::string kind_of(const Gradient& gradient) {
 }
 
 void check_lists(TowerGradients towers) {
-  require(!towers.empty(), kAverageGradients, ": expected one tower or more, got none");
+  require(!towers.empty(), kAverageGradients, ": expected at least one tower, got none");
   for (std::size_t t = 0; t < towers.size(); ++t) {
     require(towers[t].size() == towers[0].size(), kAverageGradients, ": tower ", t,
             ": expected gradients of ", towers[0].size(), " variables as in tower 0, got ",

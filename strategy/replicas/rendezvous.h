@@ -94,8 +94,8 @@ struct ValueSpec {
 };
 ValueSpec spec_of(const Gradient& value);
 
-/// Header of a meeting. It must be equal in all replicas except for the call site; otherwise the
-/// meeting is a mismatch.
+/// Header of a rendezvous. It must be equal in all replicas except for the call site; otherwise the
+/// rendezvous is a mismatch.
 struct RendezvousHeader {
   RendezvousKind kind = RendezvousKind::kMergeCall;
   ReduceOp op = ReduceOp::kSum;
@@ -119,7 +119,8 @@ struct RendezvousHeader {
   std::string text(bool has_all_lengths) const;
 };
 
-/// Work that a replica does while it waits in a meeting: slices of gradients, a nested run's body.
+/// Work that a replica does while it waits in a rendezvous: slices of gradients, a nested run's
+/// body.
 class IdleWork {
  public:
   virtual ~IdleWork() = default;
@@ -141,7 +142,7 @@ struct RunOutcome {
   bool failed_in_update = false;
 };
 
-/// The meetings of one run, one after the other. The last replica to arrive compares the headers
+/// The rendezvous of one run, one after the other. The last replica to arrive compares the headers
 /// and is the leader, which runs the action while the others sleep (replica 0, on the thread that
 /// called run(), runs the action of a merge call). Any failure aborts the run: every replica that
 /// waits or arrives later gets kAborted.
@@ -161,10 +162,11 @@ class Rendezvous {
   void meet(int replica, RendezvousHeader header, void* argument, const Action& action,
             IdleWork* idle = nullptr);
 
-  /// Waits until `ready()`, in actions and work of meetings. Throws kAborted if the run is aborted.
+  /// Waits until `ready()`, in actions and work of rendezvous. Throws kAborted if the run is
+  /// aborted.
   void wait(int replica, const std::function<bool()>& ready, std::string_view what);
-  /// Waits until `ready()`, or until another replica waits in a meeting or has ended, or all hold
-  /// back, so it cannot deadlock. Returns ready(); throws kAborted if the run is aborted.
+  /// Waits until `ready()`, or until another replica waits in a rendezvous or has ended, or all
+  /// hold back, so it cannot deadlock. Returns ready(); throws kAborted if the run is aborted.
   bool hold_back(int replica, const std::function<bool()>& ready);
   /// Throws kAborted if the run is aborted.
   void check(int replica);
@@ -182,7 +184,7 @@ class Rendezvous {
     bool saw_abort = false;
     RendezvousHeader header;
     void* argument = nullptr;
-    std::exception_ptr failure;  // thrown by the last meeting's action
+    std::exception_ptr failure;  // thrown by the last rendezvous' action
     std::exception_ptr error;    // that ended the body
   };
 

@@ -171,7 +171,7 @@ class FullyShardedStorage final : public MirroredStorage, public ReplicaShards {
   ~FullyShardedStorage() override;
 
   /// Returns the whole, on the replica's device, or outside run on the first local replica's
-  /// device. With other workers this is a meeting of all replicas unless the device keeps the
+  /// device. With other workers this is a rendezvous of all replicas unless the device keeps the
   /// value; outside run it is collective.
   Tensor read() const override { return read_as(dtype()); }
   Tensor read_as(DType dtype) const override;
@@ -180,7 +180,7 @@ class FullyShardedStorage final : public MirroredStorage, public ReplicaShards {
   std::vector<Tensor> local_components() const override;
   std::vector<Device> devices() const override;
   Variable create_slot(const std::string& slot_name, double initial_value) override;
-  /// In a replica, updates its shard. Rules with norms are a meeting of all replicas.
+  /// In a replica, updates its shard. Rules with norms are a rendezvous of all replicas.
   void update(const UpdateRule& rule, std::span<const Variable> slots, const Gradient& gradient,
               const UpdateScalars& scalars) override;
 

@@ -64,7 +64,7 @@ std::vector<Device> devices_under(VariablePolicy policy, const VariableOptions& 
 
 void require_replicas(std::span<const Device> replica_devices) {
   if (!replica_devices.empty()) return;
-  fail(ErrorCode::kInvalidArgument, "memory report: expected the device of one replica or more, ",
+  fail(ErrorCode::kInvalidArgument, "memory report: expected the device of at least one replica, ",
        "got none");
 }
 

@@ -1,7 +1,7 @@
 // Implements ON_WRITE variables.
 // SPDX-License-Identifier: Apache-2.0
 //
-// In a replica a write is a meeting: the leader combines the replicas' values and writes every
+// In a replica a write is a rendezvous: the leader combines the replicas' values and writes every
 // component while the others sleep, so no replica reads a half-written variable.
 #include "strategy/variables/mirrored_variable.h"
 

@@ -23,8 +23,9 @@ class SyncOnReadStorage final : public DistributedStorage {
                     const std::vector<Device>& replica_devices, std::shared_ptr<WorkerTeam> team,
                     std::weak_ptr<const ReplicaServices> services);
 
-  /// In a replica, returns its component (or the aggregate, in an AggregateOnReadScope: a meeting).
-  /// Outside, returns the aggregate; throws kInvalidArgument for NONE and several replicas.
+  /// In a replica, returns its component (or the aggregate, in an AggregateOnReadScope: a
+  /// rendezvous). Outside, returns the aggregate; throws kInvalidArgument for NONE and several
+  /// replicas.
   Tensor read() const override;
   /// In a replica, writes its component. Outside, writes every component. With SUM, assign() then
   /// divides by the number of replicas (for integers the first ones get the remainder, so the sum

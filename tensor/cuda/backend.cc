@@ -405,7 +405,8 @@ std::shared_ptr<DeviceEvent> Context::record_foreign(void* stream) {
           "cudaStreamIsCapturing");
     if (status == cudaStreamCaptureStatusNone) return;
     fail(ErrorCode::kFailedPrecondition,
-         "the stream is captured, and a replay would not meet the others; expected a stream whose "
+         "the stream is captured, and a replay would not synchronise with the other ranks; "
+         "expected a stream whose "
          "work runs; make the call outside the capture");
   });
   return record(static_cast<cudaStream_t>(stream), false);
@@ -544,7 +545,7 @@ std::string reason_without_gpu(cudaError_t status) {
   if (status == cudaErrorInsufficientDriver) {
     int driver = 0;
     (void)cudaDriverGetVersion(&driver);
-    return concat("the NVIDIA driver is too old: it knows CUDA ", driver / 1000, ".",
+    return concat("the NVIDIA driver is too old: it supports CUDA ", driver / 1000, ".",
                   driver % 1000 / 10, ", expected ", CUDART_VERSION / 1000, ".",
                   CUDART_VERSION % 1000 / 10, " or later; install a newer driver");
   }

@@ -90,7 +90,7 @@ void check_attention(OpId op, const Operand& query, const Operand& key, const Op
             q, ", ", k, " and ", v);
   }
   if (steps_before < 0) {
-    fail_op(op, query.where, "expected steps_before of at least 0, got ", steps_before);
+    fail_op(op, query.where, "expected steps_before >= 0, got ", steps_before);
   }
 }
 

@@ -302,7 +302,7 @@ void check_xla_flags(const std::function<void()>& create) {
   if (status == 0 || took_too_long) return;
   fail(ErrorCode::kInvalidArgument,
        "XLA_FLAGS: the PJRT plugin would end the process: ", reason_in(log),
-       "; expected flags that it knows, got '", flags, "'; unset them");
+       "; expected known flags, got '", flags, "'; unset them");
 }
 
 }  // namespace

@@ -105,7 +105,7 @@ std::string wrong_errors(std::span<const Outcome> callers, const ExpectedError& 
     if (!wrong.empty()) return concat("rank ", r, ": ", wrong);
     any = any || callers[r].error;
   }
-  return any ? "" : "expected an error on one rank or more, got none";
+  return any ? "" : "expected an error on at least one rank, got none";
 }
 
 /// Replicas under test: one object for all of them, or a communicator for each.

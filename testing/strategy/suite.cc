@@ -133,7 +133,7 @@ void expect_sum(std::string_view what, Determinism grade, int n, const Tensor& g
 void check_replicas(const Tested& t) {
   expect(t.strategy.num_workers() == 1 && t.strategy.first_replica() == 0 && t.n > 0,
          "the suite is for strategies of one process: expected num_workers() 1, first_replica() 0 "
-         "and one device or more in replica_devices()");
+         "and at least one device in replica_devices()");
   const auto call = [](int r, int n, Device device, Device of_tensors, bool is_own) {
     return concat("replica ", r, " of ", n, " on ", device, ", tensors on ", of_tensors,
                   is_own ? "" : ", not in the replica context of its strategy");
@@ -341,7 +341,7 @@ void check_new_variables(const Tested& t) {
   };
   const Variable variable(initializer, {.name = "w"});
   const Numbers all = components(variable);
-  expect(!all.empty(), "local_components(): expected a component or more, got none");
+  expect(!all.empty(), "local_components(): expected at least one component, got none");
   expect_equal("components", all, copies(2.5, all.size()));
   expect_equal("name", variable.name(), "w");
   expect_equal("trainable(), of float32", variable.trainable(), true);

@@ -43,8 +43,8 @@ TEST(TcpFrame, EveryFlippedHeaderBitIsDetected) {
   for (std::size_t bit = 0; bit < 8 * good.size(); ++bit) {
     auto bytes = good;
     bytes[bit / 8] ^= std::byte{1} << (bit % 8);
-    EXPECT_ERROR(internal::decode_frame_header(bytes), kUnavailable, "damaged on the way",
-                 "expected", "got");
+    EXPECT_ERROR(internal::decode_frame_header(bytes), kUnavailable, "is damaged", "expected",
+                 "got");
   }
 }
 
@@ -252,7 +252,7 @@ PeerGpus break_pairs(Fault fault, std::uint64_t num_seeds) {
     for (const int rank : {0, 1}) {
       const CallsEnd& end = ends[static_cast<std::size_t>(rank)];
       expect_loss_of(1 - rank, end, *group.rank(rank));
-      const bool is_damaged = end.message.find("damaged on the way") != std::string::npos;
+      const bool is_damaged = end.message.find("is damaged") != std::string::npos;
       told.damaged += is_damaged;
       EXPECT_TRUE(is_damaged || end.message.find("disconnected: ") != std::string::npos)
           << end.message;
@@ -340,7 +340,7 @@ TEST(TcpChaos, ConnectionLossOfOnePairEndsCallsOfAllRanks) {
   for (const bool is_cut : {true, false}) {
     for (const std::string& error : errors_when_one_pair_breaks(is_cut)) {
       EXPECT_THAT(error, AnyOf(HasSubstr("rank 1 (127.0.0.1:"), HasSubstr("rank 2 (127.0.0.1:")));
-      EXPECT_THAT(error, AnyOf(HasSubstr("disconnected: "), HasSubstr("damaged on the way")));
+      EXPECT_THAT(error, AnyOf(HasSubstr("disconnected: "), HasSubstr("is damaged")));
     }
   }
 }

@@ -414,7 +414,7 @@ TEST(GradientOps, AggregatePreservesDenseOrSparseKind) {
   expect_tensor(sum.to_dense(), {3, 2}, expected);
   const std::vector<Gradient> mixed = {dense[0], sparse[0], Gradient()};
   EXPECT_INVALID(aggregate(mixed), "1 dense, 1 sparse and 1 missing");
-  EXPECT_INVALID(aggregate({}), "one gradient or more");
+  EXPECT_INVALID(aggregate({}), "at least one gradient");
 }
 
 TEST(GradientOps, DivisionPreservesDenseOrSparseKind) {
@@ -469,8 +469,8 @@ TEST(CrossDeviceOpsErrors, MismatchedTypesReplicaCountsAndKindsAreRefused) {
 
 TEST(CrossDeviceOpsErrors, MissingReplicaValueIsRefused) {
   const auto ops = make_op("canonical", 2);
-  EXPECT_INVALID(ops->reduce(ReduceOp::kSum, PerReplica<Gradient>(), cpu(0)), "one replica or more",
-                 "none");
+  EXPECT_INVALID(ops->reduce(ReduceOp::kSum, PerReplica<Gradient>(), cpu(0)),
+                 "at least one replica", "none");
   const PerReplica<Gradient> missing({Gradient(Tensor(1.0f)), Gradient()});
   EXPECT_INVALID(ops->reduce(ReduceOp::kSum, missing, cpu(0)), "a dense value", "no value",
                  "replica 1");
@@ -493,11 +493,11 @@ TEST(CrossDeviceOpsErrors, InvalidDestinationsAndOptionsAreRefused) {
   const auto ops = make_op("canonical", 2);
   const std::vector<Device> none;
   EXPECT_INVALID(ops->reduce(ReduceOp::kSum, scalars({1, 2}), none), "reduce",
-                 "one destination or more");
+                 "at least one destination");
   const std::vector<ReduceTask> tasks = {{scalars({1, 2}), {}}};
   EXPECT_INVALID(ops->batch_reduce(ReduceOp::kSum, tasks), "batch_reduce",
-                 "one destination or more");
-  EXPECT_INVALID(ops->broadcast(Tensor(1.0f), none), "broadcast", "one destination or more");
+                 "at least one destination");
+  EXPECT_INVALID(ops->broadcast(Tensor(1.0f), none), "broadcast", "at least one destination");
   const std::vector<PerReplica<Gradient>> batch = {scalars({1, 2})};
   EXPECT_INVALID(
       make_op("canonical", 2)->batch_all_reduce(ReduceOp::kSum, batch, {.bytes_per_pack = -1}),

@@ -403,7 +403,7 @@ TEST(Plugin, InvalidPluginIsRefusedWithReason) {
     expect_error(kInvalid, parts, [kind = kind] { load_cross_device_ops_plugin(path_of(kind)); });
   }
   EXPECT_ERROR(load_cross_device_ops_plugin(path_of("taken")), kAlreadyExists, path_of("taken"),
-               "'ring' is taken");
+               "'ring' is already registered");
   EXPECT_EQ(registered_cross_device_ops(), before);
 }
 

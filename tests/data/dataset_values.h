@@ -82,8 +82,7 @@ struct DatasetPosition {
   static std::int64_t count_at(const Json& json, const char* name) {
     const std::int64_t count = json.at(name).as_int();
     if (count >= 0) return count;
-    fail(ErrorCode::kInvalidArgument, "DatasetPosition: expected '", name, "' of at least 0, got ",
-         count);
+    fail(ErrorCode::kInvalidArgument, "DatasetPosition: expected '", name, "' >= 0, got ", count);
   }
   bool operator==(const DatasetPosition&) const = default;
 };

@@ -263,7 +263,7 @@ TEST(FixedLengthRecords, RefusesTruncatedFiles) {
 
 TEST(FixedLengthRecords, RefusesInvalidSizes) {
   EXPECT_INVALID(fixed_length_record_dataset({}, 4), "at least one path");
-  EXPECT_INVALID(fixed_length_record_dataset({"a"}, 0), "record_bytes of at least 1", "got 0");
+  EXPECT_INVALID(fixed_length_record_dataset({"a"}, 0), "record_bytes >= 1", "got 0");
   EXPECT_INVALID(fixed_length_record_dataset({"a"}, 1, {.header_bytes = -1}), "-1");
 }
 

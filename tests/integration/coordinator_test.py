@@ -85,7 +85,7 @@ def check_killed_workers(tutti, counter, closures, kills):
                 f"only {killed} workers were killed; try more closures", job.text())
     job.require_count(closures)
     require(job.count(r"\[chief-0\]: started") == 1, "the chief was started again", job.text())
-    require(job.count("is lost") and job.count("is here again"), "no worker was missed", job.text())
+    require(job.count("is lost") and job.count("has reconnected"), "no worker was missed", job.text())
 
 
 def check_stopped_worker(tutti, counter):
@@ -202,7 +202,7 @@ def check_reads_beside_dead_worker(counter):
     tasks["chief", 0].wait_for_line("^read 80")
     tasks.start("worker", 0)
     require_count(tasks, 50)
-    require("worker 0 is here again" in tasks["chief", 0].text(), "the worker did not come back", tasks.text())
+    require("worker 0 has reconnected" in tasks["chief", 0].text(), "the worker did not come back", tasks.text())
 
 
 def check_other_steps(counter):

@@ -128,14 +128,14 @@ class EarlyExit(ExitsEarly, unittest.TestCase):
                                          "--ends", ends, "--ends-in", "0", "--ends-before", tutti_run=())
 
     def test_exit_before_second_strategy_fails_job(self):
-        self.check_that_job_ends(r"worker-1 failed first: exited with code 0 before the others finished", "--ends", "return",
+        self.check_that_job_ends(r"worker-1 failed first: exited with code 0 before the other tasks finished", "--ends", "return",
                                  "--ends-in", "1", "--ends-before", steps=3, tutti_run=())
 
     def test_exit_during_training_fails_job(self):
         for ends in ("exit", "_exit", "return"):
             with self.subTest(ends):
                 self.check_that_job_ends(r"(worker|rank) 1\b.*(died|left|gone|closed|ended)(.|\n)*"
-                                         r"worker-1 failed first: exited with code 0 before the others finished",
+                                         r"worker-1 failed first: exited with code 0 before the other tasks finished",
                                          "--ends", ends, "--ends-in", "0", tutti_run=())
 
     def test_early_exit_is_restarted_like_a_failure(self):

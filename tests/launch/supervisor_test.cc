@@ -94,8 +94,9 @@ TEST(Supervisor, SuccessfulExitBeforeJoiningFailsJob) {
 TEST(Supervisor, SuccessfulExitOfAwaitedMemberFailsJob) {
   const Ended ended = run_early_exit(0, 0);
   EXPECT_EQ(ended.outcome.first_failure, 1);
-  EXPECT_THAT(ended.said, HasSubstr("worker-1 failed first: exited with code 0 before the others "
-                                    "finished, after "));
+  EXPECT_THAT(ended.said,
+              HasSubstr("worker-1 failed first: exited with code 0 before the other tasks "
+                        "finished, after "));
 }
 
 TEST(Supervisor, SuccessfulExitBeforeJoiningCountsAsRestart) {
@@ -139,7 +140,7 @@ TEST(Supervisor, LogsOnlyExitStatusOfDeadProcess) {
 TEST(Supervisor, KillsRunningProcessReportedDead) {
   const Ended ended = run_given_up("exec sleep 600", true, "worker 0 died: it lost its connection");
   EXPECT_EQ(ended.outcome.exit_code(), 128 + SIGKILL);
-  EXPECT_THAT(ended.said, HasSubstr("tutti run: worker-0 is killed, for the job has given it up: "
+  EXPECT_THAT(ended.said, HasSubstr("tutti run: worker-0 was killed because the job gave it up: "
                                     "worker 0 died: it lost its connection"));
 }
 
@@ -147,8 +148,9 @@ TEST(Supervisor, ReportsSuccessfulExitThatCausedAnotherFailure) {
   const Ended ended = run_two_that_fail("exit 0");
   EXPECT_EQ(ended.outcome.first_failure, 1);
   EXPECT_EQ(ended.outcome.exit_code(), 1);
-  EXPECT_THAT(ended.said, HasSubstr("worker-1 failed first: exited with code 0 before the others "
-                                    "finished, after "));
+  EXPECT_THAT(ended.said,
+              HasSubstr("worker-1 failed first: exited with code 0 before the other tasks "
+                        "finished, after "));
 }
 
 TEST(Supervisor, ReportsCauseEvenIfItExitsLater) {
@@ -168,7 +170,7 @@ TEST(Supervisor, ReportsFirstExitIfCauseKeepsRunning) {
 TEST(Supervisor, KillsStoppedProcess) {
   const Ended ended = run_given_up("kill -STOP $$", false, "worker 0 is stopped");
   EXPECT_EQ(ended.outcome.tasks[0].status, (ExitStatus{0, SIGKILL}));
-  EXPECT_THAT(ended.said, HasSubstr("for the job has given it up: worker 0 is stopped"));
+  EXPECT_THAT(ended.said, HasSubstr("because the job gave it up: worker 0 is stopped"));
 }
 
 }  // namespace tutti::launch::supervisor_test

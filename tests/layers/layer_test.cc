@@ -273,8 +273,7 @@ TEST(InitializerTest, DrawsInFloat32ForEveryType) {
   EXPECT_EQ(f64.to_doubles(),
             Initializer("glorot_uniform").for_shape({3, 2})(context).to_doubles());
   EXPECT_EQ(Initializer("orthogonal").for_shape({2, 3, 4})(context).shape(), (Shape{2, 3, 4}));
-  EXPECT_INVALID(Initializer("orthogonal").for_shape({3})(context),
-                 "rank 2 or more, got shape [3]");
+  EXPECT_INVALID(Initializer("orthogonal").for_shape({3})(context), "rank >= 2, got shape [3]");
 }
 
 // For more, see tests/parity.
@@ -401,7 +400,7 @@ TEST(LayerDescription, CustomLayersCanBeRegistered) {
   EXPECT_THAT(error_of([] { register_layer<OwnScale, double>(); }),
               HasSubstr("'OwnScale' already"));
   EXPECT_ERROR((void)SilentLayer().describe(), kUnimplemented,
-               "'silent_layer' (SilentLayer): it does not say how it is made; call "
+               "'silent_layer' (SilentLayer): it does not record its constructor arguments; call "
                "made_with(arguments)");
 }
 

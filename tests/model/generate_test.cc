@@ -68,9 +68,8 @@ TEST(SampleTest, ErrorsStateExpectedValues) {
     return error_of([&] { (void)sample(logits, {}, options); });
   };
   const Tensor logits = Tensor::zeros({2, 3});
-  EXPECT_THAT(refused(logits, {.temperature = -1.0}),
-              HasSubstr("temperature of at least 0, got -1"));
-  EXPECT_THAT(refused(logits, {.top_k = 0}), HasSubstr("top_k of at least 1, got 0"));
+  EXPECT_THAT(refused(logits, {.temperature = -1.0}), HasSubstr("temperature >= 0, got -1"));
+  EXPECT_THAT(refused(logits, {.top_k = 0}), HasSubstr("top_k >= 1, got 0"));
   EXPECT_THAT(refused(logits, {.top_p = 0.0}), HasSubstr("top_p in (0, 1], got 0"));
   EXPECT_THAT(refused(Tensor::zeros({3}), {}), HasSubstr("expected logits [batch, classes]"));
   EXPECT_THAT(refused(Tensor::from<float>({2, 1}, {0, NAN}), {}),
@@ -195,10 +194,10 @@ TEST(GenerateTest, WorksUnderAnyStrategy) {
 TEST(GenerateTest, ErrorsStateExpectedValues) {
   const Counting model;
   EXPECT_INVALID((void)generate(model, Tensor::zeros({1, 2})),
-                 "generate: expected a prompt int64 [batch, steps] of a step or more, got "
+                 "generate: expected a prompt int64 [batch, steps] of at least one step, got "
                  "float32 [1, 2]");
   EXPECT_INVALID((void)generate(model, prompt_of(1, 2).detached_rows(0, 1), {.window = 0}),
-                 "a window of at least 1");
+                 "a window >= 1");
   EXPECT_ERROR((void)generate(model, prompt_of(1, 2)), kFailedPrecondition,
                "expected a MultiHeadAttention in it, found none");
 }

@@ -80,7 +80,7 @@ TEST(AverageGradients, MismatchErrorNamesTowerAndVariable) {
                            const std::vector<std::string>& parts) {
     testing::expect_error(ErrorCode::kInvalidArgument, parts, [&] { average_gradients(towers); });
   };
-  refused({}, {"one tower or more"});
+  refused({}, {"at least one tower"});
   std::vector<Tower> towers = random_towers(variables, 3);
   towers[2][1].gradient = Gradient();
   refused(towers, {"'biases'", "shape [5] of float32 from tower 0", "none from tower 2"});

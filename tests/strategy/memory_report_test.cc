@@ -100,7 +100,7 @@ TEST(MemoryReport, TableListsEachDevicePerPolicy) {
             "              cpu:1         4,273,192      4,273,192\n"
             "as it is      cpu:0         4,273,192      4,273,192\n"
             "              cpu:1         4,273,192      4,273,192\n");
-  EXPECT_INVALID(memory_report(groups, {}), "one replica or more");
+  EXPECT_INVALID(memory_report(groups, {}), "at least one replica");
 }
 
 }  // namespace tutti::strategy_tests::memory_report_test

@@ -227,9 +227,10 @@ TEST_F(Stragglers, WaitTimeSumsWaitingObjectLifetimes) {
 }
 
 TEST_F(Stragglers, ReportNamesWorkerShareAndTime) {
-  EXPECT_THAT(internal::to_string(Straggler{2, 0.784, 0.041, 30}, "worker 2"),
-              ::testing::StartsWith("worker 2 is slow: the others waited 78 % of the last 15 steps "
-                                    "for it, 41.0 ms a step"));
+  EXPECT_THAT(
+      internal::to_string(Straggler{2, 0.784, 0.041, 30}, "worker 2"),
+      ::testing::StartsWith("worker 2 is slow: the other workers waited 78 % of the last 15 steps "
+                            "for it, 41.0 ms a step"));
 }
 
 }  // namespace tutti::strategy_tests::worker_team_test

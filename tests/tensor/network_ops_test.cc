@@ -221,7 +221,7 @@ TEST(Attention, ErrorsNameOperationAndShapes) {
   refused(x, Tensor::zeros({1, 4, 3, 3}), {"and [1, 4, 3, 3]"});
   refused(x, cast(x, DType::kFloat64), {"float64"});
   EXPECT_INVALID(attention(x, x, x, {.is_causal = true, .steps_before = -1}),
-                 "expected steps_before of at least 0, got -1");
+                 "expected steps_before >= 0, got -1");
   EXPECT_INVALID(attention_grad(x, x, x, x, Tensor::zeros({1, 4, 3}), x, AttentionAttributes{}),
                  "attention_grad", "sums [1, 4, 2], got");
 }

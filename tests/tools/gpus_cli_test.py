@@ -115,7 +115,7 @@ class WithoutGpus(ProgramCase):
 
     def test_outdated_driver_is_reported(self):
         text = self.output("devices", TUTTI_SIMULATED_CUDA_DRIVER="11080")
-        self.assertRegex(text, r"gpu   none: the NVIDIA driver is too old: it knows CUDA 11\.8, expected 1\d\.\d or later; "
+        self.assertRegex(text, r"gpu   none: the NVIDIA driver is too old: it supports CUDA 11\.8, expected 1\d\.\d or later; "
                                r"install a newer driver\nxla   [^\n]+\nA strategy without named devices uses cpu:0\.")
 
     def test_invalid_mode_is_rejected(self):

@@ -415,7 +415,8 @@ TUTTI_PROCESS_FUNCTION(a_worker_that_is_slow) {
 TEST(WorkerFailures, SlowWorkerIsReportedByAllInSameStep) {
   MultiProcessRunner runner("a_worker_that_is_slow", {.num_workers = 3});
   runner.start();
-  const std::string line = runner.wait_for_line("worker", 0, "worker 1 is slow: the others waited");
+  const std::string line =
+      runner.wait_for_line("worker", 0, "worker 1 is slow: the other workers waited");
   EXPECT_THAT(line, HasSubstr("% of the last 15 steps for it"));
   const std::vector<Json>& found = runner.join().return_values;
   ASSERT_EQ(found.size(), 3u);

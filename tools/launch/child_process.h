@@ -125,8 +125,8 @@ void allow_open_files_for(int num_processes);
 /// Restores the limit, between fork and exec.
 void restore_open_files_limit();
 
-/// While it lives, blocks SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 and SIGCHLD (unless ignored, as
-/// under nohup), which take() returns instead; SIGPIPE is ignored. Create it before any thread.
+/// Queue of signals; blocks SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 and SIGCHLD (unless ignored,
+/// as under nohup), which take() returns instead; SIGPIPE is ignored. Create it before any thread.
 class SignalQueue {
  public:
   SignalQueue();

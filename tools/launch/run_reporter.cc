@@ -150,7 +150,7 @@ void RunReporter::on_stop(StopReason reason, int signal_number, const std::vecto
 }
 
 void RunReporter::on_given_up(int rank, const std::string& why) {
-  say(concat(at(rank).name, " is killed, for the job has given it up: ", why));
+  say(concat(at(rank).name, " was killed because the job gave it up: ", why));
 }
 
 void RunReporter::summarize(const JobOutcome& outcome) {

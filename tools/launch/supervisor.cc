@@ -25,7 +25,7 @@ constexpr Duration kQuick = std::chrono::seconds(1);
 constexpr int kQuickFailures = 5;
 constexpr Duration kRestartPause = std::chrono::milliseconds(10);
 constexpr std::size_t kLastLines = 12;
-constexpr const char* kBeforeOthersFinished = "before the others finished";
+constexpr const char* kBeforeOthersFinished = "before the other tasks finished";
 
 /// Returns the exit code of a job that was asked to stop: that of the first task with another
 /// result, else 75 if one saved a checkpoint. A task killed by the stop signal counts as stopped:

@@ -26,7 +26,7 @@ std::vector<Tensor> recompute_grad(const RecomputedFunction& function,
 
 namespace internal {
 
-/// While it lives, this thread repeats an earlier computation: writes of variables have no effect.
+/// Scope in which this thread repeats an earlier computation: writes of variables have no effect.
 class RepeatScope : ThreadScope<bool> {
  public:
   RepeatScope();

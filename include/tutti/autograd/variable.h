@@ -111,7 +111,7 @@ std::shared_ptr<VariableStorage> make_local_storage(const Tensor& initial_value,
 std::string hash_variables(std::span<const Variable> variables,
                            const SourceLocation& where = SourceLocation::current());
 
-/// While it lives, ON_READ variables read in a replica as the aggregate over all replicas instead
+/// Scope in which ON_READ variables read in a replica as the aggregate over all replicas instead
 /// of this replica's component; all replicas must then read them (tf's
 /// variable_sync_on_read_context).
 class AggregateOnReadScope : internal::ThreadScope<bool> {
@@ -120,7 +120,7 @@ class AggregateOnReadScope : internal::ThreadScope<bool> {
   static bool active();
 };
 
-/// While it lives, this thread reads floating variables cast to `dtype`, unless their
+/// Scope in which this thread reads floating variables cast to `dtype`, unless their
 /// VariableOptions::autocast is false; nullopt: without a cast. Gradients have the variable's own
 /// type. Scopes nest, and the innermost one applies. Layers open one around call().
 /// keras.src.backend.AutocastScope.

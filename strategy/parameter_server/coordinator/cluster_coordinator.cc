@@ -25,7 +25,7 @@ ClosureQueueOptions queue_options(const ClusterCoordinatorOptions& options, int 
                                   std::uint64_t generation) {
   if (options.most_queued < 1 || options.window < 1 || options.most_attempts < 1) {
     fail(ErrorCode::kInvalidArgument,
-         "ClusterCoordinator: expected most_queued, window and most_attempts of at least 1, got ",
+         "ClusterCoordinator: expected most_queued, window and most_attempts >= 1, got ",
          options.most_queued, ", ", options.window, " and ", options.most_attempts);
   }
   const LedgerRules rules{options.most_attempts, !options.checkpoint_folder.empty()};
@@ -153,7 +153,7 @@ void CoordinatorCore::watch_servers() {
   if (servers == nullptr && options_.checkpoint_folder.empty()) return;
   if (servers == nullptr) {
     fail(ErrorCode::kFailedPrecondition, "ClusterCoordinator: checkpoint_folder '",
-         options_.checkpoint_folder, "': this strategy has no servers that can be saved");
+         options_.checkpoint_folder, "': this strategy has no servers to save");
   }
   if (const auto loss = servers->take_loss()) {
     fail(ErrorCode::kUnavailable, "ClusterCoordinator::start: ", *loss,

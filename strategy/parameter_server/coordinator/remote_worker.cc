@@ -190,7 +190,7 @@ std::shared_ptr<RemoteWorker::Connection> RemoteWorker::open() {
   last_complaint_.clear();
   complain_at_ = {};
   if (std::exchange(was_lost_, false))
-    log_warning(concat("coordinator: ", name_, " is here again"));
+    log_warning(concat("coordinator: ", name_, " has reconnected"));
   return connection;
 }
 
@@ -211,7 +211,7 @@ void RemoteWorker::close(Connection& connection) {
   if (stop_.is_set()) return;
   was_lost_ = true;
   log_warning(concat("coordinator: ", name_, " is lost",
-                     has_tasks ? ", and others get its closures" : "", ": ", why));
+                     has_tasks ? ", and its closures go to other workers" : "", ": ", why));
 }
 
 void RemoteWorker::complain(const Error& error) {

@@ -31,7 +31,7 @@ std::set<std::string> clients_of(const ClusterSpec& cluster, const Task& self) {
 Task own_task(const ClusterResolver& resolver) {
   if (const auto task = resolver.task()) return *task;
   fail(ErrorCode::kInvalidArgument, "Server: ", resolver.name(),
-       " does not say which task this process is; expected a task of job ps; set its task_type and "
+       " does not name the task of this process; expected a task of job ps; set its task_type and "
        "task_id");
 }
 

@@ -286,7 +286,7 @@ Error SessionCore::explained(const Error& error) {
   return Error(
       error.code(),
       concat(error.message(), "; Session: ", join(losses, "; "),
-             "; what other tasks have lives on: try a new Session when all tasks are there, ",
+             "; other tasks keep their values: create a new Session when all tasks have joined, ",
              "and restore the lost variables from a checkpoint"));
 }
 

@@ -143,7 +143,7 @@ TEST(StagedSequential, LayersAndWeightsAreOnStageDevice) {
 
 TEST(StagedSequential, RefusesInvalidSplits) {
   const auto make = [](StageOptions options) { split_network(std::move(options)); };
-  EXPECT_INVALID(make({}), "one device or more");
+  EXPECT_INVALID(make({}), "at least one device");
   EXPECT_INVALID(make({.devices = "cpu:0-2", .cuts = {4, 2}}), "cuts", "1 to 5", "[4, 2]");
   EXPECT_INVALID(make({.devices = "cpu:0-1", .cuts = {1, 2}}), "cuts", "for 2 devices", "[1, 2]");
   EXPECT_ERROR(split_network({.devices = "cpu:0-1"}).device(2), kOutOfRange, "0 .. 1", "got 2");

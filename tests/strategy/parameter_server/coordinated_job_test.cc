@@ -176,13 +176,13 @@ TEST_F(CoordinatedJob, InvalidClusterIsRejected) {
   expect_refused(jobs, "worker", {"cluster.chief", "at most one chief"});
   jobs = good;
   jobs.erase("worker");
-  expect_refused(jobs, "chief", {"there must be at least one worker"});
+  expect_refused(jobs, "chief", {"expected at least one worker"});
   jobs = good;
   jobs.erase("ps");
-  expect_refused(jobs, "chief", {"there must be at least one ps"});
+  expect_refused(jobs, "chief", {"expected at least one ps"});
   jobs = good;
   jobs["ps"] = JobTasks();
-  expect_refused(jobs, "chief", {"there must be at least one ps"});
+  expect_refused(jobs, "chief", {"expected at least one ps"});
 }
 
 TEST_F(CoordinatedJob, WorkerCannotChangeVariablesBeforeServing) {

@@ -52,7 +52,7 @@ TEST(Server, TaskAndProtocolAreReadFromResolver) {
 }
 
 TEST(Server, ResolverWithoutTaskIsRejected) {
-  EXPECT_ERROR(Server{StaticResolver(local_cluster())}, kInvalidArgument, "does not say which task",
+  EXPECT_ERROR(Server{StaticResolver(local_cluster())}, kInvalidArgument, "does not name the task",
                "task_type");
   EXPECT_ERROR((Server{StaticResolver(local_cluster(), {.task_type = "ps", .task_id = 2})}),
                kNotFound, "2");
