@@ -205,7 +205,7 @@ CheckpointInfo load_weights(const std::string& path, const std::vector<Variable>
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kInvalidArgument) throw;
     throw Error(error.code(), concat("load_weights: ", error.message(), "; ", there_is,
-                                     "; use .rename for names, .transpose for what lies as in "
+                                     "; use .rename for names, .transpose for the layout of "
                                      "PyTorch, or .strict = false, of LoadWeightsOptions"));
   }
 }

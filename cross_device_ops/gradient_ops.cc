@@ -116,7 +116,7 @@ IndexedSlices concatenate_slices(ReduceOp op, std::span<const IndexedSlices> per
   }
   const DType dtype = per_replica[0].values.dtype();
   require(op == ReduceOp::kSum || op == ReduceOp::kMean,
-          "reduce: IndexedSlices have SUM and MEAN only, got ", op);
+          "reduce: IndexedSlices support only SUM and MEAN, got ", op);
   require(op == ReduceOp::kSum || is_floating(dtype),
           "reduce: MEAN of IndexedSlices needs a floating type, got ", dtype,
           "; call cast() first");

@@ -308,7 +308,7 @@ std::shared_ptr<VariableStorage> StrategyExtended::create_storage(
       next_work_number(initial_value.num_bytes()));
 }
 
-// Strategy's functions that forward to the member.
+// Functions of Strategy that forward to StrategyExtended.
 
 Strategy::Strategy(std::string_view name, LocalStrategyOptions options,
                    std::shared_ptr<internal::WorkerTeam> team)

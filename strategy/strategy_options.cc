@@ -26,7 +26,7 @@ std::vector<Device> checked_devices(std::string_view who, const DeviceList& list
   for (std::size_t i = 0; i < devices.size(); ++i) {
     require_available(devices[i]);
     internal::require(std::ranges::count(devices, devices[i]) <= 1, who, ": ", devices[i],
-                      " stands twice in the list of devices; use replicas = ", devices.size(),
+                      " is listed twice; use replicas = ", devices.size(),
                       " for several replicas on a device");
   }
   return devices;
@@ -59,7 +59,7 @@ void check_xla_devices(std::string_view who, const LocalStrategyOptions& options
            "expected one kind, got ", join(devices), "; use two strategies");
     }
     internal::require(std::ranges::count(devices, device) <= 1, who, ": ", device,
-                      " stands twice in the list of devices");
+                      " appears twice in the list of devices");
   }
   const auto count = static_cast<int>(devices.size());
   if (options.replicas == 0 || options.replicas == count) return;

@@ -56,7 +56,7 @@ std::string repeat(const std::string& name, const ConformOptions& options) {
   return "tutti conform " + name + plugin + own + devices;
 }
 
-// An operation that crashes or hangs ends this program, as does an impatient user. The case is
+// An operation that crashes or hangs ends this program, as does Ctrl-C. The case is
 // therefore stored before it runs, where the signal handler can read it.
 char running_case[1024] = "";
 

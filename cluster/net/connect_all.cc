@@ -118,9 +118,9 @@ class GroupConnector {
  private:
   struct Peer {
     ConnectedPeer connection;
-    bool is_ready = true;   // bytes may be available
-    bool is_told = false;   // this rank has confirmed that it has all its connections
-    bool has_told = false;  // the peer has confirmed that it has all its connections
+    bool is_ready = true;        // bytes may be available
+    bool has_confirmed = false;  // this rank has confirmed that it has all its connections
+    bool has_told = false;       // the peer has confirmed that it has all its connections
     bool is_open() const { return connection.socket.is_open(); }
     bool is_awaited() const { return is_open() && !has_told; }
   };
@@ -477,7 +477,8 @@ class GroupConnector {
       Peer& other = peer(rank);
       if (rank == rank_) continue;
       constexpr std::byte kAllHere{1};
-      if (!std::exchange(other.is_told, true)) {  // a broken connection is detected by reading
+      if (!std::exchange(other.has_confirmed,
+                         true)) {  // a broken connection is detected by reading
         const auto& connection = other.connection;
         (void)send_byte(connection.socket, kAllHere, connection.is_local ? memory_ : kNoDescriptor);
       }

@@ -403,13 +403,13 @@ RefusalLog::RefusalLog(std::string who) : who_(std::move(who)) {}
 
 void RefusalLog::note(std::string_view reason, TimePoint now) {
   if (now < next_) {
-    ++num_unsaid_;
+    ++num_unlogged_;
     return;
   }
   next_ = deadline_after(now, durations::kSayAgainEvery);
   log_warning(concat(who_, ": refused a connection: ", reason,
-                     num_unsaid_ > 0 ? concat(" (and ", num_unsaid_, " more)") : ""));
-  num_unsaid_ = 0;
+                     num_unlogged_ > 0 ? concat(" (and ", num_unlogged_, " more)") : ""));
+  num_unlogged_ = 0;
 }
 
 }  // namespace tutti::internal

@@ -136,7 +136,7 @@ class RefusalLog {
  private:
   const std::string who_;
   TimePoint next_{};
-  std::uint64_t num_unsaid_ = 0;
+  std::uint64_t num_unlogged_ = 0;
 };
 
 }  // namespace tutti::internal

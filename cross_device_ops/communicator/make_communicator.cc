@@ -41,7 +41,7 @@ Communicators each_by_a_thread(const std::vector<Group>& groups,
 }  // namespace
 
 Communicators in_process_communicators(int size, const CommunicatorOptions& options) {
-  internal::require(size > 0, "in_process_communicators: expected 1 rank or more, got ", size);
+  internal::require(size > 0, "in_process_communicators: expected at least 1 rank, got ", size);
   const auto store = std::make_shared<InProcessStore>();
   std::vector<Group> groups;
   for (std::shared_ptr<Transport>& transport : in_process_transports(size)) {

@@ -62,7 +62,7 @@ MutableTensor PartialSums::make_buffer(std::size_t count, DType dtype) {
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kResourceExhausted) throw;
     // The result is correct, but each sum is then copied through a window.
-    log_warning_once(concat("Sums of gradients are slower than they could be: ", error.message()));
+    log_warning_once(concat("sums of gradients take a slower path: ", error.message()));
     return {shape, dtype, Device{}};
   }
 }

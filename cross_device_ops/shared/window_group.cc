@@ -126,7 +126,7 @@ void WindowGroup::connect(const CollectiveHeader& header, TimePoint deadline) {
     if (offset % alignof(WindowEntry) != 0 || offset > memory_->place_bytes(rank) ||
         layout_.num_bytes > memory_->place_bytes(rank) - offset) {
       fail(ErrorCode::kDataLoss, "rank ", member, ": its window begins at ", offset,
-           ", outside of its place of ", memory_->place_bytes(rank), " bytes");
+           ", outside its segment of ", memory_->place_bytes(rank), " bytes");
     }
     windows_[static_cast<std::size_t>(member)] = at(member, offset);
   }

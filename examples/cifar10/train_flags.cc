@@ -46,7 +46,7 @@ void declare(Flags& flags, TrainFlags& values) {
 void check(const TrainFlags& flags) {
   const auto at_least = [](const char* flag, std::int64_t value, std::int64_t least) {
     if (value >= least) return;
-    fail(ErrorCode::kInvalidArgument, flag, ": expected ", least, " or more, got ", value);
+    fail(ErrorCode::kInvalidArgument, flag, ": expected >= ", least, ", got ", value);
   };
   at_least("--batch_size", flags.batch_size, 1);
   at_least("--max_steps", flags.max_steps, 1);

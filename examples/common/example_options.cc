@@ -22,7 +22,7 @@ class UsageError : public Error {
 
 void require_positive(const char* flag, std::int64_t value, std::int64_t least) {
   if (value < least) {
-    throw UsageError(concat(flag, ": expected ", least, " or more, got ", value));
+    throw UsageError(concat(flag, ": expected >= ", least, ", got ", value));
   }
 }
 

@@ -157,7 +157,7 @@ std::vector<Shape> Concatenate::build_all(std::span<const Shape> inputs) {
   for (const Shape& input : inputs) {
     if (input.rank() != inputs[0].rank() ||
         !(input.with_dim(axis, 0) == inputs[0].with_dim(axis, 0))) {
-      fail(ErrorCode::kInvalidArgument, "Concatenate: expected equal examples but for axis ",
+      fail(ErrorCode::kInvalidArgument, "Concatenate: expected equal examples except along axis ",
            axis + 1, ", got ", join(inputs));
     }
     length += input[axis];

@@ -86,10 +86,10 @@ void put_value(std::string& message, const std::vector<std::int64_t>& values) {
 /// every build can export. Source: onnx.proto of ONNX 1.12.
 class OnnxGraph {
  public:
-  /// Returns an unused name that begins with `wish`.
-  std::string name(const std::string& wish) {
-    std::string name = wish;
-    for (int i = 1; !names_.insert(name).second; ++i) name = concat(wish, '_', i);
+  /// Returns an unused name that begins with `prefix`.
+  std::string name(const std::string& prefix) {
+    std::string name = prefix;
+    for (int i = 1; !names_.insert(name).second; ++i) name = concat(prefix, '_', i);
     return name;
   }
   /// Adds an input, float32 [batch, example...]; the name must be unused.
@@ -100,12 +100,12 @@ class OnnxGraph {
   void add_output(const std::string& name, const Shape& example) {
     put_bytes(outputs_, 12, value_info(name, example));
   }
-  /// Adds a float32 or int64 constant. Returns its name, which begins with `wish`.
-  std::string constant(const std::string& wish, const Tensor& value) {
+  /// Adds a float32 or int64 constant. Returns its name, which begins with `prefix`.
+  std::string constant(const std::string& prefix, const Tensor& value) {
     const bool is_float = value.dtype() == DType::kFloat32;
     TUTTI_CHECK(is_float || value.dtype() == DType::kInt64, "ONNX: a constant of ", value.dtype());
     const Tensor here = value.to(Device{});
-    std::string tensor, unique = name(wish);
+    std::string tensor, unique = name(prefix);
     for (const std::int64_t size : here.shape())
       put_number(tensor, 1, static_cast<std::uint64_t>(size));
     put_number(tensor, 2, is_float ? kOnnxFloat : kOnnxInt64);
@@ -115,10 +115,10 @@ class OnnxGraph {
     put_bytes(constants_, 5, tensor);
     return unique;
   }
-  /// Adds an operation of opset 17. Returns the name of its result, which begins with `wish`.
+  /// Adds an operation of opset 17. Returns the name of its result, which begins with `prefix`.
   std::string operation(const std::string& type, const std::vector<std::string>& inputs,
-                        const std::vector<OnnxAttribute>& attributes, const std::string& wish) {
-    std::string node, result = name(wish);
+                        const std::vector<OnnxAttribute>& attributes, const std::string& prefix) {
+    std::string node, result = name(prefix);
     for (const std::string& input : inputs) put_bytes(node, 1, input);
     put_bytes(node, 2, result);
     put_bytes(node, 3, result);
@@ -181,14 +181,14 @@ struct OnnxLayer {
     fail(ErrorCode::kUnimplemented, what, " cannot be exported");
   }
 
-  std::string constant(const std::string& wish, const Tensor& value) const {
-    return graph.constant(concat(layer.name(), '/', wish), value);
+  std::string constant(const std::string& prefix, const Tensor& value) const {
+    return graph.constant(concat(layer.name(), '/', prefix), value);
   }
-  std::string ints(const std::string& wish, const Ints& values) const {
-    return constant(wish, Tensor::from({static_cast<std::int64_t>(values.size())}, values));
+  std::string ints(const std::string& prefix, const Ints& values) const {
+    return constant(prefix, Tensor::from({static_cast<std::int64_t>(values.size())}, values));
   }
-  std::string number(const std::string& wish, double value) const {
-    return constant(wish, Tensor::scalar(value, DType::kFloat32));
+  std::string number(const std::string& prefix, double value) const {
+    return constant(prefix, Tensor::scalar(value, DType::kFloat32));
   }
   std::string operation(const std::string& type, const Names& operands,
                         const std::vector<OnnxAttribute>& attributes = {}) const {

@@ -25,8 +25,8 @@ namespace {
 
 void require_at_least(const char* option, std::int64_t value, std::int64_t least) {
   if (value >= least) return;
-  fail(ErrorCode::kInvalidArgument, "strategy options: ", option, ": expected ", least,
-       " or more, got ", value);
+  fail(ErrorCode::kInvalidArgument, "strategy options: ", option, ": expected >= ", least, ", got ",
+       value);
 }
 
 /// Warns of options of other strategies. A program that swaps strategies may set them on purpose.

@@ -126,7 +126,7 @@ class MeshPosition final : public ReplicaContext, public OpPartitioner {
   void require_same_specs(std::span<const Tensor> values);
   /// While it lives, this position runs a function of local tensors, and refuses sharded ones.
   class LocalScope;
-  /// Meets all positions; `action` runs once, with the arguments of those of this process.
+  /// Waits for all positions; `action` runs once, with the arguments of those of this process.
   template <class Argument>
   void exchange_arguments(RendezvousHeader header, Argument& argument,
                           const std::function<void(const std::vector<Argument*>&)>& action) {

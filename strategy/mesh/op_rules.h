@@ -30,7 +30,7 @@ enum class Linearity {
 };
 
 /// Rule of one operation, in the manner of Shardy's op_sharding_rule: a *factor* is an index of the
-/// loop nest that the operation stands for (m, n and k of a product). Dimensions of one factor are
+/// loop nest that the operation represents (m, n and k of a product). Dimensions of one factor are
 /// cut alike, and then each position computes its part of the outputs from its parts of the inputs
 /// by the same operation. An output without a factor of its inputs is combined over its axes.
 struct OpRule {

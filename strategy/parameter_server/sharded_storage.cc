@@ -214,9 +214,8 @@ void ShardedComponent::update(std::span<Component* const> slots, const UpdateRul
   const NoDeviceScope on_the_host;
   const std::string who = concat("Variable '", name(), "'.update (", rule.name(), ")");
   if (rule.uses_norms() && num_shards() > 1) {
-    fail(ErrorCode::kUnimplemented, who,
-         ": the rule needs norms of the whole variable, which lies ", "in ", num_shards(),
-         " shards; expected one shard; try a variable_partitioner that does ",
+    fail(ErrorCode::kUnimplemented, who, ": the rule needs norms of the whole variable, which is ",
+         "in ", num_shards(), " shards; expected one shard; try a variable_partitioner that does ",
          "not cut this variable, or a rule without norms");
   }
   const ShardSpec& first = shard(0).spec;

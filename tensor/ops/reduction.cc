@@ -23,7 +23,7 @@ std::uint32_t axis_bits(OpId op, const Operand& x, const std::vector<int>& axes)
   std::uint32_t bits = 0;
   for (int axis : axes) {
     const std::uint32_t bit = 1u << checked_axis(to_string(op), x, axis, x.shape().rank());
-    if (bits & bit) fail_op(op, x.where, "axis ", axis, " stands twice in [", join(axes), "]");
+    if (bits & bit) fail_op(op, x.where, "axis ", axis, " appears twice in [", join(axes), "]");
     bits |= bit;
   }
   return bits;

@@ -46,7 +46,7 @@ void check_part(const Tensor& first, const Tensor& value, int axis, const Source
   require_same_dtype(OpId::kConcat, first, value, where);
   if (value.rank() != first.rank() ||
       value.shape().with_dim(axis, 0) != first.shape().with_dim(axis, 0)) {
-    fail_op(OpId::kConcat, where, "expected equal shapes but for axis ", axis, ", got ",
+    fail_op(OpId::kConcat, where, "expected equal shapes except along axis ", axis, ", got ",
             first.shape(), " and ", value.shape());
   }
 }

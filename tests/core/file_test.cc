@@ -295,11 +295,11 @@ TEST(JsonParse, RefusesMalformedInput) {
   for (const char* text : {"\"\n\"", "\"\x01\"", "\"\xFF\"", "\"\xC0\x80\"", "// c\n1"}) {
     EXPECT_NE(json_error(text), "accepted") << text;
   }
-  EXPECT_NE(json_error("{\"a\":1,\"a\":2}").find("'a' stands twice"), std::string::npos);
+  EXPECT_NE(json_error("{\"a\":1,\"a\":2}").find("'a' appears twice"), std::string::npos);
   EXPECT_EQ(json_error(R"({"x": [0, {"b": {"a": 1, "a": 2}}]})"),
-            "config.json.x[1].b: member 'a' stands twice in an object; expected each once");
+            "config.json.x[1].b: member 'a' appears twice in an object; expected each once");
   EXPECT_EQ(json_error(R"({"x\ny": {"a\nb": 1, "a\nb": 2}})"),
-            R"(config.json.x\ny: member 'a\nb' stands twice in an object; expected each once)");
+            R"(config.json.x\ny: member 'a\nb' appears twice in an object; expected each once)");
   // The reader stops in the middle of a character.
   EXPECT_NE(json_error("{\"a\"\xef\xbb\xbf:1}").find("last read: '\"a\"?'"), std::string::npos);
 }

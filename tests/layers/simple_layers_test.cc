@@ -193,7 +193,7 @@ TEST(MergingTest, ErrorsNameLayerAndShapes) {
   EXPECT_THAT(error_for(Multiply(), {{3}, {4}}), HasSubstr("layer 'multiply' (Multiply): "));
   EXPECT_THAT(error_for(Subtract(), {{3}, {3}, {3}}), HasSubstr("expected two inputs, got 3"));
   EXPECT_THAT(error_for(Concatenate(), {{2, 3}, {3, 3}}),
-              HasSubstr("expected equal examples but for axis 2, got [2, 3], [3, 3]"));
+              HasSubstr("expected equal examples except along axis 2, got [2, 3], [3, 3]"));
   EXPECT_THAT(error_for(Concatenate({.axis = 0}), {{2}, {2}}), HasSubstr("the batch is 0"));
   EXPECT_THAT(error_for(Dot(), {{3}, {4}}), HasSubstr("got [3] and [4]"));
   Dense dense(2);

@@ -521,7 +521,7 @@ TEST(Reduction, AxisAndTypeErrorsNameOperationAndLine) {
                [&] {
                  reduce_sum(x, {{2}, false});
                });
-  EXPECT_INVALID(reduce_max(x, {{1, -1}, false}), "reduce_max at", "stands twice");
+  EXPECT_INVALID(reduce_max(x, {{1, -1}, false}), "reduce_max at", "appears twice");
   EXPECT_INVALID(argmax(x, -3), "argmax at", "axis -3");
   EXPECT_INVALID(reduce_mean(Tensor::zeros({2}, DType::kInt32)), "reduce_mean at", "int32",
                  "cast()");

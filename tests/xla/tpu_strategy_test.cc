@@ -480,7 +480,7 @@ TEST(MirroredOnXla, RefusesUnsupportedOptionsByName) {
   };
   const DeviceList two = "xla:0-1";
   expect_refused({.devices = two, .replicas = 4}, "TUTTI_XLA_CPU_DEVICES");
-  expect_refused({.devices = std::vector<Device>(2, {DeviceType::kXla, 0})}, "stands twice");
+  expect_refused({.devices = std::vector<Device>(2, {DeviceType::kXla, 0})}, "appears twice");
   expect_refused({.devices = two, .cross_device_ops = {"ring"}}, "cross_device_ops");
   const auto with = [&](const CommunicationOptions& communication) {
     return LocalStrategyOptions{.devices = two, .cross_device_ops = {"", communication}};

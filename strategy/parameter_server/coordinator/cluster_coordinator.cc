@@ -74,7 +74,7 @@ CoordinatorCore::~CoordinatorCore() {
 std::optional<int> CoordinatorCore::serve() {
   if (!strategy_.must_serve()) return std::nullopt;
   if (is_starting_.exchange(true)) {
-    fail(ErrorCode::kFailedPrecondition, "ClusterCoordinator::serve: was called already");
+    fail(ErrorCode::kFailedPrecondition, "ClusterCoordinator::serve: has already been called");
   }
   return strategy_.serve(registry_);
 }
@@ -207,7 +207,7 @@ void CoordinatorCore::end_threads() {
   while (num_working_ > 0) {
     Clock::system().sleep_for(std::chrono::milliseconds(1));
     if (Clock::system().now() < say_at) continue;
-    log_warning(concat("coordinator: is shut down, and still waits for steps: ", describe()));
+    log_warning(concat("coordinator: is shutting down, and still waits for steps: ", describe()));
     say_at = deadline_after(Clock::system().now(), durations::kSayAgainEvery);
   }
   threads_.clear();

@@ -117,7 +117,7 @@ void JobCheckpoint::finish() {
     try {
       save_now(deadline_after(Clock::system().now(), durations::kJoinTimeout));
     } catch (const std::exception& error) {
-      log_warning(concat("coordinator: ends without a last checkpoint: ", error.what()));
+      log_warning(concat("coordinator: stops without a final checkpoint: ", error.what()));
     }
   }
   stop();

@@ -19,7 +19,7 @@ void require_distinct(const Nest::Map& map) {
   for (const Nest::Member& member : map) {
     if (!names.insert(member.first).second) {
       fail(ErrorCode::kInvalidArgument, "nest: the name '", member.first,
-           "' stands twice in a map; expected each name once");
+           "' appears twice in a map; expected each name once");
     }
   }
 }

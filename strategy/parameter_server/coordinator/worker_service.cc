@@ -126,7 +126,7 @@ WorkerService::~WorkerService() {
   }
   while (!ended_.wait_until(deadline_after(Clock::system().now(), durations::kSayAgainEvery))) {
     log_warning(
-        concat("worker ", worker_, ": is shut down, and still waits for ", runner_.doing()));
+        concat("worker ", worker_, ": is shutting down, and still waits for ", runner_.doing()));
   }
   thread_->join();
 }

@@ -87,8 +87,8 @@ class TaskSession::Execution {
     const std::vector<Tensor> outputs =
         session_.parts_.executor.execute(operation, std::move(inputs));
     if (std::ssize(outputs) != operation.outputs_size()) {
-      fail(ErrorCode::kInvalidArgument, "an operation of ", outputs.size(), " outputs, not ",
-           operation.outputs_size());
+      fail(ErrorCode::kInvalidArgument, "expected an operation of ", outputs.size(),
+           " outputs, got ", operation.outputs_size());
     }
     for (int i = 0; i < operation.outputs_size(); ++i) {
       const Tensor& output = outputs[static_cast<std::size_t>(i)];

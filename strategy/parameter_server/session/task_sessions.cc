@@ -94,7 +94,7 @@ void TaskSessions::open(RpcCall& call, const v1::SessionRequest& request) {
     if (own.session == nullptr) {
       own = {call.peer().client, std::make_shared<TaskSession>(parts_, request.session(), timeout)};
     } else if (own.client != call.peer().client) {
-      fail(ErrorCode::kAlreadyExists, parts_.task, ": another client has a session of the number ",
+      fail(ErrorCode::kAlreadyExists, parts_.task, ": another client uses the session number ",
            request.session());
     }
   }

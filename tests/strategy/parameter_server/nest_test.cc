@@ -84,7 +84,8 @@ TEST(Nest, ErrorsNameElementExpectedAndActualType) {
                "expected float32", "got float32 [2]");
   EXPECT_ERROR(to_nest(~std::uint64_t{0}), kInvalidArgument, "below 2^63");
   EXPECT_ERROR(to_nest(Tensor()), kInvalidArgument, "undefined");
-  EXPECT_ERROR(Nest(Nest::Map{{"a", Nest()}, {"a", Nest()}}), kInvalidArgument, "'a' stands twice");
+  EXPECT_ERROR(Nest(Nest::Map{{"a", Nest()}, {"a", Nest()}}), kInvalidArgument,
+               "'a' appears twice");
 }
 
 TEST(Nest, TooDeepNestingIsRejected) {
@@ -160,7 +161,7 @@ TEST(Nest, InconsistentMessagesAreRejected) {
   const std::string name = bytes(1, "a"), nothing = bytes(2, bytes(1, ""));
   EXPECT_EQ(decode_nest(packet_of(bytes(7, name + nothing))).structure(), "{a: nothing}");
   refused(bytes(7, name + name + nothing), "2 names and 1 values");
-  refused(bytes(7, name + name + nothing + nothing), "'a' stands twice");
+  refused(bytes(7, name + name + nothing + nothing), "'a' appears twice");
   refused(bytes(6, bytes(1, "")), "no kind");
 }
 
