@@ -290,7 +290,7 @@ Specs scattered_rows(const CallCheck& c) {
 
 Specs cross_entropy(const CallCheck& c, bool is_sparse, bool is_gradient) {
   c.inputs(is_gradient ? 3 : 2, is_gradient ? 3 : 2), c.one_type(1), c.rank(c.shape(1), 1);
-  c.expect(c.shape(1)[-1] > 0, "one class or more");
+  c.expect(c.shape(1)[-1] > 0, "at least one class");
   const Shape rows = c.shape(1).without_axis(-1);
   if (is_sparse) {
     c.index(0);

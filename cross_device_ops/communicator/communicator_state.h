@@ -81,7 +81,7 @@ class CallRecorder {
 /// when a collective has waited too long, and answers state queries of other ranks.
 class StallWatch {
  public:
-  /// `tend` is called at the same interval.
+  /// `poll` is called at the same interval.
   StallWatch(CollectiveEngine& engine, const CallRecorder& recorder, Duration stall_after,
              std::function<void()> poll);
   ~StallWatch();

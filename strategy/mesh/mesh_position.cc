@@ -101,20 +101,20 @@ std::vector<Tensor> values_of(const std::vector<Exchange*>& positions) {
 }
 
 /// Returns a header that differs between positions whose arguments do.
-MeetingHeader header_of(ExchangeKind kind, int argument, const Tensor& value, AxisSet axes,
-                        ReduceOp op = ReduceOp::kSum) {
+RendezvousHeader header_of(ExchangeKind kind, int argument, const Tensor& value, AxisSet axes,
+                           ReduceOp op = ReduceOp::kSum) {
   const bool is_sum = kind == ExchangeKind::kAllReduce;
-  MeetingHeader header{.kind = is_sum ? MeetingKind::kAllReduce : MeetingKind::kExchange,
-                       .op = op,
-                       .axis = argument,
-                       .method = static_cast<int>(kind) * 31 + axes,
-                       .where = CallSite::current()};
+  RendezvousHeader header{.kind = is_sum ? RendezvousKind::kAllReduce : RendezvousKind::kExchange,
+                          .op = op,
+                          .axis = argument,
+                          .method = static_cast<int>(kind) * 31 + axes,
+                          .where = CallSite::current()};
   header.values.push_back({value.dtype(), value.shape(), false});
   return header;
 }
 
-MeetingHeader header_of(std::span<const PositionSum> sums) {
-  MeetingHeader header{.kind = MeetingKind::kAllReduce, .where = CallSite::current()};
+RendezvousHeader header_of(std::span<const PositionSum> sums) {
+  RendezvousHeader header{.kind = RendezvousKind::kAllReduce, .where = CallSite::current()};
   for (const PositionSum& sum : sums) {
     header.values.push_back({sum.own.dtype(), sum.own.shape(), false});
     header.method = (header.method * 31 + sum.axes) * 31 + sum.parts * Shape::kMaxRank + sum.dim;
@@ -146,58 +146,64 @@ void give(std::vector<std::vector<Tensor>> by_sum, const std::vector<Exchange*>&
 std::vector<Tensor> MeshPosition::exchange(const Tensor& value, AxisSet axes, ExchangeKind kind,
                                            int argument) {
   Exchange own{.own = value};
-  MeetingHeader header = header_of(kind, argument, value, axes);
+  RendezvousHeader header = header_of(kind, argument, value, axes);
   const std::string call = header.signature();
-  meet_with<Exchange>(std::move(header), own, [&](const std::vector<Exchange*>& positions) {
-    auto groups = groups_.gather(axes, values_of(positions), call);
-    groups_.count(kind, axes, value.num_bytes());
-    for (std::size_t p = 0; p < positions.size(); ++p) positions[p]->received = groups[p];
-  });
+  exchange_arguments<Exchange>(std::move(header), own,
+                               [&](const std::vector<Exchange*>& positions) {
+                                 auto groups = groups_.gather(axes, values_of(positions), call);
+                                 groups_.count(kind, axes, value.num_bytes());
+                                 for (std::size_t p = 0; p < positions.size(); ++p)
+                                   positions[p]->received = groups[p];
+                               });
   return std::move(own.received);
 }
 
 Tensor MeshPosition::moved(const Tensor& value, int from, int to, AxisSet axes) {
   Exchange own{.own = value};
-  MeetingHeader header = header_of(ExchangeKind::kAllToAll, to, value, axes);
+  RendezvousHeader header = header_of(ExchangeKind::kAllToAll, to, value, axes);
   const std::string call = header.signature();
-  meet_with<Exchange>(std::move(header), own, [&](const std::vector<Exchange*>& positions) {
-    auto parts = groups_.all_to_all(axes, to, values_of(positions), call);
-    groups_.count(ExchangeKind::kAllToAll, axes, value.num_bytes());
-    for (std::size_t p = 0; p < positions.size(); ++p) positions[p]->received = parts[p];
-  });
+  exchange_arguments<Exchange>(
+      std::move(header), own, [&](const std::vector<Exchange*>& positions) {
+        auto parts = groups_.all_to_all(axes, to, values_of(positions), call);
+        groups_.count(ExchangeKind::kAllToAll, axes, value.num_bytes());
+        for (std::size_t p = 0; p < positions.size(); ++p) positions[p]->received = parts[p];
+      });
   return joined(std::move(own.received), from);
 }
 
 std::shared_ptr<MeshSums> MeshPosition::start_sums(std::span<const PositionSum> sums) {
   Exchange own{.sums = sums};
-  MeetingHeader header = header_of(sums);
+  RendezvousHeader header = header_of(sums);
   const std::string call = header.signature();
-  meet_with<Exchange>(std::move(header), own, [&](const std::vector<Exchange*>& positions) {
-    const std::shared_ptr<MeshSums> started = groups_.start_sums(sums_of(positions), call);
-    for (const PositionSum& sum : sums) count(sum);
-    for (Exchange* position : positions) position->started = started;
-  });
+  exchange_arguments<Exchange>(
+      std::move(header), own, [&](const std::vector<Exchange*>& positions) {
+        const std::shared_ptr<MeshSums> started = groups_.start_sums(sums_of(positions), call);
+        for (const PositionSum& sum : sums) count(sum);
+        for (Exchange* position : positions) position->started = started;
+      });
   return std::move(own.started);
 }
 
 std::vector<Tensor> MeshPosition::join(std::span<const std::shared_ptr<MeshSums>> started) {
   Exchange own;
-  meet_with<Exchange>({.kind = MeetingKind::kFinishGradients, .where = CallSite::current()}, own,
-                      [&](const std::vector<Exchange*>& positions) {
-                        for (const auto& sums : started) give(sums->wait(), positions);
-                      });
+  exchange_arguments<Exchange>(
+      {.kind = RendezvousKind::kFinishGradients, .where = CallSite::current()}, own,
+      [&](const std::vector<Exchange*>& positions) {
+        for (const auto& sums : started) give(sums->wait(), positions);
+      });
   return std::move(own.received);
 }
 
 Tensor MeshPosition::summed(const PositionSum& sum) {
   if (grid_.size(sum.axes) == 1) return sum.own;
   Exchange own{.sums = {&sum, 1}};
-  MeetingHeader header = header_of({&sum, 1});
+  RendezvousHeader header = header_of({&sum, 1});
   const std::string call = header.signature();
-  meet_with<Exchange>(std::move(header), own, [&](const std::vector<Exchange*>& positions) {
-    give(groups_.start_sums(sums_of(positions), call)->wait(), positions);
-    count(sum);
-  });
+  exchange_arguments<Exchange>(
+      std::move(header), own, [&](const std::vector<Exchange*>& positions) {
+        give(groups_.start_sums(sums_of(positions), call)->wait(), positions);
+        count(sum);
+      });
   return std::move(own.received.front());
 }
 
@@ -211,22 +217,23 @@ void MeshPosition::count(const PositionSum& sum) {
 Tensor MeshPosition::combined(ReduceOp op, const Tensor& value, AxisSet axes) {
   if (grid_.size(axes) == 1) return value;
   Exchange own{.own = value};
-  MeetingHeader header = header_of(ExchangeKind::kAllReduce, 0, value, axes, op);
+  RendezvousHeader header = header_of(ExchangeKind::kAllReduce, 0, value, axes, op);
   const std::string call = header.signature();
-  meet_with<Exchange>(std::move(header), own, [&](const std::vector<Exchange*>& positions) {
-    give({groups_.combine(axes, op, values_of(positions), call)}, positions);
-    groups_.count(ExchangeKind::kAllReduce, axes, value.num_bytes());
-  });
+  exchange_arguments<Exchange>(
+      std::move(header), own, [&](const std::vector<Exchange*>& positions) {
+        give({groups_.combine(axes, op, values_of(positions), call)}, positions);
+        groups_.count(ExchangeKind::kAllReduce, axes, value.num_bytes());
+      });
   return std::move(own.received.front());
 }
 
 void MeshPosition::require_same_specs(std::span<const Tensor> values) {
-  MeetingHeader header{.kind = MeetingKind::kExchange, .where = CallSite::current()};
+  RendezvousHeader header{.kind = RendezvousKind::kExchange, .where = CallSite::current()};
   for (const Tensor& value : values) {
     header.values.push_back({value.dtype(), value.shape(), false});
   }
   int nothing = 0;
-  meet_with<int>(std::move(header), nothing, [](const std::vector<int*>&) {});
+  exchange_arguments<int>(std::move(header), nothing, [](const std::vector<int*>&) {});
 }
 
 void MeshPosition::require_global(std::string_view who) const {

@@ -446,7 +446,7 @@ std::string RendezvousHeader::call() const {
       return "the reduction of gradients";
     case RendezvousKind::kUpdatesDone:
       return "the end of the variables' update";
-    case MeetingKind::kExchange:
+    case RendezvousKind::kExchange:
       return "an exchange between positions";
   }
   fail(ErrorCode::kInternal, "RendezvousKind: no such value: ", static_cast<int>(kind));
@@ -455,7 +455,7 @@ std::string RendezvousHeader::call() const {
 std::string RendezvousHeader::text(bool has_all_lengths) const {
   std::string text = call();
   if (kind == RendezvousKind::kAllReduce) text += concat("(", op, describe_specs(values), ")");
-  if (kind == MeetingKind::kExchange && !values.empty()) {
+  if (kind == RendezvousKind::kExchange && !values.empty()) {
     text += " of" + describe_specs(values).substr(1);
   }
   if (kind == RendezvousKind::kAllGather) {
@@ -470,7 +470,7 @@ std::string RendezvousHeader::signature() const { return text(false); }
 std::string RendezvousHeader::describe() const {
   std::string text = this->text(true);
   if (kind == RendezvousKind::kMergeCall || kind == RendezvousKind::kAllReduce ||
-      kind == MeetingKind::kAllGather || kind == MeetingKind::kExchange) {
+      kind == RendezvousKind::kAllGather || kind == RendezvousKind::kExchange) {
     text += where.line() ? " at " + to_string(where) : " in a layer, loss or metric";
   }
   return text;

@@ -90,7 +90,7 @@ class BuggyEngine final : public internal::CollectiveEngine {
   }
   void answer_state_queries(const std::function<std::string()>& own_state) override {
     // The state is destroyed with the communicator, but the engine is not.
-    if (bug_ != "IgnoresLostPeer"_bug) engine_->tend(own_state);
+    if (bug_ != "IgnoresLostPeer"_bug) engine_->answer_state_queries(own_state);
   }
   std::vector<std::string> states_of_ranks(TimePoint deadline) override {
     return engine_->states_of_ranks(deadline);

@@ -81,7 +81,7 @@ Json train_on(Model& model) {
   return hash_variables(all);
 }
 
-TUTTI_PROCESS_FUNCTION(goes_on_from_a_file) {
+TUTTI_PROCESS_FUNCTION(continues_from_a_file) {
   const ScopedWorkers strategy;
   // Workers other than the chief do not see its disk.
   const std::string folder = concat(arguments.at("folder").as_string(), "/", this_process().index);
@@ -104,7 +104,7 @@ TEST(ModelFileWorkers, ResumeMatchesOneProcessBitForBit) {
   model.save(folder + "/0/model.safetensors");
   const Json expected = train_on(model);
 
-  EXPECT_THAT(results_of("goes_on_from_a_file", 2, Json::object().set("folder", folder)),
+  EXPECT_THAT(results_of("continues_from_a_file", 2, Json::object().set("folder", folder)),
               ::testing::ElementsAre(expected, expected));
   EXPECT_TRUE(std::filesystem::exists(folder + "/0/later.safetensors"));
   EXPECT_FALSE(std::filesystem::exists(folder + "/1")) << "the chief alone writes";
