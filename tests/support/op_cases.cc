@@ -107,7 +107,7 @@ std::vector<OpCase> conversion_cases() {
                         CastAttributes{to}, 0.0);
     }
     for (const auto& [low, high] : {std::pair{-1.5, 2.5}, {0.0, 1e30}, {-1e30, 0.3}}) {
-      cases.add(OpId::kClip, {random_values({101}, from, -4, 4)}, {{{101}, from}},
+      cases.add(OpId::kClip, {random_values({102}, from, -4, 4)}, {{{102}, from}},
                 ClipAttributes{low, high});
     }
     for (const std::int64_t size : {1, 5, 64, 1030}) {
@@ -709,6 +709,8 @@ std::vector<OpCase> shape_cases() {
         cases.add(OpId::kPad, {some(part)}, {{{4, 9, 24}, dtype}}, pad);
       }
     }
+    cases.add(OpId::kSlice, {some({4, 24})}, {{{4, 16}, dtype}}, SliceAttributes{{0, 5}});
+    cases.add(OpId::kPad, {some({4, 16})}, {{{4, 24}, dtype}}, PadAttributes{{0, 5}, 3});
     for (const std::uint32_t axes : {0u, 1u, 2u, 4u, 5u, 7u}) {
       cases.add(OpId::kReverse, {some({3, 4, 9})}, {{{3, 4, 9}, dtype}}, AxesAttributes{axes});
     }
