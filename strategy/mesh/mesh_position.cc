@@ -18,6 +18,8 @@ ShardedValue::~ShardedValue() {
 }
 
 void ShardedValue::materialize(std::byte* to) {
+  MutexLock lock(mutex_);
+  if (is_materialized_) return;
   Tensor whole = whole_;
   if (!whole.defined()) {
     MeshPosition* const position = MeshPosition::current();
@@ -30,6 +32,7 @@ void ShardedValue::materialize(std::byte* to) {
   }
   const Tensor on_host = whole.to(Device{});
   std::memcpy(to, on_host.bytes().data(), on_host.num_bytes());
+  is_materialized_ = true;
 }
 
 MeshPosition::MeshPosition(LocalReplicaContext& local, const MeshGrid& grid, MeshGroups& groups,

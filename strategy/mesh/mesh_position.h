@@ -16,6 +16,7 @@
 #include "strategy/replicas/local_replica.h"
 #include "strategy/replicas/strategy_mode.h"
 #include "tensor/step_hooks.h"
+#include "tutti/core/sync.h"
 
 namespace tutti::internal {
 
@@ -37,7 +38,7 @@ class ShardedValue final : public LazyValue {
   const Sharding& sharding() const { return sharding_; }
   const Tensor& local() const { return local_; }
   const TensorSpec& spec() const { return spec_; }
-  /// Collective within the step. Throws kFailedPrecondition on another thread.
+  /// Collective at its first call within the step. Throws kFailedPrecondition on another thread.
   void materialize(std::byte* to) override;
 
  private:
@@ -48,6 +49,8 @@ class ShardedValue final : public LazyValue {
   Tensor whole_;            // defined after the step
   MeshPosition* position_;  // nullptr after the step
   const std::uint64_t number_;
+  Mutex mutex_;
+  bool is_materialized_ TUTTI_GUARDED_BY(mutex_) = false;
 };
 
 /// A tensor as one position has it.
