@@ -71,13 +71,32 @@ TEST(MeshSteps, ReadOnSomePositionsErrorNamesLines) {
   options.local.timeout = std::chrono::seconds(5);
   MeshStrategy strategy(options);
   const std::string message = message_of([&] {
-    strategy.run([] {
+    strategy.run([&] {
       const Tensor x = relayout(Tensor::ones({4}), {"data"});
-      if (internal::MeshPosition::current()->number() == 0) return x.to_doubles()[0];
-      return (x + x).to_doubles()[0] + reduce_sum(x).item_double();
+      const auto next_line = [](const SourceLocation& here = SourceLocation::current()) {
+        return concat("mistakes_test.cc:", here.line() + 1);
+      };
+      if (internal::MeshPosition::current()->number() == 0) {
+        lines[0] = next_line();
+        return x.to_doubles()[0];
+      }
+      lines[1] = next_line();
+      return reduce_sum(x).item_double();
     });
   });
-  EXPECT_THAT(message, HasSubstr("mistakes_test.cc"));
+  EXPECT_THAT(message, AllOf(HasSubstr(lines[0]), HasSubstr(lines[1])));
+}
+
+TEST(MeshSteps, SecondReadNeedsNoOtherPosition) {
+  MeshOptions options = on_mesh({{"data", 2}});
+  options.local.timeout = std::chrono::seconds(5);
+  MeshStrategy strategy(options);
+  const auto sums = strategy.run([] {
+    const Tensor x = relayout(Tensor::from<float>({4}, {1, 2, 3, 4}), {"data"});
+    const double sum = x.to_doubles()[0] + x.to_doubles()[3];
+    return internal::MeshPosition::current()->number() == 0 ? sum + x.to_doubles()[1] : sum;
+  });
+  EXPECT_EQ(sums[0], 7.0);
 }
 
 TEST(MeshSteps, ErrorNamesMeshPosition) {
