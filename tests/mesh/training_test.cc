@@ -21,24 +21,29 @@ const LayoutMap kColumnsThenRows = {
 
 struct Trained {
   std::vector<double> losses;
-  std::string hash;
+  std::string hash = "";
+  std::vector<std::vector<double>> weights = {};
 };
 
 /// Trains a network of two layers for three steps with batches of 16 examples. Initial values are
 /// given, because workers that are threads share the numbers of variables.
-Trained train(Strategy& strategy) {
+Trained train(Strategy& strategy, const OptimizerSpec& spec = "adam",
+              DType dtype = DType::kFloat32) {
+  const auto given = [&](const Shape& shape, std::uint64_t seed) {
+    return cast(numbers(shape, seed), dtype);
+  };
   std::vector<Variable> w;
   std::unique_ptr<Optimizer> optimizer;
   {
     const auto scope = strategy.scope();
-    w = {Variable(numbers({8, 32}, 3), {.name = "dense/kernel"}),
-         Variable(numbers({32}, 4), {.name = "dense/bias"}),
-         Variable(numbers({32, 4}, 5), {.name = "dense_1/kernel"}),
-         Variable(numbers({4}, 6), {.name = "dense_1/bias"})};
-    optimizer = std::make_unique<Adam>(w);
+    w = {Variable(given({8, 32}, 3), {.name = "dense/kernel"}),
+         Variable(given({32}, 4), {.name = "dense/bias"}),
+         Variable(given({32, 4}, 5), {.name = "dense_1/kernel"}),
+         Variable(given({4}, 6), {.name = "dense_1/bias"})};
+    optimizer = make_optimizer(spec, w);
   }
   const Dataset data =
-      Dataset::from_tensor_slices({numbers({48, 8}, 1), numbers({48, 4}, 2)}).batch(16);
+      Dataset::from_tensor_slices({given({48, 8}, 1), given({48, 4}, 2)}).batch(16);
   Trained result;
   for (const auto& batch : strategy.distribute_dataset(data)) {
     const auto losses = strategy.run(
