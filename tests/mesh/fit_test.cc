@@ -74,7 +74,7 @@ FittedTexts fit_texts(Strategy& strategy) {
   return result;
 }
 
-TEST(MeshFit, HistoryOfMaskedShortAndWeightedBatchesIsThatOfOneDevice) {
+TEST(MeshFit, HistoryOfMaskedShortAndWeightedBatchesMatchesOneDevice) {
   OneDeviceStrategy one("cpu:0");
   const FittedTexts expected = fit_texts(one);
   for (const DeviceMesh& mesh :
@@ -124,7 +124,7 @@ std::pair<std::vector<double>, int> train_with_branch(Strategy& strategy) {
   return {losses, num_halved};
 }
 
-TEST(MeshFit, BranchesOnValuesAreThoseOfOneDevice) {
+TEST(MeshFit, BranchesOnValuesMatchOneDevice) {
   OneDeviceStrategy one("cpu:0");
   const auto [losses, num_halved] = train_with_branch(one);
   EXPECT_GT(num_halved, 0);

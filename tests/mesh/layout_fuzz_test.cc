@@ -128,7 +128,7 @@ void expect_close(const Numbers& found, const Numbers& expected) {
 
 class ShardedOperations : public ::testing::TestWithParam<const char*> {};
 
-TEST_P(ShardedOperations, HaveTheValuesOfOneDevice) {
+TEST_P(ShardedOperations, MatchOneDevice) {
   const auto calls = calls_of(testing::op_family(GetParam()));
   for (const auto& [op, all] : calls) EXPECT_FALSE(all.empty()) << to_string(op);
   for (const DeviceMesh& mesh : {DeviceMesh{{"a", 1}, {"b", 2}}, DeviceMesh{{"a", 2}, {"b", 1}},

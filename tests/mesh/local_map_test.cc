@@ -164,7 +164,7 @@ TEST(LocalMap, CollectivesOverWorkersMatchOneDevice) {
   }
 }
 
-TEST(LocalMap, RefusesWorkersWhosePositionsAreNoBlock) {
+TEST(LocalMap, RefusesUnevenWorkerPositions) {
   auto communicators = in_process_communicators(2);
   const auto errors = errors_of_ranks(2, [&](int worker) {
     MeshStrategy(std::move(communicators[static_cast<std::size_t>(worker)]),
@@ -220,7 +220,7 @@ TEST(LocalMap, ResultHasItsLayout) {
   });
 }
 
-TEST(LocalMap, SecondDerivatives) {
+TEST(LocalMap, SecondDerivativesMatchOneDevice) {
   MeshStrategy strategy(on_mesh({{"a", 4}}));
   strategy.run([] {
     const Tensor x = Tensor::from<double>({4}, {1, 2, 3, 4});
@@ -241,7 +241,7 @@ TEST(LocalMap, SecondDerivatives) {
   });
 }
 
-TEST(MeshTraffic, FormulasOfCollectives) {
+TEST(MeshTraffic, MatchesFormulasOfCollectives) {
   MeshStrategy strategy(on_mesh({{"a", 2}, {"b", 4}}));
   strategy.run([] {
     local_map(
@@ -280,7 +280,7 @@ std::string message_of_step(const LocalFunction& fn, const std::vector<Layout>& 
   return message_of([&] { strategy.run([&] { local_map(fn, {Tensor::ones({4, 6})}, in, out); }); });
 }
 
-TEST(LocalMap, RefusedLayouts) {
+TEST(LocalMap, RefusesLayoutsThatDoNotFit) {
   const auto same = [](LocalMapContext&, const std::vector<Tensor>& local) { return local; };
   EXPECT_THAT(message_of_step(same, {}, {{"", ""}}),
               AllOf(HasSubstr("local_map_test.cc"), HasSubstr("one layout for each input, 1")));
@@ -293,7 +293,7 @@ TEST(LocalMap, RefusedLayouts) {
   EXPECT_THAT(message_of_step(same, {{"c", ""}}, {{"", ""}}), HasSubstr("one of a, b"));
 }
 
-TEST(LocalMap, RefusedCollectives) {
+TEST(LocalMap, RefusesInvalidCollectiveArguments) {
   const auto message =
       [](const std::function<Tensor(const LocalMapContext&, const Tensor&)>& call) {
         return message_of_step(
@@ -318,7 +318,7 @@ TEST(LocalMap, RefusedCollectives) {
               HasSubstr("local_map_test.cc"));
 }
 
-TEST(LocalMap, ResultsWithDifferentShapes) {
+TEST(LocalMap, RefusesResultsOfDifferentShapes) {
   EXPECT_THAT(message_of_step(
                   [](LocalMapContext& context, const std::vector<Tensor>& local) {
                     return std::vector{rows(local[0], 0, 1 + context.index("a"))};
@@ -327,7 +327,7 @@ TEST(LocalMap, ResultsWithDifferentShapes) {
               AllOf(HasSubstr("[1, 6]"), HasSubstr("[2, 6]"), HasSubstr("local_map_test.cc")));
 }
 
-TEST(LocalMap, ValuesFromOutsideAreRefused) {
+TEST(LocalMap, RefusesRecordedValuesFromOutside) {
   MeshStrategy strategy(on_mesh({{"a", 2}}));
   std::optional<Variable> w;
   {
@@ -366,7 +366,7 @@ TEST(LocalMap, ValuesFromOutsideAreRefused) {
   EXPECT_EQ(message([](const Tensor& x) { return stop_gradient(x * 2.0f); }, sum), "");
 }
 
-TEST(LocalMap, GradientAfterTheStepIsRefused) {
+TEST(LocalMap, RefusesGradientAfterStep) {
   MeshStrategy strategy(on_mesh({{"a", 2}}));
   const std::string message = message_of([&] {
     const Tensor x = Tensor::ones({4});

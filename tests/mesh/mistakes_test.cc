@@ -66,10 +66,11 @@ TEST(MeshOptions, UnsupportedOptionsAreRejected) {
   EXPECT_THAT(message([](MeshOptions& o) { o.blocks = {{"data", 6}}; }), HasSubstr("multiple"));
 }
 
-TEST(MeshSteps, ReadOnSomePositionsErrorNamesLines) {
+TEST(MeshSteps, ReadOnSomePositionsErrorNamesBothLines) {
   MeshOptions options = on_mesh({{"data", 2}});
   options.local.timeout = std::chrono::seconds(5);
   MeshStrategy strategy(options);
+  std::string lines[2];
   const std::string message = message_of([&] {
     strategy.run([&] {
       const Tensor x = relayout(Tensor::ones({4}), {"data"});
@@ -87,7 +88,7 @@ TEST(MeshSteps, ReadOnSomePositionsErrorNamesLines) {
   EXPECT_THAT(message, AllOf(HasSubstr(lines[0]), HasSubstr(lines[1])));
 }
 
-TEST(MeshSteps, SecondReadNeedsNoOtherPosition) {
+TEST(MeshSteps, RepeatedReadNeedsNoExchange) {
   MeshOptions options = on_mesh({{"data", 2}});
   options.local.timeout = std::chrono::seconds(5);
   MeshStrategy strategy(options);

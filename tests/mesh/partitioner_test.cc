@@ -221,7 +221,7 @@ std::vector<PublicFunction> public_functions() {
   };
 }
 
-TEST(MeshPartitioner, PublicFunctionsHaveTheValuesOfOneDeviceAndReadOnlyWhereDocumented) {
+TEST(MeshPartitioner, PublicFunctionsMatchOneDeviceAndReadOnlyWhereDocumented) {
   const Tensor x = gradient_check::random_tensor({4, 6}, 3);
   for (const PublicFunction& function : public_functions()) {
     std::vector<double> expected;

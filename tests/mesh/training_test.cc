@@ -6,6 +6,7 @@
 
 #include "tests/mesh/mesh_helpers.h"
 #include "tests/support/ranks.h"
+#include "tests/support/tensor_matchers.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/cross_device_ops/communicator.h"
 #include "tutti/optimizer/optimizers.h"
@@ -60,6 +61,7 @@ Trained train(Strategy& strategy, const OptimizerSpec& spec = "adam",
     result.losses.push_back(strategy.reduce(ReduceOp::kSum, losses).item_double());
   }
   result.hash = hash_variables(w);
+  for (const Variable& each : w) result.weights.push_back(each.value().to_doubles());
   return result;
 }
 
@@ -133,12 +135,69 @@ void expect_hash_of_workers(const std::string& expected, const MeshOptions& opti
   EXPECT_THAT(errors, ::testing::Each(""));
 }
 
-TEST(MeshTraining, StorageOverWorkersHasTheBitsOfMirroredReplicas) {
+TEST(MeshTraining, StorageOverWorkersMatchesMirroredBitForBit) {
   MirroredStrategy mirrored(LocalStrategyOptions{.devices = "cpu:0-3"});
   const std::string expected = train(mirrored).hash;
   expect_hash_of_workers(expected, fully_sharded(4));
   expect_hash_of_workers(expected, hybrid_sharded(2, 2));
 }
+
+/// An optimizer that needs more than the gradient of a part: norms of whole variables or gradients,
+/// earlier gradients, averages, or a scale that depends on all gradients.
+struct OptimizerCase {
+  std::string name;
+  OptimizerSpec optimizer;
+};
+
+std::ostream& operator<<(std::ostream& out, const OptimizerCase& c) { return out << c.name; }
+
+class MeshOptimizers : public ::testing::TestWithParam<OptimizerCase> {};
+
+TEST_P(MeshOptimizers, MatchOneDevice) {
+  OneDeviceStrategy one("cpu:0");
+  const Trained expected = train(one, GetParam().optimizer, DType::kFloat64);
+  for (const DeviceMesh& mesh :
+       {DeviceMesh{{"data", 4}, {"model", 1}}, DeviceMesh{{"data", 1}, {"model", 4}},
+        DeviceMesh{{"data", 2}, {"model", 2}}}) {
+    MeshStrategy strategy(on_mesh(mesh, kColumnsThenRows));
+    const Trained found = train(strategy, GetParam().optimizer, DType::kFloat64);
+    for (std::size_t i = 0; i < expected.weights.size(); ++i) {
+      SCOPED_TRACE(concat(mesh.to_string(), ", variable ", i));
+      testing::expect_near(found.weights[i], expected.weights[i], 1e-12);
+    }
+  }
+}
+
+TEST_P(MeshOptimizers, AreBitIdenticalForFixedBlocks) {
+  const std::vector<MeshAxis> blocks = {{"data", 2}, {"model", 2}};
+  std::vector<std::string> hashes;
+  for (const DeviceMesh& mesh :
+       {DeviceMesh{{"data", 1}, {"model", 1}}, DeviceMesh{{"data", 2}, {"model", 1}},
+        DeviceMesh{{"data", 1}, {"model", 2}}, DeviceMesh{{"data", 2}, {"model", 2}}}) {
+    MeshStrategy strategy(on_mesh(mesh, kColumnsThenRows, blocks));
+    hashes.push_back(train(strategy, GetParam().optimizer).hash);
+  }
+  EXPECT_THAT(hashes, ::testing::Each(hashes.front()));
+  auto communicators = in_process_communicators(2);
+  const auto errors = errors_of_ranks(2, [&](int worker) {
+    MeshStrategy strategy(std::move(communicators[static_cast<std::size_t>(worker)]),
+                          on_mesh({{"data", 1}, {"model", 2}}, kColumnsThenRows, blocks));
+    EXPECT_EQ(train(strategy, GetParam().optimizer).hash, hashes.front());
+  });
+  EXPECT_THAT(errors, ::testing::Each(""));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, MeshOptimizers,
+    ::testing::Values(
+        OptimizerCase{"lamb", LambOptions{.learning_rate = 0.01}},
+        OptimizerCase{"lars", LarsOptions{.learning_rate = 1.0}},
+        OptimizerCase{"clipnorm", SgdOptions{.clipping = {.clipnorm = 0.5}}},
+        OptimizerCase{"global_clipnorm", AdamOptions{.clipping = {.global_clipnorm = 0.5}}},
+        OptimizerCase{"accumulation", LambOptions{.gradient_accumulation_steps = 2}},
+        OptimizerCase{"average", AdamOptions{.ema = EmaOptions{.overwrite_frequency = 2}}},
+        OptimizerCase{"loss_scale", SgdOptions{.dynamic_loss_scale = DynamicLossScaleOptions{}}}),
+    [](const auto& info) { return info.param.name; });
 
 TEST(MeshTraining, MatmulPairNeedsOneAllReducePerDirection) {
   MeshStrategy strategy({.mesh = {{"data", 1}, {"model", 2}}, .layout = kColumnsThenRows});
