@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "tensor/buffer_allocator.h"
+#include "tensor/tensor_impl.h"
 #include "tutti/core/sync.h"
 
 namespace tutti {
@@ -61,6 +62,20 @@ BufferAllocator& lazy_allocator() {
   return allocator;
 }
 
+/// Allocator of buffers that have a size and an address, but no memory for their elements.
+BufferAllocator& placeholder_allocator() {
+  static BufferAllocator& allocator =
+      *std::make_unique<BufferAllocator>(
+           MemorySource{[memory = host_memory()](std::size_t) { return memory.allocate(1); },
+                        host_memory().release},
+           BufferAllocatorOptions{
+               .name = "placeholders",
+               .max_cached = 0,
+               .on_recycle = [](std::byte* data) { lazy_values().remove(data); }})
+           .release();
+  return allocator;
+}
+
 thread_local StepRecorder* current_recorder = nullptr;
 thread_local StepTracer* current_tracer = nullptr;
 thread_local RemoteRecorder* current_remote = nullptr;
@@ -75,6 +90,16 @@ Tensor lazy_tensor(const TensorSpec& spec, Device device, std::shared_ptr<LazyVa
   const MutableTensor memory(spec.shape, spec.dtype, lazy_allocator());
   lazy_values().add(memory.buffer()->data(), std::move(value));
   return memory.freeze().to(device);
+}
+
+Tensor placeholder(const TensorSpec& spec, Device device, std::shared_ptr<LazyValue> value) {
+  const BufferRef buffer = placeholder_allocator().allocate(num_bytes(spec.shape, spec.dtype));
+  lazy_values().add(buffer->data(), std::move(value));
+  return tensor_of_buffer(buffer, spec.shape, spec.dtype, device);
+}
+
+std::optional<Tensor> traced_tensor(const TensorSpec& spec, Device device, const Tensor* value) {
+  return current_tracer ? current_tracer->create(spec, device, value) : std::nullopt;
 }
 
 std::shared_ptr<LazyValue> lazy_value(const Tensor& tensor) {

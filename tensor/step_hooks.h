@@ -91,6 +91,11 @@ class StepTracer {
   virtual void note_variable(const Tensor& whole) = 0;
   /// Returns true if this step made the value or its device has it, so that work on it is traced.
   virtual bool holds(const Tensor& value) const = 0;
+  /// Returns what the step has in place of a new tensor that the host fills, or of a copy of
+  /// `value`; nullopt, which is the default, for one with memory.
+  virtual std::optional<Tensor> create(const TensorSpec&, Device, const Tensor* /*value*/) {
+    return std::nullopt;
+  }
 
  private:
   template <class Hook>
@@ -176,6 +181,12 @@ namespace internal {
 /// Makes a tensor on the CPU device `device` with memory of its own, which is filled when the host
 /// first reads it.
 Tensor lazy_tensor(const TensorSpec& spec, Device device, std::shared_ptr<LazyValue> value);
+/// Same as lazy_tensor(), but on any device and without memory: `value` has no elements, and
+/// materialize() throws.
+Tensor placeholder(const TensorSpec& spec, Device device, std::shared_ptr<LazyValue> value);
+/// Returns StepTracer::create() of this thread's tracer; nullopt if there is none.
+std::optional<Tensor> traced_tensor(const TensorSpec& spec, Device device,
+                                    const Tensor* value = nullptr);
 /// Returns the lazy value of the tensor's buffer; nullptr if the host made the elements.
 std::shared_ptr<LazyValue> lazy_value(const Tensor& tensor);
 /// Returns the offset of the tensor in its buffer, in bytes.

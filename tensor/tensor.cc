@@ -23,6 +23,7 @@ namespace tutti {
 namespace {
 
 Tensor filled(const Shape& shape, double value, DType dtype, Device device) {
+  if (const auto traced = internal::traced_tensor({shape, dtype}, device)) return *traced;
   MutableTensor tensor(shape, dtype, device);
   internal::fill(tensor, value, "Tensor::full");
   return tensor.freeze();
@@ -67,6 +68,7 @@ Tensor::Tensor(float scalar) {
 }
 
 Tensor Tensor::zeros(const Shape& shape, DType dtype, Device device) {
+  if (const auto traced = internal::traced_tensor({shape, dtype}, device)) return *traced;
   MutableTensor tensor(shape, dtype, device);
   if (device.type == DeviceType::kCpu) {
     std::memset(tensor.data(), 0, tensor.num_bytes());
@@ -135,6 +137,7 @@ Tensor Tensor::to(Device device) const {
   const Device from = this->device();
   if (from == device) return *this;
   require_available(device);
+  if (const auto traced = internal::traced_tensor({shape(), dtype()}, device, this)) return *traced;
   const bool to_host = device.type == DeviceType::kCpu;
   if (!to_host && from.type == DeviceType::kCpu) {
     auto impl = std::make_shared<Impl>();
@@ -156,6 +159,9 @@ Tensor Tensor::to(Device device) const {
 }
 
 Tensor Tensor::copy() const {
+  if (const auto traced = internal::traced_tensor({shape(), dtype()}, device(), this)) {
+    return *traced;
+  }
   MutableTensor copy(shape(), dtype(), device());
   copy.write(*this);
   return copy.freeze();

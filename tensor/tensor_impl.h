@@ -17,7 +17,15 @@ struct Tensor::Impl {
 
   /// Returns 1, 2, ...: unique in the process.
   static std::uint64_t next_id();
+  static Tensor tensor_of(Impl impl) { return Tensor(std::make_shared<const Impl>(impl)); }
+  friend Tensor tensor_of_buffer(const BufferRef& buffer, const Shape& shape, DType dtype,
+                                 Device device) {
+    return tensor_of({.buffer = buffer, .shape = shape, .dtype = dtype, .device = device});
+  }
 };
+
+/// Makes a tensor of a whole buffer of these elements, in the memory of `device`.
+Tensor tensor_of_buffer(const BufferRef& buffer, const Shape& shape, DType dtype, Device device);
 
 /// Makes a tensor of elements that are already in host memory (received ones, say), from byte
 /// `offset` of `buffer` on. Shares the buffer, whose bytes must not change any more. A writer that

@@ -7,8 +7,9 @@
 namespace tutti {
 
 VariableMemory::VariableMemory(const Tensor& initial_value, Device device) {
-  // On CPUs the variable takes over the initial value's elements, and needs no memory before that.
-  if (device.type != DeviceType::kCpu) {
+  // On CPUs and in a trace the variable takes over the initial value's elements, and needs no
+  // memory before that.
+  if (device.type != DeviceType::kCpu && !StepTracer::current()) {
     value_ = MutableTensor(initial_value.shape(), initial_value.dtype(), device);
   }
   value_.assign(initial_value.to(device));

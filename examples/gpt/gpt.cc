@@ -28,6 +28,7 @@ struct GptOptions : ExampleOptions {
   double min_accuracy = 0.0;
   std::int64_t max_memory = 0;
   std::string mesh = "", blocks = "";
+  bool explain = false;
 
   void add_to(Flags& flags) {
     flags.remove({"--data-dir"});
@@ -45,6 +46,7 @@ struct GptOptions : ExampleOptions {
     flags.add("--min-accuracy", min_accuracy, "fails below this share of tokens foretold");
     flags.add("--mesh", mesh, "instead of --strategy and --devices: CPUs, as data=2,model=2");
     flags.add("--blocks", blocks, "of the mesh, which determine the bits; none: its positions");
+    flags.add("--explain", explain, "prints what a step on the mesh costs a device, and ends");
     flags.add("--max-memory", max_memory, "MiB that each of --devices has; 0: what the host has");
   }
 };
@@ -120,7 +122,29 @@ std::unique_ptr<Strategy> strategy_of(const GptOptions& options) {
   return std::make_unique<MeshStrategy>(*resolver_from_environment(), mesh);
 }
 
+/// Prints what a step of training costs a device of the mesh; the model gets no memory.
+int explain(Strategy& strategy, const GptOptions& options) {
+  auto* const mesh = dynamic_cast<MeshStrategy*>(&strategy);
+  if (!mesh) fail(ErrorCode::kInvalidArgument, "gpt: expected --mesh with --explain, got none");
+  const TensorSpec tokens{{options.batch_size, options.config.context}, DType::kInt64};
+  const MeshReport report = mesh->explain(
+      [&]() -> MeshStep {
+        const auto model = std::make_shared<Gpt>(options.config);
+        const auto optimizer = std::make_shared<AdamW>(model->trainable_variables());
+        return [=](const Batch& batch) {
+          GradientTape tape;
+          const Tensor logits = (*model)(batch.features(), {.training = true});
+          optimizer->minimize(
+              tape, reduce_mean(losses::sparse_categorical_crossentropy(batch.labels(), logits)));
+        };
+      },
+      {tokens, tokens});
+  std::printf("%s", report.to_string().c_str());
+  return 0;
+}
+
 int run(GptOptions options) {
+  if (options.explain) return explain(*strategy_of(options), options);
   if (options.text.empty() && options.load.empty())
     fail(ErrorCode::kInvalidArgument, "gpt: expected --text to train on, or --load");
   if (!options.mesh.empty()) {

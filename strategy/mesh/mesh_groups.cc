@@ -187,6 +187,7 @@ struct MeshSums::OverWorkers {
 };
 
 MeshSums::MeshSums() = default;
+MeshSums::MeshSums(std::vector<std::vector<Tensor>> results) : results_(std::move(results)) {}
 MeshSums::~MeshSums() = default;
 
 std::vector<std::vector<Tensor>> MeshSums::wait() {
@@ -352,34 +353,41 @@ std::vector<Tensor> MeshGroups::combine(AxisSet axes, ReduceOp op, const std::ve
   return by_position;
 }
 
+const char* to_string(ExchangeKind kind) {
+  switch (kind) {
+    case ExchangeKind::kAllReduce:
+      return "all_reduce";
+    case ExchangeKind::kAllGather:
+      return "all_gather";
+    case ExchangeKind::kReduceScatter:
+      return "reduce_scatter";
+    case ExchangeKind::kAllToAll:
+      return "all_to_all";
+    case ExchangeKind::kSendReceive:
+      return "send_receive";
+    case ExchangeKind::kBroadcast:
+      return "broadcast";
+    case ExchangeKind::kReduce:
+      break;
+  }
+  return "reduce";
+}
+
 void MeshGroups::count(ExchangeKind kind, AxisSet axes, std::uint64_t bytes) {
   const auto size = static_cast<std::uint64_t>(grid_.size(axes));
   if (size == 1) return;
   auto senders = static_cast<std::uint64_t>(grid_.num_positions());
-  const std::uint64_t shares = (size - 1) * bytes / size;  // to every other position
-  const auto add = [&](const char* name, std::uint64_t of_each) {
-    MeshTraffic& traffic = traffic_[name];
-    traffic.bytes += senders * of_each;
-    traffic.busiest_bytes += of_each;
-  };
-  switch (kind) {
-    case ExchangeKind::kAllReduce:
-      return add("all_reduce", 2 * shares);
-    case ExchangeKind::kAllGather:
-      return add("all_gather", (size - 1) * bytes);
-    case ExchangeKind::kReduceScatter:
-      return add("reduce_scatter", shares);
-    case ExchangeKind::kAllToAll:
-      return add("all_to_all", shares);
-    case ExchangeKind::kSendReceive:
-      return add("send_receive", bytes);
-    case ExchangeKind::kBroadcast:
-      senders /= size;
-      return add("broadcast", (size - 1) * bytes);
-    case ExchangeKind::kReduce:
-      senders /= size;  // receivers, which are the busiest
-      return add("reduce", (size - 1) * bytes);
+  std::uint64_t of_each = (size - 1) * bytes / size;  // a part for every other position
+  if (kind == ExchangeKind::kAllReduce) of_each *= 2;
+  if (kind == ExchangeKind::kSendReceive) of_each = bytes;
+  if (kind == ExchangeKind::kAllGather) of_each = (size - 1) * bytes;
+  if (kind == ExchangeKind::kBroadcast || kind == ExchangeKind::kReduce) {
+    of_each = (size - 1) * bytes;
+    senders /= size;  // or receivers, which are the busiest
   }
+  MeshTraffic& traffic = traffic_[to_string(kind)];
+  traffic.bytes += senders * of_each;
+  traffic.busiest_bytes += of_each;
 }
 
 }  // namespace tutti::internal

@@ -24,6 +24,8 @@ enum class ExchangeKind {
   kBroadcast,
   kReduce,
 };
+/// Returns "all_reduce", ...
+const char* to_string(ExchangeKind kind);
 
 /// Returns part `index` of `count` equal parts of the value along `dim`: a view if dim is 0.
 Tensor part_along(const Tensor& value, int dim, int count, int index);
@@ -40,6 +42,8 @@ struct MeshSum {
 class MeshSums {
  public:
   MeshSums();
+  /// Makes sums with known results.
+  explicit MeshSums(std::vector<std::vector<Tensor>> results);
   ~MeshSums();
   /// Returns the results by sum and position of this process, once they are there. Call it once.
   std::vector<std::vector<Tensor>> wait();
@@ -61,24 +65,27 @@ class MeshGroups {
   /// Both must outlive it. The positions of a worker must form a block of the grid (fits()).
   MeshGroups(const MeshGrid& grid, const ReplicaServices& services)
       : grid_(grid), services_(services) {}
+  virtual ~MeshGroups() = default;
 
   /// Returns true if `count` consecutive positions, from a multiple of it on, form a block.
   static bool fits(const MeshGrid& grid, int count);
 
   /// Returns, for each position of this process, the values of its group by index.
-  std::vector<std::vector<Tensor>> gather(AxisSet axes, const std::vector<Tensor>& own,
-                                          const std::string& name);
+  virtual std::vector<std::vector<Tensor>> gather(AxisSet axes, const std::vector<Tensor>& own,
+                                                  const std::string& name);
   /// Returns, for each position of this process, the parts for it along `dim` of the values of its
   /// group by index.
-  std::vector<std::vector<Tensor>> all_to_all(AxisSet axes, int dim, const std::vector<Tensor>& own,
-                                              const std::string& name);
+  virtual std::vector<std::vector<Tensor>> all_to_all(AxisSet axes, int dim,
+                                                      const std::vector<Tensor>& own,
+                                                      const std::string& name);
   /// Starts sums in the canonical order. Those over workers run while the caller continues.
-  std::shared_ptr<MeshSums> start_sums(const std::vector<MeshSum>& sums, const std::string& name);
+  virtual std::shared_ptr<MeshSums> start_sums(const std::vector<MeshSum>& sums,
+                                               const std::string& name);
   /// Returns, for each position of this process, the combination of its group's values. Not SUM.
-  std::vector<Tensor> combine(AxisSet axes, ReduceOp op, const std::vector<Tensor>& own,
-                              const std::string& name);
+  virtual std::vector<Tensor> combine(AxisSet axes, ReduceOp op, const std::vector<Tensor>& own,
+                                      const std::string& name);
   /// Counts an exchange in which each position had a value of `bytes`.
-  void count(ExchangeKind kind, AxisSet axes, std::uint64_t bytes);
+  virtual void count(ExchangeKind kind, AxisSet axes, std::uint64_t bytes);
   const std::map<std::string, MeshTraffic>& traffic() const { return traffic_; }
 
  private:

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/call_site.h"
+#include "strategy/mesh/mesh_explanation.h"
 #include "strategy/mesh/mesh_position.h"
 #include "tensor/kernel_table.h"
 #include "tensor/op_checks.h"
@@ -61,12 +62,22 @@ std::vector<Tensor> MeshPosition::run_on_parts(OpCall call) const {
   return dispatch(std::move(call));
 }
 
+std::vector<Tensor> MeshPosition::moved(const OpCall& call, std::span<const ShardedTensor> inputs,
+                                        std::span<const Sharding> wanted) {
+  MeshExplanation* const explanation = MeshExplanation::current();
+  const std::uint64_t before = explanation ? explanation->bytes_gathered() : 0;
+  std::vector<Tensor> locals;
+  for (std::size_t i = 0; i < inputs.size(); ++i) locals.push_back(local_as(inputs[i], wanted[i]));
+  if (explanation) explanation->note_gathered(call, explanation->bytes_gathered() - before);
+  return locals;
+}
+
 std::vector<Tensor> MeshPosition::run_whole(const OpCall& call,
                                             std::span<const ShardedTensor> inputs) {
   log_warning_once(concat("mesh: ", to_string(call.op), " has no rule for sharded inputs: each ",
                           "position gathers them and computes the whole"));
   OpCall whole = call;
-  for (std::size_t i = 0; i < inputs.size(); ++i) whole.inputs[i] = local_as(inputs[i], {});
+  whole.inputs = moved(call, inputs, std::vector<Sharding>(inputs.size()));
   return run_on_parts(std::move(whole));
 }
 
@@ -180,11 +191,12 @@ std::vector<Tensor> MeshPosition::run_by_rule(const OpCall& call, const OpRule& 
                                               std::span<const ShardedTensor> inputs) {
   const Assignment assignment = assign_axes(call, rule, inputs);
   OpCall local{call.op, {}, {}, call.attributes, call.where};
+  std::vector<Sharding> wanted;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    Sharding wanted = assignment.sharding(rule.inputs[i], inputs[i].spec.shape.rank());
-    if (assignment.is_partial[i]) wanted.partial = assignment.partial;
-    local.inputs.push_back(local_as(inputs[i], wanted));
+    wanted.push_back(assignment.sharding(rule.inputs[i], inputs[i].spec.shape.rank()));
+    if (assignment.is_partial[i]) wanted.back().partial = assignment.partial;
   }
+  local.inputs = moved(call, inputs, wanted);
   std::vector<ShardedTensor> outputs;
   for (std::size_t i = 0; i < call.outputs.size(); ++i) {
     const TensorSpec& spec = call.outputs[i];
@@ -305,7 +317,7 @@ MeshPosition::OwnIndices MeshPosition::own_indices(const OpCall& call, const Sha
   const std::int64_t size = count / grid_.size(axes);
   const std::int64_t first = size * grid_.index(number_, axes);
   const Tensor local = local_as(indices, sharding);
-  if (local.device().type == DeviceType::kCpu) {
+  if (host_reads_at_once(local)) {
     static_cast<void>(checked_rows(local, count, who(call.op, call.where)));
   }
   const OpPartitionerScope none(nullptr);

@@ -82,6 +82,7 @@ Tensor MeshPosition::tensor_of(const ShardedTensor& value) {
   values_.emplace(number, lazy.get());
   // Its memory is not touched before the host reads it; it is not that of the position's device,
   // which may be smaller than the whole.
+  if (StepTracer::current()) return placeholder(value.spec, Device{}, std::move(lazy));
   return lazy_tensor(value.spec, Device{}, std::move(lazy));
 }
 

@@ -167,6 +167,9 @@ class MeshPosition final : public ReplicaContext, public OpPartitioner {
   /// Returns the axes over which each factor of the rule is cut.
   Assignment assign_axes(const OpCall& call, const OpRule& rule,
                          std::span<const ShardedTensor> inputs) const;
+  /// Returns the inputs of the operation in these shardings.
+  std::vector<Tensor> moved(const OpCall& call, std::span<const ShardedTensor> inputs,
+                            std::span<const Sharding> wanted);
   std::vector<Tensor> run_by_rule(const OpCall& call, const OpRule& rule,
                                   std::span<const ShardedTensor> inputs);
   std::vector<Tensor> run_whole(const OpCall& call, std::span<const ShardedTensor> inputs);

@@ -9,6 +9,7 @@
 
 #include "core/call_site.h"
 #include "core/names.h"
+#include "strategy/mesh/mesh_explanation.h"
 #include "strategy/mesh/mesh_position.h"
 #include "strategy/mesh/mesh_variable.h"
 #include "strategy/replicas/strategy_mode.h"
@@ -274,7 +275,7 @@ std::map<std::string, MeshTraffic> MeshStrategy::traffic() const { return groups
 
 std::shared_ptr<VariableStorage> MeshStrategy::create_storage(const Tensor& initial_value,
                                                               VariableOptions options) {
-  if (team_ && team_->is_connected()) {
+  if (team_ && team_->is_connected() && !internal::MeshExplanation::current()) {
     internal::require_same_variable(kStrategy, *team_,
                                     internal::describe_variable(options.name, initial_value));
   }
@@ -299,21 +300,25 @@ std::shared_ptr<VariableStorage> MeshStrategy::create_storage(const Tensor& init
 void MeshStrategy::run_on_replicas(const std::function<void(ReplicaContext&)>& body) {
   if (team_) team_->require_connection();  // before threads of positions call it concurrently
   extended().run([&](ReplicaContext& context) {
-    auto& local = dynamic_cast<internal::LocalReplicaContext&>(context);
-    internal::MeshPosition position(local, *grid_, *groups_, batch_axes_, sequence_axes_);
-    const std::int64_t bucket = extended().services().communication.bytes_per_pack;
-    internal::MeshReducer reducer(position, bucket == 0 ? kBytesPerBucket : bucket);
-    const internal::StrategyModeScope mode({this, &position, false});
-    const OpPartitionerScope partitioned(&position);
-    const ReplicaGroupScope group(&ReplicaGroup::of_one());
-    const GradientReducerScope reducing(&reducer);
-    // All positions draw the same numbers.
-    RandomContext random = current_random_context();
-    random.replica = 0;
-    const RandomContextScope same_numbers(random);
-    body(position);
-    position.end_step();
+    run_position(dynamic_cast<internal::LocalReplicaContext&>(context), *groups_, body);
   });
+}
+
+void MeshStrategy::run_position(internal::LocalReplicaContext& local, internal::MeshGroups& groups,
+                                const std::function<void(ReplicaContext&)>& body) {
+  internal::MeshPosition position(local, *grid_, groups, batch_axes_, sequence_axes_);
+  const std::int64_t bucket = extended().services().communication.bytes_per_pack;
+  internal::MeshReducer reducer(position, bucket == 0 ? kBytesPerBucket : bucket);
+  const internal::StrategyModeScope mode({this, &position, false});
+  const OpPartitionerScope partitioned(&position);
+  const ReplicaGroupScope group(&ReplicaGroup::of_one());
+  const GradientReducerScope reducing(&reducer);
+  // All positions draw the same numbers.
+  RandomContext random = current_random_context();
+  random.replica = 0;
+  const RandomContextScope same_numbers(random);
+  body(position);
+  position.end_step();
 }
 
 void MeshStrategy::complete_input_plan(InputPlan& plan) {

@@ -7,7 +7,9 @@
 #include <utility>
 
 #include "core/names.h"
+#include "strategy/mesh/mesh_explanation.h"
 #include "strategy/variables/fully_sharded_variable.h"
+#include "tensor/tensor_impl.h"
 #include "tutti/autograd/gradient_tape.h"
 #include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/ops/shape_ops.h"
@@ -23,6 +25,7 @@ MeshStorage::MeshStorage(const Tensor& initial_value, VariableOptions options, c
     // A view would keep the whole alive.
     return part.num_elements() == initial_value.num_elements() ? part : part.copy();
   });
+  note(false);
 }
 
 MeshStorage::MeshStorage(const Shape& shape, DType dtype, double value, VariableOptions options,
@@ -30,20 +33,40 @@ MeshStorage::MeshStorage(const Shape& shape, DType dtype, double value, Variable
     : VariableStorage(shape, dtype, std::move(options), owner), placement_(placement) {
   const Shape local = placement_.grid.local_shape(shape, placement_.sharding);
   make_parts([&](int, Device device) { return Tensor::full(local, value, dtype, device); });
+  note(true);
 }
 
 void MeshStorage::make_parts(const std::function<Tensor(int position, Device device)>& make) {
   std::map<std::pair<Device, int>, std::size_t> known;
   const std::vector<Device>& devices = placement_.services.replica_devices;
+  MeshExplanation* const explanation = MeshExplanation::current();
+  const TensorSpec local{placement_.grid.local_shape(shape(), placement_.sharding), dtype()};
   for (std::size_t p = 0; p < devices.size(); ++p) {
     const int position = first_position() + static_cast<int>(p);
     const int index = placement_.grid.index(position, placement_.sharding.cut());
     const auto [found, is_new] = known.try_emplace({devices[p], index}, parts_.size());
     if (is_new) {
-      parts_.push_back({static_cast<int>(p), {make(position, devices[p]), devices[p]}});
+      // A single number has its value, which the step may read.
+      const Tensor part = explanation && shape().num_elements() > 1
+                              ? explanation->without_elements(local, devices[p], false)
+                              : make(position, devices[p]);
+      parts_.push_back({static_cast<int>(p), {part, devices[p]}});
     }
     part_of_position_.push_back(found->second);
   }
+}
+
+MeshExplanation* MeshStorage::note(bool is_slot) const {
+  MeshExplanation* const explanation = MeshExplanation::current();
+  if (explanation == nullptr) return nullptr;
+  const Device device = placement_.services.replica_devices.front();
+  const auto has_part = [&](const Part& part) { return part.component.device() == device; };
+  const Shape local = placement_.grid.local_shape(shape(), placement_.sharding);
+  explanation->note_variable(*this, placement_.sharding,
+                             static_cast<std::uint64_t>(std::ranges::count_if(parts_, has_part)) *
+                                 num_bytes(local, dtype()),
+                             is_slot);
+  return explanation;
 }
 
 Tensor MeshStorage::cut(const Tensor& whole, int position) const {
@@ -112,6 +135,7 @@ Sharding MeshStorage::read_sharding() const {
 Tensor MeshStorage::read() const {
   MeshPosition* const position = MeshPosition::current(*this, "value");
   if (position == nullptr) return whole();
+  note(false);
   ShardedTensor value{placement_.sharding, component_of(*position).read(), {shape(), dtype()}};
   const Sharding read = read_sharding();
   if (read != placement_.sharding) {
@@ -138,6 +162,7 @@ void MeshStorage::assign(AssignOp op, const Tensor& value, ValueOrigin) {
   MeshPosition* const position = MeshPosition::current(*this, "assign");
   if (position == nullptr) return assign_replicated(op, operand);
   Tensor local = position->local_as(position->part_of(operand), placement_.sharding);
+  if (MeshExplanation::current()) return;
   RendezvousHeader header{
       .kind = RendezvousKind::kAssign, .method = static_cast<int>(op), .variable = this};
   // Once all have met, none reads the old value in its current operation.
@@ -153,9 +178,12 @@ void MeshStorage::assign_replicated(AssignOp op, const Tensor& value) {
   const Tensor operand = checked_operand(op, value);
   if (MeshPosition* const position = MeshPosition::current(*this, "assign_replicated")) {
     const Tensor local = position->local_as(position->part_of(operand), placement_.sharding);
-    if (writes(*position)) component_of(*position).assign(op, local);
+    if (writes(*position) && !MeshExplanation::current()) {
+      component_of(*position).assign(op, local);
+    }
     return;
   }
+  if (MeshExplanation::current()) return;
   for (Part& part : parts_) {
     const Tensor own = cut(operand, first_position() + part.writer).to(part.component.device());
     part.component.assign(op, own.num_elements() == operand.num_elements() ? own : own.copy());
@@ -170,6 +198,7 @@ void MeshStorage::scatter(ScatterOp op, const IndexedSlices& slices) {
     own.indices = position->whole(slices.indices);
   }
   const auto write = [&](const Tensor& before) {
+    if (MeshExplanation::current()) return before;
     VariableComponent all(before.copy(), before.device());
     all.scatter(op, own, name());
     return all.read();
@@ -215,6 +244,10 @@ void MeshStorage::update(const UpdateRule& rule, std::span<const Variable> slots
     return update_with_norms(storages, rule, gradients, scalars);
   }
   Gradient own = local_gradient(gradient);
+  if (MeshExplanation* const explanation = note(false)) {
+    for (const MeshStorage* slot : storages) slot->note(true);
+    return explanation->note_gradient(*this, own);
+  }
   if (rule.uses_norms() && !placement_.sharding.is_whole()) {
     RendezvousHeader header{.kind = RendezvousKind::kAssign, .variable = this};
     return position->exchange_arguments<Gradient>(

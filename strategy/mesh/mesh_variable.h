@@ -14,6 +14,8 @@
 
 namespace tutti::internal {
 
+class MeshExplanation;
+
 /// Layout of a variable on a mesh, and what its parts need to be exchanged.
 struct MeshPlacement {
   const MeshGrid& grid;
@@ -56,6 +58,8 @@ class MeshStorage final : public VariableStorage {
 
   /// Makes the parts; make(position, device) returns that of a position.
   void make_parts(const std::function<Tensor(int position, Device device)>& make);
+  /// Notes the variable in the explanation of this thread, if there is one, which it returns.
+  MeshExplanation* note(bool is_slot) const;
   /// Returns the part of `whole` for the position with this number.
   Tensor cut(const Tensor& whole, int position) const;
   Tensor whole() const;

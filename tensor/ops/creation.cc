@@ -6,6 +6,7 @@
 
 #include "core/names.h"
 #include "tensor/op_checks.h"
+#include "tensor/step_hooks.h"
 #include "tutti/tensor/ops/elementwise.h"
 
 namespace tutti {
@@ -16,6 +17,7 @@ using namespace internal;
 /// Returns value(0), value(1), ... of type `Number`, converted to `dtype` as by cast().
 template <class Number, class Function>
 Tensor counted(std::int64_t count, DType dtype, Device device, Function value) {
+  if (const auto traced = traced_tensor({{count}, dtype}, device)) return *traced;
   MutableTensor numbers({count}, dtype_of<Number>(), Device{});
   std::int64_t i = 0;
   for (Number& number : numbers.span<Number>()) number = value(i++);

@@ -46,6 +46,7 @@ T largest_below(double limit) {
 template <class Function>
 Tensor filled(const char* who, std::uint64_t first, const Shape& shape, DType dtype, Device device,
               const Function& value, double limit = std::numeric_limits<double>::infinity()) {
+  if (const auto traced = traced_tensor({shape, dtype}, device)) return *traced;
   MutableTensor result(shape, dtype, device.type == DeviceType::kCpu ? device : Device{});
   visit_floating(dtype, who, [&]<class T>() {
     std::uint64_t i = first;
@@ -109,6 +110,7 @@ Tensor random_uniform_from(std::uint64_t first, const Shape& shape, const Random
                            double low, double high, DType dtype, Device device) {
   refuse_in_capture("random_uniform");
   internal::require(low <= high, "random_uniform: expected low <= high, got ", low, " and ", high);
+  if (const auto traced = traced_tensor({shape, dtype}, device)) return *traced;
   const RandomStream stream(key);
   if (dtype != DType::kFloat32) {
     const auto value = [&](std::uint64_t i) {

@@ -15,12 +15,15 @@
 #include "tutti/cluster/control/join_options.h"
 #include "tutti/cross_device_ops/communicator.h"
 #include "tutti/strategy/mesh/device_mesh.h"
+#include "tutti/strategy/mesh/mesh_report.h"
 #include "tutti/strategy/strategy_extended.h"
+#include "tutti/tensor/op.h"
 
 namespace tutti {
 
 class ClusterResolver;
 namespace internal {
+class LocalReplicaContext;
 class MeshGrid;
 class MeshGroups;
 struct TeamSetup;
@@ -60,6 +63,9 @@ struct MeshTraffic {
   /// of the exchanges grows with it if each position has its own link.
   std::uint64_t busiest_bytes = 0;
 };
+
+/// Step on a global batch, as run() calls it.
+using MeshStep = std::function<void(const Batch&)>;
 
 /// Runs each step once, as one replica, on all positions of a mesh. Tensors have their global
 /// shape; a position computes its part of a sharded one, and the positions exchange values where an
@@ -101,6 +107,19 @@ class MeshStrategy final : public Strategy {
   /// outside run().
   std::map<std::string, MeshTraffic> traffic() const;
 
+  /// Returns what one step costs a device, without running it: the step is called once, by the
+  /// calling thread as the first position, on tensors that have a shape and no elements. `build` is
+  /// called in the scope of this strategy; it makes the model and the optimizer, whose variables
+  /// have no elements either, and returns the step. `batch`: the components of the global batch.
+  /// Reads of elements throw kFailedPrecondition, except those of single numbers that the host set,
+  /// as the learning rate. Throws what the calls themselves throw, as for a layout that does not
+  /// divide a variable, and kUnimplemented for dynamic loss scaling.
+  MeshReport explain(const std::function<MeshStep()>& build, const std::vector<TensorSpec>& batch,
+                     const SourceLocation& where = SourceLocation::current());
+  /// Overload for a step on variables that exist. Changes none of them.
+  MeshReport explain(const MeshStep& step, const std::vector<TensorSpec>& batch,
+                     const SourceLocation& where = SourceLocation::current());
+
  protected:
   std::shared_ptr<VariableStorage> create_storage(const Tensor& initial_value,
                                                   VariableOptions options) override;
@@ -111,6 +130,9 @@ class MeshStrategy final : public Strategy {
 
  private:
   MeshStrategy(internal::TeamSetup setup, MeshOptions options);
+  /// Runs the body as a position of the mesh, on the thread that calls it.
+  void run_position(internal::LocalReplicaContext& local, internal::MeshGroups& groups,
+                    const std::function<void(ReplicaContext&)>& body);
   /// Returns the options of the threads of this process's positions.
   static LocalStrategyOptions options_of_blocks(const MeshOptions& options, int workers);
   static internal::TeamSetup joined(std::unique_ptr<Communicator> communicator,

@@ -1,0 +1,116 @@
+// Explained steps of a mesh: tensors without elements, and exchanges that are only counted.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "strategy/mesh/mesh_groups.h"
+#include "strategy/mesh/sharding.h"
+#include "tensor/step_hooks.h"
+#include "tutti/autograd/variable_storage.h"
+#include "tutti/strategy/mesh/mesh_strategy.h"
+
+namespace tutti::internal {
+
+/// Traces a step of the first local position of a mesh by shapes: results of its local operations
+/// are placeholders, whose lives give the peak of memory. Used by one thread.
+class MeshExplanation final : public StepTracer {
+ public:
+  /// The references must outlive it. `grid`: of blocks.
+  MeshExplanation(const MeshGrid& grid, const MeshOptions& options,
+                  const ReplicaServices& services);
+  /// Returns the explanation that traces the step of this thread; nullptr if there is none.
+  static MeshExplanation* current();
+
+  Device device() const { return services_.replica_devices.front(); }
+  int position() const { return services_.first_replica(); }
+  const MeshGrid& grid() const { return grid_; }
+  /// From now on, what is made on the device counts as memory of the step.
+  void begin_step() { is_in_step_ = true; }
+  /// Returns a tensor that has no elements. `counts`: as memory of the step.
+  Tensor without_elements(const TensorSpec& spec, Device device, bool counts);
+
+  /// `bytes`: of the parts on the device.
+  void note_variable(const VariableStorage& storage, const Sharding& sharding, std::uint64_t bytes,
+                     bool is_slot);
+  /// `gradient`: this position's part.
+  void note_gradient(const VariableStorage& storage, const Gradient& gradient);
+  /// Notes how many bytes a device sends to gather the inputs of an operation.
+  void note_gathered(const OpCall& call, std::uint64_t bytes);
+  std::uint64_t bytes_gathered() const { return bytes_gathered_; }
+  /// Notes an exchange in which each position has a value of `bytes`.
+  void note_exchange(ExchangeKind kind, AxisSet axes, std::uint64_t bytes);
+  MeshReport report() const;
+
+  // StepTracer.
+  std::vector<Tensor> run(const OpCall& call) override;
+  std::vector<Tensor> update(const DeviceRule& rule, std::span<const Tensor> values,
+                             const Tensor& gradient) override;
+  std::vector<Tensor> all_reduce(ReduceOp op, std::span<const Tensor> values,
+                                 const SourceLocation& where) override;
+  Tensor all_gather(const Tensor& value, int axis, const SourceLocation& where) override;
+  void note_variable(const Tensor&) override {}
+  bool holds(const Tensor& value) const override;
+  std::optional<Tensor> create(const TensorSpec& spec, Device device, const Tensor* value) override;
+
+ private:
+  struct Noted {
+    MeshReport::VariableCost cost;
+    bool is_slot = false;
+    bool is_whole = false;
+    std::uint64_t gradient_bytes = 0;
+  };
+  /// Bytes of the placeholders that live.
+  struct Memory {
+    std::atomic<std::uint64_t> in_use = 0;
+    std::uint64_t peak = 0;
+  };
+  class Placeholder;
+
+  void warn_of_layouts(MeshReport& report) const;
+
+  const MeshGrid& grid_;
+  const MeshOptions& options_;
+  const ReplicaServices& services_;
+  const std::shared_ptr<Memory> memory_ = std::make_shared<Memory>();
+  bool is_in_step_ = false;
+  std::uint64_t bytes_gathered_ = 0;
+  std::map<std::uint64_t, Noted> variables_;  // by id
+  MeshReport report_;                         // its collectives
+  struct Gathered {
+    int count = 0;
+    std::uint64_t bytes = 0;
+  };
+  std::map<std::string, Gathered> gathered_;  // by operation and line
+};
+
+/// Exchanges of the position of an explanation.
+class ExplainedGroups final : public MeshGroups {
+ public:
+  ExplainedGroups(MeshExplanation& explanation, const ReplicaServices& services)
+      : MeshGroups(explanation.grid(), services), explanation_(explanation) {}
+  std::vector<std::vector<Tensor>> gather(AxisSet axes, const std::vector<Tensor>& own,
+                                          const std::string& name) override;
+  std::vector<std::vector<Tensor>> all_to_all(AxisSet axes, int dim, const std::vector<Tensor>& own,
+                                              const std::string& name) override;
+  std::shared_ptr<MeshSums> start_sums(const std::vector<MeshSum>& sums,
+                                       const std::string& name) override;
+  std::vector<Tensor> combine(AxisSet axes, ReduceOp op, const std::vector<Tensor>& own,
+                              const std::string& name) override;
+  void count(ExchangeKind kind, AxisSet axes, std::uint64_t bytes) override;
+
+ private:
+  Tensor result(const Shape& shape, const Tensor& like);
+
+  MeshExplanation& explanation_;
+};
+
+}  // namespace tutti::internal
