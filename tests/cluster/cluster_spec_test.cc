@@ -102,8 +102,8 @@ TEST(ClusterSpec, KeepsJobWithoutTasks) {
 TEST(ClusterSpec, RefusesInvalidClusters) {
   EXPECT_INVALID(ClusterSpec({{"a", {"a:1"}}, {"a", {"b:1"}}}), "'a' is given twice");
   EXPECT_INVALID(ClusterSpec({{"", {"a:1"}}}), "no name");
-  EXPECT_INVALID(JobTasks({{-1, "a:1"}, {0, "b:1"}}), "at least 0, got -1");
-  EXPECT_INVALID(JobTasks(std::map<int, std::string>{{-2, "a:1"}}), "at least 0, got -2");
+  EXPECT_INVALID(JobTasks({{-1, "a:1"}, {0, "b:1"}}), ">= 0, got -1");
+  EXPECT_INVALID(JobTasks(std::map<int, std::string>{{-2, "a:1"}}), ">= 0, got -2");
   EXPECT_INVALID(JobTasks({{1, "a:1"}, {1, "b:1"}}), "index 1 is given twice, as 'a:1' and 'b:1'");
 }
 

@@ -106,7 +106,7 @@ TEST(Augment, ReportsCardinality) {
 TEST(Augment, RefusesInvalidArguments) {
   EXPECT_INVALID(augment(Dataset::range(1), nullptr), "augment", "expected a function");
   EXPECT_INVALID(augment(Dataset::range(1), random_number, {.num_parallel_calls = 0}),
-                 "num_parallel_calls", "at least 1", "got 0");
+                 "num_parallel_calls", ">= 1", "got 0");
   EXPECT_INVALID(augment_images(Dataset::range(1), {}), "augment_images", "at least one step");
   EXPECT_INVALID(augment_images(Dataset::range(1), {image::random_flip_up_down(), nullptr}),
                  "augment_images", "step 1 is empty; expected a function");

@@ -255,7 +255,7 @@ TEST(BatchDataset, RefusesElementsOfDifferentShapeOrDType) {
 
 TEST(BatchDataset, RefusesSizeBelowOne) {
   for (std::int64_t size : {0, -3}) {
-    EXPECT_INVALID(Dataset::range(4).batch(size), "Dataset::batch", "at least 1", concat(size));
+    EXPECT_INVALID(Dataset::range(4).batch(size), "Dataset::batch", ">= 1", concat(size));
   }
 }
 
@@ -362,7 +362,7 @@ TEST(Shuffle, OrderIsStableAcrossVersions) {
 TEST(Shuffle, KeepsCardinalityAndRefusesEmptyBuffer) {
   EXPECT_EQ(Dataset::range(8).shuffle(3, 1).cardinality(), 8);
   EXPECT_EQ(Dataset::range(8).repeat().shuffle(3, 1).cardinality(), kInfinite);
-  EXPECT_INVALID(Dataset::range(8).shuffle(0, 1), "Dataset::shuffle", "at least 1", "got 0");
+  EXPECT_INVALID(Dataset::range(8).shuffle(0, 1), "Dataset::shuffle", ">= 1", "got 0");
   EXPECT_THAT(scalars_of(Dataset::range(0).shuffle(10, 1)), ElementsAre());
 }
 

@@ -237,8 +237,8 @@ TEST(ImageOps, RefusesInvalidArguments) {
                  "image::resize_with_crop_or_pad", "got 0 x 2");
   EXPECT_INVALID(image::adjust_brightness(counting(2, 3), std::nan("")), "image::adjust_brightness",
                  "finite");
-  EXPECT_INVALID(image::adjust_saturation(published(), -1.0), "image::adjust_saturation",
-                 "at least 0", "-1");
+  EXPECT_INVALID(image::adjust_saturation(published(), -1.0), "image::adjust_saturation", ">= 0",
+                 "-1");
   EXPECT_INVALID(image::adjust_hue(published(), 1.5), "image::adjust_hue", "[-1, 1]", "1.5");
   EXPECT_INVALID(image::convert_image_dtype(published(), DType::kInt32),
                  "image::convert_image_dtype", "uint8 or float32", "int32");

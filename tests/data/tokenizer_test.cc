@@ -434,7 +434,7 @@ TEST(TrainTokenizer, SupportsByteOnlyVocabulary) {
   // No pair occurs twice, so there are fewer tokens than allowed.
   EXPECT_EQ(parse_tokenizer(train_tokenizer("abcd", 300), "few").vocabulary_size(), 256);
   EXPECT_INVALID((void)train_tokenizer("a", 256, {"<|end|>"}),
-                 "train_tokenizer: expected a vocabulary >= 257 tokens", "got 256");
+                 "train_tokenizer: expected a vocabulary of at least 257 tokens", "got 256");
   EXPECT_INVALID((void)train_tokenizer("a", 300, {"<|end|>", "<|end|>"}),
                  "'<|end|>' is given twice");
   EXPECT_INVALID((void)train_tokenizer("a", 300, {"a"}), "'a' is given twice, or is the character");

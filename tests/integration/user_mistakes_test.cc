@@ -122,7 +122,7 @@ const std::vector<Mistake>& all_mistakes() {
       // Mistakes with strategies, data and files.
       {"DatasetThatIsNotBatched", [] { two_replicas().distribute_dataset(rows_of(8)).begin(); },
        "batch", "batch("},
-      {"BatchOfNothing", [] { rows_of(8).batch(0); }, "0", "at least 1"},
+      {"BatchOfNothing", [] { rows_of(8).batch(0); }, "0", ">= 1"},
       {"VariableMadeInAReplica", [] { two_replicas().run([] { three("late"); }); }, "'late'",
        "scope()"},
       {"RunInsideRun", run_in_a_run, "run", "merge_call"},
@@ -133,7 +133,7 @@ const std::vector<Mistake>& all_mistakes() {
       {"ScopeInsideAnotherStrategysScope", mix_scopes, "Mixing different strategies", "mirrored"},
       {"UnknownCrossDeviceOps", [] { make_cross_device_ops("ncll"); }, "'ncll'", "canonical"},
       {"RingThatMustBeDeterministic", ask_a_ring_for_one_order, "'ring'",
-       "leaving cross_device_ops out"},
+       "leave cross_device_ops out"},
       {"DeviceThatIsNotHere", [] { MirroredStrategy({.devices = "gpu:0"}); }, "gpu:0", "cpu:0"},
       {"DeviceMisspelt", [] { MirroredStrategy({.devices = "cpu0"}); }, "'cpu0'", "cpu:0"},
       {"TruncatedDataFile", [=] { read_idx(written("labels", truncated)); }, "offset",

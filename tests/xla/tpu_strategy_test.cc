@@ -134,7 +134,7 @@ TEST(TpuStrategy, HostReadInStepErrorNamesOperationAndLine) {
   EXPECT_EQ(error.code(), ErrorCode::kFailedPrecondition);
   const std::string maker = concat("reduce_sum at tpu_strategy_test.cc:", line);
   EXPECT_NE(error.message().find(maker), std::string::npos) << error.message();
-  EXPECT_NE(error.message().find("reading it after run()"), std::string::npos);
+  EXPECT_NE(error.message().find("read it after run()"), std::string::npos);
 }
 
 TEST(TpuStrategy, UnsupportedOperationErrorNamesOperationAndLine) {

@@ -445,7 +445,7 @@ TEST_F(SessionTest, ErrorsNameTaskOperationAndLine) {
   const DeviceScope second("/job:worker/task:1");
   EXPECT_ERROR((void)session.run([&] { return (table + 1.0f).to_doubles(); }), kFailedPrecondition,
                "the value of add at session_test.cc:", "is read on the host within Session::run()",
-               "worker 1", "returning the tensor");
+               "worker 1", "return the tensor");
   EXPECT_ERROR(session.run([&] { session.run([] {}); }), kFailedPrecondition, "within a step");
   const Tensor lost = [&] {
     Tensor made;
