@@ -60,7 +60,7 @@ TEST(LossFunctions, AlignLabelRankAndAcceptEmptyBatches) {
                  "got labels [8] and predictions [8, 3]; use "
                  "sparse_categorical_crossentropy, or one_hot() of class numbers");
   EXPECT_INVALID(categorical_hinge(expand_dims(numbers, -1), scores),
-                 "predictions [8, 3]; call one_hot() of class numbers");
+                 "predictions [8, 3]; use one_hot() of class numbers");
 }
 
 TEST(LossFunctions, ErrorsNameCallerLine) {
