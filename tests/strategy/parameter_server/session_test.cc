@@ -627,7 +627,7 @@ TEST_F(SessionFailures, KilledTaskErrorNamesVariablesAndNewSessionContinues) {
     EXPECT_THAT(error.message(), HasSubstr(concat("ps 0 (", cluster.runner().address("ps", 0))));
     EXPECT_THAT(error.message(), HasSubstr("and with it its values and the variables 'lost'"));
     EXPECT_THAT(error.message(), Not(HasSubstr("'kept'")));
-    EXPECT_THAT(error.message(), HasSubstr("try a new Session"));
+    EXPECT_THAT(error.message(), HasSubstr("create a new Session"));
     // A live task also names the dead one; operations that do not need it continue.
     EXPECT_THAT(error_of([&] { (void)session.run(sum); }).message(),
                 HasSubstr("the variables 'lost'"));

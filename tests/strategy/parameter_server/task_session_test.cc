@@ -198,7 +198,7 @@ TEST_F(TaskSession, InvalidOperationsAreRejected) {
   refused([](auto& each) { each.set_integers(0, 77); }, "attributes of kind 77");
   refused([](auto& each) { each.set_integers(0, 1); }, "a number is missing");
   refused([](auto& each) { each.add_integers(1); }, "more numbers");
-  refused([](auto& each) { each.add_outputs(5); }, "1 outputs, not 2");
+  refused([](auto& each) { each.add_outputs(5); }, "1 outputs, got 2");
   refused([](auto& each) { each.set_kind(static_cast<TaskProgram::Kind>(9)); }, "kind 9");
   refused([](auto& each) { each.set_kind(TaskProgram::CREATE); }, "1 inputs, got 2");
   refused(
