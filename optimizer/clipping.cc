@@ -53,10 +53,11 @@ double sum_of_squares(const Gradient& gradient) {
 
 namespace {
 
+/// Returns true if the host would wait for the gradient, or positions of a mesh would gather it.
 bool is_out_of_reach(const Gradient& gradient) {
   if (gradient.is_none()) return false;
   const Tensor& values = gradient.is_dense() ? gradient.dense() : gradient.slices().values;
-  return !host_reads_at_once(values);
+  return !host_reads_at_once(values) || internal::lazy_value(values);
 }
 
 /// Gradients of one device, and the sums of their squares there, so that the host does not wait.
@@ -83,7 +84,10 @@ std::vector<OnDevice> squares_by_device(std::span<const Gradient> gradients,
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     if (gradients[i].is_none()) continue;
     const Tensor values = gradients[i].to_dense();
-    auto found = std::ranges::find(all, values.device(), &OnDevice::device);
+    // Positions of a mesh make the same calls, wherever their parts and wholes are.
+    auto found = std::ranges::find_if(all, [&](const OnDevice& each) {
+      return each.device == values.device() || OpPartitioner::current();
+    });
     if (found == all.end()) found = all.insert(found, OnDevice{values.device(), {}, {}, {}});
     found->indices.push_back(i);
     found->values.push_back(values);
@@ -138,7 +142,9 @@ std::vector<Gradient> clipped_on_device(std::vector<Gradient> gradients,
     total = total.defined() ? total + sum.to(total.device()) : sum;
   }
   const Tensor factor = factors_for(total, *options.global_clipnorm);
-  for (const OnDevice& each : all) scale_all(gradients, each, factor.to(each.device));
+  for (const OnDevice& each : all) {
+    scale_all(gradients, each, all.size() == 1 ? factor : factor.to(each.device));
+  }
   return gradients;
 }
 

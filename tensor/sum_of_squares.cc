@@ -10,6 +10,7 @@
 #include "tensor/kernel_table.h"
 #include "tensor/step_hooks.h"
 #include "tutti/core/error.h"
+#include "tutti/tensor/dispatch.h"
 
 namespace tutti {
 namespace {
@@ -69,7 +70,8 @@ double sum_of_squares(DType dtype, const void* data, std::size_t count) {
 
 namespace {
 
-/// Computes the sums with operations, for a step that is traced or runs in other tasks.
+/// Computes the sums with operations, for a step that is traced or runs in other tasks, and for
+/// tensors that are sharded over a mesh.
 Tensor traced_sums_of_squares(std::span<const Tensor> tensors) {
   const auto operation = [](OpId op, std::vector<Tensor> inputs, const Shape& shape,
                             Attributes attributes = {}) {
@@ -80,7 +82,8 @@ Tensor traced_sums_of_squares(std::span<const Tensor> tensors) {
     const Tensor wide = operation(OpId::kCast, {x}, x.shape(), CastAttributes{DType::kFloat64});
     const Tensor squares = operation(OpId::kMultiply, {wide, wide}, x.shape());
     const AxesAttributes all{.axes = (1u << x.rank()) - 1};
-    sums.push_back(operation(OpId::kReduceSum, {squares}, {}, all).detached_reshape({1}));
+    const Tensor sum = operation(OpId::kReduceSum, {squares}, {}, all);
+    sums.push_back(dispatch_one({OpId::kReshape, {sum}, {{Shape{1}, DType::kFloat64}}, {}}));
   }
   const Shape shape{static_cast<std::int64_t>(sums.size())};
   return operation(OpId::kConcat, std::move(sums), shape, AxisAttributes{});
@@ -90,9 +93,10 @@ Tensor traced_sums_of_squares(std::span<const Tensor> tensors) {
 
 Tensor sums_of_squares(std::span<const Tensor> tensors) {
   TUTTI_CHECK(!tensors.empty(), "sums_of_squares: no tensor");
-  const bool is_remote = std::ranges::any_of(
-      tensors, [](const Tensor& each) { return remote_device_of(each) != nullptr; });
-  if (StepTracer::current() || is_remote) return traced_sums_of_squares(tensors);
+  const bool is_elsewhere = std::ranges::any_of(tensors, [](const Tensor& each) {
+    return remote_device_of(each) || internal::lazy_value(each);
+  });
+  if (StepTracer::current() || is_elsewhere) return traced_sums_of_squares(tensors);
   const Device device = tensors.front().device();
   const MutableTensor sums({static_cast<std::int64_t>(tensors.size())}, DType::kFloat64, device);
   if (device.type == DeviceType::kGpu) {

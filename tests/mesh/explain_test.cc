@@ -245,6 +245,34 @@ TEST(MeshExplain, TransformerMemoryMatchesRun) {
                          Element({tokens, tokens}));
 }
 
+TEST(MeshExplain, MemoryOfStatefulLayersMatchesRun) {
+  const auto trains = [](const auto& make) {
+    return [make]() -> MeshStep {
+      const std::shared_ptr<Sequential> model = make();
+      const auto optimizer = std::make_shared<Adam>(model->trainable_variables());
+      return [=](const Batch& batch) {
+        GradientTape tape;
+        const Tensor logits = (*model)(batch.features(), {.training = true});
+        optimizer->minimize(
+            tape, reduce_mean(losses::sparse_categorical_crossentropy(batch.labels(), logits)));
+      };
+    };
+  };
+  const Tensor labels = Tensor::zeros({64}, DType::kInt64);
+  expect_memory_of_a_run({{"conv2d/kernel", {"", "", "", "model"}}}, trains([] {
+                           return std::make_shared<Sequential>(
+                               Input{{16, 16, 3}}, Conv2D(16, 3, {.padding = "same"}),
+                               BatchNormalization(), Relu(), MaxPooling2D(2), Flatten(),
+                               Dropout(0.25), Dense(4));
+                         }),
+                         Element({numbers({64, 16, 16, 3}, 1), labels}));
+  expect_memory_of_a_run(
+      {{"dense/kernel", {"", "model"}}}, trains([] {
+        return std::make_shared<Sequential>(Input{{6, 32}}, LSTM(32), Dense(64, "tanh"), Dense(4));
+      }),
+      Element({numbers({64, 6, 32}, 1), labels}));
+}
+
 TEST(MeshExplain, ExchangesMatchRun) {
   for (const bool is_clipped : {false, true}) {
     MeshStrategy strategy(on_mesh({{"data", 1}, {"model", 2}}, kPair));
@@ -257,6 +285,8 @@ TEST(MeshExplain, ExchangesMatchRun) {
     const MeshStep step = [&](const Batch& batch) { network.train(batch); };
     const MeshReport report = strategy.explain(step, {{{16, 8}}});
     EXPECT_EQ(exchanged(report, "all_gather", "model").count, 0);
+    // Both directions of the products, and sums of squares of three sharded gradients.
+    EXPECT_EQ(exchanged(report, "all_reduce", "model").count, is_clipped ? 2 + 3 : 2);
     const std::uint64_t before = strategy.cross_device_ops().bytes_reduced();
     strategy.run(step, Batch(Element({numbers({16, 8}, 1)})));
     // Each of two positions gives its value to the sum, and would send it once in a ring.

@@ -219,6 +219,26 @@ TEST(MeshTraining, MatmulPairNeedsOneAllReducePerDirection) {
   EXPECT_EQ(strategy.cross_device_ops().bytes_reduced() - before, 2u * 4 * (16 * 4 + 16 * 8));
 }
 
+TEST(MeshTraining, ClippingUsesNormsOfWholeGradients) {
+  const std::vector<Tensor> gradients = {numbers({8, 4}, 1), numbers({4}, 2), numbers({6}, 3)};
+  for (const ClippingOptions& options :
+       {ClippingOptions{.global_clipnorm = 0.5}, ClippingOptions{.clipnorm = 0.5}}) {
+    const std::vector<Gradient> expected =
+        clip_gradients({gradients.begin(), gradients.end()}, options);
+    MeshStrategy strategy(on_mesh({{"data", 2}, {"model", 2}}));
+    const auto clipped = strategy.run([&] {
+      return clip_gradients({relayout(gradients[0], {"data", "model"}),
+                             relayout(gradients[1], {"model"}), gradients[2]},
+                            options);
+    });
+    for (std::size_t i = 0; i < gradients.size(); ++i) {
+      const std::vector<double> found = clipped[0][i].dense().to_doubles();
+      const std::vector<double> wanted = expected[i].dense().to_doubles();
+      EXPECT_THAT(found, ::testing::Pointwise(::testing::DoubleNear(1e-6), wanted));
+    }
+  }
+}
+
 TEST(MeshTraining, BatchSizeMayBeIndivisibleByAxis) {
   for (const bool is_sharded : {false, true}) {
     const std::vector<MeshAxis> axes = {{"data", is_sharded ? 4 : 1}};

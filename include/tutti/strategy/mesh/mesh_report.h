@@ -37,6 +37,7 @@ struct MeshReport {
     std::uint64_t slots = 0;        // of the optimizer
     std::uint64_t gradients = 0;    // that the optimizer applies
     std::uint64_t activations = 0;  // and all else that the step makes, where memory is largest
+    /// Returns the sum of all.
     std::uint64_t total() const { return variables + slots + gradients + activations; }
   };
 
