@@ -164,7 +164,6 @@ std::atomic<std::uint64_t> variable_counter{0};
 std::atomic<std::uint64_t> layer_counter{0};
 std::atomic<std::uint64_t> seed_changes{0};
 thread_local RandomContextScope* current_scope = nullptr;
-thread_local OneVariableNumber* shared_number = nullptr;
 thread_local internal::NumbersFromZero* own_numbers = nullptr;
 thread_local RandomContext outside_replicas;
 thread_local std::uint64_t num_draws = 0;
@@ -218,20 +217,8 @@ void set_random_seed(std::uint64_t seed) {
 std::uint64_t random_seed() { return global_seed.load(); }
 
 std::uint64_t next_variable_number() {
-  const auto take = [] {
-    return own_numbers ? own_numbers->next_variable++ : variable_counter.fetch_add(1);
-  };
-  if (!shared_number) return take();
-  if (!shared_number->number_) shared_number->number_ = take();
-  return *shared_number->number_;
+  return own_numbers ? own_numbers->next_variable++ : variable_counter.fetch_add(1);
 }
-
-OneVariableNumber::OneVariableNumber() {
-  TUTTI_CHECK(!shared_number, "OneVariableNumber: another one lives on this thread");
-  shared_number = this;
-}
-
-OneVariableNumber::~OneVariableNumber() { shared_number = nullptr; }
 
 std::uint64_t next_layer_number() {
   return own_numbers ? own_numbers->next_layer++ : layer_counter.fetch_add(1);

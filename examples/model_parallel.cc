@@ -1,11 +1,12 @@
 // Trains a model that does not fit on one device. Data parallelism fails with a memory error;
-// layers split over two devices, and weights split within layers, train the same model.
+// layers split over two devices, and weights sharded over a mesh of two, train the same model.
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 #include <cstdio>
 
 #include "examples/common/example_options.h"
 #include "tutti/gpu.h"
+#include "tutti/mesh.h"
 #include "tutti/model_parallel.h"
 #include "tutti/tutti.h"
 
@@ -38,8 +39,8 @@ double fit(Sequential model, const Options& options) {
 }
 
 Sequential whole_model() {
-  return Sequential(Input{{kFeatures}}, Dense(kHidden, {.activation = "relu"}), Dense(kFeatures),
-                    Dense(kClasses));
+  return Sequential(Input{{kFeatures}}, Dense(kHidden, {.activation = "relu", .name = "up"}),
+                    Dense(kFeatures, {.name = "down"}), Dense(kClasses));
 }
 
 double one_device(const Options& options) {
@@ -72,8 +73,15 @@ double split_by_layers(const Options& options) {
 }
 
 double cut_within_layers(const Options& options) {
-  ParallelDensePair pair(kHidden, kFeatures, {.devices = "cpu:0-1", .activation = "relu"});
-  return fit(Sequential(Input{{kFeatures}}, pair, Dense(kClasses)), options);
+  MeshOptions mesh;
+  mesh.mesh = {{"data", 1}, {"model", 2}};
+  mesh.layout = {{"up/kernel", {"", "model"}},  // columns, then rows
+                 {"up/bias", {"model"}},
+                 {"down/kernel", {"model", ""}}};
+  mesh.local.devices = "cpu:0-1";
+  MeshStrategy strategy(mesh);
+  const auto scope = strategy.scope();
+  return fit(whole_model(), options);
 }
 
 // Trains by one method and prints a row of the table: the loss, and each device's peak bytes.

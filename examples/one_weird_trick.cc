@@ -1,79 +1,90 @@
 // Krizhevsky's "one weird trick": data parallelism for convolutions, model parallelism for dense
-// layers. Prints time and bytes of its schemes (a), (b) and (c), and of a separate batch size for
-// the dense layers.
+// layers, on one mesh. Prints time and bytes of its schemes (a), (b) and (c), and of a separate
+// batch size for the dense layers.
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 #include <cstdio>
 
 #include "examples/common/example_options.h"
-#include "tutti/model_parallel.h"
-#include "tutti/tutti.h"
+#include "examples/common/sharded_dense.h"
 
 using namespace tutti;
 using namespace tutti::examples;
 
 namespace {
 
-constexpr int kReplicas = 4, kBatch = 128, kFeatures = 8 * 8 * 16, kHidden = 512;
+constexpr int kBatch = 128, kFeatures = 8 * 8 * 16, kHidden = 512;
+
+struct Options {
+  std::int64_t steps = 20;
+  std::int64_t workers = 4;
+};
 
 // Trains for some steps on one batch, prints a row of the table, and returns the last loss.
-float train(HybridDenseOptions options, std::int64_t steps) {
+double train(const char* name, DenseScheme scheme, int updates, const Options& options) {
   set_random_seed(1);
-  Tensor x = random_uniform({kBatch, 16, 16, 1}, {.seed = 5});
-  Tensor y = argmax(slice(reshape(x, {kBatch, 256}), {0, 0}, {-1, 4}), 1);  // brightest of four
-
-  ParallelDensePair layers(
-      kHidden, 4, {.devices = "cpu:0-3", .activation = "relu", .input_shape = Shape{kFeatures}});
-  options.optimizer = SgdOptions{.learning_rate = 0.1};
-  HybridDense dense(layers, "sparse_categorical_crossentropy", options);
-  MirroredStrategy strategy("cpu:0-3");
-  auto scope = strategy.scope();
+  const int workers = static_cast<int>(options.workers);
+  const Tensor x = random_uniform({kBatch, 16, 16, 1}, {.seed = 5});
+  const Tensor y =
+      argmax(slice(reshape(x, {kBatch, 256}), {0, 0}, {-1, 4}), 1);  // brightest of four
+  MeshStrategy strategy({.mesh = {{"worker", workers}}, .layout = sharded_dense_layouts()});
+  const auto scope = strategy.scope();
+  const Sequential dense(Input{{kFeatures}},
+                         Dense(kHidden, {.activation = "relu", .name = "hidden"}),
+                         Dense(4, {.name = "output"}));
   const Conv2DOptions conv{.padding = "same", .activation = "relu"};
-  Sequential convolutions(Input{{16, 16, 1}}, Conv2D(16, 3, conv), MaxPooling2D(2), Flatten());
+  const Sequential convolutions(Input{{16, 16, 1}}, Conv2D(16, 3, conv), MaxPooling2D(2),
+                                Flatten());
+  Sgd dense_optimizer(dense.trainable_variables(), 0.1);
   Sgd optimizer(convolutions.trainable_variables(), 0.1);
 
   TrainingRecord record;
-  float last = 0.0f;
-  Dataset data = Dataset::from_tensor_slices(x, y).batch(kBatch).repeat(steps);
+  double last = 0.0;
+  const Dataset data = Dataset::from_tensor_slices(x, y).batch(kBatch).repeat(options.steps);
   for (const PerReplica<Batch>& batch : strategy.distribute_dataset(data)) {
-    PerReplica<Tensor> losses = strategy.run(
-        [&](const Batch& part) {
-          GradientTape tape;
-          Tensor features = convolutions(part.features(), {.training = true});
-          Tensor loss = dense.train(features, part.labels());
-          optimizer.minimize(tape, loss);
-          return loss;
+    const PerReplica<Tensor> losses = strategy.run(
+        [&](const Batch& rows) {
+          return hybrid_step(rows, convolutions, optimizer, dense, dense_optimizer, scheme,
+                             updates);
         },
         batch);
-    last = strategy.reduce(ReduceOp::kSum, losses).item();
-    record.step(last, kBatch);
+    last = losses[0].item_double();
+    record.step(static_cast<float>(last), kBatch);
   }
-  const HybridStep step = dense.last_step();
-  std::printf("%-13s %7d %9.2f %11zu %11zu  %.6f\n", std::string(to_string(options.scheme)).c_str(),
-              step.num_updates, 1e3 * kBatch / record.examples_per_second(), step.bytes(),
-              step.busiest_bytes(), static_cast<double>(last));
+  MeshTraffic exchanged;  // gradients of convolutions and sums of losses are all-reduced
+  for (const auto& [kind, traffic] : strategy.traffic()) {
+    if (kind == "all_reduce") continue;
+    exchanged.bytes += traffic.bytes;
+    exchanged.busiest_bytes += traffic.busiest_bytes;
+  }
+  const auto steps = static_cast<std::uint64_t>(options.steps);
+  std::printf("%-13s %7d %9.2f %11llu %11llu  %.6f\n", name, updates,
+              1e3 * kBatch / record.examples_per_second(),
+              static_cast<unsigned long long>(exchanged.bytes / steps),
+              static_cast<unsigned long long>(exchanged.busiest_bytes / steps), last);
   return last;
 }
 
-int compare(std::int64_t steps) {
+int compare(const Options& options) {
   constexpr int kWeights = (kFeatures + 1) * kHidden + (kHidden + 1) * 4;
   std::printf("dense gradients, summed by data parallelism: %d bytes a step\n",
-              2 * 4 * (kReplicas - 1) * kWeights);  // to one device and back
+              2 * 4 * (static_cast<int>(options.workers) - 1) * kWeights);  // to one and back
   std::printf("%-13s %7s %9s %11s %11s  loss\n", "scheme", "updates", "ms/step", "bytes",
               "busiest");
-  const float a = train({.scheme = HybridScheme::kAllAtOnce}, steps);
-  const float b = train({.scheme = HybridScheme::kOneByOne}, steps);
-  const float c = train({.scheme = HybridScheme::kSharesOfAll}, steps);
-  train({.scheme = HybridScheme::kSharesOfAll, .dense_batch = kBatch / kReplicas}, steps);
+  const double a = train("all at once", DenseScheme::kAllAtOnce, 1, options);
+  const double b = train("one by one", DenseScheme::kOneByOne, 1, options);
+  const double c = train("shares of all", DenseScheme::kSharesOfAll, 1, options);
+  train("shares of all", DenseScheme::kSharesOfAll, static_cast<int>(options.workers), options);
   return std::abs(a - b) < 1e-4 && std::abs(a - c) < 1e-4 ? 0 : 1;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::int64_t steps = 20;
+  Options options;
   Flags flags("Trains with convolutions by data and dense layers by model");
-  flags.add("--steps", steps, "under each scheme");
+  flags.add("--steps", options.steps, "under each scheme");
+  flags.add("--workers", options.workers, "devices; the square divides 128");
   const int code = flags.parse(argc, argv);
-  return code >= 0 ? code : run_example([&] { return compare(steps); });
+  return code >= 0 ? code : run_example([&] { return compare(options); });
 }

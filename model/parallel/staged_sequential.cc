@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "core/names.h"
-#include "model/parallel/parts.h"
+#include "tutti/strategy/strategy.h"
 #include "tutti/tensor/device_scope.h"
 #include "tutti/tensor/dispatch.h"
 
@@ -37,12 +37,20 @@ std::vector<std::size_t> bounds_of(const StageOptions& options, std::size_t num_
   return bounds;
 }
 
+void require_no_strategy() {
+  if (!has_strategy()) return;
+  fail(ErrorCode::kFailedPrecondition, "StagedSequential: made in the scope of '",
+       get_strategy().name(),
+       "', which decides where its variables are; expected the options to decide it; try making "
+       "the model outside of strategy.scope()");
+}
+
 }  // namespace
 
 StagedSequential::StagedSequential(StageOptions options, Input input,
                                    std::vector<std::shared_ptr<Layer>> layers)
     : LayerOf(options.name, input.shape()), stages_(std::make_shared<std::vector<Stage>>()) {
-  internal::require_no_strategy("StagedSequential");
+  require_no_strategy();
   const std::vector<std::size_t> bounds = bounds_of(options, layers.size());
   set_built(input.shape(), input.shape());
   for (std::size_t s = 0; s + 1 < bounds.size(); ++s) {

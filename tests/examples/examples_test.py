@@ -98,7 +98,7 @@ class Examples(unittest.TestCase):
             self.assertIn("step_300", os.listdir(folder))
 
     def test_one_weird_trick_prints_time_and_bytes_of_each_scheme(self):
-        result = run("one_weird_trick", "--steps", "3")
+        result = run("one_weird_trick", "--steps", "10")
         replicas, batch, features, hidden, classes = 4, 128, 1024, 512, 4
         weights = (features + 1) * hidden + (hidden + 1) * classes
         self.assertIn(f"summed by data parallelism: {2 * 4 * (replicas - 1) * weights} bytes", result.stdout)
@@ -110,7 +110,7 @@ class Examples(unittest.TestCase):
                           ("shares of all", "4", str(moved), str(moved // replicas))])
         losses = [float(row[4]) for row in rows]
         for loss in losses[:3]:
-            self.assertAlmostEqual(loss, 1.38745, places=3)
+            self.assertAlmostEqual(loss, 1.33919, places=3)
         self.assertLess(losses[3], losses[0])  # four updates a step
 
     def check_trace(self, trace):

@@ -1,14 +1,14 @@
-// Tests training on GPUs by fit, by a custom loop and with split Dense layers, compared with CPUs.
+// Tests training on GPUs by fit, by a custom loop and on a mesh, compared with CPUs.
 // The GPUs are two simulated ones, unless the environment names a module.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdlib>
 
 #include "tests/gpu/gpu_helpers.h"
+#include "tutti/mesh.h"
 #include "tutti/model/callbacks.h"
 #include "tutti/model/layers/layers.h"
 #include "tutti/model/layers/losses.h"
 #include "tutti/model/sequential.h"
-#include "tutti/model_parallel.h"
 #include "tutti/strategy/strategies.h"
 #include "tutti/tensor/gpu/gpus.h"
 #include "tutti/tutti.h"
@@ -89,67 +89,53 @@ TEST(GpuTraining, FitWithClippingAndAveragesAgreesWithTheCpu) {
   compare_training(options);
 }
 
-namespace hybrid_dense_test {
-
-struct Result {
-  std::vector<double> losses;
-  std::size_t bytes = 0;
-};
-
-/// Trains three steps on two devices; `is_captured`: as captured steps.
-Result trained(const std::string& devices, HybridScheme scheme, bool is_captured = false) {
+/// Returns the losses of three steps on a mesh of two devices: a pair of layers cut by columns and
+/// rows, below a product whose second factor travels around a ring.
+std::vector<double> losses_on_mesh(const std::string& devices) {
   set_random_seed(5);
-  MirroredStrategy strategy(devices);
-  const ParallelDensePair layers(
-      16, 3, {.devices = devices, .activation = "relu", .input_shape = Shape{8}});
-  const HybridDense dense(layers, "sparse_categorical_crossentropy",
-                          {.scheme = scheme, .dense_batch = 12});
+  MeshOptions options;
+  options.mesh = {{"m", 2}};
+  options.layout = {{"up/kernel", {"", "m"}}, {"up/bias", {"m"}}, {"down/kernel", {"m", ""}}};
+  options.local.devices = devices;
+  MeshStrategy strategy(options);
   const auto scope = strategy.scope();
-  const Sequential below(Input{{6}}, Dense(8, "tanh"));
-  Sgd optimizer(below.trainable_variables(), 0.1);
-  const Tensor x = numbers({12, 6}, 1), y = argmax(slice(x, {0, 0}, {-1, 3}), 1);
-  const auto step = [&](const Tensor& features, const Tensor& labels) {
-    GradientTape tape;
-    const Tensor loss = dense.train(below(features), labels);
-    optimizer.minimize(tape, loss);
-    return loss;
+  const Sequential model(Input{{6}}, Dense(16, {.activation = "relu", .name = "up"}),
+                         Dense(4, {.name = "down"}));
+  const Variable last(numbers({4, 3}, 2), {.name = "last"});
+  std::vector<Variable> variables = model.trainable_variables();
+  variables.push_back(last);
+  Sgd optimizer(variables, 0.1);
+  const auto ring_product = [](LocalMapContext& context, const std::vector<Tensor>& in) {
+    const int own = context.index("m");
+    const auto columns = [&](int owner) { return slice(in[0], {0, owner * 2}, {-1, 2}); };
+    return std::vector{matmul(columns(own), in[1]) +
+                       matmul(columns(1 - own), context.send_receive(in[1], "m", 1))};
   };
-  const auto as_captured = captured(step);
-  Result result;
+  const Tensor x = numbers({12, 6}, 1), y = argmax(slice(x, {0, 0}, {-1, 3}), 1);
+  std::vector<double> losses;
   const Dataset data = Dataset::from_tensor_slices(x, y).batch(12).repeat(3);
   for (const PerReplica<Batch>& batch : strategy.distribute_dataset(data)) {
-    const PerReplica<Tensor> losses = strategy.run(
-        [&](const Batch& part) {
-          return is_captured ? as_captured(part.features(), part.labels())
-                             : step(part.features(), part.labels());
+    const PerReplica<Tensor> loss = strategy.run(
+        [&](const Batch& rows) {
+          GradientTape tape;
+          const Tensor logits = local_map(ring_product, {model(rows.features()), last.value()},
+                                          {{"m", ""}, {"m", ""}}, {{"m", ""}})[0];
+          const Tensor mean =
+              reduce_mean(losses::sparse_categorical_crossentropy(rows.labels(), logits));
+          optimizer.minimize(tape, mean);
+          return mean;
         },
         batch);
-    result.losses.push_back(strategy.reduce(ReduceOp::kSum, losses).item_double());
+    losses.push_back(loss[0].item_double());
   }
-  result.bytes = dense.last_step().bytes();
-  return result;
+  return losses;
 }
 
-}  // namespace hybrid_dense_test
-
-TEST(HybridDenseOnGpus, TrainingAndTransfersMatchCpus) {
-  using hybrid_dense_test::trained;
-  for (const HybridScheme scheme :
-       {HybridScheme::kAllAtOnce, HybridScheme::kOneByOne, HybridScheme::kSharesOfAll}) {
-    SCOPED_TRACE(to_string(scheme));
-    const auto expected = trained("cpu:0-1", scheme), actual = trained("gpu:0-1", scheme);
-    ASSERT_EQ(actual.losses.size(), 3u);
-    for (std::size_t i = 0; i < 3; ++i) EXPECT_NEAR(actual.losses[i], expected.losses[i], 1e-3);
-    EXPECT_LT(actual.losses[2], actual.losses[0]);
-    EXPECT_EQ(actual.bytes, std::size_t{2 * 4 * 12 * (8 + 3)});
-    EXPECT_EQ(expected.bytes, actual.bytes);
-  }
-}
-
-TEST(HybridDenseOnGpus, RejectsCapturedStep) {
-  EXPECT_ERROR(
-      hybrid_dense_test::trained("gpu:0-1", HybridScheme::kSharesOfAll, /*is_captured=*/true),
-      kUnimplemented, "HybridDense::train", "not captured");
+TEST(MeshOnGpus, LocalMapHasLossesOfCpus) {
+  const std::vector<double> expected = losses_on_mesh("cpu:0-1");
+  const std::vector<double> actual = losses_on_mesh("gpu:0-1");
+  EXPECT_THAT(actual, ::testing::Pointwise(::testing::DoubleNear(1e-3), expected));
+  EXPECT_LT(actual[2], actual[0]);
 }
 
 class SimulatedGpus final : public ::testing::Environment {

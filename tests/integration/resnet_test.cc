@@ -7,8 +7,8 @@
 #include <functional>
 
 #include "examples/common/resnet.h"
+#include "examples/common/sharded_dense.h"
 #include "tutti/model/callbacks.h"
-#include "tutti/model_parallel.h"
 #include "tutti/tutti.h"
 
 namespace tutti::resnet_test {
@@ -87,31 +87,30 @@ double accuracy_of(std::int64_t global_batch, const LearningRate& rate) {
       .at("accuracy");
 }
 
-/// Same as accuracy_of(), but the lower layer is replicated on four devices and the others are
-/// sharded over them, updated after every `dense_batch` examples. Returns the accuracy for
-/// Krizhevsky's (global batch, dense batch).
+/// Same as accuracy_of(), but on four workers that share the batch of the lower layer; the other
+/// layers are sharded over them, and updated after every `dense_batch` examples. Returns the
+/// accuracy for Krizhevsky's (global batch, dense batch).
 double accuracy_of_hybrid(std::int64_t global_batch, std::int64_t dense_batch) {
   set_random_seed(3);
-  const ParallelDensePair layers(
-      24, 4, {.devices = "cpu:0-3", .activation = "relu", .input_shape = Shape{16}});
-  const HybridDense dense(
-      layers, "sparse_categorical_crossentropy",
-      {.dense_batch = dense_batch, .optimizer = SgdOptions{.learning_rate = kRate}});
-  MirroredStrategy strategy("cpu:0-3");
+  MeshStrategy strategy({.mesh = {{"worker", 4}}, .layout = examples::sharded_dense_layouts()});
   const auto scope = strategy.scope();
+  const Sequential dense(Input{{16}}, Dense(24, {.activation = "relu", .name = "hidden"}),
+                         Dense(4, {.name = "output"}));
   const Sequential below(Input{{8}}, Dense(16, "tanh"));
+  Sgd dense_optimizer(dense.trainable_variables(), kRate);
   Sgd optimizer(below.trainable_variables(), kRate);
   const Dataset data = four_classes(kExamples, 1).shuffle(kExamples, 1).batch(global_batch);
   for (const PerReplica<Batch>& batch : strategy.distribute_dataset(data.repeat(kPasses))) {
     strategy.run(
-        [&](const Batch& part) {
-          GradientTape tape;
-          optimizer.minimize(tape, dense.train(below(part.features()), part.labels()));
+        [&](const Batch& rows) {
+          examples::hybrid_step(rows, below, optimizer, dense, dense_optimizer,
+                                examples::DenseScheme::kAllAtOnce,
+                                static_cast<int>(global_batch / dense_batch));
         },
         batch);
   }
   const Element test = *four_classes(2000, 2).batch(2000).begin();
-  return reduce_mean(cast(argmax(layers(below(test[0])), 1) == test[1], DType::kFloat32)).item();
+  return reduce_mean(cast(argmax(dense(below(test[0])), 1) == test[1], DType::kFloat32)).item();
 }
 
 double shown(const char* name, std::int64_t batch, const std::function<double()>& accuracy_of_it) {

@@ -5,7 +5,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -122,20 +121,6 @@ std::uint64_t random_seed();
 /// Return the number of the next variable and of the next layer since the last set_random_seed().
 std::uint64_t next_variable_number();
 std::uint64_t next_layer_number();
-
-/// Scope in which all variables that this thread makes share the number of the first. For the
-/// shards of one variable, which then get the initial values of the whole. Not nestable.
-class OneVariableNumber {
- public:
-  OneVariableNumber();
-  ~OneVariableNumber();
-  OneVariableNumber(const OneVariableNumber&) = delete;
-  OneVariableNumber& operator=(const OneVariableNumber&) = delete;
-
- private:
-  friend std::uint64_t next_variable_number();
-  std::optional<std::uint64_t> number_;
-};
 
 namespace internal {
 /// Fills `bytes` with unpredictable bytes from the operating system.

@@ -98,12 +98,4 @@ inline void expect_same_training(const Training& actual, const Training& expecte
   }
 }
 
-inline void expect_close_training(const Training& actual, const Training& expected,
-                                  double tolerance) {
-  ASSERT_EQ(actual.losses.size(), expected.losses.size());
-  for (std::size_t i = 0; i < actual.losses.size(); ++i) {
-    ASSERT_NEAR(actual.losses[i], expected.losses[i], tolerance) << "step " << i;
-  }
-}
-
 }  // namespace tutti::testing

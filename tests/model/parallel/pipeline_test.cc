@@ -229,6 +229,57 @@ TEST(Pipeline, PeakMemoryPerDeviceDecreases) {
   EXPECT_LT(alternating.bytes[1], two.bytes[1]);
 }
 
+/// Limits the memory of two devices that no other test uses, for its lifetime.
+struct MemoryLimits {
+  explicit MemoryLimits(std::size_t bytes) {
+    for (const Device device : devices) {
+      set_memory_limit(device, bytes);
+      trim_allocator_cache(device);
+      reset_peak_memory(device);
+    }
+  }
+  ~MemoryLimits() {
+    for (const Device device : devices) clear_memory_limit(device);
+  }
+  std::size_t peak(std::size_t i) const { return device_memory(devices[i]).peak; }
+  const std::vector<Device> devices = {on_cpu(50), on_cpu(51)};
+};
+
+/// Trains on two replicas: data parallelism needs the whole model on each device.
+void train_replicated(const std::vector<Device>& devices, const Tensor& x, const Tensor& y) {
+  MirroredStrategy strategy({.devices = devices});
+  const auto scope = strategy.scope();
+  Sequential model(Input{{256}}, Dense(1024, {.activation = "relu"}), Dense(256), Dense(3));
+  model.compile({.optimizer = SgdOptions{.learning_rate = 0.1, .momentum = 0.9},
+                 .loss = "sparse_categorical_crossentropy"});
+  model.fit(x, y, {.epochs = 2, .batch_size = 16, .verbose = Verbosity::kSilent});
+}
+
+// The limit lies between the memory for a stage of the model and for the whole.
+TEST(Pipeline, ModelTooLargeForOneDeviceTrainsInStages) {
+  const Tensor x = noise({16, 256}, 8), y = sample_classes(16);
+  set_random_seed(4);
+  const Training expected = train_plainly(
+      Sequential(Input{{256}}, Dense(1024, {.activation = "relu"}), Dense(256), Dense(3)), x, y, 4,
+      5);
+  const std::size_t needed = [&] {
+    const MemoryLimits memory(kUnlimitedMemory);
+    train_replicated(memory.devices, x, y);
+    return std::min(memory.peak(0), memory.peak(1));
+  }();
+  const std::size_t limit = needed * 7 / 10;
+  const MemoryLimits memory(limit);
+  EXPECT_ERROR(train_replicated(memory.devices, x, y), kResourceExhausted, "cpu:5",
+               "no memory for ", " in use", concat("limit ", limit),
+               "parts of the model on several devices");
+  set_random_seed(4);
+  const StagedSequential stages({.devices = memory.devices, .cuts = {1}}, Input{{256}},
+                                Dense(1024, {.activation = "relu"}), Dense(256), Dense(3));
+  expect_same_training(train_in_a_pipeline(stages, x, y, {.micro_batches = 4}, 5), expected);
+  EXPECT_LE(memory.peak(0), limit);
+  EXPECT_LE(memory.peak(1), limit);
+}
+
 TEST(Pipeline, RegularizationCountsOnce) {
   set_random_seed(1);
   const StagedSequential model({.devices = "cpu:0-1"}, Input{{10}},
