@@ -163,8 +163,8 @@ Tensor crop_or_pad_to_bounding_box(const Tensor& image, std::int64_t top, std::i
   require_positive(height, width, kWho);
   constexpr std::int64_t kMost = std::int64_t{1} << 40;  // so that no sum below overflows
   internal::require(std::max({std::abs(top), std::abs(left), height, width}) <= kMost, kWho,
-                    ": expected numbers of pixels, got ", height, " x ", width, " from (", top,
-                    ", ", left, ") on");
+                    ": expected offsets and sizes in pixels, got ", height, " x ", width, " at (",
+                    top, ", ", left, ")");
   const std::int64_t most_rows = std::max(-top, top + height - size.height);
   const std::int64_t most_columns = std::max(-left, left + width - size.width);
   if (mode == PaddingMode::kReflect && (most_rows >= size.height || most_columns >= size.width)) {

@@ -110,7 +110,7 @@ class InputFile {
   std::size_t place_ = 0;  // index of the next byte in buffer_
 };
 
-// Datasets over several files, one after the other.
+// Datasets that read several files in sequence.
 
 /// Elements of one open file. Not thread-safe.
 class FileElements {

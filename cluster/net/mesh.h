@@ -20,7 +20,7 @@ struct MeshOptions {
   std::string name = {};
   /// Limit, in bytes, of all messages that arrived before their recv().
   std::size_t bytes_kept = std::size_t{1} << 30;
-  /// Transport::host_memory().
+  /// Memory that Transport::host_memory() returns.
   std::shared_ptr<HostMemory> memory = nullptr;
 };
 

@@ -348,9 +348,9 @@ void CommunicatorState::refuse(const CallRequest& request, const Error& reason) 
   header_.refuse(text.starts_with(beginning) ? text.substr(beginning.size()) : text);
   try {
     const Duration timeout = request.options.timeout.value_or(options_.timeout);
-    // A later rank finds the group closed.
+    // The timeout is short: a rank that calls later finds that the group has ended.
     recorded(request, meeting(), std::min<Duration>(timeout, durations::kLinger));
-  } catch (const Error&) {  // the others have it or will get it; this rank knows the reason
+  } catch (const Error&) {  // the other ranks receive it from their own calls
   }
   name_size_ = 0;  // the name contained the reason
   header_.name.fill('\0');

@@ -127,8 +127,8 @@ class HostMemory {
       TUTTI_GUARDED_BY(mutex_);
 };
 
-/// Returns an allocator in the own place, whose buffers collectives access without a copy; nullptr
-/// for threads, where all memory is alike.
+/// Returns an allocator in this rank's segment, whose buffers collectives access without a copy;
+/// nullptr for threads, because they access all memory.
 std::shared_ptr<BufferAllocator> allocator_in(std::shared_ptr<HostMemory> memory);
 
 }  // namespace tutti

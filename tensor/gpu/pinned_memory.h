@@ -76,7 +76,7 @@ class Uploads {
   BufferAllocator& allocator() { return *allocator_; }
   /// Fills a buffer of allocator(). Work that the compute stream gets from now on runs after it.
   void fill(DeviceContext& context, std::byte* to, const std::byte* from, std::size_t bytes);
-  /// Returns true if buffers were freed since the last settle().
+  /// Returns true if buffers were freed since the last call of settle().
   bool any_freed() const { return any_freed_.load(std::memory_order_relaxed); }
   /// Notes that work that is queued now may still use the freed buffers.
   void settle(DeviceContext& context);

@@ -160,7 +160,7 @@ void StepCapture::Recorder::uses(const std::shared_ptr<VariableMemory>& memory) 
   if (memory->device().type != DeviceType::kGpu) {
     fail(ErrorCode::kFailedPrecondition, "captured step: a variable on ", memory->device(),
          " is used; expected variables on GPUs, whose work a replay repeats; make it in the "
-         "strategy's scope, or reading it outside the step");
+         "strategy's scope, or read it outside the step");
   }
   fail(ErrorCode::kFailedPrecondition, "captured step: a variable of ", memory->dtype(), " ",
        memory->shape(), " on ", memory->device(),

@@ -147,7 +147,8 @@ TestedGroup::TestedGroup(const Case& c, const Subject& subject, Duration timeout
   const auto& factory = shape == GroupShape::kSpread ? subject.spread : subject.threads;
   const bool is_local = shape == GroupShape::kLocal;
   if (is_local ? !subject.local : !factory) {
-    fail(ErrorCode::kUnimplemented, subject.name, " has no groups of the shape ", to_string(shape));
+    fail(ErrorCode::kUnimplemented, subject.name, " cannot make groups of kind '", to_string(shape),
+         "'");
   }
   if (is_local) {
     ops = subject.local(devices);

@@ -238,7 +238,7 @@ std::optional<Error> JobCheckpoint::try_save(bool is_wanted) {
       release();
       has_failed_ = true;
       log_warning(concat("coordinator: could not save a checkpoint: ", problem->message(),
-                         "; the last one in the folder counts"));
+                         "; the previous one stays in use"));
       next_at_ =
           deadline_after(Clock::system().now(),
                          std::min<Duration>(options_.checkpoint_interval, durations::kOneTry));
