@@ -170,12 +170,12 @@ Specs group_norm_outputs(const CallCheck& c, bool is_gradient) {
   c.inputs(is_gradient ? 5 : 3, is_gradient ? 5 : 3), c.one_type();
   const Shape& statistics = is_gradient ? c.shape(2) : c.output(1);
   const std::int64_t features = c.shape(1).num_elements();
-  c.rank(statistics, 1), c.small(statistics), c.sizes(1, a.groups), c.sizes(0, a.positions);
+  c.rank(statistics, 2, 2), c.small(statistics), c.sizes(1, a.groups), c.sizes(0, a.positions);
   c.sizes(0, features);
-  c.expect(statistics[-1] == a.groups && a.groups > 0, "statistics of each group");
-  const std::int64_t positions_of_all = statistics.num_elements() / a.groups * a.positions;
+  const std::int64_t positions_of_all = statistics[0] * a.positions;
   c.sizes(0, positions_of_all);
-  c.expect(features % a.groups == 0 && positions_of_all * features == c.shape(0).num_elements(),
+  c.expect(statistics[1] == a.groups && features % a.groups == 0 &&
+               positions_of_all * features == c.shape(0).num_elements(),
            "groups that fit");
   if (!is_gradient) {
     c.same_shape(2, c.shape(1));

@@ -169,18 +169,17 @@ OpRule normalization_of_channels(const OpCall& call) {
   return rule;
 }
 
-/// The first dimensions of x are cut: those of the statistics [..., groups].
+/// Only the batch is cut: statistics [batch, groups] belong to rows, which may be several
+/// dimensions of x in one.
 OpRule group_normalization(const OpCall& call) {
+  OpRule rule = rule_for(call, 1);
   const bool is_gradient = call.op == OpId::kGroupNormGrad;
-  const int num_rows = (is_gradient ? input(call, 2) : call.outputs[1].shape).rank() - 1;
-  OpRule rule = rule_for(call, num_rows);
-  for (int d = 0; d < num_rows; ++d) {
-    rule.inputs[0][d] = rule.outputs[0][d] = factor(d);
-    if (is_gradient) {  // (x, gamma, mean, variance, dy) -> (dx, dgamma, dbeta)
-      for (const std::size_t i : {2, 3, 4}) rule.inputs[i][d] = factor(d);
-    } else {  // (x, gamma, beta) -> (y, mean, variance)
-      for (const std::size_t i : {1, 2}) rule.outputs[i][d] = factor(d);
-    }
+  rule.inputs[0][0] = 0;
+  rule.outputs[0][0] = 0;
+  if (is_gradient) {  // (x, gamma, mean, variance, dy) -> (dx, dgamma, dbeta)
+    for (const std::size_t i : {2, 3, 4}) rule.inputs[i][0] = 0;
+  } else {  // (x, gamma, beta) -> (y, mean, variance)
+    for (const std::size_t i : {1, 2}) rule.outputs[i][0] = 0;
   }
   return rule;
 }

@@ -164,18 +164,6 @@ TEST(MeshExplain, TransformerLayerNeedsTwoAllReducesPerDirection) {
   }
 }
 
-TEST(MeshExplain, SequenceAxisExchangesHeadsAndGradientsOnly) {
-  MeshOptions options = on_mesh({{"data", 2}, {"sequence", 4}});
-  options.sequence_axis = "sequence";
-  MeshStrategy strategy(options);
-  const MeshReport report =
-      strategy.explain(transformer(2, true), {{{16, 8}, DType::kInt64}, {{16, 8}, DType::kInt64}});
-  EXPECT_EQ(exchanged(report, "all_gather", "sequence").count, 0) << report.to_string();
-  EXPECT_EQ(exchanged(report, "all_reduce", "sequence").count, 0) << report.to_string();
-  // Query, key and value to heads and the result back; with the gradients, inputs again and back.
-  EXPECT_GE(exchanged(report, "all_to_all", "sequence").count, 2 * (4 + 6));
-}
-
 TEST(MeshExplain, AllocatesNothing) {
   constexpr std::int64_t kFeatures = std::int64_t{1} << 18, kHidden = std::int64_t{1} << 19;
   constexpr std::uint64_t kTiB = std::uint64_t{1} << 40;

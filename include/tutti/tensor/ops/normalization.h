@@ -44,8 +44,8 @@ Tensor layer_norm(const Operand& x, const Operand& gamma, const Operand& beta,
 /// of channels, over all axes between; gamma and beta [channels]. `groups` must divide channels.
 Tensor group_norm(const Operand& x, const Operand& gamma, const Operand& beta,
                   GroupNormOptions options = {});
-/// Gradients of layer_norm() and group_norm(): {dx, dgamma, dbeta}. mean and variance (the first
-/// dimensions of x, then groups) and `attributes` are those of the recorded call.
+/// Gradients of layer_norm() and group_norm(): {dx, dgamma, dbeta}. mean and variance [batch,
+/// groups] and `attributes` are those of the recorded call.
 std::vector<Tensor> group_norm_grad(const Operand& x, const Operand& gamma, const Operand& mean,
                                     const Operand& variance, const Operand& dy,
                                     const GroupNormAttributes& attributes);
