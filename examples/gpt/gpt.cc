@@ -109,14 +109,12 @@ std::string written(const Gpt& model, const BytePairTokenizer& tokenizer,
   return tokenizer.decode(tokens.host_span<std::int64_t>());
 }
 
-/// Returns the strategy of the flags. On a mesh, layers are sharded over the axis "model", and
-/// sequences over the axis "sequence".
+/// Returns the strategy of the flags. On a mesh, layers are sharded over the axis "model".
 std::unique_ptr<Strategy> strategy_of(const GptOptions& options) {
   if (options.mesh.empty()) return make_strategy(options);
   MeshOptions mesh{.mesh = DeviceMesh::parse(options.mesh)};
   for (const MeshAxis& axis : mesh.mesh.axes()) {
     if (axis.name == "model") mesh.layout = transformer_tensor_parallel();
-    if (axis.name == "sequence") mesh.sequence_axis = axis.name;
   }
   if (!options.blocks.empty()) mesh.blocks = DeviceMesh::parse(options.blocks).axes();
   return std::make_unique<MeshStrategy>(*resolver_from_environment(), mesh);

@@ -36,12 +36,11 @@ void ShardedValue::materialize(std::byte* to) {
 }
 
 MeshPosition::MeshPosition(LocalReplicaContext& local, const MeshGrid& grid, MeshGroups& groups,
-                           AxisSet batch_axes, AxisSet sequence_axes)
+                           AxisSet batch_axes)
     : local_(local),
       grid_(grid),
       groups_(groups),
       batch_axes_(batch_axes),
-      sequence_axes_(sequence_axes),
       number_(local.services().first_replica() + local.local_replica()) {}
 
 MeshPosition::~MeshPosition() {
@@ -318,16 +317,10 @@ Tensor MeshPosition::local_as(const ShardedTensor& value, const Sharding& shardi
 void MeshPosition::note_batch(const Batch& batch) {
   for (std::size_t i = 0; i < batch.element().size(); ++i) {
     const Tensor& value = batch[i];
-    ShardedTensor part{{}, value, {value.shape(), value.dtype()}};
-    for (int d = 0; d < std::min(value.rank(), 2); ++d) {
-      const AxisSet axes = d == 0 ? batch_axes_ : sequence_axes_;
-      const std::int64_t size = value.shape().dim(d);
-      if (axes == 0 || size == 0 || size % grid_.size(axes) != 0) continue;  // it stays whole
-      part.local = cut(part.local, d, axes);
-      part.sharding[d] = axes;
-    }
-    if (part.sharding.is_whole()) continue;
-    part.local = part.local.to(device());
+    const std::int64_t rows = value.rank() == 0 ? 0 : value.shape().dim(0);
+    if (batch_axes_ == 0 || rows == 0 || rows % grid_.size(batch_axes_) != 0) continue;  // whole
+    ShardedTensor part{{}, cut(value, 0, batch_axes_).to(device()), {value.shape(), value.dtype()}};
+    part.sharding[0] = batch_axes_;
     batch_.emplace(value.id(), std::move(part));
   }
 }

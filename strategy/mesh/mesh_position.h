@@ -75,10 +75,9 @@ struct PositionSum {
 /// exchange values are collective.
 class MeshPosition final : public ReplicaContext, public OpPartitioner {
  public:
-  /// `batch_axes` and `sequence_axes`: those over which the first and the second dimension of
-  /// batches are cut. The references must outlive it.
+  /// `batch_axes`: those over which batches are cut. The references must outlive it.
   MeshPosition(LocalReplicaContext& local, const MeshGrid& grid, MeshGroups& groups,
-               AxisSet batch_axes, AxisSet sequence_axes);
+               AxisSet batch_axes);
   ~MeshPosition() override;
   MeshPosition(const MeshPosition&) = delete;
   MeshPosition& operator=(const MeshPosition&) = delete;
@@ -202,7 +201,6 @@ class MeshPosition final : public ReplicaContext, public OpPartitioner {
   const MeshGrid& grid_;
   MeshGroups& groups_;
   const AxisSet batch_axes_;
-  const AxisSet sequence_axes_;
   const int number_;
   std::map<std::uint64_t, ShardedTensor> batch_;   // parts of the batch, by the ids of the wholes
   std::map<std::uint64_t, ShardedValue*> values_;  // living ones, by number

@@ -241,12 +241,7 @@ MeshStrategy::MeshStrategy(internal::TeamSetup setup, MeshOptions options)
       groups_(std::make_unique<internal::MeshGroups>(*grid_, extended().services())),
       batch_axes_(options_.batch_axes.empty() ? axes_of(*grid_, {{grid_->mesh().axes()[0].name}})
                                               : axes_of(*grid_, options_.batch_axes)),
-      sequence_axes_(options_.sequence_axis.empty() ? internal::AxisSet{0}
-                                                    : axes_of(*grid_, {{options_.sequence_axis}})),
-      storage_axes_(axes_of(*grid_, options_.storage_axes)) {
-  internal::require((batch_axes_ & sequence_axes_) == 0, kStrategy, ": sequence_axis '",
-                    options_.sequence_axis, "' is one of batch_axes; expected another axis");
-}
+      storage_axes_(axes_of(*grid_, options_.storage_axes)) {}
 
 MeshStrategy::~MeshStrategy() = default;
 
@@ -306,7 +301,7 @@ void MeshStrategy::run_on_replicas(const std::function<void(ReplicaContext&)>& b
 
 void MeshStrategy::run_position(internal::LocalReplicaContext& local, internal::MeshGroups& groups,
                                 const std::function<void(ReplicaContext&)>& body) {
-  internal::MeshPosition position(local, *grid_, groups, batch_axes_, sequence_axes_);
+  internal::MeshPosition position(local, *grid_, groups, batch_axes_);
   const std::int64_t bucket = extended().services().communication.bytes_per_pack;
   internal::MeshReducer reducer(position, bucket == 0 ? kBytesPerBucket : bucket);
   const internal::StrategyModeScope mode({this, &position, false});

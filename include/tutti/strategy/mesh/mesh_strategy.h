@@ -38,9 +38,6 @@ struct MeshOptions {
   LayoutMap layout = {};
   /// Axes over which the first dimension of batches is sharded; empty: the first axis of the mesh.
   std::vector<std::string> batch_axes = {};
-  /// Axis over which the second dimension of batches is sharded, such as the steps of sequences;
-  /// empty: none. Attention moves such values between sequences and heads (all-to-all).
-  std::string sequence_axis = {};
   /// Axes over which variables and their slots are stored in parts beyond `layout`: along the first
   /// dimension that they divide and that is not sharded. A variable is gathered when it is read,
   /// and its gradient is reduce-scattered (ZeRO stage 3). One without such a dimension is copied.
@@ -145,7 +142,6 @@ class MeshStrategy final : public Strategy {
   const std::unique_ptr<internal::MeshGroups> groups_;
   // Bit i: axis i.
   const std::uint8_t batch_axes_;
-  const std::uint8_t sequence_axes_;
   const std::uint8_t storage_axes_;
 };
 
