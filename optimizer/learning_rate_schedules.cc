@@ -155,7 +155,7 @@ double rate_at(const WarmUpStableDecayOptions& options, std::int64_t iteration) 
   return last + (top - last) * fall(options.shape, share_of(step, options.decay_steps));
 }
 
-// Schedules as constructor calls, and by name.
+// JSON form of schedules: the calls that recreate them.
 
 /// Returns the type's name, such as "CosineDecay".
 template <class Options>

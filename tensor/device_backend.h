@@ -208,7 +208,8 @@ class DeviceBackend {
   /// contexts select their own. Must be destroyed by the same thread.
   virtual std::shared_ptr<void> keep_selection() const = 0;
   virtual std::unique_ptr<DeviceContext> open(int ordinal) = 0;
-  /// Allocates host memory that copies need not stage. Throws kInternal or kResourceExhausted.
+  /// Allocates pinned host memory, which copies need not stage. Throws kInternal or
+  /// kResourceExhausted.
   virtual void* allocate_pinned(std::size_t bytes) = 0;
   virtual void release_pinned(void* data) noexcept = 0;
 };

@@ -1,4 +1,4 @@
-// Base of engines that compare headers with messages and move data by other means.
+// Base of engines that exchange messages to compare headers, and move data by other means.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// Engine with headers by messages and data by MPI, whose types and reductions it maps.
+// Engine that exchanges headers as messages and moves data with MPI.
 // SPDX-License-Identifier: Apache-2.0
 #include "cross_device_ops/collective_engine.h"
 

@@ -78,7 +78,7 @@ class ParameterServerJob {
   std::string worker_name(int worker) const;
   /// Returns the group of a worker; nullptr with a coordinator, and if workers train independently.
   std::shared_ptr<WorkerGroup> workers() const { return workers_; }
-  /// Returns the servers; on workers, and on a chief that coordinates.
+  /// Returns the parameter servers. Only for workers and a coordinating chief.
   std::vector<std::shared_ptr<VariableService>> servers() const { return servers_.services(); }
   /// On the chief that coordinates: makes servers accept its orders, and `group` note their losses.
   void coordinate(const std::shared_ptr<ServerGroup>& group);

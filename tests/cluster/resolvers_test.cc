@@ -307,7 +307,7 @@ TEST(SlurmResolver, KeepsGpuBindingOfSlurm) {
   EXPECT_EQ(resolver.num_accelerators(), (std::map<std::string, int>{{"GPU", 2}}));
 }
 
-TEST(SlurmResolver, NumAcceleratorsOfTaskIsItsShareOfNode) {
+TEST(SlurmResolver, DividesNodeAcceleratorsAmongTasks) {
   // Each node has 6 GPUs and runs 3 or 2 tasks.
   const SlurmResolver resolver({}, two_nodes("0", {{"SLURM_GPUS_ON_NODE", "6"}}));
   const auto gpus = [](int count) { return std::map<std::string, int>{{"GPU", count}}; };

@@ -501,7 +501,7 @@ TEST(MultiWorkerGpus, MissingSparseAndMixedGradientsAreSummed) {
   }
 }
 
-TEST(MultiWorkerGpus, NonFiniteValuesAreReportedOrSkipStep) {
+TEST(MultiWorkerGpus, NonFiniteGradientsFailOrSkipStep) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   for (const Implementation implementation : {Implementation::kCanonical, Implementation::kNccl}) {
     for (const int bad : {1, 2}) {

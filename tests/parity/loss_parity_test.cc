@@ -145,7 +145,7 @@ TEST_P(LossParity, MatchesKerasPerExampleAndBackward) {
   compare_with_record(DType::kFloat64, tolerance_of_loss(GetParam()));
 }
 
-TEST_P(LossParity, Float32IsWithin1e4) { compare_with_record(DType::kFloat32, 1e-4); }
+TEST_P(LossParity, Float32MatchesKerasToFourDigits) { compare_with_record(DType::kFloat32, 1e-4); }
 
 TEST_P(LossParity, WeightedReductionMatchesKeras) {
   const std::vector<double> expected = recorded("reduced").to_doubles();

@@ -39,7 +39,7 @@ class JobCheckpoint {
 
   /// Returns true while no server is lost.
   bool may_assign() const { return num_troubles_.load() == num_handled_.load(); }
-  /// Called when a closure ended.
+  /// Called when a closure ends.
   void note_end();
   /// Checks if a server was lost; until then no closure is given out.
   void note_trouble();

@@ -103,7 +103,7 @@ void pool_gradient(const KernelArgs& args) {
 // Upsampling: each pixel of the result is a weighted sum of at most four.
 
 /// Computes upsampling or its gradient: adds pixels of the small image to those of the large one,
-/// or back.
+/// or vice versa.
 template <class T, bool kGradient>
 void upsample(const KernelArgs& args) {
   const Shape& shape = kGradient ? args.outputs[0].shape() : args.inputs[0].shape();

@@ -15,7 +15,7 @@ namespace tutti::internal {
 
 namespace {
 
-/// The axes of `shape` whose bits are set in `axes`, and their strides in the whole.
+/// The axes of `shape` whose bits are set in `axes`, and their strides in the full tensor.
 struct AxisGroup {
   AxisGroup(const Shape& shape, std::uint32_t axes) {
     const Strides dense = dense_strides(shape);

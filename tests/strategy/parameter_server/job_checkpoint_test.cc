@@ -368,7 +368,7 @@ TEST(JobCheckpoint, KeepsLastTwoVersions) {
   EXPECT_EQ(versions_in(folder), std::pair(std::int64_t{20}, std::int64_t{15}));
 }
 
-TEST(JobCheckpoint, HeldArgumentBytesTriggerCheckpoint) {
+TEST(JobCheckpoint, SavesWhenRetainedArgumentsExceedLimit) {
   const HangWatchdog watchdog("held arguments", 60s);
   const std::string folder = empty_folder();
   ParameterServerStrategy strategy(two_servers());
