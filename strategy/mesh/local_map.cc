@@ -182,7 +182,7 @@ Tensor LocalMapContext::all_to_all(const Tensor& x, std::string_view axis, int s
   return exchanged(
       x, axis, where,
       [&x, split_dim, concat_dim](MeshPosition& position, AxisSet axes) {
-        return position.moved(x, concat_dim, split_dim, axes);
+        return position.all_to_all(x, concat_dim, split_dim, axes);
       },
       [context = *this, axis = std::string(axis), split_dim, concat_dim,
        where](const Tensor& gradient) {

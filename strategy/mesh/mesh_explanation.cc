@@ -94,7 +94,7 @@ std::optional<Tensor> MeshExplanation::create(const TensorSpec& spec, Device dev
   return without_elements(spec, device, is_in_step_ && device == this->device());
 }
 
-// What is noted.
+// Notes of variables, gradients and exchanges.
 
 void MeshExplanation::note_variable(const VariableStorage& storage, const Sharding& sharding,
                                     std::uint64_t bytes, bool is_slot) {

@@ -14,7 +14,7 @@
 
 namespace tutti::internal {
 
-/// What an exchange is for, which determines the bytes that it needs to move.
+/// Purpose of an exchange, which determines the bytes that it needs to move.
 enum class ExchangeKind {
   kAllReduce,
   kAllGather,

@@ -62,8 +62,9 @@ std::vector<Tensor> MeshPosition::run_on_parts(OpCall call) const {
   return dispatch(std::move(call));
 }
 
-std::vector<Tensor> MeshPosition::moved(const OpCall& call, std::span<const ShardedTensor> inputs,
-                                        std::span<const Sharding> wanted) {
+std::vector<Tensor> MeshPosition::resharded(const OpCall& call,
+                                            std::span<const ShardedTensor> inputs,
+                                            std::span<const Sharding> wanted) {
   MeshExplanation* const explanation = MeshExplanation::current();
   const std::uint64_t before = explanation ? explanation->bytes_gathered() : 0;
   std::vector<Tensor> locals;
@@ -77,7 +78,7 @@ std::vector<Tensor> MeshPosition::run_whole(const OpCall& call,
   log_warning_once(concat("mesh: ", to_string(call.op), " has no rule for sharded inputs: each ",
                           "position gathers them and computes the whole"));
   OpCall whole = call;
-  whole.inputs = moved(call, inputs, std::vector<Sharding>(inputs.size()));
+  whole.inputs = resharded(call, inputs, std::vector<Sharding>(inputs.size()));
   return run_on_parts(std::move(whole));
 }
 
@@ -196,7 +197,7 @@ std::vector<Tensor> MeshPosition::run_by_rule(const OpCall& call, const OpRule& 
     wanted.push_back(assignment.sharding(rule.inputs[i], inputs[i].spec.shape.rank()));
     if (assignment.is_partial[i]) wanted.back().partial = assignment.partial;
   }
-  local.inputs = moved(call, inputs, wanted);
+  local.inputs = resharded(call, inputs, wanted);
   std::vector<ShardedTensor> outputs;
   for (std::size_t i = 0; i < call.outputs.size(); ++i) {
     const TensorSpec& spec = call.outputs[i];

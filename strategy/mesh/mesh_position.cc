@@ -161,7 +161,7 @@ std::vector<Tensor> MeshPosition::exchange(const Tensor& value, AxisSet axes, Ex
   return std::move(own.received);
 }
 
-Tensor MeshPosition::moved(const Tensor& value, int from, int to, AxisSet axes) {
+Tensor MeshPosition::all_to_all(const Tensor& value, int from, int to, AxisSet axes) {
   Exchange own{.own = value};
   RendezvousHeader header = header_of(ExchangeKind::kAllToAll, to, value, axes);
   const std::string call = header.signature();
@@ -299,7 +299,7 @@ Tensor MeshPosition::local_as(const ShardedTensor& value, const Sharding& shardi
     int to = 0;
     while (to < rank && (now[to] != 0 || sharding[to] != axes)) ++to;
     if (to < rank && sharding[d] == 0) {
-      local = moved(local, d, to, axes);
+      local = all_to_all(local, d, to, axes);
       now[to] = axes;
     } else {
       local = joined(exchange(local, axes), d);

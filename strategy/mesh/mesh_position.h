@@ -120,7 +120,7 @@ class MeshPosition final : public ReplicaContext, public OpPartitioner {
   std::vector<Tensor> exchange(const Tensor& value, AxisSet axes,
                                ExchangeKind kind = ExchangeKind::kAllGather, int argument = 0);
   /// Returns the part of a value that is cut along `to` instead of `from`.
-  Tensor moved(const Tensor& value, int from, int to, AxisSet axes);
+  Tensor all_to_all(const Tensor& value, int from, int to, AxisSet axes);
   /// Returns this position's part of a dimension.
   Tensor cut(const Tensor& value, int dim, AxisSet axes) const;
   Tensor joined(std::vector<Tensor> parts, int dim) const;
@@ -167,8 +167,8 @@ class MeshPosition final : public ReplicaContext, public OpPartitioner {
   Assignment assign_axes(const OpCall& call, const OpRule& rule,
                          std::span<const ShardedTensor> inputs) const;
   /// Returns the inputs of the operation in these shardings.
-  std::vector<Tensor> moved(const OpCall& call, std::span<const ShardedTensor> inputs,
-                            std::span<const Sharding> wanted);
+  std::vector<Tensor> resharded(const OpCall& call, std::span<const ShardedTensor> inputs,
+                                std::span<const Sharding> wanted);
   std::vector<Tensor> run_by_rule(const OpCall& call, const OpRule& rule,
                                   std::span<const ShardedTensor> inputs);
   std::vector<Tensor> run_whole(const OpCall& call, std::span<const ShardedTensor> inputs);

@@ -15,7 +15,6 @@
 #include "tutti/cluster/control/join_options.h"
 #include "tutti/cross_device_ops/communicator.h"
 #include "tutti/strategy/mesh/device_mesh.h"
-#include "tutti/strategy/mesh/mesh_report.h"
 #include "tutti/strategy/strategy_extended.h"
 #include "tutti/tensor/op.h"
 
@@ -61,13 +60,57 @@ struct MeshTraffic {
   std::uint64_t busiest_bytes = 0;
 };
 
+/// Costs of one step for each device of a mesh, as MeshStrategy::explain() finds them from shapes.
+/// Bytes are those of one device. A value type.
+struct MeshReport {
+  /// A variable, with the bytes of the parts that the device stores.
+  struct VariableCost {
+    std::string name;
+    Shape shape;         // of the whole
+    std::string layout;  // "[-, model]"
+    std::uint64_t bytes = 0;
+  };
+  /// Values that the same line exchanges over the same axes. `bytes`: those that the device sends,
+  /// of all `count` values, if P devices exchange a value in a ring: for an all-reduce 2 (P-1)/P of
+  /// the value, for an all-gather (P-1)/P of the whole.
+  struct CollectiveCost {
+    std::string kind;               // "all_reduce", "all_gather", ... as in MeshStrategy::traffic()
+    std::vector<std::string> axes;  // names of mesh axes
+    std::uint64_t bytes = 0;
+    int count = 0;
+    std::string where;  // "model.cc:12"; a line of the library for what a layer or a tape does
+  };
+  /// Bytes of elements. Does not include what kernels and sums need meanwhile, and the rounding of
+  /// allocators.
+  struct Memory {
+    std::uint64_t variables = 0;
+    std::uint64_t slots = 0;        // of the optimizer
+    std::uint64_t gradients = 0;    // that the optimizer applies
+    std::uint64_t activations = 0;  // and all else that the step makes, where memory is largest
+    /// Returns the sum of all.
+    std::uint64_t total() const { return variables + slots + gradients + activations; }
+  };
+
+  std::vector<VariableCost> variables;      // without slots, in order of creation
+  std::vector<CollectiveCost> collectives;  // in order of first use
+  Memory memory;
+  /// Sentences on operations that gather inputs because they cannot compute with parts, on large
+  /// variables that no layout covers, and on layouts without a variable.
+  std::vector<std::string> warnings;
+
+  /// Returns the sum of CollectiveCost::bytes.
+  std::uint64_t bytes_sent() const;
+  /// Returns tables for people to read.
+  std::string to_string() const;
+};
+
 /// Step on a global batch, as run() calls it.
 using MeshStep = std::function<void(const Batch&)>;
 
 /// Runs each step once, as one replica, on all positions of a mesh. Tensors have their global
 /// shape; a position computes its part of a sharded one, and the positions exchange values where an
 /// operation needs it. Batches of distribute_dataset() are sharded over the batch axes, variables
-/// as MeshOptions::layout says; layouts of all other tensors follow.
+/// by MeshOptions::layout; layouts of all other tensors follow.
 ///
 /// num_replicas_in_sync() is 1: a loss is the mean over the global batch, and run() returns one
 /// value. Every position calls the step function, on a thread of its own. Reading elements on the
@@ -100,8 +143,9 @@ class MeshStrategy final : public Strategy {
   /// Returns the bytes between positions since the strategy was made, by kind of exchange:
   /// "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_receive", "broadcast" and
   /// "reduce". Each position is counted as a device of its own that sends what it must: (n - 1) / n
-  /// of the value in a reduce_scatter of n positions, and twice this in an all_reduce. Call it
-  /// outside run().
+  /// of the value in a reduce_scatter of n positions, and twice this in an all_reduce. Between
+  /// workers, send_receive and broadcast travel as an all_gather, and reduce as an all_reduce,
+  /// which need more. Call it outside run().
   std::map<std::string, MeshTraffic> traffic() const;
 
   /// Returns what one step costs a device, without running it: the step is called once, by the
